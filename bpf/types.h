@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The ABI between the BPF programs and their loaders: map keys, map values and
+ * enums. Each is written here and nowhere else; bpf2go makes the Go side.
+ *
+ * Byte order is in the type: __be16 and __be32 are network order, everything
+ * else is host order. Structures have explicit padding (always zero) instead of
+ * being packed, because hash keys are compared byte by byte.
+ */
+#pragma once
+
+#include <linux/types.h>
+
+/* An IP address. IPv4 uses the first four bytes; the others are zero. */
+struct address {
+	__u8 bytes[16];
+} __attribute__((aligned(4)));
+
+/*
+ * A segment is a tenant's network: kind << 24 | id. One VLAN tag gives its ID,
+ * two (IEEE 802.1ad) give outer << 12 | inner, VXLAN and Geneve their VNI.
+ */
+enum segment_kind {
+	SEGMENT_NONE = 0,
+	SEGMENT_VLAN = 1,
+	SEGMENT_VXLAN = 2,
+	SEGMENT_GENEVE = 3,
+};
+#define SEGMENT_KIND_SHIFT 24
+
+/*
+ * An address and port in a segment. Key of services{4,6} (a VIP and its port),
+ * of replies{4,6} (a NAT backend and its port). With protocol ICMP or ICMPv6 and
+ * port 0 it says that the address is a VIP of any service.
+ */
+struct endpoint4 {
+	__u32 segment;
+	__be32 address;
+	__be16 port;
+	__u8 protocol;
+	__u8 pad;
+};
+
+struct endpoint6 {
+	__u32 segment;
+	struct address address;
+	__be16 port;
+	__u8 protocol;
+	__u8 pad;
+};
+
+/* The same as an LPM key: a port range is a few prefixes, "all ports" is one. */
+struct range4 {
+	__u32 prefix_len;
+	__u32 segment;
+	__be32 address;
+	__u8 protocol;
+	__u8 pad;
+	__be16 port;
+};
+
+struct range6 {
+	__u32 prefix_len;
+	__u32 segment;
+	struct address address;
+	__u8 protocol;
+	__u8 pad;
+	__be16 port;
+};
+
+/* Value of services{4,6} where the key only says that the address is a VIP. */
+#define SERVICE_VIP_ONLY 0xffffffffU
+
+/*
+ * A ring is an array of 64-byte lines: the header, then the slots eight to a
+ * line, then the lists. Everything a ring means is in its header, so that one
+ * switch of the ring switches all of it.
+ */
+#define RING_SLOTS_PER_LINE 8
+#define RING_CANDIDATES_MAX 8
+#define RING_HEADER_LINES 1
+
+enum affinity {
+	AFFINITY_FLOW = 0,      /* hash of segment, addresses, ports and protocol */
+	AFFINITY_SOURCE_IP = 1, /* hash of the source address only */
+};
+
+enum policy {
+	POLICY_MAGLEV = 0,
+	POLICY_RANDOM = 1,
+	POLICY_ROUND_ROBIN = 2,
+	POLICY_LEAST_CONN = 3,
+	POLICY_P2C = 4,
+};
+
+struct ring_line {
+	__u64 words[8];
+};
+
+struct ring_header {
+	__u32 size;    /* slots; 0: the service has no backends */
+	__u32 service; /* index of the service, for its drop counters */
+	__u64 salt;    /* keys the flow hash against chosen collisions */
+	__u8 policy;   /* enum policy */
+	__u8 affinity; /* enum affinity */
+	__u8 pad[46];
+};
+
+/* Backend index 0 is nobody, so a zeroed slot forwards nothing. */
+#define NO_BACKEND 0
+/* next: the backup's index, or SLOT_LIST | line that holds the other candidates. */
+#define SLOT_LIST 0x80000000U
+
+struct slot {
+	__u32 owner;
+	__u32 next;
+};
+
+/* A row's candidates after the owner, in the order in which they are tried. */
+struct candidates {
+	__u32 count;
+	__u32 index[RING_CANDIDATES_MAX - 1];
+	__u32 pad[8];
+};
+
+enum mode {
+	MODE_L2DSR = 0,
+	MODE_IPIP = 1,
+	MODE_GUE = 2,
+	MODE_NAT = 3,
+	MODE_REDIRECT = 4,
+};
+
+enum backend_state {
+	BACKEND_FREE = 0,     /* nobody: the index is not in use */
+	BACKEND_ACTIVE = 1,
+	BACKEND_DRAINING = 2, /* keeps its connections, owns no slot */
+	BACKEND_DOWN = 3,     /* unhealthy, or its next hop is unknown */
+};
+
+enum backend_flag {
+	BACKEND_IPV6 = 1 << 0,      /* address is IPv6 */
+	BACKEND_LOCAL = 1 << 1,     /* this host: packets go up the stack */
+	BACKEND_SNAT = 1 << 2,      /* full NAT */
+	BACKEND_KEEP_TAGS = 1 << 3, /* leave the VLAN tags as they came */
+};
+
+/*
+ * One backend of one service: exactly one cache line. The first two words can
+ * change while packets flow (a neighbour moved, a backend went down); each is
+ * stored as a whole, so a reader never sees half of a MAC address.
+ */
+struct backend {
+	__u8 mac[6];         /* next hop */
+	__be16 vlan;         /* 802.1Q tag to leave with, 0: untagged */
+	__u8 source_mac[6];  /* of the interface it leaves by */
+	__u16 mtu;           /* largest IP packet that fits, before encapsulation */
+	__u32 ifindex;       /* interface it leaves by */
+	__u8 state;          /* enum backend_state */
+	__u8 mode;           /* enum mode */
+	__u8 flags;          /* enum backend_flag */
+	__u8 epoch;          /* of the index: differs from the one before it */
+	struct address address;
+	struct address vip;  /* of its service, for NAT replies */
+	__be16 port;         /* NAT: destination port, 0: the packet's own */
+	__be16 vip_port;     /* of its service, 0: the packet's own */
+	__u32 service;       /* index of its service */
+};
+
+/* GUE, variant 0 (draft-ietf-intarea-gue-09), on the port IANA assigned. */
+#define GUE_PORT 6080
+
+enum settings_flag {
+	SETTINGS_RANGES = 1 << 0,  /* some service has a port range or all ports */
+	SETTINGS_REPLIES = 1 << 1, /* some service is NAT: look replies up */
+	SETTINGS_SNAT = 1 << 2,    /* some service is full NAT */
+};
+
+/* What the program needs to know about this director; one element. */
+struct settings {
+	__be32 tunnel_source4; /* outer source: these bits, and under */
+	__be32 tunnel_mask4;   /* the mask's complement bits of the flow's hash */
+	struct address tunnel_source6;
+	struct address tunnel_mask6;
+	__u32 flags;     /* enum settings_flag */
+	__u32 icmp_rate; /* generated ICMP errors per second and CPU */
+	__u32 snat_ports_first;
+	__u32 snat_ports;      /* per address and protocol */
+	__u32 snat_addresses4; /* how many of snat_sources are IPv4 (first) ... */
+	__u32 snat_addresses6; /* ... and IPv6 (after them) */
+};
+
+struct counter {
+	__u64 packets;
+	__u64 bytes; /* of IP packets as they came, without Ethernet */
+};
+
+/*
+ * Every packet ends in exactly one reason: the index of its counter and the
+ * label of its metric. The prefix says what became of the packet.
+ */
+enum reason {
+	/* Left to the kernel, untouched. */
+	PASS_NOT_IP = 0,
+	PASS_NO_SERVICE,
+	PASS_MALFORMED,         /* a header is cut short or contradicts itself */
+	PASS_UNSUPPORTED,       /* VIP, but a header chain that weir does not follow */
+	PASS_TTL_EXPIRED,       /* the kernel answers with "time exceeded" */
+	PASS_LOCAL,             /* the backend is this host */
+	PASS_REPLY_UNROUTED,    /* translated NAT reply that the kernel routes */
+	/* Sent on. */
+	FORWARD_L2DSR,
+	FORWARD_IPIP,
+	FORWARD_GUE,
+	FORWARD_NAT,
+	FORWARD_REPLY,          /* NAT reply on its way to the client */
+	FORWARD_ICMP_ERROR,     /* to the backend that owns the inner flow */
+	FORWARD_FRAGMENT,       /* followed its first fragment */
+	/* Answered. */
+	ANSWER_ECHO,
+	ANSWER_TOO_BIG,         /* ICMP "fragmentation needed", ICMPv6 "packet too big" */
+	/* Dropped. */
+	DROP_NO_BACKEND,        /* no candidate of the slot is alive */
+	DROP_TOO_BIG_LIMITED,   /* would not fit, and the ICMP budget is spent */
+	DROP_SUPER_FRAME,       /* longer than the link's MTU: sender's TSO reached XDP */
+	DROP_FRAGMENT_UNKNOWN,  /* its first fragment was not seen here */
+	DROP_ICMP_UNKNOWN,      /* ICMP error about no flow that weir forwards */
+	DROP_SNAT_FULL,         /* every source port of its bucket is taken */
+	DROP_SNAT_UNKNOWN,      /* reply or mid-stream packet of no known flow */
+	DROP_NO_HEADROOM,       /* the driver leaves no room for the outer header */
+	DROP_REDIRECT_FAILED,   /* egress interface is not ready for XDP */
+	REASON_COUNT,
+};

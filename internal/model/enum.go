@@ -1,0 +1,168 @@
+package model
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Protocol is an IP protocol number (IANA) that weir balances.
+type Protocol uint8
+
+// The protocols that weir balances.
+const (
+	TCP Protocol = 6
+	UDP Protocol = 17
+)
+
+// Mode is how a packet reaches its backend. The numbers are those of the BPF
+// programs (enum mode in bpf/types.h).
+type Mode uint8
+
+// The forwarding modes.
+const (
+	L2DSR    Mode = iota // rewrite the destination MAC; the backend answers directly
+	IPIP                 // add an outer IP header
+	GUE                  // add an outer IP, UDP and GUE header
+	NAT                  // rewrite the destination; replies come back through a director
+	Redirect             // hand the connection over at its SYN
+)
+
+// Policy is how a new connection is placed. The numbers are those of enum policy.
+type Policy uint8
+
+// The placement policies.
+const (
+	Maglev Policy = iota
+	Random
+	RoundRobin
+	LeastConn
+	P2C
+)
+
+// Affinity is what of a packet chooses its slot. The numbers are those of enum affinity.
+type Affinity uint8
+
+// The affinities.
+const (
+	AffinityFlow     Affinity = iota // segment, addresses, ports and protocol
+	AffinitySourceIP                 // the source address only
+)
+
+// BackendState is what may be sent to a backend. The numbers are those of enum
+// backend_state; 0 is not a state.
+type BackendState uint8
+
+// The states of a backend.
+const (
+	Active   BackendState = 1 // gets new connections
+	Draining BackendState = 2 // keeps its connections, gets no new ones
+	Down     BackendState = 3 // gets nothing
+)
+
+// names maps an enum to its one spelling in YAML, JSON, flags and labels.
+type names[T comparable] struct {
+	kind string
+	list []name[T]
+}
+
+type name[T comparable] struct {
+	value T
+	text  string
+}
+
+func (n names[T]) text(v T) string {
+	for _, e := range n.list {
+		if e.value == v {
+			return e.text
+		}
+	}
+	return fmt.Sprintf("%s(%v)", n.kind, any(v))
+}
+
+func (n names[T]) parse(text []byte) (T, error) {
+	for _, e := range n.list {
+		if e.text == string(text) {
+			return e.value, nil
+		}
+	}
+	var zero T
+	known := make([]string, len(n.list))
+	for i, e := range n.list {
+		known[i] = e.text
+	}
+	slices.Sort(known)
+	return zero, fmt.Errorf("unknown %s %q (one of %s)", n.kind, text, strings.Join(known, ", "))
+}
+
+var (
+	protocolNames = names[Protocol]{"protocol", []name[Protocol]{{TCP, "tcp"}, {UDP, "udp"}}}
+	modeNames     = names[Mode]{"mode", []name[Mode]{
+		{L2DSR, "l2dsr"}, {IPIP, "ipip"}, {GUE, "gue"}, {NAT, "nat"}, {Redirect, "redirect"}}}
+	policyNames = names[Policy]{"policy", []name[Policy]{
+		{Maglev, "maglev"}, {Random, "random"}, {RoundRobin, "round-robin"}, {LeastConn, "least-conn"}, {P2C, "p2c"}}}
+	affinityNames = names[Affinity]{"affinity", []name[Affinity]{
+		{AffinityFlow, "flow"}, {AffinitySourceIP, "source-ip"}}}
+	stateNames = names[BackendState]{"state", []name[BackendState]{
+		{Active, "active"}, {Draining, "draining"}, {Down, "down"}}}
+)
+
+// String returns the name that YAML, JSON and metrics use.
+func (p Protocol) String() string { return protocolNames.text(p) }
+
+// MarshalText writes the name that YAML, JSON and metrics use.
+func (p Protocol) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
+
+// UnmarshalText reads the name; the error lists the known ones.
+func (p *Protocol) UnmarshalText(text []byte) (err error) {
+	*p, err = protocolNames.parse(text)
+	return err
+}
+
+// String returns the name that YAML, JSON and metrics use.
+func (m Mode) String() string { return modeNames.text(m) }
+
+// MarshalText writes the name that YAML, JSON and metrics use.
+func (m Mode) MarshalText() ([]byte, error) { return []byte(m.String()), nil }
+
+// UnmarshalText reads the name; the error lists the known ones.
+func (m *Mode) UnmarshalText(text []byte) (err error) {
+	*m, err = modeNames.parse(text)
+	return err
+}
+
+// String returns the name that YAML, JSON and metrics use.
+func (p Policy) String() string { return policyNames.text(p) }
+
+// MarshalText writes the name that YAML, JSON and metrics use.
+func (p Policy) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
+
+// UnmarshalText reads the name; the error lists the known ones.
+func (p *Policy) UnmarshalText(text []byte) (err error) {
+	*p, err = policyNames.parse(text)
+	return err
+}
+
+// String returns the name that YAML, JSON and metrics use.
+func (a Affinity) String() string { return affinityNames.text(a) }
+
+// MarshalText writes the name that YAML, JSON and metrics use.
+func (a Affinity) MarshalText() ([]byte, error) { return []byte(a.String()), nil }
+
+// UnmarshalText reads the name; the error lists the known ones.
+func (a *Affinity) UnmarshalText(text []byte) (err error) {
+	*a, err = affinityNames.parse(text)
+	return err
+}
+
+// String returns the name that YAML, JSON and metrics use.
+func (s BackendState) String() string { return stateNames.text(s) }
+
+// MarshalText writes the name that YAML, JSON and metrics use.
+func (s BackendState) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// UnmarshalText reads the name; the error lists the known ones.
+func (s *BackendState) UnmarshalText(text []byte) (err error) {
+	*s, err = stateNames.parse(text)
+	return err
+}

@@ -1,0 +1,90 @@
+package model
+
+import (
+	"net/netip"
+)
+
+// Config is everything one director or agent is told: what the group shares
+// (Directors, Services) and what is this host's own (Director, Agent).
+type Config struct {
+	Director  Director       `json:"director"`
+	Agent     Agent          `json:"agent"`
+	Directors []netip.Prefix `json:"directors,omitempty"` // the group: where agents accept tunnels from
+	Services  []Service      `json:"services"`
+}
+
+// Director is what one director must know about itself.
+type Director struct {
+	Interfaces   []string       `json:"interfaces"`              // where clients' packets come in
+	XDP          XDPMode        `json:"xdp,omitempty"`           // how to attach; default auto
+	TunnelSource []netip.Prefix `json:"tunnel-source,omitempty"` // outer source per family; default: the egress interface's address
+	SNAT         SNAT           `json:"snat"`
+	ICMPRate     uint32         `json:"icmp-rate,omitempty"` // generated ICMP errors per second and CPU
+	Limits       Limits         `json:"limits"`
+}
+
+// SNAT is where full NAT takes source addresses and ports from.
+type SNAT struct {
+	Addresses []netip.Addr `json:"addresses,omitempty"`
+	Ports     PortRange    `json:"ports,omitzero"`
+}
+
+// Limits bound the kernel memory that a director may take. They are fixed when
+// the maps are made.
+type Limits struct {
+	Services   uint32 `json:"services,omitempty"`    // services
+	Backends   uint32 `json:"backends,omitempty"`    // backends, counted once per service
+	RingMemory uint64 `json:"ring-memory,omitempty"` // bytes of all rings, old and new
+	Fragments  uint32 `json:"fragments,omitempty"`   // fragmented packets under way
+}
+
+// Agent is what the agent on a backend's host must know about its host.
+type Agent struct {
+	Interfaces []string `json:"interfaces,omitempty"` // where tunnels come in
+}
+
+// XDPMode is how the director's program is attached.
+type XDPMode string
+
+// The ways to attach.
+const (
+	XDPAuto    XDPMode = "auto"    // native, or generic where the driver has no XDP
+	XDPNative  XDPMode = "native"  // native or an error
+	XDPGeneric XDPMode = "generic" // generic: slow, but everywhere
+)
+
+// Service is a VIP, protocol and ports in a segment, with its backends.
+type Service struct {
+	Name     string     `json:"name"`
+	Segment  Segment    `json:"segment,omitzero"`
+	VIP      netip.Addr `json:"vip"`
+	Protocol Protocol   `json:"protocol"`
+	Port     PortRange  `json:"port"`
+	Mode     Mode       `json:"mode"`
+	SNAT     bool       `json:"snat,omitempty"` // with mode nat: full NAT
+	Policy   Policy     `json:"policy,omitzero"`
+	Affinity Affinity   `json:"affinity,omitzero"`
+	RingSize uint32     `json:"ring-size,omitempty"` // slots, a prime; 0: by the number of backends
+	Backends []Backend  `json:"backends"`
+}
+
+// Backend is a real server of a service.
+type Backend struct {
+	Name    string       `json:"name"`
+	Address netip.Addr   `json:"address"`
+	Port    uint16       `json:"port,omitempty"` // with mode nat; 0: the packet's own
+	Weight  uint16       `json:"weight"`         // share of new connections; 0: none
+	State   BackendState `json:"state"`
+	Mode    *Mode        `json:"mode,omitempty"` // nil: the service's
+	MAC     MAC          `json:"mac,omitzero"`   // next hop; zero: resolved through the kernel's neighbours
+	VLAN    uint16       `json:"vlan,omitempty"` // 802.1Q tag to leave with; 0: as the mode and segment say
+	MTU     uint16       `json:"mtu,omitempty"`  // of the path to it; 0: of the interface it leaves by
+}
+
+// ModeIn returns the backend's mode in a service: its own, else the service's.
+func (b Backend) ModeIn(s Service) Mode {
+	if b.Mode != nil {
+		return *b.Mode
+	}
+	return s.Mode
+}

@@ -1,0 +1,68 @@
+package model
+
+import "net/netip"
+
+// Table is what the datapath must do: all of it, every time. It is a pure
+// function of desired state and health.
+type Table struct {
+	Interfaces   []string
+	TunnelSource []netip.Prefix
+	SNAT         SNAT
+	ICMPRate     uint32
+	Services     []TableService
+}
+
+// TableService is one service as the datapath needs it.
+type TableService struct {
+	Name     string
+	Segment  Segment
+	VIP      netip.Addr
+	Protocol Protocol
+	Port     PortRange
+	Policy   Policy
+	Affinity Affinity
+	Salt     uint64 // keys the flow hash; the same on every director
+	Backends []TableBackend
+	Ring     Ring
+}
+
+// TableBackend is one backend of one service as the datapath needs it.
+type TableBackend struct {
+	Name    string
+	Address netip.Addr
+	Port    uint16
+	Mode    Mode
+	SNAT    bool
+	State   BackendState // desired state and health together
+	MAC     MAC
+	VLAN    uint16
+	MTU     uint16
+}
+
+// NoBackend in a Slot says that there is no such candidate.
+const NoBackend = ^uint32(0)
+
+// ListFlag in Slot.Next says that the other bits are an index into Ring.Lists.
+const ListFlag = uint32(1) << 31
+
+// MaxCandidates bounds a row: over IPv4; the outer IPv6 header leaves room for
+// MaxCandidates6.
+const (
+	MaxCandidates  = 8
+	MaxCandidates6 = 6
+)
+
+// Ring is a service's lookup table: a row of candidates per slot. Candidates are
+// positions in TableService.Backends. No slots: the service has no backend that
+// may own one.
+type Ring struct {
+	Slots []Slot
+	Lists [][]uint32
+}
+
+// Slot is a row: its owner and what follows it, which is the one other
+// candidate, ListFlag | index of a list, or NoBackend.
+type Slot struct {
+	Owner uint32
+	Next  uint32
+}
