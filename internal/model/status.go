@@ -1,0 +1,56 @@
+package model
+
+import "net/netip"
+
+// DatapathStatus is what the datapath says about itself: every number is read
+// from the kernel when asked.
+type DatapathStatus struct {
+	Interfaces []InterfaceStatus `json:"interfaces"`
+	Reasons    []Counter         `json:"reasons"` // every reason, in the order of enum reason
+	Services   []ServiceStatus   `json:"services"`
+	RingMemory uint64            `json:"ring-memory"` // bytes that rings take now
+}
+
+// InterfaceStatus is one interface that the director is attached to.
+type InterfaceStatus struct {
+	Name  string `json:"name"`
+	Index int    `json:"index"`
+	XDP   string `json:"xdp"` // "native" or "generic"
+	MTU   int    `json:"mtu"`
+}
+
+// Counter counts packets and the bytes of their IP packets, as they came.
+type Counter struct {
+	Name    string `json:"name"`
+	Packets uint64 `json:"packets"`
+	Bytes   uint64 `json:"bytes"`
+}
+
+// ServiceStatus is one service as it is in the kernel.
+type ServiceStatus struct {
+	Name     string          `json:"name"`
+	Segment  Segment         `json:"segment"`
+	VIP      netip.Addr      `json:"vip"`
+	Protocol Protocol        `json:"protocol"`
+	Port     PortRange       `json:"port"`
+	Slots    int             `json:"slots"`
+	Packets  uint64          `json:"packets"` // forwarded, also to backends that are gone
+	Bytes    uint64          `json:"bytes"`
+	Dropped  uint64          `json:"dropped"` // packets
+	Backends []BackendStatus `json:"backends"`
+}
+
+// BackendStatus is one backend of one service as it is in the kernel.
+type BackendStatus struct {
+	Name      string       `json:"name"`
+	Address   netip.Addr   `json:"address"`
+	Mode      Mode         `json:"mode"`
+	State     BackendState `json:"state"`     // "down" too while its next hop is unknown
+	Local     bool         `json:"local"`     // it is this host
+	Interface string       `json:"interface"` // that packets leave by
+	NextHop   MAC          `json:"next-hop"`  // empty while unknown
+	MTU       uint16       `json:"mtu"`       // largest IP packet before encapsulation
+	Slots     int          `json:"slots"`     // that it owns
+	Packets   uint64       `json:"packets"`
+	Bytes     uint64       `json:"bytes"`
+}
