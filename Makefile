@@ -1,0 +1,85 @@
+# Everything one does with weir. A target installs what it lacks from Debian first,
+# so each works as the only command on a fresh machine; most of them need root.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+MAKEFLAGS += --no-print-directory
+.DEFAULT_GOAL := help
+
+# Flags for the program behind a target: make demo ARGS="--duration 10s --json"
+ARGS ?=
+
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+
+# A Go that .ci/deps had to fetch comes first; the usual places come last, for sudo.
+export PATH := $(CURDIR)/build/go/bin:$(PATH):/usr/local/go/bin
+export CGO_ENABLED := 0
+
+# What each job needs. The package golang is not here: .ci/deps looks for a Go first.
+deps_build    :=
+deps_demo     := iproute2
+deps_test     := iproute2 ethtool iptables nftables tcpdump tshark iperf3 nginx-light curl wrk
+deps_generate := clang-19 llvm-19 libbpf-dev linux-libc-dev
+deps_lint     := clang-format-19
+deps_kernels  := qemu-system-x86 xz-utils
+deps_image    := buildah
+deps_debug    := bpftool
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: deps
+deps: ## install what is missing for all of the below (Debian, root)
+	@.ci/deps $(deps_build) $(deps_demo) $(deps_test) $(deps_generate) $(deps_lint) \
+		$(deps_kernels) $(deps_image) $(deps_debug)
+
+deps-%:
+	@.ci/deps $(deps_$*)
+
+.PHONY: generate
+generate: deps-build deps-generate ## compile bpf/ and write its Go side, which is committed
+	@go generate ./...
+
+# What make prints goes to stderr: the demo's JSON must be alone on stdout.
+.PHONY: build
+build: deps-build ## build bin/weir, one static binary
+	@go build -trimpath -buildvcs=false -ldflags '-s -w -X main.version=$(VERSION)' \
+		-o bin/weir ./cmd/weir >&2
+
+# In a mount namespace of its own with a bpffs of its own: the pins and named network
+# namespaces of the tests are not this host's, and none of them can stay behind.
+private := unshare --mount --propagation private -- \
+	bash -c 'mount -t bpf bpf /sys/fs/bpf && exec "$$@"' --
+
+.PHONY: test
+test: deps-test build ## run every test, as root: pure, packet tables, lab
+	@$(private) go test $(ARGS) ./...
+
+.PHONY: test-kernels
+test-kernels: deps-build deps-kernels ## run the packet tables on Debian's 6.1 and 6.12 kernels (qemu)
+	@go run ./test/kernels $(ARGS)
+
+.PHONY: demo
+demo: deps-demo build ## real traffic through every mode, in network namespaces: ARGS="--duration 10s --json"
+	@bin/weir demo $(ARGS)
+
+.PHONY: bench
+bench: deps-build ## run the Go benchmarks: ARGS="-count 5"
+	@$(private) go test -run '^$$' -bench . -benchmem $(ARGS) ./internal/maglev ./internal/datapath
+
+.PHONY: lint
+lint: deps-build deps-lint ## check format, vet, static analysis and script syntax
+	@test -z "$$(gofmt -l . | tee /dev/stderr)"
+	@go vet ./...
+	@go tool staticcheck ./...
+	@clang-format-19 --dry-run -Werror bpf/*.c bpf/*.h
+	@for script in .ci/*; do bash -n "$$script"; done
+
+.PHONY: image
+image: build deps-image ## make build/weir.oci.tar, a container image of bin/weir alone
+	@.ci/image "$(VERSION)"
+
+.PHONY: clean
+clean: ## remove what was built
+	@rm -rf bin build
