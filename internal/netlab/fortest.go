@@ -1,0 +1,64 @@
+package netlab
+
+import (
+	"fmt"
+	"os"
+	"os/signal"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// T is what a lab needs of a test: [testing.TB] has it.
+type T interface {
+	Helper()
+	Cleanup(func())
+	Errorf(format string, args ...any)
+	Fatalf(format string, args ...any)
+}
+
+// ForTest makes a lab for a test: it ends the test at the first error, and goes
+// with it, also when the test panics or the process is interrupted.
+func ForTest(t T) *Lab {
+	t.Helper()
+	closeOnSignal()
+	lab, err := New()
+	if err != nil {
+		t.Fatalf("make lab: %v", err)
+		return nil
+	}
+	lab.fatal = func(err error) {
+		t.Helper()
+		t.Fatalf("%v", err)
+	}
+	t.Cleanup(func() {
+		if err := lab.Close(); err != nil {
+			t.Errorf("close lab: %v", err)
+		}
+	})
+	return lab
+}
+
+// closeOnSignal closes all labs when the process is told to end, and lets it end
+// as it would have. A command has its own idea of what a signal means, so only
+// tests do this.
+var closeOnSignal = sync.OnceFunc(func() {
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, unix.SIGINT, unix.SIGTERM)
+	go func() {
+		received := (<-signals).(unix.Signal)
+		labs.Lock()
+		open := make([]*Lab, 0, len(labs.open))
+		for _, lab := range labs.open {
+			open = append(open, lab)
+		}
+		labs.Unlock()
+		for _, lab := range open {
+			if err := lab.Close(); err != nil {
+				fmt.Fprintf(os.Stderr, "close lab: %v\n", err)
+			}
+		}
+		signal.Reset(unix.SIGINT, unix.SIGTERM)
+		_ = unix.Kill(os.Getpid(), received)
+	}()
+})

@@ -1,0 +1,114 @@
+package netlab
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestMain lets the test binary be the process that makes a lab and dies.
+func TestMain(m *testing.M) {
+	if os.Getenv("NETLAB_BE_KILLED") != "" {
+		makeLabAndWait()
+	}
+	os.Exit(m.Run())
+}
+
+func makeLabAndWait() {
+	lab := ForTest(process{})
+	a, b := lab.Host("a"), lab.Host("b")
+	lab.Link(a, b, LinkOptions{})
+	a.BPFFS()
+	if err := a.Command(process{}.context(), "sleep", "1000").Start(); err != nil {
+		process{}.Fatalf("%v", err)
+	}
+	fmt.Println(a.Namespace())
+	select {}
+}
+
+// leave starts a process with a lab, ends it by a signal and returns the name of
+// the lab's first namespace.
+func leave(t *testing.T, signal os.Signal) string {
+	t.Helper()
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), "NETLAB_BE_KILLED=1")
+	cmd.Stderr = os.Stderr
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	name, err := bufio.NewReader(stdout).ReadString('\n')
+	if err != nil {
+		t.Fatalf("the other process made no lab: %v", err)
+	}
+	if err := cmd.Process.Signal(signal); err != nil {
+		t.Fatal(err)
+	}
+	err = cmd.Wait()
+	if status := cmd.ProcessState.Sys().(interface{ Signal() unix.Signal }); status.Signal() != signal {
+		t.Errorf("the process ended with %v, want by the signal %v", err, signal)
+	}
+	return strings.TrimSpace(name)
+}
+
+func TestSweepRemovesWhatAKilledProcessLeft(t *testing.T) {
+	name := leave(t, unix.SIGKILL)
+	path := filepath.Join(namespaceDir, name)
+	id, err := identify(path)
+	if err != nil {
+		t.Fatalf("a killed process cannot have removed its namespace: %v", err)
+	}
+	ids := map[fileID]bool{id: true}
+	if len(processesIn(ids)) != 1 {
+		t.Fatalf("the killed process's own process is gone before the sweep")
+	}
+	own := ForTest(t).Host("a") // which sweeps
+	if left := processesIn(ids); len(left) > 0 {
+		t.Errorf("processes %v still run", left)
+	}
+	gone(t, name)
+	if _, err := os.Stat(filepath.Join(namespaceDir, own.Namespace())); err != nil {
+		t.Errorf("the sweep took a living lab's namespace: %v", err)
+	}
+}
+
+func TestSignalRemovesTheLab(t *testing.T) {
+	gone(t, leave(t, unix.SIGTERM))
+	gone(t, leave(t, unix.SIGINT))
+}
+
+func gone(t *testing.T, namespace string) {
+	t.Helper()
+	prefix, _, _ := parseName(namespace)
+	for _, dir := range []string{namespaceDir, stateDir} {
+		for _, name := range names(dir) {
+			if strings.HasPrefix(name, prefix) {
+				t.Errorf("%s/%s is still there", dir, name)
+			}
+		}
+	}
+	mounts, err := os.ReadFile("/proc/mounts")
+	if err != nil || strings.Contains(string(mounts), prefix) {
+		t.Errorf("something of %s is still mounted (%v)", prefix, err)
+	}
+}
+
+func TestNamesOfOthersAreNotOurs(t *testing.T) {
+	for name, want := range map[string]string{
+		"weir-17-client": "weir-17", "weir-17.2-left-end": "weir-17.2", "weir-17": "weir-17",
+		"weir-prod": "", "weir--1-a": "", "other": "", "weir-": "",
+	} {
+		if prefix, _, ok := parseName(name); ok != (want != "") || ok && prefix != want {
+			t.Errorf("%s belongs to the lab %q (%v), want %q", name, prefix, ok, want)
+		}
+	}
+}
