@@ -1,0 +1,79 @@
+package model
+
+// What a key that is not given means.
+const (
+	DefaultWeight     = 100
+	DefaultICMPRate   = 1000 // as Linux's net.ipv4.icmp_msgs_per_sec
+	DefaultServices   = 4096
+	DefaultBackends   = 65536
+	DefaultRingMemory = 256 << 20
+	DefaultFragments  = 65536
+)
+
+// DefaultSNATPorts ends where Linux's default range of ephemeral ports begins
+// (net.ipv4.ip_local_port_range, 32768-60999): a connection that the director's
+// host itself opens from the same address can then never have a source port that
+// full NAT gave to a client's connection.
+var DefaultSNATPorts = PortRange{First: 1024, Last: 32767}
+
+// NewBackend returns a backend in which every key that has a default has it. Its
+// weight is why it exists: 0 is a weight, so a missing one cannot be told from it
+// afterwards.
+func NewBackend() Backend {
+	return Backend{Weight: DefaultWeight, State: Active}
+}
+
+// SetDefaults fills in whatever is zero and has a default, except weights, which
+// NewBackend sets. A list that is missing becomes an empty one, so that what is
+// written out again says [] and not null.
+func (c *Config) SetDefaults() {
+	d := &c.Director
+	if d.XDP == "" {
+		d.XDP = XDPAuto
+	}
+	if d.ICMPRate == 0 {
+		d.ICMPRate = DefaultICMPRate
+	}
+	if d.SNAT.Ports == (PortRange{}) {
+		d.SNAT.Ports = DefaultSNATPorts
+	}
+	d.Limits.setDefaults()
+	if d.Interfaces == nil {
+		d.Interfaces = []string{}
+	}
+	if c.Services == nil {
+		c.Services = []Service{}
+	}
+	for i := range c.Services {
+		if c.Services[i].Backends == nil {
+			c.Services[i].Backends = []Backend{}
+		}
+		for j := range c.Services[i].Backends {
+			c.Services[i].Backends[j].setDefaults()
+		}
+	}
+}
+
+func (l *Limits) setDefaults() {
+	if l.Services == 0 {
+		l.Services = DefaultServices
+	}
+	if l.Backends == 0 {
+		l.Backends = DefaultBackends
+	}
+	if l.RingMemory == 0 {
+		l.RingMemory = DefaultRingMemory
+	}
+	if l.Fragments == 0 {
+		l.Fragments = DefaultFragments
+	}
+}
+
+func (b *Backend) setDefaults() {
+	if b.Name == "" && b.Address.IsValid() {
+		b.Name = b.Address.String()
+	}
+	if b.State == 0 {
+		b.State = Active
+	}
+}

@@ -1,0 +1,106 @@
+package model
+
+import "net/netip"
+
+// backends checks the backends of one service, and that no two of them are the
+// same: two of a name could not be told apart, two of an address would get a
+// double share that nobody wrote down as a weight.
+func (v *validation) backends(i int) {
+	s := &v.config.Services[i]
+	names := make(map[string]int, len(s.Backends))
+	places := make(map[netip.AddrPort]int, len(s.Backends))
+	for j := range s.Backends {
+		b := &s.Backends[j]
+		v.backend(i, j)
+		if first, dup := names[b.Name]; dup && b.Name != "" {
+			v.errs.addWithOther(backendPath(i, j, "name"), backendPath(i, first, "name"),
+				"%q is already the name of backends[%d]", b.Name, first)
+		} else {
+			names[b.Name] = j
+		}
+		place := netip.AddrPortFrom(b.Address, b.portIn(s))
+		if first, dup := places[place]; dup && b.Address.IsValid() {
+			v.errs.addWithOther(backendPath(i, j, "address"), backendPath(i, first, "address"),
+				"%s is already backend %q of this service; give one backend a larger weight instead",
+				b.Address, s.Backends[first].Name)
+		} else {
+			places[place] = j
+		}
+	}
+}
+
+// portIn returns the port that the backend gets packets at, 0: the packet's own.
+func (b *Backend) portIn(s *Service) uint16 {
+	if b.Port == 0 && s.Port.Single() {
+		return s.Port.First
+	}
+	return b.Port
+}
+
+// backend checks one backend by itself.
+func (v *validation) backend(i, j int) {
+	s := &v.config.Services[i]
+	b := &s.Backends[j]
+	if problem := nameProblem(b.Name); problem != "" && (b.Name != "" || b.Address.IsValid()) {
+		v.errs.add(backendPath(i, j, "name"), "%s", problem)
+	}
+	if problem := addressProblem(b.Address); problem != "" {
+		v.errs.add(backendPath(i, j, "address"), "%s", withAddress(b.Address, problem))
+	}
+	switch b.State {
+	case Active, Draining, Down:
+	default:
+		v.errs.add(backendPath(i, j, "state"), "%s is not a state (active, draining or down)", b.State)
+	}
+	if b.Mode != nil {
+		if problem := modeProblem(*b.Mode); problem != "" {
+			v.errs.add(backendPath(i, j, "mode"), "%s", problem)
+		}
+	}
+	if b.VLAN > maxVLAN {
+		v.errs.add(backendPath(i, j, "vlan"), "%d is out of range 1 to %d", b.VLAN, maxVLAN)
+	}
+	if b.MAC[0]&1 != 0 {
+		v.errs.add(backendPath(i, j, "mac"), "%s is not a unicast Ethernet address", b.MAC)
+	}
+	v.backendNAT(i, j)
+	v.backendMTU(i, j)
+}
+
+func (v *validation) backendNAT(i, j int) {
+	s := &v.config.Services[i]
+	b := &s.Backends[j]
+	mode := b.ModeIn(*s)
+	switch {
+	case b.Port == 0:
+	case mode != NAT:
+		v.errs.add(backendPath(i, j, "port"), "is only for mode nat: %s leaves the port as it is", mode)
+	case !s.Port.Single():
+		v.errs.add(backendPath(i, j, "port"), "cannot replace every port of a service with port %s", s.Port)
+	}
+	if mode == NAT && s.VIP.IsValid() && b.Address.IsValid() && s.VIP.Is4() != b.Address.Is4() {
+		v.errs.add(backendPath(i, j, "address"), "%s is %s and VIP %s is %s: mode nat cannot change the family",
+			b.Address, family(b.Address), s.VIP, family(s.VIP))
+	}
+}
+
+// backendMTU checks the MTU of the path to a backend: what every link has, and
+// for an IPv6 VIP in a tunnel what its clients may rely on besides the outer
+// header.
+func (v *validation) backendMTU(i, j int) {
+	s := &v.config.Services[i]
+	b := &s.Backends[j]
+	if b.MTU == 0 {
+		return
+	}
+	low := minMTU4
+	if !b.Address.Is4() {
+		low = minMTU6
+	}
+	if s.VIP.Is6() {
+		low = minMTU6 + b.ModeIn(*s).Overhead(b.Address)
+	}
+	if int(b.MTU) < low || b.MTU > maxMTU {
+		v.errs.add(backendPath(i, j, "mtu"), "%d is out of range %d to %d", b.MTU, low, maxMTU)
+	}
+}

@@ -1,0 +1,147 @@
+package model
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+)
+
+// The largest limits. An index of a backend has to leave room for flags, and
+// what is past these has never been tried.
+const (
+	MaxServices   = 65536
+	MaxBackends   = 1 << 20
+	MaxRingMemory = 64 << 30
+	MaxFragments  = 1 << 20
+)
+
+// maxInterfaceName is IFNAMSIZ - 1 (linux/if.h).
+const maxInterfaceName = 15
+
+// director checks what one director is told about itself.
+func (v *validation) director() {
+	d := &v.config.Director
+	v.interfaces("director.interfaces", d.Interfaces)
+	switch d.XDP {
+	case XDPAuto, XDPNative, XDPGeneric:
+	default:
+		v.errs.add("director.xdp", "unknown xdp mode %q (one of auto, generic, native)", d.XDP)
+	}
+	v.tunnelSource()
+	v.snat()
+	v.limit("director.limits.services", uint64(d.Limits.Services), 1, MaxServices)
+	v.limit("director.limits.backends", uint64(d.Limits.Backends), 1, MaxBackends)
+	v.limit("director.limits.ring-memory", d.Limits.RingMemory, 4096, MaxRingMemory)
+	v.limit("director.limits.fragments", uint64(d.Limits.Fragments), 1, MaxFragments)
+}
+
+func (v *validation) limit(path string, value, low, high uint64) {
+	if value < low || value > high {
+		v.errs.add(path, "%d is out of range %d to %d", value, low, high)
+	}
+}
+
+func (v *validation) agent() {
+	v.interfaces("agent.interfaces", v.config.Agent.Interfaces)
+}
+
+func (v *validation) interfaces(path string, names []string) {
+	seen := make(map[string]int, len(names))
+	for i, name := range names {
+		at := fmt.Sprintf("%s[%d]", path, i)
+		switch {
+		case name == "" || name == "." || name == ".." || strings.ContainsAny(name, "/: \t\n"):
+			v.errs.add(at, "%q is not a name that an interface can have", name)
+		case len(name) > maxInterfaceName:
+			v.errs.add(at, "%q is longer than the %d bytes of an interface name", name, maxInterfaceName)
+		}
+		if first, dup := seen[name]; dup {
+			v.errs.addWithOther(at, fmt.Sprintf("%s[%d]", path, first), "%q is named twice", name)
+			continue
+		}
+		seen[name] = i
+	}
+}
+
+// directors checks where agents accept tunnels from.
+func (v *validation) directors() {
+	for i, p := range v.config.Directors {
+		if problem := prefixProblem(p); problem != "" {
+			v.errs.add(fmt.Sprintf("directors[%d]", i), "%s %s", prefixText(p), problem)
+		}
+	}
+}
+
+// tunnelSource checks the outer source addresses, also against what agents
+// would accept: a source outside it loses every packet, silently.
+func (v *validation) tunnelSource() {
+	first := make(map[bool]int)
+	for i, p := range v.config.Director.TunnelSource {
+		at := fmt.Sprintf("director.tunnel-source[%d]", i)
+		if problem := prefixProblem(p); problem != "" {
+			v.errs.add(at, "%s %s", prefixText(p), problem)
+			continue
+		}
+		if j, dup := first[p.Addr().Is4()]; dup {
+			v.errs.addWithOther(at, fmt.Sprintf("director.tunnel-source[%d]", j),
+				"%s is the second %s prefix; one per family", p, family(p.Addr()))
+			continue
+		}
+		first[p.Addr().Is4()] = i
+		if len(v.config.Directors) > 0 && !covered(p, v.config.Directors) {
+			v.errs.addWithOther(at, "directors",
+				"%s is not inside any prefix of directors, so agents would drop what comes from it", p)
+		}
+	}
+}
+
+func covered(p netip.Prefix, by []netip.Prefix) bool {
+	for _, b := range by {
+		if b.IsValid() && b.Bits() <= p.Bits() && b.Contains(p.Addr()) {
+			return true
+		}
+	}
+	return false
+}
+
+func prefixProblem(p netip.Prefix) string {
+	switch {
+	case !p.IsValid():
+		return "is not an address or prefix"
+	case p.Bits() == 0:
+		return "is every address there is"
+	case p.Masked() != p:
+		return fmt.Sprintf("has bits beyond its length; write %s, or %s for one address", p.Masked(), p.Addr())
+	}
+	return addressProblem(p.Addr())
+}
+
+// prefixText writes one address without its length, as a file would have it.
+func prefixText(p netip.Prefix) string {
+	if p.IsSingleIP() {
+		return p.Addr().String()
+	}
+	return p.String()
+}
+
+// snat checks full NAT's source addresses by themselves; addresses() compares
+// them with VIPs.
+func (v *validation) snat() {
+	s := &v.config.Director.SNAT
+	seen := make(map[netip.Addr]int, len(s.Addresses))
+	for i, a := range s.Addresses {
+		at := fmt.Sprintf("director.snat.addresses[%d]", i)
+		if problem := addressProblem(a); problem != "" {
+			v.errs.add(at, "%s %s", a, problem)
+			continue
+		}
+		if first, dup := seen[a]; dup {
+			v.errs.addWithOther(at, fmt.Sprintf("director.snat.addresses[%d]", first), "%s is named twice", a)
+			continue
+		}
+		seen[a] = i
+	}
+	if s.Ports.First == 0 || s.Ports.Last < s.Ports.First {
+		v.errs.add("director.snat.ports", "%s is not a range of ports from 1 to 65535", s.Ports)
+	}
+}

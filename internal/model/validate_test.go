@@ -1,0 +1,306 @@
+package model_test
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"weir.io/weir/internal/model"
+)
+
+func addr(s string) netip.Addr { return netip.MustParseAddr(s) }
+
+func mode(m model.Mode) *model.Mode { return &m }
+
+// service returns a valid service with backends at the addresses.
+func service(name, vip string, port uint16, m model.Mode, backends ...string) model.Service {
+	s := model.Service{
+		Name: name, VIP: addr(vip), Protocol: model.TCP,
+		Port: model.PortRange{First: port, Last: port}, Mode: m,
+	}
+	for _, b := range backends {
+		backend := model.NewBackend()
+		backend.Address = addr(b)
+		s.Backends = append(s.Backends, backend)
+	}
+	return s
+}
+
+// config returns a valid configuration: one service of each mode, both families.
+func config() model.Config {
+	c := model.Config{
+		Director:  model.Director{Interfaces: []string{"eth0"}},
+		Directors: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24")},
+		Services: []model.Service{
+			service("a", "203.0.113.1", 80, model.L2DSR, "10.0.1.1", "2001:db8:1::2"),
+			service("b", "203.0.113.2", 80, model.IPIP, "10.0.1.1", "2001:db8:1::2"),
+			service("c", "2001:db8::3", 80, model.GUE, "10.0.1.1", "2001:db8:1::2"),
+			service("d", "203.0.113.4", 80, model.NAT, "10.0.1.1", "10.0.1.2"),
+		},
+	}
+	c.SetDefaults()
+	return c
+}
+
+func TestValidConfig(t *testing.T) {
+	for name, change := range map[string]func(*model.Config){
+		"as it is": func(*model.Config) {},
+		"weight 0": func(c *model.Config) { c.Services[0].Backends[0].Weight = 0 },
+		"port inside a range inside all ports": func(c *model.Config) {
+			c.Services[0].VIP, c.Services[1].VIP = addr("203.0.113.4"), addr("203.0.113.4")
+			c.Services[0].Port = model.PortRange{}
+			c.Services[1].Port = model.PortRange{First: 80, Last: 90}
+		},
+		"ranges side by side": func(c *model.Config) {
+			c.Services[0].VIP = addr("203.0.113.2")
+			c.Services[0].Port = model.PortRange{First: 81, Last: 90}
+		},
+		"one VIP and port in two segments": func(c *model.Config) {
+			c.Services[0].VIP = addr("203.0.113.2")
+			c.Services[0].Segment = model.Segment{Kind: model.SegmentVLAN, ID: 7}
+		},
+		"one VIP and port in two protocols": func(c *model.Config) {
+			c.Services[0].VIP = addr("203.0.113.2")
+			c.Services[0].Protocol = model.UDP
+		},
+		"nat in a segment": func(c *model.Config) {
+			c.Services[3].Segment = model.Segment{Kind: model.SegmentVLAN, ID: 100<<12 | 7}
+		},
+		"nat backend shared on another port": func(c *model.Config) {
+			c.Services = append(c.Services, service("e", "203.0.113.5", 443, model.NAT, "10.0.1.1"))
+			c.SetDefaults()
+		},
+		"nat backend of two services with snat": func(c *model.Config) {
+			c.Director.SNAT.Addresses = []netip.Addr{addr("10.0.0.9")}
+			c.Services = append(c.Services, service("e", "203.0.113.5", 80, model.NAT, "10.0.1.1"))
+			c.Services[4].SNAT = true
+			c.SetDefaults()
+		},
+		"one host, two ports": func(c *model.Config) {
+			c.Services[3].Backends[1].Address = addr("10.0.1.1")
+			c.Services[3].Backends[1].Port = 8080
+		},
+		"a tenant's VIP at a backend's address": func(c *model.Config) {
+			c.Services[0].VIP = addr("10.0.1.2")
+			c.Services[0].Segment = model.Segment{Kind: model.SegmentVLAN, ID: 7}
+		},
+		"no services":   func(c *model.Config) { c.Services = nil },
+		"no backends":   func(c *model.Config) { c.Services[0].Backends = nil },
+		"agent only":    func(c *model.Config) { c.Director.Interfaces = nil },
+		"smallest mtu":  func(c *model.Config) { c.Services[0].Backends[0].MTU = 576 },
+		"mode override": func(c *model.Config) { c.Services[1].Backends[0].Mode = mode(model.L2DSR) },
+		"largest ring":  func(c *model.Config) { c.Services[0].RingSize = model.MaxRingSize },
+		"tunnel sources": func(c *model.Config) {
+			c.Director.TunnelSource = []netip.Prefix{netip.MustParsePrefix("10.0.0.128/25")}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := config()
+			change(&c)
+			if err := c.Validate(); err != nil {
+				t.Errorf("a valid configuration is refused:\n%v", err)
+			}
+		})
+	}
+}
+
+func TestInvalidConfig(t *testing.T) {
+	for _, test := range []struct {
+		want   string
+		change func(*model.Config)
+	}{
+		{`services[1].name: "a" is already the name of services[0]`,
+			func(c *model.Config) { c.Services[1].Name = "a" }},
+		{`services[0].name: is required`,
+			func(c *model.Config) { c.Services[0].Name = "" }},
+		{`services[0].name: contains white space or a control character`,
+			func(c *model.Config) { c.Services[0].Name = "a b" }},
+		{`services[0].backends[1].name: "x" is already the name of backends[0]`,
+			func(c *model.Config) { c.Services[0].Backends[0].Name, c.Services[0].Backends[1].Name = "x", "x" }},
+		{`services[0].vip: ::ffff:203.0.113.1 is an IPv4 address in IPv6 clothing; write 203.0.113.1`,
+			func(c *model.Config) { c.Services[0].VIP = addr("::ffff:203.0.113.1") }},
+		{`services[0].vip: 224.0.0.1 is a multicast address`,
+			func(c *model.Config) { c.Services[0].VIP = addr("224.0.0.1") }},
+		{`services[0].vip: 0.0.0.0 is not the address of a host`,
+			func(c *model.Config) { c.Services[0].VIP = addr("0.0.0.0") }},
+		{`services[0].vip: 255.255.255.255 is in 240.0.0.0/4, which is reserved`,
+			func(c *model.Config) { c.Services[0].VIP = addr("255.255.255.255") }},
+		{`services[0].vip: is required`,
+			func(c *model.Config) { c.Services[0].VIP = netip.Addr{} }},
+		{`services[1].port: 203.0.113.1 tcp port 80 already belongs to service "a"`,
+			func(c *model.Config) { c.Services[1].VIP = addr("203.0.113.1") }},
+		{`services[1].port: 85-95 and port 80-90 of service "a" overlap in part on 203.0.113.1 tcp: neither is the more specific`,
+			func(c *model.Config) {
+				c.Services[1].VIP = addr("203.0.113.1")
+				c.Services[0].Port = model.PortRange{First: 80, Last: 90}
+				c.Services[1].Port = model.PortRange{First: 85, Last: 95}
+			}},
+		{`services[2].port: 2001:db8::3 tcp port all already belongs to service "b"`,
+			func(c *model.Config) {
+				c.Services[1].VIP = addr("2001:db8::3")
+				c.Services[1].Port, c.Services[2].Port = model.PortRange{}, model.PortRange{}
+			}},
+		{`services[0].ring-size: 1000 is not a prime; the next one is 1009`,
+			func(c *model.Config) { c.Services[0].RingSize = 1000 }},
+		{`services[0].ring-size: 1048583 is larger than the largest ring, 1048573`,
+			func(c *model.Config) { c.Services[0].RingSize = 1048583 }},
+		{`services[0].ring-size: 3 slots are too few for 4 backends`,
+			func(c *model.Config) {
+				c.Services[0] = service("a", "203.0.113.1", 80, model.IPIP, "10.0.1.1", "10.0.1.2", "10.0.1.3", "10.0.1.4")
+				c.Services[0].RingSize = 3
+				c.SetDefaults()
+			}},
+		{`services[0].mode: redirect is not available yet; l2dsr, ipip, gue and nat are`,
+			func(c *model.Config) { c.Services[0].Mode = model.Redirect }},
+		{`services[0].backends[1].mode: redirect is not available yet; l2dsr, ipip, gue and nat are`,
+			func(c *model.Config) { c.Services[0].Backends[1].Mode = mode(model.Redirect) }},
+		{`services[0].policy: p2c is not available yet; maglev is`,
+			func(c *model.Config) { c.Services[0].Policy = model.P2C }},
+		{`services[0].segment: vxlan:5 is not available yet; none and vlan:ID are`,
+			func(c *model.Config) { c.Services[0].Segment = model.Segment{Kind: model.SegmentVXLAN, ID: 5} }},
+		{`services[1].snat: is only for mode nat, and this service is ipip`,
+			func(c *model.Config) { c.Services[1].SNAT = true }},
+		{`services[3].snat: needs an IPv4 address in director.snat.addresses for backend 10.0.1.2`,
+			func(c *model.Config) {
+				c.Services[3].SNAT = true
+				c.Director.SNAT.Addresses = []netip.Addr{addr("2001:db8::9")}
+			}},
+		{`director.snat.addresses[0]: 203.0.113.1 is the VIP of service "a"`,
+			func(c *model.Config) { c.Director.SNAT.Addresses = []netip.Addr{addr("203.0.113.1")} }},
+		{`services[1].backends[0].port: is only for mode nat: ipip leaves the port as it is`,
+			func(c *model.Config) { c.Services[1].Backends[0].Port = 8080 }},
+		{`services[3].backends[0].port: cannot replace every port of a service with port 80-90`,
+			func(c *model.Config) {
+				c.Services[3].Port = model.PortRange{First: 80, Last: 90}
+				c.Services[3].Backends[0].Port = 8080
+			}},
+		{`services[3].backends[0].address: 2001:db8:1::1 is IPv6 and VIP 203.0.113.4 is IPv4: mode nat cannot change the family`,
+			func(c *model.Config) { c.Services[3].Backends[0].Address = addr("2001:db8:1::1") }},
+		{`services[3].backends[1].address: 10.0.1.1 is already backend "10.0.1.1" of this service; give one backend a larger weight instead`,
+			func(c *model.Config) {
+				c.Services[3].Backends[1].Address = addr("10.0.1.1")
+				c.Services[3].Backends[1].Port = 80
+			}},
+		{`services[4].backends[0].address: 10.0.1.1 tcp port 80 is a nat backend of service "d" and of service "e": a reply from it could be either's; use snat, or another port or address`,
+			func(c *model.Config) {
+				c.Services = append(c.Services, service("e", "203.0.113.5", 8080, model.NAT, "10.0.1.1"))
+				c.Services[4].Backends[0].Port = 80
+				c.SetDefaults()
+			}},
+		{`services[1].backends[0].address: 203.0.113.4 is the VIP of service "d"`,
+			func(c *model.Config) { c.Services[1].Backends[0].Address = addr("203.0.113.4") }},
+		{`services[0].backends[0].address: 127.0.0.1 is a loopback address, which no packet on a wire may have`,
+			func(c *model.Config) { c.Services[0].Backends[0].Address = addr("127.0.0.1") }},
+		{`services[0].backends[0].vlan: 4095 is out of range 1 to 4094`,
+			func(c *model.Config) { c.Services[0].Backends[0].VLAN = 4095 }},
+		{`services[0].backends[0].mtu: 575 is out of range 576 to 9216`,
+			func(c *model.Config) { c.Services[0].Backends[0].MTU = 575 }},
+		{`services[1].backends[1].mtu: 1000 is out of range 1280 to 9216`,
+			func(c *model.Config) { c.Services[1].Backends[1].MTU = 1000 }},
+		{`services[2].backends[0].mtu: 1300 is out of range 1312 to 9216`,
+			func(c *model.Config) { c.Services[2].Backends[0].MTU = 1300 }},
+		{`director.interfaces[1]: "eth0" is named twice`,
+			func(c *model.Config) { c.Director.Interfaces = []string{"eth0", "eth0"} }},
+		{`director.interfaces[0]: "enp0s31f6-uplink" is longer than the 15 bytes of an interface name`,
+			func(c *model.Config) { c.Director.Interfaces = []string{"enp0s31f6-uplink"} }},
+		{`director.xdp: unknown xdp mode "fast" (one of auto, generic, native)`,
+			func(c *model.Config) { c.Director.XDP = "fast" }},
+		{`director.tunnel-source[1]: 10.0.0.0/25 is the second IPv4 prefix; one per family`,
+			func(c *model.Config) {
+				c.Director.TunnelSource = []netip.Prefix{netip.MustParsePrefix("10.0.0.128/25"), netip.MustParsePrefix("10.0.0.0/25")}
+			}},
+		{`director.tunnel-source[0]: 10.9.0.0/24 is not inside any prefix of directors, so agents would drop what comes from it`,
+			func(c *model.Config) { c.Director.TunnelSource = []netip.Prefix{netip.MustParsePrefix("10.9.0.0/24")} }},
+		{`directors[0]: 10.0.0.1/24 has bits beyond its length; write 10.0.0.0/24, or 10.0.0.1 for one address`,
+			func(c *model.Config) { c.Directors[0] = netip.MustParsePrefix("10.0.0.1/24") }},
+		{`directors[0]: 0.0.0.0/0 is every address there is`,
+			func(c *model.Config) { c.Directors[0] = netip.MustParsePrefix("0.0.0.0/0") }},
+		{`director.limits.services: 65537 is out of range 1 to 65536`,
+			func(c *model.Config) { c.Director.Limits.Services = 65537 }},
+		{`services: 4 services are more than director.limits.services, 3`,
+			func(c *model.Config) { c.Director.Limits.Services = 3 }},
+		{`services: 8 backends are more than director.limits.backends, 7 (a backend counts once per service)`,
+			func(c *model.Config) { c.Director.Limits.Backends = 7 }},
+		{`services: rings of 33024 bytes are more than director.limits.ring-memory, 33023`,
+			func(c *model.Config) { c.Director.Limits.RingMemory = 33023 }},
+	} {
+		t.Run(test.want, func(t *testing.T) {
+			c := config()
+			test.change(&c)
+			err := c.Validate()
+			if err == nil {
+				t.Fatal("an invalid configuration is accepted")
+			}
+			if err.Error() != test.want {
+				t.Errorf("the error is\n  %v\nwant\n  %s", err, test.want)
+			}
+			var field model.FieldError
+			if !errors.As(err, &field) || !strings.HasPrefix(test.want, field.Path+": ") {
+				t.Errorf("the error does not name its field: %#v", err)
+			}
+		})
+	}
+}
+
+func TestEveryProblemIsReported(t *testing.T) {
+	c := config()
+	c.Services[0].Name = ""
+	c.Services[1].Mode = model.Redirect
+	c.Services[3].Backends[1].VLAN = 5000
+	var all model.FieldErrors
+	if err := c.Validate(); !errors.As(err, &all) || len(all) != 3 {
+		t.Errorf("3 mistakes give %d errors: %v", len(all), err)
+	}
+}
+
+func TestSetDefaults(t *testing.T) {
+	c := config()
+	if got := c.Services[0].Backends[1].Name; got != "2001:db8:1::2" {
+		t.Errorf("a backend without a name is called %q, want its address", got)
+	}
+	if got := c.Director.SNAT.Ports.String(); got != "1024-32767" {
+		t.Errorf("full NAT takes ports %s, want those below Linux's ephemeral ones", got)
+	}
+	want := model.Limits{Services: 4096, Backends: 65536, RingMemory: 256 << 20, Fragments: 65536}
+	if c.Director.Limits != want {
+		t.Errorf("limits are %+v, want %+v", c.Director.Limits, want)
+	}
+	again := config()
+	again.SetDefaults()
+	if fmt.Sprint(again) != fmt.Sprint(c) {
+		t.Error("setting defaults twice is not the same as once")
+	}
+}
+
+func TestDefaultRingSize(t *testing.T) {
+	for backends, want := range map[int]uint32{
+		0: 1021, 2: 1021, 10: 1021, 11: 1103, 100: 10007, 1000: 100003, 10485: 1048507, 10486: model.MaxRingSize, 65536: model.MaxRingSize,
+	} {
+		if got := model.DefaultRingSize(backends); got != want {
+			t.Errorf("the ring of %d backends has %d slots, want %d", backends, got, want)
+		}
+	}
+}
+
+// TestValidateIsNotQuadratic checks the largest configuration that the limits
+// allow: quadratic rules would take hours.
+func TestValidateIsNotQuadratic(t *testing.T) {
+	c := model.Config{}
+	for i := range model.MaxServices {
+		vip := netip.AddrFrom4([4]byte{100, byte(i >> 16), byte(i >> 8), byte(i)})
+		backend := netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
+		c.Services = append(c.Services, service(fmt.Sprint("s", i), vip.String(), 80, model.NAT, backend.String()))
+	}
+	for i := range 4096 {
+		b := model.NewBackend()
+		b.Address = netip.AddrFrom4([4]byte{11, 0, byte(i >> 8), byte(i)})
+		c.Services[0].Backends = append(c.Services[0].Backends, b)
+	}
+	c.Director.Limits = model.Limits{Services: model.MaxServices, Backends: model.MaxBackends, RingMemory: model.MaxRingMemory}
+	c.SetDefaults()
+	if err := c.Validate(); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,230 @@
+package model
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+)
+
+// This file holds what depends on several services at once. Each rule sorts or
+// hashes: a configuration may have 65,536 services and a million backends.
+
+func (v *validation) serviceNames() {
+	seen := make(map[string]int, len(v.config.Services))
+	for i, s := range v.config.Services {
+		if first, dup := seen[s.Name]; dup && s.Name != "" {
+			v.errs.addWithOther(servicePath(i, "name"), servicePath(first, "name"),
+				"%q is already the name of services[%d]", s.Name, first)
+			continue
+		}
+		seen[s.Name] = i
+	}
+}
+
+// place is an address and protocol as a segment sees them.
+type place struct {
+	segment  Segment
+	address  netip.Addr
+	protocol Protocol
+}
+
+func (p place) compare(o place) int {
+	return cmp.Or(cmp.Compare(p.segment.Key(), o.segment.Key()), p.address.Compare(o.address),
+		cmp.Compare(p.protocol, o.protocol))
+}
+
+// claim is a range of ports at a place, and whose it is.
+type claim struct {
+	place
+	first, last      int
+	service, backend int
+}
+
+func newClaim(at place, r PortRange) claim {
+	if r.All() {
+		return claim{place: at, first: 0, last: 65535}
+	}
+	return claim{place: at, first: int(r.First), last: int(r.Last)}
+}
+
+func (c claim) contains(o claim) bool { return c.first <= o.first && o.last <= c.last }
+
+// sweep calls clash for claims that share a port of a place: for each, with the
+// smallest of those that begin before it.
+func sweep(claims []claim, clash func(outer, inner claim)) {
+	slices.SortStableFunc(claims, func(a, b claim) int {
+		return cmp.Or(a.compare(b.place), cmp.Compare(a.first, b.first), cmp.Compare(b.last, a.last))
+	})
+	var open []claim
+	for _, c := range claims {
+		for n := len(open); n > 0 && (open[n-1].place != c.place || open[n-1].last < c.first); n-- {
+			open = open[:n-1]
+		}
+		if len(open) > 0 {
+			clash(open[len(open)-1], c)
+		}
+		open = append(open, c)
+	}
+}
+
+// ports checks that every packet has one service. Of nested ranges the most
+// specific wins; equal ones, and those that overlap in part, have no winner.
+func (v *validation) ports() {
+	var claims []claim
+	for i, s := range v.config.Services {
+		if s.VIP.IsValid() && s.Port.First <= s.Port.Last {
+			c := newClaim(place{s.Segment, s.VIP, s.Protocol}, s.Port)
+			c.service = i
+			claims = append(claims, c)
+		}
+	}
+	sweep(claims, func(outer, inner claim) {
+		if !outer.contains(inner) || inner.contains(outer) {
+			v.portsOverlap(outer, inner)
+		}
+	})
+}
+
+func (v *validation) portsOverlap(a, b claim) {
+	if a.service > b.service {
+		a, b = b, a
+	}
+	s, first := &v.config.Services[b.service], &v.config.Services[a.service]
+	if s.Port == first.Port {
+		v.errs.addWithOther(servicePath(b.service, "port"), servicePath(a.service, "port"),
+			"%s %s port %s already belongs to service %q", s.VIP, s.Protocol, s.Port, first.Name)
+		return
+	}
+	v.errs.addWithOther(servicePath(b.service, "port"), servicePath(a.service, "port"),
+		"%s and port %s of service %q overlap in part on %s %s: neither is the more specific",
+		s.Port, first.Port, first.Name, s.VIP, s.Protocol)
+}
+
+// addresses checks that no VIP is also a backend: the director would send the
+// packet to itself, for ever.
+func (v *validation) addresses() {
+	type host struct {
+		segment Segment
+		address netip.Addr
+	}
+	vips := make(map[host]int, len(v.config.Services))
+	for i, s := range v.config.Services {
+		if _, seen := vips[host{s.Segment, s.VIP}]; !seen && s.VIP.IsValid() {
+			vips[host{s.Segment, s.VIP}] = i
+		}
+	}
+	for i := range v.config.Services {
+		s := &v.config.Services[i]
+		for j := range s.Backends {
+			b := &s.Backends[j]
+			if vip, is := vips[host{b.segmentIn(s), b.Address}]; is {
+				v.errs.addWithOther(backendPath(i, j, "address"), servicePath(vip, "vip"),
+					"%s is the VIP of service %q", b.Address, v.config.Services[vip].Name)
+			}
+		}
+	}
+}
+
+// segmentIn returns the segment in which packets for the backend travel.
+func (b *Backend) segmentIn(s *Service) Segment {
+	switch {
+	case b.VLAN != 0:
+		return Segment{SegmentVLAN, uint32(b.VLAN)}
+	case b.ModeIn(*s) == IPIP || b.ModeIn(*s) == GUE:
+		return Segment{}
+	}
+	return s.Segment
+}
+
+// snatAddresses checks that no VIP is a source of full NAT: a packet to it would
+// be a client's and a reply at once.
+func (v *validation) snatAddresses() {
+	vips := make(map[netip.Addr]int)
+	for i, s := range v.config.Services {
+		if _, seen := vips[s.VIP]; !seen {
+			vips[s.VIP] = i
+		}
+	}
+	for i, a := range v.config.Director.SNAT.Addresses {
+		if vip, is := vips[a]; is && a.IsValid() {
+			v.errs.addWithOther(fmt.Sprintf("director.snat.addresses[%d]", i), servicePath(vip, "vip"),
+				"%s is the VIP of service %q", a, v.config.Services[vip].Name)
+		}
+	}
+}
+
+// replies checks that the reply of every nat backend without snat can be
+// translated by its source alone: nothing is remembered about connections.
+func (v *validation) replies() {
+	var claims []claim
+	for i := range v.config.Services {
+		s := &v.config.Services[i]
+		for j := range s.Backends {
+			b := &s.Backends[j]
+			if s.SNAT || b.ModeIn(*s) != NAT || !b.Address.IsValid() {
+				continue
+			}
+			ports := s.Port
+			if b.Port != 0 {
+				ports = PortRange{b.Port, b.Port}
+			}
+			c := newClaim(place{b.segmentIn(s), b.Address, s.Protocol}, ports)
+			c.service, c.backend = i, j
+			claims = append(claims, c)
+		}
+	}
+	sweep(claims, v.repliesClash)
+}
+
+func (v *validation) repliesClash(a, b claim) {
+	if a.service == b.service {
+		return // already said: the backend is there twice
+	}
+	if a.service > b.service {
+		a, b = b, a
+	}
+	first, second := &v.config.Services[a.service], &v.config.Services[b.service]
+	v.errs.addWithOther(backendPath(b.service, b.backend, "address"), backendPath(a.service, a.backend, "address"),
+		"%s %s port %s is a nat backend of service %q and of service %q: a reply from it could be either's; use snat, or another port or address",
+		second.Backends[b.backend].Address, second.Protocol, portsText(a, b), first.Name, second.Name)
+}
+
+// portsText names the ports that two claims share.
+func portsText(a, b claim) string {
+	first, last := max(a.first, b.first), min(a.last, b.last)
+	if first == 0 {
+		return PortRange{}.String()
+	}
+	return PortRange{uint16(first), uint16(last)}.String()
+}
+
+// limits checks that the services fit in the memory that the director may take.
+func (v *validation) limits() {
+	l := v.config.Director.Limits
+	backends, rings := 0, uint64(0)
+	sizes := make(map[int]uint32)
+	for _, s := range v.config.Services {
+		backends += len(s.Backends)
+		size := s.RingSize
+		if size == 0 {
+			if sizes[len(s.Backends)] == 0 {
+				sizes[len(s.Backends)] = DefaultRingSize(len(s.Backends))
+			}
+			size = sizes[len(s.Backends)]
+		}
+		rings += ringMemory(size)
+	}
+	if n := len(v.config.Services); n > int(l.Services) {
+		v.errs.addWithOther("services", "director.limits.services",
+			"%d services are more than director.limits.services, %d", n, l.Services)
+	}
+	if backends > int(l.Backends) {
+		v.errs.addWithOther("services", "director.limits.backends",
+			"%d backends are more than director.limits.backends, %d (a backend counts once per service)", backends, l.Backends)
+	}
+	if rings > l.RingMemory {
+		v.errs.addWithOther("services", "director.limits.ring-memory",
+			"rings of %d bytes are more than director.limits.ring-memory, %d", rings, l.RingMemory)
+	}
+}
