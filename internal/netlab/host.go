@@ -21,6 +21,7 @@ type Host struct {
 	ns     netns.NsHandle
 	nl     *netlink.Handle
 	ports  int          // interfaces given a name so far
+	tables int          // routing tables taken so far
 	bridge netlink.Link // of a switch
 }
 
@@ -152,6 +153,30 @@ func (h *Host) Route(prefix string, nexthops ...string) {
 		}
 		return h.nl.RouteReplace(route)
 	}, "host %s: route %s via %v", h.Name, prefix, nexthops)
+}
+
+// RouteFrom adds a route for packets from one of the host's own addresses only.
+func (h *Host) RouteFrom(source, prefix string, nexthops ...string) {
+	h.lab.try(func() error {
+		route, err := parseRoute(prefix, nexthops)
+		if err != nil {
+			return err
+		}
+		rule := netlink.NewRule()
+		if rule.Src, err = netlink.ParseIPNet(source); err != nil {
+			return err
+		}
+		if rule.Src.IP.To4() == nil {
+			rule.Family = netlink.FAMILY_V6
+		}
+		// A table of its own for each such route, above the kernel's (253 to 255).
+		h.tables++
+		route.Table, rule.Table = 1000+h.tables, 1000+h.tables
+		if err := h.nl.RouteReplace(route); err != nil {
+			return err
+		}
+		return h.nl.RuleAdd(rule)
+	}, "host %s: route %s from %s via %v", h.Name, prefix, source, nexthops)
 }
 
 func parseRoute(prefix string, nexthops []string) (*netlink.Route, error) {

@@ -52,9 +52,7 @@ func ask(t *testing.T, h *Host, address string) string {
 	return string(text)
 }
 
-//	                  +-- left
-//	client -- router --+          VIP 192.0.2.1, 2001:db8::1 on both
-//	                  +-- right
+// client --- router --- left and right, which both have 192.0.2.1 and 2001:db8::1
 func TestRouterSpreadsFlowsOverNextHops(t *testing.T) {
 	lab := ForTest(t)
 	client, router := lab.Host("client"), lab.Router("router")
@@ -151,6 +149,30 @@ func echoDatagram(t *testing.T, a, b *Host, address string, size int) int {
 		t.Fatalf("no echo of %d bytes: %v", size, err)
 	}
 	return n
+}
+
+// host has one way out per address: by left from 10.0.9.1, by right from 10.0.9.2
+func TestRouteDependsOnTheSource(t *testing.T) {
+	lab := ForTest(t)
+	host, left, right := lab.Host("host"), lab.Host("left"), lab.Host("right")
+	lab.Link(host, left, LinkOptions{A: []string{"10.0.1.1/24", "fd00:1::1/64"}, B: []string{"10.0.1.2/24", "fd00:1::2/64"}})
+	lab.Link(host, right, LinkOptions{A: []string{"10.0.2.1/24", "fd00:2::1/64"}, B: []string{"10.0.2.2/24", "fd00:2::2/64"}})
+	host.Address("lo", "10.0.9.1/32", "10.0.9.2/32", "fd00:9::1/128", "fd00:9::2/128")
+	host.RouteFrom("10.0.9.1/32", "default", "10.0.1.2")
+	host.RouteFrom("10.0.9.2/32", "default", "10.0.2.2")
+	host.RouteFrom("fd00:9::1/128", "default", "fd00:1::2")
+	host.RouteFrom("fd00:9::2/128", "default", "fd00:2::2")
+	for source, want := range map[string]string{"10.0.9.1": "10.0.1.2", "10.0.9.2": "10.0.2.2",
+		"fd00:9::1": "fd00:1::2", "fd00:9::2": "fd00:2::2"} {
+		far := "198.51.100.1"
+		if strings.Contains(source, ":") {
+			far = "2001:db8::1"
+		}
+		out, err := host.Command(t.Context(), "ip", "route", "get", far, "from", source).CombinedOutput()
+		if err != nil || !strings.Contains(string(out), "via "+want+" ") {
+			t.Errorf("from %s: %s (%v), want via %s", source, out, err, want)
+		}
+	}
 }
 
 func TestHostSettings(t *testing.T) {
