@@ -31,7 +31,8 @@ func (h *Host) create() error {
 		return err
 	}
 	h.ns = ns
-	if h.nl, err = netlink.NewHandleAt(ns); err != nil {
+	// Routes only: by itself it also opens xfrm and netfilter, which some kernels lack.
+	if h.nl, err = netlink.NewHandleAt(ns, unix.NETLINK_ROUTE); err != nil {
 		return fmt.Errorf("open netlink: %w", err)
 	}
 	lo, err := h.nl.LinkByName("lo")
