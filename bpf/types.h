@@ -170,6 +170,41 @@ struct backend {
 /* GUE, variant 0 (draft-ietf-intarea-gue-09), on the port IANA assigned. */
 #define GUE_PORT 6080
 
+/*
+ * A fragmented packet under way: what its later fragments need to follow the
+ * first one, which alone has ports.
+ */
+struct fragment_key {
+	__u32 segment;
+	__u32 id;
+	struct address source;
+	struct address destination;
+	__u8 protocol;
+	__u8 ipv6;
+	__u16 pad;
+};
+
+enum fragment_path {
+	FRAGMENT_TO_KERNEL = 0,  /* first fragment to a VIP, but to no service */
+	FRAGMENT_TO_BACKEND = 1,
+	FRAGMENT_TO_CLIENT = 2,  /* NAT reply */
+};
+
+struct fragment {
+	__u64 expires;  /* nanoseconds, CLOCK_MONOTONIC */
+	__u32 backend;
+	__u32 hash;     /* of its flow: the same outer source for all fragments */
+	__u32 path;     /* enum fragment_path */
+	__u32 snat;     /* full NAT: index of its flow, see struct snat_flow */
+};
+
+/* How many ICMP errors this CPU may still generate in this second. */
+struct icmp_budget {
+	__u64 second;
+	__u32 used;
+	__u32 pad;
+};
+
 enum settings_flag {
 	SETTINGS_RANGES = 1 << 0,  /* some service has a port range or all ports */
 	SETTINGS_REPLIES = 1 << 1, /* some service is NAT: look replies up */
@@ -188,6 +223,8 @@ struct settings {
 	__u32 snat_ports;      /* per address and protocol */
 	__u32 snat_addresses4; /* how many of snat_sources are IPv4 (first) ... */
 	__u32 snat_addresses6; /* ... and IPv6 (after them) */
+	__u32 link_mtu;        /* largest IP packet that the attached links can carry */
+	__u32 pad;
 };
 
 struct counter {
@@ -204,7 +241,7 @@ enum reason {
 	PASS_NOT_IP = 0,
 	PASS_NO_SERVICE,
 	PASS_MALFORMED,         /* a header is cut short or contradicts itself */
-	PASS_UNSUPPORTED,       /* VIP, but a header chain that weir does not follow */
+	PASS_UNSUPPORTED,       /* an IPv6 header chain that weir does not follow */
 	PASS_TTL_EXPIRED,       /* the kernel answers with "time exceeded" */
 	PASS_LOCAL,             /* the backend is this host */
 	PASS_REPLY_UNROUTED,    /* translated NAT reply that the kernel routes */
@@ -224,10 +261,92 @@ enum reason {
 	DROP_TOO_BIG_LIMITED,   /* would not fit, and the ICMP budget is spent */
 	DROP_SUPER_FRAME,       /* longer than the link's MTU: sender's TSO reached XDP */
 	DROP_FRAGMENT_UNKNOWN,  /* its first fragment was not seen here */
-	DROP_ICMP_UNKNOWN,      /* ICMP error about no flow that weir forwards */
 	DROP_SNAT_FULL,         /* every source port of its bucket is taken */
 	DROP_SNAT_UNKNOWN,      /* reply or mid-stream packet of no known flow */
 	DROP_NO_HEADROOM,       /* the driver leaves no room for the outer header */
 	DROP_REDIRECT_FAILED,   /* egress interface is not ready for XDP */
 	REASON_COUNT,
+};
+
+/*
+ * The agent (host.bpf.c). Its maps hold both families, so an IPv4 address is
+ * written in them as ::ffff:a.b.c.d (RFC 4291 section 2.5.5.2).
+ */
+
+/*
+ * A VIP and its port. With protocol ICMP or ICMPv6 and port 0 it is the VIP
+ * itself: what has no ports (ICMP, later fragments) belongs to it.
+ */
+struct host_endpoint {
+	struct address address;
+	__be16 port;
+	__u8 protocol;
+	__u8 pad;
+};
+
+/* The same as an LPM key: a port range is a few prefixes, "all ports" is one. */
+struct host_range {
+	__u32 prefix_len;
+	struct address address;
+	__u8 protocol;
+	__u8 pad;
+	__be16 port;
+};
+
+/* Where tunnels may come from. */
+struct host_source {
+	__u32 prefix_len;
+	struct address address;
+};
+
+enum host_source_flag {
+	HOST_SOURCE_DIRECTOR = 1 << 0, /* for every service */
+	HOST_SOURCE_BACKEND = 1 << 1,  /* for the services that have it: see host_peer */
+};
+
+/* A backend may send its services' packets on to this host, others' not. */
+struct host_peer {
+	__u32 service;
+	struct address address;
+};
+
+/* Services, VIPs, and prefixes of ranges; peers and sources; per host. */
+#define HOST_SERVICES_MAX 8192
+#define HOST_RANGES_MAX 65536
+#define HOST_PEERS_MAX 131072
+#define HOST_ENDPOINTS_MAX 1024
+
+struct host_service {
+	__u32 mss; /* largest that a SYN of the VIP may offer; 0: as it is */
+};
+
+/* As enum reason: every packet ends in exactly one. */
+enum host_reason {
+	/* Ingress: left to the kernel, untouched. */
+	HOST_PASS_NOT_IP = 0,
+	HOST_PASS_NOT_TUNNEL,     /* neither IPIP nor GUE */
+	HOST_PASS_MALFORMED,      /* an outer header is cut short or contradicts itself */
+	HOST_PASS_OPTIONS,        /* outer IPv4 options or IPv6 extension headers */
+	HOST_PASS_FRAGMENT,       /* outer fragment of UDP or of a tunnel */
+	HOST_PASS_NOT_HERE,       /* the tunnel ends at another address */
+	HOST_PASS_GUE_VERSION,    /* not variant 0 */
+	HOST_PASS_GUE_CONTROL,    /* control message */
+	HOST_PASS_GUE_PROTOCOL,   /* carries neither IPv4 nor IPv6 */
+	HOST_PASS_UNKNOWN_SOURCE, /* tunnel from nobody that weir knows */
+	HOST_PASS_NOT_VIP,        /* tunnel of somebody else: no VIP of this host inside */
+	/* Ingress: unwrapped and given to the kernel. */
+	HOST_DECAP_IPIP,
+	HOST_DECAP_GUE,
+	/* Ingress: dropped. */
+	HOST_DROP_INNER_MALFORMED, /* an inner header is cut short or contradicts itself */
+	HOST_DROP_NO_SERVICE,      /* VIP of this host, but no service of it on this host */
+	HOST_DROP_NOT_PEER,        /* from a backend that the service does not have */
+	HOST_DROP_CONGESTED,       /* outer header marked CE, sender does not speak ECN */
+	HOST_DROP_DECAP_FAILED,    /* the kernel refused to remove the outer header */
+	/* Egress. */
+	HOST_PASS_EGRESS,          /* no SYN of a VIP */
+	HOST_CLAMP_LOWERED,        /* SYN whose MSS was lowered */
+	HOST_CLAMP_FITS,           /* SYN whose MSS fits as it is */
+	HOST_CLAMP_ABSENT,         /* SYN without a readable MSS option: peers assume 536 or 1220 */
+	HOST_REASON_COUNT,
 };

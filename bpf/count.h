@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Every verdict goes through verdict(): one counter per reason, no packet without one. */
+#pragma once
+
+#include "maps.h"
+#include "packet.h"
+
+static __always_inline void count(struct counter *counter, const struct packet *packet)
+{
+	if (!counter)
+		return;
+	counter->packets++;
+	counter->bytes += packet->length;
+}
+
+static __always_inline void count_drop(__u32 service, const struct packet *packet)
+{
+	count(bpf_map_lookup_elem(&service_drops, &service), packet);
+}
+
+static __always_inline int action(const struct packet *packet, enum reason reason)
+{
+	if (reason < FORWARD_L2DSR)
+		return XDP_PASS;
+	if (reason >= DROP_NO_BACKEND)
+		return XDP_DROP;
+	return packet->action;
+}
+
+static __always_inline int verdict(const struct packet *packet, enum reason reason)
+{
+	__u32 index = reason;
+
+	count(bpf_map_lookup_elem(&reasons, &index), packet);
+	return action(packet, reason);
+}

@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The director. A packet's journey, top to bottom:
+ *
+ *   parse     packet.h     headers -> struct packet
+ *   icmp      icmp.h       answer echo; an error takes the place of its flow
+ *   service   service.h    (segment, VIP, protocol, port) -> ring
+ *   pick      pick.h       flow -> slot -> row -> backend
+ *   forward   forward.h    l2dsr; encap.h: ipip, gue; nat.h: nat
+ *   count     count.h      one reason per packet
+ *
+ * What is no service passes to the kernel untouched.
+ */
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+
+#include "types.h"
+#include "maps.h"
+#include "packet.h"
+#include "count.h"
+#include "service.h"
+#include "pick.h"
+#include "forward.h"
+#include "encap.h"
+#include "icmp.h"
+#include "fragment.h"
+
+/* BTF keeps only what something refers to; the loader needs these too. */
+const struct ring_line *export_ring_line __attribute__((unused));
+const struct ring_header *export_ring_header __attribute__((unused));
+const struct slot *export_slot __attribute__((unused));
+const struct candidates *export_candidates __attribute__((unused));
+const enum affinity *export_affinity __attribute__((unused));
+const enum policy *export_policy __attribute__((unused));
+const enum mode *export_mode __attribute__((unused));
+const enum backend_state *export_backend_state __attribute__((unused));
+const enum backend_flag *export_backend_flag __attribute__((unused));
+const enum settings_flag *export_settings_flag __attribute__((unused));
+const enum reason *export_reason __attribute__((unused));
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";
+
+/* This host is the backend: the packet goes up its own stack. */
+static __always_inline enum reason deliver(struct packet *packet)
+{
+	packet->action = XDP_PASS;
+	return PASS_LOCAL;
+}
+
+static __always_inline enum reason forward_by_mode(struct xdp_md *ctx, struct packet *packet,
+						   const struct backend *backend)
+{
+	if (backend->flags & BACKEND_LOCAL)
+		return deliver(packet);
+	if (packet->length > backend->mtu)
+		return answer_too_big(ctx, packet, backend->mtu);
+	if (backend->mode == MODE_L2DSR)
+		return forward_l2dsr(ctx, packet, backend);
+	return forward_encap(ctx, packet, backend);
+}
+
+static __always_inline enum reason forward(struct xdp_md *ctx, struct packet *packet, __u32 index)
+{
+	struct backend *backend = backend_at(index);
+	enum reason reason;
+
+	if (!backend || !alive(backend))
+		return DROP_NO_BACKEND;
+	reason = forward_by_mode(ctx, packet, backend);
+	if (reason >= DROP_NO_BACKEND)
+		count_drop(backend->service, packet);
+	if (reason >= ANSWER_ECHO)
+		return reason;
+	count(bpf_map_lookup_elem(&backend_counters, &index), packet);
+	if (packet->flags & (PACKET_ICMP_ERROR | PACKET_FRAGMENT_LATER) && reason != PASS_LOCAL)
+		return packet->flags & PACKET_ICMP_ERROR ? FORWARD_ICMP_ERROR : FORWARD_FRAGMENT;
+	return reason;
+}
+
+/* A packet of a service: from here on it is weir's. Chooses its backend. */
+static __always_inline enum reason place(struct packet *packet, __u32 service, __u32 *index)
+{
+	struct ring_header *header;
+	__u32 zero = 0;
+	void *ring;
+	__u64 hash;
+
+	*index = NO_BACKEND;
+	ring = bpf_map_lookup_elem(&rings, &service);
+	header = ring ? bpf_map_lookup_elem(ring, &zero) : NULL;
+	if (!header)
+		return DROP_NO_BACKEND;
+	hash = hash_flow(&packet->flow, header);
+	packet->hash = hash;
+	if (header->size)
+		*index = pick(ring, header, hash);
+	if (*index == NO_BACKEND) {
+		count_drop(service, packet);
+		return DROP_NO_BACKEND;
+	}
+	if (packet->flags & PACKET_FRAGMENT_FIRST)
+		remember_fragment(packet, *index, FRAGMENT_TO_BACKEND);
+	return CONTINUE;
+}
+
+/* Without ports: to the backend that got the first fragment. */
+static __always_inline enum reason follow_fragment(struct packet *packet, __u32 *index)
+{
+	struct fragment *first = find_fragment(packet);
+
+	if (!first)
+		return is_vip(packet->flow.segment, &packet->flow.destination, packet->flow.ipv6) ?
+			       DROP_FRAGMENT_UNKNOWN :
+			       PASS_NO_SERVICE;
+	if (first->path == FRAGMENT_TO_KERNEL)
+		return PASS_NO_SERVICE;
+	packet->hash = first->hash;
+	packet->snat = first->snat;
+	*index = first->backend;
+	return CONTINUE;
+}
+
+/* No service has exactly this port: a range may have it. */
+static __always_inline __u32 *find_other(const struct packet *packet)
+{
+	const struct settings *settings = get_settings();
+
+	if (!settings || !(settings->flags & SETTINGS_RANGES))
+		return NULL;
+	return find_range(&packet->flow);
+}
+
+/* Later fragments of a packet that the kernel gets must not be dropped as unknown. */
+static __always_inline enum reason leave_to_kernel(const struct packet *packet)
+{
+	if (packet->flags & PACKET_FRAGMENT_FIRST &&
+	    is_vip(packet->flow.segment, &packet->flow.destination, packet->flow.ipv6))
+		remember_fragment(packet, NO_BACKEND, FRAGMENT_TO_KERNEL);
+	return PASS_NO_SERVICE;
+}
+
+static __always_inline enum reason balance(struct xdp_md *ctx, struct packet *packet)
+{
+	enum reason reason = parse(ctx, packet);
+	__u32 *service, index;
+
+	if (reason != CONTINUE)
+		return reason;
+	if (packet->flags & PACKET_FRAGMENT_LATER) {
+		reason = follow_fragment(packet, &index);
+	} else {
+		if (is_icmp(&packet->flow)) {
+			reason = parse_icmp(ctx, packet);
+			if (reason != CONTINUE)
+				return reason;
+		}
+		service = find_exact(&packet->flow);
+		if (!service)
+			service = find_other(packet);
+		if (!service)
+			return leave_to_kernel(packet);
+		reason = place(packet, *service, &index);
+	}
+	if (reason != CONTINUE)
+		return reason;
+	return forward(ctx, packet, index);
+}
+
+SEC("xdp.frags")
+int director(struct xdp_md *ctx)
+{
+	struct packet packet = {};
+	enum reason reason = balance(ctx, &packet);
+
+	return verdict(&packet, reason);
+}

@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Ethernet: every forwarded packet gets a new one here and leaves. */
+#pragma once
+
+#include "count.h"
+#include "maps.h"
+#include "packet.h"
+
+
+static __always_inline void write_ethernet(void *data, const struct backend *backend,
+					   __be16 protocol)
+{
+	struct ethhdr *ethernet = data;
+
+	__builtin_memcpy(ethernet->h_dest, backend->mac, MAC_LENGTH);
+	__builtin_memcpy(ethernet->h_source, backend->source_mac, MAC_LENGTH);
+	if (backend->vlan) {
+		struct vlan_tag *tag = data + sizeof(*ethernet);
+
+		ethernet->h_proto = bpf_htons(ETH_P_8021Q);
+		tag->tci = backend->vlan;
+		tag->protocol = protocol;
+	} else {
+		ethernet->h_proto = protocol;
+	}
+}
+
+/*
+ * Replaces everything before the IP header by Ethernet and `outer` bytes that
+ * the caller fills in. One head move at most. Returns where the outer header
+ * begins, with room for it and for the inner IP header checked, or NULL.
+ */
+static __always_inline void *reframe(struct xdp_md *ctx, const struct packet *packet,
+				     const struct backend *backend, __be16 protocol,
+				     __u32 outer)
+{
+	__u32 ethernet = backend->vlan ? sizeof(struct ethhdr) + VLAN_TAG_LENGTH :
+					 sizeof(struct ethhdr);
+	int grow = (int)(ethernet + outer) - (int)packet->l3;
+	void *data;
+
+	if (grow && bpf_xdp_adjust_head(ctx, -grow))
+		return NULL;
+	data = frame(ctx);
+	if (data + sizeof(struct ethhdr) + VLAN_TAG_LENGTH + outer + sizeof(struct iphdr) >
+	    frame_end(ctx))
+		return NULL;
+	write_ethernet(data, backend, protocol);
+	return data + ethernet;
+}
+
+/* Back on the same wire, or over to another interface. */
+static __always_inline enum reason leave(struct xdp_md *ctx, struct packet *packet,
+					 __u32 ifindex, enum reason reason)
+{
+	if (ifindex == ctx->ingress_ifindex) {
+		packet->action = XDP_TX;
+		return reason;
+	}
+	packet->action = bpf_redirect_map(&egress, ifindex, 0);
+	return packet->action == XDP_REDIRECT ? reason : DROP_REDIRECT_FAILED;
+}
+
+static __always_inline __be16 ethertype(const struct packet *packet)
+{
+	return packet->flow.ipv6 ? bpf_htons(ETH_P_IPV6) : bpf_htons(ETH_P_IP);
+}
+
+/* L2DSR: a new destination MAC, and the VLAN tag of the backend's network. */
+static __always_inline enum reason forward_l2dsr(struct xdp_md *ctx, struct packet *packet,
+						 const struct backend *backend)
+{
+	struct ethhdr *ethernet = frame(ctx);
+
+	if (backend->flags & BACKEND_KEEP_TAGS || (!packet->tags && !backend->vlan)) {
+		if ((void *)(ethernet + 1) > frame_end(ctx))
+			return PASS_MALFORMED;
+		__builtin_memcpy(ethernet->h_dest, backend->mac, MAC_LENGTH);
+		__builtin_memcpy(ethernet->h_source, backend->source_mac, MAC_LENGTH);
+	} else if (!reframe(ctx, packet, backend, ethertype(packet), 0)) {
+		return DROP_NO_HEADROOM;
+	}
+	return leave(ctx, packet, backend->ifindex, FORWARD_L2DSR);
+}

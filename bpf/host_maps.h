@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* The agent's maps, and the one way to count. */
+#pragma once
+
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+
+#include "types.h"
+
+/* Addresses of this host at which tunnels end. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, HOST_ENDPOINTS_MAX);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct address);
+	__type(value, __u32);
+} tunnel_ends SEC(".maps");
+
+/* Values are enum host_source_flag. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, HOST_PEERS_MAX);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct host_source);
+	__type(value, __u32);
+} sources SEC(".maps");
+
+/* Values are indexes into services: hash-map memory is reused at once, an index rests. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, HOST_SERVICES_MAX);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct host_endpoint);
+	__type(value, __u32);
+} endpoints SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, HOST_RANGES_MAX);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct host_range);
+	__type(value, __u32);
+} ranges SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, HOST_PEERS_MAX);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct host_peer);
+	__type(value, __u32);
+} peers SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, HOST_SERVICES_MAX);
+	__type(key, __u32);
+	__type(value, struct host_service);
+} services SEC(".maps");
+
+/* Unwrapped packets of each service, without their outer headers. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, HOST_SERVICES_MAX);
+	__type(key, __u32);
+	__type(value, struct counter);
+} service_packets SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, HOST_REASON_COUNT);
+	__type(key, __u32);
+	__type(value, struct counter);
+} reasons SEC(".maps");
+
+static __always_inline void count(struct counter *counter, __u32 bytes)
+{
+	if (!counter)
+		return;
+	counter->packets++;
+	counter->bytes += bytes;
+}
+
+static __always_inline void count_reason(enum host_reason reason, __u32 bytes)
+{
+	__u32 index = reason;
+
+	count(bpf_map_lookup_elem(&reasons, &index), bytes);
+}
+
+/* The index of the service at an address, port and protocol; 0 is none. */
+static __always_inline __u32 find_service(const struct host_endpoint *endpoint)
+{
+	__u32 *index = bpf_map_lookup_elem(&endpoints, endpoint);
+	struct host_range range = {};
+
+	if (index)
+		return *index;
+	range.prefix_len = 8 * (sizeof(range) - sizeof(range.prefix_len));
+	range.address = endpoint->address;
+	range.protocol = endpoint->protocol;
+	range.port = endpoint->port;
+	index = bpf_map_lookup_elem(&ranges, &range);
+	return index ? *index : 0;
+}

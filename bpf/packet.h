@@ -1,0 +1,329 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Parsing: a frame becomes one struct packet. Every parser checks bounds before
+ * it reads and says where the next header is. Nothing here writes to the frame.
+ */
+#pragma once
+
+#include <stddef.h>
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/in.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+#include <linux/tcp.h>
+#include <linux/udp.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#include "types.h"
+
+/* IPv6 extension headers that one packet may have; more are PASS_UNSUPPORTED. */
+#define EXTENSION_HEADERS_MAX 6
+#define VLAN_TAGS_MAX 2
+#define VLAN_TAG_LENGTH 4
+#define VLAN_ID_MASK 0x0fff
+#define MAC_LENGTH 6
+
+/* Words of an address; IPv4 uses the first. */
+#define ADDRESS_WORD(a, i) (((__be32 *)(a)->bytes)[i])
+
+struct vlan_tag {
+	__be16 tci;
+	__be16 protocol; /* of what follows */
+};
+
+/* What identifies a flow: the input of the service lookup and of the hash. */
+struct flow {
+	__u32 segment;
+	__be16 source_port;
+	__be16 destination_port;
+	struct address source;
+	struct address destination;
+	__u8 protocol;
+	__u8 ipv6;
+};
+
+enum packet_flag {
+	PACKET_FRAGMENT_FIRST = 1 << 0, /* has ports, more fragments follow */
+	PACKET_FRAGMENT_LATER = 1 << 1, /* has no ports */
+	PACKET_ICMP_ERROR = 1 << 2,     /* flow is that of the packet inside, reversed */
+	PACKET_OPTIONS = 1 << 3,        /* IPv4 options or IPv6 extension headers */
+	PACKET_NO_CHECKSUM = 1 << 4,    /* UDP over IPv4 without a checksum */
+};
+
+/* A parsed frame. Offsets are from the start of the frame. */
+struct packet {
+	struct flow flow;
+	__u32 l3;     /* offset of the IP header */
+	__u32 l4;     /* offset of what follows the IP header and its extensions */
+	__u32 length; /* of the IP packet, from its header */
+	__u32 quoted_l4; /* ICMP error: offset of the L4 header inside */
+	__be32 first_word; /* IPv6: version, traffic class and flow label */
+	__u32 fragment_id;
+	__u32 hash;   /* of the flow: entropy for outer headers */
+	__u32 snat;   /* full NAT: index of the flow, see struct snat_flow */
+	__u8 tags;    /* VLAN tags */
+	__u8 flags;   /* enum packet_flag */
+	__u8 ttl;
+	__u8 tos;     /* DSCP and ECN */
+	__u8 tcp_flags;
+	int action;   /* what a FORWARD or ANSWER reason does to the frame */
+};
+
+/* The parsers' word for "go on"; every other value is a reason to stop. */
+#define CONTINUE REASON_COUNT
+
+static __always_inline void *frame(struct xdp_md *ctx)
+{
+	return (void *)(long)ctx->data;
+}
+
+static __always_inline void *frame_end(struct xdp_md *ctx)
+{
+	return (void *)(long)ctx->data_end;
+}
+
+/* The masks tell the verifier what the parsers guarantee: headers begin near the front. */
+static __always_inline void *l3_header(struct xdp_md *ctx, const struct packet *packet)
+{
+	return frame(ctx) + (packet->l3 & 0x1f);
+}
+
+static __always_inline void *l4_at(struct xdp_md *ctx, __u32 offset)
+{
+	return frame(ctx) + (offset & 0x3fff);
+}
+
+static __always_inline void *l4_header(struct xdp_md *ctx, const struct packet *packet)
+{
+	return l4_at(ctx, packet->l4);
+}
+
+/* Moves past the Ethernet header and up to two tags; returns the ethertype or 0. */
+static __always_inline __be16 parse_ethernet(void *data, void *end, struct packet *packet)
+{
+	struct ethhdr *ethernet = data;
+	__u32 segment = 0;
+	__be16 protocol;
+
+	if ((void *)(ethernet + 1) > end)
+		return 0;
+	protocol = ethernet->h_proto;
+	packet->l3 = sizeof(*ethernet);
+
+#pragma unroll
+	for (int i = 0; i < VLAN_TAGS_MAX; i++) {
+		struct vlan_tag *tag = data + packet->l3;
+		__u32 id;
+
+		if (protocol != bpf_htons(ETH_P_8021Q) && protocol != bpf_htons(ETH_P_8021AD))
+			break;
+		if ((void *)(tag + 1) > end)
+			return 0;
+		/* A tag with ID 0 carries only a priority (IEEE 802.1Q 6.9.1). */
+		id = bpf_ntohs(tag->tci) & VLAN_ID_MASK;
+		if (id)
+			segment = segment << 12 | id;
+		protocol = tag->protocol;
+		packet->l3 += sizeof(*tag);
+		packet->tags++;
+	}
+	if (segment)
+		packet->flow.segment = SEGMENT_VLAN << SEGMENT_KIND_SHIFT | segment;
+	return protocol;
+}
+
+/*
+ * The IP packet must be in the frame as a whole. Frames of several buffers show
+ * only the first between data and data_end; the helper knows the whole length.
+ */
+static __always_inline int frame_holds(struct xdp_md *ctx, __u32 bytes)
+{
+	if (bytes <= ctx->data_end - ctx->data)
+		return 1;
+	return bytes <= bpf_xdp_get_buff_len(ctx);
+}
+
+static __always_inline enum reason parse_ipv4(struct xdp_md *ctx, struct packet *packet)
+{
+	struct iphdr *ip = l3_header(ctx, packet);
+	__u32 header_length, offset;
+
+	if ((void *)(ip + 1) > frame_end(ctx))
+		return PASS_MALFORMED;
+	header_length = ip->ihl * 4;
+	packet->length = bpf_ntohs(ip->tot_len);
+	if (ip->version != 4 || header_length < sizeof(*ip) || packet->length < header_length ||
+	    !frame_holds(ctx, packet->l3 + packet->length))
+		return PASS_MALFORMED;
+	if (header_length > sizeof(*ip))
+		packet->flags |= PACKET_OPTIONS;
+
+	packet->flow.protocol = ip->protocol;
+	ADDRESS_WORD(&packet->flow.source, 0) = ip->saddr;
+	ADDRESS_WORD(&packet->flow.destination, 0) = ip->daddr;
+	packet->ttl = ip->ttl;
+	packet->tos = ip->tos;
+	packet->l4 = packet->l3 + header_length;
+
+	/* RFC 791: flags in the top three bits (0x2000: more fragments), then the offset. */
+	offset = bpf_ntohs(ip->frag_off);
+	if (offset & 0x3fff) {
+		packet->fragment_id = ip->id;
+		packet->flags |= offset & 0x1fff ? PACKET_FRAGMENT_LATER : PACKET_FRAGMENT_FIRST;
+	}
+	return CONTINUE;
+}
+
+struct extension_header {
+	__u8 next;
+	__u8 length; /* AH: in 4 bytes minus 2 (RFC 4302); others: in 8 bytes minus 1 (RFC 8200) */
+	__be16 fragment_offset;
+	__be32 fragment_id;
+};
+
+/* Where a chain of extension headers ends; one register, to keep packets off the stack. */
+union chain {
+	struct {
+		__u16 l4;
+		__u8 protocol;
+		__u8 flags; /* enum packet_flag, enum chain_flag */
+		__u32 fragment_id;
+	};
+	__u64 word;
+};
+
+enum chain_flag {
+	CHAIN_CUT = 1 << 6,        /* ends outside of the frame */
+	CHAIN_UNSUPPORTED = 1 << 7,
+};
+
+static __always_inline int is_extension(__u8 protocol)
+{
+	return protocol == IPPROTO_HOPOPTS || protocol == IPPROTO_ROUTING ||
+	       protocol == IPPROTO_DSTOPTS || protocol == IPPROTO_FRAGMENT ||
+	       protocol == IPPROTO_AH || protocol == IPPROTO_MH;
+}
+
+/* One extension header: moves behind it. Returns whether the chain may go on. */
+static __always_inline int parse_extension(struct xdp_md *ctx, union chain *chain)
+{
+	struct extension_header *extension = l4_at(ctx, chain->l4);
+	__u32 fragment;
+
+	if ((void *)(extension + 1) > frame_end(ctx)) {
+		chain->flags |= CHAIN_CUT;
+		return 0;
+	}
+	chain->flags |= PACKET_OPTIONS;
+	switch (chain->protocol) {
+	case IPPROTO_FRAGMENT:
+		fragment = bpf_ntohs(extension->fragment_offset);
+		chain->fragment_id = extension->fragment_id;
+		/* Offset 0 and no more fragments is a whole packet (RFC 6946). */
+		if (fragment & 0xfff8)
+			chain->flags |= PACKET_FRAGMENT_LATER;
+		else if (fragment & 1)
+			chain->flags |= PACKET_FRAGMENT_FIRST;
+		chain->l4 += sizeof(*extension);
+		break;
+	case IPPROTO_AH:
+		chain->l4 += (extension->length + 2) * 4;
+		break;
+	case IPPROTO_MH:
+		chain->flags |= CHAIN_UNSUPPORTED;
+		return 0;
+	default:
+		chain->l4 += (extension->length + 1) * 8;
+	}
+	chain->protocol = extension->next;
+	/* What follows in a later fragment is not a header. */
+	return !(chain->flags & PACKET_FRAGMENT_LATER);
+}
+
+static __noinline __u64 parse_extensions(struct xdp_md *ctx, __u32 l4, __u8 protocol)
+{
+	union chain chain = { .l4 = l4, .protocol = protocol };
+
+	for (int i = 0; i < EXTENSION_HEADERS_MAX; i++) {
+		if (!is_extension(chain.protocol) || !parse_extension(ctx, &chain))
+			return chain.word;
+	}
+	if (is_extension(chain.protocol))
+		chain.flags |= CHAIN_UNSUPPORTED;
+	return chain.word;
+}
+
+static __always_inline enum reason parse_ipv6(struct xdp_md *ctx, struct packet *packet)
+{
+	struct ipv6hdr *ip = l3_header(ctx, packet);
+	union chain chain;
+
+	if ((void *)(ip + 1) > frame_end(ctx))
+		return PASS_MALFORMED;
+	packet->length = bpf_ntohs(ip->payload_len) + sizeof(*ip);
+	if (ip->version != 6 || !frame_holds(ctx, packet->l3 + packet->length))
+		return PASS_MALFORMED;
+	packet->flow.ipv6 = 1;
+	packet->flow.protocol = ip->nexthdr;
+	__builtin_memcpy(&packet->flow.source, &ip->saddr, sizeof(struct address));
+	__builtin_memcpy(&packet->flow.destination, &ip->daddr, sizeof(struct address));
+	packet->ttl = ip->hop_limit;
+	packet->tos = ip->priority << 4 | ip->flow_lbl[0] >> 4;
+	packet->first_word = *(__be32 *)ip;
+	packet->l4 = packet->l3 + sizeof(*ip);
+	if (ip->nexthdr == IPPROTO_TCP || ip->nexthdr == IPPROTO_UDP)
+		return CONTINUE;
+	chain.word = parse_extensions(ctx, packet->l4, ip->nexthdr);
+	if (chain.flags & (CHAIN_CUT | CHAIN_UNSUPPORTED))
+		return chain.flags & CHAIN_CUT ? PASS_MALFORMED : PASS_UNSUPPORTED;
+	packet->l4 = chain.l4;
+	packet->flags |= chain.flags;
+	packet->flow.protocol = chain.protocol;
+	packet->fragment_id = chain.fragment_id;
+	return CONTINUE;
+}
+
+/* Reads the ports; other protocols than TCP and UDP have none and are parsed. */
+static __always_inline enum reason parse_ports(struct xdp_md *ctx, struct packet *packet)
+{
+	void *l4 = l4_header(ctx, packet);
+	__u32 left = packet->l3 + packet->length - packet->l4;
+
+	if (packet->flow.protocol == IPPROTO_TCP) {
+		struct tcphdr *tcp = l4;
+
+		if ((void *)(tcp + 1) > frame_end(ctx) || left < sizeof(*tcp) || left > 0xffff)
+			return PASS_MALFORMED;
+		packet->flow.source_port = tcp->source;
+		packet->flow.destination_port = tcp->dest;
+		packet->tcp_flags = ((__u8 *)tcp)[13];
+	} else if (packet->flow.protocol == IPPROTO_UDP) {
+		struct udphdr *udp = l4;
+
+		if ((void *)(udp + 1) > frame_end(ctx) || left < sizeof(*udp) || left > 0xffff)
+			return PASS_MALFORMED;
+		packet->flow.source_port = udp->source;
+		packet->flow.destination_port = udp->dest;
+		if (!udp->check)
+			packet->flags |= PACKET_NO_CHECKSUM;
+	}
+	return CONTINUE;
+}
+
+static __always_inline enum reason parse(struct xdp_md *ctx, struct packet *packet)
+{
+	__be16 protocol = parse_ethernet(frame(ctx), frame_end(ctx), packet);
+	enum reason reason;
+
+	if (protocol == bpf_htons(ETH_P_IP))
+		reason = parse_ipv4(ctx, packet);
+	else if (protocol == bpf_htons(ETH_P_IPV6))
+		reason = parse_ipv6(ctx, packet);
+	else
+		return PASS_NOT_IP;
+	if (reason != CONTINUE || packet->flags & PACKET_FRAGMENT_LATER)
+		return reason;
+	return parse_ports(ctx, packet);
+}

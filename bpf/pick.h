@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * From a flow to its backend: hash, slot, row. The hash is computed the same way
+ * by weir's control plane and agents (internal/model, Hash); a change here is a
+ * change there, and moves every connection.
+ */
+#pragma once
+
+#include "maps.h"
+#include "packet.h"
+
+/* Odd constants without pattern: the fractional parts of the golden ratio and sqrt(3), sqrt(5). */
+#define HASH_K1 0x9e3779b97f4a7c15ULL
+#define HASH_K2 0xbb67ae8584caa73bULL
+#define HASH_K3 0x3c6ef372fe94f82bULL
+
+static __always_inline __u64 hash_mix(__u64 hash, __u64 word)
+{
+	hash = (hash ^ word) * HASH_K1;
+	return hash ^ hash >> 32;
+}
+
+static __always_inline __u64 hash_finish(__u64 hash, __u64 word)
+{
+	hash = (hash ^ word) * HASH_K2;
+	hash ^= hash >> 29;
+	hash *= HASH_K3;
+	return hash ^ hash >> 32;
+}
+
+static __always_inline __u64 address_half(const struct address *address, int half)
+{
+	return (__u64)bpf_ntohl(ADDRESS_WORD(address, half * 2)) << 32 |
+	       bpf_ntohl(ADDRESS_WORD(address, half * 2 + 1));
+}
+
+/* The upper half chooses the slot, the lower half is entropy for outer headers. */
+static __always_inline __u64 hash_flow(const struct flow *flow, const struct ring_header *ring)
+{
+	__u64 ports = (__u64)bpf_ntohs(flow->source_port) << 48 |
+		      (__u64)bpf_ntohs(flow->destination_port) << 32 |
+		      (flow->segment ^ (__u32)flow->protocol << 26);
+	__u64 hash = ring->salt;
+	int by_flow = ring->affinity == AFFINITY_FLOW;
+
+	if (flow->ipv6) {
+		hash = hash_mix(hash, address_half(&flow->source, 0));
+		hash = hash_mix(hash, address_half(&flow->source, 1));
+		if (by_flow) {
+			hash = hash_mix(hash, address_half(&flow->destination, 0));
+			hash = hash_mix(hash, address_half(&flow->destination, 1));
+		}
+	} else {
+		__u64 addresses = (__u64)bpf_ntohl(ADDRESS_WORD(&flow->source, 0)) << 32;
+
+		if (by_flow)
+			addresses |= bpf_ntohl(ADDRESS_WORD(&flow->destination, 0));
+		hash = hash_mix(hash, addresses);
+	}
+	return hash_finish(hash, by_flow ? ports : 0);
+}
+
+/* Maps the hash to 0..size-1 without a division. */
+static __always_inline __u32 slot_of(__u64 hash, __u32 size)
+{
+	return (hash >> 32) * size >> 32;
+}
+
+static __always_inline struct backend *backend_at(__u32 index)
+{
+	return bpf_map_lookup_elem(&backends, &index);
+}
+
+static __always_inline int alive(const struct backend *backend)
+{
+	return backend->state == BACKEND_ACTIVE || backend->state == BACKEND_DRAINING;
+}
+
+/* The owner is down: the first live one of the row's other candidates. */
+static __noinline __u32 next_candidate(void *ring, __u32 next)
+{
+	struct candidates *list;
+	struct backend *backend;
+	__u32 line;
+
+	if (!(next & SLOT_LIST)) {
+		backend = backend_at(next);
+		return backend && alive(backend) ? next : NO_BACKEND;
+	}
+	line = next & ~SLOT_LIST;
+	list = bpf_map_lookup_elem(ring, &line);
+	if (!list)
+		return NO_BACKEND;
+	for (__u32 i = 0; i < RING_CANDIDATES_MAX - 1 && i < list->count; i++) {
+		backend = backend_at(list->index[i]);
+		if (backend && alive(backend))
+			return list->index[i];
+	}
+	return NO_BACKEND;
+}
+
+/* The index of the backend that the packet belongs to, or NO_BACKEND. */
+static __always_inline __u32 pick(void *ring, const struct ring_header *header, __u64 hash)
+{
+	__u32 number = slot_of(hash, header->size);
+	__u32 line = RING_HEADER_LINES + number / RING_SLOTS_PER_LINE;
+	struct slot *slots = bpf_map_lookup_elem(ring, &line);
+	struct backend *owner;
+	struct slot *slot;
+
+	if (!slots)
+		return NO_BACKEND;
+	slot = &slots[number % RING_SLOTS_PER_LINE];
+	owner = backend_at(slot->owner);
+	if (owner && alive(owner))
+		return slot->owner;
+	return next_candidate(ring, slot->next);
+}

@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* From a flow to the index of its service. */
+#pragma once
+
+#include "maps.h"
+#include "packet.h"
+
+static __always_inline struct endpoint4 endpoint4(__u32 segment, const struct address *address,
+						   __u8 protocol, __be16 port)
+{
+	struct endpoint4 key = {
+		.segment = segment,
+		.address = ADDRESS_WORD(address, 0),
+		.port = port,
+		.protocol = protocol,
+	};
+
+	return key;
+}
+
+static __always_inline struct endpoint6 endpoint6(__u32 segment, const struct address *address,
+						   __u8 protocol, __be16 port)
+{
+	struct endpoint6 key = {
+		.segment = segment,
+		.address = *address,
+		.port = port,
+		.protocol = protocol,
+	};
+
+	return key;
+}
+
+/* The service of exactly this address, protocol and port. */
+static __always_inline __u32 *find_exact(const struct flow *flow)
+{
+	if (flow->ipv6) {
+		struct endpoint6 key = endpoint6(flow->segment, &flow->destination, flow->protocol,
+						 flow->destination_port);
+
+		return bpf_map_lookup_elem(&services6, &key);
+	} else {
+		struct endpoint4 key = endpoint4(flow->segment, &flow->destination, flow->protocol,
+						 flow->destination_port);
+
+		return bpf_map_lookup_elem(&services4, &key);
+	}
+}
+
+/* The service whose port range, or all ports, has this port. */
+static __noinline __u32 *find_range(const struct flow *flow)
+{
+	if (flow->ipv6) {
+		struct range6 key = {
+			.prefix_len = (sizeof(key) - sizeof(key.prefix_len)) * 8,
+			.segment = flow->segment,
+			.address = flow->destination,
+			.protocol = flow->protocol,
+			.port = flow->destination_port,
+		};
+
+		return bpf_map_lookup_elem(&ranges6, &key);
+	} else {
+		struct range4 key = {
+			.prefix_len = (sizeof(key) - sizeof(key.prefix_len)) * 8,
+			.segment = flow->segment,
+			.address = ADDRESS_WORD(&flow->destination, 0),
+			.protocol = flow->protocol,
+			.port = flow->destination_port,
+		};
+
+		return bpf_map_lookup_elem(&ranges4, &key);
+	}
+}
+
+/* Whether the address is a VIP of any service in this segment. */
+static __noinline int is_vip(__u32 segment, const struct address *address, __u8 ipv6)
+{
+	if (ipv6) {
+		struct endpoint6 key = endpoint6(segment, address, IPPROTO_ICMPV6, 0);
+
+		return bpf_map_lookup_elem(&services6, &key) != NULL;
+	} else {
+		struct endpoint4 key = endpoint4(segment, address, IPPROTO_ICMP, 0);
+
+		return bpf_map_lookup_elem(&services4, &key) != NULL;
+	}
+}
+
+static __always_inline const struct settings *get_settings(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&this_director, &zero);
+}
+
+static __always_inline __u32 get_link_mtu(void)
+{
+	const struct settings *settings = get_settings();
+
+	return settings ? settings->link_mtu : 0;
+}

@@ -1,0 +1,6 @@
+package datapath
+
+// The BPF object and the Go side of bpf/types.h are generated and committed;
+// CI fails when they differ from what the sources give.
+//
+//go:generate go tool bpf2go -cc clang-19 -strip llvm-strip-19 -target bpfel -type address -type endpoint4 -type endpoint6 -type range4 -type range6 -type ring_header -type slot -type candidates -type mode -type backend_state -type backend_flag -type backend -type settings_flag -type settings -type counter -type reason -type affinity -type policy -type fragment_key -type fragment director ../../bpf/director.bpf.c -- -O2 -g -mcpu=v3 -Wall -Wextra -Werror -idirafter /usr/include/x86_64-linux-gnu
