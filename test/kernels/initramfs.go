@@ -1,0 +1,156 @@
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// binary is a compiled test package.
+type binary struct {
+	name string   // last element of its path
+	dir  string   // of its source; testdata comes from there
+	path string   // of the test binary
+	args []string // flags of the test binary
+}
+
+// compile builds the tests and the guest's init into dir, statically linked.
+func compile(dir string, packages []string, run string) ([]binary, error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, err
+	}
+	if err := goTool("build", "-trimpath", "-o", filepath.Join(dir, "init"), "./test/kernels/guest"); err != nil {
+		return nil, err
+	}
+	var tests []binary
+	for _, p := range packages {
+		b := binary{
+			name: filepath.Base(p),
+			dir:  p,
+			path: filepath.Join(dir, filepath.Base(p)+".test"),
+			args: []string{"-test.v", "-test.timeout=10m", "-test.run=" + run},
+		}
+		if err := goTool("test", "-c", "-trimpath", "-ldflags=-s -w", "-o", b.path, p); err != nil {
+			return nil, err
+		}
+		tests = append(tests, b)
+	}
+	return tests, nil
+}
+
+func goTool(args ...string) error {
+	cmd := exec.Command("go", args...)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH=amd64")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("go %s: %w\n%s", strings.Join(args, " "), err, out)
+	}
+	return nil
+}
+
+// pack writes the initramfs: /init, /modules in load order, and per test a directory
+// /tests/NAME with the binary, its arguments one to a line, and its testdata.
+func pack(path string, k kernel, tests []binary) (err error) {
+	order, err := loadOrder(k, modules)
+	if err != nil {
+		return err
+	}
+	file, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if closeErr := file.Close(); err == nil {
+			err = closeErr
+		}
+	}()
+	out := bufio.NewWriter(file)
+	a := archive{w: out}
+
+	for _, dir := range []string{"dev", "proc", "sys", "tmp", "run", "var", "modules", "tests"} {
+		a.directory(dir)
+	}
+	a.file("init", filepath.Join(filepath.Dir(tests[0].path), "init"))
+	for i, m := range order {
+		a.bytes(fmt.Sprintf("modules/%02d-%s.ko", i, m.name), m.data)
+	}
+	for i, t := range tests {
+		dir := fmt.Sprintf("tests/%d-%s", i, t.name)
+		a.directory(dir)
+		a.file(dir+"/test", t.path)
+		a.bytes(dir+"/args", []byte(strings.Join(t.args, "\n")))
+		a.tree(dir+"/testdata", filepath.Join(t.dir, "testdata"))
+	}
+	a.close()
+	if a.err != nil {
+		return a.err
+	}
+	return out.Flush()
+}
+
+// archive writes the "newc" cpio format that the kernel unpacks
+// (Documentation/driver-api/early-userspace/buffer-format.rst). Its first error
+// ends it.
+type archive struct {
+	w     io.Writer
+	inode int
+	err   error
+}
+
+const (
+	modeDirectory  = 0o040755
+	modeExecutable = 0o100755
+)
+
+func (a *archive) directory(name string) { a.entry(name, modeDirectory, nil) }
+
+func (a *archive) bytes(name string, data []byte) { a.entry(name, modeExecutable, data) }
+
+func (a *archive) file(name, path string) {
+	data, err := os.ReadFile(path)
+	if err != nil && a.err == nil {
+		a.err = err
+	}
+	a.bytes(name, data)
+}
+
+// tree copies a directory; none is an empty one.
+func (a *archive) tree(name, path string) {
+	a.directory(name)
+	entries, err := os.ReadDir(path)
+	if err != nil && !os.IsNotExist(err) && a.err == nil {
+		a.err = err
+	}
+	for _, e := range entries {
+		if e.IsDir() {
+			a.tree(name+"/"+e.Name(), filepath.Join(path, e.Name()))
+			continue
+		}
+		a.file(name+"/"+e.Name(), filepath.Join(path, e.Name()))
+	}
+}
+
+func (a *archive) close() { a.entry("TRAILER!!!", 0, nil) }
+
+func (a *archive) entry(name string, mode int, data []byte) {
+	if a.err != nil {
+		return
+	}
+	a.inode++
+	const links, noDevice = 1, 0
+	header := fmt.Sprintf("070701%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x",
+		a.inode, mode, 0, 0, links, 0, len(data), noDevice, noDevice, noDevice, noDevice, len(name)+1, 0)
+	head := pad4(header + name + "\x00")
+	_, a.err = io.WriteString(a.w, head)
+	if a.err == nil {
+		_, a.err = a.w.Write(data)
+	}
+	if a.err == nil {
+		_, a.err = a.w.Write(make([]byte, -len(data)&3))
+	}
+}
+
+func pad4(s string) string { return s + strings.Repeat("\x00", -len(s)&3) }

@@ -1,0 +1,69 @@
+// Command kernels runs weir's kernel tests on kernels other than this host's: it
+// boots Debian's under qemu, without KVM, with the compiled tests in an initramfs.
+//
+// The guest is an amd64 machine with two CPUs and no disk and no network card. Its
+// init (test/kernels/guest) loads the modules, runs each test binary and says how it
+// ended; whatever else happens (a panic, silence, a kernel warning) is a failure.
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// modules that the tests need; those that they depend on come by themselves.
+var modules = []string{
+	"veth", "bridge", "8021q", "sch_ingress", "cls_bpf",
+	"ipip", "sit", "ip6_tunnel", "fou", "fou6",
+}
+
+func main() {
+	versions := flag.String("kernels", "6.1,6.12", "kernel `versions`, of those that Debian offers")
+	packages := flag.String("packages", "./internal/datapath,./internal/agent,./test/decap", "`packages` whose tests the guest runs")
+	run := flag.String("run", "", "run only the tests that match this `regexp`")
+	dir := flag.String("dir", "build/kernels", "`directory` for kernels, initramfs and logs")
+	timeout := flag.Duration("timeout", 15*time.Minute, "longest time that one kernel may take")
+	flag.Parse()
+
+	tests, err := compile(filepath.Join(*dir, "payload"), strings.Split(*packages, ","), *run)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	var total tally
+	for _, version := range strings.Split(*versions, ",") {
+		t, err := test(*dir, version, tests, *timeout)
+		total.add(t)
+		if err != nil {
+			fmt.Fprintf(os.Stderr, "kernel %s: %v\n", version, err)
+			total.failed = max(total.failed, 1)
+		}
+	}
+	fmt.Println(total)
+	if total.failed > 0 {
+		os.Exit(1)
+	}
+}
+
+// test boots one kernel with the tests and counts what they say.
+func test(dir, version string, tests []binary, timeout time.Duration) (tally, error) {
+	k, err := fetch(dir, version)
+	if err != nil {
+		return tally{}, err
+	}
+	initramfs := filepath.Join(dir, version+".cpio")
+	if err := pack(initramfs, k, tests); err != nil {
+		return tally{}, fmt.Errorf("pack the initramfs: %w", err)
+	}
+	start := time.Now()
+	r := newReport(os.Stdout, k.release)
+	bootErr := boot(k, initramfs, filepath.Join(dir, version+".log"), timeout, r)
+	err = errors.Join(bootErr, r.verdict(tests))
+	fmt.Printf("%s: %v (%.0f s)\n", k.release, r.total, time.Since(start).Seconds())
+	return r.total, err
+}

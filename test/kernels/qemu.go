@@ -1,0 +1,76 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// boot runs the guest until it powers itself off. Its first serial port is the
+// kernel's console and goes to the log file, its second carries what the tests print
+// and goes to the report line by line.
+func boot(k kernel, initramfs, log string, timeout time.Duration, r *report) error {
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	qemu := exec.CommandContext(ctx, "qemu-system-x86_64",
+		"-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", "2048",
+		"-kernel", k.image(), "-initrd", initramfs,
+		// A panic ends qemu instead of hanging it; an oops is one.
+		"-append", "console=ttyS0 loglevel=5 panic=-1 oops=panic net.ifnames=0", "-no-reboot",
+		"-nic", "none", "-display", "none", "-monitor", "none",
+		"-serial", "file:"+log, "-serial", "stdio")
+	qemu.Stderr = os.Stderr
+	// If this program is killed, the guest must not stay behind.
+	qemu.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	out, err := qemu.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := qemu.Start(); err != nil {
+		return fmt.Errorf("start qemu: %w", err)
+	}
+	lines := bufio.NewScanner(out)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		r.line(strings.TrimRight(lines.Text(), "\r"))
+	}
+	if err := qemu.Wait(); err != nil {
+		if ctx.Err() != nil {
+			err = fmt.Errorf("not done after %v", timeout)
+		}
+		return fmt.Errorf("run the guest: %w\n%s", err, tail(log))
+	}
+	if !r.done {
+		return fmt.Errorf("the guest stopped before its tests ended\n%s", tail(log))
+	}
+	return complaints(log)
+}
+
+// complaints finds what a kernel says when a program has hurt it without killing it.
+func complaints(log string) error {
+	data, err := os.ReadFile(log)
+	if err != nil {
+		return err
+	}
+	for _, sign := range []string{"WARNING: ", "BUG: ", "refcount_t:", "unregister_netdevice: waiting"} {
+		if at := strings.Index(string(data), sign); at >= 0 {
+			return fmt.Errorf("the kernel complains:\n%s", data[at:min(at+2000, len(data))])
+		}
+	}
+	return nil
+}
+
+// tail returns the last lines of the kernel's console.
+func tail(log string) string {
+	data, err := os.ReadFile(log)
+	if err != nil {
+		return err.Error()
+	}
+	lines := strings.Split(strings.TrimSpace(string(data)), "\n")
+	return "the end of " + log + ":\n" + strings.Join(lines[max(0, len(lines)-40):], "\n")
+}
