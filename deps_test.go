@@ -1,0 +1,169 @@
+// Package weir_test holds the rules of the house as tests: who may import whom, what
+// is documented, how long a file may be, and that what the documents say is true.
+package weir_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"os/exec"
+	"path"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "weir.io/weir/"
+
+// The libraries, by the names that mayImport uses for them.
+var libraries = map[string]string{
+	"cobra":    "github.com/spf13/cobra",
+	"ebpf":     "github.com/cilium/ebpf",
+	"go-cmp":   "github.com/google/go-cmp",
+	"go-yaml":  "github.com/goccy/go-yaml",
+	"gopacket": "github.com/gopacket/gopacket",
+	"netlink":  "github.com/vishvananda/netlink",
+	"netns":    "github.com/vishvananda/netns",
+	"pflag":    "github.com/spf13/pflag",
+	"sys":      "golang.org/x/sys",
+}
+
+// mayImport is the whole of what the packages of weir may import besides the standard
+// library: packages by their path in this module, libraries by their short name. It
+// is the table of docs/architecture.md: change both, with the reason, or neither.
+var mayImport = map[string][]string{
+	"internal/model":    {},
+	"internal/maglev":   {},
+	"internal/config":   {"internal/model", "go-yaml"},
+	"internal/engine":   {"internal/model", "internal/maglev"},
+	"internal/datapath": {"internal/model", "ebpf", "netlink", "sys"},
+	"internal/agent":    {"internal/model", "internal/maglev", "ebpf", "netlink", "sys"},
+	"internal/api":      {"internal/model"},
+	"internal/doctor":   {"internal/model", "ebpf", "netlink", "sys"},
+	"internal/netlab":   {"netlink", "netns", "sys"},
+	"internal/packet":   {"gopacket"},
+	"internal/demo": {"internal/model", "internal/config", "internal/api", "internal/netlab",
+		"netlink", "netns", "sys"},
+	"cmd/weir": {"internal/model", "internal/config", "internal/engine", "internal/datapath",
+		"internal/agent", "internal/api", "internal/doctor", "internal/demo", "cobra", "pflag", "sys"},
+	"test/kernels":       {},
+	"test/kernels/guest": {"netlink", "sys"},
+}
+
+// testsMayImport is what the tests of every package may import besides what the
+// package itself may.
+var testsMayImport = []string{
+	"internal/model", "internal/maglev", "internal/netlab", "internal/packet",
+	"ebpf", "go-cmp", "gopacket", "netlink", "netns", "sys",
+}
+
+// testOnly are packages that must not end up in the program's director or agent:
+// only tests import them, and the demo builds its lab with one.
+var testOnly = map[string][]string{
+	"internal/netlab": {"internal/demo"},
+	"internal/packet": {},
+}
+
+// goPackage is what these tests want to know of a package, as "go list -json" says it.
+type goPackage struct {
+	Name, ImportPath, Dir              string
+	GoFiles, TestGoFiles, XTestGoFiles []string
+	Imports, TestImports, XTestImports []string
+}
+
+func (p goPackage) path() string { return strings.TrimPrefix(p.ImportPath, module) }
+
+func packages(t *testing.T) []goPackage {
+	t.Helper()
+	out, err := exec.Command("go", "list", "-json", "./...").Output()
+	if err != nil {
+		t.Fatal("list the packages:", err)
+	}
+	var list []goPackage
+	for dec := json.NewDecoder(bytes.NewReader(out)); ; {
+		var p goPackage
+		if err := dec.Decode(&p); errors.Is(err, io.EOF) {
+			return list
+		} else if err != nil {
+			t.Fatal("read the list of packages:", err)
+		}
+		list = append(list, p)
+	}
+}
+
+func TestImports(t *testing.T) {
+	for _, p := range packages(t) {
+		allowed, known := mayImport[p.path()]
+		if !known && len(p.GoFiles) > 0 {
+			t.Errorf("%s is not in the import table: add what it may import, and why it exists, to docs/architecture.md and here", p.path())
+			continue
+		}
+		checkImports(t, p.path(), p.Imports, allowed)
+		// Tests of the tree under test/ are about the whole and may use all of it.
+		if strings.HasPrefix(p.path(), "test/") || p.ImportPath+"/" == module {
+			continue
+		}
+		tests := slices.Concat(p.TestImports, p.XTestImports)
+		checkImports(t, "a test of "+p.path(), tests, slices.Concat(allowed, testsMayImport, []string{p.path()}))
+	}
+}
+
+func checkImports(t *testing.T, who string, imports, allowed []string) {
+	t.Helper()
+	slices.Sort(imports)
+	for _, i := range slices.Compact(imports) {
+		if name, std := importName(i); !std && !slices.Contains(allowed, name) {
+			t.Errorf("%s imports %s; it may import the standard library and %q", who, name, allowed)
+		}
+	}
+}
+
+// importName returns the import table's name of an import path.
+func importName(importPath string) (name string, std bool) {
+	if own, found := strings.CutPrefix(importPath, module); found {
+		return own, false
+	}
+	for name, library := range libraries {
+		if importPath == library || strings.HasPrefix(importPath, library+"/") {
+			return name, false
+		}
+	}
+	first, _, _ := strings.Cut(importPath, "/")
+	return importPath, !strings.Contains(first, ".")
+}
+
+func TestLabIsNotInTheProduct(t *testing.T) {
+	for _, p := range packages(t) {
+		for _, i := range p.Imports {
+			name, _ := importName(i)
+			users, restricted := testOnly[name]
+			if restricted && !slices.Contains(users, p.path()) {
+				t.Errorf("%s imports %s, which is for tests", p.path(), name)
+			}
+		}
+	}
+}
+
+func TestTableHasNoDeadRows(t *testing.T) {
+	exists := map[string]bool{}
+	for _, p := range packages(t) {
+		exists[p.path()] = true
+	}
+	for row := range mayImport {
+		if !exists[row] {
+			t.Errorf("the import table has a row for %s, which does not exist", row)
+		}
+	}
+}
+
+func TestPackageNames(t *testing.T) {
+	for _, p := range packages(t) {
+		if slices.Contains([]string{"util", "utils", "common", "helper", "helpers", "types", "misc", "internal"}, p.Name) {
+			t.Errorf("%s: %q says nothing about what is in it", p.path(), p.Name)
+		}
+		if parent := path.Dir(p.path()); strings.HasPrefix(parent, "internal/") {
+			t.Errorf("%s: internal is flat", p.path())
+		}
+	}
+}
