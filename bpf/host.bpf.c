@@ -10,6 +10,7 @@
  * Egress (host_egress) lowers the MSS that a VIP offers in its SYNs and SYN-ACKs
  * to what fits together with those headers.
  */
+#include <stddef.h>
 #include <linux/bpf.h>
 #include <linux/pkt_cls.h>
 
@@ -18,24 +19,16 @@
 #include "host_maps.h"
 #include "tunnel.h"
 
-#define LINK_MAX (sizeof(struct ethhdr) + sizeof(struct vlan_tag))
-#define HEADERS_MAX 256 /* what ingress may have to read, and then some */
+#define HEADERS_MAX 256 /* more than ingress ever has to read */
 
-static __always_inline enum host_reason parse_outer(struct cursor *c, __u32 length, struct tunnel *t)
-{
-	__be16 protocol = parse_link(c);
-
-	if (protocol == bpf_htons(ETH_P_IP))
-		return parse_outer4(c, length, t);
-	if (protocol == bpf_htons(ETH_P_IPV6))
-		return parse_outer6(c, length, t);
-	return HOST_PASS_NOT_IP;
-}
+/* Go names these too, and the programs alone would not mention them in their BTF. */
+const enum host_reason *export_host_reason __attribute__((unused));
+const enum host_source_flag *export_host_source_flag __attribute__((unused));
 
 /* Who sent it, or 0: nobody that weir knows. */
 static __always_inline __u32 find_source(const struct tunnel *t)
 {
-	struct host_source key = { .prefix_len = 8 * sizeof(key.address), .address = t->source };
+	struct host_source key = {.prefix_len = 8 * sizeof(key.address), .address = t->source};
 	__u32 *flags = bpf_map_lookup_elem(&sources, &key);
 
 	return flags ? *flags : 0;
@@ -59,7 +52,7 @@ static __always_inline int is_vip(const struct inner *inner)
 static __always_inline enum host_reason admit(const struct tunnel *t, const struct inner *inner,
 					      __u32 senders, __u32 *service)
 {
-	struct host_peer peer = { .address = t->source };
+	struct host_peer peer = {.address = t->source};
 
 	*service = find_service(&inner->destination);
 	if (!*service)
@@ -123,25 +116,26 @@ static __always_inline enum host_reason propagate_ecn6(struct ipv6hdr *ip, void 
 static __always_inline enum host_reason ingress(void *data, void *end, __u32 length,
 						struct tunnel *t, struct inner *inner)
 {
-	struct cursor c = { .at = data, .end = end };
+	struct cursor c = {.at = data, .end = end};
 	enum host_reason reason;
 	__u32 senders, service, bytes;
 
 	reason = parse_outer(&c, length, t);
+	if (reason == PARSED && t->protocol == IPPROTO_UDP)
+		reason = parse_udp(&c);
 	if (reason != PARSED)
 		return reason;
 	if (!bpf_map_lookup_elem(&tunnel_ends, &t->destination))
-		return t->protocol == IPPROTO_UDP ? HOST_PASS_NOT_TUNNEL : HOST_PASS_NOT_HERE;
-	if (t->protocol == IPPROTO_UDP) {
+		return HOST_PASS_NOT_HERE;
+	if (t->protocol == IPPROTO_UDP)
 		reason = parse_gue(&c, t);
-		if (reason != PARSED)
-			return reason;
-	}
+	if (reason != PARSED)
+		return reason;
 	senders = find_source(t);
 	if (!senders)
 		return HOST_PASS_UNKNOWN_SOURCE;
+
 	bytes = c.left;
-	t->outer = c.at - data;
 	reason = parse_inner(&c, t, inner);
 	if (reason == PARSED)
 		reason = admit(t, inner, senders, &service);
@@ -153,3 +147,141 @@ static __always_inline enum host_reason ingress(void *data, void *end, __u32 len
 	count(bpf_map_lookup_elem(&service_packets, &service), bytes);
 	return t->gue ? HOST_DECAP_GUE : HOST_DECAP_IPIP;
 }
+
+static __always_inline int is_decap(enum host_reason reason)
+{
+	return reason == HOST_DECAP_IPIP || reason == HOST_DECAP_GUE;
+}
+
+static __always_inline int is_drop(enum host_reason reason)
+{
+	return reason >= HOST_DROP_INNER_MALFORMED && reason <= HOST_DROP_DECAP_FAILED;
+}
+
+static __always_inline __be16 inner_ethertype(const struct inner *inner)
+{
+	return inner->ipv6 ? bpf_htons(ETH_P_IPV6) : bpf_htons(ETH_P_IP);
+}
+
+struct link_header {
+	struct ethhdr ethernet;
+	struct vlan_tag tag;
+};
+
+/* Puts the link header in front of the inner packet; 0: done. */
+static __always_inline int unwrap_xdp(struct xdp_md *ctx, const struct tunnel *t,
+				      const struct inner *inner)
+{
+	struct link_header *link = (void *)(long)ctx->data;
+	int tagged = t->link > sizeof(link->ethernet);
+	struct link_header copy;
+
+	if ((void *)(link + 1) > (void *)(long)ctx->data_end)
+		return -1;
+	copy = *link;
+	if (bpf_xdp_adjust_head(ctx, t->outer))
+		return -1;
+	link = (void *)(long)ctx->data;
+	if ((void *)(link + 1) > (void *)(long)ctx->data_end)
+		return -1;
+	link->ethernet = copy.ethernet;
+	if (tagged) {
+		link->tag.tci = copy.tag.tci;
+		link->tag.protocol = inner_ethertype(inner);
+	} else {
+		link->ethernet.h_proto = inner_ethertype(inner);
+	}
+	return 0;
+}
+
+SEC("xdp.frags")
+int host_xdp(struct xdp_md *ctx)
+{
+	__u32 length = bpf_xdp_get_buff_len(ctx);
+	struct tunnel t = {};
+	struct inner inner = {};
+	enum host_reason reason;
+
+	reason = ingress((void *)(long)ctx->data, (void *)(long)ctx->data_end, length, &t, &inner);
+	if (is_decap(reason) && unwrap_xdp(ctx, &t, &inner))
+		reason = HOST_DROP_DECAP_FAILED;
+	count_reason(reason, length - t.link);
+	return is_drop(reason) ? XDP_DROP : XDP_PASS;
+}
+
+/*
+ * The kernel coalesces IPIP packets before they come here: up to 64 kB, of which
+ * every segment keeps its size (FIXED_GSO). Where the families differ, changing
+ * the protocol does 20 bytes of the work: unlike BPF_F_ADJ_ROOM_DECAP_L3_*
+ * (Linux 6.3) it is there on every kernel that weir supports.
+ */
+static __always_inline int unwrap_skb(struct __sk_buff *skb, const struct tunnel *t,
+				      const struct inner *inner)
+{
+	const int difference = sizeof(struct ipv6hdr) - sizeof(struct iphdr);
+	__be16 protocol = inner_ethertype(inner);
+	int outer = t->outer;
+
+	if (t->ipv6 != inner->ipv6) {
+		if (bpf_skb_change_proto(skb, protocol, 0))
+			return -1;
+		outer += inner->ipv6 ? difference : -difference;
+		if (bpf_skb_store_bytes(skb, offsetof(struct ethhdr, h_proto), &protocol,
+					sizeof(protocol), 0))
+			return -1;
+	}
+	return bpf_skb_adjust_room(skb, -outer, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO);
+}
+
+/*
+ * Drivers may leave headers outside the part of the packet that programs see.
+ * Only what may be a tunnel is worth bringing them in.
+ */
+static __always_inline void pull_headers(struct __sk_buff *skb)
+{
+	__u32 offset = sizeof(struct ethhdr) + offsetof(struct iphdr, protocol);
+	__u32 linear = skb->data_end - skb->data;
+	__u8 protocol;
+
+	if (linear >= HEADERS_MAX || linear >= skb->len)
+		return;
+	if (skb->protocol == bpf_htons(ETH_P_IPV6))
+		offset = sizeof(struct ethhdr) + offsetof(struct ipv6hdr, nexthdr);
+	if (!bpf_skb_load_bytes(skb, offset, &protocol, sizeof(protocol)) && is_tunnel(protocol))
+		bpf_skb_pull_data(skb, skb->len < HEADERS_MAX ? skb->len : HEADERS_MAX);
+}
+
+/*
+ * The kernel has taken the outermost VLAN tag off before, so a tag that is still
+ * there is a second one, and skb->protocol says so.
+ */
+SEC("tc")
+int host_ingress(struct __sk_buff *skb)
+{
+	__u32 length = skb->len;
+	struct tunnel t = {};
+	struct inner inner = {};
+	enum host_reason reason = HOST_PASS_NOT_IP;
+
+	t.link = sizeof(struct ethhdr);
+	if (skb->protocol == bpf_htons(ETH_P_IP) || skb->protocol == bpf_htons(ETH_P_IPV6)) {
+		pull_headers(skb);
+		reason = ingress((void *)(long)skb->data, (void *)(long)skb->data_end, length, &t,
+				 &inner);
+	}
+	if (is_decap(reason) && unwrap_skb(skb, &t, &inner))
+		reason = HOST_DROP_DECAP_FAILED;
+	count_reason(reason, length - t.link);
+	return is_drop(reason) ? TC_ACT_SHOT : TC_ACT_UNSPEC;
+}
+
+SEC("tc")
+int host_egress(struct __sk_buff *skb)
+{
+	enum host_reason reason = clamp_mss(skb);
+
+	count_reason(reason, skb->len - sizeof(struct ethhdr));
+	return TC_ACT_UNSPEC;
+}
+
+char _license[] SEC("license") = "Dual BSD/GPL";

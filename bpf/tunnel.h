@@ -59,12 +59,12 @@ struct cursor {
 struct tunnel {
 	struct address source;
 	struct address destination;
-	__u32 link;    /* bytes of the link header */
-	__u32 outer;   /* bytes between it and the inner IP header */
+	__u32 link; /* bytes of the link header */
+	__u32 outer; /* bytes between the link header and the inner IP header */
 	__u8 protocol; /* of the next header */
-	__u8 ipv6;     /* the outer header is IPv6 */
+	__u8 ipv6; /* the outer header is IPv6 */
 	__u8 gue;
-	__u8 ecn;      /* of the outer header */
+	__u8 ecn; /* of the outer header */
 };
 
 /* What the inner headers say. */
@@ -89,19 +89,22 @@ static __always_inline void map_address(struct address *to, __be32 address)
 }
 
 /* Moves past Ethernet and at most one VLAN tag; returns the ethertype or 0. */
-static __always_inline __be16 parse_link(struct cursor *c)
+static __always_inline __be16 parse_link(struct cursor *c, __u32 *length)
 {
 	struct ethhdr *ethernet = c->at;
 	struct vlan_tag *tag = (struct vlan_tag *)(ethernet + 1);
 
+	*length = sizeof(*ethernet);
 	if ((void *)(ethernet + 1) > c->end)
 		return 0;
 	c->at = ethernet + 1;
-	if (ethernet->h_proto != bpf_htons(ETH_P_8021Q) && ethernet->h_proto != bpf_htons(ETH_P_8021AD))
+	if (ethernet->h_proto != bpf_htons(ETH_P_8021Q) &&
+	    ethernet->h_proto != bpf_htons(ETH_P_8021AD))
 		return ethernet->h_proto;
 	if ((void *)(tag + 1) > c->end)
 		return 0;
 	c->at = tag + 1;
+	*length += sizeof(*tag);
 	return tag->protocol;
 }
 
@@ -111,7 +114,8 @@ static __always_inline int is_tunnel(__u8 protocol)
 }
 
 /* length: bytes of the packet and of what the link padded it with. */
-static __always_inline enum host_reason parse_outer4(struct cursor *c, __u32 length, struct tunnel *t)
+static __always_inline enum host_reason parse_outer4(struct cursor *c, __u32 length,
+						     struct tunnel *t)
 {
 	struct iphdr *ip = c->at;
 
@@ -131,6 +135,7 @@ static __always_inline enum host_reason parse_outer4(struct cursor *c, __u32 len
 	map_address(&t->destination, ip->daddr);
 	t->protocol = ip->protocol;
 	t->ecn = ip->tos & ECN_MASK;
+	t->outer = sizeof(*ip);
 	c->at = ip + 1;
 	c->left -= sizeof(*ip);
 	return PARSED;
@@ -150,7 +155,8 @@ static __always_inline enum host_reason not_tunnel6(__u8 protocol)
 	return HOST_PASS_NOT_TUNNEL;
 }
 
-static __always_inline enum host_reason parse_outer6(struct cursor *c, __u32 length, struct tunnel *t)
+static __always_inline enum host_reason parse_outer6(struct cursor *c, __u32 length,
+						     struct tunnel *t)
 {
 	struct ipv6hdr *ip = c->at;
 
@@ -166,8 +172,31 @@ static __always_inline enum host_reason parse_outer6(struct cursor *c, __u32 len
 	t->protocol = ip->nexthdr;
 	t->ecn = ip->flow_lbl[0] >> 4 & ECN_MASK;
 	t->ipv6 = 1;
+	t->outer = sizeof(*ip);
 	c->at = ip + 1;
 	return PARSED;
+}
+
+static __always_inline enum host_reason parse_outer(struct cursor *c, __u32 length,
+						    struct tunnel *t)
+{
+	__be16 protocol = parse_link(c, &t->link);
+
+	if (protocol == bpf_htons(ETH_P_IP))
+		return parse_outer4(c, length - t->link, t);
+	if (protocol == bpf_htons(ETH_P_IPV6))
+		return parse_outer6(c, length - t->link, t);
+	return HOST_PASS_NOT_IP;
+}
+
+/* Is this UDP packet GUE's? */
+static __always_inline enum host_reason parse_udp(const struct cursor *c)
+{
+	struct udphdr *udp = c->at;
+
+	if ((void *)(udp + 1) > c->end || c->left < sizeof(*udp))
+		return HOST_PASS_MALFORMED;
+	return udp->dest == bpf_htons(GUE_PORT) ? PARSED : HOST_PASS_NOT_TUNNEL;
 }
 
 /*
@@ -181,10 +210,6 @@ static __always_inline enum host_reason parse_gue(struct cursor *c, struct tunne
 	struct gue_header *gue = (struct gue_header *)(udp + 1);
 	__u32 length;
 
-	if ((void *)(udp + 1) > c->end || c->left < sizeof(*udp))
-		return HOST_PASS_MALFORMED;
-	if (udp->dest != bpf_htons(GUE_PORT))
-		return HOST_PASS_NOT_TUNNEL;
 	if ((void *)(gue + 1) > c->end || bpf_ntohs(udp->len) != c->left)
 		return HOST_PASS_MALFORMED;
 	if (gue->version_control_hlen >> GUE_VERSION_SHIFT)
@@ -198,13 +223,15 @@ static __always_inline enum host_reason parse_gue(struct cursor *c, struct tunne
 	if (t->protocol != IPPROTO_IPIP && t->protocol != IPPROTO_IPV6)
 		return HOST_PASS_GUE_PROTOCOL;
 	t->gue = 1;
+	t->outer += length;
 	c->at += length;
 	c->left -= length;
 	return PARSED;
 }
 
 /* Reads the port. What has none belongs to the VIP itself. */
-static __always_inline enum host_reason parse_port(struct cursor *c, struct host_endpoint *destination)
+static __always_inline enum host_reason parse_port(struct cursor *c,
+						   struct host_endpoint *destination)
 {
 	__be16 *ports = c->at;
 	__u32 header = sizeof(struct udphdr);

@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The MSS clamp: what a VIP offers in its SYNs and SYN-ACKs is lowered to what
+ * still fits once a director has put its longest header in front. Never raised.
+ */
+#pragma once
+
+#include <stddef.h>
+
+#include "host_maps.h"
+#include "tunnel.h"
+
+#define TCP_FLAGS_OFFSET 13
+#define TCP_FLAG_SYN 0x02
+#define TCP_OPTIONS_MAX 40
+#define TCP_OPTION_END 0
+#define TCP_OPTION_NOP 1
+#define TCP_OPTION_MSS 2
+#define TCP_OPTION_MSS_LENGTH 4
+
+/* A SYN that leaves: where its TCP header is, and whose it is. */
+struct syn {
+	struct host_endpoint source;
+	__u32 tcp;     /* offset of the TCP header */
+	__u32 options; /* bytes after its first 20 */
+};
+
+/* Reads addresses and moves to the TCP header; 0: there is none. */
+static __always_inline int find_tcp(struct cursor *c, struct syn *syn)
+{
+	__be16 protocol = parse_link(c, &syn->tcp);
+	struct iphdr *ip4 = c->at;
+	struct ipv6hdr *ip6 = c->at;
+	__u32 header;
+
+	if ((void *)(ip4 + 1) > c->end)
+		return 0;
+	if (protocol == bpf_htons(ETH_P_IP)) {
+		header = ip4->ihl * 4;
+		if (ip4->protocol != IPPROTO_TCP || header < sizeof(*ip4) ||
+		    ip4->frag_off & bpf_htons(IPV4_OFFSET_MASK))
+			return 0;
+		map_address(&syn->source.address, ip4->saddr);
+	} else if (protocol == bpf_htons(ETH_P_IPV6)) {
+		header = sizeof(*ip6);
+		if ((void *)(ip6 + 1) > c->end || ip6->nexthdr != IPPROTO_TCP)
+			return 0;
+		__builtin_memcpy(&syn->source.address, &ip6->saddr, sizeof(syn->source.address));
+	} else {
+		return 0;
+	}
+	c->at += header;
+	syn->tcp += header;
+	return 1;
+}
+
+/* Finds a SYN, with or without ACK; 0: this is none. */
+static __always_inline int find_syn(struct cursor *c, struct syn *syn)
+{
+	struct tcphdr *tcp;
+
+	if (!find_tcp(c, syn))
+		return 0;
+	tcp = c->at;
+	if ((void *)(tcp + 1) > c->end || !(((__u8 *)tcp)[TCP_FLAGS_OFFSET] & TCP_FLAG_SYN))
+		return 0;
+	syn->source.protocol = IPPROTO_TCP;
+	syn->source.port = tcp->source;
+	syn->options = tcp->doff * 4 - sizeof(*tcp);
+	return tcp->doff >= sizeof(*tcp) / 4;
+}
+
+/* The offset of the MSS option's value from the first option, 0: there is none. */
+static __always_inline __u32 find_mss(const __u8 *options, __u32 length)
+{
+	__u32 at = 0;
+
+	for (int i = 0; i < TCP_OPTIONS_MAX; i++) {
+		__u8 kind, size;
+
+		if (at + TCP_OPTION_MSS_LENGTH > length ||
+		    at > TCP_OPTIONS_MAX - TCP_OPTION_MSS_LENGTH)
+			return 0;
+		kind = options[at];
+		size = options[at + 1];
+		if (kind == TCP_OPTION_END)
+			return 0;
+		if (kind == TCP_OPTION_NOP) {
+			at++;
+			continue;
+		}
+		if (kind == TCP_OPTION_MSS)
+			return size == TCP_OPTION_MSS_LENGTH ? at + 2 : 0;
+		if (size < 2)
+			return 0;
+		at += size;
+	}
+	return 0;
+}
+
+/*
+ * The checksum is a sum of 16-bit words: in a value that begins at an odd byte the
+ * two bytes belong to the other halves of two words. Where the device finishes
+ * the checksum, the helper leaves it alone.
+ */
+static __always_inline enum host_reason lower_mss(struct __sk_buff *skb, const struct syn *syn,
+						  __u32 at, __u16 from, __u16 to)
+{
+	__u32 checksum = syn->tcp + offsetof(struct tcphdr, check);
+	__u32 value = syn->tcp + sizeof(struct tcphdr) + at;
+	__be16 before = bpf_htons(from), after = bpf_htons(to);
+
+	if (bpf_skb_store_bytes(skb, value, &after, sizeof(after), 0))
+		return HOST_CLAMP_ABSENT;
+	if (at & 1) {
+		before = __builtin_bswap16(before);
+		after = __builtin_bswap16(after);
+	}
+	bpf_l4_csum_replace(skb, checksum, before, after, sizeof(after));
+	return HOST_CLAMP_LOWERED;
+}
+
+static __always_inline enum host_reason clamp_mss(struct __sk_buff *skb)
+{
+	struct cursor c = {.at = (void *)(long)skb->data, .end = (void *)(long)skb->data_end};
+	__u8 options[TCP_OPTIONS_MAX] = {};
+	struct host_service *service;
+	struct syn syn = {};
+	__u32 index, at;
+	__u16 mss;
+
+	if (!find_syn(&c, &syn))
+		return HOST_PASS_EGRESS;
+	index = find_service(&syn.source);
+	service = bpf_map_lookup_elem(&services, &index);
+	if (!index || !service)
+		return HOST_PASS_EGRESS;
+	if (!syn.options || syn.options > sizeof(options) ||
+	    bpf_skb_load_bytes(skb, syn.tcp + sizeof(struct tcphdr), options, syn.options))
+		return HOST_CLAMP_ABSENT;
+	at = find_mss(options, syn.options);
+	if (!at || at > sizeof(options) - sizeof(mss))
+		return HOST_CLAMP_ABSENT;
+	mss = options[at] << 8 | options[at + 1];
+	if (!service->mss || mss <= service->mss)
+		return HOST_CLAMP_FITS;
+	return lower_mss(skb, &syn, at, mss, service->mss);
+}
