@@ -285,7 +285,6 @@ static __noinline enum reason answer_too_big(struct xdp_md *ctx, struct packet *
 		struct ethhdr ethernet;
 		struct vlan_tag tags[VLAN_TAGS_MAX];
 	} link = {};
-	__u32 link_length = packet->l3;
 	void *error;
 	int written;
 
@@ -293,18 +292,19 @@ static __noinline enum reason answer_too_big(struct xdp_md *ctx, struct packet *
 		return DROP_SUPER_FRAME;
 	if (packet->flags & PACKET_ICMP_ERROR || packet->length < quote || !icmp_allowed())
 		return DROP_TOO_BIG_LIMITED;
-	if (link_length < sizeof(link.ethernet) || link_length > sizeof(link) ||
-	    bpf_xdp_load_bytes(ctx, 0, &link, link_length))
+	/* Always room for two tags: 6.1 loses the bounds of a length that was spilled. */
+	if (bpf_xdp_load_bytes(ctx, 0, &link, sizeof(link)))
 		return PASS_MALFORMED;
 	swap_ethernet(&link.ethernet);
-	if (bpf_xdp_adjust_tail(ctx, (int)(link_length + quote) - (int)bpf_xdp_get_buff_len(ctx)) ||
-	    bpf_xdp_adjust_head(ctx, -grow))
+	if (bpf_xdp_adjust_tail(ctx, (int)(packet->l3 + quote) - (int)bpf_xdp_get_buff_len(ctx)) ||
+	    bpf_xdp_adjust_head(ctx, -grow) || bpf_xdp_store_bytes(ctx, 0, &link, sizeof(link)))
 		return DROP_NO_HEADROOM;
-	error = frame(ctx) + link_length;
+	/* Over what was stored of a tag that is not there. */
+	error = l3_header(ctx, packet);
 	written = packet->flow.ipv6 ?
 			  write_too_big6(error, frame_end(ctx), packet, mtu) :
 			  write_too_big4(error, frame_end(ctx), packet, mtu);
-	if (!written || bpf_xdp_store_bytes(ctx, 0, &link, link_length))
+	if (!written)
 		return DROP_NO_HEADROOM;
 	packet->action = XDP_TX;
 	return ANSWER_TOO_BIG;
