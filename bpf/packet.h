@@ -148,15 +148,16 @@ static __always_inline int frame_holds(struct xdp_md *ctx, __u32 bytes)
 static __always_inline enum reason parse_ipv4(struct xdp_md *ctx, struct packet *packet)
 {
 	struct iphdr *ip = l3_header(ctx, packet);
-	__u32 header_length, offset;
+	__u32 header_length, length, offset;
 
 	if ((void *)(ip + 1) > frame_end(ctx))
 		return PASS_MALFORMED;
 	header_length = ip->ihl * 4;
-	packet->length = bpf_ntohs(ip->tot_len);
-	if (ip->version != 4 || header_length < sizeof(*ip) || packet->length < header_length ||
-	    !frame_holds(ctx, packet->l3 + packet->length))
+	length = bpf_ntohs(ip->tot_len);
+	if (ip->version != 4 || header_length < sizeof(*ip) || length < header_length ||
+	    !frame_holds(ctx, packet->l3 + length))
 		return PASS_MALFORMED;
+	packet->length = length; /* not before: bytes that are not there do not count */
 	if (header_length > sizeof(*ip))
 		packet->flags |= PACKET_OPTIONS;
 
@@ -259,12 +260,14 @@ static __always_inline enum reason parse_ipv6(struct xdp_md *ctx, struct packet 
 {
 	struct ipv6hdr *ip = l3_header(ctx, packet);
 	union chain chain;
+	__u32 length;
 
 	if ((void *)(ip + 1) > frame_end(ctx))
 		return PASS_MALFORMED;
-	packet->length = bpf_ntohs(ip->payload_len) + sizeof(*ip);
-	if (ip->version != 6 || !frame_holds(ctx, packet->l3 + packet->length))
+	length = bpf_ntohs(ip->payload_len) + sizeof(*ip);
+	if (ip->version != 6 || !frame_holds(ctx, packet->l3 + length))
 		return PASS_MALFORMED;
+	packet->length = length;
 	packet->flow.ipv6 = 1;
 	packet->flow.protocol = ip->nexthdr;
 	__builtin_memcpy(&packet->flow.source, &ip->saddr, sizeof(struct address));

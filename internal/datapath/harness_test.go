@@ -135,8 +135,8 @@ type testDirector struct {
 
 // mapSizes are enough for every test; a ring is created at its own size.
 var mapSizes = map[string]uint32{
-	"services4": 4096, "services6": 4096, "ranges4": 4096, "ranges6": 4096, "rings": 2048, "backends": 4096,
-	"replies4": 1024, "replies6": 1024, "fragments": 4096, "egress": 16, "backend_counters": 4096, "service_drops": 2048,
+	"services4": 1024, "services6": 1024, "ranges4": 1024, "ranges6": 1024, "rings": 256, "backends": 512,
+	"replies4": 1024, "replies6": 1024, "fragments": 4096, "egress": 16, "backend_counters": 512, "service_drops": 256,
 }
 
 // loadDirector loads the program and fills its maps with the world.
@@ -176,7 +176,7 @@ func (d *testDirector) put(t testing.TB, name string, key, value any) {
 
 func (d *testDirector) fill(t testing.TB, ring *ebpf.MapSpec) {
 	t.Helper()
-	d.put(t, "settings", uint32(0), d.world.abiSettings())
+	d.put(t, "this_director", uint32(0), d.world.abiSettings())
 	d.put(t, "egress", uint32(otherEgress), uint32(ingress))
 	for _, s := range d.world.services {
 		for i := range s.backends {

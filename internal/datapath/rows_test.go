@@ -1,0 +1,174 @@
+package datapath
+
+import (
+	"encoding/binary"
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/cilium/ebpf/btf"
+
+	"weir.io/weir/internal/packet"
+)
+
+// XDP verdicts (linux/bpf.h).
+const (
+	xdpAborted = iota
+	xdpDrop
+	xdpPass
+	xdpTX
+	xdpRedirect
+)
+
+// row is one packet: what goes in and everything that must come of it. Zero
+// values: XDP_PASS, the frame unchanged, nothing counted but the reason.
+type row struct {
+	name     string
+	before   [][]byte // frames that the director saw earlier
+	in       []byte
+	metadata int // bytes of headroom that are taken
+	reason   directorReason
+	action   uint32
+	out      []byte // nil: unchanged, or dropped
+	backend  uint32 // its counter counts the packet, 0: none
+	drops    *testService
+	bytes    *uint64 // counted; nil: the length that the IP header says
+}
+
+// forwarded says that the packet left for a backend of a service.
+func (r row) forwarded(reason directorReason, s *testService, backend int, out []byte) row {
+	r.reason, r.action, r.out, r.backend = reason, xdpTX, out, s.first+uint32(backend)
+	if s.backends[backend].ifindex == otherEgress {
+		r.action = xdpRedirect
+	}
+	return r
+}
+
+// dropped says that a service's packet was dropped.
+func (r row) dropped(reason directorReason, s *testService) row {
+	r.reason, r.action, r.drops = reason, xdpDrop, s
+	return r
+}
+
+// answered says that the director answered.
+func (r row) answered(reason directorReason, out []byte) row {
+	r.reason, r.action, r.out = reason, xdpTX, out
+	return r
+}
+
+// passed says that the kernel got the frame as it was.
+func (r row) passed(reason directorReason) row {
+	r.reason, r.action, r.out = reason, xdpPass, nil
+	return r
+}
+
+// hit remembers which reasons some row was about.
+var hit struct {
+	sync.Mutex
+	reasons map[directorReason]string
+}
+
+// check runs the rows, each in a subtest of its own.
+func (d *testDirector) check(t *testing.T, rows []row) {
+	t.Helper()
+	for _, r := range rows {
+		t.Run(r.name, func(t *testing.T) {
+			for _, frame := range r.before {
+				d.run(t, frame, 0)
+			}
+			before := d.counts(t)
+			action, out := d.run(t, r.in, r.metadata)
+			got := d.counts(t).since(before)
+
+			if want := r.counts(); got.String() != want.String() {
+				t.Errorf("counted %s\nwant    %s", got, want)
+			}
+			if action != r.action {
+				t.Errorf("verdict %d, want %d\n%s", action, r.action, packet.Describe(r.in))
+			}
+			if r.action != xdpDrop {
+				r.checkOut(t, out)
+			}
+			if !t.Failed() {
+				hit.Lock()
+				defer hit.Unlock()
+				if hit.reasons == nil {
+					hit.reasons = map[directorReason]string{}
+				}
+				hit.reasons[r.reason] = t.Name()
+			}
+		})
+	}
+}
+
+func (r row) checkOut(t *testing.T, out []byte) {
+	t.Helper()
+	want := r.out
+	if want == nil {
+		want = r.in
+	}
+	packet.Equal(t, out, want)
+	if r.action == xdpPass {
+		return
+	}
+	if err := packet.VerifyChecksums(out); err != nil {
+		t.Errorf("forwarded packet: %v\n%s", err, packet.Describe(out))
+	}
+}
+
+// counts is the whole change of all counters that the row says.
+func (r row) counts() counts {
+	one := directorCounter{Packets: 1, Bytes: ipLength(r.in)}
+	if r.bytes != nil {
+		one.Bytes = *r.bytes
+	}
+	c := counts{reasonName(r.reason): one}
+	if r.backend != 0 {
+		c[fmt.Sprintf("backend %d", r.backend)] = one
+	}
+	if r.drops != nil {
+		c[fmt.Sprintf("drops of service %d", r.drops.index)] = one
+	}
+	return c
+}
+
+// ipLength is what the IP header of a frame says; 0: there is none.
+func ipLength(frame []byte) uint64 {
+	at := 12
+	for at+6 <= len(frame) {
+		switch binary.BigEndian.Uint16(frame[at:]) {
+		case packet.EtherTypeVLAN, packet.EtherTypeQinQ:
+			at += 4
+			continue
+		case packet.EtherTypeIPv4:
+			return uint64(binary.BigEndian.Uint16(frame[at+4:]))
+		case packet.EtherTypeIPv6:
+			if at+8 <= len(frame) {
+				return uint64(binary.BigEndian.Uint16(frame[at+6:])) + 40
+			}
+		}
+		return 0
+	}
+	return 0
+}
+
+// reasonNames are those of enum reason, from the program's own BTF.
+var reasonNames = sync.OnceValue(func() map[directorReason]string {
+	spec, err := loadDirector()
+	if err != nil {
+		panic(err)
+	}
+	var enum *btf.Enum
+	if err := spec.Types.TypeByName("reason", &enum); err != nil {
+		panic(err)
+	}
+	names := map[directorReason]string{}
+	for _, v := range enum.Values {
+		if v.Name != "REASON_COUNT" {
+			names[directorReason(v.Value)] = v.Name
+		}
+	}
+	return names
+})
+
+func reasonName(r directorReason) string { return reasonNames()[r] }
