@@ -35,7 +35,7 @@ var libraries = map[string]string{
 var mayImport = map[string][]string{
 	"internal/model":    {},
 	"internal/maglev":   {},
-	"internal/config":   {"internal/model", "go-yaml"},
+	"internal/config":   {"internal/model", "go-yaml", "sys"}, // sys: inotify
 	"internal/engine":   {"internal/model", "internal/maglev"},
 	"internal/datapath": {"internal/model", "ebpf", "netlink", "sys"},
 	"internal/agent":    {"internal/model", "internal/maglev", "ebpf", "netlink", "sys"},

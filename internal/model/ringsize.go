@@ -18,12 +18,9 @@ const (
 )
 
 // DefaultRingSize returns the slots of a service that does not say how many: the
-// smallest prime that is at least 100 per backend and at least 1,021, or
-// MaxRingSize.
+// smallest prime that is at least 100 per backend and at least 1,021. It is what
+// maglev.DefaultSize returns: neither package may import the other.
 func DefaultRingSize(backends int) uint32 {
-	if backends > MaxRingSize/slotsPerBackend {
-		return MaxRingSize
-	}
 	return nextPrime(uint32(max(minDefaultRing, backends*slotsPerBackend)))
 }
 

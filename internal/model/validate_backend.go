@@ -12,20 +12,20 @@ func (v *validation) backends(i int) {
 	for j := range s.Backends {
 		b := &s.Backends[j]
 		v.backend(i, j)
-		if first, dup := names[b.Name]; dup && b.Name != "" {
-			v.errs.addWithOther(backendPath(i, j, "name"), backendPath(i, first, "name"),
-				"%q is already the name of backends[%d]", b.Name, first)
-		} else {
-			names[b.Name] = j
-		}
 		place := netip.AddrPortFrom(b.Address, b.portIn(s))
 		if first, dup := places[place]; dup && b.Address.IsValid() {
 			v.errs.addWithOther(backendPath(i, j, "address"), backendPath(i, first, "address"),
 				"%s is already backend %q of this service; give one backend a larger weight instead",
 				b.Address, s.Backends[first].Name)
-		} else {
-			places[place] = j
+			continue
 		}
+		places[place] = j
+		if first, dup := names[b.Name]; dup && b.Name != "" {
+			v.errs.addWithOther(backendPath(i, j, "name"), backendPath(i, first, "name"),
+				"%q is already the name of backends[%d]", b.Name, first)
+			continue
+		}
+		names[b.Name] = j
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"weir.io/weir/internal/maglev"
 	"weir.io/weir/internal/model"
 )
 
@@ -275,12 +276,34 @@ func TestSetDefaults(t *testing.T) {
 }
 
 func TestDefaultRingSize(t *testing.T) {
-	for backends, want := range map[int]uint32{
-		0: 1021, 2: 1021, 10: 1021, 11: 1103, 100: 10007, 1000: 100003, 10485: 1048507, 10486: model.MaxRingSize, 65536: model.MaxRingSize,
-	} {
+	for backends, want := range map[int]uint32{0: 1021, 10: 1021, 11: 1103, 100: 10007, 1000: 100003} {
 		if got := model.DefaultRingSize(backends); got != want {
 			t.Errorf("the ring of %d backends has %d slots, want %d", backends, got, want)
 		}
+	}
+	for backends := range 10486 {
+		if got, want := model.DefaultRingSize(backends), maglev.DefaultSize(backends); got != want {
+			t.Fatalf("the model expects %d slots for %d backends, maglev makes %d", got, backends, want)
+		}
+	}
+}
+
+func TestManyBackendsNeedARingSize(t *testing.T) {
+	c := config()
+	c.Services = []model.Service{{Name: "large", VIP: addr("203.0.113.1"), Protocol: model.TCP, Mode: model.IPIP}}
+	for i := range 10486 {
+		b := model.NewBackend()
+		b.Address = netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)})
+		c.Services[0].Backends = append(c.Services[0].Backends, b)
+	}
+	c.SetDefaults()
+	want := "services[0].ring-size: is required for 10486 backends: 100 slots for each are more than the largest ring, 1048573"
+	if err := c.Validate(); err == nil || err.Error() != want {
+		t.Errorf("error %v, want %s", err, want)
+	}
+	c.Services[0].RingSize = model.MaxRingSize
+	if err := c.Validate(); err != nil {
+		t.Errorf("with a ring size: %v", err)
 	}
 }
 

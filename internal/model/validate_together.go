@@ -209,7 +209,7 @@ func (v *validation) limits() {
 		size := s.RingSize
 		if size == 0 {
 			if sizes[len(s.Backends)] == 0 {
-				sizes[len(s.Backends)] = DefaultRingSize(len(s.Backends))
+				sizes[len(s.Backends)] = DefaultRingSize(min(len(s.Backends), MaxRingSize/slotsPerBackend))
 			}
 			size = sizes[len(s.Backends)]
 		}

@@ -1,0 +1,126 @@
+// Package config reads weir's configuration file, strictly: whatever is wrong
+// with it is an error that names file, line and field.
+package config
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"weir.io/weir/internal/model"
+)
+
+// MaxSize bounds a configuration file, in bytes. 65,536 services of 16 backends
+// take about a hundred MiB.
+const MaxSize = 256 << 20
+
+// Error is one thing that is wrong with a file.
+type Error struct {
+	File    string
+	Line    int    // 0: the file as a whole
+	Path    string // of the field, as services[1].backends[0].weight; empty: no field
+	Problem string
+}
+
+// Error returns "weir.yaml:12: services[1].backends[0].weight: what is wrong".
+func (e Error) Error() string {
+	text := e.File + ": "
+	if e.Line > 0 {
+		text = fmt.Sprintf("%s:%d: ", e.File, e.Line)
+	}
+	if e.Path != "" {
+		text += e.Path + ": "
+	}
+	return text + e.Problem
+}
+
+// Errors is everything that is wrong with a file, in the order of its lines.
+type Errors []Error
+
+// Error returns one line per problem.
+func (e Errors) Error() string {
+	lines := make([]string, len(e))
+	for i, one := range e {
+		lines[i] = one.Error()
+	}
+	return strings.Join(lines, "\n")
+}
+
+// Unwrap lets errors.As find an Error.
+func (e Errors) Unwrap() []error {
+	list := make([]error, len(e))
+	for i, one := range e {
+		list[i] = one
+	}
+	return list
+}
+
+// Load reads a configuration from a file. An invalid one gives Errors.
+func Load(path string) (model.Config, error) {
+	text, err := read(path)
+	if err != nil {
+		return model.Config{}, err
+	}
+	return Parse(path, text)
+}
+
+func read(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("open configuration: %w", err)
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, MaxSize+1))
+	if err != nil {
+		return nil, fmt.Errorf("read configuration: %w", err)
+	}
+	if len(text) > MaxSize {
+		return nil, Errors{{File: path, Problem: fmt.Sprintf("is larger than %d bytes", MaxSize)}}
+	}
+	return text, nil
+}
+
+// Parse reads a configuration from YAML text (JSON is YAML too). The name stands
+// for the file in errors. The result has its defaults set and is valid.
+func Parse(name string, text []byte) (model.Config, error) {
+	doc, errs := newDocument(text)
+	var c model.Config
+	if len(errs) == 0 {
+		c, errs = doc.config()
+	}
+	if len(errs) == 0 {
+		c.SetDefaults()
+		errs = doc.invalid(c.Validate())
+	}
+	if len(errs) == 0 {
+		return c, nil
+	}
+	for i := range errs {
+		errs[i].File = name
+	}
+	slices.SortStableFunc(errs, func(a, b Error) int { return a.Line - b.Line })
+	return model.Config{}, errs
+}
+
+// invalid gives what the model's validation found its lines.
+func (d *document) invalid(err error) Errors {
+	if err == nil {
+		return nil
+	}
+	var fields model.FieldErrors
+	if !errors.As(err, &fields) {
+		return Errors{{Problem: err.Error()}}
+	}
+	errs := make(Errors, len(fields))
+	for i, f := range fields {
+		line, _ := d.line(f.Path)
+		errs[i] = Error{Line: line, Path: f.Path, Problem: f.Problem}
+		if other, found := d.line(f.Other); found && other != line {
+			errs[i].Problem += fmt.Sprintf(" (line %d)", other)
+		}
+	}
+	return errs
+}

@@ -1,0 +1,217 @@
+package config
+
+import (
+	"encoding"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/goccy/go-yaml/ast"
+
+	"weir.io/weir/internal/model"
+)
+
+// maxElements bounds the list elements that a file may expand to: aliases make
+// large configurations out of small files.
+const maxElements = 4 << 20
+
+// required lists the keys that a mapping must have, with what may be written
+// there: guessing a port or a mode would send traffic where nobody asked for it.
+var required = map[reflect.Type][][2]string{
+	reflect.TypeFor[model.Service](): {
+		{"name", "any text"},
+		{"vip", "an IP address"},
+		{"protocol", "tcp or udp"},
+		{"port", "443, 8000-8100 or all"},
+		{"mode", "l2dsr, ipip, gue or nat"},
+	},
+	reflect.TypeFor[model.Backend](): {{"address", "an IP address"}},
+}
+
+// config decodes the document. Each key that has a default and is missing has
+// that default, or the zero value that SetDefaults replaces.
+func (d *document) config() (model.Config, Errors) {
+	dec := decoder{document: d, open: make(map[string]bool), fields: make(map[reflect.Type]map[string]int)}
+	var c model.Config
+	dec.value(d.root, reflect.ValueOf(&c).Elem(), nil)
+	// The zero range means the default there, so "all" would become that, silently.
+	if line, given := d.line("director.snat.ports"); given && c.Director.SNAT.Ports.All() && len(dec.errs) == 0 {
+		dec.errs = Errors{{Line: line, Path: "director.snat.ports", Problem: "all is not a range; write 1024-65535, say"}}
+	}
+	return c, dec.errs
+}
+
+// decoder turns nodes into values and collects what is wrong with them.
+type decoder struct {
+	*document
+	errs     Errors
+	elements int
+	open     map[string]bool // anchors whose value is being decoded
+	fields   map[reflect.Type]map[string]int
+}
+
+// path is a field's place in the document, written out only for an error.
+type path struct {
+	parent *path
+	key    string
+	index  int // of a list's element, if key is empty
+}
+
+func (p *path) String() string {
+	switch {
+	case p == nil:
+		return ""
+	case p.key == "":
+		return fmt.Sprintf("%s[%d]", p.parent, p.index)
+	case p.parent == nil:
+		return p.key
+	}
+	return p.parent.String() + "." + p.key
+}
+
+func (d *decoder) fail(n ast.Node, at *path, format string, args ...any) {
+	d.errs = append(d.errs, Error{Line: lineOf(n), Path: at.String(), Problem: fmt.Sprintf(format, args...)})
+}
+
+// value decodes a node into v.
+func (d *decoder) value(n ast.Node, v reflect.Value, at *path) {
+	switch node := n.(type) {
+	case *ast.AnchorNode:
+		name := nameOf(node.Name)
+		d.open[name] = true
+		d.anchors[name] = node.Value
+		d.value(node.Value, v, at)
+		delete(d.open, name)
+		return
+	case *ast.AliasNode:
+		d.alias(node, v, at)
+		return
+	case *ast.TagNode:
+		d.fail(n, at, "tags are not supported: %s", node.Start.Value)
+		return
+	case nil, *ast.NullNode:
+		d.fail(n, at, "has no value")
+		return
+	}
+	if v.Kind() == reflect.Pointer {
+		v.Set(reflect.New(v.Type().Elem()))
+		v = v.Elem()
+	}
+	if text, ok := v.Addr().Interface().(encoding.TextUnmarshaler); ok {
+		d.text(n, text, at)
+		return
+	}
+	switch v.Kind() {
+	case reflect.Struct:
+		d.mapping(n, v, at)
+	case reflect.Slice:
+		d.list(n, v, at)
+	default:
+		d.scalar(n, v, at)
+	}
+}
+
+func (d *decoder) alias(node *ast.AliasNode, v reflect.Value, at *path) {
+	name := nameOf(node.Value)
+	target := d.anchors[name]
+	switch {
+	case target == nil:
+		d.fail(node, at, "there is no anchor &%s before this alias", name)
+	case d.open[name]:
+		d.fail(node, at, "*%s is inside its own anchor", name)
+	default:
+		d.value(target, v, at)
+	}
+}
+
+// list decodes a sequence.
+func (d *decoder) list(n ast.Node, v reflect.Value, at *path) {
+	sequence, ok := n.(*ast.SequenceNode)
+	if !ok {
+		d.fail(n, at, "is %s, not a list", kindOf(n))
+		return
+	}
+	if d.elements += len(sequence.Values); d.elements > maxElements {
+		d.fail(n, at, "the file's lists have more than %d elements", maxElements)
+		return
+	}
+	if len(sequence.Values) == 0 {
+		return // as if it were missing: SetDefaults knows which lists are then empty
+	}
+	list := reflect.MakeSlice(v.Type(), len(sequence.Values), len(sequence.Values))
+	for i, element := range sequence.Values {
+		d.value(element, list.Index(i), &path{parent: at, index: i})
+	}
+	v.Set(list)
+}
+
+// mapping decodes a mapping into a struct by its json names.
+func (d *decoder) mapping(n ast.Node, v reflect.Value, at *path) {
+	mapping, ok := n.(*ast.MappingNode)
+	if !ok {
+		d.fail(n, at, "is %s, not a mapping", kindOf(n))
+		return
+	}
+	if backend, ok := v.Addr().Interface().(*model.Backend); ok {
+		*backend = model.NewBackend()
+	}
+	fields := d.fieldsOf(v.Type())
+	seen := make(map[string]int, len(mapping.Values))
+	for _, entry := range mapping.Values {
+		key := nameOf(entry.Key)
+		here := &path{parent: at, key: key}
+		if _, scalar := entry.Key.(ast.ScalarNode); !scalar || entry.Key.IsMergeKey() {
+			d.fail(entry.Key, at, "%s is not a key that weir reads", entry.Key)
+			continue
+		}
+		if first, dup := seen[key]; dup {
+			d.fail(entry.Key, here, "is already given on line %d", first)
+			continue
+		}
+		seen[key] = lineOf(entry.Key)
+		index, known := fields[key]
+		if !known {
+			d.fail(entry.Key, here, "unknown key (known here: %s)", strings.Join(slices.Sorted(maps.Keys(fields)), ", "))
+			continue
+		}
+		if isNull(entry.Value) {
+			d.fail(entry.Key, here, "has no value%s", hint(v.Field(index)))
+			continue
+		}
+		d.value(entry.Value, v.Field(index), here)
+	}
+	for _, key := range required[v.Type()] {
+		if _, given := seen[key[0]]; !given {
+			d.fail(n, &path{parent: at, key: key[0]}, "is required (%s)", key[1])
+		}
+	}
+}
+
+// hint says what to write where a list is left out on purpose.
+func hint(v reflect.Value) string {
+	if v.Kind() == reflect.Slice {
+		return " (an empty list is [])"
+	}
+	return ""
+}
+
+func isNull(n ast.Node) bool {
+	_, null := n.(*ast.NullNode)
+	return n == nil || null
+}
+
+// fieldsOf maps the json names of a struct to the indexes of its fields.
+func (d *decoder) fieldsOf(t reflect.Type) map[string]int {
+	if known, ok := d.fields[t]; ok {
+		return known
+	}
+	fields := make(map[string]int, t.NumField())
+	for i := range t.NumField() {
+		name, _, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
+		fields[name] = i
+	}
+	d.fields[t] = fields
+	return fields
+}

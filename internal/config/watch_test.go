@@ -1,0 +1,170 @@
+package config_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"weir.io/weir/internal/config"
+)
+
+const deadline = 10 * time.Second
+
+func text(service string) []byte {
+	return []byte("services:\n- {name: " + service + ", vip: 203.0.113.1, protocol: tcp, port: 80, mode: ipip, backends: [{address: 10.0.0.1}]}\n")
+}
+
+func write(t *testing.T, path string, data []byte) {
+	t.Helper()
+	if err := os.WriteFile(path, data, 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func rename(t *testing.T, from, to string) {
+	t.Helper()
+	if err := os.Rename(from, to); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func watch(t *testing.T, path string) <-chan config.Change {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	changes, err := config.Watch(ctx, path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cancel()
+		for range changes {
+		}
+	})
+	return changes
+}
+
+// wantService waits for a valid version of the file with this service.
+func wantService(t *testing.T, changes <-chan config.Change, name string) {
+	t.Helper()
+	select {
+	case c := <-changes:
+		if c.Err != nil {
+			t.Fatalf("instead of service %s: %v", name, c.Err)
+		}
+		if got := c.Config.Services[0].Name; got != name {
+			t.Fatalf("service %s, want %s", got, name)
+		}
+	case <-time.After(deadline):
+		t.Fatalf("service %s was not seen", name)
+	}
+}
+
+func TestWatchSeesWhatWritersDo(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "weir.yaml")
+	write(t, file, text("first"))
+	changes := watch(t, file)
+
+	t.Run("written in place", func(t *testing.T) {
+		write(t, file, text("written"))
+		wantService(t, changes, "written")
+	})
+	t.Run("renamed over", func(t *testing.T) {
+		write(t, filepath.Join(dir, ".weir.yaml.swp"), text("renamed"))
+		rename(t, filepath.Join(dir, ".weir.yaml.swp"), file)
+		wantService(t, changes, "renamed")
+	})
+	t.Run("moved away and made anew", func(t *testing.T) {
+		rename(t, file, file+"~")
+		write(t, file, text("anew"))
+		wantService(t, changes, "anew")
+	})
+	t.Run("bad, then good", func(t *testing.T) {
+		write(t, file, []byte("services: 7\n"))
+		select {
+		case c := <-changes:
+			want := file + ":1: services: is the number 7, not a list"
+			if c.Err == nil || c.Err.Error() != want {
+				t.Fatalf("error %v, want %s", c.Err, want)
+			}
+		case <-time.After(deadline):
+			t.Fatal("the bad file was not seen")
+		}
+		write(t, file, text("good"))
+		wantService(t, changes, "good")
+	})
+	t.Run("SIGHUP reports an unchanged file", func(t *testing.T) {
+		if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
+			t.Fatal(err)
+		}
+		wantService(t, changes, "good")
+	})
+	t.Run("other files are nothing new", func(t *testing.T) {
+		write(t, filepath.Join(dir, "hosts"), []byte("x"))
+		write(t, file, text("good")) // touched, but the same
+		write(t, filepath.Join(dir, "last"), []byte("x"))
+		write(t, file, text("different"))
+		wantService(t, changes, "different")
+	})
+}
+
+// TestWatchSeesKubernetes does what kubelet does to a mounted ConfigMap.
+func TestWatchSeesKubernetes(t *testing.T) {
+	dir := t.TempDir()
+	publish := func(version, service string) {
+		t.Helper()
+		if err := os.Mkdir(filepath.Join(dir, version), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		write(t, filepath.Join(dir, version, "weir.yaml"), text(service))
+		if err := os.Symlink(version, filepath.Join(dir, "..data_tmp")); err != nil {
+			t.Fatal(err)
+		}
+		rename(t, filepath.Join(dir, "..data_tmp"), filepath.Join(dir, "..data"))
+	}
+	publish("..2026_01", "first")
+	file := filepath.Join(dir, "weir.yaml")
+	if err := os.Symlink("..data/weir.yaml", file); err != nil {
+		t.Fatal(err)
+	}
+	changes := watch(t, file)
+	publish("..2026_02", "second")
+	wantService(t, changes, "second")
+	publish("..2026_03", "third")
+	wantService(t, changes, "third")
+}
+
+func TestWatchFindsDirectoryAgain(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "weir")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(dir, "weir.yaml")
+	write(t, file, text("first"))
+	changes := watch(t, file)
+	rename(t, dir, dir+".old")
+	select {
+	case c := <-changes:
+		if c.Err == nil || !strings.Contains(c.Err.Error(), "no such file") {
+			t.Fatalf("error %v, want one about the missing file", c.Err)
+		}
+	case <-time.After(deadline):
+		t.Fatal("the missing file was not reported")
+	}
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	write(t, file, text("again"))
+	wantService(t, changes, "again")
+}
+
+func TestWatchNamesMissingDirectory(t *testing.T) {
+	_, err := config.Watch(t.Context(), filepath.Join(t.TempDir(), "none", "weir.yaml"))
+	if err == nil || !strings.Contains(err.Error(), "none: no such file") {
+		t.Errorf("error %v does not name the missing directory", err)
+	}
+}
