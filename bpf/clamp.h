@@ -13,6 +13,7 @@
 #define TCP_FLAGS_OFFSET 13
 #define TCP_FLAG_SYN 0x02
 #define TCP_OPTIONS_MAX 40
+#define TCP_OPTIONS_MASK 0x3c /* with 4 added: any length that there can be, and a few more */
 #define TCP_OPTION_END 0
 #define TCP_OPTION_NOP 1
 #define TCP_OPTION_MSS 2
@@ -123,10 +124,10 @@ static __always_inline enum host_reason lower_mss(struct __sk_buff *skb, const s
 static __always_inline enum host_reason clamp_mss(struct __sk_buff *skb)
 {
 	struct cursor c = {.at = (void *)(long)skb->data, .end = (void *)(long)skb->data_end};
-	__u8 options[TCP_OPTIONS_MAX] = {};
+	__u8 options[TCP_OPTIONS_MASK + 4] = {};
 	struct host_service *service;
 	struct syn syn = {};
-	__u32 index, at;
+	__u32 index, length, at;
 	__u16 mss;
 
 	if (!find_syn(&c, &syn))
@@ -135,11 +136,19 @@ static __always_inline enum host_reason clamp_mss(struct __sk_buff *skb)
 	service = bpf_map_lookup_elem(&services, &index);
 	if (!index || !service)
 		return HOST_PASS_EGRESS;
-	if (!syn.options || syn.options > sizeof(options) ||
-	    bpf_skb_load_bytes(skb, syn.tcp + sizeof(struct tcphdr), options, syn.options))
+	if (!syn.options)
 		return HOST_CLAMP_ABSENT;
-	at = find_mss(options, syn.options);
-	if (!at || at > sizeof(options) - sizeof(mss))
+	/*
+	 * The verifiers of 6.1 and 6.12 do not follow two comparisons that the compiler
+	 * made one, and call the length zero or huge: give it bounds by arithmetic.
+	 */
+	length = syn.options - 4;
+	barrier_var(length);
+	length = (length & TCP_OPTIONS_MASK) + 4;
+	if (bpf_skb_load_bytes(skb, syn.tcp + sizeof(struct tcphdr), options, length))
+		return HOST_CLAMP_ABSENT;
+	at = find_mss(options, length);
+	if (!at || at > TCP_OPTIONS_MAX - sizeof(mss))
 		return HOST_CLAMP_ABSENT;
 	mss = options[at] << 8 | options[at + 1];
 	if (!service->mss || mss <= service->mss)
