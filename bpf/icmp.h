@@ -116,6 +116,22 @@ static __always_inline enum reason answer_echo(struct xdp_md *ctx, struct packet
 	return ANSWER_ECHO;
 }
 
+static __always_inline int same_address(const struct address *a, const struct address *b)
+{
+	__u32 differ = 0;
+
+#pragma unroll
+	for (int i = 0; i < 4; i++)
+		differ |= ADDRESS_WORD(a, i) ^ ADDRESS_WORD(b, i);
+	return !differ;
+}
+
+/* A short packet may be padded by Ethernet: what is in the frame is not always in the packet. */
+static __always_inline int packet_holds(const struct packet *packet, __u32 end)
+{
+	return end <= packet->l3 + packet->length;
+}
+
 /*
  * Reads the packet inside an error and makes its flow, as the client's packets
  * have it (source and destination swapped), the packet's flow. Eight bytes of
@@ -155,8 +171,11 @@ static __always_inline enum reason parse_quoted(struct xdp_md *ctx, struct packe
 	}
 	if (flow.protocol != IPPROTO_TCP && flow.protocol != IPPROTO_UDP)
 		return PASS_NO_SERVICE;
+	/* Errors go to the source: one that quotes another is about no flow of this VIP. */
+	if (!same_address(&flow.destination, &packet->flow.destination))
+		return PASS_NO_SERVICE;
 	ports = l4_at(ctx, offset);
-	if ((void *)(ports + 1) > frame_end(ctx))
+	if ((void *)(ports + 1) > frame_end(ctx) || !packet_holds(packet, offset + sizeof(*ports)))
 		return PASS_MALFORMED;
 	flow.source_port = ports->dest;
 	flow.destination_port = ports->source;
@@ -171,7 +190,8 @@ static __always_inline enum reason parse_icmp(struct xdp_md *ctx, struct packet 
 {
 	struct icmp_header *icmp = l4_header(ctx, packet);
 
-	if ((void *)(icmp + 1) > frame_end(ctx))
+	if ((void *)(icmp + 1) > frame_end(ctx) ||
+	    !packet_holds(packet, packet->l4 + sizeof(*icmp)))
 		return PASS_MALFORMED;
 	if (is_error(icmp->type, packet->flow.ipv6))
 		return parse_quoted(ctx, packet);

@@ -27,19 +27,16 @@ func (s scenario) passRows() []row {
 		other = model.UDP
 	}
 	from := l4(s.protocol, clientPort, servicePort)
-	pass := func(name string, headers ...packet.Header) row {
-		return row{name: name, in: build(headers...)}.passed(directorReasonPASS_NO_SERVICE)
-	}
 	tagged := row{name: "VIP of another segment", in: packet.Build(append([]packet.Header{arrived, packet.VLANTag{ID: 9}}, s.data(10)...)...)}
 	return []row{
-		pass("unknown port", ip(s.client, s.vip), l4(s.protocol, clientPort, otherPort)),
-		pass("unknown address", ip(s.client, vipAddress(is4, 0xfff)), from),
-		pass("from the service's port", ip(s.vip, s.client), l4(s.protocol, servicePort, clientPort)),
-		pass("other protocol, same port", ip(s.client, s.vip), l4(other, clientPort, servicePort)),
-		pass("GRE", withProtocol(ip(s.client, s.vip), 47), packet.Zeros(20)),
-		pass("ESP", withProtocol(ip(s.client, s.vip), 50), packet.Zeros(20)),
-		pass("no next header", withProtocol(ip(s.client, s.vip), packet.NoNextHeader)),
-		pass("the other family's ICMP", withProtocol(ip(s.client, s.vip), icmpOf(clientOf(!is4))), packet.Bytes{8, 0, 0, 0, 0, 0, 0, 0}),
+		s.pass("unknown port", ip(s.client, s.vip), l4(s.protocol, clientPort, otherPort)),
+		s.pass("unknown address", ip(s.client, vipAddress(is4, 0xfff)), from),
+		s.pass("from the service's port", ip(s.vip, s.client), l4(s.protocol, servicePort, clientPort)),
+		s.pass("other protocol, same port", ip(s.client, s.vip), l4(other, clientPort, servicePort)),
+		s.pass("GRE", withProtocol(ip(s.client, s.vip), 47), packet.Zeros(20)),
+		s.pass("ESP", withProtocol(ip(s.client, s.vip), 50), packet.Zeros(20)),
+		s.pass("no next header", withProtocol(ip(s.client, s.vip), packet.NoNextHeader)),
+		s.pass("the other family's ICMP", withProtocol(ip(s.client, s.vip), icmpOf(clientOf(!is4))), packet.Bytes{8, 0, 0, 0, 0, 0, 0, 0}),
 		tagged.passed(directorReasonPASS_NO_SERVICE),
 	}
 }
