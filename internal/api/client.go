@@ -1,0 +1,108 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"mime"
+	"net"
+	"net/http"
+	"syscall"
+	"time"
+
+	"weir.io/weir/internal/model"
+)
+
+// Bounds on what a client waits for and holds.
+const (
+	clientTimeout = time.Minute
+	answerBytes   = 1 << 30
+)
+
+// Client asks a director. Its errors are those of the connection, or a Problem.
+type Client struct {
+	socket string
+	http   http.Client
+}
+
+// NewClient returns a client of the director that listens on the socket.
+func NewClient(socket string) *Client {
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		dialer := net.Dialer{Timeout: dialTimeout}
+		return dialer.DialContext(ctx, "unix", socket)
+	}
+	return &Client{
+		socket: socket,
+		http:   http.Client{Timeout: clientTimeout, Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}},
+	}
+}
+
+// Status returns what the director says about itself.
+func (c *Client) Status(ctx context.Context) (Status, error) { return get[Status](ctx, c, "status") }
+
+// Services returns the services as they are in the kernel.
+func (c *Client) Services(ctx context.Context) ([]model.ServiceStatus, error) {
+	return get[[]model.ServiceStatus](ctx, c, "services")
+}
+
+// Backends returns the backends of every service as they are in the kernel.
+func (c *Client) Backends(ctx context.Context) ([]Backend, error) {
+	return get[[]Backend](ctx, c, "backends")
+}
+
+// Config returns the configuration that runs.
+func (c *Client) Config(ctx context.Context) (model.Config, error) {
+	return get[model.Config](ctx, c, "config")
+}
+
+func get[T any](ctx context.Context, c *Client, what string) (value T, err error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://director/v1/"+what, nil)
+	if err != nil {
+		return value, fmt.Errorf("ask for %s: %w", what, err)
+	}
+	response, err := c.http.Do(request)
+	if err != nil {
+		return value, c.connectError(err)
+	}
+	defer response.Body.Close()
+	body := json.NewDecoder(io.LimitReader(response.Body, answerBytes))
+	if response.StatusCode != http.StatusOK {
+		return value, readProblem(response, body)
+	}
+	if err := body.Decode(&value); err != nil {
+		return value, fmt.Errorf("read the answer about %s: %w", what, err)
+	}
+	return value, nil
+}
+
+// connectError says what a refused connection means.
+func (c *Client) connectError(err error) error {
+	switch {
+	case errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED):
+		return fmt.Errorf("no director listens on %s: start one with \"weir run\", or name its --socket (%w)", c.socket, root(err))
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("may not use %s: be root or in its group (%w)", c.socket, root(err))
+	}
+	return fmt.Errorf("ask the director on %s: %w", c.socket, err)
+}
+
+// root returns the system's own error: what wraps it repeats the socket.
+func root(err error) error {
+	var errno syscall.Errno
+	if errors.As(err, &errno) {
+		return errno
+	}
+	return err
+}
+
+func readProblem(response *http.Response, body *json.Decoder) error {
+	media, _, _ := mime.ParseMediaType(response.Header.Get("Content-Type"))
+	var problem Problem
+	if media != problemType || body.Decode(&problem) != nil {
+		return Problem{Title: response.Status, Status: response.StatusCode}
+	}
+	return problem
+}

@@ -1,0 +1,89 @@
+// Package api is what a running director can be asked: HTTP and JSON over a unix
+// socket, the server and the client.
+package api
+
+import (
+	"time"
+
+	"weir.io/weir/internal/model"
+)
+
+// DefaultSocket is where a director listens when nothing else is said.
+const DefaultSocket = "/run/weir/director.sock"
+
+// Datapath is where packet counters and the kernel's view come from.
+type Datapath interface {
+	Status() (model.DatapathStatus, error)
+}
+
+// Daemon is the process that runs the director.
+type Daemon interface {
+	// Config returns the configuration that runs, with its defaults.
+	Config() model.Config
+	// Info returns what the process knows about itself.
+	Info() Info
+}
+
+// Info is what a director's process knows about itself.
+type Info struct {
+	Version string    `json:"version"`
+	PID     int       `json:"pid"`
+	Started time.Time `json:"started"`
+	File    string    `json:"file"`    // of the configuration
+	Applied time.Time `json:"applied"` // when that configuration began to run
+	// Refused is what is wrong with the file as it is now; the configuration that
+	// runs is an earlier version of it. Empty: the file is what runs.
+	Refused string `json:"refused,omitempty"`
+}
+
+// Status is what a director says about itself: the answer to GET /v1/status.
+type Status struct {
+	Info
+	Interfaces []model.InterfaceStatus `json:"interfaces"`
+	Services   int                     `json:"services"` // in the kernel
+	Backends   int                     `json:"backends"` // in the kernel, once per service
+	RingMemory uint64                  `json:"ring-memory"`
+	Limits     model.Limits            `json:"limits"`
+	Reasons    []model.Counter         `json:"reasons"`
+}
+
+// Backend is a backend and whose it is: an element of GET /v1/backends.
+type Backend struct {
+	Service string `json:"service"`
+	model.BackendStatus
+}
+
+// newStatus puts together what the process and the kernel say.
+func newStatus(daemon Daemon, d model.DatapathStatus) Status {
+	s := Status{
+		Info:       daemon.Info(),
+		Interfaces: orEmpty(d.Interfaces),
+		Services:   len(d.Services),
+		RingMemory: d.RingMemory,
+		Limits:     daemon.Config().Director.Limits,
+		Reasons:    orEmpty(d.Reasons),
+	}
+	for _, service := range d.Services {
+		s.Backends += len(service.Backends)
+	}
+	return s
+}
+
+// backendsOf lists the backends of every service.
+func backendsOf(d model.DatapathStatus) []Backend {
+	list := []Backend{}
+	for _, s := range d.Services {
+		for _, b := range s.Backends {
+			list = append(list, Backend{Service: s.Name, BackendStatus: b})
+		}
+	}
+	return list
+}
+
+// orEmpty makes JSON say [] and not null.
+func orEmpty[T any](list []T) []T {
+	if list == nil {
+		return []T{}
+	}
+	return list
+}
