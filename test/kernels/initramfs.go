@@ -18,6 +18,9 @@ type binary struct {
 	args []string // flags of the test binary
 }
 
+// inGuest is its directory's name in the guest: tests run in this order.
+func (b binary) inGuest(position int) string { return fmt.Sprintf("%02d-%s", position, b.name) }
+
 // compile builds the tests and the guest's init into dir, statically linked.
 func compile(dir string, packages []string, run string) ([]binary, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -78,7 +81,7 @@ func pack(path string, k kernel, tests []binary) (err error) {
 		a.bytes(fmt.Sprintf("modules/%02d-%s.ko", i, m.name), m.data)
 	}
 	for i, t := range tests {
-		dir := fmt.Sprintf("tests/%d-%s", i, t.name)
+		dir := "tests/" + t.inGuest(i)
 		a.directory(dir)
 		a.file(dir+"/test", t.path)
 		a.bytes(dir+"/args", []byte(strings.Join(t.args, "\n")))

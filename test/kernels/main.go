@@ -64,6 +64,6 @@ func test(dir, version string, tests []binary, timeout time.Duration) (tally, er
 	r := newReport(os.Stdout, k.release)
 	bootErr := boot(k, initramfs, filepath.Join(dir, version+".log"), timeout, r)
 	err = errors.Join(bootErr, r.verdict(tests))
-	fmt.Printf("%s: %v (%.0f s)\n", k.release, r.total, time.Since(start).Seconds())
-	return r.total, err
+	fmt.Printf("%s: %v (%.0f s)\n", k.release, r.total(), time.Since(start).Seconds())
+	return r.total(), err
 }

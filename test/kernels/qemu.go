@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -46,7 +47,7 @@ func boot(k kernel, initramfs, log string, timeout time.Duration, r *report) err
 		return fmt.Errorf("run the guest: %w\n%s", err, tail(log))
 	}
 	if !r.done {
-		return fmt.Errorf("the guest stopped before its tests ended\n%s", tail(log))
+		return errors.New(tail(log))
 	}
 	return complaints(log)
 }

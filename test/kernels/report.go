@@ -22,53 +22,61 @@ func (t tally) String() string {
 	return fmt.Sprintf("%d passed, %d failed, %d skipped", t.passed, t.failed, t.skipped)
 }
 
+// result is how a test binary ended.
+type result struct {
+	status string
+	tally
+}
+
 // report reads what the guest prints: lines of "go test -v", and the init's own,
 // which begin with "guest: ". It prints on what is not simply a test that passes.
 type report struct {
 	out     io.Writer
 	release string
-	total   tally
-	exits   map[string]string // test binary -> exit status
+	current tally
+	results map[string]result
 	done    bool
-	since   []string // lines since the last result, shown when it is a failure
+	since   []string // lines since the last result, shown when the next is a failure
 }
 
 func newReport(out io.Writer, release string) *report {
-	return &report{out: out, release: release, exits: map[string]string{}}
+	return &report{out: out, release: release, results: map[string]result{}}
 }
 
 func (r *report) line(line string) {
 	trimmed := strings.TrimSpace(line)
 	switch {
 	case strings.HasPrefix(line, "guest: exit "):
-		if f := strings.Fields(line); len(f) == 4 {
-			r.exits[f[2]] = f[3]
-			if f[3] != "0" {
-				r.show()
-			}
-		}
-		r.since = nil
+		r.exit(strings.Fields(line))
 	case line == "guest: done":
 		r.done = true
-	case strings.HasPrefix(line, "guest: "):
-		fmt.Fprintf(r.out, "%s: %s\n", r.release, strings.TrimPrefix(line, "guest: "))
 	case strings.HasPrefix(trimmed, "--- PASS"):
-		r.total.passed++
+		r.current.passed++
 	case strings.HasPrefix(trimmed, "--- SKIP"):
-		r.total.skipped++
+		r.current.skipped++
 		r.since = append(r.since, line)
 		r.show()
 	case strings.HasPrefix(trimmed, "--- FAIL"):
-		r.total.failed++
+		r.current.failed++
 		r.since = append(r.since, line)
 		r.show()
-	case strings.HasPrefix(trimmed, "=== "):
-		if strings.HasPrefix(line, "=== RUN") && !strings.Contains(line, "/") {
-			r.since = nil
-		}
-	default:
+	case strings.HasPrefix(line, "=== RUN") && !strings.Contains(line, "/"):
+		r.since = nil
+	case !strings.HasPrefix(trimmed, "=== "):
 		r.since = append(r.since, line)
 	}
+}
+
+// exit takes "guest: exit NAME STATUS".
+func (r *report) exit(fields []string) {
+	if len(fields) != 4 {
+		return
+	}
+	if fields[3] != "0" {
+		r.show()
+	}
+	r.results[fields[2]] = result{fields[3], r.current}
+	r.current, r.since = tally{}, nil
 }
 
 func (r *report) show() {
@@ -78,23 +86,32 @@ func (r *report) show() {
 	r.since = nil
 }
 
-// verdict is nil only if every test binary ran and said that it passed.
+func (r *report) total() tally {
+	total := r.current
+	for _, result := range r.results {
+		total.add(result.tally)
+	}
+	return total
+}
+
+// verdict is nil only if the guest came to its end and every test binary ran, passed
+// tests and failed none.
 func (r *report) verdict(tests []binary) error {
 	var errs []error
 	for i, t := range tests {
-		status, ran := r.exits[fmt.Sprintf("%d-%s", i, t.name)]
+		result, ran := r.results[t.inGuest(i)]
 		switch {
 		case !ran:
 			errs = append(errs, fmt.Errorf("%s did not run to its end", t.dir))
-		case status != "0":
-			errs = append(errs, fmt.Errorf("%s ended with status %s", t.dir, status))
+		case result.status != "0":
+			errs = append(errs, fmt.Errorf("%s ended with status %s", t.dir, result.status))
+		case result.passed == 0:
+			errs = append(errs, fmt.Errorf("%s passed no test", t.dir))
 		}
-	}
-	if r.total.passed == 0 {
-		errs = append(errs, errors.New("no test passed"))
 	}
 	if !r.done {
 		r.show()
+		errs = append(errs, errors.New("the guest stopped before its tests ended"))
 	}
 	return errors.Join(errs...)
 }

@@ -1,0 +1,150 @@
+package weir_test
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"weir.io/weir/internal/config"
+)
+
+// block is a fenced block of a document.
+type block struct {
+	file     string
+	line     int    // of its fence
+	language string // what the fence says: yaml, sh, json, ...
+	lines    []string
+}
+
+func (b block) String() string { return fmt.Sprintf("%s:%d", b.file, b.line) }
+
+// blocks returns the fenced blocks of README.md and docs/ in these languages.
+func blocks(t *testing.T, languages ...string) []block {
+	t.Helper()
+	docs, err := filepath.Glob("docs/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found []block
+	for _, file := range append(docs, "README.md") {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, b := range fenced(file, data) {
+			for _, language := range languages {
+				if b.language == language {
+					found = append(found, b)
+				}
+			}
+		}
+	}
+	return found
+}
+
+func fenced(file string, data []byte) []block {
+	var found []block
+	var open *block
+	scanner := bufio.NewScanner(bytes.NewReader(data))
+	for number := 1; scanner.Scan(); number++ {
+		fence, isFence := strings.CutPrefix(strings.TrimSpace(scanner.Text()), "```")
+		switch {
+		case isFence && open == nil:
+			open = &block{file: file, line: number, language: fence}
+		case isFence:
+			found = append(found, *open)
+			open = nil
+		case open != nil:
+			open.lines = append(open.lines, scanner.Text())
+		}
+	}
+	return found
+}
+
+var configKey = regexp.MustCompile(`^(director|directors|agent|services):`)
+
+// A block whose first key is one of the configuration's is a file that a reader will
+// copy: it must load as it stands.
+func TestDocumentedConfigurationsLoad(t *testing.T) {
+	loaded := 0
+	for _, b := range blocks(t, "yaml") {
+		text := strings.Join(b.lines, "\n") + "\n"
+		first := ""
+		for _, line := range b.lines {
+			if line != "" && !strings.HasPrefix(line, "#") {
+				first = line
+				break
+			}
+		}
+		if !configKey.MatchString(first) {
+			continue
+		}
+		loaded++
+		if _, err := config.Parse(b.String(), []byte(text)); err != nil {
+			t.Error(err)
+		}
+	}
+	if loaded == 0 {
+		t.Error("README.md and docs show no configuration")
+	}
+}
+
+var (
+	weirLine = regexp.MustCompile(`^(?:[$#] )?(?:sudo )?(?:bin/|\./bin/|/)?weir((?: +[^ |>&#;]+)*)`)
+	makeLine = regexp.MustCompile(`^(?:[$#] )?(?:sudo )?make ([a-z-]+)`)
+)
+
+// Every command that a document shows exists, with its flags. It is asked for its
+// help, which reads the flags and does nothing.
+func TestDocumentedCommandsExist(t *testing.T) {
+	weir := filepath.Join(t.TempDir(), "weir")
+	if out, err := exec.Command("go", "build", "-o", weir, "./cmd/weir").CombinedOutput(); err != nil {
+		t.Fatalf("build weir: %v\n%s", err, out)
+	}
+	for _, b := range blocks(t, "sh", "console", "shell", "bash") {
+		for _, line := range b.lines {
+			if match := weirLine.FindStringSubmatch(strings.TrimSpace(line)); match != nil {
+				args := append(strings.Fields(match[1]), "--help")
+				if out, err := exec.Command(weir, args...).CombinedOutput(); err != nil {
+					t.Errorf("%v: %s: %v\n%s", b, line, err, out)
+				}
+			}
+		}
+	}
+}
+
+func TestDocumentedTargetsExist(t *testing.T) {
+	help, err := exec.Command("make", "help").Output()
+	if err != nil {
+		t.Fatal("make help:", err)
+	}
+	for _, b := range blocks(t, "sh", "console", "shell", "bash") {
+		for _, line := range b.lines {
+			match := makeLine.FindStringSubmatch(strings.TrimSpace(line))
+			if match != nil && !strings.Contains(string(help), "make "+match[1]+" ") {
+				t.Errorf("%v: %s: make help does not list it", b, line)
+			}
+		}
+	}
+}
+
+// Every target is documented, and nothing else is: what make help prints is the
+// whole of it.
+func TestTargetsAreDocumented(t *testing.T) {
+	data, err := os.ReadFile("Makefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range strings.Split(string(data), "\n") {
+		if target, found := strings.CutPrefix(line, ".PHONY: "); found &&
+			!regexp.MustCompile(`(?m)^`+target+`:.*## .+`).Match(data) {
+			t.Errorf("make %s has no ## comment", target)
+		}
+	}
+}
