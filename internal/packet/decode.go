@@ -46,6 +46,10 @@ func (c *cursor) decode(l layer) error {
 		c.network = h
 	case *layers.IPv6:
 		c.network = h
+	case *layers.IPv6Fragment:
+		if h.FragmentOffset > 0 || h.MoreFragments { // as gopacket does for IPv4
+			c.next = gopacket.LayerTypeFragment
+		}
 	case *layers.UDP:
 		c.next = gopacket.LayerTypePayload
 		if h.DstPort == guePort {
@@ -88,7 +92,7 @@ func (e *extension) LayerContents() []byte { return e.Contents }
 // what this package does not know.
 func (c *cursor) newLayer() layer {
 	for _, l := range []layer{
-		&layers.Ethernet{}, &layers.Dot1Q{}, &layers.IPv4{}, &layers.IPv6{}, &extension{}, &layers.IPv6Fragment{},
+		&layers.Ethernet{}, &layers.Dot1Q{}, &layers.IPv4{}, &layers.IPv6{}, &layers.IPv6Fragment{}, &extension{},
 		&layers.IPSecAH{}, &layers.TCP{}, &layers.UDP{}, &layers.ICMPv4{}, &layers.ICMPv6{}, &gue{},
 	} {
 		if l.CanDecode().Contains(c.next) {

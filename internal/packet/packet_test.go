@@ -169,6 +169,9 @@ func TestFragmentsReassemble(t *testing.T) {
 		t.Fatalf("%d fragments, want 3", len(six))
 	}
 	for i, f := range six {
+		if err := VerifyChecksums(f); err != nil {
+			t.Errorf("fragment %d: %v", i, err)
+		}
 		var h layers.IPv6Fragment
 		if err := h.DecodeFromBytes(f[54:], gopacket.NilDecodeFeedback); err != nil {
 			t.Fatal(err)
