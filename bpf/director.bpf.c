@@ -151,6 +151,8 @@ static __always_inline enum reason balance(struct xdp_md *ctx, struct packet *pa
 	} else {
 		if (is_icmp(&packet->flow)) {
 			reason = parse_icmp(ctx, packet);
+			if (reason == PASS_NO_SERVICE)
+				return leave_to_kernel(packet);
 			if (reason != CONTINUE)
 				return reason;
 		}

@@ -193,10 +193,12 @@ static __always_inline enum reason parse_icmp(struct xdp_md *ctx, struct packet 
 	if ((void *)(icmp + 1) > frame_end(ctx) ||
 	    !packet_holds(packet, packet->l4 + sizeof(*icmp)))
 		return PASS_MALFORMED;
+	/* The rest of it is elsewhere: the kernel puts it together. */
+	if (packet->flags & PACKET_FRAGMENT_FIRST)
+		return PASS_NO_SERVICE;
 	if (is_error(icmp->type, packet->flow.ipv6))
 		return parse_quoted(ctx, packet);
 	if (icmp->type == (packet->flow.ipv6 ? ICMPV6_ECHO_REQUEST : ICMP_ECHO_REQUEST) && !icmp->code &&
-	    !(packet->flags & PACKET_FRAGMENT_FIRST) &&
 	    is_vip(packet->flow.segment, &packet->flow.destination, packet->flow.ipv6))
 		return answer_echo(ctx, packet);
 	return PASS_NO_SERVICE;

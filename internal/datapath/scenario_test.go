@@ -238,7 +238,7 @@ func tos(ip []byte) uint8 {
 // sumKnown says whether GUE over IPv6 carries a UDP checksum: where the inner
 // packet's own one gives it for free.
 func sumKnown(headers []packet.Header) bool {
-	if h, isIPv4 := headers[0].(packet.IPv4Header); isIPv4 && (h.MF || h.Offset > 0) {
+	if len(headers) < 2 { // the bytes of a fragment
 		return false
 	}
 	switch h := headers[1].(type) {

@@ -1,0 +1,116 @@
+package datapath
+
+import (
+	"runtime"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"weir.io/weir/internal/packet"
+)
+
+// A packet that would not fit its backend's path is answered with an ICMP error
+// from the VIP that says what would.
+func TestTooBig(t *testing.T) {
+	w := &testWorld{}
+	scenarios := w.scenarios(func(wayTo) bool { return true })
+	d := loadTestDirector(t, w)
+	for _, s := range scenarios {
+		t.Run(s.name, func(t *testing.T) { d.check(t, s.tooBigRows()) })
+	}
+}
+
+func (s scenario) tooBigRows() (rows []row) {
+	for name, tags := range map[string][]packet.Header{
+		"untagged": nil,
+		"one tag":  {packet.VLANTag{Priority: 3}},
+		"two tags": {packet.VLANTag{TPID: packet.EtherTypeQinQ}, packet.VLANTag{Priority: 3}},
+	} {
+		for _, size := range []int{1501, 1502, 3000, 9000} {
+			rows = append(rows, s.tooBig(name, tags, s.sized(size)))
+		}
+	}
+	free := s.sized(1501)
+	if four, is4 := free[0].(packet.IPv4Header); is4 {
+		four.DF = false
+		rows = append(rows, s.tooBig("without DF", nil, append([]packet.Header{four}, free[1:]...)))
+	}
+	super := row{name: "longer than any link's MTU", in: build(s.sized(9001)...)}
+	return append(rows, super.dropped(directorReasonDROP_SUPER_FRAME, s.testService))
+}
+
+// tooBig is the row of a packet that is answered; tags go back as they came.
+func (s scenario) tooBig(name string, tags, headers []packet.Header) row {
+	in := packet.Build(append(append([]packet.Header{arrived}, tags...), headers...)...)
+	answer := append([]packet.Header{packet.EthernetHeader{Dst: clientMAC, Src: ownMAC}}, tags...)
+	inner := packet.Build(headers...)
+	if s.vip.Is4() {
+		answer = append(answer, packet.IPv4Header{Src: s.vip, Dst: s.client, TTL: 64},
+			packet.ICMPv4Header{Type: packet.Unreachable, Code: packet.FragmentationNeeded, Rest: 1500}, packet.Bytes(inner[:508]))
+	} else {
+		answer = append(answer, packet.IPv6Header{Src: s.vip, Dst: s.client, HopLimit: 64},
+			packet.ICMPv6Header{Type: packet.PacketTooBig, Rest: 1500}, packet.Bytes(inner[:1232]))
+	}
+	return row{name: name, in: in}.answered(directorReasonANSWER_TOO_BIG, packet.Build(answer...))
+}
+
+// Without a budget nothing is answered; and never an error about an error.
+func TestTooBigLimited(t *testing.T) {
+	w := &testWorld{silent: true}
+	scenarios := w.scenarios(notNAT)
+	d := loadTestDirector(t, w)
+	for _, s := range scenarios {
+		limited := row{name: s.name, in: build(s.sized(1501)...)}
+		about := row{name: s.name + ", an error", in: build(s.router(), icmpErrors(s.vip.Is4())[0].header,
+			packet.Quote(1600, append(s.reply(servicePort), packet.Zeros(1600))...))}
+		d.check(t, []row{
+			limited.dropped(directorReasonDROP_TOO_BIG_LIMITED, s.testService),
+			about.dropped(directorReasonDROP_TOO_BIG_LIMITED, s.testService),
+		})
+	}
+}
+
+// One CPU answers as many packets in a second as it may.
+func TestTooBigRate(t *testing.T) {
+	const rate = 3
+	runtime.LockOSThread() // and never unlocked: the thread keeps its one CPU
+	var one unix.CPUSet
+	one.Set(0)
+	if err := unix.SchedSetaffinity(0, &one); err != nil {
+		t.Fatalf("stay on one CPU: %v", err)
+	}
+	w := &testWorld{settings: directorSettings{IcmpRate: rate}}
+	s := scenario{testService: w.add(testService{vip: vipAddress(true, 1), protocol: 6, port: singlePort(servicePort),
+		backends: []testBackend{{}}}), client: client4}
+	d := loadTestDirector(t, w)
+	frame := build(s.sized(1501)...)
+	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); {
+		began := monotonicSecond(t)
+		answers := 0
+		for range 2 * rate {
+			if action, _ := d.run(t, frame, 0); action == xdpTX {
+				answers++
+			}
+		}
+		if monotonicSecond(t) != began {
+			continue // part of them were of the next second's budget
+		}
+		if answers > rate {
+			t.Fatalf("%d answers in a second, want at most %d", answers, rate)
+		}
+		if answers == rate {
+			return
+		}
+	}
+	t.Errorf("no second with %d answers", rate)
+}
+
+func monotonicSecond(t *testing.T) int64 {
+	t.Helper()
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+		t.Fatalf("read the clock: %v", err)
+	}
+	return now.Sec
+}
