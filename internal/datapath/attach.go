@@ -1,0 +1,198 @@
+package datapath
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"weir.io/weir/internal/model"
+)
+
+// attachment is the director on one interface.
+type attachment struct {
+	link  link.Link
+	index int
+}
+
+func (a *attachment) close() { a.link.Close() }
+
+func (k *kernel) linkPin(name string) string { return filepath.Join(k.pin, "xdp-"+name) }
+
+// attach makes the program run on exactly these interfaces. A link that is
+// pinned already is given the program in one step: no packet sees none.
+func (d *Datapath) attach(interfaces []string) error {
+	for _, name := range interfaces {
+		iface, err := netlink.LinkByName(name)
+		if err != nil {
+			return fmt.Errorf("interface %s: %w", name, err)
+		}
+		if err := d.attachTo(iface); err != nil {
+			return fmt.Errorf("attach to %s: %w", name, err)
+		}
+	}
+	pins, err := filepath.Glob(d.kernel.linkPin("*"))
+	if err != nil {
+		return err
+	}
+	for _, pin := range pins {
+		name := filepath.Base(pin)[len("xdp-"):]
+		if slices.Contains(interfaces, name) {
+			continue
+		}
+		if a := d.attached[name]; a != nil {
+			a.close()
+			delete(d.attached, name)
+		}
+		if err := unpinLink(pin); err != nil {
+			return fmt.Errorf("detach from %s: %w", name, err)
+		}
+		d.log.Info("detached", "interface", name)
+	}
+	return nil
+}
+
+func (d *Datapath) attachTo(iface netlink.Link) error {
+	name, index := iface.Attrs().Name, iface.Attrs().Index
+	if a := d.attached[name]; a != nil {
+		if a.index == index {
+			return nil
+		}
+		// The interface was made anew under its name; the kernel let go of the old.
+		a.close()
+		delete(d.attached, name)
+	}
+	pin := d.kernel.linkPin(name)
+	adopted, err := d.adopt(pin, index)
+	if err != nil {
+		return err
+	}
+	if adopted != nil {
+		d.attached[name] = &attachment{adopted, index}
+		d.log.Info("adopted", "interface", name)
+		return nil
+	}
+	fresh, err := d.attachXDP(iface)
+	if err != nil {
+		return err
+	}
+	if err := fresh.Pin(pin); err != nil {
+		fresh.Close()
+		return fmt.Errorf("pin link: %w", err)
+	}
+	d.attached[name] = &attachment{fresh, index}
+	return nil
+}
+
+// adopt takes over the link that is pinned for an interface, if it still is on it.
+func (d *Datapath) adopt(pin string, index int) (link.Link, error) {
+	pinned, err := link.LoadPinnedLink(pin, nil)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open pinned link: %w", err)
+	}
+	info, err := pinned.Info()
+	if err == nil && info.XDP() != nil && int(info.XDP().Ifindex) == index {
+		if err := pinned.Update(d.kernel.program); err != nil {
+			pinned.Close()
+			return nil, fmt.Errorf("replace program: %w", err)
+		}
+		return pinned, nil
+	}
+	pinned.Close()
+	return nil, unpinLink(pin)
+}
+
+func (d *Datapath) attachXDP(iface netlink.Link) (link.Link, error) {
+	name := iface.Attrs().Name
+	options := link.XDPOptions{Program: d.kernel.program, Interface: iface.Attrs().Index, Flags: link.XDPDriverMode}
+	if d.options.Mode == model.XDPGeneric {
+		options.Flags = link.XDPGenericMode
+	}
+	l, err := link.AttachXDP(options)
+	if err != nil && d.options.Mode == model.XDPAuto && errors.Is(err, unix.EOPNOTSUPP) {
+		d.log.Warn("driver has no native XDP: using generic XDP, which is slow", "interface", name)
+		options.Flags = link.XDPGenericMode
+		l, err = link.AttachXDP(options)
+	}
+	switch {
+	case err == nil:
+		d.log.Info("attached", "interface", name, "xdp", xdpMode(iface.Attrs().Index))
+		return l, nil
+	case errors.Is(err, unix.EBUSY), errors.Is(err, unix.EEXIST):
+		return nil, fmt.Errorf("another XDP program%s is attached: remove it (ip link set dev %s xdp off, or its owner): %w",
+			programID(iface), name, err)
+	case errors.Is(err, unix.EOPNOTSUPP):
+		return nil, fmt.Errorf("driver has no native XDP (director.xdp: generic is the slow way out): %w", err)
+	case errors.Is(err, unix.ERANGE), errors.Is(err, unix.EINVAL):
+		return nil, fmt.Errorf("driver refuses XDP; often the MTU (%d) or receive offloads (LRO, too many queues) are why: %w",
+			iface.Attrs().MTU, err)
+	}
+	return nil, err
+}
+
+// programID names the foreign program, if the kernel tells.
+func programID(iface netlink.Link) string {
+	if xdp := iface.Attrs().Xdp; xdp != nil && xdp.Attached {
+		return fmt.Sprintf(" (id %d)", xdp.ProgId)
+	}
+	return ""
+}
+
+// xdpMode says how the program on an interface runs.
+func xdpMode(index int) string {
+	iface, err := netlink.LinkByIndex(index)
+	if err != nil || iface.Attrs().Xdp == nil {
+		return ""
+	}
+	switch iface.Attrs().Xdp.AttachMode {
+	case nl.XDP_ATTACHED_DRV:
+		return string(model.XDPNative)
+	case nl.XDP_ATTACHED_SKB:
+		return string(model.XDPGeneric)
+	case nl.XDP_ATTACHED_HW:
+		return "offloaded"
+	}
+	return ""
+}
+
+// unpinLink removes a pin, and with the last reference the program from its hook.
+func unpinLink(pin string) error {
+	l, err := link.LoadPinnedLink(pin, nil)
+	if err != nil {
+		return fmt.Errorf("open pinned link: %w", err)
+	}
+	return errors.Join(l.Unpin(), l.Close())
+}
+
+// Detach removes the datapath that is pinned in a directory: from then on the
+// kernel gets every packet. Nothing pinned is no error.
+func Detach(pin string) error {
+	links, err := filepath.Glob(filepath.Join(pin, "xdp-*"))
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, l := range links {
+		errs = append(errs, unpinLink(l))
+	}
+	maps, err := filepath.Glob(filepath.Join(pin, "maps-*"))
+	for _, dir := range maps {
+		errs = append(errs, os.RemoveAll(dir))
+	}
+	if err := errors.Join(append(errs, err)...); err != nil {
+		return fmt.Errorf("detach: %w", err)
+	}
+	if err := os.Remove(pin); err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ENOTEMPTY) {
+		return fmt.Errorf("remove %s: %w", pin, err)
+	}
+	return nil
+}

@@ -1,0 +1,148 @@
+package datapath
+
+import (
+	"fmt"
+	"net/netip"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"weir.io/weir/internal/model"
+)
+
+// backendKey is what a backend's index stands for as long as it is used: what it
+// is, not how it is at the moment.
+type backendKey struct {
+	address netip.Addr
+	port    uint16
+	mode    model.Mode
+	snat    bool
+}
+
+// backend is one backend of one service and its place in the kernel.
+type backend struct {
+	index   uint32
+	desired model.TableBackend
+	slots   int // that it owns
+}
+
+// backendEntries is the memory of the backends map: a change of an entry is one
+// store, without a system call.
+type backendEntries struct {
+	memory  []byte
+	entries []directorBackend
+}
+
+// words is a backend's entry as stored: the first three words change in place.
+type words = [8]uint64
+
+func mapBackends(m *ebpf.Map, count uint32) (backendEntries, error) {
+	size := int(count) * int(unsafe.Sizeof(directorBackend{}))
+	memory, err := unix.Mmap(m.FD(), 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return backendEntries{}, fmt.Errorf("map backends into memory: %w", err)
+	}
+	return backendEntries{memory, unsafe.Slice((*directorBackend)(unsafe.Pointer(&memory[0])), count)}, nil
+}
+
+func (e *backendEntries) close() error {
+	if e.memory == nil {
+		return nil
+	}
+	err := unix.Munmap(e.memory)
+	e.memory, e.entries = nil, nil
+	if err != nil {
+		return fmt.Errorf("unmap backends: %w", err)
+	}
+	return nil
+}
+
+// create writes a whole entry that no ring refers to yet.
+func (e *backendEntries) create(index uint32, entry directorBackend) {
+	entry.Epoch = e.entries[index].Epoch + 1
+	state := entry.State
+	entry.State = uint8(directorBackendStateBACKEND_FREE)
+	stored, fresh := (*words)(unsafe.Pointer(&e.entries[index])), (*words)(unsafe.Pointer(&entry))
+	for i, word := range fresh {
+		atomic.StoreUint64(&stored[i], word)
+	}
+	// The state last: a flow that remembers the index must not see half an entry.
+	entry.State = state
+	e.update(index, entry)
+}
+
+// update changes what may change under traffic, each word as a whole.
+func (e *backendEntries) update(index uint32, entry directorBackend) {
+	entry.Epoch = e.entries[index].Epoch
+	stored, fresh := (*words)(unsafe.Pointer(&e.entries[index])), (*words)(unsafe.Pointer(&entry))
+	for i := range 3 {
+		if stored[i] != fresh[i] {
+			atomic.StoreUint64(&stored[i], fresh[i])
+		}
+	}
+}
+
+// used says whether the index has stood for another backend before.
+func (e *backendEntries) used(index uint32) bool { return e.entries[index].Epoch != 0 }
+
+// free forgets a backend; its epoch stays, so that what remembers it can tell.
+func (e *backendEntries) free(index uint32) {
+	entry := e.entries[index]
+	entry.State = uint8(directorBackendStateBACKEND_FREE)
+	e.update(index, entry)
+}
+
+// entryOf is a backend's entry as it should be now.
+func entryOf(s *model.TableService, service uint32, b model.TableBackend, hop nextHop) directorBackend {
+	entry := directorBackend{
+		Mac:       hop.mac,
+		Vlan:      bigEndian16(hop.vlan),
+		SourceMac: hop.source,
+		Mtu:       uint16(max(0, min(0xffff, hop.mtu-b.Mode.Overhead(b.Address)))),
+		Ifindex:   uint32(hop.ifindex),
+		State:     uint8(b.State),
+		Mode:      uint8(b.Mode),
+		Address:   addressBytes(b.Address),
+		Vip:       addressBytes(s.VIP),
+		Port:      bigEndian16(b.Port),
+		Service:   service,
+	}
+	if s.Port.Single() {
+		entry.VipPort = bigEndian16(s.Port.First)
+	}
+	if b.Address.Is6() {
+		entry.Flags |= uint8(directorBackendFlagBACKEND_IPV6)
+	}
+	if b.SNAT {
+		entry.Flags |= uint8(directorBackendFlagBACKEND_SNAT)
+	}
+	if s.Segment.Kind == model.SegmentVLAN && b.VLAN == 0 {
+		stayInSegment(&entry, s.Segment)
+	}
+	switch {
+	case hop.local:
+		entry.Flags |= uint8(directorBackendFlagBACKEND_LOCAL)
+	case hop.mac.IsZero():
+		entry.State = uint8(directorBackendStateBACKEND_DOWN)
+	}
+	return entry
+}
+
+// stayInSegment makes packets leave with the tags that they came with: l2dsr does
+// not touch them, nat writes its one tag again. Tunnels leave the segment.
+func stayInSegment(entry *directorBackend, segment model.Segment) {
+	switch model.Mode(entry.Mode) {
+	case model.L2DSR:
+		entry.Flags |= uint8(directorBackendFlagBACKEND_KEEP_TAGS)
+	case model.NAT:
+		entry.Vlan = bigEndian16(uint16(segment.ID & 0xfff))
+	}
+}
+
+// addressBytes is struct address.
+func addressBytes(a netip.Addr) (out directorAddress) {
+	copy(out.Bytes[:], a.AsSlice())
+	return out
+}

@@ -1,0 +1,154 @@
+package datapath
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+
+	"weir.io/weir/internal/model"
+)
+
+// configure writes what the program needs to know of this host while old and new
+// lookups may both be in use; settle narrows it to the new ones.
+func (d *Datapath) configure(services []*service, lookups *lookups) error {
+	settings := d.settings(services)
+	settings.Flags = lookups.flags() | d.have.flags()
+	if err := d.openEgress(services); err != nil {
+		return err
+	}
+	if settings.Flags&uint32(directorSettingsFlagSETTINGS_REPLIES) != 0 {
+		for _, name := range d.table.Interfaces {
+			d.forwardReplies(name)
+		}
+	}
+	return d.kernel.writeSettings(settings)
+}
+
+func (d *Datapath) settle(services []*service) error {
+	settings := d.settings(services)
+	settings.Flags = d.have.flags()
+	return d.kernel.writeSettings(settings)
+}
+
+func (k *kernel) writeSettings(settings directorSettings) error {
+	if err := k.ThisDirector.Put(uint32(0), settings); err != nil {
+		return fmt.Errorf("write settings: %w", err)
+	}
+	return nil
+}
+
+func (d *Datapath) settings(services []*service) directorSettings {
+	settings := directorSettings{IcmpRate: d.table.ICMPRate}
+	for _, p := range d.tunnelSources(services) {
+		mask := netip.PrefixFrom(p.Addr(), p.Bits())
+		if p.Addr().Is4() {
+			settings.TunnelSource4 = bigEndianAddress(mask.Masked().Addr())
+			settings.TunnelMask4 = bigEndianAddress(netmask(p))
+		} else {
+			settings.TunnelSource6 = addressBytes(mask.Masked().Addr())
+			settings.TunnelMask6 = addressBytes(netmask(p))
+		}
+	}
+	for _, name := range d.table.Interfaces {
+		if link, err := netlink.LinkByName(name); err == nil {
+			settings.LinkMtu = max(settings.LinkMtu, uint32(link.Attrs().MTU))
+		}
+	}
+	return settings
+}
+
+// tunnelSources are the configured prefixes, and for a family without one the
+// address that this host has towards the first backend behind a tunnel.
+func (d *Datapath) tunnelSources(services []*service) []netip.Prefix {
+	sources := d.table.TunnelSource
+	var have4, have6 bool
+	for _, p := range sources {
+		have4, have6 = have4 || p.Addr().Is4(), have6 || p.Addr().Is6()
+	}
+	for _, s := range services {
+		for _, b := range s.order {
+			mode, is4 := b.desired.Mode, b.desired.Address.Is4()
+			if mode != model.IPIP && mode != model.GUE || is4 && have4 || !is4 && have6 {
+				continue
+			}
+			own := d.hops.resolve(b.desired, d.table.Interfaces).address
+			if !own.IsValid() {
+				continue
+			}
+			sources = append(sources[:len(sources):len(sources)], netip.PrefixFrom(own, own.BitLen()))
+			have4, have6 = have4 || is4, have6 || !is4
+		}
+	}
+	return sources
+}
+
+// netmask is the address with the prefix's bits set.
+func netmask(p netip.Prefix) netip.Addr {
+	bytes := make([]byte, p.Addr().BitLen()/8)
+	for i := range p.Bits() {
+		bytes[i/8] |= 0x80 >> (i % 8)
+	}
+	mask, _ := netip.AddrFromSlice(bytes)
+	return mask
+}
+
+// openEgress lets packets leave by every interface that has a backend behind it.
+func (d *Datapath) openEgress(services []*service) error {
+	want := map[int]bool{}
+	for _, name := range d.table.Interfaces {
+		if link, err := netlink.LinkByName(name); err == nil {
+			want[link.Attrs().Index] = true
+		}
+	}
+	for _, s := range services {
+		for _, b := range s.order {
+			if index := d.entries.entries[b.index].Ifindex; index != 0 {
+				want[int(index)] = true
+			}
+		}
+	}
+	for index := range want {
+		if d.egress[index] {
+			continue
+		}
+		if err := d.kernel.Egress.Put(uint32(index), uint32(index)); err != nil {
+			return fmt.Errorf("open interface %d for forwarding: %w", index, err)
+		}
+	}
+	for index := range d.egress {
+		if !want[index] {
+			if err := ignoreMissing("close interface for forwarding", d.kernel.Egress.Delete(uint32(index))); err != nil {
+				return err
+			}
+		}
+	}
+	d.egress = want
+	return nil
+}
+
+// forwardReplies lets the kernel's routing table be used for NAT replies that
+// come in on an interface: bpf_fib_lookup answers only where forwarding is on.
+func (d *Datapath) forwardReplies(name string) {
+	set := func(value string, path ...string) {
+		file := filepath.Join(append([]string{"/proc/sys/net"}, path...)...)
+		old, err := os.ReadFile(file)
+		if err != nil || strings.TrimSpace(string(old)) == value {
+			return
+		}
+		if err := os.WriteFile(file, []byte(value), 0); err != nil {
+			d.log.Warn("switch forwarding on for NAT replies", "file", file, "error", err)
+			return
+		}
+		d.log.Info("switched on for NAT replies", "file", file, "was", strings.TrimSpace(string(old)))
+	}
+	set("1", "ipv4", "conf", name, "forwarding")
+	// A router does not learn routes from advertisements unless told to (accept_ra 2).
+	if ra, err := os.ReadFile(filepath.Join("/proc/sys/net/ipv6/conf", name, "accept_ra")); err == nil && strings.TrimSpace(string(ra)) == "1" {
+		set("2", "ipv6", "conf", name, "accept_ra")
+	}
+	set("1", "ipv6", "conf", name, "forwarding")
+}

@@ -1,0 +1,74 @@
+package datapath
+
+import (
+	"errors"
+	"time"
+)
+
+// errNoIndex says that a limit is reached.
+var errNoIndex = errors.New("no index is free")
+
+// rest is how long an index stays unused after it was freed: longer than any
+// program run that may still hold it (an RCU grace period, milliseconds).
+const rest = 200 * time.Millisecond
+
+// indexes hands out indexes into an array map.
+type indexes struct {
+	next, end uint32
+	free      []uint32 // may be used again
+	resting   []resting
+	used      map[uint32]bool // taken before next reached them
+	now       func() time.Time
+}
+
+type resting struct {
+	index uint32
+	since time.Time
+}
+
+// newIndexes hands out first to first+count-1.
+func newIndexes(first, count uint32) *indexes {
+	return &indexes{next: first, end: first + count, used: map[uint32]bool{}, now: time.Now}
+}
+
+// occupy marks indexes that an earlier process has handed out.
+func (x *indexes) occupy(taken []uint32) {
+	for _, i := range taken {
+		x.used[i] = true
+	}
+}
+
+// take returns an index that nothing in the kernel refers to.
+func (x *indexes) take() (uint32, error) {
+	x.wake()
+	if n := len(x.free); n > 0 {
+		i := x.free[n-1]
+		x.free = x.free[:n-1]
+		return i, nil
+	}
+	for ; x.next < x.end; x.next++ {
+		if !x.used[x.next] {
+			x.next++
+			return x.next - 1, nil
+		}
+	}
+	if len(x.resting) > 0 {
+		time.Sleep(rest - x.now().Sub(x.resting[0].since))
+		return x.take()
+	}
+	return 0, errNoIndex
+}
+
+// release gives an index back, to be used after its rest.
+func (x *indexes) release(i uint32) {
+	x.resting = append(x.resting, resting{i, x.now()})
+}
+
+func (x *indexes) wake() {
+	n := 0
+	for n < len(x.resting) && x.now().Sub(x.resting[n].since) >= rest {
+		x.free = append(x.free, x.resting[n].index)
+		n++
+	}
+	x.resting = x.resting[n:]
+}

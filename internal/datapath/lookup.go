@@ -1,0 +1,172 @@
+package datapath
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/cilium/ebpf"
+
+	"weir.io/weir/internal/model"
+)
+
+// lookups is everything that the kernel looks packets up in, by key. It is made
+// of the desired services each time; sync takes the kernel from one to the next.
+type lookups struct {
+	services map[endpoint]uint32 // VIP and port -> service
+	ranges   map[prefix]uint32   // VIP and ports -> service
+	replies  map[endpoint]uint32 // backend and port -> backend
+}
+
+// vipOnly is SERVICE_VIP_ONLY.
+const vipOnly = ^uint32(0)
+
+func newLookups() lookups {
+	return lookups{map[endpoint]uint32{}, map[prefix]uint32{}, map[endpoint]uint32{}}
+}
+
+// add makes the service and the replies of its backends found.
+func (l *lookups) add(s *service) {
+	l.services[s.key.vipEndpoint()] = vipOnly
+	if s.key.port.Single() {
+		l.services[endpoint{s.key.segment, s.key.vip, uint8(s.key.protocol), s.key.port.First}] = s.index
+	} else {
+		for _, p := range s.key.prefixes() {
+			l.ranges[p] = s.index
+		}
+	}
+	for _, b := range s.order {
+		l.addReplies(s, b)
+	}
+}
+
+// addReplies lets what a NAT backend sends be found. Full NAT finds its replies
+// by the source port that it gave; only this host's own replies look here.
+func (l *lookups) addReplies(s *service, b *backend) {
+	if b.desired.Mode != model.NAT {
+		return
+	}
+	e := endpoint{replySegment(s, b), b.desired.Address, uint8(s.key.protocol), b.desired.Port}
+	if e.port != 0 {
+		l.replies[e] = b.index
+		return
+	}
+	if s.key.port.All() {
+		return
+	}
+	for port := uint32(s.key.port.First); port <= uint32(s.key.port.Last); port++ {
+		e.port = uint16(port)
+		l.replies[e] = b.index
+	}
+}
+
+// replySegment is the segment that a backend's own packets arrive in.
+func replySegment(s *service, b *backend) uint32 {
+	if b.desired.VLAN != 0 {
+		return model.Segment{Kind: model.SegmentVLAN, ID: uint32(b.desired.VLAN)}.Key()
+	}
+	return s.key.segment
+}
+
+// flags are the settings that these lookups need.
+func (l *lookups) flags() uint32 {
+	var flags uint32
+	if len(l.ranges) > 0 {
+		flags |= uint32(directorSettingsFlagSETTINGS_RANGES)
+	}
+	if len(l.replies) > 0 {
+		flags |= uint32(directorSettingsFlagSETTINGS_REPLIES)
+	}
+	return flags
+}
+
+// write puts in what is new or different.
+func (l *lookups) write(k *kernel, have lookups) error {
+	return errors.Join(
+		writeEndpoints("service", k.Services4, k.Services6, l.services, have.services),
+		writePrefixes(k, l.ranges, have.ranges),
+		writeEndpoints("reply", k.Replies4, k.Replies6, l.replies, have.replies))
+}
+
+// remove takes out of the kernel what is no longer wanted.
+func (l *lookups) remove(k *kernel, have lookups) error {
+	var errs []error
+	for e := range have.services {
+		if _, wanted := l.services[e]; !wanted {
+			errs = append(errs, deleteEndpoint(k.Services4, k.Services6, e))
+		}
+	}
+	for p := range have.ranges {
+		if _, wanted := l.ranges[p]; !wanted {
+			errs = append(errs, deletePrefix(k, p))
+		}
+	}
+	for e := range have.replies {
+		if _, wanted := l.replies[e]; !wanted {
+			errs = append(errs, deleteEndpoint(k.Replies4, k.Replies6, e))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func writeEndpoints(what string, map4, map6 *ebpf.Map, want, have map[endpoint]uint32) error {
+	for e, index := range want {
+		if old, known := have[e]; known && old == index {
+			continue
+		}
+		var err error
+		if e.address.Is4() {
+			err = map4.Put(e.v4(), index)
+		} else {
+			err = map6.Put(e.v6(), index)
+		}
+		if err != nil {
+			return fmt.Errorf("write %s %s port %d: %w", what, e.address, e.port, err)
+		}
+	}
+	return nil
+}
+
+func writePrefixes(k *kernel, want, have map[prefix]uint32) error {
+	for p, index := range want {
+		if old, known := have[p]; known && old == index {
+			continue
+		}
+		var err error
+		if p.address.Is4() {
+			err = k.Ranges4.Put(p.v4(), index)
+		} else {
+			err = k.Ranges6.Put(p.v6(), index)
+		}
+		if err != nil {
+			return fmt.Errorf("write port range of %s: %w", p.address, err)
+		}
+	}
+	return nil
+}
+
+func deleteEndpoint(map4, map6 *ebpf.Map, e endpoint) error {
+	var err error
+	if e.address.Is4() {
+		err = map4.Delete(e.v4())
+	} else {
+		err = map6.Delete(e.v6())
+	}
+	return ignoreMissing("remove lookup of "+e.address.String(), err)
+}
+
+func deletePrefix(k *kernel, p prefix) error {
+	var err error
+	if p.address.Is4() {
+		err = k.Ranges4.Delete(p.v4())
+	} else {
+		err = k.Ranges6.Delete(p.v6())
+	}
+	return ignoreMissing("remove port range of "+p.address.String(), err)
+}
+
+func ignoreMissing(step string, err error) error {
+	if err == nil || errors.Is(err, ebpf.ErrKeyNotExist) {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", step, err)
+}

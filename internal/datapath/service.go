@@ -1,0 +1,117 @@
+package datapath
+
+import (
+	"net/netip"
+
+	"weir.io/weir/internal/model"
+)
+
+// serviceKey is what a service's index stands for.
+type serviceKey struct {
+	segment  uint32
+	vip      netip.Addr
+	protocol model.Protocol
+	port     model.PortRange
+}
+
+func keyOf(s *model.TableService) serviceKey {
+	return serviceKey{s.Segment.Key(), s.VIP, s.Protocol, s.Port}
+}
+
+// service is one service and its place in the kernel.
+type service struct {
+	key      serviceKey
+	index    uint32
+	desired  *model.TableService
+	backends map[backendKey]*backend
+	order    []*backend // as desired
+	ring     loadedRing
+	retired  tally // forwarded to backends that are gone
+}
+
+// loadedRing is the ring that the kernel has.
+type loadedRing struct {
+	loaded      bool
+	fingerprint uint64
+	bytes       uint64
+}
+
+// tally is a counter summed over CPUs.
+type tally struct{ packets, bytes uint64 }
+
+func (t tally) plus(o tally) tally { return tally{t.packets + o.packets, t.bytes + o.bytes} }
+
+// Protocol numbers under which a key says that an address is a VIP.
+const (
+	icmp4 = 1
+	icmp6 = 58
+)
+
+// endpoint is a key of services{4,6} and replies{4,6} in one comparable form.
+type endpoint struct {
+	segment  uint32
+	address  netip.Addr
+	protocol uint8
+	port     uint16
+}
+
+func (e endpoint) v4() directorEndpoint4 {
+	return directorEndpoint4{Segment: e.segment, Address: bigEndianAddress(e.address), Port: bigEndian16(e.port), Protocol: e.protocol}
+}
+
+func (e endpoint) v6() directorEndpoint6 {
+	return directorEndpoint6{Segment: e.segment, Address: addressBytes(e.address), Port: bigEndian16(e.port), Protocol: e.protocol}
+}
+
+// vipEndpoint says that the address is a VIP, whatever the port.
+func (k serviceKey) vipEndpoint() endpoint {
+	e := endpoint{segment: k.segment, address: k.vip, protocol: icmp4}
+	if k.vip.Is6() {
+		e.protocol = icmp6
+	}
+	return e
+}
+
+// prefix is a key of ranges{4,6} in one comparable form: ports with `bits` fixed bits.
+type prefix struct {
+	endpoint
+	bits uint32
+}
+
+// Bits of struct range{4,6} before the port.
+const (
+	fixedBits4 = 8 * (4 + 4 + 2)
+	fixedBits6 = 8 * (4 + 16 + 2)
+)
+
+func (p prefix) v4() directorRange4 {
+	return directorRange4{PrefixLen: fixedBits4 + p.bits, Segment: p.segment, Address: bigEndianAddress(p.address),
+		Protocol: p.protocol, Port: bigEndian16(p.port)}
+}
+
+func (p prefix) v6() directorRange6 {
+	return directorRange6{PrefixLen: fixedBits6 + p.bits, Segment: p.segment, Address: addressBytes(p.address),
+		Protocol: p.protocol, Port: bigEndian16(p.port)}
+}
+
+// prefixes cuts the service's port range into aligned blocks.
+func (k serviceKey) prefixes() []prefix {
+	first, last := uint32(k.port.First), uint32(k.port.Last)
+	if k.port.All() {
+		last = 0xffff
+	}
+	var list []prefix
+	for first <= last {
+		size := uint32(1)
+		for first%(2*size) == 0 && first+2*size-1 <= last {
+			size *= 2
+		}
+		bits := uint32(16)
+		for s := size; s > 1; s /= 2 {
+			bits--
+		}
+		list = append(list, prefix{endpoint{k.segment, k.vip, uint8(k.protocol), uint16(first)}, bits})
+		first += size
+	}
+	return list
+}

@@ -1,0 +1,296 @@
+package datapath
+
+import (
+	"fmt"
+	"slices"
+
+	"weir.io/weir/internal/model"
+)
+
+// ringChunk bounds the memory of rings that wait for their switch, next to those
+// that they replace.
+const ringChunk = 64 << 20
+
+// Set makes the kernel forward what the table says. New state is built aside and
+// switched in: new backends, then rings, then services; what is gone is taken out
+// in the opposite order. After an error the kernel has some of both, each service
+// consistent in itself; the next Set goes on from there.
+func (d *Datapath) Set(t model.Table) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := d.checkLimits(&t); err != nil {
+		return err
+	}
+	d.table = t
+	want, err := d.place(&d.table)
+	if err != nil {
+		return err
+	}
+	lookups := newLookups()
+	for _, s := range want {
+		d.writeBackends(s)
+		lookups.add(s)
+	}
+	if err := d.configure(want, &lookups); err != nil {
+		return err
+	}
+	if err := d.switchRings(want); err != nil {
+		return err
+	}
+	if err := lookups.write(d.kernel, d.have); err != nil {
+		return err
+	}
+	if err := d.attach(t.Interfaces); err != nil {
+		return err
+	}
+	return d.retire(want, lookups)
+}
+
+// checkLimits refuses what the maps have no room for, by the name of the limit.
+func (d *Datapath) checkLimits(t *model.Table) error {
+	limits := d.options.Limits
+	backends, memory := 0, uint64(0)
+	for i := range t.Services {
+		backends += len(t.Services[i].Backends)
+		memory += ringBytes(&t.Services[i].Ring)
+	}
+	switch {
+	case len(t.Services) > int(limits.Services):
+		return fmt.Errorf("%d services are more than director.limits.services (%d)", len(t.Services), limits.Services)
+	case backends > int(limits.Backends):
+		return fmt.Errorf("%d backends of all services are more than director.limits.backends (%d)", backends, limits.Backends)
+	case memory > limits.RingMemory:
+		return fmt.Errorf("rings of %d bytes are more than director.limits.ring-memory (%d)", memory, limits.RingMemory)
+	}
+	return nil
+}
+
+// place gives every service and backend its index: the one it has, the one that
+// an earlier process gave it, or a free one.
+func (d *Datapath) place(t *model.Table) ([]*service, error) {
+	want := make([]*service, 0, len(t.Services))
+	for i := range t.Services {
+		s, err := d.placeService(&t.Services[i])
+		if err != nil {
+			return nil, fmt.Errorf("service %s: %w", t.Services[i].Name, err)
+		}
+		want = append(want, s)
+	}
+	return want, nil
+}
+
+func (d *Datapath) placeService(desired *model.TableService) (*service, error) {
+	key := keyOf(desired)
+	s := d.services[key]
+	if s == nil {
+		index, found := d.old.find(key)
+		if !found {
+			var err error
+			if index, err = d.serviceIndexes.take(); err != nil {
+				return nil, err
+			}
+			if err := d.kernel.clearCounter(d.kernel.ServiceDrops, index); err != nil {
+				return nil, err
+			}
+		}
+		s = &service{key: key, index: index, backends: map[backendKey]*backend{}}
+		d.services[key] = s
+	}
+	s.desired = desired
+	s.order = s.order[:0]
+	for _, b := range desired.Backends {
+		placed, err := d.placeBackend(s, b)
+		if err != nil {
+			return nil, fmt.Errorf("backend %s: %w", b.Name, err)
+		}
+		s.order = append(s.order, placed)
+	}
+	for _, b := range s.order {
+		b.slots = 0
+	}
+	for _, slot := range desired.Ring.Slots {
+		if int(slot.Owner) < len(s.order) {
+			s.order[slot.Owner].slots++
+		}
+	}
+	return s, nil
+}
+
+func (d *Datapath) placeBackend(s *service, desired model.TableBackend) (*backend, error) {
+	key := backendKey{desired.Address, desired.Port, desired.Mode, desired.SNAT}
+	b := s.backends[key]
+	if b == nil {
+		index, found := d.old.backends[s.index][key]
+		if !found {
+			var err error
+			if index, err = d.backendIndexes.take(); err != nil {
+				return nil, err
+			}
+			if d.entries.used(index) {
+				if err := d.kernel.clearCounter(d.kernel.BackendCounters, index); err != nil {
+					return nil, err
+				}
+			}
+			hop := d.hops.resolve(desired, d.table.Interfaces)
+			d.entries.create(index, entryOf(s.desired, s.index, desired, hop))
+		}
+		b = &backend{index: index}
+		s.backends[key] = b
+	}
+	b.desired = desired
+	return b, nil
+}
+
+// writeBackends brings the service's entries up to date: state and next hop.
+func (d *Datapath) writeBackends(s *service) {
+	for _, b := range s.order {
+		hop := d.hops.resolve(b.desired, d.table.Interfaces)
+		d.entries.update(b.index, entryOf(s.desired, s.index, b.desired, hop))
+	}
+}
+
+// hopsChanged runs when the kernel's routes, links or neighbours have changed.
+func (d *Datapath) hopsChanged() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.entries.memory == nil {
+		return
+	}
+	services := make([]*service, 0, len(d.services))
+	for _, s := range d.services {
+		d.writeBackends(s)
+		services = append(services, s)
+	}
+	if err := d.configure(services, &d.have); err != nil {
+		d.log.Error("follow changed routes", "error", err)
+	}
+}
+
+// switchRings loads the rings that changed and switches them in together.
+func (d *Datapath) switchRings(want []*service) error {
+	var buffer []byte
+	var pending ringSwitch
+	defer pending.close()
+	waiting := 0
+	for _, s := range want {
+		index := make([]uint32, len(s.order))
+		for i, b := range s.order {
+			index[i] = b.index
+		}
+		image, err := buildRing(buffer, s.desired, s.index, index)
+		if err != nil {
+			return err
+		}
+		buffer = image[:cap(image)]
+		next := loadedRing{true, image.fingerprint(), uint64(len(image))}
+		if next == s.ring {
+			continue
+		}
+		ring, err := image.load()
+		if err != nil {
+			return fmt.Errorf("service %s: %w", s.desired.Name, err)
+		}
+		pending.add(s.index, ring, func() { s.ring = next })
+		if waiting += len(image); waiting > ringChunk {
+			if err := pending.commit(d.kernel.Rings); err != nil {
+				return err
+			}
+			pending, waiting = ringSwitch{}, 0
+		}
+	}
+	return pending.commit(d.kernel.Rings)
+}
+
+// retire takes out what the table no longer has: lookups, then services, then
+// backends. Their indexes rest before they are used again.
+func (d *Datapath) retire(want []*service, lookups lookups) error {
+	if err := lookups.remove(d.kernel, d.have); err != nil {
+		return err
+	}
+	d.have = lookups
+	wanted := make(map[*service]bool, len(want))
+	for _, s := range want {
+		wanted[s] = true
+		d.retireBackends(s)
+	}
+	var gone []uint32
+	for key, s := range d.services {
+		if wanted[s] {
+			continue
+		}
+		s.order = nil
+		d.retireBackends(s)
+		gone = append(gone, s.index)
+		delete(d.services, key)
+	}
+	gone = append(gone, d.retireLeftovers()...)
+	if err := d.dropRings(gone); err != nil {
+		return err
+	}
+	for _, index := range gone {
+		d.serviceIndexes.release(index)
+	}
+	return d.settle(want)
+}
+
+// dropRings frees the memory of rings: the kernel has no batch that deletes from
+// a map of maps, but one that switches them all to the same empty ring.
+func (d *Datapath) dropRings(gone []uint32) error {
+	if len(gone) == 0 {
+		return nil
+	}
+	empty, err := make(ringImage, lineSize).load()
+	if err != nil {
+		return err
+	}
+	defer empty.Close()
+	fds := slices.Repeat([]uint32{uint32(empty.FD())}, len(gone))
+	if _, err := d.kernel.Rings.BatchUpdate(gone, fds, nil); err != nil {
+		return fmt.Errorf("remove %d rings: %w", len(gone), err)
+	}
+	return nil
+}
+
+func (d *Datapath) retireBackends(s *service) {
+	wanted := make(map[*backend]bool, len(s.order))
+	for _, b := range s.order {
+		wanted[b] = true
+	}
+	for key, b := range s.backends {
+		if wanted[b] {
+			continue
+		}
+		if t, err := d.kernel.counter(d.kernel.BackendCounters, b.index); err == nil {
+			s.retired = s.retired.plus(t)
+		}
+		d.entries.free(b.index)
+		d.backendIndexes.release(b.index)
+		delete(s.backends, key)
+	}
+}
+
+// retireLeftovers frees what the process before had and the table has not, and
+// returns the indexes of such services.
+func (d *Datapath) retireLeftovers() []uint32 {
+	inUse, services := map[uint32]bool{}, map[uint32]bool{}
+	for _, s := range d.services {
+		services[s.index] = true
+		for _, b := range s.backends {
+			inUse[b.index] = true
+		}
+	}
+	for _, index := range d.old.backendIndexes() {
+		if !inUse[index] {
+			d.entries.free(index)
+			d.backendIndexes.release(index)
+		}
+	}
+	var gone []uint32
+	for _, index := range d.old.serviceIndexes() {
+		if !services[index] {
+			gone = append(gone, index)
+		}
+	}
+	d.old = leftovers{newLookups(), nil}
+	return gone
+}

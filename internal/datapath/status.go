@@ -1,0 +1,110 @@
+package datapath
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/cilium/ebpf"
+	"github.com/vishvananda/netlink"
+
+	"weir.io/weir/internal/model"
+)
+
+// Status reads counters and state from the kernel.
+func (d *Datapath) Status() (model.DatapathStatus, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var status model.DatapathStatus
+	for i, name := range d.kernel.reasons {
+		t, err := d.kernel.counter(d.kernel.Reasons, uint32(i))
+		if err != nil {
+			return status, fmt.Errorf("read reasons: %w", err)
+		}
+		status.Reasons = append(status.Reasons, model.Counter{Name: name, Packets: t.packets, Bytes: t.bytes})
+	}
+	for name, a := range d.attached {
+		i := model.InterfaceStatus{Name: name, Index: a.index, XDP: xdpMode(a.index)}
+		if link, err := netlink.LinkByIndex(a.index); err == nil {
+			i.MTU = link.Attrs().MTU
+		}
+		status.Interfaces = append(status.Interfaces, i)
+	}
+	slices.SortFunc(status.Interfaces, func(a, b model.InterfaceStatus) int { return cmp.Compare(a.Name, b.Name) })
+	for i := range d.table.Services {
+		s := d.services[keyOf(&d.table.Services[i])]
+		if s == nil {
+			continue
+		}
+		service, err := d.serviceStatus(s)
+		if err != nil {
+			return status, fmt.Errorf("service %s: %w", s.desired.Name, err)
+		}
+		status.Services = append(status.Services, service)
+		status.RingMemory += s.ring.bytes
+	}
+	return status, nil
+}
+
+func (d *Datapath) serviceStatus(s *service) (model.ServiceStatus, error) {
+	status := model.ServiceStatus{
+		Name: s.desired.Name, Segment: s.desired.Segment, VIP: s.desired.VIP, Protocol: s.desired.Protocol,
+		Port: s.desired.Port, Slots: len(s.desired.Ring.Slots),
+	}
+	dropped, err := d.kernel.counter(d.kernel.ServiceDrops, s.index)
+	if err != nil {
+		return status, err
+	}
+	status.Dropped = dropped.packets
+	total := s.retired
+	for i, b := range s.order {
+		t, err := d.kernel.counter(d.kernel.BackendCounters, b.index)
+		if err != nil {
+			return status, err
+		}
+		total = total.plus(t)
+		status.Backends = append(status.Backends, d.backendStatus(b, s.desired.Backends[i], t))
+	}
+	status.Packets, status.Bytes = total.packets, total.bytes
+	return status, nil
+}
+
+func (d *Datapath) backendStatus(b *backend, desired model.TableBackend, t tally) model.BackendStatus {
+	entry := d.entries.entries[b.index]
+	status := model.BackendStatus{
+		Name: desired.Name, Address: desired.Address, Mode: desired.Mode, State: model.BackendState(entry.State),
+		Local:   entry.Flags&uint8(directorBackendFlagBACKEND_LOCAL) != 0,
+		NextHop: entry.Mac, MTU: entry.Mtu, Slots: b.slots, Packets: t.packets, Bytes: t.bytes,
+	}
+	if entry.Ifindex != 0 {
+		if link, err := netlink.LinkByIndex(int(entry.Ifindex)); err == nil {
+			status.Interface = link.Attrs().Name
+		}
+	}
+	return status
+}
+
+// counter sums one element of a per-CPU counter map.
+func (k *kernel) counter(m *ebpf.Map, index uint32) (tally, error) {
+	var perCPU []directorCounter
+	if err := m.Lookup(index, &perCPU); err != nil {
+		return tally{}, fmt.Errorf("read counter %d: %w", index, err)
+	}
+	var t tally
+	for _, c := range perCPU {
+		t = t.plus(tally{c.Packets, c.Bytes})
+	}
+	return t, nil
+}
+
+// clearCounter makes an index's counter start at zero for its next holder.
+func (k *kernel) clearCounter(m *ebpf.Map, index uint32) error {
+	cpus, err := ebpf.PossibleCPU()
+	if err != nil {
+		return fmt.Errorf("count CPUs: %w", err)
+	}
+	if err := m.Put(index, make([]directorCounter, cpus)); err != nil {
+		return fmt.Errorf("clear counter %d: %w", index, err)
+	}
+	return nil
+}
