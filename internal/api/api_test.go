@@ -72,6 +72,11 @@ func newDirector() *director {
 // start serves the director on a socket and returns its client.
 func start(t *testing.T, d *director) *api.Client {
 	t.Helper()
+	return serve(t, api.NewServer(d, d, quiet()))
+}
+
+func serve(t *testing.T, server *api.Server) *api.Client {
+	t.Helper()
 	socket := filepath.Join(t.TempDir(), "run", "director.sock")
 	listener, err := api.Listen(socket)
 	if err != nil {
@@ -79,7 +84,7 @@ func start(t *testing.T, d *director) *api.Client {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	served := make(chan error, 1)
-	go func() { served <- api.NewServer(d, d, quiet()).Serve(ctx, listener) }()
+	go func() { served <- server.Serve(ctx, listener) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-served; err != nil {
@@ -133,6 +138,31 @@ func TestClientGetsWhatTheDirectorSays(t *testing.T) {
 		Limits: d.config.Director.Limits, Reasons: d.status.Reasons,
 	}
 	if diff := cmp.Diff(wantStatus, status, equate); diff != "" {
+		t.Errorf("status (-said +got):\n%s", diff)
+	}
+}
+
+// host stands for a running agent.
+type host struct {
+	*director
+	status model.AgentStatus
+}
+
+func (h *host) Status() (model.AgentStatus, error) { return h.status, h.err }
+
+func TestAgentStatus(t *testing.T) {
+	h := &host{newDirector(), model.AgentStatus{
+		Interfaces: []model.AgentInterface{{Name: "eth0", Index: 2, Ingress: "xdp", Egress: "tcx", MTU: 1500}},
+		VIPs:       []netip.Addr{netip.MustParseAddr("203.0.113.10")},
+		Reasons:    []model.Counter{{Name: "unwrap_ipip", Packets: 3, Bytes: 300}},
+		Services: []model.AgentService{{Name: "web", VIP: netip.MustParseAddr("203.0.113.10"), Protocol: model.TCP,
+			Port: model.PortRange{First: 443, Last: 443}, MSS: 1440, Packets: 3, Bytes: 300}},
+	}}
+	got, err := serve(t, api.NewAgentServer(h, h, quiet())).AgentStatus(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(api.AgentStatus{Info: h.info, AgentStatus: h.status}, got, equate); diff != "" {
 		t.Errorf("status (-said +got):\n%s", diff)
 	}
 }
@@ -192,7 +222,7 @@ func TestClientReturnsProblem(t *testing.T) {
 func TestClientWithoutDirector(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "director.sock")
 	_, err := api.NewClient(socket).Status(t.Context())
-	want := "no director listens on " + socket + `: start one with "weir run", or name its --socket (no such file or directory)`
+	want := "nobody listens on " + socket + `: start "weir run" or "weir agent", or name its --socket (no such file or directory)`
 	if err == nil || err.Error() != want {
 		t.Errorf("error\n  %v\nwant\n  %s", err, want)
 	}

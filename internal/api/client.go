@@ -22,13 +22,13 @@ const (
 	answerBytes   = 1 << 30
 )
 
-// Client asks a director. Its errors are those of the connection, or a Problem.
+// Client asks a director or an agent. Its errors are those of the connection, or a Problem.
 type Client struct {
 	socket string
 	http   http.Client
 }
 
-// NewClient returns a client of the director that listens on the socket.
+// NewClient returns a client of the process that listens on the socket.
 func NewClient(socket string) *Client {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		dialer := net.Dialer{Timeout: dialTimeout}
@@ -42,6 +42,11 @@ func NewClient(socket string) *Client {
 
 // Status returns what the director says about itself.
 func (c *Client) Status(ctx context.Context) (Status, error) { return get[Status](ctx, c, "status") }
+
+// AgentStatus returns what an agent says about itself.
+func (c *Client) AgentStatus(ctx context.Context) (AgentStatus, error) {
+	return get[AgentStatus](ctx, c, "status")
+}
 
 // Services returns the services as they are in the kernel.
 func (c *Client) Services(ctx context.Context) ([]model.ServiceStatus, error) {
@@ -59,7 +64,7 @@ func (c *Client) Config(ctx context.Context) (model.Config, error) {
 }
 
 func get[T any](ctx context.Context, c *Client, what string) (value T, err error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://director/v1/"+what, nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://weir/v1/"+what, nil)
 	if err != nil {
 		return value, fmt.Errorf("ask for %s: %w", what, err)
 	}
@@ -82,11 +87,11 @@ func get[T any](ctx context.Context, c *Client, what string) (value T, err error
 func (c *Client) connectError(err error) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED):
-		return fmt.Errorf("no director listens on %s: start one with \"weir run\", or name its --socket (%w)", c.socket, root(err))
+		return fmt.Errorf("nobody listens on %s: start \"weir run\" or \"weir agent\", or name its --socket (%w)", c.socket, root(err))
 	case errors.Is(err, fs.ErrPermission):
 		return fmt.Errorf("may not use %s: be root or in its group (%w)", c.socket, root(err))
 	}
-	return fmt.Errorf("ask the director on %s: %w", c.socket, err)
+	return fmt.Errorf("ask on %s: %w", c.socket, err)
 }
 
 // root returns the system's own error: what wraps it repeats the socket.

@@ -23,17 +23,54 @@ const (
 	closeDeadline = 2 * time.Second
 )
 
-// Server answers questions about a director.
+// Server answers questions about a director or an agent.
 type Server struct {
-	datapath Datapath
-	daemon   Daemon
-	log      *slog.Logger
-	reading  sync.Mutex // one reader of every counter in the kernel is enough
+	answers map[string]func() (any, error) // by path
+	log     *slog.Logger
+	reading sync.Mutex // one reader of every counter in the kernel is enough
 }
 
-// NewServer returns a server that asks these.
+// NewServer returns a director's server, which asks these.
 func NewServer(datapath Datapath, daemon Daemon, log *slog.Logger) *Server {
-	return &Server{datapath: datapath, daemon: daemon, log: log}
+	s := &Server{log: log}
+	s.answers = map[string]func() (any, error){
+		"/v1/status":   s.director(datapath, func(d model.DatapathStatus) any { return newStatus(daemon, d) }),
+		"/v1/services": s.director(datapath, func(d model.DatapathStatus) any { return servicesOf(d) }),
+		"/v1/backends": s.director(datapath, func(d model.DatapathStatus) any { return backendsOf(d) }),
+		"/v1/config":   func() (any, error) { return daemon.Config(), nil },
+	}
+	return s
+}
+
+// NewAgentServer returns an agent's server, which asks these.
+func NewAgentServer(agent Agent, daemon Daemon, log *slog.Logger) *Server {
+	s := &Server{log: log}
+	s.answers = map[string]func() (any, error){
+		"/v1/status": func() (any, error) {
+			s.reading.Lock()
+			defer s.reading.Unlock()
+			status, err := agent.Status()
+			if err != nil {
+				return nil, fmt.Errorf("read the agent's state: %w", err)
+			}
+			return newAgentStatus(daemon, status), nil
+		},
+		"/v1/config": func() (any, error) { return daemon.Config(), nil },
+	}
+	return s
+}
+
+// director returns an answer that is made of what the datapath says.
+func (s *Server) director(datapath Datapath, of func(model.DatapathStatus) any) func() (any, error) {
+	return func() (any, error) {
+		s.reading.Lock()
+		defer s.reading.Unlock()
+		d, err := datapath.Status()
+		if err != nil {
+			return nil, fmt.Errorf("read the datapath: %w", err)
+		}
+		return of(d), nil
+	}
 }
 
 // Serve answers requests until the context ends.
@@ -62,14 +99,8 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 
 // Handler returns the API as a handler.
 func (s *Server) Handler() http.Handler {
-	answers := map[string]func() (any, error){
-		"/v1/status":   s.status,
-		"/v1/services": s.services,
-		"/v1/backends": s.backends,
-		"/v1/config":   func() (any, error) { return s.daemon.Config(), nil },
-	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		answer, known := answers[r.URL.Path]
+		answer, known := s.answers[r.URL.Path]
 		switch {
 		case !known:
 			writeProblem(w, http.StatusNotFound, "there is nothing at "+r.URL.Path)
@@ -93,41 +124,4 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, answer func() (a
 	if err := json.NewEncoder(w).Encode(value); err != nil {
 		s.log.Debug("send an answer", "path", r.URL.Path, "error", err)
 	}
-}
-
-func (s *Server) read() (model.DatapathStatus, error) {
-	s.reading.Lock()
-	defer s.reading.Unlock()
-	d, err := s.datapath.Status()
-	if err != nil {
-		return model.DatapathStatus{}, fmt.Errorf("read the datapath: %w", err)
-	}
-	return d, nil
-}
-
-func (s *Server) status() (any, error) {
-	d, err := s.read()
-	if err != nil {
-		return nil, err
-	}
-	return newStatus(s.daemon, d), nil
-}
-
-func (s *Server) services() (any, error) {
-	d, err := s.read()
-	if err != nil {
-		return nil, err
-	}
-	for i := range d.Services {
-		d.Services[i].Backends = orEmpty(d.Services[i].Backends)
-	}
-	return orEmpty(d.Services), nil
-}
-
-func (s *Server) backends() (any, error) {
-	d, err := s.read()
-	if err != nil {
-		return nil, err
-	}
-	return backendsOf(d), nil
 }

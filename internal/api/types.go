@@ -1,4 +1,4 @@
-// Package api is what a running director can be asked: HTTP and JSON over a unix
+// Package api is what a running director or agent can be asked: HTTP and JSON over a unix
 // socket, the server and the client.
 package api
 
@@ -8,15 +8,23 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// DefaultSocket is where a director listens when nothing else is said.
-const DefaultSocket = "/run/weir/director.sock"
+// Where a director and an agent listen when nothing else is said.
+const (
+	DefaultSocket      = "/run/weir/director.sock"
+	DefaultAgentSocket = "/run/weir/agent.sock"
+)
 
 // Datapath is where packet counters and the kernel's view come from.
 type Datapath interface {
 	Status() (model.DatapathStatus, error)
 }
 
-// Daemon is the process that runs the director.
+// Agent is where an agent's counters come from.
+type Agent interface {
+	Status() (model.AgentStatus, error)
+}
+
+// Daemon is the process that runs the director or the agent.
 type Daemon interface {
 	// Config returns the configuration that runs, with its defaults.
 	Config() model.Config
@@ -24,7 +32,7 @@ type Daemon interface {
 	Info() Info
 }
 
-// Info is what a director's process knows about itself.
+// Info is what a director's or agent's process knows about itself.
 type Info struct {
 	Version string    `json:"version"`
 	PID     int       `json:"pid"`
@@ -38,7 +46,7 @@ type Info struct {
 
 // Status is what a director says about itself: the answer to GET /v1/status.
 type Status struct {
-	Info
+	Info       `json:",inline"`
 	Interfaces []model.InterfaceStatus `json:"interfaces"`
 	Services   int                     `json:"services"` // in the kernel
 	Backends   int                     `json:"backends"` // in the kernel, once per service
@@ -49,8 +57,14 @@ type Status struct {
 
 // Backend is a backend and whose it is: an element of GET /v1/backends.
 type Backend struct {
-	Service string `json:"service"`
-	model.BackendStatus
+	Service             string `json:"service"`
+	model.BackendStatus `json:",inline"`
+}
+
+// AgentStatus is what an agent says about itself: its answer to GET /v1/status.
+type AgentStatus struct {
+	Info              `json:",inline"`
+	model.AgentStatus `json:",inline"`
 }
 
 // newStatus puts together what the process and the kernel say.
@@ -67,6 +81,20 @@ func newStatus(daemon Daemon, d model.DatapathStatus) Status {
 		s.Backends += len(service.Backends)
 	}
 	return s
+}
+
+// newAgentStatus puts together what the process and the kernel say.
+func newAgentStatus(daemon Daemon, a model.AgentStatus) AgentStatus {
+	a.Interfaces, a.VIPs = orEmpty(a.Interfaces), orEmpty(a.VIPs)
+	a.Reasons, a.Services = orEmpty(a.Reasons), orEmpty(a.Services)
+	return AgentStatus{Info: daemon.Info(), AgentStatus: a}
+}
+
+func servicesOf(d model.DatapathStatus) []model.ServiceStatus {
+	for i := range d.Services {
+		d.Services[i].Backends = orEmpty(d.Services[i].Backends)
+	}
+	return orEmpty(d.Services)
 }
 
 // backendsOf lists the backends of every service.
