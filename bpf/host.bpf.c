@@ -49,17 +49,17 @@ static __always_inline int is_vip(const struct inner *inner)
  * would be answered with "protocol unreachable" to the director. A packet to
  * another address is none of weir's; the host may have tunnels of its own.
  */
-static __always_inline enum host_reason admit(const struct tunnel *t, const struct inner *inner,
-					      __u32 senders, __u32 *service)
+static __always_inline enum host_reason admit(const struct tunnel *t, struct inner *inner,
+					      __u32 senders)
 {
 	struct host_peer peer = {.address = t->source};
 
-	*service = find_service(&inner->destination);
-	if (!*service)
+	inner->service = find_service(&inner->destination);
+	if (!inner->service)
 		return is_vip(inner) ? HOST_DROP_NO_SERVICE : HOST_PASS_NOT_VIP;
 	if (senders & HOST_SOURCE_DIRECTOR)
 		return PARSED;
-	peer.service = *service;
+	peer.service = inner->service;
 	return bpf_map_lookup_elem(&peers, &peer) ? PARSED : HOST_DROP_NOT_PEER;
 }
 
@@ -118,7 +118,7 @@ static __always_inline enum host_reason ingress(void *data, void *end, __u32 len
 {
 	struct cursor c = {.at = data, .end = end};
 	enum host_reason reason;
-	__u32 senders, service, bytes;
+	__u32 senders;
 
 	reason = parse_outer(&c, length, t);
 	if (reason == PARSED && t->protocol == IPPROTO_UDP)
@@ -135,16 +135,14 @@ static __always_inline enum host_reason ingress(void *data, void *end, __u32 len
 	if (!senders)
 		return HOST_PASS_UNKNOWN_SOURCE;
 
-	bytes = c.left;
 	reason = parse_inner(&c, t, inner);
 	if (reason == PARSED)
-		reason = admit(t, inner, senders, &service);
+		reason = admit(t, inner, senders);
 	if (reason == PARSED)
 		reason = inner->ipv6 ? propagate_ecn6(inner->ip, end, t->ecn) :
 				       propagate_ecn4(inner->ip, end, t->ecn);
 	if (reason != PARSED)
 		return reason;
-	count(bpf_map_lookup_elem(&service_packets, &service), bytes);
 	return t->gue ? HOST_DECAP_GUE : HOST_DECAP_IPIP;
 }
 
@@ -156,6 +154,16 @@ static __always_inline int is_decap(enum host_reason reason)
 static __always_inline int is_drop(enum host_reason reason)
 {
 	return reason >= HOST_DROP_INNER_MALFORMED && reason <= HOST_DROP_DECAP_FAILED;
+}
+
+/* Every verdict is counted here. Says whether to drop. */
+static __always_inline int verdict(enum host_reason reason, __u32 length, const struct tunnel *t,
+				   const struct inner *inner)
+{
+	count_reason(reason, length - t->link);
+	if (is_decap(reason))
+		count(bpf_map_lookup_elem(&service_packets, &inner->service), inner->length);
+	return is_drop(reason);
 }
 
 static __always_inline __be16 inner_ethertype(const struct inner *inner)
@@ -205,8 +213,7 @@ int host_xdp(struct xdp_md *ctx)
 	reason = ingress((void *)(long)ctx->data, (void *)(long)ctx->data_end, length, &t, &inner);
 	if (is_decap(reason) && unwrap_xdp(ctx, &t, &inner))
 		reason = HOST_DROP_DECAP_FAILED;
-	count_reason(reason, length - t.link);
-	return is_drop(reason) ? XDP_DROP : XDP_PASS;
+	return verdict(reason, length, &t, &inner) ? XDP_DROP : XDP_PASS;
 }
 
 /*
@@ -271,8 +278,7 @@ int host_ingress(struct __sk_buff *skb)
 	}
 	if (is_decap(reason) && unwrap_skb(skb, &t, &inner))
 		reason = HOST_DROP_DECAP_FAILED;
-	count_reason(reason, length - t.link);
-	return is_drop(reason) ? TC_ACT_SHOT : TC_ACT_UNSPEC;
+	return verdict(reason, length, &t, &inner) ? TC_ACT_SHOT : TC_ACT_UNSPEC;
 }
 
 SEC("tc")

@@ -71,6 +71,8 @@ struct tunnel {
 struct inner {
 	void *ip;
 	struct host_endpoint destination;
+	__u32 service; /* index of its service */
+	__u32 length;
 	__u8 ipv6;
 };
 
@@ -334,6 +336,7 @@ static __always_inline enum host_reason parse_inner6(struct cursor *c, struct in
 static __always_inline enum host_reason parse_inner(struct cursor *c, const struct tunnel *t,
 						    struct inner *inner)
 {
+	inner->length = c->left;
 	if (t->protocol == IPPROTO_IPIP)
 		return parse_inner4(c, inner);
 	return parse_inner6(c, inner);

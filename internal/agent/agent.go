@@ -1,0 +1,177 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"weir.io/weir/internal/model"
+)
+
+// Options are what an agent must know before it has a configuration.
+type Options struct {
+	Pin        string   // directory on a BPF file system, shared with a director
+	Interfaces []string // where tunnels come in; empty: the configuration says
+	Attach     Attach   // empty: AttachAuto
+	Log        *slog.Logger
+}
+
+// Agent is this host's agent. It works on the network namespace of the thread
+// that calls it.
+type Agent struct {
+	options Options
+	pins    *pins
+	version string // of the maps' ABI
+	objects *bpfObjects
+	noTCX   bool // behave as before Linux 6.6
+
+	mu          sync.Mutex
+	plan        plan
+	indexes     map[identity]uint32
+	attachments []attachment
+}
+
+// Open loads the programs and adopts what an earlier process left pinned. Until
+// Set is called nothing changes. Errors: ErrRunning, ErrNoBPFFS.
+func Open(options Options) (*Agent, error) {
+	if options.Attach == "" {
+		options.Attach = AttachAuto
+	}
+	if err := options.Attach.Validate(); err != nil {
+		return nil, err
+	}
+	p, err := openPins(options.Pin)
+	if err != nil {
+		return nil, err
+	}
+	objects, version, err := load(p)
+	if err != nil {
+		_ = p.lock.Close()
+		return nil, err
+	}
+	return &Agent{options: options, pins: p, version: version, objects: objects}, nil
+}
+
+// Close ends the process's part. The programs go on with what they were told, and
+// VIPs and sysctls stay: see Detach.
+func (a *Agent) Close() error {
+	return errors.Join(a.objects.Close(), a.pins.lock.Close())
+}
+
+// Set makes the host do what the configuration says. It may be called with the
+// same configuration again, to follow changes of the host's addresses, interfaces
+// and MTUs. Everything new is in place before anything old goes. After an error
+// the host does some of it, and the next Set the rest.
+func (a *Agent) Set(config model.Config) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	at, err := addresses()
+	if err != nil {
+		return err
+	}
+	uplinks, err := findUplinks(a.interfaces(config), config, at)
+	if err != nil {
+		return err
+	}
+	h := host{addresses: make(map[netip.Addr]bool, len(at)), mtu: smallestMTU(uplinks)}
+	for address := range at {
+		h.addresses[address] = true
+	}
+	p, err := newPlan(config, h)
+	if err != nil {
+		return err
+	}
+	return a.apply(p, uplinks)
+}
+
+func (a *Agent) interfaces(config model.Config) []string {
+	if len(a.options.Interfaces) > 0 {
+		return a.options.Interfaces
+	}
+	return config.Agent.Interfaces
+}
+
+func (a *Agent) apply(p plan, uplinks []uplink) error {
+	endpoints, err := readAll[bpfHostEndpoint](a.objects.Endpoints)
+	if err != nil {
+		return err
+	}
+	ranges, err := readAll[bpfHostRange](a.objects.Ranges)
+	if err != nil {
+		return err
+	}
+	t, err := newTables(p, endpoints, ranges, a.objects.Services.MaxEntries())
+	if err != nil {
+		return err
+	}
+	if err := t.put(&a.objects.bpfMaps); err != nil {
+		return err
+	}
+	a.plan, a.indexes = p, t.indexes
+	// ARP must be quiet before there is a VIP that it could give away.
+	log := a.options.Log
+	if err := errors.Join(quietARP(uplinks, log), loosenReversePath(uplinks, log)); err != nil {
+		return err
+	}
+	if err := holdVIPs(p.vips); err != nil {
+		return err
+	}
+	if err := a.attach(uplinks); err != nil {
+		return err
+	}
+	return errors.Join(
+		releaseVIPs(p.vips),
+		detachOthers(a.pins.links(), uplinks),
+		t.prune(&a.objects.bpfMaps),
+		a.pins.removeOtherMaps(a.version))
+}
+
+// attach attaches to the uplinks and says where the slower way had to do.
+func (a *Agent) attach(uplinks []uplink) error {
+	how := attacher{dir: a.pins.links(), objects: a.objects, how: a.options.Attach, noTCX: a.noTCX}
+	before := make(map[int]attachment)
+	for _, at := range a.attachments {
+		before[at.index] = at
+	}
+	a.attachments = a.attachments[:0]
+	var errs []error
+	for _, u := range uplinks {
+		at, err := how.attach(u)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		a.attachments = append(a.attachments, at)
+		if at != before[u.index] {
+			a.options.Log.Info("attached", "interface", u.name, "mtu", u.mtu,
+				"ingress", at.ingress, "egress", at.egress, "no-xdp", at.noXDP)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Detach removes all that agents of this pin directory left in the kernel: programs,
+// maps, and the VIPs on lo. Sysctls stay as they are: others may count on them by
+// now. It refuses while an agent runs (ErrRunning). Nothing there is no error.
+func Detach(pin string) error {
+	if _, err := os.Stat(filepath.Join(pin, "agent")); errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	p, err := openPins(pin)
+	if err != nil {
+		return err
+	}
+	defer p.lock.Close()
+	err = errors.Join(detachOthers(p.links(), nil), releaseVIPs(nil))
+	if err != nil {
+		return fmt.Errorf("detach agent: %w", err)
+	}
+	if err := os.RemoveAll(p.root); err != nil {
+		return fmt.Errorf("remove pins: %w", err)
+	}
+	return nil
+}

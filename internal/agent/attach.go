@@ -1,0 +1,211 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+)
+
+// Attach is how packets that come in are caught.
+type Attach string
+
+// The ways to catch packets that come in. Those that leave are always caught by tc.
+const (
+	AttachAuto Attach = "auto" // native XDP, or tc where there is none
+	AttachXDP  Attach = "xdp"  // native XDP or an error
+	AttachTC   Attach = "tc"   // tcx, or clsact before Linux 6.6: leaves XDP to others
+)
+
+// Validate says whether there is such a way.
+func (a Attach) Validate() error {
+	switch a {
+	case AttachAuto, AttachXDP, AttachTC:
+		return nil
+	}
+	return fmt.Errorf("unknown way to attach %q (one of auto, tc, xdp)", string(a))
+}
+
+// Hooks, by the names of their pins: "xdp-2" is interface 2's.
+const (
+	hookXDP     = "xdp"
+	hookIngress = "ingress"
+	hookEgress  = "egress"
+)
+
+// The ways that AgentInterface names.
+const (
+	viaXDP    = "xdp"
+	viaTCX    = "tcx"
+	viaClsact = "clsact"
+)
+
+// attachment is one uplink's programs.
+type attachment struct {
+	uplink
+	ingress, egress string // via what
+	noXDP           string // why ingress is not XDP
+}
+
+// attacher attaches programs to uplinks and keeps the links pinned.
+type attacher struct {
+	dir     string
+	objects *bpfObjects
+	how     Attach
+	noTCX   bool // as before Linux 6.6
+}
+
+// attach attaches to an uplink. What is attached already gets the program of this
+// version in one step, without a packet lost. The new way is in place before the
+// old one goes: an unwrapped packet is no tunnel packet, so two do no harm.
+func (a *attacher) attach(u uplink) (attachment, error) {
+	at := attachment{uplink: u}
+	if a.how != AttachTC {
+		err := a.attachXDP(u)
+		if err == nil {
+			at.ingress = viaXDP
+		} else if a.how == AttachXDP {
+			return at, fmt.Errorf("attach native XDP to %s: %w", u.name, err)
+		} else {
+			at.noXDP = err.Error()
+		}
+	}
+	var err error
+	if at.ingress == "" {
+		if at.ingress, err = a.attachTC(u, hookIngress); err != nil {
+			return at, err
+		}
+		err = unpin(a.path(hookXDP, u.index))
+	} else {
+		err = errors.Join(unpin(a.path(hookIngress, u.index)), removeFilter(u, hookIngress))
+	}
+	if err != nil {
+		return at, fmt.Errorf("detach from %s: %w", u.name, err)
+	}
+	at.egress, err = a.attachTC(u, hookEgress)
+	return at, err
+}
+
+func (a *attacher) path(hook string, index int) string {
+	return filepath.Join(a.dir, hook+"-"+strconv.Itoa(index))
+}
+
+func (a *attacher) attachXDP(u uplink) error {
+	path := a.path(hookXDP, u.index)
+	if adopted, err := adopt(path, u.index, a.objects.HostXdp); adopted || err != nil {
+		return err
+	}
+	l, err := link.AttachXDP(link.XDPOptions{
+		Program: a.objects.HostXdp, Interface: u.index, Flags: link.XDPDriverMode,
+	})
+	if err != nil {
+		return explainXDP(err)
+	}
+	return pin(l, path)
+}
+
+// attachTC attaches by tcx, or by clsact where that is not there.
+func (a *attacher) attachTC(u uplink, hook string) (via string, err error) {
+	program, attach := a.objects.HostIngress, ebpf.AttachTCXIngress
+	if hook == hookEgress {
+		program, attach = a.objects.HostEgress, ebpf.AttachTCXEgress
+	}
+	path := a.path(hook, u.index)
+	adopted, err := adopt(path, u.index, program)
+	if err != nil {
+		return "", fmt.Errorf("update %s of %s: %w", hook, u.name, err)
+	}
+	if adopted {
+		return viaTCX, nil
+	}
+	if a.noTCX {
+		return viaClsact, putFilter(u, hook, program)
+	}
+	l, err := link.AttachTCX(link.TCXOptions{Interface: u.index, Program: program, Attach: attach})
+	if errors.Is(err, ebpf.ErrNotSupported) {
+		return viaClsact, putFilter(u, hook, program)
+	}
+	if err != nil {
+		return "", fmt.Errorf("attach tcx %s to %s: %w", hook, u.name, err)
+	}
+	if err := pin(l, path); err != nil {
+		return "", err
+	}
+	// A kernel that has tcx now may have had to use clsact before.
+	return viaTCX, removeFilter(u, hook)
+}
+
+// adopt gives a pinned link of the interface the program. A link without its
+// interface is left from one that is gone.
+func adopt(path string, index int, program *ebpf.Program) (bool, error) {
+	l, err := link.LoadPinnedLink(path, nil)
+	if errors.Is(err, os.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("open pinned link %s: %w", path, err)
+	}
+	defer l.Close()
+	info, err := l.Info()
+	if err != nil {
+		return false, fmt.Errorf("look at pinned link %s: %w", path, err)
+	}
+	if linkIndex(info) != index {
+		return false, l.Unpin()
+	}
+	if err := l.Update(program); err != nil {
+		return false, fmt.Errorf("switch program of link %s: %w", path, err)
+	}
+	return true, nil
+}
+
+func linkIndex(info *link.Info) int {
+	if xdp := info.XDP(); xdp != nil {
+		return int(xdp.Ifindex)
+	}
+	if tcx := info.TCX(); tcx != nil {
+		return int(tcx.Ifindex)
+	}
+	return 0
+}
+
+// pin pins a new link and lets go of it: the pin holds it.
+func pin(l link.Link, path string) error {
+	defer l.Close()
+	if err := l.Pin(path); err != nil {
+		return fmt.Errorf("pin link: %w", err)
+	}
+	return nil
+}
+
+// unpin removes a pin, and with it the link.
+func unpin(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// detachOthers detaches from all interfaces that are not among the uplinks.
+func detachOthers(dir string, uplinks []uplink) error {
+	pins, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("list pinned links: %w", err)
+	}
+	keep := make(map[string]bool, len(uplinks))
+	for _, u := range uplinks {
+		keep[strconv.Itoa(u.index)] = true
+	}
+	errs := []error{removeFilters(keep)}
+	for _, p := range pins {
+		if _, index, _ := strings.Cut(p.Name(), "-"); !keep[index] {
+			errs = append(errs, unpin(filepath.Join(dir, p.Name())))
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,101 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Before Linux 6.6 there is no tcx, so no link either: a filter of the clsact
+// queueing discipline holds the program. It is replaced in one step, and found
+// again by its name.
+const (
+	filterPrefix   = "weir-host-"
+	filterPriority = 87 // 'W'; filters of other numbers are others'
+)
+
+func filterParent(hook string) uint32 {
+	if hook == hookEgress {
+		return netlink.HANDLE_MIN_EGRESS
+	}
+	return netlink.HANDLE_MIN_INGRESS
+}
+
+// putFilter attaches the program, or replaces the one that is attached.
+func putFilter(u uplink, hook string, program *ebpf.Program) error {
+	qdisc := &netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{
+		LinkIndex: u.index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT,
+	}}
+	if err := netlink.QdiscAdd(qdisc); err != nil && !errors.Is(err, unix.EEXIST) {
+		return fmt.Errorf("add clsact to %s: %w", u.name, err)
+	}
+	filter := &netlink.BpfFilter{
+		FilterAttrs: netlink.FilterAttrs{
+			LinkIndex: u.index, Parent: filterParent(hook), Handle: 1,
+			Protocol: unix.ETH_P_ALL, Priority: filterPriority,
+		},
+		Fd: program.FD(), Name: filterPrefix + hook, DirectAction: true,
+	}
+	if err := netlink.FilterReplace(filter); err != nil {
+		return fmt.Errorf("attach clsact %s to %s: %w", hook, u.name, err)
+	}
+	return nil
+}
+
+// removeFilter removes what putFilter attached, if it did. The queueing discipline
+// stays, others may use it.
+func removeFilter(u uplink, hook string) error {
+	link := &netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: u.index}}
+	filters, err := netlink.FilterList(link, filterParent(hook))
+	if err != nil {
+		if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) { // no clsact
+			return nil
+		}
+		return fmt.Errorf("list filters of %s: %w", u.name, err)
+	}
+	for _, f := range filters {
+		bpf, ok := f.(*netlink.BpfFilter)
+		if !ok || !strings.HasPrefix(bpf.Name, filterPrefix) {
+			continue
+		}
+		if err := netlink.FilterDel(f); err != nil {
+			return fmt.Errorf("remove filter of %s: %w", u.name, err)
+		}
+	}
+	return nil
+}
+
+// removeFilters removes the filters of all interfaces but some, by index.
+func removeFilters(except map[string]bool) error {
+	links, err := netlink.LinkList()
+	if err != nil {
+		return fmt.Errorf("list interfaces: %w", err)
+	}
+	var errs []error
+	for _, l := range links {
+		u := uplink{name: l.Attrs().Name, index: l.Attrs().Index}
+		if except[strconv.Itoa(u.index)] || !hasClsact(l) {
+			continue
+		}
+		errs = append(errs, removeFilter(u, hookIngress), removeFilter(u, hookEgress))
+	}
+	return errors.Join(errs...)
+}
+
+func hasClsact(l netlink.Link) bool {
+	qdiscs, err := netlink.QdiscList(l)
+	if err != nil {
+		return false
+	}
+	for _, q := range qdiscs {
+		if q.Type() == "clsact" {
+			return true
+		}
+	}
+	return false
+}

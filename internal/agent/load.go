@@ -1,0 +1,125 @@
+package agent
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+)
+
+// ErrRunning says that another process is this host's agent.
+var ErrRunning = errors.New("another weir agent is running here")
+
+// ErrNoBPFFS says that the pin directory would not keep anything.
+var ErrNoBPFFS = errors.New("not on a BPF file system (mount -t bpf bpf /sys/fs/bpf)")
+
+// pins is the agent's directory on a BPF file system. The maps are in a directory
+// whose name is the hash of their ABI: what another version pinned is either the
+// same or not looked at. Links are named by hook and interface index.
+type pins struct {
+	root string
+	lock *os.File
+}
+
+// openPins makes the directory and locks it: two agents would undo each other's
+// work.
+func openPins(pin string) (*pins, error) {
+	p := &pins{root: filepath.Join(pin, "agent")}
+	if err := os.MkdirAll(p.links(), 0o700); err != nil {
+		return nil, fmt.Errorf("make pin directory: %w", err)
+	}
+	var fs unix.Statfs_t
+	if err := unix.Statfs(p.root, &fs); err != nil {
+		return nil, fmt.Errorf("look at pin directory %s: %w", p.root, err)
+	}
+	if fs.Type != unix.BPF_FS_MAGIC {
+		_ = os.RemoveAll(p.root)
+		return nil, fmt.Errorf("pin directory %s: %w", pin, ErrNoBPFFS)
+	}
+	lock, err := os.Open(p.root)
+	if err != nil {
+		return nil, fmt.Errorf("open pin directory: %w", err)
+	}
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		_ = lock.Close()
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, fmt.Errorf("lock %s: %w", p.root, ErrRunning)
+		}
+		return nil, fmt.Errorf("lock %s: %w", p.root, err)
+	}
+	p.lock = lock
+	return p, nil
+}
+
+func (p *pins) links() string { return filepath.Join(p.root, "links") }
+
+func (p *pins) maps(abi string) string { return filepath.Join(p.root, "maps-"+abi) }
+
+// removeOtherMaps removes what other versions pinned. Links hold on to the maps of
+// their programs, so this is safe once all links run the new ones.
+func (p *pins) removeOtherMaps(abi string) error {
+	dirs, err := filepath.Glob(p.maps("*"))
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, dir := range dirs {
+		if dir != p.maps(abi) {
+			errs = append(errs, os.RemoveAll(dir))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// abi returns the hash of what programs and Go must agree about: each map's shape,
+// the types in it, and the numbers of the reasons.
+func abi(spec *ebpf.CollectionSpec) (string, error) {
+	reasons, err := spec.Types.AnyTypeByName("host_reason")
+	if err != nil {
+		return "", fmt.Errorf("find enum host_reason: %w", err)
+	}
+	hash := sha256.New()
+	fmt.Fprintf(hash, "%9v\n", reasons)
+	for _, name := range slices.Sorted(maps.Keys(spec.Maps)) {
+		m := spec.Maps[name]
+		fmt.Fprintf(hash, "%s %v %d %d %d %d %9v %9v\n", name, m.Type, m.KeySize, m.ValueSize,
+			m.MaxEntries, m.Flags, m.Key, m.Value)
+	}
+	return fmt.Sprintf("%x", hash.Sum(nil)[:8]), nil
+}
+
+// load loads the programs with the maps that are pinned, or pins new ones.
+func load(p *pins) (*bpfObjects, string, error) {
+	spec, err := loadBpf()
+	if err != nil {
+		return nil, "", fmt.Errorf("read programs: %w", err)
+	}
+	version, err := abi(spec)
+	if err != nil {
+		return nil, "", err
+	}
+	if err := os.MkdirAll(p.maps(version), 0o700); err != nil {
+		return nil, "", fmt.Errorf("make map directory: %w", err)
+	}
+	for name, m := range spec.Maps {
+		if !strings.HasPrefix(name, ".") {
+			m.Pinning = ebpf.PinByName
+		}
+	}
+	var objects bpfObjects
+	options := ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: p.maps(version)}}
+	if err := spec.LoadAndAssign(&objects, &options); err != nil {
+		if errors.Is(err, unix.EPERM) {
+			return nil, "", fmt.Errorf("load programs (needs root, or CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON): %w", err)
+		}
+		return nil, "", fmt.Errorf("load programs (needs Linux 6.1): %w", err)
+	}
+	return &objects, version, nil
+}

@@ -1,0 +1,164 @@
+package agent
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"weir.io/weir/internal/model"
+)
+
+// host is what the kernel says about this host.
+type host struct {
+	addresses map[netip.Addr]bool
+	mtu       int // smallest of the uplinks
+}
+
+// plan is what this host has to do: a pure function of the configuration and of
+// the host.
+type plan struct {
+	ends     []netip.Addr // addresses of this host at which tunnels end
+	sources  map[netip.Prefix]bpfHostSourceFlag
+	services []service // and one for each VIP, which has neither protocol nor MSS
+	vips     []netip.Addr
+
+	position map[identity]int // in services
+}
+
+// service is a service of which a backend is on this host, or with protocol 0 a
+// VIP: what comes for it and has no port.
+type service struct {
+	name     string
+	vip      netip.Addr
+	protocol model.Protocol
+	port     model.PortRange
+	mss      int // 0: none
+	peers    []netip.Addr
+}
+
+// identity is what tells services apart.
+type identity struct {
+	vip      netip.Addr
+	protocol model.Protocol
+	port     model.PortRange
+}
+
+func (s service) identity() identity { return identity{s.vip, s.protocol, s.port} }
+
+// Header lengths, in bytes: an MSS counts neither options (RFC 6691).
+const (
+	ipv4TCPHeaders = 20 + 20
+	ipv6TCPHeaders = 40 + 20
+)
+
+// newPlan computes what the host has to do.
+func newPlan(config model.Config, h host) (plan, error) {
+	p := plan{position: make(map[identity]int)}
+	for _, s := range config.Services {
+		ends := localEnds(s, h.addresses)
+		if len(ends) == 0 {
+			continue
+		}
+		mss, err := largestMSS(s, h.mtu)
+		if err != nil {
+			return plan{}, fmt.Errorf("service %s: %w", s.Name, err)
+		}
+		p.ends = append(p.ends, ends...)
+		p.vips = append(p.vips, s.VIP)
+		peers := backendAddresses(s)
+		p.add(service{name: s.Name, vip: s.VIP, protocol: s.Protocol, port: s.Port, mss: mss, peers: peers})
+		p.add(service{vip: s.VIP, peers: peers})
+	}
+	p.ends = sorted(p.ends)
+	p.vips = sorted(p.vips)
+	p.sources = sources(config.Directors, p.services)
+	return p, nil
+}
+
+// unwrapped says whether packets of the mode reach the host with the VIP as their
+// destination. What it means for a service, it means for tunnels of every kind:
+// directors and agents do not learn of a change of mode at the same moment.
+func unwrapped(m model.Mode) bool { return m != model.NAT }
+
+// localEnds returns the addresses of the service's backends that are this host.
+func localEnds(s model.Service, addresses map[netip.Addr]bool) []netip.Addr {
+	var ends []netip.Addr
+	for _, b := range s.Backends {
+		if unwrapped(b.ModeIn(s)) && addresses[b.Address] {
+			ends = append(ends, b.Address)
+		}
+	}
+	return ends
+}
+
+func backendAddresses(s model.Service) []netip.Addr {
+	addresses := make([]netip.Addr, 0, len(s.Backends))
+	for _, b := range s.Backends {
+		if unwrapped(b.ModeIn(s)) {
+			addresses = append(addresses, b.Address)
+		}
+	}
+	return sorted(addresses)
+}
+
+// largestMSS returns what a TCP service may offer: what fits whichever of its
+// backends has the connection, so that it is the same on every host.
+func largestMSS(s model.Service, mtu int) (int, error) {
+	if s.Protocol != model.TCP {
+		return 0, nil
+	}
+	overhead := 0
+	for _, b := range s.Backends {
+		overhead = max(overhead, b.ModeIn(s).MaxOverhead(b.Address))
+		if b.MTU != 0 {
+			mtu = min(mtu, int(b.MTU))
+		}
+	}
+	headers := ipv6TCPHeaders
+	if s.VIP.Is4() {
+		headers = ipv4TCPHeaders
+	}
+	mss := mtu - overhead - headers
+	if mss < 1 {
+		return 0, fmt.Errorf("an MTU of %d bytes leaves no room for data behind %d bytes of tunnel headers", mtu, overhead)
+	}
+	return min(mss, 65535), nil
+}
+
+// add adds a service or, where there is one of the same address, protocol and
+// ports (in another segment, or the VIP of another service), merges the two.
+func (p *plan) add(s service) {
+	i, known := p.position[s.identity()]
+	if !known {
+		p.position[s.identity()] = len(p.services)
+		p.services = append(p.services, s)
+		return
+	}
+	same := &p.services[i]
+	same.mss = min(same.mss, s.mss)
+	same.peers = sorted(slices.Concat(same.peers, s.peers))
+}
+
+// sources returns where tunnels may come from. Of the prefixes that hold an
+// address the kernel finds the longest only, so it has to have the flags of all.
+func sources(directors []netip.Prefix, services []service) map[netip.Prefix]bpfHostSourceFlag {
+	flags := make(map[netip.Prefix]bpfHostSourceFlag)
+	for _, d := range directors {
+		flags[d.Masked()] = bpfHostSourceFlagHOST_SOURCE_DIRECTOR
+	}
+	for _, s := range services {
+		for _, peer := range s.peers {
+			flag := bpfHostSourceFlagHOST_SOURCE_BACKEND
+			if slices.ContainsFunc(directors, func(d netip.Prefix) bool { return d.Contains(peer) }) {
+				flag |= bpfHostSourceFlagHOST_SOURCE_DIRECTOR
+			}
+			flags[netip.PrefixFrom(peer, peer.BitLen())] |= flag
+		}
+	}
+	return flags
+}
+
+func sorted(addresses []netip.Addr) []netip.Addr {
+	slices.SortFunc(addresses, netip.Addr.Compare)
+	return slices.Compact(addresses)
+}

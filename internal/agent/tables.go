@@ -1,0 +1,164 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/cilium/ebpf"
+)
+
+// tables are the contents that the maps must have.
+type tables struct {
+	ends      map[bpfAddress]uint32
+	sources   map[bpfHostSource]uint32
+	endpoints map[bpfHostEndpoint]uint32
+	ranges    map[bpfHostRange]uint32
+	peers     map[bpfHostPeer]uint32
+	services  map[uint32]bpfHostService
+	indexes   map[identity]uint32
+	fresh     []uint32 // indexes that nobody had before: their counters are old
+}
+
+// noService is the index that the programs take for "none".
+const noService = 0
+
+// newTables gives every service an index and writes the plan down as keys and
+// values. A service that is in the kernel already keeps its index and so its
+// counters; an index that is in use by another service is not taken, because
+// packets may still be looking at it.
+func newTables(p plan, endpoints map[bpfHostEndpoint]uint32, ranges map[bpfHostRange]uint32, limit uint32) (tables, error) {
+	t := tables{
+		ends:      map[bpfAddress]uint32{},
+		sources:   map[bpfHostSource]uint32{},
+		endpoints: map[bpfHostEndpoint]uint32{},
+		ranges:    map[bpfHostRange]uint32{},
+		peers:     map[bpfHostPeer]uint32{},
+		services:  map[uint32]bpfHostService{},
+		indexes:   map[identity]uint32{},
+	}
+	for _, end := range p.ends {
+		t.ends[address(end)] = 1
+	}
+	for prefix, flags := range p.sources {
+		t.sources[sourceKey(prefix)] = uint32(flags)
+	}
+	used := map[uint32]bool{noService: true}
+	for _, index := range endpoints {
+		used[index] = true
+	}
+	for _, index := range ranges {
+		used[index] = true
+	}
+	next := uint32(noService)
+	for _, s := range p.services {
+		index := current(s, endpoints, ranges)
+		if index == noService || t.has(index) {
+			for used[next] {
+				next++
+			}
+			if next >= limit {
+				return tables{}, fmt.Errorf("service %s: a host can have %d services and VIPs", s.describe(), limit-1)
+			}
+			index = next
+			used[index] = true
+			t.fresh = append(t.fresh, index)
+		}
+		t.add(s, index)
+	}
+	return t, nil
+}
+
+func (t *tables) has(index uint32) bool {
+	_, ok := t.services[index]
+	return ok
+}
+
+// current returns the index that the service has in the kernel.
+func current(s service, endpoints map[bpfHostEndpoint]uint32, ranges map[bpfHostRange]uint32) uint32 {
+	if !s.isRange() {
+		return endpoints[s.endpoint()]
+	}
+	return ranges[s.ranges()[0]]
+}
+
+func (t *tables) add(s service, index uint32) {
+	t.indexes[s.identity()] = index
+	t.services[index] = bpfHostService{Mss: uint32(s.mss)}
+	for _, peer := range s.peers {
+		t.peers[bpfHostPeer{Service: index, Address: address(peer)}] = 1
+	}
+	if !s.isRange() {
+		t.endpoints[s.endpoint()] = index
+		return
+	}
+	for _, key := range s.ranges() {
+		t.ranges[key] = index
+	}
+}
+
+// put writes what must be there: a packet finds a service only when everything
+// about it is in place.
+func (t *tables) put(m *bpfMaps) error {
+	zero := make([]bpfCounter, ebpf.MustPossibleCPU())
+	for _, index := range t.fresh {
+		if err := m.ServicePackets.Put(index, zero); err != nil {
+			return fmt.Errorf("clear counter %d: %w", index, err)
+		}
+	}
+	return errors.Join(
+		putAll(m.Services, t.services),
+		putAll(m.Peers, t.peers),
+		putAll(m.Sources, t.sources),
+		putAll(m.Endpoints, t.endpoints),
+		putAll(m.Ranges, t.ranges),
+		putAll(m.TunnelEnds, t.ends))
+}
+
+// prune removes what must not be there, in the opposite order.
+func (t *tables) prune(m *bpfMaps) error {
+	return errors.Join(
+		removeOthers(m.TunnelEnds, t.ends),
+		removeOthers(m.Ranges, t.ranges),
+		removeOthers(m.Endpoints, t.endpoints),
+		removeOthers(m.Sources, t.sources),
+		removeOthers(m.Peers, t.peers))
+}
+
+func putAll[K comparable, V any](m *ebpf.Map, want map[K]V) error {
+	for key, value := range want {
+		if err := m.Put(key, value); err != nil {
+			return fmt.Errorf("write map %s of %d elements: %w", m, m.MaxEntries(), err)
+		}
+	}
+	return nil
+}
+
+func removeOthers[K comparable](m *ebpf.Map, want map[K]uint32) error {
+	have, err := readAll[K](m)
+	if err != nil {
+		return err
+	}
+	for key := range have {
+		if _, ok := want[key]; ok {
+			continue
+		}
+		if err := m.Delete(key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("remove from map %s: %w", m, err)
+		}
+	}
+	return nil
+}
+
+func readAll[K comparable](m *ebpf.Map) (map[K]uint32, error) {
+	have := make(map[K]uint32)
+	var key K
+	var value uint32
+	entries := m.Iterate()
+	for entries.Next(&key, &value) {
+		have[key] = value
+	}
+	if err := entries.Err(); err != nil {
+		return nil, fmt.Errorf("read map %s: %w", m, err)
+	}
+	return have, nil
+}

@@ -1,0 +1,131 @@
+package agent
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"weir.io/weir/internal/model"
+)
+
+// uplink is an interface at which tunnels come in.
+type uplink struct {
+	name  string
+	index int
+	mtu   int
+}
+
+// addresses returns the addresses of this host, by interface.
+func addresses() (map[netip.Addr]int, error) {
+	list, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
+	if err != nil {
+		return nil, fmt.Errorf("list addresses: %w", err)
+	}
+	at := make(map[netip.Addr]int, len(list))
+	for _, a := range list {
+		if address, ok := netip.AddrFromSlice(a.IP); ok {
+			at[address.Unmap()] = a.LinkIndex
+		}
+	}
+	return at, nil
+}
+
+// findUplinks returns the interfaces that are named or, when none are, those that
+// have a default route or a backend's address.
+func findUplinks(names []string, config model.Config, at map[netip.Addr]int) ([]uplink, error) {
+	var links []netlink.Link
+	for _, name := range names {
+		link, err := netlink.LinkByName(name)
+		if err != nil {
+			return nil, fmt.Errorf("interface %s: %w", name, err)
+		}
+		links = append(links, link)
+	}
+	if len(names) == 0 {
+		guessed, err := guessUplinks(config, at)
+		if err != nil {
+			return nil, err
+		}
+		links = guessed
+	}
+	if len(links) == 0 {
+		return nil, errors.New("no interface has a default route or a backend's address: name it (agent.interfaces or --interface)")
+	}
+	var uplinks []uplink
+	for _, link := range links {
+		a := link.Attrs()
+		uplinks = append(uplinks, uplink{name: a.Name, index: a.Index, mtu: a.MTU})
+	}
+	slices.SortFunc(uplinks, func(a, b uplink) int { return cmp.Compare(a.index, b.index) })
+	return slices.Compact(uplinks), nil
+}
+
+func guessUplinks(config model.Config, at map[netip.Addr]int) ([]netlink.Link, error) {
+	indexes, err := defaultRoutes()
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range config.Services {
+		for _, b := range s.Backends {
+			if index, ok := at[b.Address]; ok {
+				indexes = append(indexes, index)
+			}
+		}
+	}
+	slices.Sort(indexes)
+	var links []netlink.Link
+	for _, index := range slices.Compact(indexes) {
+		link, err := netlink.LinkByIndex(index)
+		if err != nil {
+			return nil, fmt.Errorf("interface %d: %w", index, err)
+		}
+		if link.Attrs().Flags&net.FlagLoopback == 0 {
+			links = append(links, link)
+		}
+	}
+	return links, nil
+}
+
+// defaultRoutes returns the interfaces that default routes of the main table
+// leave by.
+func defaultRoutes() ([]int, error) {
+	filter := &netlink.Route{Table: unix.RT_TABLE_MAIN}
+	routes, err := netlink.RouteListFiltered(netlink.FAMILY_ALL, filter, netlink.RT_FILTER_TABLE)
+	if err != nil {
+		return nil, fmt.Errorf("list routes: %w", err)
+	}
+	var indexes []int
+	for _, r := range routes {
+		if r.Dst != nil && !isDefault(r.Dst) {
+			continue
+		}
+		if r.LinkIndex != 0 {
+			indexes = append(indexes, r.LinkIndex)
+		}
+		for _, hop := range r.MultiPath {
+			indexes = append(indexes, hop.LinkIndex)
+		}
+	}
+	return indexes, nil
+}
+
+func isDefault(dst *net.IPNet) bool {
+	ones, _ := dst.Mask.Size()
+	return ones == 0
+}
+
+// smallestMTU returns the MTU that everything must fit: a reply need not leave by
+// the interface that its connection's packets come in at.
+func smallestMTU(uplinks []uplink) int {
+	mtu := uplinks[0].mtu
+	for _, u := range uplinks {
+		mtu = min(mtu, u.mtu)
+	}
+	return mtu
+}

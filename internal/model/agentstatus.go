@@ -1,0 +1,33 @@
+package model
+
+import "net/netip"
+
+// AgentStatus is what the agent on a backend's host says about itself: every
+// number is read from the kernel when asked.
+type AgentStatus struct {
+	Interfaces []AgentInterface `json:"interfaces"`
+	VIPs       []netip.Addr     `json:"vips"`     // that the agent holds on lo
+	Reasons    []Counter        `json:"reasons"`  // every reason, in the order of enum host_reason
+	Services   []AgentService   `json:"services"` // of which a backend is on this host
+}
+
+// AgentInterface is an interface at which tunnels come in.
+type AgentInterface struct {
+	Name    string `json:"name"`
+	Index   int    `json:"index"`
+	Ingress string `json:"ingress"` // "xdp", "tcx" or "clsact"
+	Egress  string `json:"egress"`  // "tcx" or "clsact"
+	MTU     int    `json:"mtu"`
+	NoXDP   string `json:"no-xdp,omitempty"` // why ingress is not XDP
+}
+
+// AgentService is one service of this host's as it is in the kernel.
+type AgentService struct {
+	Name     string     `json:"name"`
+	VIP      netip.Addr `json:"vip"`
+	Protocol Protocol   `json:"protocol"`
+	Port     PortRange  `json:"port"`
+	MSS      int        `json:"mss,omitempty"` // largest that a SYN of it may offer
+	Packets  uint64     `json:"packets"`       // unwrapped; several that the kernel coalesced count once
+	Bytes    uint64     `json:"bytes"`         // of these, without their outer headers
+}
