@@ -64,9 +64,10 @@ static __always_inline enum reason forward(struct xdp_md *ctx, struct packet *pa
 	struct backend *backend = backend_at(index);
 	enum reason reason;
 
-	if (!backend || !alive(backend))
+	if (!backend || backend->state == BACKEND_FREE)
 		return DROP_NO_BACKEND;
-	reason = forward_by_mode(ctx, packet, backend);
+	/* A fragment's backend may have died since its first fragment. */
+	reason = alive(backend) ? forward_by_mode(ctx, packet, backend) : DROP_NO_BACKEND;
 	if (reason >= DROP_NO_BACKEND)
 		count_drop(backend->service, packet);
 	if (reason >= ANSWER_ECHO)

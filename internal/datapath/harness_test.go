@@ -51,6 +51,7 @@ type testBackend struct {
 	vlan     uint16
 	keepTags bool
 	local    bool
+	gone     bool // state is free, not to be filled in
 	mtu      uint16
 	ifindex  uint32
 }
@@ -105,7 +106,7 @@ func (w *testWorld) add(s testService) *testService {
 	}
 	for i := range s.backends {
 		b := &s.backends[i]
-		if b.state == 0 {
+		if b.state == 0 && !b.gone {
 			b.state = directorBackendStateBACKEND_ACTIVE
 		}
 		if b.mtu == 0 {
@@ -275,7 +276,7 @@ func (d *testDirector) putService(t testing.TB, s *testService) {
 		return
 	}
 	for _, p := range portPrefixes(s.port) {
-		bits := uint32(64 + p.bits)
+		bits := uint32(80 + p.bits) // segment, address, protocol and padding are exact
 		if s.vip.Is4() {
 			d.put(t, "ranges4", directorRange4{PrefixLen: bits, Segment: s.segment.Key(), Address: be32(s.vip.As4()),
 				Protocol: uint8(s.protocol), Port: be16(p.port)}, s.index)

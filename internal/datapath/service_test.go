@@ -1,0 +1,176 @@
+package datapath
+
+import (
+	"fmt"
+	"testing"
+
+	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/packet"
+)
+
+// to is a packet of the scenario's service to one port.
+func (s scenario) to(port uint16) ([]packet.Header, twinFlow) {
+	f := s.flow()
+	f.dport = port
+	return []packet.Header{ip(s.client, s.vip), l4(s.protocol, clientPort, port)}, f
+}
+
+// One port is before a range, a small range before a large one, and any range
+// before all ports; protocols do not mix.
+func TestPortRanges(t *testing.T) {
+	w := &testWorld{}
+	var rows []row
+	for _, is4 := range []bool{true, false} {
+		vip := vipAddress(is4, 1)
+		add := func(vip int, protocol model.Protocol, ports model.PortRange) scenario {
+			return scenario{client: clientOf(is4), testService: w.add(testService{vip: vipAddress(is4, vip), protocol: protocol, port: ports,
+				backends: []testBackend{{address: vipAddress(is4, vip)}}})}
+		}
+		one, some, all := add(1, model.TCP, singlePort(8050)), add(1, model.TCP, model.PortRange{First: 8001, Last: 8100}), add(1, model.TCP, model.PortRange{})
+		alone := add(2, model.UDP, model.PortRange{First: 5000, Last: 5000})
+		edge := add(3, model.UDP, model.PortRange{First: 1, Last: 65535})
+		for _, at := range []struct {
+			scenario
+			ports []uint16
+		}{
+			{one, []uint16{8050}},
+			{some, []uint16{8001, 8002, 8049, 8051, 8063, 8064, 8096, 8099, 8100}},
+			{all, []uint16{1, 80, 8000, 8101, 65535}},
+			{alone, []uint16{5000}},
+			{edge, []uint16{1, 2, 32767, 32768, 65535}},
+		} {
+			for _, port := range at.ports {
+				headers, f := at.to(port)
+				rows = append(rows, at.forward(fmt.Sprintf("%v port %d", vip, port), f, 0, headers...))
+			}
+		}
+		for _, port := range []uint16{4999, 5001} {
+			headers, _ := alone.to(port)
+			rows = append(rows, alone.pass("beside the range", headers...))
+		}
+		zero, _ := edge.to(0)
+		udp := one
+		udp.testService = &testService{vip: vip, protocol: model.UDP}
+		other, _ := udp.to(8050)
+		rows = append(rows, edge.pass("port 0", zero...), one.pass("other protocol", other...))
+	}
+	loadTestDirector(t, w).check(t, rows)
+}
+
+// A slot whose owner is down belongs to the next live candidate of its row.
+func TestDeadBackends(t *testing.T) {
+	const active, draining, down, free = directorBackendStateBACKEND_ACTIVE, directorBackendStateBACKEND_DRAINING,
+		directorBackendStateBACKEND_DOWN, directorBackendStateBACKEND_FREE
+	pair := model.Ring{Slots: []model.Slot{{Owner: 0, Next: 1}}}
+	list := model.Ring{Slots: []model.Slot{{Owner: 0, Next: model.ListFlag}}, Lists: [][]uint32{{1, 2, 3, 4, 5, 6, 7}}}
+	second := model.Ring{Slots: []model.Slot{{Owner: 0, Next: model.ListFlag | 1}}, Lists: [][]uint32{{3}, {2, 1}}}
+	lone := model.Ring{Slots: []model.Slot{{Owner: 0, Next: model.NoBackend}}}
+	w := &testWorld{}
+	var rows []row
+	for _, c := range []struct {
+		name   string
+		ring   model.Ring
+		states []directorBackendState
+		want   int // -1: dropped
+	}{
+		{"owner is alive", pair, []directorBackendState{active, active}, 0},
+		{"owner drains", pair, []directorBackendState{draining, active}, 0},
+		{"owner is down", pair, []directorBackendState{down, active}, 1},
+		{"owner is gone", pair, []directorBackendState{free, active}, 1},
+		{"owner is down, backup drains", pair, []directorBackendState{down, draining}, 1},
+		{"both are down", pair, []directorBackendState{down, down}, -1},
+		{"no backup", lone, []directorBackendState{down}, -1},
+		{"list: owner is alive", list, []directorBackendState{active, active, active, active, active, active, active, active}, 0},
+		{"list: first", list, []directorBackendState{down, active, active, active, active, active, active, active}, 1},
+		{"list: third", list, []directorBackendState{down, down, down, active, active, active, active, active}, 3},
+		{"list: last", list, []directorBackendState{down, down, down, down, down, free, down, active}, 7},
+		{"list: none", list, []directorBackendState{down, down, down, down, down, down, down, down}, -1},
+		{"second list", second, []directorBackendState{down, active, active, active}, 2},
+		{"second list: its last", second, []directorBackendState{down, active, down, active}, 1},
+		{"second list: none", second, []directorBackendState{down, down, down, active}, -1},
+	} {
+		for _, is4 := range []bool{true, false} {
+			rows = append(rows, w.deadRow(fmt.Sprintf("%s, %v", c.name, is4), is4, c.ring, c.states, c.want))
+		}
+	}
+	empty := scenario{client: client4, testService: w.add(testService{vip: vipAddress(true, len(w.services)), protocol: model.TCP, port: singlePort(servicePort), noRing: true})}
+	rows = append(rows, row{name: "no backends", in: build(empty.data(5)...)}.dropped(directorReasonDROP_NO_BACKEND, empty.testService))
+	d := loadTestDirector(t, w)
+	d.check(t, rows)
+}
+
+func (w *testWorld) deadRow(name string, is4 bool, ring model.Ring, states []directorBackendState, want int) row {
+	backends := make([]testBackend, len(states))
+	for i, state := range states {
+		backends[i] = testBackend{mode: model.IPIP, address: backendAddress(is4, i+1), state: state, gone: state == directorBackendStateBACKEND_FREE}
+	}
+	s := scenario{client: clientOf(is4), testService: w.add(testService{vip: vipAddress(is4, len(w.services)), protocol: model.TCP,
+		port: singlePort(servicePort), ring: ring, backends: backends})}
+	if want < 0 {
+		return row{name: name, in: build(s.data(5)...)}.dropped(directorReasonDROP_NO_BACKEND, s.testService)
+	}
+	return s.forward(name, s.flow(), want, s.data(5)...)
+}
+
+// A fragment's backend may die before its last fragment comes.
+func TestFragmentOfDeadBackend(t *testing.T) {
+	w := &testWorld{}
+	s := scenario{client: client4, testService: w.add(testService{vip: vipAddress(true, 1), protocol: model.UDP, port: singlePort(servicePort),
+		backends: []testBackend{{}}})}
+	d := loadTestDirector(t, w)
+	frames := pieces(8, s.data(600)...)
+	d.run(t, frames[0], 0)
+	s.backends[0].state = directorBackendStateBACKEND_DOWN
+	d.put(t, "backends", s.first, s.abiBackend(0))
+	d.check(t, []row{row{name: "later", in: frames[1]}.dropped(directorReasonDROP_NO_BACKEND, s.testService)})
+}
+
+// With affinity source-ip one client's connections stay together; the outer
+// source follows the same hash.
+func TestAffinity(t *testing.T) {
+	w := &testWorld{}
+	var rows []row
+	for _, is4 := range []bool{true, false} {
+		backends := make([]testBackend, 64)
+		slots := make([]model.Slot, 251)
+		for i := range backends {
+			backends[i] = testBackend{mode: model.GUE, address: backendAddress(is4, i+1)}
+		}
+		for i := range slots {
+			slots[i] = model.Slot{Owner: uint32(i % 64), Next: uint32((i + 1) % 64)}
+		}
+		for _, affinity := range []model.Affinity{model.AffinityFlow, model.AffinitySourceIP} {
+			s := scenario{client: clientOf(is4), testService: w.add(testService{vip: vipAddress(is4, int(affinity)+1), protocol: model.UDP,
+				affinity: affinity, salt: 0xfeedface, backends: backends, ring: model.Ring{Slots: slots}})}
+			chosen := map[int]bool{}
+			for port := uint16(1); port <= 40; port++ {
+				headers, f := s.to(port)
+				backend, _ := twinPick(s.testService, f)
+				chosen[backend] = true
+				rows = append(rows, s.forward(fmt.Sprintf("%v affinity %s port %d", s.vip, affinity, port), f, backend, headers...))
+			}
+			if (len(chosen) == 1) != (affinity == model.AffinitySourceIP) {
+				rows = append(rows, row{name: "the twin's affinity is wrong"})
+			}
+		}
+	}
+	loadTestDirector(t, w).check(t, rows)
+}
+
+// A backend on the director's own host gets its packets as they came.
+func TestLocalBackend(t *testing.T) {
+	w := &testWorld{}
+	var rows []row
+	for _, is4 := range []bool{true, false} {
+		for _, mode := range []model.Mode{model.L2DSR, model.IPIP, model.GUE} {
+			s := scenario{client: clientOf(is4), testService: w.add(testService{vip: vipAddress(is4, len(w.services)), protocol: model.TCP,
+				port: singlePort(servicePort), backends: []testBackend{{mode: mode, address: backendAddress(is4, 1), local: true}}})}
+			for _, size := range []int{100, 4000} {
+				r := row{name: fmt.Sprintf("%v, %s, %d bytes", s.vip, mode, size), in: build(s.sized(size)...)}.passed(directorReasonPASS_LOCAL)
+				r.backend = s.first
+				rows = append(rows, r)
+			}
+		}
+	}
+	loadTestDirector(t, w).check(t, rows)
+}
