@@ -44,7 +44,7 @@ var mayImport = map[string][]string{
 	"internal/netlab":   {"netlink", "netns", "sys"},
 	"internal/packet":   {"gopacket"},
 	"internal/demo": {"internal/model", "internal/config", "internal/api", "internal/netlab",
-		"netlink", "netns", "sys"},
+		"ebpf", "sys"},
 	"cmd/weir": {"internal/model", "internal/config", "internal/engine", "internal/datapath",
 		"internal/agent", "internal/api", "internal/doctor", "internal/demo", "cobra", "pflag", "sys"},
 	"test/kernels":       {},

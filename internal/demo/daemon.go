@@ -1,0 +1,82 @@
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"weir.io/weir/internal/netlab"
+)
+
+// errDaemonEnded says that a weir process ended although nobody told it to.
+var errDaemonEnded = errors.New("process ended by itself")
+
+// daemon is a weir process on a host: a director or an agent.
+type daemon struct {
+	host   *netlab.Host
+	config string // its file
+	log    string
+	socket string
+	ended  chan struct{}
+}
+
+// startDaemon runs "weir run" or "weir agent" on the host with that configuration.
+// Closing the lab kills it.
+func startDaemon(weir, verb string, host *netlab.Host, config []byte) (*daemon, error) {
+	// The file has its directory to itself: weir watches the directory.
+	dir := filepath.Join(host.Dir(), "etc")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, err
+	}
+	d := &daemon{host: host, config: filepath.Join(dir, "weir.yaml"), ended: make(chan struct{}),
+		log: filepath.Join(host.Dir(), "weir.log"), socket: filepath.Join(host.Dir(), "weir.sock")}
+	if err := d.write(config); err != nil {
+		return nil, err
+	}
+	log, err := os.Create(d.log)
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	cmd := host.Command(context.Background(), weir, verb, "-c", d.config, "--bpffs", host.BPFFS(), "--socket", d.socket)
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start weir %s on %s: %w", verb, host.Name, err)
+	}
+	go func() {
+		defer close(d.ended)
+		_ = cmd.Wait() // how it ended is in its log
+	}()
+	return d, nil
+}
+
+// write edits the daemon's file as editors do: nobody reads half of it.
+func (d *daemon) write(config []byte) error {
+	if err := os.WriteFile(d.config+".new", config, 0o644); err != nil {
+		return fmt.Errorf("write configuration of %s: %w", d.host.Name, err)
+	}
+	return os.Rename(d.config+".new", d.config)
+}
+
+// alive returns an error with the end of the log if the process is gone.
+func (d *daemon) alive() error {
+	select {
+	case <-d.ended:
+		return fmt.Errorf("weir on %s: %w:\n%s", d.host.Name, errDaemonEnded, d.tail())
+	default:
+		return nil
+	}
+}
+
+// tail returns the last lines of the log.
+func (d *daemon) tail() string {
+	text, err := os.ReadFile(d.log)
+	if err != nil {
+		return err.Error()
+	}
+	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+	return strings.Join(lines[max(0, len(lines)-10):], "\n")
+}

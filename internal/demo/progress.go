@@ -1,0 +1,69 @@
+package demo
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+)
+
+// progress tells what happens: events on lines of their own, and how far the
+// traffic is on a last line, which a terminal gets again and again in place.
+type progress struct {
+	mu       sync.Mutex
+	w        io.Writer
+	terminal bool
+	last     string // the last line, on a terminal
+}
+
+const clearLine = "\r\x1b[K"
+
+// say writes an event.
+func (p *progress) say(format string, args ...any) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.last != "" {
+		fmt.Fprint(p.w, clearLine)
+	}
+	fmt.Fprintf(p.w, format+"\n", args...)
+	fmt.Fprint(p.w, p.last)
+}
+
+// follow writes every second how far the traffic is.
+func (p *progress) follow(ctx context.Context, duration time.Duration, traffic *traffic) {
+	begin := time.Now()
+	for sleep(ctx, time.Second) {
+		requests, failed, broken := traffic.totals()
+		line := fmt.Sprintf("%3.0f of %.0f s: %d requests, %d failed, %d broken by change",
+			time.Since(begin).Seconds(), duration.Seconds(), requests, failed, broken)
+		p.mu.Lock()
+		if p.terminal {
+			p.last = line
+			fmt.Fprint(p.w, clearLine, line)
+		} else {
+			fmt.Fprintln(p.w, line)
+		}
+		p.mu.Unlock()
+	}
+}
+
+// end clears the last line.
+func (p *progress) end() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.last != "" {
+		fmt.Fprint(p.w, clearLine)
+		p.last = ""
+	}
+}
+
+// totals sums the tallies.
+func (t *traffic) totals() (requests, failed, broken int) {
+	for _, tally := range t.tallies {
+		tally.mu.Lock()
+		requests, failed, broken = requests+tally.requests, failed+tally.failures, broken+tally.broken
+		tally.mu.Unlock()
+	}
+	return requests, failed, broken
+}

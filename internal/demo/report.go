@@ -1,0 +1,102 @@
+package demo
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"net/netip"
+	"slices"
+	"strings"
+	"text/tabwriter"
+)
+
+// Report is what the demo saw.
+type Report struct {
+	Requests int   `json:"requests"`
+	Failed   int   `json:"failed"`           // for another reason than a change of backends
+	Broken   int   `json:"broken-by-change"` // connections
+	Changes  int   `json:"changes"`          // of backends, made by editing the files
+	Rows     []Row `json:"rows"`
+}
+
+// Row is what the demo saw of one mode in one family.
+type Row struct {
+	Mode     string     `json:"mode"`
+	Family   string     `json:"family"` // the VIP's, and the tunnel's where that is the other one
+	VIP      netip.Addr `json:"vip"`
+	Requests int        `json:"requests"`
+	Failed   int        `json:"failed"`
+	Broken   int        `json:"broken-by-change"`
+	Shares   []Share    `json:"shares"`
+	// Crossed counts reply packets that crossed a director; in a direct mode there
+	// must be none.
+	Crossed uint64    `json:"replies-through-director"`
+	Direct  bool      `json:"direct"`
+	Errors  []Failure `json:"errors,omitempty"`
+}
+
+// Share is a backend's part of the new connections, from 0 to 1, and what its
+// weights gave it while they were opened.
+type Share struct {
+	Backend string  `json:"backend"`
+	Got     float64 `json:"got"`
+	Want    float64 `json:"want"`
+}
+
+// Failure is an error and how often it occurred.
+type Failure struct {
+	Text  string `json:"text"`
+	Times int    `json:"times"`
+}
+
+func (r *Report) add(row Row) {
+	slices.SortFunc(row.Errors, func(a, b Failure) int {
+		return cmp.Or(b.Times-a.Times, cmp.Compare(a.Text, b.Text))
+	})
+	r.Requests += row.Requests
+	r.Failed += row.Failed
+	r.Broken += row.Broken
+	r.Rows = append(r.Rows, row)
+}
+
+// Err says what failed; nil when nothing did.
+func (r *Report) Err() error {
+	if r.Failed > 0 {
+		return fmt.Errorf("%d of %d requests failed", r.Failed, r.Requests)
+	}
+	for _, row := range r.Rows {
+		switch {
+		case row.Direct && row.Crossed > 0:
+			return fmt.Errorf("%d replies of %s (%s) crossed a director", row.Crossed, row.Mode, row.Family)
+		case row.Requests == 0:
+			return fmt.Errorf("%s (%s) got no request", row.Mode, row.Family)
+		}
+	}
+	return nil
+}
+
+// Print writes the report as a table.
+func (r *Report) Print(w io.Writer) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "MODE\tFAMILY\tREQUESTS\tFAILED\tBROKEN BY CHANGE\tSHARE / WEIGHT, %\tREPLIES THROUGH A DIRECTOR")
+	for _, row := range r.Rows {
+		shares := make([]string, len(row.Shares))
+		for i, s := range row.Shares {
+			shares[i] = fmt.Sprintf("%.1f/%.1f", 100*s.Got, 100*s.Want)
+		}
+		fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%d\t%s\t%d\n", row.Mode, row.Family, row.Requests, row.Failed,
+			row.Broken, strings.Join(shares, "  "), row.Crossed)
+	}
+	fmt.Fprintf(t, "all\t\t%d\t%d\t%d\t\t\n", r.Requests, r.Failed, r.Broken)
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	for _, row := range r.Rows {
+		for _, e := range row.Errors {
+			fmt.Fprintf(w, "%s (%s): %d times: %s\n", row.Mode, row.Family, e.Times, e.Text)
+		}
+	}
+	_, err := fmt.Fprintf(w, "\nThe backends changed %d times under this load. BROKEN BY CHANGE are connections that a\n"+
+		"change moved to another backend: weir does not keep them yet, so they are not counted as failed.\n", r.Changes)
+	return err
+}

@@ -1,0 +1,54 @@
+package demo
+
+import (
+	"sync"
+	"time"
+)
+
+// timeline remembers when the files were edited, and until when each director
+// had applied it.
+type timeline struct {
+	mu      sync.Mutex
+	windows []window
+	stage   int
+}
+
+// window is a change under way. Its end is zero until it is over.
+type window struct{ begin, end time.Time }
+
+// begin notes that the files are being edited, towards that stage.
+func (t *timeline) begin(stage int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.windows = append(t.windows, window{begin: time.Now()})
+	t.stage = stage
+}
+
+// end notes that every director has applied the edit.
+func (t *timeline) end() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.windows[len(t.windows)-1].end = time.Now()
+}
+
+// changed reports whether some change was under way at some moment since then.
+func (t *timeline) changed(since time.Time) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, w := range t.windows {
+		if w.end.IsZero() || w.end.After(since) {
+			return true
+		}
+	}
+	return false
+}
+
+// current returns the stage that has held since then, if one has.
+func (t *timeline) current(since time.Time) (stage int, ok bool) {
+	if t.changed(since) {
+		return 0, false
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.stage, true
+}

@@ -1,0 +1,123 @@
+package demo
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"weir.io/weir/internal/netlab"
+)
+
+// A row's clients, by pairs: of each pair one keeps its connections through
+// several edits, the other opens a new one for every few requests.
+const (
+	httpPairs = 2
+	echoPairs = 1
+)
+
+const (
+	pauseLong  = 100 * time.Millisecond // between requests of a long connection
+	pauseShort = 50 * time.Millisecond  // between short connections
+	shortAsks  = 2                      // requests of a short connection
+)
+
+// sizes of requests and answers, in bytes, taken in turn: the large ones fill
+// segments both ways.
+var sizes = []int{64, 200, 8000, 1000}
+
+// traffic is the demo's clients and what they saw.
+type traffic struct {
+	client   *netlab.Host
+	timeline *timeline
+	stages   []stage
+	life     time.Duration // of a long connection
+	tallies  map[*row]*tally
+}
+
+// run keeps every row's clients busy until the context ends.
+func (t *traffic) run(ctx context.Context) {
+	var clients sync.WaitGroup
+	for r := range t.tallies {
+		for _, kind := range []struct {
+			dial  dialer
+			pairs int
+		}{{dialHTTP, httpPairs}, {dialEcho, echoPairs}} {
+			for n := range kind.pairs {
+				clients.Go(func() { t.long(ctx, r, kind.dial, n) })
+				clients.Go(func() { t.short(ctx, r, kind.dial) })
+			}
+		}
+	}
+	clients.Wait()
+}
+
+// long keeps a connection for its life, and then opens the next. The first one's
+// life is shorter for every other client, so that not all end together.
+func (t *traffic) long(ctx context.Context, r *row, dial dialer, n int) {
+	life := t.life / time.Duration(1+n%2)
+	for ctx.Err() == nil {
+		end := time.Now().Add(life)
+		life = t.life
+		t.connect(ctx, r, dial, func(asked int) bool {
+			return asked == 0 || sleep(ctx, pauseLong) && time.Now().Before(end)
+		})
+	}
+}
+
+func (t *traffic) short(ctx context.Context, r *row, dial dialer) {
+	for sleep(ctx, pauseShort) {
+		t.connect(ctx, r, dial, func(asked int) bool { return asked < shortAsks })
+	}
+}
+
+// connect opens a connection and asks as long as more says so, or until it breaks.
+func (t *traffic) connect(ctx context.Context, r *row, dial dialer, more func(asked int) bool) {
+	tally := t.tallies[r]
+	good := time.Now() // when all was well with this connection
+	opened := good
+	conn, err := dial(ctx, t.client, r.vip)
+	if err != nil {
+		t.failed(ctx, tally, good, err)
+		sleep(ctx, pauseLong)
+		return
+	}
+	defer conn.Close()
+	// An answer is not worth waiting for when the demo is over.
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	defer stop()
+	for asked := 0; more(asked); asked++ {
+		backend, err := conn.ask(sizes[asked%len(sizes)])
+		if err != nil {
+			t.failed(ctx, tally, good, err)
+			return
+		}
+		tally.answered()
+		if asked == 0 {
+			if stage, ok := t.timeline.current(opened); ok {
+				tally.placed(backend, t.stages[stage].share())
+			}
+		}
+		good = time.Now()
+	}
+}
+
+// failed notes a failure of a connection that was well at that time. It is the
+// fault of a change, if one was under way since.
+func (t *traffic) failed(ctx context.Context, tally *tally, good time.Time, err error) {
+	if ctx.Err() != nil {
+		return
+	}
+	tally.failed(err, t.timeline.changed(good))
+}
+
+// sleep reports whether the time has passed before the context ended.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}
