@@ -19,7 +19,7 @@ type leftovers struct {
 }
 
 func readLeftovers(k *kernel, entries backendEntries) (leftovers, error) {
-	l := leftovers{newLookups(), map[uint32]map[backendKey]uint32{}}
+	l := leftovers{newLookups(0), map[uint32]map[backendKey]uint32{}}
 	err := readEndpoints(k.Services4, k.Services6, l.services)
 	if err == nil {
 		err = readEndpoints(k.Replies4, k.Replies6, l.replies)
@@ -61,6 +61,10 @@ func (l *leftovers) find(key serviceKey) (uint32, bool) {
 	}
 	index, found := l.ranges[key.prefixes()[0]]
 	return index, found
+}
+
+func (l *leftovers) empty() bool {
+	return len(l.services) == 0 && len(l.ranges) == 0 && len(l.backends) == 0
 }
 
 func (l *leftovers) serviceIndexes() []uint32 {

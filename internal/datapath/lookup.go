@@ -20,8 +20,8 @@ type lookups struct {
 // vipOnly is SERVICE_VIP_ONLY.
 const vipOnly = ^uint32(0)
 
-func newLookups() lookups {
-	return lookups{map[endpoint]uint32{}, map[prefix]uint32{}, map[endpoint]uint32{}}
+func newLookups(services int) lookups {
+	return lookups{make(map[endpoint]uint32, 2*services), map[prefix]uint32{}, map[endpoint]uint32{}}
 }
 
 // add makes the service and the replies of its backends found.

@@ -2,6 +2,7 @@ package datapath
 
 import (
 	"net/netip"
+	"slices"
 
 	"weir.io/weir/internal/model"
 )
@@ -25,6 +26,8 @@ type service struct {
 	desired  *model.TableService
 	backends map[backendKey]*backend
 	order    []*backend // as desired
+	distinct int        // backends in order, each counted once
+	changed  bool       // since its ring was switched in
 	ring     loadedRing
 	retired  tally // forwarded to backends that are gone
 }
@@ -34,6 +37,17 @@ type loadedRing struct {
 	loaded      bool
 	fingerprint uint64
 	bytes       uint64
+}
+
+// sameService says whether a service is as it was, without reading its ring: a
+// planner that keeps unchanged rings hands out the same memory again.
+func sameService(a, b *model.TableService) bool {
+	return sameSlice(a.Ring.Slots, b.Ring.Slots) && sameSlice(a.Ring.Lists, b.Ring.Lists) &&
+		a.Salt == b.Salt && a.Policy == b.Policy && a.Affinity == b.Affinity && slices.Equal(a.Backends, b.Backends)
+}
+
+func sameSlice[T any](a, b []T) bool {
+	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }
 
 // tally is a counter summed over CPUs.

@@ -14,7 +14,8 @@ const ringChunk = 64 << 20
 // Set makes the kernel forward what the table says. New state is built aside and
 // switched in: new backends, then rings, then services; what is gone is taken out
 // in the opposite order. After an error the kernel has some of both, each service
-// consistent in itself; the next Set goes on from there.
+// consistent in itself; the next Set goes on from there. The table's slices must
+// not be written to afterwards.
 func (d *Datapath) Set(t model.Table) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -26,9 +27,11 @@ func (d *Datapath) Set(t model.Table) error {
 	if err != nil {
 		return err
 	}
-	lookups := newLookups()
+	lookups := newLookups(len(want))
 	for _, s := range want {
-		d.writeBackends(s)
+		if s.changed {
+			d.writeBackends(s)
+		}
 		lookups.add(s)
 	}
 	if err := d.configure(want, &lookups); err != nil {
@@ -96,7 +99,11 @@ func (d *Datapath) placeService(desired *model.TableService) (*service, error) {
 		s = &service{key: key, index: index, backends: map[backendKey]*backend{}}
 		d.services[key] = s
 	}
-	s.desired = desired
+	if s.desired != nil && sameService(s.desired, desired) {
+		s.desired = desired
+		return s, nil
+	}
+	s.desired, s.changed = desired, true
 	s.order = s.order[:0]
 	for _, b := range desired.Backends {
 		placed, err := d.placeBackend(s, b)
@@ -104,6 +111,13 @@ func (d *Datapath) placeService(desired *model.TableService) (*service, error) {
 			return nil, fmt.Errorf("backend %s: %w", b.Name, err)
 		}
 		s.order = append(s.order, placed)
+	}
+	s.distinct = 0
+	for _, b := range s.order {
+		if b.slots >= 0 {
+			s.distinct++
+		}
+		b.slots = -1
 	}
 	for _, b := range s.order {
 		b.slots = 0
@@ -173,6 +187,9 @@ func (d *Datapath) switchRings(want []*service) error {
 	defer pending.close()
 	waiting := 0
 	for _, s := range want {
+		if !s.changed {
+			continue
+		}
 		index := make([]uint32, len(s.order))
 		for i, b := range s.order {
 			index[i] = b.index
@@ -184,13 +201,14 @@ func (d *Datapath) switchRings(want []*service) error {
 		buffer = image[:cap(image)]
 		next := loadedRing{true, image.fingerprint(), uint64(len(image))}
 		if next == s.ring {
+			s.changed = false
 			continue
 		}
 		ring, err := image.load()
 		if err != nil {
 			return fmt.Errorf("service %s: %w", s.desired.Name, err)
 		}
-		pending.add(s.index, ring, func() { s.ring = next })
+		pending.add(s.index, ring, func() { s.ring, s.changed = next, false })
 		if waiting += len(image); waiting > ringChunk {
 			if err := pending.commit(d.kernel.Rings); err != nil {
 				return err
@@ -211,7 +229,9 @@ func (d *Datapath) retire(want []*service, lookups lookups) error {
 	wanted := make(map[*service]bool, len(want))
 	for _, s := range want {
 		wanted[s] = true
-		d.retireBackends(s)
+		if len(s.backends) > s.distinct {
+			d.retireBackends(s)
+		}
 	}
 	var gone []uint32
 	for key, s := range d.services {
@@ -272,6 +292,9 @@ func (d *Datapath) retireBackends(s *service) {
 // retireLeftovers frees what the process before had and the table has not, and
 // returns the indexes of such services.
 func (d *Datapath) retireLeftovers() []uint32 {
+	if d.old.empty() {
+		return nil
+	}
 	inUse, services := map[uint32]bool{}, map[uint32]bool{}
 	for _, s := range d.services {
 		services[s.index] = true
@@ -291,6 +314,6 @@ func (d *Datapath) retireLeftovers() []uint32 {
 			gone = append(gone, index)
 		}
 	}
-	d.old = leftovers{newLookups(), nil}
+	d.old = leftovers{newLookups(0), nil}
 	return gone
 }
