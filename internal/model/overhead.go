@@ -10,18 +10,26 @@ const (
 	gueHeader  = 4
 )
 
-// Overhead returns the bytes that the mode puts in front of a packet for a
-// backend of this address: 0 for modes that only rewrite.
+// What GUE may carry behind its header: four bytes and a slot's other candidates.
+const (
+	gueList4 = 4 + (MaxCandidates-1)*4
+	gueList6 = 4 + (MaxCandidates6-1)*16
+)
+
+// Overhead returns the most bytes that the mode may put in front of a packet for
+// a backend of this address: 0 for modes that only rewrite. For GUE it counts the
+// longest list of candidates, so that a change of backends never shrinks the
+// packets of a live connection.
 func (m Mode) Overhead(backend netip.Addr) int {
-	outer := ipv6Header
+	outer, list := ipv6Header, gueList6
 	if backend.Is4() {
-		outer = ipv4Header
+		outer, list = ipv4Header, gueList4
 	}
 	switch m {
 	case IPIP:
 		return outer
 	case GUE:
-		return outer + udpHeader + gueHeader
+		return outer + udpHeader + gueHeader + list
 	}
 	return 0
 }
