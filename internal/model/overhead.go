@@ -10,26 +10,18 @@ const (
 	gueHeader  = 4
 )
 
-// What GUE may carry behind its header: four bytes and a slot's other candidates.
-const (
-	gueList4 = 4 + (MaxCandidates-1)*4
-	gueList6 = 4 + (MaxCandidates6-1)*16
-)
-
-// Overhead returns the most bytes that the mode may put in front of a packet for
-// a backend of this address: 0 for modes that only rewrite. For GUE it counts the
-// longest list of candidates, so that a change of backends never shrinks the
-// packets of a live connection.
+// Overhead returns the bytes that the mode puts in front of a packet for a
+// backend of this address: 0 for modes that only rewrite.
 func (m Mode) Overhead(backend netip.Addr) int {
-	outer, list := ipv6Header, gueList6
+	outer := ipv6Header
 	if backend.Is4() {
-		outer, list = ipv4Header, gueList4
+		outer = ipv4Header
 	}
 	switch m {
 	case IPIP:
 		return outer
 	case GUE:
-		return outer + udpHeader + gueHeader + list
+		return outer + udpHeader + gueHeader
 	}
 	return 0
 }
