@@ -180,7 +180,13 @@ static __always_inline enum reason parse_ipv4(struct xdp_md *ctx, struct packet 
 struct extension_header {
 	__u8 next;
 	__u8 length; /* AH: in 4 bytes minus 2 (RFC 4302); others: in 8 bytes minus 1 (RFC 8200) */
-	__be16 fragment_offset;
+	union {
+		__be16 fragment_offset;
+		struct {
+			__u8 routing_type;
+			__u8 segments_left;
+		};
+	};
 	__be32 fragment_id;
 };
 
@@ -235,6 +241,14 @@ static __always_inline int parse_extension(struct xdp_md *ctx, union chain *chai
 	case IPPROTO_MH:
 		chain->flags |= CHAIN_UNSUPPORTED;
 		return 0;
+	case IPPROTO_ROUTING:
+		/* Segments left: the packet only comes by, its checksum is of another address. */
+		if (extension->segments_left) {
+			chain->flags |= CHAIN_UNSUPPORTED;
+			return 0;
+		}
+		chain->l4 += (extension->length + 1) * 8;
+		break;
 	default:
 		chain->l4 += (extension->length + 1) * 8;
 	}
@@ -281,6 +295,8 @@ static __always_inline enum reason parse_ipv6(struct xdp_md *ctx, struct packet 
 	chain.word = parse_extensions(ctx, packet->l4, ip->nexthdr);
 	if (chain.flags & (CHAIN_CUT | CHAIN_UNSUPPORTED))
 		return chain.flags & CHAIN_CUT ? PASS_MALFORMED : PASS_UNSUPPORTED;
+	if (chain.l4 > packet->l3 + length)
+		return PASS_MALFORMED;
 	packet->l4 = chain.l4;
 	packet->flags |= chain.flags;
 	packet->flow.protocol = chain.protocol;
