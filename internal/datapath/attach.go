@@ -58,6 +58,24 @@ func (d *Datapath) attach(interfaces []string) error {
 	return nil
 }
 
+// dropOtherMaps removes the maps of another ABI or of other limits: no program
+// that is attached uses them any more.
+func (k *kernel) dropOtherMaps() error {
+	dirs, err := filepath.Glob(filepath.Join(k.pin, "maps-*"))
+	if err != nil {
+		return err
+	}
+	for _, dir := range dirs {
+		if dir == k.dir {
+			continue
+		}
+		if err := os.RemoveAll(dir); err != nil {
+			return fmt.Errorf("remove maps of an earlier version: %w", err)
+		}
+	}
+	return nil
+}
+
 func (d *Datapath) attachTo(iface netlink.Link) error {
 	name, index := iface.Attrs().Name, iface.Attrs().Index
 	if a := d.attached[name]; a != nil {

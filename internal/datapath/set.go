@@ -46,6 +46,9 @@ func (d *Datapath) Set(t model.Table) error {
 	if err := d.attach(t.Interfaces); err != nil {
 		return err
 	}
+	if err := d.kernel.dropOtherMaps(); err != nil {
+		return err
+	}
 	return d.retire(want, lookups)
 }
 

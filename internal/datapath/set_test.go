@@ -225,6 +225,28 @@ func TestRestartAdopts(t *testing.T) {
 	}
 }
 
+// TestRestartWithOtherLimits: the maps are made anew, the link is not.
+func TestRestartWithOtherLimits(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	first := openTest(t, model.Limits{})
+	must(t, first.Set(tableOf(4, 4, 0)))
+	linkID := pinnedLinkID(t)
+	must(t, first.Close())
+
+	second := openTest(t, model.Limits{Services: 17})
+	must(t, second.Set(tableOf(4, 4, 0)))
+	if id := pinnedLinkID(t); id != linkID {
+		t.Errorf("the XDP link was made anew (id %d, was %d): packets slipped through", id, linkID)
+	}
+	dirs, err := filepath.Glob("/sys/fs/bpf/weir/maps-*")
+	must(t, err)
+	if len(dirs) != 1 {
+		t.Errorf("maps are pinned in %q, want only those in use", dirs)
+	}
+}
+
 func countOnce(tb testing.TB, packets, bytes uint64) []directorCounter {
 	tb.Helper()
 	cpus, err := ebpf.PossibleCPU()
@@ -362,7 +384,7 @@ func benchmarkSet(b *testing.B, services, changed int) {
 	}
 	d := openTest(b, model.Limits{Services: uint32(services), RingMemory: 1 << 30})
 	tables := [2]model.Table{tableOf(services, 4, 0), tableOf(services, 4, 1)}
-	copy(tables[1].Services[changed:], tables[0].Services[changed:])
+	copy(tables[1].Services[changed:], tables[0].Services[changed:]) // as the planner keeps them
 	must(b, d.Set(tables[0]))
 	i := 0
 	for b.Loop() {
