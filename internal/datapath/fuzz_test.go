@@ -1,0 +1,156 @@
+package datapath
+
+import (
+	"bytes"
+	"encoding/binary"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/packet"
+)
+
+// fuzzWorld has services of every kind, and frames for and about them.
+func fuzzWorld() (w *testWorld, seeds [][]byte) {
+	w = &testWorld{}
+	scenarios := w.scenarios(func(wayTo) bool { return true })
+	tenant := w.add(testService{vip: vipAddress(true, 500), segment: vlan(100), protocol: model.TCP, backends: []testBackend{{vlan: 200}}})
+	w.add(testService{vip: vipAddress(false, 500), segment: vlan(300<<12 | 100), protocol: model.UDP, port: model.PortRange{First: 1, Last: 999},
+		backends: []testBackend{{keepTags: true}}})
+	w.add(testService{vip: vipAddress(true, 501), protocol: model.TCP, port: singlePort(servicePort), backends: []testBackend{{local: true}}})
+	for _, s := range scenarios {
+		rows := slices.Concat(s.forwardRows(), s.errorRows(), s.tooBigRows()[:1], s.fragmentRows(1))
+		if s.vip.Is6() {
+			rows = append(rows, s.chainRows()...)
+		}
+		for _, r := range rows {
+			seeds = append(seeds, r.in)
+		}
+	}
+	tagged := scenario{testService: tenant, client: client4}
+	return w, append(seeds, packet.Build(append([]packet.Header{arrived, packet.VLANTag{ID: 100}}, tagged.data(3)...)...))
+}
+
+// FuzzDirector sends arbitrary frames through the program: whatever comes in,
+// what comes out keeps the contract of bpf/types.h.
+func FuzzDirector(f *testing.F) {
+	w, seeds := fuzzWorld()
+	for _, frame := range seeds {
+		f.Add(frame)
+	}
+	d := loadTestDirector(f, w)
+	f.Fuzz(func(t *testing.T, frame []byte) {
+		if len(frame) < 14 || len(frame) > 9000 {
+			return // no Ethernet frame, or none that BPF_PROG_TEST_RUN takes
+		}
+		d.checkContract(t, frame)
+	})
+}
+
+// The fuzzer sees no coverage of BPF, so every test run also tries what it would
+// hardly come to: good frames with a few bytes of their headers changed.
+func TestMutatedFrames(t *testing.T) {
+	w, seeds := fuzzWorld()
+	d := loadTestDirector(t, w)
+	r := rand.New(rand.NewPCG(3, 4))
+	for range 8000 {
+		frame := slices.Clone(seeds[r.IntN(len(seeds))])
+		for range 1 + r.IntN(3) {
+			at := 12 + r.IntN(min(len(frame), 110)-12)
+			frame[at] = []byte{0, 1, 4, 6, 0xff, byte(r.Uint32()), frame[at] + 1, frame[at] ^ 1<<r.IntN(8)}[r.IntN(8)]
+		}
+		if r.IntN(8) == 0 {
+			frame = frame[:14+r.IntN(len(frame)-13)]
+		}
+		d.checkContract(t, frame)
+		if t.Failed() {
+			return
+		}
+	}
+}
+
+// checkContract runs one frame and checks what is true of every frame.
+func (d *testDirector) checkContract(t *testing.T, frame []byte) {
+	t.Helper()
+	before := d.counts(t)
+	action, out := d.run(t, frame, 0)
+	counted := d.counts(t).since(before)
+	reason := ""
+	for name, c := range counted {
+		if strings.HasPrefix(name, "backend ") || strings.HasPrefix(name, "drops ") {
+			continue
+		}
+		if reason != "" || c.Packets != 1 {
+			t.Fatalf("counted %s, want one reason, once\n%s", counted, packet.Describe(frame))
+		}
+		reason = name
+		if c.Bytes > uint64(len(frame)) {
+			t.Errorf("%s counts %d bytes of a frame of %d", name, c.Bytes, len(frame))
+		}
+	}
+	prefix, _, _ := strings.Cut(reason, "_")
+	allowed := map[string][]uint32{"PASS": {xdpPass}, "DROP": {xdpDrop}, "ANSWER": {xdpTX}, "FORWARD": {xdpTX, xdpRedirect}}
+	if !slices.Contains(allowed[prefix], action) {
+		t.Fatalf("verdict %d for %q\n%s", action, reason, packet.Describe(frame))
+	}
+	switch prefix {
+	case "PASS":
+		if !bytes.Equal(out, frame) && !passChanges[reason] {
+			t.Errorf("%s changed the frame: %s", reason, packet.Diff(out, frame))
+		}
+	case "ANSWER", "FORWARD":
+		d.checkSent(t, reason, frame, out)
+	}
+}
+
+// passChanges are the reasons for which the kernel gets another packet than came.
+var passChanges = map[string]bool{"PASS_REPLY_UNROUTED": true, "PASS_LOCAL": true}
+
+// checkSent checks a frame that the director sends.
+func (d *testDirector) checkSent(t *testing.T, reason string, in, out []byte) {
+	t.Helper()
+	from, to, ok := addresses(in)
+	if !ok {
+		t.Fatalf("%s: sent something that is not IP\n%s", reason, packet.Describe(in))
+	}
+	// Requests go to a VIP; NAT replies come from a backend.
+	known := func(a netip.Addr) bool {
+		return slices.ContainsFunc(d.world.services, func(s *testService) bool {
+			return s.vip == a || slices.ContainsFunc(s.backends, func(b testBackend) bool { return b.mode == model.NAT && b.address == a })
+		})
+	}
+	if !known(to) && !known(from) {
+		t.Errorf("%s: sent a packet from %v to %v, neither of which is the director's\n%s", reason, from, to, packet.Describe(in))
+	}
+	if _, _, ok := addresses(out); !ok {
+		t.Errorf("%s: sent no IP packet\n%s", reason, packet.Describe(out))
+	}
+	if packet.VerifyChecksums(in) == nil {
+		if err := packet.VerifyChecksums(out); err != nil {
+			t.Errorf("%s: %v\nin\n%s\nout\n%s", reason, err, packet.Describe(in), packet.Describe(out))
+		}
+	}
+}
+
+// addresses of a frame's outermost IP header, which must be whole.
+func addresses(frame []byte) (from, to netip.Addr, ok bool) {
+	at := 12
+	for at+2 <= len(frame) && slices.Contains([]uint16{packet.EtherTypeVLAN, packet.EtherTypeQinQ}, binary.BigEndian.Uint16(frame[at:])) {
+		at += 4
+	}
+	if at+2 > len(frame) || !isIP(frame[at+2:]) {
+		return from, to, false
+	}
+	b := frame[at+2:]
+	if b[0]>>4 == 4 {
+		from, _ = netip.AddrFromSlice(b[12:16])
+		to, _ = netip.AddrFromSlice(b[16:20])
+		return from, to, int(binary.BigEndian.Uint16(b[2:])) <= len(b)
+	}
+	from, _ = netip.AddrFromSlice(b[8:24])
+	to, _ = netip.AddrFromSlice(b[24:40])
+	return from, to, int(binary.BigEndian.Uint16(b[4:]))+40 <= len(b)
+}

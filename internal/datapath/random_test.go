@@ -1,0 +1,130 @@
+package datapath
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"testing"
+
+	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/packet"
+)
+
+// The program and its twin choose the same backend, outer source and source port
+// for random packets and random rings.
+func TestTwin(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	w := &testWorld{}
+	for len(w.services) < 60 {
+		w.add(randomService(r, len(w.services)))
+	}
+	d := loadTestDirector(t, w)
+	var rows []row
+	for i := range 3000 {
+		rows = append(rows, w.randomRow(r, fmt.Sprint(i)))
+	}
+	d.check(t, rows)
+	d.kill(t, r)
+	for i := range rows {
+		rows[i] = w.randomRow(r, fmt.Sprintf("%d, others dead", i))
+	}
+	d.check(t, rows)
+}
+
+// kill changes the state of every backend to a random one.
+func (d *testDirector) kill(t *testing.T, r *rand.Rand) {
+	t.Helper()
+	for _, s := range d.world.services {
+		for i := range s.backends {
+			s.backends[i].state = randomState(r)
+			d.put(t, "backends", s.first+uint32(i), s.abiBackend(i))
+		}
+	}
+}
+
+func randomState(r *rand.Rand) directorBackendState {
+	return []directorBackendState{directorBackendStateBACKEND_ACTIVE, directorBackendStateBACKEND_DRAINING,
+		directorBackendStateBACKEND_DOWN}[r.IntN(3)]
+}
+
+func randomService(r *rand.Rand, n int) testService {
+	s := testService{
+		vip:      vipAddress(r.IntN(2) == 0, n),
+		protocol: []model.Protocol{model.TCP, model.UDP}[r.IntN(2)],
+		affinity: model.Affinity(r.IntN(2)),
+		salt:     r.Uint64(),
+		port:     singlePort(uint16(1 + r.IntN(65535))),
+	}
+	if r.IntN(3) == 0 {
+		s.segment = vlan(uint32(1 + r.IntN(4094)))
+	}
+	for range 1 + r.IntN(8) {
+		s.backends = append(s.backends, testBackend{mode: model.GUE, address: backendAddress(r.IntN(2) == 0, n), state: randomState(r), mtu: 9000})
+	}
+	candidate := func() uint32 { return uint32(r.IntN(len(s.backends))) }
+	for range 1 + r.IntN(1021) {
+		slot := model.Slot{Owner: candidate(), Next: candidate()}
+		switch r.IntN(3) {
+		case 0:
+			slot.Next = model.NoBackend
+		case 1:
+			list := make([]uint32, 1+r.IntN(model.MaxCandidates-1))
+			for i := range list {
+				list[i] = candidate()
+			}
+			slot.Next = model.ListFlag | uint32(len(s.ring.Lists))
+			s.ring.Lists = append(s.ring.Lists, list)
+		}
+		s.ring.Slots = append(s.ring.Slots, slot)
+	}
+	return s
+}
+
+// randomRow is a random client's packet to a random service.
+func (w *testWorld) randomRow(r *rand.Rand, name string) row {
+	service := w.services[r.IntN(len(w.services))]
+	s := scenario{testService: service, client: randomAddress(r, service.vip.Is4())}
+	f := twinFlow{segment: s.segment, source: s.client, destination: s.vip, protocol: uint8(s.protocol),
+		sport: uint16(r.Uint32()), dport: s.port.First}
+	headers := []packet.Header{ip(s.client, s.vip), l4(s.protocol, f.sport, f.dport), packet.Zeros(r.IntN(100))}
+	in := []packet.Header{arrived}
+	if s.segment != (model.Segment{}) {
+		in = append(in, packet.VLANTag{ID: uint16(s.segment.ID)})
+	}
+	frame := packet.Build(append(in, headers...)...)
+	backend, alive := twinPick(service, f)
+	if !alive {
+		return row{name: name, in: frame}.dropped(directorReasonDROP_NO_BACKEND, service)
+	}
+	out := s.forward(name, f, backend, headers...)
+	out.in = frame
+	return out
+}
+
+func randomAddress(r *rand.Rand, is4 bool) netip.Addr {
+	b := make([]byte, 16)
+	for i := range b {
+		b[i] = byte(r.Uint32())
+	}
+	if is4 {
+		b = b[:4]
+	}
+	a, _ := netip.AddrFromSlice(b)
+	return a
+}
+
+// What the hash must do for rings: every bit of the flow matters, and slots are
+// used alike. The numbers are for the fixed flows below, so they never change.
+func TestTwinSpreads(t *testing.T) {
+	const flows, slots = 1 << 16, 64
+	var used [slots]int
+	for i := range flows {
+		f := twinFlow{source: client4, destination: vipAddress(true, 1), sport: uint16(i), dport: 443, protocol: 6}
+		used[twinSlot(f.hash(1, model.AffinityFlow), slots)]++
+	}
+	for slot, n := range used {
+		if want := flows / slots; n < want*8/10 || n > want*12/10 {
+			t.Errorf("slot %d has %d of %d flows, want about %d", slot, n, flows, want)
+		}
+	}
+}
