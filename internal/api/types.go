@@ -37,6 +37,7 @@ type Info struct {
 	Version string    `json:"version"`
 	PID     int       `json:"pid"`
 	Started time.Time `json:"started"`
+	Pin     string    `json:"pin"`     // directory of what goes on without the process
 	File    string    `json:"file"`    // of the configuration
 	Applied time.Time `json:"applied"` // when that configuration began to run
 	// Refused is what is wrong with the file as it is now; the configuration that

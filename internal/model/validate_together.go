@@ -199,21 +199,29 @@ func portsText(a, b claim) string {
 	return PortRange{uint16(first), uint16(last)}.String()
 }
 
+// RingMemory returns the bytes that the rings of all services take.
+func (c Config) RingMemory() uint64 {
+	sizes := make(map[int]uint32) // of default rings, by backends
+	total := uint64(0)
+	for _, s := range c.Services {
+		size, n := s.RingSize, min(len(s.Backends), MaxRingSize/slotsPerBackend)
+		if size == 0 && sizes[n] == 0 {
+			sizes[n] = DefaultRingSize(n)
+		}
+		if size == 0 {
+			size = sizes[n]
+		}
+		total += ringMemory(size)
+	}
+	return total
+}
+
 // limits checks that the services fit in the memory that the director may take.
 func (v *validation) limits() {
 	l := v.config.Director.Limits
-	backends, rings := 0, uint64(0)
-	sizes := make(map[int]uint32)
+	backends := 0
 	for _, s := range v.config.Services {
 		backends += len(s.Backends)
-		size := s.RingSize
-		if size == 0 {
-			if sizes[len(s.Backends)] == 0 {
-				sizes[len(s.Backends)] = DefaultRingSize(min(len(s.Backends), MaxRingSize/slotsPerBackend))
-			}
-			size = sizes[len(s.Backends)]
-		}
-		rings += ringMemory(size)
 	}
 	if n := len(v.config.Services); n > int(l.Services) {
 		v.errs.addWithOther("services", "director.limits.services",
@@ -223,7 +231,7 @@ func (v *validation) limits() {
 		v.errs.addWithOther("services", "director.limits.backends",
 			"%d backends are more than director.limits.backends, %d (a backend counts once per service)", backends, l.Backends)
 	}
-	if rings > l.RingMemory {
+	if rings := v.config.RingMemory(); rings > l.RingMemory {
 		v.errs.addWithOther("services", "director.limits.ring-memory",
 			"rings of %d bytes are more than director.limits.ring-memory, %d", rings, l.RingMemory)
 	}

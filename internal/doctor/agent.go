@@ -1,0 +1,193 @@
+package doctor
+
+import (
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+
+	"weir.io/weir/internal/model"
+)
+
+// agent examines a backend's host.
+func (x *examination) agent() {
+	services := x.localServices()
+	if len(services) == 0 {
+		x.warn("backend", "ip addr, and the backends' addresses in the file", "no address of this host is a backend's")
+		return
+	}
+	var direct []model.Service // those whose packets keep the VIP
+	for _, s := range services {
+		if s.Backends[0].ModeIn(s) != model.NAT {
+			direct = append(direct, s)
+		}
+	}
+	if len(direct) == 0 {
+		x.ok("backend", "nat needs nothing of this host but that replies go back through a director")
+		return
+	}
+	x.directors(direct)
+	x.vips(direct)
+	for _, link := range x.uplinks(services) {
+		x.xdp(link, hostProgram)
+		x.lro(link)
+		x.reversePath(link)
+		x.arp(link, direct)
+		x.uplinkMTU(link, direct)
+		x.checksum(link)
+	}
+}
+
+// directors checks that the agent would take tunnels from somebody.
+func (x *examination) directors(services []model.Service) {
+	tunnels := slices.ContainsFunc(services, func(s model.Service) bool {
+		return s.Backends[0].ModeIn(s).Overhead(s.Backends[0].Address) > 0
+	})
+	if tunnels && len(x.config.Directors) == 0 {
+		x.fail("directors", "name their addresses: directors: [10.0.0.0/24]", "directors is empty: the agent takes no tunnel from anybody")
+	}
+}
+
+// vips checks that this host takes packets for the VIPs.
+func (x *examination) vips(services []model.Service) {
+	checked := make(map[netip.Addr]bool)
+	held := 0
+	for _, s := range services {
+		if checked[s.VIP] {
+			continue
+		}
+		checked[s.VIP] = true
+		check := "vip " + s.VIP.String()
+		index, here := x.addresses[s.VIP]
+		link := x.links[index]
+		switch {
+		case !here:
+			x.fail(check, "run weir agent, or ip addr add "+netip.PrefixFrom(s.VIP, s.VIP.BitLen()).String()+" dev lo",
+				"is not on lo: this host drops packets for it")
+		case link != nil && link.Attrs().Flags&net.FlagLoopback == 0:
+			x.warn(check, "move it to lo", "is on %s: this host answers ARP and neighbour requests that are the directors'", link.Attrs().Name)
+		default:
+			held++
+		}
+	}
+	if held > 0 {
+		x.ok("vips", "%d of %d on lo", held, len(checked))
+	}
+}
+
+// uplinks returns the interfaces that packets for backends come in by.
+func (x *examination) uplinks(services []model.Service) []netlink.Link {
+	var links []netlink.Link
+	for _, name := range x.config.Agent.Interfaces {
+		if link := x.exists(name); link != nil {
+			links = append(links, link)
+		}
+	}
+	if len(x.config.Agent.Interfaces) > 0 {
+		return links
+	}
+	seen := make(map[int]bool)
+	for _, s := range services {
+		index := x.addresses[s.Backends[0].Address]
+		link := x.links[index]
+		if seen[index] || link == nil || link.Attrs().Flags&net.FlagLoopback != 0 {
+			continue
+		}
+		seen[index] = true
+		links = append(links, x.exists(link.Attrs().Name))
+	}
+	return links
+}
+
+// reversePath checks the source filter: a client's packet comes in by a director,
+// which need not be the way back.
+func (x *examination) reversePath(link netlink.Link) {
+	name := link.Attrs().Name
+	value, err := interfaceSysctl(name, "rp_filter")
+	switch {
+	case err != nil:
+		x.warn("rp_filter "+name, "", "%v", err)
+	case value == 1:
+		x.warn("rp_filter "+name, "sysctl -w net/ipv4/conf/"+name+"/rp_filter=2",
+			"is strict: clients whose way back is another interface are dropped")
+	default:
+		x.ok("rp_filter "+name, "is %d: no client is dropped for its way back", value)
+	}
+}
+
+// arp checks that Linux does not answer for IPv4 VIPs on lo, as it does unless
+// told otherwise: the address is the host's, whatever interface it is on.
+func (x *examination) arp(link netlink.Link, services []model.Service) {
+	if !slices.ContainsFunc(services, func(s model.Service) bool { return s.VIP.Is4() }) {
+		return
+	}
+	name := link.Attrs().Name
+	for _, key := range []struct {
+		name  string
+		least int
+		wrong string
+	}{
+		{"arp_ignore", 1, "this host answers ARP requests for VIPs and takes clients from the directors"},
+		{"arp_announce", 2, "this host may name a VIP as the sender of an ARP request and take clients from the directors"},
+	} {
+		check := key.name + " " + name
+		value, err := interfaceSysctl(name, key.name)
+		switch {
+		case err != nil:
+			x.warn(check, "", "%v", err)
+		case value < key.least:
+			x.fail(check, "run weir agent, or sysctl -w net/ipv4/conf/"+name+"/"+key.name+"="+strconv.Itoa(key.least),
+				"is %d: %s", value, key.wrong)
+		default:
+			x.ok(check, "is %d", value)
+		}
+	}
+}
+
+// interfaceSysctl returns what Linux uses: the larger of conf/all and the
+// interface's own.
+func interfaceSysctl(name, key string) (int, error) {
+	largest := 0
+	for _, conf := range []string{"all", name} {
+		// A VLAN interface has a dot in its name, so the key is a path.
+		text, err := readSysctl("net/ipv4/conf/" + conf + "/" + key)
+		if err != nil {
+			return 0, err
+		}
+		value, err := strconv.Atoi(strings.TrimSpace(text))
+		if err != nil {
+			return 0, err
+		}
+		largest = max(largest, value)
+	}
+	return largest, nil
+}
+
+// clientMTU is the size of packets that clients on the Internet send.
+const clientMTU = 1500
+
+// uplinkMTU checks that tunnelled packets fit in the uplink.
+func (x *examination) uplinkMTU(link netlink.Link, services []model.Service) {
+	var mode model.Mode
+	overhead := 0
+	for _, s := range services {
+		m := s.Backends[0].ModeIn(s)
+		if n := m.Overhead(s.Backends[0].Address); n > overhead {
+			mode, overhead = m, n
+		}
+	}
+	if overhead == 0 {
+		return
+	}
+	name, mtu := link.Attrs().Name, link.Attrs().MTU
+	if mtu < clientMTU+overhead {
+		x.warn("mtu "+name, "ip link set "+name+" mtu "+strconv.Itoa(clientMTU+overhead)+", and on every link to the directors",
+			"%d leaves %d bytes for packets by %s: weir agent lowers TCP's MSS to fit, larger UDP packets do not arrive",
+			mtu, mtu-overhead, mode)
+		return
+	}
+	x.ok("mtu "+name, "%d holds packets of %d and the %d of %s", mtu, clientMTU, overhead, mode)
+}

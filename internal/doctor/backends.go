@@ -1,0 +1,179 @@
+package doctor
+
+import (
+	"cmp"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"weir.io/weir/internal/model"
+)
+
+// maxListed bounds the findings about single backends.
+const maxListed = 20
+
+// hop is the way to a backend.
+type hop struct {
+	link    netlink.Link
+	gateway netip.Addr // zero: the backend is on the link
+	local   bool
+	mtu     int
+}
+
+// backends checks that every backend has a way and a next hop, and that tunnels
+// fit in the links.
+func (x *examination) backends() {
+	neighbours := x.neighbours()
+	seen := make(map[netip.Addr]bool)
+	largest := make(map[string]tunnel)
+	bad, good := 0, 0
+	for _, s := range x.config.Services {
+		for _, b := range s.Backends {
+			way, problem := x.way(b.Address)
+			x.fit(largest, s, b, way)
+			if seen[b.Address] && b.ModeIn(s) != model.L2DSR {
+				continue
+			}
+			first := !seen[b.Address]
+			seen[b.Address] = true
+			found := backendProblem(s, b, way, problem, neighbours)
+			switch {
+			case found == nil && first:
+				good++
+			case found != nil:
+				if bad++; bad <= maxListed {
+					x.findings = append(x.findings, *found)
+				}
+			}
+		}
+	}
+	if bad > maxListed {
+		x.warn("backends", "", "%d more have problems like these", bad-maxListed)
+	}
+	if good > 0 {
+		x.ok("backends", "%d of %d have a next hop", good, len(seen))
+	}
+	x.tunnels(largest)
+}
+
+// backendProblem says what keeps packets from a backend; nil: nothing.
+func backendProblem(s model.Service, b model.Backend, way hop, problem string, neighbours map[netip.Addr]bool) *Finding {
+	check := "backend " + b.Address.String()
+	via := b.Address
+	if way.gateway.IsValid() {
+		via = way.gateway
+	}
+	switch {
+	case way.local || !b.MAC.IsZero():
+		return nil
+	case problem != "":
+		return &Finding{Fail, check, problem, "ip route add " + b.Address.String() + " ..."}
+	case b.ModeIn(s) == model.L2DSR && way.gateway.IsValid():
+		return &Finding{Fail, check,
+			fmt.Sprintf("is behind router %s, and service %s sends by l2dsr, which crosses none", way.gateway, s.Name),
+			"use ipip or gue, or give its mac"}
+	case !neighbours[via]:
+		return &Finding{Warn, check, fmt.Sprintf("the MAC address of its next hop %s is not known: it gets no packets until it is", via),
+			fmt.Sprintf("ping %s, and see that %s reaches it", via, way.link.Attrs().Name)}
+	}
+	return nil
+}
+
+// way asks the kernel for the route to an address.
+func (x *examination) way(to netip.Addr) (hop, string) {
+	routes, err := netlink.RouteGet(to.AsSlice())
+	if err != nil || len(routes) == 0 {
+		return hop{}, fmt.Sprintf("there is no route to it (%v)", err)
+	}
+	route := routes[0]
+	h := hop{link: x.links[route.LinkIndex], local: route.Type == unix.RTN_LOCAL}
+	if h.link == nil {
+		return hop{}, "the route to it leaves by no interface of this host"
+	}
+	h.mtu = h.link.Attrs().MTU
+	if route.MTU != 0 {
+		h.mtu = min(h.mtu, route.MTU)
+	}
+	gateway := route.Gw
+	if via, ok := route.Via.(*netlink.Via); ok {
+		gateway = via.Addr
+	}
+	if g, ok := netip.AddrFromSlice(gateway); ok {
+		h.gateway = g.Unmap()
+	}
+	return h, ""
+}
+
+// neighbours returns the addresses whose MAC the kernel knows.
+func (x *examination) neighbours() map[netip.Addr]bool {
+	known := make(map[netip.Addr]bool)
+	list, err := netlink.NeighList(0, netlink.FAMILY_ALL)
+	if err != nil {
+		return known
+	}
+	const dead = netlink.NUD_INCOMPLETE | netlink.NUD_FAILED | netlink.NUD_NONE
+	for _, n := range list {
+		if a, ok := netip.AddrFromSlice(n.IP); ok && len(n.HardwareAddr) == len(net.HardwareAddr{0, 0, 0, 0, 0, 0}) && n.State&dead == 0 {
+			known[a.Unmap()] = true
+		}
+	}
+	return known
+}
+
+// tunnel is the longest outer header that leaves by an interface.
+type tunnel struct {
+	mode     model.Mode
+	overhead int
+	mtu      int
+	backend  netip.Addr
+}
+
+func (x *examination) fit(largest map[string]tunnel, s model.Service, b model.Backend, way hop) {
+	overhead := b.ModeIn(s).Overhead(b.Address)
+	if overhead == 0 || way.link == nil || way.local {
+		return
+	}
+	name := way.link.Attrs().Name
+	if overhead > largest[name].overhead {
+		largest[name] = tunnel{b.ModeIn(s), overhead, way.mtu, b.Address}
+	}
+}
+
+// tunnels checks that what clients send still fits with an outer header.
+func (x *examination) tunnels(largest map[string]tunnel) {
+	clients := 0
+	for _, name := range x.config.Director.Interfaces {
+		if link := x.link(name); link != nil {
+			clients = max(clients, link.Attrs().MTU)
+		}
+	}
+	for _, name := range sortedKeys(largest) {
+		t := largest[name]
+		room := t.mtu - t.overhead
+		check := "mtu " + name
+		switch {
+		case room < 1280:
+			x.fail(check, fmt.Sprintf("ip link set %s mtu %d", name, clients+t.overhead),
+				"%d leaves %d bytes for packets to %s by %s, less than IPv6 may rely on", t.mtu, room, t.backend, t.mode)
+		case room < clients:
+			x.warn(check, fmt.Sprintf("ip link set %s mtu %d, and on every link to the backends", name, clients+t.overhead),
+				"%d leaves %d bytes for packets by %s, and clients' may have %d: larger ones are answered with \"too big\"",
+				t.mtu, room, t.mode, clients)
+		default:
+			x.ok(check, "%d holds clients' packets of %d and the %d of %s", t.mtu, clients, t.overhead, t.mode)
+		}
+	}
+}
+
+func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K {
+	keys := make([]K, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}

@@ -1,0 +1,113 @@
+package doctor
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"weir.io/weir/internal/model"
+)
+
+// director examines a director's host.
+func (x *examination) director() {
+	if len(x.config.Director.Interfaces) == 0 {
+		x.fail("interfaces", "name those that clients' packets come in by", "director.interfaces is empty")
+	}
+	tagged := false
+	for _, s := range x.config.Services {
+		tagged = tagged || s.Segment.Kind == model.SegmentVLAN
+	}
+	for _, name := range x.config.Director.Interfaces {
+		link := x.exists(name)
+		if link == nil {
+			continue
+		}
+		x.xdp(link, directorProgram)
+		x.lro(link)
+		if tagged {
+			x.rxVLAN(link)
+		}
+		x.checksum(link)
+	}
+	x.backends()
+	x.forwarding()
+	x.memory()
+}
+
+// forwarding checks what the replies of nat backends need: those that leave by
+// another way than XDP's are routed by the kernel.
+func (x *examination) forwarding() {
+	families := make(map[bool]bool) // by IPv4
+	for _, s := range x.config.Services {
+		for _, b := range s.Backends {
+			if b.ModeIn(s) == model.NAT {
+				families[b.Address.Is4()] = true
+			}
+		}
+	}
+	for _, f := range []struct {
+		is4  bool
+		name string
+		key  string
+	}{{true, "IPv4", "net.ipv4.ip_forward"}, {false, "IPv6", "net.ipv6.conf.all.forwarding"}} {
+		if !families[f.is4] {
+			continue
+		}
+		check := "forwarding " + f.name
+		switch value, err := readSysctl(f.key); {
+		case err != nil:
+			x.warn(check, "", "%v", err)
+		case value == "0":
+			x.warn(check, "sysctl -w "+f.key+"=1", "is off: the kernel drops nat backends' replies that it has to route")
+		default:
+			x.ok(check, "is on")
+		}
+	}
+}
+
+// readSysctl reads a setting. Its parts are separated by dots, or by slashes when
+// one of them may have a dot.
+func readSysctl(key string) (string, error) {
+	if !strings.Contains(key, "/") {
+		key = strings.ReplaceAll(key, ".", "/")
+	}
+	text, err := os.ReadFile(filepath.Join("/proc/sys", key))
+	if err != nil {
+		return "", fmt.Errorf("read sysctl: %w", err)
+	}
+	return strings.TrimSpace(string(text)), nil
+}
+
+// memory checks what rings take against their limit, and the limit against what
+// the machine has.
+func (x *examination) memory() {
+	rings, limit := x.config.RingMemory(), x.config.Director.Limits.RingMemory
+	if 2*rings > limit {
+		x.warn("ring memory", fmt.Sprintf("director.limits.ring-memory: %d", 2*rings),
+			"rings take %s of %s: a change of all services at once does not fit, old rings stay until new ones are in place",
+			mib(rings), mib(limit))
+	} else {
+		x.ok("ring memory", "rings take %s of %s", mib(rings), mib(limit))
+	}
+	if available, err := availableMemory(); err == nil && limit > available {
+		x.warn("memory", "lower director.limits.ring-memory", "rings may take %s, and %s are available", mib(limit), mib(available))
+	}
+}
+
+func mib(bytes uint64) string { return fmt.Sprintf("%.1f MiB", float64(bytes)/(1<<20)) }
+
+// availableMemory returns MemAvailable of /proc/meminfo, in bytes.
+func availableMemory() (uint64, error) {
+	text, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(text)) {
+		var kib uint64
+		if n, _ := fmt.Sscanf(line, "MemAvailable: %d kB", &kib); n == 1 {
+			return kib << 10, nil
+		}
+	}
+	return 0, fmt.Errorf("no MemAvailable in /proc/meminfo")
+}

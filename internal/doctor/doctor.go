@@ -1,0 +1,172 @@
+// Package doctor examines a host: whether a director or an agent can run on it,
+// and what of it would keep packets from arriving. It changes nothing.
+package doctor
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+
+	"weir.io/weir/internal/model"
+)
+
+// Level is how bad a finding is.
+type Level string
+
+// The levels of findings.
+const (
+	OK   Level = "ok"
+	Warn Level = "warn" // works, but not well or not always
+	Fail Level = "fail" // does not work
+)
+
+// Finding is what one check found.
+type Finding struct {
+	Level Level  `json:"level"`
+	Check string `json:"check"` // what was looked at: "kernel", "mtu eth0"
+	Text  string `json:"text"`  // what is
+	Fix   string `json:"fix,omitempty"`
+}
+
+// Role is what weir does on the host.
+type Role string
+
+// The roles.
+const (
+	Auto     Role = "auto" // by the configuration and the host's addresses
+	Director Role = "director"
+	Agent    Role = "agent"
+)
+
+// Options say what to examine the host for.
+type Options struct {
+	Config *model.Config // nil: look only at what every configuration needs
+	Role   Role          // empty: Auto
+	BPFFS  string        // where the BPF file system is mounted
+}
+
+// Examine returns what was found, in the order of the checks. It looks at the
+// network namespace of the calling thread.
+func Examine(o Options) []Finding {
+	x := &examination{config: o.Config}
+	x.kernel()
+	x.capabilities()
+	x.bpf()
+	x.bpffs(o.BPFFS)
+	if o.Config == nil || !x.readHost() {
+		return x.findings
+	}
+	director, agent := x.roles(o.Role)
+	if director {
+		x.director()
+	}
+	if agent {
+		x.agent()
+	}
+	return x.findings
+}
+
+// Worst returns the worst level among findings.
+func Worst(findings []Finding) Level {
+	worst := OK
+	for _, f := range findings {
+		if f.Level == Fail || f.Level == Warn && worst == OK {
+			worst = f.Level
+		}
+	}
+	return worst
+}
+
+// examination is one look at a host.
+type examination struct {
+	config    *model.Config
+	findings  []Finding
+	links     map[int]netlink.Link
+	addresses map[netip.Addr]int // this host's, by interface
+}
+
+func (x *examination) ok(check, format string, args ...any) {
+	x.findings = append(x.findings, Finding{OK, check, fmt.Sprintf(format, args...), ""})
+}
+
+func (x *examination) warn(check, fix, format string, args ...any) {
+	x.findings = append(x.findings, Finding{Warn, check, fmt.Sprintf(format, args...), fix})
+}
+
+func (x *examination) fail(check, fix, format string, args ...any) {
+	x.findings = append(x.findings, Finding{Fail, check, fmt.Sprintf(format, args...), fix})
+}
+
+// readHost reads interfaces and addresses, on which the other checks depend.
+func (x *examination) readHost() bool {
+	links, err := netlink.LinkList()
+	if err != nil {
+		x.fail("network", "", "the interfaces cannot be listed: %v", err)
+		return false
+	}
+	x.links = make(map[int]netlink.Link, len(links))
+	for _, l := range links {
+		x.links[l.Attrs().Index] = l
+	}
+	addresses, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
+	if err != nil {
+		x.fail("network", "", "the addresses cannot be listed: %v", err)
+		return false
+	}
+	x.addresses = make(map[netip.Addr]int, len(addresses))
+	for _, a := range addresses {
+		if address, ok := netip.AddrFromSlice(a.IP); ok {
+			x.addresses[address.Unmap()] = a.LinkIndex
+		}
+	}
+	return true
+}
+
+// roles says which checks apply. Directors and backends may share one file, so a
+// host that has a backend's address is a backend's host, and a director's only if
+// a director runs on it already.
+func (x *examination) roles(role Role) (director, agent bool) {
+	switch role {
+	case Director:
+		return true, false
+	case Agent:
+		return false, true
+	}
+	agent = len(x.localServices()) > 0
+	director = len(x.config.Director.Interfaces) > 0
+	if agent && director {
+		director = false
+		for _, name := range x.config.Director.Interfaces {
+			if link := x.link(name); link != nil && programOf(link) == directorProgram {
+				director = true
+			}
+		}
+	}
+	return director, agent || !director && len(x.config.Agent.Interfaces) > 0
+}
+
+func (x *examination) link(name string) netlink.Link {
+	for _, l := range x.links {
+		if l.Attrs().Name == name {
+			return l
+		}
+	}
+	return nil
+}
+
+// localServices returns the services of which this host is a backend, each with
+// that backend only.
+func (x *examination) localServices() []model.Service {
+	var local []model.Service
+	for _, s := range x.config.Services {
+		for _, b := range s.Backends {
+			if _, here := x.addresses[b.Address]; here {
+				s.Backends = []model.Backend{b}
+				local = append(local, s)
+				break
+			}
+		}
+	}
+	return local
+}

@@ -1,0 +1,135 @@
+package doctor
+
+import (
+	"encoding/binary"
+	"errors"
+	"net"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+)
+
+// The names of weir's XDP programs (bpf/*.bpf.c).
+const (
+	directorProgram = "director"
+	hostProgram     = "host_xdp"
+)
+
+// programOf names the XDP program of an interface; empty: there is none.
+func programOf(link netlink.Link) string {
+	xdp := link.Attrs().Xdp
+	if xdp == nil || !xdp.Attached {
+		return ""
+	}
+	program, err := ebpf.NewProgramFromID(ebpf.ProgramID(xdp.ProgId))
+	if err != nil {
+		return "unknown"
+	}
+	defer program.Close()
+	info, err := program.Info()
+	if err != nil {
+		return "unknown"
+	}
+	return info.Name
+}
+
+// exists checks that an interface is there and up.
+func (x *examination) exists(name string) netlink.Link {
+	check := "interface " + name
+	link := x.link(name)
+	switch {
+	case link == nil:
+		x.fail(check, "there are: "+strings.Join(x.linkNames(), ", "), "there is no such interface")
+		return nil
+	case link.Attrs().Flags&net.FlagUp == 0:
+		x.fail(check, "ip link set "+name+" up", "is down")
+	case link.Attrs().OperState == netlink.OperDown || link.Attrs().OperState == netlink.OperLowerLayerDown:
+		x.fail(check, "look at the cable or the other end", "has no carrier")
+	default:
+		x.ok(check, "is up, MTU %d", link.Attrs().MTU)
+	}
+	return link
+}
+
+func (x *examination) linkNames() []string {
+	var names []string
+	for _, l := range x.links {
+		if l.Attrs().Flags&net.FlagLoopback == 0 {
+			names = append(names, l.Attrs().Name)
+		}
+	}
+	return names
+}
+
+// xdp checks how a program runs, or would run, on an interface.
+func (x *examination) xdp(link netlink.Link, own string) {
+	name := link.Attrs().Name
+	check := "xdp " + name
+	program := programOf(link)
+	if program != "" && program != own {
+		x.fail(check, "ip link set dev "+name+" xdp off, or ask its owner", "another XDP program is attached: %s (id %d)",
+			program, link.Attrs().Xdp.ProgId)
+		return
+	}
+	if program == own && link.Attrs().Xdp.AttachMode == nl.XDP_ATTACHED_SKB {
+		x.warn(check, "use a network card whose driver has XDP", "attached in generic mode, which is slow")
+		return
+	}
+	if program == own {
+		x.ok(check, "attached in native mode")
+		return
+	}
+	features, err := xdpFeatures(link.Attrs().Index)
+	switch {
+	case err != nil:
+		x.ok(check, "not attached; whether the driver has XDP, this kernel does not tell")
+	case features&xdpBasic == 0:
+		x.warn(check, "use a network card whose driver has XDP", "the driver has none: generic mode, which is slow, will be used")
+	case link.Attrs().MTU > pageMTU && features&xdpScatterGather == 0:
+		x.fail(check, "ip link set "+name+" mtu 3500", "the driver takes no XDP program with MTU %d", link.Attrs().MTU)
+	default:
+		x.ok(check, "not attached; the driver has native XDP")
+	}
+}
+
+// Bits of enum netdev_xdp_act (linux/netdev.h), and the MTU above which a packet
+// no longer fits in one page, the headroom of XDP included.
+const (
+	xdpBasic         = 1 << 0
+	xdpScatterGather = 1 << 5
+	pageMTU          = 3498
+)
+
+// xdpFeatures asks for NETDEV_A_DEV_XDP_FEATURES, which Linux 6.3 and newer has.
+func xdpFeatures(index int) (uint64, error) {
+	const (
+		commandDevGet = 1 // NETDEV_CMD_DEV_GET
+		attrIndex     = 1 // NETDEV_A_DEV_IFINDEX
+		attrFeatures  = 3 // NETDEV_A_DEV_XDP_FEATURES
+	)
+	family, err := netlink.GenlFamilyGet("netdev")
+	if err != nil {
+		return 0, err
+	}
+	request := nl.NewNetlinkRequest(int(family.ID), 0)
+	request.AddData(&nl.Genlmsg{Command: commandDevGet, Version: 1})
+	request.AddData(nl.NewRtAttr(attrIndex, nl.Uint32Attr(uint32(index))))
+	replies, err := request.Execute(16, 0) // NETLINK_GENERIC
+	if err != nil {
+		return 0, err
+	}
+	for _, reply := range replies {
+		attrs, err := nl.ParseRouteAttr(reply[nl.SizeofGenlmsg:])
+		if err != nil {
+			return 0, err
+		}
+		for _, a := range attrs {
+			if a.Attr.Type == attrFeatures && len(a.Value) == 8 {
+				return binary.NativeEndian.Uint64(a.Value), nil
+			}
+		}
+	}
+	return 0, errors.New("no features in the answer")
+}

@@ -1,0 +1,87 @@
+package doctor
+
+import (
+	"fmt"
+	"unsafe"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Bits of ETHTOOL_GFLAGS (linux/ethtool.h).
+const (
+	flagRxVLAN = 1 << 8
+	flagLRO    = 1 << 15
+)
+
+// lro checks for a driver's own coalescing, which destroys what is forwarded.
+func (x *examination) lro(link netlink.Link) {
+	name := link.Attrs().Name
+	flags, err := ethtoolGet(name, unix.ETHTOOL_GFLAGS)
+	if err == nil && flags&flagLRO != 0 {
+		x.fail("lro "+name, "ethtool -K "+name+" lro off", "is on: drivers refuse XDP with it")
+	}
+}
+
+// rxVLAN checks that XDP sees the tags that segments are told by.
+func (x *examination) rxVLAN(link netlink.Link) {
+	name := link.Attrs().Name
+	flags, err := ethtoolGet(name, unix.ETHTOOL_GFLAGS)
+	switch {
+	case err != nil:
+		x.warn("rxvlan "+name, "", "cannot be read: %v", err)
+	case flags&flagRxVLAN != 0:
+		x.fail("rxvlan "+name, "ethtool -K "+name+" rxvlan off",
+			"is on: the card takes VLAN tags off, and XDP cannot tell segments apart")
+	default:
+		x.ok("rxvlan "+name, "is off: XDP sees VLAN tags")
+	}
+}
+
+// checksum checks a veth's other end, whose unfinished checksums nobody would
+// finish once XDP has forwarded the packet.
+func (x *examination) checksum(link netlink.Link) {
+	if link.Type() != "veth" {
+		return
+	}
+	name := link.Attrs().Name
+	check := "checksum " + name
+	peer := x.links[link.Attrs().ParentIndex]
+	if peer == nil || link.Attrs().NetNsID >= 0 {
+		x.warn(check, "ethtool -K PEER tx off, at its other end", "is a veth whose other end is in another namespace: it must not leave checksums to offload")
+		return
+	}
+	other := peer.Attrs().Name
+	on, err := ethtoolGet(other, unix.ETHTOOL_GTXCSUM)
+	switch {
+	case err != nil:
+		x.warn(check, "", "offload of %s cannot be read: %v", other, err)
+	case on != 0:
+		x.fail(check, "ethtool -K "+other+" tx off", "its other end, %s, leaves checksums to offload: forwarded packets have wrong ones", other)
+	default:
+		x.ok(check, "its other end, %s, finishes checksums", other)
+	}
+}
+
+// ethtoolGet reads one of ethtool's simple values.
+func ethtoolGet(name string, command uint32) (uint32, error) {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return 0, fmt.Errorf("socket for ethtool: %w", err)
+	}
+	defer unix.Close(fd)
+	value := struct{ command, data uint32 }{command: command}
+	// struct ifreq: the name, then a union of 24 bytes whose first 8 point to the
+	// command. The pointer keeps its type, so that the collector follows it.
+	request := struct {
+		name [unix.IFNAMSIZ]byte
+		data unsafe.Pointer
+		pad  [16]byte
+	}{data: unsafe.Pointer(&value)}
+	copy(request.name[:unix.IFNAMSIZ-1], name)
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&request)))
+	if errno != 0 {
+		return 0, errno
+	}
+	return value.data, nil
+}
