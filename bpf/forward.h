@@ -7,13 +7,24 @@
 #include "packet.h"
 
 
+/* By halfwords: Ethernet headers are packed, and the compiler would copy single bytes. */
+static __always_inline void copy_mac(void *to, const void *from)
+{
+	__u16 *out = to;
+	const __u16 *in = from;
+
+#pragma unroll
+	for (int i = 0; i < MAC_LENGTH / 2; i++)
+		out[i] = in[i];
+}
+
 static __always_inline void write_ethernet(void *data, const struct backend *backend,
 					   __be16 protocol)
 {
 	struct ethhdr *ethernet = data;
 
-	__builtin_memcpy(ethernet->h_dest, backend->mac, MAC_LENGTH);
-	__builtin_memcpy(ethernet->h_source, backend->source_mac, MAC_LENGTH);
+	copy_mac(ethernet->h_dest, backend->mac);
+	copy_mac(ethernet->h_source, backend->source_mac);
 	if (backend->vlan) {
 		struct vlan_tag *tag = data + sizeof(*ethernet);
 
@@ -75,8 +86,8 @@ static __always_inline enum reason forward_l2dsr(struct xdp_md *ctx, struct pack
 	if (backend->flags & BACKEND_KEEP_TAGS || (!packet->tags && !backend->vlan)) {
 		if ((void *)(ethernet + 1) > frame_end(ctx))
 			return PASS_MALFORMED;
-		__builtin_memcpy(ethernet->h_dest, backend->mac, MAC_LENGTH);
-		__builtin_memcpy(ethernet->h_source, backend->source_mac, MAC_LENGTH);
+		copy_mac(ethernet->h_dest, backend->mac);
+		copy_mac(ethernet->h_source, backend->source_mac);
 	} else if (!reframe(ctx, packet, backend, ethertype(packet), 0)) {
 		return DROP_NO_HEADROOM;
 	}
