@@ -4,9 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 
 	"weir.io/weir/internal/model"
@@ -30,6 +32,8 @@ type Agent struct {
 	noTCX   bool // behave as before Linux 6.6
 
 	mu          sync.Mutex
+	config      model.Config
+	seen        facts // when the configuration was last applied as a whole
 	plan        plan
 	indexes     map[identity]uint32
 	attachments []attachment
@@ -62,30 +66,65 @@ func (a *Agent) Close() error {
 	return errors.Join(a.objects.Close(), a.pins.lock.Close())
 }
 
-// Set makes the host do what the configuration says. It may be called with the
-// same configuration again, to follow changes of the host's addresses, interfaces
-// and MTUs. Everything new is in place before anything old goes. After an error
-// the host does some of it, and the next Set the rest.
+// Set makes the host do what the configuration says. Everything new is in place
+// before anything old goes. After an error the host does some of it, and the next
+// Set or Refresh the rest.
 func (a *Agent) Set(config model.Config) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	at, err := addresses()
+	a.config, a.seen = config, facts{}
+	f, err := a.look()
 	if err != nil {
 		return err
 	}
-	uplinks, err := findUplinks(a.interfaces(config), config, at)
-	if err != nil {
+	return a.set(f)
+}
+
+// Refresh does what Set does, with the last configuration, if the host's addresses,
+// interfaces or MTUs have changed.
+func (a *Agent) Refresh() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	f, err := a.look()
+	if err != nil || f.equal(a.seen) {
 		return err
 	}
-	h := host{addresses: make(map[netip.Addr]bool, len(at)), mtu: smallestMTU(uplinks)}
-	for address := range at {
+	return a.set(f)
+}
+
+func (a *Agent) set(f facts) error {
+	h := host{addresses: make(map[netip.Addr]bool, len(f.addresses)), mtu: smallestMTU(f.uplinks)}
+	for address := range f.addresses {
 		h.addresses[address] = true
 	}
-	p, err := newPlan(config, h)
+	p, err := newPlan(a.config, h)
 	if err != nil {
 		return err
 	}
-	return a.apply(p, uplinks)
+	if err := a.apply(p, f.uplinks); err != nil {
+		return err
+	}
+	a.seen = f
+	return nil
+}
+
+// facts are what Set looks at besides its configuration.
+type facts struct {
+	addresses map[netip.Addr]int // of this host: index of the interface
+	uplinks   []uplink
+}
+
+func (f facts) equal(o facts) bool {
+	return maps.Equal(f.addresses, o.addresses) && slices.Equal(f.uplinks, o.uplinks)
+}
+
+func (a *Agent) look() (facts, error) {
+	at, err := addresses()
+	if err != nil {
+		return facts{}, err
+	}
+	uplinks, err := findUplinks(a.interfaces(a.config), a.config, at)
+	return facts{at, uplinks}, err
 }
 
 func (a *Agent) interfaces(config model.Config) []string {
@@ -120,7 +159,7 @@ func (a *Agent) apply(p plan, uplinks []uplink) error {
 	if err := holdVIPs(p.vips); err != nil {
 		return err
 	}
-	if err := a.attach(uplinks); err != nil {
+	if err := a.attach(uplinks, p.director); err != nil {
 		return err
 	}
 	return errors.Join(
@@ -131,8 +170,8 @@ func (a *Agent) apply(p plan, uplinks []uplink) error {
 }
 
 // attach attaches to the uplinks and says where the slower way had to do.
-func (a *Agent) attach(uplinks []uplink) error {
-	how := attacher{dir: a.pins.links(), objects: a.objects, how: a.options.Attach, noTCX: a.noTCX}
+func (a *Agent) attach(uplinks []uplink, director bool) error {
+	how := attacher{dir: a.pins.links(), objects: a.objects, how: a.options.Attach, director: director, noTCX: a.noTCX}
 	before := make(map[int]attachment)
 	for _, at := range a.attachments {
 		before[at.index] = at

@@ -17,7 +17,7 @@ type Attach string
 
 // The ways to catch packets that come in. Those that leave are always caught by tc.
 const (
-	AttachAuto Attach = "auto" // native XDP, or tc where there is none
+	AttachAuto Attach = "auto" // native XDP, or tc where there is none or a director may want it
 	AttachXDP  Attach = "xdp"  // native XDP or an error
 	AttachTC   Attach = "tc"   // tcx, or clsact before Linux 6.6: leaves XDP to others
 )
@@ -54,10 +54,11 @@ type attachment struct {
 
 // attacher attaches programs to uplinks and keeps the links pinned.
 type attacher struct {
-	dir     string
-	objects *bpfObjects
-	how     Attach
-	noTCX   bool // as before Linux 6.6
+	dir      string
+	objects  *bpfObjects
+	how      Attach
+	director bool // this host is one, too
+	noTCX    bool // as before Linux 6.6
 }
 
 // attach attaches to an uplink. What is attached already gets the program of this
@@ -65,17 +66,15 @@ type attacher struct {
 // old one goes: an unwrapped packet is no tunnel packet, so two do no harm.
 func (a *attacher) attach(u uplink) (attachment, error) {
 	at := attachment{uplink: u}
-	if a.how != AttachTC {
-		err := a.attachXDP(u)
-		if err == nil {
-			at.ingress = viaXDP
-		} else if a.how == AttachXDP {
-			return at, fmt.Errorf("attach native XDP to %s: %w", u.name, err)
-		} else {
-			at.noXDP = err.Error()
-		}
+	err := a.attachXDP(u)
+	switch {
+	case err == nil:
+		at.ingress = viaXDP
+	case a.how == AttachXDP:
+		return at, fmt.Errorf("attach native XDP to %s: %w", u.name, err)
+	default:
+		at.noXDP = err.Error()
 	}
-	var err error
 	if at.ingress == "" {
 		if at.ingress, err = a.attachTC(u, hookIngress); err != nil {
 			return at, err
@@ -95,7 +94,20 @@ func (a *attacher) path(hook string, index int) string {
 	return filepath.Join(a.dir, hook+"-"+strconv.Itoa(index))
 }
 
+// An interface has room for one XDP program. Where this host is a director, that
+// is the director's, whichever of the two is started first.
+var (
+	errNotWanted = errors.New("tc was asked for")
+	errDirector  = errors.New("this host's address is one of directors, so XDP is the director's")
+)
+
 func (a *attacher) attachXDP(u uplink) error {
+	switch {
+	case a.how == AttachTC:
+		return errNotWanted
+	case a.how == AttachAuto && a.director:
+		return errDirector
+	}
 	path := a.path(hookXDP, u.index)
 	if adopted, err := adopt(path, u.index, a.objects.HostXdp); adopted || err != nil {
 		return err

@@ -72,30 +72,18 @@ func removeFilter(u uplink, hook string) error {
 
 // removeFilters removes the filters of all interfaces but some, by index.
 func removeFilters(except map[string]bool) error {
-	links, err := netlink.LinkList()
+	qdiscs, err := netlink.QdiscList(nil)
 	if err != nil {
-		return fmt.Errorf("list interfaces: %w", err)
+		return fmt.Errorf("list queueing disciplines: %w", err)
 	}
 	var errs []error
-	for _, l := range links {
-		u := uplink{name: l.Attrs().Name, index: l.Attrs().Index}
-		if except[strconv.Itoa(u.index)] || !hasClsact(l) {
+	for _, q := range qdiscs {
+		index := q.Attrs().LinkIndex
+		if q.Type() != "clsact" || except[strconv.Itoa(index)] {
 			continue
 		}
+		u := uplink{name: "interface " + strconv.Itoa(index), index: index}
 		errs = append(errs, removeFilter(u, hookIngress), removeFilter(u, hookEgress))
 	}
 	return errors.Join(errs...)
-}
-
-func hasClsact(l netlink.Link) bool {
-	qdiscs, err := netlink.QdiscList(l)
-	if err != nil {
-		return false
-	}
-	for _, q := range qdiscs {
-		if q.Type() == "clsact" {
-			return true
-		}
-	}
-	return false
 }

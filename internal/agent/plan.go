@@ -21,6 +21,7 @@ type plan struct {
 	sources  map[netip.Prefix]bpfHostSourceFlag
 	services []service // and one for each VIP, which has neither protocol nor MSS
 	vips     []netip.Addr
+	director bool // this host is one, too
 
 	position map[identity]int // in services
 }
@@ -72,6 +73,7 @@ func newPlan(config model.Config, h host) (plan, error) {
 	p.ends = sorted(p.ends)
 	p.vips = sorted(p.vips)
 	p.sources = sources(config.Directors, p.services)
+	p.director = isDirector(config.Directors, h.addresses)
 	return p, nil
 }
 
@@ -156,6 +158,16 @@ func sources(directors []netip.Prefix, services []service) map[netip.Prefix]bpfH
 		}
 	}
 	return flags
+}
+
+// isDirector says whether tunnels may come from this host.
+func isDirector(directors []netip.Prefix, addresses map[netip.Addr]bool) bool {
+	for a := range addresses {
+		if slices.ContainsFunc(directors, func(d netip.Prefix) bool { return d.Contains(a) }) {
+			return true
+		}
+	}
+	return false
 }
 
 func sorted(addresses []netip.Addr) []netip.Addr {
