@@ -1,0 +1,215 @@
+package maglev
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+// candidates returns a slot's row as one list.
+func (t Table) candidates(slot int) []uint32 {
+	s := t.Slots[slot]
+	switch {
+	case s.Owner == None:
+		return nil
+	case s.Next == None:
+		return []uint32{s.Owner}
+	case s.Next&ListFlag == 0:
+		return []uint32{s.Owner, s.Next}
+	}
+	return append([]uint32{s.Owner}, t.Lists[s.Next&^ListFlag]...)
+}
+
+// oneSlot is a log of rings of one slot: an owner and a backup each, newest first.
+func oneSlot(generations ...[2]uint32) []Generation {
+	var log []Generation
+	for _, g := range generations {
+		log = append(log, Generation{Owners: g[:1], Backups: g[1:]})
+	}
+	return log
+}
+
+func TestRow(t *testing.T) {
+	type row = []uint32
+	tests := []struct {
+		name  string
+		log   []Generation
+		dead  []uint32
+		bound int
+		want  row
+		list  bool
+		held  int
+	}{
+		{name: "owner and backup are inline", log: oneSlot([2]uint32{1, 2}), want: row{1, 2}},
+		{name: "one member has no backup", log: oneSlot([2]uint32{1, None}), want: row{1}},
+		{name: "older owners follow, newest first", log: oneSlot([2]uint32{1, 2}, [2]uint32{3, 9}, [2]uint32{4, 9}),
+			want: row{1, 2, 3, 4}, list: true},
+		{name: "everybody is named once", log: oneSlot([2]uint32{1, 2}, [2]uint32{3, 9}, [2]uint32{1, 9}, [2]uint32{3, 9}),
+			want: row{1, 2, 3}, list: true},
+		{name: "a slot that never moved has no list", log: oneSlot([2]uint32{1, 2}, [2]uint32{1, 3}), want: row{1, 2}},
+		{name: "a backup that owned the slot is in a list", log: oneSlot([2]uint32{1, 2}, [2]uint32{2, 9}),
+			want: row{1, 2}, list: true},
+		{name: "a dead owner's backup is first", log: oneSlot([2]uint32{1, 2}), dead: row{1}, want: row{2}},
+		{name: "and takes no list with it", log: oneSlot([2]uint32{1, 2}, [2]uint32{2, 9}), dead: row{1}, want: row{2}},
+		{name: "a dead backup leaves", log: oneSlot([2]uint32{1, 2}, [2]uint32{3, 9}), dead: row{2}, want: row{1, 3}, list: true},
+		{name: "dead older owners leave", log: oneSlot([2]uint32{1, 2}, [2]uint32{3, 9}, [2]uint32{4, 9}), dead: row{3},
+			want: row{1, 2, 4}, list: true},
+		{name: "owner and backup dead: the owner before", log: oneSlot([2]uint32{1, 2}, [2]uint32{3, 9}), dead: row{1, 2},
+			want: row{3}},
+		{name: "nobody lives", log: oneSlot([2]uint32{1, 2}), dead: row{1, 2}},
+		{name: "a full row is held", log: oneSlot([2]uint32{1, 2}, [2]uint32{3, 4}, [2]uint32{5, 6}), bound: 3,
+			want: row{3, 4, 5}, list: true, held: 1},
+		{name: "held twice", log: oneSlot([2]uint32{1, 2}, [2]uint32{3, 4}, [2]uint32{5, 6}), bound: 2,
+			want: row{5, 6}, held: 1},
+		{name: "the dead free a place", log: oneSlot([2]uint32{1, 2}, [2]uint32{3, 4}, [2]uint32{5, 6}), bound: 3, dead: row{5},
+			want: row{1, 2, 3}, list: true},
+		{name: "held with the owner of the newest", log: oneSlot([2]uint32{1, 2}, [2]uint32{3, 9}, [2]uint32{1, 4}), bound: 2,
+			want: row{1, 4}},
+		{name: "a generation of nobody adds nothing", log: append([]Generation{{}}, oneSlot([2]uint32{1, 2})...), want: row{1, 2}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			dead := map[uint32]bool{}
+			for _, m := range test.dead {
+				dead[m] = true
+			}
+			if test.bound == 0 {
+				test.bound = 8
+			}
+			table := Rows(test.log, dead, test.bound)
+			if got := table.candidates(0); !slices.Equal(got, test.want) {
+				t.Errorf("the row is %v, want %v", got, test.want)
+			}
+			if (len(table.Lists) == 1) != test.list || table.Held != test.held {
+				t.Errorf("%d lists, %d slots held, want a list: %v, held: %d", len(table.Lists), table.Held, test.list, test.held)
+			}
+		})
+	}
+}
+
+func TestRowsOfNothing(t *testing.T) {
+	if got := Rows([]Generation{{}, {}}, nil, 8); got.Slots != nil || got.Lists != nil {
+		t.Errorf("a log without members has rows: %v", got)
+	}
+}
+
+func TestEqualListsAreStoredOnce(t *testing.T) {
+	log := []Generation{
+		{Owners: []uint32{1, 4, 1, 1}, Backups: []uint32{2, 2, 3, 2}},
+		{Owners: []uint32{5, 5, 5, 1}, Backups: []uint32{9, 9, 9, 9}},
+	}
+	want := Table{
+		Slots: []Slot{{1, ListFlag}, {4, ListFlag}, {1, ListFlag | 1}, {1, 2}},
+		Lists: [][]uint32{{2, 5}, {3, 5}},
+	}
+	got := Rows(log, nil, 8)
+	if !slices.Equal(got.Slots, want.Slots) || !slices.EqualFunc(got.Lists, want.Lists, slices.Equal) {
+		t.Errorf("the rows are %v, want %v", got, want)
+	}
+}
+
+// history is a log that changes, and who was first in which slot's row because of
+// which generation (by its number).
+type history struct {
+	log     []Generation
+	numbers []int
+	dead    map[uint32]bool
+	bound   int
+	firsts  []map[[2]int]bool // by slot: generation, member
+}
+
+const historyMembers, historySlots = 12, 31
+
+func newHistory(r *rand.Rand) *history {
+	h := &history{bound: 2 + r.IntN(7), dead: map[uint32]bool{}, firsts: make([]map[[2]int]bool, historySlots)}
+	for slot := range h.firsts {
+		h.firsts[slot] = map[[2]int]bool{}
+	}
+	return h
+}
+
+// change adds a generation, takes one out of the log, or lets a member die.
+func (h *history) change(r *rand.Rand, number int) {
+	switch {
+	case r.IntN(3) > 0 || len(h.log) == 0:
+		h.log = slices.Insert(h.log, 0, randomGeneration(r, historySlots, historyMembers, h.dead))
+		h.numbers = slices.Insert(h.numbers, 0, number)
+	case r.IntN(4) > 0 && len(h.log) > 1:
+		i := 1 + r.IntN(len(h.log)-1)
+		h.log, h.numbers = slices.Delete(h.log, i, i+1), slices.Delete(h.numbers, i, i+1)
+	case len(h.dead) < historyMembers-3:
+		h.dead[uint32(r.IntN(historyMembers))] = true
+	}
+}
+
+// newest returns the newest generation whose row would fit.
+func (h *history) newest(slot int) int {
+	for i, g := range h.log {
+		named := map[uint32]bool{g.Owners[slot]: true, g.Backups[slot]: true}
+		for _, older := range h.log[i:] {
+			named[older.Owners[slot]] = true
+		}
+		delete(named, None)
+		for m := range h.dead {
+			delete(named, m)
+		}
+		if len(named) <= h.bound {
+			return i
+		}
+	}
+	return -1
+}
+
+// TestRowsKeepEveryOwner plays random histories: generations come and leave in
+// any order, and members die. An owner that was first in a slot's row stays in it
+// until the generation or the member goes.
+func TestRowsKeepEveryOwner(t *testing.T) {
+	r := rand.New(rand.NewPCG(13, 14))
+	held := 0
+	for range 100 {
+		h := newHistory(r)
+		for step := range 60 {
+			h.change(r, step)
+			table := Rows(h.log, h.dead, h.bound)
+			held += table.Held
+			for slot := range historySlots {
+				row := table.candidates(slot)
+				if len(row) > h.bound || slices.ContainsFunc(row, func(m uint32) bool { return h.dead[m] }) {
+					t.Fatalf("a row of at most %d is %v, dead are %v", h.bound, row, h.dead)
+				}
+				g := h.newest(slot)
+				if owner := h.log[g].Owners[slot]; !h.dead[owner] {
+					if row[0] != owner {
+						t.Fatalf("the row %v is not that of generation %d: its owner is %d", row, g, owner)
+					}
+					h.firsts[slot][[2]int{h.numbers[g], int(owner)}] = true
+				}
+				for first := range h.firsts[slot] {
+					member := uint32(first[1])
+					if !h.dead[member] && slices.Contains(h.numbers, first[0]) && !slices.Contains(row, member) {
+						t.Fatalf("step %d: the row %v lost %d, its owner since step %d", step, row, member, first[0])
+					}
+				}
+			}
+		}
+	}
+	if held == 0 {
+		t.Error("no history held a slot")
+	}
+}
+
+// randomGeneration is a ring of the living.
+func randomGeneration(r *rand.Rand, slots, members int, dead map[uint32]bool) Generation {
+	keys := benchMembers(members, true)
+	for m := range keys {
+		keys[m].Weight *= uint16(r.IntN(3))
+		if dead[uint32(m)] {
+			keys[m].Weight = 0
+		}
+	}
+	owners, backups := RingAndBackups(uint32(slots), keys)
+	if owners == nil {
+		return randomGeneration(r, slots, members, dead)
+	}
+	return Generation{owners, backups}
+}
