@@ -20,13 +20,14 @@ const MinDuration = 5 * time.Second
 
 // Options say how to run the demo.
 type Options struct {
-	Weir     string        // path of the program to run
-	Duration time.Duration // of the traffic
-	Progress io.Writer     // gets what happens while it happens
-	Terminal bool          // Progress is one: its last line is written again and again
-	// Hold is called with the lab still there, before it is removed, with how to
-	// look around in it; nil: it is removed at once.
-	Hold func(guide string)
+	Weir     string              // path of the program to run
+	Duration time.Duration       // of the traffic
+	Progress io.Writer           // gets what happens while it happens
+	Terminal bool                // Progress is one: its last line is written again and again
+	Done     func(*Report) error // gets the result, before the lab is removed
+	// Hold is called with the lab still there and with how to look around in it;
+	// when it returns the lab is removed; nil: at once.
+	Hold func(ctx context.Context, guide string)
 }
 
 // Run runs the demo. An interrupted context ends the traffic early; the report is
@@ -97,8 +98,11 @@ func (r *run) run(ctx context.Context) (*Report, error) {
 		}
 		report.add(line)
 	}
+	if err := r.opts.Done(report); err != nil {
+		return nil, err
+	}
 	if r.opts.Hold != nil {
-		r.opts.Hold(r.guide())
+		r.opts.Hold(ctx, r.guide())
 	}
 	return report, nil
 }
@@ -115,11 +119,12 @@ func (r *run) load(ctx context.Context, traffic *traffic) (changes int, err erro
 		traffic.run(ctx)
 	}()
 	go r.progress.follow(ctx, r.opts.Duration, traffic)
-	for i := range r.stages[1:] {
-		if !sleep(ctx, r.stageLength()) {
+	begin := time.Now()
+	for stage := 1; stage < len(r.stages); stage++ {
+		if !sleep(ctx, time.Until(begin.Add(time.Duration(stage)*r.stageLength()))) {
 			break
 		}
-		if err = r.change(ctx, i+1); err != nil {
+		if err = r.change(ctx, stage); err != nil {
 			break
 		}
 		changes++
@@ -137,10 +142,13 @@ func (r *run) load(ctx context.Context, traffic *traffic) (changes int, err erro
 
 // change edits the files towards a stage and waits until the directors follow.
 func (r *run) change(ctx context.Context, stage int) error {
-	r.timeline.begin(stage)
+	begin := r.timeline.begin(stage)
 	defer r.timeline.end()
-	r.progress.say("editing the files: %s", r.stages[stage].edit)
-	return r.group.edit(ctx, r.stages[stage].members)
+	err := r.group.edit(ctx, r.stages[stage].members)
+	if err == nil {
+		r.progress.say("%s: edited the files, applied everywhere after %d ms", r.stages[stage].edit, time.Since(begin).Milliseconds())
+	}
+	return err
 }
 
 // guide tells how to look around in the lab.

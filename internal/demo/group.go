@@ -95,10 +95,14 @@ func (g *group) edit(ctx context.Context, members []member) error {
 	return nil
 }
 
-func (g *group) services(members []member) []model.Service {
+// services returns every row's services; of direct modes only, if agents are to
+// have them: nat needs nothing on the backends' hosts.
+func (g *group) services(members []member, onlyDirect bool) []model.Service {
 	var list []model.Service
 	for _, r := range g.rows {
-		list = append(list, r.services(members)...)
+		if r.direct() || !onlyDirect {
+			list = append(list, r.services(members)...)
+		}
 	}
 	return list
 }
@@ -116,7 +120,7 @@ func (g *group) sources() []netip.Prefix {
 }
 
 func (g *group) directorConfig(number int, members []member) ([]byte, error) {
-	c := model.Config{Directors: g.sources(), Services: g.services(members)}
+	c := model.Config{Directors: g.sources(), Services: g.services(members, false)}
 	c.Director.Interfaces = []string{"eth0", "eth1"}
 	for _, six := range []bool{false, true} {
 		a := lanAddress(directorHost+number, six)
@@ -128,7 +132,7 @@ func (g *group) directorConfig(number int, members []member) ([]byte, error) {
 }
 
 func (g *group) agentConfig(members []member) ([]byte, error) {
-	c := model.Config{Directors: g.sources(), Services: g.services(members)}
+	c := model.Config{Directors: g.sources(), Services: g.services(members, true)}
 	c.Agent.Interfaces = []string{"eth0"}
 	c.SetDefaults()
 	return config.Marshal(c)
@@ -215,18 +219,30 @@ func (d *daemon) forwards(ctx context.Context, rows []*row, share [backends]floa
 		return fmt.Errorf("it has %d services, not %d", len(services), want)
 	}
 	for _, s := range services {
-		var got [backends]float64
-		for _, b := range s.Backends {
-			for i := range got {
-				if b.Name == (member{backend: i}).name() && s.Slots > 0 {
-					got[i] = float64(b.Slots) / float64(s.Slots)
-				}
+		if err := forwardsTo(s, share); err != nil {
+			return fmt.Errorf("service %s: %w", s.Name, err)
+		}
+	}
+	return nil
+}
+
+func forwardsTo(s model.ServiceStatus, share [backends]float64) error {
+	var got [backends]float64
+	for _, b := range s.Backends {
+		for i := range got {
+			if b.Name != (member{backend: i}).name() || s.Slots == 0 {
+				continue
+			}
+			got[i] = float64(b.Slots) / float64(s.Slots)
+			// Without a next hop its slots are not its own yet.
+			if got[i] > 0 && b.State != model.Active {
+				return fmt.Errorf("%s is %s", b.Name, b.State)
 			}
 		}
-		for i := range got {
-			if math.Abs(got[i]-share[i]) > tolerance {
-				return fmt.Errorf("service %s gives backend%d %.0f %% of its slots, not %.0f %%", s.Name, i+1, 100*got[i], 100*share[i])
-			}
+	}
+	for i := range got {
+		if math.Abs(got[i]-share[i]) > tolerance {
+			return fmt.Errorf("%s has %.0f %% of the slots, not %.0f %%", member{backend: i}.name(), 100*got[i], 100*share[i])
 		}
 	}
 	return nil

@@ -68,8 +68,8 @@ func (r *Report) Err() error {
 		switch {
 		case row.Direct && row.Crossed > 0:
 			return fmt.Errorf("%d replies of %s (%s) crossed a director", row.Crossed, row.Mode, row.Family)
-		case row.Requests == 0:
-			return fmt.Errorf("%s (%s) got no request", row.Mode, row.Family)
+		case row.Requests == row.Broken:
+			return fmt.Errorf("no request of %s (%s) was answered", row.Mode, row.Family)
 		}
 	}
 	return nil

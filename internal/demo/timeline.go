@@ -16,12 +16,14 @@ type timeline struct {
 // window is a change under way. Its end is zero until it is over.
 type window struct{ begin, end time.Time }
 
-// begin notes that the files are being edited, towards that stage.
-func (t *timeline) begin(stage int) {
+// begin notes that the files are being edited from now on, towards that stage.
+func (t *timeline) begin(stage int) time.Time {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.windows = append(t.windows, window{begin: time.Now()})
+	now := time.Now()
+	t.windows = append(t.windows, window{begin: now})
 	t.stage = stage
+	return now
 }
 
 // end notes that every director has applied the edit.
@@ -31,12 +33,12 @@ func (t *timeline) end() {
 	t.windows[len(t.windows)-1].end = time.Now()
 }
 
-// changed reports whether some change was under way at some moment since then.
-func (t *timeline) changed(since time.Time) bool {
+// changed reports whether some change was under way at some moment of that time.
+func (t *timeline) changed(from, to time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, w := range t.windows {
-		if w.end.IsZero() || w.end.After(since) {
+		if w.begin.Before(to) && (w.end.IsZero() || w.end.After(from)) {
 			return true
 		}
 	}
@@ -45,7 +47,7 @@ func (t *timeline) changed(since time.Time) bool {
 
 // current returns the stage that has held since then, if one has.
 func (t *timeline) current(since time.Time) (stage int, ok bool) {
-	if t.changed(since) {
+	if t.changed(since, time.Now()) {
 		return 0, false
 	}
 	t.mu.Lock()

@@ -73,11 +73,10 @@ func (t *traffic) short(ctx context.Context, r *row, dial dialer) {
 // connect opens a connection and asks as long as more says so, or until it breaks.
 func (t *traffic) connect(ctx context.Context, r *row, dial dialer, more func(asked int) bool) {
 	tally := t.tallies[r]
-	good := time.Now() // when all was well with this connection
-	opened := good
+	opened := time.Now()
 	conn, err := dial(ctx, t.client, r.vip)
 	if err != nil {
-		t.failed(ctx, tally, good, err)
+		t.failed(ctx, tally, opened, opened, err)
 		sleep(ctx, pauseLong)
 		return
 	}
@@ -85,10 +84,12 @@ func (t *traffic) connect(ctx context.Context, r *row, dial dialer, more func(as
 	// An answer is not worth waiting for when the demo is over.
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
+	good := opened // when all was well with this connection
 	for asked := 0; more(asked); asked++ {
+		begin := time.Now()
 		backend, err := conn.ask(sizes[asked%len(sizes)])
 		if err != nil {
-			t.failed(ctx, tally, good, err)
+			t.failed(ctx, tally, good, begin, err)
 			return
 		}
 		tally.answered()
@@ -101,13 +102,18 @@ func (t *traffic) connect(ctx context.Context, r *row, dial dialer, more func(as
 	}
 }
 
-// failed notes a failure of a connection that was well at that time. It is the
-// fault of a change, if one was under way since.
-func (t *traffic) failed(ctx context.Context, tally *tally, good time.Time, err error) {
+// soon is how long a request takes in which nothing goes wrong, and more.
+const soon = 500 * time.Millisecond
+
+// failed notes a failure of a connection that was well at one time, of a request
+// that began at another. It is the fault of a change that was under way between
+// the two or soon after: one that came later, while the client waited for an
+// answer in vain, is no excuse.
+func (t *traffic) failed(ctx context.Context, tally *tally, good, begin time.Time, err error) {
 	if ctx.Err() != nil {
 		return
 	}
-	tally.failed(err, t.timeline.changed(good))
+	tally.failed(err, t.timeline.changed(good, begin.Add(soon)))
 }
 
 // sleep reports whether the time has passed before the context ended.

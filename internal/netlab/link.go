@@ -68,16 +68,19 @@ func (l *Link) create(opts LinkOptions) error {
 	if err := l.A.Host.nl.LinkAdd(veth); err != nil {
 		return fmt.Errorf("make veth pair: %w", err)
 	}
-	for _, port := range []*Port{l.A, l.B} {
-		if err := port.prepare(opts); err != nil {
-			return fmt.Errorf("%s of %s: %w", port.Name, port.Host.Name, err)
+	// A veth looks at its peer's GRO when it is set up, and never again, to know
+	// whether it can send for XDP: both are prepared before either is up.
+	for _, step := range []func(*Port, LinkOptions) error{(*Port).prepare, (*Port).plugIn} {
+		for _, port := range []*Port{l.A, l.B} {
+			if err := step(port, opts); err != nil {
+				return fmt.Errorf("%s of %s: %w", port.Name, port.Host.Name, err)
+			}
 		}
 	}
 	return nil
 }
 
-// prepare sets the port's offloads, plugs it in where its host is a switch, and
-// sets it up.
+// prepare sets the port's offloads.
 func (p *Port) prepare(opts LinkOptions) error {
 	link, err := p.Host.nl.LinkByName(p.Name)
 	if err != nil {
@@ -91,7 +94,14 @@ func (p *Port) prepare(opts LinkOptions) error {
 	if opts.Tagged {
 		offloads = append(offloads, offload{sendTags, false}, offload{receiveTags, false})
 	}
-	if err := p.Host.Do(func() error { return setOffloads(p.Name, offloads) }); err != nil {
+	return p.Host.Do(func() error { return setOffloads(p.Name, offloads) })
+}
+
+// plugIn makes the port one of its host's bridge, where that is a switch, and sets
+// it up.
+func (p *Port) plugIn(LinkOptions) error {
+	link, err := p.Host.nl.LinkByIndex(p.Index)
+	if err != nil {
 		return err
 	}
 	if p.Host.bridge != nil {

@@ -1,0 +1,77 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"weir.io/weir/internal/demo"
+)
+
+type demoOptions struct {
+	duration   time.Duration
+	json, hold bool
+}
+
+func newDemo() *cobra.Command {
+	var o demoOptions
+	cmd := &cobra.Command{
+		Use:   "demo",
+		Short: "Show weir at work in network namespaces",
+		Long: "demo builds a client, a router, two directors and three backends in network\n" +
+			"namespaces, runs weir in them, and sends HTTP and UDP through every mode and family\n" +
+			"while backends are added, drained and removed. It needs root, touches nothing\n" +
+			"outside its namespaces, and removes them. The exit status is 0 only if nothing\n" +
+			"failed.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return runDemo(cmd, o) },
+	}
+	cmd.Flags().DurationVar(&o.duration, "duration", 30*time.Second, "how long to send")
+	cmd.Flags().BoolVar(&o.json, "json", false, "print the result as JSON")
+	cmd.Flags().BoolVar(&o.hold, "hold", false, "keep the lab until interrupted, and print how to look around in it")
+	return cmd
+}
+
+func runDemo(cmd *cobra.Command, o demoOptions) error {
+	weir, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find this program: %w", err)
+	}
+	options := demo.Options{
+		Weir: weir, Duration: o.duration,
+		Progress: cmd.ErrOrStderr(), Terminal: isTerminal(cmd.ErrOrStderr()),
+		Done: func(r *demo.Report) error { return o.print(cmd.OutOrStdout(), r) },
+	}
+	if o.hold {
+		options.Hold = func(ctx context.Context, guide string) {
+			fmt.Fprint(cmd.ErrOrStderr(), guide)
+			<-ctx.Done()
+		}
+	}
+	report, err := demo.Run(cmd.Context(), options)
+	if err != nil {
+		return err
+	}
+	return report.Err()
+}
+
+func (o demoOptions) print(w io.Writer, r *demo.Report) error {
+	if o.json {
+		return (&output{format: "json"}).write(w, r, nil)
+	}
+	return r.Print(w)
+}
+
+func isTerminal(w io.Writer) bool {
+	file, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	_, err := unix.IoctlGetTermios(int(file.Fd()), unix.TCGETS)
+	return err == nil
+}
