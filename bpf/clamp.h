@@ -71,31 +71,35 @@ static __always_inline int find_syn(struct cursor *c, struct syn *syn)
 	return tcp->doff >= sizeof(*tcp) / 4;
 }
 
-/* The offset of the MSS option's value from the first option, 0: there is none. */
-static __always_inline __u32 find_mss(const __u8 *options, __u32 length)
+/* A walk over the options of one header. */
+struct options {
+	__u8 bytes[TCP_OPTIONS_MASK + 4];
+	__u32 length;
+	__u32 at;  /* where the walk stands */
+	__u32 mss; /* offset of the MSS option's value, 0: not found */
+};
+
+/* Looks at one option; 1: the walk ends. */
+static long next_option(__u32 index, struct options *options)
 {
-	__u32 at = 0;
+	__u32 at = options->at;
+	__u8 kind, size;
 
-	for (int i = 0; i < TCP_OPTIONS_MAX; i++) {
-		__u8 kind, size;
-
-		if (at + TCP_OPTION_MSS_LENGTH > length ||
-		    at > TCP_OPTIONS_MAX - TCP_OPTION_MSS_LENGTH)
-			return 0;
-		kind = options[at];
-		size = options[at + 1];
-		if (kind == TCP_OPTION_END)
-			return 0;
-		if (kind == TCP_OPTION_NOP) {
-			at++;
-			continue;
-		}
-		if (kind == TCP_OPTION_MSS)
-			return size == TCP_OPTION_MSS_LENGTH ? at + 2 : 0;
-		if (size < 2)
-			return 0;
-		at += size;
+	(void)index;
+	if (at > TCP_OPTIONS_MAX - TCP_OPTION_MSS_LENGTH ||
+	    at + TCP_OPTION_MSS_LENGTH > options->length)
+		return 1;
+	kind = options->bytes[at];
+	size = options->bytes[at + 1];
+	if (kind == TCP_OPTION_NOP) {
+		options->at++;
+		return 0;
 	}
+	if (kind == TCP_OPTION_MSS && size == TCP_OPTION_MSS_LENGTH)
+		options->mss = at + 2;
+	if (kind == TCP_OPTION_MSS || kind == TCP_OPTION_END || size < 2)
+		return 1;
+	options->at += size;
 	return 0;
 }
 
@@ -123,8 +127,8 @@ static __always_inline enum host_reason lower_mss(struct __sk_buff *skb, const s
 
 static __always_inline enum host_reason clamp_mss(struct __sk_buff *skb)
 {
-	struct cursor c = {.at = (void *)(long)skb->data, .end = (void *)(long)skb->data_end};
-	__u8 options[TCP_OPTIONS_MASK + 4] = {};
+	struct cursor c = { .at = (void *)(long)skb->data, .end = (void *)(long)skb->data_end };
+	struct options options = {};
 	struct host_service *service;
 	struct syn syn = {};
 	__u32 index, length, at;
@@ -145,12 +149,15 @@ static __always_inline enum host_reason clamp_mss(struct __sk_buff *skb)
 	length = syn.options - 4;
 	barrier_var(length);
 	length = (length & TCP_OPTIONS_MASK) + 4;
-	if (bpf_skb_load_bytes(skb, syn.tcp + sizeof(struct tcphdr), options, length))
+	if (bpf_skb_load_bytes(skb, syn.tcp + sizeof(struct tcphdr), options.bytes, length))
 		return HOST_CLAMP_ABSENT;
-	at = find_mss(options, length);
+	/* A loop that the verifier sees once: unrolled it takes half a second to load. */
+	options.length = length;
+	bpf_loop(TCP_OPTIONS_MAX, next_option, &options, 0);
+	at = options.mss;
 	if (!at || at > TCP_OPTIONS_MAX - sizeof(mss))
 		return HOST_CLAMP_ABSENT;
-	mss = options[at] << 8 | options[at + 1];
+	mss = options.bytes[at] << 8 | options.bytes[at + 1];
 	if (!service->mss || mss <= service->mss)
 		return HOST_CLAMP_FITS;
 	return lower_mss(skb, &syn, at, mss, service->mss);

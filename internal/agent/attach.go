@@ -195,12 +195,17 @@ func pin(l link.Link, path string) error {
 	return nil
 }
 
-// unpin removes a pin, and with it the link.
+// unpin detaches a pinned link, at once: without its pin it would go too, but only
+// after a grace period.
 func unpin(path string) error {
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
+	l, err := link.LoadPinnedLink(path, nil)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
 	}
-	return nil
+	if err != nil {
+		return fmt.Errorf("open pinned link %s: %w", path, err)
+	}
+	return errors.Join(l.Detach(), l.Unpin(), l.Close())
 }
 
 // detachOthers detaches from all interfaces that are not among the uplinks.
