@@ -3,11 +3,13 @@ package main
 import (
 	"context"
 	"log/slog"
+	"sync"
 
 	"github.com/spf13/cobra"
 
 	"weir.io/weir/internal/agent"
 	"weir.io/weir/internal/api"
+	"weir.io/weir/internal/model"
 )
 
 type agentOptions struct {
@@ -59,25 +61,46 @@ func runAgent(ctx context.Context, o agentOptions, log *slog.Logger) error {
 		return err
 	}
 	defer a.Close()
-	d := newDaemon(o.file, pin, log)
-	d.apply = a.Set
-	if err := d.set(first); err != nil {
+	d := newAgentDaemon(newDaemon(o.file, pin, log), a)
+	if err := d.apply(first); err != nil {
 		return err
 	}
-	// The agent of another network namespace may have the socket; this one then
-	// does its work without.
-	wait, err := d.serve(ctx, api.NewAgentServer(a, d, log), o.socket)
-	if err != nil {
-		log.Warn("nobody can ask this agent", "error", err)
-		wait = func() {}
-	}
-	log.Info("agent runs", "config", o.file, "pin", pin)
 	if err := a.Follow(ctx); err != nil {
 		return err
 	}
-	d.follow(ctx, changes, nil)
+	log.Info("agent runs", "config", o.file, "pin", pin)
+	// The agent of another network namespace may have the socket; this one then
+	// does its work without.
+	if listener, err := api.Listen(o.socket); err != nil {
+		log.Warn("nobody can ask this agent", "error", err)
+	} else {
+		defer d.serve(ctx, api.NewAgentServer(a, d, log), listener)()
+	}
+	d.follow(ctx, changes)
 	cancel()
-	wait()
-	log.Info("agent ends; what it set up goes on", "remove", "weir detach")
+	log.Info("agent ends; what it set up goes on until weir detach")
 	return nil
+}
+
+// newAgentDaemon makes a daemon whose configuration the agent applies.
+func newAgentDaemon(d *daemon, a *agent.Agent) *daemon {
+	var mu sync.Mutex
+	var running model.Config
+	d.apply = func(c model.Config) error {
+		err := a.Set(c)
+		d.noteSet(err)
+		if err != nil {
+			return err
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		running = c
+		return nil
+	}
+	d.running = func() model.Config {
+		mu.Lock()
+		defer mu.Unlock()
+		return running
+	}
+	return d
 }

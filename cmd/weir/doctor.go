@@ -1,0 +1,87 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"weir.io/weir/internal/config"
+	"weir.io/weir/internal/doctor"
+)
+
+// errUnhealthy says why doctor's exit status is 1; the findings say the rest.
+var errUnhealthy = errors.New("something does not work: see the FAIL lines")
+
+func newDoctor() *cobra.Command {
+	var out output
+	var file, bpffs, role string
+	cmd := &cobra.Command{
+		Use:   "doctor",
+		Short: "Examine this host: what would keep weir from working, and how to fix it",
+		Long: "doctor examines this host for what a configuration asks of it, as a director or as\n" +
+			"a backend's host. It changes nothing. The exit status is 1 if something fails.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := out.check(); err != nil {
+				return err
+			}
+			options := doctor.Options{Role: doctor.Role(role), BPFFS: bpffs}
+			switch options.Role {
+			case doctor.Auto, doctor.Director, doctor.Agent:
+			default:
+				return fmt.Errorf("unknown role %q (one of agent, auto, director)", role)
+			}
+			findings := readForDoctor(file, cmd.Flags().Changed("config"), &options)
+			findings = append(findings, doctor.Examine(options)...)
+			err := out.write(cmd.OutOrStdout(), findings, func(t *table) { findingsTable(t, findings) })
+			if err == nil && doctor.Worst(findings) == doctor.Fail {
+				err = errUnhealthy
+			}
+			return err
+		},
+	}
+	out.add(cmd)
+	cmd.Flags().StringVarP(&file, "config", "c", defaultConfig, "configuration `file`")
+	cmd.Flags().StringVar(&role, "role", string(doctor.Auto), "examine as a director, as an agent, or auto: as the file says")
+	addBPFFS(cmd, &bpffs)
+	return cmd
+}
+
+// readForDoctor reads the configuration; what is wrong with it is a finding. A
+// file that nobody named may be missing.
+func readForDoctor(file string, named bool, options *doctor.Options) []doctor.Finding {
+	c, err := config.Load(file)
+	if err != nil && !named && errors.Is(err, fs.ErrNotExist) {
+		return []doctor.Finding{{Level: doctor.Warn, Check: "config", Text: "there is no " + file,
+			Fix: "name one with -c: without it, most checks are left out"}}
+	}
+	var errs config.Errors
+	if errors.As(err, &errs) {
+		findings := make([]doctor.Finding, len(errs))
+		for i, e := range errs {
+			findings[i] = doctor.Finding{Level: doctor.Fail, Check: "config", Text: e.Error()}
+		}
+		return findings
+	}
+	if err != nil {
+		return []doctor.Finding{{Level: doctor.Fail, Check: "config", Text: err.Error()}}
+	}
+	options.Config = &c
+	return []doctor.Finding{{Level: doctor.OK, Check: "config", Text: fmt.Sprintf("%s: %d services", file, len(c.Services))}}
+}
+
+func findingsTable(t *table, findings []doctor.Finding) {
+	for _, f := range findings {
+		level, text := string(f.Level), f.Text
+		if f.Level == doctor.Fail {
+			level = strings.ToUpper(level)
+		}
+		if f.Fix != "" {
+			text += "; fix: " + f.Fix
+		}
+		t.row(level, f.Check, text)
+	}
+}

@@ -1,0 +1,135 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+
+	"github.com/spf13/cobra"
+
+	"weir.io/weir/internal/api"
+	"weir.io/weir/internal/config"
+	"weir.io/weir/internal/datapath"
+	"weir.io/weir/internal/engine"
+	"weir.io/weir/internal/model"
+)
+
+type runOptions struct {
+	file, bpffs, socket string
+	log                 logFlags
+}
+
+func newRun() *cobra.Command {
+	var o runOptions
+	cmd := &cobra.Command{
+		Use:   "run",
+		Short: "Run a director",
+		Long: "run forwards what the file says. It follows the file: a change is applied at once,\n" +
+			"or on SIGHUP; a bad file changes nothing and is logged. Forwarding goes on when the\n" +
+			"process ends; weir detach ends it.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			log, err := o.log.logger(cmd.ErrOrStderr())
+			if err != nil {
+				return err
+			}
+			return runDirector(cmd.Context(), o, log)
+		},
+	}
+	cmd.Flags().StringVarP(&o.file, "config", "c", defaultConfig, "configuration `file`")
+	cmd.Flags().StringVar(&o.socket, "socket", api.DefaultSocket, "unix `socket` to answer on")
+	addBPFFS(cmd, &o.bpffs)
+	o.log.add(cmd)
+	return cmd
+}
+
+func runDirector(ctx context.Context, o runOptions, log *slog.Logger) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	first, changes, err := firstConfig(ctx, o.file)
+	if err != nil {
+		return err
+	}
+	if len(first.Director.Interfaces) == 0 {
+		// Not the model's to find: the same file may be an agent's.
+		return fmt.Errorf("%s: director.interfaces: is empty; name those that clients' packets come in by", o.file)
+	}
+	if err := prepareHost(o.bpffs); err != nil {
+		return err
+	}
+	// The socket before the kernel: a director that runs already must not find
+	// its datapath changed by one that is then refused.
+	listener, err := api.Listen(o.socket)
+	if err != nil {
+		return err
+	}
+	defer listener.Close()
+	pin := pinDirectory(o.bpffs)
+	kernel, err := datapath.Open(datapath.Options{
+		Pin: pin, Mode: first.Director.XDP, Limits: first.Director.Limits, SNAT: first.Director.SNAT, Log: log,
+	})
+	if err != nil {
+		return err
+	}
+	d := &director{daemon: newDaemon(o.file, pin, log), kernel: kernel, first: first.Director}
+	err = d.run(ctx, first, changes, listener)
+	return errors.Join(err, kernel.Close())
+}
+
+// director is a daemon whose configuration the engine applies.
+type director struct {
+	*daemon
+	kernel *datapath.Datapath
+	first  model.Director // what the kernel's maps were made for
+}
+
+// Set is the engine's way to the kernel.
+func (d *director) Set(table model.Table) error {
+	err := d.kernel.Set(table)
+	d.noteSet(err)
+	return err
+}
+
+// run applies the configurations until the context ends. Only the first one's
+// error ends it earlier: later ones are tried again by the engine.
+func (d *director) run(ctx context.Context, first model.Config, changes <-chan config.Change, listener net.Listener) error {
+	ctx, cancel := context.WithCancel(ctx)
+	engine := engine.New(d, d.log)
+	d.running = engine.Desired
+	d.apply = func(c model.Config) error {
+		d.warnOfRestart(c.Director)
+		return engine.Apply(c)
+	}
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer cancel()
+	running.Go(func() { engine.Run(ctx) })
+	if err := engine.Apply(first); err != nil {
+		return err
+	}
+	d.log.Info("director runs", "config", d.info.File, "services", len(first.Services), "pin", d.info.Pin)
+	defer d.serve(ctx, api.NewServer(d.kernel, d, d.log), listener)()
+	d.follow(ctx, changes)
+	cancel()
+	d.log.Info("director ends; forwarding goes on until weir detach")
+	return nil
+}
+
+// warnOfRestart says which changes wait for the next start.
+func (d *director) warnOfRestart(now model.Director) {
+	for _, part := range []struct {
+		key     string
+		changed bool
+	}{
+		{"director.limits", now.Limits != d.first.Limits},
+		{"director.xdp", now.XDP != d.first.XDP},
+		{"director.snat.ports", now.SNAT.Ports != d.first.SNAT.Ports},
+	} {
+		if part.changed {
+			d.log.Warn("change takes effect when weir run starts again", "key", part.key)
+		}
+	}
+}

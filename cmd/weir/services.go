@@ -1,0 +1,56 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"weir.io/weir/internal/api"
+	"weir.io/weir/internal/model"
+)
+
+func newServices() *cobra.Command {
+	var out output
+	var socket string
+	cmd := &cobra.Command{
+		Use:   "services",
+		Short: "List the services that a director forwards",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := out.check(); err != nil {
+				return err
+			}
+			services, err := api.NewClient(socket).Services(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return out.write(cmd.OutOrStdout(), services, func(t *table) { servicesTable(t, services) })
+		},
+	}
+	out.add(cmd)
+	addSocket(cmd, &socket)
+	return cmd
+}
+
+func addSocket(cmd *cobra.Command, socket *string) {
+	cmd.Flags().StringVar(socket, "socket", api.DefaultSocket, "unix `socket` of the director")
+}
+
+func servicesTable(t *table, services []model.ServiceStatus) {
+	t.row("NAME", "SEGMENT", "VIP", "PROTOCOL", "PORT", "BACKENDS", "PACKETS", "BYTES", "DROPPED")
+	for _, s := range services {
+		t.row(s.Name, s.Segment, s.VIP, s.Protocol, s.Port, fmt.Sprintf("%d/%d", active(s.Backends), len(s.Backends)),
+			s.Packets, s.Bytes, s.Dropped)
+	}
+}
+
+// active counts the backends that get new connections.
+func active(backends []model.BackendStatus) int {
+	n := 0
+	for _, b := range backends {
+		if b.State == model.Active {
+			n++
+		}
+	}
+	return n
+}

@@ -1,0 +1,95 @@
+package main
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"weir.io/weir/internal/api"
+	"weir.io/weir/internal/model"
+)
+
+func newStatus() *cobra.Command {
+	var out output
+	var socket string
+	var agent bool
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show what a director, or an agent, does and counts",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := out.check(); err != nil {
+				return err
+			}
+			if agent && !cmd.Flags().Changed("socket") {
+				socket = api.DefaultAgentSocket
+			}
+			client := api.NewClient(socket)
+			if agent {
+				status, err := client.AgentStatus(cmd.Context())
+				if err != nil {
+					return err
+				}
+				return out.write(cmd.OutOrStdout(), status, func(t *table) { agentTable(t, status) })
+			}
+			status, err := client.Status(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return out.write(cmd.OutOrStdout(), status, func(t *table) { statusTable(t, status) })
+		},
+	}
+	out.add(cmd)
+	addSocket(cmd, &socket)
+	cmd.Flags().BoolVar(&agent, "agent", false, "ask the agent instead (its default socket is "+api.DefaultAgentSocket+")")
+	return cmd
+}
+
+func infoTable(t *table, info api.Info) {
+	t.row("version", info.Version)
+	t.row("process", fmt.Sprintf("%d, since %s", info.PID, info.Started.Format(time.RFC3339)))
+	t.row("configuration", fmt.Sprintf("%s, applied %s", info.File, info.Applied.Format(time.RFC3339)))
+	if info.Refused != "" {
+		t.row("refused", info.Refused)
+	}
+}
+
+func statusTable(t *table, s api.Status) {
+	infoTable(t, s.Info)
+	t.row("services", fmt.Sprintf("%d of %d", s.Services, s.Limits.Services))
+	t.row("backends", fmt.Sprintf("%d of %d", s.Backends, s.Limits.Backends))
+	t.row("ring memory", fmt.Sprintf("%d of %d bytes", s.RingMemory, s.Limits.RingMemory))
+	t.line("")
+	t.row("INTERFACE", "XDP", "MTU")
+	for _, i := range s.Interfaces {
+		t.row(i.Name, i.XDP, i.MTU)
+	}
+	reasonsTable(t, s.Reasons)
+}
+
+func agentTable(t *table, s api.AgentStatus) {
+	infoTable(t, s.Info)
+	t.line("")
+	t.row("INTERFACE", "INGRESS", "EGRESS", "MTU", "WHY-NO-XDP")
+	for _, i := range s.Interfaces {
+		t.row(i.Name, i.Ingress, i.Egress, i.MTU, i.NoXDP)
+	}
+	t.line("")
+	t.row("SERVICE", "VIP", "PROTOCOL", "PORT", "MSS", "PACKETS", "BYTES")
+	for _, service := range s.Services {
+		t.row(service.Name, service.VIP, service.Protocol, service.Port, service.MSS, service.Packets, service.Bytes)
+	}
+	reasonsTable(t, s.Reasons)
+}
+
+// reasonsTable lists the reasons that have counted anything.
+func reasonsTable(t *table, reasons []model.Counter) {
+	t.line("")
+	t.row("REASON", "PACKETS", "BYTES")
+	for _, r := range reasons {
+		if r.Packets > 0 {
+			t.row(r.Name, r.Packets, r.Bytes)
+		}
+	}
+}
