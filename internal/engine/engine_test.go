@@ -1,0 +1,194 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"weir.io/weir/internal/model"
+)
+
+// recorder is a Forwarder that notes what it is set to, and fails on demand.
+type recorder struct {
+	mu   sync.Mutex
+	fail error
+	sets []string // names of the only service of each table
+	at   []time.Time
+}
+
+func (r *recorder) Set(table model.Table) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.sets = append(r.sets, table.Services[0].Name)
+	r.at = append(r.at, time.Now())
+	return r.fail
+}
+
+func (r *recorder) failWith(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.fail = err
+}
+
+func (r *recorder) want(t *testing.T, sets ...string) {
+	t.Helper()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !slices.Equal(r.sets, sets) {
+		t.Errorf("the sink was set to %v, want %v", r.sets, sets)
+	}
+}
+
+func named(name string) model.Config {
+	s := web(2)
+	s.Name = name
+	return config(s)
+}
+
+var errFull = errors.New("map is full")
+
+// start runs an engine in a bubble of fake time.
+func start(t *testing.T, test func(t *testing.T, e *Engine, sink *recorder, stop func())) {
+	synctest.Test(t, func(t *testing.T) {
+		sink := &recorder{}
+		e := New(sink, slog.New(slog.DiscardHandler))
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			e.Run(ctx)
+		}()
+		test(t, e, sink, func() { cancel(); <-ended })
+	})
+}
+
+func runs(t *testing.T, e *Engine, name string) {
+	t.Helper()
+	got := ""
+	if s := e.Desired().Services; len(s) > 0 {
+		got = s[0].Name
+	}
+	if got != name {
+		t.Errorf("%q runs, want %q", got, name)
+	}
+}
+
+func TestApply(t *testing.T) {
+	start(t, func(t *testing.T, e *Engine, sink *recorder, stop func()) {
+		runs(t, e, "")
+		for _, name := range []string{"a", "b", "b"} {
+			if err := e.Apply(named(name)); err != nil {
+				t.Fatal(err)
+			}
+			runs(t, e, name)
+		}
+		time.Sleep(time.Hour)
+		sink.want(t, "a", "b", "b")
+	})
+}
+
+func TestFailedSetIsTriedAgain(t *testing.T) {
+	start(t, func(t *testing.T, e *Engine, sink *recorder, stop func()) {
+		if err := e.Apply(named("a")); err != nil {
+			t.Fatal(err)
+		}
+		sink.failWith(errFull)
+		if err := e.Apply(named("b")); !errors.Is(err, errFull) {
+			t.Fatalf("Apply returned %v, want the sink's error", err)
+		}
+		runs(t, e, "a")
+		time.Sleep(firstRetry + 2*firstRetry + firstRetry)
+		runs(t, e, "a")
+		sink.want(t, "a", "b", "b", "b")
+		sink.failWith(nil)
+		time.Sleep(4 * firstRetry)
+		runs(t, e, "b")
+		time.Sleep(time.Hour)
+		sink.want(t, "a", "b", "b", "b", "b")
+	})
+}
+
+func TestPausesGrowToALimit(t *testing.T) {
+	start(t, func(t *testing.T, e *Engine, sink *recorder, stop func()) {
+		sink.failWith(errFull)
+		e.Apply(named("a"))
+		time.Sleep(time.Hour)
+		sink.failWith(nil)
+		stop()
+		for i, at := range sink.at[1:] {
+			want := lastRetry
+			if i < 7 {
+				want = min(firstRetry<<i, lastRetry)
+			}
+			if got := at.Sub(sink.at[i]); got != want {
+				t.Fatalf("pause %d is %v, want %v", i, got, want)
+			}
+		}
+		if len(sink.at) < 100 {
+			t.Errorf("in an hour the sink was tried %d times", len(sink.at))
+		}
+	})
+}
+
+func TestLastApplyWins(t *testing.T) {
+	start(t, func(t *testing.T, e *Engine, sink *recorder, stop func()) {
+		sink.failWith(errFull)
+		e.Apply(named("a"))
+		e.Apply(named("b"))
+		sink.failWith(nil)
+		time.Sleep(time.Hour)
+		runs(t, e, "b")
+		sink.want(t, "a", "b", "b")
+		sink.failWith(errFull)
+		e.Apply(named("c"))
+		sink.failWith(nil)
+		if err := e.Apply(named("d")); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Hour)
+		runs(t, e, "d")
+		sink.want(t, "a", "b", "b", "c", "d")
+	})
+}
+
+func TestManyApplyAtOnce(t *testing.T) {
+	start(t, func(t *testing.T, e *Engine, sink *recorder, stop func()) {
+		var callers sync.WaitGroup
+		for _, name := range []string{"a", "b", "c", "d"} {
+			callers.Go(func() {
+				if err := e.Apply(named(name)); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		callers.Wait()
+		stop()
+		if len(sink.sets) != 4 {
+			t.Errorf("four Apply set the sink to %v", sink.sets)
+		}
+		runs(t, e, sink.sets[3])
+	})
+}
+
+func TestStop(t *testing.T) {
+	start(t, func(t *testing.T, e *Engine, sink *recorder, stop func()) {
+		if err := e.Apply(named("a")); err != nil {
+			t.Fatal(err)
+		}
+		sink.failWith(errFull)
+		e.Apply(named("b"))
+		stop()
+		time.Sleep(time.Hour)
+		sink.want(t, "a", "b")
+		if err := e.Apply(named("c")); !errors.Is(err, ErrStopped) {
+			t.Errorf("Apply after the end returned %v", err)
+		}
+		runs(t, e, "a")
+	})
+}

@@ -1,0 +1,53 @@
+package engine
+
+import (
+	"runtime"
+	"sync"
+	"sync/atomic"
+)
+
+// memory holds the values that were asked for last time, and no others: it is
+// bounded by what is in use.
+type memory[K comparable, V any] struct {
+	values map[K]V
+}
+
+// recall returns the values of n keys. Those that it does not remember are
+// computed in parallel, each once; compute gets the number of one of their keys.
+func (m *memory[K, V]) recall(n int, key func(i int) K, compute func(i int) V) map[K]V {
+	values := make(map[K]V, len(m.values))
+	var missing []int
+	for i := range n {
+		k := key(i)
+		if _, found := values[k]; found {
+			continue
+		}
+		v, found := m.values[k]
+		if !found {
+			missing = append(missing, i)
+		}
+		values[k] = v
+	}
+	computed := make([]V, len(missing))
+	inParallel(len(missing), func(j int) { computed[j] = compute(missing[j]) })
+	for j, i := range missing {
+		values[key(i)] = computed[j]
+	}
+	m.values = values
+	return values
+}
+
+// inParallel calls do with 0 to n-1, on all processors, and returns when all
+// calls have.
+func inParallel(n int, do func(i int)) {
+	var next atomic.Int64
+	var workers sync.WaitGroup
+	for range min(n, runtime.GOMAXPROCS(0)) {
+		workers.Go(func() {
+			for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
+				do(i)
+			}
+		})
+	}
+	workers.Wait()
+}

@@ -1,0 +1,97 @@
+// Package engine turns desired state into what the sinks must do. It is one loop
+// around one pure function: [Plan] works out the datapath's whole table from
+// what is desired and what is healthy, without a clock and without I/O; [Engine]
+// hands it to the sinks again until they have taken it.
+package engine
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"net/netip"
+
+	"weir.io/weir/internal/model"
+)
+
+// Health says which backends answer their checks. A target that is not in it
+// has no result and counts as healthy.
+type Health map[Target]bool
+
+// Target is what health is known about: a backend of one service.
+type Target struct {
+	Service string // name
+	Backend netip.AddrPort
+}
+
+// Report is what a plan has to say besides its table.
+type Report struct {
+	Services []ServiceReport
+}
+
+// ServiceReport is about one service, in the order of the table's.
+type ServiceReport struct {
+	Name    string
+	Members int // backends that may own slots
+	Slots   int
+	// Held is how many slots stay with an owner of an older generation because
+	// their rows are full of living candidates.
+	Held int
+}
+
+// Plan returns what the datapath must do. It is a pure function: equal arguments
+// give equal results on every director. The configuration is a valid one.
+//
+// Health changes the states of backends and never a ring: a backend that is down
+// keeps its slots, and the datapath goes on to their next candidates.
+func Plan(desired model.Config, health Health) (model.Table, Report) {
+	return NewPlanner().Plan(desired, health)
+}
+
+// tableService is a service without its ring.
+func tableService(s *model.Service, health Health) model.TableService {
+	t := model.TableService{
+		Name:     s.Name,
+		Segment:  s.Segment,
+		VIP:      s.VIP,
+		Protocol: s.Protocol,
+		Port:     s.Port,
+		Policy:   s.Policy,
+		Affinity: s.Affinity,
+		Salt:     salt(s),
+		Backends: make([]model.TableBackend, len(s.Backends)),
+	}
+	for i, b := range s.Backends {
+		mode := b.ModeIn(*s)
+		t.Backends[i] = model.TableBackend{
+			Name:    b.Name,
+			Address: b.Address,
+			Port:    b.Port,
+			Mode:    mode,
+			SNAT:    s.SNAT && mode == model.NAT,
+			State:   state(s, b, health),
+			MAC:     b.MAC,
+			VLAN:    b.VLAN,
+			MTU:     b.MTU,
+		}
+	}
+	return t
+}
+
+func state(s *model.Service, b model.Backend, health Health) model.BackendState {
+	healthy, known := health[Target{s.Name, netip.AddrPortFrom(b.Address, b.Port)}]
+	if known && !healthy {
+		return model.Down
+	}
+	return b.State
+}
+
+// salt is a function of what a packet names a service by, so that it survives a
+// restart, a new name and new backends.
+func salt(s *model.Service) uint64 {
+	id := binary.BigEndian.AppendUint32(nil, s.Segment.Key())
+	id = append(id, byte(s.Protocol))
+	id = binary.BigEndian.AppendUint16(id, s.Port.First)
+	id = binary.BigEndian.AppendUint16(id, s.Port.Last)
+	id = append(id, s.VIP.AsSlice()...)
+	sum := sha256.Sum256(id)
+	return binary.LittleEndian.Uint64(sum[:])
+}
