@@ -348,6 +348,43 @@ func TestForeignProgramIsNamed(t *testing.T) {
 	}
 }
 
+// TestGenericWhereDriverHasNone: the loopback driver has no native XDP.
+func TestGenericWhereDriverHasNone(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	table := tableOf(1, 1, 0)
+	table.Interfaces = []string{"lo"}
+	native, err := Open(Options{Pin: "/sys/fs/bpf/weir", Mode: model.XDPNative})
+	must(t, err)
+	defer native.Close()
+	if err := native.Set(table); err == nil || !strings.Contains(err.Error(), "attach to lo: driver has no native XDP") {
+		t.Errorf("error is %v, want one that says that lo has no native XDP", err)
+	}
+	auto := openTest(t, model.Limits{})
+	must(t, auto.Set(table))
+	if i := statusOf(t, auto).Interfaces; len(i) != 1 || i[0].XDP != "generic" {
+		t.Errorf("interfaces are %+v, want lo with generic XDP", i)
+	}
+}
+
+func TestRefusedMemoryNamesTheLimits(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	_, err := Open(Options{Pin: "/sys/fs/bpf/weir", Limits: model.Limits{Backends: 1<<32 - 2}})
+	if err == nil || !strings.Contains(err.Error(), "lower director.limits") {
+		t.Errorf("error is %v, want one that names director.limits", err)
+	}
+}
+
+func TestPinsNeedABPFFileSystem(t *testing.T) {
+	_, err := Open(Options{Pin: filepath.Join(t.TempDir(), "weir")})
+	if err == nil || !strings.Contains(err.Error(), "is not on a BPF file system (mount one: mount -t bpf bpf /sys/fs/bpf)") {
+		t.Errorf("error is %v, want one that says what to mount", err)
+	}
+}
+
 func TestDetachLeavesNothing(t *testing.T) {
 	if !inNamespace(t) {
 		return
