@@ -24,6 +24,8 @@
 #include "encap.h"
 #include "icmp.h"
 #include "fragment.h"
+#include "nat.h"
+#include "undo.h"
 
 /* BTF keeps only what something refers to; the loader needs these too. */
 const struct ring_line *export_ring_line __attribute__((unused));
@@ -37,6 +39,10 @@ const enum backend_state *export_backend_state __attribute__((unused));
 const enum backend_flag *export_backend_flag __attribute__((unused));
 const enum settings_flag *export_settings_flag __attribute__((unused));
 const enum reason *export_reason __attribute__((unused));
+const enum ring_flag *export_ring_flag __attribute__((unused));
+const enum snat_state *export_snat_state __attribute__((unused));
+const struct snat_header *export_snat_header __attribute__((unused));
+const struct snat_bucket *export_snat_bucket __attribute__((unused));
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
@@ -51,11 +57,13 @@ static __always_inline enum reason forward_by_mode(struct xdp_md *ctx, struct pa
 						   const struct backend *backend)
 {
 	if (backend->flags & BACKEND_LOCAL)
-		return deliver(packet);
+		return backend->mode == MODE_NAT ? forward_nat(ctx, packet, backend) : deliver(packet);
 	if (packet->length > backend->mtu)
 		return answer_too_big(ctx, packet, backend->mtu);
 	if (backend->mode == MODE_L2DSR)
 		return forward_l2dsr(ctx, packet, backend);
+	if (backend->mode == MODE_NAT)
+		return forward_nat(ctx, packet, backend);
 	return forward_encap(ctx, packet, backend);
 }
 
@@ -70,7 +78,7 @@ static __always_inline enum reason forward(struct xdp_md *ctx, struct packet *pa
 	reason = alive(backend) ? forward_by_mode(ctx, packet, backend) : DROP_NO_BACKEND;
 	if (reason >= DROP_NO_BACKEND)
 		count_drop(backend->service, packet);
-	if (reason >= ANSWER_ECHO)
+	if (reason >= ANSWER_ECHO || reason < PASS_LOCAL)
 		return reason;
 	count(bpf_map_lookup_elem(&backend_counters, &index), packet);
 	if (packet->flags & (PACKET_ICMP_ERROR | PACKET_FRAGMENT_LATER) && reason != PASS_LOCAL)
@@ -81,6 +89,7 @@ static __always_inline enum reason forward(struct xdp_md *ctx, struct packet *pa
 /* A packet of a service: from here on it is weir's. Chooses its backend. */
 static __always_inline enum reason place(struct packet *packet, __u32 service, __u32 *index)
 {
+	enum reason reason = CONTINUE;
 	struct ring_header *header;
 	__u32 zero = 0;
 	void *ring;
@@ -93,19 +102,26 @@ static __always_inline enum reason place(struct packet *packet, __u32 service, _
 		return DROP_NO_BACKEND;
 	hash = hash_flow(&packet->flow, header);
 	packet->hash = hash;
-	if (header->size)
+	if (header->flags & RING_SNAT)
+		*index = find_snat(packet);
+	if (*index == NO_BACKEND && header->size)
 		*index = pick(ring, header, hash);
-	if (*index == NO_BACKEND) {
+	if (*index == NO_BACKEND)
+		reason = DROP_NO_BACKEND;
+	else if (header->flags & RING_SNAT && !packet->snat)
+		reason = start_snat(packet, index);
+	if (reason != CONTINUE) {
 		count_drop(service, packet);
-		return DROP_NO_BACKEND;
+		return reason;
 	}
 	if (packet->flags & PACKET_FRAGMENT_FIRST)
 		remember_fragment(packet, *index, FRAGMENT_TO_BACKEND);
 	return CONTINUE;
 }
 
-/* Without ports: to the backend that got the first fragment. */
-static __always_inline enum reason follow_fragment(struct packet *packet, __u32 *index)
+/* Without ports: where the first fragment went. */
+static __always_inline enum reason follow_fragment(struct xdp_md *ctx, struct packet *packet,
+						   __u32 *index)
 {
 	struct fragment *first = find_fragment(packet);
 
@@ -118,6 +134,8 @@ static __always_inline enum reason follow_fragment(struct packet *packet, __u32 
 	packet->hash = first->hash;
 	packet->snat = first->snat;
 	*index = first->backend;
+	if (first->path == FRAGMENT_TO_CLIENT)
+		return follow_reply(ctx, packet, *index);
 	return CONTINUE;
 }
 
@@ -128,7 +146,7 @@ static __always_inline __u32 *find_other(const struct packet *packet)
 
 	if (!settings || !(settings->flags & SETTINGS_RANGES))
 		return NULL;
-	return find_range(&packet->flow);
+	return find_range(&packet->flow, 0);
 }
 
 /* Later fragments of a packet that the kernel gets must not be dropped as unknown. */
@@ -140,6 +158,17 @@ static __always_inline enum reason leave_to_kernel(const struct packet *packet)
 	return PASS_NO_SERVICE;
 }
 
+/* A reply of a NAT backend, or nothing of weir's. */
+static __always_inline enum reason no_service(struct xdp_md *ctx, struct packet *packet)
+{
+	const struct settings *settings = get_settings();
+	enum reason reason = CONTINUE;
+
+	if (settings && settings->flags & SETTINGS_REPLIES)
+		reason = reply(ctx, packet);
+	return reason == CONTINUE ? leave_to_kernel(packet) : reason;
+}
+
 static __always_inline enum reason balance(struct xdp_md *ctx, struct packet *packet)
 {
 	enum reason reason = parse(ctx, packet);
@@ -148,7 +177,7 @@ static __always_inline enum reason balance(struct xdp_md *ctx, struct packet *pa
 	if (reason != CONTINUE)
 		return reason;
 	if (packet->flags & PACKET_FRAGMENT_LATER) {
-		reason = follow_fragment(packet, &index);
+		reason = follow_fragment(ctx, packet, &index);
 	} else {
 		if (is_icmp(&packet->flow)) {
 			reason = parse_icmp(ctx, packet);
@@ -161,7 +190,7 @@ static __always_inline enum reason balance(struct xdp_md *ctx, struct packet *pa
 		if (!service)
 			service = find_other(packet);
 		if (!service)
-			return leave_to_kernel(packet);
+			return no_service(ctx, packet);
 		reason = place(packet, *service, &index);
 	}
 	if (reason != CONTINUE)

@@ -116,16 +116,6 @@ static __always_inline enum reason answer_echo(struct xdp_md *ctx, struct packet
 	return ANSWER_ECHO;
 }
 
-static __always_inline int same_address(const struct address *a, const struct address *b)
-{
-	__u32 differ = 0;
-
-#pragma unroll
-	for (int i = 0; i < 4; i++)
-		differ |= ADDRESS_WORD(a, i) ^ ADDRESS_WORD(b, i);
-	return !differ;
-}
-
 /* A short packet may be padded by Ethernet: what is in the frame is not always in the packet. */
 static __always_inline int packet_holds(const struct packet *packet, __u32 end)
 {

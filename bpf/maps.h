@@ -85,6 +85,22 @@ struct {
 	__type(value, __u32);
 } replies6 SEC(".maps");
 
+/* Full NAT: one table, made aside and switched in; its size is in its header. */
+struct snat_table {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_INNER_MAP | BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct snat_bucket);
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__array(values, struct snat_table);
+} snat_tables SEC(".maps");
+
 /* Shared by all CPUs: a NIC spreads later fragments by addresses alone. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);

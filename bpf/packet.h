@@ -62,7 +62,7 @@ struct packet {
 	__be32 first_word; /* IPv6: version, traffic class and flow label */
 	__u32 fragment_id;
 	__u32 hash;   /* of the flow: entropy for outer headers */
-	__u32 snat;   /* full NAT: index of the flow, see struct snat_flow */
+	__u32 snat;   /* full NAT: number of the flow, see struct snat_flow; 0: none */
 	__u8 tags;    /* VLAN tags */
 	__u8 flags;   /* enum packet_flag */
 	__u8 ttl;
@@ -82,6 +82,16 @@ static __always_inline void *frame(struct xdp_md *ctx)
 static __always_inline void *frame_end(struct xdp_md *ctx)
 {
 	return (void *)(long)ctx->data_end;
+}
+
+static __always_inline int same_address(const struct address *a, const struct address *b)
+{
+	__u32 differ = 0;
+
+#pragma unroll
+	for (int i = 0; i < 4; i++)
+		differ |= ADDRESS_WORD(a, i) ^ ADDRESS_WORD(b, i);
+	return !differ;
 }
 
 /* The masks tell the verifier what the parsers guarantee: headers begin near the front. */

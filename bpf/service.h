@@ -47,8 +47,8 @@ static __always_inline __u32 *find_exact(const struct flow *flow)
 	}
 }
 
-/* The service whose port range, or all ports, has this port. */
-static __noinline __u32 *find_range(const struct flow *flow)
+/* The service or, if asked for, NAT backend whose ports have the destination port. */
+static __noinline __u32 *find_range(const struct flow *flow, __u8 reply)
 {
 	if (flow->ipv6) {
 		struct range6 key = {
@@ -56,6 +56,7 @@ static __noinline __u32 *find_range(const struct flow *flow)
 			.segment = flow->segment,
 			.address = flow->destination,
 			.protocol = flow->protocol,
+			.reply = reply,
 			.port = flow->destination_port,
 		};
 
@@ -66,6 +67,7 @@ static __noinline __u32 *find_range(const struct flow *flow)
 			.segment = flow->segment,
 			.address = ADDRESS_WORD(&flow->destination, 0),
 			.protocol = flow->protocol,
+			.reply = reply,
 			.port = flow->destination_port,
 		};
 

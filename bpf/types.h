@@ -49,13 +49,16 @@ struct endpoint6 {
 	__u8 pad;
 };
 
-/* The same as an LPM key: a port range is a few prefixes, "all ports" is one. */
+/*
+ * The same as an LPM key: a port range is a few prefixes, "all ports" is one.
+ * With reply 1 it has a NAT backend's own ports, and the value is the backend.
+ */
 struct range4 {
 	__u32 prefix_len;
 	__u32 segment;
 	__be32 address;
 	__u8 protocol;
-	__u8 pad;
+	__u8 reply;
 	__be16 port;
 };
 
@@ -64,7 +67,7 @@ struct range6 {
 	__u32 segment;
 	struct address address;
 	__u8 protocol;
-	__u8 pad;
+	__u8 reply;
 	__be16 port;
 };
 
@@ -97,13 +100,18 @@ struct ring_line {
 	__u64 words[8];
 };
 
+enum ring_flag {
+	RING_SNAT = 1 << 0, /* some backend is full NAT: flows have a place of their own */
+};
+
 struct ring_header {
 	__u32 size;    /* slots; 0: the service has no backends */
 	__u32 service; /* index of the service, for its drop counters */
 	__u64 salt;    /* keys the flow hash against chosen collisions */
 	__u8 policy;   /* enum policy */
 	__u8 affinity; /* enum affinity */
-	__u8 pad[46];
+	__u8 flags;    /* enum ring_flag */
+	__u8 pad[45];
 };
 
 /* Backend index 0 is nobody, so a zeroed slot forwards nothing. */
@@ -195,7 +203,68 @@ struct fragment {
 	__u32 backend;
 	__u32 hash;     /* of its flow: the same outer source for all fragments */
 	__u32 path;     /* enum fragment_path */
-	__u32 snat;     /* full NAT: index of its flow, see struct snat_flow */
+	__u32 snat;     /* full NAT: number of its flow, see struct snat_flow; 0: none */
+};
+
+/*
+ * Full NAT: the flows that have a source address and port of this director's
+ * own. A table is an array of buckets of SNAT_BUCKET flows. The first bucket is
+ * the header. After it, a flow's number says what it has:
+ *
+ *   SNAT_BUCKET + (address * 2 + is UDP) * ports + (port - ports_first)
+ *
+ * so nobody can be given what another has, a reply finds its flow by arithmetic,
+ * and nothing has to be cleaned up: a flow past its timeout is free where it is.
+ */
+#define SNAT_BUCKET 16
+#define SNAT_SOURCES_MAX 62
+
+enum snat_state {
+	SNAT_FREE = 0,
+	SNAT_CLAIMED = 1,     /* being written */
+	SNAT_SYN = 2,         /* TCP: the client has sent nothing but SYNs */
+	SNAT_ESTABLISHED = 3,
+	SNAT_CLOSING = 4,     /* one side has sent a FIN */
+	SNAT_CLOSED = 5,      /* both have */
+	SNAT_RESET = 6,       /* either side has sent a RST */
+	SNAT_ONE_WAY = 7,     /* UDP: the backend has not answered */
+	SNAT_TWO_WAY = 8,
+};
+
+enum snat_fin {
+	SNAT_FIN_CLIENT = 1 << 0,
+	SNAT_FIN_BACKEND = 1 << 1,
+};
+
+/* The first word changes as a whole: who changes it first has the flow. */
+struct snat_flow {
+	__u32 seen;  /* last packet, in units of 2^30 ns (1.07 s) of CLOCK_MONOTONIC */
+	__u8 state;  /* enum snat_state */
+	__u8 fins;   /* enum snat_fin */
+	__u8 epoch;  /* of the backend, when the flow began */
+	__u8 pad;
+	__u32 hash;  /* of the flow as the client sees it */
+	__u32 backend;
+	struct address client;
+	struct address vip;
+	__u32 segment; /* of the client */
+	__be16 client_port;
+	__be16 vip_port;
+	__u32 unused[2];
+};
+
+struct snat_bucket {
+	struct snat_flow flows[SNAT_BUCKET];
+};
+
+struct snat_header {
+	__u64 salt; /* keys the hash that chooses buckets, against chosen collisions */
+	__u32 ports_first;
+	__u32 ports;      /* per address and protocol, a multiple of SNAT_BUCKET */
+	__u32 addresses4; /* how many of the sources are IPv4 (first) ... */
+	__u32 addresses6; /* ... and IPv6 (after them) */
+	__u32 pad[2];
+	struct address sources[SNAT_SOURCES_MAX];
 };
 
 /* How many ICMP errors this CPU may still generate in this second. */
@@ -208,7 +277,6 @@ struct icmp_budget {
 enum settings_flag {
 	SETTINGS_RANGES = 1 << 0,  /* some service has a port range or all ports */
 	SETTINGS_REPLIES = 1 << 1, /* some service is NAT: look replies up */
-	SETTINGS_SNAT = 1 << 2,    /* some service is full NAT */
 };
 
 /* What the program needs to know about this director; one element. */
@@ -219,11 +287,7 @@ struct settings {
 	struct address tunnel_mask6;
 	__u32 flags;     /* enum settings_flag */
 	__u32 icmp_rate; /* generated ICMP errors per second and CPU */
-	__u32 snat_ports_first;
-	__u32 snat_ports;      /* per address and protocol */
-	__u32 snat_addresses4; /* how many of snat_sources are IPv4 (first) ... */
-	__u32 snat_addresses6; /* ... and IPv6 (after them) */
-	__u32 link_mtu;        /* largest IP packet that the attached links can carry */
+	__u32 link_mtu;  /* largest IP packet that the attached links can carry */
 	__u32 pad;
 };
 
@@ -251,8 +315,8 @@ enum reason {
 	FORWARD_GUE,
 	FORWARD_NAT,
 	FORWARD_REPLY,          /* NAT reply on its way to the client */
-	FORWARD_ICMP_ERROR,     /* to the backend that owns the inner flow */
-	FORWARD_FRAGMENT,       /* followed its first fragment */
+	FORWARD_ICMP_ERROR,     /* to whom the inner flow belongs: its backend or, NAT, its client */
+	FORWARD_FRAGMENT,       /* followed its first fragment, in either direction */
 	/* Answered. */
 	ANSWER_ECHO,
 	ANSWER_TOO_BIG,         /* ICMP "fragmentation needed", ICMPv6 "packet too big" */

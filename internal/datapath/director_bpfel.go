@@ -145,7 +145,7 @@ type directorRange4 struct {
 	Segment   uint32
 	Address   uint32
 	Protocol  uint8
-	Pad       uint8
+	Reply     uint8
 	Port      uint16
 }
 
@@ -155,7 +155,7 @@ type directorRange6 struct {
 	Segment   uint32
 	Address   directorAddress
 	Protocol  uint8
-	Pad       uint8
+	Reply     uint8
 	Port      uint16
 }
 
@@ -189,6 +189,12 @@ const (
 	directorReasonREASON_COUNT          directorReason = 24
 )
 
+type directorRingFlag uint32
+
+const (
+	directorRingFlagRING_SNAT directorRingFlag = 1
+)
+
 type directorRingHeader struct {
 	_        structs.HostLayout
 	Size     uint32
@@ -196,23 +202,20 @@ type directorRingHeader struct {
 	Salt     uint64
 	Policy   uint8
 	Affinity uint8
-	Pad      [46]uint8
+	Flags    uint8
+	Pad      [45]uint8
 }
 
 type directorSettings struct {
-	_              structs.HostLayout
-	TunnelSource4  uint32
-	TunnelMask4    uint32
-	TunnelSource6  directorAddress
-	TunnelMask6    directorAddress
-	Flags          uint32
-	IcmpRate       uint32
-	SnatPortsFirst uint32
-	SnatPorts      uint32
-	SnatAddresses4 uint32
-	SnatAddresses6 uint32
-	LinkMtu        uint32
-	Pad            uint32
+	_             structs.HostLayout
+	TunnelSource4 uint32
+	TunnelMask4   uint32
+	TunnelSource6 directorAddress
+	TunnelMask6   directorAddress
+	Flags         uint32
+	IcmpRate      uint32
+	LinkMtu       uint32
+	Pad           uint32
 }
 
 type directorSettingsFlag uint32
@@ -220,7 +223,6 @@ type directorSettingsFlag uint32
 const (
 	directorSettingsFlagSETTINGS_RANGES  directorSettingsFlag = 1
 	directorSettingsFlagSETTINGS_REPLIES directorSettingsFlag = 2
-	directorSettingsFlagSETTINGS_SNAT    directorSettingsFlag = 4
 )
 
 type directorSlot struct {
@@ -228,6 +230,53 @@ type directorSlot struct {
 	Owner uint32
 	Next  uint32
 }
+
+type directorSnatBucket struct {
+	_     structs.HostLayout
+	Flows [16]directorSnatFlow
+}
+
+type directorSnatFlow struct {
+	_          structs.HostLayout
+	Seen       uint32
+	State      uint8
+	Fins       uint8
+	Epoch      uint8
+	Pad        uint8
+	Hash       uint32
+	Backend    uint32
+	Client     directorAddress
+	Vip        directorAddress
+	Segment    uint32
+	ClientPort uint16
+	VipPort    uint16
+	Unused     [2]uint32
+}
+
+type directorSnatHeader struct {
+	_          structs.HostLayout
+	Salt       uint64
+	PortsFirst uint32
+	Ports      uint32
+	Addresses4 uint32
+	Addresses6 uint32
+	Pad        [2]uint32
+	Sources    [62]directorAddress
+}
+
+type directorSnatState uint32
+
+const (
+	directorSnatStateSNAT_FREE        directorSnatState = 0
+	directorSnatStateSNAT_CLAIMED     directorSnatState = 1
+	directorSnatStateSNAT_SYN         directorSnatState = 2
+	directorSnatStateSNAT_ESTABLISHED directorSnatState = 3
+	directorSnatStateSNAT_CLOSING     directorSnatState = 4
+	directorSnatStateSNAT_CLOSED      directorSnatState = 5
+	directorSnatStateSNAT_RESET       directorSnatState = 6
+	directorSnatStateSNAT_ONE_WAY     directorSnatState = 7
+	directorSnatStateSNAT_TWO_WAY     directorSnatState = 8
+)
 
 // Names of all BPF objects in the ELF.
 //
@@ -247,8 +296,10 @@ const (
 	directorMapServiceDrops       = "service_drops"
 	directorMapServices4          = "services4"
 	directorMapServices6          = "services6"
+	directorMapSnatTables         = "snat_tables"
 	directorMapThisDirector       = "this_director"
 	directorProgDirector          = "director"
+	directorProgUndoNat           = "undo_nat"
 	directorVarExportAffinity     = "export_affinity"
 	directorVarExportBackendFlag  = "export_backend_flag"
 	directorVarExportBackendState = "export_backend_state"
@@ -256,10 +307,14 @@ const (
 	directorVarExportMode         = "export_mode"
 	directorVarExportPolicy       = "export_policy"
 	directorVarExportReason       = "export_reason"
+	directorVarExportRingFlag     = "export_ring_flag"
 	directorVarExportRingHeader   = "export_ring_header"
 	directorVarExportRingLine     = "export_ring_line"
 	directorVarExportSettingsFlag = "export_settings_flag"
 	directorVarExportSlot         = "export_slot"
+	directorVarExportSnatBucket   = "export_snat_bucket"
+	directorVarExportSnatHeader   = "export_snat_header"
+	directorVarExportSnatState    = "export_snat_state"
 )
 
 // loadDirector returns the embedded CollectionSpec for director.
@@ -305,6 +360,7 @@ type directorSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type directorProgramSpecs struct {
 	Director *ebpf.ProgramSpec `ebpf:"director"`
+	UndoNat  *ebpf.ProgramSpec `ebpf:"undo_nat"`
 }
 
 // directorMapSpecs contains maps before they are loaded into the kernel.
@@ -325,6 +381,7 @@ type directorMapSpecs struct {
 	ServiceDrops    *ebpf.MapSpec `ebpf:"service_drops"`
 	Services4       *ebpf.MapSpec `ebpf:"services4"`
 	Services6       *ebpf.MapSpec `ebpf:"services6"`
+	SnatTables      *ebpf.MapSpec `ebpf:"snat_tables"`
 	ThisDirector    *ebpf.MapSpec `ebpf:"this_director"`
 }
 
@@ -339,10 +396,14 @@ type directorVariableSpecs struct {
 	ExportMode         *ebpf.VariableSpec `ebpf:"export_mode"`
 	ExportPolicy       *ebpf.VariableSpec `ebpf:"export_policy"`
 	ExportReason       *ebpf.VariableSpec `ebpf:"export_reason"`
+	ExportRingFlag     *ebpf.VariableSpec `ebpf:"export_ring_flag"`
 	ExportRingHeader   *ebpf.VariableSpec `ebpf:"export_ring_header"`
 	ExportRingLine     *ebpf.VariableSpec `ebpf:"export_ring_line"`
 	ExportSettingsFlag *ebpf.VariableSpec `ebpf:"export_settings_flag"`
 	ExportSlot         *ebpf.VariableSpec `ebpf:"export_slot"`
+	ExportSnatBucket   *ebpf.VariableSpec `ebpf:"export_snat_bucket"`
+	ExportSnatHeader   *ebpf.VariableSpec `ebpf:"export_snat_header"`
+	ExportSnatState    *ebpf.VariableSpec `ebpf:"export_snat_state"`
 }
 
 // directorObjects contains all objects after they have been loaded into the kernel.
@@ -379,6 +440,7 @@ type directorMaps struct {
 	ServiceDrops    *ebpf.Map `ebpf:"service_drops"`
 	Services4       *ebpf.Map `ebpf:"services4"`
 	Services6       *ebpf.Map `ebpf:"services6"`
+	SnatTables      *ebpf.Map `ebpf:"snat_tables"`
 	ThisDirector    *ebpf.Map `ebpf:"this_director"`
 }
 
@@ -398,6 +460,7 @@ func (m *directorMaps) Close() error {
 		m.ServiceDrops,
 		m.Services4,
 		m.Services6,
+		m.SnatTables,
 		m.ThisDirector,
 	)
 }
@@ -413,10 +476,14 @@ type directorVariables struct {
 	ExportMode         *ebpf.Variable `ebpf:"export_mode"`
 	ExportPolicy       *ebpf.Variable `ebpf:"export_policy"`
 	ExportReason       *ebpf.Variable `ebpf:"export_reason"`
+	ExportRingFlag     *ebpf.Variable `ebpf:"export_ring_flag"`
 	ExportRingHeader   *ebpf.Variable `ebpf:"export_ring_header"`
 	ExportRingLine     *ebpf.Variable `ebpf:"export_ring_line"`
 	ExportSettingsFlag *ebpf.Variable `ebpf:"export_settings_flag"`
 	ExportSlot         *ebpf.Variable `ebpf:"export_slot"`
+	ExportSnatBucket   *ebpf.Variable `ebpf:"export_snat_bucket"`
+	ExportSnatHeader   *ebpf.Variable `ebpf:"export_snat_header"`
+	ExportSnatState    *ebpf.Variable `ebpf:"export_snat_state"`
 }
 
 // directorPrograms contains all programs after they have been loaded into the kernel.
@@ -424,11 +491,13 @@ type directorVariables struct {
 // It can be passed to loadDirectorObjects or ebpf.CollectionSpec.LoadAndAssign.
 type directorPrograms struct {
 	Director *ebpf.Program `ebpf:"director"`
+	UndoNat  *ebpf.Program `ebpf:"undo_nat"`
 }
 
 func (p *directorPrograms) Close() error {
 	return _DirectorClose(
 		p.Director,
+		p.UndoNat,
 	)
 }
 

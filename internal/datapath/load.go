@@ -27,8 +27,8 @@ type kernel struct {
 	dir        string   // below it: the maps of this ABI
 }
 
-// ringTypes are in no map's declared value, but part of the ABI all the same.
-var ringTypes = []string{"ring_header", "slot", "candidates"}
+// innerTypes are in no map's declared value, but part of the ABI all the same.
+var innerTypes = []string{"ring_header", "slot", "candidates", "snat_header", "snat_bucket"}
 
 func loadKernel(o Options) (*kernel, error) {
 	if err := checkHost(o.Pin); err != nil {
@@ -59,6 +59,10 @@ func loadKernel(o Options) (*kernel, error) {
 	}
 	for _, m := range spec.Maps {
 		m.Pinning = ebpf.PinByName
+		if m.InnerMap != nil {
+			// Rings are made without BTF: 6.1 wants them and their template alike.
+			m.InnerMap.Key, m.InnerMap.Value = nil, nil
+		}
 	}
 	k.collection, err = ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: k.dir}})
 	if err != nil {
@@ -122,7 +126,7 @@ func abiHash(spec *ebpf.CollectionSpec) (string, error) {
 			return "", err
 		}
 	}
-	for _, name := range ringTypes {
+	for _, name := range innerTypes {
 		t, err := spec.Types.AnyTypeByName(name)
 		if err != nil {
 			return "", fmt.Errorf("find type %s: %w", name, err)

@@ -50,6 +50,11 @@ func buildRing(buffer []byte, s *model.TableService, service uint32, index []uin
 	header.Salt = s.Salt
 	header.Policy = uint8(s.Policy)
 	header.Affinity = uint8(s.Affinity)
+	for _, b := range s.Backends {
+		if b.Mode == model.NAT && b.SNAT {
+			header.Flags |= uint8(directorRingFlagRING_SNAT)
+		}
+	}
 
 	if len(s.Ring.Slots) > 0 {
 		slots := unsafe.Slice((*directorSlot)(unsafe.Pointer(&image[headerLines*lineSize])), len(s.Ring.Slots))

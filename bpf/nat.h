@@ -1,0 +1,225 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * NAT: the destination becomes the backend; with snat.h, the source becomes this
+ * director. A reply is known by where it comes from, without anything that was
+ * remembered, so that any director can translate it; with snat.h, by where it
+ * goes to. Replies take the kernel's route to the client.
+ */
+#pragma once
+
+#include <stddef.h>
+
+#include "forward.h"
+#include "fragment.h"
+#include "icmp.h"
+#include "maps.h"
+#include "packet.h"
+#include "service.h"
+#include "snat.h"
+#include "translate.h"
+
+/* Address families of bpf_fib_lookup (sys/socket.h needs a C library). */
+enum {
+	FAMILY_IPV4 = 2,
+	FAMILY_IPV6 = 10,
+};
+
+__noinline enum reason forward_nat(struct xdp_md *ctx, struct packet *packet,
+				   const struct backend *backend)
+{
+	struct translation t = {};
+	int local;
+
+	if (!packet || !backend)
+		return PASS_MALFORMED;
+	local = backend->flags & BACKEND_LOCAL;
+	t.to = packet->flow;
+	t.hops = !local;
+	t.hide_source = packet->snat != 0;
+	if (!local && packet->ttl <= 1)
+		return PASS_TTL_EXPIRED;
+	t.to.destination = backend->address;
+	if (backend->port)
+		t.to.destination_port = backend->port;
+	if (packet->snat && !snat_source(packet->snat, &t.to))
+		return DROP_SNAT_UNKNOWN;
+	if (!translate_packet(ctx, packet, &t))
+		return PASS_MALFORMED;
+	if (local) {
+		packet->action = XDP_PASS;
+		return PASS_LOCAL;
+	}
+	if (!reframe(ctx, packet, backend, ethertype(packet), 0))
+		return DROP_NO_HEADROOM;
+	return leave(ctx, packet, backend->ifindex, FORWARD_NAT);
+}
+
+/* The NAT backend that sends from this address and port. */
+static __noinline __u32 *find_reply(const struct flow *flow)
+{
+	struct flow sender = {
+		.segment = flow->segment,
+		.destination = flow->source,
+		.destination_port = flow->source_port,
+		.protocol = flow->protocol,
+		.ipv6 = flow->ipv6,
+	};
+	const struct settings *settings = get_settings();
+	__u32 *backend;
+
+	if (flow->ipv6) {
+		struct endpoint6 key = endpoint6(flow->segment, &flow->source, flow->protocol,
+						 flow->source_port);
+
+		backend = bpf_map_lookup_elem(&replies6, &key);
+	} else {
+		struct endpoint4 key = endpoint4(flow->segment, &flow->source, flow->protocol,
+						 flow->source_port);
+
+		backend = bpf_map_lookup_elem(&replies4, &key);
+	}
+	if (backend || !settings || !(settings->flags & SETTINGS_RANGES))
+		return backend;
+	return find_range(&sender, 1);
+}
+
+/* Whether somebody on the way may cut the packet into fragments. */
+static __always_inline int may_fragment(struct xdp_md *ctx, const struct packet *packet)
+{
+	struct iphdr *ip = l3_header(ctx, packet);
+
+	return !packet->flow.ipv6 && (void *)(ip + 1) <= frame_end(ctx) &&
+	       !(ip->frag_off & bpf_htons(0x4000));
+}
+
+/* The kernel's route for what the packet becomes; BPF_FIB_LKUP_RET_... */
+static __always_inline int find_route(struct xdp_md *ctx, const struct packet *packet,
+				      const struct flow *to, struct bpf_fib_lookup *route)
+{
+	/* What came with a tag is another interface's, which XDP does not know. */
+	if (packet->tags)
+		return BPF_FIB_LKUP_RET_NOT_FWDED;
+	route->l4_protocol = to->protocol;
+	route->sport = to->source_port;
+	route->dport = to->destination_port;
+	route->tot_len = packet->length > 0xffff ? 0xffff : packet->length;
+	route->ifindex = ctx->ingress_ifindex;
+	if (to->ipv6) {
+		route->family = FAMILY_IPV6;
+		route->flowinfo = packet->first_word & bpf_htonl(0x0fffffff);
+		__builtin_memcpy(route->ipv6_src, &to->source, sizeof(route->ipv6_src));
+		__builtin_memcpy(route->ipv6_dst, &to->destination, sizeof(route->ipv6_dst));
+	} else {
+		route->family = FAMILY_IPV4;
+		route->tos = packet->tos;
+		route->ipv4_src = ADDRESS_WORD(&to->source, 0);
+		route->ipv4_dst = ADDRESS_WORD(&to->destination, 0);
+	}
+	return bpf_fib_lookup(ctx, route, sizeof(*route), 0);
+}
+
+/* How a reply leaves; XDP_PASS: by the kernel, as the interface is none of weir's. */
+static __always_inline int exit_by(struct xdp_md *ctx, __u32 ifindex)
+{
+	if (ifindex == ctx->ingress_ifindex)
+		return XDP_TX;
+	return bpf_redirect_map(&egress, ifindex, XDP_PASS);
+}
+
+/*
+ * The kernel routes what the table cannot answer (no neighbour yet, forwarding is
+ * off, a tagged interface) and what may be fragmented: it gets the packet as the
+ * client shall see it. One that may not be fragmented and does not fit is
+ * answered from here: the backend must be told about the packet that it sent, and
+ * the kernel would only know the translated one, and tell the VIP. With TTL 1 the
+ * kernel gets it as it is, unless that is a packet to this host's own address.
+ */
+__noinline enum reason send_reply(struct xdp_md *ctx, struct packet *packet,
+				  struct translation *t)
+{
+	struct bpf_fib_lookup route = {};
+	int status = BPF_FIB_LKUP_RET_NOT_FWDED, action = XDP_PASS;
+	struct ethhdr *ethernet;
+
+	if (!packet || !t)
+		return PASS_MALFORMED;
+	if (packet->ttl > 1)
+		status = find_route(ctx, packet, &t->to, &route);
+	else if (!packet->snat)
+		return PASS_TTL_EXPIRED;
+	if (status == BPF_FIB_LKUP_RET_FRAG_NEEDED && !may_fragment(ctx, packet))
+		return answer_too_big(ctx, packet, route.mtu_result);
+	if (status == BPF_FIB_LKUP_RET_SUCCESS)
+		action = exit_by(ctx, route.ifindex);
+	t->hops = action != XDP_PASS;
+	if (!translate_packet(ctx, packet, t))
+		return PASS_MALFORMED;
+	ethernet = frame(ctx);
+	if (action == XDP_PASS || (void *)(ethernet + 1) > frame_end(ctx))
+		return PASS_REPLY_UNROUTED;
+	__builtin_memcpy(ethernet->h_dest, route.dmac, MAC_LENGTH);
+	__builtin_memcpy(ethernet->h_source, route.smac, MAC_LENGTH);
+	packet->action = action;
+	if (packet->flags & PACKET_ICMP_ERROR)
+		return FORWARD_ICMP_ERROR;
+	return packet->flags & PACKET_FRAGMENT_LATER ? FORWARD_FRAGMENT : FORWARD_REPLY;
+}
+
+static __always_inline enum reason count_reply(const struct packet *packet, __u32 index,
+					       enum reason reason)
+{
+	const struct backend *backend = backend_at(index);
+
+	if (reason >= DROP_NO_BACKEND && backend)
+		count_drop(backend->service, packet);
+	return reason;
+}
+
+/* A packet of no service, perhaps from a NAT backend. CONTINUE: it is not. */
+__noinline enum reason reply(struct xdp_md *ctx, struct packet *packet)
+{
+	const struct backend *backend;
+	struct translation t = {};
+	__u32 index, *found;
+
+	if (!packet)
+		return CONTINUE;
+	found = find_reply(&packet->flow);
+	if (!found)
+		return CONTINUE;
+	t.to = packet->flow;
+	index = find_snat_reply(packet, &t.to);
+	if (index == NO_BACKEND) {
+		index = *found;
+		backend = backend_at(index);
+		if (!backend || backend->state == BACKEND_FREE ||
+		    backend->flags & (BACKEND_SNAT | BACKEND_LOCAL))
+			return CONTINUE;
+		t.to.source = backend->vip;
+		if (backend->vip_port)
+			t.to.source_port = backend->vip_port;
+	}
+	if (packet->flags & PACKET_FRAGMENT_FIRST)
+		remember_fragment(packet, index, FRAGMENT_TO_CLIENT);
+	return count_reply(packet, index, send_reply(ctx, packet, &t));
+}
+
+/* A later fragment of a reply, with what its first one has left in the packet. */
+__noinline enum reason follow_reply(struct xdp_md *ctx, struct packet *packet, __u32 index)
+{
+	const struct backend *backend = backend_at(index);
+	struct translation t = {};
+
+	if (!packet)
+		return DROP_FRAGMENT_UNKNOWN;
+	t.to = packet->flow;
+	if (packet->snat) {
+		if (snat_client(packet, packet->snat, &t.to) == NO_BACKEND)
+			return DROP_FRAGMENT_UNKNOWN;
+	} else if (backend && backend->state != BACKEND_FREE) {
+		t.to.source = backend->vip;
+	} else {
+		return DROP_FRAGMENT_UNKNOWN;
+	}
+	return count_reply(packet, index, send_reply(ctx, packet, &t));
+}

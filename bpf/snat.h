@@ -1,0 +1,572 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Full NAT's flows: see struct snat_flow. A flow's hash chooses two buckets, and
+ * it is in one of them or nowhere. A new flow takes a place that is free; else,
+ * if there is one, the place that was quiet for longest of those whose flow has
+ * ended or was never answered. An established flow is never pushed out.
+ *
+ * Any CPU may change any flow, by one compare-and-swap of its first word:
+ * - Two CPUs that want the same place: one gets it, the other looks again.
+ * - Two that start the same flow at once, in different places: each looks again
+ *   when its own is in place, and whoever finds the other's first gives its own
+ *   up. Where neither could see the other in time, two places stand for the flow:
+ *   the backend sees the first packet twice, later ones take the first place, and
+ *   the other one runs out.
+ * - A flow that ends and is replaced while a packet of it is under way: a flow is
+ *   replaced only when it was quiet for more than a second, and a packet that
+ *   finds it quiet must first make it seen, which fails if it was replaced.
+ */
+#pragma once
+
+#include "maps.h"
+#include "packet.h"
+#include "pick.h"
+
+#define SNAT_CHOICES 2
+#define SNAT_TRIES 3
+/* Older than this, in units of struct snat_flow: at least one whole unit, whenever in it it was seen. */
+#define SNAT_QUIET 2
+/* How good a place is for a new flow: worse ones are worth their age. */
+#define SNAT_PLACE_FREE 0xfffffffeU
+#define SNAT_PLACE_SAME 0xffffffffU
+/* claim_snat: every place is taken, or another CPU was faster. No flow has these numbers. */
+#define SNAT_FULL 0
+#define SNAT_LOST 1
+
+/* The first word of struct snat_flow. */
+union snat_word {
+	struct {
+		__u32 seen;
+		__u8 state;
+		__u8 fins;
+		__u8 epoch;
+		__u8 pad;
+	};
+	__u64 word;
+};
+
+static __always_inline union snat_word snat_read(const struct snat_flow *flow)
+{
+	union snat_word now = {.word = *(const volatile __u64 *)flow};
+
+	return now;
+}
+
+static __always_inline int snat_swap(struct snat_flow *flow, union snat_word from,
+				     union snat_word to)
+{
+	return __sync_val_compare_and_swap((__u64 *)flow, from.word, to.word) == from.word;
+}
+
+static __always_inline __u32 snat_clock(void)
+{
+	return bpf_ktime_get_ns() >> 30;
+}
+
+#define SNAT_SECONDS(s) ((__u32)(((s) * 1000000000ULL >> 30) + 1))
+
+/* How long a flow lives without packets. */
+static __always_inline __u32 snat_timeout(__u8 state)
+{
+	if (state == SNAT_ESTABLISHED)
+		return SNAT_SECONDS(7440); /* RFC 5382, REQ-5: not less than 2 h 4 min */
+	if (state == SNAT_TWO_WAY)
+		return SNAT_SECONDS(300); /* RFC 4787, REQ-5: 5 min recommended */
+	if (state == SNAT_CLOSING)
+		return SNAT_SECONDS(240); /* RFC 5382, REQ-5: transitory, 4 min */
+	if (state == SNAT_ONE_WAY)
+		return SNAT_SECONDS(30); /* nf_conntrack_udp_timeout: nobody has answered */
+	/* SYN: nf_conntrack_tcp_timeout_syn_recv. CLOSED, RESET: Linux's TIME_WAIT at a backend. */
+	return SNAT_SECONDS(60);
+}
+
+static __always_inline __u32 snat_age(union snat_word word, __u32 now)
+{
+	/* Another CPU's clock may be a little ahead. */
+	return (__s32)(now - word.seen) < 0 ? 0 : now - word.seen;
+}
+
+static __always_inline int snat_live(union snat_word word, __u32 now)
+{
+	return word.state > SNAT_CLAIMED && snat_age(word, now) <= snat_timeout(word.state);
+}
+
+static __always_inline int snat_over(__u8 state)
+{
+	return state == SNAT_CLOSED || state == SNAT_RESET;
+}
+
+/* TCP flags as in the header's 14th byte. */
+enum tcp_flag {
+	TCP_FIN = 1 << 0,
+	TCP_SYN = 1 << 1,
+	TCP_RST = 1 << 2,
+	TCP_ACK = 1 << 4,
+};
+
+static __always_inline int is_syn(const struct packet *packet)
+{
+	return packet->flow.protocol == IPPROTO_TCP && !(packet->flags & PACKET_ICMP_ERROR) &&
+	       (packet->tcp_flags & (TCP_FIN | TCP_SYN | TCP_RST | TCP_ACK)) == TCP_SYN;
+}
+
+/*
+ * What a packet makes of its TCP flow. After a RST, packets that were under way
+ * must not bring the flow back; one that the client sends a while later does,
+ * because then the RST was not for real.
+ */
+static __always_inline union snat_word snat_next_tcp(union snat_word word, __u8 flags, __u8 fin,
+						     __u32 now)
+{
+	int client = fin == SNAT_FIN_CLIENT;
+
+	if (word.state == SNAT_RESET && !(flags & (TCP_RST | TCP_SYN)) &&
+	    !(client && snat_age(word, now) >= SNAT_QUIET))
+		return word;
+	word.seen = now;
+	if (flags & TCP_RST) {
+		word.state = SNAT_RESET;
+	} else if (flags & TCP_SYN) {
+		if (client && snat_over(word.state)) {
+			word.state = SNAT_SYN;
+			word.fins = 0;
+		}
+	} else {
+		if (flags & TCP_FIN)
+			word.fins |= fin;
+		if (word.fins == (SNAT_FIN_CLIENT | SNAT_FIN_BACKEND))
+			word.state = SNAT_CLOSED;
+		else if (word.fins)
+			word.state = SNAT_CLOSING;
+		else if (client)
+			word.state = SNAT_ESTABLISHED;
+	}
+	return word;
+}
+
+/* What a packet makes of its flow; fin says who sent it. An ICMP error proves nothing (RFC 5508). */
+static __always_inline union snat_word snat_next(union snat_word word, const struct packet *packet,
+						 __u8 fin, __u32 now)
+{
+	if (packet->flags & PACKET_ICMP_ERROR)
+		return word;
+	if (packet->flow.protocol == IPPROTO_TCP)
+		return snat_next_tcp(word, packet->tcp_flags, fin, now);
+	word.seen = now;
+	if (fin == SNAT_FIN_BACKEND)
+		word.state = SNAT_TWO_WAY;
+	return word;
+}
+
+static __always_inline void *snat_table(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&snat_tables, &zero);
+}
+
+static __always_inline struct snat_header *snat_header(void *table)
+{
+	__u32 zero = 0;
+
+	return table ? bpf_map_lookup_elem(table, &zero) : NULL;
+}
+
+static __always_inline struct snat_bucket *snat_bucket(void *table, __u32 number)
+{
+	__u32 index = number / SNAT_BUCKET;
+
+	return index ? bpf_map_lookup_elem(table, &index) : NULL;
+}
+
+static __always_inline struct snat_flow *snat_flow(void *table, __u32 number)
+{
+	struct snat_bucket *bucket = snat_bucket(table, number);
+
+	return bucket ? &bucket->flows[number % SNAT_BUCKET] : NULL;
+}
+
+/* From (address, protocol, port) to the number of a flow; 0: the port is none of ours. */
+static __always_inline __u32 snat_number(const struct snat_header *header, __u32 address,
+					 __u8 protocol, __u16 port)
+{
+	__u32 offset = port - header->ports_first;
+
+	if (offset >= header->ports)
+		return 0;
+	return SNAT_BUCKET + (address * 2 + (protocol == IPPROTO_UDP)) * header->ports + offset;
+}
+
+/* And back. Returns 0 if there is no such flow. */
+static __always_inline int snat_source(__u32 number, struct flow *to)
+{
+	struct snat_header *header = snat_header(snat_table());
+	__u32 address, offset;
+
+	if (!header || !header->ports || number < SNAT_BUCKET)
+		return 0;
+	address = (number - SNAT_BUCKET) / header->ports / 2;
+	offset = (number - SNAT_BUCKET) % header->ports;
+	if (address >= SNAT_SOURCES_MAX)
+		return 0;
+	to->source = header->sources[address];
+	to->source_port = bpf_htons(header->ports_first + offset);
+	return 1;
+}
+
+/* What of the flow's 64 bits of hash chooses its buckets: one half each. */
+static __always_inline __u64 snat_hash(const struct snat_header *header, const struct flow *flow)
+{
+	struct ring_header key = {.salt = header->salt, .affinity = AFFINITY_FLOW};
+
+	return hash_flow(flow, &key);
+}
+
+/* The number of the first flow in the bucket that is the flow's first or second choice; 0: there is none. */
+static __always_inline __u32 snat_choose(const struct snat_header *header, const struct flow *flow,
+					 __u64 hash, int choice)
+{
+	__u32 buckets = header->ports / SNAT_BUCKET;
+	__u32 addresses = flow->ipv6 ? header->addresses6 : header->addresses4;
+	__u32 chosen = slot_of(choice ? hash << 32 : hash, addresses * buckets);
+	__u32 address;
+
+	if (!buckets || !addresses)
+		return 0;
+	address = (flow->ipv6 ? header->addresses4 : 0) + chosen / buckets;
+	return snat_number(header, address, flow->protocol,
+			   header->ports_first + chosen % buckets * SNAT_BUCKET);
+}
+
+static __always_inline int snat_matches(const struct snat_flow *entry, const struct flow *flow,
+					__u32 hash)
+{
+	return entry->hash == hash && entry->client_port == flow->source_port &&
+	       entry->vip_port == flow->destination_port && entry->segment == flow->segment &&
+	       same_address(&entry->client, &flow->source) &&
+	       same_address(&entry->vip, &flow->destination);
+}
+
+/* Where in the bucket the flow is, live or not; SNAT_BUCKET: nowhere. */
+static __noinline __u32 snat_search(const struct snat_bucket *bucket, const struct flow *flow,
+				    __u32 hash)
+{
+	for (__u32 i = 0; i < SNAT_BUCKET; i++) {
+		const struct snat_flow *entry = &bucket->flows[i];
+
+		if (snat_read(entry).state != SNAT_FREE && snat_matches(entry, flow, hash))
+			return i;
+	}
+	return SNAT_BUCKET;
+}
+
+/* The backend of the flow, if there still is the one that it began with. */
+static __always_inline const struct backend *snat_backend(const struct snat_flow *entry,
+							  union snat_word word)
+{
+	const struct backend *backend = backend_at(entry->backend);
+
+	if (!backend || backend->epoch != word.epoch || backend->state == BACKEND_FREE)
+		return NULL;
+	return backend;
+}
+
+/*
+ * Whether a client's packet may go on with this flow. A SYN on one that is over
+ * begins a new connection, which a draining backend does not get.
+ */
+static __always_inline int snat_usable(const struct snat_flow *entry, union snat_word word,
+				       const struct packet *packet, __u32 now)
+{
+	const struct backend *backend;
+
+	if (!snat_live(word, now))
+		return 0;
+	backend = snat_backend(entry, word);
+	if (!backend || !alive(backend))
+		return 0;
+	return backend->state == BACKEND_ACTIVE || !snat_over(word.state) || !is_syn(packet);
+}
+
+/* A packet of the flow: the flow lives on. Returns its backend, NO_BACKEND: it does not. */
+static __always_inline __u32 snat_keep(struct snat_flow *entry, const struct packet *packet,
+				       __u32 hash)
+{
+	__u32 now = snat_clock(), backend = NO_BACKEND;
+
+	for (int i = 0; i < SNAT_TRIES; i++) {
+		union snat_word word = snat_read(entry), next;
+
+		if (!snat_matches(entry, &packet->flow, hash) ||
+		    !snat_usable(entry, word, packet, now))
+			return NO_BACKEND;
+		backend = entry->backend;
+		next = snat_next(word, packet, SNAT_FIN_CLIENT, now);
+		if (next.word == word.word || snat_swap(entry, word, next))
+			break;
+	}
+	return backend;
+}
+
+/* The backend of the flow that a client's packet belongs to; its number goes into packet->snat. */
+__noinline __u32 find_snat(struct packet *packet)
+{
+	void *table = snat_table();
+	struct snat_header *header = snat_header(table);
+	__u64 hash;
+
+	if (!header || !packet)
+		return NO_BACKEND;
+	hash = snat_hash(header, &packet->flow);
+	for (int choice = 0; choice < SNAT_CHOICES; choice++) {
+		__u32 number = snat_choose(header, &packet->flow, hash, choice);
+		struct snat_bucket *bucket = snat_bucket(table, number);
+		__u32 position, backend;
+
+		if (!bucket)
+			return NO_BACKEND;
+		position = snat_search(bucket, &packet->flow, hash);
+		if (position >= SNAT_BUCKET)
+			continue;
+		backend = snat_keep(&bucket->flows[position], packet, hash);
+		if (backend != NO_BACKEND) {
+			packet->snat = number + position;
+			return backend;
+		}
+	}
+	return NO_BACKEND;
+}
+
+/* How good a place is for a new flow; 0: it is somebody else's. */
+static __always_inline __u32 snat_rank(const struct snat_flow *entry, union snat_word word,
+				       const struct packet *packet, __u32 hash, __u32 now)
+{
+	__u32 age = snat_age(word, now);
+
+	if (word.state == SNAT_CLAIMED)
+		return 0;
+	if (word.state == SNAT_FREE)
+		return SNAT_PLACE_FREE;
+	/* The flow itself, with a backend that is gone: two of it would be one too many. */
+	if (snat_matches(entry, &packet->flow, hash))
+		return snat_usable(entry, word, packet, now) ? 0 : SNAT_PLACE_SAME;
+	if (!snat_live(word, now) || !snat_backend(entry, word))
+		return SNAT_PLACE_FREE;
+	if (word.state == SNAT_SYN || word.state == SNAT_ONE_WAY || snat_over(word.state))
+		return age >= SNAT_QUIET ? age : 0;
+	return 0;
+}
+
+struct snat_place {
+	__u32 rank;
+	__u32 number;
+	__u32 hash;
+	__u32 first; /* where in a bucket to begin: spreads the ports that are in use */
+};
+
+/* Looks for a better place in one more bucket. */
+static __noinline int snat_compare(const struct snat_bucket *bucket, __u32 number,
+				   const struct packet *packet, struct snat_place *best)
+{
+	__u32 now = snat_clock();
+
+	for (__u32 i = 0; i < SNAT_BUCKET; i++) {
+		__u32 position = (best->first + i) % SNAT_BUCKET;
+		const struct snat_flow *entry = &bucket->flows[position];
+		__u32 rank = snat_rank(entry, snat_read(entry), packet, best->hash, now);
+
+		if (rank > best->rank) {
+			best->rank = rank;
+			best->number = number + position;
+		}
+	}
+	return 0;
+}
+
+/* Writes a flow in the place that was found. Nobody reads it before its state says so. */
+static __always_inline __u32 snat_take(void *table, const struct snat_place *place,
+				       const struct packet *packet, __u32 index, __u8 epoch)
+{
+	struct snat_flow *entry = snat_flow(table, place->number);
+	__u32 now = snat_clock();
+	union snat_word claimed = {.seen = now, .state = SNAT_CLAIMED};
+	union snat_word fresh = {
+		.seen = now,
+		.state = packet->flow.protocol == IPPROTO_TCP ? SNAT_SYN : SNAT_ONE_WAY,
+		.epoch = epoch,
+	};
+	union snat_word word;
+
+	if (!entry)
+		return SNAT_FULL;
+	word = snat_read(entry);
+	if (!snat_rank(entry, word, packet, place->hash, now) || !snat_swap(entry, word, claimed))
+		return SNAT_LOST;
+	entry->hash = place->hash;
+	entry->backend = index;
+	entry->client = packet->flow.source;
+	entry->vip = packet->flow.destination;
+	entry->segment = packet->flow.segment;
+	entry->client_port = packet->flow.source_port;
+	entry->vip_port = packet->flow.destination_port;
+	__sync_lock_test_and_set((__u64 *)entry, fresh.word);
+	return place->number;
+}
+
+/* Takes a place for a new flow to this backend. Returns its number, SNAT_FULL or SNAT_LOST. */
+__noinline __u32 claim_snat(const struct packet *packet, __u32 index, __u8 epoch)
+{
+	void *table = snat_table();
+	struct snat_header *header = snat_header(table);
+	struct snat_place best = {};
+	__u64 hash;
+
+	if (!header || !packet)
+		return SNAT_FULL;
+	hash = snat_hash(header, &packet->flow);
+	best.hash = hash;
+	best.first = hash >> 32;
+	for (int choice = 0; choice < SNAT_CHOICES; choice++) {
+		__u32 number = snat_choose(header, &packet->flow, hash, choice);
+		struct snat_bucket *bucket = snat_bucket(table, number);
+
+		if (bucket)
+			snat_compare(bucket, number, packet, &best);
+	}
+	if (!best.rank)
+		return SNAT_FULL;
+	return snat_take(table, &best, packet, index, epoch);
+}
+
+/* Gives up a place that was just taken. */
+static __always_inline void release_snat(__u32 number)
+{
+	void *table = snat_table();
+	struct snat_flow *entry = table ? snat_flow(table, number) : NULL;
+	union snat_word word, nothing = {};
+
+	if (!entry)
+		return;
+	word = snat_read(entry);
+	snat_swap(entry, word, nothing);
+}
+
+static __always_inline int needs_snat(const struct backend *backend)
+{
+	return backend->mode == MODE_NAT &&
+	       (backend->flags & (BACKEND_SNAT | BACKEND_LOCAL)) == BACKEND_SNAT;
+}
+
+/*
+ * Begins a flow to the backend that was picked, if it is one for full NAT. The
+ * backend may turn out to be another CPU's choice.
+ */
+__noinline enum reason start_snat(struct packet *packet, __u32 *index)
+{
+	const struct backend *backend;
+
+	if (!packet || !index)
+		return DROP_SNAT_UNKNOWN;
+	backend = backend_at(*index);
+	if (!backend || !needs_snat(backend))
+		return CONTINUE;
+	if (packet->flags & PACKET_ICMP_ERROR ||
+	    (packet->flow.protocol == IPPROTO_TCP && !is_syn(packet)))
+		return DROP_SNAT_UNKNOWN;
+	for (int i = 0; i < SNAT_TRIES; i++) {
+		__u32 taken = claim_snat(packet, *index, backend->epoch);
+		__u32 found = find_snat(packet);
+
+		if (found != NO_BACKEND) {
+			if (taken >= SNAT_BUCKET && taken != packet->snat)
+				release_snat(taken);
+			*index = found;
+			return CONTINUE;
+		}
+		if (taken == SNAT_FULL)
+			break;
+	}
+	return DROP_SNAT_FULL;
+}
+
+/* Which of this director's source addresses it is; SNAT_SOURCES_MAX: none. */
+static __noinline __u32 snat_address(const struct snat_header *header,
+				     const struct address *address, __u8 ipv6)
+{
+	__u32 first = ipv6 ? header->addresses4 : 0;
+	__u32 count = ipv6 ? header->addresses6 : header->addresses4;
+
+	for (__u32 i = 0; i < SNAT_SOURCES_MAX; i++) {
+		if (i - first < count && same_address(&header->sources[i], address))
+			return i;
+	}
+	return SNAT_SOURCES_MAX;
+}
+
+/* Whether the flow's backend sent it, from the port that the flow goes to and the network it is in. */
+static __always_inline int snat_sent(const struct snat_flow *entry, const struct backend *backend,
+				     const struct packet *packet)
+{
+	const struct flow *flow = &packet->flow;
+
+	if (!same_address(&backend->address, &flow->source))
+		return 0;
+	if (flow->segment != entry->segment &&
+	    flow->segment != (backend->vlan ? SEGMENT_VLAN << SEGMENT_KIND_SHIFT |
+						      (bpf_ntohs(backend->vlan) & VLAN_ID_MASK) :
+					      SEGMENT_NONE))
+		return 0;
+	return packet->flags & PACKET_FRAGMENT_LATER ||
+	       flow->source_port == (backend->port ? backend->port : entry->vip_port);
+}
+
+/*
+ * The client that a packet from a backend is for. A later fragment has no ports
+ * to be found by: its flow must still be the first fragment's, by its hash.
+ */
+__noinline __u32 snat_client(struct packet *packet, __u32 number, struct flow *to)
+{
+	void *table = snat_table();
+	struct snat_flow *entry = table ? snat_flow(table, number) : NULL;
+	__u32 now = snat_clock(), index = NO_BACKEND, later;
+
+	if (!entry || !packet || !to)
+		return NO_BACKEND;
+	later = packet->flags & PACKET_FRAGMENT_LATER;
+	for (int i = 0; i < SNAT_TRIES; i++) {
+		union snat_word word = snat_read(entry), next;
+		const struct backend *backend = snat_backend(entry, word);
+
+		if (!backend || !snat_live(word, now) || !snat_sent(entry, backend, packet) ||
+		    (later && entry->hash != packet->hash))
+			return NO_BACKEND;
+		index = entry->backend;
+		packet->snat = number;
+		packet->hash = entry->hash;
+		to->source = entry->vip;
+		to->source_port = entry->vip_port;
+		to->destination = entry->client;
+		to->destination_port = entry->client_port;
+		next = later ? word : snat_next(word, packet, SNAT_FIN_BACKEND, now);
+		if (next.word == word.word ? snat_read(entry).word == word.word :
+					     snat_swap(entry, word, next))
+			return index;
+	}
+	return NO_BACKEND;
+}
+
+/* The flow of a packet to one of this director's source addresses: its backend, and what the packet becomes. */
+__noinline __u32 find_snat_reply(struct packet *packet, struct flow *to)
+{
+	struct snat_header *header = snat_header(snat_table());
+	__u32 address, number;
+
+	if (!header || !packet || !to)
+		return NO_BACKEND;
+	address = snat_address(header, &packet->flow.destination, packet->flow.ipv6);
+	if (address == SNAT_SOURCES_MAX)
+		return NO_BACKEND;
+	number = snat_number(header, address, packet->flow.protocol,
+			     bpf_ntohs(packet->flow.destination_port));
+	return number ? snat_client(packet, number, to) : NO_BACKEND;
+}
