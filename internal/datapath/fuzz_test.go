@@ -75,9 +75,9 @@ func TestMutatedFrames(t *testing.T) {
 // checkContract runs one frame and checks what is true of every frame.
 func (d *testDirector) checkContract(t *testing.T, frame []byte) {
 	t.Helper()
-	before := d.counts(t)
+	before := d.read(t)
 	action, out := d.run(t, frame, 0)
-	counted := d.counts(t).since(before)
+	counted := d.read(t).since(before)
 	reason := ""
 	for name, c := range counted {
 		if strings.HasPrefix(name, "backend ") || strings.HasPrefix(name, "drops ") {

@@ -72,7 +72,6 @@ var (
 	egressMAC  = [6]byte{2, 0, 0, 0, 0, 0xe1}
 	tunnel4    = netip.MustParsePrefix("192.0.2.0/26")
 	tunnel6    = netip.MustParsePrefix("2001:db8:77::/64")
-	snatPorts  = model.PortRange{First: 10000, Last: 10063}
 	linkMTU    = uint32(9000)
 	icmpBudget = uint32(1 << 30)
 )
@@ -131,6 +130,9 @@ func (w *testWorld) add(s testService) *testService {
 type testDirector struct {
 	*ebpf.Collection
 	program *ebpf.Program
+	ring    *ebpf.MapSpec
+	table   *ebpf.MapSpec // of full NAT
+	snat    *ebpf.Map     // the one in use
 	world   *testWorld
 	cpus    int
 }
@@ -141,17 +143,25 @@ var mapSizes = map[string]uint32{
 	"replies4": 1024, "replies6": 1024, "fragments": 4096, "egress": 16, "backend_counters": 512, "service_drops": 256,
 }
 
-// loadDirector loads the program and fills its maps with the world.
+// sharedDirector is loaded once: it takes a while, more so in an emulated guest.
+var sharedDirector *testDirector
+
+// loadTestDirector returns the program with nothing but the world in its maps.
 func loadTestDirector(t testing.TB, w *testWorld) *testDirector {
 	t.Helper()
-	spec, err := loadDirector()
-	if err != nil {
-		t.Fatalf("load director.bpf.o: %v", err)
+	if sharedDirector == nil {
+		spec, err := loadDirector()
+		if err != nil {
+			t.Fatalf("load director.bpf.o: %v", err)
+		}
+		sharedDirector = loadSpec(t, spec, "director")
 	}
-	return loadSpec(t, spec, "director", w)
+	sharedDirector.clear(t)
+	sharedDirector.fill(t, w)
+	return sharedDirector
 }
 
-func loadSpec(t testing.TB, spec *ebpf.CollectionSpec, program string, w *testWorld) *testDirector {
+func loadSpec(t testing.TB, spec *ebpf.CollectionSpec, program string) *testDirector {
 	t.Helper()
 	for name, size := range mapSizes {
 		if spec.Maps[name] == nil {
@@ -163,10 +173,40 @@ func loadSpec(t testing.TB, spec *ebpf.CollectionSpec, program string, w *testWo
 	if err != nil {
 		t.Fatalf("load director: %+v", err)
 	}
-	t.Cleanup(c.Close)
-	d := &testDirector{Collection: c, program: c.Programs[program], world: w, cpus: ebpf.MustPossibleCPU()}
-	d.fill(t, spec.Maps["rings"].InnerMap)
-	return d
+	return &testDirector{Collection: c, program: c.Programs[program], ring: spec.Maps["rings"].InnerMap,
+		table: spec.Maps["snat_tables"].InnerMap, cpus: ebpf.MustPossibleCPU()}
+}
+
+// clear empties every map but the counters, of which only changes are looked at.
+func (d *testDirector) clear(t testing.TB) {
+	t.Helper()
+	for name, m := range d.Maps {
+		switch m.Type() {
+		case ebpf.Hash, ebpf.LRUHash, ebpf.LPMTrie, ebpf.DevMapHash:
+			var keys [][]byte
+			var key []byte
+			for iterator := m.Iterate(); iterator.Next(&key, new([]byte)); {
+				keys = append(keys, slices.Clone(key))
+			}
+			for _, key := range keys {
+				if err := m.Delete(key); err != nil {
+					t.Fatalf("empty %s: %v", name, err)
+				}
+			}
+		}
+	}
+	if d.world == nil {
+		return
+	}
+	for _, s := range d.world.services {
+		if err := d.Maps["rings"].Delete(s.index); err != nil {
+			t.Fatalf("empty rings: %v", err)
+		}
+		for i := range s.backends {
+			d.put(t, "backends", s.first+uint32(i), directorBackend{})
+		}
+	}
+	d.world = nil
 }
 
 func (d *testDirector) put(t testing.TB, name string, key, value any) {
@@ -176,10 +216,12 @@ func (d *testDirector) put(t testing.TB, name string, key, value any) {
 	}
 }
 
-func (d *testDirector) fill(t testing.TB, ring *ebpf.MapSpec) {
+func (d *testDirector) fill(t testing.TB, w *testWorld) {
 	t.Helper()
+	d.world = w
 	d.put(t, "this_director", uint32(0), d.world.abiSettings())
 	d.put(t, "egress", uint32(otherEgress), uint32(ingress))
+	d.putSNAT(t, snatSources, snatPorts)
 	for _, s := range d.world.services {
 		for i := range s.backends {
 			d.put(t, "backends", s.first+uint32(i), s.abiBackend(i))
@@ -188,7 +230,7 @@ func (d *testDirector) fill(t testing.TB, ring *ebpf.MapSpec) {
 			}
 		}
 		d.putService(t, s)
-		d.putRing(t, s, ring.Copy())
+		d.putRing(t, s, d.ring.Copy())
 	}
 }
 
@@ -213,9 +255,6 @@ func (w *testWorld) abiSettings() directorSettings {
 		for _, b := range service.backends {
 			if b.mode == model.NAT {
 				s.Flags |= uint32(directorSettingsFlagSETTINGS_REPLIES)
-			}
-			if b.snat {
-				s.Flags |= uint32(directorSettingsFlagSETTINGS_SNAT)
 			}
 		}
 	}
@@ -343,7 +382,12 @@ func encodeRing(s *testService) [][]byte {
 	header := binary.NativeEndian.AppendUint32(nil, uint32(len(s.ring.Slots)))
 	header = binary.NativeEndian.AppendUint32(header, s.index)
 	header = binary.NativeEndian.AppendUint64(header, s.salt)
-	header = append(header, 0, byte(s.affinity))
+	header = append(header, 0, byte(s.affinity), 0)
+	for _, b := range s.backends {
+		if b.snat {
+			header[len(header)-1] = byte(directorRingFlagRING_SNAT)
+		}
+	}
 	lines := [][]byte{header}
 	firstList := uint32(1 + (len(s.ring.Slots)+7)/8)
 	for chunk := range slices.Chunk(s.ring.Slots, 8) {
@@ -381,46 +425,50 @@ func (d *testDirector) putReply(t testing.TB, s *testService, i int) {
 	d.put(t, family("replies", b.address), endpointKey(s.segment, b.address, uint8(s.protocol), port), s.first+uint32(i))
 }
 
-// counts is every counter of the director, by name.
-type counts map[string]directorCounter
+// reading is every counter of the director at one moment, by map.
+type reading map[string][]directorCounter
 
-// reasonNames are the names of enum reason by number, from the program's own BTF.
-func (d *testDirector) counts(t testing.TB) counts {
+// labels name the counters of each map.
+var labels = map[string]func(int) string{
+	"reasons":          func(i int) string { return reasonName(directorReason(i)) },
+	"backend_counters": func(i int) string { return fmt.Sprintf("backend %d", i) },
+	"service_drops":    func(i int) string { return fmt.Sprintf("drops of service %d", i) },
+}
+
+func (d *testDirector) read(t testing.TB) reading {
 	t.Helper()
-	out := counts{}
-	for name, label := range map[string]func(uint32) string{
-		"reasons":          func(i uint32) string { return reasonName(directorReason(i)) },
-		"backend_counters": func(i uint32) string { return fmt.Sprintf("backend %d", i) },
-		"service_drops":    func(i uint32) string { return fmt.Sprintf("drops of service %d", i) },
-	} {
+	out := reading{}
+	for name := range labels {
 		m := d.Maps[name]
-		keys := make([]uint32, m.MaxEntries())
-		values := make([]directorCounter, int(m.MaxEntries())*d.cpus)
+		size := int(m.MaxEntries())
+		keys, values := make([]uint32, size), make([]directorCounter, size*d.cpus)
 		var cursor ebpf.MapBatchCursor
-		n, err := m.BatchLookup(&cursor, keys, values, nil)
-		if err != nil && n < len(keys) {
-			t.Fatalf("read %s: %v", name, err)
+		if n, err := m.BatchLookup(&cursor, keys, values, nil); n < size {
+			t.Fatalf("read %s: %d of %d: %v", name, n, size, err)
 		}
-		for i, key := range keys[:n] {
-			var sum directorCounter
+		sums := make([]directorCounter, size)
+		for i, key := range keys {
 			for _, v := range values[i*d.cpus : (i+1)*d.cpus] {
-				sum.Packets += v.Packets
-				sum.Bytes += v.Bytes
-			}
-			if sum.Packets > 0 {
-				out[label(key)] = sum
+				sums[key].Packets += v.Packets
+				sums[key].Bytes += v.Bytes
 			}
 		}
+		out[name] = sums
 	}
 	return out
 }
 
+// counts are counters by their names, without those that are zero.
+type counts map[string]directorCounter
+
 // since returns what was counted after an earlier reading.
-func (c counts) since(before counts) counts {
+func (r reading) since(before reading) counts {
 	out := counts{}
-	for name, now := range c {
-		if was := before[name]; now != was {
-			out[name] = directorCounter{Packets: now.Packets - was.Packets, Bytes: now.Bytes - was.Bytes}
+	for name, counters := range r {
+		for i, now := range counters {
+			if was := before[name][i]; now != was {
+				out[labels[name](i)] = directorCounter{Packets: now.Packets - was.Packets, Bytes: now.Bytes - was.Bytes}
+			}
 		}
 	}
 	return out

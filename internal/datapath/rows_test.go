@@ -29,8 +29,9 @@ type row struct {
 	metadata int // bytes of headroom that are taken
 	reason   directorReason
 	action   uint32
-	out      []byte // nil: unchanged, or dropped
-	backend  uint32 // its counter counts the packet, 0: none
+	out      []byte                                // nil: unchanged, or dropped
+	late     func(t *testing.T, out []byte) []byte // what out must be, where only the program can choose it
+	backend  uint32                                // its counter counts the packet, 0: none
 	drops    *testService
 	bytes    *uint64 // counted; nil: the length that the IP header says
 }
@@ -71,14 +72,17 @@ var hit struct {
 // check runs the rows, each in a subtest of its own.
 func (d *testDirector) check(t *testing.T, rows []row) {
 	t.Helper()
+	last := d.read(t)
 	for _, r := range rows {
 		t.Run(r.name, func(t *testing.T) {
 			for _, frame := range r.before {
 				d.run(t, frame, 0)
+				last = d.read(t)
 			}
-			before := d.counts(t)
 			action, out := d.run(t, r.in, r.metadata)
-			got := d.counts(t).since(before)
+			now := d.read(t)
+			got := now.since(last)
+			last = now
 
 			if want := r.counts(); got.String() != want.String() {
 				t.Errorf("counted %s\nwant    %s", got, want)
@@ -104,15 +108,16 @@ func (d *testDirector) check(t *testing.T, rows []row) {
 func (r row) checkOut(t *testing.T, out []byte) {
 	t.Helper()
 	want := r.out
-	if want == nil {
-		want = r.in
+	if r.late != nil {
+		want = r.late(t, out)
 	}
-	packet.Equal(t, out, want)
-	if r.action == xdpPass {
+	if want == nil {
+		packet.Equal(t, out, r.in)
 		return
 	}
+	packet.Equal(t, out, want)
 	if err := packet.VerifyChecksums(out); err != nil {
-		t.Errorf("forwarded packet: %v\n%s", err, packet.Describe(out))
+		t.Errorf("packet out: %v\n%s", err, packet.Describe(out))
 	}
 }
 

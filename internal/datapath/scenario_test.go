@@ -1,6 +1,7 @@
 package datapath
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"net/netip"
@@ -108,8 +109,11 @@ func clientOf(is4 bool) netip.Addr {
 	return client6
 }
 
-func isNAT(w wayTo) bool  { return w.mode == model.NAT }
-func notNAT(w wayTo) bool { return w.mode != model.NAT }
+func isNAT(w wayTo) bool      { return w.mode == model.NAT }
+func notNAT(w wayTo) bool     { return w.mode != model.NAT }
+func notFullNAT(w wayTo) bool { return !w.snat }
+func isPlainNAT(w wayTo) bool { return isNAT(w) && !w.snat }
+func isFullNAT(w wayTo) bool  { return w.snat }
 
 // ip is the header of a packet from one address to another.
 func ip(from, to netip.Addr) packet.Header {
@@ -180,7 +184,7 @@ func (s *testService) leaves(f twinFlow, backend int, headers ...packet.Header) 
 			packet.UDPHeader{Src: 0xc000 | uint16(hash&0x3fff), Dst: 6080, NoChecksum: b.address.Is4() || !sumKnown(headers)},
 			packet.GUEHeader{Protocol: protocol})
 	case model.NAT:
-		headers = translated(headers, b.address, b.port)
+		headers = translated(headers, end{}, end{b.address, b.port}, 1)
 	case model.L2DSR:
 		if s.vip.Is4() {
 			link[len(link)-1] = withType(link[len(link)-1], packet.EtherTypeIPv4)
@@ -250,26 +254,35 @@ func sumKnown(headers []packet.Header) bool {
 	return false
 }
 
-// translated is what NAT makes of a packet: destination, port and TTL.
-func translated(headers []packet.Header, to netip.Addr, port uint16) []packet.Header {
+// end is one end of a flow; without a port it stands for an address alone.
+type end struct {
+	address netip.Addr
+	port    uint16
+}
+
+// translated is what NAT makes of a packet: its ends, and the TTL less some hops.
+// An end without an address, and a port of zero, stay.
+func translated(headers []packet.Header, from, to end, hops uint8) []packet.Header {
+	keep := func(is, new netip.Addr) netip.Addr {
+		if new.IsValid() {
+			return new
+		}
+		return is
+	}
 	out := slices.Clone(headers)
 	for i, h := range out {
 		switch h := h.(type) {
 		case packet.IPv4Header:
-			h.Dst, h.TTL = to, h.TTL-1
+			h.Src, h.Dst, h.TTL = keep(h.Src, from.address), keep(h.Dst, to.address), h.TTL-hops
 			out[i] = h
 		case packet.IPv6Header:
-			h.Dst, h.HopLimit = to, h.HopLimit-1
+			h.Src, h.Dst, h.HopLimit = keep(h.Src, from.address), keep(h.Dst, to.address), h.HopLimit-hops
 			out[i] = h
 		case packet.TCPHeader:
-			if port != 0 {
-				h.Dst = port
-			}
+			h.Src, h.Dst = cmp.Or(from.port, h.Src), cmp.Or(to.port, h.Dst)
 			out[i] = h
 		case packet.UDPHeader:
-			if port != 0 {
-				h.Dst = port
-			}
+			h.Src, h.Dst = cmp.Or(from.port, h.Src), cmp.Or(to.port, h.Dst)
 			out[i] = h
 		}
 	}

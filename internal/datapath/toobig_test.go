@@ -12,11 +12,12 @@ import (
 
 // A packet that would not fit its backend's path is answered with an ICMP error
 // from the VIP that says what would.
-func TestTooBig(t *testing.T) {
+func testTooBig(t *testing.T) {
 	w := &testWorld{}
-	scenarios := w.scenarios(func(wayTo) bool { return true })
+	scenarios := w.scenarios(notFullNAT)
 	d := loadTestDirector(t, w)
 	for _, s := range scenarios {
+		s.begin(t, d)
 		t.Run(s.name, func(t *testing.T) { d.check(t, s.tooBigRows()) })
 	}
 }
@@ -56,7 +57,7 @@ func (s scenario) tooBig(name string, tags, headers []packet.Header) row {
 }
 
 // Without a budget nothing is answered; and never an error about an error.
-func TestTooBigLimited(t *testing.T) {
+func testTooBigLimited(t *testing.T) {
 	w := &testWorld{silent: true}
 	scenarios := w.scenarios(notNAT)
 	d := loadTestDirector(t, w)
@@ -72,7 +73,7 @@ func TestTooBigLimited(t *testing.T) {
 }
 
 // One CPU answers as many packets in a second as it may.
-func TestTooBigRate(t *testing.T) {
+func testTooBigRate(t *testing.T) {
 	const rate = 3
 	runtime.LockOSThread() // and never unlocked: the thread keeps its one CPU
 	var one unix.CPUSet

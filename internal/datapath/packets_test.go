@@ -1,0 +1,59 @@
+package datapath
+
+import (
+	"maps"
+	"slices"
+	"testing"
+)
+
+// TestPackets runs the packet tables: a packet in; the verdict, the packet out
+// byte for byte and every counter. After them, each reason must have had a row.
+func TestPackets(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	routeReplies(t)
+	for _, table := range []struct {
+		name string
+		run  func(*testing.T)
+	}{
+		{"forward", testForward},
+		{"headers", testHeaders},
+		{"jumbo frames", testJumboFrames},
+		{"truncated", testTruncated},
+		{"no service", testPassWhatIsNoService},
+		{"not IP", testPassWhatIsNotIP},
+		{"segments and tags", testSegmentsAndTags},
+		{"egress", testEgress},
+		{"headroom", testNoHeadroom},
+		{"port ranges", testPortRanges},
+		{"dead backends", testDeadBackends},
+		{"affinity", testAffinity},
+		{"local backend", testLocalBackend},
+		{"icmp errors", testICMPErrors},
+		{"echo", testEcho},
+		{"fragments", testFragments},
+		{"fragment of a dead backend", testFragmentOfDeadBackend},
+		{"fragment entries expire", testFragmentEntryExpires},
+		{"too big", testTooBig},
+		{"too big, limited", testTooBigLimited},
+		{"too big, rate", testTooBigRate},
+		{"nat errors", testNATErrors},
+		{"nat fragments", testNATFragments},
+		{"nat variants", testNATVariants},
+		{"nat replies", testReplies},
+	} {
+		t.Run(table.name, table.run)
+	}
+	t.Run("every reason has a row", testEveryReason)
+}
+
+// testEveryReason needs no exception: every reason can be reached through
+// BPF_PROG_TEST_RUN.
+func testEveryReason(t *testing.T) {
+	for _, reason := range slices.Sorted(maps.Keys(reasonNames())) {
+		if hit.reasons[reason] == "" {
+			t.Errorf("no row is about %s", reasonName(reason))
+		}
+	}
+}
