@@ -27,6 +27,6 @@ func newRoot() *cobra.Command {
 	root.AddCommand(
 		newRun(), newAgent(), newDetach(),
 		newStatus(), newServices(), newBackends(),
-		newDemo(), newDoctor(), newDemo(), newVersion())
+		newDemo(), newDoctor(), newVersion())
 	return root
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -50,8 +51,8 @@ func infoTable(t *table, info api.Info) {
 	t.row("version", info.Version)
 	t.row("process", fmt.Sprintf("%d, since %s", info.PID, info.Started.Format(time.RFC3339)))
 	t.row("configuration", fmt.Sprintf("%s, applied %s", info.File, info.Applied.Format(time.RFC3339)))
-	if info.Refused != "" {
-		t.row("refused", info.Refused)
+	for problem := range strings.Lines(info.Refused) {
+		t.row("refused", strings.TrimSpace(problem))
 	}
 }
 

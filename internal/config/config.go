@@ -70,12 +70,12 @@ func Load(path string) (model.Config, error) {
 func read(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return nil, fmt.Errorf("open configuration: %w", err)
+		return nil, fmt.Errorf("configuration: %w", err)
 	}
 	defer f.Close()
 	text, err := io.ReadAll(io.LimitReader(f, MaxSize+1))
 	if err != nil {
-		return nil, fmt.Errorf("read configuration: %w", err)
+		return nil, fmt.Errorf("configuration: %w", err)
 	}
 	if len(text) > MaxSize {
 		return nil, Errors{{File: path, Problem: fmt.Sprintf("is larger than %d bytes", MaxSize)}}

@@ -1,0 +1,195 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"flag"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"weir.io/weir/internal/api"
+	"weir.io/weir/internal/model"
+)
+
+var update = flag.Bool("update", false, "write the transcripts in testdata as they are now")
+
+// asWeir makes the test binary the program, for tests that need a process.
+const asWeir = "WEIR_TEST_RUN"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asWeir) != "" {
+		main()
+	}
+	os.Exit(m.Run())
+}
+
+// TestTranscripts runs the commands of testdata/*.txt: each line that begins with
+// "$ weir" is one, and what follows it is what it must print.
+func TestTranscripts(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatal("no transcripts:", err)
+	}
+	socket, agentSocket := serveFakes(t)
+	names := strings.NewReplacer("DIRECTOR", socket, "AGENT", agentSocket)
+	for _, file := range files {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			want, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got strings.Builder
+			for line := range strings.Lines(string(want)) {
+				command, is := strings.CutPrefix(line, "$ weir")
+				if !is {
+					continue
+				}
+				got.WriteString(line)
+				var out bytes.Buffer
+				args := strings.Fields(names.Replace(command))
+				if code := execute(t.Context(), args, &out, &out); code != 0 {
+					fmt.Fprintf(&out, "(exit status %d)\n", code)
+				}
+				text := strings.NewReplacer(socket, "DIRECTOR", agentSocket, "AGENT").Replace(out.String())
+				got.WriteString(text)
+			}
+			if *update {
+				if err := os.WriteFile(file, []byte(got.String()), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if diff := cmp.Diff(string(want), got.String()); diff != "" {
+				t.Errorf("the transcript differs (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// fakes stand for a director and an agent.
+type fakeDirector struct{}
+
+func (fakeDirector) Status() (model.DatapathStatus, error) {
+	return model.DatapathStatus{
+		Interfaces: []model.InterfaceStatus{{Name: "eth0", Index: 2, XDP: "native", MTU: 1500}},
+		Reasons: []model.Counter{
+			{Name: "pass_not_ip"}, {Name: "forward_ipip", Packets: 120, Bytes: 64000}, {Name: "drop_no_backend", Packets: 3, Bytes: 180}},
+		RingMemory: 16512,
+		Services: []model.ServiceStatus{{
+			Name: "web", VIP: netip.MustParseAddr("203.0.113.10"), Protocol: model.TCP,
+			Port: model.PortRange{First: 443, Last: 443}, Slots: 1021, Packets: 120, Bytes: 64000,
+			Backends: []model.BackendStatus{
+				{Name: "a", Address: netip.MustParseAddr("10.0.1.1"), Mode: model.IPIP, State: model.Active, Interface: "eth1",
+					NextHop: model.MAC{2, 0, 0, 0, 1, 1}, MTU: 1500, Slots: 681, Packets: 80, Bytes: 42000},
+				{Name: "b", Address: netip.MustParseAddr("10.0.1.2"), Mode: model.IPIP, State: model.Down, Interface: "eth1",
+					MTU: 1500, Slots: 340, Packets: 40, Bytes: 22000},
+				{Name: "here", Address: netip.MustParseAddr("10.0.0.1"), Mode: model.L2DSR, State: model.Draining, Local: true, MTU: 65535},
+			},
+		}, {
+			Name: "dns", Segment: model.Segment{Kind: model.SegmentVLAN, ID: 7}, VIP: netip.MustParseAddr("2001:db8::53"),
+			Protocol: model.UDP, Dropped: 3,
+		}},
+	}, nil
+}
+
+func (fakeDirector) Config() model.Config {
+	c := model.Config{Director: model.Director{Interfaces: []string{"eth0"}}}
+	c.SetDefaults()
+	return c
+}
+
+func (fakeDirector) Info() api.Info {
+	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	return api.Info{Version: "v1.2.3", PID: 7, Started: at, Pin: "/sys/fs/bpf/weir", File: "/etc/weir/weir.yaml", Applied: at.Add(time.Minute),
+		Refused: "/etc/weir/weir.yaml:3: service: unknown key"}
+}
+
+type fakeAgent struct{ fakeDirector }
+
+func (fakeAgent) Status() (model.AgentStatus, error) {
+	vip := netip.MustParseAddr("203.0.113.10")
+	return model.AgentStatus{
+		Interfaces: []model.AgentInterface{{Name: "eth0", Index: 2, Ingress: "tcx", Egress: "tcx", MTU: 1500, NoXDP: "the driver has no XDP"}},
+		VIPs:       []netip.Addr{vip},
+		Reasons:    []model.Counter{{Name: "unwrap_ipip", Packets: 80, Bytes: 42000}},
+		Services: []model.AgentService{{Name: "web", VIP: vip, Protocol: model.TCP, Port: model.PortRange{First: 443, Last: 443},
+			MSS: 1440, Packets: 80, Bytes: 42000}},
+	}, nil
+}
+
+func serveFakes(t *testing.T) (director, agent string) {
+	t.Helper()
+	dir := t.TempDir()
+	director, agent = filepath.Join(dir, "director.sock"), filepath.Join(dir, "agent.sock")
+	log := slog.New(slog.DiscardHandler)
+	serve(t, director, api.NewServer(fakeDirector{}, fakeDirector{}, log))
+	serve(t, agent, api.NewAgentServer(fakeAgent{}, fakeAgent{}, log))
+	return director, agent
+}
+
+func serve(t *testing.T, socket string, server *api.Server) {
+	t.Helper()
+	listener, err := api.Listen(socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(ctx, listener) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestMistakes(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		t.Helper()
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	bad := write("bad.yaml", "services:\n- name: web\n")
+	agentOnly := write("agent.yaml", "services: []\n")
+	for _, test := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"frobnicate"}, `weir: unknown command "frobnicate" for "weir"`},
+		{[]string{"run", "--speed"}, "weir: unknown flag: --speed (see weir run --help)"},
+		{[]string{"run", "now"}, `weir: unknown command "now" for "weir run"`},
+		{[]string{"services", "-o", "xml"}, `weir: unknown output "xml" (one of json, table, yaml)`},
+		{[]string{"run", "--log-format", "xml"}, `weir: unknown log format "xml" (one of json, text)`},
+		{[]string{"doctor", "--role", "client"}, `weir: unknown role "client" (one of agent, auto, director)`},
+		{[]string{"run", "-c", dir + "/none.yaml"}, "weir: configuration: open " + dir + "/none.yaml: no such file or directory"},
+		{[]string{"run", "-c", bad}, strings.Join([]string{
+			"weir: " + bad + ":2: services[0].vip: is required (an IP address)",
+			bad + ":2: services[0].protocol: is required (tcp or udp)",
+			bad + ":2: services[0].port: is required (443, 8000-8100 or all)",
+			bad + ":2: services[0].mode: is required (l2dsr, ipip, gue or nat)"}, "\n")},
+		{[]string{"run", "-c", agentOnly}, "weir: " + agentOnly +
+			": director.interfaces: is empty; name those that clients' packets come in by"},
+		{[]string{"status", "--socket", dir + "/none.sock"}, "weir: nobody listens on " + dir +
+			`/none.sock: start "weir run" or "weir agent", or name its --socket (no such file or directory)`},
+	} {
+		t.Run(strings.Join(test.args, " "), func(t *testing.T) {
+			var stdout, stderr bytes.Buffer
+			code := execute(t.Context(), test.args, &stdout, &stderr)
+			if code != 1 || stdout.Len() > 0 || stderr.String() != test.want+"\n" {
+				t.Errorf("exit status %d, stdout %q, stderr\n%s\nwant 1, nothing and\n%s", code, &stdout, &stderr, test.want)
+			}
+		})
+	}
+}

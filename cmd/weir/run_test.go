@@ -1,0 +1,399 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"weir.io/weir/internal/api"
+	"weir.io/weir/internal/netlab"
+)
+
+const patience = 20 * time.Second
+
+// host is a director's host with a backend beside it:
+//
+//	director -eth0--eth0- backend 10.0.0.2
+type host struct {
+	*netlab.Host
+	t      *testing.T
+	file   string
+	socket string
+	bpffs  string
+}
+
+func newHost(t *testing.T) *host {
+	t.Helper()
+	lab := netlab.ForTest(t)
+	director, backend := lab.Host("director"), lab.Host("backend")
+	lab.Link(director, backend, netlab.LinkOptions{XDP: true, A: []string{"10.0.0.1/24"}, B: []string{"10.0.0.2/24"}})
+	dir := t.TempDir()
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return &host{director, t, filepath.Join(dir, "weir.yaml"), filepath.Join(dir, "director.sock"), director.BPFFS()}
+}
+
+// configure writes a file with these services, each with the backend.
+func (h *host) configure(head string, services ...string) {
+	h.t.Helper()
+	text := head + "\nservices:\n"
+	for i, name := range services {
+		text += fmt.Sprintf("- {name: %s, vip: 203.0.113.%d, protocol: tcp, port: 80, mode: l2dsr, backends: [{address: 10.0.0.2}]}\n", name, i+1)
+	}
+	if err := os.WriteFile(h.file, []byte(text), 0o644); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+const onEth0 = "director: {interfaces: [eth0]}"
+
+// process is weir in a process of its own.
+type process struct {
+	t      *testing.T
+	cmd    *netlab.Command
+	stderr *lines
+	ended  chan error
+}
+
+// weir returns a command of this program on the host.
+func (h *host) weir(args ...string) *netlab.Command {
+	h.t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	cmd := h.Command(context.Background(), self, args...)
+	cmd.Env = append(os.Environ(), asWeir+"=1")
+	return cmd
+}
+
+// start starts a director and waits until its log says something.
+func (h *host) start(logged string, more ...string) *process {
+	h.t.Helper()
+	p := &process{t: h.t, stderr: &lines{}, ended: make(chan error, 1)}
+	p.cmd = h.weir(append([]string{"run", "-c", h.file, "--socket", h.socket, "--bpffs", h.bpffs}, more...)...)
+	p.cmd.Stderr = p.stderr
+	if err := p.cmd.Start(); err != nil {
+		h.t.Fatal(err)
+	}
+	go func() { p.ended <- p.cmd.Wait() }()
+	h.t.Cleanup(func() { _ = p.cmd.Process.Kill() })
+	p.waitLog(logged)
+	return p
+}
+
+func (p *process) waitLog(text string) {
+	p.t.Helper()
+	p.wait("log "+text, func() bool { return strings.Contains(p.stderr.String(), text) })
+}
+
+func (p *process) wait(what string, done func() bool) {
+	p.t.Helper()
+	for end := time.Now().Add(patience); !done(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			p.t.Fatalf("the director did not %s; it logged:\n%s", what, p.stderr)
+		}
+	}
+}
+
+// stop ends the process as systemd does.
+func (p *process) stop() {
+	p.t.Helper()
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		p.t.Fatal(err)
+	}
+	select {
+	case err := <-p.ended:
+		if err != nil {
+			p.t.Errorf("stopped, the director ends with %v", err)
+		}
+	case <-time.After(patience):
+		p.t.Fatal("the director does not stop")
+	}
+}
+
+// lines collects what a process writes.
+type lines struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (l *lines) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(b)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.String()
+}
+
+// status asks the director.
+func (h *host) status() api.Status {
+	h.t.Helper()
+	out, err := h.weir("status", "-o", "json", "--socket", h.socket).Output()
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	var status api.Status
+	if err := json.Unmarshal(out, &status); err != nil {
+		h.t.Fatal(err)
+	}
+	return status
+}
+
+// program returns the id of the XDP program on eth0; 0: there is none.
+func (h *host) program() (id uint32) {
+	h.t.Helper()
+	err := h.Do(func() error {
+		l, err := netlink.LinkByName("eth0")
+		if err == nil && l.Attrs().Xdp != nil {
+			id = l.Attrs().Xdp.ProgId
+		}
+		return err
+	})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return id
+}
+
+// fails runs weir and returns the one line that it must fail with.
+func (h *host) fails(args ...string) string {
+	h.t.Helper()
+	var stderr bytes.Buffer
+	cmd := h.weir(args...)
+	cmd.Stderr = &stderr
+	if err := cmd.Run(); err == nil {
+		h.t.Fatalf("weir %v succeeds", args)
+	}
+	for line := range strings.Lines(stderr.String()) {
+		if strings.HasPrefix(line, "weir: ") {
+			return strings.TrimSuffix(line, "\n")
+		}
+	}
+	h.t.Fatalf("weir %v fails without an error of its own:\n%s", args, &stderr)
+	return ""
+}
+
+// failsToRun returns the error of a director that cannot start.
+func (h *host) failsToRun() string {
+	h.t.Helper()
+	return h.fails("run", "-c", h.file, "--socket", h.socket, "--bpffs", h.bpffs)
+}
+
+func (h *host) services() []string {
+	h.t.Helper()
+	services, err := api.NewClient(h.socket).Services(h.t.Context())
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	var names []string
+	for _, s := range services {
+		names = append(names, s.Name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// TestDirectorFollowsItsFile is a director's life: start, reload, a bad file,
+// SIGHUP, a second director, stop, start again, detach.
+func TestDirectorFollowsItsFile(t *testing.T) {
+	h := newHost(t)
+	h.configure(onEth0, "web")
+	p := h.start(`msg="director runs"`)
+	if got := h.services(); !slices.Equal(got, []string{"web"}) {
+		t.Fatalf("services %v, want web", got)
+	}
+	if s := h.status(); s.File != h.file || s.PID != p.cmd.Process.Pid || len(s.Interfaces) != 1 || s.Interfaces[0].XDP != "native" {
+		t.Errorf("status %+v", s)
+	}
+
+	h.configure(onEth0, "web", "mail")
+	p.wait("apply the new file", func() bool { return slices.Equal(h.services(), []string{"mail", "web"}) })
+
+	h.configure(onEth0, "web", "web")
+	want := h.file + `:4: services[1].name: \"web\" is already the name of services[0] (line 3)`
+	p.waitLog(`msg="configuration refused, the one before goes on" error="` + want)
+	if s := h.status(); s.Refused != strings.ReplaceAll(want, `\"`, `"`) {
+		t.Errorf("status says %q about the bad file", s.Refused)
+	}
+	if got := h.services(); !slices.Equal(got, []string{"mail", "web"}) {
+		t.Errorf("a bad file changed the services to %v", got)
+	}
+
+	h.configure(onEth0, "web")
+	p.wait("apply the file again", func() bool { return slices.Equal(h.services(), []string{"web"}) })
+	if s := h.status(); s.Refused != "" {
+		t.Errorf("the file is good again and status still says %q", s.Refused)
+	}
+
+	applied := strings.Count(p.stderr.String(), `msg="configuration applied"`)
+	if err := p.cmd.Process.Signal(syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	p.wait("apply the file on SIGHUP", func() bool {
+		return strings.Count(p.stderr.String(), `msg="configuration applied"`) > applied
+	})
+
+	if got, want := h.failsToRun(), "weir: another weir process is running: it answers on "+h.socket; got != want {
+		t.Errorf("a second director fails with\n  %s\nwant\n  %s", got, want)
+	}
+	want = fmt.Sprintf("weir: a director runs (process %d): stop it first", p.cmd.Process.Pid)
+	if got := h.fails("detach", "--bpffs", h.bpffs, "--socket", h.socket); got != want {
+		t.Errorf("detach under a director fails with\n  %s\nwant\n  %s", got, want)
+	}
+
+	before := h.program()
+	p.stop()
+	if !strings.Contains(p.stderr.String(), "forwarding goes on") {
+		t.Errorf("the end is logged as\n%s", p.stderr)
+	}
+	if got := h.program(); got != before || got == 0 {
+		t.Errorf("after the director's end the program is %d, before it was %d", got, before)
+	}
+
+	h.start("msg=adopted").stop()
+	if err := h.weir("detach", "--bpffs", h.bpffs, "--socket", h.socket).Run(); err != nil {
+		t.Fatal(err)
+	}
+	if got := h.program(); got != 0 {
+		t.Errorf("after detach program %d is attached", got)
+	}
+	if left, _ := os.ReadDir(filepath.Join(h.bpffs, "weir")); len(left) > 0 {
+		t.Errorf("detach leaves %v", left)
+	}
+}
+
+func TestDirectorSaysWhatWaitsForItsNextStart(t *testing.T) {
+	h := newHost(t)
+	h.configure(onEth0, "web")
+	p := h.start(`"msg":"director runs"`, "--log-format", "json")
+	h.configure("director: {interfaces: [eth0], limits: {services: 10}}", "web")
+	p.waitLog(`"msg":"change takes effect when weir run starts again","key":"director.limits"`)
+	p.stop()
+}
+
+func TestDirectorCannotStart(t *testing.T) {
+	for name, test := range map[string]struct {
+		prepare func(h *host)
+		want    string
+	}{
+		"interface missing": {
+			func(h *host) { h.configure("director: {interfaces: [eth7]}", "web") },
+			"interface eth7: Link not found",
+		},
+		"another XDP program": {
+			func(h *host) { h.configure(onEth0, "web"); occupy(h, "eth0") },
+			"remove it (ip link set dev eth0 xdp off",
+		},
+		"socket in the way": {
+			func(h *host) {
+				h.configure(onEth0, "web")
+				if err := os.WriteFile(h.socket, nil, 0o600); err != nil {
+					h.t.Fatal(err)
+				}
+			},
+			"is there and is not a socket",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHost(t)
+			test.prepare(h)
+			if got := h.failsToRun(); !strings.Contains(got, test.want) {
+				t.Errorf("the error is\n  %s\nwant one that says %q", got, test.want)
+			}
+		})
+	}
+}
+
+func TestDirectorMountsBPFFS(t *testing.T) {
+	h := newHost(t)
+	h.configure(onEth0, "web")
+	h.bpffs = filepath.Join(t.TempDir(), "bpf")
+	t.Cleanup(func() {
+		if err := unix.Unmount(h.bpffs, 0); err != nil {
+			t.Error("nothing was mounted:", err)
+		}
+	})
+	h.start(`msg="director runs"`).stop()
+	var fs unix.Statfs_t
+	if err := unix.Statfs(h.bpffs, &fs); err != nil || fs.Type != unix.BPF_FS_MAGIC {
+		t.Errorf("%s is no BPF file system (%v)", h.bpffs, err)
+	}
+}
+
+func TestDirectorWithoutCapabilities(t *testing.T) {
+	h := newHost(t)
+	h.configure(onEth0, "web")
+	self := filepath.Join(t.TempDir(), "weir") // where an ordinary user may run it
+	program, err := os.ReadFile("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for dir := self; ; {
+		if dir = filepath.Dir(dir); dir == os.TempDir() || dir == "/" {
+			break
+		}
+		if err := os.Chmod(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(self, program, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(filepath.Dir(filepath.Dir(h.file)), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	cmd := h.Command(t.Context(), self, "run", "-c", h.file, "--socket", h.socket, "--bpffs", h.bpffs)
+	cmd.Env = append(os.Environ(), asWeir+"=1")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	out, err := cmd.CombinedOutput()
+	want := "weir: CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON missing: run as root, or give the process these capabilities\n"
+	if err == nil || string(out) != want {
+		t.Errorf("without capabilities: %v\n%swant\n%s", err, out, want)
+	}
+}
+
+// occupy puts somebody else's XDP program on an interface.
+func occupy(h *host, dev string) {
+	h.t.Helper()
+	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: "firewall", Type: ebpf.XDP, License: "GPL",
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 2), asm.Return()}}) // XDP_PASS
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	defer program.Close()
+	err = h.Do(func() error {
+		iface, err := netlink.LinkByName(dev)
+		if err != nil {
+			return err
+		}
+		l, err := link.AttachXDP(link.XDPOptions{Program: program, Interface: iface.Attrs().Index, Flags: link.XDPDriverMode})
+		if err == nil {
+			h.t.Cleanup(func() { l.Close() })
+		}
+		return err
+	})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+}
