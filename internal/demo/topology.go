@@ -96,6 +96,7 @@ func (t *topology) addDirector(i int, lan *netlab.Host) {
 	up := t.lab.Link(t.router, d, netlab.LinkOptions{XDP: true,
 		A: []string{fmt.Sprintf("10.0.%d.1/24", i+1), fmt.Sprintf("fd00:0:%d::1/64", i+1)},
 		B: []string{fmt.Sprintf("10.0.%d.2/24", i+1), fmt.Sprintf("fd00:0:%d::2/64", i+1)}})
+	up.A.ReceiveXDP() // echo replies and ICMP errors go back where the packet came from
 	down := t.lab.Link(d, lan, netlab.LinkOptions{XDP: true, A: lanPrefixes(directorHost+i, directorSNAT+i)})
 	d.Route("default", fmt.Sprintf("10.0.%d.1", i+1))
 	d.Route("default", fmt.Sprintf("fd00:0:%d::1", i+1))

@@ -19,7 +19,8 @@ type LinkOptions struct {
 	// XDP says that a program may run at one end or both: no end then leaves
 	// checksums or segmentation to the other (nobody would finish a checksum that
 	// XDP forwards), and both have GRO on, without which veth drops the frames
-	// that XDP sends.
+	// that XDP redirects. Frames that XDP sends back arrive at switches only, and
+	// elsewhere after [Port.ReceiveXDP].
 	XDP bool
 	// Tagged says that 802.1Q tags are in the frames rather than beside them, as
 	// XDP must see them.
@@ -94,7 +95,13 @@ func (p *Port) prepare(opts LinkOptions) error {
 	if opts.Tagged {
 		offloads = append(offloads, offload{sendTags, false}, offload{receiveTags, false})
 	}
-	return p.Host.Do(func() error { return setOffloads(p.Name, offloads) })
+	if err := p.Host.Do(func() error { return setOffloads(p.Name, offloads) }); err != nil {
+		return err
+	}
+	if opts.XDP && p.Host.bridge != nil {
+		return p.passAll()
+	}
+	return nil
 }
 
 // plugIn makes the port one of its host's bridge, where that is a switch, and sets
