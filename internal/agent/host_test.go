@@ -99,7 +99,7 @@ func (s *street) resolves(t *testing.T, address netip.Addr) bool {
 		if err := netlink.NeighSet(&entry); err != nil {
 			return err
 		}
-		for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(time.Millisecond) { // between two looks
 			list, err := netlink.NeighList(s.link.A.Index, 0)
 			if err != nil {
 				return err
@@ -180,7 +180,7 @@ func (s *street) knows(t *testing.T, address netip.Addr) bool {
 
 func waitFor(t *testing.T, what string, condition func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); !condition(); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(patience); !condition(); time.Sleep(time.Millisecond) { // between two looks
 		if time.Now().After(deadline) {
 			t.Fatalf("waited %v for %s", patience, what)
 		}

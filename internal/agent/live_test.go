@@ -166,9 +166,17 @@ const timestamps = 12
 // TestConnections opens connections that come in every kind of tunnel, caught in
 // every way, and looks at what the kernel makes of their packets.
 func TestConnections(t *testing.T) {
-	for _, via := range []string{viaXDP, viaTCX, viaClsact} {
-		t.Run(via, func(t *testing.T) {
-			s := newStreet(t, via == viaXDP)
+	for _, test := range []struct {
+		name, via string
+		offloads  bool // of the sender: checksums and segments are left to the receiver
+	}{
+		{"xdp", viaXDP, false},
+		{"xdp behind offloads", viaXDP, true},
+		{"tcx", viaTCX, true},
+		{"clsact", viaClsact, true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s, via := newStreet(t, !test.offloads), test.via
 			attach := AttachTC
 			if via == viaXDP {
 				attach = AttachXDP
