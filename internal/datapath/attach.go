@@ -198,8 +198,12 @@ func Detach(pin string) error {
 	if err != nil {
 		return err
 	}
-	var errs []error
-	for _, l := range links {
+	undo, err := filepath.Glob(filepath.Join(pin, undoPinPrefix+"*"))
+	if err != nil {
+		return err
+	}
+	errs := []error{removeUndoFilters(nil)}
+	for _, l := range append(links, undo...) {
 		errs = append(errs, unpinLink(l))
 	}
 	maps, err := filepath.Glob(filepath.Join(pin, "maps-*"))

@@ -74,8 +74,10 @@ func (l *leftovers) serviceIndexes() []uint32 {
 			set[index] = true
 		}
 	}
-	for _, index := range l.ranges {
-		set[index] = true
+	for p, index := range l.ranges {
+		if p.reply == 0 {
+			set[index] = true
+		}
 	}
 	return slices.Collect(maps.Keys(set))
 }
@@ -113,7 +115,7 @@ func readPrefixes(k *kernel, into map[prefix]uint32) error {
 	all := k.Ranges4.Iterate()
 	for all.Next(&key4, &index) {
 		e := endpoint{key4.Segment, address4(key4.Address), key4.Protocol, bigEndian16(key4.Port)}
-		into[prefix{e, key4.PrefixLen - fixedBits4}] = index
+		into[prefix{e, key4.PrefixLen - fixedBits4, key4.Reply}] = index
 	}
 	if err := all.Err(); err != nil {
 		return err
@@ -121,7 +123,7 @@ func readPrefixes(k *kernel, into map[prefix]uint32) error {
 	all = k.Ranges6.Iterate()
 	for all.Next(&key6, &index) {
 		e := endpoint{key6.Segment, addressOf(key6.Address, true), key6.Protocol, bigEndian16(key6.Port)}
-		into[prefix{e, key6.PrefixLen - fixedBits6}] = index
+		into[prefix{e, key6.PrefixLen - fixedBits6, key6.Reply}] = index
 	}
 	return all.Err()
 }

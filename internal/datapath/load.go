@@ -21,6 +21,7 @@ import (
 type kernel struct {
 	directorMaps
 	program    *ebpf.Program
+	undo       *ebpf.Program // translates local backends' replies
 	collection *ebpf.Collection
 	reasons    []string // names of enum reason, by number
 	pin        string   // Options.Pin
@@ -73,6 +74,7 @@ func loadKernel(o Options) (*kernel, error) {
 		return nil, fmt.Errorf("assign maps: %w", err)
 	}
 	k.program = k.collection.Programs[directorProgDirector]
+	k.undo = k.collection.Programs[directorProgUndoNat]
 	return k, nil
 }
 
@@ -88,14 +90,14 @@ func size(spec *ebpf.CollectionSpec, o Options) {
 	for name, entries := range map[string]uint32{
 		directorMapServices4:       2 * services, // a VIP takes one more than its services
 		directorMapServices6:       2 * services,
-		directorMapRanges4:         32 * services, // a range is at most 30 prefixes
-		directorMapRanges6:         32 * services,
+		directorMapRanges4:         32 * (services + backends), // a range is at most 30 prefixes
+		directorMapRanges6:         32 * (services + backends), // of a service, and of each backend's replies
 		directorMapRings:           services,
 		directorMapServiceDrops:    services,
 		directorMapBackends:        backends + 1, // index 0 is nobody
 		directorMapBackendCounters: backends + 1,
-		directorMapReplies4:        max(backends, 1<<16),
-		directorMapReplies6:        max(backends, 1<<16),
+		directorMapReplies4:        2 * backends, // those before and after a Set
+		directorMapReplies6:        2 * backends,
 		directorMapFragments:       o.Limits.Fragments,
 		directorMapEgress:          1024,
 	} {

@@ -13,7 +13,7 @@ import (
 // of the desired services each time; sync takes the kernel from one to the next.
 type lookups struct {
 	services map[endpoint]uint32 // VIP and port -> service
-	ranges   map[prefix]uint32   // VIP and ports -> service
+	ranges   map[prefix]uint32   // VIP and ports -> service; backend and ports -> backend
 	replies  map[endpoint]uint32 // backend and port -> backend
 }
 
@@ -39,23 +39,29 @@ func (l *lookups) add(s *service) {
 	}
 }
 
-// addReplies lets what a NAT backend sends be found. Full NAT finds its replies
-// by the source port that it gave; only this host's own replies look here.
+// addReplies lets what a NAT backend sends be found. Full NAT finds the client by
+// the port that it gave, and here only that it has to look: several of its
+// services may have the backend, which without snat belongs to one.
 func (l *lookups) addReplies(s *service, b *backend) {
 	if b.desired.Mode != model.NAT {
 		return
 	}
 	e := endpoint{replySegment(s, b), b.desired.Address, uint8(s.key.protocol), b.desired.Port}
-	if e.port != 0 {
-		l.replies[e] = b.index
+	if e.port == 0 && !s.key.port.Single() {
+		for _, p := range portBlocks(e, s.key.port, 1) {
+			addReply(l.ranges, p, b)
+		}
 		return
 	}
-	if s.key.port.All() {
-		return
+	if e.port == 0 {
+		e.port = s.key.port.First
 	}
-	for port := uint32(s.key.port.First); port <= uint32(s.key.port.Last); port++ {
-		e.port = uint16(port)
-		l.replies[e] = b.index
+	addReply(l.replies, e, b)
+}
+
+func addReply[K comparable](replies map[K]uint32, key K, b *backend) {
+	if _, known := replies[key]; !known || !b.desired.SNAT {
+		replies[key] = b.index
 	}
 }
 
@@ -73,10 +79,23 @@ func (l *lookups) flags() uint32 {
 	if len(l.ranges) > 0 {
 		flags |= uint32(directorSettingsFlagSETTINGS_RANGES)
 	}
-	if len(l.replies) > 0 {
+	if l.haveReplies() {
 		flags |= uint32(directorSettingsFlagSETTINGS_REPLIES)
 	}
 	return flags
+}
+
+// haveReplies reports whether some backend is NAT.
+func (l *lookups) haveReplies() bool {
+	if len(l.replies) > 0 {
+		return true
+	}
+	for p := range l.ranges {
+		if p.reply != 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // write puts in what is new or different.

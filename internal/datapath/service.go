@@ -86,10 +86,12 @@ func (k serviceKey) vipEndpoint() endpoint {
 	return e
 }
 
-// prefix is a key of ranges{4,6} in one comparable form: ports with `bits` fixed bits.
+// prefix is a key of ranges{4,6} in one comparable form: ports with `bits` fixed
+// bits, of a VIP or of a NAT backend's replies.
 type prefix struct {
 	endpoint
-	bits uint32
+	bits  uint32
+	reply uint8
 }
 
 // Bits of struct range{4,6} before the port.
@@ -100,18 +102,23 @@ const (
 
 func (p prefix) v4() directorRange4 {
 	return directorRange4{PrefixLen: fixedBits4 + p.bits, Segment: p.segment, Address: bigEndianAddress(p.address),
-		Protocol: p.protocol, Port: bigEndian16(p.port)}
+		Protocol: p.protocol, Reply: p.reply, Port: bigEndian16(p.port)}
 }
 
 func (p prefix) v6() directorRange6 {
 	return directorRange6{PrefixLen: fixedBits6 + p.bits, Segment: p.segment, Address: addressBytes(p.address),
-		Protocol: p.protocol, Port: bigEndian16(p.port)}
+		Protocol: p.protocol, Reply: p.reply, Port: bigEndian16(p.port)}
 }
 
-// prefixes cuts the service's port range into aligned blocks.
+// prefixes are the keys of a service that has more than one port.
 func (k serviceKey) prefixes() []prefix {
-	first, last := uint32(k.port.First), uint32(k.port.Last)
-	if k.port.All() {
+	return portBlocks(endpoint{segment: k.segment, address: k.vip, protocol: uint8(k.protocol)}, k.port, 0)
+}
+
+// portBlocks cuts a port range into aligned blocks.
+func portBlocks(e endpoint, ports model.PortRange, reply uint8) []prefix {
+	first, last := uint32(ports.First), uint32(ports.Last)
+	if ports.All() {
 		last = 0xffff
 	}
 	var list []prefix
@@ -124,7 +131,8 @@ func (k serviceKey) prefixes() []prefix {
 		for s := size; s > 1; s /= 2 {
 			bits--
 		}
-		list = append(list, prefix{endpoint{k.segment, k.vip, uint8(k.protocol), uint16(first)}, bits})
+		e.port = uint16(first)
+		list = append(list, prefix{e, bits, reply})
 		first += size
 	}
 	return list

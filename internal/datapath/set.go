@@ -34,6 +34,9 @@ func (d *Datapath) Set(t model.Table) error {
 		}
 		lookups.add(s)
 	}
+	if err := d.switchSNAT(&d.table); err != nil {
+		return err
+	}
 	if err := d.configure(want, &lookups); err != nil {
 		return err
 	}
@@ -44,6 +47,13 @@ func (d *Datapath) Set(t model.Table) error {
 		return err
 	}
 	if err := d.attach(t.Interfaces); err != nil {
+		return err
+	}
+	var translating []string
+	if lookups.haveReplies() {
+		translating = t.Interfaces
+	}
+	if err := d.attachUndo(translating); err != nil {
 		return err
 	}
 	if err := d.kernel.dropOtherMaps(); err != nil {
@@ -252,6 +262,9 @@ func (d *Datapath) retire(want []*service, lookups lookups) error {
 	}
 	for _, index := range gone {
 		d.serviceIndexes.release(index)
+	}
+	if err := d.dropSNAT(&d.table); err != nil {
+		return err
 	}
 	return d.settle(want)
 }

@@ -1,0 +1,140 @@
+package datapath
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"weir.io/weir/internal/model"
+)
+
+// Ports are used by the bucket; the header is as large as one (SNAT_BUCKET).
+const (
+	snatBucketPorts = len(directorSnatBucket{}.Flows)
+	snatBucketBytes = int(unsafe.Sizeof(directorSnatBucket{}))
+	snatSourcesMax  = len(directorSnatHeader{}.Sources) // SNAT_SOURCES_MAX
+)
+
+// usesSNAT reports whether some backend needs full NAT's table.
+func usesSNAT(t *model.Table) bool {
+	return slices.ContainsFunc(t.Services, func(s model.TableService) bool {
+		return slices.ContainsFunc(s.Backends, func(b model.TableBackend) bool { return b.Mode == model.NAT && b.SNAT })
+	})
+}
+
+// snatLayout is the header of the table that the addresses and ports make, but
+// for its salt. Left-over ports that do not fill a bucket are not used.
+func snatLayout(s model.SNAT) (directorSnatHeader, error) {
+	var header directorSnatHeader
+	ports := s.Ports
+	if ports.All() {
+		ports = model.DefaultSNATPorts
+	}
+	header.PortsFirst = uint32(ports.First)
+	header.Ports = (uint32(ports.Last-ports.First) + 1) / uint32(snatBucketPorts) * uint32(snatBucketPorts)
+	switch {
+	case len(s.Addresses) > snatSourcesMax:
+		return header, fmt.Errorf("%d addresses in director.snat.addresses are more than %d", len(s.Addresses), snatSourcesMax)
+	case header.Ports == 0:
+		return header, fmt.Errorf("director.snat.ports %s are fewer than %d ports", ports, snatBucketPorts)
+	}
+	sources := slices.SortedStableFunc(slices.Values(s.Addresses), func(a, b netip.Addr) int { return a.BitLen() - b.BitLen() })
+	for i, a := range sources {
+		header.Sources[i] = addressBytes(a)
+		if a.Is4() {
+			header.Addresses4++
+		} else {
+			header.Addresses6++
+		}
+	}
+	return header, nil
+}
+
+// switchSNAT makes sure that full NAT has its table before a ring needs it. The
+// place of a flow is what it stands for, so other addresses or ports make another
+// table, and the flows of the one before end.
+func (d *Datapath) switchSNAT(t *model.Table) error {
+	if !usesSNAT(t) {
+		return nil
+	}
+	want, err := snatLayout(t.SNAT)
+	if err != nil {
+		return err
+	}
+	have, found, err := d.kernel.snatHeader()
+	if err != nil {
+		return err
+	}
+	want.Salt = have.Salt
+	if found && have == want {
+		return nil
+	}
+	want.Salt = rand.Uint64()
+	table, err := loadSNAT(want)
+	if err != nil {
+		return err
+	}
+	defer table.Close()
+	if err := d.kernel.SnatTables.Put(uint32(0), table); err != nil {
+		return fmt.Errorf("switch table of full NAT: %w", err)
+	}
+	if found {
+		d.log.Warn("addresses or ports of full NAT have changed: its connections end", "addresses", t.SNAT.Addresses, "ports", t.SNAT.Ports)
+	}
+	return nil
+}
+
+// dropSNAT frees the table when no service is full NAT any more.
+func (d *Datapath) dropSNAT(t *model.Table) error {
+	if usesSNAT(t) {
+		return nil
+	}
+	return ignoreMissing("free table of full NAT", d.kernel.SnatTables.Delete(uint32(0)))
+}
+
+// loadSNAT makes an empty table: the kernel's memory is zero, and a zero flow is
+// free.
+func loadSNAT(header directorSnatHeader) (*ebpf.Map, error) {
+	buckets := 2 * (header.Addresses4 + header.Addresses6) * header.Ports / uint32(snatBucketPorts)
+	table, err := ebpf.NewMap(&ebpf.MapSpec{
+		Type:       ebpf.Array,
+		KeySize:    4,
+		ValueSize:  uint32(snatBucketBytes),
+		MaxEntries: 1 + buckets,
+		Flags:      unix.BPF_F_INNER_MAP | unix.BPF_F_MMAPABLE,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("create table of full NAT (%d bytes): %w", (1+int(buckets))*snatBucketBytes, err)
+	}
+	if err := table.Put(uint32(0), unsafe.Slice((*byte)(unsafe.Pointer(&header)), snatBucketBytes)); err != nil {
+		return nil, errors.Join(fmt.Errorf("write header of full NAT's table: %w", err), table.Close())
+	}
+	return table, nil
+}
+
+// snatHeader reads the header of the table that is in use, if there is one.
+func (k *kernel) snatHeader() (header directorSnatHeader, found bool, err error) {
+	var id ebpf.MapID
+	if err := k.SnatTables.Lookup(uint32(0), &id); err != nil {
+		return header, false, ignoreMissing("find table of full NAT", err)
+	}
+	table, err := ebpf.NewMapFromID(id)
+	if err != nil {
+		return header, false, fmt.Errorf("open table of full NAT: %w", err)
+	}
+	defer table.Close()
+	bytes := unsafe.Slice((*byte)(unsafe.Pointer(&header)), snatBucketBytes)
+	if err := table.Lookup(uint32(0), bytes); err != nil {
+		return header, false, fmt.Errorf("read header of full NAT's table: %w", err)
+	}
+	return header, true, nil
+}
+
+// The header must fill a bucket.
+var _ [snatBucketBytes]byte = [unsafe.Sizeof(directorSnatHeader{})]byte{}
