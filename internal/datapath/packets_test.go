@@ -42,6 +42,7 @@ func TestPackets(t *testing.T) {
 		{"nat fragments", testNATFragments},
 		{"nat variants", testNATVariants},
 		{"nat replies", testReplies},
+		{"full nat", testFullNAT},
 	} {
 		t.Run(table.name, table.run)
 	}

@@ -146,8 +146,7 @@ func (s scenario) replyFragmentRows(id uint32) []row {
 		if i == 0 {
 			reason = directorReasonFORWARD_REPLY
 		}
-		rows = append(rows, s.sent(fmt.Sprintf("fragment %d", i), reason, in[i], packet.Bytes(out[i][14:])))
-		rows[i].out = packet.Build(withType(routed(s.client), map[bool]uint16{true: packet.EtherTypeIPv4, false: packet.EtherTypeIPv6}[s.vip.Is4()]), packet.Bytes(out[i][14:]))
+		rows = append(rows, row{name: fmt.Sprintf("fragment %d", i), in: in[i], reason: reason, action: xdpRedirect, out: relinked(out[i], routed(s.client))})
 	}
 	return rows
 }
@@ -209,10 +208,7 @@ func testNATFragments(t *testing.T) {
 			if j == 0 {
 				reason = directorReasonFORWARD_NAT
 			}
-			mac, source := s.left(0).Dst, s.left(0).Src
-			copy(out[j], mac[:])
-			copy(out[j][6:], source[:])
-			rows = append(rows, row{name: fmt.Sprintf("fragment %d", j), in: in[j]}.forwarded(reason, s.testService, 0, out[j]))
+			rows = append(rows, row{name: fmt.Sprintf("fragment %d", j), in: in[j]}.forwarded(reason, s.testService, 0, relinked(out[j], s.left(0))))
 		}
 		t.Run(s.name, func(t *testing.T) { d.check(t, rows) })
 	}
