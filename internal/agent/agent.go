@@ -189,8 +189,11 @@ func (a *Agent) attach(uplinks []uplink, director bool) error {
 		}
 		a.attachments = append(a.attachments, at)
 		if at != before[u.index] {
-			a.options.Log.Info("attached", "interface", u.name, "mtu", u.mtu,
-				"ingress", at.ingress, "egress", at.egress, "no-xdp", at.noXDP)
+			log := a.options.Log.With("interface", u.name, "mtu", u.mtu, "ingress", at.ingress, "egress", at.egress)
+			if at.noXDP != "" {
+				log = log.With("no-xdp", at.noXDP)
+			}
+			log.Info("attached")
 		}
 	}
 	return errors.Join(errs...)
