@@ -43,6 +43,12 @@ func TestPackets(t *testing.T) {
 		{"nat variants", testNATVariants},
 		{"nat replies", testReplies},
 		{"full nat", testFullNAT},
+		{"full nat, full table", testFullTable},
+		{"full nat, replaced flows", testReplacedFlows},
+		{"full nat, states", testFlowStates},
+		{"full nat, timeouts", testFlowTimeouts},
+		{"full nat, backends", testFlowsAndBackends},
+		{"full nat, no source", testNoSource},
 	} {
 		t.Run(table.name, table.run)
 	}

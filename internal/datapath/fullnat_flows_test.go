@@ -1,0 +1,314 @@
+package datapath
+
+import (
+	"fmt"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/packet"
+)
+
+// How full NAT's table of flows lives: who gets a place, who keeps it, who loses it.
+
+// snatCapacity is how many flows of one family and protocol there is room for.
+const snatCapacity = 2 * 64
+
+// A table that is full refuses new flows, and never takes an established one's
+// place; flows never share a source.
+func testFullTable(t *testing.T) {
+	w := &testWorld{}
+	scenarios := w.scenarios(isFullNAT)
+	d := loadTestDirector(t, w)
+	d.put(t, "egress", wireNumber, wireNumber)
+	for _, s := range scenarios {
+		t.Run(s.name, func(t *testing.T) {
+			s.fillTable(t, d)
+			d.establishAll(t)
+			d.ageAll(t, 10)
+			fresh := row{name: "new flow when all are established", in: build(s.opening(60000)...)}
+			d.check(t, []row{fresh.dropped(directorReasonDROP_SNAT_FULL, s.testService)})
+			for port, source := range s.sources(t, d) {
+				data := []packet.Header{ip(s.client, s.vip), l4(s.protocol, port, servicePort), packet.Zeros(3)}
+				answer := translated(s.back(source, 3), end{}, end{}, 0)
+				back := translated(answer, s.vipEnd(), end{s.client, port}, 1)
+				d.check(t, []row{
+					row{name: fmt.Sprintf("port %d", port), in: build(data...)}.forwarded(directorReasonFORWARD_NAT, s.testService, 0,
+						packet.Build(append([]packet.Header{s.left(0)}, translated(data, source, s.backendEnd(), 1)...)...)),
+					s.sent(fmt.Sprintf("reply to port %d", port), directorReasonFORWARD_REPLY, build(answer...), back...),
+				})
+			}
+		})
+	}
+}
+
+// fillTable begins flows until there is no place left.
+func (s scenario) fillTable(t *testing.T, d *testDirector) {
+	t.Helper()
+	refused := 0
+	for port := uint16(1000); port < 1000+4*snatCapacity; port++ {
+		if action, _ := d.run(t, build(s.opening(port)...), 0); action == xdpDrop {
+			refused++
+		}
+	}
+	sources := s.sources(t, d)
+	if len(sources) != snatCapacity || refused != 3*snatCapacity {
+		t.Fatalf("%d flows have a place and %d were refused, want %d and %d", len(sources), refused, snatCapacity, 3*snatCapacity)
+	}
+	seen := map[end]uint16{}
+	for port, source := range sources {
+		if other, twice := seen[source]; twice {
+			t.Errorf("ports %d and %d have the same source %v", port, other, source)
+		}
+		seen[source] = port
+		s.checkSource(t, source)
+	}
+}
+
+// sources returns the source of every flow of the service, by the client's port.
+func (s scenario) sources(t *testing.T, d *testDirector) map[uint16]end {
+	t.Helper()
+	out := map[uint16]end{}
+	for _, e := range d.flows(t) {
+		if e.Vip != abiAddress(s.vip) {
+			continue
+		}
+		port := be16(e.ClientPort)
+		if _, twice := out[port]; twice {
+			t.Errorf("port %d has two sources", port)
+		}
+		out[port] = e.source
+	}
+	return out
+}
+
+func (d *testDirector) establishAll(t *testing.T) {
+	t.Helper()
+	for at, e := range d.flows(t) {
+		if e.State = uint8(directorSnatStateSNAT_ESTABLISHED); (at/64)%2 == 1 {
+			e.State = uint8(directorSnatStateSNAT_TWO_WAY)
+		}
+		d.setFlow(t, at, e.directorSnatFlow)
+	}
+}
+
+// ageAll makes every flow as old as this, in the table's units of 2^30 ns.
+func (d *testDirector) ageAll(t *testing.T, age uint32) {
+	t.Helper()
+	for at, e := range d.flows(t) {
+		e.Seen = snatNow(t) - age
+		d.setFlow(t, at, e.directorSnatFlow)
+	}
+}
+
+func snatNow(t testing.TB) uint32 {
+	t.Helper()
+	var now unix.Timespec
+	must(t, unix.ClockGettime(unix.CLOCK_MONOTONIC, &now))
+	return uint32(now.Nano() >> 30)
+}
+
+// A new flow takes the place of one that has ended or was never answered, once
+// that was quiet for a while.
+func testReplacedFlows(t *testing.T) {
+	w := &testWorld{}
+	scenarios := w.scenarios(isFullNAT)
+	d := loadTestDirector(t, w)
+	for _, s := range scenarios {
+		states := map[string][]directorSnatState{"replaceable": {directorSnatStateSNAT_SYN, directorSnatStateSNAT_CLOSED, directorSnatStateSNAT_RESET}, "kept": {directorSnatStateSNAT_ESTABLISHED, directorSnatStateSNAT_CLOSING}}
+		if s.protocol == model.UDP {
+			states = map[string][]directorSnatState{"replaceable": {directorSnatStateSNAT_ONE_WAY}, "kept": {directorSnatStateSNAT_TWO_WAY}}
+		}
+		for kind, list := range states {
+			for _, state := range list {
+				t.Run(fmt.Sprintf("%s, state %d", s.name, state), func(t *testing.T) {
+					d.putSNAT(t, snatSources, snatPorts)
+					s.fillTable(t, d)
+					for _, age := range []uint32{0, 4} {
+						for at, e := range d.flows(t) {
+							e.State, e.Seen = uint8(state), snatNow(t)-age
+							d.setFlow(t, at, e.directorSnatFlow)
+						}
+						action, _ := d.run(t, build(s.opening(50000)...), 0)
+						if forwarded := action == xdpTX; forwarded != (kind == "replaceable" && age > 0) {
+							t.Errorf("quiet for %d: verdict %d of a new flow", age, action)
+						}
+					}
+				})
+			}
+		}
+	}
+}
+
+// step is a packet of one side and the state that the flow must have after it.
+type step struct {
+	fromBackend bool
+	flags       uint8
+	want        directorSnatState
+}
+
+// The states of a flow.
+func testFlowStates(t *testing.T) {
+	const syn, ack, fin, rst = packet.SYN, packet.ACK, packet.FIN, packet.RST
+	const opening, established, closing, closed, reset = directorSnatStateSNAT_SYN, directorSnatStateSNAT_ESTABLISHED,
+		directorSnatStateSNAT_CLOSING, directorSnatStateSNAT_CLOSED, directorSnatStateSNAT_RESET
+	w := &testWorld{}
+	scenarios := w.scenarios(isFullNAT)
+	d := loadTestDirector(t, w)
+	stories := map[string][]step{
+		"opened, closed by the client":  {{false, syn, opening}, {true, syn | ack, opening}, {false, ack, established}, {true, ack, established}, {false, fin | ack, closing}, {true, ack, closing}, {true, fin | ack, closed}, {false, ack, closed}},
+		"closed by the backend":         {{false, syn, opening}, {false, ack, established}, {true, fin | ack, closing}, {false, ack, closing}, {false, fin | ack, closed}},
+		"SYN again":                     {{false, syn, opening}, {false, syn, opening}, {true, syn | ack, opening}, {false, ack, established}, {false, syn, established}},
+		"reset by the client":           {{false, syn, opening}, {false, ack, established}, {false, rst, reset}, {true, ack, reset}},
+		"refused by the backend":        {{false, syn, opening}, {true, rst | ack, reset}},
+		"port used again after closing": {{false, syn, opening}, {false, fin | ack, closing}, {true, fin | ack, closed}, {false, syn, opening}, {false, ack, established}},
+		"port used again after reset":   {{false, syn, opening}, {true, rst, reset}, {false, syn, opening}},
+	}
+	for _, s := range scenarios {
+		if s.protocol == model.UDP {
+			t.Run(s.name, func(t *testing.T) { s.datagramStates(t, d) })
+			continue
+		}
+		for name, story := range stories {
+			t.Run(s.name+", "+name, func(t *testing.T) {
+				d.putSNAT(t, snatSources, snatPorts)
+				var source end
+				for i, step := range story {
+					frame := build(ip(s.client, s.vip), packet.TCPHeader{Src: clientPort, Dst: servicePort, Flags: step.flags})
+					if step.fromBackend {
+						frame = build(ip(s.backendEnd().address, source.address), packet.TCPHeader{Src: s.backendEnd().port, Dst: source.port, Flags: step.flags})
+					}
+					d.run(t, frame, 0)
+					_, e := s.flowOf(t, d, clientPort)
+					if directorSnatState(e.State) != step.want || i > 0 && e.source != source {
+						t.Fatalf("step %d: state %d from %v, want %d from %v", i, e.State, e.source, step.want, source)
+					}
+					source = e.source
+				}
+			})
+		}
+	}
+}
+
+func (s scenario) datagramStates(t *testing.T, d *testDirector) {
+	d.run(t, build(s.data(1)...), 0)
+	_, e := s.flowOf(t, d, clientPort)
+	if got := directorSnatState(e.State); got != directorSnatStateSNAT_ONE_WAY {
+		t.Errorf("after the first datagram: state %d", got)
+	}
+	d.run(t, build(s.back(e.source, 1)...), 0)
+	if _, e = s.flowOf(t, d, clientPort); directorSnatState(e.State) != directorSnatStateSNAT_TWO_WAY {
+		t.Errorf("after the answer: state %d", e.State)
+	}
+}
+
+// Each state has its time: a flow that is quiet for longer is over.
+func testFlowTimeouts(t *testing.T) {
+	w := &testWorld{}
+	scenarios := w.scenarios(isFullNAT)
+	d := loadTestDirector(t, w)
+	seconds := map[directorSnatState]float64{
+		directorSnatStateSNAT_SYN: 60, directorSnatStateSNAT_ESTABLISHED: 7440, directorSnatStateSNAT_CLOSING: 240,
+		directorSnatStateSNAT_CLOSED: 60, directorSnatStateSNAT_RESET: 60,
+		directorSnatStateSNAT_ONE_WAY: 30, directorSnatStateSNAT_TWO_WAY: 300,
+	}
+	for _, s := range scenarios {
+		for state, after := range seconds {
+			isUDP := state == directorSnatStateSNAT_ONE_WAY || state == directorSnatStateSNAT_TWO_WAY
+			if isUDP != (s.protocol == model.UDP) {
+				continue
+			}
+			t.Run(fmt.Sprintf("%s, state %d", s.name, state), func(t *testing.T) {
+				units := uint32(after * 1e9 / (1 << 30))
+				for age, alive := range map[uint32]bool{0: true, units - 1: true, units + 4: false} {
+					s.checkAge(t, d, state, age, alive)
+				}
+			})
+		}
+	}
+}
+
+// checkAge: after so long a reply still reaches the client, or does not.
+func (s scenario) checkAge(t *testing.T, d *testDirector, state directorSnatState, age uint32, alive bool) {
+	t.Helper()
+	d.putSNAT(t, snatSources, snatPorts)
+	d.run(t, build(s.opening(clientPort)...), 0)
+	at, e := s.flowOf(t, d, clientPort)
+	e.State, e.Seen = uint8(state), snatNow(t)-age
+	d.setFlow(t, at, e.directorSnatFlow)
+	before := d.read(t)
+	d.run(t, build(s.back(e.source, 1)...), 0)
+	counted := d.read(t).since(before)
+	// No route and no neighbour are needed: what matters is whose packet it is.
+	_, foreign := counted[reasonName(directorReasonPASS_NO_SERVICE)]
+	if foreign == alive {
+		t.Errorf("state %d quiet for %d: reply counted as %s", state, age, counted)
+	}
+}
+
+// A flow keeps its backend when its slot gets another one, and only as long as
+// there still is the backend that it began with.
+func testFlowsAndBackends(t *testing.T) {
+	w := &testWorld{}
+	scenarios := w.scenarios(isFullNAT)
+	d := loadTestDirector(t, w)
+	for _, s := range scenarios {
+		t.Run(s.name, func(t *testing.T) {
+			d.run(t, build(s.opening(clientPort)...), 0)
+			_, e := s.flowOf(t, d, clientPort)
+			s.ring.Slots = []model.Slot{{Owner: 1, Next: 0}}
+			d.putRing(t, s.testService, d.ring.Copy())
+			d.check(t, []row{s.fullForward("slot has another owner", d, s.data(3)...)})
+			d.run(t, build(s.opening(clientPort+1)...), 0)
+			if _, other := s.flowOf(t, d, clientPort+1); other.Backend != s.testService.first+1 {
+				t.Errorf("a new flow went to backend %d, want %d", other.Backend, s.testService.first+1)
+			}
+			s.backends[0].state = directorBackendStateBACKEND_DRAINING
+			d.put(t, "backends", s.testService.first, s.abiBackend(0))
+			d.check(t, []row{s.fullForward("backend drains", d, s.data(3)...)})
+			s.backends[0].state = directorBackendStateBACKEND_DOWN
+			d.put(t, "backends", s.testService.first, s.abiBackend(0))
+			s.checkLost(t, d, e)
+			s.backends[0].state = directorBackendStateBACKEND_ACTIVE
+			reused := s.abiBackend(0)
+			reused.Epoch++
+			d.put(t, "backends", s.testService.first, reused)
+			d.check(t, []row{s.pass("reply of an index that was used again", s.back(e.source, 3)...)})
+		})
+	}
+}
+
+// checkLost: the flow's backend is down. TCP cannot go on; UDP goes elsewhere.
+func (s scenario) checkLost(t *testing.T, d *testDirector, e flowEntry) {
+	t.Helper()
+	if s.protocol == model.TCP {
+		lost := row{name: "backend is down", in: build(s.data(3)...)}
+		d.check(t, []row{lost.dropped(directorReasonDROP_SNAT_UNKNOWN, s.testService)})
+		return
+	}
+	d.run(t, build(s.data(3)...), 0)
+	if _, now := s.flowOf(t, d, clientPort); now.Backend != s.testService.first+1 {
+		t.Errorf("the flow is with backend %d, want %d", now.Backend, s.testService.first+1)
+	}
+}
+
+// Without an address of the client's family there is no source to be had.
+func testNoSource(t *testing.T) {
+	w := &testWorld{}
+	scenarios := w.scenarios(isFullNAT)
+	d := loadTestDirector(t, w)
+	for _, is4 := range []bool{true, false} {
+		other := snatSources[2:]
+		if !is4 {
+			other = snatSources[:2]
+		}
+		d.putSNAT(t, other, snatPorts)
+		for _, s := range scenarios {
+			if s.vip.Is4() == is4 {
+				full := row{name: s.name, in: build(s.opening(clientPort)...)}
+				d.check(t, []row{full.dropped(directorReasonDROP_SNAT_FULL, s.testService)})
+			}
+		}
+	}
+}
