@@ -29,6 +29,11 @@ type Member struct {
 //
 // A member owns at least its exact share rounded down, and at most that share
 // times 1 + len(members)/size.
+//
+// Without one of n members of equal weight, in rings of [DefaultSize], slots of
+// the others move, too: on average 0.7 % of them at n = 3, 2.8 % at 10 (the
+// most), 2.0 % at 64, 0.6 % at 1,000. In small rings single removals can move
+// several times that, when two members' skips are small multiples of each other.
 func Ring(size uint32, members []Member) []uint32 {
 	f := newFill(size, members)
 	if f == nil {
