@@ -112,3 +112,18 @@ func TestNamesOfOthersAreNotOurs(t *testing.T) {
 		}
 	}
 }
+
+func TestCloseAfterAnotherNamespaceWasMade(t *testing.T) {
+	lab := ForTest(t)
+	h := lab.Host("a")
+	other := "weir-test-" + h.Namespace()[len(namePrefix):]
+	for _, command := range []string{"add", "del"} {
+		if out, err := exec.Command("ip", "netns", command, other).CombinedOutput(); err != nil {
+			t.Fatalf("ip netns %s: %v: %s", command, err, out)
+		}
+	}
+	if err := lab.Close(); err != nil {
+		t.Errorf("close: %v", err)
+	}
+	gone(t, h.Namespace())
+}

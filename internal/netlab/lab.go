@@ -59,6 +59,9 @@ func New() (*Lab, error) {
 	if err := Sweep(); err != nil {
 		return nil, fmt.Errorf("remove what earlier labs left: %w", err)
 	}
+	if err := shareNamespaceDir(); err != nil {
+		return nil, err
+	}
 	labs.Lock()
 	defer labs.Unlock()
 	lab := &Lab{prefix: namePrefix + strconv.Itoa(os.Getpid()), fatal: func(error) {}}
@@ -129,6 +132,25 @@ func (l *Lab) Router(name string) *Host {
 	h.Sysctl("net.ipv4.fib_multipath_hash_policy", "1")
 	h.Sysctl("net.ipv6.fib_multipath_hash_policy", "1")
 	return h
+}
+
+// shareNamespaceDir makes the directory of namespaces a shared mount of itself, as
+// "ip netns add" does when it is not one yet: were that to happen during a lab, the
+// lab's mounts would be covered, and could not be removed.
+func shareNamespaceDir() error {
+	if err := os.MkdirAll(namespaceDir, 0o755); err != nil {
+		return err
+	}
+	err := unix.Mount("", namespaceDir, "", unix.MS_SHARED|unix.MS_REC, "")
+	if err == unix.EINVAL { // not a mount
+		if err = unix.Mount(namespaceDir, namespaceDir, "", unix.MS_BIND|unix.MS_REC, ""); err == nil {
+			err = unix.Mount("", namespaceDir, "", unix.MS_SHARED|unix.MS_REC, "")
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("share %s: %w", namespaceDir, err)
+	}
+	return nil
 }
 
 // newNamespace makes a named network namespace and returns to the caller's own.
