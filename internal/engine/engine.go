@@ -78,7 +78,9 @@ func (e *Engine) Run(ctx context.Context) {
 		if err != nil {
 			pause = min(max(2*pause, firstRetry), lastRetry)
 			retry = time.After(pause)
-			e.log.Error("desired state is not what runs", "error", err, "retry-in", pause)
+			if result == nil { // else Apply's caller says so
+				e.log.Error("desired state is not what runs", "error", err, "retry-in", pause)
+			}
 		}
 		if result != nil {
 			result <- err
