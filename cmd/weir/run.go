@@ -108,6 +108,9 @@ func (d *director) run(ctx context.Context, first model.Config, changes <-chan c
 	defer cancel()
 	running.Go(func() { engine.Run(ctx) })
 	if err := engine.Apply(first); err != nil {
+		if ctx.Err() != nil {
+			return nil // told to end before it began
+		}
 		return err
 	}
 	d.log.Info("director runs", "config", d.info.File, "services", len(first.Services), "pin", d.info.Pin)
