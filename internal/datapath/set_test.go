@@ -405,27 +405,3 @@ func TestDetachLeavesNothing(t *testing.T) {
 	})
 	must(t, Detach("/sys/fs/bpf/weir"))
 }
-
-// BenchmarkSet4096 changes the rings of 4,096 services at once.
-func BenchmarkSet4096(b *testing.B) { benchmarkSet(b, 4096, 4096) }
-
-// BenchmarkSetOne changes the ring of one of 4,096 services.
-func BenchmarkSetOne(b *testing.B) { benchmarkSet(b, 4096, 1) }
-
-func benchmarkSet(b *testing.B, services, changed int) {
-	if !inNamespace(b) {
-		return
-	}
-	for i := range 4 {
-		addNeighbour(b, netip.AddrFrom4([4]byte{10, 0, 0, byte(11 + i)}))
-	}
-	d := openTest(b, model.Limits{Services: uint32(services), RingMemory: 1 << 30})
-	tables := [2]model.Table{tableOf(services, 4, 0), tableOf(services, 4, 1)}
-	copy(tables[1].Services[changed:], tables[0].Services[changed:]) // as the planner keeps them
-	must(b, d.Set(tables[0]))
-	i := 0
-	for b.Loop() {
-		i++
-		must(b, d.Set(tables[i%2]))
-	}
-}
