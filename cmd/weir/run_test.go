@@ -86,8 +86,13 @@ func (h *host) weir(args ...string) *netlab.Command {
 // start starts a director and waits until its log says something.
 func (h *host) start(logged string, more ...string) *process {
 	h.t.Helper()
+	return h.startVerb("run", logged, more...)
+}
+
+func (h *host) startVerb(verb, logged string, more ...string) *process {
+	h.t.Helper()
 	p := &process{t: h.t, stderr: &lines{}, ended: make(chan error, 1)}
-	p.cmd = h.weir(append([]string{"run", "-c", h.file, "--socket", h.socket, "--bpffs", h.bpffs}, more...)...)
+	p.cmd = h.weir(append([]string{verb, "-c", h.file, "--socket", h.socket, "--bpffs", h.bpffs}, more...)...)
 	p.cmd.Stderr = p.stderr
 	if err := p.cmd.Start(); err != nil {
 		h.t.Fatal(err)
@@ -105,10 +110,11 @@ func (p *process) waitLog(text string) {
 
 func (p *process) wait(what string, done func() bool) {
 	p.t.Helper()
-	for end := time.Now().Add(patience); !done(); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(patience); !done(); {
 		if time.Now().After(end) {
 			p.t.Fatalf("the director did not %s; it logged:\n%s", what, p.stderr)
 		}
+		time.Sleep(5 * time.Millisecond) // between two looks
 	}
 }
 

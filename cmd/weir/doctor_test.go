@@ -1,0 +1,110 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"strings"
+	"testing"
+
+	"weir.io/weir/internal/doctor"
+	"weir.io/weir/internal/netlab"
+)
+
+// doctor examines the host and returns the exit status and what is printed.
+func (h *host) doctor(args ...string) (code int, stdout, stderr string) {
+	h.t.Helper()
+	var out, errs bytes.Buffer
+	args = append([]string{"doctor", "-c", h.file, "--bpffs", h.bpffs}, args...)
+	err := h.Do(func() error {
+		code = execute(h.t.Context(), args, &out, &errs)
+		return nil
+	})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return code, out.String(), errs.String()
+}
+
+// wantLines checks that lines are printed, whatever the width of the columns.
+func wantLines(t *testing.T, out string, want ...string) {
+	t.Helper()
+	squeezed := make(map[string]bool)
+	for line := range strings.Lines(out) {
+		squeezed[strings.Join(strings.Fields(line), " ")] = true
+	}
+	for _, line := range want {
+		if !squeezed[line] {
+			t.Errorf("doctor does not say\n  %s\nit says\n%s", line, out)
+		}
+	}
+}
+
+func TestDoctor(t *testing.T) {
+	h := newHost(t)
+
+	t.Run("healthy", func(t *testing.T) {
+		h.configure(onEth0, "web")
+		code, out, stderr := h.doctor()
+		if code != 0 || stderr != "" {
+			t.Errorf("exit status %d, %q", code, stderr)
+		}
+		wantLines(t, out,
+			"ok config "+h.file+": 1 services",
+			"ok interface eth0 is up, MTU 1500",
+			"warn backend 10.0.0.2 the MAC address of its next hop 10.0.0.2 is not known: it gets no packets until it is; "+
+				"fix: ping 10.0.0.2, and see that eth0 reaches it")
+	})
+	t.Run("sick", func(t *testing.T) {
+		h.configure("director: {interfaces: [eth7]}", "web")
+		code, out, stderr := h.doctor()
+		if code != 1 || stderr != "weir: something does not work: see the FAIL lines\n" {
+			t.Errorf("exit status %d, %q", code, stderr)
+		}
+		wantLines(t, out, "FAIL interface eth7 there is no such interface; fix: there are: eth0")
+	})
+	t.Run("bad file", func(t *testing.T) {
+		if err := os.WriteFile(h.file, []byte("service: []\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		code, out, _ := h.doctor()
+		if code != 1 {
+			t.Errorf("exit status %d, want 1", code)
+		}
+		wantLines(t, out, "FAIL config "+h.file+":1: service: unknown key (known here: agent, director, directors, services)")
+	})
+	t.Run("json", func(t *testing.T) {
+		h.configure(onEth0, "web")
+		_, out, _ := h.doctor("-o", "json")
+		var findings []doctor.Finding
+		if err := json.Unmarshal([]byte(out), &findings); err != nil {
+			t.Fatal(err)
+		}
+		if len(findings) < 6 || findings[0].Check != "config" || findings[0].Level != doctor.OK {
+			t.Errorf("findings %+v", findings)
+		}
+	})
+}
+
+// TestAgentAnswers starts an agent on a backend's host and asks it.
+func TestAgentAnswers(t *testing.T) {
+	lab := netlab.ForTest(t)
+	backend, director := lab.Host("backend"), lab.Host("director")
+	lab.Link(backend, director, netlab.LinkOptions{XDP: true, A: []string{"10.0.0.2/24"}, B: []string{"10.0.0.1/24"}})
+	dir := t.TempDir()
+	h := &host{backend, t, dir + "/weir.yaml", dir + "/agent.sock", backend.BPFFS()}
+	h.configure("directors: [10.0.0.1]", "web")
+	p := h.startVerb("agent", `msg="agent runs"`)
+	var out bytes.Buffer
+	if code := execute(t.Context(), []string{"status", "--agent", "--socket", h.socket}, &out, &out); code != 0 {
+		t.Fatalf("status --agent: %s", &out)
+	}
+	wantLines(t, out.String(), "INTERFACE INGRESS EGRESS MTU WHY-NO-XDP", "web 203.0.113.1 tcp 80 1460 0 0")
+	if got := h.fails("detach", "--bpffs", h.bpffs); !strings.Contains(got, "another weir agent is running") {
+		t.Errorf("detach under an agent fails with %s", got)
+	}
+	p.stop()
+	if err := h.weir("detach", "--bpffs", h.bpffs, "--socket", h.socket).Run(); err != nil {
+		t.Error(err)
+	}
+}
