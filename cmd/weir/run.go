@@ -129,7 +129,6 @@ func (d *director) warnOfRestart(now model.Director) {
 	}{
 		{"director.limits", now.Limits != d.first.Limits},
 		{"director.xdp", now.XDP != d.first.XDP},
-		{"director.snat.ports", now.SNAT.Ports != d.first.SNAT.Ports},
 	} {
 		if part.changed {
 			d.log.Warn("change takes effect when weir run starts again", "key", part.key)

@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -32,7 +33,28 @@ func (x *examination) director() {
 	}
 	x.backends()
 	x.forwarding()
+	x.snat()
 	x.memory()
+}
+
+// snat checks that replies to full NAT's source addresses come to this host.
+func (x *examination) snat() {
+	used := false
+	for _, s := range x.config.Services {
+		used = used || s.SNAT
+	}
+	if !used {
+		return
+	}
+	for _, a := range x.config.Director.SNAT.Addresses {
+		check := "snat " + a.String()
+		if _, here := x.addresses[a]; here {
+			x.ok(check, "is an address of this host")
+			continue
+		}
+		x.warn(check, "ip addr add "+netip.PrefixFrom(a, a.BitLen()).String()+" dev IFACE, or see that the backends' routes to it lead here",
+			"is on no interface of this host: nobody answers ARP and neighbour requests for it")
+	}
 }
 
 // forwarding checks what the replies of nat backends need: those that leave by

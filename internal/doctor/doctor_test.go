@@ -176,6 +176,14 @@ func TestDirector(t *testing.T) {
 		found = examine(t, l.director, doctor.Options{Config: config(model.NAT, "10.0.1.2")})
 		want(t, found, "forwarding IPv4", doctor.OK, "is on", "")
 	})
+	t.Run("snat", func(t *testing.T) {
+		c := config(model.NAT, "10.0.1.2")
+		c.Services[0].SNAT = true
+		c.Director.SNAT.Addresses = []netip.Addr{netip.MustParseAddr("10.0.1.1"), netip.MustParseAddr("10.0.1.9")}
+		found := examine(t, l.director, doctor.Options{Config: c})
+		want(t, found, "snat 10.0.1.1", doctor.OK, "is an address of this host", "")
+		want(t, found, "snat 10.0.1.9", doctor.Warn, "on no interface", "ip addr add 10.0.1.9/32")
+	})
 	t.Run("rings near their limit", func(t *testing.T) {
 		c := config(model.IPIP, "10.0.1.2")
 		c.Director.Limits.RingMemory = c.RingMemory() + 1

@@ -15,6 +15,13 @@ const (
 	MaxFragments  = 1 << 20
 )
 
+// Full NAT uses ports by the bucket, and names its addresses in a header as large
+// as one (SNAT_SOURCES_MAX, SNAT_BUCKET in bpf/types.h).
+const (
+	maxSNATAddresses = 62
+	minSNATPorts     = 16
+)
+
 // maxInterfaceName is IFNAMSIZ - 1 (linux/if.h).
 const maxInterfaceName = 15
 
@@ -141,7 +148,13 @@ func (v *validation) snat() {
 		}
 		seen[a] = i
 	}
-	if s.Ports.First == 0 || s.Ports.Last < s.Ports.First {
+	if len(s.Addresses) > maxSNATAddresses {
+		v.errs.add("director.snat.addresses", "%d are more than %d", len(s.Addresses), maxSNATAddresses)
+	}
+	switch {
+	case s.Ports.First == 0 || s.Ports.Last < s.Ports.First:
 		v.errs.add("director.snat.ports", "%s is not a range of ports from 1 to 65535", s.Ports)
+	case int(s.Ports.Last)-int(s.Ports.First)+1 < minSNATPorts:
+		v.errs.add("director.snat.ports", "%s are fewer than %d ports", s.Ports, minSNATPorts)
 	}
 }

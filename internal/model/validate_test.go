@@ -170,6 +170,14 @@ func TestInvalidConfig(t *testing.T) {
 			}},
 		{`director.snat.addresses[0]: 203.0.113.1 is the VIP of service "a"`,
 			func(c *model.Config) { c.Director.SNAT.Addresses = []netip.Addr{addr("203.0.113.1")} }},
+		{`director.snat.addresses: 63 are more than 62`,
+			func(c *model.Config) {
+				for i := range 63 {
+					c.Director.SNAT.Addresses = append(c.Director.SNAT.Addresses, netip.AddrFrom4([4]byte{10, 7, 0, byte(i)}))
+				}
+			}},
+		{`director.snat.ports: 2000-2014 are fewer than 16 ports`,
+			func(c *model.Config) { c.Director.SNAT.Ports = model.PortRange{First: 2000, Last: 2014} }},
 		{`services[1].backends[0].port: is only for mode nat: ipip leaves the port as it is`,
 			func(c *model.Config) { c.Services[1].Backends[0].Port = 8080 }},
 		{`services[3].backends[0].port: cannot replace every port of a service with port 80-90`,
