@@ -50,6 +50,10 @@ func (h *Host) create() error {
 		h.Sysctl("net.ipv6.conf."+conf+".accept_ra", "0")
 		h.Sysctl("net.ipv6.conf."+conf+".router_solicitations", "0")
 	}
+	// A router of the lab takes the hash that the sending socket gave a packet,
+	// because it is still there, and Linux changes it with each retransmission
+	// (since 5.18 unless told not to): flows would move between next hops.
+	h.Sysctl("net.core.txrehash", "0")
 	return os.MkdirAll(h.Dir(), 0o755)
 }
 
