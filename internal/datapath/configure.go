@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/vishvananda/netlink"
@@ -12,25 +13,19 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// configure writes what the program needs to know of this host while old and new
-// lookups may both be in use; settle narrows it to the new ones.
-func (d *Datapath) configure(services []*service, lookups *lookups) error {
+// configure writes what the program needs to know of this host. While lookups
+// change, flags are those of the old and of the new ones.
+func (d *Datapath) configure(services []*service, flags uint32) error {
 	settings := d.settings(services)
-	settings.Flags = lookups.flags() | d.have.flags()
+	settings.Flags = flags
 	if err := d.openEgress(services); err != nil {
 		return err
 	}
-	if settings.Flags&uint32(directorSettingsFlagSETTINGS_REPLIES) != 0 {
+	if flags&uint32(directorSettingsFlagSETTINGS_REPLIES) != 0 {
 		for _, name := range d.table.Interfaces {
 			d.forwardReplies(name)
 		}
 	}
-	return d.kernel.writeSettings(settings)
-}
-
-func (d *Datapath) settle(services []*service) error {
-	settings := d.settings(services)
-	settings.Flags = d.have.flags()
 	return d.kernel.writeSettings(settings)
 }
 
@@ -75,7 +70,7 @@ func (d *Datapath) tunnelSources(services []*service) []netip.Prefix {
 			if mode != model.IPIP && mode != model.GUE || is4 && have4 || !is4 && have6 {
 				continue
 			}
-			own := d.hops.resolve(b.desired, d.table.Interfaces).address
+			own := d.ownAddress(d.hops.resolve(b.desired, d.table.Interfaces))
 			if !own.IsValid() {
 				continue
 			}
@@ -84,6 +79,32 @@ func (d *Datapath) tunnelSources(services []*service) []netip.Prefix {
 		}
 	}
 	return sources
+}
+
+// ownAddress is the address to send from: the kernel's choice for the route, or,
+// where agents would not accept that one, the first on its interface that they do.
+func (d *Datapath) ownAddress(hop nextHop) netip.Addr {
+	accepted := func(a netip.Addr) bool {
+		return slices.ContainsFunc(d.table.Directors, func(p netip.Prefix) bool { return p.Contains(a) })
+	}
+	if len(d.table.Directors) == 0 || !hop.address.IsValid() || accepted(hop.address) {
+		return hop.address
+	}
+	link, err := netlink.LinkByIndex(hop.ifindex)
+	if err != nil {
+		return hop.address
+	}
+	addresses, err := netlink.AddrList(link, netlink.FAMILY_ALL)
+	if err != nil {
+		return hop.address
+	}
+	for _, a := range addresses {
+		own, _ := netip.AddrFromSlice(a.IP)
+		if own = own.Unmap(); own.Is4() == hop.address.Is4() && accepted(own) {
+			return own
+		}
+	}
+	return hop.address
 }
 
 // netmask is the address with the prefix's bits set.
@@ -106,8 +127,8 @@ func (d *Datapath) openEgress(services []*service) error {
 	}
 	for _, s := range services {
 		for _, b := range s.order {
-			if index := d.entries.entries[b.index].Ifindex; index != 0 {
-				want[int(index)] = true
+			if index := int(d.entries.entries[b.index].Ifindex); index != 0 && !want[index] {
+				want[index] = true
 			}
 		}
 	}

@@ -27,20 +27,25 @@ func (d *Datapath) Set(t model.Table) error {
 	if err != nil {
 		return err
 	}
-	lookups := newLookups(len(want))
 	for _, s := range want {
 		if s.changed {
 			d.writeBackends(s)
 		}
-		lookups.add(s)
 	}
 	if err := d.switchSNAT(&d.table); err != nil {
 		return err
 	}
-	if err := d.configure(want, &lookups); err != nil {
+	if err := d.configure(want, d.have.flags()); err != nil {
 		return err
 	}
 	if err := d.switchRings(want); err != nil {
+		return err
+	}
+	lookups := newLookups(len(want))
+	for _, s := range want {
+		lookups.add(s)
+	}
+	if err := d.configure(want, lookups.flags()|d.have.flags()); err != nil {
 		return err
 	}
 	if err := lookups.write(d.kernel, d.have); err != nil {
@@ -188,7 +193,7 @@ func (d *Datapath) hopsChanged() {
 		d.writeBackends(s)
 		services = append(services, s)
 	}
-	if err := d.configure(services, &d.have); err != nil {
+	if err := d.configure(services, d.have.flags()); err != nil {
 		d.log.Error("follow changed routes", "error", err)
 	}
 }
@@ -266,7 +271,7 @@ func (d *Datapath) retire(want []*service, lookups lookups) error {
 	if err := d.dropSNAT(&d.table); err != nil {
 		return err
 	}
-	return d.settle(want)
+	return d.configure(want, d.have.flags())
 }
 
 // dropRings frees the memory of rings: the kernel has no batch that deletes from

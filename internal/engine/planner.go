@@ -22,6 +22,7 @@ func (p *Planner) Plan(desired model.Config, health Health) (model.Table, Report
 	n := len(desired.Services)
 	table := model.Table{
 		Interfaces:   desired.Director.Interfaces,
+		Directors:    desired.Directors,
 		TunnelSource: desired.Director.TunnelSource,
 		SNAT:         desired.Director.SNAT,
 		ICMPRate:     desired.Director.ICMPRate,

@@ -6,6 +6,7 @@ import "net/netip"
 // function of desired state and health.
 type Table struct {
 	Interfaces   []string
+	Directors    []netip.Prefix // where agents accept tunnels from
 	TunnelSource []netip.Prefix
 	SNAT         SNAT
 	ICMPRate     uint32
