@@ -70,7 +70,7 @@ bench: deps-build ## run the Go benchmarks: ARGS="-count 5"
 
 .PHONY: lint
 lint: deps-build deps-lint ## check format, vet, static analysis and script syntax
-	@test -z "$$(gofmt -l . | tee /dev/stderr)"
+	@test -z "$$(git ls-files -z '*.go' | xargs -0 gofmt -l | tee /dev/stderr)"
 	@go vet ./...
 	@go tool staticcheck ./...
 	@clang-format-19 --dry-run -Werror bpf/*.c bpf/*.h

@@ -28,3 +28,5 @@ tool (
 	github.com/cilium/ebpf/cmd/bpf2go
 	honnef.co/go/tools/cmd/staticcheck
 )
+
+ignore ./build

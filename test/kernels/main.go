@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -30,19 +31,10 @@ func main() {
 	timeout := flag.Duration("timeout", 15*time.Minute, "longest time that one kernel may take")
 	flag.Parse()
 
-	tests, err := compile(filepath.Join(*dir, "payload"), strings.Split(*packages, ","), *run)
+	total, err := runAll(*dir, strings.Split(*versions, ","), strings.Split(*packages, ","), *run, *timeout)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	var total tally
-	for _, version := range strings.Split(*versions, ",") {
-		t, err := test(*dir, version, tests, *timeout)
-		total.add(t)
-		if err != nil {
-			fmt.Fprintf(os.Stderr, "kernel %s: %v\n", version, err)
-			total.failed = max(total.failed, 1)
-		}
+		total.failed = max(total.failed, 1)
 	}
 	fmt.Println(total)
 	if total.failed > 0 {
@@ -50,19 +42,55 @@ func main() {
 	}
 }
 
-// test boots one kernel with the tests and counts what they say.
-func test(dir, version string, tests []binary, timeout time.Duration) (tally, error) {
-	k, err := fetch(dir, version)
+// runAll tests all kernels at once: each keeps little more than one CPU busy.
+func runAll(dir string, versions, packages []string, run string, timeout time.Duration) (tally, error) {
+	tests, err := compile(filepath.Join(dir, "payload"), packages, run)
 	if err != nil {
 		return tally{}, err
 	}
+	kernels := make([]kernel, len(versions))
+	for i, version := range versions {
+		if kernels[i], err = fetch(dir, version); err != nil {
+			return tally{}, fmt.Errorf("kernel %s: %w", version, err)
+		}
+	}
+	tallies, errs := make([]tally, len(versions)), make([]error, len(versions))
+	var guests sync.WaitGroup
+	for i, version := range versions {
+		guests.Go(func() {
+			if tallies[i], errs[i] = test(dir, version, kernels[i], tests, timeout); errs[i] != nil {
+				errs[i] = fmt.Errorf("kernel %s: %w", version, errs[i])
+			}
+		})
+	}
+	guests.Wait()
+	var total tally
+	for _, t := range tallies {
+		total.add(t)
+	}
+	return total, errors.Join(errs...)
+}
+
+// test boots one kernel with the tests and counts what they say.
+func test(dir, version string, k kernel, tests []binary, timeout time.Duration) (tally, error) {
 	initramfs := filepath.Join(dir, version+".cpio")
 	if err := pack(initramfs, k, tests); err != nil {
 		return tally{}, fmt.Errorf("pack the initramfs: %w", err)
 	}
+	output, err := os.Create(filepath.Join(dir, version+".out"))
+	if err != nil {
+		return tally{}, err
+	}
+	defer output.Close()
 	start := time.Now()
 	r := newReport(os.Stdout, k.release)
-	bootErr := boot(k, initramfs, filepath.Join(dir, version+".log"), timeout, r)
+	bootErr := boot(k, initramfs, filepath.Join(dir, version+".log"), timeout, func(line string) {
+		fmt.Fprintln(output, line)
+		r.line(line)
+	})
+	if bootErr == nil && !r.done {
+		bootErr = errors.New(tail(filepath.Join(dir, version+".log")))
+	}
 	err = errors.Join(bootErr, r.verdict(tests))
 	fmt.Printf("%s: %v (%.0f s)\n", k.release, r.total(), time.Since(start).Seconds())
 	return r.total(), err
