@@ -69,6 +69,15 @@ var hit struct {
 	reasons map[directorReason]string
 }
 
+func reached(reason directorReason, where string) {
+	hit.Lock()
+	defer hit.Unlock()
+	if hit.reasons == nil {
+		hit.reasons = map[directorReason]string{}
+	}
+	hit.reasons[reason] = where
+}
+
 // check runs the rows, each in a subtest of its own.
 func (d *testDirector) check(t *testing.T, rows []row) {
 	t.Helper()
@@ -94,12 +103,7 @@ func (d *testDirector) check(t *testing.T, rows []row) {
 				r.checkOut(t, out)
 			}
 			if !t.Failed() {
-				hit.Lock()
-				defer hit.Unlock()
-				if hit.reasons == nil {
-					hit.reasons = map[directorReason]string{}
-				}
-				hit.reasons[r.reason] = t.Name()
+				reached(r.reason, t.Name())
 			}
 		})
 	}
