@@ -26,9 +26,14 @@
 #define SNAT_TRIES 3
 /* Older than this, in units of struct snat_flow: at least one whole unit, whenever in it it was seen. */
 #define SNAT_QUIET 2
-/* How good a place is for a new flow: worse ones are worth their age. */
-#define SNAT_PLACE_FREE 0xfffffffeU
+/*
+ * How good a place is for a new flow: a taken one is worth its age, a free one of
+ * two buckets more if its bucket has more of them. The first choice, where a flow
+ * is found sooner, is good enough while it has this many.
+ */
+#define SNAT_PLACE_FREE 0xffffff00U
 #define SNAT_PLACE_SAME 0xffffffffU
+#define SNAT_PLACES_ENOUGH (SNAT_BUCKET / 4)
 /* claim_snat: every place is taken, or another CPU was faster. No flow has these numbers. */
 #define SNAT_FULL 0
 #define SNAT_LOST 1
@@ -364,21 +369,54 @@ struct snat_place {
 	__u32 first; /* where in a bucket to begin: spreads the ports that are in use */
 };
 
-/* Looks for a better place in one more bucket. */
+/* The best place of one bucket, and how many of its places are free. */
+struct snat_scan {
+	const struct snat_bucket *bucket;
+	const struct packet *packet;
+	__u32 now;
+	__u32 hash;
+	__u32 first;
+	__u32 free;
+	__u32 rank;
+	__u32 place;
+};
+
+static long snat_scan_place(__u32 i, struct snat_scan *scan)
+{
+	__u32 position = (scan->first + i) % SNAT_BUCKET;
+	const struct snat_flow *entry = &scan->bucket->flows[position];
+	__u32 rank = snat_rank(entry, snat_read(entry), scan->packet, scan->hash, scan->now);
+
+	if (rank == SNAT_PLACE_FREE)
+		scan->free++;
+	if (rank > scan->rank) {
+		scan->rank = rank;
+		scan->place = position;
+	}
+	return 0;
+}
+
+/*
+ * Looks for a better place in one more bucket. By bpf_loop (Linux 5.17), whose
+ * body the verifier walks once: in a plain loop every place doubles its work.
+ */
 static __noinline int snat_compare(const struct snat_bucket *bucket, __u32 number,
 				   const struct packet *packet, struct snat_place *best)
 {
-	__u32 now = snat_clock();
+	struct snat_scan scan = {
+		.bucket = bucket,
+		.packet = packet,
+		.now = snat_clock(),
+		.hash = best->hash,
+		.first = best->first,
+	};
 
-	for (__u32 i = 0; i < SNAT_BUCKET; i++) {
-		__u32 position = (best->first + i) % SNAT_BUCKET;
-		const struct snat_flow *entry = &bucket->flows[position];
-		__u32 rank = snat_rank(entry, snat_read(entry), packet, best->hash, now);
-
-		if (rank > best->rank) {
-			best->rank = rank;
-			best->number = number + position;
-		}
+	bpf_loop(SNAT_BUCKET, snat_scan_place, &scan, 0);
+	if (scan.rank == SNAT_PLACE_FREE)
+		scan.rank += scan.free < SNAT_PLACES_ENOUGH ? scan.free : SNAT_PLACES_ENOUGH;
+	if (scan.rank > best->rank) {
+		best->rank = scan.rank;
+		best->number = number + scan.place;
 	}
 	return 0;
 }
