@@ -43,6 +43,7 @@ func TestPackets(t *testing.T) {
 		{"nat variants", testNATVariants},
 		{"nat replies", testReplies},
 		{"full nat", testFullNAT},
+		{"full nat's table", testSNATTable},
 		{"full nat, full table", testFullTable},
 		{"full nat, replaced flows", testReplacedFlows},
 		{"full nat, states", testFlowStates},

@@ -1,0 +1,221 @@
+package datapath
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/packet"
+)
+
+// The twin of full NAT's flows, written a second time: random packets of a few
+// clients, with time, health and membership changing under them. It works on
+// states and numbers, and learns sources from what the program sends.
+
+type twinFull struct {
+	scenario
+	epochs [2]uint8
+	flows  map[uint16]*twinFullFlow // by the client's port
+}
+
+type twinFullFlow struct {
+	state   directorSnatState
+	fins    int
+	seen    uint32
+	backend uint32
+	epoch   uint8
+	source  end
+}
+
+const (
+	twinClient  = 1
+	twinBackend = 2
+)
+
+func (f *twinFullFlow) live(now uint32) bool { return now-f.seen <= lifetime(f.state) }
+
+// unclear says that a moment more or less would change what a packet does.
+func (f *twinFullFlow) unclear(now uint32) bool {
+	age := now - f.seen
+	return age+1 >= lifetime(f.state) && age <= lifetime(f.state)+1 ||
+		f.state == directorSnatStateSNAT_RESET && age <= 2 && age > 0
+}
+
+func (f *twinFullFlow) over() bool {
+	return f.state == directorSnatStateSNAT_CLOSED || f.state == directorSnatStateSNAT_RESET
+}
+
+func (f *twinFullFlow) hear(from int, protocol model.Protocol, flags uint8, now uint32) {
+	if protocol == model.UDP {
+		f.seen = now
+		if from == twinBackend {
+			f.state = directorSnatStateSNAT_TWO_WAY
+		}
+		return
+	}
+	plain := flags&(packet.SYN|packet.RST) == 0
+	if f.state == directorSnatStateSNAT_RESET && plain && (from == twinBackend || now-f.seen < 2) {
+		return
+	}
+	f.seen = now
+	switch {
+	case flags&packet.RST != 0:
+		f.state = directorSnatStateSNAT_RESET
+	case flags&packet.SYN != 0:
+		if from == twinClient && f.over() {
+			f.state, f.fins = directorSnatStateSNAT_SYN, 0
+		}
+	default:
+		if flags&packet.FIN != 0 {
+			f.fins |= from
+		}
+		switch {
+		case f.fins == twinClient|twinBackend:
+			f.state = directorSnatStateSNAT_CLOSED
+		case f.fins != 0:
+			f.state = directorSnatStateSNAT_CLOSING
+		case from == twinClient:
+			f.state = directorSnatStateSNAT_ESTABLISHED
+		}
+	}
+}
+
+// known returns the flow that a client's packet goes on with.
+func (w *twinFull) known(port uint16, flags uint8, now uint32) *twinFullFlow {
+	f := w.flows[port]
+	if f == nil || !f.live(now) || f.epoch != w.epochs[f.backend] {
+		return nil
+	}
+	state := w.backends[f.backend].state
+	if state == directorBackendStateBACKEND_DOWN ||
+		state == directorBackendStateBACKEND_DRAINING && f.over() && w.protocol == model.TCP && flags == packet.SYN {
+		return nil
+	}
+	return f
+}
+
+// client sends a packet of a client and compares what comes of it.
+func (w *twinFull) client(t *testing.T, d *testDirector, port uint16, flags uint8) {
+	t.Helper()
+	now := clock(t)
+	if f := w.flows[port]; f != nil && f.unclear(now) {
+		return
+	}
+	headers := []packet.Header{ip(w.scenario.client, w.vip), w.segment4(port, servicePort, flags), packet.Text("client")}
+	action, out := d.run(t, build(headers...), 0)
+	f := w.known(port, flags, now)
+	if f == nil {
+		picked, alive := twinPick(w.testService, w.flow())
+		if !alive || w.protocol == model.TCP && flags != packet.SYN {
+			if action != xdpDrop {
+				t.Fatalf("port %d, flags %#x: verdict %d for a packet of no flow", port, flags, action)
+			}
+			return
+		}
+		f = &twinFullFlow{state: directorSnatStateSNAT_SYN, backend: uint32(picked), epoch: w.epochs[picked]}
+		if w.protocol == model.UDP {
+			f.state = directorSnatStateSNAT_ONE_WAY
+		}
+		_, e := w.flowOf(t, d, port)
+		f.source = e.source
+		w.unique(t, port, f.source, now)
+		w.flows[port] = f
+		f.seen = now
+	}
+	f.hear(twinClient, w.protocol, flags, now)
+	b := w.backends[f.backend]
+	if action != xdpTX {
+		t.Fatalf("port %d, flags %#x: verdict %d for a packet of a flow", port, flags, action)
+	}
+	packet.Equal(t, out, packet.Build(append([]packet.Header{w.left(int(f.backend))}, translated(headers, f.source, end{b.address, b.port}, 1)...)...))
+}
+
+// unique checks that no other live flow has the source.
+func (w *twinFull) unique(t *testing.T, port uint16, source end, now uint32) {
+	t.Helper()
+	for other, f := range w.flows {
+		if other != port && f.source == source && f.live(now) && f.epoch == w.epochs[f.backend] {
+			t.Fatalf("ports %d and %d both have source %v", port, other, source)
+		}
+	}
+}
+
+// backend sends a packet to the source that a flow has or had.
+func (w *twinFull) backend(t *testing.T, d *testDirector, port uint16, flags uint8) {
+	t.Helper()
+	now, f := clock(t), w.flows[port]
+	if f == nil || f.unclear(now) {
+		return
+	}
+	for other, g := range w.flows {
+		if other != port && g.source == f.source {
+			return // the source has a new owner
+		}
+	}
+	b := w.backends[f.backend]
+	headers := []packet.Header{ip(b.address, f.source.address), w.segment4(b.port, f.source.port, flags), packet.Text("backend")}
+	_, out := d.run(t, build(headers...), 0)
+	if !f.live(now) || f.epoch != w.epochs[f.backend] {
+		packet.Equal(t, out, build(headers...))
+		return
+	}
+	f.hear(twinBackend, w.protocol, flags, now)
+	packet.Equal(t, out, build(translated(headers, w.vipEnd(), end{w.scenario.client, port}, 0)...))
+}
+
+// pass lets time go by for all flows.
+func (w *twinFull) elapse(t *testing.T, d *testDirector, units uint32) {
+	t.Helper()
+	for at, e := range d.flows(t) {
+		e.Seen -= units
+		d.setFlow(t, at, e.directorSnatFlow)
+	}
+	for _, f := range w.flows {
+		f.seen -= units
+	}
+}
+
+func (w *twinFull) change(t *testing.T, d *testDirector, i int, state directorBackendState, epoch uint8) {
+	t.Helper()
+	w.backends[i].state, w.epochs[i] = state, epoch
+	entry := w.abiBackend(i)
+	entry.Epoch = epoch
+	d.put(t, "backends", w.first+uint32(i), entry)
+}
+
+func testSNATRandom(t *testing.T) {
+	flags := []uint8{packet.SYN, packet.SYN, packet.ACK, packet.ACK, packet.ACK, packet.FIN | packet.ACK, packet.RST}
+	states := []directorBackendState{directorBackendStateBACKEND_ACTIVE, directorBackendStateBACKEND_ACTIVE,
+		directorBackendStateBACKEND_DRAINING, directorBackendStateBACKEND_DOWN}
+	ages := []uint32{1, 4, 20, 40, 100, 400, 8000}
+	for seed := range uint64(8) {
+		random := rand.New(rand.NewPCG(seed, 1))
+		world, tcp, udp := snatWorld(seed%2 == 0)
+		s := tcp
+		if seed%4 > 1 {
+			s = udp
+		}
+		d := loadTestDirector(t, world)
+		w := &twinFull{scenario: s, flows: map[uint16]*twinFullFlow{}}
+		for range 3000 {
+			port := clientPort + uint16(random.IntN(12))
+			switch n := random.IntN(100); {
+			case n < 55:
+				w.client(t, d, port, flags[random.IntN(len(flags))])
+			case n < 90:
+				w.backend(t, d, port, flags[random.IntN(len(flags))])
+			case n < 96:
+				w.elapse(t, d, ages[random.IntN(len(ages))])
+			case n < 99:
+				i := random.IntN(2)
+				w.change(t, d, i, states[random.IntN(len(states))], w.epochs[i])
+			default:
+				i := random.IntN(2)
+				w.change(t, d, i, directorBackendStateBACKEND_ACTIVE, w.epochs[i]+1)
+			}
+			if t.Failed() {
+				t.Fatalf("with seed %d", seed)
+			}
+		}
+	}
+}

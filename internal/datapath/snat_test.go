@@ -1,0 +1,532 @@
+package datapath
+
+import (
+	"fmt"
+	"net/netip"
+	"runtime"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/packet"
+)
+
+// snatTimeouts are, in seconds, how long flows live without packets: the table of
+// bpf/snat.h, from its sources.
+var snatTimeouts = map[directorSnatState]uint64{
+	directorSnatStateSNAT_SYN:         60,   // nf_conntrack_tcp_timeout_syn_recv
+	directorSnatStateSNAT_ESTABLISHED: 7440, // RFC 5382, REQ-5
+	directorSnatStateSNAT_CLOSING:     240,  // RFC 5382, REQ-5
+	directorSnatStateSNAT_CLOSED:      60,   // Linux's TIME_WAIT
+	directorSnatStateSNAT_RESET:       60,
+	directorSnatStateSNAT_ONE_WAY:     30,  // nf_conntrack_udp_timeout
+	directorSnatStateSNAT_TWO_WAY:     300, // RFC 4787, REQ-5
+}
+
+// lifetime is the timeout in units of struct snat_flow.
+func lifetime(state directorSnatState) uint32 { return uint32(snatTimeouts[state]*1e9>>30) + 1 }
+
+// clock is the program's: CLOCK_MONOTONIC in units of 2^30 ns.
+func clock(t testing.TB) uint32 {
+	t.Helper()
+	var now unix.Timespec
+	must(t, unix.ClockGettime(unix.CLOCK_MONOTONIC, &now))
+	return uint32(now.Nano() >> 30)
+}
+
+// snatWorld is one full NAT service of each protocol, with two backends each.
+func snatWorld(is4 bool) (w *testWorld, tcp, udp scenario) {
+	w = &testWorld{}
+	for _, s := range w.scenarios(func(way wayTo) bool { return way.snat }) {
+		switch {
+		case s.vip.Is4() != is4:
+		case s.protocol == model.TCP:
+			tcp = s
+		default:
+			udp = s
+		}
+	}
+	return w, tcp, udp
+}
+
+// says sends a client's TCP packet, or datagram, from a port.
+func (s scenario) says(t testing.TB, d *testDirector, port uint16, flags uint8) uint32 {
+	t.Helper()
+	action, _ := d.run(t, build(ip(s.client, s.vip), s.segment4(port, servicePort, flags), packet.Text("client")), 0)
+	return action
+}
+
+// hears sends the packet with which the backend of a flow answers.
+func (s scenario) hears(t testing.TB, d *testDirector, port uint16, flags uint8) uint32 {
+	t.Helper()
+	_, e := s.flowOf(t, d, port)
+	b := s.backends[e.Backend-s.first]
+	action, _ := d.run(t, build(ip(b.address, e.source.address), s.segment4(b.port, e.source.port, flags), packet.Text("backend")), 0)
+	return action
+}
+
+func (s scenario) segment4(from, to uint16, flags uint8) packet.Header {
+	if s.protocol == model.UDP {
+		return packet.UDPHeader{Src: from, Dst: to}
+	}
+	return packet.TCPHeader{Src: from, Dst: to, Flags: flags}
+}
+
+func (s scenario) state(t testing.TB, d *testDirector, port uint16) directorSnatState {
+	t.Helper()
+	_, e := s.flowOf(t, d, port)
+	return directorSnatState(e.State)
+}
+
+// age makes a flow look as if its last packet was that long ago.
+func (s scenario) age(t testing.TB, d *testDirector, port uint16, units uint32) {
+	t.Helper()
+	at, e := s.flowOf(t, d, port)
+	e.Seen = clock(t) - units
+	d.setFlow(t, at, e.directorSnatFlow)
+}
+
+// The states of a TCP flow, by what each side sends. Capitals: the client.
+func testSNATStates(t *testing.T) {
+	const (
+		SYN, ACK, FIN, RST = packet.SYN, packet.ACK, packet.FIN | packet.ACK, packet.RST
+	)
+	type step struct {
+		backend bool
+		flags   uint8
+		aged    uint32 // before it
+	}
+	client := func(flags uint8) step { return step{flags: flags} }
+	backend := func(flags uint8) step { return step{backend: true, flags: flags} }
+	for _, test := range []struct {
+		name  string
+		steps []step
+		want  directorSnatState
+	}{
+		{"SYN", []step{client(SYN)}, directorSnatStateSNAT_SYN},
+		{"SYN again", []step{client(SYN), client(SYN)}, directorSnatStateSNAT_SYN},
+		{"only the backend answers", []step{client(SYN), backend(SYN | ACK), backend(ACK)}, directorSnatStateSNAT_SYN},
+		{"established by the client", []step{client(SYN), backend(SYN | ACK), client(ACK)}, directorSnatStateSNAT_ESTABLISHED},
+		{"old SYN", []step{client(SYN), client(ACK), client(SYN)}, directorSnatStateSNAT_ESTABLISHED},
+		{"client's FIN", []step{client(SYN), client(ACK), client(FIN)}, directorSnatStateSNAT_CLOSING},
+		{"backend's FIN", []step{client(SYN), client(ACK), backend(FIN)}, directorSnatStateSNAT_CLOSING},
+		{"one FIN twice", []step{client(SYN), client(ACK), client(FIN), client(FIN)}, directorSnatStateSNAT_CLOSING},
+		{"data after a FIN", []step{client(SYN), client(ACK), client(FIN), backend(ACK)}, directorSnatStateSNAT_CLOSING},
+		{"both FINs", []step{client(SYN), client(ACK), client(FIN), backend(FIN), client(ACK)}, directorSnatStateSNAT_CLOSED},
+		{"new connection after FINs", []step{client(SYN), client(FIN), backend(FIN), client(SYN)}, directorSnatStateSNAT_SYN},
+		{"and it lasts", []step{client(SYN), client(FIN), backend(FIN), client(SYN), client(ACK)}, directorSnatStateSNAT_ESTABLISHED},
+		{"refused", []step{client(SYN), backend(RST)}, directorSnatStateSNAT_RESET},
+		{"under way after RST", []step{client(SYN), client(ACK), backend(RST), client(ACK)}, directorSnatStateSNAT_RESET},
+		{"backend goes on after RST", []step{client(SYN), client(ACK), client(RST), {true, ACK, 5}}, directorSnatStateSNAT_RESET},
+		{"client goes on after RST", []step{client(SYN), client(ACK), backend(RST), {false, ACK, 5}}, directorSnatStateSNAT_ESTABLISHED},
+		{"new connection after RST", []step{client(SYN), client(ACK), backend(RST), client(SYN)}, directorSnatStateSNAT_SYN},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			w, s, _ := snatWorld(true)
+			d := loadTestDirector(t, w)
+			for i, step := range test.steps {
+				if step.aged > 0 {
+					s.age(t, d, clientPort, step.aged)
+				}
+				send := s.says
+				if step.backend {
+					send = s.hears
+				}
+				if action := send(t, d, clientPort, step.flags); action == xdpDrop {
+					t.Fatalf("packet %d was dropped", i+1)
+				}
+			}
+			if got := s.state(t, d, clientPort); got != test.want {
+				t.Errorf("state is %d, want %d", got, test.want)
+			}
+		})
+	}
+}
+
+func testSNATDatagrams(t *testing.T) {
+	w, _, s := snatWorld(false)
+	d := loadTestDirector(t, w)
+	s.says(t, d, clientPort, 0)
+	s.says(t, d, clientPort, 0)
+	if got := s.state(t, d, clientPort); got != directorSnatStateSNAT_ONE_WAY {
+		t.Errorf("nobody has answered: state is %d", got)
+	}
+	s.hears(t, d, clientPort, 0)
+	s.says(t, d, clientPort, 0)
+	if got := s.state(t, d, clientPort); got != directorSnatStateSNAT_TWO_WAY {
+		t.Errorf("the backend has answered: state is %d", got)
+	}
+}
+
+// A flow lives for its timeout and not longer, in both directions; a packet makes
+// it young.
+func testSNATExpiry(t *testing.T) {
+	w, tcp, udp := snatWorld(true)
+	d := loadTestDirector(t, w)
+	for state := range snatTimeouts {
+		s := tcp
+		if state == directorSnatStateSNAT_ONE_WAY || state == directorSnatStateSNAT_TWO_WAY {
+			s = udp
+		}
+		port := clientPort + uint16(state)
+		be := func(age uint32) {
+			at, e := s.flowOf(t, d, port)
+			e.State, e.Seen = uint8(state), clock(t)-age
+			d.setFlow(t, at, e.directorSnatFlow)
+		}
+		s.says(t, d, port, packet.SYN)
+		// One unit less than the timeout: the clock goes on while the test runs.
+		be(lifetime(state) - 1)
+		if s.hears(t, d, port, packet.ACK) == xdpDrop {
+			t.Errorf("state %d: reply dropped before its timeout", state)
+		}
+		be(lifetime(state) - 1)
+		if s.says(t, d, port, packet.ACK) != xdpTX {
+			t.Errorf("state %d: client's packet not forwarded before its timeout", state)
+		}
+		if _, e := s.flowOf(t, d, port); clock(t)-e.Seen > 1 {
+			t.Errorf("state %d: a packet did not make the flow young", state)
+		}
+		_, old := s.flowOf(t, d, port)
+		be(lifetime(state) + 1)
+		b := s.backends[old.Backend-s.first]
+		d.check(t, []row{s.pass(fmt.Sprintf("state %d: reply after the timeout", state),
+			ip(b.address, old.source.address), s.segment4(b.port, old.source.port, packet.ACK))})
+		if s.protocol == model.TCP {
+			late := row{name: fmt.Sprintf("state %d: client's packet after the timeout", state),
+				in: build(ip(s.client, s.vip), s.segment4(port, servicePort, packet.ACK))}
+			d.check(t, []row{late.dropped(directorReasonDROP_SNAT_UNKNOWN, s.testService)})
+		}
+		s.says(t, d, port, packet.SYN)
+		if _, e := s.flowOf(t, d, port); e.source != old.source || clock(t)-e.Seen > 1 {
+			t.Errorf("state %d: a new flow of the same client is not in the old one's place", state)
+		}
+	}
+}
+
+// An index that stands for another backend than when the flow began.
+func testSNATEpoch(t *testing.T) {
+	w, tcp, udp := snatWorld(true)
+	d := loadTestDirector(t, w)
+	for _, s := range []scenario{tcp, udp} {
+		s.says(t, d, clientPort, packet.SYN)
+		_, old := s.flowOf(t, d, clientPort)
+		entry := s.abiBackend(0)
+		entry.Epoch++
+		d.put(t, "backends", s.first, entry)
+		b := s.backendEnd()
+		rows := []row{s.pass("reply", ip(b.address, old.source.address), s.segment4(b.port, old.source.port, packet.ACK))}
+		if s.protocol == model.TCP {
+			rows = append(rows, row{name: "client", in: build(ip(s.client, s.vip), s.segment4(clientPort, servicePort, packet.ACK))}.
+				dropped(directorReasonDROP_SNAT_UNKNOWN, s.testService))
+		}
+		d.check(t, rows)
+		s.says(t, d, clientPort, packet.SYN)
+		if _, e := s.flowOf(t, d, clientPort); e.Epoch != entry.Epoch {
+			t.Errorf("the flow was not begun anew: epoch %d", e.Epoch)
+		}
+	}
+}
+
+// setBackend changes the state of a backend, as health and the operator do.
+func (s scenario) setBackend(t testing.TB, d *testDirector, i int, state directorBackendState) {
+	t.Helper()
+	s.backends[i].state = state
+	d.put(t, "backends", s.first+uint32(i), s.abiBackend(i))
+}
+
+// A flow stays with its backend for as long as that is alive, whatever the ring
+// says; without a ring too.
+func testSNATStays(t *testing.T) {
+	for _, is4 := range []bool{true, false} {
+		w, tcp, udp := snatWorld(is4)
+		d := loadTestDirector(t, w)
+		for _, s := range []scenario{tcp, udp} {
+			on := func(step string, want uint32) {
+				t.Helper()
+				if action := s.says(t, d, clientPort, packet.ACK); action != xdpTX {
+					t.Fatalf("%s: verdict %d", step, action)
+				}
+				if _, e := s.flowOf(t, d, clientPort); e.Backend != s.first+want {
+					t.Errorf("%s: flow is with backend %d, want %d", step, e.Backend-s.first, want)
+				}
+			}
+			s.says(t, d, clientPort, packet.SYN)
+			s.ring.Slots = []model.Slot{{Owner: 1, Next: 0}}
+			d.putRing(t, s.testService, d.ring.Copy())
+			on("another owner", 0)
+			s.setBackend(t, d, 0, directorBackendStateBACKEND_DRAINING)
+			on("draining", 0)
+			s.ring.Slots = nil
+			d.putRing(t, s.testService, d.ring.Copy())
+			on("no ring", 0)
+			s.ring.Slots = []model.Slot{{Owner: 1, Next: 0}}
+			d.putRing(t, s.testService, d.ring.Copy())
+			s.says(t, d, clientPort+1, packet.SYN)
+			if _, e := s.flowOf(t, d, clientPort+1); e.Backend != s.first+1 {
+				t.Error("a new flow went to the backend that drains")
+			}
+
+			s.setBackend(t, d, 0, directorBackendStateBACKEND_DOWN)
+			if s.protocol == model.UDP {
+				on("down", 1)
+			} else if action := s.says(t, d, clientPort, packet.ACK); action != xdpDrop {
+				t.Errorf("packet to a backend that is down: verdict %d", action)
+			}
+			s.setBackend(t, d, 0, directorBackendStateBACKEND_ACTIVE)
+			if s.protocol == model.TCP {
+				on("up again", 0)
+			} else {
+				on("up again", 1)
+			}
+		}
+	}
+}
+
+// A connection that begins where another has ended is not one that a draining
+// backend keeps.
+func testSNATReusedPortLeavesDrainingBackend(t *testing.T) {
+	w, s, _ := snatWorld(true)
+	d := loadTestDirector(t, w)
+	s.says(t, d, clientPort, packet.SYN)
+	s.says(t, d, clientPort, packet.FIN)
+	s.hears(t, d, clientPort, packet.FIN)
+	s.setBackend(t, d, 0, directorBackendStateBACKEND_DRAINING)
+	s.ring.Slots = []model.Slot{{Owner: 1, Next: 0}}
+	d.putRing(t, s.testService, d.ring.Copy())
+	s.says(t, d, clientPort, packet.ACK)
+	if _, e := s.flowOf(t, d, clientPort); e.Backend != s.first {
+		t.Error("the last packet of the old connection went to another backend")
+	}
+	s.says(t, d, clientPort, packet.SYN)
+	if _, e := s.flowOf(t, d, clientPort); e.Backend != s.first+1 {
+		t.Error("the new connection went to the backend that drains")
+	}
+}
+
+// fullBucket makes 16 established flows in the only bucket there is, one address
+// with 16 ports, and returns the row of the SYN of one more.
+func fullBucket(t *testing.T) (d *testDirector, s scenario, more row) {
+	w, s, _ := snatWorld(true)
+	d = loadTestDirector(t, w)
+	d.putSNAT(t, snatSources[:1], model.PortRange{First: 10000, Last: 10015})
+	for i := range uint16(snatBucketSize) {
+		if s.says(t, d, clientPort+i, packet.SYN) != xdpTX || s.says(t, d, clientPort+i, packet.ACK) != xdpTX {
+			t.Fatalf("flow %d does not fit", i+1)
+		}
+	}
+	more = row{name: "one more", in: build(ip(s.client, s.vip), s.segment4(clientPort+snatBucketSize, servicePort, packet.SYN))}
+	return d, s, more
+}
+
+// Every port is taken: a new flow is dropped and counted, those there are stay.
+func testSNATFull(t *testing.T) {
+	d, s, more := fullBucket(t)
+	d.check(t, []row{more.dropped(directorReasonDROP_SNAT_FULL, s.testService)})
+	for i := range uint16(snatBucketSize) {
+		s.age(t, d, clientPort+i, lifetime(directorSnatStateSNAT_ESTABLISHED)-5)
+	}
+	d.check(t, []row{more.dropped(directorReasonDROP_SNAT_FULL, s.testService)})
+	ports := map[uint16]bool{}
+	for _, e := range d.flows(t) {
+		ports[e.source.port] = true
+	}
+	if len(ports) != snatBucketSize {
+		t.Errorf("%d flows have %d different ports", snatBucketSize, len(ports))
+	}
+	// Without any table there is nothing to take either.
+	must(t, d.Maps["snat_tables"].Delete(uint32(0)))
+	more.name = "no table"
+	d.check(t, []row{more.dropped(directorReasonDROP_SNAT_FULL, s.testService)})
+}
+
+// What gives way when every port is taken: flows that were never established or
+// that have ended, the oldest first, and none that was seen a moment ago.
+func testSNATEviction(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		state directorSnatState
+		age   uint32
+		gives bool
+	}{
+		{"SYN of this moment", directorSnatStateSNAT_SYN, 0, false},
+		{"old SYN", directorSnatStateSNAT_SYN, 3, true},
+		{"ended this moment", directorSnatStateSNAT_CLOSED, 0, false},
+		{"ended", directorSnatStateSNAT_CLOSED, 3, true},
+		{"reset", directorSnatStateSNAT_RESET, 3, true},
+		{"half closed", directorSnatStateSNAT_CLOSING, 100, false},
+		{"established, idle", directorSnatStateSNAT_ESTABLISHED, 6000, false},
+		{"established, expired", directorSnatStateSNAT_ESTABLISHED, 8000, true},
+		{"one way", directorSnatStateSNAT_ONE_WAY, 3, true},
+		{"two way", directorSnatStateSNAT_TWO_WAY, 100, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			d, s, more := fullBucket(t)
+			const younger, older = clientPort + 3, clientPort + 7
+			for port, age := range map[uint16]uint32{younger: test.age, older: test.age} {
+				at, e := s.flowOf(t, d, port)
+				if port == older && test.age > 0 && test.age < 4000 {
+					age += 5
+				}
+				e.State, e.Seen = uint8(test.state), clock(t)-age
+				d.setFlow(t, at, e.directorSnatFlow)
+			}
+			_, gone := s.flowOf(t, d, older)
+			if !test.gives {
+				d.check(t, []row{more.dropped(directorReasonDROP_SNAT_FULL, s.testService)})
+				return
+			}
+			if s.says(t, d, clientPort+snatBucketSize, packet.SYN) != xdpTX {
+				t.Fatal("nothing gave way")
+			}
+			_, e := s.flowOf(t, d, clientPort+snatBucketSize)
+			if test.age < 4000 && e.source != gone.source {
+				t.Errorf("it took %v, not the oldest: %v", e.source, gone.source)
+			}
+			if n := len(d.flows(t)); n != snatBucketSize {
+				t.Errorf("%d flows in %d ports", n, snatBucketSize)
+			}
+		})
+	}
+}
+
+// A flood of SYNs from everywhere takes what is free and pushes out nobody.
+func testSNATFlood(t *testing.T) {
+	w, s, _ := snatWorld(true)
+	d := loadTestDirector(t, w)
+	const established = 40
+	for i := range uint16(established) {
+		s.says(t, d, clientPort+i, packet.SYN)
+		s.says(t, d, clientPort+i, packet.ACK)
+	}
+	before := d.flows(t)
+	for i := range 2000 {
+		attacker := netip.AddrFrom4([4]byte{192, 0, byte(i >> 8), byte(i)})
+		d.run(t, build(ip(attacker, s.vip), s.segment4(uint16(i), servicePort, packet.SYN)), 0)
+		if i%500 == 0 { // time goes by
+			for at, e := range d.flows(t) {
+				e.Seen -= 3
+				d.setFlow(t, at, e.directorSnatFlow)
+			}
+		}
+	}
+	after := d.flows(t)
+	for at, e := range before {
+		if now, found := after[at]; !found || now.Client != e.Client || now.ClientPort != e.ClientPort {
+			t.Errorf("the flow at %v is gone", e.source)
+		}
+	}
+}
+
+// Flows that begin on all CPUs at once: each has one place, also where both CPUs
+// see its first packet, and every reply finds its client.
+func testSNATConcurrent(t *testing.T) {
+	w, _, s := snatWorld(true)
+	d := loadTestDirector(t, w)
+	ports := model.PortRange{First: 20000, Last: 20000 + 4095}
+	d.putSNAT(t, snatSources[:1], ports)
+	const flows = 1500
+	var all sync.WaitGroup
+	for cpu := range min(runtime.NumCPU(), 4) {
+		all.Go(func() {
+			runtime.LockOSThread() // and never unlocked: the thread keeps its one CPU
+			var one unix.CPUSet
+			one.Set(cpu)
+			if err := unix.SchedSetaffinity(0, &one); err != nil {
+				t.Error(err)
+			}
+			for i := range uint16(flows) {
+				if action := s.says(t, d, 1024+i, 0); action != xdpTX {
+					t.Errorf("flow %d: verdict %d", i, action)
+				}
+			}
+		})
+	}
+	all.Wait()
+	owners := map[uint16][]uint16{} // client's port -> ports that it has
+	for at, e := range d.flowsOf(t, snatSources[:1], ports) {
+		owners[be16(e.ClientPort)] = append(owners[be16(e.ClientPort)], uint16(at))
+		b := s.backendEnd()
+		_, out := d.run(t, build(ip(b.address, e.source.address), packet.UDPHeader{Src: b.port, Dst: e.source.port}, packet.Text("x")), 0)
+		packet.Check(t, out, packet.Ether(ownMAC, clientMAC), packet.IP(s.vip, s.client), packet.UDP(servicePort, be16(e.ClientPort)), packet.Anything())
+	}
+	if len(owners) != flows {
+		t.Errorf("%d of %d flows have a place", len(owners), flows)
+	}
+	twice := 0
+	for _, places := range owners {
+		if len(places) > 1 {
+			twice++
+		}
+	}
+	// Rare, and harmless: see bpf/snat.h.
+	if twice > flows/100 {
+		t.Errorf("%d of %d flows have two places", twice, flows)
+	}
+	t.Logf("%d flows, %d with two places", flows, twice)
+}
+
+// flowsOf is flows for a table of other sources and ports.
+func (d *testDirector) flowsOf(t testing.TB, sources []netip.Addr, ports model.PortRange) map[int]flowEntry {
+	t.Helper()
+	defer func(s []netip.Addr, p model.PortRange) { snatSources, snatPorts = s, p }(snatSources, snatPorts)
+	snatSources, snatPorts = sources, ports
+	return d.flows(t)
+}
+
+// Every flow gets its own source as long as there are some: two choices of 16
+// places fill most of a table before they turn anybody away.
+func testSNATFill(t *testing.T) {
+	w, s, _ := snatWorld(true)
+	d := loadTestDirector(t, w)
+	ports := model.PortRange{First: 20000, Last: 20000 + 4095}
+	d.putSNAT(t, snatSources[:2], ports)
+	const total = 2 * 4096
+	refused := 0
+	for i := range total * 8 / 10 {
+		client := netip.AddrFrom4([4]byte{198, 18, byte(i >> 8), byte(i)})
+		frame := build(ip(client, s.vip), s.segment4(uint16(1024+i), servicePort, packet.SYN))
+		if action, _ := d.run(t, frame, 0); action != xdpTX {
+			refused++
+		}
+	}
+	if refused > 0 {
+		t.Errorf("%d flows were refused before the table was 80 %% full", refused)
+	}
+	used := map[netip.Addr]int{}
+	for _, e := range d.flowsOf(t, snatSources[:2], ports) {
+		used[e.source.address]++
+	}
+	for _, a := range snatSources[:2] {
+		if used[a] < total*8/10/2*9/10 {
+			t.Errorf("%v has %d of %d flows", a, used[a], total*8/10)
+		}
+	}
+}
+
+// allSNAT are the tests of full NAT's table, in the order of the file.
+var allSNAT = []struct {
+	name string
+	run  func(*testing.T)
+}{
+	{"states", testSNATStates},
+	{"datagrams", testSNATDatagrams},
+	{"expiry", testSNATExpiry},
+	{"epoch", testSNATEpoch},
+	{"stays", testSNATStays},
+	{"reused port leaves draining backend", testSNATReusedPortLeavesDrainingBackend},
+	{"full", testSNATFull},
+	{"eviction", testSNATEviction},
+	{"flood", testSNATFlood},
+	{"concurrent", testSNATConcurrent},
+	{"fill", testSNATFill},
+	{"random", testSNATRandom},
+}
+
+func testSNATTable(t *testing.T) {
+	for _, test := range allSNAT {
+		t.Run(test.name, test.run)
+	}
+}
