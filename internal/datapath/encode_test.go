@@ -1,0 +1,220 @@
+package datapath
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/cilium/ebpf"
+
+	"weir.io/weir/internal/model"
+)
+
+// What the harness knows, as the maps hold it: the second reading of bpf/types.h.
+
+// be16 and be32 are numbers in network order, as map keys and values have them.
+func be16(v uint16) uint16 {
+	return binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, v))
+}
+
+func be32(b [4]byte) uint32 { return binary.NativeEndian.Uint32(b[:]) }
+
+// abiAddress is struct address.
+func abiAddress(a netip.Addr) (out directorAddress) {
+	if a.IsValid() {
+		copy(out.Bytes[:], a.AsSlice())
+	}
+	return out
+}
+
+func (w *testWorld) abiSettings() directorSettings {
+	s := w.settings
+	s.TunnelSource4 = be32(tunnel4.Addr().As4())
+	s.TunnelMask4 = be32([4]byte{255, 255, 255, 192})
+	s.TunnelSource6 = abiAddress(tunnel6.Addr())
+	for i := range 8 {
+		s.TunnelMask6.Bytes[i] = 255
+	}
+	if s.IcmpRate == 0 && !w.silent {
+		s.IcmpRate = icmpBudget
+	}
+	if s.LinkMtu == 0 {
+		s.LinkMtu = linkMTU
+	}
+	for _, service := range w.services {
+		if !service.port.Single() {
+			s.Flags |= uint32(directorSettingsFlagSETTINGS_RANGES)
+		}
+		for _, b := range service.backends {
+			if b.mode == model.NAT {
+				s.Flags |= uint32(directorSettingsFlagSETTINGS_REPLIES)
+			}
+		}
+	}
+	return s
+}
+
+func (s *testService) abiBackend(i int) directorBackend {
+	b := s.backends[i]
+	out := directorBackend{
+		Mac: backendMAC(s.first + uint32(i)), SourceMac: egressMAC, Vlan: be16(b.vlan), Mtu: b.mtu, Ifindex: b.ifindex,
+		State: uint8(b.state), Mode: uint8(b.mode), Address: abiAddress(b.address), Vip: abiAddress(s.vip),
+		Port: be16(b.port), Service: s.index,
+	}
+	if s.port.Single() {
+		out.VipPort = be16(s.port.First)
+	}
+	for flag, set := range map[directorBackendFlag]bool{
+		directorBackendFlagBACKEND_IPV6:      b.address.Is6(),
+		directorBackendFlagBACKEND_LOCAL:     b.local,
+		directorBackendFlagBACKEND_SNAT:      b.snat,
+		directorBackendFlagBACKEND_KEEP_TAGS: b.keepTags,
+	} {
+		if set {
+			out.Flags |= uint8(flag)
+		}
+	}
+	return out
+}
+
+// icmpOf is the protocol that marks an address as a VIP.
+func icmpOf(a netip.Addr) uint8 {
+	if a.Is4() {
+		return 1
+	}
+	return 58
+}
+
+func endpointKey(segment model.Segment, a netip.Addr, protocol uint8, port uint16) any {
+	if a.Is4() {
+		return directorEndpoint4{Segment: segment.Key(), Address: be32(a.As4()), Protocol: protocol, Port: be16(port)}
+	}
+	return directorEndpoint6{Segment: segment.Key(), Address: abiAddress(a), Protocol: protocol, Port: be16(port)}
+}
+
+// family picks the map for an address: services4 or services6.
+func family(name string, a netip.Addr) string {
+	if a.Is4() {
+		return name + "4"
+	}
+	return name + "6"
+}
+
+func (d *testDirector) putService(t testing.TB, s *testService) {
+	t.Helper()
+	d.put(t, family("services", s.vip), endpointKey(s.segment, s.vip, icmpOf(s.vip), 0), uint32(0xffffffff))
+	if s.port.Single() {
+		d.put(t, family("services", s.vip), endpointKey(s.segment, s.vip, uint8(s.protocol), s.port.First), s.index)
+		return
+	}
+	for _, p := range portPrefixes(s.port) {
+		bits := uint32(80 + p.bits) // segment, address, protocol and padding are exact
+		if s.vip.Is4() {
+			d.put(t, "ranges4", directorRange4{PrefixLen: bits, Segment: s.segment.Key(), Address: be32(s.vip.As4()),
+				Protocol: uint8(s.protocol), Port: be16(p.port)}, s.index)
+		} else {
+			d.put(t, "ranges6", directorRange6{PrefixLen: bits + 96, Segment: s.segment.Key(), Address: abiAddress(s.vip),
+				Protocol: uint8(s.protocol), Port: be16(p.port)}, s.index)
+		}
+	}
+}
+
+type portPrefix struct {
+	port uint16
+	bits int
+}
+
+// portPrefixes covers a range with the ports that share their first bits, the
+// slow and obvious way.
+func portPrefixes(r model.PortRange) (out []portPrefix) {
+	last := int(r.Last)
+	if r.All() {
+		last = 65535
+	}
+	for at := int(r.First); at <= last; {
+		size := 1
+		for at%(size*2) == 0 && at+size*2-1 <= last && size < 65536 {
+			size *= 2
+		}
+		bits := 16
+		for n := size; n > 1; n /= 2 {
+			bits--
+		}
+		out = append(out, portPrefix{uint16(at), bits})
+		at += size
+	}
+	return out
+}
+
+func (d *testDirector) putRing(t testing.TB, s *testService, spec *ebpf.MapSpec) {
+	t.Helper()
+	lines := encodeRing(s)
+	spec.MaxEntries = uint32(len(lines))
+	m, err := ebpf.NewMap(spec)
+	if err != nil {
+		t.Fatalf("create ring: %v", err)
+	}
+	defer m.Close()
+	for i, line := range lines {
+		if err := m.Put(uint32(i), line); err != nil {
+			t.Fatalf("put line %d of a ring: %v", i, err)
+		}
+	}
+	d.put(t, "rings", s.index, m)
+}
+
+// encodeRing lays a ring out as bpf/types.h says: the header, the slots eight to
+// a line, the lists.
+func encodeRing(s *testService) [][]byte {
+	index := func(candidate uint32) uint32 {
+		if candidate == model.NoBackend {
+			return 0
+		}
+		return s.first + candidate
+	}
+	header := binary.NativeEndian.AppendUint32(nil, uint32(len(s.ring.Slots)))
+	header = binary.NativeEndian.AppendUint32(header, s.index)
+	header = binary.NativeEndian.AppendUint64(header, s.salt)
+	header = append(header, 0, byte(s.affinity), 0)
+	for _, b := range s.backends {
+		if b.snat {
+			header[len(header)-1] = byte(directorRingFlagRING_SNAT)
+		}
+	}
+	lines := [][]byte{header}
+	firstList := uint32(1 + (len(s.ring.Slots)+7)/8)
+	for chunk := range slices.Chunk(s.ring.Slots, 8) {
+		var line []byte
+		for _, slot := range chunk {
+			next := index(slot.Next)
+			if slot.Next != model.NoBackend && slot.Next&model.ListFlag != 0 {
+				next = model.ListFlag | (firstList + slot.Next&^model.ListFlag)
+			}
+			line = binary.NativeEndian.AppendUint32(line, index(slot.Owner))
+			line = binary.NativeEndian.AppendUint32(line, next)
+		}
+		lines = append(lines, line)
+	}
+	for _, list := range s.ring.Lists {
+		line := binary.NativeEndian.AppendUint32(nil, uint32(len(list)))
+		for _, c := range list {
+			line = binary.NativeEndian.AppendUint32(line, index(c))
+		}
+		lines = append(lines, line)
+	}
+	for i := range lines {
+		lines[i] = append(lines[i], make([]byte, 64-len(lines[i]))...)
+	}
+	return lines
+}
+
+func (d *testDirector) putReply(t testing.TB, s *testService, i int) {
+	t.Helper()
+	b := s.backends[i]
+	port := b.port
+	if port == 0 {
+		port = s.port.First
+	}
+	d.put(t, family("replies", b.address), endpointKey(s.segment, b.address, uint8(s.protocol), port), s.first+uint32(i))
+}
