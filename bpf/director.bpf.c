@@ -54,16 +54,18 @@ static __always_inline enum reason deliver(struct packet *packet)
 }
 
 static __always_inline enum reason forward_by_mode(struct xdp_md *ctx, struct packet *packet,
-						   const struct backend *backend)
+						   const struct backend *backend,
+						   __u32 index)
 {
 	if (backend->flags & BACKEND_LOCAL)
-		return backend->mode == MODE_NAT ? forward_nat(ctx, packet, backend) : deliver(packet);
+		return backend->mode == MODE_NAT ? forward_nat(ctx, packet, backend, index) :
+						   deliver(packet);
 	if (packet->length > backend->mtu)
 		return answer_too_big(ctx, packet, backend->mtu);
 	if (backend->mode == MODE_L2DSR)
 		return forward_l2dsr(ctx, packet, backend);
 	if (backend->mode == MODE_NAT)
-		return forward_nat(ctx, packet, backend);
+		return forward_nat(ctx, packet, backend, index);
 	return forward_encap(ctx, packet, backend);
 }
 
@@ -75,7 +77,7 @@ static __always_inline enum reason forward(struct xdp_md *ctx, struct packet *pa
 	if (!backend || backend->state == BACKEND_FREE)
 		return DROP_NO_BACKEND;
 	/* A fragment's backend may have died since its first fragment. */
-	reason = alive(backend) ? forward_by_mode(ctx, packet, backend) : DROP_NO_BACKEND;
+	reason = alive(backend) ? forward_by_mode(ctx, packet, backend, index) : DROP_NO_BACKEND;
 	if (reason >= DROP_NO_BACKEND)
 		count_drop(backend->service, packet);
 	if (reason >= ANSWER_ECHO || reason < PASS_LOCAL)
@@ -103,7 +105,7 @@ static __always_inline enum reason place(struct packet *packet, __u32 service, _
 	hash = hash_flow(&packet->flow, header);
 	packet->hash = hash;
 	if (header->flags & RING_SNAT)
-		*index = find_snat(packet);
+		*index = find_snat(packet, SNAT_FIN_CLIENT);
 	if (*index == NO_BACKEND && header->size)
 		*index = pick(ring, header, hash);
 	if (*index == NO_BACKEND)

@@ -25,7 +25,7 @@ enum {
 };
 
 __noinline enum reason forward_nat(struct xdp_md *ctx, struct packet *packet,
-				   const struct backend *backend)
+				   const struct backend *backend, __u32 index)
 {
 	struct translation t = {};
 	int local;
@@ -35,13 +35,17 @@ __noinline enum reason forward_nat(struct xdp_md *ctx, struct packet *packet,
 	local = backend->flags & BACKEND_LOCAL;
 	t.to = packet->flow;
 	t.hops = !local;
-	t.hide_source = packet->snat != 0;
+	t.hide_source = packet->snat && !local;
 	if (!local && packet->ttl <= 1)
 		return PASS_TTL_EXPIRED;
 	t.to.destination = backend->address;
 	if (backend->port)
 		t.to.destination_port = backend->port;
-	if (packet->snat && !snat_source(packet->snat, &t.to))
+	if (packet->snat && local &&
+	    !(packet->flags & (PACKET_ICMP_ERROR | PACKET_FRAGMENT_LATER)) &&
+	    !keep_local(packet, &t.to, index))
+		return DROP_SNAT_FULL;
+	if (packet->snat && !local && !snat_source(packet->snat, &t.to))
 		return DROP_SNAT_UNKNOWN;
 	if (!translate_packet(ctx, packet, &t))
 		return PASS_MALFORMED;

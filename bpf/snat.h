@@ -295,7 +295,7 @@ static __always_inline int snat_usable(const struct snat_flow *entry, union snat
 
 /* A packet of the flow: the flow lives on. Returns its backend, NO_BACKEND: it does not. */
 static __always_inline __u32 snat_keep(struct snat_flow *entry, const struct packet *packet,
-				       __u32 hash)
+				       __u32 hash, __u8 fin)
 {
 	__u32 now = snat_clock(), backend = NO_BACKEND;
 
@@ -306,15 +306,18 @@ static __always_inline __u32 snat_keep(struct snat_flow *entry, const struct pac
 		    !snat_usable(entry, word, packet, now))
 			return NO_BACKEND;
 		backend = entry->backend;
-		next = snat_next(word, packet, SNAT_FIN_CLIENT, now);
+		next = snat_next(word, packet, fin, now);
 		if (next.word == word.word || snat_swap(entry, word, next))
 			break;
 	}
 	return backend;
 }
 
-/* The backend of the flow that a client's packet belongs to; its number goes into packet->snat. */
-__noinline __u32 find_snat(struct packet *packet)
+/*
+ * The backend of the flow whose client the packet->flow is from; its number goes
+ * into packet->snat. fin says who has sent the packet.
+ */
+__noinline __u32 find_snat(struct packet *packet, __u8 fin)
 {
 	void *table = snat_table();
 	struct snat_header *header = snat_header(table);
@@ -333,7 +336,7 @@ __noinline __u32 find_snat(struct packet *packet)
 		position = snat_search(bucket, &packet->flow, hash);
 		if (position >= SNAT_BUCKET)
 			continue;
-		backend = snat_keep(&bucket->flows[position], packet, hash);
+		backend = snat_keep(&bucket->flows[position], packet, hash, fin);
 		if (backend != NO_BACKEND) {
 			packet->snat = number + position;
 			return backend;
@@ -491,8 +494,7 @@ static __always_inline void release_snat(__u32 number)
 
 static __always_inline int needs_snat(const struct backend *backend)
 {
-	return backend->mode == MODE_NAT &&
-	       (backend->flags & (BACKEND_SNAT | BACKEND_LOCAL)) == BACKEND_SNAT;
+	return backend->mode == MODE_NAT && backend->flags & BACKEND_SNAT;
 }
 
 /*
@@ -513,7 +515,7 @@ __noinline enum reason start_snat(struct packet *packet, __u32 *index)
 		return DROP_SNAT_UNKNOWN;
 	for (int i = 0; i < SNAT_TRIES; i++) {
 		__u32 taken = claim_snat(packet, *index, backend->epoch);
-		__u32 found = find_snat(packet);
+		__u32 found = find_snat(packet, SNAT_FIN_CLIENT);
 
 		if (found != NO_BACKEND) {
 			if (taken >= SNAT_BUCKET && taken != packet->snat)
@@ -525,6 +527,49 @@ __noinline enum reason start_snat(struct packet *packet, __u32 *index)
 			break;
 	}
 	return DROP_SNAT_FULL;
+}
+
+/*
+ * A backend on this host answers the client itself, so its packets keep their
+ * source, and only undo.h sees the replies. What they need is another flow in the
+ * table: from the client to the backend, not to the VIP, of which several may have
+ * the backend. Its port is used by nobody. Returns 0 if there is no place for it,
+ * or if the client has the same port open to another VIP of this backend.
+ */
+__noinline int keep_local(struct packet *packet, const struct flow *to, __u32 index)
+{
+	const struct backend *backend = backend_at(index);
+	__u32 found = NO_BACKEND, snat;
+	struct flow flow;
+
+	if (!packet || !to || !backend)
+		return 0;
+	flow = packet->flow;
+	snat = packet->snat;
+	packet->flow = *to;
+	for (int i = 0; i < SNAT_TRIES && found == NO_BACKEND; i++) {
+		found = find_snat(packet, SNAT_FIN_CLIENT);
+		if (found == NO_BACKEND && claim_snat(packet, index, backend->epoch) >= SNAT_BUCKET)
+			found = index;
+	}
+	packet->flow = flow;
+	packet->snat = snat;
+	return found == index;
+}
+
+/* The backend on this host that sends a packet in such a flow. */
+static __always_inline __u32 find_local(struct packet *packet)
+{
+	struct flow flow = packet->flow;
+	__u32 found;
+
+	packet->flow.source = flow.destination;
+	packet->flow.source_port = flow.destination_port;
+	packet->flow.destination = flow.source;
+	packet->flow.destination_port = flow.source_port;
+	found = find_snat(packet, SNAT_FIN_BACKEND);
+	packet->flow = flow;
+	return found;
 }
 
 /* Which of this director's source addresses it is; SNAT_SOURCES_MAX: none. */
@@ -575,7 +620,7 @@ __noinline __u32 snat_client(struct packet *packet, __u32 number, struct flow *t
 		union snat_word word = snat_read(entry), next;
 		const struct backend *backend = snat_backend(entry, word);
 
-		if (!backend || !snat_live(word, now) || !snat_sent(entry, backend, packet) ||
+		if (!backend || backend->flags & BACKEND_LOCAL || !snat_live(word, now) || !snat_sent(entry, backend, packet) ||
 		    (later && entry->hash != packet->hash))
 			return NO_BACKEND;
 		index = entry->backend;

@@ -126,11 +126,11 @@ static __always_inline int parse_own(struct __sk_buff *skb, struct packet *packe
 }
 
 /* What the packet becomes; 0: it is no reply of a backend on this host. */
-static __always_inline int undo_what(const struct packet *packet, struct flow *to)
+static __always_inline int undo_what(struct packet *packet, struct flow *to)
 {
 	const struct backend *backend;
 	struct fragment *first;
-	__u32 index, *found;
+	__u32 index, local, *found;
 
 	if (packet->flags & PACKET_FRAGMENT_LATER) {
 		first = find_fragment(packet);
@@ -141,7 +141,8 @@ static __always_inline int undo_what(const struct packet *packet, struct flow *t
 		found = find_reply(&packet->flow);
 		if (!found)
 			return 0;
-		index = *found;
+		local = find_local(packet);
+		index = local != NO_BACKEND ? local : *found;
 	}
 	backend = backend_at(index);
 	if (!backend || backend->state == BACKEND_FREE || !(backend->flags & BACKEND_LOCAL))

