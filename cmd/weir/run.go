@@ -69,7 +69,7 @@ func runDirector(ctx context.Context, o runOptions, log *slog.Logger) error {
 	defer listener.Close()
 	pin := pinDirectory(o.bpffs)
 	kernel, err := datapath.Open(datapath.Options{
-		Pin: pin, Mode: first.Director.XDP, Limits: first.Director.Limits, SNAT: first.Director.SNAT, Log: log,
+		Pin: pin, Mode: first.Director.XDP, Limits: first.Director.Limits, Log: log,
 	})
 	if err != nil {
 		return err

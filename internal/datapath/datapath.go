@@ -13,7 +13,6 @@ type Options struct {
 	Pin    string        // directory on a bpffs, e.g. /sys/fs/bpf/weir; made when missing
 	Mode   model.XDPMode // how to attach; empty: auto
 	Limits model.Limits  // sizes of the maps
-	SNAT   model.SNAT    // what full NAT takes ports from; sizes its table
 	Log    *slog.Logger
 }
 
@@ -47,9 +46,9 @@ func Open(options Options) (*Datapath, error) {
 	if options.Mode == "" {
 		options.Mode = model.XDPAuto
 	}
-	limits := model.Config{Director: model.Director{Limits: options.Limits, SNAT: options.SNAT}}
+	limits := model.Config{Director: model.Director{Limits: options.Limits}}
 	limits.SetDefaults()
-	options.Limits, options.SNAT = limits.Director.Limits, limits.Director.SNAT
+	options.Limits = limits.Director.Limits
 
 	kernel, err := loadKernel(options)
 	if err != nil {
