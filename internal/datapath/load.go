@@ -79,8 +79,8 @@ func loadKernel(o Options) (*kernel, error) {
 }
 
 func (k *kernel) close() error {
-	k.collection.Close()
-	return nil
+	k.collection.Close() // programs; the maps were assigned
+	return k.directorMaps.Close()
 }
 
 // size sets the maps' sizes from the limits. Where a map is not allocated ahead,

@@ -23,9 +23,18 @@ const (
 
 // usesSNAT reports whether some backend needs full NAT's table.
 func usesSNAT(t *model.Table) bool {
-	return slices.ContainsFunc(t.Services, func(s model.TableService) bool {
-		return slices.ContainsFunc(s.Backends, func(b model.TableBackend) bool { return b.Mode == model.NAT && b.SNAT })
-	})
+	if len(t.SNAT.Addresses) == 0 {
+		return false
+	}
+	for i := range t.Services {
+		backends := t.Services[i].Backends
+		for j := range backends {
+			if backends[j].SNAT && backends[j].Mode == model.NAT {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // snatLayout is the header of the table that the addresses and ports make, but
@@ -94,6 +103,10 @@ func (d *Datapath) switchSNAT(t *model.Table) error {
 func (d *Datapath) dropSNAT(t *model.Table) error {
 	if usesSNAT(t) {
 		return nil
+	}
+	// A write to a map of maps waits for a grace period, so not for nothing.
+	if _, found, err := d.kernel.snatHeader(); err != nil || !found {
+		return err
 	}
 	return ignoreMissing("free table of full NAT", d.kernel.SnatTables.Delete(uint32(0)))
 }

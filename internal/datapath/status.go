@@ -31,12 +31,13 @@ func (d *Datapath) Status() (model.DatapathStatus, error) {
 		status.Interfaces = append(status.Interfaces, i)
 	}
 	slices.SortFunc(status.Interfaces, func(a, b model.InterfaceStatus) int { return cmp.Compare(a.Name, b.Name) })
+	names := map[uint32]string{}
 	for i := range d.table.Services {
 		s := d.services[keyOf(&d.table.Services[i])]
 		if s == nil {
 			continue
 		}
-		service, err := d.serviceStatus(s)
+		service, err := d.serviceStatus(s, names)
 		if err != nil {
 			return status, fmt.Errorf("service %s: %w", s.desired.Name, err)
 		}
@@ -46,7 +47,7 @@ func (d *Datapath) Status() (model.DatapathStatus, error) {
 	return status, nil
 }
 
-func (d *Datapath) serviceStatus(s *service) (model.ServiceStatus, error) {
+func (d *Datapath) serviceStatus(s *service, names map[uint32]string) (model.ServiceStatus, error) {
 	status := model.ServiceStatus{
 		Name: s.desired.Name, Segment: s.desired.Segment, VIP: s.desired.VIP, Protocol: s.desired.Protocol,
 		Port: s.desired.Port, Slots: len(s.desired.Ring.Slots),
@@ -63,25 +64,35 @@ func (d *Datapath) serviceStatus(s *service) (model.ServiceStatus, error) {
 			return status, err
 		}
 		total = total.plus(t)
-		status.Backends = append(status.Backends, d.backendStatus(b, s.desired.Backends[i], t))
+		status.Backends = append(status.Backends, d.backendStatus(b, s.desired.Backends[i], t, names))
 	}
 	status.Packets, status.Bytes = total.packets, total.bytes
 	return status, nil
 }
 
-func (d *Datapath) backendStatus(b *backend, desired model.TableBackend, t tally) model.BackendStatus {
+func (d *Datapath) backendStatus(b *backend, desired model.TableBackend, t tally, names map[uint32]string) model.BackendStatus {
 	entry := d.entries.entries[b.index]
-	status := model.BackendStatus{
+	return model.BackendStatus{
 		Name: desired.Name, Address: desired.Address, Mode: desired.Mode, State: model.BackendState(entry.State),
-		Local:   entry.Flags&uint8(directorBackendFlagBACKEND_LOCAL) != 0,
-		NextHop: entry.Mac, MTU: entry.Mtu, Slots: b.slots, Packets: t.packets, Bytes: t.bytes,
+		Local:     entry.Flags&uint8(directorBackendFlagBACKEND_LOCAL) != 0,
+		Interface: interfaceName(entry.Ifindex, names),
+		NextHop:   entry.Mac, MTU: entry.Mtu, Slots: b.slots, Packets: t.packets, Bytes: t.bytes,
 	}
-	if entry.Ifindex != 0 {
-		if link, err := netlink.LinkByIndex(int(entry.Ifindex)); err == nil {
-			status.Interface = link.Attrs().Name
+}
+
+// interfaceName asks the kernel once for each interface.
+func interfaceName(index uint32, names map[uint32]string) string {
+	if index == 0 {
+		return ""
+	}
+	name, known := names[index]
+	if !known {
+		if link, err := netlink.LinkByIndex(int(index)); err == nil {
+			name = link.Attrs().Name
 		}
+		names[index] = name
 	}
-	return status
+	return name
 }
 
 // counter sums one element of a per-CPU counter map.
