@@ -105,6 +105,7 @@ static __always_inline int parse_own(struct __sk_buff *skb, struct packet *packe
 {
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
 	struct udphdr *ports;
+	__u32 needed;
 
 	packet->l3 = sizeof(struct ethhdr);
 	packet->length = skb->len - sizeof(struct ethhdr);
@@ -116,9 +117,12 @@ static __always_inline int parse_own(struct __sk_buff *skb, struct packet *packe
 	if (is_icmp(&packet->flow))
 		return !(packet->flags & PACKET_FRAGMENT_FIRST) &&
 		       parse_own_error(data, end, packet);
+	if (packet->flow.protocol != IPPROTO_TCP && packet->flow.protocol != IPPROTO_UDP)
+		return 0;
+	/* The helpers that change the checksum must not find half a header. */
+	needed = packet->flow.protocol == IPPROTO_TCP ? sizeof(struct tcphdr) : sizeof(*ports);
 	ports = data + (packet->l4 & 0x3fff);
-	if ((packet->flow.protocol != IPPROTO_TCP && packet->flow.protocol != IPPROTO_UDP) ||
-	    (void *)(ports + 1) > end)
+	if ((void *)(ports + 1) > end || packet->l4 + needed > skb->len)
 		return 0;
 	packet->flow.source_port = ports->source;
 	packet->flow.destination_port = ports->dest;
