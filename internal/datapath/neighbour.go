@@ -27,7 +27,7 @@ func (r *resolver) macOf(n neighbour) model.MAC {
 	}
 	if !r.managed[n] {
 		r.managed[n] = true
-		err := netlink.NeighSet(&netlink.Neigh{LinkIndex: n.ifindex, Family: familyOf(n.address), IP: n.address.AsSlice(),
+		err := r.netlink.NeighSet(&netlink.Neigh{LinkIndex: n.ifindex, Family: familyOf(n.address), IP: n.address.AsSlice(),
 			State: netlink.NUD_NONE, FlagsExt: netlink.NTF_EXT_MANAGED})
 		if err != nil {
 			r.log.Warn("ask for neighbour", "address", n.address, "interface", n.ifindex, "error", err)
@@ -47,7 +47,7 @@ func familyOf(a netip.Addr) int {
 func (r *resolver) readNeighbours() {
 	r.macs, r.managed = map[neighbour]model.MAC{}, map[neighbour]bool{}
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
-		list, err := netlink.NeighList(0, family)
+		list, err := r.netlink.NeighList(0, family)
 		if err != nil {
 			r.log.Warn("read neighbours", "error", err)
 		}

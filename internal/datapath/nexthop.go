@@ -61,7 +61,7 @@ func (r *resolver) resolve(b model.TableBackend, interfaces []string) nextHop {
 
 // lookup asks the kernel for the route to an address.
 func (r *resolver) lookup(address netip.Addr) route {
-	routes, err := netlink.RouteGet(address.AsSlice())
+	routes, err := r.netlink.RouteGet(address.AsSlice())
 	if err != nil || len(routes) == 0 {
 		r.log.Debug("no route to backend", "address", address, "error", err)
 		return route{}
@@ -107,7 +107,7 @@ func (r *resolver) link(index int) netlink.Link {
 	if link, known := r.links[index]; known {
 		return link
 	}
-	link, err := netlink.LinkByIndex(index)
+	link, err := r.netlink.LinkByIndex(index)
 	if err != nil {
 		return nil
 	}

@@ -23,6 +23,7 @@ const settle = 20 * time.Millisecond
 type resolver struct {
 	log     *slog.Logger
 	changed func()
+	netlink *netlink.Handle // one socket for all questions
 	stop    chan struct{}
 	done    sync.WaitGroup
 
@@ -34,11 +35,16 @@ type resolver struct {
 }
 
 func newResolver(log *slog.Logger, changed func()) (*resolver, error) {
-	r := &resolver{log: log, changed: changed, stop: make(chan struct{})}
+	handle, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, fmt.Errorf("open netlink: %w", err)
+	}
+	r := &resolver{log: log, changed: changed, netlink: handle, stop: make(chan struct{})}
 	r.forget(true)
 	socket, err := nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_NEIGH, unix.RTNLGRP_IPV4_IFADDR,
 		unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE)
 	if err != nil {
+		handle.Close()
 		return nil, fmt.Errorf("watch routes and neighbours: %w", err)
 	}
 	events := make(chan struct{}, 1)
@@ -54,6 +60,7 @@ func newResolver(log *slog.Logger, changed func()) (*resolver, error) {
 func (r *resolver) close() {
 	close(r.stop)
 	r.done.Wait()
+	r.netlink.Close()
 }
 
 // listen turns messages into events. Routes, links and addresses are asked for
