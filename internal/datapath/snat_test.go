@@ -145,67 +145,6 @@ func testSNATStates(t *testing.T) {
 	}
 }
 
-func testSNATDatagrams(t *testing.T) {
-	w, _, s := snatWorld(false)
-	d := loadTestDirector(t, w)
-	s.says(t, d, clientPort, 0)
-	s.says(t, d, clientPort, 0)
-	if got := s.state(t, d, clientPort); got != directorSnatStateSNAT_ONE_WAY {
-		t.Errorf("nobody has answered: state is %d", got)
-	}
-	s.hears(t, d, clientPort, 0)
-	s.says(t, d, clientPort, 0)
-	if got := s.state(t, d, clientPort); got != directorSnatStateSNAT_TWO_WAY {
-		t.Errorf("the backend has answered: state is %d", got)
-	}
-}
-
-// A flow lives for its timeout and not longer, in both directions; a packet makes
-// it young.
-func testSNATExpiry(t *testing.T) {
-	w, tcp, udp := snatWorld(true)
-	d := loadTestDirector(t, w)
-	for state := range snatTimeouts {
-		s := tcp
-		if state == directorSnatStateSNAT_ONE_WAY || state == directorSnatStateSNAT_TWO_WAY {
-			s = udp
-		}
-		port := clientPort + uint16(state)
-		be := func(age uint32) {
-			at, e := s.flowOf(t, d, port)
-			e.State, e.Seen = uint8(state), clock(t)-age
-			d.setFlow(t, at, e.directorSnatFlow)
-		}
-		s.says(t, d, port, packet.SYN)
-		// One unit less than the timeout: the clock goes on while the test runs.
-		be(lifetime(state) - 1)
-		if s.hears(t, d, port, packet.ACK) == xdpDrop {
-			t.Errorf("state %d: reply dropped before its timeout", state)
-		}
-		be(lifetime(state) - 1)
-		if s.says(t, d, port, packet.ACK) != xdpTX {
-			t.Errorf("state %d: client's packet not forwarded before its timeout", state)
-		}
-		if _, e := s.flowOf(t, d, port); clock(t)-e.Seen > 1 {
-			t.Errorf("state %d: a packet did not make the flow young", state)
-		}
-		_, old := s.flowOf(t, d, port)
-		be(lifetime(state) + 1)
-		b := s.backends[old.Backend-s.first]
-		d.check(t, []row{s.pass(fmt.Sprintf("state %d: reply after the timeout", state),
-			ip(b.address, old.source.address), s.segment4(b.port, old.source.port, packet.ACK))})
-		if s.protocol == model.TCP {
-			late := row{name: fmt.Sprintf("state %d: client's packet after the timeout", state),
-				in: build(ip(s.client, s.vip), s.segment4(port, servicePort, packet.ACK))}
-			d.check(t, []row{late.dropped(directorReasonDROP_SNAT_UNKNOWN, s.testService)})
-		}
-		s.says(t, d, port, packet.SYN)
-		if _, e := s.flowOf(t, d, port); e.source != old.source || clock(t)-e.Seen > 1 {
-			t.Errorf("state %d: a new flow of the same client is not in the old one's place", state)
-		}
-	}
-}
-
 // An index that stands for another backend than when the flow began.
 func testSNATEpoch(t *testing.T) {
 	w, tcp, udp := snatWorld(true)
@@ -319,27 +258,6 @@ func fullBucket(t *testing.T) (d *testDirector, s scenario, more row) {
 	}
 	more = row{name: "one more", in: build(ip(s.client, s.vip), s.segment4(clientPort+snatBucketSize, servicePort, packet.SYN))}
 	return d, s, more
-}
-
-// Every port is taken: a new flow is dropped and counted, those there are stay.
-func testSNATFull(t *testing.T) {
-	d, s, more := fullBucket(t)
-	d.check(t, []row{more.dropped(directorReasonDROP_SNAT_FULL, s.testService)})
-	for i := range uint16(snatBucketSize) {
-		s.age(t, d, clientPort+i, lifetime(directorSnatStateSNAT_ESTABLISHED)-5)
-	}
-	d.check(t, []row{more.dropped(directorReasonDROP_SNAT_FULL, s.testService)})
-	ports := map[uint16]bool{}
-	for _, e := range d.flows(t) {
-		ports[e.source.port] = true
-	}
-	if len(ports) != snatBucketSize {
-		t.Errorf("%d flows have %d different ports", snatBucketSize, len(ports))
-	}
-	// Without any table there is nothing to take either.
-	must(t, d.Maps["snat_tables"].Delete(uint32(0)))
-	more.name = "no table"
-	d.check(t, []row{more.dropped(directorReasonDROP_SNAT_FULL, s.testService)})
 }
 
 // What gives way when every port is taken: flows that were never established or
@@ -512,12 +430,9 @@ var allSNAT = []struct {
 	run  func(*testing.T)
 }{
 	{"states", testSNATStates},
-	{"datagrams", testSNATDatagrams},
-	{"expiry", testSNATExpiry},
 	{"epoch", testSNATEpoch},
 	{"stays", testSNATStays},
 	{"reused port leaves draining backend", testSNATReusedPortLeavesDrainingBackend},
-	{"full", testSNATFull},
 	{"eviction", testSNATEviction},
 	{"flood", testSNATFlood},
 	{"concurrent", testSNATConcurrent},
