@@ -20,6 +20,7 @@ func TestPackets(t *testing.T) {
 		{"forward", testForward},
 		{"headers", testHeaders},
 		{"jumbo frames", testJumboFrames},
+		{"zero checksums", testZeroChecksums},
 		{"truncated", testTruncated},
 		{"no service", testPassWhatIsNoService},
 		{"not IP", testPassWhatIsNotIP},

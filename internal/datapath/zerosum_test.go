@@ -1,0 +1,48 @@
+package datapath
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"testing"
+
+	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/packet"
+)
+
+// A UDP checksum that comes out as zero is written as all ones, because zero
+// says that there is none (RFC 768). That is one packet in 65,536: these rows
+// look for it, in what weir must send.
+func testZeroChecksums(t *testing.T) {
+	w := &testWorld{}
+	scenarios := w.scenarios(func(way wayTo) bool { return way.mode == model.GUE && !way.over4 || isPlainNAT(way) })
+	d := loadTestDirector(t, w)
+	d.put(t, "egress", wireNumber, wireNumber)
+	for _, s := range scenarios {
+		if s.backends[0].mode == model.NAT && s.protocol == model.TCP {
+			continue
+		}
+		d.check(t, []row{s.zeroRow(t)})
+	}
+}
+
+// zeroRow is the first packet, by the client's port and its payload, that leaves
+// with a UDP checksum of all ones in the outermost UDP header.
+func (s scenario) zeroRow(t *testing.T) row {
+	t.Helper()
+	at := 14 + 40 + 6
+	if s.backends[0].address.Is4() {
+		at = 14 + 20 + 6
+	}
+	for try := range 1 << 20 {
+		f := s.flow()
+		f.sport = uint16(1024 + try%50000)
+		payload := binary.BigEndian.AppendUint16(nil, uint16(try/16))
+		headers := []packet.Header{ip(s.client, s.vip), l4(s.protocol, f.sport, servicePort), packet.Bytes(append(payload, make([]byte, try%7)...))}
+		if bytes.Equal(s.leaves(f, 0, headers...)[at:at+2], []byte{0xff, 0xff}) {
+			return s.forward(fmt.Sprintf("%s, port %d", s.name, f.sport), f, 0, headers...)
+		}
+	}
+	t.Fatalf("%s: no packet has a checksum of zero", s.name)
+	return row{}
+}
