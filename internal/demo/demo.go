@@ -111,8 +111,11 @@ func (r *run) stageLength() time.Duration { return r.opts.Duration / time.Durati
 
 // load runs the traffic, and the edits under it, for the demo's duration.
 func (r *run) load(ctx context.Context, traffic *traffic) (changes int, err error) {
-	ctx, cancel := context.WithTimeout(ctx, r.opts.Duration)
+	// Ended by a timer rather than a deadline: what a deadline ends looks like a
+	// timeout of the network.
+	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	defer time.AfterFunc(r.opts.Duration, cancel).Stop()
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)

@@ -50,7 +50,12 @@ func (t *timeline) current(since time.Time) (stage int, ok bool) {
 	if t.changed(since, time.Now()) {
 		return 0, false
 	}
+	return t.latest(), true
+}
+
+// latest returns the stage that the last edit was towards.
+func (t *timeline) latest() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.stage, true
+	return t.stage
 }

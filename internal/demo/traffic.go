@@ -2,6 +2,8 @@ package demo
 
 import (
 	"context"
+	"errors"
+	"os"
 	"sync"
 	"time"
 
@@ -73,10 +75,11 @@ func (t *traffic) short(ctx context.Context, r *row, dial dialer) {
 // connect opens a connection and asks as long as more says so, or until it breaks.
 func (t *traffic) connect(ctx context.Context, r *row, dial dialer, more func(asked int) bool) {
 	tally := t.tallies[r]
-	opened := time.Now()
+	attempt := attempt{begin: time.Now(), backend: -1}
+	attempt.good = attempt.begin
 	conn, err := dial(ctx, t.client, r.vip)
 	if err != nil {
-		t.failed(ctx, tally, opened, opened, err)
+		t.failed(ctx, tally, attempt, err)
 		sleep(ctx, pauseLong)
 		return
 	}
@@ -84,12 +87,12 @@ func (t *traffic) connect(ctx context.Context, r *row, dial dialer, more func(as
 	// An answer is not worth waiting for when the demo is over.
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
-	good := opened // when all was well with this connection
+	opened := attempt.begin
 	for asked := 0; more(asked); asked++ {
-		begin := time.Now()
+		attempt.begin = time.Now()
 		backend, err := conn.ask(sizes[asked%len(sizes)])
 		if err != nil {
-			t.failed(ctx, tally, good, begin, err)
+			t.failed(ctx, tally, attempt, err)
 			return
 		}
 		tally.answered()
@@ -98,22 +101,37 @@ func (t *traffic) connect(ctx context.Context, r *row, dial dialer, more func(as
 				tally.placed(backend, t.stages[stage].share())
 			}
 		}
-		good = time.Now()
+		attempt.good, attempt.backend = time.Now(), backend
 	}
 }
 
-// soon is how long a request takes in which nothing goes wrong, and more.
-const soon = 500 * time.Millisecond
+// attempt is a request: when it began, when all was well with its connection
+// before that, and which backend had it then, -1 if none.
+type attempt struct {
+	begin, good time.Time
+	backend     int
+}
 
-// failed notes a failure of a connection that was well at one time, of a request
-// that began at another. It is the fault of a change that was under way between
-// the two or soon after: one that came later, while the client waited for an
-// answer in vain, is no excuse.
-func (t *traffic) failed(ctx context.Context, tally *tally, good, begin time.Time, err error) {
+// soon is how long a request takes in which nothing goes wrong, and more.
+const soon = time.Second
+
+// failed notes that a request failed. It is the fault of a change if its backend is
+// no member any more, or if a change was under way since all was well. One that came
+// later, while the client waited for an answer in vain, is no excuse.
+func (t *traffic) failed(ctx context.Context, tally *tally, a attempt, err error) {
 	if ctx.Err() != nil {
 		return
 	}
-	tally.failed(err, t.timeline.changed(good, begin.Add(soon)))
+	until := time.Now()
+	if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded) {
+		until = a.begin.Add(soon)
+	}
+	tally.failed(err, t.timeline.changed(a.good, until) || t.left(a.backend))
+}
+
+// left reports whether a backend has been there and takes no connections now.
+func (t *traffic) left(backend int) bool {
+	return backend >= 0 && t.stages[t.timeline.latest()].share()[backend] == 0
 }
 
 // sleep reports whether the time has passed before the context ended.

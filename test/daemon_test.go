@@ -1,0 +1,206 @@
+package test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"testing"
+
+	"weir.io/weir/internal/config"
+	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/netlab"
+)
+
+// daemon is a weir process on a host: "weir run" or "weir agent".
+type daemon struct {
+	t      *testing.T
+	host   *netlab.Host
+	verb   string
+	bpffs  string
+	config string // its file
+	log    string
+	socket string
+	cmd    *netlab.Command
+	ended  chan struct{}
+}
+
+// startDaemon starts a weir process with that configuration and waits until it
+// does what the configuration says.
+func startDaemon(t *testing.T, h *netlab.Host, verb, text string) *daemon {
+	t.Helper()
+	// The file has its directory to itself: weir watches the directory.
+	if err := os.MkdirAll(filepath.Join(h.Dir(), verb), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	d := &daemon{t: t, host: h, verb: verb, bpffs: h.BPFFS(), log: filepath.Join(h.Dir(), verb+".log"),
+		socket: filepath.Join(h.Dir(), verb+".sock")}
+	d.edit(text)
+	d.start()
+	d.ready()
+	return d
+}
+
+// edit writes the daemon's file.
+func (d *daemon) edit(config string) {
+	d.config = write(d.t, d.host, filepath.Join(d.verb, "weir.yaml"), config)
+}
+
+// start starts the process.
+func (d *daemon) start() {
+	d.t.Helper()
+	log, err := os.OpenFile(d.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	defer log.Close()
+	d.cmd = d.host.Command(context.Background(), weir, d.verb, "-c", d.config, "--bpffs", d.bpffs, "--socket", d.socket)
+	d.cmd.Stdout, d.cmd.Stderr = log, log
+	if err := d.cmd.Start(); err != nil {
+		d.t.Fatalf("start weir %s on %s: %v", d.verb, d.host.Name, err)
+	}
+	cmd, ended := d.cmd, make(chan struct{})
+	d.ended = ended
+	go func() {
+		_ = cmd.Wait() // how it ended is in its log
+		close(ended)
+	}()
+}
+
+// end ends the process by a signal.
+func (d *daemon) end(signal os.Signal) {
+	d.t.Helper()
+	if err := d.cmd.Process.Signal(signal); err != nil {
+		d.t.Fatalf("signal weir %s: %v", d.verb, err)
+	}
+	<-d.ended
+}
+
+// hangUp asks the process to read its file again.
+func (d *daemon) hangUp() {
+	d.t.Helper()
+	if err := d.cmd.Process.Signal(syscall.SIGHUP); err != nil {
+		d.t.Fatalf("signal weir %s: %v", d.verb, err)
+	}
+}
+
+// waitFor waits for a condition as long as the process runs.
+func (d *daemon) waitFor(what string, condition func() bool) {
+	d.t.Helper()
+	waitFor(d.t, fmt.Sprintf("weir %s on %s to %s", d.verb, d.host.Name, what), func() bool {
+		select {
+		case <-d.ended:
+			d.t.Fatalf("weir %s on %s ended:\n%s", d.verb, d.host.Name, d.logged())
+		default:
+		}
+		return condition()
+	})
+}
+
+// logged returns all that the process has logged.
+func (d *daemon) logged() string {
+	text, err := os.ReadFile(d.log)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	return string(text)
+}
+
+// ready waits until the daemon does what its file says.
+func (d *daemon) ready() {
+	d.t.Helper()
+	defer func() {
+		if d.t.Failed() {
+			d.t.Logf("weir %s on %s logged:\n%s", d.verb, d.host.Name, d.logged())
+		}
+	}()
+	c := d.read()
+	if d.verb == "agent" {
+		d.waitFor("hold the VIPs", func() bool { return d.holds(c) })
+		return
+	}
+	d.waitFor("forward to every active backend", func() bool { return d.forwards(c) })
+}
+
+// forwards reports whether the director has the services and their active backends
+// own slots.
+func (d *daemon) forwards(c model.Config) bool {
+	services, err := d.services()
+	if err != nil || len(services) != len(c.Services) {
+		return false
+	}
+	for _, want := range c.Services {
+		i := slices.IndexFunc(services, func(s model.ServiceStatus) bool { return s.Name == want.Name })
+		if i < 0 || !sharesSlots(services[i], want) {
+			return false
+		}
+	}
+	return true
+}
+
+// sharesSlots reports whether those backends own slots that should, and only they.
+func sharesSlots(status model.ServiceStatus, want model.Service) bool {
+	if len(status.Backends) != len(want.Backends) {
+		return false
+	}
+	for _, b := range want.Backends {
+		i := slices.IndexFunc(status.Backends, func(s model.BackendStatus) bool { return s.Name == b.Name })
+		if i < 0 || (status.Backends[i].Slots > 0) != (b.State == model.Active && b.Weight > 0) {
+			return false
+		}
+		// Without a next hop a backend is down, and its slots are another's.
+		if b.State == model.Active && status.Backends[i].State != model.Active {
+			return false
+		}
+	}
+	return true
+}
+
+// holds reports whether the host has the VIPs that come to it unchanged.
+func (d *daemon) holds(c model.Config) bool {
+	held := map[netip.Addr]bool{}
+	err := d.host.Do(func() error {
+		addresses, err := net.InterfaceAddrs()
+		for _, a := range addresses {
+			if ip, ok := netip.AddrFromSlice(a.(*net.IPNet).IP); ok {
+				held[ip.Unmap()] = true
+			}
+		}
+		return err
+	})
+	if err != nil {
+		d.t.Fatalf("addresses of %s: %v", d.host.Name, err)
+	}
+	for _, s := range c.Services {
+		for _, b := range s.Backends {
+			if held[b.Address] && b.ModeIn(s) != model.NAT && !held[s.VIP] {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// read returns the daemon's file, decoded.
+func (d *daemon) read() model.Config {
+	d.t.Helper()
+	c, err := config.Load(d.config)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	return c
+}
+
+// services asks the director for its services, as a user does.
+func (d *daemon) services() (services []model.ServiceStatus, err error) {
+	out, err := tryOn(d.t, d.host, weir, "services", "-o", "json", "--socket", d.socket)
+	if err != nil {
+		return nil, err
+	}
+	return services, json.Unmarshal([]byte(out), &services)
+}

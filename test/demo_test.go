@@ -1,0 +1,109 @@
+package test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// "weir demo" shows every mode and family with nothing failed, and leaves nothing.
+func TestDemo(t *testing.T) {
+	cmd := exec.Command(weir, "demo", "--duration", "10s", "--json")
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		t.Errorf("weir demo: %v\n%s", err, &stderr)
+	}
+	var report struct {
+		Requests, Failed int
+		Rows             []struct {
+			Mode, Family     string
+			Requests, Failed int
+			Crossed          uint64 `json:"replies-through-director"`
+		}
+	}
+	if err := json.Unmarshal(stdout.Bytes(), &report); err != nil {
+		t.Fatalf("read the result: %v\n%s", err, &stdout)
+	}
+	if report.Requests == 0 || report.Failed > 0 || len(report.Rows) != len(ways) {
+		t.Errorf("of %d requests %d failed, in %d rows; want some, 0 and %d", report.Requests, report.Failed, len(report.Rows), len(ways))
+	}
+	seen := map[string]bool{}
+	for _, row := range report.Rows {
+		seen[row.Mode+" "+row.Family] = true
+		crosses := strings.HasPrefix(row.Mode, "nat")
+		if row.Requests == 0 || (row.Crossed > 0) != crosses {
+			t.Errorf("%s, %s: %d requests, %d replies through a director, want some: %v",
+				row.Mode, row.Family, row.Requests, row.Crossed, crosses)
+		}
+	}
+	if len(seen) != len(ways) {
+		t.Errorf("the rows are about %v", seen)
+	}
+	wantNothingLeft(t, cmd.Process.Pid)
+}
+
+// An interrupt ends the demo early, with a report of what it saw; another one that
+// holds the lab ends it.
+func TestDemoIsInterrupted(t *testing.T) {
+	cmd := exec.Command(weir, "demo", "--duration", "60s", "--hold")
+	var stdout bytes.Buffer
+	cmd.Stdout = &stdout
+	stderr, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var progress strings.Builder
+	buffer := make([]byte, 4096)
+	interrupted := false
+	for {
+		n, err := stderr.Read(buffer)
+		progress.Write(buffer[:n])
+		if !interrupted && strings.Contains(progress.String(), "2 of 60 s") {
+			interrupted = true
+			if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err != nil {
+			break
+		}
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("the demo ended with %v:\n%s", err, &progress)
+	}
+	if !strings.Contains(stdout.String(), "l2dsr") {
+		t.Errorf("there is no table:\n%s", &stdout)
+	}
+	wantNothingLeft(t, cmd.Process.Pid)
+}
+
+// wantNothingLeft wants no namespaces, files, mounts and processes of a lab of that
+// process.
+func wantNothingLeft(t *testing.T, pid int) {
+	t.Helper()
+	name := fmt.Sprintf("weir-%d", pid)
+	for _, pattern := range []string{"/run/netns/" + name + "*", "/run/weir-lab/" + name + "*"} {
+		if left, _ := filepath.Glob(pattern); len(left) > 0 {
+			t.Errorf("still there: %v", left)
+		}
+	}
+	if mounts, err := os.ReadFile("/proc/mounts"); err != nil || strings.Contains(string(mounts), name+"/") {
+		t.Errorf("something of %s is still mounted (%v)", name, err)
+	}
+	lines, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, line := range lines {
+		if text, err := os.ReadFile(line); err == nil && strings.Contains(string(text), name+"/") {
+			t.Errorf("still runs: %s", strings.ReplaceAll(string(text), "\x00", " "))
+		}
+	}
+}

@@ -1,0 +1,55 @@
+package test
+
+import (
+	"encoding/json"
+	"testing"
+)
+
+// iperf3 measures through every mode and family: TCP up and down, and UDP without
+// a lost datagram.
+//
+//	iperf3 --- router --- switch --- director
+//	                             --- iperf3
+func TestIperf(t *testing.T) {
+	l := newLab(t, size{backends: 1})
+	var services []string
+	for _, w := range ways {
+		services = append(services, w.service("tcp", "5201", everyBackend(1)), w.service("udp", "5201", everyBackend(1)))
+	}
+	l.start(services...)
+	eachWay(t, func(t *testing.T, w way) {
+		at := w.at(1, 5201)
+		for name, args := range map[string][]string{
+			"tcp up":   {},
+			"tcp down": {"--reverse"},
+			// So few that no buffer fills while a process waits for its turn.
+			"udp": {"--udp", "--length", "1200", "--bitrate", "4M"},
+		} {
+			t.Run(name, func(t *testing.T) {
+				startServer(t, l.backends[0], at, "iperf3", "--server", "--one-off", "--bind", at.Addr().String())
+				out := on(t, l.client, "iperf3", append([]string{"--client", w.vip().String(), "--time", "1", "--json"}, args...)...)
+				var result struct {
+					Error string
+					End   struct {
+						Received struct{ Bytes int } `json:"sum_received"`
+						Sum      struct {
+							Packets int
+							Lost    int `json:"lost_packets"`
+						}
+					}
+				}
+				if err := json.Unmarshal([]byte(out), &result); err != nil {
+					t.Fatalf("read the result: %v", err)
+				}
+				switch {
+				case result.Error != "":
+					t.Errorf("iperf3 says %s", result.Error)
+				case name == "udp" && (result.End.Sum.Packets == 0 || result.End.Sum.Lost > 0):
+					t.Errorf("%d of %d datagrams were lost", result.End.Sum.Lost, result.End.Sum.Packets)
+				case name != "udp" && result.End.Received.Bytes == 0:
+					t.Errorf("nothing was received")
+				}
+			})
+		}
+	})
+}

@@ -1,0 +1,147 @@
+package test
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"weir.io/weir/internal/netlab"
+)
+
+// Host numbers in the servers' network.
+const (
+	routerHost   = 1
+	directorHost = 11
+	snatHost     = 16
+	backendHost  = 21
+	natHost      = 31
+)
+
+// lab is what most tests run in:
+//
+//	client --- router --- switch --- director
+//	                             --- backend1 ... backendN
+//
+// The router sends the VIPs' packets to the director; replies of direct modes go
+// from the backends to the router.
+type lab struct {
+	*netlab.Lab
+	t        *testing.T
+	client   *netlab.Host
+	router   *netlab.Host
+	lan      *netlab.Host
+	director *netlab.Host
+	backends []*netlab.Host
+}
+
+// size is what differs between labs.
+type size struct {
+	backends  int
+	clientMTU int // of the client's link; 0: 1500
+	lanMTU    int // of the servers' network; 0: 1500
+	edgeMTU   int // of a link between the client's router and the servers'; 0: there is but one router
+}
+
+// lanAddress is an address in the servers' network.
+func lanAddress(host int, six bool) netip.Addr {
+	if six {
+		return netip.MustParseAddr(fmt.Sprintf("fd00:1::%d", host))
+	}
+	return netip.AddrFrom4([4]byte{10, 1, 0, byte(host)})
+}
+
+func lanPrefixes(hosts ...int) []string {
+	var list []string
+	for _, host := range hosts {
+		list = append(list, lanAddress(host, false).String()+"/24", lanAddress(host, true).String()+"/64")
+	}
+	return list
+}
+
+func newLab(t *testing.T, s size) *lab {
+	t.Helper()
+	l := &lab{Lab: netlab.ForTest(t), t: t}
+	l.client, l.router, l.lan, l.director = l.Host("client"), l.Router("router"), l.Switch("switch"), l.Router("director")
+	near := l.router
+	if s.edgeMTU > 0 {
+		near = l.Router("edge")
+		l.Link(near, l.router, netlab.LinkOptions{MTU: s.edgeMTU,
+			A: []string{"10.0.9.2/24", "fd00:9::2/64"}, B: []string{"10.0.9.1/24", "fd00:9::1/64"}})
+		near.Route("default", "10.0.9.1")
+		near.Route("default", "fd00:9::1")
+		l.router.Route("10.0.0.0/24", "10.0.9.2")
+		l.router.Route("fd00::/64", "fd00:9::2")
+	}
+	l.Link(l.client, near, netlab.LinkOptions{MTU: s.clientMTU,
+		A: []string{"10.0.0.2/24", "fd00::2/64"}, B: []string{"10.0.0.1/24", "fd00::1/64"}})
+	l.Link(l.router, l.lan, netlab.LinkOptions{MTU: s.lanMTU, A: lanPrefixes(routerHost)})
+	l.Link(l.director, l.lan, netlab.LinkOptions{MTU: s.lanMTU, XDP: true, A: lanPrefixes(directorHost, snatHost)})
+	for i := range s.backends {
+		b := l.Host(fmt.Sprintf("backend%d", i+1))
+		l.Link(b, l.lan, netlab.LinkOptions{MTU: s.lanMTU, XDP: true, A: lanPrefixes(backendHost+i, natHost+i)})
+		l.backends = append(l.backends, b)
+	}
+	l.route()
+	return l
+}
+
+// route makes the client and the VIPs reachable. Replies from the backends' nat
+// addresses, and only those, go through the director.
+func (l *lab) route() {
+	for _, six := range []bool{false, true} {
+		router, director := lanAddress(routerHost, six).String(), lanAddress(directorHost, six).String()
+		l.client.Route("default", map[bool]string{false: "10.0.0.1", true: "fd00::1"}[six])
+		l.router.Route(map[bool]string{false: "192.0.2.0/24", true: "2001:db8::/64"}[six], director)
+		l.director.Route("default", router)
+		for i, b := range l.backends {
+			b.Route("default", router)
+			own := lanAddress(natHost+i, six)
+			b.RouteFrom(netip.PrefixFrom(own, own.BitLen()).String(), "default", director)
+		}
+	}
+}
+
+// configText returns a configuration: of a director when it names interfaces of
+// one, of an agent when of one, with those services.
+func configText(director, agent string, services ...string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "director:\n  interfaces: [%s]\n  snat:\n    addresses: [%s, \"%s\"]\n    ports: 20000-29999\n",
+		director, lanAddress(snatHost, false), lanAddress(snatHost, true))
+	// Which of the interface's addresses the agents know.
+	fmt.Fprintf(&b, "  tunnel-source: [%s, \"%s\"]\n", lanAddress(directorHost, false), lanAddress(directorHost, true))
+	if agent != "" {
+		fmt.Fprintf(&b, "agent:\n  interfaces: [%s]\n", agent)
+	}
+	fmt.Fprintf(&b, "directors: [%s, \"%s\"]\n", lanAddress(directorHost, false), lanAddress(directorHost, true))
+	if len(services) == 0 {
+		return b.String() + "services: []\n"
+	}
+	return b.String() + "services:\n" + strings.Join(services, "")
+}
+
+// start runs the director and an agent on every backend with those services, and
+// waits until they forward.
+func (l *lab) start(services ...string) *daemon {
+	l.t.Helper()
+	for _, b := range l.backends {
+		startDaemon(l.t, b, "agent", configText("", "eth0", services...))
+	}
+	return startDaemon(l.t, l.director, "run", configText("eth0", "", services...))
+}
+
+// write puts a file in a directory of the host's and returns its path.
+func write(t *testing.T, h *netlab.Host, name, text string) string {
+	t.Helper()
+	path := filepath.Join(h.Dir(), name)
+	// Renamed into place, as editors do: nobody reads half a file.
+	if err := os.WriteFile(path+".new", []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}

@@ -1,0 +1,33 @@
+// Package test holds the end-to-end tests: real clients and servers, and real weir
+// processes, in network namespaces. One file per claim, its topology at its top.
+package test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+// weir is the path of the binary that the tests run, built once for all of them.
+var weir string
+
+func TestMain(m *testing.M) {
+	os.Exit(run(m))
+}
+
+func run(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "weir-test")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "make directory for the binary:", err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	weir = filepath.Join(dir, "weir")
+	if out, err := exec.Command("go", "build", "-o", weir, "../cmd/weir").CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "build weir: %v\n%s", err, out)
+		return 1
+	}
+	return m.Run()
+}

@@ -1,0 +1,97 @@
+package test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"weir.io/weir/internal/netlab"
+)
+
+// startNginx serves the host's files at port 80 of every address and takes uploads
+// under /upload/. The file name has the host's name.
+func startNginx(t *testing.T, h *netlab.Host) (root string) {
+	t.Helper()
+	root = filepath.Join(h.Dir(), "www")
+	for _, dir := range []string{root, filepath.Join(root, "upload"), filepath.Join(h.Dir(), "tmp")} {
+		if err := os.MkdirAll(dir, 0o777); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(root, "name"), []byte(h.Name), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	conf := write(t, h, "nginx.conf", strings.ReplaceAll(`
+daemon off; master_process off; user root; pid DIR/nginx.pid; error_log DIR/nginx.log;
+events { worker_connections 4096; }
+http {
+	access_log off; client_max_body_size 0; client_body_temp_path DIR/tmp; proxy_temp_path DIR/tmp;
+	fastcgi_temp_path DIR/tmp; uwsgi_temp_path DIR/tmp; scgi_temp_path DIR/tmp;
+	server { listen 80; listen [::]:80; root DIR/www; location /upload/ { dav_methods PUT; } }
+}
+`, "DIR", h.Dir()))
+	startServer(t, h, netip.MustParseAddrPort("0.0.0.0:80"), "nginx", "-e", filepath.Join(h.Dir(), "nginx.log"), "-c", conf)
+	return root
+}
+
+// startServer starts a server on the host and waits until it listens.
+func startServer(t *testing.T, h *netlab.Host, at netip.AddrPort, name string, args ...string) {
+	t.Helper()
+	cmd := h.Command(context.Background(), name, args...)
+	var output bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &output, &output
+	if err := cmd.Start(); err != nil {
+		t.Fatalf("start %s on %s: %v", name, h.Name, err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		_ = cmd.Wait() // the lab kills it
+		close(ended)
+	}()
+	waitFor(t, fmt.Sprintf("%s on %s to listen at %s", name, h.Name, at), func() bool {
+		select {
+		case <-ended:
+			t.Fatalf("%s on %s ended: %s", name, h.Name, &output)
+		default:
+		}
+		// Looked for rather than tried: some servers are there for one client.
+		return strings.Contains(on(t, h, "ss", "-Hltn"), " "+at.String()+" ")
+	})
+}
+
+// waitFor polls a condition, because most things become true in milliseconds and
+// none in a known time.
+func waitFor(t *testing.T, what string, condition func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !condition(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("waited in vain for %s", what)
+		}
+	}
+}
+
+// on runs a command on a host and returns what it prints; the test ends if it
+// fails.
+func on(t *testing.T, h *netlab.Host, name string, args ...string) string {
+	t.Helper()
+	out, err := tryOn(t, h, name, args...)
+	if err != nil {
+		t.Fatalf("%s: %s %s: %v\n%s", h.Name, name, strings.Join(args, " "), err, out)
+	}
+	return out
+}
+
+// tryOn is on for commands that may fail.
+func tryOn(t *testing.T, h *netlab.Host, name string, args ...string) (string, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	defer cancel()
+	out, err := h.Command(ctx, name, args...).CombinedOutput()
+	return string(out), err
+}

@@ -1,0 +1,123 @@
+package test
+
+import (
+	"fmt"
+	"net"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+
+	"weir.io/weir/internal/netlab"
+)
+
+// A tenant's VLAN is a segment: l2dsr keeps, changes, adds and removes tags, and a
+// VIP in one VLAN is not one in another.
+//
+//	client --- switch --- director
+//	                  --- backend
+func TestSegments(t *testing.T) {
+	for name, c := range map[string]struct {
+		client  uint16 // VLAN of the client, 0: untagged
+		backend uint16 // of the backend
+		segment string
+		vlan    string // of the backend in the file
+		served  bool
+	}{
+		"kept":           {100, 100, "vlan:100", "", true},
+		"changed":        {100, 200, "vlan:100", ", vlan: 200", true},
+		"added":          {0, 200, "none", ", vlan: 200", true},
+		"another VLAN":   {101, 101, "vlan:100", "", false},
+		"no VLAN at all": {0, 0, "vlan:100", "", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			lab := netlab.ForTest(t)
+			client, lan, director, backend := lab.Host("client"), lab.Switch("switch"), lab.Host("director"), lab.Host("backend")
+			tagged := netlab.LinkOptions{XDP: true, Tagged: true}
+			up := func(h *netlab.Host, number int) *netlab.Port {
+				opts := tagged
+				opts.A = lanPrefixes(number)
+				return lab.Link(h, lan, opts).A
+			}
+			clientPort, directorPort, backendPort := up(client, 2), up(director, directorHost), up(backend, backendHost)
+			// The client takes whatever tag comes: its own replies come from both.
+			joinVLAN(t, clientPort, c.client, false)
+			joinVLAN(t, backendPort, c.backend, true)
+			for _, six := range []bool{false, true} {
+				vip := way{mode: "l2dsr", inner6: six, outer6: six}.vip()
+				backend.Address("lo", fmt.Sprintf("%s/%d", vip, vip.BitLen()))
+				client.Route(fmt.Sprintf("%s/%d", vip, vip.BitLen()), lanAddress(directorHost, six).String())
+				client.Neighbour("eth0", lanAddress(directorHost, six).String(), directorPort.MAC)
+				backend.Neighbour("eth0", lanAddress(2, six).String(), clientPort.MAC)
+			}
+			startNginx(t, backend)
+			startDaemon(t, director, "run", "director: {interfaces: [eth0]}\nservices:\n"+
+				segmentService(c.segment, false, backendPort.MAC, c.vlan)+segmentService(c.segment, true, backendPort.MAC, c.vlan))
+			for _, six := range []bool{false, true} {
+				w := way{mode: "l2dsr", inner6: six, outer6: six}
+				out, err := tryOn(t, client, "curl", "--silent", "--globoff", "--max-time", map[bool]string{true: "10", false: "1"}[c.served], w.url("name"))
+				if served := err == nil && out == "backend"; served != c.served {
+					t.Errorf("%s: curl prints %q (%v), want an answer: %v", w, out, err, c.served)
+				}
+			}
+		})
+	}
+}
+
+// segmentService is a service with the backend's MAC, because the director has no
+// address in the VLAN to ask for it.
+func segmentService(segment string, six bool, mac net.HardwareAddr, vlan string) string {
+	w := way{mode: "l2dsr", inner6: six, outer6: six}
+	return fmt.Sprintf(`- name: %s
+  segment: %s
+  vip: "%s"
+  protocol: tcp
+  port: 80
+  mode: l2dsr
+  backends:
+  - {name: backend, address: "%s", mac: "%s"%s}
+`, w, segment, w.vip(), w.address(1), mac, vlan)
+}
+
+// joinVLAN puts a port into a VLAN, by programs because this kernel need not have
+// VLAN devices: what leaves gets the tag, what comes in loses it. A strict port
+// takes nothing else.
+func joinVLAN(t *testing.T, port *netlab.Port, id uint16, strict bool) {
+	t.Helper()
+	const (
+		presentField, tagField = 20, 24 // of struct __sk_buff (include/uapi/linux/bpf.h)
+		pass, drop             = 0, 2   // enum tcx_action_base
+		tpid                   = 0x0081 // 0x8100 in network order
+	)
+	egress := asm.Instructions{asm.Mov.Imm(asm.R0, pass), asm.Return()}
+	if id != 0 {
+		egress = asm.Instructions{asm.Mov.Imm(asm.R2, tpid), asm.Mov.Imm(asm.R3, int32(id)),
+			asm.FnSkbVlanPush.Call(), asm.Mov.Imm(asm.R0, pass), asm.Return()}
+	}
+	ingress := asm.Instructions{asm.LoadMem(asm.R2, asm.R1, tagField, asm.Word), asm.And.Imm(asm.R2, 0xfff)}
+	if strict {
+		ingress = append(ingress, asm.JEq.Imm(asm.R2, int32(id), "member"), asm.Mov.Imm(asm.R0, drop), asm.Return())
+	}
+	ingress = append(ingress, asm.LoadMem(asm.R2, asm.R1, presentField, asm.Word).WithSymbol("member"), asm.JEq.Imm(asm.R2, 0, "pass"),
+		asm.FnSkbVlanPop.Call(),
+		asm.Mov.Imm(asm.R0, pass).WithSymbol("pass"), asm.Return())
+	for attach, instructions := range map[ebpf.AttachType]asm.Instructions{
+		ebpf.AttachTCXEgress: egress, ebpf.AttachTCXIngress: ingress} {
+		program, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SchedCLS, License: "Dual BSD/GPL", Instructions: instructions})
+		if err != nil {
+			t.Fatalf("load VLAN program: %v", err)
+		}
+		defer program.Close()
+		err = port.Host.Do(func() error {
+			l, err := link.AttachTCX(link.TCXOptions{Interface: port.Index, Program: program, Attach: attach})
+			if err == nil {
+				t.Cleanup(func() { l.Close() })
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatalf("attach VLAN program: %v", err)
+		}
+	}
+}
