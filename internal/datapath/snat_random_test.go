@@ -97,7 +97,7 @@ func (w *twinFull) known(port uint16, flags uint8, now uint32) *twinFullFlow {
 // client sends a packet of a client and compares what comes of it.
 func (w *twinFull) client(t *testing.T, d *testDirector, port uint16, flags uint8) {
 	t.Helper()
-	now := clock(t)
+	now := snatNow(t)
 	if f := w.flows[port]; f != nil && f.unclear(now) {
 		return
 	}
@@ -143,7 +143,7 @@ func (w *twinFull) unique(t *testing.T, port uint16, source end, now uint32) {
 // backend sends a packet to the source that a flow has or had.
 func (w *twinFull) backend(t *testing.T, d *testDirector, port uint16, flags uint8) {
 	t.Helper()
-	now, f := clock(t), w.flows[port]
+	now, f := snatNow(t), w.flows[port]
 	if f == nil || f.unclear(now) {
 		return
 	}

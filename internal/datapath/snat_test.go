@@ -27,14 +27,6 @@ var snatTimeouts = map[directorSnatState]uint64{
 // lifetime is the timeout in units of struct snat_flow.
 func lifetime(state directorSnatState) uint32 { return uint32(snatTimeouts[state]*1e9>>30) + 1 }
 
-// clock is the program's: CLOCK_MONOTONIC in units of 2^30 ns.
-func clock(t testing.TB) uint32 {
-	t.Helper()
-	var now unix.Timespec
-	must(t, unix.ClockGettime(unix.CLOCK_MONOTONIC, &now))
-	return uint32(now.Nano() >> 30)
-}
-
 // snatWorld is one full NAT service of each protocol, with two backends each.
 func snatWorld(is4 bool) (w *testWorld, tcp, udp scenario) {
 	w = &testWorld{}
@@ -83,7 +75,7 @@ func (s scenario) state(t testing.TB, d *testDirector, port uint16) directorSnat
 func (s scenario) age(t testing.TB, d *testDirector, port uint16, units uint32) {
 	t.Helper()
 	at, e := s.flowOf(t, d, port)
-	e.Seen = clock(t) - units
+	e.Seen = snatNow(t) - units
 	d.setFlow(t, at, e.directorSnatFlow)
 }
 
@@ -287,7 +279,7 @@ func testSNATEviction(t *testing.T) {
 				if port == older && test.age > 0 && test.age < 4000 {
 					age += 5
 				}
-				e.State, e.Seen = uint8(test.state), clock(t)-age
+				e.State, e.Seen = uint8(test.state), snatNow(t)-age
 				d.setFlow(t, at, e.directorSnatFlow)
 			}
 			_, gone := s.flowOf(t, d, older)
