@@ -100,7 +100,7 @@ func (l *load) talk(lab *lab, at string, answers int) {
 				break
 			}
 			l.asked.Add(1)
-			time.Sleep(time.Millisecond)
+			time.Sleep(time.Millisecond) // a pace at which no queue fills
 		}
 		conn.Close()
 	}

@@ -69,7 +69,7 @@ func startServer(t *testing.T, h *netlab.Host, at netip.AddrPort, name string, a
 // none in a known time.
 func waitFor(t *testing.T, what string, condition func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !condition(); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(20 * time.Second); !condition(); time.Sleep(5 * time.Millisecond) { // between two looks
 		if time.Now().After(deadline) {
 			t.Fatalf("waited in vain for %s", what)
 		}

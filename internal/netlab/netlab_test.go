@@ -297,7 +297,7 @@ func TestCloseRemovesEverything(t *testing.T) {
 
 func waitFor(t *testing.T, what string, condition func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !condition(); time.Sleep(2 * time.Millisecond) {
+	for deadline := time.Now().Add(10 * time.Second); !condition(); time.Sleep(2 * time.Millisecond) { // between two looks
 		if time.Now().After(deadline) {
 			t.Fatalf("waited in vain for %s", what)
 		}
