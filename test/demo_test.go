@@ -32,7 +32,8 @@ func TestDemo(t *testing.T) {
 		t.Fatalf("read the result: %v\n%s", err, &stdout)
 	}
 	if report.Requests == 0 || report.Failed > 0 || len(report.Rows) != len(ways) {
-		t.Errorf("of %d requests %d failed, in %d rows; want some, 0 and %d", report.Requests, report.Failed, len(report.Rows), len(ways))
+		t.Errorf("of %d requests %d failed, in %d rows; want some, 0 and %d:\n%s",
+			report.Requests, report.Failed, len(report.Rows), len(ways), &stdout)
 	}
 	seen := map[string]bool{}
 	for _, row := range report.Rows {

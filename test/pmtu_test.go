@@ -28,9 +28,6 @@ func TestClientLearnsWhatFits(t *testing.T) {
 	}
 	l.start(services...)
 	eachWay(t, func(t *testing.T, w way) {
-		if w.mode == "nat" || w.mode == "l2dsr" {
-			t.Log("nothing is added to packets")
-		}
 		echo(t, l.backends[0], w.at(1, 7))
 		conn := dialWhole(t, l.client, w)
 		headers := 28
