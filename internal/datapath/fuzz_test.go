@@ -56,7 +56,7 @@ func TestMutatedFrames(t *testing.T) {
 	w, seeds := fuzzWorld()
 	d := loadTestDirector(t, w)
 	r := rand.New(rand.NewPCG(3, 4))
-	for range 8000 {
+	for range rounds(8000) {
 		frame := slices.Clone(seeds[r.IntN(len(seeds))])
 		for range 1 + r.IntN(3) {
 			at := 12 + r.IntN(min(len(frame), 110)-12)

@@ -20,7 +20,7 @@ func TestTwin(t *testing.T) {
 	}
 	d := loadTestDirector(t, w)
 	var rows []row
-	for i := range 3000 {
+	for i := range rounds(3000) {
 		rows = append(rows, w.randomRow(r, fmt.Sprint(i)))
 	}
 	d.check(t, rows)
@@ -127,4 +127,13 @@ func TestTwinSpreads(t *testing.T) {
 			t.Errorf("slot %d has %d of %d flows, want about %d", slot, n, flows, want)
 		}
 	}
+}
+
+// rounds is how often a random test goes round: less under -short, for emulated
+// machines, which are some 35 times slower.
+func rounds(full int) int {
+	if testing.Short() {
+		return full / 8
+	}
+	return full
 }

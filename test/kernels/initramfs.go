@@ -35,7 +35,7 @@ func compile(dir string, packages []string, run string) ([]binary, error) {
 			name: filepath.Base(p),
 			dir:  p,
 			path: filepath.Join(dir, filepath.Base(p)+".test"),
-			args: []string{"-test.v", "-test.timeout=10m", "-test.run=" + run},
+			args: []string{"-test.v", "-test.short", "-test.timeout=10m", "-test.run=" + run},
 		}
 		if err := goTool("test", "-c", "-trimpath", "-ldflags=-s -w", "-o", b.path, p); err != nil {
 			return nil, err
