@@ -54,8 +54,7 @@ static __always_inline enum reason deliver(struct packet *packet)
 }
 
 static __always_inline enum reason forward_by_mode(struct xdp_md *ctx, struct packet *packet,
-						   const struct backend *backend,
-						   __u32 index)
+						   const struct backend *backend, __u32 index)
 {
 	if (backend->flags & BACKEND_LOCAL)
 		return backend->mode == MODE_NAT ? forward_nat(ctx, packet, backend, index) :

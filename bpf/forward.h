@@ -6,7 +6,6 @@
 #include "maps.h"
 #include "packet.h"
 
-
 /* By halfwords: Ethernet headers are packed, and the compiler would copy single bytes. */
 static __always_inline void copy_mac(void *to, const void *from)
 {
@@ -42,8 +41,7 @@ static __always_inline void write_ethernet(void *data, const struct backend *bac
  * begins, with room for it and for the inner IP header checked, or NULL.
  */
 static __always_inline void *reframe(struct xdp_md *ctx, const struct packet *packet,
-				     const struct backend *backend, __be16 protocol,
-				     __u32 outer)
+				     const struct backend *backend, __be16 protocol, __u32 outer)
 {
 	__u32 ethernet = backend->vlan ? sizeof(struct ethhdr) + VLAN_TAG_LENGTH :
 					 sizeof(struct ethhdr);
@@ -61,8 +59,8 @@ static __always_inline void *reframe(struct xdp_md *ctx, const struct packet *pa
 }
 
 /* Back on the same wire, or over to another interface. */
-static __always_inline enum reason leave(struct xdp_md *ctx, struct packet *packet,
-					 __u32 ifindex, enum reason reason)
+static __always_inline enum reason leave(struct xdp_md *ctx, struct packet *packet, __u32 ifindex,
+					 enum reason reason)
 {
 	if (ifindex == ctx->ingress_ifindex) {
 		packet->action = XDP_TX;

@@ -28,7 +28,7 @@ const enum host_source_flag *export_host_source_flag __attribute__((unused));
 /* Who sent it, or 0: nobody that weir knows. */
 static __always_inline __u32 find_source(const struct tunnel *t)
 {
-	struct host_source key = {.prefix_len = 8 * sizeof(key.address), .address = t->source};
+	struct host_source key = { .prefix_len = 8 * sizeof(key.address), .address = t->source };
 	__u32 *flags = bpf_map_lookup_elem(&sources, &key);
 
 	return flags ? *flags : 0;
@@ -52,7 +52,7 @@ static __always_inline int is_vip(const struct inner *inner)
 static __always_inline enum host_reason admit(const struct tunnel *t, struct inner *inner,
 					      __u32 senders)
 {
-	struct host_peer peer = {.address = t->source};
+	struct host_peer peer = { .address = t->source };
 
 	inner->service = find_service(&inner->destination);
 	if (!inner->service)
@@ -116,7 +116,7 @@ static __always_inline enum host_reason propagate_ecn6(struct ipv6hdr *ip, void 
 static __always_inline enum host_reason ingress(void *data, void *end, __u32 length,
 						struct tunnel *t, struct inner *inner)
 {
-	struct cursor c = {.at = data, .end = end};
+	struct cursor c = { .at = data, .end = end };
 	enum host_reason reason;
 	__u32 senders;
 

@@ -55,7 +55,8 @@ static __always_inline int is_error(__u8 type, __u8 ipv6)
 {
 	if (ipv6)
 		return type >= ICMPV6_UNREACHABLE && type <= ICMPV6_PARAMETER_PROBLEM;
-	return type == ICMP_UNREACHABLE || type == ICMP_TIME_EXCEEDED || type == ICMP_PARAMETER_PROBLEM;
+	return type == ICMP_UNREACHABLE || type == ICMP_TIME_EXCEEDED ||
+	       type == ICMP_PARAMETER_PROBLEM;
 }
 
 static __always_inline void swap_ethernet(struct ethhdr *ethernet)
@@ -188,7 +189,8 @@ static __always_inline enum reason parse_icmp(struct xdp_md *ctx, struct packet 
 		return PASS_NO_SERVICE;
 	if (is_error(icmp->type, packet->flow.ipv6))
 		return parse_quoted(ctx, packet);
-	if (icmp->type == (packet->flow.ipv6 ? ICMPV6_ECHO_REQUEST : ICMP_ECHO_REQUEST) && !icmp->code &&
+	if (icmp->type == (packet->flow.ipv6 ? ICMPV6_ECHO_REQUEST : ICMP_ECHO_REQUEST) &&
+	    !icmp->code &&
 	    is_vip(packet->flow.segment, &packet->flow.destination, packet->flow.ipv6))
 		return answer_echo(ctx, packet);
 	return PASS_NO_SERVICE;
@@ -244,7 +246,8 @@ static __always_inline int write_too_big4(struct too_big4 *error, void *end,
 		.daddr = ADDRESS_WORD(&packet->flow.source, 0),
 	};
 	error->ip.check = ipv4_header_checksum(&error->ip);
-	error->icmp = (struct icmp_header){ .type = ICMP_UNREACHABLE, .code = ICMP_FRAGMENTATION_NEEDED };
+	error->icmp = (struct icmp_header){ .type = ICMP_UNREACHABLE,
+					    .code = ICMP_FRAGMENTATION_NEEDED };
 	error->icmp.mtu4 = bpf_htons(mtu);
 	error->icmp.checksum =
 		~checksum_fold(sum_bytes(&error->icmp, sizeof(error->icmp) + QUOTE4 - 8, 0) +
@@ -313,9 +316,8 @@ static __noinline enum reason answer_too_big(struct xdp_md *ctx, struct packet *
 		return DROP_NO_HEADROOM;
 	/* Over what was stored of a tag that is not there. */
 	error = l3_header(ctx, packet);
-	written = packet->flow.ipv6 ?
-			  write_too_big6(error, frame_end(ctx), packet, mtu) :
-			  write_too_big4(error, frame_end(ctx), packet, mtu);
+	written = packet->flow.ipv6 ? write_too_big6(error, frame_end(ctx), packet, mtu) :
+				      write_too_big4(error, frame_end(ctx), packet, mtu);
 	if (!written)
 		return DROP_NO_HEADROOM;
 	packet->action = XDP_TX;

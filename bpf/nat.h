@@ -138,8 +138,7 @@ static __always_inline int exit_by(struct xdp_md *ctx, __u32 ifindex)
  * the kernel would only know the translated one, and tell the VIP. With TTL 1 the
  * kernel gets it as it is, unless that is a packet to this host's own address.
  */
-__noinline enum reason send_reply(struct xdp_md *ctx, struct packet *packet,
-				  struct translation *t)
+__noinline enum reason send_reply(struct xdp_md *ctx, struct packet *packet, struct translation *t)
 {
 	struct bpf_fib_lookup route = {};
 	int status = BPF_FIB_LKUP_RET_NOT_FWDED, action = XDP_PASS;

@@ -55,20 +55,20 @@ enum packet_flag {
 /* A parsed frame. Offsets are from the start of the frame. */
 struct packet {
 	struct flow flow;
-	__u32 l3;     /* offset of the IP header */
-	__u32 l4;     /* offset of what follows the IP header and its extensions */
-	__u32 length; /* of the IP packet, from its header */
-	__u32 quoted_l4; /* ICMP error: offset of the L4 header inside */
+	__u32 l3;          /* offset of the IP header */
+	__u32 l4;          /* offset of what follows the IP header and its extensions */
+	__u32 length;      /* of the IP packet, from its header */
+	__u32 quoted_l4;   /* ICMP error: offset of the L4 header inside */
 	__be32 first_word; /* IPv6: version, traffic class and flow label */
 	__u32 fragment_id;
-	__u32 hash;   /* of the flow: entropy for outer headers */
-	__u32 snat;   /* full NAT: number of the flow, see struct snat_flow; 0: none */
-	__u8 tags;    /* VLAN tags */
-	__u8 flags;   /* enum packet_flag */
+	__u32 hash; /* of the flow: entropy for outer headers */
+	__u32 snat; /* full NAT: number of the flow, see struct snat_flow; 0: none */
+	__u8 tags;  /* VLAN tags */
+	__u8 flags; /* enum packet_flag */
 	__u8 ttl;
-	__u8 tos;     /* DSCP and ECN */
+	__u8 tos; /* DSCP and ECN */
 	__u8 tcp_flags;
-	int action;   /* what a FORWARD or ANSWER reason does to the frame */
+	int action; /* what a FORWARD or ANSWER reason does to the frame */
 };
 
 /* The parsers' word for "go on"; every other value is a reason to stop. */
@@ -212,7 +212,7 @@ union chain {
 };
 
 enum chain_flag {
-	CHAIN_CUT = 1 << 6,        /* ends outside of the frame */
+	CHAIN_CUT = 1 << 6, /* ends outside of the frame */
 	CHAIN_UNSUPPORTED = 1 << 7,
 };
 

@@ -6,7 +6,7 @@
 #include "packet.h"
 
 static __always_inline struct endpoint4 endpoint4(__u32 segment, const struct address *address,
-						   __u8 protocol, __be16 port)
+						  __u8 protocol, __be16 port)
 {
 	struct endpoint4 key = {
 		.segment = segment,
@@ -19,7 +19,7 @@ static __always_inline struct endpoint4 endpoint4(__u32 segment, const struct ad
 }
 
 static __always_inline struct endpoint6 endpoint6(__u32 segment, const struct address *address,
-						   __u8 protocol, __be16 port)
+						  __u8 protocol, __be16 port)
 {
 	struct endpoint6 key = {
 		.segment = segment,

@@ -52,7 +52,7 @@ union snat_word {
 
 static __always_inline union snat_word snat_read(const struct snat_flow *flow)
 {
-	union snat_word now = {.word = *(const volatile __u64 *)flow};
+	union snat_word now = { .word = *(const volatile __u64 *)flow };
 
 	return now;
 }
@@ -222,7 +222,7 @@ static __always_inline int snat_source(__u32 number, struct flow *to)
 /* What of the flow's 64 bits of hash chooses its buckets: one half each. */
 static __always_inline __u64 snat_hash(const struct snat_header *header, const struct flow *flow)
 {
-	struct ring_header key = {.salt = header->salt, .affinity = AFFINITY_FLOW};
+	struct ring_header key = { .salt = header->salt, .affinity = AFFINITY_FLOW };
 
 	return hash_flow(flow, &key);
 }
@@ -430,7 +430,7 @@ static __always_inline __u32 snat_take(void *table, const struct snat_place *pla
 {
 	struct snat_flow *entry = snat_flow(table, place->number);
 	__u32 now = snat_clock();
-	union snat_word claimed = {.seen = now, .state = SNAT_CLAIMED};
+	union snat_word claimed = { .seen = now, .state = SNAT_CLAIMED };
 	union snat_word fresh = {
 		.seen = now,
 		.state = packet->flow.protocol == IPPROTO_TCP ? SNAT_SYN : SNAT_ONE_WAY,
@@ -620,8 +620,8 @@ __noinline __u32 snat_client(struct packet *packet, __u32 number, struct flow *t
 		union snat_word word = snat_read(entry), next;
 		const struct backend *backend = snat_backend(entry, word);
 
-		if (!backend || backend->flags & BACKEND_LOCAL || !snat_live(word, now) || !snat_sent(entry, backend, packet) ||
-		    (later && entry->hash != packet->hash))
+		if (!backend || backend->flags & BACKEND_LOCAL || !snat_live(word, now) ||
+		    !snat_sent(entry, backend, packet) || (later && entry->hash != packet->hash))
 			return NO_BACKEND;
 		index = entry->backend;
 		packet->snat = number;

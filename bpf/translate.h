@@ -90,7 +90,8 @@ static __always_inline int rewrite_l4(void *l4, void *end, const struct packet *
 			return 0;
 		if (udp->check)
 			udp->check = l4_checksum(IPPROTO_UDP,
-						 checksum_update(udp->check, sum_flow(&packet->flow),
+						 checksum_update(udp->check,
+								 sum_flow(&packet->flow),
 								 sum_flow(to)));
 	}
 	udp->source = to->source_port;
@@ -100,7 +101,7 @@ static __always_inline int rewrite_l4(void *l4, void *end, const struct packet *
 
 /* A packet of packet->flow becomes one of t->to. Returns 0, and has changed nothing, where it is cut short. */
 static __always_inline int translate(void *data, void *end, const struct packet *packet,
-				const struct translation *t)
+				     const struct translation *t)
 {
 	if (!(packet->flags & PACKET_FRAGMENT_LATER) &&
 	    !rewrite_l4(data + (packet->l4 & 0x3fff), end, packet, &t->to))
@@ -129,8 +130,8 @@ static __always_inline __u64 rewrite_quoted_checksum(void *data, void *end,
 	before = *checksum;
 	if (protocol == IPPROTO_UDP && !before)
 		return 0;
-	*checksum = l4_checksum(protocol, checksum_update(before, sum_flow(&packet->flow),
-							  sum_flow(to)));
+	*checksum = l4_checksum(protocol,
+				checksum_update(before, sum_flow(&packet->flow), sum_flow(to)));
 	return (__u64)(__u16)~before + *checksum;
 }
 
@@ -166,7 +167,7 @@ static __always_inline __u64 rewrite_outer(void *data, void *end, const struct p
  * inside changes by as much.
  */
 static __always_inline int translate_error(void *data, void *end, const struct packet *packet,
-				      const struct translation *t)
+					   const struct translation *t)
 {
 	struct icmp_header *icmp = data + (packet->l4 & 0x3fff);
 	void *quoted = data + ((packet->l4 + sizeof(*icmp)) & 0x3fff);

@@ -19,12 +19,12 @@
 
 #define IPV4_MORE_FRAGMENTS 0x2000 /* RFC 791 */
 #define IPV4_OFFSET_MASK 0x1fff
-#define IPV6_OFFSET_MASK 0xfff8    /* RFC 8200 section 4.5 */
-#define INNER_EXTENSIONS_MAX 6     /* as many as a director follows */
+#define IPV6_OFFSET_MASK 0xfff8 /* RFC 8200 section 4.5 */
+#define INNER_EXTENSIONS_MAX 6  /* as many as a director follows */
 
-#define GUE_VERSION_SHIFT 6        /* draft-ietf-intarea-gue-09 section 3.1 */
+#define GUE_VERSION_SHIFT 6 /* draft-ietf-intarea-gue-09 section 3.1 */
 #define GUE_CONTROL (1 << 5)
-#define GUE_HLEN_MASK 0x1f         /* 4-byte words after the first */
+#define GUE_HLEN_MASK 0x1f /* 4-byte words after the first */
 
 #define ECN_MASK 3
 #define ECN_ECT1 1
@@ -59,10 +59,10 @@ struct cursor {
 struct tunnel {
 	struct address source;
 	struct address destination;
-	__u32 link; /* bytes of the link header */
-	__u32 outer; /* bytes between the link header and the inner IP header */
+	__u32 link;    /* bytes of the link header */
+	__u32 outer;   /* bytes between the link header and the inner IP header */
 	__u8 protocol; /* of the next header */
-	__u8 ipv6; /* the outer header is IPv6 */
+	__u8 ipv6;     /* the outer header is IPv6 */
 	__u8 gue;
 	__u8 ecn; /* of the outer header */
 };

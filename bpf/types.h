@@ -140,7 +140,7 @@ enum mode {
 };
 
 enum backend_state {
-	BACKEND_FREE = 0,     /* nobody: the index is not in use */
+	BACKEND_FREE = 0, /* nobody: the index is not in use */
 	BACKEND_ACTIVE = 1,
 	BACKEND_DRAINING = 2, /* keeps its connections, owns no slot */
 	BACKEND_DOWN = 3,     /* unhealthy, or its next hop is unknown */
@@ -159,20 +159,20 @@ enum backend_flag {
  * stored as a whole, so a reader never sees half of a MAC address.
  */
 struct backend {
-	__u8 mac[6];         /* next hop */
-	__be16 vlan;         /* 802.1Q tag to leave with, 0: untagged */
-	__u8 source_mac[6];  /* of the interface it leaves by */
-	__u16 mtu;           /* largest IP packet that fits, before encapsulation */
-	__u32 ifindex;       /* interface it leaves by */
-	__u8 state;          /* enum backend_state */
-	__u8 mode;           /* enum mode */
-	__u8 flags;          /* enum backend_flag */
-	__u8 epoch;          /* of the index: differs from the one before it */
+	__u8 mac[6];        /* next hop */
+	__be16 vlan;        /* 802.1Q tag to leave with, 0: untagged */
+	__u8 source_mac[6]; /* of the interface it leaves by */
+	__u16 mtu;          /* largest IP packet that fits, before encapsulation */
+	__u32 ifindex;      /* interface it leaves by */
+	__u8 state;         /* enum backend_state */
+	__u8 mode;          /* enum mode */
+	__u8 flags;         /* enum backend_flag */
+	__u8 epoch;         /* of the index: differs from the one before it */
 	struct address address;
-	struct address vip;  /* of its service, for NAT replies */
-	__be16 port;         /* NAT: destination port, 0: the packet's own */
-	__be16 vip_port;     /* of its service, 0: the packet's own */
-	__u32 service;       /* index of its service */
+	struct address vip; /* of its service, for NAT replies */
+	__be16 port;        /* NAT: destination port, 0: the packet's own */
+	__be16 vip_port;    /* of its service, 0: the packet's own */
+	__u32 service;      /* index of its service */
 };
 
 /* GUE, variant 0 (draft-ietf-intarea-gue-09), on the port IANA assigned. */
@@ -193,17 +193,17 @@ struct fragment_key {
 };
 
 enum fragment_path {
-	FRAGMENT_TO_KERNEL = 0,  /* first fragment to a VIP, but to no service */
+	FRAGMENT_TO_KERNEL = 0, /* first fragment to a VIP, but to no service */
 	FRAGMENT_TO_BACKEND = 1,
-	FRAGMENT_TO_CLIENT = 2,  /* NAT reply */
+	FRAGMENT_TO_CLIENT = 2, /* NAT reply */
 };
 
 struct fragment {
-	__u64 expires;  /* nanoseconds, CLOCK_MONOTONIC */
+	__u64 expires; /* nanoseconds, CLOCK_MONOTONIC */
 	__u32 backend;
-	__u32 hash;     /* of its flow: the same outer source for all fragments */
-	__u32 path;     /* enum fragment_path */
-	__u32 snat;     /* full NAT: number of its flow, see struct snat_flow; 0: none */
+	__u32 hash; /* of its flow: the same outer source for all fragments */
+	__u32 path; /* enum fragment_path */
+	__u32 snat; /* full NAT: number of its flow, see struct snat_flow; 0: none */
 };
 
 /*
@@ -221,13 +221,13 @@ struct fragment {
 
 enum snat_state {
 	SNAT_FREE = 0,
-	SNAT_CLAIMED = 1,     /* being written */
-	SNAT_SYN = 2,         /* TCP: the client has sent nothing but SYNs */
+	SNAT_CLAIMED = 1, /* being written */
+	SNAT_SYN = 2,     /* TCP: the client has sent nothing but SYNs */
 	SNAT_ESTABLISHED = 3,
-	SNAT_CLOSING = 4,     /* one side has sent a FIN */
-	SNAT_CLOSED = 5,      /* both have */
-	SNAT_RESET = 6,       /* either side has sent a RST */
-	SNAT_ONE_WAY = 7,     /* UDP: the backend has not answered */
+	SNAT_CLOSING = 4, /* one side has sent a FIN */
+	SNAT_CLOSED = 5,  /* both have */
+	SNAT_RESET = 6,   /* either side has sent a RST */
+	SNAT_ONE_WAY = 7, /* UDP: the backend has not answered */
 	SNAT_TWO_WAY = 8,
 };
 
@@ -238,12 +238,12 @@ enum snat_fin {
 
 /* The first word changes as a whole: who changes it first has the flow. */
 struct snat_flow {
-	__u32 seen;  /* last packet, in units of 2^30 ns (1.07 s) of CLOCK_MONOTONIC */
-	__u8 state;  /* enum snat_state */
-	__u8 fins;   /* enum snat_fin */
-	__u8 epoch;  /* of the backend, when the flow began */
+	__u32 seen; /* last packet, in units of 2^30 ns (1.07 s) of CLOCK_MONOTONIC */
+	__u8 state; /* enum snat_state */
+	__u8 fins;  /* enum snat_fin */
+	__u8 epoch; /* of the backend, when the flow began */
 	__u8 pad;
-	__u32 hash;  /* of the flow as the client sees it */
+	__u32 hash; /* of the flow as the client sees it */
 	__u32 backend;
 	struct address client;
 	struct address vip;
@@ -304,31 +304,31 @@ enum reason {
 	/* Left to the kernel, untouched. */
 	PASS_NOT_IP = 0,
 	PASS_NO_SERVICE,
-	PASS_MALFORMED,         /* a header is cut short or contradicts itself */
-	PASS_UNSUPPORTED,       /* an IPv6 header chain that weir does not follow */
-	PASS_TTL_EXPIRED,       /* the kernel answers with "time exceeded" */
-	PASS_LOCAL,             /* the backend is this host */
-	PASS_REPLY_UNROUTED,    /* translated NAT reply that the kernel routes */
+	PASS_MALFORMED,      /* a header is cut short or contradicts itself */
+	PASS_UNSUPPORTED,    /* an IPv6 header chain that weir does not follow */
+	PASS_TTL_EXPIRED,    /* the kernel answers with "time exceeded" */
+	PASS_LOCAL,          /* the backend is this host */
+	PASS_REPLY_UNROUTED, /* translated NAT reply that the kernel routes */
 	/* Sent on. */
 	FORWARD_L2DSR,
 	FORWARD_IPIP,
 	FORWARD_GUE,
 	FORWARD_NAT,
-	FORWARD_REPLY,          /* NAT reply on its way to the client */
-	FORWARD_ICMP_ERROR,     /* to whom the inner flow belongs: its backend or, NAT, its client */
-	FORWARD_FRAGMENT,       /* followed its first fragment, in either direction */
+	FORWARD_REPLY,      /* NAT reply on its way to the client */
+	FORWARD_ICMP_ERROR, /* to whom the inner flow belongs: its backend or, NAT, its client */
+	FORWARD_FRAGMENT,   /* followed its first fragment, in either direction */
 	/* Answered. */
 	ANSWER_ECHO,
-	ANSWER_TOO_BIG,         /* ICMP "fragmentation needed", ICMPv6 "packet too big" */
+	ANSWER_TOO_BIG, /* ICMP "fragmentation needed", ICMPv6 "packet too big" */
 	/* Dropped. */
-	DROP_NO_BACKEND,        /* no candidate of the slot is alive */
-	DROP_TOO_BIG_LIMITED,   /* would not fit, and the ICMP budget is spent */
-	DROP_SUPER_FRAME,       /* longer than the link's MTU: sender's TSO reached XDP */
-	DROP_FRAGMENT_UNKNOWN,  /* its first fragment was not seen here */
-	DROP_SNAT_FULL,         /* every source port of its bucket is taken */
-	DROP_SNAT_UNKNOWN,      /* reply or mid-stream packet of no known flow */
-	DROP_NO_HEADROOM,       /* the driver leaves no room for the outer header */
-	DROP_REDIRECT_FAILED,   /* egress interface is not ready for XDP */
+	DROP_NO_BACKEND,       /* no candidate of the slot is alive */
+	DROP_TOO_BIG_LIMITED,  /* would not fit, and the ICMP budget is spent */
+	DROP_SUPER_FRAME,      /* longer than the link's MTU: sender's TSO reached XDP */
+	DROP_FRAGMENT_UNKNOWN, /* its first fragment was not seen here */
+	DROP_SNAT_FULL,        /* every source port of its bucket is taken */
+	DROP_SNAT_UNKNOWN,     /* reply or mid-stream packet of no known flow */
+	DROP_NO_HEADROOM,      /* the driver leaves no room for the outer header */
+	DROP_REDIRECT_FAILED,  /* egress interface is not ready for XDP */
 	REASON_COUNT,
 };
 
@@ -408,9 +408,9 @@ enum host_reason {
 	HOST_DROP_CONGESTED,       /* outer header marked CE, sender does not speak ECN */
 	HOST_DROP_DECAP_FAILED,    /* the kernel refused to remove the outer header */
 	/* Egress. */
-	HOST_PASS_EGRESS,          /* no SYN of a VIP */
-	HOST_CLAMP_LOWERED,        /* SYN whose MSS was lowered */
-	HOST_CLAMP_FITS,           /* SYN whose MSS fits as it is */
-	HOST_CLAMP_ABSENT,         /* SYN without a readable MSS option: peers assume 536 or 1220 */
+	HOST_PASS_EGRESS,   /* no SYN of a VIP */
+	HOST_CLAMP_LOWERED, /* SYN whose MSS was lowered */
+	HOST_CLAMP_FITS,    /* SYN whose MSS fits as it is */
+	HOST_CLAMP_ABSENT,  /* SYN without a readable MSS option: peers assume 536 or 1220 */
 	HOST_REASON_COUNT,
 };

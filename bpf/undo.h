@@ -65,7 +65,7 @@ static __always_inline int parse_own6(void *data, void *end, struct packet *pack
 static __always_inline int parse_own_error(void *data, void *end, struct packet *packet)
 {
 	struct icmp_header *icmp = data + (packet->l4 & 0x3fff);
-	struct flow flow = {.ipv6 = packet->flow.ipv6};
+	struct flow flow = { .ipv6 = packet->flow.ipv6 };
 	__u32 at = packet->l4 + sizeof(*icmp);
 	struct ipv6hdr *ip6 = data + (at & 0x3fff);
 	struct iphdr *ip4 = data + (at & 0x3fff);
@@ -165,8 +165,8 @@ static __always_inline void undo_checksum(struct __sk_buff *skb, const struct pa
 					  const struct flow *to)
 {
 	int tcp = packet->flow.protocol == IPPROTO_TCP;
-	__u32 at = packet->l4 + (tcp ? offsetof(struct tcphdr, check) :
-				       offsetof(struct udphdr, check));
+	__u32 at = packet->l4 +
+		   (tcp ? offsetof(struct tcphdr, check) : offsetof(struct udphdr, check));
 	__u64 flags = tcp ? 0 : BPF_F_MARK_MANGLED_0;
 	__u32 from_address = ADDRESS_WORD(&packet->flow.source, 0);
 	__u32 to_address = ADDRESS_WORD(&to->source, 0);

@@ -22,7 +22,6 @@ type testWorld struct {
 
 // testService is one service; its position is its index.
 type testService struct {
-	name     string
 	segment  model.Segment
 	vip      netip.Addr
 	protocol model.Protocol

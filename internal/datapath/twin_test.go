@@ -21,12 +21,6 @@ type twinFlow struct {
 	protocol    uint8
 }
 
-// reversed is the flow of the packets in the other direction.
-func (f twinFlow) reversed() twinFlow {
-	f.source, f.destination, f.sport, f.dport = f.destination, f.source, f.dport, f.sport
-	return f
-}
-
 // hash returns the flow's hash in a service: the upper half chooses the slot,
 // the lower half is the entropy of outer headers.
 func (f twinFlow) hash(salt uint64, affinity model.Affinity) uint64 {
