@@ -2,7 +2,6 @@ package demo
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"net"
@@ -54,7 +53,10 @@ func startGroup(ctx context.Context, weir string, top *topology, rows []*row, me
 	if err := top.lab.Err(); err != nil {
 		return nil, err
 	}
-	return g, errors.Join(g.agentsReady(ctx, members), g.directorsReady(ctx, members))
+	if err := g.agentsReady(ctx, members); err != nil {
+		return nil, err
+	}
+	return g, g.directorsReady(ctx, members)
 }
 
 // edit writes the files of new members: first the agents of hosts that are

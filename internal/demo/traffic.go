@@ -75,8 +75,8 @@ func (t *traffic) short(ctx context.Context, r *row, dial dialer) {
 // connect opens a connection and asks as long as more says so, or until it breaks.
 func (t *traffic) connect(ctx context.Context, r *row, dial dialer, more func(asked int) bool) {
 	tally := t.tallies[r]
-	attempt := attempt{begin: time.Now(), backend: -1}
-	attempt.good = attempt.begin
+	opened := time.Now()
+	attempt := attempt{begin: opened, good: opened, backend: -1}
 	conn, err := dial(ctx, t.client, r.vip)
 	if err != nil {
 		t.failed(ctx, tally, attempt, err)
@@ -87,9 +87,8 @@ func (t *traffic) connect(ctx context.Context, r *row, dial dialer, more func(as
 	// An answer is not worth waiting for when the demo is over.
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
-	opened := attempt.begin
 	for asked := 0; more(asked); asked++ {
-		attempt.begin = time.Now()
+		attempt.begin, attempt.stage = time.Now(), t.timeline.latest()
 		backend, err := conn.ask(sizes[asked%len(sizes)])
 		if err != nil {
 			t.failed(ctx, tally, attempt, err)
@@ -105,19 +104,19 @@ func (t *traffic) connect(ctx context.Context, r *row, dial dialer, more func(as
 	}
 }
 
-// attempt is a request: when it began, when all was well with its connection
-// before that, and which backend had it then, -1 if none.
+// attempt is a request: when it began and in which stage, when all was well with
+// its connection before that, and which backend had it then, -1 if none.
 type attempt struct {
-	begin, good time.Time
-	backend     int
+	begin, good    time.Time
+	stage, backend int
 }
 
 // soon is how long a request takes in which nothing goes wrong, and more.
 const soon = time.Second
 
-// failed notes that a request failed. It is the fault of a change if its backend is
-// no member any more, or if a change was under way since all was well. One that came
-// later, while the client waited for an answer in vain, is no excuse.
+// failed notes that a request failed. It is the fault of a change if its backend was
+// no active member any more, or if a change was under way since all was well. One
+// that came later, while the client waited for an answer in vain, is no excuse.
 func (t *traffic) failed(ctx context.Context, tally *tally, a attempt, err error) {
 	if ctx.Err() != nil {
 		return
@@ -126,12 +125,8 @@ func (t *traffic) failed(ctx context.Context, tally *tally, a attempt, err error
 	if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded) {
 		until = a.begin.Add(soon)
 	}
-	tally.failed(err, t.timeline.changed(a.good, until) || t.left(a.backend))
-}
-
-// left reports whether a backend has been there and takes no connections now.
-func (t *traffic) left(backend int) bool {
-	return backend >= 0 && t.stages[t.timeline.latest()].share()[backend] == 0
+	left := a.backend >= 0 && t.stages[a.stage].share()[a.backend] == 0
+	tally.failed(err, left || t.timeline.changed(a.good, until))
 }
 
 // sleep reports whether the time has passed before the context ended.
