@@ -82,6 +82,10 @@ func (v *validation) serviceSNAT(i int) {
 		v.errs.add(servicePath(i, "snat"), "is only for mode nat, and this service is %s", s.Mode)
 		return
 	}
+	// A file without director.interfaces is an agent's, and gives out no ports.
+	if len(v.config.Director.Interfaces) == 0 {
+		return
+	}
 	for _, a := range v.config.Director.SNAT.Addresses {
 		delete(needs, a.Is4())
 	}

@@ -73,6 +73,10 @@ func TestValidConfig(t *testing.T) {
 			c.Services = append(c.Services, service("e", "203.0.113.5", 443, model.NAT, "10.0.1.1"))
 			c.SetDefaults()
 		},
+		"full NAT in an agent's file, which gives out no ports": func(c *model.Config) {
+			c.Director.Interfaces = nil
+			c.Services[3].SNAT = true
+		},
 		"nat backend of two services with snat": func(c *model.Config) {
 			c.Director.SNAT.Addresses = []netip.Addr{addr("10.0.0.9")}
 			c.Services = append(c.Services, service("e", "203.0.113.5", 80, model.NAT, "10.0.1.1"))
