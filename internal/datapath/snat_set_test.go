@@ -1,6 +1,7 @@
 package datapath
 
 import (
+	"errors"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -9,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"weir.io/weir/internal/model"
 )
@@ -122,7 +124,8 @@ func TestRepliesOfRanges(t *testing.T) {
 	}
 }
 
-// undoLinks are the interfaces on which replies of this host are translated.
+// undoLinks are the interfaces on which replies of this host are translated, by a
+// pinned link or, before Linux 6.6, by a filter.
 func undoLinks(t *testing.T) (names []string) {
 	t.Helper()
 	pins, err := filepath.Glob("/sys/fs/bpf/weir/" + undoPinPrefix + "*")
@@ -130,7 +133,28 @@ func undoLinks(t *testing.T) (names []string) {
 	for _, pin := range pins {
 		names = append(names, filepath.Base(pin)[len(undoPinPrefix):])
 	}
+	if undoFilters(t) > 0 {
+		names = append(names, "wire0")
+	}
 	return names
+}
+
+// undoFilters counts the filters on wire0 that have the program.
+func undoFilters(t *testing.T) (n int) {
+	t.Helper()
+	wire, err := netlink.LinkByName("wire0")
+	must(t, err)
+	list, err := netlink.FilterList(wire, netlink.HANDLE_MIN_EGRESS)
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) { // no clsact
+		return 0
+	}
+	must(t, err)
+	for _, f := range list {
+		if bpf, ok := f.(*netlink.BpfFilter); ok && bpf.Name == undoFilterName {
+			n++
+		}
+	}
+	return n
 }
 
 // TestUndoFollowsNAT: the program on the way out is there while a service is nat,
@@ -161,6 +185,9 @@ func TestUndoFollowsNAT(t *testing.T) {
 	if _, err := os.Stat("/sys/fs/bpf/weir"); !os.IsNotExist(err) {
 		t.Errorf("something is left after detaching: %v", err)
 	}
+	if n := undoFilters(t); n != 0 {
+		t.Errorf("%d filters are left after detaching", n)
+	}
 }
 
 // Where there is no tcx, a filter of clsact has the program.
@@ -171,28 +198,18 @@ func TestUndoByFilter(t *testing.T) {
 	d := openTest(t, model.Limits{})
 	wire, err := netlink.LinkByName("wire0")
 	must(t, err)
-	filters := func() (n int) {
-		list, err := netlink.FilterList(wire, netlink.HANDLE_MIN_EGRESS)
-		must(t, err)
-		for _, f := range list {
-			if bpf, ok := f.(*netlink.BpfFilter); ok && bpf.Name == undoFilterName {
-				n++
-			}
-		}
-		return n
-	}
 	for range 2 {
 		must(t, putUndoFilter(wire.Attrs().Index, d.kernel.undo))
-		if n := filters(); n != 1 {
+		if n := undoFilters(t); n != 1 {
 			t.Errorf("%d filters, want 1", n)
 		}
 	}
 	must(t, removeUndoFilters([]string{"wire0"}))
-	if n := filters(); n != 1 {
+	if n := undoFilters(t); n != 1 {
 		t.Errorf("%d filters are left of the one to keep", n)
 	}
 	must(t, Detach("/sys/fs/bpf/weir"))
-	if n := filters(); n != 0 {
+	if n := undoFilters(t); n != 0 {
 		t.Errorf("%d filters are left", n)
 	}
 }
