@@ -51,9 +51,14 @@ func startServer(t *testing.T, h *netlab.Host, at netip.AddrPort, name string, a
 	}
 	ended := make(chan struct{})
 	go func() {
-		_ = cmd.Wait() // the lab kills it
+		_ = cmd.Wait() // it is killed
 		close(ended)
 	}()
+	// The next server at this address must not be taken for this one.
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill() // it may have ended by itself
+		<-ended
+	})
 	waitFor(t, fmt.Sprintf("%s on %s to listen at %s", name, h.Name, at), func() bool {
 		select {
 		case <-ended:
