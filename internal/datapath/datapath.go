@@ -28,6 +28,7 @@ type Datapath struct {
 	services       map[serviceKey]*service
 	old            leftovers // of the process before, until the first Set
 	have           lookups   // that are in the kernel
+	gone           []uint32  // services whose rings are to be freed
 	serviceIndexes *indexes
 	backendIndexes *indexes
 	entries        backendEntries
@@ -73,7 +74,7 @@ func Open(options Options) (*Datapath, error) {
 		kernel.close()
 		return nil, err
 	}
-	d.have = d.old.lookups
+	d.have = d.old.lookups.clone()
 	d.serviceIndexes.occupy(d.old.serviceIndexes())
 	d.backendIndexes.occupy(d.old.backendIndexes())
 	if d.hops, err = newResolver(options.Log, d.hopsChanged); err != nil {

@@ -5,8 +5,9 @@ import (
 	"time"
 )
 
-// errNoIndex says that a limit is reached.
-var errNoIndex = errors.New("no index is free")
+// errNoIndex says that a limit is reached, perhaps only for a moment: what a Set
+// takes out keeps its index until what it brings is in place.
+var errNoIndex = errors.New("no index is free: director.limits must have room for what a change takes out and what it brings, together")
 
 // rest is how long an index stays unused after it was freed: longer than any
 // program run that may still hold it (an RCU grace period, milliseconds).

@@ -3,6 +3,7 @@ package datapath
 import (
 	"errors"
 	"fmt"
+	"maps"
 
 	"github.com/cilium/ebpf"
 
@@ -22,6 +23,10 @@ const vipOnly = ^uint32(0)
 
 func newLookups(services int) lookups {
 	return lookups{make(map[endpoint]uint32, 2*services), map[prefix]uint32{}, map[endpoint]uint32{}}
+}
+
+func (l *lookups) clone() lookups {
+	return lookups{maps.Clone(l.services), maps.Clone(l.ranges), maps.Clone(l.replies)}
 }
 
 // add makes the service and the replies of its backends found.
@@ -98,7 +103,8 @@ func (l *lookups) haveReplies() bool {
 	return false
 }
 
-// write puts in what is new or different.
+// write puts in what is new or different, and notes it in have, which also after
+// an error is what the kernel has.
 func (l *lookups) write(k *kernel, have lookups) error {
 	return errors.Join(
 		writeEndpoints("service", k.Services4, k.Services6, l.services, have.services),
@@ -106,25 +112,33 @@ func (l *lookups) write(k *kernel, have lookups) error {
 		writeEndpoints("reply", k.Replies4, k.Replies6, l.replies, have.replies))
 }
 
-// remove takes out of the kernel what is no longer wanted.
+// remove takes out of the kernel, and of have, what is no longer wanted.
 func (l *lookups) remove(k *kernel, have lookups) error {
 	var errs []error
 	for e := range have.services {
 		if _, wanted := l.services[e]; !wanted {
-			errs = append(errs, deleteEndpoint(k.Services4, k.Services6, e))
+			errs = append(errs, forget(have.services, e, deleteEndpoint(k.Services4, k.Services6, e)))
 		}
 	}
 	for p := range have.ranges {
 		if _, wanted := l.ranges[p]; !wanted {
-			errs = append(errs, deletePrefix(k, p))
+			errs = append(errs, forget(have.ranges, p, deletePrefix(k, p)))
 		}
 	}
 	for e := range have.replies {
 		if _, wanted := l.replies[e]; !wanted {
-			errs = append(errs, deleteEndpoint(k.Replies4, k.Replies6, e))
+			errs = append(errs, forget(have.replies, e, deleteEndpoint(k.Replies4, k.Replies6, e)))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// forget notes that a key is gone, unless taking it out was an error.
+func forget[K comparable](have map[K]uint32, key K, err error) error {
+	if err == nil {
+		delete(have, key)
+	}
+	return err
 }
 
 func writeEndpoints(what string, map4, map6 *ebpf.Map, want, have map[endpoint]uint32) error {
@@ -141,6 +155,7 @@ func writeEndpoints(what string, map4, map6 *ebpf.Map, want, have map[endpoint]u
 		if err != nil {
 			return fmt.Errorf("write %s %s port %d: %w", what, e.address, e.port, err)
 		}
+		have[e] = index
 	}
 	return nil
 }
@@ -159,6 +174,7 @@ func writePrefixes(k *kernel, want, have map[prefix]uint32) error {
 		if err != nil {
 			return fmt.Errorf("write port range of %s: %w", p.address, err)
 		}
+		have[p] = index
 	}
 	return nil
 }

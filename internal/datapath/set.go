@@ -114,23 +114,27 @@ func (d *Datapath) placeService(desired *model.TableService) (*service, error) {
 				return nil, err
 			}
 		}
-		s = &service{key: key, index: index, backends: map[backendKey]*backend{}}
+		s = &service{key: key, index: index, desired: desired, backends: map[backendKey]*backend{}}
 		d.services[key] = s
 	}
-	if s.desired != nil && sameService(s.desired, desired) {
+	if s.placed && sameService(s.desired, desired) {
 		s.desired = desired
 		return s, nil
 	}
-	s.desired, s.changed = desired, true
-	s.order = s.order[:0]
+	order := make([]*backend, 0, len(desired.Backends))
 	for _, b := range desired.Backends {
-		placed, err := d.placeBackend(s, b)
+		placed, err := d.placeBackend(s, desired, b)
 		if err != nil {
 			return nil, fmt.Errorf("backend %s: %w", b.Name, err)
 		}
-		s.order = append(s.order, placed)
+		order = append(order, placed)
 	}
+	// Not before every backend has its index: until then the service is as it was.
+	s.desired, s.order, s.placed, s.changed = desired, order, true, true
 	s.distinct = 0
+	for i, b := range s.order {
+		b.desired = desired.Backends[i]
+	}
 	for _, b := range s.order {
 		if b.slots >= 0 {
 			s.distinct++
@@ -148,7 +152,7 @@ func (d *Datapath) placeService(desired *model.TableService) (*service, error) {
 	return s, nil
 }
 
-func (d *Datapath) placeBackend(s *service, desired model.TableBackend) (*backend, error) {
+func (d *Datapath) placeBackend(s *service, of *model.TableService, desired model.TableBackend) (*backend, error) {
 	key := backendKey{desired.Address, desired.Port, desired.Mode, desired.SNAT}
 	b := s.backends[key]
 	if b == nil {
@@ -164,12 +168,11 @@ func (d *Datapath) placeBackend(s *service, desired model.TableBackend) (*backen
 				}
 			}
 			hop := d.hops.resolve(desired, d.table.Interfaces)
-			d.entries.create(index, entryOf(s.desired, s.index, desired, hop))
+			d.entries.create(index, entryOf(of, s.index, desired, hop))
 		}
-		b = &backend{index: index}
+		b = &backend{index: index, desired: desired}
 		s.backends[key] = b
 	}
-	b.desired = desired
 	return b, nil
 }
 
@@ -226,6 +229,7 @@ func (d *Datapath) switchRings(want []*service) error {
 		if err != nil {
 			return fmt.Errorf("service %s: %w", s.desired.Name, err)
 		}
+		s.ring = loadedRing{} // which one the kernel has is not known if the switch fails
 		pending.add(s.index, ring, func() { s.ring, s.changed = next, false })
 		if waiting += len(image); waiting > ringChunk {
 			if err := pending.commit(d.kernel.Rings); err != nil {
@@ -244,6 +248,9 @@ func (d *Datapath) retire(want []*service, lookups lookups) error {
 		return err
 	}
 	d.have = lookups
+	// First, while those that are retired below still have their indexes: one that
+	// was left over and taken up again must not be released twice.
+	d.gone = append(d.gone, d.retireLeftovers()...)
 	wanted := make(map[*service]bool, len(want))
 	for _, s := range want {
 		wanted[s] = true
@@ -251,23 +258,22 @@ func (d *Datapath) retire(want []*service, lookups lookups) error {
 			d.retireBackends(s)
 		}
 	}
-	var gone []uint32
 	for key, s := range d.services {
 		if wanted[s] {
 			continue
 		}
 		s.order = nil
 		d.retireBackends(s)
-		gone = append(gone, s.index)
+		d.gone = append(d.gone, s.index)
 		delete(d.services, key)
 	}
-	gone = append(gone, d.retireLeftovers()...)
-	if err := d.dropRings(gone); err != nil {
+	if err := d.dropRings(d.gone); err != nil {
 		return err
 	}
-	for _, index := range gone {
+	for _, index := range d.gone {
 		d.serviceIndexes.release(index)
 	}
+	d.gone = nil
 	if err := d.dropSNAT(&d.table); err != nil {
 		return err
 	}
