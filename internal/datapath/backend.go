@@ -2,7 +2,9 @@ package datapath
 
 import (
 	"fmt"
+	"math"
 	"net/netip"
+	"slices"
 	"sync/atomic"
 	"unsafe"
 
@@ -38,6 +40,8 @@ type backendEntries struct {
 // words is a backend's entry as stored: the first three words change in place.
 type words = [8]uint64
 
+const changing = 3
+
 func mapBackends(m *ebpf.Map, count uint32) (backendEntries, error) {
 	size := int(count) * int(unsafe.Sizeof(directorBackend{}))
 	memory, err := unix.Mmap(m.FD(), 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
@@ -61,7 +65,7 @@ func (e *backendEntries) close() error {
 
 // create writes a whole entry that no ring refers to yet.
 func (e *backendEntries) create(index uint32, entry directorBackend) {
-	entry.Epoch = e.entries[index].Epoch + 1
+	entry.Epoch = e.entries[index].Epoch%math.MaxUint8 + 1 // never 0: see used
 	state := entry.State
 	entry.State = uint8(directorBackendStateBACKEND_FREE)
 	stored, fresh := (*words)(unsafe.Pointer(&e.entries[index])), (*words)(unsafe.Pointer(&entry))
@@ -77,7 +81,7 @@ func (e *backendEntries) create(index uint32, entry directorBackend) {
 func (e *backendEntries) update(index uint32, entry directorBackend) {
 	entry.Epoch = e.entries[index].Epoch
 	stored, fresh := (*words)(unsafe.Pointer(&e.entries[index])), (*words)(unsafe.Pointer(&entry))
-	for i := range 3 {
+	for i := range changing {
 		if stored[i] != fresh[i] {
 			atomic.StoreUint64(&stored[i], fresh[i])
 		}
@@ -86,6 +90,12 @@ func (e *backendEntries) update(index uint32, entry directorBackend) {
 
 // used says whether the index has stood for another backend before.
 func (e *backendEntries) used(index uint32) bool { return e.entries[index].Epoch != 0 }
+
+// holds says whether the entry is of this backend, in all that does not change.
+func (e *backendEntries) holds(index uint32, entry directorBackend) bool {
+	stored, fresh := (*words)(unsafe.Pointer(&e.entries[index])), (*words)(unsafe.Pointer(&entry))
+	return slices.Equal(stored[changing:], fresh[changing:])
+}
 
 // free forgets a backend; its epoch stays, so that what remembers it can tell.
 func (e *backendEntries) free(index uint32) {

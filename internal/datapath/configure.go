@@ -1,6 +1,7 @@
 package datapath
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -9,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"weir.io/weir/internal/model"
 )
@@ -26,18 +28,18 @@ func (d *Datapath) configure(services []*service, flags uint32) error {
 			d.forwardReplies(name)
 		}
 	}
-	return d.kernel.writeSettings(settings)
-}
-
-func (k *kernel) writeSettings(settings directorSettings) error {
-	if err := k.ThisDirector.Put(uint32(0), settings); err != nil {
+	if err := d.kernel.ThisDirector.Put(uint32(0), settings); err != nil {
 		return fmt.Errorf("write settings: %w", err)
 	}
+	d.written = settings
 	return nil
 }
 
 func (d *Datapath) settings(services []*service) directorSettings {
-	settings := directorSettings{IcmpRate: d.table.ICMPRate}
+	// A family for which there is no source now, as there is no route, keeps the one
+	// that it had: without one, tunnels would come from any address.
+	settings := d.written
+	settings.IcmpRate, settings.LinkMtu = d.table.ICMPRate, 0
 	for _, p := range d.tunnelSources(services) {
 		mask := netip.PrefixFrom(p.Addr(), p.Bits())
 		if p.Addr().Is4() {
@@ -117,37 +119,45 @@ func netmask(p netip.Prefix) netip.Addr {
 	return mask
 }
 
-// openEgress lets packets leave by every interface that has a backend behind it.
+// openEgress lets packets leave by every interface that has a backend behind it,
+// or will have when its entry is written. The kernel itself closes an interface
+// that goes, also one that comes back by its number: all are opened each time.
 func (d *Datapath) openEgress(services []*service) error {
-	want := map[int]bool{}
+	want := map[uint32]bool{}
 	for _, name := range d.table.Interfaces {
 		if link, err := netlink.LinkByName(name); err == nil {
-			want[link.Attrs().Index] = true
+			want[uint32(link.Attrs().Index)] = true
 		}
 	}
 	for _, s := range services {
 		for _, b := range s.order {
-			if index := int(d.entries.entries[b.index].Ifindex); index != 0 && !want[index] {
-				want[index] = true
-			}
+			want[d.entries.entries[b.index].Ifindex] = true
+			want[uint32(d.hops.resolve(b.desired, d.table.Interfaces).ifindex)] = true
 		}
 	}
+	delete(want, 0)
 	for index := range want {
-		if d.egress[index] {
-			continue
-		}
-		if err := d.kernel.Egress.Put(uint32(index), uint32(index)); err != nil {
+		// EINVAL: the interface is gone, of which an event is on its way.
+		if err := d.kernel.Egress.Put(index, index); err != nil && !errors.Is(err, unix.EINVAL) {
 			return fmt.Errorf("open interface %d for forwarding: %w", index, err)
 		}
 	}
-	for index := range d.egress {
+	var index, itself uint32
+	var unwanted []uint32
+	all := d.kernel.Egress.Iterate()
+	for all.Next(&index, &itself) {
 		if !want[index] {
-			if err := ignoreMissing("close interface for forwarding", d.kernel.Egress.Delete(uint32(index))); err != nil {
-				return err
-			}
+			unwanted = append(unwanted, index)
 		}
 	}
-	d.egress = want
+	if err := all.Err(); err != nil {
+		return fmt.Errorf("read interfaces for forwarding: %w", err)
+	}
+	for _, index := range unwanted {
+		if err := ignoreMissing("close interface for forwarding", d.kernel.Egress.Delete(index)); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 

@@ -33,7 +33,8 @@ type Datapath struct {
 	backendIndexes *indexes
 	entries        backendEntries
 	attached       map[string]*attachment
-	egress         map[int]bool // interfaces that packets may leave by
+	begun          bool             // the table has been placed, at least once
+	written        directorSettings // that the kernel has
 	hops           *resolver
 	closing        sync.Once
 }
@@ -63,7 +64,6 @@ func Open(options Options) (*Datapath, error) {
 		serviceIndexes: newIndexes(0, options.Limits.Services),
 		backendIndexes: newIndexes(1, options.Limits.Backends),
 		attached:       map[string]*attachment{},
-		egress:         map[int]bool{},
 	}
 	if d.entries, err = mapBackends(kernel.Backends, options.Limits.Backends+1); err != nil {
 		kernel.close()
@@ -73,6 +73,11 @@ func Open(options Options) (*Datapath, error) {
 		d.entries.close()
 		kernel.close()
 		return nil, err
+	}
+	if err := kernel.ThisDirector.Lookup(uint32(0), &d.written); err != nil {
+		d.entries.close()
+		kernel.close()
+		return nil, fmt.Errorf("read settings: %w", err)
 	}
 	d.have = d.old.lookups.clone()
 	d.serviceIndexes.occupy(d.old.serviceIndexes())

@@ -15,11 +15,12 @@ import (
 // counters and remembered flows go on, and frees the rest.
 type leftovers struct {
 	lookups
+	blocks   map[uint32]int                   // how many prefixes each service has
 	backends map[uint32]map[backendKey]uint32 // by service
 }
 
 func readLeftovers(k *kernel, entries backendEntries) (leftovers, error) {
-	l := leftovers{newLookups(0), map[uint32]map[backendKey]uint32{}}
+	l := leftovers{newLookups(0), map[uint32]int{}, map[uint32]map[backendKey]uint32{}}
 	err := readEndpoints(k.Services4, k.Services6, l.services)
 	if err == nil {
 		err = readEndpoints(k.Replies4, k.Replies6, l.replies)
@@ -29,6 +30,11 @@ func readLeftovers(k *kernel, entries backendEntries) (leftovers, error) {
 	}
 	if err != nil {
 		return l, fmt.Errorf("read what is pinned: %w", err)
+	}
+	for p, index := range l.ranges {
+		if p.reply == 0 {
+			l.blocks[index]++
+		}
 	}
 	for index := 1; index < len(entries.entries); index++ {
 		e := &entries.entries[index]
@@ -59,8 +65,15 @@ func (l *leftovers) find(key serviceKey) (uint32, bool) {
 		index, found := l.services[endpoint{key.segment, key.vip, uint8(key.protocol), key.port.First}]
 		return index, found
 	}
-	index, found := l.ranges[key.prefixes()[0]]
-	return index, found
+	blocks := key.prefixes()
+	index := l.ranges[blocks[0]]
+	for _, p := range blocks {
+		if old, found := l.ranges[p]; !found || old != index {
+			return 0, false
+		}
+	}
+	// A part of what the service had is another service: its parts must not share.
+	return index, l.blocks[index] == len(blocks)
 }
 
 func (l *leftovers) empty() bool {

@@ -1,7 +1,9 @@
 package datapath
 
 import (
+	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"weir.io/weir/internal/model"
@@ -27,6 +29,7 @@ func (d *Datapath) Set(t model.Table) error {
 	if err != nil {
 		return err
 	}
+	d.begun = true
 	for _, s := range want {
 		if s.changed {
 			d.writeBackends(s)
@@ -157,6 +160,9 @@ func (d *Datapath) placeBackend(s *service, of *model.TableService, desired mode
 	b := s.backends[key]
 	if b == nil {
 		index, found := d.old.backends[s.index][key]
+		// A process that ended half-way may have left entries of a service that no
+		// lookup knows, and whose index is another's now.
+		found = found && d.entries.holds(index, entryOf(of, s.index, desired, nextHop{}))
 		if !found {
 			var err error
 			if index, err = d.backendIndexes.take(); err != nil {
@@ -188,15 +194,19 @@ func (d *Datapath) writeBackends(s *service) {
 func (d *Datapath) hopsChanged() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.entries.memory == nil {
+	// Before the first Set nothing may change: what an earlier process has set
+	// goes on, of which this one does not know the table.
+	if d.entries.memory == nil || !d.begun {
 		return
 	}
-	services := make([]*service, 0, len(d.services))
-	for _, s := range d.services {
+	services := slices.Collect(maps.Values(d.services))
+	// Before the backends: a packet that follows the new way must find its
+	// interface open. After them: the old way is closed.
+	err := d.configure(services, d.have.flags())
+	for _, s := range services {
 		d.writeBackends(s)
-		services = append(services, s)
 	}
-	if err := d.configure(services, d.have.flags()); err != nil {
+	if err = errors.Join(err, d.configure(services, d.have.flags())); err != nil {
 		d.log.Error("follow changed routes", "error", err)
 	}
 }
@@ -341,6 +351,6 @@ func (d *Datapath) retireLeftovers() []uint32 {
 			gone = append(gone, index)
 		}
 	}
-	d.old = leftovers{newLookups(0), nil}
+	d.old = leftovers{lookups: newLookups(0)}
 	return gone
 }

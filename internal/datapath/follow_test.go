@@ -1,0 +1,97 @@
+package datapath
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+
+	"weir.io/weir/internal/model"
+)
+
+func settingsOf(t *testing.T, d *Datapath) (settings directorSettings) {
+	t.Helper()
+	must(t, d.kernel.ThisDirector.Lookup(uint32(0), &settings))
+	return settings
+}
+
+func wire(t *testing.T) netlink.Link {
+	t.Helper()
+	l, err := netlink.LinkByName("wire0")
+	must(t, err)
+	return l
+}
+
+func tunnelTable() model.Table {
+	t := tableOf(1, 1, 0)
+	t.Services[0].Backends[0].Mode = model.IPIP
+	return t
+}
+
+// TestNothingChangesBeforeSet: what the kernel says between Open and the first Set
+// changes nothing for packets of what an earlier process left.
+func TestNothingChangesBeforeSet(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	first := openTest(t, model.Limits{})
+	must(t, first.Set(tunnelTable()))
+	want := settingsOf(t, first)
+	must(t, first.Close())
+	second := openTest(t, model.Limits{})
+	second.hopsChanged()
+	if got := settingsOf(t, second); got != want {
+		t.Errorf("settings are %+v, want %+v as before", got, want)
+	}
+	if n := egressOf(t, second); !slices.Equal(n, []uint32{uint32(wire(t).Attrs().Index)}) {
+		t.Errorf("packets may leave by %v, want wire0 as before", n)
+	}
+}
+
+func egressOf(t *testing.T, d *Datapath) (list []uint32) {
+	t.Helper()
+	var key, value uint32
+	all := d.kernel.Egress.Iterate()
+	for all.Next(&key, &value) {
+		list = append(list, key)
+	}
+	must(t, all.Err())
+	return list
+}
+
+// TestTunnelSourceOutlivesRoute: while no backend has a route nobody can say where
+// tunnels come from. The first packets after that must not come from anywhere.
+func TestTunnelSourceOutlivesRoute(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	d := openTest(t, model.Limits{})
+	must(t, d.Set(tunnelTable()))
+	want := settingsOf(t, d)
+	address, err := netlink.ParseAddr("10.0.0.1/24")
+	must(t, err)
+	must(t, netlink.AddrDel(wire(t), address))
+	eventually(t, "the backend has no way", func() bool {
+		return statusOf(t, d).Services[0].Backends[0].Interface == ""
+	})
+	if got := settingsOf(t, d); got.TunnelSource4 != want.TunnelSource4 || got.TunnelMask4 != want.TunnelMask4 {
+		t.Errorf("tunnels come from %#x under %#x, want %#x under %#x as before", got.TunnelSource4, got.TunnelMask4, want.TunnelSource4, want.TunnelMask4)
+	}
+}
+
+// TestEgressIsOpenedAgain: the kernel takes an interface that goes out of a device
+// map; it may come back by its number, from another namespace.
+func TestEgressIsOpenedAgain(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	d := openTest(t, model.Limits{})
+	must(t, d.Set(tableOf(1, 1, 0)))
+	index := uint32(wire(t).Attrs().Index)
+	must(t, d.kernel.Egress.Delete(index))
+	must(t, d.kernel.Egress.Put(uint32(1), uint32(1)))
+	d.hopsChanged()
+	if n := egressOf(t, d); !slices.Equal(n, []uint32{index}) {
+		t.Errorf("packets may leave by %v, want wire0 (%d)", n, index)
+	}
+}
