@@ -58,7 +58,9 @@ func (r *resolver) readNeighbours() {
 }
 
 // learn takes in what the kernel says of one neighbour, and reports whether that
-// changes how packets leave. A neighbour that is only confirmed changes nothing.
+// changes how packets leave, or ends that the kernel keeps it: its garbage
+// collection also takes those that it was asked to keep, while they do not answer.
+// A neighbour that is only confirmed changes nothing.
 func (r *resolver) learn(event uint16, entry *netlink.Neigh) bool {
 	address, ok := netip.AddrFromSlice(entry.IP)
 	if !ok || r.macs == nil {
@@ -71,10 +73,14 @@ func (r *resolver) learn(event uint16, entry *netlink.Neigh) bool {
 	}
 	// Permanent ones need nobody to keep them; a removed one must be asked for again.
 	fixed := entry.State&(netlink.NUD_PERMANENT|netlink.NUD_NOARP) != 0
-	r.managed[n] = event == unix.RTM_NEWNEIGH && (fixed || entry.FlagsExt&netlink.NTF_EXT_MANAGED != 0)
-	if r.macs[n] == mac {
-		return false
+	managed := event == unix.RTM_NEWNEIGH && (fixed || entry.FlagsExt&netlink.NTF_EXT_MANAGED != 0)
+	news := r.macs[n] != mac || r.managed[n] && !managed
+	// Only what there is: anybody on a link can make neighbours come and go.
+	if r.macs[n] = mac; mac.IsZero() {
+		delete(r.macs, n)
 	}
-	r.macs[n] = mac
-	return true
+	if r.managed[n] = managed; !managed {
+		delete(r.managed, n)
+	}
+	return news
 }

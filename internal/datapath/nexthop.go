@@ -47,6 +47,10 @@ func (r *resolver) resolve(b model.TableBackend, interfaces []string) nextHop {
 		if hop.ifindex == 0 && len(interfaces) > 0 {
 			hop.leaveBy(linkByName(interfaces[0]))
 		}
+	case b.Mode == model.L2DSR && way.via.address != b.Address:
+		// A router would send the packet back here, as it still is one to the VIP: it
+		// would go round until its TTL ends. So it is when the backend's link is down
+		// and the default route is left.
 	case way.via.address.IsValid():
 		hop.mac = r.macOf(way.via)
 	}

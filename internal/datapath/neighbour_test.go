@@ -1,0 +1,71 @@
+package datapath
+
+import (
+	"net"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"weir.io/weir/internal/model"
+)
+
+// TestL2DSRThroughNoRouter: a packet to the VIP that is given to a router comes
+// back. A tunnel ends at the backend, wherever that is.
+func TestL2DSRThroughNoRouter(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	router := netip.MustParseAddr("10.0.0.254")
+	addNeighbour(t, router)
+	must(t, netlink.RouteAdd(&netlink.Route{LinkIndex: wire(t).Attrs().Index, Gw: router.AsSlice(),
+		Dst: &net.IPNet{IP: net.IPv4zero.To4(), Mask: net.CIDRMask(0, 32)}}))
+	d := openTest(t, model.Limits{})
+	table := tableOf(1, 3, 0)
+	for i := range table.Services[0].Backends {
+		table.Services[0].Backends[i].Address = netip.AddrFrom4([4]byte{192, 0, 2, byte(i)})
+	}
+	table.Services[0].Backends[1].Mode = model.IPIP
+	table.Services[0].Backends[2].MAC = model.MAC{2, 0, 0, 0, 0, 9}
+	must(t, d.Set(table))
+	for i, want := range []model.BackendState{model.Down, model.Active, model.Active} {
+		if b := statusOf(t, d).Services[0].Backends[i]; b.State != want {
+			t.Errorf("backend %d (%s) behind a router is %s, want %s", i, b.Mode, b.State, want)
+		}
+	}
+}
+
+// TestLostNeighbourIsAskedForAgain: the kernel's garbage collection takes also a
+// neighbour that it was asked to keep, while it does not answer.
+func TestLostNeighbourIsAskedForAgain(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	d := openTest(t, model.Limits{})
+	must(t, d.Set(tableOf(1, 1, 0)))
+	kept := func() bool {
+		list, err := netlink.NeighList(wire(t).Attrs().Index, netlink.FAMILY_V4)
+		must(t, err)
+		return slices.ContainsFunc(list, func(n netlink.Neigh) bool {
+			return n.IP.String() == "10.0.0.11" && n.FlagsExt&netlink.NTF_EXT_MANAGED != 0
+		})
+	}
+	eventually(t, "the kernel keeps the neighbour", kept)
+	must(t, netlink.NeighDel(&netlink.Neigh{LinkIndex: wire(t).Attrs().Index, IP: net.IPv4(10, 0, 0, 11)}))
+	eventually(t, "the kernel keeps the neighbour again", kept)
+}
+
+// TestGoneNeighboursTakeNoMemory: whoever is on a link can have any number.
+func TestGoneNeighboursTakeNoMemory(t *testing.T) {
+	t.Parallel()
+	r := &resolver{macs: map[neighbour]model.MAC{}, managed: map[neighbour]bool{}}
+	entry := &netlink.Neigh{LinkIndex: 2, IP: net.IPv4(10, 0, 0, 9), State: netlink.NUD_REACHABLE, HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, 9}}
+	if !r.learn(unix.RTM_NEWNEIGH, entry) || len(r.macs) != 1 {
+		t.Errorf("a new neighbour is not known: %v", r.macs)
+	}
+	if !r.learn(unix.RTM_DELNEIGH, entry) || len(r.macs) != 0 || len(r.managed) != 0 {
+		t.Errorf("a neighbour that is gone left %v and %v", r.macs, r.managed)
+	}
+}
