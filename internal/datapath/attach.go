@@ -33,7 +33,7 @@ func (d *Datapath) attach(interfaces []string) error {
 		if err != nil {
 			return fmt.Errorf("interface %s: %w", name, err)
 		}
-		if err := d.attachTo(iface); err != nil {
+		if err := d.attachTo(name, iface); err != nil {
 			return fmt.Errorf("attach to %s: %w", name, err)
 		}
 	}
@@ -76,15 +76,35 @@ func (k *kernel) dropOtherMaps() error {
 	return nil
 }
 
-func (d *Datapath) attachTo(iface netlink.Link) error {
-	name, index := iface.Attrs().Name, iface.Attrs().Index
-	if a := d.attached[name]; a != nil {
-		if a.index == index {
-			return nil
+// reattach follows interfaces that were made anew under their names: the kernel
+// let go of the old ones, and took the program from them.
+func (d *Datapath) reattach() error {
+	var errs []error
+	for name, a := range d.attached {
+		iface, err := netlink.LinkByName(name)
+		if err != nil || iface.Attrs().Index == a.index {
+			continue
 		}
-		// The interface was made anew under its name; the kernel let go of the old.
-		a.close()
-		delete(d.attached, name)
+		err = d.attachTo(name, iface)
+		if err == nil && d.have.haveReplies() {
+			err = d.attachUndoTo(name, iface.Attrs().Index)
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("attach to %s, which was made anew: %w", name, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// attachTo attaches to an interface by the name that the table has for it, which
+// may be any of its names.
+func (d *Datapath) attachTo(name string, iface netlink.Link) error {
+	index := iface.Attrs().Index
+	if a := d.attached[name]; a != nil && a.index == index {
+		return nil
+	}
+	if err := d.renamePin(name, index); err != nil {
+		return err
 	}
 	pin := d.kernel.linkPin(name)
 	adopted, err := d.adopt(pin, index)
@@ -92,7 +112,7 @@ func (d *Datapath) attachTo(iface netlink.Link) error {
 		return err
 	}
 	if adopted != nil {
-		d.attached[name] = &attachment{adopted, index}
+		d.note(name, &attachment{adopted, index})
 		d.log.Info("adopted", "interface", name)
 		return nil
 	}
@@ -104,8 +124,59 @@ func (d *Datapath) attachTo(iface netlink.Link) error {
 		fresh.Close()
 		return fmt.Errorf("pin link: %w", err)
 	}
-	d.attached[name] = &attachment{fresh, index}
+	d.note(name, &attachment{fresh, index})
 	return nil
+}
+
+// note keeps an attachment in place of the one that the name had.
+func (d *Datapath) note(name string, a *attachment) {
+	if old := d.attached[name]; old != nil {
+		old.close()
+	}
+	d.attached[name] = a
+}
+
+// renamePin gives the link of an interface that was attached under another name
+// its new one: a second link is not possible.
+func (d *Datapath) renamePin(name string, index int) error {
+	pins, err := filepath.Glob(d.kernel.linkPin("*"))
+	if err != nil {
+		return err
+	}
+	for _, pin := range pins {
+		at, err := pinnedIndex(pin)
+		if err != nil {
+			return err
+		}
+		if at != index || pin == d.kernel.linkPin(name) {
+			continue
+		}
+		before := filepath.Base(pin)[len("xdp-"):]
+		if err := os.Rename(pin, d.kernel.linkPin(name)); err != nil {
+			return fmt.Errorf("rename pinned link: %w", err)
+		}
+		if a := d.attached[before]; a != nil {
+			a.close()
+			delete(d.attached, before)
+		}
+		d.log.Info("renamed", "interface", name, "was", before)
+		return nil
+	}
+	return nil
+}
+
+// pinnedIndex is the interface of a pinned link; 0: it is gone.
+func pinnedIndex(pin string) (int, error) {
+	l, err := link.LoadPinnedLink(pin, nil)
+	if err != nil {
+		return 0, fmt.Errorf("open pinned link: %w", err)
+	}
+	defer l.Close()
+	info, err := l.Info()
+	if err != nil || info.XDP() == nil {
+		return 0, nil
+	}
+	return int(info.XDP().Ifindex), nil
 }
 
 // adopt takes over the link that is pinned for an interface, if it still is on it.

@@ -202,7 +202,7 @@ func (d *Datapath) hopsChanged() {
 	services := slices.Collect(maps.Values(d.services))
 	// Before the backends: a packet that follows the new way must find its
 	// interface open. After them: the old way is closed.
-	err := d.configure(services, d.have.flags())
+	err := errors.Join(d.reattach(), d.configure(services, d.have.flags()))
 	for _, s := range services {
 		d.writeBackends(s)
 	}
