@@ -57,6 +57,20 @@ func TestLostNeighbourIsAskedForAgain(t *testing.T) {
 	eventually(t, "the kernel keeps the neighbour again", kept)
 }
 
+// TestLostNeighbourIsNews: also while its address is not known, as nobody else
+// would ask again.
+func TestLostNeighbourIsNews(t *testing.T) {
+	t.Parallel()
+	r := &resolver{macs: map[neighbour]model.MAC{}, managed: map[neighbour]bool{}}
+	entry := &netlink.Neigh{LinkIndex: 2, IP: net.IPv4(10, 0, 0, 9), State: netlink.NUD_FAILED, FlagsExt: netlink.NTF_EXT_MANAGED}
+	if r.learn(unix.RTM_NEWNEIGH, entry) {
+		t.Error("a neighbour that still does not answer is news")
+	}
+	if !r.learn(unix.RTM_DELNEIGH, entry) {
+		t.Error("the loss of a neighbour that the kernel was asked to keep is not news")
+	}
+}
+
 // TestGoneNeighboursTakeNoMemory: whoever is on a link can have any number.
 func TestGoneNeighboursTakeNoMemory(t *testing.T) {
 	t.Parallel()
