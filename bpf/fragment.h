@@ -7,6 +7,7 @@
 
 #include "maps.h"
 #include "packet.h"
+#include "pick.h"
 
 /* net.ipv4.ipfrag_time and net.ipv6.ip6frag_time: 30 s (60 s in RFC 8200). */
 #define FRAGMENT_LIFETIME_NS (30ULL * 1000000000)
@@ -25,6 +26,14 @@ static __always_inline struct fragment_key fragment_key(const struct packet *pac
 	return key;
 }
 
+/* Of nobody, too: index 0. */
+static __always_inline __u8 epoch_at(__u32 index)
+{
+	const struct backend *backend = backend_at(index);
+
+	return backend ? backend->epoch : 0;
+}
+
 static __noinline int remember_fragment(const struct packet *packet, __u32 backend,
 					enum fragment_path path)
 {
@@ -34,6 +43,7 @@ static __noinline int remember_fragment(const struct packet *packet, __u32 backe
 		.backend = backend,
 		.hash = packet->hash,
 		.path = path,
+		.epoch = epoch_at(backend),
 		.snat = packet->snat,
 	};
 
@@ -45,7 +55,8 @@ static __noinline struct fragment *find_fragment(const struct packet *packet)
 	struct fragment_key key = fragment_key(packet);
 	struct fragment *fragment = bpf_map_lookup_elem(&fragments, &key);
 
-	if (!fragment || fragment->expires < bpf_ktime_get_ns())
+	if (!fragment || fragment->expires < bpf_ktime_get_ns() ||
+	    fragment->epoch != epoch_at(fragment->backend))
 		return NULL;
 	return fragment;
 }

@@ -202,7 +202,9 @@ struct fragment {
 	__u64 expires; /* nanoseconds, CLOCK_MONOTONIC */
 	__u32 backend;
 	__u32 hash; /* of its flow: the same outer source for all fragments */
-	__u32 path; /* enum fragment_path */
+	__u16 path; /* enum fragment_path */
+	__u8 epoch; /* of the backend: its index may be another's by now */
+	__u8 pad;
 	__u32 snat; /* full NAT: number of its flow, see struct snat_flow; 0: none */
 };
 

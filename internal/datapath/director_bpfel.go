@@ -97,7 +97,9 @@ type directorFragment struct {
 	Expires uint64
 	Backend uint32
 	Hash    uint32
-	Path    uint32
+	Path    uint16
+	Epoch   uint8
+	Pad     uint8
 	Snat    uint32
 }
 

@@ -83,6 +83,11 @@ func testFragmentEntryExpires(t *testing.T) {
 	if got := binary.BigEndian.Uint32(key.Source.Bytes[:4]); got != binary.BigEndian.Uint32(client4.AsSlice()) {
 		t.Errorf("entry is of source %#x", got)
 	}
+	reused := s.abiBackend(0)
+	reused.Epoch++
+	d.put(t, "backends", s.first, reused)
+	d.check(t, []row{row{name: "later, its backend's index is another's", in: frames[1]}.dropped(directorReasonDROP_FRAGMENT_UNKNOWN, nil)})
+	d.put(t, "backends", s.first, s.abiBackend(0))
 	value.Expires = 1
 	d.put(t, "fragments", key, value)
 	d.check(t, []row{row{name: "later, after the entry's time", in: frames[1]}.dropped(directorReasonDROP_FRAGMENT_UNKNOWN, nil)})
