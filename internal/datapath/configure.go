@@ -25,7 +25,7 @@ func (d *Datapath) configure(services []*service, flags uint32) error {
 	}
 	if flags&uint32(directorSettingsFlagSETTINGS_REPLIES) != 0 {
 		for _, name := range d.table.Interfaces {
-			d.forwardReplies(name)
+			d.forwardReplies(name, services)
 		}
 	}
 	if err := d.kernel.ThisDirector.Put(uint32(0), settings); err != nil {
@@ -163,7 +163,14 @@ func (d *Datapath) openEgress(services []*service) error {
 
 // forwardReplies lets the kernel's routing table be used for NAT replies that
 // come in on an interface: bpf_fib_lookup answers only where forwarding is on.
-func (d *Datapath) forwardReplies(name string) {
+// Only for families that have replies: switching it on for IPv6 makes the kernel
+// forget default routes that it has from advertisements, on any interface.
+func (d *Datapath) forwardReplies(name string, services []*service) {
+	replies := func(is4 bool) bool {
+		return slices.ContainsFunc(services, func(s *service) bool {
+			return s.key.vip.Is4() == is4 && slices.ContainsFunc(s.order, func(b *backend) bool { return b.desired.Mode == model.NAT })
+		})
+	}
 	set := func(value string, path ...string) {
 		file := filepath.Join(append([]string{"/proc/sys/net"}, path...)...)
 		old, err := os.ReadFile(file)
@@ -176,7 +183,12 @@ func (d *Datapath) forwardReplies(name string) {
 		}
 		d.log.Info("switched on for NAT replies", "file", file, "was", strings.TrimSpace(string(old)))
 	}
-	set("1", "ipv4", "conf", name, "forwarding")
+	if replies(true) {
+		set("1", "ipv4", "conf", name, "forwarding")
+	}
+	if !replies(false) {
+		return
+	}
 	// A router does not learn routes from advertisements unless told to (accept_ra 2).
 	if ra, err := os.ReadFile(filepath.Join("/proc/sys/net/ipv6/conf", name, "accept_ra")); err == nil && strings.TrimSpace(string(ra)) == "1" {
 		set("2", "ipv6", "conf", name, "accept_ra")

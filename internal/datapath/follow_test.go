@@ -1,7 +1,9 @@
 package datapath
 
 import (
+	"os"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/vishvananda/netlink"
@@ -93,5 +95,26 @@ func TestEgressIsOpenedAgain(t *testing.T) {
 	d.hopsChanged()
 	if n := egressOf(t, d); !slices.Equal(n, []uint32{index}) {
 		t.Errorf("packets may leave by %v, want wire0 (%d)", n, index)
+	}
+}
+
+// TestForwardingByFamily: forwarding is switched on where replies need it. For
+// IPv6 it costs the host default routes that it has from advertisements.
+func TestForwardingByFamily(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	d := openTest(t, model.Limits{})
+	table := tableOf(1, 2, 0)
+	for i := range table.Services[0].Backends {
+		table.Services[0].Backends[i].Mode = model.NAT
+	}
+	must(t, d.Set(table))
+	for family, want := range map[string]string{"ipv4": "1", "ipv6": "0"} {
+		got, err := os.ReadFile("/proc/sys/net/" + family + "/conf/wire0/forwarding")
+		must(t, err)
+		if strings.TrimSpace(string(got)) != want {
+			t.Errorf("%s forwarding is %s, want %s: only an IPv4 service is nat", family, got, want)
+		}
 	}
 }
