@@ -27,6 +27,13 @@ func newStatus() *cobra.Command {
 				socket = api.DefaultAgentSocket
 			}
 			client := api.NewClient(socket)
+			if !agent && cmd.Flags().Changed("socket") {
+				role, err := client.Role(cmd.Context())
+				if err != nil {
+					return err
+				}
+				agent = role == api.RoleAgent
+			}
 			if agent {
 				status, err := client.AgentStatus(cmd.Context())
 				if err != nil {

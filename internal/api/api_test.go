@@ -134,7 +134,7 @@ func TestClientGetsWhatTheDirectorSays(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantStatus := api.Status{
-		Info: d.info, Interfaces: d.status.Interfaces, Services: 2, Backends: 2, RingMemory: 8256,
+		Role: api.RoleDirector, Info: d.info, Interfaces: d.status.Interfaces, Services: 2, Backends: 2, RingMemory: 8256,
 		Limits: d.config.Director.Limits, Reasons: d.status.Reasons,
 	}
 	if diff := cmp.Diff(wantStatus, status, equate); diff != "" {
@@ -158,12 +158,17 @@ func TestAgentStatus(t *testing.T) {
 		Services: []model.AgentService{{Name: "web", VIP: netip.MustParseAddr("203.0.113.10"), Protocol: model.TCP,
 			Port: model.PortRange{First: 443, Last: 443}, MSS: 1440, Packets: 3, Bytes: 300}},
 	}}
-	got, err := serve(t, api.NewAgentServer(h, h, quiet())).AgentStatus(t.Context())
+	client := serve(t, api.NewAgentServer(h, h, quiet()))
+	got, err := client.AgentStatus(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(api.AgentStatus{Info: h.info, AgentStatus: h.status}, got, equate); diff != "" {
+	if diff := cmp.Diff(api.AgentStatus{Role: api.RoleAgent, Info: h.info, AgentStatus: h.status}, got, equate); diff != "" {
 		t.Errorf("status (-said +got):\n%s", diff)
+	}
+	_, err = client.Status(t.Context())
+	if err == nil || !strings.HasSuffix(err.Error(), "is the socket of a weir agent, not of a weir director") {
+		t.Errorf("an agent's status as a director's gives %v", err)
 	}
 }
 

@@ -40,12 +40,39 @@ func NewClient(socket string) *Client {
 	}
 }
 
-// Status returns what the director says about itself.
-func (c *Client) Status(ctx context.Context) (Status, error) { return get[Status](ctx, c, "status") }
+// Status returns what the director says about itself. An agent's answer is an error.
+func (c *Client) Status(ctx context.Context) (Status, error) {
+	return statusOf[Status](ctx, c, RoleDirector)
+}
 
-// AgentStatus returns what an agent says about itself.
+// AgentStatus returns what an agent says about itself. A director's answer is an error.
 func (c *Client) AgentStatus(ctx context.Context) (AgentStatus, error) {
-	return get[AgentStatus](ctx, c, "status")
+	return statusOf[AgentStatus](ctx, c, RoleAgent)
+}
+
+// Role returns what the process that listens answers as.
+func (c *Client) Role(ctx context.Context) (Role, error) {
+	status, err := get[struct{ Role Role }](ctx, c, "status")
+	return status.Role, err
+}
+
+// statusOf keeps one role's answer from being read as the other's.
+func statusOf[T any](ctx context.Context, c *Client, want Role) (status T, err error) {
+	text, err := get[json.RawMessage](ctx, c, "status")
+	if err != nil {
+		return status, err
+	}
+	var who struct{ Role Role }
+	if err := json.Unmarshal(text, &who); err != nil {
+		return status, fmt.Errorf("read the answer about status: %w", err)
+	}
+	if who.Role != want {
+		return status, fmt.Errorf("%s is the socket of a weir %s, not of a weir %s", c.socket, who.Role, want)
+	}
+	if err := json.Unmarshal(text, &status); err != nil {
+		return status, fmt.Errorf("read the answer about status: %w", err)
+	}
+	return status, nil
 }
 
 // Services returns the services as they are in the kernel.

@@ -32,6 +32,15 @@ type Daemon interface {
 	Info() Info
 }
 
+// Role is what a process answers as.
+type Role string
+
+// The roles.
+const (
+	RoleDirector Role = "director"
+	RoleAgent    Role = "agent" // on a backend's host
+)
+
 // Info is what a director's or agent's process knows about itself.
 type Info struct {
 	Version string    `json:"version"`
@@ -47,6 +56,7 @@ type Info struct {
 
 // Status is what a director says about itself: the answer to GET /v1/status.
 type Status struct {
+	Role       Role `json:"role"` // RoleDirector
 	Info       `json:",inline"`
 	Interfaces []model.InterfaceStatus `json:"interfaces"`
 	Services   int                     `json:"services"` // in the kernel
@@ -64,6 +74,7 @@ type Backend struct {
 
 // AgentStatus is what an agent says about itself: its answer to GET /v1/status.
 type AgentStatus struct {
+	Role              Role `json:"role"` // RoleAgent
 	Info              `json:",inline"`
 	model.AgentStatus `json:",inline"`
 }
@@ -71,6 +82,7 @@ type AgentStatus struct {
 // newStatus puts together what the process and the kernel say.
 func newStatus(daemon Daemon, d model.DatapathStatus) Status {
 	s := Status{
+		Role:       RoleDirector,
 		Info:       daemon.Info(),
 		Interfaces: orEmpty(d.Interfaces),
 		Services:   len(d.Services),
@@ -88,7 +100,7 @@ func newStatus(daemon Daemon, d model.DatapathStatus) Status {
 func newAgentStatus(daemon Daemon, a model.AgentStatus) AgentStatus {
 	a.Interfaces, a.VIPs = orEmpty(a.Interfaces), orEmpty(a.VIPs)
 	a.Reasons, a.Services = orEmpty(a.Reasons), orEmpty(a.Services)
-	return AgentStatus{Info: daemon.Info(), AgentStatus: a}
+	return AgentStatus{Role: RoleAgent, Info: daemon.Info(), AgentStatus: a}
 }
 
 func servicesOf(d model.DatapathStatus) []model.ServiceStatus {
