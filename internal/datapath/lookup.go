@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 
 	"github.com/cilium/ebpf"
 
@@ -23,6 +24,25 @@ const vipOnly = ^uint32(0)
 
 func newLookups(services int) lookups {
 	return lookups{make(map[endpoint]uint32, 2*services), map[prefix]uint32{}, map[endpoint]uint32{}}
+}
+
+// lookupsOf makes all services found. Of nested ranges, which may have prefixes
+// in common, the narrowest has them: it comes last.
+func lookupsOf(services []*service) lookups {
+	l := newLookups(len(services))
+	var ranges []*service
+	for _, s := range services {
+		if s.key.port.Single() {
+			l.add(s)
+		} else {
+			ranges = append(ranges, s)
+		}
+	}
+	slices.SortStableFunc(ranges, func(a, b *service) int { return b.key.width() - a.key.width() })
+	for _, s := range ranges {
+		l.add(s)
+	}
+	return l
 }
 
 func (l *lookups) clone() lookups {

@@ -111,6 +111,14 @@ func (p prefix) v6() directorRange6 {
 		Protocol: p.protocol, Reply: p.reply, Port: bigEndian16(p.port)}
 }
 
+// width is how many ports the service has.
+func (k serviceKey) width() int {
+	if k.port.All() {
+		return 1 << 16
+	}
+	return int(k.port.Last) - int(k.port.First) + 1
+}
+
 // prefixes are the keys of a service that has more than one port.
 func (k serviceKey) prefixes() []prefix {
 	return portBlocks(endpoint{segment: k.segment, address: k.vip, protocol: uint8(k.protocol)}, k.port, 0)

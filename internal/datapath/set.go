@@ -24,6 +24,10 @@ func (d *Datapath) Set(t model.Table) error {
 	if err := d.checkLimits(&t); err != nil {
 		return err
 	}
+	links, err := findInterfaces(t.Interfaces)
+	if err != nil {
+		return err
+	}
 	d.table = t
 	want, err := d.place(&d.table)
 	if err != nil {
@@ -44,17 +48,14 @@ func (d *Datapath) Set(t model.Table) error {
 	if err := d.switchRings(want); err != nil {
 		return err
 	}
-	lookups := newLookups(len(want))
-	for _, s := range want {
-		lookups.add(s)
-	}
+	lookups := lookupsOf(want)
 	if err := d.configure(want, lookups.flags()|d.have.flags()); err != nil {
 		return err
 	}
 	if err := lookups.write(d.kernel, d.have); err != nil {
 		return err
 	}
-	if err := d.attach(t.Interfaces); err != nil {
+	if err := d.attach(t.Interfaces, links); err != nil {
 		return err
 	}
 	var translating []string
