@@ -25,16 +25,30 @@ func (a *attachment) close() { a.link.Close() }
 
 func (k *kernel) linkPin(name string) string { return filepath.Join(k.pin, "xdp-"+name) }
 
-// attach makes the program run on exactly these interfaces. A link that is
-// pinned already is given the program in one step: no packet sees none.
-func (d *Datapath) attach(interfaces []string) error {
-	for _, name := range interfaces {
-		iface, err := netlink.LinkByName(name)
-		if err != nil {
-			return fmt.Errorf("interface %s: %w", name, err)
+// findInterfaces looks all interfaces up before anything is changed for them.
+func findInterfaces(names []string) ([]netlink.Link, error) {
+	links := make([]netlink.Link, len(names))
+	for i, name := range names {
+		var err error
+		if links[i], err = netlink.LinkByName(name); err != nil {
+			return nil, fmt.Errorf("interface %s: %w", name, err)
 		}
-		if err := d.attachTo(name, iface); err != nil {
-			return fmt.Errorf("attach to %s: %w", name, err)
+	}
+	return links, nil
+}
+
+// attach makes the program run on exactly these interfaces. A link that is
+// pinned already is given the program in one step: no packet sees none. After an
+// error the program is where it was before.
+func (d *Datapath) attach(interfaces []string, links []netlink.Link) error {
+	var made []string
+	for i, name := range interfaces {
+		fresh, err := d.attachTo(name, links[i])
+		if err != nil {
+			return errors.Join(fmt.Errorf("attach to %s: %w", name, err), d.detachFrom(made))
+		}
+		if fresh {
+			made = append(made, name)
 		}
 	}
 	pins, err := filepath.Glob(d.kernel.linkPin("*"))
@@ -46,11 +60,20 @@ func (d *Datapath) attach(interfaces []string) error {
 		if slices.Contains(interfaces, name) {
 			continue
 		}
+		if err := d.detachFrom([]string{name}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (d *Datapath) detachFrom(interfaces []string) error {
+	for _, name := range interfaces {
 		if a := d.attached[name]; a != nil {
 			a.close()
 			delete(d.attached, name)
 		}
-		if err := unpinLink(pin); err != nil {
+		if err := unpinLink(d.kernel.linkPin(name)); err != nil {
 			return fmt.Errorf("detach from %s: %w", name, err)
 		}
 		d.log.Info("detached", "interface", name)
@@ -85,7 +108,7 @@ func (d *Datapath) reattach() error {
 		if err != nil || iface.Attrs().Index == a.index {
 			continue
 		}
-		err = d.attachTo(name, iface)
+		_, err = d.attachTo(name, iface)
 		if err == nil && d.have.haveReplies() {
 			err = d.attachUndoTo(name, iface.Attrs().Index)
 		}
@@ -97,35 +120,35 @@ func (d *Datapath) reattach() error {
 }
 
 // attachTo attaches to an interface by the name that the table has for it, which
-// may be any of its names.
-func (d *Datapath) attachTo(name string, iface netlink.Link) error {
+// may be any of its names, and says whether there was no program on it before.
+func (d *Datapath) attachTo(name string, iface netlink.Link) (fresh bool, err error) {
 	index := iface.Attrs().Index
 	if a := d.attached[name]; a != nil && a.index == index {
-		return nil
+		return false, nil
 	}
 	if err := d.renamePin(name, index); err != nil {
-		return err
+		return false, err
 	}
 	pin := d.kernel.linkPin(name)
 	adopted, err := d.adopt(pin, index)
 	if err != nil {
-		return err
+		return false, err
 	}
 	if adopted != nil {
 		d.note(name, &attachment{adopted, index})
 		d.log.Info("adopted", "interface", name)
-		return nil
+		return false, nil
 	}
-	fresh, err := d.attachXDP(iface)
+	l, err := d.attachXDP(iface)
 	if err != nil {
-		return err
+		return false, err
 	}
-	if err := fresh.Pin(pin); err != nil {
-		fresh.Close()
-		return fmt.Errorf("pin link: %w", err)
+	if err := l.Pin(pin); err != nil {
+		l.Close()
+		return false, fmt.Errorf("pin link: %w", err)
 	}
-	d.note(name, &attachment{fresh, index})
-	return nil
+	d.note(name, &attachment{l, index})
+	return true, nil
 }
 
 // note keeps an attachment in place of the one that the name had.
@@ -265,6 +288,14 @@ func unpinLink(pin string) error {
 // Detach removes the datapath that is pinned in a directory: from then on the
 // kernel gets every packet. Nothing pinned is no error.
 func Detach(pin string) error {
+	lock, err := lockPins(pin)
+	if errors.Is(err, os.ErrNotExist) {
+		return removeUndoFilters(nil)
+	}
+	if err != nil {
+		return fmt.Errorf("detach: %w", err)
+	}
+	defer lock.Close()
 	links, err := filepath.Glob(filepath.Join(pin, "xdp-*"))
 	if err != nil {
 		return err

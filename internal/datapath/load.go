@@ -26,6 +26,7 @@ type kernel struct {
 	reasons    []string // names of enum reason, by number
 	pin        string   // Options.Pin
 	dir        string   // below it: the maps of this ABI
+	lock       *os.File // of pin
 }
 
 // innerTypes are in no map's declared value, but part of the ABI all the same.
@@ -58,6 +59,9 @@ func loadKernel(o Options) (*kernel, error) {
 	if err := os.MkdirAll(k.dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make pin directory: %w", err)
 	}
+	if k.lock, err = lockPins(o.Pin); err != nil {
+		return nil, err
+	}
 	for _, m := range spec.Maps {
 		m.Pinning = ebpf.PinByName
 		if m.InnerMap != nil {
@@ -67,10 +71,12 @@ func loadKernel(o Options) (*kernel, error) {
 	}
 	k.collection, err = ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: k.dir}})
 	if err != nil {
+		k.lock.Close()
 		return nil, loadError(err)
 	}
 	if err := k.collection.Assign(&k.directorMaps); err != nil {
 		k.collection.Close()
+		k.lock.Close()
 		return nil, fmt.Errorf("assign maps: %w", err)
 	}
 	k.program = k.collection.Programs[directorProgDirector]
@@ -80,7 +86,27 @@ func loadKernel(o Options) (*kernel, error) {
 
 func (k *kernel) close() error {
 	k.collection.Close() // programs; the maps were assigned
-	return k.directorMaps.Close()
+	return errors.Join(k.directorMaps.Close(), k.lock.Close())
+}
+
+// ErrRunning says that another process keeps the pinned datapath up to date.
+var ErrRunning = errors.New("another director runs on it")
+
+// lockPins makes sure that one process at a time writes to what is pinned. The
+// lock goes with the process, the pins do not.
+func lockPins(pin string) (*os.File, error) {
+	lock, err := os.Open(pin)
+	if err != nil {
+		return nil, fmt.Errorf("open pin directory: %w", err)
+	}
+	err = unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		err = ErrRunning
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("lock %s: %w", pin, err), lock.Close())
+	}
+	return lock, nil
 }
 
 // size sets the maps' sizes from the limits. Where a map is not allocated ahead,

@@ -1,6 +1,7 @@
 package datapath
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -342,6 +343,15 @@ func TestForeignProgramIsNamed(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "attach to wire0: another XDP program (id ") {
 		t.Errorf("error is %v, want one that names wire0 and the other program", err)
 	}
+	// It was refused as a whole: nothing is on the interface that had no other program.
+	table := tableOf(1, 1, 0)
+	table.Interfaces = []string{"wire1", "wire0"}
+	if err := d.Set(table); err == nil {
+		t.Error("an interface with another program is attached to")
+	}
+	if pins, _ := filepath.Glob("/sys/fs/bpf/weir/xdp-*"); len(pins) != 0 {
+		t.Errorf("a refused table left %q attached", pins)
+	}
 	err = d.Set(model.Table{Interfaces: []string{"nowhere0"}})
 	if err == nil || !strings.Contains(err.Error(), "interface nowhere0: Link not found") {
 		t.Errorf("error is %v, want one that names nowhere0", err)
@@ -361,11 +371,29 @@ func TestGenericWhereDriverHasNone(t *testing.T) {
 	if err := native.Set(table); err == nil || !strings.Contains(err.Error(), "attach to lo: driver has no native XDP") {
 		t.Errorf("error is %v, want one that says that lo has no native XDP", err)
 	}
+	must(t, native.Close())
 	auto := openTest(t, model.Limits{})
 	must(t, auto.Set(table))
 	if i := statusOf(t, auto).Interfaces; len(i) != 1 || i[0].XDP != "generic" {
 		t.Errorf("interfaces are %+v, want lo with generic XDP", i)
 	}
+}
+
+// TestOneProcessAtATime: two that write to the same maps would undo each other.
+func TestOneProcessAtATime(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	d := openTest(t, model.Limits{})
+	must(t, d.Set(tableOf(1, 1, 0)))
+	if _, err := Open(Options{Pin: "/sys/fs/bpf/weir"}); !errors.Is(err, ErrRunning) {
+		t.Errorf("a second process gets %v, want %v", err, ErrRunning)
+	}
+	if err := Detach("/sys/fs/bpf/weir"); !errors.Is(err, ErrRunning) {
+		t.Errorf("detaching under a running process gets %v, want %v", err, ErrRunning)
+	}
+	must(t, d.Close())
+	must(t, Detach("/sys/fs/bpf/weir"))
 }
 
 func TestRefusedMemoryNamesTheLimits(t *testing.T) {

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
 	"unsafe"
 
@@ -90,8 +92,8 @@ func (d *Datapath) switchSNAT(t *model.Table) error {
 		return err
 	}
 	defer table.Close()
-	if err := d.kernel.SnatTables.Put(uint32(0), table); err != nil {
-		return fmt.Errorf("switch table of full NAT: %w", err)
+	if err := d.kernel.putSNAT(table); err != nil {
+		return err
 	}
 	if found {
 		d.log.Warn("addresses or ports of full NAT have changed: its connections end", "addresses", t.SNAT.Addresses, "ports", t.SNAT.Ports)
@@ -108,7 +110,30 @@ func (d *Datapath) dropSNAT(t *model.Table) error {
 	if _, found, err := d.kernel.snatHeader(); err != nil || !found {
 		return err
 	}
-	return ignoreMissing("free table of full NAT", d.kernel.SnatTables.Delete(uint32(0)))
+	err := ignoreMissing("free table of full NAT", d.kernel.SnatTables.Delete(uint32(0)))
+	return errors.Join(err, os.Remove(d.kernel.snatPin()))
+}
+
+// snatPin is where the table that is in use is pinned itself: to open it by the
+// number that its outer map gives would take CAP_SYS_ADMIN.
+func (k *kernel) snatPin() string { return filepath.Join(k.dir, "snat_table") }
+
+// putSNAT switches the table in, and its pin after it.
+func (k *kernel) putSNAT(table *ebpf.Map) error {
+	fresh := k.snatPin() + "-new"
+	if err := os.Remove(fresh); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("remove pin of an earlier table of full NAT: %w", err)
+	}
+	if err := table.Pin(fresh); err != nil {
+		return fmt.Errorf("pin table of full NAT: %w", err)
+	}
+	if err := k.SnatTables.Put(uint32(0), table); err != nil {
+		return errors.Join(fmt.Errorf("switch table of full NAT: %w", err), os.Remove(fresh))
+	}
+	if err := os.Rename(fresh, k.snatPin()); err != nil {
+		return fmt.Errorf("pin table of full NAT: %w", err)
+	}
+	return nil
 }
 
 // loadSNAT makes an empty table: the kernel's memory is zero, and a zero flow is
@@ -133,15 +158,25 @@ func loadSNAT(header directorSnatHeader) (*ebpf.Map, error) {
 
 // snatHeader reads the header of the table that is in use, if there is one.
 func (k *kernel) snatHeader() (header directorSnatHeader, found bool, err error) {
-	var id ebpf.MapID
-	if err := k.SnatTables.Lookup(uint32(0), &id); err != nil {
-		return header, false, ignoreMissing("find table of full NAT", err)
+	table, err := ebpf.LoadPinnedMap(k.snatPin(), nil)
+	if errors.Is(err, os.ErrNotExist) {
+		return header, false, nil
 	}
-	table, err := ebpf.NewMapFromID(id)
 	if err != nil {
 		return header, false, fmt.Errorf("open table of full NAT: %w", err)
 	}
 	defer table.Close()
+	info, err := table.Info()
+	if err != nil {
+		return header, false, fmt.Errorf("look at table of full NAT: %w", err)
+	}
+	var used ebpf.MapID
+	if err := k.SnatTables.Lookup(uint32(0), &used); err != nil {
+		return header, false, ignoreMissing("find table of full NAT", err)
+	}
+	if id, ok := info.ID(); !ok || id != used {
+		return header, false, nil
+	}
 	bytes := unsafe.Slice((*byte)(unsafe.Pointer(&header)), snatBucketBytes)
 	if err := table.Lookup(uint32(0), bytes); err != nil {
 		return header, false, fmt.Errorf("read header of full NAT's table: %w", err)

@@ -208,6 +208,7 @@ func TestUndoByFilter(t *testing.T) {
 	if n := undoFilters(t); n != 1 {
 		t.Errorf("%d filters are left of the one to keep", n)
 	}
+	must(t, d.Close())
 	must(t, Detach("/sys/fs/bpf/weir"))
 	if n := undoFilters(t); n != 0 {
 		t.Errorf("%d filters are left", n)

@@ -77,7 +77,7 @@ func (n names[T]) text(v T) string {
 			return e.text
 		}
 	}
-	return fmt.Sprintf("%s(%v)", n.kind, any(v))
+	return fmt.Sprintf("%s(%d)", n.kind, any(v)) // not %v, which would call String again
 }
 
 func (n names[T]) parse(text []byte) (T, error) {
