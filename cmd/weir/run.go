@@ -57,6 +57,9 @@ func runDirector(ctx context.Context, o runOptions, log *slog.Logger) error {
 		// Not the model's to find: the same file may be an agent's.
 		return fmt.Errorf("%s: director.interfaces: is empty; name those that clients' packets come in by", o.file)
 	}
+	if err := needInterfaces(first); err != nil {
+		return err
+	}
 	if err := prepareHost(o.bpffs); err != nil {
 		return err
 	}
@@ -100,6 +103,9 @@ func (d *director) run(ctx context.Context, first model.Config, changes <-chan c
 	engine := engine.New(d, d.log)
 	d.running = engine.Desired
 	d.apply = func(c model.Config) error {
+		if err := needInterfaces(c); err != nil {
+			return err
+		}
 		d.warnOfRestart(c.Director)
 		return engine.Apply(c)
 	}
@@ -118,6 +124,15 @@ func (d *director) run(ctx context.Context, first model.Config, changes <-chan c
 	d.follow(ctx, changes)
 	cancel()
 	d.log.Info("director ends; forwarding goes on until weir detach")
+	return nil
+}
+
+// needInterfaces refuses what would take the program off every interface: an
+// agent's file, or a key lost in an edit.
+func needInterfaces(c model.Config) error {
+	if len(c.Director.Interfaces) == 0 {
+		return errors.New("director.interfaces: a director needs at least one, where clients' packets come in")
+	}
 	return nil
 }
 
