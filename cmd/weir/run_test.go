@@ -307,6 +307,10 @@ func TestDirectorCannotStart(t *testing.T) {
 			func(h *host) { h.configure("director: {interfaces: [eth7]}", "web") },
 			"interface eth7: Link not found",
 		},
+		"no interfaces": {
+			func(h *host) { h.configure("agent: {interfaces: [eth0]}", "web") },
+			"director.interfaces: a director needs at least one",
+		},
 		"another XDP program": {
 			func(h *host) { h.configure(onEth0, "web"); occupy(h, "eth0") },
 			"remove it (ip link set dev eth0 xdp off",
