@@ -70,7 +70,8 @@ bench: deps-build ## run the Go benchmarks: ARGS="-count 5"
 
 .PHONY: lint
 lint: deps-build deps-lint ## check format, vet, static analysis and script syntax
-	@test -z "$$(git ls-files -z '*.go' | xargs -0 gofmt -l | tee /dev/stderr)"
+	@unformatted=$$(git ls-files -z '*.go' | xargs -0 gofmt -l); \
+		test -z "$$unformatted" || { echo "not gofmt's format: $$unformatted" >&2; exit 1; }
 	@go vet ./...
 	@go tool staticcheck ./...
 	@clang-format-19 --dry-run -Werror bpf/*.c bpf/*.h
