@@ -5,15 +5,22 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
 	"weir.io/weir/internal/model"
 )
 
-// failAfterLookups makes Set fail where the lookups are written already.
+// failAfterLookups makes Set fail where the lookups are written already: it cannot
+// attach where another program is.
 func failAfterLookups(t *testing.T, d *Datapath, table model.Table) {
 	t.Helper()
-	table.Interfaces = append([]string{"nowhere0"}, table.Interfaces...)
-	if err := d.Set(table); err == nil {
-		t.Fatal("an interface that does not exist was no error")
+	other, err := netlink.LinkByName("wire1")
+	must(t, err)
+	must(t, netlink.LinkSetXdpFdWithFlags(other, d.kernel.program.FD(), unix.XDP_FLAGS_DRV_MODE))
+	table.Interfaces = []string{"wire0", "wire1"}
+	if err := d.Set(table); !errors.Is(err, unix.EBUSY) {
+		t.Fatalf("error is %v, want %v", err, unix.EBUSY)
 	}
 }
 
