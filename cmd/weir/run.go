@@ -53,12 +53,8 @@ func runDirector(ctx context.Context, o runOptions, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	if len(first.Director.Interfaces) == 0 {
-		// Not the model's to find: the same file may be an agent's.
-		return fmt.Errorf("%s: director.interfaces: is empty; name those that clients' packets come in by", o.file)
-	}
 	if err := needInterfaces(first); err != nil {
-		return err
+		return fmt.Errorf("%s: %w", o.file, err)
 	}
 	if err := prepareHost(o.bpffs); err != nil {
 		return err
@@ -131,7 +127,7 @@ func (d *director) run(ctx context.Context, first model.Config, changes <-chan c
 // agent's file, or a key lost in an edit.
 func needInterfaces(c model.Config) error {
 	if len(c.Director.Interfaces) == 0 {
-		return errors.New("director.interfaces: a director needs at least one, where clients' packets come in")
+		return errors.New("director.interfaces: is empty; name those that clients' packets come in by")
 	}
 	return nil
 }

@@ -298,6 +298,16 @@ func TestDirectorSaysWhatWaitsForItsNextStart(t *testing.T) {
 	p.stop()
 }
 
+// An edit that loses the interfaces must not take the program off all of them.
+func TestDirectorKeepsItsInterfaces(t *testing.T) {
+	h := newHost(t)
+	h.configure(onEth0, "web")
+	p := h.start(`"msg":"director runs"`, "--log-format", "json")
+	h.configure("agent: {interfaces: [eth0]}", "web")
+	p.waitLog("director.interfaces: is empty")
+	p.stop()
+}
+
 func TestDirectorCannotStart(t *testing.T) {
 	for name, test := range map[string]struct {
 		prepare func(h *host)
@@ -309,7 +319,7 @@ func TestDirectorCannotStart(t *testing.T) {
 		},
 		"no interfaces": {
 			func(h *host) { h.configure("agent: {interfaces: [eth0]}", "web") },
-			"director.interfaces: a director needs at least one",
+			"director.interfaces: is empty",
 		},
 		"another XDP program": {
 			func(h *host) { h.configure(onEth0, "web"); occupy(h, "eth0") },
