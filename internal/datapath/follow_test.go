@@ -1,12 +1,15 @@
 package datapath
 
 import (
+	"net"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"weir.io/weir/internal/model"
 )
@@ -117,4 +120,25 @@ func TestForwardingByFamily(t *testing.T) {
 			t.Errorf("%s forwarding is %s, want %s: only an IPv4 service is nat", family, got, want)
 		}
 	}
+}
+
+// TestRulesAreFollowed: a rule decides by which table a backend is reached.
+func TestRulesAreFollowed(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	addNeighbour(t, netip.MustParseAddr("10.0.0.11"))
+	d := openTest(t, model.Limits{})
+	must(t, d.Set(tableOf(1, 1, 0)))
+	state := func() model.BackendState { return statusOf(t, d).Services[0].Backends[0].State }
+	if s := state(); s != model.Active {
+		t.Fatalf("the backend is %s, want active", s)
+	}
+	rule := netlink.NewRule()
+	rule.Family, rule.Priority, rule.Type = netlink.FAMILY_V4, 100, unix.FR_ACT_BLACKHOLE
+	rule.Dst = &net.IPNet{IP: net.IPv4(10, 0, 0, 11).To4(), Mask: net.CIDRMask(32, 32)}
+	must(t, netlink.RuleAdd(rule))
+	eventually(t, "a backend that a rule leads nowhere is down", func() bool { return state() == model.Down })
+	must(t, netlink.RuleDel(rule))
+	eventually(t, "it is active again without the rule", func() bool { return state() == model.Active })
 }

@@ -42,7 +42,7 @@ func newResolver(log *slog.Logger, changed func()) (*resolver, error) {
 	r := &resolver{log: log, changed: changed, netlink: handle, stop: make(chan struct{})}
 	r.forget(true)
 	socket, err := nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_NEIGH, unix.RTNLGRP_IPV4_IFADDR,
-		unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE)
+		unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE)
 	if err != nil {
 		handle.Close()
 		return nil, fmt.Errorf("watch routes and neighbours: %w", err)
