@@ -27,7 +27,8 @@ type backendKey struct {
 type backend struct {
 	index   uint32
 	desired model.TableBackend
-	slots   int // that it owns
+	slots   int    // that it owns
+	vlan    uint16 // tag of its next hop
 }
 
 // backendEntries is the memory of the backends map: a change of an entry is one

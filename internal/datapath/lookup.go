@@ -90,10 +90,11 @@ func addReply[K comparable](replies map[K]uint32, key K, b *backend) {
 	}
 }
 
-// replySegment is the segment that a backend's own packets arrive in.
+// replySegment is the segment that a backend's own packets arrive in: that of the
+// tag with which packets leave for it, by configuration or by its route.
 func replySegment(s *service, b *backend) uint32 {
-	if b.desired.VLAN != 0 {
-		return model.Segment{Kind: model.SegmentVLAN, ID: uint32(b.desired.VLAN)}.Key()
+	if b.vlan != 0 {
+		return model.Segment{Kind: model.SegmentVLAN, ID: uint32(b.vlan)}.Key()
 	}
 	return s.key.segment
 }

@@ -187,6 +187,7 @@ func (d *Datapath) placeBackend(s *service, of *model.TableService, desired mode
 func (d *Datapath) writeBackends(s *service) {
 	for _, b := range s.order {
 		hop := d.hops.resolve(b.desired, d.table.Interfaces)
+		b.vlan = hop.vlan
 		d.entries.update(b.index, entryOf(s.desired, s.index, b.desired, hop))
 	}
 }
@@ -207,9 +208,24 @@ func (d *Datapath) hopsChanged() {
 	for _, s := range services {
 		d.writeBackends(s)
 	}
-	if err = errors.Join(err, d.configure(services, d.have.flags())); err != nil {
+	if err = errors.Join(err, d.followReplies(services), d.configure(services, d.have.flags())); err != nil {
 		d.log.Error("follow changed routes", "error", err)
 	}
+}
+
+// followReplies finds the replies of NAT backends whose routes now lead through
+// another VLAN.
+func (d *Datapath) followReplies(services []*service) error {
+	if !d.have.haveReplies() {
+		return nil
+	}
+	lookups := lookupsOf(services)
+	if err := lookups.write(d.kernel, d.have); err != nil {
+		return err
+	}
+	err := lookups.remove(d.kernel, d.have)
+	d.have = lookups
+	return err
 }
 
 // switchRings loads the rings that changed and switches them in together.

@@ -214,3 +214,16 @@ func TestUndoByFilter(t *testing.T) {
 		t.Errorf("%d filters are left", n)
 	}
 }
+
+// A backend that is reached through a VLAN answers in it, also when the route
+// says so and not the configuration.
+func TestRepliesComeBackInTheBackendsVLAN(t *testing.T) {
+	t.Parallel()
+	s := &service{key: serviceKey{vip: netip.MustParseAddr("192.0.2.1"), protocol: model.TCP, port: model.PortRange{First: 80, Last: 80}}}
+	s.order = []*backend{{index: 7, vlan: 100, desired: model.TableBackend{Address: netip.MustParseAddr("10.0.0.1"), Mode: model.NAT}}}
+	replies := lookupsOf([]*service{s}).replies
+	want := endpoint{segment: model.Segment{Kind: model.SegmentVLAN, ID: 100}.Key(), address: netip.MustParseAddr("10.0.0.1"), protocol: 6, port: 80}
+	if index, found := replies[want]; !found || index != 7 {
+		t.Errorf("replies are %v, want backend 7 at %v", replies, want)
+	}
+}
