@@ -19,11 +19,20 @@ func (x *examination) agent() {
 		x.warn("backend", "ip addr, and the backends' addresses in the file", "no address of this host is a backend's")
 		return
 	}
-	var direct []model.Service // those whose packets keep the VIP
+	var direct []model.Service   // those whose packets keep the VIP
+	routed := make(map[int]bool) // families of those whose replies go to the client's address
 	for _, s := range services {
-		if s.Backends[0].ModeIn(s) != model.NAT {
+		switch b := s.Backends[0]; {
+		case b.ModeIn(s) != model.NAT:
 			direct = append(direct, s)
+		case !s.SNAT && b.Address.Is4():
+			routed[netlink.FAMILY_V4] = true
+		case !s.SNAT:
+			routed[netlink.FAMILY_V6] = true
 		}
+	}
+	for _, family := range sortedKeys(routed) {
+		x.wayBack(family)
 	}
 	if len(direct) == 0 {
 		x.ok("backend", "nat needs nothing of this host but that replies go back through a director")
@@ -41,10 +50,31 @@ func (x *examination) agent() {
 	}
 }
 
+// wayBack shows where nat's replies go. Whether a director is there, this host
+// cannot tell.
+func (x *examination) wayBack(family int) {
+	check := "nat route IPv4"
+	if family == netlink.FAMILY_V6 {
+		check = "nat route IPv6"
+	}
+	routes, err := netlink.RouteListFiltered(family, &netlink.Route{}, netlink.RT_FILTER_DST)
+	if err != nil || len(routes) == 0 {
+		x.warn(check, "route the clients' addresses through a director", "there is no default route: replies need one that leads through a director")
+		return
+	}
+	for _, r := range routes {
+		if link := x.links[r.LinkIndex]; link != nil && r.Gw != nil {
+			x.ok(check, "replies go by default to %s on %s: that must be a director", r.Gw, link.Attrs().Name)
+			return
+		}
+	}
+	x.warn(check, "route the clients' addresses through a director", "the default route has no gateway: replies need one that is a director")
+}
+
 // directors checks that the agent would take tunnels from somebody.
 func (x *examination) directors(services []model.Service) {
 	tunnels := slices.ContainsFunc(services, func(s model.Service) bool {
-		return s.Backends[0].ModeIn(s).Overhead(s.Backends[0].Address) > 0
+		return s.Backends[0].ModeIn(s).MaxOverhead(s.Backends[0].Address) > 0
 	})
 	if tunnels && len(x.config.Directors) == 0 {
 		x.fail("directors", "name their addresses: directors: [10.0.0.0/24]", "directors is empty: the agent takes no tunnel from anybody")
@@ -166,8 +196,8 @@ func interfaceSysctl(name, key string) (int, error) {
 	return largest, nil
 }
 
-// clientMTU is the size of packets that clients on the Internet send.
-const clientMTU = 1500
+// internetMTU is the size of packets that clients on the Internet send.
+const internetMTU = 1500
 
 // uplinkMTU checks that tunnelled packets fit in the uplink.
 func (x *examination) uplinkMTU(link netlink.Link, services []model.Service) {
@@ -175,7 +205,7 @@ func (x *examination) uplinkMTU(link netlink.Link, services []model.Service) {
 	overhead := 0
 	for _, s := range services {
 		m := s.Backends[0].ModeIn(s)
-		if n := m.Overhead(s.Backends[0].Address); n > overhead {
+		if n := m.MaxOverhead(s.Backends[0].Address); n > overhead {
 			mode, overhead = m, n
 		}
 	}
@@ -183,11 +213,11 @@ func (x *examination) uplinkMTU(link netlink.Link, services []model.Service) {
 		return
 	}
 	name, mtu := link.Attrs().Name, link.Attrs().MTU
-	if mtu < clientMTU+overhead {
-		x.warn("mtu "+name, "ip link set "+name+" mtu "+strconv.Itoa(clientMTU+overhead)+", and on every link to the directors",
+	if mtu < internetMTU+overhead {
+		x.warn("mtu "+name, "ip link set "+name+" mtu "+strconv.Itoa(internetMTU+overhead)+", and on every link to the directors",
 			"%d leaves %d bytes for packets by %s: weir agent lowers TCP's MSS to fit, larger UDP packets do not arrive",
 			mtu, mtu-overhead, mode)
 		return
 	}
-	x.ok("mtu "+name, "%d holds packets of %d and the %d of %s", mtu, clientMTU, overhead, mode)
+	x.ok("mtu "+name, "%d holds packets of %d and the %d of %s", mtu, internetMTU, overhead, mode)
 }

@@ -24,17 +24,17 @@ type hop struct {
 	mtu     int
 }
 
-// backends checks that every backend has a way and a next hop, and that tunnels
-// fit in the links.
+// backends checks that every backend has a way and a next hop, and what is on the
+// ways.
 func (x *examination) backends() {
 	neighbours := x.neighbours()
 	seen := make(map[netip.Addr]bool)
-	largest := make(map[string]tunnel)
+	w := newWays()
 	bad, good := 0, 0
 	for _, s := range x.config.Services {
 		for _, b := range s.Backends {
 			way, problem := x.way(b.Address)
-			x.fit(largest, s, b, way)
+			x.note(w, s, b, way)
 			if seen[b.Address] && b.ModeIn(s) != model.L2DSR {
 				continue
 			}
@@ -57,7 +57,7 @@ func (x *examination) backends() {
 	if good > 0 {
 		x.ok("backends", "%d of %d have a next hop", good, len(seen))
 	}
-	x.tunnels(largest)
+	x.egress(w)
 }
 
 // backendProblem says what keeps packets from a backend; nil: nothing.
@@ -122,51 +122,6 @@ func (x *examination) neighbours() map[netip.Addr]bool {
 		}
 	}
 	return known
-}
-
-// tunnel is the longest outer header that leaves by an interface.
-type tunnel struct {
-	mode     model.Mode
-	overhead int
-	mtu      int
-	backend  netip.Addr
-}
-
-func (x *examination) fit(largest map[string]tunnel, s model.Service, b model.Backend, way hop) {
-	overhead := b.ModeIn(s).Overhead(b.Address)
-	if overhead == 0 || way.link == nil || way.local {
-		return
-	}
-	name := way.link.Attrs().Name
-	if overhead > largest[name].overhead {
-		largest[name] = tunnel{b.ModeIn(s), overhead, way.mtu, b.Address}
-	}
-}
-
-// tunnels checks that what clients send still fits with an outer header.
-func (x *examination) tunnels(largest map[string]tunnel) {
-	clients := 0
-	for _, name := range x.config.Director.Interfaces {
-		if link := x.link(name); link != nil {
-			clients = max(clients, link.Attrs().MTU)
-		}
-	}
-	for _, name := range sortedKeys(largest) {
-		t := largest[name]
-		room := t.mtu - t.overhead
-		check := "mtu " + name
-		switch {
-		case room < 1280:
-			x.fail(check, fmt.Sprintf("ip link set %s mtu %d", name, clients+t.overhead),
-				"%d leaves %d bytes for packets to %s by %s, less than IPv6 may rely on", t.mtu, room, t.backend, t.mode)
-		case room < clients:
-			x.warn(check, fmt.Sprintf("ip link set %s mtu %d, and on every link to the backends", name, clients+t.overhead),
-				"%d leaves %d bytes for packets by %s, and clients' may have %d: larger ones are answered with \"too big\"",
-				t.mtu, room, t.mode, clients)
-		default:
-			x.ok(check, "%d holds clients' packets of %d and the %d of %s", t.mtu, clients, t.overhead, t.mode)
-		}
-	}
 }
 
 func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K {

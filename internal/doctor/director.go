@@ -31,6 +31,7 @@ func (x *examination) director() {
 		}
 		x.checksum(link)
 	}
+	x.services()
 	x.backends()
 	x.forwarding()
 	x.snat()

@@ -5,6 +5,7 @@ package doctor
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 
@@ -49,7 +50,7 @@ type Options struct {
 // Examine returns what was found, in the order of the checks. It looks at the
 // network namespace of the calling thread.
 func Examine(o Options) []Finding {
-	x := &examination{config: o.Config}
+	x := &examination{config: o.Config, pinned: pinned(o.BPFFS)}
 	x.kernel()
 	x.capabilities()
 	x.bpf()
@@ -81,6 +82,7 @@ func Worst(findings []Finding) Level {
 // examination is one look at a host.
 type examination struct {
 	config    *model.Config
+	pinned    map[string]bool // interfaces that a director has been attached to
 	findings  []Finding
 	links     map[int]netlink.Link
 	addresses map[netip.Addr]int // this host's, by interface
@@ -125,7 +127,7 @@ func (x *examination) readHost() bool {
 
 // roles says which checks apply. Directors and backends may share one file, so a
 // host that has a backend's address is a backend's host, and a director's only if
-// a director runs on it already.
+// one runs on it, or has run and was not detached.
 func (x *examination) roles(role Role) (director, agent bool) {
 	switch role {
 	case Director:
@@ -136,12 +138,10 @@ func (x *examination) roles(role Role) (director, agent bool) {
 	agent = len(x.localServices()) > 0
 	director = len(x.config.Director.Interfaces) > 0
 	if agent && director {
-		director = false
-		for _, name := range x.config.Director.Interfaces {
-			if link := x.link(name); link != nil && programOf(link) == directorProgram {
-				director = true
-			}
-		}
+		director = len(x.pinned) > 0 || slices.ContainsFunc(x.config.Director.Interfaces, func(name string) bool {
+			link := x.link(name)
+			return link != nil && programOf(link) == directorProgram
+		})
 	}
 	return director, agent || !director && len(x.config.Agent.Interfaces) > 0
 }

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -146,6 +148,16 @@ func TestDirector(t *testing.T) {
 		found := examine(t, l.director, doctor.Options{Config: config(model.IPIP, "10.0.1.2")})
 		want(t, found, "xdp eth0", doctor.Fail, "another XDP program is attached: firewall", "ip link set dev eth0 xdp off")
 	})
+	t.Run("left unattached", func(t *testing.T) {
+		pin := filepath.Join(l.director.BPFFS(), "weir", "xdp-eth0")
+		if err := os.MkdirAll(pin, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { os.RemoveAll(filepath.Dir(pin)) })
+		// A backend's host by its address, a director's by its pins.
+		found := examine(t, l.director, doctor.Options{Config: config(model.IPIP, "10.0.1.1")})
+		want(t, found, "xdp eth0", doctor.Fail, "not attached, though a director has run", "start weir run")
+	})
 	t.Run("attached", func(t *testing.T) {
 		attach(t, l.director, "eth0", "director")
 		found := examine(t, l.director, doctor.Options{Config: config(model.IPIP, "10.0.1.2")})
@@ -176,6 +188,28 @@ func TestDirector(t *testing.T) {
 		found = examine(t, l.director, doctor.Options{Config: config(model.NAT, "10.0.1.2")})
 		want(t, found, "forwarding IPv4", doctor.OK, "is on", "")
 	})
+	t.Run("nat replies unseen", func(t *testing.T) {
+		c := config(model.NAT, "10.0.1.2", "10.0.1.3")
+		found := examine(t, l.director, doctor.Options{Config: c})
+		want(t, found, "nat eth1", doctor.Fail, "nat backend 10.0.1.2 and 1 more is reached through eth1, which is not in director.interfaces",
+			"add eth1 to director.interfaces")
+		c.Director.Interfaces = []string{"eth0", "eth1"}
+		if f, there := examine(t, l.director, doctor.Options{Config: c})["nat eth1"]; there {
+			t.Errorf("with eth1 among the interfaces there is %+v", f)
+		}
+	})
+	t.Run("nobody takes connections", func(t *testing.T) {
+		c := config(model.IPIP, "10.0.1.2", "10.0.1.3")
+		c.Services[0].Backends[0].State, c.Services[0].Backends[1].State = model.Down, model.Draining
+		found := examine(t, l.director, doctor.Options{Config: c})
+		want(t, found, "service web", doctor.Warn, "no backend takes new connections", "")
+	})
+	t.Run("vip on an interface", func(t *testing.T) {
+		c := config(model.IPIP, "10.0.1.2")
+		c.Services[0].VIP = netip.MustParseAddr("10.0.0.1")
+		found := examine(t, l.director, doctor.Options{Config: c})
+		want(t, found, "vip 10.0.0.1", doctor.Warn, "is an address of eth0", "remove it")
+	})
 	t.Run("snat", func(t *testing.T) {
 		c := config(model.NAT, "10.0.1.2")
 		c.Services[0].SNAT = true
@@ -193,7 +227,13 @@ func TestDirector(t *testing.T) {
 	t.Run("small mtu", func(t *testing.T) {
 		setMTU(t, l.director, "eth1", 1500)
 		found := examine(t, l.director, doctor.Options{Config: config(model.GUE, "10.0.1.2")})
-		want(t, found, "mtu eth1", doctor.Warn, "1500 leaves 1468 bytes for packets by gue", "ip link set eth1 mtu 1532")
+		want(t, found, "mtu eth1", doctor.Warn, "1500 leaves 1436 bytes for packets by gue", "ip link set eth1 mtu 1564")
+	})
+	t.Run("clients and backends on one link", func(t *testing.T) {
+		setMTU(t, l.director, "eth1", 1564)
+		c := config(model.GUE, "10.0.1.2")
+		c.Director.Interfaces = []string{"eth1"}
+		want(t, examine(t, l.director, doctor.Options{Config: c}), "mtu eth1", doctor.OK, "1564 holds clients' packets of 1500", "")
 	})
 	t.Run("down", func(t *testing.T) {
 		setDown(t, l.director, "eth0")
@@ -227,6 +267,26 @@ func TestVethChecksum(t *testing.T) {
 		"its other end, lazy, leaves checksums to offload", "ethtool -K lazy tx off")
 }
 
+// TestVethPeer looks at a link whose other end takes what XDP sends, and at one
+// whose other end loses it.
+func TestVethPeer(t *testing.T) {
+	for name, test := range map[string]struct {
+		ready bool
+		level doctor.Level
+		text  string
+	}{
+		"ready": {true, doctor.OK, "takes what XDP sends"},
+		"deaf":  {false, doctor.Fail, "neither an XDP program nor GRO"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := netlab.ForTest(t)
+			director, backend := l.Host("director"), l.Host("backend")
+			l.Link(director, backend, netlab.LinkOptions{XDP: test.ready, A: []string{"10.0.1.1/24"}, B: []string{"10.0.1.2/24"}})
+			want(t, examine(t, director, doctor.Options{Config: config(model.IPIP, "10.0.1.2")}), "peer eth0", test.level, test.text, "")
+		})
+	}
+}
+
 func TestBackendHost(t *testing.T) {
 	l := newLab(t)
 	gue := config(model.GUE, "10.0.1.2", "10.0.1.4")
@@ -236,7 +296,7 @@ func TestBackendHost(t *testing.T) {
 		want(t, found, "vip 203.0.113.10", doctor.Fail, "is not on lo", "ip addr add 203.0.113.10/32 dev lo")
 		want(t, found, "arp_ignore eth0", doctor.Fail, "answers ARP requests for VIPs", "arp_ignore=1")
 		want(t, found, "arp_announce eth0", doctor.Fail, "", "arp_announce=2")
-		want(t, found, "mtu eth0", doctor.OK, "1600 holds packets of 1500 and the 32 of gue", "")
+		want(t, found, "mtu eth0", doctor.OK, "1600 holds packets of 1500 and the 64 of gue", "")
 		if _, director := found["ring memory"]; director {
 			t.Error("a backend's host with the directors' file is examined as a director")
 		}
@@ -261,7 +321,7 @@ func TestBackendHost(t *testing.T) {
 	t.Run("small mtu", func(t *testing.T) {
 		setMTU(t, l.backend, "eth0", 1500)
 		found := examine(t, l.backend, doctor.Options{Config: gue})
-		want(t, found, "mtu eth0", doctor.Warn, "1500 leaves 1468 bytes for packets by gue", "mtu 1532")
+		want(t, found, "mtu eth0", doctor.Warn, "1500 leaves 1436 bytes for packets by gue", "mtu 1564")
 	})
 	t.Run("no directors", func(t *testing.T) {
 		c := config(model.GUE, "10.0.1.2")
@@ -271,6 +331,10 @@ func TestBackendHost(t *testing.T) {
 	t.Run("nat", func(t *testing.T) {
 		found := examine(t, l.backend, doctor.Options{Config: config(model.NAT, "10.0.1.2")})
 		want(t, found, "backend", doctor.OK, "nat needs nothing", "")
+		want(t, found, "nat route IPv4", doctor.Warn, "there is no default route", "through a director")
+		l.backend.Route("0.0.0.0/0", "10.0.1.1")
+		found = examine(t, l.backend, doctor.Options{Config: config(model.NAT, "10.0.1.2")})
+		want(t, found, "nat route IPv4", doctor.OK, "replies go by default to 10.0.1.1 on eth0", "")
 	})
 	t.Run("somebody else's file", func(t *testing.T) {
 		found := examine(t, l.backend, doctor.Options{Config: config(model.GUE, "192.0.2.1"), Role: doctor.Agent})

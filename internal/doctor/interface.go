@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"net"
+	"path/filepath"
 	"strings"
 
 	"github.com/cilium/ebpf"
@@ -16,6 +17,9 @@ const (
 	directorProgram = "director"
 	hostProgram     = "host_xdp"
 )
+
+// pinPrefix begins the names of the director's pinned links.
+const pinPrefix = "xdp-"
 
 // programOf names the XDP program of an interface; empty: there is none.
 func programOf(link netlink.Link) string {
@@ -33,6 +37,17 @@ func programOf(link netlink.Link) string {
 		return "unknown"
 	}
 	return info.Name
+}
+
+// pinned returns the interfaces that a director pinned a program for: while it
+// runs, and after it until weir detach.
+func pinned(bpffs string) map[string]bool {
+	pins, _ := filepath.Glob(filepath.Join(bpffs, "weir", pinPrefix+"*")) // the pattern is not bad
+	names := make(map[string]bool, len(pins))
+	for _, pin := range pins {
+		names[strings.TrimPrefix(filepath.Base(pin), pinPrefix)] = true
+	}
+	return names
 }
 
 // exists checks that an interface is there and up.
@@ -81,6 +96,10 @@ func (x *examination) xdp(link netlink.Link, own string) {
 		x.ok(check, "attached in native mode")
 		return
 	}
+	if own == directorProgram && len(x.pinned) > 0 {
+		x.fail(check, "start weir run, and read what it logs", "not attached, though a director has run on this host and was not detached")
+		return
+	}
 	features, err := xdpFeatures(link.Attrs().Index)
 	switch {
 	case err != nil:
@@ -98,9 +117,21 @@ func (x *examination) xdp(link netlink.Link, own string) {
 // no longer fits in one page, the headroom of XDP included.
 const (
 	xdpBasic         = 1 << 0
+	xdpTransmit      = 1 << 2 // NETDEV_XDP_ACT_NDO_XMIT
 	xdpScatterGather = 1 << 5
 	pageMTU          = 3498
 )
+
+// genericHeader is struct genlmsghdr (linux/genetlink.h) with its reserved bytes:
+// the kernel refuses a request where they are not zero, and nl.Genlmsg leaves
+// them to chance.
+type genericHeader [nl.SizeofGenlmsg]byte
+
+// Len implements nl.NetlinkRequestData.
+func (h *genericHeader) Len() int { return len(h) }
+
+// Serialize implements nl.NetlinkRequestData.
+func (h *genericHeader) Serialize() []byte { return h[:] }
 
 // xdpFeatures asks for NETDEV_A_DEV_XDP_FEATURES, which Linux 6.3 and newer has.
 func xdpFeatures(index int) (uint64, error) {
@@ -114,7 +145,7 @@ func xdpFeatures(index int) (uint64, error) {
 		return 0, err
 	}
 	request := nl.NewNetlinkRequest(int(family.ID), 0)
-	request.AddData(&nl.Genlmsg{Command: commandDevGet, Version: 1})
+	request.AddData(&genericHeader{commandDevGet, 1, 0, 0})
 	request.AddData(nl.NewRtAttr(attrIndex, nl.Uint32Attr(uint32(index))))
 	replies, err := request.Execute(16, 0) // NETLINK_GENERIC
 	if err != nil {

@@ -1,0 +1,51 @@
+package doctor
+
+import (
+	"net"
+	"net/netip"
+
+	"weir.io/weir/internal/model"
+)
+
+// services checks what a director can say about services without their backends'
+// hosts.
+func (x *examination) services() {
+	listed := 0
+	vips := make(map[netip.Addr]bool)
+	for _, s := range x.localServices() {
+		vips[s.VIP] = true // the agent's checks say more
+	}
+	for _, s := range x.config.Services {
+		if x.vip(s.VIP, vips); idle(s) {
+			if listed++; listed <= maxListed {
+				x.warn("service "+s.Name, "", "no backend takes new connections: all are down, draining or of weight 0")
+			}
+		}
+	}
+	if listed > maxListed {
+		x.warn("services", "", "%d more have no backend that takes new connections", listed-maxListed)
+	}
+}
+
+// idle reports whether a service's new connections are dropped.
+func idle(s model.Service) bool {
+	for _, b := range s.Backends {
+		if b.State == model.Active && b.Weight > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// vip checks that a VIP is no address of a director's interface.
+func (x *examination) vip(vip netip.Addr, checked map[netip.Addr]bool) {
+	if checked[vip] {
+		return
+	}
+	checked[vip] = true
+	link := x.links[x.addresses[vip]]
+	if link != nil && link.Attrs().Flags&net.FlagLoopback == 0 {
+		x.warn("vip "+vip.String(), "remove it, and route the VIP to this host",
+			"is an address of %s: this host answers itself what it does not forward", link.Attrs().Name)
+	}
+}
