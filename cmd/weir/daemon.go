@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net"
 	"os"
@@ -83,6 +84,10 @@ func (d *daemon) follow(ctx context.Context, changes <-chan config.Change) {
 
 func (d *daemon) change(change config.Change) {
 	d.noteFile(change.Err)
+	if errors.Is(change.Err, fs.ErrNotExist) {
+		d.log.Warn("there is no configuration any more, what was applied goes on", "error", change.Err)
+		return
+	}
 	if change.Err != nil {
 		logErrors(d.log, "configuration refused, the one before goes on", change.Err)
 		return
@@ -122,9 +127,17 @@ func (d *daemon) serve(ctx context.Context, server *api.Server, listener net.Lis
 // missed.
 func firstConfig(ctx context.Context, file string) (model.Config, <-chan config.Change, error) {
 	changes, err := config.Watch(ctx, file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return model.Config{}, nil, noFile(file)
+	}
 	if err != nil {
 		return model.Config{}, nil, fmt.Errorf("configuration: %w", err)
 	}
 	c, err := config.Load(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = noFile(file)
+	}
 	return c, changes, err
 }
+
+func noFile(file string) error { return fmt.Errorf("there is no %s; name one with -c", file) }

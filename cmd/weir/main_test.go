@@ -173,7 +173,8 @@ func TestMistakes(t *testing.T) {
 		{[]string{"services", "-o", "xml"}, `weir: unknown output "xml" (one of json, table, yaml)`},
 		{[]string{"run", "--log-format", "xml"}, `weir: unknown log format "xml" (one of json, text)`},
 		{[]string{"doctor", "--role", "client"}, `weir: unknown role "client" (one of agent, auto, director)`},
-		{[]string{"run", "-c", dir + "/none.yaml"}, "weir: configuration: open " + dir + "/none.yaml: no such file or directory"},
+		{[]string{"run", "-c", dir + "/none.yaml"}, "weir: there is no " + dir + "/none.yaml; name one with -c"},
+		{[]string{"agent", "-c", dir + "/none/weir.yaml"}, "weir: there is no " + dir + "/none/weir.yaml; name one with -c"},
 		{[]string{"run", "-c", bad}, strings.Join([]string{
 			"weir: " + bad + ":2: services[0].vip: is required (an IP address)",
 			bad + ":2: services[0].protocol: is required (tcp or udp)",

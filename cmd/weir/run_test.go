@@ -252,6 +252,18 @@ func TestDirectorFollowsItsFile(t *testing.T) {
 		t.Errorf("the file is good again and status still says %q", s.Refused)
 	}
 
+	if err := os.Rename(h.file, h.file+"~"); err != nil {
+		t.Fatal(err)
+	}
+	p.waitLog(`level=WARN msg="there is no configuration any more, what was applied goes on"`)
+	if s := h.status(); !strings.Contains(s.Refused, "no such file") {
+		t.Errorf("the file is gone and status says %q", s.Refused)
+	}
+	if err := os.Rename(h.file+"~", h.file); err != nil {
+		t.Fatal(err)
+	}
+	p.wait("find the file again", func() bool { return h.status().Refused == "" })
+
 	applied := strings.Count(p.stderr.String(), `msg="configuration applied"`)
 	if err := p.cmd.Process.Signal(syscall.SIGHUP); err != nil {
 		t.Fatal(err)

@@ -10,9 +10,10 @@ import (
 )
 
 // What happens to a directory when a file in it gets another content: it was
-// written, another took its name, or a link to it was made. The beginning of a
-// write is left out: the file is incomplete then.
-const watched = unix.IN_CLOSE_WRITE | unix.IN_MOVED_TO | unix.IN_CREATE | unix.IN_MOVE_SELF | unix.IN_ONLYDIR
+// written, another took its name, or a link to it was made; or when it goes. The
+// beginning of a write is left out: the file is incomplete then.
+const watched = unix.IN_CLOSE_WRITE | unix.IN_MOVED_TO | unix.IN_CREATE |
+	unix.IN_DELETE | unix.IN_MOVED_FROM | unix.IN_MOVE_SELF | unix.IN_ONLYDIR
 
 // eventHeader is the length of struct inotify_event (linux/inotify.h) without
 // the name that follows it.

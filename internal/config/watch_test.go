@@ -2,6 +2,8 @@ package config_test
 
 import (
 	"context"
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -63,6 +65,19 @@ func wantService(t *testing.T, changes <-chan config.Change, name string) {
 	}
 }
 
+// wantGone waits for the report that there is no file.
+func wantGone(t *testing.T, changes <-chan config.Change) {
+	t.Helper()
+	select {
+	case c := <-changes:
+		if !errors.Is(c.Err, fs.ErrNotExist) {
+			t.Fatalf("error %v, want one about the missing file", c.Err)
+		}
+	case <-time.After(deadline):
+		t.Fatal("the missing file was not reported")
+	}
+}
+
 func TestWatchSeesWhatWritersDo(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "weir.yaml")
@@ -101,6 +116,21 @@ func TestWatchSeesWhatWritersDo(t *testing.T) {
 		if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
 			t.Fatal(err)
 		}
+		wantService(t, changes, "good")
+	})
+	t.Run("removed, then made again", func(t *testing.T) {
+		if err := os.Remove(file); err != nil {
+			t.Fatal(err)
+		}
+		wantGone(t, changes)
+		write(t, file, text("good"))
+		wantService(t, changes, "good")
+	})
+	t.Run("moved away", func(t *testing.T) {
+		away := filepath.Join(t.TempDir(), "weir.yaml")
+		rename(t, file, away)
+		wantGone(t, changes)
+		rename(t, away, file)
 		wantService(t, changes, "good")
 	})
 	t.Run("other files are nothing new", func(t *testing.T) {
@@ -147,14 +177,7 @@ func TestWatchFindsDirectoryAgain(t *testing.T) {
 	write(t, file, text("first"))
 	changes := watch(t, file)
 	rename(t, dir, dir+".old")
-	select {
-	case c := <-changes:
-		if c.Err == nil || !strings.Contains(c.Err.Error(), "no such file") {
-			t.Fatalf("error %v, want one about the missing file", c.Err)
-		}
-	case <-time.After(deadline):
-		t.Fatal("the missing file was not reported")
-	}
+	wantGone(t, changes)
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
