@@ -22,6 +22,13 @@ func pinDirectory(bpffs string) string { return filepath.Join(bpffs, "weir") }
 // prepareHost turns what would be a riddle later into an error now, and mounts
 // the BPF file system where it is not.
 func prepareHost(bpffs string) error {
+	if err := needCapabilities(); err != nil {
+		return err
+	}
+	return mountBPFFS(bpffs)
+}
+
+func needCapabilities() error {
 	missing, err := doctor.MissingCapabilities()
 	if err != nil {
 		return err
@@ -29,7 +36,7 @@ func prepareHost(bpffs string) error {
 	if len(missing) > 0 {
 		return fmt.Errorf("%s missing: run as root, or give the process these capabilities", strings.Join(missing, ", "))
 	}
-	return mountBPFFS(bpffs)
+	return nil
 }
 
 func mountBPFFS(path string) error {

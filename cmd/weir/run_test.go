@@ -200,6 +200,16 @@ func (h *host) fails(args ...string) string {
 	return ""
 }
 
+// detach returns what it prints.
+func (h *host) detach() string {
+	h.t.Helper()
+	out, err := h.weir("detach", "--bpffs", h.bpffs, "--socket", h.socket).Output()
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return string(out)
+}
+
 // failsToRun returns the error of a director that cannot start.
 func (h *host) failsToRun() string {
 	h.t.Helper()
@@ -290,8 +300,11 @@ func TestDirectorFollowsItsFile(t *testing.T) {
 	}
 
 	h.start("msg=adopted").stop()
-	if err := h.weir("detach", "--bpffs", h.bpffs, "--socket", h.socket).Run(); err != nil {
-		t.Fatal(err)
+	if got, want := h.detach(), "removed the director on eth0\n"; got != want {
+		t.Errorf("detach says %q, want %q", got, want)
+	}
+	if got, want := h.detach(), "nothing of weir under "+h.bpffs+"/weir\n"; got != want {
+		t.Errorf("detach says %q again, want %q", got, want)
 	}
 	if got := h.program(); got != 0 {
 		t.Errorf("after detach program %d is attached", got)
@@ -395,13 +408,15 @@ func TestDirectorWithoutCapabilities(t *testing.T) {
 	if err := os.Chmod(filepath.Dir(filepath.Dir(h.file)), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	cmd := h.Command(t.Context(), self, "run", "-c", h.file, "--socket", h.socket, "--bpffs", h.bpffs)
-	cmd.Env = append(os.Environ(), asWeir+"=1")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
-	out, err := cmd.CombinedOutput()
-	want := "weir: CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON missing: run as root, or give the process these capabilities\n"
-	if err == nil || string(out) != want {
-		t.Errorf("without capabilities: %v\n%swant\n%s", err, out, want)
+	for _, args := range [][]string{{"run", "-c", h.file}, {"detach"}} {
+		cmd := h.Command(t.Context(), self, append(args, "--socket", h.socket, "--bpffs", h.bpffs)...)
+		cmd.Env = append(os.Environ(), asWeir+"=1")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+		out, err := cmd.CombinedOutput()
+		want := "weir: CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON missing: run as root, or give the process these capabilities\n"
+		if err == nil || string(out) != want {
+			t.Errorf("%s without capabilities: %v\n%swant\n%s", args[0], err, out, want)
+		}
 	}
 }
 
