@@ -148,3 +148,31 @@ func TestTargetsAreDocumented(t *testing.T) {
 		}
 	}
 }
+
+// Every reason that weir status may print stands in a document, by its name there.
+func TestReasonsAreDocumented(t *testing.T) {
+	header, err := os.ReadFile("bpf/types.h")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, enum := range []struct{ name, prefix, document string }{
+		{"reason", "", "docs/datapath.md"},
+		{"host_reason", "HOST_", "docs/operations.md"},
+	} {
+		_, rest, _ := strings.Cut(string(header), "\nenum "+enum.name+" {\n")
+		body, _, found := strings.Cut(rest, "\n};")
+		if !found {
+			t.Fatalf("bpf/types.h has no enum %s", enum.name)
+		}
+		document, err := os.ReadFile(enum.document)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, match := range regexp.MustCompile(`(?m)^\t`+enum.prefix+`([A-Z][A-Z0-9_]+)\b`).FindAllStringSubmatch(body, -1) {
+			reason := strings.ToLower(match[1])
+			if reason != "reason_count" && !bytes.Contains(document, []byte("`"+reason+"`")) {
+				t.Errorf("%s does not say what %s means", enum.document, reason)
+			}
+		}
+	}
+}
