@@ -97,6 +97,7 @@ func (r *Report) Print(w io.Writer) error {
 		}
 	}
 	_, err := fmt.Fprintf(w, "\nThe backends changed %d times under this load. BROKEN BY CHANGE are connections that a\n"+
-		"change moved to another backend: weir does not keep them yet, so they are not counted as failed.\n", r.Changes)
+		"change moved to another backend, which weir does not keep yet, or, with nat+snat, those of a backend\n"+
+		"that was removed. They are not counted as failed.\n", r.Changes)
 	return err
 }
