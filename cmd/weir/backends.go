@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"weir.io/weir/internal/api"
+	"weir.io/weir/internal/model"
 )
 
 func newBackends() *cobra.Command {
@@ -66,14 +67,18 @@ func backendsTable(t *table, backends []api.Backend) {
 		if b.Local {
 			where, hop = "local", ""
 		}
-		t.row(b.Service, b.Name, b.Address, b.Mode, b.State, share(b.Slots, slots[b.Service]), where, hop, b.MTU, b.Packets, b.Bytes)
+		t.row(b.Service, b.Name, b.Address, b.Mode, b.State, share(b, slots[b.Service]), where, hop, b.MTU, b.Packets, b.Bytes)
 	}
 }
 
-// share is what part of new connections a backend gets.
-func share(slots, of int) string {
-	if of == 0 {
+// share is what part of new connections a backend gets. Those of a backend that is
+// down go to others, its slots' backups.
+func share(b api.Backend, of int) string {
+	switch {
+	case of == 0:
 		return ""
+	case b.State == model.Down && b.Slots > 0:
+		return "backups"
 	}
-	return fmt.Sprintf("%.1f%%", 100*float64(slots)/float64(of))
+	return fmt.Sprintf("%.1f%%", 100*float64(b.Slots)/float64(of))
 }
