@@ -78,7 +78,11 @@ func (r *Report) Err() error {
 // Print writes the report as a table.
 func (r *Report) Print(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "MODE\tFAMILY\tREQUESTS\tFAILED\tBROKEN BY CHANGE\tSHARE / WEIGHT, %\tREPLIES THROUGH A DIRECTOR")
+	names := make([]string, backends)
+	for i := range names {
+		names[i] = member{backend: i}.name()
+	}
+	fmt.Fprintf(t, "MODE\tFAMILY\tREQUESTS\tFAILED\tBROKEN BY CHANGE\t%% SHARE/WEIGHT OF %s\tREPLIES THROUGH A DIRECTOR\n", strings.Join(names, ", "))
 	for _, row := range r.Rows {
 		shares := make([]string, len(row.Shares))
 		for i, s := range row.Shares {
