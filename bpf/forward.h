@@ -6,15 +6,19 @@
 #include "maps.h"
 #include "packet.h"
 
-/* By halfwords: Ethernet headers are packed, and the compiler would copy single bytes. */
-static __always_inline void copy_mac(void *to, const void *from)
+/*
+ * Writes the MAC address that a word of struct backend begins with. The word is
+ * read at once, because it may change; and written by halfwords, because Ethernet
+ * headers are packed and the compiler would copy single bytes.
+ */
+static __always_inline void write_mac(void *to, const void *word)
 {
+	__u64 mac = *(const volatile __u64 *)word;
 	__u16 *out = to;
-	const __u16 *in = from;
 
-#pragma unroll
-	for (int i = 0; i < MAC_LENGTH / 2; i++)
-		out[i] = in[i];
+	out[0] = mac;
+	out[1] = mac >> 16;
+	out[2] = mac >> 32;
 }
 
 static __always_inline void write_ethernet(void *data, const struct backend *backend,
@@ -22,8 +26,8 @@ static __always_inline void write_ethernet(void *data, const struct backend *bac
 {
 	struct ethhdr *ethernet = data;
 
-	copy_mac(ethernet->h_dest, backend->mac);
-	copy_mac(ethernet->h_source, backend->source_mac);
+	write_mac(ethernet->h_dest, backend->mac);
+	write_mac(ethernet->h_source, backend->source_mac);
 	if (backend->vlan) {
 		struct vlan_tag *tag = data + sizeof(*ethernet);
 
@@ -84,8 +88,8 @@ static __always_inline enum reason forward_l2dsr(struct xdp_md *ctx, struct pack
 	if (backend->flags & BACKEND_KEEP_TAGS || (!packet->tags && !backend->vlan)) {
 		if ((void *)(ethernet + 1) > frame_end(ctx))
 			return PASS_MALFORMED;
-		copy_mac(ethernet->h_dest, backend->mac);
-		copy_mac(ethernet->h_source, backend->source_mac);
+		write_mac(ethernet->h_dest, backend->mac);
+		write_mac(ethernet->h_source, backend->source_mac);
 	} else if (!reframe(ctx, packet, backend, ethertype(packet), 0)) {
 		return DROP_NO_HEADROOM;
 	}

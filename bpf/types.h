@@ -154,7 +154,7 @@ enum backend_flag {
 };
 
 /*
- * One backend of one service: exactly one cache line. The first two words can
+ * One backend of one service: exactly one cache line. The first three words can
  * change while packets flow (a neighbour moved, a backend went down); each is
  * stored as a whole, so a reader never sees half of a MAC address.
  */

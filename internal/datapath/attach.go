@@ -25,12 +25,19 @@ func (a *attachment) close() { a.link.Close() }
 
 func (k *kernel) linkPin(name string) string { return filepath.Join(k.pin, "xdp-"+name) }
 
-// findInterfaces looks all interfaces up before anything is changed for them.
-func findInterfaces(names []string) ([]netlink.Link, error) {
+// findInterfaces looks all interfaces up before anything is changed for them. One
+// that was there and is gone must not stand in the way of a change, which may well
+// be because of that: it is nil, and attached to when it is back.
+func (d *Datapath) findInterfaces(names []string) ([]netlink.Link, error) {
 	links := make([]netlink.Link, len(names))
 	for i, name := range names {
-		var err error
-		if links[i], err = netlink.LinkByName(name); err != nil {
+		iface, err := netlink.LinkByName(name)
+		switch {
+		case err == nil:
+			links[i] = iface
+		case d.attached[name] != nil:
+			d.log.Warn("interface is gone; its packets come in again when it is back", "interface", name)
+		default:
 			return nil, fmt.Errorf("interface %s: %w", name, err)
 		}
 	}
@@ -43,6 +50,9 @@ func findInterfaces(names []string) ([]netlink.Link, error) {
 func (d *Datapath) attach(interfaces []string, links []netlink.Link) error {
 	var made []string
 	for i, name := range interfaces {
+		if links[i] == nil {
+			continue
+		}
 		fresh, err := d.attachTo(name, links[i])
 		if err != nil {
 			return errors.Join(fmt.Errorf("attach to %s: %w", name, err), d.detachFrom(made))

@@ -27,11 +27,15 @@ type resolver struct {
 	stop    chan struct{}
 	done    sync.WaitGroup
 
-	mu      sync.Mutex
-	links   map[int]netlink.Link
-	routes  map[netip.Addr]route
-	macs    map[neighbour]model.MAC // nil: to be read
-	managed map[neighbour]bool      // the kernel keeps it, or has been asked to
+	mu     sync.Mutex
+	socket *nl.NetlinkSocket // of changes
+	links  map[int]netlink.Link
+	routes map[netip.Addr]route
+	macs   map[neighbour]model.MAC // nil: to be read
+	// To be asked for again.
+	oldRoutes, oldNeighbours bool
+
+	managed map[neighbour]bool // the kernel keeps it, or has been asked to
 }
 
 func newResolver(log *slog.Logger, changed func()) (*resolver, error) {
@@ -40,50 +44,55 @@ func newResolver(log *slog.Logger, changed func()) (*resolver, error) {
 		return nil, fmt.Errorf("open netlink: %w", err)
 	}
 	r := &resolver{log: log, changed: changed, netlink: handle, stop: make(chan struct{})}
-	r.forget(true)
+	r.outdated(true)
+	r.forget()
+	if r.socket, err = subscribe(); err != nil {
+		handle.Close()
+		return nil, err
+	}
+	events := make(chan struct{}, 1)
+	r.done.Go(func() { r.listen(events) })
+	r.done.Go(func() { r.run(events) })
+	return r, nil
+}
+
+func subscribe() (*nl.NetlinkSocket, error) {
 	socket, err := nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_NEIGH, unix.RTNLGRP_IPV4_IFADDR,
 		unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE)
 	if err != nil {
-		handle.Close()
 		return nil, fmt.Errorf("watch routes and neighbours: %w", err)
 	}
-	events := make(chan struct{}, 1)
-	r.done.Go(func() { r.listen(socket, events) })
-	r.done.Go(func() { r.run(events) })
-	r.done.Go(func() {
-		<-r.stop
-		socket.Close()
-	})
-	return r, nil
+	return socket, nil
 }
 
 func (r *resolver) close() {
 	close(r.stop)
+	r.mu.Lock()
+	r.socket.Close()
+	r.mu.Unlock()
 	r.done.Wait()
 	r.netlink.Close()
 }
 
 // listen turns messages into events. Routes, links and addresses are asked for
 // again after any message; neighbours, of which there are many that only confirm
-// what is known, are followed one by one. A lost message means: ask for all.
-func (r *resolver) listen(socket *nl.NetlinkSocket, events chan<- struct{}) {
+// what is known, are followed one by one. Lost messages mean: ask for all.
+func (r *resolver) listen(events chan<- struct{}) {
 	for {
-		messages, _, err := socket.Receive()
-		select {
-		case <-r.stop:
-			return
-		default:
-		}
-		if err != nil && !errors.Is(err, unix.ENOBUFS) {
-			r.log.Error("watch routes and neighbours", "error", err)
+		messages, _, err := r.socket.Receive()
+		if r.wait(0) {
 			return
 		}
-		news := err != nil
-		if err != nil {
-			r.forget(true)
-		}
+		news := false
 		for i := range messages {
 			news = r.take(messages[i].Header.Type, messages[i].Data) || news
+		}
+		if err != nil {
+			news = true
+			r.outdated(true)
+			if !errors.Is(err, unix.ENOBUFS) && !r.subscribeAgain(err) {
+				return
+			}
 		}
 		if news {
 			select {
@@ -94,16 +103,55 @@ func (r *resolver) listen(socket *nl.NetlinkSocket, events chan<- struct{}) {
 	}
 }
 
+// subscribeAgain replaces a socket that failed; false: the resolver was closed.
+func (r *resolver) subscribeAgain(cause error) bool {
+	r.log.Error("watch routes and neighbours: trying again", "error", cause)
+	for !r.wait(time.Second) {
+		socket, err := subscribe()
+		if err != nil {
+			continue
+		}
+		r.mu.Lock()
+		r.socket.Close()
+		r.socket = socket
+		r.mu.Unlock()
+		if r.wait(0) {
+			socket.Close()
+			return false
+		}
+		return true
+	}
+	return false
+}
+
+// wait reports whether the resolver was closed meanwhile.
+func (r *resolver) wait(d time.Duration) bool {
+	if d == 0 {
+		select {
+		case <-r.stop:
+			return true
+		default:
+			return false
+		}
+	}
+	select {
+	case <-r.stop:
+		return true
+	case <-time.After(d):
+		return false
+	}
+}
+
 // take reports whether a message changes how packets may leave.
 func (r *resolver) take(kind uint16, data []byte) bool {
 	if kind != unix.RTM_NEWNEIGH && kind != unix.RTM_DELNEIGH {
-		r.forget(kind == unix.RTM_DELLINK)
+		r.outdated(kind == unix.RTM_DELLINK)
 		return true
 	}
 	entry, err := netlink.NeighDeserialize(data)
 	if err != nil {
 		r.log.Warn("read a change of neighbours", "error", err)
-		r.forget(true)
+		r.outdated(true)
 		return true
 	}
 	r.mu.Lock()
@@ -111,29 +159,44 @@ func (r *resolver) take(kind uint16, data []byte) bool {
 	return r.learn(kind, entry)
 }
 
-// forget makes the next resolve ask the kernel again.
-func (r *resolver) forget(neighbours bool) {
+// outdated makes run ask the kernel again; until then what is known is used.
+func (r *resolver) outdated(neighbours bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.links, r.routes = map[int]netlink.Link{}, map[netip.Addr]route{}
-	if neighbours {
-		r.macs = nil
-	}
+	r.oldRoutes = true
+	r.oldNeighbours = r.oldNeighbours || neighbours
 }
 
-// run collects events for a moment and then tells that something has changed.
+// forget drops what is outdated.
+func (r *resolver) forget() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.oldRoutes {
+		r.links, r.routes = map[int]netlink.Link{}, map[netip.Addr]route{}
+	}
+	if r.oldNeighbours {
+		r.macs = nil
+	}
+	r.oldRoutes, r.oldNeighbours = false, false
+}
+
+// run collects events for a moment and then tells that something has changed. It
+// rests four times as long as that took: a host that follows thousands of routes
+// by BGP must not spend its time on asking for those of its backends.
 func (r *resolver) run(events <-chan struct{}) {
+	var next time.Time
 	for {
 		select {
 		case <-r.stop:
 			return
 		case <-events:
 		}
-		select {
-		case <-r.stop:
+		if r.wait(max(settle, time.Until(next))) {
 			return
-		case <-time.After(settle):
 		}
+		start := time.Now()
+		r.forget()
 		r.changed()
+		next = time.Now().Add(4 * time.Since(start))
 	}
 }

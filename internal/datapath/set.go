@@ -24,7 +24,7 @@ func (d *Datapath) Set(t model.Table) error {
 	if err := d.checkLimits(&t); err != nil {
 		return err
 	}
-	links, err := findInterfaces(t.Interfaces)
+	links, err := d.findInterfaces(t.Interfaces)
 	if err != nil {
 		return err
 	}
@@ -59,8 +59,10 @@ func (d *Datapath) Set(t model.Table) error {
 		return err
 	}
 	var translating []string
-	if lookups.haveReplies() {
-		translating = t.Interfaces
+	for i, name := range t.Interfaces {
+		if links[i] != nil && lookups.haveReplies() {
+			translating = append(translating, name)
+		}
 	}
 	if err := d.attachUndo(translating); err != nil {
 		return err

@@ -78,6 +78,9 @@ func (v *validation) backendNAT(i, j int) {
 	case !s.Port.Single():
 		v.errs.add(backendPath(i, j, "port"), "cannot replace every port of a service with port %s", s.Port)
 	}
+	if mode == NAT && s.Segment.Kind == SegmentVLAN && s.Segment.ID > 0xfff && b.VLAN == 0 {
+		v.errs.add(backendPath(i, j, "mode"), "nat cannot leave with the two tags of %s; give the backend a vlan", s.Segment)
+	}
 	if mode == NAT && s.VIP.IsValid() && b.Address.IsValid() && s.VIP.Is4() != b.Address.Is4() {
 		v.errs.add(backendPath(i, j, "address"), "%s is %s and VIP %s is %s: mode nat cannot change the family",
 			b.Address, family(b.Address), s.VIP, family(s.VIP))

@@ -67,7 +67,7 @@ func TestValidConfig(t *testing.T) {
 			c.Services[0].Protocol = model.UDP
 		},
 		"nat in a segment": func(c *model.Config) {
-			c.Services[3].Segment = model.Segment{Kind: model.SegmentVLAN, ID: 100<<12 | 7}
+			c.Services[3].Segment = model.Segment{Kind: model.SegmentVLAN, ID: 100}
 		},
 		"nat backend shared on another port": func(c *model.Config) {
 			c.Services = append(c.Services, service("e", "203.0.113.5", 443, model.NAT, "10.0.1.1"))
@@ -165,6 +165,9 @@ func TestInvalidConfig(t *testing.T) {
 			func(c *model.Config) { c.Services[0].Policy = model.P2C }},
 		{`services[0].segment: vxlan:5 is not available yet; none and vlan:ID are`,
 			func(c *model.Config) { c.Services[0].Segment = model.Segment{Kind: model.SegmentVXLAN, ID: 5} }},
+		{`services[3].backends[0].mode: nat cannot leave with the two tags of vlan:100.200; give the backend a vlan
+services[3].backends[1].mode: nat cannot leave with the two tags of vlan:100.200; give the backend a vlan`,
+			func(c *model.Config) { c.Services[3].Segment = model.Segment{Kind: model.SegmentVLAN, ID: 100<<12 | 200} }},
 		{`services[1].snat: is only for mode nat, and this service is ipip`,
 			func(c *model.Config) { c.Services[1].SNAT = true }},
 		{`services[3].snat: needs an IPv4 address in director.snat.addresses for backend 10.0.1.2`,
