@@ -159,6 +159,7 @@ func (d *decoder) mapping(n ast.Node, v reflect.Value, at *path) {
 	}
 	fields := d.fieldsOf(v.Type())
 	seen := make(map[string]int, len(mapping.Values))
+	meant := make(map[string]bool) // by misspelt keys, whose errors are enough
 	for _, entry := range mapping.Values {
 		key := nameOf(entry.Key)
 		here := &path{parent: at, key: key}
@@ -173,7 +174,7 @@ func (d *decoder) mapping(n ast.Node, v reflect.Value, at *path) {
 		seen[key] = lineOf(entry.Key)
 		index, known := fields[key]
 		if !known {
-			d.fail(entry.Key, here, "unknown key (known here: %s)", strings.Join(slices.Sorted(maps.Keys(fields)), ", "))
+			meant[d.unknown(entry.Key, here, fields)] = true
 			continue
 		}
 		if isNull(entry.Value) {
@@ -183,10 +184,21 @@ func (d *decoder) mapping(n ast.Node, v reflect.Value, at *path) {
 		d.value(entry.Value, v.Field(index), here)
 	}
 	for _, key := range required[v.Type()] {
-		if _, given := seen[key[0]]; !given {
+		if _, given := seen[key[0]]; !given && !meant[key[0]] {
 			d.fail(n, &path{parent: at, key: key[0]}, "is required (%s)", key[1])
 		}
 	}
+}
+
+// unknown refuses a key, and returns the one that it must have meant, if any.
+func (d *decoder) unknown(key ast.Node, at *path, fields map[string]int) (meant string) {
+	known := strings.Join(slices.Sorted(maps.Keys(fields)), ", ")
+	if meant = nearest(at.key, fields); meant != "" {
+		d.fail(key, at, "unknown key; did you mean %s? (known here: %s)", meant, known)
+		return meant
+	}
+	d.fail(key, at, "unknown key (known here: %s)", known)
+	return ""
 }
 
 // hint says what to write where a list is left out on purpose.
