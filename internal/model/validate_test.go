@@ -167,7 +167,9 @@ func TestInvalidConfig(t *testing.T) {
 			func(c *model.Config) { c.Services[0].Segment = model.Segment{Kind: model.SegmentVXLAN, ID: 5} }},
 		{`services[3].backends[0].mode: nat cannot leave with the two tags of vlan:100.200; give the backend a vlan
 services[3].backends[1].mode: nat cannot leave with the two tags of vlan:100.200; give the backend a vlan`,
-			func(c *model.Config) { c.Services[3].Segment = model.Segment{Kind: model.SegmentVLAN, ID: 100<<12 | 200} }},
+			func(c *model.Config) {
+				c.Services[3].Segment = model.Segment{Kind: model.SegmentVLAN, ID: 100<<12 | 200}
+			}},
 		{`services[1].snat: is only for mode nat, and this service is ipip`,
 			func(c *model.Config) { c.Services[1].SNAT = true }},
 		{`services[3].snat: needs an IPv4 address in director.snat.addresses for backend 10.0.1.2`,
