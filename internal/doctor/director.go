@@ -58,8 +58,8 @@ func (x *examination) snat() {
 	}
 }
 
-// forwarding checks what the replies of nat backends need: those that leave by
-// another way than XDP's are routed by the kernel.
+// forwarding checks what the replies of nat backends need: the kernel's table
+// gives no route to what came in where forwarding is off (bpf_fib_lookup).
 func (x *examination) forwarding() {
 	families := make(map[bool]bool) // by IPv4
 	for _, s := range x.config.Services {
@@ -70,20 +70,23 @@ func (x *examination) forwarding() {
 		}
 	}
 	for _, f := range []struct {
-		is4  bool
-		name string
-		key  string
-	}{{true, "IPv4", "net.ipv4.ip_forward"}, {false, "IPv6", "net.ipv6.conf.all.forwarding"}} {
+		is4       bool
+		name, key string
+	}{{true, "IPv4", "net/ipv4/conf/"}, {false, "IPv6", "net/ipv6/conf/"}} {
 		if !families[f.is4] {
 			continue
 		}
-		check := "forwarding " + f.name
-		switch value, err := readSysctl(f.key); {
-		case err != nil:
-			x.warn(check, "", "%v", err)
-		case value == "0":
-			x.warn(check, "sysctl -w "+f.key+"=1", "is off: the kernel drops nat backends' replies that it has to route")
-		default:
+		check, on := "forwarding "+f.name, true
+		for _, name := range x.config.Director.Interfaces {
+			key := f.key + name + "/forwarding"
+			if value, err := readSysctl(key); err == nil && value == "0" {
+				x.warn(check, "weir run switches it on; by hand: sysctl -w "+key+"=1",
+					"is off on %s: replies of nat backends are not sent on", name)
+				on = false
+				break
+			}
+		}
+		if on {
 			x.ok(check, "is on")
 		}
 	}

@@ -183,7 +183,7 @@ func TestDirector(t *testing.T) {
 	t.Run("nat without forwarding", func(t *testing.T) {
 		l.director.Sysctl("net.ipv4.ip_forward", "0")
 		found := examine(t, l.director, doctor.Options{Config: config(model.NAT, "10.0.1.2")})
-		want(t, found, "forwarding IPv4", doctor.Warn, "is off", "sysctl -w net.ipv4.ip_forward=1")
+		want(t, found, "forwarding IPv4", doctor.Warn, "is off on eth0", "sysctl -w net/ipv4/conf/eth0/forwarding=1")
 		l.director.Sysctl("net.ipv4.ip_forward", "1")
 		found = examine(t, l.director, doctor.Options{Config: config(model.NAT, "10.0.1.2")})
 		want(t, found, "forwarding IPv4", doctor.OK, "is on", "")
