@@ -92,12 +92,8 @@ func (x *examination) forwarding() {
 	}
 }
 
-// readSysctl reads a setting. Its parts are separated by dots, or by slashes when
-// one of them may have a dot.
+// readSysctl reads a setting by its path: an interface's name may have a dot.
 func readSysctl(key string) (string, error) {
-	if !strings.Contains(key, "/") {
-		key = strings.ReplaceAll(key, ".", "/")
-	}
 	text, err := os.ReadFile(filepath.Join("/proc/sys", key))
 	if err != nil {
 		return "", fmt.Errorf("read sysctl: %w", err)
