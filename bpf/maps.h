@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The director's maps. Sizes here are placeholders of at least one element: the
+ * The director's maps. A size of one element here stands for none yet: the
  * loader sets them from the configured limits before it creates a map.
  */
 #pragma once
