@@ -40,6 +40,7 @@ type Lab struct {
 	dir    string      // of every file
 	fatal  func(error) // called with the first error
 	hosts  []*Host
+	links  int // made so far
 
 	mu  sync.Mutex
 	err error

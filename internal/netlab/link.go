@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"strconv"
+	"time"
 
 	"github.com/vishvananda/netlink"
 )
@@ -55,6 +56,9 @@ func (l *Lab) Link(a, b *Host, opts LinkOptions) *Link {
 	return link
 }
 
+// firstIndex is beyond the indexes that a host of a lab gives by itself.
+const firstIndex = 1000
+
 func (l *Link) create(opts LinkOptions) error {
 	mtu := opts.MTU
 	if mtu == 0 {
@@ -63,6 +67,11 @@ func (l *Link) create(opts LinkOptions) error {
 	queues := max(opts.Queues, 1)
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU, attrs.NumTxQueues, attrs.NumRxQueues = l.A.Name, mtu, queues, queues
+	// The kernel takes an end with its peer's index for no virtual link, and lets
+	// up to a second pass before it sees the carrier (linkwatch_urgent_event in
+	// net/core/link_watch.c): no two ends have the same, whatever their hosts.
+	l.A.Host.lab.links++
+	attrs.Index = firstIndex + l.A.Host.lab.links
 	veth := netlink.NewVeth(attrs)
 	veth.PeerName, veth.PeerNamespace = l.B.Name, netlink.NsFd(int(l.B.Host.ns))
 	veth.PeerMTU, veth.PeerNumTxQueues, veth.PeerNumRxQueues = uint32(mtu), uint32(queues), uint32(queues)
@@ -71,7 +80,7 @@ func (l *Link) create(opts LinkOptions) error {
 	}
 	// A veth looks at its peer's GRO when it is set up, and never again, to know
 	// whether it can send for XDP: both are prepared before either is up.
-	for _, step := range []func(*Port, LinkOptions) error{(*Port).prepare, (*Port).plugIn} {
+	for _, step := range []func(*Port, LinkOptions) error{(*Port).prepare, (*Port).plugIn, (*Port).await} {
 		for _, port := range []*Port{l.A, l.B} {
 			if err := step(port, opts); err != nil {
 				return fmt.Errorf("%s of %s: %w", port.Name, port.Host.Name, err)
@@ -117,6 +126,24 @@ func (p *Port) plugIn(LinkOptions) error {
 		}
 	}
 	return p.Host.nl.LinkSetUp(link)
+}
+
+// await waits until the port is in use. A bridge drops what comes before it has
+// been told of the carrier: often the first ARP request, which its sender repeats
+// after a second.
+func (p *Port) await(LinkOptions) error {
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) { // between two looks
+		link, err := p.Host.nl.LinkByIndex(p.Index)
+		if err != nil {
+			return err
+		}
+		if link.Attrs().OperState == netlink.OperUp {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("waited in vain for its carrier: it is %s", link.Attrs().OperState)
+		}
+	}
 }
 
 // SetUp plugs the port's cable in or out.

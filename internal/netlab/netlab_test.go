@@ -97,6 +97,39 @@ func TestSwitchCarriesJumboFrames(t *testing.T) {
 }
 
 // a --- b     MTU 1400
+// A link is in use when [Lab.Link] returns: the first frame, which nobody repeats,
+// goes through.
+//
+//	host1 --- switch --- host2
+//	  '-------------------'
+func TestSwitchCarriesTheFirstFrame(t *testing.T) {
+	for range 5 {
+		lab := ForTest(t)
+		sw, a, b := lab.Switch("switch"), lab.Host("host1"), lab.Host("host2")
+		lab.Link(a, b, LinkOptions{}) // or the interfaces' indexes would differ anyway
+		from := lab.Link(a, sw, LinkOptions{A: []string{"10.0.0.1/24"}}).A
+		to := lab.Link(b, sw, LinkOptions{A: []string{"10.0.0.2/24"}}).A
+		a.Neighbour(from.Name, "10.0.0.2", to.MAC)
+		server, err := b.ListenPacket("udp", "10.0.0.2:7")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer server.Close()
+		client, err := a.DialContext(t.Context(), "udp", "10.0.0.2:7")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer client.Close()
+		if _, err := client.Write([]byte("once")); err != nil {
+			t.Fatal(err)
+		}
+		_ = server.SetReadDeadline(time.Now().Add(5 * time.Second))
+		if _, _, err := server.ReadFrom(make([]byte, 16)); err != nil {
+			t.Fatalf("the only datagram did not arrive: %v", err)
+		}
+	}
+}
+
 func TestLinkRefusesWhatDoesNotFit(t *testing.T) {
 	lab := ForTest(t)
 	a, b := lab.Host("a"), lab.Host("b")
