@@ -92,13 +92,15 @@ static __always_inline enum reason place(struct packet *packet, __u32 service, _
 {
 	enum reason reason = CONTINUE;
 	struct ring_header *header;
-	__u32 zero = 0;
-	void *ring;
-	__u64 hash;
+	__u64 *first, hash;
+	__u32 ring;
 
 	*index = NO_BACKEND;
-	ring = bpf_map_lookup_elem(&rings, &service);
-	header = ring ? bpf_map_lookup_elem(ring, &zero) : NULL;
+	first = bpf_map_lookup_elem(&rings, &service);
+	if (!first)
+		return DROP_NO_BACKEND;
+	ring = *(volatile __u64 *)first; /* once: it may change */
+	header = ring_line_at(ring);
 	if (!header)
 		return DROP_NO_BACKEND;
 	hash = hash_flow(&packet->flow, header);
@@ -141,13 +143,15 @@ static __always_inline enum reason follow_fragment(struct xdp_md *ctx, struct pa
 }
 
 /* No service has exactly this port: a range may have it. */
-static __always_inline __u32 *find_other(const struct packet *packet)
+static __always_inline __u32 find_other(const struct packet *packet)
 {
 	const struct settings *settings = get_settings();
+	__u32 *service;
 
 	if (!settings || !(settings->flags & SETTINGS_RANGES))
-		return NULL;
-	return find_range(&packet->flow, 0);
+		return NO_SERVICE;
+	service = find_range(&packet->flow, 0);
+	return service ? *service : NO_SERVICE;
 }
 
 /* Later fragments of a packet that the kernel gets must not be dropped as unknown. */
@@ -173,7 +177,7 @@ static __always_inline enum reason no_service(struct xdp_md *ctx, struct packet 
 static __always_inline enum reason balance(struct xdp_md *ctx, struct packet *packet)
 {
 	enum reason reason = parse(ctx, packet);
-	__u32 *service, index;
+	__u32 service, index;
 
 	if (reason != CONTINUE)
 		return reason;
@@ -188,11 +192,11 @@ static __always_inline enum reason balance(struct xdp_md *ctx, struct packet *pa
 				return reason;
 		}
 		service = find_exact(&packet->flow);
-		if (!service)
+		if (service == NO_SERVICE)
 			service = find_other(packet);
-		if (!service)
+		if (service == NO_SERVICE)
 			return no_service(ctx, packet);
-		reason = place(packet, *service, &index);
+		reason = place(packet, service, &index);
 	}
 	if (reason != CONTINUE)
 		return reason;

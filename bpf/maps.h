@@ -28,6 +28,14 @@ struct {
 } services6 SEC(".maps");
 
 struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1 << FRONT_BITS);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct front);
+} fronts SEC(".maps");
+
+struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
 	__uint(max_entries, 1);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -43,21 +51,26 @@ struct {
 	__type(value, __u32);
 } ranges6 SEC(".maps");
 
-/* One ring per service, each as long as it needs to be (hence BPF_F_INNER_MAP). */
-struct ring_map {
+/*
+ * By service: the line that its ring begins with, 0 for none. A store of it switches.
+ * (Elements of an array take eight bytes at least.)
+ */
+struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
-	__uint(map_flags, BPF_F_INNER_MAP | BPF_F_MMAPABLE);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, __u64);
+} rings SEC(".maps");
+
+/* All rings, one after the other: the kernel inlines lookups in a plain array only. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_MMAPABLE);
 	__type(key, __u32);
 	__type(value, struct ring_line);
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__array(values, struct ring_map);
-} rings SEC(".maps");
+} ring_lines SEC(".maps");
 
 /* Mapped memory begins on a page, which puts each backend on one cache line. */
 struct {

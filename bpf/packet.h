@@ -25,6 +25,11 @@
 #define VLAN_ID_MASK 0x0fff
 #define MAC_LENGTH 6
 
+/* Odd constants without pattern: the fractional parts of the golden ratio and sqrt(3), sqrt(5). */
+#define HASH_K1 0x9e3779b97f4a7c15ULL
+#define HASH_K2 0xbb67ae8584caa73bULL
+#define HASH_K3 0x3c6ef372fe94f82bULL
+
 /* Words of an address; IPv4 uses the first. */
 #define ADDRESS_WORD(a, i) (((__be32 *)(a)->bytes)[i])
 

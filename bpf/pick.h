@@ -1,18 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * From a flow to its backend: hash, slot, row. The hash is computed the same way
- * by weir's control plane and agents (internal/model, Hash); a change here is a
+ * by weir's control plane and agents (internal/model, Flow); a change here is a
  * change there, and moves every connection.
  */
 #pragma once
 
 #include "maps.h"
 #include "packet.h"
-
-/* Odd constants without pattern: the fractional parts of the golden ratio and sqrt(3), sqrt(5). */
-#define HASH_K1 0x9e3779b97f4a7c15ULL
-#define HASH_K2 0xbb67ae8584caa73bULL
-#define HASH_K3 0x3c6ef372fe94f82bULL
 
 static __always_inline __u64 hash_mix(__u64 hash, __u64 word)
 {
@@ -76,19 +71,22 @@ static __always_inline int alive(const struct backend *backend)
 	return backend->state == BACKEND_ACTIVE || backend->state == BACKEND_DRAINING;
 }
 
+static __always_inline void *ring_line_at(__u32 line)
+{
+	return bpf_map_lookup_elem(&ring_lines, &line);
+}
+
 /* The owner is down: the first live one of the row's other candidates. */
-static __noinline __u32 next_candidate(void *ring, __u32 next)
+static __noinline __u32 next_candidate(__u32 ring, __u32 next)
 {
 	struct candidates *list;
 	struct backend *backend;
-	__u32 line;
 
 	if (!(next & SLOT_LIST)) {
 		backend = backend_at(next);
 		return backend && alive(backend) ? next : NO_BACKEND;
 	}
-	line = next & ~SLOT_LIST;
-	list = bpf_map_lookup_elem(ring, &line);
+	list = ring_line_at(ring + (next & ~SLOT_LIST));
 	if (!list)
 		return NO_BACKEND;
 	for (__u32 i = 0; i < RING_CANDIDATES_MAX - 1 && i < list->count; i++) {
@@ -100,11 +98,10 @@ static __noinline __u32 next_candidate(void *ring, __u32 next)
 }
 
 /* The index of the backend that the packet belongs to, or NO_BACKEND. */
-static __always_inline __u32 pick(void *ring, const struct ring_header *header, __u64 hash)
+static __always_inline __u32 pick(__u32 ring, const struct ring_header *header, __u64 hash)
 {
 	__u32 number = slot_of(hash, header->size);
-	__u32 line = RING_HEADER_LINES + number / RING_SLOTS_PER_LINE;
-	struct slot *slots = bpf_map_lookup_elem(ring, &line);
+	struct slot *slots = ring_line_at(ring + RING_HEADER_LINES + number / RING_SLOTS_PER_LINE);
 	struct backend *owner;
 	struct slot *slot;
 

@@ -31,20 +31,47 @@ static __always_inline struct endpoint6 endpoint6(__u32 segment, const struct ad
 	return key;
 }
 
-/* The service of exactly this address, protocol and port. */
-static __always_inline __u32 *find_exact(const struct flow *flow)
+/* Where most packets find their service: see struct front. */
+static __always_inline __u32 find_front(const struct flow *flow)
 {
+	__u64 first = ADDRESS_WORD(&flow->destination, 0), second = 0;
+	__u64 key = flow->segment | (__u64)flow->destination_port << 32 |
+		    (__u64)flow->protocol << 48 | (__u64)flow->ipv6 << 56;
+	struct front *front;
+	__u32 index;
+
+	if (flow->ipv6) {
+		first |= (__u64)ADDRESS_WORD(&flow->destination, 1) << 32;
+		second = ADDRESS_WORD(&flow->destination, 2) |
+			 (__u64)ADDRESS_WORD(&flow->destination, 3) << 32;
+	}
+	index = ((first ^ second * HASH_K3) * HASH_K1 ^ key) * HASH_K2 >> (64 - FRONT_BITS);
+	front = bpf_map_lookup_elem(&fronts, &index);
+	if (!front || !front->service || front->address[0] != first ||
+	    front->address[1] != second || front->key != key)
+		return NO_SERVICE;
+	return front->service - 1;
+}
+
+/* The service of exactly this address, protocol and port. */
+static __always_inline __u32 find_exact(const struct flow *flow)
+{
+	__u32 *service, front = find_front(flow);
+
+	if (front != NO_SERVICE)
+		return front;
 	if (flow->ipv6) {
 		struct endpoint6 key = endpoint6(flow->segment, &flow->destination, flow->protocol,
 						 flow->destination_port);
 
-		return bpf_map_lookup_elem(&services6, &key);
+		service = bpf_map_lookup_elem(&services6, &key);
 	} else {
 		struct endpoint4 key = endpoint4(flow->segment, &flow->destination, flow->protocol,
 						 flow->destination_port);
 
-		return bpf_map_lookup_elem(&services4, &key);
+		service = bpf_map_lookup_elem(&services4, &key);
 	}
+	return service ? *service : NO_SERVICE;
 }
 
 /* The service or, if asked for, NAT backend whose ports have the destination port. */

@@ -73,11 +73,27 @@ struct range6 {
 
 /* Value of services{4,6} where the key only says that the address is a VIP. */
 #define SERVICE_VIP_ONLY 0xffffffffU
+#define NO_SERVICE SERVICE_VIP_ONLY
 
 /*
- * A ring is an array of 64-byte lines: the header, then the slots eight to a
- * line, then the lists. Everything a ring means is in its header, so that one
- * switch of the ring switches all of it.
+ * The front of services{4,6}, for both families: a lookup in a hash map is a third
+ * of what a packet costs, because the kernel makes calls for it. Each key has one
+ * place here, by its hash, and the first service to come has the place; the hash
+ * maps have all. The last word is written last and cleared first, and a place rests
+ * before another service gets it, so a reader never mixes two.
+ */
+#define FRONT_BITS 15
+
+struct front {
+	__u64 address[2]; /* as in memory; IPv4 is in the first four bytes */
+	__u64 key;        /* segment | port as in memory << 32 | protocol << 48 | is IPv6 << 56 */
+	__u64 service;    /* index + 1; 0: nobody's place */
+};
+
+/*
+ * A ring is a run of 64-byte lines: the header, then the slots eight to a line,
+ * then the lists. Everything a ring means is in its header, so that one switch of
+ * the ring switches all of it. Line 0 of all lines is the ring of nobody.
  */
 #define RING_SLOTS_PER_LINE 8
 #define RING_CANDIDATES_MAX 8
@@ -108,15 +124,16 @@ struct ring_header {
 	__u32 size;    /* slots; 0: the service has no backends */
 	__u32 service; /* index of the service, for its drop counters */
 	__u64 salt;    /* keys the flow hash against chosen collisions */
+	__u32 lines;   /* of the whole ring */
 	__u8 policy;   /* enum policy */
 	__u8 affinity; /* enum affinity */
 	__u8 flags;    /* enum ring_flag */
-	__u8 pad[45];
+	__u8 pad[41];
 };
 
 /* Backend index 0 is nobody, so a zeroed slot forwards nothing. */
 #define NO_BACKEND 0
-/* next: the backup's index, or SLOT_LIST | line that holds the other candidates. */
+/* next: the backup's index, or SLOT_LIST | line, in the ring, of the other candidates. */
 #define SLOT_LIST 0x80000000U
 
 struct slot {

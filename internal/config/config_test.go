@@ -154,7 +154,7 @@ func TestLoadNamesMissingFile(t *testing.T) {
 // TestManyServices reads 10,000 services of 4 backends.
 func TestManyServices(t *testing.T) {
 	var b bytes.Buffer
-	b.WriteString("director:\n  interfaces: [eth0]\n  limits: {services: 10000}\nservices:\n")
+	b.WriteString("director:\n  interfaces: [eth0]\n  limits: {services: 10000, ring-memory: 134217728}\nservices:\n")
 	for i := range 10000 {
 		fmt.Fprintf(&b, "- name: s%d\n  vip: 203.0.%d.%d\n  protocol: tcp\n  port: 443\n  mode: ipip\n  backends:\n", i, i>>8, i&255)
 		for j := range 4 {

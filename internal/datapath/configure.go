@@ -16,11 +16,12 @@ import (
 )
 
 // configure writes what the program needs to know of this host. While lookups
-// change, flags are those of the old and of the new ones.
-func (d *Datapath) configure(services []*service, flags uint32) error {
+// change, flags are those of the old and of the new ones. rerouted says that not
+// only the services that changed may have new next hops.
+func (d *Datapath) configure(services []*service, flags uint32, rerouted bool) error {
 	settings := d.settings(services)
 	settings.Flags = flags
-	if err := d.openEgress(services); err != nil {
+	if err := d.openEgress(services, rerouted); err != nil {
 		return err
 	}
 	if flags&uint32(directorSettingsFlagSETTINGS_REPLIES) != 0 {
@@ -120,28 +121,32 @@ func netmask(p netip.Prefix) netip.Addr {
 }
 
 // openEgress lets packets leave by every interface that has a backend behind it,
-// or will have when its entry is written. The kernel itself closes an interface
-// that goes, also one that comes back by its number: all are opened each time.
-func (d *Datapath) openEgress(services []*service) error {
+// or will have when its entry is written. What is open is left alone: a device map
+// takes an entry out before it puts the new one in, and packets fall into the gap.
+// The kernel itself closes an interface that goes, also one that comes back by its
+// number.
+func (d *Datapath) openEgress(services []*service, rerouted bool) error {
 	want := map[uint32]bool{}
 	for _, name := range d.table.Interfaces {
 		if link, err := netlink.LinkByName(name); err == nil {
 			want[uint32(link.Attrs().Index)] = true
 		}
 	}
+	last := uint32(0)
+	need := func(index uint32) {
+		if index != last { // most of thousands are behind the same one
+			want[index], last = true, index
+		}
+	}
 	for _, s := range services {
 		for _, b := range s.order {
-			want[d.entries.entries[b.index].Ifindex] = true
-			want[uint32(d.hops.resolve(b.desired, d.table.Interfaces).ifindex)] = true
+			need(d.entries.entries[b.index].Ifindex)
+			if s.changed || rerouted {
+				need(uint32(d.hops.resolve(b.desired, d.table.Interfaces).ifindex))
+			}
 		}
 	}
 	delete(want, 0)
-	for index := range want {
-		// EINVAL: the interface is gone, of which an event is on its way.
-		if err := d.kernel.Egress.Put(index, index); err != nil && !errors.Is(err, unix.EINVAL) {
-			return fmt.Errorf("open interface %d for forwarding: %w", index, err)
-		}
-	}
 	var index, itself uint32
 	var unwanted []uint32
 	all := d.kernel.Egress.Iterate()
@@ -149,9 +154,16 @@ func (d *Datapath) openEgress(services []*service) error {
 		if !want[index] {
 			unwanted = append(unwanted, index)
 		}
+		delete(want, index)
 	}
 	if err := all.Err(); err != nil {
 		return fmt.Errorf("read interfaces for forwarding: %w", err)
+	}
+	for index := range want {
+		// EINVAL: the interface is gone, of which an event is on its way.
+		if err := d.kernel.Egress.Put(index, index); err != nil && !errors.Is(err, unix.EINVAL) {
+			return fmt.Errorf("open interface %d for forwarding: %w", index, err)
+		}
 	}
 	for _, index := range unwanted {
 		if err := ignoreMissing("close interface for forwarding", d.kernel.Egress.Delete(index)); err != nil {

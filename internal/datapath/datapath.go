@@ -1,6 +1,7 @@
 package datapath
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -28,10 +29,12 @@ type Datapath struct {
 	services       map[serviceKey]*service
 	old            leftovers // of the process before, until the first Set
 	have           lookups   // that are in the kernel
-	gone           []uint32  // services whose rings are to be freed
 	serviceIndexes *indexes
 	backendIndexes *indexes
 	entries        backendEntries
+	rings          *ringMemory
+	fronts         *fronts
+	readers        *grace // of all of these: programs that run
 	attached       map[string]*attachment
 	begun          bool             // the table has been placed, at least once
 	written        directorSettings // that the kernel has
@@ -65,29 +68,53 @@ func Open(options Options) (*Datapath, error) {
 		backendIndexes: newIndexes(1, options.Limits.Backends),
 		attached:       map[string]*attachment{},
 	}
-	if d.entries, err = mapBackends(kernel.Backends, options.Limits.Backends+1); err != nil {
-		kernel.close()
-		return nil, err
+	if err := d.takeOver(); err != nil {
+		return nil, errors.Join(err, d.unmap(), kernel.close())
 	}
-	if d.old, err = readLeftovers(kernel, d.entries); err != nil {
-		d.entries.close()
-		kernel.close()
-		return nil, err
+	return d, nil
+}
+
+// takeOver adopts what an earlier process left pinned, if there was one.
+func (d *Datapath) takeOver() (err error) {
+	if d.entries, err = mapBackends(d.kernel.Backends, d.options.Limits.Backends+1); err != nil {
+		return err
 	}
-	if err := kernel.ThisDirector.Lookup(uint32(0), &d.written); err != nil {
-		d.entries.close()
-		kernel.close()
-		return nil, fmt.Errorf("read settings: %w", err)
+	if d.rings, err = mapRings(d.kernel.RingLines, d.kernel.Rings); err != nil {
+		return err
+	}
+	if d.fronts, err = mapFronts(d.kernel.Fronts); err != nil {
+		return err
+	}
+	if d.readers, err = newGrace(); err != nil {
+		return err
+	}
+	if d.old, err = readLeftovers(d.kernel, d.entries); err != nil {
+		return err
+	}
+	if err := d.kernel.ThisDirector.Lookup(uint32(0), &d.written); err != nil {
+		return fmt.Errorf("read settings: %w", err)
 	}
 	d.have = d.old.lookups.clone()
 	d.serviceIndexes.occupy(d.old.serviceIndexes())
+	d.rings.occupy(d.old.serviceIndexes())
 	d.backendIndexes.occupy(d.old.backendIndexes())
-	if d.hops, err = newResolver(options.Log, d.hopsChanged); err != nil {
-		d.entries.close()
-		kernel.close()
-		return nil, err
+	d.hops, err = newResolver(d.log, d.hopsChanged)
+	return err
+}
+
+// unmap lets go of the kernel's memory.
+func (d *Datapath) unmap() error {
+	err := d.entries.close()
+	if d.rings != nil {
+		err = errors.Join(err, d.rings.close())
 	}
-	return d, nil
+	if d.fronts != nil {
+		err = errors.Join(err, d.fronts.close())
+	}
+	if d.readers != nil {
+		err = errors.Join(err, d.readers.close())
+	}
+	return err
 }
 
 // Close lets go of the datapath, which goes on forwarding: what is pinned stays.
@@ -98,8 +125,5 @@ func (d *Datapath) Close() error {
 	for _, a := range d.attached {
 		a.close()
 	}
-	if err := d.entries.close(); err != nil {
-		return fmt.Errorf("close datapath: %w", err)
-	}
-	return d.kernel.close()
+	return errors.Join(d.unmap(), d.kernel.close())
 }

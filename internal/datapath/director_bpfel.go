@@ -114,6 +114,13 @@ type directorFragmentKey struct {
 	Pad         uint16
 }
 
+type directorFront struct {
+	_       structs.HostLayout
+	Address [2]uint64
+	Key     uint64
+	Service uint64
+}
+
 type directorIcmpBudget struct {
 	_      structs.HostLayout
 	Second uint64
@@ -202,10 +209,16 @@ type directorRingHeader struct {
 	Size     uint32
 	Service  uint32
 	Salt     uint64
+	Lines    uint32
 	Policy   uint8
 	Affinity uint8
 	Flags    uint8
-	Pad      [45]uint8
+	Pad      [41]uint8
+}
+
+type directorRingLine struct {
+	_     structs.HostLayout
+	Words [8]uint64
 }
 
 type directorSettings struct {
@@ -288,12 +301,14 @@ const (
 	directorMapBackends           = "backends"
 	directorMapEgress             = "egress"
 	directorMapFragments          = "fragments"
+	directorMapFronts             = "fronts"
 	directorMapIcmpBudgets        = "icmp_budgets"
 	directorMapRanges4            = "ranges4"
 	directorMapRanges6            = "ranges6"
 	directorMapReasons            = "reasons"
 	directorMapReplies4           = "replies4"
 	directorMapReplies6           = "replies6"
+	directorMapRingLines          = "ring_lines"
 	directorMapRings              = "rings"
 	directorMapServiceDrops       = "service_drops"
 	directorMapServices4          = "services4"
@@ -373,12 +388,14 @@ type directorMapSpecs struct {
 	Backends        *ebpf.MapSpec `ebpf:"backends"`
 	Egress          *ebpf.MapSpec `ebpf:"egress"`
 	Fragments       *ebpf.MapSpec `ebpf:"fragments"`
+	Fronts          *ebpf.MapSpec `ebpf:"fronts"`
 	IcmpBudgets     *ebpf.MapSpec `ebpf:"icmp_budgets"`
 	Ranges4         *ebpf.MapSpec `ebpf:"ranges4"`
 	Ranges6         *ebpf.MapSpec `ebpf:"ranges6"`
 	Reasons         *ebpf.MapSpec `ebpf:"reasons"`
 	Replies4        *ebpf.MapSpec `ebpf:"replies4"`
 	Replies6        *ebpf.MapSpec `ebpf:"replies6"`
+	RingLines       *ebpf.MapSpec `ebpf:"ring_lines"`
 	Rings           *ebpf.MapSpec `ebpf:"rings"`
 	ServiceDrops    *ebpf.MapSpec `ebpf:"service_drops"`
 	Services4       *ebpf.MapSpec `ebpf:"services4"`
@@ -432,12 +449,14 @@ type directorMaps struct {
 	Backends        *ebpf.Map `ebpf:"backends"`
 	Egress          *ebpf.Map `ebpf:"egress"`
 	Fragments       *ebpf.Map `ebpf:"fragments"`
+	Fronts          *ebpf.Map `ebpf:"fronts"`
 	IcmpBudgets     *ebpf.Map `ebpf:"icmp_budgets"`
 	Ranges4         *ebpf.Map `ebpf:"ranges4"`
 	Ranges6         *ebpf.Map `ebpf:"ranges6"`
 	Reasons         *ebpf.Map `ebpf:"reasons"`
 	Replies4        *ebpf.Map `ebpf:"replies4"`
 	Replies6        *ebpf.Map `ebpf:"replies6"`
+	RingLines       *ebpf.Map `ebpf:"ring_lines"`
 	Rings           *ebpf.Map `ebpf:"rings"`
 	ServiceDrops    *ebpf.Map `ebpf:"service_drops"`
 	Services4       *ebpf.Map `ebpf:"services4"`
@@ -452,12 +471,14 @@ func (m *directorMaps) Close() error {
 		m.Backends,
 		m.Egress,
 		m.Fragments,
+		m.Fronts,
 		m.IcmpBudgets,
 		m.Ranges4,
 		m.Ranges6,
 		m.Reasons,
 		m.Replies4,
 		m.Replies6,
+		m.RingLines,
 		m.Rings,
 		m.ServiceDrops,
 		m.Services4,

@@ -6,8 +6,6 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/cilium/ebpf"
-
 	"weir.io/weir/internal/model"
 )
 
@@ -106,6 +104,13 @@ func (d *testDirector) putService(t testing.TB, s *testService) {
 	d.put(t, family("services", s.vip), endpointKey(s.segment, s.vip, icmpOf(s.vip), 0), uint32(0xffffffff))
 	if s.port.Single() {
 		d.put(t, family("services", s.vip), endpointKey(s.segment, s.vip, uint8(s.protocol), s.port.First), s.index)
+		// Every other service has a place in the front, as if the others' were taken.
+		if s.index%2 == 0 {
+			entry, place := frontOf(endpoint{s.segment.Key(), s.vip, uint8(s.protocol), s.port.First})
+			entry.Service = uint64(s.index) + 1
+			d.put(t, "fronts", place, entry)
+			d.places = append(d.places, place)
+		}
 		return
 	}
 	for _, p := range portPrefixes(s.port) {
@@ -147,21 +152,15 @@ func portPrefixes(r model.PortRange) (out []portPrefix) {
 	return out
 }
 
-func (d *testDirector) putRing(t testing.TB, s *testService, spec *ebpf.MapSpec) {
+// putRing writes a ring behind the others and switches to it.
+func (d *testDirector) putRing(t testing.TB, s *testService) {
 	t.Helper()
-	lines := encodeRing(s)
-	spec.MaxEntries = uint32(len(lines))
-	m, err := ebpf.NewMap(spec)
-	if err != nil {
-		t.Fatalf("create ring: %v", err)
+	first := d.lines
+	for _, line := range encodeRing(s) {
+		d.put(t, "ring_lines", d.lines, line)
+		d.lines++
 	}
-	defer m.Close()
-	for i, line := range lines {
-		if err := m.Put(uint32(i), line); err != nil {
-			t.Fatalf("put line %d of a ring: %v", i, err)
-		}
-	}
-	d.put(t, "rings", s.index, m)
+	d.put(t, "rings", s.index, uint64(first))
 }
 
 // encodeRing lays a ring out as bpf/types.h says: the header, the slots eight to
@@ -176,6 +175,7 @@ func encodeRing(s *testService) [][]byte {
 	header := binary.NativeEndian.AppendUint32(nil, uint32(len(s.ring.Slots)))
 	header = binary.NativeEndian.AppendUint32(header, s.index)
 	header = binary.NativeEndian.AppendUint64(header, s.salt)
+	header = binary.NativeEndian.AppendUint32(header, uint32(1+(len(s.ring.Slots)+7)/8+len(s.ring.Lists)))
 	header = append(header, 0, byte(s.affinity), 0)
 	for _, b := range s.backends {
 		if b.snat {

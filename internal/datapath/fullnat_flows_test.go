@@ -262,7 +262,7 @@ func testFlowsAndBackends(t *testing.T) {
 			d.run(t, build(s.opening(clientPort)...), 0)
 			_, e := s.flowOf(t, d, clientPort)
 			s.ring.Slots = []model.Slot{{Owner: 1, Next: 0}}
-			d.putRing(t, s.testService, d.ring.Copy())
+			d.putRing(t, s.testService)
 			d.check(t, []row{s.fullForward("slot has another owner", d, s.data(3)...)})
 			d.run(t, build(s.opening(clientPort+1)...), 0)
 			if _, other := s.flowOf(t, d, clientPort+1); other.Backend != s.testService.first+1 {

@@ -110,16 +110,17 @@ func (w *testWorld) add(s testService) *testService {
 type testDirector struct {
 	*ebpf.Collection
 	program *ebpf.Program
-	ring    *ebpf.MapSpec
+	places  []uint32      // of the front, that are taken
+	lines   uint32        // of rings, that are taken; the first is nobody's
 	table   *ebpf.MapSpec // of full NAT
 	snat    *ebpf.Map     // the one in use
 	world   *testWorld
 	cpus    int
 }
 
-// mapSizes are enough for every test; a ring is created at its own size.
+// mapSizes are enough for every test.
 var mapSizes = map[string]uint32{
-	"services4": 1024, "services6": 1024, "ranges4": 1024, "ranges6": 1024, "rings": 256, "backends": 512,
+	"services4": 1024, "services6": 1024, "ranges4": 1024, "ranges6": 1024, "rings": 256, "ring_lines": 1 << 16, "backends": 512,
 	"replies4": 1024, "replies6": 1024, "fragments": 4096, "egress": 16, "backend_counters": 512, "service_drops": 256,
 }
 
@@ -153,7 +154,7 @@ func loadSpec(t testing.TB, spec *ebpf.CollectionSpec, program string) *testDire
 	if err != nil {
 		t.Fatalf("load director: %+v", err)
 	}
-	return &testDirector{Collection: c, program: c.Programs[program], ring: spec.Maps["rings"].InnerMap,
+	return &testDirector{Collection: c, program: c.Programs[program], lines: 1,
 		table: spec.Maps["snat_tables"].InnerMap, cpus: ebpf.MustPossibleCPU()}
 }
 
@@ -179,14 +180,15 @@ func (d *testDirector) clear(t testing.TB) {
 		return
 	}
 	for _, s := range d.world.services {
-		if err := d.Maps["rings"].Delete(s.index); err != nil {
-			t.Fatalf("empty rings: %v", err)
-		}
+		d.put(t, "rings", s.index, uint64(0))
 		for i := range s.backends {
 			d.put(t, "backends", s.first+uint32(i), directorBackend{})
 		}
 	}
-	d.world = nil
+	for _, place := range d.places {
+		d.put(t, "fronts", place, directorFront{})
+	}
+	d.world, d.lines, d.places = nil, 1, nil
 }
 
 func (d *testDirector) put(t testing.TB, name string, key, value any) {
@@ -210,7 +212,7 @@ func (d *testDirector) fill(t testing.TB, w *testWorld) {
 			}
 		}
 		d.putService(t, s)
-		d.putRing(t, s, d.ring.Copy())
+		d.putRing(t, s)
 	}
 }
 

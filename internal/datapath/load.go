@@ -65,7 +65,7 @@ func loadKernel(o Options) (*kernel, error) {
 	for _, m := range spec.Maps {
 		m.Pinning = ebpf.PinByName
 		if m.InnerMap != nil {
-			// Rings are made without BTF: 6.1 wants them and their template alike.
+			// Tables are made without BTF: 6.1 wants them and their template alike.
 			m.InnerMap.Key, m.InnerMap.Value = nil, nil
 		}
 	}
@@ -119,6 +119,7 @@ func size(spec *ebpf.CollectionSpec, o Options) {
 		directorMapRanges4:         32 * (services + backends), // a range is at most 30 prefixes
 		directorMapRanges6:         32 * (services + backends), // of a service, and of each backend's replies
 		directorMapRings:           services,
+		directorMapRingLines:       1 + uint32(o.Limits.RingMemory/lineSize), // line 0 is nobody's
 		directorMapServiceDrops:    services,
 		directorMapBackends:        backends + 1, // index 0 is nobody
 		directorMapBackendCounters: backends + 1,
@@ -231,7 +232,7 @@ func loadError(err error) error {
 	case errors.Is(err, unix.ENOSYS):
 		return fmt.Errorf("load director program: this kernel has no BPF (CONFIG_BPF_SYSCALL): %w", err)
 	case errors.Is(err, unix.ENOMEM), errors.Is(err, unix.E2BIG):
-		return fmt.Errorf("create maps: the kernel refuses their memory; lower director.limits (services, backends, fragments): %w", err)
+		return fmt.Errorf("create maps: the kernel refuses their memory; lower director.limits (services, backends, ring-memory, fragments): %w", err)
 	}
 	return fmt.Errorf("load director program: %w", err)
 }

@@ -84,9 +84,9 @@ func randomService(r *rand.Rand, n int) testService {
 func (w *testWorld) randomRow(r *rand.Rand, name string) row {
 	service := w.services[r.IntN(len(w.services))]
 	s := scenario{testService: service, client: randomAddress(r, service.vip.Is4())}
-	f := twinFlow{segment: s.segment, source: s.client, destination: s.vip, protocol: uint8(s.protocol),
-		sport: uint16(r.Uint32()), dport: s.port.First}
-	headers := []packet.Header{ip(s.client, s.vip), l4(s.protocol, f.sport, f.dport), packet.Zeros(r.IntN(100))}
+	f := model.Flow{Segment: s.segment, Source: s.client, Destination: s.vip, Protocol: uint8(s.protocol),
+		SourcePort: uint16(r.Uint32()), DestinationPort: s.port.First}
+	headers := []packet.Header{ip(s.client, s.vip), l4(s.protocol, f.SourcePort, f.DestinationPort), packet.Zeros(r.IntN(100))}
 	in := []packet.Header{arrived}
 	if s.segment != (model.Segment{}) {
 		in = append(in, packet.VLANTag{ID: uint16(s.segment.ID)})
@@ -117,10 +117,11 @@ func randomAddress(r *rand.Rand, is4 bool) netip.Addr {
 // used alike. The numbers are for the fixed flows below, so they never change.
 func TestTwinSpreads(t *testing.T) {
 	const flows, slots = 1 << 16, 64
+	ring := model.Ring{Slots: make([]model.Slot, slots)}
 	var used [slots]int
 	for i := range flows {
-		f := twinFlow{source: client4, destination: vipAddress(true, 1), sport: uint16(i), dport: 443, protocol: 6}
-		used[twinSlot(f.hash(1, model.AffinityFlow), slots)]++
+		f := model.Flow{Source: client4, Destination: vipAddress(true, 1), SourcePort: uint16(i), DestinationPort: 443, Protocol: 6}
+		used[ring.SlotOf(f.Hash(1, model.AffinityFlow))]++
 	}
 	for slot, n := range used {
 		if want := flows / slots; n < want*8/10 || n > want*12/10 {

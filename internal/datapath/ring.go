@@ -1,13 +1,8 @@
 package datapath
 
 import (
-	"errors"
 	"fmt"
-	"hash/maphash"
 	"unsafe"
-
-	"github.com/cilium/ebpf"
-	"golang.org/x/sys/unix"
 
 	"weir.io/weir/internal/model"
 )
@@ -20,9 +15,6 @@ const (
 	slotsPerLine = lineSize / int(unsafe.Sizeof(directorSlot{}))
 	slotList     = uint32(1) << 31 // SLOT_LIST
 )
-
-// ringSeed keys the fingerprints by which an unchanged ring is recognised.
-var ringSeed = maphash.MakeSeed()
 
 // ringImage is a ring as the kernel holds it: header, slots, lists.
 type ringImage []byte
@@ -47,6 +39,7 @@ func buildRing(buffer []byte, s *model.TableService, service uint32, index []uin
 	header := (*directorRingHeader)(unsafe.Pointer(&image[0]))
 	header.Size = uint32(len(s.Ring.Slots))
 	header.Service = service
+	header.Lines = uint32(size / lineSize)
 	header.Salt = s.Salt
 	header.Policy = uint8(s.Policy)
 	header.Affinity = uint8(s.Affinity)
@@ -83,69 +76,4 @@ func buildRing(buffer []byte, s *model.TableService, service uint32, index []uin
 		}
 	}
 	return image, nil
-}
-
-// fingerprint recognises an image that is in the kernel already.
-func (r ringImage) fingerprint() uint64 { return maphash.Bytes(ringSeed, r) }
-
-// load makes a map of the image. It is filled through its memory: one copy
-// instead of a system call per line.
-func (r ringImage) load() (*ebpf.Map, error) {
-	ring, err := ebpf.NewMap(&ebpf.MapSpec{
-		Type:       ebpf.Array,
-		KeySize:    4,
-		ValueSize:  lineSize,
-		MaxEntries: uint32(len(r) / lineSize),
-		Flags:      unix.BPF_F_INNER_MAP | unix.BPF_F_MMAPABLE,
-	})
-	if err != nil {
-		return nil, fmt.Errorf("create ring: %w", err)
-	}
-	memory, err := unix.Mmap(ring.FD(), 0, len(r), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("map ring into memory: %w", err), ring.Close())
-	}
-	copy(memory, r)
-	if err := unix.Munmap(memory); err != nil {
-		return nil, errors.Join(fmt.Errorf("unmap ring: %w", err), ring.Close())
-	}
-	return ring, nil
-}
-
-// ringSwitch collects new rings and switches them in with one system call: any
-// write to a map in a map waits for an RCU grace period, a batch for only one.
-type ringSwitch struct {
-	indexes []uint32
-	fds     []uint32
-	rings   []*ebpf.Map
-	done    []func() // run after the switch
-}
-
-func (s *ringSwitch) add(service uint32, ring *ebpf.Map, done func()) {
-	s.indexes = append(s.indexes, service)
-	s.fds = append(s.fds, uint32(ring.FD()))
-	s.rings = append(s.rings, ring)
-	s.done = append(s.done, done)
-}
-
-// commit switches the rings in and lets go of them: the outer map keeps them.
-func (s *ringSwitch) commit(rings *ebpf.Map) error {
-	defer s.close()
-	if len(s.indexes) == 0 {
-		return nil
-	}
-	if _, err := rings.BatchUpdate(s.indexes, s.fds, nil); err != nil {
-		return fmt.Errorf("switch %d rings: %w", len(s.indexes), err)
-	}
-	for _, done := range s.done {
-		done()
-	}
-	return nil
-}
-
-func (s *ringSwitch) close() {
-	for _, ring := range s.rings {
-		ring.Close()
-	}
-	s.rings = nil
 }

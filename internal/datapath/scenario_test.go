@@ -138,8 +138,8 @@ func (s scenario) data(payload int) []packet.Header {
 }
 
 // flow is that of data.
-func (s scenario) flow() twinFlow {
-	return twinFlow{segment: s.segment, source: s.client, destination: s.vip, sport: clientPort, dport: servicePort, protocol: uint8(s.protocol)}
+func (s scenario) flow() model.Flow {
+	return model.Flow{Segment: s.segment, Source: s.client, Destination: s.vip, SourcePort: clientPort, DestinationPort: servicePort, Protocol: uint8(s.protocol)}
 }
 
 // build is the frame of an untagged packet as it comes in.
@@ -148,7 +148,7 @@ func build(headers ...packet.Header) []byte {
 }
 
 // forward is the row of a packet of flow f that goes to a backend.
-func (s scenario) forward(name string, f twinFlow, backend int, headers ...packet.Header) row {
+func (s scenario) forward(name string, f model.Flow, backend int, headers ...packet.Header) row {
 	reason := map[model.Mode]directorReason{
 		model.L2DSR: directorReasonFORWARD_L2DSR,
 		model.IPIP:  directorReasonFORWARD_IPIP,
@@ -164,13 +164,13 @@ func (s *testService) left(backend int) packet.EthernetHeader {
 }
 
 // leaves is the whole frame that a backend must be sent for a packet of flow f.
-func (s *testService) leaves(f twinFlow, backend int, headers ...packet.Header) []byte {
+func (s *testService) leaves(f model.Flow, backend int, headers ...packet.Header) []byte {
 	b := s.backends[backend]
 	link := []packet.Header{s.left(backend)}
 	if b.vlan != 0 {
 		link = append(link, packet.VLANTag{ID: b.vlan})
 	}
-	hash := uint32(f.hash(s.salt, s.affinity))
+	hash := uint32(f.Hash(s.salt, s.affinity))
 	inner := packet.Build(headers...)
 	protocol := uint8(packet.ProtocolIPv6)
 	if inner[0]>>4 == 4 {

@@ -29,15 +29,8 @@ type service struct {
 	order    []*backend // as desired
 	distinct int        // backends in order, each counted once
 	changed  bool       // since its ring was switched in
-	ring     loadedRing
-	retired  tally // forwarded to backends that are gone
-}
-
-// loadedRing is the ring that the kernel has.
-type loadedRing struct {
-	loaded      bool
-	fingerprint uint64
-	bytes       uint64
+	ring     run        // that the kernel has
+	retired  tally      // forwarded to backends that are gone
 }
 
 // sameService says whether a service is as it was, without reading its ring: a

@@ -9,9 +9,9 @@ import (
 )
 
 // to is a packet of the scenario's service to one port.
-func (s scenario) to(port uint16) ([]packet.Header, twinFlow) {
+func (s scenario) to(port uint16) ([]packet.Header, model.Flow) {
 	f := s.flow()
-	f.dport = port
+	f.DestinationPort = port
 	return []packet.Header{ip(s.client, s.vip), l4(s.protocol, clientPort, port)}, f
 }
 

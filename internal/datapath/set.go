@@ -1,6 +1,7 @@
 package datapath
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"maps"
@@ -8,10 +9,6 @@ import (
 
 	"weir.io/weir/internal/model"
 )
-
-// ringChunk bounds the memory of rings that wait for their switch, next to those
-// that they replace.
-const ringChunk = 64 << 20
 
 // Set makes the kernel forward what the table says. New state is built aside and
 // switched in: new backends, then rings, then services; what is gone is taken out
@@ -42,19 +39,20 @@ func (d *Datapath) Set(t model.Table) error {
 	if err := d.switchSNAT(&d.table); err != nil {
 		return err
 	}
-	if err := d.configure(want, d.have.flags()); err != nil {
+	if err := d.configure(want, d.have.flags(), false); err != nil {
 		return err
 	}
 	if err := d.switchRings(want); err != nil {
 		return err
 	}
 	lookups := lookupsOf(want)
-	if err := d.configure(want, lookups.flags()|d.have.flags()); err != nil {
+	if err := d.configure(want, lookups.flags()|d.have.flags(), false); err != nil {
 		return err
 	}
 	if err := lookups.write(d.kernel, d.have); err != nil {
 		return err
 	}
+	d.fronts.add(lookups.services)
 	if err := d.attach(t.Interfaces, links); err != nil {
 		return err
 	}
@@ -121,6 +119,9 @@ func (d *Datapath) placeService(desired *model.TableService) (*service, error) {
 			}
 		}
 		s = &service{key: key, index: index, desired: desired, backends: map[backendKey]*backend{}}
+		if found {
+			s.ring = d.rings.of(index)
+		}
 		d.services[key] = s
 	}
 	if s.placed && sameService(s.desired, desired) {
@@ -206,11 +207,11 @@ func (d *Datapath) hopsChanged() {
 	services := slices.Collect(maps.Values(d.services))
 	// Before the backends: a packet that follows the new way must find its
 	// interface open. After them: the old way is closed.
-	err := errors.Join(d.reattach(), d.configure(services, d.have.flags()))
+	err := errors.Join(d.reattach(), d.configure(services, d.have.flags(), true))
 	for _, s := range services {
 		d.writeBackends(s)
 	}
-	if err = errors.Join(err, d.followReplies(services), d.configure(services, d.have.flags())); err != nil {
+	if err = errors.Join(err, d.followReplies(services), d.configure(services, d.have.flags(), true)); err != nil {
 		d.log.Error("follow changed routes", "error", err)
 	}
 }
@@ -230,12 +231,9 @@ func (d *Datapath) followReplies(services []*service) error {
 	return err
 }
 
-// switchRings loads the rings that changed and switches them in together.
+// switchRings writes the rings that changed, and switches to each when it is there.
 func (d *Datapath) switchRings(want []*service) error {
 	var buffer []byte
-	var pending ringSwitch
-	defer pending.close()
-	waiting := 0
 	for _, s := range want {
 		if !s.changed {
 			continue
@@ -249,37 +247,36 @@ func (d *Datapath) switchRings(want []*service) error {
 			return err
 		}
 		buffer = image[:cap(image)]
-		next := loadedRing{true, image.fingerprint(), uint64(len(image))}
-		if next == s.ring {
-			s.changed = false
-			continue
-		}
-		ring, err := image.load()
-		if err != nil {
-			return fmt.Errorf("service %s: %w", s.desired.Name, err)
-		}
-		s.ring = loadedRing{} // which one the kernel has is not known if the switch fails
-		pending.add(s.index, ring, func() { s.ring, s.changed = next, false })
-		if waiting += len(image); waiting > ringChunk {
-			if err := pending.commit(d.kernel.Rings); err != nil {
-				return err
+		if s.ring.lines == 0 || !bytes.Equal(image, d.rings.bytes(s.ring)) {
+			next, err := d.rings.take(uint32(len(image) / lineSize))
+			if err != nil {
+				return fmt.Errorf("service %s: %w", s.desired.Name, err)
 			}
-			pending, waiting = ringSwitch{}, 0
+			copy(d.rings.bytes(next), image)
+			d.rings.switchTo(s.index, s.ring, next)
+			s.ring = next
 		}
+		s.changed = false
 	}
-	return pending.commit(d.kernel.Rings)
+	return nil
 }
 
 // retire takes out what the table no longer has: lookups, then services, then
 // backends. Their indexes rest before they are used again.
 func (d *Datapath) retire(want []*service, lookups lookups) error {
+	d.fronts.remove(d.have.services, lookups.services)
 	if err := lookups.remove(d.kernel, d.have); err != nil {
 		return err
 	}
 	d.have = lookups
+	if d.retires(want) {
+		if err := d.readers.wait(); err != nil {
+			return err
+		}
+	}
 	// First, while those that are retired below still have their indexes: one that
 	// was left over and taken up again must not be released twice.
-	d.gone = append(d.gone, d.retireLeftovers()...)
+	d.retireLeftovers()
 	wanted := make(map[*service]bool, len(want))
 	for _, s := range want {
 		wanted[s] = true
@@ -293,38 +290,13 @@ func (d *Datapath) retire(want []*service, lookups lookups) error {
 		}
 		s.order = nil
 		d.retireBackends(s)
-		d.gone = append(d.gone, s.index)
+		d.retireService(s.index, s.ring)
 		delete(d.services, key)
 	}
-	if err := d.dropRings(d.gone); err != nil {
-		return err
-	}
-	for _, index := range d.gone {
-		d.serviceIndexes.release(index)
-	}
-	d.gone = nil
 	if err := d.dropSNAT(&d.table); err != nil {
 		return err
 	}
-	return d.configure(want, d.have.flags())
-}
-
-// dropRings frees the memory of rings: the kernel has no batch that deletes from
-// a map of maps, but one that switches them all to the same empty ring.
-func (d *Datapath) dropRings(gone []uint32) error {
-	if len(gone) == 0 {
-		return nil
-	}
-	empty, err := make(ringImage, lineSize).load()
-	if err != nil {
-		return err
-	}
-	defer empty.Close()
-	fds := slices.Repeat([]uint32{uint32(empty.FD())}, len(gone))
-	if _, err := d.kernel.Rings.BatchUpdate(gone, fds, nil); err != nil {
-		return fmt.Errorf("remove %d rings: %w", len(gone), err)
-	}
-	return nil
+	return d.configure(want, d.have.flags(), false)
 }
 
 func (d *Datapath) retireBackends(s *service) {
@@ -345,11 +317,22 @@ func (d *Datapath) retireBackends(s *service) {
 	}
 }
 
-// retireLeftovers frees what the process before had and the table has not, and
-// returns the indexes of such services.
-func (d *Datapath) retireLeftovers() []uint32 {
+// retires says whether there is something to take out.
+func (d *Datapath) retires(want []*service) bool {
+	return !d.old.empty() || len(want) < len(d.services) ||
+		slices.ContainsFunc(want, func(s *service) bool { return len(s.backends) > s.distinct })
+}
+
+// retireService frees what a service has that no lookup finds any more.
+func (d *Datapath) retireService(index uint32, ring run) {
+	d.rings.switchTo(index, ring, run{})
+	d.serviceIndexes.release(index)
+}
+
+// retireLeftovers frees what the process before had and the table has not.
+func (d *Datapath) retireLeftovers() {
 	if d.old.empty() {
-		return nil
+		return
 	}
 	inUse, services := map[uint32]bool{}, map[uint32]bool{}
 	for _, s := range d.services {
@@ -364,12 +347,10 @@ func (d *Datapath) retireLeftovers() []uint32 {
 			d.backendIndexes.release(index)
 		}
 	}
-	var gone []uint32
 	for _, index := range d.old.serviceIndexes() {
 		if !services[index] {
-			gone = append(gone, index)
+			d.retireService(index, d.rings.of(index))
 		}
 	}
 	d.old = leftovers{lookups: newLookups(0)}
-	return gone
 }

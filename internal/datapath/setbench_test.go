@@ -49,21 +49,6 @@ func openChanging(b *testing.B, changed int) (*Datapath, [2]model.Table) {
 	return d, tables
 }
 
-// BenchmarkGracePeriod is one write to a map of maps: what a switch of rings
-// cannot be faster than.
-func BenchmarkGracePeriod(b *testing.B) {
-	if !inNamespace(b) {
-		return
-	}
-	d := openTest(b, model.Limits{})
-	ring, err := make(ringImage, lineSize).load()
-	must(b, err)
-	defer ring.Close()
-	for b.Loop() {
-		must(b, d.kernel.Rings.Put(uint32(0), ring))
-	}
-}
-
 // BenchmarkVisible changes one of 4,096 services and reports when the last CPU
 // forwards by the new ring (visible-ms), which is before Set returns (ns/op).
 func BenchmarkVisible(b *testing.B) {
@@ -127,7 +112,7 @@ func watchRing(b *testing.B, d *Datapath, s *service) *ringWatch {
 	return w
 }
 
-func destination(b *testing.B, d *Datapath, frame []byte) [6]byte {
+func destination(b testing.TB, d *Datapath, frame []byte) [6]byte {
 	out := make([]byte, len(frame))
 	if _, err := d.kernel.program.Run(&ebpf.RunOptions{Data: frame, DataOut: out}); err != nil {
 		b.Error(err)

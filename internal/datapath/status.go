@@ -42,7 +42,7 @@ func (d *Datapath) Status() (model.DatapathStatus, error) {
 			return status, fmt.Errorf("service %s: %w", s.desired.Name, err)
 		}
 		status.Services = append(status.Services, service)
-		status.RingMemory += s.ring.bytes
+		status.RingMemory += uint64(s.ring.lines) * lineSize
 	}
 	return status, nil
 }

@@ -36,11 +36,11 @@ func (s scenario) zeroRow(t *testing.T) row {
 	}
 	for try := range 1 << 20 {
 		f := s.flow()
-		f.sport = uint16(1024 + try%50000)
+		f.SourcePort = uint16(1024 + try%50000)
 		payload := binary.BigEndian.AppendUint16(nil, uint16(try/16))
-		headers := []packet.Header{ip(s.client, s.vip), l4(s.protocol, f.sport, servicePort), packet.Bytes(append(payload, make([]byte, try%7)...))}
+		headers := []packet.Header{ip(s.client, s.vip), l4(s.protocol, f.SourcePort, servicePort), packet.Bytes(append(payload, make([]byte, try%7)...))}
 		if bytes.Equal(s.leaves(f, 0, headers...)[at:at+2], []byte{0xff, 0xff}) {
-			return s.forward(fmt.Sprintf("%s, port %d", s.name, f.sport), f, 0, headers...)
+			return s.forward(fmt.Sprintf("%s, port %d", s.name, f.SourcePort), f, 0, headers...)
 		}
 	}
 	t.Fatalf("%s: no packet has a checksum of zero", s.name)

@@ -125,7 +125,7 @@ func TestDirector(t *testing.T) {
 		want(t, found, "backends", doctor.OK, "2 of 2 have a next hop", "")
 		want(t, found, "mtu eth1", doctor.OK, "1600 holds clients' packets of 1500 and the 20 of ipip", "")
 		want(t, found, "mtu eth2", doctor.OK, "1600 holds", "")
-		want(t, found, "ring memory", doctor.OK, "of 256.0 MiB", "")
+		want(t, found, "ring memory", doctor.OK, "of 64.0 MiB", "")
 		for check, f := range found {
 			if f.Level == doctor.Fail {
 				t.Errorf("%s fails on a healthy host: %+v", check, f)

@@ -6,7 +6,7 @@ const (
 	DefaultICMPRate   = 1000 // as Linux's net.ipv4.icmp_msgs_per_sec
 	DefaultServices   = 4096
 	DefaultBackends   = 65536
-	DefaultRingMemory = 256 << 20
+	DefaultRingMemory = 64 << 20
 	DefaultFragments  = 65536
 )
 

@@ -9,6 +9,16 @@ type DatapathStatus struct {
 	Reasons    []Counter         `json:"reasons"` // every reason, in the order of enum reason
 	Services   []ServiceStatus   `json:"services"`
 	RingMemory uint64            `json:"ring-memory"` // bytes that rings take now
+	CPUs       []CPUStatus       `json:"cpus"`        // that run; none where the kernel does not let them be watched
+}
+
+// CPUStatus is a CPU's work with packets, weir's and all others, in the last 10
+// seconds. Shares are from 0 to 1.
+type CPUStatus struct {
+	CPU         int     `json:"cpu"`
+	Utilization float64 `json:"utilization"` // share of its capacity for packets
+	Busy        float64 `json:"busy"`        // share of its time
+	Fullness    float64 `json:"fullness"`    // packets that a poll found, to those that it may take
 }
 
 // InterfaceStatus is one interface that the director is attached to.

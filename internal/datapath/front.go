@@ -1,0 +1,108 @@
+package datapath
+
+import (
+	"encoding/binary"
+	"fmt"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+)
+
+// frontBits is FRONT_BITS: places of the front are so many bits of a key's hash.
+const frontBits = 15
+
+// fronts is the front of the services' hash maps (struct front): each key has one
+// place, and who comes first has it. Changes are stores, without a system call.
+type fronts struct {
+	memory []byte
+	places []directorFront
+	since  map[uint32]time.Time // when a place was cleared: a packet may still look at it
+	now    func() time.Time
+}
+
+func mapFronts(m *ebpf.Map) (*fronts, error) {
+	memory, err := mapArray(m)
+	if err != nil {
+		return nil, fmt.Errorf("map front of services into memory: %w", err)
+	}
+	return &fronts{
+		memory: memory,
+		places: unsafe.Slice((*directorFront)(unsafe.Pointer(&memory[0])), m.MaxEntries()),
+		since:  map[uint32]time.Time{},
+		now:    time.Now,
+	}, nil
+}
+
+func (f *fronts) close() error {
+	if f.memory == nil {
+		return nil
+	}
+	err := unix.Munmap(f.memory)
+	f.memory, f.places = nil, nil
+	if err != nil {
+		return fmt.Errorf("unmap front of services: %w", err)
+	}
+	return nil
+}
+
+// frontOf returns the key of an endpoint and its place, as find_front in
+// bpf/service.h computes them.
+func frontOf(e endpoint) (key directorFront, place uint32) {
+	address := addressBytes(e.address)
+	key.Address[0] = binary.NativeEndian.Uint64(address.Bytes[:8])
+	key.Address[1] = binary.NativeEndian.Uint64(address.Bytes[8:])
+	key.Key = uint64(e.segment) | uint64(bigEndian16(e.port))<<32 | uint64(e.protocol)<<48
+	if e.address.Is6() {
+		key.Key |= 1 << 56
+	}
+	hash := ((key.Address[0]^key.Address[1]*0x3c6ef372fe94f82b)*0x9e3779b97f4a7c15 ^ key.Key) * 0xbb67ae8584caa73b
+	return key, uint32(hash >> (64 - frontBits))
+}
+
+// add gives the services their places where they are free.
+func (f *fronts) add(services map[endpoint]uint32) {
+	for e, index := range services {
+		if index == vipOnly {
+			continue
+		}
+		key, at := frontOf(e)
+		place := &f.places[at]
+		switch {
+		case place.Service == 0:
+			if f.rests(at) {
+				continue
+			}
+			place.Address, place.Key = key.Address, key.Key
+		case place.Address != key.Address || place.Key != key.Key:
+			continue
+		}
+		atomic.StoreUint64(&place.Service, uint64(index)+1)
+	}
+}
+
+// remove clears the places of services that are not to be found any more.
+func (f *fronts) remove(have, wanted map[endpoint]uint32) {
+	for e := range have {
+		if _, stays := wanted[e]; stays {
+			continue
+		}
+		key, at := frontOf(e)
+		place := &f.places[at]
+		if place.Service != 0 && place.Address == key.Address && place.Key == key.Key {
+			atomic.StoreUint64(&place.Service, 0)
+			f.since[at] = f.now()
+		}
+	}
+}
+
+func (f *fronts) rests(place uint32) bool {
+	since, cleared := f.since[place]
+	if cleared && f.now().Sub(since) < rest {
+		return true
+	}
+	delete(f.since, place)
+	return false
+}
