@@ -14,6 +14,7 @@ import (
 	"weir.io/weir/internal/config"
 	"weir.io/weir/internal/datapath"
 	"weir.io/weir/internal/engine"
+	"weir.io/weir/internal/metrics"
 	"weir.io/weir/internal/model"
 )
 
@@ -83,6 +84,17 @@ type director struct {
 	*daemon
 	kernel *datapath.Datapath
 	first  model.Director // what the kernel's maps were made for
+	gauge  gauge
+}
+
+// Status is the API's way to the kernel.
+func (d *director) Status() (model.DatapathStatus, error) {
+	status, err := d.kernel.Status()
+	if err != nil {
+		return status, err
+	}
+	status.CPUs = d.gauge.cpus()
+	return status, nil
 }
 
 // Set is the engine's way to the kernel.
@@ -116,7 +128,12 @@ func (d *director) run(ctx context.Context, first model.Config, changes <-chan c
 		return err
 	}
 	d.log.Info("director runs", "config", d.info.File, "services", len(first.Services), "pin", d.info.Pin)
-	defer d.serve(ctx, api.NewServer(d.kernel, d, d.log), listener)()
+	gauge, end := startGauge(ctx, d.log)
+	defer end()
+	d.gauge = gauge
+	server := api.NewServer(d, d, d.log)
+	server.Handle("/metrics", metrics.Handler(d))
+	defer d.serve(ctx, server, listener)()
 	d.follow(ctx, changes)
 	cancel()
 	d.log.Info("director ends; forwarding goes on until weir detach")

@@ -73,7 +73,20 @@ func statusTable(t *table, s api.Status) {
 	for _, i := range s.Interfaces {
 		t.row(i.Name, i.XDP, i.MTU)
 	}
+	cpusTable(t, s.CPUs)
 	reasonsTable(t, s.Reasons)
+}
+
+// cpusTable is left out where the kernel does not let CPUs be watched.
+func cpusTable(t *table, cpus []model.CPUStatus) {
+	if len(cpus) == 0 {
+		return
+	}
+	t.line("")
+	t.row("CPU", "UTILIZATION", "BUSY", "FULLNESS")
+	for _, c := range cpus {
+		t.row(c.CPU, fmt.Sprintf("%.3f", c.Utilization), fmt.Sprintf("%.3f", c.Busy), fmt.Sprintf("%.3f", c.Fullness))
+	}
 }
 
 func agentTable(t *table, s api.AgentStatus) {

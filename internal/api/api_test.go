@@ -45,6 +45,7 @@ func newDirector() *director {
 			Interfaces: []model.InterfaceStatus{{Name: "eth0", Index: 2, XDP: "native", MTU: 1500}},
 			Reasons:    []model.Counter{{Name: "forward_ipip", Packets: 10, Bytes: 1000}},
 			RingMemory: 8256,
+			CPUs:       []model.CPUStatus{{CPU: 0, Utilization: 0.25, Busy: 0.5, Fullness: 0.125}},
 			Services: []model.ServiceStatus{{
 				Name: "web", VIP: netip.MustParseAddr("203.0.113.10"), Protocol: model.TCP,
 				Port: model.PortRange{First: 443, Last: 443}, Slots: 1021, Packets: 10, Bytes: 1000,
@@ -135,7 +136,7 @@ func TestClientGetsWhatTheDirectorSays(t *testing.T) {
 	}
 	wantStatus := api.Status{
 		Role: api.RoleDirector, Info: d.info, Interfaces: d.status.Interfaces, Services: 2, Backends: 2, RingMemory: 8256,
-		Limits: d.config.Director.Limits, Reasons: d.status.Reasons,
+		Limits: d.config.Director.Limits, CPUs: d.status.CPUs, Reasons: d.status.Reasons,
 	}
 	if diff := cmp.Diff(wantStatus, status, equate); diff != "" {
 		t.Errorf("status (-said +got):\n%s", diff)
@@ -180,6 +181,22 @@ func TestNothingIsAnEmptyList(t *testing.T) {
 		server.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
 		if got := strings.TrimSpace(w.Body.String()); got != "[]" {
 			t.Errorf("GET %s of an idle director is %s, want []", path, got)
+		}
+	}
+}
+
+func TestHandle(t *testing.T) {
+	d := newDirector()
+	server := api.NewServer(d, d, quiet())
+	server.Handle("/metrics", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("up 1\n")) }))
+	for method, want := range map[string]int{"GET": 200, "HEAD": 200, "POST": 405} {
+		w := httptest.NewRecorder()
+		server.Handler().ServeHTTP(w, httptest.NewRequest(method, "/metrics", nil))
+		if w.Code != want {
+			t.Errorf("%s /metrics gives %d, want %d", method, w.Code, want)
+		}
+		if method == "GET" && w.Body.String() != "up 1\n" {
+			t.Errorf("GET /metrics gives %q, not what its handler wrote", w.Body)
 		}
 	}
 }

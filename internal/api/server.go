@@ -25,9 +25,10 @@ const (
 
 // Server answers questions about a director or an agent.
 type Server struct {
-	answers map[string]func() (any, error) // by path
-	log     *slog.Logger
-	reading sync.Mutex // one reader of every counter in the kernel is enough
+	answers  map[string]func() (any, error) // by path
+	handlers map[string]http.Handler        // by path: what answers otherwise than in JSON
+	log      *slog.Logger
+	reading  sync.Mutex // one reader of every counter in the kernel is enough
 }
 
 // NewServer returns a director's server, which asks these.
@@ -58,6 +59,14 @@ func NewAgentServer(agent Agent, daemon Daemon, log *slog.Logger) *Server {
 		"/v1/config": func() (any, error) { return daemon.Config(), nil },
 	}
 	return s
+}
+
+// Handle lets a handler answer who reads a path. It is called before Serve.
+func (s *Server) Handle(path string, handler http.Handler) {
+	if s.handlers == nil {
+		s.handlers = map[string]http.Handler{}
+	}
+	s.handlers[path] = handler
 }
 
 // director returns an answer that is made of what the datapath says.
@@ -101,12 +110,15 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 func (s *Server) Handler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		answer, known := s.answers[r.URL.Path]
+		handler := s.handlers[r.URL.Path]
 		switch {
-		case !known:
+		case !known && handler == nil:
 			writeProblem(w, http.StatusNotFound, "there is nothing at "+r.URL.Path)
 		case r.Method != http.MethodGet && r.Method != http.MethodHead:
 			w.Header().Set("Allow", "GET, HEAD")
 			writeProblem(w, http.StatusMethodNotAllowed, r.URL.Path+" can only be read")
+		case handler != nil:
+			handler.ServeHTTP(w, r)
 		default:
 			s.answer(w, r, answer)
 		}

@@ -63,6 +63,7 @@ type Status struct {
 	Backends   int                     `json:"backends"` // in the kernel, once per service
 	RingMemory uint64                  `json:"ring-memory"`
 	Limits     model.Limits            `json:"limits"`
+	CPUs       []model.CPUStatus       `json:"cpus"`
 	Reasons    []model.Counter         `json:"reasons"`
 }
 
@@ -88,6 +89,7 @@ func newStatus(daemon Daemon, d model.DatapathStatus) Status {
 		Services:   len(d.Services),
 		RingMemory: d.RingMemory,
 		Limits:     daemon.Config().Director.Limits,
+		CPUs:       orEmpty(d.CPUs),
 		Reasons:    orEmpty(d.Reasons),
 	}
 	for _, service := range d.Services {

@@ -1,0 +1,58 @@
+// Package metrics says in Prometheus's text format what a director counts.
+package metrics
+
+import (
+	"net/http"
+	"strconv"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"weir.io/weir/internal/model"
+)
+
+// Datapath is where the values come from, read anew for every scrape.
+type Datapath interface {
+	Status() (model.DatapathStatus, error)
+}
+
+// Handler answers scrapes. While the datapath cannot be read it answers with an error.
+func Handler(datapath Datapath) http.Handler {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collector{datapath})
+	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
+}
+
+var (
+	utilization = prometheus.NewDesc("weir_datapath_utilization",
+		"Share of the CPU's capacity for packets that was in use in the last 10 seconds, 0 to 1.", []string{"cpu"}, nil)
+	packets = prometheus.NewDesc("weir_packets_total",
+		"Packets that came in on the director's interfaces, by what became of them.", []string{"reason"}, nil)
+	bytes = prometheus.NewDesc("weir_bytes_total",
+		"Bytes of their IP packets, as they came in.", []string{"reason"}, nil)
+)
+
+type collector struct{ datapath Datapath }
+
+// Describe implements [prometheus.Collector].
+func (collector) Describe(descriptions chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{utilization, packets, bytes} {
+		descriptions <- d
+	}
+}
+
+// Collect implements [prometheus.Collector].
+func (c collector) Collect(values chan<- prometheus.Metric) {
+	status, err := c.datapath.Status()
+	if err != nil {
+		values <- prometheus.NewInvalidMetric(packets, err)
+		return
+	}
+	for _, cpu := range status.CPUs {
+		values <- prometheus.MustNewConstMetric(utilization, prometheus.GaugeValue, cpu.Utilization, strconv.Itoa(cpu.CPU))
+	}
+	for _, r := range status.Reasons {
+		values <- prometheus.MustNewConstMetric(packets, prometheus.CounterValue, float64(r.Packets), r.Name)
+		values <- prometheus.MustNewConstMetric(bytes, prometheus.CounterValue, float64(r.Bytes), r.Name)
+	}
+}

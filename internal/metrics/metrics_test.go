@@ -1,0 +1,96 @@
+package metrics_test
+
+import (
+	"errors"
+	"net/http/httptest"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+
+	"weir.io/weir/internal/metrics"
+	"weir.io/weir/internal/model"
+)
+
+type datapath struct {
+	status model.DatapathStatus
+	err    error
+}
+
+func (d datapath) Status() (model.DatapathStatus, error) { return d.status, d.err }
+
+func scrape(t *testing.T, d datapath) (code int, body string) {
+	t.Helper()
+	w := httptest.NewRecorder()
+	metrics.Handler(d).ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	return w.Code, w.Body.String()
+}
+
+var busy = datapath{status: model.DatapathStatus{
+	Reasons: []model.Counter{{Name: "pass_not_ip"}, {Name: "forward_ipip", Packets: 3, Bytes: 180}},
+	CPUs:    []model.CPUStatus{{CPU: 0, Utilization: 0.25, Busy: 0.5, Fullness: 0.125}, {CPU: 3}},
+}}
+
+func TestScrape(t *testing.T) {
+	code, body := scrape(t, busy)
+	if code != 200 {
+		t.Fatalf("answers %d: %s", code, body)
+	}
+	want := `# HELP weir_bytes_total Bytes of their IP packets, as they came in.
+# TYPE weir_bytes_total counter
+weir_bytes_total{reason="forward_ipip"} 180
+weir_bytes_total{reason="pass_not_ip"} 0
+# HELP weir_datapath_utilization Share of the CPU's capacity for packets that was in use in the last 10 seconds, 0 to 1.
+# TYPE weir_datapath_utilization gauge
+weir_datapath_utilization{cpu="0"} 0.25
+weir_datapath_utilization{cpu="3"} 0
+# HELP weir_packets_total Packets that came in on the director's interfaces, by what became of them.
+# TYPE weir_packets_total counter
+weir_packets_total{reason="forward_ipip"} 3
+weir_packets_total{reason="pass_not_ip"} 0
+`
+	if diff := cmp.Diff(want, body); diff != "" {
+		t.Errorf("scrape (-want +got):\n%s", diff)
+	}
+}
+
+// Where the kernel does not let CPUs be watched, the metric is absent rather than 0.
+func TestNoUtilization(t *testing.T) {
+	d := busy
+	d.status.CPUs = nil
+	code, body := scrape(t, d)
+	if code != 200 || strings.Contains(body, "utilization") || !strings.Contains(body, "weir_packets_total") {
+		t.Errorf("without utilization it answers %d:\n%s", code, body)
+	}
+}
+
+func TestUnreadable(t *testing.T) {
+	code, body := scrape(t, datapath{err: errors.New("map reasons: bad file descriptor")})
+	if code != 500 || !strings.Contains(body, "map reasons: bad file descriptor") {
+		t.Errorf("when the kernel cannot be read it answers %d: %s", code, body)
+	}
+}
+
+// Prometheus's own linter has nothing to say about the names, and neither has
+// promtool where it is installed.
+func TestLint(t *testing.T) {
+	_, body := scrape(t, busy)
+	problems, err := promlint.New(strings.NewReader(body)).Lint()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range problems {
+		t.Errorf("%s: %s", p.Metric, p.Text)
+	}
+	promtool, err := exec.LookPath("promtool")
+	if err != nil {
+		return
+	}
+	cmd := exec.Command(promtool, "check", "metrics")
+	cmd.Stdin = strings.NewReader(body)
+	if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {
+		t.Errorf("promtool check metrics: %v\n%s", err, out)
+	}
+}

@@ -1,0 +1,57 @@
+package utilization
+
+import (
+	"fmt"
+	"time"
+)
+
+// Reading is what has been counted until one moment.
+type Reading struct {
+	at        time.Time
+	cpus      []int                 // that run
+	overhead  map[int]time.Duration // by CPU: time in polls without packets
+	instances map[instance]polls
+}
+
+// instance is a NAPI instance on a CPU.
+type instance struct {
+	cpu  int
+	napi uint64
+}
+
+// Read returns what has been counted until now.
+func (m *Meter) Read() (Reading, error) {
+	var processors []bpfProcessor // of every possible CPU
+	if err := m.kernel.Processors.Lookup(uint32(0), &processors); err != nil {
+		return Reading{}, fmt.Errorf("read the packet work of the CPUs: %w", err)
+	}
+	r := Reading{at: time.Now(), cpus: m.online, overhead: map[int]time.Duration{}, instances: map[instance]polls{}}
+	for _, cpu := range m.online {
+		r.overhead[cpu] = time.Duration(processors[cpu].Overhead)
+		for _, i := range processors[cpu].Instances {
+			if i.Napi != 0 {
+				r.instances[instance{cpu: cpu, napi: i.Napi}] = pollsOf(i)
+			}
+		}
+	}
+	return r, nil
+}
+
+// Between returns the work of each CPU from one reading to a later one.
+func Between(from, to Reading) []CPU {
+	sums := map[int]*sum{}
+	for _, cpu := range to.cpus {
+		sums[cpu] = &sum{overhead: to.overhead[cpu] - from.overhead[cpu]}
+	}
+	for i, untilNow := range to.instances {
+		if s := sums[i.cpu]; s != nil {
+			s.add(untilNow.since(from.instances[i]), untilNow)
+		}
+	}
+	work := make([]CPU, len(to.cpus))
+	for n, cpu := range to.cpus {
+		work[n] = sums[cpu].of(to.at.Sub(from.at))
+		work[n].Number = cpu
+	}
+	return work
+}

@@ -1,0 +1,107 @@
+package utilization
+
+import (
+	"testing"
+	"time"
+)
+
+func open(t *testing.T) *Meter {
+	t.Helper()
+	m, err := Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := m.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return m
+}
+
+// counted returns what each instance counted on all CPUs from one reading to another.
+func counted(from, to Reading) map[uint64]polls {
+	byNAPI := map[uint64]polls{}
+	for i, p := range to.instances {
+		byNAPI[i.napi] = plus(byNAPI[i.napi], p.since(from.instances[i]))
+	}
+	return byNAPI
+}
+
+// Every packet counts once, whether the softirq handles it or a thread. Other
+// traffic of the machine has other instances.
+func TestEveryPacketCounts(t *testing.T) {
+	for name, threaded := range map[string]bool{"softirq": false, "thread": true} {
+		t.Run(name, func(t *testing.T) {
+			f, m := newFlood(t, threaded), open(t)
+			const rounds, frames = 21, 64 // no more at once than a veth holds
+			before := read(t, m)
+			for range rounds {
+				f.send(frames)
+			}
+			deadline := time.Now().Add(10 * time.Second)
+			for {
+				for _, p := range counted(before, read(t, m)) {
+					if p.packets == rounds*frames {
+						if p.count < rounds*frames/64 || p.budget != 64*p.count || p.time <= 0 {
+							t.Errorf("%d packets in %+v", p.packets, p)
+						}
+						return
+					}
+				}
+				if time.Now().After(deadline) {
+					t.Fatalf("no instance has counted exactly %d packets: %+v", rounds*frames, counted(before, read(t, m)))
+				}
+				time.Sleep(time.Millisecond) // between two looks
+			}
+		})
+	}
+}
+
+// busiest is the utilization of the busiest CPU while work is done.
+func busiest(t *testing.T, m *Meter, work func(until time.Time)) float64 {
+	t.Helper()
+	before := read(t, m)
+	work(time.Now().Add(300 * time.Millisecond))
+	top := 0.0
+	for _, c := range Between(before, read(t, m)) {
+		top = max(top, c.Utilization)
+		for _, share := range []float64{c.Utilization, c.Busy, c.Fullness} {
+			if share < 0 || share > 1 || c.Utilization > c.Busy+1e-9 {
+				t.Errorf("CPU %d: shares %+v", c.Number, c)
+			}
+		}
+	}
+	return top
+}
+
+// The more is sent, the greater it is. How much is sent is not of interest, only
+// that each state has more than the one before.
+func TestMoreLoadIsMoreUtilization(t *testing.T) {
+	for name, threaded := range map[string]bool{"softirq": false, "thread": true} {
+		t.Run(name, func(t *testing.T) {
+			f, m := newFlood(t, threaded), open(t)
+			idle := busiest(t, m, func(until time.Time) {
+				time.Sleep(time.Until(until)) // the load: none
+			})
+			some := busiest(t, m, func(until time.Time) {
+				for time.Now().Before(until) {
+					f.send(2000)
+					time.Sleep(10 * time.Millisecond) // the load: pauses between bursts
+				}
+			})
+			full := busiest(t, m, func(until time.Time) {
+				for time.Now().Before(until) {
+					f.send(1 << 20)
+				}
+			})
+			t.Logf("idle %.4f, some %.4f, full %.4f", idle, some, full)
+			if idle >= some || some >= full {
+				t.Errorf("utilization does not grow with the load: idle %.4f, some %.4f, full %.4f", idle, some, full)
+			}
+			if idle > full/4 {
+				t.Errorf("utilization is %.4f without load, near that of full load, %.4f", idle, full)
+			}
+		})
+	}
+}
