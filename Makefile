@@ -19,6 +19,7 @@ export CGO_ENABLED := 0
 deps_build    :=
 deps_demo     := iproute2
 deps_test     := iproute2 ethtool iptables nftables tcpdump tshark iperf3 nginx-light curl wrk
+deps_bench    := iproute2 ethtool iptables nftables iperf3 nginx-light libnginx-mod-stream haproxy wrk
 deps_generate := clang-19 llvm-19 libbpf-dev linux-libc-dev
 deps_lint     := clang-format-19
 deps_kernels  := qemu-system-x86 xz-utils
@@ -31,7 +32,7 @@ help: ## list the targets
 
 .PHONY: deps
 deps: ## install what is missing for all of the below (Debian, root)
-	@.ci/deps $(deps_build) $(deps_demo) $(deps_test) $(deps_generate) $(deps_lint) \
+	@.ci/deps $(deps_build) $(deps_demo) $(deps_test) $(deps_bench) $(deps_generate) $(deps_lint) \
 		$(deps_kernels) $(deps_image) $(deps_debug)
 
 deps-%:
@@ -64,8 +65,16 @@ test-kernels: deps-build deps-kernels ## run the packet tables on Debian's 6.1 a
 demo: deps-demo build ## real traffic through every mode, in network namespaces: ARGS="--duration 10s --json"
 	@bin/weir demo $(ARGS)
 
+# The scenarios of make bench, all of them when empty: make bench SCENARIO="flows syn"
+SCENARIO ?=
+
 .PHONY: bench
-bench: deps-build ## run the Go benchmarks: ARGS="-count 5"
+bench: deps-bench build ## measure weir beside its alternatives, a quarter of an hour: SCENARIO=flows ARGS="--json"
+	@go build -trimpath -buildvcs=false -o bin/bench ./bench >&2
+	@$(private) bin/bench run $(SCENARIO) $(ARGS)
+
+.PHONY: bench-go
+bench-go: deps-build ## run the Go benchmarks: ARGS="-count 5"
 	@$(private) go test -run '^$$' -bench . -benchmem $(ARGS) ./internal/maglev ./internal/datapath
 
 .PHONY: lint

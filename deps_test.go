@@ -18,35 +18,54 @@ const module = "weir.io/weir/"
 
 // The libraries, by the names that mayImport uses for them.
 var libraries = map[string]string{
-	"cobra":    "github.com/spf13/cobra",
-	"ebpf":     "github.com/cilium/ebpf",
-	"go-cmp":   "github.com/google/go-cmp",
-	"go-yaml":  "github.com/goccy/go-yaml",
-	"gopacket": "github.com/gopacket/gopacket",
-	"netlink":  "github.com/vishvananda/netlink",
-	"netns":    "github.com/vishvananda/netns",
-	"pflag":    "github.com/spf13/pflag",
-	"sys":      "golang.org/x/sys",
+	"cobra":      "github.com/spf13/cobra",
+	"ebpf":       "github.com/cilium/ebpf",
+	"go-cmp":     "github.com/google/go-cmp",
+	"go-yaml":    "github.com/goccy/go-yaml",
+	"gopacket":   "github.com/gopacket/gopacket",
+	"netlink":    "github.com/vishvananda/netlink",
+	"netns":      "github.com/vishvananda/netns",
+	"perf":       "golang.org/x/perf",
+	"pflag":      "github.com/spf13/pflag",
+	"plot":       "gonum.org/v1/plot",
+	"prometheus": "github.com/prometheus/client_golang",
+	"sys":        "golang.org/x/sys",
 }
 
 // mayImport is the whole of what the packages of weir may import besides the standard
 // library: packages by their path in this module, libraries by their short name. It
 // is the table of docs/architecture.md: change both, with the reason, or neither.
 var mayImport = map[string][]string{
-	"internal/model":    {},
-	"internal/maglev":   {},
-	"internal/config":   {"internal/model", "go-yaml", "sys"}, // sys: inotify
-	"internal/engine":   {"internal/model", "internal/maglev"},
-	"internal/datapath": {"internal/model", "ebpf", "netlink", "sys"},
-	"internal/agent":    {"internal/model", "internal/maglev", "ebpf", "netlink", "sys"},
-	"internal/api":      {"internal/model"},
-	"internal/doctor":   {"internal/model", "ebpf", "netlink", "sys"},
-	"internal/netlab":   {"netlink", "netns", "sys"},
-	"internal/packet":   {"gopacket"},
+	"internal/model":       {},
+	"internal/maglev":      {},
+	"internal/config":      {"internal/model", "go-yaml", "sys"}, // sys: inotify
+	"internal/engine":      {"internal/model", "internal/maglev"},
+	"internal/datapath":    {"internal/model", "ebpf", "netlink", "sys"},
+	"internal/agent":       {"internal/model", "internal/maglev", "ebpf", "netlink", "sys"},
+	"internal/api":         {"internal/model"},
+	"internal/doctor":      {"internal/model", "ebpf", "netlink", "sys"},
+	"internal/metrics":     {"internal/model", "prometheus"},
+	"internal/netlab":      {"netlink", "netns", "sys"},
+	"internal/packet":      {"gopacket"},
+	"internal/utilization": {"ebpf"},
 	"internal/demo": {"internal/model", "internal/config", "internal/api", "internal/netlab",
 		"ebpf", "sys"},
 	"cmd/weir": {"internal/model", "internal/config", "internal/engine", "internal/datapath",
-		"internal/agent", "internal/api", "internal/doctor", "internal/demo", "cobra", "pflag", "sys"},
+		"internal/agent", "internal/api", "internal/doctor", "internal/metrics", "internal/utilization", "internal/demo",
+		"cobra", "pflag", "sys"},
+	"bench": {"bench/record", "bench/compare", "bench/machine", "bench/report", "bench/site", "bench/bulk", "bench/inside", "bench/process",
+		"bench/track", "bench/traffic", "bench/program", "internal/model", "internal/engine", "internal/datapath", "internal/netlab", "internal/utilization", "cobra", "ebpf", "sys"},
+	"bench/process":      {"internal/model", "internal/config", "internal/api", "internal/netlab", "sys"},
+	"bench/bulk":         {"bench/process", "internal/model", "internal/netlab"},
+	"bench/inside":       {"ebpf", "sys"},
+	"bench/site":         {"bench/process", "internal/model", "internal/netlab"},
+	"bench/traffic":      {"internal/model", "internal/netlab", "ebpf", "sys"},
+	"bench/track":        {"bench/process", "bench/traffic", "internal/model", "internal/engine", "internal/netlab", "internal/utilization", "netlink"},
+	"bench/program":      {"bench/process", "bench/record", "bench/traffic", "internal/model", "internal/netlab", "ebpf", "sys"},
+	"bench/record":       {},
+	"bench/compare":      {"bench/record", "perf"},
+	"bench/machine":      {"bench/record"},
+	"bench/report":       {"bench/record", "plot"},
 	"test/kernels":       {},
 	"test/kernels/guest": {"netlink", "sys"},
 }
@@ -59,9 +78,9 @@ var testsMayImport = []string{
 }
 
 // testOnly are packages that must not end up in the program's director or agent:
-// only tests import them, and the demo builds its lab with one.
+// only tests import them, and the demo and the benchmarks build labs with one.
 var testOnly = map[string][]string{
-	"internal/netlab": {"internal/demo"},
+	"internal/netlab": {"internal/demo", "bench", "bench/bulk", "bench/process", "bench/program", "bench/site", "bench/track", "bench/traffic"},
 	"internal/packet": {},
 }
 

@@ -1,0 +1,166 @@
+// Package bulk is a lab in which what a backend's host does for a bulk transfer can
+// be told from all else:
+//
+//	client --- director --- plain, xdp, tc          CPU 0 --- CPU 1
+//
+// The director's and the client's work is done on one CPU, the backends' on the
+// other. The backends differ in how the director sends to them and in how an agent
+// catches it there; their cables, and the packets inside of the tunnels, are alike.
+package bulk
+
+import (
+	"context"
+	"net/netip"
+
+	"weir.io/weir/bench/process"
+	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/netlab"
+)
+
+// The CPUs of the backends, and of everything before them.
+const (
+	sendingCPU = 0
+	backendCPU = 1
+)
+
+// The tunnels' cables have room for their headers around what the client sends: the
+// segments are the same with and without.
+const (
+	clientMTU = 1500
+	tunnelMTU = 9000
+)
+
+// Subject is a way for packets to reach a backend.
+type Subject struct {
+	Name   string
+	Mode   model.Mode
+	Attach string // how the backend's agent catches tunnels; empty: it has no agent
+	Routed bool   // by the director's kernel: weir has no part in it
+}
+
+// Subjects are what is compared. The first one is what a backend's host does with
+// the same frames without tunnel and agent: it gets them by l2dsr, that is as they
+// came, over a cable like the others' from the same XDP program. Routed frames are
+// handed to a veth as the kernel's own buffers, which no cable could carry.
+var Subjects = []Subject{
+	{Name: "direct", Mode: model.L2DSR},
+	{Name: "routed", Routed: true},
+	{Name: "ipip-xdp", Mode: model.IPIP, Attach: "xdp"},
+	{Name: "gue-xdp", Mode: model.GUE, Attach: "xdp"},
+	{Name: "ipip-tc", Mode: model.IPIP, Attach: "tc"},
+	{Name: "gue-tc", Mode: model.GUE, Attach: "tc"},
+}
+
+// backend is a host and what tells of its work.
+type backend struct {
+	host   *netlab.Host
+	napi   *process.NAPI
+	number int
+}
+
+// Bulk is the lab.
+type Bulk struct {
+	client   *netlab.Host
+	director *netlab.Host
+	backends map[string]*backend // by Subject.Attach
+}
+
+// New builds the lab and returns when the director forwards. Closing the lab ends it.
+func New(ctx context.Context, lab *netlab.Lab) (*Bulk, error) {
+	b := &Bulk{client: lab.Host("client"), director: lab.Router("director"), backends: map[string]*backend{}}
+	lab.Link(b.client, b.director, netlab.LinkOptions{XDP: true, MTU: clientMTU, A: []string{"10.0.0.2/24"}, B: []string{"10.0.0.1/24"}})
+	b.client.Route("default", "10.0.0.1")
+	for i, attach := range []string{"", "xdp", "tc"} {
+		if err := b.connect(lab, i+1, attach); err != nil {
+			return nil, err
+		}
+	}
+	for _, s := range Subjects {
+		if s.Attach == "" && !s.Routed {
+			b.backends[""].host.Address("lo", s.address().String()+"/32")
+		}
+	}
+	if err := lab.Err(); err != nil {
+		return nil, err
+	}
+	if err := b.startWeir(ctx); err != nil {
+		return nil, err
+	}
+	return b, lab.Err()
+}
+
+// connect cables a backend to the director. Both ends handle what arrives in threads
+// of their own: without, what a backend sends would be handled on its own time all
+// the way to the client.
+func (b *Bulk) connect(lab *netlab.Lab, number int, attach string) error {
+	h := lab.Host("backend" + attach)
+	link := lab.Link(b.director, h, netlab.LinkOptions{XDP: true, MTU: tunnelMTU,
+		A: []string{directorAddress(number).String() + "/24"}, B: []string{backendAddress(number).String() + "/24"}})
+	h.Route("default", directorAddress(number).String())
+	if err := lab.Err(); err != nil {
+		return err
+	}
+	if _, err := process.ThreadNAPI(link.A, sendingCPU); err != nil {
+		return err
+	}
+	napi, err := process.ThreadNAPI(link.B, backendCPU)
+	b.backends[attach] = &backend{h, napi, number}
+	return err
+}
+
+func backendAddress(number int) netip.Addr { return netip.AddrFrom4([4]byte{10, 1, byte(number), 2}) }
+
+// directorAddress is the director's on a backend's cable: whence tunnels come.
+func directorAddress(number int) netip.Addr { return netip.AddrFrom4([4]byte{10, 1, byte(number), 1}) }
+
+// address returns the subject's VIP, or the backend's own where there is none.
+func (s Subject) address() netip.Addr {
+	if s.Routed {
+		return backendAddress(1)
+	}
+	for i := range Subjects {
+		if Subjects[i].Name == s.Name {
+			return netip.AddrFrom4([4]byte{198, 18, 0, byte(i + 1)}) // RFC 2544 appendix C.2.2
+		}
+	}
+	panic("no such subject: " + s.Name)
+}
+
+func (b *Bulk) startWeir(ctx context.Context) error {
+	shared := model.Config{}
+	vips := map[string][]netip.Addr{}
+	for _, s := range Subjects {
+		if s.Routed {
+			continue
+		}
+		one := model.NewBackend()
+		one.Address = backendAddress(b.backends[s.Attach].number)
+		shared.Services = append(shared.Services, model.Service{Name: s.Name, VIP: s.address(), Protocol: model.TCP,
+			Port: model.PortRange{First: port, Last: port}, Mode: s.Mode, Backends: []model.Backend{one}})
+		vips[s.Attach] = append(vips[s.Attach], s.address())
+	}
+	for _, backend := range b.backends {
+		shared.Directors = append(shared.Directors, netip.PrefixFrom(directorAddress(backend.number), 32))
+	}
+	for attach, backend := range b.backends {
+		if attach == "" {
+			continue
+		}
+		c := shared
+		c.Agent.Interfaces = []string{"eth0"}
+		agent, err := process.StartAgent(backend.host, c, attach)
+		if err != nil {
+			return err
+		}
+		if err := agent.Holds(ctx, vips[attach]...); err != nil {
+			return err
+		}
+	}
+	c := shared
+	c.Director.Interfaces = []string{"eth0"}
+	director, err := process.StartDirector(b.director, c)
+	if err != nil {
+		return err
+	}
+	return director.Forwards(ctx)
+}

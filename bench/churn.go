@@ -1,0 +1,123 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"time"
+
+	"weir.io/weir/bench/record"
+	"weir.io/weir/bench/track"
+	"weir.io/weir/bench/traffic"
+	"weir.io/weir/internal/model"
+)
+
+// What swaps of the ring do besides throughput.
+var (
+	lostPackets  = record.Quantity{Name: "lost", Unit: "packet", Better: record.Lower}
+	misdirected  = record.Quantity{Name: "misdirected", Unit: "packet", Better: record.Lower}
+	swapsCounted = record.Quantity{Name: "swaps", Unit: "1/s", Better: record.Neither}
+)
+
+const swapInterval = 100 * time.Millisecond
+
+// One measurement takes that many samples' time, and at least as long as it takes to
+// see a few swaps.
+const (
+	churnSamples = 4
+	churnLeast   = 5 * swapInterval
+)
+
+var churnNotes = []string{
+	"l2dsr, 64-byte TCP packets of 1,000 flows, 1 VIP. Ten times per second the director's file is replaced by one that has other backends: of 255, a third goes and another third comes, then back. weir run notices, and sets the new ring",
+	"misdirected: packets that came to a backend which their flow belongs to neither before nor after; one packet of 64 is looked at, of each backend",
+	"lost: on one core the source waits for the balancer and nothing is lost without swaps, so what is lost there is lost by them. On two cores the source is faster than the balancer, and more is lost before it",
+	"swaps: those that packets were seen to follow, per second",
+}
+
+func measureChurn(ctx context.Context, s *session) (err error) {
+	s.into.Notes = churnNotes
+	way := traffic.Traffic{Protocol: model.TCP, Flows: fewFlows, VIPs: oneVIP.vips, Frames: []int{64}}
+	var steps []func(context.Context) error
+	for _, cores := range []int{1, 2} {
+		t, failure := track.Start(ctx, track.Options{Subject: l2dsr, Backends: oneVIP.backends, Traffic: way, TwoCores: cores == 2, Swaps: true})
+		if failure != nil {
+			return failure
+		}
+		defer func() { err = errors.Join(err, t.Close()) }()
+		stream, failure := t.Stream(way)
+		if failure != nil {
+			return failure
+		}
+		steps = append(steps,
+			func(ctx context.Context) error { return s.churn(ctx, t, stream, 0) },
+			func(ctx context.Context) error { return s.churn(ctx, t, stream, swapInterval) })
+	}
+	return s.inRounds(ctx, steps...)
+}
+
+// churn measures the stream once, with swaps at that interval or, if it is 0, with
+// none.
+func (s *session) churn(ctx context.Context, t *track.Track, stream *track.Stream, interval time.Duration) error {
+	at := churnAt(t.TwoCores, interval)
+	swapping := func(context.Context) (int, error) { return 0, nil }
+	if interval > 0 {
+		swapping = func(ctx context.Context) (int, error) { return t.KeepSwapping(ctx, interval) }
+	}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	var swaps int
+	ended := make(chan error, 1)
+	go func() {
+		var err error
+		swaps, err = swapping(ctx)
+		ended <- err
+	}()
+	began := time.Now()
+	sample, err := stream.Measure(max(churnSamples*s.sample(), churnLeast))
+	elapsed := time.Since(began)
+	stop()
+	err = errors.Join(err, <-ended)
+	if err == nil && interval > 0 && swaps == 0 {
+		err = track.ErrNotSwapped
+	}
+	var wrong *traffic.WrongError
+	if errors.As(err, &wrong) {
+		s.add(l2dsr.Name, at, misdirected, float64(wrong.Total()))
+	}
+	if err != nil {
+		return fmt.Errorf("%v: %w", at, err)
+	}
+	s.add(l2dsr.Name, at, record.Throughput, sample.Rate)
+	s.add(l2dsr.Name, at, misdirected, 0)
+	s.add(l2dsr.Name, at, lostPackets, float64(sample.Sent-sample.Received))
+	s.add(l2dsr.Name, at, swapsCounted, float64(swaps)/elapsed.Seconds())
+	return nil
+}
+
+func churnAt(twoCores bool, interval time.Duration) record.Conditions {
+	at := record.Conditions{"cores": "1", "swaps": "none"}
+	if twoCores {
+		at["cores"] = "2"
+	}
+	if interval > 0 {
+		at["swaps"] = strconv.Itoa(int(time.Second/interval)) + "/s"
+	}
+	return at
+}
+
+// worst is the largest of the rounds with swaps, on one core or on two.
+func worst(s *record.Scenario, quantity record.Quantity, cores ...bool) float64 {
+	most := math.Inf(-1)
+	for _, two := range cores {
+		m := s.Find(l2dsr.Name, churnAt(two, swapInterval), quantity.Name)
+		if m == nil {
+			return math.NaN()
+		}
+		most = max(most, slices.Max(m.Rounds))
+	}
+	return most
+}

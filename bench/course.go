@@ -1,0 +1,130 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"weir.io/weir/bench/record"
+	"weir.io/weir/bench/track"
+)
+
+// loss is written down where there is any.
+var loss = record.Quantity{Name: "loss", Unit: "1", Better: record.Lower}
+
+// course is what is measured on tracks side by side, of which one at a time is used.
+type course struct {
+	session *session
+	lanes   []*lane
+	tracks  map[string]*track.Track // lanes that differ in flows and frames share one
+	built   []*track.Track          // in order
+}
+
+// lane is a stream that is measured once per round.
+type lane struct {
+	track.Options
+	name   string // the subject's
+	at     record.Conditions
+	direct *lane                     // what source and sink take by themselves; nil: no cost is derived
+	before func(*track.Stream) error // each sample
+	stream *track.Stream
+	last   track.Sample
+	lost   []float64 // of each round, on one core: on two the source may be faster than the balancer
+}
+
+// add has a subject measured after all that were added before it. What direct took,
+// on one core and under conditions that are among these, is subtracted to tell the
+// balancer's own cost.
+func (c *course) add(o track.Options, at record.Conditions) *lane {
+	l := &lane{Options: o, name: o.Subject.Name, at: maps.Clone(at), before: (*track.Stream).Open}
+	for _, other := range slices.Backward(c.lanes) {
+		if l.direct == nil && other.Subject.Name == track.Direct.Name && other.at.HoldIn(at) && !o.TwoCores {
+			l.direct = other
+		}
+	}
+	c.lanes = append(c.lanes, l)
+	return l
+}
+
+// run measures all lanes in rounds.
+func (c *course) run(ctx context.Context) (err error) {
+	defer func() { err = errors.Join(err, c.close()) }()
+	if err := c.build(ctx); err != nil {
+		return err
+	}
+	c.session.say("  %d streams on %d tracks", len(c.lanes), len(c.built))
+	var steps []func(context.Context) error
+	for _, l := range c.lanes {
+		steps = append(steps, func(context.Context) error { return l.measure(c.session) })
+	}
+	if err := c.session.inRounds(ctx, steps...); err != nil {
+		return err
+	}
+	for _, l := range c.lanes {
+		if len(l.lost) == 0 || slices.Max(l.lost) == 0 {
+			continue
+		}
+		for _, lost := range l.lost {
+			c.session.add(l.name, l.at, loss, lost)
+		}
+	}
+	return nil
+}
+
+// key names the track that a lane is on.
+func (l *lane) key() string {
+	return fmt.Sprint(l.Subject.Name, l.Traffic.Protocol, l.Traffic.IPv6, l.Traffic.VIPs, l.Backends, l.TwoCores, l.OneArm)
+}
+
+// build makes the tracks, each for the most flows of its lanes, and the streams.
+func (c *course) build(ctx context.Context) (err error) {
+	c.tracks = map[string]*track.Track{}
+	for _, l := range c.lanes {
+		key := l.key()
+		if c.tracks[key] == nil {
+			o := l.Options
+			for _, other := range c.lanes {
+				if other.key() == key {
+					o.Traffic.Flows = max(o.Traffic.Flows, other.Traffic.Flows)
+				}
+			}
+			if c.tracks[key], err = track.Start(ctx, o); err != nil {
+				delete(c.tracks, key)
+				return err
+			}
+			c.built = append(c.built, c.tracks[key])
+		}
+		if l.stream, err = c.tracks[key].Stream(l.Traffic); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (l *lane) measure(s *session) (err error) {
+	if err := l.before(l.stream); err != nil {
+		return fmt.Errorf("%v: %w", l.at, err)
+	}
+	if l.last, err = l.stream.Measure(s.sample()); err != nil {
+		return fmt.Errorf("%v: %w", l.at, err)
+	}
+	s.add(l.name, l.at, record.Throughput, l.last.Rate)
+	if l.direct != nil {
+		s.add(l.name, l.at, record.Cost, l.last.Nanoseconds()-l.direct.last.Nanoseconds())
+	}
+	if !l.TwoCores {
+		l.lost = append(l.lost, l.last.Lost())
+	}
+	return nil
+}
+
+// close removes the tracks, the last one first: each puts back what it changed.
+func (c *course) close() error {
+	var problems []error
+	for _, t := range slices.Backward(c.built) {
+		problems = append(problems, t.Close())
+	}
+	return errors.Join(problems...)
+}

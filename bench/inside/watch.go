@@ -1,0 +1,175 @@
+// Package inside looks at a director's program and maps in the kernel from outside of
+// its process: what they take, and when packets follow a new ring.
+package inside
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+)
+
+// ErrNotVisible says that a change was not seen in time.
+var ErrNotVisible = errors.New("packets do not follow the new ring")
+
+// patience bounds the wait for a change.
+const patience = time.Minute
+
+// between is how long a CPU's watcher leaves the CPU to others between two packets:
+// far less than a change takes, and enough that the change does not wait for the watch.
+const between = 100 * time.Microsecond
+
+// Program returns the director's program that uses the maps pinned in a director's
+// directory: what a packet meets that comes in now. The caller closes it.
+func Program(pin string) (*ebpf.Program, error) {
+	pins, err := filepath.Glob(filepath.Join(pin, "maps-*", "backends"))
+	if err != nil || len(pins) != 1 {
+		return nil, fmt.Errorf("find the backends of the director below %s: %d pinned maps", pin, len(pins))
+	}
+	backends, err := ebpf.LoadPinnedMap(pins[0], nil)
+	if err != nil {
+		return nil, fmt.Errorf("open the director's backends: %w", err)
+	}
+	defer backends.Close()
+	info, err := backends.Info()
+	if err != nil {
+		return nil, fmt.Errorf("look at the director's backends: %w", err)
+	}
+	id, _ := info.ID()
+	return programOf(id)
+}
+
+// programOf looks for the XDP program that has the map. Programs come and go while
+// the list is read.
+func programOf(backends ebpf.MapID) (*ebpf.Program, error) {
+	for id := ebpf.ProgramID(0); ; {
+		next, err := ebpf.ProgramGetNextID(id)
+		if err != nil {
+			return nil, fmt.Errorf("find the director's program: %w", err)
+		}
+		id = next
+		program, err := ebpf.NewProgramFromID(id)
+		if err != nil {
+			continue
+		}
+		info, err := program.Info()
+		if err == nil && info.Type == ebpf.XDP {
+			if maps, known := info.MapIDs(); known && slices.Contains(maps, backends) {
+				return program, nil
+			}
+		}
+		program.Close()
+	}
+}
+
+// Seen is when the CPUs forwarded by the new ring.
+type Seen struct {
+	First, Last time.Time
+}
+
+// Watch sends a frame through the program on every CPU until each CPU's copy leaves
+// for another next hop. It returns when all watch; the function that it returns
+// waits for the end. Errors of that: ErrNotVisible.
+func Watch(ctx context.Context, program *ebpf.Program, frame []byte) (wait func() (Seen, error), err error) {
+	before, err := NextHop(program, frame)
+	if err != nil {
+		return nil, err
+	}
+	cpus := runtime.NumCPU()
+	times, errs := make([]time.Time, cpus), make([]error, cpus)
+	var ready, done sync.WaitGroup
+	ready.Add(cpus)
+	for cpu := range cpus {
+		done.Go(func() { times[cpu], errs[cpu] = watchOn(ctx, cpu, program, frame, before, ready.Done) })
+	}
+	ready.Wait()
+	return func() (Seen, error) {
+		done.Wait()
+		byTime := slices.SortedFunc(slices.Values(times), time.Time.Compare)
+		return Seen{byTime[0], byTime[cpus-1]}, errors.Join(errs...)
+	}, nil
+}
+
+// watchOn watches one CPU. Its thread is bound to it and ends with the goroutine. It
+// goes first there, as packets do: they wait for no process.
+func watchOn(ctx context.Context, cpu int, program *ebpf.Program, frame []byte, before MAC, ready func()) (time.Time, error) {
+	runtime.LockOSThread()
+	var set unix.CPUSet
+	set.Set(cpu)
+	err := errors.Join(unix.SchedSetaffinity(0, &set), goFirst())
+	ready()
+	if err != nil {
+		return time.Time{}, fmt.Errorf("go first on CPU %d: %w", cpu, err)
+	}
+	for deadline := time.Now().Add(patience); ; nap() {
+		now, err := NextHop(program, frame)
+		seen := time.Now()
+		switch {
+		case err != nil:
+			return seen, err
+		case now != before:
+			return seen, nil
+		case ctx.Err() != nil:
+			return seen, ctx.Err()
+		case seen.After(deadline):
+			return seen, fmt.Errorf("CPU %d: %w", cpu, ErrNotVisible)
+		}
+	}
+}
+
+// goFirst lets the thread run whenever it wants to. Where real time is not to be had
+// (CONFIG_RT_GROUP_SCHED, in a control group without any) it has the highest priority
+// of the others, which still waits for the slice of who runs.
+func goFirst() error {
+	fifo := unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: 1}
+	err := unix.SchedSetAttr(0, &fifo, 0)
+	if errors.Is(err, unix.EPERM) {
+		err = unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), -20)
+	}
+	return err
+}
+
+// nap lets the thread sleep in the kernel: Go's own timers are served by threads that
+// do not go first.
+func nap() {
+	_ = unix.Nanosleep(&unix.Timespec{Nsec: between.Nanoseconds()}, nil) // shorter when interrupted
+}
+
+// MAC is where a frame goes.
+type MAC [6]byte
+
+// NextHop returns where the program sends a frame. The frame itself goes nowhere.
+func NextHop(program *ebpf.Program, frame []byte) (MAC, error) {
+	out := make([]byte, len(frame))
+	if _, err := program.Run(&ebpf.RunOptions{Data: frame, DataOut: out}); err != nil {
+		return MAC{}, fmt.Errorf("run the director's program: %w", err)
+	}
+	return MAC(out), nil
+}
+
+// Frame returns an Ethernet frame with a UDP datagram to that address and port.
+// Checksums are absent: nobody receives it.
+func Frame(vip netip.Addr, port uint16) []byte {
+	const ethernet, ip, udp = 14, 20, 8
+	frame := make([]byte, 64)
+	copy(frame[12:], []byte{0x08, 0x00})
+	h := frame[ethernet:]
+	h[0], h[8], h[9] = 0x45, 64, unix.IPPROTO_UDP
+	h[2], h[3] = 0, ip+udp
+	source, destination := netip.MustParseAddr("203.0.113.9").As4(), vip.As4()
+	copy(h[12:], source[:])
+	copy(h[16:], destination[:])
+	u := h[ip:]
+	u[0], u[1] = 0x9c, 0x40
+	u[2], u[3] = byte(port>>8), byte(port)
+	u[5] = udp
+	return frame
+}

@@ -1,0 +1,28 @@
+package main
+
+import (
+	"fmt"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+)
+
+func newList() *cobra.Command {
+	return &cobra.Command{
+		Use:   "list",
+		Short: "List the scenarios, and the checks that each answers",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 8, 2, ' ', 0)
+			for _, s := range scenarios {
+				fmt.Fprintf(w, "%s\t%s\n", s.name, s.what)
+				for _, c := range checks {
+					if c.scenario == s.name {
+						fmt.Fprintf(w, "\t  %s %s %g%s: %s\n", c.name, c.relation, c.target, c.unit, c.what)
+					}
+				}
+			}
+			return w.Flush()
+		},
+	}
+}

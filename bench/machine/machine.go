@@ -1,0 +1,112 @@
+// Package machine describes where the benchmarks run, as far as it explains their
+// figures.
+package machine
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+
+	"weir.io/weir/bench/record"
+)
+
+// Describe returns what this machine is. What it does not tell stays empty.
+func Describe(ctx context.Context) record.Machine {
+	cpu := value(read("/proc/cpuinfo"), "model name")
+	memory, _, _ := strings.Cut(value(read("/proc/meminfo"), "MemTotal"), " ")
+	kilobytes, _ := strconv.ParseUint(memory, 10, 64)
+	return record.Machine{
+		CPU: cpu, Cores: runtime.NumCPU(), MemoryBytes: kilobytes << 10,
+		Kernel: read("/proc/sys/kernel/osrelease"), Arch: runtime.GOARCH, Go: runtime.Version(),
+		JIT:         jit(read("/proc/sys/net/core/bpf_jit_enable")),
+		Mitigations: mitigations("/sys/devices/system/cpu/vulnerabilities"),
+		Tools:       tools(ctx),
+	}
+}
+
+// Commit returns what git calls the tree in the working directory, "unknown" outside
+// of one.
+func Commit(ctx context.Context) string {
+	out, err := exec.CommandContext(ctx, "git", "describe", "--always", "--dirty").Output()
+	if err != nil {
+		return "unknown"
+	}
+	return strings.TrimSpace(string(out))
+}
+
+func read(path string) string {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(data))
+}
+
+// value returns what stands behind the first "key :" of a file in /proc.
+func value(text, key string) string {
+	for line := range strings.Lines(text) {
+		if name, rest, found := strings.Cut(line, ":"); found && strings.TrimSpace(name) == key {
+			return strings.TrimSpace(rest)
+		}
+	}
+	return ""
+}
+
+// jit is whether the kernel compiles BPF: 1, or 2 for debugging.
+func jit(setting string) bool { return setting == "1" || setting == "2" }
+
+// mitigations returns what the kernel does against the CPU's flaws, without those
+// that the CPU does not have: retpolines and their like are on a packet's path.
+func mitigations(directory string) map[string]string {
+	files, _ := filepath.Glob(filepath.Join(directory, "*")) // its only error is about the pattern
+	found := map[string]string{}
+	for _, file := range files {
+		if text := read(file); text != "" && text != "Not affected" {
+			found[filepath.Base(file)] = text
+		}
+	}
+	return found
+}
+
+// What weir is compared with and measured by, and how to ask for the version.
+var versions = map[string][]string{
+	"iptables": {"--version"}, "nft": {"--version"}, "nginx": {"-v"},
+	"haproxy": {"-v"}, "wrk": {"-v"}, "iperf3": {"--version"},
+}
+
+// tools returns the versions of those that are installed.
+func tools(ctx context.Context) map[string]string {
+	found := map[string]string{}
+	for name, args := range versions {
+		path, err := exec.LookPath(name)
+		if err != nil {
+			path = filepath.Join("/usr/sbin", name) // where Debian has some, outside a user's path
+		}
+		// wrk prints its version and exits with 1: what it printed counts.
+		out, _ := exec.CommandContext(ctx, path, args...).CombinedOutput()
+		if version := version(out); version != "" {
+			found[name] = version
+		}
+	}
+	return found
+}
+
+// version returns the first word with a digit in what a program says of itself.
+func version(out []byte) string {
+	first, _, _ := bytes.Cut(out, []byte("\n"))
+	for _, word := range strings.Fields(string(first)) {
+		_, rest, slash := strings.Cut(word, "/") // nginx/1.22.1
+		if !slash {
+			rest = word
+		}
+		if rest = strings.TrimPrefix(rest, "v"); rest != "" && rest[0] >= '0' && rest[0] <= '9' {
+			return rest
+		}
+	}
+	return ""
+}

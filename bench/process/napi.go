@@ -1,0 +1,111 @@
+package process
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"weir.io/weir/internal/netlab"
+)
+
+// NAPI is the kernel threads that handle what arrives at a port: what runs there is
+// apart from everything else of the machine, and its time can be read.
+type NAPI struct {
+	port    *netlab.Port
+	threads []int
+}
+
+// mostUrgent is the priority of a thread that ordinary ones hardly keep waiting.
+const mostUrgent = -20
+
+// ThreadNAPI gives the receiving side of a port its kernel threads (threaded NAPI)
+// and the threads a CPU. The port needs NAPI: GRO or an XDP program.
+func ThreadNAPI(port *netlab.Port, cpu int) (*NAPI, error) {
+	before, err := napiThreads(port)
+	if err != nil {
+		return nil, err
+	}
+	if err := setThreaded(port); err != nil {
+		return nil, fmt.Errorf("make NAPI of %s of %s a thread: %w", port.Name, port.Host.Name, err)
+	}
+	after, err := napiThreads(port)
+	if err != nil {
+		return nil, err
+	}
+	n := &NAPI{port: port}
+	for pid := range after {
+		if !before[pid] {
+			n.threads = append(n.threads, pid)
+		}
+	}
+	if len(n.threads) == 0 {
+		return nil, fmt.Errorf("NAPI of %s of %s has no thread", port.Name, port.Host.Name)
+	}
+	var set unix.CPUSet
+	set.Set(cpu)
+	for _, pid := range n.threads {
+		if err := unix.SchedSetaffinity(pid, &set); err != nil {
+			return nil, fmt.Errorf("move NAPI of %s of %s to CPU %d: %w", port.Name, port.Host.Name, cpu, err)
+		}
+		// Else whatever runs there for a moment costs packets: a veth holds 256.
+		if err := unix.Setpriority(unix.PRIO_PROCESS, pid, mostUrgent); err != nil {
+			return nil, fmt.Errorf("hurry NAPI of %s of %s: %w", port.Name, port.Host.Name, err)
+		}
+	}
+	return n, nil
+}
+
+// CPUTime returns how long the threads have run.
+func (n *NAPI) CPUTime() (time.Duration, error) {
+	var sum time.Duration
+	for _, pid := range n.threads {
+		ran, err := cpuTime(pid)
+		if err != nil {
+			return 0, fmt.Errorf("NAPI of %s of %s: %w", n.port.Name, n.port.Host.Name, err)
+		}
+		sum += ran
+	}
+	return sum, nil
+}
+
+func setThreaded(port *netlab.Port) error {
+	sys := filepath.Join(port.Host.Dir(), "sys")
+	if err := os.MkdirAll(sys, 0o755); err != nil {
+		return err
+	}
+	return port.Host.Do(func() error {
+		// A mount of sysfs shows the network devices of the namespace it is made in.
+		if err := unix.Mount("sysfs", sys, "sysfs", 0, ""); err != nil {
+			return fmt.Errorf("mount sysfs: %w", err)
+		}
+		defer func() { _ = unix.Unmount(sys, unix.MNT_DETACH) }() // nothing keeps it busy
+		return os.WriteFile(filepath.Join(sys, "class/net", port.Name, "threaded"), []byte("1"), 0o644)
+	})
+}
+
+// napiThreads returns the kernel threads that are named after a port, on whatever
+// host.
+func napiThreads(port *netlab.Port) (map[int]bool, error) {
+	files, err := filepath.Glob("/proc/[0-9]*/comm")
+	if err != nil {
+		return nil, err
+	}
+	pids := map[int]bool{}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil || !strings.HasPrefix(string(text), "napi/"+port.Name+"-") {
+			continue // another's, or gone
+		}
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
+		if err != nil {
+			return nil, err
+		}
+		pids[pid] = true
+	}
+	return pids, nil
+}

@@ -1,0 +1,118 @@
+package process
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"weir.io/weir/internal/netlab"
+)
+
+// CPUTime returns how long the process has run, all of its threads, in user and
+// kernel mode. Where the kernel is built without CONFIG_IRQ_TIME_ACCOUNTING that
+// includes the softirqs that ran on top of it.
+func (p *Process) CPUTime() (time.Duration, error) { return cpuTime(p.PID()) }
+
+// CPUTime returns how long the host's processes have run together.
+func CPUTime(host *netlab.Host) (time.Duration, error) {
+	pids, err := on(host)
+	if err != nil {
+		return 0, err
+	}
+	var sum time.Duration
+	for _, pid := range pids {
+		time, err := cpuTime(pid)
+		if err != nil {
+			return 0, err
+		}
+		sum += time
+	}
+	return sum, nil
+}
+
+// cpuTime adds up the run times of a process's threads: the first number of
+// schedstat, in nanoseconds (kernel's Documentation/scheduler/sched-stats.rst).
+func cpuTime(pid int) (time.Duration, error) {
+	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
+	if err != nil || len(files) == 0 {
+		return 0, fmt.Errorf("run time of process %d: it is gone", pid)
+	}
+	var sum time.Duration
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			continue // the thread has ended
+		}
+		first, _, _ := strings.Cut(string(text), " ")
+		ran, err := strconv.ParseInt(first, 10, 64)
+		if err != nil {
+			return 0, fmt.Errorf("read %s: %w", file, err)
+		}
+		sum += time.Duration(ran)
+	}
+	return sum, nil
+}
+
+// on returns the processes in the host's network namespace but this one, whose
+// threads come and go in it.
+func on(host *netlab.Host) ([]int, error) {
+	var want unix.Stat_t
+	if err := unix.Stat(filepath.Join("/run/netns", host.Namespace()), &want); err != nil {
+		return nil, fmt.Errorf("find namespace of %s: %w", host.Name, err)
+	}
+	links, err := filepath.Glob("/proc/[0-9]*/ns/net")
+	if err != nil {
+		return nil, err
+	}
+	var pids []int
+	for _, link := range links {
+		var stat unix.Stat_t
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(filepath.Dir(link))))
+		if err != nil || pid == os.Getpid() || unix.Stat(link, &stat) != nil {
+			continue
+		}
+		if stat.Dev == want.Dev && stat.Ino == want.Ino {
+			pids = append(pids, pid)
+		}
+	}
+	return pids, nil
+}
+
+// Memory is what a process takes of the machine's memory, in bytes.
+type Memory struct {
+	Resident  uint64 // now, files that are mapped among it
+	Anonymous uint64 // of these, what is the process's own
+	Peak      uint64 // the most that was resident
+}
+
+// Memory reads the process's memory.
+func (p *Process) Memory() (Memory, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.PID()))
+	if err != nil {
+		return Memory{}, fmt.Errorf("memory of %s: %w", p.Name, err)
+	}
+	var m Memory
+	fields := map[string]*uint64{"VmRSS": &m.Resident, "RssAnon": &m.Anonymous, "VmHWM": &m.Peak}
+	for line := range strings.Lines(string(text)) {
+		key, value, _ := strings.Cut(line, ":")
+		to := fields[key]
+		if to == nil {
+			continue
+		}
+		kilobytes, err := strconv.ParseUint(strings.TrimSuffix(strings.TrimSpace(value), " kB"), 10, 64)
+		if err != nil {
+			return Memory{}, fmt.Errorf("memory of %s: %s: %w", p.Name, key, err)
+		}
+		*to = kilobytes << 10
+		delete(fields, key)
+	}
+	if len(fields) > 0 {
+		return Memory{}, fmt.Errorf("memory of %s: the kernel does not say all of it", p.Name)
+	}
+	return m, nil
+}

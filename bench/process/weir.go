@@ -1,0 +1,161 @@
+package process
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"weir.io/weir/internal/api"
+	"weir.io/weir/internal/config"
+	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/netlab"
+)
+
+// Binary returns the path of the weir that is measured: the one that "make build"
+// leaves, in the directory that the benchmarks are run in.
+func Binary() (string, error) {
+	path, err := filepath.Abs("bin/weir")
+	if err != nil {
+		return "", err
+	}
+	if _, err := os.Stat(path); err != nil {
+		return "", fmt.Errorf("find weir (make build): %w", err)
+	}
+	return path, nil
+}
+
+// Weir is a director or an agent that runs on a host.
+type Weir struct {
+	*Process
+	Pin    string // its directory on a BPF file system
+	Socket string
+	file   string
+}
+
+// StartDirector runs "weir run" on a host.
+func StartDirector(host *netlab.Host, c model.Config) (*Weir, error) {
+	return startWeir(host, "run", c)
+}
+
+// StartAgent runs "weir agent" on a host. attach is how it catches packets: auto,
+// xdp or tc.
+func StartAgent(host *netlab.Host, c model.Config, attach string) (*Weir, error) {
+	return startWeir(host, "agent", c, "--attach", attach)
+}
+
+func startWeir(host *netlab.Host, verb string, c model.Config, args ...string) (*Weir, error) {
+	binary, err := Binary()
+	if err != nil {
+		return nil, err
+	}
+	// The file has its directory to itself: weir watches the directory.
+	dir := filepath.Join(host.Dir(), "etc")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, fmt.Errorf("make directory of %s: %w", host.Name, err)
+	}
+	bpffs := host.BPFFS()
+	w := &Weir{Pin: filepath.Join(bpffs, "weir"), Socket: filepath.Join(host.Dir(), verb+".sock"), file: filepath.Join(dir, "weir.yaml")}
+	if err := w.Write(c); err != nil {
+		return nil, err
+	}
+	args = append([]string{verb, "-c", w.file, "--bpffs", bpffs, "--socket", w.Socket}, args...)
+	w.Process, err = Start(host, "weir-"+verb, binary, args...)
+	return w, err
+}
+
+// Write edits the process's file as editors do: nobody reads half of it.
+func (w *Weir) Write(c model.Config) error {
+	if err := w.Prepare(c); err != nil {
+		return err
+	}
+	return w.Commit()
+}
+
+// Prepare writes a configuration beside the process's file.
+func (w *Weir) Prepare(c model.Config) error {
+	c.SetDefaults()
+	text, err := config.Marshal(c)
+	if err != nil {
+		return fmt.Errorf("write configuration: %w", err)
+	}
+	if err := os.WriteFile(w.file+".new", text, 0o644); err != nil {
+		return fmt.Errorf("write configuration: %w", err)
+	}
+	return nil
+}
+
+// Commit renames what Prepare wrote into the file's place.
+func (w *Weir) Commit() error {
+	if err := os.Rename(w.file+".new", w.file); err != nil {
+		return fmt.Errorf("write configuration: %w", err)
+	}
+	return nil
+}
+
+// errNotYet says that a process has not come so far.
+var errNotYet = errors.New("not yet")
+
+// Runs waits until the director has handed its first configuration to the kernel.
+// It asks the log: an answer about a large table takes memory, too.
+func (w *Weir) Runs(ctx context.Context) error {
+	return w.Await(ctx, "run", func() error {
+		if !strings.Contains(w.Log(), "director runs") {
+			return errNotYet
+		}
+		return nil
+	})
+}
+
+// Forwards waits until the director knows the way to every active backend.
+func (w *Weir) Forwards(ctx context.Context) error {
+	return w.Await(ctx, "forward", func() error {
+		backends, err := api.NewClient(w.Socket).Backends(ctx)
+		if err != nil {
+			return err
+		}
+		for _, b := range backends {
+			if b.State == model.Down {
+				return fmt.Errorf("backend %s of %s is down", b.Name, b.Service)
+			}
+		}
+		if len(backends) == 0 {
+			return errNotYet
+		}
+		return nil
+	})
+}
+
+// Holds waits until the agent has attached and its host holds the VIPs.
+func (w *Weir) Holds(ctx context.Context, vips ...netip.Addr) error {
+	return w.Await(ctx, "hold the VIPs", func() error {
+		if !strings.Contains(w.Log(), "agent runs") {
+			return errNotYet
+		}
+		return w.Host.Do(func() error { return hold(vips) })
+	})
+}
+
+// hold says which address is not one of the calling thread's host.
+func hold(vips []netip.Addr) error {
+	addresses, err := net.InterfaceAddrs()
+	if err != nil {
+		return err
+	}
+	held := map[netip.Addr]bool{}
+	for _, a := range addresses {
+		if prefix, err := netip.ParsePrefix(a.String()); err == nil {
+			held[prefix.Addr()] = true
+		}
+	}
+	for _, vip := range vips {
+		if !held[vip] {
+			return fmt.Errorf("VIP %s is not on lo", vip)
+		}
+	}
+	return nil
+}

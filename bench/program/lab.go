@@ -1,0 +1,102 @@
+package program
+
+import (
+	"fmt"
+	"net/netip"
+	"strconv"
+
+	"weir.io/weir/bench/traffic"
+	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/netlab"
+)
+
+// backends are those of each way.
+const backends = 10
+
+// Where full NAT takes its source addresses from.
+var snat4, snat6 = netip.MustParseAddr("10.1.255.2"), netip.MustParseAddr("fd00:1::1:2")
+
+// connect makes a director with one cable: what comes in there leaves there. Its
+// neighbours are given, because none of them exists.
+func connect(lab *netlab.Lab, ipv6 bool) (*netlab.Link, error) {
+	name := "director" + map[bool]string{false: "4", true: "6"}[ipv6]
+	director := lab.Host(name)
+	cable := lab.Link(lab.Host("client-of-"+name), director, netlab.LinkOptions{XDP: true,
+		B: []string{"10.1.255.1/16", "fd00:1::1:1/64"}})
+	for n := range backends * len(Ways) {
+		for _, six := range []bool{false, true} {
+			director.Neighbour(cable.B.Name, traffic.Backend(n, six).String(), traffic.BackendMAC(n))
+		}
+	}
+	return cable, lab.Err()
+}
+
+// config has a service for each way, in that order.
+func config(of traffic.Traffic) model.Config {
+	c := model.Config{Director: model.Director{Interfaces: []string{"eth0"}, SNAT: model.SNAT{Addresses: []netip.Addr{snat4, snat6}}}}
+	for n, way := range Ways {
+		s := model.Service{Name: way.Name, VIP: traffic.VIP(n, of.IPv6), Protocol: of.Protocol,
+			Port: model.PortRange{First: traffic.Port, Last: traffic.Port}, Mode: way.mode, SNAT: way.snat}
+		for b := range backends {
+			backend := model.NewBackend()
+			backend.Name = "backend" + strconv.Itoa(b)
+			backend.Address = traffic.Backend(n*backends+b, way.outerIs6(of.IPv6))
+			if way.mode == model.NAT {
+				backend.Port = traffic.Port
+			}
+			s.Backends = append(s.Backends, backend)
+		}
+		c.Services = append(c.Services, s)
+	}
+	c.SetDefaults()
+	return c
+}
+
+func (w Way) tunnels() bool { return w.mode == model.IPIP || w.mode == model.GUE }
+
+// outerIs6 says whether backends have IPv6 addresses.
+func (w Way) outerIs6(vip6 bool) bool {
+	if w.tunnels() {
+		return w.outer6
+	}
+	return vip6
+}
+
+// growth is how many bytes the way adds.
+func (w Way) growth() int {
+	grown := 0
+	if w.tunnels() {
+		grown = map[bool]int{false: 20, true: 40}[w.outer6]
+	}
+	if w.mode == model.GUE {
+		grown += 8 + 4 // UDP, GUE
+	}
+	return grown
+}
+
+// program is the name of what runs the way and leaves its packet alone.
+func (w Way) program() string {
+	switch {
+	case w.tunnels():
+		return "bench_tunnel"
+	case w.mode == model.NAT:
+		return "bench_nat"
+	}
+	return "director"
+}
+
+// frames returns a packet of each way.
+func frames(cable *netlab.Link, of traffic.Traffic) ([][]byte, error) {
+	source, err := traffic.NewSource(cable.A, cable.B.MAC, of, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer source.Close()
+	all := make([][]byte, of.Flows)
+	for n := range all {
+		if all[n], err = source.Frame(); err != nil {
+			return nil, fmt.Errorf("packet of %s: %w", Ways[n].Name, err)
+		}
+	}
+	return all, nil
+}

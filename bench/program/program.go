@@ -1,0 +1,172 @@
+// Package program measures the director's program by itself: on one packet of an
+// established flow, again and again (BPF_PROG_TEST_RUN), beside programs that do the
+// least that a forwarder can do. The maps are those of a running director.
+//
+// A repeated run does not reset the packet, so every program leaves it as it found
+// it (bpf/bench.bpf.c), and what that costs is measured too, and subtracted.
+package program
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/cilium/ebpf"
+
+	"weir.io/weir/bench/process"
+	"weir.io/weir/bench/record"
+	"weir.io/weir/bench/traffic"
+	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/netlab"
+)
+
+// Way is a mode with all that it does to a packet.
+type Way struct {
+	Name   string
+	mode   model.Mode
+	snat   bool
+	outer6 bool
+}
+
+// Ways are all there are.
+var Ways = []Way{
+	{Name: "l2dsr", mode: model.L2DSR},
+	{Name: "ipip", mode: model.IPIP}, {Name: "ipip6", mode: model.IPIP, outer6: true},
+	{Name: "gue", mode: model.GUE}, {Name: "gue6", mode: model.GUE, outer6: true},
+	{Name: "nat", mode: model.NAT}, {Name: "snat", mode: model.NAT, snat: true},
+}
+
+// What the ways are compared with: a program that swaps the MAC addresses, and one
+// that moves the head by 20 bytes and writes Ethernet.
+const (
+	Swap = "swap"
+	Move = "move"
+)
+
+// frameSize is that of the packets, with FCS.
+const frameSize = 128
+
+// passes are how often each program is run in turns for one measurement.
+const passes = 3
+
+// Bench is the programs, ready to run.
+type Bench struct {
+	port     *netlab.Port // that packets come in by
+	programs []*timed
+	closers  []func() error
+}
+
+// New runs a director on a host of the lab, in which each way has a service, and
+// loads the programs for packets of one family.
+func New(ctx context.Context, lab *netlab.Lab, ipv6 bool) (_ *Bench, err error) {
+	b := &Bench{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, b.Close())
+		}
+	}()
+	way := traffic.Traffic{IPv6: ipv6, Protocol: model.TCP, Flows: len(Ways), VIPs: len(Ways), Frames: []int{frameSize}, InTurn: true}
+	cable, err := connect(lab, ipv6)
+	if err != nil {
+		return nil, err
+	}
+	b.port = cable.B
+	director, err := process.StartDirector(cable.B.Host, config(way))
+	if err != nil {
+		return nil, err
+	}
+	b.closers = append(b.closers, director.Stop)
+	if err := director.Forwards(ctx); err != nil {
+		return nil, err
+	}
+	maps, err := pinned(director.Pin)
+	if err != nil {
+		return nil, err
+	}
+	defer closeAll(maps)
+	begin, data := way, way
+	begin.SYNEvery = 1
+	syns, err := frames(cable, begin)
+	if err != nil {
+		return nil, err
+	}
+	packets, err := frames(cable, data)
+	if err != nil {
+		return nil, err
+	}
+	return b, b.prepare(maps, syns, packets)
+}
+
+// prepare loads the programs, with a frame for each way.
+func (b *Bench) prepare(maps map[string]*ebpf.Map, syns, packets [][]byte) error {
+	for _, name := range []string{"bench_tx", "bench_swap", "bench_move", "bench_rewrite"} {
+		if err := b.load(name, name, maps, packets[0], 0); err != nil {
+			return err
+		}
+	}
+	for n, way := range Ways {
+		if err := b.load(way.Name, way.program(), maps, packets[n], way.growth()); err != nil {
+			return err
+		}
+		p := b.programs[len(b.programs)-1]
+		if way.snat { // which does not know a flow without its SYN
+			if _, err := p.run(b.port, syns[n], 1); err != nil {
+				return fmt.Errorf("%s: begin a flow: %w", way.Name, err)
+			}
+		}
+		if err := p.leavesItsPacket(b.port); err != nil {
+			return fmt.Errorf("%s: %w", way.Name, err)
+		}
+	}
+	return nil
+}
+
+// Close forgets the programs and ends the director.
+func (b *Bench) Close() error {
+	var problems []error
+	for _, p := range b.programs {
+		problems = append(problems, p.Close())
+	}
+	for _, c := range b.closers {
+		problems = append(problems, c())
+	}
+	return errors.Join(problems...)
+}
+
+// Measure returns how many nanoseconds each way and each of what they are compared
+// with takes per packet, by name. All of them run in turns; the medians are taken.
+func (b *Bench) Measure(repeats int) (map[string]float64, error) {
+	took := map[string][]float64{}
+	for range passes {
+		for _, p := range b.programs {
+			r, err := p.run(b.port, p.frame, repeats)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", p.name, err)
+			}
+			took[p.name] = append(took[p.name], float64(r.took.Nanoseconds()))
+		}
+	}
+	median := func(name string) float64 { return record.Median(took[name]) }
+	// A move and its undoing do the same work twice, beside the bare program.
+	move, rewrite := (median("bench_move")-median("bench_tx"))/2, median("bench_rewrite")-median("bench_tx")
+	costs := map[string]float64{Swap: median("bench_swap"), Move: median("bench_tx") + move}
+	for _, way := range Ways {
+		undo := map[string]float64{"bench_tunnel": move, "bench_nat": rewrite}[way.program()]
+		costs[way.Name] = median(way.Name) - undo
+	}
+	return costs, nil
+}
+
+// leavesItsPacket says whether the program forwards its packet, and the packet is the
+// same after many rounds, but for the MAC addresses.
+func (p *timed) leavesItsPacket(port *netlab.Port) error {
+	r, err := p.run(port, p.frame, 1000)
+	if err != nil {
+		return err
+	}
+	if !bytes.Equal(r.frame[12:], p.frame[12:]) {
+		return fmt.Errorf("the packet % x is % x after many rounds", p.frame, r.frame)
+	}
+	return nil
+}

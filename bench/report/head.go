@@ -1,0 +1,72 @@
+package report
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+
+	"weir.io/weir/bench/record"
+)
+
+// method explains what every table has in common.
+const method = `## How it was measured
+
+Everything runs on one machine, in network namespaces that the harness makes and removes. A scenario measures all of its subjects once per round, one after the other, so that a slow moment of the machine meets all of them. A cell is the median of the rounds, and in parentheses the middle half of them (the 25th and the 75th percentile). Ratios are made within each round, and then the median of these ratios is taken: it is less noisy than the ratio of two medians, and it is what the checks judge. The reference is ` + "`redirect`" + ` (a program that only hands each frame on), else ` + "`swap`" + ` (a program that swaps the MAC addresses and sends the frame back), else ` + "`direct`" + ` (no balancer). A cost is the balancer's own time per packet, with what the generator and the sink take subtracted. Absolute figures depend on the machine and on its moment; ratios travel better.
+
+`
+
+// head writes what comes before the scenarios: where the document is from, the
+// checks, the machine, the method.
+func head(w io.Writer, r *record.Record, source string) {
+	fmt.Fprintf(w, "# Benchmarks\n\n"+
+		"Generated from `%s`; do not edit. A run writes its record and this document with\n\n"+
+		"```sh\nmake bench ARGS=\"--docs\"\n```\n\n"+
+		"and `bin/bench report %s` writes it again from the record, which has every round. "+
+		"`bin/bench compare OLD.json NEW.json` says what changed between two runs.\n\n", source, source)
+	if r.Settings.Smoke {
+		fmt.Fprint(w, "**This was a smoke run**: it shows that the harness works, and its figures mean nothing.\n\n")
+	}
+	if len(r.Checks) > 0 {
+		missed := 0
+		for _, c := range r.Checks {
+			if !c.OK {
+				missed++
+			}
+		}
+		fmt.Fprintf(w, "## Checks\n\n%d of %d are met.\n\n", len(r.Checks)-missed, len(r.Checks))
+		checks(r).markdown(w)
+	}
+	fmt.Fprint(w, "## The machine\n\n")
+	machine(r).markdown(w)
+	fmt.Fprint(w, method)
+}
+
+// machine is the table of where, when and how it was measured.
+func machine(r *record.Record) *table {
+	m := r.Machine
+	jit := "off"
+	if m.JIT {
+		jit = "on"
+	}
+	t := &table{head: []string{"", ""}}
+	t.add("commit", "`"+r.Commit+"`")
+	t.add("started", r.Started.UTC().Format("2006-01-02 15:04 MST"))
+	t.add("settings", fmt.Sprintf("rounds: %d; each subject in each of them: %v", r.Settings.Rounds, r.Settings.Sample))
+	t.add("CPU", fmt.Sprintf("%s, %d cores (%s)", orAbsent(m.CPU), m.Cores, m.Arch))
+	t.add("memory", fmt.Sprintf("%.1f GiB", float64(m.MemoryBytes)/(1<<30)))
+	t.add("kernel", fmt.Sprintf("Linux %s, BPF JIT %s", m.Kernel, jit))
+	t.add("mitigations", orAbsent(pairs(m.Mitigations, ": ", "; ")))
+	t.add("tools", pairs(m.Tools, " ", ", ")+", "+m.Go)
+	return t
+}
+
+// pairs writes a map in the order of its keys.
+func pairs(values map[string]string, between, after string) string {
+	var words []string
+	for _, key := range slices.Sorted(maps.Keys(values)) {
+		words = append(words, key+between+values[key])
+	}
+	return strings.Join(words, after)
+}

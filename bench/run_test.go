@@ -1,0 +1,213 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"weir.io/weir/bench/record"
+)
+
+// pretend replaces the scenarios and the checks by made-up ones, which need neither
+// root nor time, and makes the working directory an empty one.
+func pretend(t *testing.T, made []scenario, wanted ...check) {
+	t.Helper()
+	t.Chdir(t.TempDir())
+	oldScenarios, oldChecks := scenarios, checks
+	scenarios, checks = made, wanted
+	t.Cleanup(func() { scenarios, checks = oldScenarios, oldChecks })
+}
+
+// measuring is a scenario that takes one value in each round.
+func measuring(name string, value float64) scenario {
+	return scenario{name: name, what: "It says " + name + ".", run: func(ctx context.Context, s *session) error {
+		return s.inRounds(ctx, func(context.Context) error {
+			s.add("l2dsr", record.Conditions{"frame": "64"}, record.Cost, value)
+			return nil
+		})
+	}}
+}
+
+// failing is a scenario that measures and then breaks.
+func failing(name string) scenario {
+	s := measuring(name, 1)
+	run := s.run
+	s.run = func(ctx context.Context, s *session) error {
+		return errors.Join(run(ctx, s), errors.New("a frame came to the wrong backend"))
+	}
+	return s
+}
+
+// atMost is a check of what a scenario measured.
+func atMost(name, scenario string, target float64) check {
+	return check{name: name, relation: "<=", target: target, scenario: scenario, unit: "ns", value: func(s *record.Scenario) float64 {
+		return record.Median(s.Measurements[0].Rounds)
+	}}
+}
+
+func run(t *testing.T, ctx context.Context, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, err bytes.Buffer
+	code = execute(ctx, append([]string{"run"}, args...), &out, &err)
+	return code, out.String(), err.String()
+}
+
+func decoded(t *testing.T, text string) *record.Record {
+	t.Helper()
+	r, err := record.Decode([]byte(text))
+	if err != nil {
+		t.Fatalf("stdout is not one record: %v\n%s", err, text)
+	}
+	return r
+}
+
+func TestRunPrintsOneObject(t *testing.T) {
+	pretend(t, []scenario{measuring("a", 20), measuring("b", math.NaN()), measuring("c", 1)},
+		atMost("a_ns", "a", 30), atMost("b_ns", "b", 30), atMost("c_ns", "c", 0))
+	code, stdout, stderr := run(t, t.Context(), "--json", "--rounds", "3", "a", "b")
+	if code != 0 {
+		t.Fatalf("exit status %d: %s", code, stderr)
+	}
+	r := decoded(t, stdout)
+	if len(r.Scenarios) != 2 || len(r.Scenarios[0].Measurements[0].Rounds) != 3 || r.Settings.Rounds != 3 {
+		t.Errorf("the record has %+v with %+v, want 3 rounds of a and b", r.Scenarios, r.Settings)
+	}
+	var plain struct {
+		Checks []map[string]any `json:"checks"`
+	}
+	if err := json.Unmarshal([]byte(stdout), &plain); err != nil {
+		t.Fatal(err)
+	}
+	if len(plain.Checks) != 2 {
+		t.Fatalf("the checks are %v, want those of a and b", plain.Checks)
+	}
+	met, missed := plain.Checks[0], plain.Checks[1]
+	if met["name"] != "a_ns" || met["value"] != 20.0 || met["target"] != 30.0 || met["ok"] != true {
+		t.Errorf("the check of a is %v, want 20 of 30 to be ok", met)
+	}
+	if value, found := missed["value"]; !found || value != nil || missed["ok"] != false {
+		t.Errorf("the check of b is %v, want null to miss", missed)
+	}
+	if files, _ := filepath.Glob("*"); len(files) > 0 {
+		t.Errorf("a run of some scenarios wrote %v", files)
+	}
+}
+
+func TestRunWritesARecordAndADocument(t *testing.T) {
+	pretend(t, []scenario{measuring("a", 20)}, atMost("a_ns", "a", 10))
+	code, stdout, stderr := run(t, t.Context(), "--docs")
+	if code != 0 || !strings.Contains(stdout, "MISSED  a_ns") {
+		t.Fatalf("exit status %d, want 0 for a missed check that is shown\n%s%s", code, stdout, stderr)
+	}
+	files, err := filepath.Glob(resultsDirectory + "/*.json")
+	if err != nil || len(files) != 1 {
+		t.Fatalf("%s holds %v, want one record", resultsDirectory, files)
+	}
+	if _, err := record.Read(files[0]); err != nil {
+		t.Error(err)
+	}
+	text, err := os.ReadFile(document)
+	if err != nil || !strings.Contains(string(text), files[0]) {
+		t.Errorf("%s does not name its record (%v)", document, err)
+	}
+	before := string(text)
+	var out bytes.Buffer
+	if code := execute(t.Context(), []string{"report", files[0]}, &out, &out); code != 0 {
+		t.Fatalf("report: %s", &out)
+	}
+	if again, err := os.ReadFile(document); err != nil || string(again) != before {
+		t.Errorf("the document of the same record differs (%v)", err)
+	}
+	out.Reset()
+	if code := execute(t.Context(), []string{"compare", files[0], files[0], "--fail-if-slower", "5"}, &out, &out); code != 0 {
+		t.Errorf("compared with itself, a record is slower: %s", &out)
+	}
+}
+
+func TestStrict(t *testing.T) {
+	pretend(t, []scenario{measuring("a", 20)}, atMost("a_ns", "a", 10))
+	code, _, stderr := run(t, t.Context(), "--strict", "--smoke")
+	if code != 1 || !strings.Contains(stderr, "a_ns") {
+		t.Errorf("exit status %d, want 1 that names the check: %s", code, stderr)
+	}
+}
+
+func TestABrokenScenarioStopsNoOther(t *testing.T) {
+	pretend(t, []scenario{failing("a"), measuring("b", 2)}, atMost("a_ns", "a", 10), atMost("b_ns", "b", 10))
+	code, stdout, stderr := run(t, t.Context(), "--json")
+	r := decoded(t, stdout)
+	if code != 1 || !strings.Contains(stderr, "bench: a: a frame came to the wrong backend") {
+		t.Errorf("exit status %d, want 1 and the error: %s", code, stderr)
+	}
+	if r.Scenario("a").Error == "" || len(r.Scenario("b").Measurements) != 1 {
+		t.Errorf("the scenarios are %+v, want an error of a and what b measured", r.Scenarios)
+	}
+	if r.Checks[0].OK || !r.Checks[1].OK {
+		t.Errorf("the checks are %v; that of the broken scenario must be missed", r.Checks)
+	}
+}
+
+func TestInterrupted(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	slow := scenario{name: "slow", run: func(ctx context.Context, s *session) error {
+		cancel()
+		<-ctx.Done()
+		return ctx.Err()
+	}}
+	pretend(t, []scenario{measuring("a", 1), slow, measuring("never", 1)})
+	code, stdout, stderr := run(t, ctx, "--json", "--docs")
+	names := []string{}
+	for _, s := range decoded(t, stdout).Scenarios {
+		names = append(names, s.Name)
+	}
+	if code != 1 || !slices.Equal(names, []string{"a"}) || !strings.HasSuffix(stderr, "bench: interrupted during slow\n") {
+		t.Errorf("exit status %d with %v, want 1 with what was done: %s", code, names, stderr)
+	}
+	if files, _ := filepath.Glob("*"); len(files) > 0 {
+		t.Errorf("an interrupted run wrote %v", files)
+	}
+}
+
+func TestMistakes(t *testing.T) {
+	pretend(t, []scenario{measuring("a", 1), measuring("b", 1)})
+	for _, test := range []struct{ args, want string }{
+		{"run nope", `bench: there is no scenario "nope" (see bench list)`},
+		{"run --rounds 0", "bench: --rounds and --sample must be more than 0"},
+		{"run a --docs", "bench: --docs names the record's file: run all scenarios, or give --out"},
+		{"run --speed", "bench: unknown flag: --speed (see bench run --help)"},
+		{"compare a.json", "bench: accepts 2 arg(s), received 1"},
+		{"report none.json", "bench: read a record: open none.json: no such file or directory"},
+	} {
+		var stdout, stderr bytes.Buffer
+		code := execute(t.Context(), strings.Fields(test.args), &stdout, &stderr)
+		if code != 1 || stdout.Len() > 0 || stderr.String() != test.want+"\n" {
+			t.Errorf("%s: exit status %d, stdout %q, stderr %q; want 1, nothing and %q", test.args, code, &stdout, &stderr, test.want)
+		}
+	}
+}
+
+// A check names a scenario that there is, is called like no other, and knows which
+// way its target lies.
+func TestChecksAreComplete(t *testing.T) {
+	names := map[string]bool{}
+	for _, c := range checks {
+		known := slices.ContainsFunc(scenarios, func(s scenario) bool { return s.name == c.scenario })
+		if !known || names[c.name] || c.what == "" || c.value == nil || c.relation != "<=" && c.relation != ">=" {
+			t.Errorf("the check %q of scenario %q is not complete, or not the only one", c.name, c.scenario)
+		}
+		names[c.name] = true
+	}
+	for _, c := range checks {
+		// A scenario that measured nothing misses its checks and breaks nothing.
+		if value := c.value(&record.Scenario{Name: c.scenario}); c.met(value) {
+			t.Errorf("%s is met by a scenario that measured nothing (%g)", c.name, value)
+		}
+	}
+}

@@ -1,0 +1,69 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"weir.io/weir/bench/record"
+)
+
+// scenario is one question to the machine. Each has a file of its own.
+type scenario struct {
+	name string
+	what string // one sentence
+	run  func(context.Context, *session) error
+}
+
+// scenarios are all there are, in the order in which they run.
+var scenarios = []scenario{
+	{"rfc2544", "Packets per second by frame length, through every way to forward them.", measureRFC2544},
+	{"imix", "Packets per second of the simple Internet mix.", measureIMIX},
+	{"flows", "A packet's cost by the number of flows.", measureFlows},
+	{"modes", "A packet's cost in every mode and family.", measureModes},
+	{"syn", "Packets per second that begin a flow each.", measureSYN},
+	{"churn", "What a ring that is replaced ten times per second does to packets.", measureChurn},
+	{"program", "The director's program alone, beside the least that a forwarder can do.", measureProgram},
+	{"http", "Requests per second and their latency through every way to spread connections, by number of servers.", measureHTTP},
+	{"backend", "A backend's CPU time per byte of bulk TCP, behind the agent and without.", measureBackend},
+	{"update", "How long a change takes until packets follow it.", measureUpdate},
+	{"memory", "Bytes per service, backend and flow, and of the director's process.", measureMemory},
+	{"utilization", "How the exported utilization of a CPU follows the offered load.", measureUtilization},
+}
+
+// session is what a scenario has to work with.
+type session struct {
+	settings record.Settings
+	into     *record.Scenario
+	progress io.Writer // for people; the record is for machines
+}
+
+// say tells whoever waits how far it is.
+func (s *session) say(format string, args ...any) {
+	fmt.Fprintf(s.progress, format+"\n", args...)
+}
+
+// add writes a round's value down.
+func (s *session) add(subject string, at record.Conditions, quantity record.Quantity, value float64) {
+	s.into.Add(subject, at, quantity, value)
+}
+
+// sample is how long one subject is measured in one round.
+func (s *session) sample() time.Duration { return s.settings.Sample }
+
+// inRounds measures everything once per round, so that a slow moment of the machine
+// hits all of it alike.
+func (s *session) inRounds(ctx context.Context, steps ...func(context.Context) error) error {
+	for range s.settings.Rounds {
+		for _, step := range steps {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			if err := step(ctx); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

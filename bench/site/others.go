@@ -1,0 +1,104 @@
+package site
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"weir.io/weir/bench/process"
+)
+
+// startIptables spreads by random choice among the rules that are left, as
+// kube-proxy does.
+func (s *Site) startIptables(ctx context.Context) error {
+	for _, w := range through("iptables") {
+		for _, n := range s.sizes {
+			for i := range n {
+				args := []string{"-w", "-t", "nat", "-A", "PREROUTING", "-d", w.VIP(n).String(), "-p", "tcp", "--dport", "80"}
+				if left := n - i; left > 1 {
+					args = append(args, "-m", "statistic", "--mode", "random", "--probability", fmt.Sprintf("%.6f", 1/float64(left)))
+				}
+				args = append(args, "-j", "DNAT", "--to-destination", returnAddress("iptables", i, w.Six).String()+":80")
+				if _, err := process.Run(ctx, s.balancers["iptables"], "iptables", args...); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// startNftables spreads by turns, with one rule per VIP.
+func (s *Site) startNftables(ctx context.Context) error {
+	var rules strings.Builder
+	for _, w := range through("nftables") {
+		for _, n := range s.sizes {
+			fmt.Fprintf(&rules, "\t\tip daddr %s tcp dport 80 dnat to numgen inc mod %d map {", w.VIP(n), n)
+			for i := range n {
+				fmt.Fprintf(&rules, " %d : %s,", i, returnAddress("nftables", i, w.Six))
+			}
+			rules.WriteString(" }\n")
+		}
+	}
+	text := "table ip spread {\n\tchain prerouting {\n\t\ttype nat hook prerouting priority dstnat;\n" + rules.String() + "\t}\n}"
+	conf, err := writeConf(s.balancers["nftables"], "nftables.conf", text)
+	if err != nil {
+		return err
+	}
+	_, err = process.Run(ctx, s.balancers["nftables"], "nft", "-f", conf)
+	return err
+}
+
+// holdVIPs gives a balancer that is a process the addresses that it listens at.
+func (s *Site) holdVIPs(balancer string) {
+	for _, w := range through(balancer) {
+		for _, n := range s.sizes {
+			s.balancers[balancer].Address("lo", w.VIP(n).String()+"/32")
+		}
+	}
+}
+
+// startNginx spreads by nginx's stream proxy, by turns.
+func (s *Site) startNginx(ctx context.Context) error {
+	s.holdVIPs("nginx")
+	var spread strings.Builder
+	for _, w := range through("nginx") {
+		for _, n := range s.sizes {
+			fmt.Fprintf(&spread, "\tupstream over%d {", n)
+			for i := range n {
+				fmt.Fprintf(&spread, " server %s:80;", lanAddress(serverNumber+i+1, w.Six))
+			}
+			fmt.Fprintf(&spread, " }\n\tserver { listen %s:80 backlog=8192 reuseport; proxy_pass over%d; }\n", w.VIP(n), n)
+		}
+	}
+	conf, err := writeConf(s.balancers["nginx"], "balancer.conf", `
+load_module /usr/lib/nginx/modules/ngx_stream_module.so;
+daemon off; user root; worker_processes auto; pid DIR/nginx.pid; error_log DIR/nginx.err;
+events { worker_connections 16384; }
+stream {
+	tcp_nodelay on;
+`+spread.String()+"}")
+	if err != nil {
+		return err
+	}
+	return start(ctx, s.balancers["nginx"], "nginx", "nginx", "-e", "stderr", "-c", conf)
+}
+
+// startHAProxy spreads by HAProxy in TCP mode, by turns.
+func (s *Site) startHAProxy(ctx context.Context) error {
+	s.holdVIPs("haproxy")
+	text := "global\n\tmaxconn 8000\ndefaults\n\tmode tcp\n\tbalance roundrobin\n\ttimeout connect 5s\n\ttimeout client 60s\n\ttimeout server 60s\n"
+	for _, w := range through("haproxy") {
+		for _, n := range s.sizes {
+			text += fmt.Sprintf("listen over%d\n\tbind %s:80 backlog 8192\n", n, w.VIP(n))
+			for i := range n {
+				text += fmt.Sprintf("\tserver server%d %s:80\n", i+1, lanAddress(serverNumber+i+1, w.Six))
+			}
+		}
+	}
+	conf, err := writeConf(s.balancers["haproxy"], "balancer.conf", text)
+	if err != nil {
+		return err
+	}
+	return start(ctx, s.balancers["haproxy"], "haproxy", "haproxy", "-db", "-f", conf)
+}

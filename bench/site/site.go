@@ -1,0 +1,191 @@
+// Package site is a lab with real clients and servers: web servers behind every way
+// to spread connections over them, weir's and others', side by side and with the
+// same cables.
+package site
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+
+	"weir.io/weir/bench/process"
+	"weir.io/weir/internal/netlab"
+)
+
+// Host numbers in the servers' network: the router, the balancers by their place in
+// the list of balancers, and servers by the role that an address plays.
+const (
+	routerNumber   = 1
+	balancerNumber = 1 << 8 // and the balancer's own number
+	snatNumber     = balancerNumber + 101
+	serverNumber   = 2 << 8 // and the server's own number: where it is found
+	returnNumber   = 3 << 8 // and (balancer << 8) + server: whence replies go back through that balancer
+)
+
+// Site is the lab:
+//
+//	client --- router --- switch --- weir, iptables, nftables, nginx, haproxy
+//	                             --- server1 ... serverN
+//	                             --- agent1 ... agentN
+//
+// The router sends every VIP to its balancer; without one it spreads connections
+// over the servers itself (ECMP). Replies that need not pass the balancer go from
+// the servers to the router. The servers that have weir's agent are others than
+// those of the ways that need none.
+type Site struct {
+	Client *netlab.Host
+
+	lab       *netlab.Lab
+	router    *netlab.Host
+	lan       *netlab.Host
+	balancers map[string]*netlab.Host
+	servers   []*netlab.Host
+	agents    []*netlab.Host
+	sizes     []int
+}
+
+// New builds the lab with all ways, for each of these numbers of servers, and
+// returns when every VIP has been seen to be answered by all of its servers. Closing
+// the lab ends everything.
+func New(ctx context.Context, lab *netlab.Lab, sizes []int) (*Site, error) {
+	s := &Site{lab: lab, sizes: sizes, balancers: map[string]*netlab.Host{}}
+	s.connect()
+	s.route()
+	if err := lab.Err(); err != nil {
+		return nil, err
+	}
+	for _, start := range []func(context.Context) error{
+		s.startServers, s.startWeir, s.startIptables, s.startNftables, s.startNginx, s.startHAProxy, s.checkSpread,
+	} {
+		if err := start(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return s, lab.Err()
+}
+
+// lanAddress is an address in the servers' network.
+func lanAddress(number int, six bool) netip.Addr {
+	if six {
+		return netip.MustParseAddr(fmt.Sprintf("fd00:1::%x", number))
+	}
+	return netip.AddrFrom4([4]byte{10, 1, byte(number >> 8), byte(number)})
+}
+
+func lanPrefixes(numbers ...int) []string {
+	var list []string
+	for _, n := range numbers {
+		list = append(list, lanAddress(n, false).String()+"/16", lanAddress(n, true).String()+"/64")
+	}
+	return list
+}
+
+// balancerNames are the hosts between router and servers. Their order gives them
+// their numbers, from 1.
+var balancerNames = []string{"weir", "iptables", "nftables", "nginx", "haproxy"}
+
+func (s *Site) connect() {
+	s.Client, s.router, s.lan = s.lab.Host("client"), s.lab.Router("router"), s.lab.Switch("switch")
+	s.lab.Link(s.Client, s.router, netlab.LinkOptions{
+		A: []string{"10.0.0.2/24", "fd00::2/64"}, B: []string{"10.0.0.1/24", "fd00::1/64"}})
+	s.lab.Link(s.router, s.lan, netlab.LinkOptions{XDP: true, A: lanPrefixes(routerNumber)})
+	for i, name := range balancerNames {
+		s.balancers[name] = s.lab.Router(name)
+		s.plugIn(s.balancers[name], balancerNumber+i+1)
+	}
+	s.balancers["weir"].Address("eth0", lanPrefixes(snatNumber)...)
+	largest := 0
+	for _, n := range s.sizes {
+		largest = max(largest, n)
+	}
+	for i := range largest {
+		server, agent := s.lab.Host(fmt.Sprintf("server%d", i+1)), s.lab.Host(fmt.Sprintf("agent%d", i+1))
+		s.servers, s.agents = append(s.servers, server), append(s.agents, agent)
+		s.plugIn(server, serverNumber+i+1)
+		s.plugIn(agent, agentNumber(i))
+	}
+}
+
+// agentNumber is that of the server with an agent at that place in the list.
+func agentNumber(i int) int { return serverNumber + 128 + i + 1 }
+
+// returnAddress is the server's at that place in the list, from which replies go
+// back through the balancer.
+func returnAddress(balancer string, i int, six bool) netip.Addr {
+	for number, name := range balancerNames {
+		if name == balancer {
+			return lanAddress(returnNumber+number<<8+i+1, six)
+		}
+	}
+	panic("no balancer is called " + balancer)
+}
+
+// plugIn connects a host to the switch. All cables are alike: XDP may be at any end.
+func (s *Site) plugIn(h *netlab.Host, number int) {
+	s.lab.Link(h, s.lan, netlab.LinkOptions{XDP: true, A: lanPrefixes(number)})
+	for _, six := range []bool{false, true} {
+		h.Route("default", lanAddress(routerNumber, six).String())
+	}
+	// As many connections per second as there can be, on both sides of a balancer.
+	h.Sysctl("net.ipv4.ip_local_port_range", "1024 65535")
+	h.Sysctl("net.ipv4.tcp_tw_reuse", "1")
+	h.Sysctl("net.core.somaxconn", "8192")
+	h.Sysctl("net.ipv4.tcp_max_syn_backlog", "8192")
+}
+
+func (s *Site) route() {
+	s.Client.Route("default", "10.0.0.1")
+	s.Client.Route("default", "fd00::1")
+	s.Client.Sysctl("net.ipv4.ip_local_port_range", "1024 65535")
+	for i, w := range ways {
+		for _, n := range s.sizes {
+			vip := w.VIP(n)
+			if w.balancer != "" {
+				s.router.Route(netip.PrefixFrom(vip, vip.BitLen()).String(), s.balancerAddress(w).String())
+				continue
+			}
+			var nexthops []string
+			for j, server := range s.servers[:n] {
+				nexthops = append(nexthops, lanAddress(serverNumber+j+1, ways[i].Six).String())
+				server.Address("lo", netip.PrefixFrom(vip, vip.BitLen()).String())
+			}
+			s.router.Route(netip.PrefixFrom(vip, vip.BitLen()).String(), nexthops...)
+		}
+	}
+	for i, name := range balancerNames {
+		for j, server := range s.servers {
+			for _, six := range []bool{false, true} {
+				own := returnAddress(name, j, six)
+				server.Address("eth0", fmt.Sprintf("%s/%d", own, map[bool]int{false: 16, true: 64}[six]))
+				server.RouteFrom(netip.PrefixFrom(own, own.BitLen()).String(), "default",
+					lanAddress(balancerNumber+i+1, six).String())
+			}
+		}
+	}
+}
+
+func (s *Site) balancerAddress(w *Way) netip.Addr {
+	for i, name := range balancerNames {
+		if name == w.balancer {
+			return lanAddress(balancerNumber+i+1, w.Six)
+		}
+	}
+	panic("no balancer is called " + w.balancer)
+}
+
+// start starts a server program on a host and waits until it listens at port 80.
+func start(ctx context.Context, h *netlab.Host, name, program string, args ...string) error {
+	p, err := process.Start(h, name, program, args...)
+	if err != nil {
+		return err
+	}
+	return p.Await(ctx, "listen", func() error { return listens(ctx, h) })
+}
+
+func listens(ctx context.Context, h *netlab.Host) error {
+	out, err := process.Run(ctx, h, "ss", "-Hltn", "sport", "=", ":80")
+	if err == nil && out == "" {
+		return fmt.Errorf("nobody listens at port 80")
+	}
+	return err
+}

@@ -1,0 +1,117 @@
+package site
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"time"
+
+	"weir.io/weir/bench/process"
+)
+
+// ErrRequestsFailed says that not every request got its answer.
+var ErrRequestsFailed = errors.New("requests failed")
+
+// Load is what the client puts on a way.
+type Load struct {
+	Servers     int
+	Connections int  // at a time
+	PerRequest  bool // a connection for each request
+	Duration    time.Duration
+}
+
+// Result is what came of it.
+type Result struct {
+	Requests  int
+	Elapsed   time.Duration
+	Latency50 time.Duration
+	Latency99 time.Duration
+	// CPU is how long the balancer's processes ran, zero for those in the kernel.
+	CPU time.Duration
+}
+
+// report makes wrk print what it knows as JSON. Its times are microseconds.
+const report = `function done(summary, latency, requests)
+	local e = summary.errors
+	io.write(string.format('\nJSON{"requests":%d,"elapsed":%d,"p50":%f,"p99":%f,"connect":%d,"read":%d,"write":%d,"status":%d,"timeout":%d}\n',
+		summary.requests, summary.duration, latency:percentile(50), latency:percentile(99),
+		e.connect, e.read, e.write, e.status, e.timeout))
+end
+`
+
+// Measure puts a load on a way. Errors: ErrRequestsFailed.
+func (s *Site) Measure(ctx context.Context, w *Way, load Load) (Result, error) {
+	script, err := writeConf(s.Client, "report.lua", report)
+	if err != nil {
+		return Result{}, err
+	}
+	args := []string{"--threads", "2", "--connections", strconv.Itoa(load.Connections), "--duration", "60s", "--script", script}
+	if load.PerRequest {
+		args = append(args, "--header", "Connection: close")
+	}
+	before, err := s.processTime(w)
+	if err != nil {
+		return Result{}, err
+	}
+	out, err := s.wrk(ctx, load.Duration, append(args, w.URL(load.Servers)))
+	if err != nil {
+		return Result{}, err
+	}
+	result, err := parseReport(out)
+	if err != nil {
+		return Result{}, err
+	}
+	after, err := s.processTime(w)
+	result.CPU = after - before
+	return result, err
+}
+
+func (s *Site) processTime(w *Way) (time.Duration, error) {
+	if !w.Process {
+		return 0, nil
+	}
+	return process.CPUTime(s.balancers[w.balancer])
+}
+
+// wrk runs it for a time. It takes whole seconds only, but an interrupt ends it in
+// good order.
+func (s *Site) wrk(ctx context.Context, duration time.Duration, args []string) ([]byte, error) {
+	var out bytes.Buffer
+	cmd := s.Client.Command(ctx, "wrk", args...)
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start wrk: %w", err)
+	}
+	timer := time.AfterFunc(duration, func() { _ = cmd.Process.Signal(os.Interrupt) })
+	defer timer.Stop()
+	if err := cmd.Wait(); err != nil {
+		return nil, fmt.Errorf("wrk: %w: %s", err, &out)
+	}
+	return out.Bytes(), nil
+}
+
+func parseReport(out []byte) (Result, error) {
+	var r struct {
+		Requests, Elapsed                     int
+		P50, P99                              float64
+		Connect, Read, Write, Status, Timeout int
+	}
+	_, text, found := bytes.Cut(out, []byte("JSON"))
+	if !found {
+		return Result{}, fmt.Errorf("wrk printed no result: %s", out)
+	}
+	if err := json.Unmarshal(text, &r); err != nil {
+		return Result{}, fmt.Errorf("read wrk's result: %w", err)
+	}
+	if failed := r.Connect + r.Read + r.Write + r.Status + r.Timeout; failed > 0 || r.Requests == 0 {
+		return Result{}, fmt.Errorf("%w: %d answered, %d connections refused, %d read, %d write errors, %d statuses, %d timeouts",
+			ErrRequestsFailed, r.Requests, r.Connect, r.Read, r.Write, r.Status, r.Timeout)
+	}
+	micro := float64(time.Microsecond)
+	return Result{Requests: r.Requests, Elapsed: time.Duration(r.Elapsed) * time.Microsecond,
+		Latency50: time.Duration(r.P50 * micro), Latency99: time.Duration(r.P99 * micro)}, nil
+}

@@ -1,0 +1,156 @@
+package track
+
+import (
+	"context"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"weir.io/weir/bench/traffic"
+	"weir.io/weir/internal/model"
+)
+
+const sampleLength = 20 * time.Millisecond
+
+func started(t *testing.T, o Options) *Track {
+	t.Helper()
+	t.Chdir("../..")
+	track, err := Start(context.Background(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { track.Close() })
+	return track
+}
+
+func streamed(t *testing.T, track *Track, like traffic.Traffic) *Stream {
+	t.Helper()
+	stream, err := track.Stream(like)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return stream
+}
+
+// Streams of one track send what each of them is for.
+func TestStreams(t *testing.T) {
+	way := traffic.Traffic{Protocol: model.UDP, Flows: 1000, VIPs: 2, Frames: []int{64}}
+	track := started(t, Options{Subject: Redirect, Traffic: way})
+	for _, frame := range []int{128, 1510} {
+		few := way
+		few.Flows, few.Frames = 10, []int{frame}
+		sample, err := streamed(t, track, few).Measure(sampleLength)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := sample.Received * uint64(frame-traffic.FCS); sample.Bytes != want {
+			t.Errorf("%d frames of %d arrived with %d bytes, want %d", sample.Received, frame, sample.Bytes, want)
+		}
+	}
+	for _, change := range []func(*traffic.Traffic){
+		func(w *traffic.Traffic) { w.Flows++ },
+		func(w *traffic.Traffic) { w.VIPs = 1 },
+		func(w *traffic.Traffic) { w.Protocol = model.TCP },
+	} {
+		other := way
+		change(&other)
+		if _, err := track.Stream(other); err == nil {
+			t.Errorf("a track of %+v takes %+v", way, other)
+		}
+	}
+}
+
+// Full NAT drops what is under way of flows that it does not know.
+func TestOpen(t *testing.T) {
+	way := traffic.Traffic{Protocol: model.TCP, Flows: 1000, VIPs: 1, Frames: []int{64}}
+	stream := streamed(t, started(t, Options{Subject: Weir(model.NAT, true, false), Traffic: way, Backends: 10}), way)
+	if _, err := stream.Measure(sampleLength); err == nil {
+		t.Fatal("packets of flows that nobody began are forwarded")
+	}
+	if err := stream.Open(); err != nil {
+		t.Fatal(err)
+	}
+	sample, err := stream.Measure(sampleLength)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if sample.Lost() != 0 {
+		t.Errorf("%d of %d packets of open flows were lost", sample.Sent-sample.Received, sample.Sent)
+	}
+}
+
+// DNAT knows all flows that were opened, and none after it was told to forget them.
+// Nothing of what the track changed for it stays.
+func TestForget(t *testing.T) {
+	before := read(t, conntrackMax) + read(t, conntrackBuckets)
+	way := traffic.Traffic{Protocol: model.UDP, Flows: 200_000, VIPs: 1, Frames: []int{64}}
+	track := started(t, Options{Subject: Iptables, Traffic: way, Backends: 10})
+	stream := streamed(t, track, way)
+	known := func() (flows int) {
+		err := track.balancer.Do(func() (err error) {
+			flows, err = strconv.Atoi(strings.TrimSpace(read(t, "/proc/sys/net/netfilter/nf_conntrack_count")))
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return flows
+	}
+	if err := stream.Open(); err != nil {
+		t.Fatal(err)
+	}
+	if got := known(); got < way.Flows {
+		t.Errorf("%d flows are known, want %d at least", got, way.Flows)
+	}
+	if err := stream.Forget(); err != nil {
+		t.Fatal(err)
+	}
+	if got := known(); got >= way.Flows {
+		t.Errorf("%d flows are still known", got)
+	}
+	if err := track.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if after := read(t, conntrackMax) + read(t, conntrackBuckets); after != before {
+		t.Errorf("the kernel's limits are %q, were %q", after, before)
+	}
+}
+
+func read(t *testing.T, file string) string {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// While backends are swapped, packets go over to the others and back, and none is
+// lost or goes elsewhere.
+func TestKeepSwapping(t *testing.T) {
+	way := traffic.Traffic{Protocol: model.TCP, Flows: 1000, VIPs: 1, Frames: []int{64}}
+	track := started(t, Options{Subject: Weir(model.L2DSR, false, false), Traffic: way, Backends: 30, Swaps: true})
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	seen := make(chan int, 1)
+	go func() {
+		n, err := track.KeepSwapping(ctx, 100*time.Millisecond)
+		if err != nil {
+			t.Error(err)
+		}
+		seen <- n
+	}()
+	sample, err := track.Measure(time.Second)
+	stop()
+	if n := <-seen; n < 2 {
+		t.Errorf("packets followed %d swaps in a second", n)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if sample.Lost() != 0 {
+		t.Errorf("%d of %d packets were lost", sample.Sent-sample.Received, sample.Sent)
+	}
+}

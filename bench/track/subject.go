@@ -1,0 +1,69 @@
+package track
+
+import (
+	"context"
+
+	"weir.io/weir/bench/traffic"
+	"weir.io/weir/internal/model"
+)
+
+// Subject is what forwards.
+type Subject struct {
+	Name      string
+	start     func(context.Context, *Track) error // makes the balancer forward; nil: there is none
+	shape     traffic.Shape
+	places    bool       // says beforehand which backend a flow belongs to
+	remembers bool       // flows, so that the first packet of one is not like the others
+	mode      model.Mode // of weir
+	snat      bool
+	outer6    bool
+	dnat      bool // by the kernel
+}
+
+func (s Subject) tunnels() bool { return s.shape == traffic.IPIP || s.shape == traffic.GUE }
+
+// IsWeir is whether the subject is weir, in any mode.
+func (s Subject) IsWeir() bool { return s.shape != traffic.Bare && !s.dnat }
+
+// What weir is compared with.
+var (
+	// Direct has no balancer: what source and sink take by themselves.
+	Direct = Subject{Name: "direct"}
+	// Redirect is a program that looks at nothing: the ceiling.
+	Redirect = Subject{Name: "redirect", start: startRedirect}
+	// Reflect is the ceiling where the balancer has one arm.
+	Reflect  = Subject{Name: "reflect", start: startReflect}
+	Iptables = Subject{Name: "iptables", start: startIptables, shape: traffic.NAT, remembers: true, dnat: true}
+	Nftables = Subject{Name: "nftables", start: startNftables, shape: traffic.NAT, remembers: true, dnat: true}
+)
+
+// Weir returns weir in a mode. For tunnels outer6 chooses the outer header's family.
+func Weir(mode model.Mode, snat, outer6 bool) Subject {
+	name := mode.String()
+	switch {
+	case snat:
+		name = "snat"
+	case outer6:
+		name += "6"
+	}
+	return Subject{Name: name, start: startWeir, shape: traffic.ShapeOf(mode), places: !snat, remembers: snat,
+		mode: mode, snat: snat, outer6: outer6}
+}
+
+func startRedirect(_ context.Context, t *Track) error {
+	m, err := traffic.NewRedirect(t.in, t.out)
+	if err != nil {
+		return err
+	}
+	t.closers = append(t.closers, m.Close)
+	return nil
+}
+
+func startReflect(_ context.Context, t *Track) error {
+	m, err := traffic.NewReflect(t.in)
+	if err != nil {
+		return err
+	}
+	t.closers = append(t.closers, m.Close)
+	return nil
+}

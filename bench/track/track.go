@@ -1,0 +1,150 @@
+// Package track is where forwarding is measured:
+//
+//	source --- balancer --- sink        source and sink --- balancer
+//
+// The source's packets go through whatever runs on the balancer: weir in one of its
+// modes, DNAT by the kernel, or an XDP program that only redirects. Without a
+// balancer the source is cabled to the sink.
+package track
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"weir.io/weir/bench/process"
+	"weir.io/weir/bench/traffic"
+	"weir.io/weir/internal/netlab"
+	"weir.io/weir/internal/utilization"
+)
+
+// The CPUs of source and balancer.
+const (
+	sourceCPU   = 0
+	BalancerCPU = 1 // with two cores
+)
+
+// mtu leaves room for tunnels around full frames.
+const mtu = 3000
+
+// Options are what a track is made for.
+type Options struct {
+	Subject  Subject
+	Traffic  traffic.Traffic // all that its streams will send is like this
+	Backends int             // of all VIPs, as [traffic.Traffic.BackendsOf] shares them out
+	// TwoCores gives the second CPU to the balancer and the sink. Otherwise the first
+	// one does everything, batch by batch.
+	TwoCores bool
+	// OneArm makes packets leave the balancer by the port that they came in by, as in
+	// a network where directors and backends are behind the same switch.
+	OneArm bool
+	// Swaps says that weir begins with two thirds of the backends, and [Track.KeepSwapping]
+	// will go over to another two thirds and back.
+	Swaps bool
+	Meter *utilization.Meter // that measures the balancer's CPU too, if any
+}
+
+// Track is a source, a balancer and a sink.
+type Track struct {
+	Options
+	lab      *netlab.Lab
+	balancer *netlab.Host
+	from     *netlab.Link // the source's
+	in, out  *netlab.Port // of the balancer
+	sink     *traffic.Sink
+	main     *Stream       // all of the traffic
+	director *process.Weir // that swaps backends
+	set      backendSet    // that the director has now
+	closers  []func() error
+}
+
+// Start builds a track that forwards.
+func Start(ctx context.Context, o Options) (_ *Track, err error) {
+	lab, err := netlab.New()
+	if err != nil {
+		return nil, err
+	}
+	t := &Track{Options: o, lab: lab}
+	defer func() {
+		if err != nil {
+			err = errors.Join(fmt.Errorf("track of %s: %w", o.Subject.Name, err), t.Close())
+		}
+	}()
+	to := t.connect()
+	if err := lab.Err(); err != nil {
+		return nil, err
+	}
+	if t.sink, err = traffic.NewSink(to, o.arrival()); err != nil {
+		return nil, err
+	}
+	t.closers = append(t.closers, t.sink.Close)
+	if o.Subject.start != nil {
+		if err := o.Subject.start(ctx, t); err != nil {
+			return nil, err
+		}
+	}
+	if o.TwoCores {
+		if _, err := process.ThreadNAPI(t.from.B, BalancerCPU); err != nil {
+			return nil, err
+		}
+	}
+	t.main, err = t.Stream(o.Traffic)
+	return t, err
+}
+
+// connect makes the hosts and their links, and returns the sink's port.
+func (t *Track) connect() (to *netlab.Port) {
+	options := netlab.LinkOptions{XDP: true, MTU: mtu}
+	source := t.lab.Host("source")
+	if t.Subject.start == nil {
+		t.from = t.lab.Link(source, t.lab.Host("sink"), options)
+		return t.from.B
+	}
+	t.balancer = t.lab.Router("balancer")
+	first, last := options, options
+	first.B = []string{"10.0.0.1/24", "fd00::1/64"}
+	last.A = []string{"10.1.255.1/16", "10.1.255.2/16", "fd00:1::1:1/64", "fd00:1::1:2/64"}
+	t.from = t.lab.Link(source, t.balancer, first)
+	if t.in = t.from.B; t.OneArm {
+		t.out, to = t.in, t.from.A
+		t.balancer.Address(t.in.Name, last.A...)
+		// Nobody is to be told of shorter ways.
+		t.balancer.Sysctl("net.ipv4.conf.all.send_redirects", "0")
+		t.balancer.Sysctl("net.ipv4.conf."+t.in.Name+".send_redirects", "0")
+	} else {
+		link := t.lab.Link(t.balancer, t.lab.Host("sink"), last)
+		t.out, to = link.A, link.B
+	}
+	// Nobody answers on either side: neighbours are given.
+	for _, gateway := range []string{"10.0.0.2", "fd00::2"} {
+		t.balancer.Neighbour(t.in.Name, gateway, t.from.A.MAC)
+		t.balancer.Route("default", gateway)
+	}
+	for n := range t.Backends {
+		t.balancer.Neighbour(t.out.Name, traffic.Backend(n, t.outer6()).String(), traffic.BackendMAC(n))
+	}
+	return to
+}
+
+// outer6 says whether backends have IPv6 addresses.
+func (t *Track) outer6() bool {
+	if t.Subject.tunnels() {
+		return t.Subject.outer6
+	}
+	return t.Traffic.IPv6
+}
+
+func (o Options) arrival() traffic.Arrival {
+	return traffic.Arrival{Traffic: o.Traffic, Shape: o.Subject.shape, Outer6: o.Subject.outer6,
+		SNAT: o.Subject.snat, Backends: o.Backends, Expect: o.Subject.places}
+}
+
+// Close removes the track.
+func (t *Track) Close() error {
+	var errs []error
+	for _, c := range slices.Backward(t.closers) {
+		errs = append(errs, c())
+	}
+	return errors.Join(append(errs, t.lab.Close())...)
+}

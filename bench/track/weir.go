@@ -1,0 +1,117 @@
+package track
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"weir.io/weir/bench/process"
+	"weir.io/weir/bench/traffic"
+	"weir.io/weir/internal/engine"
+	"weir.io/weir/internal/model"
+)
+
+// Where full NAT's source addresses begin: beyond the balancer's own ones.
+var snat4, snat6 = netip.MustParseAddr("10.1.255.2"), netip.MustParseAddr("fd00:1::1:2")
+
+// snatPorts are those of each address.
+var snatPorts = model.PortRange{First: 10000, Last: 59999}
+
+// startWeir has a real director make the balancer forward, and tells the sink which
+// backend each flow belongs to. Its process ends before anything is measured, unless
+// it is needed: packets do not need it. It meters the work of all CPUs, and of several
+// tracks that are up each would meter what the others do.
+func startWeir(ctx context.Context, t *Track) error {
+	c := t.config(wholeSet)
+	if t.Swaps {
+		c = t.config(lowerSet)
+	}
+	director, err := process.StartDirector(t.balancer, c)
+	if err != nil {
+		return err
+	}
+	if err := director.Forwards(ctx); err != nil {
+		return err
+	}
+	before := t.placement(c)
+	if t.Swaps {
+		t.director = director
+		t.closers = append(t.closers, director.Stop)
+		return t.sink.Expect(before, t.placement(t.config(upperSet)))
+	}
+	if err := director.Stop(); err != nil || !t.Subject.places {
+		return err
+	}
+	return t.sink.Expect(before, nil)
+}
+
+// config is the director's: every VIP is a service, with those of its backends.
+func (t *Track) config(set backendSet) model.Config {
+	c := model.Config{
+		Director: model.Director{Interfaces: []string{t.in.Name}, Limits: model.Limits{Backends: uint32(t.Backends)}},
+		Services: make([]model.Service, t.Traffic.VIPs),
+	}
+	if t.Subject.snat {
+		c.Director.SNAT = model.SNAT{Ports: snatPorts, Addresses: t.snatAddresses()}
+	}
+	if t.Swaps {
+		c.Director.Limits.Backends *= 4 // those that went rest for a while before their entries are used again
+	}
+	for n := range c.Services {
+		s := &c.Services[n]
+		*s = model.Service{Name: fmt.Sprintf("vip%d", n), VIP: traffic.VIP(n, t.Traffic.IPv6), Protocol: t.Traffic.Protocol,
+			Port: model.PortRange{First: traffic.Port, Last: traffic.Port}, Mode: t.Subject.mode, SNAT: t.Subject.snat}
+		first, end := set.of(t.Traffic.BackendsOf(n, t.Backends))
+		for b := first; b < end; b++ {
+			backend := model.Backend{Name: fmt.Sprintf("backend%d", b), Address: traffic.Backend(b, t.outer6()), Weight: 100}
+			if t.Subject.mode == model.NAT {
+				backend.Port = traffic.Port
+			}
+			s.Backends = append(s.Backends, backend)
+		}
+	}
+	c.SetDefaults()
+	return c
+}
+
+// snatAddresses returns as many addresses as have ports for all of the flows, or
+// as many as weir takes.
+func (t *Track) snatAddresses() []netip.Addr {
+	const most = 62
+	ports := int(snatPorts.Last-snatPorts.First) + 1
+	address := snat4
+	if t.Traffic.IPv6 {
+		address = snat6
+	}
+	var addresses []netip.Addr
+	for range min(most, (t.Traffic.Flows+ports-1)/ports) {
+		addresses = append(addresses, address)
+		address = address.Next()
+	}
+	return addresses
+}
+
+// placement returns the backend of each flow, as any director must choose it.
+func (t *Track) placement(c model.Config) func(flow int) int {
+	table, _ := engine.Plan(c, nil)
+	numbers := map[netip.Addr]int{}
+	for n := range t.Backends {
+		numbers[traffic.Backend(n, t.outer6())] = n
+	}
+	services := make([]*model.TableService, t.Traffic.VIPs)
+	backends := make([][]int, t.Traffic.VIPs) // numbers of each service's
+	for n := range services {
+		at := slices.IndexFunc(table.Services, func(s model.TableService) bool { return s.VIP == traffic.VIP(n, t.Traffic.IPv6) })
+		services[n] = &table.Services[at]
+		for _, b := range services[n].Backends {
+			backends[n] = append(backends[n], numbers[b.Address])
+		}
+	}
+	return func(flow int) int {
+		vip := flow % t.Traffic.VIPs
+		s := services[vip]
+		slot := s.Ring.SlotOf(t.Traffic.Flow(flow).Hash(s.Salt, s.Affinity))
+		return backends[vip][s.Ring.Slots[slot].Owner]
+	}
+}

@@ -1,0 +1,153 @@
+package traffic
+
+import (
+	"fmt"
+	"net"
+	"runtime"
+	"slices"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"weir.io/weir/internal/netlab"
+)
+
+// batch is how many frames the kernel takes at once, as many as a NAPI poll does. At
+// a rate they are fewer, because those of a batch leave together, when the last one
+// is due.
+const (
+	batch      = 64
+	pacedBatch = 16
+)
+
+// Source sends traffic out of a port, from the CPU it was given.
+type Source struct {
+	host    *netlab.Host
+	cpu     int
+	frame   []byte
+	program struct {
+		Program *ebpf.Program  `ebpf:"source"`
+		Began   *ebpf.Variable `ebpf:"pace_began"`
+		Gap     *ebpf.Variable `ebpf:"pace_gap"`
+		Due     *ebpf.Variable `ebpf:"pace_due"`
+	}
+	paced bool
+}
+
+// NewSource makes a source of that traffic, to the MAC address at the other end of
+// the port's cable. The other end must receive for XDP.
+func NewSource(port *netlab.Port, to net.HardwareAddr, t Traffic, cpu int) (*Source, error) {
+	if err := t.validate(); err != nil {
+		return nil, fmt.Errorf("traffic: %w", err)
+	}
+	longest := slices.Max(t.Frames) - FCS
+	constants := t.constants()
+	constants["out_ifindex"] = uint32(port.Index)
+	constants["syn_every"] = uint32(t.SYNEvery)
+	constants["flows_in_turn"] = truth(t.InTurn)
+	if len(t.Frames) > 1 {
+		var sizes [16]uint32
+		for i := range 12 {
+			sizes[i] = uint32(t.Frames[i%len(t.Frames)] - FCS)
+		}
+		constants["frame_sizes"], constants["frame_size"] = uint32(len(t.Frames)), sizes
+	}
+	var macs [6]uint16
+	for i, b := range append(slices.Clone(to), port.MAC...) {
+		macs[i/2] |= uint16(b) << (8 * (i % 2))
+	}
+	constants["mac"] = macs
+	s := &Source{host: port.Host, cpu: cpu, frame: make([]byte, longest)}
+	if err := load("source", constants, nil, &s.program); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// Close forgets the source.
+func (s *Source) Close() error { return s.program.Program.Close() }
+
+// Pace makes the source send at a rate, in packets per second, or as fast as it can
+// when that is less. A rate of 0 is as fast as it can.
+func (s *Source) Pace(rate float64) error {
+	var gap uint64
+	if rate > 0 {
+		gap = uint64(1024 * 1e9 / rate)
+	}
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+		return fmt.Errorf("read the clock: %w", err)
+	}
+	for _, set := range []struct {
+		variable *ebpf.Variable
+		value    uint64
+	}{{s.program.Began, uint64(now.Nano())}, {s.program.Due, 0}, {s.program.Gap, gap}} {
+		if err := set.variable.Set(set.value); err != nil {
+			return fmt.Errorf("set the source's rate: %w", err)
+		}
+	}
+	s.paced = rate > 0
+	return nil
+}
+
+// Send sends that many packets, a multiple of [batch] at least, and returns how long
+// it took: as long as it must, or as its rate says. What is done to the packets on
+// the same CPU is part of it.
+func (s *Source) Send(packets int) (took time.Duration, err error) {
+	err = s.host.Do(func() error {
+		free, err := pin(s.cpu)
+		if err != nil {
+			return err
+		}
+		defer free()
+		together := batch
+		if s.paced {
+			together = pacedBatch
+		}
+		begin := time.Now()
+		_, err = s.program.Program.Run(&ebpf.RunOptions{Data: s.frame, Repeat: uint32(packets),
+			Flags: unix.BPF_F_TEST_XDP_LIVE_FRAMES, BatchSize: uint32(together)})
+		took = time.Since(begin)
+		return err
+	})
+	if err != nil {
+		return 0, fmt.Errorf("send %d packets from %s: %w", packets, s.host.Name, err)
+	}
+	return took, nil
+}
+
+// Frame returns the next packet without its FCS, instead of sending it.
+func (s *Source) Frame() ([]byte, error) {
+	frame := make([]byte, len(s.frame))
+	verdict, err := s.program.Program.Run(&ebpf.RunOptions{Data: s.frame, DataOut: frame})
+	if err != nil {
+		return nil, fmt.Errorf("make a packet: %w", err)
+	}
+	if verdict != xdpRedirect {
+		return nil, fmt.Errorf("make a packet: verdict %d", verdict)
+	}
+	return frame, nil
+}
+
+// xdpRedirect is the verdict of a packet that was made.
+const xdpRedirect = 4
+
+// pin keeps the calling thread, which is locked, on a CPU until the returned function
+// is called.
+func pin(cpu int) (free func(), err error) {
+	var before, one unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &before); err != nil {
+		return nil, fmt.Errorf("which CPUs are allowed: %w", err)
+	}
+	one.Set(cpu)
+	runtime.LockOSThread()
+	if err := unix.SchedSetaffinity(0, &one); err != nil {
+		runtime.UnlockOSThread()
+		return nil, fmt.Errorf("move to CPU %d: %w", cpu, err)
+	}
+	return func() {
+		_ = unix.SchedSetaffinity(0, &before) // it worked before
+		runtime.UnlockOSThread()
+	}, nil
+}

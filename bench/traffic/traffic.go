@@ -1,0 +1,149 @@
+package traffic
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"net"
+	"net/netip"
+
+	"weir.io/weir/internal/model"
+)
+
+// FCS is the length of an Ethernet frame's checksum, which the lengths of frames
+// contain by custom (RFC 2544) and which no program sees.
+const FCS = 4
+
+// IMIX is the simple Internet mix: IP packets of 40, 576 and 1500 bytes as 7 : 4 : 1,
+// the smallest padded to Ethernet's minimum.
+var IMIX = []int{64, 594, 64, 594, 64, 64, 1518, 64, 594, 64, 594, 64}
+
+// Traffic is what packets look like. Everything in a packet follows from the number
+// of its flow: its source address and port, and its VIP.
+type Traffic struct {
+	IPv6     bool
+	Protocol model.Protocol // TCP or UDP
+	Flows    int
+	VIPs     int   // flow n is sent to VIP n % VIPs
+	Frames   []int // lengths in turns, at most 12
+	// SYNEvery makes every so many packets of TCP a SYN, the others have an ACK.
+	SYNEvery int
+	InTurn   bool // one flow after the other, not at random
+}
+
+// Port is that of every VIP.
+const Port = 80
+
+// sourceBits of a flow's number are its address, the others its port.
+const (
+	sourceBits      = 17
+	sourcePortFirst = 1024
+)
+
+// Of number 0. Sources are of the networks for benchmarks (RFC 2544 appendix C, RFC
+// 5180), VIPs of those for documentation.
+var (
+	source4, source6   = netip.MustParseAddr("198.18.0.0"), netip.MustParseAddr("2001:2::")
+	vip4, vip6         = netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")
+	backend4, backend6 = netip.MustParseAddr("10.1.0.1"), netip.MustParseAddr("fd00:1::1")
+)
+
+// VIP returns the address of a VIP.
+func VIP(n int, ipv6 bool) netip.Addr { return numbered(vip4, vip6, n, ipv6) }
+
+// Backend returns the address of a backend.
+func Backend(n int, ipv6 bool) netip.Addr { return numbered(backend4, backend6, n, ipv6) }
+
+// BackendMAC returns the MAC address of a backend.
+func BackendMAC(n int) net.HardwareAddr {
+	address := Backend(n, false).As4()
+	return append(net.HardwareAddr{0x02, 0x00}, address[:]...)
+}
+
+func numbered(base4, base6 netip.Addr, n int, ipv6 bool) netip.Addr {
+	if ipv6 {
+		b := base6.As16()
+		binary.BigEndian.PutUint32(b[12:], binary.BigEndian.Uint32(b[12:])+uint32(n))
+		return netip.AddrFrom16(b)
+	}
+	b := base4.As4()
+	binary.BigEndian.PutUint32(b[:], binary.BigEndian.Uint32(b[:])+uint32(n))
+	return netip.AddrFrom4(b)
+}
+
+// Flow returns what places the packets of a flow.
+func (t Traffic) Flow(n int) model.Flow {
+	return model.Flow{
+		Source:          numbered(source4, source6, n&(1<<sourceBits-1), t.IPv6),
+		Destination:     VIP(n%t.VIPs, t.IPv6),
+		SourcePort:      uint16(sourcePortFirst + n>>sourceBits),
+		DestinationPort: Port,
+		Protocol:        uint8(t.Protocol),
+	}
+}
+
+// BackendsOf returns which of so many backends a VIP has: first and those up to,
+// not with, end. All VIPs have the same number; the last one also what is left.
+func (t Traffic) BackendsOf(vip, backends int) (first, end int) {
+	each := max(backends/t.VIPs, 1)
+	if vip == t.VIPs-1 {
+		return vip * each, backends
+	}
+	return vip * each, (vip + 1) * each
+}
+
+// maxFlows is how many a source's addresses and ports make.
+const maxFlows = (math.MaxUint16 - sourcePortFirst + 1) << sourceBits
+
+func (t Traffic) validate() error {
+	headers := 54 // Ethernet, IPv4, and 20 bytes that the sink reads
+	if t.IPv6 {
+		headers = 74
+	}
+	switch {
+	case t.Protocol != model.TCP && t.Protocol != model.UDP:
+		return fmt.Errorf("protocol %v is neither TCP nor UDP", t.Protocol)
+	case t.Flows < 1 || t.Flows > maxFlows:
+		return fmt.Errorf("%d flows are not in 1 to %d", t.Flows, maxFlows)
+	case t.VIPs < 1 || t.VIPs > 254:
+		return fmt.Errorf("%d VIPs are not in 1 to 254", t.VIPs)
+	case len(t.Frames) < 1 || len(t.Frames) > 12:
+		return fmt.Errorf("%d frame lengths are not in 1 to 12", len(t.Frames))
+	}
+	for _, length := range t.Frames {
+		if length < headers+FCS || length > 3000 {
+			return fmt.Errorf("a frame of %d bytes is not in %d to 3000", length, headers+FCS)
+		}
+	}
+	return nil
+}
+
+// constants are what both programs need to know of the traffic.
+func (t Traffic) constants() map[string]any {
+	return map[string]any{
+		"flows": uint32(t.Flows), "vips": uint32(t.VIPs), "ipv6": truth(t.IPv6), "protocol": uint8(t.Protocol),
+		"service_port": uint16(Port), "source4": word4(source4), "vip4": word4(vip4),
+		"source6": words6(source6), "vip6": words6(vip6),
+	}
+}
+
+func truth(b bool) uint8 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+func word4(address netip.Addr) uint32 {
+	b := address.As4()
+	return binary.BigEndian.Uint32(b[:])
+}
+
+func words6(address netip.Addr) [4]uint32 {
+	var words [4]uint32
+	b := address.As16()
+	for i := range words {
+		words[i] = binary.BigEndian.Uint32(b[4*i:])
+	}
+	return words
+}

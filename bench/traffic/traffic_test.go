@@ -1,0 +1,147 @@
+package traffic
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/netlab"
+)
+
+var ways = []Traffic{
+	{Protocol: model.TCP, Flows: 1, VIPs: 1, Frames: []int{64}},
+	{Protocol: model.UDP, Flows: 1000, VIPs: 128, Frames: []int{64}},
+	{Protocol: model.TCP, Flows: 1_000_000, VIPs: 7, Frames: []int{1514}, SYNEvery: 4},
+	{Protocol: model.TCP, Flows: 1000, VIPs: 1, Frames: IMIX},
+	{Protocol: model.TCP, Flows: 1000, VIPs: 1, Frames: []int{78}, IPv6: true, InTurn: true},
+	{Protocol: model.UDP, Flows: 300_000, VIPs: 3, Frames: []int{128}, IPv6: true},
+}
+
+// Everything arrives, and nothing of it is wrong.
+//
+//	source --- redirect --- sink
+func TestWhatIsSentArrives(t *testing.T) {
+	for _, way := range ways {
+		t.Run(fmt.Sprintf("%+v", way), func(t *testing.T) {
+			lab := netlab.ForTest(t)
+			a, r, b := lab.Host("source"), lab.Host("redirect"), lab.Host("sink")
+			in, out := lab.Link(a, r, netlab.LinkOptions{XDP: true}), lab.Link(r, b, netlab.LinkOptions{XDP: true})
+			redirect, err := NewRedirect(in.B, out.A)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer redirect.Close()
+			source, sink := ends(t, in, out, way, Arrival{Traffic: way, Shape: Bare})
+			const packets = 12 * 64 * 10
+			if _, err := source.Send(packets); err != nil {
+				t.Fatal(err)
+			}
+			got, err := sink.Count()
+			if err != nil {
+				t.Fatal(err)
+			}
+			var bytes uint64
+			for i := range packets {
+				bytes += uint64(way.Frames[i%len(way.Frames)] - FCS)
+			}
+			if got.Packets != packets || got.Bytes != bytes || got.Checked != packets/64 {
+				t.Errorf("of %d packets of %d bytes arrived %+v", packets, bytes, got)
+			}
+		})
+	}
+}
+
+func ends(t *testing.T, in, out *netlab.Link, sent Traffic, arrives Arrival) (*Source, *Sink) {
+	t.Helper()
+	source, err := NewSource(in.A, in.B.MAC, sent, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { source.Close() })
+	sink, err := NewSink(out.B, arrives)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { sink.Close() })
+	return source, sink
+}
+
+// A sink finds what is not as it must be: each of these expects something else than
+// what is sent.
+//
+//	source --- sink
+func TestSinkFindsWhatIsWrong(t *testing.T) {
+	sent := Traffic{Protocol: model.TCP, Flows: 100, VIPs: 2, Frames: []int{128}}
+	for _, c := range []struct {
+		problem string
+		expect  func(*Arrival)
+	}{
+		{"of no flow", func(a *Arrival) { a.Traffic.Flows = 10 }},
+		{"of no flow", func(a *Arrival) { a.Traffic.VIPs = 1 }},
+		{"malformed", func(a *Arrival) { a.Traffic.Protocol = model.UDP }},
+		{"malformed", func(a *Arrival) { a.Traffic.IPv6 = true }},
+		{"sent to nobody", func(a *Arrival) { a.Shape, a.Backends = L2DSR, 3 }},
+		{"malformed", func(a *Arrival) { a.Shape, a.Backends = IPIP, 1000 }},
+	} {
+		t.Run(c.problem, func(t *testing.T) {
+			arrives := Arrival{Traffic: sent}
+			c.expect(&arrives)
+			lab := netlab.ForTest(t)
+			link := lab.Link(lab.Host("source"), lab.Host("sink"), netlab.LinkOptions{XDP: true})
+			source, sink := ends(t, link, link, sent, arrives)
+			if _, err := source.Send(64 * 200); err != nil {
+				t.Fatal(err)
+			}
+			_, err := sink.Count()
+			var wrong *WrongError
+			if !errors.As(err, &wrong) || wrong.Packets[c.problem] == 0 {
+				t.Errorf("the sink says %v", err)
+			}
+		})
+	}
+}
+
+// However fast the machine, no more is sent than the rate allows, and nothing of it
+// is lost where the sink is as fast; without a rate the source does not wait.
+func TestPace(t *testing.T) {
+	way := Traffic{Protocol: model.UDP, Flows: 100, VIPs: 1, Frames: []int{64}}
+	lab := netlab.ForTest(t)
+	link := lab.Link(lab.Host("source"), lab.Host("sink"), netlab.LinkOptions{XDP: true})
+	source, sink := ends(t, link, link, way, Arrival{Traffic: way})
+	const packets, rate = 6400, 100_000
+	if err := source.Pace(rate); err != nil {
+		t.Fatal(err)
+	}
+	took, err := source.Send(packets)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if least := time.Second * (packets - 1) / rate; took < least {
+		t.Errorf("%d packets at %d packet/s took %v, want %v at least", packets, rate, took, least)
+	}
+	if err := source.Pace(0); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := source.Send(packets); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := sink.Count(); err != nil || got.Packets != 2*packets {
+		t.Errorf("%d of %d packets arrived (%v)", got.Packets, 2*packets, err)
+	}
+}
+
+func TestTrafficIsRefused(t *testing.T) {
+	for _, wrong := range []Traffic{
+		{Protocol: model.TCP, Flows: 0, VIPs: 1, Frames: []int{64}},
+		{Protocol: model.TCP, Flows: 1, VIPs: 255, Frames: []int{64}},
+		{Protocol: model.TCP, Flows: 1, VIPs: 1, Frames: []int{64}, IPv6: true},
+		{Protocol: model.TCP, Flows: 1, VIPs: 1},
+		{Flows: 1, VIPs: 1, Frames: []int{64}},
+	} {
+		if err := wrong.validate(); err == nil {
+			t.Errorf("%+v is taken", wrong)
+		}
+	}
+}

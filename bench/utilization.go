@@ -1,0 +1,257 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"time"
+
+	"weir.io/weir/bench/record"
+	"weir.io/weir/bench/track"
+	"weir.io/weir/bench/traffic"
+	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/utilization"
+)
+
+// What the sweep measures, of the balancer's CPU but for the first two.
+var (
+	offeredRate = record.Quantity{Name: "offered", Unit: "packet/s", Better: record.Neither}
+	lostShare   = record.Quantity{Name: "lost", Unit: "1", Better: record.Lower}
+	inUse       = record.Quantity{Name: "utilization", Unit: "1", Better: record.Neither}
+	linearity   = record.Quantity{Name: "linearity", Unit: "1", Better: record.Higher}
+	firstLoss   = record.Quantity{Name: "first-loss", Unit: "packet/s", Better: record.Higher}
+	atFirstLoss = record.Quantity{Name: "at-first-loss", Unit: "1", Better: record.Neither}
+)
+
+// formulas are what could be called utilization: what weir exports, and the two that
+// it lies between.
+var formulas = []struct {
+	subject string
+	of      func(utilization.CPU) float64
+}{
+	{exported, func(c utilization.CPU) float64 { return c.Utilization }},
+	{"busy", func(c utilization.CPU) float64 { return c.Busy }},
+	{"product", utilization.CPU.Product},
+}
+
+const exported = "weir"
+
+// The sweep's steps are tenths of the most that was ever forwarded; the last two are
+// beyond it.
+const (
+	sweepSteps   = 12
+	sweepDivisor = 10
+)
+
+// lossFrom is the share of lost packets from which on a rate is too great. Less is
+// lost at any rate, whenever something else takes the CPU for longer than a veth's
+// 256 entries last.
+const lossFrom = 0.01
+
+var utilizationNotes = []string{
+	"weir: the time that the packets would have taken had all polls been full, by the time that went by (internal/utilization); busy: the share of time in packet work; product: that times how full the polls were, the formula of HNLB (section IV) for DPDK",
+	"one service with 255 backends, l2dsr, 1,000 flows of TCP, 64 bytes; source on one core, director and sink on the other (threaded NAPI)",
+	"load: the offered rate by the most that was forwarded before the first round. A load has lost packets when in every round more than 1 % were: less is lost at any rate when something else takes the CPU for longer than a veth's 256 entries last",
+	"linearity: R² of the straight line that is nearest to the medians, from no load to the first one with loss, over the packets per second that were really sent",
+	"throughput, of a bare redirect, source and sink on one core: with the programs that measure, and without; a veth is polled twice for every 64 packets, and the softirq is entered more than once",
+}
+
+func measureUtilization(ctx context.Context, s *session) error {
+	s.into.Notes = utilizationNotes
+	if err := measureItsCost(ctx, s); err != nil {
+		return fmt.Errorf("cost: %w", err)
+	}
+	w, err := newSweep(ctx)
+	if err != nil {
+		return err
+	}
+	err = w.run(ctx, s)
+	return errors.Join(err, w.track.Close(), w.meter.Close())
+}
+
+func utilizationTrack(ctx context.Context, subject track.Subject, twoCores bool) (*track.Track, error) {
+	return track.Start(ctx, track.Options{Subject: subject, Backends: 255, TwoCores: twoCores,
+		Traffic: traffic.Traffic{Protocol: model.TCP, Flows: 1000, VIPs: 1, Frames: []int{64}}})
+}
+
+// measureItsCost saturates the cheapest forwarder there is with and without a meter.
+// weir's director has one of its own, so it cannot be the subject.
+func measureItsCost(ctx context.Context, s *session) (err error) {
+	t, err := utilizationTrack(ctx, track.Redirect, false)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, t.Close()) }()
+	sample := func(name string) error {
+		sample, err := t.Measure(s.sample())
+		if err == nil {
+			s.add("redirect", record.Conditions{"meter": name}, record.Throughput, sample.Rate)
+		}
+		return err
+	}
+	without := func(context.Context) error { return sample("no") }
+	with := func(context.Context) error {
+		meter, err := utilization.Open()
+		if err != nil {
+			return err
+		}
+		return errors.Join(sample("yes"), meter.Close())
+	}
+	return s.inRounds(ctx, without, with)
+}
+
+// sweep sends to a director at one rate after the other.
+type sweep struct {
+	track *track.Track
+	meter *utilization.Meter
+	most  float64 // packets per second that were ever forwarded
+}
+
+func newSweep(ctx context.Context) (_ *sweep, err error) {
+	w := &sweep{}
+	if w.meter, err = utilization.Open(); err != nil {
+		return nil, err
+	}
+	if w.track, err = utilizationTrack(ctx, track.Weir(model.L2DSR, false, false), true); err != nil {
+		return nil, errors.Join(err, w.meter.Close())
+	}
+	w.track.Meter = w.meter
+	return w, nil
+}
+
+func (w *sweep) run(ctx context.Context, s *session) error {
+	if err := w.findMost(ctx, s); err != nil {
+		return err
+	}
+	s.say("the most that is forwarded: %s", record.WithUnit(w.most, "packet/s"))
+	var steps []func(context.Context) error
+	for n := range sweepSteps + 1 {
+		steps = append(steps, func(context.Context) error { return w.measure(n, s) })
+	}
+	if err := s.inRounds(ctx, steps...); err != nil {
+		return err
+	}
+	conclude(s.into)
+	return nil
+}
+
+// findMost raises the rate until much is lost, or the source can send no faster.
+// Sending as fast as goes is beyond the most: then the two cores contend for the
+// veth's ring.
+func (w *sweep) findMost(ctx context.Context, s *session) error {
+	sample, err := w.track.Measure(s.sample())
+	if err != nil {
+		return err
+	}
+	w.most = sample.Rate
+	for rate := sample.Rate / 2; ctx.Err() == nil; rate *= 1.2 {
+		at, err := w.track.MeasureAt(rate, s.sample())
+		if err != nil {
+			return err
+		}
+		w.most = max(w.most, at.Rate)
+		if at.Lost() > 10*lossFrom || at.Offered() < rate/2 {
+			return nil
+		}
+	}
+	return ctx.Err()
+}
+
+// measure takes the sample of one step in one round.
+func (w *sweep) measure(n int, s *session) (err error) {
+	at := loadOf(n)
+	var offered, lost float64
+	var cpu utilization.CPU
+	if n == 0 {
+		cpu, err = w.idle(s.sample())
+	} else {
+		var sample track.Sample
+		sample, err = w.track.MeasureAt(float64(n)*w.most/sweepDivisor, s.sample())
+		offered, lost, cpu = sample.Offered(), sample.Lost(), sample.Work
+	}
+	if err != nil {
+		return fmt.Errorf("load %s: %w", at["load"], err)
+	}
+	for _, f := range formulas {
+		s.add(f.subject, at, inUse, f.of(cpu))
+	}
+	s.add(exported, at, offeredRate, offered)
+	s.add(exported, at, lostShare, lost)
+	return nil
+}
+
+// idle is the balancer's CPU while nothing is sent.
+func (w *sweep) idle(length time.Duration) (utilization.CPU, error) {
+	from, err := w.meter.Read()
+	if err != nil {
+		return utilization.CPU{}, err
+	}
+	time.Sleep(length) // the measured time
+	to, err := w.meter.Read()
+	if err != nil {
+		return utilization.CPU{}, err
+	}
+	return utilization.Between(from, to)[track.BalancerCPU], nil
+}
+
+func loadOf(n int) record.Conditions {
+	return record.Conditions{"load": strconv.FormatFloat(float64(n)/sweepDivisor, 'f', 1, 64)}
+}
+
+// conclude finds the first step that loses packets, and how straight the lines are up
+// to there. Where none does nothing is concluded, and the checks are missed.
+func conclude(s *record.Scenario) {
+	last := firstLossy(s)
+	if last < 0 {
+		return
+	}
+	nothing := record.Conditions{}
+	s.Add(exported, nothing, firstLoss, found(s, exported, loadOf(last), offeredRate))
+	for _, f := range formulas {
+		var x, y []float64
+		for n := range last + 1 {
+			x = append(x, found(s, exported, loadOf(n), offeredRate))
+			y = append(y, found(s, f.subject, loadOf(n), inUse))
+		}
+		s.Add(f.subject, nothing, atFirstLoss, y[last])
+		s.Add(f.subject, nothing, linearity, straightness(x, y))
+	}
+}
+
+// firstLossy returns the first step that lost packets in every round, -1 if none did.
+func firstLossy(s *record.Scenario) int {
+	for n := range sweepSteps + 1 {
+		m := s.Find(exported, loadOf(n), lostShare.Name)
+		if m != nil && slices.Min(m.Rounds) > lossFrom {
+			return n
+		}
+	}
+	return -1
+}
+
+// found is the median of what was measured, NaN when nothing was.
+func found(s *record.Scenario, subject string, at record.Conditions, quantity record.Quantity) float64 {
+	m := s.Find(subject, at, quantity.Name)
+	if m == nil {
+		return math.NaN()
+	}
+	return record.Median(m.Rounds)
+}
+
+// straightness is R² of the line that is nearest to the points by least squares: the
+// share of the variance of y that the line explains.
+func straightness(x, y []float64) float64 {
+	n := float64(len(x))
+	var sx, sy, sxx, syy, sxy float64
+	for i := range x {
+		sx += x[i]
+		sy += y[i]
+		sxx += x[i] * x[i]
+		syy += y[i] * y[i]
+		sxy += x[i] * y[i]
+	}
+	return math.Pow(n*sxy-sx*sy, 2) / ((n*sxx - sx*sx) * (n*syy - sy*sy))
+}

@@ -1,0 +1,79 @@
+package main
+
+import (
+	"math"
+	"testing"
+
+	"weir.io/weir/bench/record"
+)
+
+func TestStraightness(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		x, y []float64
+		want float64
+	}{
+		{"a line", []float64{0, 1, 2, 3}, []float64{1, 3, 5, 7}, 1},
+		{"falling", []float64{0, 1, 2}, []float64{3, 2, 1}, 1},
+		{"a square", []float64{0, 1, 2, 3, 4}, []float64{0, 1, 4, 9, 16}, 1600. / 1740},
+		{"unrelated", []float64{0, 1, 2, 3}, []float64{1, -1, -1, 1}, 0},
+	} {
+		if got := straightness(test.x, test.y); math.Abs(got-test.want) > 1e-9 {
+			t.Errorf("%s: R² is %v, want %v", test.name, got, test.want)
+		}
+	}
+}
+
+// sweptScenario is a sweep in two rounds in which what weir exports is the load, and
+// the product its square; from a step on it loses packets.
+func sweptScenario(lossy int) *record.Scenario {
+	s := &record.Scenario{}
+	for round := range 2 {
+		for n := range sweepSteps + 1 {
+			lost := 0.0
+			if n >= lossy || n == 3 && round == 0 { // something else took the CPU once
+				lost = 0.2
+			}
+			load := float64(n) / sweepDivisor
+			s.Add(exported, loadOf(n), offeredRate, load*1e6)
+			s.Add(exported, loadOf(n), lostShare, lost)
+			s.Add(exported, loadOf(n), inUse, load)
+			s.Add("busy", loadOf(n), inUse, 1)
+			s.Add("product", loadOf(n), inUse, load*load)
+		}
+	}
+	conclude(s)
+	return s
+}
+
+func TestConclude(t *testing.T) {
+	s, nothing := sweptScenario(10), record.Conditions{}
+	for _, test := range []struct {
+		subject  string
+		quantity record.Quantity
+		want     float64
+	}{
+		{exported, firstLoss, 1e6},
+		{exported, atFirstLoss, 1},
+		{exported, linearity, 1},
+		{"product", atFirstLoss, 1},
+	} {
+		if got := found(s, test.subject, nothing, test.quantity); math.Abs(got-test.want) > 1e-9 {
+			t.Errorf("%s of %s is %v, want %v", test.quantity.Name, test.subject, got, test.want)
+		}
+	}
+	if got := found(s, "product", nothing, linearity); got > 0.95 || got < 0.9 {
+		t.Errorf("R² of a square is %v", got)
+	}
+}
+
+// Without loss it is not known where a CPU is full, so the checks are missed.
+func TestConcludeWithoutLoss(t *testing.T) {
+	s := sweptScenario(sweepSteps + 1)
+	s.Name = "utilization"
+	for _, c := range judge(&record.Record{Scenarios: []record.Scenario{*s}}) {
+		if c.OK != (c.Name == "utilization_idle") {
+			t.Errorf("%v", c)
+		}
+	}
+}

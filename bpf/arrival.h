@@ -1,0 +1,296 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * What arrives at the sink: every packet is counted at the backend it was sent
+ * to, and one of CHECK_EVERY per backend is taken apart.
+ */
+#pragma once
+
+#include "traffic.h"
+
+#define CHECK_EVERY 64
+#define EVIDENCE_LENGTH 128
+#define EVIDENCE_SHORT 60
+
+/* How the balancer sends a packet on, and so where its backend is written. */
+enum arrival_shape {
+	ARRIVAL_BARE = 0,  /* as it was sent: there is one backend */
+	ARRIVAL_L2DSR = 1, /* destination MAC */
+	ARRIVAL_IPIP = 2,  /* outer destination */
+	ARRIVAL_GUE = 3,
+	ARRIVAL_NAT = 4, /* destination */
+};
+
+enum arrival_problem {
+	ARRIVAL_NO_BACKEND = 0,    /* sent to nobody */
+	ARRIVAL_MALFORMED = 1,     /* not the headers that it must have */
+	ARRIVAL_WRONG_FLOW = 2,    /* addresses or ports that no source sends */
+	ARRIVAL_WRONG_VIP = 3,     /* backend of another VIP */
+	ARRIVAL_WRONG_BACKEND = 4, /* of this VIP, but not that of the flow */
+	ARRIVAL_BAD_CHECKSUM = 5,
+	ARRIVAL_PROBLEMS,
+};
+#define ARRIVAL_FINE ARRIVAL_PROBLEMS
+
+/* Set by the loader, as what is in traffic.h. */
+const volatile enum arrival_shape shape;
+const volatile __u8 outer6;
+const volatile __u8 source_rewritten;      /* full NAT: the flow's number is gone */
+const volatile __u16 backend_port;         /* NAT; 0: the service's */
+const volatile __u32 backends_per_vip = 1; /* the last VIP also has what is left */
+const volatile __u32 backend4;
+const volatile __u32 backend6[4];
+
+/* All packets, for whoever watches. One CPU at a time is the sink's. */
+__u64 arrived;
+
+struct arrival {
+	__u64 packets;
+	__u64 bytes; /* of frames */
+	__u64 checked;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct arrival);
+} arrivals SEC(".maps");
+
+/* By flow: two backends that it may go to, each plus 1; 0: any of its VIP's. */
+struct expectation {
+	__u16 before;
+	__u16 after;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct expectation);
+} expected SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, ARRIVAL_PROBLEMS);
+	__type(key, __u32);
+	__type(value, __u64);
+} problems SEC(".maps");
+
+/* The last packet that was wrong. */
+struct evidence {
+	enum arrival_problem problem;
+	__u32 length;
+	__u8 bytes[EVIDENCE_LENGTH];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct evidence);
+} wrong_packet SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_DEVMAP);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} ports SEC(".maps");
+
+static __always_inline void *at(struct xdp_md *ctx, __u32 offset)
+{
+	return (void *)(long)ctx->data + offset;
+}
+
+static __always_inline int within(struct xdp_md *ctx, void *end)
+{
+	return end <= (void *)(long)ctx->data_end;
+}
+
+/* The number in an address's low half. MAC addresses have the IPv4 address's. */
+static __always_inline __u32 backend_at(struct xdp_md *ctx, __u32 offset, __u32 base)
+{
+	__be16 *low = at(ctx, offset);
+
+	if (!within(ctx, low + 1))
+		return ~0U;
+	return (__u16)(bpf_ntohs(*low) - base);
+}
+
+static __always_inline __u32 arrived_at(struct xdp_md *ctx)
+{
+	int six = shape == ARRIVAL_NAT ? ipv6 : outer6;
+
+	if (shape == ARRIVAL_BARE)
+		return 0;
+	if (shape == ARRIVAL_L2DSR)
+		return backend_at(ctx, 4, backend4);
+	if (six)
+		return backend_at(ctx, sizeof(struct ethhdr) + sizeof(struct ipv6hdr) - 2,
+				  backend6[3]);
+	return backend_at(ctx, sizeof(struct ethhdr) + sizeof(struct iphdr) - 2, backend4);
+}
+
+static __always_inline __u32 inner_offset(void)
+{
+	__u32 offset = sizeof(struct ethhdr);
+
+	if (shape == ARRIVAL_IPIP || shape == ARRIVAL_GUE)
+		offset += outer6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr);
+	if (shape == ARRIVAL_GUE)
+		offset += sizeof(struct udphdr) + 4;
+	return offset;
+}
+
+static __always_inline __u32 vip_of_backend(__u32 backend)
+{
+	__u32 vip = backend / backends_per_vip;
+
+	return vip < vips ? vip : vips - 1;
+}
+
+/* Whose ports and addresses they are, as far as they say. */
+static __always_inline enum arrival_problem check_flow(__u32 offset, __u16 from_port, __u32 backend)
+{
+	__u32 flow = offset | (__u32)(from_port - SOURCE_PORT_FIRST) << SOURCE_BITS;
+	struct expectation *want;
+
+	if (source_rewritten)
+		return ARRIVAL_FINE;
+	if (offset >> SOURCE_BITS || from_port < SOURCE_PORT_FIRST || flow >= flows)
+		return ARRIVAL_WRONG_FLOW;
+	if (shape == ARRIVAL_BARE)
+		return ARRIVAL_FINE;
+	if (vips > 1 && vip_of_backend(backend) != flow % vips)
+		return ARRIVAL_WRONG_VIP;
+	want = bpf_map_lookup_elem(&expected, &flow);
+	if (want && want->before && want->before != backend + 1 && want->after != backend + 1)
+		return ARRIVAL_WRONG_BACKEND;
+	return ARRIVAL_FINE;
+}
+
+/* The VIP that the flow was sent to, or NAT's backend. */
+static __always_inline __u32 destination_offset(__u32 offset, __u16 from_port, __u32 backend)
+{
+	if (shape == ARRIVAL_NAT)
+		return backend;
+	return vip_of(offset | (__u32)(from_port - SOURCE_PORT_FIRST) << SOURCE_BITS);
+}
+
+/* Over 20 bytes: after UDP's 8, as in the rest of the payload, are zeros. */
+static __always_inline enum arrival_problem check_l4(void *l4, void *end, __u32 sum)
+{
+	__u16 *words = l4;
+
+	if ((void *)(words + 10) > end)
+		return ARRIVAL_MALFORMED;
+#pragma unroll
+	for (int i = 0; i < 10; i++)
+		sum += bpf_ntohs(words[i]);
+	return fold_sum(sum + protocol) ? ARRIVAL_BAD_CHECKSUM : ARRIVAL_FINE;
+}
+
+static __always_inline __u16 destination_port(void)
+{
+	return shape == ARRIVAL_NAT && backend_port ? backend_port : service_port;
+}
+
+static __always_inline enum arrival_problem check_ipv4(struct xdp_md *ctx, __u32 backend)
+{
+	struct iphdr *ip = at(ctx, inner_offset());
+	struct udphdr *l4 = (void *)(ip + 1); /* TCP's ports are at the same place */
+	__u16 *words = (void *)ip;
+	enum arrival_problem problem;
+	__u32 sum = 0, addresses, from;
+
+	if (!within(ctx, l4 + 1) || *(__u8 *)ip != 0x45 || ip->protocol != protocol)
+		return ARRIVAL_MALFORMED;
+	from = bpf_ntohl(ip->saddr) - source4;
+	problem = check_flow(from, bpf_ntohs(l4->source), backend);
+	if (problem != ARRIVAL_FINE)
+		return problem;
+	if (l4->dest != bpf_htons(destination_port()) ||
+	    (!source_rewritten &&
+	     ip->daddr != bpf_htonl((shape == ARRIVAL_NAT ? backend4 : vip4) +
+				    destination_offset(from, bpf_ntohs(l4->source), backend))))
+		return ARRIVAL_WRONG_FLOW;
+#pragma unroll
+	for (int i = 0; i < (int)sizeof(*ip) / 2; i++)
+		sum += bpf_ntohs(words[i]);
+	if (fold_sum(sum))
+		return ARRIVAL_BAD_CHECKSUM;
+	addresses = halves(bpf_ntohl(ip->saddr)) + halves(bpf_ntohl(ip->daddr));
+	return check_l4(l4, (void *)(long)ctx->data_end,
+			addresses + bpf_ntohs(ip->tot_len) - sizeof(*ip));
+}
+
+static __always_inline enum arrival_problem check_ipv6(struct xdp_md *ctx, __u32 backend)
+{
+	struct ipv6hdr *ip = at(ctx, inner_offset());
+	struct udphdr *l4 = (void *)(ip + 1);
+	__u16 *words = (void *)&ip->saddr;
+	enum arrival_problem problem;
+	__u32 sum = 0, from, to;
+
+	if (!within(ctx, l4 + 1) || *(__u8 *)ip >> 4 != 6 || ip->nexthdr != protocol)
+		return ARRIVAL_MALFORMED;
+	from = bpf_ntohl(((__be32 *)&ip->saddr)[3]) - source6[3];
+	to = bpf_ntohl(((__be32 *)&ip->daddr)[3]) - (shape == ARRIVAL_NAT ? backend6[3] : vip6[3]);
+	problem = check_flow(from, bpf_ntohs(l4->source), backend);
+	if (problem != ARRIVAL_FINE)
+		return problem;
+	if (l4->dest != bpf_htons(destination_port()) ||
+	    (!source_rewritten && to != destination_offset(from, bpf_ntohs(l4->source), backend)))
+		return ARRIVAL_WRONG_FLOW;
+#pragma unroll
+	for (int i = 0; i < 16; i++)
+		sum += bpf_ntohs(words[i]);
+	return check_l4(l4, (void *)(long)ctx->data_end, sum + bpf_ntohs(ip->payload_len));
+}
+
+static __noinline int report(struct xdp_md *ctx, enum arrival_problem problem)
+{
+	__u32 index = problem, zero = 0;
+	__u64 *count = bpf_map_lookup_elem(&problems, &index);
+	struct evidence *packet = bpf_map_lookup_elem(&wrong_packet, &zero);
+
+	if (count)
+		++*count;
+	if (!packet)
+		return XDP_DROP;
+	packet->problem = problem;
+	packet->length = bpf_xdp_get_buff_len(ctx);
+	/* All of it or, of a short frame, what each has at least. */
+	if (bpf_xdp_load_bytes(ctx, 0, packet->bytes, EVIDENCE_LENGTH))
+		bpf_xdp_load_bytes(ctx, 0, packet->bytes, EVIDENCE_SHORT);
+	return XDP_DROP;
+}
+
+/* What the hosts of the lab say to each other is no traffic. */
+static __always_inline int is_housekeeping(struct xdp_md *ctx)
+{
+	struct ethhdr *ethernet = at(ctx, 0);
+
+	return within(ctx, ethernet + 1) &&
+	       (ethernet->h_dest[0] & 1 || ethernet->h_proto == bpf_htons(ETH_P_ARP));
+}
+
+static __always_inline int arrive(struct xdp_md *ctx)
+{
+	__u32 backend = arrived_at(ctx);
+	struct arrival *arrival = bpf_map_lookup_elem(&arrivals, &backend);
+	enum arrival_problem problem;
+
+	if (is_housekeeping(ctx))
+		return XDP_PASS;
+	if (!arrival)
+		return report(ctx, ARRIVAL_NO_BACKEND);
+	arrived++;
+	arrival->bytes += ctx->data_end - ctx->data;
+	if (arrival->packets++ % CHECK_EVERY)
+		return XDP_DROP;
+	arrival->checked++;
+	problem = ipv6 ? check_ipv6(ctx, backend) : check_ipv4(ctx, backend);
+	return problem == ARRIVAL_FINE ? XDP_DROP : report(ctx, problem);
+}
