@@ -25,7 +25,7 @@ var modules = []string{
 
 func main() {
 	versions := flag.String("kernels", "6.1,6.12", "kernel `versions`, of those that Debian offers")
-	packages := flag.String("packages", "./internal/datapath,./internal/agent,./test/decap", "`packages` whose tests the guest runs")
+	packages := flag.String("packages", "./internal/datapath,./internal/agent,./internal/utilization,./test/decap", "`packages` whose tests the guest runs")
 	run := flag.String("run", "", "run only the tests that match this `regexp`")
 	dir := flag.String("dir", "build/kernels", "`directory` for kernels, initramfs and logs")
 	timeout := flag.Duration("timeout", 15*time.Minute, "longest time that one kernel may take")
