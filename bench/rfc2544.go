@@ -32,7 +32,7 @@ var rfc2544Notes = []string{
 	"redirect stands for the paper's loopback. The paper's Mpps with UDP at 64 bytes: loopback 35.41, iptables 1.74, 1x255 28.10, 128x4000 26.91; so to loopback 0.049, 0.79 and 0.76, and 128x4000 to 1x255 0.96. At 128 bytes 20.21, 1.73, 19.73 and 19.63",
 	"one VIP with 255 backends; in the columns with 128x4000 in their name 128 VIPs with 4,000 backends in all, VIPs at random. direct has no balancer: source and sink alone",
 	"every frame length with UDP and 1,000 flows; TCP and 1,000,000 flows with 64 bytes, where they cost most. Flows come at random, and are known to the DNATs before",
-	"weir's process has ended when packets are measured: they do not need it, and the meter of utilization that it has of the whole machine, which takes its time of every NAPI poll, would be in what all others are measured at",
+	"weir's process has ended when packets are measured: they do not need it, and several that run at once would meter what all others do. What it takes of its own packets while it runs is in utilization",
 	"cores=1: one core does everything, batch by batch. cores=2: the source has one, the balancer and the sink the other",
 	"DNAT: one rule per VIP over a range of backends, nothing else; room in the tables for all flows, and checksums left unchecked",
 }

@@ -61,11 +61,17 @@ struct task_struct {
 	char comm[16];
 } __attribute__((preserve_access_index));
 
+/* When counting began; it pauses, and what a CPU was in before is over. */
+volatile __u64 since;
+
 static __always_inline struct processor *this_processor(void)
 {
 	__u32 zero = 0;
+	struct processor *p = bpf_map_lookup_elem(&processors, &zero);
 
-	return bpf_map_lookup_elem(&processors, &zero);
+	if (p && p->seen < since)
+		p->in = 0;
+	return p;
 }
 
 /* A poll's time begins here, unless one is under way that this work interrupts. */

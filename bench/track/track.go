@@ -54,7 +54,7 @@ type Track struct {
 	in, out  *netlab.Port // of the balancer
 	sink     *traffic.Sink
 	main     *Stream       // all of the traffic
-	director *process.Weir // that swaps backends
+	director *process.Weir // whose process was started last
 	set      backendSet    // that the director has now
 	closers  []func() error
 }

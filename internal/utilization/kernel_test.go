@@ -98,6 +98,70 @@ func TestPolls(t *testing.T) {
 	}
 }
 
+// What a CPU was in when counting paused is not what it is in afterwards, and the
+// pause is nobody's time.
+func TestPausesAreNotCounted(t *testing.T) {
+	for name, enter := range map[string]func(*Meter){
+		"softirq": func(m *Meter) { fire(t, m.kernel.SoftirqEntry, netRX) },
+		"none":    func(*Meter) {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := detached(t)
+			enter(m)
+			fire(t, m.kernel.NapiPoll, 0xa000, 10, 64)
+			before := read(t, m)
+			if err := m.begin(); err != nil {
+				t.Fatal(err)
+			}
+			fire(t, m.kernel.NapiPoll, 0xa000, 10, 64)
+			fire(t, m.kernel.SoftirqExit, netRX)
+			if after := read(t, m); after.instances[instance{0, 0xa000}] != before.instances[instance{0, 0xa000}] {
+				t.Errorf("a poll that began before counting did is counted: %+v, before %+v", after, before)
+			}
+			began := time.Now()
+			fire(t, m.kernel.SoftirqEntry, netRX)
+			fire(t, m.kernel.NapiPoll, 0xa000, 10, 64)
+			elapsed := time.Since(began)
+			p := read(t, m).instances[instance{0, 0xa000}].since(before.instances[instance{0, 0xa000}])
+			if p.count != 1 || p.packets != 10 || p.time <= 0 || p.time > elapsed {
+				t.Errorf("a poll of 10 packets within %v counted as %+v", elapsed, p)
+			}
+		})
+	}
+}
+
+// Stop ends the counting, Start goes on where it ended.
+func TestStopAndStart(t *testing.T) {
+	m := open(t)
+	f := newFlood(t, false)
+	sendUntilCounted := func() {
+		before, deadline := read(t, m), time.Now().Add(10*time.Second)
+		for f.send(64); len(counted(before, read(t, m))) == 0; f.send(64) {
+			if time.Now().After(deadline) {
+				t.Fatal("it does not count what was sent")
+			}
+		}
+	}
+	for range 3 {
+		sendUntilCounted()
+		if err := m.Stop(); err != nil {
+			t.Fatal(err)
+		}
+		stopped := read(t, m)
+		f.send(64)
+		paused := read(t, m)
+		if paused.counted != stopped.counted || !paused.at.After(stopped.at) {
+			t.Errorf("%v counted until it was stopped, %v later", stopped.counted, paused.counted)
+		}
+		if diff := cmp.Diff(stopped.instances, paused.instances, cmp.AllowUnexported(instance{}, polls{})); diff != "" {
+			t.Errorf("it counts although it was stopped (-then +later):\n%s", diff)
+		}
+		if err := m.Start(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // More instances than there is room for push each other out, and what a new one
 // counts is its own.
 func TestInstancesAreBounded(t *testing.T) {

@@ -3,18 +3,25 @@ package utilization
 import (
 	"errors"
 	"fmt"
+	"sync"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 	"github.com/cilium/ebpf/rlimit"
+	"golang.org/x/sys/unix"
 )
 
-// Meter counts the packet work of every CPU while it is open. Nothing of it is
+// Meter counts the packet work of every CPU between Start and Stop. Nothing of it is
 // pinned: it goes with its process.
 type Meter struct {
 	kernel bpfObjects
-	links  []link.Link // the collector would detach them, were they not kept
-	online []int       // CPUs, when it was opened
+	online []int // CPUs, when it was opened
+
+	mu      sync.Mutex
+	links   []link.Link // none while it does not count; the collector would detach them, were they not kept
+	started time.Time
+	counted time.Duration // until it was last stopped
 }
 
 // Open begins to count. The error names what this kernel or process may not do.
@@ -23,10 +30,50 @@ func Open() (*Meter, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := m.attach(); err != nil {
+	if err := m.Start(); err != nil {
 		return nil, errors.Join(err, m.Close())
 	}
 	return m, nil
+}
+
+// Start counts on, if it does not count already.
+func (m *Meter) Start() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.links != nil {
+		return nil
+	}
+	if err := m.begin(); err != nil {
+		return err
+	}
+	if err := m.attach(); err != nil {
+		return errors.Join(err, m.detach())
+	}
+	m.started = time.Now()
+	return nil
+}
+
+// Stop pauses the counting: packets then pass the tracepoints at no cost.
+func (m *Meter) Stop() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.links == nil {
+		return nil
+	}
+	m.counted += time.Since(m.started)
+	return m.detach()
+}
+
+// begin makes the programs forget what the CPUs were in.
+func (m *Meter) begin() error {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+		return fmt.Errorf("read the clock: %w", err)
+	}
+	if err := m.kernel.Since.Set(uint64(now.Nano())); err != nil {
+		return fmt.Errorf("tell the programs for tracepoints when counting begins: %w", err)
+	}
+	return nil
 }
 
 func load() (*Meter, error) {
@@ -67,13 +114,18 @@ func (m *Meter) attach() error {
 	return nil
 }
 
-// Close ends the counting.
-func (m *Meter) Close() error {
+func (m *Meter) detach() error {
 	var errs []error
 	for _, l := range m.links {
 		errs = append(errs, l.Close())
 	}
-	if err := errors.Join(append(errs, m.kernel.Close())...); err != nil {
+	m.links = nil
+	return errors.Join(errs...)
+}
+
+// Close ends the counting.
+func (m *Meter) Close() error {
+	if err := errors.Join(m.Stop(), m.kernel.Close()); err != nil {
 		return fmt.Errorf("close the meter of utilization: %w", err)
 	}
 	return nil

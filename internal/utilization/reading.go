@@ -8,6 +8,7 @@ import (
 // Reading is what has been counted until one moment.
 type Reading struct {
 	at        time.Time
+	counted   time.Duration         // how long, pauses not included
 	cpus      []int                 // that run
 	overhead  map[int]time.Duration // by CPU: time in polls without packets
 	instances map[instance]polls
@@ -21,11 +22,17 @@ type instance struct {
 
 // Read returns what has been counted until now.
 func (m *Meter) Read() (Reading, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	var processors []bpfProcessor // of every possible CPU
 	if err := m.kernel.Processors.Lookup(uint32(0), &processors); err != nil {
 		return Reading{}, fmt.Errorf("read the packet work of the CPUs: %w", err)
 	}
-	r := Reading{at: time.Now(), cpus: m.online, overhead: map[int]time.Duration{}, instances: map[instance]polls{}}
+	now := time.Now()
+	r := Reading{at: now, counted: m.counted, cpus: m.online, overhead: map[int]time.Duration{}, instances: map[instance]polls{}}
+	if m.links != nil {
+		r.counted += now.Sub(m.started)
+	}
 	for _, cpu := range m.online {
 		r.overhead[cpu] = time.Duration(processors[cpu].Overhead)
 		for _, i := range processors[cpu].Instances {
@@ -37,7 +44,8 @@ func (m *Meter) Read() (Reading, error) {
 	return r, nil
 }
 
-// Between returns the work of each CPU from one reading to a later one.
+// Between returns the work of each CPU from one reading to a later one: shares are
+// of the time that was counted.
 func Between(from, to Reading) []CPU {
 	sums := map[int]*sum{}
 	for _, cpu := range to.cpus {
@@ -50,7 +58,7 @@ func Between(from, to Reading) []CPU {
 	}
 	work := make([]CPU, len(to.cpus))
 	for n, cpu := range to.cpus {
-		work[n] = sums[cpu].of(to.at.Sub(from.at))
+		work[n] = sums[cpu].of(to.counted - from.counted)
 		work[n].Number = cpu
 	}
 	return work

@@ -19,11 +19,14 @@ func open(t *testing.T) *Meter {
 	return m
 }
 
-// counted returns what each instance counted on all CPUs from one reading to another.
+// counted returns what each instance counted on all CPUs from one reading to another,
+// of those that counted anything.
 func counted(from, to Reading) map[uint64]polls {
 	byNAPI := map[uint64]polls{}
 	for i, p := range to.instances {
-		byNAPI[i.napi] = plus(byNAPI[i.napi], p.since(from.instances[i]))
+		if p := p.since(from.instances[i]); p.count > 0 {
+			byNAPI[i.napi] = plus(byNAPI[i.napi], p)
+		}
 	}
 	return byNAPI
 }

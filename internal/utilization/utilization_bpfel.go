@@ -41,6 +41,7 @@ const (
 	bpfProgSchedSwitch  = "sched_switch"
 	bpfProgSoftirqEntry = "softirq_entry"
 	bpfProgSoftirqExit  = "softirq_exit"
+	bpfVarSince         = "since"
 )
 
 // loadBpf returns the embedded CollectionSpec for bpf.
@@ -102,6 +103,7 @@ type bpfMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type bpfVariableSpecs struct {
+	Since *ebpf.VariableSpec `ebpf:"since"`
 }
 
 // bpfObjects contains all objects after they have been loaded into the kernel.
@@ -137,6 +139,7 @@ func (m *bpfMaps) Close() error {
 //
 // It can be passed to loadBpfObjects or ebpf.CollectionSpec.LoadAndAssign.
 type bpfVariables struct {
+	Since *ebpf.Variable `ebpf:"since"`
 }
 
 // bpfPrograms contains all programs after they have been loaded into the kernel.

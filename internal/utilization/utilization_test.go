@@ -1,8 +1,11 @@
 package utilization
 
 import (
+	"context"
+	"log/slog"
 	"math"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -28,7 +31,7 @@ func plus(a, b polls) polls {
 
 // reading is one of CPU 0 after that time.
 func reading(after time.Duration, overhead time.Duration, instances ...polls) Reading {
-	r := Reading{at: time.Unix(0, 0).Add(after), cpus: []int{0},
+	r := Reading{at: time.Unix(0, 0).Add(after), counted: after, cpus: []int{0},
 		overhead: map[int]time.Duration{0: overhead}, instances: map[instance]polls{}}
 	for i, p := range instances {
 		r.instances[instance{napi: uint64(i)}] = p
@@ -150,12 +153,11 @@ func TestCPUs(t *testing.T) {
 // The window moves on: what was before it does not count any more.
 func TestWatch(t *testing.T) {
 	napi := poll{packet: 100}
-	var now Reading
-	read := func() (Reading, error) { return now, nil }
-	at := func(after time.Duration, counted uint64) { now = reading(after, 0, napi.polled(counted, 64)) }
+	m := &scripted{}
+	at := func(after time.Duration, counted uint64) { m.now = reading(after, 0, napi.polled(counted, 64)) }
 
 	at(0, 0)
-	w, err := newWatch(read)
+	w, err := newWatch(m)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -171,7 +173,7 @@ func TestWatch(t *testing.T) {
 		{30 * time.Second, 300, 0},        // since 13
 	} {
 		at(step.after, step.counted)
-		w.note(now)
+		w.note(m.now)
 		cpus, err := w.CPUs()
 		if err != nil {
 			t.Fatal(err)
@@ -180,4 +182,61 @@ func TestWatch(t *testing.T) {
 			t.Errorf("after %v: %d packets in the window, want %d", step.after, got, step.want)
 		}
 	}
+}
+
+// scripted is a meter that counts what a test says.
+type scripted struct {
+	now     Reading
+	started time.Time // zero while it does not count
+	begun   []time.Time
+}
+
+func (m *scripted) Start() error {
+	m.started = time.Now()
+	m.begun = append(m.begun, m.started)
+	return nil
+}
+
+func (m *scripted) Stop() error {
+	m.now.counted += time.Since(m.started)
+	m.started = time.Time{}
+	return nil
+}
+
+func (m *scripted) Read() (Reading, error) {
+	m.now.at = time.Now()
+	return m.now, nil
+}
+
+// A tenth of each second is counted, at moments that differ, and nothing after the end.
+func TestWatchCountsATenth(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := &scripted{}
+		w, err := newWatch(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		const seconds = 100
+		ctx, end := context.WithTimeout(t.Context(), seconds*time.Second)
+		defer end()
+		began := time.Now()
+		w.Run(ctx, slog.New(slog.DiscardHandler))
+		if !m.started.IsZero() {
+			t.Error("it counts on after the end")
+		}
+		if len(m.begun) != seconds || m.now.counted != seconds*sample {
+			t.Errorf("in %d s it counted %d times, %v", seconds, len(m.begun), m.now.counted)
+		}
+		moments := map[time.Duration]bool{}
+		for n, at := range m.begun {
+			moment := at.Sub(began) - time.Duration(n)*interval
+			if moment < 0 || moment > interval-sample {
+				t.Errorf("sample %d began %v after its second did", n, moment)
+			}
+			moments[moment] = true
+		}
+		if m.begun[0] != began || len(moments) < seconds/2 {
+			t.Errorf("%d samples began at %d moments, the first after %v", seconds, len(moments), m.begun[0].Sub(began))
+		}
+	})
 }

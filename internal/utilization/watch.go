@@ -3,55 +3,86 @@ package utilization
 import (
 	"context"
 	"log/slog"
+	"math/rand/v2"
 	"sync"
 	"time"
 )
 
 // A watch answers for the last window, or less than it in the beginning: long enough
 // that a moment's burst is not taken for load, and shorter than the usual interval
-// between two scrapes.
+// between two scrapes. Counting costs every poll some time, so a tenth of each
+// interval is counted, at any moment of it: what happens once a second is seen as
+// often as all else.
 const (
 	window   = 10 * time.Second
 	interval = time.Second
+	sample   = interval / 10
 )
+
+// counter is a [Meter].
+type counter interface {
+	Start() error
+	Stop() error
+	Read() (Reading, error)
+}
 
 // Watch knows the utilization of the last ten seconds at any time.
 type Watch struct {
-	read func() (Reading, error)
+	meter counter
 
 	mu   sync.Mutex
 	past []Reading // of the last window, oldest first
 }
 
-// NewWatch begins to watch what a meter counts.
+// NewWatch begins to watch by a meter that counts.
 func NewWatch(m *Meter) (*Watch, error) {
-	return newWatch(m.Read)
+	return newWatch(m)
 }
 
-func newWatch(read func() (Reading, error)) (*Watch, error) {
-	first, err := read()
+func newWatch(meter counter) (*Watch, error) {
+	first, err := meter.Read()
 	if err != nil {
 		return nil, err
 	}
-	return &Watch{read: read, past: []Reading{first}}, nil
+	return &Watch{meter: meter, past: []Reading{first}}, nil
 }
 
-// Run keeps the window moving until the context ends.
+// Run keeps the window moving until the context ends. Its first sample begins now.
 func (w *Watch) Run(ctx context.Context, log *slog.Logger) {
-	ticker := time.NewTicker(interval)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-			r, err := w.read()
-			if err != nil {
-				log.Warn("utilization not read", "error", err)
-				continue
-			}
-			w.note(r)
+	for before := time.Duration(0); pause(ctx, before); before = rand.N(interval - sample) {
+		if err := w.sample(ctx); err != nil {
+			log.Warn("utilization not read", "error", err)
 		}
+		if !pause(ctx, interval-sample-before) {
+			return
+		}
+	}
+}
+
+// sample counts for a while.
+func (w *Watch) sample(ctx context.Context) error {
+	if err := w.meter.Start(); err != nil {
+		return err
+	}
+	pause(ctx, sample)
+	if err := w.meter.Stop(); err != nil {
+		return err
+	}
+	r, err := w.meter.Read()
+	if err != nil {
+		return err
+	}
+	w.note(r)
+	return nil
+}
+
+// pause waits; false means that the context ended.
+func pause(ctx context.Context, length time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(length):
+		return true
 	}
 }
 
@@ -67,7 +98,7 @@ func (w *Watch) note(r Reading) {
 
 // CPUs returns the work of each CPU in the window that ends now.
 func (w *Watch) CPUs() ([]CPU, error) {
-	now, err := w.read()
+	now, err := w.meter.Read()
 	if err != nil {
 		return nil, err
 	}

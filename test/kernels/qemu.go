@@ -18,7 +18,7 @@ func boot(k kernel, initramfs, log string, timeout time.Duration, line func(stri
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	qemu := exec.CommandContext(ctx, "qemu-system-x86_64",
-		"-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", "2048",
+		"-accel", "tcg,thread=single", "-cpu", "max", "-smp", "2", "-m", "2048",
 		"-kernel", k.image(), "-initrd", initramfs,
 		// A panic ends qemu instead of hanging it; an oops is one.
 		"-append", "console=ttyS0 loglevel=5 panic=-1 oops=panic net.ifnames=0", "-no-reboot",
