@@ -141,11 +141,16 @@ struct slot {
 	__u32 next;
 };
 
-/* A row's candidates after the owner, in the order in which they are tried. */
+/*
+ * A row's candidates after the owner, in the order in which they are tried; and the
+ * positions in the row (0 is the owner), count + 1 of them, in the order in which a
+ * packet of an unknown connection is likely to be theirs: the oldest owner first.
+ */
 struct candidates {
 	__u32 count;
 	__u32 index[RING_CANDIDATES_MAX - 1];
-	__u32 pad[8];
+	__u8 oldest[RING_CANDIDATES_MAX];
+	__u32 pad[6];
 };
 
 enum mode {

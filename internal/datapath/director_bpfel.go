@@ -62,10 +62,11 @@ const (
 )
 
 type directorCandidates struct {
-	_     structs.HostLayout
-	Count uint32
-	Index [7]uint32
-	Pad   [8]uint32
+	_      structs.HostLayout
+	Count  uint32
+	Index  [7]uint32
+	Oldest [8]uint8
+	Pad    [6]uint32
 }
 
 type directorCounter struct {

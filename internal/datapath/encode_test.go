@@ -197,10 +197,12 @@ func encodeRing(s *testService) [][]byte {
 		lines = append(lines, line)
 	}
 	for _, list := range s.ring.Lists {
-		line := binary.NativeEndian.AppendUint32(nil, uint32(len(list)))
-		for _, c := range list {
+		line := binary.NativeEndian.AppendUint32(nil, uint32(len(list.Next)))
+		for _, c := range list.Next {
 			line = binary.NativeEndian.AppendUint32(line, index(c))
 		}
+		line = append(line, make([]byte, 32-len(line))...)
+		line = append(line, list.Oldest...)
 		lines = append(lines, line)
 	}
 	for i := range lines {

@@ -68,9 +68,12 @@ func randomService(r *rand.Rand, n int) testService {
 		case 0:
 			slot.Next = model.NoBackend
 		case 1:
-			list := make([]uint32, 1+r.IntN(model.MaxCandidates-1))
-			for i := range list {
-				list[i] = candidate()
+			list := model.CandidateList{Next: make([]uint32, 1+r.IntN(model.MaxCandidates-1))}
+			for i := range list.Next {
+				list.Next[i] = candidate()
+			}
+			for _, position := range r.Perm(len(list.Next) + 1) {
+				list.Oldest = append(list.Oldest, uint8(position))
 			}
 			slot.Next = model.ListFlag | uint32(len(s.ring.Lists))
 			s.ring.Lists = append(s.ring.Lists, list)

@@ -67,13 +67,17 @@ func buildRing(buffer []byte, s *model.TableService, service uint32, index []uin
 	}
 	for i, list := range s.Ring.Lists {
 		line := (*directorCandidates)(unsafe.Pointer(&image[(firstList+i)*lineSize]))
-		if len(list) > len(line.Index) {
-			return nil, fmt.Errorf("service %s: a row has %d candidates after its owner, at most %d fit", s.Name, len(list), len(line.Index))
+		if len(list.Next) > len(line.Index) {
+			return nil, fmt.Errorf("service %s: a row has %d candidates after its owner, at most %d fit", s.Name, len(list.Next), len(line.Index))
 		}
-		line.Count = uint32(len(list))
-		for j, position := range list {
+		if len(list.Oldest) != len(list.Next)+1 {
+			return nil, fmt.Errorf("service %s: a row of %d candidates has %d by age", s.Name, len(list.Next)+1, len(list.Oldest))
+		}
+		line.Count = uint32(len(list.Next))
+		for j, position := range list.Next {
 			line.Index[j] = index[position]
 		}
+		copy(line.Oldest[:], list.Oldest)
 	}
 	return image, nil
 }

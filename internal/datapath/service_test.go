@@ -57,13 +57,22 @@ func testPortRanges(t *testing.T) {
 	loadTestDirector(t, w).check(t, rows)
 }
 
+// candidateList is a list whose backends owned the slot before those in front of them.
+func candidateList(next ...uint32) model.CandidateList {
+	list := model.CandidateList{Next: next}
+	for position := len(next); position >= 0; position-- {
+		list.Oldest = append(list.Oldest, uint8(position))
+	}
+	return list
+}
+
 // A slot whose owner is down belongs to the next live candidate of its row.
 func testDeadBackends(t *testing.T) {
 	const active, draining, down, free = directorBackendStateBACKEND_ACTIVE, directorBackendStateBACKEND_DRAINING,
 		directorBackendStateBACKEND_DOWN, directorBackendStateBACKEND_FREE
 	pair := model.Ring{Slots: []model.Slot{{Owner: 0, Next: 1}}}
-	list := model.Ring{Slots: []model.Slot{{Owner: 0, Next: model.ListFlag}}, Lists: [][]uint32{{1, 2, 3, 4, 5, 6, 7}}}
-	second := model.Ring{Slots: []model.Slot{{Owner: 0, Next: model.ListFlag | 1}}, Lists: [][]uint32{{3}, {2, 1}}}
+	list := model.Ring{Slots: []model.Slot{{Owner: 0, Next: model.ListFlag}}, Lists: []model.CandidateList{candidateList(1, 2, 3, 4, 5, 6, 7)}}
+	second := model.Ring{Slots: []model.Slot{{Owner: 0, Next: model.ListFlag | 1}}, Lists: []model.CandidateList{candidateList(3), candidateList(2, 1)}}
 	lone := model.Ring{Slots: []model.Slot{{Owner: 0, Next: model.NoBackend}}}
 	w := &testWorld{}
 	var rows []row

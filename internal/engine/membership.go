@@ -91,10 +91,13 @@ func (m *membership) makeRows(ring maglev.Generation) rows {
 	table := maglev.Rows(log, nil, m.bound)
 	r := rows{held: table.Held}
 	if len(table.Slots) > 0 {
-		r.ring = model.Ring{Slots: make([]model.Slot, len(table.Slots)), Lists: table.Lists}
+		r.ring = model.Ring{Slots: make([]model.Slot, len(table.Slots))}
 	}
 	for i, slot := range table.Slots {
 		r.ring.Slots[i] = model.Slot(slot)
+	}
+	for _, list := range table.Lists {
+		r.ring.Lists = append(r.ring.Lists, model.CandidateList(list))
 	}
 	return r
 }

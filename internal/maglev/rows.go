@@ -25,10 +25,21 @@ type Slot struct {
 	Next  uint32
 }
 
+// List is what follows a slot's owner where connections may be of more than one
+// member.
+type List struct {
+	Next []uint32
+	// Oldest has the positions in the row (0 is the owner) in the order in which a
+	// connection of unknown age is likely to be theirs: by the generation that made a
+	// member the owner for the first time, the oldest first, and then a backup that
+	// never was.
+	Oldest []uint8
+}
+
 // Table is the rows of all slots. Equal lists are stored once.
 type Table struct {
 	Slots []Slot
-	Lists [][]uint32
+	Lists []List
 	Held  int // slots that a newer generation would have moved
 }
 
@@ -66,8 +77,9 @@ type rowBuilder struct {
 	bound int
 	row   []uint32
 	table Table
-	lists map[string]uint32 // a list's members as bytes, its index
+	lists map[string]uint32 // a list as bytes, its index
 	key   []byte
+	old   []uint8
 }
 
 func (b *rowBuilder) slot(slot int) Slot {
@@ -79,7 +91,7 @@ func (b *rowBuilder) slot(slot int) Slot {
 		if b.log[g].Owners[slot] != b.log[0].Owners[slot] {
 			b.table.Held++
 		}
-		return b.compact(shared)
+		return b.compact(slot, b.log[g:], shared)
 	}
 	return Slot{None, None} // not reached: the oldest row has at most two candidates
 }
@@ -108,8 +120,25 @@ func (b *rowBuilder) add(member uint32) {
 	}
 }
 
+// byAge orders the positions in the row, see [List].
+func (b *rowBuilder) byAge(slot int, log []Generation) {
+	b.old = b.old[:0]
+	note := func(member uint32) {
+		position := uint8(slices.Index(b.row, member)) // 255 for the dead
+		if int(position) < len(b.row) && !slices.Contains(b.old, position) {
+			b.old = append(b.old, position)
+		}
+	}
+	for _, g := range slices.Backward(log) {
+		note(g.Owners[slot])
+	}
+	for _, member := range b.row {
+		note(member)
+	}
+}
+
 // compact turns the row into a slot.
-func (b *rowBuilder) compact(shared bool) Slot {
+func (b *rowBuilder) compact(slot int, log []Generation, shared bool) Slot {
 	switch {
 	case len(b.row) == 0:
 		return Slot{None, None}
@@ -118,7 +147,8 @@ func (b *rowBuilder) compact(shared bool) Slot {
 	case !shared:
 		return Slot{b.row[0], b.row[1]}
 	}
-	b.key = b.key[:0]
+	b.byAge(slot, log)
+	b.key = append(b.key[:0], b.old...)
 	for _, m := range b.row[1:] {
 		b.key = binary.LittleEndian.AppendUint32(b.key, m)
 	}
@@ -126,7 +156,7 @@ func (b *rowBuilder) compact(shared bool) Slot {
 	if !known {
 		index = uint32(len(b.table.Lists))
 		b.lists[string(b.key)] = index
-		b.table.Lists = append(b.table.Lists, slices.Clone(b.row[1:]))
+		b.table.Lists = append(b.table.Lists, List{slices.Clone(b.row[1:]), slices.Clone(b.old)})
 	}
 	return Slot{b.row[0], ListFlag | index}
 }

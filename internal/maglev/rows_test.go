@@ -2,6 +2,7 @@ package maglev
 
 import (
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"testing"
 )
@@ -17,7 +18,7 @@ func (t Table) candidates(slot int) []uint32 {
 	case s.Next&ListFlag == 0:
 		return []uint32{s.Owner, s.Next}
 	}
-	return append([]uint32{s.Owner}, t.Lists[s.Next&^ListFlag]...)
+	return append([]uint32{s.Owner}, t.Lists[s.Next&^ListFlag].Next...)
 }
 
 // oneSlot is a log of rings of one slot: an owner and a backup each, newest first.
@@ -87,6 +88,34 @@ func TestRow(t *testing.T) {
 	}
 }
 
+// Who may have a connection that nobody remembers: the oldest owner first.
+func TestOldestFirst(t *testing.T) {
+	for name, test := range map[string]struct {
+		log  []Generation
+		dead []uint32
+		want []uint32
+	}{
+		"by generation":           {oneSlot([2]uint32{1, 2}, [2]uint32{3, 9}, [2]uint32{4, 9}), nil, []uint32{4, 3, 1, 2}},
+		"since the first time":    {oneSlot([2]uint32{1, 2}, [2]uint32{3, 9}, [2]uint32{1, 9}), nil, []uint32{1, 3, 2}},
+		"a backup that was owner": {oneSlot([2]uint32{1, 2}, [2]uint32{2, 9}), nil, []uint32{2, 1}},
+		"without the dead":        {oneSlot([2]uint32{1, 2}, [2]uint32{3, 9}, [2]uint32{4, 9}), []uint32{4}, []uint32{3, 1, 2}},
+		"with the owner dead":     {oneSlot([2]uint32{1, 2}, [2]uint32{3, 9}), []uint32{1}, []uint32{3, 2}},
+	} {
+		dead := map[uint32]bool{}
+		for _, m := range test.dead {
+			dead[m] = true
+		}
+		table := Rows(test.log, dead, 8)
+		var got []uint32
+		for _, position := range table.Lists[0].Oldest {
+			got = append(got, table.candidates(0)[position])
+		}
+		if !slices.Equal(got, test.want) {
+			t.Errorf("%s: %v, want %v", name, got, test.want)
+		}
+	}
+}
+
 func TestRowsOfNothing(t *testing.T) {
 	if got := Rows([]Generation{{}, {}}, nil, 8); got.Slots != nil || got.Lists != nil {
 		t.Errorf("a log without members has rows: %v", got)
@@ -100,10 +129,10 @@ func TestEqualListsAreStoredOnce(t *testing.T) {
 	}
 	want := Table{
 		Slots: []Slot{{1, ListFlag}, {4, ListFlag}, {1, ListFlag | 1}, {1, 2}},
-		Lists: [][]uint32{{2, 5}, {3, 5}},
+		Lists: []List{{[]uint32{2, 5}, []uint8{2, 0, 1}}, {[]uint32{3, 5}, []uint8{2, 0, 1}}},
 	}
 	got := Rows(log, nil, 8)
-	if !slices.Equal(got.Slots, want.Slots) || !slices.EqualFunc(got.Lists, want.Lists, slices.Equal) {
+	if !reflect.DeepEqual(got, want) {
 		t.Errorf("the rows are %v, want %v", got, want)
 	}
 }

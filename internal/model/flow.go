@@ -64,7 +64,7 @@ func (r *Ring) Row(slot int) []uint32 {
 	switch {
 	case s.Next == NoBackend:
 	case s.Next&ListFlag != 0:
-		row = append(row, r.Lists[s.Next&^ListFlag]...)
+		row = append(row, r.Lists[s.Next&^ListFlag].Next...)
 	default:
 		row = append(row, s.Next)
 	}

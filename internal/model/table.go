@@ -58,7 +58,16 @@ const (
 // may own one.
 type Ring struct {
 	Slots []Slot
-	Lists [][]uint32
+	Lists []CandidateList
+}
+
+// CandidateList is what follows a slot's owner where connections may be of more
+// than one backend.
+type CandidateList struct {
+	Next []uint32 // positions in TableService.Backends
+	// Oldest has the positions in the row (0 is the owner) in the order in which a
+	// packet of an unknown connection is likely to be theirs: the oldest owner first.
+	Oldest []uint8
 }
 
 // Slot is a row: its owner and what follows it, which is the one other
