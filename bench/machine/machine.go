@@ -26,6 +26,7 @@ func Describe(ctx context.Context) record.Machine {
 		JIT:         jit(read("/proc/sys/net/core/bpf_jit_enable")),
 		Mitigations: mitigations("/sys/devices/system/cpu/vulnerabilities"),
 		Tools:       tools(ctx),
+		Latencies:   latencies(),
 	}
 }
 

@@ -42,4 +42,26 @@ func TestDescribe(t *testing.T) {
 	if m.Cores != runtime.NumCPU() || m.MemoryBytes < 1<<20 || m.Kernel == "" || m.Go == "" || m.Arch == "" {
 		t.Errorf("the description is %+v", m)
 	}
+	if len(m.Latencies) != len(workingSets) {
+		t.Errorf("latencies of %d sets, want %d", len(m.Latencies), len(workingSets))
+	}
+	for _, l := range m.Latencies {
+		if !(l.Nanoseconds > 0) {
+			t.Errorf("a read of %d bytes takes %v ns", l.Bytes, l.Nanoseconds)
+		}
+	}
+}
+
+// The chain leads through every line before it comes back.
+func TestChain(t *testing.T) {
+	const lines = 1000
+	memory := chain(lines)
+	seen, at := map[uint64]bool{}, uint64(0)
+	for range lines {
+		seen[at] = true
+		at = memory[at*line/8]
+	}
+	if len(seen) != lines || at != 0 {
+		t.Errorf("%d of %d lines seen, then line %d", len(seen), lines, at)
+	}
 }

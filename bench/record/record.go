@@ -60,6 +60,14 @@ type Machine struct {
 	JIT         bool              `json:"jit"`         // of BPF
 	Mitigations map[string]string `json:"mitigations"` // /sys/devices/system/cpu/vulnerabilities
 	Tools       map[string]string `json:"tools"`       // versions of what weir was compared with
+	Latencies   []Latency         `json:"latencies,omitempty"`
+}
+
+// Latency is how long it takes to read one of so many bytes that are read in random
+// order, when the run began.
+type Latency struct {
+	Bytes       uint64  `json:"bytes"`
+	Nanoseconds float64 `json:"nanoseconds"`
 }
 
 // Settings are how long and how often was measured.

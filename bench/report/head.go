@@ -56,10 +56,22 @@ func machine(r *record.Record) *table {
 	t.add("settings", fmt.Sprintf("rounds: %d; each subject in each of them: %v", r.Settings.Rounds, r.Settings.Sample))
 	t.add("CPU", fmt.Sprintf("%s, %d cores (%s)", orAbsent(m.CPU), m.Cores, m.Arch))
 	t.add("memory", fmt.Sprintf("%.1f GiB", float64(m.MemoryBytes)/(1<<30)))
+	if len(m.Latencies) > 0 {
+		t.add("random reads", latencies(m.Latencies))
+	}
 	t.add("kernel", fmt.Sprintf("Linux %s, BPF JIT %s", m.Kernel, jit))
 	t.add("mitigations", orAbsent(pairs(m.Mitigations, ": ", "; ")))
 	t.add("tools", pairs(m.Tools, " ", ", ")+", "+m.Go)
 	return t
+}
+
+// latencies writes how long reads take, the smallest set first.
+func latencies(all []record.Latency) string {
+	var words []string
+	for _, l := range all {
+		words = append(words, fmt.Sprintf("%g MiB: %.3g ns", float64(l.Bytes)/(1<<20), l.Nanoseconds))
+	}
+	return strings.Join(words, ", ")
 }
 
 // pairs writes a map in the order of its keys.

@@ -31,7 +31,8 @@ func madeUp() *record.Record {
 		Format: record.Format, Started: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Commit: "abc1234",
 		Machine: record.Machine{CPU: "A Processor", Cores: 2, MemoryBytes: 8 << 30, Kernel: "6.18.0", Arch: "amd64",
 			Go: "go1.26.0", JIT: true, Mitigations: map[string]string{"spectre_v2": "Mitigation: Retpolines"},
-			Tools: map[string]string{"nginx": "1.22.1", "iptables": "1.8.9"}},
+			Tools:     map[string]string{"nginx": "1.22.1", "iptables": "1.8.9"},
+			Latencies: []record.Latency{{Bytes: 1 << 20, Nanoseconds: 9.25}, {Bytes: 64 << 20, Nanoseconds: 101.6}}},
 		Settings:  record.Settings{Rounds: 3, Sample: time.Second},
 		Scenarios: []record.Scenario{flowsMadeUp(), modesMadeUp(), memoryMadeUp()},
 		Checks: []record.Check{
