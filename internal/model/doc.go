@@ -16,4 +16,5 @@
 //     further candidates, together its row.
 //   - Agent: weir on a backend's host.
 //   - Generation: a version of a service's membership and weights.
+//   - Log: the generations that some connection may still need.
 package model
