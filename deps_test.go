@@ -47,6 +47,7 @@ var mayImport = map[string][]string{
 	"internal/metrics":     {"internal/model", "prometheus"},
 	"internal/netlab":      {"netlink", "netns", "sys"},
 	"internal/packet":      {"gopacket"},
+	"internal/quiclb":      {},
 	"internal/utilization": {"ebpf", "sys"},
 	"internal/demo": {"internal/model", "internal/config", "internal/api", "internal/netlab",
 		"ebpf", "sys"},
