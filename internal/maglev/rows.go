@@ -17,9 +17,10 @@ type Generation struct {
 // ListFlag in Slot.Next says that the other bits are an index into Table.Lists.
 const ListFlag = uint32(1) << 31
 
-// Slot is a slot's row: its owner and what follows it, which is the backup where
-// no other member owned the slot, or None, or ListFlag | index of a list. So
-// exactly the slots with a list have connections of more than one member.
+// Slot is a slot's row: its owner and what follows it, which is the one other
+// candidate, or None, or ListFlag | index of a list. A slot has a list where its
+// connections may be of other members than its owner and its backup, or of the
+// backup because it was the owner.
 type Slot struct {
 	Owner uint32
 	Next  uint32
@@ -31,20 +32,21 @@ type List struct {
 	Next []uint32
 	// Oldest has the positions in the row (0 is the owner) in the order in which a
 	// connection of unknown age is likely to be theirs: by the generation that made a
-	// member the owner for the first time, the oldest first, and then a backup that
-	// never was.
+	// member the owner for the first time, the oldest first, and then backups that
+	// never were.
 	Oldest []uint8
 }
 
 // Table is the rows of all slots. Equal lists are stored once.
 type Table struct {
-	Slots []Slot
-	Lists []List
-	Held  int // slots that a newer generation would have moved
+	Slots  []Slot
+	Lists  []List
+	Shared int // slots with a list
+	Held   int // slots that a newer generation would have moved
 }
 
-// Rows returns the candidates of each slot, at most bound (2 or more), from a
-// log of generations, newest first, whose rings have the same size. A generation
+// Rows returns the candidates of each slot, at most bound (2 or more; 3 or more
+// where sizes differ), from a log of generations, newest first. A generation
 // without members (nil owners) adds nothing.
 //
 // A row is the slot's owner in the newest generation, its backup there, and then
@@ -52,19 +54,29 @@ type Table struct {
 // are in no row: where the owner is dead its backup is first, and where that is
 // dead too the owner before. A row without anybody has owner None.
 //
-// Where that would be more than bound candidates the slot is held: its row is
-// that of the newest generation with which it is not, as if the newer ones were
-// still to come. A generation that leaves the log, or a member that dies, can
-// only make the row that of a newer generation, and a row names the owners of
-// all generations up to its own. So an owner stays in the row while the
+// The backups of the older generations follow, newest first, where there is room:
+// a connection that began while a director saw the owner down is theirs.
+//
+// Where that would be more than bound candidates, not counting these, the slot is
+// held: its row is that of the newest generation with which it is not, as if the
+// newer ones were still to come. A generation that leaves the log, or a member
+// that dies, can only make the row that of a newer generation, and a row names the
+// owners of all generations up to its own. So an owner stays in the row while the
 // generation lives whose row had him first.
+//
+// Where rings differ in size the table has a whole multiple of the newest one's
+// slots, at least as many as the largest has ([alike]). A slot may then lie on the
+// border of two slots of an older ring, and its row names the owners of both. It
+// must not be held there, since one of them alone would be its owner for a while:
+// a log is safe whose older size was that of bound/2 - 1 generations at most when
+// the size changed.
 func Rows(log []Generation, dead map[uint32]bool, bound int) Table {
 	log = slices.DeleteFunc(slices.Clone(log), func(g Generation) bool { return len(g.Owners) == 0 })
 	if len(log) == 0 {
 		return Table{}
 	}
-	b := rowBuilder{log: log, dead: dead, bound: bound, lists: map[string]uint32{}}
-	b.table.Slots = make([]Slot, len(log[0].Owners))
+	b := rowBuilder{log: alike(log), dead: dead, bound: bound, lists: map[string]uint32{}}
+	b.table.Slots = make([]Slot, len(b.log[0].Owners))
 	for slot := range b.table.Slots {
 		b.table.Slots[slot] = b.slot(slot)
 	}
@@ -72,7 +84,7 @@ func Rows(log []Generation, dead map[uint32]bool, bound int) Table {
 }
 
 type rowBuilder struct {
-	log   []Generation
+	log   []layer
 	dead  map[uint32]bool
 	bound int
 	row   []uint32
@@ -84,6 +96,9 @@ type rowBuilder struct {
 
 func (b *rowBuilder) slot(slot int) Slot {
 	for g := range b.log {
+		if b.log[g].border {
+			continue
+		}
 		shared := b.build(slot, b.log[g:])
 		if len(b.row) > b.bound {
 			continue
@@ -91,14 +106,15 @@ func (b *rowBuilder) slot(slot int) Slot {
 		if b.log[g].Owners[slot] != b.log[0].Owners[slot] {
 			b.table.Held++
 		}
+		b.addBackups(slot, b.log[g:])
 		return b.compact(slot, b.log[g:], shared)
 	}
-	return Slot{None, None} // not reached: the oldest row has at most two candidates
+	return Slot{None, None} // not reached: the oldest row has at most three candidates
 }
 
 // build makes the row of one slot, and reports whether a living member besides
 // the first candidate owned it.
-func (b *rowBuilder) build(slot int, log []Generation) (shared bool) {
+func (b *rowBuilder) build(slot int, log []layer) (shared bool) {
 	b.row = b.row[:0]
 	b.add(log[0].Owners[slot])
 	b.add(log[0].Backups[slot])
@@ -108,6 +124,15 @@ func (b *rowBuilder) build(slot int, log []Generation) (shared bool) {
 		shared = shared || !b.dead[owner] && owner != b.row[0]
 	}
 	return shared
+}
+
+func (b *rowBuilder) addBackups(slot int, log []layer) {
+	for _, g := range log[1:] {
+		if len(b.row) == b.bound {
+			return
+		}
+		b.add(g.Backups[slot])
+	}
 }
 
 // add appends a member to the row, unless it is dead or there already.
@@ -121,7 +146,7 @@ func (b *rowBuilder) add(member uint32) {
 }
 
 // byAge orders the positions in the row, see [List].
-func (b *rowBuilder) byAge(slot int, log []Generation) {
+func (b *rowBuilder) byAge(slot int, log []layer) {
 	b.old = b.old[:0]
 	note := func(member uint32) {
 		position := uint8(slices.Index(b.row, member)) // 255 for the dead
@@ -138,15 +163,16 @@ func (b *rowBuilder) byAge(slot int, log []Generation) {
 }
 
 // compact turns the row into a slot.
-func (b *rowBuilder) compact(slot int, log []Generation, shared bool) Slot {
+func (b *rowBuilder) compact(slot int, log []layer, shared bool) Slot {
 	switch {
 	case len(b.row) == 0:
 		return Slot{None, None}
 	case len(b.row) == 1:
 		return Slot{b.row[0], None}
-	case !shared:
+	case !shared && len(b.row) == 2:
 		return Slot{b.row[0], b.row[1]}
 	}
+	b.table.Shared++
 	b.byAge(slot, log)
 	b.key = append(b.key[:0], b.old...)
 	for _, m := range b.row[1:] {

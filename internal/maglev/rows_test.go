@@ -44,19 +44,23 @@ func TestRow(t *testing.T) {
 		{name: "owner and backup are inline", log: oneSlot([2]uint32{1, 2}), want: row{1, 2}},
 		{name: "one member has no backup", log: oneSlot([2]uint32{1, None}), want: row{1}},
 		{name: "older owners follow, newest first", log: oneSlot([2]uint32{1, 2}, [2]uint32{3, 9}, [2]uint32{4, 9}),
-			want: row{1, 2, 3, 4}, list: true},
+			want: row{1, 2, 3, 4, 9}, list: true},
 		{name: "everybody is named once", log: oneSlot([2]uint32{1, 2}, [2]uint32{3, 9}, [2]uint32{1, 9}, [2]uint32{3, 9}),
+			want: row{1, 2, 3, 9}, list: true},
+		{name: "a slot that never moved has no list", log: oneSlot([2]uint32{1, 2}, [2]uint32{1, 2}), want: row{1, 2}},
+		{name: "an older backup is last", log: oneSlot([2]uint32{1, 2}, [2]uint32{1, 3}, [2]uint32{4, 5}), want: row{1, 2, 4, 3, 5}, list: true},
+		{name: "older backups do not hold a slot", log: oneSlot([2]uint32{1, 2}, [2]uint32{1, 3}, [2]uint32{1, 4}), bound: 3,
 			want: row{1, 2, 3}, list: true},
-		{name: "a slot that never moved has no list", log: oneSlot([2]uint32{1, 2}, [2]uint32{1, 3}), want: row{1, 2}},
+		{name: "an older backup takes the dead one's place", log: oneSlot([2]uint32{1, 2}, [2]uint32{1, 3}), dead: row{2}, want: row{1, 3}},
 		{name: "a backup that owned the slot is in a list", log: oneSlot([2]uint32{1, 2}, [2]uint32{2, 9}),
-			want: row{1, 2}, list: true},
+			want: row{1, 2, 9}, list: true},
 		{name: "a dead owner's backup is first", log: oneSlot([2]uint32{1, 2}), dead: row{1}, want: row{2}},
-		{name: "and takes no list with it", log: oneSlot([2]uint32{1, 2}, [2]uint32{2, 9}), dead: row{1}, want: row{2}},
-		{name: "a dead backup leaves", log: oneSlot([2]uint32{1, 2}, [2]uint32{3, 9}), dead: row{2}, want: row{1, 3}, list: true},
+		{name: "and takes no list with it", log: oneSlot([2]uint32{1, 2}, [2]uint32{2, 1}), dead: row{1}, want: row{2}},
+		{name: "a dead backup leaves", log: oneSlot([2]uint32{1, 2}, [2]uint32{3, 9}), dead: row{2}, want: row{1, 3, 9}, list: true},
 		{name: "dead older owners leave", log: oneSlot([2]uint32{1, 2}, [2]uint32{3, 9}, [2]uint32{4, 9}), dead: row{3},
-			want: row{1, 2, 4}, list: true},
+			want: row{1, 2, 4, 9}, list: true},
 		{name: "owner and backup dead: the owner before", log: oneSlot([2]uint32{1, 2}, [2]uint32{3, 9}), dead: row{1, 2},
-			want: row{3}},
+			want: row{3, 9}},
 		{name: "nobody lives", log: oneSlot([2]uint32{1, 2}), dead: row{1, 2}},
 		{name: "a full row is held", log: oneSlot([2]uint32{1, 2}, [2]uint32{3, 4}, [2]uint32{5, 6}), bound: 3,
 			want: row{3, 4, 5}, list: true, held: 1},
@@ -95,11 +99,11 @@ func TestOldestFirst(t *testing.T) {
 		dead []uint32
 		want []uint32
 	}{
-		"by generation":           {oneSlot([2]uint32{1, 2}, [2]uint32{3, 9}, [2]uint32{4, 9}), nil, []uint32{4, 3, 1, 2}},
-		"since the first time":    {oneSlot([2]uint32{1, 2}, [2]uint32{3, 9}, [2]uint32{1, 9}), nil, []uint32{1, 3, 2}},
-		"a backup that was owner": {oneSlot([2]uint32{1, 2}, [2]uint32{2, 9}), nil, []uint32{2, 1}},
-		"without the dead":        {oneSlot([2]uint32{1, 2}, [2]uint32{3, 9}, [2]uint32{4, 9}), []uint32{4}, []uint32{3, 1, 2}},
-		"with the owner dead":     {oneSlot([2]uint32{1, 2}, [2]uint32{3, 9}), []uint32{1}, []uint32{3, 2}},
+		"by generation":           {oneSlot([2]uint32{1, 2}, [2]uint32{3, 9}, [2]uint32{4, 9}), nil, []uint32{4, 3, 1, 2, 9}},
+		"since the first time":    {oneSlot([2]uint32{1, 2}, [2]uint32{3, 9}, [2]uint32{1, 9}), nil, []uint32{1, 3, 2, 9}},
+		"a backup that was owner": {oneSlot([2]uint32{1, 2}, [2]uint32{2, 9}), nil, []uint32{2, 1, 9}},
+		"without the dead":        {oneSlot([2]uint32{1, 2}, [2]uint32{3, 9}, [2]uint32{4, 9}), []uint32{4}, []uint32{3, 1, 2, 9}},
+		"with the owner dead":     {oneSlot([2]uint32{1, 2}, [2]uint32{3, 9}), []uint32{1}, []uint32{3, 2, 9}},
 	} {
 		dead := map[uint32]bool{}
 		for _, m := range test.dead {
@@ -125,11 +129,12 @@ func TestRowsOfNothing(t *testing.T) {
 func TestEqualListsAreStoredOnce(t *testing.T) {
 	log := []Generation{
 		{Owners: []uint32{1, 4, 1, 1}, Backups: []uint32{2, 2, 3, 2}},
-		{Owners: []uint32{5, 5, 5, 1}, Backups: []uint32{9, 9, 9, 9}},
+		{Owners: []uint32{5, 5, 5, 1}, Backups: []uint32{9, 9, 9, 2}},
 	}
 	want := Table{
-		Slots: []Slot{{1, ListFlag}, {4, ListFlag}, {1, ListFlag | 1}, {1, 2}},
-		Lists: []List{{[]uint32{2, 5}, []uint8{2, 0, 1}}, {[]uint32{3, 5}, []uint8{2, 0, 1}}},
+		Slots:  []Slot{{1, ListFlag}, {4, ListFlag}, {1, ListFlag | 1}, {1, 2}},
+		Lists:  []List{{[]uint32{2, 5, 9}, []uint8{2, 0, 1, 3}}, {[]uint32{3, 5, 9}, []uint8{2, 0, 1, 3}}},
+		Shared: 3,
 	}
 	got := Rows(log, nil, 8)
 	if !reflect.DeepEqual(got, want) {

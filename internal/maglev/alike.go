@@ -1,0 +1,51 @@
+package maglev
+
+// layer is a generation as it is in the slots of the table.
+type layer struct {
+	Generation
+	// border says that the layer is the other half of the one before it: the owners
+	// beyond the border, in slots that lie on one.
+	border bool
+}
+
+// alike lays a log's rings over slots of one size. A slot is a range of hashes
+// (hash * size >> 32), so a whole multiple of a ring's slots divides that ring
+// and moves nothing in it: slot s becomes slots k s to k s + k - 1. The size is that
+// multiple of the newest ring's which is not below any other's, and a slot then
+// lies in at most two of an older ring.
+func alike(log []Generation) []layer {
+	newest, most := len(log[0].Owners), 0
+	for _, g := range log {
+		most = max(most, len(g.Owners))
+	}
+	size := (most + newest - 1) / newest * newest
+	layers := make([]layer, 0, len(log))
+	for _, g := range log {
+		layers = appendLayers(layers, g, size)
+	}
+	return layers
+}
+
+func appendLayers(layers []layer, g Generation, size int) []layer {
+	if len(g.Owners) == size {
+		return append(layers, layer{Generation: g})
+	}
+	first, last := Generation{make([]uint32, size), make([]uint32, size)}, Generation{make([]uint32, size), make([]uint32, size)}
+	n := uint64(len(g.Owners))
+	begin := uint64(0) // the first hash of the slot
+	for s := range size {
+		end := firstHash(uint64(s)+1, uint64(size))
+		from, to := begin*n>>32, (end-1)*n>>32
+		first.Owners[s], first.Backups[s] = g.Owners[from], g.Backups[from]
+		last.Owners[s], last.Backups[s] = g.Owners[to], g.Backups[to]
+		begin = end
+	}
+	layers = append(layers, layer{Generation: first})
+	if uint64(size)%n == 0 {
+		return layers
+	}
+	return append(layers, layer{Generation: last, border: true})
+}
+
+// firstHash returns the smallest upper half of a hash that is in a slot.
+func firstHash(slot, size uint64) uint64 { return (slot<<32 + size - 1) / size }
