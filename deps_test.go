@@ -38,6 +38,7 @@ var libraries = map[string]string{
 var mayImport = map[string][]string{
 	"internal/model":       {},
 	"internal/maglev":      {},
+	"internal/store":       {"internal/model"},
 	"internal/config":      {"internal/model", "go-yaml", "sys"}, // sys: inotify
 	"internal/engine":      {"internal/model", "internal/maglev"},
 	"internal/datapath":    {"internal/model", "ebpf", "netlink", "sys"},

@@ -1,0 +1,44 @@
+package store
+
+import (
+	"context"
+	"sync"
+)
+
+// broadcast sends states to those who watch. A slow one misses states, never the last.
+type broadcast struct {
+	mu       sync.Mutex
+	channels map[chan State]bool
+}
+
+// add returns a channel that has the first state already. It is closed with the context.
+func (b *broadcast) add(ctx context.Context, first State) <-chan State {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.channels == nil {
+		b.channels = map[chan State]bool{}
+	}
+	c := make(chan State, 1)
+	c <- first
+	b.channels[c] = true
+	context.AfterFunc(ctx, func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		delete(b.channels, c)
+		close(c)
+	})
+	return c
+}
+
+// send replaces what a channel still holds: only this function fills it.
+func (b *broadcast) send(s State) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for c := range b.channels {
+		select {
+		case <-c:
+		default:
+		}
+		c <- s
+	}
+}

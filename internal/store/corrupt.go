@@ -1,0 +1,72 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+)
+
+// CorruptError is a state file that is damaged. It stays where it is, so that every
+// start refuses it, and has a second name, so that it is not lost with the first.
+type CorruptError struct {
+	File         string
+	Line, Column int // from 1
+	Problem      error
+	Aside        string // its second name; empty if it could not have one
+}
+
+// Error names the file, the place, and what to do.
+func (e *CorruptError) Error() string {
+	text := fmt.Sprintf("%s:%d:%d: the state file is damaged: %v", e.File, e.Line, e.Column, e.Problem)
+	if e.Aside != "" {
+		text += fmt.Sprintf("; put a good copy in its place, or remove it to begin without its services (it stays as %s)", e.Aside)
+	}
+	return text
+}
+
+// Unwrap returns the problem.
+func (e *CorruptError) Unwrap() error { return e.Problem }
+
+// readSet reads an owner's file.
+func readSet(path, owner string) (written, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return written{}, fmt.Errorf("read the state: %w", err)
+	}
+	w, err := decode(text)
+	if err == nil && w.Owner != owner {
+		err = &badText{0, fmt.Errorf("it is the set of owner %q", w.Owner)}
+	}
+	if err == nil {
+		return w, nil
+	}
+	corrupt := &CorruptError{File: path, Line: 1, Column: 1, Problem: err}
+	if bad := (*badText)(nil); errors.As(err, &bad) {
+		corrupt.Line, corrupt.Column = bad.position(text)
+	}
+	corrupt.Aside = keepAside(path)
+	return written{}, corrupt
+}
+
+// keepAside gives a file a second name, that it has not yet, and returns it.
+func keepAside(path string) string {
+	file, err := os.Stat(path)
+	if err != nil {
+		return ""
+	}
+	for n := 1; n < 100; n++ {
+		aside := fmt.Sprintf("%s.corrupt-%d", path, n)
+		err := os.Link(path, aside)
+		if err == nil {
+			return aside
+		}
+		if !errors.Is(err, fs.ErrExist) {
+			return ""
+		}
+		if there, err := os.Stat(aside); err == nil && os.SameFile(file, there) {
+			return aside
+		}
+	}
+	return ""
+}

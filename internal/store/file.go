@@ -1,0 +1,200 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"sync"
+	"syscall"
+)
+
+// File is the store of one director: a directory with a file for each owner. Only
+// one process may have it open.
+type File struct {
+	dir  string
+	lock *os.File
+
+	mu      sync.Mutex
+	state   State
+	readers broadcast
+}
+
+// ErrInUse is returned by OpenFile when another process has the directory open.
+var ErrInUse = errors.New("another process has the store open")
+
+// OpenFile opens the store in a directory, which it makes if there is none. A file
+// that is damaged gives a *CorruptError, and none of the files is touched: starting
+// without it would forward without its services.
+func OpenFile(dir string) (*File, error) {
+	if err := makeDirectory(dir); err != nil {
+		return nil, err
+	}
+	lock, err := lockDirectory(dir)
+	if err != nil {
+		return nil, err
+	}
+	state, err := readDirectory(dir)
+	if err != nil {
+		lock.Close()
+		return nil, err
+	}
+	return &File{dir: dir, lock: lock, state: state}, nil
+}
+
+// Close lets other processes open the directory.
+func (f *File) Close() error { return f.lock.Close() }
+
+// Read returns the state.
+func (f *File) Read(context.Context) (State, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.state, nil
+}
+
+// Watch sends the state as it is, and then every later one, but for those that
+// another has followed before they were taken. It ends with the context.
+func (f *File) Watch(ctx context.Context) <-chan State {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.readers.add(ctx, f.state)
+}
+
+// Update makes the change and returns the state that it led to. A change that
+// changes nothing has no revision of its own. It may change the services of one owner,
+// and logs of all: each owner's file is replaced as a whole, one after the other, and
+// services that moved between owners could be in both or neither after a power cut.
+func (f *File) Update(_ context.Context, change Change) (State, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	next, err := change(f.state)
+	if err != nil {
+		return State{}, err
+	}
+	owners := changed(f.state, next)
+	if err := f.oneOwner(owners, next); err != nil {
+		return State{}, err
+	}
+	next.Revision = f.state.Revision
+	var unsynced error
+	for _, owner := range owners {
+		set, has := next.Sets[owner]
+		if !has {
+			return State{}, fmt.Errorf("owner %q: a set can be empty, not gone", owner)
+		}
+		err := f.write(owner, f.state.Revision+1, set)
+		if late := (*unsyncedError)(nil); errors.As(err, &late) {
+			unsynced = err
+		} else if err != nil {
+			return State{}, errors.Join(err, unsynced)
+		}
+		f.state = f.state.with(owner, set)
+		f.state.Revision++
+		f.readers.send(f.state)
+	}
+	return f.state, unsynced
+}
+
+// oneOwner refuses a change of the services of several owners.
+func (f *File) oneOwner(owners []string, next State) error {
+	first := ""
+	for _, owner := range owners {
+		if sameServices(f.state.Sets[owner], next.Sets[owner]) {
+			continue
+		}
+		if first != "" {
+			return fmt.Errorf("change the services of owner %q and of owner %q: a change is of one owner", first, owner)
+		}
+		first = owner
+	}
+	return nil
+}
+
+func sameServices(a, b Set) bool {
+	if len(a.Documents) != len(b.Documents) {
+		return false
+	}
+	for i := range a.Documents {
+		if !reflect.DeepEqual(a.Documents[i].Service, b.Documents[i].Service) {
+			return false
+		}
+	}
+	return true
+}
+
+func (f *File) write(owner string, revision uint64, set Set) error {
+	text, err := written{format, owner, revision, set.Documents}.encode()
+	if err != nil {
+		return err
+	}
+	return writeFile(filepath.Join(f.dir, owner+suffix), text)
+}
+
+// suffix ends the names of the owners' files.
+const suffix = ".json"
+
+// makeDirectory makes the directory for its owner alone, and makes it last.
+func makeDirectory(dir string) error {
+	if _, err := os.Stat(dir); err == nil {
+		return nil
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("make the store's directory: %w", err)
+	}
+	if err := syncDirectory(filepath.Dir(filepath.Clean(dir))); err != nil {
+		return fmt.Errorf("make the store's directory: %w", err)
+	}
+	return nil
+}
+
+// lockDirectory takes the lock that the kernel drops with the process, however it ends.
+func lockDirectory(dir string) (*os.File, error) {
+	path := filepath.Join(dir, "lock")
+	lock, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open the store's lock: %w", err)
+	}
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		lock.Close()
+		if errors.Is(err, syscall.EWOULDBLOCK) {
+			return nil, fmt.Errorf("%w: %s", ErrInUse, dir)
+		}
+		return nil, fmt.Errorf("lock %s: %w", path, err)
+	}
+	return lock, nil
+}
+
+// readDirectory reads every owner's file and clears what a power cut left.
+func readDirectory(dir string) (State, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return State{}, fmt.Errorf("read the store's directory: %w", err)
+	}
+	state := State{Sets: map[string]Set{}}
+	for _, entry := range entries {
+		name := entry.Name()
+		if strings.HasPrefix(name, temporary) {
+			if err := os.Remove(filepath.Join(dir, name)); err != nil {
+				return State{}, fmt.Errorf("remove an unfinished file: %w", err)
+			}
+			continue
+		}
+		owner, is := strings.CutSuffix(name, suffix)
+		if !is {
+			continue
+		}
+		w, err := readSet(filepath.Join(dir, name), owner)
+		if err != nil {
+			return State{}, err
+		}
+		state.Sets[owner] = Set{Documents: w.Documents}
+		state.Revision = max(state.Revision, w.Revision)
+	}
+	if err := state.check(); err != nil {
+		return State{}, fmt.Errorf("the files of %s contradict each other: %w", dir, err)
+	}
+	return state, nil
+}

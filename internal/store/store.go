@@ -1,0 +1,98 @@
+// Package store keeps desired state: the sets of services, each with its owner, and
+// the log of generations of every service. [File] keeps it for one director.
+//
+// A state changes by a [Change], a pure function that the store calls inside of its
+// transaction, again if another writer was first. So what depends on the state
+// before, as a service's log does, is never made from a stale one.
+package store
+
+import (
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+
+	"weir.io/weir/internal/model"
+)
+
+// State is all desired state at one revision. It is shared: read it only.
+type State struct {
+	// Revision grows by one with every change; 0 is the empty state before the first.
+	Revision uint64
+	Sets     map[string]Set // by owner
+}
+
+// Set is what one owner wants, in the order in which the owner gave it.
+type Set struct {
+	Documents []Document
+}
+
+// Document is one service with its history.
+type Document struct {
+	Service model.Service `json:"service"`
+	Log     model.Log     `json:"log"`
+}
+
+// Change returns the state that follows another. It is pure: a store may call it
+// several times and takes the last result. It leaves Revision to the store, and what
+// it gets as it is.
+type Change func(State) (State, error)
+
+// named returns "203.0.113.10 tcp port 443", with the segment where there is one.
+func named(id model.ServiceID) string {
+	text := fmt.Sprintf("%s %s port %s", id.VIP, id.Protocol, id.Port)
+	if id.Segment != (model.Segment{}) {
+		text += " in segment " + id.Segment.String()
+	}
+	return text
+}
+
+// Owners returns the owners of sets in the order of their names.
+func (s State) Owners() []string { return slices.Sorted(maps.Keys(s.Sets)) }
+
+// Documents returns the documents of all sets, by owner: the same order on every
+// director.
+func (s State) Documents() []Document {
+	var all []Document
+	for _, owner := range s.Owners() {
+		all = append(all, s.Sets[owner].Documents...)
+	}
+	return all
+}
+
+// with returns the state in which an owner has another set.
+func (s State) with(owner string, set Set) State {
+	sets := maps.Clone(s.Sets)
+	if sets == nil {
+		sets = map[string]Set{}
+	}
+	sets[owner] = set
+	return State{Revision: s.Revision, Sets: sets}
+}
+
+// equal reports whether two sets are the same; that is quick for a set and itself.
+func (s Set) equal(o Set) bool {
+	if len(s.Documents) != len(o.Documents) {
+		return false
+	}
+	if len(s.Documents) == 0 || &s.Documents[0] == &o.Documents[0] {
+		return true
+	}
+	return reflect.DeepEqual(s.Documents, o.Documents)
+}
+
+// changed returns the owners whose sets differ between two states, in order.
+func changed(from, to State) []string {
+	owners := map[string]bool{}
+	for owner, set := range to.Sets {
+		if before, had := from.Sets[owner]; !had || !before.equal(set) {
+			owners[owner] = true
+		}
+	}
+	for owner := range from.Sets {
+		if _, has := to.Sets[owner]; !has {
+			owners[owner] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(owners))
+}
