@@ -20,6 +20,7 @@ const module = "weir.io/weir/"
 var libraries = map[string]string{
 	"cobra":      "github.com/spf13/cobra",
 	"ebpf":       "github.com/cilium/ebpf",
+	"etcd":       "go.etcd.io/etcd",
 	"go-cmp":     "github.com/google/go-cmp",
 	"go-yaml":    "github.com/goccy/go-yaml",
 	"gopacket":   "github.com/gopacket/gopacket",
@@ -30,6 +31,7 @@ var libraries = map[string]string{
 	"plot":       "gonum.org/v1/plot",
 	"prometheus": "github.com/prometheus/client_golang",
 	"sys":        "golang.org/x/sys",
+	"zap":        "go.uber.org/zap",
 }
 
 // mayImport is the whole of what the packages of weir may import besides the standard
@@ -38,7 +40,7 @@ var libraries = map[string]string{
 var mayImport = map[string][]string{
 	"internal/model":       {},
 	"internal/maglev":      {},
-	"internal/store":       {"internal/model"},
+	"internal/store":       {"internal/model", "etcd", "zap"},
 	"internal/config":      {"internal/model", "go-yaml", "sys"}, // sys: inotify
 	"internal/engine":      {"internal/model", "internal/maglev"},
 	"internal/datapath":    {"internal/model", "ebpf", "netlink", "sys"},

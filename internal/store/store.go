@@ -1,5 +1,6 @@
 // Package store keeps desired state: the sets of services, each with its owner, and
-// the log of generations of every service. [File] keeps it for one director.
+// the log of generations of every service. [File] keeps it for one director, [Etcd] for
+// a group.
 //
 // A state changes by a [Change], a pure function that the store calls inside of its
 // transaction, again if another writer was first. So what depends on the state

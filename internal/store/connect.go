@@ -1,0 +1,129 @@
+package store
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+)
+
+// EtcdOptions say where a group's etcd is.
+type EtcdOptions struct {
+	Endpoints          []string // https://HOST:PORT, of every member
+	Prefix             string   // of weir's keys: one group's
+	CA, Cert, Key      string   // PEM files; none: as the system trusts, no client certificate
+	Username, Password string
+	Log                *slog.Logger
+}
+
+// How long one request may take, and how soon a connection that has died is noticed.
+const (
+	requestTimeout   = 5 * time.Second
+	keepAliveTime    = 5 * time.Second
+	keepAliveTimeout = 3 * time.Second
+)
+
+// dial makes a client. With a user it asks etcd for a token, so it can fail for want
+// of etcd; else it does not wait for one.
+func (o EtcdOptions) dial() (*clientv3.Client, error) {
+	secure, err := o.tls()
+	if err != nil {
+		return nil, err
+	}
+	client, err := clientv3.New(clientv3.Config{
+		Endpoints: o.Endpoints, TLS: secure, Username: o.Username, Password: o.Password,
+		DialTimeout: requestTimeout, DialKeepAliveTime: keepAliveTime, DialKeepAliveTimeout: keepAliveTimeout,
+		PermitWithoutStream: true,
+		Logger:              zap.NewNop(), // what goes wrong is in the errors
+	})
+	if err != nil {
+		return nil, fmt.Errorf("connect to etcd at %s: %w", strings.Join(o.Endpoints, ", "), err)
+	}
+	return client, nil
+}
+
+// tls returns how connections are secured. A client certificate is read for each
+// connection: it can be renewed.
+func (o EtcdOptions) tls() (*tls.Config, error) {
+	c := &tls.Config{MinVersion: tls.VersionTLS12}
+	if o.CA != "" {
+		text, err := os.ReadFile(o.CA)
+		if err != nil {
+			return nil, fmt.Errorf("read the CA of etcd: %w", err)
+		}
+		c.RootCAs = x509.NewCertPool()
+		if !c.RootCAs.AppendCertsFromPEM(text) {
+			return nil, fmt.Errorf("read the CA of etcd: %s has no certificate", o.CA)
+		}
+	}
+	if (o.Cert == "") != (o.Key == "") {
+		return nil, errors.New("a client certificate for etcd needs its key, and a key its certificate")
+	}
+	if o.Cert == "" {
+		return c, nil
+	}
+	load := func() (*tls.Certificate, error) {
+		pair, err := tls.LoadX509KeyPair(o.Cert, o.Key)
+		if err != nil {
+			return nil, fmt.Errorf("read the client certificate for etcd: %w", err)
+		}
+		return &pair, nil
+	}
+	if _, err := load(); err != nil {
+		return nil, err
+	}
+	c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return load() }
+	return c, nil
+}
+
+// connect returns the client, which it makes when it is first needed: etcd need not be
+// there when a director starts.
+func (e *Etcd) connect() (*clientv3.Client, error) {
+	e.connecting.Lock()
+	defer e.connecting.Unlock()
+	if e.client == nil && !e.closed {
+		client, err := e.options.dial()
+		if err != nil {
+			return nil, err
+		}
+		e.client = client
+	}
+	if e.closed {
+		return nil, errors.New("the store is closed")
+	}
+	return e.client, nil
+}
+
+// Close ends the connection.
+func (e *Etcd) Close() error {
+	e.connecting.Lock()
+	defer e.connecting.Unlock()
+	e.closed = true
+	if e.client == nil {
+		return nil
+	}
+	return e.client.Close()
+}
+
+// commit runs a transaction: then, if all comparisons hold.
+func (e *Etcd) commit(ctx context.Context, compare []clientv3.Cmp, then ...clientv3.Op) (*clientv3.TxnResponse, error) {
+	client, err := e.connect()
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	response, err := client.Txn(ctx).If(compare...).Then(then...).Commit()
+	if err != nil {
+		return nil, fmt.Errorf("ask etcd at %s: %w", strings.Join(e.options.Endpoints, ", "), err)
+	}
+	return response, nil
+}

@@ -1,0 +1,200 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// Etcd is the store of a group of directors, in an etcd that they share. Its keys:
+//
+//	PREFIX/root               names the segments of every set
+//	PREFIX/segments/NAME/PART some documents, in parts that etcd takes
+//	PREFIX/collected          is written when segments are deleted
+//
+// A change writes the segments that are new and then switches the root in one
+// transaction, which holds only if nobody else has switched it, and nobody has deleted
+// segments, since the change began.
+type Etcd struct {
+	options EtcdOptions
+
+	connecting sync.Mutex
+	client     *clientv3.Client
+	closed     bool
+
+	mu       sync.Mutex
+	segments map[string]segment // of the root that was last read
+	swept    bool               // what interrupted changes left is collected
+}
+
+// OpenEtcd returns the store in an etcd, which need not be reachable yet.
+func OpenEtcd(o EtcdOptions) (*Etcd, error) {
+	if len(o.Endpoints) == 0 {
+		return nil, errors.New("etcd has no endpoints")
+	}
+	if _, err := o.tls(); err != nil {
+		return nil, err
+	}
+	return &Etcd{options: o, segments: map[string]segment{}}, nil
+}
+
+func (e *Etcd) rootKey() string      { return e.options.Prefix + "/root" }
+func (e *Etcd) collectedKey() string { return e.options.Prefix + "/collected" }
+func (e *Etcd) segmentsKey() string  { return e.options.Prefix + "/segments/" }
+
+// parts is what the parts of a segment have in common.
+func (e *Etcd) parts(name string) string { return e.segmentsKey() + name + "/" }
+
+// snapshot is the state at one moment of etcd.
+type snapshot struct {
+	State
+	root      root
+	at        int64 // etcd's revision at that moment
+	switched  int64 // when the root was last written, 0: never
+	collected int64 // when segments were last deleted
+}
+
+// Read returns the state.
+func (e *Etcd) Read(ctx context.Context) (State, error) {
+	s, err := e.read(ctx)
+	return s.State, err
+}
+
+func (e *Etcd) read(ctx context.Context) (snapshot, error) {
+	for {
+		s, err := e.tryRead(ctx)
+		// The moment of the root is gone from etcd's memory: there is a later one.
+		if !errors.Is(err, rpctypes.ErrCompacted) || ctx.Err() != nil {
+			return s, err
+		}
+	}
+}
+
+func (e *Etcd) tryRead(ctx context.Context) (snapshot, error) {
+	var s snapshot
+	response, err := e.commit(ctx, nil, clientv3.OpGet(e.rootKey()), clientv3.OpGet(e.collectedKey()))
+	if err != nil {
+		return s, err
+	}
+	s.at = response.Header.Revision
+	var text []byte
+	for _, kv := range response.Responses[0].GetResponseRange().Kvs {
+		text, s.switched = kv.Value, kv.ModRevision
+	}
+	for _, kv := range response.Responses[1].GetResponseRange().Kvs {
+		s.collected = kv.ModRevision
+	}
+	if s.root, err = readRoot(text); err != nil {
+		return s, err
+	}
+	segments, err := e.fetch(ctx, s.root, s.at)
+	if err != nil {
+		return s, err
+	}
+	s.State, err = s.root.state(segments)
+	return s, err
+}
+
+// fetchAtOnce bounds the segments in one answer: each may have cutLength bytes and more.
+const fetchAtOnce = 32
+
+// fetch returns the segments of a root, as they were at a revision of etcd: a segment
+// that is deleted meanwhile is still there.
+func (e *Etcd) fetch(ctx context.Context, r root, revision int64) (map[string]segment, error) {
+	e.mu.Lock()
+	known := e.segments
+	e.mu.Unlock()
+	segments := map[string]segment{}
+	var missing []string
+	for name := range r.names() {
+		if s, has := known[name]; has {
+			segments[name] = s
+		} else {
+			missing = append(missing, name)
+		}
+	}
+	for len(missing) > 0 {
+		names := missing[:min(fetchAtOnce, len(missing))]
+		missing = missing[len(names):]
+		var gets []clientv3.Op
+		for _, name := range names {
+			gets = append(gets, clientv3.OpGet(e.parts(name), clientv3.WithPrefix(), clientv3.WithRev(revision)))
+		}
+		response, err := e.commit(ctx, nil, gets...)
+		if err != nil {
+			return nil, err
+		}
+		for i, name := range names {
+			var text bytes.Buffer
+			for _, kv := range response.Responses[i].GetResponseRange().Kvs {
+				text.Write(kv.Value)
+			}
+			if segments[name], err = newSegment(name, text.Bytes()); err != nil {
+				return nil, fmt.Errorf("read the state in etcd: %w", err)
+			}
+		}
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.segments = segments
+	return segments, nil
+}
+
+// Update makes the change and returns the state that it led to. A change that changes
+// nothing has no revision of its own. After an error that is not the change's own the
+// change may have been made all the same: etcd's answer can be lost.
+func (e *Etcd) Update(ctx context.Context, change Change) (State, error) {
+	for {
+		from, err := e.read(ctx)
+		if err != nil {
+			return State{}, err
+		}
+		next, err := change(from.State)
+		if err != nil {
+			return State{}, err
+		}
+		owners := changed(from.State, next)
+		if len(owners) == 0 {
+			return from.State, nil
+		}
+		to, fresh, err := from.root.follow(next, owners)
+		if err != nil {
+			return State{}, err
+		}
+		if err := e.upload(ctx, fresh); err != nil {
+			return State{}, err
+		}
+		done, switched, err := e.switchRoot(ctx, from, to)
+		if err != nil {
+			return State{}, err
+		}
+		if done {
+			e.collect(ctx, from.root, to, switched)
+			next.Revision = to.Revision
+			return next, nil
+		}
+	}
+}
+
+// switchRoot makes a root the one that counts, if the snapshot is still what is there.
+func (e *Etcd) switchRoot(ctx context.Context, from snapshot, to root) (done bool, switched int64, err error) {
+	text, err := json.Marshal(to)
+	if err != nil {
+		return false, 0, fmt.Errorf("encode the root: %w", err)
+	}
+	unchanged := []clientv3.Cmp{
+		clientv3.Compare(clientv3.ModRevision(e.rootKey()), "=", from.switched),
+		clientv3.Compare(clientv3.ModRevision(e.collectedKey()), "=", from.collected),
+	}
+	response, err := e.commit(ctx, unchanged, clientv3.OpPut(e.rootKey(), string(text)))
+	if err != nil {
+		return false, 0, err
+	}
+	return response.Succeeded, response.Header.Revision, nil
+}
