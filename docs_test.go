@@ -151,18 +151,18 @@ func TestTargetsAreDocumented(t *testing.T) {
 
 // Every reason that weir status may print stands in a document, by its name there.
 func TestReasonsAreDocumented(t *testing.T) {
-	header, err := os.ReadFile("bpf/types.h")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, enum := range []struct{ name, prefix, document string }{
-		{"reason", "", "docs/datapath.md"},
-		{"host_reason", "HOST_", "docs/operations.md"},
+	for _, enum := range []struct{ name, prefix, header, document string }{
+		{"reason", "", "bpf/types.h", "docs/datapath.md"},
+		{"host_reason", "HOST_", "bpf/host_types.h", "docs/operations.md"},
 	} {
+		header, err := os.ReadFile(enum.header)
+		if err != nil {
+			t.Fatal(err)
+		}
 		_, rest, _ := strings.Cut(string(header), "\nenum "+enum.name+" {\n")
 		body, _, found := strings.Cut(rest, "\n};")
 		if !found {
-			t.Fatalf("bpf/types.h has no enum %s", enum.name)
+			t.Fatalf("%s has no enum %s", enum.header, enum.name)
 		}
 		document, err := os.ReadFile(enum.document)
 		if err != nil {

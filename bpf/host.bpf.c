@@ -5,7 +5,11 @@
  * Ingress (host_xdp where the driver has native XDP, else host_ingress) takes the
  * outer headers off packets that directors sent:
  *
- *   parse outer -> here? -> from whom? -> parse inner -> service -> ECN -> unwrap
+ *   parse outer -> here? -> from whom? -> parse inner -> service -> connection here?
+ *               -> ECN -> unwrap
+ *
+ * What has no connection here goes to the next host that may have it (second.h). In
+ * XDP nobody would find its way, so there it is left to host_after_xdp.
  *
  * Egress (host_egress) lowers the MSS that a VIP offers in its SYNs and SYN-ACKs
  * to what fits together with those headers.
@@ -17,13 +21,16 @@
 #include "checksum.h"
 #include "clamp.h"
 #include "host_maps.h"
+#include "second.h"
 #include "tunnel.h"
 
-#define HEADERS_MAX 256 /* more than ingress ever has to read */
+#define HEADERS_MAX 512 /* more than ingress ever has to read */
 
 /* Go names these too, and the programs alone would not mention them in their BTF. */
 const enum host_reason *export_host_reason __attribute__((unused));
 const enum host_source_flag *export_host_source_flag __attribute__((unused));
+const enum host_service_flag *export_host_service_flag __attribute__((unused));
+const struct row_header *export_row_header __attribute__((unused));
 
 /* Who sent it, or 0: nobody that weir knows. */
 static __always_inline __u32 find_source(const struct tunnel *t)
@@ -108,10 +115,14 @@ static __always_inline enum host_reason propagate_ecn6(struct ipv6hdr *ip, void 
 	return PARSED;
 }
 
+static __always_inline int is_decap(enum host_reason reason)
+{
+	return reason >= HOST_DECAP_IPIP && reason <= HOST_DECAP_LAST_RESORT;
+}
+
 /*
  * Decides about a frame of some length, of which the headers are between data and
- * end, and makes the inner header right. HOST_DECAP_*: t says what to take off.
- * The inner TTL stays: the tunnel is one hop, which the director did not count.
+ * end, whether it is a tunnel to a service here: HOST_DECAP_*.
  */
 static __always_inline enum host_reason ingress(void *data, void *end, __u32 length,
 						struct tunnel *t, struct inner *inner)
@@ -138,17 +149,25 @@ static __always_inline enum host_reason ingress(void *data, void *end, __u32 len
 	reason = parse_inner(&c, t, inner);
 	if (reason == PARSED)
 		reason = admit(t, inner, senders);
-	if (reason == PARSED)
-		reason = inner->ipv6 ? propagate_ecn6(inner->ip, end, t->ecn) :
-				       propagate_ecn4(inner->ip, end, t->ecn);
 	if (reason != PARSED)
 		return reason;
 	return t->gue ? HOST_DECAP_GUE : HOST_DECAP_IPIP;
 }
 
-static __always_inline int is_decap(enum host_reason reason)
+/*
+ * Makes the inner header right. The inner TTL stays: the tunnel is one hop, which
+ * the director did not count.
+ */
+static __always_inline enum host_reason propagate_ecn(void *data, void *end,
+						      enum host_reason reason,
+						      const struct tunnel *t,
+						      const struct inner *inner)
 {
-	return reason == HOST_DECAP_IPIP || reason == HOST_DECAP_GUE;
+	void *ip = data + ((t->link + t->outer) & OFFSET_MASK);
+	enum host_reason ecn = inner->ipv6 ? propagate_ecn6(ip, end, t->ecn) :
+					     propagate_ecn4(ip, end, t->ecn);
+
+	return ecn == PARSED ? reason : ecn;
 }
 
 static __always_inline int is_drop(enum host_reason reason)
@@ -208,9 +227,19 @@ int host_xdp(struct xdp_md *ctx)
 	__u32 length = bpf_xdp_get_buff_len(ctx);
 	struct tunnel t = {};
 	struct inner inner = {};
+	struct chance chance;
 	enum host_reason reason;
 
 	reason = ingress((void *)(long)ctx->data, (void *)(long)ctx->data_end, length, &t, &inner);
+	if (t.private >= sizeof(struct row_header) && reason == HOST_DECAP_GUE) {
+		chance = chance_of(&t, &inner);
+		reason = judge_xdp(ctx, &chance);
+	}
+	if (reason == HOST_PASSED_ON)
+		return XDP_PASS; /* as it came, and counted by host_after_xdp */
+	if (is_decap(reason))
+		reason = propagate_ecn((void *)(long)ctx->data, (void *)(long)ctx->data_end, reason,
+				       &t, &inner);
 	if (is_decap(reason) && unwrap_xdp(ctx, &t, &inner))
 		reason = HOST_DROP_DECAP_FAILED;
 	return verdict(reason, length, &t, &inner) ? XDP_DROP : XDP_PASS;
@@ -262,23 +291,65 @@ static __always_inline void pull_headers(struct __sk_buff *skb)
  * The kernel has taken the outermost VLAN tag off before, so a tag that is still
  * there is a second one, and skb->protocol says so.
  */
+static __always_inline enum host_reason ingress_skb(struct __sk_buff *skb, struct tunnel *t,
+						    struct inner *inner)
+{
+	t->link = sizeof(struct ethhdr);
+	if (skb->protocol != bpf_htons(ETH_P_IP) && skb->protocol != bpf_htons(ETH_P_IPV6))
+		return HOST_PASS_NOT_IP;
+	pull_headers(skb);
+	return ingress((void *)(long)skb->data, (void *)(long)skb->data_end, skb->len, t, inner);
+}
+
+/* Judges what has come to a service, does it, counts it, and returns tc's verdict. */
+static __always_inline int conclude(struct __sk_buff *skb, enum host_reason reason,
+				    const struct tunnel *t, const struct inner *inner)
+{
+	__u32 length = skb->len;
+	struct chance chance;
+	int action = TC_ACT_UNSPEC;
+
+	if (t->private >= sizeof(struct row_header) && reason == HOST_DECAP_GUE) {
+		chance = chance_of(t, inner);
+		reason = judge_skb(skb, &chance);
+	}
+	if (is_decap(reason))
+		reason = propagate_ecn((void *)(long)skb->data, (void *)(long)skb->data_end, reason,
+				       t, inner);
+	if (is_decap(reason) && unwrap_skb(skb, t, inner))
+		reason = HOST_DROP_DECAP_FAILED;
+	if (reason == HOST_PASSED_ON) {
+		action = pass_on(skb, t, &chance);
+		if (action < 0)
+			reason = HOST_DROP_DECAP_FAILED;
+	}
+	return verdict(reason, length, t, inner) ? TC_ACT_SHOT : action;
+}
+
 SEC("tc")
 int host_ingress(struct __sk_buff *skb)
 {
-	__u32 length = skb->len;
 	struct tunnel t = {};
 	struct inner inner = {};
-	enum host_reason reason = HOST_PASS_NOT_IP;
+	enum host_reason reason = ingress_skb(skb, &t, &inner);
 
-	t.link = sizeof(struct ethhdr);
-	if (skb->protocol == bpf_htons(ETH_P_IP) || skb->protocol == bpf_htons(ETH_P_IPV6)) {
-		pull_headers(skb);
-		reason = ingress((void *)(long)skb->data, (void *)(long)skb->data_end, length, &t,
-				 &inner);
-	}
-	if (is_decap(reason) && unwrap_skb(skb, &t, &inner))
-		reason = HOST_DROP_DECAP_FAILED;
-	return verdict(reason, length, &t, &inner) ? TC_ACT_SHOT : TC_ACT_UNSPEC;
+	return conclude(skb, reason, &t, &inner);
+}
+
+/*
+ * What host_xdp has left, among all that it has unwrapped or passed and counted.
+ * Nobody else's packets come as far as to a service in a tunnel to this host.
+ */
+SEC("tc")
+int host_after_xdp(struct __sk_buff *skb)
+{
+	struct tunnel t = {};
+	struct inner inner = {};
+	enum host_reason reason = ingress_skb(skb, &t, &inner);
+
+	if (reason < HOST_DECAP_IPIP)
+		return TC_ACT_UNSPEC;
+	return conclude(skb, reason, &t, &inner);
 }
 
 SEC("tc")

@@ -5,9 +5,9 @@
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 
-#include "types.h"
+#include "host_types.h"
 
-/* Addresses of this host at which tunnels end. */
+/* Addresses of this host at which tunnels end, and the interface that has it; 0: lo. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, HOST_ENDPOINTS_MAX);

@@ -15,7 +15,7 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
-#include "types.h"
+#include "host_types.h"
 
 #define IPV4_MORE_FRAGMENTS 0x2000 /* RFC 791 */
 #define IPV4_OFFSET_MASK 0x1fff
@@ -64,15 +64,16 @@ struct tunnel {
 	__u8 protocol; /* of the next header */
 	__u8 ipv6;     /* the outer header is IPv6 */
 	__u8 gue;
-	__u8 ecn; /* of the outer header */
+	__u8 ecn;     /* of the outer header */
+	__u8 private; /* bytes of GUE's private data, which ends where the inner packet begins */
 };
 
 /* What the inner headers say. */
 struct inner {
-	void *ip;
 	struct host_endpoint destination;
 	__u32 service; /* index of its service */
 	__u32 length;
+	__u32 l4; /* bytes before its L4 header; 0: none, or not all of it: a fragment */
 	__u8 ipv6;
 };
 
@@ -218,7 +219,10 @@ static __always_inline enum host_reason parse_gue(struct cursor *c, struct tunne
 		return HOST_PASS_GUE_VERSION;
 	if (gue->version_control_hlen & GUE_CONTROL)
 		return HOST_PASS_GUE_CONTROL;
-	length = sizeof(*udp) + sizeof(*gue) + (gue->version_control_hlen & GUE_HLEN_MASK) * 4;
+	length = (gue->version_control_hlen & GUE_HLEN_MASK) * 4;
+	/* With flags it begins with extension fields, which directors do not send. */
+	t->private = gue->flags ? 0 : length;
+	length += sizeof(*udp) + sizeof(*gue);
 	if (c->left < length)
 		return HOST_PASS_MALFORMED;
 	t->protocol = gue->protocol;
@@ -265,7 +269,6 @@ static __always_inline enum host_reason parse_inner4(struct cursor *c, struct in
 	if (ip->version != 4 || header < sizeof(*ip) || c->left < header ||
 	    bpf_ntohs(ip->tot_len) != c->left)
 		return HOST_DROP_INNER_MALFORMED;
-	inner->ip = ip;
 	map_address(&destination->address, ip->daddr);
 	destination->protocol = ip->protocol;
 	if (ip->frag_off & bpf_htons(IPV4_OFFSET_MASK)) {
@@ -274,6 +277,8 @@ static __always_inline enum host_reason parse_inner4(struct cursor *c, struct in
 	}
 	c->at += header;
 	c->left -= header;
+	if (!(ip->frag_off & bpf_htons(IPV4_MORE_FRAGMENTS)))
+		inner->l4 = header;
 	return parse_port(c, destination);
 }
 
@@ -304,12 +309,12 @@ static __always_inline enum host_reason parse_inner6(struct cursor *c, struct in
 {
 	struct host_endpoint *destination = &inner->destination;
 	struct ipv6hdr *ip = c->at;
+	int fragment = 0;
 
 	if ((void *)(ip + 1) > c->end)
 		return HOST_DROP_INNER_MALFORMED;
 	if (ip->version != 6 || bpf_ntohs(ip->payload_len) + sizeof(*ip) != c->left)
 		return HOST_DROP_INNER_MALFORMED;
-	inner->ip = ip;
 	inner->ipv6 = 1;
 	__builtin_memcpy(&destination->address, &ip->daddr, sizeof(destination->address));
 	destination->protocol = ip->nexthdr;
@@ -317,13 +322,17 @@ static __always_inline enum host_reason parse_inner6(struct cursor *c, struct in
 	c->left -= sizeof(*ip);
 	for (int i = 0; i < INNER_EXTENSIONS_MAX; i++) {
 		switch (destination->protocol) {
+		case IPPROTO_FRAGMENT:
+			fragment = 1;
+			break;
 		case IPPROTO_HOPOPTS:
 		case IPPROTO_ROUTING:
 		case IPPROTO_DSTOPTS:
-		case IPPROTO_FRAGMENT:
 		case IPPROTO_AH:
 			break;
 		default:
+			if (!fragment)
+				inner->l4 = inner->length - c->left;
 			return parse_port(c, destination);
 		}
 		if (!skip_extension(c, &destination->protocol))

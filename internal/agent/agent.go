@@ -52,7 +52,7 @@ func Open(options Options) (*Agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	objects, version, err := load(p)
+	objects, version, err := load(p, options.Log)
 	if err != nil {
 		_ = p.lock.Close()
 		return nil, err
@@ -97,6 +97,7 @@ func (a *Agent) set(f facts) error {
 	for address := range f.addresses {
 		h.addresses[address] = true
 	}
+	h.holders = f.addresses
 	p, err := newPlan(a.config, h)
 	if err != nil {
 		return err

@@ -75,18 +75,21 @@ func (a *attacher) attach(u uplink) (attachment, error) {
 	default:
 		at.noXDP = err.Error()
 	}
-	if at.ingress == "" {
-		if at.ingress, err = a.attachTC(u, hookIngress); err != nil {
-			return at, err
-		}
-		err = unpin(a.path(hookXDP, u.index))
+	if at.ingress == viaXDP {
+		// What XDP finds no connection for, it leaves to this one.
+		_, err = a.attachTC(u, hookIngress, a.objects.HostAfterXdp)
 	} else {
-		err = errors.Join(unpin(a.path(hookIngress, u.index)), removeFilter(u, hookIngress))
+		at.ingress, err = a.attachTC(u, hookIngress, a.objects.HostIngress)
 	}
 	if err != nil {
-		return at, fmt.Errorf("detach from %s: %w", u.name, err)
+		return at, err
 	}
-	at.egress, err = a.attachTC(u, hookEgress)
+	if at.ingress != viaXDP {
+		if err := unpin(a.path(hookXDP, u.index)); err != nil {
+			return at, fmt.Errorf("detach from %s: %w", u.name, err)
+		}
+	}
+	at.egress, err = a.attachTC(u, hookEgress, a.objects.HostEgress)
 	return at, err
 }
 
@@ -122,10 +125,10 @@ func (a *attacher) attachXDP(u uplink) error {
 }
 
 // attachTC attaches by tcx, or by clsact where that is not there.
-func (a *attacher) attachTC(u uplink, hook string) (via string, err error) {
-	program, attach := a.objects.HostIngress, ebpf.AttachTCXIngress
+func (a *attacher) attachTC(u uplink, hook string, program *ebpf.Program) (via string, err error) {
+	attach := ebpf.AttachTCXIngress
 	if hook == hookEgress {
-		program, attach = a.objects.HostEgress, ebpf.AttachTCXEgress
+		attach = ebpf.AttachTCXEgress
 	}
 	path := a.path(hook, u.index)
 	adopted, err := adopt(path, u.index, program)

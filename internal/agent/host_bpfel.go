@@ -63,22 +63,32 @@ const (
 	bpfHostReasonHOST_PASS_NOT_VIP         bpfHostReason = 10
 	bpfHostReasonHOST_DECAP_IPIP           bpfHostReason = 11
 	bpfHostReasonHOST_DECAP_GUE            bpfHostReason = 12
-	bpfHostReasonHOST_DROP_INNER_MALFORMED bpfHostReason = 13
-	bpfHostReasonHOST_DROP_NO_SERVICE      bpfHostReason = 14
-	bpfHostReasonHOST_DROP_NOT_PEER        bpfHostReason = 15
-	bpfHostReasonHOST_DROP_CONGESTED       bpfHostReason = 16
-	bpfHostReasonHOST_DROP_DECAP_FAILED    bpfHostReason = 17
-	bpfHostReasonHOST_PASS_EGRESS          bpfHostReason = 18
-	bpfHostReasonHOST_CLAMP_LOWERED        bpfHostReason = 19
-	bpfHostReasonHOST_CLAMP_FITS           bpfHostReason = 20
-	bpfHostReasonHOST_CLAMP_ABSENT         bpfHostReason = 21
-	bpfHostReasonHOST_REASON_COUNT         bpfHostReason = 22
+	bpfHostReasonHOST_DECAP_LAST_RESORT    bpfHostReason = 13
+	bpfHostReasonHOST_PASSED_ON            bpfHostReason = 14
+	bpfHostReasonHOST_DROP_INNER_MALFORMED bpfHostReason = 15
+	bpfHostReasonHOST_DROP_NO_SERVICE      bpfHostReason = 16
+	bpfHostReasonHOST_DROP_ROW_MALFORMED   bpfHostReason = 17
+	bpfHostReasonHOST_DROP_NOT_PEER        bpfHostReason = 18
+	bpfHostReasonHOST_DROP_CONGESTED       bpfHostReason = 19
+	bpfHostReasonHOST_DROP_DECAP_FAILED    bpfHostReason = 20
+	bpfHostReasonHOST_PASS_EGRESS          bpfHostReason = 21
+	bpfHostReasonHOST_CLAMP_LOWERED        bpfHostReason = 22
+	bpfHostReasonHOST_CLAMP_FITS           bpfHostReason = 23
+	bpfHostReasonHOST_CLAMP_ABSENT         bpfHostReason = 24
+	bpfHostReasonHOST_REASON_COUNT         bpfHostReason = 25
 )
 
 type bpfHostService struct {
-	_   structs.HostLayout
-	Mss uint32
+	_     structs.HostLayout
+	Mss   uint32
+	Flags uint32
 }
+
+type bpfHostServiceFlag uint32
+
+const (
+	bpfHostServiceFlagHOST_SERVICE_KEEPS_ALL bpfHostServiceFlag = 1
+)
 
 type bpfHostSource struct {
 	_         structs.HostLayout
@@ -93,23 +103,35 @@ const (
 	bpfHostSourceFlagHOST_SOURCE_BACKEND  bpfHostSourceFlag = 2
 )
 
+type bpfRowHeader struct {
+	_      structs.HostLayout
+	Kind   uint8
+	Count  uint8
+	Next   uint8
+	Unused uint8
+}
+
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	bpfMapEndpoints            = "endpoints"
-	bpfMapPeers                = "peers"
-	bpfMapRanges               = "ranges"
-	bpfMapReasons              = "reasons"
-	bpfMapServicePackets       = "service_packets"
-	bpfMapServices             = "services"
-	bpfMapSources              = "sources"
-	bpfMapTunnelEnds           = "tunnel_ends"
-	bpfProgHostEgress          = "host_egress"
-	bpfProgHostIngress         = "host_ingress"
-	bpfProgHostXdp             = "host_xdp"
-	bpfVarExportHostReason     = "export_host_reason"
-	bpfVarExportHostSourceFlag = "export_host_source_flag"
+	bpfMapEndpoints             = "endpoints"
+	bpfMapPeers                 = "peers"
+	bpfMapRanges                = "ranges"
+	bpfMapReasons               = "reasons"
+	bpfMapServicePackets        = "service_packets"
+	bpfMapServices              = "services"
+	bpfMapSources               = "sources"
+	bpfMapTunnelEnds            = "tunnel_ends"
+	bpfProgHostAfterXdp         = "host_after_xdp"
+	bpfProgHostEgress           = "host_egress"
+	bpfProgHostIngress          = "host_ingress"
+	bpfProgHostXdp              = "host_xdp"
+	bpfVarExportHostReason      = "export_host_reason"
+	bpfVarExportHostServiceFlag = "export_host_service_flag"
+	bpfVarExportHostSourceFlag  = "export_host_source_flag"
+	bpfVarExportRowHeader       = "export_row_header"
+	bpfVarReadsSockets          = "reads_sockets"
 )
 
 // loadBpf returns the embedded CollectionSpec for bpf.
@@ -154,9 +176,10 @@ type bpfSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type bpfProgramSpecs struct {
-	HostEgress  *ebpf.ProgramSpec `ebpf:"host_egress"`
-	HostIngress *ebpf.ProgramSpec `ebpf:"host_ingress"`
-	HostXdp     *ebpf.ProgramSpec `ebpf:"host_xdp"`
+	HostAfterXdp *ebpf.ProgramSpec `ebpf:"host_after_xdp"`
+	HostEgress   *ebpf.ProgramSpec `ebpf:"host_egress"`
+	HostIngress  *ebpf.ProgramSpec `ebpf:"host_ingress"`
+	HostXdp      *ebpf.ProgramSpec `ebpf:"host_xdp"`
 }
 
 // bpfMapSpecs contains maps before they are loaded into the kernel.
@@ -177,8 +200,11 @@ type bpfMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type bpfVariableSpecs struct {
-	ExportHostReason     *ebpf.VariableSpec `ebpf:"export_host_reason"`
-	ExportHostSourceFlag *ebpf.VariableSpec `ebpf:"export_host_source_flag"`
+	ExportHostReason      *ebpf.VariableSpec `ebpf:"export_host_reason"`
+	ExportHostServiceFlag *ebpf.VariableSpec `ebpf:"export_host_service_flag"`
+	ExportHostSourceFlag  *ebpf.VariableSpec `ebpf:"export_host_source_flag"`
+	ExportRowHeader       *ebpf.VariableSpec `ebpf:"export_row_header"`
+	ReadsSockets          *ebpf.VariableSpec `ebpf:"reads_sockets"`
 }
 
 // bpfObjects contains all objects after they have been loaded into the kernel.
@@ -228,21 +254,26 @@ func (m *bpfMaps) Close() error {
 //
 // It can be passed to loadBpfObjects or ebpf.CollectionSpec.LoadAndAssign.
 type bpfVariables struct {
-	ExportHostReason     *ebpf.Variable `ebpf:"export_host_reason"`
-	ExportHostSourceFlag *ebpf.Variable `ebpf:"export_host_source_flag"`
+	ExportHostReason      *ebpf.Variable `ebpf:"export_host_reason"`
+	ExportHostServiceFlag *ebpf.Variable `ebpf:"export_host_service_flag"`
+	ExportHostSourceFlag  *ebpf.Variable `ebpf:"export_host_source_flag"`
+	ExportRowHeader       *ebpf.Variable `ebpf:"export_row_header"`
+	ReadsSockets          *ebpf.Variable `ebpf:"reads_sockets"`
 }
 
 // bpfPrograms contains all programs after they have been loaded into the kernel.
 //
 // It can be passed to loadBpfObjects or ebpf.CollectionSpec.LoadAndAssign.
 type bpfPrograms struct {
-	HostEgress  *ebpf.Program `ebpf:"host_egress"`
-	HostIngress *ebpf.Program `ebpf:"host_ingress"`
-	HostXdp     *ebpf.Program `ebpf:"host_xdp"`
+	HostAfterXdp *ebpf.Program `ebpf:"host_after_xdp"`
+	HostEgress   *ebpf.Program `ebpf:"host_egress"`
+	HostIngress  *ebpf.Program `ebpf:"host_ingress"`
+	HostXdp      *ebpf.Program `ebpf:"host_xdp"`
 }
 
 func (p *bpfPrograms) Close() error {
 	return _BpfClose(
+		p.HostAfterXdp,
 		p.HostEgress,
 		p.HostIngress,
 		p.HostXdp,

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"weir.io/weir/internal/packet"
@@ -252,8 +253,10 @@ func TestIngress(t *testing.T) {
 			}
 		}
 	}
+	// Second chance needs sockets: see TestSecondChance.
+	second := []bpfHostReason{bpfHostReasonHOST_PASSED_ON, bpfHostReasonHOST_DECAP_LAST_RESORT, bpfHostReasonHOST_DROP_ROW_MALFORMED}
 	for reason := range bpfHostReasonHOST_PASS_EGRESS {
-		if !hit[reason] {
+		if !hit[reason] && !slices.Contains(second, reason) {
 			t.Errorf("no row ends in %s", reasonName(t, reason))
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"os"
 	"path/filepath"
@@ -96,7 +97,7 @@ func abi(spec *ebpf.CollectionSpec) (string, error) {
 }
 
 // load loads the programs with the maps that are pinned, or pins new ones.
-func load(p *pins) (*bpfObjects, string, error) {
+func load(p *pins, log *slog.Logger) (*bpfObjects, string, error) {
 	spec, err := loadBpf()
 	if err != nil {
 		return nil, "", fmt.Errorf("read programs: %w", err)
@@ -113,13 +114,42 @@ func load(p *pins) (*bpfObjects, string, error) {
 			m.Pinning = ebpf.PinByName
 		}
 	}
-	var objects bpfObjects
 	options := ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: p.maps(version)}}
-	if err := spec.LoadAndAssign(&objects, &options); err != nil {
-		if errors.Is(err, unix.EPERM) {
-			return nil, "", fmt.Errorf("load programs (needs root, or CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON): %w", err)
-		}
+	objects, err := loadJudging(spec, options, log)
+	if errors.Is(err, unix.EPERM) {
+		return nil, "", fmt.Errorf("load programs (needs root, or CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON): %w", err)
+	}
+	if err != nil {
 		return nil, "", fmt.Errorf("load programs (needs Linux 6.1): %w", err)
 	}
-	return &objects, version, nil
+	return objects, version, nil
+}
+
+// loadJudging loads programs that judge by the kernel's sockets whether a connection
+// is here. Where the kernel does not say how its sockets look (no BTF), or lets
+// nobody read them (lockdown), programs do without: every packet stays.
+func loadJudging(spec *ebpf.CollectionSpec, options ebpf.CollectionOptions, log *slog.Logger) (*bpfObjects, error) {
+	objects := new(bpfObjects)
+	refused := spec.Copy().LoadAndAssign(objects, &options)
+	if refused == nil {
+		return objects, nil
+	}
+	if err := keepAll(spec, &options); err != nil {
+		return nil, errors.Join(refused, err)
+	}
+	if err := spec.LoadAndAssign(objects, &options); err != nil {
+		return nil, refused
+	}
+	log.Warn("this kernel's sockets cannot be read: no second chance, every packet stays", "error", refused)
+	return objects, nil
+}
+
+// keepAll makes the programs read no sockets. What they would read then only has to
+// have some offset: that of the programs' own idea of it.
+func keepAll(spec *ebpf.CollectionSpec, options *ebpf.CollectionOptions) error {
+	options.Programs.KernelTypes = spec.Types
+	if err := spec.Variables["reads_sockets"].Set(uint8(0)); err != nil {
+		return fmt.Errorf("set reads_sockets: %w", err)
+	}
+	return nil
 }

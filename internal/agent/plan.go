@@ -11,17 +11,20 @@ import (
 // host is what the kernel says about this host.
 type host struct {
 	addresses map[netip.Addr]bool
-	mtu       int // smallest of the uplinks
+	holders   map[netip.Addr]int // index of the interface that has an address
+	mtu       int                // smallest of the uplinks
 }
 
 // plan is what this host has to do: a pure function of the configuration and of
 // the host.
 type plan struct {
-	ends     []netip.Addr // addresses of this host at which tunnels end
+	ends     []netip.Addr       // addresses of this host at which tunnels end
+	holders  map[netip.Addr]int // and the interface, unless it is lo
 	sources  map[netip.Prefix]bpfHostSourceFlag
 	services []service // and one for each VIP, which has neither protocol nor MSS
 	vips     []netip.Addr
 	director bool // this host is one, too
+	keepsAll bool // no packet is sent on to another host
 
 	position map[identity]int // in services
 }
@@ -52,9 +55,12 @@ const (
 	ipv6TCPHeaders = 40 + 20
 )
 
+// loopbackIndex is that of lo, in every namespace.
+const loopbackIndex = 1
+
 // newPlan computes what the host has to do.
 func newPlan(config model.Config, h host) (plan, error) {
-	p := plan{position: make(map[identity]int)}
+	p := plan{position: make(map[identity]int), holders: make(map[netip.Addr]int), keepsAll: config.Agent.SocketsElsewhere}
 	for _, s := range config.Services {
 		ends := localEnds(s, h.addresses)
 		if len(ends) == 0 {
@@ -71,6 +77,11 @@ func newPlan(config model.Config, h host) (plan, error) {
 		p.add(service{vip: s.VIP, peers: peers})
 	}
 	p.ends = sorted(p.ends)
+	for _, end := range p.ends {
+		if index := h.holders[end]; index != loopbackIndex {
+			p.holders[end] = index
+		}
+	}
 	p.vips = sorted(p.vips)
 	p.sources = sources(config.Directors, p.services)
 	p.director = isDirector(config.Directors, h.addresses)

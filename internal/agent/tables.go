@@ -37,7 +37,7 @@ func newTables(p plan, endpoints map[bpfHostEndpoint]uint32, ranges map[bpfHostR
 		indexes:   map[identity]uint32{},
 	}
 	for _, end := range p.ends {
-		t.ends[address(end)] = 1
+		t.ends[address(end)] = uint32(p.holders[end])
 	}
 	for prefix, flags := range p.sources {
 		t.sources[sourceKey(prefix)] = uint32(flags)
@@ -48,6 +48,10 @@ func newTables(p plan, endpoints map[bpfHostEndpoint]uint32, ranges map[bpfHostR
 	}
 	for _, index := range ranges {
 		used[index] = true
+	}
+	var flags bpfHostServiceFlag
+	if p.keepsAll {
+		flags |= bpfHostServiceFlagHOST_SERVICE_KEEPS_ALL
 	}
 	next := uint32(noService)
 	for _, s := range p.services {
@@ -63,7 +67,7 @@ func newTables(p plan, endpoints map[bpfHostEndpoint]uint32, ranges map[bpfHostR
 			used[index] = true
 			t.fresh = append(t.fresh, index)
 		}
-		t.add(s, index)
+		t.add(s, index, flags)
 	}
 	return t, nil
 }
@@ -81,9 +85,9 @@ func current(s service, endpoints map[bpfHostEndpoint]uint32, ranges map[bpfHost
 	return ranges[s.ranges()[0]]
 }
 
-func (t *tables) add(s service, index uint32) {
+func (t *tables) add(s service, index uint32, flags bpfHostServiceFlag) {
 	t.indexes[s.identity()] = index
-	t.services[index] = bpfHostService{Mss: uint32(s.mss)}
+	t.services[index] = bpfHostService{Mss: uint32(s.mss), Flags: uint32(flags)}
 	for _, peer := range s.peers {
 		t.peers[bpfHostPeer{Service: index, Address: address(peer)}] = 1
 	}

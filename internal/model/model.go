@@ -41,6 +41,9 @@ type Limits struct {
 // Agent is what the agent on a backend's host must know about its host.
 type Agent struct {
 	Interfaces []string `json:"interfaces,omitempty"` // where tunnels come in
+	// SocketsElsewhere says that connections end in other network namespaces, whose
+	// sockets the agent does not see, so that it must not judge by them.
+	SocketsElsewhere bool `json:"sockets-elsewhere,omitempty"`
 }
 
 // XDPMode is how the director's program is attached.

@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The agent's part of the ABI, to the same rules as types.h. Its maps hold both
+ * families, so an IPv4 address is written in them as ::ffff:a.b.c.d (RFC 4291
+ * section 2.5.5.2).
+ */
+#pragma once
+
+#include "types.h"
+
+/*
+ * A VIP and its port. With protocol ICMP or ICMPv6 and port 0 it is the VIP
+ * itself: what has no ports (ICMP, later fragments) belongs to it.
+ */
+struct host_endpoint {
+	struct address address;
+	__be16 port;
+	__u8 protocol;
+	__u8 pad;
+};
+
+/* The same as an LPM key: a port range is a few prefixes, "all ports" is one. */
+struct host_range {
+	__u32 prefix_len;
+	struct address address;
+	__u8 protocol;
+	__u8 pad;
+	__be16 port;
+};
+
+/* Where tunnels may come from. */
+struct host_source {
+	__u32 prefix_len;
+	struct address address;
+};
+
+enum host_source_flag {
+	HOST_SOURCE_DIRECTOR = 1 << 0, /* for every service */
+	HOST_SOURCE_BACKEND = 1 << 1,  /* for the services that have it: see host_peer */
+};
+
+/* A backend may send its services' packets on to this host, others' not. */
+struct host_peer {
+	__u32 service;
+	struct address address;
+};
+
+/* Services, VIPs, and prefixes of ranges; peers and sources; per host. */
+#define HOST_SERVICES_MAX 8192
+#define HOST_RANGES_MAX 65536
+#define HOST_PEERS_MAX 131072
+#define HOST_ENDPOINTS_MAX 1024
+
+enum host_service_flag {
+	HOST_SERVICE_KEEPS_ALL = 1
+				 << 0, /* nothing is sent on: its sockets are not to be seen here */
+};
+
+struct host_service {
+	__u32 mss;   /* largest that a SYN of the VIP may offer; 0: as it is */
+	__u32 flags; /* enum host_service_flag */
+};
+
+/* As enum reason: every packet ends in exactly one. */
+enum host_reason {
+	/* Ingress: left to the kernel, untouched. */
+	HOST_PASS_NOT_IP = 0,
+	HOST_PASS_NOT_TUNNEL,     /* neither IPIP nor GUE */
+	HOST_PASS_MALFORMED,      /* an outer header is cut short or contradicts itself */
+	HOST_PASS_OPTIONS,        /* outer IPv4 options or IPv6 extension headers */
+	HOST_PASS_FRAGMENT,       /* outer fragment of UDP or of a tunnel */
+	HOST_PASS_NOT_HERE,       /* the tunnel ends at another address */
+	HOST_PASS_GUE_VERSION,    /* not variant 0 */
+	HOST_PASS_GUE_CONTROL,    /* control message */
+	HOST_PASS_GUE_PROTOCOL,   /* carries neither IPv4 nor IPv6 */
+	HOST_PASS_UNKNOWN_SOURCE, /* tunnel from nobody that weir knows */
+	HOST_PASS_NOT_VIP,        /* tunnel of somebody else: no VIP of this host inside */
+	/* Ingress: unwrapped and given to the kernel. */
+	HOST_DECAP_IPIP,
+	HOST_DECAP_GUE,
+	HOST_DECAP_LAST_RESORT, /* has no connection here either, and nobody else is left to try */
+	/* Ingress: second chance. */
+	HOST_PASSED_ON, /* its connection is not here: sent to the next host of its row */
+	/* Ingress: dropped. */
+	HOST_DROP_INNER_MALFORMED, /* an inner header is cut short or contradicts itself */
+	HOST_DROP_NO_SERVICE,      /* VIP of this host, but no service of it on this host */
+	HOST_DROP_ROW_MALFORMED,   /* a list of candidates that contradicts itself */
+	HOST_DROP_NOT_PEER,        /* from a backend that the service does not have */
+	HOST_DROP_CONGESTED,       /* outer header marked CE, sender does not speak ECN */
+	HOST_DROP_DECAP_FAILED,    /* the kernel refused to remove or rewrite the outer header */
+	/* Egress. */
+	HOST_PASS_EGRESS,   /* no SYN of a VIP */
+	HOST_CLAMP_LOWERED, /* SYN whose MSS was lowered */
+	HOST_CLAMP_FITS,    /* SYN whose MSS fits as it is */
+	HOST_CLAMP_ABSENT,  /* SYN without a readable MSS option: peers assume 536 or 1220 */
+	HOST_REASON_COUNT,
+};

@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Second chance: a packet whose connection is not here goes to the next host that
+ * its row names, from this host's own address, with the inner packet as it came.
+ */
+#pragma once
+
+#include "checksum.h"
+#include "host_maps.h"
+#include "socket.h"
+#include "tunnel.h"
+
+/* The row that a director put in, in the one form that is followed. */
+static __always_inline int is_well_formed(const struct chance *chance, const struct row_header *row)
+{
+	__u32 size = chance->outer6 ? sizeof(struct in6_addr) : sizeof(__be32);
+
+	return row->count && row->count <= ROW_HOPS_MAX && row->next <= row->count &&
+	       !row->unused && chance->private == sizeof(*row) + row->count * size;
+}
+
+static __always_inline int read_hop(const struct view *view, struct chance *chance,
+				    const struct row_header *row, __u32 number)
+{
+	struct address *hop6 = (struct address *)(row + 1) + number;
+	__be32 *hop4 = (__be32 *)(row + 1) + number;
+
+	if (chance->outer6) {
+		if ((void *)(hop6 + 1) > view->end)
+			return 0;
+		__builtin_memcpy(&chance->hop, hop6, sizeof(chance->hop));
+	} else {
+		if ((void *)(hop4 + 1) > view->end)
+			return 0;
+		map_address(&chance->hop, *hop4);
+	}
+	chance->number = number;
+	return 1;
+}
+
+/* Is another host left to try? One may have several backends of a service. */
+static __always_inline int find_hop(const struct view *view, struct chance *chance,
+				    const struct row_header *row)
+{
+	struct address hop;
+
+#pragma unroll
+	for (__u32 i = 0; i < ROW_HOPS_MAX; i++) {
+		if (i < row->next)
+			continue;
+		if (i >= row->count || !read_hop(view, chance, row, i))
+			return 0;
+		hop = chance->hop; /* 6.1 takes keys from the stack only */
+		if (!bpf_map_lookup_elem(&tunnel_ends, &hop))
+			return 1;
+	}
+	return 0;
+}
+
+static __always_inline int keeps_all(__u32 index)
+{
+	const struct host_service *service = bpf_map_lookup_elem(&services, &index);
+
+	return !service || service->flags & HOST_SERVICE_KEEPS_ALL;
+}
+
+/* Says how a packet in GUE that has come to its service goes on: HOST_DECAP_* is up. */
+static __always_inline enum host_reason judge(const struct view *view, struct chance *chance)
+{
+	struct row_header *row = at(view, chance->row);
+
+	if ((void *)(row + 1) > view->end || row->kind != ROW_KIND)
+		return HOST_DECAP_GUE;
+	if (!is_well_formed(chance, row))
+		return HOST_DROP_ROW_MALFORMED;
+	if (!reads_sockets || keeps_all(chance->service) || is_here(view, chance))
+		return HOST_DECAP_GUE;
+	return find_hop(view, chance, row) ? HOST_PASSED_ON : HOST_DECAP_LAST_RESORT;
+}
+
+/*
+ * Not inlined and not static: the verifier looks at them once, not again for every
+ * way in which a tunnel can be parsed.
+ */
+__noinline int judge_xdp(struct xdp_md *ctx, struct chance *chance)
+{
+	struct view view = { ctx, (void *)(long)ctx->data, (void *)(long)ctx->data_end };
+
+	return chance ? judge(&view, chance) : HOST_DECAP_GUE;
+}
+
+__noinline int judge_skb(struct __sk_buff *ctx, struct chance *chance)
+{
+	struct view view = { ctx, (void *)(long)ctx->data, (void *)(long)ctx->data_end };
+
+	return chance ? judge(&view, chance) : HOST_DECAP_GUE;
+}
+
+static __always_inline struct chance chance_of(const struct tunnel *t, const struct inner *inner)
+{
+	__u32 ip = t->link + t->outer;
+	struct chance chance = {
+		.row = ip - t->private,
+		.ip = ip,
+		.l4 = inner->l4 ? ip + inner->l4 : 0,
+		.tcp_end = ip + inner->length,
+		.service = inner->service,
+		.private = t->private,
+		.outer6 = t->ipv6,
+		.ipv6 = inner->ipv6,
+		.protocol = inner->destination.protocol,
+	};
+
+	return chance;
+}
+
+/* From here on to the private data the outer headers have one length: no options. */
+struct passed4 {
+	struct iphdr ip;
+	struct udphdr udp;
+	struct gue_header gue;
+	struct row_header row;
+};
+
+struct passed6 {
+	struct ipv6hdr ip;
+	struct udphdr udp;
+	struct gue_header gue;
+	struct row_header row;
+};
+
+/* The sum of what readdress changes, before or after. */
+static __always_inline __u64 sum_readdressed(const __u32 *addresses, int words,
+					     const struct row_header *row)
+{
+	__u64 sum = *(const __u32 *)row;
+
+#pragma unroll
+	for (int i = 0; i < words; i++)
+		sum += addresses[i];
+	return sum;
+}
+
+/* Zero is no checksum (RFC 768) and stays. */
+static __always_inline void update_udp(struct udphdr *udp, __u64 removed, __u64 added)
+{
+	if (!udp->check)
+		return;
+	udp->check = checksum_update(udp->check, removed, added);
+	if (!udp->check)
+		udp->check = 0xffff;
+}
+
+static __always_inline int readdress4(struct passed4 *p, void *end, const struct tunnel *t,
+				      const struct chance *chance)
+{
+	const __be32 *to = (const __be32 *)chance->hop.bytes;
+	const __be32 *from = (const __be32 *)t->destination.bytes;
+	const __u32 *addresses;
+	__u64 removed;
+
+	if ((void *)(p + 1) > end)
+		return -1;
+	addresses = (const __u32 *)&p->ip.saddr;
+	removed = sum_readdressed(addresses, 2, &p->row);
+	p->ip.saddr = from[3];
+	p->ip.daddr = to[3];
+	p->ip.check = 0;
+	p->ip.check = ipv4_header_checksum(&p->ip);
+	p->row.next = chance->number + 1;
+	update_udp(&p->udp, removed, sum_readdressed(addresses, 2, &p->row));
+	return 0;
+}
+
+static __always_inline int readdress6(struct passed6 *p, void *end, const struct tunnel *t,
+				      const struct chance *chance)
+{
+	const __u32 *addresses;
+	__u64 removed;
+
+	if ((void *)(p + 1) > end)
+		return -1;
+	addresses = (const __u32 *)&p->ip.saddr;
+	removed = sum_readdressed(addresses, 8, &p->row);
+	__builtin_memcpy(&p->ip.saddr, &t->destination, sizeof(p->ip.saddr));
+	__builtin_memcpy(&p->ip.daddr, &chance->hop, sizeof(p->ip.daddr));
+	p->row.next = chance->number + 1;
+	update_udp(&p->udp, removed, sum_readdressed(addresses, 8, &p->row));
+	return 0;
+}
+
+/*
+ * Out by the interface that has this host's address, which need not be the one that
+ * the program is attached to: the address may be a VLAN's, a bond's or a bridge's.
+ * The kernel knows route and neighbour, also where the host forwards nothing (which
+ * is why this is not bpf_fib_lookup). Returns a verdict of tc, or -1.
+ */
+static __always_inline int pass_on(struct __sk_buff *skb, const struct tunnel *t,
+				   const struct chance *chance)
+{
+	__u32 *holder = bpf_map_lookup_elem(&tunnel_ends, &t->destination);
+	__u32 ifindex = skb->ifindex;
+	void *data, *end;
+
+	if (holder && *holder)
+		ifindex = *holder;
+	if (skb->vlan_present && bpf_skb_vlan_pop(skb))
+		return -1;
+	data = (void *)(long)skb->data + sizeof(struct ethhdr);
+	end = (void *)(long)skb->data_end;
+	if (t->ipv6 ? readdress6(data, end, t, chance) : readdress4(data, end, t, chance))
+		return -1;
+	return bpf_redirect_neigh(ifindex, NULL, 0, 0);
+}
