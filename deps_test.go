@@ -42,7 +42,8 @@ var mayImport = map[string][]string{
 	"internal/maglev":      {},
 	"internal/store":       {"internal/model", "etcd", "zap"},
 	"internal/config":      {"internal/model", "go-yaml", "sys"}, // sys: inotify
-	"internal/engine":      {"internal/model", "internal/maglev"},
+	"internal/engine":      {"internal/model", "internal/maglev", "internal/history"},
+	"internal/history":     {"internal/model"},
 	"internal/datapath":    {"internal/model", "ebpf", "netlink", "sys"},
 	"internal/agent":       {"internal/model", "internal/maglev", "ebpf", "netlink", "sys"},
 	"internal/api":         {"internal/model"},

@@ -159,7 +159,7 @@ func limitMemory(s *session, lab *netlab.Lab) error {
 func tableMemory(s *session, lab *netlab.Lab) error {
 	for _, size := range []tableSize{{1024, 1}, {1024, 64}} {
 		c := size.config(model.L2DSR)
-		table, _ := engine.Plan(c, nil)
+		table, _ := engine.Plan(c, nil, nil)
 		err := opened(lab, fmt.Sprint("table", size.backends), c.Director.Limits, func(d *datapath.Datapath, pin string) error {
 			before, err := inside.Memory(pin)
 			if err != nil {
@@ -200,7 +200,7 @@ func tableMemory(s *session, lab *netlab.Lab) error {
 func flowMemory(s *session, lab *netlab.Lab) error {
 	c := tableSize{1, 1}.config(model.NAT)
 	c.Director.SNAT = model.SNAT{Addresses: []netip.Addr{netip.MustParseAddr("10.1.0.1")}, Ports: model.DefaultSNATPorts}
-	table, _ := engine.Plan(c, nil)
+	table, _ := engine.Plan(c, nil, nil)
 	return opened(lab, "flows", c.Director.Limits, func(d *datapath.Datapath, pin string) error {
 		if err := d.Set(table); err != nil {
 			return err

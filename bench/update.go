@@ -130,7 +130,7 @@ func (u *updater) open(pin string) error {
 	if err != nil {
 		return err
 	}
-	table, _ := u.planner.Plan(changing(u.services, 0, 0), nil)
+	table, _ := u.planner.Plan(changing(u.services, 0, 0), nil, nil)
 	return u.host.Do(func() error { return u.datapath.Set(table) })
 }
 
@@ -174,7 +174,7 @@ func (u *updater) set(ctx context.Context, s *session, changed, times int) error
 	var planned, took, visible []float64
 	for i := range times {
 		began := time.Now()
-		table, _ := u.planner.Plan(configs[(i+1)%2], nil)
+		table, _ := u.planner.Plan(configs[(i+1)%2], nil, nil)
 		planned = append(planned, milliseconds(time.Since(began)))
 		seen, elapsed, err := watched(ctx, program, func() error {
 			return u.host.Do(func() error { return u.datapath.Set(table) })

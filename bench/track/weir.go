@@ -105,7 +105,7 @@ func (t *Track) snatAddresses() []netip.Addr {
 
 // placement returns the backend of each flow, as any director must choose it.
 func (t *Track) placement(c model.Config) func(flow int) int {
-	table, _ := engine.Plan(c, nil)
+	table, _ := engine.Plan(c, nil, nil)
 	numbers := map[netip.Addr]int{}
 	for n := range t.Backends {
 		numbers[traffic.Backend(n, t.outer6())] = n

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
 	"net/netip"
@@ -13,83 +12,92 @@ import (
 
 // membership is what a service's rows are made from.
 type membership struct {
-	size      uint32
-	members   []maglev.Member // in the order of their keys
-	positions []uint32        // of the members among the service's backends
-	bound     int             // on the candidates in a row
+	log   []model.Generation
+	rings []digest // by generation: equal ones have equal rings
+	// positions has each generation's members among the service's backends. The position
+	// behind them is that of all who are gone.
+	positions [][]uint32
+	backends  int
+	bound     int // on the candidates in a row
 
-	ring digest // of size and members: equal ones have equal rings
 	rows digest // of everything: equal ones have equal rows
 }
 
 type digest [sha256.Size]byte
 
-// newMembership finds who may own slots of a service: backends that have a
-// weight and are not draining. A backend is hashed by address and port, so that
-// no slot moves when it gets another name. A default size follows all backends,
-// so that it does not change, and every slot with it, when one drains.
-func newMembership(s *model.Service) membership {
-	m := membership{size: s.RingSize, bound: model.MaxCandidates}
-	if m.size == 0 {
-		m.size = maglev.DefaultSize(len(s.Backends))
-	}
-	type member struct {
-		maglev.Member
-		position uint32
-	}
-	var members []member
+func newMembership(s *model.Service, log model.Log) membership {
+	m := membership{log: log.Generations, backends: len(s.Backends), bound: model.MaxCandidates}
+	known := make(map[netip.AddrPort]uint32, len(s.Backends))
 	for i, b := range s.Backends {
 		if b.Address.Is6() {
 			m.bound = model.MaxCandidates6
 		}
-		if b.State == model.Draining || b.Weight == 0 {
-			continue
+		known[b.Endpoint()] = uint32(i)
+	}
+	text := []byte{byte(m.bound)}
+	text = binary.BigEndian.AppendUint32(text, uint32(m.backends))
+	for i := range m.log {
+		ring := ringDigest(&m.log[i])
+		m.rings = append(m.rings, ring)
+		text = append(text, ring[:]...)
+		positions := make([]uint32, len(m.log[i].Members))
+		for j, member := range m.log[i].Members {
+			position, is := known[member.Backend]
+			if !is || slices.Contains(m.log[i].Gone, member.Backend) {
+				position = uint32(m.backends)
+			}
+			positions[j] = position
+			text = binary.BigEndian.AppendUint32(text, position)
 		}
-		key := netip.AddrPortFrom(b.Address, b.Port).String()
-		members = append(members, member{maglev.Member{Key: key, Weight: b.Weight}, uint32(i)})
+		m.positions = append(m.positions, positions)
 	}
-	slices.SortFunc(members, func(a, b member) int { return cmp.Compare(a.Key, b.Key) })
-	for _, e := range members {
-		m.members = append(m.members, e.Member)
-		m.positions = append(m.positions, e.position)
-	}
-	m.digest()
+	m.rows = sha256.Sum256(text)
 	return m
 }
 
-func (m *membership) digest() {
-	text := binary.BigEndian.AppendUint32(nil, m.size)
-	for _, e := range m.members {
+// ringDigest is the digest of what a ring depends on.
+func ringDigest(g *model.Generation) digest {
+	text := binary.BigEndian.AppendUint32(nil, g.Slots)
+	for _, e := range g.Members {
 		text = binary.BigEndian.AppendUint16(text, e.Weight)
-		text = binary.BigEndian.AppendUint32(text, uint32(len(e.Key)))
-		text = append(text, e.Key...)
+		text = binary.BigEndian.AppendUint16(text, e.Backend.Port())
+		text = binary.BigEndian.AppendUint32(text, uint32(e.Backend.Addr().BitLen()))
+		text = append(text, e.Backend.Addr().AsSlice()...)
 	}
-	m.ring = sha256.Sum256(text)
-	text = append(text[:0], m.ring[:]...)
-	text = append(text, byte(m.bound))
-	for _, p := range m.positions {
-		text = binary.BigEndian.AppendUint32(text, p)
-	}
-	m.rows = sha256.Sum256(text)
+	return sha256.Sum256(text)
 }
 
-// makeRing computes the ring; its owners are positions in members.
-func (m *membership) makeRing() maglev.Generation {
-	owners, backups := maglev.RingAndBackups(m.size, m.members)
+// makeRing computes the ring of a generation; its owners are positions in Members.
+func makeRing(g *model.Generation) maglev.Generation {
+	members := make([]maglev.Member, len(g.Members))
+	for i, e := range g.Members {
+		members[i] = maglev.Member{Key: e.Backend.String(), Weight: e.Weight}
+	}
+	owners, backups := maglev.RingAndBackups(g.Slots, members)
 	return maglev.Generation{Owners: owners, Backups: backups}
 }
 
 // rows are a service's rows in their final form.
 type rows struct {
-	ring model.Ring
-	held int
+	ring         model.Ring
+	held, shared int
+	heldAt       []uint64
 }
 
-// makeRows makes the rows. The log has one generation, the desired one.
-func (m *membership) makeRows(ring maglev.Generation) rows {
-	log := []maglev.Generation{{Owners: m.among(ring.Owners), Backups: m.among(ring.Backups)}}
-	table := maglev.Rows(log, nil, m.bound)
-	r := rows{held: table.Held}
+// makeRows makes the rows of the log. A backend that is gone is dead: it is in no
+// row, whatever the log says.
+func (m *membership) makeRows(rings map[digest]maglev.Generation) rows {
+	log := make([]maglev.Generation, len(m.log))
+	dead := map[uint32]bool{uint32(m.backends): true}
+	for i, positions := range m.positions {
+		ring := rings[m.rings[i]]
+		log[i] = maglev.Generation{Owners: among(positions, ring.Owners), Backups: among(positions, ring.Backups)}
+	}
+	table := maglev.Rows(log, dead, m.bound)
+	r := rows{held: table.Held, shared: table.Shared}
+	for _, i := range table.HeldAt {
+		r.heldAt = append(r.heldAt, m.log[i].Number)
+	}
 	if len(table.Slots) > 0 {
 		r.ring = model.Ring{Slots: make([]model.Slot, len(table.Slots))}
 	}
@@ -103,12 +111,12 @@ func (m *membership) makeRows(ring maglev.Generation) rows {
 }
 
 // among turns positions in members into positions among the service's backends.
-func (m *membership) among(members []uint32) []uint32 {
+func among(positions, members []uint32) []uint32 {
 	backends := make([]uint32, len(members))
 	for i, e := range members {
 		backends[i] = e
 		if e != maglev.None {
-			backends[i] = m.positions[e]
+			backends[i] = positions[e]
 		}
 	}
 	return backends

@@ -8,7 +8,9 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"net/netip"
+	"time"
 
+	"weir.io/weir/internal/history"
 	"weir.io/weir/internal/model"
 )
 
@@ -22,6 +24,9 @@ type Target struct {
 	Backend netip.AddrPort
 }
 
+// Logs are the logs of services. A service without one has a log of what it is now.
+type Logs map[model.ServiceID]model.Log
+
 // Report is what a plan has to say besides its table.
 type Report struct {
 	Services []ServiceReport
@@ -29,12 +34,34 @@ type Report struct {
 
 // ServiceReport is about one service, in the order of the table's.
 type ServiceReport struct {
-	Name    string
-	Members int // backends that may own slots
-	Slots   int
+	Name        string
+	ID          model.ServiceID
+	Members     int // backends that own slots of the newest generation, if they are there
+	Generations int
+	Oldest      time.Time // when the oldest generation became the newest
+	// Waits says that the service asks for another membership or ring size than that of
+	// the newest generation: the log has no room for it yet.
+	Waits bool
+	Slots int
+	// Shared is how many slots may have connections of several backends.
+	Shared int
 	// Held is how many slots stay with an owner of an older generation because
 	// their rows are full of living candidates.
 	Held int
+	// HeldAt has the numbers of the generations whose rows such slots have.
+	HeldAt []uint64
+}
+
+func newServiceReport(s *model.Service, log model.Log) ServiceReport {
+	n := len(log.Generations)
+	return ServiceReport{
+		Name: s.Name, ID: s.ID(), Members: len(log.Generations[0].Members),
+		Generations: n, Oldest: log.Generations[n-1].Since, Waits: !history.Current(log, s),
+	}
+}
+
+func (r *ServiceReport) noteRows(rows *rows) {
+	r.Slots, r.Shared, r.Held, r.HeldAt = len(rows.ring.Slots), rows.shared, rows.held, rows.heldAt
 }
 
 // Plan returns what the datapath must do. It is a pure function: equal arguments
@@ -42,8 +69,8 @@ type ServiceReport struct {
 //
 // Health changes the states of backends and never a ring: a backend that is down
 // keeps its slots, and the datapath goes on to their next candidates.
-func Plan(desired model.Config, health Health) (model.Table, Report) {
-	return NewPlanner().Plan(desired, health)
+func Plan(desired model.Config, logs Logs, health Health) (model.Table, Report) {
+	return NewPlanner().Plan(desired, logs, health)
 }
 
 // tableService is a service without its ring.
@@ -77,7 +104,7 @@ func tableService(s *model.Service, health Health) model.TableService {
 }
 
 func state(s *model.Service, b model.Backend, health Health) model.BackendState {
-	healthy, known := health[Target{s.Name, netip.AddrPortFrom(b.Address, b.Port)}]
+	healthy, known := health[Target{s.Name, b.Endpoint()}]
 	if known && !healthy {
 		return model.Down
 	}

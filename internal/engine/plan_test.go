@@ -33,7 +33,7 @@ func config(services ...model.Service) model.Config { return model.Config{Servic
 // planOne returns the plan of one service.
 func planOne(t *testing.T, s model.Service, health Health) model.TableService {
 	t.Helper()
-	table, _ := Plan(config(s), health)
+	table, _ := Plan(config(s), nil, health)
 	if len(table.Services) != 1 {
 		t.Fatalf("one service became %d", len(table.Services))
 	}
@@ -81,11 +81,12 @@ func TestPlanCopiesWhatTheDatapathNeeds(t *testing.T) {
 			Ring: model.Ring{Slots: []model.Slot{{Owner: 0, Next: 1}, {Owner: 1, Next: 0}}},
 		}},
 	}
-	got, report := Plan(desired, nil)
+	got, report := Plan(desired, nil, nil)
 	if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{})); diff != "" {
 		t.Errorf("the table is not as wanted (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff(Report{[]ServiceReport{{Name: "dns", Members: 2, Slots: 2}}}, report); diff != "" {
+	if diff := cmp.Diff(Report{[]ServiceReport{{Name: "dns", ID: s.ID(), Members: 2, Generations: 1, Slots: 2}}}, report,
+		cmpopts.EquateComparable(netip.Addr{})); diff != "" {
 		t.Errorf("the report is not as wanted (-want +got):\n%s", diff)
 	}
 }
@@ -210,17 +211,17 @@ func TestHealthMakesStatesAndNoRing(t *testing.T) {
 
 func TestBoundFollowsTheOuterHeader(t *testing.T) {
 	s := web(3)
-	if got := newMembership(&s).bound; got != model.MaxCandidates {
-		t.Errorf("over IPv4 a row has %d candidates", got)
+	want := func(bound int) {
+		t.Helper()
+		if got := newMembership(&s, model.Log{}).bound; got != bound {
+			t.Errorf("a row has at most %d candidates, want %d", got, bound)
+		}
 	}
-	s.VIP = netip.MustParseAddr("2001:db8::1")
-	if got := newMembership(&s).bound; got != model.MaxCandidates {
-		t.Errorf("with an IPv6 VIP over IPv4 a row has %d candidates", got)
-	}
+	want(model.MaxCandidates)
+	s.VIP = netip.MustParseAddr("2001:db8::1") // inside of IPv4
+	want(model.MaxCandidates)
 	s.Backends[1].Address = netip.MustParseAddr("2001:db8::2")
-	if got := newMembership(&s).bound; got != model.MaxCandidates6 {
-		t.Errorf("with a backend over IPv6 a row has %d candidates", got)
-	}
+	want(model.MaxCandidates6)
 }
 
 func TestSaltIsTheServices(t *testing.T) {

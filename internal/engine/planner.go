@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"time"
+	"weir.io/weir/internal/history"
 	"weir.io/weir/internal/maglev"
 	"weir.io/weir/internal/model"
 )
@@ -18,7 +20,7 @@ func NewPlanner() *Planner { return &Planner{} }
 
 // Plan returns what [Plan] returns. Services with the same members share a ring,
 // also with later plans: the table is to be read only.
-func (p *Planner) Plan(desired model.Config, health Health) (model.Table, Report) {
+func (p *Planner) Plan(desired model.Config, logs Logs, health Health) (model.Table, Report) {
 	n := len(desired.Services)
 	table := model.Table{
 		Interfaces:   desired.Director.Interfaces,
@@ -31,21 +33,40 @@ func (p *Planner) Plan(desired model.Config, health Health) (model.Table, Report
 	report := Report{Services: make([]ServiceReport, n)}
 	memberships := make([]membership, n)
 	inParallel(n, func(i int) {
-		memberships[i] = newMembership(&desired.Services[i])
-		table.Services[i] = tableService(&desired.Services[i], health)
-	})
-	rings := p.rings.recall(n,
-		func(i int) digest { return memberships[i].ring },
-		func(i int) maglev.Generation { return memberships[i].makeRing() })
-	all := p.rows.recall(n,
-		func(i int) digest { return memberships[i].rows },
-		func(i int) rows { return memberships[i].makeRows(rings[memberships[i].ring]) })
-	for i := range n {
-		m, r := &memberships[i], all[memberships[i].rows]
-		table.Services[i].Ring = r.ring
-		report.Services[i] = ServiceReport{
-			Name: table.Services[i].Name, Members: len(m.members), Slots: len(r.ring.Slots), Held: r.held,
+		s := &desired.Services[i]
+		log := logs[s.ID()]
+		if len(log.Generations) == 0 {
+			log = history.Advance(log, s, time.Time{})
 		}
+		memberships[i] = newMembership(s, log)
+		table.Services[i] = tableService(s, health)
+		report.Services[i] = newServiceReport(s, log)
+	})
+	all := p.makeRows(memberships)
+	for i := range n {
+		r := all[memberships[i].rows]
+		table.Services[i].Ring = r.ring
+		report.Services[i].noteRows(&r)
 	}
 	return table, report
+}
+
+// makeRows makes the rows of each service, and the rings that they need.
+func (p *Planner) makeRows(memberships []membership) map[digest]rows {
+	type generation struct{ service, number int }
+	var generations []generation
+	for i := range memberships {
+		for j := range memberships[i].log {
+			generations = append(generations, generation{i, j})
+		}
+	}
+	rings := p.rings.recall(len(generations),
+		func(i int) digest { g := generations[i]; return memberships[g.service].rings[g.number] },
+		func(i int) maglev.Generation {
+			g := generations[i]
+			return makeRing(&memberships[g.service].log[g.number])
+		})
+	return p.rows.recall(len(memberships),
+		func(i int) digest { return memberships[i].rows },
+		func(i int) rows { return memberships[i].makeRows(rings) })
 }

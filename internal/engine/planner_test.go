@@ -47,8 +47,8 @@ func TestMemoryChangesNoResult(t *testing.T) {
 	c := config()
 	for step := range 200 {
 		c = mutate(r, c)
-		table, report := p.Plan(c, nil)
-		wantTable, wantReport := Plan(c, nil)
+		table, report := p.Plan(c, nil, nil)
+		wantTable, wantReport := Plan(c, nil, nil)
 		if !reflect.DeepEqual(table, wantTable) || !reflect.DeepEqual(report, wantReport) {
 			t.Fatalf("step %d: a planner that remembers plans otherwise than one that does not", step)
 		}
@@ -63,7 +63,7 @@ func TestEqualMembersShareTheirRing(t *testing.T) {
 	other.Name, other.VIP = "other", netip.MustParseAddr("192.0.2.9")
 	slices.Reverse(shuffled.Backends)
 	p := NewPlanner()
-	table, _ := p.Plan(config(web(20), other, shuffled, different), nil)
+	table, _ := p.Plan(config(web(20), other, shuffled, different), nil, nil)
 	if len(p.rings.values) != 2 || len(p.rows.values) != 3 {
 		t.Errorf("%d rings and %d rows were made, want 2 and 3", len(p.rings.values), len(p.rows.values))
 	}
@@ -76,7 +76,7 @@ func TestEqualMembersShareTheirRing(t *testing.T) {
 			t.Fatalf("slot %d: in reverse order %v became %v", i, slot, got)
 		}
 	}
-	again, _ := p.Plan(config(different, web(20)), nil)
+	again, _ := p.Plan(config(different, web(20)), nil, nil)
 	if first(0) != &again.Services[1].Ring.Slots[0] {
 		t.Error("an unchanged ring was computed again")
 	}
@@ -102,7 +102,7 @@ func many(n int, own bool) model.Config {
 func benchmarkPlan(b *testing.B, c model.Config, planner func() *Planner) {
 	b.ReportAllocs()
 	for b.Loop() {
-		planner().Plan(c, nil)
+		planner().Plan(c, nil, nil)
 	}
 }
 
@@ -114,7 +114,7 @@ func BenchmarkPlan(b *testing.B) {
 	} {
 		b.Run(name+"/first", func(b *testing.B) { benchmarkPlan(b, c, NewPlanner) })
 		p := NewPlanner()
-		p.Plan(c, nil)
+		p.Plan(c, nil, nil)
 		b.Run(name+"/again", func(b *testing.B) { benchmarkPlan(b, c, func() *Planner { return p }) })
 	}
 }

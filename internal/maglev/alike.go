@@ -6,29 +6,38 @@ type layer struct {
 	// border says that the layer is the other half of the one before it: the owners
 	// beyond the border, in slots that lie on one.
 	border bool
+	number int // of the generation in the log
 }
 
 // alike lays a log's rings over slots of one size. A slot is a range of hashes
 // (hash * size >> 32), so a whole multiple of a ring's slots divides that ring
 // and moves nothing in it: slot s becomes slots k s to k s + k - 1. The size is that
 // multiple of the newest ring's which is not below any other's, and a slot then
-// lies in at most two of an older ring.
+// lies in at most two of an older ring. Generations without slots make no layer.
 func alike(log []Generation) []layer {
-	newest, most := len(log[0].Owners), 0
+	newest, most := 0, 0
 	for _, g := range log {
+		if newest == 0 {
+			newest = len(g.Owners)
+		}
 		most = max(most, len(g.Owners))
+	}
+	if newest == 0 {
+		return nil
 	}
 	size := (most + newest - 1) / newest * newest
 	layers := make([]layer, 0, len(log))
-	for _, g := range log {
-		layers = appendLayers(layers, g, size)
+	for number, g := range log {
+		if len(g.Owners) > 0 {
+			layers = appendLayers(layers, g, number, size)
+		}
 	}
 	return layers
 }
 
-func appendLayers(layers []layer, g Generation, size int) []layer {
+func appendLayers(layers []layer, g Generation, number, size int) []layer {
 	if len(g.Owners) == size {
-		return append(layers, layer{Generation: g})
+		return append(layers, layer{Generation: g, number: number})
 	}
 	first, last := Generation{make([]uint32, size), make([]uint32, size)}, Generation{make([]uint32, size), make([]uint32, size)}
 	n := uint64(len(g.Owners))
@@ -40,11 +49,11 @@ func appendLayers(layers []layer, g Generation, size int) []layer {
 		last.Owners[s], last.Backups[s] = g.Owners[to], g.Backups[to]
 		begin = end
 	}
-	layers = append(layers, layer{Generation: first})
+	layers = append(layers, layer{Generation: first, number: number})
 	if uint64(size)%n == 0 {
 		return layers
 	}
-	return append(layers, layer{Generation: last, border: true})
+	return append(layers, layer{Generation: last, number: number, border: true})
 }
 
 // firstHash returns the smallest upper half of a hash that is in a slot.

@@ -43,6 +43,9 @@ type Table struct {
 	Lists  []List
 	Shared int // slots with a list
 	Held   int // slots that a newer generation would have moved
+	// HeldAt has the generations, by their positions in the log, whose rows some slots
+	// have although newer ones have members. It is in order.
+	HeldAt []int
 }
 
 // Rows returns the candidates of each slot, at most bound (2 or more; 3 or more
@@ -71,14 +74,19 @@ type Table struct {
 // a log is safe whose older size was that of bound/2 - 1 generations at most when
 // the size changed.
 func Rows(log []Generation, dead map[uint32]bool, bound int) Table {
-	log = slices.DeleteFunc(slices.Clone(log), func(g Generation) bool { return len(g.Owners) == 0 })
-	if len(log) == 0 {
+	b := rowBuilder{log: alike(log), dead: dead, bound: bound, lists: map[string]uint32{}}
+	if len(b.log) == 0 {
 		return Table{}
 	}
-	b := rowBuilder{log: alike(log), dead: dead, bound: bound, lists: map[string]uint32{}}
+	b.heads = make([]bool, len(log))
 	b.table.Slots = make([]Slot, len(b.log[0].Owners))
 	for slot := range b.table.Slots {
 		b.table.Slots[slot] = b.slot(slot)
+	}
+	for number, head := range b.heads {
+		if head && number > b.log[0].number {
+			b.table.HeldAt = append(b.table.HeldAt, number)
+		}
 	}
 	return b.table
 }
@@ -88,6 +96,7 @@ type rowBuilder struct {
 	dead  map[uint32]bool
 	bound int
 	row   []uint32
+	heads []bool // by generation: some slot's row is its
 	table Table
 	lists map[string]uint32 // a list as bytes, its index
 	key   []byte
@@ -106,6 +115,7 @@ func (b *rowBuilder) slot(slot int) Slot {
 		if b.log[g].Owners[slot] != b.log[0].Owners[slot] {
 			b.table.Held++
 		}
+		b.heads[b.log[g].number] = true
 		b.addBackups(slot, b.log[g:])
 		return b.compact(slot, b.log[g:], shared)
 	}

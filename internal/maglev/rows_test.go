@@ -120,6 +120,24 @@ func TestOldestFirst(t *testing.T) {
 	}
 }
 
+func TestHeldAt(t *testing.T) {
+	log := []Generation{
+		{},
+		{Owners: []uint32{1, 1, 1}, Backups: []uint32{2, 2, 2}},
+		{Owners: []uint32{3, 1, 3}, Backups: []uint32{4, 3, 1}},
+		{Owners: []uint32{5, 1, 1}, Backups: []uint32{6, 9, 2}},
+	}
+	if got := Rows(log, nil, 3); !slices.Equal(got.HeldAt, []int{2}) || got.Held != 1 {
+		t.Errorf("%d slots are held, at generations %v, want 1 at [2]", got.Held, got.HeldAt)
+	}
+	if got := Rows(log, nil, 2); !slices.Equal(got.HeldAt, []int{2, 3}) || got.Held != 2 {
+		t.Errorf("%d slots are held, at generations %v, want 2 at [2 3]", got.Held, got.HeldAt)
+	}
+	if got := Rows(log, nil, 8); got.HeldAt != nil {
+		t.Errorf("slots are held at %v with room for all", got.HeldAt)
+	}
+}
+
 func TestRowsOfNothing(t *testing.T) {
 	if got := Rows([]Generation{{}, {}}, nil, 8); got.Slots != nil || got.Lists != nil {
 		t.Errorf("a log without members has rows: %v", got)

@@ -1,5 +1,7 @@
 package model
 
+import "time"
+
 // What a key that is not given means.
 const (
 	DefaultWeight     = 100
@@ -8,6 +10,13 @@ const (
 	DefaultBackends   = 65536
 	DefaultRingMemory = 64 << 20
 	DefaultFragments  = 65536
+)
+
+// What a time that is not given means.
+const (
+	DefaultCoalesce = Duration(50 * time.Millisecond)
+	DefaultDrain    = Duration(time.Minute)
+	DefaultMaxDrain = Duration(24 * time.Hour)
 )
 
 // DefaultSNATPorts ends where Linux's default range of ephemeral ports begins
@@ -44,7 +53,12 @@ func (c *Config) SetDefaults() {
 	if c.Services == nil {
 		c.Services = []Service{}
 	}
+	if c.Coalesce == 0 {
+		c.Coalesce = DefaultCoalesce
+	}
 	for i := range c.Services {
+		c.Services[i].Drain = Duration(c.Services[i].DrainOrDefault())
+		c.Services[i].MaxDrain = Duration(c.Services[i].MaxDrainOrDefault())
 		if c.Services[i].Backends == nil {
 			c.Services[i].Backends = []Backend{}
 		}
@@ -52,6 +66,22 @@ func (c *Config) SetDefaults() {
 			c.Services[i].Backends[j].setDefaults()
 		}
 	}
+}
+
+// DrainOrDefault returns how long a generation stays in the log at least.
+func (s *Service) DrainOrDefault() time.Duration {
+	if s.Drain == 0 {
+		return time.Duration(DefaultDrain)
+	}
+	return time.Duration(s.Drain)
+}
+
+// MaxDrainOrDefault returns how long a generation stays in the log at most.
+func (s *Service) MaxDrainOrDefault() time.Duration {
+	if s.MaxDrain == 0 {
+		return max(time.Duration(DefaultMaxDrain), s.DrainOrDefault())
+	}
+	return time.Duration(s.MaxDrain)
 }
 
 func (l *Limits) setDefaults() {

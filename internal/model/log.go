@@ -29,10 +29,16 @@ type Log struct {
 // Generation is a version of a service's membership and weights: the least that a
 // ring can be made of again.
 type Generation struct {
-	Number  uint64    `json:"number"` // larger than those of all older ones
-	Since   time.Time `json:"since"`  // when it became the newest, UTC
-	Slots   uint32    `json:"slots"`  // the ring's size, a prime
+	Number uint64    `json:"number"` // larger than those of all older ones
+	Since  time.Time `json:"since"`  // when it became the newest, UTC
+	// Held is the last time, UTC, at which it still placed connections after a newer
+	// one had replaced it: in slots that the newer ones had to wait for.
+	Held    time.Time `json:"held,omitzero"`
+	Slots   uint32    `json:"slots"` // the ring's size, a prime
 	Members []Member  `json:"members"`
+	// Gone has the members that were no backends any more at some time since. Coming
+	// back does not bring them back into this generation: their connections are lost.
+	Gone []netip.AddrPort `json:"gone,omitempty"`
 }
 
 // Member is a backend that owns slots of a generation. Members are in the order of

@@ -15,12 +15,14 @@ func TestLogIsStableJSON(t *testing.T) {
 			{netip.MustParseAddrPort("10.0.0.1:0"), 100},
 			{netip.MustParseAddrPort("[2001:db8::1]:8080"), 65535},
 		}},
-		{Number: 1, Since: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Slots: 1021, Members: []Member{}},
+		{Number: 1, Since: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
+			Held: time.Date(2026, 1, 2, 3, 4, 7, 0, time.UTC), Slots: 1021, Members: []Member{},
+			Gone: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:0")}},
 	}}
 	const want = `{"generations":[` +
 		`{"number":2,"since":"2026-01-02T03:04:05.000006Z","slots":1021,"members":[` +
 		`{"backend":"10.0.0.1:0","weight":100},{"backend":"[2001:db8::1]:8080","weight":65535}]},` +
-		`{"number":1,"since":"2026-01-02T03:04:05Z","slots":1021,"members":[]}]}`
+		`{"number":1,"since":"2026-01-02T03:04:05Z","held":"2026-01-02T03:04:07Z","slots":1021,"members":[],"gone":["10.0.0.1:0"]}]}`
 	text, err := json.Marshal(log)
 	if err != nil {
 		t.Fatal(err)

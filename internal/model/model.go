@@ -10,6 +10,7 @@ type Config struct {
 	Director  Director       `json:"director"`
 	Agent     Agent          `json:"agent"`
 	Directors []netip.Prefix `json:"directors,omitempty"` // the group: where agents accept tunnels from
+	Coalesce  Duration       `json:"coalesce,omitzero"`   // changes within it are one generation
 	Services  []Service      `json:"services"`
 }
 
@@ -68,6 +69,8 @@ type Service struct {
 	Policy   Policy     `json:"policy,omitzero"`
 	Affinity Affinity   `json:"affinity,omitzero"`
 	RingSize uint32     `json:"ring-size,omitempty"` // slots, a prime; 0: by the number of backends
+	Drain    Duration   `json:"drain,omitzero"`      // how long a generation stays in the log at least
+	MaxDrain Duration   `json:"max-drain,omitzero"`  // and at most
 	Backends []Backend  `json:"backends"`
 }
 
@@ -90,4 +93,10 @@ func (b Backend) ModeIn(s Service) Mode {
 		return *b.Mode
 	}
 	return s.Mode
+}
+
+// Endpoint returns what the backend is hashed by, so that no slot moves when it
+// gets another name: its address and port.
+func (b Backend) Endpoint() netip.AddrPort {
+	return netip.AddrPortFrom(b.Address, b.Port)
 }

@@ -17,6 +17,7 @@ func (c Config) Validate() error {
 	v.director()
 	v.agent()
 	v.directors()
+	v.duration("coalesce", c.Coalesce, minCoalesce, maxCoalesce)
 	for i := range c.Services {
 		v.service(i)
 	}

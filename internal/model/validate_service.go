@@ -1,6 +1,9 @@
 package model
 
-import "net/netip"
+import (
+	"net/netip"
+	"time"
+)
 
 // The smallest IP packets that every link must carry (RFC 791, RFC 8200), and
 // the largest that jumbo links commonly do.
@@ -39,6 +42,7 @@ func (v *validation) service(i int) {
 	}
 	v.serviceSNAT(i)
 	v.ringSize(i)
+	v.drain(i)
 	v.backends(i)
 }
 
@@ -116,6 +120,31 @@ func (v *validation) ringSize(i int) {
 	if size == 0 && len(s.Backends)*slotsPerBackend > MaxRingSize {
 		v.errs.add(servicePath(i, "ring-size"), "is required for %d backends: %d slots for each are more than the largest ring, %d",
 			len(s.Backends), slotsPerBackend, MaxRingSize)
+	}
+}
+
+// The bounds on times. Every generation in a log costs memory and work.
+const (
+	minDrain    = Duration(time.Millisecond)
+	maxDrain    = Duration(24 * time.Hour)
+	maxMaxDrain = Duration(30 * 24 * time.Hour)
+	minCoalesce = Duration(time.Millisecond)
+	maxCoalesce = Duration(10 * time.Second)
+)
+
+func (v *validation) drain(i int) {
+	s := &v.config.Services[i]
+	v.duration(servicePath(i, "drain"), s.Drain, minDrain, maxDrain)
+	v.duration(servicePath(i, "max-drain"), s.MaxDrain, minDrain, maxMaxDrain)
+	if s.Drain != 0 && s.MaxDrain != 0 && s.MaxDrain < s.Drain {
+		v.errs.addWithOther(servicePath(i, "max-drain"), servicePath(i, "drain"), "%v is shorter than drain, %v", s.MaxDrain, s.Drain)
+	}
+}
+
+// duration checks a time that is given.
+func (v *validation) duration(path string, d, least, most Duration) {
+	if d != 0 && (d < least || d > most) {
+		v.errs.add(path, "%v is not from %v to %v", d, least, most)
 	}
 }
 

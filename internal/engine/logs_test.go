@@ -1,0 +1,280 @@
+package engine
+
+import (
+	"log/slog"
+	"math/rand/v2"
+	"net/netip"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+
+	"weir.io/weir/internal/history"
+	"weir.io/weir/internal/model"
+)
+
+// placed is a connection: what its packets hash to, whose it is, and when a director
+// last placed one like it.
+type placed struct {
+	hash     uint32
+	backend  netip.AddrPort
+	asBackup bool // while the director saw the owner down
+}
+
+// lifeOfAService plays a random history of one service in random steps of time, and
+// knows its connections.
+type lifeOfAService struct {
+	t           *testing.T
+	r           *rand.Rand
+	service     model.Service
+	now         time.Time
+	engine      *Engine
+	connections map[placed]time.Time
+	pace        time.Duration // the longest step
+	v6          bool
+	backends    int // ever
+	held        int // slots, seen
+	resized     int // plans with rings of several sizes
+	longest     int // log
+}
+
+const livedDrain = time.Minute
+
+func newLife(t *testing.T, r *rand.Rand) *lifeOfAService {
+	l := &lifeOfAService{
+		t: t, r: r, service: web(0), now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC),
+		engine: New(nil, slog.New(slog.DiscardHandler)), connections: map[placed]time.Time{},
+	}
+	l.service.Mode = []model.Mode{model.GUE, model.IPIP}[r.IntN(2)]
+	l.service.Drain = model.Duration(livedDrain)
+	l.service.RingSize = []uint32{53, 101, 101, 0}[r.IntN(4)]
+	l.v6, l.pace = r.IntN(2) == 0, livedDrain/time.Duration(3+r.IntN(20))
+	for range 2 + r.IntN(10) {
+		l.add()
+	}
+	return l
+}
+
+func (l *lifeOfAService) add() {
+	b := model.Backend{Address: netip.AddrFrom4([4]byte{10, 0, 0, byte(1 + l.backends%40)}), Weight: 100, State: model.Active}
+	if l.v6 {
+		b.Address = netip.AddrFrom16([16]byte{0x20, 1, 0xd, 0xb8, 15: byte(1 + l.backends%40)})
+	}
+	l.backends++
+	if !slices.ContainsFunc(l.service.Backends, func(o model.Backend) bool { return o.Address == b.Address }) {
+		l.service.Backends = append(l.service.Backends, b)
+	}
+}
+
+// change is what people and controllers do.
+func (l *lifeOfAService) change() {
+	s := &l.service
+	s.Backends = slices.Clone(s.Backends)
+	n := len(s.Backends)
+	i := l.r.IntN(n)
+	switch l.r.IntN(12) {
+	case 0, 1, 2:
+		l.add()
+	case 3:
+		if n > 2 {
+			s.Backends = slices.Delete(s.Backends, i, i+1)
+		}
+	case 4:
+		l.backends = l.r.IntN(40) // somebody who was here may come back
+		l.add()
+	case 5, 6:
+		s.Backends[i].State = model.Draining
+	case 7:
+		s.Backends[i].State = model.Active
+	case 8, 9:
+		s.Backends[i].Weight = uint16(l.r.IntN(5) * 50)
+	case 10:
+		l.r.Shuffle(n, func(i, j int) { s.Backends[i], s.Backends[j] = s.Backends[j], s.Backends[i] })
+	case 11:
+		s.RingSize = []uint32{53, 101, 103, 211}[l.r.IntN(4)]
+	}
+}
+
+// step plans, checks the plan, and places connections by it until the next step.
+func (l *lifeOfAService) step() {
+	c := config(l.service)
+	l.engine.advance(c, l.now)
+	table, report := l.engine.planner.Plan(c, l.engine.logs, nil)
+	l.engine.held = heldAt{}
+	l.engine.held.note(report)
+	l.held += report.Services[0].Held
+	log := l.engine.logs[l.service.ID()]
+	l.longest = max(l.longest, len(log.Generations))
+	if slices.ContainsFunc(log.Generations, func(g model.Generation) bool { return g.Slots != log.Generations[0].Slots }) {
+		l.resized++
+	}
+	l.checkAlone(c, table, report)
+	s := &table.Services[0]
+	for connection, at := range l.connections {
+		l.check(s, connection, at)
+	}
+	l.now = l.now.Add(time.Duration(l.r.Int64N(int64(l.pace))))
+	for range 30 {
+		hash := l.r.Uint32()
+		row := rowOf(&s.Ring, hash)
+		if len(row) == 0 {
+			continue
+		}
+		l.connections[placed{hash, l.service.Backends[row[0]].Endpoint(), false}] = l.now
+		if len(row) > 1 && l.service.Backends[row[1]].Endpoint() == l.backup(log, hash) {
+			l.connections[placed{hash, l.service.Backends[row[1]].Endpoint(), true}] = l.now
+		}
+	}
+}
+
+// backup is what the ring of the newest generation with members says.
+func (l *lifeOfAService) backup(log model.Log, hash uint32) netip.AddrPort {
+	for i := range log.Generations {
+		g := &log.Generations[i]
+		if len(g.Members) == 0 {
+			continue
+		}
+		if len(g.Members) == 1 {
+			break
+		}
+		backups := makeRing(g).Backups
+		return g.Members[backups[uint64(hash)*uint64(len(backups))>>32]].Backend
+	}
+	return netip.AddrPort{}
+}
+
+func (l *lifeOfAService) bound() int {
+	if l.v6 {
+		return model.MaxCandidates6
+	}
+	return model.MaxCandidates
+}
+
+// rowOf is a hash's row.
+func rowOf(ring *model.Ring, hash uint32) []uint32 {
+	if len(ring.Slots) == 0 {
+		return nil
+	}
+	slot := ring.Slots[uint64(hash)*uint64(len(ring.Slots))>>32]
+	switch {
+	case slot.Owner == model.NoBackend:
+		return nil
+	case slot.Next == model.NoBackend:
+		return []uint32{slot.Owner}
+	case slot.Next&model.ListFlag == 0:
+		return []uint32{slot.Owner, slot.Next}
+	}
+	return append([]uint32{slot.Owner}, ring.Lists[slot.Next&^model.ListFlag].Next...)
+}
+
+// check looks for a connection's backend in its row. It is not looked for longer
+// than drain, nor after its backend was removed. One that was placed on a backup may
+// find no room.
+func (l *lifeOfAService) check(s *model.TableService, connection placed, at time.Time) {
+	is := func(b model.Backend) bool { return b.Endpoint() == connection.backend }
+	if l.now.Sub(at) >= livedDrain || !slices.ContainsFunc(l.service.Backends, is) {
+		delete(l.connections, connection)
+		return
+	}
+	row := rowOf(&s.Ring, connection.hash)
+	found := slices.ContainsFunc(row, func(b uint32) bool { return is(l.service.Backends[b]) })
+	if !found && !(connection.asBackup && len(row) == l.bound()) {
+		l.t.Fatalf("a connection that was placed %v ago (as backup: %v) has lost its backend %v: the row is %v, the log\n%v",
+			l.now.Sub(at), connection.asBackup, connection.backend, row, l.engine.logs[l.service.ID()])
+	}
+}
+
+// checkAlone compares the plan with that of a director that knows nothing but the log,
+// and checks the rows by themselves.
+func (l *lifeOfAService) checkAlone(c model.Config, table model.Table, report Report) {
+	again, reportAgain := Plan(c, l.engine.logs, nil)
+	if !reflect.DeepEqual(table, again) || !reflect.DeepEqual(report, reportAgain) {
+		l.t.Fatal("a director that has only the log plans otherwise")
+	}
+	ring := &table.Services[0].Ring
+	for i := range ring.Slots {
+		row := rowOf(ring, uint32((uint64(i)<<32+uint64(len(ring.Slots))-1)/uint64(len(ring.Slots))))
+		if len(row) > l.bound() {
+			l.t.Fatalf("a row has %d candidates", len(row))
+		}
+		for j, b := range row {
+			if int(b) >= len(l.service.Backends) || slices.Contains(row[:j], b) {
+				l.t.Fatalf("the row %v has somebody twice, or who is no backend", row)
+			}
+		}
+	}
+}
+
+func (l *lifeOfAService) run(steps int) {
+	for range steps {
+		for range l.r.IntN(3) {
+			l.change()
+		}
+		l.step()
+	}
+}
+
+func TestNoConnectionLosesItsBackend(t *testing.T) {
+	held, resized, longest := 0, 0, 0
+	for seed := range uint64(40) {
+		l := newLife(t, rand.New(rand.NewPCG(4, seed)))
+		l.run(50)
+		held, resized, longest = held+l.held, resized+l.resized, max(longest, l.longest)
+		if t.Failed() {
+			t.Fatal("seed", seed)
+		}
+	}
+	if held == 0 || resized == 0 || longest < 5 {
+		t.Errorf("the histories had %d slots held, %d plans with rings of several sizes and at most %d generations",
+			held, resized, longest)
+	}
+}
+
+func FuzzNoConnectionLosesItsBackend(f *testing.F) {
+	f.Add(uint64(1), uint64(2))
+	f.Fuzz(func(t *testing.T, a, b uint64) { newLife(t, rand.New(rand.NewPCG(a, b))).run(40) })
+}
+
+// Directors that saw different parts of a history plan the same by the same log: only
+// the log counts, not the way to it.
+func TestRowsDependOnTheLogAlone(t *testing.T) {
+	r := rand.New(rand.NewPCG(9, 9))
+	l := newLife(t, r)
+	late := NewPlanner() // sees one plan in five
+	for step := range 60 {
+		l.run(1)
+		if step%5 != 0 {
+			continue
+		}
+		c := config(l.service)
+		l.engine.advance(c, l.now)
+		want, _ := l.engine.planner.Plan(c, l.engine.logs, nil)
+		if got, _ := late.Plan(c, l.engine.logs, nil); !reflect.DeepEqual(got, want) {
+			t.Fatal("a director that saw fewer plans has other rows")
+		}
+	}
+}
+
+// A log that is trimmed costs nothing but the rows of its service.
+func TestTrimmedLogKeepsRings(t *testing.T) {
+	s, other := web(8), web(8)
+	other.Name, other.VIP = "other", netip.MustParseAddr("192.0.2.9")
+	other.Backends = other.Backends[:5]
+	p, now := NewPlanner(), time.Unix(0, 0)
+	log := history.Advance(model.Log{}, &s, now)
+	s.Backends[0].State = model.Draining
+	log = history.Advance(log, &s, now)
+	before, _ := p.Plan(config(s, other), Logs{s.ID(): log}, nil)
+	trimmed, _ := history.Trim(log, &s, nil, nil, now.Add(time.Hour))
+	rings := len(p.rings.values)
+	after, _ := p.Plan(config(s, other), Logs{s.ID(): trimmed}, nil)
+	if len(p.rings.values) != rings-1 {
+		t.Errorf("%d rings are remembered of %d", len(p.rings.values), rings)
+	}
+	if &before.Services[1].Ring.Slots[0] != &after.Services[1].Ring.Slots[0] {
+		t.Error("another service's rows were made again")
+	}
+	if len(before.Services[0].Ring.Lists) == 0 || len(after.Services[0].Ring.Lists) != 0 {
+		t.Error("the trimmed log changed no row")
+	}
+}

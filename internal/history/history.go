@@ -1,0 +1,132 @@
+// Package history keeps a service's log of generations: it appends what the
+// service becomes and takes out what no connection needs any more. It has no clock
+// and does no I/O: equal arguments give equal logs.
+package history
+
+import (
+	"slices"
+	"time"
+
+	"weir.io/weir/internal/model"
+)
+
+// A log's rings are kept in memory, and each makes the making of rows longer: a log
+// has at most maxSlots slots in all its rings together, within these bounds on its
+// generations.
+const (
+	maxSlots         = 1 << 22
+	leastGenerations = 8
+	mostGenerations  = 64
+)
+
+// mostBeforeResize is how many generations of one size a log may have when a
+// generation of another size is appended. A slot may then lie on the border of two
+// slots in each of them: with the owner and the backup of the new ring these are
+// six candidates, which is the least bound on a row, so that no slot is held back by
+// the change of size (see maglev.Rows).
+const mostBeforeResize = 2
+
+// Advance returns the log with a new generation if the service's membership, weights
+// or ring size are no longer those of the newest one. The generation waits, and the
+// log is returned as it is, while the log is full; its change of size alone waits
+// while the log has more than two generations or rings of two sizes. [Current] says
+// whether something waits. The log that is passed is not written to.
+func Advance(log model.Log, s *model.Service, now time.Time) model.Log {
+	next := desired(log, s)
+	if len(log.Generations) == 0 {
+		next.Number = 1
+		next.Since = stamp(now)
+		return model.Log{Generations: []model.Generation{next}}
+	}
+	newest := &log.Generations[0]
+	if next.Slots != newest.Slots && !mayResize(log) {
+		next.Slots = newest.Slots
+	}
+	if is(newest, &next) {
+		return log
+	}
+	rest := slices.Clone(log.Generations)
+	if most := capacity(next.Slots); len(rest) >= most {
+		if rest = withoutRepeated(rest, most-1); len(rest) >= most {
+			return log
+		}
+	}
+	next.Number = newest.Number + 1
+	next.Since = stamp(now)
+	if next.Since.Before(newest.Since) {
+		next.Since = newest.Since // the clock was set back
+	}
+	return model.Log{Generations: slices.Insert(rest, 0, next)}
+}
+
+// Current reports whether the newest generation is what the service asks for: nothing
+// waits.
+func Current(log model.Log, s *model.Service) bool {
+	if len(log.Generations) == 0 {
+		return false
+	}
+	next := desired(log, s)
+	return is(&log.Generations[0], &next)
+}
+
+func stamp(now time.Time) time.Time { return now.UTC().Round(0) }
+
+// desired is the generation that the service asks for.
+func desired(log model.Log, s *model.Service) model.Generation {
+	g := model.Generation{Slots: s.RingSize, Members: []model.Member{}}
+	if g.Slots == 0 {
+		g.Slots = defaultSize(log, len(s.Backends))
+	}
+	for _, b := range s.Backends {
+		if b.State != model.Draining && b.Weight > 0 {
+			g.Members = append(g.Members, model.Member{Backend: b.Endpoint(), Weight: b.Weight})
+		}
+	}
+	slices.SortFunc(g.Members, func(a, b model.Member) int { return a.Backend.Compare(b.Backend) })
+	return g
+}
+
+// defaultSize is the size of a ring whose size nobody chose. It follows all backends,
+// so that it does not change when one drains, and stays until it is off by a factor
+// of two: a change of size moves every slot.
+func defaultSize(log model.Log, backends int) uint32 {
+	size := model.DefaultRingSize(backends)
+	if len(log.Generations) == 0 {
+		return size
+	}
+	if now := log.Generations[0].Slots; size < 2*now && now < 2*size {
+		return now
+	}
+	return size
+}
+
+// mayResize reports whether a generation of another size may be appended.
+func mayResize(log model.Log) bool {
+	return len(log.Generations) <= mostBeforeResize && !slices.ContainsFunc(log.Generations,
+		func(g model.Generation) bool { return g.Slots != log.Generations[0].Slots })
+}
+
+func same(a, b *model.Generation) bool {
+	return a.Slots == b.Slots && slices.Equal(a.Members, b.Members)
+}
+
+// is reports whether the newest generation is the next one, and nobody has left it.
+func is(newest, next *model.Generation) bool {
+	return same(newest, next) && len(newest.Gone) == 0
+}
+
+// capacity is how many generations a log may have whose rings are of this size.
+func capacity(slots uint32) int {
+	return min(max(maxSlots/int(slots), leastGenerations), mostGenerations)
+}
+
+// withoutRepeated takes the oldest generations out whose ring a newer one has, too,
+// until so many are left, or none is left to take. No row loses a candidate by it.
+func withoutRepeated(log []model.Generation, left int) []model.Generation {
+	for i := len(log) - 1; i > 0 && len(log) > left; i-- {
+		if slices.ContainsFunc(log[:i], func(newer model.Generation) bool { return same(&newer, &log[i]) }) {
+			log = slices.Delete(log, i, i+1)
+		}
+	}
+	return log
+}

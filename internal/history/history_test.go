@@ -1,0 +1,300 @@
+package history
+
+import (
+	"fmt"
+	"net/netip"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+
+	"weir.io/weir/internal/model"
+)
+
+var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// service has n active backends of equal weight.
+func service(n int) *model.Service {
+	s := &model.Service{Name: "web", VIP: netip.MustParseAddr("192.0.2.1"), Mode: model.IPIP}
+	for i := range n {
+		s.Backends = append(s.Backends, model.Backend{
+			Address: netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), Weight: 100, State: model.Active,
+		})
+	}
+	return s
+}
+
+func advanced(log model.Log, s *model.Service, at time.Duration) model.Log {
+	return Advance(log, s, start.Add(at))
+}
+
+// trimmed takes the numbers of the generations that are left.
+func trimmed(log model.Log, s *model.Service, held Held, evidence Evidence, at time.Duration) []uint64 {
+	log, _ = Trim(log, s, held, evidence, start.Add(at))
+	return numbers(log)
+}
+
+func numbers(log model.Log) []uint64 {
+	var list []uint64
+	for _, g := range log.Generations {
+		list = append(list, g.Number)
+	}
+	return list
+}
+
+func want(t *testing.T, what string, got []uint64, numbers ...uint64) {
+	t.Helper()
+	if !slices.Equal(got, numbers) {
+		t.Errorf("%s: the log has generations %v, want %v", what, got, numbers)
+	}
+}
+
+func TestAdvance(t *testing.T) {
+	s := service(3)
+	log := advanced(model.Log{}, s, 0)
+	g := log.Generations[0]
+	if g.Number != 1 || g.Slots != 1021 || len(g.Members) != 3 || !g.Since.Equal(start) {
+		t.Errorf("the first generation is %v", g)
+	}
+	for name, change := range map[string]func(s *model.Service){
+		"nothing":   func(*model.Service) {},
+		"a name":    func(s *model.Service) { s.Backends[0].Name = "other" },
+		"the mode":  func(s *model.Service) { s.Mode = model.GUE },
+		"the order": func(s *model.Service) { slices.Reverse(s.Backends) },
+		"health":    func(s *model.Service) { s.Backends[1].State = model.Down },
+		"a nobody": func(s *model.Service) {
+			s.Backends = append(s.Backends, model.Backend{Address: s.VIP, State: model.Active})
+		},
+	} {
+		s := service(3)
+		change(s)
+		if again := advanced(log, s, time.Second); !reflect.DeepEqual(again, log) || !Current(log, s) {
+			t.Errorf("another %s is a new generation", name)
+		}
+	}
+	for name, change := range map[string]func(s *model.Service){
+		"weight":      func(s *model.Service) { s.Backends[0].Weight = 1 },
+		"port":        func(s *model.Service) { s.Backends[0].Port = 80 },
+		"draining":    func(s *model.Service) { s.Backends[0].State = model.Draining },
+		"backend":     func(s *model.Service) { s.Backends = service(4).Backends },
+		"ring size":   func(s *model.Service) { s.RingSize = 2003 },
+		"nobody left": func(s *model.Service) { s.Backends = nil },
+	} {
+		s := service(3)
+		change(s)
+		next := advanced(log, s, time.Second)
+		want(t, name, numbers(next), 2, 1)
+		if Current(log, s) || !Current(next, s) {
+			t.Errorf("%s: which generation is current is not said right", name)
+		}
+		if len(log.Generations) != 1 {
+			t.Fatal("the log that was passed is another")
+		}
+	}
+	g = advanced(log, service(2), -time.Hour).Generations[0]
+	if !g.Since.Equal(start) {
+		t.Errorf("with the clock set back, generation 2 began at %v, before its predecessor", g.Since)
+	}
+}
+
+func TestTrimWithoutAgents(t *testing.T) {
+	s := service(3)
+	log := advanced(model.Log{}, s, 0)
+	s.Backends[0].Weight = 50
+	log = advanced(log, s, 10*time.Second)
+	s.Backends[0].Weight = 20
+	log = advanced(log, s, 20*time.Second)
+	s.Drain = model.Duration(30 * time.Second)
+	want(t, "at once", trimmed(log, s, nil, nil, 20*time.Second), 3, 2, 1)
+	want(t, "before drain", trimmed(log, s, nil, nil, 39*time.Second), 3, 2, 1)
+	want(t, "after drain", trimmed(log, s, nil, nil, 40*time.Second), 3, 2)
+	want(t, "evidence is for agents", trimmed(log, s, nil, Evidence{1: true}, 40*time.Second), 3, 2)
+	want(t, "later", trimmed(log, s, nil, nil, time.Hour), 3)
+	want(t, "the clock is set back", trimmed(log, s, nil, nil, -time.Hour), 3, 2, 1)
+	if due := Due(log, s, nil); !due.Equal(start.Add(40 * time.Second)) {
+		t.Errorf("the next generation leaves at %v", due)
+	}
+	if due := Due(advanced(model.Log{}, s, 0), s, nil); !due.IsZero() {
+		t.Errorf("the only generation leaves at %v", due)
+	}
+	s.Drain = 0
+	want(t, "default drain", trimmed(log, s, nil, nil, 69*time.Second), 3, 2, 1)
+	want(t, "default drain", trimmed(log, s, nil, nil, 70*time.Second), 3, 2)
+}
+
+func TestTrimByEvidence(t *testing.T) {
+	s := service(3)
+	s.Mode, s.MaxDrain = model.GUE, model.Duration(time.Hour)
+	log := advanced(model.Log{}, s, 0)
+	s.Backends[0].Weight = 50
+	log = advanced(log, s, 0)
+	s.Backends[0].Weight = 20
+	log = advanced(log, s, 0)
+	want(t, "nobody reports", trimmed(log, s, nil, nil, 2*time.Minute), 3)
+	want(t, "needed", trimmed(log, s, nil, Evidence{1: true, 2: false}, 2*time.Minute), 3, 1)
+	want(t, "not before drain", trimmed(log, s, nil, Evidence{1: false}, time.Second), 3, 2, 1)
+	if due := Due(log, s, Evidence{1: true, 2: true}); !due.Equal(start.Add(time.Hour)) {
+		t.Errorf("a needed generation leaves at %v", due)
+	}
+	left, overdue := Trim(log, s, nil, Evidence{1: true}, start.Add(2*time.Hour))
+	want(t, "max-drain", numbers(left), 3)
+	if len(overdue) != 1 || overdue[0].Number != 1 {
+		t.Errorf("overdue is %v, want generation 1", overdue)
+	}
+}
+
+func TestHeldGenerationsStay(t *testing.T) {
+	s := service(3)
+	log := advanced(model.Log{}, s, 0)
+	s.Backends[0].Weight = 50
+	log = advanced(log, s, 0)
+	log, _ = Trim(log, s, Held{1: true}, nil, start.Add(10*time.Minute))
+	want(t, "held", numbers(log), 2, 1)
+	want(t, "held until lately", trimmed(log, s, nil, nil, 10*time.Minute+59*time.Second), 2, 1)
+	want(t, "held long ago", trimmed(log, s, nil, nil, 11*time.Minute), 2)
+}
+
+func TestWhoIsGoneStaysGone(t *testing.T) {
+	s := service(3)
+	log := advanced(model.Log{}, s, 0)
+	all := s.Backends
+	s.Backends = all[:2]
+	log, _ = Trim(log, s, nil, nil, start)
+	log = advanced(log, s, 0)
+	s.Backends = all
+	log, _ = Trim(log, s, nil, nil, start)
+	log = advanced(log, s, 0)
+	want(t, "came back", numbers(log), 3, 2, 1)
+	if gone := log.Generations[2].Gone; len(gone) != 1 || gone[0] != all[2].Endpoint() {
+		t.Errorf("in the first generation %v are gone", gone)
+	}
+	if log.Generations[0].Gone != nil || log.Generations[1].Gone != nil {
+		t.Error("somebody is gone from where he was not")
+	}
+	s.Backends = service(9).Backends[6:]
+	log, _ = Trim(log, s, nil, nil, start)
+	log = advanced(log, s, 0)
+	want(t, "all are new", trimmed(log, s, nil, nil, 0), 4)
+}
+
+// Who was away while the log was full must get a generation when there is room.
+func TestBackAfterAFullLog(t *testing.T) {
+	s := service(3)
+	all := s.Backends
+	s.RingSize = model.MaxRingSize // eight generations at most
+	log := model.Log{}
+	for i := range leastGenerations {
+		s.Backends[0].Weight = uint16(i + 1)
+		log = advanced(log, s, 0)
+	}
+	s.Backends = all[:2]
+	log, _ = Trim(log, s, nil, nil, start)
+	log = advanced(log, s, 0)
+	want(t, "full", numbers(log), 8, 7, 6, 5, 4, 3, 2, 1)
+	s.Backends = all
+	if Current(log, s) {
+		t.Error("the newest generation without somebody who is back is said to be current")
+	}
+	log, _ = Trim(log, s, nil, nil, start.Add(time.Hour))
+	want(t, "room", numbers(advanced(log, s, time.Hour)), 9, 8)
+}
+
+func TestServiceWithoutMembersKeepsItsLast(t *testing.T) {
+	s := service(2)
+	log := advanced(model.Log{}, s, 0)
+	s.Backends[0].State, s.Backends[1].State = model.Draining, model.Draining
+	log = advanced(log, s, 0)
+	want(t, "all drain", trimmed(log, s, nil, nil, time.Hour), 2, 1)
+	if due := Due(log, s, nil); !due.IsZero() {
+		t.Errorf("the last generation with members leaves at %v", due)
+	}
+	more := service(3)
+	log = advanced(log, more, time.Hour)
+	want(t, "members again", trimmed(log, more, nil, nil, time.Hour+59*time.Second), 3, 1)
+	want(t, "and drain later", trimmed(log, more, nil, nil, time.Hour+time.Minute), 3)
+	s.Backends = nil
+	log, _ = Trim(log, s, nil, nil, start)
+	want(t, "no backends", numbers(log), 3)
+}
+
+func TestDefaultSizeStays(t *testing.T) {
+	s := service(10)
+	log := advanced(model.Log{}, s, 0)
+	for i, step := range []struct {
+		backends int
+		slots    uint32
+	}{{11, 1021}, {20, 1021}, {21, 2111}, {15, 2111}, {11, 2111}, {10, 1021}} {
+		s.Backends = service(step.backends).Backends
+		at := time.Duration(i+1) * time.Hour
+		log, _ = Trim(log, s, nil, nil, start.Add(at)) // nothing before is needed
+		if log = advanced(log, s, at); log.Generations[0].Slots != step.slots {
+			t.Errorf("with %d backends the ring has %d slots, want %d", step.backends, log.Generations[0].Slots, step.slots)
+		}
+	}
+}
+
+func TestResizeWaits(t *testing.T) {
+	s := service(3)
+	log := advanced(model.Log{}, s, 0)
+	for weight := range uint16(2) {
+		s.Backends[0].Weight = 1 + weight
+		log = advanced(log, s, 0)
+	}
+	s.RingSize = 2003
+	if again := advanced(log, s, 0); !reflect.DeepEqual(again, log) || Current(log, s) {
+		t.Error("three generations, and another size does not wait")
+	}
+	s.Backends[0].Weight = 9
+	log = advanced(log, s, 0)
+	if g := log.Generations[0]; g.Number != 4 || g.Slots != 1021 || g.Members[0].Weight != 9 {
+		t.Errorf("the change that need not wait is %v", g)
+	}
+	log, _ = Trim(log, s, nil, nil, start.Add(time.Hour))
+	log = advanced(log, s, time.Hour)
+	want(t, "resized", numbers(log), 5, 4)
+	if log.Generations[0].Slots != 2003 || !Current(log, s) {
+		t.Error("after drain the ring has not its size")
+	}
+	s.RingSize = 4001
+	want(t, "two sizes", numbers(advanced(log, s, time.Hour)), 5, 4)
+	log, _ = Trim(log, s, nil, nil, start.Add(2*time.Hour))
+	want(t, "resized again", numbers(advanced(log, s, 2*time.Hour)), 6, 5)
+}
+
+func TestLogIsBounded(t *testing.T) {
+	for _, test := range []struct {
+		slots uint32
+		most  int
+	}{{1021, 64}, {65537, 63}, {400009, 10}, {model.MaxRingSize, 8}} {
+		s := service(3)
+		s.RingSize = test.slots
+		var log model.Log
+		for i := range 100 {
+			s.Backends[0].Weight = uint16(1 + i)
+			log = advanced(log, s, 0)
+		}
+		if len(log.Generations) != test.most {
+			t.Errorf("a log of rings of %d slots has %d generations, want %d", test.slots, len(log.Generations), test.most)
+		}
+	}
+}
+
+// Going back and forth, however often, needs two generations.
+func TestRepeatedGenerationsMakeRoom(t *testing.T) {
+	s := service(3)
+	var log model.Log
+	for i := range 1000 {
+		s.Backends[0].Weight = uint16(1 + i%3)
+		log = advanced(log, s, 0)
+		if !Current(log, s) {
+			t.Fatalf("change %d waits", i)
+		}
+	}
+	rings := map[string]bool{}
+	for _, g := range log.Generations {
+		rings[fmt.Sprint(g.Members)] = true
+	}
+	if len(rings) != 3 {
+		t.Errorf("%d different rings are left of 3", len(rings))
+	}
+}
