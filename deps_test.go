@@ -56,7 +56,7 @@ var mayImport = map[string][]string{
 	"internal/demo": {"internal/model", "internal/config", "internal/api", "internal/netlab",
 		"ebpf", "sys"},
 	"cmd/weir": {"internal/model", "internal/config", "internal/engine", "internal/datapath",
-		"internal/agent", "internal/api", "internal/doctor", "internal/metrics", "internal/utilization", "internal/demo",
+		"internal/agent", "internal/api", "internal/doctor", "internal/metrics", "internal/store", "internal/utilization", "internal/demo",
 		"cobra", "pflag", "sys"},
 	"bench": {"bench/record", "bench/compare", "bench/machine", "bench/report", "bench/site", "bench/bulk", "bench/inside", "bench/process",
 		"bench/track", "bench/traffic", "bench/program", "internal/model", "internal/engine", "internal/datapath", "internal/netlab", "internal/utilization", "cobra", "ebpf", "sys"},

@@ -27,7 +27,7 @@ func newRoot() *cobra.Command {
 		return fmt.Errorf("%w (see %s --help)", err, cmd.CommandPath())
 	})
 	root.AddCommand(
-		newRun(), newAgent(), newDetach(),
+		newRun(), newAgent(), newApply(), newDetach(),
 		newStatus(), newServices(), newBackends(),
 		newDemo(), newDoctor(), newVersion())
 	return root

@@ -67,6 +67,11 @@ func runDirector(ctx context.Context, o runOptions, log *slog.Logger) error {
 		return err
 	}
 	defer listener.Close()
+	sets, err := openSets(first, log)
+	if err != nil {
+		return err
+	}
+	defer sets.close()
 	pin := pinDirectory(o.bpffs)
 	kernel, err := datapath.Open(datapath.Options{
 		Pin: pin, Mode: first.Director.XDP, Limits: first.Director.Limits, Log: log,
@@ -74,7 +79,7 @@ func runDirector(ctx context.Context, o runOptions, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	d := &director{daemon: newDaemon(o.file, pin, log), kernel: kernel, first: first.Director}
+	d := &director{daemon: newDaemon(o.file, pin, log), kernel: kernel, first: first.Director, sets: sets}
 	err = d.run(ctx, first, changes, listener)
 	return errors.Join(err, kernel.Close())
 }
@@ -85,6 +90,7 @@ type director struct {
 	kernel *datapath.Datapath
 	first  model.Director // what the kernel's maps were made for
 	gauge  gauge
+	sets   *sets
 }
 
 // Status is the API's way to the kernel.
@@ -115,13 +121,14 @@ func (d *director) run(ctx context.Context, first model.Config, changes <-chan c
 			return err
 		}
 		d.warnOfRestart(c.Director)
-		return engine.Apply(c)
+		return d.sets.applyFile(c)
 	}
+	d.sets.apply = engine.Apply
 	var running sync.WaitGroup
 	defer running.Wait()
 	defer cancel()
 	running.Go(func() { engine.Run(ctx) })
-	if err := engine.Apply(first); err != nil {
+	if err := d.sets.applyFile(first); err != nil {
 		if ctx.Err() != nil {
 			return nil // told to end before it began
 		}
@@ -133,6 +140,9 @@ func (d *director) run(ctx context.Context, first model.Config, changes <-chan c
 	d.gauge = gauge
 	server := api.NewServer(d, d, d.log)
 	server.Handle("/metrics", metrics.Handler(d))
+	if d.sets.store != nil {
+		server.HandleSets(d.sets)
+	}
 	defer d.serve(ctx, server, listener)()
 	d.follow(ctx, changes)
 	cancel()
@@ -157,6 +167,7 @@ func (d *director) warnOfRestart(now model.Director) {
 	}{
 		{"director.limits", now.Limits != d.first.Limits},
 		{"director.xdp", now.XDP != d.first.XDP},
+		{"director.store", now.Store != d.first.Store},
 	} {
 		if part.changed {
 			d.log.Warn("change takes effect when weir run starts again", "key", part.key)

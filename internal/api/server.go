@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -27,6 +28,7 @@ const (
 type Server struct {
 	answers  map[string]func() (any, error) // by path
 	handlers map[string]http.Handler        // by path: what answers otherwise than in JSON
+	sets     Sets                           // nil: there is no store
 	log      *slog.Logger
 	reading  sync.Mutex // one reader of every counter in the kernel is enough
 }
@@ -112,6 +114,10 @@ func (s *Server) Handler() http.Handler {
 		answer, known := s.answers[r.URL.Path]
 		handler := s.handlers[r.URL.Path]
 		switch {
+		case s.sets != nil && strings.HasPrefix(r.URL.Path, setsPath):
+			s.putSet(w, r)
+		case strings.HasPrefix(r.URL.Path, setsPath):
+			writeProblem(w, http.StatusNotFound, "there is no store: name a director.store.directory and start weir run again")
 		case !known && handler == nil:
 			writeProblem(w, http.StatusNotFound, "there is nothing at "+r.URL.Path)
 		case r.Method != http.MethodGet && r.Method != http.MethodHead:
@@ -129,7 +135,7 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, answer func() (a
 	value, err := answer()
 	if err != nil {
 		s.log.Error("answer a request", "path", r.URL.Path, "error", err)
-		writeProblem(w, http.StatusInternalServerError, err.Error())
+		writeProblem(w, statusOfError(err), err.Error())
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")

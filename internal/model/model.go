@@ -22,6 +22,12 @@ type Director struct {
 	SNAT         SNAT           `json:"snat"`
 	ICMPRate     uint32         `json:"icmp-rate,omitempty"` // generated ICMP errors per second and CPU
 	Limits       Limits         `json:"limits"`
+	Store        Store          `json:"store,omitzero"`
+}
+
+// Store is where a director keeps sets of services besides those of its file.
+type Store struct {
+	Directory string `json:"directory,omitempty"` // empty: no store
 }
 
 // SNAT is where full NAT takes source addresses and ports from.

@@ -40,6 +40,9 @@ func (v *validation) director() {
 	v.limit("director.limits.backends", uint64(d.Limits.Backends), 1, MaxBackends)
 	v.limit("director.limits.ring-memory", d.Limits.RingMemory, 4096, MaxRingMemory)
 	v.limit("director.limits.fragments", uint64(d.Limits.Fragments), 1, MaxFragments)
+	if dir := d.Store.Directory; dir != "" && !strings.HasPrefix(dir, "/") {
+		v.errs.add("director.store.directory", "%q is not a path from the root", dir)
+	}
 }
 
 func (v *validation) limit(path string, value, low, high uint64) {

@@ -1,0 +1,32 @@
+package config_test
+
+import (
+	"strings"
+	"testing"
+
+	"weir.io/weir/internal/config"
+)
+
+const setService = "- {name: a, vip: 192.0.2.1, protocol: tcp, port: 80, mode: nat, snat: true, backends: [{address: 10.0.0.1}]}\n"
+
+func TestParseSet(t *testing.T) {
+	services, err := config.ParseSet("set.yaml", []byte("services:\n"+setService))
+	if err != nil || len(services) != 1 || services[0].Backends[0].Weight != 100 {
+		t.Errorf("a set is read as %v, error %v", services, err)
+	}
+	if services, err := config.ParseSet("set.yaml", []byte("services: []\n")); err != nil || len(services) != 0 {
+		t.Errorf("an empty set is read as %v, error %v", services, err)
+	}
+	for text, want := range map[string]string{
+		"":                                      "set.yaml: is empty",
+		"{}":                                    "set.yaml: services: is required",
+		"director: {}\nservices: []\n":          "set.yaml:1: director: unknown key (known here: services)",
+		"services:\n" + setService + setService: "set.yaml:3: services[1].name: \"a\" is already the name of services[0] (line 2)",
+		"services:\n" + strings.Replace(setService, "nat", "nta", 1):    "set.yaml:2: services[0].mode: ",
+		"services:\n" + strings.Replace(setService, "port: 80,", "", 1): "set.yaml:2: services[0].port: is required",
+	} {
+		if _, err := config.ParseSet("set.yaml", []byte(text)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q is read with error %v, want %s", text, err, want)
+		}
+	}
+}
