@@ -88,7 +88,8 @@ func runDirector(ctx context.Context, o runOptions, log *slog.Logger) error {
 type director struct {
 	*daemon
 	kernel *datapath.Datapath
-	first  model.Director // what the kernel's maps were made for
+	report func() engine.Report // about the plan that runs
+	first  model.Director       // what the kernel's maps were made for
 	gauge  gauge
 	sets   *sets
 }
@@ -100,6 +101,11 @@ func (d *director) Status() (model.DatapathStatus, error) {
 		return status, err
 	}
 	status.CPUs = d.gauge.cpus()
+	logs := d.report().LogStatus()
+	for i := range status.Services {
+		s := &status.Services[i]
+		s.Log = logs[model.ServiceID{Segment: s.Segment, VIP: s.VIP, Protocol: s.Protocol, Port: s.Port}]
+	}
 	return status, nil
 }
 
@@ -115,7 +121,7 @@ func (d *director) Set(table model.Table) error {
 func (d *director) run(ctx context.Context, first model.Config, changes <-chan config.Change, listener net.Listener) error {
 	ctx, cancel := context.WithCancel(ctx)
 	engine := engine.New(d, d.log)
-	d.running = engine.Desired
+	d.running, d.report = engine.Desired, engine.Report
 	d.apply = func(c model.Config) error {
 		if err := needInterfaces(c); err != nil {
 			return err

@@ -225,6 +225,9 @@ func (h *host) services() []string {
 	var names []string
 	for _, s := range services {
 		names = append(names, s.Name)
+		if s.Log.Generations != 1 || s.Log.Oldest.IsZero() || s.Log.Waits {
+			h.t.Errorf("service %s, whose backends never change, has the log %+v", s.Name, s.Log)
+		}
 	}
 	slices.Sort(names)
 	return names

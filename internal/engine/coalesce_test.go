@@ -51,7 +51,8 @@ func TestLogsAreTrimmedInTime(t *testing.T) {
 	start(t, func(t *testing.T, e *Engine, sink *recorder, stop func()) {
 		want := func(generations, shared int) {
 			t.Helper()
-			got := e.Report().Services[0]
+			s := web(1)
+			got := e.Report().LogStatus()[s.ID()]
 			if got.Generations != generations || (got.Shared > 0) != (shared > 0) || got.Waits {
 				t.Errorf("%d generations, %d slots shared, waits: %v; want %d, shared: %v",
 					got.Generations, got.Shared, got.Waits, generations, shared > 0)

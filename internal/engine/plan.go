@@ -64,6 +64,15 @@ func (r *ServiceReport) noteRows(rows *rows) {
 	r.Slots, r.Shared, r.Held, r.HeldAt = len(rows.ring.Slots), rows.shared, rows.held, rows.heldAt
 }
 
+// LogStatus returns what the report says about the services' logs.
+func (r Report) LogStatus() map[model.ServiceID]model.LogStatus {
+	all := make(map[model.ServiceID]model.LogStatus, len(r.Services))
+	for _, s := range r.Services {
+		all[s.ID] = model.LogStatus{Generations: s.Generations, Oldest: s.Oldest, Waits: s.Waits, Shared: s.Shared, Held: s.Held}
+	}
+	return all
+}
+
 // Plan returns what the datapath must do. It is a pure function: equal arguments
 // give equal results on every director. The configuration is a valid one.
 //

@@ -1,6 +1,9 @@
 package model
 
-import "net/netip"
+import (
+	"net/netip"
+	"time"
+)
 
 // DatapathStatus is what the datapath says about itself: every number is read
 // from the kernel when asked.
@@ -44,10 +47,20 @@ type ServiceStatus struct {
 	Protocol Protocol        `json:"protocol"`
 	Port     PortRange       `json:"port"`
 	Slots    int             `json:"slots"`
+	Log      LogStatus       `json:"log"`
 	Packets  uint64          `json:"packets"` // forwarded, also to backends that are gone
 	Bytes    uint64          `json:"bytes"`
 	Dropped  uint64          `json:"dropped"` // packets
 	Backends []BackendStatus `json:"backends"`
+}
+
+// LogStatus is what a service's log of generations is and does.
+type LogStatus struct {
+	Generations int       `json:"generations"`
+	Oldest      time.Time `json:"oldest,omitzero"` // when the oldest one became the newest
+	Waits       bool      `json:"waits"`           // a change of membership or ring size waits for room in the log
+	Shared      int       `json:"shared"`          // slots that may have connections of several backends
+	Held        int       `json:"held"`            // slots that keep an older owner until their rows have room
 }
 
 // BackendStatus is one backend of one service as it is in the kernel.
