@@ -31,44 +31,64 @@ func counted(from, to Reading) map[uint64]polls {
 	return byNAPI
 }
 
-// Every packet counts once, whether the softirq handles it or a thread. Other
-// traffic of the machine has other instances.
+// napi sends frames until an instance has counted exactly those, and returns its
+// name and what it counted. Other traffic of the machine has other instances.
+func (f *flood) napi(m *Meter) (uint64, polls) {
+	f.t.Helper()
+	const rounds, frames = 21, 64 // no more at once than a veth holds
+	before := read(f.t, m)
+	for range rounds {
+		f.send(frames)
+	}
+	deadline := time.Now().Add(10 * time.Second)
+	for {
+		for napi, p := range counted(before, read(f.t, m)) {
+			if p.packets == rounds*frames {
+				return napi, p
+			}
+		}
+		if time.Now().After(deadline) {
+			f.t.Fatalf("no instance has counted exactly %d packets: %+v", rounds*frames, counted(before, read(f.t, m)))
+		}
+		time.Sleep(time.Millisecond) // between two looks
+	}
+}
+
+// Every packet counts once, whether the softirq handles it or a thread.
 func TestEveryPacketCounts(t *testing.T) {
 	for name, threaded := range map[string]bool{"softirq": false, "thread": true} {
 		t.Run(name, func(t *testing.T) {
 			f, m := newFlood(t, threaded), open(t)
-			const rounds, frames = 21, 64 // no more at once than a veth holds
-			before := read(t, m)
-			for range rounds {
-				f.send(frames)
-			}
-			deadline := time.Now().Add(10 * time.Second)
-			for {
-				for _, p := range counted(before, read(t, m)) {
-					if p.packets == rounds*frames {
-						if p.count < rounds*frames/64 || p.budget != 64*p.count || p.time <= 0 {
-							t.Errorf("%d packets in %+v", p.packets, p)
-						}
-						return
-					}
-				}
-				if time.Now().After(deadline) {
-					t.Fatalf("no instance has counted exactly %d packets: %+v", rounds*frames, counted(before, read(t, m)))
-				}
-				time.Sleep(time.Millisecond) // between two looks
+			if _, p := f.napi(m); p.count < p.packets/64 || p.budget != 64*p.count || p.time <= 0 {
+				t.Errorf("counted %+v", p)
 			}
 		})
 	}
 }
 
-// busiest is the utilization of the busiest CPU while work is done.
-func busiest(t *testing.T, m *Meter, work func(until time.Time)) float64 {
+// only returns what a reading says of one instance.
+func only(r Reading, napi uint64) Reading {
+	one := r
+	one.overhead, one.instances = nil, map[instance]polls{}
+	for i, p := range r.instances {
+		if i.napi == napi {
+			one.instances[i] = p
+		}
+	}
+	return one
+}
+
+// busiest is the utilization of the busiest CPU by one instance while work is done.
+func busiest(t *testing.T, m *Meter, napi uint64, work func(until time.Time)) float64 {
 	t.Helper()
 	before := read(t, m)
 	work(time.Now().Add(300 * time.Millisecond))
+	after := read(t, m)
 	top := 0.0
-	for _, c := range Between(before, read(t, m)) {
+	for _, c := range Between(only(before, napi), only(after, napi)) {
 		top = max(top, c.Utilization)
+	}
+	for _, c := range Between(before, after) {
 		for _, share := range []float64{c.Utilization, c.Busy, c.Fullness} {
 			if share < 0 || share > 1 || c.Utilization > c.Busy+1e-9 {
 				t.Errorf("CPU %d: shares %+v", c.Number, c)
@@ -84,16 +104,17 @@ func TestMoreLoadIsMoreUtilization(t *testing.T) {
 	for name, threaded := range map[string]bool{"softirq": false, "thread": true} {
 		t.Run(name, func(t *testing.T) {
 			f, m := newFlood(t, threaded), open(t)
-			idle := busiest(t, m, func(until time.Time) {
+			napi, _ := f.napi(m)
+			idle := busiest(t, m, napi, func(until time.Time) {
 				time.Sleep(time.Until(until)) // the load: none
 			})
-			some := busiest(t, m, func(until time.Time) {
+			some := busiest(t, m, napi, func(until time.Time) {
 				for time.Now().Before(until) {
 					f.send(2000)
 					time.Sleep(10 * time.Millisecond) // the load: pauses between bursts
 				}
 			})
-			full := busiest(t, m, func(until time.Time) {
+			full := busiest(t, m, napi, func(until time.Time) {
 				for time.Now().Before(until) {
 					f.send(1 << 20)
 				}
