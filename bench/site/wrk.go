@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"strings"
+	"syscall"
 	"time"
 
 	"weir.io/weir/bench/process"
@@ -86,12 +88,30 @@ func (s *Site) wrk(ctx context.Context, duration time.Duration, args []string) (
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start wrk: %w", err)
 	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	for len(ended) == 0 && !catchesInterrupts(cmd.Process.Pid) {
+		time.Sleep(time.Millisecond) // between two looks
+	}
 	timer := time.AfterFunc(duration, func() { _ = cmd.Process.Signal(os.Interrupt) })
 	defer timer.Stop()
-	if err := cmd.Wait(); err != nil {
+	if err := <-ended; err != nil {
 		return nil, fmt.Errorf("wrk: %w: %s", err, &out)
 	}
 	return out.Bytes(), nil
+}
+
+// catchesInterrupts is whether a process does something of its own on SIGINT, as wrk
+// does as soon as it sends: before that an interrupt would just end it.
+func catchesInterrupts(pid int) bool {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return false // it has ended, which its caller sees
+	}
+	_, caught, _ := strings.Cut(string(status), "SigCgt:")
+	caught, _, _ = strings.Cut(strings.TrimSpace(caught), "\n")
+	mask, err := strconv.ParseUint(strings.TrimSpace(caught), 16, 64)
+	return err == nil && mask&(1<<(syscall.SIGINT-1)) != 0
 }
 
 func parseReport(out []byte) (Result, error) {
