@@ -151,11 +151,11 @@ func (g *group) agentsReady(ctx context.Context, members []member) error {
 	return nil
 }
 
-// directorsReady waits until every ring of every director has the members' shares.
+// directorsReady waits until every service of every director has these members, and
+// every ring their shares.
 func (g *group) directorsReady(ctx context.Context, members []member) error {
-	share := stage{members: members}.share()
 	for _, d := range g.directors {
-		if err := d.wait(ctx, "forward to the backends", func() error { return d.forwards(ctx, g.rows, share) }); err != nil {
+		if err := d.wait(ctx, "forward to the backends", func() error { return d.forwards(ctx, g.rows, members) }); err != nil {
 			return err
 		}
 	}
@@ -212,7 +212,7 @@ func (d *daemon) holds(rows []*row) error {
 const tolerance = 0.02
 
 // forwards says which ring of the director has other shares than these.
-func (d *daemon) forwards(ctx context.Context, rows []*row, share [backends]float64) error {
+func (d *daemon) forwards(ctx context.Context, rows []*row, members []member) error {
 	services, err := api.NewClient(d.socket).Services(ctx)
 	if err != nil {
 		return err
@@ -221,14 +221,19 @@ func (d *daemon) forwards(ctx context.Context, rows []*row, share [backends]floa
 		return fmt.Errorf("it has %d services, not %d", len(services), want)
 	}
 	for _, s := range services {
-		if err := forwardsTo(s, share); err != nil {
+		if err := forwardsTo(s, members); err != nil {
 			return fmt.Errorf("service %s: %w", s.Name, err)
 		}
 	}
 	return nil
 }
 
-func forwardsTo(s model.ServiceStatus, share [backends]float64) error {
+func forwardsTo(s model.ServiceStatus, members []member) error {
+	// Shares alone do not tell a drained member from one that is gone.
+	if len(s.Backends) != len(members) {
+		return fmt.Errorf("it has %d backends, not %d", len(s.Backends), len(members))
+	}
+	share := stage{members: members}.share()
 	var got [backends]float64
 	for _, b := range s.Backends {
 		for i := range got {
