@@ -46,7 +46,7 @@ const (
 
 var updateNotes = []string{
 	"every service has 4 backends and the smallest default ring (1,021 slots); a change gives the ring's slots to the two backends that had none",
-	"seen by a packet per CPU and 100 us, which runs the program that is in the kernel (BPF_PROG_TEST_RUN); the machine is otherwise idle",
+	"seen by a SYN of a new connection per CPU and 100 us, which runs the program that is in the kernel (BPF_PROG_TEST_RUN); the machine is otherwise idle",
 	"set: from the call of Datapath.Set; plan: the engine's part before it; file: from the rename of the new configuration to the packet, through a real weir run",
 }
 
@@ -143,7 +143,7 @@ func changing(services, changed, turn int) model.Config {
 	c.Director.Limits.RingMemory = 256 << 20 // for all rings twice: before and after
 	for i := range c.Services {
 		s := &c.Services[i]
-		*s = model.Service{Name: "s" + strconv.Itoa(i), VIP: changingVIP(i), Protocol: model.UDP,
+		*s = model.Service{Name: "s" + strconv.Itoa(i), VIP: changingVIP(i), Protocol: model.TCP,
 			Port: model.PortRange{First: changingPort, Last: changingPort}, Mode: model.L2DSR}
 		for b := range 4 {
 			backend := model.Backend{Address: netip.AddrFrom4([4]byte{10, 1, 1, byte(b)}), State: model.Active,
@@ -158,7 +158,7 @@ func changing(services, changed, turn int) model.Config {
 	return c
 }
 
-const changingPort = 53
+const changingPort = 80
 
 func changingVIP(i int) netip.Addr { return netip.AddrFrom4([4]byte{198, 18, byte(i >> 8), byte(i)}) }
 
@@ -230,7 +230,7 @@ type sight struct{ first, last time.Duration }
 func watched(ctx context.Context, program *ebpf.Program, change func() error) (sight, time.Duration, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	wait, err := inside.Watch(ctx, program, inside.Frame(changingVIP(0), changingPort))
+	wait, err := inside.Watch(ctx, program, changingVIP(0), changingPort)
 	if err != nil {
 		return sight{}, 0, err
 	}

@@ -75,11 +75,15 @@ type Seen struct {
 	First, Last time.Time
 }
 
-// Watch sends a frame through the program on every CPU until each CPU's copy leaves
-// for another next hop. It returns when all watch; the function that it returns
-// waits for the end. Errors of that: ErrNotVisible.
-func Watch(ctx context.Context, program *ebpf.Program, frame []byte) (wait func() (Seen, error), err error) {
-	before, err := NextHop(program, frame)
+// Watch sends connections to that address and port through the program on every CPU
+// until one of each CPU's leaves for a next hop that none had before. It returns when
+// all watch; the function that it returns waits for the end. Errors of that:
+// ErrNotVisible.
+//
+// Every packet begins a connection of its own: one that a director knows stays where
+// it is, whatever the ring says.
+func Watch(ctx context.Context, program *ebpf.Program, vip netip.Addr, port uint16) (wait func() (Seen, error), err error) {
+	before, err := hops(program, vip, port)
 	if err != nil {
 		return nil, err
 	}
@@ -88,7 +92,9 @@ func Watch(ctx context.Context, program *ebpf.Program, frame []byte) (wait func(
 	var ready, done sync.WaitGroup
 	ready.Add(cpus)
 	for cpu := range cpus {
-		done.Go(func() { times[cpu], errs[cpu] = watchOn(ctx, cpu, program, frame, before, ready.Done) })
+		done.Go(func() {
+			times[cpu], errs[cpu] = watchOn(ctx, cpu, program, newClients(vip, port), before, ready.Done)
+		})
 	}
 	ready.Wait()
 	return func() (Seen, error) {
@@ -100,7 +106,7 @@ func Watch(ctx context.Context, program *ebpf.Program, frame []byte) (wait func(
 
 // watchOn watches one CPU. Its thread is bound to it and ends with the goroutine. It
 // goes first there, as packets do: they wait for no process.
-func watchOn(ctx context.Context, cpu int, program *ebpf.Program, frame []byte, before MAC, ready func()) (time.Time, error) {
+func watchOn(ctx context.Context, cpu int, program *ebpf.Program, clients *clients, before []MAC, ready func()) (time.Time, error) {
 	runtime.LockOSThread()
 	var set unix.CPUSet
 	set.Set(cpu)
@@ -110,12 +116,12 @@ func watchOn(ctx context.Context, cpu int, program *ebpf.Program, frame []byte, 
 		return time.Time{}, fmt.Errorf("go first on CPU %d: %w", cpu, err)
 	}
 	for deadline := time.Now().Add(patience); ; nap() {
-		now, err := NextHop(program, frame)
+		now, err := clients.connect(program)
 		seen := time.Now()
 		switch {
 		case err != nil:
 			return seen, err
-		case now != before:
+		case !slices.Contains(before, now):
 			return seen, nil
 		case ctx.Err() != nil:
 			return seen, ctx.Err()
@@ -141,35 +147,4 @@ func goFirst() error {
 // do not go first.
 func nap() {
 	_ = unix.Nanosleep(&unix.Timespec{Nsec: between.Nanoseconds()}, nil) // shorter when interrupted
-}
-
-// MAC is where a frame goes.
-type MAC [6]byte
-
-// NextHop returns where the program sends a frame. The frame itself goes nowhere.
-func NextHop(program *ebpf.Program, frame []byte) (MAC, error) {
-	out := make([]byte, len(frame))
-	if _, err := program.Run(&ebpf.RunOptions{Data: frame, DataOut: out}); err != nil {
-		return MAC{}, fmt.Errorf("run the director's program: %w", err)
-	}
-	return MAC(out), nil
-}
-
-// Frame returns an Ethernet frame with a UDP datagram to that address and port.
-// Checksums are absent: nobody receives it.
-func Frame(vip netip.Addr, port uint16) []byte {
-	const ethernet, ip, udp = 14, 20, 8
-	frame := make([]byte, 64)
-	copy(frame[12:], []byte{0x08, 0x00})
-	h := frame[ethernet:]
-	h[0], h[8], h[9] = 0x45, 64, unix.IPPROTO_UDP
-	h[2], h[3] = 0, ip+udp
-	source, destination := netip.MustParseAddr("203.0.113.9").As4(), vip.As4()
-	copy(h[12:], source[:])
-	copy(h[16:], destination[:])
-	u := h[ip:]
-	u[0], u[1] = 0x9c, 0x40
-	u[2], u[3] = byte(port>>8), byte(port)
-	u[5] = udp
-	return frame
 }

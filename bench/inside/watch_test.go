@@ -45,7 +45,7 @@ func next(t *testing.T) (*ebpf.Program, *ebpf.Map) {
 // A change is seen on all CPUs, after it was made.
 func TestWatch(t *testing.T) {
 	program, hops := next(t)
-	wait, err := Watch(t.Context(), program, Frame(netip.MustParseAddr("198.18.0.1"), 53))
+	wait, err := Watch(t.Context(), program, netip.MustParseAddr("198.18.0.1"), 80)
 	if err != nil {
 		t.Fatal(err)
 	}
