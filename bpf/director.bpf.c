@@ -5,7 +5,7 @@
  *   parse     packet.h     headers -> struct packet
  *   icmp      icmp.h       answer echo; an error takes the place of its flow
  *   service   service.h    (segment, VIP, protocol, port) -> ring
- *   pick      pick.h       flow -> slot -> row -> backend
+ *   pick      pick.h       flow -> slot -> row -> backend; flows.h: what is remembered
  *   forward   forward.h    l2dsr; encap.h: ipip, gue; nat.h: nat
  *   count     count.h      one reason per packet
  *
@@ -20,6 +20,7 @@
 #include "count.h"
 #include "service.h"
 #include "pick.h"
+#include "flows.h"
 #include "forward.h"
 #include "encap.h"
 #include "icmp.h"
@@ -39,6 +40,9 @@ const enum backend_state *export_backend_state __attribute__((unused));
 const enum backend_flag *export_backend_flag __attribute__((unused));
 const enum settings_flag *export_settings_flag __attribute__((unused));
 const enum reason *export_reason __attribute__((unused));
+const enum flow_state *export_flow_state __attribute__((unused));
+const enum flow_timeout *export_flow_timeout __attribute__((unused));
+const enum flow_event *export_flow_event __attribute__((unused));
 const enum ring_flag *export_ring_flag __attribute__((unused));
 const enum snat_state *export_snat_state __attribute__((unused));
 const struct snat_header *export_snat_header __attribute__((unused));
@@ -108,7 +112,7 @@ static __always_inline enum reason place(struct packet *packet, __u32 service, _
 	if (header->flags & RING_SNAT)
 		*index = find_snat(packet, SNAT_FIN_CLIENT);
 	if (*index == NO_BACKEND && header->size)
-		*index = pick(ring, header, hash);
+		*index = pick(packet, ring, header, hash);
 	if (*index == NO_BACKEND)
 		reason = DROP_NO_BACKEND;
 	else if (header->flags & RING_SNAT && !packet->snat)

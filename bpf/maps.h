@@ -114,6 +114,22 @@ struct {
 	__array(values, struct snat_table);
 } snat_tables SEC(".maps");
 
+/* Flow memory: the buckets of one CPU after those of the other. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct flow_bucket);
+} flows SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, FLOW_EVENT_COUNT);
+	__type(key, __u32);
+	__type(value, __u64);
+} flow_events SEC(".maps");
+
 /* Shared by all CPUs: a NIC spreads later fragments by addresses alone. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);

@@ -83,6 +83,7 @@ static __noinline __u32 next_candidate(__u32 ring, __u32 next)
 	struct backend *backend;
 
 	if (!(next & SLOT_LIST)) {
+		next &= ~SLOT_SETTLING;
 		backend = backend_at(next);
 		return backend && alive(backend) ? next : NO_BACKEND;
 	}
@@ -97,17 +98,28 @@ static __noinline __u32 next_candidate(__u32 ring, __u32 next)
 	return NO_BACKEND;
 }
 
+/* For a slot whose flows may be of several backends: see flows.h. */
+__u32 pick_remembered(struct packet *packet, __u32 ring, __u32 number);
+
+static __always_inline struct slot *slot_at(__u32 ring, __u32 number)
+{
+	struct slot *slots = ring_line_at(ring + RING_HEADER_LINES + number / RING_SLOTS_PER_LINE);
+
+	return slots ? &slots[number % RING_SLOTS_PER_LINE] : NULL;
+}
+
 /* The index of the backend that the packet belongs to, or NO_BACKEND. */
-static __always_inline __u32 pick(__u32 ring, const struct ring_header *header, __u64 hash)
+static __always_inline __u32 pick(struct packet *packet, __u32 ring,
+				  const struct ring_header *header, __u64 hash)
 {
 	__u32 number = slot_of(hash, header->size);
-	struct slot *slots = ring_line_at(ring + RING_HEADER_LINES + number / RING_SLOTS_PER_LINE);
+	struct slot *slot = slot_at(ring, number);
 	struct backend *owner;
-	struct slot *slot;
 
-	if (!slots)
+	if (!slot)
 		return NO_BACKEND;
-	slot = &slots[number % RING_SLOTS_PER_LINE];
+	if (slot->next & (SLOT_LIST | SLOT_SETTLING) && header->flags & RING_MEMORY)
+		return pick_remembered(packet, ring, number);
 	owner = backend_at(slot->owner);
 	if (owner && alive(owner))
 		return slot->owner;

@@ -118,6 +118,8 @@ struct ring_line {
 
 enum ring_flag {
 	RING_SNAT = 1 << 0, /* some backend is full NAT: flows have a place of their own */
+	RING_MEMORY =
+		1 << 1, /* flows are remembered where slots ask for it: see struct flow_entry */
 };
 
 struct ring_header {
@@ -133,8 +135,13 @@ struct ring_header {
 
 /* Backend index 0 is nobody, so a zeroed slot forwards nothing. */
 #define NO_BACKEND 0
-/* next: the backup's index, or SLOT_LIST | line, in the ring, of the other candidates. */
+/*
+ * next: the backup's index, or SLOT_LIST | line, in the ring, of the other candidates.
+ * SLOT_SETTLING is with an index only: the slot had a list or another owner, and some
+ * remembered flow may still be of a backend that is not the owner.
+ */
 #define SLOT_LIST 0x80000000U
+#define SLOT_SETTLING 0x40000000U
 
 struct slot {
 	__u32 owner;
@@ -308,6 +315,58 @@ struct snat_header {
 	struct address sources[SNAT_SOURCES_MAX];
 };
 
+/*
+ * Flow memory: the backends of flows whose slot may have connections of several.
+ * Each CPU has buckets of its own and is the only one that fills them; another one
+ * does no more than free an entry, when the flow has moved to it.
+ */
+#define FLOW_WAYS 8
+
+enum flow_state {
+	FLOW_FREE = 0,
+	FLOW_CLAIMED = 1, /* being written */
+	FLOW_SYN = 2,     /* TCP: nothing but SYNs was seen */
+	FLOW_LEARNED = 3, /* TCP: one packet of a connection that began elsewhere */
+	FLOW_ONCE = 4,    /* UDP: one packet */
+	FLOW_ESTABLISHED = 5,
+	FLOW_ACTIVE = 6,  /* UDP */
+	FLOW_CLOSING = 7, /* the client has sent a FIN */
+	FLOW_RESET = 8,   /* the client has sent a RST */
+};
+
+/* How long a flow lives without packets, in seconds; where from: see snat_state.h. */
+enum flow_timeout {
+	FLOW_TIMEOUT_SYN = 60, /* and after a RST */
+	FLOW_TIMEOUT_ESTABLISHED = 7440,
+	FLOW_TIMEOUT_CLOSING = 240,
+	FLOW_TIMEOUT_UDP = 300,
+};
+
+/* The first word changes as a whole: a flow that is read while it changes is known by it. */
+struct flow_entry {
+	__u32 seen; /* last packet, in units of 2^30 ns (1.07 s) of CLOCK_MONOTONIC */
+	__u8 state; /* enum flow_state */
+	__u8 epoch; /* of the backend */
+	__u16 turn; /* counts who has had this place */
+	__u32 backend;
+	__u32 service; /* index: address, protocol and segment of the VIP */
+	struct address source;
+	__be16 source_port;
+	__be16 destination_port;
+	__u32 pad;
+};
+
+struct flow_bucket {
+	struct flow_entry entries[FLOW_WAYS];
+};
+
+enum flow_event {
+	FLOW_INSERTED = 0,
+	FLOW_REFUSED, /* every place of its bucket is an established flow's */
+	FLOW_MOVED,   /* from the CPU that had it: RSS sends it to another one now */
+	FLOW_EVENT_COUNT,
+};
+
 /* How many ICMP errors this CPU may still generate in this second. */
 struct icmp_budget {
 	__u64 second;
@@ -326,9 +385,12 @@ struct settings {
 	__be32 tunnel_mask4;   /* the mask's complement bits of the flow's hash */
 	struct address tunnel_source6;
 	struct address tunnel_mask6;
-	__u32 flags;     /* enum settings_flag */
-	__u32 icmp_rate; /* generated ICMP errors per second and CPU */
-	__u32 link_mtu;  /* largest IP packet that the attached links can carry */
+	__u32 flags;        /* enum settings_flag */
+	__u32 icmp_rate;    /* generated ICMP errors per second and CPU */
+	__u32 link_mtu;     /* largest IP packet that the attached links can carry */
+	__u32 flow_cpus;    /* CPUs that have flow memory: numbers below this */
+	__u64 flow_salt;    /* keys the hash that chooses its buckets */
+	__u32 flow_buckets; /* per CPU */
 	__u32 pad;
 };
 

@@ -19,6 +19,8 @@ const (
 	benchMapBackendCounters    = "backend_counters"
 	benchMapBackends           = "backends"
 	benchMapEgress             = "egress"
+	benchMapFlowEvents         = "flow_events"
+	benchMapFlows              = "flows"
 	benchMapFragments          = "fragments"
 	benchMapFronts             = "fronts"
 	benchMapIcmpBudgets        = "icmp_budgets"
@@ -48,6 +50,9 @@ const (
 	benchVarExportBackendFlag  = "export_backend_flag"
 	benchVarExportBackendState = "export_backend_state"
 	benchVarExportCandidates   = "export_candidates"
+	benchVarExportFlowEvent    = "export_flow_event"
+	benchVarExportFlowState    = "export_flow_state"
+	benchVarExportFlowTimeout  = "export_flow_timeout"
 	benchVarExportMode         = "export_mode"
 	benchVarExportPolicy       = "export_policy"
 	benchVarExportReason       = "export_reason"
@@ -120,6 +125,8 @@ type benchMapSpecs struct {
 	BackendCounters *ebpf.MapSpec `ebpf:"backend_counters"`
 	Backends        *ebpf.MapSpec `ebpf:"backends"`
 	Egress          *ebpf.MapSpec `ebpf:"egress"`
+	FlowEvents      *ebpf.MapSpec `ebpf:"flow_events"`
+	Flows           *ebpf.MapSpec `ebpf:"flows"`
 	Fragments       *ebpf.MapSpec `ebpf:"fragments"`
 	Fronts          *ebpf.MapSpec `ebpf:"fronts"`
 	IcmpBudgets     *ebpf.MapSpec `ebpf:"icmp_budgets"`
@@ -147,6 +154,9 @@ type benchVariableSpecs struct {
 	ExportBackendFlag  *ebpf.VariableSpec `ebpf:"export_backend_flag"`
 	ExportBackendState *ebpf.VariableSpec `ebpf:"export_backend_state"`
 	ExportCandidates   *ebpf.VariableSpec `ebpf:"export_candidates"`
+	ExportFlowEvent    *ebpf.VariableSpec `ebpf:"export_flow_event"`
+	ExportFlowState    *ebpf.VariableSpec `ebpf:"export_flow_state"`
+	ExportFlowTimeout  *ebpf.VariableSpec `ebpf:"export_flow_timeout"`
 	ExportMode         *ebpf.VariableSpec `ebpf:"export_mode"`
 	ExportPolicy       *ebpf.VariableSpec `ebpf:"export_policy"`
 	ExportReason       *ebpf.VariableSpec `ebpf:"export_reason"`
@@ -183,6 +193,8 @@ type benchMaps struct {
 	BackendCounters *ebpf.Map `ebpf:"backend_counters"`
 	Backends        *ebpf.Map `ebpf:"backends"`
 	Egress          *ebpf.Map `ebpf:"egress"`
+	FlowEvents      *ebpf.Map `ebpf:"flow_events"`
+	Flows           *ebpf.Map `ebpf:"flows"`
 	Fragments       *ebpf.Map `ebpf:"fragments"`
 	Fronts          *ebpf.Map `ebpf:"fronts"`
 	IcmpBudgets     *ebpf.Map `ebpf:"icmp_budgets"`
@@ -205,6 +217,8 @@ func (m *benchMaps) Close() error {
 		m.BackendCounters,
 		m.Backends,
 		m.Egress,
+		m.FlowEvents,
+		m.Flows,
 		m.Fragments,
 		m.Fronts,
 		m.IcmpBudgets,
@@ -233,6 +247,9 @@ type benchVariables struct {
 	ExportBackendFlag  *ebpf.Variable `ebpf:"export_backend_flag"`
 	ExportBackendState *ebpf.Variable `ebpf:"export_backend_state"`
 	ExportCandidates   *ebpf.Variable `ebpf:"export_candidates"`
+	ExportFlowEvent    *ebpf.Variable `ebpf:"export_flow_event"`
+	ExportFlowState    *ebpf.Variable `ebpf:"export_flow_state"`
+	ExportFlowTimeout  *ebpf.Variable `ebpf:"export_flow_timeout"`
 	ExportMode         *ebpf.Variable `ebpf:"export_mode"`
 	ExportPolicy       *ebpf.Variable `ebpf:"export_policy"`
 	ExportReason       *ebpf.Variable `ebpf:"export_reason"`

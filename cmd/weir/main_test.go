@@ -82,7 +82,9 @@ func (fakeDirector) Status() (model.DatapathStatus, error) {
 		Reasons: []model.Counter{
 			{Name: "pass_not_ip"}, {Name: "forward_ipip", Packets: 120, Bytes: 64000}, {Name: "drop_no_backend", Packets: 3, Bytes: 180}},
 		RingMemory: 16512,
-		CPUs:       []model.CPUStatus{{CPU: 0, Utilization: 0.1234, Busy: 0.4, Fullness: 0.0625}, {CPU: 1}},
+		Flows: model.FlowStatus{Remembered: 21, Settling: 7, Events: []model.Tallied{
+			{Name: "flow_inserted", Count: 40}, {Name: "flow_refused", Count: 2}, {Name: "flow_moved"}}},
+		CPUs: []model.CPUStatus{{CPU: 0, Utilization: 0.1234, Busy: 0.4, Fullness: 0.0625}, {CPU: 1}},
 		Services: []model.ServiceStatus{{
 			Name: "web", VIP: netip.MustParseAddr("203.0.113.10"), Protocol: model.TCP,
 			Port: model.PortRange{First: 443, Last: 443}, Slots: 1021, Packets: 120, Bytes: 64000,

@@ -68,6 +68,13 @@ func statusTable(t *table, s api.Status) {
 	t.row("services", fmt.Sprintf("%d of %d", s.Services, s.Limits.Services))
 	t.row("backends", fmt.Sprintf("%d of %d", s.Backends, s.Limits.Backends))
 	t.row("ring memory", fmt.Sprintf("%d of %d bytes", s.RingMemory, s.Limits.RingMemory))
+	t.row("flows remembered", fmt.Sprintf("%d of %d", s.Flows.Remembered, s.Limits.Flows))
+	t.row("slots settling", s.Flows.Settling)
+	for _, e := range s.Flows.Events {
+		if e.Count > 0 {
+			t.row("flows "+strings.TrimPrefix(e.Name, "flow_"), e.Count)
+		}
+	}
 	t.line("")
 	t.row("INTERFACE", "XDP", "MTU")
 	for _, i := range s.Interfaces {

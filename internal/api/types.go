@@ -63,6 +63,7 @@ type Status struct {
 	Backends   int                     `json:"backends"` // in the kernel, once per service
 	RingMemory uint64                  `json:"ring-memory"`
 	Limits     model.Limits            `json:"limits"`
+	Flows      model.FlowStatus        `json:"flows"`
 	CPUs       []model.CPUStatus       `json:"cpus"`
 	Reasons    []model.Counter         `json:"reasons"`
 }
@@ -89,9 +90,11 @@ func newStatus(daemon Daemon, d model.DatapathStatus) Status {
 		Services:   len(d.Services),
 		RingMemory: d.RingMemory,
 		Limits:     daemon.Config().Director.Limits,
+		Flows:      d.Flows,
 		CPUs:       orEmpty(d.CPUs),
 		Reasons:    orEmpty(d.Reasons),
 	}
+	s.Flows.Events = orEmpty(s.Flows.Events)
 	for _, service := range d.Services {
 		s.Backends += len(service.Backends)
 	}

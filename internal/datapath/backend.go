@@ -98,6 +98,15 @@ func (e *backendEntries) holds(index uint32, entry directorBackend) bool {
 	return slices.Equal(stored[changing:], fresh[changing:])
 }
 
+// disown makes what remembers a backend let go of it, while packets that are on
+// their way to it still find it alive.
+func (e *backendEntries) disown(index uint32) {
+	entry := e.entries[index]
+	entry.Epoch = entry.Epoch%math.MaxUint8 + 1
+	stored, fresh := (*words)(unsafe.Pointer(&e.entries[index])), (*words)(unsafe.Pointer(&entry))
+	atomic.StoreUint64(&stored[changing-1], fresh[changing-1]) // ifindex to epoch
+}
+
 // free forgets a backend; its epoch stays, so that what remembers it can tell.
 func (e *backendEntries) free(index uint32) {
 	entry := e.entries[index]

@@ -34,11 +34,13 @@ type Datapath struct {
 	entries        backendEntries
 	rings          *ringMemory
 	fronts         *fronts
+	flows          *flowMemory
 	readers        *grace // of all of these: programs that run
 	attached       map[string]*attachment
 	begun          bool             // the table has been placed, at least once
 	written        directorSettings // that the kernel has
 	hops           *resolver
+	sweeper        *sweeper
 	closing        sync.Once
 }
 
@@ -85,6 +87,9 @@ func (d *Datapath) takeOver() (err error) {
 	if d.fronts, err = mapFronts(d.kernel.Fronts); err != nil {
 		return err
 	}
+	if d.flows, err = mapFlows(d.kernel.Flows); err != nil {
+		return err
+	}
 	if d.readers, err = newGrace(); err != nil {
 		return err
 	}
@@ -94,12 +99,18 @@ func (d *Datapath) takeOver() (err error) {
 	if err := d.kernel.ThisDirector.Lookup(uint32(0), &d.written); err != nil {
 		return fmt.Errorf("read settings: %w", err)
 	}
+	if err := d.layFlows(); err != nil {
+		return err
+	}
 	d.have = d.old.lookups.clone()
 	d.serviceIndexes.occupy(d.old.serviceIndexes())
 	d.rings.occupy(d.old.serviceIndexes())
 	d.backendIndexes.occupy(d.old.backendIndexes())
-	d.hops, err = newResolver(d.log, d.hopsChanged)
-	return err
+	if d.hops, err = newResolver(d.log, d.hopsChanged); err != nil {
+		return err
+	}
+	d.sweeper = startSweeper(d.sweep)
+	return nil
 }
 
 // unmap lets go of the kernel's memory.
@@ -111,6 +122,9 @@ func (d *Datapath) unmap() error {
 	if d.fronts != nil {
 		err = errors.Join(err, d.fronts.close())
 	}
+	if d.flows != nil {
+		err = errors.Join(err, d.flows.close())
+	}
 	if d.readers != nil {
 		err = errors.Join(err, d.readers.close())
 	}
@@ -119,7 +133,10 @@ func (d *Datapath) unmap() error {
 
 // Close lets go of the datapath, which goes on forwarding: what is pinned stays.
 func (d *Datapath) Close() error {
-	d.closing.Do(d.hops.close)
+	d.closing.Do(func() {
+		d.sweeper.close()
+		d.hops.close()
+	})
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, a := range d.attached {

@@ -93,6 +93,57 @@ type directorEndpoint6 struct {
 	Pad      uint8
 }
 
+type directorFlowBucket struct {
+	_       structs.HostLayout
+	Entries [8]directorFlowEntry
+}
+
+type directorFlowEntry struct {
+	_               structs.HostLayout
+	Seen            uint32
+	State           uint8
+	Epoch           uint8
+	Turn            uint16
+	Backend         uint32
+	Service         uint32
+	Source          directorAddress
+	SourcePort      uint16
+	DestinationPort uint16
+	Pad             uint32
+}
+
+type directorFlowEvent uint32
+
+const (
+	directorFlowEventFLOW_INSERTED    directorFlowEvent = 0
+	directorFlowEventFLOW_REFUSED     directorFlowEvent = 1
+	directorFlowEventFLOW_MOVED       directorFlowEvent = 2
+	directorFlowEventFLOW_EVENT_COUNT directorFlowEvent = 3
+)
+
+type directorFlowState uint32
+
+const (
+	directorFlowStateFLOW_FREE        directorFlowState = 0
+	directorFlowStateFLOW_CLAIMED     directorFlowState = 1
+	directorFlowStateFLOW_SYN         directorFlowState = 2
+	directorFlowStateFLOW_LEARNED     directorFlowState = 3
+	directorFlowStateFLOW_ONCE        directorFlowState = 4
+	directorFlowStateFLOW_ESTABLISHED directorFlowState = 5
+	directorFlowStateFLOW_ACTIVE      directorFlowState = 6
+	directorFlowStateFLOW_CLOSING     directorFlowState = 7
+	directorFlowStateFLOW_RESET       directorFlowState = 8
+)
+
+type directorFlowTimeout uint32
+
+const (
+	directorFlowTimeoutFLOW_TIMEOUT_SYN         directorFlowTimeout = 60
+	directorFlowTimeoutFLOW_TIMEOUT_ESTABLISHED directorFlowTimeout = 7440
+	directorFlowTimeoutFLOW_TIMEOUT_CLOSING     directorFlowTimeout = 240
+	directorFlowTimeoutFLOW_TIMEOUT_UDP         directorFlowTimeout = 300
+)
+
 type directorFragment struct {
 	_       structs.HostLayout
 	Expires uint64
@@ -202,7 +253,8 @@ const (
 type directorRingFlag uint32
 
 const (
-	directorRingFlagRING_SNAT directorRingFlag = 1
+	directorRingFlagRING_SNAT   directorRingFlag = 1
+	directorRingFlagRING_MEMORY directorRingFlag = 2
 )
 
 type directorRingHeader struct {
@@ -231,6 +283,9 @@ type directorSettings struct {
 	Flags         uint32
 	IcmpRate      uint32
 	LinkMtu       uint32
+	FlowCpus      uint32
+	FlowSalt      uint64
+	FlowBuckets   uint32
 	Pad           uint32
 }
 
@@ -301,6 +356,8 @@ const (
 	directorMapBackendCounters    = "backend_counters"
 	directorMapBackends           = "backends"
 	directorMapEgress             = "egress"
+	directorMapFlowEvents         = "flow_events"
+	directorMapFlows              = "flows"
 	directorMapFragments          = "fragments"
 	directorMapFronts             = "fronts"
 	directorMapIcmpBudgets        = "icmp_budgets"
@@ -322,6 +379,9 @@ const (
 	directorVarExportBackendFlag  = "export_backend_flag"
 	directorVarExportBackendState = "export_backend_state"
 	directorVarExportCandidates   = "export_candidates"
+	directorVarExportFlowEvent    = "export_flow_event"
+	directorVarExportFlowState    = "export_flow_state"
+	directorVarExportFlowTimeout  = "export_flow_timeout"
 	directorVarExportMode         = "export_mode"
 	directorVarExportPolicy       = "export_policy"
 	directorVarExportReason       = "export_reason"
@@ -388,6 +448,8 @@ type directorMapSpecs struct {
 	BackendCounters *ebpf.MapSpec `ebpf:"backend_counters"`
 	Backends        *ebpf.MapSpec `ebpf:"backends"`
 	Egress          *ebpf.MapSpec `ebpf:"egress"`
+	FlowEvents      *ebpf.MapSpec `ebpf:"flow_events"`
+	Flows           *ebpf.MapSpec `ebpf:"flows"`
 	Fragments       *ebpf.MapSpec `ebpf:"fragments"`
 	Fronts          *ebpf.MapSpec `ebpf:"fronts"`
 	IcmpBudgets     *ebpf.MapSpec `ebpf:"icmp_budgets"`
@@ -413,6 +475,9 @@ type directorVariableSpecs struct {
 	ExportBackendFlag  *ebpf.VariableSpec `ebpf:"export_backend_flag"`
 	ExportBackendState *ebpf.VariableSpec `ebpf:"export_backend_state"`
 	ExportCandidates   *ebpf.VariableSpec `ebpf:"export_candidates"`
+	ExportFlowEvent    *ebpf.VariableSpec `ebpf:"export_flow_event"`
+	ExportFlowState    *ebpf.VariableSpec `ebpf:"export_flow_state"`
+	ExportFlowTimeout  *ebpf.VariableSpec `ebpf:"export_flow_timeout"`
 	ExportMode         *ebpf.VariableSpec `ebpf:"export_mode"`
 	ExportPolicy       *ebpf.VariableSpec `ebpf:"export_policy"`
 	ExportReason       *ebpf.VariableSpec `ebpf:"export_reason"`
@@ -449,6 +514,8 @@ type directorMaps struct {
 	BackendCounters *ebpf.Map `ebpf:"backend_counters"`
 	Backends        *ebpf.Map `ebpf:"backends"`
 	Egress          *ebpf.Map `ebpf:"egress"`
+	FlowEvents      *ebpf.Map `ebpf:"flow_events"`
+	Flows           *ebpf.Map `ebpf:"flows"`
 	Fragments       *ebpf.Map `ebpf:"fragments"`
 	Fronts          *ebpf.Map `ebpf:"fronts"`
 	IcmpBudgets     *ebpf.Map `ebpf:"icmp_budgets"`
@@ -471,6 +538,8 @@ func (m *directorMaps) Close() error {
 		m.BackendCounters,
 		m.Backends,
 		m.Egress,
+		m.FlowEvents,
+		m.Flows,
 		m.Fragments,
 		m.Fronts,
 		m.IcmpBudgets,
@@ -497,6 +566,9 @@ type directorVariables struct {
 	ExportBackendFlag  *ebpf.Variable `ebpf:"export_backend_flag"`
 	ExportBackendState *ebpf.Variable `ebpf:"export_backend_state"`
 	ExportCandidates   *ebpf.Variable `ebpf:"export_candidates"`
+	ExportFlowEvent    *ebpf.Variable `ebpf:"export_flow_event"`
+	ExportFlowState    *ebpf.Variable `ebpf:"export_flow_state"`
+	ExportFlowTimeout  *ebpf.Variable `ebpf:"export_flow_timeout"`
 	ExportMode         *ebpf.Variable `ebpf:"export_mode"`
 	ExportPolicy       *ebpf.Variable `ebpf:"export_policy"`
 	ExportReason       *ebpf.Variable `ebpf:"export_reason"`

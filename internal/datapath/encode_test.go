@@ -6,6 +6,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/cilium/ebpf"
+
 	"weir.io/weir/internal/model"
 )
 
@@ -40,6 +42,7 @@ func (w *testWorld) abiSettings() directorSettings {
 	if s.LinkMtu == 0 {
 		s.LinkMtu = linkMTU
 	}
+	s.FlowCpus, s.FlowBuckets, s.FlowSalt = uint32(ebpf.MustPossibleCPU()), testFlowBuckets, 0xf10f
 	for _, service := range w.services {
 		if !service.port.Single() {
 			s.Flags |= uint32(directorSettingsFlagSETTINGS_RANGES)
@@ -179,8 +182,11 @@ func encodeRing(s *testService) [][]byte {
 	header = append(header, 0, byte(s.affinity), 0)
 	for _, b := range s.backends {
 		if b.snat {
-			header[len(header)-1] = byte(directorRingFlagRING_SNAT)
+			header[len(header)-1] |= byte(directorRingFlagRING_SNAT)
 		}
+	}
+	if s.memory {
+		header[len(header)-1] |= byte(directorRingFlagRING_MEMORY)
 	}
 	lines := [][]byte{header}
 	firstList := uint32(1 + (len(s.ring.Slots)+7)/8)
@@ -190,6 +196,8 @@ func encodeRing(s *testService) [][]byte {
 			next := index(slot.Next)
 			if slot.Next != model.NoBackend && slot.Next&model.ListFlag != 0 {
 				next = model.ListFlag | (firstList + slot.Next&^model.ListFlag)
+			} else if s.settling {
+				next |= 1 << 30 // SLOT_SETTLING
 			}
 			line = binary.NativeEndian.AppendUint32(line, index(slot.Owner))
 			line = binary.NativeEndian.AppendUint32(line, next)

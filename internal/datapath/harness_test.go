@@ -31,6 +31,8 @@ type testService struct {
 	backends []testBackend
 	ring     model.Ring // no slots, and no noRing: one slot of the first backend, then the second
 	noRing   bool
+	memory   bool   // flows are remembered
+	settling bool   // in slots without a list too
 	index    uint32 // of the service
 	first    uint32 // index of the first backend
 }
@@ -116,12 +118,15 @@ type testDirector struct {
 	snat    *ebpf.Map     // the one in use
 	world   *testWorld
 	cpus    int
+	// flow memory, once it was looked at
+	flowMemory []byte
 }
 
 // mapSizes are enough for every test.
 var mapSizes = map[string]uint32{
 	"services4": 1024, "services6": 1024, "ranges4": 1024, "ranges6": 1024, "rings": 256, "ring_lines": 1 << 16, "backends": 512,
 	"replies4": 1024, "replies6": 1024, "fragments": 4096, "egress": 16, "backend_counters": 512, "service_drops": 256,
+	"flows": testFlowBuckets * uint32(ebpf.MustPossibleCPU()),
 }
 
 // sharedDirector is loaded once: it takes a while, more so in an emulated guest.
@@ -188,6 +193,7 @@ func (d *testDirector) clear(t testing.TB) {
 	for _, place := range d.places {
 		d.put(t, "fronts", place, directorFront{})
 	}
+	d.forgetFlows(t)
 	d.world, d.lines, d.places = nil, 1, nil
 }
 

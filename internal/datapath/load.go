@@ -24,6 +24,7 @@ type kernel struct {
 	undo       *ebpf.Program // translates local backends' replies
 	collection *ebpf.Collection
 	reasons    []string // names of enum reason, by number
+	flowEvents []string // of enum flow_event
 	pin        string   // Options.Pin
 	dir        string   // below it: the maps of this ABI
 	lock       *os.File // of pin
@@ -54,6 +55,9 @@ func loadKernel(o Options) (*kernel, error) {
 	}
 	k := &kernel{pin: o.Pin, dir: filepath.Join(o.Pin, "maps-"+abi)}
 	if k.reasons, err = enumNames(spec.Types, "reason"); err != nil {
+		return nil, err
+	}
+	if k.flowEvents, err = enumNames(spec.Types, "flow_event"); err != nil {
 		return nil, err
 	}
 	if err := os.MkdirAll(k.dir, 0o700); err != nil {
@@ -126,6 +130,7 @@ func size(spec *ebpf.CollectionSpec, o Options) {
 		directorMapReplies4:        2 * backends, // those before and after a Set
 		directorMapReplies6:        2 * backends,
 		directorMapFragments:       o.Limits.Fragments,
+		directorMapFlows:           max(1, o.Limits.Flows/flowWays),
 		directorMapEgress:          1024,
 	} {
 		spec.Maps[name].MaxEntries = entries
@@ -232,7 +237,7 @@ func loadError(err error) error {
 	case errors.Is(err, unix.ENOSYS):
 		return fmt.Errorf("load director program: this kernel has no BPF (CONFIG_BPF_SYSCALL): %w", err)
 	case errors.Is(err, unix.ENOMEM), errors.Is(err, unix.E2BIG):
-		return fmt.Errorf("create maps: the kernel refuses their memory; lower director.limits (services, backends, ring-memory, fragments): %w", err)
+		return fmt.Errorf("create maps: the kernel refuses their memory; lower director.limits (services, backends, ring-memory, fragments, flows): %w", err)
 	}
 	return fmt.Errorf("load director program: %w", err)
 }

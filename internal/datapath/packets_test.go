@@ -48,6 +48,7 @@ func TestPackets(t *testing.T) {
 		{"undo", testUndo},
 		{"undo leaves others", testUndoLeavesOthers},
 		{"undo full nat", testUndoFullNAT},
+		{"flow memory", testFlows},
 		{"full nat, full table", testFullTable},
 		{"full nat, replaced flows", testReplacedFlows},
 		{"full nat, states", testFlowStates},

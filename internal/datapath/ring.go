@@ -46,6 +46,11 @@ func buildRing(buffer []byte, s *model.TableService, service uint32, index []uin
 	for _, b := range s.Backends {
 		if b.Mode == model.NAT && b.SNAT {
 			header.Flags |= uint8(directorRingFlagRING_SNAT)
+			continue
+		}
+		// Over GUE a TCP packet carries its row, and the backends' agents know.
+		if b.Mode != model.GUE || s.Protocol != model.TCP {
+			header.Flags |= uint8(directorRingFlagRING_MEMORY)
 		}
 	}
 

@@ -30,6 +30,8 @@ type service struct {
 	distinct int        // backends in order, each counted once
 	changed  bool       // since its ring was switched in
 	ring     run        // that the kernel has
+	settling int        // slots of it that are
+	clean    []bool     // by slot: the last sweep saw no reason why
 	retired  tally      // forwarded to backends that are gone
 }
 

@@ -247,6 +247,9 @@ func (d *Datapath) switchRings(want []*service) error {
 			return err
 		}
 		buffer = image[:cap(image)]
+		if s.ring.lines > 0 {
+			carrySettling(image, d.rings.bytes(s.ring))
+		}
 		if s.ring.lines == 0 || !bytes.Equal(image, d.rings.bytes(s.ring)) {
 			next, err := d.rings.take(uint32(len(image) / lineSize))
 			if err != nil {
@@ -256,6 +259,8 @@ func (d *Datapath) switchRings(want []*service) error {
 			d.rings.switchTo(s.index, s.ring, next)
 			s.ring = next
 		}
+		// Also of a ring that an earlier process has left.
+		s.settling, s.clean = countSettling(d.rings.bytes(s.ring)), nil
 		s.changed = false
 	}
 	return nil
@@ -270,6 +275,9 @@ func (d *Datapath) retire(want []*service, lookups lookups) error {
 	}
 	d.have = lookups
 	if d.retires(want) {
+		for _, index := range d.leaving(want) {
+			d.entries.disown(index)
+		}
 		if err := d.readers.wait(); err != nil {
 			return err
 		}
@@ -321,6 +329,30 @@ func (d *Datapath) retireBackends(s *service) {
 func (d *Datapath) retires(want []*service) bool {
 	return !d.old.empty() || len(want) < len(d.services) ||
 		slices.ContainsFunc(want, func(s *service) bool { return len(s.backends) > s.distinct })
+}
+
+// leaving are the backends that are taken out.
+func (d *Datapath) leaving(want []*service) (gone []uint32) {
+	stay := map[uint32]bool{}
+	for _, s := range want {
+		for _, b := range s.order {
+			stay[b.index] = true
+		}
+	}
+	add := func(index uint32) {
+		if !stay[index] {
+			gone, stay[index] = append(gone, index), true
+		}
+	}
+	for _, s := range d.services {
+		for _, b := range s.backends {
+			add(b.index)
+		}
+	}
+	for _, index := range d.old.backendIndexes() {
+		add(index)
+	}
+	return gone
 }
 
 // retireService frees what a service has that no lookup finds any more.

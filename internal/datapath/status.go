@@ -31,6 +31,10 @@ func (d *Datapath) Status() (model.DatapathStatus, error) {
 		status.Interfaces = append(status.Interfaces, i)
 	}
 	slices.SortFunc(status.Interfaces, func(a, b model.InterfaceStatus) int { return cmp.Compare(a.Name, b.Name) })
+	var err error
+	if status.Flows, err = d.flowStatus(); err != nil {
+		return status, err
+	}
 	names := map[uint32]string{}
 	for i := range d.table.Services {
 		s := d.services[keyOf(&d.table.Services[i])]

@@ -28,6 +28,10 @@ var (
 		"Share of the CPU's capacity for packets that was in use in the last 10 seconds, 0 to 1.", []string{"cpu"}, nil)
 	packets = prometheus.NewDesc("weir_packets_total",
 		"Packets that came in on the director's interfaces, by what became of them.", []string{"reason"}, nil)
+	flows = prometheus.NewDesc("weir_flows_remembered",
+		"Flows whose backend the director remembers.", nil, nil)
+	flowEvents = prometheus.NewDesc("weir_flow_memory_events_total",
+		"What has happened to flow memory: flows inserted, refused for want of a place, moved to another CPU.", []string{"event"}, nil)
 	bytes = prometheus.NewDesc("weir_bytes_total",
 		"Bytes of their IP packets, as they came in.", []string{"reason"}, nil)
 )
@@ -36,7 +40,7 @@ type collector struct{ datapath Datapath }
 
 // Describe implements [prometheus.Collector].
 func (collector) Describe(descriptions chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{utilization, packets, bytes} {
+	for _, d := range []*prometheus.Desc{utilization, flows, flowEvents, packets, bytes} {
 		descriptions <- d
 	}
 }
@@ -50,6 +54,10 @@ func (c collector) Collect(values chan<- prometheus.Metric) {
 	}
 	for _, cpu := range status.CPUs {
 		values <- prometheus.MustNewConstMetric(utilization, prometheus.GaugeValue, cpu.Utilization, strconv.Itoa(cpu.CPU))
+	}
+	values <- prometheus.MustNewConstMetric(flows, prometheus.GaugeValue, float64(status.Flows.Remembered))
+	for _, e := range status.Flows.Events {
+		values <- prometheus.MustNewConstMetric(flowEvents, prometheus.CounterValue, float64(e.Count), e.Name)
 	}
 	for _, r := range status.Reasons {
 		values <- prometheus.MustNewConstMetric(packets, prometheus.CounterValue, float64(r.Packets), r.Name)

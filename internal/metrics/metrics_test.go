@@ -30,6 +30,7 @@ func scrape(t *testing.T, d datapath) (code int, body string) {
 
 var busy = datapath{status: model.DatapathStatus{
 	Reasons: []model.Counter{{Name: "pass_not_ip"}, {Name: "forward_ipip", Packets: 3, Bytes: 180}},
+	Flows:   model.FlowStatus{Remembered: 2, Events: []model.Tallied{{Name: "flow_inserted", Count: 5}, {Name: "flow_refused", Count: 1}}},
 	CPUs:    []model.CPUStatus{{CPU: 0, Utilization: 0.25, Busy: 0.5, Fullness: 0.125}, {CPU: 3}},
 }}
 
@@ -46,6 +47,13 @@ weir_bytes_total{reason="pass_not_ip"} 0
 # TYPE weir_datapath_utilization gauge
 weir_datapath_utilization{cpu="0"} 0.25
 weir_datapath_utilization{cpu="3"} 0
+# HELP weir_flow_memory_events_total What has happened to flow memory: flows inserted, refused for want of a place, moved to another CPU.
+# TYPE weir_flow_memory_events_total counter
+weir_flow_memory_events_total{event="flow_inserted"} 5
+weir_flow_memory_events_total{event="flow_refused"} 1
+# HELP weir_flows_remembered Flows whose backend the director remembers.
+# TYPE weir_flows_remembered gauge
+weir_flows_remembered 2
 # HELP weir_packets_total Packets that came in on the director's interfaces, by what became of them.
 # TYPE weir_packets_total counter
 weir_packets_total{reason="forward_ipip"} 3

@@ -10,6 +10,7 @@ const (
 	DefaultBackends   = 65536
 	DefaultRingMemory = 64 << 20
 	DefaultFragments  = 65536
+	DefaultFlows      = 1 << 20
 )
 
 // What a time that is not given means.
@@ -96,6 +97,9 @@ func (l *Limits) setDefaults() {
 	}
 	if l.Fragments == 0 {
 		l.Fragments = DefaultFragments
+	}
+	if l.Flows == 0 {
+		l.Flows = DefaultFlows
 	}
 }
 

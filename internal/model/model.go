@@ -43,6 +43,7 @@ type Limits struct {
 	Backends   uint32 `json:"backends,omitempty"`    // backends, counted once per service
 	RingMemory uint64 `json:"ring-memory,omitempty"` // bytes of all rings, old and new
 	Fragments  uint32 `json:"fragments,omitempty"`   // fragmented packets under way
+	Flows      uint32 `json:"flows,omitempty"`       // flows that are remembered, of all CPUs together
 }
 
 // Agent is what the agent on a backend's host must know about its host.

@@ -12,7 +12,21 @@ type DatapathStatus struct {
 	Reasons    []Counter         `json:"reasons"` // every reason, in the order of enum reason
 	Services   []ServiceStatus   `json:"services"`
 	RingMemory uint64            `json:"ring-memory"` // bytes that rings take now
+	Flows      FlowStatus        `json:"flows"`       // flow memory
 	CPUs       []CPUStatus       `json:"cpus"`        // that run; none where the kernel does not let them be watched
+}
+
+// FlowStatus is what the director remembers of flows.
+type FlowStatus struct {
+	Remembered int       `json:"remembered"` // flows, now
+	Settling   int       `json:"settling"`   // slots without candidates other than owner and backup, whose flows may be of several backends
+	Events     []Tallied `json:"events"`     // every event, in the order of enum flow_event
+}
+
+// Tallied is how often something has happened.
+type Tallied struct {
+	Name  string `json:"name"`
+	Count uint64 `json:"count"`
 }
 
 // CPUStatus is a CPU's work with packets, weir's and all others, in the last 10

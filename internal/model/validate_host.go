@@ -13,6 +13,8 @@ const (
 	MaxBackends   = 1 << 20
 	MaxRingMemory = 64 << 30
 	MaxFragments  = 1 << 20
+	MinFlows      = 1024
+	MaxFlows      = 1 << 28
 )
 
 // Full NAT uses ports by the bucket, and names its addresses in a header as large
@@ -40,6 +42,7 @@ func (v *validation) director() {
 	v.limit("director.limits.backends", uint64(d.Limits.Backends), 1, MaxBackends)
 	v.limit("director.limits.ring-memory", d.Limits.RingMemory, 4096, MaxRingMemory)
 	v.limit("director.limits.fragments", uint64(d.Limits.Fragments), 1, MaxFragments)
+	v.limit("director.limits.flows", uint64(d.Limits.Flows), MinFlows, MaxFlows)
 	if dir := d.Store.Directory; dir != "" && !strings.HasPrefix(dir, "/") {
 		v.errs.add("director.store.directory", "%q is not a path from the root", dir)
 	}

@@ -237,6 +237,8 @@ services[3].backends[1].mode: nat cannot leave with the two tags of vlan:100.200
 			func(c *model.Config) { c.Directors[0] = netip.MustParsePrefix("0.0.0.0/0") }},
 		{`director.limits.services: 65537 is out of range 1 to 65536`,
 			func(c *model.Config) { c.Director.Limits.Services = 65537 }},
+		{`director.limits.flows: 1023 is out of range 1024 to 268435456`,
+			func(c *model.Config) { c.Director.Limits.Flows = 1023 }},
 		{`services: 4 services are more than director.limits.services, 3`,
 			func(c *model.Config) { c.Director.Limits.Services = 3 }},
 		{`services: 8 backends are more than director.limits.backends, 7 (a backend counts once per service)`,
@@ -281,7 +283,7 @@ func TestSetDefaults(t *testing.T) {
 	if got := c.Director.SNAT.Ports.String(); got != "1024-32767" {
 		t.Errorf("full NAT takes ports %s, want those below Linux's ephemeral ones", got)
 	}
-	want := model.Limits{Services: 4096, Backends: 65536, RingMemory: 64 << 20, Fragments: 65536}
+	want := model.Limits{Services: 4096, Backends: 65536, RingMemory: 64 << 20, Fragments: 65536, Flows: 1 << 20}
 	if c.Director.Limits != want {
 		t.Errorf("limits are %+v, want %+v", c.Director.Limits, want)
 	}

@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Where a remembered flow is: in its bucket of this CPU's, or, when RSS has moved
+ * it, of another's. A flow's hash chooses one bucket of each CPU. A new flow takes
+ * a place that is free; else the place that was quiet for longest of those whose
+ * flow was never established or has ended. An established flow is never pushed out.
+ *
+ * Only its own CPU fills a bucket, so that what it reads there holds still. Others
+ * may free an entry, by a compare-and-swap of its first word, whose count of turns
+ * tells them whether it still is the one that they have read.
+ */
+#pragma once
+
+#include "flow_state.h"
+#include "maps.h"
+#include "packet.h"
+#include "pick.h"
+#include "service.h"
+
+#define FLOW_PLACE_FREE 0xffffff00U
+#define FLOW_PLACE_SAME 0xffffffffU
+
+static __always_inline void count_flow(__u32 event)
+{
+	__u64 *counter = bpf_map_lookup_elem(&flow_events, &event);
+
+	if (counter)
+		*counter += 1;
+}
+
+static __always_inline __u64 flow_hash(const struct settings *settings, const struct flow *flow)
+{
+	struct ring_header key = { .salt = settings->flow_salt, .affinity = AFFINITY_FLOW };
+
+	return hash_flow(flow, &key);
+}
+
+/* The flow's bucket of a CPU's; NULL: the CPU has none. */
+static __always_inline struct flow_bucket *flow_bucket(const struct settings *settings, __u64 hash,
+						       __u32 cpu)
+{
+	__u32 index = cpu * settings->flow_buckets + slot_of(hash, settings->flow_buckets);
+
+	if (cpu >= settings->flow_cpus)
+		return NULL;
+	return bpf_map_lookup_elem(&flows, &index);
+}
+
+static __always_inline int flow_matches(const struct flow_entry *entry, const struct flow *flow,
+					__u32 service)
+{
+	return entry->source_port == flow->source_port && entry->service == service &&
+	       entry->destination_port == flow->destination_port &&
+	       same_address(&entry->source, &flow->source);
+}
+
+/* Where in the bucket the flow is, live or not; FLOW_WAYS: nowhere. */
+static __noinline __u32 flow_search(const struct flow_bucket *bucket, const struct packet *packet,
+				    __u32 service)
+{
+	for (__u32 i = 0; i < FLOW_WAYS; i++) {
+		const struct flow_entry *entry = &bucket->entries[i];
+
+		if (flow_read(entry).state > FLOW_CLAIMED &&
+		    flow_matches(entry, &packet->flow, service))
+			return i;
+	}
+	return FLOW_WAYS;
+}
+
+/* The backend of the flow, if there still is the one that it began with. */
+static __always_inline const struct backend *flow_backend(const struct flow_entry *entry,
+							  union flow_word word)
+{
+	const struct backend *backend = backend_at(entry->backend);
+
+	if (!backend || backend->epoch != word.epoch || backend->state == BACKEND_FREE)
+		return NULL;
+	return backend;
+}
+
+/*
+ * Whether the packet may go on with this flow. A SYN on one that is over begins a
+ * new connection, which a draining backend does not get.
+ */
+static __always_inline int flow_usable(const struct flow_entry *entry, union flow_word word,
+				       const struct packet *packet, __u32 now)
+{
+	const struct backend *backend;
+
+	if (!flow_live(word, now))
+		return 0;
+	backend = flow_backend(entry, word);
+	if (!backend || !alive(backend))
+		return 0;
+	return backend->state == BACKEND_ACTIVE || !flow_over(word.state) || !is_syn(packet);
+}
+
+/* What is to be remembered of a flow. */
+struct flow_fresh {
+	union flow_word word;
+	__u32 backend;
+};
+
+/* The best place of a bucket for a new flow. */
+struct flow_scan {
+	const struct flow_bucket *bucket;
+	const struct packet *packet;
+	__u32 service;
+	__u32 now;
+	__u32 rank;
+	__u32 place;
+};
+
+/* How good a place is; 0: it is somebody else's. */
+static __always_inline __u32 flow_rank(const struct flow_entry *entry, const struct flow_scan *scan)
+{
+	union flow_word word = flow_read(entry);
+	__u32 age = flow_age(word, scan->now);
+
+	if (word.state == FLOW_CLAIMED)
+		return 0;
+	if (word.state == FLOW_FREE)
+		return FLOW_PLACE_FREE;
+	if (flow_matches(entry, &scan->packet->flow, scan->service))
+		return FLOW_PLACE_SAME;
+	if (!flow_live(word, scan->now) || !flow_backend(entry, word))
+		return FLOW_PLACE_FREE;
+	if (word.state == FLOW_CLOSING)
+		return age > FLOW_ENDED ? age : 0;
+	if (word.state == FLOW_ESTABLISHED || word.state == FLOW_ACTIVE)
+		return 0;
+	return age >= SNAT_QUIET ? age : 0;
+}
+
+/* By bpf_loop (Linux 5.17), whose body the verifier walks once. */
+static long flow_scan_place(__u32 i, struct flow_scan *scan)
+{
+	__u32 place = i % FLOW_WAYS;
+	__u32 rank = flow_rank(&scan->bucket->entries[place], scan);
+
+	if (rank > scan->rank) {
+		scan->rank = rank;
+		scan->place = place;
+	}
+	return 0;
+}
+
+/* Remembers a flow's backend. Returns whether there was a place for it. */
+static __noinline int insert_flow(const struct settings *settings, const struct packet *packet,
+				  __u64 hash, __u32 service, const struct flow_fresh *fresh)
+{
+	struct flow_bucket *bucket = flow_bucket(settings, hash, bpf_get_smp_processor_id());
+	struct flow_scan scan = {
+		.bucket = bucket,
+		.packet = packet,
+		.service = service,
+		.now = snat_clock(),
+	};
+	union flow_word word, claimed = { .state = FLOW_CLAIMED }, ready = fresh->word;
+	struct flow_entry *entry;
+
+	if (!bucket)
+		return 0;
+	bpf_loop(FLOW_WAYS, flow_scan_place, &scan, 0);
+	if (!scan.rank)
+		return 0;
+	entry = &bucket->entries[scan.place % FLOW_WAYS];
+	word = flow_read(entry);
+	claimed.turn = ready.turn = word.turn + 1;
+	claimed.seen = ready.seen;
+	if (!flow_swap(entry, word, claimed))
+		return 0;
+	entry->backend = fresh->backend;
+	entry->service = service;
+	entry->source = packet->flow.source;
+	entry->source_port = packet->flow.source_port;
+	entry->destination_port = packet->flow.destination_port;
+	__sync_lock_test_and_set((__u64 *)entry, ready.word);
+	return 1;
+}
+
+/* Looks for a flow in the other CPUs' buckets. */
+struct flow_hunt {
+	const struct settings *settings;
+	const struct packet *packet;
+	__u64 hash;
+	__u32 service;
+	__u32 now;
+	__u32 own; /* this CPU */
+	__u32 cpu; /* that has the flow ... */
+	__u32 way; /* ... here; FLOW_WAYS: none has */
+};
+
+static long flow_hunt_cpu(__u32 cpu, struct flow_hunt *hunt)
+{
+	struct flow_bucket *bucket;
+	__u32 way;
+
+	if (cpu == hunt->own)
+		return 0;
+	bucket = flow_bucket(hunt->settings, hunt->hash, cpu);
+	if (!bucket)
+		return 0;
+	way = flow_search(bucket, hunt->packet, hunt->service);
+	if (way >= FLOW_WAYS)
+		return 0;
+	if (!flow_live(flow_read(&bucket->entries[way]), hunt->now))
+		return 0;
+	hunt->cpu = cpu;
+	hunt->way = way;
+	return 1;
+}
+
+/* Frees what one of the other CPUs has. */
+static long flow_forget_cpu(__u32 cpu, struct flow_hunt *hunt)
+{
+	union flow_word word, nothing = {};
+	struct flow_bucket *bucket;
+	struct flow_entry *entry;
+	__u32 way;
+
+	if (cpu == hunt->own)
+		return 0;
+	bucket = flow_bucket(hunt->settings, hunt->hash, cpu);
+	if (!bucket)
+		return 0;
+	way = flow_search(bucket, hunt->packet, hunt->service);
+	if (way >= FLOW_WAYS)
+		return 0;
+	entry = &bucket->entries[way];
+	word = flow_read(entry);
+	nothing.turn = word.turn;
+	if (word.state > FLOW_CLAIMED && flow_matches(entry, &hunt->packet->flow, hunt->service))
+		flow_swap(entry, word, nothing);
+	return 0;
+}

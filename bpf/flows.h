@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Slots whose flows may be of several backends, without agents: what the director
+ * has seen of a flow says whose it is. A SYN that it does not know goes where the
+ * ring says, and is remembered; any other packet that it does not know belongs to
+ * the oldest owner that is alive, and is remembered too.
+ */
+#pragma once
+
+#include "flow_table.h"
+
+/* What is remembered of the flow is of a backend that is not there any more. */
+#define FLOW_GONE 0xffffffffU
+
+/* Frees what the other CPUs have of a flow: what this one has is younger. */
+static __noinline int forget_elsewhere(const struct settings *settings, const struct packet *packet,
+				       __u64 hash, __u32 service)
+{
+	struct flow_hunt hunt = {
+		.settings = settings,
+		.packet = packet,
+		.hash = hash,
+		.service = service,
+		.own = bpf_get_smp_processor_id(),
+	};
+
+	return bpf_loop(settings->flow_cpus, flow_forget_cpu, &hunt, 0);
+}
+
+/* The flow in this CPU's bucket: its backend, NO_BACKEND or FLOW_GONE. */
+static __noinline __u32 find_flow(const struct settings *settings, const struct packet *packet,
+				  __u64 hash, __u32 service)
+{
+	struct flow_bucket *bucket = flow_bucket(settings, hash, bpf_get_smp_processor_id());
+	union flow_word word, next;
+	struct flow_entry *entry;
+	__u32 now = snat_clock(), way;
+
+	if (!bucket)
+		return NO_BACKEND;
+	way = flow_search(bucket, packet, service);
+	if (way >= FLOW_WAYS)
+		return NO_BACKEND;
+	entry = &bucket->entries[way];
+	word = flow_read(entry);
+	if (!flow_live(word, now))
+		return NO_BACKEND;
+	if (!flow_usable(entry, word, packet, now))
+		return FLOW_GONE;
+	next = flow_next(word, packet, now);
+	if (next.word != word.word)
+		flow_swap(entry, word, next);
+	/* A connection is new: another CPU may have one before it that never ended. */
+	if (word.state == FLOW_SYN && next.state == FLOW_ESTABLISHED)
+		forget_elsewhere(settings, packet, hash, service);
+	return entry->backend;
+}
+
+/*
+ * The flow in another CPU's bucket (as find_flow says it), from where it moves to this one's. It is
+ * written here before it is freed there, and stays there if it has no place here.
+ */
+static __noinline __u32 move_flow(const struct settings *settings, const struct packet *packet,
+				  __u64 hash, __u32 service)
+{
+	struct flow_hunt hunt = {
+		.settings = settings,
+		.packet = packet,
+		.hash = hash,
+		.service = service,
+		.now = snat_clock(),
+		.own = bpf_get_smp_processor_id(),
+		.way = FLOW_WAYS,
+	};
+	union flow_word word, next, nothing = {};
+	struct flow_fresh fresh = {};
+	struct flow_entry *entry;
+	struct flow_bucket *bucket;
+
+	bpf_loop(settings->flow_cpus, flow_hunt_cpu, &hunt, 0);
+	bucket = flow_bucket(settings, hash, hunt.cpu);
+	if (!bucket || hunt.way >= FLOW_WAYS)
+		return NO_BACKEND;
+	entry = &bucket->entries[hunt.way];
+	word = flow_read(entry);
+	fresh.backend = entry->backend;
+	next = flow_next(word, packet, hunt.now);
+	/* Another CPU has changed it meanwhile: the flow's next packet looks again. */
+	if (!flow_live(word, hunt.now) || !flow_matches(entry, &packet->flow, service))
+		return NO_BACKEND;
+	if (!flow_usable(entry, word, packet, hunt.now))
+		return FLOW_GONE;
+	if (packet->flags & PACKET_ICMP_ERROR)
+		return fresh.backend;
+	fresh.word = next;
+	if (insert_flow(settings, packet, hash, service, &fresh)) {
+		nothing.turn = word.turn;
+		next = nothing;
+		count_flow(FLOW_MOVED);
+	}
+	flow_swap(entry, word, next);
+	return fresh.backend;
+}
+
+/* A flow that was placed. A RST is the end of one. */
+static __noinline int remember_flow(const struct settings *settings, const struct packet *packet,
+				    __u64 hash, __u32 service, __u32 index)
+{
+	const struct backend *backend = backend_at(index);
+	struct flow_fresh fresh = { .backend = index };
+
+	if (!backend || (packet->flow.protocol == IPPROTO_TCP && packet->tcp_flags & TCP_RST))
+		return 0;
+	/* Full NAT remembers its flows itself. */
+	if (backend->mode == MODE_NAT && backend->flags & BACKEND_SNAT)
+		return 0;
+	fresh.word.seen = snat_clock();
+	fresh.word.state = flow_first(packet);
+	fresh.word.epoch = backend->epoch;
+	count_flow(insert_flow(settings, packet, hash, service, &fresh) ? FLOW_INSERTED :
+									  FLOW_REFUSED);
+	return 0;
+}
+
+/* The first live candidate of the row. */
+static __always_inline __u32 first_candidate(__u32 ring, const struct slot *slot)
+{
+	const struct backend *owner = backend_at(slot->owner);
+
+	return owner && alive(owner) ? slot->owner : next_candidate(ring, slot->next);
+}
+
+/* The first live one in the order in which an unknown connection is likely to be theirs. */
+static __noinline __u32 oldest_candidate(__u32 ring, __u32 owner, __u32 next)
+{
+	const struct candidates *list = ring_line_at(ring + (next & ~SLOT_LIST));
+
+	if (!list)
+		return NO_BACKEND;
+	for (__u32 i = 0; i < RING_CANDIDATES_MAX && i <= list->count; i++) {
+		__u32 position = list->oldest[i] % RING_CANDIDATES_MAX;
+		/* The count is the word before the indexes, as the owner is the row's first. */
+		__u32 index = position ? ((const __u32 *)list)[position] : owner;
+		const struct backend *backend = backend_at(index);
+
+		if (backend && alive(backend))
+			return index;
+	}
+	return NO_BACKEND;
+}
+
+/* The backend of a packet of a slot whose flows may be of several, or NO_BACKEND. */
+__noinline __u32 pick_remembered(struct packet *packet, __u32 ring, __u32 number)
+{
+	const struct settings *settings = get_settings();
+	const struct ring_header *header = ring_line_at(ring);
+	struct slot *slot = slot_at(ring, number);
+	__u32 service, found, moved = 0;
+	__u64 hash;
+
+	if (!packet || !settings || !header || !slot)
+		return NO_BACKEND;
+	service = header->service;
+	hash = flow_hash(settings, &packet->flow);
+	found = find_flow(settings, packet, hash, service);
+	if (found == NO_BACKEND && !is_syn(packet))
+		found = moved = move_flow(settings, packet, hash, service);
+	if (found != NO_BACKEND && found != FLOW_GONE)
+		return found;
+	if (found == NO_BACKEND && !is_syn(packet) && slot->next & SLOT_LIST)
+		found = oldest_candidate(ring, slot->owner, slot->next);
+	else
+		found = first_candidate(ring, slot);
+	if (found == NO_BACKEND || packet->flags & PACKET_ICMP_ERROR)
+		return found;
+	remember_flow(settings, packet, hash, service, found);
+	if (moved == FLOW_GONE)
+		forget_elsewhere(settings, packet, hash, service);
+	return found;
+}

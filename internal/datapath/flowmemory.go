@@ -1,0 +1,157 @@
+package datapath
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"strings"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"weir.io/weir/internal/model"
+)
+
+// flowWays is FLOW_WAYS.
+const flowWays = uint32(len(directorFlowBucket{}.Entries))
+
+// flowMemory is what the program remembers of flows. It is only read here: an entry
+// may change under the reader's eyes.
+type flowMemory struct {
+	memory  []byte
+	entries []directorFlowEntry
+}
+
+func mapFlows(m *ebpf.Map) (*flowMemory, error) {
+	memory, err := mapArray(m)
+	if err != nil {
+		return nil, fmt.Errorf("map flow memory: %w", err)
+	}
+	first := (*directorFlowEntry)(unsafe.Pointer(&memory[0]))
+	return &flowMemory{memory, unsafe.Slice(first, int(m.MaxEntries())*int(flowWays))}, nil
+}
+
+func (f *flowMemory) close() error {
+	if f.memory == nil {
+		return nil
+	}
+	err := unix.Munmap(f.memory)
+	f.memory, f.entries = nil, nil
+	if err != nil {
+		return fmt.Errorf("unmap flow memory: %w", err)
+	}
+	return nil
+}
+
+// layFlows divides the memory among the CPUs. A process before this one has done so
+// already, unless CPUs were added since: then what is remembered is not where it
+// would be looked for, and is forgotten.
+func (d *Datapath) layFlows() error {
+	cpus, err := onlineCPUs()
+	if err != nil {
+		return err
+	}
+	buckets := d.kernel.Flows.MaxEntries() / cpus
+	if buckets == 0 {
+		return fmt.Errorf("director.limits.flows %d: less than one bucket of %d flows for each of %d CPUs", d.options.Limits.Flows, flowWays, cpus)
+	}
+	if d.written.FlowCpus == cpus && d.written.FlowBuckets == buckets && d.written.FlowSalt != 0 {
+		return nil
+	}
+	d.written.FlowCpus, d.written.FlowBuckets, d.written.FlowSalt = cpus, buckets, rand.Uint64()
+	clear(d.flows.memory)
+	if err := d.kernel.ThisDirector.Put(uint32(0), d.written); err != nil {
+		return fmt.Errorf("write settings: %w", err)
+	}
+	return nil
+}
+
+// onlineCPUs is one more than the highest number of a CPU that runs. Machines often
+// could have many more than they have, whose memory would be idle.
+func onlineCPUs() (uint32, error) {
+	text, err := os.ReadFile("/sys/devices/system/cpu/online")
+	if errors.Is(err, os.ErrNotExist) {
+		possible, err := ebpf.PossibleCPU()
+		return uint32(possible), err
+	}
+	if err != nil {
+		return 0, fmt.Errorf("count CPUs: %w", err)
+	}
+	list := strings.TrimSpace(string(text)) // such as 0-3,8
+	last, err := strconv.ParseUint(list[strings.LastIndexAny(list, ",-")+1:], 10, 16)
+	if err != nil {
+		return 0, fmt.Errorf("count CPUs in %q: %w", list, err)
+	}
+	return uint32(last) + 1, nil
+}
+
+// flowClock is the clock of entries: units of 2^30 ns of CLOCK_MONOTONIC.
+func flowClock() (uint32, error) {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+		return 0, fmt.Errorf("read clock: %w", err)
+	}
+	return uint32(uint64(now.Nano()) >> 30), nil
+}
+
+// flowTimeout is how long a flow lives in a state, in the clock's units; 0: it does not.
+func flowTimeout(state directorFlowState) uint32 {
+	var seconds directorFlowTimeout
+	switch state {
+	case directorFlowStateFLOW_FREE, directorFlowStateFLOW_CLAIMED:
+		return 0
+	case directorFlowStateFLOW_ESTABLISHED, directorFlowStateFLOW_LEARNED:
+		seconds = directorFlowTimeoutFLOW_TIMEOUT_ESTABLISHED
+	case directorFlowStateFLOW_ONCE, directorFlowStateFLOW_ACTIVE:
+		seconds = directorFlowTimeoutFLOW_TIMEOUT_UDP
+	case directorFlowStateFLOW_CLOSING:
+		seconds = directorFlowTimeoutFLOW_TIMEOUT_CLOSING
+	default:
+		seconds = directorFlowTimeoutFLOW_TIMEOUT_SYN
+	}
+	return uint32(uint64(seconds)*1e9>>30) + 1
+}
+
+// live says whether the program would still follow the entry if its backend is up.
+// A backend that is down may come back to its flows.
+func (e *backendEntries) live(flow *directorFlowEntry, now uint32) bool {
+	if flow.State <= uint8(directorFlowStateFLOW_CLAIMED) || int(flow.Backend) >= len(e.entries) {
+		return false
+	}
+	age := max(0, int32(now-flow.Seen))
+	b := &e.entries[flow.Backend]
+	return uint32(age) <= flowTimeout(directorFlowState(flow.State)) &&
+		b.Epoch == flow.Epoch && b.State != uint8(directorBackendStateBACKEND_FREE)
+}
+
+// flowStatus counts what is remembered.
+func (d *Datapath) flowStatus() (model.FlowStatus, error) {
+	var status model.FlowStatus
+	now, err := flowClock()
+	if err != nil {
+		return status, err
+	}
+	for i := range d.flows.entries {
+		if d.entries.live(&d.flows.entries[i], now) {
+			status.Remembered++
+		}
+	}
+	for _, s := range d.services {
+		status.Settling += s.settling
+	}
+	for i, name := range d.kernel.flowEvents {
+		var perCPU []uint64
+		if err := d.kernel.FlowEvents.Lookup(uint32(i), &perCPU); err != nil {
+			return status, fmt.Errorf("read flow events: %w", err)
+		}
+		event := model.Tallied{Name: name}
+		for _, n := range perCPU {
+			event.Count += n
+		}
+		status.Events = append(status.Events, event)
+	}
+	return status, nil
+}

@@ -1,0 +1,377 @@
+package datapath
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"github.com/cilium/ebpf"
+
+	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/packet"
+)
+
+// flowWorld is a service with three l2dsr backends, all of whose flows are in one
+// slot: owner 0, then 1, then 2, who is the oldest owner.
+func flowWorld(protocol model.Protocol, is4 bool) (*testWorld, scenario) {
+	w := &testWorld{}
+	backends := make([]testBackend, 3)
+	for i := range backends {
+		backends[i] = testBackend{mode: model.L2DSR, address: backendAddress(is4, i)}
+	}
+	s := w.add(testService{vip: vipAddress(is4, 1), protocol: protocol, port: singlePort(servicePort), salt: 7, memory: true,
+		backends: backends, ring: listedRing(0, 1, 2)})
+	return w, scenario{testService: s, name: fmt.Sprint(protocol), client: clientOf(is4)}
+}
+
+// listedRing has one slot, whose candidates are by age from the last to the first.
+func listedRing(row ...uint32) model.Ring {
+	list := model.CandidateList{Next: row[1:]}
+	for i := len(row) - 1; i >= 0; i-- {
+		list.Oldest = append(list.Oldest, uint8(i))
+	}
+	return model.Ring{Slots: []model.Slot{{Owner: row[0], Next: model.ListFlag}}, Lists: []model.CandidateList{list}}
+}
+
+// goes sends a client's packet and returns the position of the backend that got
+// it; -1: nobody.
+func (s scenario) goes(t testing.TB, d *testDirector, port uint16, flags uint8) int {
+	t.Helper()
+	action, out := d.run(t, build(ip(s.client, s.vip), s.segment4(port, servicePort, flags), packet.Text("client")), 0)
+	return s.receiver(t, action, out)
+}
+
+func (s *testService) receiver(t testing.TB, action uint32, out []byte) int {
+	t.Helper()
+	switch action {
+	case xdpDrop:
+		return -1
+	case xdpTX:
+		return int(binary.BigEndian.Uint16(out[4:])) - int(s.first)
+	}
+	t.Fatalf("verdict %d of a packet of the service", action)
+	return 0
+}
+
+// setRing gives the service another ring.
+func (s scenario) setRing(t testing.TB, d *testDirector, ring model.Ring) {
+	t.Helper()
+	s.ring = ring
+	s.testService.ring = ring
+	d.putRing(t, s.testService)
+}
+
+func testFlows(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		run  func(*testing.T)
+	}{
+		{"stays", testFlowStays},
+		{"unknown", testFlowUnknown},
+		{"begins", testFlowBegins},
+		{"settling slot", testFlowSettling},
+		{"backends", testFlowBackends},
+		{"ends", testFlowEnds},
+		{"expires", testFlowExpires},
+		{"icmp errors and fragments", testFlowErrorsAndFragments},
+		{"not asked", testFlowNotAsked},
+		{"moves", testFlowMoves},
+		{"pressure", testFlowPressure},
+		{"random", testFlowRandom},
+	} {
+		t.Run(test.name, func(t *testing.T) { onCPU(t, 0, func() { test.run(t) }) })
+	}
+}
+
+const ackFlag, synFlag, finFlag, rstFlag = packet.ACK, packet.SYN, packet.FIN | packet.ACK, packet.RST
+
+// bothProtocols runs a test in every family and protocol.
+func bothProtocols(t *testing.T, f func(t *testing.T, d *testDirector, s scenario)) {
+	t.Helper()
+	for _, is4 := range []bool{true, false} {
+		for _, protocol := range []model.Protocol{model.TCP, model.UDP} {
+			w, s := flowWorld(protocol, is4)
+			f(t, loadTestDirector(t, w), s)
+		}
+	}
+}
+
+func (s scenario) want(t testing.TB, d *testDirector, port uint16, flags uint8, backend int, why string) {
+	t.Helper()
+	if got := s.goes(t, d, port, flags); got != backend {
+		t.Errorf("%s %v: backend %d got the packet, want %d: %s", s.name, s.vip, got, backend, why)
+	}
+}
+
+// A known flow stays where it is, whatever ring comes.
+func testFlowStays(t *testing.T) {
+	bothProtocols(t, func(t *testing.T, d *testDirector, s scenario) {
+		first := 0
+		if s.protocol == model.UDP {
+			first = 2 // it may be older than what the director has seen
+		}
+		s.want(t, d, clientPort, synFlag, first, "the flow begins")
+		s.setRing(t, d, listedRing(1, 0, 2))
+		s.want(t, d, clientPort, synFlag, first, "a SYN again")
+		s.want(t, d, clientPort, ackFlag, first, "another owner")
+		s.setRing(t, d, listedRing(2, 1))
+		s.want(t, d, clientPort, ackFlag, first, "not in the row any more")
+		s.settling = true
+		s.setRing(t, d, model.Ring{Slots: []model.Slot{{Owner: 1, Next: 2}}})
+		s.want(t, d, clientPort, ackFlag, first, "no list any more")
+	})
+}
+
+// An unknown flow is the oldest live owner's, and then known.
+func testFlowUnknown(t *testing.T) {
+	bothProtocols(t, func(t *testing.T, d *testDirector, s scenario) {
+		s.want(t, d, clientPort, ackFlag, 2, "the oldest owner")
+		s.setRing(t, d, listedRing(2, 1, 0))
+		s.want(t, d, clientPort, ackFlag, 2, "it is known now")
+		s.want(t, d, clientPort+1, ackFlag, 0, "the oldest owner of another ring")
+		s.setBackend(t, d, 0, directorBackendStateBACKEND_DOWN)
+		s.want(t, d, clientPort+2, ackFlag, 1, "the oldest that is alive")
+	})
+	w, s := flowWorld(model.TCP, true)
+	d := loadTestDirector(t, w)
+	s.want(t, d, clientPort, rstFlag, 2, "a RST of an unknown flow")
+	if n := len(s.remembered(t, d)); n != 0 {
+		t.Errorf("%d flows are remembered after a RST of an unknown one", n)
+	}
+}
+
+func testFlowBegins(t *testing.T) {
+	w, s := flowWorld(model.TCP, true)
+	d := loadTestDirector(t, w)
+	s.want(t, d, clientPort, synFlag, 0, "the owner")
+	s.setBackend(t, d, 0, directorBackendStateBACKEND_DOWN)
+	s.want(t, d, clientPort+1, synFlag, 1, "the next, as the owner is down")
+	s.setBackend(t, d, 0, directorBackendStateBACKEND_ACTIVE)
+	s.want(t, d, clientPort+1, ackFlag, 1, "it stays when the owner is back")
+	s.setBackend(t, d, 0, directorBackendStateBACKEND_DOWN)
+	s.setBackend(t, d, 1, directorBackendStateBACKEND_DOWN)
+	s.setBackend(t, d, 2, directorBackendStateBACKEND_DOWN)
+	s.want(t, d, clientPort+2, synFlag, -1, "nobody is alive")
+	s.want(t, d, clientPort+3, ackFlag, -1, "nobody is alive")
+}
+
+// Without a list, an unknown flow is the owner's.
+func testFlowSettling(t *testing.T) {
+	bothProtocols(t, func(t *testing.T, d *testDirector, s scenario) {
+		s.settling = true
+		s.setRing(t, d, model.Ring{Slots: []model.Slot{{Owner: 1, Next: 2}}})
+		s.want(t, d, clientPort, ackFlag, 1, "the owner")
+		s.setBackend(t, d, 1, directorBackendStateBACKEND_DOWN)
+		s.want(t, d, clientPort+1, ackFlag, 2, "the backup")
+		s.setBackend(t, d, 1, directorBackendStateBACKEND_ACTIVE)
+		s.want(t, d, clientPort+1, ackFlag, 2, "it stays")
+	})
+}
+
+// A flow leaves a backend that is down or gone, also when its index is another's.
+func testFlowBackends(t *testing.T) {
+	bothProtocols(t, func(t *testing.T, d *testDirector, s scenario) {
+		s.want(t, d, clientPort, ackFlag, 2, "the oldest")
+		s.setBackend(t, d, 2, directorBackendStateBACKEND_DRAINING)
+		s.want(t, d, clientPort, ackFlag, 2, "draining")
+		s.setBackend(t, d, 2, directorBackendStateBACKEND_DOWN)
+		s.want(t, d, clientPort, ackFlag, 0, "down: the first of the row")
+		s.setBackend(t, d, 2, directorBackendStateBACKEND_ACTIVE)
+		s.want(t, d, clientPort, ackFlag, 0, "and there it stays")
+		entry := s.abiBackend(0)
+		entry.Epoch++
+		d.put(t, "backends", s.first, entry)
+		s.setRing(t, d, listedRing(1, 0, 2))
+		s.want(t, d, clientPort, ackFlag, 1, "the index is another's: the first of the row")
+	})
+}
+
+// What a FIN and a RST of the client make of a flow.
+func testFlowEnds(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		flags []uint8
+		state directorFlowState
+	}{
+		{"SYN", []uint8{synFlag}, directorFlowStateFLOW_SYN},
+		{"SYN twice", []uint8{synFlag, synFlag}, directorFlowStateFLOW_SYN},
+		{"established", []uint8{synFlag, ackFlag}, directorFlowStateFLOW_ESTABLISHED},
+		{"old SYN", []uint8{synFlag, ackFlag, synFlag}, directorFlowStateFLOW_ESTABLISHED},
+		{"learned", []uint8{ackFlag}, directorFlowStateFLOW_LEARNED},
+		{"learned twice", []uint8{ackFlag, ackFlag}, directorFlowStateFLOW_ESTABLISHED},
+		{"learned by its FIN", []uint8{finFlag}, directorFlowStateFLOW_CLOSING},
+		{"FIN", []uint8{synFlag, ackFlag, finFlag}, directorFlowStateFLOW_CLOSING},
+		{"half closed", []uint8{synFlag, ackFlag, finFlag, ackFlag}, directorFlowStateFLOW_CLOSING},
+		{"RST", []uint8{synFlag, ackFlag, rstFlag}, directorFlowStateFLOW_RESET},
+		{"under way after RST", []uint8{synFlag, ackFlag, rstFlag, ackFlag}, directorFlowStateFLOW_RESET},
+		{"new after FIN", []uint8{synFlag, ackFlag, finFlag, synFlag}, directorFlowStateFLOW_SYN},
+		{"new after RST", []uint8{synFlag, ackFlag, rstFlag, synFlag, ackFlag}, directorFlowStateFLOW_ESTABLISHED},
+	} {
+		w, s := flowWorld(model.TCP, true)
+		d := loadTestDirector(t, w)
+		for _, flags := range test.flags {
+			s.goes(t, d, clientPort, flags)
+		}
+		if e := s.remembered(t, d)[clientPort]; e == nil || e.State != uint8(test.state) {
+			t.Errorf("%s: remembered as %+v, want state %d", test.name, e, test.state)
+		}
+	}
+	w, s := flowWorld(model.TCP, true)
+	d := loadTestDirector(t, w)
+	s.goes(t, d, clientPort, ackFlag)
+	s.goes(t, d, clientPort, rstFlag)
+	s.remembered(t, d)[clientPort].Seen -= 3
+	s.want(t, d, clientPort, ackFlag, 2, "a RST that was not for real")
+	if e := s.remembered(t, d)[clientPort]; e.State != uint8(directorFlowStateFLOW_ESTABLISHED) {
+		t.Errorf("state %d after packets that go on after a RST", e.State)
+	}
+	s.goes(t, d, clientPort, finFlag)
+	s.setBackend(t, d, 2, directorBackendStateBACKEND_DRAINING)
+	s.want(t, d, clientPort, ackFlag, 2, "the end of a connection, draining")
+	s.want(t, d, clientPort, synFlag, 0, "a new connection is not for a draining backend")
+}
+
+func testFlowExpires(t *testing.T) {
+	for _, test := range []struct {
+		protocol model.Protocol
+		flags    []uint8
+		seconds  uint32
+	}{
+		{model.TCP, []uint8{synFlag}, 60},
+		{model.TCP, []uint8{ackFlag}, 7440},
+		{model.TCP, []uint8{ackFlag, ackFlag}, 7440},
+		{model.TCP, []uint8{ackFlag, finFlag}, 240},
+		{model.TCP, []uint8{ackFlag, rstFlag}, 60},
+		{model.UDP, []uint8{0}, 300},
+		{model.UDP, []uint8{0, 0}, 300},
+	} {
+		w, s := flowWorld(test.protocol, true)
+		d := loadTestDirector(t, w)
+		for _, flags := range test.flags {
+			s.goes(t, d, clientPort, flags)
+		}
+		was := int(s.remembered(t, d)[clientPort].Backend - s.first)
+		s.setRing(t, d, listedRing(1, 2, 0)) // nobody has 1 for an answer yet
+		if was == 0 {
+			s.setRing(t, d, listedRing(1, 0, 2))
+		}
+		units := uint32(uint64(test.seconds) * 1e9 >> 30)
+		s.remembered(t, d)[clientPort].Seen = snatNow(t) - units
+		s.want(t, d, clientPort, ackFlag, was, fmt.Sprint("quiet for ", test.seconds, " s"))
+		s.remembered(t, d)[clientPort].Seen = snatNow(t) - 7000
+		e := s.remembered(t, d)[clientPort]
+		e.Seen -= units + 1000
+		if got := s.goes(t, d, clientPort, ackFlag); got == was {
+			t.Errorf("%v: the flow is still known after %d s", test.protocol, test.seconds)
+		}
+	}
+}
+
+// What has no ports of its own or is about a flow goes with it.
+func testFlowErrorsAndFragments(t *testing.T) {
+	w, s := flowWorld(model.UDP, true)
+	d := loadTestDirector(t, w)
+	s.want(t, d, clientPort, 0, 2, "the flow begins")
+	s.setRing(t, d, listedRing(2, 1, 0))
+	quoted := packet.Quote(64, ip(s.vip, s.client), packet.UDPHeader{Src: servicePort, Dst: clientPort}, packet.Text("reply"))
+	router := netip.MustParseAddr("198.51.100.1")
+	toobig := func(quoted packet.Bytes) []byte {
+		return build(ip(router, s.vip), packet.ICMPv4Header{Type: 3, Code: 4, Rest: 1400}, quoted)
+	}
+	action, out := d.run(t, toobig(quoted), 0)
+	if got := s.receiver(t, action, out); got != 2 {
+		t.Errorf("backend %d got the ICMP error about the flow, want 2", got)
+	}
+	for i, f := range packet.Fragments(99, 24, arrived, ip(s.client, s.vip), packet.UDPHeader{Src: clientPort, Dst: servicePort}, packet.Zeros(60)) {
+		action, out := d.run(t, f, 0)
+		if got := s.receiver(t, action, out); got != 2 {
+			t.Errorf("backend %d got fragment %d of the flow, want 2", got, i)
+		}
+	}
+	other := packet.Quote(64, ip(s.vip, s.client), packet.UDPHeader{Src: servicePort, Dst: clientPort + 1}, packet.Text("reply"))
+	d.run(t, toobig(other), 0)
+	if s.remembered(t, d)[clientPort+1] != nil {
+		t.Error("an ICMP error began a flow")
+	}
+}
+
+// Slots with one owner, and services without memory, keep nothing.
+func testFlowNotAsked(t *testing.T) {
+	bothProtocols(t, func(t *testing.T, d *testDirector, s scenario) {
+		s.setRing(t, d, model.Ring{Slots: []model.Slot{{Owner: 1, Next: 2}}})
+		s.want(t, d, clientPort, ackFlag, 1, "the owner")
+		s.memory = false
+		s.setRing(t, d, listedRing(0, 1, 2))
+		s.want(t, d, clientPort, ackFlag, 0, "the owner")
+		if n := len(s.remembered(t, d)); n > 0 {
+			t.Errorf("%d flows are remembered", n)
+		}
+	})
+}
+
+// RSS sends a flow to another CPU: it is found, and moves there.
+func testFlowMoves(t *testing.T) {
+	if ebpf.MustPossibleCPU() < 2 {
+		t.Fatal("needs two CPUs")
+	}
+	bothProtocols(t, func(t *testing.T, d *testDirector, s scenario) {
+		s.want(t, d, clientPort, ackFlag, 2, "learned")
+		s.setRing(t, d, listedRing(0, 2, 1))
+		moved := d.flowCount(t, directorFlowEventFLOW_MOVED)
+		onCPU(t, 1, func() { s.want(t, d, clientPort, ackFlag, 2, "on another CPU") })
+		if n := d.flowCount(t, directorFlowEventFLOW_MOVED) - moved; n != 1 {
+			t.Errorf("%d flows moved, want 1", n)
+		}
+		if n := len(s.remembered(t, d)); n != 1 { // remembered fails if it is there twice
+			t.Errorf("%d flows after the move, want 1", n)
+		}
+		s.want(t, d, clientPort, ackFlag, 2, "and back")
+		if s.protocol != model.TCP {
+			return
+		}
+		// What the first CPU still has of an old connection is gone when a new one stands.
+		onCPU(t, 1, func() {
+			s.want(t, d, clientPort, synFlag, 0, "a new connection from the same port")
+			s.want(t, d, clientPort, ackFlag, 0, "it stands")
+		})
+		s.want(t, d, clientPort, ackFlag, 0, "also on the first CPU")
+	})
+}
+
+// A flood of SYNs pushes out no established flow, and is refused by name where
+// there is no room.
+func testFlowPressure(t *testing.T) { floodFlows(t, 1<<13) }
+
+func TestFlowFlood(t *testing.T) {
+	onCPU(t, 0, func() { floodFlows(t, rounds(1<<20)) })
+}
+
+func floodFlows(t *testing.T, flood int) {
+	t.Helper()
+	w, s := flowWorld(model.TCP, true)
+	d := loadTestDirector(t, w)
+	const established = 40
+	for i := range uint16(established) {
+		s.goes(t, d, clientPort+i, synFlag)
+		s.goes(t, d, clientPort+i, ackFlag)
+	}
+	inserted, refused := d.flowCount(t, directorFlowEventFLOW_INSERTED), d.flowCount(t, directorFlowEventFLOW_REFUSED)
+	frame := build(ip(s.client, s.vip), s.segment4(0, servicePort, synFlag))
+	for i := range flood {
+		binary.BigEndian.PutUint32(frame[26:], 0x64000000+uint32(i)) // from everywhere; nobody checks sums
+		binary.BigEndian.PutUint16(frame[34:], uint16(i))
+		if action, _, err := d.program.Test(frame); err != nil || action != xdpTX {
+			t.Fatalf("SYN %d: verdict %d, %v", i, action, err)
+		}
+	}
+	inserted = d.flowCount(t, directorFlowEventFLOW_INSERTED) - inserted
+	refused = d.flowCount(t, directorFlowEventFLOW_REFUSED) - refused
+	if inserted+refused != uint64(flood) || refused == 0 {
+		t.Errorf("of %d SYNs %d were inserted and %d refused", flood, inserted, refused)
+	}
+	s.setRing(t, d, listedRing(1, 0, 2))
+	for i := range uint16(established) {
+		s.want(t, d, clientPort+i, ackFlag, 0, "established before the flood")
+	}
+}

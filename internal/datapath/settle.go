@@ -1,0 +1,153 @@
+package datapath
+
+import (
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"weir.io/weir/internal/model"
+)
+
+// A slot without a list asks flow memory all the same as long as a remembered flow
+// may be of a backend that is not its owner: SLOT_SETTLING. A new ring has it where
+// the ring before had a list, the flag, or another owner; a sweep over the memory
+// takes it away where two sweeps in a row have found no such flow. Two, because a
+// flow that moves to another CPU just then may be seen in neither place.
+
+const slotSettling = uint32(1) << 30 // SLOT_SETTLING
+
+// sweepEvery is the time between two sweeps.
+const sweepEvery = 5 * time.Second
+
+// ringSlots are the slots of a ring in memory, and whether flows of it are remembered.
+func ringSlots(image []byte) (slots []directorSlot, header *directorRingHeader) {
+	header = (*directorRingHeader)(unsafe.Pointer(&image[0]))
+	room := (len(image) - headerLines*lineSize) / int(unsafe.Sizeof(directorSlot{}))
+	if header.Size == 0 || int64(header.Size) > int64(room) {
+		return nil, header
+	}
+	return unsafe.Slice((*directorSlot)(unsafe.Pointer(&image[headerLines*lineSize])), header.Size), header
+}
+
+// carrySettling flags the slots of a ring that takes another's place.
+func carrySettling(fresh, before []byte) {
+	slots, header := ringSlots(fresh)
+	old, was := ringSlots(before)
+	if header.Flags&uint8(directorRingFlagRING_MEMORY) == 0 {
+		return
+	}
+	// Other slots for the same flows: any of them may have been another backend's.
+	moved := len(slots) != len(old) || header.Affinity != was.Affinity || header.Salt != was.Salt
+	for i := range slots {
+		if slots[i].Next&slotList != 0 {
+			continue
+		}
+		if moved || old[i].Next&(slotList|slotSettling) != 0 || old[i].Owner != slots[i].Owner {
+			slots[i].Next |= slotSettling
+		}
+	}
+}
+
+func countSettling(image []byte) (n int) {
+	slots, _ := ringSlots(image)
+	for i := range slots {
+		if slots[i].Next&(slotList|slotSettling) == slotSettling {
+			n++
+		}
+	}
+	return n
+}
+
+// sweep looks which slots still have flows of others than their owner.
+func (d *Datapath) sweep() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	settling := map[uint32]*service{}
+	for _, s := range d.services {
+		if s.settling > 0 {
+			settling[s.index] = s
+		}
+	}
+	if len(settling) == 0 || d.flows.entries == nil {
+		return
+	}
+	now, err := flowClock()
+	if err != nil {
+		d.log.Error("sweep flow memory", "error", err)
+		return
+	}
+	needed := map[*service][]bool{}
+	for _, s := range settling {
+		slots, _ := ringSlots(d.rings.bytes(s.ring))
+		needed[s] = make([]bool, len(slots))
+	}
+	for i := range d.flows.entries {
+		flow := d.flows.entries[i]
+		s := settling[flow.Service]
+		if s == nil || !d.entries.live(&flow, now) {
+			continue
+		}
+		slots, header := ringSlots(d.rings.bytes(s.ring))
+		number := slotOf(s, header, &flow)
+		if slots[number].Owner != flow.Backend {
+			needed[s][number] = true
+		}
+	}
+	for s, slots := range needed {
+		d.settled(s, slots)
+	}
+}
+
+// settled takes the flag from slots that neither this sweep nor the last one found
+// in need of it.
+func (d *Datapath) settled(s *service, needed []bool) {
+	slots, _ := ringSlots(d.rings.bytes(s.ring))
+	if len(s.clean) != len(slots) {
+		s.clean = make([]bool, len(slots))
+	}
+	for i := range slots {
+		if slots[i].Next&(slotList|slotSettling) == slotSettling && s.clean[i] && !needed[i] {
+			atomic.AndUint32(&slots[i].Next, ^slotSettling)
+			s.settling--
+		}
+		s.clean[i] = !needed[i]
+	}
+}
+
+// slotOf is the slot of a remembered flow in the service's ring.
+func slotOf(s *service, header *directorRingHeader, flow *directorFlowEntry) uint32 {
+	f := model.Flow{
+		Segment: s.desired.Segment, Source: addressOf(flow.Source, s.key.vip.Is6()), Destination: s.key.vip,
+		Protocol: uint8(s.key.protocol), SourcePort: bigEndian16(flow.SourcePort), DestinationPort: bigEndian16(flow.DestinationPort),
+	}
+	return uint32(f.Hash(header.Salt, model.Affinity(header.Affinity)) >> 32 * uint64(header.Size) >> 32)
+}
+
+// sweeper runs a function from time to time.
+type sweeper struct {
+	stop chan struct{}
+	done chan struct{}
+}
+
+func startSweeper(sweep func()) *sweeper {
+	s := &sweeper{make(chan struct{}), make(chan struct{})}
+	go func() {
+		defer close(s.done)
+		tick := time.NewTicker(sweepEvery)
+		defer tick.Stop()
+		for {
+			select {
+			case <-s.stop:
+				return
+			case <-tick.C:
+				sweep()
+			}
+		}
+	}()
+	return s
+}
+
+func (s *sweeper) close() {
+	close(s.stop)
+	<-s.done
+}

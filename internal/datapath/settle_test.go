@@ -1,0 +1,115 @@
+package datapath
+
+import (
+	"net/netip"
+	"testing"
+
+	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/packet"
+)
+
+// sends runs a client's packet to the first service of tableOf through the program,
+// and returns the next hop that it leaves to.
+func (d *Datapath) sends(t *testing.T, flags uint8) (to model.MAC) {
+	t.Helper()
+	frame := build(ip(client4, d.table.Services[0].VIP), packet.TCPHeader{Src: clientPort, Dst: 80, Flags: flags}, packet.Text("client"))
+	action, out, err := d.kernel.program.Test(frame)
+	if err != nil || action != xdpRedirect {
+		t.Fatalf("verdict %d, %v, want %d", action, err, xdpRedirect)
+	}
+	copy(to[:], out)
+	return to
+}
+
+// A connection stays with its backend through changes of the ring that keep no log,
+// and a restart, for as long as it is active; slots ask flow memory no longer than
+// they must.
+func TestSettle(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	for i := range 3 {
+		addNeighbour(t, netip.AddrFrom4([4]byte{10, 0, 0, byte(11 + i)}))
+	}
+	onCPU(t, 0, func() { testSettle(t) })
+}
+
+func testSettle(t *testing.T) {
+	d := openTest(t, model.Limits{})
+	settling := func(want int, why string) {
+		t.Helper()
+		if got := statusOf(t, d).Flows.Settling; got != want {
+			t.Errorf("%d slots are settling, want %d: %s", got, want, why)
+		}
+	}
+	must(t, d.Set(tableOf(1, 3, 0)))
+	settling(0, "the first ring")
+	d.sends(t, packet.SYN)
+	if got := statusOf(t, d).Flows.Remembered; got != 0 {
+		t.Errorf("%d flows of settled slots are remembered", got)
+	}
+
+	must(t, d.Set(tableOf(1, 3, 1)))
+	settling(1021, "every slot has another owner")
+	first := d.sends(t, packet.SYN)
+	must(t, d.Set(tableOf(1, 3, 2)))
+	if to := d.sends(t, packet.ACK); to != first {
+		t.Errorf("the connection went from %v to %v when the ring changed", first, to)
+	}
+	d.sweep()
+	settling(1021, "one sweep may have missed a flow that moved")
+	d.sweep()
+	settling(1, "one flow is not its slot's owner's")
+	must(t, d.Set(tableOf(1, 3, 2)))
+	settling(1, "the same ring again")
+	if status := statusOf(t, d).Flows; status.Remembered != 1 || status.Events[directorFlowEventFLOW_INSERTED].Count != 1 {
+		t.Errorf("status is %+v, want 1 flow", status)
+	}
+
+	must(t, d.Close())
+	d = openTest(t, model.Limits{})
+	must(t, d.Set(tableOf(1, 3, 2)))
+	settling(1, "after a restart")
+	if to := d.sends(t, packet.ACK); to != first {
+		t.Errorf("the connection went from %v to %v after a restart", first, to)
+	}
+	for i := range d.flows.entries {
+		d.flows.entries[i].Seen -= 8000 // past the longest timeout
+	}
+	d.sweep()
+	d.sweep()
+	settling(0, "the flow has ended")
+	if to := d.sends(t, packet.SYN); to == first {
+		t.Errorf("a new connection went to %v, which does not own its slot", to)
+	}
+}
+
+// Where slots change altogether, any flow may have been any backend's.
+func TestSettleOtherSlots(t *testing.T) {
+	t.Parallel()
+	ring := func(slots int, affinity model.Affinity, mode model.Mode) []byte {
+		s := model.TableService{Salt: 1, Affinity: affinity, Protocol: model.TCP,
+			Backends: []model.TableBackend{{Mode: mode}, {Mode: mode}}, Ring: model.Ring{Slots: make([]model.Slot, slots)}}
+		for i := range s.Ring.Slots {
+			s.Ring.Slots[i].Next = model.NoBackend
+		}
+		image, err := buildRing(nil, &s, 1, []uint32{1, 2})
+		must(t, err)
+		return image
+	}
+	for _, test := range []struct {
+		name          string
+		before, after []byte
+		want          int
+	}{
+		{"nothing", ring(5, 0, model.L2DSR), ring(5, 0, model.L2DSR), 0},
+		{"size", ring(5, 0, model.L2DSR), ring(7, 0, model.L2DSR), 7},
+		{"affinity", ring(5, 0, model.L2DSR), ring(5, model.AffinitySourceIP, model.L2DSR), 5},
+		{"gue has agents", ring(5, 0, model.GUE), ring(7, 0, model.GUE), 0},
+	} {
+		carrySettling(test.after, test.before)
+		if got := countSettling(test.after); got != test.want {
+			t.Errorf("%s changed: %d slots are settling, want %d", test.name, got, test.want)
+		}
+	}
+}
