@@ -89,6 +89,13 @@ func (e *backendEntries) update(index uint32, entry directorBackend) {
 	}
 }
 
+// alive says whether packets are sent to the backend.
+func (e *backendEntries) alive(index uint32) bool { return aliveIn(e.entries[index].State) }
+
+func aliveIn(state uint8) bool {
+	return state == uint8(directorBackendStateBACKEND_ACTIVE) || state == uint8(directorBackendStateBACKEND_DRAINING)
+}
+
 // used says whether the index has stood for another backend before.
 func (e *backendEntries) used(index uint32) bool { return e.entries[index].Epoch != 0 }
 

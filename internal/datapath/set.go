@@ -188,10 +188,19 @@ func (d *Datapath) placeBackend(s *service, of *model.TableService, desired mode
 
 // writeBackends brings the service's entries up to date: state and next hop.
 func (d *Datapath) writeBackends(s *service) {
-	for _, b := range s.order {
+	entries := make([]directorBackend, len(s.order))
+	var turning []uint32
+	for i, b := range s.order {
 		hop := d.hops.resolve(b.desired, d.table.Interfaces)
 		b.vlan = hop.vlan
-		d.entries.update(b.index, entryOf(s.desired, s.index, b.desired, hop))
+		entries[i] = entryOf(s.desired, s.index, b.desired, hop)
+		if aliveIn(entries[i].State) != d.entries.alive(b.index) {
+			turning = append(turning, b.index)
+		}
+	}
+	d.turn(s, turning)
+	for i, b := range s.order {
+		d.entries.update(b.index, entries[i])
 	}
 }
 
@@ -250,6 +259,7 @@ func (d *Datapath) switchRings(want []*service) error {
 		if s.ring.lines > 0 {
 			carrySettling(image, d.rings.bytes(s.ring))
 		}
+		unsettle(image, func(owner uint32) bool { return !d.entries.alive(owner) })
 		if s.ring.lines == 0 || !bytes.Equal(image, d.rings.bytes(s.ring)) {
 			next, err := d.rings.take(uint32(len(image) / lineSize))
 			if err != nil {

@@ -1,6 +1,7 @@
 package datapath
 
 import (
+	"slices"
 	"sync/atomic"
 	"time"
 	"unsafe"
@@ -10,9 +11,10 @@ import (
 
 // A slot without a list asks flow memory all the same as long as a remembered flow
 // may be of a backend that is not its owner: SLOT_SETTLING. A new ring has it where
-// the ring before had a list, the flag, or another owner; a sweep over the memory
-// takes it away where two sweeps in a row have found no such flow. Two, because a
-// flow that moves to another CPU just then may be seen in neither place.
+// the ring before had a list, the flag, or another owner. A ring gets it where the
+// owner goes down or comes back, before it does. A sweep over the memory takes it away
+// where the owner is alive and two sweeps in a row have found no such flow. Two,
+// because a flow that moves to another CPU just then may be seen in neither place.
 
 const slotSettling = uint32(1) << 30 // SLOT_SETTLING
 
@@ -48,6 +50,31 @@ func carrySettling(fresh, before []byte) {
 	}
 }
 
+// unsettle flags the slots of some owners, also of a ring that packets use.
+func unsettle(image []byte, of func(owner uint32) bool) {
+	slots, header := ringSlots(image)
+	if header.Flags&uint8(directorRingFlagRING_MEMORY) == 0 {
+		return
+	}
+	for i := range slots {
+		if slots[i].Next&(slotList|slotSettling) == 0 && of(slots[i].Owner) {
+			atomic.OrUint32(&slots[i].Next, slotSettling)
+		}
+	}
+}
+
+// turn flags the slots whose owner is about to go down or to come back: from here on
+// the backup's flows are told from the owner's.
+func (d *Datapath) turn(s *service, turning []uint32) {
+	if s.ring.lines == 0 || len(turning) == 0 {
+		return
+	}
+	image := d.rings.bytes(s.ring)
+	unsettle(image, func(owner uint32) bool { return slices.Contains(turning, owner) })
+	// What sweeps found before this says nothing about flows after it.
+	s.settling, s.clean = countSettling(image), nil
+}
+
 func countSettling(image []byte) (n int) {
 	slots, _ := ringSlots(image)
 	for i := range slots {
@@ -80,6 +107,9 @@ func (d *Datapath) sweep() {
 	for _, s := range settling {
 		slots, _ := ringSlots(d.rings.bytes(s.ring))
 		needed[s] = make([]bool, len(slots))
+		for i := range slots {
+			needed[s][i] = !d.entries.alive(slots[i].Owner)
+		}
 	}
 	for i := range d.flows.entries {
 		flow := d.flows.entries[i]

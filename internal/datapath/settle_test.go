@@ -2,6 +2,7 @@ package datapath
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 
 	"weir.io/weir/internal/model"
@@ -82,6 +83,109 @@ func testSettle(t *testing.T) {
 	if to := d.sends(t, packet.SYN); to == first {
 		t.Errorf("a new connection went to %v, which does not own its slot", to)
 	}
+}
+
+// A backend that goes down and comes back on this director takes no connection along
+// that began on its backup in between.
+func TestSettleOwnerTurns(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	for i := range 3 {
+		addNeighbour(t, netip.AddrFrom4([4]byte{10, 0, 0, byte(11 + i)}))
+	}
+	onCPU(t, 0, func() { testSettleOwnerTurns(t) })
+}
+
+func testSettleOwnerTurns(t *testing.T) {
+	d := openTest(t, model.Limits{})
+	settling := func(want int, why string) {
+		t.Helper()
+		if got := statusOf(t, d).Flows.Settling; got != want {
+			t.Errorf("%d slots are settling, want %d: %s", got, want, why)
+		}
+	}
+	table := tableOf(1, 3, 0)
+	must(t, d.Set(table))
+	owner := d.sends(t, packet.SYN)
+	position := slices.IndexFunc(d.services[keyOf(&table.Services[0])].order, func(b *backend) bool {
+		return model.MAC(d.entries.entries[b.index].Mac) == owner
+	})
+	is := func(state model.BackendState) {
+		t.Helper()
+		table := tableOf(1, 3, 0)
+		table.Services[0].Backends[position].State = state
+		must(t, d.Set(table))
+	}
+	own := 0
+	for _, slot := range table.Services[0].Ring.Slots {
+		if int(slot.Owner) == position {
+			own++
+		}
+	}
+
+	is(model.Down)
+	settling(own, "the owner of these is down")
+	backup := d.sends(t, packet.SYN)
+	if backup == owner {
+		t.Fatalf("the SYN went to %v, which is down", owner)
+	}
+	for range 3 {
+		d.sweep()
+	}
+	settling(own, "as long as the owner is down")
+	is(model.Active)
+	if to := d.sends(t, packet.ACK); to != backup {
+		t.Errorf("the connection went from %v to %v when the owner came back", backup, to)
+	}
+	d.sweep()
+	d.sweep()
+	settling(1, "one flow is the backup's")
+
+	must(t, d.Close())
+	d = openTest(t, model.Limits{})
+	is(model.Active)
+	if to := d.sends(t, packet.ACK); to != backup {
+		t.Errorf("the connection went from %v to %v after a restart", backup, to)
+	}
+	d.sends(t, packet.RST)
+	for i := range d.flows.entries {
+		d.flows.entries[i].Seen -= 100 // past the timeout after a RST
+	}
+	d.sweep()
+	d.sweep()
+	settling(0, "the flow has ended")
+	if to := d.sends(t, packet.SYN); to != owner {
+		t.Errorf("a new connection went to %v, want its owner %v", to, owner)
+	}
+}
+
+// A service may begin with backends that are down.
+func TestSettleFirstRing(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	for i := range 2 {
+		addNeighbour(t, netip.AddrFrom4([4]byte{10, 0, 0, byte(11 + i)}))
+	}
+	table := func(owner model.BackendState) model.Table {
+		table := tableOf(1, 2, 0)
+		s := &table.Services[0]
+		for i := range s.Ring.Slots {
+			s.Ring.Slots[i] = model.Slot{Owner: 0, Next: 1}
+		}
+		s.Backends[0].State = owner
+		return table
+	}
+	onCPU(t, 0, func() {
+		d := openTest(t, model.Limits{})
+		must(t, d.Set(table(model.Down)))
+		backup := d.sends(t, packet.SYN)
+		must(t, d.Set(table(model.Active)))
+		if to := d.sends(t, packet.ACK); to != backup {
+			t.Errorf("the connection went from %v to %v when its slot's owner came up", backup, to)
+		}
+	})
 }
 
 // Where slots change altogether, any flow may have been any backend's.
