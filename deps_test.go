@@ -44,6 +44,7 @@ var mayImport = map[string][]string{
 	"internal/config":      {"internal/model", "go-yaml", "sys"}, // sys: inotify
 	"internal/engine":      {"internal/model", "internal/maglev", "internal/history"},
 	"internal/history":     {"internal/model"},
+	"internal/desired":     {"internal/model", "internal/store", "internal/history", "internal/engine"},
 	"internal/datapath":    {"internal/model", "ebpf", "netlink", "sys"},
 	"internal/agent":       {"internal/model", "internal/maglev", "ebpf", "netlink", "sys"},
 	"internal/api":         {"internal/model"},
@@ -56,7 +57,7 @@ var mayImport = map[string][]string{
 	"internal/demo": {"internal/model", "internal/config", "internal/api", "internal/netlab",
 		"ebpf", "sys"},
 	"cmd/weir": {"internal/model", "internal/config", "internal/engine", "internal/datapath",
-		"internal/agent", "internal/api", "internal/doctor", "internal/metrics", "internal/store", "internal/utilization", "internal/demo",
+		"internal/agent", "internal/api", "internal/doctor", "internal/metrics", "internal/desired", "internal/store", "internal/utilization", "internal/demo",
 		"cobra", "pflag", "sys"},
 	"bench": {"bench/record", "bench/compare", "bench/machine", "bench/report", "bench/site", "bench/bulk", "bench/inside", "bench/process",
 		"bench/track", "bench/traffic", "bench/program", "internal/model", "internal/engine", "internal/datapath", "internal/netlab", "internal/utilization", "cobra", "ebpf", "sys"},

@@ -102,12 +102,19 @@ func TestDamagedStateIsRefused(t *testing.T) {
 	}
 }
 
-func TestApplyWithoutStore(t *testing.T) {
+// Nobody needs to configure where state is kept.
+func TestApplyWithoutConfiguredStore(t *testing.T) {
 	h := newHost(t)
 	h.configure(onEth0, "mine")
 	p := h.start("director runs")
-	if out, ok := h.applies(t, "cli", map[string]int{"web": 10}); ok || !strings.Contains(out, "director.store.directory") {
-		t.Errorf("apply without a store prints %s", out)
+	if out, ok := h.applies(t, "cli", map[string]int{"web": 10}); !ok {
+		t.Errorf("apply prints %s", out)
 	}
 	p.stop()
+	p = h.start("director runs")
+	h.forwards(t, "mine", "web")
+	p.stop()
+	if _, err := os.Stat(filepath.Join(h.Dir(), "state", "cli.json")); err != nil {
+		t.Error("the state is not where the service manager says:", err)
+	}
 }

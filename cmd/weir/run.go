@@ -13,9 +13,11 @@ import (
 	"weir.io/weir/internal/api"
 	"weir.io/weir/internal/config"
 	"weir.io/weir/internal/datapath"
+	"weir.io/weir/internal/desired"
 	"weir.io/weir/internal/engine"
 	"weir.io/weir/internal/metrics"
 	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/store"
 )
 
 type runOptions struct {
@@ -67,11 +69,11 @@ func runDirector(ctx context.Context, o runOptions, log *slog.Logger) error {
 		return err
 	}
 	defer listener.Close()
-	sets, err := openSets(first, log)
+	local, err := openStore(first.Director.Store, log)
 	if err != nil {
 		return err
 	}
-	defer sets.close()
+	defer local.Close()
 	pin := pinDirectory(o.bpffs)
 	kernel, err := datapath.Open(datapath.Options{
 		Pin: pin, Mode: first.Director.XDP, Limits: first.Director.Limits, Log: log,
@@ -79,8 +81,8 @@ func runDirector(ctx context.Context, o runOptions, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	d := &director{daemon: newDaemon(o.file, pin, log), kernel: kernel, first: first.Director, sets: sets}
-	err = d.run(ctx, first, changes, listener)
+	d := &director{daemon: newDaemon(o.file, pin, log), kernel: kernel, first: first.Director}
+	err = d.run(ctx, first, changes, local, listener)
 	return errors.Join(err, kernel.Close())
 }
 
@@ -91,7 +93,6 @@ type director struct {
 	report func() engine.Report // about the plan that runs
 	first  model.Director       // what the kernel's maps were made for
 	gauge  gauge
-	sets   *sets
 }
 
 // Status is the API's way to the kernel.
@@ -118,37 +119,36 @@ func (d *director) Set(table model.Table) error {
 
 // run applies the configurations until the context ends. Only the first one's
 // error ends it earlier: later ones are tried again by the engine.
-func (d *director) run(ctx context.Context, first model.Config, changes <-chan config.Change, listener net.Listener) error {
+func (d *director) run(ctx context.Context, first model.Config, changes <-chan config.Change, local *store.File, listener net.Listener) error {
 	ctx, cancel := context.WithCancel(ctx)
 	engine := engine.New(d, d.log)
+	keeper := desired.New(local, engine, d.log)
 	d.running, d.report = engine.Desired, engine.Report
 	d.apply = func(c model.Config) error {
 		if err := needInterfaces(c); err != nil {
 			return err
 		}
 		d.warnOfRestart(c.Director)
-		return d.sets.applyFile(c)
+		return keeper.SetFile(c)
 	}
-	d.sets.apply = engine.Apply
 	var running sync.WaitGroup
 	defer running.Wait()
 	defer cancel()
 	running.Go(func() { engine.Run(ctx) })
-	if err := d.sets.applyFile(first); err != nil {
+	if err := keeper.SetFile(first); err != nil {
 		if ctx.Err() != nil {
 			return nil // told to end before it began
 		}
 		return err
 	}
+	running.Go(func() { keeper.Run(ctx) })
 	d.log.Info("director runs", "config", d.info.File, "services", len(first.Services), "pin", d.info.Pin)
 	gauge, end := startGauge(ctx, d.log)
 	defer end()
 	d.gauge = gauge
 	server := api.NewServer(d, d, d.log)
 	server.Handle("/metrics", metrics.Handler(d))
-	if d.sets.store != nil {
-		server.HandleSets(d.sets)
-	}
+	server.HandleSets(&sets{keeper})
 	defer d.serve(ctx, server, listener)()
 	d.follow(ctx, changes)
 	cancel()

@@ -79,7 +79,7 @@ func (h *host) weir(args ...string) *netlab.Command {
 		h.t.Fatal(err)
 	}
 	cmd := h.Command(context.Background(), self, args...)
-	cmd.Env = append(os.Environ(), asWeir+"=1")
+	cmd.Env = append(cmd.Env, asWeir+"=1")
 	return cmd
 }
 
@@ -413,7 +413,7 @@ func TestDirectorWithoutCapabilities(t *testing.T) {
 	}
 	for _, args := range [][]string{{"run", "-c", h.file}, {"detach"}} {
 		cmd := h.Command(t.Context(), self, append(args, "--socket", h.socket, "--bpffs", h.bpffs)...)
-		cmd.Env = append(os.Environ(), asWeir+"=1")
+		cmd.Env = append(cmd.Env, asWeir+"=1")
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 		out, err := cmd.CombinedOutput()
 		want := "weir: CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON missing: run as root, or give the process these capabilities\n"

@@ -66,7 +66,7 @@ func TestDirectorForwardsWithoutUtilization(t *testing.T) {
 	p := &process{t: t, stderr: &lines{}, ended: make(chan error, 1)}
 	p.cmd = h.Command(context.Background(), "unshare", "--mount", "sh", "-c", `mount -t tmpfs none /sys/kernel/btf && exec "$@"`, "sh",
 		self, "run", "-c", h.file, "--socket", h.socket, "--bpffs", h.bpffs)
-	p.cmd.Env = append(os.Environ(), asWeir+"=1")
+	p.cmd.Env = append(p.cmd.Env, asWeir+"=1")
 	p.cmd.Stderr = p.stderr
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)

@@ -28,7 +28,7 @@ const (
 type Server struct {
 	answers  map[string]func() (any, error) // by path
 	handlers map[string]http.Handler        // by path: what answers otherwise than in JSON
-	sets     Sets                           // nil: there is no store
+	sets     Sets                           // nil: there are none, as in an agent
 	log      *slog.Logger
 	reading  sync.Mutex // one reader of every counter in the kernel is enough
 }
@@ -117,7 +117,7 @@ func (s *Server) Handler() http.Handler {
 		case s.sets != nil && strings.HasPrefix(r.URL.Path, setsPath):
 			s.putSet(w, r)
 		case strings.HasPrefix(r.URL.Path, setsPath):
-			writeProblem(w, http.StatusNotFound, "there is no store: name a director.store.directory and start weir run again")
+			writeProblem(w, http.StatusNotFound, "an agent keeps no sets: ask a director")
 		case !known && handler == nil:
 			writeProblem(w, http.StatusNotFound, "there is nothing at "+r.URL.Path)
 		case r.Method != http.MethodGet && r.Method != http.MethodHead:

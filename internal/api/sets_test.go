@@ -34,8 +34,8 @@ func TestPutSet(t *testing.T) {
 		s.Handler().ServeHTTP(w, httptest.NewRequest(method, path, strings.NewReader(text)))
 		return w.Code, w.Body.String()
 	}
-	if code, body := ask("PUT", "/v1/sets/cli", "x"); code != http.StatusNotFound || !strings.Contains(body, "director.store.directory") {
-		t.Errorf("without a store the answer is %d %s", code, body)
+	if code, body := ask("PUT", "/v1/sets/cli", "x"); code != http.StatusNotFound || !strings.Contains(body, "ask a director") {
+		t.Errorf("an agent answers %d %s", code, body)
 	}
 	s.HandleSets(kept)
 	for _, test := range []struct {

@@ -28,29 +28,24 @@ const (
 	lastRetry  = 10 * time.Second
 )
 
-// leastPause is how long the engine waits at least before it looks again for
-// generations to take out of the logs: those of many services leave together.
-const leastPause = 100 * time.Millisecond
-
-// Engine keeps the sinks at what is desired, and the logs of the services. One
-// goroutine, the one in Run, owns all of its state but what Desired and Report
-// return.
+// Engine keeps the sinks at what is desired. One goroutine, the one in Run, owns all
+// of its state but what Desired, Report and Held return.
 type Engine struct {
 	forwarder Forwarder
 	log       *slog.Logger
 	planner   *Planner
-	logs      Logs
-	held      heldAt // in the plan that runs, and in plans that a sink took in part
 	requests  chan request
 	stopped   chan struct{}
 
 	mu      sync.Mutex
 	running model.Config
 	report  Report
+	held    heldAt // in the plan that runs, and in plans that a sink took in part
 }
 
 type request struct {
 	desired model.Config
+	logs    Logs
 	result  chan<- error
 }
 
@@ -71,57 +66,42 @@ func New(forwarder Forwarder, log *slog.Logger) *Engine {
 func (e *Engine) Run(ctx context.Context) {
 	defer close(e.stopped)
 	var (
-		desired model.Config
-		callers []chan<- error // of Apply, that wait for the next set
-		pause   time.Duration
-		next    <-chan time.Time
-		begun   bool
+		wanted request
+		pause  time.Duration
+		next   <-chan time.Time
 	)
 	for {
+		var caller chan<- error // of Apply
 		select {
 		case <-ctx.Done():
 			return
-		case r := <-e.requests:
-			desired, pause = r.desired, 0
-			callers = append(callers, r.result)
-			if wait := time.Duration(desired.Coalesce); begun && wait > 0 {
-				if len(callers) == 1 {
-					next = time.After(wait)
-				}
-				continue
-			}
+		case wanted = <-e.requests:
+			caller, pause = wanted.result, 0
 		case <-next:
 		}
-		begun = true
-		err := e.set(desired, time.Now())
+		next = nil
+		err := e.set(wanted.desired, wanted.logs)
 		if err != nil {
 			pause = min(max(2*pause, firstRetry), lastRetry)
 			next = time.After(pause)
-			if len(callers) == 0 { // else Apply's callers say so
-				e.log.Error("desired state is not what runs", "error", err, "retry-in", pause)
-			}
-		} else {
-			pause = 0
-			next = e.nextTrim(desired, time.Now())
 		}
-		for _, caller := range callers {
+		switch {
+		case caller != nil:
 			caller <- err
+		case err != nil:
+			e.log.Error("desired state is not what runs", "error", err, "retry-in", pause)
 		}
-		callers = nil
 	}
 }
 
-// Apply makes a valid configuration the desired one, and returns when the sinks
-// have taken it or with the error of one that has not. After an error it is
-// still the desired one: it is tried again until a sink takes it, or until Apply
-// is called again. Apply needs Run to be running, and waits for it.
-//
-// The first configuration is set at once. Later ones wait for the time that they
-// give as coalesce, and the last that came meanwhile is set: they are one change.
-func (e *Engine) Apply(desired model.Config) error {
+// Apply makes a valid configuration the desired one, with the logs of its services,
+// and returns when the sinks have taken it or with the error of one that has not.
+// After an error it is still the desired one: it is tried again until a sink takes
+// it, or until Apply is called again. Apply needs Run to be running, and waits for it.
+func (e *Engine) Apply(desired model.Config, logs Logs) error {
 	result := make(chan error, 1)
 	select {
-	case e.requests <- request{desired, result}:
+	case e.requests <- request{desired, logs, result}:
 	case <-e.stopped:
 		return ErrStopped
 	}
@@ -154,20 +134,20 @@ func (e *Engine) Report() Report {
 	return e.report
 }
 
-// set brings the logs to what is desired and hands the plan to the sinks. After an
-// error, too, the logs are those that the next set begins with: a sink may have
-// taken a part of the plan, and connections may have been placed by it.
-func (e *Engine) set(desired model.Config, now time.Time) error {
-	e.advance(desired, now)
-	table, report := e.planner.Plan(desired, e.logs, nil)
+// set hands the plan to the sinks. After an error, too, connections may have been
+// placed by it: a sink may have taken a part of it.
+func (e *Engine) set(desired model.Config, logs Logs) error {
+	table, report := e.planner.Plan(desired, logs, nil)
+	e.mu.Lock()
 	e.held.note(report)
+	e.mu.Unlock()
 	if err := e.forwarder.Set(table); err != nil {
 		return fmt.Errorf("set forwarding table: %w", err)
 	}
-	e.held = heldAt{}
-	e.held.note(report)
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	e.held = heldAt{}
+	e.held.note(report)
 	e.running, e.report = desired, report
 	slots, shared, held := 0, 0, 0
 	for _, s := range report.Services {

@@ -87,7 +87,7 @@ func TestApply(t *testing.T) {
 	start(t, func(t *testing.T, e *Engine, sink *recorder, stop func()) {
 		runs(t, e, "")
 		for _, name := range []string{"a", "b", "b"} {
-			if err := e.Apply(named(name)); err != nil {
+			if err := e.Apply(named(name), nil); err != nil {
 				t.Fatal(err)
 			}
 			runs(t, e, name)
@@ -99,11 +99,11 @@ func TestApply(t *testing.T) {
 
 func TestFailedSetIsTriedAgain(t *testing.T) {
 	start(t, func(t *testing.T, e *Engine, sink *recorder, stop func()) {
-		if err := e.Apply(named("a")); err != nil {
+		if err := e.Apply(named("a"), nil); err != nil {
 			t.Fatal(err)
 		}
 		sink.failWith(errFull)
-		if err := e.Apply(named("b")); !errors.Is(err, errFull) {
+		if err := e.Apply(named("b"), nil); !errors.Is(err, errFull) {
 			t.Fatalf("Apply returned %v, want the sink's error", err)
 		}
 		runs(t, e, "a")
@@ -121,7 +121,7 @@ func TestFailedSetIsTriedAgain(t *testing.T) {
 func TestPausesGrowToALimit(t *testing.T) {
 	start(t, func(t *testing.T, e *Engine, sink *recorder, stop func()) {
 		sink.failWith(errFull)
-		e.Apply(named("a"))
+		e.Apply(named("a"), nil)
 		pass(time.Hour)
 		sink.failWith(nil)
 		stop()
@@ -143,16 +143,16 @@ func TestPausesGrowToALimit(t *testing.T) {
 func TestLastApplyWins(t *testing.T) {
 	start(t, func(t *testing.T, e *Engine, sink *recorder, stop func()) {
 		sink.failWith(errFull)
-		e.Apply(named("a"))
-		e.Apply(named("b"))
+		e.Apply(named("a"), nil)
+		e.Apply(named("b"), nil)
 		sink.failWith(nil)
 		pass(time.Hour)
 		runs(t, e, "b")
 		sink.want(t, "a", "b", "b")
 		sink.failWith(errFull)
-		e.Apply(named("c"))
+		e.Apply(named("c"), nil)
 		sink.failWith(nil)
-		if err := e.Apply(named("d")); err != nil {
+		if err := e.Apply(named("d"), nil); err != nil {
 			t.Fatal(err)
 		}
 		pass(time.Hour)
@@ -166,7 +166,7 @@ func TestManyApplyAtOnce(t *testing.T) {
 		var callers sync.WaitGroup
 		for _, name := range []string{"a", "b", "c", "d"} {
 			callers.Go(func() {
-				if err := e.Apply(named(name)); err != nil {
+				if err := e.Apply(named(name), nil); err != nil {
 					t.Error(err)
 				}
 			})
@@ -182,15 +182,15 @@ func TestManyApplyAtOnce(t *testing.T) {
 
 func TestStop(t *testing.T) {
 	start(t, func(t *testing.T, e *Engine, sink *recorder, stop func()) {
-		if err := e.Apply(named("a")); err != nil {
+		if err := e.Apply(named("a"), nil); err != nil {
 			t.Fatal(err)
 		}
 		sink.failWith(errFull)
-		e.Apply(named("b"))
+		e.Apply(named("b"), nil)
 		stop()
 		pass(time.Hour)
 		sink.want(t, "a", "b")
-		if err := e.Apply(named("c")); !errors.Is(err, ErrStopped) {
+		if err := e.Apply(named("c"), nil); !errors.Is(err, ErrStopped) {
 			t.Errorf("Apply after the end returned %v", err)
 		}
 		runs(t, e, "a")

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"log/slog"
 	"math/rand/v2"
 	"net/netip"
 	"reflect"
@@ -28,12 +27,14 @@ type lifeOfAService struct {
 	r           *rand.Rand
 	service     model.Service
 	now         time.Time
-	engine      *Engine
+	planner     *Planner
+	log         model.Log
+	held        []uint64 // generations, by the plan that runs
 	connections map[placed]time.Time
 	pace        time.Duration // the longest step
 	v6          bool
 	backends    int // ever
-	held        int // slots, seen
+	holding     int // slots, seen
 	resized     int // plans with rings of several sizes
 	longest     int // log
 }
@@ -43,7 +44,7 @@ const livedDrain = time.Minute
 func newLife(t *testing.T, r *rand.Rand) *lifeOfAService {
 	l := &lifeOfAService{
 		t: t, r: r, service: web(0), now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC),
-		engine: New(nil, slog.New(slog.DiscardHandler)), connections: map[placed]time.Time{},
+		planner: NewPlanner(), connections: map[placed]time.Time{},
 	}
 	l.service.Mode = []model.Mode{model.GUE, model.IPIP}[r.IntN(2)]
 	l.service.Drain = model.Duration(livedDrain)
@@ -95,15 +96,26 @@ func (l *lifeOfAService) change() {
 	}
 }
 
+func (l *lifeOfAService) logs() Logs { return Logs{l.service.ID(): l.log} }
+
+// advance does what a keeper of logs does between two plans.
+func (l *lifeOfAService) advance() {
+	held := history.Held{}
+	for _, number := range l.held {
+		held[number] = true
+	}
+	log, _ := history.Trim(l.log, &l.service, held, nil, l.now)
+	l.log = history.Advance(log, &l.service, l.now)
+}
+
 // step plans, checks the plan, and places connections by it until the next step.
 func (l *lifeOfAService) step() {
 	c := config(l.service)
-	l.engine.advance(c, l.now)
-	table, report := l.engine.planner.Plan(c, l.engine.logs, nil)
-	l.engine.held = heldAt{}
-	l.engine.held.note(report)
-	l.held += report.Services[0].Held
-	log := l.engine.logs[l.service.ID()]
+	l.advance()
+	table, report := l.planner.Plan(c, l.logs(), nil)
+	l.held = report.Services[0].HeldAt
+	l.holding += report.Services[0].Held
+	log := l.log
 	l.longest = max(l.longest, len(log.Generations))
 	if slices.ContainsFunc(log.Generations, func(g model.Generation) bool { return g.Slots != log.Generations[0].Slots }) {
 		l.resized++
@@ -180,16 +192,21 @@ func (l *lifeOfAService) check(s *model.TableService, connection placed, at time
 	found := slices.ContainsFunc(row, func(b uint32) bool { return is(l.service.Backends[b]) })
 	if !found && !(connection.asBackup && len(row) == l.bound()) {
 		l.t.Fatalf("a connection that was placed %v ago (as backup: %v) has lost its backend %v: the row is %v, the log\n%v",
-			l.now.Sub(at), connection.asBackup, connection.backend, row, l.engine.logs[l.service.ID()])
+			l.now.Sub(at), connection.asBackup, connection.backend, row, l.log)
 	}
 }
 
 // checkAlone compares the plan with that of a director that knows nothing but the log,
 // and checks the rows by themselves.
 func (l *lifeOfAService) checkAlone(c model.Config, table model.Table, report Report) {
-	again, reportAgain := Plan(c, l.engine.logs, nil)
+	again, reportAgain := Plan(c, l.logs(), nil)
 	if !reflect.DeepEqual(table, again) || !reflect.DeepEqual(report, reportAgain) {
 		l.t.Fatal("a director that has only the log plans otherwise")
+	}
+	if want := report.Services[0].HeldAt; len(want) > 0 {
+		if got := HeldAt(&l.service, l.log); !slices.Equal(got, want) {
+			l.t.Fatalf("slots are held at %v by the log and at %v by the plan", got, want)
+		}
 	}
 	ring := &table.Services[0].Ring
 	for i := range ring.Slots {
@@ -219,7 +236,7 @@ func TestNoConnectionLosesItsBackend(t *testing.T) {
 	for seed := range uint64(40) {
 		l := newLife(t, rand.New(rand.NewPCG(4, seed)))
 		l.run(50)
-		held, resized, longest = held+l.held, resized+l.resized, max(longest, l.longest)
+		held, resized, longest = held+l.holding, resized+l.resized, max(longest, l.longest)
 		if t.Failed() {
 			t.Fatal("seed", seed)
 		}
@@ -247,9 +264,9 @@ func TestRowsDependOnTheLogAlone(t *testing.T) {
 			continue
 		}
 		c := config(l.service)
-		l.engine.advance(c, l.now)
-		want, _ := l.engine.planner.Plan(c, l.engine.logs, nil)
-		if got, _ := late.Plan(c, l.engine.logs, nil); !reflect.DeepEqual(got, want) {
+		l.advance()
+		want, _ := l.planner.Plan(c, l.logs(), nil)
+		if got, _ := late.Plan(c, l.logs(), nil); !reflect.DeepEqual(got, want) {
 			t.Fatal("a director that saw fewer plans has other rows")
 		}
 	}

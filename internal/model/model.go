@@ -25,9 +25,9 @@ type Director struct {
 	Store        Store          `json:"store,omitzero"`
 }
 
-// Store is where a director keeps sets of services besides those of its file.
+// Store is where a director keeps sets of services, and the logs of all services.
 type Store struct {
-	Directory string `json:"directory,omitempty"` // empty: no store
+	Directory string `json:"directory,omitempty"` // empty: what the service manager says, or /var/lib/weir
 }
 
 // SNAT is where full NAT takes source addresses and ports from.

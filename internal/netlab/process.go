@@ -23,11 +23,14 @@ type Command struct {
 // differs: unlike under "ip netns exec" /sys is not mounted again, so the process
 // sees BPF file systems and cgroups. Closing the lab kills it.
 //
+// Its STATE_DIRECTORY, where services keep what outlives them, is the host's own.
+//
 // It has a process group of its own, so that an interrupt from the terminal
 // reaches only the process that owns the lab, which decides what it means.
 func (h *Host) Command(ctx context.Context, name string, args ...string) *Command {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Env = append(os.Environ(), "STATE_DIRECTORY="+filepath.Join(h.Dir(), "state"))
 	return &Command{cmd, h}
 }
 

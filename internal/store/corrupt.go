@@ -14,15 +14,25 @@ type CorruptError struct {
 	Line, Column int // from 1
 	Problem      error
 	Aside        string // its second name; empty if it could not have one
+	moved        bool   // which is the only one that it has now
 }
 
 // Error names the file, the place, and what to do.
 func (e *CorruptError) Error() string {
 	text := fmt.Sprintf("%s:%d:%d: the state file is damaged: %v", e.File, e.Line, e.Column, e.Problem)
-	if e.Aside != "" {
+	switch {
+	case e.moved:
+		text += fmt.Sprintf("; it is now %s", e.Aside)
+	case e.Aside != "":
 		text += fmt.Sprintf("; put a good copy in its place, or remove it to begin without its services (it stays as %s)", e.Aside)
 	}
 	return text
+}
+
+// moveAside leaves the file its second name only.
+func (e *CorruptError) moveAside() bool {
+	e.moved = e.Aside != "" && os.Remove(e.File) == nil
+	return e.moved
 }
 
 // Unwrap returns the problem.

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -15,8 +16,9 @@ import (
 // File is the store of one director: a directory with a file for each owner. Only
 // one process may have it open.
 type File struct {
-	dir  string
-	lock *os.File
+	dir     string
+	lock    *os.File
+	damaged []*CorruptError
 
 	mu      sync.Mutex
 	state   State
@@ -28,8 +30,10 @@ var ErrInUse = errors.New("another process has the store open")
 
 // OpenFile opens the store in a directory, which it makes if there is none. A file
 // that is damaged gives a *CorruptError, and none of the files is touched: starting
-// without it would forward without its services.
-func OpenFile(dir string) (*File, error) {
+// without it would forward without its services. But the sets of some owners may be
+// dispensable: their services are written elsewhere, too, and only their logs are lost.
+// A damaged file of theirs is moved aside, and their set is gone.
+func OpenFile(dir string, dispensable ...string) (*File, error) {
 	if err := makeDirectory(dir); err != nil {
 		return nil, err
 	}
@@ -37,13 +41,16 @@ func OpenFile(dir string) (*File, error) {
 	if err != nil {
 		return nil, err
 	}
-	state, err := readDirectory(dir)
+	state, damaged, err := readDirectory(dir, dispensable)
 	if err != nil {
 		lock.Close()
 		return nil, err
 	}
-	return &File{dir: dir, lock: lock, state: state}, nil
+	return &File{dir: dir, lock: lock, state: state, damaged: damaged}, nil
 }
+
+// Damaged returns what was wrong with files that were moved aside.
+func (f *File) Damaged() []*CorruptError { return f.damaged }
 
 // Close lets other processes open the directory.
 func (f *File) Close() error { return f.lock.Close() }
@@ -168,17 +175,18 @@ func lockDirectory(dir string) (*os.File, error) {
 }
 
 // readDirectory reads every owner's file and clears what a power cut left.
-func readDirectory(dir string) (State, error) {
+func readDirectory(dir string, dispensable []string) (State, []*CorruptError, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return State{}, fmt.Errorf("read the store's directory: %w", err)
+		return State{}, nil, fmt.Errorf("read the store's directory: %w", err)
 	}
 	state := State{Sets: map[string]Set{}}
+	var damaged []*CorruptError
 	for _, entry := range entries {
 		name := entry.Name()
 		if strings.HasPrefix(name, temporary) {
 			if err := os.Remove(filepath.Join(dir, name)); err != nil {
-				return State{}, fmt.Errorf("remove an unfinished file: %w", err)
+				return State{}, nil, fmt.Errorf("remove an unfinished file: %w", err)
 			}
 			continue
 		}
@@ -187,14 +195,18 @@ func readDirectory(dir string) (State, error) {
 			continue
 		}
 		w, err := readSet(filepath.Join(dir, name), owner)
+		if bad := (*CorruptError)(nil); errors.As(err, &bad) && slices.Contains(dispensable, owner) && bad.moveAside() {
+			damaged = append(damaged, bad)
+			continue
+		}
 		if err != nil {
-			return State{}, err
+			return State{}, nil, err
 		}
 		state.Sets[owner] = Set{Documents: w.Documents}
 		state.Revision = max(state.Revision, w.Revision)
 	}
 	if err := state.check(); err != nil {
-		return State{}, fmt.Errorf("the files of %s contradict each other: %w", dir, err)
+		return State{}, nil, fmt.Errorf("the files of %s contradict each other: %w", dir, err)
 	}
-	return state, nil
+	return state, damaged, nil
 }

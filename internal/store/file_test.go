@@ -234,6 +234,41 @@ func TestDamagedFileIsRefusedWithItsPosition(t *testing.T) {
 	}
 }
 
+// Where the services are written elsewhere, too, a damaged file costs only the logs: it
+// is out of the way, and the directory opens.
+func TestDamagedFileOfDispensableSetIsMovedAside(t *testing.T) {
+	dir := t.TempDir()
+	f := openFile(t, dir)
+	update(t, f, Replace(OwnerFile, []model.Service{service("a", 1, 1)}, count))
+	whole := update(t, f, Replace("cli", []model.Service{service("b", 2, 1)}, count))
+	f.Close()
+	path := filepath.Join(dir, "file.json")
+	text := readText(t, path)
+	writeText(t, path, text[:len(text)/2])
+	f, err := OpenFile(dir, OwnerFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if bad := f.Damaged(); len(bad) != 1 || !strings.Contains(bad[0].Error(), "file.json:2:") || !strings.Contains(bad[0].Error(), "it is now "+bad[0].Aside) {
+		t.Errorf("what was moved aside is told as %v", bad)
+	} else if kept := readText(t, bad[0].Aside); string(kept) != string(text[:len(text)/2]) {
+		t.Errorf("kept aside is %q", kept)
+	}
+	if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the damaged file is still in its place: %v", err)
+	}
+	want := State{Revision: whole.Revision, Sets: map[string]Set{"cli": whole.Sets["cli"]}}
+	if diff := difference(want, read(t, f)); diff != "" {
+		t.Error(diff)
+	}
+	writeText(t, filepath.Join(dir, "cli.json"), text[:10])
+	f.Close()
+	if _, err := OpenFile(dir, OwnerFile); err == nil {
+		t.Error("a damaged file whose services are nowhere else is passed over")
+	}
+}
+
 // A directory has one process: a second director would overwrite the first one's.
 func TestFileIsOfOneProcess(t *testing.T) {
 	dir := t.TempDir()

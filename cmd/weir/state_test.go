@@ -1,0 +1,102 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"weir.io/weir/internal/api"
+	"weir.io/weir/internal/model"
+)
+
+// log returns what the director says about the log of its only service.
+func (h *host) log(t *testing.T) model.LogStatus {
+	t.Helper()
+	services, err := api.NewClient(h.socket).Services(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(services) != 1 {
+		t.Fatalf("the director has %d services", len(services))
+	}
+	return services[0].Log
+}
+
+// two is a service whose second backend has a weight.
+func (h *host) two(t *testing.T, weight string) {
+	t.Helper()
+	text := onEth0 + `
+services:
+- name: web
+  vip: 203.0.113.1
+  protocol: tcp
+  port: 80
+  mode: l2dsr
+  drain: 1h
+  backends: [{address: 10.0.0.2}, {address: 10.0.0.3, weight: ` + weight + "}]\n"
+	if err := os.WriteFile(h.file, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// The logs of the services in a director's file outlive kill -9, changes of the file
+// while nobody runs, and, but for their content, a damaged state file.
+func TestLogsOutliveTheDirector(t *testing.T) {
+	h := newHost(t)
+	h.two(t, "100")
+	p := h.start("director runs")
+	h.two(t, "50")
+	p.wait("have two generations", func() bool { return h.log(t).Generations == 2 })
+	before := h.log(t)
+	if err := p.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	<-p.ended
+	p = h.start("director runs")
+	if got := h.log(t); got != before {
+		t.Errorf("after kill -9 the log is %+v, it was %+v", got, before)
+	}
+	if before.Shared == 0 {
+		t.Error("the change of weight moved no slot")
+	}
+	p.stop()
+	h.two(t, "20")
+	p = h.start("director runs")
+	if got := h.log(t); got.Generations != 3 || !got.Oldest.Equal(before.Oldest) {
+		t.Errorf("after a change while no director ran the log is %+v; before, %+v", got, before)
+	}
+	p.stop()
+	program := h.program()
+	file := filepath.Join(h.Dir(), "state", "file.json")
+	if err := os.Truncate(file, 100); err != nil {
+		t.Fatal(err)
+	}
+	p = h.start("director runs")
+	p.waitLog("the logs of the file's services are lost and begin again")
+	if log := p.stderr.String(); !strings.Contains(log, file+":2:") || !strings.Contains(log, file+".corrupt-1") {
+		t.Errorf("the damaged file and its place are not named:\n%s", log)
+	}
+	if got := h.log(t); got.Generations != 1 {
+		t.Errorf("after the loss of the state the log is %+v", got)
+	}
+	if program == 0 || h.program() == 0 {
+		t.Error("forwarding does not go on")
+	}
+	p.stop()
+}
+
+func TestStateDirectoryThatCannotBeWritten(t *testing.T) {
+	h := newHost(t)
+	h.configure("director: {interfaces: [eth0], store: {directory: /proc/weir}}", "mine")
+	if got := h.failsToRun(); !strings.Contains(got, "make the store's directory: mkdir /proc/weir") {
+		t.Errorf("the error is %s", got)
+	}
+	h.configure("director: {interfaces: [eth0], store: {directory: "+filepath.Join(h.Dir(), "state")+"}}", "mine")
+	p := h.start("director runs")
+	h.socket += "2"
+	if got := h.failsToRun(); !strings.Contains(got, "another process has the store open") || !strings.Contains(got, "director.store.directory") {
+		t.Errorf("the error is %s", got)
+	}
+	p.stop()
+}

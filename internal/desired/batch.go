@@ -1,0 +1,36 @@
+package desired
+
+import "time"
+
+// batch is the changes of one owner that come within a short time: the last of them is
+// made, as one generation, and all who brought one get its result.
+type batch struct {
+	do     func() (Change, error)
+	done   chan struct{}
+	change Change
+	err    error
+}
+
+// coalesce lets a change of an owner's wait for others, as long as the first of them
+// says.
+func (k *Keeper) coalesce(owner string, wait time.Duration, do func() (Change, error)) *batch {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	b := k.waiting[owner]
+	if b == nil {
+		b = &batch{done: make(chan struct{})}
+		k.waiting[owner] = b
+		time.AfterFunc(wait, func() { k.flush(owner, b) })
+	}
+	b.do = do
+	return b
+}
+
+func (k *Keeper) flush(owner string, b *batch) {
+	k.mu.Lock()
+	delete(k.waiting, owner)
+	do := b.do
+	k.mu.Unlock()
+	b.change, b.err = do()
+	close(b.done)
+}

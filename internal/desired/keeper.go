@@ -1,0 +1,137 @@
+// Package desired keeps what a director forwards at what is desired: the services of
+// the director's own file and those of the sets in its store, each with its log of
+// generations. A log is written before anything is forwarded by it, so that whoever
+// comes next, this process's successor among them, continues it.
+package desired
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"weir.io/weir/internal/engine"
+	"weir.io/weir/internal/history"
+	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/store"
+)
+
+// Store is where sets and their logs are.
+type Store interface {
+	Read(context.Context) (store.State, error)
+	Update(context.Context, store.Change) (store.State, error)
+}
+
+// Engine forwards.
+type Engine interface {
+	// Apply makes a configuration with these logs what is forwarded. After an error it
+	// is tried again.
+	Apply(desired model.Config, logs engine.Logs) error
+	// Held returns the generations that place connections of a service, though newer
+	// ones have replaced them, by what is forwarded.
+	Held(id model.ServiceID) history.Held
+}
+
+// Keeper is the one who writes logs.
+type Keeper struct {
+	local  Store // of this director alone
+	engine Engine
+	log    *slog.Logger
+	moved  chan struct{} // has something after each change of the logs
+
+	mu       sync.Mutex // one change at a time is checked against the others, and applied
+	file     model.Config
+	begun    bool // there is a file
+	state    store.State
+	applied  engine.Logs       // that the engine was given last
+	unstored *model.Config     // the file, if the store could not be written
+	waiting  map[string]*batch // by owner
+}
+
+// New returns a keeper of a director that has a store of its own: the set of its file
+// is in it, and those of other owners.
+func New(local Store, e Engine, log *slog.Logger) *Keeper {
+	return &Keeper{local: local, engine: e, log: log, moved: make(chan struct{}, 1), waiting: map[string]*batch{}}
+}
+
+// SetFile makes a valid version of the director's file what is forwarded, beside the
+// sets. The first is applied at once, later ones when they have waited for the time
+// that they give as coalesce: of several that come meanwhile the last is applied.
+func (k *Keeper) SetFile(c model.Config) error {
+	k.mu.Lock()
+	first := !k.begun
+	k.mu.Unlock()
+	if first {
+		_, err := k.setFile(c)
+		return err
+	}
+	b := k.coalesce(store.OwnerFile, time.Duration(c.Coalesce), func() (Change, error) { return k.setFile(c) })
+	<-b.done
+	return b.err
+}
+
+func (k *Keeper) setFile(c model.Config) (Change, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	before, err := k.local.Read(context.Background())
+	if err != nil {
+		return Change{}, err
+	}
+	if _, err := join(c, before); err != nil {
+		return Change{}, err
+	}
+	// Until it is stored, the file is what is tried again; what runs goes on.
+	if k.state, err = k.update(k.local, k.replace(store.OwnerFile, c.Services)); err != nil {
+		k.unstored = &c
+		k.wake()
+		return Change{}, err
+	}
+	k.file, k.begun, k.unstored = c, true, nil
+	return changeOf(before, k.state, store.OwnerFile), k.apply()
+}
+
+// update writes a change. That the disk may lose it again after a power cut is no
+// reason not to forward by it.
+func (k *Keeper) update(where Store, l *ledger) (store.State, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), updateTimeout)
+	defer cancel()
+	state, err := where.Update(ctx, l.change)
+	if err != nil && state.Sets == nil {
+		return k.state, err
+	}
+	if err != nil {
+		k.log.Warn("the state may not outlive a power cut", "error", err)
+	}
+	l.warn(k.log)
+	return state, nil
+}
+
+// updateTimeout ends the wait for a store that does not answer, or that others write
+// all the time.
+const updateTimeout = 30 * time.Second
+
+// apply hands what is desired to the engine.
+func (k *Keeper) apply() error {
+	joint, err := join(k.file, k.state)
+	if err != nil {
+		return err
+	}
+	logs := engine.Logs{}
+	for _, d := range k.state.Documents() {
+		logs[d.Service.ID()] = d.Log
+	}
+	k.applied = logs
+	k.wake()
+	if err := k.engine.Apply(joint, logs); err != nil {
+		return fmt.Errorf("it is stored, and not applied yet: %w", err)
+	}
+	return nil
+}
+
+func (k *Keeper) wake() {
+	select {
+	case k.moved <- struct{}{}:
+	default:
+	}
+}

@@ -1,0 +1,122 @@
+package desired
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"time"
+
+	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/store"
+)
+
+// RefusedError is what is wrong with what was asked for. Nothing was changed.
+type RefusedError struct{ cause error }
+
+// Error names everything that is wrong.
+func (e *RefusedError) Error() string { return e.cause.Error() }
+
+// Unwrap returns the cause.
+func (e *RefusedError) Unwrap() error { return e.cause }
+
+// Change is what became of a set: services by their names.
+type Change struct {
+	Revision                uint64 // of the state that has it
+	Added, Changed, Removed []string
+}
+
+// Put makes valid services the whole of an owner's set, and returns when they are what
+// is forwarded. Sets of one owner that come within the file's coalesce are one change.
+func (k *Keeper) Put(ctx context.Context, owner string, services []model.Service) (Change, error) {
+	if _, err := k.DryPut(ctx, owner, services); err != nil {
+		return Change{}, err // before it takes the place of another that waits
+	}
+	k.mu.Lock()
+	wait := time.Duration(k.file.Coalesce)
+	k.mu.Unlock()
+	b := k.coalesce(owner, wait, func() (Change, error) { return k.put(owner, services) })
+	select {
+	case <-b.done:
+		return b.change, b.err
+	case <-ctx.Done():
+		return Change{}, ctx.Err()
+	}
+}
+
+// DryPut says what Put would change.
+func (k *Keeper) DryPut(ctx context.Context, owner string, services []model.Service) (Change, error) {
+	if owner == store.OwnerFile {
+		return Change{}, &RefusedError{fmt.Errorf("owner %q is the director's own file: change that", owner)}
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	before, err := k.local.Read(ctx)
+	if err != nil {
+		return Change{}, err
+	}
+	next, err := k.fits(k.replace(owner, services)).change(before)
+	if err != nil {
+		return Change{}, err
+	}
+	return changeOf(before, next, owner), nil
+}
+
+func (k *Keeper) put(owner string, services []model.Service) (Change, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	before := k.state
+	after, err := k.update(k.local, k.fits(k.replace(owner, services)))
+	if err != nil {
+		return Change{}, err
+	}
+	k.state = after
+	change := changeOf(before, after, owner)
+	err = k.apply()
+	if err == nil {
+		k.log.Info("set applied", "owner", owner, "services", len(services), "revision", after.Revision)
+	}
+	return change, err
+}
+
+// fits returns the ledger whose change is refused where its result does not go together
+// with the file or with itself.
+func (k *Keeper) fits(l *ledger) *ledger {
+	file, write := k.file, l.make
+	l.make = func(l *ledger, s store.State) (store.State, error) {
+		next, err := write(l, s)
+		if conflict := (*store.ConflictError)(nil); errors.As(err, &conflict) {
+			err = &RefusedError{err}
+		}
+		if err == nil {
+			_, err = join(file, next)
+		}
+		return next, err
+	}
+	return l
+}
+
+// changeOf lists what differs between two states of an owner's set.
+func changeOf(before, after store.State, owner string) Change {
+	change := Change{Revision: after.Revision}
+	was := map[model.ServiceID]model.Service{}
+	for _, d := range before.Sets[owner].Documents {
+		was[d.Service.ID()] = d.Service
+	}
+	for _, d := range after.Sets[owner].Documents {
+		old, had := was[d.Service.ID()]
+		switch {
+		case !had:
+			change.Added = append(change.Added, d.Service.Name)
+		case !reflect.DeepEqual(old, d.Service):
+			change.Changed = append(change.Changed, d.Service.Name)
+		}
+		delete(was, d.Service.ID())
+	}
+	for _, old := range was {
+		change.Removed = append(change.Removed, old.Name)
+	}
+	slices.Sort(change.Removed)
+	return change
+}
