@@ -110,14 +110,15 @@ func churnAt(twoCores bool, interval time.Duration) record.Conditions {
 }
 
 // worst is the largest of the rounds with swaps, on one core or on two.
-func worst(s *record.Scenario, quantity record.Quantity, cores ...bool) float64 {
+func worst(s *record.Scenario, quantity record.Quantity, cores ...bool) (float64, error) {
 	most := math.Inf(-1)
 	for _, two := range cores {
-		m := s.Find(l2dsr.Name, churnAt(two, swapInterval), quantity.Name)
+		at := churnAt(two, swapInterval)
+		m := s.Find(l2dsr.Name, at, quantity.Name)
 		if m == nil {
-			return math.NaN()
+			return math.NaN(), missingError{subject{l2dsr.Name, at}, quantity}
 		}
 		most = max(most, slices.Max(m.Rounds))
 	}
-	return most
+	return most, nil
 }

@@ -47,11 +47,14 @@ func flowsAt(flows int) record.Conditions { return record.Conditions{"flows": st
 
 // flatness is what a packet among 1 M flows costs, to one of a single flow, in the
 // mode to which it matters most.
-func flatness(s *record.Scenario) float64 {
+func flatness(s *record.Scenario) (float64, error) {
 	worst := math.Inf(-1)
 	for _, mode := range stateless {
-		many, one := s.Find(mode.Name, flowsAt(manyFlows), record.Cost.Name), s.Find(mode.Name, flowsAt(1), record.Cost.Name)
-		worst = math.Max(worst, record.Median(record.Ratios(many, one)))
+		value, err := ratioOf(s, subject{mode.Name, flowsAt(manyFlows)}, subject{mode.Name, flowsAt(1)}, record.Cost)
+		if err != nil {
+			return value, err
+		}
+		worst = max(worst, value)
 	}
-	return worst
+	return worst, nil
 }

@@ -51,14 +51,17 @@ func modesAt(vip6 bool) record.Conditions { return record.Conditions{"vip": fami
 
 // ipv6Cost is what a packet of IPv6 costs, to one of IPv4, in the mode to which it
 // matters most. A tunnel's own header is the same for both.
-func ipv6Cost(s *record.Scenario) float64 {
+func ipv6Cost(s *record.Scenario) (float64, error) {
 	worst := math.Inf(-1)
-	for _, subject := range modeSubjects {
-		if !subject.IsWeir() {
+	for _, mode := range modeSubjects {
+		if !mode.IsWeir() {
 			continue
 		}
-		six, four := s.Find(subject.Name, modesAt(true), record.Cost.Name), s.Find(subject.Name, modesAt(false), record.Cost.Name)
-		worst = math.Max(worst, record.Median(record.Ratios(six, four)))
+		value, err := ratioOf(s, subject{mode.Name, modesAt(true)}, subject{mode.Name, modesAt(false)}, record.Cost)
+		if err != nil {
+			return value, err
+		}
+		worst = max(worst, value)
 	}
-	return worst
+	return worst, nil
 }

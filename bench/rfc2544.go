@@ -117,9 +117,7 @@ func measureRFC2544(ctx context.Context, s *session) error {
 // smallest is 64-byte frames of UDP, on one core.
 func smallest(s spread, flows int) variant { return variant{model.UDP, 64, flows, s, 1} }
 
-func manyToOne(s *record.Scenario, flows int) float64 {
+func manyToOne(s *record.Scenario, flows int) (float64, error) {
 	many, one := smallest(manyVIPs, flows), smallest(oneVIP, flows)
-	return record.Median(record.Ratios(
-		s.Find(many.name(l2dsr), many.at(), record.Throughput.Name),
-		s.Find(one.name(l2dsr), one.at(), record.Throughput.Name)))
+	return ratioOf(s, subject{many.name(l2dsr), many.at()}, subject{one.name(l2dsr), one.at()}, record.Throughput)
 }

@@ -7,7 +7,6 @@ import (
 	"io"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -46,8 +45,9 @@ func newRun() *cobra.Command {
 			"stderr, the result to stdout. A run of all scenarios is also written to\n" +
 			resultsDirectory + "/DATE-COMMIT.json; one of some of them, or a smoke run, only with\n" +
 			"--out. The exit status is 0 when everything could be measured, whatever the checks\n" +
-			"say of it. When a scenario breaks the others still run; an interrupted run prints\n" +
-			"the scenarios that were done, and writes no file.",
+			"say of it; --strict is for those who want to know. When a scenario breaks the\n" +
+			"others still run; an interrupted run prints the scenarios that were done, and\n" +
+			"writes no file.",
 		RunE: func(cmd *cobra.Command, names []string) error { return o.run(cmd, names) },
 	}
 	flags := cmd.Flags()
@@ -56,8 +56,8 @@ func newRun() *cobra.Command {
 	flags.DurationVar(&o.settings.Sample, "sample", defaultSample, "how long one subject is measured in one round")
 	flags.BoolVar(&o.settings.Smoke, "smoke", false, "only show that the harness works: one short round")
 	flags.StringVar(&o.out, "out", "", "write the record to this file")
-	flags.BoolVar(&o.docs, "docs", false, "write "+document+" and its figures")
-	flags.BoolVar(&o.strict, "strict", false, "exit with 1 when a check is missed")
+	flags.BoolVar(&o.docs, "docs", false, "write "+document+" and its figures, of a complete run that went well")
+	flags.BoolVar(&o.strict, "strict", false, "exit with 1 when a check is not met; what a run of some scenarios, or a smoke run, did not measure is left out")
 	return cmd
 }
 
@@ -66,7 +66,7 @@ func (o *runOptions) run(cmd *cobra.Command, names []string) error {
 	if err != nil {
 		return err
 	}
-	if err := o.settle(cmd); err != nil {
+	if err := o.settle(cmd, len(chosen) == len(scenarios)); err != nil {
 		return err
 	}
 	ctx, progress := cmd.Context(), cmd.ErrOrStderr()
@@ -74,24 +74,35 @@ func (o *runOptions) run(cmd *cobra.Command, names []string) error {
 		Format: record.Format, Started: time.Now().UTC().Truncate(time.Second), Commit: machine.Commit(ctx),
 		Machine: machine.Describe(ctx), Settings: o.settings, Scenarios: []record.Scenario{},
 	}
+	complete := len(chosen) == len(scenarios) && !o.settings.Smoke
 	path := o.out
-	if path == "" && len(chosen) == len(scenarios) && !o.settings.Smoke {
+	if path == "" && complete {
 		path = filepath.Join(resultsDirectory, r.FileName())
 	}
-	if o.docs && path == "" {
-		return errors.New("--docs names the record's file: run all scenarios, or give --out")
-	}
-	fmt.Fprintf(progress, "%d scenarios, %d rounds, %v of each subject in each\n", len(chosen), o.settings.Rounds, o.settings.Sample)
+	fmt.Fprintf(progress, "%s, %s, %v of each subject in each\n", counted(len(chosen), "scenario"), counted(o.settings.Rounds, "round"), o.settings.Sample)
 	broken := measure(ctx, r, chosen, progress)
 	r.Checks = judge(r)
 	if ctx.Err() != nil { // what there is gets printed, but is no record of a run
 		path, o.docs = "", false
 	}
-	return errors.Join(broken, o.publish(cmd, r, path), o.strictly(r))
+	if o.docs && broken != nil {
+		broken = errors.Join(broken, errors.New(document+" stays as it was: not every scenario could be measured"))
+		o.docs = false
+	}
+	return errors.Join(broken, o.publish(cmd, r, path), o.strictly(r, complete))
 }
 
-// settle makes the settings of a smoke run, and refuses those that measure nothing.
-func (o *runOptions) settle(cmd *cobra.Command) error {
+// counted is a number of things: 1 scenario, 2 scenarios.
+func counted(n int, thing string) string {
+	if n != 1 {
+		thing += "s"
+	}
+	return fmt.Sprint(n, " ", thing)
+}
+
+// settle makes the settings of a smoke run, and refuses those that measure nothing, or
+// would put less than everything in the place of the document.
+func (o *runOptions) settle(cmd *cobra.Command, all bool) error {
 	if o.settings.Smoke {
 		if !cmd.Flags().Changed("rounds") {
 			o.settings.Rounds = 1
@@ -102,6 +113,13 @@ func (o *runOptions) settle(cmd *cobra.Command) error {
 	}
 	if o.settings.Rounds < 1 || o.settings.Sample <= 0 {
 		return errors.New("--rounds and --sample must be more than 0")
+	}
+	switch {
+	case o.docs && o.settings.Smoke:
+		return errors.New("--docs would put the figures of a smoke run, which mean nothing, into " + document)
+	case o.docs && !all:
+		return errors.New("--docs writes " + document + ", which has every scenario: name none to run all of them, " +
+			"or write another document with bench report --out")
 	}
 	return nil
 }
@@ -178,15 +196,20 @@ func (o *runOptions) publish(cmd *cobra.Command, r *record.Record, path string) 
 	return errors.Join(problems...)
 }
 
-func (o *runOptions) strictly(r *record.Record) error {
-	var missed []string
-	for _, c := range r.Checks {
+// strictly is an error when a check is not met. What a short run did not measure it
+// did not miss, either.
+func (o *runOptions) strictly(r *record.Record, complete bool) error {
+	counts := slices.DeleteFunc(slices.Clone(r.Checks), func(c record.Check) bool {
+		return !complete && c.Verdict() == record.NotMeasured
+	})
+	var problems []error
+	for _, c := range counts {
 		if !c.OK {
-			missed = append(missed, c.Name)
+			problems = append(problems, fmt.Errorf("check %s: %s", c.Name, c.Verdict()))
 		}
 	}
-	if !o.strict || len(missed) == 0 {
+	if !o.strict || len(problems) == 0 {
 		return nil
 	}
-	return fmt.Errorf("%d checks are missed: %s", len(missed), strings.Join(missed, ", "))
+	return fmt.Errorf("%s\n%w", record.Tally(counts), errors.Join(problems...))
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"math"
 	"net/netip"
 	"path/filepath"
 	"runtime"
@@ -247,11 +246,6 @@ func watched(ctx context.Context, program *ebpf.Program, change func() error) (s
 }
 
 // updateTime is the median of what Set took with that many of 4,096 services changed.
-func updateTime(s *record.Scenario, changed int, quantity record.Quantity) float64 {
-	at := record.Conditions{"services": strconv.Itoa(manyServices), "changed": strconv.Itoa(changed)}
-	m := s.Find(setSubject, at, quantity.Name)
-	if m == nil {
-		return math.NaN()
-	}
-	return record.Median(m.Rounds)
+func updateTime(s *record.Scenario, changed int, quantity record.Quantity) (float64, error) {
+	return reading(s, setSubject, record.Conditions{"services": strconv.Itoa(manyServices), "changed": strconv.Itoa(changed)}, quantity)
 }

@@ -253,7 +253,7 @@ func loadOf(n int) record.Conditions {
 }
 
 // conclude finds the first step that loses packets, and how straight the lines are up
-// to there. Where none does nothing is concluded, and the checks are missed.
+// to there. Where none does nothing is concluded, and the checks have no value.
 func conclude(s *record.Scenario) {
 	last := firstLossy(s)
 	if last < 0 {
@@ -285,11 +285,8 @@ func firstLossy(s *record.Scenario) int {
 
 // found is the median of what was measured, NaN when nothing was.
 func found(s *record.Scenario, subject string, at record.Conditions, quantity record.Quantity) float64 {
-	m := s.Find(subject, at, quantity.Name)
-	if m == nil {
-		return math.NaN()
-	}
-	return record.Median(m.Rounds)
+	value, _ := reading(s, subject, at, quantity)
+	return value
 }
 
 // straightness is R² of the line that is nearest to the points by least squares: the

@@ -53,6 +53,7 @@ type Change struct {
 // Result is the comparison of two records.
 type Result struct {
 	Compared int      `json:"compared"` // measurements that both have
+	Unclear  int      `json:"unclear"`  // of these, with too few rounds to tell any change from noise
 	Changes  []Change `json:"changes"`  // the largest first
 	OnlyOld  []string `json:"onlyOld"`
 	OnlyNew  []string `json:"onlyNew"`
@@ -62,7 +63,6 @@ type Result struct {
 // Records compares two runs, measurement by measurement.
 func Records(old, new *record.Record) *Result {
 	result := &Result{Changes: []Change{}, OnlyOld: []string{}, OnlyNew: []string{}, Warnings: differences(old, new)}
-	unclear := 0
 	for i := range old.Scenarios {
 		was := &old.Scenarios[i]
 		is := new.Scenario(was.Name)
@@ -70,24 +70,23 @@ func Records(old, new *record.Record) *Result {
 			result.OnlyOld = append(result.OnlyOld, was.Name)
 			continue
 		}
-		unclear += result.scenario(was, is)
+		result.scenario(was, is)
 	}
 	for i := range new.Scenarios {
 		if is := &new.Scenarios[i]; old.Scenario(is.Name) == nil {
 			result.OnlyNew = append(result.OnlyNew, is.Name)
 		}
 	}
-	if unclear > 0 {
+	if result.Unclear > 0 {
 		result.Warnings = append(result.Warnings, fmt.Sprintf(
-			"%d of %d measurements have too few rounds to tell any change from noise: five in both runs are the fewest", unclear, result.Compared))
+			"%d of %d measurements have too few rounds to tell any change from noise: five in both runs are the fewest", result.Unclear, result.Compared))
 	}
 	slices.SortStableFunc(result.Changes, func(a, b Change) int { return cmp.Compare(b.size(), a.size()) })
 	return result
 }
 
-// scenario compares what both runs of a scenario have, and returns how many of its
-// measurements have too few rounds.
-func (r *Result) scenario(was, is *record.Scenario) (unclear int) {
+// scenario compares what both runs of a scenario have.
+func (r *Result) scenario(was, is *record.Scenario) {
 	for _, s := range []*record.Scenario{was, is} {
 		if s.Error != "" {
 			r.Warnings = append(r.Warnings, fmt.Sprintf("%s ended with an error in one of the runs: %s", s.Name, s.Error))
@@ -102,7 +101,7 @@ func (r *Result) scenario(was, is *record.Scenario) (unclear int) {
 		r.Compared++
 		change, significant, enough := measurement(was, is, m, n)
 		if !enough {
-			unclear++
+			r.Unclear++
 		}
 		if significant {
 			r.Changes = append(r.Changes, change)
@@ -113,7 +112,6 @@ func (r *Result) scenario(was, is *record.Scenario) (unclear int) {
 			r.OnlyNew = append(r.OnlyNew, name(is, n))
 		}
 	}
-	return unclear
 }
 
 // measurement compares one: by its ratios to the reference that both runs have, else
@@ -180,19 +178,6 @@ func (c Change) size() float64 {
 		return math.Inf(1)
 	}
 	return math.Abs(math.Log(ratio))
-}
-
-// Slower returns the changes for the worse by more than that many percent. What a
-// reference alone measured is left out: it is a change of the machine, not of weir.
-func (r *Result) Slower(percent float64) []Change {
-	var slower []Change
-	for _, c := range r.Changes {
-		within := math.Abs(float64(c.Change))*100 <= percent
-		if c.Verdict == Slower && !within && !record.IsReference(c.Subject) {
-			slower = append(slower, c)
-		}
-	}
-	return slower
 }
 
 func name(s *record.Scenario, m *record.Measurement) string {

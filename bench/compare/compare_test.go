@@ -56,11 +56,11 @@ func TestSlowerIsFound(t *testing.T) {
 	if c.Subject != "l2dsr" || c.Verdict != Slower || c.Reference != "redirect" || math.Abs(float64(c.Change)+0.2) > 0.04 {
 		t.Errorf("found %+v, want l2dsr, 20 %% slower against redirect", c)
 	}
-	if slower := result.Slower(10); len(slower) != 1 {
-		t.Errorf("%d are slower by 10 %%, want one", len(slower))
+	if err := result.NoneSlower(10); err == nil || err.Error() != "1 measurement is slower by more than 10 %" {
+		t.Errorf("20 %% slower, and by more than 10 %%: %v", err)
 	}
-	if slower := result.Slower(30); len(slower) != 0 {
-		t.Errorf("%d are slower by 30 %%, want none", len(slower))
+	if err := result.NoneSlower(30); err != nil {
+		t.Errorf("20 %% slower, and by more than 30 %%: %v", err)
 	}
 	if faster := Records(l.run(0.8, 0.05), l.run(1, 0.05)); len(faster.Changes) != 1 || faster.Changes[0].Verdict != Faster {
 		t.Errorf("the other way round it found %+v, want l2dsr to be faster", faster.Changes)
@@ -92,8 +92,9 @@ func TestASlowMachineIsNotAChange(t *testing.T) {
 	if len(result.Changes) != 1 || result.Changes[0].Subject != "redirect" {
 		t.Errorf("found %+v, want the reference alone", result.Changes)
 	}
-	if len(result.Slower(0)) != 0 {
-		t.Error("the machine's reference counts as slower")
+	slower, references := result.Slower(0)
+	if len(slower) != 0 || len(references) != 1 || result.NoneSlower(0) != nil {
+		t.Errorf("%v are slower and of the references %v: the machine's reference must not count, nor be hidden", slower, references)
 	}
 }
 
@@ -103,6 +104,9 @@ func TestTooFewRounds(t *testing.T) {
 	result := Records(l.run(1, 0.01), l.run(0.5, 0.01))
 	if len(result.Changes) != 0 || len(result.Warnings) != 1 || !strings.Contains(result.Warnings[0], "too few rounds") {
 		t.Errorf("of 4 rounds it found %+v and warns %q", result.Changes, result.Warnings)
+	}
+	if err := result.NoneSlower(0); err == nil || !strings.Contains(err.Error(), "none of 3 measurements") {
+		t.Errorf("half the speed in 4 rounds, of which nothing can be told: %v", err)
 	}
 	l.rounds = 5
 	if result := Records(l.run(1, 0.01), l.run(0.5, 0.01)); len(result.Changes) != 1 {

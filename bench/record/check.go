@@ -1,30 +1,54 @@
 package record
 
-import "fmt"
+import (
+	"fmt"
+	"strings"
+)
 
 // Check is a target and what was reached.
 type Check struct {
 	Name     string  `json:"name"`
 	What     string  `json:"what"`
-	Value    Number  `json:"value"` // null when it could not be measured, which misses the target
+	Value    Number  `json:"value"` // null when it was not measured
 	Unit     string  `json:"unit,omitempty"`
 	Relation string  `json:"relation"` // >= or <=: of the value to the target
 	Target   float64 `json:"target"`
 	OK       bool    `json:"ok"`
+	// Note says why there is no verdict: nothing was measured, or the value is one that
+	// cannot be. Either is not ok, so that who reads ok alone trusts nothing too much.
+	Note     string `json:"note,omitempty"`
+	Scenario string `json:"scenario,omitempty"` // that measured it
+	Quantity string `json:"quantity,omitempty"` // whose table shows it
 }
 
-// Verdict is one word: ok or MISSED.
-func (c Check) Verdict() string {
-	if c.OK {
-		return "ok"
+// Verdict is what came of a check.
+type Verdict string
+
+// The verdicts.
+const (
+	Met         Verdict = "ok"
+	Missed      Verdict = "MISSED"
+	TooNoisy    Verdict = "too noisy to tell"
+	NotMeasured Verdict = "not measured"
+)
+
+// Verdict says whether the target was reached, or why nobody knows.
+func (c Check) Verdict() Verdict {
+	switch {
+	case c.OK:
+		return Met
+	case !c.Value.Finite():
+		return NotMeasured
+	case c.Note != "":
+		return TooNoisy
 	}
-	return "MISSED"
+	return Missed
 }
 
 // Reached is the value with its unit.
 func (c Check) Reached() string {
 	if !c.Value.Finite() {
-		return "not measured"
+		return "-"
 	}
 	return WithUnit(float64(c.Value), c.Unit)
 }
@@ -37,4 +61,29 @@ func (c Check) Wanted() string {
 // String is how a check is printed.
 func (c Check) String() string {
 	return fmt.Sprintf("%-6s %s: %s (%s)", c.Verdict(), c.Name, c.Reached(), c.Wanted())
+}
+
+// Tally counts the verdicts: "20 of 21 are met, 1 is missed".
+func Tally(checks []Check) string {
+	count := map[Verdict]int{}
+	for _, c := range checks {
+		count[c.Verdict()]++
+	}
+	words := []string{fmt.Sprintf("%d of %d %s met", count[Met], len(checks), are(len(checks)))}
+	for _, v := range []struct {
+		Verdict
+		text string
+	}{{Missed, "missed"}, {TooNoisy, "too noisy to tell"}, {NotMeasured, "not measured"}} {
+		if n := count[v.Verdict]; n > 0 {
+			words = append(words, fmt.Sprintf("%d %s %s", n, are(n), v.text))
+		}
+	}
+	return strings.Join(words, ", ")
+}
+
+func are(n int) string {
+	if n == 1 {
+		return "is"
+	}
+	return "are"
 }

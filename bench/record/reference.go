@@ -11,6 +11,10 @@ import (
 // can do, and no balancer at all.
 var references = []string{"redirect", "reflect", "swap", "direct"}
 
+// References returns what subjects are compared with, the first that a scenario has
+// first.
+func References() []string { return slices.Clone(references) }
+
 // IsReference is whether that subject is one that others are compared with.
 func IsReference(subject string) bool { return slices.Contains(references, subject) }
 

@@ -13,7 +13,7 @@ import (
 // method explains what every table has in common.
 const method = `## How it was measured
 
-Everything runs on one machine, in network namespaces that the harness makes and removes. A scenario measures all of its subjects once per round, one after the other, so that a slow moment of the machine meets all of them. A cell is the median of the rounds, and in parentheses the middle half of them (the 25th and the 75th percentile). Ratios are made within each round, and then the median of these ratios is taken: it is less noisy than the ratio of two medians, and it is what the checks judge. The reference is ` + "`redirect`" + ` (a program that only hands each frame on), else ` + "`swap`" + ` (a program that swaps the MAC addresses and sends the frame back), else ` + "`direct`" + ` (no balancer). A cost is the balancer's own time per packet, with what the generator and the sink take subtracted. Absolute figures depend on the machine and on its moment; ratios travel better.
+Everything runs on one machine, in network namespaces that the harness makes and removes. A scenario measures all of its subjects once per round, one after the other, so that a slow moment of the machine meets all of them. A cell is the median of the rounds, and in parentheses the middle half of them (the 25th and the 75th percentile). Ratios are made within each round, and then the median of these ratios is taken: it is less noisy than the ratio of two medians, and it is what the checks judge. The reference is ` + "`redirect`" + ` (a program that only hands each frame on, to another interface), else ` + "`reflect`" + ` (one that sends it back where it came from), else ` + "`swap`" + ` (one that swaps the MAC addresses and does nothing else, run by itself), else ` + "`direct`" + ` (no balancer). A cost is the balancer's own time per packet, with what the generator and the sink take subtracted. Absolute figures depend on the machine and on its moment; ratios travel better.
 
 `
 
@@ -29,13 +29,7 @@ func head(w io.Writer, r *record.Record, source string) {
 		fmt.Fprint(w, "**This was a smoke run**: it shows that the harness works, and its figures mean nothing.\n\n")
 	}
 	if len(r.Checks) > 0 {
-		missed := 0
-		for _, c := range r.Checks {
-			if !c.OK {
-				missed++
-			}
-		}
-		fmt.Fprintf(w, "## Checks\n\n%d of %d are met.\n\n", len(r.Checks)-missed, len(r.Checks))
+		fmt.Fprintf(w, "## Checks\n\n%s.\n\n", record.Tally(r.Checks))
 		checks(r).markdown(w)
 	}
 	fmt.Fprint(w, "## The machine\n\n")

@@ -123,6 +123,7 @@ func Text(w io.Writer, r *record.Record) error {
 	if err := checks(r).text(w); err != nil {
 		return fmt.Errorf("print the checks: %w", err)
 	}
+	fmt.Fprintf(w, "Of the checks %s.\n", record.Tally(r.Checks))
 	return nil
 }
 

@@ -38,7 +38,8 @@ func madeUp() *record.Record {
 		Checks: []record.Check{
 			{Name: "flat", What: "flatness", Value: 1.04, Relation: "<=", Target: 1.5, OK: true},
 			{Name: "set_ms", What: "a set of services", Value: 612, Unit: "ms", Relation: "<=", Target: 500},
-			{Name: "lost", Value: record.Number(math.NaN()), Relation: "<=", Target: 0},
+			{Name: "lost", Value: record.Number(math.NaN()), Relation: "<=", Target: 0, Note: "there is no lost of swap"},
+			{Name: "cost", What: "dear to cheap", Value: -3, Relation: ">=", Target: 12, Note: "cost of l2dsr is not above 0 in 1 of 3 rounds"},
 		},
 	}
 	return r
@@ -116,6 +117,14 @@ func TestDocument(t *testing.T) {
 	}
 }
 
+func TestReferencesAreExplained(t *testing.T) {
+	for _, name := range record.References() {
+		if !strings.Contains(method, "`"+name+"`") {
+			t.Errorf("the method does not say what %s is", name)
+		}
+	}
+}
+
 func TestSameRecordSameBytes(t *testing.T) {
 	a, b := document(t, madeUp()), document(t, madeUp())
 	if !bytes.Equal(a.markdown, b.markdown) {
@@ -182,7 +191,9 @@ func TestText(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"flows: time per packet by flows (3 s)\n", "8 Mpps (7.95 to 8.10)",
-		"ended with an error: ipip", "MISSED  set_ms  612 ms", "not measured"} {
+		"ended with an error: ipip", "MISSED             set_ms  612 ms", "not measured       lost    -",
+		"too noisy to tell  cost    -3       >= 12      dear to cheap (cost of l2dsr is not above 0 in 1 of 3 rounds)",
+		"Of the checks 1 of 4 are met, 1 is missed, 1 is too noisy to tell, 1 is not measured."} {
 		if !strings.Contains(text.String(), want) {
 			t.Errorf("the text does not say %q:\n%s", want, &text)
 		}

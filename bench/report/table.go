@@ -150,7 +150,15 @@ func (v *view) ratio(m *record.Measurement) string {
 func checks(r *record.Record) *table {
 	t := &table{head: []string{"", "check", "reached", "target", "what"}}
 	for _, c := range r.Checks {
-		t.add(c.Verdict(), c.Name, c.Reached(), c.Wanted(), orAbsent(c.What))
+		t.add(string(c.Verdict()), c.Name, c.Reached(), c.Wanted(), explained(c))
 	}
 	return t
+}
+
+// explained is what a check is about, and why it has no verdict where it has none.
+func explained(c record.Check) string {
+	if c.Note == "" {
+		return orAbsent(c.What)
+	}
+	return strings.TrimSpace(c.What + " (" + c.Note + ")")
 }

@@ -1,0 +1,118 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"math"
+
+	"weir.io/weir/bench/record"
+)
+
+// missingError says what a check lacks: a short run leaves things out.
+type missingError struct {
+	subject
+	quantity record.Quantity
+}
+
+func (e missingError) Error() string {
+	text := "there is no " + e.quantity.Name + " of " + e.name
+	if len(e.at) > 0 {
+		text += " with " + e.at.String()
+	}
+	return text
+}
+
+// judge compares what was measured with the targets. A check whose scenario did not
+// run is left out. One whose scenario broke is not met, whatever was measured by then:
+// a swap that misdirects a packet, for one, ends its scenario.
+func judge(r *record.Record) []record.Check {
+	judged := []record.Check{}
+	for _, c := range checks {
+		if s := r.Scenario(c.scenario); s != nil {
+			judged = append(judged, c.judge(s))
+		}
+	}
+	return judged
+}
+
+func (c check) judge(s *record.Scenario) record.Check {
+	judged := record.Check{Name: c.name, What: c.what, Value: record.Number(math.NaN()), Unit: c.unit,
+		Relation: c.relation, Target: c.target, Scenario: c.scenario, Quantity: c.quantity.Name}
+	value, err := c.value(s)
+	if s.Error != "" && (err != nil || c.met(value)) {
+		judged.Note = "the scenario ended with an error"
+		return judged
+	}
+	missing := missingError{}
+	switch {
+	case errors.As(err, &missing):
+		judged.Note = err.Error()
+	case err != nil:
+		judged.Value, judged.Note = record.Number(value), err.Error()
+	case !record.Number(value).Finite():
+		judged.Note = "a round has no value"
+	default:
+		judged.Value, judged.OK = record.Number(value), c.met(value)
+	}
+	return judged
+}
+
+// met is whether a value reaches the target. One that is missing does not.
+func (c check) met(value float64) bool {
+	if c.relation == "<=" {
+		return value <= c.target
+	}
+	return value >= c.target
+}
+
+// ratio is the median, over the rounds, of one subject to another under the same
+// conditions.
+func ratio(s *record.Scenario, of, to string, at record.Conditions, quantity record.Quantity) (float64, error) {
+	return ratioOf(s, subject{of, at}, subject{to, at}, quantity)
+}
+
+// subject is who was measured, and when.
+type subject struct {
+	name string
+	at   record.Conditions
+}
+
+// ratioOf is the same where the conditions differ. All that is put into ratios is more
+// than nothing: times and rates. Where a time is the difference of two, and noise made
+// it less, its ratio would be judged by chance: a negative one is under every limit.
+func ratioOf(s *record.Scenario, of, to subject, quantity record.Quantity) (float64, error) {
+	var both []*record.Measurement
+	for _, one := range []subject{of, to} {
+		m := s.Find(one.name, one.at, quantity.Name)
+		if m == nil {
+			return math.NaN(), missingError{one, quantity}
+		}
+		both = append(both, m)
+	}
+	value := record.Median(record.Ratios(both[0], both[1]))
+	for _, m := range both {
+		if n := notPositive(m.Rounds); n > 0 {
+			return value, fmt.Errorf("%s of %s is not above 0 in %d of %d rounds", quantity.Name, m.Subject, n, len(m.Rounds))
+		}
+	}
+	return value, nil
+}
+
+// notPositive counts the rounds in which something took less than no time.
+func notPositive(rounds record.Values) (n int) {
+	for _, value := range rounds {
+		if value <= 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// reading is the median of what one subject measured.
+func reading(s *record.Scenario, name string, at record.Conditions, quantity record.Quantity) (float64, error) {
+	m := s.Find(name, at, quantity.Name)
+	if m == nil {
+		return math.NaN(), missingError{subject{name, at}, quantity}
+	}
+	return record.Median(m.Rounds), nil
+}

@@ -1,0 +1,29 @@
+package record
+
+import (
+	"math"
+	"testing"
+)
+
+func TestVerdicts(t *testing.T) {
+	missing := Number(math.NaN())
+	all := []Check{{OK: true, Value: 1}, {OK: true, Value: 2}, {Value: 3}, {Value: -4, Note: "noise"}, {Value: missing, Note: "why"}, {Value: missing}}
+	for i, want := range []Verdict{Met, Met, Missed, TooNoisy, NotMeasured, NotMeasured} {
+		if got := all[i].Verdict(); got != want {
+			t.Errorf("%+v is %q, want %q", all[i], got, want)
+		}
+	}
+	for _, test := range []struct {
+		checks []Check
+		want   string
+	}{
+		{all, "2 of 6 are met, 1 is missed, 1 is too noisy to tell, 2 are not measured"},
+		{all[:2], "2 of 2 are met"},
+		{all[:1], "1 of 1 is met"},
+		{all[2:3], "0 of 1 is met, 1 is missed"},
+	} {
+		if got := Tally(test.checks); got != test.want {
+			t.Errorf("the tally is %q, want %q", got, test.want)
+		}
+	}
+}
