@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -15,17 +16,45 @@ func newReport() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "report FILE.json",
 		Short: "Write " + document + " and its figures from a record",
-		Args:  cobra.ExactArgs(1),
+		Long: "report writes the document of a record. The checks are judged anew, from the rounds\n" +
+			"in the record. One of a smoke run, of some scenarios or of a run in which something\n" +
+			"broke is written only where --out says: " + document + " is not replaced by less\n" +
+			"than a complete run, unless --out names it.",
+		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			r, err := record.Read(args[0])
 			if err != nil {
 				return err
 			}
+			if why := incomplete(r); why != "" && !cmd.Flags().Changed("out") {
+				return fmt.Errorf("%s: %s; %s is of complete runs: name another document, or that one, with --out", args[0], why, document)
+			}
+			r.Checks = judge(r)
 			return writeDocument(cmd.ErrOrStderr(), r, args[0], out)
 		},
 	}
 	cmd.Flags().StringVar(&out, "out", document, "the document; its figures go into a directory of its name")
 	return cmd
+}
+
+// incomplete says what keeps a record from being one of a complete run.
+func incomplete(r *record.Record) string {
+	if r.Settings.Smoke {
+		return "a smoke run, whose figures mean nothing"
+	}
+	var missing []string
+	for _, s := range scenarios {
+		switch found := r.Scenario(s.name); {
+		case found == nil:
+			missing = append(missing, s.name)
+		case found.Error != "":
+			return s.name + " ended with an error"
+		}
+	}
+	if len(missing) > 0 {
+		return "it has no " + strings.Join(missing, ", ")
+	}
+	return ""
 }
 
 // writeDocument writes the document of a record, which names the record's file: there

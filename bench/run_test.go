@@ -174,6 +174,51 @@ func TestStrict(t *testing.T) {
 	}
 }
 
+// The document is written from a record of less only by who says so.
+func TestReportOfAnIncompleteRun(t *testing.T) {
+	pretend(t, []scenario{failing("a"), measuring("b", 2), measuring("c", 3)}, atMost("b_ns", "b", 10))
+	if err := record.WriteFile(document, []byte("as it was")); err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct{ args, why string }{
+		{"b", "it has no a, c"},
+		{"a b c", "a ended with an error"},
+		{"--smoke b", "a smoke run"},
+	} {
+		if code, _, stderr := run(t, t.Context(), append(strings.Fields(test.args), "--out", "x.json")...); stderr == "" {
+			t.Fatalf("exit status %d", code)
+		}
+		var out bytes.Buffer
+		if code := execute(t.Context(), []string{"report", "x.json"}, &out, &out); code != 1 || !strings.Contains(out.String(), test.why) {
+			t.Errorf("report of %s: exit status %d, want 1 that says %q: %s", test.args, code, test.why, &out)
+		}
+		if text, err := os.ReadFile(document); err != nil || string(text) != "as it was" {
+			t.Fatalf("report of %s left the document as %q (%v)", test.args, text, err)
+		}
+		out.Reset()
+		if code := execute(t.Context(), []string{"report", "--out", "x.md", "x.json"}, &out, &out); code != 0 {
+			t.Errorf("report of %s into another document: %s", test.args, &out)
+		}
+	}
+}
+
+// A record has every round, so what is written of it is judged by the targets of today.
+func TestReportJudgesAnew(t *testing.T) {
+	pretend(t, []scenario{measuring("a", 20)}, atMost("a_ns", "a", 30))
+	if code, _, stderr := run(t, t.Context(), "--out", "x.json"); code != 0 {
+		t.Fatal(stderr)
+	}
+	checks[0].target = 10
+	var out bytes.Buffer
+	if code := execute(t.Context(), []string{"report", "--out", "x.md", "x.json"}, &out, &out); code != 0 {
+		t.Fatal(&out)
+	}
+	text, err := os.ReadFile("x.md")
+	if err != nil || !strings.Contains(string(text), "| MISSED | a_ns |") {
+		t.Errorf("20 of at most 10 ns is not missed (%v):\n%s", err, text)
+	}
+}
+
 // A document that is there is replaced by a complete run that went well, and by
 // nothing else.
 func TestWhatReplacesNoDocument(t *testing.T) {
