@@ -29,6 +29,9 @@
 #include "undo.h"
 
 /* BTF keeps only what something refers to; the loader needs these too. */
+const enum revision *export_revision __attribute__((unused));
+const enum fragment_path *export_fragment_path __attribute__((unused));
+const enum snat_fin *export_snat_fin __attribute__((unused));
 const struct ring_line *export_ring_line __attribute__((unused));
 const struct ring_header *export_ring_header __attribute__((unused));
 const struct slot *export_slot __attribute__((unused));

@@ -11,6 +11,17 @@
 
 #include <linux/types.h>
 
+/*
+ * To be raised when what is in a map means something else though it looks the same:
+ * versions that differ in it do not share what they have pinned. The first is of all
+ * maps, the second of those whose content nobody could make again (what is remembered
+ * of flows and of fragments, and the counters).
+ */
+enum revision {
+	REVISION_MAPS = 1,
+	REVISION_STATE = 1,
+};
+
 /* An IP address. IPv4 uses the first four bytes; the others are zero. */
 struct address {
 	__u8 bytes[16];

@@ -53,15 +53,18 @@ const (
 	benchVarExportFlowEvent    = "export_flow_event"
 	benchVarExportFlowState    = "export_flow_state"
 	benchVarExportFlowTimeout  = "export_flow_timeout"
+	benchVarExportFragmentPath = "export_fragment_path"
 	benchVarExportMode         = "export_mode"
 	benchVarExportPolicy       = "export_policy"
 	benchVarExportReason       = "export_reason"
+	benchVarExportRevision     = "export_revision"
 	benchVarExportRingFlag     = "export_ring_flag"
 	benchVarExportRingHeader   = "export_ring_header"
 	benchVarExportRingLine     = "export_ring_line"
 	benchVarExportSettingsFlag = "export_settings_flag"
 	benchVarExportSlot         = "export_slot"
 	benchVarExportSnatBucket   = "export_snat_bucket"
+	benchVarExportSnatFin      = "export_snat_fin"
 	benchVarExportSnatHeader   = "export_snat_header"
 	benchVarExportSnatState    = "export_snat_state"
 )
@@ -157,15 +160,18 @@ type benchVariableSpecs struct {
 	ExportFlowEvent    *ebpf.VariableSpec `ebpf:"export_flow_event"`
 	ExportFlowState    *ebpf.VariableSpec `ebpf:"export_flow_state"`
 	ExportFlowTimeout  *ebpf.VariableSpec `ebpf:"export_flow_timeout"`
+	ExportFragmentPath *ebpf.VariableSpec `ebpf:"export_fragment_path"`
 	ExportMode         *ebpf.VariableSpec `ebpf:"export_mode"`
 	ExportPolicy       *ebpf.VariableSpec `ebpf:"export_policy"`
 	ExportReason       *ebpf.VariableSpec `ebpf:"export_reason"`
+	ExportRevision     *ebpf.VariableSpec `ebpf:"export_revision"`
 	ExportRingFlag     *ebpf.VariableSpec `ebpf:"export_ring_flag"`
 	ExportRingHeader   *ebpf.VariableSpec `ebpf:"export_ring_header"`
 	ExportRingLine     *ebpf.VariableSpec `ebpf:"export_ring_line"`
 	ExportSettingsFlag *ebpf.VariableSpec `ebpf:"export_settings_flag"`
 	ExportSlot         *ebpf.VariableSpec `ebpf:"export_slot"`
 	ExportSnatBucket   *ebpf.VariableSpec `ebpf:"export_snat_bucket"`
+	ExportSnatFin      *ebpf.VariableSpec `ebpf:"export_snat_fin"`
 	ExportSnatHeader   *ebpf.VariableSpec `ebpf:"export_snat_header"`
 	ExportSnatState    *ebpf.VariableSpec `ebpf:"export_snat_state"`
 }
@@ -250,15 +256,18 @@ type benchVariables struct {
 	ExportFlowEvent    *ebpf.Variable `ebpf:"export_flow_event"`
 	ExportFlowState    *ebpf.Variable `ebpf:"export_flow_state"`
 	ExportFlowTimeout  *ebpf.Variable `ebpf:"export_flow_timeout"`
+	ExportFragmentPath *ebpf.Variable `ebpf:"export_fragment_path"`
 	ExportMode         *ebpf.Variable `ebpf:"export_mode"`
 	ExportPolicy       *ebpf.Variable `ebpf:"export_policy"`
 	ExportReason       *ebpf.Variable `ebpf:"export_reason"`
+	ExportRevision     *ebpf.Variable `ebpf:"export_revision"`
 	ExportRingFlag     *ebpf.Variable `ebpf:"export_ring_flag"`
 	ExportRingHeader   *ebpf.Variable `ebpf:"export_ring_header"`
 	ExportRingLine     *ebpf.Variable `ebpf:"export_ring_line"`
 	ExportSettingsFlag *ebpf.Variable `ebpf:"export_settings_flag"`
 	ExportSlot         *ebpf.Variable `ebpf:"export_slot"`
 	ExportSnatBucket   *ebpf.Variable `ebpf:"export_snat_bucket"`
+	ExportSnatFin      *ebpf.Variable `ebpf:"export_snat_fin"`
 	ExportSnatHeader   *ebpf.Variable `ebpf:"export_snat_header"`
 	ExportSnatState    *ebpf.Variable `ebpf:"export_snat_state"`
 }

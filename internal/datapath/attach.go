@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
@@ -23,7 +24,7 @@ type attachment struct {
 
 func (a *attachment) close() { a.link.Close() }
 
-func (k *kernel) linkPin(name string) string { return filepath.Join(k.pin, "xdp-"+name) }
+func (p *pins) linkPin(name string) string { return filepath.Join(p.pin, linkPrefix+name) }
 
 // findInterfaces looks all interfaces up before anything is changed for them. One
 // that was there and is gone must not stand in the way of a change, which may well
@@ -66,7 +67,7 @@ func (d *Datapath) attach(interfaces []string, links []netlink.Link) error {
 		return err
 	}
 	for _, pin := range pins {
-		name := filepath.Base(pin)[len("xdp-"):]
+		name := filepath.Base(pin)[len(linkPrefix):]
 		if slices.Contains(interfaces, name) {
 			continue
 		}
@@ -87,24 +88,6 @@ func (d *Datapath) detachFrom(interfaces []string) error {
 			return fmt.Errorf("detach from %s: %w", name, err)
 		}
 		d.log.Info("detached", "interface", name)
-	}
-	return nil
-}
-
-// dropOtherMaps removes the maps of another ABI or of other limits: no program
-// that is attached uses them any more.
-func (k *kernel) dropOtherMaps() error {
-	dirs, err := filepath.Glob(filepath.Join(k.pin, "maps-*"))
-	if err != nil {
-		return err
-	}
-	for _, dir := range dirs {
-		if dir == k.dir {
-			continue
-		}
-		if err := os.RemoveAll(dir); err != nil {
-			return fmt.Errorf("remove maps of an earlier version: %w", err)
-		}
 	}
 	return nil
 }
@@ -184,7 +167,7 @@ func (d *Datapath) renamePin(name string, index int) error {
 		if at != index || pin == d.kernel.linkPin(name) {
 			continue
 		}
-		before := filepath.Base(pin)[len("xdp-"):]
+		before := filepath.Base(pin)[len(linkPrefix):]
 		if err := os.Rename(pin, d.kernel.linkPin(name)); err != nil {
 			return fmt.Errorf("rename pinned link: %w", err)
 		}
@@ -223,9 +206,9 @@ func (d *Datapath) adopt(pin string, index int) (link.Link, error) {
 	}
 	info, err := pinned.Info()
 	if err == nil && info.XDP() != nil && int(info.XDP().Ifindex) == index {
-		if err := pinned.Update(d.kernel.program); err != nil {
+		if err := d.replaceProgram(pinned, pin, d.kernel.program); err != nil {
 			pinned.Close()
-			return nil, fmt.Errorf("replace program: %w", err)
+			return nil, err
 		}
 		return pinned, nil
 	}
@@ -306,7 +289,7 @@ func Detach(pin string) error {
 		return fmt.Errorf("detach: %w", err)
 	}
 	defer lock.Close()
-	links, err := filepath.Glob(filepath.Join(pin, "xdp-*"))
+	links, err := filepath.Glob(filepath.Join(pin, linkPrefix+"*"))
 	if err != nil {
 		return err
 	}
@@ -318,11 +301,10 @@ func Detach(pin string) error {
 	for _, l := range append(links, undo...) {
 		errs = append(errs, unpinLink(l))
 	}
-	maps, err := filepath.Glob(filepath.Join(pin, "maps-*"))
-	for _, dir := range maps {
-		errs = append(errs, os.RemoveAll(dir))
-	}
-	if err := errors.Join(append(errs, err)...); err != nil {
+	errs = append(errs, removeIn(pin, func(name string, directory bool) bool {
+		return !directory || name == stateName || strings.HasPrefix(name, mapsPrefix) || strings.HasPrefix(name, programsPrefix)
+	}))
+	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("detach: %w", err)
 	}
 	if err := os.Remove(pin); err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ENOTEMPTY) {

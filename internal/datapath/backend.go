@@ -66,7 +66,22 @@ func (e *backendEntries) close() error {
 
 // create writes a whole entry that no ring refers to yet.
 func (e *backendEntries) create(index uint32, entry directorBackend) {
-	entry.Epoch = e.entries[index].Epoch%math.MaxUint8 + 1 // never 0: see used
+	entry.Epoch = e.nextEpoch(index)
+	e.write(index, entry)
+}
+
+// restore writes a whole entry of the backend that the index stands for already.
+func (e *backendEntries) restore(index uint32, entry directorBackend) {
+	entry.Epoch = max(1, e.entries[index].Epoch)
+	e.write(index, entry)
+}
+
+// nextEpoch is that of the next backend with the index; never 0: see used.
+func (e *backendEntries) nextEpoch(index uint32) uint8 {
+	return e.entries[index].Epoch%math.MaxUint8 + 1
+}
+
+func (e *backendEntries) write(index uint32, entry directorBackend) {
 	state := entry.State
 	entry.State = uint8(directorBackendStateBACKEND_FREE)
 	stored, fresh := (*words)(unsafe.Pointer(&e.entries[index])), (*words)(unsafe.Pointer(&entry))
@@ -76,6 +91,13 @@ func (e *backendEntries) create(index uint32, entry directorBackend) {
 	// The state last: a flow that remembers the index must not see half an entry.
 	entry.State = state
 	e.update(index, entry)
+}
+
+// epochs takes over the epochs of another version's entries.
+func (e *backendEntries) epochs(records []backendRecord) {
+	for i := range min(len(records), len(e.entries)) {
+		e.entries[i].Epoch = records[i].epoch
+	}
 }
 
 // update changes what may change under traffic, each word as a whole.
@@ -109,7 +131,7 @@ func (e *backendEntries) holds(index uint32, entry directorBackend) bool {
 // their way to it still find it alive.
 func (e *backendEntries) disown(index uint32) {
 	entry := e.entries[index]
-	entry.Epoch = entry.Epoch%math.MaxUint8 + 1
+	entry.Epoch = e.nextEpoch(index)
 	stored, fresh := (*words)(unsafe.Pointer(&e.entries[index])), (*words)(unsafe.Pointer(&entry))
 	atomic.StoreUint64(&stored[changing-1], fresh[changing-1]) // ifindex to epoch
 }

@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"sync"
 
+	"github.com/cilium/ebpf"
+
 	"weir.io/weir/internal/model"
 )
 
@@ -15,6 +17,9 @@ type Options struct {
 	Mode   model.XDPMode // how to attach; empty: auto
 	Limits model.Limits  // sizes of the maps
 	Log    *slog.Logger
+
+	// differs makes the program that of another version, in tests.
+	differs func(*ebpf.CollectionSpec)
 }
 
 // Datapath is the director's program with its maps, pinned, and what is in them.
@@ -37,6 +42,7 @@ type Datapath struct {
 	flows          *flowMemory
 	readers        *grace // of all of these: programs that run
 	attached       map[string]*attachment
+	replaced       []replaced       // by the Set that runs
 	begun          bool             // the table has been placed, at least once
 	written        directorSettings // that the kernel has
 	hops           *resolver
@@ -93,8 +99,11 @@ func (d *Datapath) takeOver() (err error) {
 	if d.readers, err = newGrace(); err != nil {
 		return err
 	}
-	if d.old, err = readLeftovers(d.kernel, d.entries); err != nil {
+	if d.old, err = readLeftovers(d.kernel, d.options.Limits); err != nil {
 		return err
+	}
+	if !d.kernel.adopted {
+		d.entries.epochs(d.kernel.book.backends.records)
 	}
 	if err := d.kernel.ThisDirector.Lookup(uint32(0), &d.written); err != nil {
 		return fmt.Errorf("read settings: %w", err)

@@ -382,15 +382,18 @@ const (
 	directorVarExportFlowEvent    = "export_flow_event"
 	directorVarExportFlowState    = "export_flow_state"
 	directorVarExportFlowTimeout  = "export_flow_timeout"
+	directorVarExportFragmentPath = "export_fragment_path"
 	directorVarExportMode         = "export_mode"
 	directorVarExportPolicy       = "export_policy"
 	directorVarExportReason       = "export_reason"
+	directorVarExportRevision     = "export_revision"
 	directorVarExportRingFlag     = "export_ring_flag"
 	directorVarExportRingHeader   = "export_ring_header"
 	directorVarExportRingLine     = "export_ring_line"
 	directorVarExportSettingsFlag = "export_settings_flag"
 	directorVarExportSlot         = "export_slot"
 	directorVarExportSnatBucket   = "export_snat_bucket"
+	directorVarExportSnatFin      = "export_snat_fin"
 	directorVarExportSnatHeader   = "export_snat_header"
 	directorVarExportSnatState    = "export_snat_state"
 )
@@ -478,15 +481,18 @@ type directorVariableSpecs struct {
 	ExportFlowEvent    *ebpf.VariableSpec `ebpf:"export_flow_event"`
 	ExportFlowState    *ebpf.VariableSpec `ebpf:"export_flow_state"`
 	ExportFlowTimeout  *ebpf.VariableSpec `ebpf:"export_flow_timeout"`
+	ExportFragmentPath *ebpf.VariableSpec `ebpf:"export_fragment_path"`
 	ExportMode         *ebpf.VariableSpec `ebpf:"export_mode"`
 	ExportPolicy       *ebpf.VariableSpec `ebpf:"export_policy"`
 	ExportReason       *ebpf.VariableSpec `ebpf:"export_reason"`
+	ExportRevision     *ebpf.VariableSpec `ebpf:"export_revision"`
 	ExportRingFlag     *ebpf.VariableSpec `ebpf:"export_ring_flag"`
 	ExportRingHeader   *ebpf.VariableSpec `ebpf:"export_ring_header"`
 	ExportRingLine     *ebpf.VariableSpec `ebpf:"export_ring_line"`
 	ExportSettingsFlag *ebpf.VariableSpec `ebpf:"export_settings_flag"`
 	ExportSlot         *ebpf.VariableSpec `ebpf:"export_slot"`
 	ExportSnatBucket   *ebpf.VariableSpec `ebpf:"export_snat_bucket"`
+	ExportSnatFin      *ebpf.VariableSpec `ebpf:"export_snat_fin"`
 	ExportSnatHeader   *ebpf.VariableSpec `ebpf:"export_snat_header"`
 	ExportSnatState    *ebpf.VariableSpec `ebpf:"export_snat_state"`
 }
@@ -569,15 +575,18 @@ type directorVariables struct {
 	ExportFlowEvent    *ebpf.Variable `ebpf:"export_flow_event"`
 	ExportFlowState    *ebpf.Variable `ebpf:"export_flow_state"`
 	ExportFlowTimeout  *ebpf.Variable `ebpf:"export_flow_timeout"`
+	ExportFragmentPath *ebpf.Variable `ebpf:"export_fragment_path"`
 	ExportMode         *ebpf.Variable `ebpf:"export_mode"`
 	ExportPolicy       *ebpf.Variable `ebpf:"export_policy"`
 	ExportReason       *ebpf.Variable `ebpf:"export_reason"`
+	ExportRevision     *ebpf.Variable `ebpf:"export_revision"`
 	ExportRingFlag     *ebpf.Variable `ebpf:"export_ring_flag"`
 	ExportRingHeader   *ebpf.Variable `ebpf:"export_ring_header"`
 	ExportRingLine     *ebpf.Variable `ebpf:"export_ring_line"`
 	ExportSettingsFlag *ebpf.Variable `ebpf:"export_settings_flag"`
 	ExportSlot         *ebpf.Variable `ebpf:"export_slot"`
 	ExportSnatBucket   *ebpf.Variable `ebpf:"export_snat_bucket"`
+	ExportSnatFin      *ebpf.Variable `ebpf:"export_snat_fin"`
 	ExportSnatHeader   *ebpf.Variable `ebpf:"export_snat_header"`
 	ExportSnatState    *ebpf.Variable `ebpf:"export_snat_state"`
 }

@@ -58,15 +58,27 @@ func (d *Datapath) layFlows() error {
 	if buckets == 0 {
 		return fmt.Errorf("director.limits.flows %d: less than one bucket of %d flows for each of %d CPUs", d.options.Limits.Flows, flowWays, cpus)
 	}
+	layout := &d.kernel.book.director.records[0]
+	if d.kernel.kept[directorMapFlows] && !d.kernel.adopted {
+		d.written.FlowCpus, d.written.FlowBuckets, d.written.FlowSalt = layout.flowCPUs, layout.flowBuckets, layout.flowSalt
+	}
 	if d.written.FlowCpus == cpus && d.written.FlowBuckets == buckets && d.written.FlowSalt != 0 {
 		return nil
 	}
 	d.written.FlowCpus, d.written.FlowBuckets, d.written.FlowSalt = cpus, buckets, rand.Uint64()
-	clear(d.flows.memory)
+	if d.kernel.kept[directorMapFlows] {
+		clear(d.flows.memory)
+	}
 	if err := d.kernel.ThisDirector.Put(uint32(0), d.written); err != nil {
 		return fmt.Errorf("write settings: %w", err)
 	}
 	return nil
+}
+
+// noteFlowLayout lets another version find what is remembered.
+func (d *Datapath) noteFlowLayout() {
+	layout := &d.kernel.book.director.records[0]
+	layout.flowCPUs, layout.flowBuckets, layout.flowSalt = d.written.FlowCpus, d.written.FlowBuckets, d.written.FlowSalt
 }
 
 // onlineCPUs is one more than the highest number of a CPU that runs. Machines often

@@ -1,14 +1,11 @@
 package datapath
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/cilium/ebpf"
@@ -17,21 +14,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// kernel is what is loaded: the program and its maps, as pinned in dir.
+// kernel is what is loaded: the program and its maps, and where they are pinned.
 type kernel struct {
 	directorMaps
+	*pins
 	program    *ebpf.Program
 	undo       *ebpf.Program // translates local backends' replies
 	collection *ebpf.Collection
-	reasons    []string // names of enum reason, by number
-	flowEvents []string // of enum flow_event
-	pin        string   // Options.Pin
-	dir        string   // below it: the maps of this ABI
-	lock       *os.File // of pin
+	book       *book
+	all        map[string]*ebpf.Map // of the collection, by their names
+	reasons    []string             // names of enum reason, by number
+	flowEvents []string             // of enum flow_event
+	kept       map[string]bool      // maps whose content an earlier process has made
 }
-
-// innerTypes are in no map's declared value, but part of the ABI all the same.
-var innerTypes = []string{"ring_header", "slot", "candidates", "snat_header", "snat_bucket"}
 
 func loadKernel(o Options) (*kernel, error) {
 	if err := checkHost(o.Pin); err != nil {
@@ -41,6 +36,31 @@ func loadKernel(o Options) (*kernel, error) {
 		// Since Linux 5.11 BPF memory is charged to the cgroup: no need, then.
 		o.Log.Debug("memlock limit stays", "error", err)
 	}
+	spec, err := directorSpec(o)
+	if err != nil {
+		return nil, err
+	}
+	k := &kernel{kept: map[string]bool{}}
+	if k.reasons, err = enumNames(spec.Types, "reason"); err != nil {
+		return nil, err
+	}
+	if k.flowEvents, err = enumNames(spec.Types, "flow_event"); err != nil {
+		return nil, err
+	}
+	if k.pins, err = openPins(o, spec); err != nil {
+		return nil, err
+	}
+	if err := k.load(spec); err != nil {
+		return nil, errors.Join(err, k.lock.Close())
+	}
+	if k.book, err = openBook(k.pins, o.Limits); err != nil {
+		return nil, errors.Join(err, k.close())
+	}
+	return k, nil
+}
+
+// directorSpec is the program with its maps, as large as the limits say.
+func directorSpec(o Options) (*ebpf.CollectionSpec, error) {
 	spec, err := loadDirector()
 	if err != nil {
 		return nil, fmt.Errorf("read director program: %w", err)
@@ -49,48 +69,54 @@ func loadKernel(o Options) (*kernel, error) {
 	delete(spec.Maps, ".bss")
 	clear(spec.Variables)
 	size(spec, o)
-	abi, err := abiHash(spec)
-	if err != nil {
-		return nil, err
-	}
-	k := &kernel{pin: o.Pin, dir: filepath.Join(o.Pin, "maps-"+abi)}
-	if k.reasons, err = enumNames(spec.Types, "reason"); err != nil {
-		return nil, err
-	}
-	if k.flowEvents, err = enumNames(spec.Types, "flow_event"); err != nil {
-		return nil, err
-	}
-	if err := os.MkdirAll(k.dir, 0o700); err != nil {
-		return nil, fmt.Errorf("make pin directory: %w", err)
-	}
-	if k.lock, err = lockPins(o.Pin); err != nil {
-		return nil, err
-	}
 	for _, m := range spec.Maps {
-		m.Pinning = ebpf.PinByName
 		if m.InnerMap != nil {
 			// Tables are made without BTF: 6.1 wants them and their template alike.
 			m.InnerMap.Key, m.InnerMap.Value = nil, nil
 		}
 	}
-	k.collection, err = ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: k.dir}})
-	if err != nil {
-		k.lock.Close()
-		return nil, loadError(err)
+	if o.differs != nil {
+		o.differs(spec)
 	}
+	return spec, nil
+}
+
+// load loads the program beside the one that runs, with the maps that are pinned or
+// with others. Nothing is pinned yet, so that a program which is refused leaves
+// nothing behind.
+func (k *kernel) load(spec *ebpf.CollectionSpec) error {
+	pinned, err := k.reusable(spec)
+	if err != nil {
+		return err
+	}
+	k.collection, err = ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: pinned})
+	for name, m := range pinned {
+		k.kept[name] = true
+		m.Close() // the collection has its own
+	}
+	if err != nil {
+		return loadError(err)
+	}
+	k.all = maps.Clone(k.collection.Maps)
 	if err := k.collection.Assign(&k.directorMaps); err != nil {
 		k.collection.Close()
-		k.lock.Close()
-		return nil, fmt.Errorf("assign maps: %w", err)
+		return fmt.Errorf("assign maps: %w", err)
 	}
 	k.program = k.collection.Programs[directorProgDirector]
 	k.undo = k.collection.Programs[directorProgUndoNat]
-	return k, nil
+	if err := k.keepSNAT(); err != nil {
+		return errors.Join(err, k.directorMaps.Close())
+	}
+	return nil
 }
 
 func (k *kernel) close() error {
+	err := k.withdraw()
+	if k.book != nil {
+		err = errors.Join(err, k.book.close())
+	}
 	k.collection.Close() // programs; the maps were assigned
-	return errors.Join(k.directorMaps.Close(), k.lock.Close())
+	return errors.Join(err, k.directorMaps.Close(), k.lock.Close())
 }
 
 // ErrRunning says that another process keeps the pinned datapath up to date.
@@ -135,41 +161,6 @@ func size(spec *ebpf.CollectionSpec, o Options) {
 	} {
 		spec.Maps[name].MaxEntries = entries
 	}
-}
-
-// abiHash names what a program and its maps must agree on: the maps' kinds and
-// sizes and the layout of everything in them.
-func abiHash(spec *ebpf.CollectionSpec) (string, error) {
-	hash := sha256.New()
-	gf := btf.GoFormatter{}
-	write := func(name string, t btf.Type) error {
-		if t == nil {
-			return nil
-		}
-		text, err := gf.TypeDeclaration(name, t)
-		if err != nil {
-			return fmt.Errorf("describe layout of %s: %w", name, err)
-		}
-		_, err = hash.Write([]byte(text))
-		return err
-	}
-	for _, name := range slices.Sorted(maps.Keys(spec.Maps)) {
-		m := spec.Maps[name]
-		fmt.Fprintln(hash, name, m.Type, m.KeySize, m.ValueSize, m.MaxEntries, m.Flags)
-		if err := errors.Join(write("key", m.Key), write("value", m.Value)); err != nil {
-			return "", err
-		}
-	}
-	for _, name := range innerTypes {
-		t, err := spec.Types.AnyTypeByName(name)
-		if err != nil {
-			return "", fmt.Errorf("find type %s: %w", name, err)
-		}
-		if err := write(name, t); err != nil {
-			return "", err
-		}
-	}
-	return hex.EncodeToString(hash.Sum(nil)[:8]), nil
 }
 
 // enumNames are the names of an enum's values up to the one that counts them, in

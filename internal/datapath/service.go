@@ -30,9 +30,12 @@ type service struct {
 	distinct int        // backends in order, each counted once
 	changed  bool       // since its ring was switched in
 	ring     run        // that the kernel has
-	settling int        // slots of it that are
-	clean    []bool     // by slot: the last sweep saw no reason why
-	retired  tally      // forwarded to backends that are gone
+	// remembered says that a program before this one may remember flows of it, though
+	// its ring is not known.
+	remembered bool
+	settling   int    // slots of it that are
+	clean      []bool // by slot: the last sweep saw no reason why
+	retired    tally  // forwarded to backends that are gone
 }
 
 // sameService says whether a service is as it was, without reading its ring: a

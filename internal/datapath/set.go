@@ -53,19 +53,10 @@ func (d *Datapath) Set(t model.Table) error {
 		return err
 	}
 	d.fronts.add(lookups.services)
-	if err := d.attach(t.Interfaces, links); err != nil {
+	if err := d.switchPrograms(t.Interfaces, links, lookups.haveReplies()); err != nil {
 		return err
 	}
-	var translating []string
-	for i, name := range t.Interfaces {
-		if links[i] != nil && lookups.haveReplies() {
-			translating = append(translating, name)
-		}
-	}
-	if err := d.attachUndo(translating); err != nil {
-		return err
-	}
-	if err := d.kernel.dropOtherMaps(); err != nil {
+	if err := d.kernel.tidy(); err != nil {
 		return err
 	}
 	return d.retire(want, lookups)
@@ -108,12 +99,13 @@ func (d *Datapath) placeService(desired *model.TableService) (*service, error) {
 	key := keyOf(desired)
 	s := d.services[key]
 	if s == nil {
-		index, found := d.old.find(key)
+		index, found := d.old.services[key]
 		if !found {
 			var err error
 			if index, err = d.serviceIndexes.take(); err != nil {
 				return nil, err
 			}
+			d.kernel.book.addService(index, key)
 			if err := d.kernel.clearCounter(d.kernel.ServiceDrops, index); err != nil {
 				return nil, err
 			}
@@ -121,6 +113,7 @@ func (d *Datapath) placeService(desired *model.TableService) (*service, error) {
 		s = &service{key: key, index: index, desired: desired, backends: map[backendKey]*backend{}}
 		if found {
 			s.ring = d.rings.of(index)
+			s.remembered = d.kernel.kept[directorMapFlows]
 		}
 		d.services[key] = s
 	}
@@ -164,9 +157,6 @@ func (d *Datapath) placeBackend(s *service, of *model.TableService, desired mode
 	b := s.backends[key]
 	if b == nil {
 		index, found := d.old.backends[s.index][key]
-		// A process that ended half-way may have left entries of a service that no
-		// lookup knows, and whose index is another's now.
-		found = found && d.entries.holds(index, entryOf(of, s.index, desired, nextHop{}))
 		if !found {
 			var err error
 			if index, err = d.backendIndexes.take(); err != nil {
@@ -177,8 +167,14 @@ func (d *Datapath) placeBackend(s *service, of *model.TableService, desired mode
 					return nil, err
 				}
 			}
-			hop := d.hops.resolve(desired, d.table.Interfaces)
-			d.entries.create(index, entryOf(of, s.index, desired, hop))
+		}
+		entry := entryOf(of, s.index, desired, d.hops.resolve(desired, d.table.Interfaces))
+		switch {
+		case !found:
+			d.kernel.book.addBackend(index, s.index, key, d.entries.nextEpoch(index))
+			d.entries.create(index, entry)
+		case !d.entries.holds(index, entry):
+			d.entries.restore(index, entry) // in maps that were made anew
 		}
 		b = &backend{index: index, desired: desired}
 		s.backends[key] = b
@@ -256,8 +252,11 @@ func (d *Datapath) switchRings(want []*service) error {
 			return err
 		}
 		buffer = image[:cap(image)]
-		if s.ring.lines > 0 {
+		switch {
+		case s.ring.lines > 0:
 			carrySettling(image, d.rings.bytes(s.ring))
+		case s.remembered:
+			unsettle(image, func(uint32) bool { return true }) // by what ring is not known
 		}
 		unsettle(image, func(owner uint32) bool { return !d.entries.alive(owner) })
 		if s.ring.lines == 0 || !bytes.Equal(image, d.rings.bytes(s.ring)) {
@@ -329,8 +328,7 @@ func (d *Datapath) retireBackends(s *service) {
 		if t, err := d.kernel.counter(d.kernel.BackendCounters, b.index); err == nil {
 			s.retired = s.retired.plus(t)
 		}
-		d.entries.free(b.index)
-		d.backendIndexes.release(b.index)
+		d.freeBackend(b.index)
 		delete(s.backends, key)
 	}
 }
@@ -368,6 +366,7 @@ func (d *Datapath) leaving(want []*service) (gone []uint32) {
 // retireService frees what a service has that no lookup finds any more.
 func (d *Datapath) retireService(index uint32, ring run) {
 	d.rings.switchTo(index, ring, run{})
+	d.kernel.book.removeService(index)
 	d.serviceIndexes.release(index)
 }
 
@@ -385,8 +384,7 @@ func (d *Datapath) retireLeftovers() {
 	}
 	for _, index := range d.old.backendIndexes() {
 		if !inUse[index] {
-			d.entries.free(index)
-			d.backendIndexes.release(index)
+			d.freeBackend(index)
 		}
 	}
 	for _, index := range d.old.serviceIndexes() {
@@ -394,5 +392,12 @@ func (d *Datapath) retireLeftovers() {
 			d.retireService(index, d.rings.of(index))
 		}
 	}
+	d.kernel.book.forgetBeyond(d.options.Limits)
 	d.old = leftovers{lookups: newLookups(0)}
+}
+
+func (d *Datapath) freeBackend(index uint32) {
+	d.entries.free(index)
+	d.kernel.book.removeBackend(index, d.entries.entries[index].Epoch)
+	d.backendIndexes.release(index)
 }

@@ -6,7 +6,6 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"slices"
 	"unsafe"
 
@@ -116,11 +115,31 @@ func (d *Datapath) dropSNAT(t *model.Table) error {
 
 // snatPin is where the table that is in use is pinned itself: to open it by the
 // number that its outer map gives would take CAP_SYS_ADMIN.
-func (k *kernel) snatPin() string { return filepath.Join(k.dir, "snat_table") }
+func (k *kernel) snatPin() string { return k.pins.snat }
+
+// keepSNAT gives a program whose other maps were made anew the table that the one
+// before it has.
+func (k *kernel) keepSNAT() error {
+	if k.adopted {
+		return nil
+	}
+	table, err := ebpf.LoadPinnedMap(k.snatPin(), nil)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("open table of full NAT: %w", err)
+	}
+	defer table.Close()
+	if err := k.SnatTables.Put(uint32(0), table); err != nil {
+		return fmt.Errorf("keep table of full NAT: %w", err)
+	}
+	return nil
+}
 
 // putSNAT switches the table in, and its pin after it.
 func (k *kernel) putSNAT(table *ebpf.Map) error {
-	fresh := k.snatPin() + "-new"
+	fresh := k.snatPin() + beside
 	if err := os.Remove(fresh); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("remove pin of an earlier table of full NAT: %w", err)
 	}

@@ -47,7 +47,7 @@ func (d *Datapath) attachUndo(interfaces []string) error {
 
 func (d *Datapath) attachUndoTo(name string, index int) error {
 	program, pin := d.kernel.undo, filepath.Join(d.kernel.pin, undoPinPrefix+name)
-	adopted, err := adoptUndo(pin, index, program)
+	adopted, err := d.adoptUndo(pin, index, program)
 	if adopted || err != nil {
 		return err
 	}
@@ -63,7 +63,7 @@ func (d *Datapath) attachUndoTo(name string, index int) error {
 
 // adoptUndo gives the program to the link that is pinned, if it still is on the
 // interface.
-func adoptUndo(pin string, index int, program *ebpf.Program) (bool, error) {
+func (d *Datapath) adoptUndo(pin string, index int, program *ebpf.Program) (bool, error) {
 	pinned, err := link.LoadPinnedLink(pin, nil)
 	if errors.Is(err, os.ErrNotExist) {
 		return false, nil
@@ -76,8 +76,8 @@ func adoptUndo(pin string, index int, program *ebpf.Program) (bool, error) {
 	if err != nil || info.TCX() == nil || int(info.TCX().Ifindex) != index {
 		return false, pinned.Unpin()
 	}
-	if err := pinned.Update(program); err != nil {
-		return false, fmt.Errorf("replace program: %w", err)
+	if err := d.replaceProgram(pinned, pin, program); err != nil {
+		return false, err
 	}
 	return true, nil
 }

@@ -1,0 +1,115 @@
+package datapath
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
+)
+
+// innerTypes are in no map's declared value, but part of the ABI all the same.
+var innerTypes = []string{"ring_header", "slot", "candidates", "snat_header", "snat_bucket",
+	"mode", "backend_state", "backend_flag", "affinity", "policy", "ring_flag", "settings_flag", "reason",
+	"flow_state", "flow_event", "fragment_path", "snat_state", "snat_fin"}
+
+// stateMaps are the maps whose content nobody could make again, with the types that
+// say what is in them besides those of their keys and values. Another version that
+// has the same ones goes on with them.
+var stateMaps = map[string][]string{
+	directorMapFlows:           {"flow_state"},
+	directorMapFlowEvents:      {"flow_event"},
+	directorMapFragments:       {"fragment_path"},
+	directorMapReasons:         {"reason"},
+	directorMapBackendCounters: nil,
+	directorMapServiceDrops:    nil,
+}
+
+// snatTypes are those of full NAT's table, which is no map of the program's own.
+var snatTypes = []string{"snat_header", "snat_bucket", "snat_state", "snat_fin"}
+
+// abiHash names what a program and its maps must agree on: the maps' kinds and
+// sizes, the layout of everything in them, and the numbers of what is in an enum.
+func abiHash(spec *ebpf.CollectionSpec) (string, error) {
+	return hashed(func(w io.Writer) error {
+		errs := []error{writeRevision(w, spec, "REVISION_MAPS"), writeRevision(w, spec, "REVISION_STATE")}
+		for _, name := range slices.Sorted(maps.Keys(spec.Maps)) {
+			errs = append(errs, writeShape(w, spec.Maps[name]))
+		}
+		return errors.Join(append(errs, writeTypes(w, spec, innerTypes))...)
+	})
+}
+
+// stateHash names what two versions must agree on to have one of the stateMaps in
+// common.
+func stateHash(spec *ebpf.CollectionSpec, name string) (string, error) {
+	return hashed(func(w io.Writer) error {
+		return errors.Join(writeRevision(w, spec, "REVISION_STATE"), writeShape(w, spec.Maps[name]),
+			writeTypes(w, spec, stateMaps[name]))
+	})
+}
+
+// snatHash is the same for full NAT's table.
+func snatHash(spec *ebpf.CollectionSpec) (string, error) {
+	return hashed(func(w io.Writer) error {
+		return errors.Join(writeRevision(w, spec, "REVISION_STATE"), writeTypes(w, spec, snatTypes))
+	})
+}
+
+func hashed(write func(io.Writer) error) (string, error) {
+	hash := sha256.New()
+	if err := write(hash); err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(hash.Sum(nil)[:8]), nil
+}
+
+func writeShape(w io.Writer, m *ebpf.MapSpec) error {
+	fmt.Fprintln(w, m.Name, m.Type, m.KeySize, m.ValueSize, m.MaxEntries, m.Flags)
+	return errors.Join(writeType(w, "key", m.Key), writeType(w, "value", m.Value))
+}
+
+func writeTypes(w io.Writer, spec *ebpf.CollectionSpec, names []string) error {
+	for _, name := range names {
+		t, err := spec.Types.AnyTypeByName(name)
+		if err != nil {
+			return fmt.Errorf("find type %s: %w", name, err)
+		}
+		if err := writeType(w, name, t); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func writeType(w io.Writer, name string, t btf.Type) error {
+	if t == nil {
+		return nil
+	}
+	format := btf.GoFormatter{}
+	text, err := format.TypeDeclaration(name, t)
+	if err != nil {
+		return fmt.Errorf("describe layout of %s: %w", name, err)
+	}
+	_, err = io.WriteString(w, text)
+	return err
+}
+
+func writeRevision(w io.Writer, spec *ebpf.CollectionSpec, name string) error {
+	var revisions *btf.Enum
+	if err := spec.Types.TypeByName("revision", &revisions); err != nil {
+		return fmt.Errorf("find enum revision: %w", err)
+	}
+	for _, v := range revisions.Values {
+		if v.Name == name {
+			_, err := fmt.Fprintln(w, v.Name, v.Value)
+			return err
+		}
+	}
+	return fmt.Errorf("enum revision has no %s", name)
+}

@@ -1,0 +1,280 @@
+package datapath
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"weir.io/weir/internal/model"
+)
+
+// The book says what each index stands for, in a format that is the same in all
+// versions: what is remembered of flows and fragments names backends by their
+// indexes, so another version, whose other maps look different, has to give every
+// service and backend the index that it had. No program reads it. A record is
+// written before the kernel's maps have the index, and erased after; its first word
+// is written last and erased first.
+//
+// The number at the end of a name is the format's: a version that needs another one
+// takes another number.
+const (
+	bookServices = "services-1"
+	bookBackends = "backends-1"
+	bookDirector = "director-1"
+)
+
+func bookNames() []string {
+	var names []string
+	for _, name := range []string{bookServices, bookBackends, bookDirector} {
+		names = append(names, name, name+beside)
+	}
+	return names
+}
+
+// serviceRecord is 64 bytes, numbers in this machine's order.
+type serviceRecord struct {
+	used     uint32
+	segment  uint32
+	first    uint16
+	last     uint16
+	protocol uint8
+	ipv6     uint8
+	_        [2]uint8
+	vip      [16]byte
+	_        [32]byte
+}
+
+type backendRecord struct {
+	used    uint32
+	service uint32
+	port    uint16
+	mode    uint8 // enum mode
+	snat    uint8
+	ipv6    uint8
+	epoch   uint8 // stays when the record is erased
+	_       [2]uint8
+	address [16]byte
+	_       [32]byte
+}
+
+// directorRecord is how the flow memory is laid out (struct settings).
+type directorRecord struct {
+	flowSalt    uint64
+	flowCPUs    uint32
+	flowBuckets uint32
+	_           [48]byte
+}
+
+type book struct {
+	pins     *pins
+	services bookMap[serviceRecord]
+	backends bookMap[backendRecord]
+	director bookMap[directorRecord]
+}
+
+// bookMap is one array of the book in memory.
+type bookMap[T any] struct {
+	m       *ebpf.Map
+	memory  []byte
+	records []T
+	fresh   bool // not pinned yet
+}
+
+func openBook(p *pins, limits model.Limits) (*book, error) {
+	b := &book{pins: p}
+	err := errors.Join(
+		b.services.open(p.statePin(bookServices), limits.Services),
+		b.backends.open(p.statePin(bookBackends), limits.Backends+1), // index 0 is nobody
+		b.director.open(p.statePin(bookDirector), 1))
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("open the book of indexes: %w", err), b.close())
+	}
+	return b, nil
+}
+
+// hasBook says whether there is one.
+func (p *pins) hasBook() bool {
+	for _, name := range []string{bookServices, bookBackends, bookDirector} {
+		if _, err := os.Stat(p.statePin(name)); err != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// open opens what is pinned. If it is too small now, its records go to a larger one,
+// which takes its place when it is published.
+func (b *bookMap[T]) open(path string, records uint32) error {
+	pinned, err := ebpf.LoadPinnedMap(path, nil)
+	if errors.Is(err, os.ErrNotExist) {
+		return b.create(records)
+	}
+	if err != nil {
+		return err
+	}
+	if err := b.use(pinned); err != nil {
+		return errors.Join(err, pinned.Close())
+	}
+	if pinned.MaxEntries() >= records {
+		return nil
+	}
+	small := *b
+	if err := b.create(records); err != nil {
+		return errors.Join(err, small.close())
+	}
+	copy(b.records, small.records)
+	return small.close()
+}
+
+func (b *bookMap[T]) create(records uint32) error {
+	m, err := ebpf.NewMap(&ebpf.MapSpec{
+		Type: ebpf.Array, KeySize: 4, ValueSize: uint32(unsafe.Sizeof(*new(T))), MaxEntries: records, Flags: unix.BPF_F_MMAPABLE,
+	})
+	if err != nil {
+		return err
+	}
+	if err := b.use(m); err != nil {
+		return errors.Join(err, m.Close())
+	}
+	b.fresh = true
+	return nil
+}
+
+func (b *bookMap[T]) use(m *ebpf.Map) error {
+	if m.Type() != ebpf.Array || m.ValueSize() != uint32(unsafe.Sizeof(*new(T))) {
+		return fmt.Errorf("%v of %d bytes is not the book's format", m.Type(), m.ValueSize())
+	}
+	memory, err := mapArray(m)
+	if err != nil {
+		return err
+	}
+	*b = bookMap[T]{m: m, memory: memory, records: unsafe.Slice((*T)(unsafe.Pointer(&memory[0])), m.MaxEntries())}
+	return nil
+}
+
+func (b *bookMap[T]) close() error {
+	if b.m == nil {
+		return nil
+	}
+	err := errors.Join(unix.Munmap(b.memory), b.m.Close())
+	*b = bookMap[T]{}
+	return err
+}
+
+// publish pins what is new, in place of what was too small.
+func (b *bookMap[T]) publish(path string) error {
+	if !b.fresh {
+		return nil
+	}
+	if err := os.Remove(path + beside); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("remove pin of an interrupted start: %w", err)
+	}
+	if err := pinClone(b.m, path+beside); err != nil {
+		return err
+	}
+	if err := os.Rename(path+beside, path); err != nil {
+		return fmt.Errorf("pin the book of indexes: %w", err)
+	}
+	b.fresh = false
+	return nil
+}
+
+func (b *book) publish() error {
+	return errors.Join(
+		b.services.publish(b.pins.statePin(bookServices)),
+		b.backends.publish(b.pins.statePin(bookBackends)),
+		b.director.publish(b.pins.statePin(bookDirector)))
+}
+
+func (b *book) close() error {
+	return errors.Join(b.services.close(), b.backends.close(), b.director.close())
+}
+
+func (b *book) addService(index uint32, key serviceKey) {
+	r := &b.services.records[index]
+	atomic.StoreUint32(&r.used, 0)
+	r.segment, r.protocol = key.segment, uint8(key.protocol)
+	r.first, r.last = key.port.First, key.port.Last
+	r.vip, r.ipv6 = addressBytes(key.vip).Bytes, truth(key.vip.Is6())
+	atomic.StoreUint32(&r.used, 1)
+}
+
+func (b *book) removeService(index uint32) { atomic.StoreUint32(&b.services.records[index].used, 0) }
+
+func (b *book) addBackend(index, service uint32, key backendKey, epoch uint8) {
+	r := &b.backends.records[index]
+	atomic.StoreUint32(&r.used, 0)
+	r.service, r.port, r.mode = service, key.port, uint8(key.mode)
+	r.snat, r.ipv6, r.epoch = truth(key.snat), truth(key.address.Is6()), epoch
+	r.address = addressBytes(key.address).Bytes
+	atomic.StoreUint32(&r.used, 1)
+}
+
+// removeBackend erases the record but for the epoch: what remembers the backend must
+// not take the next one with its index for it.
+func (b *book) removeBackend(index uint32, epoch uint8) {
+	r := &b.backends.records[index]
+	atomic.StoreUint32(&r.used, 0)
+	r.epoch = epoch
+}
+
+// within are the records of services and backends whose indexes this process has
+// room for. Others count as new.
+func (b *book) within(limits model.Limits) (map[serviceKey]uint32, map[uint32]map[backendKey]uint32) {
+	services, backends := map[serviceKey]uint32{}, map[uint32]map[backendKey]uint32{}
+	for i := range min(uint32(len(b.services.records)), limits.Services) {
+		if r := &b.services.records[i]; r.used != 0 {
+			services[r.key()] = i
+		}
+	}
+	for i := uint32(1); i < min(uint32(len(b.backends.records)), limits.Backends+1); i++ {
+		r := &b.backends.records[i]
+		if r.used == 0 {
+			continue
+		}
+		if backends[r.service] == nil {
+			backends[r.service] = map[backendKey]uint32{}
+		}
+		backends[r.service][r.key()] = i
+	}
+	return services, backends
+}
+
+// forgetBeyond erases the others.
+func (b *book) forgetBeyond(limits model.Limits) {
+	for i := limits.Services; i < uint32(len(b.services.records)); i++ {
+		b.removeService(i)
+	}
+	for i := limits.Backends + 1; i < uint32(len(b.backends.records)); i++ {
+		b.removeBackend(i, b.backends.records[i].epoch)
+	}
+}
+
+func (r *serviceRecord) key() serviceKey {
+	return serviceKey{segment: r.segment, vip: addressOf(directorAddress{Bytes: r.vip}, r.ipv6 != 0),
+		protocol: model.Protocol(r.protocol), port: model.PortRange{First: r.first, Last: r.last}}
+}
+
+func (r *backendRecord) key() backendKey {
+	return backendKey{address: addressOf(directorAddress{Bytes: r.address}, r.ipv6 != 0), port: r.port,
+		mode: model.Mode(r.mode), snat: r.snat != 0}
+}
+
+func truth(b bool) uint8 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// Records have room for more.
+var (
+	_ [64]byte = [unsafe.Sizeof(serviceRecord{})]byte{}
+	_ [64]byte = [unsafe.Sizeof(backendRecord{})]byte{}
+	_ [64]byte = [unsafe.Sizeof(directorRecord{})]byte{}
+)

@@ -1,0 +1,351 @@
+package datapath
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+)
+
+// What outlives the process is pinned in one directory. Every version knows these
+// names, whatever is in the maps (docs/operations.md, "Upgrade"):
+//
+//	xdp-IFACE, undo-IFACE   the links that hold the programs on their interfaces
+//	programs-ABI/NAME       the programs that are attached
+//	maps-ABI/NAME           all maps of theirs; ABI is abiHash
+//	state/NAME-FORMAT       the maps that a program of another ABI may take over
+//	agent/                  the agent's part (internal/agent)
+//
+// Directories appear as a whole, by being renamed: what ends in "-new" is of a
+// process that was interrupted.
+const (
+	mapsPrefix     = "maps-"
+	programsPrefix = "programs-"
+	stateName      = "state"
+	beside         = "-new"
+	linkPrefix     = "xdp-"
+)
+
+// pins is that directory, as this version sees it.
+type pins struct {
+	pin   string   // Options.Pin
+	abi   string   // of this version with these limits
+	lock  *os.File // of pin
+	state map[string]string
+	snat  string // pin of full NAT's table
+
+	adopted   bool     // the maps of this ABI are those of the programs that are attached
+	published bool     // what this process has loaded is pinned
+	inUse     bool     // and attached
+	made      []string // pins of state that were not there before
+	tidied    bool     // nothing of other versions is left
+}
+
+// openPins makes the directory, locks it, and works out the names.
+func openPins(o Options, spec *ebpf.CollectionSpec) (*pins, error) {
+	p := &pins{pin: o.Pin, state: map[string]string{}}
+	var err error
+	if p.abi, err = abiHash(spec); err != nil {
+		return nil, err
+	}
+	for name := range stateMaps {
+		format, err := stateHash(spec, name)
+		if err != nil {
+			return nil, err
+		}
+		p.state[name] = p.statePin(name + "-" + format)
+	}
+	format, err := snatHash(spec)
+	if err != nil {
+		return nil, err
+	}
+	p.snat = p.statePin("snat_table-" + format)
+	if err := os.MkdirAll(p.statePin(""), 0o700); err != nil {
+		return nil, fmt.Errorf("make pin directory: %w", err)
+	}
+	p.lock, err = lockPins(o.Pin)
+	return p, err
+}
+
+func (p *pins) statePin(name string) string { return filepath.Join(p.pin, stateName, name) }
+
+func (p *pins) mapsDir() string     { return filepath.Join(p.pin, mapsPrefix+p.abi) }
+func (p *pins) programsDir() string { return filepath.Join(p.pin, programsPrefix+p.abi) }
+
+// reusable opens the maps to go on with: all of them, if a program of this ABI is
+// attached; else those that an attached program of another ABI has in common. Maps
+// of this ABI that no program uses were left by a version that came and went: nobody
+// has kept them up to date since.
+func (p *pins) reusable(spec *ebpf.CollectionSpec) (map[string]*ebpf.Map, error) {
+	paths := map[string]string{}
+	attached, err := p.attachedPrograms()
+	if err != nil {
+		return nil, err
+	}
+	if p.runs(attached) && p.hasBook() {
+		p.adopted = true
+		for name := range spec.Maps {
+			path := filepath.Join(p.mapsDir(), name)
+			if _, err := os.Stat(path); err != nil {
+				p.adopted = false
+			}
+			paths[name] = path
+		}
+	}
+	if !p.adopted {
+		paths = p.state
+	}
+	opened := map[string]*ebpf.Map{}
+	for name, path := range paths {
+		m, err := ebpf.LoadPinnedMap(path, nil)
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			for _, m := range opened {
+				m.Close()
+			}
+			return nil, fmt.Errorf("open pinned map %s: %w", path, err)
+		}
+		opened[name] = m
+	}
+	return opened, nil
+}
+
+// attachedPrograms are the programs on interfaces, by their links.
+func (p *pins) attachedPrograms() (map[ebpf.ProgramID]bool, error) {
+	links, err := filepath.Glob(filepath.Join(p.pin, linkPrefix+"*"))
+	if err != nil {
+		return nil, err
+	}
+	attached := map[ebpf.ProgramID]bool{}
+	for _, path := range links {
+		l, err := link.LoadPinnedLink(path, nil)
+		if err != nil {
+			return nil, fmt.Errorf("open pinned link: %w", err)
+		}
+		if info, err := l.Info(); err == nil {
+			attached[info.Program] = true
+		}
+		l.Close()
+	}
+	return attached, nil
+}
+
+// runs says whether a program of this ABI is attached. One that was attached by a
+// process that then ended is still beside the one before.
+func (p *pins) runs(attached map[ebpf.ProgramID]bool) bool {
+	for _, dir := range []string{p.programsDir(), p.programsDir() + beside} {
+		if id, err := pinnedProgramID(filepath.Join(dir, directorProgDirector)); err == nil && attached[id] {
+			return true
+		}
+	}
+	return false
+}
+
+func pinnedProgramID(path string) (ebpf.ProgramID, error) {
+	program, err := ebpf.LoadPinnedProgram(path, nil)
+	if err != nil {
+		return 0, err
+	}
+	defer program.Close()
+	return idOf(program)
+}
+
+func idOf(program *ebpf.Program) (ebpf.ProgramID, error) {
+	info, err := program.Info()
+	if err != nil {
+		return 0, fmt.Errorf("look at program: %w", err)
+	}
+	id, _ := info.ID()
+	return id, nil
+}
+
+// openProgram opens the program with that number.
+func (p *pins) openProgram(id ebpf.ProgramID) (*ebpf.Program, error) {
+	paths, err := filepath.Glob(filepath.Join(p.pin, programsPrefix+"*", "*"))
+	if err != nil {
+		return nil, err
+	}
+	for _, path := range paths {
+		program, err := ebpf.LoadPinnedProgram(path, nil)
+		if err != nil {
+			continue
+		}
+		if its, err := idOf(program); err == nil && its == id {
+			return program, nil
+		}
+		program.Close()
+	}
+	// A version that did not pin its programs: this takes CAP_SYS_ADMIN.
+	return ebpf.NewProgramFromID(id)
+}
+
+// publish pins what was loaded and filled. After it, and not before, a link may get
+// the program.
+func (k *kernel) publish() error {
+	if k.published {
+		return nil
+	}
+	if err := k.pinAll(); err != nil {
+		return errors.Join(err, k.unpinAll())
+	}
+	k.published = true
+	return nil
+}
+
+func (k *kernel) pinAll() error {
+	if err := k.publishState(); err != nil {
+		return err
+	}
+	if !k.adopted {
+		err := makeDirectory(k.mapsDir()+beside, func(dir string) error {
+			var errs []error
+			for name, m := range k.all {
+				errs = append(errs, pinClone(m, filepath.Join(dir, name)))
+			}
+			return errors.Join(errs...)
+		})
+		if err != nil {
+			return err
+		}
+		if err := replaceDirectory(k.mapsDir()); err != nil {
+			return err
+		}
+	}
+	return makeDirectory(k.programsDir()+beside, func(dir string) error {
+		return errors.Join(pinClone(k.program, filepath.Join(dir, directorProgDirector)),
+			pinClone(k.undo, filepath.Join(dir, directorProgUndoNat)))
+	})
+}
+
+// publishState pins the maps that other versions may take over.
+func (k *kernel) publishState() error {
+	for name, path := range k.state {
+		if k.kept[name] && !k.adopted {
+			continue // from there
+		}
+		if _, err := os.Stat(path); err == nil {
+			continue
+		}
+		if err := pinClone(k.all[name], path); err != nil {
+			return err
+		}
+		k.made = append(k.made, path)
+	}
+	return k.book.publish()
+}
+
+// tidy removes what versions before this one have left: no program that is attached
+// uses it any more. Links whose kind this version does not know are a newer one's,
+// whose programs would go on with maps that nobody keeps up to date.
+func (k *kernel) tidy() error {
+	if k.tidied {
+		return nil
+	}
+	own := []string{filepath.Base(k.snat), filepath.Base(k.snat) + beside}
+	for _, path := range k.state {
+		own = append(own, filepath.Base(path))
+	}
+	own = append(own, bookNames()...)
+	errs := []error{
+		removeIn(k.pin, func(name string, directory bool) bool {
+			if !directory {
+				return !strings.HasPrefix(name, linkPrefix) && !strings.HasPrefix(name, undoPinPrefix)
+			}
+			return strings.HasPrefix(name, mapsPrefix) && name != filepath.Base(k.mapsDir()) ||
+				strings.HasPrefix(name, programsPrefix) && name != filepath.Base(k.programsDir())+beside
+		}),
+		removeIn(k.statePin(""), func(name string, _ bool) bool { return !slices.Contains(own, name) }),
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("remove what an earlier version has pinned: %w", err)
+	}
+	if err := replaceDirectory(k.programsDir()); err != nil {
+		return err
+	}
+	k.tidied = true
+	return nil
+}
+
+// withdraw removes what was pinned for programs that never were attached.
+func (k *kernel) withdraw() error {
+	if !k.published || k.inUse {
+		return nil
+	}
+	return k.unpinAll()
+}
+
+func (k *kernel) unpinAll() error {
+	errs := []error{os.RemoveAll(k.programsDir() + beside)}
+	if !k.adopted {
+		errs = append(errs, os.RemoveAll(k.mapsDir()+beside), os.RemoveAll(k.mapsDir()))
+	}
+	for _, path := range k.made {
+		errs = append(errs, os.Remove(path))
+	}
+	k.made = nil
+	return errors.Join(errs...)
+}
+
+// makeDirectory makes a directory with nothing but what fill pins there.
+func makeDirectory(dir string, fill func(dir string) error) error {
+	if err := os.RemoveAll(dir); err != nil {
+		return fmt.Errorf("remove pins of an interrupted start: %w", err)
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("make pin directory: %w", err)
+	}
+	return fill(dir)
+}
+
+// replaceDirectory puts the directory that was made beside in place.
+func replaceDirectory(dir string) error {
+	if err := os.RemoveAll(dir); err != nil {
+		return fmt.Errorf("remove pins: %w", err)
+	}
+	if err := os.Rename(dir+beside, dir); err != nil {
+		return fmt.Errorf("rename pins: %w", err)
+	}
+	return nil
+}
+
+func removeIn(dir string, unwanted func(name string, directory bool) bool) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, e := range entries {
+		if unwanted(e.Name(), e.IsDir()) {
+			errs = append(errs, os.RemoveAll(filepath.Join(dir, e.Name())))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// pinned is a map or a program.
+type pinned[T any] interface {
+	Clone() (T, error)
+	Pin(path string) error
+	Close() error
+}
+
+// pinClone pins something that may be pinned elsewhere, too: pinning it again itself
+// would move the pin.
+func pinClone[T pinned[T]](object T, path string) error {
+	clone, err := object.Clone()
+	if err != nil {
+		return fmt.Errorf("pin %s: %w", path, err)
+	}
+	defer clone.Close()
+	if err := clone.Pin(path); err != nil {
+		return fmt.Errorf("pin %s: %w", path, err)
+	}
+	return nil
+}
