@@ -66,7 +66,7 @@ var mayImport = map[string][]string{
 	"bench/inside":       {"ebpf", "sys"},
 	"bench/site":         {"bench/process", "internal/model", "internal/netlab"},
 	"bench/traffic":      {"internal/model", "internal/netlab", "ebpf", "sys"},
-	"bench/track":        {"bench/process", "bench/traffic", "internal/model", "internal/engine", "internal/netlab", "internal/utilization", "netlink"},
+	"bench/track":        {"bench/process", "bench/traffic", "internal/api", "internal/model", "internal/engine", "internal/netlab", "internal/utilization", "netlink"},
 	"bench/program":      {"bench/process", "bench/record", "bench/traffic", "internal/model", "internal/netlab", "ebpf", "sys"},
 	"bench/record":       {},
 	"bench/compare":      {"bench/record", "perf"},

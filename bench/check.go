@@ -44,6 +44,7 @@ var checks = []check{
 		}},
 	{"cost_1mflows_vs_1flow", "weir's own time per packet with 1,000,000 flows, to that with 1: the worst of the modes that keep no state (l2dsr, ipip, gue, nat)", "", "<=", 1.5, "flows", record.Cost, flatness},
 	{"cost_ipv6_vs_ipv4", "weir's own time per packet of an IPv6 VIP, to that of an IPv4 VIP, with the same outer family: the worst mode", "", "<=", 1.25, "modes", record.Cost, ipv6Cost},
+	{"rows_unchanged", "weir's own time per packet where no slot is shared, to that of the version before flow memory: how far the 99 % interval of the median is from 1 in the worst mode (l2dsr, ipip, gue)", "", "<=", 0, "rows", toBefore, offBefore},
 	{"syn_vs_dnat", "SYNs per second of new flows through l2dsr, to those through iptables, one core", "", ">=", 6, "syn", record.Throughput,
 		func(s *record.Scenario) (float64, error) {
 			return ratio(s, l2dsr.Name, track.Iptables.Name, record.Conditions{}, record.Throughput)

@@ -75,7 +75,7 @@ func (c *course) run(ctx context.Context) (err error) {
 
 // key names the track that a lane is on.
 func (l *lane) key() string {
-	return fmt.Sprint(l.Subject.Name, l.Traffic.Protocol, l.Traffic.IPv6, l.Traffic.VIPs, l.Backends, l.TwoCores, l.OneArm)
+	return fmt.Sprint(l.Subject.Name, l.Traffic.Protocol, l.Traffic.IPv6, l.Traffic.VIPs, l.Backends, l.TwoCores, l.OneArm, l.Shared, l.Older)
 }
 
 // build makes the tracks, each for the most flows of its lanes, and the streams.

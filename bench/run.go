@@ -33,7 +33,7 @@ type runOptions struct {
 	settings     record.Settings
 	json, strict bool
 	docs         bool
-	out          string
+	out, base    string
 }
 
 func newRun() *cobra.Command {
@@ -56,6 +56,7 @@ func newRun() *cobra.Command {
 	flags.DurationVar(&o.settings.Sample, "sample", defaultSample, "how long one subject is measured in one round")
 	flags.BoolVar(&o.settings.Smoke, "smoke", false, "only show that the harness works: one short round")
 	flags.StringVar(&o.out, "out", "", "write the record to this file")
+	flags.StringVar(&o.base, "base", "", "commit that rows is compared with, instead of the one before flow memory")
 	flags.BoolVar(&o.docs, "docs", false, "write "+document+" and its figures, of a complete run that went well")
 	flags.BoolVar(&o.strict, "strict", false, "exit with 1 when a check is not met; what a run of some scenarios, or a smoke run, did not measure is left out")
 	return cmd
@@ -80,7 +81,7 @@ func (o *runOptions) run(cmd *cobra.Command, names []string) error {
 		path = filepath.Join(resultsDirectory, r.FileName())
 	}
 	fmt.Fprintf(progress, "%s, %s, %v of each subject in each\n", counted(len(chosen), "scenario"), counted(o.settings.Rounds, "round"), o.settings.Sample)
-	broken := measure(ctx, r, chosen, progress)
+	broken := measure(ctx, r, chosen, o.base, progress)
 	r.Checks = judge(r)
 	if ctx.Err() != nil { // what there is gets printed, but is no record of a run
 		path, o.docs = "", false
@@ -143,13 +144,13 @@ func choose(names []string) ([]scenario, error) {
 
 // measure runs the scenarios one after the other. One that fails keeps none of the
 // others from running; an interruption drops the one that it met.
-func measure(ctx context.Context, r *record.Record, chosen []scenario, progress io.Writer) error {
+func measure(ctx context.Context, r *record.Record, chosen []scenario, base string, progress io.Writer) error {
 	var problems []error
 	for i, s := range chosen {
 		into := record.Scenario{Name: s.name, What: s.what, Measurements: []*record.Measurement{}}
 		fmt.Fprintf(progress, "\n%s (%d of %d): %s\n", s.name, i+1, len(chosen), s.what)
 		began := time.Now()
-		err := s.run(ctx, &session{settings: r.Settings, into: &into, progress: progress})
+		err := s.run(ctx, &session{settings: r.Settings, into: &into, base: base, progress: progress})
 		into.Seconds = time.Since(began).Round(time.Millisecond).Seconds()
 		if ctx.Err() != nil {
 			// What the scenario says of being stopped tells nothing new, unless its

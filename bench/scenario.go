@@ -22,6 +22,7 @@ var scenarios = []scenario{
 	{"imix", "Packets per second of the simple Internet mix.", measureIMIX},
 	{"flows", "A packet's cost by the number of flows.", measureFlows},
 	{"modes", "A packet's cost in every mode and family.", measureModes},
+	{"rows", "A packet's cost by how many slots may have connections of several backends, beside an older version.", measureRows},
 	{"syn", "Packets per second that begin a flow each.", measureSYN},
 	{"churn", "What a ring that is replaced ten times per second does to packets.", measureChurn},
 	{"program", "The director's program alone, beside the least that a forwarder can do.", measureProgram},
@@ -36,6 +37,7 @@ var scenarios = []scenario{
 type session struct {
 	settings record.Settings
 	into     *record.Scenario
+	base     string    // commit that rows is compared with; empty: the one before flow memory
 	progress io.Writer // for people; the record is for machines
 }
 

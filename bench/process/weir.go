@@ -35,31 +35,42 @@ type Weir struct {
 	Pin    string // its directory on a BPF file system
 	Socket string
 	file   string
+	older  bool // it does not know every key
 }
 
 // StartDirector runs "weir run" on a host.
 func StartDirector(host *netlab.Host, c model.Config) (*Weir, error) {
-	return startWeir(host, "run", c)
+	binary, err := Binary()
+	if err != nil {
+		return nil, err
+	}
+	return startWeir(host, &Weir{}, binary, "run", c)
+}
+
+// StartOlderDirector runs another version of weir, see [Older]. Its file has nothing
+// that the configuration does not say: it may not know all of today's defaults.
+func StartOlderDirector(host *netlab.Host, binary string, c model.Config) (*Weir, error) {
+	return startWeir(host, &Weir{older: true}, binary, "run", c)
 }
 
 // StartAgent runs "weir agent" on a host. attach is how it catches packets: auto,
 // xdp or tc.
 func StartAgent(host *netlab.Host, c model.Config, attach string) (*Weir, error) {
-	return startWeir(host, "agent", c, "--attach", attach)
-}
-
-func startWeir(host *netlab.Host, verb string, c model.Config, args ...string) (*Weir, error) {
 	binary, err := Binary()
 	if err != nil {
 		return nil, err
 	}
+	return startWeir(host, &Weir{}, binary, "agent", c, "--attach", attach)
+}
+
+func startWeir(host *netlab.Host, w *Weir, binary, verb string, c model.Config, args ...string) (_ *Weir, err error) {
 	// The file has its directory to itself: weir watches the directory.
 	dir := filepath.Join(host.Dir(), "etc")
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("make directory of %s: %w", host.Name, err)
 	}
 	bpffs := host.BPFFS()
-	w := &Weir{Pin: filepath.Join(bpffs, "weir"), Socket: filepath.Join(host.Dir(), verb+".sock"), file: filepath.Join(dir, "weir.yaml")}
+	w.Pin, w.Socket, w.file = filepath.Join(bpffs, "weir"), filepath.Join(host.Dir(), verb+".sock"), filepath.Join(dir, "weir.yaml")
 	if err := w.Write(c); err != nil {
 		return nil, err
 	}
@@ -78,7 +89,9 @@ func (w *Weir) Write(c model.Config) error {
 
 // Prepare writes a configuration beside the process's file.
 func (w *Weir) Prepare(c model.Config) error {
-	c.SetDefaults()
+	if !w.older {
+		c.SetDefaults()
+	}
 	text, err := config.Marshal(c)
 	if err != nil {
 		return fmt.Errorf("write configuration: %w", err)

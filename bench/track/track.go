@@ -42,6 +42,11 @@ type Options struct {
 	// Swaps says that weir begins with two thirds of the backends, and [Track.KeepSwapping]
 	// will go over to another two thirds and back.
 	Swaps bool
+	// Shared is the percentage of slots whose connections may be of several backends:
+	// 0, 25 or 100. Weir comes to it by changes of who drains.
+	Shared int
+	// Older is the path of another version of weir; empty: the one that is measured.
+	Older string
 	Meter *utilization.Meter // that measures the balancer's CPU too, if any
 }
 

@@ -2,6 +2,7 @@ package track
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -31,20 +32,25 @@ func startWeir(ctx context.Context, t *Track) error {
 		t.closers = append(t.closers, t.StopDirector)
 		return t.sink.Expect(before, t.placement(t.config(upperSet)))
 	}
-	if err := t.StopDirector(); err != nil || !t.Subject.places {
+	after, err := t.share(ctx)
+	if err := errors.Join(err, t.StopDirector()); err != nil || !t.Subject.places {
 		return err
 	}
-	return t.sink.Expect(before, nil)
+	return t.sink.Expect(before, after)
 }
 
 // StartDirector returns when a director's process runs on the balancer and forwards.
 func (t *Track) StartDirector(ctx context.Context) error {
-	director, err := process.StartDirector(t.balancer, t.firstConfig())
+	var err error
+	if t.Older != "" {
+		t.director, err = process.StartOlderDirector(t.balancer, t.Older, t.bareConfig(wholeSet))
+	} else {
+		t.director, err = process.StartDirector(t.balancer, t.firstConfig())
+	}
 	if err != nil {
 		return err
 	}
-	t.director = director
-	return director.Forwards(ctx)
+	return t.director.Forwards(ctx)
 }
 
 // StopDirector ends the process; packets are forwarded all the same.
@@ -59,6 +65,13 @@ func (t *Track) firstConfig() model.Config {
 
 // config is the director's: every VIP is a service, with those of its backends.
 func (t *Track) config(set backendSet) model.Config {
+	c := t.bareConfig(set)
+	c.SetDefaults()
+	return c
+}
+
+// bareConfig says nothing that is a default.
+func (t *Track) bareConfig(set backendSet) model.Config {
 	c := model.Config{
 		Director: model.Director{Interfaces: []string{t.in.Name}, Limits: model.Limits{Backends: uint32(t.Backends)}},
 		Services: make([]model.Service, t.Traffic.VIPs),
@@ -75,14 +88,13 @@ func (t *Track) config(set backendSet) model.Config {
 			Port: model.PortRange{First: traffic.Port, Last: traffic.Port}, Mode: t.Subject.mode, SNAT: t.Subject.snat}
 		first, end := set.of(t.Traffic.BackendsOf(n, t.Backends))
 		for b := first; b < end; b++ {
-			backend := model.Backend{Name: fmt.Sprintf("backend%d", b), Address: traffic.Backend(b, t.outer6()), Weight: 100}
+			backend := model.Backend{Name: fmt.Sprintf("backend%d", b), Address: traffic.Backend(b, t.outer6()), Weight: 100, State: model.Active}
 			if t.Subject.mode == model.NAT {
 				backend.Port = traffic.Port
 			}
 			s.Backends = append(s.Backends, backend)
 		}
 	}
-	c.SetDefaults()
 	return c
 }
 

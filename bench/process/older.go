@@ -1,0 +1,91 @@
+package process
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// ErrNoHistory says that the repository does not have the commit that was asked for.
+var ErrNoHistory = errors.New("the repository's history does not reach back to it (a shallow clone? git fetch --unshallow)")
+
+// Before returns the commit before the one that brought a file first.
+func Before(ctx context.Context, file string) (string, error) {
+	brought, err := git(ctx, "log", "--reverse", "--diff-filter=A", "--format=%H", "--", file)
+	if err != nil {
+		return "", fmt.Errorf("find the commit that brought %s: %w", file, err)
+	}
+	first, _, _ := strings.Cut(brought, "\n")
+	if first == "" {
+		return "", fmt.Errorf("find the commit that brought %s: %w", file, ErrNoHistory)
+	}
+	return Commit(ctx, first+"^")
+}
+
+// Commit returns the short name of a commit.
+func Commit(ctx context.Context, name string) (string, error) {
+	short, err := git(ctx, "rev-parse", "--verify", "--quiet", "--short", name+"^{commit}")
+	if err != nil {
+		return "", fmt.Errorf("find commit %s: %w", name, ErrNoHistory)
+	}
+	return short, nil
+}
+
+// Older returns the path of weir as it was at a commit. It is built once, and kept
+// beside the one that is measured.
+func Older(ctx context.Context, commit string) (string, error) {
+	path, err := filepath.Abs(filepath.Join("bin", "weir-"+commit))
+	if err != nil {
+		return "", err
+	}
+	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+		return path, err
+	}
+	dir, err := os.MkdirTemp("", "weir-"+commit+"-")
+	if err != nil {
+		return "", fmt.Errorf("build weir of %s: %w", commit, err)
+	}
+	err = build(ctx, commit, dir, path)
+	if err := errors.Join(err, os.RemoveAll(dir)); err != nil {
+		return "", fmt.Errorf("build weir of %s: %w", commit, err)
+	}
+	return path, nil
+}
+
+func build(ctx context.Context, commit, dir, path string) error {
+	archive := filepath.Join(dir, "weir.tar")
+	if _, err := git(ctx, "archive", "--format=tar", "--output="+archive, commit); err != nil {
+		return err
+	}
+	if err := run(ctx, dir, "tar", "-xf", archive); err != nil {
+		return err
+	}
+	// Renamed when it is whole: what an interrupted build leaves must not be measured.
+	if err := run(ctx, dir, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", path+".new", "./cmd/weir"); err != nil {
+		return err
+	}
+	return os.Rename(path+".new", path)
+}
+
+func git(ctx context.Context, args ...string) (string, error) {
+	out, err := exec.CommandContext(ctx, "git", args...).Output()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		err = fmt.Errorf("git %s: %w: %s", args[0], err, strings.TrimSpace(string(exit.Stderr)))
+	}
+	return strings.TrimSpace(string(out)), err
+}
+
+func run(ctx context.Context, dir, program string, args ...string) error {
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Dir = dir
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%s: %w: %s", program, err, strings.TrimSpace(string(out)))
+	}
+	return nil
+}
