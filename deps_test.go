@@ -79,7 +79,7 @@ var mayImport = map[string][]string{
 // testsMayImport is what the tests of every package may import besides what the
 // package itself may.
 var testsMayImport = []string{
-	"internal/model", "internal/maglev", "internal/netlab", "internal/packet",
+	"internal/model", "internal/maglev", "internal/netlab", "internal/packet", "internal/quiclb",
 	"ebpf", "go-cmp", "gopacket", "netlink", "netns", "sys",
 }
 

@@ -5,7 +5,8 @@
  *   parse     packet.h     headers -> struct packet
  *   icmp      icmp.h       answer echo; an error takes the place of its flow
  *   service   service.h    (segment, VIP, protocol, port) -> ring
- *   pick      pick.h       flow -> slot -> row -> backend; flows.h: what is remembered
+ *   pick      pick.h       flow -> slot -> row -> backend; flows.h: what is remembered;
+ *                          quic.h: connection ID -> backend
  *   forward   forward.h    l2dsr; encap.h: ipip, gue; nat.h: nat
  *   count     count.h      one reason per packet
  *
@@ -21,6 +22,7 @@
 #include "service.h"
 #include "pick.h"
 #include "flows.h"
+#include "quic.h"
 #include "forward.h"
 #include "encap.h"
 #include "icmp.h"
@@ -48,6 +50,9 @@ const enum flow_timeout *export_flow_timeout __attribute__((unused));
 const enum flow_event *export_flow_event __attribute__((unused));
 const enum ring_flag *export_ring_flag __attribute__((unused));
 const enum snat_state *export_snat_state __attribute__((unused));
+const enum quic_algorithm *export_quic_algorithm __attribute__((unused));
+const struct quic_config *export_quic_config __attribute__((unused));
+const struct quic_servers *export_quic_servers __attribute__((unused));
 const struct snat_header *export_snat_header __attribute__((unused));
 const struct snat_bucket *export_snat_bucket __attribute__((unused));
 
@@ -95,7 +100,8 @@ static __always_inline enum reason forward(struct xdp_md *ctx, struct packet *pa
 }
 
 /* A packet of a service: from here on it is weir's. Chooses its backend. */
-static __always_inline enum reason place(struct packet *packet, __u32 service, __u32 *index)
+static __always_inline enum reason place(struct xdp_md *ctx, struct packet *packet, __u32 service,
+					 __u32 *index)
 {
 	enum reason reason = CONTINUE;
 	struct ring_header *header;
@@ -114,6 +120,8 @@ static __always_inline enum reason place(struct packet *packet, __u32 service, _
 	packet->hash = hash;
 	if (header->flags & RING_SNAT)
 		*index = find_snat(packet, SNAT_FIN_CLIENT);
+	if (header->flags & RING_QUIC)
+		*index = find_quic(ctx, packet, ring, header);
 	if (*index == NO_BACKEND && header->size)
 		*index = pick(packet, ring, header, hash);
 	if (*index == NO_BACKEND)
@@ -203,7 +211,7 @@ static __always_inline enum reason balance(struct xdp_md *ctx, struct packet *pa
 			service = find_other(packet);
 		if (service == NO_SERVICE)
 			return no_service(ctx, packet);
-		reason = place(packet, service, &index);
+		reason = place(ctx, packet, service, &index);
 	}
 	if (reason != CONTINUE)
 		return reason;

@@ -128,9 +128,9 @@ struct ring_line {
 };
 
 enum ring_flag {
-	RING_SNAT = 1 << 0, /* some backend is full NAT: flows have a place of their own */
-	RING_MEMORY =
-		1 << 1, /* flows are remembered where slots ask for it: see struct flow_entry */
+	RING_SNAT = 1 << 0,   /* some backend is full NAT: flows have a place of their own */
+	RING_MEMORY = 1 << 1, /* slots may ask for flow memory: see struct flow_entry */
+	RING_QUIC = 1 << 2,   /* connection IDs may name the backend */
 };
 
 struct ring_header {
@@ -141,7 +141,10 @@ struct ring_header {
 	__u8 policy;   /* enum policy */
 	__u8 affinity; /* enum affinity */
 	__u8 flags;    /* enum ring_flag */
-	__u8 pad[41];
+	__u8 pad;
+	__u32 quic;         /* RING_QUIC: line, in the ring, of the first struct quic_config */
+	__u32 quic_buckets; /* lines of struct quic_servers after them, a power of two */
+	__u8 pad2[32];
 };
 
 /* Backend index 0 is nobody, so a zeroed slot forwards nothing. */

@@ -27,7 +27,8 @@ var required = map[reflect.Type][][2]string{
 		{"port", "443, 8000-8100 or all"},
 		{"mode", "l2dsr, ipip, gue or nat"},
 	},
-	reflect.TypeFor[model.Backend](): {{"address", "an IP address"}},
+	reflect.TypeFor[model.Backend]():    {{"address", "an IP address"}},
+	reflect.TypeFor[model.QUICConfig](): {{"id", "0 to 6"}, {"nonce-length", "4 to 18"}},
 }
 
 // config decodes the document. Each key that has a default and is missing has
@@ -99,8 +100,12 @@ func (d *decoder) value(n ast.Node, v reflect.Value, at *path) {
 		v.Set(reflect.New(v.Type().Elem()))
 		v = v.Elem()
 	}
-	if text, ok := v.Addr().Interface().(encoding.TextUnmarshaler); ok {
-		d.text(n, text, at)
+	switch to := v.Addr().Interface().(type) {
+	case *model.ServerIDs:
+		d.serverIDs(n, to, at)
+		return
+	case encoding.TextUnmarshaler:
+		d.text(n, to, at)
 		return
 	}
 	switch v.Kind() {
@@ -186,6 +191,32 @@ func (d *decoder) mapping(n ast.Node, v reflect.Value, at *path) {
 	for _, key := range required[v.Type()] {
 		if _, given := seen[key[0]]; !given && !meant[key[0]] {
 			d.fail(n, &path{parent: at, key: key[0]}, "is required (%s)", key[1])
+		}
+	}
+}
+
+// serverIDs decodes one server ID for all configurations, or a mapping from their numbers.
+func (d *decoder) serverIDs(n ast.Node, ids *model.ServerIDs, at *path) {
+	mapping, ok := n.(*ast.MappingNode)
+	if !ok {
+		var one model.ServerID
+		d.text(n, &one, at)
+		*ids = model.SameServerID(one)
+		return
+	}
+	seen := make(map[string]int, len(mapping.Values))
+	for _, entry := range mapping.Values {
+		number := nameOf(entry.Key)
+		here := &path{parent: at, key: number}
+		if first, dup := seen[number]; dup {
+			d.fail(entry.Key, here, "is already given on line %d", first)
+			continue
+		}
+		seen[number] = lineOf(entry.Key)
+		var id model.ServerID
+		d.value(entry.Value, reflect.ValueOf(&id).Elem(), here)
+		if err := ids.Put(number, id); err != nil {
+			d.fail(entry.Key, here, "%v", err)
 		}
 	}
 }

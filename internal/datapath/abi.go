@@ -14,9 +14,13 @@ import (
 )
 
 // innerTypes are in no map's declared value, but part of the ABI all the same.
-var innerTypes = []string{"ring_header", "slot", "candidates", "snat_header", "snat_bucket",
+var innerTypes = []string{"ring_header", "slot", "candidates", "snat_header", "snat_bucket", "quic_config", "quic_servers",
 	"mode", "backend_state", "backend_flag", "affinity", "policy", "ring_flag", "settings_flag", "reason",
-	"flow_state", "flow_event", "fragment_path", "snat_state", "snat_fin"}
+	"flow_state", "flow_event", "fragment_path", "snat_state", "snat_fin", "quic_algorithm"}
+
+// constants is the map of the program's constants. Each program has its own, and
+// nothing else needs it: it is not pinned, and no part of the ABI.
+const constants = ".rodata"
 
 // stateMaps are the maps whose content nobody could make again, with the types that
 // say what is in them besides those of their keys and values. Another version that
@@ -39,6 +43,9 @@ func abiHash(spec *ebpf.CollectionSpec) (string, error) {
 	return hashed(func(w io.Writer) error {
 		errs := []error{writeRevision(w, spec, "REVISION_MAPS"), writeRevision(w, spec, "REVISION_STATE")}
 		for _, name := range slices.Sorted(maps.Keys(spec.Maps)) {
+			if name == constants {
+				continue
+			}
 			errs = append(errs, writeShape(w, spec.Maps[name]))
 		}
 		return errors.Join(append(errs, writeTypes(w, spec, innerTypes))...)

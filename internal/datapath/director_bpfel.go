@@ -200,6 +200,34 @@ const (
 	directorPolicyPOLICY_P2C         directorPolicy = 4
 )
 
+type directorQuicAlgorithm uint32
+
+const (
+	directorQuicAlgorithmQUIC_NONE        directorQuicAlgorithm = 0
+	directorQuicAlgorithmQUIC_PLAINTEXT   directorQuicAlgorithm = 1
+	directorQuicAlgorithmQUIC_SINGLE_PASS directorQuicAlgorithm = 2
+	directorQuicAlgorithmQUIC_FOUR_PASS   directorQuicAlgorithm = 3
+)
+
+type directorQuicConfig struct {
+	_         structs.HostLayout
+	Left      [2]uint64
+	Right     [2]uint64
+	ServerId  [2]uint64
+	Algorithm uint8
+	Length    uint8
+	RightAt   uint8
+	LastPass  uint8
+	Pad       [3]uint32
+}
+
+type directorQuicServers struct {
+	_        structs.HostLayout
+	Keys     [3][2]uint64
+	Backends [3]uint32
+	Pad      uint32
+}
+
 type directorRange4 struct {
 	_         structs.HostLayout
 	PrefixLen uint32
@@ -255,18 +283,22 @@ type directorRingFlag uint32
 const (
 	directorRingFlagRING_SNAT   directorRingFlag = 1
 	directorRingFlagRING_MEMORY directorRingFlag = 2
+	directorRingFlagRING_QUIC   directorRingFlag = 4
 )
 
 type directorRingHeader struct {
-	_        structs.HostLayout
-	Size     uint32
-	Service  uint32
-	Salt     uint64
-	Lines    uint32
-	Policy   uint8
-	Affinity uint8
-	Flags    uint8
-	Pad      [41]uint8
+	_           structs.HostLayout
+	Size        uint32
+	Service     uint32
+	Salt        uint64
+	Lines       uint32
+	Policy      uint8
+	Affinity    uint8
+	Flags       uint8
+	Pad         uint8
+	Quic        uint32
+	QuicBuckets uint32
+	Pad2        [32]uint8
 }
 
 type directorRingLine struct {
@@ -353,49 +385,52 @@ const (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	directorMapBackendCounters    = "backend_counters"
-	directorMapBackends           = "backends"
-	directorMapEgress             = "egress"
-	directorMapFlowEvents         = "flow_events"
-	directorMapFlows              = "flows"
-	directorMapFragments          = "fragments"
-	directorMapFronts             = "fronts"
-	directorMapIcmpBudgets        = "icmp_budgets"
-	directorMapRanges4            = "ranges4"
-	directorMapRanges6            = "ranges6"
-	directorMapReasons            = "reasons"
-	directorMapReplies4           = "replies4"
-	directorMapReplies6           = "replies6"
-	directorMapRingLines          = "ring_lines"
-	directorMapRings              = "rings"
-	directorMapServiceDrops       = "service_drops"
-	directorMapServices4          = "services4"
-	directorMapServices6          = "services6"
-	directorMapSnatTables         = "snat_tables"
-	directorMapThisDirector       = "this_director"
-	directorProgDirector          = "director"
-	directorProgUndoNat           = "undo_nat"
-	directorVarExportAffinity     = "export_affinity"
-	directorVarExportBackendFlag  = "export_backend_flag"
-	directorVarExportBackendState = "export_backend_state"
-	directorVarExportCandidates   = "export_candidates"
-	directorVarExportFlowEvent    = "export_flow_event"
-	directorVarExportFlowState    = "export_flow_state"
-	directorVarExportFlowTimeout  = "export_flow_timeout"
-	directorVarExportFragmentPath = "export_fragment_path"
-	directorVarExportMode         = "export_mode"
-	directorVarExportPolicy       = "export_policy"
-	directorVarExportReason       = "export_reason"
-	directorVarExportRevision     = "export_revision"
-	directorVarExportRingFlag     = "export_ring_flag"
-	directorVarExportRingHeader   = "export_ring_header"
-	directorVarExportRingLine     = "export_ring_line"
-	directorVarExportSettingsFlag = "export_settings_flag"
-	directorVarExportSlot         = "export_slot"
-	directorVarExportSnatBucket   = "export_snat_bucket"
-	directorVarExportSnatFin      = "export_snat_fin"
-	directorVarExportSnatHeader   = "export_snat_header"
-	directorVarExportSnatState    = "export_snat_state"
+	directorMapBackendCounters     = "backend_counters"
+	directorMapBackends            = "backends"
+	directorMapEgress              = "egress"
+	directorMapFlowEvents          = "flow_events"
+	directorMapFlows               = "flows"
+	directorMapFragments           = "fragments"
+	directorMapFronts              = "fronts"
+	directorMapIcmpBudgets         = "icmp_budgets"
+	directorMapRanges4             = "ranges4"
+	directorMapRanges6             = "ranges6"
+	directorMapReasons             = "reasons"
+	directorMapReplies4            = "replies4"
+	directorMapReplies6            = "replies6"
+	directorMapRingLines           = "ring_lines"
+	directorMapRings               = "rings"
+	directorMapServiceDrops        = "service_drops"
+	directorMapServices4           = "services4"
+	directorMapServices6           = "services6"
+	directorMapSnatTables          = "snat_tables"
+	directorMapThisDirector        = "this_director"
+	directorProgDirector           = "director"
+	directorProgUndoNat            = "undo_nat"
+	directorVarExportAffinity      = "export_affinity"
+	directorVarExportBackendFlag   = "export_backend_flag"
+	directorVarExportBackendState  = "export_backend_state"
+	directorVarExportCandidates    = "export_candidates"
+	directorVarExportFlowEvent     = "export_flow_event"
+	directorVarExportFlowState     = "export_flow_state"
+	directorVarExportFlowTimeout   = "export_flow_timeout"
+	directorVarExportFragmentPath  = "export_fragment_path"
+	directorVarExportMode          = "export_mode"
+	directorVarExportPolicy        = "export_policy"
+	directorVarExportQuicAlgorithm = "export_quic_algorithm"
+	directorVarExportQuicConfig    = "export_quic_config"
+	directorVarExportQuicServers   = "export_quic_servers"
+	directorVarExportReason        = "export_reason"
+	directorVarExportRevision      = "export_revision"
+	directorVarExportRingFlag      = "export_ring_flag"
+	directorVarExportRingHeader    = "export_ring_header"
+	directorVarExportRingLine      = "export_ring_line"
+	directorVarExportSettingsFlag  = "export_settings_flag"
+	directorVarExportSlot          = "export_slot"
+	directorVarExportSnatBucket    = "export_snat_bucket"
+	directorVarExportSnatFin       = "export_snat_fin"
+	directorVarExportSnatHeader    = "export_snat_header"
+	directorVarExportSnatState     = "export_snat_state"
 )
 
 // loadDirector returns the embedded CollectionSpec for director.
@@ -474,27 +509,30 @@ type directorMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type directorVariableSpecs struct {
-	ExportAffinity     *ebpf.VariableSpec `ebpf:"export_affinity"`
-	ExportBackendFlag  *ebpf.VariableSpec `ebpf:"export_backend_flag"`
-	ExportBackendState *ebpf.VariableSpec `ebpf:"export_backend_state"`
-	ExportCandidates   *ebpf.VariableSpec `ebpf:"export_candidates"`
-	ExportFlowEvent    *ebpf.VariableSpec `ebpf:"export_flow_event"`
-	ExportFlowState    *ebpf.VariableSpec `ebpf:"export_flow_state"`
-	ExportFlowTimeout  *ebpf.VariableSpec `ebpf:"export_flow_timeout"`
-	ExportFragmentPath *ebpf.VariableSpec `ebpf:"export_fragment_path"`
-	ExportMode         *ebpf.VariableSpec `ebpf:"export_mode"`
-	ExportPolicy       *ebpf.VariableSpec `ebpf:"export_policy"`
-	ExportReason       *ebpf.VariableSpec `ebpf:"export_reason"`
-	ExportRevision     *ebpf.VariableSpec `ebpf:"export_revision"`
-	ExportRingFlag     *ebpf.VariableSpec `ebpf:"export_ring_flag"`
-	ExportRingHeader   *ebpf.VariableSpec `ebpf:"export_ring_header"`
-	ExportRingLine     *ebpf.VariableSpec `ebpf:"export_ring_line"`
-	ExportSettingsFlag *ebpf.VariableSpec `ebpf:"export_settings_flag"`
-	ExportSlot         *ebpf.VariableSpec `ebpf:"export_slot"`
-	ExportSnatBucket   *ebpf.VariableSpec `ebpf:"export_snat_bucket"`
-	ExportSnatFin      *ebpf.VariableSpec `ebpf:"export_snat_fin"`
-	ExportSnatHeader   *ebpf.VariableSpec `ebpf:"export_snat_header"`
-	ExportSnatState    *ebpf.VariableSpec `ebpf:"export_snat_state"`
+	ExportAffinity      *ebpf.VariableSpec `ebpf:"export_affinity"`
+	ExportBackendFlag   *ebpf.VariableSpec `ebpf:"export_backend_flag"`
+	ExportBackendState  *ebpf.VariableSpec `ebpf:"export_backend_state"`
+	ExportCandidates    *ebpf.VariableSpec `ebpf:"export_candidates"`
+	ExportFlowEvent     *ebpf.VariableSpec `ebpf:"export_flow_event"`
+	ExportFlowState     *ebpf.VariableSpec `ebpf:"export_flow_state"`
+	ExportFlowTimeout   *ebpf.VariableSpec `ebpf:"export_flow_timeout"`
+	ExportFragmentPath  *ebpf.VariableSpec `ebpf:"export_fragment_path"`
+	ExportMode          *ebpf.VariableSpec `ebpf:"export_mode"`
+	ExportPolicy        *ebpf.VariableSpec `ebpf:"export_policy"`
+	ExportQuicAlgorithm *ebpf.VariableSpec `ebpf:"export_quic_algorithm"`
+	ExportQuicConfig    *ebpf.VariableSpec `ebpf:"export_quic_config"`
+	ExportQuicServers   *ebpf.VariableSpec `ebpf:"export_quic_servers"`
+	ExportReason        *ebpf.VariableSpec `ebpf:"export_reason"`
+	ExportRevision      *ebpf.VariableSpec `ebpf:"export_revision"`
+	ExportRingFlag      *ebpf.VariableSpec `ebpf:"export_ring_flag"`
+	ExportRingHeader    *ebpf.VariableSpec `ebpf:"export_ring_header"`
+	ExportRingLine      *ebpf.VariableSpec `ebpf:"export_ring_line"`
+	ExportSettingsFlag  *ebpf.VariableSpec `ebpf:"export_settings_flag"`
+	ExportSlot          *ebpf.VariableSpec `ebpf:"export_slot"`
+	ExportSnatBucket    *ebpf.VariableSpec `ebpf:"export_snat_bucket"`
+	ExportSnatFin       *ebpf.VariableSpec `ebpf:"export_snat_fin"`
+	ExportSnatHeader    *ebpf.VariableSpec `ebpf:"export_snat_header"`
+	ExportSnatState     *ebpf.VariableSpec `ebpf:"export_snat_state"`
 }
 
 // directorObjects contains all objects after they have been loaded into the kernel.
@@ -568,27 +606,30 @@ func (m *directorMaps) Close() error {
 //
 // It can be passed to loadDirectorObjects or ebpf.CollectionSpec.LoadAndAssign.
 type directorVariables struct {
-	ExportAffinity     *ebpf.Variable `ebpf:"export_affinity"`
-	ExportBackendFlag  *ebpf.Variable `ebpf:"export_backend_flag"`
-	ExportBackendState *ebpf.Variable `ebpf:"export_backend_state"`
-	ExportCandidates   *ebpf.Variable `ebpf:"export_candidates"`
-	ExportFlowEvent    *ebpf.Variable `ebpf:"export_flow_event"`
-	ExportFlowState    *ebpf.Variable `ebpf:"export_flow_state"`
-	ExportFlowTimeout  *ebpf.Variable `ebpf:"export_flow_timeout"`
-	ExportFragmentPath *ebpf.Variable `ebpf:"export_fragment_path"`
-	ExportMode         *ebpf.Variable `ebpf:"export_mode"`
-	ExportPolicy       *ebpf.Variable `ebpf:"export_policy"`
-	ExportReason       *ebpf.Variable `ebpf:"export_reason"`
-	ExportRevision     *ebpf.Variable `ebpf:"export_revision"`
-	ExportRingFlag     *ebpf.Variable `ebpf:"export_ring_flag"`
-	ExportRingHeader   *ebpf.Variable `ebpf:"export_ring_header"`
-	ExportRingLine     *ebpf.Variable `ebpf:"export_ring_line"`
-	ExportSettingsFlag *ebpf.Variable `ebpf:"export_settings_flag"`
-	ExportSlot         *ebpf.Variable `ebpf:"export_slot"`
-	ExportSnatBucket   *ebpf.Variable `ebpf:"export_snat_bucket"`
-	ExportSnatFin      *ebpf.Variable `ebpf:"export_snat_fin"`
-	ExportSnatHeader   *ebpf.Variable `ebpf:"export_snat_header"`
-	ExportSnatState    *ebpf.Variable `ebpf:"export_snat_state"`
+	ExportAffinity      *ebpf.Variable `ebpf:"export_affinity"`
+	ExportBackendFlag   *ebpf.Variable `ebpf:"export_backend_flag"`
+	ExportBackendState  *ebpf.Variable `ebpf:"export_backend_state"`
+	ExportCandidates    *ebpf.Variable `ebpf:"export_candidates"`
+	ExportFlowEvent     *ebpf.Variable `ebpf:"export_flow_event"`
+	ExportFlowState     *ebpf.Variable `ebpf:"export_flow_state"`
+	ExportFlowTimeout   *ebpf.Variable `ebpf:"export_flow_timeout"`
+	ExportFragmentPath  *ebpf.Variable `ebpf:"export_fragment_path"`
+	ExportMode          *ebpf.Variable `ebpf:"export_mode"`
+	ExportPolicy        *ebpf.Variable `ebpf:"export_policy"`
+	ExportQuicAlgorithm *ebpf.Variable `ebpf:"export_quic_algorithm"`
+	ExportQuicConfig    *ebpf.Variable `ebpf:"export_quic_config"`
+	ExportQuicServers   *ebpf.Variable `ebpf:"export_quic_servers"`
+	ExportReason        *ebpf.Variable `ebpf:"export_reason"`
+	ExportRevision      *ebpf.Variable `ebpf:"export_revision"`
+	ExportRingFlag      *ebpf.Variable `ebpf:"export_ring_flag"`
+	ExportRingHeader    *ebpf.Variable `ebpf:"export_ring_header"`
+	ExportRingLine      *ebpf.Variable `ebpf:"export_ring_line"`
+	ExportSettingsFlag  *ebpf.Variable `ebpf:"export_settings_flag"`
+	ExportSlot          *ebpf.Variable `ebpf:"export_slot"`
+	ExportSnatBucket    *ebpf.Variable `ebpf:"export_snat_bucket"`
+	ExportSnatFin       *ebpf.Variable `ebpf:"export_snat_fin"`
+	ExportSnatHeader    *ebpf.Variable `ebpf:"export_snat_header"`
+	ExportSnatState     *ebpf.Variable `ebpf:"export_snat_state"`
 }
 
 // directorPrograms contains all programs after they have been loaded into the kernel.

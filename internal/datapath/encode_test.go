@@ -216,6 +216,9 @@ func encodeRing(s *testService) [][]byte {
 	for i := range lines {
 		lines[i] = append(lines[i], make([]byte, 64-len(lines[i]))...)
 	}
+	if len(s.quic) > 0 {
+		lines = append(lines, encodeQUIC(s, lines[0], len(lines))...)
+	}
 	return lines
 }
 

@@ -30,6 +30,7 @@ func fuzzWorld() (w *testWorld, seeds [][]byte) {
 			seeds = append(seeds, r.in)
 		}
 	}
+	seeds = append(seeds, w.quicFrames()...)
 	tagged := scenario{testService: tenant, client: client4}
 	return w, append(seeds, packet.Build(append([]packet.Header{arrived, packet.VLANTag{ID: 100}}, tagged.data(3)...)...))
 }

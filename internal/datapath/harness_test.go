@@ -31,8 +31,9 @@ type testService struct {
 	backends []testBackend
 	ring     model.Ring // no slots, and no noRing: one slot of the first backend, then the second
 	noRing   bool
-	memory   bool   // flows are remembered
-	settling bool   // in slots without a list too
+	memory   bool // flows are remembered
+	settling bool // in slots without a list too
+	quic     []model.QUICConfig
 	index    uint32 // of the service
 	first    uint32 // index of the first backend
 }
@@ -51,6 +52,7 @@ type testBackend struct {
 	gone     bool // state is free, not to be filled in
 	mtu      uint16
 	ifindex  uint32
+	serverID model.ServerIDs
 }
 
 // BPF_PROG_TEST_RUN says that packets come in on lo.
@@ -124,8 +126,8 @@ type testDirector struct {
 
 // mapSizes are enough for every test.
 var mapSizes = map[string]uint32{
-	"services4": 1024, "services6": 1024, "ranges4": 1024, "ranges6": 1024, "rings": 256, "ring_lines": 1 << 16, "backends": 512,
-	"replies4": 1024, "replies6": 1024, "fragments": 4096, "egress": 16, "backend_counters": 512, "service_drops": 256,
+	"services4": 1024, "services6": 1024, "ranges4": 1024, "ranges6": 1024, "rings": 256, "ring_lines": 1 << 16, "backends": 2048,
+	"replies4": 1024, "replies6": 1024, "fragments": 4096, "egress": 16, "backend_counters": 2048, "service_drops": 256,
 	"flows": testFlowBuckets * uint32(ebpf.MustPossibleCPU()),
 }
 

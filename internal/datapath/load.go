@@ -22,7 +22,7 @@ type kernel struct {
 	undo       *ebpf.Program // translates local backends' replies
 	collection *ebpf.Collection
 	book       *book
-	all        map[string]*ebpf.Map // of the collection, by their names
+	all        map[string]*ebpf.Map // of the collection that are pinned, by their names
 	reasons    []string             // names of enum reason, by number
 	flowEvents []string             // of enum flow_event
 	kept       map[string]bool      // maps whose content an earlier process has made
@@ -98,6 +98,7 @@ func (k *kernel) load(spec *ebpf.CollectionSpec) error {
 		return loadError(err)
 	}
 	k.all = maps.Clone(k.collection.Maps)
+	delete(k.all, constants)
 	if err := k.collection.Assign(&k.directorMaps); err != nil {
 		k.collection.Close()
 		return fmt.Errorf("assign maps: %w", err)

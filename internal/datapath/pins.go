@@ -90,6 +90,9 @@ func (p *pins) reusable(spec *ebpf.CollectionSpec) (map[string]*ebpf.Map, error)
 	if p.runs(attached) && p.hasBook() {
 		p.adopted = true
 		for name := range spec.Maps {
+			if name == constants {
+				continue
+			}
 			path := filepath.Join(p.mapsDir(), name)
 			if _, err := os.Stat(path); err != nil {
 				p.adopted = false

@@ -20,16 +20,20 @@ const (
 type ringImage []byte
 
 // ringBytes is the memory that a ring takes in the kernel.
-func ringBytes(r *model.Ring) uint64 {
-	slotLines := (len(r.Slots) + slotsPerLine - 1) / slotsPerLine
-	return uint64(headerLines+slotLines+len(r.Lists)) * lineSize
+func ringBytes(s *model.TableService) uint64 {
+	return uint64(firstList(&s.Ring)+len(s.Ring.Lists)+quicLines(s)) * lineSize
+}
+
+// firstList is the line at which a ring's lists begin.
+func firstList(r *model.Ring) int {
+	return headerLines + (len(r.Slots)+slotsPerLine-1)/slotsPerLine
 }
 
 // buildRing writes a ring. index gives the kernel's index of the backend at a
 // position of the service.
 func buildRing(buffer []byte, s *model.TableService, service uint32, index []uint32) (ringImage, error) {
-	size := int(ringBytes(&s.Ring))
-	firstList := size/lineSize - len(s.Ring.Lists)
+	size := int(ringBytes(s))
+	firstList := firstList(&s.Ring)
 	if cap(buffer) < size {
 		buffer = make([]byte, size)
 	}
@@ -69,6 +73,11 @@ func buildRing(buffer []byte, s *model.TableService, service uint32, index []uin
 				slots[i].Next = index[slot.Next]
 			}
 		}
+	}
+	if len(s.QUIC) > 0 {
+		header.Flags |= uint8(directorRingFlagRING_QUIC)
+		header.Quic = uint32(firstList + len(s.Ring.Lists))
+		header.QuicBuckets = writeQUIC(image[int(header.Quic)*lineSize:], s, index)
 	}
 	for i, list := range s.Ring.Lists {
 		line := (*directorCandidates)(unsafe.Pointer(&image[(firstList+i)*lineSize]))

@@ -136,7 +136,7 @@ func TestEveryServiceHasItsRing(t *testing.T) {
 		addNeighbour(t, netip.AddrFrom4([4]byte{10, 0, 0, byte(11 + i)}))
 	}
 	// As small as it may be: the rings of a service, before and after, and the others'.
-	limits := model.Limits{Services: services, RingMemory: (services + 2) * 2 * ringBytes(&tableOf(1, backends, 0).Services[0].Ring)}
+	limits := model.Limits{Services: services, RingMemory: (services + 2) * 2 * ringBytes(&tableOf(1, backends, 0).Services[0])}
 	d := openTest(t, limits)
 	for vary := range 5 {
 		if vary == 3 {

@@ -68,7 +68,7 @@ func (d *Datapath) checkLimits(t *model.Table) error {
 	backends, memory := 0, uint64(0)
 	for i := range t.Services {
 		backends += len(t.Services[i].Backends)
-		memory += ringBytes(&t.Services[i].Ring)
+		memory += ringBytes(&t.Services[i])
 	}
 	switch {
 	case len(t.Services) > int(limits.Services):

@@ -93,20 +93,22 @@ func tableService(s *model.Service, health Health) model.TableService {
 		Policy:   s.Policy,
 		Affinity: s.Affinity,
 		Salt:     salt(s),
+		QUIC:     s.QUIC,
 		Backends: make([]model.TableBackend, len(s.Backends)),
 	}
 	for i, b := range s.Backends {
 		mode := b.ModeIn(*s)
 		t.Backends[i] = model.TableBackend{
-			Name:    b.Name,
-			Address: b.Address,
-			Port:    b.Port,
-			Mode:    mode,
-			SNAT:    s.SNAT && mode == model.NAT,
-			State:   state(s, b, health),
-			MAC:     b.MAC,
-			VLAN:    b.VLAN,
-			MTU:     b.MTU,
+			Name:     b.Name,
+			Address:  b.Address,
+			Port:     b.Port,
+			Mode:     mode,
+			SNAT:     s.SNAT && mode == model.NAT,
+			State:    state(s, b, health),
+			MAC:      b.MAC,
+			VLAN:     b.VLAN,
+			MTU:      b.MTU,
+			ServerID: b.ServerID,
 		}
 	}
 	return t

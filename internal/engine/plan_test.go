@@ -54,10 +54,10 @@ func TestPlanCopiesWhatTheDatapathNeeds(t *testing.T) {
 	s := model.Service{
 		Name: "dns", Segment: model.Segment{Kind: model.SegmentVLAN, ID: 7}, VIP: netip.MustParseAddr("2001:db8::1"),
 		Protocol: model.UDP, Port: model.PortRange{First: 53, Last: 54}, Mode: model.NAT, SNAT: true,
-		Affinity: model.AffinitySourceIP, RingSize: 2,
+		Affinity: model.AffinitySourceIP, RingSize: 2, QUIC: []model.QUICConfig{{ID: 1, NonceLength: 4}},
 		Backends: []model.Backend{
 			{Name: "a", Address: netip.MustParseAddr("2001:db8::a"), Port: 5353, Weight: 1, State: model.Active,
-				MAC: model.MAC{2, 1}, VLAN: 9, MTU: 9000},
+				MAC: model.MAC{2, 1}, VLAN: 9, MTU: 9000, ServerID: model.SameServerID("id")},
 			{Name: "b", Address: netip.MustParseAddr("10.0.0.2"), Weight: 1, State: model.Down, Mode: &ipip},
 		},
 	}
@@ -73,9 +73,10 @@ func TestPlanCopiesWhatTheDatapathNeeds(t *testing.T) {
 		Services: []model.TableService{{
 			Name: "dns", Segment: s.Segment, VIP: s.VIP, Protocol: model.UDP, Port: s.Port, Affinity: model.AffinitySourceIP,
 			Salt: 4592153721851790760, // held: other directors must have the same
+			QUIC: s.QUIC,
 			Backends: []model.TableBackend{
 				{Name: "a", Address: s.Backends[0].Address, Port: 5353, Mode: model.NAT, SNAT: true, State: model.Active,
-					MAC: model.MAC{2, 1}, VLAN: 9, MTU: 9000},
+					MAC: model.MAC{2, 1}, VLAN: 9, MTU: 9000, ServerID: model.SameServerID("id")},
 				{Name: "b", Address: s.Backends[1].Address, Mode: model.IPIP, State: model.Down},
 			},
 			Ring: model.Ring{Slots: []model.Slot{{Owner: 0, Next: 1}, {Owner: 1, Next: 0}}},

@@ -66,32 +66,34 @@ const (
 
 // Service is a VIP, protocol and ports in a segment, with its backends.
 type Service struct {
-	Name     string     `json:"name"`
-	Segment  Segment    `json:"segment,omitzero"`
-	VIP      netip.Addr `json:"vip"`
-	Protocol Protocol   `json:"protocol"`
-	Port     PortRange  `json:"port"`
-	Mode     Mode       `json:"mode"`
-	SNAT     bool       `json:"snat,omitempty"` // with mode nat: full NAT
-	Policy   Policy     `json:"policy,omitzero"`
-	Affinity Affinity   `json:"affinity,omitzero"`
-	RingSize uint32     `json:"ring-size,omitempty"` // slots, a prime; 0: by the number of backends
-	Drain    Duration   `json:"drain,omitzero"`      // how long a generation stays in the log at least
-	MaxDrain Duration   `json:"max-drain,omitzero"`  // and at most
-	Backends []Backend  `json:"backends"`
+	Name     string       `json:"name"`
+	Segment  Segment      `json:"segment,omitzero"`
+	VIP      netip.Addr   `json:"vip"`
+	Protocol Protocol     `json:"protocol"`
+	Port     PortRange    `json:"port"`
+	Mode     Mode         `json:"mode"`
+	SNAT     bool         `json:"snat,omitempty"` // with mode nat: full NAT
+	Policy   Policy       `json:"policy,omitzero"`
+	Affinity Affinity     `json:"affinity,omitzero"`
+	RingSize uint32       `json:"ring-size,omitempty"` // slots, a prime; 0: by the number of backends
+	Drain    Duration     `json:"drain,omitzero"`      // how long a generation stays in the log at least
+	MaxDrain Duration     `json:"max-drain,omitzero"`  // and at most
+	QUIC     []QUICConfig `json:"quic,omitempty"`      // with protocol udp: connection IDs that name the backend
+	Backends []Backend    `json:"backends"`
 }
 
 // Backend is a real server of a service.
 type Backend struct {
-	Name    string       `json:"name"`
-	Address netip.Addr   `json:"address"`
-	Port    uint16       `json:"port,omitempty"` // with mode nat; 0: the packet's own
-	Weight  uint16       `json:"weight"`         // share of new connections; 0: none
-	State   BackendState `json:"state"`
-	Mode    *Mode        `json:"mode,omitempty"` // nil: the service's
-	MAC     MAC          `json:"mac,omitzero"`   // next hop; zero: resolved through the kernel's neighbours
-	VLAN    uint16       `json:"vlan,omitempty"` // 802.1Q tag to leave with; 0: as the mode and segment say
-	MTU     uint16       `json:"mtu,omitempty"`  // of the path to it; 0: of the interface it leaves by
+	Name     string       `json:"name"`
+	Address  netip.Addr   `json:"address"`
+	Port     uint16       `json:"port,omitempty"` // with mode nat; 0: the packet's own
+	Weight   uint16       `json:"weight"`         // share of new connections; 0: none
+	State    BackendState `json:"state"`
+	Mode     *Mode        `json:"mode,omitempty"`     // nil: the service's
+	MAC      MAC          `json:"mac,omitzero"`       // next hop; zero: resolved through the kernel's neighbours
+	VLAN     uint16       `json:"vlan,omitempty"`     // 802.1Q tag to leave with; 0: as the mode and segment say
+	MTU      uint16       `json:"mtu,omitempty"`      // of the path to it; 0: of the interface it leaves by
+	ServerID ServerIDs    `json:"server-id,omitzero"` // in a service with quic: what its connection IDs name it by
 }
 
 // ModeIn returns the backend's mode in a service: its own, else the service's.

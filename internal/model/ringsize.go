@@ -29,6 +29,20 @@ func ringMemory(slots uint32) uint64 {
 	return ringLine + ringLine*((uint64(slots)+slotsPerLine-1)/slotsPerLine)
 }
 
+// quicMemory returns the bytes that a ring takes for connection IDs: configurations of
+// four lines, and the least table of server IDs, three to a line. The table may be
+// larger, by what their hashes are.
+func quicMemory(s *Service) uint64 {
+	if len(s.QUIC) == 0 {
+		return 0
+	}
+	lines := 1
+	for 3*lines < len(s.QUIC)*len(s.Backends) {
+		lines *= 2
+	}
+	return ringLine * uint64(4*QUICConfigs+lines)
+}
+
 // nextPrime returns the smallest prime that is not below n.
 func nextPrime(n uint32) uint32 {
 	for !isPrime(n) {

@@ -23,21 +23,23 @@ type TableService struct {
 	Policy   Policy
 	Affinity Affinity
 	Salt     uint64 // keys the flow hash; the same on every director
+	QUIC     []QUICConfig
 	Backends []TableBackend
 	Ring     Ring
 }
 
 // TableBackend is one backend of one service as the datapath needs it.
 type TableBackend struct {
-	Name    string
-	Address netip.Addr
-	Port    uint16
-	Mode    Mode
-	SNAT    bool
-	State   BackendState // desired state and health together
-	MAC     MAC
-	VLAN    uint16
-	MTU     uint16
+	Name     string
+	Address  netip.Addr
+	Port     uint16
+	Mode     Mode
+	SNAT     bool
+	State    BackendState // desired state and health together
+	MAC      MAC
+	VLAN     uint16
+	MTU      uint16
+	ServerID ServerIDs
 }
 
 // NoBackend in a Slot says that there is no such candidate.

@@ -41,6 +41,7 @@ func (v *validation) service(i int) {
 		v.errs.add(servicePath(i, "affinity"), "%s is not an affinity (flow or source-ip)", s.Affinity)
 	}
 	v.serviceSNAT(i)
+	v.quic(i)
 	v.ringSize(i)
 	v.drain(i)
 	v.backends(i)

@@ -211,7 +211,7 @@ func (c Config) RingMemory() uint64 {
 		if size == 0 {
 			size = sizes[n]
 		}
-		total += ringMemory(size)
+		total += ringMemory(size) + quicMemory(&s)
 	}
 	return total
 }

@@ -1,0 +1,153 @@
+package datapath
+
+import (
+	"encoding/binary"
+	"unsafe"
+
+	"weir.io/weir/internal/model"
+)
+
+// What a ring has for QUIC, as bpf/types.h says it.
+const (
+	quicConfigs        = 7 // QUIC_CONFIGS
+	quicConfigLines    = 4 // QUIC_CONFIG_LINES
+	quicProbes         = 4 // QUIC_PROBES
+	quicServersPerLine = len(directorQuicServers{}.Backends)
+	aesBlockSize       = 16
+)
+
+// quicEntry is a server ID of a configuration, and the backend's position.
+type quicEntry struct {
+	key      [2]uint64
+	position int
+}
+
+// quicEntries are all that the ring's table has to find.
+func quicEntries(s *model.TableService) []quicEntry {
+	entries := make([]quicEntry, 0, len(s.QUIC)*len(s.Backends))
+	for _, c := range s.QUIC {
+		for i, b := range s.Backends {
+			id := b.ServerID[c.ID]
+			if id == "" {
+				continue
+			}
+			var key [aesBlockSize]byte
+			copy(key[:len(key)-1], id)
+			key[len(key)-1] = c.ID + 1
+			words := [2]uint64{binary.LittleEndian.Uint64(key[:]), binary.LittleEndian.Uint64(key[8:])}
+			entries = append(entries, quicEntry{words, i})
+		}
+	}
+	return entries
+}
+
+// quicTable puts the entries in the least table, of those with a power of two of
+// lines, in which each is at most quicProbes lines from its bucket.
+func quicTable(s *model.TableService) [][]quicEntry {
+	entries := quicEntries(s)
+	for buckets := 1; ; buckets *= 2 {
+		if buckets*quicServersPerLine < len(entries) {
+			continue
+		}
+		if table, fits := fillQUIC(entries, s.Salt, buckets); fits {
+			return table
+		}
+	}
+}
+
+func fillQUIC(entries []quicEntry, salt uint64, buckets int) (table [][]quicEntry, fits bool) {
+	table = make([][]quicEntry, buckets)
+	for _, e := range entries {
+		bucket := quicBucket(salt, e.key)
+		fits := false
+		for probe := range quicProbes {
+			line := &table[(bucket+uint32(probe))&uint32(buckets-1)]
+			if len(*line) < quicServersPerLine {
+				*line = append(*line, e)
+				fits = true
+				break
+			}
+		}
+		if !fits {
+			return nil, false
+		}
+	}
+	return table, true
+}
+
+// quicBucket is quic_server's hash in bpf/quic.h.
+func quicBucket(salt uint64, key [2]uint64) uint32 {
+	hash := (salt ^ key[0]) * 0x9e3779b97f4a7c15
+	hash ^= hash >> 32
+	hash = (hash ^ key[1]) * 0xbb67ae8584caa73b
+	hash ^= hash >> 29
+	hash *= 0x3c6ef372fe94f82b
+	return uint32((hash ^ hash>>32) >> 32)
+}
+
+// quicLines is how many lines of its ring a service takes for QUIC.
+func quicLines(s *model.TableService) int {
+	if len(s.QUIC) == 0 {
+		return 0
+	}
+	return quicConfigs*quicConfigLines + len(quicTable(s))
+}
+
+// writeQUIC writes the configurations and the table, and returns its lines.
+func writeQUIC(lines []byte, s *model.TableService, index []uint32) uint32 {
+	for _, c := range s.QUIC {
+		length := 0
+		for _, b := range s.Backends {
+			length = max(length, len(b.ServerID[c.ID]))
+		}
+		at := lines[int(c.ID)*quicConfigLines*lineSize:]
+		*(*directorQuicConfig)(unsafe.Pointer(&at[0])) = quicConfigOf(c, length)
+		if !c.Key.IsZero() {
+			keys := aesRoundKeys(c.Key)
+			copy(at[lineSize:], keys[:])
+		}
+	}
+	table := quicTable(s)
+	for i, bucket := range table {
+		line := (*directorQuicServers)(unsafe.Pointer(&lines[(quicConfigs*quicConfigLines+i)*lineSize]))
+		for j, e := range bucket {
+			line.Keys[j], line.Backends[j] = e.key, index[e.position]
+		}
+	}
+	return uint32(len(table))
+}
+
+// quicConfigOf says how a connection ID is cut in halves and what of it is the server ID.
+func quicConfigOf(c model.QUICConfig, serverIDLength int) directorQuicConfig {
+	length := serverIDLength + int(c.NonceLength)
+	out := directorQuicConfig{Length: uint8(length), LastPass: 1, ServerId: byteMask(serverIDLength)}
+	switch {
+	case c.Key.IsZero():
+		out.Algorithm = uint8(directorQuicAlgorithmQUIC_PLAINTEXT)
+		out.Left = byteMask(min(length, aesBlockSize))
+	case length == aesBlockSize:
+		out.Algorithm = uint8(directorQuicAlgorithmQUIC_SINGLE_PASS)
+		out.Left = byteMask(length)
+	default:
+		half := (length + 1) / 2
+		out.Algorithm = uint8(directorQuicAlgorithmQUIC_FOUR_PASS)
+		out.RightAt = uint8(length - half)
+		out.Left, out.Right = byteMask(half), byteMask(half)
+		if length%2 == 1 {
+			out.Left[(half-1)/8] &^= 0x0f << (8 * ((half - 1) % 8))
+			out.Right[0] &^= 0xf0
+		}
+		if serverIDLength <= length/2 {
+			out.LastPass = 2
+		}
+	}
+	return out
+}
+
+// byteMask has the first n bytes, as words in memory.
+func byteMask(n int) (mask [2]uint64) {
+	for i := range n {
+		mask[i/8] |= 0xff << (8 * (i % 8))
+	}
+	return mask
+}
