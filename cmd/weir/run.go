@@ -22,6 +22,7 @@ import (
 
 type runOptions struct {
 	file, bpffs, socket string
+	drain               drain
 	log                 logFlags
 }
 
@@ -32,25 +33,30 @@ func newRun() *cobra.Command {
 		Short: "Run a director",
 		Long: "run forwards what the file says. It follows the file: a change is applied at once,\n" +
 			"or on SIGHUP; a bad file changes nothing and is logged. Forwarding goes on when the\n" +
-			"process ends; weir detach ends it.",
+			"process ends, and the next one takes it over; weir detach ends it. With --drain,\n" +
+			"SIGTERM ends it too, after a while: a second SIGTERM ends only the process.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			log, err := o.log.logger(cmd.ErrOrStderr())
 			if err != nil {
 				return err
 			}
-			return runDirector(cmd.Context(), o, log)
+			if o.drain.wait < 0 {
+				return fmt.Errorf("--drain %v is less than nothing", o.drain.wait)
+			}
+			return runDirector(cmd.Context(), &o, log)
 		},
 	}
 	cmd.Flags().StringVarP(&o.file, "config", "c", defaultConfig, "configuration `file`")
 	cmd.Flags().StringVar(&o.socket, "socket", api.DefaultSocket, "unix `socket` to answer on")
+	cmd.Flags().DurationVar(&o.drain.wait, "drain", 0, "on SIGTERM forward for this `time`, then detach; 0: end at once, forwarding goes on")
 	addBPFFS(cmd, &o.bpffs)
 	o.log.add(cmd)
 	return cmd
 }
 
-func runDirector(ctx context.Context, o runOptions, log *slog.Logger) error {
-	ctx, cancel := context.WithCancel(ctx)
+func runDirector(ctx context.Context, o *runOptions, log *slog.Logger) error {
+	ctx, cancel := o.drain.context(ctx, log)
 	defer cancel()
 	first, changes, err := firstConfig(ctx, o.file)
 	if err != nil {
@@ -81,9 +87,29 @@ func runDirector(ctx context.Context, o runOptions, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	d := &director{daemon: newDaemon(o.file, pin, log), kernel: kernel, first: first.Director}
-	err = d.run(ctx, first, changes, local, listener)
-	return errors.Join(err, kernel.Close())
+	d := &director{daemon: newDaemon(o.file, pin, log), kernel: kernel, first: first.Director, drain: &o.drain}
+	err = errors.Join(d.run(ctx, first, changes, local, listener), kernel.Close())
+	if err == nil {
+		err = endForwarding(&o.drain, pin, log)
+	}
+	return err
+}
+
+// endForwarding detaches a director that has drained.
+func endForwarding(drain *drain, pin string, log *slog.Logger) error {
+	if !drain.over.Load() {
+		log.Info("director ends; forwarding goes on until weir detach")
+		return nil
+	}
+	err := datapath.Detach(pin)
+	if errors.Is(err, datapath.ErrRunning) {
+		log.Info("director ends; another one has taken over")
+		return nil
+	}
+	if err == nil {
+		log.Info("director ends, and forwarding with it")
+	}
+	return err
 }
 
 // director is a daemon whose configuration the engine applies.
@@ -93,6 +119,7 @@ type director struct {
 	report func() engine.Report // about the plan that runs
 	first  model.Director       // what the kernel's maps were made for
 	gauge  gauge
+	drain  *drain
 }
 
 // Status is the API's way to the kernel.
@@ -142,6 +169,7 @@ func (d *director) run(ctx context.Context, first model.Config, changes <-chan c
 		return err
 	}
 	running.Go(func() { keeper.Run(ctx) })
+	d.drain.runs.Store(true)
 	d.log.Info("director runs", "config", d.info.File, "services", len(first.Services), "pin", d.info.Pin)
 	gauge, end := startGauge(ctx, d.log)
 	defer end()
@@ -152,7 +180,6 @@ func (d *director) run(ctx context.Context, first model.Config, changes <-chan c
 	defer d.serve(ctx, server, listener)()
 	d.follow(ctx, changes)
 	cancel()
-	d.log.Info("director ends; forwarding goes on until weir detach")
 	return nil
 }
 

@@ -1,0 +1,61 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"os/signal"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// drain is how a director ends that is told to. Without a wait it ends at once, and
+// what is pinned goes on forwarding for the next one. With a wait it goes on for so
+// long, for clients whose routers have not left yet, and then detaches.
+type drain struct {
+	wait time.Duration
+	runs atomic.Bool // it forwards: there is something to wait for
+	over atomic.Bool // the wait has passed
+}
+
+// context returns a context that outlasts the one that a signal ends, by the wait. A
+// second signal ends it at once.
+func (d *drain) context(told context.Context, log *slog.Logger) (context.Context, context.CancelFunc) {
+	if d.wait <= 0 {
+		return context.WithCancel(told)
+	}
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	ctx, cancel := context.WithCancel(context.WithoutCancel(told))
+	go func() {
+		defer cancel()
+		defer signal.Stop(signals)
+		select {
+		case <-told.Done():
+			d.outlast(ctx, signals, log)
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, cancel
+}
+
+func (d *drain) outlast(ctx context.Context, signals <-chan os.Signal, log *slog.Logger) {
+	if !d.runs.Load() {
+		return
+	}
+	log.Info("director drains: it forwards for a while, and then detaches", "wait", d.wait)
+	end := time.NewTimer(d.wait)
+	defer end.Stop()
+	for range 2 { // the first is the one that it was told by
+		select {
+		case <-signals:
+		case <-ctx.Done():
+			return
+		case <-end.C:
+			d.over.Store(true)
+			return
+		}
+	}
+	log.Info("told again: the director does not wait")
+}
