@@ -96,6 +96,56 @@ func TestDocumentedConfigurationsLoad(t *testing.T) {
 }
 
 var (
+	link         = regexp.MustCompile(`\]\(([^)\s]*)\)`)
+	heading      = regexp.MustCompile(`(?m)^#+ (.*)$`)
+	notInAnchors = regexp.MustCompile(`[^\p{L}\p{N} _-]+`)
+)
+
+// A link to another document, or to a heading of one, leads there.
+func TestLinksLead(t *testing.T) {
+	docs, err := filepath.Glob("docs/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, from := range append(docs, "README.md") {
+		text, err := os.ReadFile(from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, match := range link.FindAllStringSubmatch(string(text), -1) {
+			path, anchor, _ := strings.Cut(match[1], "#")
+			if strings.Contains(path, "://") {
+				continue
+			}
+			to := from
+			if path != "" {
+				to = filepath.Join(filepath.Dir(from), path)
+			}
+			if _, err := os.Stat(to); err != nil {
+				t.Errorf("%s leads to %s: %v", from, match[1], err)
+			} else if anchor != "" && !anchors(t, to)[anchor] {
+				t.Errorf("%s leads to %s, where no heading is called so", from, match[1])
+			}
+		}
+	}
+}
+
+// anchors returns what the headings of a document are linked by.
+func anchors(t *testing.T, file string) map[string]bool {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]bool{}
+	for _, h := range heading.FindAllStringSubmatch(string(text), -1) {
+		words := notInAnchors.ReplaceAllString(strings.ToLower(h[1]), "")
+		found[strings.ReplaceAll(words, " ", "-")] = true
+	}
+	return found
+}
+
+var (
 	weirLine = regexp.MustCompile(`^(?:[$#] )?(?:sudo )?(?:bin/|\./bin/|/)?weir((?: +[^ |>&#;]+)*)`)
 	makeLine = regexp.MustCompile(`^(?:[$#] )?(?:sudo )?make ([a-z-]+)`)
 )

@@ -49,9 +49,9 @@ var checks = []check{
 		func(s *record.Scenario) (float64, error) {
 			return ratio(s, l2dsr.Name, track.Iptables.Name, record.Conditions{}, record.Throughput)
 		}},
-	{"swap_lost", "packets lost in a round with 10 swaps of the ring per second, on one core", "", "<=", 0, "churn", lostPackets,
+	{"swap_lost", "packets lost in a round in which the ring is swapped up to 10 times per second, on one core", "", "<=", 0, "churn", lostPackets,
 		func(s *record.Scenario) (float64, error) { return worst(s, lostPackets, false) }},
-	{"swap_misdirected", "packets that came to a backend of neither the old ring nor the new one, in a round with 10 swaps of the ring per second", "", "<=", 0, "churn", misdirected,
+	{"swap_misdirected", "packets that came to a backend of neither the old ring nor the new one, in a round in which the ring is swapped up to 10 times per second", "", "<=", 0, "churn", misdirected,
 		func(s *record.Scenario) (float64, error) { return worst(s, misdirected, false, true) }},
 	{"run_l2dsr_vs_macswap", "l2dsr's program alone, IPv4, to one that swaps MAC addresses", "", "<=", 5, "program", runTime,
 		func(s *record.Scenario) (float64, error) {

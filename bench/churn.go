@@ -32,10 +32,10 @@ const (
 )
 
 var churnNotes = []string{
-	"l2dsr, 64-byte TCP packets of 1,000 flows, 1 VIP. Ten times per second the director's file is replaced by one that has other backends: of 255, a third goes and another third comes, then back. weir run notices, and sets the new ring",
+	"l2dsr, 64-byte TCP packets of 1,000 flows, 1 VIP. Ten times per second the director's file is replaced by one that has other backends: of 255, a third goes and another third comes, then back. weir run notices, and sets the new ring. Where packets have not followed yet when the next replacement is due, it waits for them",
 	"misdirected: packets that came to a backend which their flow belongs to neither before nor after; one packet of 64 is looked at, of each backend",
 	"lost: on one core the source waits for the balancer and nothing is lost without swaps, so what is lost there is lost by them. On two cores the source is faster than the balancer, and more is lost before it",
-	"swaps: those that packets were seen to follow, per second",
+	"swaps: those that packets were seen to follow, per second from the first to the last of them",
 }
 
 func measureChurn(ctx context.Context, s *session) (err error) {
@@ -63,25 +63,23 @@ func measureChurn(ctx context.Context, s *session) (err error) {
 // none.
 func (s *session) churn(ctx context.Context, t *track.Track, stream *track.Stream, interval time.Duration) error {
 	at := churnAt(t.TwoCores, interval)
-	swapping := func(context.Context) (int, error) { return 0, nil }
+	swapping := func(context.Context) (track.Swaps, error) { return track.Swaps{}, nil }
 	if interval > 0 {
-		swapping = func(ctx context.Context) (int, error) { return t.KeepSwapping(ctx, interval) }
+		swapping = func(ctx context.Context) (track.Swaps, error) { return t.KeepSwapping(ctx, interval) }
 	}
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	var swaps int
+	var swaps track.Swaps
 	ended := make(chan error, 1)
 	go func() {
 		var err error
 		swaps, err = swapping(ctx)
 		ended <- err
 	}()
-	began := time.Now()
 	sample, err := stream.Measure(max(churnSamples*s.sample(), churnLeast))
-	elapsed := time.Since(began)
 	stop()
 	err = errors.Join(err, <-ended)
-	if err == nil && interval > 0 && swaps == 0 {
+	if err == nil && interval > 0 && swaps.Seen == 0 {
 		err = track.ErrNotSwapped
 	}
 	var wrong *traffic.WrongError
@@ -94,7 +92,9 @@ func (s *session) churn(ctx context.Context, t *track.Track, stream *track.Strea
 	s.add(l2dsr.Name, at, record.Throughput, sample.Rate)
 	s.add(l2dsr.Name, at, misdirected, 0)
 	s.add(l2dsr.Name, at, lostPackets, float64(sample.Sent-sample.Received))
-	s.add(l2dsr.Name, at, swapsCounted, float64(swaps)/elapsed.Seconds())
+	if interval > 0 {
+		s.add(l2dsr.Name, at, swapsCounted, swaps.PerSecond())
+	}
 	return nil
 }
 

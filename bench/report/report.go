@@ -21,15 +21,15 @@ type Document struct {
 	figures  map[string][]byte // by the file's name
 }
 
-// New makes the document of a record. Figures are in the directory that is called
+// New makes the document of a record, with a guide to it. Figures are in the directory that is called
 // like the document; source is the name of the record's file.
-func New(r *record.Record, source, path string) (*Document, error) {
+func New(r *record.Record, guide Guide, source, path string) (*Document, error) {
 	directory := strings.TrimSuffix(filepath.Base(path), filepath.Ext(path))
 	d := &Document{figures: map[string][]byte{}}
 	w := &bytes.Buffer{}
-	head(w, r, source)
+	guide.head(w, r, source)
 	for i := range r.Scenarios {
-		if err := d.scenario(w, &r.Scenarios[i], directory); err != nil {
+		if err := d.scenario(w, &r.Scenarios[i], guide.Remarks[r.Scenarios[i].Name], directory); err != nil {
 			return nil, err
 		}
 	}
@@ -38,7 +38,7 @@ func New(r *record.Record, source, path string) (*Document, error) {
 }
 
 // scenario writes one scenario: a table and figures for each of its quantities.
-func (d *Document) scenario(w io.Writer, s *record.Scenario, directory string) error {
+func (d *Document) scenario(w io.Writer, s *record.Scenario, remarks []string, directory string) error {
 	fmt.Fprintf(w, "## %s\n\n%s\n\n", s.Name, escaped(sentence(s.What)))
 	if s.Error != "" {
 		fmt.Fprintf(w, "**It ended with an error**, so what follows is incomplete: %s\n\n", escaped(s.Error))
@@ -46,11 +46,14 @@ func (d *Document) scenario(w io.Writer, s *record.Scenario, directory string) e
 	for _, note := range s.Notes {
 		fmt.Fprintf(w, "- %s\n", escaped(note))
 	}
-	if len(s.Notes) > 0 {
+	for _, remark := range remarks {
+		fmt.Fprintf(w, "- %s\n", remark)
+	}
+	if len(s.Notes)+len(remarks) > 0 {
 		fmt.Fprintln(w)
 	}
 	for _, v := range views(s) {
-		fmt.Fprintf(w, "### %s: %s\n\n", s.Name, v.quantity.Name)
+		fmt.Fprintf(w, "### %s\n\n", title(s, v.quantity.Name))
 		if caption := v.caption(); caption != "" {
 			fmt.Fprintf(w, "%s\n\n", caption)
 		}

@@ -11,6 +11,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -36,8 +37,9 @@ func madeUp() *record.Record {
 		Settings:  record.Settings{Rounds: 3, Sample: time.Second},
 		Scenarios: []record.Scenario{flowsMadeUp(), modesMadeUp(), memoryMadeUp()},
 		Checks: []record.Check{
-			{Name: "flat", What: "flatness", Value: 1.04, Relation: "<=", Target: 1.5, OK: true},
-			{Name: "set_ms", What: "a set of services", Value: 612, Unit: "ms", Relation: "<=", Target: 500},
+			{Name: "flat", What: "flatness", Value: 1.04, Relation: "<=", Target: 1.5, OK: true, Scenario: "flows", Quantity: "throughput"},
+			{Name: "set_ms", What: "a set of services", Value: 612, Unit: "ms", Relation: "<=", Target: 500, Scenario: "memory", Quantity: "took"},
+			{Name: "size", What: "the size", Value: 64, Unit: "B", Relation: "<=", Target: 50, Scenario: "memory", Quantity: "size"},
 			{Name: "lost", Value: record.Number(math.NaN()), Relation: "<=", Target: 0, Note: "there is no lost of swap"},
 			{Name: "cost", What: "dear to cheap", Value: -3, Relation: ">=", Target: 12, Note: "cost of l2dsr is not above 0 in 1 of 3 rounds"},
 		},
@@ -85,9 +87,14 @@ func memoryMadeUp() record.Scenario {
 	return s
 }
 
+var guideMadeUp = Guide{
+	Remarks: map[string][]string{"flows": {"`-` was [left out](datapath.md).", "So was `x`."}, "memory": {"All of it."}},
+	Reasons: map[string]string{"set_ms": "datapath.md#a-change", "lost": "datapath.md#loss"},
+}
+
 func document(t *testing.T, r *record.Record) *Document {
 	t.Helper()
-	d, err := New(r, "bench/results/"+r.FileName(), "docs/benchmarks.md")
+	d, err := New(r, guideMadeUp, "bench/results/"+r.FileName(), "docs/benchmarks.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,6 +120,29 @@ func TestDocument(t *testing.T) {
 		svg := strings.TrimSuffix(name, filepath.Ext(name)) + ".svg"
 		if !bytes.Contains(want, []byte("(benchmarks/"+svg+")")) {
 			t.Errorf("the document does not show %s", svg)
+		}
+	}
+}
+
+var (
+	within  = regexp.MustCompile(`\]\(#([^)]*)\)`)
+	heading = regexp.MustCompile(`(?m)^#+ (.*)$`)
+)
+
+// What a document leads to within itself is there.
+func TestLinksWithin(t *testing.T) {
+	text := string(document(t, madeUp()).markdown)
+	there := map[string]bool{}
+	for _, h := range heading.FindAllStringSubmatch(text, -1) {
+		there[anchor(h[1])] = true
+	}
+	links := within.FindAllStringSubmatch(text, -1)
+	if len(links) == 0 {
+		t.Error("no check leads to its table")
+	}
+	for _, link := range links {
+		if !there[link[1]] {
+			t.Errorf("#%s is no heading", link[1])
 		}
 	}
 }
@@ -193,7 +223,7 @@ func TestText(t *testing.T) {
 	for _, want := range []string{"flows: time per packet by flows (3 s)\n", "8 Mpps (7.95 to 8.10)",
 		"ended with an error: ipip", "MISSED             set_ms  612 ms", "not measured       lost    -",
 		"too noisy to tell  cost    -3       >= 12      dear to cheap (cost of l2dsr is not above 0 in 1 of 3 rounds)",
-		"Of the checks 1 of 4 are met, 1 is missed, 1 is too noisy to tell, 1 is not measured."} {
+		"Of the checks 1 of 5 are met, 2 are missed, 1 is too noisy to tell, 1 is not measured."} {
 		if !strings.Contains(text.String(), want) {
 			t.Errorf("the text does not say %q:\n%s", want, &text)
 		}

@@ -2,6 +2,7 @@ package track
 
 import (
 	"context"
+	"math"
 	"os"
 	"strconv"
 	"strings"
@@ -127,6 +128,19 @@ func read(t *testing.T, file string) string {
 	return string(text)
 }
 
+func TestSwapsPerSecond(t *testing.T) {
+	var swaps Swaps
+	for i := range 5 {
+		if got := swaps.PerSecond(); i < 2 && !math.IsNaN(got) {
+			t.Errorf("%d swaps are %g per second", i, got)
+		}
+		swaps.saw(time.Unix(7, int64(i)*1e8))
+	}
+	if got := swaps.PerSecond(); math.Abs(got-10) > 1e-6 {
+		t.Errorf("5 swaps with 100 ms between them are %g per second", got)
+	}
+}
+
 // While backends are swapped, packets go over to the others and back, and none is
 // lost or goes elsewhere.
 func TestKeepSwapping(t *testing.T) {
@@ -134,18 +148,18 @@ func TestKeepSwapping(t *testing.T) {
 	track := started(t, Options{Subject: Weir(model.L2DSR, false, false), Traffic: way, Backends: 30, Swaps: true})
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
-	seen := make(chan int, 1)
+	swapped := make(chan Swaps, 1)
 	go func() {
-		n, err := track.KeepSwapping(ctx, 100*time.Millisecond)
+		swaps, err := track.KeepSwapping(ctx, 100*time.Millisecond)
 		if err != nil {
 			t.Error(err)
 		}
-		seen <- n
+		swapped <- swaps
 	}()
 	sample, err := track.Measure(time.Second)
 	stop()
-	if n := <-seen; n < 2 {
-		t.Errorf("packets followed %d swaps in a second", n)
+	if swaps := <-swapped; swaps.Seen < 2 || !(swaps.PerSecond() > 0) {
+		t.Errorf("packets followed %d swaps in a second, %g per second", swaps.Seen, swaps.PerSecond())
 	}
 	if err != nil {
 		t.Fatal(err)

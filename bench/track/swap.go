@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 )
 
@@ -32,25 +33,57 @@ func (s backendSet) of(first, end int) (int, int) {
 // ErrNotSwapped says that packets did not follow a swap.
 var ErrNotSwapped = errors.New("no packet came to the new backends")
 
+// Swaps is what came of swapping backends.
+type Swaps struct {
+	Seen int // that packets were seen to follow
+
+	first, last time.Time // that they were
+}
+
+// PerSecond is how often packets followed a swap, from the first time to the last: what
+// the first one takes to begin with would make it less. NaN of less than two.
+func (s Swaps) PerSecond() float64 {
+	if s.Seen < 2 {
+		return math.NaN()
+	}
+	return float64(s.Seen-1) / s.last.Sub(s.first).Seconds()
+}
+
 // KeepSwapping edits the director's file at that interval until the context ends,
-// which needs [Options.Swaps], and returns how often packets were seen to follow.
-// Traffic must be under way.
-func (t *Track) KeepSwapping(ctx context.Context, interval time.Duration) (seen int, err error) {
+// which needs [Options.Swaps]. Traffic must be under way: an edit that is due waits
+// until packets have followed the one before. A director that has little time would
+// otherwise read two of them at once, which put back what was there, and swap nothing.
+func (t *Track) KeepSwapping(ctx context.Context, interval time.Duration) (swaps Swaps, err error) {
 	ticks, looks := time.NewTicker(interval), time.NewTicker(5*time.Millisecond)
 	defer ticks.Stop()
 	defer looks.Stop()
 	watch := setWatch{track: t, now: t.set}
+	due := false
 	for err == nil {
 		select {
 		case <-ctx.Done():
-			return watch.changes, nil
+			return swaps, nil
 		case <-ticks.C:
-			err = t.swap()
+			due = true
 		case <-looks.C:
-			err = watch.look()
+			var followed bool
+			if followed, err = watch.look(); followed {
+				swaps.saw(time.Now())
+			}
+		}
+		if due && err == nil && watch.now == t.set {
+			due, err = false, t.swap()
 		}
 	}
-	return watch.changes, fmt.Errorf("swap backends: %w", err)
+	return swaps, fmt.Errorf("swap backends: %w", err)
+}
+
+func (s *Swaps) saw(at time.Time) {
+	if s.Seen == 0 {
+		s.first = at
+	}
+	s.Seen++
+	s.last = at
 }
 
 // swap goes over to the other set.
@@ -63,24 +96,24 @@ func (t *Track) swap() error {
 	return t.director.Write(t.config(next))
 }
 
-// setWatch counts how often packets go over to the other set.
+// setWatch sees packets go over to the other set.
 type setWatch struct {
 	track        *Track
 	now          backendSet
 	lower, upper uint64 // packets that came to the backends which only this set has
-	changes      int
 }
 
-func (w *setWatch) look() error {
+// look is whether packets went over to the other set since the last look.
+func (w *setWatch) look() (bool, error) {
 	first, end := w.track.Traffic.BackendsOf(0, w.track.Backends)
 	third := (end - first) / 3
 	lower, err := w.track.sink.At(first, third)
 	if err != nil {
-		return err
+		return false, err
 	}
 	upper, err := w.track.sink.At(end-third, third)
 	if err != nil {
-		return err
+		return false, err
 	}
 	now := w.now
 	switch {
@@ -90,9 +123,7 @@ func (w *setWatch) look() error {
 	case upper > w.upper && lower == w.lower:
 		now = upperSet
 	}
-	if now != w.now {
-		w.changes++
-	}
+	followed := now != w.now
 	w.now, w.lower, w.upper = now, lower, upper
-	return nil
+	return followed, nil
 }

@@ -71,6 +71,9 @@ func Start(ctx context.Context, o Options) (_ *Track, err error) {
 		return nil, err
 	}
 	t := &Track{Options: o, lab: lab}
+	if o.Swaps {
+		t.set = lowerSet
+	}
 	defer func() {
 		if err != nil {
 			err = errors.Join(fmt.Errorf("track of %s: %w", o.Subject.Name, err), t.Close())

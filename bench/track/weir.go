@@ -27,7 +27,7 @@ func startWeir(ctx context.Context, t *Track) error {
 	if err := t.StartDirector(ctx); err != nil {
 		return err
 	}
-	before := t.placement(t.firstConfig())
+	before := t.placement(t.config(t.set))
 	if t.Swaps {
 		t.closers = append(t.closers, t.StopDirector)
 		return t.sink.Expect(before, t.placement(t.config(upperSet)))
@@ -45,7 +45,7 @@ func (t *Track) StartDirector(ctx context.Context) error {
 	if t.Older != "" {
 		t.director, err = process.StartOlderDirector(t.balancer, t.Older, t.bareConfig(wholeSet))
 	} else {
-		t.director, err = process.StartDirector(t.balancer, t.firstConfig())
+		t.director, err = process.StartDirector(t.balancer, t.config(t.set))
 	}
 	if err != nil {
 		return err
@@ -55,13 +55,6 @@ func (t *Track) StartDirector(ctx context.Context) error {
 
 // StopDirector ends the process; packets are forwarded all the same.
 func (t *Track) StopDirector() error { return t.director.Stop() }
-
-func (t *Track) firstConfig() model.Config {
-	if t.Swaps {
-		return t.config(lowerSet)
-	}
-	return t.config(wholeSet)
-}
 
 // config is the director's: every VIP is a service, with those of its backends.
 func (t *Track) config(set backendSet) model.Config {

@@ -1,0 +1,42 @@
+package main
+
+import "weir.io/weir/bench/report"
+
+// What is quoted, in full.
+const (
+	lee = `J.-B. Lee, T.-H. Yoo, E.-H. Lee, B.-H. Hwang, S.-W. Ahn and C.-H. Cho, "High-Performance Software Load Balancer for Cloud-Native Architecture", IEEE Access, 2021, [doi:10.1109/ACCESS.2021.3108801](https://doi.org/10.1109/ACCESS.2021.3108801)`
+
+	takahashi = `K. Takahashi, "A Study on Portable Load Balancer for Container Clusters", PhD dissertation, The Graduate University for Advanced Studies (SOKENDAI), 2019`
+
+	hnlb = `R. Durner, A. Varasteh, M. Stephan, C. Mas Machuca and W. Kellerer, "HNLB: Utilizing Hardware Matching Capabilities of NICs for Offloading Stateful Load Balancers", IEEE International Conference on Communications (ICC), 2019, [doi:10.1109/ICC.2019.8761434](https://doi.org/10.1109/ICC.2019.8761434), section IV`
+)
+
+// guide helps to read the document. It speaks of what is true of every record; what a
+// run did is in the notes of its scenarios, which the record has.
+var guide = report.Guide{
+	Remarks: map[string][]string{
+		"rfc2544": {
+			"The paper is " + lee + ", table 2",
+			"`-`: DNAT's cost is its table of flows, not its rules, so with 128x4000 it is measured at one length alone, and with 1,000,000 flows of one protocol. With two cores no cost can be told, because source and balancer work at the same time",
+		},
+		"imix": {"The paper is " + lee + ", table 2"},
+		"flows": {
+			"`-`: 10,000,000 flows are not measured with iptables, see above; direct has no cost, because it is what is subtracted",
+		},
+		"churn": {
+			"10/s is how often the file is replaced at most, and `swaps` what came of it. weir run waits until a file was left alone for 50 ms, and shares the cores with traffic that takes all it can get: so fewer are seen, fewest on two cores, where both are full",
+		},
+		"http": {
+			"The paper is " + takahashi + ", figures 4.6, 4.7 and 4.9, and appendix C for the 100 requests",
+			"`-`: IPv6 is measured with the most servers and two modes, which shows what the family costs; it has no direct to be compared with",
+			"One server with keep-alive is an odd row: in the records so far full NAT came near direct there, and `l2dsr`, `ipip` and `gue` far below it, though their packets take the shorter way. A single nginx and wrk share the cores, so this is probably about how the scheduler has them take turns: the faster ways have the lower median latency and the higher 99th percentile, as when requests are answered in bursts. It was not looked into further; compare balancers by the rows with more servers",
+		},
+		"update": {
+			"`-`: the file of a director is edited to change one service; with a single service nothing is set besides that",
+		},
+		"utilization": {"HNLB is " + hnlb},
+	},
+	Reasons: map[string]string{
+		"throughput_128x4000_vs_1x255_1mflows": "datapath.md#many-services-and-many-flows",
+	},
+}

@@ -1,0 +1,50 @@
+package main
+
+import (
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// The guide speaks of scenarios and checks that there are, and leads to headings that
+// are in the documents.
+func TestGuide(t *testing.T) {
+	for name := range guide.Remarks {
+		if !slices.ContainsFunc(scenarios, func(s scenario) bool { return s.name == name }) {
+			t.Errorf("there are remarks on the scenario %q, which there is not", name)
+		}
+	}
+	for name, link := range guide.Reasons {
+		if !slices.ContainsFunc(checks, func(c check) bool { return c.name == name }) {
+			t.Errorf("there is a reason of the check %q, which there is not", name)
+		}
+		file, heading, _ := strings.Cut(link, "#")
+		text, err := os.ReadFile("../docs/" + file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		words := strings.ReplaceAll(regexp.QuoteMeta(heading), "-", "[ -]")
+		if found, err := regexp.Match("(?mi)^#+ "+words+"$", text); err != nil || !found {
+			t.Errorf("%s leads to %s, where no heading is called so (%v)", name, link, err)
+		}
+	}
+}
+
+var paper = regexp.MustCompile(`\b[Pp]aper\b|\bHNLB\b`)
+
+// Whose figures are quoted is said where they are.
+func TestQuotedFiguresHaveASource(t *testing.T) {
+	for name, notes := range map[string][]string{"rfc2544": rfc2544Notes, "imix": imixNotes, "http": webNotes, "utilization": utilizationNotes,
+		"flows": flowsNotes, "modes": modesNotes, "syn": synNotes, "churn": churnNotes, "program": programNotes,
+		"backend": backendNotes, "update": updateNotes, "memory": memoryNotes} {
+		quotes := paper.MatchString(strings.Join(notes, "\n"))
+		named := slices.ContainsFunc(guide.Remarks[name], func(remark string) bool {
+			return slices.ContainsFunc([]string{lee, takahashi, hnlb}, func(source string) bool { return strings.Contains(remark, source) })
+		})
+		if quotes != named {
+			t.Errorf("%s quotes a paper: %v; it is named: %v", name, quotes, named)
+		}
+	}
+}

@@ -1,0 +1,69 @@
+package report
+
+import (
+	"fmt"
+	"io"
+	"regexp"
+	"strings"
+
+	"weir.io/weir/bench/record"
+)
+
+// Guide is what a document says that no record has: it is the same for all of them.
+type Guide struct {
+	Remarks map[string][]string // how to read a scenario, in markdown
+	Reasons map[string]string   // a link to what stands in a check's way, if it is known
+}
+
+// checks writes the table of targets. A check leads to the table that it is about, and
+// one that is missed to the reason.
+func (g Guide) checks(w io.Writer, r *record.Record) {
+	fmt.Fprintf(w, "## Checks\n\n%s.\n\n", record.Tally(r.Checks))
+	t := checks(r)
+	var explained, unexplained bool
+	for i, c := range r.Checks {
+		if c.Verdict() == record.Missed {
+			link := g.Reasons[c.Name]
+			explained, unexplained = explained || link != "", unexplained || link == ""
+			t.rows[i][0] = linked(t.rows[i][0], link)
+		}
+		if s := r.Scenario(c.Scenario); s != nil && measures(s, c.Quantity) {
+			t.rows[i][1] = linked(c.Name, "#"+anchor(title(s, c.Quantity)))
+		}
+	}
+	t.markdown(w)
+	if explained {
+		fmt.Fprint(w, "MISSED leads to what stands in the way. ")
+	}
+	if unexplained {
+		fmt.Fprint(w, "Where MISSED leads nowhere, nobody has found it yet. ")
+	}
+	fmt.Fprint(w, "A check's name leads to its table.\n\n")
+}
+
+func measures(s *record.Scenario, quantity string) bool {
+	for _, m := range s.Measurements {
+		if m.Quantity.Name == quantity {
+			return true
+		}
+	}
+	return false
+}
+
+// title is the heading of a quantity's table.
+func title(s *record.Scenario, quantity string) string { return s.Name + ": " + quantity }
+
+func linked(text, to string) string {
+	if to == "" {
+		return text
+	}
+	return "[" + text + "](" + to + ")"
+}
+
+var notInAnchors = regexp.MustCompile(`[^a-z0-9 _-]+`)
+
+// anchor is what a heading is linked by, as GitHub, GitLab and Gitea make it of plain
+// words.
+func anchor(heading string) string {
+	return strings.ReplaceAll(notInAnchors.ReplaceAllString(strings.ToLower(heading), ""), " ", "-")
+}
