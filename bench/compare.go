@@ -27,7 +27,7 @@ func newCompare() *cobra.Command {
 			"counts when the Mann-Whitney test finds it at p <= 0.01 and the middle halves of the\n" +
 			"rounds lie apart. With --fail-if-slower what a reference itself measured is shown,\n" +
 			"and does not count: that is the machine's change.",
-		Args: cobra.ExactArgs(2),
+		Args: takes(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			old, err := record.Read(args[0])
 			if err != nil {

@@ -11,7 +11,7 @@ func newList() *cobra.Command {
 	return &cobra.Command{
 		Use:   "list",
 		Short: "List the scenarios, and the checks that each answers",
-		Args:  cobra.NoArgs,
+		Args:  takes(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 8, 2, ' ', 0)
 			for _, s := range scenarios {

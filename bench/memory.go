@@ -52,8 +52,10 @@ func measureMemory(ctx context.Context, s *session) error {
 			return err
 		}
 	}
-	for round := range min(s.settings.Rounds, loads) {
+	rounds := min(s.settings.Rounds, loads)
+	for round := range rounds {
 		for i, size := range sizes {
+			s.say("  round %d of %d: a director with %s", round+1, rounds, size)
 			host := wired(lab, fmt.Sprintf("director%d-%d", round, i))
 			if err := loadDirector(ctx, s, host, size); err != nil {
 				return fmt.Errorf("director with %s: %w", size, err)

@@ -20,8 +20,13 @@ func newReport() *cobra.Command {
 			"in the record. One of a smoke run, of some scenarios or of a run in which something\n" +
 			"broke is written only where --out says: " + document + " is not replaced by less\n" +
 			"than a complete run, unless --out names it.",
-		Args: cobra.ExactArgs(1),
+		Args: takes(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if cmd.Flags().Changed("out") {
+				if err := placeFor(out); err != nil {
+					return err
+				}
+			}
 			r, err := record.Read(args[0])
 			if err != nil {
 				return err
@@ -33,7 +38,7 @@ func newReport() *cobra.Command {
 			return writeDocument(cmd.ErrOrStderr(), r, args[0], out)
 		},
 	}
-	cmd.Flags().StringVar(&out, "out", document, "the document; its figures go into a directory of its name")
+	cmd.Flags().StringVar(&out, "out", document, "the document, a `file`; its figures go into a directory of its name")
 	return cmd
 }
 

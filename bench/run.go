@@ -55,7 +55,7 @@ func newRun() *cobra.Command {
 	flags.IntVar(&o.settings.Rounds, "rounds", defaultRounds, "how often everything is measured")
 	flags.DurationVar(&o.settings.Sample, "sample", defaultSample, "how long one subject is measured in one round")
 	flags.BoolVar(&o.settings.Smoke, "smoke", false, "only show that the harness works: one short round")
-	flags.StringVar(&o.out, "out", "", "write the record to this file")
+	flags.StringVar(&o.out, "out", "", "write the record to this `file`, whose directory must be there")
 	flags.StringVar(&o.base, "base", "", "commit that rows is compared with, instead of the one before flow memory")
 	flags.BoolVar(&o.docs, "docs", false, "write "+document+" and its figures, of a complete run that went well")
 	flags.BoolVar(&o.strict, "strict", false, "exit with 1 when a check is not met; what a run of some scenarios, or a smoke run, did not measure is left out")
@@ -112,10 +112,14 @@ func (o *runOptions) settle(cmd *cobra.Command, all bool) error {
 			o.settings.Sample = smokeSample
 		}
 	}
-	if o.settings.Rounds < 1 || o.settings.Sample <= 0 {
-		return errors.New("--rounds and --sample must be more than 0")
+	if err := placeFor(o.out); err != nil {
+		return err
 	}
 	switch {
+	case o.settings.Rounds < 1:
+		return fmt.Errorf("--rounds %d: there must be one at least", o.settings.Rounds)
+	case o.settings.Sample < smokeSample:
+		return fmt.Errorf("--sample %v is too short: less than the %v of a smoke run shows some subjects nothing", o.settings.Sample, smokeSample)
 	case o.docs && o.settings.Smoke:
 		return errors.New("--docs would put the figures of a smoke run, which mean nothing, into " + document)
 	case o.docs && !all:
@@ -130,7 +134,7 @@ func (o *runOptions) settle(cmd *cobra.Command, all bool) error {
 func choose(names []string) ([]scenario, error) {
 	for _, name := range names {
 		if !slices.ContainsFunc(scenarios, func(s scenario) bool { return s.name == name }) {
-			return nil, fmt.Errorf("there is no scenario %q (see bench list)", name)
+			return nil, fmt.Errorf("there is no scenario %q%s (see bench list)", name, didYouMean("", name, scenarioNames()))
 		}
 	}
 	var chosen []scenario
@@ -140,6 +144,14 @@ func choose(names []string) ([]scenario, error) {
 		}
 	}
 	return chosen, nil
+}
+
+func scenarioNames() []string {
+	var names []string
+	for _, s := range scenarios {
+		names = append(names, s.name)
+	}
+	return names
 }
 
 // measure runs the scenarios one after the other. One that fails keeps none of the

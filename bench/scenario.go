@@ -57,7 +57,8 @@ func (s *session) sample() time.Duration { return s.settings.Sample }
 // inRounds measures everything once per round, so that a slow moment of the machine
 // hits all of it alike.
 func (s *session) inRounds(ctx context.Context, steps ...func(context.Context) error) error {
-	for range s.settings.Rounds {
+	began := time.Now()
+	for round := range s.settings.Rounds {
 		for _, step := range steps {
 			if err := ctx.Err(); err != nil {
 				return err
@@ -66,6 +67,18 @@ func (s *session) inRounds(ctx context.Context, steps ...func(context.Context) e
 				return err
 			}
 		}
+		s.sayRound(round+1, time.Since(began))
 	}
 	return nil
+}
+
+// sayRound tells how many rounds are done, and when the others will be if they take as
+// long.
+func (s *session) sayRound(done int, took time.Duration) {
+	left := s.settings.Rounds - done
+	if left == 0 {
+		s.say("  round %d of %d", done, s.settings.Rounds)
+		return
+	}
+	s.say("  round %d of %d, about %.0f s to go", done, s.settings.Rounds, took.Seconds()/float64(done)*float64(left))
 }
