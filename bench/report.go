@@ -65,6 +65,7 @@ func incomplete(r *record.Record) string {
 // writeDocument writes the document of a record, which names the record's file: there
 // is every round.
 func writeDocument(progress io.Writer, r *record.Record, source, path string) error {
+	guide.Scenarios = scenarioNames()
 	d, err := report.New(r, guide, source, path)
 	if err != nil {
 		return err

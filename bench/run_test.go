@@ -8,6 +8,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -285,20 +286,41 @@ func TestInterrupted(t *testing.T) {
 }
 
 func TestMistakes(t *testing.T) {
-	pretend(t, []scenario{measuring("a", 1), measuring("b", 1)})
+	pretend(t, []scenario{measuring("a", 1), measuring("tools", 1)})
 	for _, test := range []struct{ args, want string }{
 		{"run nope", `bench: there is no scenario "nope" (see bench list)`},
-		{"run --rounds 0", "bench: --rounds and --sample must be more than 0"},
+		{"run tlos", `bench: there is no scenario "tlos"; did you mean tools? (see bench list)`},
+		{"tools", `bench: there is no command "tools"; did you mean run tools? (see bench --help)`},
+		{"lst", `bench: there is no command "lst"; did you mean list? (see bench --help)`},
+		{"frobnicate", `bench: there is no command "frobnicate" (see bench --help)`},
+		{"list all", "bench: bench list: got 1 argument (see bench list --help)"},
+		{"run --rounds 0", "bench: --rounds 0: there must be one at least"},
+		{"run --sample 10us", "bench: --sample 10µs is too short: less than the 30ms of a smoke run shows some subjects nothing"},
+		{"run a --out here/there/a.json", "bench: --out here/there/a.json: there is no directory here/there"},
+		{"run a --out .", "bench: --out .: is a directory; name a file in it"},
+		{"run --smok", "bench: unknown flag: --smok; did you mean --smoke? (see bench run --help)"},
+		{"report --out here/there/a.md none.json", "bench: --out here/there/a.md: there is no directory here/there"},
 		{"run a --docs", "bench: --docs writes docs/benchmarks.md, which has every scenario: name none to run all of them, or write another document with bench report --out"},
 		{"run --smoke --docs", "bench: --docs would put the figures of a smoke run, which mean nothing, into docs/benchmarks.md"},
 		{"run --speed", "bench: unknown flag: --speed (see bench run --help)"},
-		{"compare a.json", "bench: accepts 2 arg(s), received 1"},
+		{"compare a.json", "bench: bench compare OLD.json NEW.json: got 1 argument (see bench compare --help)"},
 		{"report none.json", "bench: read a record: open none.json: no such file or directory"},
 	} {
 		var stdout, stderr bytes.Buffer
 		code := execute(t.Context(), strings.Fields(test.args), &stdout, &stderr)
 		if code != 1 || stdout.Len() > 0 || stderr.String() != test.want+"\n" {
 			t.Errorf("%s: exit status %d, stdout %q, stderr %q; want 1, nothing and %q", test.args, code, &stdout, &stderr, test.want)
+		}
+	}
+}
+
+// Who waits is told how much is done, and how long the rest will take.
+func TestProgress(t *testing.T) {
+	pretend(t, []scenario{measuring("a", 1)})
+	_, _, stderr := run(t, t.Context(), "--rounds", "3")
+	for _, want := range []string{`^1 scenario, 3 rounds, 250ms of each`, `round 1 of 3, about \d+ s to go\n`, `round 2 of 3, about \d+ s to go\n`, `round 3 of 3\n`} {
+		if !regexp.MustCompile(want).MatchString(stderr) {
+			t.Errorf("it does not say %q: %s", want, stderr)
 		}
 	}
 }

@@ -11,8 +11,9 @@ import (
 
 // Guide is what a document says that no record has: it is the same for all of them.
 type Guide struct {
-	Remarks map[string][]string // how to read a scenario, in markdown
-	Reasons map[string]string   // a link to what stands in a check's way, if it is known
+	Scenarios []string            // all there are: a record may be older than one of them
+	Remarks   map[string][]string // how to read a scenario, in markdown
+	Reasons   map[string]string   // a link to what stands in a check's way, if it is known
 }
 
 // checks writes the table of targets. A check leads to the table that it is about, and
@@ -39,6 +40,17 @@ func (g Guide) checks(w io.Writer, r *record.Record) {
 		fmt.Fprint(w, "Where MISSED leads nowhere, nobody has found it yet. ")
 	}
 	fmt.Fprint(w, "A check's name leads to its table.\n\n")
+}
+
+// absent says which scenarios the record does not have; empty: none.
+func (g Guide) absent(r *record.Record) string {
+	var names []string
+	for _, name := range g.Scenarios {
+		if r.Scenario(name) == nil {
+			names = append(names, name)
+		}
+	}
+	return strings.Join(names, ", ")
 }
 
 func measures(s *record.Scenario, quantity string) bool {

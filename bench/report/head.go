@@ -30,6 +30,9 @@ func (g Guide) head(w io.Writer, r *record.Record, source string) {
 	if r.Settings.Smoke {
 		fmt.Fprint(w, "**This was a smoke run**: it shows that the harness works, and its figures mean nothing.\n\n")
 	}
+	if names := g.absent(r); names != "" {
+		fmt.Fprintf(w, "Of the scenarios that there are, this run did not have: %s.\n\n", names)
+	}
 	if len(r.Checks) > 0 {
 		g.checks(w, r)
 	}
