@@ -20,9 +20,9 @@ type Host struct {
 	lab    *Lab
 	ns     netns.NsHandle
 	nl     *netlink.Handle
-	ports  int          // interfaces given a name so far
-	tables int          // routing tables taken so far
-	bridge netlink.Link // of a switch
+	ports  int            // interfaces given a name so far
+	tables map[string]int // routing tables, by the source that each is for
+	bridge netlink.Link   // of a switch
 }
 
 func (h *Host) create() error {
@@ -160,7 +160,8 @@ func (h *Host) Route(prefix string, nexthops ...string) {
 	}, "host %s: route %s via %v", h.Name, prefix, nexthops)
 }
 
-// RouteFrom adds a route for packets from one of the host's own addresses only.
+// RouteFrom adds a route for packets from one of the host's own addresses only, or
+// from a prefix where the host is a router. Given again, it replaces the one before.
 func (h *Host) RouteFrom(source, prefix string, nexthops ...string) {
 	h.lab.try(func() error {
 		route, err := parseRoute(prefix, nexthops)
@@ -174,10 +175,17 @@ func (h *Host) RouteFrom(source, prefix string, nexthops ...string) {
 		if rule.Src.IP.To4() == nil {
 			rule.Family = netlink.FAMILY_V6
 		}
-		// A table of its own for each such route, above the kernel's (253 to 255).
-		h.tables++
-		route.Table, rule.Table = 1000+h.tables, 1000+h.tables
-		if err := h.nl.RouteReplace(route); err != nil {
+		// A table of its own for each source, above the kernel's (253 to 255).
+		table, known := h.tables[source]
+		if !known {
+			table = 1001 + len(h.tables)
+			if h.tables == nil {
+				h.tables = map[string]int{}
+			}
+			h.tables[source] = table
+		}
+		route.Table, rule.Table = table, table
+		if err := h.nl.RouteReplace(route); err != nil || known {
 			return err
 		}
 		return h.nl.RuleAdd(rule)
