@@ -79,7 +79,7 @@ func (p *Process) Await(ctx context.Context, what string, wrong func() error) er
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-p.done:
-			return fmt.Errorf("%s on %s: %w:\n%s", p.Name, p.Host.Name, ErrEnded, p.tail())
+			return p.Ended()
 		case <-time.After(2 * time.Millisecond): // between two looks
 		}
 		if time.Now().After(deadline) {
@@ -92,6 +92,26 @@ func (p *Process) Await(ctx context.Context, what string, wrong func() error) er
 func (p *Process) Stop() error {
 	if err := p.cmd.Process.Signal(os.Interrupt); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("stop %s on %s: %w", p.Name, p.Host.Name, err)
+	}
+	<-p.done
+	return nil
+}
+
+// Ended returns ErrEnded, with the end of the log, if the process is gone.
+func (p *Process) Ended() error {
+	select {
+	case <-p.done:
+		return fmt.Errorf("%s on %s: %w:\n%s", p.Name, p.Host.Name, ErrEnded, p.tail())
+	default:
+		return nil
+	}
+}
+
+// Kill ends the process without giving it the time to do anything, and waits for
+// its end.
+func (p *Process) Kill() error {
+	if err := p.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("kill %s on %s: %w", p.Name, p.Host.Name, err)
 	}
 	<-p.done
 	return nil
