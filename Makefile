@@ -19,6 +19,7 @@ export CGO_ENABLED := 0
 deps_build    :=
 deps_demo     := iproute2
 deps_test     := iproute2 ethtool iptables nftables tcpdump tshark iperf3 nginx-light curl wrk etcd-server
+deps_chaos    := iproute2 ethtool nftables
 deps_bench    := iproute2 ethtool iptables nftables iperf3 nginx-light libnginx-mod-stream haproxy wrk
 deps_generate := clang-19 llvm-19 libbpf-dev linux-libc-dev
 deps_lint     := clang-format-19
@@ -32,7 +33,7 @@ help: ## list the targets
 
 .PHONY: deps
 deps: ## install what is missing for all of the below (Debian, root)
-	@.ci/deps $(deps_build) $(deps_demo) $(deps_test) $(deps_bench) $(deps_generate) $(deps_lint) \
+	@.ci/deps $(deps_build) $(deps_demo) $(deps_test) $(deps_chaos) $(deps_bench) $(deps_generate) $(deps_lint) \
 		$(deps_kernels) $(deps_image) $(deps_debug)
 
 deps-%:
@@ -64,6 +65,11 @@ test-kernels: deps-build deps-kernels ## run the packet tables on Debian's 6.1 a
 .PHONY: demo
 demo: deps-demo build ## real traffic through every mode, in network namespaces: ARGS="--duration 10s --json"
 	@bin/weir demo $(ARGS)
+
+.PHONY: chaos
+chaos: deps-chaos build ## count the connections that break while everything changes: ARGS="--seed 1 --mode gue --json"
+	@go build -trimpath -buildvcs=false -o bin/chaos ./test/chaos >&2
+	@$(private) bin/chaos $(ARGS)
 
 # The scenarios of make bench, all of them when empty: make bench SCENARIO="flows syn"
 SCENARIO ?=

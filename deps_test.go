@@ -59,6 +59,10 @@ var mayImport = map[string][]string{
 	"cmd/weir": {"internal/model", "internal/config", "internal/engine", "internal/datapath",
 		"internal/agent", "internal/api", "internal/doctor", "internal/metrics", "internal/desired", "internal/store", "internal/utilization", "internal/demo",
 		"cobra", "pflag", "sys"},
+	"test/chaos/schedule": {},
+	"test/chaos/traffic":  {"internal/netlab", "sys"},
+	"test/chaos": {"test/chaos/schedule", "test/chaos/traffic", "bench/process", "internal/api", "internal/engine", "internal/model",
+		"internal/netlab", "sys"},
 	"bench": {"bench/record", "bench/compare", "bench/machine", "bench/report", "bench/site", "bench/bulk", "bench/inside", "bench/process",
 		"bench/track", "bench/traffic", "bench/program", "internal/model", "internal/engine", "internal/datapath", "internal/netlab", "internal/utilization", "cobra", "ebpf", "sys"},
 	"bench/process":      {"internal/model", "internal/config", "internal/api", "internal/netlab", "sys"},
@@ -86,7 +90,7 @@ var testsMayImport = []string{
 // testOnly are packages that must not end up in the program's director or agent:
 // only tests import them, and the demo and the benchmarks build labs with one.
 var testOnly = map[string][]string{
-	"internal/netlab": {"internal/demo", "bench", "bench/bulk", "bench/process", "bench/program", "bench/site", "bench/track", "bench/traffic"},
+	"internal/netlab": {"internal/demo", "bench", "bench/bulk", "bench/process", "bench/program", "bench/site", "bench/track", "bench/traffic", "test/chaos", "test/chaos/traffic"},
 	"internal/packet": {},
 }
 

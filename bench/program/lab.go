@@ -62,19 +62,14 @@ func (w Way) outerIs6(vip6 bool) bool {
 	return vip6
 }
 
-// growth is how many bytes the way adds to a packet of an established connection of
-// TCP, in a ring in which every slot has a backup.
+// growth is how many bytes the way adds.
 func (w Way) growth() int {
-	grown, address := 0, 4
-	if w.outer6 {
-		address = 16
-	}
+	grown := 0
 	if w.tunnels() {
 		grown = map[bool]int{false: 20, true: 40}[w.outer6]
 	}
 	if w.mode == model.GUE {
-		grown += 8 + 4       // UDP, GUE
-		grown += 4 + address // the row: its header, the backup
+		grown += 8 + 4 // UDP, GUE
 	}
 	return grown
 }

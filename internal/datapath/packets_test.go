@@ -29,7 +29,6 @@ func TestPackets(t *testing.T) {
 		{"headroom", testNoHeadroom},
 		{"port ranges", testPortRanges},
 		{"dead backends", testDeadBackends},
-		{"rows", testRows},
 		{"affinity", testAffinity},
 		{"local backend", testLocalBackend},
 		{"icmp errors", testICMPErrors},

@@ -1,0 +1,159 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"weir.io/weir/test/chaos/schedule"
+)
+
+// build puts weir where the harness looks for it.
+func build(t *testing.T) {
+	t.Helper()
+	dir := t.TempDir()
+	if out, err := exec.Command("go", "build", "-o", filepath.Join(dir, "bin", "weir"), "../../cmd/weir").CombinedOutput(); err != nil {
+		t.Fatalf("build weir: %v\n%s", err, out)
+	}
+	t.Chdir(dir)
+}
+
+// small is a run that a test has time for.
+func small(t *testing.T) options {
+	gue, err := findMode("gue")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return options{Options: schedule.Options{Seed: 1, Duration: 6 * time.Second, Directors: 3, Backends: 4}, mode: gue,
+		window: time.Second, connections: 200, flows: 20, weather: weather{loss: 1, synAcks: 5}, syncookies: 1,
+		patience: 4 * time.Second, progress: io.Discard}
+}
+
+// script makes events out of changes of the group.
+func script(o options, changes ...func(*schedule.Event)) []schedule.Event {
+	var events []schedule.Event
+	group := schedule.Begin(o.Options)
+	for i, change := range changes {
+		e := schedule.Event{At: time.Duration(i+1) * 600 * time.Millisecond, After: group.Clone()}
+		change(&e)
+		group = e.After
+		events = append(events, e)
+	}
+	return events
+}
+
+func director(kind schedule.Kind, i int) func(*schedule.Event) {
+	return func(e *schedule.Event) {
+		e.Kind, e.Director, e.After.Announced[i] = kind, i, kind != schedule.DirectorRemoved && kind != schedule.DirectorKilled
+	}
+}
+
+// Directors come, go, die and start again, and a backend dies: no ring changes, so
+// whoever has a connection still owns its slot on every director. Only the dead
+// backend's connections break.
+func TestOnlyTheDeadBackendsConnectionsBreak(t *testing.T) {
+	build(t)
+	o := small(t)
+	const dead = 2
+	events := script(o,
+		director(schedule.DirectorCrashed, 0),
+		func(e *schedule.Event) { e.Kind, e.After.Queues = schedule.QueuesChanged, 3 },
+		director(schedule.DirectorRemoved, 1),
+		func(e *schedule.Event) {
+			e.Kind, e.Backends, e.After.Backends[dead].State = schedule.BackendsKilled, []int{dead}, schedule.Dead
+		},
+		director(schedule.DirectorAdded, 2),
+		director(schedule.DirectorKilled, 0),
+	)
+	r, err := run(t.Context(), o, events)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Broken != 0 || r.Misdirected != 0 {
+		t.Errorf("%d connections broke and %d packets were misdirected, though no ring changed: %+v", r.Broken, r.Misdirected, r.BrokenConnections)
+	}
+	if died := r.TCP.BrokenBackendDied; died < o.connections/10 || died > o.connections {
+		t.Errorf("%d connections broke because backend%d died; of %d it had about a third", died, dead+1, o.connections)
+	}
+	if r.UDP.BrokenBackendDied == 0 {
+		t.Error("no flow was lost with the backend that died")
+	}
+	if r.Events != len(events) || r.DoubleChanges == 0 || r.Connections < o.connections+o.flows || r.Exchanges < 3*o.connections || r.CheckedBytes == 0 {
+		t.Errorf("too little happened: %+v", r)
+	}
+	if r.OutlivedWindows < 0.3 {
+		t.Errorf("%.0f %% of the connections outlived %d windows, want about half: a third died with the backend", 100*r.OutlivedWindows, windows)
+	}
+}
+
+// The directors are told that a backend is gone which the harness knows to be there:
+// its connections break, and every one of them is reported with what is known of it.
+func TestWrongBackendIsReported(t *testing.T) {
+	build(t)
+	o := small(t)
+	const robbed = 0
+	o.meanwhile = func(ctx context.Context, h *harness) error {
+		wrong := h.group.current().Clone()
+		wrong.Backends[robbed].State = schedule.Absent
+		return h.group.apply(wrong)
+	}
+	r, err := run(t.Context(), o, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.TCP.Broken < o.connections/10 || r.UDP.Broken == 0 || r.Misdirected < r.TCP.Broken/2 || r.BrokenBackendDied != 0 {
+		t.Errorf("%d connections and %d flows are reported as broken, %d packets as misdirected, %d as excused; of %d connections backend%d had about a third",
+			r.TCP.Broken, r.UDP.Broken, r.Misdirected, r.BrokenBackendDied, o.connections, robbed+1)
+	}
+	named := slices.IndexFunc(r.BrokenConnections, func(b broken) bool {
+		return b.Protocol == "tcp" && b.Backend == "backend1" && b.Saw == "reset" && len(b.Resets) > 0 && len(b.Places) == 2 &&
+			b.Places[0].Owner == "backend1" && b.Places[1].Owner != "backend1"
+	})
+	if named < 0 {
+		t.Errorf("no report names a connection of backend1, whose slot moved, and who reset it: %+v", r.BrokenConnections)
+	}
+	if faults := r.faults(); len(faults) != 2 {
+		t.Errorf("the run's faults are %q, want broken connections and misdirected packets", faults)
+	}
+	var text strings.Builder
+	if err := r.print(&text); err != nil || !strings.Contains(text.String(), `of "backend1" broke at`) {
+		t.Errorf("printed (%v):\n%s", err, text.String())
+	}
+}
+
+func TestUsageErrors(t *testing.T) {
+	for _, test := range []struct{ args, want string }{
+		{"--mode teleport", `unknown mode "teleport"; there are gue`},
+		{"--duration 1s", "too short"},
+		{"--drain-window 1ms", "too short"},
+		{"--directors 1", "2 to"},
+		{"--backends 1000", "4 to"},
+		{"--connections 0", "1 to"},
+		{"--syncookies 3", "0, 1 or 2"},
+		{"--loss 99", "50 percent"},
+		{"now", `unexpected argument "now"`},
+	} {
+		err := execute(t.Context(), strings.Fields(test.args), io.Discard, io.Discard)
+		if err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("chaos %s: %v, want %q", test.args, err, test.want)
+		}
+	}
+}
+
+func TestPlanIsTheSchedule(t *testing.T) {
+	var out strings.Builder
+	if err := execute(t.Context(), []string{"--plan", "--seed", "7"}, &out, os.Stderr); err != nil {
+		t.Fatal(err)
+	}
+	events := schedule.Make(schedule.Options{Seed: 7, Duration: 2 * time.Minute, Directors: 4, Backends: 12})
+	if lines := strings.Count(out.String(), "\n"); lines != len(events) || !strings.Contains(out.String(), fmt.Sprint(events[0])) {
+		t.Errorf("printed %d lines for %d events:\n%s", lines, len(events), out.String())
+	}
+}

@@ -1,0 +1,105 @@
+package main
+
+import (
+	"fmt"
+	"net/netip"
+	"time"
+
+	"weir.io/weir/internal/engine"
+	"weir.io/weir/internal/model"
+	"weir.io/weir/test/chaos/traffic"
+)
+
+// numbers of IANA's, as in the IP header
+var protocols = map[string]uint8{"tcp": 6, "udp": 17}
+
+// place is whom a connection's packets were for, as of a configuration.
+type place struct {
+	Since  float64 `json:"since"` // seconds from the beginning
+	Slot   int     `json:"slot"`
+	Owner  string  `json:"owner"`
+	Backup string  `json:"backup,omitempty"`
+}
+
+// explainer finds out where connections' packets went, as far as it can be known
+// from outside: by the rings of the configurations that the directors were told.
+type explainer struct {
+	group  *group
+	begin  time.Time
+	tables map[int]model.Table // of the group's history
+	done   []performed
+}
+
+// around is how long before a break an event is still named with it.
+const around = 3 * time.Second
+
+// places returns whose the connection was when it was opened, and in every
+// configuration from when it was well for the last time.
+func (x *explainer) places(b traffic.Break) []place {
+	var list []place
+	for i, v := range x.group.history {
+		ends := b.At
+		if i+1 < len(x.group.history) {
+			ends = x.group.history[i+1].at
+		}
+		opened := !v.at.After(b.Opened) && ends.After(b.Opened)
+		recent := ends.After(b.Good) && v.at.Before(b.At)
+		if !opened && !recent {
+			continue
+		}
+		p := x.place(i, b.Protocol, b.Client)
+		if n := len(list); n == 0 || list[n-1].Owner != p.Owner || list[n-1].Slot != p.Slot {
+			p.Since = x.seconds(v.at)
+			list = append(list, p)
+		}
+	}
+	return list
+}
+
+// place finds a flow's slot in the ring of one configuration.
+func (x *explainer) place(version int, protocol string, client netip.AddrPort) place {
+	table, known := x.tables[version]
+	if !known {
+		table, _ = engine.Plan(model.Config{Services: x.group.services(x.group.history[version].group)}, nil, nil)
+		x.tables[version] = table
+	}
+	for i := range table.Services {
+		s := &table.Services[i]
+		if s.Name != protocol {
+			continue
+		}
+		flow := model.Flow{Source: client.Addr(), SourcePort: client.Port(), Destination: s.VIP, DestinationPort: s.Port.First, Protocol: protocols[protocol]}
+		slot := s.Ring.SlotOf(flow.Hash(s.Salt, s.Affinity))
+		p := place{Slot: slot}
+		for n, candidate := range s.Ring.Row(slot) {
+			switch n {
+			case 0:
+				p.Owner = s.Backends[candidate].Name
+			case 1:
+				p.Backup = s.Backends[candidate].Name
+			}
+		}
+		return p
+	}
+	return place{}
+}
+
+// events returns what happened from a little before all was well for the last time
+// to the break.
+func (x *explainer) events(b traffic.Break) []string {
+	from := b.Good
+	if early := b.At.Add(-around); early.Before(from) {
+		from = early
+	}
+	var list []string
+	for _, e := range x.done {
+		if e.effect.After(from) && e.effect.Before(b.At.Add(around)) {
+			list = append(list, fmt.Sprintf("%+.1fs %s", e.effect.Sub(b.At).Seconds(), e))
+		}
+	}
+	return list
+}
+
+func (x *explainer) seconds(at time.Time) float64 {
+	return at.Sub(x.begin).Round(time.Millisecond).Seconds()
+}

@@ -1,0 +1,249 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"weir.io/weir/bench/process"
+	"weir.io/weir/internal/api"
+	"weir.io/weir/internal/model"
+	"weir.io/weir/test/chaos/schedule"
+)
+
+// group is the weir processes of a run.
+type group struct {
+	top    *topology
+	mode   mode
+	window time.Duration
+	weir   string // binary
+
+	mu      sync.Mutex
+	running []*process.Weir // by director; nil: none, or one that is being ended
+	now     schedule.Group
+	history []version
+}
+
+func newGroup(top *topology, m mode, window time.Duration, weir string, first schedule.Group) *group {
+	return &group{top: top, mode: m, window: window, weir: weir, now: first,
+		running: make([]*process.Weir, len(top.directors)), history: []version{{time.Now(), first}}}
+}
+
+// version is a configuration of the services, and when the directors were told.
+type version struct {
+	at    time.Time
+	group schedule.Group
+}
+
+// forgetAtOnce is the drain of a Maglev that forgets: the least that there is.
+const forgetAtOnce = time.Millisecond
+
+func (g *group) services(of schedule.Group) []model.Service {
+	service := func(name string, protocol model.Protocol, port, backendPort uint16) model.Service {
+		s := model.Service{Name: name, VIP: netip.MustParseAddr(vip), Protocol: protocol, Port: model.PortRange{First: port, Last: port},
+			Mode: g.mode.weir, SNAT: g.mode.snat, RingSize: of.RingSize, Drain: model.Duration(g.window)}
+		if g.mode.forgetful {
+			s.Drain = model.Duration(forgetAtOnce)
+		}
+		for i, b := range of.Backends {
+			if b.State == schedule.Absent {
+				continue
+			}
+			backend := model.NewBackend()
+			backend.Name, backend.Address, backend.Weight = fmt.Sprintf("backend%d", i+1), lanAddress(backends+i), b.Weight
+			if b.State == schedule.Draining {
+				backend.State = model.Draining
+			}
+			if g.mode.translates() {
+				backend.Port = backendPort
+			}
+			if g.mode.viaGroup() {
+				backend.Address = lanAddress(natHost + i)
+			}
+			s.Backends = append(s.Backends, backend)
+		}
+		return s
+	}
+	return []model.Service{
+		service("tcp", model.TCP, tcpPort, natTCP),
+		service("udp", model.UDP, udpPort, natUDP),
+	}
+}
+
+func (g *group) sources() []netip.Prefix {
+	var list []netip.Prefix
+	for i := range g.top.directors {
+		list = append(list, netip.PrefixFrom(lanAddress(directors+i), 32))
+	}
+	return list
+}
+
+func (g *group) directorConfig(i int, of schedule.Group) model.Config {
+	c := model.Config{Directors: g.sources(), Services: g.services(of)}
+	c.Director.Interfaces = []string{"eth0", "eth1"}
+	c.Director.TunnelSource = []netip.Prefix{netip.PrefixFrom(lanAddress(directors+i), 32)}
+	c.Director.SNAT.Addresses = []netip.Addr{lanAddress(snatHost + i)}
+	return c
+}
+
+// startAgents starts one on every backend's host. They know the whole pool from
+// the beginning: agents are to be told of backends before directors are.
+func (g *group) startAgents(ctx context.Context, pool schedule.Group) error {
+	if !g.mode.agent {
+		return nil
+	}
+	pool = pool.Clone()
+	for i := range pool.Backends {
+		pool.Backends[i].State = schedule.Active
+	}
+	c := model.Config{Directors: g.sources(), Services: g.services(pool)}
+	c.Agent.Interfaces = []string{"eth0"}
+	c.Agent.SocketsElsewhere = g.mode.forgetful
+	agents := make([]*process.Weir, len(g.top.backends))
+	for i, b := range g.top.backends {
+		var err error
+		if agents[i], err = process.StartAgent(b.Host, c, "auto"); err != nil {
+			return err
+		}
+	}
+	for _, a := range agents {
+		if err := a.Holds(ctx, netip.MustParseAddr(vip)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// start starts a director with the configuration that holds, and waits until it
+// forwards.
+func (g *group) start(ctx context.Context, i int) error {
+	w, err := g.launch(i)
+	if err != nil {
+		return err
+	}
+	if err := w.Runs(ctx); err != nil {
+		return err
+	}
+	return w.Await(ctx, "forward", func() error {
+		err := g.forwards(ctx, w)
+		if err != nil {
+			sleep(ctx, pollPause) // the directors need the CPU more
+		}
+		return err
+	})
+}
+
+// pollPause is how long to leave a director alone between two questions.
+const pollPause = 20 * time.Millisecond
+
+// launch starts the process. From then on it is told of changes.
+func (g *group) launch(i int) (*process.Weir, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	w, err := process.StartDirector(g.top.directors[i].Host, g.directorConfig(i, g.now))
+	if err == nil {
+		g.running[i] = w
+	}
+	return w, err
+}
+
+// take returns a director's process to end it: nobody expects it to run any more.
+func (g *group) take(i int) *process.Weir {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	w := g.running[i]
+	g.running[i] = nil
+	return w
+}
+
+func (g *group) current() schedule.Group {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.now
+}
+
+// forwards says which active backend a director does not forward to.
+func (g *group) forwards(ctx context.Context, w *process.Weir) error {
+	list, err := api.NewClient(w.Socket).Backends(ctx)
+	if err != nil {
+		return err
+	}
+	for i, b := range g.current().Backends {
+		name := fmt.Sprintf("backend%d", i+1)
+		at := slices.IndexFunc(list, func(s api.Backend) bool { return s.Name == name })
+		if b.State != schedule.Absent && at < 0 {
+			return fmt.Errorf("%s is not there", name)
+		}
+		if b.State == schedule.Active && list[at].State == model.Down {
+			return fmt.Errorf("%s is down", name)
+		}
+	}
+	return nil
+}
+
+// apply tells every director that runs what is so now, one right after the other.
+func (g *group) apply(now schedule.Group) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.now = now
+	for i, w := range g.running {
+		if w != nil {
+			if err := w.Prepare(g.directorConfig(i, now)); err != nil {
+				return err
+			}
+		}
+	}
+	g.history = append(g.history, version{time.Now(), now})
+	for _, w := range g.running {
+		if w != nil {
+			if err := w.Commit(); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// note remembers what is so now, of which nobody tells the directors.
+func (g *group) note(now schedule.Group) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.now = now
+}
+
+// stop ends a director's process, and what it left in the kernel.
+func (g *group) stop(ctx context.Context, i int, how func(*process.Process) error) error {
+	w := g.take(i)
+	if err := how(w.Process); err != nil {
+		return err
+	}
+	d := g.top.directors[i].Host
+	_, err := process.Run(ctx, d, g.weir, "detach", "--bpffs", d.BPFFS(), "--socket", w.Socket)
+	return err
+}
+
+// again ends a director's process and starts it again; what it left in the kernel
+// goes on.
+func (g *group) again(ctx context.Context, i int, how func(*process.Process) error) error {
+	if err := how(g.take(i).Process); err != nil {
+		return err
+	}
+	return g.start(ctx, i)
+}
+
+// ended returns an error if a process is gone that nobody ended.
+func (g *group) ended() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	var errs []error
+	for _, w := range g.running {
+		if w != nil {
+			errs = append(errs, w.Ended())
+		}
+	}
+	return errors.Join(errs...)
+}

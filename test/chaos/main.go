@@ -1,0 +1,125 @@
+// Command chaos measures which connections break while directors and backends come,
+// go, die and change at the same time: thousands of TCP connections and UDP flows
+// whose every byte is checked, through real weir processes in network namespaces.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"weir.io/weir/test/chaos/schedule"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := execute(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	if errors.Is(err, flag.ErrHelp) {
+		os.Exit(2)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "chaos:", err)
+		os.Exit(1)
+	}
+}
+
+// shortest is the shortest run in which anything can happen.
+const shortest = 10 * time.Second
+
+// execute runs one command line.
+func execute(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	flags := flag.NewFlagSet("chaos", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	o := options{progress: stderr, patience: patience}
+	flags.Uint64Var(&o.Seed, "seed", 1, "which `schedule`: the same number is the same events")
+	flags.DurationVar(&o.Duration, "duration", 2*time.Minute, "how long events happen")
+	flags.DurationVar(&o.window, "drain-window", 10*time.Second, "the services' drain")
+	flags.IntVar(&o.Directors, "directors", 4, "directors in the pool")
+	flags.IntVar(&o.Backends, "backends", 12, "backends in the pool")
+	flags.IntVar(&o.connections, "connections", 2400, "TCP connections at the same time")
+	flags.IntVar(&o.flows, "flows", 150, "UDP flows at the same time")
+	flags.IntVar(&o.weather.loss, "loss", 1, "`percent` of the packets that the router loses each way")
+	flags.IntVar(&o.weather.synAcks, "lost-syn-acks", 5, "`percent` of the SYN-ACKs that it loses besides")
+	flags.IntVar(&o.syncookies, "syncookies", 1, "net.ipv4.tcp_syncookies of the backends: 2 is always")
+	name := flags.String("mode", "gue", "one of "+modeNames())
+	plan := flags.Bool("plan", false, "print the schedule and do nothing")
+	asJSON := flags.Bool("json", false, "print the result as JSON")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	var err error
+	if o.mode, err = findMode(*name); err != nil {
+		return err
+	}
+	if err := o.check(flags.Args()); err != nil {
+		return err
+	}
+	events := schedule.Make(o.Options)
+	if *plan {
+		return printPlan(stdout, events)
+	}
+	r, err := run(ctx, o, events)
+	if err != nil {
+		return err
+	}
+	return finish(r, *asJSON, stdout)
+}
+
+// check says what cannot be run.
+func (o *options) check(rest []string) error {
+	switch {
+	case len(rest) > 0:
+		return fmt.Errorf("unexpected argument %q", rest[0])
+	case o.Duration < shortest:
+		return fmt.Errorf("--duration %s is too short: at least %s", o.Duration, shortest)
+	case o.window < time.Second:
+		return fmt.Errorf("--drain-window %s is too short: at least 1s", o.window)
+	case o.Directors < 2 || o.Directors > mostDirectors:
+		return fmt.Errorf("--directors %d: 2 to %d", o.Directors, mostDirectors)
+	case o.Backends < 4 || o.Backends > mostBackends:
+		return fmt.Errorf("--backends %d: 4 to %d", o.Backends, mostBackends)
+	case o.connections < 1 || o.connections > 40000 || o.flows < 0 || o.flows > 10000:
+		return errors.New("--connections: 1 to 40000, --flows: 0 to 10000")
+	case min(o.weather.loss, o.weather.synAcks) < 0 || max(o.weather.loss, o.weather.synAcks) > 50:
+		return errors.New("--loss and --lost-syn-acks: 0 to 50 percent")
+	case o.syncookies < 0 || o.syncookies > 2:
+		return errors.New("--syncookies: 0, 1 or 2")
+	}
+	return nil
+}
+
+func printPlan(w io.Writer, events []schedule.Event) error {
+	for _, e := range events {
+		mark := ""
+		if e.Double {
+			mark = " (double)"
+		}
+		if _, err := fmt.Fprintf(w, "%7.2fs %s%s\n", e.At.Seconds(), e, mark); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// finish prints a report, and returns what is wrong with the run.
+func finish(r *report, asJSON bool, w io.Writer) error {
+	show := r.print
+	if asJSON {
+		show = r.printJSON
+	}
+	if err := show(w); err != nil {
+		return err
+	}
+	if faults := r.faults(); len(faults) > 0 {
+		return errors.New(strings.Join(faults, "; "))
+	}
+	return nil
+}

@@ -1,0 +1,224 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"weir.io/weir/bench/process"
+	"weir.io/weir/test/chaos/schedule"
+	"weir.io/weir/test/chaos/traffic"
+)
+
+// performed is an event that has happened.
+type performed struct {
+	schedule.Event
+	effect time.Time // when packets or directors were first told
+}
+
+// performer makes the events happen. What takes a director's process a while goes
+// on beside the events that follow, in order for each director.
+type performer struct {
+	top     *topology
+	group   *group
+	servers []*traffic.Server
+	ledger  *traffic.Ledger
+	done    []performed
+	say     func(format string, args ...any)
+	tasks   []*task // the latest of each director
+}
+
+func newPerformer(h *harness, servers []*traffic.Server) *performer {
+	p := &performer{top: h.top, group: h.group, servers: servers, ledger: h.ledger, say: h.say}
+	for range h.top.directors {
+		p.tasks = append(p.tasks, finishedTask())
+	}
+	return p
+}
+
+// What a network takes: to find out by BFD that a neighbour is gone (three packets,
+// 50 ms apart), and to stop sending to a director that has withdrawn its routes.
+const (
+	failover = 200 * time.Millisecond
+	inFlight = 100 * time.Millisecond
+)
+
+// lead is how long before its time a director is started: it is announced when it
+// forwards.
+const lead = 2 * time.Second
+
+// step is an event, or the preparation of one.
+type step struct {
+	at      time.Duration
+	prepare bool
+	schedule.Event
+}
+
+func steps(events []schedule.Event) []step {
+	var list []step
+	for _, e := range events {
+		if e.Kind == schedule.DirectorAdded {
+			list = append(list, step{e.At - lead, true, e})
+		}
+		list = append(list, step{e.At, false, e})
+	}
+	slices.SortStableFunc(list, func(a, b step) int { return cmp.Compare(a.at, b.at) })
+	return list
+}
+
+// run performs the events at their times; one that is late does not wait.
+func (p *performer) run(ctx context.Context, begin time.Time, events []schedule.Event) error {
+	for _, s := range steps(events) {
+		if !sleep(ctx, time.Until(begin.Add(s.at))) {
+			return ctx.Err()
+		}
+		if s.prepare {
+			p.beside(s.Director, func() error { return p.bringUp(ctx, s.Director) })
+			continue
+		}
+		effect, err := p.perform(ctx, s.Event)
+		if err != nil {
+			return fmt.Errorf("%s: %w", s.Event, err)
+		}
+		p.done = append(p.done, performed{s.Event, effect})
+		p.say("%6.1fs %s", effect.Sub(begin).Seconds(), s.Event)
+		if err := errors.Join(p.failed(), p.group.ended()); err != nil {
+			return err
+		}
+	}
+	for _, t := range p.tasks {
+		if err := t.wait(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// perform makes an event happen and returns when it took effect.
+func (p *performer) perform(ctx context.Context, e schedule.Event) (effect time.Time, err error) {
+	if e.Kind == schedule.DirectorAdded {
+		err = p.tasks[e.Director].wait(ctx)
+	}
+	effect = time.Now()
+	if err != nil {
+		return effect, err
+	}
+	switch e.Kind {
+	case schedule.DirectorAdded:
+		return effect, p.top.announce(e.After.Announced)
+	case schedule.DirectorRemoved:
+		if err := p.top.announce(e.After.Announced); err != nil {
+			return effect, err
+		}
+		p.beside(e.Director, func() error {
+			sleep(ctx, inFlight)
+			return p.group.stop(ctx, e.Director, (*process.Process).Stop)
+		})
+	case schedule.DirectorKilled:
+		return effect, p.killDirector(ctx, e)
+	case schedule.DirectorCrashed:
+		p.beside(e.Director, func() error { return p.group.again(ctx, e.Director, (*process.Process).Kill) })
+	case schedule.DirectorRestarted:
+		p.beside(e.Director, func() error { return p.group.again(ctx, e.Director, (*process.Process).Stop) })
+	case schedule.DirectorBlind, schedule.DirectorSees:
+		return effect, p.top.blind(ctx, e.Director, e.Backends[0], e.Kind == schedule.DirectorBlind)
+	case schedule.QueuesChanged:
+		return effect, p.top.setQueues(ctx, e.After.Queues)
+	case schedule.BackendsKilled:
+		return effect, p.killBackends(e)
+	default:
+		return effect, p.change(e)
+	}
+	return effect, nil
+}
+
+// bringUp makes a director forward that nobody sends to yet.
+func (p *performer) bringUp(ctx context.Context, director int) error {
+	if err := p.top.setDirector(director, true); err != nil {
+		return err
+	}
+	return p.group.start(ctx, director)
+}
+
+// killDirector takes a director's host: its cables go dead, the router finds out,
+// and nothing that it had in memory comes back.
+func (p *performer) killDirector(ctx context.Context, e schedule.Event) error {
+	if err := p.top.setDirector(e.Director, false); err != nil {
+		return err
+	}
+	sleep(ctx, failover)
+	p.beside(e.Director, func() error { return p.group.stop(ctx, e.Director, (*process.Process).Kill) })
+	return p.top.announce(e.After.Announced)
+}
+
+// killBackends takes backends' hosts: nobody is told of their connections' end.
+func (p *performer) killBackends(e schedule.Event) error {
+	for _, i := range e.Backends {
+		p.ledger.Died(i)
+		if err := p.top.setBackend(i, false); err != nil {
+			return err
+		}
+		p.servers[i].Reset()
+	}
+	p.group.note(e.After)
+	return nil
+}
+
+// change tells the directors of other backends, weights or another ring size.
+// Backends that come have their hosts up before; those that go die with it.
+func (p *performer) change(e schedule.Event) error {
+	before := p.group.current()
+	var gone []int
+	for i, b := range e.After.Backends {
+		switch was := before.Backends[i].State; {
+		case was == schedule.Absent && b.State != schedule.Absent:
+			if err := p.top.setBackend(i, true); err != nil {
+				return err
+			}
+		case was != schedule.Absent && b.State == schedule.Absent:
+			p.ledger.Died(i)
+			gone = append(gone, i)
+		}
+	}
+	if err := p.group.apply(e.After); err != nil {
+		return err
+	}
+	for _, i := range gone {
+		p.servers[i].Reset()
+	}
+	return nil
+}
+
+// doubles counts the changes of the directors that had one of the backends within
+// a second, each with one of its own.
+func (p *performer) doubles() int {
+	used, n := map[int]bool{}, 0
+	for _, d := range p.done {
+		if !d.Kind.OfDirectors() {
+			continue
+		}
+		for i, b := range p.done {
+			if b.Kind.OfBackends() && !used[i] && b.effect.Sub(d.effect).Abs() < time.Second {
+				used[i] = true
+				n++
+				break
+			}
+		}
+	}
+	return n
+}
+
+// sleep reports whether the time has passed before the context ended.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}

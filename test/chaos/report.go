@@ -1,0 +1,199 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"time"
+
+	"weir.io/weir/internal/model"
+	"weir.io/weir/test/chaos/traffic"
+)
+
+// report is what a run found.
+type report struct {
+	Mode        string  `json:"mode"`
+	Seed        uint64  `json:"seed"`
+	Duration    float64 `json:"duration"`     // seconds
+	DrainWindow float64 `json:"drain_window"` // seconds
+	Directors   int     `json:"directors"`
+	Backends    int     `json:"backends"`
+	SynCookies  int     `json:"syncookies"`
+
+	Connections       int      `json:"connections"` // TCP connections and UDP flows that were established
+	Concurrent        int      `json:"concurrent"`  // TCP connections, the least at any time
+	Events            int      `json:"events"`
+	DoubleChanges     int      `json:"double_changes"`
+	OutlivedWindows   float64  `json:"outlived_windows"` // share of the TCP connections that lived for five windows
+	BrokenBackendDied int      `json:"broken_backend_died"`
+	Broken            int      `json:"broken"`
+	Misdirected       int      `json:"misdirected"`
+	P99StallMS        int64    `json:"p99_stall_ms"`
+	TCP               protocol `json:"tcp"`
+	UDP               protocol `json:"udp"`
+	FailedToOpen      int      `json:"failed_to_open"` // attempts; never established, so never broken
+	Exchanges         int      `json:"exchanges"`
+	CheckedBytes      int      `json:"checked_bytes"`
+	BrokenConnections []broken `json:"broken_connections"`
+}
+
+// protocol is what became of one protocol's connections.
+type protocol struct {
+	Connections       int `json:"connections"`
+	BrokenBackendDied int `json:"broken_backend_died"`
+	Broken            int `json:"broken"`
+}
+
+// broken is a connection that broke although its backend lives.
+type broken struct {
+	Protocol string   `json:"protocol"`
+	Client   string   `json:"client"`
+	Service  string   `json:"service"`
+	Backend  string   `json:"backend"` // empty: nobody had accepted it
+	Kind     string   `json:"kind"`
+	Saw      string   `json:"saw"`
+	Detail   string   `json:"detail"`
+	Opened   float64  `json:"opened"` // seconds from the beginning, as the others
+	LastGood float64  `json:"last_good"`
+	At       float64  `json:"at"`
+	Events   []string `json:"events"` // by their distance to the break
+	Places   []place  `json:"places"` // whose its packets were, as the directors were told
+	Resets   []string `json:"resets"` // by backends that have not got it
+}
+
+func newReport(h *harness, p *performer) *report {
+	totals := h.ledger.Totals()
+	r := &report{Mode: h.mode.name, Seed: h.Seed, Duration: h.Duration.Seconds(), DrainWindow: h.window.Seconds(),
+		Directors: h.Directors, Backends: h.Backends, SynCookies: h.syncookies,
+		Connections: totals.TCP + totals.UDP, Concurrent: h.fewest, Events: len(p.done), DoubleChanges: p.doubles(),
+		Misdirected: totals.Misdirected, P99StallMS: h.ledger.Stall(0.99).Milliseconds(),
+		TCP: protocol{Connections: totals.TCP}, UDP: protocol{Connections: totals.UDP},
+		FailedToOpen: totals.FailedToOpen, Exchanges: totals.Exchanges, CheckedBytes: totals.Bytes, BrokenConnections: []broken{}}
+	if totals.TCP > 0 {
+		r.OutlivedWindows = float64(totals.Outlived) / float64(totals.TCP)
+	}
+	x := &explainer{group: h.group, begin: h.begin, tables: map[int]model.Table{}, done: p.done}
+	for _, b := range h.ledger.Breaks() {
+		r.add(x, b)
+	}
+	return r
+}
+
+func (r *report) add(x *explainer, b traffic.Break) {
+	of := map[string]*protocol{"tcp": &r.TCP, "udp": &r.UDP}[b.Protocol]
+	if b.Excused {
+		r.BrokenBackendDied++
+		of.BrokenBackendDied++
+		return
+	}
+	r.Broken++
+	of.Broken++
+	line := broken{Protocol: b.Protocol, Client: b.Client.String(), Service: fmt.Sprintf("%s:%d", vip, servicePort(b.Protocol)),
+		Kind: b.Kind, Saw: b.What, Detail: b.Detail, Opened: x.seconds(b.Opened), LastGood: x.seconds(b.Good), At: x.seconds(b.At),
+		Events: x.events(b), Places: x.places(b), Resets: []string{}}
+	if b.Backend >= 0 {
+		line.Backend = fmt.Sprintf("backend%d", b.Backend+1)
+	}
+	for _, reset := range b.Resets {
+		line.Resets = append(line.Resets, fmt.Sprintf("%+.3fs backend%d", reset.At.Sub(b.At).Seconds(), reset.Backend+1))
+	}
+	r.BrokenConnections = append(r.BrokenConnections, line)
+}
+
+func servicePort(protocol string) int {
+	return map[string]int{"tcp": tcpPort, "udp": udpPort}[protocol]
+}
+
+// What a run must have to say anything.
+const (
+	leastConnections = 2000
+	leastEvents      = 100
+	leastDoubles     = 20
+	leastOutlived    = 0.5
+	// fullRun is how long a run must be that is held to the first three.
+	fullRun = 2 * time.Minute
+)
+
+// faults returns what is wrong with the run, in a user's words: broken connections,
+// or too little to break them.
+func (r *report) faults() []string {
+	var list []string
+	if r.OutlivedWindows < leastOutlived && r.Broken == 0 {
+		list = append(list, fmt.Sprintf("%.0f %% of the connections outlived %d drain windows, less than %.0f %%: the run shows nothing",
+			100*r.OutlivedWindows, windows, 100*leastOutlived))
+	}
+	if r.Duration >= fullRun.Seconds() {
+		for _, least := range []struct {
+			what       string
+			got, least int
+		}{{"concurrent connections", r.Concurrent, leastConnections}, {"events", r.Events, leastEvents}, {"double changes", r.DoubleChanges, leastDoubles}} {
+			if least.got < least.least && r.Broken == 0 {
+				list = append(list, fmt.Sprintf("%d %s, less than %d: the run shows nothing", least.got, least.what, least.least))
+			}
+		}
+	}
+	if r.Broken > 0 {
+		list = append(list, fmt.Sprintf("%d connections broke whose backends live", r.Broken))
+	}
+	if r.Misdirected > 0 {
+		list = append(list, fmt.Sprintf("%d packets of live connections came to hosts without them", r.Misdirected))
+	}
+	return list
+}
+
+func (r *report) printJSON(w io.Writer) error {
+	encoder := json.NewEncoder(w)
+	encoder.SetIndent("", "  ")
+	return encoder.Encode(r)
+}
+
+// printed bounds how many broken connections are printed; JSON has all of them.
+const printed = 10
+
+func (r *report) print(w io.Writer) error {
+	var err error
+	line := func(format string, args ...any) {
+		if err == nil {
+			_, err = fmt.Fprintf(w, format+"\n", args...)
+		}
+	}
+	line("mode %s, seed %d, %.0f s, drain window %.0f s, %d directors, %d backends", r.Mode, r.Seed, r.Duration, r.DrainWindow, r.Directors, r.Backends)
+	line("%8d connections (%d TCP, %d UDP), never fewer than %d of TCP at once", r.Connections, r.TCP.Connections, r.UDP.Connections, r.Concurrent)
+	line("%8d events, %d double changes", r.Events, r.DoubleChanges)
+	line("%7.0f%% of the TCP connections outlived %d drain windows", 100*r.OutlivedWindows, windows)
+	line("%8d broken because their backends died", r.BrokenBackendDied)
+	line("%8d broken (%d TCP, %d UDP)", r.Broken, r.TCP.Broken, r.UDP.Broken)
+	line("%8d misdirected packets", r.Misdirected)
+	line("%8d ms for an answer at most, 99 %% of %d", r.P99StallMS, r.Exchanges)
+	for _, saw := range slices.Sorted(maps.Keys(r.saw())) {
+		line("%8d saw: %s", r.saw()[saw], saw)
+	}
+	for i, b := range r.BrokenConnections {
+		if i == printed {
+			line("and %d more: --json has them all", len(r.BrokenConnections)-printed)
+			break
+		}
+		line("\n%s %s -> %s (%s) of %q broke at %.1f s, opened at %.1f s, well until %.1f s: %s", b.Protocol, b.Client, b.Service, b.Kind, b.Backend, b.At, b.Opened, b.LastGood, b.Detail)
+		for _, e := range b.Events {
+			line("    %s", e)
+		}
+		for _, p := range b.Places {
+			line("    from %.1f s slot %d is of %s, then %s", p.Since, p.Slot, p.Owner, p.Backup)
+		}
+		for _, reset := range b.Resets {
+			line("    reset %s", reset)
+		}
+	}
+	return err
+}
+
+// saw counts the broken connections by what their clients saw.
+func (r *report) saw() map[string]int {
+	counts := map[string]int{}
+	for _, b := range r.BrokenConnections {
+		counts[b.Protocol+" "+b.Saw]++
+	}
+	return counts
+}

@@ -1,0 +1,100 @@
+package main
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+
+	"weir.io/weir/internal/netlab"
+	"weir.io/weir/test/chaos/traffic"
+)
+
+// watchResets tells the ledger of every TCP reset that leaves a backend's host,
+// until the context ends.
+func watchResets(ctx context.Context, port *netlab.Port, backend int, ledger *traffic.Ledger) error {
+	var fd int
+	err := port.Host.Do(func() (err error) {
+		fd, err = openResets(port.Index)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("watch %s of %s: %w", port.Name, port.Host.Name, err)
+	}
+	go func() {
+		defer unix.Close(fd)
+		packet := make([]byte, 128)
+		for ctx.Err() == nil {
+			n, _, err := unix.Recvfrom(fd, packet, 0)
+			if err == nil && n >= 40 {
+				ledger.ResetBy(backend, destination(packet[:n]))
+			}
+		}
+	}()
+	return nil
+}
+
+// openResets makes a socket of the calling thread's host that gets the resets that
+// the interface sends.
+func openResets(ifindex int) (fd int, err error) {
+	// Bound first and given its protocol then: it must not see other ports.
+	fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return -1, err
+	}
+	const all = unix.ETH_P_ALL << 8 // network order
+	for _, step := range []func() error{
+		func() error {
+			return unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, resetFilter())
+		},
+		// Reads end, so that the context's end is noticed.
+		func() error {
+			return unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 200_000})
+		},
+		func() error { return unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: ifindex}) },
+	} {
+		if err := step(); err != nil {
+			unix.Close(fd)
+			return -1, err
+		}
+	}
+	return fd, nil
+}
+
+// resetFilter passes IPv4 packets with a TCP reset that go out. The socket's packets
+// begin with the IP header.
+func resetFilter() *unix.SockFprog {
+	const (
+		protocol = uint32(0xfffff000) // SKF_AD_OFF + SKF_AD_PROTOCOL (include/uapi/linux/filter.h)
+		kind     = protocol + 4       // SKF_AD_OFF + SKF_AD_PKTTYPE
+		rst      = 4
+	)
+	equal := func(value uint32, otherwise uint8) unix.SockFilter {
+		return unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: value, Jf: otherwise}
+	}
+	program := []unix.SockFilter{
+		{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_ABS, K: protocol},
+		equal(unix.ETH_P_IP, 8),
+		{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: kind},
+		equal(unix.PACKET_OUTGOING, 6),
+		{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: 9},
+		equal(unix.IPPROTO_TCP, 4),
+		{Code: unix.BPF_LDX | unix.BPF_B | unix.BPF_MSH, K: 0},
+		{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_IND, K: 13},
+		{Code: unix.BPF_JMP | unix.BPF_JSET | unix.BPF_K, K: rst, Jf: 1},
+		{Code: unix.BPF_RET | unix.BPF_K, K: 128},
+		{Code: unix.BPF_RET | unix.BPF_K, K: 0},
+	}
+	return &unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]}
+}
+
+// destination returns whom an IPv4 packet of TCP is for.
+func destination(packet []byte) netip.AddrPort {
+	header := int(packet[0]&15) * 4
+	if len(packet) < header+4 {
+		return netip.AddrPort{}
+	}
+	return netip.AddrPortFrom(netip.AddrFrom4([4]byte(packet[16:20])), binary.BigEndian.Uint16(packet[header+2:]))
+}

@@ -1,0 +1,184 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"time"
+
+	"weir.io/weir/bench/process"
+	"weir.io/weir/internal/netlab"
+	"weir.io/weir/test/chaos/schedule"
+	"weir.io/weir/test/chaos/traffic"
+)
+
+// options say what to run.
+type options struct {
+	schedule.Options
+	mode        mode
+	window      time.Duration // the services' drain
+	connections int           // TCP
+	flows       int           // UDP
+	weather     weather
+	syncookies  int
+	patience    time.Duration // how long a client waits for an answer
+	progress    io.Writer
+	// meanwhile, if there is one, is called when the events begin: tests let things
+	// go wrong there that nobody is to know of.
+	meanwhile func(ctx context.Context, h *harness) error
+}
+
+// windows is how many drain windows a connection must outlive to count as one that
+// has seen all there is to see.
+const windows = 5
+
+// patience is how long a client waits for an answer before it gives the connection
+// up: under loss TCP's retransmissions take a second or two at times.
+const patience = 15 * time.Second
+
+// harness is a run.
+type harness struct {
+	options
+	top    *topology
+	group  *group
+	ledger *traffic.Ledger
+	load   *traffic.Load
+	begin  time.Time
+	fewest int // connections at the same time, while events happened
+}
+
+// run performs events and returns what broke. Everything that it made is removed.
+func run(ctx context.Context, o options, events []schedule.Event) (_ *report, err error) {
+	lab, err := netlab.New()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, lab.Close()) }()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	h := &harness{options: o, ledger: traffic.NewLedger(clientAddress())}
+	h.say("building a client, a router, %d directors and %d backends", o.Directors, o.Backends)
+	h.top = newTopology(lab, o.Directors, o.Backends, o.mode.viaGroup())
+	if err := lab.Err(); err != nil {
+		return nil, err
+	}
+	servers, err := h.serve(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := h.start(ctx); err != nil {
+		return nil, err
+	}
+	if err := h.connect(ctx); err != nil {
+		return nil, err
+	}
+	p := newPerformer(h, servers)
+	if err := h.perform(ctx, p, events); err != nil {
+		return nil, err
+	}
+	h.say("every connection does a last exchange")
+	h.load.Finish()
+	return newReport(h, p), nil
+}
+
+func (h *harness) say(format string, args ...any) {
+	fmt.Fprintf(h.progress, format+"\n", args...) // progress: if nobody sees it, so be it
+}
+
+// serve runs the backends' servers and watches their resets.
+func (h *harness) serve(ctx context.Context) ([]*traffic.Server, error) {
+	var servers []*traffic.Server
+	for i, b := range h.top.backends {
+		b.Sysctl("net.ipv4.tcp_syncookies", fmt.Sprint(h.syncookies))
+		ports := func(own, nat int) []string { return []string{fmt.Sprintf(":%d", own), fmt.Sprintf(":%d", nat)} }
+		s, err := traffic.Serve(ctx, b.Host, i, ports(tcpPort, natTCP), ports(udpPort, natUDP), h.ledger)
+		if err != nil {
+			return nil, fmt.Errorf("serve on %s: %w", b.Name, err)
+		}
+		servers = append(servers, s)
+		if err := watchResets(ctx, b.link.A, i, h.ledger); err != nil {
+			return nil, err
+		}
+	}
+	return servers, h.top.lab.Err()
+}
+
+// start starts agents and directors, and lets the router know of those that are
+// announced.
+func (h *harness) start(ctx context.Context) error {
+	binary, err := process.Binary()
+	if err != nil {
+		return err
+	}
+	first := schedule.Begin(h.Options)
+	h.group = newGroup(h.top, h.mode, h.window, binary, first)
+	h.say("starting weir: %s, drain %s", h.mode.what, h.window)
+	if err := h.group.startAgents(ctx, first); err != nil {
+		return err
+	}
+	for i, announced := range first.Announced {
+		if announced {
+			if err := h.group.start(ctx, i); err != nil {
+				return err
+			}
+		}
+	}
+	if err := h.top.announce(first.Announced); err != nil {
+		return err
+	}
+	if err := h.top.setQueues(ctx, first.Queues); err != nil {
+		return err
+	}
+	return h.weather.set(ctx, h.top)
+}
+
+// connect opens the connections, before anything happens.
+func (h *harness) connect(ctx context.Context) error {
+	address := netip.MustParseAddr(vip)
+	h.load = &traffic.Load{Client: h.top.client, TCP: netip.AddrPortFrom(address, tcpPort), UDP: netip.AddrPortFrom(address, udpPort),
+		Ledger: h.ledger, Connections: h.connections, Flows: h.flows, Window: h.window, Outlives: windows * h.window,
+		Patience: h.patience, Seed: h.Seed}
+	h.say("opening %d connections and %d flows", h.connections, h.flows)
+	h.load.Start(ctx)
+	deadline := time.Now().Add(2 * time.Minute)
+	for h.load.Waiting() > 0 {
+		if time.Now().After(deadline) {
+			return fmt.Errorf("%d connections could not be opened", h.load.Waiting())
+		}
+		if !sleep(ctx, 10*time.Millisecond) {
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+// perform lets the events happen, and the time pass that the run is to take.
+func (h *harness) perform(ctx context.Context, p *performer, events []schedule.Event) error {
+	h.begin, h.fewest = time.Now(), h.ledger.Live()
+	watching, stop := context.WithCancel(ctx)
+	defer stop()
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		for sleep(watching, 100*time.Millisecond) {
+			h.fewest = min(h.fewest, h.ledger.Live())
+		}
+	}()
+	wrong := make(chan error, 1)
+	go func() {
+		if h.meanwhile == nil {
+			wrong <- nil
+			return
+		}
+		wrong <- h.meanwhile(ctx, h)
+	}()
+	err := errors.Join(p.run(ctx, h.begin, events), <-wrong)
+	if err == nil && !sleep(ctx, time.Until(h.begin.Add(h.Duration))) {
+		err = ctx.Err()
+	}
+	stop()
+	<-watched
+	return err
+}

@@ -1,0 +1,117 @@
+// Package schedule makes the events of a chaos run: which directors and backends
+// come, go, die and change, and when. The same options give the same schedule.
+package schedule
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// State is what a backend is.
+type State string
+
+// The states of a backend. A dead one is still in the configuration.
+const (
+	Absent   State = "absent"
+	Active   State = "active"
+	Draining State = "draining"
+	Dead     State = "dead"
+)
+
+// Backend is one of the pool.
+type Backend struct {
+	State  State
+	Weight uint16
+}
+
+// Group is everything that events change.
+type Group struct {
+	Announced []bool // per director of the pool: the router sends packets to it
+	Backends  []Backend
+	RingSize  uint32
+	Queues    int // of each director's uplink
+}
+
+// Clone returns a copy that shares nothing.
+func (g Group) Clone() Group {
+	g.Announced, g.Backends = slices.Clone(g.Announced), slices.Clone(g.Backends)
+	return g
+}
+
+// Kind is what happens.
+type Kind string
+
+// The kinds of events. Blind is one director alone that sees a backend no more,
+// Sees is its end. A crash kills the process, which starts again; a kill takes the
+// host.
+const (
+	DirectorAdded     Kind = "director-added"
+	DirectorRemoved   Kind = "director-removed"
+	DirectorKilled    Kind = "director-killed"
+	DirectorCrashed   Kind = "director-crashed"
+	DirectorRestarted Kind = "director-restarted"
+	DirectorBlind     Kind = "director-blind"
+	DirectorSees      Kind = "director-sees"
+	QueuesChanged     Kind = "queues-changed"
+
+	BackendsAdded    Kind = "backends-added"
+	BackendsDrained  Kind = "backends-drained"
+	BackendsReturned Kind = "backends-returned"
+	BackendsRemoved  Kind = "backends-removed"
+	BackendsKilled   Kind = "backends-killed"
+	BackendsMixed    Kind = "backends-mixed"
+	WeightsChanged   Kind = "weights-changed"
+	RingResized      Kind = "ring-resized"
+)
+
+// OfDirectors reports whether the event is one of the directors' set: one that a
+// double change has.
+func (k Kind) OfDirectors() bool {
+	return k == DirectorAdded || k == DirectorRemoved || k == DirectorKilled
+}
+
+// OfBackends reports whether the event changes what the directors are told.
+func (k Kind) OfBackends() bool {
+	switch k {
+	case BackendsAdded, BackendsDrained, BackendsReturned, BackendsRemoved, BackendsKilled, BackendsMixed, WeightsChanged, RingResized:
+		return true
+	}
+	return false
+}
+
+// Event is one thing that happens.
+type Event struct {
+	At       time.Duration // since the beginning
+	Kind     Kind
+	Director int   // of the pool, if it is one director's
+	Backends []int // of the pool, if it is theirs
+	Double   bool  // meant to happen within a second with one of the other kind
+	After    Group // what is true then
+}
+
+// ofOneDirector reports whether Director means something.
+func (e Event) ofOneDirector() bool { return strings.HasPrefix(string(e.Kind), "director-") }
+
+// String says what happens in one line, without the time.
+func (e Event) String() string {
+	var b strings.Builder
+	b.WriteString(string(e.Kind))
+	if e.ofOneDirector() {
+		fmt.Fprintf(&b, " director%d", e.Director+1)
+	}
+	for _, i := range e.Backends {
+		fmt.Fprintf(&b, " backend%d", i+1)
+		if e.Kind == BackendsMixed || e.Kind == WeightsChanged {
+			fmt.Fprintf(&b, "(%s,%d)", e.After.Backends[i].State, e.After.Backends[i].Weight)
+		}
+	}
+	switch e.Kind {
+	case RingResized:
+		fmt.Fprintf(&b, " %d slots", e.After.RingSize)
+	case QueuesChanged:
+		fmt.Fprintf(&b, " %d", e.After.Queues)
+	}
+	return b.String()
+}

@@ -1,0 +1,101 @@
+package schedule
+
+import (
+	"fmt"
+	"reflect"
+	"testing"
+	"time"
+)
+
+func options(seed uint64) Options {
+	return Options{Seed: seed, Duration: 2 * time.Minute, Directors: 4, Backends: 12}
+}
+
+func TestSameSeedSameSchedule(t *testing.T) {
+	if a, b := Make(options(1)), Make(options(1)); !reflect.DeepEqual(a, b) {
+		t.Error("one seed made two schedules")
+	}
+	if a, b := Make(options(1)), Make(options(2)); reflect.DeepEqual(a, b) {
+		t.Error("two seeds made one schedule")
+	}
+}
+
+// Two minutes have what a run must have, of whatever seed: a hundred events, twenty
+// of them double changes, and every kind in one of a few seeds.
+func TestEnoughHappens(t *testing.T) {
+	kinds := map[Kind]int{}
+	for seed := range uint64(50) {
+		for _, directors := range []int{2, 3, 4} {
+			o := options(seed)
+			o.Directors = directors
+			events := Make(o)
+			pairs := 0
+			for i, e := range events {
+				kinds[e.Kind]++
+				if i > 0 && e.At < events[i-1].At {
+					t.Fatalf("seed %d: %s at %s comes after %s at %s", seed, e, e.At, events[i-1], events[i-1].At)
+				}
+				if e.Double && e.Kind.OfDirectors() {
+					pairs++
+				}
+			}
+			if len(events) < 100 || pairs < 22 {
+				t.Errorf("seed %d with %d directors: %d events and %d double changes in two minutes, want 100 and 22", seed, directors, len(events), pairs)
+			}
+		}
+	}
+	for _, k := range []Kind{DirectorAdded, DirectorRemoved, DirectorKilled, DirectorCrashed, DirectorRestarted, DirectorBlind,
+		DirectorSees, QueuesChanged, BackendsAdded, BackendsDrained, BackendsReturned, BackendsRemoved, BackendsKilled,
+		BackendsMixed, WeightsChanged, RingResized} {
+		if kinds[k] == 0 {
+			t.Errorf("%s never happens", k)
+		}
+	}
+}
+
+// Whatever happens, somebody forwards, somebody answers, and what happens to a
+// director or backend is possible in the state that it is in.
+func TestEventsArePossible(t *testing.T) {
+	for seed := range uint64(200) {
+		o := options(seed)
+		o.Directors = 2 + int(seed%3)
+		before := Begin(o)
+		for _, e := range Make(o) {
+			if err := possible(o, before, e); err != nil {
+				t.Fatalf("seed %d, %s at %s: %v", seed, e, e.At, err)
+			}
+			before = e.After
+		}
+	}
+}
+
+func possible(o Options, before Group, e Event) error {
+	announced, active := 0, 0
+	for _, is := range e.After.Announced {
+		if is {
+			announced++
+		}
+	}
+	for i, b := range e.After.Backends {
+		if b.State == Active {
+			active++
+		}
+		if i < o.stay() && (b.State == Dead || b.State == Absent) {
+			return fmt.Errorf("backend%d is %s, and should stay", i+1, b.State)
+		}
+		if old := before.Backends[i].State; old == Dead && b.State != Dead && e.Kind != BackendsRemoved {
+			return fmt.Errorf("backend%d goes from dead to %s", i+1, b.State)
+		}
+	}
+	switch {
+	case announced < min(2, o.Directors-1):
+		return fmt.Errorf("%d directors are left", announced)
+	case active < fewest:
+		return fmt.Errorf("%d backends are active", active)
+	case e.Kind == DirectorAdded && before.Announced[e.Director]:
+		return fmt.Errorf("it is there already")
+	case e.ofOneDirector() && e.Kind != DirectorAdded && !before.Announced[e.Director]:
+		return fmt.Errorf("it is not there")
+	}
+	return nil
+}

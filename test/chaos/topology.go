@@ -1,0 +1,175 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"weir.io/weir/bench/process"
+	"weir.io/weir/internal/netlab"
+	"weir.io/weir/test/chaos/schedule"
+)
+
+// The service, and the ports at which nat backends have it.
+const (
+	vip     = "192.0.2.1"
+	tcpPort = 80
+	udpPort = 7
+	natTCP  = 8080
+	natUDP  = 7007
+)
+
+// Host numbers in the servers' network. Replies from the upper half of it, where
+// nat backends have addresses of their own, are routed through a director.
+const (
+	routerHost    = 1
+	directors     = 11
+	snatHost      = 31
+	backends      = 51
+	natHost       = 151
+	natPrefix     = "10.1.0.128/25"
+	mostDirectors = 20
+	mostBackends  = 75
+)
+
+// topology is the lab:
+//
+//	          +- eth0 director1 eth1 -+
+//	client --- router     ...       switch --- backend1 ... backendN
+//	          |  eth0 directorN eth1 -+ |
+//	          +-------------------------+
+//
+// The router spreads the VIP's packets over the directors that are announced (ECMP
+// by addresses and ports), loses some, and lets some overtake others. Replies of
+// direct modes take its own cable from the switch.
+type topology struct {
+	lab       *netlab.Lab
+	client    *netlab.Host
+	router    *netlab.Host
+	directors []*directorHost
+	backends  []*backendHost
+	viaGroup  bool // replies from the nat addresses go through a director
+}
+
+type directorHost struct {
+	*netlab.Host
+	up, down *netlab.Link
+}
+
+type backendHost struct {
+	*netlab.Host
+	link *netlab.Link
+}
+
+func lanAddress(host int) netip.Addr { return netip.AddrFrom4([4]byte{10, 1, 0, byte(host)}) }
+
+func lanPrefix(host int) string { return lanAddress(host).String() + "/24" }
+
+func clientAddress() netip.Addr { return netip.AddrFrom4([4]byte{10, 0, 0, 2}) }
+
+func newTopology(lab *netlab.Lab, nDirectors, nBackends int, viaGroup bool) *topology {
+	t := &topology{lab: lab, client: lab.Host("client"), router: lab.Router("router"), viaGroup: viaGroup}
+	lan := lab.Switch("switch")
+	lab.Link(t.client, t.router, netlab.LinkOptions{A: []string{clientAddress().String() + "/24"}, B: []string{"10.0.0.1/24"}})
+	t.client.Route("default", "10.0.0.1")
+	t.client.Sysctl("net.ipv4.ip_local_port_range", "10000 60999")
+	lab.Link(t.router, lan, netlab.LinkOptions{A: []string{lanPrefix(routerHost)}})
+	for i := range nDirectors {
+		t.addDirector(i, lan)
+	}
+	for i := range nBackends {
+		b := &backendHost{Host: lab.Host(fmt.Sprintf("backend%d", i+1))}
+		b.link = lab.Link(b.Host, lan, netlab.LinkOptions{XDP: true, A: []string{lanPrefix(backends + i), lanPrefix(natHost + i)}})
+		b.Route("default", lanAddress(routerHost).String())
+		t.backends = append(t.backends, b)
+	}
+	return t
+}
+
+func (t *topology) addDirector(i int, lan *netlab.Host) {
+	d := &directorHost{Host: t.lab.Router(fmt.Sprintf("director%d", i+1))}
+	d.up = t.lab.Link(t.router, d.Host, netlab.LinkOptions{XDP: true, Queues: schedule.MostQueues,
+		A: []string{fmt.Sprintf("10.0.%d.1/24", i+1)}, B: []string{uplink(i) + "/24"}})
+	d.up.A.ReceiveXDP() // what a director translates goes back where it came from
+	d.down = t.lab.Link(d.Host, lan, netlab.LinkOptions{XDP: true, A: []string{lanPrefix(directors + i), lanPrefix(snatHost + i)}})
+	d.Route("default", fmt.Sprintf("10.0.%d.1", i+1))
+	t.directors = append(t.directors, d)
+}
+
+// uplink is a director's address towards the router.
+func uplink(i int) string { return fmt.Sprintf("10.0.%d.2", i+1) }
+
+// announce makes the router send the VIP's packets to those directors.
+func (t *topology) announce(announced []bool) error {
+	var next []string
+	for i, is := range announced {
+		if is {
+			next = append(next, uplink(i))
+		}
+	}
+	t.router.Route(vip+"/32", next...)
+	if t.viaGroup {
+		t.router.RouteFrom(natPrefix, "default", next...)
+	}
+	return t.lab.Err()
+}
+
+// setDirector plugs a director's cables in or out, as its host's end would.
+func (t *topology) setDirector(i int, up bool) error {
+	d := t.directors[i]
+	for _, port := range []*netlab.Port{d.up.B, d.down.A} {
+		if err := port.SetUp(up); err != nil {
+			return err
+		}
+	}
+	if up { // its route went with the cable
+		d.Route("default", fmt.Sprintf("10.0.%d.1", i+1))
+	}
+	return t.lab.Err()
+}
+
+func (t *topology) setBackend(i int, up bool) error {
+	b := t.backends[i]
+	if err := b.link.A.SetUp(up); err != nil {
+		return err
+	}
+	if up {
+		b.Route("default", lanAddress(routerHost).String())
+	}
+	return t.lab.Err()
+}
+
+// setQueues gives the router's ends so many queues to send by: the flows meet other
+// ones at the directors.
+func (t *topology) setQueues(ctx context.Context, n int) error {
+	for _, d := range t.directors {
+		if _, err := process.Run(ctx, t.router, "ethtool", "-L", d.up.A.Name, "tx", fmt.Sprint(n)); err != nil &&
+			!strings.Contains(err.Error(), "no channel parameters changed") { // it has as many
+			return err
+		}
+	}
+	return nil
+}
+
+// blind makes a director lose sight of a backend, or see it again: the backend's
+// ARP does not reach it, and what it knew is forgotten.
+func (t *topology) blind(ctx context.Context, director, backend int, blind bool) error {
+	d, address := t.directors[director], lanAddress(backends+backend).String()
+	if t.viaGroup {
+		address = lanAddress(natHost + backend).String()
+	}
+	if !blind {
+		if _, err := process.Run(ctx, d.Host, "nft", "delete", "table", "arp", "blind"); err != nil {
+			return err
+		}
+		_, err := process.Run(ctx, d.Host, "ip", "neigh", "flush", "to", address)
+		return err
+	}
+	rules := fmt.Sprintf("table arp blind { chain input { type filter hook input priority 0; arp saddr ip %s drop; }; }", address)
+	if _, err := process.Run(ctx, d.Host, "nft", rules); err != nil {
+		return err
+	}
+	_, err := process.Run(ctx, d.Host, "ip", "neigh", "replace", address, "dev", d.down.A.Name, "nud", "failed")
+	return err
+}

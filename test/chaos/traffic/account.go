@@ -1,0 +1,113 @@
+package traffic
+
+import (
+	"errors"
+	"io"
+	"os"
+	"syscall"
+	"time"
+)
+
+// open notes a connection that has been established.
+func (l *Ledger) open(c *Connection) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	c.Opened = time.Now()
+	c.Good = c.Opened
+	if c.Protocol == "udp" {
+		l.byID[c.ID] = c
+		return
+	}
+	l.totals.TCP++
+	l.live++
+	l.byPort[c.Client.Port()] = c
+}
+
+// id returns a number that no other connection has.
+func (l *Ledger) id() uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.nextID++
+	return l.nextID
+}
+
+func (l *Ledger) failedToOpen() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.totals.FailedToOpen++
+}
+
+// neverAnswered notes a flow that nobody has answered.
+func (l *Ledger) neverAnswered(c *Connection) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.totals.FailedToOpen++
+	delete(l.byID, c.ID)
+}
+
+// answered notes an answer that was what it should be, after the time that it took,
+// and returns an error if it came from somebody else than the ones before.
+func (l *Ledger) answered(c *Connection, who Identity, took time.Duration, bytes int) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if c.known && c.who != who {
+		return ErrOtherBackend
+	}
+	if !c.known && c.Protocol == "udp" {
+		c.Opened = time.Now()
+		l.totals.UDP++
+	}
+	c.known, c.who, c.Good = true, who, time.Now()
+	l.totals.Exchanges++
+	l.totals.Bytes += bytes
+	l.stalls.add(took)
+	return nil
+}
+
+// end notes that a connection is over, because of an error, or of its client's
+// will when there is none.
+func (l *Ledger) end(c *Connection, outlives time.Duration, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if c.ended {
+		return
+	}
+	c.ended = true
+	if c.Protocol == "tcp" {
+		l.live--
+		if time.Since(c.Opened) >= outlives {
+			l.totals.Outlived++
+		}
+	}
+	if err == nil || c.Protocol == "udp" {
+		delete(l.byID, c.ID)
+	}
+	if err == nil {
+		// What comes after the client's end is nobody's loss.
+		if l.byPort[c.Client.Port()] == c {
+			delete(l.byPort, c.Client.Port())
+		}
+		return
+	}
+	backend := l.backend(c)
+	what := classify(err)
+	l.broken = append(l.broken, Break{Connection: *c, At: time.Now(), Backend: backend, What: what,
+		Detail: err.Error(), Resets: c.resets, Excused: what != "wrong data" && backend >= 0 && l.diedSince(backend, c.Opened)})
+}
+
+// classify says what a client saw.
+func classify(err error) string {
+	switch {
+	case errors.Is(err, ErrWrongData):
+		return "wrong data"
+	case errors.Is(err, ErrOtherBackend):
+		return "another backend"
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return "timeout"
+	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+		return "reset"
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return "closed"
+	}
+	return "error"
+}

@@ -1,0 +1,179 @@
+package traffic
+
+import (
+	"net/netip"
+	"sync"
+	"time"
+)
+
+// Ledger knows every connection of a run, who has it and how it ended, from both
+// of its ends.
+type Ledger struct {
+	client netip.Addr
+
+	mu        sync.Mutex
+	nextID    uint64
+	byPort    map[uint16]*Connection // TCP: the latest of each port that was not closed in peace
+	byID      map[uint64]*Connection // UDP
+	acceptors map[uint16]Identity    // who accepted the latest connection of a port
+	deaths    map[int][]time.Time    // of backends
+	live      int                    // TCP connections
+	totals    Totals
+	broken    []Break
+	stalls    histogram
+}
+
+// Totals count connections. TCP and UDP apart, because only TCP has a connection.
+type Totals struct {
+	TCP, UDP     int // that were established; of UDP: that got an answer
+	FailedToOpen int // attempts that never became a connection
+	Outlived     int // TCP, that lived as long as the ledger was asked for
+	Misdirected  int // packets of live connections that came to a host that has not got them
+	Exchanges    int // requests that were answered and checked
+	Bytes        int // that were checked, both ways
+}
+
+// Connection is one of TCP, or a flow of UDP.
+type Connection struct {
+	ID       uint64
+	Protocol string // tcp or udp
+	Kind     string // what it does
+	Client   netip.AddrPort
+	Opened   time.Time
+	Good     time.Time // when all was well with it for the last time
+
+	known  bool // who has it
+	who    Identity
+	resets []Reset
+	ended  bool
+}
+
+// Reset is a TCP reset that a backend sent for a connection.
+type Reset struct {
+	At      time.Time
+	Backend int
+}
+
+// Break is a connection's end that was not its client's will.
+type Break struct {
+	Connection
+	At      time.Time
+	Backend int // who had it, -1 if nobody is known
+	What    string
+	Detail  string
+	Resets  []Reset // that backends sent for it, as far as they were seen
+	Excused bool    // its backend died after it was opened
+}
+
+// NewLedger returns an empty ledger of the client with that address.
+func NewLedger(client netip.Addr) *Ledger {
+	return &Ledger{client: client, byPort: map[uint16]*Connection{}, byID: map[uint64]*Connection{},
+		acceptors: map[uint16]Identity{}, deaths: map[int][]time.Time{}}
+}
+
+// Died notes that a backend dies, and its connections with it.
+func (l *Ledger) Died(backend int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.deaths[backend] = append(l.deaths[backend], time.Now())
+}
+
+// Live returns how many TCP connections are established.
+func (l *Ledger) Live() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.live
+}
+
+// Totals returns the counts so far.
+func (l *Ledger) Totals() Totals {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.totals
+}
+
+// Breaks returns the connections that broke so far, in the order in which they did.
+func (l *Ledger) Breaks() []Break {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	list := make([]Break, len(l.broken))
+	for i, b := range l.broken {
+		// A reset may have been read after the client had seen it.
+		list[i] = b
+		if c := l.byPort[b.Client.Port()]; c != nil && c.ID == b.ID {
+			list[i].Resets = c.resets
+		}
+	}
+	return list
+}
+
+// Stall returns how long the given share of all exchanges took at most.
+func (l *Ledger) Stall(share float64) time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.stalls.quantile(share)
+}
+
+// diedSince reports whether a backend died after that.
+func (l *Ledger) diedSince(backend int, since time.Time) bool {
+	for _, at := range l.deaths[backend] {
+		if at.After(since) {
+			return true
+		}
+	}
+	return false
+}
+
+// backend returns who has a connection, as far as one of its ends has said so.
+func (l *Ledger) backend(c *Connection) int {
+	if c.known {
+		return int(c.who.Backend)
+	}
+	if who, ok := l.acceptors[c.Client.Port()]; ok && c.Protocol == "tcp" {
+		return int(who.Backend)
+	}
+	return -1
+}
+
+func (l *Ledger) accepted(client netip.AddrPort, who Identity) {
+	port, own := l.clientPort(client)
+	if !own {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.acceptors[port] = who
+}
+
+// ResetBy notes that a backend sent a reset to a client's port. It is misdirected
+// if the connection there is one that somebody else has: the packet that the reset
+// answers came to a host without that connection.
+func (l *Ledger) ResetBy(backend int, client netip.AddrPort) {
+	port, own := l.clientPort(client)
+	if !own {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	c := l.byPort[port]
+	if c == nil || l.backend(c) == backend || l.diedSince(l.backend(c), c.Opened) {
+		return
+	}
+	l.totals.Misdirected++
+	if len(c.resets) < maxResets {
+		c.resets = append(c.resets, Reset{time.Now(), backend})
+	}
+}
+
+// maxResets bounds what is kept of one connection.
+const maxResets = 8
+
+// gotDatagram notes whom a flow's datagram came to.
+func (l *Ledger) gotDatagram(id uint64, who Identity) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	c := l.byID[id]
+	if c != nil && c.known && c.who != who && !l.diedSince(int(c.who.Backend), c.Opened) {
+		l.totals.Misdirected++
+	}
+}

@@ -1,0 +1,57 @@
+package traffic
+
+import (
+	"encoding/binary"
+	"fmt"
+)
+
+// Stream is an endless sequence of bytes that both ends of a connection can make:
+// a function of a seed. Bytes that are of another connection, of another place in
+// this one, or of the other direction, are told from those that belong there.
+type Stream struct {
+	seed, offset uint64
+}
+
+// Up returns what the client of a connection sends.
+func Up(id uint64) *Stream { return &Stream{seed: mix(2 * id)} }
+
+// Down returns what its server sends.
+func Down(id uint64) *Stream { return &Stream{seed: mix(2*id + 1)} }
+
+// mix is the finaliser of splitmix64 (Steele, Lea, Flood, "Fast splittable
+// pseudorandom number generators", OOPSLA 2014).
+func mix(x uint64) uint64 {
+	x += 0x9e3779b97f4a7c15
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}
+
+// Fill writes the next bytes.
+func (s *Stream) Fill(p []byte) {
+	for len(p) > 0 {
+		var word [8]byte
+		binary.LittleEndian.PutUint64(word[:], mix(s.seed+s.offset/8))
+		n := copy(p, word[s.offset%8:])
+		p = p[n:]
+		s.offset += uint64(n)
+	}
+}
+
+// Check returns an error if those are not the next bytes.
+func (s *Stream) Check(p []byte) error {
+	for len(p) > 0 {
+		var word [8]byte
+		binary.LittleEndian.PutUint64(word[:], mix(s.seed+s.offset/8))
+		want := word[s.offset%8:]
+		want = want[:min(len(want), len(p))]
+		for i := range want {
+			if p[i] != want[i] {
+				return fmt.Errorf("%w: byte %d of the stream is %#02x, not %#02x", ErrWrongData, s.offset+uint64(i), p[i], want[i])
+			}
+		}
+		p = p[len(want):]
+		s.offset += uint64(len(want))
+	}
+	return nil
+}

@@ -1,0 +1,202 @@
+package traffic
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"weir.io/weir/internal/netlab"
+)
+
+// client --- server, through a relay of the test's when one is asked for
+type pair struct {
+	client, server *netlab.Host
+	ledger         *Ledger
+	serving        *Server
+}
+
+func newPair(t *testing.T) *pair {
+	t.Helper()
+	lab := netlab.ForTest(t)
+	p := &pair{client: lab.Host("client"), server: lab.Host("server"), ledger: NewLedger(netip.MustParseAddr("10.0.0.2"))}
+	lab.Link(p.client, p.server, netlab.LinkOptions{A: []string{"10.0.0.2/24"}, B: []string{"10.0.0.1/24"}})
+	var err error
+	if p.serving, err = Serve(t.Context(), p.server, 3, []string{":80"}, []string{":7"}, p.ledger); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func (p *pair) load(port uint16) *Load {
+	at := netip.MustParseAddr("10.0.0.1")
+	return &Load{Client: p.client, TCP: netip.AddrPortFrom(at, port), UDP: netip.AddrPortFrom(at, 7), Ledger: p.ledger,
+		Connections: 100, Flows: 10, Window: 200 * time.Millisecond, Outlives: 500 * time.Millisecond, Patience: 5 * time.Second, Seed: 1}
+}
+
+func waitFor(t *testing.T, what string, condition func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !condition(); time.Sleep(time.Millisecond) { // between two looks
+		if time.Now().After(deadline) {
+			t.Fatalf("waited in vain for %s", what)
+		}
+	}
+}
+
+func TestNothingBreaksByItself(t *testing.T) {
+	p := newPair(t)
+	l := p.load(80)
+	l.Start(t.Context())
+	waitFor(t, "every connection to be open", func() bool { return l.Waiting() == 0 && p.ledger.Live() >= 97 })
+	waitFor(t, "some traffic", func() bool { return p.ledger.Totals().Exchanges > 500 })
+	begin := time.Now()
+	waitFor(t, "the connections to be old", func() bool { return time.Since(begin) > l.Outlives })
+	l.Finish()
+	totals := p.ledger.Totals()
+	if breaks := p.ledger.Breaks(); len(breaks) > 0 {
+		t.Errorf("%d connections broke, first %+v", len(breaks), breaks[0])
+	}
+	if totals.TCP < 100 || totals.UDP < 10 || totals.FailedToOpen > 0 || totals.Misdirected > 0 || totals.Outlived < 97 || p.ledger.Live() != 0 {
+		t.Errorf("%+v with %d left", totals, p.ledger.Live())
+	}
+	if stall := p.ledger.Stall(0.5); stall <= 0 || stall > l.Patience {
+		t.Errorf("half of the exchanges took at most %s", stall)
+	}
+}
+
+// A backend's end excuses the loss of its connections; a reset of anybody else does
+// not, and is a packet that went astray.
+func TestOnlyDeathExcuses(t *testing.T) {
+	for _, died := range []bool{false, true} {
+		p := newPair(t)
+		l := p.load(80)
+		l.Start(t.Context())
+		waitFor(t, "every connection to be open", func() bool { return l.Waiting() == 0 })
+		if died {
+			p.ledger.Died(3)
+		}
+		p.serving.Reset()
+		waitFor(t, "the clients to see it", func() bool { return len(p.ledger.Breaks()) >= 100 })
+		l.Finish()
+		tcp, udp := 0, 0
+		for _, b := range p.ledger.Breaks() {
+			if b.Excused != died || b.Backend != 3 {
+				t.Fatalf("died: %v; got %+v", died, b)
+			}
+			if b.Protocol == "udp" {
+				udp++
+			} else {
+				tcp++
+			}
+		}
+		if tcp < 90 || udp != 10 {
+			t.Errorf("died: %v; %d connections and %d flows broke, want nearly 100 and 10", died, tcp, udp)
+		}
+	}
+}
+
+func TestMisdirectedIsWhatAnotherBackendResets(t *testing.T) {
+	ledger := NewLedger(netip.MustParseAddr("10.0.0.2"))
+	client := netip.MustParseAddrPort("10.0.0.2:1234")
+	c := &Connection{ID: 1, Protocol: "tcp", Client: client}
+	ledger.open(c)
+	if err := ledger.answered(c, Identity{Backend: 3}, 0, 0); err != nil {
+		t.Fatal(err)
+	}
+	ledger.ResetBy(3, client)                                  // its own
+	ledger.ResetBy(4, netip.MustParseAddrPort("10.0.0.2:999")) // of no connection
+	ledger.ResetBy(4, netip.MustParseAddrPort("10.0.0.9:1234"))
+	if n := ledger.Totals().Misdirected; n != 0 {
+		t.Errorf("%d packets misdirected, want none", n)
+	}
+	ledger.ResetBy(4, client)
+	if n := ledger.Totals().Misdirected; n != 1 {
+		t.Errorf("%d packets misdirected, want 1", n)
+	}
+	ledger.end(c, 0, net.ErrClosed)
+	if b := ledger.Breaks(); len(b) != 1 || len(b[0].Resets) != 1 || b[0].Resets[0].Backend != 4 {
+		t.Errorf("the break does not name who reset it: %+v", b)
+	}
+	if err := ledger.answered(c, Identity{Backend: 4}, 0, 0); !errors.Is(err, ErrOtherBackend) {
+		t.Errorf("an answer of another backend: %v", err)
+	}
+}
+
+// Every byte is checked at both ends: one that is not what was sent is found.
+func TestChangedBytesAreFound(t *testing.T) {
+	for _, direction := range []string{"up", "down"} {
+		p := newPair(t)
+		relay(t, p, direction == "up")
+		l := p.load(81)
+		l.Flows = 0
+		l.Start(t.Context())
+		waitFor(t, "a break", func() bool { return len(p.ledger.Breaks()) > 0 })
+		l.Finish()
+		if b := p.ledger.Breaks()[0]; b.What != "wrong data" || b.Excused || !strings.Contains(b.Detail, "wrong data") {
+			t.Errorf("%s: a changed byte was seen as %+v", direction, b)
+		}
+	}
+}
+
+// relay passes connections to port 81 on to port 80, and changes the 200th byte of
+// each direction or of the other.
+func relay(t *testing.T, p *pair, up bool) {
+	t.Helper()
+	listener, err := p.server.Listen("tcp4", ":81")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { listener.Close() })
+	go func() {
+		for {
+			near, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			far, err := p.server.DialContext(t.Context(), "tcp4", "127.0.0.1:80")
+			if err != nil {
+				near.Close()
+				return
+			}
+			go pass(far, near, up)
+			go pass(near, far, !up)
+		}
+	}()
+}
+
+func pass(to, from net.Conn, change bool) {
+	defer to.Close()
+	buffer := make([]byte, 4096)
+	const at = 200
+	for seen := 0; ; {
+		n, err := from.Read(buffer)
+		if change && seen <= at && at < seen+n {
+			buffer[at-seen] ^= 1
+		}
+		seen += n
+		if _, werr := to.Write(buffer[:n]); err != nil || werr != nil {
+			return
+		}
+	}
+}
+
+func TestStreamsDiffer(t *testing.T) {
+	p, q := make([]byte, 100), make([]byte, 100)
+	Up(1).Fill(p)
+	for name, s := range map[string]*Stream{"another connection": Up(2), "the other direction": Down(1), "another place": {seed: Up(1).seed, offset: 1}} {
+		if s.Check(p) == nil {
+			t.Errorf("the bytes of %s are taken for the same", name)
+		}
+	}
+	s := Up(1)
+	s.Fill(q[:33])
+	s.Fill(q[33:])
+	if string(p) != string(q) {
+		t.Error("the bytes depend on how many are asked for at once")
+	}
+	if err := Up(1).Check(p); err != nil {
+		t.Error(err)
+	}
+}
