@@ -32,7 +32,7 @@ const (
 )
 
 var churnNotes = []string{
-	"l2dsr, 64-byte TCP packets of 1,000 flows, 1 VIP. Ten times per second the director's file is replaced by one that has other backends: of 255, a third goes and another third comes, then back. weir run notices, and sets the new ring. Where packets have not followed yet when the next replacement is due, it waits for them",
+	"l2dsr, 64-byte TCP packets of 1,000 flows, 1 VIP. Ten times per second the director's file is replaced by one that has other backends: of 255, a third goes and another third comes, then back. weir run notices, and sets the new ring, with `coalesce` at 1 ms. Where packets have not followed yet when the next replacement is due, it waits for them",
 	"misdirected: packets that came to a backend which their flow belongs to neither before nor after; one packet of 64 is looked at, of each backend",
 	"lost: on one core the source waits for the balancer and nothing is lost without swaps, so what is lost there is lost by them. On two cores the source is faster than the balancer, and more is lost before it",
 	"swaps: those that packets were seen to follow, per second from the first to the last of them",

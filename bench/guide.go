@@ -24,14 +24,15 @@ var guide = report.Guide{
 			"`-`: 10,000,000 flows are not measured with iptables, see above; direct has no cost, because it is what is subtracted",
 		},
 		"churn": {
-			"10/s is how often the file is replaced at most, and `swaps` what came of it. weir run waits until a file was left alone for 50 ms, and shares the cores with traffic that takes all it can get: so fewer are seen, fewest on two cores, where both are full",
+			"10/s is how often the file is replaced at most, and `swaps` what came of it. weir run waits until a file was left alone for 50 ms, and shares the cores with traffic that takes all it can get: so fewer are seen, fewest on two cores, where both are full. Records of versions that know `coalesce`, and waited that long besides, have fewer still",
 		},
 		"http": {
 			"The paper is " + takahashi + ", figures 4.6, 4.7 and 4.9, and appendix C for the 100 requests",
 			"`-`: IPv6 is measured with the most servers and two modes, which shows what the family costs; it has no direct to be compared with",
-			"One server with keep-alive is an odd row: in the records so far full NAT came near direct there, and `l2dsr`, `ipip` and `gue` far below it, though their packets take the shorter way. A single nginx and wrk share the cores, so this is probably about how the scheduler has them take turns: the faster ways have the lower median latency and the higher 99th percentile, as when requests are answered in bursts. It was not looked into further; compare balancers by the rows with more servers",
+			"One server with keep-alive is an odd row: full NAT comes near direct there, or passes it, and `l2dsr`, `ipip` and `gue` may be far below, though their packets take the shorter way. A single nginx and wrk share the cores, so this is probably about how the scheduler has them take turns: the faster ways have the lower median latency and the higher 99th percentile, as when requests are answered in bursts. It was not looked into further; compare balancers by the rows with more servers",
 		},
 		"update": {
+			"file has in it what weir run waits for on purpose: until the file was left alone for 50 ms and, in versions that know it, until `coalesce` is over, 50 ms by default",
 			"`-`: the file of a director is edited to change one service; with a single service nothing is set besides that",
 		},
 		"utilization": {"HNLB is " + hnlb},

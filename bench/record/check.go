@@ -2,6 +2,7 @@ package record
 
 import (
 	"fmt"
+	"math"
 	"strings"
 )
 
@@ -45,12 +46,17 @@ func (c Check) Verdict() Verdict {
 	return Missed
 }
 
-// Reached is the value with its unit.
+// Reached is the value with its unit. One that missed its target by little is not
+// shown as if it had not.
 func (c Check) Reached() string {
+	value := float64(c.Value)
 	if !c.Value.Finite() {
 		return "-"
 	}
-	return WithUnit(float64(c.Value), c.Unit)
+	if !c.OK && math.Abs(value-c.Target) < 0.005*math.Abs(c.Target) {
+		return strings.TrimSpace(fmt.Sprintf("%.5g %s", value, strings.TrimPrefix(c.Unit, "1")))
+	}
+	return WithUnit(value, c.Unit)
 }
 
 // Wanted is the target with its unit and relation.

@@ -27,3 +27,21 @@ func TestVerdicts(t *testing.T) {
 		}
 	}
 }
+
+func TestReached(t *testing.T) {
+	for _, test := range []struct {
+		check Check
+		want  string
+	}{
+		{Check{Value: 1.5049, Target: 1.5}, "1.5049"},
+		{Check{Value: 1.4951, Target: 1.5, OK: true}, "1.50"},
+		{Check{Value: 5.001, Target: 5, Unit: "ms"}, "5.001 ms"},
+		{Check{Value: 500.2, Target: 500, Unit: "ms"}, "500.2 ms"},
+		{Check{Value: 612, Target: 500, Unit: "ms"}, "612 ms"},
+		{Check{Value: Number(math.NaN()), Target: 500}, "-"},
+	} {
+		if got := test.check.Reached(); got != test.want {
+			t.Errorf("%v of %v is written %q, want %q", float64(test.check.Value), test.check.Target, got, test.want)
+		}
+	}
+}

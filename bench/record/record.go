@@ -22,7 +22,9 @@
 //	  }],
 //	  "checks": [{
 //	    "name": "...", "what": "...", "value": 0.83, "unit": "",
-//	    "relation": ">=", "target": 0.8, "ok": true
+//	    "relation": ">=", "target": 0.8, "ok": true,
+//	    "note": "...",                      only where there is no verdict: why
+//	    "scenario": "flows", "quantity": "throughput"
 //	  }]
 //	}
 //

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"time"
 
 	"weir.io/weir/bench/process"
 	"weir.io/weir/bench/traffic"
@@ -74,6 +75,7 @@ func (t *Track) bareConfig(set backendSet) model.Config {
 	}
 	if t.Swaps {
 		c.Director.Limits.Backends *= 4 // those that went rest for a while before their entries are used again
+		c.Coalesce = model.Duration(time.Millisecond)
 	}
 	for n := range c.Services {
 		s := &c.Services[n]
