@@ -51,6 +51,7 @@ const enum flow_event *export_flow_event __attribute__((unused));
 const enum ring_flag *export_ring_flag __attribute__((unused));
 const enum snat_state *export_snat_state __attribute__((unused));
 const enum quic_algorithm *export_quic_algorithm __attribute__((unused));
+const enum quic_event *export_quic_event __attribute__((unused));
 const struct quic_config *export_quic_config __attribute__((unused));
 const struct quic_servers *export_quic_servers __attribute__((unused));
 const struct snat_header *export_snat_header __attribute__((unused));

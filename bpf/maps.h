@@ -8,6 +8,7 @@
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 
+#include "quic_types.h"
 #include "types.h"
 
 /* Values are indexes into rings: hash-map memory is reused at once, an index rests. */
@@ -129,6 +130,13 @@ struct {
 	__type(key, __u32);
 	__type(value, __u64);
 } flow_events SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, QUIC_EVENT_COUNT);
+	__type(key, __u32);
+	__type(value, __u64);
+} quic_events SEC(".maps");
 
 /* Shared by all CPUs: a NIC spreads later fragments by addresses alone. */
 struct {

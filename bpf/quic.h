@@ -141,34 +141,51 @@ static __always_inline int quic_read(struct xdp_md *ctx, __u32 at, const struct 
 	return 1;
 }
 
-/* The backend that the packet's connection ID names, if it is alive, or NO_BACKEND. */
-static __noinline __u32 find_quic(struct xdp_md *ctx, const struct packet *packet, __u32 ring,
-				  const struct ring_header *header)
+/* Asks the packet's connection ID; only QUIC_FOUND sets the backend's index. */
+static __always_inline enum quic_event ask_quic(struct xdp_md *ctx, const struct packet *packet,
+						__u32 ring, const struct ring_header *header,
+						__u32 *index)
 {
 	struct quic_config *config;
 	struct quic_text text;
 	struct backend *backend;
-	__u32 at, left, index, line, number;
+	__u32 at, left, line, number;
 	__u8 *id;
 
-	/* The connection ID inside of an error is the client's. */
-	if (packet->flow.protocol != IPPROTO_UDP || packet->flags & PACKET_ICMP_ERROR)
-		return NO_BACKEND;
 	at = quic_id(ctx, packet, &left);
 	id = l4_at(ctx, at);
 	if (!at || (void *)(id + 1) > frame_end(ctx))
-		return NO_BACKEND;
+		return QUIC_OTHER;
 	number = *id >> QUIC_CONFIG_SHIFT;
 	if (number >= QUIC_CONFIGS)
-		return NO_BACKEND;
+		return QUIC_OTHER;
 	line = ring + header->quic + number * QUIC_CONFIG_LINES;
 	config = ring_line_at(line);
 	if (!config || left < 1 + config->length || !quic_read(ctx, at + 1, config, &text) ||
 	    !quic_decrypt(config, line + 1, &text))
+		return QUIC_OTHER;
+	*index = quic_server(ring, header, text.halves[0].words[0] & config->server_id[0],
+			     (text.halves[0].words[1] & config->server_id[1]) | (__u64)(number + 1)
+											<< 56);
+	if (*index == NO_BACKEND)
+		return QUIC_UNKNOWN;
+	backend = backend_at(*index);
+	return backend && alive(backend) ? QUIC_FOUND : QUIC_DOWN;
+}
+
+/* The backend that the packet's connection ID names, if it is alive, or NO_BACKEND. */
+static __noinline __u32 find_quic(struct xdp_md *ctx, const struct packet *packet, __u32 ring,
+				  const struct ring_header *header)
+{
+	__u32 event, index = NO_BACKEND;
+	__u64 *counter;
+
+	/* The connection ID inside of an error is the client's. */
+	if (packet->flow.protocol != IPPROTO_UDP || packet->flags & PACKET_ICMP_ERROR)
 		return NO_BACKEND;
-	index = quic_server(ring, header, text.halves[0].words[0] & config->server_id[0],
-			    (text.halves[0].words[1] & config->server_id[1]) | (__u64)(number + 1)
-										       << 56);
-	backend = backend_at(index);
-	return backend && alive(backend) ? index : NO_BACKEND;
+	event = ask_quic(ctx, packet, ring, header, &index);
+	counter = bpf_map_lookup_elem(&quic_events, &event);
+	if (counter)
+		(*counter)++;
+	return event == QUIC_FOUND ? index : NO_BACKEND;
 }

@@ -34,6 +34,15 @@ struct quic_config {
 	__u32 pad[3];
 };
 
+/* What a packet's connection ID said, in a service with QUIC: index of its counter. */
+enum quic_event {
+	QUIC_FOUND = 0, /* its backend takes the packet */
+	QUIC_UNKNOWN,   /* of a configuration, but no backend has the server ID */
+	QUIC_DOWN,      /* the backend with the server ID is not alive */
+	QUIC_OTHER,     /* of no configuration, or too short for it */
+	QUIC_EVENT_COUNT,
+};
+
 /*
  * A line of the hash table from (server ID, configuration) to backend: a key is in
  * its bucket or one of the QUIC_PROBES - 1 lines after it. Its last byte is the

@@ -24,6 +24,7 @@ const (
 	benchMapFragments           = "fragments"
 	benchMapFronts              = "fronts"
 	benchMapIcmpBudgets         = "icmp_budgets"
+	benchMapQuicEvents          = "quic_events"
 	benchMapRanges4             = "ranges4"
 	benchMapRanges6             = "ranges6"
 	benchMapReasons             = "reasons"
@@ -58,6 +59,7 @@ const (
 	benchVarExportPolicy        = "export_policy"
 	benchVarExportQuicAlgorithm = "export_quic_algorithm"
 	benchVarExportQuicConfig    = "export_quic_config"
+	benchVarExportQuicEvent     = "export_quic_event"
 	benchVarExportQuicServers   = "export_quic_servers"
 	benchVarExportReason        = "export_reason"
 	benchVarExportRevision      = "export_revision"
@@ -136,6 +138,7 @@ type benchMapSpecs struct {
 	Fragments       *ebpf.MapSpec `ebpf:"fragments"`
 	Fronts          *ebpf.MapSpec `ebpf:"fronts"`
 	IcmpBudgets     *ebpf.MapSpec `ebpf:"icmp_budgets"`
+	QuicEvents      *ebpf.MapSpec `ebpf:"quic_events"`
 	Ranges4         *ebpf.MapSpec `ebpf:"ranges4"`
 	Ranges6         *ebpf.MapSpec `ebpf:"ranges6"`
 	Reasons         *ebpf.MapSpec `ebpf:"reasons"`
@@ -168,6 +171,7 @@ type benchVariableSpecs struct {
 	ExportPolicy        *ebpf.VariableSpec `ebpf:"export_policy"`
 	ExportQuicAlgorithm *ebpf.VariableSpec `ebpf:"export_quic_algorithm"`
 	ExportQuicConfig    *ebpf.VariableSpec `ebpf:"export_quic_config"`
+	ExportQuicEvent     *ebpf.VariableSpec `ebpf:"export_quic_event"`
 	ExportQuicServers   *ebpf.VariableSpec `ebpf:"export_quic_servers"`
 	ExportReason        *ebpf.VariableSpec `ebpf:"export_reason"`
 	ExportRevision      *ebpf.VariableSpec `ebpf:"export_revision"`
@@ -210,6 +214,7 @@ type benchMaps struct {
 	Fragments       *ebpf.Map `ebpf:"fragments"`
 	Fronts          *ebpf.Map `ebpf:"fronts"`
 	IcmpBudgets     *ebpf.Map `ebpf:"icmp_budgets"`
+	QuicEvents      *ebpf.Map `ebpf:"quic_events"`
 	Ranges4         *ebpf.Map `ebpf:"ranges4"`
 	Ranges6         *ebpf.Map `ebpf:"ranges6"`
 	Reasons         *ebpf.Map `ebpf:"reasons"`
@@ -234,6 +239,7 @@ func (m *benchMaps) Close() error {
 		m.Fragments,
 		m.Fronts,
 		m.IcmpBudgets,
+		m.QuicEvents,
 		m.Ranges4,
 		m.Ranges6,
 		m.Reasons,
@@ -267,6 +273,7 @@ type benchVariables struct {
 	ExportPolicy        *ebpf.Variable `ebpf:"export_policy"`
 	ExportQuicAlgorithm *ebpf.Variable `ebpf:"export_quic_algorithm"`
 	ExportQuicConfig    *ebpf.Variable `ebpf:"export_quic_config"`
+	ExportQuicEvent     *ebpf.Variable `ebpf:"export_quic_event"`
 	ExportQuicServers   *ebpf.Variable `ebpf:"export_quic_servers"`
 	ExportReason        *ebpf.Variable `ebpf:"export_reason"`
 	ExportRevision      *ebpf.Variable `ebpf:"export_revision"`

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -70,8 +71,15 @@ func readForDoctor(file string, named bool, options *doctor.Options) []doctor.Fi
 		return []doctor.Finding{{Level: doctor.Fail, Check: "config", Text: err.Error()}}
 	}
 	options.Config = &c
-	return []doctor.Finding{{Level: doctor.OK, Check: "config", Text: fmt.Sprintf("%s: %d services", file, len(c.Services))}}
+	findings := []doctor.Finding{{Level: doctor.OK, Check: "config", Text: fmt.Sprintf("%s: %d services", file, len(c.Services))}}
+	if info, err := os.Stat(file); err == nil && c.HasKey() && info.Mode().Perm()&othersRead != 0 {
+		findings = append(findings, doctor.Finding{Level: doctor.Warn, Check: "config", Fix: "chmod o= " + file,
+			Text: file + " has keys of services with quic, and everybody on this host can read it"})
+	}
+	return findings
 }
+
+const othersRead fs.FileMode = 0o004
 
 func findingsTable(t *table, findings []doctor.Finding) {
 	for _, f := range findings {

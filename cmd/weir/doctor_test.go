@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"os"
 	"strings"
 	"testing"
@@ -54,6 +55,23 @@ func TestDoctor(t *testing.T) {
 			"ok interface eth0 is up, MTU 1500",
 			"warn backend 10.0.0.2 the MAC address of its next hop 10.0.0.2 is not known: it gets no packets until it is; "+
 				"fix: ping 10.0.0.2, and see that eth0 reaches it")
+	})
+	t.Run("keys", func(t *testing.T) {
+		text := "director: {interfaces: [eth0]}\nservices:\n" +
+			"- {name: h3, vip: 203.0.113.10, protocol: udp, port: 443, mode: gue, backends: [],\n" +
+			"   quic: [{id: 0, nonce-length: 13, key: 8f95f09245765f80256934e50c66207f}]}\n"
+		warning := "warn config " + h.file + " has keys of services with quic, and everybody on this host can read it; fix: chmod o= " + h.file
+		if err := errors.Join(os.WriteFile(h.file, []byte(text), 0o644), os.Chmod(h.file, 0o644)); err != nil {
+			t.Fatal(err)
+		}
+		_, out, _ := h.doctor()
+		wantLines(t, out, warning)
+		if err := os.Chmod(h.file, 0o640); err != nil {
+			t.Fatal(err)
+		}
+		if _, out, _ = h.doctor(); strings.Contains(out, "keys") || strings.Contains(out, "8f95") {
+			t.Errorf("doctor speaks of keys that nobody can read:\n%s", out)
+		}
 	})
 	t.Run("sick", func(t *testing.T) {
 		h.configure("director: {interfaces: [eth7]}", "web")

@@ -84,6 +84,7 @@ func (fakeDirector) Status() (model.DatapathStatus, error) {
 		RingMemory: 16512,
 		Flows: model.FlowStatus{Remembered: 21, Settling: 7, Events: []model.Tallied{
 			{Name: "flow_inserted", Count: 40}, {Name: "flow_refused", Count: 2}, {Name: "flow_moved"}}},
+		QUIC: []model.Tallied{{Name: "quic_found", Count: 90}, {Name: "quic_unknown"}, {Name: "quic_down"}, {Name: "quic_other", Count: 11}},
 		CPUs: []model.CPUStatus{{CPU: 0, Utilization: 0.1234, Busy: 0.4, Fullness: 0.0625}, {CPU: 1}},
 		Services: []model.ServiceStatus{{
 			Name: "web", VIP: netip.MustParseAddr("203.0.113.10"), Protocol: model.TCP,
@@ -99,6 +100,8 @@ func (fakeDirector) Status() (model.DatapathStatus, error) {
 		}, {
 			Name: "dns", Segment: model.Segment{Kind: model.SegmentVLAN, ID: 7}, VIP: netip.MustParseAddr("2001:db8::53"),
 			Protocol: model.UDP, Dropped: 3,
+			QUIC: []model.QUICStatus{{Encryption: model.Plaintext, ServerIDLength: 3, NonceLength: 5},
+				{ID: 6, Encryption: model.SinglePass, ServerIDLength: 4, NonceLength: 12}},
 		}},
 	}, nil
 }

@@ -2,6 +2,8 @@ package main
 
 import (
 	"fmt"
+	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -37,11 +39,20 @@ func addSocket(cmd *cobra.Command, socket *string) {
 }
 
 func servicesTable(t *table, services []model.ServiceStatus) {
-	t.row("NAME", "SEGMENT", "VIP", "PROTOCOL", "PORT", "BACKENDS", "GENERATIONS", "SHARED", "HELD", "PACKETS", "BYTES", "DROPPED")
+	t.row("NAME", "SEGMENT", "VIP", "PROTOCOL", "PORT", "QUIC", "BACKENDS", "GENERATIONS", "SHARED", "HELD", "PACKETS", "BYTES", "DROPPED")
 	for _, s := range services {
-		t.row(s.Name, s.Segment, s.VIP, s.Protocol, s.Port, fmt.Sprintf("%d/%d", active(s.Backends), len(s.Backends)),
+		t.row(s.Name, s.Segment, s.VIP, s.Protocol, s.Port, quicNumbers(s.QUIC), fmt.Sprintf("%d/%d", active(s.Backends), len(s.Backends)),
 			s.Log.Generations, s.Log.Shared, s.Log.Held, s.Packets, s.Bytes, s.Dropped)
 	}
+}
+
+// quicNumbers are those of a service's configurations of connection IDs.
+func quicNumbers(configs []model.QUICStatus) string {
+	numbers := make([]string, len(configs))
+	for i, c := range configs {
+		numbers[i] = strconv.Itoa(int(c.ID))
+	}
+	return strings.Join(numbers, ",")
 }
 
 // active counts the backends that get new connections.

@@ -75,6 +75,11 @@ func statusTable(t *table, s api.Status) {
 			t.row("flows "+strings.TrimPrefix(e.Name, "flow_"), e.Count)
 		}
 	}
+	for _, e := range s.QUIC {
+		if e.Count > 0 {
+			t.row(strings.Replace(e.Name, "_", " ", 1), e.Count)
+		}
+	}
 	t.line("")
 	t.row("INTERFACE", "XDP", "MTU")
 	for _, i := range s.Interfaces {

@@ -46,6 +46,7 @@ func newDirector() *director {
 			Reasons:    []model.Counter{{Name: "forward_ipip", Packets: 10, Bytes: 1000}},
 			RingMemory: 8256,
 			Flows:      model.FlowStatus{Remembered: 3, Settling: 2, Events: []model.Tallied{{Name: "flow_inserted", Count: 4}}},
+			QUIC:       []model.Tallied{{Name: "quic_found", Count: 5}},
 			CPUs:       []model.CPUStatus{{CPU: 0, Utilization: 0.25, Busy: 0.5, Fullness: 0.125}},
 			Services: []model.ServiceStatus{{
 				Name: "web", VIP: netip.MustParseAddr("203.0.113.10"), Protocol: model.TCP,
@@ -137,7 +138,7 @@ func TestClientGetsWhatTheDirectorSays(t *testing.T) {
 	}
 	wantStatus := api.Status{
 		Role: api.RoleDirector, Info: d.info, Interfaces: d.status.Interfaces, Services: 2, Backends: 2, RingMemory: 8256,
-		Limits: d.config.Director.Limits, Flows: d.status.Flows, CPUs: d.status.CPUs, Reasons: d.status.Reasons,
+		Limits: d.config.Director.Limits, Flows: d.status.Flows, QUIC: d.status.QUIC, CPUs: d.status.CPUs, Reasons: d.status.Reasons,
 	}
 	if diff := cmp.Diff(wantStatus, status, equate); diff != "" {
 		t.Errorf("status (-said +got):\n%s", diff)

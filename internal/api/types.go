@@ -64,6 +64,7 @@ type Status struct {
 	RingMemory uint64                  `json:"ring-memory"`
 	Limits     model.Limits            `json:"limits"`
 	Flows      model.FlowStatus        `json:"flows"`
+	QUIC       []model.Tallied         `json:"quic"`
 	CPUs       []model.CPUStatus       `json:"cpus"`
 	Reasons    []model.Counter         `json:"reasons"`
 }
@@ -91,6 +92,7 @@ func newStatus(daemon Daemon, d model.DatapathStatus) Status {
 		RingMemory: d.RingMemory,
 		Limits:     daemon.Config().Director.Limits,
 		Flows:      d.Flows,
+		QUIC:       orEmpty(d.QUIC),
 		CPUs:       orEmpty(d.CPUs),
 		Reasons:    orEmpty(d.Reasons),
 	}

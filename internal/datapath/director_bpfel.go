@@ -221,6 +221,16 @@ type directorQuicConfig struct {
 	Pad       [3]uint32
 }
 
+type directorQuicEvent uint32
+
+const (
+	directorQuicEventQUIC_FOUND       directorQuicEvent = 0
+	directorQuicEventQUIC_UNKNOWN     directorQuicEvent = 1
+	directorQuicEventQUIC_DOWN        directorQuicEvent = 2
+	directorQuicEventQUIC_OTHER       directorQuicEvent = 3
+	directorQuicEventQUIC_EVENT_COUNT directorQuicEvent = 4
+)
+
 type directorQuicServers struct {
 	_        structs.HostLayout
 	Keys     [3][2]uint64
@@ -393,6 +403,7 @@ const (
 	directorMapFragments           = "fragments"
 	directorMapFronts              = "fronts"
 	directorMapIcmpBudgets         = "icmp_budgets"
+	directorMapQuicEvents          = "quic_events"
 	directorMapRanges4             = "ranges4"
 	directorMapRanges6             = "ranges6"
 	directorMapReasons             = "reasons"
@@ -419,6 +430,7 @@ const (
 	directorVarExportPolicy        = "export_policy"
 	directorVarExportQuicAlgorithm = "export_quic_algorithm"
 	directorVarExportQuicConfig    = "export_quic_config"
+	directorVarExportQuicEvent     = "export_quic_event"
 	directorVarExportQuicServers   = "export_quic_servers"
 	directorVarExportReason        = "export_reason"
 	directorVarExportRevision      = "export_revision"
@@ -491,6 +503,7 @@ type directorMapSpecs struct {
 	Fragments       *ebpf.MapSpec `ebpf:"fragments"`
 	Fronts          *ebpf.MapSpec `ebpf:"fronts"`
 	IcmpBudgets     *ebpf.MapSpec `ebpf:"icmp_budgets"`
+	QuicEvents      *ebpf.MapSpec `ebpf:"quic_events"`
 	Ranges4         *ebpf.MapSpec `ebpf:"ranges4"`
 	Ranges6         *ebpf.MapSpec `ebpf:"ranges6"`
 	Reasons         *ebpf.MapSpec `ebpf:"reasons"`
@@ -521,6 +534,7 @@ type directorVariableSpecs struct {
 	ExportPolicy        *ebpf.VariableSpec `ebpf:"export_policy"`
 	ExportQuicAlgorithm *ebpf.VariableSpec `ebpf:"export_quic_algorithm"`
 	ExportQuicConfig    *ebpf.VariableSpec `ebpf:"export_quic_config"`
+	ExportQuicEvent     *ebpf.VariableSpec `ebpf:"export_quic_event"`
 	ExportQuicServers   *ebpf.VariableSpec `ebpf:"export_quic_servers"`
 	ExportReason        *ebpf.VariableSpec `ebpf:"export_reason"`
 	ExportRevision      *ebpf.VariableSpec `ebpf:"export_revision"`
@@ -563,6 +577,7 @@ type directorMaps struct {
 	Fragments       *ebpf.Map `ebpf:"fragments"`
 	Fronts          *ebpf.Map `ebpf:"fronts"`
 	IcmpBudgets     *ebpf.Map `ebpf:"icmp_budgets"`
+	QuicEvents      *ebpf.Map `ebpf:"quic_events"`
 	Ranges4         *ebpf.Map `ebpf:"ranges4"`
 	Ranges6         *ebpf.Map `ebpf:"ranges6"`
 	Reasons         *ebpf.Map `ebpf:"reasons"`
@@ -587,6 +602,7 @@ func (m *directorMaps) Close() error {
 		m.Fragments,
 		m.Fronts,
 		m.IcmpBudgets,
+		m.QuicEvents,
 		m.Ranges4,
 		m.Ranges6,
 		m.Reasons,
@@ -618,6 +634,7 @@ type directorVariables struct {
 	ExportPolicy        *ebpf.Variable `ebpf:"export_policy"`
 	ExportQuicAlgorithm *ebpf.Variable `ebpf:"export_quic_algorithm"`
 	ExportQuicConfig    *ebpf.Variable `ebpf:"export_quic_config"`
+	ExportQuicEvent     *ebpf.Variable `ebpf:"export_quic_event"`
 	ExportQuicServers   *ebpf.Variable `ebpf:"export_quic_servers"`
 	ExportReason        *ebpf.Variable `ebpf:"export_reason"`
 	ExportRevision      *ebpf.Variable `ebpf:"export_revision"`

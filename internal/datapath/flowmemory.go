@@ -154,16 +154,8 @@ func (d *Datapath) flowStatus() (model.FlowStatus, error) {
 	for _, s := range d.services {
 		status.Settling += s.settling
 	}
-	for i, name := range d.kernel.flowEvents {
-		var perCPU []uint64
-		if err := d.kernel.FlowEvents.Lookup(uint32(i), &perCPU); err != nil {
-			return status, fmt.Errorf("read flow events: %w", err)
-		}
-		event := model.Tallied{Name: name}
-		for _, n := range perCPU {
-			event.Count += n
-		}
-		status.Events = append(status.Events, event)
+	if status.Events, err = tallies(d.kernel.FlowEvents, d.kernel.flowEvents); err != nil {
+		return status, fmt.Errorf("read flow events: %w", err)
 	}
 	return status, nil
 }

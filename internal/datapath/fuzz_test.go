@@ -14,7 +14,7 @@ import (
 )
 
 // fuzzWorld has services of every kind, and frames for and about them.
-func fuzzWorld() (w *testWorld, seeds [][]byte) {
+func fuzzWorld(t testing.TB) (w *testWorld, seeds [][]byte) {
 	w = &testWorld{}
 	scenarios := w.scenarios(func(wayTo) bool { return true })
 	tenant := w.add(testService{vip: vipAddress(true, 500), segment: vlan(100), protocol: model.TCP, backends: []testBackend{{vlan: 200}}})
@@ -30,7 +30,7 @@ func fuzzWorld() (w *testWorld, seeds [][]byte) {
 			seeds = append(seeds, r.in)
 		}
 	}
-	seeds = append(seeds, w.quicFrames()...)
+	seeds = append(seeds, w.quicFrames(t)...)
 	tagged := scenario{testService: tenant, client: client4}
 	return w, append(seeds, packet.Build(append([]packet.Header{arrived, packet.VLANTag{ID: 100}}, tagged.data(3)...)...))
 }
@@ -38,7 +38,7 @@ func fuzzWorld() (w *testWorld, seeds [][]byte) {
 // FuzzDirector sends arbitrary frames through the program: whatever comes in,
 // what comes out keeps the contract of bpf/types.h.
 func FuzzDirector(f *testing.F) {
-	w, seeds := fuzzWorld()
+	w, seeds := fuzzWorld(f)
 	for _, frame := range seeds {
 		f.Add(frame)
 	}
@@ -54,7 +54,7 @@ func FuzzDirector(f *testing.F) {
 // The fuzzer sees no coverage of BPF, so every test run also tries what it would
 // hardly come to: good frames with a few bytes of their headers changed.
 func TestMutatedFrames(t *testing.T) {
-	w, seeds := fuzzWorld()
+	w, seeds := fuzzWorld(t)
 	d := loadTestDirector(t, w)
 	r := rand.New(rand.NewPCG(3, 4))
 	for range rounds(8000) {

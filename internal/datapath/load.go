@@ -25,6 +25,7 @@ type kernel struct {
 	all        map[string]*ebpf.Map // of the collection that are pinned, by their names
 	reasons    []string             // names of enum reason, by number
 	flowEvents []string             // of enum flow_event
+	quicEvents []string             // of enum quic_event
 	kept       map[string]bool      // maps whose content an earlier process has made
 }
 
@@ -45,6 +46,9 @@ func loadKernel(o Options) (*kernel, error) {
 		return nil, err
 	}
 	if k.flowEvents, err = enumNames(spec.Types, "flow_event"); err != nil {
+		return nil, err
+	}
+	if k.quicEvents, err = enumNames(spec.Types, "quic_event"); err != nil {
 		return nil, err
 	}
 	if k.pins, err = openPins(o, spec); err != nil {

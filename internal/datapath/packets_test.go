@@ -46,6 +46,7 @@ func TestPackets(t *testing.T) {
 		{"quic vectors", testQUICVectors},
 		{"quic, what names nobody", testQUICUnroutable},
 		{"quic, every length", testQUICLengths},
+		{"quic, twin", testQUICTwin},
 		{"full nat", testFullNAT},
 		{"full nat's table", testSNATTable},
 		{"undo", testUndo},

@@ -96,12 +96,8 @@ func quicLines(s *model.TableService) int {
 // writeQUIC writes the configurations and the table, and returns its lines.
 func writeQUIC(lines []byte, s *model.TableService, index []uint32) uint32 {
 	for _, c := range s.QUIC {
-		length := 0
-		for _, b := range s.Backends {
-			length = max(length, len(b.ServerID[c.ID]))
-		}
 		at := lines[int(c.ID)*quicConfigLines*lineSize:]
-		*(*directorQuicConfig)(unsafe.Pointer(&at[0])) = quicConfigOf(c, length)
+		*(*directorQuicConfig)(unsafe.Pointer(&at[0])) = quicConfigOf(c, serverIDLength(s, c.ID))
 		if !c.Key.IsZero() {
 			keys := aesRoundKeys(c.Key)
 			copy(at[lineSize:], keys[:])
@@ -117,18 +113,47 @@ func writeQUIC(lines []byte, s *model.TableService, index []uint32) uint32 {
 	return uint32(len(table))
 }
 
+// serverIDLength is that of a configuration's server IDs; 0 without backends.
+func serverIDLength(s *model.TableService, number uint8) int {
+	length := 0
+	for _, b := range s.Backends {
+		length = max(length, len(b.ServerID[number]))
+	}
+	return length
+}
+
+func encryptionOf(c model.QUICConfig, serverIDLength int) model.QUICEncryption {
+	switch {
+	case c.Key.IsZero():
+		return model.Plaintext
+	case serverIDLength+int(c.NonceLength) == aesBlockSize:
+		return model.SinglePass
+	}
+	return model.FourPass
+}
+
+// quicStatus is what may be seen of a service's configurations.
+func quicStatus(s *model.TableService) (list []model.QUICStatus) {
+	for _, c := range s.QUIC {
+		length := serverIDLength(s, c.ID)
+		list = append(list, model.QUICStatus{ID: c.ID, Encryption: encryptionOf(c, length),
+			ServerIDLength: length, NonceLength: int(c.NonceLength)})
+	}
+	return list
+}
+
 // quicConfigOf says how a connection ID is cut in halves and what of it is the server ID.
 func quicConfigOf(c model.QUICConfig, serverIDLength int) directorQuicConfig {
 	length := serverIDLength + int(c.NonceLength)
 	out := directorQuicConfig{Length: uint8(length), LastPass: 1, ServerId: byteMask(serverIDLength)}
-	switch {
-	case c.Key.IsZero():
+	switch encryptionOf(c, serverIDLength) {
+	case model.Plaintext:
 		out.Algorithm = uint8(directorQuicAlgorithmQUIC_PLAINTEXT)
 		out.Left = byteMask(min(length, aesBlockSize))
-	case length == aesBlockSize:
+	case model.SinglePass:
 		out.Algorithm = uint8(directorQuicAlgorithmQUIC_SINGLE_PASS)
 		out.Left = byteMask(length)
-	default:
+	case model.FourPass:
 		half := (length + 1) / 2
 		out.Algorithm = uint8(directorQuicAlgorithmQUIC_FOUR_PASS)
 		out.RightAt = uint8(length - half)

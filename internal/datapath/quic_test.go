@@ -240,16 +240,3 @@ func (s scenario) randomQUIC(t *testing.T, r *rand.Rand, configs []model.QUICCon
 	}
 	return rows
 }
-
-// quicFrames are packets of a service of each algorithm, for the fuzzer.
-func (w *testWorld) quicFrames() (frames [][]byte) {
-	key := model.QUICKey{1, 2, 3}
-	s := w.quicService([]model.QUICConfig{{ID: 0, NonceLength: 4}, {ID: 1, NonceLength: 13, Key: key}, {ID: 2, NonceLength: 5, Key: key}}, quicIDs("abc", "xyz")...)
-	for number := range byte(4) {
-		cid := append([]byte{number << 5}, "xyz0123456789abc"...)
-		for _, long := range []bool{false, true} {
-			frames = append(frames, build(ip(s.client, s.vip), l4(model.UDP, clientPort, servicePort), quicPayload(long, cid)))
-		}
-	}
-	return frames
-}

@@ -35,6 +35,9 @@ func (d *Datapath) Status() (model.DatapathStatus, error) {
 	if status.Flows, err = d.flowStatus(); err != nil {
 		return status, err
 	}
+	if status.QUIC, err = tallies(d.kernel.QuicEvents, d.kernel.quicEvents); err != nil {
+		return status, fmt.Errorf("read QUIC events: %w", err)
+	}
 	names := map[uint32]string{}
 	for i := range d.table.Services {
 		s := d.services[keyOf(&d.table.Services[i])]
@@ -54,7 +57,7 @@ func (d *Datapath) Status() (model.DatapathStatus, error) {
 func (d *Datapath) serviceStatus(s *service, names map[uint32]string) (model.ServiceStatus, error) {
 	status := model.ServiceStatus{
 		Name: s.desired.Name, Segment: s.desired.Segment, VIP: s.desired.VIP, Protocol: s.desired.Protocol,
-		Port: s.desired.Port, Slots: len(s.desired.Ring.Slots),
+		Port: s.desired.Port, Slots: len(s.desired.Ring.Slots), QUIC: quicStatus(s.desired),
 	}
 	dropped, err := d.kernel.counter(d.kernel.ServiceDrops, s.index)
 	if err != nil {
@@ -81,6 +84,7 @@ func (d *Datapath) backendStatus(b *backend, desired model.TableBackend, t tally
 		Local:     entry.Flags&uint8(directorBackendFlagBACKEND_LOCAL) != 0,
 		Interface: interfaceName(entry.Ifindex, names),
 		NextHop:   entry.Mac, MTU: entry.Mtu, Slots: b.slots, Packets: t.packets, Bytes: t.bytes,
+		ServerID: desired.ServerID,
 	}
 }
 
@@ -110,6 +114,22 @@ func (k *kernel) counter(m *ebpf.Map, index uint32) (tally, error) {
 		t = t.plus(tally{c.Packets, c.Bytes})
 	}
 	return t, nil
+}
+
+// tallies sums the elements of a per-CPU map that counts what happens.
+func tallies(m *ebpf.Map, names []string) (list []model.Tallied, err error) {
+	for i, name := range names {
+		var perCPU []uint64
+		if err := m.Lookup(uint32(i), &perCPU); err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		t := model.Tallied{Name: name}
+		for _, n := range perCPU {
+			t.Count += n
+		}
+		list = append(list, t)
+	}
+	return list, nil
 }
 
 // clearCounter makes an index's counter start at zero for its next holder.

@@ -32,6 +32,8 @@ var (
 		"Flows whose backend the director remembers.", nil, nil)
 	flowEvents = prometheus.NewDesc("weir_flow_memory_events_total",
 		"What has happened to flow memory: flows inserted, refused for want of a place, moved to another CPU.", []string{"event"}, nil)
+	quic = prometheus.NewDesc("weir_quic_packets_total",
+		"Packets of services with quic, by what their connection IDs said: found, unknown, down, other.", []string{"event"}, nil)
 	bytes = prometheus.NewDesc("weir_bytes_total",
 		"Bytes of their IP packets, as they came in.", []string{"reason"}, nil)
 )
@@ -40,7 +42,7 @@ type collector struct{ datapath Datapath }
 
 // Describe implements [prometheus.Collector].
 func (collector) Describe(descriptions chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{utilization, flows, flowEvents, packets, bytes} {
+	for _, d := range []*prometheus.Desc{utilization, flows, flowEvents, quic, packets, bytes} {
 		descriptions <- d
 	}
 }
@@ -58,6 +60,9 @@ func (c collector) Collect(values chan<- prometheus.Metric) {
 	values <- prometheus.MustNewConstMetric(flows, prometheus.GaugeValue, float64(status.Flows.Remembered))
 	for _, e := range status.Flows.Events {
 		values <- prometheus.MustNewConstMetric(flowEvents, prometheus.CounterValue, float64(e.Count), e.Name)
+	}
+	for _, e := range status.QUIC {
+		values <- prometheus.MustNewConstMetric(quic, prometheus.CounterValue, float64(e.Count), e.Name)
 	}
 	for _, r := range status.Reasons {
 		values <- prometheus.MustNewConstMetric(packets, prometheus.CounterValue, float64(r.Packets), r.Name)

@@ -31,6 +31,7 @@ func scrape(t *testing.T, d datapath) (code int, body string) {
 var busy = datapath{status: model.DatapathStatus{
 	Reasons: []model.Counter{{Name: "pass_not_ip"}, {Name: "forward_ipip", Packets: 3, Bytes: 180}},
 	Flows:   model.FlowStatus{Remembered: 2, Events: []model.Tallied{{Name: "flow_inserted", Count: 5}, {Name: "flow_refused", Count: 1}}},
+	QUIC:    []model.Tallied{{Name: "quic_found", Count: 7}, {Name: "quic_other"}},
 	CPUs:    []model.CPUStatus{{CPU: 0, Utilization: 0.25, Busy: 0.5, Fullness: 0.125}, {CPU: 3}},
 }}
 
@@ -58,6 +59,10 @@ weir_flows_remembered 2
 # TYPE weir_packets_total counter
 weir_packets_total{reason="forward_ipip"} 3
 weir_packets_total{reason="pass_not_ip"} 0
+# HELP weir_quic_packets_total Packets of services with quic, by what their connection IDs said: found, unknown, down, other.
+# TYPE weir_quic_packets_total counter
+weir_quic_packets_total{event="quic_found"} 7
+weir_quic_packets_total{event="quic_other"} 0
 `
 	if diff := cmp.Diff(want, body); diff != "" {
 		t.Errorf("scrape (-want +got):\n%s", diff)

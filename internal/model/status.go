@@ -13,6 +13,7 @@ type DatapathStatus struct {
 	Services   []ServiceStatus   `json:"services"`
 	RingMemory uint64            `json:"ring-memory"` // bytes that rings take now
 	Flows      FlowStatus        `json:"flows"`       // flow memory
+	QUIC       []Tallied         `json:"quic"`        // what connection IDs said, in the order of enum quic_event
 	CPUs       []CPUStatus       `json:"cpus"`        // that run; none where the kernel does not let them be watched
 }
 
@@ -62,7 +63,8 @@ type ServiceStatus struct {
 	Port     PortRange       `json:"port"`
 	Slots    int             `json:"slots"`
 	Log      LogStatus       `json:"log"`
-	Packets  uint64          `json:"packets"` // forwarded, also to backends that are gone
+	QUIC     []QUICStatus    `json:"quic,omitempty"` // configurations of connection IDs
+	Packets  uint64          `json:"packets"`        // forwarded, also to backends that are gone
 	Bytes    uint64          `json:"bytes"`
 	Dropped  uint64          `json:"dropped"` // packets
 	Backends []BackendStatus `json:"backends"`
@@ -77,6 +79,25 @@ type LogStatus struct {
 	Held        int       `json:"held"`            // slots that keep an older owner until their rows have room
 }
 
+// QUICStatus is a configuration of connection IDs as it is in the kernel: what may be
+// seen of it.
+type QUICStatus struct {
+	ID             uint8          `json:"id"`
+	Encryption     QUICEncryption `json:"encryption"`
+	ServerIDLength int            `json:"server-id-length"` // bytes
+	NonceLength    int            `json:"nonce-length"`     // bytes
+}
+
+// QUICEncryption is how connection IDs are encrypted.
+type QUICEncryption string
+
+// The ways to encrypt connection IDs: the key and the lengths decide.
+const (
+	Plaintext  QUICEncryption = "none"
+	SinglePass QUICEncryption = "single-pass"
+	FourPass   QUICEncryption = "four-pass"
+)
+
 // BackendStatus is one backend of one service as it is in the kernel.
 type BackendStatus struct {
 	Name      string       `json:"name"`
@@ -90,4 +111,5 @@ type BackendStatus struct {
 	Slots     int          `json:"slots"`     // that it owns
 	Packets   uint64       `json:"packets"`
 	Bytes     uint64       `json:"bytes"`
+	ServerID  ServerIDs    `json:"server-id,omitzero"`
 }
