@@ -62,7 +62,7 @@ var mayImport = map[string][]string{
 	"test/chaos/schedule": {},
 	"test/chaos/traffic":  {"internal/netlab", "sys"},
 	"test/chaos": {"test/chaos/schedule", "test/chaos/traffic", "bench/process", "internal/api", "internal/engine", "internal/model",
-		"internal/netlab", "sys"},
+		"internal/netlab", "netlink", "sys"},
 	"bench": {"bench/record", "bench/compare", "bench/machine", "bench/report", "bench/site", "bench/bulk", "bench/inside", "bench/process",
 		"bench/track", "bench/traffic", "bench/program", "internal/model", "internal/engine", "internal/datapath", "internal/netlab", "internal/utilization", "cobra", "pflag", "ebpf", "sys"},
 	"bench/process":      {"internal/model", "internal/config", "internal/api", "internal/netlab", "sys"},

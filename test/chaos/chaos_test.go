@@ -32,7 +32,7 @@ func small(t *testing.T) options {
 		t.Fatal(err)
 	}
 	return options{Options: schedule.Options{Seed: 1, Duration: 6 * time.Second, Directors: 3, Backends: 4}, mode: gue,
-		window: time.Second, connections: 200, flows: 20, weather: weather{loss: 1, synAcks: 5}, syncookies: 1,
+		window: time.Second, connections: 200, flows: 20, weather: weather{loss: 1, synAcks: 5, late: 1}, syncookies: 1,
 		patience: 4 * time.Second, progress: io.Discard}
 }
 
@@ -87,6 +87,9 @@ func TestOnlyTheDeadBackendsConnectionsBreak(t *testing.T) {
 	}
 	if r.Events != len(events) || r.DoubleChanges == 0 || r.Connections < o.connections+o.flows || r.Exchanges < 3*o.connections || r.CheckedBytes == 0 {
 		t.Errorf("too little happened: %+v", r)
+	}
+	if r.Weather.Lost < 10 || r.Weather.LostSynAcks == 0 || r.Weather.Late < 10 {
+		t.Errorf("the weather was too good: %+v", r.Weather)
 	}
 	if r.OutlivedWindows < 0.3 {
 		t.Errorf("%.0f %% of the connections outlived %d windows, want about half: a third died with the backend", 100*r.OutlivedWindows, windows)

@@ -24,7 +24,7 @@ type place struct {
 // explainer finds out where connections' packets went, as far as it can be known
 // from outside: by the rings of the configurations that the directors were told.
 type explainer struct {
-	group  *group
+	group  *group // nil: without rings
 	begin  time.Time
 	tables map[int]model.Table // of the group's history
 	done   []performed
@@ -36,11 +36,15 @@ const around = 3 * time.Second
 // places returns whose the connection was when it was opened, and in every
 // configuration from when it was well for the last time.
 func (x *explainer) places(b traffic.Break) []place {
-	var list []place
-	for i, v := range x.group.history {
+	list := []place{}
+	if x.group == nil {
+		return list
+	}
+	versions := x.group.versions()
+	for i, v := range versions {
 		ends := b.At
-		if i+1 < len(x.group.history) {
-			ends = x.group.history[i+1].at
+		if i+1 < len(versions) {
+			ends = versions[i+1].at
 		}
 		opened := !v.at.After(b.Opened) && ends.After(b.Opened)
 		recent := ends.After(b.Good) && v.at.Before(b.At)
@@ -60,7 +64,7 @@ func (x *explainer) places(b traffic.Break) []place {
 func (x *explainer) place(version int, protocol string, client netip.AddrPort) place {
 	table, known := x.tables[version]
 	if !known {
-		table, _ = engine.Plan(model.Config{Services: x.group.services(x.group.history[version].group)}, nil, nil)
+		table, _ = engine.Plan(model.Config{Services: x.group.services(x.group.versions()[version].group)}, nil, nil)
 		x.tables[version] = table
 	}
 	for i := range table.Services {
@@ -91,7 +95,7 @@ func (x *explainer) events(b traffic.Break) []string {
 	if early := b.At.Add(-around); early.Before(from) {
 		from = early
 	}
-	var list []string
+	list := []string{}
 	for _, e := range x.done {
 		if e.effect.After(from) && e.effect.Before(b.At.Add(around)) {
 			list = append(list, fmt.Sprintf("%+.1fs %s", e.effect.Sub(b.At).Seconds(), e))

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"sync"
 	"time"
 
 	"weir.io/weir/bench/process"
@@ -17,26 +16,17 @@ import (
 
 // group is the weir processes of a run.
 type group struct {
+	told
 	top    *topology
 	mode   mode
 	window time.Duration
 	weir   string // binary
 
-	mu      sync.Mutex
 	running []*process.Weir // by director; nil: none, or one that is being ended
-	now     schedule.Group
-	history []version
 }
 
 func newGroup(top *topology, m mode, window time.Duration, weir string, first schedule.Group) *group {
-	return &group{top: top, mode: m, window: window, weir: weir, now: first,
-		running: make([]*process.Weir, len(top.directors)), history: []version{{time.Now(), first}}}
-}
-
-// version is a configuration of the services, and when the directors were told.
-type version struct {
-	at    time.Time
-	group schedule.Group
+	return &group{told: begin(first), top: top, mode: m, window: window, weir: weir, running: make([]*process.Weir, len(top.directors))}
 }
 
 // forgetAtOnce is the drain of a Maglev that forgets: the least that there is.
@@ -160,12 +150,6 @@ func (g *group) take(i int) *process.Weir {
 	return w
 }
 
-func (g *group) current() schedule.Group {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.now
-}
-
 // forwards says which active backend a director does not forward to.
 func (g *group) forwards(ctx context.Context, w *process.Weir) error {
 	list, err := api.NewClient(w.Socket).Backends(ctx)
@@ -208,17 +192,10 @@ func (g *group) apply(now schedule.Group) error {
 	return nil
 }
 
-// note remembers what is so now, of which nobody tells the directors.
-func (g *group) note(now schedule.Group) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.now = now
-}
-
 // stop ends a director's process, and what it left in the kernel.
-func (g *group) stop(ctx context.Context, i int, how func(*process.Process) error) error {
+func (g *group) stop(ctx context.Context, i int, killed bool) error {
 	w := g.take(i)
-	if err := how(w.Process); err != nil {
+	if err := end(w, killed); err != nil {
 		return err
 	}
 	d := g.top.directors[i].Host
@@ -228,11 +205,18 @@ func (g *group) stop(ctx context.Context, i int, how func(*process.Process) erro
 
 // again ends a director's process and starts it again; what it left in the kernel
 // goes on.
-func (g *group) again(ctx context.Context, i int, how func(*process.Process) error) error {
-	if err := how(g.take(i).Process); err != nil {
+func (g *group) again(ctx context.Context, i int, killed bool) error {
+	if err := end(g.take(i), killed); err != nil {
 		return err
 	}
 	return g.start(ctx, i)
+}
+
+func end(w *process.Weir, killed bool) error {
+	if killed {
+		return w.Kill()
+	}
+	return w.Stop()
 }
 
 // ended returns an error if a process is gone that nobody ended.

@@ -48,6 +48,7 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	flags.IntVar(&o.flows, "flows", 150, "UDP flows at the same time")
 	flags.IntVar(&o.weather.loss, "loss", 1, "`percent` of the packets that the router loses each way")
 	flags.IntVar(&o.weather.synAcks, "lost-syn-acks", 5, "`percent` of the SYN-ACKs that it loses besides")
+	flags.IntVar(&o.weather.late, "late", 1, "`percent` of the packets that others overtake")
 	flags.IntVar(&o.syncookies, "syncookies", 1, "net.ipv4.tcp_syncookies of the backends: 2 is always")
 	name := flags.String("mode", "gue", "one of "+modeNames())
 	plan := flags.Bool("plan", false, "print the schedule and do nothing")
@@ -88,8 +89,8 @@ func (o *options) check(rest []string) error {
 		return fmt.Errorf("--backends %d: 4 to %d", o.Backends, mostBackends)
 	case o.connections < 1 || o.connections > 40000 || o.flows < 0 || o.flows > 10000:
 		return errors.New("--connections: 1 to 40000, --flows: 0 to 10000")
-	case min(o.weather.loss, o.weather.synAcks) < 0 || max(o.weather.loss, o.weather.synAcks) > 50:
-		return errors.New("--loss and --lost-syn-acks: 0 to 50 percent")
+	case min(o.weather.loss, o.weather.synAcks, o.weather.late) < 0 || max(o.weather.loss, o.weather.synAcks, o.weather.late) > 50:
+		return errors.New("--loss, --lost-syn-acks and --late: 0 to 50 percent")
 	case o.syncookies < 0 || o.syncookies > 2:
 		return errors.New("--syncookies: 0, 1 or 2")
 	}

@@ -16,17 +16,19 @@ type mode struct {
 	agent bool // weir agent is on the backends' hosts
 	// forgetful is a plain Maglev: no generation stays, and agents keep what they get.
 	forgetful bool
+	dnat      bool // no weir at all
 	what      string
 }
 
 // modes are those that --mode takes.
 var modes = []mode{
-	{name: "gue", weir: model.GUE, agent: true, what: "GUE tunnels to agents"},
-	{name: "ipip", weir: model.IPIP, agent: true, what: "IPIP tunnels, undone by agents that do nothing else"},
-	{name: "l2dsr", weir: model.L2DSR, agent: true, what: "the backend's MAC address"},
-	{name: "nat", weir: model.NAT, what: "the backend's address, replies through a director"},
-	{name: "snat", weir: model.NAT, snat: true, what: "full NAT"},
-	{name: "maglev", weir: model.GUE, agent: true, forgetful: true, what: "a plain Maglev without memory, for comparison"},
+	{name: "gue", weir: model.GUE, agent: true, what: "weir: GUE tunnels to agents"},
+	{name: "ipip", weir: model.IPIP, agent: true, what: "weir: IPIP tunnels, undone by agents that do nothing else"},
+	{name: "l2dsr", weir: model.L2DSR, agent: true, what: "weir: the backend's MAC address"},
+	{name: "nat", weir: model.NAT, what: "weir: the backend's address, replies through a director"},
+	{name: "snat", weir: model.NAT, snat: true, what: "weir: full NAT"},
+	{name: "maglev", weir: model.GUE, agent: true, forgetful: true, what: "weir as a plain Maglev without memory, for comparison"},
+	{name: "dnat", dnat: true, what: "iptables DNAT with conntrack, for comparison"},
 }
 
 func findMode(name string) (mode, error) {
@@ -47,6 +49,9 @@ func modeNames() string {
 
 // translates reports whether backends have ports of their own.
 func (m mode) translates() bool { return m.weir == model.NAT }
+
+// hidesClients reports whether backends see a director in the client's place.
+func (m mode) hidesClients() bool { return m.snat || m.dnat }
 
 // viaGroup reports whether replies must be routed through a director.
 func (m mode) viaGroup() bool { return m.translates() && !m.snat }

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"time"
 
-	"weir.io/weir/bench/process"
 	"weir.io/weir/test/chaos/schedule"
 	"weir.io/weir/test/chaos/traffic"
 )
@@ -23,7 +22,7 @@ type performed struct {
 // on beside the events that follow, in order for each director.
 type performer struct {
 	top     *topology
-	group   *group
+	group   forwarder
 	servers []*traffic.Server
 	ledger  *traffic.Ledger
 	done    []performed
@@ -115,14 +114,14 @@ func (p *performer) perform(ctx context.Context, e schedule.Event) (effect time.
 		}
 		p.beside(e.Director, func() error {
 			sleep(ctx, inFlight)
-			return p.group.stop(ctx, e.Director, (*process.Process).Stop)
+			return p.group.stop(ctx, e.Director, false)
 		})
 	case schedule.DirectorKilled:
 		return effect, p.killDirector(ctx, e)
 	case schedule.DirectorCrashed:
-		p.beside(e.Director, func() error { return p.group.again(ctx, e.Director, (*process.Process).Kill) })
+		p.beside(e.Director, func() error { return p.group.again(ctx, e.Director, true) })
 	case schedule.DirectorRestarted:
-		p.beside(e.Director, func() error { return p.group.again(ctx, e.Director, (*process.Process).Stop) })
+		p.beside(e.Director, func() error { return p.group.again(ctx, e.Director, false) })
 	case schedule.DirectorBlind, schedule.DirectorSees:
 		return effect, p.top.blind(ctx, e.Director, e.Backends[0], e.Kind == schedule.DirectorBlind)
 	case schedule.QueuesChanged:
@@ -150,7 +149,7 @@ func (p *performer) killDirector(ctx context.Context, e schedule.Event) error {
 		return err
 	}
 	sleep(ctx, failover)
-	p.beside(e.Director, func() error { return p.group.stop(ctx, e.Director, (*process.Process).Kill) })
+	p.beside(e.Director, func() error { return p.group.stop(ctx, e.Director, true) })
 	return p.top.announce(e.After.Announced)
 }
 

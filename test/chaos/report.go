@@ -36,6 +36,7 @@ type report struct {
 	FailedToOpen      int      `json:"failed_to_open"` // attempts; never established, so never broken
 	Exchanges         int      `json:"exchanges"`
 	CheckedBytes      int      `json:"checked_bytes"`
+	Weather           felt     `json:"weather"` // packets
 	BrokenConnections []broken `json:"broken_connections"`
 }
 
@@ -63,18 +64,19 @@ type broken struct {
 	Resets   []string `json:"resets"` // by backends that have not got it
 }
 
-func newReport(h *harness, p *performer) *report {
+func newReport(h *harness, p *performer, weather felt) *report {
 	totals := h.ledger.Totals()
 	r := &report{Mode: h.mode.name, Seed: h.Seed, Duration: h.Duration.Seconds(), DrainWindow: h.window.Seconds(),
 		Directors: h.Directors, Backends: h.Backends, SynCookies: h.syncookies,
 		Connections: totals.TCP + totals.UDP, Concurrent: h.fewest, Events: len(p.done), DoubleChanges: p.doubles(),
 		Misdirected: totals.Misdirected, P99StallMS: h.ledger.Stall(0.99).Milliseconds(),
 		TCP: protocol{Connections: totals.TCP}, UDP: protocol{Connections: totals.UDP},
-		FailedToOpen: totals.FailedToOpen, Exchanges: totals.Exchanges, CheckedBytes: totals.Bytes, BrokenConnections: []broken{}}
+		Weather: weather, FailedToOpen: totals.FailedToOpen, Exchanges: totals.Exchanges, CheckedBytes: totals.Bytes, BrokenConnections: []broken{}}
 	if totals.TCP > 0 {
 		r.OutlivedWindows = float64(totals.Outlived) / float64(totals.TCP)
 	}
-	x := &explainer{group: h.group, begin: h.begin, tables: map[int]model.Table{}, done: p.done}
+	weirs, _ := h.group.(*group)
+	x := &explainer{group: weirs, begin: h.begin, tables: map[int]model.Table{}, done: p.done}
 	for _, b := range h.ledger.Breaks() {
 		r.add(x, b)
 	}
@@ -97,7 +99,11 @@ func (r *report) add(x *explainer, b traffic.Break) {
 		line.Backend = fmt.Sprintf("backend%d", b.Backend+1)
 	}
 	for _, reset := range b.Resets {
-		line.Resets = append(line.Resets, fmt.Sprintf("%+.3fs backend%d", reset.At.Sub(b.At).Seconds(), reset.Backend+1))
+		who := "one of the backends"
+		if reset.Backend != nobody {
+			who = fmt.Sprintf("backend%d", reset.Backend+1)
+		}
+		line.Resets = append(line.Resets, fmt.Sprintf("%+.3fs %s", reset.At.Sub(b.At).Seconds(), who))
 	}
 	r.BrokenConnections = append(r.BrokenConnections, line)
 }
@@ -167,6 +173,7 @@ func (r *report) print(w io.Writer) error {
 	line("%8d broken (%d TCP, %d UDP)", r.Broken, r.TCP.Broken, r.UDP.Broken)
 	line("%8d misdirected packets", r.Misdirected)
 	line("%8d ms for an answer at most, 99 %% of %d", r.P99StallMS, r.Exchanges)
+	line("%8d packets lost, %d overtaken by others", r.Weather.Lost, r.Weather.Late)
 	for _, saw := range slices.Sorted(maps.Keys(r.saw())) {
 		line("%8d saw: %s", r.saw()[saw], saw)
 	}

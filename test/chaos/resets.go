@@ -12,12 +12,21 @@ import (
 	"weir.io/weir/test/chaos/traffic"
 )
 
-// watchResets tells the ledger of every TCP reset that leaves a backend's host,
-// until the context ends.
-func watchResets(ctx context.Context, port *netlab.Port, backend int, ledger *traffic.Ledger) error {
+// Which packets of a port are looked at.
+const (
+	incoming = unix.PACKET_HOST
+	outgoing = unix.PACKET_OUTGOING
+)
+
+// nobody is whose resets are that arrive without telling who sent them.
+const nobody = -1
+
+// watchResets tells the ledger of every TCP reset that a port sends or gets, which
+// are those of a backend, until the context ends.
+func watchResets(ctx context.Context, port *netlab.Port, direction uint32, backend int, ledger *traffic.Ledger) error {
 	var fd int
 	err := port.Host.Do(func() (err error) {
-		fd, err = openResets(port.Index)
+		fd, err = openResets(port.Index, direction)
 		return err
 	})
 	if err != nil {
@@ -37,8 +46,8 @@ func watchResets(ctx context.Context, port *netlab.Port, backend int, ledger *tr
 }
 
 // openResets makes a socket of the calling thread's host that gets the resets that
-// the interface sends.
-func openResets(ifindex int) (fd int, err error) {
+// the interface sends or gets.
+func openResets(ifindex int, direction uint32) (fd int, err error) {
 	// Bound first and given its protocol then: it must not see other ports.
 	fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -47,7 +56,7 @@ func openResets(ifindex int) (fd int, err error) {
 	const all = unix.ETH_P_ALL << 8 // network order
 	for _, step := range []func() error{
 		func() error {
-			return unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, resetFilter())
+			return unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, resetFilter(direction))
 		},
 		// Reads end, so that the context's end is noticed.
 		func() error {
@@ -63,9 +72,9 @@ func openResets(ifindex int) (fd int, err error) {
 	return fd, nil
 }
 
-// resetFilter passes IPv4 packets with a TCP reset that go out. The socket's packets
+// resetFilter passes IPv4 packets with a TCP reset that go one way. The socket's packets
 // begin with the IP header.
-func resetFilter() *unix.SockFprog {
+func resetFilter(direction uint32) *unix.SockFprog {
 	const (
 		protocol = uint32(0xfffff000) // SKF_AD_OFF + SKF_AD_PROTOCOL (include/uapi/linux/filter.h)
 		kind     = protocol + 4       // SKF_AD_OFF + SKF_AD_PKTTYPE
@@ -78,7 +87,7 @@ func resetFilter() *unix.SockFprog {
 		{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_ABS, K: protocol},
 		equal(unix.ETH_P_IP, 8),
 		{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: kind},
-		equal(unix.PACKET_OUTGOING, 6),
+		equal(direction, 6),
 		{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: 9},
 		equal(unix.IPPROTO_TCP, 4),
 		{Code: unix.BPF_LDX | unix.BPF_B | unix.BPF_MSH, K: 0},

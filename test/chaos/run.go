@@ -42,7 +42,7 @@ const patience = 15 * time.Second
 type harness struct {
 	options
 	top    *topology
-	group  *group
+	group  forwarder
 	ledger *traffic.Ledger
 	load   *traffic.Load
 	begin  time.Time
@@ -80,7 +80,11 @@ func run(ctx context.Context, o options, events []schedule.Event) (_ *report, er
 	}
 	h.say("every connection does a last exchange")
 	h.load.Finish()
-	return newReport(h, p), nil
+	weather, err := feel(ctx, h.top)
+	if err != nil {
+		return nil, err
+	}
+	return newReport(h, p, weather), nil
 }
 
 func (h *harness) say(format string, args ...any) {
@@ -98,24 +102,23 @@ func (h *harness) serve(ctx context.Context) ([]*traffic.Server, error) {
 			return nil, fmt.Errorf("serve on %s: %w", b.Name, err)
 		}
 		servers = append(servers, s)
-		if err := watchResets(ctx, b.link.A, i, h.ledger); err != nil {
+		if err := watchResets(ctx, b.link.A, outgoing, i, h.ledger); err != nil {
 			return nil, err
 		}
 	}
-	return servers, h.top.lab.Err()
+	if !h.mode.hidesClients() {
+		return servers, h.top.lab.Err()
+	}
+	// Backends do not see the clients' addresses: resets are seen where they arrive.
+	return servers, errors.Join(h.top.lab.Err(), watchResets(ctx, h.top.access.A, incoming, nobody, h.ledger))
 }
 
 // start starts agents and directors, and lets the router know of those that are
 // announced.
 func (h *harness) start(ctx context.Context) error {
-	binary, err := process.Binary()
-	if err != nil {
-		return err
-	}
 	first := schedule.Begin(h.Options)
-	h.group = newGroup(h.top, h.mode, h.window, binary, first)
-	h.say("starting weir: %s, drain %s", h.mode.what, h.window)
-	if err := h.group.startAgents(ctx, first); err != nil {
+	h.say("starting %s, drain %s", h.mode.what, h.window)
+	if err := h.startForwarder(ctx, first); err != nil {
 		return err
 	}
 	for i, announced := range first.Announced {
@@ -131,7 +134,21 @@ func (h *harness) start(ctx context.Context) error {
 	if err := h.top.setQueues(ctx, first.Queues); err != nil {
 		return err
 	}
-	return h.weather.set(ctx, h.top)
+	return h.weather.set(ctx, h.top, h.Seed)
+}
+
+func (h *harness) startForwarder(ctx context.Context, first schedule.Group) error {
+	if h.mode.dnat {
+		h.group = newDNAT(h.top, first)
+		return nil
+	}
+	binary, err := process.Binary()
+	if err != nil {
+		return err
+	}
+	g := newGroup(h.top, h.mode, h.window, binary, first)
+	h.group = g
+	return g.startAgents(ctx, first)
 }
 
 // connect opens the connections, before anything happens.

@@ -46,6 +46,7 @@ const (
 type topology struct {
 	lab       *netlab.Lab
 	client    *netlab.Host
+	access    *netlab.Link // of the client
 	router    *netlab.Host
 	directors []*directorHost
 	backends  []*backendHost
@@ -71,7 +72,7 @@ func clientAddress() netip.Addr { return netip.AddrFrom4([4]byte{10, 0, 0, 2}) }
 func newTopology(lab *netlab.Lab, nDirectors, nBackends int, viaGroup bool) *topology {
 	t := &topology{lab: lab, client: lab.Host("client"), router: lab.Router("router"), viaGroup: viaGroup}
 	lan := lab.Switch("switch")
-	lab.Link(t.client, t.router, netlab.LinkOptions{A: []string{clientAddress().String() + "/24"}, B: []string{"10.0.0.1/24"}})
+	t.access = lab.Link(t.client, t.router, netlab.LinkOptions{A: []string{clientAddress().String() + "/24"}, B: []string{"10.0.0.1/24"}})
 	t.client.Route("default", "10.0.0.1")
 	t.client.Sysctl("net.ipv4.ip_local_port_range", "10000 60999")
 	lab.Link(t.router, lan, netlab.LinkOptions{A: []string{lanPrefix(routerHost)}})

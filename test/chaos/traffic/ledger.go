@@ -145,7 +145,7 @@ func (l *Ledger) accepted(client netip.AddrPort, who Identity) {
 	l.acceptors[port] = who
 }
 
-// ResetBy notes that a backend sent a reset to a client's port. It is misdirected
+// ResetBy notes that a backend sent a reset to a client's port; -1: some backend. It is misdirected
 // if the connection there is one that somebody else has: the packet that the reset
 // answers came to a host without that connection.
 func (l *Ledger) ResetBy(backend int, client netip.AddrPort) {

@@ -1,0 +1,63 @@
+package main
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"weir.io/weir/test/chaos/schedule"
+)
+
+// forwarder is what the directors do: weir, or a rival of it.
+type forwarder interface {
+	// start makes a director forward by what holds now. From then on it is told of
+	// changes.
+	start(ctx context.Context, i int) error
+	// stop ends a director and what it has in memory.
+	stop(ctx context.Context, i int, killed bool) error
+	// again ends a director's process, and starts it again.
+	again(ctx context.Context, i int, killed bool) error
+	// apply tells every director that runs what is so now.
+	apply(now schedule.Group) error
+	// note remembers what is so now, of which nobody tells the directors.
+	note(now schedule.Group)
+	current() schedule.Group
+	versions() []version
+	// ended returns an error if a process is gone that nobody ended.
+	ended() error
+}
+
+// version is a configuration of the services, and when the directors were told.
+type version struct {
+	at    time.Time
+	group schedule.Group
+}
+
+// told is what directors have been told.
+type told struct {
+	mu      sync.Mutex
+	now     schedule.Group
+	history []version
+}
+
+func begin(first schedule.Group) told {
+	return told{now: first, history: []version{{time.Now(), first}}}
+}
+
+func (t *told) note(now schedule.Group) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.now = now
+}
+
+func (t *told) current() schedule.Group {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.now
+}
+
+func (t *told) versions() []version {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.history
+}
