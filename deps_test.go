@@ -24,6 +24,7 @@ var libraries = map[string]string{
 	"go-cmp":     "github.com/google/go-cmp",
 	"go-yaml":    "github.com/goccy/go-yaml",
 	"gopacket":   "github.com/gopacket/gopacket",
+	"grpc":       "google.golang.org/grpc",
 	"netlink":    "github.com/vishvananda/netlink",
 	"netns":      "github.com/vishvananda/netns",
 	"perf":       "golang.org/x/perf",
@@ -40,7 +41,7 @@ var libraries = map[string]string{
 var mayImport = map[string][]string{
 	"internal/model":       {},
 	"internal/maglev":      {},
-	"internal/store":       {"internal/model", "etcd", "zap"},
+	"internal/store":       {"internal/model", "etcd", "grpc", "zap"},
 	"internal/config":      {"internal/model", "go-yaml", "sys"}, // sys: inotify
 	"internal/engine":      {"internal/model", "internal/maglev", "internal/history"},
 	"internal/history":     {"internal/model"},
@@ -51,6 +52,7 @@ var mayImport = map[string][]string{
 	"internal/doctor":      {"internal/model", "ebpf", "netlink", "sys"},
 	"internal/metrics":     {"internal/model", "prometheus"},
 	"internal/netlab":      {"netlink", "netns", "sys"},
+	"internal/etcdlab":     {"etcd", "zap", "netlink"},
 	"internal/packet":      {"gopacket"},
 	"internal/quiclb":      {},
 	"internal/utilization": {"ebpf", "sys"},
@@ -83,15 +85,16 @@ var mayImport = map[string][]string{
 // testsMayImport is what the tests of every package may import besides what the
 // package itself may.
 var testsMayImport = []string{
-	"internal/model", "internal/maglev", "internal/netlab", "internal/packet", "internal/quiclb",
-	"ebpf", "go-cmp", "gopacket", "netlink", "netns", "sys",
+	"internal/model", "internal/maglev", "internal/netlab", "internal/etcdlab", "internal/packet", "internal/quiclb",
+	"ebpf", "etcd", "go-cmp", "gopacket", "netlink", "netns", "sys",
 }
 
 // testOnly are packages that must not end up in the program's director or agent:
 // only tests import them, and the demo and the benchmarks build labs with one.
 var testOnly = map[string][]string{
-	"internal/netlab": {"internal/demo", "bench", "bench/bulk", "bench/process", "bench/program", "bench/site", "bench/track", "bench/traffic", "test/chaos", "test/chaos/traffic"},
-	"internal/packet": {},
+	"internal/netlab":  {"internal/demo", "bench", "bench/bulk", "bench/process", "bench/program", "bench/site", "bench/track", "bench/traffic", "test/chaos", "test/chaos/traffic"},
+	"internal/packet":  {},
+	"internal/etcdlab": {},
 }
 
 // goPackage is what these tests want to know of a package, as "go list -json" says it.

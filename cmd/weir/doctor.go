@@ -71,6 +71,7 @@ func readForDoctor(file string, named bool, options *doctor.Options) []doctor.Fi
 		return []doctor.Finding{{Level: doctor.Fail, Check: "config", Text: err.Error()}}
 	}
 	options.Config = &c
+	options.State = func() []doctor.Finding { return examineState(c.Director.Store) }
 	findings := []doctor.Finding{{Level: doctor.OK, Check: "config", Text: fmt.Sprintf("%s: %d services", file, len(c.Services))}}
 	if info, err := os.Stat(file); err == nil && c.HasKey() && info.Mode().Perm()&othersRead != 0 {
 		findings = append(findings, doctor.Finding{Level: doctor.Warn, Check: "config", Fix: "chmod o= " + file,

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"reflect"
+	"strings"
 	"sync"
 
 	"github.com/spf13/cobra"
@@ -80,6 +82,13 @@ func runDirector(ctx context.Context, o *runOptions, log *slog.Logger) error {
 		return err
 	}
 	defer local.Close()
+	group, err := openGroup(first.Director.Store, log)
+	if err != nil {
+		return err
+	}
+	if group != nil {
+		defer group.Close()
+	}
 	pin := pinDirectory(o.bpffs)
 	kernel, err := datapath.Open(datapath.Options{
 		Pin: pin, Mode: first.Director.XDP, Limits: first.Director.Limits, Log: log,
@@ -87,8 +96,8 @@ func runDirector(ctx context.Context, o *runOptions, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	d := &director{daemon: newDaemon(o.file, pin, log), kernel: kernel, first: first.Director, drain: &o.drain}
-	err = errors.Join(d.run(ctx, first, changes, local, listener), kernel.Close())
+	d := &director{daemon: newDaemon(o.file, pin, log), kernel: kernel, first: first.Director, drain: &o.drain, local: local, group: group}
+	err = errors.Join(d.run(ctx, first, changes, listener), kernel.Close())
 	if err == nil {
 		err = endForwarding(&o.drain, pin, log)
 	}
@@ -120,6 +129,9 @@ type director struct {
 	first  model.Director       // what the kernel's maps were made for
 	gauge  gauge
 	drain  *drain
+	local  *store.File
+	group  *store.Etcd // nil: this director shares its sets with nobody
+	keeper *desired.Keeper
 }
 
 // Status is the API's way to the kernel.
@@ -146,29 +158,29 @@ func (d *director) Set(table model.Table) error {
 
 // run applies the configurations until the context ends. Only the first one's
 // error ends it earlier: later ones are tried again by the engine.
-func (d *director) run(ctx context.Context, first model.Config, changes <-chan config.Change, local *store.File, listener net.Listener) error {
+func (d *director) run(ctx context.Context, first model.Config, changes <-chan config.Change, listener net.Listener) error {
 	ctx, cancel := context.WithCancel(ctx)
 	engine := engine.New(d, d.log)
-	keeper := desired.New(local, engine, d.log)
+	d.keeper = desired.New(d.local, engine, d.log)
 	d.running, d.report = engine.Desired, engine.Report
 	d.apply = func(c model.Config) error {
 		if err := needInterfaces(c); err != nil {
 			return err
 		}
 		d.warnOfRestart(c.Director)
-		return keeper.SetFile(c)
+		return d.keeper.SetFile(c)
 	}
 	var running sync.WaitGroup
 	defer running.Wait()
 	defer cancel()
 	running.Go(func() { engine.Run(ctx) })
-	if err := keeper.SetFile(first); err != nil {
+	if err := d.begin(ctx, first); err != nil {
 		if ctx.Err() != nil {
 			return nil // told to end before it began
 		}
 		return err
 	}
-	running.Go(func() { keeper.Run(ctx) })
+	running.Go(func() { d.keeper.Run(ctx) })
 	d.drain.runs.Store(true)
 	d.log.Info("director runs", "config", d.info.File, "services", len(first.Services), "pin", d.info.Pin)
 	gauge, end := startGauge(ctx, d.log)
@@ -176,11 +188,30 @@ func (d *director) run(ctx context.Context, first model.Config, changes <-chan c
 	d.gauge = gauge
 	server := api.NewServer(d, d, d.log)
 	server.Handle("/metrics", metrics.Handler(d))
-	server.HandleSets(&sets{keeper})
+	server.HandleSets(&sets{d.keeper})
 	defer d.serve(ctx, server, listener)()
 	d.follow(ctx, changes)
 	cancel()
 	return nil
+}
+
+// begin makes the first configuration what runs, with the sets that the group has.
+func (d *director) begin(ctx context.Context, first model.Config) error {
+	if d.group != nil {
+		if err := d.keeper.Join(ctx, d.group); err != nil {
+			return err
+		}
+	}
+	return d.keeper.SetFile(first)
+}
+
+// Info also says why the group's state is not what runs.
+func (d *director) Info() api.Info {
+	info := d.daemon.Info()
+	if err := d.keeper.Problem(); err != nil {
+		info.Refused = strings.TrimPrefix(info.Refused+"\n"+err.Error(), "\n")
+	}
+	return info
 }
 
 // needInterfaces refuses what would take the program off every interface: an
@@ -200,7 +231,7 @@ func (d *director) warnOfRestart(now model.Director) {
 	}{
 		{"director.limits", now.Limits != d.first.Limits},
 		{"director.xdp", now.XDP != d.first.XDP},
-		{"director.store", now.Store != d.first.Store},
+		{"director.store", !reflect.DeepEqual(now.Store, d.first.Store)},
 	} {
 		if part.changed {
 			d.log.Warn("change takes effect when weir run starts again", "key", part.key)

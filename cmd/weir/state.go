@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 
@@ -46,4 +47,31 @@ func openStore(s model.Store, log *slog.Logger) (*store.File, error) {
 		log.Error("the logs of the file's services are lost and begin again", "error", bad)
 	}
 	return opened, nil
+}
+
+// openGroup returns the store that a group shares, or nil if none is configured. It need
+// not answer yet.
+func openGroup(s model.Store, log *slog.Logger) (*store.Etcd, error) {
+	if !s.Etcd.Given() {
+		return nil, nil
+	}
+	options, err := etcdOptions(s.Etcd)
+	if err != nil {
+		return nil, err
+	}
+	options.Cache, options.Log = filepath.Join(stateDirectory(s), "group"), log
+	return store.OpenEtcd(options)
+}
+
+func etcdOptions(e model.Etcd) (store.EtcdOptions, error) {
+	o := store.EtcdOptions{Endpoints: e.Endpoints, Prefix: e.Prefix, CA: e.CA, Cert: e.Cert, Key: e.Key, Username: e.User}
+	if e.PasswordFile == "" {
+		return o, nil
+	}
+	text, err := os.ReadFile(e.PasswordFile)
+	if err != nil {
+		return o, fmt.Errorf("read the password for etcd: %w", err)
+	}
+	o.Password, _, _ = strings.Cut(string(text), "\n")
+	return o, nil
 }

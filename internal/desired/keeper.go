@@ -38,21 +38,30 @@ type Keeper struct {
 	local  Store // of this director alone
 	engine Engine
 	log    *slog.Logger
-	moved  chan struct{} // has something after each change of the logs
+	moved  [2]chan struct{} // have something after each change of the logs
+	group  Group            // nil: nobody shares the sets
+	news   <-chan store.State
+	grace  time.Duration // how long Join waits for the group's store
 
-	mu       sync.Mutex // one change at a time is checked against the others, and applied
-	file     model.Config
-	begun    bool // there is a file
-	state    store.State
-	applied  engine.Logs       // that the engine was given last
-	unstored *model.Config     // the file, if the store could not be written
-	waiting  map[string]*batch // by owner
+	mu        sync.Mutex // one change at a time is checked against the others, and applied
+	file      model.Config
+	begun     bool // there is a file
+	state     store.State
+	shared    store.State   // the group's
+	sharedErr error         // why that is not what is forwarded
+	adopted   chan struct{} // is closed when another one is
+	applied   engine.Logs   // that the engine was given last
+	unstored  *model.Config // the file, if the store could not be written
+	waiting   map[string]*batch
 }
 
 // New returns a keeper of a director that has a store of its own: the set of its file
-// is in it, and those of other owners.
+// is in it, and, unless it joins a group, those of other owners.
 func New(local Store, e Engine, log *slog.Logger) *Keeper {
-	return &Keeper{local: local, engine: e, log: log, moved: make(chan struct{}, 1), waiting: map[string]*batch{}}
+	return &Keeper{
+		local: local, engine: e, log: log, adopted: make(chan struct{}), grace: startGrace, waiting: map[string]*batch{},
+		moved: [2]chan struct{}{make(chan struct{}, 1), make(chan struct{}, 1)},
+	}
 }
 
 // SetFile makes a valid version of the director's file what is forwarded, beside the
@@ -78,7 +87,8 @@ func (k *Keeper) setFile(c model.Config) (Change, error) {
 	if err != nil {
 		return Change{}, err
 	}
-	if _, err := join(c, before); err != nil {
+	k.state = before
+	if _, err := join(c, k.everything()); err != nil {
 		return Change{}, err
 	}
 	// Until it is stored, the file is what is tried again; what runs goes on.
@@ -113,12 +123,13 @@ const updateTimeout = 30 * time.Second
 
 // apply hands what is desired to the engine.
 func (k *Keeper) apply() error {
-	joint, err := join(k.file, k.state)
+	all := k.everything()
+	joint, err := join(k.file, all)
 	if err != nil {
 		return err
 	}
 	logs := engine.Logs{}
-	for _, d := range k.state.Documents() {
+	for _, d := range all.Documents() {
 		logs[d.Service.ID()] = d.Log
 	}
 	k.applied = logs
@@ -126,12 +137,15 @@ func (k *Keeper) apply() error {
 	if err := k.engine.Apply(joint, logs); err != nil {
 		return fmt.Errorf("it is stored, and not applied yet: %w", err)
 	}
+	k.sharedErr = nil
 	return nil
 }
 
 func (k *Keeper) wake() {
-	select {
-	case k.moved <- struct{}{}:
-	default:
+	for _, moved := range k.moved {
+		select {
+		case moved <- struct{}{}:
+		default:
+		}
 	}
 }

@@ -48,6 +48,7 @@ type sink struct {
 	mu   sync.Mutex
 	fail error
 	sets []string // names of the services of each table
+	last model.Table
 }
 
 func (s *sink) Set(table model.Table) error {
@@ -58,6 +59,7 @@ func (s *sink) Set(table model.Table) error {
 		names = append(names, service.Name)
 	}
 	s.sets = append(s.sets, strings.Join(names, " "))
+	s.last = table
 	return s.fail
 }
 

@@ -51,12 +51,17 @@ func (k *Keeper) DryPut(ctx context.Context, owner string, services []model.Serv
 		return Change{}, &RefusedError{fmt.Errorf("owner %q is the director's own file: change that", owner)}
 	}
 	k.mu.Lock()
-	defer k.mu.Unlock()
-	before, err := k.local.Read(ctx)
+	l := k.fits(k.replace(owner, services))
+	where := k.local
+	if k.group != nil {
+		where = k.group
+	}
+	k.mu.Unlock()
+	before, err := where.Read(ctx)
 	if err != nil {
 		return Change{}, err
 	}
-	next, err := k.fits(k.replace(owner, services)).change(before)
+	next, err := l.change(before)
 	if err != nil {
 		return Change{}, err
 	}
@@ -65,9 +70,14 @@ func (k *Keeper) DryPut(ctx context.Context, owner string, services []model.Serv
 
 func (k *Keeper) put(owner string, services []model.Service) (Change, error) {
 	k.mu.Lock()
+	l := k.fits(k.replace(owner, services))
+	if k.group != nil {
+		k.mu.Unlock()
+		return k.putShared(owner, l, len(services))
+	}
 	defer k.mu.Unlock()
 	before := k.state
-	after, err := k.update(k.local, k.fits(k.replace(owner, services)))
+	after, err := k.update(k.local, l)
 	if err != nil {
 		return Change{}, err
 	}

@@ -2,9 +2,11 @@ package desired
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"weir.io/weir/internal/history"
+	"weir.io/weir/internal/store"
 )
 
 // leastPause is how long the keeper waits at least before it looks again for
@@ -16,26 +18,62 @@ const (
 )
 
 // Run takes generations out of the logs in time, and what waits for room or for a store
-// in, until the context ends.
+// in, and follows what the group writes, until the context ends.
 func (k *Keeper) Run(ctx context.Context) {
-	pause := leastPause
+	var running sync.WaitGroup
+	running.Go(func() { k.whenDue(ctx, k.moved[0], k.due, k.tend) })
+	if k.group != nil {
+		running.Go(func() { k.whenDue(ctx, k.moved[1], k.dueShared, k.tendShared) })
+		for s := range k.news {
+			k.adopt(s)
+		}
+	}
+	running.Wait()
+}
+
+// whenDue does something in time. What fails, or leaves as much to do as before, is
+// tried again after longer and longer; that it fails is said once.
+func (k *Keeper) whenDue(ctx context.Context, moved <-chan struct{}, due func() time.Time, do func() error) {
+	pause, failed := leastPause, false
 	for ctx.Err() == nil {
+		at := due()
 		var next <-chan time.Time
-		if due := k.due(); !due.IsZero() {
-			next = time.After(max(time.Until(due), pause))
+		if !at.IsZero() {
+			next = time.After(max(time.Until(at), pause))
 		}
 		select {
 		case <-ctx.Done():
-		case <-k.moved:
-		case <-next:
-			if err := k.tend(); err != nil {
-				k.log.Error("desired state is not what is stored", "error", err, "retry-in", pause)
-				pause = min(2*pause, lastPause)
-				continue
+			return
+		case <-moved:
+			if !failed {
+				pause = leastPause
 			}
+			continue
+		case <-next:
+		}
+		err := do()
+		if err != nil && !failed && ctx.Err() == nil {
+			k.log.Error("logs are not up to date; what runs goes on", "error", err)
+		}
+		failed = err != nil
+		if failed || due().Equal(at) {
+			pause = min(2*pause, lastPause)
+		} else {
 			pause = leastPause
 		}
 	}
+}
+
+// firstDue returns when a generation may first leave one of the logs, or the zero time.
+func firstDue(s store.State) time.Time {
+	var first time.Time
+	for _, d := range s.Documents() {
+		due := history.Due(d.Log, &d.Service, nil)
+		if !due.IsZero() && (first.IsZero() || due.Before(first)) {
+			first = due
+		}
+	}
+	return first
 }
 
 // due returns when tend has something to do next, or the zero time.
@@ -45,17 +83,17 @@ func (k *Keeper) due() time.Time {
 	if k.unstored != nil {
 		return time.Now()
 	}
-	var first time.Time
-	for _, d := range k.state.Documents() {
-		due := history.Due(d.Log, &d.Service, nil)
-		if !due.IsZero() && (first.IsZero() || due.Before(first)) {
-			first = due
-		}
-	}
-	return first
+	return firstDue(k.state)
 }
 
-// tend does what is due.
+// dueShared returns when tendShared has something to do next, or the zero time.
+func (k *Keeper) dueShared() time.Time {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return firstDue(k.shared)
+}
+
+// tend does what is due in this director's own store.
 func (k *Keeper) tend() error {
 	k.mu.Lock()
 	file := k.unstored

@@ -42,9 +42,10 @@ const (
 
 // Options say what to examine the host for.
 type Options struct {
-	Config *model.Config // nil: look only at what every configuration needs
-	Role   Role          // empty: Auto
-	BPFFS  string        // where the BPF file system is mounted
+	Config *model.Config    // nil: look only at what every configuration needs
+	Role   Role             // empty: Auto
+	BPFFS  string           // where the BPF file system is mounted
+	State  func() []Finding // looks at where a director keeps its state
 }
 
 // Examine returns what was found, in the order of the checks. It looks at the
@@ -61,6 +62,9 @@ func Examine(o Options) []Finding {
 	director, agent := x.roles(o.Role)
 	if director {
 		x.director()
+		if o.State != nil {
+			x.findings = append(x.findings, o.State()...)
+		}
 	}
 	if agent {
 		x.agent()

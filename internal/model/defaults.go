@@ -13,6 +13,9 @@ const (
 	DefaultFlows      = 1 << 20
 )
 
+// DefaultEtcdPrefix begins the keys of a group that gives no other.
+const DefaultEtcdPrefix = "/weir"
+
 // What a time that is not given means.
 const (
 	DefaultCoalesce = Duration(50 * time.Millisecond)
@@ -48,6 +51,9 @@ func (c *Config) SetDefaults() {
 		d.SNAT.Ports = DefaultSNATPorts
 	}
 	d.Limits.setDefaults()
+	if d.Store.Etcd.Given() && d.Store.Etcd.Prefix == "" {
+		d.Store.Etcd.Prefix = DefaultEtcdPrefix
+	}
 	if d.Interfaces == nil {
 		d.Interfaces = []string{}
 	}

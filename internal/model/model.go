@@ -28,6 +28,26 @@ type Director struct {
 // Store is where a director keeps sets of services, and the logs of all services.
 type Store struct {
 	Directory string `json:"directory,omitempty"` // empty: what the service manager says, or /var/lib/weir
+	Etcd      Etcd   `json:"etcd,omitzero"`       // zero: nobody shares the sets
+}
+
+// Etcd is the store that a group of directors shares.
+type Etcd struct {
+	Endpoints    []string `json:"endpoints,omitempty"` // https://HOST:PORT, of every member
+	Prefix       string   `json:"prefix,omitempty"`    // of the group's keys
+	CA           string   `json:"ca,omitempty"`        // PEM files; none: as the system trusts, no client certificate
+	Cert         string   `json:"cert,omitempty"`
+	Key          string   `json:"key,omitempty"`
+	User         string   `json:"user,omitempty"`
+	PasswordFile string   `json:"password-file,omitempty"`
+}
+
+// Given reports whether a group's store is configured.
+func (e Etcd) Given() bool { return len(e.Endpoints) > 0 }
+
+// IsZero reports whether no key is given but those that have a default.
+func (e Etcd) IsZero() bool {
+	return !e.Given() && e.Prefix == "" && e.CA+e.Cert+e.Key+e.User+e.PasswordFile == ""
 }
 
 // SNAT is where full NAT takes source addresses and ports from.

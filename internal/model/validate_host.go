@@ -43,9 +43,7 @@ func (v *validation) director() {
 	v.limit("director.limits.ring-memory", d.Limits.RingMemory, 4096, MaxRingMemory)
 	v.limit("director.limits.fragments", uint64(d.Limits.Fragments), 1, MaxFragments)
 	v.limit("director.limits.flows", uint64(d.Limits.Flows), MinFlows, MaxFlows)
-	if dir := d.Store.Directory; dir != "" && !strings.HasPrefix(dir, "/") {
-		v.errs.add("director.store.directory", "%q is not a path from the root", dir)
-	}
+	v.store()
 }
 
 func (v *validation) limit(path string, value, low, high uint64) {

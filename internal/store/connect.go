@@ -8,11 +8,15 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 )
 
 // EtcdOptions say where a group's etcd is.
@@ -21,6 +25,7 @@ type EtcdOptions struct {
 	Prefix             string   // of weir's keys: one group's
 	CA, Cert, Key      string   // PEM files; none: as the system trusts, no client certificate
 	Username, Password string
+	Cache              string // directory of the last known state; empty: none is kept
 	Log                *slog.Logger
 }
 
@@ -30,6 +35,13 @@ const (
 	keepAliveTime    = 5 * time.Second
 	keepAliveTimeout = 3 * time.Second
 )
+
+// reconnect bounds the pause between two attempts: gRPC's own is up to two minutes, for
+// so long an etcd that is back would not be found.
+var reconnect = grpc.ConnectParams{
+	Backoff:           backoff.Config{BaseDelay: firstPause, Multiplier: 1.6, Jitter: 0.2, MaxDelay: lastPause},
+	MinConnectTimeout: requestTimeout,
+}
 
 // dial makes a client. With a user it asks etcd for a token, so it can fail for want
 // of etcd; else it does not wait for one.
@@ -42,6 +54,7 @@ func (o EtcdOptions) dial() (*clientv3.Client, error) {
 		Endpoints: o.Endpoints, TLS: secure, Username: o.Username, Password: o.Password,
 		DialTimeout: requestTimeout, DialKeepAliveTime: keepAliveTime, DialKeepAliveTimeout: keepAliveTimeout,
 		PermitWithoutStream: true,
+		DialOptions:         []grpc.DialOption{grpc.WithConnectParams(reconnect)},
 		Logger:              zap.NewNop(), // what goes wrong is in the errors
 	})
 	if err != nil {
@@ -113,7 +126,13 @@ func (e *Etcd) Close() error {
 	return e.client.Close()
 }
 
-// commit runs a transaction: then, if all comparisons hold.
+// elections are what etcd answers while its members choose a leader.
+var elections = []error{rpctypes.ErrLeaderChanged, rpctypes.ErrNoLeader, rpctypes.ErrNotLeader,
+	rpctypes.ErrTimeoutDueToLeaderFail, rpctypes.ErrTimeoutDueToConnectionLost}
+
+// commit runs a transaction: then, if all comparisons hold. While etcd chooses a leader
+// it is tried again, although it may have been made: a second time changes nothing, as
+// what is put is named by its content or is compared with what was there before.
 func (e *Etcd) commit(ctx context.Context, compare []clientv3.Cmp, then ...clientv3.Op) (*clientv3.TxnResponse, error) {
 	client, err := e.connect()
 	if err != nil {
@@ -121,9 +140,14 @@ func (e *Etcd) commit(ctx context.Context, compare []clientv3.Cmp, then ...clien
 	}
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	response, err := client.Txn(ctx).If(compare...).Then(then...).Commit()
-	if err != nil {
-		return nil, fmt.Errorf("ask etcd at %s: %w", strings.Join(e.options.Endpoints, ", "), err)
+	for {
+		response, err := client.Txn(ctx).If(compare...).Then(then...).Commit()
+		if err == nil {
+			return response, nil
+		}
+		if ctx.Err() != nil || !slices.ContainsFunc(elections, func(e error) bool { return errors.Is(err, e) }) {
+			return nil, fmt.Errorf("ask etcd at %s: %w", strings.Join(e.options.Endpoints, ", "), err)
+		}
+		wait(ctx, firstPause)
 	}
-	return response, nil
 }

@@ -31,6 +31,8 @@ type Etcd struct {
 	mu       sync.Mutex
 	segments map[string]segment // of the root that was last read
 	swept    bool               // what interrupted changes left is collected
+
+	cache *cache // nil: none; only Cached and the one who follows use it
 }
 
 // OpenEtcd returns the store in an etcd, which need not be reachable yet.
@@ -41,9 +43,40 @@ func OpenEtcd(o EtcdOptions) (*Etcd, error) {
 	if _, err := o.tls(); err != nil {
 		return nil, err
 	}
-	return &Etcd{options: o, segments: map[string]segment{}}, nil
+	e := &Etcd{options: o, segments: map[string]segment{}}
+	if o.Cache != "" {
+		e.cache = &cache{dir: o.Cache}
+	}
+	return e, nil
 }
 
+// Cached returns the last state that a Watch of an earlier process has sent, if it is on
+// this disk. It is called before Watch, also where only Watch is of use: what is known
+// already is not read from etcd again.
+func (e *Etcd) Cached() (s State, found bool, err error) {
+	if e.cache == nil {
+		return State{}, false, nil
+	}
+	r, segments, found, err := e.cache.load(e.options.Prefix)
+	if err != nil || !found {
+		return State{}, false, err
+	}
+	e.mu.Lock()
+	e.segments = segments
+	e.mu.Unlock()
+	s, err = r.state(segments)
+	return s, err == nil, err
+}
+
+// remember puts a state on the disk. That it cannot is no reason not to forward by it.
+func (e *Etcd) remember(s snapshot) {
+	if e.cache == nil {
+		return
+	}
+	if err := e.cache.save(e.options.Prefix, s.root, s.segments); err != nil {
+		e.options.Log.Warn("a start without etcd would not know the group's state", "error", err)
+	}
+}
 func (e *Etcd) rootKey() string      { return e.options.Prefix + "/root" }
 func (e *Etcd) collectedKey() string { return e.options.Prefix + "/collected" }
 func (e *Etcd) segmentsKey() string  { return e.options.Prefix + "/segments/" }
@@ -55,6 +88,7 @@ func (e *Etcd) parts(name string) string { return e.segmentsKey() + name + "/" }
 type snapshot struct {
 	State
 	root      root
+	segments  map[string]segment
 	at        int64 // etcd's revision at that moment
 	switched  int64 // when the root was last written, 0: never
 	collected int64 // when segments were last deleted
@@ -93,11 +127,10 @@ func (e *Etcd) tryRead(ctx context.Context) (snapshot, error) {
 	if s.root, err = readRoot(text); err != nil {
 		return s, err
 	}
-	segments, err := e.fetch(ctx, s.root, s.at)
-	if err != nil {
+	if s.segments, err = e.fetch(ctx, s.root, s.at); err != nil {
 		return s, err
 	}
-	s.State, err = s.root.state(segments)
+	s.State, err = s.root.state(s.segments)
 	return s, err
 }
 

@@ -50,6 +50,7 @@ func (e *Etcd) follow(ctx context.Context, states chan State) {
 		if s.switched != last {
 			replace(states, s.State)
 			last = s.switched
+			e.remember(s)
 		}
 		e.awaitSwitch(ctx, s.at)
 	}

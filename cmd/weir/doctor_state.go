@@ -1,0 +1,70 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"weir.io/weir/internal/doctor"
+	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/store"
+)
+
+// etcdPatience is how long doctor waits for a group's store.
+const etcdPatience = 10 * time.Second
+
+// examineState looks at where a director keeps its state.
+func examineState(s model.Store) []doctor.Finding {
+	findings := []doctor.Finding{examineDirectory(stateDirectory(s))}
+	if s.Etcd.Given() {
+		findings = append(findings, examineEtcd(s.Etcd))
+	}
+	return findings
+}
+
+// examineDirectory says whether a director could write there, which makes what is missing.
+func examineDirectory(dir string) doctor.Finding {
+	at := dir
+	err := unix.Access(at, unix.W_OK|unix.X_OK)
+	for err == unix.ENOENT && at != "/" {
+		at = filepath.Dir(at)
+		err = unix.Access(at, unix.W_OK|unix.X_OK)
+	}
+	if err != nil {
+		return doctor.Finding{Level: doctor.Fail, Check: "state", Text: fmt.Sprintf("%s cannot be written: %v", at, err),
+			Fix: "make it writable, or name another directory in director.store.directory"}
+	}
+	return doctor.Finding{Level: doctor.OK, Check: "state", Text: dir}
+}
+
+// examineEtcd reads the group's state once, as a director does at its start.
+func examineEtcd(e model.Etcd) doctor.Finding {
+	finding := doctor.Finding{Level: doctor.Fail, Check: "etcd",
+		Fix: "see that its members run and that director.store.etcd is right: a director that starts now uses the group's last known state"}
+	options, err := etcdOptions(e)
+	if err != nil {
+		finding.Text = err.Error()
+		return finding
+	}
+	options.Log = slog.New(slog.DiscardHandler)
+	group, err := store.OpenEtcd(options)
+	if err != nil {
+		finding.Text = err.Error()
+		return finding
+	}
+	defer group.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), etcdPatience)
+	defer cancel()
+	state, err := group.Read(ctx)
+	if err != nil {
+		finding.Text = err.Error()
+		return finding
+	}
+	return doctor.Finding{Level: doctor.OK, Check: "etcd", Text: fmt.Sprintf("%s: revision %d, %d services of owners %s",
+		e.Prefix, state.Revision, len(state.Documents()), strings.Join(state.Owners(), ", "))}
+}

@@ -1,0 +1,159 @@
+package desired
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"time"
+
+	"weir.io/weir/internal/store"
+)
+
+// Group is the store that the directors of a group share.
+type Group interface {
+	Store
+	// Watch sends the state, as soon as it can be read, and every later one.
+	Watch(context.Context) <-chan store.State
+	// Cached returns the last state that this director knew, if it did.
+	Cached() (s store.State, found bool, err error)
+}
+
+// startGrace is how long a director waits for its group's state at the start, before it
+// takes the last one that it knew.
+const startGrace = 5 * time.Second
+
+// Join makes the sets those that a group shares, and returns when their state is known:
+// from the group's store, or the last one that this director knew if that does not
+// answer. While neither is there it waits: whatever it forwarded without them would be
+// wrong. It is called before SetFile, and the context is that of Run.
+func (k *Keeper) Join(ctx context.Context, g Group) error {
+	mine, err := k.local.Read(ctx)
+	if err != nil {
+		return err
+	}
+	for _, owner := range mine.Owners() {
+		if owner != store.OwnerFile && len(mine.Sets[owner].Documents) > 0 {
+			return fmt.Errorf("owner %q has a set that is kept by this director alone, and the group's store keeps those of all: start without director.store.etcd, apply an empty set (services: []) and then the services to the group", owner)
+		}
+	}
+	known, found, err := g.Cached()
+	if err != nil {
+		k.log.Error("the group's last known state is lost", "error", err)
+	}
+	k.group, k.news = g, g.Watch(ctx)
+	patience := time.NewTimer(k.grace)
+	defer patience.Stop()
+	for {
+		select {
+		case s, open := <-k.news:
+			if !open {
+				return ctx.Err()
+			}
+			if lost(known, s) {
+				k.log.Error(storeIsEmpty, "revision", known.Revision)
+				s = known
+			}
+			k.shared = s
+			return nil
+		case <-patience.C:
+			if found {
+				k.log.Warn("etcd does not answer: the group's last known state is used", "revision", known.Revision)
+				k.shared = known
+				return nil
+			}
+			k.log.Warn("etcd does not answer, and no state of the group is known here: waiting; what is pinned goes on forwarding")
+		}
+	}
+}
+
+// storeIsEmpty is what is said of a group whose store has lost its state.
+const storeIsEmpty = "the group's store is empty, and was not: what runs goes on until a set is applied"
+
+// lost reports whether a state has no successor but emptiness: a store that never had a
+// set. Owners remove their services by empty sets, which are a revision.
+func lost(before, after store.State) bool { return before.Revision > 0 && after.Revision == 0 }
+
+// adopt makes the group's state what is forwarded.
+func (k *Keeper) adopt(s store.State) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if lost(k.shared, s) {
+		k.log.Error(storeIsEmpty, "revision", k.shared.Revision)
+		return
+	}
+	k.shared = s
+	if k.sharedErr = k.apply(); k.sharedErr != nil {
+		k.log.Error("the group's state is not what runs", "revision", s.Revision, "error", k.sharedErr)
+	} else {
+		k.log.Info("the group's state runs", "revision", s.Revision, "services", len(s.Documents()))
+	}
+	close(k.adopted)
+	k.adopted = make(chan struct{})
+}
+
+// await returns when a revision of the group's is what is forwarded, or why it is not.
+func (k *Keeper) await(ctx context.Context, revision uint64) error {
+	for {
+		k.mu.Lock()
+		there, err, next := k.shared.Revision >= revision, k.sharedErr, k.adopted
+		k.mu.Unlock()
+		if there {
+			return err
+		}
+		select {
+		case <-next:
+		case <-ctx.Done():
+			return errors.New("it is stored, and not applied yet")
+		}
+	}
+}
+
+// Problem returns why the group's state is not what is forwarded, or nil.
+func (k *Keeper) Problem() error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.sharedErr
+}
+
+// everything is the state of all sets, this director's and the group's.
+func (k *Keeper) everything() store.State {
+	all := store.State{Sets: maps.Clone(k.shared.Sets)}
+	if all.Sets == nil {
+		all.Sets = map[string]store.Set{}
+	}
+	maps.Copy(all.Sets, k.state.Sets)
+	return all
+}
+
+// putShared is put for a set that the group shares. Nothing is locked while etcd is
+// asked: what others write meanwhile is applied, and the change is made again from it.
+func (k *Keeper) putShared(owner string, l *ledger, services int) (Change, error) {
+	k.mu.Lock()
+	before := k.shared
+	k.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), updateTimeout)
+	defer cancel()
+	after, err := k.group.Update(ctx, l.change)
+	if err != nil {
+		return Change{}, err
+	}
+	l.warn(k.log)
+	k.log.Info("set stored", "owner", owner, "services", services, "revision", after.Revision)
+	return changeOf(before, after, owner), k.await(ctx, after.Revision)
+}
+
+// tendShared does what is due in the logs of the group's services. All directors do, and
+// the first one's change leaves nothing to do for the others.
+func (k *Keeper) tendShared() error {
+	k.mu.Lock()
+	l := k.trim()
+	k.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), updateTimeout)
+	defer cancel()
+	_, err := k.group.Update(ctx, l.change)
+	if err == nil {
+		l.warn(k.log)
+	}
+	return err
+}

@@ -1,0 +1,9 @@
+package desired
+
+import (
+	"testing"
+
+	"weir.io/weir/internal/etcdlab"
+)
+
+func TestMain(m *testing.M) { etcdlab.Isolated(m) }

@@ -1,0 +1,66 @@
+package model
+
+import (
+	"fmt"
+	"net/url"
+	"strings"
+)
+
+// store checks where a director keeps its state.
+func (v *validation) store() {
+	s := &v.config.Director.Store
+	v.fromRoot("director.store.directory", s.Directory)
+	e := &s.Etcd
+	if e.IsZero() {
+		return
+	}
+	if !e.Given() {
+		v.errs.add("director.store.etcd.endpoints", "is required")
+	}
+	secure := v.endpoints(e.Endpoints)
+	if !strings.HasPrefix(e.Prefix, "/") || strings.HasSuffix(e.Prefix, "/") {
+		v.errs.add("director.store.etcd.prefix", "%q does not begin with a slash, or ends with one", e.Prefix)
+	}
+	for _, file := range []struct{ key, path string }{
+		{"ca", e.CA}, {"cert", e.Cert}, {"key", e.Key}, {"password-file", e.PasswordFile},
+	} {
+		at := "director.store.etcd." + file.key
+		v.fromRoot(at, file.path)
+		if file.path != "" && !secure {
+			v.errs.addWithOther(at, "director.store.etcd.endpoints", "is for endpoints of https only")
+		}
+	}
+	if (e.Cert == "") != (e.Key == "") {
+		v.errs.add("director.store.etcd.cert", "needs its key, and a key its certificate: give both or neither")
+	}
+	if (e.User == "") != (e.PasswordFile == "") {
+		v.errs.add("director.store.etcd.user", "needs a password-file, and that a user: give both or neither")
+	}
+}
+
+func (v *validation) fromRoot(at, path string) {
+	if path != "" && !strings.HasPrefix(path, "/") {
+		v.errs.add(at, "%q is not a path from the root", path)
+	}
+}
+
+// endpoints checks the members' addresses and returns whether all of them are secure.
+func (v *validation) endpoints(list []string) (secure bool) {
+	seen := make(map[string]int, len(list))
+	for i, endpoint := range list {
+		at := fmt.Sprintf("director.store.etcd.endpoints[%d]", i)
+		if first, dup := seen[endpoint]; dup {
+			v.errs.addWithOther(at, fmt.Sprintf("director.store.etcd.endpoints[%d]", first), "%q is named twice", endpoint)
+		}
+		seen[endpoint] = i
+		u, err := url.Parse(endpoint)
+		switch {
+		case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.Port() == "" || u.User != nil,
+			u.Path != "" || u.RawQuery != "" || u.Fragment != "":
+			v.errs.add(at, "%q is not https://HOST:PORT or http://HOST:PORT", endpoint)
+		case !strings.HasPrefix(list[0], u.Scheme+":"):
+			v.errs.add(at, "%q is not of the first one's scheme", endpoint)
+		}
+	}
+	return len(list) > 0 && strings.HasPrefix(list[0], "https:")
+}

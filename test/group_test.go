@@ -1,0 +1,121 @@
+package test
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"weir.io/weir/internal/etcdlab"
+	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/netlab"
+)
+
+// A group shares its sets in an etcd, over TLS: what one director is given, both
+// forward, and by the same rows. The loss of a member of etcd, and of all of it, changes
+// nothing on the wire, also not for a director that is killed and starts without it.
+//
+//	client --- router --- switch --- director, director2
+//	                             --- backend1, backend2, backend3
+//	                             --- store (three members of etcd)
+func TestGroupSharesSets(t *testing.T) {
+	w := way{mode: "l2dsr"}
+	l := newLab(t, size{backends: 3})
+	second, host := l.Router("director2"), l.Host("store")
+	l.Link(second, l.lan, netlab.LinkOptions{XDP: true, A: lanPrefixes(directorHost + 1)})
+	l.Link(host, l.lan, netlab.LinkOptions{A: lanPrefixes(51)})
+	second.Route("default", lanAddress(routerHost, false).String())
+	etcd := etcdlab.New(t, etcdlab.Options{Members: 3, Secure: true, Address: lanAddress(51, false).String(), On: host.Do})
+
+	set := func(backends int) string { return "services:\n" + w.service("tcp", "80", everyBackend(backends)) }
+	for _, b := range l.backends {
+		startDaemon(t, b, "agent", configText("", "eth0", w.service("tcp", "80", everyBackend(3))))
+		startNginx(t, b)
+	}
+	text := fmt.Sprintf("director:\n  interfaces: [eth0]\n  store:\n    etcd: {endpoints: [\"%s\"], ca: %s, cert: %s, key: %s}\nservices: []\n",
+		strings.Join(etcd.Endpoints, `", "`), etcd.CA, etcd.Cert, etcd.Key)
+	directors := []*daemon{startDaemon(t, l.director, "run", text), startDaemon(t, second, "run", text)}
+	addresses := []string{lanAddress(directorHost, false).String(), lanAddress(directorHost+1, false).String()}
+
+	apply := func(by *daemon, backends int) {
+		t.Helper()
+		file := write(t, by.host, "set.yaml", set(backends))
+		on(t, by.host, weir, "apply", "-f", file, "--socket", by.socket)
+		for _, d := range directors {
+			d.waitFor("forward the set", func() bool {
+				services, err := d.services()
+				return err == nil && len(services) == 1 && active(services[0]) == backends
+			})
+		}
+	}
+	l.client.Sysctl("net.ipv4.tcp_max_tw_buckets", "0") // a port is free as soon as its connection has ended
+	// brings says which backend answers connections from fixed ports, by each director.
+	ports := 30000
+	brings := func() (all [2]string) {
+		t.Helper()
+		for i, address := range addresses {
+			l.router.Route("192.0.2.0/24", address)
+			for port := range 24 {
+				all[i] += " " + curl(t, l.client, "--local-port", strconv.Itoa(ports+port), w.url("name"))
+			}
+		}
+		return all
+	}
+
+	apply(directors[0], 3)
+	before := brings()
+	if before[0] != before[1] || !strings.Contains(before[0], "backend1") || !strings.Contains(before[0], "backend3") {
+		t.Fatalf("the directors bring\n%s\n%s", before[0], before[1])
+	}
+	unchanged := func(what string) {
+		t.Helper()
+		if after := brings(); after != before {
+			t.Errorf("%s has changed what the directors bring from\n%s\nto\n%s\n%s", what, before[0], after[0], after[1])
+		}
+	}
+	etcd.Kill(0)
+	unchanged("the loss of one member of etcd")
+	apply(directors[1], 2)
+	before = brings()
+	if before[0] != before[1] || strings.Contains(before[0], "backend3") {
+		t.Errorf("with one member less the directors bring\n%s\n%s", before[0], before[1])
+	}
+	etcd.Kill(1)
+	etcd.Kill(2)
+	unchanged("the loss of etcd")
+	directors[0].end(syscall.SIGKILL)
+	unchanged("the end of a director without etcd")
+	directors[0].start()
+	directors[0].waitFor("start from its disk", func() bool {
+		return strings.Contains(directors[0].logged(), "the group's last known state is used")
+	})
+	directors[0].waitFor("forward the set", func() bool {
+		services, err := directors[0].services()
+		return err == nil && len(services) == 1 && active(services[0]) == 2
+	})
+	unchanged("the start of a director without etcd")
+	if out, err := tryOn(t, l.director, weir, "doctor", "-c", directors[0].config, "--bpffs", directors[0].bpffs); err == nil || !strings.Contains(out, "ask etcd at") {
+		t.Errorf("doctor is content without etcd:\n%s", out)
+	}
+	for i := range 3 {
+		etcd.Start(i)
+	}
+	directors[0].waitFor("find etcd again", func() bool { return strings.Contains(directors[0].logged(), "etcd is back") })
+	apply(directors[0], 3)
+	ports = 31000 // the flows of the others may be remembered
+	if after := brings(); after[0] != after[1] || !strings.Contains(after[0], "backend3") {
+		t.Errorf("with etcd back the directors bring\n%s\n%s", after[0], after[1])
+	}
+}
+
+// active counts the backends that own slots.
+func active(s model.ServiceStatus) int {
+	n := 0
+	for _, b := range s.Backends {
+		if b.State == model.Active && b.Slots > 0 {
+			n++
+		}
+	}
+	return n
+}
