@@ -61,7 +61,7 @@ func (s *testService) abiBackend(i int) directorBackend {
 	out := directorBackend{
 		Mac: backendMAC(s.first + uint32(i)), SourceMac: egressMAC, Vlan: be16(b.vlan), Mtu: b.mtu, Ifindex: b.ifindex,
 		State: uint8(b.state), Mode: uint8(b.mode), Address: abiAddress(b.address), Vip: abiAddress(s.vip),
-		Port: be16(b.port), Service: s.index,
+		Port: be16(b.port), Service: s.index, Epoch: b.epoch,
 	}
 	if s.port.Single() {
 		out.VipPort = be16(s.port.First)
@@ -190,13 +190,16 @@ func encodeRing(s *testService) [][]byte {
 	}
 	lines := [][]byte{header}
 	firstList := uint32(1 + (len(s.ring.Slots)+7)/8)
+	number := 0
 	for chunk := range slices.Chunk(s.ring.Slots, 8) {
 		var line []byte
 		for _, slot := range chunk {
+			settles := s.settling || s.settles != nil && s.settles[number]
+			number++
 			next := index(slot.Next)
 			if slot.Next != model.NoBackend && slot.Next&model.ListFlag != 0 {
 				next = model.ListFlag | (firstList + slot.Next&^model.ListFlag)
-			} else if s.settling {
+			} else if settles {
 				next |= 1 << 30 // SLOT_SETTLING
 			}
 			line = binary.NativeEndian.AppendUint32(line, index(slot.Owner))

@@ -31,8 +31,9 @@ type testService struct {
 	backends []testBackend
 	ring     model.Ring // no slots, and no noRing: one slot of the first backend, then the second
 	noRing   bool
-	memory   bool // flows are remembered
-	settling bool // in slots without a list too
+	memory   bool   // flows are remembered
+	settling bool   // in slots without a list too
+	settles  []bool // the same by slot, if there is any
 	quic     []model.QUICConfig
 	index    uint32 // of the service
 	first    uint32 // index of the first backend
@@ -50,6 +51,7 @@ type testBackend struct {
 	keepTags bool
 	local    bool
 	gone     bool // state is free, not to be filled in
+	epoch    uint8
 	mtu      uint16
 	ifindex  uint32
 	serverID model.ServerIDs

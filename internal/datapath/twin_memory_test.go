@@ -1,0 +1,268 @@
+package datapath
+
+import (
+	"maps"
+	"slices"
+
+	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/packet"
+)
+
+// twin is a director with one service, written a second time from docs/datapath.md
+// and docs/consistency.md: rows, flow memory and settling slots. Its memory has no
+// limit, no hash and no clock. Backends have numbers that no other one ever gets, and
+// candidates in its ring are such numbers.
+type twin struct {
+	protocol model.Protocol
+	affinity model.Affinity
+	salt     uint64
+	ring     model.Ring
+	states   []model.BackendState // by number; 0: not configured
+	lives    []int                // how often it was taken out
+	settling []bool               // by slot
+	clean    []bool               // by slot: the last sweep saw no reason why
+	known    []map[model.Flow]twinFlow
+}
+
+// twinFlow is what a CPU remembers of a flow.
+type twinFlow struct {
+	backend uint32
+	life    int // of the backend
+	state   twinState
+}
+
+type twinState int
+
+const (
+	twinOpening twinState = iota // nothing but SYNs was seen
+	twinOpen
+	twinClosing
+)
+
+func (m *twin) alive(c uint32) bool {
+	return m.states[c] == model.Active || m.states[c] == model.Draining
+}
+
+// first is the first live one; -1: there is none.
+func (m *twin) first(candidates []uint32) int {
+	for _, c := range candidates {
+		if m.alive(c) {
+			return int(c)
+		}
+	}
+	return -1
+}
+
+// listed returns a slot's list.
+func listed(ring *model.Ring, slot int) (model.CandidateList, bool) {
+	next := ring.Slots[slot].Next
+	if next == model.NoBackend || next&model.ListFlag == 0 {
+		return model.CandidateList{}, false
+	}
+	return ring.Lists[next&^model.ListFlag], true
+}
+
+func (m *twin) slotOf(f model.Flow) int { return m.ring.SlotOf(f.Hash(m.salt, m.affinity)) }
+
+// packet says whose a packet is that comes to a CPU, and remembers it.
+func (m *twin) packet(cpu int, f model.Flow, flags uint8) int {
+	slot := m.slotOf(f)
+	row := m.ring.Row(slot)
+	list, hasList := listed(&m.ring, slot)
+	if !hasList && !m.settling[slot] {
+		return m.first(row)
+	}
+	syn := m.protocol == model.TCP && flags == packet.SYN
+	at, flow, known := m.find(cpu, f, syn)
+	if known && m.follows(flow, syn) {
+		next := flow
+		next.state = flow.after(m.protocol, flags)
+		if at != cpu {
+			delete(m.known[at], f)
+		} else if flow.state == twinOpening && next.state == twinOpen {
+			m.forgetElsewhere(cpu, f)
+		}
+		m.known[cpu][f] = next
+		return int(flow.backend)
+	}
+	order := row
+	if hasList && !known && !syn {
+		order = nil
+		for _, position := range list.Oldest {
+			order = append(order, row[position])
+		}
+	}
+	chosen := m.first(order)
+	if chosen < 0 {
+		return -1
+	}
+	m.known[cpu][f] = twinFlow{uint32(chosen), m.lives[chosen], firstState(m.protocol, flags)}
+	if known && at != cpu {
+		m.forgetElsewhere(cpu, f)
+	}
+	return chosen
+}
+
+// expect is packet, where what got it decides between two answers: a flow of a backend
+// that is gone may have been pushed out of memory since, or not.
+func (m *twin) expect(cpu int, f model.Flow, flags uint8, got int) int {
+	before := make([]map[model.Flow]twinFlow, len(m.known))
+	gone := false
+	for i := range m.known {
+		before[i] = maps.Clone(m.known[i])
+		if flow, known := m.known[i][f]; known && !m.there(flow) {
+			gone = true
+			delete(before[i], f)
+		}
+	}
+	want := m.packet(cpu, f, flags)
+	if want == got || !gone {
+		return want
+	}
+	m.known = before
+	return m.packet(cpu, f, flags)
+}
+
+// there says whether the flow's backend is configured, and has been ever since.
+func (m *twin) there(flow twinFlow) bool {
+	return m.states[flow.backend] != 0 && m.lives[flow.backend] == flow.life
+}
+
+func (m *twin) remembered(f model.Flow) bool {
+	return slices.ContainsFunc(m.known, func(cpu map[model.Flow]twinFlow) bool { flow, known := cpu[f]; return known && m.there(flow) })
+}
+
+// find looks for a flow where the packet is, and unless it may begin a connection,
+// on the other CPUs.
+func (m *twin) find(cpu int, f model.Flow, syn bool) (at int, flow twinFlow, known bool) {
+	if flow, known = m.known[cpu][f]; known || syn {
+		return cpu, flow, known
+	}
+	for at := range m.known {
+		if flow, known := m.known[at][f]; known {
+			return at, flow, true
+		}
+	}
+	return cpu, twinFlow{}, false
+}
+
+func (m *twin) forgetElsewhere(cpu int, f model.Flow) {
+	for other := range m.known {
+		if other != cpu {
+			delete(m.known[other], f)
+		}
+	}
+}
+
+// follows says whether the flow's backend still gets its packets.
+func (m *twin) follows(flow twinFlow, syn bool) bool {
+	if !m.alive(flow.backend) || m.lives[flow.backend] != flow.life {
+		return false
+	}
+	return m.states[flow.backend] == model.Active || !syn || flow.state != twinClosing
+}
+
+func firstState(protocol model.Protocol, flags uint8) twinState {
+	switch {
+	case protocol == model.TCP && flags == packet.SYN:
+		return twinOpening
+	case protocol == model.TCP && flags&packet.FIN != 0:
+		return twinClosing
+	}
+	return twinOpen
+}
+
+// after is what a packet makes of a flow.
+func (flow twinFlow) after(protocol model.Protocol, flags uint8) twinState {
+	is := firstState(protocol, flags)
+	switch {
+	case is == twinOpening && flow.state != twinClosing:
+		return flow.state // sent again
+	case is == twinOpen && flow.state == twinClosing:
+		return twinClosing // half closed
+	}
+	return is
+}
+
+// set is a change of ring and backends.
+func (m *twin) set(ring model.Ring, states []model.BackendState) {
+	before, old := *m, m.settling
+	for slot := range before.ring.Slots {
+		// An owner that goes down or comes back.
+		owner := before.ring.Slots[slot].Owner
+		turns := before.states[owner] != 0 && states[owner] != 0 && before.alive(owner) != aliveIn(uint8(states[owner]))
+		if _, hasList := listed(&before.ring, slot); turns && !hasList {
+			old[slot] = true
+		}
+	}
+	for number, state := range states {
+		if state == 0 && before.states[number] != 0 {
+			m.lives[number]++
+		}
+	}
+	m.ring, m.states = ring, slices.Clone(states)
+	m.settling, m.clean = make([]bool, len(ring.Slots)), make([]bool, len(ring.Slots))
+	for slot := range ring.Slots {
+		if _, hasList := listed(&ring, slot); hasList {
+			continue
+		}
+		m.settling[slot] = !m.alive(ring.Slots[slot].Owner) || before.mayHaveOthers(&ring, slot, old)
+	}
+}
+
+// mayHaveOthers says whether flows of a slot of the next ring may be of another
+// backend than its owner, if the ring has a list for it no more.
+func (m *twin) mayHaveOthers(next *model.Ring, slot int, settling []bool) bool {
+	if len(m.ring.Slots) == 0 {
+		return false // the first ring
+	}
+	if len(m.ring.Slots) != len(next.Slots) {
+		return true
+	}
+	_, hadList := listed(&m.ring, slot)
+	return hadList || settling[slot] || m.ring.Slots[slot].Owner != next.Slots[slot].Owner
+}
+
+// sweep settles slots that two sweeps in a row see no reason to ask memory for.
+func (m *twin) sweep() {
+	if !slices.Contains(m.settling, true) {
+		return
+	}
+	needed := make([]bool, len(m.ring.Slots))
+	for slot := range needed {
+		needed[slot] = !m.alive(m.ring.Slots[slot].Owner)
+	}
+	for _, cpu := range m.known {
+		for f, flow := range cpu {
+			slot := m.slotOf(f)
+			needed[slot] = needed[slot] || m.there(flow) && m.ring.Slots[slot].Owner != flow.backend
+		}
+	}
+	for slot := range needed {
+		if m.clean[slot] && !needed[slot] {
+			m.settling[slot] = false
+		}
+		m.clean[slot] = !needed[slot]
+	}
+}
+
+// remembers is how many flows are remembered of backends that are there.
+func (m *twin) remembers() (n int) {
+	for _, cpu := range m.known {
+		for flow := range maps.Values(cpu) {
+			if m.there(flow) {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+func newTwin(protocol model.Protocol, affinity model.Affinity, salt uint64, backends, cpus int) *twin {
+	m := &twin{protocol: protocol, affinity: affinity, salt: salt,
+		states: make([]model.BackendState, backends), lives: make([]int, backends)}
+	for range cpus {
+		m.known = append(m.known, map[model.Flow]twinFlow{})
+	}
+	return m
+}

@@ -1,0 +1,214 @@
+package datapath
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"testing"
+
+	"github.com/cilium/ebpf"
+
+	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/packet"
+)
+
+// twinProgram is the program by itself, whose maps are filled by hand, with the
+// twin's own flags in the slots.
+type twinProgram struct {
+	scenario
+	director *testDirector
+}
+
+func newTwinProgram(t testing.TB, protocol model.Protocol, affinity model.Affinity, is4 bool) (*twinProgram, *history) {
+	w := &testWorld{}
+	s := testService{vip: vipAddress(is4, 1), protocol: protocol, port: singlePort(servicePort), salt: 7, memory: true, affinity: affinity, noRing: true}
+	for n := range twinBackends {
+		s.backends = append(s.backends, testBackend{mode: model.L2DSR, address: backendAddress(is4, n)})
+	}
+	p := &twinProgram{scenario: scenario{testService: w.add(s)}}
+	p.director = loadTestDirector(t, w)
+	return p, &history{
+		twin:        newTwin(protocol, affinity, s.salt, twinBackends, min(2, ebpf.MustPossibleCPU())),
+		original:    p,
+		destination: netip.AddrPortFrom(s.vip, servicePort),
+	}
+}
+
+func (p *twinProgram) set(t *testing.T, m *twin) {
+	t.Helper()
+	for number, state := range m.states {
+		b := &p.backends[number]
+		b.state, b.gone, b.epoch = directorBackendState(state), state == 0, uint8(m.lives[number])
+		p.director.put(t, "backends", p.first+uint32(number), p.abiBackend(number))
+	}
+	p.ring, p.settles = m.ring, m.settling
+	if p.director.lines > mapSizes["ring_lines"]/2 {
+		p.director.lines = 1 // nobody is in the rings before
+	}
+	p.director.putRing(t, p.testService)
+}
+
+// sweep is the control plane's: only the flags are here. The twin has swept.
+func (p *twinProgram) sweep(t *testing.T) {
+	t.Helper()
+	p.director.putRing(t, p.testService)
+}
+
+func (p *twinProgram) restart(*testing.T, *twin) {}
+
+func (p *twinProgram) send(t *testing.T, cpu int, f model.Flow, flags uint8) (backend int) {
+	t.Helper()
+	onCPU(t, cpu, func() {
+		action, out := p.director.run(t, build(ip(f.Source, f.Destination), p.segment4(f.SourcePort, f.DestinationPort, flags), packet.Text("x")), 0)
+		backend = p.receiver(t, action, out)
+	})
+	return backend
+}
+
+// testFlowRandom compares program and twin over random histories: of real rows, with
+// what these promise, and of any rows.
+func testFlowRandom(t *testing.T) {
+	for seed := range uint64(8) {
+		r := rand.New(rand.NewPCG(seed, 6))
+		protocol := []model.Protocol{model.TCP, model.UDP}[seed%2]
+		p, h := newTwinProgram(t, protocol, model.Affinity(r.IntN(2)), seed%4 < 2)
+		h.choose, h.invented = r.IntN, seed >= 4
+		refused := p.director.flowCount(t, directorFlowEventFLOW_REFUSED)
+		h.run(t, rounds(150), func() bool { return true })
+		if p.director.flowCount(t, directorFlowEventFLOW_REFUSED) != refused {
+			t.Errorf("seed %d: flows were refused: the twin cannot know", seed)
+		}
+		if t.Failed() {
+			t.Fatalf("seed %d", seed)
+		}
+	}
+}
+
+// FuzzTwin does the same with histories that the fuzzer makes.
+func FuzzTwin(f *testing.F) {
+	for seed := range byte(4) {
+		r := rand.New(rand.NewPCG(uint64(seed), 7))
+		data := []byte{seed}
+		for range 400 {
+			data = append(data, byte(r.Uint32()))
+		}
+		f.Add(data)
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if len(data) == 0 {
+			return
+		}
+		kind, data := data[0], data[1:]
+		_, h := newTwinProgram(t, []model.Protocol{model.TCP, model.UDP}[kind%2], model.Affinity(kind>>1%2), kind>>2%2 == 0)
+		h.invented = kind>>3%2 == 1
+		h.choose = func(n int) int {
+			if len(data) == 0 {
+				return 0
+			}
+			next := int(data[0])
+			data = data[1:]
+			return next % n
+		}
+		h.run(t, len(data), func() bool { return len(data) > 0 })
+	})
+}
+
+// twinDatapath is the whole: Set, sweeps and restarts, in a namespace.
+type twinDatapath struct {
+	*Datapath
+	vip     netip.AddrPort
+	numbers map[model.MAC]int // by next hop
+}
+
+func twinAddress(number int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, 0, byte(11 + number)}) }
+
+func (d *twinDatapath) set(t *testing.T, m *twin) {
+	t.Helper()
+	must(t, d.Set(d.tableOf(m)))
+}
+
+// tableOf is the twin's service, with the backends that there are.
+func (d *twinDatapath) tableOf(m *twin) model.Table {
+	s := model.TableService{Name: "twin", VIP: d.vip.Addr(), Protocol: m.protocol, Affinity: m.affinity, Salt: m.salt,
+		Port: model.PortRange{First: d.vip.Port(), Last: d.vip.Port()}}
+	positions := map[uint32]uint32{model.NoBackend: model.NoBackend}
+	for number, state := range m.states {
+		if state != 0 {
+			positions[uint32(number)] = uint32(len(s.Backends))
+			address := twinAddress(number)
+			s.Backends = append(s.Backends, model.TableBackend{Name: fmt.Sprint(number), Address: address, Mode: model.L2DSR, State: state})
+		}
+	}
+	for _, slot := range m.ring.Slots {
+		next := slot.Next
+		if next == model.NoBackend || next&model.ListFlag == 0 {
+			next = positions[next]
+		}
+		s.Ring.Slots = append(s.Ring.Slots, model.Slot{Owner: positions[slot.Owner], Next: next})
+	}
+	for _, list := range m.ring.Lists {
+		named := model.CandidateList{Oldest: list.Oldest}
+		for _, number := range list.Next {
+			named.Next = append(named.Next, positions[number])
+		}
+		s.Ring.Lists = append(s.Ring.Lists, named)
+	}
+	return model.Table{Interfaces: []string{"wire0"}, ICMPRate: 100, Services: []model.TableService{s}}
+}
+
+func (d *twinDatapath) sweep(*testing.T) { d.Datapath.sweep() }
+
+func (d *twinDatapath) restart(t *testing.T, m *twin) {
+	t.Helper()
+	must(t, d.Close())
+	d.Datapath = openTest(t, model.Limits{})
+	must(t, d.Set(d.tableOf(m)))
+	clear(m.clean) // what a process has swept, it has forgotten
+}
+
+func (d *twinDatapath) send(t *testing.T, cpu int, f model.Flow, flags uint8) (backend int) {
+	t.Helper()
+	var l4 packet.Header = packet.TCPHeader{Src: f.SourcePort, Dst: f.DestinationPort, Flags: flags}
+	if model.Protocol(f.Protocol) == model.UDP {
+		l4 = packet.UDPHeader{Src: f.SourcePort, Dst: f.DestinationPort}
+	}
+	onCPU(t, cpu, func() {
+		action, out, err := d.kernel.program.Test(build(ip(f.Source, f.Destination), l4, packet.Text("x")))
+		must(t, err)
+		backend = -1
+		if action == xdpRedirect {
+			backend = d.numbers[model.MAC(out[:6])]
+		} else if action != xdpDrop {
+			t.Fatalf("verdict %d of a packet of the service", action)
+		}
+	})
+	return backend
+}
+
+// A random history of a director: whatever happens, packets come to the backend that
+// the twin says, and a connection that sends something between two changes stays where
+// it is for as long as its backend is up and configured.
+func TestTwinHistory(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	d := &twinDatapath{vip: netip.MustParseAddrPort("198.51.100.1:80"), numbers: map[model.MAC]int{}}
+	for number := range twinBackends {
+		addNeighbour(t, twinAddress(number))
+		d.numbers[model.MAC(neighbourMAC(twinAddress(number)))] = number
+	}
+	for seed := range uint64(2) {
+		r := rand.New(rand.NewPCG(seed, 8))
+		protocol := []model.Protocol{model.TCP, model.UDP}[seed%2]
+		h := &history{twin: newTwin(protocol, model.AffinityFlow, 7+seed, twinBackends, min(2, ebpf.MustPossibleCPU())),
+			original: d, destination: d.vip, choose: r.IntN}
+		d.Datapath = openTest(t, model.Limits{})
+		h.run(t, rounds(150), func() bool { return true })
+		status := statusOf(t, d.Datapath).Flows
+		if want := h.remembers(); status.Remembered != want {
+			t.Errorf("seed %d: %d flows are remembered, want %d", seed, status.Remembered, want)
+		}
+		must(t, d.Set(model.Table{Interfaces: []string{"wire0"}}))
+		must(t, d.Close())
+	}
+}

@@ -1,0 +1,253 @@
+package test
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/netlab"
+)
+
+// memoryWays are those in which the director remembers flows.
+var memoryWays = []way{{mode: "l2dsr"}, {mode: "l2dsr", inner6: true, outer6: true}, {mode: "ipip"},
+	{mode: "ipip", inner6: true, outer6: true}, {mode: "nat"}, {mode: "nat", inner6: true, outer6: true}}
+
+const memoryPort = 7000
+
+// memoryServices are one TCP and one UDP service for each way, and UDP in gue, with
+// these backends and these other keys.
+func memoryServices(backends []backend, keys string) (services []string) {
+	add := func(w way, protocol string) {
+		text := w.service(protocol, fmt.Sprint(memoryPort), backends)
+		services = append(services, strings.Replace(text, "  backends:\n", keys+"  backends:\n", 1))
+	}
+	for _, w := range memoryWays {
+		add(w, "tcp")
+		add(w, "udp")
+	}
+	add(way{mode: "gue"}, "udp")
+	return services
+}
+
+// No connection breaks and no UDP flow goes elsewhere when one director without
+// agents that could help gets other backends and weights, and when what
+// it remembers is all that is left of the generations before.
+//
+//	client --- router --- switch --- director
+//	                             --- backend1 ... backend4
+func TestFlowsOutliveChanges(t *testing.T) {
+	l := newLab(t, size{backends: 4})
+	first := everyBackend(3)
+	text := func(backends []backend, keys string) string {
+		return configText("eth0", "", memoryServices(backends, keys)...)
+	}
+	for _, b := range l.backends {
+		startDaemon(t, b, "agent", configText("", "eth0", memoryServices(everyBackend(4), "")...))
+	}
+	l.serveMemory()
+	director := startDaemon(t, l.director, "run", text(first, ""))
+	f := &flowsUnderTest{lab: l}
+	f.open(6)
+	f.goOn("before any change")
+	for n, change := range []struct {
+		what     string
+		backends []backend
+	}{
+		{"a backend more", everyBackend(4)},
+		{"other weights", []backend{{number: 1, weight: 300}, {number: 2, weight: 50}, {number: 3}, {number: 4, weight: 200}}},
+		{"a draining backend", []backend{{number: 1, state: "draining"}, {number: 2}, {number: 3}, {number: 4}}},
+	} {
+		director.edit(text(change.backends, ""))
+		director.waitFor("have a generation more", func() bool { return director.generations(n + 2) })
+		f.goOn(change.what)
+		f.open(1)
+	}
+	// The generations before are forgotten; what began in them is not.
+	last := []backend{{number: 1, state: "draining"}, {number: 2}, {number: 3}, {number: 4}}
+	director.edit(text(last, "  drain: 1s\n"))
+	director.waitFor("have one generation", func() bool { return director.generations(1) })
+	f.goOn("without the old generations")
+	director.edit(text(last[:3], "  drain: 1s\n"))
+	director.waitFor("lose a backend", func() bool { return director.generations(1) && director.forwards(director.read()) })
+	f.lose("backend4")
+	f.goOn("without a backend")
+	director.end(syscall.SIGTERM)
+	director.start()
+	director.ready()
+	f.goOn("after a restart")
+}
+
+// generations reports whether every service's log has so many.
+func (d *daemon) generations(want int) bool {
+	services, err := d.services()
+	return err == nil && len(services) > 0 && !slices.ContainsFunc(services, func(s model.ServiceStatus) bool { return s.Log.Generations != want })
+}
+
+// serveMemory runs servers for all of it on every backend: each answers a line or a
+// datagram by its name and what came.
+func (l *lab) serveMemory() {
+	l.t.Helper()
+	for i, b := range l.backends {
+		for _, w := range append(slices.Clone(memoryWays), way{mode: "gue"}) {
+			at := w.at(i+1, memoryPort)
+			l.must(b.Do(func() error {
+				listener, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(at))
+				if err != nil {
+					return err
+				}
+				socket, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(at))
+				if err != nil {
+					return errors.Join(err, listener.Close())
+				}
+				l.t.Cleanup(func() { listener.Close(); socket.Close() })
+				go answerLines(listener, b)
+				go answerDatagrams(socket, b)
+				return nil
+			}))
+		}
+	}
+}
+
+func (l *lab) must(err error) {
+	l.t.Helper()
+	if err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+func answerLines(listener net.Listener, b *netlab.Host) {
+	for {
+		c, err := listener.Accept()
+		if err != nil {
+			return // the test has ended
+		}
+		go func() {
+			defer c.Close()
+			for lines := bufio.NewScanner(c); lines.Scan(); {
+				if _, err := fmt.Fprintf(c, "%s %s\n", b.Name, lines.Text()); err != nil {
+					return
+				}
+			}
+		}()
+	}
+}
+
+func answerDatagrams(socket *net.UDPConn, b *netlab.Host) {
+	buffer := make([]byte, 1500)
+	for {
+		n, from, err := socket.ReadFromUDPAddrPort(buffer)
+		if err != nil {
+			return // the test has ended
+		}
+		// A lost answer is asked for again.
+		_, _ = socket.WriteToUDPAddrPort(append([]byte(b.Name+" "), buffer[:n]...), from)
+	}
+}
+
+// flowsUnderTest are connections and UDP flows, each with one backend for good.
+type flowsUnderTest struct {
+	*lab
+	flows []*flowUnderTest
+}
+
+type flowUnderTest struct {
+	net.Conn
+	name    string // for people
+	lines   *bufio.Reader
+	backend string // that has answered first
+	asked   int
+}
+
+// open begins so many flows to every service.
+func (f *flowsUnderTest) open(n int) {
+	f.t.Helper()
+	for range n {
+		for _, w := range memoryWays {
+			f.dial(w, "tcp")
+			f.dial(w, "udp")
+		}
+		f.dial(way{mode: "gue"}, "udp")
+	}
+}
+
+func (f *flowsUnderTest) dial(w way, network string) {
+	f.t.Helper()
+	to := netip.AddrPortFrom(w.vip(), memoryPort)
+	f.must(f.client.Do(func() error {
+		c, err := net.DialTimeout(network, to.String(), 10*time.Second)
+		if err != nil {
+			return err
+		}
+		f.t.Cleanup(func() { c.Close() })
+		f.flows = append(f.flows, &flowUnderTest{Conn: c, lines: bufio.NewReader(c), name: fmt.Sprintf("%s over %s from %v", network, w, c.LocalAddr())})
+		return nil
+	}))
+}
+
+// goOn sends something in every flow, which the backend that has it must answer.
+func (f *flowsUnderTest) goOn(when string) {
+	f.t.Helper()
+	used := map[string]int{}
+	for _, flow := range f.flows {
+		backend, err := flow.ask()
+		switch {
+		case err != nil:
+			f.t.Errorf("%s: %s (%s) is broken: %v", when, flow.name, flow.backend, err)
+		case flow.backend != "" && backend != flow.backend:
+			f.t.Errorf("%s: %s went from %s to %s", when, flow.name, flow.backend, backend)
+		}
+		flow.backend = backend
+		used[backend]++
+	}
+	if f.t.Failed() {
+		f.t.FailNow()
+	}
+	f.t.Logf("%s: %d flows, by backend %v", when, len(f.flows), used)
+}
+
+// lose forgets the flows of a backend, which end with it.
+func (f *flowsUnderTest) lose(backend string) {
+	f.flows = slices.DeleteFunc(f.flows, func(flow *flowUnderTest) bool { return flow.backend == backend })
+}
+
+// ask sends a line and returns who answered it. A datagram may be lost, and is sent
+// again.
+func (flow *flowUnderTest) ask() (backend string, err error) {
+	_, datagrams := flow.Conn.(*net.UDPConn)
+	flow.asked++
+	question := fmt.Sprintf("question %d", flow.asked)
+	patience := 10 * time.Second
+	if datagrams {
+		patience = time.Second
+	}
+	for tries := 0; tries < 5; tries++ {
+		if _, err := fmt.Fprintf(flow, "%s\n", question); err != nil {
+			return "", err
+		}
+		if err := flow.SetReadDeadline(time.Now().Add(patience)); err != nil {
+			return "", err
+		}
+		var answer string
+		err = nil // of the last try
+		for err == nil && answer != question {
+			answer, err = flow.lines.ReadString('\n')
+			backend, answer, _ = strings.Cut(strings.TrimSuffix(answer, "\n"), " ")
+		}
+		if err == nil {
+			return backend, nil
+		}
+		var timeout net.Error
+		if !datagrams || !errors.As(err, &timeout) || !timeout.Timeout() {
+			return "", err
+		}
+	}
+	return "", err
+}
