@@ -18,7 +18,8 @@ export CGO_ENABLED := 0
 # What each job needs. The package golang is not here: .ci/deps looks for a Go first.
 deps_build    :=
 deps_demo     := iproute2
-deps_test     := iproute2 ethtool iptables nftables tcpdump tshark iperf3 nginx-light curl wrk etcd-server
+deps_test     := iproute2 ethtool iptables nftables tcpdump tshark iperf3 nginx-light curl wrk etcd-server \
+                 clang-19 llvm-19 libbpf-dev linux-libc-dev
 deps_chaos    := iproute2 ethtool iptables nftables
 deps_bench    := iproute2 ethtool iptables nftables iperf3 nginx-light libnginx-mod-stream haproxy wrk
 deps_generate := clang-19 llvm-19 libbpf-dev linux-libc-dev

@@ -21,6 +21,7 @@ import (
 type daemon struct {
 	t      *testing.T
 	host   *netlab.Host
+	binary string // of weir
 	verb   string
 	bpffs  string
 	config string // its file
@@ -38,7 +39,7 @@ func startDaemon(t *testing.T, h *netlab.Host, verb, text string) *daemon {
 	if err := os.MkdirAll(filepath.Join(h.Dir(), verb), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	d := &daemon{t: t, host: h, verb: verb, bpffs: h.BPFFS(), log: filepath.Join(h.Dir(), verb+".log"),
+	d := &daemon{t: t, host: h, binary: weir, verb: verb, bpffs: h.BPFFS(), log: filepath.Join(h.Dir(), verb+".log"),
 		socket: filepath.Join(h.Dir(), verb+".sock")}
 	d.edit(text)
 	d.start()
@@ -59,7 +60,7 @@ func (d *daemon) start() {
 		d.t.Fatal(err)
 	}
 	defer log.Close()
-	d.cmd = d.host.Command(context.Background(), weir, d.verb, "-c", d.config, "--bpffs", d.bpffs, "--socket", d.socket)
+	d.cmd = d.host.Command(context.Background(), d.binary, d.verb, "-c", d.config, "--bpffs", d.bpffs, "--socket", d.socket)
 	d.cmd.Stdout, d.cmd.Stderr = log, log
 	if err := d.cmd.Start(); err != nil {
 		d.t.Fatalf("start weir %s on %s: %v", d.verb, d.host.Name, err)

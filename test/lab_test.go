@@ -45,12 +45,13 @@ type size struct {
 	edgeMTU   int // of a link between the client's router and the servers'; 0: there is but one router
 }
 
-// lanAddress is an address in the servers' network.
+// lanAddress is an address in the servers' network. (bench/traffic's backends have
+// 10.1.0.0/16.)
 func lanAddress(host int, six bool) netip.Addr {
 	if six {
-		return netip.MustParseAddr(fmt.Sprintf("fd00:1::%d", host))
+		return netip.MustParseAddr(fmt.Sprintf("fd00:2::%d", host))
 	}
-	return netip.AddrFrom4([4]byte{10, 1, 0, byte(host)})
+	return netip.AddrFrom4([4]byte{10, 2, 0, byte(host)})
 }
 
 func lanPrefixes(hosts ...int) []string {
