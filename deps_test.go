@@ -54,7 +54,7 @@ var mayImport = map[string][]string{
 	"internal/netlab":      {"netlink", "netns", "sys"},
 	"internal/etcdlab":     {"etcd", "zap", "netlink"},
 	"internal/packet":      {"gopacket"},
-	"internal/quiclb":      {},
+	"quiclb":               {},
 	"internal/utilization": {"ebpf", "sys"},
 	"internal/demo": {"internal/model", "internal/config", "internal/api", "internal/netlab",
 		"ebpf", "sys"},
@@ -85,7 +85,7 @@ var mayImport = map[string][]string{
 // testsMayImport is what the tests of every package may import besides what the
 // package itself may.
 var testsMayImport = []string{
-	"internal/model", "internal/maglev", "internal/netlab", "internal/etcdlab", "internal/packet", "internal/quiclb",
+	"internal/model", "internal/maglev", "internal/netlab", "internal/etcdlab", "internal/packet", "quiclb",
 	"ebpf", "etcd", "go-cmp", "gopacket", "netlink", "netns", "sys",
 }
 

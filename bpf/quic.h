@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * QUIC: the backend that a connection ID names, as in draft-ietf-quic-load-balancers-21;
- * internal/quiclb is the same in Go. Its client may have another address than before.
+ * quiclb is the same in Go. Its client may have another address than before.
  * The first connection ID of a client is its own and random: the ring places it.
  */
 #pragma once

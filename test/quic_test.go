@@ -23,7 +23,7 @@ import (
 	"weir.io/weir/internal/engine"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/netlab"
-	"weir.io/weir/internal/quiclb"
+	"weir.io/weir/quiclb"
 )
 
 // quicWay is how servers write their connection IDs.

@@ -10,12 +10,12 @@ import (
 
 	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/packet"
-	"weir.io/weir/internal/quiclb"
+	"weir.io/weir/quiclb"
 )
 
 // encodeQUIC lays out what a ring has for QUIC behind its other lines, and says so in
 // its header. It is the code that feeds the kernel: what connection IDs mean comes
-// from the draft's vectors and from internal/quiclb, so an error in it shows.
+// from the draft's vectors and from quiclb, so an error in it shows.
 func encodeQUIC(s *testService, header []byte, first int) (lines [][]byte) {
 	table := model.TableService{Salt: s.salt, QUIC: s.quic}
 	var index []uint32
@@ -75,7 +75,7 @@ func bytesOf(t testing.TB, digits string) []byte {
 const draftKey = "8f95f09245765f80256934e50c66207f"
 
 // draftVectors are the test vectors of draft-ietf-quic-load-balancers-21, appendix B,
-// with the two corrections that internal/quiclb explains.
+// with the two corrections that quiclb explains.
 var draftVectors = []struct {
 	id                   uint8
 	key                  string
@@ -165,7 +165,7 @@ func quicIDs(ids ...model.ServerID) (all []model.ServerIDs) {
 
 // Every pair of lengths, in plaintext and encrypted, with two configurations of other
 // lengths in each service and many servers: the program finds the server that
-// internal/quiclb wrote.
+// quiclb wrote.
 func testQUICLengths(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
 	w := &testWorld{}

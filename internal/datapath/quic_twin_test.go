@@ -8,7 +8,7 @@ import (
 
 	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/packet"
-	"weir.io/weir/internal/quiclb"
+	"weir.io/weir/quiclb"
 )
 
 // quicMixed is a service with every algorithm, server IDs of three lengths, and a
@@ -25,7 +25,7 @@ func (w *testWorld) quicMixed() scenario {
 }
 
 // quicTwin is what the program has to make of what is behind the UDP header: written
-// from RFC 8999 and the draft, with internal/quiclb. The program wants as many bytes
+// from RFC 8999 and the draft, with quiclb. The program wants as many bytes
 // in the frame as it may read at once, which every QUIC packet has.
 type quicTwin struct {
 	scenario

@@ -2,7 +2,7 @@ package model
 
 import "fmt"
 
-// The bounds of draft-ietf-quic-load-balancers-21, sections 3.1 and 5.3: internal/quiclb
+// The bounds of draft-ietf-quic-load-balancers-21, sections 3.1 and 5.3: quiclb
 // has the same.
 const (
 	minQUICNonceLength = 4

@@ -3,7 +3,9 @@
 // into every connection ID that it gives out, and a load balancer that knows the
 // configuration finds the server again when the client's address has changed.
 //
-// It is the whole of a server's side, and the twin of what a load balancer does.
+// It is the whole of a server's side, and the twin of what a load balancer does. Of
+// all packages of weir it alone is for other programs: servers in Go that weir's
+// directors, or any other balancer that follows the draft, are to find.
 package quiclb
 
 import (

@@ -24,7 +24,9 @@ type Generator struct {
 }
 
 // NewGenerator returns the generator of one server. With a key its nonces count up
-// from a random one, so that none comes twice before all are used. Without a key
+// from a random one, so that none comes twice before all are used; another generator
+// of the same server, after it has started again, begins elsewhere, and with nonces
+// of 8 bytes or more it does not come to those of the first one. Without a key
 // anybody would see them count, and they are random: in 8 bytes some billions come
 // before two are likely to be the same, in 4 bytes some ten thousands.
 func NewGenerator(c *Codec, serverID []byte) (*Generator, error) {
