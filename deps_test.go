@@ -59,7 +59,7 @@ var mayImport = map[string][]string{
 	"internal/demo": {"internal/model", "internal/config", "internal/api", "internal/netlab",
 		"ebpf", "sys"},
 	"cmd/weir": {"internal/model", "internal/config", "internal/engine", "internal/datapath",
-		"internal/agent", "internal/api", "internal/doctor", "internal/metrics", "internal/desired", "internal/store", "internal/utilization", "internal/demo",
+		"internal/agent", "internal/api", "internal/doctor", "internal/metrics", "internal/desired", "internal/history", "internal/store", "internal/utilization", "internal/demo",
 		"cobra", "pflag", "sys"},
 	"test/chaos/schedule": {},
 	"test/chaos/traffic":  {"internal/netlab", "sys"},

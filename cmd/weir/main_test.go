@@ -85,6 +85,7 @@ func (fakeDirector) Status() (model.DatapathStatus, error) {
 		Flows: model.FlowStatus{Remembered: 21, Settling: 7, Events: []model.Tallied{
 			{Name: "flow_inserted", Count: 40}, {Name: "flow_refused", Count: 2}, {Name: "flow_moved"}}},
 		QUIC: []model.Tallied{{Name: "quic_found", Count: 90}, {Name: "quic_unknown"}, {Name: "quic_down"}, {Name: "quic_other", Count: 11}},
+		Left: []model.Tallied{{Name: "drained", Count: 4}, {Name: "max_drain", Count: 1}, {Name: "gone"}},
 		CPUs: []model.CPUStatus{{CPU: 0, Utilization: 0.1234, Busy: 0.4, Fullness: 0.0625}, {CPU: 1}},
 		Services: []model.ServiceStatus{{
 			Name: "web", VIP: netip.MustParseAddr("203.0.113.10"), Protocol: model.TCP,
@@ -115,7 +116,7 @@ func (fakeDirector) Config() model.Config {
 func (fakeDirector) Info() api.Info {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	return api.Info{Version: "v1.2.3", PID: 7, Started: at, Pin: "/sys/fs/bpf/weir", File: "/etc/weir/weir.yaml", Applied: at.Add(time.Minute),
-		Refused: "/etc/weir/weir.yaml:3: service: unknown key"}
+		Refused: "/etc/weir/weir.yaml:3: service: unknown key", Revision: 12}
 }
 
 type fakeAgent struct{ fakeDirector }

@@ -17,6 +17,7 @@ import (
 	"weir.io/weir/internal/datapath"
 	"weir.io/weir/internal/desired"
 	"weir.io/weir/internal/engine"
+	"weir.io/weir/internal/history"
 	"weir.io/weir/internal/metrics"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/store"
@@ -141,6 +142,10 @@ func (d *director) Status() (model.DatapathStatus, error) {
 		return status, err
 	}
 	status.CPUs = d.gauge.cpus()
+	left := d.keeper.Left()
+	for _, cause := range history.Causes {
+		status.Left = append(status.Left, model.Tallied{Name: string(cause), Count: left[cause]})
+	}
 	logs := d.report().LogStatus()
 	for i := range status.Services {
 		s := &status.Services[i]
@@ -205,9 +210,10 @@ func (d *director) begin(ctx context.Context, first model.Config) error {
 	return d.keeper.SetFile(first)
 }
 
-// Info also says why the group's state is not what runs.
+// Info also says which state of the group's is followed, and why it is not what runs.
 func (d *director) Info() api.Info {
 	info := d.daemon.Info()
+	info.Revision = d.keeper.Revision()
 	if err := d.keeper.Problem(); err != nil {
 		info.Refused = strings.TrimPrefix(info.Refused+"\n"+err.Error(), "\n")
 	}

@@ -65,6 +65,9 @@ func infoTable(t *table, info api.Info) {
 
 func statusTable(t *table, s api.Status) {
 	infoTable(t, s.Info)
+	if s.Revision > 0 {
+		t.row("group's revision", s.Revision)
+	}
 	t.row("services", fmt.Sprintf("%d of %d", s.Services, s.Limits.Services))
 	t.row("backends", fmt.Sprintf("%d of %d", s.Backends, s.Limits.Backends))
 	t.row("ring memory", fmt.Sprintf("%d of %d bytes", s.RingMemory, s.Limits.RingMemory))
@@ -78,6 +81,11 @@ func statusTable(t *table, s api.Status) {
 	for _, e := range s.QUIC {
 		if e.Count > 0 {
 			t.row(strings.Replace(e.Name, "_", " ", 1), e.Count)
+		}
+	}
+	for _, e := range s.Left {
+		if e.Count > 0 {
+			t.row("generations "+strings.ReplaceAll(e.Name, "_", "-"), e.Count)
 		}
 	}
 	t.line("")

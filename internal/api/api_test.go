@@ -38,7 +38,7 @@ func (d *director) Info() api.Info                        { return d.info }
 func newDirector() *director {
 	d := &director{
 		info: api.Info{
-			Version: "v1", PID: 7, File: "/etc/weir/weir.yaml", Refused: "weir.yaml:3: x: unknown key",
+			Version: "v1", PID: 7, Revision: 9, File: "/etc/weir/weir.yaml", Refused: "weir.yaml:3: x: unknown key",
 			Started: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Applied: time.Date(2026, 1, 2, 3, 4, 6, 0, time.UTC),
 		},
 		status: model.DatapathStatus{
@@ -47,6 +47,7 @@ func newDirector() *director {
 			RingMemory: 8256,
 			Flows:      model.FlowStatus{Remembered: 3, Settling: 2, Events: []model.Tallied{{Name: "flow_inserted", Count: 4}}},
 			QUIC:       []model.Tallied{{Name: "quic_found", Count: 5}},
+			Left:       []model.Tallied{{Name: "drained", Count: 6}},
 			CPUs:       []model.CPUStatus{{CPU: 0, Utilization: 0.25, Busy: 0.5, Fullness: 0.125}},
 			Services: []model.ServiceStatus{{
 				Name: "web", VIP: netip.MustParseAddr("203.0.113.10"), Protocol: model.TCP,
@@ -138,7 +139,7 @@ func TestClientGetsWhatTheDirectorSays(t *testing.T) {
 	}
 	wantStatus := api.Status{
 		Role: api.RoleDirector, Info: d.info, Interfaces: d.status.Interfaces, Services: 2, Backends: 2, RingMemory: 8256,
-		Limits: d.config.Director.Limits, Flows: d.status.Flows, QUIC: d.status.QUIC, CPUs: d.status.CPUs, Reasons: d.status.Reasons,
+		Limits: d.config.Director.Limits, Flows: d.status.Flows, QUIC: d.status.QUIC, Left: d.status.Left, CPUs: d.status.CPUs, Reasons: d.status.Reasons,
 	}
 	if diff := cmp.Diff(wantStatus, status, equate); diff != "" {
 		t.Errorf("status (-said +got):\n%s", diff)

@@ -52,6 +52,8 @@ type Info struct {
 	// Refused is what is wrong with the file as it is now; the configuration that
 	// runs is an earlier version of it. Empty: the file is what runs.
 	Refused string `json:"refused,omitempty"`
+	// Revision is that of the group's state which is followed; 0: there is no group.
+	Revision uint64 `json:"revision,omitempty"`
 }
 
 // Status is what a director says about itself: the answer to GET /v1/status.
@@ -65,6 +67,7 @@ type Status struct {
 	Limits     model.Limits            `json:"limits"`
 	Flows      model.FlowStatus        `json:"flows"`
 	QUIC       []model.Tallied         `json:"quic"`
+	Left       []model.Tallied         `json:"generations-left"`
 	CPUs       []model.CPUStatus       `json:"cpus"`
 	Reasons    []model.Counter         `json:"reasons"`
 }
@@ -93,6 +96,7 @@ func newStatus(daemon Daemon, d model.DatapathStatus) Status {
 		Limits:     daemon.Config().Director.Limits,
 		Flows:      d.Flows,
 		QUIC:       orEmpty(d.QUIC),
+		Left:       orEmpty(d.Left),
 		CPUs:       orEmpty(d.CPUs),
 		Reasons:    orEmpty(d.Reasons),
 	}

@@ -138,7 +138,9 @@ func (k *Keeper) putShared(owner string, l *ledger, services int) (Change, error
 	if err != nil {
 		return Change{}, err
 	}
-	l.warn(k.log)
+	k.mu.Lock()
+	k.settle(l)
+	k.mu.Unlock()
 	k.log.Info("set stored", "owner", owner, "services", services, "revision", after.Revision)
 	return changeOf(before, after, owner), k.await(ctx, after.Revision)
 }
@@ -153,7 +155,9 @@ func (k *Keeper) tendShared() error {
 	defer cancel()
 	_, err := k.group.Update(ctx, l.change)
 	if err == nil {
-		l.warn(k.log)
+		k.mu.Lock()
+		k.settle(l)
+		k.mu.Unlock()
 	}
 	return err
 }

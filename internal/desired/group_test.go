@@ -15,6 +15,7 @@ import (
 
 	"weir.io/weir/internal/engine"
 	"weir.io/weir/internal/etcdlab"
+	"weir.io/weir/internal/history"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/store"
 )
@@ -252,6 +253,13 @@ func TestGroupWithoutEtcd(t *testing.T) {
 	// All three had something to trim, and one of them did.
 	if got := group[0].revision(); got != 3 {
 		t.Errorf("two sets and a trim lead to revision %d", got)
+	}
+	drained := uint64(0)
+	for _, m := range group {
+		drained += m.Left()[history.Drained]
+	}
+	if drained != 1 {
+		t.Errorf("the directors count %d generations that left, want 1 together", drained)
 	}
 	put(t, group[2], "cli")
 	if got := len(agree(t, group...).Services); got != 0 {

@@ -53,13 +53,14 @@ type Keeper struct {
 	applied   engine.Logs   // that the engine was given last
 	unstored  *model.Config // the file, if the store could not be written
 	waiting   map[string]*batch
+	left      map[history.Cause]uint64 // generations
 }
 
 // New returns a keeper of a director that has a store of its own: the set of its file
 // is in it, and, unless it joins a group, those of other owners.
 func New(local Store, e Engine, log *slog.Logger) *Keeper {
 	return &Keeper{
-		local: local, engine: e, log: log, adopted: make(chan struct{}), grace: startGrace, waiting: map[string]*batch{},
+		local: local, engine: e, log: log, adopted: make(chan struct{}), grace: startGrace, waiting: map[string]*batch{}, left: map[history.Cause]uint64{},
 		moved: [2]chan struct{}{make(chan struct{}, 1), make(chan struct{}, 1)},
 	}
 }
@@ -113,7 +114,7 @@ func (k *Keeper) update(where Store, l *ledger) (store.State, error) {
 	if err != nil {
 		k.log.Warn("the state may not outlive a power cut", "error", err)
 	}
-	l.warn(k.log)
+	k.settle(l)
 	return state, nil
 }
 

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"weir.io/weir/internal/engine"
+	"weir.io/weir/internal/history"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/store"
 )
@@ -180,6 +181,9 @@ func TestLogsAreTrimmedInTime(t *testing.T) {
 		d.wantLog(t, 1)
 		pass(time.Hour)
 		d.sink.want(t, "a", "a", "a", "a", "a") // one for each that left, and then none
+		if left := d.Left(); left[history.Drained] != 2 || len(left) != 1 {
+			t.Errorf("%v have left, want 2, drained", left)
+		}
 	})
 }
 

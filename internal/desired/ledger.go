@@ -1,8 +1,8 @@
 package desired
 
 import (
-	"log/slog"
 	"reflect"
+	"slices"
 	"time"
 
 	"weir.io/weir/internal/engine"
@@ -21,11 +21,10 @@ type ledger struct {
 	left []departure
 }
 
-// departure is a generation that has left its log although agents report connections
-// of it.
+// departure is a generation that has left the log of a service.
 type departure struct {
-	service    string
-	generation model.Generation
+	service string
+	history.Departure
 }
 
 func (l *ledger) change(s store.State) (store.State, error) {
@@ -36,19 +35,17 @@ func (l *ledger) change(s store.State) (store.State, error) {
 // successor returns the log of a service that takes the place of a document: what no
 // connection needs any more goes out, and what the service has become comes in.
 func (l *ledger) successor(before store.Document, s *model.Service) model.Log {
-	log, overdue := history.Trim(before.Log, s, l.held(before), nil, l.now)
-	for _, g := range overdue {
-		l.left = append(l.left, departure{s.Name, g})
+	log, left := history.Trim(before.Log, s, l.held(before), nil, l.now)
+	next := history.Advance(log, s, l.now)
+	for _, g := range log.Generations {
+		if !slices.ContainsFunc(next.Generations, func(n model.Generation) bool { return n.Number == g.Number }) {
+			left = append(left, history.Departure{Generation: g, Cause: history.Repeated})
+		}
 	}
-	return history.Advance(log, s, l.now)
-}
-
-// warn says what the change, which was made, has done to connections.
-func (l *ledger) warn(log *slog.Logger) {
-	for _, d := range l.left {
-		log.Warn("a generation that agents report connections of has left the log at max-drain",
-			"service", d.service, "generation", d.generation.Number, "since", d.generation.Since)
+	for _, d := range left {
+		l.left = append(l.left, departure{s.Name, d})
 	}
+	return next
 }
 
 // replace returns the change that makes services the whole of an owner's set.

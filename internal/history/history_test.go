@@ -136,10 +136,14 @@ func TestTrimByEvidence(t *testing.T) {
 	if due := Due(log, s, Evidence{1: true, 2: true}); !due.Equal(start.Add(time.Hour)) {
 		t.Errorf("a needed generation leaves at %v", due)
 	}
-	left, overdue := Trim(log, s, nil, Evidence{1: true}, start.Add(2*time.Hour))
-	want(t, "max-drain", numbers(left), 3)
-	if len(overdue) != 1 || overdue[0].Number != 1 {
-		t.Errorf("overdue is %v, want generation 1", overdue)
+	stay, left := Trim(log, s, nil, Evidence{1: true}, start.Add(2*time.Hour))
+	want(t, "max-drain", numbers(stay), 3)
+	if len(left) != 2 || left[0].Number != 2 || left[0].Cause != Drained || left[1].Number != 1 || left[1].Cause != Overdue {
+		t.Errorf("there left %v, want generation 2, drained, and 1 at max-drain", left)
+	}
+	s.Backends = s.Backends[:0]
+	if _, left := Trim(log, s, nil, nil, start); len(left) != 2 || left[0].Cause != Gone || left[1].Cause != Gone {
+		t.Errorf("of a service without backends there left %v, want both old ones as their members are gone", left)
 	}
 }
 

@@ -16,9 +16,29 @@ type Evidence map[uint64]bool
 // of these slots are still placed by them (maglev.Rows).
 type Held map[uint64]bool
 
-// Trim notes which members are gone, and returns the log without the generations that nobody needs any more, and those
-// of them that leave although agents report connections of them. The newest stays,
-// and so does the newest that has members. Others leave
+// Cause is why a generation left its log.
+type Cause string
+
+// The causes.
+const (
+	Drained  Cause = "drained"   // it has not placed a connection for the service's drain
+	Gone     Cause = "gone"      // none of its members is a backend any more
+	Overdue  Cause = "max_drain" // at max-drain, although agents report connections of it
+	Repeated Cause = "repeated"  // a newer one has its ring, and there was no room
+)
+
+// Causes are all of them.
+var Causes = []Cause{Drained, Gone, Overdue, Repeated}
+
+// Departure is a generation that left its log.
+type Departure struct {
+	model.Generation
+	Cause Cause
+}
+
+// Trim notes which members are gone, and returns the log without the generations that
+// nobody needs any more, and these. The newest stays, and so does the newest that has
+// members. Others leave
 //
 //   - at once, when none of their members is a backend any more;
 //   - when they have not placed a connection for the service's drain;
@@ -26,7 +46,7 @@ type Held map[uint64]bool
 //     it, only at max-drain.
 //
 // The log that is passed is not written to.
-func Trim(log model.Log, s *model.Service, held Held, evidence Evidence, now time.Time) (trimmed model.Log, overdue []model.Generation) {
+func Trim(log model.Log, s *model.Service, held Held, evidence Evidence, now time.Time) (trimmed model.Log, left []Departure) {
 	now = stamp(now)
 	t := newTrimmer(s, evidence)
 	for i, g := range log.Generations {
@@ -41,10 +61,14 @@ func Trim(log model.Log, s *model.Service, held Held, evidence Evidence, now tim
 		case i == 0 || leaves.IsZero() || now.Before(leaves):
 			trimmed.Generations = append(trimmed.Generations, g)
 		case needed:
-			overdue = append(overdue, g)
+			left = append(left, Departure{g, Overdue})
+		case !t.alive(&g):
+			left = append(left, Departure{g, Gone})
+		default:
+			left = append(left, Departure{g, Drained})
 		}
 	}
-	return trimmed, overdue
+	return trimmed, left
 }
 
 // Due returns when Trim may next take a generation out, or the zero time.

@@ -34,6 +34,8 @@ var (
 		"What has happened to flow memory: flows inserted, refused for want of a place, moved to another CPU.", []string{"event"}, nil)
 	quic = prometheus.NewDesc("weir_quic_packets_total",
 		"Packets of services with quic, by what their connection IDs said: found, unknown, down, other.", []string{"event"}, nil)
+	left = prometheus.NewDesc("weir_generations_left_total",
+		"Generations that have left their service's log, by why. In a group each is counted by one director.", []string{"cause"}, nil)
 	bytes = prometheus.NewDesc("weir_bytes_total",
 		"Bytes of their IP packets, as they came in.", []string{"reason"}, nil)
 )
@@ -42,8 +44,11 @@ type collector struct{ datapath Datapath }
 
 // Describe implements [prometheus.Collector].
 func (collector) Describe(descriptions chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{utilization, flows, flowEvents, quic, packets, bytes} {
+	for _, d := range []*prometheus.Desc{utilization, flows, flowEvents, quic, left, packets, bytes} {
 		descriptions <- d
+	}
+	for _, d := range ofLogs {
+		descriptions <- d.desc
 	}
 }
 
@@ -64,6 +69,10 @@ func (c collector) Collect(values chan<- prometheus.Metric) {
 	for _, e := range status.QUIC {
 		values <- prometheus.MustNewConstMetric(quic, prometheus.CounterValue, float64(e.Count), e.Name)
 	}
+	for _, e := range status.Left {
+		values <- prometheus.MustNewConstMetric(left, prometheus.CounterValue, float64(e.Count), e.Name)
+	}
+	collectLogs(values, status.Services)
 	for _, r := range status.Reasons {
 		values <- prometheus.MustNewConstMetric(packets, prometheus.CounterValue, float64(r.Packets), r.Name)
 		values <- prometheus.MustNewConstMetric(bytes, prometheus.CounterValue, float64(r.Bytes), r.Name)

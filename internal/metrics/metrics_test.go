@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
@@ -32,7 +33,10 @@ var busy = datapath{status: model.DatapathStatus{
 	Reasons: []model.Counter{{Name: "pass_not_ip"}, {Name: "forward_ipip", Packets: 3, Bytes: 180}},
 	Flows:   model.FlowStatus{Remembered: 2, Events: []model.Tallied{{Name: "flow_inserted", Count: 5}, {Name: "flow_refused", Count: 1}}},
 	QUIC:    []model.Tallied{{Name: "quic_found", Count: 7}, {Name: "quic_other"}},
-	CPUs:    []model.CPUStatus{{CPU: 0, Utilization: 0.25, Busy: 0.5, Fullness: 0.125}, {CPU: 3}},
+	Left:    []model.Tallied{{Name: "drained", Count: 4}, {Name: "max_drain"}},
+	Services: []model.ServiceStatus{{Name: "web", Log: model.LogStatus{
+		Generations: 2, Oldest: time.UnixMilli(1767323100500), Shared: 340, Held: 1}}},
+	CPUs: []model.CPUStatus{{CPU: 0, Utilization: 0.25, Busy: 0.5, Fullness: 0.125}, {CPU: 3}},
 }}
 
 func TestScrape(t *testing.T) {
@@ -55,6 +59,10 @@ weir_flow_memory_events_total{event="flow_refused"} 1
 # HELP weir_flows_remembered Flows whose backend the director remembers.
 # TYPE weir_flows_remembered gauge
 weir_flows_remembered 2
+# HELP weir_generations_left_total Generations that have left their service's log, by why. In a group each is counted by one director.
+# TYPE weir_generations_left_total counter
+weir_generations_left_total{cause="drained"} 4
+weir_generations_left_total{cause="max_drain"} 0
 # HELP weir_packets_total Packets that came in on the director's interfaces, by what became of them.
 # TYPE weir_packets_total counter
 weir_packets_total{reason="forward_ipip"} 3
@@ -63,6 +71,18 @@ weir_packets_total{reason="pass_not_ip"} 0
 # TYPE weir_quic_packets_total counter
 weir_quic_packets_total{event="quic_found"} 7
 weir_quic_packets_total{event="quic_other"} 0
+# HELP weir_service_generations Generations in the service's log: versions of its membership that connections may still need.
+# TYPE weir_service_generations gauge
+weir_service_generations{service="web"} 2
+# HELP weir_service_oldest_generation_timestamp_seconds When the oldest of them became the newest.
+# TYPE weir_service_oldest_generation_timestamp_seconds gauge
+weir_service_oldest_generation_timestamp_seconds{service="web"} 1.7673231005e+09
+# HELP weir_service_slots_held Slots of the service that keep an older owner until their rows have room.
+# TYPE weir_service_slots_held gauge
+weir_service_slots_held{service="web"} 1
+# HELP weir_service_slots_shared Slots of the service that may have connections of several backends.
+# TYPE weir_service_slots_shared gauge
+weir_service_slots_shared{service="web"} 340
 `
 	if diff := cmp.Diff(want, body); diff != "" {
 		t.Errorf("scrape (-want +got):\n%s", diff)

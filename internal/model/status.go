@@ -11,10 +11,11 @@ type DatapathStatus struct {
 	Interfaces []InterfaceStatus `json:"interfaces"`
 	Reasons    []Counter         `json:"reasons"` // every reason, in the order of enum reason
 	Services   []ServiceStatus   `json:"services"`
-	RingMemory uint64            `json:"ring-memory"` // bytes that rings take now
-	Flows      FlowStatus        `json:"flows"`       // flow memory
-	QUIC       []Tallied         `json:"quic"`        // what connection IDs said, in the order of enum quic_event
-	CPUs       []CPUStatus       `json:"cpus"`        // that run; none where the kernel does not let them be watched
+	RingMemory uint64            `json:"ring-memory"`      // bytes that rings take now
+	Flows      FlowStatus        `json:"flows"`            // flow memory
+	QUIC       []Tallied         `json:"quic"`             // what connection IDs said, in the order of enum quic_event
+	Left       []Tallied         `json:"generations-left"` // generations that have left logs, by why
+	CPUs       []CPUStatus       `json:"cpus"`             // that run; none where the kernel does not let them be watched
 }
 
 // FlowStatus is what the director remembers of flows.

@@ -1,0 +1,34 @@
+package desired
+
+import (
+	"maps"
+
+	"weir.io/weir/internal/history"
+)
+
+// settle counts what a change, which was made, has taken out of the logs, and warns of
+// what was needed. It is called with the lock held.
+func (k *Keeper) settle(l *ledger) {
+	for _, d := range l.left {
+		k.left[d.Cause]++
+		if d.Cause == history.Overdue {
+			k.log.Warn("a generation that agents report connections of has left the log at max-drain",
+				"service", d.service, "generation", d.Number, "since", d.Since)
+		}
+	}
+}
+
+// Left returns how many generations have left logs in changes that this keeper made, by
+// the cause. In a group each is counted by one director.
+func (k *Keeper) Left() map[history.Cause]uint64 {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return maps.Clone(k.left)
+}
+
+// Revision returns the revision of the group's state that is followed, or 0.
+func (k *Keeper) Revision() uint64 {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.shared.Revision
+}
