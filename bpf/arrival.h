@@ -132,14 +132,24 @@ static __always_inline __u32 arrived_at(struct xdp_md *ctx)
 	return backend_at(ctx, sizeof(struct ethhdr) + sizeof(struct iphdr) - 2, backend4);
 }
 
-static __always_inline __u32 inner_offset(void)
+/* GUE's own header counts the private data that follows it. */
+static __always_inline __u32 gue_length(struct xdp_md *ctx, __u32 offset)
+{
+	__u8 *gue = at(ctx, offset + sizeof(struct udphdr));
+
+	if (!within(ctx, gue + 1))
+		return 0;
+	return sizeof(struct udphdr) + 4 + (*gue & 0x1f) * 4;
+}
+
+static __always_inline __u32 inner_offset(struct xdp_md *ctx)
 {
 	__u32 offset = sizeof(struct ethhdr);
 
 	if (shape == ARRIVAL_IPIP || shape == ARRIVAL_GUE)
 		offset += outer6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr);
 	if (shape == ARRIVAL_GUE)
-		offset += sizeof(struct udphdr) + 4;
+		offset += gue_length(ctx, offset);
 	return offset;
 }
 
@@ -198,7 +208,7 @@ static __always_inline __u16 destination_port(void)
 
 static __always_inline enum arrival_problem check_ipv4(struct xdp_md *ctx, __u32 backend)
 {
-	struct iphdr *ip = at(ctx, inner_offset());
+	struct iphdr *ip = at(ctx, inner_offset(ctx));
 	struct udphdr *l4 = (void *)(ip + 1); /* TCP's ports are at the same place */
 	__u16 *words = (void *)ip;
 	enum arrival_problem problem;
@@ -227,7 +237,7 @@ static __always_inline enum arrival_problem check_ipv4(struct xdp_md *ctx, __u32
 
 static __always_inline enum arrival_problem check_ipv6(struct xdp_md *ctx, __u32 backend)
 {
-	struct ipv6hdr *ip = at(ctx, inner_offset());
+	struct ipv6hdr *ip = at(ctx, inner_offset(ctx));
 	struct udphdr *l4 = (void *)(ip + 1);
 	__u16 *words = (void *)&ip->saddr;
 	enum arrival_problem problem;

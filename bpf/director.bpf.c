@@ -78,7 +78,7 @@ static __always_inline enum reason forward_by_mode(struct xdp_md *ctx, struct pa
 		return forward_l2dsr(ctx, packet, backend);
 	if (backend->mode == MODE_NAT)
 		return forward_nat(ctx, packet, backend, index);
-	return forward_encap(ctx, packet, backend);
+	return forward_encap(ctx, packet, backend, index);
 }
 
 static __always_inline enum reason forward(struct xdp_md *ctx, struct packet *packet, __u32 index)

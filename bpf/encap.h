@@ -10,6 +10,7 @@
 #include "forward.h"
 #include "maps.h"
 #include "packet.h"
+#include "row.h"
 #include "service.h"
 
 #define OUTER_TTL 64
@@ -98,14 +99,14 @@ static __always_inline void write_ipv6(struct ipv6hdr *ip, const struct packet *
 }
 
 static __always_inline void write_gue(struct gue_outer *outer, const struct packet *packet,
-				      __u32 udp_length)
+				      __u32 udp_length, __u32 private)
 {
 	/* 49152 to 65535: the dynamic ports (RFC 6335). */
 	outer->udp.source = bpf_htons(0xc000 | (packet->hash & 0x3fff));
 	outer->udp.dest = bpf_htons(GUE_PORT);
 	outer->udp.len = bpf_htons(udp_length);
 	outer->udp.check = 0;
-	outer->gue.version_length = 0;
+	outer->gue.version_length = private / 4;
 	outer->gue.protocol = inner_protocol(packet);
 	outer->gue.flags = 0;
 }
@@ -113,9 +114,10 @@ static __always_inline void write_gue(struct gue_outer *outer, const struct pack
 /*
  * The UDP checksum of an outer IPv6 packet. Where the inner packet's sum is not
  * known for free it stays zero, which RFC 6935 and RFC 6936 allow for tunnels.
+ * `private` is the sum of GUE's private data.
  */
 static __always_inline void checksum_gue6(const struct packet *packet, const struct ipv6hdr *ip,
-					  struct gue_outer *outer)
+					  struct gue_outer *outer, __u64 private)
 {
 	const __be32 *addresses = (const __be32 *)&ip->saddr;
 	const __u32 *words = (const __u32 *)outer;
@@ -125,6 +127,7 @@ static __always_inline void checksum_gue6(const struct packet *packet, const str
 
 	if (!known)
 		return;
+	sum += private;
 #pragma unroll
 	for (int i = 0; i < 8; i++)
 		sum += addresses[i];
@@ -136,30 +139,37 @@ static __always_inline void checksum_gue6(const struct packet *packet, const str
 	outer->udp.check = checksum ? checksum : 0xffff;
 }
 
+/* Between the GUE header and the packet there may be a row: NULL is none. */
 static __always_inline enum reason forward_encap4(struct xdp_md *ctx, struct packet *packet,
 						  const struct backend *backend,
-						  const struct settings *settings, int gue)
+						  const struct settings *settings, int gue,
+						  const struct row *row)
 {
 	__u32 outer = sizeof(struct iphdr) + (gue ? sizeof(struct gue_outer) : 0);
-	struct iphdr *ip = reframe(ctx, packet, backend, bpf_htons(ETH_P_IP), outer);
+	__u32 private = row ? row->length : 0;
+	struct iphdr *ip = reframe(ctx, packet, backend, bpf_htons(ETH_P_IP), outer, private);
 
 	if (!ip)
 		return DROP_NO_HEADROOM;
 	write_ipv4(ip, packet, backend, settings, gue ? IPPROTO_UDP : inner_protocol(packet),
-		   outer + packet->length);
+		   outer + private + packet->length);
 	if (gue)
 		write_gue((struct gue_outer *)(ip + 1), packet,
-			  sizeof(struct gue_outer) + packet->length);
+			  sizeof(struct gue_outer) + private + packet->length, private);
+	if (private && !put_row(ctx, row, (void *)ip + outer, 0))
+		return DROP_NO_HEADROOM;
 	return leave(ctx, packet, backend->ifindex, gue ? FORWARD_GUE : FORWARD_IPIP);
 }
 
 static __always_inline enum reason forward_encap6(struct xdp_md *ctx, struct packet *packet,
 						  const struct backend *backend,
-						  const struct settings *settings, int gue)
+						  const struct settings *settings, int gue,
+						  const struct row *row)
 {
-	__u32 payload = packet->length + (gue ? sizeof(struct gue_outer) : 0);
 	__u32 outer = sizeof(struct ipv6hdr) + (gue ? sizeof(struct gue_outer) : 0);
-	struct ipv6hdr *ip = reframe(ctx, packet, backend, bpf_htons(ETH_P_IPV6), outer);
+	__u32 private = row ? row->length : 0;
+	__u32 payload = outer - sizeof(struct ipv6hdr) + private + packet->length;
+	struct ipv6hdr *ip = reframe(ctx, packet, backend, bpf_htons(ETH_P_IPV6), outer, private);
 
 	if (!ip)
 		return DROP_NO_HEADROOM;
@@ -168,23 +178,42 @@ static __always_inline enum reason forward_encap6(struct xdp_md *ctx, struct pac
 	if (gue) {
 		struct gue_outer *inner = (struct gue_outer *)(ip + 1);
 
-		write_gue(inner, packet, payload);
-		checksum_gue6(packet, ip, inner);
+		write_gue(inner, packet, payload, private);
+		checksum_gue6(packet, ip, inner, private ? row_sum6(row) : 0);
 	}
+	if (private && !put_row(ctx, row, (void *)ip + outer, 1))
+		return DROP_NO_HEADROOM;
 	return leave(ctx, packet, backend->ifindex, gue ? FORWARD_GUE : FORWARD_IPIP);
 }
 
+/* Not inlined and not static: what carries no row has nothing to do with it. */
+__noinline enum reason forward_with_row(struct xdp_md *ctx, struct packet *packet,
+					const struct backend *backend, __u32 index)
+{
+	const struct settings *settings = get_settings();
+	struct row row;
+
+	if (!packet || !backend || !settings)
+		return DROP_NO_BACKEND;
+	row = find_row(packet, index, backend->flags);
+	return backend->flags & BACKEND_IPV6 ?
+		       forward_encap6(ctx, packet, backend, settings, 1, &row) :
+		       forward_encap4(ctx, packet, backend, settings, 1, &row);
+}
+
 static __always_inline enum reason forward_encap(struct xdp_md *ctx, struct packet *packet,
-						 const struct backend *backend)
+						 const struct backend *backend, __u32 index)
 {
 	const struct settings *settings = get_settings();
 	int gue = backend->mode == MODE_GUE;
 
+	if (gue && carries_row(packet))
+		return forward_with_row(ctx, packet, backend, index);
 	if (!settings)
 		return DROP_NO_BACKEND;
 	if (backend->flags & BACKEND_IPV6)
-		return gue ? forward_encap6(ctx, packet, backend, settings, 1) :
-			     forward_encap6(ctx, packet, backend, settings, 0);
-	return gue ? forward_encap4(ctx, packet, backend, settings, 1) :
-		     forward_encap4(ctx, packet, backend, settings, 0);
+		return gue ? forward_encap6(ctx, packet, backend, settings, 1, NULL) :
+			     forward_encap6(ctx, packet, backend, settings, 0, NULL);
+	return gue ? forward_encap4(ctx, packet, backend, settings, 1, NULL) :
+		     forward_encap4(ctx, packet, backend, settings, 0, NULL);
 }

@@ -138,9 +138,7 @@ static __noinline __u32 oldest_candidate(__u32 ring, __u32 owner, __u32 next)
 	if (!list)
 		return NO_BACKEND;
 	for (__u32 i = 0; i < RING_CANDIDATES_MAX && i <= list->count; i++) {
-		__u32 position = list->oldest[i] % RING_CANDIDATES_MAX;
-		/* The count is the word before the indexes, as the owner is the row's first. */
-		__u32 index = position ? ((const __u32 *)list)[position] : owner;
+		__u32 index = candidate_by_age(list, i, owner);
 		const struct backend *backend = backend_at(index);
 
 		if (backend && alive(backend))

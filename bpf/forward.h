@@ -42,14 +42,16 @@ static __always_inline void write_ethernet(void *data, const struct backend *bac
 /*
  * Replaces everything before the IP header by Ethernet and `outer` bytes that
  * the caller fills in. One head move at most. Returns where the outer header
- * begins, with room for it and for the inner IP header checked, or NULL.
+ * begins, with room for it and for the inner IP header checked, or NULL. `more`
+ * bytes after them are left to bpf_xdp_store_bytes, which checks for itself.
  */
 static __always_inline void *reframe(struct xdp_md *ctx, const struct packet *packet,
-				     const struct backend *backend, __be16 protocol, __u32 outer)
+				     const struct backend *backend, __be16 protocol, __u32 outer,
+				     __u32 more)
 {
 	__u32 ethernet = backend->vlan ? sizeof(struct ethhdr) + VLAN_TAG_LENGTH :
 					 sizeof(struct ethhdr);
-	int grow = (int)(ethernet + outer) - (int)packet->l3;
+	int grow = (int)(ethernet + outer + more) - (int)packet->l3;
 	void *data;
 
 	if (grow && bpf_xdp_adjust_head(ctx, -grow))
@@ -90,7 +92,7 @@ static __always_inline enum reason forward_l2dsr(struct xdp_md *ctx, struct pack
 			return PASS_MALFORMED;
 		write_mac(ethernet->h_dest, backend->mac);
 		write_mac(ethernet->h_source, backend->source_mac);
-	} else if (!reframe(ctx, packet, backend, ethertype(packet), 0)) {
+	} else if (!reframe(ctx, packet, backend, ethertype(packet), 0, 0)) {
 		return DROP_NO_HEADROOM;
 	}
 	return leave(ctx, packet, backend->ifindex, FORWARD_L2DSR);

@@ -53,7 +53,7 @@ __noinline enum reason forward_nat(struct xdp_md *ctx, struct packet *packet,
 		packet->action = XDP_PASS;
 		return PASS_LOCAL;
 	}
-	if (!reframe(ctx, packet, backend, ethertype(packet), 0))
+	if (!reframe(ctx, packet, backend, ethertype(packet), 0, 0))
 		return DROP_NO_HEADROOM;
 	return leave(ctx, packet, backend->ifindex, FORWARD_NAT);
 }

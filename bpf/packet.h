@@ -66,10 +66,12 @@ struct packet {
 	__u32 quoted_l4;   /* ICMP error: offset of the L4 header inside */
 	__be32 first_word; /* IPv6: version, traffic class and flow label */
 	__u32 fragment_id;
-	__u32 hash; /* of the flow: entropy for outer headers */
-	__u32 snat; /* full NAT: number of the flow, see struct snat_flow; 0: none */
-	__u8 tags;  /* VLAN tags */
-	__u8 flags; /* enum packet_flag */
+	__u32 hash;       /* of the flow: entropy for outer headers */
+	__u32 snat;       /* full NAT: number of the flow, see struct snat_flow; 0: none */
+	__u32 ring;       /* where its ring begins */
+	struct slot slot; /* of the ring; nobody's: it was not looked at */
+	__u8 tags;        /* VLAN tags */
+	__u8 flags;       /* enum packet_flag */
 	__u8 ttl;
 	__u8 tos; /* DSCP and ECN */
 	__u8 tcp_flags;

@@ -76,6 +76,15 @@ static __always_inline void *ring_line_at(__u32 line)
 	return bpf_map_lookup_elem(&ring_lines, &line);
 }
 
+/* A row's candidate, in the order in which an unknown connection is likely to be theirs. */
+static __always_inline __u32 candidate_by_age(const struct candidates *list, __u32 i, __u32 owner)
+{
+	__u32 position = list->oldest[i] % RING_CANDIDATES_MAX;
+
+	/* The count is the word before the indexes, as the owner is the row's first. */
+	return position ? ((const __u32 *)list)[position] : owner;
+}
+
 /* The owner is down: the first live one of the row's other candidates. */
 static __noinline __u32 next_candidate(__u32 ring, __u32 next)
 {
@@ -118,6 +127,8 @@ static __always_inline __u32 pick(struct packet *packet, __u32 ring,
 
 	if (!slot)
 		return NO_BACKEND;
+	packet->ring = ring;
+	packet->slot = *slot;
 	if (slot->next & (SLOT_LIST | SLOT_SETTLING) && header->flags & RING_MEMORY)
 		return pick_remembered(packet, ring, number);
 	owner = backend_at(slot->owner);

@@ -32,6 +32,7 @@ const (
 	benchMapReplies6            = "replies6"
 	benchMapRingLines           = "ring_lines"
 	benchMapRings               = "rings"
+	benchMapRowBuffer           = "row_buffer"
 	benchMapServiceDrops        = "service_drops"
 	benchMapServices4           = "services4"
 	benchMapServices6           = "services6"
@@ -146,6 +147,7 @@ type benchMapSpecs struct {
 	Replies6        *ebpf.MapSpec `ebpf:"replies6"`
 	RingLines       *ebpf.MapSpec `ebpf:"ring_lines"`
 	Rings           *ebpf.MapSpec `ebpf:"rings"`
+	RowBuffer       *ebpf.MapSpec `ebpf:"row_buffer"`
 	ServiceDrops    *ebpf.MapSpec `ebpf:"service_drops"`
 	Services4       *ebpf.MapSpec `ebpf:"services4"`
 	Services6       *ebpf.MapSpec `ebpf:"services6"`
@@ -222,6 +224,7 @@ type benchMaps struct {
 	Replies6        *ebpf.Map `ebpf:"replies6"`
 	RingLines       *ebpf.Map `ebpf:"ring_lines"`
 	Rings           *ebpf.Map `ebpf:"rings"`
+	RowBuffer       *ebpf.Map `ebpf:"row_buffer"`
 	ServiceDrops    *ebpf.Map `ebpf:"service_drops"`
 	Services4       *ebpf.Map `ebpf:"services4"`
 	Services6       *ebpf.Map `ebpf:"services6"`
@@ -247,6 +250,7 @@ func (m *benchMaps) Close() error {
 		m.Replies6,
 		m.RingLines,
 		m.Rings,
+		m.RowBuffer,
 		m.ServiceDrops,
 		m.Services4,
 		m.Services6,

@@ -316,6 +316,16 @@ type directorRingLine struct {
 	Words [8]uint64
 }
 
+type directorRowList struct {
+	_      structs.HostLayout
+	Sum    uint64
+	Length uint32
+	Hops   uint32
+	Down   uint32
+	Pad    uint32
+	Bytes  [144]uint8
+}
+
 type directorSettings struct {
 	_             structs.HostLayout
 	TunnelSource4 uint32
@@ -411,6 +421,7 @@ const (
 	directorMapReplies6            = "replies6"
 	directorMapRingLines           = "ring_lines"
 	directorMapRings               = "rings"
+	directorMapRowBuffer           = "row_buffer"
 	directorMapServiceDrops        = "service_drops"
 	directorMapServices4           = "services4"
 	directorMapServices6           = "services6"
@@ -511,6 +522,7 @@ type directorMapSpecs struct {
 	Replies6        *ebpf.MapSpec `ebpf:"replies6"`
 	RingLines       *ebpf.MapSpec `ebpf:"ring_lines"`
 	Rings           *ebpf.MapSpec `ebpf:"rings"`
+	RowBuffer       *ebpf.MapSpec `ebpf:"row_buffer"`
 	ServiceDrops    *ebpf.MapSpec `ebpf:"service_drops"`
 	Services4       *ebpf.MapSpec `ebpf:"services4"`
 	Services6       *ebpf.MapSpec `ebpf:"services6"`
@@ -585,6 +597,7 @@ type directorMaps struct {
 	Replies6        *ebpf.Map `ebpf:"replies6"`
 	RingLines       *ebpf.Map `ebpf:"ring_lines"`
 	Rings           *ebpf.Map `ebpf:"rings"`
+	RowBuffer       *ebpf.Map `ebpf:"row_buffer"`
 	ServiceDrops    *ebpf.Map `ebpf:"service_drops"`
 	Services4       *ebpf.Map `ebpf:"services4"`
 	Services6       *ebpf.Map `ebpf:"services6"`
@@ -610,6 +623,7 @@ func (m *directorMaps) Close() error {
 		m.Replies6,
 		m.RingLines,
 		m.Rings,
+		m.RowBuffer,
 		m.ServiceDrops,
 		m.Services4,
 		m.Services6,

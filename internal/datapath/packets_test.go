@@ -29,6 +29,7 @@ func TestPackets(t *testing.T) {
 		{"headroom", testNoHeadroom},
 		{"port ranges", testPortRanges},
 		{"dead backends", testDeadBackends},
+		{"rows", testRows},
 		{"affinity", testAffinity},
 		{"local backend", testLocalBackend},
 		{"icmp errors", testICMPErrors},

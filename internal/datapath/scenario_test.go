@@ -182,7 +182,7 @@ func (s *testService) leaves(f model.Flow, backend int, headers ...packet.Header
 	case model.GUE:
 		link = append(link, outer(b.address, hash, tos(inner), packet.ProtocolUDP),
 			packet.UDPHeader{Src: 0xc000 | uint16(hash&0x3fff), Dst: 6080, NoChecksum: b.address.Is4() || !sumKnown(headers)},
-			packet.GUEHeader{Protocol: protocol})
+			packet.GUEHeader{Protocol: protocol, Private: s.row(f, backend, headers)})
 	case model.NAT:
 		headers = translated(headers, end{}, end{b.address, b.port}, 1)
 	case model.L2DSR:

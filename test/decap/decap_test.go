@@ -42,10 +42,15 @@ type tunnel struct {
 	backend netip.Addr
 	port    uint16
 	device  string // of the backend, that must see them
+	others  int    // candidates besides it, which GUE names to it
 }
 
 func (t tunnel) String() string {
-	return fmt.Sprintf("%v/%d-in-%d", t.mode, version(t.vip), version(t.backend))
+	name := fmt.Sprintf("%v/%d-in-%d", t.mode, version(t.vip), version(t.backend))
+	if t.others > 0 {
+		return fmt.Sprintf("%s/%d others", name, t.others)
+	}
+	return name
 }
 
 func version(a netip.Addr) int {
@@ -64,7 +69,9 @@ func tunnels() []tunnel {
 				if backend.Is4() {
 					device = map[int]string{4: "ipip", 6: "sit"}[version(vip)]
 				}
-				all = append(all, tunnel{mode, vip, backend, uint16(8000 + len(all)), device})
+				for _, others := range []int{0, 1, model.MaxCandidates - 1} {
+					all = append(all, tunnel{mode, vip, backend, uint16(8000 + len(all)), device, others})
+				}
 			}
 		}
 	}
@@ -170,7 +177,8 @@ func openGUE(family uint8, port uint16) error {
 	return err
 }
 
-// services has one service per tunnel and protocol, each with the one backend.
+// services has one service per tunnel and protocol. The backend that is there owns
+// every slot.
 func services(tunnels []tunnel, mac model.MAC) []model.TableService {
 	var all []model.TableService
 	for _, tunnel := range tunnels {
@@ -181,13 +189,41 @@ func services(tunnels []tunnel, mac model.MAC) []model.TableService {
 				Protocol: protocol,
 				Port:     model.PortRange{First: tunnel.port, Last: tunnel.port},
 				Salt:     uint64(len(all)),
-				Backends: []model.TableBackend{{Name: "backend", Address: tunnel.backend,
-					Mode: tunnel.mode, State: model.Active, MAC: mac}},
-				Ring: model.Ring{Slots: slices.Repeat([]model.Slot{{Owner: 0, Next: model.NoBackend}}, 1021)},
+				Backends: candidates(tunnel, mac),
+				Ring:     ring(tunnel.others),
 			})
 		}
 	}
 	return all
+}
+
+// candidates are the backend, and others that there are not.
+func candidates(tunnel tunnel, mac model.MAC) []model.TableBackend {
+	address, list := tunnel.backend, make([]model.TableBackend, tunnel.others+1)
+	for i := range list {
+		list[i] = model.TableBackend{Name: fmt.Sprintf("backend%d", i), Address: address,
+			Mode: tunnel.mode, State: model.Active, MAC: mac}
+		address = address.Next()
+	}
+	return list
+}
+
+// ring is one in which the first backend owns every slot, and all others follow.
+func ring(others int) model.Ring {
+	slot, row := model.Slot{Owner: 0, Next: model.NoBackend}, model.CandidateList{Oldest: []uint8{0}}
+	for i := range others {
+		row.Next = append(row.Next, uint32(i+1))
+		row.Oldest = append(row.Oldest, uint8(i+1))
+	}
+	switch others {
+	case 0:
+		return model.Ring{Slots: slices.Repeat([]model.Slot{slot}, 1021)}
+	case 1:
+		slot.Next = 1
+		return model.Ring{Slots: slices.Repeat([]model.Slot{slot}, 1021)}
+	}
+	slot.Next = model.ListFlag
+	return model.Ring{Slots: slices.Repeat([]model.Slot{slot}, 1021), Lists: []model.CandidateList{row}}
 }
 
 func received(t *testing.T, host *netlab.Host, device string) (packets uint64) {

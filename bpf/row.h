@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Second chance, the director's part: packets of open connections carry the other
+ * candidates of their row in the private data of GUE (see struct row_header).
+ */
+#pragma once
+
+#include "maps.h"
+#include "packet.h"
+#include "pick.h"
+
+#define ROW_HOPS6_MAX 5 /* room for more is not reserved in the MTU */
+#define ROW_BYTES 144   /* the most that can be written, and what the verifier takes it for */
+#define ROW_OFFSET_MASK 0x7c
+#define ROW_NEVER 0x02 /* TCP's SYN */
+
+/* The row of a slot with a list. */
+struct row_list {
+	__u64 sum; /* of its words */
+	__u32 length;
+	__u32 hops;
+	__u32 down; /* bits of candidates that are down: named last */
+	__u32 pad;
+	__u8 bytes[ROW_BYTES];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct row_list);
+} row_buffer SEC(".maps");
+
+/* The private data of one packet. A lone candidate is not worth the way through the buffer. */
+struct row {
+	const struct backend *lone; /* NULL: they are in list */
+	const struct row_list *list;
+	__u32 length; /* 0: there is nobody to name */
+};
+
+/* A SYN opens a connection where it comes; hosts cannot tell whose others are. */
+static __always_inline int carries_row(const struct packet *packet)
+{
+	return packet->flow.protocol == IPPROTO_TCP && !(packet->tcp_flags & ROW_NEVER) &&
+	       !(packet->flags & (PACKET_FRAGMENT_FIRST | PACKET_FRAGMENT_LATER)) &&
+	       packet->slot.next;
+}
+
+/* Only what has an agent, and can be reached from the host that the packet goes to. */
+static __always_inline int may_be_named(const struct backend *backend, __u32 flags)
+{
+	return backend && backend->state != BACKEND_FREE && backend->mode == MODE_GUE &&
+	       !((backend->flags ^ flags) & BACKEND_IPV6);
+}
+
+static __always_inline __u32 hop_size(__u32 flags)
+{
+	return flags & BACKEND_IPV6 ? sizeof(struct address) : sizeof(__be32);
+}
+
+static __always_inline void add_hop(struct row_list *row, const struct backend *backend,
+				    __u32 flags)
+{
+	__u32 offset = sizeof(struct row_header) + row->hops * hop_size(flags);
+	__u8 *to = &row->bytes[offset & ROW_OFFSET_MASK];
+
+	if (row->hops >= (flags & BACKEND_IPV6 ? ROW_HOPS6_MAX : ROW_HOPS_MAX))
+		return;
+	if (flags & BACKEND_IPV6)
+		__builtin_memcpy(to, &backend->address, sizeof(struct address));
+	else
+		*(__be32 *)to = ADDRESS_WORD(&backend->address, 0);
+	row->hops++;
+}
+
+/*
+ * The oldest owner first: whose an unknown connection is likely to be. Those that are
+ * down here come last, because nobody may be there to send the packet on.
+ */
+static __always_inline void add_hops(struct row_list *row, __u32 ring, struct slot slot, __u32 sent,
+				     __u32 flags)
+{
+	struct candidates *list = ring_line_at(ring + (slot.next & ~SLOT_LIST));
+	const struct backend *backend;
+	__u32 index;
+
+	row->hops = row->down = 0;
+	if (!list)
+		return;
+	for (__u32 i = 0; i < RING_CANDIDATES_MAX && i <= list->count; i++) {
+		index = candidate_by_age(list, i, slot.owner);
+		backend = backend_at(index);
+		if (index == sent || !may_be_named(backend, flags))
+			continue;
+		if (alive(backend))
+			add_hop(row, backend, flags);
+		else
+			row->down |= 1 << i;
+	}
+	for (__u32 i = 0; row->down && i < RING_CANDIDATES_MAX; i++) {
+		backend = row->down & 1 << i ? backend_at(candidate_by_age(list, i, slot.owner)) :
+					       NULL;
+		if (backend)
+			add_hop(row, backend, flags);
+	}
+}
+
+static __always_inline __u64 sum_words(const struct row_list *row)
+{
+	const __u32 *words = (const __u32 *)row->bytes;
+	__u64 sum = 0;
+
+	for (__u32 i = 0; i < ROW_BYTES / 4 && i < row->length / 4; i++)
+		sum += words[i];
+	return sum;
+}
+
+/*
+ * Writes the candidates but the one that it is sent to, and returns the length; 0:
+ * there are none to name. Not static: the verifier looks at it once.
+ */
+__noinline int write_list(__u32 ring, __u64 word, __u32 sent, __u32 flags)
+{
+	struct slot slot = { .owner = word, .next = word >> 32 };
+	struct row_header *header;
+	struct row_list *row;
+	__u32 zero = 0;
+
+	row = bpf_map_lookup_elem(&row_buffer, &zero);
+	if (!row)
+		return 0;
+	add_hops(row, ring, slot, sent, flags);
+	if (!row->hops)
+		return 0;
+	header = (struct row_header *)row->bytes;
+	*header = (struct row_header){ .kind = ROW_KIND, .count = row->hops };
+	row->length = sizeof(*header) + row->hops * hop_size(flags);
+	row->sum = sum_words(row);
+	return row->length;
+}
+
+static __always_inline struct row find_row(const struct packet *packet, __u32 sent, __u32 flags)
+{
+	const struct slot *slot = &packet->slot;
+	struct row row = {};
+	__u32 zero = 0, other;
+
+	if (slot->next & SLOT_LIST) {
+		row.length = write_list(packet->ring, slot->owner | (__u64)slot->next << 32, sent,
+					flags);
+		row.list = bpf_map_lookup_elem(&row_buffer, &zero);
+		if (!row.list)
+			row.length = 0;
+		return row;
+	}
+	other = sent == slot->owner ? slot->next & ~SLOT_SETTLING : slot->owner;
+	row.lone = backend_at(other);
+	if (other != sent && may_be_named(row.lone, flags))
+		row.length = sizeof(struct row_header) + hop_size(flags);
+	return row;
+}
+
+static __always_inline __u64 row_sum6(const struct row *row)
+{
+	struct row_header header = { .kind = ROW_KIND, .count = 1 };
+	__u64 sum = *(__u32 *)&header;
+
+	if (!row->lone)
+		return row->list ? row->list->sum : 0;
+#pragma unroll
+	for (int i = 0; i < 4; i++)
+		sum += ADDRESS_WORD(&row->lone->address, i);
+	return sum;
+}
+
+/*
+ * Writes the row at this offset of the frame, which is where `at` is, with room
+ * checked for one candidate. It has eight bytes at least, which the verifier does
+ * not know: it wants more than none.
+ */
+static __always_inline int put_row(struct xdp_md *ctx, const struct row *row, void *at, int ipv6)
+{
+	const __u32 least = sizeof(struct row_header);
+	__u32 offset = at - frame(ctx);
+
+	if (row->list)
+		return !bpf_xdp_store_bytes(ctx, offset, (void *)row->list->bytes,
+					    ((row->length - least) & ROW_OFFSET_MASK) + least);
+	if (!row->lone)
+		return 0;
+	*(struct row_header *)at = (struct row_header){ .kind = ROW_KIND, .count = 1 };
+	if (ipv6)
+		__builtin_memcpy(at + least, &row->lone->address, sizeof(struct address));
+	else
+		*(__be32 *)(at + least) = ADDRESS_WORD(&row->lone->address, 0);
+	return 1;
+}

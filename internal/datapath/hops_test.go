@@ -1,0 +1,139 @@
+package datapath
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/packet"
+)
+
+// carriesRow says whether a packet of flow f takes its row along: those of open
+// connections do, whole.
+func carriesRow(f model.Flow, headers []packet.Header) bool {
+	if model.Protocol(f.Protocol) != model.TCP || len(headers) < 2 {
+		return false
+	}
+	for _, h := range headers {
+		switch h := h.(type) {
+		case packet.TCPHeader:
+			if h.Flags&packet.SYN != 0 {
+				return false
+			}
+		case packet.IPv4Header:
+			if h.MF || h.Offset > 0 {
+				return false
+			}
+		case packet.FragmentHeader:
+			if h.More || h.Offset > 0 {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// row is the private data of GUE for a packet that goes to a backend: the other
+// candidates, the oldest owner first, and those that are down after the others.
+func (s *testService) row(f model.Flow, backend int, headers []packet.Header) []byte {
+	if !carriesRow(f, headers) {
+		return nil
+	}
+	hash := f.Hash(s.salt, s.affinity)
+	slot := s.ring.Slots[hash>>32*uint64(len(s.ring.Slots))>>32]
+	candidates := []uint32{slot.Owner}
+	switch {
+	case slot.Next == model.NoBackend:
+	case slot.Next&model.ListFlag == 0:
+		candidates = append(candidates, slot.Next)
+	default:
+		list := s.ring.Lists[slot.Next&^model.ListFlag]
+		row := append(candidates, list.Next...)
+		candidates = nil
+		for _, position := range list.Oldest {
+			candidates = append(candidates, row[position])
+		}
+	}
+	down := func(c uint32) bool { return s.backends[c].state == directorBackendStateBACKEND_DOWN }
+	last := slices.DeleteFunc(slices.Clone(candidates), func(c uint32) bool { return !down(c) })
+	candidates = append(slices.DeleteFunc(candidates, down), last...)
+	to := s.backends[backend].address
+	most := model.MaxCandidates - 1
+	if to.Is6() {
+		most = model.MaxCandidates6 - 1
+	}
+	var hops []byte
+	count := 0
+	for _, c := range slices.DeleteFunc(candidates, func(c uint32) bool { return int(c) == backend }) {
+		b := s.backends[c]
+		if count < most && b.mode == model.GUE && !b.gone && b.address.Is4() == to.Is4() {
+			hops = append(hops, b.address.AsSlice()...)
+			count++
+		}
+	}
+	if count == 0 {
+		return nil
+	}
+	return append([]byte{0x57, byte(count), 0, 0}, hops...)
+}
+
+// testRows: which other candidates a packet in GUE names, and which packets do.
+func testRows(t *testing.T) {
+	const down, free = directorBackendStateBACKEND_DOWN, directorBackendStateBACKEND_FREE
+	pair := model.Ring{Slots: []model.Slot{{Owner: 0, Next: 1}}}
+	lone := model.Ring{Slots: []model.Slot{{Owner: 0, Next: model.NoBackend}}}
+	list := model.Ring{Slots: []model.Slot{{Owner: 0, Next: model.ListFlag}}, Lists: []model.CandidateList{candidateList(1, 2, 3, 4, 5, 6, 7)}}
+	mixed := model.Ring{Slots: []model.Slot{{Owner: 0, Next: model.ListFlag}},
+		Lists: []model.CandidateList{{Next: []uint32{1, 2, 3}, Oldest: []uint8{2, 0, 3, 1}}}}
+	w := &testWorld{}
+	var rows []row
+	for _, over4 := range []bool{true, false} {
+		for _, c := range []struct {
+			name string
+			ring model.Ring
+			edit func(b []testBackend)
+			want int
+		}{
+			{"lone", lone, nil, 0},
+			{"backup", pair, nil, 0},
+			{"backup is down", pair, func(b []testBackend) { b[1].state = down }, 0},
+			{"backup is gone", pair, func(b []testBackend) { b[1].state, b[1].gone = free, true }, 0},
+			{"backup of another mode", pair, func(b []testBackend) { b[1].mode = model.IPIP }, 0},
+			{"backup of another family", pair, func(b []testBackend) { b[1].address = backendAddress(!over4, 999) }, 0},
+			{"owner is down", pair, func(b []testBackend) { b[0].state = down }, 1},
+			{"list", list, nil, 0},
+			{"list, owner and first are down", list, func(b []testBackend) { b[0].state, b[1].state = down, down }, 2},
+			{"likeliest first", mixed, nil, 0},
+			{"list, one is down", list, func(b []testBackend) { b[3].state = down }, 0},
+			{"likeliest is down", mixed, func(b []testBackend) { b[2].state = down }, 0},
+			{"all others are down", mixed, func(b []testBackend) { b[1].state, b[2].state, b[3].state = down, down, down }, 0},
+			{"likeliest is sent to", mixed, func(b []testBackend) { b[0].state, b[1].state = down, down }, 2},
+			{"list with other modes and families", list, func(b []testBackend) {
+				b[2].mode, b[4].mode = model.IPIP, model.L2DSR
+				b[5].address = backendAddress(!over4, 998)
+			}, 0},
+		} {
+			for _, vip4 := range []bool{true, false} {
+				n := len(w.services)
+				backends := make([]testBackend, 8)
+				for i := range backends {
+					backends[i] = testBackend{mode: model.GUE, address: backendAddress(over4, 8*n+i)}
+				}
+				if c.edit != nil {
+					c.edit(backends)
+				}
+				s := scenario{client: clientOf(vip4), testService: w.add(testService{vip: vipAddress(vip4, n), protocol: model.TCP,
+					port: singlePort(servicePort), salt: uint64(n), backends: backends, ring: c.ring})}
+				name := fmt.Sprintf("%s, vip 4 %v, over 4 %v", c.name, vip4, over4)
+				to := ip(s.client, s.vip)
+				rows = append(rows,
+					s.forward(name, s.flow(), c.want, s.data(100)...),
+					s.forward(name+", odd", s.flow(), c.want, to, l4(model.TCP, clientPort, servicePort), packet.Text("odd")),
+					s.forward(name+", SYN", s.flow(), c.want, to, packet.TCPHeader{Src: clientPort, Dst: servicePort, Flags: packet.SYN}),
+					s.forward(name+", RST", s.flow(), c.want, to, packet.TCPHeader{Src: clientPort, Dst: servicePort, Flags: packet.RST}))
+			}
+		}
+	}
+	loadTestDirector(t, w).check(t, rows)
+}
