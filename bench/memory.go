@@ -103,7 +103,7 @@ func wired(lab *netlab.Lab, name string) *netlab.Host {
 	return h
 }
 
-// opened calls a function with a new datapath on a new host.
+// opened calls a function with a new datapath on a new host, which has pinned its maps.
 func opened(lab *netlab.Lab, name string, limits model.Limits, f func(d *datapath.Datapath, pin string) error) error {
 	h := wired(lab, name)
 	pin := filepath.Join(h.BPFFS(), "weir")
@@ -116,6 +116,10 @@ func opened(lab *netlab.Lab, name string, limits model.Limits, f func(d *datapat
 			return err
 		}
 		defer d.Close()
+		nothing, _ := engine.Plan(tableSize{}.config(model.L2DSR), nil, nil)
+		if err := d.Set(nothing); err != nil { // pins the maps
+			return err
+		}
 		return f(d, pin)
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"strings"
 
 	"github.com/cilium/ebpf"
 )
@@ -11,42 +12,60 @@ import (
 // errNoMap says that a director has pinned no such map.
 var errNoMap = errors.New("no such map is pinned")
 
+var errNoID = errors.New("the kernel gives the map no number")
+
 // Memory returns the bytes that the kernel counts for all maps pinned in a director's
 // directory.
-func Memory(pin string) (uint64, error) { return memoryOf(pin, "*") }
+func Memory(pin string) (uint64, error) {
+	return memoryOf(filepath.Join(pin, "maps-*", "*"), filepath.Join(pin, "state", "*"))
+}
 
-// MapMemory returns the bytes that the kernel counts for one of them.
-func MapMemory(pin, name string) (uint64, error) { return memoryOf(pin, name) }
+// MapMemory returns the bytes that the kernel counts for one of them. What another
+// version may take over has its format behind its name.
+func MapMemory(pin, name string) (uint64, error) {
+	return memoryOf(filepath.Join(pin, "maps-*", name), filepath.Join(pin, "state", name+"-*"))
+}
 
-func memoryOf(pin, name string) (uint64, error) {
-	pins, err := filepath.Glob(filepath.Join(pin, "maps-*", name))
-	if err != nil {
-		return 0, err
+// memoryOf sums up what is pinned where these patterns say. A map may be pinned twice.
+func memoryOf(patterns ...string) (uint64, error) {
+	bytes := map[ebpf.MapID]uint64{}
+	for _, pattern := range patterns {
+		pins, err := filepath.Glob(pattern)
+		if err != nil {
+			return 0, err
+		}
+		for _, path := range pins {
+			id, size, err := mapMemory(path)
+			if err != nil {
+				return 0, fmt.Errorf("memory of %s: %w", path, err)
+			}
+			bytes[id] = size
+		}
 	}
-	if len(pins) == 0 {
-		return 0, fmt.Errorf("%s below %s: %w", name, pin, errNoMap)
+	if len(bytes) == 0 {
+		return 0, fmt.Errorf("%s: %w", strings.Join(patterns, ", "), errNoMap)
 	}
 	var sum uint64
-	for _, path := range pins {
-		bytes, err := mapMemory(path)
-		if err != nil {
-			return 0, fmt.Errorf("memory of %s: %w", path, err)
-		}
-		sum += bytes
+	for _, size := range bytes {
+		sum += size
 	}
 	return sum, nil
 }
 
-func mapMemory(path string) (uint64, error) {
+func mapMemory(path string) (ebpf.MapID, uint64, error) {
 	m, err := ebpf.LoadPinnedMap(path, nil)
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	defer m.Close()
 	info, err := m.Info()
 	if err != nil {
-		return 0, err
+		return 0, 0, err
+	}
+	id, found := info.ID()
+	if !found {
+		return 0, 0, errNoID
 	}
 	bytes, _ := info.Memlock() // an empty trie takes none, and is said not to tell
-	return bytes, nil
+	return id, bytes, nil
 }
