@@ -20,7 +20,7 @@ deps_build    :=
 deps_demo     := iproute2
 deps_test     := iproute2 ethtool iptables nftables tcpdump tshark iperf3 nginx-light curl wrk etcd-server \
                  clang-19 llvm-19 libbpf-dev linux-libc-dev
-deps_chaos    := iproute2 ethtool iptables nftables
+deps_chaos    := iproute2 ethtool iptables nftables etcd-server
 deps_bench    := iproute2 ethtool iptables nftables iperf3 nginx-light libnginx-mod-stream haproxy wrk
 deps_generate := clang-19 llvm-19 libbpf-dev linux-libc-dev
 deps_lint     := clang-format-19

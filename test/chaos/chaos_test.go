@@ -61,6 +61,7 @@ func director(kind schedule.Kind, i int) func(*schedule.Event) {
 func TestOnlyTheDeadBackendsConnectionsBreak(t *testing.T) {
 	build(t)
 	o := small(t)
+	o.shared = true
 	const dead = 2
 	events := script(o,
 		director(schedule.DirectorCrashed, 0),
@@ -70,7 +71,9 @@ func TestOnlyTheDeadBackendsConnectionsBreak(t *testing.T) {
 			e.Kind, e.Backends, e.After.Backends[dead].State = schedule.BackendsKilled, []int{dead}, schedule.Dead
 		},
 		director(schedule.DirectorAdded, 2),
+		func(e *schedule.Event) { e.Kind = schedule.StoreMemberLost },
 		director(schedule.DirectorKilled, 0),
+		func(e *schedule.Event) { e.Kind = schedule.StoreMemberBack },
 	)
 	r, err := run(t.Context(), o, events)
 	if err != nil {
@@ -105,7 +108,7 @@ func TestWrongBackendIsReported(t *testing.T) {
 	o.meanwhile = func(ctx context.Context, h *harness) error {
 		wrong := h.group.current().Clone()
 		wrong.Backends[robbed].State = schedule.Absent
-		return h.group.apply(wrong)
+		return h.group.apply(ctx, wrong)
 	}
 	r, err := run(t.Context(), o, nil)
 	if err != nil {
@@ -139,6 +142,7 @@ func TestUsageErrors(t *testing.T) {
 		{"--directors 1", "2 to"},
 		{"--backends 1000", "4 to"},
 		{"--connections 0", "1 to"},
+		{"--store paper", `unknown store "paper"`},
 		{"--syncookies 3", "0, 1 or 2"},
 		{"--loss 99", "50 percent"},
 		{"now", `unexpected argument "now"`},
@@ -155,7 +159,7 @@ func TestPlanIsTheSchedule(t *testing.T) {
 	if err := execute(t.Context(), []string{"--plan", "--seed", "7"}, &out, os.Stderr); err != nil {
 		t.Fatal(err)
 	}
-	events := schedule.Make(schedule.Options{Seed: 7, Duration: 2 * time.Minute, Directors: 4, Backends: 12})
+	events := schedule.Make(schedule.Options{Seed: 7, Duration: 2 * time.Minute, Directors: 4, Backends: 12, Members: storeMembers})
 	if lines := strings.Count(out.String(), "\n"); lines != len(events) || !strings.Contains(out.String(), fmt.Sprint(events[0])) {
 		t.Errorf("printed %d lines for %d events:\n%s", lines, len(events), out.String())
 	}

@@ -31,14 +31,14 @@ func (d *dnat) start(ctx context.Context, i int) error {
 	return d.restore(ctx, i, d.rules(i))
 }
 
-func (d *dnat) apply(now schedule.Group) error {
+func (d *dnat) apply(ctx context.Context, now schedule.Group) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.now = now
 	d.history = append(d.history, version{time.Now(), now})
 	for i, running := range d.running {
 		if running {
-			if err := d.restore(context.Background(), i, d.rules(i)); err != nil {
+			if err := d.restore(ctx, i, d.rules(i)); err != nil {
 				return err
 			}
 		}

@@ -28,6 +28,7 @@ type explainer struct {
 	begin  time.Time
 	tables map[int]model.Table // of the group's history
 	done   []performed
+	counts *counters
 }
 
 // around is how long before a break an event is still named with it.

@@ -18,7 +18,7 @@ type forwarder interface {
 	// again ends a director's process, and starts it again.
 	again(ctx context.Context, i int, killed bool) error
 	// apply tells every director that runs what is so now.
-	apply(now schedule.Group) error
+	apply(ctx context.Context, now schedule.Group) error
 	// note remembers what is so now, of which nobody tells the directors.
 	note(now schedule.Group)
 	current() schedule.Group

@@ -20,13 +20,16 @@ type group struct {
 	top    *topology
 	mode   mode
 	window time.Duration
-	weir   string // binary
+	weir   string       // binary
+	store  *sharedStore // nil: each director has the services in its file
 
+	agents  []*process.Weir // by backend
+	seeded  bool            // the store has a set
 	running []*process.Weir // by director; nil: none, or one that is being ended
 }
 
-func newGroup(top *topology, m mode, window time.Duration, weir string, first schedule.Group) *group {
-	return &group{told: begin(first), top: top, mode: m, window: window, weir: weir, running: make([]*process.Weir, len(top.directors))}
+func newGroup(top *topology, m mode, window time.Duration, weir string, store *sharedStore, first schedule.Group) *group {
+	return &group{told: begin(first), top: top, mode: m, window: window, weir: weir, store: store, running: make([]*process.Weir, len(top.directors))}
 }
 
 // forgetAtOnce is the drain of a Maglev that forgets: the least that there is.
@@ -73,7 +76,12 @@ func (g *group) sources() []netip.Prefix {
 }
 
 func (g *group) directorConfig(i int, of schedule.Group) model.Config {
-	c := model.Config{Directors: g.sources(), Services: g.services(of)}
+	c := model.Config{Directors: g.sources()}
+	if g.store != nil {
+		c.Director.Store.Etcd.Endpoints = g.store.endpoints
+	} else {
+		c.Services = g.services(of)
+	}
 	c.Director.Interfaces = []string{"eth0", "eth1"}
 	c.Director.TunnelSource = []netip.Prefix{netip.PrefixFrom(lanAddress(directors+i), 32)}
 	c.Director.SNAT.Addresses = []netip.Addr{lanAddress(snatHost + i)}
@@ -93,14 +101,14 @@ func (g *group) startAgents(ctx context.Context, pool schedule.Group) error {
 	c := model.Config{Directors: g.sources(), Services: g.services(pool)}
 	c.Agent.Interfaces = []string{"eth0"}
 	c.Agent.SocketsElsewhere = g.mode.forgetful
-	agents := make([]*process.Weir, len(g.top.backends))
-	for i, b := range g.top.backends {
-		var err error
-		if agents[i], err = process.StartAgent(b.Host, c, "auto"); err != nil {
+	for _, b := range g.top.backends {
+		a, err := process.StartAgent(b.Host, c, "auto")
+		if err != nil {
 			return err
 		}
+		g.agents = append(g.agents, a)
 	}
-	for _, a := range agents {
+	for _, a := range g.agents {
 		if err := a.Holds(ctx, netip.MustParseAddr(vip)); err != nil {
 			return err
 		}
@@ -116,6 +124,9 @@ func (g *group) start(ctx context.Context, i int) error {
 		return err
 	}
 	if err := w.Runs(ctx); err != nil {
+		return err
+	}
+	if err := g.seed(ctx, w); err != nil {
 		return err
 	}
 	return w.Await(ctx, "forward", func() error {
@@ -169,11 +180,23 @@ func (g *group) forwards(ctx context.Context, w *process.Weir) error {
 	return nil
 }
 
-// apply tells every director that runs what is so now, one right after the other.
-func (g *group) apply(now schedule.Group) error {
+// apply tells every director that runs what is so now: the store, or one file right
+// after the other.
+func (g *group) apply(ctx context.Context, now schedule.Group) error {
 	g.mu.Lock()
-	defer g.mu.Unlock()
 	g.now = now
+	g.history = append(g.history, version{time.Now(), now})
+	running := slices.Clone(g.running)
+	if g.store == nil {
+		defer g.mu.Unlock()
+		return g.write(now)
+	}
+	g.mu.Unlock()
+	// A director that is being ended does not take it; another does.
+	return g.put(ctx, now, running)
+}
+
+func (g *group) write(now schedule.Group) error {
 	for i, w := range g.running {
 		if w != nil {
 			if err := w.Prepare(g.directorConfig(i, now)); err != nil {
@@ -181,7 +204,6 @@ func (g *group) apply(now schedule.Group) error {
 			}
 		}
 	}
-	g.history = append(g.history, version{time.Now(), now})
 	for _, w := range g.running {
 		if w != nil {
 			if err := w.Commit(); err != nil {
@@ -190,6 +212,25 @@ func (g *group) apply(now schedule.Group) error {
 		}
 	}
 	return nil
+}
+
+// directorSockets returns where the directors that run can be asked, by name.
+func (g *group) directorSockets() map[string]string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return socketsOf(g.running)
+}
+
+func (g *group) agentSockets() map[string]string { return socketsOf(g.agents) }
+
+func socketsOf(list []*process.Weir) map[string]string {
+	sockets := map[string]string{}
+	for _, w := range list {
+		if w != nil {
+			sockets[w.Host.Name] = w.Socket
+		}
+	}
+	return sockets
 }
 
 // stop ends a director's process, and what it left in the kernel.

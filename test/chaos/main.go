@@ -51,6 +51,7 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	flags.IntVar(&o.weather.late, "late", 1, "`percent` of the packets that others overtake")
 	flags.IntVar(&o.syncookies, "syncookies", 1, "net.ipv4.tcp_syncookies of the backends: 2 is always")
 	name := flags.String("mode", "gue", "one of "+modeNames())
+	store := flags.String("store", "etcd", "where weir's directors have the services from: etcd, which they share, or file, one each")
 	plan := flags.Bool("plan", false, "print the schedule and do nothing")
 	asJSON := flags.Bool("json", false, "print the result as JSON")
 	if err := flags.Parse(args); err != nil {
@@ -60,6 +61,11 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	if o.mode, err = findMode(*name); err != nil {
 		return err
 	}
+	if *store != "etcd" && *store != "file" {
+		return fmt.Errorf("unknown store %q; there are etcd and file", *store)
+	}
+	// The schedule is the same for all, so that they can be compared.
+	o.shared, o.Members = *store == "etcd" && !o.mode.dnat, storeMembers
 	if err := o.check(flags.Args()); err != nil {
 		return err
 	}

@@ -23,6 +23,7 @@ type performed struct {
 type performer struct {
 	top     *topology
 	group   forwarder
+	store   *sharedStore // nil: the directors share none, and its events do not happen
 	servers []*traffic.Server
 	ledger  *traffic.Ledger
 	done    []performed
@@ -31,7 +32,7 @@ type performer struct {
 }
 
 func newPerformer(h *harness, servers []*traffic.Server) *performer {
-	p := &performer{top: h.top, group: h.group, servers: servers, ledger: h.ledger, say: h.say}
+	p := &performer{top: h.top, group: h.group, store: h.store, servers: servers, ledger: h.ledger, say: h.say}
 	for range h.top.directors {
 		p.tasks = append(p.tasks, finishedTask())
 	}
@@ -76,6 +77,9 @@ func (p *performer) run(ctx context.Context, begin time.Time, events []schedule.
 		}
 		if s.prepare {
 			p.beside(s.Director, func() error { return p.bringUp(ctx, s.Director) })
+			continue
+		}
+		if s.Kind.OfStore() && p.store == nil {
 			continue
 		}
 		effect, err := p.perform(ctx, s.Event)
@@ -124,12 +128,14 @@ func (p *performer) perform(ctx context.Context, e schedule.Event) (effect time.
 		p.beside(e.Director, func() error { return p.group.again(ctx, e.Director, false) })
 	case schedule.DirectorBlind, schedule.DirectorSees:
 		return effect, p.top.blind(ctx, e.Director, e.Backends[0], e.Kind == schedule.DirectorBlind)
+	case schedule.StoreMemberLost, schedule.StoreMemberBack:
+		return effect, p.changeStore(e)
 	case schedule.QueuesChanged:
 		return effect, p.top.setQueues(ctx, e.After.Queues)
 	case schedule.BackendsKilled:
 		return effect, p.killBackends(e)
 	default:
-		return effect, p.change(e)
+		return effect, p.change(ctx, e)
 	}
 	return effect, nil
 }
@@ -140,6 +146,13 @@ func (p *performer) bringUp(ctx context.Context, director int) error {
 		return err
 	}
 	return p.group.start(ctx, director)
+}
+
+func (p *performer) changeStore(e schedule.Event) error {
+	if e.Kind == schedule.StoreMemberBack {
+		return p.store.start(e.Member)
+	}
+	return p.store.kill(e.Member)
 }
 
 // killDirector takes a director's host: its cables go dead, the router finds out,
@@ -168,7 +181,7 @@ func (p *performer) killBackends(e schedule.Event) error {
 
 // change tells the directors of other backends, weights or another ring size.
 // Backends that come have their hosts up before; those that go die with it.
-func (p *performer) change(e schedule.Event) error {
+func (p *performer) change(ctx context.Context, e schedule.Event) error {
 	before := p.group.current()
 	var gone []int
 	for i, b := range e.After.Backends {
@@ -182,7 +195,7 @@ func (p *performer) change(e schedule.Event) error {
 			gone = append(gone, i)
 		}
 	}
-	if err := p.group.apply(e.After); err != nil {
+	if err := p.group.apply(ctx, e.After); err != nil {
 		return err
 	}
 	for _, i := range gone {

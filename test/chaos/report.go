@@ -22,22 +22,23 @@ type report struct {
 	Backends    int     `json:"backends"`
 	SynCookies  int     `json:"syncookies"`
 
-	Connections       int      `json:"connections"` // TCP connections and UDP flows that were established
-	Concurrent        int      `json:"concurrent"`  // TCP connections, the least at any time
-	Events            int      `json:"events"`
-	DoubleChanges     int      `json:"double_changes"`
-	OutlivedWindows   float64  `json:"outlived_windows"` // share of the TCP connections that lived for five windows
-	BrokenBackendDied int      `json:"broken_backend_died"`
-	Broken            int      `json:"broken"`
-	Misdirected       int      `json:"misdirected"`
-	P99StallMS        int64    `json:"p99_stall_ms"`
-	TCP               protocol `json:"tcp"`
-	UDP               protocol `json:"udp"`
-	FailedToOpen      int      `json:"failed_to_open"` // attempts; never established, so never broken
-	Exchanges         int      `json:"exchanges"`
-	CheckedBytes      int      `json:"checked_bytes"`
-	Weather           felt     `json:"weather"` // packets
-	BrokenConnections []broken `json:"broken_connections"`
+	Connections       int               `json:"connections"` // TCP connections and UDP flows that were established
+	Concurrent        int               `json:"concurrent"`  // TCP connections, the least at any time
+	Events            int               `json:"events"`
+	DoubleChanges     int               `json:"double_changes"`
+	OutlivedWindows   float64           `json:"outlived_windows"` // share of the TCP connections that lived for five windows
+	BrokenBackendDied int               `json:"broken_backend_died"`
+	Broken            int               `json:"broken"`
+	Misdirected       int               `json:"misdirected"`
+	P99StallMS        int64             `json:"p99_stall_ms"`
+	TCP               protocol          `json:"tcp"`
+	UDP               protocol          `json:"udp"`
+	FailedToOpen      int               `json:"failed_to_open"` // attempts; never established, so never broken
+	Exchanges         int               `json:"exchanges"`
+	CheckedBytes      int               `json:"checked_bytes"`
+	Counters          map[string]uint64 `json:"counters"` // of weir's reasons, those that are no ordinary traffic's
+	Weather           felt              `json:"weather"`  // packets
+	BrokenConnections []broken          `json:"broken_connections"`
 }
 
 // protocol is what became of one protocol's connections.
@@ -49,19 +50,20 @@ type protocol struct {
 
 // broken is a connection that broke although its backend lives.
 type broken struct {
-	Protocol string   `json:"protocol"`
-	Client   string   `json:"client"`
-	Service  string   `json:"service"`
-	Backend  string   `json:"backend"` // empty: nobody had accepted it
-	Kind     string   `json:"kind"`
-	Saw      string   `json:"saw"`
-	Detail   string   `json:"detail"`
-	Opened   float64  `json:"opened"` // seconds from the beginning, as the others
-	LastGood float64  `json:"last_good"`
-	At       float64  `json:"at"`
-	Events   []string `json:"events"` // by their distance to the break
-	Places   []place  `json:"places"` // whose its packets were, as the directors were told
-	Resets   []string `json:"resets"` // by backends that have not got it
+	Protocol string            `json:"protocol"`
+	Client   string            `json:"client"`
+	Service  string            `json:"service"`
+	Backend  string            `json:"backend"` // empty: nobody had accepted it
+	Kind     string            `json:"kind"`
+	Saw      string            `json:"saw"`
+	Detail   string            `json:"detail"`
+	Opened   float64           `json:"opened"` // seconds from the beginning, as the others
+	LastGood float64           `json:"last_good"`
+	At       float64           `json:"at"`
+	Events   []string          `json:"events"`   // by their distance to the break
+	Places   []place           `json:"places"`   // whose its packets were, as the directors were told
+	Counters map[string]uint64 `json:"counters"` // of weir's reasons, within a second or so, by host
+	Resets   []string          `json:"resets"`   // by backends that have not got it
 }
 
 func newReport(h *harness, p *performer, weather felt) *report {
@@ -71,12 +73,12 @@ func newReport(h *harness, p *performer, weather felt) *report {
 		Connections: totals.TCP + totals.UDP, Concurrent: h.fewest, Events: len(p.done), DoubleChanges: p.doubles(),
 		Misdirected: totals.Misdirected, P99StallMS: h.ledger.Stall(0.99).Milliseconds(),
 		TCP: protocol{Connections: totals.TCP}, UDP: protocol{Connections: totals.UDP},
-		Weather: weather, FailedToOpen: totals.FailedToOpen, Exchanges: totals.Exchanges, CheckedBytes: totals.Bytes, BrokenConnections: []broken{}}
+		Weather: weather, Counters: h.counts.totals(), FailedToOpen: totals.FailedToOpen, Exchanges: totals.Exchanges, CheckedBytes: totals.Bytes, BrokenConnections: []broken{}}
 	if totals.TCP > 0 {
 		r.OutlivedWindows = float64(totals.Outlived) / float64(totals.TCP)
 	}
 	weirs, _ := h.group.(*group)
-	x := &explainer{group: weirs, begin: h.begin, tables: map[int]model.Table{}, done: p.done}
+	x := &explainer{group: weirs, begin: h.begin, tables: map[int]model.Table{}, done: p.done, counts: h.counts}
 	for _, b := range h.ledger.Breaks() {
 		r.add(x, b)
 	}
@@ -94,7 +96,7 @@ func (r *report) add(x *explainer, b traffic.Break) {
 	of.Broken++
 	line := broken{Protocol: b.Protocol, Client: b.Client.String(), Service: fmt.Sprintf("%s:%d", vip, servicePort(b.Protocol)),
 		Kind: b.Kind, Saw: b.What, Detail: b.Detail, Opened: x.seconds(b.Opened), LastGood: x.seconds(b.Good), At: x.seconds(b.At),
-		Events: x.events(b), Places: x.places(b), Resets: []string{}}
+		Events: x.events(b), Places: x.places(b), Counters: x.counts.between(b.At.Add(-samplePause), b.At.Add(samplePause)), Resets: []string{}}
 	if b.Backend >= 0 {
 		line.Backend = fmt.Sprintf("backend%d", b.Backend+1)
 	}
@@ -174,6 +176,9 @@ func (r *report) print(w io.Writer) error {
 	line("%8d misdirected packets", r.Misdirected)
 	line("%8d ms for an answer at most, 99 %% of %d", r.P99StallMS, r.Exchanges)
 	line("%8d packets lost, %d overtaken by others", r.Weather.Lost, r.Weather.Late)
+	for _, reason := range slices.Sorted(maps.Keys(r.Counters)) {
+		line("%8d %s", r.Counters[reason], reason)
+	}
 	for _, saw := range slices.Sorted(maps.Keys(r.saw())) {
 		line("%8d saw: %s", r.saw()[saw], saw)
 	}
@@ -188,6 +193,9 @@ func (r *report) print(w io.Writer) error {
 		}
 		for _, p := range b.Places {
 			line("    from %.1f s slot %d is of %s, then %s", p.Since, p.Slot, p.Owner, p.Backup)
+		}
+		for _, c := range slices.Sorted(maps.Keys(b.Counters)) {
+			line("    counted %s: %d", c, b.Counters[c])
 		}
 		for _, reset := range b.Resets {
 			line("    reset %s", reset)

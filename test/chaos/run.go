@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"sync"
 	"time"
 
 	"weir.io/weir/bench/process"
@@ -23,6 +24,7 @@ type options struct {
 	flows       int           // UDP
 	weather     weather
 	syncookies  int
+	shared      bool          // the directors share an etcd
 	patience    time.Duration // how long a client waits for an answer
 	progress    io.Writer
 	// meanwhile, if there is one, is called when the events begin: tests let things
@@ -43,8 +45,10 @@ type harness struct {
 	options
 	top    *topology
 	group  forwarder
+	store  *sharedStore // nil: the directors share none
 	ledger *traffic.Ledger
 	load   *traffic.Load
+	counts *counters // nil: of no weir
 	begin  time.Time
 	fewest int // connections at the same time, while events happened
 }
@@ -146,8 +150,13 @@ func (h *harness) startForwarder(ctx context.Context, first schedule.Group) erro
 	if err != nil {
 		return err
 	}
-	g := newGroup(h.top, h.mode, h.window, binary, first)
-	h.group = g
+	if h.shared {
+		if h.store, err = startStore(h.top.store); err != nil {
+			return err
+		}
+	}
+	g := newGroup(h.top, h.mode, h.window, binary, h.store, first)
+	h.group, h.counts = g, &counters{group: g}
 	return g.startAgents(ctx, first)
 }
 
@@ -176,13 +185,15 @@ func (h *harness) perform(ctx context.Context, p *performer, events []schedule.E
 	h.begin, h.fewest = time.Now(), h.ledger.Live()
 	watching, stop := context.WithCancel(ctx)
 	defer stop()
-	watched := make(chan struct{})
-	go func() {
-		defer close(watched)
+	var watched sync.WaitGroup
+	watched.Go(func() {
 		for sleep(watching, 100*time.Millisecond) {
 			h.fewest = min(h.fewest, h.ledger.Live())
 		}
-	}()
+	})
+	if h.counts != nil {
+		watched.Go(func() { h.counts.follow(watching) })
+	}
 	wrong := make(chan error, 1)
 	go func() {
 		if h.meanwhile == nil {
@@ -196,6 +207,6 @@ func (h *harness) perform(ctx context.Context, p *performer, events []schedule.E
 		err = ctx.Err()
 	}
 	stop()
-	<-watched
+	watched.Wait()
 	return err
 }

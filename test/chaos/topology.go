@@ -38,7 +38,7 @@ const (
 //	          +- eth0 director1 eth1 -+
 //	client --- router     ...       switch --- backend1 ... backendN
 //	          |  eth0 directorN eth1 -+ |
-//	          +-------------------------+
+//	          +-------------------------+ +- store (three members of etcd)
 //
 // The router spreads the VIP's packets over the directors that are announced (ECMP
 // by addresses and ports), loses some, and lets some overtake others. Replies of
@@ -48,6 +48,7 @@ type topology struct {
 	client    *netlab.Host
 	access    *netlab.Link // of the client
 	router    *netlab.Host
+	store     *netlab.Host // of the etcd
 	directors []*directorHost
 	backends  []*backendHost
 	viaGroup  bool // replies from the nat addresses go through a director
@@ -76,6 +77,8 @@ func newTopology(lab *netlab.Lab, nDirectors, nBackends int, viaGroup bool) *top
 	t.client.Route("default", "10.0.0.1")
 	t.client.Sysctl("net.ipv4.ip_local_port_range", "10000 60999")
 	lab.Link(t.router, lan, netlab.LinkOptions{A: []string{lanPrefix(routerHost)}})
+	t.store = lab.Host("store")
+	lab.Link(t.store, lan, netlab.LinkOptions{XDP: true, A: []string{lanPrefix(storeHost)}})
 	for i := range nDirectors {
 		t.addDirector(i, lan)
 	}

@@ -60,7 +60,7 @@ func (m *maker) announce(kind Kind, directors []int, announced bool) bool {
 
 // disturbDirector makes one director do anything but come or go, or come or go.
 func (m *maker) disturbDirector() bool {
-	return m.oneOf(m.changeDirectors, m.again(DirectorCrashed), m.again(DirectorRestarted), m.goBlind, m.changeQueues)
+	return m.oneOf(m.changeDirectors, m.again(DirectorCrashed), m.again(DirectorRestarted), m.goBlind, m.changeQueues, m.loseMember)
 }
 
 // again ends the process of a director, which starts again.
@@ -96,5 +96,18 @@ const MostQueues = 4
 func (m *maker) changeQueues() bool {
 	m.group.Queues = 1 + (m.group.Queues+m.rng.IntN(MostQueues-1))%MostQueues
 	m.add(Event{Kind: QueuesChanged})
+	return true
+}
+
+// loseMember takes one member of the store for some seconds: the others go on.
+func (m *maker) loseMember() bool {
+	if m.lost || m.o.Members < 3 {
+		return false
+	}
+	m.lost = true
+	e := Event{Kind: StoreMemberLost, Member: m.rng.IntN(m.o.Members)}
+	m.add(e)
+	lasts := time.Second + time.Duration(m.rng.Int64N(int64(longLost-time.Second)))
+	m.pending = append(m.pending, Event{At: m.now + lasts, Kind: StoreMemberBack, Member: e.Member})
 	return true
 }

@@ -12,6 +12,7 @@ type Options struct {
 	Duration  time.Duration
 	Directors int // in the pool
 	Backends  int // in the pool; the first half of them is never removed nor killed
+	Members   int // of the store that the directors share; less than 3: none is lost
 }
 
 // What a schedule is like. The pauses leave a director the time to do as it was
@@ -24,6 +25,7 @@ const (
 	doubles   = 0.33                    // of the moments are double changes
 	detection = time.Second             // from a backend's death to its removal from the configuration
 	longBlind = 4 * time.Second
+	longLost  = 8 * time.Second // a member of the store
 )
 
 // Begin returns the group before the first event: one director of three or more is
@@ -82,6 +84,7 @@ type maker struct {
 	returns []time.Duration // when each backend was last removed
 	pending []Event         // what follows from earlier events
 	blind   bool            // a director is
+	lost    bool            // a member of the store is
 }
 
 // add appends an event that has just been applied to the group.
@@ -105,6 +108,8 @@ func (m *maker) due(until time.Duration) {
 			m.set(e.Backends, Absent)
 		case DirectorSees:
 			m.blind = false
+		case StoreMemberBack:
+			m.lost = false
 		}
 		m.add(e)
 	}

@@ -55,6 +55,8 @@ const (
 	DirectorBlind     Kind = "director-blind"
 	DirectorSees      Kind = "director-sees"
 	QueuesChanged     Kind = "queues-changed"
+	StoreMemberLost   Kind = "store-member-lost"
+	StoreMemberBack   Kind = "store-member-back"
 
 	BackendsAdded    Kind = "backends-added"
 	BackendsDrained  Kind = "backends-drained"
@@ -72,6 +74,10 @@ func (k Kind) OfDirectors() bool {
 	return k == DirectorAdded || k == DirectorRemoved || k == DirectorKilled
 }
 
+// OfStore reports whether the event is one of the store that directors share: where
+// there is none, it does not happen.
+func (k Kind) OfStore() bool { return k == StoreMemberLost || k == StoreMemberBack }
+
 // OfBackends reports whether the event changes what the directors are told.
 func (k Kind) OfBackends() bool {
 	switch k {
@@ -87,6 +93,7 @@ type Event struct {
 	Kind     Kind
 	Director int   // of the pool, if it is one director's
 	Backends []int // of the pool, if it is theirs
+	Member   int   // of the directors' store, if it is one of these
 	Double   bool  // meant to happen within a second with one of the other kind
 	After    Group // what is true then
 }
@@ -112,6 +119,8 @@ func (e Event) String() string {
 		fmt.Fprintf(&b, " %d slots", e.After.RingSize)
 	case QueuesChanged:
 		fmt.Fprintf(&b, " %d", e.After.Queues)
+	case StoreMemberLost, StoreMemberBack:
+		fmt.Fprintf(&b, " etcd%d", e.Member+1)
 	}
 	return b.String()
 }

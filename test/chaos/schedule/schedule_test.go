@@ -8,7 +8,7 @@ import (
 )
 
 func options(seed uint64) Options {
-	return Options{Seed: seed, Duration: 2 * time.Minute, Directors: 4, Backends: 12}
+	return Options{Seed: seed, Duration: 2 * time.Minute, Directors: 4, Backends: 12, Members: 3}
 }
 
 func TestSameSeedSameSchedule(t *testing.T) {
@@ -45,7 +45,7 @@ func TestEnoughHappens(t *testing.T) {
 		}
 	}
 	for _, k := range []Kind{DirectorAdded, DirectorRemoved, DirectorKilled, DirectorCrashed, DirectorRestarted, DirectorBlind,
-		DirectorSees, QueuesChanged, BackendsAdded, BackendsDrained, BackendsReturned, BackendsRemoved, BackendsKilled,
+		DirectorSees, QueuesChanged, StoreMemberLost, StoreMemberBack, BackendsAdded, BackendsDrained, BackendsReturned, BackendsRemoved, BackendsKilled,
 		BackendsMixed, WeightsChanged, RingResized} {
 		if kinds[k] == 0 {
 			t.Errorf("%s never happens", k)

@@ -1,0 +1,123 @@
+package main
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"weir.io/weir/internal/api"
+	"weir.io/weir/internal/model"
+)
+
+// counters follows what directors and agents count of the packets that do not
+// simply go their way: drops, second chances, and the like.
+type counters struct {
+	group   *group
+	samples []counterSample
+	last    map[string]map[string]uint64 // by host
+}
+
+// counterSample is what was counted since the one before, by host and reason.
+type counterSample struct {
+	at    time.Time
+	grown map[string]map[string]uint64
+}
+
+// samplePause is the time between two samples.
+const samplePause = time.Second
+
+// follow takes samples until the context ends.
+func (c *counters) follow(ctx context.Context) {
+	c.last = map[string]map[string]uint64{}
+	for {
+		c.sample(context.WithoutCancel(ctx))
+		if !sleep(ctx, samplePause) {
+			c.sample(context.WithoutCancel(ctx))
+			return
+		}
+	}
+}
+
+func (c *counters) sample(ctx context.Context) {
+	s := counterSample{at: time.Now(), grown: map[string]map[string]uint64{}}
+	for host, socket := range c.group.directorSockets() {
+		// One that is being ended does not answer; its next sample has it all.
+		if status, err := api.NewClient(socket).Status(ctx); err == nil {
+			c.note(s, host, status.Reasons)
+		}
+	}
+	for host, socket := range c.group.agentSockets() {
+		if status, err := api.NewClient(socket).AgentStatus(ctx); err == nil {
+			c.note(s, host, status.Reasons)
+		}
+	}
+	c.samples = append(c.samples, s)
+}
+
+// note adds what a host's counters have grown by. Counters that are less than they
+// were are those of a host that has begun again.
+func (c *counters) note(s counterSample, host string, reasons []model.Counter) {
+	now, before := map[string]uint64{}, c.last[host]
+	_, again := c.last[host]
+	for _, r := range reasons {
+		if !special(r.Name) {
+			continue
+		}
+		now[r.Name] = r.Packets
+		grown := r.Packets
+		if r.Packets >= before[r.Name] {
+			grown -= before[r.Name]
+		}
+		if grown > 0 && again {
+			if s.grown[host] == nil {
+				s.grown[host] = map[string]uint64{}
+			}
+			s.grown[host][r.Name] = grown
+		}
+	}
+	c.last[host] = now
+}
+
+// special reports whether a reason is one that ordinary traffic does not give. What
+// the agents refuse is special; that a host gets other packets is not.
+func special(reason string) bool {
+	return strings.HasPrefix(reason, "drop_") || strings.HasPrefix(reason, "answer_") ||
+		slices.Contains([]string{"passed_on", "decap_last_resort", "pass_unknown_source", "pass_malformed", "forward_icmp_error"}, reason)
+}
+
+// between returns what was counted around a time, as "host reason".
+func (c *counters) between(from, until time.Time) map[string]uint64 {
+	sum := map[string]uint64{}
+	if c == nil {
+		return sum
+	}
+	for i, s := range c.samples {
+		// A sample has what happened since the one before.
+		if s.at.Before(from) || i > 0 && c.samples[i-1].at.After(until) {
+			continue
+		}
+		for host, reasons := range s.grown {
+			for reason, n := range reasons {
+				sum[host+" "+reason] += n
+			}
+		}
+	}
+	return sum
+}
+
+// totals returns what was counted by all hosts, by reason.
+func (c *counters) totals() map[string]uint64 {
+	sum := map[string]uint64{}
+	if c == nil {
+		return sum
+	}
+	for _, s := range c.samples {
+		for _, reasons := range s.grown {
+			for reason, n := range reasons {
+				sum[reason] += n
+			}
+		}
+	}
+	return sum
+}

@@ -1,0 +1,57 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"weir.io/weir/bench/process"
+	"weir.io/weir/internal/api"
+	"weir.io/weir/internal/config"
+	"weir.io/weir/internal/model"
+	"weir.io/weir/test/chaos/schedule"
+)
+
+// owner is whose set the services are in the store.
+const owner = "chaos"
+
+// putPatience is how long a change may wait for a director that takes it, and for
+// the store to have a leader.
+const putPatience = 20 * time.Second
+
+var errNobodyRuns = errors.New("no director runs")
+
+// seed gives the store its first set, by the first director.
+func (g *group) seed(ctx context.Context, w *process.Weir) error {
+	if g.store == nil || g.seeded {
+		return nil
+	}
+	g.seeded = true
+	return g.put(ctx, g.current(), []*process.Weir{w})
+}
+
+// put brings the services to the store by the first director that takes them. The
+// same set twice changes nothing, so a lost answer does no harm.
+func (g *group) put(ctx context.Context, now schedule.Group, directors []*process.Weir) error {
+	c := model.Config{Services: g.services(now)}
+	c.SetDefaults()
+	text, err := config.Marshal(struct {
+		Services []model.Service `json:"services"`
+	}{c.Services})
+	if err != nil {
+		return fmt.Errorf("write set: %w", err)
+	}
+	last := errNobodyRuns
+	for deadline := time.Now().Add(putPatience); time.Now().Before(deadline) && ctx.Err() == nil; sleep(ctx, pollPause) {
+		for _, w := range directors {
+			if w == nil {
+				continue
+			}
+			if _, last = api.NewClient(w.Socket).PutSet(ctx, owner, text, false); last == nil {
+				return nil
+			}
+		}
+	}
+	return fmt.Errorf("apply set: %w", last)
+}
