@@ -1,6 +1,7 @@
 package test
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -12,12 +13,12 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// Another version takes the place of weir and gives it back, with maps that look
-// different, ended in good order or killed at any moment, while 100,000 packets per
+// Another version takes the place of weir, director and agents, and gives it back, with
+// maps that look different, ended in good order or killed at any moment, while 100,000 packets per
 // second and 1,000 connections go through all modes: no packet is lost, and no
-// connection breaks. In the modes without an agent a change of weights, whose drain
-// is over, has left many of them with backends that new ones of their slots do not go
-// to: there it is what was remembered that goes on.
+// connection breaks. A change of weights before has left many of them with backends
+// that new ones of their slots do not go to: in gue rows go on to name these; in the
+// other modes, where its drain is over, it is what was remembered that goes on.
 //
 //	client --- router --- switch --- director --- source, sink
 //	                             --- backend1, backend2
@@ -32,17 +33,17 @@ func TestUpgradeLosesNothing(t *testing.T) {
 	services := func(weight int) []string {
 		list := packets.services()
 		for _, w := range ways {
-			if w.mode == "gue" { // remembers nothing
-				list = append(list, w.service("tcp", "7", everyBackend(2)))
-				continue
-			}
 			s := w.service("tcp", "7", []backend{{number: 1}, {number: 2, weight: weight}})
-			list = append(list, strings.Replace(s, "  backends:", "  drain: 2s\n  backends:", 1))
+			if w.mode != "gue" { // where the row is all that knows
+				s = strings.Replace(s, "  backends:", "  drain: 2s\n  backends:", 1)
+			}
+			list = append(list, s)
 		}
 		return list
 	}
+	var agents []*daemon
 	for _, b := range l.backends {
-		startDaemon(t, b, "agent", configText("", "eth0", services(100)...))
+		agents = append(agents, startDaemon(t, b, "agent", configText("", "eth0", services(100)...)))
 	}
 	for i, b := range l.backends {
 		for _, w := range ways {
@@ -56,30 +57,45 @@ func TestUpgradeLosesNothing(t *testing.T) {
 	director.edit(configText("eth0, eth1", "", services(30)...))
 	waitFor(t, "the log of the weights before to be over", func() bool { return director.settled() })
 
-	for _, step := range []struct {
+	for i, step := range []struct {
 		to     string
 		signal os.Signal
 	}{{"other", syscall.SIGTERM}, {"this", syscall.SIGTERM}, {"other", syscall.SIGKILL}, {"other", syscall.SIGKILL}} {
-		director.end(step.signal)
-		director.binary = versions[step.to]
-		director.start()
+		director.replace(versions[step.to], step.signal)
 		director.ready()
+		agents[i%2].replace(versions[step.to], step.signal)
 		clients.more(1000)
 	}
 	r := rand.New(rand.NewPCG(4, 7))
 	for range 5 {
-		director.end(syscall.SIGKILL)
-		director.binary = versions[[]string{"this", "other"}[r.IntN(2)]]
-		director.start()
+		to := versions[[]string{"this", "other"}[r.IntN(2)]]
+		agents[r.IntN(2)].replace(to, syscall.SIGKILL)
+		director.replace(to, syscall.SIGKILL)
 		time.Sleep(time.Duration(r.IntN(3000)) * time.Millisecond) // any moment of its start will do
 	}
 	director.ready()
+	for _, a := range agents {
+		a.waitFor("run", func() bool {
+			out, err := tryOn(t, a.host, weir, "status", "--agent", "--socket", a.socket)
+			return err == nil && strings.Contains(out, fmt.Sprintf(" %d, since ", a.cmd.Process.Pid))
+		})
+	}
 	clients.more(2000)
 	packets.wantAll()
 	clients.wantWhole()
 	if t.Failed() {
-		t.Logf("weir run logged:\n%s", director.logged())
+		for _, d := range append(agents, director) {
+			t.Logf("weir %s on %s logged:\n%s", d.verb, d.host.Name, d.logged())
+		}
 	}
+}
+
+// replace ends the process and starts one of another binary.
+func (d *daemon) replace(binary string, signal os.Signal) {
+	d.t.Helper()
+	d.end(signal)
+	d.binary = binary
+	d.start()
 }
 
 // settled reports whether the services that remember flows have moved slots from the

@@ -48,11 +48,15 @@ func Open(options Options) (*Agent, error) {
 	if err := options.Attach.Validate(); err != nil {
 		return nil, err
 	}
+	spec, err := loadBpf()
+	if err != nil {
+		return nil, fmt.Errorf("read programs: %w", err)
+	}
 	p, err := openPins(options.Pin)
 	if err != nil {
 		return nil, err
 	}
-	objects, version, err := load(p, options.Log)
+	objects, version, err := load(p, spec, options.Log)
 	if err != nil {
 		_ = p.lock.Close()
 		return nil, err

@@ -97,15 +97,13 @@ func abi(spec *ebpf.CollectionSpec) (string, error) {
 }
 
 // load loads the programs with the maps that are pinned, or pins new ones.
-func load(p *pins, log *slog.Logger) (*bpfObjects, string, error) {
-	spec, err := loadBpf()
-	if err != nil {
-		return nil, "", fmt.Errorf("read programs: %w", err)
-	}
+func load(p *pins, spec *ebpf.CollectionSpec, log *slog.Logger) (*bpfObjects, string, error) {
 	version, err := abi(spec)
 	if err != nil {
 		return nil, "", err
 	}
+	_, err = os.Stat(p.maps(version))
+	fresh := errors.Is(err, os.ErrNotExist)
 	if err := os.MkdirAll(p.maps(version), 0o700); err != nil {
 		return nil, "", fmt.Errorf("make map directory: %w", err)
 	}
@@ -116,6 +114,10 @@ func load(p *pins, log *slog.Logger) (*bpfObjects, string, error) {
 	}
 	options := ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: p.maps(version)}}
 	objects, err := loadJudging(spec, options, log)
+	if err != nil && fresh {
+		// The version before goes on; nobody else would remove these.
+		err = errors.Join(err, os.RemoveAll(p.maps(version)))
+	}
 	if errors.Is(err, unix.EPERM) {
 		return nil, "", fmt.Errorf("load programs (needs root, or CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON): %w", err)
 	}
