@@ -1,6 +1,7 @@
 package desired
 
 import (
+	"maps"
 	"reflect"
 	"slices"
 	"time"
@@ -14,11 +15,13 @@ import (
 // ledger is a change of a store that writes logs. The store may make it several times:
 // each time begins from nothing, and the last one counts.
 type ledger struct {
-	make func(*ledger, store.State) (store.State, error)
-	held func(store.Document) history.Held
+	make    func(*ledger, store.State) (store.State, error)
+	engine  Engine
+	applied engine.Logs // by which this director forwards
 
-	now  time.Time
-	left []departure
+	now    time.Time
+	others map[model.ServiceID]history.Held // by logs that this director does not forward by
+	left   []departure
 }
 
 // departure is a generation that has left the log of a service.
@@ -29,13 +32,37 @@ type departure struct {
 
 func (l *ledger) change(s store.State) (store.State, error) {
 	l.now, l.left = time.Now(), nil
+	l.others = l.heldByOthers(s)
 	return l.make(l, s)
+}
+
+// heldByOthers returns the generations that place connections by logs which others have
+// applied already, or an earlier process has: with rings that are made for it.
+func (l *ledger) heldByOthers(s store.State) map[model.ServiceID]history.Held {
+	var services []model.Service
+	logs := engine.Logs{}
+	for _, d := range s.Documents() {
+		if id := d.Service.ID(); !sameLog(d.Log, l.applied[id]) {
+			services = append(services, d.Service)
+			logs[id] = d.Log
+		}
+	}
+	return engine.HeldAt(services, logs)
+}
+
+// held returns the generations that place connections of a service though newer ones
+// have replaced them.
+func (l *ledger) held(id model.ServiceID) history.Held {
+	held := history.Held{}
+	maps.Copy(held, l.engine.Held(id))
+	maps.Copy(held, l.others[id])
+	return held
 }
 
 // successor returns the log of a service that takes the place of a document: what no
 // connection needs any more goes out, and what the service has become comes in.
 func (l *ledger) successor(before store.Document, s *model.Service) model.Log {
-	log, left := history.Trim(before.Log, s, l.held(before), nil, l.now)
+	log, left := history.Trim(before.Log, s, l.held(before.Service.ID()), nil, l.now)
 	next := history.Advance(log, s, l.now)
 	for _, g := range log.Generations {
 		if !slices.ContainsFunc(next.Generations, func(n model.Generation) bool { return n.Number == g.Number }) {
@@ -48,9 +75,10 @@ func (l *ledger) successor(before store.Document, s *model.Service) model.Log {
 	return next
 }
 
-// replace returns the change that makes services the whole of an owner's set.
+// replace returns the change that makes services the whole of an owner's set. As trim, it
+// is called with the lock held.
 func (k *Keeper) replace(owner string, services []model.Service) *ledger {
-	return &ledger{held: k.heldNow(), make: func(l *ledger, s store.State) (store.State, error) {
+	return &ledger{engine: k.engine, applied: k.applied, make: func(l *ledger, s store.State) (store.State, error) {
 		before := make(map[model.ServiceID]store.Document, len(s.Sets[owner].Documents))
 		for _, d := range s.Sets[owner].Documents {
 			before[d.Service.ID()] = d
@@ -64,7 +92,7 @@ func (k *Keeper) replace(owner string, services []model.Service) *ledger {
 // trim returns the change that brings the logs up to date of which a generation is due
 // to leave. Who comes second finds nothing to do.
 func (k *Keeper) trim() *ledger {
-	return &ledger{held: k.heldNow(), make: func(l *ledger, s store.State) (store.State, error) {
+	return &ledger{engine: k.engine, applied: k.applied, make: func(l *ledger, s store.State) (store.State, error) {
 		return store.Trim(func(log model.Log, s model.Service) model.Log {
 			if due := history.Due(log, &s, nil); due.IsZero() || l.now.Before(due) {
 				return log
@@ -72,25 +100,6 @@ func (k *Keeper) trim() *ledger {
 			return l.successor(store.Document{Service: s, Log: log}, &s)
 		})(s)
 	}}
-}
-
-// heldNow returns what tells the generations that place connections though newer ones
-// have replaced them: by what this director forwards, and by what others do that have
-// the log already. It is called with the lock held.
-func (k *Keeper) heldNow() func(store.Document) history.Held {
-	applied := k.applied
-	return func(d store.Document) history.Held {
-		held := history.Held{}
-		for number := range k.engine.Held(d.Service.ID()) {
-			held[number] = true
-		}
-		if !sameLog(d.Log, applied[d.Service.ID()]) {
-			for _, number := range engine.HeldAt(&d.Service, d.Log) {
-				held[number] = true
-			}
-		}
-		return held
-	}
 }
 
 // sameLog is quick for a log and itself.

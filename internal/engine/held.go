@@ -4,7 +4,6 @@ import (
 	"maps"
 
 	"weir.io/weir/internal/history"
-	"weir.io/weir/internal/maglev"
 	"weir.io/weir/internal/model"
 )
 
@@ -36,18 +35,19 @@ func (e *Engine) Held(id model.ServiceID) history.Held {
 // newest names two candidates, and each older one two more where sizes differ.
 const fewestToHold = 4
 
-// HeldAt returns the numbers of the generations that hold slots of a service by a log,
-// whoever forwards by it.
-func HeldAt(s *model.Service, log model.Log) []uint64 {
-	if len(log.Generations) < fewestToHold {
-		return nil
-	}
-	m := newMembership(s, log)
-	rings := make(map[digest]maglev.Generation, len(m.log))
-	for i, ring := range m.rings {
-		if _, made := rings[ring]; !made {
-			rings[ring] = makeRing(&m.log[i])
+// HeldAt returns the generations that hold slots of services by their logs, whoever
+// forwards by them.
+func HeldAt(services []model.Service, logs Logs) map[model.ServiceID]history.Held {
+	var long []model.Service
+	for i := range services {
+		if len(logs[services[i].ID()].Generations) >= fewestToHold {
+			long = append(long, services[i])
 		}
 	}
-	return m.makeRows(rings).heldAt
+	held := heldAt{}
+	if len(long) > 0 {
+		_, report := Plan(model.Config{Services: long}, logs, nil)
+		held.note(report)
+	}
+	return held
 }
