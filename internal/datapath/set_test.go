@@ -404,6 +404,9 @@ func TestRefusedMemoryNamesTheLimits(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "lower director.limits") {
 		t.Errorf("error is %v, want one that names director.limits", err)
 	}
+	if left := pinnedTree(t); !slices.Equal(left, []string{"/sys/fs/bpf/weir", "/sys/fs/bpf/weir/state"}) {
+		t.Errorf("pinned is %q, want two empty directories", left)
+	}
 }
 
 func TestPinsNeedABPFFileSystem(t *testing.T) {

@@ -288,6 +288,9 @@ var interruptions = []struct {
 // TestInterrupted: wherever a change to another version is interrupted, either
 // version finishes it, in turns the one that ran before and the one that was killed.
 func TestInterrupted(t *testing.T) {
+	if testing.Short() {
+		t.Skip("loads the program 13 times, each of which takes an emulated guest half a minute")
+	}
 	if !inNamespace(t) {
 		return
 	}
