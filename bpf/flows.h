@@ -130,15 +130,32 @@ static __always_inline __u32 first_candidate(__u32 ring, const struct slot *slot
 	return owner && alive(owner) ? slot->owner : next_candidate(ring, slot->next);
 }
 
+/*
+ * After a change of the ring's size a slot may have parts of two slots of the older ring,
+ * which had different owners. Whether the flow is beyond the border: in another slot of that
+ * ring than the first hash of its slot.
+ */
+static __noinline int beyond_border(const struct packet *packet, const struct ring_header *header,
+				    __u32 number)
+{
+	__u64 size = header->size, older = header->older, first;
+
+	if (!older || !size)
+		return 0;
+	first = (((__u64)number << 32) + size - 1) / size;
+	return slot_of(hash_flow(&packet->flow, header), older) != (__u32)(first * older >> 32);
+}
+
 /* The first live one in the order in which an unknown connection is likely to be theirs. */
-static __noinline __u32 oldest_candidate(__u32 ring, __u32 owner, __u32 next)
+static __noinline __u32 oldest_candidate(__u32 ring, __u32 owner, __u32 next, int beyond)
 {
 	const struct candidates *list = ring_line_at(ring + (next & ~SLOT_LIST));
 
 	if (!list)
 		return NO_BACKEND;
 	for (__u32 i = 0; i < RING_CANDIDATES_MAX && i <= list->count; i++) {
-		__u32 index = candidate_by_age(list, i, owner);
+		__u32 index = beyond ? candidate_at(list, list->beyond[i], owner) :
+				       candidate_by_age(list, i, owner);
 		const struct backend *backend = backend_at(index);
 
 		if (backend && alive(backend))
@@ -166,7 +183,8 @@ __noinline __u32 pick_remembered(struct packet *packet, __u32 ring, __u32 number
 	if (found != NO_BACKEND && found != FLOW_GONE)
 		return found;
 	if (found == NO_BACKEND && !is_syn(packet) && slot->next & SLOT_LIST)
-		found = oldest_candidate(ring, slot->owner, slot->next);
+		found = oldest_candidate(ring, slot->owner, slot->next,
+					 beyond_border(packet, header, number));
 	else
 		found = first_candidate(ring, slot);
 	if (found == NO_BACKEND || packet->flags & PACKET_ICMP_ERROR)

@@ -76,13 +76,19 @@ static __always_inline void *ring_line_at(__u32 line)
 	return bpf_map_lookup_elem(&ring_lines, &line);
 }
 
+/* The candidate at a position in its row. */
+static __always_inline __u32 candidate_at(const struct candidates *list, __u32 position,
+					  __u32 owner)
+{
+	position %= RING_CANDIDATES_MAX;
+	/* The count is the word before the indexes, as the owner is the row's first. */
+	return position ? ((const __u32 *)list)[position] : owner;
+}
+
 /* A row's candidate, in the order in which an unknown connection is likely to be theirs. */
 static __always_inline __u32 candidate_by_age(const struct candidates *list, __u32 i, __u32 owner)
 {
-	__u32 position = list->oldest[i] % RING_CANDIDATES_MAX;
-
-	/* The count is the word before the indexes, as the owner is the row's first. */
-	return position ? ((const __u32 *)list)[position] : owner;
+	return candidate_at(list, list->oldest[i], owner);
 }
 
 /* The owner is down: the first live one of the row's other candidates. */

@@ -87,11 +87,9 @@ struct range6 {
 #define NO_SERVICE SERVICE_VIP_ONLY
 
 /*
- * The front of services{4,6}, for both families: a lookup in a hash map is a third
- * of what a packet costs, because the kernel makes calls for it. Each key has one
- * place here, by its hash, and the first service to come has the place; the hash
- * maps have all. The last word is written last and cleared first, and a place rests
- * before another service gets it, so a reader never mixes two.
+ * The front of services{4,6}, which spares packets the calls of a lookup in a hash map.
+ * Each key has one place here, by its hash, and the first service to come has it. A place's
+ * last word is written last and cleared first, and it rests before it is another's.
  */
 #define FRONT_BITS 15
 
@@ -144,7 +142,8 @@ struct ring_header {
 	__u8 pad;
 	__u32 quic;         /* RING_QUIC: line, in the ring, of the first struct quic_config */
 	__u32 quic_buckets; /* lines of struct quic_servers after them, a power of two */
-	__u8 pad2[32];
+	__u32 older;        /* slots of the ring that candidates.beyond is about; 0: none */
+	__u8 pad2[28];
 };
 
 /* Backend index 0 is nobody, so a zeroed slot forwards nothing. */
@@ -171,7 +170,8 @@ struct candidates {
 	__u32 count;
 	__u32 index[RING_CANDIDATES_MAX - 1];
 	__u8 oldest[RING_CANDIDATES_MAX];
-	__u32 pad[6];
+	__u8 beyond[RING_CANDIDATES_MAX]; /* the same beyond a border: see flows.h */
+	__u32 pad[4];
 };
 
 enum mode {

@@ -38,7 +38,7 @@ func memoryServices(backends []backend, keys string) (services []string) {
 }
 
 // No connection breaks and no UDP flow goes elsewhere when one director without
-// agents that could help gets other backends and weights, and when what
+// agents that could help gets other backends, weights and another ring size, and when what
 // it remembers is all that is left of the generations before.
 //
 //	client --- router --- switch --- director
@@ -53,7 +53,7 @@ func TestFlowsOutliveChanges(t *testing.T) {
 		startDaemon(t, b, "agent", configText("", "eth0", memoryServices(everyBackend(4), "")...))
 	}
 	l.serveMemory()
-	director := startDaemon(t, l.director, "run", text(first, ""))
+	director := startDaemon(t, l.director, "run", text(first, "  ring-size: 251\n"))
 	f := &flowsUnderTest{lab: l}
 	f.open(6)
 	f.goOn("before any change")
@@ -61,21 +61,22 @@ func TestFlowsOutliveChanges(t *testing.T) {
 		what     string
 		backends []backend
 	}{
+		{"another ring size", first},
 		{"a backend more", everyBackend(4)},
 		{"other weights", []backend{{number: 1, weight: 300}, {number: 2, weight: 50}, {number: 3}, {number: 4, weight: 200}}},
 		{"a draining backend", []backend{{number: 1, state: "draining"}, {number: 2}, {number: 3}, {number: 4}}},
 	} {
-		director.edit(text(change.backends, ""))
+		director.edit(text(change.backends, "  ring-size: 397\n"))
 		director.waitFor("have a generation more", func() bool { return director.generations(n + 2) })
 		f.goOn(change.what)
 		f.open(1)
 	}
 	// The generations before are forgotten; what began in them is not.
 	last := []backend{{number: 1, state: "draining"}, {number: 2}, {number: 3}, {number: 4}}
-	director.edit(text(last, "  drain: 1s\n"))
+	director.edit(text(last, "  ring-size: 397\n  drain: 1s\n"))
 	director.waitFor("have one generation", func() bool { return director.generations(1) })
 	f.goOn("without the old generations")
-	director.edit(text(last[:3], "  drain: 1s\n"))
+	director.edit(text(last[:3], "  ring-size: 397\n  drain: 1s\n"))
 	director.waitFor("lose a backend", func() bool { return director.generations(1) && director.forwards(director.read()) })
 	f.lose("backend4")
 	f.goOn("without a backend")

@@ -66,7 +66,8 @@ type directorCandidates struct {
 	Count  uint32
 	Index  [7]uint32
 	Oldest [8]uint8
-	Pad    [6]uint32
+	Beyond [8]uint8
+	Pad    [4]uint32
 }
 
 type directorCounter struct {
@@ -308,7 +309,8 @@ type directorRingHeader struct {
 	Pad         uint8
 	Quic        uint32
 	QuicBuckets uint32
-	Pad2        [32]uint8
+	Older       uint32
+	Pad2        [28]uint8
 }
 
 type directorRingLine struct {

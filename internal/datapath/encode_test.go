@@ -188,6 +188,8 @@ func encodeRing(s *testService) [][]byte {
 	if s.memory {
 		header[len(header)-1] |= byte(directorRingFlagRING_MEMORY)
 	}
+	header = append(header, make([]byte, 32-len(header))...)
+	header = binary.NativeEndian.AppendUint32(header, s.ring.Older)
 	lines := [][]byte{header}
 	firstList := uint32(1 + (len(s.ring.Slots)+7)/8)
 	number := 0
@@ -214,6 +216,11 @@ func encodeRing(s *testService) [][]byte {
 		}
 		line = append(line, make([]byte, 32-len(line))...)
 		line = append(line, list.Oldest...)
+		line = append(line, make([]byte, 40-len(line))...)
+		if list.Beyond == nil {
+			list.Beyond = list.Oldest
+		}
+		line = append(line, list.Beyond...)
 		lines = append(lines, line)
 	}
 	for i := range lines {

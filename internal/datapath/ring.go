@@ -45,6 +45,7 @@ func buildRing(buffer []byte, s *model.TableService, service uint32, index []uin
 	header.Service = service
 	header.Lines = uint32(size / lineSize)
 	header.Salt = s.Salt
+	header.Older = s.Ring.Older
 	header.Policy = uint8(s.Policy)
 	header.Affinity = uint8(s.Affinity)
 	for _, b := range s.Backends {
@@ -92,6 +93,10 @@ func buildRing(buffer []byte, s *model.TableService, service uint32, index []uin
 			line.Index[j] = index[position]
 		}
 		copy(line.Oldest[:], list.Oldest)
+		copy(line.Beyond[:], list.Oldest)
+		if list.Beyond != nil {
+			copy(line.Beyond[:], list.Beyond)
+		}
 	}
 	return image, nil
 }

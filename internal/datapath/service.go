@@ -41,7 +41,7 @@ type service struct {
 // sameService says whether a service is as it was, without reading its ring: a
 // planner that keeps unchanged rings hands out the same memory again.
 func sameService(a, b *model.TableService) bool {
-	return sameSlice(a.Ring.Slots, b.Ring.Slots) && sameSlice(a.Ring.Lists, b.Ring.Lists) &&
+	return sameSlice(a.Ring.Slots, b.Ring.Slots) && sameSlice(a.Ring.Lists, b.Ring.Lists) && a.Ring.Older == b.Ring.Older &&
 		a.Salt == b.Salt && slices.Equal(a.QUIC, b.QUIC) && a.Policy == b.Policy && a.Affinity == b.Affinity && slices.Equal(a.Backends, b.Backends)
 }
 

@@ -88,6 +88,9 @@ func (m *twin) packet(cpu int, f model.Flow, flags uint8) int {
 	order := row
 	if hasList && !known && !syn {
 		order = nil
+		if m.beyond(f, slot) {
+			list.Oldest = list.Beyond
+		}
 		for _, position := range list.Oldest {
 			order = append(order, row[position])
 		}
@@ -128,8 +131,23 @@ func (m *twin) there(flow twinFlow) bool {
 	return m.states[flow.backend] != 0 && m.lives[flow.backend] == flow.life
 }
 
-func (m *twin) remembered(f model.Flow) bool {
-	return slices.ContainsFunc(m.known, func(cpu map[model.Flow]twinFlow) bool { flow, known := cpu[f]; return known && m.there(flow) })
+// beyond says whether a flow was in the second of the two slots of an older ring that
+// its slot has parts of, and whether that makes a difference.
+func (m *twin) beyond(f model.Flow, slot int) bool {
+	list, _ := listed(&m.ring, slot)
+	if m.ring.Older == 0 || list.Beyond == nil {
+		return false
+	}
+	hash, size := f.Hash(m.salt, m.affinity)>>32, uint64(len(m.ring.Slots))
+	first := hash // down to the first one of the slot: the twin has time
+	for low := uint64(0); low < first; {
+		if middle := (low + first) / 2; int(middle*size>>32) == slot {
+			first = middle
+		} else {
+			low = middle + 1
+		}
+	}
+	return hash*uint64(m.ring.Older)>>32 != first*uint64(m.ring.Older)>>32
 }
 
 // find looks for a flow where the packet is, and unless it may begin a connection,

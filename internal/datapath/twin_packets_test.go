@@ -146,8 +146,9 @@ func (d *twinDatapath) tableOf(m *twin) model.Table {
 		}
 		s.Ring.Slots = append(s.Ring.Slots, model.Slot{Owner: positions[slot.Owner], Next: next})
 	}
+	s.Ring.Older = m.ring.Older
 	for _, list := range m.ring.Lists {
-		named := model.CandidateList{Oldest: list.Oldest}
+		named := model.CandidateList{Oldest: list.Oldest, Beyond: list.Beyond}
 		for _, number := range list.Next {
 			named.Next = append(named.Next, positions[number])
 		}

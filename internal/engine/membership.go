@@ -99,7 +99,7 @@ func (m *membership) makeRows(rings map[digest]maglev.Generation) rows {
 		r.heldAt = append(r.heldAt, m.log[i].Number)
 	}
 	if len(table.Slots) > 0 {
-		r.ring = model.Ring{Slots: make([]model.Slot, len(table.Slots))}
+		r.ring = model.Ring{Slots: make([]model.Slot, len(table.Slots)), Older: table.Older}
 	}
 	for i, slot := range table.Slots {
 		r.ring.Slots[i] = model.Slot(slot)

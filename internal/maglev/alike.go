@@ -6,6 +6,7 @@ type layer struct {
 	// border says that the layer is the other half of the one before it: the owners
 	// beyond the border, in slots that lie on one.
 	border bool
+	slots  int // of the generation's own ring
 	number int // of the generation in the log
 }
 
@@ -37,7 +38,7 @@ func alike(log []Generation) []layer {
 
 func appendLayers(layers []layer, g Generation, number, size int) []layer {
 	if len(g.Owners) == size {
-		return append(layers, layer{Generation: g, number: number})
+		return append(layers, layer{Generation: g, slots: size, number: number})
 	}
 	first, last := Generation{make([]uint32, size), make([]uint32, size)}, Generation{make([]uint32, size), make([]uint32, size)}
 	n := uint64(len(g.Owners))
@@ -49,11 +50,11 @@ func appendLayers(layers []layer, g Generation, number, size int) []layer {
 		last.Owners[s], last.Backups[s] = g.Owners[to], g.Backups[to]
 		begin = end
 	}
-	layers = append(layers, layer{Generation: first, number: number})
+	layers = append(layers, layer{Generation: first, slots: int(n), number: number})
 	if uint64(size)%n == 0 {
 		return layers
 	}
-	return append(layers, layer{Generation: last, number: number, border: true})
+	return append(layers, layer{Generation: last, slots: int(n), number: number, border: true})
 }
 
 // firstHash returns the smallest upper half of a hash that is in a slot.

@@ -35,6 +35,9 @@ type List struct {
 	// member the owner for the first time, the oldest first, and then backups that
 	// never were.
 	Oldest []uint8
+	// Beyond has the same for connections beyond the border, in a slot that lies on one
+	// of Table.Older; nil: nothing differs.
+	Beyond []uint8
 }
 
 // Table is the rows of all slots. Equal lists are stored once.
@@ -43,6 +46,10 @@ type Table struct {
 	Lists  []List
 	Shared int // slots with a list
 	Held   int // slots that a newer generation would have moved
+	// Older is the size of the oldest ring on whose borders slots lie; 0: none do. A hash
+	// is beyond the border of its slot when it is in another slot of that ring than the
+	// first hash of its slot.
+	Older uint32
 	// HeldAt has the generations, by their positions in the log, whose rows some slots
 	// have although newer ones have members. It is in order.
 	HeldAt []int
@@ -78,6 +85,11 @@ func Rows(log []Generation, dead map[uint32]bool, bound int) Table {
 	if len(b.log) == 0 {
 		return Table{}
 	}
+	for _, g := range b.log {
+		if g.border {
+			b.table.Older = uint32(g.slots)
+		}
+	}
 	b.heads = make([]bool, len(log))
 	b.table.Slots = make([]Slot, len(b.log[0].Owners))
 	for slot := range b.table.Slots {
@@ -101,6 +113,7 @@ type rowBuilder struct {
 	lists map[string]uint32 // a list as bytes, its index
 	key   []byte
 	old   []uint8
+	past  []uint8 // the same beyond the border
 }
 
 func (b *rowBuilder) slot(slot int) Slot {
@@ -155,21 +168,26 @@ func (b *rowBuilder) add(member uint32) {
 	}
 }
 
-// byAge orders the positions in the row, see [List].
-func (b *rowBuilder) byAge(slot int, log []layer) {
-	b.old = b.old[:0]
+// byAge orders the positions in the row, see [List], on one side of the border.
+func (b *rowBuilder) byAge(order []uint8, slot int, log []layer, beyond bool) []uint8 {
+	order = order[:0]
 	note := func(member uint32) {
 		position := uint8(slices.Index(b.row, member)) // 255 for the dead
-		if int(position) < len(b.row) && !slices.Contains(b.old, position) {
-			b.old = append(b.old, position)
+		if int(position) < len(b.row) && !slices.Contains(order, position) {
+			order = append(order, position)
 		}
 	}
-	for _, g := range slices.Backward(log) {
+	for i, g := range slices.Backward(log) {
+		halved := i+1 < len(log) && log[i+1].border // the other half is the next layer
+		if uint32(g.slots) == b.table.Older && (g.border && !beyond || halved && beyond) {
+			continue // of the other side
+		}
 		note(g.Owners[slot])
 	}
 	for _, member := range b.row {
 		note(member)
 	}
+	return order
 }
 
 // compact turns the row into a slot.
@@ -183,8 +201,9 @@ func (b *rowBuilder) compact(slot int, log []layer, shared bool) Slot {
 		return Slot{b.row[0], b.row[1]}
 	}
 	b.table.Shared++
-	b.byAge(slot, log)
-	b.key = append(b.key[:0], b.old...)
+	b.old = b.byAge(b.old, slot, log, false)
+	b.past = b.byAge(b.past, slot, log, true)
+	b.key = append(append(b.key[:0], b.old...), b.past...)
 	for _, m := range b.row[1:] {
 		b.key = binary.LittleEndian.AppendUint32(b.key, m)
 	}
@@ -192,7 +211,11 @@ func (b *rowBuilder) compact(slot int, log []layer, shared bool) Slot {
 	if !known {
 		index = uint32(len(b.table.Lists))
 		b.lists[string(b.key)] = index
-		b.table.Lists = append(b.table.Lists, List{slices.Clone(b.row[1:]), slices.Clone(b.old)})
+		list := List{Next: slices.Clone(b.row[1:]), Oldest: slices.Clone(b.old)}
+		if !slices.Equal(b.past, b.old) {
+			list.Beyond = slices.Clone(b.past)
+		}
+		b.table.Lists = append(b.table.Lists, list)
 	}
 	return Slot{b.row[0], ListFlag | index}
 }

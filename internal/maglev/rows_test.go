@@ -120,6 +120,31 @@ func TestOldestFirst(t *testing.T) {
 	}
 }
 
+// Where a slot has parts of two older ones, the flows of each part have an order of
+// their own: its owner first.
+func TestOldestOnBothSidesOfABorder(t *testing.T) {
+	log := []Generation{
+		{Owners: []uint32{1, 1, 1}, Backups: []uint32{2, 2, 2}},
+		{Owners: []uint32{3, 4}, Backups: []uint32{5, 5}},
+	}
+	table := Rows(log, nil, 8)
+	if table.Older != 2 {
+		t.Fatalf("the older ring has %d slots, want 2", table.Older)
+	}
+	for slot, want := range [][2]uint32{{3, 3}, {3, 4}, {4, 4}} {
+		row, list := table.candidates(slot), table.Lists[table.Slots[slot].Next&^ListFlag]
+		if list.Beyond == nil {
+			list.Beyond = list.Oldest
+		}
+		if got := [2]uint32{row[list.Oldest[0]], row[list.Beyond[0]]}; got != want {
+			t.Errorf("the oldest of slot %d are %v, want %v", slot, got, want)
+		}
+	}
+	if same := Rows([]Generation{log[0], log[0]}, nil, 8); same.Older != 0 {
+		t.Errorf("rings of one size have borders of one with %d slots", same.Older)
+	}
+}
+
 func TestHeldAt(t *testing.T) {
 	log := []Generation{
 		{},
@@ -151,7 +176,7 @@ func TestEqualListsAreStoredOnce(t *testing.T) {
 	}
 	want := Table{
 		Slots:  []Slot{{1, ListFlag}, {4, ListFlag}, {1, ListFlag | 1}, {1, 2}},
-		Lists:  []List{{[]uint32{2, 5, 9}, []uint8{2, 0, 1, 3}}, {[]uint32{3, 5, 9}, []uint8{2, 0, 1, 3}}},
+		Lists:  []List{{Next: []uint32{2, 5, 9}, Oldest: []uint8{2, 0, 1, 3}}, {Next: []uint32{3, 5, 9}, Oldest: []uint8{2, 0, 1, 3}}},
 		Shared: 3,
 	}
 	got := Rows(log, nil, 8)

@@ -61,6 +61,10 @@ const (
 type Ring struct {
 	Slots []Slot
 	Lists []CandidateList
+	// Older is the size of an older ring on whose borders slots lie; 0: none do. A hash is
+	// beyond the border of its slot when it is in another slot of that ring than the first
+	// hash of its slot.
+	Older uint32
 }
 
 // CandidateList is what follows a slot's owner where connections may be of more
@@ -70,6 +74,8 @@ type CandidateList struct {
 	// Oldest has the positions in the row (0 is the owner) in the order in which a
 	// packet of an unknown connection is likely to be theirs: the oldest owner first.
 	Oldest []uint8
+	// Beyond has the same for packets beyond the border of Ring.Older; nil: nothing differs.
+	Beyond []uint8
 }
 
 // Slot is a row: its owner and what follows it, which is the one other
