@@ -29,6 +29,7 @@ type explainer struct {
 	tables map[int]model.Table // of the group's history
 	done   []performed
 	counts *counters
+	ways   *ways
 }
 
 // around is how long before a break an event is still named with it.

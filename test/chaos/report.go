@@ -61,6 +61,7 @@ type broken struct {
 	LastGood float64           `json:"last_good"`
 	At       float64           `json:"at"`
 	Events   []string          `json:"events"`   // by their distance to the break
+	Director string            `json:"director"` // that the router sent its packets to then; empty: not known
 	Places   []place           `json:"places"`   // whose its packets were, as the directors were told
 	Counters map[string]uint64 `json:"counters"` // of weir's reasons, within a second or so, by host
 	Resets   []string          `json:"resets"`   // by backends that have not got it
@@ -78,7 +79,7 @@ func newReport(h *harness, p *performer, weather felt) *report {
 		r.OutlivedWindows = float64(totals.Outlived) / float64(totals.TCP)
 	}
 	weirs, _ := h.group.(*group)
-	x := &explainer{group: weirs, begin: h.begin, tables: map[int]model.Table{}, done: p.done, counts: h.counts}
+	x := &explainer{group: weirs, begin: h.begin, tables: map[int]model.Table{}, done: p.done, counts: h.counts, ways: h.ways}
 	for _, b := range h.ledger.Breaks() {
 		r.add(x, b)
 	}
@@ -96,7 +97,7 @@ func (r *report) add(x *explainer, b traffic.Break) {
 	of.Broken++
 	line := broken{Protocol: b.Protocol, Client: b.Client.String(), Service: fmt.Sprintf("%s:%d", vip, servicePort(b.Protocol)),
 		Kind: b.Kind, Saw: b.What, Detail: b.Detail, Opened: x.seconds(b.Opened), LastGood: x.seconds(b.Good), At: x.seconds(b.At),
-		Events: x.events(b), Places: x.places(b), Counters: x.counts.between(b.At.Add(-samplePause), b.At.Add(samplePause)), Resets: []string{}}
+		Events: x.events(b), Director: x.ways.of(b), Places: x.places(b), Counters: x.counts.between(b.At.Add(-samplePause), b.At.Add(samplePause)), Resets: []string{}}
 	if b.Backend >= 0 {
 		line.Backend = fmt.Sprintf("backend%d", b.Backend+1)
 	}
@@ -191,6 +192,7 @@ func (r *report) print(w io.Writer) error {
 		for _, e := range b.Events {
 			line("    %s", e)
 		}
+		line("    by %s", b.Director)
 		for _, p := range b.Places {
 			line("    from %.1f s slot %d is of %s, then %s", p.Since, p.Slot, p.Owner, p.Backup)
 		}

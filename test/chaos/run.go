@@ -48,6 +48,7 @@ type harness struct {
 	store  *sharedStore // nil: the directors share none
 	ledger *traffic.Ledger
 	load   *traffic.Load
+	ways   *ways
 	counts *counters // nil: of no weir
 	begin  time.Time
 	fewest int // connections at the same time, while events happened
@@ -68,6 +69,9 @@ func run(ctx context.Context, o options, events []schedule.Event) (_ *report, er
 	if err := lab.Err(); err != nil {
 		return nil, err
 	}
+	h.ways = newWays(h.top)
+	h.ledger.OnBreak(h.ways.broke)
+	go h.ways.follow(ctx)
 	servers, err := h.serve(ctx)
 	if err != nil {
 		return nil, err

@@ -56,6 +56,7 @@ type topology struct {
 
 type directorHost struct {
 	*netlab.Host
+	address  string // towards the router
 	up, down *netlab.Link
 }
 
@@ -92,24 +93,21 @@ func newTopology(lab *netlab.Lab, nDirectors, nBackends int, viaGroup bool) *top
 }
 
 func (t *topology) addDirector(i int, lan *netlab.Host) {
-	d := &directorHost{Host: t.lab.Router(fmt.Sprintf("director%d", i+1))}
+	d := &directorHost{Host: t.lab.Router(fmt.Sprintf("director%d", i+1)), address: fmt.Sprintf("10.0.%d.2", i+1)}
 	d.up = t.lab.Link(t.router, d.Host, netlab.LinkOptions{XDP: true, Queues: schedule.MostQueues,
-		A: []string{fmt.Sprintf("10.0.%d.1/24", i+1)}, B: []string{uplink(i) + "/24"}})
+		A: []string{fmt.Sprintf("10.0.%d.1/24", i+1)}, B: []string{d.address + "/24"}})
 	d.up.A.ReceiveXDP() // what a director translates goes back where it came from
 	d.down = t.lab.Link(d.Host, lan, netlab.LinkOptions{XDP: true, A: []string{lanPrefix(directors + i), lanPrefix(snatHost + i)}})
 	d.Route("default", fmt.Sprintf("10.0.%d.1", i+1))
 	t.directors = append(t.directors, d)
 }
 
-// uplink is a director's address towards the router.
-func uplink(i int) string { return fmt.Sprintf("10.0.%d.2", i+1) }
-
 // announce makes the router send the VIP's packets to those directors.
 func (t *topology) announce(announced []bool) error {
 	var next []string
 	for i, is := range announced {
 		if is {
-			next = append(next, uplink(i))
+			next = append(next, t.directors[i].address)
 		}
 	}
 	t.router.Route(vip+"/32", next...)

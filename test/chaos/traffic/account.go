@@ -91,8 +91,10 @@ func (l *Ledger) end(c *Connection, outlives time.Duration, err error) {
 	}
 	backend := l.backend(c)
 	what := classify(err)
-	l.broken = append(l.broken, Break{Connection: *c, At: time.Now(), Backend: backend, What: what,
-		Detail: err.Error(), Resets: c.resets, Excused: what != "wrong data" && backend >= 0 && l.diedSince(backend, c.Opened)})
+	b := Break{Connection: *c, At: time.Now(), Backend: backend, What: what,
+		Detail: err.Error(), Resets: c.resets, Excused: what != "wrong data" && backend >= 0 && l.diedSince(backend, c.Opened)}
+	l.broken = append(l.broken, b)
+	l.broke(b)
 }
 
 // classify says what a client saw.

@@ -10,6 +10,7 @@ import (
 // of its ends.
 type Ledger struct {
 	client netip.Addr
+	broke  func(Break)
 
 	mu        sync.Mutex
 	nextID    uint64
@@ -68,7 +69,15 @@ type Break struct {
 // NewLedger returns an empty ledger of the client with that address.
 func NewLedger(client netip.Addr) *Ledger {
 	return &Ledger{client: client, byPort: map[uint16]*Connection{}, byID: map[uint64]*Connection{},
-		acceptors: map[uint16]Identity{}, deaths: map[int][]time.Time{}}
+		acceptors: map[uint16]Identity{}, deaths: map[int][]time.Time{}, broke: func(Break) {}}
+}
+
+// OnBreak lets a function be called with every connection that breaks from now on.
+// It must not wait nor call the ledger.
+func (l *Ledger) OnBreak(f func(Break)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.broke = f
 }
 
 // Died notes that a backend dies, and its connections with it.

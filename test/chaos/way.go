@@ -1,0 +1,84 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"sync"
+
+	"weir.io/weir/bench/process"
+	"weir.io/weir/test/chaos/traffic"
+)
+
+// ways asks the router by which director a connection's packets go, right after it
+// broke: the kernel chooses by addresses and ports, as it does for the packets.
+type ways struct {
+	top    *topology
+	breaks chan traffic.Break
+
+	mu        sync.Mutex
+	directors map[uint64]string // by the connection's number
+}
+
+// mostAsked bounds how many breaks wait to be asked about: a rival breaks a thousand
+// at once, and asking takes a process each.
+const mostAsked = 64
+
+func newWays(top *topology) *ways {
+	return &ways{top: top, breaks: make(chan traffic.Break, mostAsked), directors: map[uint64]string{}}
+}
+
+// broke is called with every connection that breaks, and does not wait.
+func (w *ways) broke(b traffic.Break) {
+	if b.Excused {
+		return
+	}
+	select {
+	case w.breaks <- b:
+	default: // its report has no director
+	}
+}
+
+// follow answers until the context ends.
+func (w *ways) follow(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case b := <-w.breaks:
+			director, err := w.ask(ctx, b)
+			if err != nil {
+				continue // its report has no director
+			}
+			w.mu.Lock()
+			w.directors[b.ID] = director
+			w.mu.Unlock()
+		}
+	}
+}
+
+func (w *ways) ask(ctx context.Context, b traffic.Break) (string, error) {
+	out, err := process.Run(ctx, w.top.router, "ip", "-json", "route", "get", vip, "from", b.Client.Addr().String(), "iif", "eth0",
+		"ipproto", b.Protocol, "sport", fmt.Sprint(b.Client.Port()), "dport", fmt.Sprint(servicePort(b.Protocol)))
+	if err != nil {
+		return "", err
+	}
+	var routes []struct{ Gateway string }
+	if err := json.Unmarshal([]byte(out), &routes); err != nil || len(routes) != 1 {
+		return "", fmt.Errorf("read route %q: %w", out, err)
+	}
+	i := slices.IndexFunc(w.top.directors, func(d *directorHost) bool { return d.address == routes[0].Gateway })
+	if i < 0 {
+		return "", fmt.Errorf("%s is no director's", routes[0].Gateway)
+	}
+	return w.top.directors[i].Name, nil
+}
+
+// of returns the director that a connection's packets went by when it broke; empty:
+// not known.
+func (w *ways) of(b traffic.Break) string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.directors[b.ID]
+}
