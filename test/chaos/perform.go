@@ -76,7 +76,7 @@ func (p *performer) run(ctx context.Context, begin time.Time, events []schedule.
 			return ctx.Err()
 		}
 		if s.prepare {
-			p.beside(s.Director, func() error { return p.bringUp(ctx, s.Director) })
+			p.beside(ctx, s.Director, func(ctx context.Context) error { return p.bringUp(ctx, s.Director) })
 			continue
 		}
 		if s.Kind.OfStore() && p.store == nil {
@@ -116,16 +116,16 @@ func (p *performer) perform(ctx context.Context, e schedule.Event) (effect time.
 		if err := p.top.announce(e.After.Announced); err != nil {
 			return effect, err
 		}
-		p.beside(e.Director, func() error {
+		p.beside(ctx, e.Director, func(ctx context.Context) error {
 			sleep(ctx, inFlight)
 			return p.group.stop(ctx, e.Director, false)
 		})
 	case schedule.DirectorKilled:
 		return effect, p.killDirector(ctx, e)
 	case schedule.DirectorCrashed:
-		p.beside(e.Director, func() error { return p.group.again(ctx, e.Director, true) })
+		p.beside(ctx, e.Director, func(ctx context.Context) error { return p.group.again(ctx, e.Director, true) })
 	case schedule.DirectorRestarted:
-		p.beside(e.Director, func() error { return p.group.again(ctx, e.Director, false) })
+		p.beside(ctx, e.Director, func(ctx context.Context) error { return p.group.again(ctx, e.Director, false) })
 	case schedule.DirectorBlind, schedule.DirectorSees:
 		return effect, p.top.blind(ctx, e.Director, e.Backends[0], e.Kind == schedule.DirectorBlind)
 	case schedule.StoreMemberLost, schedule.StoreMemberBack:
@@ -158,11 +158,13 @@ func (p *performer) changeStore(e schedule.Event) error {
 // killDirector takes a director's host: its cables go dead, the router finds out,
 // and nothing that it had in memory comes back.
 func (p *performer) killDirector(ctx context.Context, e schedule.Event) error {
+	// It may still be starting, and would wait in vain for what its host reaches.
+	p.tasks[e.Director].abandon()
 	if err := p.top.setDirector(e.Director, false); err != nil {
 		return err
 	}
 	sleep(ctx, failover)
-	p.beside(e.Director, func() error { return p.group.stop(ctx, e.Director, true) })
+	p.beside(ctx, e.Director, func(ctx context.Context) error { return p.group.stop(ctx, e.Director, true) })
 	return p.top.announce(e.After.Announced)
 }
 

@@ -31,6 +31,16 @@ func (g *group) seed(ctx context.Context, w *process.Weir) error {
 	return g.put(ctx, g.current(), []*process.Weir{w})
 }
 
+// tryPatience is how long one director may take: its host may be gone.
+const tryPatience = 5 * time.Second
+
+func putBy(ctx context.Context, w *process.Weir, text []byte) error {
+	ctx, cancel := context.WithTimeout(ctx, tryPatience)
+	defer cancel()
+	_, err := api.NewClient(w.Socket).PutSet(ctx, owner, text, false)
+	return err
+}
+
 // put brings the services to the store by the first director that takes them. The
 // same set twice changes nothing, so a lost answer does no harm.
 func (g *group) put(ctx context.Context, now schedule.Group, directors []*process.Weir) error {
@@ -48,7 +58,7 @@ func (g *group) put(ctx context.Context, now schedule.Group, directors []*proces
 			if w == nil {
 				continue
 			}
-			if _, last = api.NewClient(w.Socket).PutSet(ctx, owner, text, false); last == nil {
+			if last = putBy(ctx, w, text); last == nil {
 				return nil
 			}
 		}

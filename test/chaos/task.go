@@ -7,28 +7,37 @@ import (
 
 // task is something that goes on beside the events.
 type task struct {
-	done chan struct{}
-	err  error // once done is closed
+	done    chan struct{}
+	err     error // once done is closed
+	abandon context.CancelFunc
 }
 
+// errAbandoned is why a task ended whose director's host was taken meanwhile.
+var errAbandoned = errors.New("its host is gone")
+
 func finishedTask() *task {
-	t := &task{done: make(chan struct{})}
+	t := &task{done: make(chan struct{}), abandon: func() {}}
 	close(t.done)
 	return t
 }
 
 // beside does something with a director's process when what was begun with it
 // before is done. Not after an error of that: it is the run's end.
-func (p *performer) beside(director int, do func() error) {
-	before, t := p.tasks[director], &task{done: make(chan struct{})}
+func (p *performer) beside(ctx context.Context, director int, do func(context.Context) error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	before, t := p.tasks[director], &task{done: make(chan struct{}), abandon: func() { cancel(errAbandoned) }}
 	p.tasks[director] = t
 	go func() {
+		defer cancel(nil)
 		defer close(t.done)
 		if <-before.done; before.err != nil {
 			t.err = before.err
 			return
 		}
-		t.err = do()
+		err := do(ctx)
+		if err != nil && !errors.Is(context.Cause(ctx), errAbandoned) {
+			t.err = err
+		}
 	}()
 }
 
