@@ -2,6 +2,7 @@ package demo
 
 import (
 	"fmt"
+	"slices"
 
 	"weir.io/weir/internal/model"
 )
@@ -37,6 +38,11 @@ func stages() []stage {
 		{"remove backend3", []member{active(0, 100), active(1, 100)}},
 		{"add backend3", []member{active(0, 100), active(1, 100), active(2, 300)}},
 	}
+}
+
+// has reports whether the backend is a member.
+func (s stage) has(backend int) bool {
+	return slices.ContainsFunc(s.members, func(m member) bool { return m.backend == backend })
 }
 
 // share returns the part of new connections that each backend should get.

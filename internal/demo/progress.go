@@ -34,9 +34,9 @@ func (p *progress) say(format string, args ...any) {
 func (p *progress) follow(ctx context.Context, duration time.Duration, traffic *traffic) {
 	begin := time.Now()
 	for sleep(ctx, time.Second) {
-		requests, failed, broken := traffic.totals()
-		line := fmt.Sprintf("%3.0f of %.0f s: %d requests, %d failed, %d broken by change",
-			time.Since(begin).Seconds(), duration.Seconds(), requests, failed, broken)
+		requests, failed, ended := traffic.totals()
+		line := fmt.Sprintf("%3.0f of %.0f s: %d requests, %d failed, %d ended with their backend",
+			time.Since(begin).Seconds(), duration.Seconds(), requests, failed, ended)
 		p.mu.Lock()
 		if p.terminal {
 			p.last = line
@@ -59,11 +59,11 @@ func (p *progress) end() {
 }
 
 // totals sums the tallies.
-func (t *traffic) totals() (requests, failed, broken int) {
+func (t *traffic) totals() (requests, failed, ended int) {
 	for _, tally := range t.tallies {
 		tally.mu.Lock()
-		requests, failed, broken = requests+tally.requests, failed+tally.failures, broken+tally.broken
+		requests, failed, ended = requests+tally.requests, failed+tally.failures, ended+tally.ended
 		tally.mu.Unlock()
 	}
-	return requests, failed, broken
+	return requests, failed, ended
 }

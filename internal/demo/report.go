@@ -13,9 +13,9 @@ import (
 // Report is what the demo saw.
 type Report struct {
 	Requests int   `json:"requests"`
-	Failed   int   `json:"failed"`           // for another reason than a change of backends
-	Broken   int   `json:"broken-by-change"` // connections
-	Changes  int   `json:"changes"`          // of backends, made by editing the files
+	Failed   int   `json:"failed"`             // also for a change of backends
+	Ended    int   `json:"ended-with-backend"` // connections whose backend was removed under them
+	Changes  int   `json:"changes"`            // of backends, made by editing the files
 	Rows     []Row `json:"rows"`
 }
 
@@ -26,7 +26,7 @@ type Row struct {
 	VIP      netip.Addr `json:"vip"`
 	Requests int        `json:"requests"`
 	Failed   int        `json:"failed"`
-	Broken   int        `json:"broken-by-change"`
+	Ended    int        `json:"ended-with-backend"`
 	Shares   []Share    `json:"shares"`
 	// Crossed counts reply packets that crossed a director; in a direct mode there
 	// must be none.
@@ -55,7 +55,7 @@ func (r *Report) add(row Row) {
 	})
 	r.Requests += row.Requests
 	r.Failed += row.Failed
-	r.Broken += row.Broken
+	r.Ended += row.Ended
 	r.Rows = append(r.Rows, row)
 }
 
@@ -68,7 +68,7 @@ func (r *Report) Err() error {
 		switch {
 		case row.Direct && row.Crossed > 0:
 			return fmt.Errorf("%d replies of %s (%s) crossed a director", row.Crossed, row.Mode, row.Family)
-		case row.Requests == row.Broken:
+		case row.Requests == row.Ended:
 			return fmt.Errorf("no request of %s (%s) was answered", row.Mode, row.Family)
 		}
 	}
@@ -82,16 +82,16 @@ func (r *Report) Print(w io.Writer) error {
 	for i := range names {
 		names[i] = member{backend: i}.name()
 	}
-	fmt.Fprintf(t, "MODE\tFAMILY\tREQUESTS\tFAILED\tBROKEN BY CHANGE\t%% SHARE/WEIGHT OF %s\tREPLIES THROUGH A DIRECTOR\n", strings.Join(names, ", "))
+	fmt.Fprintf(t, "MODE\tFAMILY\tREQUESTS\tFAILED\tENDED\t%% SHARE/WEIGHT OF %s\tREPLIES THROUGH A DIRECTOR\n", strings.Join(names, ", "))
 	for _, row := range r.Rows {
 		shares := make([]string, len(row.Shares))
 		for i, s := range row.Shares {
 			shares[i] = fmt.Sprintf("%.1f/%.1f", 100*s.Got, 100*s.Want)
 		}
 		fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%d\t%s\t%d\n", row.Mode, row.Family, row.Requests, row.Failed,
-			row.Broken, strings.Join(shares, "  "), row.Crossed)
+			row.Ended, strings.Join(shares, "  "), row.Crossed)
 	}
-	fmt.Fprintf(t, "all\t\t%d\t%d\t%d\t\t\n", r.Requests, r.Failed, r.Broken)
+	fmt.Fprintf(t, "all\t\t%d\t%d\t%d\t\t\n", r.Requests, r.Failed, r.Ended)
 	if err := t.Flush(); err != nil {
 		return err
 	}
@@ -100,8 +100,7 @@ func (r *Report) Print(w io.Writer) error {
 			fmt.Fprintf(w, "%s (%s): %d times: %s\n", row.Mode, row.Family, e.Times, e.Text)
 		}
 	}
-	_, err := fmt.Fprintf(w, "\nThe backends changed %d times under this load. BROKEN BY CHANGE are connections that a\n"+
-		"change moved to another backend, which weir does not keep yet, or, with nat+snat, those of a backend\n"+
-		"that was removed. They are not counted as failed.\n", r.Changes)
+	_, err := fmt.Fprintf(w, "\nThe backends changed %d times under this load. FAILED counts every connection that broke.\n"+
+		"ENDED are connections that were still open when their backend was removed.\n", r.Changes)
 	return err
 }

@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"os"
 	"strconv"
 	"time"
 
@@ -104,15 +105,29 @@ func dialEcho(ctx context.Context, host *netlab.Host, vip netip.Addr) (connectio
 // longestDatagram fits, with every header that a mode adds, in 1500 bytes.
 const longestDatagram = 1200
 
+// resend is how long a client waits for an echo before it sends again, as resolvers
+// do: a network may lose datagrams.
+const resend = time.Second
+
 func (c *echoConnection) ask(size int) (int, error) {
-	if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
-		return 0, err
-	}
 	c.sent++
 	datagram := pattern(min(size, longestDatagram) + 8)
 	binary.BigEndian.PutUint64(datagram, c.sent)
-	if _, err := c.Write(datagram); err != nil {
-		return 0, fmt.Errorf("send datagram: %w", err)
+	for end := time.Now().Add(patience); ; {
+		if _, err := c.Write(datagram); err != nil {
+			return 0, fmt.Errorf("send datagram: %w", err)
+		}
+		backend, err := c.echo(datagram)
+		if !errors.Is(err, os.ErrDeadlineExceeded) || time.Now().After(end) {
+			return backend, err
+		}
+	}
+}
+
+// echo waits for a datagram's echo, for a while, and returns who sent it.
+func (c *echoConnection) echo(datagram []byte) (int, error) {
+	if err := c.SetReadDeadline(time.Now().Add(resend)); err != nil {
+		return 0, err
 	}
 	buffer := make([]byte, 1<<16)
 	for {

@@ -7,7 +7,7 @@ type tally struct {
 	mu       sync.Mutex
 	requests int
 	failures int
-	broken   int
+	ended    int
 	errors   map[string]int    // of failures, by text
 	got      [backends]int     // new connections per backend, while nothing changed
 	want     [backends]float64 // what the weights of that time make of them
@@ -31,12 +31,14 @@ func (t *tally) placed(backend int, share [backends]float64) {
 	}
 }
 
-func (t *tally) failed(err error, byChange bool) {
+// failed notes a request without a right answer; gone: its connection's backend was
+// taken out.
+func (t *tally) failed(err error, gone bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.requests++
-	if byChange {
-		t.broken++
+	if gone {
+		t.ended++
 		return
 	}
 	t.failures++
@@ -53,7 +55,7 @@ func (t *tally) row(r *row) Row {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	out := Row{Mode: r.modeName(), Family: r.familyName(), VIP: r.vip,
-		Requests: t.requests, Failed: t.failures, Broken: t.broken, Direct: r.direct()}
+		Requests: t.requests, Failed: t.failures, Ended: t.ended, Direct: r.direct()}
 	total := 0
 	for _, n := range t.got {
 		total += n

@@ -53,6 +53,19 @@ func (t *timeline) current(since time.Time) (stage int, ok bool) {
 	return t.latest(), true
 }
 
+// at returns the stage that the last edit before that moment was towards.
+func (t *timeline) at(moment time.Time) int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	later := 0
+	for _, w := range t.windows {
+		if w.begin.After(moment) {
+			later++
+		}
+	}
+	return t.stage - later
+}
+
 // latest returns the stage that the last edit was towards.
 func (t *timeline) latest() int {
 	t.mu.Lock()

@@ -2,8 +2,7 @@ package demo
 
 import (
 	"context"
-	"errors"
-	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -76,7 +75,7 @@ func (t *traffic) short(ctx context.Context, r *row, dial dialer) {
 func (t *traffic) connect(ctx context.Context, r *row, dial dialer, more func(asked int) bool) {
 	tally := t.tallies[r]
 	opened := time.Now()
-	attempt := attempt{begin: opened, good: opened, backend: -1}
+	attempt := attempt{good: opened, backend: -1}
 	conn, err := dial(ctx, t.client, r.vip)
 	if err != nil {
 		t.failed(ctx, tally, attempt, err)
@@ -88,7 +87,6 @@ func (t *traffic) connect(ctx context.Context, r *row, dial dialer, more func(as
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
 	for asked := 0; more(asked); asked++ {
-		attempt.begin, attempt.stage = time.Now(), t.timeline.latest()
 		backend, err := conn.ask(sizes[asked%len(sizes)])
 		if err != nil {
 			t.failed(ctx, tally, attempt, err)
@@ -104,29 +102,31 @@ func (t *traffic) connect(ctx context.Context, r *row, dial dialer, more func(as
 	}
 }
 
-// attempt is a request: when it began and in which stage, when all was well with
-// its connection before that, and which backend had it then, -1 if none.
+// attempt is a request: when all was well with its connection before it, and which
+// backend had it then, -1 if none.
 type attempt struct {
-	begin, good    time.Time
-	stage, backend int
+	good    time.Time
+	backend int
 }
 
-// soon is how long a request takes in which nothing goes wrong, and more.
-const soon = time.Second
-
-// failed notes that a request failed. It is the fault of a change if its backend was
-// no active member any more, or if a change was under way since all was well. One
-// that came later, while the client waited for an answer in vain, is no excuse.
+// failed notes that a request failed. There is one excuse: its connection's backend
+// was taken out, and connections end with it.
 func (t *traffic) failed(ctx context.Context, tally *tally, a attempt, err error) {
 	if ctx.Err() != nil {
 		return
 	}
-	until := time.Now()
-	if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded) {
-		until = a.begin.Add(soon)
+	tally.failed(err, t.removed(a))
+}
+
+// removed reports whether the attempt's backend was no member at some time since all
+// was well.
+func (t *traffic) removed(a attempt) bool {
+	if a.backend < 0 {
+		return false
 	}
-	left := a.backend >= 0 && t.stages[a.stage].share()[a.backend] == 0
-	tally.failed(err, left || t.timeline.changed(a.good, until))
+	return slices.ContainsFunc(t.stages[t.timeline.at(a.good):t.timeline.latest()+1], func(s stage) bool {
+		return !s.has(a.backend)
+	})
 }
 
 // sleep reports whether the time has passed before the context ended.
