@@ -47,7 +47,7 @@ var mayImport = map[string][]string{
 	"internal/history":     {"internal/model"},
 	"internal/desired":     {"internal/model", "internal/store", "internal/history", "internal/engine"},
 	"internal/datapath":    {"internal/model", "ebpf", "netlink", "sys"},
-	"internal/agent":       {"internal/model", "internal/maglev", "ebpf", "netlink", "sys"},
+	"internal/agent":       {"internal/model", "internal/maglev", "ebpf", "netlink", "netns", "sys"},
 	"internal/api":         {"internal/model"},
 	"internal/doctor":      {"internal/model", "ebpf", "netlink", "sys"},
 	"internal/metrics":     {"internal/model", "prometheus"},

@@ -57,6 +57,14 @@ struct {
 	__type(value, struct host_service);
 } services SEC(".maps");
 
+/* The numbers that this namespace knows others by, and one; 0 ends the list. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, HOST_NAMESPACES_MAX);
+	__type(key, __u32);
+	__type(value, __u32);
+} namespaces SEC(".maps");
+
 /* Unwrapped packets of each service, without their outer headers. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);

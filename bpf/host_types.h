@@ -51,6 +51,9 @@ struct host_peer {
 #define HOST_PEERS_MAX 131072
 #define HOST_ENDPOINTS_MAX 1024
 
+/* Other network namespaces whose sockets are looked at. */
+#define HOST_NAMESPACES_MAX 16
+
 enum host_service_flag {
 	HOST_SERVICE_KEEPS_ALL = 1
 				 << 0, /* nothing is sent on: its sockets are not to be seen here */

@@ -9,6 +9,7 @@
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 
+#include "host_maps.h"
 #include "tunnel.h"
 
 /* What is read of the kernel's sockets; the loader puts in this kernel's offsets. */
@@ -180,7 +181,7 @@ static __always_inline int of_socket(struct bpf_sock *sk, const struct view *vie
 /* An error about a packet that this host sent: of a SYN-ACK only if it is this one. */
 static __always_inline int quotes_socket(struct bpf_sock *sk, __u32 sequence)
 {
-	__u32 sent;
+	__u32 sent = 0;
 
 	if (sk->state == BPF_TCP_LISTEN)
 		return 0;
@@ -209,13 +210,57 @@ static __always_inline void ask6(struct question *question, const struct in6_add
 	question->size = sizeof(question->tuple.ipv6);
 }
 
-static __always_inline struct bpf_sock *find_socket(void *ctx, struct question *question)
+static __always_inline struct bpf_sock *find_socket(void *ctx, struct question *question,
+						    __s64 namespace)
 {
 	if (question->size == sizeof(question->tuple.ipv4))
 		return bpf_skc_lookup_tcp(ctx, &question->tuple, sizeof(question->tuple.ipv4),
-					  BPF_F_CURRENT_NETNS, 0);
-	return bpf_skc_lookup_tcp(ctx, &question->tuple, sizeof(question->tuple.ipv6),
-				  BPF_F_CURRENT_NETNS, 0);
+					  namespace, 0);
+	return bpf_skc_lookup_tcp(ctx, &question->tuple, sizeof(question->tuple.ipv6), namespace,
+				  0);
+}
+
+/* This host's own namespace comes first; then others, from 0 on; -1: there are no more. */
+static __always_inline __s64 namespace_at(__u32 i)
+{
+	__u32 *next = bpf_map_lookup_elem(&namespaces, &i);
+
+	return next ? (__s64)*next - 1 : -1;
+}
+
+/* For the other namespaces: bpf_loop's body is walked once by the verifier (Linux 5.17). */
+struct search {
+	const struct view *view;
+	const struct chance *chance;
+	struct question question;
+	int here;
+};
+
+static __always_inline int segment_in(const struct view *view, const struct chance *chance,
+				      struct question *question, __s64 namespace)
+{
+	struct tcphdr *tcp = at(view, chance->l4);
+	struct bpf_sock *sk;
+	int here;
+
+	if ((void *)(tcp + 1) > view->end)
+		return 1;
+	sk = find_socket(view->ctx, question, namespace);
+	if (!sk)
+		return 0;
+	here = of_socket(sk, view, chance, tcp);
+	bpf_sk_release(sk);
+	return here;
+}
+
+static long segment_elsewhere(__u32 i, struct search *search)
+{
+	__s64 namespace = namespace_at(i);
+
+	if (namespace < 0)
+		return 1;
+	search->here = segment_in(search->view, search->chance, &search->question, namespace);
+	return search->here;
 }
 
 /*
@@ -224,30 +269,26 @@ static __always_inline struct bpf_sock *find_socket(void *ctx, struct question *
  */
 static __always_inline int has_segment(const struct view *view, const struct chance *chance)
 {
+	struct search search = { .view = view, .chance = chance };
 	struct ipv6hdr *ip6 = at(view, chance->ip);
 	struct iphdr *ip4 = at(view, chance->ip);
 	struct tcphdr *tcp = at(view, chance->l4);
-	struct question question = {};
-	struct bpf_sock *sk;
-	int here;
 
 	if ((void *)(tcp + 1) > view->end || tcp->syn)
 		return 1;
 	if (chance->ipv6) {
 		if ((void *)(ip6 + 1) > view->end)
 			return 1;
-		ask6(&question, &ip6->saddr, &ip6->daddr, tcp->source, tcp->dest);
+		ask6(&search.question, &ip6->saddr, &ip6->daddr, tcp->source, tcp->dest);
 	} else {
 		if ((void *)(ip4 + 1) > view->end)
 			return 1;
-		ask4(&question, ip4->saddr, ip4->daddr, tcp->source, tcp->dest);
+		ask4(&search.question, ip4->saddr, ip4->daddr, tcp->source, tcp->dest);
 	}
-	sk = find_socket(view->ctx, &question);
-	if (!sk)
-		return 0;
-	here = of_socket(sk, view, chance, tcp);
-	bpf_sk_release(sk);
-	return here;
+	if (segment_in(view, chance, &search.question, BPF_F_CURRENT_NETNS))
+		return 1;
+	bpf_loop(HOST_NAMESPACES_MAX, segment_elsewhere, &search, 0);
+	return search.here;
 }
 
 static __always_inline int is_error(__u8 type, __u8 ipv6)
@@ -282,22 +323,41 @@ static __always_inline int ask_quoted(struct question *question, struct icmp_hea
 	return 1;
 }
 
-static __always_inline int has_quoted(const struct view *view, const struct chance *chance)
+static __always_inline int quoted_in(const struct view *view, struct question *question,
+				     __s64 namespace)
 {
-	struct icmp_header *icmp = at(view, chance->l4);
-	struct question question = {};
-	struct bpf_sock *sk;
+	struct bpf_sock *sk = find_socket(view->ctx, question, namespace);
 	int here;
 
-	if ((void *)(icmp + 1) > view->end || !is_error(icmp->type, chance->ipv6) ||
-	    !ask_quoted(&question, icmp, chance->ipv6, view->end))
-		return 1;
-	sk = find_socket(view->ctx, &question);
 	if (!sk)
 		return 0;
-	here = quotes_socket(sk, question.quoted_sequence);
+	here = quotes_socket(sk, question->quoted_sequence);
 	bpf_sk_release(sk);
 	return here;
+}
+
+static long quoted_elsewhere(__u32 i, struct search *search)
+{
+	__s64 namespace = namespace_at(i);
+
+	if (namespace < 0)
+		return 1;
+	search->here = quoted_in(search->view, &search->question, namespace);
+	return search->here;
+}
+
+static __always_inline int has_quoted(const struct view *view, const struct chance *chance)
+{
+	struct search search = { .view = view, .chance = chance };
+	struct icmp_header *icmp = at(view, chance->l4);
+
+	if ((void *)(icmp + 1) > view->end || !is_error(icmp->type, chance->ipv6) ||
+	    !ask_quoted(&search.question, icmp, chance->ipv6, view->end))
+		return 1;
+	if (quoted_in(view, &search.question, BPF_F_CURRENT_NETNS))
+		return 1;
+	bpf_loop(HOST_NAMESPACES_MAX, quoted_elsewhere, &search, 0);
+	return search.here;
 }
 
 /*

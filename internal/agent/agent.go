@@ -102,6 +102,7 @@ func (a *Agent) set(f facts) error {
 		h.addresses[address] = true
 	}
 	h.holders = f.addresses
+	h.elsewhere = f.elsewhere
 	p, err := newPlan(a.config, h)
 	if err != nil {
 		return err
@@ -120,10 +121,13 @@ func (a *Agent) set(f facts) error {
 type facts struct {
 	addresses map[netip.Addr]int // of this host: index of the interface
 	uplinks   []uplink
+	elsewhere elsewhere
 }
 
 func (f facts) equal(o facts) bool {
-	return maps.Equal(f.addresses, o.addresses) && slices.Equal(f.uplinks, o.uplinks)
+	return maps.Equal(f.addresses, o.addresses) && slices.Equal(f.uplinks, o.uplinks) &&
+		maps.Equal(f.elsewhere.addresses, o.elsewhere.addresses) &&
+		slices.Equal(f.elsewhere.namespaces, o.elsewhere.namespaces)
 }
 
 func (a *Agent) look() (facts, error) {
@@ -132,7 +136,11 @@ func (a *Agent) look() (facts, error) {
 		return facts{}, err
 	}
 	uplinks, err := findUplinks(a.interfaces(a.config), a.config, at)
-	return facts{at, uplinks}, err
+	if err != nil {
+		return facts{}, err
+	}
+	elsewhere, err := findNamespaces(a.config.Agent.Namespaces, a.options.Log)
+	return facts{at, uplinks, elsewhere}, err
 }
 
 func (a *Agent) interfaces(config model.Config) []string {

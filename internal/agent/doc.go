@@ -10,6 +10,7 @@
 //     the VIP is on lo.
 //   - A host is in one segment: services that differ in their segment only are one
 //     service to it.
-//   - Sockets in other network namespaces are not seen: see Agent.SocketsElsewhere.
+//   - Sockets in other network namespaces are seen in those that are named, and found
+//     by the VIP only: see model.Agent.
 //   - Outer packets in fragments or with IP options are left to the kernel.
 package agent

@@ -14,7 +14,8 @@ import (
 const (
 	settle  = 100 * time.Millisecond
 	anyway  = 30 * time.Second
-	backlog = 64 // notifications, before netlink drops some
+	abroad  = time.Second // where other namespaces are to be looked at: nobody tells of them
+	backlog = 64          // notifications, before netlink drops some
 )
 
 // Follow refreshes whenever the host's addresses or interfaces change, until the
@@ -28,7 +29,7 @@ func (a *Agent) Follow(ctx context.Context) error {
 		return fmt.Errorf("follow addresses: %w", err)
 	}
 	go func() {
-		tick := time.NewTicker(anyway)
+		tick := time.NewTimer(a.pause())
 		defer tick.Stop()
 		var quiet <-chan time.Time
 		for {
@@ -49,6 +50,7 @@ func (a *Agent) Follow(ctx context.Context) error {
 				quiet = time.After(settle)
 			case <-tick.C:
 				a.refresh()
+				tick.Reset(a.pause())
 			case <-quiet:
 				quiet = nil
 				a.refresh()
@@ -62,4 +64,13 @@ func (a *Agent) refresh() {
 	if err := a.Refresh(); err != nil {
 		a.options.Log.Error("follow the host", "error", err)
 	}
+}
+
+func (a *Agent) pause() time.Duration {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.config.Agent.Namespaces) > 0 {
+		return abroad
+	}
+	return anyway
 }

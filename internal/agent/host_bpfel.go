@@ -116,6 +116,7 @@ type bpfRowHeader struct {
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	bpfMapEndpoints             = "endpoints"
+	bpfMapNamespaces            = "namespaces"
 	bpfMapPeers                 = "peers"
 	bpfMapRanges                = "ranges"
 	bpfMapReasons               = "reasons"
@@ -187,6 +188,7 @@ type bpfProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type bpfMapSpecs struct {
 	Endpoints      *ebpf.MapSpec `ebpf:"endpoints"`
+	Namespaces     *ebpf.MapSpec `ebpf:"namespaces"`
 	Peers          *ebpf.MapSpec `ebpf:"peers"`
 	Ranges         *ebpf.MapSpec `ebpf:"ranges"`
 	Reasons        *ebpf.MapSpec `ebpf:"reasons"`
@@ -228,6 +230,7 @@ func (o *bpfObjects) Close() error {
 // It can be passed to loadBpfObjects or ebpf.CollectionSpec.LoadAndAssign.
 type bpfMaps struct {
 	Endpoints      *ebpf.Map `ebpf:"endpoints"`
+	Namespaces     *ebpf.Map `ebpf:"namespaces"`
 	Peers          *ebpf.Map `ebpf:"peers"`
 	Ranges         *ebpf.Map `ebpf:"ranges"`
 	Reasons        *ebpf.Map `ebpf:"reasons"`
@@ -240,6 +243,7 @@ type bpfMaps struct {
 func (m *bpfMaps) Close() error {
 	return _BpfClose(
 		m.Endpoints,
+		m.Namespaces,
 		m.Peers,
 		m.Ranges,
 		m.Reasons,

@@ -25,6 +25,7 @@ const patience = 30 * time.Second
 //	client, and director made by hand ---- host
 //	10.0.1.1                               10.0.1.11, agent, VIPs on lo
 type street struct {
+	lab          *netlab.Lab
 	client, host *netlab.Host
 	link         *netlab.Link
 }
@@ -34,7 +35,7 @@ type street struct {
 func newStreet(t *testing.T, xdp bool) *street {
 	t.Helper()
 	lab := netlab.ForTest(t)
-	s := &street{client: lab.Host("client"), host: lab.Host("host")}
+	s := &street{lab: lab, client: lab.Host("client"), host: lab.Host("host")}
 	s.link = lab.Link(s.client, s.host, netlab.LinkOptions{XDP: xdp,
 		A: []string{"10.0.1.1/24", "2001:db8:1::1/64"}, B: []string{"10.0.1.11/24", "2001:db8:1::11/64"}})
 	s.client.Route("192.0.2.0/24", "10.0.1.11")

@@ -13,6 +13,7 @@ type host struct {
 	addresses map[netip.Addr]bool
 	holders   map[netip.Addr]int // index of the interface that has an address
 	mtu       int                // smallest of the uplinks
+	elsewhere elsewhere
 }
 
 // plan is what this host has to do: a pure function of the configuration and of
@@ -25,6 +26,8 @@ type plan struct {
 	vips     []netip.Addr
 	director bool // this host is one, too
 	keepsAll bool // no packet is sent on to another host
+
+	namespaces []uint32 // whose sockets are looked at too
 
 	position map[identity]int // in services
 }
@@ -60,7 +63,7 @@ const loopbackIndex = 1
 
 // newPlan computes what the host has to do.
 func newPlan(config model.Config, h host) (plan, error) {
-	p := plan{position: make(map[identity]int), holders: make(map[netip.Addr]int), keepsAll: config.Agent.SocketsElsewhere}
+	p := plan{position: make(map[identity]int), holders: make(map[netip.Addr]int), keepsAll: config.Agent.SocketsElsewhere, namespaces: h.elsewhere.namespaces}
 	for _, s := range config.Services {
 		ends := localEnds(s, h.addresses)
 		if len(ends) == 0 {
@@ -71,7 +74,9 @@ func newPlan(config model.Config, h host) (plan, error) {
 			return plan{}, fmt.Errorf("service %s: %w", s.Name, err)
 		}
 		p.ends = append(p.ends, ends...)
-		p.vips = append(p.vips, s.VIP)
+		if !h.elsewhere.addresses[s.VIP] {
+			p.vips = append(p.vips, s.VIP) // on lo it would never get there
+		}
 		peers := backendAddresses(s)
 		p.add(service{name: s.Name, vip: s.VIP, protocol: s.Protocol, port: s.Port, mss: mss, peers: peers})
 		p.add(service{vip: s.VIP, peers: peers})

@@ -5,6 +5,8 @@ import (
 	"fmt"
 
 	"github.com/cilium/ebpf"
+
+	"weir.io/weir/internal/model"
 )
 
 // tables are the contents that the maps must have.
@@ -15,8 +17,10 @@ type tables struct {
 	ranges    map[bpfHostRange]uint32
 	peers     map[bpfHostPeer]uint32
 	services  map[uint32]bpfHostService
-	indexes   map[identity]uint32
-	fresh     []uint32 // indexes that nobody had before: their counters are old
+	// Each number is one more than the kernel's: 0 ends the list.
+	namespaces map[uint32]uint32
+	indexes    map[identity]uint32
+	fresh      []uint32 // indexes that nobody had before: their counters are old
 }
 
 // noService is the index that the programs take for "none".
@@ -28,19 +32,26 @@ const noService = 0
 // packets may still be looking at it.
 func newTables(p plan, endpoints map[bpfHostEndpoint]uint32, ranges map[bpfHostRange]uint32, limit uint32) (tables, error) {
 	t := tables{
-		ends:      map[bpfAddress]uint32{},
-		sources:   map[bpfHostSource]uint32{},
-		endpoints: map[bpfHostEndpoint]uint32{},
-		ranges:    map[bpfHostRange]uint32{},
-		peers:     map[bpfHostPeer]uint32{},
-		services:  map[uint32]bpfHostService{},
-		indexes:   map[identity]uint32{},
+		ends:       map[bpfAddress]uint32{},
+		sources:    map[bpfHostSource]uint32{},
+		endpoints:  map[bpfHostEndpoint]uint32{},
+		ranges:     map[bpfHostRange]uint32{},
+		peers:      map[bpfHostPeer]uint32{},
+		services:   map[uint32]bpfHostService{},
+		namespaces: map[uint32]uint32{},
+		indexes:    map[identity]uint32{},
 	}
 	for _, end := range p.ends {
 		t.ends[address(end)] = uint32(p.holders[end])
 	}
 	for prefix, flags := range p.sources {
 		t.sources[sourceKey(prefix)] = uint32(flags)
+	}
+	for i := range uint32(model.MaxNamespaces) {
+		t.namespaces[i] = 0
+	}
+	for i, id := range p.namespaces {
+		t.namespaces[uint32(i)] = id + 1
 	}
 	used := map[uint32]bool{noService: true}
 	for _, index := range endpoints {
@@ -110,6 +121,7 @@ func (t *tables) put(m *bpfMaps) error {
 		}
 	}
 	return errors.Join(
+		putAll(m.Namespaces, t.namespaces),
 		putAll(m.Services, t.services),
 		putAll(m.Peers, t.peers),
 		putAll(m.Sources, t.sources),

@@ -94,6 +94,8 @@ func (x *examination) vips(services []model.Service) {
 		index, here := x.addresses[s.VIP]
 		link := x.links[index]
 		switch {
+		case !here && len(x.config.Agent.Namespaces) > 0:
+			x.onward(check, s.VIP)
 		case !here:
 			x.fail(check, "run weir agent, or ip addr add "+netip.PrefixFrom(s.VIP, s.VIP.BitLen()).String()+" dev lo",
 				"is not on lo: this host drops packets for it")
@@ -106,6 +108,16 @@ func (x *examination) vips(services []model.Service) {
 	if held > 0 {
 		x.ok("vips", "%d of %d on lo", held, len(checked))
 	}
+}
+
+// onward says where packets for a VIP go that another network namespace has.
+func (x *examination) onward(check string, vip netip.Addr) {
+	routes, err := netlink.RouteGet(vip.AsSlice())
+	if err != nil || len(routes) == 0 || x.links[routes[0].LinkIndex] == nil {
+		x.fail(check, "ip route add "+vip.String()+" via the namespace's address", "has no route into one of agent.namespaces")
+		return
+	}
+	x.ok(check, "is not on this host, and goes on by %s: that must lead into one of agent.namespaces", x.links[routes[0].LinkIndex].Attrs().Name)
 }
 
 // uplinks returns the interfaces that packets for backends come in by.

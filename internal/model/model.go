@@ -69,8 +69,11 @@ type Limits struct {
 // Agent is what the agent on a backend's host must know about its host.
 type Agent struct {
 	Interfaces []string `json:"interfaces,omitempty"` // where tunnels come in
-	// SocketsElsewhere says that connections end in other network namespaces, whose
-	// sockets the agent does not see, so that it must not judge by them.
+	// Namespaces are other network namespaces of this host in which connections to
+	// VIPs end: names of "ip netns", or paths.
+	Namespaces []string `json:"namespaces,omitempty"`
+	// SocketsElsewhere says that connections end where the agent does not see their
+	// sockets, so that it must not judge by them.
 	SocketsElsewhere bool `json:"sockets-elsewhere,omitempty"`
 }
 

@@ -54,6 +54,30 @@ func (v *validation) limit(path string, value, low, high uint64) {
 
 func (v *validation) agent() {
 	v.interfaces("agent.interfaces", v.config.Agent.Interfaces)
+	v.namespaces()
+}
+
+// MaxNamespaces bounds Agent.Namespaces: all of them are looked at for a packet whose
+// connection is nowhere.
+const MaxNamespaces = 16
+
+func (v *validation) namespaces() {
+	names := v.config.Agent.Namespaces
+	if len(names) > MaxNamespaces {
+		v.errs.add("agent.namespaces", "are %d, at most %d are looked at", len(names), MaxNamespaces)
+	}
+	seen := make(map[string]int, len(names))
+	for i, name := range names {
+		at := fmt.Sprintf("agent.namespaces[%d]", i)
+		if name == "" || name == "." || name == ".." || !strings.HasPrefix(name, "/") && strings.Contains(name, "/") {
+			v.errs.add(at, "%q is neither a name of ip netns nor a path from the root", name)
+		}
+		if first, dup := seen[name]; dup {
+			v.errs.addWithOther(at, fmt.Sprintf("agent.namespaces[%d]", first), "%q is named twice", name)
+			continue
+		}
+		seen[name] = i
+	}
 }
 
 func (v *validation) interfaces(path string, names []string) {

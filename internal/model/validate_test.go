@@ -161,6 +161,18 @@ func TestInvalidConfig(t *testing.T) {
 			func(c *model.Config) { c.Services[0].Mode = model.Redirect }},
 		{`services[0].backends[1].mode: redirect is not available yet; l2dsr, ipip, gue and nat are`,
 			func(c *model.Config) { c.Services[0].Backends[1].Mode = mode(model.Redirect) }},
+		{`agent.namespaces[1]: "a/b" is neither a name of ip netns nor a path from the root`,
+			func(c *model.Config) { c.Agent.Namespaces = []string{"/proc/1/ns/net", "a/b"} }},
+		{`agent.namespaces[0]: "" is neither a name of ip netns nor a path from the root`,
+			func(c *model.Config) { c.Agent.Namespaces = []string{""} }},
+		{`agent.namespaces[1]: "web" is named twice`,
+			func(c *model.Config) { c.Agent.Namespaces = []string{"web", "web"} }},
+		{`agent.namespaces: are 17, at most 16 are looked at`,
+			func(c *model.Config) {
+				for i := range model.MaxNamespaces + 1 {
+					c.Agent.Namespaces = append(c.Agent.Namespaces, fmt.Sprint("web", i))
+				}
+			}},
 		{`services[0].policy: p2c is not available yet; maglev is`,
 			func(c *model.Config) { c.Services[0].Policy = model.P2C }},
 		{`services[0].segment: vxlan:5 is not available yet; none and vlan:ID are`,
