@@ -113,9 +113,9 @@ func (s ServerIDs) mapping() map[string]ServerID {
 	return m
 }
 
-// MarshalJSON writes a text or an object.
+// MarshalJSON writes a text or an object, an empty one where there is none.
 func (s ServerIDs) MarshalJSON() ([]byte, error) {
-	if s.same() {
+	if s.same() && !s.IsZero() {
 		return json.Marshal(s[0])
 	}
 	return json.Marshal(s.mapping())
@@ -123,7 +123,7 @@ func (s ServerIDs) MarshalJSON() ([]byte, error) {
 
 // MarshalYAML returns what MarshalJSON writes, as go-yaml wants it.
 func (s ServerIDs) MarshalYAML() (any, error) {
-	if s.same() {
+	if s.same() && !s.IsZero() {
 		return s[0].String(), nil
 	}
 	return s.mapping(), nil

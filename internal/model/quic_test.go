@@ -41,6 +41,7 @@ func TestServerIDsAsJSON(t *testing.T) {
 		{model.SameServerID("\x01\xff"), `"01ff"`},
 		{model.ServerIDs{0: "\x01", 6: "\x02\x03"}, `{"0":"01","6":"0203"}`},
 		{model.ServerIDs{0: "\x01"}, `{"0":"01"}`},
+		{model.ServerIDs{}, `{}`},
 	} {
 		text, err := json.Marshal(test.ids)
 		if err != nil || string(text) != test.text {
