@@ -36,6 +36,18 @@ func (p *pair) load(port uint16) *Load {
 		Connections: 100, Flows: 10, Window: 200 * time.Millisecond, Outlives: 500 * time.Millisecond, Patience: 5 * time.Second, Seed: 1}
 }
 
+// known is how many connections are open whose backend the ledger knows.
+func (p *pair) known() (n int) {
+	p.ledger.mu.Lock()
+	defer p.ledger.mu.Unlock()
+	for _, c := range p.ledger.byPort {
+		if p.ledger.backend(c) == 3 {
+			n++
+		}
+	}
+	return n
+}
+
 func waitFor(t *testing.T, what string, condition func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(20 * time.Second); !condition(); time.Sleep(time.Millisecond) { // between two looks
@@ -73,7 +85,8 @@ func TestOnlyDeathExcuses(t *testing.T) {
 		p := newPair(t)
 		l := p.load(80)
 		l.Start(t.Context())
-		waitFor(t, "every connection to be open", func() bool { return l.Waiting() == 0 })
+		// All but the three in a hundred that are short.
+		waitFor(t, "the server to have them", func() bool { return l.Waiting() == 0 && p.known() >= 97 && p.ledger.Totals().UDP >= 10 })
 		if died {
 			p.ledger.Died(3)
 		}
