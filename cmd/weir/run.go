@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"reflect"
 	"strings"
@@ -126,8 +127,8 @@ func endForwarding(drain *drain, pin string, log *slog.Logger) error {
 type director struct {
 	*daemon
 	kernel *datapath.Datapath
-	report func() engine.Report // about the plan that runs
-	first  model.Director       // what the kernel's maps were made for
+	logs   func() map[model.ServiceID]model.LogStatus
+	first  model.Director // what the kernel's maps were made for
 	gauge  gauge
 	drain  *drain
 	local  *store.File
@@ -137,16 +138,17 @@ type director struct {
 
 // Status is the API's way to the kernel.
 func (d *director) Status() (model.DatapathStatus, error) {
+	logs := d.logs()
 	status, err := d.kernel.Status()
 	if err != nil {
 		return status, err
 	}
+	maps.Copy(logs, d.logs()) // of services that came meanwhile; those that left had theirs before
 	status.CPUs = d.gauge.cpus()
 	left := d.keeper.Left()
 	for _, cause := range history.Causes {
 		status.Left = append(status.Left, model.Tallied{Name: string(cause), Count: left[cause]})
 	}
-	logs := d.report().LogStatus()
 	for i := range status.Services {
 		s := &status.Services[i]
 		s.Log = logs[model.ServiceID{Segment: s.Segment, VIP: s.VIP, Protocol: s.Protocol, Port: s.Port}]
@@ -167,7 +169,7 @@ func (d *director) run(ctx context.Context, first model.Config, changes <-chan c
 	ctx, cancel := context.WithCancel(ctx)
 	engine := engine.New(d, d.log)
 	d.keeper = desired.New(d.local, engine, d.log)
-	d.running, d.report = engine.Desired, engine.Report
+	d.running, d.logs = engine.Desired, engine.LogStatus
 	d.apply = func(c model.Config) error {
 		if err := needInterfaces(c); err != nil {
 			return err

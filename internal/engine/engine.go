@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"sync"
 	"time"
 
@@ -29,7 +30,7 @@ const (
 )
 
 // Engine keeps the sinks at what is desired. One goroutine, the one in Run, owns all
-// of its state but what Desired, Report and Held return.
+// of its state but what Desired, Report, LogStatus and Held return.
 type Engine struct {
 	forwarder Forwarder
 	log       *slog.Logger
@@ -40,6 +41,7 @@ type Engine struct {
 	mu      sync.Mutex
 	running model.Config
 	report  Report
+	coming  Report // about the plan that a sink is taking, or took in part
 	held    heldAt // in the plan that runs, and in plans that a sink took in part
 }
 
@@ -134,12 +136,24 @@ func (e *Engine) Report() Report {
 	return e.report
 }
 
+// LogStatus returns what the services' logs are and do in the plan that runs; of services
+// that are not in it, in the plan that a sink is taking: it may forward to them already.
+func (e *Engine) LogStatus() map[model.ServiceID]model.LogStatus {
+	e.mu.Lock()
+	running, coming := e.report, e.coming
+	e.mu.Unlock()
+	all := coming.LogStatus()
+	maps.Copy(all, running.LogStatus())
+	return all
+}
+
 // set hands the plan to the sinks. After an error, too, connections may have been
 // placed by it: a sink may have taken a part of it.
 func (e *Engine) set(desired model.Config, logs Logs) error {
 	table, report := e.planner.Plan(desired, logs, nil)
 	e.mu.Lock()
 	e.held.note(report)
+	e.coming = report
 	e.mu.Unlock()
 	if err := e.forwarder.Set(table); err != nil {
 		return fmt.Errorf("set forwarding table: %w", err)
@@ -148,7 +162,7 @@ func (e *Engine) set(desired model.Config, logs Logs) error {
 	defer e.mu.Unlock()
 	e.held = heldAt{}
 	e.held.note(report)
-	e.running, e.report = desired, report
+	e.running, e.report, e.coming = desired, report, Report{}
 	slots, shared, held := 0, 0, 0
 	for _, s := range report.Services {
 		slots, shared, held = slots+s.Slots, shared+s.Shared, held+s.Held

@@ -19,6 +19,8 @@ type recorder struct {
 	fail error
 	sets []string // names of the only service of each table
 	at   []time.Time
+
+	during func() // called by Set
 }
 
 func (r *recorder) Set(table model.Table) error {
@@ -26,6 +28,9 @@ func (r *recorder) Set(table model.Table) error {
 	defer r.mu.Unlock()
 	r.sets = append(r.sets, table.Services[0].Name)
 	r.at = append(r.at, time.Now())
+	if r.during != nil {
+		r.during()
+	}
 	return r.fail
 }
 
@@ -115,6 +120,36 @@ func TestFailedSetIsTriedAgain(t *testing.T) {
 		runs(t, e, "b")
 		pass(time.Hour)
 		sink.want(t, "a", "b", "b", "b", "b")
+	})
+}
+
+// A sink lists what it is being set to before Set returns: its logs are known by then,
+// and so they are where it took a part and failed.
+func TestLogsOfWhatASinkTakes(t *testing.T) {
+	start(t, func(t *testing.T, e *Engine, sink *recorder, stop func()) {
+		service := web(2)
+		id := service.ID()
+		has := func(when string, want int) {
+			t.Helper()
+			if got := e.LogStatus()[id].Generations; got != want {
+				t.Errorf("%s the log has %d generations, want %d", when, got, want)
+			}
+		}
+		has("before the set", 0)
+		sink.during = func() { has("during the set", 1) }
+		sink.failWith(errFull)
+		_ = e.Apply(named("a"), nil)
+		has("after a set that failed", 1)
+		sink.failWith(nil)
+		pass(firstRetry)
+		has("after the set", 1)
+		sink.during = func() { has("while the service leaves", 1) }
+		other := web(2)
+		other.Port.First, other.Port.Last = 81, 81
+		if err := e.Apply(config(other), nil); err != nil {
+			t.Fatal(err)
+		}
+		has("after the service left", 0)
 	})
 }
 
