@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"log/slog"
+	"reflect"
 	"sync"
 
 	"github.com/spf13/cobra"
@@ -10,6 +11,7 @@ import (
 	"weir.io/weir/internal/agent"
 	"weir.io/weir/internal/api"
 	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/store"
 )
 
 type agentOptions struct {
@@ -61,13 +63,18 @@ func runAgent(ctx context.Context, o agentOptions, log *slog.Logger) error {
 		return err
 	}
 	defer a.Close()
-	d := newAgentDaemon(newDaemon(o.file, pin, log), a)
+	d := newAgentDaemon(newDaemon(o.file, pin, log), a, first.Agent.Store)
 	if err := d.apply(first); err != nil {
 		return err
 	}
 	if err := a.Follow(ctx); err != nil {
 		return err
 	}
+	endReports, err := startReports(ctx, a, first.Agent.Store, log)
+	if err != nil {
+		return err
+	}
+	defer endReports()
 	log.Info("agent runs", "config", o.file, "pin", pin)
 	// The agent of another network namespace may have the socket; this one then
 	// does its work without.
@@ -82,11 +89,39 @@ func runAgent(ctx context.Context, o agentOptions, log *slog.Logger) error {
 	return nil
 }
 
+// startReports lets the agent report its connections to the directors' etcd, if it is
+// told where that is. The etcd need not answer yet.
+func startReports(ctx context.Context, a *agent.Agent, s model.AgentStore, log *slog.Logger) (end func(), err error) {
+	if !s.Etcd.Given() {
+		return func() {}, nil
+	}
+	options, err := etcdOptions(s.Etcd)
+	if err != nil {
+		return nil, err
+	}
+	options.Log = log
+	to, err := store.OpenEtcd(options)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	running.Go(func() { a.Report(ctx, to, store.MaxReport) })
+	return func() {
+		cancel()
+		running.Wait()
+		to.Close()
+	}, nil
+}
+
 // newAgentDaemon makes a daemon whose configuration the agent applies.
-func newAgentDaemon(d *daemon, a *agent.Agent) *daemon {
+func newAgentDaemon(d *daemon, a *agent.Agent, began model.AgentStore) *daemon {
 	var mu sync.Mutex
 	var running model.Config
 	d.apply = func(c model.Config) error {
+		if !reflect.DeepEqual(c.Agent.Store, began) {
+			d.log.Warn("change takes effect when weir agent starts again", "key", "agent.store")
+		}
 		err := a.Set(c)
 		d.noteSet(err)
 		if err != nil {

@@ -84,13 +84,14 @@ func (fakeDirector) Status() (model.DatapathStatus, error) {
 		RingMemory: 16512,
 		Flows: model.FlowStatus{Remembered: 21, Settling: 7, Events: []model.Tallied{
 			{Name: "flow_inserted", Count: 40}, {Name: "flow_refused", Count: 2}, {Name: "flow_moved"}}},
-		QUIC: []model.Tallied{{Name: "quic_found", Count: 90}, {Name: "quic_unknown"}, {Name: "quic_down"}, {Name: "quic_other", Count: 11}},
-		Left: []model.Tallied{{Name: "drained", Count: 4}, {Name: "max_drain", Count: 1}, {Name: "gone"}},
-		CPUs: []model.CPUStatus{{CPU: 0, Utilization: 0.1234, Busy: 0.4, Fullness: 0.0625}, {CPU: 1}},
+		QUIC:   []model.Tallied{{Name: "quic_found", Count: 90}, {Name: "quic_unknown"}, {Name: "quic_down"}, {Name: "quic_other", Count: 11}},
+		Left:   []model.Tallied{{Name: "drained", Count: 4}, {Name: "max_drain", Count: 1}, {Name: "gone"}},
+		Agents: model.ReporterStatus{Reporting: 2, Silent: 1},
+		CPUs:   []model.CPUStatus{{CPU: 0, Utilization: 0.1234, Busy: 0.4, Fullness: 0.0625}, {CPU: 1}},
 		Services: []model.ServiceStatus{{
 			Name: "web", VIP: netip.MustParseAddr("203.0.113.10"), Protocol: model.TCP,
 			Port: model.PortRange{First: 443, Last: 443}, Slots: 1021, Packets: 120, Bytes: 64000,
-			Log: model.LogStatus{Generations: 2, Oldest: time.Date(2026, 1, 2, 3, 5, 0, 0, time.UTC), Waits: true, Shared: 340, Held: 1},
+			Log: model.LogStatus{Generations: 2, Oldest: time.Date(2026, 1, 2, 3, 5, 0, 0, time.UTC), Waits: true, Shared: 340, Held: 1, Kept: 12},
 			Backends: []model.BackendStatus{
 				{Name: "a", Address: netip.MustParseAddr("10.0.1.1"), Mode: model.IPIP, State: model.Active, Interface: "eth1",
 					NextHop: model.MAC{2, 0, 0, 0, 1, 1}, MTU: 1500, Slots: 681, Packets: 80, Bytes: 42000},

@@ -145,6 +145,7 @@ func (d *director) Status() (model.DatapathStatus, error) {
 	}
 	maps.Copy(logs, d.logs()) // of services that came meanwhile; those that left had theirs before
 	status.CPUs = d.gauge.cpus()
+	status.Agents = d.keeper.Agents()
 	left := d.keeper.Left()
 	for _, cause := range history.Causes {
 		status.Left = append(status.Left, model.Tallied{Name: string(cause), Count: left[cause]})
@@ -169,6 +170,9 @@ func (d *director) run(ctx context.Context, first model.Config, changes <-chan c
 	ctx, cancel := context.WithCancel(ctx)
 	engine := engine.New(d, d.log)
 	d.keeper = desired.New(d.local, engine, d.log)
+	if d.group != nil {
+		d.keeper.Hear(d.group.FollowReports(ctx))
+	}
 	d.running, d.logs = engine.Desired, engine.LogStatus
 	d.apply = func(c model.Config) error {
 		if err := needInterfaces(c); err != nil {

@@ -88,6 +88,10 @@ func statusTable(t *table, s api.Status) {
 			t.row("generations "+strings.ReplaceAll(e.Name, "_", "-"), e.Count)
 		}
 	}
+	if a := s.Agents; a.Reporting+a.Silent > 0 {
+		t.row("agents reporting", a.Reporting)
+		t.row("agents silent", a.Silent)
+	}
 	t.line("")
 	t.row("INTERFACE", "XDP", "MTU")
 	for _, i := range s.Interfaces {

@@ -30,6 +30,7 @@ type Agent struct {
 	version string // of the maps' ABI
 	objects *bpfObjects
 	noTCX   bool // behave as before Linux 6.6
+	sockets sockets
 
 	mu          sync.Mutex
 	config      model.Config
@@ -61,12 +62,17 @@ func Open(options Options) (*Agent, error) {
 		_ = p.lock.Close()
 		return nil, err
 	}
-	return &Agent{options: options, pins: p, version: version, objects: objects}, nil
+	s, err := openSockets()
+	if err != nil {
+		return nil, errors.Join(err, objects.Close(), p.lock.Close())
+	}
+	return &Agent{options: options, pins: p, version: version, objects: objects, sockets: s}, nil
 }
 
 // Close ends the process's part. The programs go on with what they were told, and
 // VIPs and sysctls stay: see Detach.
 func (a *Agent) Close() error {
+	a.sockets.close()
 	return errors.Join(a.objects.Close(), a.pins.lock.Close())
 }
 

@@ -7,9 +7,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
@@ -46,11 +44,7 @@ func findNamespaces(names []string, log *slog.Logger) (elsewhere, error) {
 }
 
 func (e *elsewhere) add(name string) error {
-	path := name
-	if !strings.HasPrefix(name, "/") {
-		path = filepath.Join(namedNamespaces, name)
-	}
-	file, err := os.Open(path)
+	file, err := os.Open(namespacePath(name))
 	if err != nil {
 		return err
 	}

@@ -68,6 +68,7 @@ type Status struct {
 	Flows      model.FlowStatus        `json:"flows"`
 	QUIC       []model.Tallied         `json:"quic"`
 	Left       []model.Tallied         `json:"generations-left"`
+	Agents     model.ReporterStatus    `json:"agents"`
 	CPUs       []model.CPUStatus       `json:"cpus"`
 	Reasons    []model.Counter         `json:"reasons"`
 }
@@ -97,6 +98,7 @@ func newStatus(daemon Daemon, d model.DatapathStatus) Status {
 		Flows:      d.Flows,
 		QUIC:       orEmpty(d.QUIC),
 		Left:       orEmpty(d.Left),
+		Agents:     d.Agents,
 		CPUs:       orEmpty(d.CPUs),
 		Reasons:    orEmpty(d.Reasons),
 	}

@@ -148,7 +148,9 @@ func (k *Keeper) putShared(owner string, l *ledger, services int) (Change, error
 // tendShared does what is due in the logs of the group's services. All directors do, and
 // the first one's change leaves nothing to do for the others.
 func (k *Keeper) tendShared() error {
+	k.renew()
 	k.mu.Lock()
+	k.comparedShared = time.Now()
 	l := k.trim()
 	k.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), updateTimeout)

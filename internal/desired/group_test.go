@@ -58,6 +58,7 @@ func (m *member) run(own ...model.Service) error {
 	})
 	m.t.Cleanup(d.stop)
 	m.director = d
+	d.Hear(group.FollowReports(ctx))
 	if err := d.Join(ctx, group); err != nil {
 		return err
 	}

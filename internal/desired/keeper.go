@@ -43,24 +43,30 @@ type Keeper struct {
 	news   <-chan store.State
 	grace  time.Duration // how long Join waits for the group's store
 
-	mu        sync.Mutex // one change at a time is checked against the others, and applied
-	file      model.Config
-	begun     bool // there is a file
-	state     store.State
-	shared    store.State   // the group's
-	sharedErr error         // why that is not what is forwarded
-	adopted   chan struct{} // is closed when another one is
-	applied   engine.Logs   // that the engine was given last
-	unstored  *model.Config // the file, if the store could not be written
-	waiting   map[string]*batch
-	left      map[history.Cause]uint64 // generations
+	evidence *engine.Evidence
+	reports  Reports // nil: agents have no way to report
+	renewing sync.Mutex
+	renewed  time.Time // when the evidence was
+
+	mu                       sync.Mutex // one change at a time is checked against the others, and applied
+	file                     model.Config
+	begun                    bool // there is a file
+	state                    store.State
+	shared                   store.State   // the group's
+	sharedErr                error         // why that is not what is forwarded
+	adopted                  chan struct{} // is closed when another one is
+	applied                  engine.Logs   // that the engine was given last
+	unstored                 *model.Config // the file, if the store could not be written
+	waiting                  map[string]*batch
+	compared, comparedShared time.Time                // when the logs were, with the evidence
+	left                     map[history.Cause]uint64 // generations
 }
 
 // New returns a keeper of a director that has a store of its own: the set of its file
 // is in it, and, unless it joins a group, those of other owners.
 func New(local Store, e Engine, log *slog.Logger) *Keeper {
 	return &Keeper{
-		local: local, engine: e, log: log, adopted: make(chan struct{}), grace: startGrace, waiting: map[string]*batch{}, left: map[history.Cause]uint64{},
+		local: local, engine: e, log: log, adopted: make(chan struct{}), grace: startGrace, evidence: &engine.Evidence{}, waiting: map[string]*batch{}, left: map[history.Cause]uint64{},
 		moved: [2]chan struct{}{make(chan struct{}, 1), make(chan struct{}, 1)},
 	}
 }

@@ -15,9 +15,10 @@ import (
 // ledger is a change of a store that writes logs. The store may make it several times:
 // each time begins from nothing, and the last one counts.
 type ledger struct {
-	make    func(*ledger, store.State) (store.State, error)
-	engine  Engine
-	applied engine.Logs // by which this director forwards
+	make     func(*ledger, store.State) (store.State, error)
+	engine   Engine
+	evidence history.Evidence
+	applied  engine.Logs // by which this director forwards
 
 	now    time.Time
 	others map[model.ServiceID]history.Held // by logs that this director does not forward by
@@ -62,7 +63,7 @@ func (l *ledger) held(id model.ServiceID) history.Held {
 // successor returns the log of a service that takes the place of a document: what no
 // connection needs any more goes out, and what the service has become comes in.
 func (l *ledger) successor(before store.Document, s *model.Service) model.Log {
-	log, left := history.Trim(before.Log, s, l.held(before.Service.ID()), nil, l.now)
+	log, left := history.Trim(before.Log, s, l.held(before.Service.ID()), l.evidence, l.now)
 	next := history.Advance(log, s, l.now)
 	for _, g := range log.Generations {
 		if !slices.ContainsFunc(next.Generations, func(n model.Generation) bool { return n.Number == g.Number }) {
@@ -78,7 +79,7 @@ func (l *ledger) successor(before store.Document, s *model.Service) model.Log {
 // replace returns the change that makes services the whole of an owner's set. As trim, it
 // is called with the lock held.
 func (k *Keeper) replace(owner string, services []model.Service) *ledger {
-	return &ledger{engine: k.engine, applied: k.applied, make: func(l *ledger, s store.State) (store.State, error) {
+	return &ledger{engine: k.engine, evidence: k.evidence, applied: k.applied, make: func(l *ledger, s store.State) (store.State, error) {
 		before := make(map[model.ServiceID]store.Document, len(s.Sets[owner].Documents))
 		for _, d := range s.Sets[owner].Documents {
 			before[d.Service.ID()] = d
@@ -90,16 +91,30 @@ func (k *Keeper) replace(owner string, services []model.Service) *ledger {
 }
 
 // trim returns the change that brings the logs up to date of which a generation is due
-// to leave. Who comes second finds nothing to do.
+// to leave, or keeps notably more than agents report. Who comes second finds nothing to
+// do.
 func (k *Keeper) trim() *ledger {
-	return &ledger{engine: k.engine, applied: k.applied, make: func(l *ledger, s store.State) (store.State, error) {
+	return &ledger{engine: k.engine, evidence: k.evidence, applied: k.applied, make: func(l *ledger, s store.State) (store.State, error) {
 		return store.Trim(func(log model.Log, s model.Service) model.Log {
-			if due := history.Due(log, &s, nil); due.IsZero() || l.now.Before(due) {
+			due := history.Due(log, &s, l.evidence)
+			late := !due.IsZero() && !l.now.Before(due)
+			if !late && !awaitsReports(log, &s, l.evidence) {
 				return log
 			}
-			return l.successor(store.Document{Service: s, Log: log}, &s)
+			left := len(l.left)
+			next := l.successor(store.Document{Service: s, Log: log}, &s)
+			if !late && !history.Shrunk(log, next, l.held(s.ID())) {
+				l.left = l.left[:left]
+				return log
+			}
+			return next
 		})(s)
 	}}
+}
+
+// awaitsReports reports whether a log may be trimmed when agents report.
+func awaitsReports(log model.Log, s *model.Service, evidence history.Evidence) bool {
+	return history.Kept(log) > 0 && evidence.Reported(s)
 }
 
 // sameLog is quick for a log and itself.

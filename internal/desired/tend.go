@@ -2,10 +2,13 @@ package desired
 
 import (
 	"context"
+	"net/netip"
 	"sync"
 	"time"
 
+	"weir.io/weir/internal/engine"
 	"weir.io/weir/internal/history"
+	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/store"
 )
 
@@ -16,6 +19,43 @@ const (
 	leastPause = 100 * time.Millisecond
 	lastPause  = 10 * time.Second
 )
+
+// reportsPause is how often the logs are compared with what agents report, by each
+// director.
+const reportsPause = 5 * time.Second
+
+// Reports are what agents say about connections.
+type Reports interface {
+	// Latest returns the last report about each backend, and whether it is known yet
+	// which there are.
+	Latest() (reports map[netip.Addr]model.AgentReport, known bool)
+}
+
+// Hear makes agents' reports the evidence by which generations leave the logs. It is
+// called before Join and SetFile.
+func (k *Keeper) Hear(reports Reports) {
+	k.reports = reports
+	k.renew()
+}
+
+// renew brings the evidence up to date, if it has not just been.
+func (k *Keeper) renew() {
+	k.renewing.Lock()
+	defer k.renewing.Unlock()
+	now := time.Now()
+	if k.reports == nil || now.Sub(k.renewed) < reportsPause {
+		return
+	}
+	latest, known := k.reports.Latest()
+	k.evidence.Renew(latest, known, now)
+	k.renewed = now
+}
+
+// Agents says how many backends are reported of.
+func (k *Keeper) Agents() model.ReporterStatus {
+	k.renew()
+	return k.evidence.Status(time.Now())
+}
 
 // Run takes generations out of the logs in time, and what waits for room or for a store
 // in, and follows what the group writes, until the context ends.
@@ -64,13 +104,19 @@ func (k *Keeper) whenDue(ctx context.Context, moved <-chan struct{}, due func() 
 	}
 }
 
-// firstDue returns when a generation may first leave one of the logs, or the zero time.
-func firstDue(s store.State) time.Time {
+// firstDue returns when a generation, or slots of one, may first leave one of the logs,
+// or the zero time. The logs were last compared with agents' reports at a time.
+func firstDue(s store.State, evidence *engine.Evidence, compared time.Time) time.Time {
 	var first time.Time
-	for _, d := range s.Documents() {
-		due := history.Due(d.Log, &d.Service, nil)
+	note := func(due time.Time) {
 		if !due.IsZero() && (first.IsZero() || due.Before(first)) {
 			first = due
+		}
+	}
+	for _, d := range s.Documents() {
+		note(history.Due(d.Log, &d.Service, evidence))
+		if awaitsReports(d.Log, &d.Service, evidence) {
+			note(compared.Add(reportsPause))
 		}
 	}
 	return first
@@ -83,14 +129,14 @@ func (k *Keeper) due() time.Time {
 	if k.unstored != nil {
 		return time.Now()
 	}
-	return firstDue(k.state)
+	return firstDue(k.state, k.evidence, k.compared)
 }
 
 // dueShared returns when tendShared has something to do next, or the zero time.
 func (k *Keeper) dueShared() time.Time {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return firstDue(k.shared)
+	return firstDue(k.shared, k.evidence, k.comparedShared)
 }
 
 // tend does what is due in this director's own store.
@@ -102,8 +148,10 @@ func (k *Keeper) tend() error {
 		_, err := k.setFile(*file)
 		return err
 	}
+	k.renew()
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	k.compared = time.Now()
 	after, err := k.update(k.local, k.trim())
 	if err != nil || after.Revision == k.state.Revision {
 		return err

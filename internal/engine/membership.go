@@ -17,6 +17,7 @@ type membership struct {
 	// positions has each generation's members among the service's backends. The position
 	// behind them is that of all who are gone.
 	positions [][]uint32
+	kept      []*model.SlotSet // by generation; nil: all
 	backends  int
 	bound     int // on the candidates in a row
 
@@ -36,6 +37,7 @@ func newMembership(s *model.Service, log model.Log) membership {
 	}
 	text := []byte{byte(m.bound)}
 	text = binary.BigEndian.AppendUint32(text, uint32(m.backends))
+	places := false // one of the newer generations has somebody who is there
 	for i := range m.log {
 		ring := ringDigest(&m.log[i])
 		m.rings = append(m.rings, ring)
@@ -50,6 +52,16 @@ func newMembership(s *model.Service, log model.Log) membership {
 			text = binary.BigEndian.AppendUint32(text, position)
 		}
 		m.positions = append(m.positions, positions)
+		// The newest whose members are not all gone places connections in all of its slots,
+		// also before somebody has noted in the log that it does.
+		var kept *model.SlotSet
+		if places {
+			kept = m.log[i].Kept
+		}
+		m.kept = append(m.kept, kept)
+		keep := keptDigest(kept)
+		text = append(text, keep[:]...)
+		places = places || slices.ContainsFunc(positions, func(p uint32) bool { return p != uint32(m.backends) })
 	}
 	m.rows = sha256.Sum256(text)
 	return m
@@ -64,6 +76,15 @@ func ringDigest(g *model.Generation) digest {
 		text = binary.BigEndian.AppendUint32(text, uint32(e.Backend.Addr().BitLen()))
 		text = append(text, e.Backend.Addr().AsSlice()...)
 	}
+	return sha256.Sum256(text)
+}
+
+// keptDigest is the digest of the slots that a generation keeps.
+func keptDigest(kept *model.SlotSet) digest {
+	if kept == nil {
+		return digest{}
+	}
+	text, _ := kept.MarshalText() // cannot fail
 	return sha256.Sum256(text)
 }
 
@@ -91,7 +112,7 @@ func (m *membership) makeRows(rings map[digest]maglev.Generation) rows {
 	dead := map[uint32]bool{uint32(m.backends): true}
 	for i, positions := range m.positions {
 		ring := rings[m.rings[i]]
-		log[i] = maglev.Generation{Owners: among(positions, ring.Owners), Backups: among(positions, ring.Backups)}
+		log[i] = maglev.Generation{Owners: among(positions, ring.Owners, m.kept[i]), Backups: among(positions, ring.Backups, m.kept[i])}
 	}
 	table := maglev.Rows(log, dead, m.bound)
 	r := rows{held: table.Held, shared: table.Shared}
@@ -110,12 +131,13 @@ func (m *membership) makeRows(rings map[digest]maglev.Generation) rows {
 	return r
 }
 
-// among turns positions in members into positions among the service's backends.
-func among(positions, members []uint32) []uint32 {
+// among turns positions in members into positions among the service's backends, and
+// leaves out slots that are not kept.
+func among(positions, members []uint32, kept *model.SlotSet) []uint32 {
 	backends := make([]uint32, len(members))
 	for i, e := range members {
-		backends[i] = e
-		if e != maglev.None {
+		backends[i] = maglev.None
+		if e != maglev.None && kept.Has(i) {
 			backends[i] = positions[e]
 		}
 	}

@@ -5,8 +5,6 @@
 package engine
 
 import (
-	"crypto/sha256"
-	"encoding/binary"
 	"net/netip"
 	"time"
 
@@ -48,6 +46,9 @@ type ServiceReport struct {
 	// Held is how many slots stay with an owner of an older generation because
 	// their rows are full of living candidates.
 	Held int
+	// Kept is how many slots of older generations stay in the log because agents report
+	// connections in them, or have not said that there are none.
+	Kept int
 	// HeldAt has the numbers of the generations whose rows such slots have.
 	HeldAt []uint64
 }
@@ -57,6 +58,7 @@ func newServiceReport(s *model.Service, log model.Log) ServiceReport {
 	return ServiceReport{
 		Name: s.Name, ID: s.ID(), Members: len(log.Generations[0].Members),
 		Generations: n, Oldest: log.Generations[n-1].Since, Waits: !history.Current(log, s),
+		Kept: history.Kept(log),
 	}
 }
 
@@ -68,7 +70,7 @@ func (r *ServiceReport) noteRows(rows *rows) {
 func (r Report) LogStatus() map[model.ServiceID]model.LogStatus {
 	all := make(map[model.ServiceID]model.LogStatus, len(r.Services))
 	for _, s := range r.Services {
-		all[s.ID] = model.LogStatus{Generations: s.Generations, Oldest: s.Oldest, Waits: s.Waits, Shared: s.Shared, Held: s.Held}
+		all[s.ID] = model.LogStatus{Generations: s.Generations, Oldest: s.Oldest, Waits: s.Waits, Shared: s.Shared, Held: s.Held, Kept: s.Kept}
 	}
 	return all
 }
@@ -92,7 +94,7 @@ func tableService(s *model.Service, health Health) model.TableService {
 		Port:     s.Port,
 		Policy:   s.Policy,
 		Affinity: s.Affinity,
-		Salt:     salt(s),
+		Salt:     s.ID().Salt(),
 		QUIC:     s.QUIC,
 		Backends: make([]model.TableBackend, len(s.Backends)),
 	}
@@ -120,16 +122,4 @@ func state(s *model.Service, b model.Backend, health Health) model.BackendState 
 		return model.Down
 	}
 	return b.State
-}
-
-// salt is a function of what a packet names a service by, so that it survives a
-// restart, a new name and new backends.
-func salt(s *model.Service) uint64 {
-	id := binary.BigEndian.AppendUint32(nil, s.Segment.Key())
-	id = append(id, byte(s.Protocol))
-	id = binary.BigEndian.AppendUint16(id, s.Port.First)
-	id = binary.BigEndian.AppendUint16(id, s.Port.Last)
-	id = append(id, s.VIP.AsSlice()...)
-	sum := sha256.Sum256(id)
-	return binary.LittleEndian.Uint64(sum[:])
 }

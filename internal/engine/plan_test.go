@@ -227,7 +227,7 @@ func TestBoundFollowsTheOuterHeader(t *testing.T) {
 
 func TestSaltIsTheServices(t *testing.T) {
 	base := web(1)
-	salts := map[uint64]string{salt(&base): "the service"}
+	salts := map[uint64]string{base.ID().Salt(): "the service"}
 	for name, change := range map[string]func(s *model.Service){
 		"segment":  func(s *model.Service) { s.Segment = model.Segment{Kind: model.SegmentVLAN, ID: 1} },
 		"vip":      func(s *model.Service) { s.VIP = netip.MustParseAddr("192.0.2.2") },
@@ -237,14 +237,14 @@ func TestSaltIsTheServices(t *testing.T) {
 	} {
 		s := base
 		change(&s)
-		if other, taken := salts[salt(&s)]; taken {
+		if other, taken := salts[s.ID().Salt()]; taken {
 			t.Errorf("another %s has the salt of %s", name, other)
 		}
-		salts[salt(&s)] = name
+		salts[s.ID().Salt()] = name
 	}
 	renamed := web(3)
 	renamed.Name, renamed.Mode = "other", model.NAT
-	if salt(&renamed) != salt(&base) {
+	if renamed.ID().Salt() != base.ID().Salt() {
 		t.Error("a new name, mode and backends change the salt: flows would move")
 	}
 }

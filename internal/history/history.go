@@ -16,7 +16,7 @@ import (
 const (
 	maxSlots         = 1 << 22
 	leastGenerations = 8
-	mostGenerations  = 64
+	mostGenerations  = 256
 )
 
 // mostBeforeResize is how many generations of one size a log may have when a
@@ -124,7 +124,9 @@ func capacity(slots uint32) int {
 // until so many are left, or none is left to take. No row loses a candidate by it.
 func withoutRepeated(log []model.Generation, left int) []model.Generation {
 	for i := len(log) - 1; i > 0 && len(log) > left; i-- {
-		if slices.ContainsFunc(log[:i], func(newer model.Generation) bool { return same(&newer, &log[i]) }) {
+		if slices.ContainsFunc(log[:i], func(newer model.Generation) bool {
+			return same(&newer, &log[i]) && log[i].Kept.Within(newer.Kept)
+		}) {
 			log = slices.Delete(log, i, i+1)
 		}
 	}

@@ -108,7 +108,7 @@ func TestTrimWithoutAgents(t *testing.T) {
 	want(t, "at once", trimmed(log, s, nil, nil, 20*time.Second), 3, 2, 1)
 	want(t, "before drain", trimmed(log, s, nil, nil, 39*time.Second), 3, 2, 1)
 	want(t, "after drain", trimmed(log, s, nil, nil, 40*time.Second), 3, 2)
-	want(t, "evidence is for agents", trimmed(log, s, nil, Evidence{1: true}, 40*time.Second), 3, 2)
+	want(t, "agents of others report", trimmed(log, s, nil, reported{1: 5}, 40*time.Second), 3, 2)
 	want(t, "later", trimmed(log, s, nil, nil, time.Hour), 3)
 	want(t, "the clock is set back", trimmed(log, s, nil, nil, -time.Hour), 3, 2, 1)
 	if due := Due(log, s, nil); !due.Equal(start.Add(40 * time.Second)) {
@@ -122,6 +122,19 @@ func TestTrimWithoutAgents(t *testing.T) {
 	want(t, "default drain", trimmed(log, s, nil, nil, 70*time.Second), 3, 2)
 }
 
+// reported is how many slots agents need each generation in, by its number.
+type reported map[uint64]int
+
+func (r reported) Reported(s *model.Service) bool { return s.Mode == model.GUE }
+
+func (r reported) Needed(_ *model.Service, g *model.Generation, _ []model.Generation, _ time.Time) *model.SlotSet {
+	set := model.NewSlotSet(int(g.Slots))
+	for i := range r[g.Number] {
+		set.Add(i)
+	}
+	return set
+}
+
 func TestTrimByEvidence(t *testing.T) {
 	s := service(3)
 	s.Mode, s.MaxDrain = model.GUE, model.Duration(time.Hour)
@@ -131,12 +144,20 @@ func TestTrimByEvidence(t *testing.T) {
 	s.Backends[0].Weight = 20
 	log = advanced(log, s, 0)
 	want(t, "nobody reports", trimmed(log, s, nil, nil, 2*time.Minute), 3)
-	want(t, "needed", trimmed(log, s, nil, Evidence{1: true, 2: false}, 2*time.Minute), 3, 1)
-	want(t, "not before drain", trimmed(log, s, nil, Evidence{1: false}, time.Second), 3, 2, 1)
-	if due := Due(log, s, Evidence{1: true, 2: true}); !due.Equal(start.Add(time.Hour)) {
+	want(t, "needed", trimmed(log, s, nil, reported{1: 1}, 2*time.Minute), 3, 1)
+	want(t, "not before drain", trimmed(log, s, nil, reported{}, time.Second), 3, 2, 1)
+	if due := Due(log, s, reported{1: 1}); !due.Equal(start.Add(time.Minute)) {
+		t.Errorf("a generation is first compared with reports at %v", due)
+	}
+	stay, _ := Trim(log, s, nil, reported{1: 1, 2: 90}, start.Add(2*time.Minute))
+	if due := Due(stay, s, reported{}); !due.Equal(start.Add(time.Hour)) {
 		t.Errorf("a needed generation leaves at %v", due)
 	}
-	stay, left := Trim(log, s, nil, Evidence{1: true}, start.Add(2*time.Hour))
+	if kept := Kept(stay); kept != 91 {
+		t.Errorf("%d slots are kept, want 91", kept)
+	}
+	want(t, "agents report no more", trimmed(stay, s, nil, nil, 2*time.Minute), 3)
+	stay, left := Trim(log, s, nil, reported{1: 1}, start.Add(2*time.Hour))
 	want(t, "max-drain", numbers(stay), 3)
 	if len(left) != 2 || left[0].Number != 2 || left[0].Cause != Drained || left[1].Number != 1 || left[1].Cause != Overdue {
 		t.Errorf("there left %v, want generation 2, drained, and 1 at max-drain", left)
@@ -144,6 +165,47 @@ func TestTrimByEvidence(t *testing.T) {
 	s.Backends = s.Backends[:0]
 	if _, left := Trim(log, s, nil, nil, start); len(left) != 2 || left[0].Cause != Gone || left[1].Cause != Gone {
 		t.Errorf("of a service without backends there left %v, want both old ones as their members are gone", left)
+	}
+}
+
+// A log is written when enough slots leave it, or any that others may wait for.
+func TestShrunk(t *testing.T) {
+	s := service(3)
+	s.Mode = model.GUE
+	log := advanced(model.Log{}, s, 0)
+	s.Backends[0].Weight = 50
+	log = advanced(log, s, 0)
+	at := start.Add(2 * time.Minute)
+	now, _ := Trim(log, s, nil, reported{1: 160}, at)
+	if !Shrunk(log, now, nil) {
+		t.Error("the first slots that leave are not worth a write")
+	}
+	for _, test := range []struct {
+		slots int
+		held  Held
+		want  bool
+	}{{160, nil, false}, {151, nil, false}, {150, nil, true}, {0, nil, true}, {159, Held{1: true}, true}, {160, Held{1: true}, false}} {
+		next, _ := Trim(now, s, nil, reported{1: test.slots}, at)
+		if got := Shrunk(now, next, test.held); got != test.want {
+			t.Errorf("from 160 slots to %d, held %v: worth a write %v, want %v", test.slots, test.held, got, test.want)
+		}
+	}
+}
+
+// A generation is no repetition of one that has fewer slots left.
+func TestRepeatedWithFewerSlots(t *testing.T) {
+	all, some := model.NewSlotSet(53), model.NewSlotSet(53)
+	all.Add(1)
+	all.Add(2)
+	some.Add(2)
+	for _, test := range []struct {
+		newer, older *model.SlotSet
+		left         int
+	}{{nil, nil, 1}, {nil, some, 1}, {all, some, 1}, {some, all, 2}, {some, nil, 2}} {
+		log := []model.Generation{{Number: 2, Slots: 53, Kept: test.newer}, {Number: 1, Slots: 53, Kept: test.older}}
+		if left := withoutRepeated(log, 1); len(left) != test.left {
+			t.Errorf("%v before %v: %d generations are left, want %d", test.newer, test.older, len(left), test.left)
+		}
 	}
 }
 
@@ -269,11 +331,11 @@ func TestLogIsBounded(t *testing.T) {
 	for _, test := range []struct {
 		slots uint32
 		most  int
-	}{{1021, 64}, {65537, 63}, {400009, 10}, {model.MaxRingSize, 8}} {
+	}{{1021, 256}, {65537, 63}, {400009, 10}, {model.MaxRingSize, 8}} {
 		s := service(3)
 		s.RingSize = test.slots
 		var log model.Log
-		for i := range 100 {
+		for i := range 300 {
 			s.Backends[0].Weight = uint16(1 + i)
 			log = advanced(log, s, 0)
 		}

@@ -8,9 +8,17 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// Evidence says, by number, which generations the agents report connections of. A
-// generation that is not in it is needed by nobody, as far as anybody knows.
-type Evidence map[uint64]bool
+// Evidence is what agents report.
+type Evidence interface {
+	// Reported reports whether agents report connections of the service at all. Where none
+	// does the clock decides alone.
+	Reported(s *model.Service) bool
+	// Needed returns the slots that connections may still need a generation in, of those
+	// that it keeps, which no newer generation names their backends in. The newer ones
+	// are in every row that it is in. Reports count that were taken at a time at which
+	// it placed no connection any more, or later.
+	Needed(s *model.Service, g *model.Generation, newer []model.Generation, at time.Time) *model.SlotSet
+}
 
 // Held has the numbers of the generations that some slot is held at: new connections
 // of these slots are still placed by them (maglev.Rows).
@@ -21,9 +29,9 @@ type Cause string
 
 // The causes.
 const (
-	Drained  Cause = "drained"   // it has not placed a connection for the service's drain
+	Drained  Cause = "drained"   // it has not placed a connection for the service's drain, and agents report none
 	Gone     Cause = "gone"      // none of its members is a backend any more
-	Overdue  Cause = "max_drain" // at max-drain, although agents report connections of it
+	Overdue  Cause = "max_drain" // at max-drain, although agents report connections of it, or say nothing
 	Repeated Cause = "repeated"  // a newer one has its ring, and there was no room
 )
 
@@ -36,14 +44,15 @@ type Departure struct {
 	Cause Cause
 }
 
-// Trim notes which members are gone, and returns the log without the generations that
-// nobody needs any more, and these. The newest stays, and so does the newest that has
-// members. Others leave
+// Trim notes which members are gone and which slots no connection needs any more, and
+// returns the log without the generations that nobody needs, and these. The newest
+// stays, and so does the newest that has members. Others leave
 //
 //   - at once, when none of their members is a backend any more;
 //   - when they have not placed a connection for the service's drain;
-//   - of a service whose backends have agents, and while these report connections of
-//     it, only at max-drain.
+//   - but if agents report connections of the service: from then on slot by slot, when
+//     the agents of its owner and of its backup report no connection there, and all
+//     that is left at max-drain.
 //
 // The log that is passed is not written to.
 func Trim(log model.Log, s *model.Service, held Held, evidence Evidence, now time.Time) (trimmed model.Log, left []Departure) {
@@ -56,73 +65,160 @@ func Trim(log model.Log, s *model.Service, held Held, evidence Evidence, now tim
 			g.Held = now
 		}
 		g.Gone = t.gone(&g)
-		needed, leaves := t.next(&g)
-		switch {
-		case i == 0 || leaves.IsZero() || now.Before(leaves):
-			trimmed.Generations = append(trimmed.Generations, g)
-		case needed:
-			left = append(left, Departure{g, Overdue})
-		case !t.alive(&g):
-			left = append(left, Departure{g, Gone})
-		default:
-			left = append(left, Departure{g, Drained})
+		if cause := t.judge(&g, i == 0, now); cause != "" {
+			left = append(left, Departure{g, cause})
+			continue
 		}
+		if held[g.Number] {
+			t.newer = nil // a row that is held here names nobody for what is newer
+		}
+		t.newer = append(t.newer, g)
+		trimmed.Generations = append(trimmed.Generations, g)
 	}
 	return trimmed, left
 }
 
-// Due returns when Trim may next take a generation out, or the zero time.
+// Due returns when Trim may next take a generation or its first slots out, or the zero
+// time. What later reports let go is due when they come.
 func Due(log model.Log, s *model.Service, evidence Evidence) time.Time {
 	t := newTrimmer(s, evidence)
 	var due time.Time
 	for i := range log.Generations {
-		_, leaves := t.next(&log.Generations[i])
-		if i > 0 && !leaves.IsZero() && (due.IsZero() || leaves.Before(due)) {
-			due = leaves
+		g := &log.Generations[i]
+		stay := t.next(g)
+		at := stay.drained
+		switch {
+		case i == 0 || stay.current:
+			continue
+		case !stay.alive:
+			at = g.Since
+		case t.reported && g.Kept != nil:
+			at = stay.overdue
+		}
+		if due.IsZero() || at.Before(due) {
+			due = at
 		}
 	}
 	return due
+}
+
+// worthwhile is the share of a generation's slots, one in so many, that has to leave at
+// once: every write of a log makes the rows of all directors again, and so it is written
+// a bounded number of times for each generation.
+const worthwhile = 16
+
+// Shrunk reports whether a log that Trim and Advance have made of another one is worth
+// writing before the next moment that is Due: its generations are others, or one keeps
+// notably fewer slots. Where slots are held any slot may be what they wait for.
+func Shrunk(before, after model.Log, held Held) bool {
+	if len(before.Generations) != len(after.Generations) {
+		return true
+	}
+	for i := range after.Generations {
+		was, is := &before.Generations[i], &after.Generations[i]
+		if was.Number != is.Number {
+			return true
+		}
+		had, has := keeps(was), keeps(is)
+		if less := had - has; less < 0 || less > 0 && (len(held) > 0 || less*worthwhile >= had) {
+			return true
+		}
+	}
+	return false
+}
+
+// Kept returns how many slots of older generations a log keeps for the connections that
+// agents report.
+func Kept(log model.Log) int {
+	n := 0
+	for i := range log.Generations {
+		if g := &log.Generations[i]; g.Kept != nil {
+			n += g.Kept.Count()
+		}
+	}
+	return n
+}
+
+func keeps(g *model.Generation) int {
+	if g.Kept == nil {
+		return int(g.Slots)
+	}
+	return g.Kept.Count()
 }
 
 // trimmer goes through a log from the newest generation on.
 type trimmer struct {
 	service  *model.Service
 	evidence Evidence
+	reported bool
 	backends map[netip.AddrPort]bool
-	agents   bool
-	replaced time.Time // when the newer generations replaced the next one
-	members  bool      // one of the newer generations has members
+	newer    []model.Generation // that stay, and are in every row that the next one is in
+	replaced time.Time          // when the newer generations replaced the next one
+	members  bool               // one of the newer generations has members that are not gone
 }
 
 func newTrimmer(s *model.Service, evidence Evidence) *trimmer {
 	t := &trimmer{service: s, evidence: evidence, backends: make(map[netip.AddrPort]bool, len(s.Backends))}
 	for _, b := range s.Backends {
 		t.backends[b.Endpoint()] = true
-		t.agents = t.agents || b.ModeIn(*s) == model.GUE
 	}
+	t.reported = evidence != nil && evidence.Reported(s)
 	return t
 }
 
-// next returns whether agents need the next generation, and when it leaves: never
-// (the zero time), or at a time that may have been long ago.
-func (t *trimmer) next(g *model.Generation) (needed bool, leaves time.Time) {
-	replaced, current := t.replaced, !t.members
+// stay is how long a generation stays.
+type stay struct {
+	alive   bool // some member is a backend, and always was
+	current bool // it places connections, and stays
+	drained time.Time
+	overdue time.Time
+}
+
+// next returns how long the next generation stays.
+func (t *trimmer) next(g *model.Generation) stay {
+	s := stay{alive: t.alive(g)}
+	s.current = s.alive && !t.members
+	replaced := t.replaced
+	placed := replaced
+	if placed.Before(g.Held) {
+		placed = g.Held
+	}
+	s.drained = placed.Add(t.service.DrainOrDefault())
+	s.overdue = replaced.Add(t.service.MaxDrainOrDefault())
+	if s.overdue.Before(s.drained) {
+		s.overdue = s.drained
+	}
 	if len(g.Members) > 0 {
-		t.replaced, t.members = g.Since, true
+		t.replaced = g.Since
 	}
-	if !t.alive(g) {
-		return false, g.Since
+	t.members = t.members || s.alive
+	return s
+}
+
+// judge returns why the next generation leaves, or "". Of one that stays it notes the
+// slots that are still needed.
+func (t *trimmer) judge(g *model.Generation, newest bool, now time.Time) Cause {
+	stay := t.next(g)
+	switch {
+	case newest || stay.current:
+		g.Kept = nil
+		return ""
+	case !stay.alive:
+		return Gone
+	case now.Before(stay.drained):
+		return ""
+	case !t.reported:
+		return Drained
 	}
-	if current {
-		return false, time.Time{}
+	needed := t.evidence.Needed(t.service, g, t.newer, stay.drained)
+	switch {
+	case needed.Count() == 0:
+		return Drained
+	case !now.Before(stay.overdue):
+		return Overdue
 	}
-	if needed = t.agents && t.evidence[g.Number]; needed {
-		return true, replaced.Add(t.service.MaxDrainOrDefault())
-	}
-	if replaced.Before(g.Held) {
-		replaced = g.Held
-	}
-	return false, replaced.Add(t.service.DrainOrDefault())
+	g.Kept = needed
+	return ""
 }
 
 // alive reports whether some member of the generation is a backend, and always was.

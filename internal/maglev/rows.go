@@ -9,6 +9,9 @@ import (
 // who would without its owner ([RingAndBackups]). Members are numbers that mean
 // the same in every generation of a log, like their positions in the list of all
 // members of the service, new and old.
+//
+// In a slot that no connection needs a generation in, owner and backup are None. The
+// newest generation with a living member must have all of its slots.
 type Generation struct {
 	Owners  []uint32
 	Backups []uint32
@@ -118,7 +121,7 @@ type rowBuilder struct {
 
 func (b *rowBuilder) slot(slot int) Slot {
 	for g := range b.log {
-		if b.log[g].border {
+		if b.log[g].border || b.log[g].Owners[slot] == None {
 			continue
 		}
 		shared := b.build(slot, b.log[g:])
@@ -144,7 +147,7 @@ func (b *rowBuilder) build(slot int, log []layer) (shared bool) {
 	for _, g := range log {
 		owner := g.Owners[slot]
 		b.add(owner)
-		shared = shared || !b.dead[owner] && owner != b.row[0]
+		shared = shared || owner != None && !b.dead[owner] && owner != b.row[0]
 	}
 	return shared
 }

@@ -24,6 +24,8 @@ var ofLogs = []struct {
 		func(l model.LogStatus) float64 { return float64(l.Shared) }},
 	{logDesc("weir_service_slots_held", "Slots of the service that keep an older owner until their rows have room."),
 		func(l model.LogStatus) float64 { return float64(l.Held) }},
+	{logDesc("weir_service_slots_kept", "Slots of older generations in which agents report connections, or do not say that there are none."),
+		func(l model.LogStatus) float64 { return float64(l.Kept) }},
 }
 
 func logDesc(name, help string) *prometheus.Desc {

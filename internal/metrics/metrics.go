@@ -36,6 +36,8 @@ var (
 		"Packets of services with quic, by what their connection IDs said: found, unknown, down, other.", []string{"event"}, nil)
 	left = prometheus.NewDesc("weir_generations_left_total",
 		"Generations that have left their service's log, by why. In a group each is counted by one director.", []string{"cause"}, nil)
+	agents = prometheus.NewDesc("weir_agents",
+		"Backends whose agents report their connections to the group, and those that did and are silent for more than a minute.", []string{"state"}, nil)
 	bytes = prometheus.NewDesc("weir_bytes_total",
 		"Bytes of their IP packets, as they came in.", []string{"reason"}, nil)
 )
@@ -44,7 +46,7 @@ type collector struct{ datapath Datapath }
 
 // Describe implements [prometheus.Collector].
 func (collector) Describe(descriptions chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{utilization, flows, flowEvents, quic, left, packets, bytes} {
+	for _, d := range []*prometheus.Desc{utilization, flows, flowEvents, quic, left, agents, packets, bytes} {
 		descriptions <- d
 	}
 	for _, d := range ofLogs {
@@ -72,6 +74,8 @@ func (c collector) Collect(values chan<- prometheus.Metric) {
 	for _, e := range status.Left {
 		values <- prometheus.MustNewConstMetric(left, prometheus.CounterValue, float64(e.Count), e.Name)
 	}
+	values <- prometheus.MustNewConstMetric(agents, prometheus.GaugeValue, float64(status.Agents.Reporting), "reporting")
+	values <- prometheus.MustNewConstMetric(agents, prometheus.GaugeValue, float64(status.Agents.Silent), "silent")
 	collectLogs(values, status.Services)
 	for _, r := range status.Reasons {
 		values <- prometheus.MustNewConstMetric(packets, prometheus.CounterValue, float64(r.Packets), r.Name)

@@ -35,8 +35,9 @@ var busy = datapath{status: model.DatapathStatus{
 	QUIC:    []model.Tallied{{Name: "quic_found", Count: 7}, {Name: "quic_other"}},
 	Left:    []model.Tallied{{Name: "drained", Count: 4}, {Name: "max_drain"}},
 	Services: []model.ServiceStatus{{Name: "web", Log: model.LogStatus{
-		Generations: 2, Oldest: time.UnixMilli(1767323100500), Shared: 340, Held: 1}}},
-	CPUs: []model.CPUStatus{{CPU: 0, Utilization: 0.25, Busy: 0.5, Fullness: 0.125}, {CPU: 3}},
+		Generations: 2, Oldest: time.UnixMilli(1767323100500), Shared: 340, Held: 1, Kept: 25}}},
+	Agents: model.ReporterStatus{Reporting: 3, Silent: 1},
+	CPUs:   []model.CPUStatus{{CPU: 0, Utilization: 0.25, Busy: 0.5, Fullness: 0.125}, {CPU: 3}},
 }}
 
 func TestScrape(t *testing.T) {
@@ -44,7 +45,11 @@ func TestScrape(t *testing.T) {
 	if code != 200 {
 		t.Fatalf("answers %d: %s", code, body)
 	}
-	want := `# HELP weir_bytes_total Bytes of their IP packets, as they came in.
+	want := `# HELP weir_agents Backends whose agents report their connections to the group, and those that did and are silent for more than a minute.
+# TYPE weir_agents gauge
+weir_agents{state="reporting"} 3
+weir_agents{state="silent"} 1
+# HELP weir_bytes_total Bytes of their IP packets, as they came in.
 # TYPE weir_bytes_total counter
 weir_bytes_total{reason="forward_ipip"} 180
 weir_bytes_total{reason="pass_not_ip"} 0
@@ -80,6 +85,9 @@ weir_service_oldest_generation_timestamp_seconds{service="web"} 1.7673231005e+09
 # HELP weir_service_slots_held Slots of the service that keep an older owner until their rows have room.
 # TYPE weir_service_slots_held gauge
 weir_service_slots_held{service="web"} 1
+# HELP weir_service_slots_kept Slots of older generations in which agents report connections, or do not say that there are none.
+# TYPE weir_service_slots_kept gauge
+weir_service_slots_kept{service="web"} 25
 # HELP weir_service_slots_shared Slots of the service that may have connections of several backends.
 # TYPE weir_service_slots_shared gauge
 weir_service_slots_shared{service="web"} 340

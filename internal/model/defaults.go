@@ -51,9 +51,8 @@ func (c *Config) SetDefaults() {
 		d.SNAT.Ports = DefaultSNATPorts
 	}
 	d.Limits.setDefaults()
-	if d.Store.Etcd.Given() && d.Store.Etcd.Prefix == "" {
-		d.Store.Etcd.Prefix = DefaultEtcdPrefix
-	}
+	d.Store.Etcd.setDefaults()
+	c.Agent.Store.Etcd.setDefaults()
 	if d.Interfaces == nil {
 		d.Interfaces = []string{}
 	}
@@ -89,6 +88,12 @@ func (s *Service) MaxDrainOrDefault() time.Duration {
 		return max(time.Duration(DefaultMaxDrain), s.DrainOrDefault())
 	}
 	return time.Duration(s.MaxDrain)
+}
+
+func (e *Etcd) setDefaults() {
+	if e.Given() && e.Prefix == "" {
+		e.Prefix = DefaultEtcdPrefix
+	}
 }
 
 func (l *Limits) setDefaults() {

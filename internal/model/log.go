@@ -1,6 +1,8 @@
 package model
 
 import (
+	"crypto/sha256"
+	"encoding/binary"
 	"net/netip"
 	"time"
 )
@@ -17,6 +19,19 @@ type ServiceID struct {
 // ID returns what packets name the service by.
 func (s *Service) ID() ServiceID {
 	return ServiceID{s.Segment, s.VIP, s.Protocol, s.Port}
+}
+
+// Salt returns what the hashes of the service's flows begin with. It is a function of
+// what a packet names the service by, so that it survives a restart, a new name and new
+// backends, and agents compute the same.
+func (id ServiceID) Salt() uint64 {
+	text := binary.BigEndian.AppendUint32(nil, id.Segment.Key())
+	text = append(text, byte(id.Protocol))
+	text = binary.BigEndian.AppendUint16(text, id.Port.First)
+	text = binary.BigEndian.AppendUint16(text, id.Port.Last)
+	text = append(text, id.VIP.AsSlice()...)
+	sum := sha256.Sum256(text)
+	return binary.LittleEndian.Uint64(sum[:])
 }
 
 // Log is the generations of a service that some connection may still need, newest
@@ -39,6 +54,10 @@ type Generation struct {
 	// Gone has the members that were no backends any more at some time since. Coming
 	// back does not bring them back into this generation: their connections are lost.
 	Gone []netip.AddrPort `json:"gone,omitempty"`
+	// Kept has the slots that connections may still need this generation in, by what
+	// agents report; nil: all. It only shrinks, but for the newest generation whose
+	// members are not all gone: that one places connections, and needs all.
+	Kept *SlotSet `json:"kept,omitempty"`
 }
 
 // Member is a backend that owns slots of a generation. Members are in the order of

@@ -31,7 +31,7 @@ type Store struct {
 	Etcd      Etcd   `json:"etcd,omitzero"`       // zero: nobody shares the sets
 }
 
-// Etcd is the store that a group of directors shares.
+// Etcd is the store that a group of directors shares, and agents report to.
 type Etcd struct {
 	Endpoints    []string `json:"endpoints,omitempty"` // https://HOST:PORT, of every member
 	Prefix       string   `json:"prefix,omitempty"`    // of the group's keys
@@ -74,7 +74,13 @@ type Agent struct {
 	Namespaces []string `json:"namespaces,omitempty"`
 	// SocketsElsewhere says that connections end where the agent does not see their
 	// sockets, so that it must not judge by them.
-	SocketsElsewhere bool `json:"sockets-elsewhere,omitempty"`
+	SocketsElsewhere bool       `json:"sockets-elsewhere,omitempty"`
+	Store            AgentStore `json:"store,omitzero"`
+}
+
+// AgentStore is where an agent reports connections to.
+type AgentStore struct {
+	Etcd Etcd `json:"etcd,omitzero"` // the directors'; zero: it does not report
 }
 
 // XDPMode is how the director's program is attached.

@@ -15,7 +15,14 @@ type DatapathStatus struct {
 	Flows      FlowStatus        `json:"flows"`            // flow memory
 	QUIC       []Tallied         `json:"quic"`             // what connection IDs said, in the order of enum quic_event
 	Left       []Tallied         `json:"generations-left"` // generations that have left logs, by why
+	Agents     ReporterStatus    `json:"agents"`           // whose reports this director has
 	CPUs       []CPUStatus       `json:"cpus"`             // that run; none where the kernel does not let them be watched
+}
+
+// ReporterStatus is how many backends agents report connections of.
+type ReporterStatus struct {
+	Reporting int `json:"reporting"`
+	Silent    int `json:"silent"` // that were reported of, and have not been for more than a minute
 }
 
 // FlowStatus is what the director remembers of flows.
@@ -78,6 +85,7 @@ type LogStatus struct {
 	Waits       bool      `json:"waits"`           // a change of membership or ring size waits for room in the log
 	Shared      int       `json:"shared"`          // slots that may have connections of several backends
 	Held        int       `json:"held"`            // slots that keep an older owner until their rows have room
+	Kept        int       `json:"kept"`            // slots of older generations that agents may still have connections in
 }
 
 // QUICStatus is a configuration of connection IDs as it is in the kernel: what may be

@@ -55,6 +55,7 @@ func (v *validation) limit(path string, value, low, high uint64) {
 func (v *validation) agent() {
 	v.interfaces("agent.interfaces", v.config.Agent.Interfaces)
 	v.namespaces()
+	v.agentStore()
 }
 
 // MaxNamespaces bounds Agent.Namespaces: all of them are looked at for a packet whose

@@ -10,31 +10,46 @@ import (
 func (v *validation) store() {
 	s := &v.config.Director.Store
 	v.fromRoot("director.store.directory", s.Directory)
-	e := &s.Etcd
+	v.etcd("director.store.etcd", &s.Etcd)
+}
+
+// agentStore checks where an agent reports to.
+func (v *validation) agentStore() {
+	a := &v.config.Agent
+	v.etcd("agent.store.etcd", &a.Store.Etcd)
+	if a.SocketsElsewhere && a.Store.Etcd.Given() {
+		v.errs.addWithOther("agent.store.etcd", "agent.sockets-elsewhere",
+			"is where the agent reports the connections that it sees, and it would report that there are none")
+	}
+}
+
+// etcd checks the block at a path.
+func (v *validation) etcd(path string, e *Etcd) {
 	if e.IsZero() {
 		return
 	}
+	endpoints := path + ".endpoints"
 	if !e.Given() {
-		v.errs.add("director.store.etcd.endpoints", "is required")
+		v.errs.add(endpoints, "is required")
 	}
-	secure := v.endpoints(e.Endpoints)
+	secure := v.endpoints(endpoints, e.Endpoints)
 	if !strings.HasPrefix(e.Prefix, "/") || strings.HasSuffix(e.Prefix, "/") {
-		v.errs.add("director.store.etcd.prefix", "%q does not begin with a slash, or ends with one", e.Prefix)
+		v.errs.add(path+".prefix", "%q does not begin with a slash, or ends with one", e.Prefix)
 	}
 	for _, file := range []struct{ key, path string }{
 		{"ca", e.CA}, {"cert", e.Cert}, {"key", e.Key}, {"password-file", e.PasswordFile},
 	} {
-		at := "director.store.etcd." + file.key
+		at := path + "." + file.key
 		v.fromRoot(at, file.path)
 		if file.path != "" && !secure {
-			v.errs.addWithOther(at, "director.store.etcd.endpoints", "is for endpoints of https only")
+			v.errs.addWithOther(at, endpoints, "is for endpoints of https only")
 		}
 	}
 	if (e.Cert == "") != (e.Key == "") {
-		v.errs.add("director.store.etcd.cert", "needs its key, and a key its certificate: give both or neither")
+		v.errs.add(path+".cert", "needs its key, and a key its certificate: give both or neither")
 	}
 	if (e.User == "") != (e.PasswordFile == "") {
-		v.errs.add("director.store.etcd.user", "needs a password-file, and that a user: give both or neither")
+		v.errs.add(path+".user", "needs a password-file, and that a user: give both or neither")
 	}
 }
 
@@ -45,12 +60,12 @@ func (v *validation) fromRoot(at, path string) {
 }
 
 // endpoints checks the members' addresses and returns whether all of them are secure.
-func (v *validation) endpoints(list []string) (secure bool) {
+func (v *validation) endpoints(path string, list []string) (secure bool) {
 	seen := make(map[string]int, len(list))
 	for i, endpoint := range list {
-		at := fmt.Sprintf("director.store.etcd.endpoints[%d]", i)
+		at := fmt.Sprintf("%s[%d]", path, i)
 		if first, dup := seen[endpoint]; dup {
-			v.errs.addWithOther(at, fmt.Sprintf("director.store.etcd.endpoints[%d]", first), "%q is named twice", endpoint)
+			v.errs.addWithOther(at, fmt.Sprintf("%s[%d]", path, first), "%q is named twice", endpoint)
 		}
 		seen[endpoint] = i
 		u, err := url.Parse(endpoint)

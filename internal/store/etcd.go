@@ -17,6 +17,7 @@ import (
 //	PREFIX/root               names the segments of every set
 //	PREFIX/segments/NAME/PART some documents, in parts that etcd takes
 //	PREFIX/collected          is written when segments are deleted
+//	PREFIX/evidence/ADDRESS   what an agent says about a backend's connections
 //
 // A change writes the segments that are new and then switches the root in one
 // transaction, which holds only if nobody else has switched it, and nobody has deleted
@@ -31,6 +32,7 @@ type Etcd struct {
 	mu       sync.Mutex
 	segments map[string]segment // of the root that was last read
 	swept    bool               // what interrupted changes left is collected
+	lease    clientv3.LeaseID   // by which this process's reports live
 
 	cache *cache // nil: none; only Cached and the one who follows use it
 }

@@ -101,6 +101,9 @@ func (g *group) startAgents(ctx context.Context, pool schedule.Group) error {
 	c := model.Config{Directors: g.sources(), Services: g.services(pool)}
 	c.Agent.Interfaces = []string{"eth0"}
 	c.Agent.SocketsElsewhere = g.mode.forgetful
+	if g.store != nil && !g.mode.forgetful {
+		c.Agent.Store.Etcd.Endpoints = g.store.endpoints
+	}
 	for _, b := range g.top.backends {
 		a, err := process.StartAgent(b.Host, c, "auto")
 		if err != nil {

@@ -1,0 +1,227 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"slices"
+	"time"
+
+	"weir.io/weir/internal/model"
+)
+
+// How often connections are looked at, and how often they are reported, also where
+// nothing about them has changed: directors count only on what is younger than their
+// changes. etcd keeps every version of a report until it is compacted, so there are
+// not more.
+const (
+	lookAtSockets = 5 * time.Second
+	reportEvery   = 15 * time.Second
+)
+
+// Reporter takes reports to the directors.
+type Reporter interface {
+	PutReports(ctx context.Context, reports []model.AgentReport) error
+}
+
+// Report tells the directors which connections this host's backends have, until the
+// context ends. A report is no longer than limit bytes. What goes wrong is logged once,
+// and tried again; a report that is not known to be true is not made.
+func (a *Agent) Report(ctx context.Context, to Reporter, limit int) {
+	r := reporting{agent: a, to: to, limit: limit}
+	tick := time.NewTicker(lookAtSockets)
+	defer tick.Stop()
+	for ctx.Err() == nil {
+		err := r.once(ctx)
+		if err != nil && !r.failed && ctx.Err() == nil {
+			a.options.Log.Warn("directors do not learn of this host's connections; their logs keep generations until max-drain", "error", err)
+		}
+		if err == nil && r.failed {
+			a.options.Log.Info("directors learn of this host's connections again")
+		}
+		r.failed = err != nil
+		select {
+		case <-ctx.Done():
+		case <-tick.C:
+		}
+	}
+}
+
+// reporting is what is between two reports.
+type reporting struct {
+	agent  *Agent
+	to     Reporter
+	limit  int
+	failed bool
+	seen   []model.AgentReport // when the sockets were last looked at
+	told   time.Time           // when the directors were
+}
+
+func (r *reporting) once(ctx context.Context) error {
+	now, err := r.agent.connections()
+	if err != nil {
+		r.seen = nil
+		return err
+	}
+	// A listing may miss a socket; two in a row will hardly miss the same. Where there is
+	// no other one yet, the next is reported.
+	reports, joined := joinListings(now, r.seen)
+	r.seen = now
+	if !joined || len(reports) == 0 || time.Since(r.told) < reportEvery {
+		return nil
+	}
+	for i := range reports {
+		if err := shorten(&reports[i], r.limit); err != nil {
+			return err
+		}
+	}
+	if err := r.to.PutReports(ctx, reports); err != nil {
+		return fmt.Errorf("report connections: %w", err)
+	}
+	r.told = time.Now()
+	return nil
+}
+
+// connections looks at all connections of this host and returns a report about each
+// backend on it.
+func (a *Agent) connections() ([]model.AgentReport, error) {
+	a.mu.Lock()
+	config, own := a.config, a.seen.addresses
+	a.mu.Unlock()
+	reports := emptyReports(config, own, time.Now().UTC())
+	t := newTally(reports)
+	if err := a.sockets.connections(t.note); err != nil {
+		return nil, err
+	}
+	for _, name := range config.Agent.Namespaces {
+		there, err := openSocketsIn(name)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // its container does not run
+		}
+		if err == nil {
+			err = there.connections(t.note)
+			there.close()
+		}
+		if err != nil {
+			return nil, fmt.Errorf("network namespace %s: %w", name, err)
+		}
+	}
+	return reports, nil
+}
+
+// emptyReports returns a report without connections about each backend on this host:
+// those of services with a second chance.
+func emptyReports(config model.Config, own map[netip.Addr]int, now time.Time) []model.AgentReport {
+	var reports []model.AgentReport
+	about := map[netip.Addr]int{}
+	for i := range config.Services {
+		s := &config.Services[i]
+		if s.Protocol != model.TCP {
+			continue
+		}
+		for _, b := range s.Backends {
+			if _, here := own[b.Address]; !here || b.ModeIn(*s) != model.GUE {
+				continue
+			}
+			at, known := about[b.Address]
+			if !known {
+				at = len(reports)
+				about[b.Address] = at
+				reports = append(reports, model.AgentReport{Backend: b.Address, Taken: now})
+			}
+			if reports[at].Of(s.ID()) == nil {
+				reports[at].Services = append(reports[at].Services, model.ReportedService{
+					ServiceID: s.ID(), Affinity: s.Affinity, Used: model.NewSlotSet(s.ReportRanges()),
+				})
+			}
+		}
+	}
+	return reports
+}
+
+// tally adds connections to reports.
+type tally struct {
+	services map[netip.Addr][]tallied // by VIP
+}
+
+type tallied struct {
+	*model.ReportedService
+	salt uint64
+}
+
+func newTally(reports []model.AgentReport) tally {
+	t := tally{map[netip.Addr][]tallied{}}
+	for i := range reports {
+		for j := range reports[i].Services {
+			s := &reports[i].Services[j]
+			t.services[s.VIP] = append(t.services[s.VIP], tallied{s, s.Salt()})
+		}
+	}
+	return t
+}
+
+// note adds a connection to the reports about every service that it may be of: a socket
+// does not say which segment its packets come from, nor to which address of this host
+// they are sent.
+func (t tally) note(local, remote netip.AddrPort) {
+	for _, s := range t.services[local.Addr()] {
+		if !s.Port.Contains(local.Port()) {
+			continue
+		}
+		f := model.Flow{
+			Segment: s.Segment, Protocol: uint8(s.Protocol),
+			Source: remote.Addr(), SourcePort: remote.Port(),
+			Destination: local.Addr(), DestinationPort: local.Port(),
+		}
+		s.Note(f.Hash(s.salt, s.Affinity))
+	}
+}
+
+// joinListings returns reports as of now with the connections that were seen before,
+// too. It is false where something was not looked at before, or in another way.
+func joinListings(now, before []model.AgentReport) (reports []model.AgentReport, joined bool) {
+	for _, r := range now {
+		at := slices.IndexFunc(before, func(b model.AgentReport) bool { return b.Backend == r.Backend })
+		if at < 0 {
+			return nil, false
+		}
+		r.Services = slices.Clone(r.Services)
+		for j := range r.Services {
+			s := &r.Services[j]
+			was := before[at].Of(s.ServiceID)
+			if was == nil || was.Affinity != s.Affinity || was.Used.Size() != s.Used.Size() {
+				return nil, false
+			}
+			s.Used = s.Used.Or(was.Used)
+		}
+		reports = append(reports, r)
+	}
+	return reports, true
+}
+
+// shorten makes the ranges of a report's largest services wider until it is no longer
+// than limit bytes.
+func shorten(r *model.AgentReport, limit int) error {
+	for {
+		text, err := json.Marshal(r)
+		if err != nil {
+			return fmt.Errorf("encode a report: %w", err)
+		}
+		if len(text) <= limit {
+			return nil
+		}
+		largest := -1
+		for i, s := range r.Services {
+			if s.Used.Size() > 1 && (largest < 0 || s.Used.Size() > r.Services[largest].Used.Size()) {
+				largest = i
+			}
+		}
+		if largest < 0 {
+			return fmt.Errorf("the report about %d services of %s is longer than %d bytes", len(r.Services), r.Backend, limit)
+		}
+		r.Services[largest].Used = r.Services[largest].Used.Halved()
+	}
+}

@@ -1,0 +1,115 @@
+package agent
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/vishvananda/netlink/nl"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// What sock_diag is asked, and what it answers (linux/inet_diag.h: inet_diag_req_v2 and
+// inet_diag_msg). Only the sockets' addresses are of interest, in network byte order.
+const (
+	diagRequestLength = 56
+	diagStates        = 4 // where the states are in the request
+	diagAnswerLength  = 72
+	diagPorts         = 4 // where source and destination port are in the answer
+	diagSource        = 8
+	diagDestination   = 24
+)
+
+// The states of the kernel (net/tcp_states.h) in which a socket has no connection. All
+// others have one: those being opened (TCP_NEW_SYN_RECV is a request socket), those
+// that nobody has open any more, and TIME_WAIT.
+const (
+	stateClose  = 7
+	stateListen = 10
+	lastState   = 12
+	connected   = uint32((1<<(lastState+1) - 1) &^ (1<<stateClose | 1<<stateListen))
+)
+
+// sockets asks a network namespace about its TCP sockets. sock_diag needs no program in
+// the kernel and names every socket in some 100 bytes.
+type sockets struct{ netlink *nl.NetlinkSocket }
+
+// openSockets asks the namespace of the calling thread.
+func openSockets() (sockets, error) {
+	s, err := nl.Subscribe(unix.NETLINK_INET_DIAG)
+	return newSockets(s, err)
+}
+
+// openSocketsIn asks the namespace of that name.
+func openSocketsIn(name string) (sockets, error) {
+	file, err := os.Open(namespacePath(name))
+	if err != nil {
+		return sockets{}, err
+	}
+	defer file.Close()
+	s, err := nl.GetNetlinkSocketAt(netns.NsHandle(file.Fd()), netns.None(), unix.NETLINK_INET_DIAG)
+	return newSockets(s, err)
+}
+
+func newSockets(s *nl.NetlinkSocket, err error) (sockets, error) {
+	if err != nil {
+		return sockets{}, fmt.Errorf("ask for sockets: %w", err)
+	}
+	if err := s.SetReceiveTimeout(&nl.SocketTimeoutTv); err != nil {
+		s.Close()
+		return sockets{}, fmt.Errorf("ask for sockets: %w", err)
+	}
+	return sockets{s}, nil
+}
+
+func (s sockets) close() { s.netlink.Close() }
+
+// namespacePath is where a namespace of the configuration is.
+func namespacePath(name string) string {
+	if strings.HasPrefix(name, "/") {
+		return name
+	}
+	return filepath.Join(namedNamespaces, name)
+}
+
+// connections calls found with both ends of each TCP connection of the namespace, of
+// both families; IPv4 in IPv6 sockets is IPv4. A connection that is there all the time
+// may be missed when its neighbours in the kernel's table go while they are listed.
+func (s sockets) connections(found func(local, remote netip.AddrPort)) error {
+	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
+		request := nl.NewNetlinkRequest(nl.SOCK_DIAG_BY_FAMILY, unix.NLM_F_DUMP)
+		request.Sockets = map[int]*nl.SocketHandle{unix.NETLINK_INET_DIAG: {Socket: s.netlink, Seq: request.Seq}}
+		text := make([]byte, diagRequestLength)
+		text[0], text[1] = family, unix.IPPROTO_TCP
+		binary.NativeEndian.PutUint32(text[diagStates:], connected)
+		request.AddRawData(text)
+		err := request.ExecuteIter(unix.NETLINK_INET_DIAG, nl.SOCK_DIAG_BY_FAMILY, func(answer []byte) bool {
+			if len(answer) >= diagAnswerLength {
+				found(diagEnd(answer, diagSource, 0), diagEnd(answer, diagDestination, 1))
+			}
+			return true
+		})
+		if errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("list TCP sockets: the kernel has no tcp_diag (CONFIG_INET_TCP_DIAG): %w", err)
+		}
+		if err != nil {
+			return fmt.Errorf("list TCP sockets: %w", err)
+		}
+	}
+	return nil
+}
+
+// diagEnd returns one end of a connection.
+func diagEnd(answer []byte, at, port int) netip.AddrPort {
+	address := netip.AddrFrom4([4]byte(answer[at:]))
+	if answer[0] == unix.AF_INET6 {
+		address = netip.AddrFrom16([16]byte(answer[at:])).Unmap()
+	}
+	return netip.AddrPortFrom(address, binary.BigEndian.Uint16(answer[diagPorts+2*port:]))
+}

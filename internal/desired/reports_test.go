@@ -1,0 +1,97 @@
+package desired
+
+import (
+	"log/slog"
+	"testing"
+	"time"
+
+	"weir.io/weir/internal/etcdlab"
+	"weir.io/weir/internal/history"
+	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/store"
+)
+
+// logOf returns the log of the group's only service.
+func (m *member) logOf(t *testing.T) model.Log {
+	t.Helper()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	documents := m.shared.Documents()
+	if len(documents) != 1 {
+		t.Fatalf("the group has %d services, want one", len(documents))
+	}
+	return documents[0].Log
+}
+
+// Directors keep a generation for as long as an agent reports a connection in it, far
+// beyond drain, and have the same rows all the time. A director that starts does not take
+// what it has not read yet for nothing.
+func TestGroupTrimsByReports(t *testing.T) {
+	c := etcdlab.New(t, etcdlab.Options{Members: 1})
+	group := newGroup(t, c, 2)
+	group[0].must()
+	group[1].must()
+	agents, err := store.OpenEtcd(store.EtcdOptions{Endpoints: c.Endpoints, Prefix: c.Prefix, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer agents.Close()
+
+	s := shared("a", 1, 3)
+	s.Drain = model.Duration(200 * time.Millisecond)
+	report := func(hashes ...uint64) {
+		t.Helper()
+		var reports []model.AgentReport
+		for i, b := range s.Backends {
+			of := model.ReportedService{ServiceID: s.ID(), Used: model.NewSlotSet(s.ReportRanges())}
+			for _, hash := range hashes {
+				if i == 0 {
+					of.Note(hash)
+				}
+			}
+			reports = append(reports, model.AgentReport{Backend: b.Address, Taken: time.Now(), Services: []model.ReportedService{of}})
+		}
+		if err := agents.PutReports(t.Context(), reports); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put(t, group[0], "cli", s)
+	// A slot of the backend that is going to drain: any that it owns in a ring of its own.
+	ring := agree(t, group...).Services[0].Ring
+	slot := 0
+	for ring.Slots[slot].Owner != 0 {
+		slot++
+	}
+	hash := (uint64(slot)<<1 + 1) << 31 / uint64(len(ring.Slots)) << 32
+	report(hash)
+	until(t, "the directors have the agents' reports", func() bool {
+		return group[0].Agents().Reporting == 3 && group[1].Agents().Reporting == 3
+	})
+	drained := shared("a", 1, 3)
+	drained.Drain = s.Drain
+	drained.Backends[0].State = model.Draining
+	put(t, group[1], "cli", drained)
+	until(t, "only the slot of the connection is kept", func() bool {
+		report(hash)
+		log := group[0].logOf(t)
+		return len(log.Generations) == 2 && history.Kept(log) == 1
+	})
+	agree(t, group...)
+	if row := group[1].table().Services[0].Ring.Row(slot); len(row) < 2 {
+		t.Errorf("the row of the connection's slot is %v, want two candidates", row)
+	}
+	group[1].stop()
+	group[1].must()
+	agree(t, group...)
+	if kept := history.Kept(group[1].logOf(t)); kept != 1 {
+		t.Errorf("after the start of a director %d slots are kept, want 1", kept)
+	}
+	until(t, "the generation leaves when its connection has ended", func() bool {
+		report()
+		return len(group[0].logOf(t).Generations) == 1
+	})
+	agree(t, group...)
+	if n := group[0].Left()[history.Overdue] + group[1].Left()[history.Overdue]; n > 0 {
+		t.Errorf("%d generations left at max-drain", n)
+	}
+}

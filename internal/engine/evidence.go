@@ -1,0 +1,195 @@
+package engine
+
+import (
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"weir.io/weir/internal/maglev"
+	"weir.io/weir/internal/model"
+)
+
+// Evidence judges by agents' reports which slots of older generations connections may
+// still need. It implements history.Evidence.
+//
+// A backend that nobody ever reported of is judged as one without an agent: by the clock
+// alone. So agents can be given a way to report one after the other, and a log never
+// waits for one that has none. An agent that has reported and stopped is another thing:
+// nobody knows about its connections, and they may need everything, until max-drain.
+type Evidence struct {
+	mu      sync.Mutex
+	blind   bool // there may be reports that this director has not seen yet
+	reports map[netip.Addr]model.AgentReport
+	latest  time.Time // a report from later than this has a clock that is wrong
+	// rings that were asked for since Renew, and before: one ring costs milliseconds.
+	rings, before map[digest]maglev.Generation
+}
+
+const (
+	// maxAhead is how far an agent's clock may be ahead. As much of drain is not there
+	// to wait for connections that are being opened.
+	maxAhead = 5 * time.Second
+	// silence is after how long without a report an agent counts as silent.
+	silence = time.Minute
+)
+
+// Renew makes these reports, by backend, the ones to judge by. While it is not known
+// which there are, nothing that agents could report leaves before max-drain.
+func (e *Evidence) Renew(reports map[netip.Addr]model.AgentReport, known bool, now time.Time) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.reports, e.blind, e.latest = reports, !known, now.Add(maxAhead)
+	e.before, e.rings = e.rings, map[digest]maglev.Generation{}
+}
+
+// Status says how many backends there are reports of.
+func (e *Evidence) Status(now time.Time) model.ReporterStatus {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	var status model.ReporterStatus
+	for _, r := range e.reports {
+		if now.Sub(r.Taken) > silence {
+			status.Silent++
+		} else {
+			status.Reporting++
+		}
+	}
+	return status
+}
+
+// Reported reports whether some backend of the service has an agent that reports. UDP
+// has no connections that an agent could report, and backends of other modes have no
+// second chance.
+func (e *Evidence) Reported(s *model.Service) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.ContainsFunc(s.Backends, func(b model.Backend) bool {
+		_, has := e.reports[b.Address]
+		return (has || e.blind) && counts(s, b)
+	})
+}
+
+// counts reports whether what an agent says about a backend of a service counts.
+func counts(s *model.Service, b model.Backend) bool {
+	return s.Protocol == model.TCP && b.ModeIn(*s) == model.GUE
+}
+
+// Needed returns the slots that connections may need a generation in.
+func (e *Evidence) Needed(s *model.Service, g *model.Generation, newer []model.Generation, at time.Time) *model.SlotSet {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	needed := model.NewSlotSet(int(g.Slots))
+	ring := e.ring(g)
+	if len(ring.Owners) == 0 {
+		return needed
+	}
+	says := e.says(s, g, at)
+	by := e.namers(g, newer)
+	for slot := range g.Slots {
+		if !g.Kept.Has(int(slot)) {
+			continue
+		}
+		owner, backup := ring.Owners[slot], ring.Backups[slot]
+		if says[owner].usedIn(slot, g.Slots) && !by.name(slot, owner, false) ||
+			backup != maglev.None && says[backup].usedIn(slot, g.Slots) && !by.name(slot, backup, true) {
+			needed.Add(int(slot))
+		}
+	}
+	return needed
+}
+
+func (e *Evidence) ring(g *model.Generation) maglev.Generation {
+	key := ringDigest(g)
+	ring, known := e.rings[key]
+	if !known {
+		if ring, known = e.before[key]; !known {
+			ring = makeRing(g)
+		}
+		if e.rings == nil {
+			e.rings = map[digest]maglev.Generation{}
+		}
+		e.rings[key] = ring
+	}
+	return ring
+}
+
+// word is what a member's agent says about a service.
+type word struct {
+	unknown bool // nobody knows: there may be connections everywhere
+	report  *model.ReportedService
+}
+
+func (w word) usedIn(slot, slots uint32) bool {
+	return w.unknown || w.report != nil && w.report.UsedIn(slot, slots)
+}
+
+// says returns what is known of each member's connections that a generation may have
+// placed until a time.
+func (e *Evidence) says(s *model.Service, g *model.Generation, at time.Time) []word {
+	words := make([]word, len(g.Members))
+	for i, m := range g.Members {
+		is := func(b model.Backend) bool { return b.Endpoint() == m.Backend && counts(s, b) }
+		if !slices.ContainsFunc(s.Backends, is) || slices.Contains(g.Gone, m.Backend) {
+			continue
+		}
+		report, has := e.reports[m.Backend.Addr()]
+		if !has {
+			words[i] = word{unknown: e.blind}
+			continue
+		}
+		of := report.Of(s.ID())
+		if of == nil || of.Affinity != s.Affinity || report.Taken.Before(at) || report.Taken.After(e.latest) {
+			words[i] = word{unknown: true}
+		} else {
+			words[i] = word{report: of}
+		}
+	}
+	return words
+}
+
+// namer is a newer generation, in the terms of an older one.
+type namer struct {
+	ring      maglev.Generation
+	kept      *model.SlotSet
+	positions []uint32 // of the older one's members in it; None: not there, or gone
+}
+
+type namers []namer
+
+// namers returns the newer generations that have slots of the same size.
+func (e *Evidence) namers(g *model.Generation, newer []model.Generation) namers {
+	var all namers
+	for i := range newer {
+		n := &newer[i]
+		if n.Slots != g.Slots || len(n.Members) == 0 {
+			continue
+		}
+		positions := make([]uint32, len(g.Members))
+		for j, m := range g.Members {
+			positions[j] = maglev.None
+			is := func(o model.Member) bool { return o.Backend == m.Backend }
+			if at := slices.IndexFunc(n.Members, is); at >= 0 && !slices.Contains(n.Gone, m.Backend) {
+				positions[j] = uint32(at)
+			}
+		}
+		all = append(all, namer{e.ring(n), n.Kept, positions})
+	}
+	return all
+}
+
+// name reports whether one of the newer generations names a member of the older one in a
+// slot: as its owner or, if a backup will do, as its backup. Owners are in every row, but
+// the backups of older generations only where there is room, the newer first.
+func (n namers) name(slot, member uint32, backup bool) bool {
+	for i := range n {
+		position := n[i].positions[member]
+		if position == maglev.None || !n[i].kept.Has(int(slot)) {
+			continue
+		}
+		if n[i].ring.Owners[slot] == position || backup && n[i].ring.Backups[slot] == position {
+			return true
+		}
+	}
+	return false
+}

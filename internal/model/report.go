@@ -1,0 +1,85 @@
+package model
+
+import (
+	"errors"
+	"fmt"
+	"math/bits"
+	"net/netip"
+	"time"
+)
+
+// AgentReport is what an agent says about the connections of one backend on its host.
+type AgentReport struct {
+	Backend netip.Addr `json:"backend"`
+	// Taken is when the agent began to look: a connection that there was then, and is
+	// there still, is in the report.
+	Taken    time.Time         `json:"taken"`
+	Services []ReportedService `json:"services"` // all that the agent knows of the backend
+}
+
+// ReportedService is where a backend has connections of a service.
+type ReportedService struct {
+	ServiceID
+	Affinity Affinity `json:"affinity"` // that the connections were hashed with
+	// Used has the ranges of hashes with a connection. Its size is a power of two: so
+	// many ranges of equal size are all hashes.
+	Used *SlotSet `json:"used"`
+}
+
+// The fewest and the most ranges in a report, and how many there are to a slot: a range
+// on the border of two slots counts for both.
+const (
+	minReportRanges     = 1 << 14
+	maxReportRanges     = 1 << 20
+	reportRangesPerSlot = 16
+)
+
+// ReportRanges returns how many ranges a report about the service has. Reports may have
+// others, so agents and directors need not agree about the size of the ring.
+func (s *Service) ReportRanges() int {
+	slots := s.RingSize
+	if slots == 0 {
+		slots = DefaultRingSize(len(s.Backends))
+	}
+	ranges := 1 << bits.Len32(slots*reportRangesPerSlot-1)
+	return min(max(ranges, minReportRanges), maxReportRanges)
+}
+
+// Note adds a connection by its hash.
+func (r *ReportedService) Note(hash uint64) {
+	r.Used.Add(int(hash >> 32 * uint64(r.Used.Size()) >> 32))
+}
+
+// UsedIn reports whether there may be a connection in a slot of a ring.
+func (r *ReportedService) UsedIn(slot, slots uint32) bool {
+	first := firstHash(uint64(slot), uint64(slots))
+	last := firstHash(uint64(slot)+1, uint64(slots)) - 1
+	ranges := uint64(r.Used.Size())
+	return r.Used.HasAny(int(first*ranges>>32), int(last*ranges>>32))
+}
+
+// firstHash returns the smallest upper half of a hash that is in a slot.
+func firstHash(slot, slots uint64) uint64 { return (slot<<32 + slots - 1) / slots }
+
+// Check says what is wrong with a report that somebody else wrote.
+func (r *AgentReport) Check() error {
+	if !r.Backend.IsValid() {
+		return errors.New("a report about nobody")
+	}
+	for _, s := range r.Services {
+		if s.Used == nil || bits.OnesCount(uint(s.Used.Size())) != 1 {
+			return fmt.Errorf("the report of %s about %s has no ranges, or not a power of two of them", r.Backend, s.VIP)
+		}
+	}
+	return nil
+}
+
+// Of returns what the report says about a service, or nil.
+func (r *AgentReport) Of(id ServiceID) *ReportedService {
+	for i := range r.Services {
+		if r.Services[i].ServiceID == id {
+			return &r.Services[i]
+		}
+	}
+	return nil
+}

@@ -1,0 +1,128 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"reflect"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"weir.io/weir/internal/model"
+)
+
+func reportOf(last byte, used ...uint64) model.AgentReport {
+	s := service("web", 1, 2)
+	of := model.ReportedService{ServiceID: s.ID(), Affinity: model.AffinitySourceIP, Used: model.NewSlotSet(1 << 14)}
+	for _, hash := range used {
+		of.Note(hash)
+	}
+	return model.AgentReport{
+		Backend: netip.AddrFrom4([4]byte{10, 0, 0, last}), Taken: time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC),
+		Services: []model.ReportedService{of},
+	}
+}
+
+// says waits until a follower has these reports, and no others.
+func says(t *testing.T, r *Reports, want ...model.AgentReport) {
+	t.Helper()
+	eventually(t, "the reports are followed", func() error {
+		got, known := r.Latest()
+		if !known {
+			return errors.New("nothing is known yet")
+		}
+		if len(got) != len(want) {
+			return fmt.Errorf("there are %d reports, want %d", len(got), len(want))
+		}
+		for _, w := range want {
+			if !reflect.DeepEqual(got[w.Backend], w) {
+				return fmt.Errorf("of %s it is said %v, want %v", w.Backend, got[w.Backend], w)
+			}
+		}
+		return nil
+	})
+}
+
+// What agents say comes to those who follow already and to those who begin to.
+func TestReportsAreFollowed(t *testing.T) {
+	c := newCluster(t, 1, true)
+	agent, other, director := c.open(), c.open(), c.open()
+	put(t, director, "cli", service("a", 1, 2))
+	first := director.FollowReports(t.Context())
+	says(t, first)
+	one, two := reportOf(1, 1<<40, 1<<63), reportOf(2)
+	for _, step := range []struct {
+		by   *Etcd
+		what []model.AgentReport
+		want []model.AgentReport
+	}{
+		{agent, []model.AgentReport{one}, []model.AgentReport{one}},
+		{other, []model.AgentReport{two}, []model.AgentReport{one, two}},
+		{agent, []model.AgentReport{reportOf(1), reportOf(3, 5<<50)}, []model.AgentReport{reportOf(1), two, reportOf(3, 5<<50)}},
+	} {
+		if err := step.by.PutReports(t.Context(), step.what); err != nil {
+			t.Fatal(err)
+		}
+		says(t, first, step.want...)
+		says(t, c.open().FollowReports(t.Context()), step.want...)
+	}
+	if s := readEtcd(t, director); s.Revision != 1 {
+		t.Errorf("reports have changed the state: it has revision %d", s.Revision)
+	}
+}
+
+// Reports live as long as their agents renew them, also through an etcd that has
+// forgotten about that.
+func TestReportsEnd(t *testing.T) {
+	c := newCluster(t, 1, false)
+	agent := c.open()
+	follower := c.open().FollowReports(t.Context())
+	if err := agent.PutReports(t.Context(), []model.AgentReport{reportOf(1)}); err != nil {
+		t.Fatal(err)
+	}
+	says(t, follower, reportOf(1))
+	if _, err := c.client().Revoke(t.Context(), agent.lease); err != nil {
+		t.Fatal(err)
+	}
+	says(t, follower)
+	if err := agent.PutReports(t.Context(), []model.AgentReport{reportOf(1, 9)}); err != nil {
+		t.Fatal(err)
+	}
+	says(t, follower, reportOf(1, 9))
+	leases, err := c.client().Leases(t.Context())
+	if err != nil || len(leases.Leases) != 1 {
+		t.Fatalf("etcd has the leases %v, error %v; want the agent's", leases, err)
+	}
+	left, err := c.client().TimeToLive(t.Context(), leases.Leases[0].ID, clientv3.WithAttachedKeys())
+	if err != nil || len(left.Keys) != 1 || left.GrantedTTL != reportsLive {
+		t.Errorf("the agent's lease is %v, error %v; want its report in it", left, err)
+	}
+}
+
+// Who says something that nobody can read may have connections anywhere, and is not
+// taken for one that says nothing.
+func TestReportsThatCannotBeRead(t *testing.T) {
+	c := newCluster(t, 1, false)
+	follower := c.open().FollowReports(t.Context())
+	silent := func(last byte) model.AgentReport {
+		return model.AgentReport{Backend: netip.AddrFrom4([4]byte{10, 0, 0, last})}
+	}
+	for key, text := range map[string]string{
+		"10.0.0.1": "no JSON",
+		"10.0.0.2": `{"backend": "10.0.0.7", "taken": "2026-01-02T03:04:05Z", "services": []}`,
+		"10.0.0.3": `{"backend": "10.0.0.3", "services": [{"vip": "192.0.2.1", "protocol": "tcp", "port": "80", "used": null}]}`,
+		"10.0.0.4": `{"backend": "10.0.0.4", "services": [{"vip": "192.0.2.1", "protocol": "tcp", "port": "80", "used": "1000 gaps "}]}`,
+		"nobody":   "{}",
+	} {
+		if _, err := c.client().Put(t.Context(), c.Prefix+"/evidence/"+key, text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	says(t, follower, silent(1), silent(2), silent(3), silent(4))
+	if _, err := c.client().Delete(t.Context(), c.Prefix+"/evidence/", clientv3.WithPrefix()); err != nil {
+		t.Fatal(err)
+	}
+	says(t, follower)
+}

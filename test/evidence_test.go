@@ -1,0 +1,133 @@
+package test
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"weir.io/weir/internal/etcdlab"
+	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/netlab"
+)
+
+// Connections outlive several drains and changes where agents report them to the
+// directors' etcd, and break where they do not. When they have ended the log has one
+// generation again.
+//
+//	client --- router --- switch --- director
+//	                             --- backend1, backend2, backend3
+//	                             --- store (an etcd)
+func TestGenerationsStayForReportedConnections(t *testing.T) {
+	t.Run("reported", func(t *testing.T) {
+		l := newEvidenceLab(t, true)
+		sessions := l.changes(t)
+		waitFor(t, "slots that are kept for connections", func() bool { return l.log(t).Kept > 0 })
+		for _, s := range sessions {
+			if got := s.ask(t); got != s.backend {
+				t.Fatalf("%s has a connection of %s", got, s.backend)
+			}
+			_ = s.Close()
+		}
+		// Two looks at the sockets and one at the reports, 5 seconds apart.
+		for deadline := time.Now().Add(time.Minute); l.log(t).Generations > 1; time.Sleep(50 * time.Millisecond) { // between two looks
+			if time.Now().After(deadline) {
+				t.Fatalf("all connections have ended, and the log is %+v", l.log(t))
+			}
+		}
+		if kept := l.log(t).Kept; kept != 0 {
+			t.Errorf("all connections have ended, and %d slots are kept", kept)
+		}
+	})
+	t.Run("breaks without reports", func(t *testing.T) {
+		l := newEvidenceLab(t, false)
+		broken := 0
+		for _, s := range l.changes(t) {
+			if got, err := s.tryAsk(); err != nil || got != s.backend {
+				broken++
+			}
+		}
+		if broken == 0 {
+			t.Error("no connection broke: drain has not passed, or nothing moved")
+		}
+	})
+}
+
+type evidenceLab struct {
+	*chanceLab
+	way   way
+	store string // the keys of a configuration that say where the etcd is
+}
+
+const shortDrain = time.Second
+
+func newEvidenceLab(t *testing.T, reports bool) *evidenceLab {
+	t.Helper()
+	l := &evidenceLab{chanceLab: &chanceLab{lab: newLab(t, size{backends: 3})}, way: way{mode: "gue"}}
+	host := l.Host("store")
+	l.Link(host, l.lan, netlab.LinkOptions{A: lanPrefixes(51)})
+	etcd := etcdlab.New(t, etcdlab.Options{Members: 1, Address: lanAddress(51, false).String(), On: host.Do})
+	l.store = fmt.Sprintf("  store:\n    etcd: {endpoints: [\"%s\"]}\ndirectors: [", strings.Join(etcd.Endpoints, `", "`))
+	for i, b := range l.backends {
+		text := configText("", "eth0", l.service(everyBackend(3)...))
+		if reports {
+			text = strings.Replace(text, "directors: [", l.store, 1)
+		}
+		l.agents = append(l.agents, startDaemon(t, b, "agent", text))
+		l.servers = append(l.servers, serveLines(t, b, fmt.Sprintf("backend%d", i+1)))
+	}
+	l.running = startDaemon(t, l.director, "run", l.text(everyBackend(3)...))
+	if reports {
+		waitFor(t, "reports of all agents", func() bool { return l.agentsHeard(t) == 3 })
+	}
+	return l
+}
+
+func (l *evidenceLab) service(backends ...backend) string {
+	text := l.way.service("tcp", fmt.Sprint(linesPort), backends)
+	return strings.Replace(text, "  mode: gue\n", fmt.Sprintf("  mode: gue\n  drain: %v\n", shortDrain), 1)
+}
+
+func (l *evidenceLab) text(backends ...backend) string {
+	return strings.Replace(configText("eth0", "", l.service(backends...)), "directors: [", l.store, 1)
+}
+
+// changes opens connections, and drains one backend after the other, each for several
+// drains.
+func (l *evidenceLab) changes(t *testing.T) []*session {
+	t.Helper()
+	var sessions []*session
+	for range 40 {
+		sessions = append(sessions, l.open(t, l.way))
+	}
+	for draining := range 3 {
+		backends := everyBackend(3)
+		backends[draining].state = "draining"
+		l.running.edit(l.text(backends...))
+		l.running.ready()
+		began := time.Now()
+		waitFor(t, "the drains to pass that a connection has to outlive", func() bool { return time.Since(began) > 3*shortDrain })
+	}
+	return sessions
+}
+
+func (l *evidenceLab) log(t *testing.T) model.LogStatus {
+	t.Helper()
+	services, err := l.running.services()
+	if err != nil || len(services) != 1 {
+		t.Fatalf("the director has services %v, error %v; want one", services, err)
+	}
+	return services[0].Log
+}
+
+// agentsHeard asks the director how many backends it has reports of, as a user does.
+func (l *evidenceLab) agentsHeard(t *testing.T) int {
+	t.Helper()
+	out := on(t, l.director, weir, "status", "-o", "json", "--socket", l.running.socket)
+	var status struct{ Agents model.ReporterStatus }
+	if err := json.Unmarshal([]byte(out), &status); err != nil {
+		t.Fatal(err)
+	}
+	return status.Agents.Reporting
+}
