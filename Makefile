@@ -20,7 +20,7 @@ deps_build    :=
 deps_demo     := iproute2
 deps_test     := iproute2 ethtool iptables nftables tcpdump tshark iperf3 nginx-light curl wrk etcd-server \
                  clang-19 llvm-19 libbpf-dev linux-libc-dev
-deps_chaos    := iproute2 ethtool iptables nftables etcd-server
+deps_chaos    := iproute2 ethtool iptables nftables etcd-server clang-19 llvm-19 libbpf-dev linux-libc-dev
 deps_bench    := iproute2 ethtool iptables nftables iperf3 nginx-light libnginx-mod-stream haproxy wrk
 deps_generate := clang-19 llvm-19 libbpf-dev linux-libc-dev
 deps_lint     := clang-format-19
@@ -68,7 +68,7 @@ demo: deps-demo build ## real traffic through every mode, in network namespaces:
 	@bin/weir demo $(ARGS)
 
 .PHONY: chaos
-chaos: deps-chaos build ## count the connections that break while everything changes: ARGS="--seed 1 --mode gue --json"
+chaos: deps-chaos build ## count the connections that break while everything changes: ARGS="--seeds 1-10 --json"
 	@go build -trimpath -buildvcs=false -o bin/chaos ./test/chaos >&2
 	@$(private) bin/chaos $(ARGS)
 

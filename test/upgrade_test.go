@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"weir.io/weir/internal/model"
+	"weir.io/weir/test/version"
 )
 
 // Another version takes the place of weir, director and agents, and gives it back, with
@@ -23,7 +24,11 @@ import (
 //	client --- router --- switch --- director --- source, sink
 //	                             --- backend1, backend2
 func TestUpgradeLosesNothing(t *testing.T) {
-	versions := map[string]string{"this": weir, "other": buildOther(t)}
+	other, err := version.BuildOtherABI(t.Context(), "..", t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	versions := map[string]string{"this": weir, "other": other}
 	l := newLab(t, size{backends: 2})
 	packets := newStream(t, l)
 	var ways []way

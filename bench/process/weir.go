@@ -44,6 +44,11 @@ func StartDirector(host *netlab.Host, c model.Config) (*Weir, error) {
 	if err != nil {
 		return nil, err
 	}
+	return StartDirectorAs(host, binary, c)
+}
+
+// StartDirectorAs runs another binary of weir that knows the same configuration.
+func StartDirectorAs(host *netlab.Host, binary string, c model.Config) (*Weir, error) {
 	return startWeir(host, &Weir{}, binary, "run", c)
 }
 
@@ -60,6 +65,11 @@ func StartAgent(host *netlab.Host, c model.Config, attach string) (*Weir, error)
 	if err != nil {
 		return nil, err
 	}
+	return StartAgentAs(host, binary, c, attach)
+}
+
+// StartAgentAs runs another binary of weir that knows the same configuration.
+func StartAgentAs(host *netlab.Host, binary string, c model.Config, attach string) (*Weir, error) {
 	return startWeir(host, &Weir{}, binary, "agent", c, "--attach", attach)
 }
 

@@ -12,17 +12,23 @@ import (
 	"testing"
 	"time"
 
+	"weir.io/weir/internal/api"
 	"weir.io/weir/test/chaos/schedule"
+	"weir.io/weir/test/version"
 )
 
-// build puts weir where the harness looks for it.
-func build(t *testing.T) {
+// build returns the versions of weir, those with the same ABI.
+func build(t *testing.T) (list binaries) {
 	t.Helper()
-	dir := t.TempDir()
-	if out, err := exec.Command("go", "build", "-o", filepath.Join(dir, "bin", "weir"), "../../cmd/weir").CombinedOutput(); err != nil {
+	list[schedule.This] = filepath.Join(t.TempDir(), "weir")
+	if out, err := exec.Command("go", "build", "-o", list[schedule.This], "../../cmd/weir").CombinedOutput(); err != nil {
 		t.Fatalf("build weir: %v\n%s", err, out)
 	}
-	t.Chdir(dir)
+	var err error
+	if list[schedule.SameABI], err = version.BuildSameABI(t.Context(), "../..", t.TempDir()); err != nil {
+		t.Fatal(err)
+	}
+	return list
 }
 
 // small is a run that a test has time for.
@@ -59,8 +65,8 @@ func director(kind schedule.Kind, i int) func(*schedule.Event) {
 // whoever has a connection still owns its slot on every director. Only the dead
 // backend's connections break.
 func TestOnlyTheDeadBackendsConnectionsBreak(t *testing.T) {
-	build(t)
 	o := small(t)
+	o.binaries = build(t)
 	o.shared = true
 	const dead = 2
 	events := script(o,
@@ -72,9 +78,18 @@ func TestOnlyTheDeadBackendsConnectionsBreak(t *testing.T) {
 		},
 		director(schedule.DirectorAdded, 2),
 		func(e *schedule.Event) { e.Kind = schedule.StoreMemberLost },
+		func(e *schedule.Event) {
+			e.Kind, e.Backends, e.After.AgentVersions[0] = schedule.AgentUpgraded, []int{0}, schedule.SameABI
+		},
 		director(schedule.DirectorKilled, 0),
 		func(e *schedule.Event) { e.Kind = schedule.StoreMemberBack },
+		func(e *schedule.Event) {
+			e.Kind, e.Director, e.After.DirectorVersions[2] = schedule.DirectorUpgraded, 2, schedule.SameABI
+		},
 	)
+	o.meanwhile = func(ctx context.Context, h *harness) error {
+		return isOther(ctx, h.group.(*group))
+	}
 	r, err := run(t.Context(), o, events)
 	if err != nil {
 		t.Fatal(err)
@@ -99,11 +114,29 @@ func TestOnlyTheDeadBackendsConnectionsBreak(t *testing.T) {
 	}
 }
 
+// isOther waits until another version has taken the place of a director and of an
+// agent.
+func isOther(ctx context.Context, g *group) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	for {
+		director, agent := api.NewClient(g.directorSockets()["director3"]), api.NewClient(g.agentSockets()["backend1"])
+		d, derr := director.Status(ctx)
+		a, aerr := agent.AgentStatus(ctx)
+		if derr == nil && aerr == nil && d.Version == version.SameABI && a.Version == version.SameABI {
+			return nil
+		}
+		if !sleep(ctx, pollPause) {
+			return fmt.Errorf("director3 is version %q (%v), the agent of backend1 %q (%v); want %s", d.Version, derr, a.Version, aerr, version.SameABI)
+		}
+	}
+}
+
 // The directors are told that a backend is gone which the harness knows to be there:
 // its connections break, and every one of them is reported with what is known of it.
 func TestWrongBackendIsReported(t *testing.T) {
-	build(t)
 	o := small(t)
+	o.binaries = build(t)
 	const robbed = 0
 	o.meanwhile = func(ctx context.Context, h *harness) error {
 		wrong := h.group.current().Clone()
@@ -144,6 +177,8 @@ func TestUsageErrors(t *testing.T) {
 		{"--connections 0", "1 to"},
 		{"--store paper", `unknown store "paper"`},
 		{"--syncookies 3", "0, 1 or 2"},
+		{"--seeds 5-1", `"5-1" is empty`},
+		{"--mode gue,teleport", `unknown mode "teleport"`},
 		{"--loss 99", "50 percent"},
 		{"now", `unexpected argument "now"`},
 	} {

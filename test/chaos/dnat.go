@@ -24,7 +24,7 @@ func newDNAT(top *topology, first schedule.Group) *dnat {
 	return &dnat{told: begin(first), top: top, running: make([]bool, len(top.directors))}
 }
 
-func (d *dnat) start(ctx context.Context, i int) error {
+func (d *dnat) start(ctx context.Context, i int, _ schedule.Version) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.running[i] = true
@@ -35,7 +35,7 @@ func (d *dnat) apply(ctx context.Context, now schedule.Group) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.now = now
-	d.history = append(d.history, version{time.Now(), now})
+	d.history = append(d.history, configuration{time.Now(), now})
 	for i, running := range d.running {
 		if running {
 			if err := d.restore(ctx, i, d.rules(i)); err != nil {
@@ -58,7 +58,9 @@ func (d *dnat) stop(ctx context.Context, i int, _ bool) error {
 }
 
 // again does nothing: no process forwards.
-func (d *dnat) again(context.Context, int, bool) error { return nil }
+func (d *dnat) again(context.Context, int, schedule.Version, bool) error { return nil }
+
+func (d *dnat) agentAgain(context.Context, int, schedule.Version) error { return nil }
 
 func (d *dnat) ended() error { return nil }
 

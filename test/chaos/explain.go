@@ -42,11 +42,11 @@ func (x *explainer) places(b traffic.Break) []place {
 	if x.group == nil {
 		return list
 	}
-	versions := x.group.versions()
-	for i, v := range versions {
+	configured := x.group.configurations()
+	for i, v := range configured {
 		ends := b.At
-		if i+1 < len(versions) {
-			ends = versions[i+1].at
+		if i+1 < len(configured) {
+			ends = configured[i+1].at
 		}
 		opened := !v.at.After(b.Opened) && ends.After(b.Opened)
 		recent := ends.After(b.Good) && v.at.Before(b.At)
@@ -63,11 +63,11 @@ func (x *explainer) places(b traffic.Break) []place {
 }
 
 // place finds a flow's slot in the ring of one configuration.
-func (x *explainer) place(version int, protocol string, client netip.AddrPort) place {
-	table, known := x.tables[version]
+func (x *explainer) place(number int, protocol string, client netip.AddrPort) place {
+	table, known := x.tables[number]
 	if !known {
-		table, _ = engine.Plan(model.Config{Services: x.group.services(x.group.versions()[version].group)}, nil, nil)
-		x.tables[version] = table
+		table, _ = engine.Plan(model.Config{Services: x.group.services(x.group.configurations()[number].group)}, nil, nil)
+		x.tables[number] = table
 	}
 	for i := range table.Services {
 		s := &table.Services[i]

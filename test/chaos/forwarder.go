@@ -12,23 +12,25 @@ import (
 type forwarder interface {
 	// start makes a director forward by what holds now. From then on it is told of
 	// changes.
-	start(ctx context.Context, i int) error
+	start(ctx context.Context, i int, v schedule.Version) error
 	// stop ends a director and what it has in memory.
 	stop(ctx context.Context, i int, killed bool) error
-	// again ends a director's process, and starts it again.
-	again(ctx context.Context, i int, killed bool) error
+	// again ends a director's process, and starts it again, as another version maybe.
+	again(ctx context.Context, i int, v schedule.Version, killed bool) error
+	// agentAgain does it with the agent of a backend.
+	agentAgain(ctx context.Context, i int, v schedule.Version) error
 	// apply tells every director that runs what is so now.
 	apply(ctx context.Context, now schedule.Group) error
 	// note remembers what is so now, of which nobody tells the directors.
 	note(now schedule.Group)
 	current() schedule.Group
-	versions() []version
+	configurations() []configuration
 	// ended returns an error if a process is gone that nobody ended.
 	ended() error
 }
 
-// version is a configuration of the services, and when the directors were told.
-type version struct {
+// configuration is one of the services, and when the directors were told.
+type configuration struct {
 	at    time.Time
 	group schedule.Group
 }
@@ -37,11 +39,11 @@ type version struct {
 type told struct {
 	mu      sync.Mutex
 	now     schedule.Group
-	history []version
+	history []configuration
 }
 
 func begin(first schedule.Group) told {
-	return told{now: first, history: []version{{time.Now(), first}}}
+	return told{now: first, history: []configuration{{time.Now(), first}}}
 }
 
 func (t *told) note(now schedule.Group) {
@@ -56,7 +58,7 @@ func (t *told) current() schedule.Group {
 	return t.now
 }
 
-func (t *told) versions() []version {
+func (t *told) configurations() []configuration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.history

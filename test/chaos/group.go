@@ -17,19 +17,20 @@ import (
 // group is the weir processes of a run.
 type group struct {
 	told
-	top    *topology
-	mode   mode
-	window time.Duration
-	weir   string       // binary
-	store  *sharedStore // nil: each director has the services in its file
+	top      *topology
+	mode     mode
+	window   time.Duration
+	binaries binaries
+	store    *sharedStore // nil: each director has the services in its file
 
-	agents  []*process.Weir // by backend
-	seeded  bool            // the store has a set
-	running []*process.Weir // by director; nil: none, or one that is being ended
+	agentConfig model.Config    // of every agent
+	agents      []*process.Weir // by backend; nil: one that is being replaced
+	seeded      bool            // the store has a set
+	running     []*process.Weir // by director; nil: none, or one that is being ended
 }
 
-func newGroup(top *topology, m mode, window time.Duration, weir string, store *sharedStore, first schedule.Group) *group {
-	return &group{told: begin(first), top: top, mode: m, window: window, weir: weir, store: store, running: make([]*process.Weir, len(top.directors))}
+func newGroup(top *topology, m mode, window time.Duration, weir binaries, store *sharedStore, first schedule.Group) *group {
+	return &group{told: begin(first), top: top, mode: m, window: window, binaries: weir, store: store, running: make([]*process.Weir, len(top.directors))}
 }
 
 // forgetAtOnce is the drain of a Maglev that forgets: the least that there is.
@@ -88,41 +89,10 @@ func (g *group) directorConfig(i int, of schedule.Group) model.Config {
 	return c
 }
 
-// startAgents starts one on every backend's host. They know the whole pool from
-// the beginning: agents are to be told of backends before directors are.
-func (g *group) startAgents(ctx context.Context, pool schedule.Group) error {
-	if !g.mode.agent {
-		return nil
-	}
-	pool = pool.Clone()
-	for i := range pool.Backends {
-		pool.Backends[i].State = schedule.Active
-	}
-	c := model.Config{Directors: g.sources(), Services: g.services(pool)}
-	c.Agent.Interfaces = []string{"eth0"}
-	c.Agent.SocketsElsewhere = g.mode.forgetful
-	if g.store != nil && !g.mode.forgetful {
-		c.Agent.Store.Etcd.Endpoints = g.store.endpoints
-	}
-	for _, b := range g.top.backends {
-		a, err := process.StartAgent(b.Host, c, "auto")
-		if err != nil {
-			return err
-		}
-		g.agents = append(g.agents, a)
-	}
-	for _, a := range g.agents {
-		if err := a.Holds(ctx, netip.MustParseAddr(vip)); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // start starts a director with the configuration that holds, and waits until it
 // forwards.
-func (g *group) start(ctx context.Context, i int) error {
-	w, err := g.launch(i)
+func (g *group) start(ctx context.Context, i int, v schedule.Version) error {
+	w, err := g.launch(i, v)
 	if err != nil {
 		return err
 	}
@@ -145,10 +115,10 @@ func (g *group) start(ctx context.Context, i int) error {
 const pollPause = 20 * time.Millisecond
 
 // launch starts the process. From then on it is told of changes.
-func (g *group) launch(i int) (*process.Weir, error) {
+func (g *group) launch(i int, v schedule.Version) (*process.Weir, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	w, err := process.StartDirector(g.top.directors[i].Host, g.directorConfig(i, g.now))
+	w, err := process.StartDirectorAs(g.top.directors[i].Host, g.binaries[v], g.directorConfig(i, g.now))
 	if err == nil {
 		g.running[i] = w
 	}
@@ -188,7 +158,7 @@ func (g *group) forwards(ctx context.Context, w *process.Weir) error {
 func (g *group) apply(ctx context.Context, now schedule.Group) error {
 	g.mu.Lock()
 	g.now = now
-	g.history = append(g.history, version{time.Now(), now})
+	g.history = append(g.history, configuration{time.Now(), now})
 	running := slices.Clone(g.running)
 	if g.store == nil {
 		defer g.mu.Unlock()
@@ -224,8 +194,6 @@ func (g *group) directorSockets() map[string]string {
 	return socketsOf(g.running)
 }
 
-func (g *group) agentSockets() map[string]string { return socketsOf(g.agents) }
-
 func socketsOf(list []*process.Weir) map[string]string {
 	sockets := map[string]string{}
 	for _, w := range list {
@@ -243,17 +211,17 @@ func (g *group) stop(ctx context.Context, i int, killed bool) error {
 		return err
 	}
 	d := g.top.directors[i].Host
-	_, err := process.Run(ctx, d, g.weir, "detach", "--bpffs", d.BPFFS(), "--socket", w.Socket)
+	_, err := process.Run(ctx, d, g.binaries[schedule.This], "detach", "--bpffs", d.BPFFS(), "--socket", w.Socket)
 	return err
 }
 
 // again ends a director's process and starts it again; what it left in the kernel
 // goes on.
-func (g *group) again(ctx context.Context, i int, killed bool) error {
+func (g *group) again(ctx context.Context, i int, v schedule.Version, killed bool) error {
 	if err := end(g.take(i), killed); err != nil {
 		return err
 	}
-	return g.start(ctx, i)
+	return g.start(ctx, i, v)
 }
 
 func end(w *process.Weir, killed bool) error {
@@ -268,7 +236,7 @@ func (g *group) ended() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	var errs []error
-	for _, w := range g.running {
+	for _, w := range slices.Concat(g.running, g.agents) {
 		if w != nil {
 			errs = append(errs, w.Ended())
 		}

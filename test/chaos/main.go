@@ -11,7 +11,6 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"strings"
 	"syscall"
 	"time"
 
@@ -38,46 +37,63 @@ const shortest = 10 * time.Second
 func execute(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("chaos", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	o := options{progress: stderr, patience: patience}
+	c := campaign{options: options{progress: stderr, patience: patience}, out: stdout}
+	o := &c.options
+	o.addFlags(flags)
 	flags.Uint64Var(&o.Seed, "seed", 1, "which `schedule`: the same number is the same events")
-	flags.DurationVar(&o.Duration, "duration", 2*time.Minute, "how long events happen")
-	flags.DurationVar(&o.window, "drain-window", 10*time.Second, "the services' drain")
-	flags.IntVar(&o.Directors, "directors", 4, "directors in the pool")
-	flags.IntVar(&o.Backends, "backends", 12, "backends in the pool")
-	flags.IntVar(&o.connections, "connections", 2400, "TCP connections at the same time")
-	flags.IntVar(&o.flows, "flows", 150, "UDP flows at the same time")
-	flags.IntVar(&o.weather.loss, "loss", 1, "`percent` of the packets that the router loses each way")
-	flags.IntVar(&o.weather.synAcks, "lost-syn-acks", 5, "`percent` of the SYN-ACKs that it loses besides")
-	flags.IntVar(&o.weather.late, "late", 1, "`percent` of the packets that others overtake")
-	flags.IntVar(&o.syncookies, "syncookies", 1, "net.ipv4.tcp_syncookies of the backends: 2 is always")
-	name := flags.String("mode", "gue", "one of "+modeNames())
+	seeds := flags.String("seeds", "", "several schedules, one after the other: `1-10`, or 1,3,5-7")
+	name := flags.String("mode", "gue", "one of "+modeNames()+"; or several, with commas")
+	flags.BoolVar(&c.compare, "compare", false, "run every mode with the same schedules, and end with a table; what breaks is no failure")
 	store := flags.String("store", "etcd", "where weir's directors have the services from: etcd, which they share, or file, one each")
 	plan := flags.Bool("plan", false, "print the schedule and do nothing")
-	asJSON := flags.Bool("json", false, "print the result as JSON")
+	flags.BoolVar(&c.json, "json", false, "print the result as JSON")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
+	if c.compare && !given(flags, "mode") {
+		*name = modeNames()
+	}
 	var err error
-	if o.mode, err = findMode(*name); err != nil {
+	if c.modes, err = findModes(*name); err != nil {
+		return err
+	}
+	if c.seeds, err = parseSeeds(*seeds, o.Seed); err != nil {
 		return err
 	}
 	if *store != "etcd" && *store != "file" {
 		return fmt.Errorf("unknown store %q; there are etcd and file", *store)
 	}
 	// The schedule is the same for all, so that they can be compared.
-	o.shared, o.Members = *store == "etcd" && !o.mode.dnat, storeMembers
+	o.shared, o.Members = *store == "etcd", storeMembers
 	if err := o.check(flags.Args()); err != nil {
 		return err
 	}
-	events := schedule.Make(o.Options)
 	if *plan {
-		return printPlan(stdout, events)
+		return printPlan(stdout, c.jobs()[0])
 	}
-	r, err := run(ctx, o, events)
-	if err != nil {
-		return err
-	}
-	return finish(r, *asJSON, stdout)
+	return c.run(ctx)
+}
+
+// addFlags defines those that are the same for every run.
+func (o *options) addFlags(flags *flag.FlagSet) {
+	flags.DurationVar(&o.Duration, "duration", 2*time.Minute, "how long events happen")
+	flags.DurationVar(&o.window, "drain-window", 10*time.Second, "the services' drain")
+	flags.IntVar(&o.Directors, "directors", 4, "directors in the pool")
+	flags.IntVar(&o.Backends, "backends", 12, "backends in the pool")
+	flags.BoolVar(&o.OnlyBackends, "only-backends", false, "nothing happens to directors")
+	flags.IntVar(&o.connections, "connections", 2400, "TCP connections at the same time")
+	flags.IntVar(&o.flows, "flows", 150, "UDP flows at the same time")
+	flags.IntVar(&o.weather.loss, "loss", 1, "`percent` of the packets that the router loses each way")
+	flags.IntVar(&o.weather.synAcks, "lost-syn-acks", 5, "`percent` of the SYN-ACKs that it loses besides")
+	flags.IntVar(&o.weather.late, "late", 1, "`percent` of the packets that others overtake")
+	flags.IntVar(&o.syncookies, "syncookies", cookiesBySeed, "net.ipv4.tcp_syncookies of every host, 2 is always; "+
+		fmt.Sprintf("%d: 2 for every tenth seed, 1 for others", cookiesBySeed))
+}
+
+// given reports whether a flag is on the command line.
+func given(flags *flag.FlagSet, name string) (is bool) {
+	flags.Visit(func(f *flag.Flag) { is = is || f.Name == name })
+	return is
 }
 
 // check says what cannot be run.
@@ -97,14 +113,14 @@ func (o *options) check(rest []string) error {
 		return errors.New("--connections: 1 to 40000, --flows: 0 to 10000")
 	case min(o.weather.loss, o.weather.synAcks, o.weather.late) < 0 || max(o.weather.loss, o.weather.synAcks, o.weather.late) > 50:
 		return errors.New("--loss, --lost-syn-acks and --late: 0 to 50 percent")
-	case o.syncookies < 0 || o.syncookies > 2:
-		return errors.New("--syncookies: 0, 1 or 2")
+	case o.syncookies < cookiesBySeed || o.syncookies > cookiesAlways:
+		return errors.New("--syncookies: 0, 1 or 2, or -1 to leave it to the seed")
 	}
 	return nil
 }
 
-func printPlan(w io.Writer, events []schedule.Event) error {
-	for _, e := range events {
+func printPlan(w io.Writer, o options) error {
+	for _, e := range schedule.Make(o.Options) {
 		mark := ""
 		if e.Double {
 			mark = " (double)"
@@ -112,21 +128,6 @@ func printPlan(w io.Writer, events []schedule.Event) error {
 		if _, err := fmt.Fprintf(w, "%7.2fs %s%s\n", e.At.Seconds(), e, mark); err != nil {
 			return err
 		}
-	}
-	return nil
-}
-
-// finish prints a report, and returns what is wrong with the run.
-func finish(r *report, asJSON bool, w io.Writer) error {
-	show := r.print
-	if asJSON {
-		show = r.printJSON
-	}
-	if err := show(w); err != nil {
-		return err
-	}
-	if faults := r.faults(); len(faults) > 0 {
-		return errors.New(strings.Join(faults, "; "))
 	}
 	return nil
 }

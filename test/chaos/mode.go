@@ -39,6 +39,19 @@ func findMode(name string) (mode, error) {
 	return modes[i], nil
 }
 
+// findModes returns those of a list with commas.
+func findModes(names string) ([]mode, error) {
+	var list []mode
+	for name := range strings.SplitSeq(names, ",") {
+		m, err := findMode(strings.TrimSpace(name))
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, m)
+	}
+	return list, nil
+}
+
 func modeNames() string {
 	var names []string
 	for _, m := range modes {

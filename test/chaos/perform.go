@@ -21,19 +21,23 @@ type performed struct {
 // performer makes the events happen. What takes a director's process a while goes
 // on beside the events that follow, in order for each director.
 type performer struct {
+	mode    mode
 	top     *topology
 	group   forwarder
-	store   *sharedStore // nil: the directors share none, and its events do not happen
+	store   *sharedStore // nil: the directors share none
 	servers []*traffic.Server
 	ledger  *traffic.Ledger
 	done    []performed
 	say     func(format string, args ...any)
-	tasks   []*task // the latest of each director
+	tasks   []*task // the latest of each director, and then of each backend's agent
 }
 
+// agentTask is where the tasks of a backend's agent are.
+func (p *performer) agentTask(backend int) int { return len(p.top.directors) + backend }
+
 func newPerformer(h *harness, servers []*traffic.Server) *performer {
-	p := &performer{top: h.top, group: h.group, store: h.store, servers: servers, ledger: h.ledger, say: h.say}
-	for range h.top.directors {
+	p := &performer{mode: h.mode, top: h.top, group: h.group, store: h.store, servers: servers, ledger: h.ledger, say: h.say}
+	for range len(h.top.directors) + len(h.top.backends) {
 		p.tasks = append(p.tasks, finishedTask())
 	}
 	return p
@@ -76,10 +80,10 @@ func (p *performer) run(ctx context.Context, begin time.Time, events []schedule.
 			return ctx.Err()
 		}
 		if s.prepare {
-			p.beside(ctx, s.Director, func(ctx context.Context) error { return p.bringUp(ctx, s.Director) })
+			p.beside(ctx, s.Director, func(ctx context.Context) error { return p.bringUp(ctx, s.Event) })
 			continue
 		}
-		if s.Kind.OfStore() && p.store == nil {
+		if !p.happens(s.Kind) {
 			continue
 		}
 		effect, err := p.perform(ctx, s.Event)
@@ -98,6 +102,20 @@ func (p *performer) run(ctx context.Context, begin time.Time, events []schedule.
 		}
 	}
 	return nil
+}
+
+// happens reports whether there is what an event happens to. What has no process
+// loses nothing when one crashes, and has no other version of it.
+func (p *performer) happens(k schedule.Kind) bool {
+	switch k {
+	case schedule.StoreMemberLost, schedule.StoreMemberBack:
+		return p.store != nil
+	case schedule.DirectorUpgraded:
+		return !p.mode.dnat
+	case schedule.AgentUpgraded:
+		return p.mode.agent
+	}
+	return true
 }
 
 // perform makes an event happen and returns when it took effect.
@@ -122,10 +140,13 @@ func (p *performer) perform(ctx context.Context, e schedule.Event) (effect time.
 		})
 	case schedule.DirectorKilled:
 		return effect, p.killDirector(ctx, e)
-	case schedule.DirectorCrashed:
-		p.beside(ctx, e.Director, func(ctx context.Context) error { return p.group.again(ctx, e.Director, true) })
-	case schedule.DirectorRestarted:
-		p.beside(ctx, e.Director, func(ctx context.Context) error { return p.group.again(ctx, e.Director, false) })
+	case schedule.DirectorCrashed, schedule.DirectorRestarted, schedule.DirectorUpgraded:
+		p.beside(ctx, e.Director, func(ctx context.Context) error {
+			return p.group.again(ctx, e.Director, e.After.DirectorVersions[e.Director], e.Kind == schedule.DirectorCrashed)
+		})
+	case schedule.AgentUpgraded:
+		i := e.Backends[0]
+		p.beside(ctx, p.agentTask(i), func(ctx context.Context) error { return p.group.agentAgain(ctx, i, e.After.AgentVersions[i]) })
 	case schedule.DirectorBlind, schedule.DirectorSees:
 		return effect, p.top.blind(ctx, e.Director, e.Backends[0], e.Kind == schedule.DirectorBlind)
 	case schedule.StoreMemberLost, schedule.StoreMemberBack:
@@ -141,11 +162,11 @@ func (p *performer) perform(ctx context.Context, e schedule.Event) (effect time.
 }
 
 // bringUp makes a director forward that nobody sends to yet.
-func (p *performer) bringUp(ctx context.Context, director int) error {
-	if err := p.top.setDirector(director, true); err != nil {
+func (p *performer) bringUp(ctx context.Context, e schedule.Event) error {
+	if err := p.top.setDirector(e.Director, true); err != nil {
 		return err
 	}
-	return p.group.start(ctx, director)
+	return p.group.start(ctx, e.Director, e.After.DirectorVersions[e.Director])
 }
 
 func (p *performer) changeStore(e schedule.Event) error {

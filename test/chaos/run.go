@@ -9,7 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"weir.io/weir/bench/process"
 	"weir.io/weir/internal/netlab"
 	"weir.io/weir/test/chaos/schedule"
 	"weir.io/weir/test/chaos/traffic"
@@ -23,8 +22,9 @@ type options struct {
 	connections int           // TCP
 	flows       int           // UDP
 	weather     weather
-	syncookies  int
+	syncookies  int           // net.ipv4.tcp_syncookies of every host
 	shared      bool          // the directors share an etcd
+	binaries    binaries      // of weir
 	patience    time.Duration // how long a client waits for an answer
 	progress    io.Writer
 	// meanwhile, if there is one, is called when the events begin: tests let things
@@ -69,6 +69,7 @@ func run(ctx context.Context, o options, events []schedule.Event) (_ *report, er
 	if err := lab.Err(); err != nil {
 		return nil, err
 	}
+	h.top.setCookies(h.syncookies)
 	h.ways = newWays(h.top)
 	h.ledger.OnBreak(h.ways.broke)
 	go h.ways.follow(ctx)
@@ -95,15 +96,14 @@ func run(ctx context.Context, o options, events []schedule.Event) (_ *report, er
 	return newReport(h, p, weather), nil
 }
 
-func (h *harness) say(format string, args ...any) {
-	fmt.Fprintf(h.progress, format+"\n", args...) // progress: if nobody sees it, so be it
+func (o *options) say(format string, args ...any) {
+	fmt.Fprintf(o.progress, format+"\n", args...) // progress: if nobody sees it, so be it
 }
 
 // serve runs the backends' servers and watches their resets.
 func (h *harness) serve(ctx context.Context) ([]*traffic.Server, error) {
 	var servers []*traffic.Server
 	for i, b := range h.top.backends {
-		b.Sysctl("net.ipv4.tcp_syncookies", fmt.Sprint(h.syncookies))
 		ports := func(own, nat int) []string { return []string{fmt.Sprintf(":%d", own), fmt.Sprintf(":%d", nat)} }
 		s, err := traffic.Serve(ctx, b.Host, i, ports(tcpPort, natTCP), ports(udpPort, natUDP), h.ledger)
 		if err != nil {
@@ -131,7 +131,7 @@ func (h *harness) start(ctx context.Context) error {
 	}
 	for i, announced := range first.Announced {
 		if announced {
-			if err := h.group.start(ctx, i); err != nil {
+			if err := h.group.start(ctx, i, schedule.This); err != nil {
 				return err
 			}
 		}
@@ -150,16 +150,13 @@ func (h *harness) startForwarder(ctx context.Context, first schedule.Group) erro
 		h.group = newDNAT(h.top, first)
 		return nil
 	}
-	binary, err := process.Binary()
-	if err != nil {
-		return err
-	}
 	if h.shared {
+		var err error
 		if h.store, err = startStore(h.top.store); err != nil {
 			return err
 		}
 	}
-	g := newGroup(h.top, h.mode, h.window, binary, h.store, first)
+	g := newGroup(h.top, h.mode, h.window, h.binaries, h.store, first)
 	h.group, h.counts = g, &counters{group: g}
 	return g.startAgents(ctx, first)
 }

@@ -102,6 +102,20 @@ func (t *topology) addDirector(i int, lan *netlab.Host) {
 	t.directors = append(t.directors, d)
 }
 
+// setCookies tells every host when to answer SYNs with cookies.
+func (t *topology) setCookies(setting int) {
+	hosts := []*netlab.Host{t.client, t.router, t.store}
+	for _, d := range t.directors {
+		hosts = append(hosts, d.Host)
+	}
+	for _, b := range t.backends {
+		hosts = append(hosts, b.Host)
+	}
+	for _, h := range hosts {
+		h.Sysctl("net.ipv4.tcp_syncookies", fmt.Sprint(setting))
+	}
+}
+
 // announce makes the router send the VIP's packets to those directors.
 func (t *topology) announce(announced []bool) error {
 	var next []string

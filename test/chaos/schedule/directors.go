@@ -60,7 +60,8 @@ func (m *maker) announce(kind Kind, directors []int, announced bool) bool {
 
 // disturbDirector makes one director do anything but come or go, or come or go.
 func (m *maker) disturbDirector() bool {
-	return m.oneOf(m.changeDirectors, m.again(DirectorCrashed), m.again(DirectorRestarted), m.goBlind, m.changeQueues, m.loseMember)
+	return m.oneOf(m.changeDirectors, m.again(DirectorCrashed), m.again(DirectorRestarted), m.goBlind, m.changeQueues, m.loseMember,
+		m.upgradeDirector, m.upgradeAgent)
 }
 
 // again ends the process of a director, which starts again.

@@ -13,6 +13,8 @@ type Options struct {
 	Directors int // in the pool
 	Backends  int // in the pool; the first half of them is never removed nor killed
 	Members   int // of the store that the directors share; less than 3: none is lost
+	// OnlyBackends leaves the directors, their queues and their store alone.
+	OnlyBackends bool
 }
 
 // What a schedule is like. The pauses leave a director the time to do as it was
@@ -31,7 +33,7 @@ const (
 // Begin returns the group before the first event: one director of three or more is
 // spare, and of the backends that come and go every other one is there.
 func Begin(o Options) Group {
-	g := Group{RingSize: ringSizes[0], Queues: 1}
+	g := Group{RingSize: ringSizes[0], Queues: 1, DirectorVersions: make([]Version, o.Directors), AgentVersions: make([]Version, o.Backends)}
 	for i := range o.Directors {
 		g.Announced = append(g.Announced, i < 2 || i < o.Directors-1)
 	}
@@ -62,6 +64,10 @@ func Make(o Options) []Event {
 	for at := gap; at < o.Duration-quiet; at += gap/2 + time.Duration(m.rng.Int64N(int64(gap))) {
 		m.due(at)
 		m.now = at
+		if o.OnlyBackends {
+			m.changeBackends()
+			continue
+		}
 		if owed += doubles; owed >= 1 && m.double() {
 			owed--
 			continue
@@ -110,6 +116,10 @@ func (m *maker) due(until time.Duration) {
 			m.blind = false
 		case StoreMemberBack:
 			m.lost = false
+		case DirectorUpgraded, AgentUpgraded:
+			if !m.downgrade(e) {
+				continue
+			}
 		}
 		m.add(e)
 	}

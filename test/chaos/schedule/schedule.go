@@ -32,11 +32,15 @@ type Group struct {
 	Backends  []Backend
 	RingSize  uint32
 	Queues    int // of each director's uplink
+
+	DirectorVersions []Version // per director of the pool: what it runs, or will
+	AgentVersions    []Version // per backend of the pool
 }
 
 // Clone returns a copy that shares nothing.
 func (g Group) Clone() Group {
 	g.Announced, g.Backends = slices.Clone(g.Announced), slices.Clone(g.Backends)
+	g.DirectorVersions, g.AgentVersions = slices.Clone(g.DirectorVersions), slices.Clone(g.AgentVersions)
 	return g
 }
 
@@ -45,7 +49,7 @@ type Kind string
 
 // The kinds of events. Blind is one director alone that sees a backend no more,
 // Sees is its end. A crash kills the process, which starts again; a kill takes the
-// host.
+// host. An upgrade replaces the process by one of another version, or of this again.
 const (
 	DirectorAdded     Kind = "director-added"
 	DirectorRemoved   Kind = "director-removed"
@@ -54,6 +58,8 @@ const (
 	DirectorRestarted Kind = "director-restarted"
 	DirectorBlind     Kind = "director-blind"
 	DirectorSees      Kind = "director-sees"
+	DirectorUpgraded  Kind = "director-upgraded"
+	AgentUpgraded     Kind = "agent-upgraded"
 	QueuesChanged     Kind = "queues-changed"
 	StoreMemberLost   Kind = "store-member-lost"
 	StoreMemberBack   Kind = "store-member-back"
@@ -73,10 +79,6 @@ const (
 func (k Kind) OfDirectors() bool {
 	return k == DirectorAdded || k == DirectorRemoved || k == DirectorKilled
 }
-
-// OfStore reports whether the event is one of the store that directors share: where
-// there is none, it does not happen.
-func (k Kind) OfStore() bool { return k == StoreMemberLost || k == StoreMemberBack }
 
 // OfBackends reports whether the event changes what the directors are told.
 func (k Kind) OfBackends() bool {
@@ -119,6 +121,10 @@ func (e Event) String() string {
 		fmt.Fprintf(&b, " %d slots", e.After.RingSize)
 	case QueuesChanged:
 		fmt.Fprintf(&b, " %d", e.After.Queues)
+	case DirectorUpgraded:
+		fmt.Fprintf(&b, " %s", e.After.DirectorVersions[e.Director])
+	case AgentUpgraded:
+		fmt.Fprintf(&b, " %s", e.After.AgentVersions[e.Backends[0]])
 	case StoreMemberLost, StoreMemberBack:
 		fmt.Fprintf(&b, " etcd%d", e.Member+1)
 	}

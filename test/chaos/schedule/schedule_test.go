@@ -45,7 +45,7 @@ func TestEnoughHappens(t *testing.T) {
 		}
 	}
 	for _, k := range []Kind{DirectorAdded, DirectorRemoved, DirectorKilled, DirectorCrashed, DirectorRestarted, DirectorBlind,
-		DirectorSees, QueuesChanged, StoreMemberLost, StoreMemberBack, BackendsAdded, BackendsDrained, BackendsReturned, BackendsRemoved, BackendsKilled,
+		DirectorSees, DirectorUpgraded, AgentUpgraded, QueuesChanged, StoreMemberLost, StoreMemberBack, BackendsAdded, BackendsDrained, BackendsReturned, BackendsRemoved, BackendsKilled,
 		BackendsMixed, WeightsChanged, RingResized} {
 		if kinds[k] == 0 {
 			t.Errorf("%s never happens", k)
@@ -92,10 +92,69 @@ func possible(o Options, before Group, e Event) error {
 		return fmt.Errorf("%d directors are left", announced)
 	case active < fewest:
 		return fmt.Errorf("%d backends are active", active)
+	case e.Kind == DirectorUpgraded && before.DirectorVersions[e.Director] == e.After.DirectorVersions[e.Director],
+		e.Kind == AgentUpgraded && before.AgentVersions[e.Backends[0]] == e.After.AgentVersions[e.Backends[0]]:
+		return fmt.Errorf("it runs that version already")
 	case e.Kind == DirectorAdded && before.Announced[e.Director]:
 		return fmt.Errorf("it is there already")
 	case e.ofOneDirector() && e.Kind != DirectorAdded && !before.Announced[e.Director]:
 		return fmt.Errorf("it is not there")
 	}
 	return nil
+}
+
+// Without its directors' events, a schedule has as many of the backends'.
+func TestOnlyBackends(t *testing.T) {
+	for seed := range uint64(50) {
+		o := options(seed)
+		o.OnlyBackends = true
+		before, events := Begin(o), Make(o)
+		for _, e := range events {
+			if !e.Kind.OfBackends() || e.Double {
+				t.Fatalf("seed %d: %s at %s", seed, e, e.At)
+			}
+			if err := possible(o, before, e); err != nil {
+				t.Fatalf("seed %d, %s at %s: %v", seed, e, e.At, err)
+			}
+			before = e.After
+		}
+		if len(events) < 100 {
+			t.Errorf("seed %d: %d events in two minutes, want 100", seed, len(events))
+		}
+	}
+}
+
+// Every version has its turn with directors and agents, and in the end everything
+// that runs is this version again.
+func TestUpgradesGoBack(t *testing.T) {
+	turns := map[string]int{}
+	for seed := range uint64(50) {
+		events := Make(options(seed))
+		for _, e := range events {
+			switch e.Kind {
+			case DirectorUpgraded:
+				turns["director "+e.After.DirectorVersions[e.Director].String()]++
+			case AgentUpgraded:
+				turns["agent "+e.After.AgentVersions[e.Backends[0]].String()]++
+			}
+		}
+		end := events[len(events)-1].After
+		for i, v := range end.DirectorVersions {
+			if end.Announced[i] && v != This {
+				t.Errorf("seed %d: director%d has gone %s, and not back", seed, i+1, v)
+			}
+		}
+		for i, v := range end.AgentVersions {
+			if v != This {
+				t.Errorf("seed %d: the agent of backend%d has gone %s, and not back", seed, i+1, v)
+			}
+		}
+	}
+	for _, who := range []string{"director ", "agent "} {
+		for v := This; v < Versions; v++ {
+			if turns[who+v.String()] < 50 {
+				t.Errorf("%s goes %s %d times in 50 seeds", who, v, turns[who+v.String()])
+			}
+		}
+	}
 }

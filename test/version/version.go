@@ -1,12 +1,15 @@
-package test
+// Package version builds weir as another version of it would be, for tests of
+// upgrades: with the maps that this one has, or with maps that look different.
+package version
 
 import (
+	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"testing"
 )
 
 // otherABI makes the maps of another version: what is in them has other places, other
@@ -25,73 +28,97 @@ var otherABI = map[string][][2]string{"types.h": {
 // generated are the packages that have a program, and how their files begin.
 var generated = map[string]string{"datapath": "director", "agent": "host"}
 
-// buildOther builds weir with another ABI, and returns the binary's path.
-func buildOther(t *testing.T) string {
-	t.Helper()
-	dir := t.TempDir()
+// What the versions say that they are: weir status shows it.
+const (
+	SameABI  = "another-version"
+	OtherABI = "another-abi"
+)
+
+// BuildSameABI builds weir of the sources at root with the same programs and maps,
+// but another name, and returns the path of the binary, which it puts into dir.
+func BuildSameABI(ctx context.Context, root, dir string) (string, error) {
+	return build(ctx, root, filepath.Join(dir, "weir-"+SameABI), SameABI)
+}
+
+// BuildOtherABI builds weir of the sources at root with programs whose maps look
+// different, and returns the path of the binary, which it puts into dir. It takes
+// what "make generate" takes.
+func BuildOtherABI(ctx context.Context, root, dir string) (string, error) {
 	sources := filepath.Join(dir, "bpf")
-	if err := os.CopyFS(sources, os.DirFS("../bpf")); err != nil {
-		t.Fatal(err)
+	if err := os.CopyFS(sources, os.DirFS(filepath.Join(root, "bpf"))); err != nil {
+		return "", fmt.Errorf("copy the programs: %w", err)
 	}
 	for file, changes := range otherABI {
-		edit(t, filepath.Join(sources, file), changes)
+		if err := edit(filepath.Join(sources, file), changes); err != nil {
+			return "", err
+		}
 	}
 	// The compiler of Go reads what is made of them in place of what this version has.
 	overlay := struct{ Replace map[string]string }{map[string]string{}}
 	for name, stem := range generated {
-		into, err := filepath.Abs(filepath.Join("../internal", name))
+		into, err := filepath.Abs(filepath.Join(root, "internal", name))
 		if err != nil {
-			t.Fatal(err)
+			return "", err
 		}
-		compile(t, into, sources, dir)
+		if err := compile(ctx, into, sources, dir); err != nil {
+			return "", err
+		}
 		for _, suffix := range []string{"_bpfel.go", "_bpfel.o"} {
 			overlay.Replace[filepath.Join(into, stem+suffix)] = filepath.Join(dir, stem+suffix)
 		}
 	}
 	text, err := json.Marshal(overlay)
 	if err != nil {
-		t.Fatal(err)
+		return "", err
 	}
-	list, binary := filepath.Join(dir, "overlay.json"), filepath.Join(dir, "weir")
+	list := filepath.Join(dir, "overlay.json")
 	if err := os.WriteFile(list, text, 0o644); err != nil {
-		t.Fatal(err)
+		return "", fmt.Errorf("write overlay: %w", err)
 	}
-	if out, err := exec.Command("go", "build", "-overlay", list, "-o", binary, "../cmd/weir").CombinedOutput(); err != nil {
-		t.Fatalf("build another version of weir: %v\n%s", err, out)
+	return build(ctx, root, filepath.Join(dir, "weir-"+OtherABI), OtherABI, "-overlay", list)
+}
+
+// build runs the compiler of Go, with the flags of the Makefile, so that most of what
+// it needs has been compiled.
+func build(ctx context.Context, root, binary, name string, flags ...string) (string, error) {
+	args := append([]string{"build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -X main.version=" + name, "-o", binary}, flags...)
+	cmd := exec.CommandContext(ctx, "go", append(args, "./cmd/weir")...)
+	cmd.Dir, cmd.Env = root, append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build weir as %s: %w\n%s", name, err, out)
 	}
-	return binary
+	return binary, nil
 }
 
 // edit replaces texts in a file, each of which must be there once.
-func edit(t *testing.T, path string, changes [][2]string) {
-	t.Helper()
+func edit(path string, changes [][2]string) error {
 	data, err := os.ReadFile(path)
 	if err != nil {
-		t.Fatal(err)
+		return fmt.Errorf("read a program: %w", err)
 	}
 	text := string(data)
 	for _, change := range changes {
 		if n := strings.Count(text, change[0]); n != 1 {
-			t.Fatalf("%s has %d times what is to be replaced: %q", path, n, change[0])
+			return fmt.Errorf("%s has %d times what is to be replaced: %q", path, n, change[0])
 		}
 		text = strings.Replace(text, change[0], change[1], 1)
 	}
 	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
+		return fmt.Errorf("write a program: %w", err)
 	}
+	return nil
 }
 
 // compile makes a package's object and its Go side from other sources, as go generate
 // does.
-func compile(t *testing.T, pkg, sources, into string) {
-	t.Helper()
+func compile(ctx context.Context, pkg, sources, into string) error {
 	data, err := os.ReadFile(filepath.Join(pkg, "generate.go"))
 	if err != nil {
-		t.Fatal(err)
+		return fmt.Errorf("find out how to generate: %w", err)
 	}
 	_, directive, found := strings.Cut(string(data), "//go:generate go tool bpf2go ")
 	if !found {
-		t.Fatalf("%s does not say how to generate", pkg)
+		return fmt.Errorf("%s does not say how to generate", pkg)
 	}
 	args := []string{"tool", "bpf2go", "-output-dir", into}
 	for _, arg := range strings.Fields(directive) {
@@ -100,9 +127,10 @@ func compile(t *testing.T, pkg, sources, into string) {
 		}
 		args = append(args, arg)
 	}
-	cmd := exec.Command("go", args...)
+	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir, cmd.Env = pkg, append(os.Environ(), "GOPACKAGE="+filepath.Base(pkg))
 	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("compile another version of %s (clang-19, llvm-19, libbpf-dev; make deps): %v\n%s", pkg, err, out)
+		return fmt.Errorf("compile another version of %s (clang-19, llvm-19, libbpf-dev; make deps): %w\n%s", pkg, err, out)
 	}
+	return nil
 }

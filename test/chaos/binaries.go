@@ -1,0 +1,45 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+
+	"weir.io/weir/bench/process"
+	"weir.io/weir/test/chaos/schedule"
+	"weir.io/weir/test/version"
+)
+
+// binaries are the paths of the versions of weir.
+type binaries [schedule.Versions]string
+
+// findBinaries returns that of this version, where "make build" leaves it, and with
+// others those too, built from the sources in the working directory. remove deletes
+// what was built.
+func findBinaries(ctx context.Context, others bool) (list binaries, remove func() error, err error) {
+	remove = func() error { return nil }
+	if list[schedule.This], err = process.Binary(); err != nil || !others {
+		return list, remove, err
+	}
+	dir, err := os.MkdirTemp("", "weir-versions-")
+	if err != nil {
+		return list, remove, fmt.Errorf("build other versions: %w", err)
+	}
+	remove = func() error { return os.RemoveAll(dir) }
+	if list[schedule.SameABI], err = version.BuildSameABI(ctx, ".", dir); err == nil {
+		list[schedule.OtherABI], err = version.BuildOtherABI(ctx, ".", dir)
+	}
+	if err != nil {
+		return list, func() error { return nil }, errors.Join(err, remove())
+	}
+	return list, remove, nil
+}
+
+// upgrades reports whether a run needs other versions of weir.
+func upgrades(o options) bool {
+	return !o.mode.dnat && slices.ContainsFunc(schedule.Make(o.Options), func(e schedule.Event) bool {
+		return e.Kind == schedule.DirectorUpgraded || e.Kind == schedule.AgentUpgraded
+	})
+}
