@@ -48,7 +48,7 @@ func (g *group) services(of schedule.Group) []model.Service {
 				continue
 			}
 			backend := model.NewBackend()
-			backend.Name, backend.Address, backend.Weight = fmt.Sprintf("backend%d", i+1), lanAddress(backends+i), b.Weight
+			backend.Name, backend.Address, backend.Weight = backendName(i), lanAddress(backends+i), b.Weight
 			if b.State == schedule.Draining {
 				backend.State = model.Draining
 			}
@@ -141,7 +141,7 @@ func (g *group) forwards(ctx context.Context, w *process.Weir) error {
 		return err
 	}
 	for i, b := range g.current().Backends {
-		name := fmt.Sprintf("backend%d", i+1)
+		name := backendName(i)
 		at := slices.IndexFunc(list, func(s api.Backend) bool { return s.Name == name })
 		if b.State != schedule.Absent && at < 0 {
 			return fmt.Errorf("%s is not there", name)
@@ -151,6 +151,29 @@ func (g *group) forwards(ctx context.Context, w *process.Weir) error {
 		}
 	}
 	return nil
+}
+
+// without reports whether no director lists one of these backends any more. One whose
+// process does not answer forwards as it did.
+func (g *group) without(ctx context.Context, backends []int) (bool, error) {
+	g.mu.Lock()
+	running := slices.Clone(g.running)
+	g.mu.Unlock()
+	for _, w := range running {
+		if w == nil {
+			continue
+		}
+		list, err := api.NewClient(w.Socket).Backends(ctx)
+		if err != nil {
+			return false, err
+		}
+		for _, i := range backends {
+			if slices.ContainsFunc(list, func(b api.Backend) bool { return b.Name == backendName(i) }) {
+				return false, nil
+			}
+		}
+	}
+	return true, nil
 }
 
 // apply tells every director that runs what is so now: the store, or one file right

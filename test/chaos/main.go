@@ -81,7 +81,7 @@ func (o *options) addFlags(flags *flag.FlagSet) {
 	flags.IntVar(&o.Directors, "directors", 4, "directors in the pool")
 	flags.IntVar(&o.Backends, "backends", 12, "backends in the pool")
 	flags.BoolVar(&o.OnlyBackends, "only-backends", false, "nothing happens to directors")
-	flags.IntVar(&o.connections, "connections", 2400, "TCP connections at the same time")
+	flags.IntVar(&o.connections, "connections", 2600, "TCP connections at the same time")
 	flags.IntVar(&o.flows, "flows", 150, "UDP flows at the same time")
 	flags.IntVar(&o.weather.loss, "loss", 1, "`percent` of the packets that the router loses each way")
 	flags.IntVar(&o.weather.synAcks, "lost-syn-acks", 5, "`percent` of the SYN-ACKs that it loses besides")

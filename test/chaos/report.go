@@ -101,12 +101,12 @@ func (r *report) add(x *explainer, b traffic.Break) {
 		Kind: b.Kind, Saw: b.What, Detail: b.Detail, Opened: x.seconds(b.Opened), LastGood: x.seconds(b.Good), At: x.seconds(b.At),
 		Events: x.events(b), Director: x.ways.of(b), Places: x.places(b), Counters: x.counts.between(b.At.Add(-samplePause), b.At.Add(samplePause)), Resets: []string{}}
 	if b.Backend >= 0 {
-		line.Backend = fmt.Sprintf("backend%d", b.Backend+1)
+		line.Backend = backendName(b.Backend)
 	}
 	for _, reset := range b.Resets {
 		who := "one of the backends"
 		if reset.Backend != nobody {
-			who = fmt.Sprintf("backend%d", reset.Backend+1)
+			who = backendName(reset.Backend)
 		}
 		line.Resets = append(line.Resets, fmt.Sprintf("%+.3fs %s", reset.At.Sub(b.At).Seconds(), who))
 	}

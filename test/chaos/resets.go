@@ -21,12 +21,12 @@ const (
 // nobody is whose resets are that arrive without telling who sent them.
 const nobody = -1
 
-// watchResets tells the ledger of every TCP reset that a port sends or gets, which
-// are those of a backend, until the context ends.
-func watchResets(ctx context.Context, port *netlab.Port, direction uint32, backend int, ledger *traffic.Ledger) error {
+// watchAnswers tells the ledger of every TCP reset and SYN-ACK that a port sends or gets,
+// which are those of a backend, until the context ends.
+func watchAnswers(ctx context.Context, port *netlab.Port, direction uint32, backend int, ledger *traffic.Ledger) error {
 	var fd int
 	err := port.Host.Do(func() (err error) {
-		fd, err = openResets(port.Index, direction)
+		fd, err = openAnswers(port.Index, direction)
 		return err
 	})
 	if err != nil {
@@ -37,17 +37,22 @@ func watchResets(ctx context.Context, port *netlab.Port, direction uint32, backe
 		packet := make([]byte, 128)
 		for ctx.Err() == nil {
 			n, _, err := unix.Recvfrom(fd, packet, 0)
-			if err == nil && n >= 40 {
-				ledger.ResetBy(backend, destination(packet[:n]))
+			client, flags, ok := answer(packet[:max(n, 0)])
+			switch {
+			case err != nil || !ok:
+			case flags&rst != 0:
+				ledger.ResetBy(backend, client)
+			case backend != nobody:
+				ledger.AnsweredBy(backend, client)
 			}
 		}
 	}()
 	return nil
 }
 
-// openResets makes a socket of the calling thread's host that gets the resets that
-// the interface sends or gets.
-func openResets(ifindex int, direction uint32) (fd int, err error) {
+// openAnswers makes a socket of the calling thread's host that gets the resets and SYN-ACKs
+// that the interface sends or gets.
+func openAnswers(ifindex int, direction uint32) (fd int, err error) {
 	// Bound first and given its protocol then: it must not see other ports.
 	fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -56,7 +61,7 @@ func openResets(ifindex int, direction uint32) (fd int, err error) {
 	const all = unix.ETH_P_ALL << 8 // network order
 	for _, step := range []func() error{
 		func() error {
-			return unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, resetFilter(direction))
+			return unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, answerFilter(direction))
 		},
 		// Reads end, so that the context's end is noticed.
 		func() error {
@@ -72,38 +77,51 @@ func openResets(ifindex int, direction uint32) (fd int, err error) {
 	return fd, nil
 }
 
-// resetFilter passes IPv4 packets with a TCP reset that go one way. The socket's packets
+// The flags of TCP that are looked at.
+const (
+	syn = 0x02
+	rst = 0x04
+	ack = 0x10
+)
+
+// answerFilter passes IPv4 packets with a TCP reset or SYN-ACK that go one way. The socket's packets
 // begin with the IP header.
-func resetFilter(direction uint32) *unix.SockFprog {
+func answerFilter(direction uint32) *unix.SockFprog {
 	const (
 		protocol = uint32(0xfffff000) // SKF_AD_OFF + SKF_AD_PROTOCOL (include/uapi/linux/filter.h)
 		kind     = protocol + 4       // SKF_AD_OFF + SKF_AD_PKTTYPE
-		rst      = 4
 	)
 	equal := func(value uint32, otherwise uint8) unix.SockFilter {
 		return unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: value, Jf: otherwise}
 	}
 	program := []unix.SockFilter{
 		{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_ABS, K: protocol},
-		equal(unix.ETH_P_IP, 8),
+		equal(unix.ETH_P_IP, 10),
 		{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: kind},
-		equal(direction, 6),
+		equal(direction, 8),
 		{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: 9},
-		equal(unix.IPPROTO_TCP, 4),
+		equal(unix.IPPROTO_TCP, 6),
 		{Code: unix.BPF_LDX | unix.BPF_B | unix.BPF_MSH, K: 0},
 		{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_IND, K: 13},
-		{Code: unix.BPF_JMP | unix.BPF_JSET | unix.BPF_K, K: rst, Jf: 1},
+		{Code: unix.BPF_JMP | unix.BPF_JSET | unix.BPF_K, K: rst, Jt: 2},
+		{Code: unix.BPF_ALU | unix.BPF_AND | unix.BPF_K, K: syn | ack},
+		equal(syn|ack, 1),
 		{Code: unix.BPF_RET | unix.BPF_K, K: 128},
 		{Code: unix.BPF_RET | unix.BPF_K, K: 0},
 	}
 	return &unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]}
 }
 
-// destination returns whom an IPv4 packet of TCP is for.
-func destination(packet []byte) netip.AddrPort {
-	header := int(packet[0]&15) * 4
-	if len(packet) < header+4 {
-		return netip.AddrPort{}
+// answer returns whom an IPv4 packet of TCP is for, and its flags.
+func answer(packet []byte) (client netip.AddrPort, flags byte, ok bool) {
+	const least = 20
+	if len(packet) < least {
+		return netip.AddrPort{}, 0, false
 	}
-	return netip.AddrPortFrom(netip.AddrFrom4([4]byte(packet[16:20])), binary.BigEndian.Uint16(packet[header+2:]))
+	header := int(packet[0]&15) * 4
+	if len(packet) < header+least {
+		return netip.AddrPort{}, 0, false
+	}
+	port := binary.BigEndian.Uint16(packet[header+2:])
+	return netip.AddrPortFrom(netip.AddrFrom4([4]byte(packet[16:20])), port), packet[header+13], true
 }

@@ -110,7 +110,7 @@ func (h *harness) serve(ctx context.Context) ([]*traffic.Server, error) {
 			return nil, fmt.Errorf("serve on %s: %w", b.Name, err)
 		}
 		servers = append(servers, s)
-		if err := watchResets(ctx, b.link.A, outgoing, i, h.ledger); err != nil {
+		if err := watchAnswers(ctx, b.link.A, outgoing, i, h.ledger); err != nil {
 			return nil, err
 		}
 	}
@@ -118,7 +118,7 @@ func (h *harness) serve(ctx context.Context) ([]*traffic.Server, error) {
 		return servers, h.top.lab.Err()
 	}
 	// Backends do not see the clients' addresses: resets are seen where they arrive.
-	return servers, errors.Join(h.top.lab.Err(), watchResets(ctx, h.top.access.A, incoming, nobody, h.ledger))
+	return servers, errors.Join(h.top.lab.Err(), watchAnswers(ctx, h.top.access.A, incoming, nobody, h.ledger))
 }
 
 // start starts agents and directors, and lets the router know of those that are

@@ -84,7 +84,7 @@ func newTopology(lab *netlab.Lab, nDirectors, nBackends int, viaGroup bool) *top
 		t.addDirector(i, lan)
 	}
 	for i := range nBackends {
-		b := &backendHost{Host: lab.Host(fmt.Sprintf("backend%d", i+1))}
+		b := &backendHost{Host: lab.Host(backendName(i))}
 		b.link = lab.Link(b.Host, lan, netlab.LinkOptions{XDP: true, A: []string{lanPrefix(backends + i), lanPrefix(natHost + i)}})
 		b.Route("default", lanAddress(routerHost).String())
 		t.backends = append(t.backends, b)
@@ -189,3 +189,6 @@ func (t *topology) blind(ctx context.Context, director, backend int, blind bool)
 	_, err := process.Run(ctx, d.Host, "ip", "neigh", "replace", address, "dev", d.down.A.Name, "nud", "failed")
 	return err
 }
+
+// backendName is what a backend is called everywhere.
+func backendName(i int) string { return fmt.Sprintf("backend%d", i+1) }

@@ -11,7 +11,7 @@ type Options struct {
 	Seed      uint64
 	Duration  time.Duration
 	Directors int // in the pool
-	Backends  int // in the pool; the first half of them is never removed nor killed
+	Backends  int // in the pool; the first two thirds of them are never removed nor killed
 	Members   int // of the store that the directors share; less than 3: none is lost
 	// OnlyBackends leaves the directors, their queues and their store alone.
 	OnlyBackends bool
@@ -49,7 +49,7 @@ func Begin(o Options) Group {
 
 // stay is how many backends are never removed nor killed: connections that outlive
 // drain windows need some.
-func (o Options) stay() int { return (o.Backends + 1) / 2 }
+func (o Options) stay() int { return (2*o.Backends + 2) / 3 }
 
 // Make returns the events of a run, in the order of their times.
 func Make(o Options) []Event {

@@ -74,6 +74,7 @@ func (l *Ledger) end(c *Connection, outlives time.Duration, err error) {
 	}
 	c.ended = true
 	if c.Protocol == "tcp" {
+		defer l.forget(c.Client.Port())
 		l.live--
 		if time.Since(c.Opened) >= outlives {
 			l.totals.Outlived++
@@ -89,10 +90,9 @@ func (l *Ledger) end(c *Connection, outlives time.Duration, err error) {
 		}
 		return
 	}
-	backend := l.backend(c)
 	what := classify(err)
-	b := Break{Connection: *c, At: time.Now(), Backend: backend, What: what,
-		Detail: err.Error(), Resets: c.resets, Excused: what != "wrong data" && backend >= 0 && l.diedSince(backend, c.Opened)}
+	b := Break{Connection: *c, At: time.Now(), Backend: l.backend(c), What: what,
+		Detail: err.Error(), Resets: c.resets, Excused: what != "wrong data" && l.excused(c)}
 	l.broken = append(l.broken, b)
 	l.broke(b)
 }

@@ -32,6 +32,7 @@ func (l *Load) dial(ctx context.Context, k kind, rng *rand.Rand) (*client, error
 	ctx, cancel := context.WithTimeout(ctx, l.Patience)
 	defer cancel()
 	l.dialing <- struct{}{}
+	began := time.Now()
 	conn, err := l.Client.DialContext(ctx, "tcp4", l.TCP.String())
 	<-l.dialing
 	if err != nil {
@@ -40,7 +41,7 @@ func (l *Load) dial(ctx context.Context, k kind, rng *rand.Rand) (*client, error
 	}
 	id := l.Ledger.id()
 	c := &client{load: l, conn: conn.(*net.TCPConn), kind: k, rng: rng, up: Up(id), down: Down(id), buffer: make([]byte, bufferSize),
-		Connection: &Connection{ID: id, Protocol: "tcp", Kind: k.name, Client: conn.LocalAddr().(*net.TCPAddr).AddrPort()}}
+		Connection: &Connection{ID: id, Protocol: "tcp", Kind: k.name, Began: began, Client: conn.LocalAddr().(*net.TCPAddr).AddrPort()}}
 	l.Ledger.open(c.Connection)
 	return c, nil
 }

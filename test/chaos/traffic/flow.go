@@ -67,7 +67,7 @@ func (l *Load) openFlow(ctx context.Context, rng *rand.Rand) (*flow, error) {
 		return nil, err
 	}
 	f := &flow{load: l, conn: conn, rng: rng, buffer: make([]byte, 2048),
-		Connection: &Connection{ID: l.Ledger.id(), Protocol: "udp", Kind: "datagrams", Client: conn.LocalAddr().(*net.UDPAddr).AddrPort()}}
+		Connection: &Connection{ID: l.Ledger.id(), Protocol: "udp", Kind: "datagrams", Began: time.Now(), Client: conn.LocalAddr().(*net.UDPAddr).AddrPort()}}
 	l.Ledger.open(f.Connection)
 	return f, nil
 }

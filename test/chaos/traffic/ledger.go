@@ -2,6 +2,7 @@ package traffic
 
 import (
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 )
@@ -17,6 +18,7 @@ type Ledger struct {
 	byPort    map[uint16]*Connection // TCP: the latest of each port that was not closed in peace
 	byID      map[uint64]*Connection // UDP
 	acceptors map[uint16]Identity    // who accepted the latest connection of a port
+	answerers map[uint16][]int       // backends that answered the SYN of the latest connection of a port
 	deaths    map[int][]time.Time    // of backends
 	live      int                    // TCP connections
 	totals    Totals
@@ -40,6 +42,7 @@ type Connection struct {
 	Protocol string // tcp or udp
 	Kind     string // what it does
 	Client   netip.AddrPort
+	Began    time.Time // before the client's first packet
 	Opened   time.Time
 	Good     time.Time // when all was well with it for the last time
 
@@ -63,13 +66,13 @@ type Break struct {
 	What    string
 	Detail  string
 	Resets  []Reset // that backends sent for it, as far as they were seen
-	Excused bool    // its backend died after it was opened
+	Excused bool    // its backend died after it began
 }
 
 // NewLedger returns an empty ledger of the client with that address.
 func NewLedger(client netip.Addr) *Ledger {
 	return &Ledger{client: client, byPort: map[uint16]*Connection{}, byID: map[uint64]*Connection{},
-		acceptors: map[uint16]Identity{}, deaths: map[int][]time.Time{}, broke: func(Break) {}}
+		acceptors: map[uint16]Identity{}, answerers: map[uint16][]int{}, deaths: map[int][]time.Time{}, broke: func(Break) {}}
 }
 
 // OnBreak lets a function be called with every connection that breaks from now on.
@@ -80,7 +83,8 @@ func (l *Ledger) OnBreak(f func(Break)) {
 	l.broke = f
 }
 
-// Died notes that a backend dies, and its connections with it.
+// Died notes that a backend dies, and its connections with it. It may be called more than
+// once for one death: what began before the last call died, too.
 func (l *Ledger) Died(backend int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -133,6 +137,23 @@ func (l *Ledger) diedSince(backend int, since time.Time) bool {
 	return false
 }
 
+// excused reports whether whoever has a connection died after it began. A client may
+// have been answered by somebody who never accepted its connection.
+func (l *Ledger) excused(c *Connection) bool {
+	if backend := l.backend(c); backend >= 0 {
+		return l.diedSince(backend, c.Began)
+	}
+	answered := l.answerers[c.Client.Port()]
+	return c.Protocol == "tcp" && len(answered) > 0 &&
+		!slices.ContainsFunc(answered, func(backend int) bool { return !l.diedSince(backend, c.Began) })
+}
+
+// forget makes room for the next connection of a port.
+func (l *Ledger) forget(port uint16) {
+	delete(l.acceptors, port)
+	delete(l.answerers, port)
+}
+
 // backend returns who has a connection, as far as one of its ends has said so.
 func (l *Ledger) backend(c *Connection) int {
 	if c.known {
@@ -154,6 +175,19 @@ func (l *Ledger) accepted(client netip.AddrPort, who Identity) {
 	l.acceptors[port] = who
 }
 
+// AnsweredBy notes that a backend answered the SYN of a client's port.
+func (l *Ledger) AnsweredBy(backend int, client netip.AddrPort) {
+	port, own := l.clientPort(client)
+	if !own {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !slices.Contains(l.answerers[port], backend) {
+		l.answerers[port] = append(l.answerers[port], backend)
+	}
+}
+
 // ResetBy notes that a backend sent a reset to a client's port; -1: some backend. It is misdirected
 // if the connection there is one that somebody else has: the packet that the reset
 // answers came to a host without that connection.
@@ -165,7 +199,7 @@ func (l *Ledger) ResetBy(backend int, client netip.AddrPort) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	c := l.byPort[port]
-	if c == nil || l.backend(c) == backend || l.diedSince(l.backend(c), c.Opened) {
+	if c == nil || l.backend(c) == backend || l.excused(c) {
 		return
 	}
 	l.totals.Misdirected++
@@ -182,7 +216,7 @@ func (l *Ledger) gotDatagram(id uint64, who Identity) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	c := l.byID[id]
-	if c != nil && c.known && c.who != who && !l.diedSince(int(c.who.Backend), c.Opened) {
+	if c != nil && c.known && c.who != who && !l.diedSince(int(c.who.Backend), c.Began) {
 		l.totals.Misdirected++
 	}
 }

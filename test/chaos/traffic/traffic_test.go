@@ -137,6 +137,49 @@ func TestMisdirectedIsWhatAnotherBackendResets(t *testing.T) {
 	}
 }
 
+// A connection that nobody accepted had whoever answered its SYN: the loss is excused if
+// they all died after it began.
+func TestAnswerersExcuse(t *testing.T) {
+	client := netip.MustParseAddrPort("10.0.0.2:1234")
+	for name, c := range map[string]struct {
+		answered, dead []int
+		late, want     bool
+	}{
+		"nobody answered":        {nil, []int{3}, false, false},
+		"the dead one":           {[]int{3, 3}, []int{3}, false, true},
+		"one that lives":         {[]int{4}, []int{3}, false, false},
+		"both":                   {[]int{3, 4}, []int{3}, false, false},
+		"two dead ones":          {[]int{3, 4}, []int{3, 4}, false, true},
+		"it began after the end": {[]int{3}, []int{3}, true, false},
+	} {
+		ledger := NewLedger(client.Addr())
+		connection := &Connection{ID: 1, Protocol: "tcp", Client: client}
+		if !c.late {
+			connection.Began = time.Now()
+		}
+		for _, backend := range c.dead {
+			ledger.Died(backend)
+		}
+		if c.late {
+			connection.Began = time.Now()
+		}
+		for _, backend := range c.answered {
+			ledger.AnsweredBy(backend, client)
+		}
+		ledger.open(connection)
+		ledger.end(connection, 0, net.ErrClosed)
+		if b := ledger.Breaks(); len(b) != 1 || b[0].Excused != c.want {
+			t.Errorf("%s: %+v, want excused %v", name, b, c.want)
+		}
+		ledger.open(connection)
+		connection.ended = false
+		ledger.end(connection, 0, net.ErrClosed)
+		if ledger.Breaks()[1].Excused {
+			t.Errorf("%s: the next connection of the port is excused, too", name)
+		}
+	}
+}
+
 // Every byte is checked at both ends: one that is not what was sent is found.
 func TestChangedBytesAreFound(t *testing.T) {
 	for _, direction := range []string{"up", "down"} {
