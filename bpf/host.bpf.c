@@ -8,8 +8,8 @@
  *   parse outer -> here? -> from whom? -> parse inner -> service -> connection here?
  *               -> ECN -> unwrap
  *
- * What has no connection here goes to the next host that may have it (second.h). In
- * XDP nobody would find its way, so there it is left to host_after_xdp.
+ * What has no connection here goes to the next host that may have it (second.h, of UDP
+ * datagram.h). In XDP nobody would find its way, so there it is left to host_after_xdp.
  *
  * Egress (host_egress) lowers the MSS that a VIP offers in its SYNs and SYN-ACKs
  * to what fits together with those headers.
@@ -20,6 +20,7 @@
 
 #include "checksum.h"
 #include "clamp.h"
+#include "datagram.h"
 #include "host_maps.h"
 #include "second.h"
 #include "tunnel.h"
@@ -170,6 +171,13 @@ static __always_inline enum host_reason propagate_ecn(void *data, void *end,
 	return ecn == PARSED ? reason : ecn;
 }
 
+/* It may have to go on, or to be remembered. */
+static __always_inline int has_chance(const struct tunnel *t, const struct inner *inner)
+{
+	return t->private >= sizeof(struct row_header) ||
+	       inner->destination.protocol == IPPROTO_UDP;
+}
+
 static __always_inline int is_drop(enum host_reason reason)
 {
 	return reason >= HOST_DROP_INNER_MALFORMED && reason <= HOST_DROP_DECAP_FAILED;
@@ -231,9 +239,11 @@ int host_xdp(struct xdp_md *ctx)
 	enum host_reason reason;
 
 	reason = ingress((void *)(long)ctx->data, (void *)(long)ctx->data_end, length, &t, &inner);
-	if (t.private >= sizeof(struct row_header) && reason == HOST_DECAP_GUE) {
+	if (reason == HOST_DECAP_GUE && has_chance(&t, &inner)) {
 		chance = chance_of(&t, &inner);
 		reason = judge_xdp(ctx, &chance);
+		if (reason == PARSED)
+			reason = judge_datagram_xdp(ctx, &chance);
 	}
 	if (reason == HOST_PASSED_ON)
 		return XDP_PASS; /* as it came, and counted by host_after_xdp */
@@ -309,9 +319,11 @@ static __always_inline int conclude(struct __sk_buff *skb, enum host_reason reas
 	struct chance chance;
 	int action = TC_ACT_UNSPEC;
 
-	if (t->private >= sizeof(struct row_header) && reason == HOST_DECAP_GUE) {
+	if (reason == HOST_DECAP_GUE && has_chance(t, inner)) {
 		chance = chance_of(t, inner);
 		reason = judge_skb(skb, &chance);
+		if (reason == PARSED)
+			reason = judge_datagram_skb(skb, &chance);
 	}
 	if (is_decap(reason))
 		reason = propagate_ecn((void *)(long)skb->data, (void *)(long)skb->data_end, reason,

@@ -65,6 +65,21 @@ struct {
 	__type(value, __u32);
 } namespaces SEC(".maps");
 
+/* When a datagram of a flow was last kept here. The loader sets how many are remembered. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 1);
+	__type(key, struct host_flow);
+	__type(value, __u64);
+} udp_flows SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, HOST_QUESTIONS_MAX);
+	__type(key, struct address);
+	__type(value, struct host_question);
+} questions SEC(".maps");
+
 /* Unwrapped packets of each service, without their outer headers. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);

@@ -6,6 +6,7 @@
  */
 #pragma once
 
+#include "row_types.h"
 #include "types.h"
 
 /*
@@ -45,11 +46,29 @@ struct host_peer {
 	struct address address;
 };
 
+/* A UDP flow, as the client's datagrams have it. */
+struct host_flow {
+	struct address client;
+	struct address vip;
+	__be16 client_port;
+	__be16 vip_port;
+};
+
+/* What was asked of a host that is down for a director: ns of CLOCK_MONOTONIC. */
+struct host_question {
+	__u64 since; /* from here on there were questions all the time */
+	__u64 last;
+	__u64 open; /* the oldest one that it has not answered; 0: none */
+};
+
 /* Services, VIPs, and prefixes of ranges; peers and sources; per host. */
 #define HOST_SERVICES_MAX 8192
 #define HOST_RANGES_MAX 65536
 #define HOST_PEERS_MAX 131072
 #define HOST_ENDPOINTS_MAX 1024
+
+/* Hosts of which it is known whether they answer. */
+#define HOST_QUESTIONS_MAX 1024
 
 /* Other network namespaces whose sockets are looked at. */
 #define HOST_NAMESPACES_MAX 16
@@ -81,6 +100,7 @@ enum host_reason {
 	/* Ingress: unwrapped and given to the kernel. */
 	HOST_DECAP_IPIP,
 	HOST_DECAP_GUE,
+	HOST_DECAP_NEW_FLOW,    /* datagram of a flow that no host of its row has: it begins here */
 	HOST_DECAP_LAST_RESORT, /* has no connection here either, and nobody else is left to try */
 	/* Ingress: second chance. */
 	HOST_PASSED_ON, /* its connection is not here: sent to the next host of its row */

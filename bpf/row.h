@@ -8,6 +8,7 @@
 #include "maps.h"
 #include "packet.h"
 #include "pick.h"
+#include "row_types.h"
 
 #define ROW_HOPS6_MAX 5 /* room for more is not reserved in the MTU */
 #define ROW_BYTES 144   /* the most that can be written, and what the verifier takes it for */

@@ -7,6 +7,7 @@
 
 #include "checksum.h"
 #include "host_maps.h"
+#include "question.h"
 #include "socket.h"
 #include "tunnel.h"
 
@@ -15,8 +16,8 @@ static __always_inline int is_well_formed(const struct chance *chance, const str
 {
 	__u32 size = chance->outer6 ? sizeof(struct in6_addr) : sizeof(__be32);
 
-	return row->count && row->count <= ROW_HOPS_MAX && row->next <= row->count &&
-	       !row->unused && chance->private == sizeof(*row) + row->count * size;
+	return row->count && row->count <= ROW_HOPS_MAX && row->next <= row->count && !row->claim &&
+	       chance->private == sizeof(*row) + row->count * size;
 }
 
 static __always_inline int read_hop(const struct view *view, struct chance *chance,
@@ -34,25 +35,29 @@ static __always_inline int read_hop(const struct view *view, struct chance *chan
 			return 0;
 		map_address(&chance->hop, *hop4);
 	}
-	chance->number = number;
 	return 1;
 }
 
-/* Is another host left to try? One may have several backends of a service. */
+/*
+ * Is another host left to try, between these two? One may have several backends of a
+ * service. With a time, those that do not answer are left out (question.h).
+ */
 static __always_inline int find_hop(const struct view *view, struct chance *chance,
-				    const struct row_header *row)
+				    const struct row_header *row, __u32 from, __u32 to, __u64 now)
 {
 	struct address hop;
 
 #pragma unroll
 	for (__u32 i = 0; i < ROW_HOPS_MAX; i++) {
-		if (i < row->next)
+		if (i < from)
 			continue;
-		if (i >= row->count || !read_hop(view, chance, row, i))
+		if (i >= to || !read_hop(view, chance, row, i))
 			return 0;
 		hop = chance->hop; /* 6.1 takes keys from the stack only */
-		if (!bpf_map_lookup_elem(&tunnel_ends, &hop))
-			return 1;
+		if (bpf_map_lookup_elem(&tunnel_ends, &hop) || (now && !may_ask(&hop, now)))
+			continue;
+		chance->next = i + 1;
+		return 1;
 	}
 	return 0;
 }
@@ -64,18 +69,26 @@ static __always_inline int keeps_all(__u32 index)
 	return !service || service->flags & HOST_SERVICE_KEEPS_ALL;
 }
 
-/* Says how a packet in GUE that has come to its service goes on: HOST_DECAP_* is up. */
+/*
+ * Says how a packet in GUE that has come to its service goes on: HOST_DECAP_* is up,
+ * and PARSED is a matter of datagram.h.
+ */
 static __always_inline enum host_reason judge(const struct view *view, struct chance *chance)
 {
 	struct row_header *row = at(view, chance->row);
 
-	if ((void *)(row + 1) > view->end || row->kind != ROW_KIND)
-		return HOST_DECAP_GUE;
+	if (chance->private < sizeof(*row) || (void *)(row + 1) > view->end)
+		return PARSED;
+	if (row->kind == ROW_KIND_UDP)
+		return PARSED;
+	if (row->kind != ROW_KIND)
+		return chance->protocol == IPPROTO_UDP ? PARSED : HOST_DECAP_GUE;
 	if (!is_well_formed(chance, row))
 		return HOST_DROP_ROW_MALFORMED;
 	if (!reads_sockets || keeps_all(chance->service) || is_here(view, chance))
 		return HOST_DECAP_GUE;
-	return find_hop(view, chance, row) ? HOST_PASSED_ON : HOST_DECAP_LAST_RESORT;
+	return find_hop(view, chance, row, row->next, row->count, 0) ? HOST_PASSED_ON :
+								       HOST_DECAP_LAST_RESORT;
 }
 
 /*
@@ -120,6 +133,7 @@ struct passed4 {
 	struct udphdr udp;
 	struct gue_header gue;
 	struct row_header row;
+	__be32 first; /* of the row's hosts */
 };
 
 struct passed6 {
@@ -127,18 +141,26 @@ struct passed6 {
 	struct udphdr udp;
 	struct gue_header gue;
 	struct row_header row;
+	struct in6_addr first;
 };
 
-/* The sum of what readdress changes, before or after. */
-static __always_inline __u64 sum_readdressed(const __u32 *addresses, int words,
-					     const struct row_header *row)
+/* The sum of what readdress changes, before or after: addresses of so many words. */
+static __always_inline __u64 sum_readdressed(const __u32 *outer, const struct row_header *row,
+					     int words)
 {
+	const __u32 *first = (const __u32 *)(row + 1);
 	__u64 sum = *(const __u32 *)row;
 
 #pragma unroll
 	for (int i = 0; i < words; i++)
-		sum += addresses[i];
+		sum += (__u64)outer[i] + outer[words + i] + first[i];
 	return sum;
+}
+
+static __always_inline void rewrite_row(struct row_header *row, const struct chance *chance)
+{
+	row->next = chance->next;
+	row->claim = chance->claim;
 }
 
 /* Zero is no checksum (RFC 768) and stays. */
@@ -162,13 +184,15 @@ static __always_inline int readdress4(struct passed4 *p, void *end, const struct
 	if ((void *)(p + 1) > end)
 		return -1;
 	addresses = (const __u32 *)&p->ip.saddr;
-	removed = sum_readdressed(addresses, 2, &p->row);
+	removed = sum_readdressed(addresses, &p->row, 1);
 	p->ip.saddr = from[3];
 	p->ip.daddr = to[3];
 	p->ip.check = 0;
 	p->ip.check = ipv4_header_checksum(&p->ip);
-	p->row.next = chance->number + 1;
-	update_udp(&p->udp, removed, sum_readdressed(addresses, 2, &p->row));
+	rewrite_row(&p->row, chance);
+	if (chance->as_first)
+		p->first = from[3];
+	update_udp(&p->udp, removed, sum_readdressed(addresses, &p->row, 1));
 	return 0;
 }
 
@@ -181,11 +205,13 @@ static __always_inline int readdress6(struct passed6 *p, void *end, const struct
 	if ((void *)(p + 1) > end)
 		return -1;
 	addresses = (const __u32 *)&p->ip.saddr;
-	removed = sum_readdressed(addresses, 8, &p->row);
+	removed = sum_readdressed(addresses, &p->row, 4);
 	__builtin_memcpy(&p->ip.saddr, &t->destination, sizeof(p->ip.saddr));
 	__builtin_memcpy(&p->ip.daddr, &chance->hop, sizeof(p->ip.daddr));
-	p->row.next = chance->number + 1;
-	update_udp(&p->udp, removed, sum_readdressed(addresses, 8, &p->row));
+	rewrite_row(&p->row, chance);
+	if (chance->as_first)
+		__builtin_memcpy(&p->first, &t->destination, sizeof(p->first));
+	update_udp(&p->udp, removed, sum_readdressed(addresses, &p->row, 4));
 	return 0;
 }
 
@@ -195,8 +221,8 @@ static __always_inline int readdress6(struct passed6 *p, void *end, const struct
  * The kernel knows route and neighbour, also where the host forwards nothing (which
  * is why this is not bpf_fib_lookup). Returns a verdict of tc, or -1.
  */
-static __always_inline int pass_on(struct __sk_buff *skb, const struct tunnel *t,
-				   const struct chance *chance)
+static __noinline int pass_on(struct __sk_buff *skb, const struct tunnel *t,
+			      const struct chance *chance)
 {
 	__u32 *holder = bpf_map_lookup_elem(&tunnel_ends, &t->destination);
 	__u32 ifindex = skb->ifindex;

@@ -65,9 +65,12 @@ struct chance {
 	__u8 outer6;
 	__u8 ipv6;
 	__u8 protocol;
-	/* What comes of it: the next host, and its number in the row. */
-	__u32 number;
+	/* What comes of it: the next host, and what the row says then. */
 	struct address hop;
+	__u8 next;
+	__u8 claim;
+	__u8 as_first; /* with this host's own address as the row's first */
+	__u8 pad;
 };
 
 /* Where the packet is, for either kind of program. */
@@ -299,9 +302,12 @@ static __always_inline int is_error(__u8 type, __u8 ipv6)
 	       type == ICMP_PARAMETER_PROBLEM;
 }
 
-/* Reads the packet that an error quotes, which the VIP sent; 0: none of TCP's. */
+/*
+ * Reads the packet that an error quotes, which the VIP sent; 0: none of the protocol's.
+ * UDP has its ports where TCP has them.
+ */
 static __always_inline int ask_quoted(struct question *question, struct icmp_header *icmp,
-				      __u8 ipv6, void *end)
+				      __u8 ipv6, __u8 protocol, void *end)
 {
 	struct ipv6hdr *ip6 = (void *)(icmp + 1);
 	struct iphdr *ip4 = (void *)(icmp + 1);
@@ -309,13 +315,13 @@ static __always_inline int ask_quoted(struct question *question, struct icmp_hea
 
 	if (ipv6) {
 		tcp = (void *)(ip6 + 1);
-		if ((void *)(tcp + 1) > end || ip6->nexthdr != IPPROTO_TCP)
+		if ((void *)(tcp + 1) > end || ip6->nexthdr != protocol)
 			return 0;
 		ask6(question, &ip6->daddr, &ip6->saddr, tcp->destination, tcp->source);
 	} else {
 		/* What a VIP sends by itself has no options. */
 		tcp = (void *)(ip4 + 1);
-		if ((void *)(tcp + 1) > end || ip4->ihl != 5 || ip4->protocol != IPPROTO_TCP)
+		if ((void *)(tcp + 1) > end || ip4->ihl != 5 || ip4->protocol != protocol)
 			return 0;
 		ask4(question, ip4->daddr, ip4->saddr, tcp->destination, tcp->source);
 	}
@@ -352,7 +358,7 @@ static __always_inline int has_quoted(const struct view *view, const struct chan
 	struct icmp_header *icmp = at(view, chance->l4);
 
 	if ((void *)(icmp + 1) > view->end || !is_error(icmp->type, chance->ipv6) ||
-	    !ask_quoted(&search.question, icmp, chance->ipv6, view->end))
+	    !ask_quoted(&search.question, icmp, chance->ipv6, IPPROTO_TCP, view->end))
 		return 1;
 	if (quoted_in(view, &search.question, BPF_F_CURRENT_NETNS))
 		return 1;
@@ -361,7 +367,7 @@ static __always_inline int has_quoted(const struct view *view, const struct chan
 }
 
 /*
- * Only TCP's connections can be told: UDP's sockets mostly serve every client, and
+ * Only TCP's connections can be told by sockets: UDP's mostly serve every client, and
  * fragments would have to go where their first one went.
  */
 static __always_inline int is_here(const struct view *view, const struct chance *chance)

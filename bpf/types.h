@@ -222,23 +222,6 @@ struct backend {
 #define GUE_PORT 6080
 
 /*
- * Second chance. The private data of a GUE header may name the other backends that
- * may have the packet's connection, in the order in which they are to be tried: this
- * header, then `count` addresses of the outer header's family. A host that does not
- * have the connection sends the packet to the one that `next` says, or a later one,
- * never to one before. Another kind is none of weir's, and is skipped.
- */
-#define ROW_KIND 0x57
-#define ROW_HOPS_MAX (RING_CANDIDATES_MAX - 1)
-
-struct row_header {
-	__u8 kind;  /* ROW_KIND */
-	__u8 count; /* of addresses, 1 to ROW_HOPS_MAX */
-	__u8 next;  /* of them, to be tried; count: none is left */
-	__u8 unused;
-};
-
-/*
  * A fragmented packet under way: what its later fragments need to follow the
  * first one, which alone has ports.
  */

@@ -58,12 +58,12 @@ func runAgent(ctx context.Context, o agentOptions, log *slog.Logger) error {
 		return err
 	}
 	pin := pinDirectory(o.bpffs)
-	a, err := agent.Open(agent.Options{Pin: pin, Interfaces: o.interfaces, Attach: agent.Attach(o.attach), Log: log})
+	a, err := agent.Open(agent.Options{Pin: pin, Interfaces: o.interfaces, Attach: agent.Attach(o.attach), UDPFlows: *first.Agent.UDPFlows, Log: log})
 	if err != nil {
 		return err
 	}
 	defer a.Close()
-	d := newAgentDaemon(newDaemon(o.file, pin, log), a, first.Agent.Store)
+	d := newAgentDaemon(newDaemon(o.file, pin, log), a, first.Agent)
 	if err := d.apply(first); err != nil {
 		return err
 	}
@@ -115,12 +115,15 @@ func startReports(ctx context.Context, a *agent.Agent, s model.AgentStore, log *
 }
 
 // newAgentDaemon makes a daemon whose configuration the agent applies.
-func newAgentDaemon(d *daemon, a *agent.Agent, began model.AgentStore) *daemon {
+func newAgentDaemon(d *daemon, a *agent.Agent, began model.Agent) *daemon {
 	var mu sync.Mutex
 	var running model.Config
 	d.apply = func(c model.Config) error {
-		if !reflect.DeepEqual(c.Agent.Store, began) {
+		if !reflect.DeepEqual(c.Agent.Store, began.Store) {
 			d.log.Warn("change takes effect when weir agent starts again", "key", "agent.store")
+		}
+		if *c.Agent.UDPFlows != *began.UDPFlows {
+			d.log.Warn("change takes effect when weir agent starts again", "key", "agent.udp-flows")
 		}
 		err := a.Set(c)
 		d.noteSet(err)

@@ -19,6 +19,7 @@ type Options struct {
 	Pin        string   // directory on a BPF file system, shared with a director
 	Interfaces []string // where tunnels come in; empty: the configuration says
 	Attach     Attach   // empty: AttachAuto
+	UDPFlows   uint32   // how many are remembered; 0: every datagram stays where it comes
 	Log        *slog.Logger
 }
 
@@ -29,6 +30,7 @@ type Agent struct {
 	pins    *pins
 	version string // of the maps' ABI
 	objects *bpfObjects
+	flows   *flowMemory
 	noTCX   bool // behave as before Linux 6.6
 	sockets sockets
 
@@ -57,23 +59,27 @@ func Open(options Options) (*Agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	objects, version, err := load(p, spec, options.Log)
+	flows, err := openFlows(p.state(), spec, options.UDPFlows)
 	if err != nil {
 		_ = p.lock.Close()
 		return nil, err
 	}
+	objects, version, err := load(p, spec, flows, options.Log)
+	if err != nil {
+		return nil, errors.Join(err, flows.giveUp(), p.lock.Close())
+	}
 	s, err := openSockets()
 	if err != nil {
-		return nil, errors.Join(err, objects.Close(), p.lock.Close())
+		return nil, errors.Join(err, objects.Close(), flows.close(), p.lock.Close())
 	}
-	return &Agent{options: options, pins: p, version: version, objects: objects, sockets: s}, nil
+	return &Agent{options: options, pins: p, version: version, objects: objects, flows: flows, sockets: s}, nil
 }
 
 // Close ends the process's part. The programs go on with what they were told, and
 // VIPs and sysctls stay: see Detach.
 func (a *Agent) Close() error {
 	a.sockets.close()
-	return errors.Join(a.objects.Close(), a.pins.lock.Close())
+	return errors.Join(a.objects.Close(), a.flows.close(), a.pins.lock.Close())
 }
 
 // Set makes the host do what the configuration says. Everything new is in place
@@ -188,6 +194,7 @@ func (a *Agent) apply(p plan, uplinks []uplink) error {
 		releaseVIPs(p.vips),
 		detachOthers(a.pins.links(), uplinks),
 		t.prune(&a.objects.bpfMaps),
+		a.flows.takeOver(),
 		a.pins.removeOtherMaps(a.version))
 }
 

@@ -46,10 +46,15 @@ func testConfig() model.Config {
 			{Name: "dns6", VIP: vip6, Protocol: model.UDP, Port: port(53, 53), Mode: model.IPIP, Backends: backends(host6)},
 			{Name: "range4", VIP: rangeVIP4, Protocol: model.TCP, Port: port(8000, 8100), Mode: model.IPIP, Backends: backends(host4)},
 			{Name: "all6", VIP: rangeVIP6, Protocol: model.TCP, Mode: model.L2DSR, Backends: backends(host6)},
+			{Name: "talk4", VIP: vip4, Protocol: model.UDP, Port: port(3478, 3478), Mode: model.GUE, Backends: backends(host4, host6, peer4, peer6, third4, third6)},
+			{Name: "talk6", VIP: vip6, Protocol: model.UDP, Port: port(3478, 3478), Mode: model.GUE, Backends: backends(host4, host6, peer4, peer6, third4, third6)},
 			{Name: "elsewhere", VIP: notVIP4, Protocol: model.TCP, Port: port(80, 80), Mode: model.GUE, Backends: backends(peer4)},
 		},
 	}
 }
+
+// testFlows is how many UDP flows the host of the packet tables remembers.
+const testFlows = model.MinUDPFlows
 
 // testHost is the programs with the maps that testConfig gives.
 type testHost struct {
@@ -65,7 +70,12 @@ func newTestHost(t testing.TB) *testHost {
 		t.Fatal(err)
 	}
 	h := &testHost{bpfObjects: new(bpfObjects), plan: p}
-	if err := loadBpfObjects(h.bpfObjects, nil); err != nil {
+	spec, err := loadBpf()
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec.Maps[flowsName].MaxEntries = testFlows
+	if err := spec.LoadAndAssign(h.bpfObjects, nil); err != nil {
 		var refusal *ebpf.VerifierError
 		if errors.As(err, &refusal) {
 			t.Fatalf("load programs: %+v", refusal)

@@ -32,10 +32,25 @@ type bpfHostEndpoint struct {
 	Pad      uint8
 }
 
+type bpfHostFlow struct {
+	_          structs.HostLayout
+	Client     bpfAddress
+	Vip        bpfAddress
+	ClientPort uint16
+	VipPort    uint16
+}
+
 type bpfHostPeer struct {
 	_       structs.HostLayout
 	Service uint32
 	Address bpfAddress
+}
+
+type bpfHostQuestion struct {
+	_     structs.HostLayout
+	Since uint64
+	Last  uint64
+	Open  uint64
 }
 
 type bpfHostRange struct {
@@ -63,19 +78,20 @@ const (
 	bpfHostReasonHOST_PASS_NOT_VIP         bpfHostReason = 10
 	bpfHostReasonHOST_DECAP_IPIP           bpfHostReason = 11
 	bpfHostReasonHOST_DECAP_GUE            bpfHostReason = 12
-	bpfHostReasonHOST_DECAP_LAST_RESORT    bpfHostReason = 13
-	bpfHostReasonHOST_PASSED_ON            bpfHostReason = 14
-	bpfHostReasonHOST_DROP_INNER_MALFORMED bpfHostReason = 15
-	bpfHostReasonHOST_DROP_NO_SERVICE      bpfHostReason = 16
-	bpfHostReasonHOST_DROP_ROW_MALFORMED   bpfHostReason = 17
-	bpfHostReasonHOST_DROP_NOT_PEER        bpfHostReason = 18
-	bpfHostReasonHOST_DROP_CONGESTED       bpfHostReason = 19
-	bpfHostReasonHOST_DROP_DECAP_FAILED    bpfHostReason = 20
-	bpfHostReasonHOST_PASS_EGRESS          bpfHostReason = 21
-	bpfHostReasonHOST_CLAMP_LOWERED        bpfHostReason = 22
-	bpfHostReasonHOST_CLAMP_FITS           bpfHostReason = 23
-	bpfHostReasonHOST_CLAMP_ABSENT         bpfHostReason = 24
-	bpfHostReasonHOST_REASON_COUNT         bpfHostReason = 25
+	bpfHostReasonHOST_DECAP_NEW_FLOW       bpfHostReason = 13
+	bpfHostReasonHOST_DECAP_LAST_RESORT    bpfHostReason = 14
+	bpfHostReasonHOST_PASSED_ON            bpfHostReason = 15
+	bpfHostReasonHOST_DROP_INNER_MALFORMED bpfHostReason = 16
+	bpfHostReasonHOST_DROP_NO_SERVICE      bpfHostReason = 17
+	bpfHostReasonHOST_DROP_ROW_MALFORMED   bpfHostReason = 18
+	bpfHostReasonHOST_DROP_NOT_PEER        bpfHostReason = 19
+	bpfHostReasonHOST_DROP_CONGESTED       bpfHostReason = 20
+	bpfHostReasonHOST_DROP_DECAP_FAILED    bpfHostReason = 21
+	bpfHostReasonHOST_PASS_EGRESS          bpfHostReason = 22
+	bpfHostReasonHOST_CLAMP_LOWERED        bpfHostReason = 23
+	bpfHostReasonHOST_CLAMP_FITS           bpfHostReason = 24
+	bpfHostReasonHOST_CLAMP_ABSENT         bpfHostReason = 25
+	bpfHostReasonHOST_REASON_COUNT         bpfHostReason = 26
 )
 
 type bpfHostService struct {
@@ -104,11 +120,11 @@ const (
 )
 
 type bpfRowHeader struct {
-	_      structs.HostLayout
-	Kind   uint8
-	Count  uint8
-	Next   uint8
-	Unused uint8
+	_     structs.HostLayout
+	Kind  uint8
+	Count uint8
+	Next  uint8
+	Claim uint8
 }
 
 // Names of all BPF objects in the ELF.
@@ -118,12 +134,14 @@ const (
 	bpfMapEndpoints             = "endpoints"
 	bpfMapNamespaces            = "namespaces"
 	bpfMapPeers                 = "peers"
+	bpfMapQuestions             = "questions"
 	bpfMapRanges                = "ranges"
 	bpfMapReasons               = "reasons"
 	bpfMapServicePackets        = "service_packets"
 	bpfMapServices              = "services"
 	bpfMapSources               = "sources"
 	bpfMapTunnelEnds            = "tunnel_ends"
+	bpfMapUdpFlows              = "udp_flows"
 	bpfProgHostAfterXdp         = "host_after_xdp"
 	bpfProgHostEgress           = "host_egress"
 	bpfProgHostIngress          = "host_ingress"
@@ -133,6 +151,7 @@ const (
 	bpfVarExportHostSourceFlag  = "export_host_source_flag"
 	bpfVarExportRowHeader       = "export_row_header"
 	bpfVarReadsSockets          = "reads_sockets"
+	bpfVarRemembersFlows        = "remembers_flows"
 )
 
 // loadBpf returns the embedded CollectionSpec for bpf.
@@ -190,12 +209,14 @@ type bpfMapSpecs struct {
 	Endpoints      *ebpf.MapSpec `ebpf:"endpoints"`
 	Namespaces     *ebpf.MapSpec `ebpf:"namespaces"`
 	Peers          *ebpf.MapSpec `ebpf:"peers"`
+	Questions      *ebpf.MapSpec `ebpf:"questions"`
 	Ranges         *ebpf.MapSpec `ebpf:"ranges"`
 	Reasons        *ebpf.MapSpec `ebpf:"reasons"`
 	ServicePackets *ebpf.MapSpec `ebpf:"service_packets"`
 	Services       *ebpf.MapSpec `ebpf:"services"`
 	Sources        *ebpf.MapSpec `ebpf:"sources"`
 	TunnelEnds     *ebpf.MapSpec `ebpf:"tunnel_ends"`
+	UdpFlows       *ebpf.MapSpec `ebpf:"udp_flows"`
 }
 
 // bpfVariableSpecs contains global variables before they are loaded into the kernel.
@@ -207,6 +228,7 @@ type bpfVariableSpecs struct {
 	ExportHostSourceFlag  *ebpf.VariableSpec `ebpf:"export_host_source_flag"`
 	ExportRowHeader       *ebpf.VariableSpec `ebpf:"export_row_header"`
 	ReadsSockets          *ebpf.VariableSpec `ebpf:"reads_sockets"`
+	RemembersFlows        *ebpf.VariableSpec `ebpf:"remembers_flows"`
 }
 
 // bpfObjects contains all objects after they have been loaded into the kernel.
@@ -232,12 +254,14 @@ type bpfMaps struct {
 	Endpoints      *ebpf.Map `ebpf:"endpoints"`
 	Namespaces     *ebpf.Map `ebpf:"namespaces"`
 	Peers          *ebpf.Map `ebpf:"peers"`
+	Questions      *ebpf.Map `ebpf:"questions"`
 	Ranges         *ebpf.Map `ebpf:"ranges"`
 	Reasons        *ebpf.Map `ebpf:"reasons"`
 	ServicePackets *ebpf.Map `ebpf:"service_packets"`
 	Services       *ebpf.Map `ebpf:"services"`
 	Sources        *ebpf.Map `ebpf:"sources"`
 	TunnelEnds     *ebpf.Map `ebpf:"tunnel_ends"`
+	UdpFlows       *ebpf.Map `ebpf:"udp_flows"`
 }
 
 func (m *bpfMaps) Close() error {
@@ -245,12 +269,14 @@ func (m *bpfMaps) Close() error {
 		m.Endpoints,
 		m.Namespaces,
 		m.Peers,
+		m.Questions,
 		m.Ranges,
 		m.Reasons,
 		m.ServicePackets,
 		m.Services,
 		m.Sources,
 		m.TunnelEnds,
+		m.UdpFlows,
 	)
 }
 
@@ -263,6 +289,7 @@ type bpfVariables struct {
 	ExportHostSourceFlag  *ebpf.Variable `ebpf:"export_host_source_flag"`
 	ExportRowHeader       *ebpf.Variable `ebpf:"export_row_header"`
 	ReadsSockets          *ebpf.Variable `ebpf:"reads_sockets"`
+	RemembersFlows        *ebpf.Variable `ebpf:"remembers_flows"`
 }
 
 // bpfPrograms contains all programs after they have been loaded into the kernel.

@@ -61,6 +61,9 @@ func openPins(pin string) (*pins, error) {
 
 func (p *pins) links() string { return filepath.Join(p.root, "links") }
 
+// state is where maps are whose content nobody could make again.
+func (p *pins) state() string { return filepath.Join(p.root, "state") }
+
 func (p *pins) maps(abi string) string { return filepath.Join(p.root, "maps-"+abi) }
 
 // removeOtherMaps removes what other versions pinned. Links hold on to the maps of
@@ -90,14 +93,18 @@ func abi(spec *ebpf.CollectionSpec) (string, error) {
 	fmt.Fprintf(hash, "%9v\n", reasons)
 	for _, name := range slices.Sorted(maps.Keys(spec.Maps)) {
 		m := spec.Maps[name]
+		if name == flowsName {
+			continue
+		}
 		fmt.Fprintf(hash, "%s %v %d %d %d %d %9v %9v\n", name, m.Type, m.KeySize, m.ValueSize,
 			m.MaxEntries, m.Flags, m.Key, m.Value)
 	}
 	return fmt.Sprintf("%x", hash.Sum(nil)[:8]), nil
 }
 
-// load loads the programs with the maps that are pinned, or pins new ones.
-func load(p *pins, spec *ebpf.CollectionSpec, log *slog.Logger) (*bpfObjects, string, error) {
+// load loads the programs with the maps that are pinned, or pins new ones. The memory of
+// flows is no part of a version.
+func load(p *pins, spec *ebpf.CollectionSpec, flows *flowMemory, log *slog.Logger) (*bpfObjects, string, error) {
 	version, err := abi(spec)
 	if err != nil {
 		return nil, "", err
@@ -108,11 +115,11 @@ func load(p *pins, spec *ebpf.CollectionSpec, log *slog.Logger) (*bpfObjects, st
 		return nil, "", fmt.Errorf("make map directory: %w", err)
 	}
 	for name, m := range spec.Maps {
-		if !strings.HasPrefix(name, ".") {
+		if !strings.HasPrefix(name, ".") && name != flowsName {
 			m.Pinning = ebpf.PinByName
 		}
 	}
-	options := ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: p.maps(version)}}
+	options := ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: p.maps(version)}, MapReplacements: flows.replacements()}
 	objects, err := loadJudging(spec, options, log)
 	if err != nil && fresh {
 		// The version before goes on; nobody else would remove these.

@@ -26,8 +26,15 @@ func TestRefusedProgram(t *testing.T) {
 			return err
 		}
 		spec.Programs["host_egress"].Instructions = asm.Instructions{asm.Return()} // of what nobody has set
-		if _, _, err := load(p, spec, slog.New(slog.DiscardHandler)); err == nil {
+		flows, err := openFlows(p.state(), spec, 4096)
+		if err != nil {
+			return err
+		}
+		if _, _, err := load(p, spec, flows, slog.New(slog.DiscardHandler)); err == nil {
 			t.Error("a program that returns nothing was loaded")
+		}
+		if err := flows.giveUp(); err != nil {
+			return err
 		}
 		if now := pinnedTree(t, p); !slices.Equal(now, before) {
 			t.Errorf("pinned is %q, want %q as before", now, before)

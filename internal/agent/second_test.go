@@ -145,15 +145,22 @@ func (r *second) check(t *testing.T, o outcome) {
 // serviceOf names the service that counts a packet of the flow, or an ICMP error.
 func serviceOf(inner frame) string {
 	_, segment := inner[1].(packet.TCPHeader)
+	_, datagram := inner[1].(packet.UDPHeader)
 	switch vip := inner[0].(type) {
 	case packet.IPv4Header:
 		if segment {
 			return "web4"
 		}
+		if datagram {
+			return "talk4"
+		}
 		return vip.Dst.String()
 	case packet.IPv6Header:
 		if segment {
 			return "web6"
+		}
+		if datagram {
+			return "talk6"
 		}
 		return vip.Dst.String()
 	}

@@ -123,19 +123,25 @@ func (f *flow) ask() {
 	f.receive(packet.SYN | packet.ACK)
 }
 
+// write sends a frame to the host. Ethernet is the link's.
+func (w *wire) write(out []byte) {
+	w.t.Helper()
+	copy(out, w.street.link.B.MAC)
+	copy(out[6:], w.street.link.A.MAC)
+	if _, err := unix.Write(w.fd, out); err != nil {
+		w.t.Fatalf("send: %v", err)
+	}
+}
+
 // passes sends a frame, again until the host has found the next hop's MAC, and waits
 // for another to come back. Ethernet is the link's.
 func (w *wire) passes(out, want []byte) {
 	w.t.Helper()
-	copy(out, w.street.link.B.MAC)
-	copy(out[6:], w.street.link.A.MAC)
 	copy(want, w.street.link.A.MAC)
 	copy(want[6:], w.street.link.B.MAC)
 	b := make([]byte, 2048)
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
-		if _, err := unix.Write(w.fd, out); err != nil {
-			w.t.Fatalf("send: %v", err)
-		}
+		w.write(out)
 		for {
 			n, err := unix.Read(w.fd, b)
 			if err != nil {

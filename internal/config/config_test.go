@@ -102,6 +102,9 @@ func TestDefaults(t *testing.T) {
 	if c.Director.XDP != model.XDPAuto || c.Director.Limits.Services != model.DefaultServices {
 		t.Errorf("the director has no defaults: %+v", c.Director)
 	}
+	if c.Agent.UDPFlows == nil || *c.Agent.UDPFlows != model.DefaultUDPFlows {
+		t.Errorf("the agent has no defaults: %+v", c.Agent)
+	}
 }
 
 // TestFull checks that no key is lost on the way from the file.
@@ -111,6 +114,9 @@ func TestFull(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := c.Services[0]
+	if c.Agent.UDPFlows == nil || *c.Agent.UDPFlows != 0 {
+		t.Errorf("agent: %+v", c.Agent)
+	}
 	if s.RingSize != 65537 || s.Affinity != model.AffinitySourceIP || s.Mode != model.GUE {
 		t.Errorf("first service: %+v", s)
 	}

@@ -11,6 +11,7 @@ const (
 	DefaultRingMemory = 64 << 20
 	DefaultFragments  = 65536
 	DefaultFlows      = 1 << 20
+	DefaultUDPFlows   = 1 << 16
 )
 
 // DefaultEtcdPrefix begins the keys of a group that gives no other.
@@ -55,6 +56,10 @@ func (c *Config) SetDefaults() {
 	c.Agent.Store.Etcd.setDefaults()
 	if d.Interfaces == nil {
 		d.Interfaces = []string{}
+	}
+	if c.Agent.UDPFlows == nil {
+		flows := uint32(DefaultUDPFlows)
+		c.Agent.UDPFlows = &flows
 	}
 	if c.Services == nil {
 		c.Services = []Service{}

@@ -74,8 +74,11 @@ type Agent struct {
 	Namespaces []string `json:"namespaces,omitempty"`
 	// SocketsElsewhere says that connections end where the agent does not see their
 	// sockets, so that it must not judge by them.
-	SocketsElsewhere bool       `json:"sockets-elsewhere,omitempty"`
-	Store            AgentStore `json:"store,omitzero"`
+	SocketsElsewhere bool `json:"sockets-elsewhere,omitempty"`
+	// UDPFlows is how many flows of UDP are remembered, so that it is known which
+	// datagrams belong here; 0: they stay where they come. Nil is the default.
+	UDPFlows *uint32    `json:"udp-flows,omitempty"`
+	Store    AgentStore `json:"store,omitzero"`
 }
 
 // AgentStore is where an agent reports connections to.

@@ -15,6 +15,8 @@ const (
 	MaxFragments  = 1 << 20
 	MinFlows      = 1024
 	MaxFlows      = 1 << 28
+	MinUDPFlows   = 1024
+	MaxUDPFlows   = 1 << 24
 )
 
 // Full NAT uses ports by the bucket, and names its addresses in a header as large
@@ -56,6 +58,9 @@ func (v *validation) agent() {
 	v.interfaces("agent.interfaces", v.config.Agent.Interfaces)
 	v.namespaces()
 	v.agentStore()
+	if flows := v.config.Agent.UDPFlows; flows != nil && *flows != 0 {
+		v.limit("agent.udp-flows", uint64(*flows), MinUDPFlows, MaxUDPFlows)
+	}
 }
 
 // MaxNamespaces bounds Agent.Namespaces: all of them are looked at for a packet whose

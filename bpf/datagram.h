@@ -1,0 +1,345 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Second chance of UDP. Sockets tell nothing about datagrams, because one serves every
+ * client: so each host remembers the flows whose datagrams it kept. The row of a
+ * datagram (ROW_KIND_UDP in row_types.h) is walked like this:
+ *
+ *   visit     up to the last host that is up for the director. Who has kept the flow just
+ *             now, keeps it. Who has it of older says so in the row, and the youngest wins.
+ *   end       who said so gets the datagram; else it goes back to the first host, whose
+ *             flow it is from now on.
+ *   question  before it takes the flow, the first host asks those that are down for the
+ *             director, one after the other: another director may see them up.
+ */
+#pragma once
+
+#include "second.h"
+
+/* As long as an idle flow lives in a director's memory. */
+#define FLOW_TIMEOUT (FLOW_TIMEOUT_UDP * SECOND)
+/* A host that was lost cannot be back by then: nobody else has the flow meanwhile. */
+#define FLOW_FRESH SECOND
+#define FLOW_UNKNOWN (~0ULL)
+
+/* An age in a row: units of 2^30 ns, 1 is the youngest; 0: nobody has the flow. */
+#define CLAIM_OLDEST 254
+
+/* What a host knows of a datagram that is not in it. */
+struct datagram {
+	__u64 now;
+	__u64 age; /* of the last one of its flow that was kept here */
+};
+
+/* Datagrams have a second chance here. */
+const volatile __u8 remembers_flows = 1;
+
+static __always_inline int name_datagram(const struct view *view, const struct chance *chance,
+					 struct host_flow *flow)
+{
+	struct ipv6hdr *ip6 = at(view, chance->ip);
+	struct iphdr *ip4 = at(view, chance->ip);
+	struct udphdr *udp = at(view, chance->l4);
+
+	if ((void *)(udp + 1) > view->end)
+		return 0;
+	if (chance->ipv6) {
+		if ((void *)(ip6 + 1) > view->end)
+			return 0;
+		__builtin_memcpy(&flow->client, &ip6->saddr, sizeof(flow->client));
+		__builtin_memcpy(&flow->vip, &ip6->daddr, sizeof(flow->vip));
+	} else {
+		if ((void *)(ip4 + 1) > view->end)
+			return 0;
+		map_address(&flow->client, ip4->saddr);
+		map_address(&flow->vip, ip4->daddr);
+	}
+	flow->client_port = udp->source;
+	flow->vip_port = udp->dest;
+	return 1;
+}
+
+/* Not inlined, as what follows: the stack has no room for all of it at once. */
+static __noinline int name_quoted(const struct view *view, const struct chance *chance,
+				  struct host_flow *flow)
+{
+	struct icmp_header *icmp = at(view, chance->l4);
+	struct question question = {};
+
+	if ((void *)(icmp + 1) > view->end || !is_error(icmp->type, chance->ipv6) ||
+	    !ask_quoted(&question, icmp, chance->ipv6, IPPROTO_UDP, view->end))
+		return 0;
+	if (chance->ipv6) {
+		__builtin_memcpy(&flow->client, question.tuple.ipv6.saddr, sizeof(flow->client));
+		__builtin_memcpy(&flow->vip, question.tuple.ipv6.daddr, sizeof(flow->vip));
+		flow->client_port = question.tuple.ipv6.sport;
+		flow->vip_port = question.tuple.ipv6.dport;
+	} else {
+		map_address(&flow->client, question.tuple.ipv4.saddr);
+		map_address(&flow->vip, question.tuple.ipv4.daddr);
+		flow->client_port = question.tuple.ipv4.sport;
+		flow->vip_port = question.tuple.ipv4.dport;
+	}
+	return 1;
+}
+
+/* Whose datagram it is, or about whose datagram; 0: nobody's. */
+static __always_inline int name_flow(const struct view *view, const struct chance *chance,
+				     struct host_flow *flow)
+{
+	if (!chance->l4 || chance->l4 > OFFSET_MASK)
+		return 0;
+	if (chance->protocol == IPPROTO_UDP)
+		return name_datagram(view, chance, flow);
+	if (chance->protocol == (chance->ipv6 ? IPPROTO_ICMPV6 : IPPROTO_ICMP))
+		return name_quoted(view, chance, flow);
+	return 0;
+}
+
+static __always_inline int has_datagram_socket(void *ctx, struct question *question,
+					       __s64 namespace)
+{
+	struct bpf_sock *sk;
+
+	if (question->size == sizeof(question->tuple.ipv4))
+		sk = bpf_sk_lookup_udp(ctx, &question->tuple, sizeof(question->tuple.ipv4),
+				       namespace, 0);
+	else
+		sk = bpf_sk_lookup_udp(ctx, &question->tuple, sizeof(question->tuple.ipv6),
+				       namespace, 0);
+	if (sk)
+		bpf_sk_release(sk);
+	return sk != NULL;
+}
+
+static long serves_elsewhere(__u32 i, struct search *search)
+{
+	__s64 namespace = namespace_at(i);
+
+	if (namespace < 0)
+		return 1;
+	search->here = has_datagram_socket(search->view->ctx, &search->question, namespace);
+	return search->here;
+}
+
+/*
+ * Somebody here still answers the flow's datagrams. Where sockets are not to be seen,
+ * a host gives up what it has when a director sees it down.
+ */
+static __noinline int serves(const struct view *view, const struct chance *chance,
+			     const struct host_flow *flow)
+{
+	const __be32 *client = (const __be32 *)flow->client.bytes;
+	const __be32 *vip = (const __be32 *)flow->vip.bytes;
+	struct search search = { .view = view, .chance = chance };
+
+	if (keeps_all(chance->service))
+		return 0;
+	if (chance->ipv6)
+		ask6(&search.question, (const struct in6_addr *)client,
+		     (const struct in6_addr *)vip, flow->client_port, flow->vip_port);
+	else
+		ask4(&search.question, client[3], vip[3], flow->client_port, flow->vip_port);
+	if (has_datagram_socket(view->ctx, &search.question, BPF_F_CURRENT_NETNS))
+		return 1;
+	bpf_loop(HOST_NAMESPACES_MAX, serves_elsewhere, &search, 0);
+	return search.here;
+}
+
+static __always_inline __u32 hops_of(const struct row_header *row)
+{
+	return row->count & ROW_COUNT_MASK;
+}
+
+/* Hosts that are down for the director are the last ones of the row. */
+static __always_inline __u32 hops_up(const struct row_header *row)
+{
+	return hops_of(row) - (row->count >> ROW_DOWN_SHIFT);
+}
+
+static __always_inline int is_walkable(const struct chance *chance, const struct row_header *row)
+{
+	__u32 size = chance->outer6 ? sizeof(struct in6_addr) : sizeof(__be32);
+	__u32 hops = hops_of(row);
+
+	return hops && hops <= ROW_HOPS_MAX && row->count >> ROW_DOWN_SHIFT <= hops &&
+	       (row->next & ~ROW_RETURNED) <= hops + 1 &&
+	       chance->private == sizeof(*row) + hops * size;
+}
+
+/* To the host that is chance->hop, with the row's other fields. */
+static __always_inline enum host_reason send_on(struct chance *chance, __u32 next, __u8 claim,
+						int as_first)
+{
+	chance->next = next;
+	chance->claim = claim;
+	chance->as_first = as_first;
+	return HOST_PASSED_ON;
+}
+
+/* Who sent it here. Outer headers have one length. */
+static __always_inline int read_sender(const struct view *view, const struct chance *chance,
+				       struct address *sender)
+{
+	__u32 udp = chance->row - sizeof(struct gue_header) - sizeof(struct udphdr);
+	struct ipv6hdr *ip6 = at(view, udp - sizeof(*ip6));
+	struct iphdr *ip4 = at(view, udp - sizeof(*ip4));
+
+	if (chance->outer6) {
+		if ((void *)(ip6 + 1) > view->end)
+			return 0;
+		__builtin_memcpy(sender, &ip6->saddr, sizeof(*sender));
+	} else {
+		if ((void *)(ip4 + 1) > view->end)
+			return 0;
+		map_address(sender, ip4->saddr);
+	}
+	return 1;
+}
+
+/* What a host that is down for the director has to say: to the first one. */
+static __always_inline enum host_reason answer(const struct view *view, struct chance *chance,
+					       const struct row_header *row,
+					       const struct host_flow *flow,
+					       const struct datagram *datagram)
+{
+	int has = datagram->age < FLOW_TIMEOUT && serves(view, chance, flow);
+
+	if (!read_hop(view, chance, row, 0))
+		return HOST_DROP_ROW_MALFORMED;
+	return send_on(chance, row->next | ROW_RETURNED, has, 0);
+}
+
+/* All hosts that are up were asked. PARSED: nobody has it, and this is the first one. */
+static __always_inline enum host_reason end_visit(const struct view *view, struct chance *chance,
+						  const struct row_header *row)
+{
+	__u32 up = hops_up(row), hops = hops_of(row);
+	struct address first;
+
+	if (!row->next)
+		return PARSED;
+	if (!read_hop(view, chance, row, 0))
+		return HOST_DROP_ROW_MALFORMED;
+	first = chance->hop;
+	if (bpf_map_lookup_elem(&tunnel_ends, &first))
+		return row->claim ? HOST_DECAP_GUE : PARSED;
+	if (row->claim || up == hops)
+		return send_on(chance, hops + 1, row->claim, 0);
+	return send_on(chance, up | ROW_RETURNED, 0, 0);
+}
+
+static __always_inline enum host_reason visit(const struct view *view, struct chance *chance,
+					      const struct row_header *row,
+					      const struct datagram *datagram)
+{
+	__u64 units = datagram->age >> 30;
+	__u32 claim = 1 + (units < CLAIM_OLDEST ? units : CLAIM_OLDEST - 1);
+	int mine = datagram->age < FLOW_TIMEOUT && (!row->claim || claim < row->claim);
+
+	if (find_hop(view, chance, row, row->next, hops_up(row), 0))
+		return send_on(chance, chance->next, mine ? claim : row->claim, mine || !row->next);
+	return mine ? HOST_DECAP_GUE : end_visit(view, chance, row);
+}
+
+/* Walks the row one step: HOST_DECAP_* is here, HOST_PASSED_ON to chance->hop. */
+static __always_inline enum host_reason walk(const struct view *view, struct chance *chance,
+					     const struct row_header *row,
+					     const struct host_flow *flow,
+					     const struct datagram *datagram)
+{
+	__u32 next = row->next & ~ROW_RETURNED, up = hops_up(row);
+	int returned = row->next & ROW_RETURNED;
+	enum host_reason reason;
+	struct address sender = {};
+
+	if (next && read_sender(view, chance, &sender))
+		heard_from(&sender);
+	if (next > hops_of(row))
+		return datagram->age < FLOW_TIMEOUT ? HOST_DECAP_GUE : HOST_DECAP_NEW_FLOW;
+	if (!returned && next > up)
+		return answer(view, chance, row, flow, datagram);
+	if (datagram->age < FLOW_FRESH)
+		return HOST_DECAP_GUE;
+	if (!returned) {
+		reason = visit(view, chance, row, datagram);
+		if (reason != PARSED)
+			return reason;
+		next = up;
+	} else if (row->claim) {
+		chance->hop = sender;
+		return send_on(chance, hops_of(row) + 1, row->claim, 0);
+	}
+	/* This is the first host again. */
+	if (find_hop(view, chance, row, next, hops_of(row), datagram->now))
+		return send_on(chance, chance->next, 0, 1);
+	return HOST_DECAP_NEW_FLOW;
+}
+
+static __always_inline __u64 age_of(const __u64 *seen, __u64 now)
+{
+	if (!seen)
+		return FLOW_UNKNOWN;
+	/* Another CPU's clock may be a little ahead. */
+	return *seen < now ? now - *seen : 0;
+}
+
+/* A row that is there in whole, and is a datagram's; NULL: there is none. */
+static __always_inline const struct row_header *datagram_row(const struct view *view,
+							     const struct chance *chance)
+{
+	const struct row_header *row = at(view, chance->row);
+
+	if (chance->private < sizeof(*row) || (void *)(row + 1) > view->end ||
+	    row->kind != ROW_KIND_UDP)
+		return NULL;
+	return row;
+}
+
+/*
+ * Says how a datagram in GUE goes on, or an error about one, and remembers the flow
+ * of what is kept.
+ */
+static __always_inline enum host_reason judge_datagram(const struct view *view,
+						       struct chance *chance)
+{
+	const struct row_header *row = datagram_row(view, chance);
+	enum host_reason reason = HOST_DECAP_GUE;
+	struct host_flow flow = {};
+	struct datagram datagram;
+	__u64 *seen;
+
+	if (!remembers_flows)
+		return HOST_DECAP_GUE;
+	if (row && !is_walkable(chance, row))
+		return HOST_DROP_ROW_MALFORMED;
+	if (!name_flow(view, chance, &flow))
+		return HOST_DECAP_GUE;
+	datagram.now = bpf_ktime_get_coarse_ns();
+	seen = bpf_map_lookup_elem(&udp_flows, &flow);
+	datagram.age = age_of(seen, datagram.now);
+	if (row)
+		reason = walk(view, chance, row, &flow, &datagram);
+	if (chance->protocol != IPPROTO_UDP)
+		return reason == HOST_DECAP_NEW_FLOW ? HOST_DECAP_LAST_RESORT : reason;
+	if (reason != HOST_DECAP_GUE && reason != HOST_DECAP_NEW_FLOW)
+		return reason;
+	if (seen)
+		*seen = datagram.now;
+	else
+		bpf_map_update_elem(&udp_flows, &flow, &datagram.now, BPF_ANY);
+	return reason;
+}
+
+__noinline int judge_datagram_xdp(struct xdp_md *ctx, struct chance *chance)
+{
+	struct view view = { ctx, (void *)(long)ctx->data, (void *)(long)ctx->data_end };
+
+	return chance ? judge_datagram(&view, chance) : HOST_DECAP_GUE;
+}
+
+__noinline int judge_datagram_skb(struct __sk_buff *ctx, struct chance *chance)
+{
+	struct view view = { ctx, (void *)(long)ctx->data, (void *)(long)ctx->data_end };
+
+	return chance ? judge_datagram(&view, chance) : HOST_DECAP_GUE;
+}

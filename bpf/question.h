@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Hosts that are down for a director may be up all the same: a host asks them about
+ * datagrams that are nobody else's. What has become of its questions says whether
+ * there still is somebody to answer.
+ */
+#pragma once
+
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+
+#include "host_maps.h"
+
+#define SECOND 1000000000ULL
+
+/* A host that does not answer for so long is dead ... */
+#define QUESTION_PATIENCE (SECOND / 2)
+/* ... and gets one more datagram after this time. */
+#define QUESTION_AGAIN (300 * SECOND)
+/* One that directors see down for so long loses its flows, even if it says that it has them, ... */
+#define QUESTION_LONGEST (30 * SECOND)
+/* ... where "so long" means that never so much time has passed without a question. */
+#define QUESTION_PAUSE (5 * SECOND)
+
+/* A host of which nobody has heard for long enough is not asked. Else this is a question. */
+static __noinline int may_ask(struct address *host, __u64 now)
+{
+	struct host_question *question = bpf_map_lookup_elem(&questions, host);
+	struct host_question first = { .since = now, .last = now, .open = now };
+
+	if (!question) {
+		bpf_map_update_elem(&questions, host, &first, BPF_ANY);
+		return 1;
+	}
+	if (now - question->last > QUESTION_PAUSE)
+		question->since = now;
+	question->last = now;
+	if (question->open && now - question->open > QUESTION_PATIENCE) {
+		if (now - question->open < QUESTION_AGAIN)
+			return 0;
+		question->open = now - QUESTION_PATIENCE;
+		return 1;
+	}
+	if (now - question->since > QUESTION_LONGEST)
+		return 0;
+	if (!question->open)
+		question->open = now;
+	return 1;
+}
+
+/* Whoever sends a row on is alive. */
+static __always_inline void heard_from(struct address *host)
+{
+	struct host_question *question = bpf_map_lookup_elem(&questions, host);
+
+	if (question)
+		question->open = 0;
+}

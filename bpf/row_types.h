@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* The row of a packet, as it is on the wire: between directors and agents of all versions. */
+#pragma once
+
+#include "types.h"
+
+/*
+ * Second chance. The private data of a GUE header may name the other backends that
+ * may have the packet's connection, in the order in which they are to be tried: this
+ * header, then `count` addresses of the outer header's family. A host that does not
+ * have the connection sends the packet to the one that `next` says, or a later one,
+ * never to one before. Another kind is none of weir's, and is skipped.
+ */
+#define ROW_KIND 0x57
+#define ROW_HOPS_MAX (RING_CANDIDATES_MAX - 1)
+
+struct row_header {
+	__u8 kind;  /* ROW_KIND, or ROW_KIND_UDP */
+	__u8 count; /* of addresses, 1 to ROW_HOPS_MAX */
+	__u8 next;  /* of them, to be tried; count: none is left */
+	__u8 claim; /* of ROW_KIND_UDP; 0 */
+};
+
+/*
+ * The row of a datagram, which hosts walk as datagram.h says. Theirs are the flows that
+ * they have seen, so they have to agree about whose it is: who sends it on first puts
+ * its own address at the first place, which nobody needs any more, and so does who has
+ * seen the flow later than the one that is there. `claim` says when that was. `next` is
+ * one more than `count` for who has to keep it. Director and host of another version
+ * skip this kind, and the host keeps the datagram.
+ */
+#define ROW_KIND_UDP 0x55
+#define ROW_COUNT_MASK 0x0f
+#define ROW_DOWN_SHIFT 4  /* of count: how many of the last ones are down for the director */
+#define ROW_RETURNED 0x80 /* of next: it is on its way back to the first host */

@@ -1,0 +1,148 @@
+package agent
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/cilium/ebpf"
+)
+
+// flowMemory is the map of the UDP flows whose datagrams this host has kept. Programs of
+// every version share it, because nobody could fill another one: its pin is not among
+// those of their maps, and is named by format and size. One of another size gets what
+// the one before it has.
+type flowMemory struct {
+	*ebpf.Map
+	dir, name string
+	fresh     bool // this process made it
+}
+
+const flowsName = "udp_flows"
+
+// openFlows opens the memory for so many flows; 0: nothing is remembered.
+func openFlows(dir string, spec *ebpf.CollectionSpec, flows uint32) (*flowMemory, error) {
+	m := spec.Maps[flowsName]
+	m.MaxEntries = max(1, flows)
+	if err := spec.Variables["remembers_flows"].Set(uint8(min(flows, 1))); err != nil {
+		return nil, fmt.Errorf("set remembers_flows: %w", err)
+	}
+	format := sha256.Sum256(fmt.Appendf(nil, "%v %d %d %9v %9v", m.Type, m.KeySize, m.ValueSize, m.Key, m.Value))
+	f := &flowMemory{dir: dir, name: fmt.Sprintf("udp-flows-%x-%d", format[:8], flows)}
+	if flows == 0 {
+		f.name = ""
+		return f, nil
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("make state directory: %w", err)
+	}
+	var err error
+	f.Map, err = ebpf.LoadPinnedMap(f.path(), nil)
+	if errors.Is(err, os.ErrNotExist) {
+		f.fresh = true
+		f.Map, err = ebpf.NewMap(m)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open memory of %d UDP flows: %w", flows, err)
+	}
+	if !f.fresh {
+		return f, nil
+	}
+	if err := f.Pin(f.path()); err != nil {
+		return nil, errors.Join(fmt.Errorf("pin memory of UDP flows: %w", err), f.Close())
+	}
+	if err := f.copyOthers(); err != nil {
+		return nil, errors.Join(err, f.giveUp())
+	}
+	return f, nil
+}
+
+func (f *flowMemory) path() string { return filepath.Join(f.dir, f.name) }
+
+// replacements gives the programs this map instead of one of their own.
+func (f *flowMemory) replacements() map[string]*ebpf.Map {
+	if f.Map == nil {
+		return nil
+	}
+	return map[string]*ebpf.Map{flowsName: f.Map}
+}
+
+// giveUp leaves nothing of a memory that this process made and nobody uses.
+func (f *flowMemory) giveUp() error {
+	if f.Map == nil {
+		return nil
+	}
+	err := f.Close()
+	if f.fresh {
+		err = errors.Join(err, os.Remove(f.path()))
+		_ = os.Remove(f.dir) // only if nothing is left in it
+	}
+	return err
+}
+
+// close ends this process's part: the memory stays.
+func (f *flowMemory) close() error {
+	if f.Map == nil {
+		return nil
+	}
+	return f.Close()
+}
+
+// takeOver ends the memories of settings and versions before: their programs run no
+// more. What they have noted since the first copy comes along.
+func (f *flowMemory) takeOver() error {
+	if err := f.copyOthers(); err != nil {
+		return err
+	}
+	return f.eachOther(os.Remove)
+}
+
+// copyOthers takes what memories of another size have. Where there is less room, the
+// kernel decides what has none.
+func (f *flowMemory) copyOthers() error {
+	if f.Map == nil {
+		return nil
+	}
+	format := f.name[:strings.LastIndex(f.name, "-")]
+	return f.eachOther(func(path string) error {
+		if !strings.HasPrefix(filepath.Base(path), format) {
+			return nil // nobody can read it
+		}
+		other, err := ebpf.LoadPinnedMap(path, nil)
+		if err != nil {
+			return fmt.Errorf("open memory of UDP flows %s: %w", path, err)
+		}
+		defer other.Close()
+		return f.copy(other)
+	})
+}
+
+func (f *flowMemory) eachOther(do func(path string) error) error {
+	others, err := filepath.Glob(filepath.Join(f.dir, "udp-flows-*"))
+	for _, path := range others {
+		if filepath.Base(path) != f.name {
+			err = errors.Join(err, do(path))
+		}
+	}
+	return err
+}
+
+// copy adds the flows of another memory that this one does not have. That one is in use:
+// an iteration that the kernel has to begin anew for that has seen enough.
+func (f *flowMemory) copy(other *ebpf.Map) error {
+	var flow bpfHostFlow
+	var seen uint64
+	entries := other.Iterate()
+	for entries.Next(&flow, &seen) {
+		if err := f.Update(&flow, &seen, ebpf.UpdateNoExist); err != nil && !errors.Is(err, ebpf.ErrKeyExist) {
+			return fmt.Errorf("copy memory of UDP flows: %w", err)
+		}
+	}
+	if err := entries.Err(); err != nil && !errors.Is(err, ebpf.ErrIterationAborted) {
+		return fmt.Errorf("read memory of UDP flows: %w", err)
+	}
+	return nil
+}
