@@ -106,7 +106,7 @@ const nobody = twinBackends
 
 // rows is the log's ring.
 func (h *history) rows() (ring model.Ring) {
-	dead := map[uint32]bool{nobody: true}
+	dead := maglev.Gone{nobody: maglev.None}
 	var log []maglev.Generation
 	for _, g := range h.log {
 		log = append(log, g.Generation)

@@ -15,7 +15,8 @@ type membership struct {
 	log   []model.Generation
 	rings []digest // by generation: equal ones have equal rings
 	// positions has each generation's members among the service's backends. The position
-	// behind them is that of all who are gone.
+	// behind them is that of all who are gone for good; one that went and came back is so
+	// many behind that as its own position is behind the first, and one more.
 	positions [][]uint32
 	kept      []*model.SlotSet // by generation; nil: all
 	backends  int
@@ -45,8 +46,11 @@ func newMembership(s *model.Service, log model.Log) membership {
 		positions := make([]uint32, len(m.log[i].Members))
 		for j, member := range m.log[i].Members {
 			position, is := known[member.Backend]
-			if !is || slices.Contains(m.log[i].Gone, member.Backend) {
+			switch {
+			case !is:
 				position = uint32(m.backends)
+			case slices.Contains(m.log[i].Gone, member.Backend):
+				position += uint32(m.backends) + 1
 			}
 			positions[j] = position
 			text = binary.BigEndian.AppendUint32(text, position)
@@ -61,7 +65,7 @@ func newMembership(s *model.Service, log model.Log) membership {
 		m.kept = append(m.kept, kept)
 		keep := keptDigest(kept)
 		text = append(text, keep[:]...)
-		places = places || slices.ContainsFunc(positions, func(p uint32) bool { return p != uint32(m.backends) })
+		places = places || slices.ContainsFunc(positions, func(p uint32) bool { return p < uint32(m.backends) })
 	}
 	m.rows = sha256.Sum256(text)
 	return m
@@ -105,16 +109,27 @@ type rows struct {
 	heldAt       []uint64
 }
 
-// makeRows makes the rows of the log. A backend that is gone is dead: it is in no
-// row, whatever the log says.
+// gone says who is, as membership numbers them.
+func (m *membership) gone() maglev.Gone {
+	gone := maglev.Gone{uint32(m.backends): maglev.None}
+	for _, positions := range m.positions {
+		for _, p := range positions {
+			if again := int(p) - m.backends - 1; again >= 0 {
+				gone[p] = uint32(again)
+			}
+		}
+	}
+	return gone
+}
+
+// makeRows makes the rows of the log.
 func (m *membership) makeRows(rings map[digest]maglev.Generation) rows {
 	log := make([]maglev.Generation, len(m.log))
-	dead := map[uint32]bool{uint32(m.backends): true}
 	for i, positions := range m.positions {
 		ring := rings[m.rings[i]]
 		log[i] = maglev.Generation{Owners: among(positions, ring.Owners, m.kept[i]), Backups: among(positions, ring.Backups, m.kept[i])}
 	}
-	table := maglev.Rows(log, dead, m.bound)
+	table := maglev.Rows(log, m.gone(), m.bound)
 	r := rows{held: table.Held, shared: table.Shared}
 	for _, i := range table.HeldAt {
 		r.heldAt = append(r.heldAt, m.log[i].Number)

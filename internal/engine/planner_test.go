@@ -8,6 +8,7 @@ import (
 	"slices"
 	"testing"
 
+	"weir.io/weir/internal/maglev"
 	"weir.io/weir/internal/model"
 )
 
@@ -116,5 +117,49 @@ func BenchmarkPlan(b *testing.B) {
 		p := NewPlanner()
 		p.Plan(c, nil, nil)
 		b.Run(name+"/again", func(b *testing.B) { benchmarkPlan(b, c, func() *Planner { return p }) })
+	}
+}
+
+// A director that learns late that a backend went and came back has placed connections
+// with it by the rings of before: they are found where the rows have room.
+func TestWhoCameBackIsNamedWhereItWas(t *testing.T) {
+	s := web(4)
+	members := func(weight uint16, backends ...int) (all []model.Member) {
+		for _, i := range backends {
+			all = append(all, model.Member{Backend: s.Backends[i].Endpoint(), Weight: weight})
+			weight = 100
+		}
+		return all
+	}
+	gone := []netip.AddrPort{s.Backends[3].Endpoint()}
+	log := model.Log{Generations: []model.Generation{
+		{Number: 3, Slots: 251, Members: members(300, 0, 1, 2, 3)},
+		{Number: 2, Slots: 251, Members: members(100, 0, 1, 2)},
+		{Number: 1, Slots: 251, Members: members(100, 0, 1, 2, 3), Gone: gone},
+	}}
+	m := newMembership(&s, log)
+	rings := map[digest]maglev.Generation{}
+	for i, key := range m.rings {
+		rings[key] = makeRing(&log.Generations[i])
+	}
+	table := m.makeRows(rings)
+	owned := 0
+	for slot, position := range rings[m.rings[2]].Owners {
+		if position != 3 || table.ring.Slots[slot].Owner == 3 {
+			continue
+		}
+		owned++
+		row := []uint32{table.ring.Slots[slot].Owner}
+		if next := table.ring.Slots[slot].Next; next&maglev.ListFlag != 0 {
+			row = append(row, table.ring.Lists[next&^maglev.ListFlag].Next...)
+		} else {
+			row = append(row, next)
+		}
+		if !slices.Contains(row, 3) {
+			t.Errorf("slot %d was backend 3's before it went, and its row is %v", slot, row)
+		}
+	}
+	if owned == 0 {
+		t.Fatal("backend 3 owned no slot that is somebody else's now")
 	}
 }

@@ -17,6 +17,16 @@ type Generation struct {
 	Backups []uint32
 }
 
+// Gone are members that are gone: as which member each is there again, or None. A member
+// that came back has two numbers, because its connections of before have ended.
+type Gone map[uint32]uint32
+
+// Has reports whether a member is gone.
+func (g Gone) Has(member uint32) bool {
+	_, gone := g[member]
+	return gone
+}
+
 // ListFlag in Slot.Next says that the other bits are an index into Table.Lists.
 const ListFlag = uint32(1) << 31
 
@@ -68,7 +78,10 @@ type Table struct {
 // dead too the owner before. A row without anybody has owner None.
 //
 // The backups of the older generations follow, newest first, where there is room:
-// a connection that began while a director saw the owner down is theirs.
+// a connection that began while a director saw the owner down is theirs. Those that were
+// owners before they went and came back are last, newest first, and also where there is
+// room: a director that did not learn of it at the time, because its process was down, had them for
+// owners all the while, and has opened connections with them since they came back.
 //
 // Where that would be more than bound candidates, not counting these, the slot is
 // held: its row is that of the newest generation with which it is not, as if the
@@ -83,8 +96,8 @@ type Table struct {
 // must not be held there, since one of them alone would be its owner for a while:
 // a log is safe whose older size was that of bound/2 - 1 generations at most when
 // the size changed.
-func Rows(log []Generation, dead map[uint32]bool, bound int) Table {
-	b := rowBuilder{log: alike(log), dead: dead, bound: bound, lists: map[string]uint32{}}
+func Rows(log []Generation, gone Gone, bound int) Table {
+	b := rowBuilder{log: alike(log), gone: gone, bound: bound, lists: map[string]uint32{}}
 	if len(b.log) == 0 {
 		return Table{}
 	}
@@ -108,7 +121,7 @@ func Rows(log []Generation, dead map[uint32]bool, bound int) Table {
 
 type rowBuilder struct {
 	log   []layer
-	dead  map[uint32]bool
+	gone  Gone
 	bound int
 	row   []uint32
 	heads []bool // by generation: some slot's row is its
@@ -133,6 +146,7 @@ func (b *rowBuilder) slot(slot int) Slot {
 		}
 		b.heads[b.log[g].number] = true
 		b.addBackups(slot, b.log[g:])
+		b.addReturned(slot, b.log[g:])
 		return b.compact(slot, b.log[g:], shared)
 	}
 	return Slot{None, None} // not reached: the oldest row has at most three candidates
@@ -147,7 +161,7 @@ func (b *rowBuilder) build(slot int, log []layer) (shared bool) {
 	for _, g := range log {
 		owner := g.Owners[slot]
 		b.add(owner)
-		shared = shared || owner != None && !b.dead[owner] && owner != b.row[0]
+		shared = shared || owner != None && !b.gone.Has(owner) && owner != b.row[0]
 	}
 	return shared
 }
@@ -161,9 +175,20 @@ func (b *rowBuilder) addBackups(slot int, log []layer) {
 	}
 }
 
+func (b *rowBuilder) addReturned(slot int, log []layer) {
+	for _, g := range log {
+		if len(b.row) == b.bound {
+			return
+		}
+		if again, gone := b.gone[g.Owners[slot]]; gone {
+			b.add(again)
+		}
+	}
+}
+
 // add appends a member to the row, unless it is dead or there already.
 func (b *rowBuilder) add(member uint32) {
-	if member == None || b.dead[member] {
+	if member == None || b.gone.Has(member) {
 		return
 	}
 	if !slices.Contains(b.row, member) {

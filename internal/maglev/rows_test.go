@@ -1,6 +1,7 @@
 package maglev
 
 import (
+	"maps"
 	"math/rand/v2"
 	"reflect"
 	"slices"
@@ -36,6 +37,7 @@ func TestRow(t *testing.T) {
 		name  string
 		log   []Generation
 		dead  []uint32
+		again map[uint32]uint32
 		bound int
 		want  row
 		list  bool
@@ -70,14 +72,22 @@ func TestRow(t *testing.T) {
 			want: row{1, 2, 3}, list: true},
 		{name: "held with the owner of the newest", log: oneSlot([2]uint32{1, 2}, [2]uint32{3, 9}, [2]uint32{1, 4}), bound: 2,
 			want: row{1, 4}},
+		{name: "who came back is last", log: oneSlot([2]uint32{1, 2}, [2]uint32{3, 4}, [2]uint32{5, 4}, [2]uint32{6, 4}), dead: row{5}, again: map[uint32]uint32{3: 13},
+			want: row{1, 2, 6, 4, 13}, list: true},
+		{name: "and named once", log: oneSlot([2]uint32{1, 13}, [2]uint32{3, 4}), again: map[uint32]uint32{3: 13}, want: row{1, 13, 4}, list: true},
+		{name: "and only where there is room", log: oneSlot([2]uint32{1, 2}, [2]uint32{3, 4}, [2]uint32{5, 6}), again: map[uint32]uint32{3: 13}, bound: 4,
+			want: row{1, 2, 5, 4}, list: true},
+		{name: "who came back holds no slot", log: oneSlot([2]uint32{1, 2}, [2]uint32{3, 4}), again: map[uint32]uint32{3: 13}, bound: 2, want: row{1, 2}},
+		{name: "a backup that came back is not named", log: oneSlot([2]uint32{1, 2}, [2]uint32{1, 3}), again: map[uint32]uint32{3: 13}, want: row{1, 2}},
 		{name: "a generation of nobody adds nothing", log: append([]Generation{{}}, oneSlot([2]uint32{1, 2})...), want: row{1, 2}},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			dead := map[uint32]bool{}
+			dead := Gone{}
 			for _, m := range test.dead {
-				dead[m] = true
+				dead[m] = None
 			}
+			maps.Copy(dead, test.again)
 			if test.bound == 0 {
 				test.bound = 8
 			}
@@ -105,9 +115,9 @@ func TestOldestFirst(t *testing.T) {
 		"without the dead":        {oneSlot([2]uint32{1, 2}, [2]uint32{3, 9}, [2]uint32{4, 9}), []uint32{4}, []uint32{3, 1, 2, 9}},
 		"with the owner dead":     {oneSlot([2]uint32{1, 2}, [2]uint32{3, 9}), []uint32{1}, []uint32{3, 2, 9}},
 	} {
-		dead := map[uint32]bool{}
+		dead := Gone{}
 		for _, m := range test.dead {
-			dead[m] = true
+			dead[m] = None
 		}
 		table := Rows(test.log, dead, 8)
 		var got []uint32
@@ -190,7 +200,7 @@ func TestEqualListsAreStoredOnce(t *testing.T) {
 type history struct {
 	log     []Generation
 	numbers []int
-	dead    map[uint32]bool
+	dead    Gone
 	bound   int
 	firsts  []map[[2]int]bool // by slot: generation, member
 }
@@ -198,7 +208,7 @@ type history struct {
 const historyMembers, historySlots = 12, 31
 
 func newHistory(r *rand.Rand) *history {
-	h := &history{bound: 2 + r.IntN(7), dead: map[uint32]bool{}, firsts: make([]map[[2]int]bool, historySlots)}
+	h := &history{bound: 2 + r.IntN(7), dead: Gone{}, firsts: make([]map[[2]int]bool, historySlots)}
 	for slot := range h.firsts {
 		h.firsts[slot] = map[[2]int]bool{}
 	}
@@ -215,7 +225,7 @@ func (h *history) change(r *rand.Rand, number int) {
 		i := 1 + r.IntN(len(h.log)-1)
 		h.log, h.numbers = slices.Delete(h.log, i, i+1), slices.Delete(h.numbers, i, i+1)
 	case len(h.dead) < historyMembers-3:
-		h.dead[uint32(r.IntN(historyMembers))] = true
+		h.dead[uint32(r.IntN(historyMembers))] = None
 	}
 }
 
@@ -251,11 +261,11 @@ func TestRowsKeepEveryOwner(t *testing.T) {
 			held += table.Held
 			for slot := range historySlots {
 				row := table.candidates(slot)
-				if len(row) > h.bound || slices.ContainsFunc(row, func(m uint32) bool { return h.dead[m] }) {
+				if len(row) > h.bound || slices.ContainsFunc(row, func(m uint32) bool { return h.dead.Has(m) }) {
 					t.Fatalf("a row of at most %d is %v, dead are %v", h.bound, row, h.dead)
 				}
 				g := h.newest(slot)
-				if owner := h.log[g].Owners[slot]; !h.dead[owner] {
+				if owner := h.log[g].Owners[slot]; !h.dead.Has(owner) {
 					if row[0] != owner {
 						t.Fatalf("the row %v is not that of generation %d: its owner is %d", row, g, owner)
 					}
@@ -263,7 +273,7 @@ func TestRowsKeepEveryOwner(t *testing.T) {
 				}
 				for first := range h.firsts[slot] {
 					member := uint32(first[1])
-					if !h.dead[member] && slices.Contains(h.numbers, first[0]) && !slices.Contains(row, member) {
+					if !h.dead.Has(member) && slices.Contains(h.numbers, first[0]) && !slices.Contains(row, member) {
 						t.Fatalf("step %d: the row %v lost %d, its owner since step %d", step, row, member, first[0])
 					}
 				}
@@ -276,11 +286,11 @@ func TestRowsKeepEveryOwner(t *testing.T) {
 }
 
 // randomGeneration is a ring of the living.
-func randomGeneration(r *rand.Rand, slots, members int, dead map[uint32]bool) Generation {
+func randomGeneration(r *rand.Rand, slots, members int, dead Gone) Generation {
 	keys := benchMembers(members, true)
 	for m := range keys {
 		keys[m].Weight *= uint16(r.IntN(3))
-		if dead[uint32(m)] {
+		if dead.Has(uint32(m)) {
 			keys[m].Weight = 0
 		}
 	}
