@@ -46,9 +46,6 @@ func (d *dnat) apply(ctx context.Context, now schedule.Group) error {
 	return nil
 }
 
-// without is true: rules are replaced before apply returns.
-func (d *dnat) without(context.Context, []int) (bool, error) { return true, nil }
-
 // stop forgets the rules and the connections, as a host does that goes down.
 func (d *dnat) stop(ctx context.Context, i int, _ bool) error {
 	d.mu.Lock()

@@ -21,8 +21,6 @@ type forwarder interface {
 	agentAgain(ctx context.Context, i int, v schedule.Version) error
 	// apply tells every director that runs what is so now.
 	apply(ctx context.Context, now schedule.Group) error
-	// without reports whether no director forwards to these backends any more.
-	without(ctx context.Context, backends []int) (bool, error)
 	// note remembers what is so now, of which nobody tells the directors.
 	note(now schedule.Group)
 	current() schedule.Group

@@ -153,29 +153,6 @@ func (g *group) forwards(ctx context.Context, w *process.Weir) error {
 	return nil
 }
 
-// without reports whether no director lists one of these backends any more. One whose
-// process does not answer forwards as it did.
-func (g *group) without(ctx context.Context, backends []int) (bool, error) {
-	g.mu.Lock()
-	running := slices.Clone(g.running)
-	g.mu.Unlock()
-	for _, w := range running {
-		if w == nil {
-			continue
-		}
-		list, err := api.NewClient(w.Socket).Backends(ctx)
-		if err != nil {
-			return false, err
-		}
-		for _, i := range backends {
-			if slices.ContainsFunc(list, func(b api.Backend) bool { return b.Name == backendName(i) }) {
-				return false, nil
-			}
-		}
-	}
-	return true, nil
-}
-
 // apply tells every director that runs what is so now: the store, or one file right
 // after the other.
 func (g *group) apply(ctx context.Context, now schedule.Group) error {

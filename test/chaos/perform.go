@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"weir.io/weir/test/chaos/schedule"
@@ -31,7 +30,6 @@ type performer struct {
 	done    []performed
 	say     func(format string, args ...any)
 	tasks   []*task // the latest of each director, and then of each backend's agent
-	leaving sync.WaitGroup
 }
 
 // agentTask is where the tasks of a backend's agent are.
@@ -77,7 +75,6 @@ func steps(events []schedule.Event) []step {
 
 // run performs the events at their times; one that is late does not wait.
 func (p *performer) run(ctx context.Context, begin time.Time, events []schedule.Event) error {
-	defer p.leaving.Wait()
 	for _, s := range steps(events) {
 		if !sleep(ctx, time.Until(begin.Add(s.at))) {
 			return ctx.Err()
@@ -216,6 +213,7 @@ func (p *performer) change(ctx context.Context, e schedule.Event) error {
 			if err := p.top.setBackend(i, true); err != nil {
 				return err
 			}
+			p.ledger.Returned(i)
 		case was != schedule.Absent && b.State == schedule.Absent:
 			p.ledger.Died(i)
 			gone = append(gone, i)
@@ -224,42 +222,10 @@ func (p *performer) change(ctx context.Context, e schedule.Event) error {
 	if err := p.group.apply(ctx, e.After); err != nil {
 		return err
 	}
-	p.end(gone)
-	if len(gone) > 0 {
-		p.leaving.Go(func() { p.leave(ctx, gone) })
-	}
-	return nil
-}
-
-// How long directors may take to learn that a backend is gone before what they still
-// send there is their fault, and how often they are asked.
-const (
-	leavePatience = 5 * time.Second
-	leavePause    = 50 * time.Millisecond
-)
-
-// leave notes the end of backends again when no director forwards to them any more: until
-// then new connections came to them.
-func (p *performer) leave(ctx context.Context, gone []int) {
-	for deadline := time.Now().Add(leavePatience); time.Now().Before(deadline); {
-		now := p.group.current()
-		gone = slices.DeleteFunc(gone, func(i int) bool { return now.Backends[i].State != schedule.Absent })
-		if left, err := p.group.without(ctx, gone); err == nil && left {
-			p.end(gone)
-			return
-		}
-		if !sleep(ctx, leavePause) {
-			return
-		}
-	}
-}
-
-// end ends the connections of backends.
-func (p *performer) end(backends []int) {
-	for _, i := range backends {
-		p.ledger.Died(i)
+	for _, i := range gone {
 		p.servers[i].Reset()
 	}
+	return nil
 }
 
 // doubles counts the changes of the directors that had one of the backends within

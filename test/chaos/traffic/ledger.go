@@ -19,7 +19,8 @@ type Ledger struct {
 	byID      map[uint64]*Connection // UDP
 	acceptors map[uint16]Identity    // who accepted the latest connection of a port
 	answerers map[uint16][]int       // backends that answered the SYN of the latest connection of a port
-	deaths    map[int][]time.Time    // of backends
+	gone      map[int]bool           // backends that are dead
+	returns   map[int]time.Time      // when backends last were no more
 	live      int                    // TCP connections
 	totals    Totals
 	broken    []Break
@@ -66,13 +67,13 @@ type Break struct {
 	What    string
 	Detail  string
 	Resets  []Reset // that backends sent for it, as far as they were seen
-	Excused bool    // its backend died after it began
+	Excused bool    // its backend was dead at the time, or died after it began
 }
 
 // NewLedger returns an empty ledger of the client with that address.
 func NewLedger(client netip.Addr) *Ledger {
 	return &Ledger{client: client, byPort: map[uint16]*Connection{}, byID: map[uint64]*Connection{},
-		acceptors: map[uint16]Identity{}, answerers: map[uint16][]int{}, deaths: map[int][]time.Time{}, broke: func(Break) {}}
+		acceptors: map[uint16]Identity{}, answerers: map[uint16][]int{}, gone: map[int]bool{}, returns: map[int]time.Time{}, broke: func(Break) {}}
 }
 
 // OnBreak lets a function be called with every connection that breaks from now on.
@@ -83,12 +84,20 @@ func (l *Ledger) OnBreak(f func(Break)) {
 	l.broke = f
 }
 
-// Died notes that a backend dies, and its connections with it. It may be called more than
-// once for one death: what began before the last call died, too.
+// Died notes that a backend dies or is no backend any more, and its connections with it.
 func (l *Ledger) Died(backend int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.deaths[backend] = append(l.deaths[backend], time.Now())
+	l.gone[backend] = true
+}
+
+// Returned notes that a backend is one again. What began before has ended: also what a
+// director sent there that had not learned yet that it was gone.
+func (l *Ledger) Returned(backend int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.gone, backend)
+	l.returns[backend] = time.Now()
 }
 
 // Live returns how many TCP connections are established.
@@ -127,14 +136,9 @@ func (l *Ledger) Stall(share float64) time.Duration {
 	return l.stalls.quantile(share)
 }
 
-// diedSince reports whether a backend died after that.
+// diedSince reports whether a backend is dead, or was after that.
 func (l *Ledger) diedSince(backend int, since time.Time) bool {
-	for _, at := range l.deaths[backend] {
-		if at.After(since) {
-			return true
-		}
-	}
-	return false
+	return l.gone[backend] || l.returns[backend].After(since)
 }
 
 // excused reports whether whoever has a connection died after it began. A client may

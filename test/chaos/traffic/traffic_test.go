@@ -142,15 +142,17 @@ func TestMisdirectedIsWhatAnotherBackendResets(t *testing.T) {
 func TestAnswerersExcuse(t *testing.T) {
 	client := netip.MustParseAddrPort("10.0.0.2:1234")
 	for name, c := range map[string]struct {
-		answered, dead []int
-		late, want     bool
+		answered, dead, back []int // back: they return, after the connection began or before it
+		late, want           bool
 	}{
-		"nobody answered":        {nil, []int{3}, false, false},
-		"the dead one":           {[]int{3, 3}, []int{3}, false, true},
-		"one that lives":         {[]int{4}, []int{3}, false, false},
-		"both":                   {[]int{3, 4}, []int{3}, false, false},
-		"two dead ones":          {[]int{3, 4}, []int{3, 4}, false, true},
-		"it began after the end": {[]int{3}, []int{3}, true, false},
+		"nobody answered":           {nil, []int{3}, nil, false, false},
+		"the dead one":              {[]int{3, 3}, []int{3}, nil, false, true},
+		"one that lives":            {[]int{4}, []int{3}, nil, false, false},
+		"both":                      {[]int{3, 4}, []int{3}, nil, false, false},
+		"two dead ones":             {[]int{3, 4}, []int{3, 4}, nil, false, true},
+		"it began after the end":    {[]int{3}, []int{3}, nil, true, true},
+		"one that came back":        {[]int{3}, []int{3}, []int{3}, false, true},
+		"it began after the return": {[]int{3}, []int{3}, []int{3}, true, false},
 	} {
 		ledger := NewLedger(client.Addr())
 		connection := &Connection{ID: 1, Protocol: "tcp", Client: client}
@@ -159,6 +161,9 @@ func TestAnswerersExcuse(t *testing.T) {
 		}
 		for _, backend := range c.dead {
 			ledger.Died(backend)
+		}
+		for _, backend := range c.back {
+			ledger.Returned(backend)
 		}
 		if c.late {
 			connection.Began = time.Now()
