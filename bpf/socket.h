@@ -181,12 +181,15 @@ static __always_inline int of_socket(struct bpf_sock *sk, const struct view *vie
 	return 1;
 }
 
-/* An error about a packet that this host sent: of a SYN-ACK only if it is this one. */
+/*
+ * An error about a packet that this host sent: of a SYN-ACK only if it is this one. One
+ * that has ended takes no errors, and another host may have a later one by that name.
+ */
 static __always_inline int quotes_socket(struct bpf_sock *sk, __u32 sequence)
 {
 	__u32 sent = 0;
 
-	if (sk->state == BPF_TCP_LISTEN)
+	if (sk->state == BPF_TCP_LISTEN || sk->state == BPF_TCP_TIME_WAIT)
 		return 0;
 	if (sk->state != BPF_TCP_NEW_SYN_RECV)
 		return 1;

@@ -20,7 +20,8 @@
 #define IPV4_MORE_FRAGMENTS 0x2000 /* RFC 791 */
 #define IPV4_OFFSET_MASK 0x1fff
 #define IPV6_OFFSET_MASK 0xfff8 /* RFC 8200 section 4.5 */
-#define INNER_EXTENSIONS_MAX 6  /* as many as a director follows */
+#define IPV6_MORE_FRAGMENTS 1
+#define INNER_EXTENSIONS_MAX 6 /* as many as a director follows */
 
 #define GUE_VERSION_SHIFT 6 /* draft-ietf-intarea-gue-09 section 3.1 */
 #define GUE_CONTROL (1 << 5)
@@ -282,8 +283,11 @@ static __always_inline enum host_reason parse_inner4(struct cursor *c, struct in
 	return parse_port(c, destination);
 }
 
-/* Moves past one extension header; returns 0 when what follows is no header. */
-static __always_inline int skip_extension(struct cursor *c, __u8 *protocol)
+/*
+ * Moves past one extension header; returns 0 when what follows is no header. A fragment
+ * header of a packet that is whole makes it none (RFC 6946).
+ */
+static __always_inline int skip_extension(struct cursor *c, __u8 *protocol, int *fragment)
 {
 	struct extension_header *extension = c->at;
 	__u32 length = 8;
@@ -291,12 +295,15 @@ static __always_inline int skip_extension(struct cursor *c, __u8 *protocol)
 
 	if ((void *)(extension + 1) > c->end)
 		return 0;
-	if (*protocol == IPPROTO_FRAGMENT)
+	if (*protocol == IPPROTO_FRAGMENT) {
 		first = !(extension->fragment & bpf_htons(IPV6_OFFSET_MASK));
-	else if (*protocol == IPPROTO_AH)
+		if (!first || extension->fragment & bpf_htons(IPV6_MORE_FRAGMENTS))
+			*fragment = 1;
+	} else if (*protocol == IPPROTO_AH) {
 		length = (extension->length + 2) * 4;
-	else
+	} else {
 		length = (extension->length + 1) * 8;
+	}
 	if (c->left < length)
 		return 0;
 	*protocol = first ? extension->next : IPPROTO_ICMPV6;
@@ -320,11 +327,9 @@ static __always_inline enum host_reason parse_inner6(struct cursor *c, struct in
 	destination->protocol = ip->nexthdr;
 	c->at = ip + 1;
 	c->left -= sizeof(*ip);
-	for (int i = 0; i < INNER_EXTENSIONS_MAX; i++) {
+	for (int i = 0; i <= INNER_EXTENSIONS_MAX; i++) {
 		switch (destination->protocol) {
 		case IPPROTO_FRAGMENT:
-			fragment = 1;
-			break;
 		case IPPROTO_HOPOPTS:
 		case IPPROTO_ROUTING:
 		case IPPROTO_DSTOPTS:
@@ -335,7 +340,7 @@ static __always_inline enum host_reason parse_inner6(struct cursor *c, struct in
 				inner->l4 = inner->length - c->left;
 			return parse_port(c, destination);
 		}
-		if (!skip_extension(c, &destination->protocol))
+		if (!skip_extension(c, &destination->protocol, &fragment))
 			return destination->protocol == IPPROTO_ICMPV6 ? PARSED :
 									 HOST_DROP_INNER_MALFORMED;
 	}

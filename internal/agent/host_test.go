@@ -20,7 +20,7 @@ import (
 )
 
 // do runs f on a host and ends the test if it goes wrong.
-func do(t *testing.T, h *netlab.Host, what string, f func() error) {
+func do(t testing.TB, h *netlab.Host, what string, f func() error) {
 	t.Helper()
 	if err := h.Do(f); err != nil {
 		t.Fatalf("%s: %v", what, err)

@@ -84,6 +84,8 @@ func inners() []struct {
 		{"any port", "all6", frame{ip(client6, rangeVIP6), packet.TCPHeader{Src: 33000, Dst: 65535}}},
 		{"extension headers", "web6", frame{ip(client6, vip6), packet.ExtensionHeader{Kind: packet.HopByHop}, destinationOptions,
 			packet.AuthHeader{ICV: make([]byte, 12)}, packet.TCPHeader{Src: 33000, Dst: 443}}},
+		{"as many extension headers as a director follows", "web6", frame{ip(client6, vip6), packet.ExtensionHeader{Kind: packet.HopByHop},
+			destinationOptions, destinationOptions, destinationOptions, destinationOptions, destinationOptions, packet.TCPHeader{Src: 33000, Dst: 443}}},
 		{"ICMPv6 error", "2001:db8::10", frame{ip(client6, vip6), packet.ICMPv6Header{Type: 2, Rest: 1400},
 			packet.Quote(8, ip(vip6, client6), packet.TCPHeader{Src: 443, Dst: 33000})}},
 		{"first fragment of IPv6", "dns6", frame{ip(client6, vip6), packet.FragmentHeader{More: true, ID: 7}, packet.UDPHeader{Src: 33000, Dst: 53}, packet.Zeros(16)}},

@@ -32,7 +32,7 @@ type street struct {
 
 // newStreet makes a street. With xdp its ends leave nothing to each other: frames
 // are no longer than the MTU, and checksums are there.
-func newStreet(t *testing.T, xdp bool) *street {
+func newStreet(t testing.TB, xdp bool) *street {
 	t.Helper()
 	lab := netlab.ForTest(t)
 	s := &street{lab: lab, client: lab.Host("client"), host: lab.Host("host")}

@@ -16,12 +16,12 @@ import (
 // wire is the client's end of a street by hand: frames out, frames in. With it a
 // test holds a connection in any state, which no kernel's client would stay in.
 type wire struct {
-	t      *testing.T
+	t      testing.TB
 	fd     int
 	street *street
 }
 
-func (s *street) wire(t *testing.T) *wire {
+func (s *street) wire(t testing.TB) *wire {
 	t.Helper()
 	w := &wire{t: t, street: s}
 	do(t, s.client, "open the wire", func() (err error) {
@@ -44,6 +44,8 @@ type flow struct {
 	vip, client netip.Addr
 	port        uint16
 	next, ack   uint32
+	flags       uint8  // of the packet that was received last
+	window      uint32 // that the host announced in it
 }
 
 var nextPort uint16 = 20000
@@ -87,6 +89,7 @@ func (f *flow) receive(flags uint8) {
 		}
 		if tcp := f.parse(b[:max(n, 0)]); tcp != nil && tcp[13]&flags == flags {
 			f.ack = binary.BigEndian.Uint32(tcp[4:])
+			f.flags, f.window = tcp[13], uint32(binary.BigEndian.Uint16(tcp[14:]))
 			if flags&(packet.SYN|packet.FIN) != 0 {
 				f.ack++
 			}
