@@ -54,6 +54,7 @@ var mayImport = map[string][]string{
 	"internal/netlab":      {"netlink", "netns", "sys"},
 	"internal/etcdlab":     {"etcd", "zap", "netlink"},
 	"internal/packet":      {"gopacket"},
+	"internal/twin":        {"internal/model"},
 	"quiclb":               {},
 	"internal/utilization": {"ebpf", "sys"},
 	"internal/demo": {"internal/model", "internal/config", "internal/api", "internal/netlab",
@@ -86,7 +87,7 @@ var mayImport = map[string][]string{
 // testsMayImport is what the tests of every package may import besides what the
 // package itself may.
 var testsMayImport = []string{
-	"internal/model", "internal/maglev", "internal/netlab", "internal/etcdlab", "internal/packet", "quiclb",
+	"internal/model", "internal/maglev", "internal/netlab", "internal/etcdlab", "internal/packet", "internal/twin", "quiclb",
 	"ebpf", "etcd", "go-cmp", "gopacket", "netlink", "netns", "sys",
 }
 
@@ -96,6 +97,7 @@ var testOnly = map[string][]string{
 	"internal/netlab":  {"internal/demo", "bench", "bench/bulk", "bench/process", "bench/program", "bench/site", "bench/track", "bench/traffic", "test/chaos", "test/chaos/traffic"},
 	"internal/packet":  {},
 	"internal/etcdlab": {},
+	"internal/twin":    {},
 }
 
 // goPackage is what these tests want to know of a package, as "go list -json" says it.

@@ -1,0 +1,70 @@
+package twin
+
+import "net/netip"
+
+// Host is a host with backends, its agent and its kernel's sockets.
+type Host struct {
+	Addresses map[netip.Addr]bool // at which tunnels end
+	Sockets   map[Connection]Socket
+	Cookies   map[Connection]Cookie // that it has given out, and listens for
+}
+
+// Packet is what a tunnel carries: a segment, or an error about one that a host has
+// sent, or what sockets tell nothing about.
+type Packet struct {
+	Segment *Segment
+	Quote   *Quote
+}
+
+// Row is whom else a packet may belong to. Next is the number of the host to try next.
+type Row struct {
+	Hops []netip.Addr
+	Next int
+}
+
+// Verdict is what a host does with a packet.
+type Verdict int
+
+// The verdicts.
+const (
+	Keeps      Verdict = iota // the connection is here, or nobody else is named
+	LastResort                // it is not, and nobody is left to ask
+	PassesOn                  // it is not: see the row
+)
+
+// Judge says what the host does with a packet that comes with a row. If it passes it
+// on, that is to Hops[Next-1] of the row that is returned.
+func (h *Host) Judge(p Packet, row *Row) (Verdict, *Row) {
+	if row == nil || h.Has(p) {
+		return Keeps, row
+	}
+	for number := row.Next; number < len(row.Hops); number++ {
+		if !h.Addresses[row.Hops[number].Unmap()] {
+			return PassesOn, &Row{row.Hops, number + 1}
+		}
+	}
+	return LastResort, row
+}
+
+// Has says whether what a packet is about is here, or cannot be told.
+func (h *Host) Has(p Packet) bool {
+	switch {
+	case p.Segment != nil:
+		return h.hasSegment(*p.Segment)
+	case p.Quote != nil:
+		socket, known := h.Sockets[p.Quote.Connection]
+		return known && socket.sent(*p.Quote)
+	}
+	return true
+}
+
+func (h *Host) hasSegment(s Segment) bool {
+	if s.Flags&syn != 0 {
+		return true
+	}
+	if socket, known := h.Sockets[s.Connection]; known {
+		return socket.has(s)
+	}
+	cookie, given := h.Cookies[s.Connection]
+	return given && cookie.accepts(s)
+}
