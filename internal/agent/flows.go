@@ -2,13 +2,17 @@ package agent
 
 import (
 	"crypto/sha256"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 )
 
 // flowMemory is the map of the UDP flows whose datagrams this host has kept. Programs of
@@ -145,4 +149,43 @@ func (f *flowMemory) copy(other *ebpf.Map) error {
 		return fmt.Errorf("read memory of UDP flows: %w", err)
 	}
 	return nil
+}
+
+// flowTimeout is how long a flow may be idle, as for the programs (FLOW_TIMEOUT_UDP).
+const flowTimeout = uint64(300 * time.Second)
+
+// alive calls found with both ends of each flow that is remembered and not too old. It reads
+// whole buckets of the map, so that flows that come and go take none of the others along.
+func (f *flowMemory) alive(found func(local, remote netip.AddrPort)) error {
+	if f.Map == nil {
+		return nil
+	}
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+		return fmt.Errorf("read the clock: %w", err)
+	}
+	flows, seen := make([]bpfHostFlow, flowsAtOnce), make([]uint64, flowsAtOnce)
+	var cursor ebpf.MapBatchCursor
+	for {
+		n, err := f.BatchLookup(&cursor, flows, seen, nil)
+		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("read memory of UDP flows: %w", err)
+		}
+		for i := range n {
+			if uint64(now.Nano()) < seen[i]+flowTimeout {
+				found(flowEnd(flows[i].Vip, flows[i].VipPort), flowEnd(flows[i].Client, flows[i].ClientPort))
+			}
+		}
+		if err != nil {
+			return nil // that was all
+		}
+	}
+}
+
+// flowsAtOnce has room for the fullest bucket.
+const flowsAtOnce = 4096
+
+func flowEnd(address bpfAddress, port uint16) netip.AddrPort {
+	bytes := binary.NativeEndian.AppendUint16(nil, port)
+	return netip.AddrPortFrom(netip.AddrFrom16(address.Bytes).Unmap(), binary.BigEndian.Uint16(bytes))
 }

@@ -2,7 +2,9 @@ package agent
 
 import (
 	"log/slog"
+	"net/netip"
 	"testing"
+	"time"
 
 	"weir.io/weir/internal/model"
 )
@@ -70,6 +72,76 @@ func TestFlowsOutliveAgents(t *testing.T) {
 	})
 	if remembers(a, f) {
 		t.Error("a flow was noted, where none is to be")
+	}
+}
+
+// TestFlowsAreReported: the flows that are not too old, with both ends as directors hash
+// them, however many there are.
+func TestFlowsAreReported(t *testing.T) {
+	s := newStreet(t, true)
+	w := &second{wire: s.wire(t)}
+	var a *Agent
+	open := func(flows uint32) {
+		do(t, s.host, "start agent", func() (err error) {
+			if a, err = Open(Options{Pin: s.host.BPFFS(), UDPFlows: flows, Log: slog.New(slog.DiscardHandler)}); err != nil {
+				return err
+			}
+			return a.Set(testConfig())
+		})
+	}
+	services := func() (all []model.ReportedService) {
+		reports, err := a.connections()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range reports {
+			for _, s := range r.Services {
+				if s.Protocol == model.UDP {
+					all = append(all, s)
+				}
+			}
+		}
+		return all
+	}
+	open(3 * flowsAtOnce)
+	h := testHost{bpfObjects: a.objects}
+	young, old, six := w.talk(vip4), w.talk(vip4), w.talk(vip6)
+	h.remember(t, young, time.Duration(flowTimeout)-time.Minute)
+	h.remember(t, old, time.Duration(flowTimeout)+time.Minute)
+	h.remember(t, six, 0)
+	talks := map[netip.Addr]talk{vip4: young, vip6: six}
+	reported := services()
+	if len(reported) != 4 {
+		t.Fatalf("there are reports of %d services over UDP, want two of each address of the host", len(reported))
+	}
+	for _, s := range reported {
+		f := talks[s.VIP]
+		hash := model.Flow{Source: f.client, SourcePort: f.port, Destination: f.vip, DestinationPort: talkPort, Protocol: uint8(model.UDP)}.Hash(s.Salt(), s.Affinity)
+		if slot := uint32(hash >> 32 * 1021 >> 32); s.Used.Count() != 1 || !s.UsedIn(slot, 1021) {
+			t.Errorf("of %s there are %d flows reported, want the one in slot %d", s.VIP, s.Used.Count(), slot)
+		}
+	}
+	for port := range uint16(flowsAtOnce + flowsAtOnce/2) {
+		h.remember(t, talk{vip4, young.client, 1024 + port}, 0)
+	}
+	flows := 0
+	do(t, s.host, "read flows", func() error {
+		return a.flows.alive(func(local, _ netip.AddrPort) {
+			if local == netip.AddrPortFrom(vip4, talkPort) {
+				flows++
+			}
+		})
+	})
+	if least := flowsAtOnce + flowsAtOnce/2; flows < least {
+		t.Errorf("%d flows are found, want at least %d", flows, least)
+	}
+	if err := a.Close(); err != nil {
+		t.Fatal(err)
+	}
+	open(0)
+	defer s.detach(t, a)
+	if got := services(); len(got) != 0 {
+		t.Errorf("where no flows are remembered there are reports of %d services over UDP", len(got))
 	}
 }
 

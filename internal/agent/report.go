@@ -91,9 +91,14 @@ func (a *Agent) connections() ([]model.AgentReport, error) {
 	a.mu.Lock()
 	config, own := a.config, a.seen.addresses
 	a.mu.Unlock()
-	reports := emptyReports(config, own, time.Now().UTC())
+	reports := emptyReports(config, own, a.flows.Map != nil, time.Now().UTC())
 	t := newTally(reports)
-	if err := a.sockets.connections(t.note); err != nil {
+	tcp := func(local, remote netip.AddrPort) { t.note(model.TCP, local, remote) }
+	if err := a.sockets.connections(tcp); err != nil {
+		return nil, err
+	}
+	udp := func(local, remote netip.AddrPort) { t.note(model.UDP, local, remote) }
+	if err := a.flows.alive(udp); err != nil {
 		return nil, err
 	}
 	for _, name := range config.Agent.Namespaces {
@@ -102,7 +107,7 @@ func (a *Agent) connections() ([]model.AgentReport, error) {
 			continue // its container does not run
 		}
 		if err == nil {
-			err = there.connections(t.note)
+			err = there.connections(tcp)
 			there.close()
 		}
 		if err != nil {
@@ -113,13 +118,13 @@ func (a *Agent) connections() ([]model.AgentReport, error) {
 }
 
 // emptyReports returns a report without connections about each backend on this host:
-// those of services with a second chance.
-func emptyReports(config model.Config, own map[netip.Addr]int, now time.Time) []model.AgentReport {
+// those of services with a second chance. UDP has one where flows are remembered.
+func emptyReports(config model.Config, own map[netip.Addr]int, udp bool, now time.Time) []model.AgentReport {
 	var reports []model.AgentReport
 	about := map[netip.Addr]int{}
 	for i := range config.Services {
 		s := &config.Services[i]
-		if s.Protocol != model.TCP {
+		if s.Protocol != model.TCP && !udp {
 			continue
 		}
 		for _, b := range s.Backends {
@@ -166,9 +171,9 @@ func newTally(reports []model.AgentReport) tally {
 // note adds a connection to the reports about every service that it may be of: a socket
 // does not say which segment its packets come from, nor to which address of this host
 // they are sent.
-func (t tally) note(local, remote netip.AddrPort) {
+func (t tally) note(protocol model.Protocol, local, remote netip.AddrPort) {
 	for _, s := range t.services[local.Addr()] {
-		if !s.Port.Contains(local.Port()) {
+		if s.Protocol != protocol || !s.Port.Contains(local.Port()) {
 			continue
 		}
 		f := model.Flow{

@@ -156,7 +156,7 @@ func TestReport(t *testing.T) {
 	}
 	for i, want := range []int{2, 1} {
 		if n := len(reports[i].Services); n != 1 {
-			t.Fatalf("the report of %s is about %d services, want the one in gue", reports[i].Backend, n)
+			t.Fatalf("the report of %s is about %d services, want the one over TCP in gue", reports[i].Backend, n)
 		}
 		if n := reports[i].Services[0].Used.Count(); n != want {
 			t.Errorf("the report of %s has %d connections, want %d", reports[i].Backend, n, want)
@@ -194,7 +194,7 @@ func TestReport(t *testing.T) {
 func TestTwoListingsAreOneReport(t *testing.T) {
 	own := map[netip.Addr]int{host4: 2, host6: 2}
 	look := func(hashes ...uint64) []model.AgentReport {
-		reports := emptyReports(testConfig(), own, time.Now())
+		reports := emptyReports(testConfig(), own, false, time.Now())
 		for _, hash := range hashes {
 			reports[0].Services[0].Note(hash)
 		}
@@ -226,13 +226,13 @@ func TestReportsOfSeveralServices(t *testing.T) {
 	tenant.Segment = model.Segment{Kind: model.SegmentVLAN, ID: 7}
 	range8000.Port, range8000.Affinity = model.PortRange{First: 8000, Last: 8100}, model.AffinitySourceIP
 	config.Services = append(config.Services, tenant, range8000)
-	reports := emptyReports(config, map[netip.Addr]int{host4: 2}, time.Now())
+	reports := emptyReports(config, map[netip.Addr]int{host4: 2}, false, time.Now())
 	tally := newTally(reports)
 	for port := range uint16(50) {
-		tally.note(netip.AddrPortFrom(vip4, 443), netip.AddrPortFrom(client4, 1000+port))
-		tally.note(netip.AddrPortFrom(vip4, 8000+2*port), netip.AddrPortFrom(client4, 1000+port))
-		tally.note(netip.AddrPortFrom(notVIP4, 443), netip.AddrPortFrom(client4, 1000+port))
-		tally.note(netip.AddrPortFrom(vip4, 444), netip.AddrPortFrom(client4, 1000+port))
+		tally.note(model.TCP, netip.AddrPortFrom(vip4, 443), netip.AddrPortFrom(client4, 1000+port))
+		tally.note(model.TCP, netip.AddrPortFrom(vip4, 8000+2*port), netip.AddrPortFrom(client4, 1000+port))
+		tally.note(model.TCP, netip.AddrPortFrom(notVIP4, 443), netip.AddrPortFrom(client4, 1000+port))
+		tally.note(model.TCP, netip.AddrPortFrom(vip4, 444), netip.AddrPortFrom(client4, 1000+port))
 	}
 	if len(reports) != 1 || len(reports[0].Services) != 3 {
 		t.Fatalf("there are reports %v, want one of three services", reports)
@@ -247,7 +247,7 @@ func TestReportsOfSeveralServices(t *testing.T) {
 // A report that would be too long says less exactly where connections are, and forgets
 // none.
 func TestLongReportIsShortened(t *testing.T) {
-	reports := emptyReports(testConfig(), map[netip.Addr]int{host4: 2}, time.Now())
+	reports := emptyReports(testConfig(), map[netip.Addr]int{host4: 2}, false, time.Now())
 	r := &reports[0]
 	whole := r.Services[0].Used
 	for i := range whole.Size() {

@@ -58,9 +58,8 @@ func (e *Evidence) Status(now time.Time) model.ReporterStatus {
 	return status
 }
 
-// Reported reports whether some backend of the service has an agent that reports. UDP
-// has no connections that an agent could report, and backends of other modes have no
-// second chance.
+// Reported reports whether some backend of the service has an agent that reports. Backends
+// of other modes have no second chance.
 func (e *Evidence) Reported(s *model.Service) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -72,7 +71,7 @@ func (e *Evidence) Reported(s *model.Service) bool {
 
 // counts reports whether what an agent says about a backend of a service counts.
 func counts(s *model.Service, b model.Backend) bool {
-	return s.Protocol == model.TCP && b.ModeIn(*s) == model.GUE
+	return b.ModeIn(*s) == model.GUE
 }
 
 // Needed returns the slots that connections may need a generation in.
@@ -139,6 +138,9 @@ func (e *Evidence) says(s *model.Service, g *model.Generation, at time.Time) []w
 			continue
 		}
 		of := report.Of(s.ID())
+		if of == nil && s.Protocol == model.UDP && len(report.Services) > 0 {
+			continue // the agent remembers no flows
+		}
 		if of == nil || of.Affinity != s.Affinity || report.Taken.Before(at) || report.Taken.After(e.latest) {
 			words[i] = word{unknown: true}
 		} else {

@@ -258,7 +258,31 @@ func TestMaxDrainEndsWhatAgentsReport(t *testing.T) {
 	}
 }
 
-// The clock alone decides about UDP and about modes without second chance.
+// The clock alone decides about UDP where agents remember no flows: what they report is
+// of other services.
+func TestAgentsThatRememberNoFlows(t *testing.T) {
+	s, log, at := moved(t, 3)
+	s.Protocol = model.UDP
+	other := reportOf(&s, 0, at)
+	other.Services[0].Protocol = model.TCP
+	for name, test := range map[string]struct {
+		report model.AgentReport
+		left   int
+	}{
+		"remembers no flows":         {other, 1},
+		"remembers a flow":           {reportOf(&s, 0, at, 1<<60, 2<<60, 3<<60, 5<<60, 7<<60, 9<<60, 11<<60, 13<<60), 0},
+		"remembers none of these":    {reportOf(&s, 0, at), 1},
+		"says nothing that is clear": {model.AgentReport{Backend: s.Backends[0].Address}, 0},
+	} {
+		var e Evidence
+		e.Renew(reportsOf(test.report, reportOf(&s, 1, at), reportOf(&s, 2, at)), true, at)
+		if _, left := history.Trim(log, &s, nil, &e, at); len(left) != test.left {
+			t.Errorf("an agent that %s: %v left, want %d", name, left, test.left)
+		}
+	}
+}
+
+// The clock alone decides about modes without second chance.
 func TestWhoReportsIsAsked(t *testing.T) {
 	s, _, at := moved(t, 3)
 	var e Evidence
@@ -269,7 +293,7 @@ func TestWhoReportsIsAsked(t *testing.T) {
 	for name, test := range map[string]struct {
 		service *model.Service
 		want    bool
-	}{"gue": {&s, true}, "udp": {&udp, false}, "ipip": {&ipip, false}, "other backends": {&other, false}} {
+	}{"gue": {&s, true}, "udp": {&udp, true}, "ipip": {&ipip, false}, "other backends": {&other, false}} {
 		if got := e.Reported(test.service); got != test.want {
 			t.Errorf("%s: agents report: %v, want %v", name, got, test.want)
 		}

@@ -52,7 +52,7 @@ const (
 
 // lead is how long before its time a director is started: it is announced when it
 // forwards.
-const lead = 2 * time.Second
+const lead = 5 * time.Second
 
 // step is an event, or the preparation of one.
 type step struct {
