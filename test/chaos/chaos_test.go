@@ -38,7 +38,7 @@ func small(t *testing.T) options {
 		t.Fatal(err)
 	}
 	return options{Options: schedule.Options{Seed: 1, Duration: 6 * time.Second, Directors: 3, Backends: 4}, mode: gue,
-		window: time.Second, connections: 200, flows: 20, weather: weather{loss: 1, synAcks: 5, late: 1}, syncookies: 1,
+		window: time.Second, connections: 200, flows: 20, quics: 12, weather: weather{loss: 1, synAcks: 5, late: 1}, syncookies: 1,
 		patience: 4 * time.Second, progress: io.Discard}
 }
 
@@ -103,6 +103,10 @@ func TestOnlyTheDeadBackendsConnectionsBreak(t *testing.T) {
 	if r.UDP.BrokenBackendDied == 0 {
 		t.Error("no flow was lost with the backend that died")
 	}
+	if r.QUICConnections < o.quics || r.Migrations < o.quics || r.QUIC.BrokenBackendDied == 0 {
+		t.Errorf("%d QUIC connections whose clients moved %d times, %d of which died with the backend; want at least %d, as many, and some",
+			r.QUICConnections, r.Migrations, r.QUIC.BrokenBackendDied, o.quics)
+	}
 	if r.Events != len(events) || r.DoubleChanges == 0 || r.Connections < o.connections+o.flows || r.Exchanges < 3*o.connections || r.CheckedBytes == 0 {
 		t.Errorf("too little happened: %+v", r)
 	}
@@ -147,9 +151,9 @@ func TestWrongBackendIsReported(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r.TCP.Broken < o.connections/10 || r.UDP.Broken == 0 || r.Misdirected < r.TCP.Broken/2 || r.BrokenBackendDied != 0 {
-		t.Errorf("%d connections and %d flows are reported as broken, %d packets as misdirected, %d as excused; of %d connections backend%d had about a third",
-			r.TCP.Broken, r.UDP.Broken, r.Misdirected, r.BrokenBackendDied, o.connections, robbed+1)
+	if r.TCP.Broken < o.connections/10 || r.UDP.Broken == 0 || r.QUIC.Broken == 0 || r.Broken != r.TCP.Broken+r.UDP.Broken+r.QUIC.Broken || r.Misdirected < r.TCP.Broken/2 || r.BrokenBackendDied != 0 {
+		t.Errorf("%d connections, %d flows and %d QUIC connections are reported as broken, %d packets as misdirected, %d as excused; of %d connections backend%d had about a third",
+			r.TCP.Broken, r.UDP.Broken, r.QUIC.Broken, r.Misdirected, r.BrokenBackendDied, o.connections, robbed+1)
 	}
 	named := slices.IndexFunc(r.BrokenConnections, func(b broken) bool {
 		return b.Protocol == "tcp" && b.Backend == "backend1" && b.Saw == "reset" && strings.HasPrefix(b.Director, "director") && len(b.Resets) > 0 && len(b.Places) == 2 &&
@@ -180,6 +184,7 @@ func TestUsageErrors(t *testing.T) {
 		{"--seeds 5-1", `"5-1" is empty`},
 		{"--mode gue,teleport", `unknown mode "teleport"`},
 		{"--loss 99", "50 percent"},
+		{"--quic -1", "0 to 1000"},
 		{"now", `unexpected argument "now"`},
 	} {
 		err := execute(t.Context(), strings.Fields(test.args), io.Discard, io.Discard)

@@ -44,7 +44,7 @@ func (c *counters) sample(ctx context.Context) {
 	for host, socket := range c.group.directorSockets() {
 		// One that is being ended does not answer; its next sample has it all.
 		if status, err := api.NewClient(socket).Status(ctx); err == nil {
-			c.note(s, host, status.Reasons)
+			c.note(s, host, slices.Concat(status.Reasons, asCounters(status.QUIC)))
 		}
 	}
 	for host, socket := range c.group.agentSockets() {
@@ -53,6 +53,15 @@ func (c *counters) sample(ctx context.Context) {
 		}
 	}
 	c.samples = append(c.samples, s)
+}
+
+// asCounters are what directors found in connection IDs, among the reasons.
+func asCounters(list []model.Tallied) []model.Counter {
+	var counters []model.Counter
+	for _, t := range list {
+		counters = append(counters, model.Counter{Name: t.Name, Packets: t.Count})
+	}
+	return counters
 }
 
 // note adds what a host's counters have grown by. Counters that are less than they
@@ -83,7 +92,7 @@ func (c *counters) note(s counterSample, host string, reasons []model.Counter) {
 // the agents refuse is special; that a host gets other packets is not.
 func special(reason string) bool {
 	return strings.HasPrefix(reason, "drop_") || strings.HasPrefix(reason, "answer_") ||
-		slices.Contains([]string{"passed_on", "decap_last_resort", "pass_unknown_source", "pass_malformed", "forward_icmp_error"}, reason)
+		slices.Contains([]string{"passed_on", "decap_last_resort", "pass_unknown_source", "pass_malformed", "forward_icmp_error", "quic_unknown", "quic_down"}, reason)
 }
 
 // between returns what was counted around a time, as "host reason".

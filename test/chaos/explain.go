@@ -11,7 +11,7 @@ import (
 )
 
 // numbers of IANA's, as in the IP header
-var protocols = map[string]uint8{"tcp": 6, "udp": 17}
+var protocols = map[string]uint8{"tcp": 6, "udp": 17, "quic": 17}
 
 // place is whom a connection's packets were for, as of a configuration.
 type place struct {
@@ -36,10 +36,11 @@ type explainer struct {
 const around = 3 * time.Second
 
 // places returns whose the connection was when it was opened, and in every
-// configuration from when it was well for the last time.
+// configuration from when it was well for the last time. Those of QUIC name their
+// backend themselves.
 func (x *explainer) places(b traffic.Break) []place {
 	list := []place{}
-	if x.group == nil {
+	if x.group == nil || b.Protocol == "quic" {
 		return list
 	}
 	configured := x.group.configurations()

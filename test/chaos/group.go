@@ -33,41 +33,6 @@ func newGroup(top *topology, m mode, window time.Duration, weir binaries, store 
 	return &group{told: begin(first), top: top, mode: m, window: window, binaries: weir, store: store, running: make([]*process.Weir, len(top.directors))}
 }
 
-// forgetAtOnce is the drain of a Maglev that forgets: the least that there is.
-const forgetAtOnce = time.Millisecond
-
-func (g *group) services(of schedule.Group) []model.Service {
-	service := func(name string, protocol model.Protocol, port, backendPort uint16) model.Service {
-		s := model.Service{Name: name, VIP: netip.MustParseAddr(vip), Protocol: protocol, Port: model.PortRange{First: port, Last: port},
-			Mode: g.mode.weir, SNAT: g.mode.snat, RingSize: of.RingSize, Drain: model.Duration(g.window)}
-		if g.mode.forgetful {
-			s.Drain = model.Duration(forgetAtOnce)
-		}
-		for i, b := range of.Backends {
-			if b.State == schedule.Absent {
-				continue
-			}
-			backend := model.NewBackend()
-			backend.Name, backend.Address, backend.Weight = backendName(i), lanAddress(backends+i), b.Weight
-			if b.State == schedule.Draining {
-				backend.State = model.Draining
-			}
-			if g.mode.translates() {
-				backend.Port = backendPort
-			}
-			if g.mode.viaGroup() {
-				backend.Address = lanAddress(natHost + i)
-			}
-			s.Backends = append(s.Backends, backend)
-		}
-		return s
-	}
-	return []model.Service{
-		service("tcp", model.TCP, tcpPort, natTCP),
-		service("udp", model.UDP, udpPort, natUDP),
-	}
-}
-
 func (g *group) sources() []netip.Prefix {
 	var list []netip.Prefix
 	for i := range g.top.directors {

@@ -1,6 +1,6 @@
 // Command chaos measures which connections break while directors and backends come,
-// go, die and change at the same time: thousands of TCP connections and UDP flows
-// whose every byte is checked, through real weir processes in network namespaces.
+// go, die and change at the same time: thousands of TCP and QUIC connections and UDP
+// flows whose every byte is checked, through real weir processes in network namespaces.
 package main
 
 import (
@@ -83,6 +83,7 @@ func (o *options) addFlags(flags *flag.FlagSet) {
 	flags.BoolVar(&o.OnlyBackends, "only-backends", false, "nothing happens to directors")
 	flags.IntVar(&o.connections, "connections", 2600, "TCP connections at the same time")
 	flags.IntVar(&o.flows, "flows", 150, "UDP flows at the same time")
+	flags.IntVar(&o.quics, "quic", 50, "QUIC connections at the same time, every second of which moves; none in modes without them")
 	flags.IntVar(&o.weather.loss, "loss", 1, "`percent` of the packets that the router loses each way")
 	flags.IntVar(&o.weather.synAcks, "lost-syn-acks", 5, "`percent` of the SYN-ACKs that it loses besides")
 	flags.IntVar(&o.weather.late, "late", 1, "`percent` of the packets that others overtake")
@@ -109,8 +110,8 @@ func (o *options) check(rest []string) error {
 		return fmt.Errorf("--directors %d: 2 to %d", o.Directors, mostDirectors)
 	case o.Backends < 4 || o.Backends > mostBackends:
 		return fmt.Errorf("--backends %d: 4 to %d", o.Backends, mostBackends)
-	case o.connections < 1 || o.connections > 40000 || o.flows < 0 || o.flows > 10000:
-		return errors.New("--connections: 1 to 40000, --flows: 0 to 10000")
+	case o.connections < 1 || o.connections > 40000 || o.flows < 0 || o.flows > 10000 || o.quics < 0 || o.quics > 1000:
+		return errors.New("--connections: 1 to 40000, --flows: 0 to 10000, --quic: 0 to 1000")
 	case min(o.weather.loss, o.weather.synAcks, o.weather.late) < 0 || max(o.weather.loss, o.weather.synAcks, o.weather.late) > 50:
 		return errors.New("--loss, --lost-syn-acks and --late: 0 to 50 percent")
 	case o.syncookies < cookiesBySeed || o.syncookies > cookiesAlways:

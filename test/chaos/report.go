@@ -24,18 +24,22 @@ type report struct {
 	// OnlyBackends says that nothing happened to directors.
 	OnlyBackends bool `json:"only_backends"`
 
-	Connections       int               `json:"connections"` // TCP connections and UDP flows that were established
+	Connections       int               `json:"connections"` // of every protocol, that were established
 	Concurrent        int               `json:"concurrent"`  // TCP connections, the least at any time
 	Events            int               `json:"events"`
 	DoubleChanges     int               `json:"double_changes"`
 	OutlivedWindows   float64           `json:"outlived_windows"` // share of the TCP connections that lived for five windows
 	BrokenBackendDied int               `json:"broken_backend_died"`
-	Broken            int               `json:"broken"`
+	Broken            int               `json:"broken"` // of every protocol
 	Misdirected       int               `json:"misdirected"`
 	P99StallMS        int64             `json:"p99_stall_ms"`
 	TCP               protocol          `json:"tcp"`
 	UDP               protocol          `json:"udp"`
-	FailedToOpen      int               `json:"failed_to_open"` // attempts; never established, so never broken
+	QUIC              protocol          `json:"quic"`
+	QUICConnections   int               `json:"quic_connections"`
+	QUICLeftOut       string            `json:"quic_left_out,omitempty"` // why there are none
+	Migrations        int               `json:"migrations"`              // of QUIC clients to another address that worked
+	FailedToOpen      int               `json:"failed_to_open"`          // attempts; never established, so never broken
 	Exchanges         int               `json:"exchanges"`
 	CheckedBytes      int               `json:"checked_bytes"`
 	Counters          map[string]uint64 `json:"counters"` // of weir's reasons, those that are no ordinary traffic's
@@ -48,6 +52,7 @@ type protocol struct {
 	Connections       int `json:"connections"`
 	BrokenBackendDied int `json:"broken_backend_died"`
 	Broken            int `json:"broken"`
+	Misdirected       int `json:"misdirected"`
 }
 
 // broken is a connection that broke although its backend lives.
@@ -73,9 +78,10 @@ func newReport(h *harness, p *performer, weather felt) *report {
 	totals := h.ledger.Totals()
 	r := &report{Mode: h.mode.name, Seed: h.Seed, Duration: h.Duration.Seconds(), DrainWindow: h.window.Seconds(),
 		Directors: h.Directors, Backends: h.Backends, SynCookies: h.syncookies, OnlyBackends: h.OnlyBackends,
-		Connections: totals.TCP + totals.UDP, Concurrent: h.fewest, Events: len(p.done), DoubleChanges: p.doubles(),
+		Connections: totals.TCP + totals.UDP + totals.QUIC, Concurrent: h.fewest, Events: len(p.done), DoubleChanges: p.doubles(),
 		Misdirected: totals.Misdirected, P99StallMS: h.ledger.Stall(0.99).Milliseconds(),
-		TCP: protocol{Connections: totals.TCP}, UDP: protocol{Connections: totals.UDP},
+		TCP: protocol{Connections: totals.TCP, Misdirected: totals.Astray["tcp"]}, UDP: protocol{Connections: totals.UDP, Misdirected: totals.Astray["udp"]},
+		QUIC: protocol{Connections: totals.QUIC, Misdirected: totals.Astray["quic"]}, QUICConnections: totals.QUIC, QUICLeftOut: h.mode.withoutQUIC(), Migrations: totals.Moved,
 		Weather: weather, Counters: h.counts.totals(), FailedToOpen: totals.FailedToOpen, Exchanges: totals.Exchanges, CheckedBytes: totals.Bytes, BrokenConnections: []broken{}}
 	if totals.TCP > 0 {
 		r.OutlivedWindows = float64(totals.Outlived) / float64(totals.TCP)
@@ -89,7 +95,7 @@ func newReport(h *harness, p *performer, weather felt) *report {
 }
 
 func (r *report) add(x *explainer, b traffic.Break) {
-	of := map[string]*protocol{"tcp": &r.TCP, "udp": &r.UDP}[b.Protocol]
+	of := map[string]*protocol{"tcp": &r.TCP, "udp": &r.UDP, "quic": &r.QUIC}[b.Protocol]
 	if b.Excused {
 		r.BrokenBackendDied++
 		of.BrokenBackendDied++
@@ -114,7 +120,7 @@ func (r *report) add(x *explainer, b traffic.Break) {
 }
 
 func servicePort(protocol string) int {
-	return map[string]int{"tcp": tcpPort, "udp": udpPort}[protocol]
+	return map[string]int{"tcp": tcpPort, "udp": udpPort, "quic": quicPort}[protocol]
 }
 
 // What a run must have to say anything.
@@ -173,12 +179,17 @@ func (r *report) print(w io.Writer) error {
 		}
 	}
 	line("mode %s, seed %d, %.0f s, drain window %.0f s, %d directors, %d backends", r.Mode, r.Seed, r.Duration, r.DrainWindow, r.Directors, r.Backends)
-	line("%8d connections (%d TCP, %d UDP), never fewer than %d of TCP at once", r.Connections, r.TCP.Connections, r.UDP.Connections, r.Concurrent)
+	line("%8d connections (%d TCP, %d UDP, %d QUIC), never fewer than %d of TCP at once", r.Connections, r.TCP.Connections, r.UDP.Connections, r.QUICConnections, r.Concurrent)
+	if r.QUICLeftOut == "" {
+		line("%8d times a QUIC client went on from another address", r.Migrations)
+	} else {
+		line("         no QUIC: %s", r.QUICLeftOut)
+	}
 	line("%8d events, %d double changes", r.Events, r.DoubleChanges)
 	line("%7.0f%% of the TCP connections outlived %d drain windows", 100*r.OutlivedWindows, windows)
 	line("%8d broken because their backends died", r.BrokenBackendDied)
-	line("%8d broken (%d TCP, %d UDP)", r.Broken, r.TCP.Broken, r.UDP.Broken)
-	line("%8d misdirected packets", r.Misdirected)
+	line("%8d broken (%d TCP, %d UDP, %d QUIC)", r.Broken, r.TCP.Broken, r.UDP.Broken, r.QUIC.Broken)
+	line("%8d misdirected packets (%d TCP, %d UDP, %d QUIC)", r.Misdirected, r.TCP.Misdirected, r.UDP.Misdirected, r.QUIC.Misdirected)
 	line("%8d ms for an answer at most, 99 %% of %d", r.P99StallMS, r.Exchanges)
 	line("%8d packets lost, %d overtaken by others", r.Weather.Lost, r.Weather.Late)
 	for _, reason := range slices.Sorted(maps.Keys(r.Counters)) {

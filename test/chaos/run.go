@@ -21,6 +21,7 @@ type options struct {
 	window      time.Duration // the services' drain
 	connections int           // TCP
 	flows       int           // UDP
+	quics       int           // QUIC connections, where the mode has them
 	weather     weather
 	syncookies  int           // net.ipv4.tcp_syncookies of every host
 	shared      bool          // the directors share an etcd
@@ -109,6 +110,11 @@ func (h *harness) serve(ctx context.Context) ([]*traffic.Server, error) {
 		if err != nil {
 			return nil, fmt.Errorf("serve on %s: %w", b.Name, err)
 		}
+		if h.mode.withoutQUIC() == "" {
+			if err := h.serveQUIC(ctx, i, s); err != nil {
+				return nil, err
+			}
+		}
 		servers = append(servers, s)
 		if err := watchAnswers(ctx, b.link.A, outgoing, i, h.ledger); err != nil {
 			return nil, err
@@ -164,10 +170,14 @@ func (h *harness) startForwarder(ctx context.Context, first schedule.Group) erro
 // connect opens the connections, before anything happens.
 func (h *harness) connect(ctx context.Context) error {
 	address := netip.MustParseAddr(vip)
-	h.load = &traffic.Load{Client: h.top.client, TCP: netip.AddrPortFrom(address, tcpPort), UDP: netip.AddrPortFrom(address, udpPort),
+	h.load = &traffic.Load{Client: h.top.client, Addresses: []netip.Addr{clientAddress(), movedAddress()},
+		TCP: netip.AddrPortFrom(address, tcpPort), UDP: netip.AddrPortFrom(address, udpPort), QUIC: netip.AddrPortFrom(address, quicPort),
 		Ledger: h.ledger, Connections: h.connections, Flows: h.flows, Window: h.window, Outlives: windows * h.window,
 		Patience: h.patience, Seed: h.Seed}
-	h.say("opening %d connections and %d flows", h.connections, h.flows)
+	if h.mode.withoutQUIC() == "" {
+		h.load.QUICs = h.quics
+	}
+	h.say("opening %d connections, %d flows and %d QUIC connections", h.connections, h.flows, h.load.QUICs)
 	h.load.Start(ctx)
 	deadline := time.Now().Add(2 * time.Minute)
 	for h.load.Waiting() > 0 {

@@ -71,9 +71,19 @@ var columns = []column{
 	{"broken", func(r *report) string { return strconv.Itoa(r.TCP.Broken) }},
 	{"UDP flows", func(r *report) string { return strconv.Itoa(r.UDP.Connections) }},
 	{"broken", func(r *report) string { return strconv.Itoa(r.UDP.Broken) }},
+	{"QUIC connections", func(r *report) string { return ifQUIC(r, r.QUIC.Connections) }},
+	{"broken", func(r *report) string { return ifQUIC(r, r.QUIC.Broken) }},
 	{"misdirected", func(r *report) string { return strconv.Itoa(r.Misdirected) }},
 	{"99 % of answers within", func(r *report) string { return fmt.Sprintf("%d ms", r.P99StallMS) }},
 	{"events", func(r *report) string { return strconv.Itoa(r.Events) }},
+}
+
+// ifQUIC returns a figure of a run that has QUIC connections.
+func ifQUIC(r *report, n int) string {
+	if r.QUICLeftOut != "" {
+		return "-"
+	}
+	return strconv.Itoa(n)
 }
 
 // printTable prints runs in Markdown. Those that came to no end have no figures.

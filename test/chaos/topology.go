@@ -71,10 +71,13 @@ func lanPrefix(host int) string { return lanAddress(host).String() + "/24" }
 
 func clientAddress() netip.Addr { return netip.AddrFrom4([4]byte{10, 0, 0, 2}) }
 
+// movedAddress is where the client's QUIC connections move to, and back.
+func movedAddress() netip.Addr { return netip.AddrFrom4([4]byte{10, 0, 0, 3}) }
+
 func newTopology(lab *netlab.Lab, nDirectors, nBackends int, viaGroup bool) *topology {
 	t := &topology{lab: lab, client: lab.Host("client"), router: lab.Router("router"), viaGroup: viaGroup}
 	lan := lab.Switch("switch")
-	t.access = lab.Link(t.client, t.router, netlab.LinkOptions{A: []string{clientAddress().String() + "/24"}, B: []string{"10.0.0.1/24"}})
+	t.access = lab.Link(t.client, t.router, netlab.LinkOptions{A: []string{clientAddress().String() + "/24", movedAddress().String() + "/24"}, B: []string{"10.0.0.1/24"}})
 	t.client.Route("default", "10.0.0.1")
 	t.client.Sysctl("net.ipv4.ip_local_port_range", "10000 60999")
 	lab.Link(t.router, lan, netlab.LinkOptions{A: []string{lanPrefix(routerHost)}})

@@ -60,7 +60,7 @@ func (w *ways) follow(ctx context.Context) {
 
 func (w *ways) ask(ctx context.Context, b traffic.Break) (string, error) {
 	out, err := process.Run(ctx, w.top.router, "ip", "-json", "route", "get", vip, "from", b.Client.Addr().String(), "iif", "eth0",
-		"ipproto", b.Protocol, "sport", fmt.Sprint(b.Client.Port()), "dport", fmt.Sprint(servicePort(b.Protocol)))
+		"ipproto", fmt.Sprint(protocols[b.Protocol]), "sport", fmt.Sprint(b.Client.Port()), "dport", fmt.Sprint(servicePort(b.Protocol)))
 	if err != nil {
 		return "", err
 	}

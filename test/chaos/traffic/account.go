@@ -3,9 +3,12 @@ package traffic
 import (
 	"errors"
 	"io"
+	"net/netip"
 	"os"
 	"syscall"
 	"time"
+
+	"github.com/quic-go/quic-go"
 )
 
 // open notes a connection that has been established.
@@ -14,13 +17,25 @@ func (l *Ledger) open(c *Connection) {
 	defer l.mu.Unlock()
 	c.Opened = time.Now()
 	c.Good = c.Opened
-	if c.Protocol == "udp" {
+	switch c.Protocol {
+	case "udp":
 		l.byID[c.ID] = c
-		return
+	case "quic":
+		l.totals.QUIC++
+	default:
+		l.totals.TCP++
+		l.live++
+		l.byPort[c.Client.Port()] = c
 	}
-	l.totals.TCP++
-	l.live++
-	l.byPort[c.Client.Port()] = c
+}
+
+// moved notes that a connection's client goes on from another address.
+func (l *Ledger) moved(c *Connection, to netip.AddrPort) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.forget(c)
+	c.Client = to
+	l.totals.Moved++
 }
 
 // id returns a number that no other connection has.
@@ -73,16 +88,14 @@ func (l *Ledger) end(c *Connection, outlives time.Duration, err error) {
 		return
 	}
 	c.ended = true
+	defer l.forget(c)
 	if c.Protocol == "tcp" {
-		defer l.forget(c.Client.Port())
 		l.live--
 		if time.Since(c.Opened) >= outlives {
 			l.totals.Outlived++
 		}
 	}
-	if err == nil || c.Protocol == "udp" {
-		delete(l.byID, c.ID)
-	}
+	delete(l.byID, c.ID)
 	if err == nil {
 		// What comes after the client's end is nobody's loss.
 		if l.byPort[c.Client.Port()] == c {
@@ -104,12 +117,20 @@ func classify(err error) string {
 		return "wrong data"
 	case errors.Is(err, ErrOtherBackend):
 		return "another backend"
+	case errors.Is(err, errNotMoved):
+		return "new address not answered"
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return "timeout"
-	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE), is[*quic.StatelessResetError](err):
 		return "reset"
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), is[*quic.ApplicationError](err):
 		return "closed"
 	}
 	return "error"
+}
+
+// is reports whether an error is of a type.
+func is[E error](err error) bool {
+	_, ok := errors.AsType[E](err)
+	return ok
 }

@@ -7,16 +7,25 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
+	"net/netip"
 	"os"
 	"sync"
 	"time"
 )
 
-// client is a TCP connection's end at the client, and what it does.
+// pipe is what the ends of a connection talk through.
+type pipe interface {
+	io.ReadWriteCloser
+	SetDeadline(at time.Time) error
+	SetReadDeadline(at time.Time) error
+}
+
+// client is the client's end of a connection, of TCP or QUIC, and what it does.
 type client struct {
 	*Connection
 	load   *Load
-	conn   *net.TCPConn
+	conn   pipe
+	moves  *quicPipe // nil: it stays where it is
 	kind   kind
 	rng    *rand.Rand
 	up     *Stream
@@ -27,8 +36,15 @@ type client struct {
 	idling bool // waits between two exchanges
 }
 
-// dial opens a connection.
-func (l *Load) dial(ctx context.Context, k kind, rng *rand.Rand) (*client, error) {
+// dialled is a connection that has been opened.
+type dialled struct {
+	pipe
+	from  netip.AddrPort
+	began time.Time // before the client's first packet
+}
+
+// dialTCP opens a connection.
+func (l *Load) dialTCP(ctx context.Context) (dialled, error) {
 	ctx, cancel := context.WithTimeout(ctx, l.Patience)
 	defer cancel()
 	l.dialing <- struct{}{}
@@ -36,14 +52,18 @@ func (l *Load) dial(ctx context.Context, k kind, rng *rand.Rand) (*client, error
 	conn, err := l.Client.DialContext(ctx, "tcp4", l.TCP.String())
 	<-l.dialing
 	if err != nil {
-		l.Ledger.failedToOpen()
-		return nil, err
+		return dialled{}, err
 	}
+	return dialled{conn.(*net.TCPConn), conn.LocalAddr().(*net.TCPAddr).AddrPort(), began}, nil
+}
+
+// newClient notes a connection that has been opened.
+func (l *Load) newClient(d dialled, protocol string, k kind, rng *rand.Rand) *client {
 	id := l.Ledger.id()
-	c := &client{load: l, conn: conn.(*net.TCPConn), kind: k, rng: rng, up: Up(id), down: Down(id), buffer: make([]byte, bufferSize),
-		Connection: &Connection{ID: id, Protocol: "tcp", Kind: k.name, Began: began, Client: conn.LocalAddr().(*net.TCPAddr).AddrPort()}}
+	c := &client{load: l, conn: d.pipe, kind: k, rng: rng, up: Up(id), down: Down(id), buffer: make([]byte, bufferSize),
+		Connection: &Connection{ID: id, Protocol: protocol, Kind: k.name, Began: d.began, Client: d.from}}
 	l.Ledger.open(c.Connection)
-	return c, nil
+	return c
 }
 
 // live keeps the connection busy until its life is over, the run is finished, or
@@ -55,11 +75,23 @@ func (c *client) live(life time.Duration) {
 	for last := false; err == nil && !last; {
 		last, err = c.idle()
 		last = last || time.Now().After(over)
+		if err == nil && c.moves != nil && c.rng.IntN(moveShare) == 0 {
+			err = c.move()
+		}
 		if err == nil {
 			err = c.exchange()
 		}
 	}
 	c.load.Ledger.end(c.Connection, c.load.Outlives, err)
+}
+
+// move goes on from another address.
+func (c *client) move() error {
+	to, err := c.moves.move(c.rng)
+	if err == nil {
+		c.load.Ledger.moved(c.Connection, to)
+	}
+	return err
 }
 
 // exchange sends a request and checks the answer.

@@ -1,6 +1,7 @@
 package traffic
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -15,35 +16,51 @@ type Ledger struct {
 
 	mu        sync.Mutex
 	nextID    uint64
-	byPort    map[uint16]*Connection // TCP: the latest of each port that was not closed in peace
-	byID      map[uint64]*Connection // UDP
-	acceptors map[uint16]Identity    // who accepted the latest connection of a port
-	answerers map[uint16][]int       // backends that answered the SYN of the latest connection of a port
-	gone      map[int]bool           // backends that are dead
-	returns   map[int]time.Time      // when backends last were no more
-	live      int                    // TCP connections
+	byPort    map[uint16]*Connection    // TCP: the latest of each port that was not closed in peace
+	byID      map[uint64]*Connection    // UDP
+	acceptors map[acceptedFrom]Identity // who accepted the latest connection
+	answerers map[uint16][]int          // backends that answered the SYN of the latest connection of a port
+	names     map[string]name           // QUIC connection IDs that servers have given out
+	gone      map[int]bool              // backends that are dead
+	returns   map[int]time.Time         // when backends last were no more
+	live      int                       // TCP connections
 	totals    Totals
 	broken    []Break
 	stalls    histogram
 }
 
-// Totals count connections. TCP and UDP apart, because only TCP has a connection.
-type Totals struct {
-	TCP, UDP     int // that were established; of UDP: that got an answer
-	FailedToOpen int // attempts that never became a connection
-	Outlived     int // TCP, that lived as long as the ledger was asked for
-	Misdirected  int // packets of live connections that came to a host that has not got them
-	Exchanges    int // requests that were answered and checked
-	Bytes        int // that were checked, both ways
+// acceptedFrom is where a connection came from.
+type acceptedFrom struct {
+	protocol string
+	client   netip.AddrPort
 }
 
-// Connection is one of TCP, or a flow of UDP.
+// name is whose a QUIC connection ID is, and since when.
+type name struct {
+	who Identity
+	at  time.Time
+}
+
+// Totals count connections, of each protocol apart.
+type Totals struct {
+	TCP, UDP     int // that were established; of UDP: that got an answer
+	QUIC         int
+	Moved        int            // how often clients of QUIC went on from another address
+	FailedToOpen int            // attempts that never became a connection
+	Outlived     int            // TCP, that lived as long as the ledger was asked for
+	Misdirected  int            // packets of live connections that came to a host that has not got them
+	Astray       map[string]int // these, by protocol
+	Exchanges    int            // requests that were answered and checked
+	Bytes        int            // that were checked, both ways
+}
+
+// Connection is one of TCP or QUIC, or a flow of UDP.
 type Connection struct {
 	ID       uint64
-	Protocol string // tcp or udp
-	Kind     string // what it does
-	Client   netip.AddrPort
-	Began    time.Time // before the client's first packet
+	Protocol string         // tcp, udp or quic
+	Kind     string         // what it does
+	Client   netip.AddrPort // the latest
+	Began    time.Time      // before the client's first packet
 	Opened   time.Time
 	Good     time.Time // when all was well with it for the last time
 
@@ -73,7 +90,7 @@ type Break struct {
 // NewLedger returns an empty ledger of the client with that address.
 func NewLedger(client netip.Addr) *Ledger {
 	return &Ledger{client: client, byPort: map[uint16]*Connection{}, byID: map[uint64]*Connection{},
-		acceptors: map[uint16]Identity{}, answerers: map[uint16][]int{}, gone: map[int]bool{}, returns: map[int]time.Time{}, broke: func(Break) {}}
+		acceptors: map[acceptedFrom]Identity{}, answerers: map[uint16][]int{}, names: map[string]name{}, gone: map[int]bool{}, returns: map[int]time.Time{}, totals: Totals{Astray: map[string]int{}}, broke: func(Break) {}}
 }
 
 // OnBreak lets a function be called with every connection that breaks from now on.
@@ -111,7 +128,9 @@ func (l *Ledger) Live() int {
 func (l *Ledger) Totals() Totals {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.totals
+	totals := l.totals
+	totals.Astray = maps.Clone(l.totals.Astray)
+	return totals
 }
 
 // Breaks returns the connections that broke so far, in the order in which they did.
@@ -152,10 +171,12 @@ func (l *Ledger) excused(c *Connection) bool {
 		!slices.ContainsFunc(answered, func(backend int) bool { return !l.diedSince(backend, c.Began) })
 }
 
-// forget makes room for the next connection of a port.
-func (l *Ledger) forget(port uint16) {
-	delete(l.acceptors, port)
-	delete(l.answerers, port)
+// forget makes room for the next connection from the same address and port.
+func (l *Ledger) forget(c *Connection) {
+	delete(l.acceptors, acceptedFrom{c.Protocol, c.Client})
+	if c.Protocol == "tcp" {
+		delete(l.answerers, c.Client.Port())
+	}
 }
 
 // backend returns who has a connection, as far as one of its ends has said so.
@@ -163,20 +184,51 @@ func (l *Ledger) backend(c *Connection) int {
 	if c.known {
 		return int(c.who.Backend)
 	}
-	if who, ok := l.acceptors[c.Client.Port()]; ok && c.Protocol == "tcp" {
+	if who, ok := l.acceptors[acceptedFrom{c.Protocol, c.Client}]; ok {
 		return int(who.Backend)
 	}
 	return -1
 }
 
-func (l *Ledger) accepted(client netip.AddrPort, who Identity) {
-	port, own := l.clientPort(client)
-	if !own {
+// accepted notes who has a client's connection. With full NAT servers see a
+// director's address, and say nothing.
+func (l *Ledger) accepted(protocol string, client netip.AddrPort, who Identity) {
+	if _, own := l.clientPort(client); protocol == "tcp" && !own {
 		return
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.acceptors[port] = who
+	l.acceptors[acceptedFrom{protocol, netip.AddrPortFrom(client.Addr().Unmap(), client.Port())}] = who
+}
+
+// clientPort returns a port if it is a client's own: with full NAT the server sees
+// the director's.
+func (l *Ledger) clientPort(a netip.AddrPort) (uint16, bool) {
+	return a.Port(), a.Addr().Unmap() == l.client
+}
+
+// named notes a connection ID that a server gives out.
+func (l *Ledger) named(id string, who Identity) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.names[id] = name{who, time.Now()}
+}
+
+// gotQUIC notes whom a packet came to that has a connection ID. It is misdirected if
+// that is another backend's, which has lived since.
+func (l *Ledger) gotQUIC(id string, who Identity) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n, known := l.names[id]
+	if known && n.who.Backend != who.Backend && !l.diedSince(int(n.who.Backend), n.at) {
+		l.astray("quic")
+	}
+}
+
+// astray counts a misdirected packet.
+func (l *Ledger) astray(protocol string) {
+	l.totals.Misdirected++
+	l.totals.Astray[protocol]++
 }
 
 // AnsweredBy notes that a backend answered the SYN of a client's port.
@@ -206,7 +258,7 @@ func (l *Ledger) ResetBy(backend int, client netip.AddrPort) {
 	if c == nil || l.backend(c) == backend || l.excused(c) {
 		return
 	}
-	l.totals.Misdirected++
+	l.astray(c.Protocol)
 	if len(c.resets) < maxResets {
 		c.resets = append(c.resets, Reset{time.Now(), backend})
 	}
@@ -221,6 +273,6 @@ func (l *Ledger) gotDatagram(id uint64, who Identity) {
 	defer l.mu.Unlock()
 	c := l.byID[id]
 	if c != nil && c.known && c.who != who && !l.diedSince(int(c.who.Backend), c.Began) {
-		l.totals.Misdirected++
+		l.astray(c.Protocol)
 	}
 }

@@ -1,4 +1,4 @@
-// Package traffic is the load of a chaos run: TCP connections and UDP flows whose
+// Package traffic is the load of a chaos run: TCP and QUIC connections and UDP flows whose
 // every byte is checked at both ends, and the ledger of what became of them.
 package traffic
 
@@ -16,10 +16,13 @@ import (
 // Load is the clients of a run.
 type Load struct {
 	Client      *netlab.Host
-	TCP, UDP    netip.AddrPort // where the service is
+	Addresses   []netip.Addr   // of the client's: QUIC connections move between them
+	TCP, UDP    netip.AddrPort // where the services are
+	QUIC        netip.AddrPort
 	Ledger      *Ledger
 	Connections int           // TCP, kept open at the same time
 	Flows       int           // UDP
+	QUICs       int           // QUIC connections; every second moves
 	Window      time.Duration // the services' drain
 	Outlives    time.Duration // what age a connection must come to
 	Patience    time.Duration // how long a client waits for an answer
@@ -42,13 +45,45 @@ const atOnce = 48
 func (l *Load) Start(ctx context.Context) {
 	l.dialing, l.finish = make(chan struct{}, atOnce), make(chan struct{})
 	l.live = map[*client]bool{}
-	l.waiting.Store(int64(l.Connections + l.Flows))
+	l.waiting.Store(int64(l.Connections + l.Flows + l.QUICs))
 	kinds := kinds(l.Window)
 	for n := range l.Connections {
-		l.clients.Go(func() { l.keep(ctx, kindOf(kinds, n), rand.New(rand.NewPCG(l.Seed, uint64(n)))) })
+		l.clients.Go(func() { l.keep(ctx, l.openTCP(kindOf(kinds, n), rand.New(rand.NewPCG(l.Seed, uint64(n))))) })
 	}
 	for n := range l.Flows {
 		l.clients.Go(func() { l.keepFlow(ctx, rand.New(rand.NewPCG(l.Seed, uint64(1<<32+n)))) })
+	}
+	for n := range l.QUICs {
+		l.clients.Go(func() {
+			l.keep(ctx, l.openQUIC(kindOf(kinds, n), n%2 == 1, rand.New(rand.NewPCG(l.Seed, uint64(1<<33+n)))))
+		})
+	}
+}
+
+// opener opens a connection, over and over again.
+type opener func(ctx context.Context) (*client, error)
+
+func (l *Load) openTCP(k kind, rng *rand.Rand) opener {
+	return func(ctx context.Context) (*client, error) {
+		d, err := l.dialTCP(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return l.newClient(d, "tcp", k, rng), nil
+	}
+}
+
+func (l *Load) openQUIC(k kind, moves bool, rng *rand.Rand) opener {
+	return func(ctx context.Context) (*client, error) {
+		d, q, err := l.dialQUIC(ctx, rng)
+		if err != nil {
+			return nil, err
+		}
+		c := l.newClient(d, "quic", k, rng)
+		if moves {
+			c.moves = q
+		}
+		return c, nil
 	}
 }
 
@@ -82,11 +117,12 @@ func (l *Load) finishing(ctx context.Context) bool {
 }
 
 // keep keeps one connection open: when it ends, it opens the next.
-func (l *Load) keep(ctx context.Context, k kind, rng *rand.Rand) {
+func (l *Load) keep(ctx context.Context, open opener) {
 	first := true
 	for !l.finishing(ctx) {
-		c, err := l.dial(ctx, k, rng)
+		c, err := open(ctx)
 		if err != nil {
+			l.Ledger.failedToOpen()
 			l.pause(ctx, 100*time.Millisecond)
 			continue
 		}
@@ -97,7 +133,7 @@ func (l *Load) keep(ctx context.Context, k kind, rng *rand.Rand) {
 		l.note(c, true)
 		// Cancelled, the run counts nothing any more; sockets end with it.
 		stop := context.AfterFunc(ctx, func() { c.conn.Close() })
-		c.live(l.lifeOf(k, rng))
+		c.live(l.lifeOf(c.kind, c.rng))
 		stop()
 		l.note(c, false)
 	}

@@ -4,8 +4,9 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
 	"net"
-	"net/netip"
+	"slices"
 	"sync"
 
 	"weir.io/weir/internal/netlab"
@@ -19,12 +20,27 @@ type Server struct {
 
 	mu          sync.Mutex
 	who         Identity
-	connections map[*net.TCPConn]bool
+	connections map[end]bool
+}
+
+// end is a connection's end at a server.
+type end interface {
+	io.Closer
+	// reset ends the connection as its host's end would.
+	reset()
+}
+
+// tcpEnd is one of TCP.
+type tcpEnd struct{ *net.TCPConn }
+
+func (e tcpEnd) reset() {
+	_ = e.SetLinger(0)
+	_ = e.Close()
 }
 
 // Serve answers on the host's ports until the context ends.
 func Serve(ctx context.Context, host *netlab.Host, number int, tcp, udp []string, ledger *Ledger) (*Server, error) {
-	s := &Server{host: host, ledger: ledger, who: Identity{Backend: uint16(number)}, connections: map[*net.TCPConn]bool{}}
+	s := &Server{host: host, ledger: ledger, who: Identity{Backend: uint16(number)}, connections: map[end]bool{}}
 	for _, address := range tcp {
 		listener, err := host.Listen("tcp4", address)
 		if err != nil {
@@ -51,13 +67,26 @@ func (s *Server) identity() Identity {
 // its next life. With its links up, its clients are told by a reset.
 func (s *Server) Reset() {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.who.Life++
-	for conn := range s.connections {
-		_ = conn.SetLinger(0)
-		_ = conn.Close()
-	}
+	ends := slices.Collect(maps.Keys(s.connections))
 	clear(s.connections)
+	s.mu.Unlock()
+	for _, e := range ends {
+		e.reset()
+	}
+}
+
+// begin notes a connection, and returns who has it and what to call when it is over.
+func (s *Server) begin(e end) (Identity, func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.connections[e] = true
+	return s.who, func() {
+		s.mu.Lock()
+		delete(s.connections, e)
+		s.mu.Unlock()
+		e.Close()
+	}
 }
 
 func (s *Server) accept(listener net.Listener) {
@@ -73,19 +102,17 @@ func (s *Server) accept(listener net.Listener) {
 	}
 }
 
-// converse answers the requests of a connection.
+// converse answers the requests of a TCP connection.
 func (s *Server) converse(conn *net.TCPConn) {
-	s.mu.Lock()
-	who := s.who
-	s.connections[conn] = true
-	s.mu.Unlock()
-	defer func() {
-		s.mu.Lock()
-		delete(s.connections, conn)
-		s.mu.Unlock()
-		conn.Close()
-	}()
-	s.ledger.accepted(conn.RemoteAddr().(*net.TCPAddr).AddrPort(), who)
+	who, done := s.begin(tcpEnd{conn})
+	defer done()
+	s.ledger.accepted("tcp", conn.RemoteAddr().(*net.TCPAddr).AddrPort(), who)
+	s.answer(conn, who)
+}
+
+// answer answers requests, one after the other, until the connection is over or
+// sends what it should not.
+func (s *Server) answer(conn io.ReadWriter, who Identity) {
 	buffer := make([]byte, bufferSize)
 	var up, down *Stream
 	for {
@@ -107,10 +134,4 @@ func (s *Server) converse(conn *net.TCPConn) {
 			return
 		}
 	}
-}
-
-// clientPort returns a port if it is a client's own: with full NAT the server sees
-// the director's.
-func (l *Ledger) clientPort(a netip.AddrPort) (uint16, bool) {
-	return a.Port(), a.Addr().Unmap() == l.client
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"weir.io/weir/internal/netlab"
+	"weir.io/weir/quiclb"
 )
 
 // client --- server, through a relay of the test's when one is asked for
@@ -22,9 +23,16 @@ func newPair(t *testing.T) *pair {
 	t.Helper()
 	lab := netlab.ForTest(t)
 	p := &pair{client: lab.Host("client"), server: lab.Host("server"), ledger: NewLedger(netip.MustParseAddr("10.0.0.2"))}
-	lab.Link(p.client, p.server, netlab.LinkOptions{A: []string{"10.0.0.2/24"}, B: []string{"10.0.0.1/24"}})
+	lab.Link(p.client, p.server, netlab.LinkOptions{A: []string{"10.0.0.2/24", "10.0.0.3/24"}, B: []string{"10.0.0.1/24"}})
 	var err error
 	if p.serving, err = Serve(t.Context(), p.server, 3, []string{":80"}, []string{":7"}, p.ledger); err != nil {
+		t.Fatal(err)
+	}
+	codec, err := quiclb.New(quiclb.Config{ServerIDLength: 1, NonceLength: 8})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.serving.ServeQUIC(t.Context(), "10.0.0.1:443", codec, []byte{3}); err != nil {
 		t.Fatal(err)
 	}
 	return p
@@ -32,8 +40,9 @@ func newPair(t *testing.T) *pair {
 
 func (p *pair) load(port uint16) *Load {
 	at := netip.MustParseAddr("10.0.0.1")
-	return &Load{Client: p.client, TCP: netip.AddrPortFrom(at, port), UDP: netip.AddrPortFrom(at, 7), Ledger: p.ledger,
-		Connections: 100, Flows: 10, Window: 200 * time.Millisecond, Outlives: 500 * time.Millisecond, Patience: 5 * time.Second, Seed: 1}
+	return &Load{Client: p.client, Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("10.0.0.3")},
+		TCP: netip.AddrPortFrom(at, port), UDP: netip.AddrPortFrom(at, 7), QUIC: netip.AddrPortFrom(at, 443), Ledger: p.ledger,
+		Connections: 100, Flows: 10, QUICs: 10, Window: 200 * time.Millisecond, Outlives: 500 * time.Millisecond, Patience: 5 * time.Second, Seed: 1}
 }
 
 // known is how many connections are open whose backend the ledger knows.
@@ -42,6 +51,18 @@ func (p *pair) known() (n int) {
 	defer p.ledger.mu.Unlock()
 	for _, c := range p.ledger.byPort {
 		if p.ledger.backend(c) == 3 {
+			n++
+		}
+	}
+	return n
+}
+
+// knownQUIC is how many QUIC connections the server has accepted.
+func (p *pair) knownQUIC() (n int) {
+	p.ledger.mu.Lock()
+	defer p.ledger.mu.Unlock()
+	for from := range p.ledger.acceptors {
+		if from.protocol == "quic" {
 			n++
 		}
 	}
@@ -62,7 +83,7 @@ func TestNothingBreaksByItself(t *testing.T) {
 	l := p.load(80)
 	l.Start(t.Context())
 	waitFor(t, "every connection to be open", func() bool { return l.Waiting() == 0 && p.ledger.Live() >= 97 })
-	waitFor(t, "some traffic", func() bool { return p.ledger.Totals().Exchanges > 500 })
+	waitFor(t, "some traffic", func() bool { return p.ledger.Totals().Exchanges > 500 && p.ledger.Totals().Moved > 20 })
 	begin := time.Now()
 	waitFor(t, "the connections to be old", func() bool { return time.Since(begin) > l.Outlives })
 	l.Finish()
@@ -70,7 +91,7 @@ func TestNothingBreaksByItself(t *testing.T) {
 	if breaks := p.ledger.Breaks(); len(breaks) > 0 {
 		t.Errorf("%d connections broke, first %+v", len(breaks), breaks[0])
 	}
-	if totals.TCP < 100 || totals.UDP < 10 || totals.FailedToOpen > 0 || totals.Misdirected > 0 || totals.Outlived < 97 || p.ledger.Live() != 0 {
+	if totals.TCP < 100 || totals.UDP < 10 || totals.QUIC < 10 || totals.FailedToOpen > 0 || totals.Misdirected > 0 || totals.Outlived < 97 || p.ledger.Live() != 0 {
 		t.Errorf("%+v with %d left", totals, p.ledger.Live())
 	}
 	if stall := p.ledger.Stall(0.5); stall <= 0 || stall > l.Patience {
@@ -86,26 +107,31 @@ func TestOnlyDeathExcuses(t *testing.T) {
 		l := p.load(80)
 		l.Start(t.Context())
 		// All but the three in a hundred that are short.
-		waitFor(t, "the server to have them", func() bool { return l.Waiting() == 0 && p.known() >= 97 && p.ledger.Totals().UDP >= 10 })
+		waitFor(t, "the server to have them", func() bool {
+			return l.Waiting() == 0 && p.known() >= 97 && p.ledger.Totals().UDP >= 10 && p.knownQUIC() >= 10
+		})
 		if died {
 			p.ledger.Died(3)
 		}
 		p.serving.Reset()
-		waitFor(t, "the clients to see it", func() bool { return len(p.ledger.Breaks()) >= 100 })
+		waitFor(t, "the clients to see it", func() bool { return len(p.ledger.Breaks()) >= 110 })
 		l.Finish()
-		tcp, udp := 0, 0
+		tcp, udp, quic := 0, 0, 0
 		for _, b := range p.ledger.Breaks() {
 			if b.Excused != died || b.Backend != 3 {
 				t.Fatalf("died: %v; got %+v", died, b)
 			}
-			if b.Protocol == "udp" {
+			switch b.Protocol {
+			case "udp":
 				udp++
-			} else {
+			case "quic":
+				quic++
+			default:
 				tcp++
 			}
 		}
-		if tcp < 90 || udp != 10 {
-			t.Errorf("died: %v; %d connections and %d flows broke, want nearly 100 and 10", died, tcp, udp)
+		if tcp < 90 || udp != 10 || quic < 10 {
+			t.Errorf("died: %v; %d connections, %d flows and %d QUIC connections broke, want nearly 100, 10 and 10", died, tcp, udp, quic)
 		}
 	}
 }
@@ -185,13 +211,49 @@ func TestAnswerersExcuse(t *testing.T) {
 	}
 }
 
+// A packet of QUIC is misdirected whose connection ID is another backend's that has
+// lived since it gave that out.
+func TestMisdirectedIsWhatNamesAnotherBackend(t *testing.T) {
+	ledger := NewLedger(netip.MustParseAddr("10.0.0.2"))
+	ledger.named("before", Identity{Backend: 3})
+	ledger.gotQUIC("before", Identity{Backend: 3})
+	ledger.gotQUIC("nobody's", Identity{Backend: 4})
+	if n := ledger.Totals().Misdirected; n != 0 {
+		t.Errorf("%d packets misdirected, want none", n)
+	}
+	ledger.gotQUIC("before", Identity{Backend: 4})
+	ledger.Died(3)
+	ledger.gotQUIC("before", Identity{Backend: 4})
+	if totals := ledger.Totals(); totals.Misdirected != 1 || totals.Astray["quic"] != 1 {
+		t.Errorf("%d packets misdirected %v, want the one of before the death", totals.Misdirected, totals.Astray)
+	}
+}
+
+func TestConnectionIDOfAPacket(t *testing.T) {
+	for _, test := range []struct{ packet, want string }{
+		{"\x40abcdX", "abcd"},                        // 1-RTT
+		{"\x40abc", ""},                              // too short
+		{"\xe0\x00\x00\x00\x01\x04abcd\x00", "abcd"}, // handshake
+		{"\xe0\x00\x00\x00\x01\x05abcde\x00", ""},    // of another length
+		{"\xe0abcd", ""},
+		{"\xe0\x00\x00\x00\x01\x04abc", ""},      // cut off
+		{"\xc0\x00\x00\x00\x01\x04abcd\x00", ""}, // initial: the client's invention
+		{"\xd0\x00\x00\x00\x01\x04abcd\x00", ""}, // 0-RTT
+		{"", ""},
+	} {
+		if got := connectionID([]byte(test.packet), 4); string(got) != test.want {
+			t.Errorf("%q: connection ID %q, want %q", test.packet, got, test.want)
+		}
+	}
+}
+
 // Every byte is checked at both ends: one that is not what was sent is found.
 func TestChangedBytesAreFound(t *testing.T) {
 	for _, direction := range []string{"up", "down"} {
 		p := newPair(t)
 		relay(t, p, direction == "up")
 		l := p.load(81)
-		l.Flows = 0
+		l.Flows, l.QUICs = 0, 0
 		l.Start(t.Context())
 		waitFor(t, "a break", func() bool { return len(p.ledger.Breaks()) > 0 })
 		l.Finish()
