@@ -27,31 +27,49 @@ func mix(x uint64) uint64 {
 	return x ^ x>>31
 }
 
+// word returns the eight bytes that begin at a multiple of eight.
+func (s *Stream) word(at uint64) uint64 { return mix(s.seed + at/wordSize) }
+
+const wordSize = 8
+
 // Fill writes the next bytes.
 func (s *Stream) Fill(p []byte) {
 	for len(p) > 0 {
-		var word [8]byte
-		binary.LittleEndian.PutUint64(word[:], mix(s.seed+s.offset/8))
-		n := copy(p, word[s.offset%8:])
-		p = p[n:]
-		s.offset += uint64(n)
+		if within := s.offset % wordSize; within > 0 || len(p) < wordSize {
+			var word [wordSize]byte
+			binary.LittleEndian.PutUint64(word[:], s.word(s.offset))
+			p = p[s.advance(copy(p, word[within:])):]
+			continue
+		}
+		binary.LittleEndian.PutUint64(p, s.word(s.offset))
+		p = p[s.advance(wordSize):]
 	}
 }
 
 // Check returns an error if those are not the next bytes.
 func (s *Stream) Check(p []byte) error {
 	for len(p) > 0 {
-		var word [8]byte
-		binary.LittleEndian.PutUint64(word[:], mix(s.seed+s.offset/8))
-		want := word[s.offset%8:]
+		within := s.offset % wordSize
+		if within == 0 && len(p) >= wordSize && binary.LittleEndian.Uint64(p) == s.word(s.offset) {
+			p = p[s.advance(wordSize):]
+			continue
+		}
+		var word [wordSize]byte
+		binary.LittleEndian.PutUint64(word[:], s.word(s.offset))
+		want := word[within:]
 		want = want[:min(len(want), len(p))]
 		for i := range want {
 			if p[i] != want[i] {
 				return fmt.Errorf("%w: byte %d of the stream is %#02x, not %#02x", ErrWrongData, s.offset+uint64(i), p[i], want[i])
 			}
 		}
-		p = p[len(want):]
-		s.offset += uint64(len(want))
+		p = p[s.advance(len(want)):]
 	}
 	return nil
+}
+
+// advance goes on by so many bytes, and returns how many.
+func (s *Stream) advance(n int) int {
+	s.offset += uint64(n)
+	return n
 }
