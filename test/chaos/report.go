@@ -24,13 +24,16 @@ type report struct {
 	// OnlyBackends says that nothing happened to directors.
 	OnlyBackends bool `json:"only_backends"`
 
-	Connections       int               `json:"connections"` // of every protocol, that were established
-	Concurrent        int               `json:"concurrent"`  // TCP connections, the least at any time
-	Events            int               `json:"events"`
-	DoubleChanges     int               `json:"double_changes"`
-	OutlivedWindows   float64           `json:"outlived_windows"` // share of the TCP connections that lived for five windows
-	BrokenBackendDied int               `json:"broken_backend_died"`
-	Broken            int               `json:"broken"` // of every protocol
+	Connections       int     `json:"connections"` // of every protocol, that were established
+	Concurrent        int     `json:"concurrent"`  // TCP connections, the least at any time
+	Events            int     `json:"events"`
+	DoubleChanges     int     `json:"double_changes"`
+	OutlivedWindows   float64 `json:"outlived_windows"` // share of the TCP connections that lived for five windows
+	BrokenBackendDied int     `json:"broken_backend_died"`
+	Broken            int     `json:"broken"` // of every protocol
+	// BrokenTwoEnds counts connections that two backends took, each for a cookie that it
+	// could not tell from its own: where cookies are always used. See cookies.
+	BrokenTwoEnds     int               `json:"broken_two_ends"`
 	Misdirected       int               `json:"misdirected"`
 	P99StallMS        int64             `json:"p99_stall_ms"`
 	TCP               protocol          `json:"tcp"`
@@ -99,6 +102,10 @@ func (r *report) add(x *explainer, b traffic.Break) {
 	if b.Excused {
 		r.BrokenBackendDied++
 		of.BrokenBackendDied++
+		return
+	}
+	if b.TwoEnds && r.SynCookies == cookiesAlways {
+		r.BrokenTwoEnds++
 		return
 	}
 	r.Broken++
@@ -188,6 +195,9 @@ func (r *report) print(w io.Writer) error {
 	line("%8d events, %d double changes", r.Events, r.DoubleChanges)
 	line("%7.0f%% of the TCP connections outlived %d drain windows", 100*r.OutlivedWindows, windows)
 	line("%8d broken because their backends died", r.BrokenBackendDied)
+	if r.SynCookies == cookiesAlways {
+		line("%8d broken because the backends share the secret of their cookies", r.BrokenTwoEnds)
+	}
 	line("%8d broken (%d TCP, %d UDP, %d QUIC)", r.Broken, r.TCP.Broken, r.UDP.Broken, r.QUIC.Broken)
 	line("%8d misdirected packets (%d TCP, %d UDP, %d QUIC)", r.Misdirected, r.TCP.Misdirected, r.UDP.Misdirected, r.QUIC.Misdirected)
 	line("%8d ms for an answer at most, 99 %% of %d", r.P99StallMS, r.Exchanges)

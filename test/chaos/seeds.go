@@ -43,7 +43,9 @@ const (
 )
 
 // cookies returns a run's tcp_syncookies: every tenth seed shows what happens where
-// no host remembers a SYN.
+// no host remembers a SYN. The backends of a lab are one kernel and share the secret
+// of their cookies (net/ipv4/syncookies.c has one), so that one takes the cookie of
+// another for its own and a connection gets two ends. No two machines do that.
 func cookies(set int, seed uint64) int {
 	switch {
 	case set != cookiesBySeed:

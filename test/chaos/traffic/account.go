@@ -105,7 +105,7 @@ func (l *Ledger) end(c *Connection, outlives time.Duration, err error) {
 	}
 	what := classify(err)
 	b := Break{Connection: *c, At: time.Now(), Backend: l.backend(c), What: what,
-		Detail: err.Error(), Resets: c.resets, Excused: what != "wrong data" && l.excused(c)}
+		Detail: err.Error(), Resets: c.resets, Excused: what != "wrong data" && l.excused(c), TwoEnds: l.twoEnds(c)}
 	l.broken = append(l.broken, b)
 	l.broke(b)
 }

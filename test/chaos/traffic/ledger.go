@@ -16,14 +16,14 @@ type Ledger struct {
 
 	mu        sync.Mutex
 	nextID    uint64
-	byPort    map[uint16]*Connection    // TCP: the latest of each port that was not closed in peace
-	byID      map[uint64]*Connection    // UDP
-	acceptors map[acceptedFrom]Identity // who accepted the latest connection
-	answerers map[uint16][]int          // backends that answered the SYN of the latest connection of a port
-	names     map[string]name           // QUIC connection IDs that servers have given out
-	gone      map[int]bool              // backends that are dead
-	returns   map[int]time.Time         // when backends last were no more
-	live      int                       // TCP connections
+	byPort    map[uint16]*Connection        // TCP: the latest of each port that was not closed in peace
+	byID      map[uint64]*Connection        // UDP
+	acceptors map[acceptedFrom][]acceptance // who accepted the latest connection
+	answerers map[uint16][]int              // backends that answered the SYN of the latest connection of a port
+	names     map[string]name               // QUIC connection IDs that servers have given out
+	gone      map[int]bool                  // backends that are dead
+	returns   map[int]time.Time             // when backends last were no more
+	live      int                           // TCP connections
 	totals    Totals
 	broken    []Break
 	stalls    histogram
@@ -33,6 +33,12 @@ type Ledger struct {
 type acceptedFrom struct {
 	protocol string
 	client   netip.AddrPort
+}
+
+// acceptance is a server's word that it has a connection.
+type acceptance struct {
+	who Identity
+	at  time.Time
 }
 
 // name is whose a QUIC connection ID is, and since when.
@@ -85,12 +91,13 @@ type Break struct {
 	Detail  string
 	Resets  []Reset // that backends sent for it, as far as they were seen
 	Excused bool    // its backend was dead at the time, or died after it began
+	TwoEnds bool    // more than one backend had accepted it
 }
 
 // NewLedger returns an empty ledger of the client with that address.
 func NewLedger(client netip.Addr) *Ledger {
 	return &Ledger{client: client, byPort: map[uint16]*Connection{}, byID: map[uint64]*Connection{},
-		acceptors: map[acceptedFrom]Identity{}, answerers: map[uint16][]int{}, names: map[string]name{}, gone: map[int]bool{}, returns: map[int]time.Time{}, totals: Totals{Astray: map[string]int{}}, broke: func(Break) {}}
+		acceptors: map[acceptedFrom][]acceptance{}, answerers: map[uint16][]int{}, names: map[string]name{}, gone: map[int]bool{}, returns: map[int]time.Time{}, totals: Totals{Astray: map[string]int{}}, broke: func(Break) {}}
 }
 
 // OnBreak lets a function be called with every connection that breaks from now on.
@@ -184,10 +191,21 @@ func (l *Ledger) backend(c *Connection) int {
 	if c.known {
 		return int(c.who.Backend)
 	}
-	if who, ok := l.acceptors[acceptedFrom{c.Protocol, c.Client}]; ok {
-		return int(who.Backend)
+	if list := l.acceptors[acceptedFrom{c.Protocol, c.Client}]; len(list) > 0 {
+		return int(list[len(list)-1].who.Backend)
 	}
 	return -1
+}
+
+// twoEnds reports whether more than one backend has accepted a connection.
+func (l *Ledger) twoEnds(c *Connection) bool {
+	ends := map[uint16]bool{}
+	for _, a := range l.acceptors[acceptedFrom{c.Protocol, c.Client}] {
+		if a.at.After(c.Began) {
+			ends[a.who.Backend] = true
+		}
+	}
+	return len(ends) > 1
 }
 
 // accepted notes who has a client's connection. With full NAT servers see a
@@ -198,7 +216,8 @@ func (l *Ledger) accepted(protocol string, client netip.AddrPort, who Identity) 
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.acceptors[acceptedFrom{protocol, netip.AddrPortFrom(client.Addr().Unmap(), client.Port())}] = who
+	from := acceptedFrom{protocol, netip.AddrPortFrom(client.Addr().Unmap(), client.Port())}
+	l.acceptors[from] = append(l.acceptors[from], acceptance{who, time.Now()})
 }
 
 // clientPort returns a port if it is a client's own: with full NAT the server sees

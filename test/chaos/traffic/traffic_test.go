@@ -229,6 +229,36 @@ func TestMisdirectedIsWhatNamesAnotherBackend(t *testing.T) {
 	}
 }
 
+// A connection has two ends if two backends accepted it, and not if one did and another
+// one had the connection that its port had before.
+func TestTwoEnds(t *testing.T) {
+	client := netip.MustParseAddrPort("10.0.0.2:1234")
+	for name, c := range map[string]struct {
+		before, accepted []uint16
+		want             bool
+	}{
+		"nobody accepts":      {nil, nil, false},
+		"one":                 {nil, []uint16{3}, false},
+		"one, twice":          {nil, []uint16{3, 3}, false},
+		"two":                 {nil, []uint16{3, 4}, true},
+		"another one, before": {[]uint16{4}, []uint16{3}, false},
+	} {
+		ledger := NewLedger(client.Addr())
+		for _, backend := range c.before {
+			ledger.accepted("tcp", client, Identity{Backend: backend})
+		}
+		connection := &Connection{ID: 1, Protocol: "tcp", Client: client, Began: time.Now()}
+		for _, backend := range c.accepted {
+			ledger.accepted("tcp", client, Identity{Backend: backend})
+		}
+		ledger.open(connection)
+		ledger.end(connection, 0, net.ErrClosed)
+		if b := ledger.Breaks(); len(b) != 1 || b[0].TwoEnds != c.want {
+			t.Errorf("%s: %+v, want two ends: %v", name, b, c.want)
+		}
+	}
+}
+
 func TestConnectionIDOfAPacket(t *testing.T) {
 	for _, test := range []struct{ packet, want string }{
 		{"\x40abcdX", "abcd"},                        // 1-RTT
