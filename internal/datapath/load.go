@@ -86,12 +86,17 @@ func directorSpec(o Options) (*ebpf.CollectionSpec, error) {
 }
 
 // load loads the program beside the one that runs, with the maps that are pinned or
-// with others. Nothing is pinned yet, so that a program which is refused leaves
+// with others; where the one that runs is the same it takes that. Nothing is pinned yet, so that a program which is refused leaves
 // nothing behind.
 func (k *kernel) load(spec *ebpf.CollectionSpec) error {
 	pinned, err := k.reusable(spec)
 	if err != nil {
 		return err
+	}
+	programs := k.loaded(k.attached)
+	if programs != nil {
+		spec.Programs = nil
+		delete(spec.Maps, constants)
 	}
 	k.collection, err = ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: pinned})
 	for name, m := range pinned {
@@ -99,8 +104,10 @@ func (k *kernel) load(spec *ebpf.CollectionSpec) error {
 		m.Close() // the collection has its own
 	}
 	if err != nil {
+		closeAll(programs)
 		return loadError(err)
 	}
+	maps.Copy(k.collection.Programs, programs)
 	k.all = maps.Clone(k.collection.Maps)
 	delete(k.all, constants)
 	if err := k.collection.Assign(&k.directorMaps); err != nil {

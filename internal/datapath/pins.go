@@ -16,7 +16,8 @@ import (
 // names, whatever is in the maps (docs/operations.md, "Upgrade"):
 //
 //	xdp-IFACE, undo-IFACE   the links that hold the programs on their interfaces
-//	programs-ABI/NAME       the programs that are attached
+//	programs-ABI/NAME       the programs that are attached, and build-HASH, one of them by
+//	                        what it was built from
 //	maps-ABI/NAME           all maps of theirs; ABI is abiHash
 //	state/NAME-FORMAT       the maps that a program of another ABI may take over
 //	agent/                  the agent's part (internal/agent)
@@ -38,6 +39,9 @@ type pins struct {
 	lock  *os.File // of pin
 	state map[string]string
 	snat  string // pin of full NAT's table
+	build string // what the programs are built from; "": not to be found again
+
+	attached map[ebpf.ProgramID]bool // when this process began
 
 	adopted   bool     // the maps of this ABI are those of the programs that are attached
 	published bool     // what this process has loaded is pinned
@@ -48,7 +52,7 @@ type pins struct {
 
 // openPins makes the directory, locks it, and works out the names.
 func openPins(o Options, spec *ebpf.CollectionSpec) (*pins, error) {
-	p := &pins{pin: o.Pin, state: map[string]string{}}
+	p := &pins{pin: o.Pin, state: map[string]string{}, build: buildName(o, spec)}
 	var err error
 	if p.abi, err = abiHash(spec); err != nil {
 		return nil, err
@@ -87,6 +91,7 @@ func (p *pins) reusable(spec *ebpf.CollectionSpec) (map[string]*ebpf.Map, error)
 	if err != nil {
 		return nil, err
 	}
+	p.attached = attached
 	if p.runs(attached) && p.hasBook() {
 		p.adopted = true
 		for name := range spec.Maps {
@@ -223,7 +228,7 @@ func (k *kernel) pinAll() error {
 	}
 	return makeDirectory(k.programsDir()+beside, func(dir string) error {
 		return errors.Join(pinClone(k.program, filepath.Join(dir, directorProgDirector)),
-			pinClone(k.undo, filepath.Join(dir, directorProgUndoNat)))
+			pinClone(k.undo, filepath.Join(dir, directorProgUndoNat)), k.pinBuild(dir))
 	})
 }
 

@@ -166,6 +166,40 @@ func testOtherABI(t *testing.T) {
 	}
 }
 
+// TestSameProgramIsTaken: a process that starts again, also after one that was killed, goes
+// on with the program that runs instead of loading it anew; not with one that was built
+// from something else, though its maps are the same.
+func TestSameProgramIsTaken(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	addNeighbours(t, 3)
+	d := openVersion(t, nil)
+	must(t, d.Set(tableOf(1, 2, 0)))
+	running := runningPrograms(t, "wire0")[0]
+	for i, end := range []func(*testing.T, *Datapath){func(t *testing.T, d *Datapath) { must(t, d.Close()) }, kill} {
+		end(t, d)
+		d = openVersion(t, nil)
+		if own, err := idOf(d.kernel.program); err != nil || own != running {
+			t.Errorf("start %d: the program is %d, error %v; want %d, which runs", i, own, err, running)
+		}
+		must(t, d.Set(tableOf(1, 3, i)))
+		wantRunning(t, d, "wire0")
+		wantTidy(t, d)
+		d.sends(t, packet.SYN) // or fails
+	}
+	for i, version := range []func(*ebpf.CollectionSpec){func(*ebpf.CollectionSpec) {}, nil} {
+		must(t, d.Close())
+		d = openVersion(t, version)
+		must(t, d.Set(tableOf(1, 3, i)))
+		wantRunning(t, d, "wire0")
+		if now := runningPrograms(t, "wire0")[0]; now == running {
+			t.Errorf("version %d goes on with the program of another one", i)
+		}
+		running = runningPrograms(t, "wire0")[0]
+	}
+}
+
 // TestIndexesOfOtherABIAreNotReused: what remembers a backend that is gone must not
 // take another for it, though the maps that had its epoch are gone too.
 func TestIndexesOfOtherABIAreNotReused(t *testing.T) {
