@@ -15,13 +15,16 @@
 #define ROW_OFFSET_MASK 0x7c
 #define ROW_NEVER 0x02 /* TCP's SYN */
 
+/* Beside enum backend_flag: the row is a datagram's. */
+#define ROW_DATAGRAM (1 << 8)
+
 /* The row of a slot with a list. */
 struct row_list {
 	__u64 sum; /* of its words */
 	__u32 length;
 	__u32 hops;
+	__u32 up;   /* of them */
 	__u32 down; /* bits of candidates that are down: named last */
-	__u32 pad;
 	__u8 bytes[ROW_BYTES];
 };
 
@@ -36,15 +39,29 @@ struct {
 struct row {
 	const struct backend *lone; /* NULL: they are in list */
 	const struct row_list *list;
-	__u32 length; /* 0: there is nobody to name */
+	struct row_header header; /* of the lone one */
+	__u32 length;             /* 0: there is nobody to name */
 };
 
-/* A SYN opens a connection where it comes; hosts cannot tell whose others are. */
+/* A SYN opens a connection where it comes, and fragments go where their first one went. */
 static __always_inline int carries_row(const struct packet *packet)
 {
-	return packet->flow.protocol == IPPROTO_TCP && !(packet->tcp_flags & ROW_NEVER) &&
-	       !(packet->flags & (PACKET_FRAGMENT_FIRST | PACKET_FRAGMENT_LATER)) &&
-	       packet->slot.next;
+	if (packet->flags & (PACKET_FRAGMENT_FIRST | PACKET_FRAGMENT_LATER) || !packet->slot.next)
+		return 0;
+	return packet->flow.protocol == IPPROTO_UDP ||
+	       (packet->flow.protocol == IPPROTO_TCP && !(packet->tcp_flags & ROW_NEVER));
+}
+
+/* Hosts do not send a datagram on to one that is down as they do with a segment. */
+static __always_inline struct row_header header_of(__u32 hops, __u32 down, __u32 flags)
+{
+	struct row_header header = { .kind = ROW_KIND, .count = hops };
+
+	if (flags & ROW_DATAGRAM) {
+		header.kind = ROW_KIND_UDP;
+		header.count = hops | down << ROW_DOWN_SHIFT;
+	}
+	return header;
 }
 
 /* Only what has an agent, and can be reached from the host that the packet goes to. */
@@ -85,7 +102,7 @@ static __always_inline void add_hops(struct row_list *row, __u32 ring, struct sl
 	const struct backend *backend;
 	__u32 index;
 
-	row->hops = row->down = 0;
+	row->hops = row->up = row->down = 0;
 	if (!list)
 		return;
 	for (__u32 i = 0; i < RING_CANDIDATES_MAX && i <= list->count; i++) {
@@ -98,6 +115,7 @@ static __always_inline void add_hops(struct row_list *row, __u32 ring, struct sl
 		else
 			row->down |= 1 << i;
 	}
+	row->up = row->hops;
 	for (__u32 i = 0; row->down && i < RING_CANDIDATES_MAX; i++) {
 		backend = row->down & 1 << i ? backend_at(candidate_by_age(list, i, slot.owner)) :
 					       NULL;
@@ -134,7 +152,7 @@ __noinline int write_list(__u32 ring, __u64 word, __u32 sent, __u32 flags)
 	if (!row->hops)
 		return 0;
 	header = (struct row_header *)row->bytes;
-	*header = (struct row_header){ .kind = ROW_KIND, .count = row->hops };
+	*header = header_of(row->hops, row->hops - row->up, flags);
 	row->length = sizeof(*header) + row->hops * hop_size(flags);
 	row->sum = sum_words(row);
 	return row->length;
@@ -146,6 +164,8 @@ static __always_inline struct row find_row(const struct packet *packet, __u32 se
 	struct row row = {};
 	__u32 zero = 0, other;
 
+	if (packet->flow.protocol == IPPROTO_UDP)
+		flags |= ROW_DATAGRAM;
 	if (slot->next & SLOT_LIST) {
 		row.length = write_list(packet->ring, slot->owner | (__u64)slot->next << 32, sent,
 					flags);
@@ -156,15 +176,16 @@ static __always_inline struct row find_row(const struct packet *packet, __u32 se
 	}
 	other = sent == slot->owner ? slot->next & ~SLOT_SETTLING : slot->owner;
 	row.lone = backend_at(other);
-	if (other != sent && may_be_named(row.lone, flags))
+	if (other != sent && may_be_named(row.lone, flags)) {
+		row.header = header_of(1, !alive(row.lone), flags);
 		row.length = sizeof(struct row_header) + hop_size(flags);
+	}
 	return row;
 }
 
 static __always_inline __u64 row_sum6(const struct row *row)
 {
-	struct row_header header = { .kind = ROW_KIND, .count = 1 };
-	__u64 sum = *(__u32 *)&header;
+	__u64 sum = *(const __u32 *)&row->header;
 
 	if (!row->lone)
 		return row->list ? row->list->sum : 0;
@@ -189,7 +210,7 @@ static __always_inline int put_row(struct xdp_md *ctx, const struct row *row, vo
 					    ((row->length - least) & ROW_OFFSET_MASK) + least);
 	if (!row->lone)
 		return 0;
-	*(struct row_header *)at = (struct row_header){ .kind = ROW_KIND, .count = 1 };
+	*(struct row_header *)at = row->header;
 	if (ipv6)
 		__builtin_memcpy(at + least, &row->lone->address, sizeof(struct address));
 	else

@@ -26,8 +26,8 @@ struct row_header {
  * they have seen, so they have to agree about whose it is: who sends it on first puts
  * its own address at the first place, which nobody needs any more, and so does who has
  * seen the flow later than the one that is there. `claim` says when that was. `next` is
- * one more than `count` for who has to keep it. Director and host of another version
- * skip this kind, and the host keeps the datagram.
+ * one more than `count` for who has to keep it. A host of a version before skips this
+ * kind, and keeps the datagram.
  */
 #define ROW_KIND_UDP 0x55
 #define ROW_COUNT_MASK 0x0f

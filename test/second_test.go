@@ -66,29 +66,38 @@ func TestConnectionsOutliveChanges(t *testing.T) {
 // chanceLab is a lab with servers that answer each line with their host's name.
 type chanceLab struct {
 	*lab
-	cookies string  // of the backends: net.ipv4.tcp_syncookies
-	running *daemon // the director
-	agents  []*daemon
-	servers []*lineServer
-	other   *netlab.Host
+	protocol string
+	cookies  string  // of the backends: net.ipv4.tcp_syncookies
+	running  *daemon // the director
+	agents   []*daemon
+	servers  []*lineServer
+	other    *netlab.Host
 }
 
 // newChanceLab starts everything, the agents with this key besides.
 func newChanceLab(t *testing.T, cookies, key string) *chanceLab {
 	t.Helper()
-	l := &chanceLab{lab: newLab(t, size{backends: 3}), cookies: cookies}
+	l := newChanceLabOf(t, "tcp", cookies, key)
+	for i, b := range l.backends {
+		l.servers = append(l.servers, serveLines(t, b, fmt.Sprintf("backend%d", i+1)))
+	}
+	return l
+}
+
+func newChanceLabOf(t *testing.T, protocol, cookies, key string) *chanceLab {
+	t.Helper()
+	l := &chanceLab{lab: newLab(t, size{backends: 3}), protocol: protocol, cookies: cookies}
 	l.other = l.Router("director2")
 	l.Link(l.other, l.lan, netlab.LinkOptions{XDP: true, A: lanPrefixes(otherDirector)})
 	for _, six := range []bool{false, true} {
 		l.other.Route("default", lanAddress(routerHost, six).String())
 	}
-	for i, b := range l.backends {
+	for _, b := range l.backends {
 		b.Sysctl("net.ipv4.tcp_syncookies", cookies)
 		text := configText("", "eth0", l.services(everyBackend(3)...)...)
 		l.agents = append(l.agents, startDaemon(t, b, "agent",
 			strings.Replace(text, "directors: [", fmt.Sprintf("%sdirectors: [%s, \"%s\", ", key,
 				lanAddress(otherDirector, false), lanAddress(otherDirector, true)), 1)))
-		l.servers = append(l.servers, serveLines(t, b, fmt.Sprintf("backend%d", i+1)))
 	}
 	return l
 }
@@ -96,7 +105,7 @@ func newChanceLab(t *testing.T, cookies, key string) *chanceLab {
 func (l *chanceLab) services(backends ...backend) []string {
 	var list []string
 	for _, w := range gueWays {
-		list = append(list, w.service("tcp", fmt.Sprint(linesPort), backends))
+		list = append(list, w.service(l.protocol, fmt.Sprint(linesPort), backends))
 	}
 	return list
 }

@@ -323,8 +323,8 @@ type directorRowList struct {
 	Sum    uint64
 	Length uint32
 	Hops   uint32
+	Up     uint32
 	Down   uint32
-	Pad    uint32
 	Bytes  [144]uint8
 }
 

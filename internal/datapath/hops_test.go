@@ -10,9 +10,9 @@ import (
 )
 
 // carriesRow says whether a packet of flow f takes its row along: those of open
-// connections do, whole.
-func carriesRow(f model.Flow, headers []packet.Header) bool {
-	if model.Protocol(f.Protocol) != model.TCP || len(headers) < 2 {
+// connections and all datagrams do, whole.
+func carriesRow(headers []packet.Header) bool {
+	if len(headers) < 2 {
 		return false
 	}
 	for _, h := range headers {
@@ -37,7 +37,7 @@ func carriesRow(f model.Flow, headers []packet.Header) bool {
 // row is the private data of GUE for a packet that goes to a backend: the other
 // candidates, the oldest owner first, and those that are down after the others.
 func (s *testService) row(f model.Flow, backend int, headers []packet.Header) []byte {
-	if !carriesRow(f, headers) {
+	if !carriesRow(headers) {
 		return nil
 	}
 	hash := f.Hash(s.salt, s.affinity)
@@ -55,6 +55,9 @@ func (s *testService) row(f model.Flow, backend int, headers []packet.Header) []
 			candidates = append(candidates, row[position])
 		}
 	}
+	if len(s.quic) > 0 && !slices.Contains(candidates, uint32(backend)) {
+		return nil // its connection ID names who has it
+	}
 	down := func(c uint32) bool { return s.backends[c].state == directorBackendStateBACKEND_DOWN }
 	last := slices.DeleteFunc(slices.Clone(candidates), func(c uint32) bool { return !down(c) })
 	candidates = append(slices.DeleteFunc(candidates, down), last...)
@@ -64,16 +67,22 @@ func (s *testService) row(f model.Flow, backend int, headers []packet.Header) []
 		most = model.MaxCandidates6 - 1
 	}
 	var hops []byte
-	count := 0
+	count, below := 0, 0
 	for _, c := range slices.DeleteFunc(candidates, func(c uint32) bool { return int(c) == backend }) {
 		b := s.backends[c]
 		if count < most && b.mode == model.GUE && !b.gone && b.address.Is4() == to.Is4() {
 			hops = append(hops, b.address.AsSlice()...)
 			count++
+			if down(c) {
+				below++
+			}
 		}
 	}
 	if count == 0 {
 		return nil
+	}
+	if model.Protocol(f.Protocol) == model.UDP {
+		return append([]byte{0x55, byte(count | below<<4), 0, 0}, hops...)
 	}
 	return append([]byte{0x57, byte(count), 0, 0}, hops...)
 }
@@ -114,7 +123,11 @@ func testRows(t *testing.T) {
 				b[5].address = backendAddress(!over4, 998)
 			}, 0},
 		} {
-			for _, vip4 := range []bool{true, false} {
+			for _, p := range []struct {
+				vip4     bool
+				protocol model.Protocol
+			}{{true, model.TCP}, {false, model.TCP}, {true, model.UDP}, {false, model.UDP}} {
+				vip4 := p.vip4
 				n := len(w.services)
 				backends := make([]testBackend, 8)
 				for i := range backends {
@@ -123,17 +136,57 @@ func testRows(t *testing.T) {
 				if c.edit != nil {
 					c.edit(backends)
 				}
-				s := scenario{client: clientOf(vip4), testService: w.add(testService{vip: vipAddress(vip4, n), protocol: model.TCP,
+				s := scenario{client: clientOf(vip4), testService: w.add(testService{vip: vipAddress(vip4, n), protocol: p.protocol,
 					port: singlePort(servicePort), salt: uint64(n), backends: backends, ring: c.ring})}
-				name := fmt.Sprintf("%s, vip 4 %v, over 4 %v", c.name, vip4, over4)
+				name := fmt.Sprintf("%s, %v, vip 4 %v, over 4 %v", c.name, p.protocol, vip4, over4)
 				to := ip(s.client, s.vip)
 				rows = append(rows,
 					s.forward(name, s.flow(), c.want, s.data(100)...),
-					s.forward(name+", odd", s.flow(), c.want, to, l4(model.TCP, clientPort, servicePort), packet.Text("odd")),
+					s.forward(name+", odd", s.flow(), c.want, to, l4(p.protocol, clientPort, servicePort), packet.Text("odd")))
+				if p.protocol == model.UDP {
+					continue
+				}
+				rows = append(rows,
 					s.forward(name+", SYN", s.flow(), c.want, to, packet.TCPHeader{Src: clientPort, Dst: servicePort, Flags: packet.SYN}),
 					s.forward(name+", RST", s.flow(), c.want, to, packet.TCPHeader{Src: clientPort, Dst: servicePort, Flags: packet.RST}))
 			}
 		}
 	}
+	rows = append(rows, rememberedRows(w)...)
 	loadTestDirector(t, w).check(t, rows)
+}
+
+// rememberedRows are those of datagrams that do not go to the first live candidate, because
+// the director remembers their flow, or takes it for one of the oldest.
+func rememberedRows(w *testWorld) (rows []row) {
+	const down = directorBackendStateBACKEND_DOWN
+	mixed := model.Ring{Slots: []model.Slot{{Owner: 0, Next: model.ListFlag}},
+		Lists: []model.CandidateList{{Next: []uint32{1, 2, 3}, Oldest: []uint8{2, 0, 3, 1}}}}
+	for _, over4 := range []bool{true, false} {
+		for _, c := range []struct {
+			name string
+			edit func(b []testBackend)
+			want int
+		}{
+			{"the oldest", func([]testBackend) {}, 2},
+			{"the oldest, owner is down", func(b []testBackend) { b[0].state = down }, 2},
+			{"the oldest, owner has another mode", func(b []testBackend) { b[0].mode = model.IPIP }, 2},
+			{"the oldest, another is down", func(b []testBackend) { b[3].state = down }, 2},
+			{"the oldest is down", func(b []testBackend) { b[2].state = down }, 0},
+			{"the oldest two are down", func(b []testBackend) { b[2].state, b[0].state = down, down }, 3},
+		} {
+			n := len(w.services)
+			backends := make([]testBackend, 8)
+			for i := range backends {
+				backends[i] = testBackend{mode: model.GUE, address: backendAddress(over4, 8*n+i)}
+			}
+			c.edit(backends)
+			s := scenario{client: clientOf(true), testService: w.add(testService{vip: vipAddress(true, n), protocol: model.UDP, memory: true,
+				port: singlePort(servicePort), salt: uint64(n), backends: backends, ring: mixed})}
+			for _, packet := range []string{"first", "second"} {
+				rows = append(rows, s.forward(fmt.Sprintf("%s, %s packet, over 4 %v", c.name, packet, over4), s.flow(), c.want, s.data(100)...))
+			}
+		}
+	}
+	return rows
 }

@@ -131,12 +131,16 @@ func testQUICUnroutable(t *testing.T) {
 	s.backends[2].state = directorBackendStateBACKEND_DOWN
 	s.backends[1].serverID[4] = "zyx"
 	plain := w.quicService(nil, quicIDs("abc", "xyz")...)
+	backed := w.quicService(config, quicIDs("abc", "xyz", "ddd")...)
+	backed.ring.Slots[0].Next = 1
 	cid := func(number byte, id string) []byte { return append([]byte{number<<5 | 7}, id+"1234"...) }
 	var rows []row
 	for _, long := range []bool{false, true} {
 		rows = append(rows,
 			s.quicRow("named", long, cid(2, "xyz"), 1),
 			s.quicRow("named, with bytes of the server's own", long, append(cid(2, "xyz"), 9, 9, 9), 1),
+			backed.quicRow("named, no candidate of its slot", long, cid(2, "ddd"), 2),
+			backed.quicRow("unknown, in a slot with a backup", long, cid(2, "xxx"), 0),
 			s.quicRow("its name in another configuration", long, cid(4, "zyx"), 1),
 			s.quicRow("not its name in that configuration", long, cid(4, "xyz"), 0),
 			s.quicRow("another configuration", long, cid(3, "xyz"), 0),

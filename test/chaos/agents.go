@@ -21,7 +21,9 @@ func (g *group) startAgents(ctx context.Context, pool schedule.Group) error {
 	}
 	g.agentConfig = model.Config{Directors: g.sources(), Services: g.services(pool)}
 	g.agentConfig.Agent.Interfaces = []string{"eth0"}
-	g.agentConfig.Agent.SocketsElsewhere = g.mode.forgetful
+	if g.mode.forgetful {
+		g.agentConfig.Agent.SocketsElsewhere, g.agentConfig.Agent.UDPFlows = true, new(uint32)
+	}
 	if g.store != nil && !g.mode.forgetful {
 		g.agentConfig.Agent.Store.Etcd.Endpoints = g.store.endpoints
 	}

@@ -1,0 +1,265 @@
+package test
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/netlab"
+)
+
+// UDP flows in gue stay where they are, whatever happens and whichever director their
+// datagrams come to: while backends drain and come back, while one director alone does
+// not see a backend, when a director is killed and the backends change at once. Every
+// answer must be of the backend that gave the first.
+//
+//	client --- router --- switch --- director, director2
+//	                             --- backend1, backend2, backend3
+func TestDatagramsOutliveChanges(t *testing.T) {
+	l := newDatagramLab(t, "")
+	all := everyBackend(3)
+	l.direct(t, all...)
+	l.open(t, 12)
+	l.startOther(t, all)
+	l.ask(t, "a second director", "")
+
+	l.change(t, backend{number: 1, state: "draining"}, backend{number: 2}, backend{number: 3})
+	l.ask(t, "a backend drains", "")
+	l.open(t, 6)
+	l.ask(t, "flows begin meanwhile", "")
+
+	l.change(t, backend{number: 1}, backend{number: 2, state: "draining"}, backend{number: 3, state: "draining"})
+	l.ask(t, "it is back, others drain", "")
+	l.change(t, all...)
+	l.ask(t, "all are back", "")
+
+	seen := l.blind(t, 2)
+	l.via(t, directorHost)
+	l.askAll(t, "one director does not see a backend")
+	l.open(t, 6)
+	l.ask(t, "flows begin while one director does not see a backend", "passed_on")
+	seen()
+	l.ask(t, "it sees it again", "")
+
+	l.change(t, backend{number: 1}, backend{number: 2}, backend{number: 3, state: "draining"})
+	l.via(t, otherDirector)
+	l.running.end(syscall.SIGKILL)
+	on(t, l.director, weir, "detach", "--bpffs", l.director.BPFFS())
+	l.second.edit(l.text(otherDirector, backend{number: 1, state: "draining"}, backend{number: 2}, backend{number: 3}))
+	l.second.ready()
+	l.askAll(t, "a director was killed, and the backends changed at once")
+	for _, never := range []string{"drop_row_malformed", "drop_not_peer", "decap_last_resort"} {
+		if n := l.count(t, never); n > 0 {
+			t.Errorf("the agents count %d packets as %s", n, never)
+		}
+	}
+}
+
+// Without the agents' memory flows go elsewhere: of what one director has placed while it
+// did not see a backend, another one knows nothing.
+func TestDatagramsStrayWithoutMemory(t *testing.T) {
+	l := newDatagramLab(t, "  udp-flows: 0\n")
+	all := everyBackend(3)
+	l.direct(t, all...)
+	l.startOther(t, all)
+	l.blind(t, 2)
+	l.open(t, 12)
+	l.via(t, otherDirector)
+	moved := 0
+	for _, f := range l.flows {
+		if got, err := f.tryAsk(); err == nil && got != f.backend {
+			moved++
+		}
+	}
+	if moved == 0 {
+		t.Error("no flow has moved, although nobody remembers any")
+	}
+}
+
+// datagramLab is a lab of UDP servers that answer with their host's name, and a second
+// director beside the first.
+type datagramLab struct {
+	*chanceLab
+	second *daemon
+	flows  []*datagrams
+}
+
+func newDatagramLab(t *testing.T, key string) *datagramLab {
+	t.Helper()
+	l := &datagramLab{chanceLab: newChanceLabOf(t, "udp", "1", key)}
+	for i, b := range l.backends {
+		for _, w := range gueWays {
+			nameDatagrams(t, b, netip.AddrPortFrom(w.vip(), linesPort), fmt.Sprintf("backend%d", i+1))
+		}
+	}
+	return l
+}
+
+// nameDatagrams answers each datagram with itself and a name, from the address that
+// it was sent to.
+func nameDatagrams(t *testing.T, h *netlab.Host, at netip.AddrPort, name string) {
+	t.Helper()
+	conn, err := h.ListenPacket("udp", at.String())
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return // several ways have the VIP
+	}
+	if err != nil {
+		t.Fatalf("listen on %s: %v", h.Name, err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	go func() {
+		buffer := make([]byte, 2048)
+		for {
+			n, peer, err := conn.ReadFrom(buffer)
+			if err != nil {
+				return
+			}
+			_, _ = conn.WriteTo(fmt.Appendf(nil, "%s %s", buffer[:n], name), peer)
+		}
+	}()
+}
+
+// startOther starts the second director with what the first has on disk.
+func (l *datagramLab) startOther(t *testing.T, backends []backend) {
+	t.Helper()
+	if err := os.CopyFS(filepath.Join(l.other.Dir(), "state"), os.DirFS(filepath.Join(l.director.Dir(), "state"))); err != nil {
+		t.Fatal(err)
+	}
+	l.second = startDaemon(t, l.other, "run", l.text(otherDirector, backends...))
+}
+
+// via lets all flows' datagrams come to a director.
+func (l *datagramLab) via(t *testing.T, director int) {
+	t.Helper()
+	l.router.Route("192.0.2.0/24", lanAddress(director, false).String())
+	l.router.Route("2001:db8::/64", lanAddress(director, true).String())
+}
+
+// change tells both directors, the second one while flows come to the first.
+func (l *datagramLab) change(t *testing.T, backends ...backend) {
+	t.Helper()
+	l.running.edit(l.text(directorHost, backends...))
+	l.running.ready()
+	l.second.edit(l.text(otherDirector, backends...))
+	l.second.ready()
+}
+
+// blind makes the first director lose sight of a backend, until the function that it
+// returns is called.
+func (l *datagramLab) blind(t *testing.T, number int) (sees func()) {
+	t.Helper()
+	b4, b6 := lanAddress(backendHost+number-1, false).String(), lanAddress(backendHost+number-1, true).String()
+	on(t, l.director, "nft", fmt.Sprintf(
+		"table arp blind { chain input { type filter hook input priority 0; arp saddr ip %s drop; }; };"+
+			"table ip6 blind { chain input { type filter hook input priority 0; ip6 saddr %s icmpv6 type nd-neighbor-advert drop; }; };", b4, b6))
+	for _, address := range []string{b4, b6} {
+		on(t, l.director, "ip", "neigh", "replace", address, "dev", "eth0", "nud", "failed")
+	}
+	down := func() (n int) {
+		services, err := l.running.services()
+		if err != nil {
+			return -1
+		}
+		for _, s := range services {
+			for _, b := range s.Backends {
+				if b.State == model.Down {
+					n++
+				}
+			}
+		}
+		return n
+	}
+	l.running.waitFor("lose sight of a backend", func() bool { return down() == len(gueWays) })
+	return func() {
+		on(t, l.director, "nft", "delete table arp blind; delete table ip6 blind")
+		on(t, l.director, "ip", "neigh", "flush", "to", b4)
+		on(t, l.director, "ip", "-6", "neigh", "flush", "to", b6)
+		l.running.waitFor("see it again", func() bool { return down() == 0 })
+	}
+}
+
+// datagrams is a flow of the client's.
+type datagrams struct {
+	net.Conn
+	way     way
+	backend string
+	asked   int
+}
+
+// open begins so many flows of each way.
+func (l *datagramLab) open(t *testing.T, each int) {
+	t.Helper()
+	for _, w := range gueWays {
+		for range each {
+			conn, err := l.client.DialContext(t.Context(), "udp", netip.AddrPortFrom(w.vip(), linesPort).String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = conn.Close() })
+			f := &datagrams{Conn: conn, way: w}
+			if f.backend, err = f.tryAsk(); err != nil {
+				t.Fatalf("%s: a flow does not begin: %v", w, err)
+			}
+			l.flows = append(l.flows, f)
+		}
+	}
+}
+
+// ask asks on all flows through either director, and wants that something was counted.
+func (l *datagramLab) ask(t *testing.T, what, counted string) {
+	t.Helper()
+	before := l.count(t, counted)
+	for _, director := range []int{otherDirector, directorHost} {
+		l.via(t, director)
+		l.askAll(t, fmt.Sprintf("%s, by director %d", what, director))
+	}
+	if counted != "" && l.count(t, counted) == before {
+		t.Errorf("%s: the agents count nothing as %s", what, counted)
+	}
+}
+
+func (l *datagramLab) askAll(t *testing.T, what string) {
+	t.Helper()
+	broken := 0
+	for _, f := range l.flows {
+		if got, err := f.tryAsk(); err != nil || got != f.backend {
+			t.Errorf("%s: %s: %q answers on the flow of %s from %s: %v", what, f.way, got, f.backend, f.LocalAddr(), err)
+			broken++
+		}
+	}
+	if broken > 0 {
+		t.Fatalf("%s: %d of %d flows are broken", what, broken, len(l.flows))
+	}
+}
+
+// tryAsk sends a datagram until it is answered: one of another flow may have been lost.
+func (f *datagrams) tryAsk() (string, error) {
+	f.asked++
+	question := fmt.Sprint(f.asked)
+	buffer := make([]byte, 2048)
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); {
+		if _, err := f.Write([]byte(question)); err != nil && !errors.Is(err, syscall.ECONNREFUSED) {
+			return "", err
+		}
+		_ = f.SetReadDeadline(time.Now().Add(time.Second))
+		for {
+			n, err := f.Read(buffer)
+			if err != nil {
+				break
+			}
+			// An answer to a question before, that was sent twice, says who has it, too.
+			if _, name, ok := strings.Cut(string(buffer[:n]), " "); ok && (name != f.backend && f.backend != "" || strings.HasPrefix(string(buffer[:n]), question+" ")) {
+				return name, nil
+			}
+		}
+	}
+	return "", os.ErrDeadlineExceeded
+}
