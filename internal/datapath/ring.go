@@ -29,6 +29,13 @@ func firstList(r *model.Ring) int {
 	return headerLines + (len(r.Slots)+slotsPerLine-1)/slotsPerLine
 }
 
+// remembers says whether flows of a service are remembered for backends of a mode. Over
+// GUE a packet carries its row, and the backends' agents know whose it is: for TCP that
+// has to do, for UDP it does where the row names everybody as long as it has flows.
+func remembers(s *model.TableService, mode model.Mode) bool {
+	return mode != model.GUE || s.Protocol == model.UDP && !s.Reported
+}
+
 // buildRing writes a ring. index gives the kernel's index of the backend at a
 // position of the service.
 func buildRing(buffer []byte, s *model.TableService, service uint32, index []uint32) (ringImage, error) {
@@ -53,8 +60,7 @@ func buildRing(buffer []byte, s *model.TableService, service uint32, index []uin
 			header.Flags |= uint8(directorRingFlagRING_SNAT)
 			continue
 		}
-		// Over GUE a TCP packet carries its row, and the backends' agents know.
-		if b.Mode != model.GUE || s.Protocol != model.TCP {
+		if remembers(s, b.Mode) {
 			header.Flags |= uint8(directorRingFlagRING_MEMORY)
 		}
 	}

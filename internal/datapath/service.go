@@ -42,7 +42,7 @@ type service struct {
 // planner that keeps unchanged rings hands out the same memory again.
 func sameService(a, b *model.TableService) bool {
 	return sameSlice(a.Ring.Slots, b.Ring.Slots) && sameSlice(a.Ring.Lists, b.Ring.Lists) && a.Ring.Older == b.Ring.Older &&
-		a.Salt == b.Salt && slices.Equal(a.QUIC, b.QUIC) && a.Policy == b.Policy && a.Affinity == b.Affinity && slices.Equal(a.Backends, b.Backends)
+		a.Salt == b.Salt && a.Reported == b.Reported && slices.Equal(a.QUIC, b.QUIC) && a.Policy == b.Policy && a.Affinity == b.Affinity && slices.Equal(a.Backends, b.Backends)
 }
 
 func sameSlice[T any](a, b []T) bool {

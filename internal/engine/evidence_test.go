@@ -309,9 +309,15 @@ func TestTheLastWithMembersIsWhole(t *testing.T) {
 	s, log, at := moved(t, 2)
 	var e Evidence
 	e.Renew(reportsOf(reportOf(&s, 0, at, 0)), true, at)
+	if table, _ := Plan(config(s), Logs{s.ID(): log}, nil); table.Services[0].Reported {
+		t.Error("nobody has reported, and the table says so")
+	}
 	log, _ = history.Trim(log, &s, nil, &e, at)
 	if kept := history.Kept(log); kept < 1 || kept > 2 {
 		t.Fatalf("the first generation keeps %d slots for one connection", kept)
+	}
+	if table, _ := Plan(config(s), Logs{s.ID(): log}, nil); !table.Services[0].Reported {
+		t.Error("the log keeps what agents report, and the table does not say so")
 	}
 	s.Backends = s.Backends[:1] // who drains is all there is
 	for range 2 {

@@ -85,7 +85,7 @@ func Plan(desired model.Config, logs Logs, health Health) (model.Table, Report) 
 }
 
 // tableService is a service without its ring.
-func tableService(s *model.Service, health Health) model.TableService {
+func tableService(s *model.Service, log model.Log, health Health) model.TableService {
 	t := model.TableService{
 		Name:     s.Name,
 		Segment:  s.Segment,
@@ -96,6 +96,7 @@ func tableService(s *model.Service, health Health) model.TableService {
 		Affinity: s.Affinity,
 		Salt:     s.ID().Salt(),
 		QUIC:     s.QUIC,
+		Reported: history.Kept(log) > 0,
 		Backends: make([]model.TableBackend, len(s.Backends)),
 	}
 	for i, b := range s.Backends {

@@ -39,7 +39,7 @@ func (p *Planner) Plan(desired model.Config, logs Logs, health Health) (model.Ta
 			log = history.Advance(log, s, time.Time{})
 		}
 		memberships[i] = newMembership(s, log)
-		table.Services[i] = tableService(s, health)
+		table.Services[i] = tableService(s, log, health)
 		report.Services[i] = newServiceReport(s, log)
 	})
 	all := p.makeRows(memberships)

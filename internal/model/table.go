@@ -26,6 +26,9 @@ type TableService struct {
 	QUIC     []QUICConfig
 	Backends []TableBackend
 	Ring     Ring
+	// Reported says that agents' reports decide which candidates rows have: backends in
+	// gue are in them for as long as they have connections or flows.
+	Reported bool
 }
 
 // TableBackend is one backend of one service as the datapath needs it.
