@@ -6,7 +6,7 @@
  *   icmp      icmp.h       answer echo; an error takes the place of its flow
  *   service   service.h    (segment, VIP, protocol, port) -> ring
  *   pick      pick.h       flow -> slot -> row -> backend; flows.h: what is remembered;
- *                          quic.h: connection ID -> backend
+ *                          quic.h: connection ID -> backend; p2c.h: by load
  *   forward   forward.h    l2dsr; encap.h: ipip, gue; nat.h: nat
  *   count     count.h      one reason per packet
  *
@@ -22,6 +22,7 @@
 #include "service.h"
 #include "pick.h"
 #include "flows.h"
+#include "p2c.h"
 #include "quic.h"
 #include "forward.h"
 #include "encap.h"
@@ -50,6 +51,7 @@ const enum flow_timeout *export_flow_timeout __attribute__((unused));
 const enum flow_event *export_flow_event __attribute__((unused));
 const enum ring_flag *export_ring_flag __attribute__((unused));
 const enum snat_state *export_snat_state __attribute__((unused));
+const enum load_scale *export_load_scale __attribute__((unused));
 const enum quic_algorithm *export_quic_algorithm __attribute__((unused));
 const enum quic_event *export_quic_event __attribute__((unused));
 const struct quic_config *export_quic_config __attribute__((unused));

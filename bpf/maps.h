@@ -8,6 +8,7 @@
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 
+#include "load_types.h"
 #include "quic_types.h"
 #include "types.h"
 
@@ -81,6 +82,15 @@ struct {
 	__type(key, __u32);
 	__type(value, struct backend);
 } backends SEC(".maps");
+
+/* By backend, as above: apart from it, because only some policies write it. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct load);
+} loads SEC(".maps");
 
 /* NAT: from a backend's address and port to its index. */
 struct {

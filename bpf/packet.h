@@ -57,6 +57,14 @@ enum packet_flag {
 	PACKET_NO_CHECKSUM = 1 << 4,    /* UDP over IPv4 without a checksum */
 };
 
+/* TCP flags as in the header's 14th byte. */
+enum tcp_flag {
+	TCP_FIN = 1 << 0,
+	TCP_SYN = 1 << 1,
+	TCP_RST = 1 << 2,
+	TCP_ACK = 1 << 4,
+};
+
 /* A parsed frame. Offsets are from the start of the frame. */
 struct packet {
 	struct flow flow;
@@ -80,6 +88,13 @@ struct packet {
 
 /* The parsers' word for "go on"; every other value is a reason to stop. */
 #define CONTINUE REASON_COUNT
+
+/* What opens a connection. */
+static __always_inline int is_syn(const struct packet *packet)
+{
+	return packet->flow.protocol == IPPROTO_TCP && !(packet->flags & PACKET_ICMP_ERROR) &&
+	       (packet->tcp_flags & (TCP_FIN | TCP_SYN | TCP_RST | TCP_ACK)) == TCP_SYN;
+}
 
 static __always_inline void *frame(struct xdp_md *ctx)
 {

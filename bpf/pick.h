@@ -116,6 +116,9 @@ static __noinline __u32 next_candidate(__u32 ring, __u32 next)
 /* For a slot whose flows may be of several backends: see flows.h. */
 __u32 pick_remembered(struct packet *packet, __u32 ring, __u32 number);
 
+/* For a new connection, where the policy looks at loads: see p2c.h. */
+__u32 pick_less_loaded(struct packet *packet);
+
 static __always_inline struct slot *slot_at(__u32 ring, __u32 number)
 {
 	struct slot *slots = ring_line_at(ring + RING_HEADER_LINES + number / RING_SLOTS_PER_LINE);
@@ -137,6 +140,8 @@ static __always_inline __u32 pick(struct packet *packet, __u32 ring,
 	packet->slot = *slot;
 	if (slot->next & (SLOT_LIST | SLOT_SETTLING) && header->flags & RING_MEMORY)
 		return pick_remembered(packet, ring, number);
+	if (header->policy == POLICY_P2C && is_syn(packet))
+		return pick_less_loaded(packet);
 	owner = backend_at(slot->owner);
 	if (owner && alive(owner))
 		return slot->owner;

@@ -73,20 +73,6 @@ static __always_inline int snat_over(__u8 state)
 	return state == SNAT_CLOSED || state == SNAT_RESET;
 }
 
-/* TCP flags as in the header's 14th byte. */
-enum tcp_flag {
-	TCP_FIN = 1 << 0,
-	TCP_SYN = 1 << 1,
-	TCP_RST = 1 << 2,
-	TCP_ACK = 1 << 4,
-};
-
-static __always_inline int is_syn(const struct packet *packet)
-{
-	return packet->flow.protocol == IPPROTO_TCP && !(packet->flags & PACKET_ICMP_ERROR) &&
-	       (packet->tcp_flags & (TCP_FIN | TCP_SYN | TCP_RST | TCP_ACK)) == TCP_SYN;
-}
-
 /*
  * What a packet makes of its TCP flow. After a RST, packets that were under way
  * must not bring the flow back; one that the client sends a while later does,

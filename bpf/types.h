@@ -171,7 +171,8 @@ struct candidates {
 	__u32 index[RING_CANDIDATES_MAX - 1];
 	__u8 oldest[RING_CANDIDATES_MAX];
 	__u8 beyond[RING_CANDIDATES_MAX]; /* the same beyond a border: see flows.h */
-	__u32 pad[4];
+	__u32 fixed; /* 1: the first after the owner is no backup that may be chosen: see p2c.h */
+	__u32 pad[3];
 };
 
 enum mode {

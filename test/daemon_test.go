@@ -128,8 +128,8 @@ func (d *daemon) ready() {
 	d.waitFor("forward to every active backend", func() bool { return d.forwards(c) })
 }
 
-// forwards reports whether the director has the services and their active backends
-// own slots.
+// forwards reports whether the director has the services with their policies, and their
+// active backends own slots.
 func (d *daemon) forwards(c model.Config) bool {
 	services, err := d.services()
 	if err != nil || len(services) != len(c.Services) {
@@ -137,7 +137,7 @@ func (d *daemon) forwards(c model.Config) bool {
 	}
 	for _, want := range c.Services {
 		i := slices.IndexFunc(services, func(s model.ServiceStatus) bool { return s.Name == want.Name })
-		if i < 0 || !sharesSlots(services[i], want) {
+		if i < 0 || services[i].Policy != want.Policy || !sharesSlots(services[i], want) {
 			return false
 		}
 	}

@@ -101,7 +101,7 @@ func (l *chanceLab) race(t *testing.T, w way) (*session, *holder, error) {
 	// The client knows nothing of it, and sends its SYN again after a second.
 	waitFor(t, "the SYN to come to backend2", func() bool { return l.count(t, "decap_gue", l.agents[1]) > 0 })
 	held.wait(t)
-	held.deliverFirst(t)
+	held.deliverOnly(t, 0)
 	select {
 	case a := <-opened:
 		return a.session, held, a.err
@@ -181,11 +181,11 @@ func (h *holder) wait(t *testing.T) {
 	t.Fatalf("no SYN-ACK comes to the client after %d", len(h.frames))
 }
 
-// deliverFirst lets the client have the first one, and no other.
-func (h *holder) deliverFirst(t *testing.T) {
+// deliverOnly lets the client have one of them, and no other.
+func (h *holder) deliverOnly(t *testing.T, i int) {
 	t.Helper()
-	h.filter(t, fmt.Sprintf("tcp sequence != %d", binary.BigEndian.Uint32(h.frames[0][h.tcp+4:])))
-	h.deliver(t, h.frames[0])
+	h.filter(t, fmt.Sprintf("tcp sequence != %d", binary.BigEndian.Uint32(h.frames[i][h.tcp+4:])))
+	h.deliver(t, h.frames[i])
 }
 
 // release lets the client have all, and the last one at once.

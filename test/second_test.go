@@ -68,6 +68,7 @@ type chanceLab struct {
 	*lab
 	protocol string
 	cookies  string  // of the backends: net.ipv4.tcp_syncookies
+	policy   string  // of the services that directors are told of, "": the default
 	running  *daemon // the director
 	agents   []*daemon
 	servers  []*lineServer
@@ -105,7 +106,11 @@ func newChanceLabOf(t *testing.T, protocol, cookies, key string) *chanceLab {
 func (l *chanceLab) services(backends ...backend) []string {
 	var list []string
 	for _, w := range gueWays {
-		list = append(list, w.service(l.protocol, fmt.Sprint(linesPort), backends))
+		s := w.service(l.protocol, fmt.Sprint(linesPort), backends)
+		if l.policy != "" {
+			s = strings.Replace(s, "  mode: ", "  policy: "+l.policy+"\n  mode: ", 1)
+		}
+		list = append(list, s)
 	}
 	return list
 }
@@ -158,7 +163,17 @@ func (l *chanceLab) open(t *testing.T, w way) *session {
 }
 
 func (l *chanceLab) connect(t *testing.T, w way) (*session, error) {
-	conn, err := l.client.DialContext(t.Context(), "tcp", netip.AddrPortFrom(w.vip(), linesPort).String())
+	return l.connectFrom(t, w, 0)
+}
+
+// connectFrom opens a connection from a port of the client's; 0: any.
+func (l *chanceLab) connectFrom(t *testing.T, w way, port int) (*session, error) {
+	var conn net.Conn
+	err := l.client.Do(func() (err error) {
+		dialer := net.Dialer{LocalAddr: &net.TCPAddr{Port: port}}
+		conn, err = dialer.DialContext(t.Context(), "tcp", netip.AddrPortFrom(w.vip(), linesPort).String())
+		return err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", w, err)
 	}

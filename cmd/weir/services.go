@@ -39,9 +39,9 @@ func addSocket(cmd *cobra.Command, socket *string) {
 }
 
 func servicesTable(t *table, services []model.ServiceStatus) {
-	t.row("NAME", "SEGMENT", "VIP", "PROTOCOL", "PORT", "QUIC", "BACKENDS", "GENERATIONS", "SHARED", "HELD", "KEPT", "PACKETS", "BYTES", "DROPPED")
+	t.row("NAME", "SEGMENT", "VIP", "PROTOCOL", "PORT", "POLICY", "QUIC", "BACKENDS", "GENERATIONS", "SHARED", "HELD", "KEPT", "PACKETS", "BYTES", "DROPPED")
 	for _, s := range services {
-		t.row(s.Name, s.Segment, s.VIP, s.Protocol, s.Port, quicNumbers(s.QUIC), fmt.Sprintf("%d/%d", active(s.Backends), len(s.Backends)),
+		t.row(s.Name, s.Segment, s.VIP, s.Protocol, s.Port, s.Policy, quicNumbers(s.QUIC), fmt.Sprintf("%d/%d", active(s.Backends), len(s.Backends)),
 			s.Log.Generations, s.Log.Shared, s.Log.Held, s.Log.Kept, s.Packets, s.Bytes, s.Dropped)
 	}
 }

@@ -39,6 +39,7 @@ type Datapath struct {
 	entries        backendEntries
 	rings          *ringMemory
 	fronts         *fronts
+	loads          *loads
 	flows          *flowMemory
 	readers        *grace // of all of these: programs that run
 	attached       map[string]*attachment
@@ -93,6 +94,9 @@ func (d *Datapath) takeOver() (err error) {
 	if d.fronts, err = mapFronts(d.kernel.Fronts); err != nil {
 		return err
 	}
+	if d.loads, err = mapLoads(d.kernel.Loads); err != nil {
+		return err
+	}
 	if d.flows, err = mapFlows(d.kernel.Flows); err != nil {
 		return err
 	}
@@ -130,6 +134,9 @@ func (d *Datapath) unmap() error {
 	}
 	if d.fronts != nil {
 		err = errors.Join(err, d.fronts.close())
+	}
+	if d.loads != nil {
+		err = errors.Join(err, d.loads.close())
 	}
 	if d.flows != nil {
 		err = errors.Join(err, d.flows.close())

@@ -67,7 +67,8 @@ type directorCandidates struct {
 	Index  [7]uint32
 	Oldest [8]uint8
 	Beyond [8]uint8
-	Pad    [4]uint32
+	Fixed  uint32
+	Pad    [3]uint32
 }
 
 type directorCounter struct {
@@ -180,6 +181,22 @@ type directorIcmpBudget struct {
 	Used   uint32
 	Pad    uint32
 }
+
+type directorLoad struct {
+	_      structs.HostLayout
+	Opened uint32
+	Period uint32
+	Weight uint32
+	Pad    uint32
+}
+
+type directorLoadScale uint32
+
+const (
+	directorLoadScaleLOAD_CONNECTION directorLoadScale = 16
+	directorLoadScaleLOAD_PERIOD     directorLoadScale = 35
+	directorLoadScaleLOAD_MOST       directorLoadScale = 1073741824
+)
 
 type directorMode uint32
 
@@ -415,6 +432,7 @@ const (
 	directorMapFragments           = "fragments"
 	directorMapFronts              = "fronts"
 	directorMapIcmpBudgets         = "icmp_budgets"
+	directorMapLoads               = "loads"
 	directorMapQuicEvents          = "quic_events"
 	directorMapRanges4             = "ranges4"
 	directorMapRanges6             = "ranges6"
@@ -439,6 +457,7 @@ const (
 	directorVarExportFlowState     = "export_flow_state"
 	directorVarExportFlowTimeout   = "export_flow_timeout"
 	directorVarExportFragmentPath  = "export_fragment_path"
+	directorVarExportLoadScale     = "export_load_scale"
 	directorVarExportMode          = "export_mode"
 	directorVarExportPolicy        = "export_policy"
 	directorVarExportQuicAlgorithm = "export_quic_algorithm"
@@ -516,6 +535,7 @@ type directorMapSpecs struct {
 	Fragments       *ebpf.MapSpec `ebpf:"fragments"`
 	Fronts          *ebpf.MapSpec `ebpf:"fronts"`
 	IcmpBudgets     *ebpf.MapSpec `ebpf:"icmp_budgets"`
+	Loads           *ebpf.MapSpec `ebpf:"loads"`
 	QuicEvents      *ebpf.MapSpec `ebpf:"quic_events"`
 	Ranges4         *ebpf.MapSpec `ebpf:"ranges4"`
 	Ranges6         *ebpf.MapSpec `ebpf:"ranges6"`
@@ -544,6 +564,7 @@ type directorVariableSpecs struct {
 	ExportFlowState     *ebpf.VariableSpec `ebpf:"export_flow_state"`
 	ExportFlowTimeout   *ebpf.VariableSpec `ebpf:"export_flow_timeout"`
 	ExportFragmentPath  *ebpf.VariableSpec `ebpf:"export_fragment_path"`
+	ExportLoadScale     *ebpf.VariableSpec `ebpf:"export_load_scale"`
 	ExportMode          *ebpf.VariableSpec `ebpf:"export_mode"`
 	ExportPolicy        *ebpf.VariableSpec `ebpf:"export_policy"`
 	ExportQuicAlgorithm *ebpf.VariableSpec `ebpf:"export_quic_algorithm"`
@@ -591,6 +612,7 @@ type directorMaps struct {
 	Fragments       *ebpf.Map `ebpf:"fragments"`
 	Fronts          *ebpf.Map `ebpf:"fronts"`
 	IcmpBudgets     *ebpf.Map `ebpf:"icmp_budgets"`
+	Loads           *ebpf.Map `ebpf:"loads"`
 	QuicEvents      *ebpf.Map `ebpf:"quic_events"`
 	Ranges4         *ebpf.Map `ebpf:"ranges4"`
 	Ranges6         *ebpf.Map `ebpf:"ranges6"`
@@ -617,6 +639,7 @@ func (m *directorMaps) Close() error {
 		m.Fragments,
 		m.Fronts,
 		m.IcmpBudgets,
+		m.Loads,
 		m.QuicEvents,
 		m.Ranges4,
 		m.Ranges6,
@@ -646,6 +669,7 @@ type directorVariables struct {
 	ExportFlowState     *ebpf.Variable `ebpf:"export_flow_state"`
 	ExportFlowTimeout   *ebpf.Variable `ebpf:"export_flow_timeout"`
 	ExportFragmentPath  *ebpf.Variable `ebpf:"export_fragment_path"`
+	ExportLoadScale     *ebpf.Variable `ebpf:"export_load_scale"`
 	ExportMode          *ebpf.Variable `ebpf:"export_mode"`
 	ExportPolicy        *ebpf.Variable `ebpf:"export_policy"`
 	ExportQuicAlgorithm *ebpf.Variable `ebpf:"export_quic_algorithm"`

@@ -179,7 +179,7 @@ func encodeRing(s *testService) [][]byte {
 	header = binary.NativeEndian.AppendUint32(header, s.index)
 	header = binary.NativeEndian.AppendUint64(header, s.salt)
 	header = binary.NativeEndian.AppendUint32(header, uint32(1+(len(s.ring.Slots)+7)/8+len(s.ring.Lists)))
-	header = append(header, 0, byte(s.affinity), 0)
+	header = append(header, byte(s.policy), byte(s.affinity), 0)
 	for _, b := range s.backends {
 		if b.snat {
 			header[len(header)-1] |= byte(directorRingFlagRING_SNAT)
@@ -221,6 +221,10 @@ func encodeRing(s *testService) [][]byte {
 			list.Beyond = list.Oldest
 		}
 		line = append(line, list.Beyond...)
+		line = append(line, make([]byte, 48-len(line))...)
+		if list.Fixed {
+			line = binary.NativeEndian.AppendUint32(line, 1)
+		}
 		lines = append(lines, line)
 	}
 	for i := range lines {

@@ -26,6 +26,7 @@ type testService struct {
 	vip      netip.Addr
 	protocol model.Protocol
 	port     model.PortRange
+	policy   model.Policy
 	affinity model.Affinity
 	salt     uint64
 	backends []testBackend
@@ -55,6 +56,8 @@ type testBackend struct {
 	mtu      uint16
 	ifindex  uint32
 	serverID model.ServerIDs
+	weight   uint32 // what its load is divided by
+	opened   uint32 // its load, which is not halved: see putLoads
 }
 
 // BPF_PROG_TEST_RUN says that packets come in on lo.
@@ -129,7 +132,7 @@ type testDirector struct {
 // mapSizes are enough for every test.
 var mapSizes = map[string]uint32{
 	"services4": 1024, "services6": 1024, "ranges4": 1024, "ranges6": 1024, "rings": 256, "ring_lines": 1 << 16, "backends": 2048,
-	"replies4": 1024, "replies6": 1024, "fragments": 4096, "egress": 16, "backend_counters": 2048, "service_drops": 256,
+	"replies4": 1024, "replies6": 1024, "fragments": 4096, "egress": 16, "backend_counters": 2048, "service_drops": 256, "loads": 2048,
 	"flows": testFlowBuckets * uint32(ebpf.MustPossibleCPU()),
 }
 
@@ -223,6 +226,9 @@ func (d *testDirector) fill(t testing.TB, w *testWorld) {
 		}
 		d.putService(t, s)
 		d.putRing(t, s)
+		if s.policy == model.P2C {
+			d.putLoads(t, s)
+		}
 	}
 }
 

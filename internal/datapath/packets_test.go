@@ -30,6 +30,8 @@ func TestPackets(t *testing.T) {
 		{"port ranges", testPortRanges},
 		{"dead backends", testDeadBackends},
 		{"rows", testRows},
+		{"p2c", testP2C},
+		{"p2c, periods", testLoadPeriods},
 		{"affinity", testAffinity},
 		{"local backend", testLocalBackend},
 		{"icmp errors", testICMPErrors},

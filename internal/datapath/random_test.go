@@ -11,7 +11,7 @@ import (
 )
 
 // The program and its twin choose the same backend, outer source and source port
-// for random packets and random rings.
+// for random packets and random rings, and where loads decide, for random loads.
 func TestTwin(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	w := &testWorld{}
@@ -55,11 +55,15 @@ func randomService(r *rand.Rand, n int) testService {
 		salt:     r.Uint64(),
 		port:     singlePort(uint16(1 + r.IntN(65535))),
 	}
+	if s.protocol == model.TCP && r.IntN(2) == 0 {
+		s.policy = model.P2C
+	}
 	if r.IntN(3) == 0 {
 		s.segment = vlan(uint32(1 + r.IntN(4094)))
 	}
 	for range 1 + r.IntN(8) {
-		s.backends = append(s.backends, testBackend{mode: model.GUE, address: backendAddress(r.IntN(2) == 0, n), state: randomState(r), mtu: 9000})
+		s.backends = append(s.backends, testBackend{mode: model.GUE, address: backendAddress(r.IntN(2) == 0, n), state: randomState(r), mtu: 9000,
+			weight: uint32(r.IntN(4) * 50), opened: uint32(r.IntN(1000))})
 	}
 	candidate := func() uint32 { return uint32(r.IntN(len(s.backends))) }
 	for range 1 + r.IntN(1021) {
@@ -76,6 +80,7 @@ func randomService(r *rand.Rand, n int) testService {
 				list.Oldest = append(list.Oldest, uint8(position))
 			}
 			slot.Next = model.ListFlag | uint32(len(s.ring.Lists))
+			list.Fixed = r.IntN(4) == 0
 			s.ring.Lists = append(s.ring.Lists, list)
 		}
 		s.ring.Slots = append(s.ring.Slots, slot)
@@ -90,12 +95,17 @@ func (w *testWorld) randomRow(r *rand.Rand, name string) row {
 	f := model.Flow{Segment: s.segment, Source: s.client, Destination: s.vip, Protocol: uint8(s.protocol),
 		SourcePort: uint16(r.Uint32()), DestinationPort: s.port.First}
 	headers := []packet.Header{ip(s.client, s.vip), l4(s.protocol, f.SourcePort, f.DestinationPort), packet.Zeros(r.IntN(100))}
+	pick := twinPick
+	if s.protocol == model.TCP && r.IntN(2) == 0 {
+		headers[1] = packet.TCPHeader{Src: f.SourcePort, Dst: f.DestinationPort, Flags: packet.SYN}
+		pick = twinPlace
+	}
 	in := []packet.Header{arrived}
 	if s.segment != (model.Segment{}) {
 		in = append(in, packet.VLANTag{ID: uint16(s.segment.ID)})
 	}
 	frame := packet.Build(append(in, headers...)...)
-	backend, alive := twinPick(service, f)
+	backend, alive := pick(service, f)
 	if !alive {
 		return row{name: name, in: frame}.dropped(directorReasonDROP_NO_BACKEND, service)
 	}

@@ -103,6 +103,9 @@ func buildRing(buffer []byte, s *model.TableService, service uint32, index []uin
 		if list.Beyond != nil {
 			copy(line.Beyond[:], list.Beyond)
 		}
+		if list.Fixed {
+			line.Fixed = 1
+		}
 	}
 	return image, nil
 }

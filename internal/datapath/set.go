@@ -194,6 +194,9 @@ func (d *Datapath) writeBackends(s *service) {
 			turning = append(turning, b.index)
 		}
 	}
+	if d.asksForLoads(s) {
+		d.weighLoads(s, entries)
+	}
 	d.turn(s, turning)
 	for i, b := range s.order {
 		d.entries.update(b.index, entries[i])
@@ -398,6 +401,7 @@ func (d *Datapath) retireLeftovers() {
 
 func (d *Datapath) freeBackend(index uint32) {
 	d.entries.free(index)
+	d.loads.forget(index)
 	d.kernel.book.removeBackend(index, d.entries.entries[index].Epoch)
 	d.backendIndexes.release(index)
 }

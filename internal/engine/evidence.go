@@ -85,13 +85,14 @@ func (e *Evidence) Needed(s *model.Service, g *model.Generation, newer []model.G
 	}
 	says := e.says(s, g, at)
 	by := e.namers(g, newer)
+	spare := !placesOnBackups(g) // its backups need not be in rows
 	for slot := range g.Slots {
 		if !g.Kept.Has(int(slot)) {
 			continue
 		}
 		owner, backup := ring.Owners[slot], ring.Backups[slot]
 		if says[owner].usedIn(slot, g.Slots) && !by.name(slot, owner, false) ||
-			backup != maglev.None && says[backup].usedIn(slot, g.Slots) && !by.name(slot, backup, true) {
+			backup != maglev.None && says[backup].usedIn(slot, g.Slots) && !by.name(slot, backup, spare) {
 			needed.Add(int(slot))
 		}
 	}
@@ -153,6 +154,7 @@ func (e *Evidence) says(s *model.Service, g *model.Generation, at time.Time) []w
 // namer is a newer generation, in the terms of an older one.
 type namer struct {
 	ring      maglev.Generation
+	both      bool // its backups are in every row, too
 	kept      *model.SlotSet
 	positions []uint32 // of the older one's members in it; None: not there, or gone
 }
@@ -175,21 +177,22 @@ func (e *Evidence) namers(g *model.Generation, newer []model.Generation) namers 
 				positions[j] = uint32(at)
 			}
 		}
-		all = append(all, namer{e.ring(n), n.Kept, positions})
+		all = append(all, namer{e.ring(n), placesOnBackups(n), n.Kept, positions})
 	}
 	return all
 }
 
 // name reports whether one of the newer generations names a member of the older one in a
-// slot: as its owner or, if a backup will do, as its backup. Owners are in every row, but
-// the backups of older generations only where there is room, the newer first.
+// slot: as its owner or, if any backup will do, as its backup. Owners are in every row, and
+// so are the backups of generations that place connections on these, but others' only
+// where there is room, the newer first.
 func (n namers) name(slot, member uint32, backup bool) bool {
 	for i := range n {
 		position := n[i].positions[member]
 		if position == maglev.None || !n[i].kept.Has(int(slot)) {
 			continue
 		}
-		if n[i].ring.Owners[slot] == position || backup && n[i].ring.Backups[slot] == position {
+		if n[i].ring.Owners[slot] == position || (backup || n[i].both) && n[i].ring.Backups[slot] == position {
 			return true
 		}
 	}

@@ -73,7 +73,9 @@ func (l *reportedLife) step() {
 		if len(row) == 0 {
 			continue
 		}
-		l.open(placed{hash, l.service.Backends[row[0]].Endpoint(), false})
+		for _, b := range l.chosen(&table.Services[0], hash) {
+			l.open(placed{hash, l.service.Backends[b].Endpoint(), false})
+		}
 		if len(row) > 1 && l.service.Backends[row[1]].Endpoint() == l.backup(l.log, hash) {
 			l.open(placed{hash, l.service.Backends[row[1]].Endpoint(), true})
 		}

@@ -32,8 +32,9 @@ func (e *Engine) Held(id model.ServiceID) history.Held {
 }
 
 // fewestToHold is the fewest generations of a log with which a row can be too long: the
-// newest names two candidates, and each older one two more where sizes differ.
-const fewestToHold = 4
+// newest names two candidates, and each older one two more where sizes differ or policies
+// place connections on backups, and four more with both.
+const fewestToHold = 3
 
 // HeldAt returns the generations that hold slots of services by their logs, whoever
 // forwards by them.

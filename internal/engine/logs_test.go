@@ -36,6 +36,7 @@ type lifeOfAService struct {
 	backends    int // ever
 	holding     int // slots, seen
 	resized     int // plans with rings of several sizes
+	choices     int // connections that may be of two
 	longest     int // log
 }
 
@@ -73,7 +74,7 @@ func (l *lifeOfAService) change() {
 	s.Backends = slices.Clone(s.Backends)
 	n := len(s.Backends)
 	i := l.r.IntN(n)
-	switch l.r.IntN(12) {
+	switch l.r.IntN(13) {
 	case 0, 1, 2:
 		l.add()
 	case 3:
@@ -93,6 +94,8 @@ func (l *lifeOfAService) change() {
 		l.r.Shuffle(n, func(i, j int) { s.Backends[i], s.Backends[j] = s.Backends[j], s.Backends[i] })
 	case 11:
 		s.RingSize = []uint32{53, 101, 103, 211}[l.r.IntN(4)]
+	case 12:
+		s.Policy = []model.Policy{model.Maglev, model.P2C}[l.r.IntN(2)]
 	}
 }
 
@@ -132,11 +135,27 @@ func (l *lifeOfAService) step() {
 		if len(row) == 0 {
 			continue
 		}
-		l.connections[placed{hash, l.service.Backends[row[0]].Endpoint(), false}] = l.now
+		for _, b := range l.chosen(s, hash) {
+			l.connections[placed{hash, l.service.Backends[b].Endpoint(), false}] = l.now
+		}
 		if len(row) > 1 && l.service.Backends[row[1]].Endpoint() == l.backup(log, hash) {
 			l.connections[placed{hash, l.service.Backends[row[1]].Endpoint(), true}] = l.now
 		}
 	}
+}
+
+// chosen returns the backends that new connections may go to while all are up.
+func (l *lifeOfAService) chosen(s *model.TableService, hash uint32) []uint32 {
+	row := rowOf(&s.Ring, hash)
+	if len(row) < 2 || s.Policy != model.P2C || s.Backends[row[0]].Weight == 0 || s.Backends[row[1]].Weight == 0 {
+		return row[:min(len(row), 1)]
+	}
+	slot := s.Ring.Slots[uint64(hash)*uint64(len(s.Ring.Slots))>>32]
+	if slot.Next&model.ListFlag != 0 && s.Ring.Lists[slot.Next&^model.ListFlag].Fixed {
+		return row[:1]
+	}
+	l.choices++
+	return row[:2]
 }
 
 // backup is what the ring of the newest generation with members says.
@@ -233,18 +252,19 @@ func (l *lifeOfAService) run(steps int) {
 }
 
 func TestNoConnectionLosesItsBackend(t *testing.T) {
-	held, resized, longest := 0, 0, 0
+	held, resized, longest, choices := 0, 0, 0, 0
 	for seed := range uint64(40) {
 		l := newLife(t, rand.New(rand.NewPCG(4, seed)))
 		l.run(50)
 		held, resized, longest = held+l.holding, resized+l.resized, max(longest, l.longest)
+		choices += l.choices
 		if t.Failed() {
 			t.Fatal("seed", seed)
 		}
 	}
-	if held == 0 || resized == 0 || longest < 5 {
-		t.Errorf("the histories had %d slots held, %d plans with rings of several sizes and at most %d generations",
-			held, resized, longest)
+	if held == 0 || resized == 0 || longest < 5 || choices == 0 {
+		t.Errorf("the histories had %d slots held, %d plans with rings of several sizes, at most %d generations and %d connections of two",
+			held, resized, longest, choices)
 	}
 }
 

@@ -42,7 +42,7 @@ func newMembership(s *model.Service, log model.Log) membership {
 	for i := range m.log {
 		ring := ringDigest(&m.log[i])
 		m.rings = append(m.rings, ring)
-		text = append(text, ring[:]...)
+		text = append(append(text, ring[:]...), byte(m.log[i].Policy))
 		positions := make([]uint32, len(m.log[i].Members))
 		for j, member := range m.log[i].Members {
 			position, is := known[member.Backend]
@@ -102,6 +102,10 @@ func makeRing(g *model.Generation) maglev.Generation {
 	return maglev.Generation{Owners: owners, Backups: backups}
 }
 
+// placesOnBackups reports whether new connections of a generation are on backups as they
+// are on owners.
+func placesOnBackups(g *model.Generation) bool { return g.Policy == model.P2C }
+
 // rows are a service's rows in their final form.
 type rows struct {
 	ring         model.Ring
@@ -127,7 +131,11 @@ func (m *membership) makeRows(rings map[digest]maglev.Generation) rows {
 	log := make([]maglev.Generation, len(m.log))
 	for i, positions := range m.positions {
 		ring := rings[m.rings[i]]
-		log[i] = maglev.Generation{Owners: among(positions, ring.Owners, m.kept[i]), Backups: among(positions, ring.Backups, m.kept[i])}
+		log[i] = maglev.Generation{
+			Owners:  among(positions, ring.Owners, m.kept[i]),
+			Backups: among(positions, ring.Backups, m.kept[i]),
+			Both:    placesOnBackups(&m.log[i]),
+		}
 	}
 	table := maglev.Rows(log, m.gone(), m.bound)
 	r := rows{held: table.Held, shared: table.Shared}

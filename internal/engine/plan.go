@@ -84,7 +84,8 @@ func Plan(desired model.Config, logs Logs, health Health) (model.Table, Report) 
 	return NewPlanner().Plan(desired, logs, health)
 }
 
-// tableService is a service without its ring.
+// tableService is a service without its ring. The newest generation may have waited for a
+// change of the policy: rows are such as its own policy needs.
 func tableService(s *model.Service, log model.Log, health Health) model.TableService {
 	t := model.TableService{
 		Name:     s.Name,
@@ -92,12 +93,15 @@ func tableService(s *model.Service, log model.Log, health Health) model.TableSer
 		VIP:      s.VIP,
 		Protocol: s.Protocol,
 		Port:     s.Port,
-		Policy:   s.Policy,
+		Policy:   model.Maglev,
 		Affinity: s.Affinity,
 		Salt:     s.ID().Salt(),
 		QUIC:     s.QUIC,
 		Reported: history.Kept(log) > 0,
 		Backends: make([]model.TableBackend, len(s.Backends)),
+	}
+	if s.Policy == log.Generations[0].Policy {
+		t.Policy = s.Policy
 	}
 	for i, b := range s.Backends {
 		mode := b.ModeIn(*s)
@@ -112,6 +116,9 @@ func tableService(s *model.Service, log model.Log, health Health) model.TableSer
 			VLAN:     b.VLAN,
 			MTU:      b.MTU,
 			ServerID: b.ServerID,
+		}
+		if t.Policy == model.P2C && b.State != model.Draining {
+			t.Backends[i].Weight = b.Weight
 		}
 	}
 	return t

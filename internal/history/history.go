@@ -19,17 +19,19 @@ const (
 	mostGenerations  = 256
 )
 
-// mostBeforeResize is how many generations of one size a log may have when a
-// generation of another size is appended. A slot may then lie on the border of two
-// slots in each of them: with the owner and the backup of the new ring these are
-// six candidates, which is the least bound on a row, so that no slot is held back by
-// the change of size (see maglev.Rows).
-const mostBeforeResize = 2
+// mostBeforeResize is how many members the older generations, all of one size, may name
+// in a slot when a generation of another size is appended. A slot may lie on the border
+// of two slots in each of them, which name two owners and, if connections were placed on
+// backups, too, two backups. With the owner and the backup of the new ring these are six
+// candidates, which is the least bound on a row, so that no slot is held back by the
+// change of size (see maglev.Rows).
+const mostBeforeResize = 4
 
-// Advance returns the log with a new generation if the service's membership, weights
-// or ring size are no longer those of the newest one. The generation waits, and the
+// Advance returns the log with a new generation if the service's membership, weights,
+// policy or ring size are no longer those of the newest one. The generation waits, and the
 // log is returned as it is, while the log is full; its change of size alone waits
-// while the log has more than two generations or rings of two sizes. [Current] says
+// while the log has more than two generations, with p2c more than one, or rings of two
+// sizes. [Current] says
 // whether something waits. The log that is passed is not written to.
 func Advance(log model.Log, s *model.Service, now time.Time) model.Log {
 	next := desired(log, s)
@@ -73,7 +75,7 @@ func stamp(now time.Time) time.Time { return now.UTC().Round(0) }
 
 // desired is the generation that the service asks for.
 func desired(log model.Log, s *model.Service) model.Generation {
-	g := model.Generation{Slots: s.RingSize, Members: []model.Member{}}
+	g := model.Generation{Slots: s.RingSize, Policy: s.Policy, Members: []model.Member{}}
 	if g.Slots == 0 {
 		g.Slots = defaultSize(log, len(s.Backends))
 	}
@@ -102,12 +104,21 @@ func defaultSize(log model.Log, backends int) uint32 {
 
 // mayResize reports whether a generation of another size may be appended.
 func mayResize(log model.Log) bool {
-	return len(log.Generations) <= mostBeforeResize && !slices.ContainsFunc(log.Generations,
-		func(g model.Generation) bool { return g.Slots != log.Generations[0].Slots })
+	named := 0
+	for i := range log.Generations {
+		g := &log.Generations[i]
+		if g.Slots != log.Generations[0].Slots {
+			return false
+		}
+		if named += 2; g.Policy == model.P2C {
+			named += 2
+		}
+	}
+	return named <= mostBeforeResize
 }
 
 func same(a, b *model.Generation) bool {
-	return a.Slots == b.Slots && slices.Equal(a.Members, b.Members)
+	return a.Slots == b.Slots && a.Policy == b.Policy && slices.Equal(a.Members, b.Members)
 }
 
 // is reports whether the newest generation is the next one, and nobody has left it.

@@ -78,6 +78,7 @@ func TestAdvance(t *testing.T) {
 		"draining":    func(s *model.Service) { s.Backends[0].State = model.Draining },
 		"backend":     func(s *model.Service) { s.Backends = service(4).Backends },
 		"ring size":   func(s *model.Service) { s.RingSize = 2003 },
+		"policy":      func(s *model.Service) { s.Policy = model.P2C },
 		"nobody left": func(s *model.Service) { s.Backends = nil },
 	} {
 		s := service(3)
@@ -325,6 +326,31 @@ func TestResizeWaits(t *testing.T) {
 	want(t, "two sizes", numbers(advanced(log, s, time.Hour)), 5, 4)
 	log, _ = Trim(log, s, nil, nil, start.Add(2*time.Hour))
 	want(t, "resized again", numbers(advanced(log, s, 2*time.Hour)), 6, 5)
+}
+
+// Generations that have placed connections on backups name twice as many in a slot.
+func TestResizeWaitsForP2C(t *testing.T) {
+	for name, test := range map[string]struct {
+		policies []model.Policy // oldest first
+		waits    bool
+	}{
+		"one":          {[]model.Policy{model.P2C}, false},
+		"new":          {[]model.Policy{model.Maglev, model.Maglev}, false},
+		"two":          {[]model.Policy{model.P2C, model.P2C}, true},
+		"one of two":   {[]model.Policy{model.P2C, model.Maglev}, true},
+		"other of two": {[]model.Policy{model.Maglev, model.P2C}, true},
+	} {
+		s := service(3)
+		var log model.Log
+		for i, policy := range test.policies {
+			s.Policy, s.Backends[0].Weight = policy, uint16(1+i)
+			log = advanced(log, s, 0)
+		}
+		s.RingSize, s.Policy = 2003, model.P2C
+		if resized := advanced(log, s, 0).Generations[0].Slots == 2003; resized == test.waits {
+			t.Errorf("%s: after generations with %v a change of size waits: %v", name, test.policies, !resized)
+		}
+	}
 }
 
 func TestLogIsBounded(t *testing.T) {

@@ -40,7 +40,8 @@ func appendLayers(layers []layer, g Generation, number, size int) []layer {
 	if len(g.Owners) == size {
 		return append(layers, layer{Generation: g, slots: size, number: number})
 	}
-	first, last := Generation{make([]uint32, size), make([]uint32, size)}, Generation{make([]uint32, size), make([]uint32, size)}
+	first := Generation{Owners: make([]uint32, size), Backups: make([]uint32, size), Both: g.Both}
+	last := Generation{Owners: make([]uint32, size), Backups: make([]uint32, size), Both: g.Both}
 	n := uint64(len(g.Owners))
 	begin := uint64(0) // the first hash of the slot
 	for s := range size {

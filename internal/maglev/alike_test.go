@@ -54,7 +54,7 @@ func TestBordersAreExact(t *testing.T) {
 }
 
 func TestEqualSizesAreNotCopied(t *testing.T) {
-	log := []Generation{{[]uint32{1, 2}, []uint32{2, 1}}, {[]uint32{3, 2}, []uint32{2, 3}}}
+	log := []Generation{{Owners: []uint32{1, 2}, Backups: []uint32{2, 1}}, {Owners: []uint32{3, 2}, Backups: []uint32{2, 3}}}
 	layers := alike(log)
 	if len(layers) != 2 || &layers[1].Owners[0] != &log[1].Owners[0] {
 		t.Error("rings of one size became others")
@@ -64,7 +64,7 @@ func TestEqualSizesAreNotCopied(t *testing.T) {
 func BenchmarkRows(b *testing.B) {
 	ring := func(members int, size uint32) Generation {
 		owners, backups := RingAndBackups(size, benchMembers(members, false))
-		return Generation{owners, backups}
+		return Generation{Owners: owners, Backups: backups}
 	}
 	for name, log := range map[string][]Generation{
 		"generations=1":            {ring(64, 6421)},

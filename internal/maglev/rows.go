@@ -15,6 +15,9 @@ import (
 type Generation struct {
 	Owners  []uint32
 	Backups []uint32
+	// Both says that new connections go to owners and backups alike, and not only to
+	// owners while these are up.
+	Both bool
 }
 
 // Gone are members that are gone: as which member each is there again, or None. A member
@@ -33,7 +36,7 @@ const ListFlag = uint32(1) << 31
 // Slot is a slot's row: its owner and what follows it, which is the one other
 // candidate, or None, or ListFlag | index of a list. A slot has a list where its
 // connections may be of other members than its owner and its backup, or of the
-// backup because it was the owner.
+// backup because it was the owner, or where the list is [List.Fixed].
 type Slot struct {
 	Owner uint32
 	Next  uint32
@@ -44,20 +47,24 @@ type Slot struct {
 type List struct {
 	Next []uint32
 	// Oldest has the positions in the row (0 is the owner) in the order in which a
-	// connection of unknown age is likely to be theirs: by the generation that made a
-	// member the owner for the first time, the oldest first, and then backups that
-	// never were.
+	// connection of unknown age is likely to be theirs: by the generation that first gave
+	// a member connections (as the owner, or as its backup in one with Both), the oldest
+	// first, and then backups that never got any.
 	Oldest []uint8
 	// Beyond has the same for connections beyond the border, in a slot that lies on one
 	// of Table.Older; nil: nothing differs.
 	Beyond []uint8
+	// Fixed says that new connections go to the slot's owner alone while it is up, though
+	// those of the newest generation go to backups, too: who follows the owner is not his
+	// backup in a generation of which that is true.
+	Fixed bool
 }
 
 // Table is the rows of all slots. Equal lists are stored once.
 type Table struct {
 	Slots  []Slot
 	Lists  []List
-	Shared int // slots with a list
+	Shared int // slots with connections of several members: see List
 	Held   int // slots that a newer generation would have moved
 	// Older is the size of the oldest ring on whose borders slots lie; 0: none do. A hash
 	// is beyond the border of its slot when it is in another slot of that ring than the
@@ -77,11 +84,12 @@ type Table struct {
 // are in no row: where the owner is dead its backup is first, and where that is
 // dead too the owner before. A row without anybody has owner None.
 //
-// The backups of the older generations follow, newest first, where there is room:
-// a connection that began while a director saw the owner down is theirs. Those that were
-// owners before they went and came back are last, newest first, and also where there is
-// room: a director that did not learn of it at the time, because its process was down, had them for
-// owners all the while, and has opened connections with them since they came back.
+// The backups of the older generations follow, newest first, where there is room: a
+// connection that began while a director saw the owner down is theirs. Those of a
+// generation with Both are in the row as its owners are. Those that were owners, or such
+// backups, before they went and came back are last, newest first, and also where there is
+// room: a director that did not learn of it at the time, because its process was down, had
+// them for owners all the while, and has opened connections with them since they came back.
 //
 // Where that would be more than bound candidates, not counting these, the slot is
 // held: its row is that of the newest generation with which it is not, as if the
@@ -95,7 +103,7 @@ type Table struct {
 // border of two slots of an older ring, and its row names the owners of both. It
 // must not be held there, since one of them alone would be its owner for a while:
 // a log is safe whose older size was that of bound/2 - 1 generations at most when
-// the size changed.
+// the size changed, where one with Both counts as two.
 func Rows(log []Generation, gone Gone, bound int) Table {
 	b := rowBuilder{log: alike(log), gone: gone, bound: bound, lists: map[string]uint32{}}
 	if len(b.log) == 0 {
@@ -106,6 +114,7 @@ func Rows(log []Generation, gone Gone, bound int) Table {
 			b.table.Older = uint32(g.slots)
 		}
 	}
+	b.chooses = log[0].Both
 	b.heads = make([]bool, len(log))
 	b.table.Slots = make([]Slot, len(b.log[0].Owners))
 	for slot := range b.table.Slots {
@@ -125,11 +134,13 @@ type rowBuilder struct {
 	bound int
 	row   []uint32
 	heads []bool // by generation: some slot's row is its
-	table Table
-	lists map[string]uint32 // a list as bytes, its index
-	key   []byte
-	old   []uint8
-	past  []uint8 // the same beyond the border
+	// chooses says that the newest generation, with members or without, is one with Both.
+	chooses bool
+	table   Table
+	lists   map[string]uint32 // a list as bytes, its index
+	key     []byte
+	old     []uint8
+	past    []uint8 // the same beyond the border
 }
 
 func (b *rowBuilder) slot(slot int) Slot {
@@ -162,6 +173,9 @@ func (b *rowBuilder) build(slot int, log []layer) (shared bool) {
 		owner := g.Owners[slot]
 		b.add(owner)
 		shared = shared || owner != None && !b.gone.Has(owner) && owner != b.row[0]
+		if g.Both {
+			b.add(g.Backups[slot])
+		}
 	}
 	return shared
 }
@@ -181,6 +195,9 @@ func (b *rowBuilder) addReturned(slot int, log []layer) {
 			return
 		}
 		if again, gone := b.gone[g.Owners[slot]]; gone {
+			b.add(again)
+		}
+		if again, gone := b.gone[g.Backups[slot]]; gone && g.Both && len(b.row) < b.bound {
 			b.add(again)
 		}
 	}
@@ -211,6 +228,9 @@ func (b *rowBuilder) byAge(order []uint8, slot int, log []layer, beyond bool) []
 			continue // of the other side
 		}
 		note(g.Owners[slot])
+		if g.Both {
+			note(g.Backups[slot])
+		}
 	}
 	for _, member := range b.row {
 		note(member)
@@ -218,20 +238,35 @@ func (b *rowBuilder) byAge(order []uint8, slot int, log []layer, beyond bool) []
 	return order
 }
 
+// fixed reports whether a row's second candidate must not be chosen for new connections:
+// he may be an older owner who took a dead backup's place, or the backup in a generation
+// whose backups need not be in later rows.
+func (b *rowBuilder) fixed(slot int, head *layer) bool {
+	return b.chooses && !(head.Both && b.row[0] == head.Owners[slot] && b.row[1] == head.Backups[slot])
+}
+
 // compact turns the row into a slot.
 func (b *rowBuilder) compact(slot int, log []layer, shared bool) Slot {
-	switch {
-	case len(b.row) == 0:
+	switch len(b.row) {
+	case 0:
 		return Slot{None, None}
-	case len(b.row) == 1:
+	case 1:
 		return Slot{b.row[0], None}
-	case !shared && len(b.row) == 2:
+	}
+	fixed := b.fixed(slot, &log[0])
+	if !shared && !fixed && len(b.row) == 2 {
+		if slices.ContainsFunc(log, func(g layer) bool { return g.Both && g.Backups[slot] != None }) {
+			b.table.Shared++
+		}
 		return Slot{b.row[0], b.row[1]}
 	}
 	b.table.Shared++
 	b.old = b.byAge(b.old, slot, log, false)
 	b.past = b.byAge(b.past, slot, log, true)
 	b.key = append(append(b.key[:0], b.old...), b.past...)
+	if fixed {
+		b.key = append(b.key, 255) // no position
+	}
 	for _, m := range b.row[1:] {
 		b.key = binary.LittleEndian.AppendUint32(b.key, m)
 	}
@@ -239,7 +274,7 @@ func (b *rowBuilder) compact(slot int, log []layer, shared bool) Slot {
 	if !known {
 		index = uint32(len(b.table.Lists))
 		b.lists[string(b.key)] = index
-		list := List{Next: slices.Clone(b.row[1:]), Oldest: slices.Clone(b.old)}
+		list := List{Next: slices.Clone(b.row[1:]), Oldest: slices.Clone(b.old), Fixed: fixed}
 		if !slices.Equal(b.past, b.old) {
 			list.Beyond = slices.Clone(b.past)
 		}

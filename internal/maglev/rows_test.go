@@ -102,6 +102,72 @@ func TestRow(t *testing.T) {
 	}
 }
 
+// both makes new connections go to backups, too, in some generations of a log.
+func both(log []Generation, numbers ...int) []Generation {
+	for _, i := range numbers {
+		log[i].Both = true
+	}
+	return log
+}
+
+// Where new connections go to backups, too, these are in later rows as owners are.
+func TestRowOfBoth(t *testing.T) {
+	type row = []uint32
+	for name, test := range map[string]struct {
+		log   []Generation
+		dead  row
+		bound int
+		want  row
+		fixed bool // new connections go to the owner alone
+		list  bool
+		age   row // where there is a list
+		held  int
+	}{
+		"nothing has changed": {log: both(oneSlot([2]uint32{1, 2}), 0), want: row{1, 2}},
+		"older backups are needed": {log: both(oneSlot([2]uint32{1, 2}, [2]uint32{3, 4}, [2]uint32{5, 6}), 0, 1, 2),
+			want: row{1, 2, 3, 4, 5, 6}, list: true, age: row{5, 6, 3, 4, 1, 2}},
+		"and hold a slot": {log: both(oneSlot([2]uint32{1, 2}, [2]uint32{3, 4}), 0, 1), bound: 3, want: row{3, 4}, held: 1},
+		"only those of some": {log: both(oneSlot([2]uint32{1, 2}, [2]uint32{3, 4}, [2]uint32{5, 6}), 1), bound: 5,
+			want: row{1, 2, 3, 4, 5}, list: true, age: row{5, 3, 4, 1, 2}},
+		"no longer": {log: both(oneSlot([2]uint32{1, 2}, [2]uint32{1, 2}), 1), want: row{1, 2}},
+		"another backup took the dead one's place": {log: both(oneSlot([2]uint32{1, 2}, [2]uint32{1, 3}), 0, 1), dead: row{2},
+			want: row{1, 3}, list: true, fixed: true, age: row{1, 3}},
+		"an older owner took the dead backup's place": {log: both(oneSlot([2]uint32{1, 2}, [2]uint32{3, 4}), 0, 1), dead: row{2},
+			want: row{1, 3, 4}, list: true, fixed: true, age: row{3, 4, 1}},
+		"the backup took the dead owner's place": {log: both(oneSlot([2]uint32{1, 2}, [2]uint32{3, 4}), 0, 1), dead: row{1},
+			want: row{2, 3, 4}, list: true, fixed: true, age: row{3, 4, 2}},
+		"one member, and another one before": {log: both(oneSlot([2]uint32{1, None}, [2]uint32{1, 2}), 0), want: row{1, 2},
+			list: true, fixed: true, age: row{1, 2}},
+		"held at one whose backups get nothing": {log: both(oneSlot([2]uint32{1, 2}, [2]uint32{3, 4}), 0), bound: 2,
+			want: row{3, 4}, list: true, fixed: true, age: row{3, 4}, held: 1},
+	} {
+		dead := Gone{}
+		for _, m := range test.dead {
+			dead[m] = None
+		}
+		if test.bound == 0 {
+			test.bound = 8
+		}
+		table := Rows(test.log, dead, test.bound)
+		got := table.candidates(0)
+		if !slices.Equal(got, test.want) || (len(table.Lists) == 1) != test.list || table.Held != test.held || table.Shared != 1 {
+			t.Errorf("%s: the row is %v, %d lists, held %d, shared %d; want %v, a list: %v, held %d, shared 1",
+				name, got, len(table.Lists), table.Held, table.Shared, test.want, test.list, test.held)
+			continue
+		}
+		if !test.list {
+			continue
+		}
+		var age row
+		for _, position := range table.Lists[0].Oldest {
+			age = append(age, got[position])
+		}
+		if !slices.Equal(age, test.age) || table.Lists[0].Fixed != test.fixed {
+			t.Errorf("%s: by age %v, fixed %v; want %v, %v", name, age, table.Lists[0].Fixed, test.age, test.fixed)
+		}
+	}
+}
+
 // Who may have a connection that nobody remembers: the oldest owner first.
 func TestOldestFirst(t *testing.T) {
 	for name, test := range map[string]struct {
@@ -202,13 +268,14 @@ type history struct {
 	numbers []int
 	dead    Gone
 	bound   int
+	plain   int               // new connections go to backups, too, in one generation of so many
 	firsts  []map[[2]int]bool // by slot: generation, member
 }
 
 const historyMembers, historySlots = 12, 31
 
 func newHistory(r *rand.Rand) *history {
-	h := &history{bound: 2 + r.IntN(7), dead: Gone{}, firsts: make([]map[[2]int]bool, historySlots)}
+	h := &history{bound: 2 + r.IntN(7), plain: []int{1, 2, 1 << 20}[r.IntN(3)], dead: Gone{}, firsts: make([]map[[2]int]bool, historySlots)}
 	for slot := range h.firsts {
 		h.firsts[slot] = map[[2]int]bool{}
 	}
@@ -219,7 +286,9 @@ func newHistory(r *rand.Rand) *history {
 func (h *history) change(r *rand.Rand, number int) {
 	switch {
 	case r.IntN(3) > 0 || len(h.log) == 0:
-		h.log = slices.Insert(h.log, 0, randomGeneration(r, historySlots, historyMembers, h.dead))
+		g := randomGeneration(r, historySlots, historyMembers, h.dead)
+		g.Both = r.IntN(h.plain) == 0
+		h.log = slices.Insert(h.log, 0, g)
 		h.numbers = slices.Insert(h.numbers, 0, number)
 	case r.IntN(4) > 0 && len(h.log) > 1:
 		i := 1 + r.IntN(len(h.log)-1)
@@ -235,6 +304,9 @@ func (h *history) newest(slot int) int {
 		named := map[uint32]bool{g.Owners[slot]: true, g.Backups[slot]: true}
 		for _, older := range h.log[i:] {
 			named[older.Owners[slot]] = true
+			if older.Both {
+				named[older.Backups[slot]] = true
+			}
 		}
 		delete(named, None)
 		for m := range h.dead {
@@ -247,12 +319,26 @@ func (h *history) newest(slot int) int {
 	return -1
 }
 
+// chosen returns the member besides the first that new connections go to.
+func (t Table) chosen(slot int, both bool) (member uint32, chosen bool) {
+	s := t.Slots[slot]
+	switch {
+	case !both || s.Next == None:
+		return 0, false
+	case s.Next&ListFlag == 0:
+		return s.Next, true
+	}
+	list := t.Lists[s.Next&^ListFlag]
+	return list.Next[0], !list.Fixed
+}
+
 // TestRowsKeepEveryOwner plays random histories: generations come and leave in
 // any order, and members die. An owner that was first in a slot's row stays in it
-// until the generation or the member goes.
+// until the generation or the member goes, and so does a backup that new connections
+// went to.
 func TestRowsKeepEveryOwner(t *testing.T) {
 	r := rand.New(rand.NewPCG(13, 14))
-	held := 0
+	held, chosenBackups := 0, 0
 	for range 100 {
 		h := newHistory(r)
 		for step := range 60 {
@@ -271,6 +357,13 @@ func TestRowsKeepEveryOwner(t *testing.T) {
 					}
 					h.firsts[slot][[2]int{h.numbers[g], int(owner)}] = true
 				}
+				if second, chosen := table.chosen(slot, h.log[0].Both); chosen {
+					chosenBackups++
+					if second != h.log[g].Backups[slot] || !h.log[g].Both {
+						t.Fatalf("new connections go to %d, and %d is the backup in generation %d", second, h.log[g].Backups[slot], g)
+					}
+					h.firsts[slot][[2]int{h.numbers[g], int(second)}] = true
+				}
 				for first := range h.firsts[slot] {
 					member := uint32(first[1])
 					if !h.dead.Has(member) && slices.Contains(h.numbers, first[0]) && !slices.Contains(row, member) {
@@ -280,8 +373,8 @@ func TestRowsKeepEveryOwner(t *testing.T) {
 			}
 		}
 	}
-	if held == 0 {
-		t.Error("no history held a slot")
+	if held == 0 || chosenBackups == 0 {
+		t.Errorf("the histories held %d slots, and new connections went to %d backups", held, chosenBackups)
 	}
 }
 
@@ -298,5 +391,5 @@ func randomGeneration(r *rand.Rand, slots, members int, dead Gone) Generation {
 	if owners == nil {
 		return randomGeneration(r, slots, members, dead)
 	}
-	return Generation{owners, backups}
+	return Generation{Owners: owners, Backups: backups}
 }

@@ -15,6 +15,7 @@
 //   - Ring: a service's Maglev lookup table; a slot of it has an owner and
 //     further candidates, together its row.
 //   - Agent: weir on a backend's host.
+//   - Load: what a director knows about how busy a backend is.
 //   - Generation: a version of a service's membership and weights.
 //   - Log: the generations that some connection may still need.
 package model

@@ -48,9 +48,11 @@ type Generation struct {
 	Since  time.Time `json:"since"`  // when it became the newest, UTC
 	// Held is the last time, UTC, at which it still placed connections after a newer
 	// one had replaced it: in slots that the newer ones had to wait for.
-	Held    time.Time `json:"held,omitzero"`
-	Slots   uint32    `json:"slots"` // the ring's size, a prime
-	Members []Member  `json:"members"`
+	Held  time.Time `json:"held,omitzero"`
+	Slots uint32    `json:"slots"` // the ring's size, a prime
+	// Policy is how it places connections: p2c places them on backups as on owners.
+	Policy  Policy   `json:"policy,omitzero"`
+	Members []Member `json:"members"`
 	// Gone has the members that were no backends any more at some time since. Coming
 	// back does not bring them back into this generation: their connections are lost.
 	Gone []netip.AddrPort `json:"gone,omitempty"`

@@ -69,6 +69,7 @@ type ServiceStatus struct {
 	VIP      netip.Addr      `json:"vip"`
 	Protocol Protocol        `json:"protocol"`
 	Port     PortRange       `json:"port"`
+	Policy   Policy          `json:"policy"`
 	Slots    int             `json:"slots"`
 	Log      LogStatus       `json:"log"`
 	QUIC     []QUICStatus    `json:"quic,omitempty"` // configurations of connection IDs

@@ -42,6 +42,7 @@ type TableBackend struct {
 	MAC      MAC
 	VLAN     uint16
 	MTU      uint16
+	Weight   uint16 // what policies that look at loads divide them by; 0: this one's says nothing
 	ServerID ServerIDs
 }
 
@@ -79,6 +80,8 @@ type CandidateList struct {
 	Oldest []uint8
 	// Beyond has the same for packets beyond the border of Ring.Older; nil: nothing differs.
 	Beyond []uint8
+	// Fixed says that no policy may choose Next[0] for a new connection while the owner is up.
+	Fixed bool
 }
 
 // Slot is a row: its owner and what follows it, which is the one other

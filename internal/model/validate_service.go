@@ -34,9 +34,7 @@ func (v *validation) service(i int) {
 	if problem := modeProblem(s.Mode); problem != "" {
 		v.errs.add(servicePath(i, "mode"), "%s", problem)
 	}
-	if s.Policy != Maglev {
-		v.errs.add(servicePath(i, "policy"), "%s is not available yet; maglev is", s.Policy)
-	}
+	v.policy(i)
 	if s.Affinity != AffinityFlow && s.Affinity != AffinitySourceIP {
 		v.errs.add(servicePath(i, "affinity"), "%s is not an affinity (flow or source-ip)", s.Affinity)
 	}

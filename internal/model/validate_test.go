@@ -174,7 +174,9 @@ func TestInvalidConfig(t *testing.T) {
 					c.Agent.Namespaces = append(c.Agent.Namespaces, fmt.Sprint("web", i))
 				}
 			}},
-		{`services[0].policy: p2c is not available yet; maglev is`,
+		{`services[0].policy: least-conn is not available yet; maglev and p2c are`,
+			func(c *model.Config) { c.Services[0].Policy = model.LeastConn }},
+		{`services[0].policy: p2c is for mode gue, whose packets name both backends that may have a connection; this service is l2dsr`,
 			func(c *model.Config) { c.Services[0].Policy = model.P2C }},
 		{`services[0].segment: vxlan:5 is not available yet; none and vlan:ID are`,
 			func(c *model.Config) { c.Services[0].Segment = model.Segment{Kind: model.SegmentVXLAN, ID: 5} }},

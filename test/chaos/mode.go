@@ -10,10 +10,12 @@ import (
 
 // mode is a way to bring packets to backends: one of weir's, or a rival's.
 type mode struct {
-	name  string
-	weir  model.Mode
-	snat  bool
-	agent bool // weir agent is on the backends' hosts
+	name string
+	weir model.Mode
+	// policy is that of the TCP service.
+	policy model.Policy
+	snat   bool
+	agent  bool // weir agent is on the backends' hosts
 	// forgetful is a plain Maglev: no generation stays, and agents keep what they get.
 	forgetful bool
 	dnat      bool // no weir at all
@@ -23,6 +25,7 @@ type mode struct {
 // modes are those that --mode takes.
 var modes = []mode{
 	{name: "gue", weir: model.GUE, agent: true, what: "weir: GUE tunnels to agents"},
+	{name: "p2c", weir: model.GUE, policy: model.P2C, agent: true, what: "weir: the same, new TCP connections by load"},
 	{name: "ipip", weir: model.IPIP, agent: true, what: "weir: IPIP tunnels, undone by agents that do nothing else"},
 	{name: "l2dsr", weir: model.L2DSR, agent: true, what: "weir: the backend's MAC address"},
 	{name: "nat", weir: model.NAT, what: "weir: the backend's address, replies through a director"},
