@@ -204,3 +204,21 @@ func TestPlanIsTheSchedule(t *testing.T) {
 		t.Errorf("printed %d lines for %d events:\n%s", lines, len(events), out.String())
 	}
 }
+
+// A director is not started again before it was stopped, however early that is to begin.
+func TestNobodyStartsBeforeHeStops(t *testing.T) {
+	for seed := range uint64(50) {
+		o := schedule.Options{Seed: seed, Duration: 2 * time.Minute, Directors: 4, Backends: 12, Members: storeMembers}
+		running := schedule.Begin(o).Announced
+		for _, s := range steps(schedule.Make(o)) {
+			switch {
+			case s.prepare && running[s.Director]:
+				t.Fatalf("seed %d: at %s it is director%d's turn to start, and it runs", seed, s.at, s.Director+1)
+			case s.prepare:
+				running[s.Director] = true
+			case s.Kind == schedule.DirectorRemoved, s.Kind == schedule.DirectorKilled:
+				running[s.Director] = false
+			}
+		}
+	}
+}

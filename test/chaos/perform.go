@@ -61,11 +61,17 @@ type step struct {
 	schedule.Event
 }
 
+// steps are the events with their preparations: none comes before the director's event
+// before it, which may be its removal.
 func steps(events []schedule.Event) []step {
 	var list []step
+	free := map[int]time.Duration{}
 	for _, e := range events {
 		if e.Kind == schedule.DirectorAdded {
-			list = append(list, step{e.At - lead, true, e})
+			list = append(list, step{max(e.At-lead, free[e.Director]), true, e})
+		}
+		if e.OfOneDirector() {
+			free[e.Director] = e.At
 		}
 		list = append(list, step{e.At, false, e})
 	}

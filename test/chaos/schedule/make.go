@@ -98,7 +98,7 @@ func (m *maker) add(e Event) {
 	e.At, e.After = m.now, m.group.Clone()
 	slices.Sort(e.Backends)
 	m.events = append(m.events, e)
-	if e.ofOneDirector() {
+	if e.OfOneDirector() {
 		m.touched[e.Director] = m.now
 	}
 }

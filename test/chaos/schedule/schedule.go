@@ -100,14 +100,14 @@ type Event struct {
 	After    Group // what is true then
 }
 
-// ofOneDirector reports whether Director means something.
-func (e Event) ofOneDirector() bool { return strings.HasPrefix(string(e.Kind), "director-") }
+// OfOneDirector reports whether Director means something.
+func (e Event) OfOneDirector() bool { return strings.HasPrefix(string(e.Kind), "director-") }
 
 // String says what happens in one line, without the time.
 func (e Event) String() string {
 	var b strings.Builder
 	b.WriteString(string(e.Kind))
-	if e.ofOneDirector() {
+	if e.OfOneDirector() {
 		fmt.Fprintf(&b, " director%d", e.Director+1)
 	}
 	for _, i := range e.Backends {

@@ -97,7 +97,7 @@ func possible(o Options, before Group, e Event) error {
 		return fmt.Errorf("it runs that version already")
 	case e.Kind == DirectorAdded && before.Announced[e.Director]:
 		return fmt.Errorf("it is there already")
-	case e.ofOneDirector() && e.Kind != DirectorAdded && !before.Announced[e.Director]:
+	case e.OfOneDirector() && e.Kind != DirectorAdded && !before.Announced[e.Director]:
 		return fmt.Errorf("it is not there")
 	}
 	return nil
