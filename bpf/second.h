@@ -20,46 +20,67 @@ static __always_inline int is_well_formed(const struct chance *chance, const str
 	       chance->private == sizeof(*row) + row->count * size;
 }
 
-static __always_inline int read_hop(const struct view *view, struct chance *chance,
-				    const struct row_header *row, __u32 number)
+/* The mask is for the verifier: a row has no more. */
+static __always_inline int read_hop(const struct view *view, struct chance *chance, __u32 number)
 {
-	struct address *hop6 = (struct address *)(row + 1) + number;
-	__be32 *hop4 = (__be32 *)(row + 1) + number;
+	__u32 size = chance->outer6 ? sizeof(struct in6_addr) : sizeof(__be32);
+	void *hop = at(view,
+		       chance->row + sizeof(struct row_header) + (number & ROW_HOPS_MAX) * size);
 
 	if (chance->outer6) {
-		if ((void *)(hop6 + 1) > view->end)
+		if (hop + sizeof(struct in6_addr) > view->end)
 			return 0;
-		__builtin_memcpy(&chance->hop, hop6, sizeof(chance->hop));
+		__builtin_memcpy(&chance->hop, hop, sizeof(chance->hop));
 	} else {
-		if ((void *)(hop4 + 1) > view->end)
+		if (hop + sizeof(__be32) > view->end)
 			return 0;
-		map_address(&chance->hop, *hop4);
+		map_address(&chance->hop, *(__be32 *)hop);
 	}
 	return 1;
 }
 
-/*
- * Is another host left to try, between these two? One may have several backends of a
- * service. With a time, those that do not answer are left out (question.h).
- */
-static __always_inline int find_hop(const struct view *view, struct chance *chance,
-				    const struct row_header *row, __u32 from, __u32 to, __u64 now)
+/* Between which two of the row's hosts one is looked for. */
+struct hop_search {
+	const struct view *view;
+	struct chance *chance;
+	__u64 now; /* 0: also one that does not answer (question.h) */
+	__u8 from;
+	__u8 to;
+	__u8 found;
+	__u8 pad[5];
+};
+
+/* One host may have several backends of a service. */
+static long try_hop(__u32 i, struct hop_search *search)
 {
 	struct address hop;
 
-#pragma unroll
-	for (__u32 i = 0; i < ROW_HOPS_MAX; i++) {
-		if (i < from)
-			continue;
-		if (i >= to || !read_hop(view, chance, row, i))
-			return 0;
-		hop = chance->hop; /* 6.1 takes keys from the stack only */
-		if (bpf_map_lookup_elem(&tunnel_ends, &hop) || (now && !may_ask(&hop, now)))
-			continue;
-		chance->next = i + 1;
+	if (i < search->from)
+		return 0;
+	if (i >= search->to || !read_hop(search->view, search->chance, i))
 		return 1;
-	}
-	return 0;
+	hop = search->chance->hop; /* 6.1 takes keys from the stack only */
+	if (bpf_map_lookup_elem(&tunnel_ends, &hop) || (search->now && !may_ask(&hop, search->now)))
+		return 0;
+	search->chance->next = i + 1;
+	search->found = 1;
+	return 1;
+}
+
+/* Is another host left to try? By bpf_loop (Linux 5.17), whose body the verifier walks once. */
+static __always_inline int find_hop(const struct view *view, struct chance *chance, __u32 from,
+				    __u32 to, __u64 now)
+{
+	struct hop_search search = {
+		.view = view,
+		.chance = chance,
+		.now = now,
+		.from = from,
+		.to = to,
+	};
+
+	bpf_loop(ROW_HOPS_MAX, try_hop, &search, 0);
+	return search.found;
 }
 
 static __always_inline int keeps_all(__u32 index)
@@ -87,8 +108,8 @@ static __always_inline enum host_reason judge(const struct view *view, struct ch
 		return HOST_DROP_ROW_MALFORMED;
 	if (!reads_sockets || keeps_all(chance->service) || is_here(view, chance))
 		return HOST_DECAP_GUE;
-	return find_hop(view, chance, row, row->next, row->count, 0) ? HOST_PASSED_ON :
-								       HOST_DECAP_LAST_RESORT;
+	return find_hop(view, chance, row->next, row->count, 0) ? HOST_PASSED_ON :
+								  HOST_DECAP_LAST_RESORT;
 }
 
 /*
