@@ -339,15 +339,19 @@ func testFlowMoves(t *testing.T) {
 	})
 }
 
-// A flood of SYNs pushes out no established flow, and is refused by name where
-// there is no room.
-func testFlowPressure(t *testing.T) { floodFlows(t, 1<<13) }
-
-func TestFlowFlood(t *testing.T) {
-	onCPU(t, 0, func() { floodFlows(t, rounds(1<<20)) })
+// A flood pushes out no established flow, and is refused by name where there is no room:
+// of SYNs, and of packets that pretend to be of a connection.
+func testFlowPressure(t *testing.T) {
+	for name, flags := range map[string]uint8{"SYN": synFlag, "ACK": ackFlag, "RST": packet.RST, "FIN": packet.FIN | packet.ACK} {
+		t.Run(name, func(t *testing.T) { floodFlows(t, flags, 1<<13) })
+	}
 }
 
-func floodFlows(t *testing.T, flood int) {
+func TestFlowFlood(t *testing.T) {
+	onCPU(t, 0, func() { floodFlows(t, synFlag, rounds(1<<20)) })
+}
+
+func floodFlows(t *testing.T, flags uint8, flood int) {
 	t.Helper()
 	w, s := flowWorld(model.TCP, true)
 	d := loadTestDirector(t, w)
@@ -357,18 +361,22 @@ func floodFlows(t *testing.T, flood int) {
 		s.goes(t, d, clientPort+i, ackFlag)
 	}
 	inserted, refused := d.flowCount(t, directorFlowEventFLOW_INSERTED), d.flowCount(t, directorFlowEventFLOW_REFUSED)
-	frame := build(ip(s.client, s.vip), s.segment4(0, servicePort, synFlag))
+	frame := build(ip(s.client, s.vip), s.segment4(0, servicePort, flags))
 	for i := range flood {
 		binary.BigEndian.PutUint32(frame[26:], 0x64000000+uint32(i)) // from everywhere; nobody checks sums
 		binary.BigEndian.PutUint16(frame[34:], uint16(i))
 		if action, _, err := d.program.Test(frame); err != nil || action != xdpTX {
-			t.Fatalf("SYN %d: verdict %d, %v", i, action, err)
+			t.Fatalf("packet %d: verdict %d, %v", i, action, err)
 		}
 	}
 	inserted = d.flowCount(t, directorFlowEventFLOW_INSERTED) - inserted
 	refused = d.flowCount(t, directorFlowEventFLOW_REFUSED) - refused
-	if inserted+refused != uint64(flood) || refused == 0 {
-		t.Errorf("of %d SYNs %d were inserted and %d refused", flood, inserted, refused)
+	want := uint64(flood)
+	if flags&packet.RST != 0 {
+		want = 0 // nothing is remembered of what ends
+	}
+	if inserted+refused != want || want > 0 && refused == 0 {
+		t.Errorf("of %d packets %d were inserted and %d refused", flood, inserted, refused)
 	}
 	s.setRing(t, d, listedRing(1, 0, 2))
 	for i := range uint16(established) {
