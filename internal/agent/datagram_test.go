@@ -272,3 +272,26 @@ func TestFlowsAreBounded(t *testing.T) {
 		t.Errorf("%d flows are remembered, want up to %d", n, testFlows)
 	}
 }
+
+// TestDatagramServersInNamespaces: who answers datagrams in a container is found as its
+// connections are.
+func TestDatagramServersInNamespaces(t *testing.T) {
+	s := newStreet(t, true)
+	r := &second{testHost: newTestHost(t), wire: s.wire(t)}
+	container, o := s.container(), outers()[0]
+	names := []string{s.lab.Host("empty1").Namespace(), s.lab.Host("empty2").Namespace(), container.Namespace()}
+	for _, vip := range []netip.Addr{vip4, vip6} {
+		conn, err := container.ListenPacket("udp", netip.AddrPortFrom(vip, talkPort).String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		f := r.talk(vip)
+		for n, claim := range map[int]int{0: 0, 2: 0, 3: 1} {
+			r.lookAt(t, names[:n]...)
+			r.walk(t, o, f, f.datagram(), step{name: fmt.Sprintf("asked, with %d namespaces", n), age: old, from: o.hops[0],
+				in: walked{next: 2, down: 1, hops: o.hops}, reason: bpfHostReasonHOST_PASSED_ON,
+				to: o.hops[0], out: walked{next: 2 | rowReturned, down: 1, claim: claim, hops: o.hops}})
+		}
+	}
+}
