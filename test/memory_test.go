@@ -52,7 +52,7 @@ func TestFlowsOutliveChanges(t *testing.T) {
 	for _, b := range l.backends {
 		startDaemon(t, b, "agent", configText("", "eth0", memoryServices(everyBackend(4), "")...))
 	}
-	l.serveMemory()
+	l.serveMemory(append(slices.Clone(memoryWays), way{mode: "gue"})...)
 	director := startDaemon(t, l.director, "run", text(first, "  ring-size: 251\n"))
 	f := &flowsUnderTest{lab: l}
 	f.open(6)
@@ -92,12 +92,12 @@ func (d *daemon) generations(want int) bool {
 	return err == nil && len(services) > 0 && !slices.ContainsFunc(services, func(s model.ServiceStatus) bool { return s.Log.Generations != want })
 }
 
-// serveMemory runs servers for all of it on every backend: each answers a line or a
+// serveMemory runs servers for these ways on every backend: each answers a line or a
 // datagram by its name and what came.
-func (l *lab) serveMemory() {
+func (l *lab) serveMemory(ways ...way) {
 	l.t.Helper()
 	for i, b := range l.backends {
-		for _, w := range append(slices.Clone(memoryWays), way{mode: "gue"}) {
+		for _, w := range ways {
 			at := w.at(i+1, memoryPort)
 			l.must(b.Do(func() error {
 				listener, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(at))

@@ -15,11 +15,11 @@ import (
 )
 
 // backendKey is what a backend's index stands for as long as it is used: what it
-// is, not how it is at the moment.
+// is, not how it is at the moment, and not how packets get there: what is remembered of
+// its flows stays true in another mode. Full NAT alone knows flows by itself.
 type backendKey struct {
 	address netip.Addr
 	port    uint16
-	mode    model.Mode
 	snat    bool
 }
 

@@ -206,14 +206,18 @@ func (b *book) addService(index uint32, key serviceKey) {
 
 func (b *book) removeService(index uint32) { atomic.StoreUint32(&b.services.records[index].used, 0) }
 
-func (b *book) addBackend(index, service uint32, key backendKey, epoch uint8) {
+func (b *book) addBackend(index, service uint32, key backendKey, mode model.Mode, epoch uint8) {
 	r := &b.backends.records[index]
 	atomic.StoreUint32(&r.used, 0)
-	r.service, r.port, r.mode = service, key.port, uint8(key.mode)
+	r.service, r.port, r.mode = service, key.port, uint8(mode)
 	r.snat, r.ipv6, r.epoch = truth(key.snat), truth(key.address.Is6()), epoch
 	r.address = addressBytes(key.address).Bytes
 	atomic.StoreUint32(&r.used, 1)
 }
+
+// setMode notes another mode of a backend: versions before this one tell backends apart
+// by it.
+func (b *book) setMode(index uint32, mode model.Mode) { b.backends.records[index].mode = uint8(mode) }
 
 // removeBackend erases the record but for the epoch: what remembers the backend must
 // not take the next one with its index for it.
@@ -262,7 +266,7 @@ func (r *serviceRecord) key() serviceKey {
 
 func (r *backendRecord) key() backendKey {
 	return backendKey{address: addressOf(directorAddress{Bytes: r.address}, r.ipv6 != 0), port: r.port,
-		mode: model.Mode(r.mode), snat: r.snat != 0}
+		snat: r.snat != 0}
 }
 
 func truth(b bool) uint8 {

@@ -153,7 +153,7 @@ func (d *Datapath) placeService(desired *model.TableService) (*service, error) {
 }
 
 func (d *Datapath) placeBackend(s *service, of *model.TableService, desired model.TableBackend) (*backend, error) {
-	key := backendKey{desired.Address, desired.Port, desired.Mode, desired.SNAT}
+	key := backendKey{desired.Address, desired.Port, desired.SNAT}
 	b := s.backends[key]
 	if b == nil {
 		index, found := d.old.backends[s.index][key]
@@ -171,7 +171,7 @@ func (d *Datapath) placeBackend(s *service, of *model.TableService, desired mode
 		entry := entryOf(of, s.index, desired, d.hops.resolve(desired, d.table.Interfaces))
 		switch {
 		case !found:
-			d.kernel.book.addBackend(index, s.index, key, d.entries.nextEpoch(index))
+			d.kernel.book.addBackend(index, s.index, key, desired.Mode, d.entries.nextEpoch(index))
 			d.entries.create(index, entry)
 		case !d.entries.holds(index, entry):
 			d.entries.restore(index, entry) // in maps that were made anew
@@ -179,6 +179,7 @@ func (d *Datapath) placeBackend(s *service, of *model.TableService, desired mode
 		b = &backend{index: index, desired: desired}
 		s.backends[key] = b
 	}
+	d.kernel.book.setMode(b.index, desired.Mode)
 	return b, nil
 }
 
@@ -257,6 +258,9 @@ func (d *Datapath) switchRings(want []*service) error {
 		buffer = image[:cap(image)]
 		switch {
 		case s.ring.lines > 0:
+			if s.desired.Protocol == model.TCP {
+				carryMemory(image, d.rings.bytes(s.ring))
+			}
 			carrySettling(image, d.rings.bytes(s.ring))
 		case s.remembered:
 			unsettle(image, func(uint32) bool { return true }) // by what ring is not known

@@ -31,6 +31,18 @@ func ringSlots(image []byte) (slots []directorSlot, header *directorRingHeader) 
 	return unsafe.Slice((*directorSlot)(unsafe.Pointer(&image[headerLines*lineSize])), header.Size), header
 }
 
+// carryMemory lets a TCP service that comes to gue go on asking for flows that are
+// remembered where no row names them.
+func carryMemory(fresh, before []byte) {
+	const memory, full = uint8(directorRingFlagRING_MEMORY), uint8(directorRingFlagRING_SNAT)
+	_, header := ringSlots(fresh)
+	old, was := ringSlots(before)
+	asks := func(s directorSlot) bool { return s.Next&(slotList|slotSettling) != 0 }
+	if was.Flags&memory != 0 && header.Flags&full == 0 && slices.ContainsFunc(old, asks) {
+		header.Flags |= memory
+	}
+}
+
 // carrySettling flags the slots of a ring that takes another's place.
 func carrySettling(fresh, before []byte) {
 	slots, header := ringSlots(fresh)

@@ -201,6 +201,19 @@ func TestSettleOtherSlots(t *testing.T) {
 		must(t, err)
 		return image
 	}
+	settling := ring(5, 0, model.L2DSR)
+	unsettle(settling, func(uint32) bool { return true })
+	for _, coming := range []struct {
+		before []byte
+		want   int
+	}{{settling, 5}, {ring(5, 0, model.L2DSR), 0}} {
+		gue := ring(5, 0, model.GUE)
+		carryMemory(gue, coming.before)
+		carrySettling(gue, coming.before)
+		if got := countSettling(gue); got != coming.want {
+			t.Errorf("in gue %d slots ask memory, want %d: those that did before", got, coming.want)
+		}
+	}
 	for _, test := range []struct {
 		name          string
 		before, after []byte
