@@ -24,6 +24,7 @@ const (
 	benchMapFragments           = "fragments"
 	benchMapFronts              = "fronts"
 	benchMapIcmpBudgets         = "icmp_budgets"
+	benchMapLoads               = "loads"
 	benchMapQuicEvents          = "quic_events"
 	benchMapRanges4             = "ranges4"
 	benchMapRanges6             = "ranges6"
@@ -56,6 +57,7 @@ const (
 	benchVarExportFlowState     = "export_flow_state"
 	benchVarExportFlowTimeout   = "export_flow_timeout"
 	benchVarExportFragmentPath  = "export_fragment_path"
+	benchVarExportLoadScale     = "export_load_scale"
 	benchVarExportMode          = "export_mode"
 	benchVarExportPolicy        = "export_policy"
 	benchVarExportQuicAlgorithm = "export_quic_algorithm"
@@ -139,6 +141,7 @@ type benchMapSpecs struct {
 	Fragments       *ebpf.MapSpec `ebpf:"fragments"`
 	Fronts          *ebpf.MapSpec `ebpf:"fronts"`
 	IcmpBudgets     *ebpf.MapSpec `ebpf:"icmp_budgets"`
+	Loads           *ebpf.MapSpec `ebpf:"loads"`
 	QuicEvents      *ebpf.MapSpec `ebpf:"quic_events"`
 	Ranges4         *ebpf.MapSpec `ebpf:"ranges4"`
 	Ranges6         *ebpf.MapSpec `ebpf:"ranges6"`
@@ -169,6 +172,7 @@ type benchVariableSpecs struct {
 	ExportFlowState     *ebpf.VariableSpec `ebpf:"export_flow_state"`
 	ExportFlowTimeout   *ebpf.VariableSpec `ebpf:"export_flow_timeout"`
 	ExportFragmentPath  *ebpf.VariableSpec `ebpf:"export_fragment_path"`
+	ExportLoadScale     *ebpf.VariableSpec `ebpf:"export_load_scale"`
 	ExportMode          *ebpf.VariableSpec `ebpf:"export_mode"`
 	ExportPolicy        *ebpf.VariableSpec `ebpf:"export_policy"`
 	ExportQuicAlgorithm *ebpf.VariableSpec `ebpf:"export_quic_algorithm"`
@@ -216,6 +220,7 @@ type benchMaps struct {
 	Fragments       *ebpf.Map `ebpf:"fragments"`
 	Fronts          *ebpf.Map `ebpf:"fronts"`
 	IcmpBudgets     *ebpf.Map `ebpf:"icmp_budgets"`
+	Loads           *ebpf.Map `ebpf:"loads"`
 	QuicEvents      *ebpf.Map `ebpf:"quic_events"`
 	Ranges4         *ebpf.Map `ebpf:"ranges4"`
 	Ranges6         *ebpf.Map `ebpf:"ranges6"`
@@ -242,6 +247,7 @@ func (m *benchMaps) Close() error {
 		m.Fragments,
 		m.Fronts,
 		m.IcmpBudgets,
+		m.Loads,
 		m.QuicEvents,
 		m.Ranges4,
 		m.Ranges6,
@@ -273,6 +279,7 @@ type benchVariables struct {
 	ExportFlowState     *ebpf.Variable `ebpf:"export_flow_state"`
 	ExportFlowTimeout   *ebpf.Variable `ebpf:"export_flow_timeout"`
 	ExportFragmentPath  *ebpf.Variable `ebpf:"export_fragment_path"`
+	ExportLoadScale     *ebpf.Variable `ebpf:"export_load_scale"`
 	ExportMode          *ebpf.Variable `ebpf:"export_mode"`
 	ExportPolicy        *ebpf.Variable `ebpf:"export_policy"`
 	ExportQuicAlgorithm *ebpf.Variable `ebpf:"export_quic_algorithm"`
