@@ -373,8 +373,8 @@ func TestRefresh(t *testing.T) {
 			&netlink.Addr{IPNet: &net.IPNet{IP: host4.AsSlice(), Mask: net.CIDRMask(24, 32)}})
 	})
 	do(t, s.host, "refresh", a.Refresh)
-	if got, want := s.status(t, a).VIPs, []netip.Addr{vip6, rangeVIP6}; !slices.Equal(got, want) {
-		t.Errorf("VIPs are %v, want %v: no other service has a backend here", got, want)
+	if got, want := s.status(t, a).VIPs, []netip.Addr{vip4, vip6, rangeVIP6}; !slices.Equal(got, want) {
+		t.Errorf("VIPs are %v, want %v: those with a backend here, of vip4 the one at %v", got, want, host6)
 	}
 }
 
