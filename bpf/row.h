@@ -174,6 +174,12 @@ static __always_inline struct row find_row(const struct packet *packet, __u32 se
 			row.length = 0;
 		return row;
 	}
+	/*
+	 * A host that has not kept a flow's datagram lately asks the others first, and where
+	 * the backup is dead, and nobody has noticed, the datagram would be lost.
+	 */
+	if (flags & ROW_DATAGRAM && sent == slot->owner)
+		return row;
 	other = sent == slot->owner ? slot->next & ~SLOT_SETTLING : slot->owner;
 	row.lone = backend_at(other);
 	if (other != sent && may_be_named(row.lone, flags)) {

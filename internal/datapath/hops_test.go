@@ -46,6 +46,9 @@ func (s *testService) row(f model.Flow, backend int, headers []packet.Header) []
 	switch {
 	case slot.Next == model.NoBackend:
 	case slot.Next&model.ListFlag == 0:
+		if model.Protocol(f.Protocol) == model.UDP && backend == int(slot.Owner) {
+			return nil // nobody here has seen the owner down
+		}
 		candidates = append(candidates, slot.Next)
 	default:
 		list := s.ring.Lists[slot.Next&^model.ListFlag]

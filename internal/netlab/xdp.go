@@ -55,7 +55,11 @@ func loadPass() (fd int, err error) {
 		kind: unix.BPF_PROG_TYPE_XDP, count: uint32(len(instructions)),
 		instructions: unsafe.Pointer(&instructions), license: unsafe.Pointer(&license), flags: unix.BPF_F_XDP_HAS_FRAGS,
 	}
-	r, _, errno := unix.Syscall(unix.SYS_BPF, unix.BPF_PROG_LOAD, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr))
+	var r uintptr
+	errno := unix.EAGAIN // the verifier was interrupted by a signal, which the Go runtime sends
+	for errno == unix.EAGAIN {
+		r, _, errno = unix.Syscall(unix.SYS_BPF, unix.BPF_PROG_LOAD, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr))
+	}
 	runtime.KeepAlive(&attr)
 	if errno != 0 {
 		return -1, errno

@@ -103,8 +103,8 @@ func TestOnlyTheDeadBackendsConnectionsBreak(t *testing.T) {
 	if r.UDP.BrokenBackendDied == 0 {
 		t.Error("no flow was lost with the backend that died")
 	}
-	if r.QUICConnections < o.quics || r.Migrations < o.quics || r.QUIC.BrokenBackendDied == 0 {
-		t.Errorf("%d QUIC connections whose clients moved %d times, %d of which died with the backend; want at least %d, as many, and some",
+	if r.QUICConnections < o.quics || r.Migrations < o.quics/3 || r.QUIC.BrokenBackendDied == 0 {
+		t.Errorf("%d QUIC connections whose clients moved %d times, %d of which died with the backend; want at least %d, a third as many (half of them move, when chance says so), and some",
 			r.QUICConnections, r.Migrations, r.QUIC.BrokenBackendDied, o.quics)
 	}
 	if r.Events != len(events) || r.DoubleChanges == 0 || r.Connections < o.connections+o.flows || r.Exchanges < 3*o.connections || r.CheckedBytes == 0 {
