@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"weir.io/weir/internal/model"
@@ -125,4 +126,48 @@ func TestReportsThatCannotBeRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	says(t, follower)
+}
+
+// An agent needs no more than to write its own backends' keys, and a user that may write
+// only these cannot speak for others.
+func TestAgentSpeaksForItself(t *testing.T) {
+	c := newCluster(t, 1, true)
+	root := c.options
+	root.Username, root.Password = "root", "of-the-tests"
+	admin, err := OpenEtcd(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer admin.Close()
+	client, err := admin.connect()
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := reportOf(1, 1<<40)
+	key := c.options.Prefix + "/evidence/" + own.Backend.String()
+	_, roleErr := client.RoleAdd(t.Context(), "agent1")
+	_, grantErr := client.RoleGrantPermission(t.Context(), "agent1", key, "", clientv3.PermissionType(clientv3.PermWrite))
+	_, userErr := client.UserAdd(t.Context(), "agent1", "of-backend1")
+	_, toErr := client.UserGrantRole(t.Context(), "agent1", "agent1")
+	if err := errors.Join(roleErr, grantErr, userErr, toErr); err != nil {
+		t.Fatal(err)
+	}
+	options := c.options
+	options.Username, options.Password = "agent1", "of-backend1"
+	agent, err := OpenEtcd(options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer agent.Close()
+	follower := c.open().FollowReports(t.Context())
+	for range 2 { // with a new lease, and with the same
+		if err := agent.PutReports(t.Context(), []model.AgentReport{own}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	says(t, follower, own)
+	if err := agent.PutReports(t.Context(), []model.AgentReport{reportOf(2)}); !errors.Is(err, rpctypes.ErrPermissionDenied) {
+		t.Errorf("a report about another host's backend: error %v, want %v", err, rpctypes.ErrPermissionDenied)
+	}
+	says(t, c.open().FollowReports(t.Context()), own)
 }
