@@ -21,6 +21,15 @@ static __always_inline void write_mac(void *to, const void *word)
 	out[2] = mac >> 32;
 }
 
+/* Whether a frame is for the MAC address that a word of struct backend begins with. */
+static __always_inline int is_for(const struct ethhdr *ethernet, const void *word)
+{
+	__u64 mac = *(const volatile __u64 *)word;
+	const __u16 *to = (const void *)ethernet->h_dest;
+
+	return to[0] == (__u16)mac && to[1] == (__u16)(mac >> 16) && to[2] == (__u16)(mac >> 32);
+}
+
 static __always_inline void write_ethernet(void *data, const struct backend *backend,
 					   __be16 protocol)
 {
@@ -87,9 +96,16 @@ static __always_inline enum reason forward_l2dsr(struct xdp_md *ctx, struct pack
 {
 	struct ethhdr *ethernet = frame(ctx);
 
+	if ((void *)(ethernet + 1) > frame_end(ctx))
+		return PASS_MALFORMED;
+	/*
+	 * Another director has sent it there, and a switch that does not know where the
+	 * backend is shows it to all. With every director sending it again it would not end:
+	 * l2dsr leaves the TTL alone.
+	 */
+	if (is_for(ethernet, backend->mac))
+		return PASS_SENT_ALREADY;
 	if (backend->flags & BACKEND_KEEP_TAGS || (!packet->tags && !backend->vlan)) {
-		if ((void *)(ethernet + 1) > frame_end(ctx))
-			return PASS_MALFORMED;
 		write_mac(ethernet->h_dest, backend->mac);
 		write_mac(ethernet->h_source, backend->source_mac);
 	} else if (!reframe(ctx, packet, backend, ethertype(packet), 0, 0)) {

@@ -410,6 +410,7 @@ enum reason {
 	PASS_TTL_EXPIRED,    /* the kernel answers with "time exceeded" */
 	PASS_LOCAL,          /* the backend is this host */
 	PASS_REPLY_UNROUTED, /* translated NAT reply that the kernel routes */
+	PASS_SENT_ALREADY,   /* l2dsr: a frame for the backend, which a switch floods */
 	/* Sent on. */
 	FORWARD_L2DSR,
 	FORWARD_IPIP,

@@ -286,24 +286,25 @@ const (
 	directorReasonPASS_TTL_EXPIRED      directorReason = 4
 	directorReasonPASS_LOCAL            directorReason = 5
 	directorReasonPASS_REPLY_UNROUTED   directorReason = 6
-	directorReasonFORWARD_L2DSR         directorReason = 7
-	directorReasonFORWARD_IPIP          directorReason = 8
-	directorReasonFORWARD_GUE           directorReason = 9
-	directorReasonFORWARD_NAT           directorReason = 10
-	directorReasonFORWARD_REPLY         directorReason = 11
-	directorReasonFORWARD_ICMP_ERROR    directorReason = 12
-	directorReasonFORWARD_FRAGMENT      directorReason = 13
-	directorReasonANSWER_ECHO           directorReason = 14
-	directorReasonANSWER_TOO_BIG        directorReason = 15
-	directorReasonDROP_NO_BACKEND       directorReason = 16
-	directorReasonDROP_TOO_BIG_LIMITED  directorReason = 17
-	directorReasonDROP_SUPER_FRAME      directorReason = 18
-	directorReasonDROP_FRAGMENT_UNKNOWN directorReason = 19
-	directorReasonDROP_SNAT_FULL        directorReason = 20
-	directorReasonDROP_SNAT_UNKNOWN     directorReason = 21
-	directorReasonDROP_NO_HEADROOM      directorReason = 22
-	directorReasonDROP_REDIRECT_FAILED  directorReason = 23
-	directorReasonREASON_COUNT          directorReason = 24
+	directorReasonPASS_SENT_ALREADY     directorReason = 7
+	directorReasonFORWARD_L2DSR         directorReason = 8
+	directorReasonFORWARD_IPIP          directorReason = 9
+	directorReasonFORWARD_GUE           directorReason = 10
+	directorReasonFORWARD_NAT           directorReason = 11
+	directorReasonFORWARD_REPLY         directorReason = 12
+	directorReasonFORWARD_ICMP_ERROR    directorReason = 13
+	directorReasonFORWARD_FRAGMENT      directorReason = 14
+	directorReasonANSWER_ECHO           directorReason = 15
+	directorReasonANSWER_TOO_BIG        directorReason = 16
+	directorReasonDROP_NO_BACKEND       directorReason = 17
+	directorReasonDROP_TOO_BIG_LIMITED  directorReason = 18
+	directorReasonDROP_SUPER_FRAME      directorReason = 19
+	directorReasonDROP_FRAGMENT_UNKNOWN directorReason = 20
+	directorReasonDROP_SNAT_FULL        directorReason = 21
+	directorReasonDROP_SNAT_UNKNOWN     directorReason = 22
+	directorReasonDROP_NO_HEADROOM      directorReason = 23
+	directorReasonDROP_REDIRECT_FAILED  directorReason = 24
+	directorReasonREASON_COUNT          directorReason = 25
 )
 
 type directorRingFlag uint32

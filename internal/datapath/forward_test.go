@@ -45,6 +45,10 @@ func (s scenario) forwardRows() []row {
 		rows = append(rows, s.forward("UDP without checksum", s.flow(), 0, to,
 			packet.UDPHeader{Src: clientPort, Dst: servicePort, NoChecksum: true}, packet.Text("hello")))
 	}
+	if s.backends[0].mode == model.L2DSR {
+		sent := s.forward("", s.flow(), 0, s.data(100)...)
+		rows = append(rows, row{name: "flooded by a switch", in: sent.out, backend: sent.backend}.passed(directorReasonPASS_SENT_ALREADY))
+	}
 	return append(rows, s.optionRows()...)
 }
 
