@@ -48,6 +48,7 @@ const enum settings_flag *export_settings_flag __attribute__((unused));
 const enum reason *export_reason __attribute__((unused));
 const enum flow_state *export_flow_state __attribute__((unused));
 const enum flow_timeout *export_flow_timeout __attribute__((unused));
+const enum flow_tag *export_flow_tag __attribute__((unused));
 const enum flow_event *export_flow_event __attribute__((unused));
 const enum ring_flag *export_ring_flag __attribute__((unused));
 const enum snat_state *export_snat_state __attribute__((unused));

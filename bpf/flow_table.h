@@ -8,6 +8,10 @@
  * Only its own CPU fills a bucket, so that what it reads there holds still. Others
  * may free an entry, by a compare-and-swap of its first word, whose count of turns
  * tells them whether it still is the one that they have read.
+ *
+ * Each place has a tag besides, a byte of its flow's hash, which stays when the flow goes:
+ * another tag says that a flow is not there, its own that it may be. Others look at tags
+ * first; a CPU does not need its own ones.
  */
 #pragma once
 
@@ -19,6 +23,8 @@
 
 #define FLOW_PLACE_FREE 0xffffff00U
 #define FLOW_PLACE_SAME 0xffffffffU
+#define FLOW_TAGS(byte) ((byte) * 0x0101010101010101ULL)
+#define FLOW_EVERY_PLACE FLOW_TAGS(0x80)
 
 static __always_inline void count_flow(__u32 event)
 {
@@ -46,6 +52,48 @@ static __always_inline struct flow_bucket *flow_bucket(const struct settings *se
 	return bpf_map_lookup_elem(&flows, &index);
 }
 
+static __always_inline __u8 flow_tag_of(__u64 hash)
+{
+	__u8 tag = hash; /* the upper half has chosen the bucket */
+
+	return tag > FLOW_TAG_ANY ? tag : tag + FLOW_TAG_ANY + 1;
+}
+
+static __always_inline __u64 *flow_tags_at(const struct settings *settings, __u64 hash, __u32 cpu)
+{
+	__u32 index = slot_of(hash, settings->flow_buckets) * settings->flow_cpus + cpu;
+
+	return bpf_map_lookup_elem(&flow_tags, &index);
+}
+
+/* Not inlined: its callers have no stack left. */
+static __noinline int flow_put_tag(const struct settings *settings, __u64 hash, __u32 place)
+{
+	__u64 *tags = flow_tags_at(settings, hash, bpf_get_smp_processor_id());
+
+	if (tags)
+		((volatile __u8 *)tags)[place % FLOW_WAYS] = flow_tag_of(hash);
+	return 0;
+}
+
+/* The highest bit of each byte that is zero, and perhaps of some behind one. */
+static __always_inline __u64 zero_bytes(__u64 word)
+{
+	return (word - FLOW_TAGS(1)) & ~word & FLOW_TAGS(0x80);
+}
+
+/* The places of a CPU's bucket in which the flow may be, as the highest bits of bytes. */
+static __always_inline __u64 flow_places(const struct settings *settings, __u64 hash, __u32 cpu)
+{
+	__u64 *tags = flow_tags_at(settings, hash, cpu), now;
+
+	if (!tags)
+		return 0;
+	now = *(volatile __u64 *)tags;
+	return zero_bytes(now ^ FLOW_TAGS((__u64)flow_tag_of(hash))) |
+	       zero_bytes(now ^ FLOW_TAGS((__u64)FLOW_TAG_ANY));
+}
+
 static __always_inline int flow_matches(const struct flow_entry *entry, const struct flow *flow,
 					__u32 service)
 {
@@ -54,14 +102,14 @@ static __always_inline int flow_matches(const struct flow_entry *entry, const st
 	       same_address(&entry->source, &flow->source);
 }
 
-/* Where in the bucket the flow is, live or not; FLOW_WAYS: nowhere. */
+/* Where of these places in the bucket the flow is, live or not; FLOW_WAYS: nowhere. */
 static __noinline __u32 flow_search(const struct flow_bucket *bucket, const struct packet *packet,
-				    __u32 service)
+				    __u32 service, __u64 places)
 {
 	for (__u32 i = 0; i < FLOW_WAYS; i++) {
 		const struct flow_entry *entry = &bucket->entries[i];
 
-		if (flow_read(entry).state > FLOW_CLAIMED &&
+		if (places >> i * 8 & 0x80 && flow_read(entry).state > FLOW_CLAIMED &&
 		    flow_matches(entry, &packet->flow, service))
 			return i;
 	}
@@ -146,7 +194,10 @@ static long flow_scan_place(__u32 i, struct flow_scan *scan)
 	return 0;
 }
 
-/* Remembers a flow's backend. Returns whether there was a place for it. */
+/*
+ * Remembers a flow's backend. Returns 0 if there was no place for it, else one more than
+ * the place's number, whose tag is still another flow's.
+ */
 static __noinline int insert_flow(const struct settings *settings, const struct packet *packet,
 				  __u64 hash, __u32 service, const struct flow_fresh *fresh)
 {
@@ -177,7 +228,7 @@ static __noinline int insert_flow(const struct settings *settings, const struct 
 	entry->source_port = packet->flow.source_port;
 	entry->destination_port = packet->flow.destination_port;
 	__sync_lock_test_and_set((__u64 *)entry, ready.word);
-	return 1;
+	return 1 + scan.place % FLOW_WAYS;
 }
 
 /* Looks for a flow in the other CPUs' buckets. */
@@ -194,15 +245,16 @@ struct flow_hunt {
 
 static long flow_hunt_cpu(__u32 cpu, struct flow_hunt *hunt)
 {
+	__u64 places = flow_places(hunt->settings, hunt->hash, cpu);
 	struct flow_bucket *bucket;
 	__u32 way;
 
-	if (cpu == hunt->own)
+	if (cpu == hunt->own || !places)
 		return 0;
 	bucket = flow_bucket(hunt->settings, hunt->hash, cpu);
 	if (!bucket)
 		return 0;
-	way = flow_search(bucket, hunt->packet, hunt->service);
+	way = flow_search(bucket, hunt->packet, hunt->service, places);
 	if (way >= FLOW_WAYS)
 		return 0;
 	if (!flow_live(flow_read(&bucket->entries[way]), hunt->now))
@@ -215,17 +267,18 @@ static long flow_hunt_cpu(__u32 cpu, struct flow_hunt *hunt)
 /* Frees what one of the other CPUs has. */
 static long flow_forget_cpu(__u32 cpu, struct flow_hunt *hunt)
 {
+	__u64 places = flow_places(hunt->settings, hunt->hash, cpu);
 	union flow_word word, nothing = {};
 	struct flow_bucket *bucket;
 	struct flow_entry *entry;
 	__u32 way;
 
-	if (cpu == hunt->own)
+	if (cpu == hunt->own || !places)
 		return 0;
 	bucket = flow_bucket(hunt->settings, hunt->hash, cpu);
 	if (!bucket)
 		return 0;
-	way = flow_search(bucket, hunt->packet, hunt->service);
+	way = flow_search(bucket, hunt->packet, hunt->service, places);
 	if (way >= FLOW_WAYS)
 		return 0;
 	entry = &bucket->entries[way];

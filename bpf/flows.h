@@ -38,7 +38,7 @@ static __noinline __u32 find_flow(const struct settings *settings, const struct 
 
 	if (!bucket)
 		return NO_BACKEND;
-	way = flow_search(bucket, packet, service);
+	way = flow_search(bucket, packet, service, FLOW_EVERY_PLACE);
 	if (way >= FLOW_WAYS)
 		return NO_BACKEND;
 	entry = &bucket->entries[way];
@@ -76,6 +76,7 @@ static __noinline __u32 move_flow(const struct settings *settings, const struct 
 	struct flow_fresh fresh = {};
 	struct flow_entry *entry;
 	struct flow_bucket *bucket;
+	__u32 place;
 
 	bpf_loop(settings->flow_cpus, flow_hunt_cpu, &hunt, 0);
 	bucket = flow_bucket(settings, hash, hunt.cpu);
@@ -93,7 +94,9 @@ static __noinline __u32 move_flow(const struct settings *settings, const struct 
 	if (packet->flags & PACKET_ICMP_ERROR)
 		return fresh.backend;
 	fresh.word = next;
-	if (insert_flow(settings, packet, hash, service, &fresh)) {
+	place = insert_flow(settings, packet, hash, service, &fresh);
+	if (place) {
+		flow_put_tag(settings, hash, place - 1);
 		nothing.turn = word.turn;
 		next = nothing;
 		count_flow(FLOW_MOVED);
@@ -108,6 +111,7 @@ static __noinline int remember_flow(const struct settings *settings, const struc
 {
 	const struct backend *backend = backend_at(index);
 	struct flow_fresh fresh = { .backend = index };
+	__u32 place;
 
 	if (!backend || (packet->flow.protocol == IPPROTO_TCP && packet->tcp_flags & TCP_RST))
 		return 0;
@@ -117,8 +121,10 @@ static __noinline int remember_flow(const struct settings *settings, const struc
 	fresh.word.seen = snat_clock();
 	fresh.word.state = flow_first(packet);
 	fresh.word.epoch = backend->epoch;
-	count_flow(insert_flow(settings, packet, hash, service, &fresh) ? FLOW_INSERTED :
-									  FLOW_REFUSED);
+	place = insert_flow(settings, packet, hash, service, &fresh);
+	if (place)
+		flow_put_tag(settings, hash, place - 1);
+	count_flow(place ? FLOW_INSERTED : FLOW_REFUSED);
 	return 0;
 }
 

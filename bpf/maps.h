@@ -134,6 +134,19 @@ struct {
 	__type(value, struct flow_bucket);
 } flows SEC(".maps");
 
+/*
+ * A byte for each place of a bucket, which says of which flows it may be (see
+ * flow_table.h). Those of one bucket on all CPUs lie side by side, so that nobody has
+ * to read 64 buckets to learn that no CPU has a flow.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, __u64);
+} flow_tags SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, FLOW_EVENT_COUNT);

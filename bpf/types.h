@@ -358,6 +358,12 @@ struct flow_bucket {
 	struct flow_entry entries[FLOW_WAYS];
 };
 
+/* In the tags of a bucket. A flow's own is larger. */
+enum flow_tag {
+	FLOW_TAG_NONE = 0,
+	FLOW_TAG_ANY = 1, /* nobody knows of which flow the place is */
+};
+
 enum flow_event {
 	FLOW_INSERTED = 0,
 	FLOW_REFUSED, /* every place of its bucket is an established flow's */

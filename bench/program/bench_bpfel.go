@@ -20,6 +20,7 @@ const (
 	benchMapBackends            = "backends"
 	benchMapEgress              = "egress"
 	benchMapFlowEvents          = "flow_events"
+	benchMapFlowTags            = "flow_tags"
 	benchMapFlows               = "flows"
 	benchMapFragments           = "fragments"
 	benchMapFronts              = "fronts"
@@ -55,6 +56,7 @@ const (
 	benchVarExportCandidates    = "export_candidates"
 	benchVarExportFlowEvent     = "export_flow_event"
 	benchVarExportFlowState     = "export_flow_state"
+	benchVarExportFlowTag       = "export_flow_tag"
 	benchVarExportFlowTimeout   = "export_flow_timeout"
 	benchVarExportFragmentPath  = "export_fragment_path"
 	benchVarExportLoadScale     = "export_load_scale"
@@ -137,6 +139,7 @@ type benchMapSpecs struct {
 	Backends        *ebpf.MapSpec `ebpf:"backends"`
 	Egress          *ebpf.MapSpec `ebpf:"egress"`
 	FlowEvents      *ebpf.MapSpec `ebpf:"flow_events"`
+	FlowTags        *ebpf.MapSpec `ebpf:"flow_tags"`
 	Flows           *ebpf.MapSpec `ebpf:"flows"`
 	Fragments       *ebpf.MapSpec `ebpf:"fragments"`
 	Fronts          *ebpf.MapSpec `ebpf:"fronts"`
@@ -170,6 +173,7 @@ type benchVariableSpecs struct {
 	ExportCandidates    *ebpf.VariableSpec `ebpf:"export_candidates"`
 	ExportFlowEvent     *ebpf.VariableSpec `ebpf:"export_flow_event"`
 	ExportFlowState     *ebpf.VariableSpec `ebpf:"export_flow_state"`
+	ExportFlowTag       *ebpf.VariableSpec `ebpf:"export_flow_tag"`
 	ExportFlowTimeout   *ebpf.VariableSpec `ebpf:"export_flow_timeout"`
 	ExportFragmentPath  *ebpf.VariableSpec `ebpf:"export_fragment_path"`
 	ExportLoadScale     *ebpf.VariableSpec `ebpf:"export_load_scale"`
@@ -216,6 +220,7 @@ type benchMaps struct {
 	Backends        *ebpf.Map `ebpf:"backends"`
 	Egress          *ebpf.Map `ebpf:"egress"`
 	FlowEvents      *ebpf.Map `ebpf:"flow_events"`
+	FlowTags        *ebpf.Map `ebpf:"flow_tags"`
 	Flows           *ebpf.Map `ebpf:"flows"`
 	Fragments       *ebpf.Map `ebpf:"fragments"`
 	Fronts          *ebpf.Map `ebpf:"fronts"`
@@ -243,6 +248,7 @@ func (m *benchMaps) Close() error {
 		m.Backends,
 		m.Egress,
 		m.FlowEvents,
+		m.FlowTags,
 		m.Flows,
 		m.Fragments,
 		m.Fronts,
@@ -277,6 +283,7 @@ type benchVariables struct {
 	ExportCandidates    *ebpf.Variable `ebpf:"export_candidates"`
 	ExportFlowEvent     *ebpf.Variable `ebpf:"export_flow_event"`
 	ExportFlowState     *ebpf.Variable `ebpf:"export_flow_state"`
+	ExportFlowTag       *ebpf.Variable `ebpf:"export_flow_tag"`
 	ExportFlowTimeout   *ebpf.Variable `ebpf:"export_flow_timeout"`
 	ExportFragmentPath  *ebpf.Variable `ebpf:"export_fragment_path"`
 	ExportLoadScale     *ebpf.Variable `ebpf:"export_load_scale"`

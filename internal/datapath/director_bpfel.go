@@ -137,6 +137,13 @@ const (
 	directorFlowStateFLOW_RESET       directorFlowState = 8
 )
 
+type directorFlowTag uint32
+
+const (
+	directorFlowTagFLOW_TAG_NONE directorFlowTag = 0
+	directorFlowTagFLOW_TAG_ANY  directorFlowTag = 1
+)
+
 type directorFlowTimeout uint32
 
 const (
@@ -429,6 +436,7 @@ const (
 	directorMapBackends            = "backends"
 	directorMapEgress              = "egress"
 	directorMapFlowEvents          = "flow_events"
+	directorMapFlowTags            = "flow_tags"
 	directorMapFlows               = "flows"
 	directorMapFragments           = "fragments"
 	directorMapFronts              = "fronts"
@@ -456,6 +464,7 @@ const (
 	directorVarExportCandidates    = "export_candidates"
 	directorVarExportFlowEvent     = "export_flow_event"
 	directorVarExportFlowState     = "export_flow_state"
+	directorVarExportFlowTag       = "export_flow_tag"
 	directorVarExportFlowTimeout   = "export_flow_timeout"
 	directorVarExportFragmentPath  = "export_fragment_path"
 	directorVarExportLoadScale     = "export_load_scale"
@@ -532,6 +541,7 @@ type directorMapSpecs struct {
 	Backends        *ebpf.MapSpec `ebpf:"backends"`
 	Egress          *ebpf.MapSpec `ebpf:"egress"`
 	FlowEvents      *ebpf.MapSpec `ebpf:"flow_events"`
+	FlowTags        *ebpf.MapSpec `ebpf:"flow_tags"`
 	Flows           *ebpf.MapSpec `ebpf:"flows"`
 	Fragments       *ebpf.MapSpec `ebpf:"fragments"`
 	Fronts          *ebpf.MapSpec `ebpf:"fronts"`
@@ -563,6 +573,7 @@ type directorVariableSpecs struct {
 	ExportCandidates    *ebpf.VariableSpec `ebpf:"export_candidates"`
 	ExportFlowEvent     *ebpf.VariableSpec `ebpf:"export_flow_event"`
 	ExportFlowState     *ebpf.VariableSpec `ebpf:"export_flow_state"`
+	ExportFlowTag       *ebpf.VariableSpec `ebpf:"export_flow_tag"`
 	ExportFlowTimeout   *ebpf.VariableSpec `ebpf:"export_flow_timeout"`
 	ExportFragmentPath  *ebpf.VariableSpec `ebpf:"export_fragment_path"`
 	ExportLoadScale     *ebpf.VariableSpec `ebpf:"export_load_scale"`
@@ -609,6 +620,7 @@ type directorMaps struct {
 	Backends        *ebpf.Map `ebpf:"backends"`
 	Egress          *ebpf.Map `ebpf:"egress"`
 	FlowEvents      *ebpf.Map `ebpf:"flow_events"`
+	FlowTags        *ebpf.Map `ebpf:"flow_tags"`
 	Flows           *ebpf.Map `ebpf:"flows"`
 	Fragments       *ebpf.Map `ebpf:"fragments"`
 	Fronts          *ebpf.Map `ebpf:"fronts"`
@@ -636,6 +648,7 @@ func (m *directorMaps) Close() error {
 		m.Backends,
 		m.Egress,
 		m.FlowEvents,
+		m.FlowTags,
 		m.Flows,
 		m.Fragments,
 		m.Fronts,
@@ -668,6 +681,7 @@ type directorVariables struct {
 	ExportCandidates    *ebpf.Variable `ebpf:"export_candidates"`
 	ExportFlowEvent     *ebpf.Variable `ebpf:"export_flow_event"`
 	ExportFlowState     *ebpf.Variable `ebpf:"export_flow_state"`
+	ExportFlowTag       *ebpf.Variable `ebpf:"export_flow_tag"`
 	ExportFlowTimeout   *ebpf.Variable `ebpf:"export_flow_timeout"`
 	ExportFragmentPath  *ebpf.Variable `ebpf:"export_fragment_path"`
 	ExportLoadScale     *ebpf.Variable `ebpf:"export_load_scale"`

@@ -8,6 +8,8 @@ import (
 	"time"
 	"unsafe"
 
+	"golang.org/x/sys/unix"
+
 	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/packet"
 )
@@ -30,9 +32,9 @@ func benchmarkUnknown(b *testing.B, cpus uint32, flags uint8) {
 	spec, err := loadDirector()
 	must(b, err)
 	before := mapSizes["flows"]
-	mapSizes["flows"] = entries / flowWays
+	mapSizes["flows"], mapSizes["flow_tags"] = entries/flowWays, entries/flowWays
 	d := loadSpec(b, spec, "director")
-	mapSizes["flows"] = before
+	mapSizes["flows"], mapSizes["flow_tags"] = before, before
 	defer d.Close()
 	w, s := flowWorld(model.TCP, true)
 	d.fill(b, w)
@@ -62,5 +64,11 @@ func (d *testDirector) occupy(b *testing.B, s scenario) {
 		e := &d.flowEntries(b)[i]
 		e.Seen, e.State, e.Backend, e.Service = now, uint8(directorFlowStateFLOW_ESTABLISHED), s.first, s.index
 		binary.NativeEndian.PutUint64((*[8]byte)(unsafe.Pointer(&e.Source))[:], rand.Uint64())
+	}
+	tags, err := mapArray(d.Maps["flow_tags"])
+	must(b, err)
+	defer unix.Munmap(tags)
+	for i := range tags {
+		tags[i] = uint8(2 + rand.IntN(254))
 	}
 }

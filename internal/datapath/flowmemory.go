@@ -18,6 +18,9 @@ import (
 // flowWays is FLOW_WAYS.
 const flowWays = uint32(len(directorFlowBucket{}.Entries))
 
+// flowTagAny is FLOW_TAG_ANY.
+const flowTagAny = uint8(directorFlowTagFLOW_TAG_ANY)
+
 // flowMemory is what the program remembers of flows. It is only read here: an entry
 // may change under the reader's eyes.
 type flowMemory struct {
@@ -58,6 +61,11 @@ func (d *Datapath) layFlows() error {
 	if buckets == 0 {
 		return fmt.Errorf("director.limits.flows %d: less than one bucket of %d flows for each of %d CPUs", d.options.Limits.Flows, flowWays, cpus)
 	}
+	if d.kernel.kept[directorMapFlows] && !d.kernel.kept[directorMapFlowTags] {
+		if err := d.tagAnything(); err != nil {
+			return err
+		}
+	}
 	layout := &d.kernel.book.director.records[0]
 	if d.kernel.kept[directorMapFlows] && !d.kernel.adopted {
 		d.written.FlowCpus, d.written.FlowBuckets, d.written.FlowSalt = layout.flowCPUs, layout.flowBuckets, layout.flowSalt
@@ -71,6 +79,22 @@ func (d *Datapath) layFlows() error {
 	}
 	if err := d.kernel.ThisDirector.Put(uint32(0), d.written); err != nil {
 		return fmt.Errorf("write settings: %w", err)
+	}
+	return nil
+}
+
+// tagAnything makes the program look at every place. A version that has no tags has
+// filled the memory, and still does until this one's program replaces its own.
+func (d *Datapath) tagAnything() error {
+	tags, err := mapArray(d.kernel.FlowTags)
+	if err != nil {
+		return fmt.Errorf("map tags of flow memory: %w", err)
+	}
+	for i := range tags {
+		tags[i] = flowTagAny
+	}
+	if err := unix.Munmap(tags); err != nil {
+		return fmt.Errorf("unmap tags of flow memory: %w", err)
 	}
 	return nil
 }

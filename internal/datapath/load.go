@@ -170,6 +170,7 @@ func size(spec *ebpf.CollectionSpec, o Options) {
 		directorMapReplies6:        2 * backends,
 		directorMapFragments:       o.Limits.Fragments,
 		directorMapFlows:           max(1, o.Limits.Flows/flowWays),
+		directorMapFlowTags:        max(1, o.Limits.Flows/flowWays),
 		directorMapEgress:          1024,
 	} {
 		spec.Maps[name].MaxEntries = entries
