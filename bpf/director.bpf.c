@@ -3,6 +3,7 @@
  * The director. A packet's journey, top to bottom:
  *
  *   parse     packet.h     headers -> struct packet
+ *   meet      group.h      a fragment goes to its director; probe.h: who asks for this one
  *   icmp      icmp.h       answer echo; an error takes the place of its flow
  *   service   service.h    (segment, VIP, protocol, port) -> ring
  *   pick      pick.h       flow -> slot -> row -> backend; flows.h: what is remembered;
@@ -28,6 +29,8 @@
 #include "encap.h"
 #include "icmp.h"
 #include "fragment.h"
+#include "group.h"
+#include "probe.h"
 #include "nat.h"
 #include "undo.h"
 
@@ -35,6 +38,7 @@
 const enum revision *export_revision __attribute__((unused));
 const enum fragment_path *export_fragment_path __attribute__((unused));
 const enum snat_fin *export_snat_fin __attribute__((unused));
+const struct group_slot *export_group_slot __attribute__((unused));
 const struct ring_line *export_ring_line __attribute__((unused));
 const struct ring_header *export_ring_header __attribute__((unused));
 const struct slot *export_slot __attribute__((unused));
@@ -147,7 +151,7 @@ static __always_inline enum reason follow_fragment(struct xdp_md *ctx, struct pa
 {
 	struct fragment *first = find_fragment(packet);
 
-	if (!first)
+	if (!first || first->path == FRAGMENT_TO_PEER)
 		return is_vip(packet->flow.segment, &packet->flow.destination, packet->flow.ipv6) ?
 			       DROP_FRAGMENT_UNKNOWN :
 			       PASS_NO_SERVICE;
@@ -188,7 +192,10 @@ static __always_inline enum reason no_service(struct xdp_md *ctx, struct packet 
 	const struct settings *settings = get_settings();
 	enum reason reason = CONTINUE;
 
-	if (settings && settings->flags & SETTINGS_REPLIES)
+	if (settings && settings->flags & SETTINGS_GROUP &&
+	    packet->flow.destination_port == bpf_htons(GUE_PORT))
+		reason = answer_probe(ctx, packet);
+	if (reason == CONTINUE && settings && settings->flags & SETTINGS_REPLIES)
 		reason = reply(ctx, packet);
 	return reason == CONTINUE ? leave_to_kernel(packet) : reason;
 }
@@ -198,8 +205,15 @@ static __always_inline enum reason balance(struct xdp_md *ctx, struct packet *pa
 	enum reason reason = parse(ctx, packet);
 	__u32 service, index;
 
+	if (reason == PASS_NOT_IP)
+		reason = parse_from_peer(ctx, packet);
 	if (reason != CONTINUE)
 		return reason;
+	if (packet->flags & (PACKET_FRAGMENT_FIRST | PACKET_FRAGMENT_LATER)) {
+		reason = meet(ctx, packet);
+		if (reason != CONTINUE)
+			return reason;
+	}
 	if (packet->flags & PACKET_FRAGMENT_LATER) {
 		reason = follow_fragment(ctx, packet, &index);
 	} else {

@@ -201,7 +201,7 @@ static __always_inline int icmp_allowed(void)
 {
 	__u64 second = bpf_ktime_get_ns() / 1000000000;
 	const struct settings *settings = get_settings();
-	struct icmp_budget *budget;
+	struct budget *budget;
 	__u32 zero = 0;
 
 	budget = bpf_map_lookup_elem(&icmp_budgets, &zero);

@@ -8,6 +8,7 @@
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 
+#include "group_types.h"
 #include "load_types.h"
 #include "quic_types.h"
 #include "types.h"
@@ -211,5 +212,38 @@ struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, struct icmp_budget);
+	__type(value, struct budget);
 } icmp_budgets SEC(".maps");
+
+/* The group: its other directors, by number, ... */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, GROUP_MAX);
+	__type(key, __u32);
+	__type(value, struct peer);
+} peers SEC(".maps");
+
+/* ... the MAC addresses that they send from, in the first six bytes of a word, ... */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 2 * GROUP_MAX);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u64);
+	__type(value, __u32);
+} peer_macs SEC(".maps");
+
+/* ... and what fragments are theirs. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, GROUP_SLOTS);
+	__type(key, __u32);
+	__type(value, struct group_slot);
+} group_slots SEC(".maps");
+
+/* Fragments that wait for their first one. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct budget);
+} wait_budgets SEC(".maps");

@@ -65,6 +65,13 @@ enum tcp_flag {
 	TCP_ACK = 1 << 4,
 };
 
+/* What another director of the group wants of this one: see group.h. */
+enum packet_request {
+	PACKET_OWN = 0, /* nothing: it does not come from there */
+	PACKET_TO_MEET, /* this is the fragment's owner */
+	PACKET_TAKEN,   /* this forwards it */
+};
+
 /* A parsed frame. Offsets are from the start of the frame. */
 struct packet {
 	struct flow flow;
@@ -83,7 +90,8 @@ struct packet {
 	__u8 ttl;
 	__u8 tos; /* DSCP and ECN */
 	__u8 tcp_flags;
-	int action; /* what a FORWARD or ANSWER reason does to the frame */
+	__u8 request; /* enum packet_request */
+	int action;   /* what a FORWARD or ANSWER reason does to the frame */
 };
 
 /* The parsers' word for "go on"; every other value is a reason to stop. */

@@ -240,6 +240,7 @@ enum fragment_path {
 	FRAGMENT_TO_KERNEL = 0, /* first fragment to a VIP, but to no service */
 	FRAGMENT_TO_BACKEND = 1,
 	FRAGMENT_TO_CLIENT = 2, /* NAT reply */
+	FRAGMENT_TO_PEER = 3,   /* the first one was another director's of the group */
 };
 
 struct fragment {
@@ -249,7 +250,8 @@ struct fragment {
 	__u16 path; /* enum fragment_path */
 	__u8 epoch; /* of the backend: its index may be another's by now */
 	__u8 pad;
-	__u32 snat; /* full NAT: number of its flow, see struct snat_flow; 0: none */
+	/* Full NAT: number of its flow, see struct snat_flow; FRAGMENT_TO_PEER: of the director. */
+	__u32 snat;
 };
 
 /*
@@ -371,8 +373,8 @@ enum flow_event {
 	FLOW_EVENT_COUNT,
 };
 
-/* How many ICMP errors this CPU may still generate in this second. */
-struct icmp_budget {
+/* What this CPU has used, in this second, of what it may do in one. */
+struct budget {
 	__u64 second;
 	__u32 used;
 	__u32 pad;
@@ -381,6 +383,7 @@ struct icmp_budget {
 enum settings_flag {
 	SETTINGS_RANGES = 1 << 0,  /* some service has a port range or all ports */
 	SETTINGS_REPLIES = 1 << 1, /* some service is NAT: look replies up */
+	SETTINGS_GROUP = 1 << 2,   /* fragments may belong to another director */
 };
 
 /* What the program needs to know about this director; one element. */
@@ -395,7 +398,7 @@ struct settings {
 	__u32 flow_cpus;    /* CPUs that have flow memory: numbers below this */
 	__u64 flow_salt;    /* keys the hash that chooses its buckets */
 	__u32 flow_buckets; /* per CPU */
-	__u32 pad;
+	__u32 wait_rate;    /* later fragments that wait, per second and CPU: see group.h */
 };
 
 struct counter {
@@ -425,14 +428,19 @@ enum reason {
 	FORWARD_REPLY,      /* NAT reply on its way to the client */
 	FORWARD_ICMP_ERROR, /* to whom the inner flow belongs: its backend or, NAT, its client */
 	FORWARD_FRAGMENT,   /* followed its first fragment, in either direction */
+	FORWARD_FRAGMENT_OWNER, /* to the director of the group where its packet's fragments meet */
+	FORWARD_FRAGMENT_WAITS, /* between directors, until the first fragment has been there */
+	FORWARD_FRAGMENT_MET,   /* from there to the director that the first one came to */
 	/* Answered. */
 	ANSWER_ECHO,
 	ANSWER_TOO_BIG, /* ICMP "fragmentation needed", ICMPv6 "packet too big" */
+	ANSWER_PROBE,   /* of another director of the group */
 	/* Dropped. */
 	DROP_NO_BACKEND,       /* no candidate of the slot is alive */
 	DROP_TOO_BIG_LIMITED,  /* would not fit, and the ICMP budget is spent */
 	DROP_SUPER_FRAME,      /* longer than the link's MTU: sender's TSO reached XDP */
 	DROP_FRAGMENT_UNKNOWN, /* its first fragment was not seen here */
+	DROP_FRAGMENT_ASTRAY,  /* from a director of the group, as none would send it */
 	DROP_SNAT_FULL,        /* every source port of its bucket is taken */
 	DROP_SNAT_UNKNOWN,     /* reply or mid-stream packet of no known flow */
 	DROP_NO_HEADROOM,      /* the driver leaves no room for the outer header */

@@ -24,8 +24,11 @@ const (
 	benchMapFlows               = "flows"
 	benchMapFragments           = "fragments"
 	benchMapFronts              = "fronts"
+	benchMapGroupSlots          = "group_slots"
 	benchMapIcmpBudgets         = "icmp_budgets"
 	benchMapLoads               = "loads"
+	benchMapPeerMacs            = "peer_macs"
+	benchMapPeers               = "peers"
 	benchMapQuicEvents          = "quic_events"
 	benchMapRanges4             = "ranges4"
 	benchMapRanges6             = "ranges6"
@@ -40,6 +43,7 @@ const (
 	benchMapServices6           = "services6"
 	benchMapSnatTables          = "snat_tables"
 	benchMapThisDirector        = "this_director"
+	benchMapWaitBudgets         = "wait_budgets"
 	benchProgBenchMove          = "bench_move"
 	benchProgBenchNat           = "bench_nat"
 	benchProgBenchRewrite       = "bench_rewrite"
@@ -59,6 +63,7 @@ const (
 	benchVarExportFlowTag       = "export_flow_tag"
 	benchVarExportFlowTimeout   = "export_flow_timeout"
 	benchVarExportFragmentPath  = "export_fragment_path"
+	benchVarExportGroupSlot     = "export_group_slot"
 	benchVarExportLoadScale     = "export_load_scale"
 	benchVarExportMode          = "export_mode"
 	benchVarExportPolicy        = "export_policy"
@@ -143,8 +148,11 @@ type benchMapSpecs struct {
 	Flows           *ebpf.MapSpec `ebpf:"flows"`
 	Fragments       *ebpf.MapSpec `ebpf:"fragments"`
 	Fronts          *ebpf.MapSpec `ebpf:"fronts"`
+	GroupSlots      *ebpf.MapSpec `ebpf:"group_slots"`
 	IcmpBudgets     *ebpf.MapSpec `ebpf:"icmp_budgets"`
 	Loads           *ebpf.MapSpec `ebpf:"loads"`
+	PeerMacs        *ebpf.MapSpec `ebpf:"peer_macs"`
+	Peers           *ebpf.MapSpec `ebpf:"peers"`
 	QuicEvents      *ebpf.MapSpec `ebpf:"quic_events"`
 	Ranges4         *ebpf.MapSpec `ebpf:"ranges4"`
 	Ranges6         *ebpf.MapSpec `ebpf:"ranges6"`
@@ -159,6 +167,7 @@ type benchMapSpecs struct {
 	Services6       *ebpf.MapSpec `ebpf:"services6"`
 	SnatTables      *ebpf.MapSpec `ebpf:"snat_tables"`
 	ThisDirector    *ebpf.MapSpec `ebpf:"this_director"`
+	WaitBudgets     *ebpf.MapSpec `ebpf:"wait_budgets"`
 }
 
 // benchVariableSpecs contains global variables before they are loaded into the kernel.
@@ -176,6 +185,7 @@ type benchVariableSpecs struct {
 	ExportFlowTag       *ebpf.VariableSpec `ebpf:"export_flow_tag"`
 	ExportFlowTimeout   *ebpf.VariableSpec `ebpf:"export_flow_timeout"`
 	ExportFragmentPath  *ebpf.VariableSpec `ebpf:"export_fragment_path"`
+	ExportGroupSlot     *ebpf.VariableSpec `ebpf:"export_group_slot"`
 	ExportLoadScale     *ebpf.VariableSpec `ebpf:"export_load_scale"`
 	ExportMode          *ebpf.VariableSpec `ebpf:"export_mode"`
 	ExportPolicy        *ebpf.VariableSpec `ebpf:"export_policy"`
@@ -224,8 +234,11 @@ type benchMaps struct {
 	Flows           *ebpf.Map `ebpf:"flows"`
 	Fragments       *ebpf.Map `ebpf:"fragments"`
 	Fronts          *ebpf.Map `ebpf:"fronts"`
+	GroupSlots      *ebpf.Map `ebpf:"group_slots"`
 	IcmpBudgets     *ebpf.Map `ebpf:"icmp_budgets"`
 	Loads           *ebpf.Map `ebpf:"loads"`
+	PeerMacs        *ebpf.Map `ebpf:"peer_macs"`
+	Peers           *ebpf.Map `ebpf:"peers"`
 	QuicEvents      *ebpf.Map `ebpf:"quic_events"`
 	Ranges4         *ebpf.Map `ebpf:"ranges4"`
 	Ranges6         *ebpf.Map `ebpf:"ranges6"`
@@ -240,6 +253,7 @@ type benchMaps struct {
 	Services6       *ebpf.Map `ebpf:"services6"`
 	SnatTables      *ebpf.Map `ebpf:"snat_tables"`
 	ThisDirector    *ebpf.Map `ebpf:"this_director"`
+	WaitBudgets     *ebpf.Map `ebpf:"wait_budgets"`
 }
 
 func (m *benchMaps) Close() error {
@@ -252,8 +266,11 @@ func (m *benchMaps) Close() error {
 		m.Flows,
 		m.Fragments,
 		m.Fronts,
+		m.GroupSlots,
 		m.IcmpBudgets,
 		m.Loads,
+		m.PeerMacs,
+		m.Peers,
 		m.QuicEvents,
 		m.Ranges4,
 		m.Ranges6,
@@ -268,6 +285,7 @@ func (m *benchMaps) Close() error {
 		m.Services6,
 		m.SnatTables,
 		m.ThisDirector,
+		m.WaitBudgets,
 	)
 }
 
@@ -286,6 +304,7 @@ type benchVariables struct {
 	ExportFlowTag       *ebpf.Variable `ebpf:"export_flow_tag"`
 	ExportFlowTimeout   *ebpf.Variable `ebpf:"export_flow_timeout"`
 	ExportFragmentPath  *ebpf.Variable `ebpf:"export_fragment_path"`
+	ExportGroupSlot     *ebpf.Variable `ebpf:"export_group_slot"`
 	ExportLoadScale     *ebpf.Variable `ebpf:"export_load_scale"`
 	ExportMode          *ebpf.Variable `ebpf:"export_mode"`
 	ExportPolicy        *ebpf.Variable `ebpf:"export_policy"`

@@ -20,7 +20,11 @@ import (
 // only the services that changed may have new next hops.
 func (d *Datapath) configure(services []*service, flags uint32, rerouted bool) error {
 	settings := d.settings(services)
-	settings.Flags = flags
+	group, err := d.followGroup()
+	if err != nil {
+		return err
+	}
+	settings.Flags = flags | group
 	if err := d.openEgress(services, rerouted); err != nil {
 		return err
 	}
@@ -29,6 +33,10 @@ func (d *Datapath) configure(services []*service, flags uint32, rerouted bool) e
 			d.forwardReplies(name, services)
 		}
 	}
+	return d.writeSettings(settings)
+}
+
+func (d *Datapath) writeSettings(settings directorSettings) error {
 	if err := d.kernel.ThisDirector.Put(uint32(0), settings); err != nil {
 		return fmt.Errorf("write settings: %w", err)
 	}
@@ -40,7 +48,7 @@ func (d *Datapath) settings(services []*service) directorSettings {
 	// A family for which there is no source now, as there is no route, keeps the one
 	// that it had: without one, tunnels would come from any address.
 	settings := d.written
-	settings.IcmpRate, settings.LinkMtu = d.table.ICMPRate, 0
+	settings.IcmpRate, settings.LinkMtu, settings.WaitRate = d.table.ICMPRate, 0, waitRate
 	for _, p := range d.tunnelSources(services) {
 		mask := netip.PrefixFrom(p.Addr(), p.Bits())
 		if p.Addr().Is4() {
@@ -137,6 +145,9 @@ func (d *Datapath) openEgress(services []*service, rerouted bool) error {
 		if index != last { // most of thousands are behind the same one
 			want[index], last = true, index
 		}
+	}
+	for _, p := range d.group.peers {
+		need(uint32(p.hop.ifindex))
 	}
 	for _, s := range services {
 		for _, b := range s.order {

@@ -48,6 +48,10 @@ type Datapath struct {
 	written        directorSettings // that the kernel has
 	hops           *resolver
 	sweeper        *sweeper
+	group          group
+	wrote          groupMaps
+	outside        bool // of the configured group
+	prober         *prober
 	closing        sync.Once
 }
 
@@ -123,6 +127,7 @@ func (d *Datapath) takeOver() (err error) {
 		return err
 	}
 	d.sweeper = startSweeper(d.sweep)
+	d.prober = startProber(d.log, d.groupChanged)
 	return nil
 }
 
@@ -151,6 +156,7 @@ func (d *Datapath) unmap() error {
 func (d *Datapath) Close() error {
 	d.closing.Do(func() {
 		d.sweeper.close()
+		d.prober.close()
 		d.hops.close()
 	})
 	d.mu.Lock()

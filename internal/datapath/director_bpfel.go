@@ -61,6 +61,13 @@ const (
 	directorBackendStateBACKEND_DOWN     directorBackendState = 3
 )
 
+type directorBudget struct {
+	_      structs.HostLayout
+	Second uint64
+	Used   uint32
+	Pad    uint32
+}
+
 type directorCandidates struct {
 	_      structs.HostLayout
 	Count  uint32
@@ -182,11 +189,10 @@ type directorFront struct {
 	Service uint64
 }
 
-type directorIcmpBudget struct {
+type directorGroupSlot struct {
 	_      structs.HostLayout
-	Second uint64
-	Used   uint32
-	Pad    uint32
+	Owner  uint32
+	Second uint32
 }
 
 type directorLoad struct {
@@ -214,6 +220,16 @@ const (
 	directorModeMODE_NAT      directorMode = 3
 	directorModeMODE_REDIRECT directorMode = 4
 )
+
+type directorPeer struct {
+	_         structs.HostLayout
+	Mac       [6]uint8
+	Mtu       uint16
+	SourceMac [6]uint8
+	Pad       uint16
+	Ifindex   uint32
+	Pad2      uint32
+}
 
 type directorPolicy uint32
 
@@ -286,32 +302,37 @@ type directorRange6 struct {
 type directorReason uint32
 
 const (
-	directorReasonPASS_NOT_IP           directorReason = 0
-	directorReasonPASS_NO_SERVICE       directorReason = 1
-	directorReasonPASS_MALFORMED        directorReason = 2
-	directorReasonPASS_UNSUPPORTED      directorReason = 3
-	directorReasonPASS_TTL_EXPIRED      directorReason = 4
-	directorReasonPASS_LOCAL            directorReason = 5
-	directorReasonPASS_REPLY_UNROUTED   directorReason = 6
-	directorReasonPASS_SENT_ALREADY     directorReason = 7
-	directorReasonFORWARD_L2DSR         directorReason = 8
-	directorReasonFORWARD_IPIP          directorReason = 9
-	directorReasonFORWARD_GUE           directorReason = 10
-	directorReasonFORWARD_NAT           directorReason = 11
-	directorReasonFORWARD_REPLY         directorReason = 12
-	directorReasonFORWARD_ICMP_ERROR    directorReason = 13
-	directorReasonFORWARD_FRAGMENT      directorReason = 14
-	directorReasonANSWER_ECHO           directorReason = 15
-	directorReasonANSWER_TOO_BIG        directorReason = 16
-	directorReasonDROP_NO_BACKEND       directorReason = 17
-	directorReasonDROP_TOO_BIG_LIMITED  directorReason = 18
-	directorReasonDROP_SUPER_FRAME      directorReason = 19
-	directorReasonDROP_FRAGMENT_UNKNOWN directorReason = 20
-	directorReasonDROP_SNAT_FULL        directorReason = 21
-	directorReasonDROP_SNAT_UNKNOWN     directorReason = 22
-	directorReasonDROP_NO_HEADROOM      directorReason = 23
-	directorReasonDROP_REDIRECT_FAILED  directorReason = 24
-	directorReasonREASON_COUNT          directorReason = 25
+	directorReasonPASS_NOT_IP            directorReason = 0
+	directorReasonPASS_NO_SERVICE        directorReason = 1
+	directorReasonPASS_MALFORMED         directorReason = 2
+	directorReasonPASS_UNSUPPORTED       directorReason = 3
+	directorReasonPASS_TTL_EXPIRED       directorReason = 4
+	directorReasonPASS_LOCAL             directorReason = 5
+	directorReasonPASS_REPLY_UNROUTED    directorReason = 6
+	directorReasonPASS_SENT_ALREADY      directorReason = 7
+	directorReasonFORWARD_L2DSR          directorReason = 8
+	directorReasonFORWARD_IPIP           directorReason = 9
+	directorReasonFORWARD_GUE            directorReason = 10
+	directorReasonFORWARD_NAT            directorReason = 11
+	directorReasonFORWARD_REPLY          directorReason = 12
+	directorReasonFORWARD_ICMP_ERROR     directorReason = 13
+	directorReasonFORWARD_FRAGMENT       directorReason = 14
+	directorReasonFORWARD_FRAGMENT_OWNER directorReason = 15
+	directorReasonFORWARD_FRAGMENT_WAITS directorReason = 16
+	directorReasonFORWARD_FRAGMENT_MET   directorReason = 17
+	directorReasonANSWER_ECHO            directorReason = 18
+	directorReasonANSWER_TOO_BIG         directorReason = 19
+	directorReasonANSWER_PROBE           directorReason = 20
+	directorReasonDROP_NO_BACKEND        directorReason = 21
+	directorReasonDROP_TOO_BIG_LIMITED   directorReason = 22
+	directorReasonDROP_SUPER_FRAME       directorReason = 23
+	directorReasonDROP_FRAGMENT_UNKNOWN  directorReason = 24
+	directorReasonDROP_FRAGMENT_ASTRAY   directorReason = 25
+	directorReasonDROP_SNAT_FULL         directorReason = 26
+	directorReasonDROP_SNAT_UNKNOWN      directorReason = 27
+	directorReasonDROP_NO_HEADROOM       directorReason = 28
+	directorReasonDROP_REDIRECT_FAILED   directorReason = 29
+	directorReasonREASON_COUNT           directorReason = 30
 )
 
 type directorRingFlag uint32
@@ -365,7 +386,7 @@ type directorSettings struct {
 	FlowCpus      uint32
 	FlowSalt      uint64
 	FlowBuckets   uint32
-	Pad           uint32
+	WaitRate      uint32
 }
 
 type directorSettingsFlag uint32
@@ -373,6 +394,7 @@ type directorSettingsFlag uint32
 const (
 	directorSettingsFlagSETTINGS_RANGES  directorSettingsFlag = 1
 	directorSettingsFlagSETTINGS_REPLIES directorSettingsFlag = 2
+	directorSettingsFlagSETTINGS_GROUP   directorSettingsFlag = 4
 )
 
 type directorSlot struct {
@@ -440,8 +462,11 @@ const (
 	directorMapFlows               = "flows"
 	directorMapFragments           = "fragments"
 	directorMapFronts              = "fronts"
+	directorMapGroupSlots          = "group_slots"
 	directorMapIcmpBudgets         = "icmp_budgets"
 	directorMapLoads               = "loads"
+	directorMapPeerMacs            = "peer_macs"
+	directorMapPeers               = "peers"
 	directorMapQuicEvents          = "quic_events"
 	directorMapRanges4             = "ranges4"
 	directorMapRanges6             = "ranges6"
@@ -456,6 +481,7 @@ const (
 	directorMapServices6           = "services6"
 	directorMapSnatTables          = "snat_tables"
 	directorMapThisDirector        = "this_director"
+	directorMapWaitBudgets         = "wait_budgets"
 	directorProgDirector           = "director"
 	directorProgUndoNat            = "undo_nat"
 	directorVarExportAffinity      = "export_affinity"
@@ -467,6 +493,7 @@ const (
 	directorVarExportFlowTag       = "export_flow_tag"
 	directorVarExportFlowTimeout   = "export_flow_timeout"
 	directorVarExportFragmentPath  = "export_fragment_path"
+	directorVarExportGroupSlot     = "export_group_slot"
 	directorVarExportLoadScale     = "export_load_scale"
 	directorVarExportMode          = "export_mode"
 	directorVarExportPolicy        = "export_policy"
@@ -545,8 +572,11 @@ type directorMapSpecs struct {
 	Flows           *ebpf.MapSpec `ebpf:"flows"`
 	Fragments       *ebpf.MapSpec `ebpf:"fragments"`
 	Fronts          *ebpf.MapSpec `ebpf:"fronts"`
+	GroupSlots      *ebpf.MapSpec `ebpf:"group_slots"`
 	IcmpBudgets     *ebpf.MapSpec `ebpf:"icmp_budgets"`
 	Loads           *ebpf.MapSpec `ebpf:"loads"`
+	PeerMacs        *ebpf.MapSpec `ebpf:"peer_macs"`
+	Peers           *ebpf.MapSpec `ebpf:"peers"`
 	QuicEvents      *ebpf.MapSpec `ebpf:"quic_events"`
 	Ranges4         *ebpf.MapSpec `ebpf:"ranges4"`
 	Ranges6         *ebpf.MapSpec `ebpf:"ranges6"`
@@ -561,6 +591,7 @@ type directorMapSpecs struct {
 	Services6       *ebpf.MapSpec `ebpf:"services6"`
 	SnatTables      *ebpf.MapSpec `ebpf:"snat_tables"`
 	ThisDirector    *ebpf.MapSpec `ebpf:"this_director"`
+	WaitBudgets     *ebpf.MapSpec `ebpf:"wait_budgets"`
 }
 
 // directorVariableSpecs contains global variables before they are loaded into the kernel.
@@ -576,6 +607,7 @@ type directorVariableSpecs struct {
 	ExportFlowTag       *ebpf.VariableSpec `ebpf:"export_flow_tag"`
 	ExportFlowTimeout   *ebpf.VariableSpec `ebpf:"export_flow_timeout"`
 	ExportFragmentPath  *ebpf.VariableSpec `ebpf:"export_fragment_path"`
+	ExportGroupSlot     *ebpf.VariableSpec `ebpf:"export_group_slot"`
 	ExportLoadScale     *ebpf.VariableSpec `ebpf:"export_load_scale"`
 	ExportMode          *ebpf.VariableSpec `ebpf:"export_mode"`
 	ExportPolicy        *ebpf.VariableSpec `ebpf:"export_policy"`
@@ -624,8 +656,11 @@ type directorMaps struct {
 	Flows           *ebpf.Map `ebpf:"flows"`
 	Fragments       *ebpf.Map `ebpf:"fragments"`
 	Fronts          *ebpf.Map `ebpf:"fronts"`
+	GroupSlots      *ebpf.Map `ebpf:"group_slots"`
 	IcmpBudgets     *ebpf.Map `ebpf:"icmp_budgets"`
 	Loads           *ebpf.Map `ebpf:"loads"`
+	PeerMacs        *ebpf.Map `ebpf:"peer_macs"`
+	Peers           *ebpf.Map `ebpf:"peers"`
 	QuicEvents      *ebpf.Map `ebpf:"quic_events"`
 	Ranges4         *ebpf.Map `ebpf:"ranges4"`
 	Ranges6         *ebpf.Map `ebpf:"ranges6"`
@@ -640,6 +675,7 @@ type directorMaps struct {
 	Services6       *ebpf.Map `ebpf:"services6"`
 	SnatTables      *ebpf.Map `ebpf:"snat_tables"`
 	ThisDirector    *ebpf.Map `ebpf:"this_director"`
+	WaitBudgets     *ebpf.Map `ebpf:"wait_budgets"`
 }
 
 func (m *directorMaps) Close() error {
@@ -652,8 +688,11 @@ func (m *directorMaps) Close() error {
 		m.Flows,
 		m.Fragments,
 		m.Fronts,
+		m.GroupSlots,
 		m.IcmpBudgets,
 		m.Loads,
+		m.PeerMacs,
+		m.Peers,
 		m.QuicEvents,
 		m.Ranges4,
 		m.Ranges6,
@@ -668,6 +707,7 @@ func (m *directorMaps) Close() error {
 		m.Services6,
 		m.SnatTables,
 		m.ThisDirector,
+		m.WaitBudgets,
 	)
 }
 
@@ -684,6 +724,7 @@ type directorVariables struct {
 	ExportFlowTag       *ebpf.Variable `ebpf:"export_flow_tag"`
 	ExportFlowTimeout   *ebpf.Variable `ebpf:"export_flow_timeout"`
 	ExportFragmentPath  *ebpf.Variable `ebpf:"export_fragment_path"`
+	ExportGroupSlot     *ebpf.Variable `ebpf:"export_group_slot"`
 	ExportLoadScale     *ebpf.Variable `ebpf:"export_load_scale"`
 	ExportMode          *ebpf.Variable `ebpf:"export_mode"`
 	ExportPolicy        *ebpf.Variable `ebpf:"export_policy"`

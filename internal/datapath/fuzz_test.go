@@ -15,7 +15,7 @@ import (
 
 // fuzzWorld has services of every kind, and frames for and about them.
 func fuzzWorld(t testing.TB) (w *testWorld, seeds [][]byte) {
-	w = &testWorld{}
+	w = groupWorld()
 	scenarios := w.scenarios(func(wayTo) bool { return true })
 	tenant := w.add(testService{vip: vipAddress(true, 500), segment: vlan(100), protocol: model.TCP, backends: []testBackend{{vlan: 200}}})
 	w.add(testService{vip: vipAddress(false, 500), segment: vlan(300<<12 | 100), protocol: model.UDP, port: model.PortRange{First: 1, Last: 999},
@@ -23,6 +23,9 @@ func fuzzWorld(t testing.TB) (w *testWorld, seeds [][]byte) {
 	w.add(testService{vip: vipAddress(true, 501), protocol: model.TCP, port: singlePort(servicePort), backends: []testBackend{{local: true}}})
 	for _, s := range scenarios {
 		rows := slices.Concat(s.forwardRows(), s.errorRows(), s.tooBigRows()[:1], s.fragmentRows(1))
+		if !s.backends[0].snat {
+			rows = slices.Concat(rows, s.groupOwnRows(20), s.groupArrivedRows(40))
+		}
 		if s.vip.Is6() {
 			rows = append(rows, s.chainRows()...)
 		}
@@ -43,6 +46,7 @@ func FuzzDirector(f *testing.F) {
 		f.Add(frame)
 	}
 	d := loadTestDirector(f, w)
+	d.putGroup(f, groupSelf, groupSecond)
 	f.Fuzz(func(t *testing.T, frame []byte) {
 		if len(frame) < 14 || len(frame) > 9000 {
 			return // no Ethernet frame, or none that BPF_PROG_TEST_RUN takes
@@ -56,6 +60,7 @@ func FuzzDirector(f *testing.F) {
 func TestMutatedFrames(t *testing.T) {
 	w, seeds := fuzzWorld(t)
 	d := loadTestDirector(t, w)
+	d.putGroup(t, groupSelf, groupSecond)
 	r := rand.New(rand.NewPCG(3, 4))
 	for range rounds(8000) {
 		frame := slices.Clone(seeds[r.IntN(len(seeds))])
@@ -99,11 +104,56 @@ func (d *testDirector) checkContract(t *testing.T, frame []byte) {
 	}
 	switch prefix {
 	case "PASS":
-		if !bytes.Equal(out, frame) && !passChanges[reason] {
+		if !bytes.Equal(out, frame) && !passChanges[reason] && groupType(frame) == 0 {
 			t.Errorf("%s changed the frame: %s", reason, packet.Diff(out, frame))
 		}
 	case "ANSWER", "FORWARD":
-		d.checkSent(t, reason, frame, out)
+		checkGroupEnds(t, reason, frame, out)
+		d.checkSent(t, reason, asIP(frame), asIP(out), groupType(frame) != 0)
+	}
+}
+
+// groupType is the EtherType of a frame between directors; 0: it is none.
+func groupType(frame []byte) uint16 {
+	if at := typeAt(frame); at+3 <= len(frame) {
+		if t := binary.BigEndian.Uint16(frame[at:]); t == groupMeet || t == groupTake {
+			return t
+		}
+	}
+	return 0
+}
+
+// asIP is a frame between directors as the IP packet that is in it.
+func asIP(frame []byte) []byte {
+	if groupType(frame) == 0 {
+		return frame
+	}
+	at, clone := typeAt(frame), slices.Clone(frame)
+	etherType := uint16(packet.EtherTypeIPv4)
+	if frame[at+2]>>4 == 6 {
+		etherType = packet.EtherTypeIPv6
+	}
+	binary.BigEndian.PutUint16(clone[at:], etherType)
+	return clone
+}
+
+// checkGroupEnds checks that nothing goes round between directors for ever: what was to
+// be taken is not sent on, and what waits has one trip more and not one hop.
+func checkGroupEnds(t *testing.T, reason string, in, out []byte) {
+	t.Helper()
+	ttl := func(frame []byte) byte {
+		at := typeAt(frame) + 2
+		if frame[at]>>4 == 6 {
+			return frame[at+7]
+		}
+		return frame[at+8]
+	}
+	switch {
+	case groupType(out) == 0 || groupType(in) == 0:
+	case groupType(in) == groupTake:
+		t.Errorf("%s: sends on what was to be taken\n%s", reason, packet.Describe(in))
+	case groupType(out) == groupMeet && (ttl(out) != ttl(in)+1 || ttl(out)&^7 != ttl(in)&^7):
+		t.Errorf("%s: the TTL of what waits was %d and is %d", reason, ttl(in), ttl(out))
 	}
 }
 
@@ -111,7 +161,7 @@ func (d *testDirector) checkContract(t *testing.T, frame []byte) {
 var passChanges = map[string]bool{"PASS_REPLY_UNROUTED": true, "PASS_LOCAL": true}
 
 // checkSent checks a frame that the director sends.
-func (d *testDirector) checkSent(t *testing.T, reason string, in, out []byte) {
+func (d *testDirector) checkSent(t *testing.T, reason string, in, out []byte, fromPeer bool) {
 	t.Helper()
 	from, to, ok := addresses(in)
 	if !ok {
@@ -123,7 +173,7 @@ func (d *testDirector) checkSent(t *testing.T, reason string, in, out []byte) {
 			return s.vip == a || slices.ContainsFunc(s.backends, func(b testBackend) bool { return b.mode == model.NAT && b.address == a })
 		})
 	}
-	if !known(to) && !known(from) {
+	if !known(to) && !known(from) && !fromPeer { // which answers for it
 		t.Errorf("%s: sent a packet from %v to %v, neither of which is the director's\n%s", reason, from, to, packet.Describe(in))
 	}
 	if _, _, ok := addresses(out); !ok {
@@ -136,12 +186,18 @@ func (d *testDirector) checkSent(t *testing.T, reason string, in, out []byte) {
 	}
 }
 
-// addresses of a frame's outermost IP header, which must be whole.
-func addresses(frame []byte) (from, to netip.Addr, ok bool) {
+// typeAt is where a frame's EtherType is, behind its tags.
+func typeAt(frame []byte) int {
 	at := 12
 	for at+2 <= len(frame) && slices.Contains([]uint16{packet.EtherTypeVLAN, packet.EtherTypeQinQ}, binary.BigEndian.Uint16(frame[at:])) {
 		at += 4
 	}
+	return at
+}
+
+// addresses of a frame's outermost IP header, which must be whole.
+func addresses(frame []byte) (from, to netip.Addr, ok bool) {
+	at := typeAt(frame)
 	if at+2 > len(frame) || !isIP(frame[at+2:]) {
 		return from, to, false
 	}

@@ -46,6 +46,7 @@ func (d *Datapath) Set(t model.Table) error {
 		return err
 	}
 	lookups := lookupsOf(want)
+	d.awaitGroup()
 	if err := d.configure(want, lookups.flags()|d.have.flags(), false); err != nil {
 		return err
 	}

@@ -35,7 +35,23 @@ func (x *examination) director() {
 	x.backends()
 	x.forwarding()
 	x.snat()
+	x.group()
 	x.memory()
+}
+
+// group checks that this host is one of the directors among which fragments are divided.
+func (x *examination) group() {
+	if len(x.config.Director.Group) == 0 {
+		return
+	}
+	for _, a := range x.config.Director.Group {
+		if _, here := x.addresses[a]; here {
+			x.ok("group", "has %s, which is this host", a)
+			return
+		}
+	}
+	x.fail("group", "name this host's address on the link that it shares with the other directors",
+		"director.group has no address of this host: fragments stay where they arrive")
 }
 
 // snat checks that replies to full NAT's source addresses come to this host.

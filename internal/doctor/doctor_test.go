@@ -218,6 +218,13 @@ func TestDirector(t *testing.T) {
 		want(t, found, "snat 10.0.1.1", doctor.OK, "is an address of this host", "")
 		want(t, found, "snat 10.0.1.9", doctor.Warn, "on no interface", "ip addr add 10.0.1.9/32")
 	})
+	t.Run("group", func(t *testing.T) {
+		c := config(model.NAT, "10.0.1.2")
+		c.Director.Group = []netip.Addr{netip.MustParseAddr("10.0.1.9"), netip.MustParseAddr("10.0.1.1")}
+		want(t, examine(t, l.director, doctor.Options{Config: c}), "group", doctor.OK, "has 10.0.1.1, which is this host", "")
+		c.Director.Group = c.Director.Group[:1]
+		want(t, examine(t, l.director, doctor.Options{Config: c}), "group", doctor.Fail, "has no address of this host", "name this host's address")
+	})
 	t.Run("rings near their limit", func(t *testing.T) {
 		c := config(model.IPIP, "10.0.1.2")
 		c.Director.Limits.RingMemory = c.RingMemory() + 1

@@ -28,6 +28,7 @@ func (p *Planner) Plan(desired model.Config, logs Logs, health Health) (model.Ta
 		TunnelSource: desired.Director.TunnelSource,
 		SNAT:         desired.Director.SNAT,
 		ICMPRate:     desired.Director.ICMPRate,
+		Group:        desired.Director.Group,
 		Services:     make([]model.TableService, n),
 	}
 	report := Report{Services: make([]ServiceReport, n)}

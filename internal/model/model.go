@@ -22,6 +22,7 @@ type Director struct {
 	SNAT         SNAT           `json:"snat"`
 	ICMPRate     uint32         `json:"icmp-rate,omitempty"` // generated ICMP errors per second and CPU
 	Limits       Limits         `json:"limits"`
+	Group        []netip.Addr   `json:"group,omitempty"` // of all directors of the group, this one too, on the link that they share
 	Store        Store          `json:"store,omitzero"`
 }
 

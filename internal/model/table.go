@@ -10,6 +10,7 @@ type Table struct {
 	TunnelSource []netip.Prefix
 	SNAT         SNAT
 	ICMPRate     uint32
+	Group        []netip.Addr // directors among which fragments are divided
 	Services     []TableService
 }
 

@@ -24,7 +24,7 @@ func (c Config) Validate() error {
 	v.serviceNames()
 	v.ports()
 	v.addresses()
-	v.snatAddresses()
+	v.ownAddresses()
 	v.replies()
 	v.limits()
 	if len(v.errs) == 0 {

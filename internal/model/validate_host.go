@@ -40,6 +40,7 @@ func (v *validation) director() {
 	}
 	v.tunnelSource()
 	v.snat()
+	v.group()
 	v.limit("director.limits.services", uint64(d.Limits.Services), 1, MaxServices)
 	v.limit("director.limits.backends", uint64(d.Limits.Backends), 1, MaxBackends)
 	v.limit("director.limits.ring-memory", d.Limits.RingMemory, 4096, MaxRingMemory)
@@ -165,7 +166,32 @@ func prefixText(p netip.Prefix) string {
 	return p.String()
 }
 
-// snat checks full NAT's source addresses by themselves; addresses() compares
+// maxGroup is GROUP_MAX in bpf/types.h.
+const maxGroup = 64
+
+// group checks the directors among which fragments are divided; ownAddresses()
+// compares them with VIPs.
+func (v *validation) group() {
+	group := v.config.Director.Group
+	if len(group) > maxGroup {
+		v.errs.add("director.group", "%d are more than %d", len(group), maxGroup)
+	}
+	seen := make(map[netip.Addr]int, len(group))
+	for i, a := range group {
+		at := fmt.Sprintf("director.group[%d]", i)
+		if problem := addressProblem(a); problem != "" {
+			v.errs.add(at, "%s %s", a, problem)
+			continue
+		}
+		if first, dup := seen[a]; dup {
+			v.errs.addWithOther(at, fmt.Sprintf("director.group[%d]", first), "%s is named twice", a)
+			continue
+		}
+		seen[a] = i
+	}
+}
+
+// snat checks full NAT's source addresses by themselves; ownAddresses() compares
 // them with VIPs.
 func (v *validation) snat() {
 	s := &v.config.Director.SNAT

@@ -200,6 +200,20 @@ services[3].backends[1].mode: nat cannot leave with the two tags of vlan:100.200
 					c.Director.SNAT.Addresses = append(c.Director.SNAT.Addresses, netip.AddrFrom4([4]byte{10, 7, 0, byte(i)}))
 				}
 			}},
+		{`director.group[1]: 203.0.113.1 is the VIP of service "a"`,
+			func(c *model.Config) { c.Director.Group = []netip.Addr{addr("10.0.0.2"), addr("203.0.113.1")} }},
+		{`director.group[0]: 127.0.0.1 is a loopback address, which no packet on a wire may have`,
+			func(c *model.Config) { c.Director.Group = []netip.Addr{addr("127.0.0.1")} }},
+		{`director.group[2]: 10.0.0.2 is named twice`,
+			func(c *model.Config) {
+				c.Director.Group = []netip.Addr{addr("10.0.0.2"), addr("10.0.0.3"), addr("10.0.0.2")}
+			}},
+		{`director.group: 65 are more than 64`,
+			func(c *model.Config) {
+				for i := range 65 {
+					c.Director.Group = append(c.Director.Group, netip.AddrFrom4([4]byte{10, 7, 0, byte(i)}))
+				}
+			}},
 		{`director.snat.ports: 2000-2014 are fewer than 16 ports`,
 			func(c *model.Config) { c.Director.SNAT.Ports = model.PortRange{First: 2000, Last: 2014} }},
 		{`services[1].backends[0].port: is only for mode nat: ipip leaves the port as it is`,

@@ -137,21 +137,26 @@ func (b *Backend) segmentIn(s *Service) Segment {
 	return s.Segment
 }
 
-// snatAddresses checks that no VIP is a source of full NAT: a packet to it would
-// be a client's and a reply at once.
-func (v *validation) snatAddresses() {
+// ownAddresses checks that no VIP is an address of a director's own: a source of full
+// NAT, for which a packet to it would be a client's and a reply at once, or one of the
+// group, at which directors ask for each other.
+func (v *validation) ownAddresses() {
 	vips := make(map[netip.Addr]int)
 	for i, s := range v.config.Services {
 		if _, seen := vips[s.VIP]; !seen {
 			vips[s.VIP] = i
 		}
 	}
-	for i, a := range v.config.Director.SNAT.Addresses {
-		if vip, is := vips[a]; is && a.IsValid() {
-			v.errs.addWithOther(fmt.Sprintf("director.snat.addresses[%d]", i), servicePath(vip, "vip"),
-				"%s is the VIP of service %q", a, v.config.Services[vip].Name)
+	check := func(path string, addresses []netip.Addr) {
+		for i, a := range addresses {
+			if vip, is := vips[a]; is && a.IsValid() {
+				v.errs.addWithOther(fmt.Sprintf("%s[%d]", path, i), servicePath(vip, "vip"),
+					"%s is the VIP of service %q", a, v.config.Services[vip].Name)
+			}
 		}
 	}
+	check("director.snat.addresses", v.config.Director.SNAT.Addresses)
+	check("director.group", v.config.Director.Group)
 }
 
 // replies checks that the reply of every nat backend without snat can be

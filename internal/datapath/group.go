@@ -1,0 +1,238 @@
+package datapath
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/cilium/ebpf"
+
+	"weir.io/weir/internal/model"
+)
+
+// waitRate is how many later fragments may wait for their first one, per second and
+// CPU. Each takes six frames between directors at most: what anybody can send must not
+// fill their link.
+const waitRate = 10000
+
+// peer is another director of the group and the way to it.
+type peer struct {
+	address netip.Addr
+	hop     nextHop
+	there   bool // it answers, and how frames get to it is known
+}
+
+// group are the directors among which fragments are divided, as this one sees them.
+type group struct {
+	own   []netip.Addr // of the configured addresses
+	peers []peer       // the others, in their order; the first is number 1
+}
+
+// groupMaps is what this process has written of them; nil: nothing yet.
+type groupMaps struct {
+	peers []directorPeer
+	slots []directorGroupSlot
+}
+
+// readGroup looks the configured directors up: which is this one, and how frames get
+// to the others.
+func (d *Datapath) readGroup() group {
+	var g group
+	addresses := slices.Clone(d.table.Group)
+	slices.SortFunc(addresses, netip.Addr.Compare)
+	for _, a := range slices.Compact(addresses) {
+		// As an l2dsr backend: on a link that they share, or not at all.
+		hop := d.hops.resolve(model.TableBackend{Address: a, Mode: model.L2DSR}, d.table.Interfaces)
+		if hop.local {
+			g.own = append(g.own, a)
+			continue
+		}
+		g.peers = append(g.peers, peer{address: a, hop: hop})
+	}
+	return g
+}
+
+// followGroup brings the group's maps up to date, and returns the flag of the settings
+// that goes with them. What an earlier process has written stays until it is known who
+// answers.
+func (d *Datapath) followGroup() (flag uint32, err error) {
+	d.group = d.readGroup()
+	on := uint32(directorSettingsFlagSETTINGS_GROUP)
+	if len(d.group.own) == 0 || len(d.group.peers) == 0 {
+		if len(d.group.own) == 0 && len(d.group.peers) > 0 && !d.outside {
+			d.log.Warn("director.group has no address of this host: fragments stay where they arrive", "group", d.table.Group)
+		}
+		d.outside = len(d.group.own) == 0
+		return 0, d.prober.ask(nil) // which opens nothing
+	}
+	d.outside = false
+	others := make([]netip.Addr, len(d.group.peers))
+	for i, p := range d.group.peers {
+		others[i] = p.address
+	}
+	if err := d.writePeers(); err != nil {
+		return 0, err
+	}
+	if err := d.prober.ask(others); err != nil {
+		d.log.Error("find out who is there of the group", "error", err) // services do not wait for it
+		return d.written.Flags & on, nil
+	}
+	answers, decided := d.prober.answers()
+	if !decided {
+		return d.written.Flags & on, nil
+	}
+	for i := range d.group.peers {
+		p := &d.group.peers[i]
+		p.there = answers[p.address] && !p.hop.mac.IsZero()
+	}
+	return on, d.writeSlots()
+}
+
+// awaitGroup gives the other directors a moment to answer, before the program of this
+// process takes the place of another version's: fragments go on as they did.
+func (d *Datapath) awaitGroup() {
+	if len(d.attached) > 0 || d.kernel.adopted || len(d.group.own) == 0 {
+		return
+	}
+	for deadline := time.Now().Add(probeEvery / 4); time.Now().Before(deadline); time.Sleep(time.Millisecond) { // between two looks
+		if _, decided := d.prober.answers(); decided {
+			return
+		}
+	}
+}
+
+// writePeers says how frames get to the other directors, and by what addresses theirs
+// are known.
+func (d *Datapath) writePeers() error {
+	macs := map[uint64]uint32{}
+	entries := make([]directorPeer, d.kernel.Peers.MaxEntries()) // the first is nobody's
+	for i, p := range d.group.peers {
+		if p.hop.mac.IsZero() {
+			continue
+		}
+		macs[macWord(p.hop.mac)] = uint32(i + 1)
+		entries[i+1] = directorPeer{Mac: p.hop.mac, SourceMac: p.hop.source,
+			Mtu: uint16(max(0, min(0xffff, p.hop.mtu))), Ifindex: uint32(p.hop.ifindex)}
+	}
+	if slices.Equal(entries, d.wrote.peers) {
+		return nil
+	}
+	for number, entry := range entries {
+		if err := d.kernel.Peers.Put(uint32(number), entry); err != nil {
+			return fmt.Errorf("write directors of the group: %w", err)
+		}
+	}
+	if err := setAll(d.kernel.PeerMacs, macs); err != nil {
+		return err
+	}
+	d.wrote.peers = entries
+	return nil
+}
+
+// setAll makes a map have exactly these entries.
+func setAll(m *ebpf.Map, want map[uint64]uint32) error {
+	var gone []uint64
+	var key uint64
+	var value uint32
+	all := m.Iterate()
+	for all.Next(&key, &value) {
+		if want[key] == 0 {
+			gone = append(gone, key)
+		}
+	}
+	err := all.Err()
+	for key, value := range want {
+		err = errors.Join(err, m.Put(key, value))
+	}
+	for _, key := range gone {
+		err = errors.Join(err, ignoreMissing("forget the address of a director", m.Delete(key)))
+	}
+	if err != nil {
+		return fmt.Errorf("write addresses of the group's directors: %w", err)
+	}
+	return nil
+}
+
+// macWord is a MAC address as a key of peer_macs.
+func macWord(mac model.MAC) uint64 {
+	var word [8]byte
+	copy(word[:], mac[:])
+	return binary.LittleEndian.Uint64(word[:])
+}
+
+func (d *Datapath) writeSlots() error {
+	slots := d.group.divide()
+	if slices.Equal(slots, d.wrote.slots) {
+		return nil
+	}
+	for slot, entry := range slots {
+		if err := d.kernel.GroupSlots.Put(uint32(slot), entry); err != nil {
+			return fmt.Errorf("write slots of the group: %w", err)
+		}
+	}
+	d.wrote.slots = slots
+	return nil
+}
+
+// groupSlots is GROUP_SLOTS.
+const groupSlots = 256
+
+// divide gives each slot to the director that ranks highest in it, of those that are
+// there: all who see the same ones agree, and when one goes or comes only its own slots
+// change (rendezvous hashing; Thaler and Ravishankar 1998).
+func (g *group) divide() []directorGroupSlot {
+	slots := make([]directorGroupSlot, groupSlots)
+	for slot := range slots {
+		var first, second uint32 // numbers; 0 is this director
+		best := uint64(0)        // of this director
+		for _, a := range g.own {
+			best = max(best, rank(a, slot))
+		}
+		next := uint64(0) // of the best other one
+		for i, p := range g.peers {
+			if r := rank(p.address, slot); p.there && r > next {
+				next, second = r, uint32(i+1)
+			}
+		}
+		if next > best {
+			first, second = second, 0
+		}
+		slots[slot] = directorGroupSlot{Owner: first, Second: second}
+	}
+	return slots
+}
+
+// rank is a director's in a slot: never 0, and the same whoever asks.
+func rank(a netip.Addr, slot int) uint64 {
+	bytes := a.As16()
+	hash := uint64(slot) + 1
+	for _, word := range []uint64{binary.BigEndian.Uint64(bytes[:8]), binary.BigEndian.Uint64(bytes[8:])} {
+		// The finisher of SplitMix64 (Steele, Lea and Flood 2014).
+		hash = (hash ^ word) + 0x9e3779b97f4a7c15
+		hash = (hash ^ hash>>30) * 0xbf58476d1ce4e5b9
+		hash = (hash ^ hash>>27) * 0x94d049bb133111eb
+		hash ^= hash >> 31
+	}
+	return max(1, hash)
+}
+
+// groupChanged runs when a director of the group has begun or ceased to answer.
+func (d *Datapath) groupChanged() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.entries.memory == nil || !d.begun {
+		return
+	}
+	flag, err := d.followGroup()
+	if err == nil {
+		settings := d.written
+		settings.Flags = settings.Flags&^uint32(directorSettingsFlagSETTINGS_GROUP) | flag
+		err = d.writeSettings(settings)
+	}
+	if err != nil {
+		d.log.Error("follow the group's directors", "error", err)
+	}
+}
