@@ -79,7 +79,7 @@ static __noinline __u32 move_flow(const struct settings *settings, const struct 
 	__u32 place;
 
 	bpf_loop(settings->flow_cpus, flow_hunt_cpu, &hunt, 0);
-	bucket = flow_bucket(settings, hash, hunt.cpu);
+	bucket = flow_bucket(settings, hunt.hash, hunt.cpu);
 	if (!bucket || hunt.way >= FLOW_WAYS)
 		return NO_BACKEND;
 	entry = &bucket->entries[hunt.way];
@@ -87,16 +87,16 @@ static __noinline __u32 move_flow(const struct settings *settings, const struct 
 	fresh.backend = entry->backend;
 	next = flow_next(word, packet, hunt.now);
 	/* Another CPU has changed it meanwhile: the flow's next packet looks again. */
-	if (!flow_live(word, hunt.now) || !flow_matches(entry, &packet->flow, service))
+	if (!flow_live(word, hunt.now) || !flow_matches(entry, &packet->flow, hunt.service))
 		return NO_BACKEND;
 	if (!flow_usable(entry, word, packet, hunt.now))
 		return FLOW_GONE;
 	if (packet->flags & PACKET_ICMP_ERROR)
 		return fresh.backend;
 	fresh.word = next;
-	place = insert_flow(settings, packet, hash, service, &fresh);
+	place = insert_flow(settings, packet, hunt.hash, hunt.service, &fresh);
 	if (place) {
-		flow_put_tag(settings, hash, place - 1);
+		flow_put_tag(settings, hunt.hash, place - 1);
 		nothing.turn = word.turn;
 		next = nothing;
 		count_flow(FLOW_MOVED);
