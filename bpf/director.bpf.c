@@ -203,18 +203,21 @@ static __always_inline enum reason no_service(struct xdp_md *ctx, struct packet 
 static __always_inline enum reason balance(struct xdp_md *ctx, struct packet *packet)
 {
 	enum reason reason = parse(ctx, packet);
-	__u32 service, index;
+	__u32 service, index, later = 0;
 
-	if (reason == PASS_NOT_IP)
-		reason = parse_from_peer(ctx, packet);
-	if (reason != CONTINUE)
-		return reason;
+	if (reason != CONTINUE) {
+		if (reason == PASS_NOT_IP)
+			reason = parse_from_peer(ctx, packet);
+		if (reason != CONTINUE)
+			return reason;
+	}
 	if (packet->flags & (PACKET_FRAGMENT_FIRST | PACKET_FRAGMENT_LATER)) {
 		reason = meet(ctx, packet);
 		if (reason != CONTINUE)
 			return reason;
+		later = packet->flags & PACKET_FRAGMENT_LATER;
 	}
-	if (packet->flags & PACKET_FRAGMENT_LATER) {
+	if (later) {
 		reason = follow_fragment(ctx, packet, &index);
 	} else {
 		if (is_icmp(&packet->flow)) {

@@ -48,10 +48,15 @@ static __always_inline __be16 *ethertype_before(struct xdp_md *ctx, const struct
 	return type;
 }
 
-/* The number of the director that a frame comes from; 0: none of the group. */
+/*
+ * The number of the director that a frame comes from; 0: none of the group, or it is not for
+ * this one: a switch floods what is for a director whose link is down, and nobody may answer
+ * in its place.
+ */
 static __always_inline __u32 find_peer(struct xdp_md *ctx)
 {
 	struct ethhdr *ethernet = frame(ctx);
+	const struct peer *peer;
 	__u32 *number;
 	__u64 mac;
 
@@ -59,7 +64,10 @@ static __always_inline __u32 find_peer(struct xdp_md *ctx)
 		return 0;
 	mac = mac_word(ethernet->h_source);
 	number = bpf_map_lookup_elem(&peer_macs, &mac);
-	return number ? *number : 0;
+	if (!number)
+		return 0;
+	peer = bpf_map_lookup_elem(&peers, number);
+	return peer && is_for(ethernet, peer->source_mac) ? *number : 0;
 }
 
 /* Writes the TTL, where the checksum of IPv4's header follows it. */

@@ -34,7 +34,7 @@ func peerMAC(number int) [6]byte { return [6]byte{2, 0, 0, 0, 7, byte(number)} }
 func (d *testDirector) putGroup(t testing.TB, owner, second uint32) {
 	t.Helper()
 	for number := groupPeer; number < groupGone; number++ {
-		p := directorPeer{Mac: peerMAC(number), SourceMac: egressMAC, Mtu: 1500, Ifindex: ingress}
+		p := directorPeer{Mac: peerMAC(number), SourceMac: ownMAC, Mtu: 1500, Ifindex: ingress}
 		switch number {
 		case groupBeside:
 			p.Ifindex = otherEgress
@@ -133,13 +133,13 @@ func fragmentOffset(frame []byte) int {
 func (s scenario) groupAwayRows(id uint32) []row {
 	in, sent := pieces(id, s.data(600)...), pieces(id, withTrips(s.data(600), 0)...)
 	away := func(name string, i int) row {
-		return row{name: name, in: in[i]}.answered(directorReasonFORWARD_FRAGMENT_OWNER, between(peerMAC(groupPeer), egressMAC, groupMeet, sent[i]))
+		return row{name: name, in: in[i]}.answered(directorReasonFORWARD_FRAGMENT_OWNER, between(peerMAC(groupPeer), ownMAC, groupMeet, sent[i]))
 	}
 	tag := packet.VLANTag{Priority: 5, Type: binary.BigEndian.Uint16(in[1][12:])}
 	tagged := away("with a priority tag", 1)
 	tagged.in = packet.Build(arrived, tag, packet.Bytes(in[1][14:]))
 	tag.Type = groupMeet
-	tagged.out = packet.Build(packet.EthernetHeader{Dst: peerMAC(groupPeer), Src: egressMAC}, tag, packet.Bytes(sent[1][14:]))
+	tagged.out = packet.Build(packet.EthernetHeader{Dst: peerMAC(groupPeer), Src: ownMAC}, tag, packet.Bytes(sent[1][14:]))
 	elsewhere := pieces(id+1, ip(s.client, vipAddress(s.vip.Is4(), 0xfff)), l4(s.protocol, clientPort, servicePort), packet.Zeros(600))
 	return []row{
 		away("first goes to its owner", 0), away("second goes to its owner", 1), away("last goes to its owner", 2), tagged,
@@ -156,7 +156,7 @@ func (s scenario) groupOwnRows(id uint32) []row {
 		s.fragment("own first", known[0], s.data(600)),
 		s.fragment("own second", known[1], s.data(600)),
 		row{name: "own later, before its first", in: unknown[2]}.answered(directorReasonFORWARD_FRAGMENT_WAITS,
-			between(peerMAC(groupSecond), egressMAC, groupMeet, waits[2])),
+			between(peerMAC(groupSecond), ownMAC, groupMeet, waits[2])),
 		s.fragment("own first, after a later one", unknown[0], s.data(600)),
 		s.fragment("the later one", unknown[2], s.data(600)),
 	}
@@ -170,8 +170,8 @@ func (s scenario) groupArrivedRows(id uint32) (rows []row) {
 		return row{name: name, in: between(ownMAC, peerMAC(from), etherType, frame), bytes: &bytes}
 	}
 	// meets is sent on to the director that has the first fragment.
-	meets := func(name string, from int, id uint32, i int, to [6]byte, own [6]byte) row {
-		return arrive(name, groupMeet, from, all(id, 0)[i]).answered(directorReasonFORWARD_FRAGMENT_MET, between(to, own, groupTake, all(id, 0)[i]))
+	meets := func(name string, from int, id uint32, i int, to [6]byte) row {
+		return arrive(name, groupMeet, from, all(id, 0)[i]).answered(directorReasonFORWARD_FRAGMENT_MET, between(to, ownMAC, groupTake, all(id, 0)[i]))
 	}
 	taken := func(name string, etherType uint16, id uint32, i int, trips uint8) row {
 		r := s.fragment(name, all(id, 0)[i], withTrips(s.data(600), 0))
@@ -184,11 +184,11 @@ func (s scenario) groupArrivedRows(id uint32) (rows []row) {
 			between(peerMAC(groupPeer), ownMAC, groupMeet, all(id, trips+1)[1]))
 	}
 	rows = append(rows,
-		meets("first goes back", groupPeer, id, 0, peerMAC(groupPeer), ownMAC),
-		meets("later goes to the director of the first", groupSecond, id, 1, peerMAC(groupPeer), egressMAC),
-		meets("later goes back", groupPeer, id, 2, peerMAC(groupPeer), egressMAC),
+		meets("first goes back", groupPeer, id, 0, peerMAC(groupPeer)),
+		meets("later goes to the director of the first", groupSecond, id, 1, peerMAC(groupPeer)),
+		meets("later goes back", groupPeer, id, 2, peerMAC(groupPeer)),
 		row{name: "later from the router goes to the director of the first", in: pieces(id, s.data(600)...)[2]}.
-			answered(directorReasonFORWARD_FRAGMENT_MET, between(peerMAC(groupPeer), egressMAC, groupTake, all(id, 0)[2])),
+			answered(directorReasonFORWARD_FRAGMENT_MET, between(peerMAC(groupPeer), ownMAC, groupTake, all(id, 0)[2])),
 		arrive("later, taken but unknown", groupTake, groupPeer, all(id, 0)[1]).dropped(directorReasonDROP_FRAGMENT_UNKNOWN, nil),
 		taken("first, taken", groupTake, id+1, 0, 0), taken("later, taken", groupTake, id+1, 2, 0),
 		taken("later, at its owner that has the first", groupMeet, id+1, 1, 6))
@@ -216,11 +216,13 @@ func (s scenario) groupAstrayRows(id uint32) []row {
 	pinged := ipLength(ping[0])
 	restored := packet.Build(packet.EthernetHeader{Dst: ownMAC, Src: peerMAC(groupPeer), Type: binary.BigEndian.Uint16(ping[0][12:])}, packet.Bytes(ping[0][14:]))
 	stranger := between(ownMAC, clientMAC, groupTake, pieces(id, s.data(600)...)[0])
+	flooded := between(peerMAC(groupSecond), peerMAC(groupPeer), groupMeet, pieces(id, s.data(600)...)[0])
 	arp := packet.Build(packet.EthernetHeader{Dst: ownMAC, Src: peerMAC(groupPeer), Type: packet.EtherTypeARP}, packet.Zeros(46))
 	return []row{
 		row{name: "a whole packet", in: between(ownMAC, peerMAC(groupPeer), groupTake, whole), bytes: &length}.dropped(directorReasonDROP_FRAGMENT_ASTRAY, nil),
 		{name: "first of an echo, taken", in: between(ownMAC, peerMAC(groupPeer), groupTake, ping[0]), bytes: &pinged,
 			reason: directorReasonPASS_NO_SERVICE, action: xdpPass, out: restored},
+		{name: "for another director, flooded", in: flooded, reason: directorReasonPASS_NOT_IP, action: xdpPass, bytes: &none},
 		{name: "from nobody of the group", in: stranger, reason: directorReasonPASS_NOT_IP, action: xdpPass, bytes: &none},
 		{name: "from a director, and not IP", in: arp, reason: directorReasonPASS_NOT_IP, action: xdpPass, bytes: &none},
 	}
@@ -235,7 +237,7 @@ func testGroupLinks(t *testing.T) {
 		id := uint32(i * 10)
 		in, sent := pieces(id, s.data(600)...), pieces(id, withTrips(s.data(600), 0)...)
 		d.putGroup(t, groupBeside, groupSelf)
-		beside := row{name: s.name + ", another link", in: in[0]}.answered(directorReasonFORWARD_FRAGMENT_OWNER, between(peerMAC(groupBeside), egressMAC, groupMeet, sent[0]))
+		beside := row{name: s.name + ", another link", in: in[0]}.answered(directorReasonFORWARD_FRAGMENT_OWNER, between(peerMAC(groupBeside), ownMAC, groupMeet, sent[0]))
 		beside.action = xdpRedirect
 		d.check(t, []row{beside})
 		d.putGroup(t, groupNarrow, groupSelf)
@@ -351,21 +353,22 @@ func testGroupProbes(t *testing.T) {
 			return packet.Build(link, ip(from, own), packet.UDPHeader{Src: clientPort, Dst: port}, packet.Bytes(payload))
 		}
 		answer := packet.Build(packet.EthernetHeader{Dst: peerMAC(groupPeer), Src: ownMAC}, withTTL(ip(own, from), 64),
-			packet.UDPHeader{Src: probePort, Dst: clientPort, NoChecksum: is4}, packet.Bytes(question(7)))
+			packet.UDPHeader{Src: probePort, Dst: clientPort, NoChecksum: is4}, packet.Bytes(question(42, 7)))
 		if is4 { // turned in place: what else the header says stays
 			four := ip(own, from).(packet.IPv4Header)
 			four.TTL = 64
 			answer = packet.Build(packet.EthernetHeader{Dst: peerMAC(groupPeer), Src: ownMAC}, four,
-				packet.UDPHeader{Src: probePort, Dst: clientPort, NoChecksum: true}, packet.Bytes(question(7)))
+				packet.UDPHeader{Src: probePort, Dst: clientPort, NoChecksum: true}, packet.Bytes(question(42, 7)))
 		}
-		other := append([]byte{}, question(7)...)
+		other := append([]byte{}, question(42, 7)...)
 		other[7]++
 		d.check(t, []row{
-			row{name: "probe", in: probe(asker, probePort, question(7))}.answered(directorReasonANSWER_PROBE, answer),
-			row{name: "probe of a stranger", in: probe(arrived, probePort, question(7))}.passed(directorReasonPASS_NO_SERVICE),
-			row{name: "to another port", in: probe(asker, probePort+1, question(7))}.passed(directorReasonPASS_NO_SERVICE),
+			row{name: "probe", in: probe(asker, probePort, question(42, 7))}.answered(directorReasonANSWER_PROBE, answer),
+			row{name: "probe of another director, flooded", in: probe(packet.EthernetHeader{Dst: peerMAC(groupSecond), Src: peerMAC(groupPeer)}, probePort, question(42, 7))}.passed(directorReasonPASS_NO_SERVICE),
+			row{name: "probe of a stranger", in: probe(arrived, probePort, question(42, 7))}.passed(directorReasonPASS_NO_SERVICE),
+			row{name: "to another port", in: probe(asker, probePort+1, question(42, 7))}.passed(directorReasonPASS_NO_SERVICE),
 			row{name: "not a probe", in: probe(asker, probePort, other)}.passed(directorReasonPASS_NO_SERVICE),
-			row{name: "cut short", in: probe(asker, probePort, question(7)[:7])}.passed(directorReasonPASS_NO_SERVICE),
+			row{name: "cut short", in: probe(asker, probePort, question(42, 7)[:7])}.passed(directorReasonPASS_NO_SERVICE),
 		})
 	}
 }

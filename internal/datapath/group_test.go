@@ -70,7 +70,7 @@ func TestGroupDivides(t *testing.T) {
 // Whoever answers is there; whoever leaves three questions without an answer is not.
 func TestProberHearsAnswers(t *testing.T) {
 	changes := 0
-	p := &prober{log: slog.New(slog.DiscardHandler), changed: func() { changes++ }, others: map[netip.Addr]*probed{}, round: 5}
+	p := &prober{log: slog.New(slog.DiscardHandler), changed: func() { changes++ }, secret: 42, others: map[netip.Addr]*probed{}, round: 5}
 	a := netip.MustParseAddr("10.0.0.3")
 	p.others[a] = &probed{since: 5}
 	there := func() bool { answers, _ := p.answers(); return answers[a] }
@@ -79,21 +79,22 @@ func TestProberHearsAnswers(t *testing.T) {
 	}
 	from := netip.AddrPortFrom(a, probePort)
 	for name, answer := range map[string]func() bool{
-		"of a stranger":       func() bool { return p.take(netip.MustParseAddrPort("10.0.0.4:6080"), question(5)) },
-		"from another port":   func() bool { return p.take(netip.AddrPortFrom(a, 9), question(5)) },
-		"of another question": func() bool { return p.take(from, question(2)) },
-		"of a later question": func() bool { return p.take(from, question(6)) },
-		"cut short":           func() bool { return p.take(from, question(5)[:8]) },
-		"of another kind":     func() bool { return p.take(from, append([]byte{1}, question(5)[1:]...)) },
+		"of a stranger":       func() bool { return p.take(netip.MustParseAddrPort("10.0.0.4:6080"), question(42, 5)) },
+		"from another port":   func() bool { return p.take(netip.AddrPortFrom(a, 9), question(42, 5)) },
+		"of another question": func() bool { return p.take(from, question(42, 2)) },
+		"of a later question": func() bool { return p.take(from, question(42, 6)) },
+		"without its secret":  func() bool { return p.take(from, question(41, 5)) },
+		"cut short":           func() bool { return p.take(from, question(42, 5)[:8]) },
+		"of another kind":     func() bool { return p.take(from, append([]byte{1}, question(42, 5)[1:]...)) },
 	} {
 		if answer() || there() {
 			t.Errorf("an answer %s counts", name)
 		}
 	}
-	if !p.take(from, question(5)) || !there() {
+	if !p.take(from, question(42, 5)) || !there() {
 		t.Error("an answer does not count")
 	}
-	if p.take(from, question(5)) {
+	if p.take(from, question(42, 5)) {
 		t.Error("the second answer is news")
 	}
 	p.sockets = nil

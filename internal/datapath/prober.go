@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"slices"
@@ -29,6 +30,7 @@ const probePort = 6080
 type prober struct {
 	log     *slog.Logger
 	changed func() // somebody has begun or ceased to answer
+	secret  uint64 // in every question: nobody else can answer it
 	stop    chan struct{}
 	done    sync.WaitGroup
 
@@ -47,7 +49,7 @@ type probed struct {
 }
 
 func startProber(log *slog.Logger, changed func()) *prober {
-	p := &prober{log: log, changed: changed, stop: make(chan struct{}), others: map[netip.Addr]*probed{}, sockets: map[bool]*net.UDPConn{}}
+	p := &prober{log: log, changed: changed, secret: rand.Uint64(), stop: make(chan struct{}), others: map[netip.Addr]*probed{}, sockets: map[bool]*net.UDPConn{}}
 	p.done.Go(func() {
 		tick := time.NewTicker(probeEvery)
 		defer tick.Stop()
@@ -113,16 +115,17 @@ func (p *prober) open(is4 bool) error {
 	return nil
 }
 
-// question is struct probe after its UDP header, and the round.
-func question(round uint32) []byte {
+// question is struct probe after its UDP header, then what the answer is known by.
+func question(secret uint64, round uint32) []byte {
 	q := []byte{0x20, 0x57, 0, 0, 'w', 'e', 'i', 'r'} // GUE_CONTROL, PROBE_TYPE, flags, PROBE_MAGIC
+	q = binary.BigEndian.AppendUint64(q, secret)
 	return binary.BigEndian.AppendUint32(q, round)
 }
 
 // send asks. Whoever cannot be reached does not answer, which is all that matters.
 func (p *prober) send(to []netip.Addr) {
 	for _, a := range to {
-		if _, err := p.sockets[a.Is4()].WriteToUDPAddrPort(question(p.round), netip.AddrPortFrom(a, probePort)); err != nil {
+		if _, err := p.sockets[a.Is4()].WriteToUDPAddrPort(question(p.secret, p.round), netip.AddrPortFrom(a, probePort)); err != nil {
 			p.log.Debug("ask for director of the group", "director", a, "error", err)
 		}
 	}
@@ -182,11 +185,11 @@ func (p *prober) take(from netip.AddrPort, answer []byte) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	o := p.others[from.Addr()]
-	if o == nil || from.Port() != probePort || len(answer) != len(question(0)) {
+	if o == nil || from.Port() != probePort || len(answer) != len(question(0, 0)) {
 		return false
 	}
 	round := binary.BigEndian.Uint32(answer[len(answer)-4:])
-	if !bytes.Equal(answer, question(round)) || p.round-round >= probesMissed {
+	if !bytes.Equal(answer, question(p.secret, round)) || p.round-round >= probesMissed {
 		return false
 	}
 	o.answered = max(o.answered, round)
