@@ -152,6 +152,7 @@ func (k *Keeper) tendShared() error {
 	k.mu.Lock()
 	k.comparedShared = time.Now()
 	l := k.trim()
+	l.notice = time.Duration(k.file.Notice)
 	k.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), updateTimeout)
 	defer cancel()

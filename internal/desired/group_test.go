@@ -28,6 +28,7 @@ type member struct {
 	dir     string
 	cluster *etcdlab.Cluster
 	grace   time.Duration
+	notice  model.Duration // zero: short
 	*director
 }
 
@@ -62,7 +63,11 @@ func (m *member) run(own ...model.Service) error {
 	if err := d.Join(ctx, group); err != nil {
 		return err
 	}
-	if err := d.SetFile(config(own...)); err != nil {
+	file := config(own...)
+	if m.notice != 0 {
+		file.Notice = m.notice
+	}
+	if err := d.SetFile(file); err != nil {
 		return err
 	}
 	running.Go(func() { d.Keeper.Run(ctx) })
@@ -110,9 +115,9 @@ func until(t *testing.T, what string, is func() bool) {
 // agree waits until all have the same revision, and checks that they forward the same.
 func agree(t *testing.T, members ...*member) model.Table {
 	t.Helper()
-	until(t, "the directors have the same revision", func() bool {
+	until(t, "the directors have the same revision, and place connections by it", func() bool {
 		for _, m := range members {
-			if m.revision() != members[0].revision() {
+			if m.revision() != members[0].revision() || !m.dueToPlace().IsZero() {
 				return false
 			}
 		}

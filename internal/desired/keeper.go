@@ -8,6 +8,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"sync"
 	"time"
 
@@ -38,7 +39,7 @@ type Keeper struct {
 	local  Store // of this director alone
 	engine Engine
 	log    *slog.Logger
-	moved  [2]chan struct{} // have something after each change of the logs
+	moved  [3]chan struct{} // have something after each change of the logs
 	group  Group            // nil: nobody shares the sets
 	news   <-chan store.State
 	grace  time.Duration // how long Join waits for the group's store
@@ -56,6 +57,8 @@ type Keeper struct {
 	sharedErr                error         // why that is not what is forwarded
 	adopted                  chan struct{} // is closed when another one is
 	applied                  engine.Logs   // that the engine was given last
+	learned                  map[model.ServiceID]learned
+	placing                  time.Time     // when the first of what is coming places connections; zero: nothing is
 	unstored                 *model.Config // the file, if the store could not be written
 	waiting                  map[string]*batch
 	compared, comparedShared time.Time                // when the logs were, with the evidence
@@ -67,7 +70,8 @@ type Keeper struct {
 func New(local Store, e Engine, log *slog.Logger) *Keeper {
 	return &Keeper{
 		local: local, engine: e, log: log, adopted: make(chan struct{}), grace: startGrace, evidence: &engine.Evidence{}, waiting: map[string]*batch{}, left: map[history.Cause]uint64{},
-		moved: [2]chan struct{}{make(chan struct{}, 1), make(chan struct{}, 1)},
+		moved:   [3]chan struct{}{make(chan struct{}, 1), make(chan struct{}, 1), make(chan struct{}, 1)},
+		learned: map[model.ServiceID]learned{},
 	}
 }
 
@@ -135,10 +139,12 @@ func (k *Keeper) apply() error {
 	if err != nil {
 		return err
 	}
-	logs := engine.Logs{}
+	logs, now := engine.Logs{}, time.Now()
+	k.placing = time.Time{}
 	for _, d := range all.Documents() {
-		logs[d.Service.ID()] = d.Log
+		logs[d.Service.ID()] = k.asOf(d.Service.ID(), d.Log, now)
 	}
+	maps.DeleteFunc(k.learned, func(id model.ServiceID, _ learned) bool { _, is := logs[id]; return !is })
 	k.applied = logs
 	k.wake()
 	if err := k.engine.Apply(joint, logs); err != nil {

@@ -38,6 +38,7 @@ func config(services ...model.Service) model.Config {
 	c := model.Config{Services: services}
 	c.Director.Interfaces = []string{"eth0"}
 	c.SetDefaults()
+	c.Notice = model.Duration(50 * time.Millisecond)
 	for i := range c.Services {
 		c.Services[i].Drain = model.Duration(10 * time.Second)
 	}

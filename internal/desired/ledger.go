@@ -20,6 +20,8 @@ type ledger struct {
 	evidence history.Evidence
 	applied  engine.Logs // by which this director forwards
 
+	notice time.Duration // of a new generation; 0: nobody else has to learn of it
+
 	now    time.Time
 	others map[model.ServiceID]history.Held // by logs that this director does not forward by
 	left   []departure
@@ -64,7 +66,7 @@ func (l *ledger) held(id model.ServiceID) history.Held {
 // connection needs any more goes out, and what the service has become comes in.
 func (l *ledger) successor(before store.Document, s *model.Service) model.Log {
 	log, left := history.Trim(before.Log, s, l.held(before.Service.ID()), l.evidence, l.now)
-	next := history.Advance(log, s, l.now)
+	next := history.Announce(history.Advance(log, s, l.now), log, l.notice)
 	for _, g := range log.Generations {
 		if !slices.ContainsFunc(next.Generations, func(n model.Generation) bool { return n.Number == g.Number }) {
 			left = append(left, history.Departure{Generation: g, Cause: history.Repeated})

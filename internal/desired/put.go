@@ -54,7 +54,7 @@ func (k *Keeper) DryPut(ctx context.Context, owner string, services []model.Serv
 	l := k.fits(k.replace(owner, services))
 	where := k.local
 	if k.group != nil {
-		where = k.group
+		where, l.notice = k.group, time.Duration(k.file.Notice)
 	}
 	k.mu.Unlock()
 	before, err := where.Read(ctx)
@@ -72,6 +72,7 @@ func (k *Keeper) put(owner string, services []model.Service) (Change, error) {
 	k.mu.Lock()
 	l := k.fits(k.replace(owner, services))
 	if k.group != nil {
+		l.notice = time.Duration(k.file.Notice)
 		k.mu.Unlock()
 		return k.putShared(owner, l, len(services))
 	}

@@ -62,6 +62,7 @@ func (k *Keeper) Agents() model.ReporterStatus {
 func (k *Keeper) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	running.Go(func() { k.whenDue(ctx, k.moved[0], k.due, k.tend) })
+	running.Go(func() { k.whenDue(ctx, k.moved[2], k.dueToPlace, k.place) })
 	if k.group != nil {
 		running.Go(func() { k.whenDue(ctx, k.moved[1], k.dueShared, k.tendShared) })
 		for s := range k.news {

@@ -133,7 +133,7 @@ func (g *group) revise() {
 			g.t.Fatalf("generation %d left at max-drain", d.Number)
 		}
 	}
-	g.log = history.Advance(log, &g.service, g.now)
+	g.log = asOf(history.Announce(history.Advance(log, &g.service, g.now), log, g.notice), g.now)
 	_, report := g.planner.Plan(config(g.service), g.logs(), nil)
 	g.held = report.Services[0].HeldAt
 	g.holding += report.Services[0].Held
@@ -167,7 +167,7 @@ func (g *group) apply() {
 		for endpoint, unseen := range d.unseen {
 			health[Target{now.service.Name, endpoint}] = !unseen
 		}
-		table, _ := d.planner.Plan(config(now.service), Logs{now.service.ID(): now.log}, health)
+		table, _ := d.planner.Plan(config(now.service), Logs{now.service.ID(): asOf(now.log, g.now)}, health)
 		d.service = table.Services[0]
 	}
 }

@@ -41,7 +41,7 @@ const fewestToHold = 3
 func HeldAt(services []model.Service, logs Logs) map[model.ServiceID]history.Held {
 	var long []model.Service
 	for i := range services {
-		if len(logs[services[i].ID()].Generations) >= fewestToHold {
+		if log := logs[services[i].ID()]; len(log.Generations) >= fewestToHold || log.Coming > 0 {
 			long = append(long, services[i])
 		}
 	}

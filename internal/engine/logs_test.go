@@ -32,6 +32,7 @@ type lifeOfAService struct {
 	held        []uint64 // generations, by the plan that runs
 	connections map[placed]time.Time
 	pace        time.Duration // the longest step
+	notice      time.Duration // of a new generation; 0: none
 	v6          bool
 	backends    int // ever
 	holding     int // slots, seen
@@ -51,6 +52,7 @@ func newLife(t *testing.T, r *rand.Rand) *lifeOfAService {
 	l.service.Drain = model.Duration(livedDrain)
 	l.service.RingSize = []uint32{53, 101, 101, 0}[r.IntN(4)]
 	l.v6, l.pace = r.IntN(2) == 0, livedDrain/time.Duration(3+r.IntN(20))
+	l.notice = l.pace * time.Duration(r.IntN(4)) / 2
 	for range 2 + r.IntN(10) {
 		l.add()
 	}
@@ -108,7 +110,15 @@ func (l *lifeOfAService) advance() {
 		held[number] = true
 	}
 	log, _ := history.Trim(l.log, &l.service, held, nil, l.now)
-	l.log = history.Advance(log, &l.service, l.now)
+	l.log = asOf(history.Announce(history.Advance(log, &l.service, l.now), log, l.notice), l.now)
+}
+
+// asOf is the log as it is at a time for who learned of its newest generation at once.
+func asOf(log model.Log, now time.Time) model.Log {
+	if len(log.Generations) > 0 {
+		log.Coming, _ = history.Coming(log, log.Generations[0].Since, now)
+	}
+	return log
 }
 
 // step plans, checks the plan, and places connections by it until the next step.

@@ -12,8 +12,9 @@ import (
 
 // membership is what a service's rows are made from.
 type membership struct {
-	log   []model.Generation
-	rings []digest // by generation: equal ones have equal rings
+	log    []model.Generation
+	coming int      // how many of the newest place no connections yet
+	rings  []digest // by generation: equal ones have equal rings
 	// positions has each generation's members among the service's backends. The position
 	// behind them is that of all who are gone for good; one that went and came back is so
 	// many behind that as its own position is behind the first, and one more.
@@ -28,7 +29,7 @@ type membership struct {
 type digest [sha256.Size]byte
 
 func newMembership(s *model.Service, log model.Log) membership {
-	m := membership{log: log.Generations, backends: len(s.Backends), bound: model.MaxCandidates}
+	m := membership{log: log.Generations, coming: log.Coming, backends: len(s.Backends), bound: model.MaxCandidates}
 	known := make(map[netip.AddrPort]uint32, len(s.Backends))
 	for i, b := range s.Backends {
 		if b.Address.Is6() {
@@ -38,6 +39,7 @@ func newMembership(s *model.Service, log model.Log) membership {
 	}
 	text := []byte{byte(m.bound)}
 	text = binary.BigEndian.AppendUint32(text, uint32(m.backends))
+	text = binary.BigEndian.AppendUint32(text, uint32(m.coming))
 	places := false // one of the newer generations has somebody who is there
 	for i := range m.log {
 		ring := ringDigest(&m.log[i])
@@ -135,6 +137,7 @@ func (m *membership) makeRows(rings map[digest]maglev.Generation) rows {
 			Owners:  among(positions, ring.Owners, m.kept[i]),
 			Backups: among(positions, ring.Backups, m.kept[i]),
 			Both:    placesOnBackups(&m.log[i]),
+			Coming:  i < m.coming,
 		}
 	}
 	table := maglev.Rows(log, m.gone(), m.bound)

@@ -40,7 +40,9 @@ type ServiceReport struct {
 	// Waits says that the service asks for another membership or ring size than that of
 	// the newest generation: the log has no room for it yet.
 	Waits bool
-	Slots int
+	// Coming is how many of the newest generations place no connections yet.
+	Coming int
+	Slots  int
 	// Shared is how many slots may have connections of several backends.
 	Shared int
 	// Held is how many slots stay with an owner of an older generation because
@@ -58,7 +60,7 @@ func newServiceReport(s *model.Service, log model.Log) ServiceReport {
 	return ServiceReport{
 		Name: s.Name, ID: s.ID(), Members: len(log.Generations[0].Members),
 		Generations: n, Oldest: log.Generations[n-1].Since, Waits: !history.Current(log, s),
-		Kept: history.Kept(log),
+		Coming: log.Coming, Kept: history.Kept(log),
 	}
 }
 
@@ -70,7 +72,7 @@ func (r *ServiceReport) noteRows(rows *rows) {
 func (r Report) LogStatus() map[model.ServiceID]model.LogStatus {
 	all := make(map[model.ServiceID]model.LogStatus, len(r.Services))
 	for _, s := range r.Services {
-		all[s.ID] = model.LogStatus{Generations: s.Generations, Oldest: s.Oldest, Waits: s.Waits, Shared: s.Shared, Held: s.Held, Kept: s.Kept}
+		all[s.ID] = model.LogStatus{Generations: s.Generations, Oldest: s.Oldest, Waits: s.Waits, Coming: s.Coming, Shared: s.Shared, Held: s.Held, Kept: s.Kept}
 	}
 	return all
 }

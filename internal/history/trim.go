@@ -59,7 +59,12 @@ func Trim(log model.Log, s *model.Service, held Held, evidence Evidence, now tim
 	now = stamp(now)
 	t := newTrimmer(s, evidence)
 	for i, g := range log.Generations {
-		g.Since = earlier(g.Since, now) // the clock was set back
+		if back := g.Since.Sub(now); back > 0 { // the clock was set back
+			g.Since = now
+			if !g.From.IsZero() {
+				g.From = g.From.Add(-back)
+			}
+		}
 		g.Held = earlier(g.Held, now)
 		if held[g.Number] {
 			g.Held = now
@@ -189,7 +194,7 @@ func (t *trimmer) next(g *model.Generation) stay {
 		s.overdue = s.drained
 	}
 	if len(g.Members) > 0 {
-		t.replaced = g.Since
+		t.replaced = g.Places()
 	}
 	t.members = t.members || s.alive
 	return s

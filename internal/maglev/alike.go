@@ -40,8 +40,8 @@ func appendLayers(layers []layer, g Generation, number, size int) []layer {
 	if len(g.Owners) == size {
 		return append(layers, layer{Generation: g, slots: size, number: number})
 	}
-	first := Generation{Owners: make([]uint32, size), Backups: make([]uint32, size), Both: g.Both}
-	last := Generation{Owners: make([]uint32, size), Backups: make([]uint32, size), Both: g.Both}
+	first := Generation{Owners: make([]uint32, size), Backups: make([]uint32, size), Both: g.Both, Coming: g.Coming}
+	last := Generation{Owners: make([]uint32, size), Backups: make([]uint32, size), Both: g.Both, Coming: g.Coming}
 	n := uint64(len(g.Owners))
 	begin := uint64(0) // the first hash of the slot
 	for s := range size {

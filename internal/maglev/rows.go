@@ -18,6 +18,9 @@ type Generation struct {
 	// Both says that new connections go to owners and backups alike, and not only to
 	// owners while these are up.
 	Both bool
+	// Coming says that no connection is placed by it yet: where an older generation is
+	// not, that one places them, and rows name this one's owners.
+	Coming bool
 }
 
 // Gone are members that are gone: as which member each is there again, or None. A member
@@ -98,6 +101,10 @@ type Table struct {
 // owners of all generations up to its own. So an owner stays in the row while the
 // generation lives whose row had him first.
 //
+// Generations that are coming change no slot's first candidate: it is that of the newest
+// generation that is not, while he lives. So whoever learns of a generation late,
+// but before others place connections by it, has all of them in its rows. The newest generation that is not coming has the size of those that are.
+//
 // Where rings differ in size the table has a whole multiple of the newest one's
 // slots, at least as many as the largest has ([alike]). A slot may then lie on the
 // border of two slots of an older ring, and its row names the owners of both. It
@@ -155,10 +162,14 @@ func (b *rowBuilder) slot(slot int) Slot {
 		if b.log[g].Owners[slot] != b.log[0].Owners[slot] {
 			b.table.Held++
 		}
-		b.heads[b.log[g].number] = true
+		head := b.placing(slot, g)
+		if head > g {
+			shared = b.putFirst(slot, &b.log[head], b.log[g:])
+		}
+		b.heads[b.log[head].number] = true
 		b.addBackups(slot, b.log[g:])
 		b.addReturned(slot, b.log[g:])
-		return b.compact(slot, b.log[g:], shared)
+		return b.compact(slot, b.log[g:], &b.log[head], shared)
 	}
 	return Slot{None, None} // not reached: the oldest row has at most three candidates
 }
@@ -176,6 +187,39 @@ func (b *rowBuilder) build(slot int, log []layer) (shared bool) {
 		if g.Both {
 			b.add(g.Backups[slot])
 		}
+	}
+	return shared
+}
+
+// placing returns which layer places the slot's connections, if its row is that of a
+// layer and older ones, and has been built. One whose owner is gone does not: his backup
+// might not be found again when other generations have left.
+func (b *rowBuilder) placing(slot, row int) int {
+	for g := row; g < len(b.log) && b.log[g].slots == b.log[row].slots; g++ {
+		if l := &b.log[g]; !l.Coming && l.Owners[slot] != None {
+			if slices.Contains(b.row, l.Owners[slot]) {
+				return g
+			}
+			break
+		}
+	}
+	return row
+}
+
+// putFirst makes a layer's the first of the row's candidates, and reports what build does.
+// Nobody leaves the row, and the layer's backup comes to it where there is room.
+func (b *rowBuilder) putFirst(slot int, head *layer, log []layer) (shared bool) {
+	named := slices.Clone(b.row)
+	b.row = append(b.row[:0], head.Owners[slot])
+	if len(named) < b.bound || slices.Contains(named, head.Backups[slot]) {
+		b.add(head.Backups[slot])
+	}
+	for _, member := range named {
+		b.add(member)
+	}
+	for _, g := range log {
+		owner := g.Owners[slot]
+		shared = shared || owner != None && !b.gone.Has(owner) && owner != b.row[0]
 	}
 	return shared
 }
@@ -246,14 +290,14 @@ func (b *rowBuilder) fixed(slot int, head *layer) bool {
 }
 
 // compact turns the row into a slot.
-func (b *rowBuilder) compact(slot int, log []layer, shared bool) Slot {
+func (b *rowBuilder) compact(slot int, log []layer, head *layer, shared bool) Slot {
 	switch len(b.row) {
 	case 0:
 		return Slot{None, None}
 	case 1:
 		return Slot{b.row[0], None}
 	}
-	fixed := b.fixed(slot, &log[0])
+	fixed := b.fixed(slot, head)
 	if !shared && !fixed && len(b.row) == 2 {
 		if slices.ContainsFunc(log, func(g layer) bool { return g.Both && g.Backups[slot] != None }) {
 			b.table.Shared++

@@ -20,6 +20,7 @@ const DefaultEtcdPrefix = "/weir"
 // What a time that is not given means.
 const (
 	DefaultCoalesce = Duration(50 * time.Millisecond)
+	DefaultNotice   = Duration(5 * time.Second)
 	DefaultDrain    = Duration(time.Minute)
 	DefaultMaxDrain = Duration(24 * time.Hour)
 )
@@ -66,6 +67,9 @@ func (c *Config) SetDefaults() {
 	}
 	if c.Coalesce == 0 {
 		c.Coalesce = DefaultCoalesce
+	}
+	if c.Notice == 0 {
+		c.Notice = DefaultNotice
 	}
 	for i := range c.Services {
 		c.Services[i].Drain = Duration(c.Services[i].DrainOrDefault())

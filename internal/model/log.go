@@ -39,6 +39,10 @@ func (id ServiceID) Salt() uint64 {
 // directors with equal logs have equal rows.
 type Log struct {
 	Generations []Generation `json:"generations"`
+	// Coming is how many of the newest generations no connection is placed by yet: rows
+	// name their owners, and the newest of the others places connections. It is what the
+	// clock says of their times, and is not stored.
+	Coming int `json:"-"`
 }
 
 // Generation is a version of a service's membership and weights: the least that a
@@ -46,6 +50,8 @@ type Log struct {
 type Generation struct {
 	Number uint64    `json:"number"` // larger than those of all older ones
 	Since  time.Time `json:"since"`  // when it became the newest, UTC
+	// From is when connections are first placed by it, UTC; zero: when it became the newest.
+	From time.Time `json:"from,omitzero"`
 	// Held is the last time, UTC, at which it still placed connections after a newer
 	// one had replaced it: in slots that the newer ones had to wait for.
 	Held  time.Time `json:"held,omitzero"`
@@ -60,6 +66,14 @@ type Generation struct {
 	// agents report; nil: all. It only shrinks, but for the newest generation whose
 	// members are not all gone: that one places connections, and needs all.
 	Kept *SlotSet `json:"kept,omitempty"`
+}
+
+// Places returns when connections are first placed by the generation.
+func (g *Generation) Places() time.Time {
+	if g.From.IsZero() {
+		return g.Since
+	}
+	return g.From
 }
 
 // Member is a backend that owns slots of a generation. Members are in the order of

@@ -10,8 +10,8 @@ import (
 
 // What is stored by one version of weir is read by the next: the form is fixed.
 func TestLogIsStableJSON(t *testing.T) {
-	log := Log{[]Generation{
-		{Number: 2, Since: time.Date(2026, 1, 2, 3, 4, 5, 6000, time.UTC), Slots: 1021, Members: []Member{
+	log := Log{Generations: []Generation{
+		{Number: 2, Since: time.Date(2026, 1, 2, 3, 4, 5, 6000, time.UTC), From: time.Date(2026, 1, 2, 3, 4, 10, 6000, time.UTC), Slots: 1021, Members: []Member{
 			{netip.MustParseAddrPort("10.0.0.1:0"), 100},
 			{netip.MustParseAddrPort("[2001:db8::1]:8080"), 65535},
 		}},
@@ -20,7 +20,7 @@ func TestLogIsStableJSON(t *testing.T) {
 			Gone: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:0")}},
 	}}
 	const want = `{"generations":[` +
-		`{"number":2,"since":"2026-01-02T03:04:05.000006Z","slots":1021,"members":[` +
+		`{"number":2,"since":"2026-01-02T03:04:05.000006Z","from":"2026-01-02T03:04:10.000006Z","slots":1021,"members":[` +
 		`{"backend":"10.0.0.1:0","weight":100},{"backend":"[2001:db8::1]:8080","weight":65535}]},` +
 		`{"number":1,"since":"2026-01-02T03:04:05Z","held":"2026-01-02T03:04:07Z","slots":1021,"members":[],"gone":["10.0.0.1:0"]}]}`
 	text, err := json.Marshal(log)

@@ -11,6 +11,7 @@ type Config struct {
 	Agent     Agent          `json:"agent"`
 	Directors []netip.Prefix `json:"directors,omitempty"` // the group: where agents accept tunnels from
 	Coalesce  Duration       `json:"coalesce,omitzero"`   // changes within it are one generation
+	Notice    Duration       `json:"notice,omitzero"`     // in a group: from a generation to the first connection that is placed by it
 	Services  []Service      `json:"services"`
 }
 

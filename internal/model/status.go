@@ -84,6 +84,7 @@ type LogStatus struct {
 	Generations int       `json:"generations"`
 	Oldest      time.Time `json:"oldest,omitzero"` // when the oldest one became the newest
 	Waits       bool      `json:"waits"`           // a change of membership or ring size waits for room in the log
+	Coming      int       `json:"coming"`          // the newest generations that place no connections yet
 	Shared      int       `json:"shared"`          // slots that may have connections of several backends
 	Held        int       `json:"held"`            // slots that keep an older owner until their rows have room
 	Kept        int       `json:"kept"`            // slots of older generations that agents may still have connections in

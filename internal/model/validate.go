@@ -18,6 +18,7 @@ func (c Config) Validate() error {
 	v.agent()
 	v.directors()
 	v.duration("coalesce", c.Coalesce, minCoalesce, maxCoalesce)
+	v.duration("notice", c.Notice, minNotice, maxNotice)
 	for i := range c.Services {
 		v.service(i)
 	}

@@ -129,6 +129,8 @@ const (
 	maxMaxDrain = Duration(30 * 24 * time.Hour)
 	minCoalesce = Duration(time.Millisecond)
 	maxCoalesce = Duration(10 * time.Second)
+	minNotice   = Duration(time.Millisecond)
+	maxNotice   = Duration(time.Minute)
 )
 
 func (v *validation) drain(i int) {
