@@ -14,11 +14,11 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 #define NET_RX_SOFTIRQ 3      /* include/linux/interrupt.h */
 #define PF_KTHREAD 0x00200000 /* include/linux/sched.h */
 
-/* NAPI instances that a CPU knows at a time, a power of two; few have more than some. */
-#define INSTANCES 32
-#define INSTANCE_SHIFT (64 - 5)
+/* NAPI instances that a CPU knows at a time, a power of two: a host of containers has many. */
+#define INSTANCES 256
+#define INSTANCE_SHIFT (64 - 8)
 /* Places that an instance may have, one after the other. */
-#define INSTANCE_PLACES 4
+#define INSTANCE_PLACES 8
 
 /* What a CPU is in; both at once where a softirq interrupts a thread between polls. */
 enum packet_work {
@@ -39,6 +39,7 @@ struct instance {
 	__u64 time;
 	__u64 full_packets;
 	__u64 full_time;
+	__u64 polled; /* last */
 };
 
 struct processor {
@@ -133,13 +134,14 @@ int sched_switch(__u64 *ctx)
 }
 
 /*
- * Devices come and go, and nothing says when: where all places are taken, the first
- * is. A reader copies the name before the sums, so the name is written after them.
+ * Devices come and go, and nothing says when: where all places are taken, the one goes
+ * that has not been polled for longest. A reader copies the name before the sums, so the
+ * name is written after them.
  */
 static __always_inline struct instance *find_instance(struct processor *p, __u64 napi)
 {
 	__u32 first = napi * 0x9e3779b97f4a7c15ULL >> INSTANCE_SHIFT;
-	struct instance *i;
+	struct instance *i, *oldest = &p->instances[first & (INSTANCES - 1)];
 
 #pragma unroll
 	for (int n = 0; n < INSTANCE_PLACES; n++) {
@@ -150,17 +152,21 @@ static __always_inline struct instance *find_instance(struct processor *p, __u64
 			i->napi = napi;
 			return i;
 		}
+		if (i->polled < oldest->polled)
+			oldest = i;
 	}
-	i = &p->instances[first & (INSTANCES - 1)];
-	i->napi = 0;
-	i->polls = i->packets = i->budget = i->time = i->full_packets = i->full_time = 0;
+	oldest->napi = 0;
+	oldest->polls = oldest->packets = oldest->budget = oldest->time = 0;
+	oldest->full_packets = oldest->full_time = 0;
 	barrier();
-	i->napi = napi;
-	return i;
+	oldest->napi = napi;
+	return oldest;
 }
 
-static __always_inline void count_poll(struct instance *i, __u64 packets, __u64 budget, __u64 time)
+static __always_inline void count_poll(struct instance *i, __u64 packets, __u64 budget, __u64 time,
+				       __u64 now)
 {
+	i->polled = now;
 	i->polls++;
 	i->packets += packets;
 	i->budget += budget;
@@ -193,7 +199,7 @@ int napi_poll(struct bpf_raw_tracepoint_args *ctx)
 	time = now - p->seen;
 	p->seen = now;
 	if (packets && budget)
-		count_poll(find_instance(p, ctx->args[0]), packets, budget, time);
+		count_poll(find_instance(p, ctx->args[0]), packets, budget, time, now);
 	else
 		p->overhead += time;
 	return 0;

@@ -98,6 +98,32 @@ func TestPolls(t *testing.T) {
 	}
 }
 
+// A host with many devices has more instances than there are places: those that are
+// polled all the time keep theirs.
+func TestBusyInstancesKeepTheirPlaces(t *testing.T) {
+	m := detached(t)
+	const busy, rounds = 60, 100
+	fire(t, m.kernel.SoftirqEntry, netRX)
+	poll := func(napi uint64) { fire(t, m.kernel.NapiPoll, napi, 1, 64) }
+	gone := uint64(1 << 20)
+	for range rounds {
+		for i := range uint64(busy) {
+			poll(0xffff888100000000 + i*0x2c0) // as far apart as they are in memory
+			if i%8 == 0 {
+				gone += 0x2c0
+				poll(0xffff888200000000 + gone) // once
+			}
+		}
+	}
+	r := read(t, m)
+	for i := range uint64(busy) {
+		napi := 0xffff888100000000 + i*0x2c0
+		if got := r.instances[instance{0, napi}].packets; got != rounds {
+			t.Errorf("instance %d of %d had %d packets, and %d are counted", i, busy, rounds, got)
+		}
+	}
+}
+
 // What a CPU was in when counting paused is not what it is in afterwards, and the
 // pause is nobody's time.
 func TestPausesAreNotCounted(t *testing.T) {
@@ -167,7 +193,7 @@ func TestStopAndStart(t *testing.T) {
 func TestInstancesAreBounded(t *testing.T) {
 	m := detached(t)
 	fire(t, m.kernel.SoftirqEntry, netRX)
-	const room, instances = 32, 1000
+	const room, instances = 256, 1000
 	for n := range uint64(instances) {
 		fire(t, m.kernel.NapiPoll, 0xffff888000000000+n<<9, 1, 64)
 		r := read(t, m)

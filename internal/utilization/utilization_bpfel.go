@@ -22,6 +22,7 @@ type bpfInstance struct {
 	Time        uint64
 	FullPackets uint64
 	FullTime    uint64
+	Polled      uint64
 }
 
 type bpfProcessor struct {
@@ -29,7 +30,7 @@ type bpfProcessor struct {
 	Seen      uint64
 	In        uint64
 	Overhead  uint64
-	Instances [32]bpfInstance
+	Instances [256]bpfInstance
 }
 
 // Names of all BPF objects in the ELF.
