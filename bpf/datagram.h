@@ -13,13 +13,13 @@
  */
 #pragma once
 
+#include "clock.h"
 #include "second.h"
 
 /* As long as an idle flow lives in a director's memory. */
 #define FLOW_TIMEOUT (FLOW_TIMEOUT_UDP * SECOND)
 /* A host that was lost cannot be back by then: nobody else has the flow meanwhile. */
 #define FLOW_FRESH SECOND
-#define FLOW_UNKNOWN (~0ULL)
 
 /* An age in a row: units of 2^30 ns, 1 is the youngest; 0: nobody has the flow. */
 #define CLAIM_OLDEST 254
@@ -269,14 +269,6 @@ static __always_inline enum host_reason walk(const struct view *view, struct cha
 	if (find_hop(view, chance, next, hops_of(row), datagram->now))
 		return send_on(chance, chance->next, 0, 1);
 	return HOST_DECAP_NEW_FLOW;
-}
-
-static __always_inline __u64 age_of(const __u64 *seen, __u64 now)
-{
-	if (!seen)
-		return FLOW_UNKNOWN;
-	/* Another CPU's clock may be a little ahead. */
-	return *seen < now ? now - *seen : 0;
 }
 
 /* A row that is there in whole, and is a datagram's; NULL: there is none. */

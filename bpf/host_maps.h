@@ -75,6 +75,13 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, HOST_COOKIES_MAX);
+	__type(key, struct host_flow);
+	__type(value, struct host_cookie);
+} cookies SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, HOST_QUESTIONS_MAX);
 	__type(key, struct address);
 	__type(value, struct host_question);

@@ -46,12 +46,19 @@ struct host_peer {
 	struct address address;
 };
 
-/* A UDP flow, as the client's datagrams have it. */
+/* A flow of UDP, or a connection of TCP, as the client's packets have it. */
 struct host_flow {
 	struct address client;
 	struct address vip;
 	__be16 client_port;
 	__be16 vip_port;
+};
+
+/* The segment that acknowledged a SYN cookie of this host. */
+struct host_cookie {
+	__u64 seen; /* ns of CLOCK_MONOTONIC */
+	__u32 sequence;
+	__u32 acknowledgement;
 };
 
 /* What was asked of a host that is down for a director: ns of CLOCK_MONOTONIC. */
@@ -69,6 +76,12 @@ struct host_question {
 
 /* Hosts of which it is known whether they answer. */
 #define HOST_QUESTIONS_MAX 1024
+
+/*
+ * SYN cookies that were acknowledged a moment ago. The kernel keeps up to 128 free places
+ * for each CPU, so few places would be none where there are many CPUs.
+ */
+#define HOST_COOKIES_MAX 16384
 
 /* Other network namespaces whose sockets are looked at. */
 #define HOST_NAMESPACES_MAX 16

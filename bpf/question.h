@@ -9,9 +9,8 @@
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 
+#include "clock.h"
 #include "host_maps.h"
-
-#define SECOND 1000000000ULL
 
 /* A host that does not answer for so long is dead ... */
 #define QUESTION_PATIENCE (SECOND / 2)

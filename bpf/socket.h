@@ -9,6 +9,7 @@
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 
+#include "cookie.h"
 #include "host_maps.h"
 #include "tunnel.h"
 
@@ -78,6 +79,13 @@ struct view {
 	void *ctx;
 	void *data;
 	void *end;
+};
+
+/* What a socket says of a segment. */
+enum presence {
+	ELSEWHERE = 0,
+	HERE,
+	HERE_BY_COOKIE, /* there will be a socket, once the kernel has seen it */
 };
 
 /* Whose socket is looked for: the client is the tuple's source. */
@@ -167,18 +175,18 @@ static __always_inline int of_cookie(struct bpf_sock *sk, const struct view *vie
 	       !bpf_tcp_check_syncookie(sk, ip, sizeof(struct iphdr), tcp, sizeof(*tcp));
 }
 
-static __always_inline int of_socket(struct bpf_sock *sk, const struct view *view,
-				     const struct chance *chance, struct tcphdr *tcp)
+static __always_inline enum presence of_socket(struct bpf_sock *sk, const struct view *view,
+					       const struct chance *chance, struct tcphdr *tcp)
 {
 	switch (sk->state) {
 	case BPF_TCP_NEW_SYN_RECV:
-		return of_request(sk, tcp);
+		return of_request(sk, tcp) ? HERE : ELSEWHERE;
 	case BPF_TCP_TIME_WAIT:
-		return of_time_wait(sk, tcp, chance->tcp_end - chance->l4);
+		return of_time_wait(sk, tcp, chance->tcp_end - chance->l4) ? HERE : ELSEWHERE;
 	case BPF_TCP_LISTEN:
-		return of_cookie(sk, view, chance, tcp);
+		return of_cookie(sk, view, chance, tcp) ? HERE_BY_COOKIE : ELSEWHERE;
 	}
-	return 1;
+	return HERE;
 }
 
 /*
@@ -239,21 +247,22 @@ struct search {
 	const struct view *view;
 	const struct chance *chance;
 	struct question question;
-	int here;
+	enum presence here;
 };
 
-static __always_inline int segment_in(const struct view *view, const struct chance *chance,
-				      struct question *question, __s64 namespace)
+static __always_inline enum presence segment_in(const struct view *view,
+						const struct chance *chance,
+						struct question *question, __s64 namespace)
 {
 	struct tcphdr *tcp = at(view, chance->l4);
+	enum presence here;
 	struct bpf_sock *sk;
-	int here;
 
 	if ((void *)(tcp + 1) > view->end)
-		return 1;
+		return HERE;
 	sk = find_socket(view->ctx, question, namespace);
 	if (!sk)
-		return 0;
+		return ELSEWHERE;
 	here = of_socket(sk, view, chance, tcp);
 	bpf_sk_release(sk);
 	return here;
@@ -266,7 +275,31 @@ static long segment_elsewhere(__u32 i, struct search *search)
 	if (namespace < 0)
 		return 1;
 	search->here = segment_in(search->view, search->chance, &search->question, namespace);
-	return search->here;
+	return search->here != ELSEWHERE;
+}
+
+/*
+ * The first segment that acknowledges a cookie vouches for those that come before the
+ * kernel has made a socket of it. Not inlined: the stack has no room for all at once.
+ */
+static __noinline int by_cookie(const struct question *question, const struct tcphdr *tcp,
+				enum presence here)
+{
+	struct host_flow flow = {};
+
+	if (question->size == sizeof(question->tuple.ipv4)) {
+		map_address(&flow.client, question->tuple.ipv4.saddr);
+		map_address(&flow.vip, question->tuple.ipv4.daddr);
+	} else {
+		__builtin_memcpy(&flow.client, question->tuple.ipv6.saddr, sizeof(flow.client));
+		__builtin_memcpy(&flow.vip, question->tuple.ipv6.daddr, sizeof(flow.vip));
+	}
+	flow.client_port = tcp->source;
+	flow.vip_port = tcp->dest;
+	if (here == ELSEWHERE)
+		return follows_cookie(&flow, tcp);
+	note_cookie(&flow, tcp);
+	return 1;
 }
 
 /*
@@ -291,10 +324,12 @@ static __always_inline int has_segment(const struct view *view, const struct cha
 			return 1;
 		ask4(&search.question, ip4->saddr, ip4->daddr, tcp->source, tcp->dest);
 	}
-	if (segment_in(view, chance, &search.question, BPF_F_CURRENT_NETNS))
+	search.here = segment_in(view, chance, &search.question, BPF_F_CURRENT_NETNS);
+	if (search.here == ELSEWHERE)
+		bpf_loop(HOST_NAMESPACES_MAX, segment_elsewhere, &search, 0);
+	if (search.here == HERE)
 		return 1;
-	bpf_loop(HOST_NAMESPACES_MAX, segment_elsewhere, &search, 0);
-	return search.here;
+	return by_cookie(&search.question, tcp, search.here);
 }
 
 static __always_inline int is_error(__u8 type, __u8 ipv6)

@@ -24,6 +24,13 @@ type bpfCounter struct {
 	Bytes   uint64
 }
 
+type bpfHostCookie struct {
+	_               structs.HostLayout
+	Seen            uint64
+	Sequence        uint32
+	Acknowledgement uint32
+}
+
 type bpfHostEndpoint struct {
 	_        structs.HostLayout
 	Address  bpfAddress
@@ -131,6 +138,7 @@ type bpfRowHeader struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	bpfMapCookies               = "cookies"
 	bpfMapEndpoints             = "endpoints"
 	bpfMapNamespaces            = "namespaces"
 	bpfMapPeers                 = "peers"
@@ -206,6 +214,7 @@ type bpfProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type bpfMapSpecs struct {
+	Cookies        *ebpf.MapSpec `ebpf:"cookies"`
 	Endpoints      *ebpf.MapSpec `ebpf:"endpoints"`
 	Namespaces     *ebpf.MapSpec `ebpf:"namespaces"`
 	Peers          *ebpf.MapSpec `ebpf:"peers"`
@@ -251,6 +260,7 @@ func (o *bpfObjects) Close() error {
 //
 // It can be passed to loadBpfObjects or ebpf.CollectionSpec.LoadAndAssign.
 type bpfMaps struct {
+	Cookies        *ebpf.Map `ebpf:"cookies"`
 	Endpoints      *ebpf.Map `ebpf:"endpoints"`
 	Namespaces     *ebpf.Map `ebpf:"namespaces"`
 	Peers          *ebpf.Map `ebpf:"peers"`
@@ -266,6 +276,7 @@ type bpfMaps struct {
 
 func (m *bpfMaps) Close() error {
 	return _BpfClose(
+		m.Cookies,
 		m.Endpoints,
 		m.Namespaces,
 		m.Peers,

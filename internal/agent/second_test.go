@@ -292,13 +292,20 @@ func (r *second) testEstablished(t *testing.T, vip netip.Addr) {
 func (r *second) testCookie(t *testing.T, vip netip.Addr) {
 	f := r.flow(vip)
 	f.ask()
-	r.judge(t, f.segment(packet.ACK, f.next, f.ack, ""), true)
-	r.judge(t, f.segment(packet.ACK|packet.PSH, f.next, f.ack, "with data"), true)
 	r.judge(t, f.segment(packet.ACK, f.next, f.ack+1<<28, ""), false)
 	r.judge(t, f.segment(packet.ACK, f.next+7, f.ack, ""), false)
 	r.judge(t, f.segment(packet.RST|packet.ACK, f.next, f.ack, ""), false)
+	r.judge(t, f.segment(packet.RST, f.next, 0, ""), false)
 	other := r.flow(vip)
 	r.judge(t, other.segment(packet.ACK, f.next, f.ack, ""), false)
+	for _, g := range []*flow{f, other} {
+		if noted, known := r.noted(g.key()); known {
+			t.Fatalf("nobody has acknowledged a cookie, and the host remembers %+v", noted)
+		}
+	}
+	r.judge(t, f.segment(packet.ACK, f.next, f.ack, ""), true)
+	r.judge(t, f.segment(packet.ACK|packet.PSH, f.next, f.ack, "with data"), true)
+	r.testBehindCookie(t, f)
 	f.send(packet.ACK, "")
 	r.accept(t)
 	r.judge(t, f.segment(packet.ACK|packet.PSH, f.next, f.ack, "data"), true)

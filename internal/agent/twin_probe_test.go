@@ -38,6 +38,7 @@ type carried struct {
 	port        uint16
 	packet      twin.Packet
 	broken      bool
+	before      *acknowledged // what the host remembers
 }
 
 // wrap makes the frame of the packet on its way from one host to another.
@@ -194,6 +195,12 @@ func (c *carried) segment(a *flow, choose chooser) {
 		s.VIP = netip.AddrPortFrom(s.VIP.Addr(), 80)
 	case 3:
 		c.otherVIP(&s, choose)
+	}
+	if choose(3) == 0 {
+		c.before = &acknowledged{s.Connection, twin.Cookie{
+			Sequence: choose.near(pickOne(choose, a.next, s.Sequence, s.Sequence-1<<16, s.Sequence-1<<31)),
+			Ack:      pickOne(choose, s.Ack, s.Ack, a.ack, choose.near(s.Ack)),
+		}, choose(4) == 0}
 	}
 	c.client, c.vip = s.Client.Addr(), s.VIP.Addr()
 	c.rest = frame{packet.TCPHeader{Src: s.Client.Port(), Dst: s.VIP.Port(), Flags: s.Flags, Seq: s.Sequence, Ack: s.Ack,

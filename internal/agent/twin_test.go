@@ -22,6 +22,7 @@ type fate struct {
 	reason  bpfHostReason
 	service string // that counts it, by the name of testConfig or the VIP
 	out     []byte
+	proven  *twin.Cookie // that the host remembers from now on
 }
 
 // expect is what the twin says.
@@ -37,19 +38,24 @@ func (z *zoo) expect(p *probe) fate {
 	if err != nil {
 		return fate{reason: bpfHostReasonHOST_DROP_ROW_MALFORMED}
 	}
+	z.host.Proven = p.carried.proven()
 	verdict, row := z.host.Judge(p.carried.packet, row)
 	if verdict == twin.PassesOn {
-		return fate{bpfHostReasonHOST_PASSED_ON, "", p.wrap(p.to, row.Hops[row.Next-1], row.Bytes())}
+		return fate{reason: bpfHostReasonHOST_PASSED_ON, out: p.wrap(p.to, row.Hops[row.Next-1], row.Bytes())}
+	}
+	var proven *twin.Cookie
+	if cookie, proves := z.host.Proves(p.carried.packet, row); proves {
+		proven = &cookie
 	}
 	ecn := ecnTable[p.carried.tos&3][p.tos&3]
 	if ecn == dropped {
-		return fate{reason: bpfHostReasonHOST_DROP_CONGESTED}
+		return fate{reason: bpfHostReasonHOST_DROP_CONGESTED, proven: proven}
 	}
 	out := p.unwrapped(p.carried.tos&^3 | ecn)
 	if verdict == twin.LastResort {
-		return fate{bpfHostReasonHOST_DECAP_LAST_RESORT, p.carried.service(), out}
+		return fate{bpfHostReasonHOST_DECAP_LAST_RESORT, p.carried.service(), out, nil}
 	}
-	return fate{bpfHostReasonHOST_DECAP_GUE, p.carried.service(), out}
+	return fate{bpfHostReasonHOST_DECAP_GUE, p.carried.service(), out, proven}
 }
 
 // refused says why it does not come as far as to second chance.
@@ -130,6 +136,7 @@ func (z *zoo) compare(t *testing.T, p *probe) error {
 		{"tc", z.HostIngress, tcNext, tcShot, false},
 		{"tc after xdp", z.HostAfterXdp, tcNext, tcShot, before},
 	} {
+		noted := z.recall(t, &p.carried)
 		counted := z.counts(t)
 		out := make([]byte, len(in)+256)
 		options := &ebpf.RunOptions{Data: in, DataOut: out}
@@ -138,7 +145,7 @@ func (z *zoo) compare(t *testing.T, p *probe) error {
 			return fmt.Errorf("%s: %w", program.name, err)
 		}
 		if err := errors.Join(want.differs(in, options.DataOut, verdict, program.pass, program.drop, program.silent),
-			z.counts(t).differ(t, counted, want, program.silent, len(in)-14)); err != nil {
+			z.counts(t).differ(t, counted, want, program.silent, len(in)-14), z.notes(&p.carried, noted, want.proven)); err != nil {
 			return fmt.Errorf("%s: the twin says %s: %w\nrow %x\n%+v, %+v\n%s", program.name, reasonName(t, want.reason), err, p.gue.Private,
 				p.carried.packet.Segment, p.carried.packet.Quote, packet.Describe(in))
 		}

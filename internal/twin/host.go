@@ -7,6 +7,7 @@ type Host struct {
 	Addresses map[netip.Addr]bool // at which tunnels end
 	Sockets   map[Connection]Socket
 	Cookies   map[Connection]Cookie // that it has given out, and listens for
+	Proven    map[Connection]Cookie // that were acknowledged here a moment ago
 }
 
 // Packet is what a tunnel carries: a segment, or an error about one that a host has
@@ -62,9 +63,24 @@ func (h *Host) hasSegment(s Segment) bool {
 	if s.Flags&syn != 0 {
 		return true
 	}
-	if socket, known := h.Sockets[s.Connection]; known {
-		return socket.has(s)
+	if socket, known := h.Sockets[s.Connection]; known && socket.has(s) {
+		return true
 	}
+	proven, just := h.Proven[s.Connection]
+	return h.acknowledges(s) || just && proven.proves(s)
+}
+
+func (h *Host) acknowledges(s Segment) bool {
 	cookie, given := h.Cookies[s.Connection]
-	return given && cookie.accepts(s)
+	_, known := h.Sockets[s.Connection]
+	return given && !known && cookie.accepts(s)
+}
+
+// Proves returns which cookie the packet acknowledges, if the host judges it and there is
+// one: from now on that is Proven, for a moment.
+func (h *Host) Proves(p Packet, row *Row) (Cookie, bool) {
+	if row == nil || p.Segment == nil || p.Segment.Flags&syn != 0 || !h.acknowledges(*p.Segment) {
+		return Cookie{}, false
+	}
+	return Cookie{p.Segment.Sequence, p.Segment.Ack}, true
 }

@@ -50,6 +50,13 @@ func (c Cookie) accepts(s Segment) bool {
 	return s.Flags&(rst|ack) == ack && s.Ack-s.Sequence-(c.Ack-c.Sequence) < cookieSizes
 }
 
+// proves says whether a segment may have been sent right behind the one that acknowledged
+// the cookie, before the client had another answer: no further than a window that is not
+// scaled.
+func (c Cookie) proves(s Segment) bool {
+	return (s.Flags&ack == 0 || s.Ack == c.Ack) && s.Sequence-c.Sequence < 1<<16
+}
+
 // Segment is what is read of a client's TCP packet.
 type Segment struct {
 	Connection

@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* What an agent remembers has an age, by the kernel's coarse clock. */
+#pragma once
+
+#include <linux/types.h>
+
+#define SECOND 1000000000ULL
+#define NEVER (~0ULL)
+
+/* How long ago something was, of which the time may have been written down. */
+static __always_inline __u64 age_of(const __u64 *when, __u64 now)
+{
+	if (!when)
+		return NEVER;
+	/* Another CPU's clock may be a little ahead. */
+	return *when < now ? now - *when : 0;
+}
