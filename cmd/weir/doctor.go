@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"os"
 	"strings"
 
@@ -72,6 +73,7 @@ func readForDoctor(file string, named bool, options *doctor.Options) []doctor.Fi
 	}
 	options.Config = &c
 	options.State = func() []doctor.Finding { return examineState(c.Director.Store) }
+	options.Reports = func(backends []netip.Addr) []doctor.Finding { return examineReports(c.Agent.Store, backends) }
 	findings := []doctor.Finding{{Level: doctor.OK, Check: "config", Text: fmt.Sprintf("%s: %d services", file, len(c.Services))}}
 	if info, err := os.Stat(file); err == nil && c.HasKey() && info.Mode().Perm()&othersRead != 0 {
 		findings = append(findings, doctor.Finding{Level: doctor.Warn, Check: "config", Fix: "chmod o= " + file,

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"path/filepath"
 	"strings"
 	"time"
@@ -44,8 +45,34 @@ func examineDirectory(dir string) doctor.Finding {
 
 // examineEtcd reads the group's state once, as a director does at its start.
 func examineEtcd(e model.Etcd) doctor.Finding {
-	finding := doctor.Finding{Level: doctor.Fail, Check: "etcd",
-		Fix: "see that its members run and that director.store.etcd is right: a director that starts now uses the group's last known state"}
+	fix := "see that its members run and that director.store.etcd is right: a director that starts now uses the group's last known state"
+	return askEtcd(e, fix, func(ctx context.Context, group *store.Etcd) (string, error) {
+		state, err := group.Read(ctx)
+		if err != nil {
+			return "", err
+		}
+		return fmt.Sprintf("revision %d, %d services of owners %s",
+			state.Revision, len(state.Documents()), strings.Join(state.Owners(), ", ")), nil
+	})
+}
+
+// examineReports asks whether an agent could report the connections of these backends.
+func examineReports(s model.AgentStore, backends []netip.Addr) []doctor.Finding {
+	if !s.Etcd.Given() {
+		return nil
+	}
+	fix := "see that its members run, that agent.store.etcd is right and that its user may write these keys: directors do not learn of this host's connections"
+	return []doctor.Finding{askEtcd(s.Etcd, fix, func(ctx context.Context, to *store.Etcd) (string, error) {
+		if len(backends) == 0 {
+			return "no backend of this host is of mode gue: there is nothing to report", to.MayReport(ctx, nil)
+		}
+		return fmt.Sprintf("takes reports about %d backends of this host", len(backends)), to.MayReport(ctx, backends)
+	})}
+}
+
+// askEtcd asks etcd something once.
+func askEtcd(e model.Etcd, fix string, ask func(context.Context, *store.Etcd) (answer string, err error)) doctor.Finding {
+	finding := doctor.Finding{Level: doctor.Fail, Check: "etcd", Fix: fix}
 	options, err := etcdOptions(e)
 	if err != nil {
 		finding.Text = err.Error()
@@ -60,11 +87,10 @@ func examineEtcd(e model.Etcd) doctor.Finding {
 	defer group.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), etcdPatience)
 	defer cancel()
-	state, err := group.Read(ctx)
+	answer, err := ask(ctx, group)
 	if err != nil {
 		finding.Text = err.Error()
 		return finding
 	}
-	return doctor.Finding{Level: doctor.OK, Check: "etcd", Text: fmt.Sprintf("%s: revision %d, %d services of owners %s",
-		e.Prefix, state.Revision, len(state.Documents()), strings.Join(state.Owners(), ", "))}
+	return doctor.Finding{Level: doctor.OK, Check: "etcd", Text: e.Prefix + ": " + answer}
 }

@@ -46,6 +46,8 @@ type Options struct {
 	Role   Role             // empty: Auto
 	BPFFS  string           // where the BPF file system is mounted
 	State  func() []Finding // looks at where a director keeps its state
+	// Reports looks at where an agent reports the connections of these backends to.
+	Reports func(backends []netip.Addr) []Finding
 }
 
 // Examine returns what was found, in the order of the checks. It looks at the
@@ -68,6 +70,9 @@ func Examine(o Options) []Finding {
 	}
 	if agent {
 		x.agent()
+		if o.Reports != nil {
+			x.findings = append(x.findings, o.Reports(x.reportedBackends())...)
+		}
 	}
 	return x.findings
 }
@@ -157,6 +162,18 @@ func (x *examination) link(name string) netlink.Link {
 		}
 	}
 	return nil
+}
+
+// reportedBackends are those of this host whose connections an agent reports.
+func (x *examination) reportedBackends() []netip.Addr {
+	var backends []netip.Addr
+	for _, s := range x.localServices() {
+		b := s.Backends[0]
+		if b.ModeIn(s) == model.GUE && !slices.Contains(backends, b.Address) {
+			backends = append(backends, b.Address)
+		}
+	}
+	return backends
 }
 
 // localServices returns the services of which this host is a backend, each with

@@ -134,6 +134,10 @@ var elections = []error{rpctypes.ErrLeaderChanged, rpctypes.ErrNoLeader, rpctype
 // it is tried again, although it may have been made: a second time changes nothing, as
 // what is put is named by its content or is compared with what was there before.
 func (e *Etcd) commit(ctx context.Context, compare []clientv3.Cmp, then ...clientv3.Op) (*clientv3.TxnResponse, error) {
+	return e.transact(ctx, func(t clientv3.Txn) clientv3.Txn { return t.If(compare...).Then(then...) })
+}
+
+func (e *Etcd) transact(ctx context.Context, fill func(clientv3.Txn) clientv3.Txn) (*clientv3.TxnResponse, error) {
 	client, err := e.connect()
 	if err != nil {
 		return nil, err
@@ -141,7 +145,7 @@ func (e *Etcd) commit(ctx context.Context, compare []clientv3.Cmp, then ...clien
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	for {
-		response, err := client.Txn(ctx).If(compare...).Then(then...).Commit()
+		response, err := fill(client.Txn(ctx)).Commit()
 		if err == nil {
 			return response, nil
 		}

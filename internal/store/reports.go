@@ -64,6 +64,17 @@ func (e *Etcd) putReports(ctx context.Context, reports []model.AgentReport) erro
 	return nil
 }
 
+// MayReport asks whether etcd would take reports about these backends, and changes nothing.
+func (e *Etcd) MayReport(ctx context.Context, backends []netip.Addr) error {
+	var puts []clientv3.Op
+	for _, b := range backends {
+		puts = append(puts, clientv3.OpPut(e.evidenceKey()+b.String(), ""))
+	}
+	// No comparison fails, so the other branch is never done; but it has to be allowed.
+	_, err := e.transact(ctx, func(t clientv3.Txn) clientv3.Txn { return t.Else(puts...) })
+	return err
+}
+
 // renewLease returns the lease by which this process's reports live, for as long again.
 func (e *Etcd) renewLease(ctx context.Context) (clientv3.LeaseID, error) {
 	client, err := e.connect()

@@ -160,7 +160,19 @@ func TestAgentSpeaksForItself(t *testing.T) {
 	}
 	defer agent.Close()
 	follower := c.open().FollowReports(t.Context())
-	for range 2 { // with a new lease, and with the same
+	for _, test := range []struct {
+		about []netip.Addr
+		want  error
+	}{
+		{[]netip.Addr{own.Backend}, nil},
+		{[]netip.Addr{own.Backend, reportOf(2).Backend}, rpctypes.ErrPermissionDenied},
+	} {
+		if err := agent.MayReport(t.Context(), test.about); !errors.Is(err, test.want) {
+			t.Errorf("asked for reports about %v etcd says %v, want %v", test.about, err, test.want)
+		}
+	}
+	says(t, follower) // asking changes nothing
+	for range 2 {     // with a new lease, and with the same
 		if err := agent.PutReports(t.Context(), []model.AgentReport{own}); err != nil {
 			t.Fatal(err)
 		}
