@@ -1,0 +1,53 @@
+package agent
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"testing"
+)
+
+// TestFlowsInUseOutliveAFlood: datagrams of clients that do not exist fill the memory many
+// times over. Of the flows of before, those that go on meanwhile are remembered all the
+// time, and those that pause are forgotten. What nobody remembers stays where it comes.
+func TestFlowsInUseOutliveAFlood(t *testing.T) {
+	h := newTestHost(t)
+	o := outers()[0]
+	send := func(f talk) {
+		t.Helper()
+		if verdict, _ := run(t, h.HostXdp, o.wrap(o.from, o.to, nil, f.datagram()), nil); verdict != xdpPass {
+			t.Fatalf("the verdict about a datagram of %v is %d, want %d", f, verdict, xdpPass)
+		}
+		if h.remembered(f) == 0 {
+			t.Fatalf("a datagram of %v was kept, and is not remembered", f)
+		}
+	}
+	var inUse, idle []talk
+	for i := range uint16(32) {
+		inUse, idle = append(inUse, talk{vip4, client4, 1000 + i}), append(idle, talk{vip4, client4, 2000 + i})
+		send(inUse[i])
+		send(idle[i])
+	}
+	flood := uint32(16 * testFlows)
+	if testing.Short() {
+		flood = 4 * testFlows
+	}
+	for i := range flood {
+		forged := binary.BigEndian.AppendUint32(nil, 0xcb007100+i)
+		send(talk{vip4, netip.AddrFrom4([4]byte(forged)), 53})
+		if i%(testFlows/8) != 0 {
+			continue
+		}
+		for _, f := range inUse {
+			if h.remembered(f) == 0 {
+				t.Fatalf("after %d datagrams of others %v is forgotten, though it goes on", i, f)
+			}
+			send(f)
+		}
+	}
+	for _, f := range idle {
+		if h.remembered(f) > 0 {
+			t.Errorf("%v is remembered, where %d other flows came since, and there is room for %d", f, flood, testFlows)
+		}
+		send(f)
+	}
+}
