@@ -7,6 +7,7 @@
  */
 #pragma once
 
+#include "before.h"
 #include "flow_table.h"
 
 /* What is remembered of the flow is of a backend that is not there any more. */
@@ -170,6 +171,29 @@ static __noinline __u32 oldest_candidate(__u32 ring, __u32 owner, __u32 next, in
 	return NO_BACKEND;
 }
 
+/* A flow that nobody remembers, and that does not begin: whose it is likely to be. */
+static __noinline __u32 likely_candidate(const struct packet *packet, __u32 ring,
+					 const struct ring_header *header, __u32 number)
+{
+	const struct slot *slot = slot_at(ring, number);
+	struct before before = {};
+	__u32 found = NO_BACKEND;
+
+	if (!slot)
+		return NO_BACKEND;
+	if (header->before && find_before(packet, ring, &before))
+		found = before.slot.next & SLOT_LIST ?
+				oldest_candidate(before.ring, before.slot.owner, before.slot.next,
+						 0) :
+				first_candidate(before.ring, &before.slot);
+	if (found != NO_BACKEND)
+		return found;
+	if (slot->next & SLOT_LIST)
+		return oldest_candidate(ring, slot->owner, slot->next,
+					beyond_border(packet, header, number));
+	return first_candidate(ring, slot);
+}
+
 /* The backend of a packet of a slot whose flows may be of several, or NO_BACKEND. */
 __noinline __u32 pick_remembered(struct packet *packet, __u32 ring, __u32 number)
 {
@@ -188,9 +212,8 @@ __noinline __u32 pick_remembered(struct packet *packet, __u32 ring, __u32 number
 		found = moved = move_flow(settings, packet, hash, service);
 	if (found != NO_BACKEND && found != FLOW_GONE)
 		return found;
-	if (found == NO_BACKEND && !is_syn(packet) && slot->next & SLOT_LIST)
-		found = oldest_candidate(ring, slot->owner, slot->next,
-					 beyond_border(packet, header, number));
+	if (found == NO_BACKEND && !is_syn(packet))
+		found = likely_candidate(packet, ring, header, number);
 	else
 		found = first_candidate(ring, slot);
 	if (found == NO_BACKEND || packet->flags & PACKET_ICMP_ERROR)

@@ -7,7 +7,7 @@
 
 #include "maps.h"
 #include "packet.h"
-#include "pick.h"
+#include "before.h"
 #include "row_types.h"
 
 #define ROW_HOPS6_MAX 5 /* room for more is not reserved in the MTU */
@@ -25,6 +25,8 @@ struct row_list {
 	__u32 hops;
 	__u32 up;   /* of them */
 	__u32 down; /* bits of candidates that are down: named last */
+	__u32 both; /* candidates of two rings */
+	__u32 candidates[RING_CANDIDATES_MAX];
 	__u8 bytes[ROW_BYTES];
 };
 
@@ -124,6 +126,65 @@ static __always_inline void add_hops(struct row_list *row, __u32 ring, struct sl
 	}
 }
 
+/* A candidate of two rings, unless it is one already. */
+static __always_inline void note_candidate(struct row_list *row, __u32 index)
+{
+	__u32 i;
+
+	for (i = 0; i < RING_CANDIDATES_MAX && i < row->both; i++)
+		if (row->candidates[i] == index)
+			return;
+	if (i >= RING_CANDIDATES_MAX || index == NO_BACKEND)
+		return;
+	row->candidates[i] = index;
+	row->both = i + 1;
+}
+
+/* Not static: the verifier looks at it once. */
+__noinline int note_row(__u32 ring, __u64 word)
+{
+	struct slot slot = { .owner = word, .next = word >> 32 };
+	struct row_list *row;
+	struct candidates *list;
+	__u32 zero = 0;
+
+	row = bpf_map_lookup_elem(&row_buffer, &zero);
+	if (!row)
+		return 0;
+	if (!(slot.next & SLOT_LIST)) {
+		note_candidate(row, slot.owner);
+		note_candidate(row, slot.next & ~SLOT_SETTLING);
+		return 0;
+	}
+	list = ring_line_at(ring + (slot.next & ~SLOT_LIST));
+	for (__u32 i = 0; list && i < RING_CANDIDATES_MAX && i <= list->count; i++)
+		note_candidate(row, candidate_by_age(list, i, slot.owner));
+	return 0;
+}
+
+/* As add_hops, of both rings of a service whose affinity has changed. */
+static __always_inline void add_both(struct row_list *row, __u32 sent, __u32 flags)
+{
+	const struct backend *backend;
+
+	row->hops = row->up = row->down = 0;
+	for (__u32 i = 0; i < RING_CANDIDATES_MAX && i < row->both; i++) {
+		backend = backend_at(row->candidates[i]);
+		if (row->candidates[i] == sent || !may_be_named(backend, flags))
+			continue;
+		if (alive(backend))
+			add_hop(row, backend, flags);
+		else
+			row->down |= 1 << i;
+	}
+	row->up = row->hops;
+	for (__u32 i = 0; row->down && i < RING_CANDIDATES_MAX; i++) {
+		backend = row->down & 1 << i ? backend_at(row->candidates[i]) : NULL;
+		if (backend)
+			add_hop(row, backend, flags);
+	}
+}
+
 static __always_inline __u64 sum_words(const struct row_list *row)
 {
 	const __u32 *words = (const __u32 *)row->bytes;
@@ -136,7 +197,8 @@ static __always_inline __u64 sum_words(const struct row_list *row)
 
 /*
  * Writes the candidates but the one that it is sent to, and returns the length; 0:
- * there are none to name. Not static: the verifier looks at it once.
+ * there are none to name. Without a ring they are those that were noted. Not static: the
+ * verifier looks at it once.
  */
 __noinline int write_list(__u32 ring, __u64 word, __u32 sent, __u32 flags)
 {
@@ -148,7 +210,10 @@ __noinline int write_list(__u32 ring, __u64 word, __u32 sent, __u32 flags)
 	row = bpf_map_lookup_elem(&row_buffer, &zero);
 	if (!row)
 		return 0;
-	add_hops(row, ring, slot, sent, flags);
+	if (ring)
+		add_hops(row, ring, slot, sent, flags);
+	else
+		add_both(row, sent, flags);
 	if (!row->hops)
 		return 0;
 	header = (struct row_header *)row->bytes;
@@ -158,17 +223,41 @@ __noinline int write_list(__u32 ring, __u64 word, __u32 sent, __u32 flags)
 	return row->length;
 }
 
+static __always_inline __u64 slot_word(const struct slot *slot)
+{
+	return slot->owner | (__u64)slot->next << 32;
+}
+
+/* The row of a packet whose connection may be in the ring before; 0: there is none. */
+static __always_inline int note_both(const struct packet *packet)
+{
+	struct before before = {};
+	struct row_list *row;
+	__u32 zero = 0;
+
+	if (!find_before(packet, packet->ring, &before))
+		return 0;
+	row = bpf_map_lookup_elem(&row_buffer, &zero);
+	if (!row)
+		return 0;
+	row->both = 0;
+	note_row(before.ring, slot_word(&before.slot)); /* the older connections first */
+	note_row(packet->ring, slot_word(&packet->slot));
+	return 1;
+}
+
 static __always_inline struct row find_row(const struct packet *packet, __u32 sent, __u32 flags)
 {
 	const struct slot *slot = &packet->slot;
 	struct row row = {};
-	__u32 zero = 0, other;
+	__u32 zero = 0, other, both = 0;
 
 	if (packet->flow.protocol == IPPROTO_UDP)
 		flags |= ROW_DATAGRAM;
-	if (slot->next & SLOT_LIST) {
-		row.length = write_list(packet->ring, slot->owner | (__u64)slot->next << 32, sent,
-					flags);
+	if (slot->next & (SLOT_LIST | SLOT_SETTLING))
+		both = note_both(packet);
+	if (slot->next & SLOT_LIST || both) {
+		row.length = write_list(both ? 0 : packet->ring, slot_word(slot), sent, flags);
 		row.list = bpf_map_lookup_elem(&row_buffer, &zero);
 		if (!row.list)
 			row.length = 0;

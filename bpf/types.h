@@ -143,7 +143,8 @@ struct ring_header {
 	__u32 quic;         /* RING_QUIC: line, in the ring, of the first struct quic_config */
 	__u32 quic_buckets; /* lines of struct quic_servers after them, a power of two */
 	__u32 older;        /* slots of the ring that candidates.beyond is about; 0: none */
-	__u8 pad2[28];
+	__u32 before;       /* line, in the ring, of the ring before (before.h); 0: none */
+	__u8 pad2[24];
 };
 
 /* Backend index 0 is nobody, so a zeroed slot forwards nothing. */
@@ -151,7 +152,7 @@ struct ring_header {
 /*
  * next: the backup's index, or SLOT_LIST | line, in the ring, of the other candidates.
  * SLOT_SETTLING is with an index only: the slot had a list or another owner, and some
- * remembered flow may still be of a backend that is not the owner.
+ * remembered flow may still be of somebody else; or there is a ring before to look in.
  */
 #define SLOT_LIST 0x80000000U
 #define SLOT_SETTLING 0x40000000U

@@ -30,15 +30,32 @@ func TestGenerationsStayForReportedConnections(t *testing.T) {
 			}
 			_ = s.Close()
 		}
-		// Two looks at the sockets and one at the reports, 5 seconds apart.
-		for deadline := time.Now().Add(time.Minute); l.log(t).Generations > 1; time.Sleep(50 * time.Millisecond) { // between two looks
-			if time.Now().After(deadline) {
-				t.Fatalf("all connections have ended, and the log is %+v", l.log(t))
-			}
-		}
+		l.waitForReports(t, func(log model.LogStatus) bool { return log.Generations == 1 })
 		if kept := l.log(t).Kept; kept != 0 {
 			t.Errorf("all connections have ended, and %d slots are kept", kept)
 		}
+	})
+	t.Run("another affinity", func(t *testing.T) {
+		l := newEvidenceLab(t, true)
+		var sessions []*session
+		for range 40 {
+			sessions = append(sessions, l.open(t, l.way))
+		}
+		flow := l.text(everyBackend(3)...)
+		l.running.edit(strings.Replace(flow, "  mode: gue\n", "  mode: gue\n  affinity: source-ip\n", 1))
+		waitFor(t, "a generation of the other affinity", func() bool { return l.log(t).Generations == 2 })
+		began := time.Now()
+		waitFor(t, "the drains to pass that a connection has to outlive", func() bool { return time.Since(began) > 3*shortDrain })
+		waitFor(t, "slots that are kept for connections", func() bool { return l.log(t).Kept > 0 })
+		l.running.edit(flow)
+		waitFor(t, "the way back to wait for connections", func() bool { return l.log(t).Waits })
+		for _, s := range sessions {
+			if got := s.ask(t); got != s.backend {
+				t.Fatalf("%s has a connection of %s", got, s.backend)
+			}
+			_ = s.Close()
+		}
+		l.waitForReports(t, func(log model.LogStatus) bool { return !log.Waits })
 	})
 	t.Run("breaks without reports", func(t *testing.T) {
 		l := newEvidenceLab(t, false)
@@ -119,6 +136,17 @@ func (l *evidenceLab) log(t *testing.T) model.LogStatus {
 		t.Fatalf("the director has services %v, error %v; want one", services, err)
 	}
 	return services[0].Log
+}
+
+// waitForReports waits for what the log must become when all connections have ended: for
+// two looks at the sockets, a report, and a look at that, each some seconds apart.
+func (l *evidenceLab) waitForReports(t *testing.T, is func(model.LogStatus) bool) {
+	t.Helper()
+	for deadline := time.Now().Add(90 * time.Second); !is(l.log(t)); time.Sleep(50 * time.Millisecond) { // between two looks
+		if time.Now().After(deadline) {
+			t.Fatalf("all connections have ended, and the log is %+v", l.log(t))
+		}
+	}
 }
 
 // agentsHeard asks the director how many backends it has reports of, as a user does.

@@ -38,8 +38,8 @@ func memoryServices(backends []backend, keys string) (services []string) {
 }
 
 // No connection breaks and no UDP flow goes elsewhere when one director without
-// agents that could help gets other backends, weights and another ring size, and when what
-// it remembers is all that is left of the generations before.
+// agents that could help gets other backends, weights, another ring size and another
+// affinity, and when what it remembers is all that is left of the generations before.
 //
 //	client --- router --- switch --- director
 //	                             --- backend1 ... backend4
@@ -84,6 +84,20 @@ func TestFlowsOutliveChanges(t *testing.T) {
 	director.start()
 	director.ready()
 	f.goOn("after a restart")
+	// There and back again, and other changes while the log has both affinities.
+	for _, affinity := range []string{"source-ip", "flow"} {
+		keys := fmt.Sprintf("  ring-size: 397\n  affinity: %s\n", affinity)
+		director.edit(text(last[:3], keys))
+		director.waitFor("have two affinities", func() bool { return director.generations(2) })
+		f.goOn("slots by " + affinity)
+		f.open(2)
+		director.edit(text([]backend{{number: 1}, {number: 2}, {number: 3, weight: 300}}, keys))
+		director.waitFor("have a generation more", func() bool { return director.generations(3) })
+		f.goOn("other weights meanwhile")
+		director.edit(text(last[:3], keys+"  drain: 1s\n"))
+		director.waitFor("have one generation", func() bool { return director.generations(1) })
+		f.goOn("slots by " + affinity + " alone")
+	}
 }
 
 // generations reports whether every service's log has so many.

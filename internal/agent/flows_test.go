@@ -111,8 +111,8 @@ func TestFlowsAreReported(t *testing.T) {
 	h.remember(t, six, 0)
 	talks := map[netip.Addr]talk{vip4: young, vip6: six}
 	reported := services()
-	if len(reported) != 4 {
-		t.Fatalf("there are reports of %d services over UDP, want two of each address of the host", len(reported))
+	if len(reported) != 4*len(model.Affinities) {
+		t.Fatalf("there are reports of %d services over UDP, want two of each address of the host by each affinity", len(reported))
 	}
 	for _, s := range reported {
 		f := talks[s.VIP]

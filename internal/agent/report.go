@@ -137,14 +137,27 @@ func emptyReports(config model.Config, own map[netip.Addr]int, udp bool, now tim
 				about[b.Address] = at
 				reports = append(reports, model.AgentReport{Backend: b.Address, Taken: now})
 			}
-			if reports[at].Of(s.ID()) == nil {
-				reports[at].Services = append(reports[at].Services, model.ReportedService{
-					ServiceID: s.ID(), Affinity: s.Affinity, Used: model.NewSlotSet(s.ReportRanges()),
-				})
+			if reports[at].Of(s.ID(), s.Affinity) == nil {
+				reports[at].Services = append(reports[at].Services, emptyReport(s)...)
 			}
 		}
 	}
 	return reports
+}
+
+// emptyReport is about a service by each affinity, its own first: directors may change
+// from one to another, and each generation of their logs has slots of one.
+func emptyReport(s *model.Service) []model.ReportedService {
+	var list []model.ReportedService
+	for _, affinity := range model.Affinities {
+		about := model.ReportedService{ServiceID: s.ID(), Affinity: affinity, Used: model.NewSlotSet(s.ReportRanges())}
+		at := len(list)
+		if affinity == s.Affinity {
+			at = 0
+		}
+		list = slices.Insert(list, at, about)
+	}
+	return list
 }
 
 // tally adds connections to reports.
@@ -196,8 +209,8 @@ func joinListings(now, before []model.AgentReport) (reports []model.AgentReport,
 		r.Services = slices.Clone(r.Services)
 		for j := range r.Services {
 			s := &r.Services[j]
-			was := before[at].Of(s.ServiceID)
-			if was == nil || was.Affinity != s.Affinity || was.Used.Size() != s.Used.Size() {
+			was := before[at].Of(s.ServiceID, s.Affinity)
+			if was == nil || was.Used.Size() != s.Used.Size() {
 				return nil, false
 			}
 			s.Used = s.Used.Or(was.Used)

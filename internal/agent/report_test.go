@@ -155,8 +155,8 @@ func TestReport(t *testing.T) {
 		t.Fatalf("there are reports %v, want one about each address of the host", reports)
 	}
 	for i, want := range []int{2, 1} {
-		if n := len(reports[i].Services); n != 1 {
-			t.Fatalf("the report of %s is about %d services, want the one over TCP in gue", reports[i].Backend, n)
+		if n := len(reports[i].Services); n != len(model.Affinities) {
+			t.Fatalf("the report of %s is about %d services, want the one over TCP in gue by each affinity", reports[i].Backend, n)
 		}
 		if n := reports[i].Services[0].Used.Count(); n != want {
 			t.Errorf("the report of %s has %d connections, want %d", reports[i].Backend, n, want)
@@ -208,8 +208,8 @@ func TestTwoListingsAreOneReport(t *testing.T) {
 		t.Errorf("two listings are the report %v", reports)
 	}
 	other := look()
-	other[1].Services[0].Affinity = model.AffinitySourceIP
-	if _, joined := joinListings(other, look()); joined {
+	other[1].Services = other[1].Services[:1]
+	if _, joined := joinListings(look(), other); joined {
 		t.Error("listings that hash otherwise are one report")
 	}
 	if sameConnections(look(1<<60), look()) || !sameConnections(look(7<<60), look(7<<60)) {
@@ -234,10 +234,13 @@ func TestReportsOfSeveralServices(t *testing.T) {
 		tally.note(model.TCP, netip.AddrPortFrom(notVIP4, 443), netip.AddrPortFrom(client4, 1000+port))
 		tally.note(model.TCP, netip.AddrPortFrom(vip4, 444), netip.AddrPortFrom(client4, 1000+port))
 	}
-	if len(reports) != 1 || len(reports[0].Services) != 3 {
-		t.Fatalf("there are reports %v, want one of three services", reports)
+	if len(reports) != 1 || len(reports[0].Services) != 3*len(model.Affinities) {
+		t.Fatalf("there are reports %v, want one of three services by each affinity", reports)
 	}
-	of := func(s model.Service) *model.SlotSet { return reports[0].Of(s.ID()).Used }
+	of := func(s model.Service) *model.SlotSet { return reports[0].Of(s.ID(), s.Affinity).Used }
+	if other := reports[0].Of(range8000.ID(), model.AffinityFlow).Used; other.Count() < 45 {
+		t.Errorf("by flow, 50 connections of one client are in %d ranges", other.Count())
+	}
 	if of(web).Count() < 45 || of(tenant).Count() < 45 || of(web).Equal(of(tenant)) || of(range8000).Count() != 1 {
 		t.Errorf("the services have %d, %d and %d ranges with connections, want 50, other 50, and 1",
 			of(web).Count(), of(tenant).Count(), of(range8000).Count())

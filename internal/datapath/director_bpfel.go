@@ -356,7 +356,8 @@ type directorRingHeader struct {
 	Quic        uint32
 	QuicBuckets uint32
 	Older       uint32
-	Pad2        [28]uint8
+	Before      uint32
+	Pad2        [24]uint8
 }
 
 type directorRingLine struct {
@@ -365,13 +366,16 @@ type directorRingLine struct {
 }
 
 type directorRowList struct {
-	_      structs.HostLayout
-	Sum    uint64
-	Length uint32
-	Hops   uint32
-	Up     uint32
-	Down   uint32
-	Bytes  [144]uint8
+	_          structs.HostLayout
+	Sum        uint64
+	Length     uint32
+	Hops       uint32
+	Up         uint32
+	Down       uint32
+	Both       uint32
+	Candidates [8]uint32
+	Bytes      [144]uint8
+	_          [4]byte
 }
 
 type directorSettings struct {

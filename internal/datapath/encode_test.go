@@ -167,36 +167,48 @@ func (d *testDirector) putRing(t testing.TB, s *testService) {
 }
 
 // encodeRing lays a ring out as bpf/types.h says: the header, the slots eight to
-// a line, the lists.
+// a line, the lists; what QUIC needs; the ring before, which is laid out alike.
 func encodeRing(s *testService) [][]byte {
+	lines := s.encodeRows(&s.ring, s.affinity)
+	for _, b := range s.backends {
+		if b.snat {
+			lines[0][22] |= byte(directorRingFlagRING_SNAT)
+		}
+	}
+	if s.memory {
+		lines[0][22] |= byte(directorRingFlagRING_MEMORY)
+	}
+	if len(s.quic) > 0 {
+		lines = append(lines, encodeQUIC(s, lines[0], len(lines))...)
+	}
+	if s.before != nil {
+		binary.NativeEndian.PutUint32(lines[0][36:], uint32(len(lines)))
+		lines = append(lines, s.encodeRows(&s.before.Ring, s.before.Affinity)...)
+	}
+	binary.NativeEndian.PutUint32(lines[0][16:], uint32(len(lines)))
+	return lines
+}
+
+func (s *testService) encodeRows(ring *model.Ring, affinity model.Affinity) [][]byte {
 	index := func(candidate uint32) uint32 {
 		if candidate == model.NoBackend {
 			return 0
 		}
 		return s.first + candidate
 	}
-	header := binary.NativeEndian.AppendUint32(nil, uint32(len(s.ring.Slots)))
+	header := binary.NativeEndian.AppendUint32(nil, uint32(len(ring.Slots)))
 	header = binary.NativeEndian.AppendUint32(header, s.index)
 	header = binary.NativeEndian.AppendUint64(header, s.salt)
-	header = binary.NativeEndian.AppendUint32(header, uint32(1+(len(s.ring.Slots)+7)/8+len(s.ring.Lists)))
-	header = append(header, byte(s.policy), byte(s.affinity), 0)
-	for _, b := range s.backends {
-		if b.snat {
-			header[len(header)-1] |= byte(directorRingFlagRING_SNAT)
-		}
-	}
-	if s.memory {
-		header[len(header)-1] |= byte(directorRingFlagRING_MEMORY)
-	}
+	header = append(header, 0, 0, 0, 0, byte(s.policy), byte(affinity)) // lines are counted when all are there
 	header = append(header, make([]byte, 32-len(header))...)
-	header = binary.NativeEndian.AppendUint32(header, s.ring.Older)
+	header = binary.NativeEndian.AppendUint32(header, ring.Older)
 	lines := [][]byte{header}
-	firstList := uint32(1 + (len(s.ring.Slots)+7)/8)
+	firstList := uint32(1 + (len(ring.Slots)+7)/8)
 	number := 0
-	for chunk := range slices.Chunk(s.ring.Slots, 8) {
+	for chunk := range slices.Chunk(ring.Slots, 8) {
 		var line []byte
 		for _, slot := range chunk {
-			settles := s.settling || s.settles != nil && s.settles[number]
+			settles := ring == &s.ring && (s.settling || s.before != nil || s.settles != nil && s.settles[number])
 			number++
 			next := index(slot.Next)
 			if slot.Next != model.NoBackend && slot.Next&model.ListFlag != 0 {
@@ -209,7 +221,7 @@ func encodeRing(s *testService) [][]byte {
 		}
 		lines = append(lines, line)
 	}
-	for _, list := range s.ring.Lists {
+	for _, list := range ring.Lists {
 		line := binary.NativeEndian.AppendUint32(nil, uint32(len(list.Next)))
 		for _, c := range list.Next {
 			line = binary.NativeEndian.AppendUint32(line, index(c))
@@ -229,9 +241,6 @@ func encodeRing(s *testService) [][]byte {
 	}
 	for i := range lines {
 		lines[i] = append(lines[i], make([]byte, 64-len(lines[i]))...)
-	}
-	if len(s.quic) > 0 {
-		lines = append(lines, encodeQUIC(s, lines[0], len(lines))...)
 	}
 	return lines
 }

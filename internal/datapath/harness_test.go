@@ -32,9 +32,10 @@ type testService struct {
 	backends []testBackend
 	ring     model.Ring // no slots, and no noRing: one slot of the first backend, then the second
 	noRing   bool
-	memory   bool   // flows are remembered
-	settling bool   // in slots without a list too
-	settles  []bool // the same by slot, if there is any
+	before   *model.RingBefore // its backends are positions, too
+	memory   bool              // flows are remembered
+	settling bool              // in slots without a list too
+	settles  []bool            // the same by slot, if there is any
 	quic     []model.QUICConfig
 	index    uint32 // of the service
 	first    uint32 // index of the first backend

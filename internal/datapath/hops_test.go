@@ -40,23 +40,17 @@ func (s *testService) row(f model.Flow, backend int, headers []packet.Header) []
 	if !carriesRow(headers) {
 		return nil
 	}
-	hash := f.Hash(s.salt, s.affinity)
-	slot := s.ring.Slots[hash>>32*uint64(len(s.ring.Slots))>>32]
-	candidates := []uint32{slot.Owner}
-	switch {
-	case slot.Next == model.NoBackend:
-	case slot.Next&model.ListFlag == 0:
-		if model.Protocol(f.Protocol) == model.UDP && backend == int(slot.Owner) {
-			return nil // nobody here has seen the owner down
-		}
-		candidates = append(candidates, slot.Next)
-	default:
-		list := s.ring.Lists[slot.Next&^model.ListFlag]
-		row := append(candidates, list.Next...)
-		candidates = nil
-		for _, position := range list.Oldest {
-			candidates = append(candidates, row[position])
-		}
+	candidates := byAge(&s.ring, f.Hash(s.salt, s.affinity))
+	var older []uint32
+	if s.before != nil {
+		older = byAge(&s.before.Ring, f.Hash(s.salt, s.before.Affinity))
+		newer := slices.DeleteFunc(candidates, func(c uint32) bool { return slices.Contains(older, c) })
+		candidates = append(older, newer...)
+	}
+	next := s.ring.Slots[s.ring.SlotOf(f.Hash(s.salt, s.affinity))].Next
+	lone := next == model.NoBackend || next&model.ListFlag == 0
+	if model.Protocol(f.Protocol) == model.UDP && lone && len(older) == 0 && backend == int(candidates[0]) {
+		return nil // nobody here has seen the owner down
 	}
 	if len(s.quic) > 0 && !slices.Contains(candidates, uint32(backend)) {
 		return nil // its connection ID names who has it
@@ -90,6 +84,25 @@ func (s *testService) row(f model.Flow, backend int, headers []packet.Header) []
 	return append([]byte{0x57, byte(count), 0, 0}, hops...)
 }
 
+// byAge is a hash's row, the oldest owner first; nobody, where no connection needs the slot.
+func byAge(ring *model.Ring, hash uint64) (candidates []uint32) {
+	slot := ring.Slots[hash>>32*uint64(len(ring.Slots))>>32]
+	switch {
+	case slot.Owner == model.NoBackend:
+		return nil
+	case slot.Next == model.NoBackend:
+		return []uint32{slot.Owner}
+	case slot.Next&model.ListFlag == 0:
+		return []uint32{slot.Owner, slot.Next}
+	}
+	list := ring.Lists[slot.Next&^model.ListFlag]
+	row := append([]uint32{slot.Owner}, list.Next...)
+	for _, position := range list.Oldest {
+		candidates = append(candidates, row[position])
+	}
+	return candidates
+}
+
 // testRows: which other candidates a packet in GUE names, and which packets do.
 func testRows(t *testing.T) {
 	const down, free = directorBackendStateBACKEND_DOWN, directorBackendStateBACKEND_FREE
@@ -98,33 +111,49 @@ func testRows(t *testing.T) {
 	list := model.Ring{Slots: []model.Slot{{Owner: 0, Next: model.ListFlag}}, Lists: []model.CandidateList{candidateList(1, 2, 3, 4, 5, 6, 7)}}
 	mixed := model.Ring{Slots: []model.Slot{{Owner: 0, Next: model.ListFlag}},
 		Lists: []model.CandidateList{{Next: []uint32{1, 2, 3}, Oldest: []uint8{2, 0, 3, 1}}}}
+	before := func(owner, next uint32, lists ...model.CandidateList) *model.RingBefore {
+		return &model.RingBefore{Affinity: model.AffinitySourceIP, Ring: model.Ring{Slots: []model.Slot{{Owner: owner, Next: next}}, Lists: lists}}
+	}
+	threeBefore := before(5, model.ListFlag, model.CandidateList{Next: []uint32{0, 4}, Oldest: []uint8{2, 0, 1}})
 	w := &testWorld{}
 	var rows []row
 	for _, over4 := range []bool{true, false} {
 		for _, c := range []struct {
-			name string
-			ring model.Ring
-			edit func(b []testBackend)
-			want int
+			name   string
+			ring   model.Ring
+			before *model.RingBefore
+			edit   func(b []testBackend)
+			want   int
 		}{
-			{"lone", lone, nil, 0},
-			{"backup", pair, nil, 0},
-			{"backup is down", pair, func(b []testBackend) { b[1].state = down }, 0},
-			{"backup is gone", pair, func(b []testBackend) { b[1].state, b[1].gone = free, true }, 0},
-			{"backup of another mode", pair, func(b []testBackend) { b[1].mode = model.IPIP }, 0},
-			{"backup of another family", pair, func(b []testBackend) { b[1].address = backendAddress(!over4, 999) }, 0},
-			{"owner is down", pair, func(b []testBackend) { b[0].state = down }, 1},
-			{"list", list, nil, 0},
-			{"list, owner and first are down", list, func(b []testBackend) { b[0].state, b[1].state = down, down }, 2},
-			{"likeliest first", mixed, nil, 0},
-			{"list, one is down", list, func(b []testBackend) { b[3].state = down }, 0},
-			{"likeliest is down", mixed, func(b []testBackend) { b[2].state = down }, 0},
-			{"all others are down", mixed, func(b []testBackend) { b[1].state, b[2].state, b[3].state = down, down, down }, 0},
-			{"likeliest is sent to", mixed, func(b []testBackend) { b[0].state, b[1].state = down, down }, 2},
-			{"list with other modes and families", list, func(b []testBackend) {
+			{"lone", lone, nil, nil, 0},
+			{"backup", pair, nil, nil, 0},
+			{"backup is down", pair, nil, func(b []testBackend) { b[1].state = down }, 0},
+			{"backup is gone", pair, nil, func(b []testBackend) { b[1].state, b[1].gone = free, true }, 0},
+			{"backup of another mode", pair, nil, func(b []testBackend) { b[1].mode = model.IPIP }, 0},
+			{"backup of another family", pair, nil, func(b []testBackend) { b[1].address = backendAddress(!over4, 999) }, 0},
+			{"owner is down", pair, nil, func(b []testBackend) { b[0].state = down }, 1},
+			{"list", list, nil, nil, 0},
+			{"list, owner and first are down", list, nil, func(b []testBackend) { b[0].state, b[1].state = down, down }, 2},
+			{"likeliest first", mixed, nil, nil, 0},
+			{"list, one is down", list, nil, func(b []testBackend) { b[3].state = down }, 0},
+			{"likeliest is down", mixed, nil, func(b []testBackend) { b[2].state = down }, 0},
+			{"all others are down", mixed, nil, func(b []testBackend) { b[1].state, b[2].state, b[3].state = down, down, down }, 0},
+			{"likeliest is sent to", mixed, nil, func(b []testBackend) { b[0].state, b[1].state = down, down }, 2},
+			{"list with other modes and families", list, nil, func(b []testBackend) {
 				b[2].mode, b[4].mode = model.IPIP, model.L2DSR
 				b[5].address = backendAddress(!over4, 998)
 			}, 0},
+			{"lone, and nobody before", lone, before(model.NoBackend, model.NoBackend), nil, 0},
+			{"lone, and itself before", lone, before(0, model.NoBackend), nil, 0},
+			{"lone, and another before", lone, before(3, model.NoBackend), nil, 0},
+			{"lone, and two before", lone, before(3, 0), nil, 0},
+			{"pair, and another pair before", pair, before(3, 2), nil, 0},
+			{"pair, and a pair before that is down", pair, before(3, 2), func(b []testBackend) { b[2].state, b[3].state = down, down }, 0},
+			{"pair that is down, and a pair before", pair, before(3, 2), func(b []testBackend) { b[0].state = down }, 1},
+			{"lone, and a list before", lone, threeBefore, nil, 0},
+			{"list, and a list before", mixed, threeBefore, nil, 0},
+			{"list, and a list before of other modes", mixed, threeBefore, func(b []testBackend) { b[5].mode, b[4].state = model.IPIP, down }, 0},
+			{"list, and more before than there is room for", list, before(7, 6), nil, 0},
 		} {
 			for _, p := range []struct {
 				vip4     bool
@@ -140,7 +169,7 @@ func testRows(t *testing.T) {
 					c.edit(backends)
 				}
 				s := scenario{client: clientOf(vip4), testService: w.add(testService{vip: vipAddress(vip4, n), protocol: p.protocol,
-					port: singlePort(servicePort), salt: uint64(n), backends: backends, ring: c.ring})}
+					port: singlePort(servicePort), salt: uint64(n), backends: backends, ring: c.ring, before: c.before})}
 				name := fmt.Sprintf("%s, %v, vip 4 %v, over 4 %v", c.name, p.protocol, vip4, over4)
 				to := ip(s.client, s.vip)
 				rows = append(rows,

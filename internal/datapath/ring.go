@@ -19,15 +19,24 @@ const (
 // ringImage is a ring as the kernel holds it: header, slots, lists.
 type ringImage []byte
 
-// ringBytes is the memory that a ring takes in the kernel.
+// ringBytes is the memory that a ring takes in the kernel, with the one before.
 func ringBytes(s *model.TableService) uint64 {
-	return uint64(firstList(&s.Ring)+len(s.Ring.Lists)+quicLines(s)) * lineSize
+	lines := firstBefore(s)
+	if s.Before != nil {
+		lines += ringLines(&s.Before.Ring)
+	}
+	return uint64(lines) * lineSize
 }
 
 // firstList is the line at which a ring's lists begin.
 func firstList(r *model.Ring) int {
 	return headerLines + (len(r.Slots)+slotsPerLine-1)/slotsPerLine
 }
+
+func ringLines(r *model.Ring) int { return firstList(r) + len(r.Lists) }
+
+// firstBefore is the line at which the ring before begins.
+func firstBefore(s *model.TableService) int { return ringLines(&s.Ring) + quicLines(s) }
 
 // remembers says whether flows of a service are remembered for backends of a mode. Over
 // GUE a packet carries its row, and the backends' agents know whose it is: for TCP that
@@ -40,21 +49,14 @@ func remembers(s *model.TableService, mode model.Mode) bool {
 // position of the service.
 func buildRing(buffer []byte, s *model.TableService, service uint32, index []uint32) (ringImage, error) {
 	size := int(ringBytes(s))
-	firstList := firstList(&s.Ring)
 	if cap(buffer) < size {
 		buffer = make([]byte, size)
 	}
 	image := buffer[:size]
 	clear(image)
 
-	header := (*directorRingHeader)(unsafe.Pointer(&image[0]))
-	header.Size = uint32(len(s.Ring.Slots))
-	header.Service = service
+	header := newHeader(image, s, service, s.Affinity, &s.Ring)
 	header.Lines = uint32(size / lineSize)
-	header.Salt = s.Salt
-	header.Older = s.Ring.Older
-	header.Policy = uint8(s.Policy)
-	header.Affinity = uint8(s.Affinity)
 	for _, b := range s.Backends {
 		if b.Mode == model.NAT && b.SNAT {
 			header.Flags |= uint8(directorRingFlagRING_SNAT)
@@ -64,12 +66,49 @@ func buildRing(buffer []byte, s *model.TableService, service uint32, index []uin
 			header.Flags |= uint8(directorRingFlagRING_MEMORY)
 		}
 	}
+	if err := writeRows(image, s, &s.Ring, index); err != nil {
+		return nil, err
+	}
+	if len(s.QUIC) > 0 {
+		header.Flags |= uint8(directorRingFlagRING_QUIC)
+		header.Quic = uint32(ringLines(&s.Ring))
+		header.QuicBuckets = writeQUIC(image[int(header.Quic)*lineSize:], s, index)
+	}
+	if s.Before != nil {
+		header.Before = uint32(firstBefore(s))
+		before := image[int(header.Before)*lineSize:]
+		newHeader(before, s, service, s.Before.Affinity, &s.Before.Ring)
+		if err := writeRows(before, s, &s.Before.Ring, index); err != nil {
+			return nil, err
+		}
+		settleAll(image)
+	}
+	return image, nil
+}
 
-	if len(s.Ring.Slots) > 0 {
-		slots := unsafe.Slice((*directorSlot)(unsafe.Pointer(&image[headerLines*lineSize])), len(s.Ring.Slots))
-		for i, slot := range s.Ring.Slots {
+func newHeader(image []byte, s *model.TableService, service uint32, affinity model.Affinity, r *model.Ring) *directorRingHeader {
+	header := (*directorRingHeader)(unsafe.Pointer(&image[0]))
+	header.Size = uint32(len(r.Slots))
+	header.Service = service
+	header.Lines = uint32(ringLines(r))
+	header.Salt = s.Salt
+	header.Older = r.Older
+	header.Policy = uint8(s.Policy)
+	header.Affinity = uint8(affinity)
+	return header
+}
+
+// writeRows writes slots and lists.
+func writeRows(image []byte, s *model.TableService, r *model.Ring, index []uint32) error {
+	firstList := firstList(r)
+	if len(r.Slots) > 0 {
+		slots := unsafe.Slice((*directorSlot)(unsafe.Pointer(&image[headerLines*lineSize])), len(r.Slots))
+		for i, slot := range r.Slots {
+			if slot.Owner == model.NoBackend && s.Before != nil && r == &s.Before.Ring {
+				continue
+			}
 			if int(slot.Owner) >= len(index) {
-				return nil, fmt.Errorf("service %s: slot %d is owned by backend %d of %d", s.Name, i, slot.Owner, len(index))
+				return fmt.Errorf("service %s: slot %d is owned by backend %d of %d", s.Name, i, slot.Owner, len(index))
 			}
 			slots[i].Owner = index[slot.Owner]
 			switch {
@@ -81,18 +120,13 @@ func buildRing(buffer []byte, s *model.TableService, service uint32, index []uin
 			}
 		}
 	}
-	if len(s.QUIC) > 0 {
-		header.Flags |= uint8(directorRingFlagRING_QUIC)
-		header.Quic = uint32(firstList + len(s.Ring.Lists))
-		header.QuicBuckets = writeQUIC(image[int(header.Quic)*lineSize:], s, index)
-	}
-	for i, list := range s.Ring.Lists {
+	for i, list := range r.Lists {
 		line := (*directorCandidates)(unsafe.Pointer(&image[(firstList+i)*lineSize]))
 		if len(list.Next) > len(line.Index) {
-			return nil, fmt.Errorf("service %s: a row has %d candidates after its owner, at most %d fit", s.Name, len(list.Next), len(line.Index))
+			return fmt.Errorf("service %s: a row has %d candidates after its owner, at most %d fit", s.Name, len(list.Next), len(line.Index))
 		}
 		if len(list.Oldest) != len(list.Next)+1 {
-			return nil, fmt.Errorf("service %s: a row of %d candidates has %d by age", s.Name, len(list.Next)+1, len(list.Oldest))
+			return fmt.Errorf("service %s: a row of %d candidates has %d by age", s.Name, len(list.Next)+1, len(list.Oldest))
 		}
 		line.Count = uint32(len(list.Next))
 		for j, position := range list.Next {
@@ -107,5 +141,5 @@ func buildRing(buffer []byte, s *model.TableService, service uint32, index []uin
 			line.Fixed = 1
 		}
 	}
-	return image, nil
+	return nil
 }

@@ -41,8 +41,19 @@ type service struct {
 // sameService says whether a service is as it was, without reading its ring: a
 // planner that keeps unchanged rings hands out the same memory again.
 func sameService(a, b *model.TableService) bool {
-	return sameSlice(a.Ring.Slots, b.Ring.Slots) && sameSlice(a.Ring.Lists, b.Ring.Lists) && a.Ring.Older == b.Ring.Older &&
-		a.Salt == b.Salt && a.Reported == b.Reported && slices.Equal(a.QUIC, b.QUIC) && a.Policy == b.Policy && a.Affinity == b.Affinity && slices.Equal(a.Backends, b.Backends)
+	return sameRing(&a.Ring, &b.Ring) && sameBefore(a.Before, b.Before) && a.Reported == b.Reported &&
+		a.Salt == b.Salt && slices.Equal(a.QUIC, b.QUIC) && a.Policy == b.Policy && a.Affinity == b.Affinity && slices.Equal(a.Backends, b.Backends)
+}
+
+func sameRing(a, b *model.Ring) bool {
+	return sameSlice(a.Slots, b.Slots) && sameSlice(a.Lists, b.Lists) && a.Older == b.Older
+}
+
+func sameBefore(a, b *model.RingBefore) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return a.Affinity == b.Affinity && sameRing(&a.Ring, &b.Ring)
 }
 
 func sameSlice[T any](a, b []T) bool {

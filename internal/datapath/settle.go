@@ -51,12 +51,22 @@ func carrySettling(fresh, before []byte) {
 		return
 	}
 	// Other slots for the same flows: any of them may have been another backend's.
-	moved := len(slots) != len(old) || header.Affinity != was.Affinity || header.Salt != was.Salt
+	moved := len(slots) != len(old) || header.Affinity != was.Affinity || header.Salt != was.Salt || was.Before != 0
 	for i := range slots {
 		if slots[i].Next&slotList != 0 {
 			continue
 		}
 		if moved || old[i].Next&(slotList|slotSettling) != 0 || old[i].Owner != slots[i].Owner {
+			slots[i].Next |= slotSettling
+		}
+	}
+}
+
+// settleAll flags the slots of a ring that has another one before it, as long as it has.
+func settleAll(image []byte) {
+	slots, _ := ringSlots(image)
+	for i := range slots {
+		if slots[i].Next&slotList == 0 {
 			slots[i].Next |= slotSettling
 		}
 	}
@@ -103,7 +113,7 @@ func (d *Datapath) sweep() {
 	defer d.mu.Unlock()
 	settling := map[uint32]*service{}
 	for _, s := range d.services {
-		if s.settling > 0 {
+		if s.settling > 0 && s.desired.Before == nil {
 			settling[s.index] = s
 		}
 	}

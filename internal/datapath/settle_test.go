@@ -201,8 +201,16 @@ func TestSettleOtherSlots(t *testing.T) {
 		must(t, err)
 		return image
 	}
+	withBefore := func(mode model.Mode) []byte {
+		s := model.TableService{Salt: 1, Protocol: model.TCP, Backends: []model.TableBackend{{Mode: mode}, {Mode: mode}},
+			Ring:   model.Ring{Slots: []model.Slot{{Next: model.NoBackend}, {Next: 1}, {Next: model.ListFlag}}, Lists: []model.CandidateList{{Next: []uint32{1}, Oldest: []uint8{1, 0}}}},
+			Before: &model.RingBefore{Affinity: model.AffinitySourceIP, Ring: model.Ring{Slots: []model.Slot{{Owner: 1, Next: model.NoBackend}, {Owner: model.NoBackend, Next: model.NoBackend}}}}}
+		image, err := buildRing(nil, &s, 1, []uint32{1, 2})
+		must(t, err)
+		return image
+	}
 	settling := ring(5, 0, model.L2DSR)
-	unsettle(settling, func(uint32) bool { return true })
+	settleAll(settling)
 	for _, coming := range []struct {
 		before []byte
 		want   int
@@ -219,6 +227,10 @@ func TestSettleOtherSlots(t *testing.T) {
 		before, after []byte
 		want          int
 	}{
+		{"nothing, but there is a ring before,", withBefore(model.L2DSR), withBefore(model.L2DSR), 2},
+		{"nothing, but there is a ring before, in gue,", withBefore(model.GUE), withBefore(model.GUE), 2},
+		{"the ring before is gone,", withBefore(model.L2DSR), ring(3, 0, model.L2DSR), 3},
+		{"the ring before is gone, in gue,", withBefore(model.GUE), ring(3, 0, model.GUE), 0},
 		{"nothing", ring(5, 0, model.L2DSR), ring(5, 0, model.L2DSR), 0},
 		{"size", ring(5, 0, model.L2DSR), ring(7, 0, model.L2DSR), 7},
 		{"affinity", ring(5, 0, model.L2DSR), ring(5, model.AffinitySourceIP, model.L2DSR), 5},

@@ -23,8 +23,8 @@ type original interface {
 }
 
 // history is what happens to a service: its backends come and go, drain, get other
-// weights, are lost from sight and return, its ring gets another size, generations
-// leave its log, slots settle, weir runs anew. Whatever is random comes from choose,
+// weights, are lost from sight and return, its ring gets another size, its slots another
+// affinity, generations leave its log, slots settle, weir runs anew. Whatever is random comes from choose,
 // which returns a number below n.
 type history struct {
 	*twin
@@ -32,6 +32,8 @@ type history struct {
 	choose      func(n int) int
 	destination netip.AddrPort
 	log         []twinGeneration // newest first
+	older       []twinGeneration // of the other affinity
+	hashed      model.Affinity   // the flows of the log's slots
 	size        uint32
 	weights     [twinBackends]uint16 // 0: drains
 	here        [twinBackends]bool
@@ -89,7 +91,7 @@ func (h *history) generation() {
 // leave takes a backend out of the log: one that comes back is in the generations
 // since then.
 func (h *history) leave(number uint32) {
-	for _, g := range h.log {
+	for _, g := range slices.Concat(h.log, h.older) {
 		for slot := range g.Owners {
 			if g.Owners[slot] == number {
 				g.Owners[slot] = nobody
@@ -104,11 +106,11 @@ func (h *history) leave(number uint32) {
 // nobody is a dead member.
 const nobody = twinBackends
 
-// rows is the log's ring.
-func (h *history) rows() (ring model.Ring) {
+// rowsOf is the ring of generations.
+func rowsOf(generations []twinGeneration) (ring model.Ring) {
 	dead := maglev.Gone{nobody: maglev.None}
 	var log []maglev.Generation
-	for _, g := range h.log {
+	for _, g := range generations {
 		log = append(log, g.Generation)
 	}
 	table := maglev.Rows(log, dead, model.MaxCandidates)
@@ -123,7 +125,7 @@ func (h *history) rows() (ring model.Ring) {
 }
 
 // apply makes twin and original what the history has come to.
-func (h *history) apply(t *testing.T) { h.applyRing(t, h.rows()) }
+func (h *history) apply(t *testing.T) { t.Helper(); h.applyRing(t, rowsOf(h.log)) }
 
 func (h *history) applyRing(t *testing.T, ring model.Ring) {
 	t.Helper()
@@ -139,7 +141,11 @@ func (h *history) applyRing(t *testing.T, ring model.Ring) {
 			states[number] = model.Active
 		}
 	}
-	h.twin.set(ring, states)
+	var before *model.RingBefore
+	if len(h.older) > 0 {
+		before = &model.RingBefore{Affinity: 1 - h.hashed, Ring: rowsOf(h.older)}
+	}
+	h.twin.set(h.hashed, ring, before, states)
 	h.original.set(t, h.twin)
 }
 
@@ -155,9 +161,9 @@ func (h *history) owners() (n int) {
 
 // happen is one event.
 func (h *history) happen(t *testing.T) {
-	number, event := h.choose(twinBackends), h.choose(9)
+	number, event := h.choose(twinBackends), h.choose(10)
 	last := h.owners() == 1 && h.here[number] && h.weights[number] > 0
-	h.what = [...]string{"weight", "drain", "leave or come", "leave or come", "health", "health", "size", "trim", "sweep or restart"}[event]
+	h.what = [...]string{"weight", "drain", "leave or come", "leave or come", "health", "health", "size", "trim", "sweep or restart", "affinity"}[event]
 	h.what += fmt.Sprint(" of ", number)
 	switch event {
 	case 0:
@@ -183,6 +189,17 @@ func (h *history) happen(t *testing.T) {
 		h.generation()
 	case 7:
 		h.log = h.log[:1+h.choose(len(h.log))]
+		if h.choose(2) == 0 {
+			h.older = nil
+		}
+	case 9:
+		for _, g := range h.log {
+			if g.size != h.log[0].size || len(h.older) > 0 {
+				return // it waits
+			}
+		}
+		h.older, h.log, h.hashed = h.log, nil, 1-h.hashed
+		h.generation()
 	case 8:
 		if h.choose(4) == 0 {
 			h.original.restart(t, h.twin)

@@ -17,6 +17,7 @@ type twin struct {
 	affinity model.Affinity
 	salt     uint64
 	ring     model.Ring
+	before   *model.RingBefore    // of another affinity
 	states   []model.BackendState // by number; 0: not configured
 	lives    []int                // how often it was taken out
 	settling []bool               // by slot
@@ -87,13 +88,13 @@ func (m *twin) packet(cpu int, f model.Flow, flags uint8) int {
 	}
 	order := row
 	if hasList && !known && !syn {
-		order = nil
 		if m.beyond(f, slot) {
 			list.Oldest = list.Beyond
 		}
-		for _, position := range list.Oldest {
-			order = append(order, row[position])
-		}
+		order = byAgeOf(row, list)
+	}
+	if m.before != nil && !known && !syn {
+		order = append(m.older(f), order...)
 	}
 	chosen := m.first(order)
 	if chosen < 0 {
@@ -104,6 +105,27 @@ func (m *twin) packet(cpu int, f model.Flow, flags uint8) int {
 		m.forgetElsewhere(cpu, f)
 	}
 	return chosen
+}
+
+func byAgeOf(row []uint32, list model.CandidateList) (order []uint32) {
+	for _, position := range list.Oldest {
+		order = append(order, row[position])
+	}
+	return order
+}
+
+// older is whose a flow was before the affinity changed, the likeliest first.
+func (m *twin) older(f model.Flow) []uint32 {
+	ring := &m.before.Ring
+	slot := ring.SlotOf(f.Hash(m.salt, m.before.Affinity))
+	if ring.Slots[slot].Owner == model.NoBackend {
+		return nil // nobody needs it
+	}
+	row := ring.Row(slot)
+	if list, hasList := listed(ring, slot); hasList {
+		return byAgeOf(row, list)
+	}
+	return row
 }
 
 // expect is packet, where what got it decides between two answers: a flow of a backend
@@ -202,8 +224,8 @@ func (flow twinFlow) after(protocol model.Protocol, flags uint8) twinState {
 	return is
 }
 
-// set is a change of ring and backends.
-func (m *twin) set(ring model.Ring, states []model.BackendState) {
+// set is a change of rings and backends.
+func (m *twin) set(affinity model.Affinity, ring model.Ring, older *model.RingBefore, states []model.BackendState) {
 	before, old := *m, m.settling
 	for slot := range before.ring.Slots {
 		// An owner that goes down or comes back.
@@ -218,13 +240,14 @@ func (m *twin) set(ring model.Ring, states []model.BackendState) {
 			m.lives[number]++
 		}
 	}
-	m.ring, m.states = ring, slices.Clone(states)
+	m.affinity, m.ring, m.before, m.states = affinity, ring, older, slices.Clone(states)
 	m.settling, m.clean = make([]bool, len(ring.Slots)), make([]bool, len(ring.Slots))
 	for slot := range ring.Slots {
 		if _, hasList := listed(&ring, slot); hasList {
 			continue
 		}
-		m.settling[slot] = !m.alive(ring.Slots[slot].Owner) || before.mayHaveOthers(&ring, slot, old)
+		m.settling[slot] = older != nil || !m.alive(ring.Slots[slot].Owner) ||
+			len(before.ring.Slots) > 0 && (affinity != before.affinity || before.before != nil) || before.mayHaveOthers(&ring, slot, old)
 	}
 }
 
@@ -243,7 +266,7 @@ func (m *twin) mayHaveOthers(next *model.Ring, slot int, settling []bool) bool {
 
 // sweep settles slots that two sweeps in a row see no reason to ask memory for.
 func (m *twin) sweep() {
-	if !slices.Contains(m.settling, true) {
+	if !slices.Contains(m.settling, true) || m.before != nil {
 		return
 	}
 	needed := make([]bool, len(m.ring.Slots))

@@ -31,6 +31,7 @@ func newTwinProgram(t testing.TB, protocol model.Protocol, affinity model.Affini
 		twin:        newTwin(protocol, affinity, s.salt, twinBackends, min(2, ebpf.MustPossibleCPU())),
 		original:    p,
 		destination: netip.AddrPortFrom(s.vip, servicePort),
+		hashed:      affinity,
 	}
 }
 
@@ -41,7 +42,7 @@ func (p *twinProgram) set(t *testing.T, m *twin) {
 		b.state, b.gone, b.epoch = directorBackendState(state), state == 0, uint8(m.lives[number])
 		p.director.put(t, "backends", p.first+uint32(number), p.abiBackend(number))
 	}
-	p.ring, p.settles = m.ring, m.settling
+	p.affinity, p.ring, p.before, p.settles = m.affinity, m.ring, m.before, m.settling
 	if p.director.lines > mapSizes["ring_lines"]/2 {
 		p.director.lines = 1 // nobody is in the rings before
 	}
@@ -139,22 +140,31 @@ func (d *twinDatapath) tableOf(m *twin) model.Table {
 			s.Backends = append(s.Backends, model.TableBackend{Name: fmt.Sprint(number), Address: address, Mode: model.L2DSR, State: state})
 		}
 	}
-	for _, slot := range m.ring.Slots {
+	s.Ring = placed(&m.ring, positions)
+	if m.before != nil {
+		s.Before = &model.RingBefore{Affinity: m.before.Affinity, Ring: placed(&m.before.Ring, positions)}
+	}
+	return model.Table{Interfaces: []string{"wire0"}, ICMPRate: 100, Services: []model.TableService{s}}
+}
+
+// placed is a ring whose candidates are positions, not numbers.
+func placed(of *model.Ring, positions map[uint32]uint32) model.Ring {
+	ring := model.Ring{Older: of.Older}
+	for _, slot := range of.Slots { // of a ring before, some may be nobody's
 		next := slot.Next
 		if next == model.NoBackend || next&model.ListFlag == 0 {
 			next = positions[next]
 		}
-		s.Ring.Slots = append(s.Ring.Slots, model.Slot{Owner: positions[slot.Owner], Next: next})
+		ring.Slots = append(ring.Slots, model.Slot{Owner: positions[slot.Owner], Next: next})
 	}
-	s.Ring.Older = m.ring.Older
-	for _, list := range m.ring.Lists {
+	for _, list := range of.Lists {
 		named := model.CandidateList{Oldest: list.Oldest, Beyond: list.Beyond}
 		for _, number := range list.Next {
 			named.Next = append(named.Next, positions[number])
 		}
-		s.Ring.Lists = append(s.Ring.Lists, named)
+		ring.Lists = append(ring.Lists, named)
 	}
-	return model.Table{Interfaces: []string{"wire0"}, ICMPRate: 100, Services: []model.TableService{s}}
+	return ring
 }
 
 func (d *twinDatapath) sweep(*testing.T) { d.Datapath.sweep() }

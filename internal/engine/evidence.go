@@ -138,11 +138,11 @@ func (e *Evidence) says(s *model.Service, g *model.Generation, at time.Time) []w
 			words[i] = word{unknown: e.blind}
 			continue
 		}
-		of := report.Of(s.ID())
-		if of == nil && s.Protocol == model.UDP && len(report.Services) > 0 {
+		of := report.Of(s.ID(), g.Affinity)
+		if of == nil && s.Protocol == model.UDP && len(report.Services) > 0 && !report.IsAbout(s.ID()) {
 			continue // the agent remembers no flows
 		}
-		if of == nil || of.Affinity != s.Affinity || report.Taken.Before(at) || report.Taken.After(e.latest) {
+		if of == nil || report.Taken.Before(at) || report.Taken.After(e.latest) {
 			words[i] = word{unknown: true}
 		} else {
 			words[i] = word{report: of}
@@ -161,12 +161,12 @@ type namer struct {
 
 type namers []namer
 
-// namers returns the newer generations that have slots of the same size.
+// namers returns the newer generations that have the same slots.
 func (e *Evidence) namers(g *model.Generation, newer []model.Generation) namers {
 	var all namers
 	for i := range newer {
 		n := &newer[i]
-		if n.Slots != g.Slots || len(n.Members) == 0 {
+		if n.Slots != g.Slots || n.Affinity != g.Affinity || len(n.Members) == 0 {
 			continue
 		}
 		positions := make([]uint32, len(g.Members))

@@ -31,13 +31,17 @@ func newReportedLife(t *testing.T, r *rand.Rand) *reportedLife {
 
 // report lets an agent say what connections it has now.
 func (l *reportedLife) report(of model.Backend) {
-	s := model.ReportedService{ServiceID: l.service.ID(), Used: model.NewSlotSet(1 << (6 + l.r.IntN(6)))}
-	for connection, end := range l.ends {
-		if connection.backend == of.Endpoint() && end.After(l.now) {
-			s.Note(uint64(connection.hash) << 32)
+	report := model.AgentReport{Backend: of.Address, Taken: l.now}
+	for _, affinity := range model.Affinities {
+		s := model.ReportedService{ServiceID: l.service.ID(), Affinity: affinity, Used: model.NewSlotSet(1 << (6 + l.r.IntN(6)))}
+		for connection, end := range l.ends {
+			if connection.backend == of.Endpoint() && end.After(l.now) {
+				s.Note(uint64(by(affinity, connection.hash)) << 32)
+			}
 		}
+		report.Services = append(report.Services, s)
 	}
-	l.reports[of.Address] = model.AgentReport{Backend: of.Address, Taken: l.now, Services: []model.ReportedService{s}}
+	l.reports[of.Address] = report
 }
 
 func (l *reportedLife) trim() {
@@ -64,19 +68,22 @@ func (l *reportedLife) step() {
 	l.kept += report.Services[0].Kept
 	l.longest = max(l.longest, len(l.log.Generations))
 	l.checkAlone(c, table, report)
-	ring := &table.Services[0].Ring
-	l.lookFor(ring)
+	s := &table.Services[0]
+	l.lookFor(s)
+	if s.Before != nil {
+		l.rehashed++
+	}
 	l.now = l.now.Add(time.Duration(l.r.Int64N(int64(l.pace))))
 	for range 10 {
 		hash := l.r.Uint32()
-		row := rowOf(ring, hash)
+		row := rowOf(&s.Ring, by(s.Affinity, hash))
 		if len(row) == 0 {
 			continue
 		}
-		for _, b := range l.chosen(&table.Services[0], hash) {
-			l.open(placed{hash, l.service.Backends[b].Endpoint(), false})
+		for _, b := range l.chosen(s, hash) {
+			l.open(l.placed(l.log, hash, l.service.Backends[b].Endpoint()))
 		}
-		if len(row) > 1 && l.service.Backends[row[1]].Endpoint() == l.backup(l.log, hash) {
+		if len(row) > 1 && l.service.Backends[row[1]].Endpoint() == l.backup(l.log, l.hashed(hash)) {
 			l.open(placed{hash, l.service.Backends[row[1]].Endpoint(), true})
 		}
 	}
@@ -96,7 +103,7 @@ func (l *reportedLife) open(connection placed) {
 }
 
 // lookFor looks for every connection that has not ended in its row.
-func (l *reportedLife) lookFor(ring *model.Ring) {
+func (l *reportedLife) lookFor(s *model.TableService) {
 	for connection, began := range l.connections {
 		is := func(b model.Backend) bool { return b.Endpoint() == connection.backend }
 		if !l.ends[connection].After(l.now) || !slices.ContainsFunc(l.service.Backends, is) {
@@ -107,7 +114,7 @@ func (l *reportedLife) lookFor(ring *model.Ring) {
 		if l.now.Sub(began) > livedDrain {
 			l.outlived++
 		}
-		row := rowOf(ring, connection.hash)
+		row, _ := l.candidatesOf(s, connection.hash)
 		found := slices.ContainsFunc(row, func(b uint32) bool { return is(l.service.Backends[b]) })
 		if !found && !connection.asBackup {
 			l.t.Fatalf("a connection that began %v ago has lost its backend %v: the row is %v, the log\n%v",
@@ -141,7 +148,7 @@ func (l *reportedLife) finish() {
 }
 
 func TestConnectionsThatAreReportedKeepTheirBackend(t *testing.T) {
-	held, longest, outlived, kept := 0, 0, 0, 0
+	held, longest, outlived, kept, rehashed := 0, 0, 0, 0, 0
 	for seed := range uint64(40) {
 		l := newReportedLife(t, rand.New(rand.NewPCG(6, seed)))
 		for range 40 {
@@ -152,13 +159,14 @@ func TestConnectionsThatAreReportedKeepTheirBackend(t *testing.T) {
 		}
 		l.finish()
 		held, longest, outlived, kept = held+l.holding, max(longest, l.longest), outlived+l.outlived, kept+l.kept
+		rehashed += l.rehashed
 		if t.Failed() {
 			t.Fatal("seed", seed)
 		}
 	}
-	if held == 0 || longest < 5 || outlived < 1000 || kept == 0 {
-		t.Errorf("the histories had %d slots held, at most %d generations, %d looks for connections older than drain and %d slots kept",
-			held, longest, outlived, kept)
+	if held == 0 || longest < 5 || outlived < 1000 || kept == 0 || rehashed == 0 {
+		t.Errorf("the histories had %d slots held, at most %d generations, %d looks for connections older than drain, %d slots kept and %d plans with two affinities",
+			held, longest, outlived, kept, rehashed)
 	}
 }
 

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"math/bits"
 	"math/rand/v2"
 	"net/netip"
 	"reflect"
@@ -17,7 +18,7 @@ import (
 type placed struct {
 	hash     uint32
 	backend  netip.AddrPort
-	asBackup bool // while the director saw the owner down
+	asBackup bool // in place of an owner that was down or removed
 }
 
 // lifeOfAService plays a random history of one service in random steps of time, and
@@ -34,11 +35,13 @@ type lifeOfAService struct {
 	pace        time.Duration // the longest step
 	notice      time.Duration // of a new generation; 0: none
 	v6          bool
-	backends    int // ever
-	holding     int // slots, seen
-	resized     int // plans with rings of several sizes
-	choices     int // connections that may be of two
-	longest     int // log
+	backends    int        // ever
+	holding     int        // slots, seen
+	resized     int        // plans with rings of several sizes
+	rehashes    *rand.Rand // decides about changes of affinity; nil: there are none
+	rehashed    int        // plans with two affinities
+	choices     int        // connections that may be of two
+	longest     int        // log
 }
 
 const livedDrain = time.Minute
@@ -55,6 +58,9 @@ func newLife(t *testing.T, r *rand.Rand) *lifeOfAService {
 	l.notice = l.pace * time.Duration(r.IntN(4)) / 2
 	for range 2 + r.IntN(10) {
 		l.add()
+	}
+	if l.backends%2 == 0 {
+		l.rehashes = rand.New(rand.NewPCG(uint64(l.pace), 1))
 	}
 	return l
 }
@@ -99,6 +105,9 @@ func (l *lifeOfAService) change() {
 	case 12:
 		s.Policy = []model.Policy{model.Maglev, model.P2C}[l.r.IntN(2)]
 	}
+	if l.rehashes != nil && l.rehashes.IntN(12) == 0 {
+		s.Affinity = 1 - s.Affinity
+	}
 }
 
 func (l *lifeOfAService) logs() Logs { return Logs{l.service.ID(): l.log} }
@@ -135,20 +144,23 @@ func (l *lifeOfAService) step() {
 	}
 	l.checkAlone(c, table, report)
 	s := &table.Services[0]
+	if s.Before != nil {
+		l.rehashed++
+	}
 	for connection, at := range l.connections {
 		l.check(s, connection, at)
 	}
 	l.now = l.now.Add(time.Duration(l.r.Int64N(int64(l.pace))))
 	for range 30 {
 		hash := l.r.Uint32()
-		row := rowOf(&s.Ring, hash)
+		row := rowOf(&s.Ring, by(s.Affinity, hash))
 		if len(row) == 0 {
 			continue
 		}
 		for _, b := range l.chosen(s, hash) {
-			l.connections[placed{hash, l.service.Backends[b].Endpoint(), false}] = l.now
+			l.connections[l.placed(log, hash, l.service.Backends[b].Endpoint())] = l.now
 		}
-		if len(row) > 1 && l.service.Backends[row[1]].Endpoint() == l.backup(log, hash) {
+		if len(row) > 1 && l.service.Backends[row[1]].Endpoint() == l.backup(log, l.hashed(hash)) {
 			l.connections[placed{hash, l.service.Backends[row[1]].Endpoint(), true}] = l.now
 		}
 	}
@@ -156,6 +168,7 @@ func (l *lifeOfAService) step() {
 
 // chosen returns the backends that new connections may go to while all are up.
 func (l *lifeOfAService) chosen(s *model.TableService, hash uint32) []uint32 {
+	hash = by(s.Affinity, hash)
 	row := rowOf(&s.Ring, hash)
 	if len(row) < 2 || s.Policy != model.P2C || s.Backends[row[0]].Weight == 0 || s.Backends[row[1]].Weight == 0 {
 		return row[:min(len(row), 1)]
@@ -169,7 +182,7 @@ func (l *lifeOfAService) chosen(s *model.TableService, hash uint32) []uint32 {
 }
 
 // backup is what the ring of the newest generation with members says.
-func (l *lifeOfAService) backup(log model.Log, hash uint32) netip.AddrPort {
+func (l *lifeOfAService) backup(log model.Log, hash func(model.Affinity) uint32) netip.AddrPort {
 	for i := range log.Generations {
 		g := &log.Generations[i]
 		if len(g.Members) == 0 {
@@ -179,9 +192,13 @@ func (l *lifeOfAService) backup(log model.Log, hash uint32) netip.AddrPort {
 			break
 		}
 		backups := makeRing(g).Backups
-		return g.Members[backups[uint64(hash)*uint64(len(backups))>>32]].Backend
+		return g.Members[backups[uint64(hash(g.Affinity))*uint64(len(backups))>>32]].Backend
 	}
 	return netip.AddrPort{}
+}
+
+func (l *lifeOfAService) hashed(hash uint32) func(model.Affinity) uint32 {
+	return func(a model.Affinity) uint32 { return by(a, hash) }
 }
 
 func (l *lifeOfAService) bound() int {
@@ -189,6 +206,61 @@ func (l *lifeOfAService) bound() int {
 		return model.MaxCandidates6
 	}
 	return model.MaxCandidates
+}
+
+// by is what a connection hashes to by an affinity.
+func by(affinity model.Affinity, hash uint32) uint32 {
+	if affinity == model.AffinitySourceIP {
+		return bits.RotateLeft32(hash*0x9e3779b1, 16)
+	}
+	return hash
+}
+
+// candidatesOf is whose a connection may be: the rows of both rings. full says that one of
+// them has no room for anybody else.
+func (l *lifeOfAService) candidatesOf(s *model.TableService, hash uint32) (all []uint32, full bool) {
+	all = rowOf(&s.Ring, by(s.Affinity, hash))
+	now, before := l.bounds()
+	full = len(all) == now
+	if s.Before == nil {
+		return all, full
+	}
+	older := rowOf(&s.Before.Ring, by(s.Before.Affinity, hash))
+	full = full || len(older) == before
+	for _, b := range older {
+		if !slices.Contains(all, b) {
+			all = append(all, b)
+		}
+	}
+	return all, full
+}
+
+// bounds are those on the rows of the ring and of the one before.
+func (l *lifeOfAService) bounds() (now, before int) { return l.boundsOf(&l.service, l.log) }
+
+func (l *lifeOfAService) boundsOf(s *model.Service, log model.Log) (now, before int) {
+	m := newMemberships(s, log)
+	if m.before != nil {
+		before = m.before.bound
+	}
+	if m.now.bound+before != l.bound() {
+		l.t.Fatalf("rows of %d and %d candidates are not those of one packet, %d", m.now.bound, before, l.bound())
+	}
+	return m.now.bound, before
+}
+
+// placed is a connection that goes to a backend. In a slot that is held and whose owner was
+// removed no generation says that it is this one's, and connections go there in place of
+// the owner.
+func (l *lifeOfAService) placed(log model.Log, hash uint32, backend netip.AddrPort) placed {
+	named := slices.ContainsFunc(log.Generations, func(g model.Generation) bool {
+		ring := l.planner.rings.values[ringDigest(&g)]
+		is := func(members []uint32) bool {
+			return len(members) > 0 && g.Members[members[uint64(by(g.Affinity, hash))*uint64(len(members))>>32]].Backend == backend
+		}
+		return is(ring.Owners) || len(g.Members) > 1 && placesOnBackups(&g) && is(ring.Backups)
+	})
+	return placed{hash, backend, !named}
 }
 
 // rowOf is a hash's row.
@@ -217,16 +289,16 @@ func (l *lifeOfAService) check(s *model.TableService, connection placed, at time
 		delete(l.connections, connection)
 		return
 	}
-	row := rowOf(&s.Ring, connection.hash)
+	row, full := l.candidatesOf(s, connection.hash)
 	found := slices.ContainsFunc(row, func(b uint32) bool { return is(l.service.Backends[b]) })
-	if !found && !(connection.asBackup && len(row) == l.bound()) {
+	if !found && !(connection.asBackup && full) {
 		l.t.Fatalf("a connection that was placed %v ago (as backup: %v) has lost its backend %v: the row is %v, the log\n%v",
 			l.now.Sub(at), connection.asBackup, connection.backend, row, l.log)
 	}
 }
 
 // checkAlone compares the plan with that of a director that knows nothing but the log,
-// and checks the rows by themselves.
+// and checks the rows.
 func (l *lifeOfAService) checkAlone(c model.Config, table model.Table, report Report) {
 	again, reportAgain := Plan(c, l.logs(), nil)
 	if !reflect.DeepEqual(table, again) || !reflect.DeepEqual(report, reportAgain) {
@@ -238,10 +310,19 @@ func (l *lifeOfAService) checkAlone(c model.Config, table model.Table, report Re
 			l.t.Fatalf("slots are held at %v by the log and at %v by the plan", got, want)
 		}
 	}
-	ring := &table.Services[0].Ring
+	s := &table.Services[0]
+	now, before := l.bounds()
+	l.checkRows(&s.Ring, now)
+	if s.Before != nil {
+		l.checkRows(&s.Before.Ring, before)
+	}
+}
+
+// checkRows looks at the rows by themselves.
+func (l *lifeOfAService) checkRows(ring *model.Ring, bound int) {
 	for i := range ring.Slots {
 		row := rowOf(ring, uint32((uint64(i)<<32+uint64(len(ring.Slots))-1)/uint64(len(ring.Slots))))
-		if len(row) > l.bound() {
+		if len(row) > bound {
 			l.t.Fatalf("a row has %d candidates", len(row))
 		}
 		for j, b := range row {
@@ -262,19 +343,19 @@ func (l *lifeOfAService) run(steps int) {
 }
 
 func TestNoConnectionLosesItsBackend(t *testing.T) {
-	held, resized, longest, choices := 0, 0, 0, 0
+	held, resized, rehashed, longest, choices := 0, 0, 0, 0, 0
 	for seed := range uint64(40) {
 		l := newLife(t, rand.New(rand.NewPCG(4, seed)))
 		l.run(50)
-		held, resized, longest = held+l.holding, resized+l.resized, max(longest, l.longest)
+		held, resized, rehashed, longest = held+l.holding, resized+l.resized, rehashed+l.rehashed, max(longest, l.longest)
 		choices += l.choices
 		if t.Failed() {
 			t.Fatal("seed", seed)
 		}
 	}
-	if held == 0 || resized == 0 || longest < 5 || choices == 0 {
-		t.Errorf("the histories had %d slots held, %d plans with rings of several sizes, at most %d generations and %d connections of two",
-			held, resized, longest, choices)
+	if held == 0 || resized == 0 || rehashed == 0 || longest < 5 || choices == 0 {
+		t.Errorf("the histories had %d slots held, %d plans with rings of several sizes, %d with two affinities, at most %d generations and %d connections of two",
+			held, resized, rehashed, longest, choices)
 	}
 }
 

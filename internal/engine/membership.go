@@ -10,11 +10,11 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// membership is what a service's rows are made from.
+// membership is what the rows of one ring of a service are made from.
 type membership struct {
-	log    []model.Generation
-	coming int      // how many of the newest place no connections yet
-	rings  []digest // by generation: equal ones have equal rings
+	log    []model.Generation // of one affinity
+	coming int                // how many of the newest place no connections yet
+	rings  []digest           // by generation: equal ones have equal rings
 	// positions has each generation's members among the service's backends. The position
 	// behind them is that of all who are gone for good; one that went and came back is so
 	// many behind that as its own position is behind the first, and one more.
@@ -28,49 +28,100 @@ type membership struct {
 
 type digest [sha256.Size]byte
 
-func newMembership(s *model.Service, log model.Log) membership {
-	m := membership{log: log.Generations, coming: log.Coming, backends: len(s.Backends), bound: model.MaxCandidates}
+// memberships are what a service's rings are made from.
+type memberships struct {
+	affinity model.Affinity // of the ring that places connections
+	now      membership
+	// before has the generations of another affinity, if there are any: they have a ring of
+	// their own. A packet may carry the rows of both, so they share the bound.
+	before *membership
+}
+
+func newMemberships(s *model.Service, log model.Log) memberships {
 	known := make(map[netip.AddrPort]uint32, len(s.Backends))
+	bound := model.MaxCandidates
 	for i, b := range s.Backends {
 		if b.Address.Is6() {
-			m.bound = model.MaxCandidates6
+			bound = model.MaxCandidates6
 		}
 		known[b.Endpoint()] = uint32(i)
 	}
-	text := []byte{byte(m.bound)}
+	now, older := membership{backends: len(s.Backends)}, membership{backends: len(s.Backends)}
+	all := memberships{affinity: log.Generations[0].Affinity}
+	places := false // one of the newer generations has somebody who is there
+	for i, g := range log.Generations {
+		positions, there := positionsIn(&g, known, uint32(len(s.Backends)))
+		switch {
+		case there && !places:
+			if g.Affinity != all.affinity {
+				now = membership{backends: now.backends} // the newer ones have nobody
+			}
+			// It places connections in all of its slots, also before somebody has noted in the
+			// log that it does.
+			all.affinity, places, g.Kept = g.Affinity, true, nil
+			now.add(g, positions)
+		case g.Affinity == all.affinity:
+			now.add(g, positions)
+		case there:
+			older.add(g, positions)
+			all.before = &older
+		}
+		if i < log.Coming {
+			now.coming = len(now.log) // one of another affinity does not come: it is there at once
+		}
+	}
+	if all.before != nil {
+		// Each generation names an owner and a backup, and there are two at most.
+		room := min(bound/2, 2*len(older.log))
+		older.seal(room)
+		bound -= room
+	}
+	now.seal(bound)
+	all.now = now
+	return all
+}
+
+// positionsIn returns the positions of a generation's members as membership has them, and
+// whether anybody is there.
+func positionsIn(g *model.Generation, known map[netip.AddrPort]uint32, backends uint32) (positions []uint32, there bool) {
+	positions = make([]uint32, len(g.Members))
+	for j, member := range g.Members {
+		position, is := known[member.Backend]
+		switch {
+		case !is:
+			position = backends
+		case slices.Contains(g.Gone, member.Backend):
+			position += backends + 1
+		default:
+			there = true
+		}
+		positions[j] = position
+	}
+	return positions, there
+}
+
+func (m *membership) add(g model.Generation, positions []uint32) {
+	m.log = append(m.log, g)
+	m.rings = append(m.rings, ringDigest(&g))
+	m.positions = append(m.positions, positions)
+	m.kept = append(m.kept, g.Kept)
+}
+
+// seal says that all generations are there.
+func (m *membership) seal(bound int) {
+	m.bound = bound
+	text := []byte{byte(bound)}
 	text = binary.BigEndian.AppendUint32(text, uint32(m.backends))
 	text = binary.BigEndian.AppendUint32(text, uint32(m.coming))
-	places := false // one of the newer generations has somebody who is there
-	for i := range m.log {
-		ring := ringDigest(&m.log[i])
-		m.rings = append(m.rings, ring)
-		text = append(append(text, ring[:]...), byte(m.log[i].Policy))
-		positions := make([]uint32, len(m.log[i].Members))
-		for j, member := range m.log[i].Members {
-			position, is := known[member.Backend]
-			switch {
-			case !is:
-				position = uint32(m.backends)
-			case slices.Contains(m.log[i].Gone, member.Backend):
-				position += uint32(m.backends) + 1
-			}
-			positions[j] = position
+	for i, ring := range m.rings {
+		text = append(append(text, ring[:]...), byte(m.log[i].Policy), byte(m.log[i].Affinity))
+		for _, position := range m.positions[i] {
 			text = binary.BigEndian.AppendUint32(text, position)
 		}
-		m.positions = append(m.positions, positions)
-		// The newest whose members are not all gone places connections in all of its slots,
-		// also before somebody has noted in the log that it does.
-		var kept *model.SlotSet
-		if places {
-			kept = m.log[i].Kept
-		}
-		m.kept = append(m.kept, kept)
-		keep := keptDigest(kept)
+		keep := keptDigest(m.kept[i])
 		text = append(text, keep[:]...)
-		places = places || slices.ContainsFunc(positions, func(p uint32) bool { return p < uint32(m.backends) })
 	}
 	m.rows = sha256.Sum256(text)
-	return m
 }
 
 // ringDigest is the digest of what a ring depends on.

@@ -96,7 +96,6 @@ func tableService(s *model.Service, log model.Log, health Health) model.TableSer
 		Protocol: s.Protocol,
 		Port:     s.Port,
 		Policy:   model.Maglev,
-		Affinity: s.Affinity,
 		Salt:     s.ID().Salt(),
 		QUIC:     s.QUIC,
 		Reported: history.Kept(log) > 0,

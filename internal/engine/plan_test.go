@@ -5,10 +5,12 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"weir.io/weir/internal/history"
 	"weir.io/weir/internal/maglev"
 	"weir.io/weir/internal/model"
 )
@@ -214,7 +216,7 @@ func TestBoundFollowsTheOuterHeader(t *testing.T) {
 	s := web(3)
 	want := func(bound int) {
 		t.Helper()
-		if got := newMembership(&s, model.Log{}).bound; got != bound {
+		if got := newMemberships(&s, history.Advance(model.Log{}, &s, time.Time{})).now.bound; got != bound {
 			t.Errorf("a row has at most %d candidates, want %d", got, bound)
 		}
 	}

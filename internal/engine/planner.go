@@ -32,28 +32,40 @@ func (p *Planner) Plan(desired model.Config, logs Logs, health Health) (model.Ta
 		Services:     make([]model.TableService, n),
 	}
 	report := Report{Services: make([]ServiceReport, n)}
-	memberships := make([]membership, n)
+	all := make([]memberships, n)
 	inParallel(n, func(i int) {
 		s := &desired.Services[i]
 		log := logs[s.ID()]
 		if len(log.Generations) == 0 {
 			log = history.Advance(log, s, time.Time{})
 		}
-		memberships[i] = newMembership(s, log)
+		all[i] = newMemberships(s, log)
 		table.Services[i] = tableService(s, log, health)
 		report.Services[i] = newServiceReport(s, log)
 	})
-	all := p.makeRows(memberships)
+	made := p.makeRows(all)
 	for i := range n {
-		r := all[memberships[i].rows]
-		table.Services[i].Ring = r.ring
+		r := made[all[i].now.rows]
+		t := &table.Services[i]
+		t.Affinity, t.Ring = all[i].affinity, r.ring
 		report.Services[i].noteRows(&r)
+		if before := all[i].before; before != nil {
+			t.Before = &model.RingBefore{Affinity: before.log[0].Affinity, Ring: made[before.rows].ring}
+			report.Services[i].Shared = report.Services[i].Slots
+		}
 	}
 	return table, report
 }
 
 // makeRows makes the rows of each service, and the rings that they need.
-func (p *Planner) makeRows(memberships []membership) map[digest]rows {
+func (p *Planner) makeRows(all []memberships) map[digest]rows {
+	var memberships []*membership
+	for i := range all {
+		memberships = append(memberships, &all[i].now)
+		if all[i].before != nil {
+			memberships = append(memberships, all[i].before)
+		}
+	}
 	type generation struct{ service, number int }
 	var generations []generation
 	for i := range memberships {

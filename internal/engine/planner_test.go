@@ -137,7 +137,7 @@ func TestWhoCameBackIsNamedWhereItWas(t *testing.T) {
 		{Number: 2, Slots: 251, Members: members(100, 0, 1, 2)},
 		{Number: 1, Slots: 251, Members: members(100, 0, 1, 2, 3), Gone: gone},
 	}}
-	m := newMembership(&s, log)
+	m := newMemberships(&s, log).now
 	rings := map[digest]maglev.Generation{}
 	for i, key := range m.rings {
 		rings[key] = makeRing(&log.Generations[i])

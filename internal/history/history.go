@@ -19,20 +19,22 @@ const (
 	mostGenerations  = 256
 )
 
-// mostBeforeResize is how many members the older generations, all of one size, may name
-// in a slot when a generation of another size is appended. A slot may lie on the border
-// of two slots in each of them, which name two owners and, if connections were placed on
-// backups, too, two backups. With the owner and the backup of the new ring these are six
-// candidates, which is the least bound on a row, so that no slot is held back by the
-// change of size (see maglev.Rows).
-const mostBeforeResize = 4
+// mostBeforeOtherSlots is how many members the older generations, all with the same slots,
+// may name in a slot when a generation is appended whose slots are others: of another size
+// or affinity. After a change of size a slot may lie on the border of two slots in each of
+// them, which name two owners and, if connections were placed on backups, too, two backups.
+// With the owner and the backup of the new ring these are six candidates, which is the
+// least bound on a row, so that no slot is held back by the change (see maglev.Rows). After
+// a change of affinity a packet is in two rows, which share the bound: the older row has
+// three candidates at most that have to be named, which is half of the least bound.
+const mostBeforeOtherSlots = 4
 
 // Advance returns the log with a new generation if the service's membership, weights,
-// policy or ring size are no longer those of the newest one. The generation waits, and the
-// log is returned as it is, while the log is full; its change of size alone waits
-// while the log has more than two generations, with p2c more than one, or rings of two
-// sizes. [Current] says
-// whether something waits. The log that is passed is not written to.
+// policy, ring size or affinity are no longer those of the newest one. The generation
+// waits, and the log is returned as it is, while the log is full; its change of size and
+// of affinity alone wait while the log has more than two generations, with p2c more than
+// one, rings of two sizes or two affinities. [Current] says whether something waits. The
+// log that is passed is not written to.
 func Advance(log model.Log, s *model.Service, now time.Time) model.Log {
 	next := desired(log, s)
 	if len(log.Generations) == 0 {
@@ -41,8 +43,8 @@ func Advance(log model.Log, s *model.Service, now time.Time) model.Log {
 		return model.Log{Generations: []model.Generation{next}}
 	}
 	newest := &log.Generations[0]
-	if next.Slots != newest.Slots && !mayResize(log) {
-		next.Slots = newest.Slots
+	if !mayHaveOtherSlots(log) {
+		next.Slots, next.Affinity = newest.Slots, newest.Affinity
 	}
 	if is(newest, &next) {
 		return log
@@ -75,7 +77,7 @@ func stamp(now time.Time) time.Time { return now.UTC().Round(0) }
 
 // desired is the generation that the service asks for.
 func desired(log model.Log, s *model.Service) model.Generation {
-	g := model.Generation{Slots: s.RingSize, Policy: s.Policy, Members: []model.Member{}}
+	g := model.Generation{Slots: s.RingSize, Affinity: s.Affinity, Policy: s.Policy, Members: []model.Member{}}
 	if g.Slots == 0 {
 		g.Slots = defaultSize(log, len(s.Backends))
 	}
@@ -102,23 +104,29 @@ func defaultSize(log model.Log, backends int) uint32 {
 	return size
 }
 
-// mayResize reports whether a generation of another size may be appended.
-func mayResize(log model.Log) bool {
+// mayHaveOtherSlots reports whether a generation of another size or affinity may be
+// appended.
+func mayHaveOtherSlots(log model.Log) bool {
 	named := 0
 	for i := range log.Generations {
 		g := &log.Generations[i]
-		if g.Slots != log.Generations[0].Slots {
+		if !sameSlots(g, &log.Generations[0]) {
 			return false
 		}
 		if named += 2; g.Policy == model.P2C {
 			named += 2
 		}
 	}
-	return named <= mostBeforeResize
+	return named <= mostBeforeOtherSlots
+}
+
+// sameSlots reports whether the same flows are in each slot.
+func sameSlots(a, b *model.Generation) bool {
+	return a.Slots == b.Slots && a.Affinity == b.Affinity
 }
 
 func same(a, b *model.Generation) bool {
-	return a.Slots == b.Slots && a.Policy == b.Policy && slices.Equal(a.Members, b.Members)
+	return sameSlots(a, b) && a.Policy == b.Policy && slices.Equal(a.Members, b.Members)
 }
 
 // is reports whether the newest generation is the next one, and nobody has left it.

@@ -353,6 +353,37 @@ func TestResizeWaitsForP2C(t *testing.T) {
 	}
 }
 
+// A change of affinity waits as one of size does, and neither comes while the other's
+// generations are there.
+func TestAnotherAffinityWaits(t *testing.T) {
+	s := service(3)
+	log := advanced(model.Log{}, s, 0)
+	for weight := range uint16(2) {
+		s.Backends[0].Weight = 1 + weight
+		log = advanced(log, s, 0)
+	}
+	s.Affinity = model.AffinitySourceIP
+	if again := advanced(log, s, 0); !reflect.DeepEqual(again, log) || Current(log, s) {
+		t.Error("three generations, and another affinity does not wait")
+	}
+	log, _ = Trim(log, s, nil, nil, start.Add(time.Hour))
+	s.RingSize = 2003
+	log = advanced(log, s, time.Hour)
+	want(t, "other slots", numbers(log), 4, 3)
+	if now, was := log.Generations[0], log.Generations[1]; now.Affinity != model.AffinitySourceIP || now.Slots != 2003 || was.Affinity != model.AffinityFlow || !Current(log, s) {
+		t.Errorf("after drain the log is %v", log)
+	}
+	s.Affinity = model.AffinityFlow
+	want(t, "two affinities", numbers(advanced(log, s, time.Hour)), 4, 3)
+	s.Affinity, s.RingSize = model.AffinitySourceIP, 1021
+	want(t, "another size with two affinities", numbers(advanced(log, s, time.Hour)), 4, 3)
+	s.Backends[0].Weight = 9
+	log = advanced(log, s, time.Hour)
+	if g := log.Generations[0]; g.Number != 5 || g.Affinity != model.AffinitySourceIP || g.Slots != 2003 {
+		t.Errorf("the change that need not wait is %v", g)
+	}
+}
+
 func TestLogIsBounded(t *testing.T) {
 	for _, test := range []struct {
 		slots uint32

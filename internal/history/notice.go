@@ -9,14 +9,14 @@ import (
 // Announce lets the newest generation of a log, if Advance has just appended it, place
 // connections only after a notice. Until then rows name its owners, so that directors
 // which have not learned of it yet are asked for nobody whom they do not know. One of
-// another size or policy than the generation before places connections at once, and so
-// does the first. The log that is passed is not written to.
+// another size, affinity or policy than the generation before places connections at once,
+// and so does the first. The log that is passed is not written to.
 func Announce(log, before model.Log, notice time.Duration) model.Log {
 	if notice <= 0 || len(before.Generations) == 0 || len(log.Generations) < 2 {
 		return log
 	}
 	newest := log.Generations[0]
-	if last := &before.Generations[0]; newest.Number == last.Number || newest.Slots != last.Slots || newest.Policy != last.Policy {
+	if last := &before.Generations[0]; newest.Number == last.Number || !sameSlots(&newest, last) || newest.Policy != last.Policy {
 		return log
 	}
 	newest.From = newest.Since.Add(notice)

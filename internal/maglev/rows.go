@@ -10,8 +10,9 @@ import (
 // the same in every generation of a log, like their positions in the list of all
 // members of the service, new and old.
 //
-// In a slot that no connection needs a generation in, owner and backup are None. The
-// newest generation with a living member must have all of its slots.
+// In a slot that no connection needs a generation in, owner and backup are None. Of a log
+// whose newest generation with a living member has all of its slots, every row has an
+// owner.
 type Generation struct {
 	Owners  []uint32
 	Backups []uint32
@@ -171,7 +172,8 @@ func (b *rowBuilder) slot(slot int) Slot {
 		b.addReturned(slot, b.log[g:])
 		return b.compact(slot, b.log[g:], &b.log[head], shared)
 	}
-	return Slot{None, None} // not reached: the oldest row has at most three candidates
+	// The oldest row has at most three candidates: nobody needs any generation here.
+	return Slot{None, None}
 }
 
 // build makes the row of one slot, and reports whether a living member besides

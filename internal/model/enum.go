@@ -49,6 +49,9 @@ const (
 	AffinitySourceIP                 // the source address only
 )
 
+// Affinities are all of them.
+var Affinities = []Affinity{AffinityFlow, AffinitySourceIP}
+
 // BackendState is what may be sent to a backend. The numbers are those of enum
 // backend_state; 0 is not a state.
 type BackendState uint8

@@ -57,8 +57,11 @@ type Generation struct {
 	Held  time.Time `json:"held,omitzero"`
 	Slots uint32    `json:"slots"` // the ring's size, a prime
 	// Policy is how it places connections: p2c places them on backups as on owners.
-	Policy  Policy   `json:"policy,omitzero"`
-	Members []Member `json:"members"`
+	Policy Policy `json:"policy,omitzero"`
+	// Affinity is what chose its slots. It is written beside the log, and only where it is
+	// not the service's (store.Document).
+	Affinity Affinity `json:"-"`
+	Members  []Member `json:"members"`
 	// Gone has the members that were no backends any more at some time since. Coming
 	// back does not bring them back into this generation: their connections are lost.
 	Gone []netip.AddrPort `json:"gone,omitempty"`

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/bits"
 	"net/netip"
+	"slices"
 	"time"
 )
 
@@ -17,7 +18,7 @@ type AgentReport struct {
 	Services []ReportedService `json:"services"` // all that the agent knows of the backend
 }
 
-// ReportedService is where a backend has connections of a service.
+// ReportedService is where a backend has connections of a service, by one affinity.
 type ReportedService struct {
 	ServiceID
 	Affinity Affinity `json:"affinity"` // that the connections were hashed with
@@ -74,12 +75,17 @@ func (r *AgentReport) Check() error {
 	return nil
 }
 
-// Of returns what the report says about a service, or nil.
-func (r *AgentReport) Of(id ServiceID) *ReportedService {
+// Of returns what the report says about a service by the slots of an affinity, or nil.
+func (r *AgentReport) Of(id ServiceID, affinity Affinity) *ReportedService {
 	for i := range r.Services {
-		if r.Services[i].ServiceID == id {
+		if r.Services[i].ServiceID == id && r.Services[i].Affinity == affinity {
 			return &r.Services[i]
 		}
 	}
 	return nil
+}
+
+// IsAbout reports whether the report says anything about a service.
+func (r *AgentReport) IsAbout(id ServiceID) bool {
+	return slices.ContainsFunc(r.Services, func(s ReportedService) bool { return s.ServiceID == id })
 }

@@ -22,14 +22,24 @@ type TableService struct {
 	Protocol Protocol
 	Port     PortRange
 	Policy   Policy
-	Affinity Affinity
-	Salt     uint64 // keys the flow hash; the same on every director
+	Affinity Affinity // of Ring
+	Salt     uint64   // keys the flow hash; the same on every director
 	QUIC     []QUICConfig
 	Backends []TableBackend
 	Ring     Ring
 	// Reported says that agents' reports decide which candidates rows have: backends in
 	// gue are in them for as long as they have connections or flows.
 	Reported bool
+	// Before is the ring of the generations whose slots another affinity chose; nil: there
+	// are none.
+	Before *RingBefore
+}
+
+// RingBefore is the ring of a service whose affinity has changed, as it was before:
+// connections that are older than the change are where it says.
+type RingBefore struct {
+	Affinity Affinity
+	Ring     Ring
 }
 
 // TableBackend is one backend of one service as the datapath needs it.
@@ -86,7 +96,8 @@ type CandidateList struct {
 }
 
 // Slot is a row: its owner and what follows it, which is the one other
-// candidate, ListFlag | index of a list, or NoBackend.
+// candidate, ListFlag | index of a list, or NoBackend. In a ring before, the owner is
+// NoBackend where no connection needs the slot any more.
 type Slot struct {
 	Owner uint32
 	Next  uint32

@@ -30,8 +30,8 @@ type Set struct {
 
 // Document is one service with its history.
 type Document struct {
-	Service model.Service `json:"service"`
-	Log     model.Log     `json:"log"`
+	Service model.Service
+	Log     model.Log
 }
 
 // Change returns the state that follows another. It is pure: a store may call it

@@ -2,6 +2,7 @@ package twin
 
 import (
 	"net/netip"
+	"slices"
 
 	"weir.io/weir/internal/model"
 )
@@ -19,10 +20,8 @@ func Forward(s *model.TableService, f model.Flow) (backend int, row *Row) {
 	if len(s.Ring.Slots) == 0 {
 		return -1, nil
 	}
-	slot := s.Ring.SlotOf(f.Hash(s.Salt, s.Affinity))
-	candidates := s.Ring.Row(slot)
 	backend = -1
-	for _, c := range candidates {
+	for _, c := range s.Ring.Row(s.Ring.SlotOf(f.Hash(s.Salt, s.Affinity))) {
 		if alive(s, c) {
 			backend = int(c)
 			break
@@ -31,29 +30,54 @@ func Forward(s *model.TableService, f model.Flow) (backend int, row *Row) {
 	if backend < 0 {
 		return -1, nil
 	}
-	if hops := others(s, slot, candidates, uint32(backend)); len(hops) > 0 {
+	if hops := others(s, mayHave(s, f), uint32(backend)); len(hops) > 0 {
 		row = &Row{Hops: hops}
 	}
 	return backend, row
 }
 
-// others are the candidates that a packet to one of them names besides: the likeliest
-// to have an unknown connection first, those that are down last.
-func others(s *model.TableService, slot int, candidates []uint32, to uint32) (hops []netip.Addr) {
+// mayHave are all who may have a flow's connection, the likeliest first: if the affinity
+// has changed, who was there by the one before, and then who is by this one.
+func mayHave(s *model.TableService, f model.Flow) []uint32 {
+	now := byAge(&s.Ring, s.Ring.SlotOf(f.Hash(s.Salt, s.Affinity)))
+	if s.Before == nil {
+		return now
+	}
+	ring := &s.Before.Ring
+	all := byAge(ring, ring.SlotOf(f.Hash(s.Salt, s.Before.Affinity)))
+	for _, c := range now {
+		if !slices.Contains(all, c) {
+			all = append(all, c)
+		}
+	}
+	return all
+}
+
+// byAge is a slot's row, the oldest owner first; in a ring before nobody may be left.
+func byAge(r *model.Ring, slot int) (order []uint32) {
+	row := r.Row(slot)
+	if row[0] == model.NoBackend {
+		return nil
+	}
+	next := r.Slots[slot].Next
+	if next == model.NoBackend || next&model.ListFlag == 0 {
+		return row
+	}
+	for _, position := range r.Lists[next&^model.ListFlag].Oldest {
+		order = append(order, row[position])
+	}
+	return order
+}
+
+// others are those that a packet to one of them names besides: those that are down last.
+func others(s *model.TableService, order []uint32, to uint32) (hops []netip.Addr) {
 	address, most := s.Backends[to].Address, hops4
 	if address.Is6() {
 		most = hops6
 	}
-	order := candidates
-	if next := s.Ring.Slots[slot].Next; next != model.NoBackend && next&model.ListFlag != 0 {
-		order = nil
-		for _, position := range s.Ring.Lists[next&^model.ListFlag].Oldest {
-			order = append(order, candidates[position])
-		}
-	}
 	for _, down := range []bool{false, true} {
 		for _, c := range order {
-			if c == model.NoBackend || c == to || alive(s, c) == down || s.Backends[c].Mode != model.GUE ||
+			if c == to || alive(s, c) == down || s.Backends[c].Mode != model.GUE ||
 				s.Backends[c].Address.Is4() != address.Is4() || len(hops) == most {
 				continue
 			}

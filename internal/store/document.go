@@ -1,0 +1,54 @@
+package store
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+
+	"weir.io/weir/internal/model"
+)
+
+// writtenDocument is a document as stores have it.
+type writtenDocument struct {
+	Service model.Service `json:"service"`
+	Log     model.Log     `json:"log"`
+	// Affinities are those of the log's generations; none: all have the service's. So what
+	// versions wrote that knew of one affinity only is read as they meant it, and they read
+	// what is written while there is one.
+	Affinities []model.Affinity `json:"affinities,omitempty"`
+}
+
+// MarshalJSON writes the document.
+func (d Document) MarshalJSON() ([]byte, error) {
+	w := writtenDocument{Service: d.Service, Log: d.Log}
+	others := false
+	for _, g := range d.Log.Generations {
+		w.Affinities = append(w.Affinities, g.Affinity)
+		others = others || g.Affinity != d.Service.Affinity
+	}
+	if !others {
+		w.Affinities = nil
+	}
+	return json.Marshal(w)
+}
+
+// UnmarshalJSON reads what MarshalJSON wrote, and nothing else.
+func (d *Document) UnmarshalJSON(text []byte) error {
+	var w writtenDocument
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&w); err != nil {
+		return err
+	}
+	if n := len(w.Affinities); n > 0 && n != len(w.Log.Generations) {
+		return fmt.Errorf("service %q: %d affinities of %d generations", w.Service.Name, n, len(w.Log.Generations))
+	}
+	for i := range w.Log.Generations {
+		w.Log.Generations[i].Affinity = w.Service.Affinity
+		if len(w.Affinities) > 0 {
+			w.Log.Generations[i].Affinity = w.Affinities[i]
+		}
+	}
+	*d = Document{w.Service, w.Log}
+	return nil
+}
