@@ -5,6 +5,7 @@ import (
 
 	"weir.io/weir/internal/api"
 	"weir.io/weir/internal/config"
+	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/store"
 )
 
@@ -47,13 +48,22 @@ func newApply() *cobra.Command {
 }
 
 func changeTable(t *table, c api.SetChange) {
-	t.row("CHANGE", "SERVICE")
+	moves := map[string]model.Move{}
+	for _, m := range c.Moves {
+		moves[m.Service] = m
+	}
+	t.row("CHANGE", "SERVICE", "SLOTS", "MOVED", "SHARE", "HELD")
 	for _, part := range []struct {
 		what  string
 		names []string
 	}{{"added", c.Added}, {"changed", c.Changed}, {"removed", c.Removed}} {
 		for _, name := range part.names {
-			t.row(part.what, name)
+			m, has := moves[name]
+			if !has {
+				t.row(part.what, name, "-", "-", "-", "-")
+				continue
+			}
+			t.row(part.what, name, m.Slots, m.Moved, m.Share(), m.Held)
 		}
 	}
 }

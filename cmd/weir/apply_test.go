@@ -4,8 +4,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
+
+	"weir.io/weir/internal/api"
 )
 
 // applies runs weir apply with these services, and returns what it prints.
@@ -81,6 +84,76 @@ func TestApply(t *testing.T) {
 	}
 	h.forwards(t, "mine")
 	p.stop()
+}
+
+// What apply says of the slots that move is what its dry run has said, and what the
+// director does.
+func TestApplySaysWhatMoves(t *testing.T) {
+	h := newHost(t)
+	dir := filepath.Join(filepath.Dir(h.file), "state")
+	h.configure("director: {interfaces: [eth0], store: {directory: "+dir+"}}", "mine")
+	p := h.start("director runs")
+	defer p.stop()
+	file := filepath.Join(filepath.Dir(h.file), "moving.yaml")
+	apply := func(keys string, backends int, more ...string) []string {
+		t.Helper()
+		text := "services:\n- {name: web, vip: 203.0.113.10, protocol: tcp, port: 80, ring-size: 1021, " + keys + "backends: ["
+		for i := range backends {
+			text += fmt.Sprintf("{address: 10.0.0.%d},", 2+i)
+		}
+		if err := os.WriteFile(file, []byte(text+"]}\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		out, err := h.weir(append([]string{"apply", "-f", file, "--socket", h.socket}, more...)...).CombinedOutput()
+		if err != nil {
+			t.Fatalf("weir apply: %v\n%s", err, out)
+		}
+		var fields []string
+		for line := range strings.Lines(string(out)) {
+			fields = strings.Fields(line)
+		}
+		return fields
+	}
+	if got := strings.Join(apply("mode: l2dsr, ", 3), " "); got != "added web - - - -" {
+		t.Errorf("of a new service apply says %q", got)
+	}
+	last, total := 0, 0
+	for _, change := range []struct {
+		keys      string
+		backends  int
+		low, high int
+	}{
+		{"mode: l2dsr, ", 4, 250, 300},
+		{"mode: nat, ", 4, 0, 0},
+		{"mode: nat, affinity: source-ip, ", 4, 764, 767},
+		{"mode: nat, affinity: source-ip, ", 3, 250, 300},
+	} {
+		before := apply(change.keys, change.backends, "--dry-run")
+		after := apply(change.keys, change.backends)
+		if strings.Join(before, " ") != strings.Join(after, " ") || len(after) != 6 || after[2] != "1021" || after[5] != "0" {
+			t.Fatalf("with %q and %d backends a dry run says %q, and apply %q", change.keys, change.backends, before, after)
+		}
+		moved, err := strconv.Atoi(after[3])
+		if err != nil || moved < change.low || moved > change.high || after[4] != fmt.Sprintf("%.1f%%", float64(moved)/10.21) {
+			t.Errorf("with %q and %d backends apply says %q, want %d to %d slots to move", change.keys, change.backends, after, change.low, change.high)
+		}
+		if moved > 0 {
+			last, total = moved, total+moved
+			p.waitLog(fmt.Sprintf(`msg="slots moved" service=web moved=%d slots=1021 share=%s held=0`, moved, after[4]))
+		}
+	}
+	services, err := api.NewClient(h.socket).Services(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range services {
+		if s.Name == "web" && (s.Log.Moved != last || s.Log.MovedTotal != uint64(total)) {
+			t.Errorf("the director says that %d of %d slots have moved last, want %d of %d", s.Log.Moved, s.Log.MovedTotal, last, total)
+		}
+	}
+	if metrics, want := h.metrics(), fmt.Sprintf(`weir_service_slots_moved_total{service="web"} %d`, total); !strings.Contains(metrics, want) {
+		t.Errorf("the metrics do not say %s", want)
+	}
 }
 
 // A director whose state is damaged does not start, and what runs goes on.

@@ -91,7 +91,7 @@ func (fakeDirector) Status() (model.DatapathStatus, error) {
 		Services: []model.ServiceStatus{{
 			Name: "web", VIP: netip.MustParseAddr("203.0.113.10"), Protocol: model.TCP,
 			Port: model.PortRange{First: 443, Last: 443}, Slots: 1021, Packets: 120, Bytes: 64000,
-			Log: model.LogStatus{Generations: 2, Oldest: time.Date(2026, 1, 2, 3, 5, 0, 0, time.UTC), Waits: true, Shared: 340, Held: 1, Kept: 12},
+			Log: model.LogStatus{Generations: 2, Oldest: time.Date(2026, 1, 2, 3, 5, 0, 0, time.UTC), Waits: true, Moved: 204, MovedTotal: 545, Shared: 340, Held: 1, Kept: 12},
 			Backends: []model.BackendStatus{
 				{Name: "a", Address: netip.MustParseAddr("10.0.1.1"), Mode: model.IPIP, State: model.Active, Interface: "eth1",
 					NextHop: model.MAC{2, 0, 0, 0, 1, 1}, MTU: 1500, Slots: 681, Packets: 80, Bytes: 42000},

@@ -39,10 +39,10 @@ func addSocket(cmd *cobra.Command, socket *string) {
 }
 
 func servicesTable(t *table, services []model.ServiceStatus) {
-	t.row("NAME", "SEGMENT", "VIP", "PROTOCOL", "PORT", "POLICY", "QUIC", "BACKENDS", "GENERATIONS", "SHARED", "HELD", "KEPT", "PACKETS", "BYTES", "DROPPED")
+	t.row("NAME", "SEGMENT", "VIP", "PROTOCOL", "PORT", "POLICY", "QUIC", "BACKENDS", "GENERATIONS", "SLOTS", "MOVED", "SHARED", "HELD", "KEPT", "PACKETS", "BYTES", "DROPPED")
 	for _, s := range services {
 		t.row(s.Name, s.Segment, s.VIP, s.Protocol, s.Port, s.Policy, quicNumbers(s.QUIC), fmt.Sprintf("%d/%d", active(s.Backends), len(s.Backends)),
-			s.Log.Generations, s.Log.Shared, s.Log.Held, s.Log.Kept, s.Packets, s.Bytes, s.Dropped)
+			s.Log.Generations, s.Slots, s.Log.Moved, s.Log.Shared, s.Log.Held, s.Log.Kept, s.Packets, s.Bytes, s.Dropped)
 	}
 }
 

@@ -9,6 +9,8 @@ import (
 	"io"
 	"net/http"
 	"strings"
+
+	"weir.io/weir/internal/model"
 )
 
 const (
@@ -29,6 +31,8 @@ type SetChange struct {
 	Added    []string `json:"added"`
 	Changed  []string `json:"changed"`
 	Removed  []string `json:"removed"`
+	// Moves are what becomes of the slots of those that are changed.
+	Moves []model.Move `json:"moves"`
 }
 
 // HandleSets lets sets be put. It is called before Serve.
@@ -48,7 +52,7 @@ func (s *Server) putSet(w http.ResponseWriter, r *http.Request) {
 	}
 	s.answer(w, r, func() (any, error) {
 		change, err := s.sets.Put(r.Context(), owner, text, r.URL.Query().Has("dry-run"))
-		change.Added, change.Changed, change.Removed = orEmpty(change.Added), orEmpty(change.Changed), orEmpty(change.Removed)
+		change.Added, change.Changed, change.Removed, change.Moves = orEmpty(change.Added), orEmpty(change.Changed), orEmpty(change.Removed), orEmpty(change.Moves)
 		return change, err
 	})
 }

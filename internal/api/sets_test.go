@@ -8,6 +8,8 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+
+	"weir.io/weir/internal/model"
 )
 
 // oneOwner keeps sets of one owner.
@@ -23,7 +25,7 @@ func (o *oneOwner) Put(_ context.Context, owner string, text []byte, dryRun bool
 	if !dryRun {
 		o.text = string(text)
 	}
-	return SetChange{Revision: 1, Added: []string{"a"}}, nil
+	return SetChange{Revision: 1, Added: []string{"a"}, Changed: []string{"b"}, Moves: []model.Move{{Service: "b", Slots: 1021, Moved: 307, Held: 2}}}, nil
 }
 
 func TestPutSet(t *testing.T) {
@@ -43,7 +45,7 @@ func TestPutSet(t *testing.T) {
 		code               int
 		body, kept         string
 	}{
-		{"PUT", "/v1/sets/cli?dry-run", "x", 200, `{"revision":1,"added":["a"],"changed":[],"removed":[]}`, ""},
+		{"PUT", "/v1/sets/cli?dry-run", "x", 200, `{"revision":1,"added":["a"],"changed":["b"],"removed":[],"moves":[{"service":"b","slots":1021,"moved":307,"held":2}]}`, ""},
 		{"PUT", "/v1/sets/cli", "y", 200, `"added":["a"]`, "y"},
 		{"PUT", "/v1/sets/kube", "z", 422, "not kube", "y"},
 		{"PUT", "/v1/sets/cli", "full", 500, "no space", "y"},

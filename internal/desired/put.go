@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"weir.io/weir/internal/engine"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/store"
 )
@@ -25,12 +26,13 @@ func (e *RefusedError) Unwrap() error { return e.cause }
 type Change struct {
 	Revision                uint64 // of the state that has it
 	Added, Changed, Removed []string
+	Moves                   []model.Move // what becomes of the slots of those that are changed
 }
 
 // Put makes valid services the whole of an owner's set, and returns when they are what
 // is forwarded. Sets of one owner that come within the file's coalesce are one change.
 func (k *Keeper) Put(ctx context.Context, owner string, services []model.Service) (Change, error) {
-	if _, err := k.DryPut(ctx, owner, services); err != nil {
+	if _, _, err := k.tryPut(ctx, owner, services); err != nil {
 		return Change{}, err // before it takes the place of another that waits
 	}
 	k.mu.Lock()
@@ -47,8 +49,17 @@ func (k *Keeper) Put(ctx context.Context, owner string, services []model.Service
 
 // DryPut says what Put would change.
 func (k *Keeper) DryPut(ctx context.Context, owner string, services []model.Service) (Change, error) {
+	before, after, err := k.tryPut(ctx, owner, services)
+	if err != nil {
+		return Change{}, err
+	}
+	return changeOf(before, after, owner).withMoves(before, after, owner), nil
+}
+
+// tryPut returns the state, and what Put would make of it.
+func (k *Keeper) tryPut(ctx context.Context, owner string, services []model.Service) (before, after store.State, err error) {
 	if owner == store.OwnerFile {
-		return Change{}, &RefusedError{fmt.Errorf("owner %q is the director's own file: change that", owner)}
+		return before, after, &RefusedError{fmt.Errorf("owner %q is the director's own file: change that", owner)}
 	}
 	k.mu.Lock()
 	l := k.fits(k.replace(owner, services))
@@ -57,15 +68,11 @@ func (k *Keeper) DryPut(ctx context.Context, owner string, services []model.Serv
 		where, l.notice = k.group, time.Duration(k.file.Notice)
 	}
 	k.mu.Unlock()
-	before, err := where.Read(ctx)
-	if err != nil {
-		return Change{}, err
+	if before, err = where.Read(ctx); err != nil {
+		return before, after, err
 	}
-	next, err := l.change(before)
-	if err != nil {
-		return Change{}, err
-	}
-	return changeOf(before, next, owner), nil
+	after, err = l.change(before)
+	return before, after, err
 }
 
 func (k *Keeper) put(owner string, services []model.Service) (Change, error) {
@@ -83,7 +90,7 @@ func (k *Keeper) put(owner string, services []model.Service) (Change, error) {
 		return Change{}, err
 	}
 	k.state = after
-	change := changeOf(before, after, owner)
+	change := changeOf(before, after, owner).withMoves(before, after, owner)
 	err = k.apply()
 	if err == nil {
 		k.log.Info("set applied", "owner", owner, "services", len(services), "revision", after.Revision)
@@ -130,4 +137,24 @@ func changeOf(before, after store.State, owner string) Change {
 	}
 	slices.Sort(change.Removed)
 	return change
+}
+
+// withMoves adds what becomes of the slots of the services that are changed.
+func (c Change) withMoves(before, after store.State, owner string) Change {
+	was := map[model.ServiceID]store.Document{}
+	for _, d := range before.Sets[owner].Documents {
+		was[d.Service.ID()] = d
+	}
+	from, to := engine.Services{Logs: engine.Logs{}}, engine.Services{Logs: engine.Logs{}}
+	for _, d := range after.Sets[owner].Documents {
+		id := d.Service.ID()
+		old, had := was[id]
+		if !had || reflect.DeepEqual(old.Service, d.Service) {
+			continue
+		}
+		from.List, to.List = append(from.List, old.Service), append(to.List, d.Service)
+		from.Logs[id], to.Logs[id] = old.Log, d.Log
+	}
+	c.Moves = engine.Moves(from, to)
+	return c
 }

@@ -37,12 +37,14 @@ type Engine struct {
 	planner   *Planner
 	requests  chan request
 	stopped   chan struct{}
+	placing   map[model.ServiceID]*model.TableService // what the sinks took last
 
 	mu      sync.Mutex
 	running model.Config
 	report  Report
 	coming  Report // about the plan that a sink is taking, or took in part
 	held    heldAt // in the plan that runs, and in plans that a sink took in part
+	moves   map[model.ServiceID]tally
 }
 
 type request struct {
@@ -58,6 +60,7 @@ func New(forwarder Forwarder, log *slog.Logger) *Engine {
 		log:       log,
 		planner:   NewPlanner(),
 		held:      heldAt{},
+		moves:     map[model.ServiceID]tally{},
 		requests:  make(chan request),
 		stopped:   make(chan struct{}),
 	}
@@ -140,10 +143,14 @@ func (e *Engine) Report() Report {
 // that are not in it, in the plan that a sink is taking: it may forward to them already.
 func (e *Engine) LogStatus() map[model.ServiceID]model.LogStatus {
 	e.mu.Lock()
-	running, coming := e.report, e.coming
+	running, coming, moves := e.report, e.coming, maps.Clone(e.moves)
 	e.mu.Unlock()
 	all := coming.LogStatus()
 	maps.Copy(all, running.LogStatus())
+	for id, log := range all {
+		log.Moved, log.MovedTotal = moves[id].last, moves[id].total
+		all[id] = log
+	}
 	return all
 }
 
@@ -158,6 +165,7 @@ func (e *Engine) set(desired model.Config, logs Logs) error {
 	if err := e.forwarder.Set(table); err != nil {
 		return fmt.Errorf("set forwarding table: %w", err)
 	}
+	e.noteMoves(&table, &report)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.held = heldAt{}

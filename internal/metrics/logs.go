@@ -32,8 +32,11 @@ func logDesc(name, help string) *prometheus.Desc {
 	return prometheus.NewDesc(name, help, []string{"service"}, nil)
 }
 
+var movedDesc = logDesc("weir_service_slots_moved_total", "Slots of the service that got another owner, since the director started.")
+
 func collectLogs(values chan<- prometheus.Metric, services []model.ServiceStatus) {
 	for _, s := range services {
+		values <- prometheus.MustNewConstMetric(movedDesc, prometheus.CounterValue, float64(s.Log.MovedTotal), s.Name)
 		for _, d := range ofLogs {
 			values <- prometheus.MustNewConstMetric(d.desc, prometheus.GaugeValue, d.value(s.Log), s.Name)
 		}

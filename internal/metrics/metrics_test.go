@@ -35,7 +35,7 @@ var busy = datapath{status: model.DatapathStatus{
 	QUIC:    []model.Tallied{{Name: "quic_found", Count: 7}, {Name: "quic_other"}},
 	Left:    []model.Tallied{{Name: "drained", Count: 4}, {Name: "max_drain"}},
 	Services: []model.ServiceStatus{{Name: "web", Log: model.LogStatus{
-		Generations: 2, Oldest: time.UnixMilli(1767323100500), Shared: 340, Held: 1, Kept: 25}}},
+		Generations: 2, Oldest: time.UnixMilli(1767323100500), Moved: 204, MovedTotal: 545, Shared: 340, Held: 1, Kept: 25}}},
 	Agents: model.ReporterStatus{Reporting: 3, Silent: 1},
 	CPUs:   []model.CPUStatus{{CPU: 0, Utilization: 0.25, Busy: 0.5, Fullness: 0.125}, {CPU: 3}},
 }}
@@ -88,6 +88,9 @@ weir_service_slots_held{service="web"} 1
 # HELP weir_service_slots_kept Slots of older generations in which agents report connections, or do not say that there are none.
 # TYPE weir_service_slots_kept gauge
 weir_service_slots_kept{service="web"} 25
+# HELP weir_service_slots_moved_total Slots of the service that got another owner, since the director started.
+# TYPE weir_service_slots_moved_total counter
+weir_service_slots_moved_total{service="web"} 545
 # HELP weir_service_slots_shared Slots of the service that may have connections of several backends.
 # TYPE weir_service_slots_shared gauge
 weir_service_slots_shared{service="web"} 340

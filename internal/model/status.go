@@ -86,6 +86,8 @@ type LogStatus struct {
 	Waits       bool      `json:"waits"`           // a change of membership or ring size waits for room in the log
 	Coming      int       `json:"coming"`          // the newest generations that place no connections yet
 	Shared      int       `json:"shared"`          // slots that may have connections of several backends
+	Moved       int       `json:"moved"`           // slots that got another owner with the last change that moved any, since the director started
+	MovedTotal  uint64    `json:"moved-total"`     // slots that got another owner with any change since then
 	Held        int       `json:"held"`            // slots that keep an older owner until their rows have room
 	Kept        int       `json:"kept"`            // slots of older generations that agents may still have connections in
 }
