@@ -106,29 +106,34 @@ func (d *daemon) generations(want int) bool {
 	return err == nil && len(services) > 0 && !slices.ContainsFunc(services, func(s model.ServiceStatus) bool { return s.Log.Generations != want })
 }
 
-// serveMemory runs servers for these ways on every backend: each answers a line or a
-// datagram by its name and what came.
+// serveMemory runs servers for these ways on every backend.
 func (l *lab) serveMemory(ways ...way) {
 	l.t.Helper()
 	for i, b := range l.backends {
 		for _, w := range ways {
-			at := w.at(i+1, memoryPort)
-			l.must(b.Do(func() error {
-				listener, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(at))
-				if err != nil {
-					return err
-				}
-				socket, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(at))
-				if err != nil {
-					return errors.Join(err, listener.Close())
-				}
-				l.t.Cleanup(func() { listener.Close(); socket.Close() })
-				go answerLines(listener, b)
-				go answerDatagrams(socket, b)
-				return nil
-			}))
+			l.answerAt(b, w.at(i+1, memoryPort))
 		}
 	}
+}
+
+// answerAt runs servers on a host: each answers a line or a datagram by the host's name
+// and what came.
+func (l *lab) answerAt(b *netlab.Host, at netip.AddrPort) {
+	l.t.Helper()
+	l.must(b.Do(func() error {
+		listener, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(at))
+		if err != nil {
+			return err
+		}
+		socket, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(at))
+		if err != nil {
+			return errors.Join(err, listener.Close())
+		}
+		l.t.Cleanup(func() { listener.Close(); socket.Close() })
+		go answerLines(listener, b)
+		go answerDatagrams(socket, b)
+		return nil
+	}))
 }
 
 func (l *lab) must(err error) {

@@ -2,6 +2,7 @@ package test
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -72,6 +73,65 @@ func TestFlowsOutliveAnotherMode(t *testing.T) {
 	director.edit(strings.ReplaceAll(text("eth0", "", "ipip", "", heavy), "{name: backend2,", "{name: backend2, mode: l2dsr,"))
 	director.waitFor("have the mode", func() bool { return director.reaches("backend2", "l2dsr") })
 	f.goOn("one backend in another mode")
+}
+
+// In nat a backend's sockets have other addresses than in the other modes: no connection
+// comes along. But UDP flows stay at their backend, and who has sent nothing meanwhile
+// finds its connection again when the mode is what it was, whatever happened to the ring.
+//
+//	client --- router --- switch --- director
+//	                             --- backend1 ... backend3
+func TestFlowsOutliveNAT(t *testing.T) {
+	l := newLab(t, size{backends: 3})
+	ways := []way{{mode: "nat"}, {mode: "nat", inner6: true, outer6: true}}
+	text := func(interfaces, uplink, mode string, backends []backend) string {
+		var services []string
+		for _, w := range ways {
+			for _, protocol := range []string{"tcp", "udp"} {
+				services = append(services, strings.Replace(w.service(protocol, fmt.Sprint(memoryPort), backends), "  mode: nat\n", "  mode: "+mode+"\n", 1))
+			}
+		}
+		return configText(interfaces, uplink, services...)
+	}
+	for _, b := range l.backends {
+		startDaemon(t, b, "agent", text("", "eth0", "gue", everyBackend(3)))
+		for _, w := range ways {
+			l.answerAt(b, netip.AddrPortFrom(w.vip(), memoryPort)) // for the other modes
+		}
+	}
+	l.serveMemory(ways...)
+	director := startDaemon(t, l.director, "run", text("eth0", "", "l2dsr", everyBackend(3)))
+	direct, translated, datagrams := &flowsUnderTest{lab: l}, &flowsUnderTest{lab: l}, &flowsUnderTest{lab: l}
+	open := func(f *flowsUnderTest, network string, n int) {
+		for range n {
+			for _, w := range ways {
+				f.dial(w, network)
+			}
+		}
+	}
+	become := func(mode string, backends []backend, generations int) {
+		director.edit(text("eth0", "", mode, backends))
+		director.ready()
+		director.waitFor("have the mode and the generations", func() bool {
+			return director.reaches("backend2", mode) && director.generations(generations)
+		})
+	}
+	open(direct, "tcp", 10)
+	open(datagrams, "udp", 10)
+	direct.goOn("before any change")
+	datagrams.goOn("before any change")
+	become("nat", []backend{{number: 1, weight: 20}, {number: 2}, {number: 3, weight: 300}}, 2)
+	datagrams.goOn("nat, and other weights")
+	open(translated, "tcp", 10)
+	translated.goOn("nat")
+	become("nat", []backend{{number: 1}, {number: 2}, {number: 3, weight: 10}}, 3)
+	datagrams.goOn("other weights in nat")
+	translated.goOn("other weights in nat")
+	become("ipip", []backend{{number: 1}, {number: 2}, {number: 3, weight: 10}}, 3)
+	direct.goOn("ipip, after they have sent nothing in nat")
+	datagrams.goOn("ipip")
+	open(direct, "tcp", 2)
+	direct.goOn("ipip, and new connections")
 }
 
 // reaches reports whether packets of every service go to a backend in this mode.
