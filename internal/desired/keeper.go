@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -47,7 +48,8 @@ type Keeper struct {
 	evidence *engine.Evidence
 	reports  Reports // nil: agents have no way to report
 	renewing sync.Mutex
-	renewed  time.Time // when the evidence was
+	renewed  time.Time           // when the evidence was
+	asked    map[netip.Addr]bool // the backends that it is about
 
 	mu                       sync.Mutex // one change at a time is checked against the others, and applied
 	file                     model.Config

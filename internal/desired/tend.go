@@ -2,6 +2,7 @@ package desired
 
 import (
 	"context"
+	"maps"
 	"net/netip"
 	"sync"
 	"time"
@@ -26,29 +27,47 @@ const reportsPause = 5 * time.Second
 
 // Reports are what agents say about connections.
 type Reports interface {
-	// Latest returns the last report about each backend, and whether it is known yet
-	// which there are.
-	Latest() (reports map[netip.Addr]model.AgentReport, known bool)
+	// Latest returns the last report about each of these backends, and whether it is known
+	// yet which there are.
+	Latest(backends map[netip.Addr]bool) (reports map[netip.Addr]model.AgentReport, known bool)
 }
 
 // Hear makes agents' reports the evidence by which generations leave the logs. It is
 // called before Join and SetFile.
 func (k *Keeper) Hear(reports Reports) {
 	k.reports = reports
-	k.renew()
+	k.evidence.Renew(nil, false, time.Now()) // it is not known which backends there are
 }
 
-// renew brings the evidence up to date, if it has not just been.
+// renew brings the evidence up to date, if it has not just been for the same backends.
 func (k *Keeper) renew() {
 	k.renewing.Lock()
 	defer k.renewing.Unlock()
-	now := time.Now()
-	if k.reports == nil || now.Sub(k.renewed) < reportsPause {
+	if k.reports == nil {
 		return
 	}
-	latest, known := k.reports.Latest()
+	now, backends := time.Now(), k.backends()
+	if now.Sub(k.renewed) < reportsPause && maps.Equal(backends, k.asked) {
+		return
+	}
+	latest, known := k.reports.Latest(backends)
 	k.evidence.Renew(latest, known, now)
-	k.renewed = now
+	k.renewed, k.asked = now, backends
+}
+
+// backends are the addresses of all that there are in mode gue.
+func (k *Keeper) backends() map[netip.Addr]bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	all := map[netip.Addr]bool{}
+	for _, d := range k.everything().Documents() {
+		for _, b := range d.Service.Backends {
+			if b.ModeIn(d.Service) == model.GUE {
+				all[b.Address] = true
+			}
+		}
+	}
+	return all
 }
 
 // Agents says how many backends are reported of.

@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -102,18 +104,22 @@ func (e *Etcd) renewLease(ctx context.Context) (clientv3.LeaseID, error) {
 	return e.lease, nil
 }
 
-// Reports are the reports of agents that a director follows.
+// Reports are the reports of agents that a director follows: those about the backends
+// that it has. Whoever may write reports may write many, of addresses that are nobody's.
 type Reports struct {
 	prefix string
+	again  chan struct{} // has something when there are other backends
 
-	mu     sync.Mutex
-	known  bool
-	latest map[netip.Addr]model.AgentReport
+	mu       sync.Mutex
+	backends map[netip.Addr]bool // that there are
+	listed   map[netip.Addr]bool // that there were when the reports were listed; nil: they were not yet
+	renewed  chan struct{}       // is closed when they are listed
+	latest   map[netip.Addr]model.AgentReport
 }
 
 // FollowReports follows what agents say, until the context ends.
 func (e *Etcd) FollowReports(ctx context.Context) *Reports {
-	r := &Reports{prefix: e.evidenceKey(), latest: map[netip.Addr]model.AgentReport{}}
+	r := &Reports{prefix: e.evidenceKey(), again: make(chan struct{}, 1), renewed: make(chan struct{}), latest: map[netip.Addr]model.AgentReport{}}
 	go func() {
 		pause := firstPause
 		for ctx.Err() == nil {
@@ -131,35 +137,104 @@ func (e *Etcd) FollowReports(ctx context.Context) *Reports {
 	return r
 }
 
-// Latest returns the last report about each backend, and whether it is known yet which
-// there are.
-func (r *Reports) Latest() (reports map[netip.Addr]model.AgentReport, known bool) {
+// listPatience is how long Latest waits for reports about backends that are new.
+const listPatience = time.Second
+
+// Latest returns the last report about each of these backends, and whether it is known yet
+// which there are. One that is new, while etcd does not say whether there is a report, is
+// one that says nothing: its agent may have connections anywhere.
+func (r *Reports) Latest(backends map[netip.Addr]bool) (reports map[netip.Addr]model.AgentReport, known bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return maps.Clone(r.latest), r.known
+	r.backends = backends
+	if !r.covers(backends) {
+		select {
+		case r.again <- struct{}{}:
+		default:
+		}
+	}
+	patience := time.NewTimer(listPatience)
+	defer patience.Stop()
+	for waiting := true; waiting && !r.covers(backends); {
+		next := r.renewed
+		r.mu.Unlock()
+		select {
+		case <-next:
+		case <-patience.C:
+			waiting = false
+		}
+		r.mu.Lock()
+	}
+	reports = map[netip.Addr]model.AgentReport{}
+	for b := range backends {
+		if report, has := r.latest[b]; has {
+			reports[b] = report
+		} else if r.listed != nil && !r.listed[b] {
+			reports[b] = model.AgentReport{Backend: b}
+		}
+	}
+	return reports, r.listed != nil
 }
 
-// listReports reads all reports and returns etcd's revision at that moment.
+// covers says whether the reports about these backends are known, if there are any.
+func (r *Reports) covers(backends map[netip.Addr]bool) bool {
+	for b := range backends {
+		if !r.listed[b] {
+			return false
+		}
+	}
+	return r.listed != nil
+}
+
+// readsAtOnce is how many keys one transaction reads: etcd takes 128, of 1.5 MiB each.
+const readsAtOnce = 16
+
+// listReports reads the reports about the backends and returns the revision of etcd up to
+// which nothing is missing.
 func (e *Etcd) listReports(ctx context.Context, r *Reports) (int64, error) {
-	response, err := e.commit(ctx, nil, clientv3.OpGet(r.prefix, clientv3.WithPrefix()))
+	select {
+	case <-r.again:
+	default:
+	}
+	r.mu.Lock()
+	backends := r.backends
+	r.mu.Unlock()
+	response, err := e.commit(ctx, nil)
 	if err != nil {
 		return 0, err
 	}
-	latest := map[netip.Addr]model.AgentReport{}
-	for _, kv := range response.Responses[0].GetResponseRange().Kvs {
-		r.read(latest, string(kv.Key), kv.Value)
+	revision, latest := response.Header.Revision, map[netip.Addr]model.AgentReport{}
+	for some := range slices.Chunk(slices.Collect(maps.Keys(backends)), readsAtOnce) {
+		var reads []clientv3.Op
+		for _, b := range some {
+			reads = append(reads, clientv3.OpGet(r.prefix+b.String(), clientv3.WithRev(revision)))
+		}
+		response, err := e.commit(ctx, nil, reads...)
+		if err != nil {
+			return 0, err
+		}
+		for _, one := range response.Responses {
+			for _, kv := range one.GetResponseRange().Kvs {
+				r.read(latest, backends, string(kv.Key), kv.Value)
+			}
+		}
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.latest, r.known = latest, true
-	return response.Header.Revision, nil
+	r.latest, r.listed = latest, backends
+	if r.listed == nil {
+		r.listed = map[netip.Addr]bool{}
+	}
+	close(r.renewed)
+	r.renewed = make(chan struct{})
+	return revision, nil
 }
 
-// read puts a report among others. One that cannot be read, of another version maybe,
+// read puts a report about one of the backends among others. One that cannot be read, of another version maybe,
 // is one that says nothing: its agent may have connections anywhere.
-func (r *Reports) read(latest map[netip.Addr]model.AgentReport, key string, text []byte) {
+func (r *Reports) read(latest map[netip.Addr]model.AgentReport, backends map[netip.Addr]bool, key string, text []byte) {
 	backend, err := netip.ParseAddr(strings.TrimPrefix(key, r.prefix))
-	if err != nil {
+	if err != nil || !backends[backend] {
 		return
 	}
 	var report model.AgentReport
@@ -170,7 +245,7 @@ func (r *Reports) read(latest map[netip.Addr]model.AgentReport, key string, text
 }
 
 // watchReports takes what agents write after a revision of etcd. It returns when it
-// cannot go on, and from time to time: a network can lose a watch without either end
+// cannot go on, when there are other backends, and from time to time: a network can lose a watch without either end
 // knowing.
 func (e *Etcd) watchReports(ctx context.Context, r *Reports, since int64) {
 	client, err := e.connect()
@@ -179,6 +254,13 @@ func (e *Etcd) watchReports(ctx context.Context, r *Reports, since int64) {
 	}
 	ctx, cancel := context.WithTimeout(clientv3.WithRequireLeader(ctx), lookAgain)
 	defer cancel()
+	go func() {
+		select {
+		case <-r.again:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
 	for response := range client.Watch(ctx, r.prefix, clientv3.WithPrefix(), clientv3.WithRev(since+1)) {
 		if response.Err() != nil {
 			wait(ctx, firstPause)
@@ -192,7 +274,7 @@ func (e *Etcd) watchReports(ctx context.Context, r *Reports, since int64) {
 				}
 				continue
 			}
-			r.read(r.latest, string(event.Kv.Key), event.Kv.Value)
+			r.read(r.latest, r.listed, string(event.Kv.Key), event.Kv.Value)
 		}
 		r.mu.Unlock()
 	}

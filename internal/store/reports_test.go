@@ -26,11 +26,20 @@ func reportOf(last byte, used ...uint64) model.AgentReport {
 	}
 }
 
-// says waits until a follower has these reports, and no others.
+// backends are those of the tests.
+func backends(last ...byte) map[netip.Addr]bool {
+	all := map[netip.Addr]bool{}
+	for _, l := range last {
+		all[netip.AddrFrom4([4]byte{10, 0, 0, l})] = true
+	}
+	return all
+}
+
+// says waits until a follower has these reports about backends 1 to 4, and no others.
 func says(t *testing.T, r *Reports, want ...model.AgentReport) {
 	t.Helper()
 	eventually(t, "the reports are followed", func() error {
-		got, known := r.Latest()
+		got, known := r.Latest(backends(1, 2, 3, 4))
 		if !known {
 			return errors.New("nothing is known yet")
 		}
@@ -182,4 +191,52 @@ func TestAgentSpeaksForItself(t *testing.T) {
 		t.Errorf("a report about another host's backend: error %v, want %v", err, rpctypes.ErrPermissionDenied)
 	}
 	says(t, c.open().FollowReports(t.Context()), own)
+}
+
+// Reports about addresses that are no backend's are not kept, however many there are. Once
+// it is one's, they are there, and nobody takes it for a backend without an agent before.
+func TestReportsOfStrangers(t *testing.T) {
+	c := newCluster(t, 1, false)
+	agents := c.open()
+	follower := c.open().FollowReports(t.Context())
+	says(t, follower)
+	var all []model.AgentReport
+	for last := range byte(200) {
+		all = append(all, reportOf(last, uint64(last)<<56))
+	}
+	if err := agents.PutReports(t.Context(), all); err != nil {
+		t.Fatal(err)
+	}
+	says(t, follower, all[1:5]...)
+	kept := func(r *Reports) int {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return len(r.latest)
+	}
+	later := c.open().FollowReports(t.Context())
+	says(t, later, all[1:5]...)
+	for name, r := range map[string]*Reports{"one that followed": follower, "one that has begun to": later} {
+		if n := kept(r); n != 4 {
+			t.Errorf("%s keeps %d reports, want those about 4 backends", name, n)
+		}
+		got, known := r.Latest(backends(3, 77, 250))
+		want := map[netip.Addr]model.AgentReport{all[3].Backend: all[3], all[77].Backend: all[77]}
+		if !known || !reflect.DeepEqual(got, want) {
+			t.Errorf("%s, of other backends, says %v, %v", name, known, got)
+		}
+	}
+}
+
+// While etcd does not say whether there is a report about a backend that is new, it has an
+// agent that may have connections anywhere.
+func TestReportsOfNewBackendsWithoutEtcd(t *testing.T) {
+	c := newCluster(t, 1, false)
+	follower := c.open().FollowReports(t.Context())
+	says(t, follower)
+	c.Kill(0)
+	got, known := follower.Latest(backends(1, 9))
+	nine := netip.AddrFrom4([4]byte{10, 0, 0, 9})
+	if want := (map[netip.Addr]model.AgentReport{nine: {Backend: nine}}); !known || !reflect.DeepEqual(got, want) {
+		t.Errorf("without etcd it is said %v, %v, want %v", known, got, want)
+	}
 }
