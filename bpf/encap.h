@@ -60,22 +60,29 @@ static __always_inline __u64 inner_sum(const struct packet *packet, int *known)
 	return (__u16)~checksum_fold(pseudo);
 }
 
+/*
+ * By words, whose sum is known before they are written: a load of a word that was
+ * written in parts has to wait until all of them have left the processor's store buffer.
+ */
 static __always_inline void write_ipv4(struct iphdr *ip, const struct packet *packet,
 				       const struct backend *backend,
 				       const struct settings *settings, __u8 protocol, __u32 length)
 {
 	__be32 entropy = bpf_htonl(packet->hash);
+	__be32 source = settings->tunnel_source4 | (entropy & ~settings->tunnel_mask4);
+	__be32 destination = ADDRESS_WORD(&backend->address, 0);
+	__be32 first = bpf_htonl(0x45000000 | (__u32)packet->tos << 16 | length);
+	/* DF, and as the packet is atomic, ID may be 0 (RFC 6864). */
+	__be32 second = bpf_htonl(0x4000);
+	__be32 third = bpf_htonl(OUTER_TTL << 24 | (__u32)protocol << 16);
+	__be32 *words = (__be32 *)ip;
 
-	*(__u16 *)ip = bpf_htons(0x4500 | packet->tos);
-	ip->tot_len = bpf_htons(length);
-	ip->id = 0; /* may be, as the packet is atomic (RFC 6864) */
-	ip->frag_off = bpf_htons(0x4000);
-	ip->ttl = OUTER_TTL;
-	ip->protocol = protocol;
-	ip->check = 0;
-	ip->saddr = settings->tunnel_source4 | (entropy & ~settings->tunnel_mask4);
-	ip->daddr = ADDRESS_WORD(&backend->address, 0);
-	ip->check = ipv4_header_checksum(ip);
+	words[0] = first;
+	words[1] = second;
+	words[2] = third;
+	words[3] = source;
+	words[4] = destination;
+	ip->check = ~checksum_fold((__u64)first + second + third + source + destination);
 }
 
 static __always_inline void write_ipv6(struct ipv6hdr *ip, const struct packet *packet,
@@ -98,45 +105,45 @@ static __always_inline void write_ipv6(struct ipv6hdr *ip, const struct packet *
 	__builtin_memcpy(&ip->daddr, &backend->address, sizeof(ip->daddr));
 }
 
-static __always_inline void write_gue(struct gue_outer *outer, const struct packet *packet,
-				      __u32 udp_length, __u32 private)
+/* By words, as write_ipv4. Returns their sum. */
+static __always_inline __u64 write_gue(struct gue_outer *outer, const struct packet *packet,
+				       __u32 udp_length, __u32 private)
 {
-	/* 49152 to 65535: the dynamic ports (RFC 6335). */
-	outer->udp.source = bpf_htons(0xc000 | (packet->hash & 0x3fff));
-	outer->udp.dest = bpf_htons(GUE_PORT);
-	outer->udp.len = bpf_htons(udp_length);
-	outer->udp.check = 0;
-	outer->gue.version_length = private / 4;
-	outer->gue.protocol = inner_protocol(packet);
-	outer->gue.flags = 0;
+	__be32 *words = (__be32 *)outer;
+	/* From 49152 to 65535: the dynamic ports (RFC 6335). */
+	__be32 ports = bpf_htonl((0xc000 | (packet->hash & 0x3fff)) << 16 | GUE_PORT);
+	__be32 length = bpf_htonl(udp_length << 16);
+	__be32 gue = bpf_htonl((private / 4) << 24 | (__u32)inner_protocol(packet) << 16);
+
+	words[0] = ports;
+	words[1] = length;
+	words[2] = gue;
+	return (__u64)ports + length + gue;
 }
 
 /*
  * The UDP checksum of an outer IPv6 packet. Where the inner packet's sum is not
  * known for free it stays zero, which RFC 6935 and RFC 6936 allow for tunnels.
- * `private` is the sum of GUE's private data.
+ * `outer` is the sum of UDP's and GUE's headers and of the private data.
  */
-static __always_inline void checksum_gue6(const struct packet *packet, const struct ipv6hdr *ip,
-					  struct gue_outer *outer, __u64 private)
+static __always_inline __be16 checksum_gue6(const struct packet *packet, const struct ipv6hdr *ip,
+					    __u32 udp_length, __u64 outer)
 {
 	const __be32 *addresses = (const __be32 *)&ip->saddr;
-	const __u32 *words = (const __u32 *)outer;
 	int known;
-	__u64 sum = inner_sum(packet, &known);
+	__u64 sum = inner_sum(packet, &known) + outer;
 	__u16 checksum;
 
 	if (!known)
-		return;
-	sum += private;
+		return 0;
+	/* Read again what was written: the stack has no room for it. */
+	asm volatile("" ::: "memory");
 #pragma unroll
 	for (int i = 0; i < 8; i++)
 		sum += addresses[i];
-#pragma unroll
-	for (int i = 0; i < (int)(sizeof(*outer) / 4); i++)
-		sum += words[i];
-	sum += (__u64)outer->udp.len + bpf_htons(IPPROTO_UDP);
+	sum += (__u64)bpf_htons(udp_length) + bpf_htons(IPPROTO_UDP);
 	checksum = ~checksum_fold(sum);
-	outer->udp.check = checksum ? checksum : 0xffff;
+	return checksum ? checksum : 0xffff;
 }
 
 /* Between the GUE header and the packet there may be a row: NULL is none. */
@@ -177,16 +184,21 @@ static __always_inline enum reason forward_encap6(struct xdp_md *ctx, struct pac
 		   payload);
 	if (gue) {
 		struct gue_outer *inner = (struct gue_outer *)(ip + 1);
+		__u64 sum = write_gue(inner, packet, payload, private);
 
-		write_gue(inner, packet, payload, private);
-		checksum_gue6(packet, ip, inner, private ? row_sum6(row) : 0);
+		sum += private ? row_sum6(row) : 0;
+		inner->udp.check = checksum_gue6(packet, ip, payload, sum);
 	}
 	if (private && !put_row(ctx, row, (void *)ip + outer, 1))
 		return DROP_NO_HEADROOM;
 	return leave(ctx, packet, backend->ifindex, gue ? FORWARD_GUE : FORWARD_IPIP);
 }
 
-/* Not inlined and not static: what carries no row has nothing to do with it. */
+/*
+ * Not inlined and not static: the verifier looks at it once, and it has a stack of its
+ * own. What is met most of the time does not come here, because a call is not free
+ * where processors have return thunks.
+ */
 __noinline enum reason forward_with_row(struct xdp_md *ctx, struct packet *packet,
 					const struct backend *backend, __u32 index)
 {
@@ -201,19 +213,39 @@ __noinline enum reason forward_with_row(struct xdp_md *ctx, struct packet *packe
 		       forward_encap4(ctx, packet, backend, settings, 1, &row);
 }
 
+/* Most packets of open connections: over IPv4, and of a slot without a list. */
+static __always_inline int names_backup(const struct packet *packet, const struct backend *backend)
+{
+	return packet->flow.protocol == IPPROTO_TCP && !(packet->slot.next & (SLOT_LIST | SLOT_SETTLING)) &&
+	       !(backend->flags & BACKEND_IPV6);
+}
+
+static __always_inline enum reason forward_gue(struct xdp_md *ctx, struct packet *packet,
+					       const struct backend *backend, __u32 index,
+					       const struct settings *settings)
+{
+	struct row row = {};
+
+	if (carries_row(packet, index)) {
+		if (!names_backup(packet, backend))
+			return forward_with_row(ctx, packet, backend, index);
+		row = row_of_two(packet, index, 0);
+	}
+	return backend->flags & BACKEND_IPV6 ?
+		       forward_encap6(ctx, packet, backend, settings, 1, NULL) :
+		       forward_encap4(ctx, packet, backend, settings, 1, &row);
+}
+
 static __always_inline enum reason forward_encap(struct xdp_md *ctx, struct packet *packet,
 						 const struct backend *backend, __u32 index)
 {
 	const struct settings *settings = get_settings();
-	int gue = backend->mode == MODE_GUE;
 
-	if (gue && carries_row(packet))
-		return forward_with_row(ctx, packet, backend, index);
 	if (!settings)
 		return DROP_NO_BACKEND;
-	if (backend->flags & BACKEND_IPV6)
-		return gue ? forward_encap6(ctx, packet, backend, settings, 1, NULL) :
-			     forward_encap6(ctx, packet, backend, settings, 0, NULL);
-	return gue ? forward_encap4(ctx, packet, backend, settings, 1, NULL) :
-		     forward_encap4(ctx, packet, backend, settings, 0, NULL);
+	if (backend->mode == MODE_GUE)
+		return forward_gue(ctx, packet, backend, index, settings);
+	return backend->flags & BACKEND_IPV6 ?
+		       forward_encap6(ctx, packet, backend, settings, 0, NULL) :
+		       forward_encap4(ctx, packet, backend, settings, 0, NULL);
 }

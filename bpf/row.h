@@ -41,29 +41,41 @@ struct {
 struct row {
 	const struct backend *lone; /* NULL: they are in list */
 	const struct row_list *list;
-	struct row_header header; /* of the lone one */
-	__u32 length;             /* 0: there is nobody to name */
+	__be32 header; /* struct row_header of the lone one */
+	__u32 length;  /* 0: there is nobody to name */
 };
 
-/* A SYN opens a connection where it comes, and fragments go where their first one went. */
-static __always_inline int carries_row(const struct packet *packet)
+/*
+ * A host that has not kept a flow's datagram lately asks the others first, and where the
+ * backup is dead, and nobody has noticed, the datagram would be lost: so those to the
+ * owner of a slot without a list stay there.
+ */
+static __always_inline int stays_with_owner(const struct packet *packet, __u32 sent)
 {
-	if (packet->flags & (PACKET_FRAGMENT_FIRST | PACKET_FRAGMENT_LATER) || !packet->slot.next)
-		return 0;
-	return packet->flow.protocol == IPPROTO_UDP ||
-	       (packet->flow.protocol == IPPROTO_TCP && !(packet->tcp_flags & ROW_NEVER));
+	return packet->flow.protocol == IPPROTO_UDP && sent == packet->slot.owner;
 }
 
-/* Hosts do not send a datagram on to one that is down as they do with a segment. */
-static __always_inline struct row_header header_of(__u32 hops, __u32 down, __u32 flags)
+/* A SYN opens a connection where it comes, and fragments go where their first one went. */
+static __always_inline int carries_row(const struct packet *packet, __u32 sent)
 {
-	struct row_header header = { .kind = ROW_KIND, .count = hops };
+	const struct slot *slot = &packet->slot;
 
-	if (flags & ROW_DATAGRAM) {
-		header.kind = ROW_KIND_UDP;
-		header.count = hops | down << ROW_DOWN_SHIFT;
-	}
-	return header;
+	if (packet->flags & (PACKET_FRAGMENT_FIRST | PACKET_FRAGMENT_LATER) || !slot->next)
+		return 0;
+	if (packet->flow.protocol == IPPROTO_UDP)
+		return slot->next & (SLOT_LIST | SLOT_SETTLING) || !stays_with_owner(packet, sent);
+	return packet->flow.protocol == IPPROTO_TCP && !(packet->tcp_flags & ROW_NEVER);
+}
+
+/*
+ * A struct row_header as one word. Hosts do not send a datagram on to one that is down
+ * as they do with a segment.
+ */
+static __always_inline __be32 header_of(__u32 hops, __u32 down, __u32 flags)
+{
+	if (flags & ROW_DATAGRAM)
+		return bpf_htonl(ROW_KIND_UDP << 24 | (hops | down << ROW_DOWN_SHIFT) << 16);
+	return bpf_htonl(ROW_KIND << 24 | hops << 16);
 }
 
 /* Only what has an agent, and can be reached from the host that the packet goes to. */
@@ -203,7 +215,6 @@ static __always_inline __u64 sum_words(const struct row_list *row)
 __noinline int write_list(__u32 ring, __u64 word, __u32 sent, __u32 flags)
 {
 	struct slot slot = { .owner = word, .next = word >> 32 };
-	struct row_header *header;
 	struct row_list *row;
 	__u32 zero = 0;
 
@@ -216,9 +227,8 @@ __noinline int write_list(__u32 ring, __u64 word, __u32 sent, __u32 flags)
 		add_both(row, sent, flags);
 	if (!row->hops)
 		return 0;
-	header = (struct row_header *)row->bytes;
-	*header = header_of(row->hops, row->hops - row->up, flags);
-	row->length = sizeof(*header) + row->hops * hop_size(flags);
+	*(__be32 *)row->bytes = header_of(row->hops, row->hops - row->up, flags);
+	row->length = sizeof(struct row_header) + row->hops * hop_size(flags);
 	row->sum = sum_words(row);
 	return row->length;
 }
@@ -246,41 +256,44 @@ static __always_inline int note_both(const struct packet *packet)
 	return 1;
 }
 
+/* Of a slot without a list: the owner's backup, or the owner. */
+static __always_inline struct row row_of_two(const struct packet *packet, __u32 sent, __u32 flags)
+{
+	const struct slot *slot = &packet->slot;
+	__u32 other = sent == slot->owner ? slot->next & ~SLOT_SETTLING : slot->owner;
+	const struct backend *backend = backend_at(other);
+	struct row row = {};
+
+	if (other == sent || !may_be_named(backend, flags))
+		return row;
+	row.lone = backend;
+	row.header = header_of(1, !alive(backend), flags);
+	row.length = sizeof(struct row_header) + hop_size(flags);
+	return row;
+}
+
 static __always_inline struct row find_row(const struct packet *packet, __u32 sent, __u32 flags)
 {
 	const struct slot *slot = &packet->slot;
 	struct row row = {};
-	__u32 zero = 0, other, both = 0;
+	__u32 zero = 0, both = 0;
 
 	if (packet->flow.protocol == IPPROTO_UDP)
 		flags |= ROW_DATAGRAM;
 	if (slot->next & (SLOT_LIST | SLOT_SETTLING))
 		both = note_both(packet);
-	if (slot->next & SLOT_LIST || both) {
-		row.length = write_list(both ? 0 : packet->ring, slot_word(slot), sent, flags);
-		row.list = bpf_map_lookup_elem(&row_buffer, &zero);
-		if (!row.list)
-			row.length = 0;
-		return row;
-	}
-	/*
-	 * A host that has not kept a flow's datagram lately asks the others first, and where
-	 * the backup is dead, and nobody has noticed, the datagram would be lost.
-	 */
-	if (flags & ROW_DATAGRAM && sent == slot->owner)
-		return row;
-	other = sent == slot->owner ? slot->next & ~SLOT_SETTLING : slot->owner;
-	row.lone = backend_at(other);
-	if (other != sent && may_be_named(row.lone, flags)) {
-		row.header = header_of(1, !alive(row.lone), flags);
-		row.length = sizeof(struct row_header) + hop_size(flags);
-	}
+	if (!(slot->next & SLOT_LIST) && !both)
+		return stays_with_owner(packet, sent) ? row : row_of_two(packet, sent, flags);
+	row.length = write_list(both ? 0 : packet->ring, slot_word(slot), sent, flags);
+	row.list = bpf_map_lookup_elem(&row_buffer, &zero);
+	if (!row.list)
+		row.length = 0;
 	return row;
 }
 
 static __always_inline __u64 row_sum6(const struct row *row)
 {
-	__u64 sum = *(const __u32 *)&row->header;
+	__u64 sum = row->header;
 
 	if (!row->lone)
 		return row->list ? row->list->sum : 0;
@@ -305,7 +318,7 @@ static __always_inline int put_row(struct xdp_md *ctx, const struct row *row, vo
 					    ((row->length - least) & ROW_OFFSET_MASK) + least);
 	if (!row->lone)
 		return 0;
-	*(struct row_header *)at = row->header;
+	*(__be32 *)at = row->header;
 	if (ipv6)
 		__builtin_memcpy(at + least, &row->lone->address, sizeof(struct address));
 	else
