@@ -283,6 +283,15 @@ static __always_inline const struct row_header *datagram_row(const struct view *
 	return row;
 }
 
+/* To the host that keeps it, whoever knows the flow. */
+static __always_inline enum host_reason relay(const struct view *view, struct chance *chance,
+					      const struct row_header *row)
+{
+	if (!is_walkable(chance, row) || !read_hop(view, chance, 0))
+		return HOST_DROP_ROW_MALFORMED;
+	return send_on(chance, hops_of(row) + 1, row->claim, 0);
+}
+
 /*
  * Says how a datagram in GUE goes on, or an error about one, and remembers the flow
  * of what is kept.
@@ -296,6 +305,8 @@ static __always_inline enum host_reason judge_datagram(const struct view *view,
 	struct datagram datagram;
 	__u64 *seen;
 
+	if (row && row->claim == ROW_RELAY && !row->next)
+		return relay(view, chance, row);
 	if (!remembers_flows)
 		return HOST_DECAP_GUE;
 	if (row && !is_walkable(chance, row))

@@ -132,6 +132,8 @@ static __always_inline enum reason place(struct xdp_md *ctx, struct packet *pack
 		*index = find_quic(ctx, packet, ring, header);
 	if (*index == NO_BACKEND && header->size)
 		*index = pick(packet, ring, header, hash);
+	if (packet->flags & PACKET_RELAYED)
+		name_quic(ctx, packet, ring, header);
 	if (*index == NO_BACKEND)
 		reason = DROP_NO_BACKEND;
 	else if (header->flags & RING_SNAT && !packet->snat)

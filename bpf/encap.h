@@ -216,7 +216,8 @@ __noinline enum reason forward_with_row(struct xdp_md *ctx, struct packet *packe
 /* Most packets of open connections: over IPv4, and of a slot without a list. */
 static __always_inline int names_backup(const struct packet *packet, const struct backend *backend)
 {
-	return packet->flow.protocol == IPPROTO_TCP && !(packet->slot.next & (SLOT_LIST | SLOT_SETTLING)) &&
+	return packet->flow.protocol == IPPROTO_TCP &&
+	       !(packet->slot.next & (SLOT_LIST | SLOT_SETTLING)) &&
 	       !(backend->flags & BACKEND_IPV6);
 }
 

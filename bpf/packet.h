@@ -55,6 +55,7 @@ enum packet_flag {
 	PACKET_ICMP_ERROR = 1 << 2,     /* flow is that of the packet inside, reversed */
 	PACKET_OPTIONS = 1 << 3,        /* IPv4 options or IPv6 extension headers */
 	PACKET_NO_CHECKSUM = 1 << 4,    /* UDP over IPv4 without a checksum */
+	PACKET_RELAYED = 1 << 5,        /* its connection ID names a backend that is down here */
 };
 
 /* TCP flags as in the header's 14th byte. */

@@ -173,8 +173,11 @@ static __always_inline enum quic_event ask_quic(struct xdp_md *ctx, const struct
 	return backend && alive(backend) ? QUIC_FOUND : QUIC_DOWN;
 }
 
-/* The backend that the packet's connection ID names, if it is alive, or NO_BACKEND. */
-static __noinline __u32 find_quic(struct xdp_md *ctx, const struct packet *packet, __u32 ring,
+/*
+ * The backend that the packet's connection ID names, if it is alive, or NO_BACKEND. If it
+ * is down here the packet is marked, and whose it is is the answer when asked again.
+ */
+static __noinline __u32 find_quic(struct xdp_md *ctx, struct packet *packet, __u32 ring,
 				  const struct ring_header *header)
 {
 	__u32 event, index = NO_BACKEND;
@@ -184,8 +187,23 @@ static __noinline __u32 find_quic(struct xdp_md *ctx, const struct packet *packe
 	if (packet->flow.protocol != IPPROTO_UDP || packet->flags & PACKET_ICMP_ERROR)
 		return NO_BACKEND;
 	event = ask_quic(ctx, packet, ring, header, &index);
+	if (packet->flags & PACKET_RELAYED)
+		return index;
 	counter = bpf_map_lookup_elem(&quic_events, &event);
 	if (counter)
 		(*counter)++;
+	if (event == QUIC_DOWN)
+		packet->flags |= PACKET_RELAYED;
 	return event == QUIC_FOUND ? index : NO_BACKEND;
+}
+
+/*
+ * Whose the packet is cannot be reached from here, but perhaps from the host that it is
+ * sent to: the row names the one who keeps it, as the owner of a slot of his own.
+ */
+static __always_inline void name_quic(struct xdp_md *ctx, struct packet *packet, __u32 ring,
+				      const struct ring_header *header)
+{
+	packet->slot.owner = find_quic(ctx, packet, ring, header);
+	packet->slot.next = SLOT_SETTLING; /* not a list, and not nobody */
 }

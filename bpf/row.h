@@ -17,6 +17,8 @@
 
 /* Beside enum backend_flag: the row is a datagram's. */
 #define ROW_DATAGRAM (1 << 8)
+/* With that: whose it is is certain, and he is not to be reached from here. */
+#define ROW_RELAYED (1 << 9)
 
 /* The row of a slot with a list. */
 struct row_list {
@@ -73,6 +75,8 @@ static __always_inline int carries_row(const struct packet *packet, __u32 sent)
  */
 static __always_inline __be32 header_of(__u32 hops, __u32 down, __u32 flags)
 {
+	if (flags & ROW_RELAYED)
+		return bpf_htonl(ROW_KIND_UDP << 24 | hops << 16 | ROW_RELAY);
 	if (flags & ROW_DATAGRAM)
 		return bpf_htonl(ROW_KIND_UDP << 24 | (hops | down << ROW_DOWN_SHIFT) << 16);
 	return bpf_htonl(ROW_KIND << 24 | hops << 16);
@@ -280,6 +284,8 @@ static __always_inline struct row find_row(const struct packet *packet, __u32 se
 
 	if (packet->flow.protocol == IPPROTO_UDP)
 		flags |= ROW_DATAGRAM;
+	if (packet->flags & PACKET_RELAYED)
+		return row_of_two(packet, sent, flags | ROW_RELAYED);
 	if (slot->next & (SLOT_LIST | SLOT_SETTLING))
 		both = note_both(packet);
 	if (!(slot->next & SLOT_LIST) && !both)

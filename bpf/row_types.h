@@ -33,3 +33,4 @@ struct row_header {
 #define ROW_COUNT_MASK 0x0f
 #define ROW_DOWN_SHIFT 4  /* of count: how many of the last ones are down for the director */
 #define ROW_RETURNED 0x80 /* of next: it is on its way back to the first host */
+#define ROW_RELAY 0xff /* of claim: the first host sends it to the only one named, who keeps it */

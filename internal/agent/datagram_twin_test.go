@@ -54,7 +54,7 @@ func randomStep(r *rand.Rand, o rowTunnel) step {
 	s.in.down, s.in.next = r.IntN(n+1), r.IntN(n+2)
 	if s.in.next > 0 {
 		s.from = o.hops[r.IntN(2)]
-		s.in.claim = []int{0, 0, 1, 5, 20, 254}[r.IntN(6)]
+		s.in.claim = []int{0, 0, 1, 5, 20, 254, 255}[r.IntN(7)]
 		if s.in.next >= n-s.in.down && s.in.next <= n && r.IntN(3) == 0 {
 			s.in.next |= rowReturned
 		}

@@ -37,8 +37,9 @@ type testService struct {
 	settling bool              // in slots without a list too
 	settles  []bool            // the same by slot, if there is any
 	quic     []model.QUICConfig
-	index    uint32 // of the service
-	first    uint32 // index of the first backend
+	relayed  *testBackend // connection IDs name it, and it is down
+	index    uint32       // of the service
+	first    uint32       // index of the first backend
 }
 
 // testBackend is one backend. Zero: active, mode l2dsr, on the interface that

@@ -122,8 +122,17 @@ func testQUICVectors(t *testing.T) {
 	loadTestDirector(t, w).check(t, rows)
 }
 
+// relaying is the service as it is for packets whose connection ID names a backend that is
+// down: another one is asked to bring them there.
+func (s scenario) relaying(backend int) scenario {
+	service := *s.testService
+	service.relayed = &service.backends[backend]
+	s.testService = &service
+	return s
+}
+
 // What names nobody is the ring's: other configurations' numbers, unknown server IDs,
-// connection IDs that are too short, backends that are dead, and errors about a flow.
+// connection IDs that are too short, backends that are down, and errors about a flow.
 func testQUICUnroutable(t *testing.T) {
 	w := &testWorld{}
 	config := []model.QUICConfig{{ID: 2, NonceLength: 4}, {ID: 4, NonceLength: 4}}
@@ -133,6 +142,11 @@ func testQUICUnroutable(t *testing.T) {
 	plain := w.quicService(nil, quicIDs("abc", "xyz")...)
 	backed := w.quicService(config, quicIDs("abc", "xyz", "ddd")...)
 	backed.ring.Slots[0].Next = 1
+	dead := w.quicService(config, quicIDs("abc", "xyz", "ddd")...)
+	dead.ring.Slots[0].Next = 1
+	dead.backends[2].state = directorBackendStateBACKEND_DOWN
+	elsewhere := w.quicService(config, quicIDs("abc", "xyz", "ddd")...)
+	elsewhere.backends[2].state, elsewhere.backends[2].mode = directorBackendStateBACKEND_DOWN, model.IPIP
 	cid := func(number byte, id string) []byte { return append([]byte{number<<5 | 7}, id+"1234"...) }
 	var rows []row
 	for _, long := range []bool{false, true} {
@@ -146,7 +160,9 @@ func testQUICUnroutable(t *testing.T) {
 			s.quicRow("another configuration", long, cid(3, "xyz"), 0),
 			s.quicRow("no configuration", long, cid(7, "xyz"), 0),
 			s.quicRow("unknown server", long, cid(2, "xya"), 0),
-			s.quicRow("dead server", long, cid(2, "ddd"), 0),
+			s.relaying(2).quicRow("server is down", long, cid(2, "ddd"), 0),
+			dead.relaying(2).quicRow("server is down, in a slot with a backup", long, cid(2, "ddd"), 0),
+			elsewhere.quicRow("server is down, and has no agent", long, cid(2, "ddd"), 0),
 			plain.quicRow("service without quic", long, cid(2, "xyz"), 0))
 	}
 	rows = append(rows, s.quicRow("cut short", true, cid(2, "xyz")[:7], 0), s.quicRow("empty", true, nil, 0))

@@ -13,6 +13,7 @@ const (
 	flowIsFresh  = time.Second
 	claimUnit    = 1 << 30 * time.Nanosecond
 	oldestClaim  = 254
+	relay        = 255
 )
 
 // DatagramRow is whom else a datagram may belong to, on its way.
@@ -21,7 +22,7 @@ type DatagramRow struct {
 	Down     int          // so many of the last ones are down for the director
 	Next     int          // the number of the host to try next
 	Returned bool         // it is on its way back to the first
-	Claim    int          // the youngest age that a host has said, in units; 0: none has it
+	Claim    int          // the youngest age that a host has said, in units; 0: none has it; 255: the first of the row keeps it
 }
 
 // Bytes is the row as GUE's private data.
@@ -55,6 +56,9 @@ func (h *Host) Walk(d Datagram) (keeps, known bool, to netip.Addr, row DatagramR
 	up := len(row.Hops) - row.Down
 	known = d.Age >= 0 && d.Age < flowLives
 	switch {
+	case row.Claim == relay && row.Next == 0 && !row.Returned:
+		row.Next = len(row.Hops) + 1
+		return false, known, row.Hops[0], row
 	case row.Next > len(row.Hops):
 		return true, known, to, row
 	case !row.Returned && row.Next > up:
