@@ -93,15 +93,17 @@ func (x *explainer) place(number int, protocol string, client netip.AddrPort) pl
 
 // events returns what happened from a little before all was well for the last time
 // to the break.
-func (x *explainer) events(b traffic.Break) []string {
-	from := b.Good
-	if early := b.At.Add(-around); early.Before(from) {
+func (x *explainer) events(b traffic.Break) []string { return x.around(b.Good, b.At) }
+
+// around returns what happened from a little before a time to a little after a moment.
+func (x *explainer) around(from, at time.Time) []string {
+	if early := at.Add(-around); early.Before(from) {
 		from = early
 	}
 	list := []string{}
 	for _, e := range x.done {
-		if e.effect.After(from) && e.effect.Before(b.At.Add(around)) {
-			list = append(list, fmt.Sprintf("%+.1fs %s", e.effect.Sub(b.At).Seconds(), e))
+		if e.effect.After(from) && e.effect.Before(at.Add(around)) {
+			list = append(list, fmt.Sprintf("%+.1fs %s", e.effect.Sub(at).Seconds(), e))
 		}
 	}
 	return list

@@ -48,6 +48,19 @@ type report struct {
 	Counters          map[string]uint64 `json:"counters"` // of weir's reasons, those that are no ordinary traffic's
 	Weather           felt              `json:"weather"`  // packets
 	BrokenConnections []broken          `json:"broken_connections"`
+	// MisdirectedPackets are the first of them.
+	MisdirectedPackets []stray `json:"misdirected_packets"`
+}
+
+// stray is a packet that came to a host without its connection.
+type stray struct {
+	At       float64  `json:"at"` // seconds from the beginning
+	Protocol string   `json:"protocol"`
+	Client   string   `json:"client,omitempty"` // not known of QUIC
+	Began    float64  `json:"began"`
+	Backend  string   `json:"backend"` // that has the connection
+	CameTo   string   `json:"came_to"`
+	Events   []string `json:"events"` // around it
 }
 
 // protocol is what became of one protocol's connections.
@@ -94,7 +107,23 @@ func newReport(h *harness, p *performer, weather felt) *report {
 	for _, b := range h.ledger.Breaks() {
 		r.add(x, b)
 	}
+	r.MisdirectedPackets = []stray{}
+	for _, s := range h.ledger.Strays() {
+		line := stray{At: x.seconds(s.At), Protocol: s.Protocol, Began: x.seconds(s.Began), Backend: whom(s.Backend), CameTo: whom(s.CameTo), Events: x.around(s.At, s.At)}
+		if s.Client.IsValid() {
+			line.Client = s.Client.String()
+		}
+		r.MisdirectedPackets = append(r.MisdirectedPackets, line)
+	}
 	return r
+}
+
+// whom names a backend that may not be known.
+func whom(backend int) string {
+	if backend < 0 {
+		return "one of the backends"
+	}
+	return backendName(backend)
 }
 
 func (r *report) add(x *explainer, b traffic.Break) {
@@ -117,11 +146,7 @@ func (r *report) add(x *explainer, b traffic.Break) {
 		line.Backend = backendName(b.Backend)
 	}
 	for _, reset := range b.Resets {
-		who := "one of the backends"
-		if reset.Backend != nobody {
-			who = backendName(reset.Backend)
-		}
-		line.Resets = append(line.Resets, fmt.Sprintf("%+.3fs %s", reset.At.Sub(b.At).Seconds(), who))
+		line.Resets = append(line.Resets, fmt.Sprintf("%+.3fs %s", reset.At.Sub(b.At).Seconds(), whom(reset.Backend)))
 	}
 	r.BrokenConnections = append(r.BrokenConnections, line)
 }

@@ -26,6 +26,7 @@ type Ledger struct {
 	live      int                           // TCP connections
 	totals    Totals
 	broken    []Break
+	strays    []Stray
 	stalls    histogram
 }
 
@@ -240,14 +241,38 @@ func (l *Ledger) gotQUIC(id string, who Identity) {
 	defer l.mu.Unlock()
 	n, known := l.names[id]
 	if known && n.who.Backend != who.Backend && !l.diedSince(int(n.who.Backend), n.at) {
-		l.astray("quic")
+		l.astray(Stray{Protocol: "quic", Began: n.at, Backend: int(n.who.Backend), CameTo: int(who.Backend)})
 	}
 }
 
+// Stray is a misdirected packet.
+type Stray struct {
+	At       time.Time
+	Protocol string
+	Client   netip.AddrPort // not known of QUIC
+	Began    time.Time      // when its connection did; of QUIC: when its connection ID was given out
+	Backend  int            // who has its connection
+	CameTo   int            // -1: some backend
+}
+
+// mostStrays bounds how many misdirected packets are kept: rivals have thousands.
+const mostStrays = 100
+
 // astray counts a misdirected packet.
-func (l *Ledger) astray(protocol string) {
+func (l *Ledger) astray(s Stray) {
 	l.totals.Misdirected++
-	l.totals.Astray[protocol]++
+	l.totals.Astray[s.Protocol]++
+	if len(l.strays) < mostStrays {
+		s.At = time.Now()
+		l.strays = append(l.strays, s)
+	}
+}
+
+// Strays returns the first of the packets that were misdirected.
+func (l *Ledger) Strays() []Stray {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.strays)
 }
 
 // AnsweredBy notes that a backend answered the SYN of a client's port.
@@ -277,7 +302,7 @@ func (l *Ledger) ResetBy(backend int, client netip.AddrPort) {
 	if c == nil || l.backend(c) == backend || l.excused(c) {
 		return
 	}
-	l.astray(c.Protocol)
+	l.astray(Stray{Protocol: c.Protocol, Client: c.Client, Began: c.Began, Backend: l.backend(c), CameTo: backend})
 	if len(c.resets) < maxResets {
 		c.resets = append(c.resets, Reset{time.Now(), backend})
 	}
@@ -292,6 +317,6 @@ func (l *Ledger) gotDatagram(id uint64, who Identity) {
 	defer l.mu.Unlock()
 	c := l.byID[id]
 	if c != nil && c.known && c.who != who && !l.diedSince(int(c.who.Backend), c.Began) {
-		l.astray(c.Protocol)
+		l.astray(Stray{Protocol: c.Protocol, Client: c.Client, Began: c.Began, Backend: int(c.who.Backend), CameTo: int(who.Backend)})
 	}
 }
