@@ -19,7 +19,7 @@ const repeats, smokeRepeats = 200_000, 10_000
 var programNotes = []string{
 	"the program alone (BPF_PROG_TEST_RUN with repeats), on one 128-byte TCP packet of an established flow that leaves where it came in; the maps are those of a running director with 10 backends per service. All programs in turns, medians of 3 turns per round",
 	"swap: a program that swaps the MAC addresses; move: one that moves the head by 20 bytes and writes Ethernet. Both have what the kernel's harness takes in them, as the modes have",
-	"a repeated run does not reset the packet, so tunnels take their growth back and NAT writes its headers back; what that costs is measured in the same turns, and subtracted",
+	"a repeated run does not reset the packet, so tunnels take their growth back, and l2dsr and NAT write their headers back; what that costs is measured in the same turns, and subtracted",
 	"gue carries a row, which names the backup: 8 bytes more over IPv4, 20 over IPv6",
 	"snat: the flow began with a SYN that nobody answered",
 }

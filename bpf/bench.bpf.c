@@ -75,16 +75,19 @@ static __always_inline int bench_restore(struct xdp_md *ctx)
 	return XDP_TX;
 }
 
-/* What bench_nat does besides NAT. */
+/* What bench_restored does besides forwarding. */
 SEC("xdp.frags")
 int bench_rewrite(struct xdp_md *ctx)
 {
 	return bench_restore(ctx);
 }
 
-/* NAT, then its headers put back. */
+/*
+ * NAT, then its headers put back; and l2dsr, which leaves frames that have their
+ * backend's MAC address already.
+ */
 SEC("xdp.frags")
-int bench_nat(struct xdp_md *ctx)
+int bench_restored(struct xdp_md *ctx)
 {
 	int action = director(ctx);
 

@@ -45,7 +45,7 @@ const (
 	benchMapThisDirector        = "this_director"
 	benchMapWaitBudgets         = "wait_budgets"
 	benchProgBenchMove          = "bench_move"
-	benchProgBenchNat           = "bench_nat"
+	benchProgBenchRestored      = "bench_restored"
 	benchProgBenchRewrite       = "bench_rewrite"
 	benchProgBenchSwap          = "bench_swap"
 	benchProgBenchTunnel        = "bench_tunnel"
@@ -126,14 +126,14 @@ type benchSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type benchProgramSpecs struct {
-	BenchMove    *ebpf.ProgramSpec `ebpf:"bench_move"`
-	BenchNat     *ebpf.ProgramSpec `ebpf:"bench_nat"`
-	BenchRewrite *ebpf.ProgramSpec `ebpf:"bench_rewrite"`
-	BenchSwap    *ebpf.ProgramSpec `ebpf:"bench_swap"`
-	BenchTunnel  *ebpf.ProgramSpec `ebpf:"bench_tunnel"`
-	BenchTx      *ebpf.ProgramSpec `ebpf:"bench_tx"`
-	Director     *ebpf.ProgramSpec `ebpf:"director"`
-	UndoNat      *ebpf.ProgramSpec `ebpf:"undo_nat"`
+	BenchMove     *ebpf.ProgramSpec `ebpf:"bench_move"`
+	BenchRestored *ebpf.ProgramSpec `ebpf:"bench_restored"`
+	BenchRewrite  *ebpf.ProgramSpec `ebpf:"bench_rewrite"`
+	BenchSwap     *ebpf.ProgramSpec `ebpf:"bench_swap"`
+	BenchTunnel   *ebpf.ProgramSpec `ebpf:"bench_tunnel"`
+	BenchTx       *ebpf.ProgramSpec `ebpf:"bench_tx"`
+	Director      *ebpf.ProgramSpec `ebpf:"director"`
+	UndoNat       *ebpf.ProgramSpec `ebpf:"undo_nat"`
 }
 
 // benchMapSpecs contains maps before they are loaded into the kernel.
@@ -329,20 +329,20 @@ type benchVariables struct {
 //
 // It can be passed to loadBenchObjects or ebpf.CollectionSpec.LoadAndAssign.
 type benchPrograms struct {
-	BenchMove    *ebpf.Program `ebpf:"bench_move"`
-	BenchNat     *ebpf.Program `ebpf:"bench_nat"`
-	BenchRewrite *ebpf.Program `ebpf:"bench_rewrite"`
-	BenchSwap    *ebpf.Program `ebpf:"bench_swap"`
-	BenchTunnel  *ebpf.Program `ebpf:"bench_tunnel"`
-	BenchTx      *ebpf.Program `ebpf:"bench_tx"`
-	Director     *ebpf.Program `ebpf:"director"`
-	UndoNat      *ebpf.Program `ebpf:"undo_nat"`
+	BenchMove     *ebpf.Program `ebpf:"bench_move"`
+	BenchRestored *ebpf.Program `ebpf:"bench_restored"`
+	BenchRewrite  *ebpf.Program `ebpf:"bench_rewrite"`
+	BenchSwap     *ebpf.Program `ebpf:"bench_swap"`
+	BenchTunnel   *ebpf.Program `ebpf:"bench_tunnel"`
+	BenchTx       *ebpf.Program `ebpf:"bench_tx"`
+	Director      *ebpf.Program `ebpf:"director"`
+	UndoNat       *ebpf.Program `ebpf:"undo_nat"`
 }
 
 func (p *benchPrograms) Close() error {
 	return _BenchClose(
 		p.BenchMove,
-		p.BenchNat,
+		p.BenchRestored,
 		p.BenchRewrite,
 		p.BenchSwap,
 		p.BenchTunnel,

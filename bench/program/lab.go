@@ -81,13 +81,10 @@ func (w Way) growth() int {
 
 // program is the name of what runs the way and leaves its packet alone.
 func (w Way) program() string {
-	switch {
-	case w.tunnels():
+	if w.tunnels() {
 		return "bench_tunnel"
-	case w.mode == model.NAT:
-		return "bench_nat"
 	}
-	return "director"
+	return "bench_restored"
 }
 
 // frames returns a packet of each way.

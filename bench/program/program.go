@@ -152,7 +152,7 @@ func (b *Bench) Measure(repeats int) (map[string]float64, error) {
 	move, rewrite := (median("bench_move")-median("bench_tx"))/2, median("bench_rewrite")-median("bench_tx")
 	costs := map[string]float64{Swap: median("bench_swap"), Move: median("bench_tx") + move}
 	for _, way := range Ways {
-		undo := map[string]float64{"bench_tunnel": move, "bench_nat": rewrite}[way.program()]
+		undo := map[string]float64{"bench_tunnel": move, "bench_restored": rewrite}[way.program()]
 		costs[way.Name] = median(way.Name) - undo
 	}
 	return costs, nil
