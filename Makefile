@@ -57,7 +57,7 @@ private := unshare --mount --propagation private -- \
 
 .PHONY: test
 test: deps-test build ## run every test, as root: pure, packet tables, lab
-	@$(private) go test $(ARGS) ./...
+	@$(private) go test -timeout 20m $(ARGS) ./...
 
 .PHONY: test-kernels
 test-kernels: deps-build deps-kernels ## run the packet tables on Debian's 6.1 and 6.12 kernels (qemu)
