@@ -55,9 +55,17 @@ func TestSwapLosesNoPacket(t *testing.T) {
 	}
 	close(stop)
 	running.Wait()
+	forwarded := uint64(0)
 	for _, reason := range statusOf(t, d).Reasons {
-		if reason.Name != "forward_l2dsr" && reason.Packets > 0 {
+		switch {
+		case reason.Name == "forward_l2dsr":
+			forwarded = reason.Packets
+		case reason.Name == "pass_sent_already": // a run hands over what it has forwarded again
+		case reason.Packets > 0:
 			t.Errorf("%d packets are %s", reason.Packets, reason.Name)
 		}
+	}
+	if forwarded < 300 {
+		t.Errorf("%d packets are forwarded, while 300 tables follow each other", forwarded)
 	}
 }
