@@ -1,12 +1,15 @@
 package store
 
 import (
+	"context"
 	"errors"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"testing"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"weir.io/weir/internal/model"
 )
@@ -152,5 +155,31 @@ func TestDamagedCacheIsMovedAside(t *testing.T) {
 				t.Error("what was kept aside is lost")
 			}
 		})
+	}
+}
+
+// A store that has lost everything does not take along what a director knows.
+func TestCacheOutlivesALostStore(t *testing.T) {
+	c := newCluster(t, 1, false)
+	c.options.Cache = filepath.Join(t.TempDir(), "group")
+	e := c.open()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	states := e.Watch(ctx)
+	want := put(t, e, "cli", service("a", 1, 2))
+	next(t, states, func(s State) bool { return s.Revision == 1 })
+	if _, err := c.client().Delete(t.Context(), c.options.Prefix, clientv3.WithPrefix()); err != nil {
+		t.Fatal(err)
+	}
+	next(t, states, func(s State) bool { return s.Revision == 0 })
+	cancel()
+	for range states { // it ends when what has been sent is remembered
+	}
+	got, found, err := c.open().Cached()
+	if err != nil || !found {
+		t.Fatalf("the next process finds a state: %v, %v", found, err)
+	}
+	if diff := difference(want, got); diff != "" {
+		t.Error(diff)
 	}
 }

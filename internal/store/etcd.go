@@ -70,9 +70,10 @@ func (e *Etcd) Cached() (s State, found bool, err error) {
 	return s, err == nil, err
 }
 
-// remember puts a state on the disk. That it cannot is no reason not to forward by it.
+// remember puts a state on the disk. That it cannot is no reason not to forward by it. A
+// store that has lost everything must not take along what is known here.
 func (e *Etcd) remember(s snapshot) {
-	if e.cache == nil {
+	if e.cache == nil || s.Revision == 0 {
 		return
 	}
 	if err := e.cache.save(e.options.Prefix, s.root, s.segments); err != nil {
