@@ -3,13 +3,26 @@ package agent
 import (
 	"encoding/binary"
 	"net/netip"
+	"runtime"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // TestFlowsInUseOutliveAFlood: datagrams of clients that do not exist fill the memory many
 // times over. Of the flows of before, those that go on meanwhile are remembered all the
 // time, and those that pause are forgotten. What nobody remembers stays where it comes.
+//
+// All of it comes on one CPU, as what one RSS queue receives does: what a CPU put into the
+// memory last waits in a list of that CPU (kernel/bpf/bpf_lru_list.c) and is safe there
+// from what other CPUs remember, until the CPU itself needs room.
 func TestFlowsInUseOutliveAFlood(t *testing.T) {
+	runtime.LockOSThread() // and never unlocked: the thread keeps its one CPU
+	var one unix.CPUSet
+	one.Set(0)
+	if err := unix.SchedSetaffinity(0, &one); err != nil {
+		t.Fatalf("stay on one CPU: %v", err)
+	}
 	h := newTestHost(t)
 	o := outers()[0]
 	send := func(f talk) {
