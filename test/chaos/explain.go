@@ -36,25 +36,25 @@ type explainer struct {
 const around = 3 * time.Second
 
 // places returns whose the connection was when it was opened, and in every
-// configuration from when it was well for the last time. Those of QUIC name their
-// backend themselves.
-func (x *explainer) places(b traffic.Break) []place {
+// configuration from when it was well for the last time until that moment. Those of QUIC
+// name their backend themselves.
+func (x *explainer) places(c traffic.Connection, at time.Time) []place {
 	list := []place{}
-	if x.group == nil || b.Protocol == "quic" {
+	if x.group == nil || c.Protocol == "quic" {
 		return list
 	}
 	configured := x.group.configurations()
 	for i, v := range configured {
-		ends := b.At
+		ends := at
 		if i+1 < len(configured) {
 			ends = configured[i+1].at
 		}
-		opened := !v.at.After(b.Opened) && ends.After(b.Opened)
-		recent := ends.After(b.Good) && v.at.Before(b.At)
+		opened := !v.at.After(c.Opened) && ends.After(c.Opened)
+		recent := ends.After(c.Good) && v.at.Before(at)
 		if !opened && !recent {
 			continue
 		}
-		p := x.place(i, b.Protocol, b.Client)
+		p := x.place(i, c.Protocol, c.Client)
 		if n := len(list); n == 0 || list[n-1].Owner != p.Owner || list[n-1].Slot != p.Slot {
 			p.Since = x.seconds(v.at)
 			list = append(list, p)

@@ -52,15 +52,22 @@ type report struct {
 	MisdirectedPackets []stray `json:"misdirected_packets"`
 }
 
-// stray is a packet that came to a host without its connection.
+// stray is a packet that came to a host without its connection. Of QUIC only its
+// connection ID is known: who gave it out, and when.
 type stray struct {
-	At       float64  `json:"at"` // seconds from the beginning
-	Protocol string   `json:"protocol"`
-	Client   string   `json:"client,omitempty"` // not known of QUIC
-	Began    float64  `json:"began"`
-	Backend  string   `json:"backend"` // that has the connection
-	CameTo   string   `json:"came_to"`
-	Events   []string `json:"events"` // around it
+	At       float64           `json:"at"` // seconds from the beginning, as the others
+	Protocol string            `json:"protocol"`
+	Client   string            `json:"client,omitempty"`
+	Kind     string            `json:"kind,omitempty"`
+	Began    float64           `json:"began"`            // before its first packet; of QUIC: when the connection ID was given out
+	Opened   float64           `json:"opened,omitempty"` // when it was established
+	Backend  string            `json:"backend"`          // that has the connection
+	Answered []string          `json:"answered"`         // TCP: who answered its SYN
+	CameTo   string            `json:"came_to"`
+	Events   []string          `json:"events"`             // around it
+	Director string            `json:"director,omitempty"` // as of broken ones, like what follows
+	Places   []place           `json:"places"`
+	Counters map[string]uint64 `json:"counters"`
 }
 
 // protocol is what became of one protocol's connections.
@@ -109,13 +116,22 @@ func newReport(h *harness, p *performer, weather felt) *report {
 	}
 	r.MisdirectedPackets = []stray{}
 	for _, s := range h.ledger.Strays() {
-		line := stray{At: x.seconds(s.At), Protocol: s.Protocol, Began: x.seconds(s.Began), Backend: whom(s.Backend), CameTo: whom(s.CameTo), Events: x.around(s.At, s.At)}
-		if s.Client.IsValid() {
-			line.Client = s.Client.String()
-		}
-		r.MisdirectedPackets = append(r.MisdirectedPackets, line)
+		r.MisdirectedPackets = append(r.MisdirectedPackets, newStray(x, s))
 	}
 	return r
+}
+
+func newStray(x *explainer, s traffic.Stray) stray {
+	line := stray{At: x.seconds(s.At), Protocol: s.Protocol, Kind: s.Kind, Began: x.seconds(s.Began), Backend: whom(s.Backend), Answered: []string{},
+		CameTo: whom(s.CameTo), Events: x.around(s.Began, s.At), Places: []place{}, Counters: x.counts.between(s.At.Add(-samplePause), s.At.Add(samplePause))}
+	for _, backend := range s.Answered {
+		line.Answered = append(line.Answered, backendName(backend))
+	}
+	if s.Client.IsValid() {
+		line.Client, line.Opened = s.Client.String(), x.seconds(s.Opened)
+		line.Director, line.Places = x.ways.of(s.ID), x.places(s.Connection, s.At)
+	}
+	return line
 }
 
 // whom names a backend that may not be known.
@@ -141,7 +157,7 @@ func (r *report) add(x *explainer, b traffic.Break) {
 	of.Broken++
 	line := broken{Protocol: b.Protocol, Client: b.Client.String(), Service: fmt.Sprintf("%s:%d", vip, servicePort(b.Protocol)),
 		Kind: b.Kind, Saw: b.What, Detail: b.Detail, Opened: x.seconds(b.Opened), LastGood: x.seconds(b.Good), At: x.seconds(b.At),
-		Events: x.events(b), Director: x.ways.of(b), Places: x.places(b), Counters: x.counts.between(b.At.Add(-samplePause), b.At.Add(samplePause)), Resets: []string{}}
+		Events: x.events(b), Director: x.ways.of(b.ID), Places: x.places(b.Connection, b.At), Counters: x.counts.between(b.At.Add(-samplePause), b.At.Add(samplePause)), Resets: []string{}}
 	if b.Backend >= 0 {
 		line.Backend = backendName(b.Backend)
 	}

@@ -73,6 +73,7 @@ func run(ctx context.Context, o options, events []schedule.Event) (_ *report, er
 	h.top.setCookies(h.syncookies)
 	h.ways = newWays(h.top)
 	h.ledger.OnBreak(h.ways.broke)
+	h.ledger.OnStray(h.ways.astray)
 	go h.ways.follow(ctx)
 	servers, err := h.serve(ctx)
 	if err != nil {

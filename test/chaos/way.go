@@ -12,30 +12,40 @@ import (
 )
 
 // ways asks the router by which director a connection's packets go, right after it
-// broke: the kernel chooses by addresses and ports, as it does for the packets.
+// broke or one went astray: the kernel chooses by addresses and ports, as it does for the packets.
 type ways struct {
-	top    *topology
-	breaks chan traffic.Break
+	top   *topology
+	asked chan traffic.Connection
 
 	mu        sync.Mutex
 	directors map[uint64]string // by the connection's number
 }
 
-// mostAsked bounds how many breaks wait to be asked about: a rival breaks a thousand
+// mostAsked bounds how many wait to be asked about: a rival breaks a thousand
 // at once, and asking takes a process each.
 const mostAsked = 64
 
 func newWays(top *topology) *ways {
-	return &ways{top: top, breaks: make(chan traffic.Break, mostAsked), directors: map[uint64]string{}}
+	return &ways{top: top, asked: make(chan traffic.Connection, mostAsked), directors: map[uint64]string{}}
 }
 
 // broke is called with every connection that breaks, and does not wait.
 func (w *ways) broke(b traffic.Break) {
-	if b.Excused {
-		return
+	if !b.Excused {
+		w.about(b.Connection)
 	}
+}
+
+// astray is called with every packet that is misdirected, and does not wait.
+func (w *ways) astray(s traffic.Stray) {
+	if s.Client.IsValid() {
+		w.about(s.Connection)
+	}
+}
+
+func (w *ways) about(c traffic.Connection) {
 	select {
-	case w.breaks <- b:
+	case w.asked <- c:
 	default: // its report has no director
 	}
 }
@@ -46,21 +56,21 @@ func (w *ways) follow(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case b := <-w.breaks:
-			director, err := w.ask(ctx, b)
+		case c := <-w.asked:
+			director, err := w.ask(ctx, c)
 			if err != nil {
 				continue // its report has no director
 			}
 			w.mu.Lock()
-			w.directors[b.ID] = director
+			w.directors[c.ID] = director
 			w.mu.Unlock()
 		}
 	}
 }
 
-func (w *ways) ask(ctx context.Context, b traffic.Break) (string, error) {
-	out, err := process.Run(ctx, w.top.router, "ip", "-json", "route", "get", vip, "from", b.Client.Addr().String(), "iif", "eth0",
-		"ipproto", fmt.Sprint(protocols[b.Protocol]), "sport", fmt.Sprint(b.Client.Port()), "dport", fmt.Sprint(servicePort(b.Protocol)))
+func (w *ways) ask(ctx context.Context, c traffic.Connection) (string, error) {
+	out, err := process.Run(ctx, w.top.router, "ip", "-json", "route", "get", vip, "from", c.Client.Addr().String(), "iif", "eth0",
+		"ipproto", fmt.Sprint(protocols[c.Protocol]), "sport", fmt.Sprint(c.Client.Port()), "dport", fmt.Sprint(servicePort(c.Protocol)))
 	if err != nil {
 		return "", err
 	}
@@ -75,10 +85,10 @@ func (w *ways) ask(ctx context.Context, b traffic.Break) (string, error) {
 	return w.top.directors[i].Name, nil
 }
 
-// of returns the director that a connection's packets went by when it broke; empty:
-// not known.
-func (w *ways) of(b traffic.Break) string {
+// of returns the director that a connection's packets went by when it was asked about;
+// empty: not known.
+func (w *ways) of(id uint64) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.directors[b.ID]
+	return w.directors[id]
 }

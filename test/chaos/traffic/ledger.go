@@ -13,6 +13,7 @@ import (
 type Ledger struct {
 	client netip.Addr
 	broke  func(Break)
+	astray func(Stray)
 
 	mu        sync.Mutex
 	nextID    uint64
@@ -98,7 +99,7 @@ type Break struct {
 // NewLedger returns an empty ledger of the client with that address.
 func NewLedger(client netip.Addr) *Ledger {
 	return &Ledger{client: client, byPort: map[uint16]*Connection{}, byID: map[uint64]*Connection{},
-		acceptors: map[acceptedFrom][]acceptance{}, answerers: map[uint16][]int{}, names: map[string]name{}, gone: map[int]bool{}, returns: map[int]time.Time{}, totals: Totals{Astray: map[string]int{}}, broke: func(Break) {}}
+		acceptors: map[acceptedFrom][]acceptance{}, answerers: map[uint16][]int{}, names: map[string]name{}, gone: map[int]bool{}, returns: map[int]time.Time{}, totals: Totals{Astray: map[string]int{}}, broke: func(Break) {}, astray: func(Stray) {}}
 }
 
 // OnBreak lets a function be called with every connection that breaks from now on.
@@ -107,6 +108,14 @@ func (l *Ledger) OnBreak(f func(Break)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.broke = f
+}
+
+// OnStray lets a function be called with every packet that goes astray from now on.
+// It must not wait nor call the ledger.
+func (l *Ledger) OnStray(f func(Stray)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.astray = f
 }
 
 // Died notes that a backend dies or is no backend any more, and its connections with it.
@@ -241,30 +250,30 @@ func (l *Ledger) gotQUIC(id string, who Identity) {
 	defer l.mu.Unlock()
 	n, known := l.names[id]
 	if known && n.who.Backend != who.Backend && !l.diedSince(int(n.who.Backend), n.at) {
-		l.astray(Stray{Protocol: "quic", Began: n.at, Backend: int(n.who.Backend), CameTo: int(who.Backend)})
+		l.misdirected(Stray{Connection: Connection{Protocol: "quic", Began: n.at}, Backend: int(n.who.Backend), CameTo: int(who.Backend)})
 	}
 }
 
 // Stray is a misdirected packet.
 type Stray struct {
+	Connection
 	At       time.Time
-	Protocol string
-	Client   netip.AddrPort // not known of QUIC
-	Began    time.Time      // when its connection did; of QUIC: when its connection ID was given out
-	Backend  int            // who has its connection
-	CameTo   int            // -1: some backend
+	Backend  int   // who has its connection, -1 if nobody is known
+	CameTo   int   // -1: some backend
+	Answered []int // TCP: who answered the connection's SYN
 }
 
 // mostStrays bounds how many misdirected packets are kept: rivals have thousands.
 const mostStrays = 100
 
-// astray counts a misdirected packet.
-func (l *Ledger) astray(s Stray) {
+// misdirected counts a packet.
+func (l *Ledger) misdirected(s Stray) {
 	l.totals.Misdirected++
 	l.totals.Astray[s.Protocol]++
 	if len(l.strays) < mostStrays {
 		s.At = time.Now()
 		l.strays = append(l.strays, s)
+		l.astray(s)
 	}
 }
 
@@ -302,7 +311,7 @@ func (l *Ledger) ResetBy(backend int, client netip.AddrPort) {
 	if c == nil || l.backend(c) == backend || l.excused(c) {
 		return
 	}
-	l.astray(Stray{Protocol: c.Protocol, Client: c.Client, Began: c.Began, Backend: l.backend(c), CameTo: backend})
+	l.misdirected(Stray{Connection: *c, Backend: l.backend(c), CameTo: backend, Answered: slices.Clone(l.answerers[port])})
 	if len(c.resets) < maxResets {
 		c.resets = append(c.resets, Reset{time.Now(), backend})
 	}
@@ -317,6 +326,6 @@ func (l *Ledger) gotDatagram(id uint64, who Identity) {
 	defer l.mu.Unlock()
 	c := l.byID[id]
 	if c != nil && c.known && c.who != who && !l.diedSince(int(c.who.Backend), c.Began) {
-		l.astray(Stray{Protocol: c.Protocol, Client: c.Client, Began: c.Began, Backend: int(c.who.Backend), CameTo: int(who.Backend)})
+		l.misdirected(Stray{Connection: *c, Backend: int(c.who.Backend), CameTo: int(who.Backend)})
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -226,6 +228,31 @@ func TestMisdirectedIsWhatNamesAnotherBackend(t *testing.T) {
 	ledger.gotQUIC("before", Identity{Backend: 4})
 	if totals := ledger.Totals(); totals.Misdirected != 1 || totals.Astray["quic"] != 1 {
 		t.Errorf("%d packets misdirected %v, want the one of before the death", totals.Misdirected, totals.Astray)
+	}
+}
+
+// A reset is misdirected if it is for a connection that somebody else has, and its report
+// says who had answered.
+func TestStraysSayWhoAnswered(t *testing.T) {
+	client := netip.MustParseAddrPort("10.0.0.2:1234")
+	ledger := NewLedger(client.Addr())
+	var told []Stray
+	ledger.OnStray(func(s Stray) { told = append(told, s) })
+	ledger.AnsweredBy(4, client)
+	ledger.AnsweredBy(3, client)
+	ledger.open(&Connection{ID: 7, Protocol: "tcp", Client: client, Began: time.Now()})
+	ledger.accepted("tcp", client, Identity{Backend: 4})
+	ledger.ResetBy(4, client)
+	if len(told) != 0 {
+		t.Errorf("a reset of the backend that has the connection is misdirected: %+v", told)
+	}
+	ledger.ResetBy(5, client)
+	list := ledger.Strays()
+	if len(list) != 1 || !reflect.DeepEqual(list, told) {
+		t.Fatalf("strays %+v, and told of %+v", list, told)
+	}
+	if s := list[0]; s.ID != 7 || s.Backend != 4 || s.CameTo != 5 || !slices.Equal(s.Answered, []int{4, 3}) {
+		t.Errorf("stray %+v, want one of connection 7 of backend 4 that came to 5, answered by 4 and 3", s)
 	}
 }
 
