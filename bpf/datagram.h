@@ -283,12 +283,17 @@ static __always_inline const struct row_header *datagram_row(const struct view *
 	return row;
 }
 
-/* To the host that keeps it, whoever knows the flow. */
+/* To the host that keeps it, whoever knows the flow. HOST_DECAP_GUE: this is that host. */
 static __always_inline enum host_reason relay(const struct view *view, struct chance *chance,
 					      const struct row_header *row)
 {
+	struct address keeper;
+
 	if (!is_walkable(chance, row) || !read_hop(view, chance, 0))
 		return HOST_DROP_ROW_MALFORMED;
+	keeper = chance->hop;
+	if (bpf_map_lookup_elem(&tunnel_ends, &keeper))
+		return HOST_DECAP_GUE;
 	return send_on(chance, hops_of(row) + 1, row->claim, 0);
 }
 
@@ -305,8 +310,12 @@ static __always_inline enum host_reason judge_datagram(const struct view *view,
 	struct datagram datagram;
 	__u64 *seen;
 
-	if (row && row->claim == ROW_RELAY && !row->next)
-		return relay(view, chance, row);
+	if (row && row->claim == ROW_RELAY && !row->next) {
+		reason = relay(view, chance, row);
+		if (reason != HOST_DECAP_GUE)
+			return reason;
+		row = NULL;
+	}
 	if (!remembers_flows)
 		return HOST_DECAP_GUE;
 	if (row && !is_walkable(chance, row))

@@ -46,6 +46,7 @@ func visits(o rowTunnel) []step {
 		{name: "end, has had it", age: 301 * time.Second, from: b, in: at(3, 0), reason: fresh},
 		{name: "relay", age: unknown, in: at(0, 255), reason: on, to: a, out: at(3, 255)},
 		{name: "relay, kept just now", age: 0, in: at(0, 255), reason: on, to: a, out: at(3, 255)},
+		{name: "relay to this host", age: unknown, in: walked{claim: 255, hops: []netip.Addr{o.to}}, reason: gue},
 		{name: "end of a relay", age: unknown, from: b, in: at(3, 255), reason: fresh},
 		{name: "all are this host", age: unknown, in: walked{hops: []netip.Addr{o.to, o.to}}, reason: fresh},
 		{name: "all are this host, which has it", age: old, in: walked{hops: []netip.Addr{o.to, o.to}}, reason: gue},

@@ -57,6 +57,9 @@ func (h *Host) Walk(d Datagram) (keeps, known bool, to netip.Addr, row DatagramR
 	known = d.Age >= 0 && d.Age < flowLives
 	switch {
 	case row.Claim == relay && row.Next == 0 && !row.Returned:
+		if h.Addresses[row.Hops[0]] {
+			return true, true, to, row
+		}
 		row.Next = len(row.Hops) + 1
 		return false, known, row.Hops[0], row
 	case row.Next > len(row.Hops):
