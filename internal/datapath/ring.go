@@ -104,8 +104,8 @@ func writeRows(image []byte, s *model.TableService, r *model.Ring, index []uint3
 	if len(r.Slots) > 0 {
 		slots := unsafe.Slice((*directorSlot)(unsafe.Pointer(&image[headerLines*lineSize])), len(r.Slots))
 		for i, slot := range r.Slots {
-			if slot.Owner == model.NoBackend && s.Before != nil && r == &s.Before.Ring {
-				continue
+			if slot.Owner == model.NoBackend {
+				continue // index 0 is nobody
 			}
 			if int(slot.Owner) >= len(index) {
 				return fmt.Errorf("service %s: slot %d is owned by backend %d of %d", s.Name, i, slot.Owner, len(index))

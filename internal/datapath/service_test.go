@@ -74,6 +74,7 @@ func testDeadBackends(t *testing.T) {
 	list := model.Ring{Slots: []model.Slot{{Owner: 0, Next: model.ListFlag}}, Lists: []model.CandidateList{candidateList(1, 2, 3, 4, 5, 6, 7)}}
 	second := model.Ring{Slots: []model.Slot{{Owner: 0, Next: model.ListFlag | 1}}, Lists: []model.CandidateList{candidateList(3), candidateList(2, 1)}}
 	lone := model.Ring{Slots: []model.Slot{{Owner: 0, Next: model.NoBackend}}}
+	nobodys := model.Ring{Slots: []model.Slot{{Owner: model.NoBackend, Next: model.NoBackend}}}
 	w := &testWorld{}
 	var rows []row
 	for _, c := range []struct {
@@ -89,6 +90,7 @@ func testDeadBackends(t *testing.T) {
 		{"owner is down, backup drains", pair, []directorBackendState{down, draining}, 1},
 		{"both are down", pair, []directorBackendState{down, down}, -1},
 		{"no backup", lone, []directorBackendState{down}, -1},
+		{"nobody's slot", nobodys, []directorBackendState{active}, -1},
 		{"list: owner is alive", list, []directorBackendState{active, active, active, active, active, active, active, active}, 0},
 		{"list: first", list, []directorBackendState{down, active, active, active, active, active, active, active}, 1},
 		{"list: third", list, []directorBackendState{down, down, down, active, active, active, active, active}, 3},

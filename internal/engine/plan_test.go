@@ -188,6 +188,33 @@ func TestServiceWithoutMembersHasNoSlots(t *testing.T) {
 	}
 }
 
+// A service whose backends all drain goes on with its last ring. Where the owner and the
+// backup are removed nobody is left.
+func TestSlotsOfTheRemovedAreNobodys(t *testing.T) {
+	s, now := web(3), time.Unix(0, 0)
+	log := history.Advance(model.Log{}, &s, now)
+	before := makeRing(&log.Generations[0])
+	s.Backends = slices.Clone(s.Backends[:1])
+	s.Backends[0].State = model.Draining
+	log, _ = history.Trim(log, &s, nil, nil, now)
+	log = history.Advance(log, &s, now)
+	table, _ := Plan(config(s), Logs{s.ID(): log}, nil)
+	nobodys := 0
+	for i, slot := range table.Services[0].Ring.Slots {
+		want := model.Slot{Owner: 0, Next: model.NoBackend}
+		if before.Owners[i] != 0 && before.Backups[i] != 0 {
+			want.Owner = model.NoBackend
+			nobodys++
+		}
+		if slot != want {
+			t.Fatalf("slot %d is %+v, want %+v", i, slot, want)
+		}
+	}
+	if nobodys == 0 {
+		t.Error("no slot had two other members: this test shows nothing")
+	}
+}
+
 func TestOneMemberHasNoBackup(t *testing.T) {
 	for _, slot := range planOne(t, web(1), nil).Ring.Slots {
 		if (slot != model.Slot{Owner: 0, Next: model.NoBackend}) {

@@ -12,7 +12,7 @@ import (
 //
 // In a slot that no connection needs a generation in, owner and backup are None. Of a log
 // whose newest generation with a living member has all of its slots, every row has an
-// owner.
+// owner, but for slots whose owner and backup there are both dead.
 type Generation struct {
 	Owners  []uint32
 	Backups []uint32

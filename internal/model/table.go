@@ -96,8 +96,9 @@ type CandidateList struct {
 }
 
 // Slot is a row: its owner and what follows it, which is the one other
-// candidate, ListFlag | index of a list, or NoBackend. In a ring before, the owner is
-// NoBackend where no connection needs the slot any more.
+// candidate, ListFlag | index of a list, or NoBackend. The owner is NoBackend where all
+// who might own the slot are removed, and in a ring before also where no connection needs
+// it any more.
 type Slot struct {
 	Owner uint32
 	Next  uint32
