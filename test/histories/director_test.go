@@ -1,0 +1,114 @@
+package histories
+
+import (
+	"errors"
+	"io"
+	"log/slog"
+	"net/netip"
+	"path/filepath"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+
+	"weir.io/weir/internal/datapath"
+	"weir.io/weir/internal/engine"
+	"weir.io/weir/internal/model"
+)
+
+const xdpDrop, xdpPass, xdpRedirect = 1, 2, 4
+
+// director is one of a group: a datapath with maps of its own.
+type director struct {
+	*datapath.Datapath
+	wire, pin string
+	program   *ebpf.Program
+
+	revision int
+	unseen   map[netip.AddrPort]bool
+	planner  *engine.Planner
+	service  model.TableService // what it was told
+}
+
+var silent = slog.New(slog.NewTextHandler(io.Discard, nil))
+
+// load begins a director that has no table yet.
+func (d *director) load() (err error) {
+	d.program = nil
+	d.Datapath, err = datapath.Open(datapath.Options{Pin: d.pin, Log: silent,
+		Limits: model.Limits{Services: 16, Backends: 512, RingMemory: 8 << 20, Fragments: 1024, Flows: 4096}})
+	return err
+}
+
+func (d *director) close() error {
+	if d.Datapath == nil {
+		return nil
+	}
+	return errors.Join(d.program.Close(), d.Close()) // no program is closed
+}
+
+// begin takes from it all that it knows.
+func (d *director) begin(t testing.TB) {
+	t.Helper()
+	d.set(t, model.Table{})
+	d.revision = 0
+	d.forget()
+}
+
+// forget is what a process that has ended does not know.
+func (d *director) forget() {
+	d.unseen, d.planner = map[netip.AddrPort]bool{}, engine.NewPlanner()
+}
+
+// restart begins it anew: with what is pinned, or with nothing.
+func (d *director) restart(t testing.TB, empty bool) {
+	t.Helper()
+	must(t, d.close())
+	if empty {
+		must(t, datapath.Detach(d.pin))
+	}
+	must(t, d.load())
+	d.forget()
+}
+
+// tell gives it the table.
+func (d *director) tell(t testing.TB, table model.Table) {
+	t.Helper()
+	d.service = table.Services[0]
+	d.set(t, table)
+}
+
+func (d *director) set(t testing.TB, table model.Table) {
+	t.Helper()
+	table.Interfaces, table.TunnelSource, table.ICMPRate = []string{d.wire}, tunnels, 100
+	must(t, d.Set(table))
+	if d.program == nil {
+		program, err := attached(filepath.Join(d.pin, "xdp-"+d.wire))
+		must(t, err)
+		d.program = program
+	}
+}
+
+// attached is the program of a pinned link: the one that packets would meet. Whoever asks
+// closes it.
+func attached(pin string) (*ebpf.Program, error) {
+	l, err := link.LoadPinnedLink(pin, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer l.Close()
+	info, err := l.Info()
+	if err != nil {
+		return nil, err
+	}
+	return ebpf.NewProgramFromID(info.Program)
+}
+
+// run runs a program on a frame.
+func run(t testing.TB, program *ebpf.Program, frame []byte) (verdict uint32, out []byte) {
+	t.Helper()
+	options := &ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+256)}
+	verdict, err := program.Run(options)
+	must(t, err)
+	return verdict, options.DataOut
+}

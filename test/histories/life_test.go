@@ -1,0 +1,282 @@
+package histories
+
+import (
+	"encoding/binary"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"weir.io/weir/internal/engine"
+	"weir.io/weir/internal/history"
+	"weir.io/weir/internal/maglev"
+	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/twin"
+)
+
+const drain = time.Minute
+
+// life is the random one of a service, of a group of directors that learn of it at
+// different moments, and of its connections. Its clock is not the kernels': it ends long
+// before they forget anything.
+type life struct {
+	*lab
+	testing.TB
+	r           *rand.Rand
+	six         bool // tunnels are over IPv6
+	service     model.Service
+	log         model.Log
+	held        []uint64 // generations, by the plan that runs
+	now         time.Time
+	pace        time.Duration // the longest step
+	calm        int           // so many times fewer changes
+	notice      time.Duration // of a new generation
+	planner     *engine.Planner
+	evidence    engine.Evidence
+	reports     map[netip.Addr]model.AgentReport
+	revisions   []revision
+	rings       map[uint64]maglev.Generation // by number
+	clients     []*client
+	happened    int
+	expired     time.Time // when kernels begin to forget
+	conclusions *tally
+}
+
+// revision is what the service was after a change.
+type revision struct {
+	service model.Service
+	log     model.Log
+}
+
+func (r *revision) has(backend netip.AddrPort) bool {
+	return slices.ContainsFunc(r.service.Backends, func(b model.Backend) bool { return b.Endpoint() == backend })
+}
+
+// tally is what histories have shown.
+type tally struct {
+	walked      int // packets of connections that had to come to one host
+	passed      int // of these, that another host passed on
+	behind      int // packets by directors that did not know the connection's generation yet
+	misdirected int // of these, that came to another host
+	crowded     int // packets of a backup's connection that no row had room for
+	opened      int
+	cookies     int // connections that a cookie opened
+	resent      int // SYNs that came to a second host
+	rehashed    int // packets of services with two affinities
+	chosen      int // connections of p2c that the backup got
+	lost        int // connections whose backend was removed
+	restarted   int // directors
+	held        int // slots, by plans
+	lastResort  int // packets that were nobody's
+}
+
+// untilForgotten is how long kernels keep all that a history leaves with them: a handshake for 63 s,
+// TIME_WAIT for 60, and a cookie is good for a minute.
+const untilForgotten = 45 * time.Second
+
+func newLife(t testing.TB, l *lab, r *rand.Rand, conclusions *tally) *life {
+	vip := []netip.Addr{vip4, vip6}[r.IntN(2)]
+	h := &life{lab: l, TB: t, r: r, service: service(vip), six: r.IntN(2) == 0, now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC),
+		planner: engine.NewPlanner(), reports: map[netip.Addr]model.AgentReport{}, rings: map[uint64]maglev.Generation{},
+		expired: time.Now().Add(untilForgotten), conclusions: conclusions}
+	h.service.Drain = model.Duration(drain)
+	h.service.RingSize = []uint32{53, 101, 211}[r.IntN(3)]
+	h.service.Affinity = model.Affinity(r.IntN(2))
+	h.service.Policy = []model.Policy{model.Maglev, model.P2C}[r.IntN(2)]
+	h.calm = []int{1, 1, 8}[r.IntN(3)] // changes of affinity wait for all others to be over
+	if h.calm > 1 {
+		h.service.Policy = model.Maglev
+	}
+	h.pace = drain / time.Duration(6+r.IntN(6))
+	h.notice = h.pace * time.Duration(r.IntN(4)) / 2
+	for range 3 + r.IntN(3) {
+		h.add()
+	}
+	cookies := r.IntN(2 * hostsIn)
+	for number, host := range l.hosts {
+		host.begin(t, number == cookies)
+	}
+	for _, d := range l.directors {
+		d.begin(t)
+	}
+	return h
+}
+
+func (h *life) add() {
+	a := backendAddress(h.r.IntN(backendsIn), h.six)
+	if !slices.ContainsFunc(h.service.Backends, func(b model.Backend) bool { return b.Address == a }) {
+		h.service.Backends = append(h.service.Backends, model.Backend{Name: a.String(), Address: a, Weight: 100, State: model.Active})
+	}
+}
+
+// change is what people and controllers do.
+func (h *life) change() {
+	s := &h.service
+	s.Backends = slices.Clone(s.Backends)
+	n := len(s.Backends)
+	i := h.r.IntN(n)
+	switch h.r.IntN(14) {
+	case 0, 1, 2:
+		h.add()
+	case 3:
+		if n > 2 {
+			s.Backends = slices.Delete(s.Backends, i, i+1)
+		}
+	case 4, 5:
+		s.Backends[i].State = model.Draining
+	case 6:
+		s.Backends[i].State = model.Active
+	case 7, 8:
+		s.Backends[i].Weight = uint16(h.r.IntN(5) * 50)
+	case 9:
+		h.r.Shuffle(n, func(i, j int) { s.Backends[i], s.Backends[j] = s.Backends[j], s.Backends[i] })
+	case 10:
+		s.RingSize = []uint32{53, 101, 103, 211}[h.r.IntN(4)]
+	case 11, 12:
+		s.Affinity = 1 - s.Affinity
+	case 13:
+		s.Policy = []model.Policy{model.Maglev, model.P2C}[h.r.IntN(2)]
+	}
+}
+
+// revise makes the service's next revision.
+func (h *life) revise() {
+	for range h.r.IntN(3) {
+		if h.r.IntN(h.calm) == 0 {
+			h.change()
+		}
+	}
+	h.advance()
+	for _, c := range h.clients {
+		if c.stage != closed && !h.revisions[len(h.revisions)-1].has(c.backend) {
+			h.conclusions.lost++ // docs/consistency.md, "Rows": a backend takes its connections along
+			c.forget()
+		}
+	}
+}
+
+// advance does what the keeper of the service's log does, who takes out of it what agents
+// report no connections of.
+func (h *life) advance() {
+	held := history.Held{}
+	for _, number := range h.held {
+		held[number] = true
+	}
+	h.evidence.Renew(h.reports, true, h.now)
+	log, _ := history.Trim(h.log, &h.service, held, &h.evidence, h.now)
+	h.log = asOf(history.Announce(history.Advance(log, &h.service, h.now), log, h.notice), h.now)
+	_, report := h.planner.Plan(model.Config{Services: []model.Service{h.service}}, h.logs(h.log), nil)
+	h.held = report.Services[0].HeldAt
+	h.conclusions.held += report.Services[0].Held
+	h.revisions = append(h.revisions, revision{h.service, h.log})
+}
+
+func (h *life) logs(log model.Log) engine.Logs { return engine.Logs{h.service.ID(): log} }
+
+// asOf is the log as it is at a time for who learned of its newest generation at once.
+func asOf(log model.Log, now time.Time) model.Log {
+	if len(log.Generations) > 0 {
+		log.Coming, _ = history.Coming(log, log.Generations[0].Since, now)
+	}
+	return log
+}
+
+// apply lets directors come to later revisions, none more than two behind, lose and find
+// backends, and begin anew.
+func (h *life) apply() {
+	newest := len(h.revisions) - 1
+	for _, d := range h.directors {
+		switch h.r.IntN(120) {
+		case 0:
+			h.conclusions.restarted++
+			d.restart(h, true)
+		case 1, 2, 3:
+			h.conclusions.restarted++
+			d.restart(h, false)
+		}
+		d.revision = max(newest-h.r.IntN(3), d.revision)
+		now := &h.revisions[d.revision]
+		if h.r.IntN(3) == 0 {
+			b := now.service.Backends[h.r.IntN(len(now.service.Backends))]
+			d.unseen[b.Endpoint()] = !d.unseen[b.Endpoint()]
+		}
+		if h.r.IntN(5) == 0 {
+			clear(d.unseen)
+		}
+		h.tell(d)
+	}
+}
+
+// tell gives a director the table of its revision, as it sees it.
+func (h *life) tell(d *director) {
+	now, health := &h.revisions[d.revision], engine.Health{}
+	for endpoint, unseen := range d.unseen {
+		health[engine.Target{Service: now.service.Name, Backend: endpoint}] = !unseen
+	}
+	table, _ := d.planner.Plan(model.Config{Services: []model.Service{now.service}}, h.logs(asOf(now.log, h.now)), health)
+	d.tell(h, table)
+}
+
+// newFlow is one that hardly another connection has had: kernels remember some for a while.
+func (h *life) newFlow() model.Flow {
+	source := netip.AddrFrom4([4]byte{198, 18 + byte(h.r.IntN(2)), byte(h.r.IntN(256)), byte(h.r.IntN(256))})
+	if h.service.VIP.Is6() {
+		address := clients6.Addr().As16()
+		binary.BigEndian.PutUint32(address[12:], h.r.Uint32())
+		source = netip.AddrFrom16(address)
+	}
+	return model.Flow{Source: source, Destination: h.service.VIP, SourcePort: uint16(1024 + h.r.IntN(1<<16-1024)), DestinationPort: webPort,
+		Protocol: uint8(model.TCP)}
+}
+
+// report lets an agent say which connections its host has.
+func (h *life) report(of netip.Addr) {
+	report := model.AgentReport{Backend: of, Taken: h.now}
+	for _, affinity := range model.Affinities {
+		used := model.ReportedService{ServiceID: h.service.ID(), Affinity: affinity, Used: model.NewSlotSet(1 << (6 + h.r.IntN(6)))}
+		for c := range h.at[of].twin.Sockets {
+			used.Note(flowOf(c).Hash(h.service.ID().Salt(), affinity))
+		}
+		report.Services = append(report.Services, used)
+	}
+	h.reports[of] = report
+}
+
+func flowOf(c twin.Connection) model.Flow {
+	return model.Flow{Source: c.Client.Addr(), Destination: c.VIP.Addr(), SourcePort: c.Client.Port(), DestinationPort: c.VIP.Port(), Protocol: uint8(model.TCP)}
+}
+
+// run is a history of so many steps.
+func (h *life) run(steps, clients int) {
+	h.Helper()
+	defer func() {
+		for _, c := range h.clients {
+			c.forget()
+		}
+	}()
+	for range clients {
+		h.clients = append(h.clients, &client{life: h})
+	}
+	for range steps {
+		if time.Now().After(h.expired) {
+			h.Logf("after %d steps kernels begin to forget what has happened", h.happened)
+			return
+		}
+		h.happened++
+		h.revise()
+		h.apply()
+		for _, c := range h.clients {
+			c.goOn()
+		}
+		for _, host := range h.hosts {
+			host.checkCounts(h)
+		}
+		h.now = h.now.Add(time.Duration(h.r.Int64N(int64(h.pace))))
+		for _, b := range h.service.Backends {
+			if _, has := h.reports[b.Address]; !has || h.r.IntN(3) == 0 {
+				h.report(b.Address)
+			}
+		}
+	}
+}

@@ -1,0 +1,87 @@
+package histories
+
+import (
+	"net/netip"
+	"slices"
+
+	"weir.io/weir/internal/maglev"
+	"weir.io/weir/internal/model"
+)
+
+// promises says whether a connection that a director has placed is one that is found
+// again. An owner's is, and a backup's where rows have room for it (docs/consistency.md,
+// "Rows"): of these also one of a slot that is held and whose owner was removed. Where a
+// director sees owner and backup down somebody else gets it, of whom no row need know.
+func (h *life) promises(d *director, backend netip.AddrPort, f model.Flow) (promised, backup bool) {
+	row := d.service.Ring.Row(d.service.Ring.SlotOf(f.Hash(d.service.Salt, d.service.Affinity)))
+	now := &h.revisions[d.revision]
+	is := func(position int) bool {
+		return position < len(row) && now.service.Backends[row[position]].Endpoint() == backend
+	}
+	if is(0) {
+		return true, !h.owned(now.log, backend, f)
+	}
+	backup = is(1) && h.backup(now.log, f) == backend
+	return backup, backup
+}
+
+// owned says whether a backend owns a flow's slot in some generation of the log.
+func (h *life) owned(log model.Log, backend netip.AddrPort, f model.Flow) bool {
+	return slices.ContainsFunc(log.Generations, func(g model.Generation) bool {
+		slot := h.slot(&g, f)
+		return len(g.Members) > 0 && (g.Kept == nil || g.Kept.Has(slot)) && g.Members[h.ring(&g).Owners[slot]].Backend == backend
+	})
+}
+
+// backup is whose a flow's slot would be without its owner, by the newest generation.
+func (h *life) backup(log model.Log, f model.Flow) netip.AddrPort {
+	for _, g := range log.Generations {
+		if len(g.Members) > 1 {
+			return g.Members[h.ring(&g).Backups[h.slot(&g, f)]].Backend
+		}
+		if len(g.Members) == 1 {
+			break
+		}
+	}
+	return netip.AddrPort{}
+}
+
+func (h *life) slot(g *model.Generation, f model.Flow) int {
+	return int(f.Hash(h.service.ID().Salt(), g.Affinity) >> 32 * uint64(g.Slots) >> 32)
+}
+
+// ring is a generation's, by itself.
+func (h *life) ring(g *model.Generation) maglev.Generation {
+	ring, known := h.rings[g.Number]
+	if !known {
+		var members []maglev.Member
+		for _, m := range g.Members {
+			members = append(members, maglev.Member{Key: m.Backend.String(), Weight: m.Weight})
+		}
+		ring.Owners, ring.Backups = maglev.RingAndBackups(g.Slots, members)
+		h.rings[g.Number] = ring
+	}
+	return ring
+}
+
+// full says that a flow's rows may have had no room for somebody.
+func (h *life) full(d *director, f model.Flow) bool {
+	s, bound := &d.service, model.MaxCandidates
+	if h.six {
+		bound = model.MaxCandidates6
+	}
+	row := s.Ring.Row(s.Ring.SlotOf(f.Hash(s.Salt, s.Affinity)))
+	if s.Before == nil {
+		return len(row) >= bound
+	}
+	h.conclusions.rehashed++
+	older := 0
+	for _, g := range h.revisions[d.revision].log.Generations {
+		if g.Affinity == s.Before.Affinity {
+			older++
+		}
+	}
+	room := min(bound/2, 2*older)
+	before := s.Before.Ring.Row(s.Before.Ring.SlotOf(f.Hash(s.Salt, s.Before.Affinity)))
+	return len(row) >= bound-room || len(before) >= room
+}
