@@ -23,6 +23,7 @@ type daemon struct {
 	host   *netlab.Host
 	binary string // of weir
 	verb   string
+	flags  []string // besides those that it always gets
 	bpffs  string
 	config string // its file
 	log    string
@@ -60,7 +61,8 @@ func (d *daemon) start() {
 		d.t.Fatal(err)
 	}
 	defer log.Close()
-	d.cmd = d.host.Command(context.Background(), d.binary, d.verb, "-c", d.config, "--bpffs", d.bpffs, "--socket", d.socket)
+	flags := append([]string{d.verb, "-c", d.config, "--bpffs", d.bpffs, "--socket", d.socket}, d.flags...)
+	d.cmd = d.host.Command(context.Background(), d.binary, flags...)
 	d.cmd.Stdout, d.cmd.Stderr = log, log
 	if err := d.cmd.Start(); err != nil {
 		d.t.Fatalf("start weir %s on %s: %v", d.verb, d.host.Name, err)
