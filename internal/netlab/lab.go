@@ -124,14 +124,23 @@ func (l *Lab) Host(name string) *Host {
 	return h
 }
 
+// hashFields are the fields of a packet by which a router chooses a next hop: addresses,
+// protocol and ports (net.ipv4.fib_multipath_hash_fields,
+// Documentation/networking/ip-sysctl.rst).
+const hashFields = 0x01 | 0x02 | 0x04 | 0x10 | 0x20
+
 // Router makes a host that forwards both families and spreads flows over the
-// next hops of a route by addresses, ports and protocol.
+// next hops of a route by addresses, ports and protocol. It reads them from the packet, as
+// policy 3 does. Policy 1 takes the hash that the sender's socket has left in it, if it came
+// over veth: TCP changes that when it sends again, and the flow takes another way.
 func (l *Lab) Router(name string) *Host {
 	h := l.Host(name)
 	h.Sysctl("net.ipv4.ip_forward", "1")
 	h.Sysctl("net.ipv6.conf.all.forwarding", "1")
-	h.Sysctl("net.ipv4.fib_multipath_hash_policy", "1")
-	h.Sysctl("net.ipv6.fib_multipath_hash_policy", "1")
+	for _, family := range []string{"ipv4", "ipv6"} {
+		h.Sysctl("net."+family+".fib_multipath_hash_policy", "3")
+		h.Sysctl("net."+family+".fib_multipath_hash_fields", strconv.Itoa(hashFields))
+	}
 	return h
 }
 

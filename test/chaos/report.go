@@ -23,6 +23,8 @@ type report struct {
 	SynCookies  int     `json:"syncookies"`
 	// OnlyBackends says that nothing happened to directors.
 	OnlyBackends bool `json:"only_backends"`
+	// Rehash says that connections took another way when their clients sent again.
+	Rehash bool `json:"rehash"`
 
 	Connections       int     `json:"connections"` // of every protocol, that were established
 	Concurrent        int     `json:"concurrent"`  // TCP connections, the least at any time
@@ -100,7 +102,7 @@ type broken struct {
 func newReport(h *harness, p *performer, weather felt) *report {
 	totals := h.ledger.Totals()
 	r := &report{Mode: h.mode.name, Seed: h.Seed, Duration: h.Duration.Seconds(), DrainWindow: h.window.Seconds(),
-		Directors: h.Directors, Backends: h.Backends, SynCookies: h.syncookies, OnlyBackends: h.OnlyBackends,
+		Directors: h.Directors, Backends: h.Backends, SynCookies: h.syncookies, OnlyBackends: h.OnlyBackends, Rehash: h.rehash,
 		Connections: totals.TCP + totals.UDP + totals.QUIC, Concurrent: h.fewest, Events: len(p.done), DoubleChanges: p.doubles(),
 		Misdirected: totals.Misdirected, P99StallMS: h.ledger.Stall(0.99).Milliseconds(),
 		TCP: protocol{Connections: totals.TCP, Misdirected: totals.Astray["tcp"]}, UDP: protocol{Connections: totals.UDP, Misdirected: totals.Astray["udp"]},

@@ -25,6 +25,7 @@ type options struct {
 	weather     weather
 	syncookies  int           // net.ipv4.tcp_syncookies of every host
 	shared      bool          // the directors share an etcd
+	rehash      bool          // the router chooses directors by the hash of the client's socket
 	binaries    binaries      // of weir
 	patience    time.Duration // how long a client waits for an answer
 	progress    io.Writer
@@ -67,6 +68,9 @@ func run(ctx context.Context, o options, events []schedule.Event) (_ *report, er
 	h := &harness{options: o, ledger: traffic.NewLedger(clientAddress())}
 	h.say("building a client, a router, %d directors and %d backends", o.Directors, o.Backends)
 	h.top = newTopology(lab, o.Directors, o.Backends, o.mode.viaGroup())
+	if o.rehash {
+		h.top.followSockets()
+	}
 	if err := lab.Err(); err != nil {
 		return nil, err
 	}

@@ -95,6 +95,12 @@ func newTopology(lab *netlab.Lab, nDirectors, nBackends int, viaGroup bool) *top
 	return t
 }
 
+// followSockets makes the router choose a connection's director by the hash that the
+// client's socket gives its packets. TCP takes another one when it sends again.
+func (t *topology) followSockets() {
+	t.router.Sysctl("net.ipv4.fib_multipath_hash_policy", "1")
+}
+
 func (t *topology) addDirector(i int, lan *netlab.Host) {
 	d := &directorHost{Host: t.lab.Router(fmt.Sprintf("director%d", i+1)), address: fmt.Sprintf("10.0.%d.2", i+1)}
 	d.up = t.lab.Link(t.router, d.Host, netlab.LinkOptions{XDP: true, Queues: schedule.MostQueues,
