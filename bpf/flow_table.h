@@ -238,9 +238,10 @@ struct flow_hunt {
 	__u64 hash;
 	__u32 service;
 	__u32 now;
-	__u32 own; /* this CPU */
-	__u32 cpu; /* that has the flow ... */
-	__u32 way; /* ... here; FLOW_WAYS: none has */
+	__u32 own;  /* this CPU */
+	__u32 cpu;  /* that has the flow ... */
+	__u32 way;  /* ... here; FLOW_WAYS: none has */
+	__u32 keep; /* flow_forget_cpu leaves what is of this backend */
 };
 
 static long flow_hunt_cpu(__u32 cpu, struct flow_hunt *hunt)
@@ -264,7 +265,10 @@ static long flow_hunt_cpu(__u32 cpu, struct flow_hunt *hunt)
 	return 1;
 }
 
-/* Frees what one of the other CPUs has. */
+/*
+ * Frees what one of the other CPUs has, unless it says the same: that CPU may be moving
+ * the flow there at this moment, and free it here.
+ */
 static long flow_forget_cpu(__u32 cpu, struct flow_hunt *hunt)
 {
 	__u64 places = flow_places(hunt->settings, hunt->hash, cpu);
@@ -283,6 +287,8 @@ static long flow_forget_cpu(__u32 cpu, struct flow_hunt *hunt)
 		return 0;
 	entry = &bucket->entries[way];
 	word = flow_read(entry);
+	if (entry->backend == hunt->keep && flow_backend(entry, word))
+		return 0;
 	nothing.turn = word.turn;
 	if (word.state > FLOW_CLAIMED && flow_matches(entry, &hunt->packet->flow, hunt->service))
 		flow_swap(entry, word, nothing);

@@ -13,9 +13,9 @@
 /* What is remembered of the flow is of a backend that is not there any more. */
 #define FLOW_GONE 0xffffffffU
 
-/* Frees what the other CPUs have of a flow: what this one has is younger. */
+/* Frees what the other CPUs have of a flow of this backend: what this one has is younger. */
 static __noinline int forget_elsewhere(const struct settings *settings, const struct packet *packet,
-				       __u64 hash, __u32 service)
+				       __u64 hash, __u32 service, __u32 backend)
 {
 	struct flow_hunt hunt = {
 		.settings = settings,
@@ -23,6 +23,7 @@ static __noinline int forget_elsewhere(const struct settings *settings, const st
 		.hash = hash,
 		.service = service,
 		.own = bpf_get_smp_processor_id(),
+		.keep = backend,
 	};
 
 	return bpf_loop(settings->flow_cpus, flow_forget_cpu, &hunt, 0);
@@ -53,7 +54,7 @@ static __noinline __u32 find_flow(const struct settings *settings, const struct 
 		flow_swap(entry, word, next);
 	/* A connection is new: another CPU may have one before it that never ended. */
 	if (word.state == FLOW_SYN && next.state == FLOW_ESTABLISHED)
-		forget_elsewhere(settings, packet, hash, service);
+		forget_elsewhere(settings, packet, hash, service, entry->backend);
 	return entry->backend;
 }
 
@@ -220,6 +221,6 @@ __noinline __u32 pick_remembered(struct packet *packet, __u32 ring, __u32 number
 		return found;
 	remember_flow(settings, packet, hash, service, found);
 	if (moved == FLOW_GONE)
-		forget_elsewhere(settings, packet, hash, service);
+		forget_elsewhere(settings, packet, hash, service, found);
 	return found;
 }
