@@ -5,6 +5,7 @@
 #include "count.h"
 #include "maps.h"
 #include "packet.h"
+#include "pick.h"
 
 /*
  * Writes the MAC address that a word of struct backend begins with. The word is
@@ -28,6 +29,13 @@ static __always_inline int is_for(const struct ethhdr *ethernet, const void *wor
 	const __u16 *to = (const void *)ethernet->h_dest;
 
 	return to[0] == (__u16)mac && to[1] == (__u16)(mac >> 16) && to[2] == (__u16)(mac >> 32);
+}
+
+static __always_inline int is_for_backend(const struct ethhdr *ethernet, __u32 index)
+{
+	const struct backend *backend = backend_at(index);
+
+	return backend && backend->mode == MODE_L2DSR && is_for(ethernet, backend->mac);
 }
 
 static __always_inline void write_ethernet(void *data, const struct backend *backend,
@@ -90,6 +98,41 @@ static __always_inline __be16 ethertype(const struct packet *packet)
 	return packet->flow.ipv6 ? bpf_htons(ETH_P_IPV6) : bpf_htons(ETH_P_IP);
 }
 
+/*
+ * Whether another director has sent the frame: a switch that does not know where a backend
+ * is shows what is for it to all. With every director sending it on it would not end,
+ * because l2dsr leaves the TTL alone, and another backend would reset the connection.
+ */
+static __noinline int sent_already(struct xdp_md *ctx, const struct packet *packet,
+				   const struct backend *backend)
+{
+	const struct ethhdr *ethernet = frame(ctx);
+	__u32 ring, owner, next;
+	struct candidates *list;
+
+	if (!packet || !backend || (void *)(ethernet + 1) > frame_end(ctx))
+		return 0;
+	if (is_for(ethernet, backend->mac))
+		return 1;
+	if (backend->ifindex != ctx->ingress_ifindex)
+		return 0;
+	ring = packet->ring;
+	owner = packet->slot.owner;
+	next = packet->slot.next;
+	if (is_for_backend(ethernet, owner))
+		return 1;
+	if (!(next & SLOT_LIST))
+		return is_for_backend(ethernet, next & ~SLOT_SETTLING);
+	list = ring_line_at(ring + (next & ~SLOT_LIST));
+	if (!list)
+		return 0;
+	for (__u32 i = 0; i < RING_CANDIDATES_MAX - 1 && i < list->count; i++) {
+		if (is_for_backend(ethernet, list->index[i]))
+			return 1;
+	}
+	return 0;
+}
+
 /* L2DSR: a new destination MAC, and the VLAN tag of the backend's network. */
 static __always_inline enum reason forward_l2dsr(struct xdp_md *ctx, struct packet *packet,
 						 const struct backend *backend)
@@ -98,12 +141,8 @@ static __always_inline enum reason forward_l2dsr(struct xdp_md *ctx, struct pack
 
 	if ((void *)(ethernet + 1) > frame_end(ctx))
 		return PASS_MALFORMED;
-	/*
-	 * Another director has sent it there, and a switch that does not know where the
-	 * backend is shows it to all. With every director sending it again it would not end:
-	 * l2dsr leaves the TTL alone.
-	 */
-	if (is_for(ethernet, backend->mac))
+	/* What goes back where it came from is for the interface itself, mostly. */
+	if (!is_for(ethernet, backend->source_mac) && sent_already(ctx, packet, backend))
 		return PASS_SENT_ALREADY;
 	if (backend->flags & BACKEND_KEEP_TAGS || (!packet->tags && !backend->vlan)) {
 		write_mac(ethernet->h_dest, backend->mac);
