@@ -124,8 +124,11 @@ func newReport(h *harness, p *performer, weather felt) *report {
 }
 
 func newStray(x *explainer, s traffic.Stray) stray {
+	if s.Good.IsZero() { // QUIC
+		s.Good = s.At
+	}
 	line := stray{At: x.seconds(s.At), Protocol: s.Protocol, Kind: s.Kind, Began: x.seconds(s.Began), Backend: whom(s.Backend), Answered: []string{},
-		CameTo: whom(s.CameTo), Events: x.around(s.Began, s.At), Places: []place{}, Counters: x.counts.between(s.At.Add(-samplePause), s.At.Add(samplePause))}
+		CameTo: whom(s.CameTo), Events: x.around(s.Good, s.At), Places: []place{}, Counters: x.counts.between(s.At.Add(-samplePause), s.At.Add(samplePause))}
 	for _, backend := range s.Answered {
 		line.Answered = append(line.Answered, backendName(backend))
 	}

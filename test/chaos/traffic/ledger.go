@@ -207,16 +207,19 @@ func (l *Ledger) backend(c *Connection) int {
 	return -1
 }
 
-// twoEnds reports whether more than one backend has accepted a connection.
-func (l *Ledger) twoEnds(c *Connection) bool {
-	ends := map[uint16]bool{}
+// ends are the backends that have accepted a connection.
+func (l *Ledger) ends(c *Connection) map[int]bool {
+	ends := map[int]bool{}
 	for _, a := range l.acceptors[acceptedFrom{c.Protocol, c.Client}] {
 		if a.at.After(c.Began) {
-			ends[a.who.Backend] = true
+			ends[int(a.who.Backend)] = true
 		}
 	}
-	return len(ends) > 1
+	return ends
 }
+
+// twoEnds reports whether more than one backend has accepted a connection.
+func (l *Ledger) twoEnds(c *Connection) bool { return len(l.ends(c)) > 1 }
 
 // accepted notes who has a client's connection. With full NAT servers see a
 // director's address, and say nothing.
@@ -297,9 +300,9 @@ func (l *Ledger) AnsweredBy(backend int, client netip.AddrPort) {
 	}
 }
 
-// ResetBy notes that a backend sent a reset to a client's port; -1: some backend. It is misdirected
-// if the connection there is one that somebody else has: the packet that the reset
-// answers came to a host without that connection.
+// ResetBy notes that a backend sent a reset to a client's port; -1: some backend. If the
+// connection there is one that somebody else has, the packet that the reset answers came to
+// a host without that connection, unless the backend had accepted it, too, and ends its own end.
 func (l *Ledger) ResetBy(backend int, client netip.AddrPort) {
 	port, own := l.clientPort(client)
 	if !own {
@@ -308,7 +311,7 @@ func (l *Ledger) ResetBy(backend int, client netip.AddrPort) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	c := l.byPort[port]
-	if c == nil || l.backend(c) == backend || l.excused(c) {
+	if c == nil || l.backend(c) == backend || l.ends(c)[backend] || l.excused(c) {
 		return
 	}
 	l.misdirected(Stray{Connection: *c, Backend: l.backend(c), CameTo: backend, Answered: slices.Clone(l.answerers[port])})

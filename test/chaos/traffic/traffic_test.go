@@ -246,6 +246,12 @@ func TestStraysSayWhoAnswered(t *testing.T) {
 	if len(told) != 0 {
 		t.Errorf("a reset of the backend that has the connection is misdirected: %+v", told)
 	}
+	ledger.accepted("tcp", client, Identity{Backend: 6})
+	ledger.accepted("tcp", client, Identity{Backend: 4})
+	ledger.ResetBy(6, client)
+	if len(told) != 0 {
+		t.Errorf("a reset of a backend that has accepted the connection, too, is misdirected: %+v", told)
+	}
 	ledger.ResetBy(5, client)
 	list := ledger.Strays()
 	if len(list) != 1 || !reflect.DeepEqual(list, told) {
