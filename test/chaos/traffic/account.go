@@ -33,7 +33,6 @@ func (l *Ledger) open(c *Connection) {
 func (l *Ledger) moved(c *Connection, to netip.AddrPort) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.forget(c)
 	c.Client = to
 	l.totals.Moved++
 }
@@ -88,7 +87,6 @@ func (l *Ledger) end(c *Connection, outlives time.Duration, err error) {
 		return
 	}
 	c.ended = true
-	defer l.forget(c)
 	if c.Protocol == "tcp" {
 		l.live--
 		if time.Since(c.Opened) >= outlives {
@@ -104,6 +102,9 @@ func (l *Ledger) end(c *Connection, outlives time.Duration, err error) {
 		return
 	}
 	what := classify(err)
+	if c.Protocol == "tcp" && l.excused(c) {
+		l.lost[c.Client.Port()] = time.Now()
+	}
 	b := Break{Connection: *c, At: time.Now(), Backend: l.backend(c), What: what,
 		Detail: err.Error(), Resets: c.resets, Excused: what != "wrong data" && l.excused(c), TwoEnds: l.twoEnds(c)}
 	l.broken = append(l.broken, b)

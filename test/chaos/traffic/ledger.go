@@ -19,8 +19,9 @@ type Ledger struct {
 	nextID    uint64
 	byPort    map[uint16]*Connection        // TCP: the latest of each port that was not closed in peace
 	byID      map[uint64]*Connection        // UDP
-	acceptors map[acceptedFrom][]acceptance // who accepted the latest connection
-	answerers map[uint16][]int              // backends that answered the SYN of the latest connection of a port
+	acceptors map[acceptedFrom][]acceptance // who accepted connections from there lately
+	answerers map[uint16][]synAck           // backends that answered SYNs of a port lately
+	lost      map[uint16]time.Time          // when the latest connection of a port ended whose backend had died
 	names     map[string]name               // QUIC connection IDs that servers have given out
 	gone      map[int]bool                  // backends that are dead
 	returns   map[int]time.Time             // when backends last were no more
@@ -42,6 +43,15 @@ type acceptance struct {
 	who Identity
 	at  time.Time
 }
+
+// synAck is a backend's SYN-ACK.
+type synAck struct {
+	backend int
+	at      time.Time
+}
+
+// mostLately bounds what is kept of those who answered or accepted.
+const mostLately = 16
 
 // name is whose a QUIC connection ID is, and since when.
 type name struct {
@@ -99,7 +109,7 @@ type Break struct {
 // NewLedger returns an empty ledger of the client with that address.
 func NewLedger(client netip.Addr) *Ledger {
 	return &Ledger{client: client, byPort: map[uint16]*Connection{}, byID: map[uint64]*Connection{},
-		acceptors: map[acceptedFrom][]acceptance{}, answerers: map[uint16][]int{}, names: map[string]name{}, gone: map[int]bool{}, returns: map[int]time.Time{}, totals: Totals{Astray: map[string]int{}}, broke: func(Break) {}, astray: func(Stray) {}}
+		acceptors: map[acceptedFrom][]acceptance{}, answerers: map[uint16][]synAck{}, lost: map[uint16]time.Time{}, names: map[string]name{}, gone: map[int]bool{}, returns: map[int]time.Time{}, totals: Totals{Astray: map[string]int{}}, broke: func(Break) {}, astray: func(Stray) {}}
 }
 
 // OnBreak lets a function be called with every connection that breaks from now on.
@@ -183,17 +193,25 @@ func (l *Ledger) excused(c *Connection) bool {
 	if backend := l.backend(c); backend >= 0 {
 		return l.diedSince(backend, c.Began)
 	}
-	answered := l.answerers[c.Client.Port()]
-	return c.Protocol == "tcp" && len(answered) > 0 &&
+	answered := l.whoAnswered(c)
+	return len(answered) > 0 &&
 		!slices.ContainsFunc(answered, func(backend int) bool { return !l.diedSince(backend, c.Began) })
 }
 
-// forget makes room for the next connection from the same address and port.
-func (l *Ledger) forget(c *Connection) {
-	delete(l.acceptors, acceptedFrom{c.Protocol, c.Client})
-	if c.Protocol == "tcp" {
-		delete(l.answerers, c.Client.Port())
+// readLate is how long after a SYN-ACK opened a connection it may be read where it was sent.
+const readLate = 500 * time.Millisecond
+
+// whoAnswered are the backends that answered a connection's SYN, and not that of the one
+// that had its port before, or has it next.
+func (l *Ledger) whoAnswered(c *Connection) []int {
+	var list []int
+	for _, a := range l.answerers[c.Client.Port()] {
+		late := !c.Opened.IsZero() && a.at.After(c.Opened.Add(readLate))
+		if c.Protocol == "tcp" && a.at.After(c.Began) && !late && !slices.Contains(list, a.backend) {
+			list = append(list, a.backend)
+		}
 	}
+	return list
 }
 
 // backend returns who has a connection, as far as one of its ends has said so.
@@ -201,8 +219,10 @@ func (l *Ledger) backend(c *Connection) int {
 	if c.known {
 		return int(c.who.Backend)
 	}
-	if list := l.acceptors[acceptedFrom{c.Protocol, c.Client}]; len(list) > 0 {
-		return int(list[len(list)-1].who.Backend)
+	for _, a := range slices.Backward(l.acceptors[acceptedFrom{c.Protocol, c.Client}]) {
+		if a.at.After(c.Began) {
+			return int(a.who.Backend)
+		}
 	}
 	return -1
 }
@@ -230,7 +250,7 @@ func (l *Ledger) accepted(protocol string, client netip.AddrPort, who Identity) 
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	from := acceptedFrom{protocol, netip.AddrPortFrom(client.Addr().Unmap(), client.Port())}
-	l.acceptors[from] = append(l.acceptors[from], acceptance{who, time.Now()})
+	l.acceptors[from] = append(lately(l.acceptors[from]), acceptance{who, time.Now()})
 }
 
 // clientPort returns a port if it is a client's own: with full NAT the server sees
@@ -295,10 +315,15 @@ func (l *Ledger) AnsweredBy(backend int, client netip.AddrPort) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !slices.Contains(l.answerers[port], backend) {
-		l.answerers[port] = append(l.answerers[port], backend)
-	}
+	l.answerers[port] = append(lately(l.answerers[port]), synAck{backend, time.Now()})
 }
+
+// lately makes room for one more.
+func lately[T any](list []T) []T { return list[max(0, len(list)-mostLately+1):] }
+
+// stillUnderWay is how long packets of a connection may arrive after its end: the weather
+// holds some of them up, and clients send again.
+const stillUnderWay = time.Second
 
 // ResetBy notes that a backend sent a reset to a client's port; -1: some backend. If the
 // connection there is one that somebody else has, the packet that the reset answers came to
@@ -314,7 +339,11 @@ func (l *Ledger) ResetBy(backend int, client netip.AddrPort) {
 	if c == nil || l.backend(c) == backend || l.ends(c)[backend] || l.excused(c) {
 		return
 	}
-	l.misdirected(Stray{Connection: *c, Backend: l.backend(c), CameTo: backend, Answered: slices.Clone(l.answerers[port])})
+	// What answers the connection before it on the same port is nobody's loss.
+	if end, ended := l.lost[port]; ended && c.Began.Before(end.Add(stillUnderWay)) {
+		return
+	}
+	l.misdirected(Stray{Connection: *c, Backend: l.backend(c), CameTo: backend, Answered: l.whoAnswered(c)})
 	if len(c.resets) < maxResets {
 		c.resets = append(c.resets, Reset{time.Now(), backend})
 	}

@@ -204,9 +204,9 @@ func TestAnswerersExcuse(t *testing.T) {
 		if b := ledger.Breaks(); len(b) != 1 || b[0].Excused != c.want {
 			t.Errorf("%s: %+v, want excused %v", name, b, c.want)
 		}
-		ledger.open(connection)
-		connection.ended = false
-		ledger.end(connection, 0, net.ErrClosed)
+		next := &Connection{ID: 2, Protocol: "tcp", Client: client, Began: time.Now()}
+		ledger.open(next)
+		ledger.end(next, 0, net.ErrClosed)
 		if ledger.Breaks()[1].Excused {
 			t.Errorf("%s: the next connection of the port is excused, too", name)
 		}
@@ -238,9 +238,10 @@ func TestStraysSayWhoAnswered(t *testing.T) {
 	ledger := NewLedger(client.Addr())
 	var told []Stray
 	ledger.OnStray(func(s Stray) { told = append(told, s) })
+	began := time.Now()
 	ledger.AnsweredBy(4, client)
 	ledger.AnsweredBy(3, client)
-	ledger.open(&Connection{ID: 7, Protocol: "tcp", Client: client, Began: time.Now()})
+	ledger.open(&Connection{ID: 7, Protocol: "tcp", Client: client, Began: began})
 	ledger.accepted("tcp", client, Identity{Backend: 4})
 	ledger.ResetBy(4, client)
 	if len(told) != 0 {
@@ -259,6 +260,35 @@ func TestStraysSayWhoAnswered(t *testing.T) {
 	}
 	if s := list[0]; s.ID != 7 || s.Backend != 4 || s.CameTo != 5 || !slices.Equal(s.Answered, []int{4, 3}) {
 		t.Errorf("stray %+v, want one of connection 7 of backend 4 that came to 5, answered by 4 and 3", s)
+	}
+}
+
+// A reset for a connection whose backend has died may come when its port has the next one
+// already: it tells nothing of that one, and later ones do.
+func TestResetsOfTheConnectionBefore(t *testing.T) {
+	client := netip.MustParseAddrPort("10.0.0.2:1234")
+	ledger := NewLedger(client.Addr())
+	before := &Connection{ID: 1, Protocol: "tcp", Client: client, Began: time.Now().Add(-readLate)}
+	ledger.answerers[client.Port()] = []synAck{{3, before.Began.Add(time.Millisecond)}}
+	ledger.open(before)
+	before.Opened = before.Opened.Add(-readLate)
+	ledger.Died(3)
+	next := &Connection{ID: 2, Protocol: "tcp", Client: client, Began: time.Now()}
+	ledger.AnsweredBy(4, client)
+	ledger.end(before, 0, net.ErrClosed)
+	ledger.open(next)
+	ledger.ResetBy(5, client)
+	if n := ledger.Totals().Misdirected; n != 0 {
+		t.Errorf("%d packets misdirected, want none: they were of the connection before", n)
+	}
+	if got := ledger.whoAnswered(next); !slices.Equal(got, []int{4}) {
+		t.Errorf("%v answered the next connection, want backend 4", got)
+	}
+	later := &Connection{ID: 3, Protocol: "tcp", Client: client, Began: time.Now().Add(stillUnderWay)}
+	ledger.open(later)
+	ledger.ResetBy(5, client)
+	if n := ledger.Totals().Misdirected; n != 1 {
+		t.Errorf("%d packets of a later connection misdirected, want 1", n)
 	}
 }
 
