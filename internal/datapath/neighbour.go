@@ -2,6 +2,7 @@ package datapath
 
 import (
 	"net/netip"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -27,13 +28,57 @@ func (r *resolver) macOf(n neighbour) model.MAC {
 	}
 	if !r.managed[n] {
 		r.managed[n] = true
-		err := r.netlink.NeighSet(&netlink.Neigh{LinkIndex: n.ifindex, Family: familyOf(n.address), IP: n.address.AsSlice(),
-			State: netlink.NUD_NONE, FlagsExt: netlink.NTF_EXT_MANAGED})
-		if err != nil {
-			r.log.Warn("ask for neighbour", "address", n.address, "interface", n.ifindex, "error", err)
-		}
+		r.ask(n)
 	}
 	return r.macs[n]
+}
+
+// ask makes the kernel look for a neighbour now, and keep it.
+func (r *resolver) ask(n neighbour) {
+	err := r.netlink.NeighSet(&netlink.Neigh{LinkIndex: n.ifindex, Family: familyOf(n.address), IP: n.address.AsSlice(),
+		State: netlink.NUD_NONE, FlagsExt: netlink.NTF_EXT_MANAGED})
+	if err != nil {
+		r.log.Warn("ask for neighbour", "address", n.address, "interface", n.ifindex, "error", err)
+	}
+}
+
+// secondAnswer is how long a neighbour that has not answered the kernel is asked again
+// before it counts as lost. The kernel asks three times, a second apart, and gives up a
+// second after that: also one that was away until just now, and has been sent
+// connections since.
+const secondAnswer = 300 * time.Millisecond
+
+// doubt keeps the address of a neighbour that the kernel has just given up, and asks
+// again. It reports whether there is doubt: the neighbour was there before.
+func (r *resolver) doubt(n neighbour) bool {
+	if r.macs[n].IsZero() {
+		return false
+	}
+	if r.doubts[n] == nil {
+		r.doubts[n] = time.AfterFunc(secondAnswer, func() { r.lose(n) })
+		r.ask(n)
+	}
+	return true
+}
+
+// believe ends the doubts about a neighbour.
+func (r *resolver) believe(n neighbour) {
+	if timer := r.doubts[n]; timer != nil {
+		timer.Stop()
+		delete(r.doubts, n)
+	}
+}
+
+// lose takes a neighbour for lost that has not answered again.
+func (r *resolver) lose(n neighbour) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.doubts[n] == nil {
+		return // it has answered just now
+	}
+	delete(r.doubts, n)
+	delete(r.macs, n)
+	r.tell()
 }
 
 func familyOf(a netip.Addr) int {
@@ -74,6 +119,10 @@ func (r *resolver) learn(event uint16, entry *netlink.Neigh) bool {
 	// Permanent ones need nobody to keep them; a removed one must be asked for again.
 	fixed := entry.State&(netlink.NUD_PERMANENT|netlink.NUD_NOARP) != 0
 	managed := event == unix.RTM_NEWNEIGH && (fixed || entry.FlagsExt&netlink.NTF_EXT_MANAGED != 0)
+	if givenUp := event == unix.RTM_NEWNEIGH && entry.State&(netlink.NUD_FAILED|netlink.NUD_INCOMPLETE) != 0; givenUp && managed && r.doubt(n) {
+		return false
+	}
+	r.believe(n)
 	news := r.macs[n] != mac || r.managed[n] && !managed
 	// Only what there is: anybody on a link can make neighbours come and go.
 	if r.macs[n] = mac; mac.IsZero() {

@@ -3,7 +3,11 @@ package datapath
 import (
 	"net"
 	"net/netip"
+	"os"
+	"os/exec"
 	"slices"
+	"strconv"
+	"syscall"
 	"testing"
 
 	"github.com/vishvananda/netlink"
@@ -82,4 +86,77 @@ func TestGoneNeighboursTakeNoMemory(t *testing.T) {
 	if !r.learn(unix.RTM_DELNEIGH, entry) || len(r.macs) != 0 || len(r.managed) != 0 {
 		t.Errorf("a neighbour that is gone left %v and %v", r.macs, r.managed)
 	}
+}
+
+// TestNeighbourAnswersTheSecondTime: the kernel gives up a neighbour a second after it asked
+// for the last time, also one that has come back meanwhile. It is asked again before it
+// counts as lost; and is lost if it does not answer then either.
+func TestNeighbourAnswersTheSecondTime(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	// The kernel looks after its neighbours every second, and asks once.
+	for name, value := range map[string]string{"base_reachable_time_ms": "500", "delay_first_probe_time": "1", "interval_probe_time_ms": "1000", "ucast_solicit": "1"} {
+		must(t, os.WriteFile("/proc/sys/net/ipv4/neigh/wire0/"+name, []byte(value), 0))
+	}
+	far := farEnd(t)
+	there := func() { far("ip", "address", "add", "10.0.0.11/24", "dev", "wire1") }
+	away := func() { far("ip", "address", "del", "10.0.0.11/24", "dev", "wire1") }
+	there()
+	d := openTest(t, model.Limits{})
+	must(t, d.Set(tableOf(1, 1, 0)))
+	state := func() model.BackendState { return statusOf(t, d).Services[0].Backends[0].State }
+	seen := func(states int) bool {
+		list, err := netlink.NeighList(wire(t).Attrs().Index, netlink.FAMILY_V4)
+		must(t, err)
+		return slices.ContainsFunc(list, func(n netlink.Neigh) bool { return n.IP.String() == "10.0.0.11" && n.State&states != 0 })
+	}
+	eventually(t, "the neighbour is there", func() bool { return state() == model.Active })
+	for range 2 {
+		eventually(t, "the neighbour has answered", func() bool { return seen(netlink.NUD_REACHABLE) })
+		away()
+		eventually(t, "the kernel has asked", func() bool { return seen(netlink.NUD_PROBE) })
+		there()
+		eventually(t, "the kernel has given up, or found it again", func() bool {
+			if state() != model.Active {
+				t.Fatal("a neighbour that answers is down")
+			}
+			return seen(netlink.NUD_FAILED | netlink.NUD_INCOMPLETE | netlink.NUD_REACHABLE)
+		})
+		eventually(t, "the neighbour has answered", func() bool {
+			if state() != model.Active {
+				t.Fatal("a neighbour that answers is down")
+			}
+			return seen(netlink.NUD_REACHABLE)
+		})
+	}
+	away()
+	eventually(t, "the neighbour is lost", func() bool { return state() == model.Down })
+	there()
+	eventually(t, "the neighbour is back", func() bool { return state() == model.Active })
+}
+
+// farEnd moves the wire's other end to a namespace of its own, and returns how to run a
+// command there.
+func farEnd(t *testing.T) (run func(args ...string)) {
+	t.Helper()
+	host := exec.Command("sleep", "infinity")
+	host.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET, Pdeathsig: unix.SIGKILL}
+	must(t, host.Start())
+	t.Cleanup(func() {
+		_ = host.Process.Kill() // it does nothing else
+		_ = host.Wait()
+	})
+	run = func(args ...string) {
+		t.Helper()
+		args = append([]string{"-t", strconv.Itoa(host.Process.Pid), "-n"}, args...)
+		if output, err := exec.Command("nsenter", args...).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %v: %s", args, err, output)
+		}
+	}
+	end, err := netlink.LinkByName("wire1")
+	must(t, err)
+	must(t, netlink.LinkSetNsPid(end, host.Process.Pid))
+	run("ip", "link", "set", "wire1", "up")
+	return run
 }

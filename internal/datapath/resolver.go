@@ -35,7 +35,10 @@ type resolver struct {
 	// To be asked for again.
 	oldRoutes, oldNeighbours bool
 
-	managed map[neighbour]bool // the kernel keeps it, or has been asked to
+	managed map[neighbour]bool        // the kernel keeps it, or has been asked to
+	doubts  map[neighbour]*time.Timer // it has been given up, and is asked again until then
+
+	events chan struct{} // one: something has changed
 }
 
 func newResolver(log *slog.Logger, changed func()) (*resolver, error) {
@@ -43,16 +46,16 @@ func newResolver(log *slog.Logger, changed func()) (*resolver, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open netlink: %w", err)
 	}
-	r := &resolver{log: log, changed: changed, netlink: handle, stop: make(chan struct{})}
+	r := &resolver{log: log, changed: changed, netlink: handle, stop: make(chan struct{}), doubts: map[neighbour]*time.Timer{},
+		events: make(chan struct{}, 1)}
 	r.outdated(true)
 	r.forget()
 	if r.socket, err = subscribe(); err != nil {
 		handle.Close()
 		return nil, err
 	}
-	events := make(chan struct{}, 1)
-	r.done.Go(func() { r.listen(events) })
-	r.done.Go(func() { r.run(events) })
+	r.done.Go(r.listen)
+	r.done.Go(r.run)
 	return r, nil
 }
 
@@ -71,13 +74,18 @@ func (r *resolver) close() {
 	r.socket.Close()
 	r.mu.Unlock()
 	r.done.Wait()
+	r.mu.Lock()
+	for n := range r.doubts {
+		r.believe(n)
+	}
+	r.mu.Unlock()
 	r.netlink.Close()
 }
 
 // listen turns messages into events. Routes, links and addresses are asked for
 // again after any message; neighbours, of which there are many that only confirm
 // what is known, are followed one by one. Lost messages mean: ask for all.
-func (r *resolver) listen(events chan<- struct{}) {
+func (r *resolver) listen() {
 	for {
 		messages, _, err := r.socket.Receive()
 		if r.wait(0) {
@@ -95,11 +103,16 @@ func (r *resolver) listen(events chan<- struct{}) {
 			}
 		}
 		if news {
-			select {
-			case events <- struct{}{}:
-			default:
-			}
+			r.tell()
 		}
+	}
+}
+
+// tell lets run know that something has changed.
+func (r *resolver) tell() {
+	select {
+	case r.events <- struct{}{}:
+	default:
 	}
 }
 
@@ -183,13 +196,13 @@ func (r *resolver) forget() {
 // run collects events for a moment and then tells that something has changed. It
 // rests four times as long as that took: a host that follows thousands of routes
 // by BGP must not spend its time on asking for those of its backends.
-func (r *resolver) run(events <-chan struct{}) {
+func (r *resolver) run() {
 	var next time.Time
 	for {
 		select {
 		case <-r.stop:
 			return
-		case <-events:
+		case <-r.events:
 		}
 		if r.wait(max(settle, time.Until(next))) {
 			return
