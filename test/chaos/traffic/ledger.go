@@ -47,6 +47,7 @@ type acceptance struct {
 // synAck is a backend's SYN-ACK.
 type synAck struct {
 	backend int
+	seq     uint32
 	at      time.Time
 }
 
@@ -84,6 +85,8 @@ type Connection struct {
 
 	known  bool // who has it
 	who    Identity
+	opened bool // who has been heard to have opened it, and no more
+	opener int
 	resets []Reset
 	ended  bool
 }
@@ -214,7 +217,17 @@ func (l *Ledger) whoAnswered(c *Connection) []int {
 	return list
 }
 
-// backend returns who has a connection, as far as one of its ends has said so.
+// noteOpener notes who opened a connection that a packet acknowledges so much of.
+func (l *Ledger) noteOpener(c *Connection, acknowledged uint32) {
+	for _, a := range l.answerers[c.Client.Port()] {
+		if a.seq+1 == acknowledged && a.at.After(c.Began) {
+			c.opened, c.opener = true, a.backend
+		}
+	}
+}
+
+// backend returns who has a connection, as far as one of its ends has said so, or its
+// packets.
 func (l *Ledger) backend(c *Connection) int {
 	if c.known {
 		return int(c.who.Backend)
@@ -223,6 +236,9 @@ func (l *Ledger) backend(c *Connection) int {
 		if a.at.After(c.Began) {
 			return int(a.who.Backend)
 		}
+	}
+	if c.opened {
+		return c.opener
 	}
 	return -1
 }
@@ -307,15 +323,16 @@ func (l *Ledger) Strays() []Stray {
 	return slices.Clone(l.strays)
 }
 
-// AnsweredBy notes that a backend answered the SYN of a client's port.
-func (l *Ledger) AnsweredBy(backend int, client netip.AddrPort) {
+// AnsweredBy notes that a backend answered the SYN of a client's port, with its own
+// sequence number.
+func (l *Ledger) AnsweredBy(backend int, client netip.AddrPort, seq uint32) {
 	port, own := l.clientPort(client)
 	if !own {
 		return
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.answerers[port] = append(lately(l.answerers[port]), synAck{backend, time.Now()})
+	l.answerers[port] = append(lately(l.answerers[port]), synAck{backend, seq, time.Now()})
 }
 
 // lately makes room for one more.
@@ -325,10 +342,12 @@ func lately[T any](list []T) []T { return list[max(0, len(list)-mostLately+1):] 
 // holds some of them up, and clients send again.
 const stillUnderWay = time.Second
 
-// ResetBy notes that a backend sent a reset to a client's port; -1: some backend. If the
+// ResetBy notes that a backend sent a reset to a client's port; -1: some backend. Its sequence
+// number is what the packet that it answers acknowledges (RFC 9293, 3.10.7.1): of a connection
+// that nobody has accepted, that tells whose SYN-ACK the client has taken. If the
 // connection there is one that somebody else has, the packet that the reset answers came to
 // a host without that connection, unless the backend had accepted it, too, and ends its own end.
-func (l *Ledger) ResetBy(backend int, client netip.AddrPort) {
+func (l *Ledger) ResetBy(backend int, client netip.AddrPort, seq uint32) {
 	port, own := l.clientPort(client)
 	if !own {
 		return
@@ -336,6 +355,9 @@ func (l *Ledger) ResetBy(backend int, client netip.AddrPort) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	c := l.byPort[port]
+	if c != nil && l.backend(c) < 0 {
+		l.noteOpener(c, seq)
+	}
 	if c == nil || l.backend(c) == backend || l.ends(c)[backend] || l.excused(c) {
 		return
 	}

@@ -146,13 +146,13 @@ func TestMisdirectedIsWhatAnotherBackendResets(t *testing.T) {
 	if err := ledger.answered(c, Identity{Backend: 3}, 0, 0); err != nil {
 		t.Fatal(err)
 	}
-	ledger.ResetBy(3, client)                                  // its own
-	ledger.ResetBy(4, netip.MustParseAddrPort("10.0.0.2:999")) // of no connection
-	ledger.ResetBy(4, netip.MustParseAddrPort("10.0.0.9:1234"))
+	ledger.ResetBy(3, client, 1)                                  // its own
+	ledger.ResetBy(4, netip.MustParseAddrPort("10.0.0.2:999"), 1) // of no connection
+	ledger.ResetBy(4, netip.MustParseAddrPort("10.0.0.9:1234"), 1)
 	if n := ledger.Totals().Misdirected; n != 0 {
 		t.Errorf("%d packets misdirected, want none", n)
 	}
-	ledger.ResetBy(4, client)
+	ledger.ResetBy(4, client, 1)
 	if n := ledger.Totals().Misdirected; n != 1 {
 		t.Errorf("%d packets misdirected, want 1", n)
 	}
@@ -197,7 +197,7 @@ func TestAnswerersExcuse(t *testing.T) {
 			connection.Began = time.Now()
 		}
 		for _, backend := range c.answered {
-			ledger.AnsweredBy(backend, client)
+			ledger.AnsweredBy(backend, client, 100*uint32(backend))
 		}
 		ledger.open(connection)
 		ledger.end(connection, 0, net.ErrClosed)
@@ -239,21 +239,21 @@ func TestStraysSayWhoAnswered(t *testing.T) {
 	var told []Stray
 	ledger.OnStray(func(s Stray) { told = append(told, s) })
 	began := time.Now()
-	ledger.AnsweredBy(4, client)
-	ledger.AnsweredBy(3, client)
+	ledger.AnsweredBy(4, client, 100*uint32(4))
+	ledger.AnsweredBy(3, client, 100*uint32(3))
 	ledger.open(&Connection{ID: 7, Protocol: "tcp", Client: client, Began: began})
 	ledger.accepted("tcp", client, Identity{Backend: 4})
-	ledger.ResetBy(4, client)
+	ledger.ResetBy(4, client, 1)
 	if len(told) != 0 {
 		t.Errorf("a reset of the backend that has the connection is misdirected: %+v", told)
 	}
 	ledger.accepted("tcp", client, Identity{Backend: 6})
 	ledger.accepted("tcp", client, Identity{Backend: 4})
-	ledger.ResetBy(6, client)
+	ledger.ResetBy(6, client, 1)
 	if len(told) != 0 {
 		t.Errorf("a reset of a backend that has accepted the connection, too, is misdirected: %+v", told)
 	}
-	ledger.ResetBy(5, client)
+	ledger.ResetBy(5, client, 1)
 	list := ledger.Strays()
 	if len(list) != 1 || !reflect.DeepEqual(list, told) {
 		t.Fatalf("strays %+v, and told of %+v", list, told)
@@ -263,21 +263,45 @@ func TestStraysSayWhoAnswered(t *testing.T) {
 	}
 }
 
+// Of several who answered, the one has a connection whose SYN-ACK the client acknowledges.
+func TestResetsTellWhoOpened(t *testing.T) {
+	client := netip.MustParseAddrPort("10.0.0.2:1234")
+	for name, c := range map[string]struct {
+		acknowledged uint32
+		want         int // packets misdirected
+	}{"of the one that died": {301, 0}, "of the one that lives": {401, 1}, "of nobody": {501, 1}} {
+		ledger := NewLedger(client.Addr())
+		connection := &Connection{ID: 1, Protocol: "tcp", Client: client, Began: time.Now()}
+		ledger.AnsweredBy(3, client, 300)
+		ledger.Died(3)
+		ledger.AnsweredBy(4, client, 400)
+		ledger.open(connection)
+		ledger.ResetBy(5, client, c.acknowledged)
+		ledger.end(connection, 0, net.ErrClosed)
+		if n := ledger.Totals().Misdirected; n != c.want {
+			t.Errorf("%s: %d packets misdirected, want %d", name, n, c.want)
+		}
+		if b := ledger.Breaks(); len(b) != 1 || b[0].Excused != (c.want == 0) {
+			t.Errorf("%s: %+v", name, b)
+		}
+	}
+}
+
 // A reset for a connection whose backend has died may come when its port has the next one
 // already: it tells nothing of that one, and later ones do.
 func TestResetsOfTheConnectionBefore(t *testing.T) {
 	client := netip.MustParseAddrPort("10.0.0.2:1234")
 	ledger := NewLedger(client.Addr())
 	before := &Connection{ID: 1, Protocol: "tcp", Client: client, Began: time.Now().Add(-readLate)}
-	ledger.answerers[client.Port()] = []synAck{{3, before.Began.Add(time.Millisecond)}}
+	ledger.answerers[client.Port()] = []synAck{{3, 300, before.Began.Add(time.Millisecond)}}
 	ledger.open(before)
 	before.Opened = before.Opened.Add(-readLate)
 	ledger.Died(3)
 	next := &Connection{ID: 2, Protocol: "tcp", Client: client, Began: time.Now()}
-	ledger.AnsweredBy(4, client)
+	ledger.AnsweredBy(4, client, 100*uint32(4))
 	ledger.end(before, 0, net.ErrClosed)
 	ledger.open(next)
-	ledger.ResetBy(5, client)
+	ledger.ResetBy(5, client, 1)
 	if n := ledger.Totals().Misdirected; n != 0 {
 		t.Errorf("%d packets misdirected, want none: they were of the connection before", n)
 	}
@@ -286,7 +310,7 @@ func TestResetsOfTheConnectionBefore(t *testing.T) {
 	}
 	later := &Connection{ID: 3, Protocol: "tcp", Client: client, Began: time.Now().Add(stillUnderWay)}
 	ledger.open(later)
-	ledger.ResetBy(5, client)
+	ledger.ResetBy(5, client, 1)
 	if n := ledger.Totals().Misdirected; n != 1 {
 		t.Errorf("%d packets of a later connection misdirected, want 1", n)
 	}
