@@ -13,8 +13,11 @@ const (
 	flowIsFresh  = time.Second
 	claimUnit    = 1 << 30 * time.Nanosecond
 	oldestClaim  = 254
-	relay        = 255
 )
+
+// Relay is the claim of a datagram whose first host has to send it to the only other one,
+// who keeps it.
+const Relay = 255
 
 // DatagramRow is whom else a datagram may belong to, on its way.
 type DatagramRow struct {
@@ -56,7 +59,7 @@ func (h *Host) Walk(d Datagram) (keeps, known bool, to netip.Addr, row DatagramR
 	up := len(row.Hops) - row.Down
 	known = d.Age >= 0 && d.Age < flowLives
 	switch {
-	case row.Claim == relay && row.Next == 0 && !row.Returned:
+	case row.Claim == Relay && row.Next == 0 && !row.Returned:
 		if h.Addresses[row.Hops[0]] {
 			return true, true, to, row
 		}

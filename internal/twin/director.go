@@ -36,6 +36,37 @@ func Forward(s *model.TableService, f model.Flow) (backend int, row *Row) {
 	return backend, row
 }
 
+// RowOf is the row of a datagram of a flow that a director sends to one of a service's
+// backends, whichever that is; nil if there is none. The owner of a slot without a list is
+// sure to have it.
+func RowOf(s *model.TableService, f model.Flow, backend int) *DatagramRow {
+	slot := s.Ring.Slots[s.Ring.SlotOf(f.Hash(s.Salt, s.Affinity))]
+	candidates := mayHave(s, f)
+	if listed := slot.Next != model.NoBackend && slot.Next&model.ListFlag != 0; !listed && !rehashed(s, f) {
+		other := slot.Owner
+		if int(other) == backend {
+			return nil
+		}
+		candidates = []uint32{other}
+	}
+	hops := others(s, candidates, uint32(backend))
+	if len(hops) == 0 {
+		return nil
+	}
+	row := &DatagramRow{Hops: hops}
+	for _, b := range s.Backends {
+		if b.State == model.Down && slices.Contains(hops, b.Address) {
+			row.Down++
+		}
+	}
+	return row
+}
+
+// rehashed says that a flow may be where the affinity before would have it.
+func rehashed(s *model.TableService, f model.Flow) bool {
+	return s.Before != nil && byAge(&s.Before.Ring, s.Before.Ring.SlotOf(f.Hash(s.Salt, s.Before.Affinity))) != nil
+}
+
 // mayHave are all who may have a flow's connection, the likeliest first: if the affinity
 // has changed, who was there by the one before, and then who is by this one.
 func mayHave(s *model.TableService, f model.Flow) []uint32 {

@@ -27,7 +27,8 @@ type director struct {
 	revision int
 	unseen   map[netip.AddrPort]bool
 	planner  *engine.Planner
-	service  model.TableService // what it was told
+	service  model.TableService        // what it was told
+	sent     map[model.Flow]netip.Addr // datagrams of these flows, since it knows something
 }
 
 var silent = slog.New(slog.NewTextHandler(io.Discard, nil))
@@ -51,7 +52,7 @@ func (d *director) close() error {
 func (d *director) begin(t testing.TB) {
 	t.Helper()
 	d.set(t, model.Table{})
-	d.revision = 0
+	d.revision, d.sent = 0, map[model.Flow]netip.Addr{}
 	d.forget()
 }
 
@@ -66,6 +67,7 @@ func (d *director) restart(t testing.TB, empty bool) {
 	must(t, d.close())
 	if empty {
 		must(t, datapath.Detach(d.pin))
+		clear(d.sent)
 	}
 	must(t, d.load())
 	d.forget()

@@ -13,7 +13,7 @@ import (
 // testDrained: while all backends that are left drain, slots of the others are nobody's.
 // The director takes that as it is: what is theirs is dropped, and all else is served.
 func testDrained(t *testing.T, l *lab) {
-	h := newLife(t, l, rand.New(rand.NewPCG(42, 1)), &tally{})
+	h := newLife(t, l, tcp, rand.New(rand.NewPCG(42, 1)), &tally{})
 	h.service.Policy, h.service.Backends = model.Maglev, nil
 	for number := range 3 {
 		a := backendAddress(number, h.six)

@@ -2,6 +2,7 @@ package histories
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -14,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir.io/weir/internal/agent"
+	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/netlab"
 	"weir.io/weir/internal/twin"
 )
@@ -32,15 +34,19 @@ type host struct {
 	xdp, tc   *ebpf.Program // xdp: nil where the agent has tc alone
 	street    int           // to and from clients: packets of the VIPs
 	listeners map[netip.Addr]*net.TCPListener
-	cookies   bool // it answers every SYN with one
+	sockets   map[netip.Addr]*net.UDPConn
+	maps      map[string]*ebpf.Map // of the agent
+	cookies   bool                 // it answers every SYN with one
 	twin      twin.Host
-	counted   map[string]uint64 // by the agent until now
-	counts    map[string]uint64 // that the twin expects since then
+	kept      map[model.Flow]time.Time // UDP's: when a datagram was kept last, by the history's clock
+	counted   map[string]uint64        // by the agent until now
+	counts    map[string]uint64        // that the twin expects since then
 }
 
 func newHost(t testing.TB, l *netlab.Lab, lan *netlab.Host, number int, tc bool) *host {
 	t.Helper()
-	h := &host{Host: l.Host(fmt.Sprint("host", number)), addresses: map[netip.Addr]bool{}, listeners: map[netip.Addr]*net.TCPListener{}}
+	h := &host{Host: l.Host(fmt.Sprint("host", number)), addresses: map[netip.Addr]bool{}, listeners: map[netip.Addr]*net.TCPListener{},
+		sockets: map[netip.Addr]*net.UDPConn{}}
 	h.uplink = l.Link(h.Host, lan, netlab.LinkOptions{XDP: true}).A
 	for ; number < backendsIn; number += hostsIn {
 		four, six := backendAddress(number, false), backendAddress(number, true)
@@ -59,7 +65,7 @@ func newHost(t testing.TB, l *netlab.Lab, lan *netlab.Host, number int, tc bool)
 // load starts the agent, which attaches its programs.
 func (h *host) load() error {
 	return h.Do(func() (err error) {
-		if h.agent, err = agent.Open(agent.Options{Pin: h.pin, Interfaces: []string{h.uplink.Name}, Attach: h.attach, Log: silent}); err != nil {
+		if h.agent, err = agent.Open(agent.Options{Pin: h.pin, Interfaces: []string{h.uplink.Name}, Attach: h.attach, UDPFlows: 8 * model.MinUDPFlows, Log: silent}); err != nil {
 			return err
 		}
 		if err := h.agent.Set(agentConfig()); err != nil {
@@ -71,7 +77,10 @@ func (h *host) load() error {
 				return err
 			}
 		}
-		h.tc, err = attached(fmt.Sprintf("%s/ingress-%d", links, h.uplink.Index))
+		if h.tc, err = attached(fmt.Sprintf("%s/ingress-%d", links, h.uplink.Index)); err != nil {
+			return err
+		}
+		h.maps, err = mapsOf(h.tc)
 		return err
 	})
 }
@@ -82,6 +91,31 @@ func (h *host) close() {
 		_ = h.agent.Close()
 	}
 	_, _ = h.xdp.Close(), h.tc.Close() // nil is closed
+	for _, m := range h.maps {
+		_ = m.Close()
+	}
+}
+
+// mapsOf are the maps that a program uses, by their names.
+func mapsOf(program *ebpf.Program) (map[string]*ebpf.Map, error) {
+	info, err := program.Info()
+	if err != nil {
+		return nil, err
+	}
+	all := map[string]*ebpf.Map{}
+	ids, _ := info.MapIDs()
+	for _, id := range ids {
+		m, err := ebpf.NewMapFromID(id)
+		if err != nil {
+			return all, err
+		}
+		info, err := m.Info()
+		if err != nil {
+			return all, errors.Join(err, m.Close())
+		}
+		all[info.Name] = m
+	}
+	return all, nil
 }
 
 // serve listens at the VIPs, which the agent has brought.
@@ -92,6 +126,10 @@ func (h *host) serve(t testing.TB) {
 		must(t, err)
 		t.Cleanup(func() { _ = listener.Close() })
 		h.listeners[vip] = listener.(*net.TCPListener)
+		socket, err := h.ListenPacket("udp", netip.AddrPortFrom(vip, webPort).String())
+		must(t, err)
+		t.Cleanup(func() { _ = socket.Close() })
+		h.sockets[vip] = socket.(*net.UDPConn)
 	}
 }
 
@@ -138,7 +176,8 @@ func (h *host) begin(t testing.TB, cookies bool) {
 		Cookies:   map[twin.Connection]twin.Cookie{},
 		Proven:    map[twin.Connection]twin.Cookie{},
 	}
-	h.cookies = cookies
+	h.cookies, h.kept = cookies, map[model.Flow]time.Time{}
+	h.forgetQuestions(t)
 	// All hosts of the lab are one kernel, and so have one secret for their cookies: who does
 	// not answer with any takes none for its own either.
 	h.Sysctl("net.ipv4.tcp_syncookies", map[bool]string{false: "0", true: "2"}[cookies])

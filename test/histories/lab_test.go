@@ -131,17 +131,19 @@ func backends() (all []netip.Addr) {
 func agentConfig() model.Config {
 	c := model.Config{Directors: tunnels}
 	for _, vip := range []netip.Addr{vip4, vip6} {
-		s := service(vip)
-		for _, a := range backends() {
-			s.Backends = append(s.Backends, model.Backend{Name: a.String(), Address: a, Weight: 1, State: model.Active})
+		for _, protocol := range []model.Protocol{model.TCP, model.UDP} {
+			s := service(vip, protocol)
+			for _, a := range backends() {
+				s.Backends = append(s.Backends, model.Backend{Name: a.String(), Address: a, Weight: 1, State: model.Active})
+			}
+			c.Services = append(c.Services, s)
 		}
-		c.Services = append(c.Services, s)
 	}
 	return c
 }
 
-func service(vip netip.Addr) model.Service {
-	return model.Service{Name: "web" + vip.String(), VIP: vip, Protocol: model.TCP, Mode: model.GUE,
+func service(vip netip.Addr, protocol model.Protocol) model.Service {
+	return model.Service{Name: fmt.Sprint(protocol, " ", vip), VIP: vip, Protocol: protocol, Mode: model.GUE,
 		Port: model.PortRange{First: webPort, Last: webPort}}
 }
 

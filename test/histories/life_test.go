@@ -13,6 +13,7 @@ import (
 	"weir.io/weir/internal/maglev"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/twin"
+	"weir.io/weir/quiclb"
 )
 
 const drain = time.Minute
@@ -37,7 +38,9 @@ type life struct {
 	reports     map[netip.Addr]model.AgentReport
 	revisions   []revision
 	rings       map[uint64]maglev.Generation // by number
-	clients     []*client
+	clients     []*client                    // of TCP
+	speakers    []*speaker                   // of UDP
+	codec       *quiclb.Codec                // of QUIC; nil: it is none
 	happened    int
 	expired     time.Time // when kernels begin to forget
 	conclusions *tally
@@ -67,17 +70,31 @@ type tally struct {
 	chosen      int // connections of p2c that the backup got
 	lost        int // connections whose backend was removed
 	restarted   int // directors
+	relayed     int // datagrams of QUIC to who is down for a director
 	held        int // slots, by plans
 	lastResort  int // packets that were nobody's
 }
+
+// kind is what clients speak.
+type kind string
+
+const (
+	tcp  kind = "TCP"
+	udp  kind = "UDP"
+	quic kind = "QUIC"
+)
 
 // untilForgotten is how long kernels keep all that a history leaves with them: a handshake for 63 s,
 // TIME_WAIT for 60, and a cookie is good for a minute.
 const untilForgotten = 45 * time.Second
 
-func newLife(t testing.TB, l *lab, r *rand.Rand, conclusions *tally) *life {
+func newLife(t testing.TB, l *lab, of kind, r *rand.Rand, conclusions *tally) *life {
+	protocol := model.UDP
+	if of == tcp {
+		protocol = model.TCP
+	}
 	vip := []netip.Addr{vip4, vip6}[r.IntN(2)]
-	h := &life{lab: l, TB: t, r: r, service: service(vip), six: r.IntN(2) == 0, now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC),
+	h := &life{lab: l, TB: t, r: r, service: service(vip, protocol), six: r.IntN(2) == 0, now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC),
 		planner: engine.NewPlanner(), reports: map[netip.Addr]model.AgentReport{}, rings: map[uint64]maglev.Generation{},
 		expired: time.Now().Add(untilForgotten), conclusions: conclusions}
 	h.service.Drain = model.Duration(drain)
@@ -85,8 +102,11 @@ func newLife(t testing.TB, l *lab, r *rand.Rand, conclusions *tally) *life {
 	h.service.Affinity = model.Affinity(r.IntN(2))
 	h.service.Policy = []model.Policy{model.Maglev, model.P2C}[r.IntN(2)]
 	h.calm = []int{1, 1, 8}[r.IntN(3)] // changes of affinity wait for all others to be over
-	if h.calm > 1 {
+	if h.calm > 1 || protocol == model.UDP {
 		h.service.Policy = model.Maglev
+	}
+	if of == quic {
+		h.speakQUIC()
 	}
 	h.pace = drain / time.Duration(6+r.IntN(6))
 	h.notice = h.pace * time.Duration(r.IntN(4)) / 2
@@ -106,7 +126,11 @@ func newLife(t testing.TB, l *lab, r *rand.Rand, conclusions *tally) *life {
 func (h *life) add() {
 	a := backendAddress(h.r.IntN(backendsIn), h.six)
 	if !slices.ContainsFunc(h.service.Backends, func(b model.Backend) bool { return b.Address == a }) {
-		h.service.Backends = append(h.service.Backends, model.Backend{Name: a.String(), Address: a, Weight: 100, State: model.Active})
+		b := model.Backend{Name: a.String(), Address: a, Weight: 100, State: model.Active}
+		if h.codec != nil {
+			b.ServerID = model.SameServerID(model.ServerID(serverID(a)))
+		}
+		h.service.Backends = append(h.service.Backends, b)
 	}
 }
 
@@ -136,6 +160,9 @@ func (h *life) change() {
 	case 11, 12:
 		s.Affinity = 1 - s.Affinity
 	case 13:
+		if s.Protocol == model.UDP {
+			return // p2c is for connections
+		}
 		s.Policy = []model.Policy{model.Maglev, model.P2C}[h.r.IntN(2)]
 	}
 }
@@ -148,6 +175,12 @@ func (h *life) revise() {
 		}
 	}
 	h.advance()
+	for _, s := range h.speakers {
+		if s.host != nil && !h.revisions[len(h.revisions)-1].has(s.backend) {
+			h.conclusions.lost++
+			s.forget()
+		}
+	}
 	for _, c := range h.clients {
 		if c.stage != closed && !h.revisions[len(h.revisions)-1].has(c.backend) {
 			h.conclusions.lost++ // docs/consistency.md, "Rows": a backend takes its connections along
@@ -227,7 +260,7 @@ func (h *life) newFlow() model.Flow {
 		source = netip.AddrFrom16(address)
 	}
 	return model.Flow{Source: source, Destination: h.service.VIP, SourcePort: uint16(1024 + h.r.IntN(1<<16-1024)), DestinationPort: webPort,
-		Protocol: uint8(model.TCP)}
+		Protocol: uint8(h.service.Protocol)}
 }
 
 // report lets an agent say which connections its host has.
@@ -237,6 +270,9 @@ func (h *life) report(of netip.Addr) {
 		used := model.ReportedService{ServiceID: h.service.ID(), Affinity: affinity, Used: model.NewSlotSet(1 << (6 + h.r.IntN(6)))}
 		for c := range h.at[of].twin.Sockets {
 			used.Note(flowOf(c).Hash(h.service.ID().Salt(), affinity))
+		}
+		for f := range h.at[of].kept {
+			used.Note(f.Hash(h.service.ID().Salt(), affinity))
 		}
 		report.Services = append(report.Services, used)
 	}
@@ -256,7 +292,11 @@ func (h *life) run(steps, clients int) {
 		}
 	}()
 	for range clients {
-		h.clients = append(h.clients, &client{life: h})
+		if h.service.Protocol == model.UDP {
+			h.speakers = append(h.speakers, &speaker{life: h})
+		} else {
+			h.clients = append(h.clients, &client{life: h})
+		}
 	}
 	for range steps {
 		if time.Now().After(h.expired) {
@@ -268,6 +308,9 @@ func (h *life) run(steps, clients int) {
 		h.apply()
 		for _, c := range h.clients {
 			c.goOn()
+		}
+		for _, s := range h.speakers {
+			s.goOn()
 		}
 		for _, host := range h.hosts {
 			host.checkCounts(h)
