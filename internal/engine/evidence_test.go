@@ -273,6 +273,10 @@ func TestMaxDrainEndsWhatAgentsReport(t *testing.T) {
 func TestAgentsThatRememberNoFlows(t *testing.T) {
 	s, log, at := moved(t, 3)
 	s.Protocol = model.UDP
+	var before Evidence
+	before.Renew(reportsOf(reportOf(&s, 1, at)), true, at)
+	log, _ = history.Trim(log, &s, nil, &before, at) // from here on new flows are the owners' alone
+	at = at.Add(livedDrain)
 	other := reportOf(&s, 0, at)
 	other.Services[0].Protocol = model.TCP
 	for name, test := range map[string]struct {

@@ -169,6 +169,29 @@ func TestTrimByEvidence(t *testing.T) {
 	}
 }
 
+// Flows of UDP begin with older owners, too, as long as no log says that agents report: what
+// they say counts from a drain after that.
+func TestReportsOfUDPCountLater(t *testing.T) {
+	s := service(3)
+	s.Mode, s.Protocol = model.GUE, model.UDP
+	log := advanced(model.Log{}, s, 0)
+	s.Backends[0].Weight = 50
+	log = advanced(log, s, 0)
+	want(t, "nobody reports", trimmed(log, s, nil, nil, time.Minute), 2)
+	told, left := Trim(log, s, nil, reported{}, start.Add(time.Minute))
+	if kept := Kept(told); len(left) != 0 || kept != int(log.Generations[1].Slots) {
+		t.Fatalf("%v left, and %d slots of %d are kept", left, kept, log.Generations[1].Slots)
+	}
+	want(t, "before the next drain", trimmed(told, s, nil, reported{}, 2*time.Minute-1), 2, 1)
+	want(t, "nobody needs it", trimmed(told, s, nil, reported{}, 2*time.Minute), 2)
+	want(t, "it is needed", trimmed(told, s, nil, reported{1: 1}, 2*time.Minute), 2, 1)
+	want(t, "at max-drain", trimmed(log, s, nil, reported{1: 1}, 24*time.Hour), 2)
+
+	s.Backends[0].Weight = 20
+	next := advanced(told, s, 90*time.Second)
+	want(t, "directors know already", trimmed(next, s, nil, reported{1: 1}, 150*time.Second), 3, 1)
+}
+
 // A log is written when enough slots leave it, or any that others may wait for.
 func TestShrunk(t *testing.T) {
 	s := service(3)

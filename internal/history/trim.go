@@ -52,12 +52,15 @@ type Departure struct {
 //   - when they have not placed a connection for the service's drain;
 //   - but if agents report connections of the service: from then on slot by slot, when
 //     the agents of its owner and of its backup report no connection there, and all
-//     that is left at max-drain.
+//     that is left at max-drain. Of UDP directors send new flows to older owners, too,
+//     until a log keeps slots for what agents report: so at first it keeps all, and the
+//     generation has placed flows until then.
 //
 // The log that is passed is not written to.
 func Trim(log model.Log, s *model.Service, held Held, evidence Evidence, now time.Time) (trimmed model.Log, left []Departure) {
 	now = stamp(now)
 	t := newTrimmer(s, evidence)
+	t.guesses = t.reported && s.Protocol == model.UDP && Kept(log) == 0
 	for i, g := range log.Generations {
 		if back := g.Since.Sub(now); back > 0 { // the clock was set back
 			g.Since = now
@@ -151,11 +154,20 @@ func keeps(g *model.Generation) int {
 	return g.Kept.Count()
 }
 
+func everySlot(g *model.Generation) *model.SlotSet {
+	all := model.NewSlotSet(int(g.Slots))
+	for slot := range int(g.Slots) {
+		all.Add(slot)
+	}
+	return all
+}
+
 // trimmer goes through a log from the newest generation on.
 type trimmer struct {
 	service  *model.Service
 	evidence Evidence
 	reported bool
+	guesses  bool // older owners get new flows, too
 	backends map[netip.AddrPort]bool
 	newer    []model.Generation // that stay, and are in every row that the next one is in
 	replaced time.Time          // when the newer generations replaced the next one
@@ -214,6 +226,9 @@ func (t *trimmer) judge(g *model.Generation, newest bool, now time.Time) Cause {
 		return ""
 	case !t.reported:
 		return Drained
+	case t.guesses && now.Before(stay.overdue):
+		g.Kept, g.Held = everySlot(g), now
+		return ""
 	}
 	needed := t.evidence.Needed(t.service, g, t.newer, stay.drained)
 	switch {
