@@ -12,6 +12,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"weir.io/weir/internal/datapath"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/netlab"
 )
@@ -63,7 +64,7 @@ func newLab(t testing.TB) *lab {
 	}
 	for number := range directorsIn {
 		d := &director{wire: wireName(number), pin: fmt.Sprintf("%s/director%d", bpffs, number)}
-		t.Cleanup(func() { _ = d.close() })
+		t.Cleanup(func() { _ = errors.Join(d.close(), datapath.Detach(d.pin)) })
 		l.directors, loads = append(l.directors, d), append(loads, d.load)
 	}
 	must(t, together(loads))
@@ -92,6 +93,7 @@ func (l *lab) wire(t testing.TB) {
 	for number := range directorsIn {
 		veth := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: wireName(number), MTU: 1500}, PeerName: fmt.Sprint("end", number)}
 		must(t, netlink.LinkAdd(veth))
+		t.Cleanup(func() { _ = netlink.LinkDel(veth) })
 		for _, name := range []string{veth.Name, veth.PeerName} {
 			link, err := netlink.LinkByName(name)
 			must(t, err)
