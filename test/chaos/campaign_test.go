@@ -6,9 +6,6 @@ import (
 	"reflect"
 	"strings"
 	"testing"
-
-	"weir.io/weir/internal/model"
-	"weir.io/weir/test/chaos/traffic"
 )
 
 func TestSeeds(t *testing.T) {
@@ -131,17 +128,5 @@ func TestOnlyBackendsNeedNoDoubleChanges(t *testing.T) {
 	r.OnlyBackends = true
 	if faults := r.faults(); len(faults) != 0 {
 		t.Errorf("one of backends only: %q", faults)
-	}
-}
-
-// A connection with two ends is no break of weir's where cookies make them, and only
-// there.
-func TestTwoEndsNeedCookies(t *testing.T) {
-	for cookies, want := range map[int]int{cookiesUsual: 1, cookiesAlways: 0} {
-		r := &report{SynCookies: cookies}
-		r.add(&explainer{tables: map[int]model.Table{}, ways: newWays(nil)}, traffic.Break{Connection: traffic.Connection{Protocol: "tcp"}, Backend: -1, TwoEnds: true})
-		if r.Broken != want || r.TCP.Broken != want || r.BrokenTwoEnds != 1-want {
-			t.Errorf("tcp_syncookies=%d: %d broken and %d with two ends, want %d and %d", cookies, r.Broken, r.BrokenTwoEnds, want, 1-want)
-		}
 	}
 }

@@ -26,16 +26,13 @@ type report struct {
 	// Rehash says that connections took another way when their clients sent again.
 	Rehash bool `json:"rehash"`
 
-	Connections       int     `json:"connections"` // of every protocol, that were established
-	Concurrent        int     `json:"concurrent"`  // TCP connections, the least at any time
-	Events            int     `json:"events"`
-	DoubleChanges     int     `json:"double_changes"`
-	OutlivedWindows   float64 `json:"outlived_windows"` // share of the TCP connections that lived for five windows
-	BrokenBackendDied int     `json:"broken_backend_died"`
-	Broken            int     `json:"broken"` // of every protocol
-	// BrokenTwoEnds counts connections that two backends took, each for a cookie that it
-	// could not tell from its own: where cookies are always used. See cookies.
-	BrokenTwoEnds     int               `json:"broken_two_ends"`
+	Connections       int               `json:"connections"` // of every protocol, that were established
+	Concurrent        int               `json:"concurrent"`  // TCP connections, the least at any time
+	Events            int               `json:"events"`
+	DoubleChanges     int               `json:"double_changes"`
+	OutlivedWindows   float64           `json:"outlived_windows"` // share of the TCP connections that lived for five windows
+	BrokenBackendDied int               `json:"broken_backend_died"`
+	Broken            int               `json:"broken"` // of every protocol
 	Misdirected       int               `json:"misdirected"`
 	P99StallMS        int64             `json:"p99_stall_ms"`
 	TCP               protocol          `json:"tcp"`
@@ -96,6 +93,7 @@ type broken struct {
 	Director string            `json:"director"` // that the router sent its packets to then; empty: not known
 	Places   []place           `json:"places"`   // whose its packets were, as the directors were told
 	Counters map[string]uint64 `json:"counters"` // of weir's reasons, within a second or so, by host
+	Accepted []string          `json:"accepted"` // by whom
 	Resets   []string          `json:"resets"`   // by backends that have not got it
 }
 
@@ -154,15 +152,14 @@ func (r *report) add(x *explainer, b traffic.Break) {
 		of.BrokenBackendDied++
 		return
 	}
-	if b.TwoEnds && r.SynCookies == cookiesAlways {
-		r.BrokenTwoEnds++
-		return
-	}
 	r.Broken++
 	of.Broken++
 	line := broken{Protocol: b.Protocol, Client: b.Client.String(), Service: fmt.Sprintf("%s:%d", vip, servicePort(b.Protocol)),
 		Kind: b.Kind, Saw: b.What, Detail: b.Detail, Opened: x.seconds(b.Opened), LastGood: x.seconds(b.Good), At: x.seconds(b.At),
-		Events: x.events(b), Director: x.ways.of(b.ID), Places: x.places(b.Connection, b.At), Counters: x.counts.between(b.At.Add(-samplePause), b.At.Add(samplePause)), Resets: []string{}}
+		Events: x.events(b), Director: x.ways.of(b.ID), Places: x.places(b.Connection, b.At), Counters: x.counts.between(b.At.Add(-samplePause), b.At.Add(samplePause)), Resets: []string{}, Accepted: []string{}}
+	for _, backend := range b.Ends {
+		line.Accepted = append(line.Accepted, backendName(backend))
+	}
 	if b.Backend >= 0 {
 		line.Backend = backendName(b.Backend)
 	}
@@ -241,9 +238,6 @@ func (r *report) print(w io.Writer) error {
 	line("%8d events, %d double changes", r.Events, r.DoubleChanges)
 	line("%7.0f%% of the TCP connections outlived %d drain windows", 100*r.OutlivedWindows, windows)
 	line("%8d broken because their backends died", r.BrokenBackendDied)
-	if r.SynCookies == cookiesAlways {
-		line("%8d broken because the backends share the secret of their cookies", r.BrokenTwoEnds)
-	}
 	line("%8d broken (%d TCP, %d UDP, %d QUIC)", r.Broken, r.TCP.Broken, r.UDP.Broken, r.QUIC.Broken)
 	line("%8d misdirected packets (%d TCP, %d UDP, %d QUIC)", r.Misdirected, r.TCP.Misdirected, r.UDP.Misdirected, r.QUIC.Misdirected)
 	line("%8d ms for an answer at most, 99 %% of %d", r.P99StallMS, r.Exchanges)

@@ -22,8 +22,9 @@ const (
 const nobody = -1
 
 // watchAnswers tells the ledger of every TCP reset and SYN-ACK that a port sends or gets,
-// which are those of a backend, until the context ends.
-func watchAnswers(ctx context.Context, port *netlab.Port, direction uint32, backend int, ledger *traffic.Ledger) error {
+// which are those of a backend, until the context ends. Clients see larger sequence numbers
+// than there are on that port, by the offset.
+func watchAnswers(ctx context.Context, port *netlab.Port, direction uint32, backend int, offset uint32, ledger *traffic.Ledger) error {
 	var fd int
 	err := port.Host.Do(func() (err error) {
 		fd, err = openAnswers(port.Index, direction)
@@ -41,9 +42,9 @@ func watchAnswers(ctx context.Context, port *netlab.Port, direction uint32, back
 			switch {
 			case err != nil || !ok:
 			case flags&rst != 0:
-				ledger.ResetBy(backend, client, seq)
+				ledger.ResetBy(backend, client, seq+offset)
 			case backend != nobody:
-				ledger.AnsweredBy(backend, client, seq)
+				ledger.AnsweredBy(backend, client, seq+offset)
 			}
 		}
 	}()

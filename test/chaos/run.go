@@ -75,6 +75,9 @@ func run(ctx context.Context, o options, events []schedule.Event) (_ *report, er
 		return nil, err
 	}
 	h.top.setCookies(h.syncookies)
+	if err := h.tellApart(ctx); err != nil {
+		return nil, err
+	}
 	h.ways = newWays(h.top)
 	h.ledger.OnBreak(h.ways.broke)
 	h.ledger.OnStray(h.ways.astray)
@@ -121,7 +124,7 @@ func (h *harness) serve(ctx context.Context) ([]*traffic.Server, error) {
 			}
 		}
 		servers = append(servers, s)
-		if err := watchAnswers(ctx, b.link.A, outgoing, i, h.ledger); err != nil {
+		if err := watchAnswers(ctx, b.link.A, outgoing, i, h.numbersOf(i), h.ledger); err != nil {
 			return nil, err
 		}
 	}
@@ -129,7 +132,7 @@ func (h *harness) serve(ctx context.Context) ([]*traffic.Server, error) {
 		return servers, h.top.lab.Err()
 	}
 	// Backends do not see the clients' addresses: resets are seen where they arrive.
-	return servers, errors.Join(h.top.lab.Err(), watchAnswers(ctx, h.top.access.A, incoming, nobody, h.ledger))
+	return servers, errors.Join(h.top.lab.Err(), watchAnswers(ctx, h.top.access.A, incoming, nobody, 0, h.ledger))
 }
 
 // start starts agents and directors, and lets the router know of those that are

@@ -34,24 +34,3 @@ func parseSeeds(text string, one uint64) ([]uint64, error) {
 	}
 	return list, nil
 }
-
-// The settings of tcp_syncookies that have a name here.
-const (
-	cookiesBySeed = -1
-	cookiesUsual  = 1
-	cookiesAlways = 2
-)
-
-// cookies returns a run's tcp_syncookies: every tenth seed shows what happens where
-// no host remembers a SYN. The backends of a lab are one kernel and share the secret
-// of their cookies (net/ipv4/syncookies.c has one), so that one takes the cookie of
-// another for its own and a connection gets two ends. No two machines do that.
-func cookies(set int, seed uint64) int {
-	switch {
-	case set != cookiesBySeed:
-		return set
-	case seed%10 == 0:
-		return cookiesAlways
-	}
-	return cookiesUsual
-}

@@ -3,8 +3,10 @@ package traffic
 import (
 	"errors"
 	"io"
+	"maps"
 	"net/netip"
 	"os"
+	"slices"
 	"syscall"
 	"time"
 
@@ -106,7 +108,7 @@ func (l *Ledger) end(c *Connection, outlives time.Duration, err error) {
 		l.lost[c.Client.Port()] = time.Now()
 	}
 	b := Break{Connection: *c, At: time.Now(), Backend: l.backend(c), What: what,
-		Detail: err.Error(), Resets: c.resets, Excused: what != "wrong data" && l.excused(c), TwoEnds: l.twoEnds(c)}
+		Detail: err.Error(), Resets: c.resets, Excused: what != "wrong data" && l.excused(c), Ends: slices.Sorted(maps.Keys(l.ends(c)))}
 	l.broken = append(l.broken, b)
 	l.broke(b)
 }

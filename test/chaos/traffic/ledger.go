@@ -106,7 +106,7 @@ type Break struct {
 	Detail  string
 	Resets  []Reset // that backends sent for it, as far as they were seen
 	Excused bool    // its backend was dead at the time, or died after it began
-	TwoEnds bool    // more than one backend had accepted it
+	Ends    []int   // the backends that had accepted it
 }
 
 // NewLedger returns an empty ledger of the client with that address.
@@ -253,9 +253,6 @@ func (l *Ledger) ends(c *Connection) map[int]bool {
 	}
 	return ends
 }
-
-// twoEnds reports whether more than one backend has accepted a connection.
-func (l *Ledger) twoEnds(c *Connection) bool { return len(l.ends(c)) > 1 }
 
 // accepted notes who has a client's connection. With full NAT servers see a
 // director's address, and say nothing.

@@ -316,19 +316,19 @@ func TestResetsOfTheConnectionBefore(t *testing.T) {
 	}
 }
 
-// A connection has two ends if two backends accepted it, and not if one did and another
-// one had the connection that its port had before.
-func TestTwoEnds(t *testing.T) {
+// A connection's ends are at the backends that accepted it, and not at one that had the
+// connection that its port had before.
+func TestEnds(t *testing.T) {
 	client := netip.MustParseAddrPort("10.0.0.2:1234")
 	for name, c := range map[string]struct {
 		before, accepted []uint16
-		want             bool
+		want             []int
 	}{
-		"nobody accepts":      {nil, nil, false},
-		"one":                 {nil, []uint16{3}, false},
-		"one, twice":          {nil, []uint16{3, 3}, false},
-		"two":                 {nil, []uint16{3, 4}, true},
-		"another one, before": {[]uint16{4}, []uint16{3}, false},
+		"nobody accepts":      {nil, nil, nil},
+		"one":                 {nil, []uint16{3}, []int{3}},
+		"one, twice":          {nil, []uint16{3, 3}, []int{3}},
+		"two":                 {nil, []uint16{4, 3}, []int{3, 4}},
+		"another one, before": {[]uint16{4}, []uint16{3}, []int{3}},
 	} {
 		ledger := NewLedger(client.Addr())
 		for _, backend := range c.before {
@@ -340,8 +340,8 @@ func TestTwoEnds(t *testing.T) {
 		}
 		ledger.open(connection)
 		ledger.end(connection, 0, net.ErrClosed)
-		if b := ledger.Breaks(); len(b) != 1 || b[0].TwoEnds != c.want {
-			t.Errorf("%s: %+v, want two ends: %v", name, b, c.want)
+		if b := ledger.Breaks(); len(b) != 1 || !slices.Equal(b[0].Ends, c.want) {
+			t.Errorf("%s: %+v, want ends at %v", name, b, c.want)
 		}
 	}
 }

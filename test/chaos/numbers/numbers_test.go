@@ -1,0 +1,159 @@
+package numbers
+
+import (
+	"errors"
+	"io"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"weir.io/weir/bench/process"
+	"weir.io/weir/internal/netlab"
+)
+
+const (
+	vip      = "192.0.2.1"
+	patience = 10 * time.Second
+)
+
+// network is a client and two hosts with one address, which answer every SYN with a cookie.
+type network struct {
+	client *netlab.Host
+	hosts  [2]*netlab.Host
+}
+
+func newNetwork(t *testing.T, offsets [2]uint32) *network {
+	t.Helper()
+	lab := netlab.ForTest(t)
+	lan := lab.Switch("switch")
+	n := &network{client: lab.Host("client")}
+	lab.Link(n.client, lan, netlab.LinkOptions{A: []string{"10.0.0.1/24"}})
+	for i, address := range []string{"10.0.0.11", "10.0.0.12"} {
+		h := lab.Host("host" + strconv.Itoa(i))
+		cable := lab.Link(h, lan, netlab.LinkOptions{A: []string{address + "/24"}})
+		h.Address("lo", vip+"/32")
+		h.Sysctl("net.ipv4.tcp_syncookies", "2")
+		must(t, Apart(t.Context(), cable.B, offsets[i]))
+		n.hosts[i] = h
+	}
+	n.goTo(0)
+	return n
+}
+
+// goTo sends what the client has for the address to one of the hosts.
+func (n *network) goTo(host int) { n.client.Route(vip+"/32", "10.0.0.1"+strconv.Itoa(host+1)) }
+
+// listen listens on one of the hosts.
+func (n *network) listen(t *testing.T, host int) *net.TCPListener {
+	t.Helper()
+	listener, err := n.hosts[host].Listen("tcp4", ":80")
+	must(t, err)
+	t.Cleanup(func() { _ = listener.Close() })
+	tcp := listener.(*net.TCPListener)
+	must(t, tcp.SetDeadline(time.Now().Add(patience)))
+	return tcp
+}
+
+// open opens a connection to whoever listens there.
+func (n *network) open(t *testing.T, listener net.Listener) (client, server net.Conn) {
+	t.Helper()
+	client, err := n.client.DialContext(t.Context(), "tcp4", vip+":80")
+	must(t, err)
+	t.Cleanup(func() { _ = client.Close() })
+	server, err = listener.Accept()
+	must(t, err)
+	t.Cleanup(func() { _ = server.Close() })
+	for _, end := range []net.Conn{client, server} {
+		must(t, end.SetDeadline(time.Now().Add(patience)))
+	}
+	return client, server
+}
+
+// TestForeignCookies: a connection that one host has opened with a cookie is none of another
+// host's, though their kernel is one. If their numbers are the same, it is: that is what
+// this is for.
+func TestForeignCookies(t *testing.T) {
+	for name, test := range map[string]struct {
+		offsets [2]uint32
+		reset   bool
+	}{
+		"apart":      {[2]uint32{1 << 31, 0x9e3779b1}, true},
+		"not apart":  {[2]uint32{7 << 20, 7 << 20}, false},
+		"one is not": {[2]uint32{0, 0x9e3779b1}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNetwork(t, test.offsets)
+			other := n.listen(t, 1)
+			n.goTo(1)
+			n.open(t, other) // who has sent no cookie lately takes none
+			n.goTo(0)
+			client, _ := n.open(t, n.listen(t, 0))
+			n.goTo(1)
+			_, err := client.Write([]byte{1})
+			must(t, err)
+			if test.reset {
+				if _, err := client.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
+					t.Errorf("the other host answers with %v, want a reset", err)
+				}
+				return
+			}
+			taken, err := other.Accept()
+			must(t, err)
+			_ = taken.Close()
+		})
+	}
+}
+
+// TestNumbersUnderLoss: both ends understand each other about what has been lost.
+func TestNumbersUnderLoss(t *testing.T) {
+	n := newNetwork(t, [2]uint32{0x9e3779b1, 0})
+	client, server := n.open(t, n.listen(t, 0))
+	_, err := process.Run(t.Context(), n.client, "nft", `table ip loss { chain in {
+		type filter hook input priority 0; tcp sport 80 numgen random mod 100 < 3 drop; }; }`)
+	must(t, err)
+	const size = 4 << 20
+	go func() { _, _ = server.Write(make([]byte, size)) }() // too few are read if that fails
+	got, err := io.CopyN(io.Discard, client, size)
+	if err != nil {
+		t.Fatalf("the client got %d of %d bytes: %v", got, size, err)
+	}
+	if recovered := n.counter(t, "TCPSackRecovery"); recovered == 0 {
+		t.Error("the host has not been told of any loss")
+	}
+	for _, name := range []string{"TCPSACKDiscard", "TCPACKSkippedSeq", "PAWSEstab"} {
+		if count := n.counter(t, name); count != 0 {
+			t.Errorf("%s of the host is %d, want 0", name, count)
+		}
+	}
+}
+
+// counter reads one of the first host's of TCP (netstat(8)).
+func (n *network) counter(t *testing.T, name string) int {
+	t.Helper()
+	var text []byte
+	must(t, n.hosts[0].Do(func() (err error) {
+		text, err = os.ReadFile("/proc/thread-self/net/netstat")
+		return err
+	}))
+	lines := strings.Split(string(text), "\n")
+	for i, value := range strings.Fields(lines[1]) {
+		if strings.Fields(lines[0])[i] == name {
+			count, err := strconv.Atoi(value)
+			must(t, err)
+			return count
+		}
+	}
+	t.Fatalf("the kernel has no counter %s", name)
+	return 0
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
