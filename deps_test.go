@@ -96,7 +96,7 @@ var testsMayImport = []string{
 // testOnly are packages that must not end up in the program's director or agent:
 // only tests import them, and the demo and the benchmarks build labs with one.
 var testOnly = map[string][]string{
-	"internal/netlab":  {"internal/demo", "bench", "bench/bulk", "bench/process", "bench/program", "bench/site", "bench/track", "bench/traffic", "test/chaos", "test/chaos/traffic"},
+	"internal/netlab":  {"internal/demo", "bench", "bench/bulk", "bench/process", "bench/program", "bench/site", "bench/track", "bench/traffic", "test/chaos", "test/chaos/numbers", "test/chaos/traffic"},
 	"internal/packet":  {},
 	"internal/etcdlab": {},
 	"internal/twin":    {},
