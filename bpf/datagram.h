@@ -14,6 +14,7 @@
 #pragma once
 
 #include "clock.h"
+#include "flow_types.h"
 #include "second.h"
 
 /* As long as an idle flow lives in a director's memory. */

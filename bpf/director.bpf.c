@@ -23,6 +23,7 @@
 #include "service.h"
 #include "pick.h"
 #include "flows.h"
+#include "told.h"
 #include "p2c.h"
 #include "quic.h"
 #include "forward.h"
@@ -54,6 +55,7 @@ const enum flow_state *export_flow_state __attribute__((unused));
 const enum flow_timeout *export_flow_timeout __attribute__((unused));
 const enum flow_tag *export_flow_tag __attribute__((unused));
 const enum flow_event *export_flow_event __attribute__((unused));
+const enum told_outcome *export_told_outcome __attribute__((unused));
 const enum ring_flag *export_ring_flag __attribute__((unused));
 const enum snat_state *export_snat_state __attribute__((unused));
 const enum load_scale *export_load_scale __attribute__((unused));
@@ -248,4 +250,11 @@ int director(struct xdp_md *ctx)
 	enum reason reason = balance(ctx, &packet);
 
 	return verdict(&packet, reason);
+}
+
+/* No packet's: userspace runs it when other directors have told something of flows. */
+SEC("syscall")
+int take_tellings(struct tellings *ctx)
+{
+	return bpf_loop(ctx->count, take_telling, NULL, 0);
 }

@@ -6,6 +6,7 @@
  */
 #pragma once
 
+#include "flow_types.h"
 #include "packet.h"
 #include "snat_state.h"
 
@@ -47,6 +48,40 @@ static __always_inline __u32 flow_timeout(__u8 state)
 	return SNAT_SECONDS(FLOW_TIMEOUT_SYN);
 }
 
+/* The client has ended it: a SYN begins another connection. */
+static __always_inline int flow_over(__u8 state)
+{
+	return state == FLOW_CLOSING || state == FLOW_RESET;
+}
+
+/*
+ * A flow that goes on is news again once in 2^this units of seen (18 min, 69 s, 34 s), so
+ * that those who do not get its packets hear of it four times in its timeout.
+ */
+static __always_inline __u32 flow_news_shift(__u8 state)
+{
+	if (state == FLOW_ACTIVE)
+		return 6;
+	return state == FLOW_CLOSING ? 5 : 10;
+}
+
+/*
+ * Whether the others of the group should know what a packet has made of its flow. Nothing
+ * is said before a second packet: a flood is of flows that have one, and a guess is the
+ * same on all directors. An end is news of a flow that was one. When a flow is news again
+ * depends on its hash, so that not all of them are at the same moment.
+ */
+static __always_inline int flow_is_news(union flow_word before, union flow_word now, __u64 hash)
+{
+	__u32 phase = hash;
+
+	if (now.state < FLOW_ESTABLISHED)
+		return 0;
+	if (now.state != before.state)
+		return before.state >= FLOW_ESTABLISHED || !flow_over(now.state);
+	return ((before.seen + phase) ^ (now.seen + phase)) >> flow_news_shift(now.state) != 0;
+}
+
 static __always_inline __u32 flow_age(union flow_word word, __u32 now)
 {
 	/* Another CPU's clock may be a little ahead. */
@@ -56,12 +91,6 @@ static __always_inline __u32 flow_age(union flow_word word, __u32 now)
 static __always_inline int flow_live(union flow_word word, __u32 now)
 {
 	return word.state > FLOW_CLAIMED && flow_age(word, now) <= flow_timeout(word.state);
-}
-
-/* The client has ended it: a SYN begins another connection. */
-static __always_inline int flow_over(__u8 state)
-{
-	return state == FLOW_CLOSING || state == FLOW_RESET;
 }
 
 /* How a flow begins with its first packet that was seen. */

@@ -103,14 +103,14 @@ static __always_inline int flow_matches(const struct flow_entry *entry, const st
 }
 
 /* Where of these places in the bucket the flow is, live or not; FLOW_WAYS: nowhere. */
-static __noinline __u32 flow_search(const struct flow_bucket *bucket, const struct packet *packet,
+static __noinline __u32 flow_search(const struct flow_bucket *bucket, const struct flow *flow,
 				    __u32 service, __u64 places)
 {
 	for (__u32 i = 0; i < FLOW_WAYS; i++) {
 		const struct flow_entry *entry = &bucket->entries[i];
 
 		if (places >> i * 8 & 0x80 && flow_read(entry).state > FLOW_CLAIMED &&
-		    flow_matches(entry, &packet->flow, service))
+		    flow_matches(entry, flow, service))
 			return i;
 	}
 	return FLOW_WAYS;
@@ -153,7 +153,7 @@ struct flow_fresh {
 /* The best place of a bucket for a new flow. */
 struct flow_scan {
 	const struct flow_bucket *bucket;
-	const struct packet *packet;
+	const struct flow *flow;
 	__u32 service;
 	__u32 now;
 	__u32 rank;
@@ -170,7 +170,7 @@ static __always_inline __u32 flow_rank(const struct flow_entry *entry, const str
 		return 0;
 	if (word.state == FLOW_FREE)
 		return FLOW_PLACE_FREE;
-	if (flow_matches(entry, &scan->packet->flow, scan->service))
+	if (flow_matches(entry, scan->flow, scan->service))
 		return FLOW_PLACE_SAME;
 	if (!flow_live(word, scan->now) || !flow_backend(entry, word))
 		return FLOW_PLACE_FREE;
@@ -198,13 +198,13 @@ static long flow_scan_place(__u32 i, struct flow_scan *scan)
  * Remembers a flow's backend. Returns 0 if there was no place for it, else one more than
  * the place's number, whose tag is still another flow's.
  */
-static __noinline int insert_flow(const struct settings *settings, const struct packet *packet,
+static __noinline int insert_flow(const struct settings *settings, const struct flow *flow,
 				  __u64 hash, __u32 service, const struct flow_fresh *fresh)
 {
 	struct flow_bucket *bucket = flow_bucket(settings, hash, bpf_get_smp_processor_id());
 	struct flow_scan scan = {
 		.bucket = bucket,
-		.packet = packet,
+		.flow = flow,
 		.service = service,
 		.now = snat_clock(),
 	};
@@ -224,9 +224,9 @@ static __noinline int insert_flow(const struct settings *settings, const struct 
 		return 0;
 	entry->backend = fresh->backend;
 	entry->service = service;
-	entry->source = packet->flow.source;
-	entry->source_port = packet->flow.source_port;
-	entry->destination_port = packet->flow.destination_port;
+	entry->source = flow->source;
+	entry->source_port = flow->source_port;
+	entry->destination_port = flow->destination_port;
 	__sync_lock_test_and_set((__u64 *)entry, ready.word);
 	return 1 + scan.place % FLOW_WAYS;
 }
@@ -234,7 +234,7 @@ static __noinline int insert_flow(const struct settings *settings, const struct 
 /* Looks for a flow in the other CPUs' buckets. */
 struct flow_hunt {
 	const struct settings *settings;
-	const struct packet *packet;
+	const struct flow *flow;
 	__u64 hash;
 	__u32 service;
 	__u32 now;
@@ -255,7 +255,7 @@ static long flow_hunt_cpu(__u32 cpu, struct flow_hunt *hunt)
 	bucket = flow_bucket(hunt->settings, hunt->hash, cpu);
 	if (!bucket)
 		return 0;
-	way = flow_search(bucket, hunt->packet, hunt->service, places);
+	way = flow_search(bucket, hunt->flow, hunt->service, places);
 	if (way >= FLOW_WAYS)
 		return 0;
 	if (!flow_live(flow_read(&bucket->entries[way]), hunt->now))
@@ -282,7 +282,7 @@ static long flow_forget_cpu(__u32 cpu, struct flow_hunt *hunt)
 	bucket = flow_bucket(hunt->settings, hunt->hash, cpu);
 	if (!bucket)
 		return 0;
-	way = flow_search(bucket, hunt->packet, hunt->service, places);
+	way = flow_search(bucket, hunt->flow, hunt->service, places);
 	if (way >= FLOW_WAYS)
 		return 0;
 	entry = &bucket->entries[way];
@@ -290,7 +290,7 @@ static long flow_forget_cpu(__u32 cpu, struct flow_hunt *hunt)
 	if (entry->backend == hunt->keep && flow_backend(entry, word))
 		return 0;
 	nothing.turn = word.turn;
-	if (word.state > FLOW_CLAIMED && flow_matches(entry, &hunt->packet->flow, hunt->service))
+	if (word.state > FLOW_CLAIMED && flow_matches(entry, hunt->flow, hunt->service))
 		flow_swap(entry, word, nothing);
 	return 0;
 }

@@ -14,12 +14,12 @@
 #define FLOW_GONE 0xffffffffU
 
 /* Frees what the other CPUs have of a flow of this backend: what this one has is younger. */
-static __noinline int forget_elsewhere(const struct settings *settings, const struct packet *packet,
+static __noinline int forget_elsewhere(const struct settings *settings, const struct flow *flow,
 				       __u64 hash, __u32 service, __u32 backend)
 {
 	struct flow_hunt hunt = {
 		.settings = settings,
-		.packet = packet,
+		.flow = flow,
 		.hash = hash,
 		.service = service,
 		.own = bpf_get_smp_processor_id(),
@@ -27,6 +27,21 @@ static __noinline int forget_elsewhere(const struct settings *settings, const st
 	};
 
 	return bpf_loop(settings->flow_cpus, flow_forget_cpu, &hunt, 0);
+}
+
+/* What the other directors of the group are to know: userspace looks every few milliseconds. */
+static __noinline int tell_flow(const struct flow_entry *entry, __u64 word)
+{
+	struct flow_entry *told = bpf_ringbuf_reserve(&told_flows, sizeof(*told), 0);
+
+	if (!told) {
+		count_flow(FLOW_UNTOLD);
+		return 0;
+	}
+	*told = *entry;
+	*(__u64 *)told = word;
+	bpf_ringbuf_submit(told, BPF_RB_NO_WAKEUP);
+	return 1;
 }
 
 /* The flow in this CPU's bucket: its backend, NO_BACKEND or FLOW_GONE. */
@@ -40,7 +55,7 @@ static __noinline __u32 find_flow(const struct settings *settings, const struct 
 
 	if (!bucket)
 		return NO_BACKEND;
-	way = flow_search(bucket, packet, service, FLOW_EVERY_PLACE);
+	way = flow_search(bucket, &packet->flow, service, FLOW_EVERY_PLACE);
 	if (way >= FLOW_WAYS)
 		return NO_BACKEND;
 	entry = &bucket->entries[way];
@@ -50,11 +65,12 @@ static __noinline __u32 find_flow(const struct settings *settings, const struct 
 	if (!flow_usable(entry, word, packet, now))
 		return FLOW_GONE;
 	next = flow_next(word, packet, now);
-	if (next.word != word.word)
-		flow_swap(entry, word, next);
+	if (next.word != word.word && flow_swap(entry, word, next) &&
+	    flow_is_news(word, next, hash) && settings->flags & SETTINGS_TELL)
+		tell_flow(entry, next.word);
 	/* A connection is new: another CPU may have one before it that never ended. */
 	if (word.state == FLOW_SYN && next.state == FLOW_ESTABLISHED)
-		forget_elsewhere(settings, packet, hash, service, entry->backend);
+		forget_elsewhere(settings, &packet->flow, hash, service, entry->backend);
 	return entry->backend;
 }
 
@@ -67,7 +83,7 @@ static __noinline __u32 move_flow(const struct settings *settings, const struct 
 {
 	struct flow_hunt hunt = {
 		.settings = settings,
-		.packet = packet,
+		.flow = &packet->flow,
 		.hash = hash,
 		.service = service,
 		.now = snat_clock(),
@@ -96,7 +112,9 @@ static __noinline __u32 move_flow(const struct settings *settings, const struct 
 	if (packet->flags & PACKET_ICMP_ERROR)
 		return fresh.backend;
 	fresh.word = next;
-	place = insert_flow(settings, packet, hunt.hash, hunt.service, &fresh);
+	if (flow_is_news(word, next, hunt.hash) && settings->flags & SETTINGS_TELL)
+		tell_flow(entry, next.word);
+	place = insert_flow(settings, &packet->flow, hunt.hash, hunt.service, &fresh);
 	if (place) {
 		flow_put_tag(settings, hunt.hash, place - 1);
 		nothing.turn = word.turn;
@@ -123,7 +141,7 @@ static __noinline int remember_flow(const struct settings *settings, const struc
 	fresh.word.seen = snat_clock();
 	fresh.word.state = flow_first(packet);
 	fresh.word.epoch = backend->epoch;
-	place = insert_flow(settings, packet, hash, service, &fresh);
+	place = insert_flow(settings, &packet->flow, hash, service, &fresh);
 	if (place)
 		flow_put_tag(settings, hash, place - 1);
 	count_flow(place ? FLOW_INSERTED : FLOW_REFUSED);
@@ -221,6 +239,6 @@ __noinline __u32 pick_remembered(struct packet *packet, __u32 ring, __u32 number
 		return found;
 	remember_flow(settings, packet, hash, service, found);
 	if (moved == FLOW_GONE)
-		forget_elsewhere(settings, packet, hash, service, found);
+		forget_elsewhere(settings, &packet->flow, hash, service, found);
 	return found;
 }

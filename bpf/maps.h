@@ -8,6 +8,7 @@
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 
+#include "flow_types.h"
 #include "group_types.h"
 #include "load_types.h"
 #include "quic_types.h"
@@ -154,6 +155,24 @@ struct {
 	__type(key, __u32);
 	__type(value, __u64);
 } flow_events SEC(".maps");
+
+/*
+ * What others of the group should know: struct flow_entry as it has become. 5,400 of them
+ * in the few milliseconds between two looks.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 256 * 1024);
+} told_flows SEC(".maps");
+
+/* What others have told: see told.h. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, TELLINGS_MAX);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct telling);
+} flow_tellings SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);

@@ -21,6 +21,7 @@ const (
 	benchMapEgress              = "egress"
 	benchMapFlowEvents          = "flow_events"
 	benchMapFlowTags            = "flow_tags"
+	benchMapFlowTellings        = "flow_tellings"
 	benchMapFlows               = "flows"
 	benchMapFragments           = "fragments"
 	benchMapFronts              = "fronts"
@@ -43,6 +44,7 @@ const (
 	benchMapServices6           = "services6"
 	benchMapSnatTables          = "snat_tables"
 	benchMapThisDirector        = "this_director"
+	benchMapToldFlows           = "told_flows"
 	benchMapWaitBudgets         = "wait_budgets"
 	benchProgBenchMove          = "bench_move"
 	benchProgBenchRestored      = "bench_restored"
@@ -51,6 +53,7 @@ const (
 	benchProgBenchTunnel        = "bench_tunnel"
 	benchProgBenchTx            = "bench_tx"
 	benchProgDirector           = "director"
+	benchProgTakeTellings       = "take_tellings"
 	benchProgUndoNat            = "undo_nat"
 	benchVarBenchFront          = "bench_front"
 	benchVarBenchGrowth         = "bench_growth"
@@ -82,6 +85,7 @@ const (
 	benchVarExportSnatFin       = "export_snat_fin"
 	benchVarExportSnatHeader    = "export_snat_header"
 	benchVarExportSnatState     = "export_snat_state"
+	benchVarExportToldOutcome   = "export_told_outcome"
 )
 
 // loadBench returns the embedded CollectionSpec for bench.
@@ -133,6 +137,7 @@ type benchProgramSpecs struct {
 	BenchTunnel   *ebpf.ProgramSpec `ebpf:"bench_tunnel"`
 	BenchTx       *ebpf.ProgramSpec `ebpf:"bench_tx"`
 	Director      *ebpf.ProgramSpec `ebpf:"director"`
+	TakeTellings  *ebpf.ProgramSpec `ebpf:"take_tellings"`
 	UndoNat       *ebpf.ProgramSpec `ebpf:"undo_nat"`
 }
 
@@ -145,6 +150,7 @@ type benchMapSpecs struct {
 	Egress          *ebpf.MapSpec `ebpf:"egress"`
 	FlowEvents      *ebpf.MapSpec `ebpf:"flow_events"`
 	FlowTags        *ebpf.MapSpec `ebpf:"flow_tags"`
+	FlowTellings    *ebpf.MapSpec `ebpf:"flow_tellings"`
 	Flows           *ebpf.MapSpec `ebpf:"flows"`
 	Fragments       *ebpf.MapSpec `ebpf:"fragments"`
 	Fronts          *ebpf.MapSpec `ebpf:"fronts"`
@@ -167,6 +173,7 @@ type benchMapSpecs struct {
 	Services6       *ebpf.MapSpec `ebpf:"services6"`
 	SnatTables      *ebpf.MapSpec `ebpf:"snat_tables"`
 	ThisDirector    *ebpf.MapSpec `ebpf:"this_director"`
+	ToldFlows       *ebpf.MapSpec `ebpf:"told_flows"`
 	WaitBudgets     *ebpf.MapSpec `ebpf:"wait_budgets"`
 }
 
@@ -204,6 +211,7 @@ type benchVariableSpecs struct {
 	ExportSnatFin       *ebpf.VariableSpec `ebpf:"export_snat_fin"`
 	ExportSnatHeader    *ebpf.VariableSpec `ebpf:"export_snat_header"`
 	ExportSnatState     *ebpf.VariableSpec `ebpf:"export_snat_state"`
+	ExportToldOutcome   *ebpf.VariableSpec `ebpf:"export_told_outcome"`
 }
 
 // benchObjects contains all objects after they have been loaded into the kernel.
@@ -231,6 +239,7 @@ type benchMaps struct {
 	Egress          *ebpf.Map `ebpf:"egress"`
 	FlowEvents      *ebpf.Map `ebpf:"flow_events"`
 	FlowTags        *ebpf.Map `ebpf:"flow_tags"`
+	FlowTellings    *ebpf.Map `ebpf:"flow_tellings"`
 	Flows           *ebpf.Map `ebpf:"flows"`
 	Fragments       *ebpf.Map `ebpf:"fragments"`
 	Fronts          *ebpf.Map `ebpf:"fronts"`
@@ -253,6 +262,7 @@ type benchMaps struct {
 	Services6       *ebpf.Map `ebpf:"services6"`
 	SnatTables      *ebpf.Map `ebpf:"snat_tables"`
 	ThisDirector    *ebpf.Map `ebpf:"this_director"`
+	ToldFlows       *ebpf.Map `ebpf:"told_flows"`
 	WaitBudgets     *ebpf.Map `ebpf:"wait_budgets"`
 }
 
@@ -263,6 +273,7 @@ func (m *benchMaps) Close() error {
 		m.Egress,
 		m.FlowEvents,
 		m.FlowTags,
+		m.FlowTellings,
 		m.Flows,
 		m.Fragments,
 		m.Fronts,
@@ -285,6 +296,7 @@ func (m *benchMaps) Close() error {
 		m.Services6,
 		m.SnatTables,
 		m.ThisDirector,
+		m.ToldFlows,
 		m.WaitBudgets,
 	)
 }
@@ -323,6 +335,7 @@ type benchVariables struct {
 	ExportSnatFin       *ebpf.Variable `ebpf:"export_snat_fin"`
 	ExportSnatHeader    *ebpf.Variable `ebpf:"export_snat_header"`
 	ExportSnatState     *ebpf.Variable `ebpf:"export_snat_state"`
+	ExportToldOutcome   *ebpf.Variable `ebpf:"export_told_outcome"`
 }
 
 // benchPrograms contains all programs after they have been loaded into the kernel.
@@ -336,6 +349,7 @@ type benchPrograms struct {
 	BenchTunnel   *ebpf.Program `ebpf:"bench_tunnel"`
 	BenchTx       *ebpf.Program `ebpf:"bench_tx"`
 	Director      *ebpf.Program `ebpf:"director"`
+	TakeTellings  *ebpf.Program `ebpf:"take_tellings"`
 	UndoNat       *ebpf.Program `ebpf:"undo_nat"`
 }
 
@@ -348,6 +362,7 @@ func (p *benchPrograms) Close() error {
 		p.BenchTunnel,
 		p.BenchTx,
 		p.Director,
+		p.TakeTellings,
 		p.UndoNat,
 	)
 }

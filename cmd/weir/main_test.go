@@ -83,7 +83,11 @@ func (fakeDirector) Status() (model.DatapathStatus, error) {
 			{Name: "pass_not_ip"}, {Name: "forward_ipip", Packets: 120, Bytes: 64000}, {Name: "drop_no_backend", Packets: 3, Bytes: 180}},
 		RingMemory: 16512,
 		Flows: model.FlowStatus{Remembered: 21, Settling: 7, Events: []model.Tallied{
-			{Name: "flow_inserted", Count: 40}, {Name: "flow_refused", Count: 2}, {Name: "flow_moved"}}},
+			{Name: "flow_inserted", Count: 40}, {Name: "flow_refused", Count: 2}, {Name: "flow_moved"}},
+			Told: []model.Tallied{{Name: "told_new", Count: 30}, {Name: "told_older"}}},
+		Peers: []model.PeerStatus{
+			{Director: netip.MustParseAddr("10.0.0.3"), Tells: time.Date(2026, 1, 2, 3, 4, 6, 0, time.UTC), Listens: time.Date(2026, 1, 2, 3, 4, 7, 0, time.UTC), Heard: 30, Told: 12, Everything: 1},
+			{Director: netip.MustParseAddr("10.0.0.4"), Heard: 3, Problem: "dial tcp 10.0.0.4:6082: connect: connection refused"}},
 		QUIC:   []model.Tallied{{Name: "quic_found", Count: 90}, {Name: "quic_unknown"}, {Name: "quic_down"}, {Name: "quic_other", Count: 11}},
 		Left:   []model.Tallied{{Name: "drained", Count: 4}, {Name: "max_drain", Count: 1}, {Name: "gone"}},
 		Agents: model.ReporterStatus{Reporting: 2, Silent: 1},

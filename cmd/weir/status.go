@@ -78,6 +78,11 @@ func statusTable(t *table, s api.Status) {
 			t.row("flows "+strings.TrimPrefix(e.Name, "flow_"), e.Count)
 		}
 	}
+	for _, e := range s.Flows.Told {
+		if e.Count > 0 {
+			t.row("flows "+strings.Replace(e.Name, "_", ", ", 1), e.Count)
+		}
+	}
 	for _, e := range s.QUIC {
 		if e.Count > 0 {
 			t.row(strings.Replace(e.Name, "_", " ", 1), e.Count)
@@ -97,8 +102,27 @@ func statusTable(t *table, s api.Status) {
 	for _, i := range s.Interfaces {
 		t.row(i.Name, i.XDP, i.MTU)
 	}
+	peersTable(t, s.Peers)
 	cpusTable(t, s.CPUs)
 	reasonsTable(t, s.Reasons)
+}
+
+// peersTable is left out where the director shares what it remembers with nobody.
+func peersTable(t *table, peers []model.PeerStatus) {
+	if len(peers) == 0 {
+		return
+	}
+	since := func(at time.Time) string {
+		if at.IsZero() {
+			return "no"
+		}
+		return at.Format(time.RFC3339)
+	}
+	t.line("")
+	t.row("DIRECTOR", "TELLS-SINCE", "FLOWS", "IS-TOLD-SINCE", "FLOWS", "SLOW", "GARBAGE", "PROBLEM")
+	for _, p := range peers {
+		t.row(p.Director, since(p.Tells), p.Heard, since(p.Listens), p.Told, p.Slow, p.Garbage, p.Problem)
+	}
 }
 
 // cpusTable is left out where the kernel does not let CPUs be watched.

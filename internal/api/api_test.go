@@ -49,6 +49,7 @@ func newDirector() *director {
 			QUIC:       []model.Tallied{{Name: "quic_found", Count: 5}},
 			Left:       []model.Tallied{{Name: "drained", Count: 6}},
 			Agents:     model.ReporterStatus{Reporting: 4, Silent: 1},
+			Peers:      []model.PeerStatus{{Director: netip.MustParseAddr("10.0.0.3"), Tells: time.Unix(1767323100, 0).UTC(), Heard: 5, Told: 6, Problem: "none"}},
 			CPUs:       []model.CPUStatus{{CPU: 0, Utilization: 0.25, Busy: 0.5, Fullness: 0.125}},
 			Services: []model.ServiceStatus{{
 				Name: "web", VIP: netip.MustParseAddr("203.0.113.10"), Protocol: model.TCP,
@@ -140,7 +141,7 @@ func TestClientGetsWhatTheDirectorSays(t *testing.T) {
 	}
 	wantStatus := api.Status{
 		Role: api.RoleDirector, Info: d.info, Interfaces: d.status.Interfaces, Services: 2, Backends: 2, RingMemory: 8256,
-		Limits: d.config.Director.Limits, Flows: d.status.Flows, QUIC: d.status.QUIC, Left: d.status.Left, Agents: d.status.Agents, CPUs: d.status.CPUs, Reasons: d.status.Reasons,
+		Limits: d.config.Director.Limits, Flows: d.status.Flows, QUIC: d.status.QUIC, Left: d.status.Left, Agents: d.status.Agents, Peers: d.status.Peers, CPUs: d.status.CPUs, Reasons: d.status.Reasons,
 	}
 	if diff := cmp.Diff(wantStatus, status, equate); diff != "" {
 		t.Errorf("status (-said +got):\n%s", diff)

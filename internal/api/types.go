@@ -69,6 +69,7 @@ type Status struct {
 	QUIC       []model.Tallied         `json:"quic"`
 	Left       []model.Tallied         `json:"generations-left"`
 	Agents     model.ReporterStatus    `json:"agents"`
+	Peers      []model.PeerStatus      `json:"peers,omitempty"`
 	CPUs       []model.CPUStatus       `json:"cpus"`
 	Reasons    []model.Counter         `json:"reasons"`
 }
@@ -99,6 +100,7 @@ func newStatus(daemon Daemon, d model.DatapathStatus) Status {
 		QUIC:       orEmpty(d.QUIC),
 		Left:       orEmpty(d.Left),
 		Agents:     d.Agents,
+		Peers:      d.Peers,
 		CPUs:       orEmpty(d.CPUs),
 		Reasons:    orEmpty(d.Reasons),
 	}

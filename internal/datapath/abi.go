@@ -16,7 +16,7 @@ import (
 // innerTypes are in no map's declared value, but part of the ABI all the same.
 var innerTypes = []string{"ring_header", "slot", "candidates", "snat_header", "snat_bucket", "quic_config", "quic_servers",
 	"mode", "backend_state", "backend_flag", "affinity", "policy", "ring_flag", "settings_flag", "reason",
-	"flow_state", "flow_event", "flow_tag", "fragment_path", "snat_state", "snat_fin", "quic_algorithm", "quic_event", "load_scale"}
+	"flow_state", "flow_event", "flow_tag", "told_outcome", "fragment_path", "snat_state", "snat_fin", "quic_algorithm", "quic_event", "load_scale"}
 
 // constants is the map of the program's constants. Each program has its own, and
 // nothing else needs it: it is not pinned, and no part of the ABI.

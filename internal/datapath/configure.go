@@ -24,7 +24,7 @@ func (d *Datapath) configure(services []*service, flags uint32, rerouted bool) e
 	if err != nil {
 		return err
 	}
-	settings.Flags = flags | group
+	settings.Flags = flags | group | d.tellFlag()
 	if err := d.openEgress(services, rerouted); err != nil {
 		return err
 	}

@@ -52,6 +52,9 @@ type Datapath struct {
 	wrote          groupMaps
 	outside        bool // of the configured group
 	prober         *prober
+	told           told
+	telling        bool // somebody follows what becomes known of flows
+	names          flowNames
 	closing        sync.Once
 }
 
@@ -104,6 +107,9 @@ func (d *Datapath) takeOver() (err error) {
 	if d.flows, err = mapFlows(d.kernel.Flows); err != nil {
 		return err
 	}
+	if d.told, err = mapTellings(d.kernel.FlowTellings, len(d.kernel.told)); err != nil {
+		return err
+	}
 	if d.readers, err = newGrace(); err != nil {
 		return err
 	}
@@ -149,7 +155,7 @@ func (d *Datapath) unmap() error {
 	if d.readers != nil {
 		err = errors.Join(err, d.readers.close())
 	}
-	return err
+	return errors.Join(err, d.told.close())
 }
 
 // Close lets go of the datapath, which goes on forwarding: what is pinned stays.

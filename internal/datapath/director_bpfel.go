@@ -127,7 +127,8 @@ const (
 	directorFlowEventFLOW_INSERTED    directorFlowEvent = 0
 	directorFlowEventFLOW_REFUSED     directorFlowEvent = 1
 	directorFlowEventFLOW_MOVED       directorFlowEvent = 2
-	directorFlowEventFLOW_EVENT_COUNT directorFlowEvent = 3
+	directorFlowEventFLOW_UNTOLD      directorFlowEvent = 3
+	directorFlowEventFLOW_EVENT_COUNT directorFlowEvent = 4
 )
 
 type directorFlowState uint32
@@ -399,6 +400,7 @@ const (
 	directorSettingsFlagSETTINGS_RANGES  directorSettingsFlag = 1
 	directorSettingsFlagSETTINGS_REPLIES directorSettingsFlag = 2
 	directorSettingsFlagSETTINGS_GROUP   directorSettingsFlag = 4
+	directorSettingsFlagSETTINGS_TELL    directorSettingsFlag = 8
 )
 
 type directorSlot struct {
@@ -454,6 +456,33 @@ const (
 	directorSnatStateSNAT_TWO_WAY     directorSnatState = 8
 )
 
+type directorTelling struct {
+	_       structs.HostLayout
+	Entry   directorFlowEntry
+	Hash    uint64
+	Outcome uint32
+	Pad     uint32
+}
+
+type directorTellings struct {
+	_     structs.HostLayout
+	Count uint32
+}
+
+type directorToldOutcome uint32
+
+const (
+	directorToldOutcomeTOLD_WAITS         directorToldOutcome = 0
+	directorToldOutcomeTOLD_NEW           directorToldOutcome = 1
+	directorToldOutcomeTOLD_AGAIN         directorToldOutcome = 2
+	directorToldOutcomeTOLD_OLDER         directorToldOutcome = 3
+	directorToldOutcomeTOLD_REFUSED       directorToldOutcome = 4
+	directorToldOutcomeTOLD_GONE          directorToldOutcome = 5
+	directorToldOutcomeTOLD_UNUSED        directorToldOutcome = 6
+	directorToldOutcomeTOLD_UNKNOWN       directorToldOutcome = 7
+	directorToldOutcomeTOLD_OUTCOME_COUNT directorToldOutcome = 8
+)
+
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
@@ -463,6 +492,7 @@ const (
 	directorMapEgress              = "egress"
 	directorMapFlowEvents          = "flow_events"
 	directorMapFlowTags            = "flow_tags"
+	directorMapFlowTellings        = "flow_tellings"
 	directorMapFlows               = "flows"
 	directorMapFragments           = "fragments"
 	directorMapFronts              = "fronts"
@@ -485,8 +515,10 @@ const (
 	directorMapServices6           = "services6"
 	directorMapSnatTables          = "snat_tables"
 	directorMapThisDirector        = "this_director"
+	directorMapToldFlows           = "told_flows"
 	directorMapWaitBudgets         = "wait_budgets"
 	directorProgDirector           = "director"
+	directorProgTakeTellings       = "take_tellings"
 	directorProgUndoNat            = "undo_nat"
 	directorVarExportAffinity      = "export_affinity"
 	directorVarExportBackendFlag   = "export_backend_flag"
@@ -516,6 +548,7 @@ const (
 	directorVarExportSnatFin       = "export_snat_fin"
 	directorVarExportSnatHeader    = "export_snat_header"
 	directorVarExportSnatState     = "export_snat_state"
+	directorVarExportToldOutcome   = "export_told_outcome"
 )
 
 // loadDirector returns the embedded CollectionSpec for director.
@@ -560,8 +593,9 @@ type directorSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type directorProgramSpecs struct {
-	Director *ebpf.ProgramSpec `ebpf:"director"`
-	UndoNat  *ebpf.ProgramSpec `ebpf:"undo_nat"`
+	Director     *ebpf.ProgramSpec `ebpf:"director"`
+	TakeTellings *ebpf.ProgramSpec `ebpf:"take_tellings"`
+	UndoNat      *ebpf.ProgramSpec `ebpf:"undo_nat"`
 }
 
 // directorMapSpecs contains maps before they are loaded into the kernel.
@@ -573,6 +607,7 @@ type directorMapSpecs struct {
 	Egress          *ebpf.MapSpec `ebpf:"egress"`
 	FlowEvents      *ebpf.MapSpec `ebpf:"flow_events"`
 	FlowTags        *ebpf.MapSpec `ebpf:"flow_tags"`
+	FlowTellings    *ebpf.MapSpec `ebpf:"flow_tellings"`
 	Flows           *ebpf.MapSpec `ebpf:"flows"`
 	Fragments       *ebpf.MapSpec `ebpf:"fragments"`
 	Fronts          *ebpf.MapSpec `ebpf:"fronts"`
@@ -595,6 +630,7 @@ type directorMapSpecs struct {
 	Services6       *ebpf.MapSpec `ebpf:"services6"`
 	SnatTables      *ebpf.MapSpec `ebpf:"snat_tables"`
 	ThisDirector    *ebpf.MapSpec `ebpf:"this_director"`
+	ToldFlows       *ebpf.MapSpec `ebpf:"told_flows"`
 	WaitBudgets     *ebpf.MapSpec `ebpf:"wait_budgets"`
 }
 
@@ -630,6 +666,7 @@ type directorVariableSpecs struct {
 	ExportSnatFin       *ebpf.VariableSpec `ebpf:"export_snat_fin"`
 	ExportSnatHeader    *ebpf.VariableSpec `ebpf:"export_snat_header"`
 	ExportSnatState     *ebpf.VariableSpec `ebpf:"export_snat_state"`
+	ExportToldOutcome   *ebpf.VariableSpec `ebpf:"export_told_outcome"`
 }
 
 // directorObjects contains all objects after they have been loaded into the kernel.
@@ -657,6 +694,7 @@ type directorMaps struct {
 	Egress          *ebpf.Map `ebpf:"egress"`
 	FlowEvents      *ebpf.Map `ebpf:"flow_events"`
 	FlowTags        *ebpf.Map `ebpf:"flow_tags"`
+	FlowTellings    *ebpf.Map `ebpf:"flow_tellings"`
 	Flows           *ebpf.Map `ebpf:"flows"`
 	Fragments       *ebpf.Map `ebpf:"fragments"`
 	Fronts          *ebpf.Map `ebpf:"fronts"`
@@ -679,6 +717,7 @@ type directorMaps struct {
 	Services6       *ebpf.Map `ebpf:"services6"`
 	SnatTables      *ebpf.Map `ebpf:"snat_tables"`
 	ThisDirector    *ebpf.Map `ebpf:"this_director"`
+	ToldFlows       *ebpf.Map `ebpf:"told_flows"`
 	WaitBudgets     *ebpf.Map `ebpf:"wait_budgets"`
 }
 
@@ -689,6 +728,7 @@ func (m *directorMaps) Close() error {
 		m.Egress,
 		m.FlowEvents,
 		m.FlowTags,
+		m.FlowTellings,
 		m.Flows,
 		m.Fragments,
 		m.Fronts,
@@ -711,6 +751,7 @@ func (m *directorMaps) Close() error {
 		m.Services6,
 		m.SnatTables,
 		m.ThisDirector,
+		m.ToldFlows,
 		m.WaitBudgets,
 	)
 }
@@ -747,19 +788,22 @@ type directorVariables struct {
 	ExportSnatFin       *ebpf.Variable `ebpf:"export_snat_fin"`
 	ExportSnatHeader    *ebpf.Variable `ebpf:"export_snat_header"`
 	ExportSnatState     *ebpf.Variable `ebpf:"export_snat_state"`
+	ExportToldOutcome   *ebpf.Variable `ebpf:"export_told_outcome"`
 }
 
 // directorPrograms contains all programs after they have been loaded into the kernel.
 //
 // It can be passed to loadDirectorObjects or ebpf.CollectionSpec.LoadAndAssign.
 type directorPrograms struct {
-	Director *ebpf.Program `ebpf:"director"`
-	UndoNat  *ebpf.Program `ebpf:"undo_nat"`
+	Director     *ebpf.Program `ebpf:"director"`
+	TakeTellings *ebpf.Program `ebpf:"take_tellings"`
+	UndoNat      *ebpf.Program `ebpf:"undo_nat"`
 }
 
 func (p *directorPrograms) Close() error {
 	return _DirectorClose(
 		p.Director,
+		p.TakeTellings,
 		p.UndoNat,
 	)
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"unsafe"
 
 	"github.com/cilium/ebpf"
@@ -35,6 +36,21 @@ func mapFlows(m *ebpf.Map) (*flowMemory, error) {
 	}
 	first := (*directorFlowEntry)(unsafe.Pointer(&memory[0]))
 	return &flowMemory{memory, unsafe.Slice(first, int(m.MaxEntries())*int(flowWays))}, nil
+}
+
+// read returns an entry as it was at one moment; false: it is changing all the time, or is
+// being written. Whoever writes it changes its first word first and last.
+func (f *flowMemory) read(i int) (directorFlowEntry, bool) {
+	word := (*uint64)(unsafe.Pointer(&f.entries[i]))
+	for range 3 {
+		before := atomic.LoadUint64(word)
+		entry := f.entries[i]
+		if atomic.LoadUint64(word) == before {
+			*(*uint64)(unsafe.Pointer(&entry)) = before
+			return entry, entry.State > uint8(directorFlowStateFLOW_CLAIMED)
+		}
+	}
+	return directorFlowEntry{}, false
 }
 
 func (f *flowMemory) close() error {
@@ -181,5 +197,6 @@ func (d *Datapath) flowStatus() (model.FlowStatus, error) {
 	if status.Events, err = tallies(d.kernel.FlowEvents, d.kernel.flowEvents); err != nil {
 		return status, fmt.Errorf("read flow events: %w", err)
 	}
+	status.Told = d.told.tallies(d.kernel.told)
 	return status, nil
 }

@@ -78,6 +78,13 @@ func testFlows(t *testing.T) {
 		{"not asked", testFlowNotAsked},
 		{"moves", testFlowMoves},
 		{"pressure", testFlowPressure},
+		{"told", testFlowTold},
+		{"told of what is known", testFlowToldOwn},
+		{"told of ends", testFlowToldEnd},
+		{"told under pressure", testFlowToldPressure},
+		{"told of backends that left", testFlowToldGone},
+		{"news", testFlowNews},
+		{"untold", testFlowUntold},
 		{"random", testFlowRandom},
 	} {
 		t.Run(test.name, func(t *testing.T) { onCPU(t, 0, func() { test.run(t) }) })

@@ -20,12 +20,14 @@ type kernel struct {
 	*pins
 	program    *ebpf.Program
 	undo       *ebpf.Program // translates local backends' replies
+	take       *ebpf.Program // what other directors remember of flows, into the memory
 	collection *ebpf.Collection
 	book       *book
 	all        map[string]*ebpf.Map // of the collection that are pinned, by their names
 	reasons    []string             // names of enum reason, by number
 	flowEvents []string             // of enum flow_event
 	quicEvents []string             // of enum quic_event
+	told       []string             // of enum told_outcome
 	kept       map[string]bool      // maps whose content an earlier process has made
 }
 
@@ -49,6 +51,9 @@ func loadKernel(o Options) (*kernel, error) {
 		return nil, err
 	}
 	if k.quicEvents, err = enumNames(spec.Types, "quic_event"); err != nil {
+		return nil, err
+	}
+	if k.told, err = enumNames(spec.Types, "told_outcome"); err != nil {
 		return nil, err
 	}
 	if k.pins, err = openPins(o, spec); err != nil {
@@ -116,6 +121,7 @@ func (k *kernel) load(spec *ebpf.CollectionSpec) error {
 	}
 	k.program = k.collection.Programs[directorProgDirector]
 	k.undo = k.collection.Programs[directorProgUndoNat]
+	k.take = k.collection.Programs[directorProgTakeTellings]
 	if err := k.keepSNAT(); err != nil {
 		return errors.Join(err, k.directorMaps.Close())
 	}

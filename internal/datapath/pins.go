@@ -228,7 +228,8 @@ func (k *kernel) pinAll() error {
 	}
 	return makeDirectory(k.programsDir()+beside, func(dir string) error {
 		return errors.Join(pinClone(k.program, filepath.Join(dir, directorProgDirector)),
-			pinClone(k.undo, filepath.Join(dir, directorProgUndoNat)), k.pinBuild(dir))
+			pinClone(k.undo, filepath.Join(dir, directorProgUndoNat)),
+			pinClone(k.take, filepath.Join(dir, directorProgTakeTellings)), k.pinBuild(dir))
 	})
 }
 

@@ -16,6 +16,9 @@ import (
 // rest says what it was built from.
 const buildPrefix = "build-"
 
+// programNames are the programs of the object.
+var programNames = []string{directorProgDirector, directorProgUndoNat, directorProgTakeTellings}
+
 // buildName names what the programs are built from, besides the maps.
 func buildName(o Options, spec *ebpf.CollectionSpec) string {
 	if o.differs != nil {
@@ -45,7 +48,7 @@ func (p *pins) loaded(attached map[ebpf.ProgramID]bool) map[string]*ebpf.Program
 			continue
 		}
 		programs := map[string]*ebpf.Program{}
-		for _, name := range []string{directorProgDirector, directorProgUndoNat} {
+		for _, name := range programNames {
 			program, err := ebpf.LoadPinnedProgram(filepath.Join(dir, name), nil)
 			if err != nil {
 				closeAll(programs)
@@ -53,7 +56,7 @@ func (p *pins) loaded(attached map[ebpf.ProgramID]bool) map[string]*ebpf.Program
 			}
 			programs[name] = program
 		}
-		if len(programs) == 2 {
+		if len(programs) == len(programNames) {
 			return programs
 		}
 	}

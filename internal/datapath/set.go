@@ -25,7 +25,7 @@ func (d *Datapath) Set(t model.Table) error {
 	if err != nil {
 		return err
 	}
-	d.table = t
+	d.table, d.names = t, flowNames{}
 	want, err := d.place(&d.table)
 	if err != nil {
 		return err
@@ -60,7 +60,10 @@ func (d *Datapath) Set(t model.Table) error {
 	if err := d.kernel.tidy(); err != nil {
 		return err
 	}
-	return d.retire(want, lookups)
+	if err := d.retire(want, lookups); err != nil {
+		return err
+	}
+	return d.rememberWaiting()
 }
 
 // checkLimits refuses what the maps have no room for, by the name of the limit.

@@ -168,11 +168,15 @@ func (d *Datapath) settled(s *service, needed []bool) {
 
 // slotOf is the slot of a remembered flow in the service's ring.
 func slotOf(s *service, header *directorRingHeader, flow *directorFlowEntry) uint32 {
-	f := model.Flow{
+	return uint32(flowOf(s, flow).Hash(header.Salt, model.Affinity(header.Affinity)) >> 32 * uint64(header.Size) >> 32)
+}
+
+// flowOf is a remembered flow as hashes know it.
+func flowOf(s *service, flow *directorFlowEntry) model.Flow {
+	return model.Flow{
 		Segment: s.desired.Segment, Source: addressOf(flow.Source, s.key.vip.Is6()), Destination: s.key.vip,
 		Protocol: uint8(s.key.protocol), SourcePort: bigEndian16(flow.SourcePort), DestinationPort: bigEndian16(flow.DestinationPort),
 	}
-	return uint32(f.Hash(header.Salt, model.Affinity(header.Affinity)) >> 32 * uint64(header.Size) >> 32)
 }
 
 // sweeper runs a function from time to time.

@@ -31,7 +31,7 @@ var (
 	flows = prometheus.NewDesc("weir_flows_remembered",
 		"Flows whose backend the director remembers.", nil, nil)
 	flowEvents = prometheus.NewDesc("weir_flow_memory_events_total",
-		"What has happened to flow memory: flows inserted, refused for want of a place, moved to another CPU.", []string{"event"}, nil)
+		"What has happened to flow memory: flows inserted, refused for want of a place, moved to another CPU, not told to the group at once.", []string{"event"}, nil)
 	quic = prometheus.NewDesc("weir_quic_packets_total",
 		"Packets of services with quic, by what their connection IDs said: found, unknown, down, other.", []string{"event"}, nil)
 	left = prometheus.NewDesc("weir_generations_left_total",
@@ -47,6 +47,9 @@ type collector struct{ datapath Datapath }
 // Describe implements [prometheus.Collector].
 func (collector) Describe(descriptions chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{utilization, flows, flowEvents, quic, left, agents, packets, bytes} {
+		descriptions <- d
+	}
+	for _, d := range ofPeers {
 		descriptions <- d
 	}
 	for _, d := range ofLogs {
@@ -68,6 +71,7 @@ func (c collector) Collect(values chan<- prometheus.Metric) {
 	for _, e := range status.Flows.Events {
 		values <- prometheus.MustNewConstMetric(flowEvents, prometheus.CounterValue, float64(e.Count), e.Name)
 	}
+	collectPeers(values, &status)
 	for _, e := range status.QUIC {
 		values <- prometheus.MustNewConstMetric(quic, prometheus.CounterValue, float64(e.Count), e.Name)
 	}

@@ -3,6 +3,7 @@ package metrics_test
 import (
 	"errors"
 	"net/http/httptest"
+	"net/netip"
 	"os/exec"
 	"strings"
 	"testing"
@@ -31,9 +32,11 @@ func scrape(t *testing.T, d datapath) (code int, body string) {
 
 var busy = datapath{status: model.DatapathStatus{
 	Reasons: []model.Counter{{Name: "pass_not_ip"}, {Name: "forward_ipip", Packets: 3, Bytes: 180}},
-	Flows:   model.FlowStatus{Remembered: 2, Events: []model.Tallied{{Name: "flow_inserted", Count: 5}, {Name: "flow_refused", Count: 1}}},
-	QUIC:    []model.Tallied{{Name: "quic_found", Count: 7}, {Name: "quic_other"}},
-	Left:    []model.Tallied{{Name: "drained", Count: 4}, {Name: "max_drain"}},
+	Flows: model.FlowStatus{Remembered: 2, Events: []model.Tallied{{Name: "flow_inserted", Count: 5}, {Name: "flow_refused", Count: 1}},
+		Told: []model.Tallied{{Name: "told_new", Count: 9}}},
+	Peers: []model.PeerStatus{{Director: netip.MustParseAddr("10.0.0.3"), Tells: time.Unix(1, 0), Heard: 9, Told: 4, Slow: 2}},
+	QUIC:  []model.Tallied{{Name: "quic_found", Count: 7}, {Name: "quic_other"}},
+	Left:  []model.Tallied{{Name: "drained", Count: 4}, {Name: "max_drain"}},
 	Services: []model.ServiceStatus{{Name: "web", Log: model.LogStatus{
 		Generations: 2, Oldest: time.UnixMilli(1767323100500), Moved: 204, MovedTotal: 545, Shared: 340, Held: 1, Kept: 25}}},
 	Agents: model.ReporterStatus{Reporting: 3, Silent: 1},
@@ -57,13 +60,16 @@ weir_bytes_total{reason="pass_not_ip"} 0
 # TYPE weir_datapath_utilization gauge
 weir_datapath_utilization{cpu="0"} 0.25
 weir_datapath_utilization{cpu="3"} 0
-# HELP weir_flow_memory_events_total What has happened to flow memory: flows inserted, refused for want of a place, moved to another CPU.
+# HELP weir_flow_memory_events_total What has happened to flow memory: flows inserted, refused for want of a place, moved to another CPU, not told to the group at once.
 # TYPE weir_flow_memory_events_total counter
 weir_flow_memory_events_total{event="flow_inserted"} 5
 weir_flow_memory_events_total{event="flow_refused"} 1
 # HELP weir_flows_remembered Flows whose backend the director remembers.
 # TYPE weir_flows_remembered gauge
 weir_flows_remembered 2
+# HELP weir_flows_told_total Flows that other directors have told, by what became of them.
+# TYPE weir_flows_told_total counter
+weir_flows_told_total{outcome="told_new"} 9
 # HELP weir_generations_left_total Generations that have left their service's log, by why. In a group each is counted by one director.
 # TYPE weir_generations_left_total counter
 weir_generations_left_total{cause="drained"} 4
@@ -72,6 +78,18 @@ weir_generations_left_total{cause="max_drain"} 0
 # TYPE weir_packets_total counter
 weir_packets_total{reason="forward_ipip"} 3
 weir_packets_total{reason="pass_not_ip"} 0
+# HELP weir_peer_connected Whether what another director remembers is heard, and whether it is told what this one does.
+# TYPE weir_peer_connected gauge
+weir_peer_connected{director="10.0.0.3",direction="heard"} 1
+weir_peer_connected{director="10.0.0.3",direction="told"} 0
+# HELP weir_peer_flows_total Flows that went between this director and another one, by direction: heard, told.
+# TYPE weir_peer_flows_total counter
+weir_peer_flows_total{director="10.0.0.3",direction="heard"} 9
+weir_peer_flows_total{director="10.0.0.3",direction="told"} 4
+# HELP weir_peer_problems_total How often a director was too slow to be told what is new, and how often it could not be understood.
+# TYPE weir_peer_problems_total counter
+weir_peer_problems_total{director="10.0.0.3",problem="garbage"} 0
+weir_peer_problems_total{director="10.0.0.3",problem="slow"} 2
 # HELP weir_quic_packets_total Packets of services with quic, by what their connection IDs said: found, unknown, down, other.
 # TYPE weir_quic_packets_total counter
 weir_quic_packets_total{event="quic_found"} 7

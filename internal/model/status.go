@@ -16,6 +16,7 @@ type DatapathStatus struct {
 	QUIC       []Tallied         `json:"quic"`             // what connection IDs said, in the order of enum quic_event
 	Left       []Tallied         `json:"generations-left"` // generations that have left logs, by why
 	Agents     ReporterStatus    `json:"agents"`           // whose reports this director has
+	Peers      []PeerStatus      `json:"peers,omitempty"`  // the other directors, where they share what they remember of flows
 	CPUs       []CPUStatus       `json:"cpus"`             // that run; none where the kernel does not let them be watched
 }
 
@@ -30,6 +31,21 @@ type FlowStatus struct {
 	Remembered int       `json:"remembered"` // flows, now
 	Settling   int       `json:"settling"`   // slots without candidates other than owner and backup, whose flows may be of several backends
 	Events     []Tallied `json:"events"`     // every event, in the order of enum flow_event
+	Told       []Tallied `json:"told"`       // what became of flows that other directors have told, in the order of enum told_outcome
+}
+
+// PeerStatus is how it is with another director of the group, of what both remember of
+// flows.
+type PeerStatus struct {
+	Director   netip.Addr `json:"director"`
+	Tells      time.Time  `json:"tells,omitzero"`    // since when it tells this one; zero: it does not
+	Listens    time.Time  `json:"listens,omitzero"`  // since when this one tells it
+	Heard      uint64     `json:"heard"`             // flows that it has told
+	Told       uint64     `json:"told"`              // flows that it was told
+	Everything uint64     `json:"everything"`        // times that it was told all that is remembered
+	Slow       uint64     `json:"slow"`              // times that it was, because it was too slow for what is new
+	Garbage    uint64     `json:"garbage"`           // times that it could not be understood
+	Problem    string     `json:"problem,omitempty"` // why it does not tell
 }
 
 // Tallied is how often something has happened.

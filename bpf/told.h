@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * What another director of the group remembers of a flow becomes what this one does, as
+ * if the flow's packets had come here. It runs beside packets, also of this CPU, which
+ * may come between any two of its steps: what they have written stays.
+ */
+#pragma once
+
+#include "flows.h"
+
+/*
+ * Whether what was told is to take the place of what this director remembers: a SYN alone
+ * and a guess are less than what somebody has seen, and else the younger one counts.
+ */
+static __always_inline int telling_prevails(const struct flow_entry *own, union flow_word word,
+					    const struct flow_entry *told)
+{
+	union flow_word other = flow_read(told);
+	__s32 younger = other.seen - word.seen;
+
+	if (word.state < FLOW_ESTABLISHED)
+		return !flow_over(other.state);
+	if (own->backend == told->backend)
+		return younger >= 0;
+	return younger > 0;
+}
+
+/* The flow where it is remembered, on this CPU or another one. */
+static __noinline struct flow_entry *find_told(const struct settings *settings,
+					       const struct flow *flow, const struct telling *told)
+{
+	__u32 own = bpf_get_smp_processor_id();
+	struct flow_bucket *bucket = flow_bucket(settings, told->hash, own);
+	struct flow_hunt hunt = {
+		.settings = settings,
+		.flow = flow,
+		.hash = told->hash,
+		.service = told->entry.service,
+		.now = snat_clock(),
+		.own = own,
+	};
+
+	if (!bucket)
+		return NULL;
+	hunt.way = flow_search(bucket, flow, told->entry.service, FLOW_EVERY_PLACE);
+	if (hunt.way >= FLOW_WAYS) {
+		bpf_loop(settings->flow_cpus, flow_hunt_cpu, &hunt, 0);
+		bucket = flow_bucket(settings, told->hash, hunt.cpu);
+	}
+	if (!bucket || hunt.way >= FLOW_WAYS)
+		return NULL;
+	return &bucket->entries[hunt.way];
+}
+
+/* A packet of the flow has come while it was being written: what that has left stays alone. */
+static __noinline int yield_told(const struct settings *settings, const struct flow *flow,
+				 const struct telling *told, __u32 place)
+{
+	struct flow_bucket *bucket = flow_bucket(settings, told->hash, bpf_get_smp_processor_id());
+	union flow_word word, nothing = {};
+	__u32 way;
+
+	place %= FLOW_WAYS;
+	if (!bucket)
+		return 0;
+	way = flow_search(bucket, flow, told->entry.service,
+			  FLOW_EVERY_PLACE & ~(0x80ULL << place * 8));
+	if (way >= FLOW_WAYS || !flow_live(flow_read(&bucket->entries[way]), snat_clock()))
+		return 0;
+	word = flow_read(&bucket->entries[place]);
+	nothing.turn = word.turn;
+	return flow_swap(&bucket->entries[place], word, nothing);
+}
+
+/* Writes a flow that is not remembered, or with another backend. */
+static __noinline enum told_outcome
+remember_told(const struct settings *settings, const struct flow *flow, const struct telling *told)
+{
+	const struct backend *backend = backend_at(told->entry.backend);
+	struct flow_fresh fresh = { .backend = told->entry.backend };
+	union flow_word word = flow_read(&told->entry);
+	__u32 place;
+
+	if (!backend || backend->state == BACKEND_FREE || backend->epoch != word.epoch)
+		return TOLD_GONE;
+	fresh.word = word;
+	place = insert_flow(settings, flow, told->hash, told->entry.service, &fresh);
+	if (!place)
+		return TOLD_REFUSED;
+	flow_put_tag(settings, told->hash, place - 1);
+	if (yield_told(settings, flow, told, place - 1))
+		return TOLD_OLDER;
+	forget_elsewhere(settings, flow, told->hash, told->entry.service, told->entry.backend);
+	return TOLD_NEW;
+}
+
+static __noinline enum told_outcome take_told(const struct settings *settings,
+					      const struct telling *told)
+{
+	/* All that flow memory compares: the hash and the service stand for the rest. */
+	struct flow flow = {
+		.source = told->entry.source,
+		.source_port = told->entry.source_port,
+		.destination_port = told->entry.destination_port,
+	};
+	struct flow_entry *entry = find_told(settings, &flow, told);
+	union flow_word word, next, other = flow_read(&told->entry);
+
+	if (entry) {
+		word = next = flow_read(entry);
+		if (flow_live(word, snat_clock()) && flow_backend(entry, word) &&
+		    flow_matches(entry, &flow, told->entry.service)) {
+			if (!telling_prevails(entry, word, &told->entry))
+				return TOLD_OLDER;
+			if (entry->backend == told->entry.backend) {
+				next.seen = other.seen;
+				next.state = other.state;
+				return flow_swap(entry, word, next) ? TOLD_AGAIN : TOLD_OLDER;
+			}
+		}
+	}
+	/* The end of a flow that nobody here knows of. */
+	if (other.state == FLOW_RESET)
+		return TOLD_OLDER;
+	return remember_told(settings, &flow, told);
+}
+
+static long take_telling(__u32 i, void *unused)
+{
+	struct telling *told = bpf_map_lookup_elem(&flow_tellings, &i);
+	const struct settings *settings = get_settings();
+
+	(void)unused;
+	if (!told || !settings)
+		return 1;
+	told->outcome = take_told(settings, told);
+	return 0;
+}

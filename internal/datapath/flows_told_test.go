@@ -1,0 +1,280 @@
+package datapath
+
+import (
+	"errors"
+	"os"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/ringbuf"
+
+	"weir.io/weir/internal/model"
+)
+
+// telling is what another director remembers of the flow from a client's port: of a
+// backend, and how long ago it has seen a packet, in units of the entry.
+func (s scenario) telling(t testing.TB, d *testDirector, port uint16, state directorFlowState, backend int, age uint32) directorTelling {
+	t.Helper()
+	settings := d.world.abiSettings()
+	flow := model.Flow{Segment: s.segment, Source: s.client, Destination: s.vip, Protocol: uint8(s.protocol), SourcePort: port, DestinationPort: servicePort}
+	return directorTelling{
+		Entry: directorFlowEntry{
+			Seen: snatNow(t) - age, State: uint8(state), Epoch: s.backends[backend].epoch, Backend: s.first + uint32(backend), Service: s.index,
+			Source: abiAddress(s.client), SourcePort: be16(port), DestinationPort: be16(servicePort),
+		},
+		Hash: flow.Hash(settings.FlowSalt, model.AffinityFlow),
+	}
+}
+
+// open is the state in which a flow of the service is told while it lasts.
+func (s scenario) openState() directorFlowState { return flowState(model.FlowOpen, s.protocol) }
+
+// take runs the program over what was told, and returns what became of it.
+func (d *testDirector) take(t testing.TB, tellings ...directorTelling) []directorToldOutcome {
+	t.Helper()
+	for i, telling := range tellings {
+		d.put(t, "flow_tellings", uint32(i), telling)
+	}
+	if _, err := d.Programs["take_tellings"].Run(&ebpf.RunOptions{Context: directorTellings{Count: uint32(len(tellings))}}); err != nil {
+		t.Fatalf("run take_tellings: %v", err)
+	}
+	outcomes := make([]directorToldOutcome, len(tellings))
+	for i := range tellings {
+		var after directorTelling
+		if err := d.Maps["flow_tellings"].Lookup(uint32(i), &after); err != nil {
+			t.Fatal(err)
+		}
+		outcomes[i] = directorToldOutcome(after.Outcome)
+	}
+	return outcomes
+}
+
+func (s scenario) wantTold(t testing.TB, d *testDirector, telling directorTelling, want directorToldOutcome, why string) {
+	t.Helper()
+	if got := d.take(t, telling)[0]; got != want {
+		t.Errorf("%s %v: outcome %d, want %d: %s", s.name, s.vip, got, want, why)
+	}
+}
+
+// What was told decides as if the flow's packets had come here, on any CPU.
+func testFlowTold(t *testing.T) {
+	bothProtocols(t, func(t *testing.T, d *testDirector, s scenario) {
+		s.wantTold(t, d, s.telling(t, d, clientPort, s.openState(), 1, 5), directorToldOutcomeTOLD_NEW, "nobody knew the flow")
+		s.want(t, d, clientPort, ackFlag, 1, "as another director has told")
+		s.want(t, d, clientPort, synFlag, 1, "also a SYN again")
+		s.want(t, d, clientPort+1, ackFlag, 2, "nobody has told anything of it")
+		s.setRing(t, d, listedRing(2, 0))
+		onCPU(t, 1, func() { s.want(t, d, clientPort, ackFlag, 1, "on another CPU") })
+		s.wantTold(t, d, s.telling(t, d, clientPort, s.openState(), 1, 0), directorToldOutcomeTOLD_AGAIN, "of a flow on another CPU")
+		if n := len(s.remembered(t, d)); n != 2 { // remembered fails if it is there twice
+			t.Errorf("%d flows are remembered, want 2", n)
+		}
+		s.setBackend(t, d, 1, directorBackendStateBACKEND_DOWN)
+		s.want(t, d, clientPort, ackFlag, 2, "its backend is down: the first of the row")
+	})
+}
+
+// What this director has seen itself and is younger stays, a guess and a mere SYN do not.
+func testFlowToldOwn(t *testing.T) {
+	bothProtocols(t, func(t *testing.T, d *testDirector, s scenario) {
+		s.want(t, d, clientPort, ackFlag, 2, "a guess")
+		s.wantTold(t, d, s.telling(t, d, clientPort, s.openState(), 1, 9), directorToldOutcomeTOLD_NEW, "a guess is younger, and less")
+		s.want(t, d, clientPort, ackFlag, 1, "as was told")
+		s.wantTold(t, d, s.telling(t, d, clientPort, s.openState(), 0, 9), directorToldOutcomeTOLD_OLDER, "a packet has come since")
+		s.wantTold(t, d, s.telling(t, d, clientPort, s.openState(), 0, 0), directorToldOutcomeTOLD_OLDER, "a packet has come in this second, too")
+		s.want(t, d, clientPort, ackFlag, 1, "as it was seen")
+		s.remembered(t, d)[clientPort].Seen -= 5
+		s.wantTold(t, d, s.telling(t, d, clientPort, s.openState(), 0, 2), directorToldOutcomeTOLD_NEW, "another director has seen it later")
+		onCPU(t, 1, func() {
+			s.want(t, d, clientPort, ackFlag, 0, "as was told")
+			s.remembered(t, d)[clientPort].Seen -= 5
+		})
+		s.wantTold(t, d, s.telling(t, d, clientPort, s.openState(), 2, 2), directorToldOutcomeTOLD_NEW, "later than on another CPU")
+		if e := s.remembered(t, d)[clientPort]; e == nil || e.Backend != s.first+2 {
+			t.Errorf("remembered as %+v, want backend %d alone", e, s.first+2)
+		}
+	})
+	w, s := flowWorld(model.TCP, true)
+	d := loadTestDirector(t, w)
+	s.want(t, d, clientPort, synFlag, 0, "the owner")
+	s.wantTold(t, d, s.telling(t, d, clientPort, s.openState(), 1, 3), directorToldOutcomeTOLD_NEW, "a SYN alone is no connection")
+	s.want(t, d, clientPort, ackFlag, 1, "the connection stands where another director sent its SYN")
+}
+
+// The end of a flow is told, too, and makes room as it does for those who have seen it.
+func testFlowToldEnd(t *testing.T) {
+	w, s := flowWorld(model.TCP, true)
+	d := loadTestDirector(t, w)
+	const closing, reset = directorFlowStateFLOW_CLOSING, directorFlowStateFLOW_RESET
+	state := func(port uint16, want directorFlowState, why string) {
+		t.Helper()
+		if e := s.remembered(t, d)[port]; e == nil || e.State != uint8(want) {
+			t.Errorf("remembered as %+v, want state %d: %s", e, want, why)
+		}
+	}
+	s.wantTold(t, d, s.telling(t, d, clientPort, s.openState(), 1, 5), directorToldOutcomeTOLD_NEW, "nobody knew the flow")
+	s.wantTold(t, d, s.telling(t, d, clientPort, closing, 1, 0), directorToldOutcomeTOLD_AGAIN, "its end")
+	state(clientPort, closing, "it has ended")
+	s.wantTold(t, d, s.telling(t, d, clientPort, s.openState(), 1, 4), directorToldOutcomeTOLD_OLDER, "what was before the end")
+	state(clientPort, closing, "an end is not taken back by what is older")
+	s.wantTold(t, d, s.telling(t, d, clientPort, reset, 1, 0), directorToldOutcomeTOLD_AGAIN, "a RST")
+	state(clientPort, reset, "it was reset")
+	s.wantTold(t, d, s.telling(t, d, clientPort+1, closing, 1, 0), directorToldOutcomeTOLD_NEW, "what is half closed may go on for long")
+	s.want(t, d, clientPort+1, ackFlag, 1, "as was told")
+	s.wantTold(t, d, s.telling(t, d, clientPort+2, reset, 1, 0), directorToldOutcomeTOLD_OLDER, "a RST of an unknown flow")
+	s.want(t, d, clientPort+3, synFlag, 0, "a new connection from the same port")
+	s.wantTold(t, d, s.telling(t, d, clientPort+3, closing, 0, 0), directorToldOutcomeTOLD_OLDER, "the end of the one before it")
+	state(clientPort+3, directorFlowStateFLOW_SYN, "another one has begun")
+	if n := len(s.remembered(t, d)); n != 3 {
+		t.Errorf("%d flows are remembered, want 3", n)
+	}
+}
+
+// What was told pushes out nothing that is established, and is refused by name.
+func testFlowToldPressure(t *testing.T) {
+	w, s := flowWorld(model.TCP, true)
+	d := loadTestDirector(t, w)
+	const established = 40
+	for i := range uint16(established) {
+		s.goes(t, d, clientPort+i, synFlag)
+		s.goes(t, d, clientPort+i, ackFlag)
+	}
+	outcomes := map[directorToldOutcome]int{}
+	for first := range uint16(8) {
+		var tellings []directorTelling
+		for i := range uint16(512) {
+			tellings = append(tellings, s.telling(t, d, 1000+first*512+i, s.openState(), 1, 0))
+		}
+		for _, outcome := range d.take(t, tellings...) {
+			outcomes[outcome]++
+		}
+	}
+	if outcomes[directorToldOutcomeTOLD_REFUSED] == 0 || outcomes[directorToldOutcomeTOLD_NEW] == 0 || len(outcomes) != 2 {
+		t.Errorf("outcomes %v, want some new and some refused", outcomes)
+	}
+	s.setRing(t, d, listedRing(2, 0, 1))
+	for i := range uint16(established) {
+		s.want(t, d, clientPort+i, ackFlag, 0, "established before the others were told")
+	}
+}
+
+// A backend that has left meanwhile is remembered for nothing.
+func testFlowToldGone(t *testing.T) {
+	bothProtocols(t, func(t *testing.T, d *testDirector, s scenario) {
+		telling := s.telling(t, d, clientPort, s.openState(), 1, 0)
+		telling.Entry.Epoch++
+		s.wantTold(t, d, telling, directorToldOutcomeTOLD_GONE, "the index is another backend's")
+		telling.Entry.Backend = 9999
+		s.wantTold(t, d, telling, directorToldOutcomeTOLD_GONE, "no backend has this index")
+		if n := len(s.remembered(t, d)); n != 0 {
+			t.Errorf("%d flows are remembered", n)
+		}
+		s.want(t, d, clientPort, ackFlag, 2, "as any unknown flow")
+	})
+}
+
+// news reads what the program has written for the other directors.
+func (d *testDirector) news(t testing.TB) (list []directorFlowEntry) {
+	t.Helper()
+	reader, err := ringbuf.NewReader(d.Maps["told_flows"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close()
+	reader.SetDeadline(time.Unix(1, 0))
+	for {
+		record, err := reader.Read()
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			return list
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		list = append(list, *(*directorFlowEntry)(unsafe.Pointer(&record.RawSample[0])))
+	}
+}
+
+// Each step's packet, and in which state the flow is news after it; 0: it is none.
+func testFlowNews(t *testing.T) {
+	type step struct {
+		flags uint8
+		older uint32 // the flow's last packet was so long ago
+		news  directorFlowState
+	}
+	const open, closing, reset = directorFlowStateFLOW_ESTABLISHED, directorFlowStateFLOW_CLOSING, directorFlowStateFLOW_RESET
+	for _, test := range []struct {
+		name     string
+		protocol model.Protocol
+		cpus     int // that get the packets in turns
+		steps    []step
+	}{
+		{"connection", model.TCP, 2, []step{{synFlag, 0, 0}, {ackFlag, 0, open}, {ackFlag, 0, 0}, {ackFlag, 1024, open},
+			{ackFlag, 0, 0}, {finFlag, 0, closing}, {ackFlag, 0, 0}, {ackFlag, 32, closing}}},
+		{"guess", model.TCP, 2, []step{{ackFlag, 0, 0}, {ackFlag, 0, open}, {rstFlag, 0, reset}, {rstFlag, 0, 0}}},
+		{"attempt", model.TCP, 2, []step{{synFlag, 0, 0}, {rstFlag, 0, 0}}},
+		{"flood", model.TCP, 1, []step{{finFlag, 0, 0}}},
+		{"same port", model.TCP, 1, []step{{synFlag, 0, 0}, {synFlag, 0, 0}, {ackFlag, 0, open}, {finFlag, 0, closing}, {synFlag, 0, 0}, {ackFlag, 0, open}}},
+		{"datagrams", model.UDP, 2, []step{{0, 0, 0}, {0, 0, directorFlowStateFLOW_ACTIVE}, {0, 0, 0}, {0, 64, directorFlowStateFLOW_ACTIVE}, {0, 0, 0}}},
+	} {
+		for _, is4 := range []bool{true, false} {
+			w, s := flowWorld(test.protocol, is4)
+			w.settings.Flags |= uint32(directorSettingsFlagSETTINGS_TELL)
+			d := loadTestDirector(t, w)
+			d.news(t)
+			for i, step := range test.steps {
+				if step.older > 0 {
+					s.remembered(t, d)[clientPort].Seen -= step.older
+				}
+				onCPU(t, i%test.cpus, func() { s.goes(t, d, clientPort, step.flags) }) // a flow that moves is news all the same
+				news := d.news(t)
+				if step.news == 0 && len(news) > 0 || step.news != 0 && len(news) != 1 {
+					t.Fatalf("%s, step %d: %d events %+v", test.name, i, len(news), news)
+				}
+				if step.news == 0 {
+					continue
+				}
+				want := *s.remembered(t, d)[clientPort]
+				got := news[0]
+				got.Turn, want.Turn = 0, 0
+				if got != want || got.State != uint8(step.news) {
+					t.Errorf("%s, step %d: told %+v, remembered %+v, want state %d", test.name, i, got, want, step.news)
+				}
+			}
+		}
+	}
+	bothProtocols(t, func(t *testing.T, d *testDirector, s scenario) {
+		s.goes(t, d, clientPort, ackFlag)
+		s.goes(t, d, clientPort, ackFlag)
+		if news := d.news(t); len(news) > 0 {
+			t.Errorf("nobody wants to know, and %d events are told", len(news))
+		}
+	})
+}
+
+// What finds no room in the ring is counted, and what comes later is told again.
+func testFlowUntold(t *testing.T) {
+	w, s := flowWorld(model.TCP, true)
+	w.settings.Flags |= uint32(directorSettingsFlagSETTINGS_TELL)
+	d := loadTestDirector(t, w)
+	d.news(t)
+	untold := d.flowCount(t, directorFlowEventFLOW_UNTOLD)
+	s.goes(t, d, clientPort, synFlag)
+	s.goes(t, d, clientPort, ackFlag)
+	const times = 6000
+	entry := s.remembered(t, d)[clientPort]
+	for range times {
+		entry.Seen -= 1024
+		s.want(t, d, clientPort, ackFlag, 0, "whether it is told or not")
+	}
+	untold = d.flowCount(t, directorFlowEventFLOW_UNTOLD) - untold
+	if news := len(d.news(t)); untold == 0 || uint64(news)+untold != times+1 {
+		t.Errorf("%d events were told and %d not, of %d", news, untold, times+1)
+	}
+	entry.Seen -= 1024
+	s.goes(t, d, clientPort, ackFlag)
+	if news := len(d.news(t)); news != 1 {
+		t.Errorf("%d events were told when there was room again, want 1", news)
+	}
+}

@@ -1,0 +1,222 @@
+package datapath
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"weir.io/weir/internal/model"
+)
+
+// What other directors tell of flows may be of a service or a backend that this one has
+// not been told of yet: it waits for the next Sets, if it need not wait for long.
+const (
+	tellingWaits = 10 * time.Second
+	tellingsWait = 1 << 16 // at most
+)
+
+// told is the way of other directors' flows into the memory, and what became of them.
+type told struct {
+	memory   []byte
+	tellings []directorTelling // that the program reads
+	outcomes []uint64          // by enum told_outcome
+	waiting  []waitingFlow     // the longest first
+	cpu      uint32            // that took the last ones
+}
+
+type waitingFlow struct {
+	model.RememberedFlow
+	since time.Time
+}
+
+func mapTellings(m *ebpf.Map, outcomes int) (told, error) {
+	memory, err := mapArray(m)
+	if err != nil {
+		return told{}, fmt.Errorf("map what others tell of flows: %w", err)
+	}
+	first := (*directorTelling)(unsafe.Pointer(&memory[0]))
+	return told{memory: memory, tellings: unsafe.Slice(first, m.MaxEntries()), outcomes: make([]uint64, outcomes)}, nil
+}
+
+func (t *told) close() error {
+	if t.memory == nil {
+		return nil
+	}
+	err := unix.Munmap(t.memory)
+	t.memory, t.tellings = nil, nil
+	if err != nil {
+		return fmt.Errorf("unmap what others tell of flows: %w", err)
+	}
+	return nil
+}
+
+func (t *told) tallies(names []string) (list []model.Tallied) {
+	for i, name := range names {
+		list = append(list, model.Tallied{Name: name, Count: t.outcomes[i]})
+	}
+	return list
+}
+
+// Remember takes over what other directors remember of flows, as if their packets had
+// come here: also of services and backends that a Set brings a moment later.
+func (d *Datapath) Remember(flows []model.RememberedFlow) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.told.memory == nil {
+		return nil // the datapath is closed
+	}
+	waiting := make([]waitingFlow, len(flows))
+	for i, now := 0, time.Now(); i < len(flows); i++ {
+		waiting[i] = waitingFlow{flows[i], now}
+	}
+	err := d.remember(waiting, func(w waitingFlow) {
+		d.told.outcomes[directorToldOutcomeTOLD_WAITS]++
+		d.told.waiting = append(d.told.waiting, w)
+	})
+	d.dropWaiting()
+	return err
+}
+
+// rememberWaiting tries again what a Set may have made room for.
+func (d *Datapath) rememberWaiting() error {
+	if len(d.told.waiting) == 0 {
+		return nil
+	}
+	waiting := d.told.waiting
+	d.told.waiting = nil
+	err := d.remember(waiting, func(w waitingFlow) { d.told.waiting = append(d.told.waiting, w) })
+	d.dropWaiting()
+	return err
+}
+
+// dropWaiting gives up what has waited for too long, or has become too much.
+func (d *Datapath) dropWaiting() {
+	late := time.Now().Add(-tellingWaits)
+	drop := max(0, len(d.told.waiting)-tellingsWait)
+	for drop < len(d.told.waiting) && d.told.waiting[drop].since.Before(late) {
+		drop++
+	}
+	d.told.outcomes[directorToldOutcomeTOLD_UNKNOWN] += uint64(drop)
+	d.told.waiting = slices.Delete(d.told.waiting, 0, drop)
+}
+
+// remember hands flows to the program, and those that are of nothing known to wait.
+func (d *Datapath) remember(flows []waitingFlow, wait func(waitingFlow)) error {
+	now, err := flowClock()
+	if err != nil {
+		return err
+	}
+	for some := range slices.Chunk(flows, len(d.told.tellings)) {
+		count := 0
+		for i := range some {
+			telling, outcome := d.tellingOf(&some[i], now)
+			switch {
+			case outcome == directorToldOutcomeTOLD_WAITS:
+				wait(some[i])
+			case outcome != directorToldOutcomeTOLD_NEW:
+				d.told.outcomes[outcome]++
+			default:
+				d.told.tellings[count] = telling
+				count++
+			}
+		}
+		if err := d.runTellings(count); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// tellingOf puts a flow into this director's words. The outcome is TOLD_NEW if the program is to
+// have a look.
+func (d *Datapath) tellingOf(flow *waitingFlow, now uint32) (t directorTelling, outcome directorToldOutcome) {
+	key := serviceKey{flow.Service.Segment.Key(), flow.Service.VIP, flow.Service.Protocol, flow.Service.Port}
+	s := d.services[key]
+	state := flowState(flow.State, flow.Service.Protocol)
+	if s == nil {
+		return t, directorToldOutcomeTOLD_WAITS
+	}
+	b := s.backends[backendKey{address: flow.Backend.Addr(), port: flow.Backend.Port()}]
+	if b == nil {
+		return t, directorToldOutcomeTOLD_WAITS
+	}
+	if state == 0 || flow.Source.Addr().Is4() != key.vip.Is4() {
+		return t, directorToldOutcomeTOLD_UNKNOWN
+	}
+	if s.ring.lines == 0 {
+		return t, directorToldOutcomeTOLD_UNUSED
+	}
+	slots, header := ringSlots(d.rings.bytes(s.ring))
+	if len(slots) == 0 || header.Flags&uint8(directorRingFlagRING_MEMORY) == 0 {
+		return t, directorToldOutcomeTOLD_UNUSED
+	}
+	age := flow.Age + uint32(time.Since(flow.since)>>30)
+	t.Entry = directorFlowEntry{
+		Seen: now - age, State: uint8(state), Epoch: d.entries.entries[b.index].Epoch, Backend: b.index, Service: s.index,
+		Source: addressBytes(flow.Source.Addr()), SourcePort: bigEndian16(flow.Source.Port()), DestinationPort: bigEndian16(flow.Port),
+	}
+	t.Hash = flowOf(s, &t.Entry).Hash(d.written.FlowSalt, model.AffinityFlow)
+	s.askFor(slots, slotOf(s, header, &t.Entry), b.index)
+	return t, directorToldOutcomeTOLD_NEW
+}
+
+// askFor makes a slot ask flow memory that is about to have a flow of somebody else than its owner.
+func (s *service) askFor(slots []directorSlot, number, backend uint32) {
+	if number < uint32(len(s.clean)) {
+		s.clean[number] = false
+	}
+	if slots[number].Next&(slotList|slotSettling) == 0 && slots[number].Owner != backend {
+		atomic.OrUint32(&slots[number].Next, slotSettling)
+		s.settling++
+	}
+}
+
+// runTellings runs the program over the first tellings. A CPU fills its own part of the
+// memory alone, so they take turns.
+func (d *Datapath) runTellings(count int) error {
+	if count == 0 {
+		return nil
+	}
+	d.told.cpu = (d.told.cpu + 1) % d.written.FlowCpus
+	err := onOneCPU(int(d.told.cpu), func() error {
+		_, err := d.kernel.take.Run(&ebpf.RunOptions{Context: directorTellings{Count: uint32(count)}})
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("remember what other directors tell of flows: %w", err)
+	}
+	for i := range d.told.tellings[:count] {
+		outcome := d.told.tellings[i].Outcome
+		if int(outcome) >= len(d.told.outcomes) {
+			return fmt.Errorf("remember what other directors tell of flows: the program says %d", outcome)
+		}
+		d.told.outcomes[outcome]++
+	}
+	return nil
+}
+
+// onOneCPU runs a function on a CPU, or where this process may run if not there.
+func onOneCPU(cpu int, f func() error) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	var before, one unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &before); err != nil {
+		return fmt.Errorf("read which CPUs this process may run on: %w", err)
+	}
+	one.Set(cpu)
+	if unix.SchedSetaffinity(0, &one) != nil {
+		return f()
+	}
+	err := f()
+	if back := unix.SchedSetaffinity(0, &before); back != nil {
+		err = errors.Join(err, fmt.Errorf("leave CPU %d: %w", cpu, back))
+	}
+	return err
+}
