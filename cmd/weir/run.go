@@ -134,6 +134,7 @@ type director struct {
 	local  *store.File
 	group  *store.Etcd // nil: this director shares its sets with nobody
 	keeper *desired.Keeper
+	shares *sharing
 }
 
 // Status is the API's way to the kernel.
@@ -146,6 +147,7 @@ func (d *director) Status() (model.DatapathStatus, error) {
 	maps.Copy(logs, d.logs()) // of services that came meanwhile; those that left had theirs before
 	status.CPUs = d.gauge.cpus()
 	status.Agents = d.keeper.Agents()
+	status.Peers = d.shares.peers()
 	left := d.keeper.Left()
 	for _, cause := range history.Causes {
 		status.Left = append(status.Left, model.Tallied{Name: string(cause), Count: left[cause]})
@@ -179,8 +181,14 @@ func (d *director) run(ctx context.Context, first model.Config, changes <-chan c
 			return err
 		}
 		d.warnOfRestart(c.Director)
-		return d.keeper.SetFile(c)
+		return errors.Join(d.keeper.SetFile(c), d.shares.set(c.Director))
 	}
+	var err error
+	if d.shares, err = newSharing(ctx, d.kernel, d.group, d.log); err != nil {
+		cancel()
+		return err
+	}
+	defer d.shares.close()
 	var running sync.WaitGroup
 	defer running.Wait()
 	defer cancel()
@@ -213,7 +221,14 @@ func (d *director) begin(ctx context.Context, first model.Config) error {
 			return err
 		}
 	}
-	return d.keeper.SetFile(first)
+	if err := d.keeper.SetFile(first); err != nil {
+		return err
+	}
+	if err := d.shares.set(first.Director); err != nil {
+		return err
+	}
+	d.shares.await(ctx)
+	return nil
 }
 
 // Info also says which state of the group's is followed, and why it is not what runs.

@@ -12,6 +12,7 @@ const (
 	DefaultFragments  = 65536
 	DefaultFlows      = 1 << 20
 	DefaultUDPFlows   = 1 << 16
+	DefaultFlowPort   = 6082
 )
 
 // DefaultEtcdPrefix begins the keys of a group that gives no other.
@@ -81,6 +82,15 @@ func (c *Config) SetDefaults() {
 			c.Services[i].Backends[j].setDefaults()
 		}
 	}
+}
+
+// FlowPortOrDefault returns where the group's directors tell each other of flows; 0: they
+// do not.
+func (d *Director) FlowPortOrDefault() uint16 {
+	if d.FlowPort == nil {
+		return DefaultFlowPort
+	}
+	return *d.FlowPort
 }
 
 // DrainOrDefault returns how long a generation stays in the log at least.

@@ -24,7 +24,10 @@ type Director struct {
 	ICMPRate     uint32         `json:"icmp-rate,omitempty"` // generated ICMP errors per second and CPU
 	Limits       Limits         `json:"limits"`
 	Group        []netip.Addr   `json:"group,omitempty"` // of all directors of the group, this one too, on the link that they share
-	Store        Store          `json:"store,omitzero"`
+	// FlowPort is the TCP port at which the group's directors tell each other what they
+	// remember of flows; 0: they do not. Nil is the default.
+	FlowPort *uint16 `json:"flow-port,omitempty"`
+	Store    Store   `json:"store,omitzero"`
 }
 
 // Store is where a director keeps sets of services, and the logs of all services.

@@ -18,6 +18,7 @@ import (
 //	PREFIX/segments/NAME/PART some documents, in parts that etcd takes
 //	PREFIX/collected          is written when segments are deleted
 //	PREFIX/evidence/ADDRESS   what an agent says about a backend's connections
+//	PREFIX/directors/ADDRESS  by what certificate a director is known to the others
 //
 // A change writes the segments that are new and then switches the root in one
 // transaction, which holds only if nobody else has switched it, and nobody has deleted

@@ -22,6 +22,7 @@ type group struct {
 	window   time.Duration
 	binaries binaries
 	store    *sharedStore // nil: each director has the services in its file
+	alone    bool         // directors do not tell each other what they remember
 
 	agentConfig model.Config    // of every agent
 	agents      []*process.Weir // by backend; nil: one that is being replaced
@@ -45,6 +46,12 @@ func (g *group) directorConfig(i int, of schedule.Group) model.Config {
 	c := model.Config{Directors: g.sources()}
 	if g.store != nil {
 		c.Director.Store.Etcd.Endpoints = g.store.endpoints
+		for other := range g.top.directors {
+			c.Director.Group = append(c.Director.Group, lanAddress(directors+other))
+		}
+		if g.alone {
+			c.Director.FlowPort = new(uint16)
+		}
 	} else {
 		c.Services = g.services(of)
 	}

@@ -25,6 +25,7 @@ type options struct {
 	weather     weather
 	syncookies  int           // net.ipv4.tcp_syncookies of every host
 	shared      bool          // the directors share an etcd
+	alone       bool          // the directors do not tell each other what they remember
 	rehash      bool          // the router chooses directors by the hash of the client's socket
 	binaries    binaries      // of weir
 	patience    time.Duration // how long a client waits for an answer
@@ -171,6 +172,7 @@ func (h *harness) startForwarder(ctx context.Context, first schedule.Group) erro
 		}
 	}
 	g := newGroup(h.top, h.mode, h.window, h.binaries, h.store, first)
+	g.alone = h.alone
 	h.group, h.counts = g, &counters{group: g}
 	return g.startAgents(ctx, first)
 }

@@ -1,0 +1,31 @@
+// Package flowsync makes the directors of a group tell each other what they remember of
+// flows, so that it outlives each of them.
+//
+// Each director dials every other one, and hears from whom it has dialled: first all that
+// the other remembers, then what it learns, some milliseconds later. The connections are
+// TCP under TLS 1.3. Both ends show the certificate that they have made when they started
+// and whose fingerprint they have written under their address where only directors can
+// write ([Identities]): who could tell flows could send them where they like.
+//
+// The application protocol that TLS agrees on is "weir-flows/1": the number changes with
+// the format. The one who dials sends nothing. The other one sends frames: the length of
+// what follows, 4 bytes; a kind, 1 byte; and, in frames of flows, one flow after the
+// other. Numbers are in network order.
+//
+//	kind 1  flows
+//	kind 2  all that was remembered has been told, for the first time or again
+//	kind 3  nothing, so that it is known that somebody is there
+//
+// A flow has these bytes, where addresses are 4 or 16:
+//
+//	1       bit 0: the client's and the VIP's address are IPv6; bit 1: the backend's is;
+//	        bits 2 and 3: model.RememberedState; others 0
+//	1       protocol of IP: 6 or 17
+//	2       age: since its last packet, in units of 2^30 ns
+//	4       segment: kind << 24 | id
+//	2, 2    the service's first and last port; 0, 0: all
+//	2       the port of the flow's packets
+//	2       the client's port
+//	2       the backend's port, 0: the packet's own
+//	        the VIP, the client, the backend
+package flowsync

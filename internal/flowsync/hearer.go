@@ -1,0 +1,151 @@
+package flowsync
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"strconv"
+	"time"
+)
+
+const (
+	firstPause = 50 * time.Millisecond
+	lastPause  = 2 * time.Second
+	dialTime   = 2 * time.Second
+	silentTime = 4 * aliveEvery // after which nobody is there
+	firstTries = 5              // that do not mean yet that a director has nothing to say
+)
+
+// hear dials a director and remembers what it tells, again and again.
+func (s *Sync) hear(ctx context.Context, p *peer, port uint16) {
+	wait := firstPause
+	for tries := 1; ctx.Err() == nil; tries++ {
+		heard, err := s.hearOnce(ctx, p, port)
+		if ctx.Err() != nil {
+			return
+		}
+		if heard {
+			wait, tries = firstPause, 0
+		}
+		var unreachable *net.OpError
+		if errors.As(err, &unreachable) && unreachable.Op == "dial" || errors.Is(err, errNobody) || tries >= firstTries {
+			p.answered()
+		}
+		p.fail(err)
+		s.log.Debug("director of the group tells nothing of flows", "director", p.address, "error", err)
+		select {
+		case <-ctx.Done():
+		case <-p.knocks:
+		case <-time.After(wait):
+		}
+		wait = min(2*wait, lastPause)
+	}
+}
+
+// errNobody says that a director has not written what it is known by.
+var (
+	errNobody  = errors.New("it has not said by which certificate it is known")
+	errUnknown = errors.New("it is not known yet who is who in the group")
+)
+
+// hearOnce hears one director until the connection ends; heard says that it has told something.
+func (s *Sync) hearOnce(ctx context.Context, p *peer, port uint16) (heard bool, err error) {
+	fingerprint, known := s.identities.Fingerprint(p.address)
+	switch {
+	case !known:
+		return false, errUnknown
+	case fingerprint == "":
+		return false, errNobody
+	}
+	dialer := net.Dialer{Timeout: dialTime, KeepAlive: aliveEvery}
+	raw, err := dialer.DialContext(ctx, "tcp", net.JoinHostPort(p.address.String(), strconv.Itoa(int(port))))
+	if err != nil {
+		return false, err
+	}
+	defer raw.Close()
+	defer context.AfterFunc(ctx, func() { raw.Close() })()
+	p.dialled(raw, fingerprint)
+	conn := tls.Client(raw, s.secure(func(shown string) bool { return shown == fingerprint }))
+	hello, cancel := context.WithTimeout(ctx, handshakeTime)
+	defer cancel()
+	if err := conn.HandshakeContext(hello); err != nil {
+		return false, fmt.Errorf("agree on a connection: %w", err)
+	}
+	return s.read(ctx, conn, raw, p)
+}
+
+func (s *Sync) read(ctx context.Context, conn, raw net.Conn, p *peer) (heard bool, err error) {
+	reader, buffer := bufio.NewReaderSize(conn, maxFrame), []byte(nil)
+	for ctx.Err() == nil {
+		if err := raw.SetReadDeadline(time.Now().Add(silentTime)); err != nil {
+			return heard, err
+		}
+		kind, content, err := readFrame(reader, &buffer)
+		if err != nil {
+			s.countGarbage(p, err)
+			return heard, err
+		}
+		if !heard {
+			heard = true
+			p.tells()
+			s.log.Info("director of the group tells of flows", "director", p.address)
+		}
+		switch kind {
+		case frameAll:
+			p.answered()
+		case frameFlows:
+			flows, err := readFlows(content)
+			if err != nil {
+				s.countGarbage(p, err)
+				return heard, err
+			}
+			p.heard.Add(uint64(len(flows)))
+			if err := s.teller.memory.Remember(flows); err != nil {
+				return heard, err
+			}
+		}
+	}
+	return heard, ctx.Err()
+}
+
+// countGarbage counts what no director of this version says: everything that is not the
+// end of a connection.
+func (s *Sync) countGarbage(p *peer, err error) {
+	var network net.Error
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed) || errors.As(err, &network) {
+		return
+	}
+	p.garbage.Add(1)
+	s.log.Warn("director of the group says what cannot be understood", "director", p.address, "error", err)
+}
+
+func pause(ctx context.Context, wait time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(wait):
+	}
+}
+
+// listen waits at one of this host's addresses for directors that dial.
+func (s *Sync) listen(ctx context.Context, at netip.AddrPort) {
+	for said := false; ctx.Err() == nil; {
+		listener, err := net.Listen("tcp", at.String())
+		if err != nil {
+			if !said {
+				s.log.Error("directors of the group cannot be told of flows yet", "at", at, "error", err)
+			}
+			said = true
+			pause(ctx, lastPause)
+			continue
+		}
+		stop := context.AfterFunc(ctx, func() { listener.Close() })
+		s.accept(ctx, listener)
+		stop()
+		listener.Close()
+	}
+}

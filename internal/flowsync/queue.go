@@ -1,0 +1,68 @@
+package flowsync
+
+import (
+	"sync"
+	"sync/atomic"
+)
+
+// queueMost is how many bytes wait for a director that is slow.
+const queueMost = 8 << 20
+
+// queue is what one director is to be told. When it has become too long it is dropped,
+// and the director is told everything again.
+type queue struct {
+	wake    chan struct{}  // has something when there is something
+	dropped *atomic.Uint64 // how often it has become too long
+
+	mu       sync.Mutex
+	tellings []telling
+	bytes    int
+	again    bool
+}
+
+func newQueue(dropped *atomic.Uint64) *queue {
+	return &queue{wake: make(chan struct{}, 1), dropped: dropped}
+}
+
+func (q *queue) add(tellings []telling) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.again {
+		return // all of it will be told
+	}
+	for _, t := range tellings {
+		q.bytes += len(t.frame)
+	}
+	q.tellings = append(q.tellings, tellings...)
+	if q.bytes > queueMost {
+		q.dropped.Add(1)
+		q.restart()
+	}
+	q.ring()
+}
+
+// everything makes the director be told everything again.
+func (q *queue) everything() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.restart()
+	q.ring()
+}
+
+func (q *queue) restart() { q.tellings, q.bytes, q.again = nil, 0, true }
+
+func (q *queue) ring() {
+	select {
+	case q.wake <- struct{}{}:
+	default:
+	}
+}
+
+// take empties the queue. What is added from now on comes after everything.
+func (q *queue) take() (tellings []telling, everything bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	tellings, everything = q.tellings, q.again
+	q.tellings, q.bytes, q.again = nil, 0, false
+	return tellings, everything
+}

@@ -1,0 +1,109 @@
+package flowsync
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"net/netip"
+
+	"weir.io/weir/internal/model"
+)
+
+const (
+	flowIPv6     = 1 << 0
+	backendIPv6  = 1 << 1
+	stateShift   = 2
+	flagsKnown   = flowIPv6 | backendIPv6 | 3<<stateShift
+	fixedLength  = 18 // before the addresses
+	segmentIDs   = 1<<24 - 1
+	segmentKinds = model.SegmentGeneve
+)
+
+// appendFlow writes a flow behind others.
+func appendFlow(b []byte, f *model.RememberedFlow) []byte {
+	flags := uint8(f.State) << stateShift
+	if f.Service.VIP.Is6() {
+		flags |= flowIPv6
+	}
+	if f.Backend.Addr().Is6() {
+		flags |= backendIPv6
+	}
+	b = append(b, flags, uint8(f.Service.Protocol))
+	b = binary.BigEndian.AppendUint16(b, uint16(min(f.Age, math.MaxUint16)))
+	b = binary.BigEndian.AppendUint32(b, f.Service.Segment.Key())
+	for _, port := range []uint16{f.Service.Port.First, f.Service.Port.Last, f.Port, f.Source.Port(), f.Backend.Port()} {
+		b = binary.BigEndian.AppendUint16(b, port)
+	}
+	b = append(b, f.Service.VIP.AsSlice()...)
+	b = append(b, f.Source.Addr().AsSlice()...)
+	return append(b, f.Backend.Addr().AsSlice()...)
+}
+
+var errCutShort = errors.New("a flow is cut short")
+
+// readFlow reads the first flow, and returns what is behind it.
+func readFlow(b []byte) (f model.RememberedFlow, rest []byte, err error) {
+	if len(b) < fixedLength {
+		return f, nil, errCutShort
+	}
+	flags, segment := b[0], binary.BigEndian.Uint32(b[4:])
+	port := func(i int) uint16 { return binary.BigEndian.Uint16(b[8+2*i:]) }
+	f = model.RememberedFlow{
+		Service: model.ServiceID{
+			Segment:  model.Segment{Kind: model.SegmentKind(segment >> 24), ID: segment & segmentIDs},
+			Protocol: model.Protocol(b[1]), Port: model.PortRange{First: port(0), Last: port(1)},
+		},
+		Port: port(2), State: model.RememberedState(flags >> stateShift & 3), Age: uint32(binary.BigEndian.Uint16(b[2:])),
+	}
+	vip, rest, err := readAddress(b[fixedLength:], flags&flowIPv6 != 0)
+	source, rest, err := readAddress(rest, flags&flowIPv6 != 0)
+	backend, rest, err := readAddress(rest, flags&backendIPv6 != 0)
+	if err != nil {
+		return f, nil, err
+	}
+	f.Service.VIP, f.Source, f.Backend = vip, netip.AddrPortFrom(source, port(3)), netip.AddrPortFrom(backend, port(4))
+	return f, rest, check(&f, flags)
+}
+
+func readAddress(b []byte, ipv6 bool) (netip.Addr, []byte, error) {
+	length := 4
+	if ipv6 {
+		length = 16
+	}
+	if len(b) < length {
+		return netip.Addr{}, nil, errCutShort
+	}
+	a, _ := netip.AddrFromSlice(b[:length])
+	return a, b[length:], nil
+}
+
+// check refuses what no director writes.
+func check(f *model.RememberedFlow, flags uint8) error {
+	ports := f.Service.Port
+	switch {
+	case flags&^flagsKnown != 0:
+		return fmt.Errorf("a flow has the flags %#x", flags)
+	case f.Service.Protocol != model.TCP && f.Service.Protocol != model.UDP:
+		return fmt.Errorf("a flow is of protocol %d", uint8(f.Service.Protocol))
+	case f.State == 0 || f.State != model.FlowOpen && f.Service.Protocol == model.UDP:
+		return fmt.Errorf("a flow of protocol %d has state %d", uint8(f.Service.Protocol), f.State)
+	case f.Service.Segment.Kind > segmentKinds || f.Service.Segment.Kind == model.SegmentNone && f.Service.Segment.ID != 0:
+		return fmt.Errorf("a flow is of segment %#x", f.Service.Segment.Key())
+	case ports.First > ports.Last || ports.First == 0 && ports.Last != 0 || !ports.Contains(f.Port):
+		return fmt.Errorf("a flow to port %d is of a service with ports %s", f.Port, ports)
+	}
+	return nil
+}
+
+// readFlows reads all flows of a frame.
+func readFlows(b []byte) (flows []model.RememberedFlow, err error) {
+	for len(b) > 0 {
+		var f model.RememberedFlow
+		if f, b, err = readFlow(b); err != nil {
+			return nil, err
+		}
+		flows = append(flows, f)
+	}
+	return flows, nil
+}

@@ -1,0 +1,243 @@
+package flowsync
+
+import (
+	"context"
+	"crypto/tls"
+	"log/slog"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"weir.io/weir/internal/model"
+)
+
+// Memory is what a director remembers of flows.
+type Memory interface {
+	// FollowFlows hands out what becomes known, until the context ends. untold says that
+	// something may be missing before it, as before the first call.
+	FollowFlows(ctx context.Context, take func(news []model.RememberedFlow, untold bool)) error
+	// RememberedFlows hands out everything, some at a time, while take returns true.
+	RememberedFlows(take func(some []model.RememberedFlow) bool) error
+	// Remember takes over what another director has told.
+	Remember(flows []model.RememberedFlow) error
+}
+
+// guestsMost is how many may be connected or about to: more than a group has directors.
+const guestsMost = 128
+
+// Sync is a director's part in the group.
+type Sync struct {
+	log         *slog.Logger
+	identities  Identities
+	certificate tls.Certificate
+	teller      teller
+	guests      chan struct{}
+	refused     atomic.Uint64 // who dialled and was not of the group
+
+	mu      sync.Mutex
+	peers   []*peer // in the order of their addresses
+	own     []netip.Addr
+	port    uint16
+	stop    context.CancelFunc
+	running sync.WaitGroup
+}
+
+// New makes a key for this process, and connects to nobody yet.
+func New(memory Memory, identities Identities, log *slog.Logger) (*Sync, error) {
+	certificate, err := newCertificate()
+	if err != nil {
+		return nil, err
+	}
+	return &Sync{
+		log: log, identities: identities, certificate: certificate, guests: make(chan struct{}, guestsMost),
+		teller: teller{memory: memory, log: log, queues: map[*queue]bool{}}, stop: func() {},
+	}, nil
+}
+
+// Fingerprint is what the others have to know this director by.
+func (s *Sync) Fingerprint() string { return fingerprintOf(s.certificate.Certificate[0]) }
+
+// Set says which addresses of the group are this director's and the others', and the port
+// of all. Nothing is connected to itself, and nothing at all where this director is none of
+// the group.
+func (s *Sync) Set(own, others []netip.Addr, port uint16) {
+	own, others = slices.SortedFunc(slices.Values(own), netip.Addr.Compare), slices.SortedFunc(slices.Values(others), netip.Addr.Compare)
+	if len(own) == 0 || port == 0 {
+		own, others, port = nil, nil, 0
+	}
+	s.mu.Lock()
+	same := slices.Equal(own, s.own) && port == s.port && slices.EqualFunc(others, s.peers, func(a netip.Addr, p *peer) bool { return a == p.address })
+	if same {
+		s.mu.Unlock()
+		return
+	}
+	s.stop()
+	s.mu.Unlock()
+	s.running.Wait()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ctx, cancel := context.WithCancel(context.Background())
+	s.stop, s.own, s.port, s.peers = cancel, own, port, nil
+	for _, a := range others {
+		s.peers = append(s.peers, newPeer(a))
+	}
+	for _, p := range s.peers {
+		s.running.Go(func() { s.hear(ctx, p, port) })
+	}
+	if len(others) == 0 {
+		return
+	}
+	for _, a := range own {
+		s.running.Go(func() { s.listen(ctx, netip.AddrPortFrom(a, port)) })
+	}
+}
+
+// Await waits until every other director has told all that it remembers, or has shown
+// that it has nothing to tell, or the context ends. It returns who is missing then.
+func (s *Sync) Await(ctx context.Context) (missing []netip.Addr) {
+	s.mu.Lock()
+	peers := s.peers
+	s.mu.Unlock()
+	for _, p := range peers {
+		select {
+		case <-p.first:
+		case <-ctx.Done():
+			select {
+			case <-p.first:
+			default:
+				missing = append(missing, p.address)
+			}
+		}
+	}
+	return missing
+}
+
+// Close ends all connections.
+func (s *Sync) Close() {
+	s.Set(nil, nil, 0)
+	s.teller.close()
+}
+
+// peerOf is who has a certificate; nil: nobody of the group.
+func (s *Sync) peerOf(fingerprint string) *peer {
+	s.mu.Lock()
+	peers := s.peers
+	s.mu.Unlock()
+	for _, p := range peers {
+		if f, known := s.identities.Fingerprint(p.address); known && f == fingerprint {
+			return p
+		}
+	}
+	return nil
+}
+
+// Status says how it is with each of the others.
+func (s *Sync) Status() (list []model.PeerStatus) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range s.peers {
+		list = append(list, p.status())
+	}
+	return list
+}
+
+// Refused is how many dialled who were none of the group.
+func (s *Sync) Refused() uint64 { return s.refused.Load() }
+
+// peer is another director of the group.
+type peer struct {
+	address netip.Addr
+	first   chan struct{} // is closed when it has told everything once, or has nothing to tell
+	knocks  chan struct{} // has something when it has dialled: it is there
+
+	heard     atomic.Uint64 // flows
+	garbage   atomic.Uint64 // how often it could not be understood
+	toldFlows atomic.Uint64
+	toldAll   atomic.Uint64 // how often it was told everything
+	dropped   atomic.Uint64 // how often it was too slow
+
+	mu        sync.Mutex
+	once      bool
+	hearsFrom time.Time // since when it tells; zero: it does not
+	hearing   net.Conn  // by which it tells
+	hears     string    // the fingerprint that it has shown there
+	guest     net.Conn  // by which it is told
+	told      time.Time // since when
+	problem   string
+}
+
+func newPeer(address netip.Addr) *peer {
+	return &peer{address: address, first: make(chan struct{}), knocks: make(chan struct{}, 1)}
+}
+
+func (p *peer) answered() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.once {
+		p.once = true
+		close(p.first)
+	}
+}
+
+func (p *peer) tells() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.hearsFrom, p.problem = time.Now().Truncate(time.Second), ""
+}
+
+// dialled notes the connection by which it tells.
+func (p *peer) dialled(conn net.Conn, fingerprint string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.hearing, p.hears = conn, fingerprint
+}
+
+// knock says that a process with this fingerprint is there. What another one before it has
+// told is all there is of that.
+func (p *peer) knock(fingerprint string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.hearing != nil && p.hears != fingerprint {
+		p.hearing.Close()
+	}
+	select {
+	case p.knocks <- struct{}{}:
+	default:
+	}
+}
+
+func (p *peer) fail(err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.hearsFrom, p.hearing, p.problem = time.Time{}, nil, err.Error()
+}
+
+// enter notes the connection by which the peer is told. One that was there before is of a
+// process that has ended, and goes.
+func (p *peer) enter(conn net.Conn) (leave func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.guest != nil {
+		p.guest.Close()
+	}
+	p.guest, p.told = conn, time.Now().Truncate(time.Second)
+	return func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if p.guest == conn {
+			p.guest, p.told = nil, time.Time{}
+		}
+	}
+}
+
+func (p *peer) status() model.PeerStatus {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return model.PeerStatus{
+		Director: p.address, Tells: p.hearsFrom, Listens: p.told, Heard: p.heard.Load(), Told: p.toldFlows.Load(),
+		Everything: p.toldAll.Load(), Slow: p.dropped.Load(), Garbage: p.garbage.Load(), Problem: p.problem,
+	}
+}

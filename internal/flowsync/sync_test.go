@@ -1,0 +1,245 @@
+package flowsync
+
+import (
+	"crypto/tls"
+	"io"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"weir.io/weir/internal/model"
+)
+
+// TestDirectorsTellEachOther: what was remembered before they met, what is learned then,
+// both ways; and again when one of them is another process.
+func TestDirectorsTellEachOther(t *testing.T) {
+	d, port := newDirectory(), freePort(t)
+	one, two := newMemory(), newMemory()
+	for i := range uint16(2000) {
+		one.learn(flowOf(1+i, model.FlowOpen))
+	}
+	two.learn(flowOf(5000, model.FlowOpen))
+	first, second := start(t, d, one, 1), start(t, d, two, 2)
+	first.joinGroup(1, 2, port)
+	second.joinGroup(2, 2, port)
+	if missing := await(t, second); len(missing) > 0 {
+		t.Fatalf("%v have not told all that they remember", missing)
+	}
+	eventually(t, "the second director knows everything", func() bool {
+		for i := range uint16(2000) {
+			if !two.knows(flowOf(1+i, model.FlowOpen)) {
+				return false
+			}
+		}
+		return true
+	})
+	eventually(t, "the first director knows everything", func() bool { return one.knows(flowOf(5000, model.FlowOpen)) })
+	eventually(t, "both are told", func() bool { return !first.Status()[0].Listens.IsZero() && !second.Status()[0].Listens.IsZero() })
+	one.learn(flowOf(6000, model.FlowOpen), flowOf(1, model.FlowClosing))
+	two.learn(flowOf(6001, model.FlowReset))
+	eventually(t, "what is learned is told", func() bool {
+		return two.knows(flowOf(6000, model.FlowOpen)) && two.knows(flowOf(1, model.FlowClosing)) && one.knows(flowOf(6001, model.FlowReset))
+	})
+	status := second.Status()[0]
+	if status.Director != member(1) || status.Tells.IsZero() || status.Heard < 2002 || status.Garbage != 0 || status.Slow != 0 || status.Problem != "" {
+		t.Errorf("the status is %+v", status)
+	}
+
+	second.Close()
+	three := newMemory()
+	again := start(t, d, three, 2)
+	again.joinGroup(2, 2, port)
+	eventually(t, "another process is told everything", func() bool {
+		return three.knows(flowOf(6000, model.FlowOpen)) && three.knows(flowOf(6001, model.FlowReset))
+	})
+	three.learn(flowOf(7000, model.FlowOpen))
+	eventually(t, "and tells", func() bool { return one.knows(flowOf(7000, model.FlowOpen)) })
+}
+
+// TestNobodyIsThere: a start does not wait for directors that are dead.
+func TestNobodyIsThere(t *testing.T) {
+	d := newDirectory()
+	s := start(t, d, newMemory(), 1)
+	d.write(member(2), "of a process that has ended")
+	s.joinGroup(1, 3, freePort(t))
+	if missing := await(t, s); len(missing) > 0 {
+		t.Errorf("%v are waited for", missing)
+	}
+	for _, p := range s.Status() {
+		if p.Problem == "" || !p.Tells.IsZero() {
+			t.Errorf("the status is %+v, want a problem", p)
+		}
+	}
+}
+
+// TestStrangers: who has not written its fingerprint among the group's is neither told
+// nor heard.
+func TestStrangers(t *testing.T) {
+	d, port := newDirectory(), freePort(t)
+	one, two := newMemory(), newMemory()
+	one.learn(flowOf(1, model.FlowOpen))
+	two.learn(flowOf(2, model.FlowOpen))
+	first, stranger := start(t, d, one, 1), start(t, d, two, 2)
+	d.write(member(2), strings.Repeat("0", 64))
+	first.joinGroup(1, 2, port)
+	stranger.joinGroup(2, 2, port)
+	eventually(t, "the stranger is refused", func() bool { return first.Refused() > 0 })
+	eventually(t, "its certificate is said to be a stranger's", func() bool {
+		return strings.Contains(first.Status()[0].Problem, errStranger.Error())
+	})
+	if one.knows(flowOf(2, model.FlowOpen)) || two.knows(flowOf(1, model.FlowOpen)) {
+		t.Error("a stranger is told of flows, or heard")
+	}
+	d.write(member(2), stranger.Fingerprint())
+	eventually(t, "one that has written its fingerprint is told and heard", func() bool {
+		return one.knows(flowOf(2, model.FlowOpen)) && two.knows(flowOf(1, model.FlowOpen))
+	})
+}
+
+// TestGarbage: what no director says ends the connection, and is counted.
+func TestGarbage(t *testing.T) {
+	good := appendFlow(frame(frameFlows), new(flowOf(1, model.FlowOpen)))
+	for name, garbage := range map[string][]byte{
+		"too long":      {0xff, 0xff, 0xff, 0xff},
+		"empty":         {0, 0, 0, 0},
+		"unknown kind":  {0, 0, 0, 1, 77},
+		"not so long":   {0, 0, 0, 2, byte(frameAll), 0},
+		"cut short":     finish(good[:len(good)-1]),
+		"odd protocol":  finish(append(frame(frameFlows), append([]byte{1 << stateShift, 99}, good[7:]...)...)),
+		"unknown flags": finish(append(frame(frameFlows), append([]byte{0x80 | 1<<stateShift}, good[6:]...)...)),
+	} {
+		t.Run(name, func(t *testing.T) {
+			d, port := newDirectory(), freePort(t)
+			m := newMemory()
+			hearer, teller := start(t, d, m, 1), start(t, d, newMemory(), 2)
+			listener, err := net.Listen("tcp", netip.AddrPortFrom(member(2), port).String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer listener.Close()
+			hearer.joinGroup(1, 2, port)
+			for range 2 { // it dials again
+				raw, err := listener.Accept()
+				if err != nil {
+					t.Fatal(err)
+				}
+				conn := tls.Server(raw, teller.secure(func(shown string) bool { return shown == hearer.Fingerprint() }))
+				if _, err := conn.Write(append(finish(appendFlow(frame(frameFlows), new(flowOf(1, model.FlowOpen)))), garbage...)); err != nil {
+					t.Fatal(err)
+				}
+				conn.SetReadDeadline(time.Now().Add(20 * time.Second))
+				if n, err := conn.Read(make([]byte, 1)); n > 0 || err == nil {
+					t.Errorf("the hearer says %d bytes", n)
+				} else if network, ok := err.(net.Error); ok && network.Timeout() {
+					t.Error("the hearer does not end the connection")
+				}
+				raw.Close()
+			}
+			eventually(t, "it is counted", func() bool { return hearer.Status()[0].Garbage >= 2 })
+			if !m.knows(flowOf(1, model.FlowOpen)) {
+				t.Error("what came before is lost")
+			}
+		})
+	}
+}
+
+// TestVersions: directors of another format are neither told nor heard.
+func TestVersions(t *testing.T) {
+	d, port := newDirectory(), freePort(t)
+	m := newMemory()
+	m.learn(flowOf(1, model.FlowOpen))
+	s, other := start(t, d, m, 1), start(t, d, newMemory(), 2)
+	s.joinGroup(1, 2, port)
+	for _, protocols := range [][]string{{"weir-flows/2"}, nil} {
+		before := s.Refused()
+		later := other.secure(func(string) bool { return true })
+		later.NextProtos, later.VerifyConnection = protocols, nil
+		var conn *tls.Conn
+		eventually(t, "somebody listens", func() bool {
+			raw, err := net.Dial("tcp", netip.AddrPortFrom(member(1), port).String())
+			if err == nil {
+				conn = tls.Client(raw, later)
+			}
+			return err == nil
+		})
+		conn.SetDeadline(time.Now().Add(20 * time.Second))
+		if n, err := io.ReadFull(conn, make([]byte, 5)); err == nil || n > 0 {
+			t.Errorf("one who speaks %q was told %d bytes", protocols, n)
+		}
+		conn.Close()
+		eventually(t, "it is refused", func() bool { return s.Refused() > before })
+	}
+	listener, err := tls.Listen("tcp", netip.AddrPortFrom(member(2), port).String(), &tls.Config{
+		Certificates: []tls.Certificate{other.certificate}, NextProtos: []string{"weir-flows/2"}, ClientAuth: tls.RequestClientCert})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			io.WriteString(conn, "x")
+			conn.Close()
+		}
+	}()
+	eventually(t, "the problem is named", func() bool { return strings.Contains(s.Status()[0].Problem, "protocol") })
+}
+
+// TestSlowDirector: one that does not take what it is told gets everything again when it
+// does, and nobody waits for it.
+func TestSlowDirector(t *testing.T) {
+	d, port := newDirectory(), freePort(t)
+	m, quick := newMemory(), newMemory()
+	s, slow, third := start(t, d, m, 1), start(t, d, newMemory(), 2), start(t, d, quick, 3)
+	s.joinGroup(1, 3, port)
+	third.joinGroup(3, 3, port)
+	eventually(t, "the third director is told", func() bool { return !s.Status()[1].Listens.IsZero() })
+	raw, err := net.Dial("tcp", netip.AddrPortFrom(member(1), port).String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer raw.Close()
+	conn := tls.Client(raw, slow.secure(func(shown string) bool { return shown == s.Fingerprint() }))
+	if err := conn.Handshake(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the slow director is told", func() bool { return !s.Status()[0].Listens.IsZero() })
+	for round := 0; s.Status()[0].Slow == 0; round++ {
+		if round > 100 {
+			t.Fatal("nothing is too much for a director that does not read")
+		}
+		var flows []model.RememberedFlow
+		for i := range uint16(10000) {
+			flows = append(flows, flowOf(1+i, model.RememberedState(1+round%2)))
+		}
+		m.learn(flows...)
+	}
+	m.learn(flowOf(60000, model.FlowOpen))
+	eventually(t, "the third director is told all the same", func() bool { return quick.knows(flowOf(60000, model.FlowOpen)) })
+	var buffer []byte
+	conn.SetDeadline(time.Now().Add(20 * time.Second))
+	for told := false; !told; {
+		kind, content, err := readFrame(conn, &buffer)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if kind != frameFlows {
+			continue
+		}
+		flows, err := readFlows(content)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range flows {
+			told = told || f == flowOf(60000, model.FlowOpen)
+		}
+	}
+	if s.Status()[0].Everything < 2 {
+		t.Errorf("the slow director was told everything %d times", s.Status()[0].Everything)
+	}
+}
