@@ -1,6 +1,7 @@
 package flowsync
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -56,10 +57,10 @@ func readFlow(b []byte) (f model.RememberedFlow, rest []byte, err error) {
 		},
 		Port: port(2), State: model.RememberedState(flags >> stateShift & 3), Age: uint32(binary.BigEndian.Uint16(b[2:])),
 	}
-	vip, rest, err := readAddress(b[fixedLength:], flags&flowIPv6 != 0)
-	source, rest, err := readAddress(rest, flags&flowIPv6 != 0)
-	backend, rest, err := readAddress(rest, flags&backendIPv6 != 0)
-	if err != nil {
+	vip, rest, vipErr := readAddress(b[fixedLength:], flags&flowIPv6 != 0)
+	source, rest, sourceErr := readAddress(rest, flags&flowIPv6 != 0)
+	backend, rest, backendErr := readAddress(rest, flags&backendIPv6 != 0)
+	if err := cmp.Or(vipErr, sourceErr, backendErr); err != nil {
 		return f, nil, err
 	}
 	f.Service.VIP, f.Source, f.Backend = vip, netip.AddrPortFrom(source, port(3)), netip.AddrPortFrom(backend, port(4))
