@@ -80,12 +80,12 @@ weir_packets_total{reason="forward_ipip"} 3
 weir_packets_total{reason="pass_not_ip"} 0
 # HELP weir_peer_connected Whether what another director remembers is heard, and whether it is told what this one does.
 # TYPE weir_peer_connected gauge
-weir_peer_connected{director="10.0.0.3",direction="heard"} 1
-weir_peer_connected{director="10.0.0.3",direction="told"} 0
+weir_peer_connected{direction="heard",director="10.0.0.3"} 1
+weir_peer_connected{direction="told",director="10.0.0.3"} 0
 # HELP weir_peer_flows_total Flows that went between this director and another one, by direction: heard, told.
 # TYPE weir_peer_flows_total counter
-weir_peer_flows_total{director="10.0.0.3",direction="heard"} 9
-weir_peer_flows_total{director="10.0.0.3",direction="told"} 4
+weir_peer_flows_total{direction="heard",director="10.0.0.3"} 9
+weir_peer_flows_total{direction="told",director="10.0.0.3"} 4
 # HELP weir_peer_problems_total How often a director was too slow to be told what is new, and how often it could not be understood.
 # TYPE weir_peer_problems_total counter
 weir_peer_problems_total{director="10.0.0.3",problem="garbage"} 0
