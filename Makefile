@@ -19,9 +19,9 @@ export CGO_ENABLED := 0
 deps_build    :=
 deps_demo     := iproute2
 deps_test     := iproute2 ethtool iptables nftables tcpdump tshark iperf3 nginx-light curl wrk etcd-server \
-                 clang-19 llvm-19 libbpf-dev linux-libc-dev
+                 frr bird2 gobgpd exabgp clang-19 llvm-19 libbpf-dev linux-libc-dev
 deps_chaos    := iproute2 ethtool iptables nftables etcd-server clang-19 llvm-19 libbpf-dev linux-libc-dev
-deps_bench    := iproute2 ethtool iptables nftables iperf3 nginx-light libnginx-mod-stream haproxy wrk
+deps_bench    := iproute2 ethtool iptables nftables iperf3 nginx-light libnginx-mod-stream haproxy wrk frr
 deps_generate := clang-19 llvm-19 libbpf-dev linux-libc-dev
 deps_lint     := clang-format-19
 deps_kernels  := qemu-system-x86 xz-utils
@@ -55,9 +55,11 @@ build: deps-build ## build bin/weir, one static binary
 private := unshare --mount --propagation private -- \
 	bash -c 'mount -t bpf bpf /sys/fs/bpf && exec "$$@"' --
 
+# What takes longest begins first: else it would run alone in the end, and half of the
+# time wait.
 .PHONY: test
 test: deps-test build ## run every test, as root: pure, packet tables, lab
-	@$(private) go test -timeout 20m $(ARGS) ./...
+	@$(private) go test -timeout 20m $(ARGS) ./test ./internal/datapath ./...
 
 .PHONY: test-kernels
 test-kernels: deps-build deps-kernels ## run the packet tables on Debian's 6.1 and 6.12 kernels (qemu)
@@ -65,6 +67,7 @@ test-kernels: deps-build deps-kernels ## run the packet tables on Debian's 6.1 a
 
 .PHONY: demo
 demo: deps-demo build ## real traffic through every mode, in network namespaces: ARGS="--duration 10s --json"
+	@.ci/deps frr || echo "without FRR the demo sets the router's routes by hand, and loses no director" >&2
 	@bin/weir demo $(ARGS)
 
 .PHONY: chaos
@@ -72,7 +75,8 @@ chaos: deps-chaos build ## count the connections that break while everything cha
 	@go build -trimpath -buildvcs=false -o bin/chaos ./test/chaos >&2
 	@$(private) bin/chaos $(ARGS)
 
-# The scenarios of make bench, all of them when empty: make bench SCENARIO="flows syn"
+# The scenarios of make bench, all of them when empty: make bench SCENARIO="flows syn". One
+# takes hours, and runs alone: make bench SCENARIO=soak ARGS="--duration 2h --every 60s"
 SCENARIO ?=
 
 .PHONY: bench
@@ -80,9 +84,14 @@ bench: deps-bench build ## measure weir beside its alternatives, a quarter of an
 	@go build -trimpath -buildvcs=false -o bin/bench ./bench >&2
 	@$(private) bin/bench run $(SCENARIO) $(ARGS)
 
+.PHONY: simulate
+simulate: deps-build ## simulate policies and large sites, some minutes: ARGS="--docs" writes docs/policies.md
+	@go build -trimpath -buildvcs=false -o bin/bench ./bench >&2
+	@bin/bench simulate $(ARGS)
+
 .PHONY: bench-go
 bench-go: deps-build ## run the Go benchmarks: ARGS="-count 5"
-	@$(private) go test -run '^$$' -bench . -benchmem $(ARGS) ./internal/maglev ./internal/datapath
+	@$(private) go test -run '^$$' -bench . -benchmem $(ARGS) ./internal/maglev ./internal/datapath ./bench/sim
 
 .PHONY: lint
 lint: deps-build deps-lint ## check format, vet, static analysis and script syntax

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"weir.io/weir/internal/config"
+	"weir.io/weir/internal/health"
 )
 
 // block is a fenced block of a document.
@@ -67,7 +68,7 @@ func fenced(file string, data []byte) []block {
 	return found
 }
 
-var configKey = regexp.MustCompile(`^(director|directors|agent|services):`)
+var configKey = regexp.MustCompile(`^(director|directors|agent|bgp|bfd|hooks|services):`)
 
 // A block whose first key is one of the configuration's is a file that a reader will
 // copy: it must load as it stands.
@@ -223,6 +224,19 @@ func TestReasonsAreDocumented(t *testing.T) {
 			if reason != "reason_count" && !bytes.Contains(document, []byte("`"+reason+"`")) {
 				t.Errorf("%s does not say what %s means", enum.document, reason)
 			}
+		}
+	}
+}
+
+// Every reason for which a probe may fail stands in a document, by its name there.
+func TestReasonsOfProbesAreDocumented(t *testing.T) {
+	document, err := os.ReadFile("docs/health.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, reason := range health.Reasons {
+		if !bytes.Contains(document, []byte("\n| `"+string(reason)+"` |")) {
+			t.Errorf("docs/health.md does not say what %s means", reason)
 		}
 	}
 }

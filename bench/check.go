@@ -4,6 +4,7 @@ import (
 	"weir.io/weir/bench/program"
 	"weir.io/weir/bench/record"
 	"weir.io/weir/bench/track"
+	"weir.io/weir/internal/model"
 )
 
 // check is a target that weir set itself.
@@ -77,6 +78,23 @@ var checks = []check{
 		func(s *record.Scenario) (float64, error) { return updateTime(s, 1, visible99) }},
 	{"set_4096_services_ms", "how long a Set that changes all of 4,096 services takes, median", "ms", "<=", 500, "update", took50,
 		func(s *record.Scenario) (float64, error) { return updateTime(s, manyServices, took50) }},
+	{"health_tcp_cpu", "CPU time of a director that checks 1,000 backends by kind tcp once a second, of one CPU", "%", "<=", 5, "health", checkShare,
+		func(s *record.Scenario) (float64, error) {
+			return reading(s, string(model.CheckTCP), record.Conditions{}, checkShare)
+		}},
+	{"clean_update_p50_ms", "time from a clean change of the number of directors or backends until traffic has followed it, median", "ms", "<=", 100, "convergence", trafficDelay, cleanQuantile(0.5)},
+	{"clean_update_max_ms", "time from a clean change of the number of directors or backends until traffic has followed it, the longest", "ms", "<=", 1000, "convergence", trafficDelay, cleanQuantile(1)},
+	{"clean_failed_requests", "requests that failed in a round of clean changes, the most", "request", "<=", 0, "convergence", failed, quantileOf(cleanChanges, failed, 1)},
+	{"host_loss_bfd_p50_ms", "time from the loss of a director's host until the last request began that met it, with BFD (3 x 50 ms), median", "ms", "<=", 300, "convergence", trafficDelay, quantileOf(hostLost, trafficDelay, 0.5)},
+	{"host_loss_bfd_max_ms", "time from the loss of a director's host until the last request began that met it, with BFD (3 x 50 ms), the longest", "ms", "<=", 600, "convergence", trafficDelay, quantileOf(hostLost, trafficDelay, 1)},
+	{"host_loss_hold_max_ms", "time from the loss of a director's host until the last request began that met it, without BFD (hold time 3 s), the longest", "ms", "<=", 4000, "convergence", trafficDelay, quantileOf(hostLostHold, trafficDelay, 1)},
+	{"process_loss_failed_requests", "requests that failed in a round in which processes of directors are killed, the most", "request", "<=", 0, "convergence", failed, quantileOf(processLost, failed, 1)},
+	{"backend_death_to_quiet_p95_ms", "time from a backend's death until a director has sent it a client's packet for the last time, 95th percentile", "ms", "<=", 1000, "convergence", quietDelay, quantileOf(backendDies, quietDelay, 0.95)},
+	{"scaleout_4_vs_1", "payload per second through 4 directors, whose cables are the limit, to that through 1", "", ">=", 3.9, "scaleout", carried, scaleoutRatio},
+	{"soak_memory_growth", "own memory of the director, its BFD process or an agent, or the director's live heap, whichever has grown the most in a soak, after its first quarter", "%", "<=", 25, "soak", ownMemory, worstGrowth(ownMemory, liveHeap)},
+	{"soak_handles_growth", "descriptors, goroutines, pins, bytes of maps or of rings, whichever have grown the most in a soak, after its first quarter", "%", "<=", 1, "soak", descriptors, worstGrowth(descriptors, goroutines, pinned, mapMemory, ringMemory)},
+	{"soak_failed_requests", "requests that failed in a soak", "request", "<=", 0, "soak", failed,
+		func(s *record.Scenario) (float64, error) { return reading(s, soakGroup, nil, failed) }},
 	{"utilization_idle", "weir_datapath_utilization of the balancer's CPU without traffic", "", "<=", 0.05, "utilization", inUse,
 		func(s *record.Scenario) (float64, error) { return reading(s, exported, loadOf(0), inUse) }},
 	{"utilization_at_first_loss", "weir_datapath_utilization of the balancer's CPU at the lowest rate that loses packets", "", ">=", 0.9, "utilization", atFirstLoss,

@@ -37,6 +37,7 @@ var guide = report.Guide{
 		},
 		"utilization": {"HNLB is " + hnlb},
 	},
+	Events: map[string][]string{"convergence": {routeDelay.Name, trafficDelay.Name, quietDelay.Name}},
 	Reasons: map[string]string{
 		"throughput_128x4000_vs_1x255_1mflows": "datapath.md#many-services-and-many-flows",
 	},

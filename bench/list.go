@@ -15,7 +15,11 @@ func newList() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 8, 2, ' ', 0)
 			for _, s := range scenarios {
-				fmt.Fprintf(w, "%s\t%s\n", s.name, s.what)
+				what := s.what
+				if s.named {
+					what += " Only where it is named."
+				}
+				fmt.Fprintf(w, "%s\t%s\n", s.name, what)
 				for _, c := range checks {
 					if c.scenario == s.name {
 						fmt.Fprintf(w, "\t  %s %s %g%s: %s\n", c.name, c.relation, c.target, c.unit, c.what)

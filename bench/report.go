@@ -50,6 +50,7 @@ func incomplete(r *record.Record) string {
 	var missing []string
 	for _, s := range scenarios {
 		switch found := r.Scenario(s.name); {
+		case found == nil && s.named:
 		case found == nil:
 			missing = append(missing, s.name)
 		case found.Error != "":
@@ -65,7 +66,12 @@ func incomplete(r *record.Record) string {
 // writeDocument writes the document of a record, which names the record's file: there
 // is every round.
 func writeDocument(progress io.Writer, r *record.Record, source, path string) error {
-	guide.Scenarios = scenarioNames()
+	guide.Scenarios = nil
+	for _, s := range scenarios {
+		if !s.named {
+			guide.Scenarios = append(guide.Scenarios, s.name)
+		}
+	}
 	d, err := report.New(r, guide, source, path)
 	if err != nil {
 		return err

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -39,6 +40,7 @@ const leastRounds = 20
 var rowsNotes = []string{
 	"cost: as in flows: the balancer's own time per packet, on one core, with one arm. 64-byte TCP packets of 1,000 established flows at random, 1 VIP with 255 backends",
 	"shared: percentage of slots whose connections may be of several backends, because some of the backends drain since a moment ago (25: a tenth of them; 100: one half, and before it the other one)",
+	"packets: ACK is of open connections. SYN differs for the director in one thing: packets that begin a connection name no other candidate of their slot. What gue costs more for the others is what it costs to name the backup",
 	"ratio: to the cost of the version before, round by round; between ratio-low and ratio-high is the median of all rounds there could be, but in one case of a hundred. At least 20 rounds, also if --rounds says less",
 }
 
@@ -60,6 +62,15 @@ func measureRows(ctx context.Context, s *session) error {
 		for _, shared := range sharedSlots {
 			c.add(track.Options{Subject: mode, Backends: oneVIP.backends, OneArm: true, Traffic: way, Shared: shared}, rowsAt(shared))
 		}
+		if !namesRows(mode) {
+			continue
+		}
+		begins := way
+		begins.SYNEvery = 1
+		if older != "" {
+			c.add(track.Options{Subject: mode, Backends: oneVIP.backends, OneArm: true, Traffic: begins, Older: older}, ofSYNs(rowsBefore))
+		}
+		c.add(track.Options{Subject: mode, Backends: oneVIP.backends, OneArm: true, Traffic: begins}, ofSYNs(rowsAt(0)))
 	}
 	if err := c.run(ctx); err != nil {
 		return err
@@ -89,30 +100,46 @@ func (s *session) olderWeir(ctx context.Context) (string, error) {
 	return process.Older(ctx, commit)
 }
 
-var rowsBefore = record.Conditions{"version": "before", "shared": "0"}
+var rowsBefore = record.Conditions{"version": "before", "shared": "0", "packets": "ACK"}
 
 func rowsAt(shared int) record.Conditions {
-	return record.Conditions{"version": "now", "shared": strconv.Itoa(shared)}
+	return record.Conditions{"version": "now", "shared": strconv.Itoa(shared), "packets": "ACK"}
+}
+
+// namesRows says whether packets of open connections name other candidates of their slot.
+func namesRows(mode track.Subject) bool { return mode.Name == "gue" }
+
+// ofSYNs are these conditions for packets that begin a connection.
+func ofSYNs(at record.Conditions) record.Conditions {
+	at = maps.Clone(at)
+	at["packets"] = "SYN"
+	return at
 }
 
 // compareRows writes down how the costs are to those of the version before.
 func (s *session) compareRows() {
 	for _, mode := range rowModes {
 		for _, shared := range sharedSlots {
-			at := rowsAt(shared)
-			ratios := record.Ratios(s.into.Find(mode.Name, at, record.Cost.Name), s.into.Find(mode.Name, rowsBefore, record.Cost.Name))
-			if len(ratios) == 0 {
-				continue
-			}
-			for _, ratio := range ratios {
-				s.add(mode.Name, at, toBefore, ratio)
-			}
-			low, median, high := compare.Interval(ratios)
-			s.add(mode.Name, at, toBeforeLow, low)
-			s.add(mode.Name, at, toBeforeHigh, high)
-			s.say("  %s, %d %% shared: %.3f of the cost before (%.3f to %.3f)", mode.Name, shared, median, low, high)
+			s.compareRow(mode.Name, fmt.Sprintf("%d %% shared", shared), rowsAt(shared), rowsBefore)
+		}
+		if namesRows(mode) {
+			s.compareRow(mode.Name, "0 % shared, SYNs, which name nobody", ofSYNs(rowsAt(0)), ofSYNs(rowsBefore))
 		}
 	}
+}
+
+func (s *session) compareRow(mode, called string, now, before record.Conditions) {
+	ratios := record.Ratios(s.into.Find(mode, now, record.Cost.Name), s.into.Find(mode, before, record.Cost.Name))
+	if len(ratios) == 0 {
+		return
+	}
+	for _, ratio := range ratios {
+		s.add(mode, now, toBefore, ratio)
+	}
+	low, median, high := compare.Interval(ratios)
+	s.add(mode, now, toBeforeLow, low)
+	s.add(mode, now, toBeforeHigh, high)
+	s.say("  %s, %s: %.3f of the cost before (%.3f to %.3f)", mode, called, median, low, high)
 }
 
 // offBefore is how far the interval of the ratio is from 1 where no slot is shared, in

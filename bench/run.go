@@ -21,7 +21,7 @@ const (
 	document         = "docs/benchmarks.md"
 )
 
-// With these all scenarios together take less than a quarter of an hour on two cores,
+// With these a complete run takes a quarter of an hour on two cores,
 // and five rounds are the fewest from which a change can be told from noise.
 const (
 	defaultRounds = 5
@@ -34,6 +34,7 @@ type runOptions struct {
 	json, strict bool
 	docs         bool
 	out, base    string
+	soak         soakTime
 }
 
 func newRun() *cobra.Command {
@@ -56,6 +57,8 @@ func newRun() *cobra.Command {
 	flags.DurationVar(&o.settings.Sample, "sample", defaultSample, "how long one subject is measured in one round")
 	flags.BoolVar(&o.settings.Smoke, "smoke", false, "only show that the harness works: one short round")
 	flags.StringVar(&o.out, "out", "", "write the record to this `file`, whose directory must be there")
+	flags.DurationVar(&o.soak.duration, "duration", defaultSoak.duration, "how long soak lasts")
+	flags.DurationVar(&o.soak.every, "every", defaultSoak.every, "how often soak changes something")
 	flags.StringVar(&o.base, "base", "", "commit that rows is compared with, instead of the one before flow memory")
 	flags.BoolVar(&o.docs, "docs", false, "write "+document+" and its figures, of a complete run that went well")
 	flags.BoolVar(&o.strict, "strict", false, "exit with 1 when a check is not met; what a run of some scenarios, or a smoke run, did not measure is left out")
@@ -63,11 +66,12 @@ func newRun() *cobra.Command {
 }
 
 func (o *runOptions) run(cmd *cobra.Command, names []string) error {
-	chosen, err := choose(names)
+	chosen, err := choose(names, o.settings.Smoke)
 	if err != nil {
 		return err
 	}
-	if err := o.settle(cmd, len(chosen) == len(scenarios)); err != nil {
+	all := everything(chosen)
+	if err := o.settle(cmd, all); err != nil {
 		return err
 	}
 	ctx, progress := cmd.Context(), cmd.ErrOrStderr()
@@ -75,13 +79,13 @@ func (o *runOptions) run(cmd *cobra.Command, names []string) error {
 		Format: record.Format, Started: time.Now().UTC().Truncate(time.Second), Commit: machine.Commit(ctx),
 		Machine: machine.Describe(ctx), Settings: o.settings, Scenarios: []record.Scenario{},
 	}
-	complete := len(chosen) == len(scenarios) && !o.settings.Smoke
+	complete := all && !o.settings.Smoke
 	path := o.out
 	if path == "" && complete {
 		path = filepath.Join(resultsDirectory, r.FileName())
 	}
 	fmt.Fprintf(progress, "%s, %s, %v of each subject in each\n", counted(len(chosen), "scenario"), counted(o.settings.Rounds, "round"), o.settings.Sample)
-	broken := measure(ctx, r, chosen, o.base, progress)
+	broken := measure(ctx, r, chosen, o, progress)
 	r.Checks = judge(r)
 	if ctx.Err() != nil { // what there is gets printed, but is no record of a run
 		path, o.docs = "", false
@@ -115,7 +119,12 @@ func (o *runOptions) settle(cmd *cobra.Command, all bool) error {
 	if err := placeFor(o.out); err != nil {
 		return err
 	}
+	if o.settings.Smoke {
+		o.soak = smokeSoak
+	}
 	switch {
+	case o.soak.every < leastSoak:
+		return fmt.Errorf("--every %v is less than %v, which a change takes", o.soak.every, leastSoak)
 	case o.settings.Rounds < 1:
 		return fmt.Errorf("--rounds %d: there must be one at least", o.settings.Rounds)
 	case o.settings.Sample < smokeSample:
@@ -130,8 +139,8 @@ func (o *runOptions) settle(cmd *cobra.Command, all bool) error {
 }
 
 // choose returns the scenarios of these names in the order of the list, all of them
-// without names.
-func choose(names []string) ([]scenario, error) {
+// without names, but for those that run only where they are named.
+func choose(names []string, smoke bool) ([]scenario, error) {
 	for _, name := range names {
 		if !slices.ContainsFunc(scenarios, func(s scenario) bool { return s.name == name }) {
 			return nil, fmt.Errorf("there is no scenario %q%s (see bench list)", name, didYouMean("", name, scenarioNames()))
@@ -139,11 +148,21 @@ func choose(names []string) ([]scenario, error) {
 	}
 	var chosen []scenario
 	for _, s := range scenarios {
-		if len(names) == 0 || slices.Contains(names, s.name) {
+		if len(names) == 0 && (!s.named || smoke) || slices.Contains(names, s.name) {
 			chosen = append(chosen, s)
 		}
 	}
 	return chosen, nil
+}
+
+// everything reports whether all are among them that a complete run has.
+func everything(chosen []scenario) bool {
+	for _, s := range scenarios {
+		if !s.named && !slices.ContainsFunc(chosen, func(c scenario) bool { return c.name == s.name }) {
+			return false
+		}
+	}
+	return true
 }
 
 func scenarioNames() []string {
@@ -156,13 +175,13 @@ func scenarioNames() []string {
 
 // measure runs the scenarios one after the other. One that fails keeps none of the
 // others from running; an interruption drops the one that it met.
-func measure(ctx context.Context, r *record.Record, chosen []scenario, base string, progress io.Writer) error {
+func measure(ctx context.Context, r *record.Record, chosen []scenario, o *runOptions, progress io.Writer) error {
 	var problems []error
 	for i, s := range chosen {
 		into := record.Scenario{Name: s.name, What: s.what, Measurements: []*record.Measurement{}}
 		fmt.Fprintf(progress, "\n%s (%d of %d): %s\n", s.name, i+1, len(chosen), s.what)
 		began := time.Now()
-		err := s.run(ctx, &session{settings: r.Settings, into: &into, base: base, progress: progress})
+		err := s.run(ctx, &session{settings: r.Settings, into: &into, base: o.base, soak: o.soak, progress: progress})
 		into.Seconds = time.Since(began).Round(time.Millisecond).Seconds()
 		if ctx.Err() != nil {
 			// What the scenario says of being stopped tells nothing new, unless its

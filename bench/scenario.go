@@ -14,29 +14,37 @@ type scenario struct {
 	name string
 	what string // one sentence
 	run  func(context.Context, *session) error
+	// named is one that runs only where it is named, because a complete run has a quarter of
+	// an hour; a smoke run has it, too.
+	named bool
 }
 
 // scenarios are all there are, in the order in which they run.
 var scenarios = []scenario{
-	{"rfc2544", "Packets per second by frame length, through every way to forward them.", measureRFC2544},
-	{"imix", "Packets per second of the simple Internet mix.", measureIMIX},
-	{"flows", "A packet's cost by the number of flows.", measureFlows},
-	{"modes", "A packet's cost in every mode and family.", measureModes},
-	{"rows", "A packet's cost by how many slots may have connections of several backends, beside an older version.", measureRows},
-	{"syn", "Packets per second that begin a flow each.", measureSYN},
-	{"churn", "What a ring that is replaced ten times per second does to packets.", measureChurn},
-	{"program", "The director's program alone, beside the least that a forwarder can do.", measureProgram},
-	{"http", "Requests per second and their latency through every way to spread connections, by number of servers.", measureHTTP},
-	{"backend", "A backend's CPU time per byte of bulk TCP, behind the agent and without.", measureBackend},
-	{"update", "How long a change takes until packets follow it.", measureUpdate},
-	{"memory", "Bytes per service, backend and flow, and of the director's process.", measureMemory},
-	{"utilization", "How the exported utilization of a CPU follows the offered load.", measureUtilization},
+	{"rfc2544", "Packets per second by frame length, through every way to forward them.", measureRFC2544, false},
+	{"imix", "Packets per second of the simple Internet mix.", measureIMIX, false},
+	{"flows", "A packet's cost by the number of flows.", measureFlows, false},
+	{"modes", "A packet's cost in every mode and family.", measureModes, false},
+	{"rows", "A packet's cost by how many slots may have connections of several backends, beside an older version.", measureRows, true},
+	{"syn", "Packets per second that begin a flow each.", measureSYN, false},
+	{"churn", "What a ring that is replaced ten times per second does to packets.", measureChurn, false},
+	{"program", "The director's program alone, beside the least that a forwarder can do.", measureProgram, false},
+	{"http", "Requests per second and their latency through every way to spread connections, by number of servers.", measureHTTP, false},
+	{"backend", "A backend's CPU time per byte of bulk TCP, behind the agent and without.", measureBackend, false},
+	{"update", "How long a change takes until packets follow it.", measureUpdate, false},
+	{"convergence", "How long routers and traffic take to follow directors and backends that come and go.", measureConvergence, true},
+	{"scaleout", "What several directors behind a router carry.", measureScaleout, true},
+	{"memory", "Bytes per service, backend and flow, and of the director's process.", measureMemory, false},
+	{"health", "CPU time of checks of a thousand backends, once a second.", measureHealth, false},
+	{"utilization", "How the exported utilization of a CPU follows the offered load.", measureUtilization, false},
+	{"soak", "What hours of changes leave behind.", measureSoak, true},
 }
 
 // session is what a scenario has to work with.
 type session struct {
 	settings record.Settings
 	into     *record.Scenario
+	soak     soakTime
 	base     string    // commit that rows is compared with; empty: the one before flow memory
 	progress io.Writer // for people; the record is for machines
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * The MSS clamp: what a VIP offers in its SYNs and SYN-ACKs is lowered to what
- * still fits once a director has put its longest header in front. Never raised.
+ * still fits once a director has put its longest header in front. Never raised. What
+ * refuses a SYN is counted.
  */
 #pragma once
 
@@ -12,6 +13,8 @@
 
 #define TCP_FLAGS_OFFSET 13
 #define TCP_FLAG_SYN 0x02
+#define TCP_FLAG_RST 0x04
+#define TCP_FLAG_ACK 0x10
 #define TCP_OPTIONS_MAX 40
 #define TCP_OPTIONS_MASK 0x3c /* with 4 added: any length that there can be, and a few more */
 #define TCP_OPTION_END 0
@@ -19,7 +22,7 @@
 #define TCP_OPTION_MSS 2
 #define TCP_OPTION_MSS_LENGTH 4
 
-/* A SYN that leaves: where its TCP header is, and whose it is. */
+/* A SYN, or what answers one, that leaves: where its TCP header is, and whose it is. */
 struct syn {
 	struct host_endpoint source;
 	__u32 tcp;     /* offset of the TCP header */
@@ -55,20 +58,33 @@ static __always_inline int find_tcp(struct cursor *c, struct syn *syn)
 	return 1;
 }
 
-/* Finds a SYN, with or without ACK; 0: this is none. */
-static __always_inline int find_syn(struct cursor *c, struct syn *syn)
+/*
+ * An RST that answers a SYN without ACK has the sequence number 0 (RFC 9293 section 3.10.7.1):
+ * the connection is refused. One that ends a connection has its number.
+ */
+static __always_inline int refuses(const struct tcphdr *tcp, __u8 flags)
+{
+	return flags & TCP_FLAG_RST && flags & TCP_FLAG_ACK && !tcp->seq;
+}
+
+/* Finds a SYN, with or without ACK, or what refuses one; its flags, 0: this is neither. */
+static __always_inline __u8 find_syn(struct cursor *c, struct syn *syn)
 {
 	struct tcphdr *tcp;
+	__u8 flags;
 
 	if (!find_tcp(c, syn))
 		return 0;
 	tcp = c->at;
-	if ((void *)(tcp + 1) > c->end || !(((__u8 *)tcp)[TCP_FLAGS_OFFSET] & TCP_FLAG_SYN))
+	if ((void *)(tcp + 1) > c->end || tcp->doff < sizeof(*tcp) / 4)
+		return 0;
+	flags = ((__u8 *)tcp)[TCP_FLAGS_OFFSET];
+	if (!(flags & TCP_FLAG_SYN) && !refuses(tcp, flags))
 		return 0;
 	syn->source.protocol = IPPROTO_TCP;
 	syn->source.port = tcp->source;
 	syn->options = tcp->doff * 4 - sizeof(*tcp);
-	return tcp->doff >= sizeof(*tcp) / 4;
+	return flags;
 }
 
 /* A walk over the options of one header. */
@@ -132,14 +148,20 @@ static __always_inline enum host_reason clamp_mss(struct __sk_buff *skb)
 	struct host_service *service;
 	struct syn syn = {};
 	__u32 index, length, at;
+	__u8 flags;
 	__u16 mss;
 
-	if (!find_syn(&c, &syn))
+	flags = find_syn(&c, &syn);
+	if (!flags)
 		return HOST_PASS_EGRESS;
 	index = find_service(&syn.source);
 	service = bpf_map_lookup_elem(&services, &index);
 	if (!index || !service)
 		return HOST_PASS_EGRESS;
+	if (!(flags & TCP_FLAG_SYN)) {
+		count(bpf_map_lookup_elem(&service_refusals, &index), skb->len);
+		return HOST_PASS_REFUSED;
+	}
 	if (!syn.options)
 		return HOST_CLAMP_ABSENT;
 	/*

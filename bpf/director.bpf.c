@@ -98,7 +98,7 @@ static __always_inline enum reason forward(struct xdp_md *ctx, struct packet *pa
 	if (!backend || backend->state == BACKEND_FREE)
 		return DROP_NO_BACKEND;
 	/* A fragment's backend may have died since its first fragment. */
-	reason = alive(backend) ? forward_by_mode(ctx, packet, backend, index) : DROP_NO_BACKEND;
+	reason = keeps(backend) ? forward_by_mode(ctx, packet, backend, index) : DROP_NO_BACKEND;
 	if (reason >= DROP_NO_BACKEND)
 		count_drop(backend->service, packet);
 	if (reason >= ANSWER_ECHO || reason < PASS_LOCAL)

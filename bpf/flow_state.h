@@ -82,6 +82,12 @@ static __always_inline int flow_is_news(union flow_word before, union flow_word 
 	return ((before.seen + phase) ^ (now.seen + phase)) >> flow_news_shift(now.state) != 0;
 }
 
+/* Whether a packet is the second of a TCP connection whose first one was a guess. */
+static __always_inline int flow_goes_on(union flow_word before, union flow_word now)
+{
+	return before.state == FLOW_LEARNED && now.state == FLOW_ESTABLISHED;
+}
+
 static __always_inline __u32 flow_age(union flow_word word, __u32 now)
 {
 	/* Another CPU's clock may be a little ahead. */

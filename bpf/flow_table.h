@@ -102,18 +102,27 @@ static __always_inline int flow_matches(const struct flow_entry *entry, const st
 	       same_address(&entry->source, &flow->source);
 }
 
-/* Where of these places in the bucket the flow is, live or not; FLOW_WAYS: nowhere. */
-static __noinline __u32 flow_search(const struct flow_bucket *bucket, const struct flow *flow,
-				    __u32 service, __u64 places)
+/*
+ * Where of these places in the bucket the flow is, live or not; FLOW_WAYS: nowhere. Not
+ * static: the verifier looks at it once, and goes on with one result instead of nine. It
+ * takes that for any number, so the compiler must not know better than to keep checks of it.
+ */
+__noinline __u32 flow_search(const struct flow_bucket *bucket, const struct flow *flow,
+			     __u32 service, __u64 places)
 {
-	for (__u32 i = 0; i < FLOW_WAYS; i++) {
-		const struct flow_entry *entry = &bucket->entries[i];
+	__u32 place;
 
-		if (places >> i * 8 & 0x80 && flow_read(entry).state > FLOW_CLAIMED &&
+	if (!bucket || !flow)
+		return FLOW_WAYS;
+	for (place = 0; place < FLOW_WAYS; place++) {
+		const struct flow_entry *entry = &bucket->entries[place];
+
+		if (places >> place * 8 & 0x80 && flow_read(entry).state > FLOW_CLAIMED &&
 		    flow_matches(entry, flow, service))
-			return i;
+			break;
 	}
-	return FLOW_WAYS;
+	barrier_var(place);
+	return place;
 }
 
 /* The backend of the flow, if there still is the one that it began with. */
@@ -129,7 +138,8 @@ static __always_inline const struct backend *flow_backend(const struct flow_entr
 
 /*
  * Whether the packet may go on with this flow. A SYN on one that is over begins a
- * new connection, which a draining backend does not get.
+ * new connection, which a draining backend does not get. One that is suspected to be
+ * down gets what goes on for sure: no SYN, and no datagram that may be a flow's second try.
  */
 static __always_inline int flow_usable(const struct flow_entry *entry, union flow_word word,
 				       const struct packet *packet, __u32 now)
@@ -139,8 +149,10 @@ static __always_inline int flow_usable(const struct flow_entry *entry, union flo
 	if (!flow_live(word, now))
 		return 0;
 	backend = flow_backend(entry, word);
-	if (!backend || !alive(backend))
+	if (!backend || !keeps(backend))
 		return 0;
+	if (backend->state == BACKEND_SUSPECT)
+		return !is_syn(packet) && word.state != FLOW_ONCE;
 	return backend->state == BACKEND_ACTIVE || !flow_over(word.state) || !is_syn(packet);
 }
 

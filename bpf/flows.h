@@ -9,6 +9,7 @@
 
 #include "before.h"
 #include "flow_table.h"
+#include "guess.h"
 
 /* What is remembered of the flow is of a backend that is not there any more. */
 #define FLOW_GONE 0xffffffffU
@@ -29,7 +30,7 @@ static __noinline int forget_elsewhere(const struct settings *settings, const st
 	return bpf_loop(settings->flow_cpus, flow_forget_cpu, &hunt, 0);
 }
 
-/* What the other directors of the group are to know: userspace looks every few milliseconds. */
+/* What the other directors of the group are to know. Who reads is woken if all before was read. */
 static __noinline int tell_flow(const struct flow_entry *entry, __u64 word)
 {
 	struct flow_entry *told = bpf_ringbuf_reserve(&told_flows, sizeof(*told), 0);
@@ -40,7 +41,7 @@ static __noinline int tell_flow(const struct flow_entry *entry, __u64 word)
 	}
 	*told = *entry;
 	*(__u64 *)told = word;
-	bpf_ringbuf_submit(told, BPF_RB_NO_WAKEUP);
+	bpf_ringbuf_submit(told, 0);
 	return 1;
 }
 
@@ -66,8 +67,10 @@ static __noinline __u32 find_flow(const struct settings *settings, const struct 
 		return FLOW_GONE;
 	next = flow_next(word, packet, now);
 	if (next.word != word.word && flow_swap(entry, word, next) &&
-	    flow_is_news(word, next, hash) && settings->flags & SETTINGS_TELL)
+	    settings->flags & SETTINGS_TELL && flow_is_news(word, next, hash))
 		tell_flow(entry, next.word);
+	if (flow_goes_on(word, next))
+		note_guess(packet, service, entry->backend);
 	/* A connection is new: another CPU may have one before it that never ended. */
 	if (word.state == FLOW_SYN && next.state == FLOW_ESTABLISHED)
 		forget_elsewhere(settings, &packet->flow, hash, service, entry->backend);
@@ -112,8 +115,12 @@ static __noinline __u32 move_flow(const struct settings *settings, const struct 
 	if (packet->flags & PACKET_ICMP_ERROR)
 		return fresh.backend;
 	fresh.word = next;
-	if (flow_is_news(word, next, hunt.hash) && settings->flags & SETTINGS_TELL)
+	if (settings->flags & SETTINGS_TELL &&
+	    (flow_is_news(word, next, hunt.hash) ||
+	     (settings->flags & SETTINGS_MOVES && next.state >= FLOW_ESTABLISHED)))
 		tell_flow(entry, next.word);
+	if (flow_goes_on(word, next))
+		note_guess(packet, service, fresh.backend);
 	place = insert_flow(settings, &packet->flow, hunt.hash, hunt.service, &fresh);
 	if (place) {
 		flow_put_tag(settings, hunt.hash, place - 1);
@@ -172,8 +179,18 @@ static __noinline int beyond_border(const struct packet *packet, const struct ri
 	return slot_of(hash_flow(&packet->flow, header), older) != (__u32)(first * older >> 32);
 }
 
-/* The first live one in the order in which an unknown connection is likely to be theirs. */
-static __noinline __u32 oldest_candidate(__u32 ring, __u32 owner, __u32 next, int beyond)
+/*
+ * Whether an unknown flow may be of the backend. A datagram may be a flow's first, which
+ * one that is suspected to be down does not get.
+ */
+static __always_inline int may_have(const struct backend *backend, const struct packet *packet)
+{
+	return packet->flow.protocol == IPPROTO_TCP ? keeps(backend) : alive(backend);
+}
+
+/* The first such one in the order in which an unknown connection is likely to be theirs. */
+static __noinline __u32 oldest_candidate(const struct packet *packet, __u32 ring, __u32 owner,
+					 __u32 next, int beyond)
 {
 	const struct candidates *list = ring_line_at(ring + (next & ~SLOT_LIST));
 
@@ -184,10 +201,22 @@ static __noinline __u32 oldest_candidate(__u32 ring, __u32 owner, __u32 next, in
 				       candidate_by_age(list, i, owner);
 		const struct backend *backend = backend_at(index);
 
-		if (backend && alive(backend))
+		if (backend && may_have(backend, packet))
 			return index;
 	}
 	return NO_BACKEND;
+}
+
+/* The same of any slot: without a list, what is not the owner's has been remembered. */
+static __noinline __u32 likely_in(const struct packet *packet, __u32 ring, const struct slot *slot,
+				  int beyond)
+{
+	const struct backend *owner;
+
+	if (slot->next & SLOT_LIST)
+		return oldest_candidate(packet, ring, slot->owner, slot->next, beyond);
+	owner = backend_at(slot->owner);
+	return owner && may_have(owner, packet) ? slot->owner : next_candidate(ring, slot->next);
 }
 
 /* A flow that nobody remembers, and that does not begin: whose it is likely to be. */
@@ -201,16 +230,11 @@ static __noinline __u32 likely_candidate(const struct packet *packet, __u32 ring
 	if (!slot)
 		return NO_BACKEND;
 	if (header->before && find_before(packet, ring, &before))
-		found = before.slot.next & SLOT_LIST ?
-				oldest_candidate(before.ring, before.slot.owner, before.slot.next,
-						 0) :
-				first_candidate(before.ring, &before.slot);
+		found = likely_in(packet, before.ring, &before.slot, 0);
 	if (found != NO_BACKEND)
 		return found;
-	if (slot->next & SLOT_LIST)
-		return oldest_candidate(ring, slot->owner, slot->next,
-					beyond_border(packet, header, number));
-	return first_candidate(ring, slot);
+	return likely_in(packet, ring, slot,
+			 slot->next & SLOT_LIST && beyond_border(packet, header, number));
 }
 
 /* The backend of a packet of a slot whose flows may be of several, or NO_BACKEND. */

@@ -4,23 +4,9 @@
 
 #include "count.h"
 #include "maps.h"
+#include "outer.h"
 #include "packet.h"
 #include "pick.h"
-
-/*
- * Writes the MAC address that a word of struct backend begins with. The word is
- * read at once, because it may change; and written by halfwords, because Ethernet
- * headers are packed and the compiler would copy single bytes.
- */
-static __always_inline void write_mac(void *to, const void *word)
-{
-	__u64 mac = *(const volatile __u64 *)word;
-	__u16 *out = to;
-
-	out[0] = mac;
-	out[1] = mac >> 16;
-	out[2] = mac >> 32;
-}
 
 /* Whether a frame is for the MAC address that a word of struct backend begins with. */
 static __always_inline int is_for(const struct ethhdr *ethernet, const void *word)

@@ -12,7 +12,7 @@
  * datagram.h). In XDP nobody would find its way, so there it is left to host_after_xdp.
  *
  * Egress (host_egress) lowers the MSS that a VIP offers in its SYNs and SYN-ACKs
- * to what fits together with those headers.
+ * to what fits together with those headers, and counts the SYNs that are refused.
  */
 #include <stddef.h>
 #include <linux/bpf.h>

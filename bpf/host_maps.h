@@ -95,6 +95,14 @@ struct {
 	__type(value, struct counter);
 } service_packets SEC(".maps");
 
+/* Connections to each service that this host has refused. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, HOST_SERVICES_MAX);
+	__type(key, __u32);
+	__type(value, struct counter);
+} service_refusals SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, HOST_REASON_COUNT);

@@ -126,6 +126,7 @@ enum host_reason {
 	HOST_DROP_DECAP_FAILED,    /* the kernel refused to remove or rewrite the outer header */
 	/* Egress. */
 	HOST_PASS_EGRESS,   /* no SYN of a VIP */
+	HOST_PASS_REFUSED,  /* RST of a VIP that refuses a connection */
 	HOST_CLAMP_LOWERED, /* SYN whose MSS was lowered */
 	HOST_CLAMP_FITS,    /* SYN whose MSS fits as it is */
 	HOST_CLAMP_ABSENT,  /* SYN without a readable MSS option: peers assume 536 or 1220 */

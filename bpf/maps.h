@@ -149,6 +149,15 @@ struct {
 	__type(value, __u64);
 } flow_tags SEC(".maps");
 
+/* By service: when a guess was last found right, as seen in struct flow_entry: see guess.h. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, __u64);
+} guesses SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, FLOW_EVENT_COUNT);

@@ -122,6 +122,42 @@ static __always_inline int find_route(struct xdp_md *ctx, const struct packet *p
 	return bpf_fib_lookup(ctx, route, sizeof(*route), 0);
 }
 
+/*
+ * Whether a program on this host called the backend itself, and not the VIP: a health check.
+ * A listening socket, and one of UDP that is connected to nobody, has no port there.
+ */
+static __noinline int is_own_flow(struct xdp_md *ctx, const struct packet *packet)
+{
+	struct bpf_sock_tuple tuple = {};
+	__u32 length = sizeof(tuple.ipv4);
+	struct bpf_sock *socket;
+	int own;
+
+	if (!packet || packet->flags & (PACKET_ICMP_ERROR | PACKET_FRAGMENT_LATER))
+		return 0;
+	if (packet->flow.ipv6) {
+		length = sizeof(tuple.ipv6);
+		__builtin_memcpy(tuple.ipv6.saddr, &packet->flow.source, sizeof(tuple.ipv6.saddr));
+		__builtin_memcpy(tuple.ipv6.daddr, &packet->flow.destination,
+				 sizeof(tuple.ipv6.daddr));
+		tuple.ipv6.sport = packet->flow.source_port;
+		tuple.ipv6.dport = packet->flow.destination_port;
+	} else {
+		tuple.ipv4.saddr = ADDRESS_WORD(&packet->flow.source, 0);
+		tuple.ipv4.daddr = ADDRESS_WORD(&packet->flow.destination, 0);
+		tuple.ipv4.sport = packet->flow.source_port;
+		tuple.ipv4.dport = packet->flow.destination_port;
+	}
+	socket = packet->flow.protocol == IPPROTO_TCP ?
+			 bpf_sk_lookup_tcp(ctx, &tuple, length, BPF_F_CURRENT_NETNS, 0) :
+			 bpf_sk_lookup_udp(ctx, &tuple, length, BPF_F_CURRENT_NETNS, 0);
+	if (!socket)
+		return 0;
+	own = socket->dst_port == packet->flow.source_port;
+	bpf_sk_release(socket);
+	return own;
+}
+
 /* How a reply leaves; XDP_PASS: by the kernel, as the interface is none of weir's. */
 static __always_inline int exit_by(struct xdp_md *ctx, __u32 ifindex)
 {
@@ -152,6 +188,12 @@ __noinline enum reason send_reply(struct xdp_md *ctx, struct packet *packet, str
 		return PASS_TTL_EXPIRED;
 	if (status == BPF_FIB_LKUP_RET_FRAG_NEEDED && !may_fragment(ctx, packet))
 		return answer_too_big(ctx, packet, route.mtu_result);
+	/* What is for this host itself is not forwarded. */
+	if (status == BPF_FIB_LKUP_RET_NOT_FWDED && is_own_flow(ctx, packet)) {
+		if (packet->flags & PACKET_FRAGMENT_FIRST)
+			remember_fragment(packet, NO_BACKEND, FRAGMENT_TO_KERNEL);
+		return PASS_NO_SERVICE;
+	}
 	if (status == BPF_FIB_LKUP_RET_SUCCESS)
 		action = exit_by(ctx, route.ifindex);
 	t->hops = action != XDP_PASS;

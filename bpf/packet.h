@@ -298,7 +298,8 @@ static __always_inline int parse_extension(struct xdp_md *ctx, union chain *chai
 	return !(chain->flags & PACKET_FRAGMENT_LATER);
 }
 
-static __noinline __u64 parse_extensions(struct xdp_md *ctx, __u32 l4, __u8 protocol)
+/* Not static: the verifier looks at it once, and goes on with one result instead of many. */
+__noinline __u64 parse_extensions(struct xdp_md *ctx, __u32 l4, __u8 protocol)
 {
 	union chain chain = { .l4 = l4, .protocol = protocol };
 

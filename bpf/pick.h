@@ -71,6 +71,12 @@ static __always_inline int alive(const struct backend *backend)
 	return backend->state == BACKEND_ACTIVE || backend->state == BACKEND_DRAINING;
 }
 
+/* Gets packets, if only those of the connections that it has: it may not be down at all. */
+static __always_inline int keeps(const struct backend *backend)
+{
+	return alive(backend) || backend->state == BACKEND_SUSPECT;
+}
+
 static __always_inline void *ring_line_at(__u32 line)
 {
 	return bpf_map_lookup_elem(&ring_lines, &line);

@@ -170,7 +170,7 @@ static __always_inline enum quic_event ask_quic(struct xdp_md *ctx, const struct
 	if (*index == NO_BACKEND)
 		return QUIC_UNKNOWN;
 	backend = backend_at(*index);
-	return backend && alive(backend) ? QUIC_FOUND : QUIC_DOWN;
+	return backend && keeps(backend) ? QUIC_FOUND : QUIC_DOWN;
 }
 
 /*

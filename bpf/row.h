@@ -142,18 +142,21 @@ static __always_inline void add_hops(struct row_list *row, __u32 ring, struct sl
 	}
 }
 
-/* A candidate of two rings, unless it is one already. */
-static __always_inline void note_candidate(struct row_list *row, __u32 index)
+/* A candidate of two rings, unless it is one already. Not static: as note_row. */
+__noinline int note_candidate(struct row_list *row, __u32 index)
 {
 	__u32 i;
 
+	if (!row)
+		return 0;
 	for (i = 0; i < RING_CANDIDATES_MAX && i < row->both; i++)
 		if (row->candidates[i] == index)
-			return;
+			return 0;
 	if (i >= RING_CANDIDATES_MAX || index == NO_BACKEND)
-		return;
+		return 0;
 	row->candidates[i] = index;
 	row->both = i + 1;
+	return 1;
 }
 
 /* Not static: the verifier looks at it once. */

@@ -102,10 +102,11 @@ static __always_inline int snat_matches(const struct snat_flow *entry, const str
 	       same_address(&entry->vip, &flow->destination);
 }
 
-/* Where in the bucket the flow is, live or not; SNAT_BUCKET: nowhere. */
-static __noinline __u32 snat_search(const struct snat_bucket *bucket, const struct flow *flow,
-				    __u32 hash)
+/* Where in the bucket the flow is, live or not; SNAT_BUCKET: nowhere. As flow_search. */
+__noinline __u32 snat_search(const struct snat_bucket *bucket, const struct flow *flow, __u32 hash)
 {
+	if (!bucket || !flow)
+		return SNAT_BUCKET;
 	for (__u32 i = 0; i < SNAT_BUCKET; i++) {
 		const struct snat_flow *entry = &bucket->flows[i];
 
@@ -128,7 +129,7 @@ static __always_inline const struct backend *snat_backend(const struct snat_flow
 
 /*
  * Whether a client's packet may go on with this flow. A SYN on one that is over
- * begins a new connection, which a draining backend does not get.
+ * begins a new connection, which a draining backend does not get; see flow_usable.
  */
 static __always_inline int snat_usable(const struct snat_flow *entry, union snat_word word,
 				       const struct packet *packet, __u32 now)
@@ -138,8 +139,10 @@ static __always_inline int snat_usable(const struct snat_flow *entry, union snat
 	if (!snat_live(word, now))
 		return 0;
 	backend = snat_backend(entry, word);
-	if (!backend || !alive(backend))
+	if (!backend || !keeps(backend))
 		return 0;
+	if (backend->state == BACKEND_SUSPECT)
+		return !is_syn(packet) && word.state != SNAT_ONE_WAY;
 	return backend->state == BACKEND_ACTIVE || !snat_over(word.state) || !is_syn(packet);
 }
 
@@ -186,6 +189,9 @@ __noinline __u32 find_snat(struct packet *packet, __u8 fin)
 		position = snat_search(bucket, &packet->flow, hash);
 		if (position >= SNAT_BUCKET)
 			continue;
+		/* The verifier knows nothing of it, and loses what was compared on the stack. */
+		barrier_var(position);
+		position %= SNAT_BUCKET;
 		backend = snat_keep(&bucket->flows[position], packet, hash, fin);
 		if (backend != NO_BACKEND) {
 			packet->snat = number + position;

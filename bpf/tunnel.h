@@ -22,6 +22,7 @@
 #define IPV6_OFFSET_MASK 0xfff8 /* RFC 8200 section 4.5 */
 #define IPV6_MORE_FRAGMENTS 1
 #define INNER_EXTENSIONS_MAX 6 /* as many as a director follows */
+#define EXTENSION_LENGTH_MASK 0xfff
 
 #define GUE_VERSION_SHIFT 6 /* draft-ietf-intarea-gue-09 section 3.1 */
 #define GUE_CONTROL (1 << 5)
@@ -284,25 +285,39 @@ static __always_inline enum host_reason parse_inner4(struct cursor *c, struct in
 }
 
 /*
+ * Bytes of an extension header. Not static: the verifier takes the result for any number,
+ * so that headers of different kinds look the same to it, and their orders need not be
+ * tried one by one.
+ */
+__noinline __u32 extension_length(__u8 protocol, __u8 length)
+{
+	if (protocol == IPPROTO_FRAGMENT)
+		return 8;
+	if (protocol == IPPROTO_AH)
+		return (length + 2) * 4;
+	return (length + 1) * 8;
+}
+
+/*
  * Moves past one extension header; returns 0 when what follows is no header. A fragment
  * header of a packet that is whole makes it none (RFC 6946).
  */
 static __always_inline int skip_extension(struct cursor *c, __u8 *protocol, int *fragment)
 {
 	struct extension_header *extension = c->at;
-	__u32 length = 8;
+	__u32 length;
 	int first = 1;
 
 	if ((void *)(extension + 1) > c->end)
 		return 0;
+	length = extension_length(*protocol, extension->length);
+	/* For the verifier; the compiler knows that it is so. */
+	barrier_var(length);
+	length &= EXTENSION_LENGTH_MASK;
 	if (*protocol == IPPROTO_FRAGMENT) {
 		first = !(extension->fragment & bpf_htons(IPV6_OFFSET_MASK));
 		if (!first || extension->fragment & bpf_htons(IPV6_MORE_FRAGMENTS))
 			*fragment = 1;
-	} else if (*protocol == IPPROTO_AH) {
-		length = (extension->length + 2) * 4;
-	} else {
-		length = (extension->length + 1) * 8;
 	}
 	if (c->left < length)
 		return 0;

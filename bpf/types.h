@@ -189,6 +189,7 @@ enum backend_state {
 	BACKEND_ACTIVE = 1,
 	BACKEND_DRAINING = 2, /* keeps its connections, owns no slot */
 	BACKEND_DOWN = 3,     /* unhealthy, or its next hop is unknown */
+	BACKEND_SUSPECT = 4,  /* the same since moments ago: keeps its connections */
 };
 
 enum backend_flag {
@@ -328,6 +329,7 @@ enum settings_flag {
 	SETTINGS_REPLIES = 1 << 1, /* some service is NAT: look replies up */
 	SETTINGS_GROUP = 1 << 2,   /* fragments may belong to another director */
 	SETTINGS_TELL = 1 << 3,    /* somebody wants to know what is remembered of flows */
+	SETTINGS_MOVES = 1 << 4,   /* and reads all of it: what moves may be missed */
 };
 
 /* What the program needs to know about this director; one element. */

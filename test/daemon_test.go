@@ -34,17 +34,24 @@ type daemon struct {
 
 // startDaemon starts a weir process with that configuration and waits until it
 // does what the configuration says.
-func startDaemon(t *testing.T, h *netlab.Host, verb, text string) *daemon {
+func startDaemon(t *testing.T, h *netlab.Host, verb, text string, flags ...string) *daemon {
+	t.Helper()
+	d := launchDaemon(t, h, verb, text, flags...)
+	d.ready()
+	return d
+}
+
+// launchDaemon is startDaemon without the wait, for several that start at once.
+func launchDaemon(t *testing.T, h *netlab.Host, verb, text string, flags ...string) *daemon {
 	t.Helper()
 	// The file has its directory to itself: weir watches the directory.
 	if err := os.MkdirAll(filepath.Join(h.Dir(), verb), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	d := &daemon{t: t, host: h, binary: weir, verb: verb, bpffs: h.BPFFS(), log: filepath.Join(h.Dir(), verb+".log"),
-		socket: filepath.Join(h.Dir(), verb+".sock")}
+		socket: filepath.Join(h.Dir(), verb+".sock"), flags: flags}
 	d.edit(text)
 	d.start()
-	d.ready()
 	return d
 }
 

@@ -12,9 +12,10 @@ import (
 	"testing"
 )
 
-// "weir demo" shows every mode and family with nothing failed, and leaves nothing.
+// "weir demo" shows every mode and family with nothing failed, and what traffic notices of
+// the losses, and leaves nothing.
 func TestDemo(t *testing.T) {
-	cmd := exec.Command(weir, "demo", "--duration", "10s", "--json")
+	cmd := exec.Command(weir, "demo", "--duration", "6s", "--json")
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil {
@@ -26,6 +27,13 @@ func TestDemo(t *testing.T) {
 			Mode, Family     string
 			Requests, Failed int
 			Crossed          uint64 `json:"replies-through-director"`
+		}
+		Router string
+		Losses []struct {
+			Event    string
+			Followed string `json:"router-followed-after"`
+			Flows    int    `json:"new-flows"`
+			Lost     int    `json:"new-flows-lost"`
 		}
 	}
 	if err := json.Unmarshal(stdout.Bytes(), &report); err != nil {
@@ -46,6 +54,19 @@ func TestDemo(t *testing.T) {
 	}
 	if len(seen) != len(ways) {
 		t.Errorf("the rows are about %v", seen)
+	}
+	events := []struct {
+		begins          string
+		followed, loses bool
+	}{{"director2 lost", true, true}, {"director2 started", true, false}, {"weir run on director1 killed", false, false}, {"backend3 lost", false, true}}
+	if report.Router != "FRR" || len(report.Losses) != len(events) {
+		t.Fatalf("with router %q there are %d losses, want FRR and %d:\n%s", report.Router, len(report.Losses), len(events), &stdout)
+	}
+	for i, want := range events {
+		got := report.Losses[i]
+		if !strings.HasPrefix(got.Event, want.begins) || (got.Followed != "") != want.followed || got.Flows == 0 || want.loses && got.Lost == 0 {
+			t.Errorf("loss %d is %+v, want %+v", i+1, got, want)
+		}
 	}
 	wantNothingLeft(t, cmd.Process.Pid)
 }
@@ -69,7 +90,7 @@ func TestDemoIsInterrupted(t *testing.T) {
 	for {
 		n, err := stderr.Read(buffer)
 		progress.Write(buffer[:n])
-		if !interrupted && strings.Contains(progress.String(), "2 of 60 s") {
+		if !interrupted && strings.Contains(progress.String(), "2 s: ") {
 			interrupted = true
 			if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
 				t.Fatal(err)

@@ -14,13 +14,15 @@ import (
 
 // Connections outlive several drains and changes where agents report them to the
 // directors' etcd, and break where they do not. When they have ended the log has one
-// generation again.
+// generation again. The parts mostly wait, and each has a lab of its own: they run side
+// by side.
 //
 //	client --- router --- switch --- director
 //	                             --- backend1, backend2, backend3
 //	                             --- store (an etcd)
 func TestGenerationsStayForReportedConnections(t *testing.T) {
 	t.Run("reported", func(t *testing.T) {
+		t.Parallel()
 		l := newEvidenceLab(t, true)
 		sessions := l.changes(t)
 		waitFor(t, "slots that are kept for connections", func() bool { return l.log(t).Kept > 0 })
@@ -36,6 +38,7 @@ func TestGenerationsStayForReportedConnections(t *testing.T) {
 		}
 	})
 	t.Run("another affinity", func(t *testing.T) {
+		t.Parallel()
 		l := newEvidenceLab(t, true)
 		var sessions []*session
 		for range 40 {
@@ -58,6 +61,7 @@ func TestGenerationsStayForReportedConnections(t *testing.T) {
 		l.waitForReports(t, func(log model.LogStatus) bool { return !log.Waits })
 	})
 	t.Run("breaks without reports", func(t *testing.T) {
+		t.Parallel()
 		l := newEvidenceLab(t, false)
 		broken := 0
 		for _, s := range l.changes(t) {

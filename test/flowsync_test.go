@@ -1,11 +1,18 @@
 package test
 
 import (
+	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"net"
+	"net/netip"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
 
 	"weir.io/weir/internal/etcdlab"
 	"weir.io/weir/internal/model"
@@ -14,14 +21,20 @@ import (
 
 // Without agents, connections outlive the director that has seen them begin, and the
 // generations in which they did: the directors of a group tell each other what they
-// remember. Where they are told not to, connections break.
+// remember. So do connections of which nobody has seen a packet, as long as others like
+// them turn up at any director. Where directors are told not to, connections break. Both run
+// side by side, each in a lab of its own.
 //
 //	client --- router --- switch --- director, director2
 //	                             --- backend1, backend2, backend3
 //	                             --- store (etcd)
 func TestFlowsOutliveDirectors(t *testing.T) {
 	t.Run("told", func(t *testing.T) {
+		t.Parallel()
 		l := newTellingLab(t, "")
+		if broken, of := l.idle(true); broken > 0 {
+			t.Errorf("%d of %d idle connections are broken", broken, of)
+		}
 		l.backendsChange()
 		told := l.status(0).Flows.Remembered
 		l.directors[1].waitFor("know what the other one knows", func() bool { return l.status(1).Flows.Remembered >= told })
@@ -36,15 +49,16 @@ func TestFlowsOutliveDirectors(t *testing.T) {
 		l.goOn("with the first director, which knows of flows what it was told")
 	})
 	t.Run("not told", func(t *testing.T) {
+		t.Parallel()
 		l := newTellingLab(t, "  flow-port: 0\n")
+		broken, of := l.idle(false)
+		t.Logf("%d of %d idle connections are broken", broken, of)
+		if broken == 0 {
+			t.Error("no idle connection is broken: this test shows nothing")
+		}
 		l.backendsChange()
 		l.lose(0)
-		broken := 0
-		for _, flow := range l.flows {
-			if backend, err := flow.ask(); err != nil || backend != flow.backend {
-				broken++
-			}
-		}
+		broken = l.broken()
 		t.Logf("%d of %d flows are broken", broken, len(l.flows))
 		if broken == 0 {
 			t.Error("no flow is broken: this test shows nothing")
@@ -59,6 +73,7 @@ type tellingLab struct {
 	hosts     []*netlab.Host
 	directors []*daemon
 	lost      [2]bool
+	drain     time.Duration // of the services; 0: a second
 }
 
 func newTellingLab(t *testing.T, keys string) *tellingLab {
@@ -98,7 +113,7 @@ func (l *tellingLab) number(i int) int { return []int{directorHost, otherDirecto
 func (l *tellingLab) services(backends ...backend) (list []string) {
 	for _, protocol := range []string{"tcp", "udp"} {
 		text := l.way.service(protocol, fmt.Sprint(memoryPort), backends)
-		list = append(list, strings.Replace(text, "  backends:\n", "  drain: 1s\n  ring-size: 251\n  backends:\n", 1))
+		list = append(list, strings.Replace(text, "  backends:\n", fmt.Sprintf("  drain: %v\n  ring-size: 251\n  backends:\n", cmp.Or(l.drain, time.Second)), 1))
 	}
 	return list
 }
@@ -153,6 +168,85 @@ func (l *tellingLab) backendsChange() {
 	}
 }
 
+// idle opens connections that no director remembers, all to one backend, and gives most of
+// their slots to others. Some of them go on, one after the other, and the rest are silent for
+// two drains, or until their generation has left: it returns how many of those are broken. The
+// router sends all packets to the first director, and the other one takes generations out of
+// the log, too.
+func (l *tellingLab) idle(twoDrains bool) (broken, of int) {
+	l.t.Helper()
+	const drain = 2 * time.Second
+	l.drain = drain
+	for number := range 3 {
+		l.meet(l.hosts[0], l.way.address(number+1))
+	}
+	l.apply(0, backend{number: 1}, backend{number: 2, state: "draining"}, backend{number: 3, state: "draining"})
+	l.directors[0].waitFor("remember nothing", func() bool { return l.status(0).Flows.Settling == 0 })
+	for range 50 {
+		l.dial(l.way, "tcp")
+	}
+	l.goOn("before any change")
+	if n := l.status(0).Flows.Remembered; n > 0 {
+		l.t.Fatalf("%d flows are remembered: this test shows nothing", n)
+	}
+	l.apply(0, everyBackend(3)...)
+	moved := time.Now()
+	turn := time.NewTicker(250 * time.Millisecond)
+	defer turn.Stop()
+	for !l.directors[1].generations(1) && (!twoDrains || time.Since(moved) < 2*drain) {
+		<-turn.C
+		if twoDrains {
+			l.must(l.nextOf(&l.flows))
+		}
+	}
+	broken, of = l.broken(), len(l.flows)
+	for _, d := range l.directors {
+		d.waitFor("have one generation", func() bool { return d.generations(1) })
+	}
+	l.flows, l.drain = nil, 0
+	return broken, of
+}
+
+// meet makes one host know the MAC address of another one, whose slots do not settle then
+// when it becomes a backend.
+func (l *tellingLab) meet(a *netlab.Host, b netip.Addr) {
+	l.t.Helper()
+	l.must(a.Do(func() error {
+		c, err := net.DialTimeout("tcp", netip.AddrPortFrom(b, 1).String(), 10*time.Second)
+		if err == nil {
+			return c.Close()
+		}
+		if errors.Is(err, syscall.ECONNREFUSED) {
+			return nil // by the other host
+		}
+		return err
+	}))
+}
+
+// nextOf lets the first of some flows go on, and takes it away.
+func (l *tellingLab) nextOf(flows *[]*flowUnderTest) error {
+	if len(*flows) == 1 {
+		return errors.New("there are too few connections")
+	}
+	flow := (*flows)[0]
+	*flows = (*flows)[1:]
+	backend, err := flow.ask()
+	if err == nil && backend != flow.backend {
+		err = fmt.Errorf("%s is of %s, and %s has answered", flow.name, flow.backend, backend)
+	}
+	return err
+}
+
+// broken lets all flows go on, and counts those that do not.
+func (l *tellingLab) broken() (n int) {
+	for _, flow := range l.flows {
+		if backend, err := flow.ask(); err != nil || backend != flow.backend {
+			n++
+		}
+	}
+	return n
+}
+
 // lose ends a director as a host is lost, and sends everything to the other one.
 func (l *tellingLab) lose(i int) {
 	l.t.Helper()
@@ -163,14 +257,26 @@ func (l *tellingLab) lose(i int) {
 }
 
 // revive starts a director that was lost, as a host does that has forgotten everything
-// but what is on its disk.
+// but what is on its disk. The other one takes its time to tell what it remembers: until
+// then no packet is to meet the program, which would have to guess.
 func (l *tellingLab) revive(i int) {
 	l.t.Helper()
-	host := l.hosts[i]
+	host, other := l.hosts[i], l.directors[1-i]
 	on(l.t, host, weir, "detach", "--bpffs", host.BPFFS())
 	on(l.t, host, "ip", "link", "set", "eth0", "up")
 	host.Route("default", lanAddress(routerHost, false).String())
+	l.must(other.cmd.Process.Signal(syscall.SIGSTOP))
 	l.directors[i].start()
+	l.directors[i].waitFor("dial the other director", func() bool {
+		return on(l.t, host, "ss", "-Htn", "state", "established", "dst", lanAddress(l.number(1-i), false).String(), "dport", "=", ":6082") != ""
+	})
+	if l.attached(i) {
+		l.t.Error("a director lets packets in before the other one has told what it remembers")
+	}
+	l.must(other.cmd.Process.Signal(syscall.SIGCONT))
+	l.router.Route("192.0.2.0/24", lanAddress(l.number(i), false).String())
+	l.goOn("by a director that is about to run")
+	l.router.Route("192.0.2.0/24", lanAddress(l.number(1-i), false).String())
 	l.directors[i].waitFor("answer", func() bool {
 		_, err := l.directors[i].services()
 		return err == nil
@@ -180,6 +286,20 @@ func (l *tellingLab) revive(i int) {
 	if got := l.status(i).Flows.Remembered; got < told {
 		l.t.Errorf("a director that runs remembers %d flows, and the other one %d", got, told)
 	}
+}
+
+// attached says whether a director's program gets packets.
+func (l *tellingLab) attached(i int) (is bool) {
+	l.t.Helper()
+	l.must(l.hosts[i].Do(func() error {
+		link, err := netlink.LinkByName("eth0")
+		if err == nil {
+			xdp := link.Attrs().Xdp
+			is = xdp != nil && xdp.Attached
+		}
+		return err
+	}))
+	return is
 }
 
 type tellingStatus struct {

@@ -160,13 +160,20 @@ func digest(t *testing.T, h *netlab.Host, at netip.AddrPort) {
 	}()
 }
 
+// answered is how long an answer is waited for that is to come, also on a busy machine, and
+// unanswered for one that is not.
+const (
+	answered   = 5 * time.Second
+	unanswered = 500 * time.Millisecond
+)
+
 // arrive sends datagrams of 4,000 bytes by one director's ports, and says how many come
 // to a backend, each as it was.
-func (l *fragmentLab) arrive(w way, director, datagrams int) (intact int) {
+func (l *fragmentLab) arrive(w way, director, datagrams int, wait time.Duration) (intact int) {
 	l.t.Helper()
 	for n := range datagrams {
 		port := fragmentPort + director*fragmentPorts + n%fragmentPorts
-		if l.arrives(w, port, 4000) {
+		if l.arrives(w, port, 4000, wait) {
 			intact++
 		}
 	}
@@ -174,7 +181,7 @@ func (l *fragmentLab) arrive(w way, director, datagrams int) (intact int) {
 }
 
 // arrives sends one datagram, and says whether a backend gets it as it was.
-func (l *fragmentLab) arrives(w way, port, size int) bool {
+func (l *fragmentLab) arrives(w way, port, size int, wait time.Duration) bool {
 	l.t.Helper()
 	from := "0.0.0.0"
 	if w.inner6 {
@@ -192,7 +199,7 @@ func (l *fragmentLab) arrives(w way, port, size int) bool {
 	if _, err := conn.WriteTo(data, net.UDPAddrFromAddrPort(netip.AddrPortFrom(w.vip(), 7))); err != nil {
 		l.t.Fatalf("send to %s: %v", w.vip(), err)
 	}
-	_ = conn.SetReadDeadline(time.Now().Add(500 * time.Millisecond))
+	_ = conn.SetReadDeadline(time.Now().Add(wait))
 	n, _, err := conn.ReadFrom(answer)
 	sum := sha256.Sum256(data)
 	return err == nil && bytes.Equal(answer[:n], sum[:])
@@ -216,17 +223,17 @@ func TestFragmentsMeet(t *testing.T) {
 	}
 	const datagrams = 20
 	for _, w := range []way{ways[0], ways[1]} {
-		if n := l.arrive(w, 0, datagrams); n != datagrams {
+		if n := l.arrive(w, 0, datagrams, answered); n != datagrams {
 			t.Errorf("%s: without a group, %d of %d datagrams arrive whose fragments come to one director", w, n, datagrams)
 		}
-		if n := l.arrive(w, 1, 5); n != 0 {
+		if n := l.arrive(w, 1, 5, unanswered); n != 0 {
 			t.Fatalf("%s: without a group, %d of 5 datagrams arrive whose fragments come to two directors: the lab does not divide them", w, n)
 		}
 	}
 	l.group(services)
 	eachWay(t, func(t *testing.T, w way) {
 		for director := range l.directors {
-			if n := l.arrive(w, director, datagrams); n != datagrams {
+			if n := l.arrive(w, director, datagrams, answered); n != datagrams {
 				t.Errorf("%d of %d datagrams arrive whose first fragments come to director %d", n, datagrams, director+1)
 			}
 		}
@@ -240,7 +247,7 @@ func TestFragmentsMeet(t *testing.T) {
 		t.Helper()
 		for _, w := range []way{ways[0], ways[1]} {
 			for director := range directors {
-				if n := l.arrive(w, director, datagrams); n != datagrams {
+				if n := l.arrive(w, director, datagrams, answered); n != datagrams {
 					t.Errorf("%s: %s, %d of %d datagrams arrive whose first fragments come to director %d", w, what, n, datagrams, director+1)
 				}
 			}

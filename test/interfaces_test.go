@@ -27,7 +27,7 @@ func TestEgressOnAnotherInterface(t *testing.T) {
 		l.backends = append(l.backends, b)
 		startNginx(t, b)
 	}
-	l.route()
+	l.route(true)
 	l.router.Route("192.0.2.0/24", "10.0.1.2")
 	l.router.Route("2001:db8::/64", "fd00:0:1::2")
 	l.director.Route("default", "10.0.1.1")

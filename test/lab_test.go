@@ -40,9 +40,10 @@ type lab struct {
 // size is what differs between labs.
 type size struct {
 	backends  int
-	clientMTU int // of the client's link; 0: 1500
-	lanMTU    int // of the servers' network; 0: 1500
-	edgeMTU   int // of a link between the client's router and the servers'; 0: there is but one router
+	clientMTU int  // of the client's link; 0: 1500
+	lanMTU    int  // of the servers' network; 0: 1500
+	routed    bool // no routes to the VIPs are set by hand
+	edgeMTU   int  // of a link between the client's router and the servers'; 0: there is but one router
 }
 
 // lanAddress is an address in the servers' network. (bench/traffic's backends have
@@ -85,17 +86,19 @@ func newLab(t *testing.T, s size) *lab {
 		l.Link(b, l.lan, netlab.LinkOptions{MTU: s.lanMTU, XDP: true, A: lanPrefixes(backendHost+i, natHost+i)})
 		l.backends = append(l.backends, b)
 	}
-	l.route()
+	l.route(!s.routed)
 	return l
 }
 
-// route makes the client and the VIPs reachable. Replies from the backends' nat
+// route makes the client reachable and, unless routers learn that, the VIPs. Replies from the backends' nat
 // addresses, and only those, go through the director.
-func (l *lab) route() {
+func (l *lab) route(vips bool) {
 	for _, six := range []bool{false, true} {
 		router, director := lanAddress(routerHost, six).String(), lanAddress(directorHost, six).String()
 		l.client.Route("default", map[bool]string{false: "10.0.0.1", true: "fd00::1"}[six])
-		l.router.Route(map[bool]string{false: "192.0.2.0/24", true: "2001:db8::/64"}[six], director)
+		if vips {
+			l.router.Route(map[bool]string{false: "192.0.2.0/24", true: "2001:db8::/64"}[six], director)
+		}
 		l.director.Route("default", router)
 		for i, b := range l.backends {
 			b.Route("default", router)

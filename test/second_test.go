@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -257,15 +258,17 @@ func (d *daemon) agentStatus() (status model.AgentStatus) {
 type lineServer struct {
 	name     string
 	accepted atomic.Int64
+	listener net.Listener
+	busy     sync.Mutex // is held while nothing is accepted
 }
 
 func serveLines(t *testing.T, h *netlab.Host, name string) *lineServer {
 	t.Helper()
-	s := &lineServer{name: name}
 	listener, err := h.Listen("tcp", fmt.Sprintf(":%d", linesPort))
 	if err != nil {
 		t.Fatal(err)
 	}
+	s := &lineServer{name: name, listener: listener}
 	t.Cleanup(func() { _ = listener.Close() })
 	go func() {
 		for {
@@ -273,8 +276,10 @@ func serveLines(t *testing.T, h *netlab.Host, name string) *lineServer {
 			if err != nil {
 				return
 			}
+			s.busy.Lock()
 			s.accepted.Add(1)
 			go s.answer(conn)
+			s.busy.Unlock()
 		}
 	}()
 	return s

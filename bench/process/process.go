@@ -107,6 +107,18 @@ func (p *Process) Ended() error {
 	}
 }
 
+// Gone waits for the end of a process that was told to end.
+func (p *Process) Gone(ctx context.Context) error {
+	select {
+	case <-p.done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(patience):
+		return fmt.Errorf("%s on %s does not end; its log ends with:\n%s", p.Name, p.Host.Name, p.tail())
+	}
+}
+
 // Kill ends the process without giving it the time to do anything, and waits for
 // its end.
 func (p *Process) Kill() error {

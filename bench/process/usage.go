@@ -58,6 +58,24 @@ func cpuTime(pid int) (time.Duration, error) {
 	return sum, nil
 }
 
+// Find returns the process on a host whose first argument is that.
+func Find(host *netlab.Host, argument string) (pid int, err error) {
+	pids, err := on(host)
+	if err != nil {
+		return 0, err
+	}
+	for _, pid := range pids {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+		if err != nil {
+			continue // it has ended
+		}
+		if words := strings.Split(string(text), "\x00"); len(words) > 1 && words[1] == argument {
+			return pid, nil
+		}
+	}
+	return 0, fmt.Errorf("no process %q on %s", argument, host.Name)
+}
+
 // on returns the processes in the host's network namespace but this one, whose
 // threads come and go in it.
 func on(host *netlab.Host) ([]int, error) {
@@ -92,9 +110,27 @@ type Memory struct {
 
 // Memory reads the process's memory.
 func (p *Process) Memory() (Memory, error) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.PID()))
+	m, err := MemoryOf(p.PID())
 	if err != nil {
-		return Memory{}, fmt.Errorf("memory of %s: %w", p.Name, err)
+		err = fmt.Errorf("%s: %w", p.Name, err)
+	}
+	return m, err
+}
+
+// Descriptors returns how many files a process has open.
+func Descriptors(pid int) (int, error) {
+	entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
+	if err != nil {
+		return 0, fmt.Errorf("descriptors of process %d: %w", pid, err)
+	}
+	return len(entries), nil
+}
+
+// MemoryOf reads a process's memory.
+func MemoryOf(pid int) (Memory, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return Memory{}, fmt.Errorf("memory of process %d: %w", pid, err)
 	}
 	var m Memory
 	fields := map[string]*uint64{"VmRSS": &m.Resident, "RssAnon": &m.Anonymous, "VmHWM": &m.Peak}
@@ -106,13 +142,13 @@ func (p *Process) Memory() (Memory, error) {
 		}
 		kilobytes, err := strconv.ParseUint(strings.TrimSuffix(strings.TrimSpace(value), " kB"), 10, 64)
 		if err != nil {
-			return Memory{}, fmt.Errorf("memory of %s: %s: %w", p.Name, key, err)
+			return Memory{}, fmt.Errorf("memory of process %d: %s: %w", pid, key, err)
 		}
 		*to = kilobytes << 10
 		delete(fields, key)
 	}
 	if len(fields) > 0 {
-		return Memory{}, fmt.Errorf("memory of %s: the kernel does not say all of it", p.Name)
+		return Memory{}, fmt.Errorf("memory of process %d: the kernel does not say all of it", pid)
 	}
 	return m, nil
 }

@@ -1,14 +1,18 @@
 package process
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"time"
 
 	"weir.io/weir/internal/api"
 	"weir.io/weir/internal/config"
@@ -45,6 +49,15 @@ func StartDirector(host *netlab.Host, c model.Config) (*Weir, error) {
 		return nil, err
 	}
 	return StartDirectorAs(host, binary, c)
+}
+
+// StartDirectorWith runs "weir run" with other flags besides.
+func StartDirectorWith(host *netlab.Host, c model.Config, flags ...string) (*Weir, error) {
+	binary, err := Binary()
+	if err != nil {
+		return nil, err
+	}
+	return startWeir(host, &Weir{}, binary, "run", c, flags...)
 }
 
 // StartDirectorAs runs another binary of weir that knows the same configuration.
@@ -134,6 +147,45 @@ func (w *Weir) Runs(ctx context.Context) error {
 	})
 }
 
+// RunsSince returns when the director had handed its first configuration to the kernel, as
+// its log says.
+func (w *Weir) RunsSince() (time.Time, error) {
+	for line := range strings.Lines(w.Log()) {
+		if !strings.Contains(line, "director runs") {
+			continue
+		}
+		stamp, _, _ := strings.Cut(strings.TrimPrefix(line, "time="), " ")
+		at, err := time.Parse(time.RFC3339Nano, stamp)
+		if err != nil {
+			return at, fmt.Errorf("when the director on %s began to run: %w", w.Host.Name, err)
+		}
+		return at, nil
+	}
+	return time.Time{}, errNotYet
+}
+
+// Metric returns a value without labels that the director exports.
+func (w *Weir) Metric(ctx context.Context, name string) (float64, error) {
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", w.Socket)
+	}}}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://weir/metrics", nil)
+	if err != nil {
+		return 0, err
+	}
+	answer, err := client.Do(request)
+	if err != nil {
+		return 0, fmt.Errorf("metrics of the director on %s: %w", w.Host.Name, err)
+	}
+	defer answer.Body.Close()
+	for lines := bufio.NewScanner(answer.Body); lines.Scan(); {
+		if value, is := strings.CutPrefix(lines.Text(), name+" "); is {
+			return strconv.ParseFloat(value, 64)
+		}
+	}
+	return 0, fmt.Errorf("the director on %s exports no %s (%s)", w.Host.Name, name, answer.Status)
+}
+
 // Forwards waits until the director knows the way to every active backend.
 func (w *Weir) Forwards(ctx context.Context) error {
 	return w.Await(ctx, "forward", func() error {
@@ -142,7 +194,7 @@ func (w *Weir) Forwards(ctx context.Context) error {
 			return err
 		}
 		for _, b := range backends {
-			if b.State == model.Down {
+			if !b.State.Alive() {
 				return fmt.Errorf("backend %s of %s is down", b.Name, b.Service)
 			}
 		}

@@ -26,6 +26,7 @@ const (
 	benchMapFragments           = "fragments"
 	benchMapFronts              = "fronts"
 	benchMapGroupSlots          = "group_slots"
+	benchMapGuesses             = "guesses"
 	benchMapIcmpBudgets         = "icmp_budgets"
 	benchMapLoads               = "loads"
 	benchMapPeerMacs            = "peer_macs"
@@ -155,6 +156,7 @@ type benchMapSpecs struct {
 	Fragments       *ebpf.MapSpec `ebpf:"fragments"`
 	Fronts          *ebpf.MapSpec `ebpf:"fronts"`
 	GroupSlots      *ebpf.MapSpec `ebpf:"group_slots"`
+	Guesses         *ebpf.MapSpec `ebpf:"guesses"`
 	IcmpBudgets     *ebpf.MapSpec `ebpf:"icmp_budgets"`
 	Loads           *ebpf.MapSpec `ebpf:"loads"`
 	PeerMacs        *ebpf.MapSpec `ebpf:"peer_macs"`
@@ -244,6 +246,7 @@ type benchMaps struct {
 	Fragments       *ebpf.Map `ebpf:"fragments"`
 	Fronts          *ebpf.Map `ebpf:"fronts"`
 	GroupSlots      *ebpf.Map `ebpf:"group_slots"`
+	Guesses         *ebpf.Map `ebpf:"guesses"`
 	IcmpBudgets     *ebpf.Map `ebpf:"icmp_budgets"`
 	Loads           *ebpf.Map `ebpf:"loads"`
 	PeerMacs        *ebpf.Map `ebpf:"peer_macs"`
@@ -278,6 +281,7 @@ func (m *benchMaps) Close() error {
 		m.Fragments,
 		m.Fronts,
 		m.GroupSlots,
+		m.Guesses,
 		m.IcmpBudgets,
 		m.Loads,
 		m.PeerMacs,

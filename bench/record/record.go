@@ -77,6 +77,7 @@ type Settings struct {
 	Rounds int           `json:"rounds"`
 	Sample time.Duration `json:"sampleNanoseconds"` // of one subject in one round
 	Smoke  bool          `json:"smoke"`             // only shows that the harness works
+	Seed   uint64        `json:"seed,omitempty"`    // of the first round, where rounds are simulated
 }
 
 // Scenario is one question and all that was measured to answer it.

@@ -168,7 +168,10 @@ func (f *figure) add(p *plot.Plot, legend *plot.Legend, i int, s series) error {
 	colour := f.colour(i)
 	if f.groups != nil {
 		bars := &bars{spread.XYs, barWidth(len(f.series)), f.logY, colour}
-		p.Add(bars, errors)
+		p.Add(bars)
+		if !f.exact {
+			p.Add(errors)
+		}
 		legend.Add(s.name, bars)
 		return nil
 	}

@@ -25,6 +25,7 @@ type figure struct {
 	groups     []string // of bars; a figure without groups has lines
 	series     []series
 	unit       float64 // what values are divided by
+	exact      bool    // points are no medians: nothing is around them
 }
 
 // series is a line, or the bars of one colour.

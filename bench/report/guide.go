@@ -13,7 +13,11 @@ import (
 type Guide struct {
 	Scenarios []string            // all there are: a record may be older than one of them
 	Remarks   map[string][]string // how to read a scenario, in markdown
+	Events    map[string][]string // quantities of a scenario whose values are of one event each
 	Reasons   map[string]string   // a link to what stands in a check's way, if it is known
+	// Head writes what comes before the checks, and Method what comes behind them, of a
+	// document that is not about a machine; nil: that of a benchmark.
+	Head, Method func(w io.Writer, r *record.Record, source string)
 }
 
 // checks writes the table of targets. A check leads to the table that it is about, and

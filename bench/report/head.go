@@ -19,8 +19,23 @@ A cell with ` + "`-`" + ` was not measured under these conditions, or the condit
 
 `
 
-// head writes what comes before the scenarios: where the document is from, the
+// begin writes what comes before the scenarios: where the document is from, the
 // checks, the machine, the method.
+func (g Guide) begin(w io.Writer, r *record.Record, source string) {
+	head, method := g.Head, g.Method
+	if head == nil {
+		head, method = g.head, aboutMachine
+	}
+	head(w, r, source)
+	if len(r.Checks) > 0 {
+		g.checks(w, r)
+	}
+	if method != nil {
+		method(w, r, source)
+	}
+}
+
+// head says where the document of a benchmark is from.
 func (g Guide) head(w io.Writer, r *record.Record, source string) {
 	fmt.Fprintf(w, "# Benchmarks\n\n"+
 		"Generated from `%s`; do not edit. A run writes its record and this document with\n\n"+
@@ -33,9 +48,9 @@ func (g Guide) head(w io.Writer, r *record.Record, source string) {
 	if names := g.absent(r); names != "" {
 		fmt.Fprintf(w, "Of the scenarios that there are, this run did not have: %s.\n\n", names)
 	}
-	if len(r.Checks) > 0 {
-		g.checks(w, r)
-	}
+}
+
+func aboutMachine(w io.Writer, r *record.Record, _ string) {
 	fmt.Fprint(w, "## The machine\n\n")
 	machine(r).markdown(w)
 	fmt.Fprint(w, method)

@@ -27,9 +27,9 @@ func New(r *record.Record, guide Guide, source, path string) (*Document, error) 
 	directory := strings.TrimSuffix(filepath.Base(path), filepath.Ext(path))
 	d := &Document{figures: map[string][]byte{}}
 	w := &bytes.Buffer{}
-	guide.head(w, r, source)
+	guide.begin(w, r, source)
 	for i := range r.Scenarios {
-		if err := d.scenario(w, &r.Scenarios[i], guide.Remarks[r.Scenarios[i].Name], directory); err != nil {
+		if err := d.scenario(w, &r.Scenarios[i], guide, directory); err != nil {
 			return nil, err
 		}
 	}
@@ -38,7 +38,8 @@ func New(r *record.Record, guide Guide, source, path string) (*Document, error) 
 }
 
 // scenario writes one scenario: a table and figures for each of its quantities.
-func (d *Document) scenario(w io.Writer, s *record.Scenario, remarks []string, directory string) error {
+func (d *Document) scenario(w io.Writer, s *record.Scenario, guide Guide, directory string) error {
+	remarks := guide.Remarks[s.Name]
 	fmt.Fprintf(w, "## %s\n\n%s\n\n", s.Name, escaped(sentence(s.What)))
 	if s.Error != "" {
 		fmt.Fprintf(w, "**It ended with an error**, so what follows is incomplete: %s\n\n", escaped(s.Error))
@@ -57,7 +58,13 @@ func (d *Document) scenario(w io.Writer, s *record.Scenario, remarks []string, d
 		if caption := v.caption(); caption != "" {
 			fmt.Fprintf(w, "%s\n\n", caption)
 		}
-		for _, f := range v.figures() {
+		figures := v.figures()
+		if slices.Contains(guide.Events[s.Name], v.quantity.Name) {
+			if f := v.histogram(); len(f.series) > 0 {
+				figures = []figure{f}
+			}
+		}
+		for _, f := range figures {
 			if err := d.draw(&f); err != nil {
 				return err
 			}

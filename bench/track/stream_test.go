@@ -73,12 +73,18 @@ func TestOpen(t *testing.T) {
 	if err := stream.Open(); err != nil {
 		t.Fatal(err)
 	}
-	sample, err := stream.Measure(sampleLength)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if sample.Lost() != 0 {
-		t.Errorf("%d of %d packets of open flows were lost", sample.Sent-sample.Received, sample.Sent)
+	// A machine that does other work loses some: what was not opened would be lost each time.
+	for left := 20; ; left-- {
+		sample, err := stream.Measure(sampleLength)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if sample.Lost() == 0 {
+			return
+		}
+		if left == 0 {
+			t.Fatalf("%d of %d packets of open flows were lost", sample.Sent-sample.Received, sample.Sent)
+		}
 	}
 }
 
@@ -102,7 +108,12 @@ func TestForget(t *testing.T) {
 	if err := stream.Open(); err != nil {
 		t.Fatal(err)
 	}
-	if got := known(); got < way.Flows {
+	// On a busy machine packets still wait for a CPU when none has arrived for a moment.
+	got := known()
+	for deadline := time.Now().Add(10 * time.Second); got < way.Flows && time.Now().Before(deadline); got = known() {
+		time.Sleep(10 * time.Millisecond) // between two looks
+	}
+	if got < way.Flows {
 		t.Errorf("%d flows are known, want %d at least", got, way.Flows)
 	}
 	if err := stream.Forget(); err != nil {

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -61,14 +62,54 @@ func backendsTable(t *table, backends []api.Backend) {
 	for _, b := range backends {
 		slots[b.Service] += b.Slots
 	}
-	t.row("SERVICE", "NAME", "ADDRESS", "MODE", "STATE", "SHARE", "INTERFACE", "NEXT-HOP", "MTU", "PACKETS", "BYTES")
+	t.row("SERVICE", "NAME", "ADDRESS", "MODE", "STATE", "SHARE", "INTERFACE", "NEXT-HOP", "MTU", "PACKETS", "BYTES", "HEALTH", "SINCE", "WHY")
 	for _, b := range backends {
 		where, hop := b.Interface, b.NextHop.String()
 		if b.Local {
 			where, hop = "local", ""
 		}
-		t.row(b.Service, b.Name, b.Address, b.Mode, b.State, share(b, slots[b.Service]), where, hop, b.MTU, b.Packets, b.Bytes)
+		t.row(b.Service, b.Name, b.Address, b.Mode, b.State, share(b, slots[b.Service]), where, hop, b.MTU, b.Packets, b.Bytes,
+			healthOf(b.Health), sinceOf(b.Health), whyOf(&b.BackendStatus))
 	}
+}
+
+// healthOf is what the director's probes say of a backend, if it is checked.
+func healthOf(h *model.BackendHealth) string {
+	if h == nil {
+		return ""
+	}
+	return string(h.State)
+}
+
+func sinceOf(h *model.BackendHealth) string {
+	if h == nil {
+		return ""
+	}
+	return h.Since.Format(time.RFC3339)
+}
+
+// whyOf is what the last probe said that did not succeed: of a backend that is down why it
+// is, of one that is up what it may go down by, or why it has not its whole share.
+func whyOf(b *model.BackendStatus) string {
+	switch h := b.Health; {
+	case h != nil && h.Reason != "":
+		return h.Reason + ": " + h.Detail
+	case b.Strain != nil:
+		return strainOf(b.Strain)
+	}
+	return ""
+}
+
+// strainOf is what agents report of a backend, and what follows from it.
+func strainOf(s *model.BackendStrain) string {
+	text := "strain: none any more"
+	if s.Refused > 0 || s.Overflows > 0 {
+		text = fmt.Sprintf("strain: in a second %g connections are refused, and %g find no room", s.Refused, s.Overflows)
+	}
+	if s.Parts < model.ShareParts {
+		text += fmt.Sprintf("; it keeps %d/%d of its share", s.Parts, model.ShareParts)
+	}
+	return text
 }
 
 // share is what part of new connections a backend gets. Those of a backend that is
@@ -77,7 +118,7 @@ func share(b api.Backend, of int) string {
 	switch {
 	case of == 0:
 		return ""
-	case b.State == model.Down && b.Slots > 0:
+	case !b.State.Alive() && b.Slots > 0:
 		return "backups"
 	}
 	return fmt.Sprintf("%.1f%%", 100*float64(b.Slots)/float64(of))

@@ -25,13 +25,15 @@ func newDemo() *cobra.Command {
 		Short: "Show weir at work in network namespaces",
 		Long: "demo builds a client, a router, two directors and three backends in network\n" +
 			"namespaces, runs weir in them, and sends HTTP and UDP through every mode and family\n" +
-			"while backends are added, drained and removed. It needs root, touches nothing\n" +
-			"outside its namespaces, and removes them. The exit status is 0 only if nothing\n" +
-			"failed.",
+			"while a director is lost and comes back, weir run is killed with -9, backends are\n" +
+			"added, drained and removed, and one is lost. The router is FRR, which learns from the\n" +
+			"directors by BGP and BFD; where it is not installed the routes are set by hand, and\n" +
+			"no director is lost. It needs root, touches nothing outside its namespaces, and\n" +
+			"removes them. The exit status is 0 only if nothing failed.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runDemo(cmd, o) },
 	}
-	cmd.Flags().DurationVar(&o.duration, "duration", 30*time.Second, "how long to send")
+	cmd.Flags().DurationVar(&o.duration, "duration", 30*time.Second, "how long backends are added, drained and removed; the rest takes some ten seconds more")
 	cmd.Flags().BoolVar(&o.json, "json", false, "print the result as JSON")
 	cmd.Flags().BoolVar(&o.hold, "hold", false, "keep the lab until interrupted, and print how to look around in it")
 	return cmd

@@ -19,7 +19,7 @@ func newDetach() *cobra.Command {
 		Use:   "detach",
 		Short: "Remove everything that weir left in the kernel: forwarding ends",
 		Long: "detach removes programs, maps and pins of the director and of the agent, and the\n" +
-			"VIPs that the agent put on lo; sysctls stay as weir set them. Stop the processes\n" +
+			"VIPs that the agent put on lo, and ends weir bfd; sysctls stay as weir set them. Stop the processes\n" +
 			"first: a stopped one goes on forwarding until it is detached.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -32,7 +32,7 @@ func newDetach() *cobra.Command {
 			}
 			// The agent first: the director's part removes the directory of both.
 			before := whatIsLeft(pin)
-			err := errors.Join(agent.Detach(pin), datapath.Detach(pin))
+			err := errors.Join(agent.Detach(pin), datapath.Detach(pin), endBFD(socket))
 			if err == nil {
 				fmt.Fprintln(cmd.OutOrStdout(), before)
 			}

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -72,7 +73,9 @@ func readForDoctor(file string, named bool, options *doctor.Options) []doctor.Fi
 		return []doctor.Finding{{Level: doctor.Fail, Check: "config", Text: err.Error()}}
 	}
 	options.Config = &c
-	options.State = func() []doctor.Finding { return examineState(c.Director.Store) }
+	options.State = func() []doctor.Finding {
+		return slices.Concat(examineState(c.Director.Store), examineBGP(&c.BGP), examineAnswers(&c))
+	}
 	options.Reports = func(backends []netip.Addr) []doctor.Finding { return examineReports(c.Agent.Store, backends) }
 	findings := []doctor.Finding{{Level: doctor.OK, Check: "config", Text: fmt.Sprintf("%s: %d services", file, len(c.Services))}}
 	if info, err := os.Stat(file); err == nil && c.HasKey() && info.Mode().Perm()&othersRead != 0 {

@@ -11,12 +11,13 @@ import (
 )
 
 // drain is how a director ends that is told to. Without a wait it ends at once, and
-// what is pinned goes on forwarding for the next one. With a wait it goes on for so
-// long, for clients whose routers have not left yet, and then detaches.
+// what is pinned goes on forwarding for the next one. With a wait it withdraws its routes
+// and goes on for so long, for clients whose routers have not left yet, and then detaches.
 type drain struct {
-	wait time.Duration
-	runs atomic.Bool // it forwards: there is something to wait for
-	over atomic.Bool // the wait has passed
+	wait   time.Duration
+	begins func(wait time.Duration) // called when the wait begins; set before runs is
+	runs   atomic.Bool              // it forwards: there is something to wait for
+	over   atomic.Bool              // the wait has passed
 }
 
 // context returns a context that outlasts the one that a signal ends, by the wait. A
@@ -45,6 +46,9 @@ func (d *drain) outlast(ctx context.Context, signals <-chan os.Signal, log *slog
 		return
 	}
 	log.Info("director drains: it forwards for a while, and then detaches", "wait", d.wait)
+	if d.begins != nil {
+		d.begins(d.wait)
+	}
 	end := time.NewTimer(d.wait)
 	defer end.Stop()
 	for range 2 { // the first is the one that it was told by

@@ -18,7 +18,7 @@ import (
 
 // groupPatience is how long a start waits for what the other directors remember. Those
 // that are dead or far away are not worth more: what they tell later counts, too.
-const groupPatience = 2 * time.Second
+const groupPatience = 3 * time.Second
 
 // sharing is a director's part in what its group remembers of flows. Who is who in the
 // group is in its etcd: a director without one shares nothing.
@@ -89,11 +89,11 @@ func (s *sharing) await(ctx context.Context) {
 	}
 }
 
-func (s *sharing) peers() []model.PeerStatus {
+func (s *sharing) status() (peers []model.PeerStatus, strangers uint64) {
 	if s.sync == nil {
-		return nil
+		return nil, 0
 	}
-	return s.sync.Status()
+	return s.sync.Status(), s.sync.Strangers()
 }
 
 func (s *sharing) close() {

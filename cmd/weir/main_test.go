@@ -39,7 +39,7 @@ func TestTranscripts(t *testing.T) {
 		t.Fatal("no transcripts:", err)
 	}
 	socket, agentSocket := serveFakes(t)
-	names := strings.NewReplacer("DIRECTOR", socket, "AGENT", agentSocket)
+	names := strings.NewReplacer("DIRECTOR", socket, "AGENT", agentSocket, "SPEAKER", serveFakeBFD(t))
 	for _, file := range files {
 		t.Run(filepath.Base(file), func(t *testing.T) {
 			want, err := os.ReadFile(file)
@@ -88,19 +88,30 @@ func (fakeDirector) Status() (model.DatapathStatus, error) {
 		Peers: []model.PeerStatus{
 			{Director: netip.MustParseAddr("10.0.0.3"), Tells: time.Date(2026, 1, 2, 3, 4, 6, 0, time.UTC), Listens: time.Date(2026, 1, 2, 3, 4, 7, 0, time.UTC), Heard: 30, Told: 12, Everything: 1},
 			{Director: netip.MustParseAddr("10.0.0.4"), Heard: 3, Problem: "dial tcp 10.0.0.4:6082: connect: connection refused"}},
-		QUIC:   []model.Tallied{{Name: "quic_found", Count: 90}, {Name: "quic_unknown"}, {Name: "quic_down"}, {Name: "quic_other", Count: 11}},
-		Left:   []model.Tallied{{Name: "drained", Count: 4}, {Name: "max_drain", Count: 1}, {Name: "gone"}},
-		Agents: model.ReporterStatus{Reporting: 2, Silent: 1},
-		CPUs:   []model.CPUStatus{{CPU: 0, Utilization: 0.1234, Busy: 0.4, Fullness: 0.0625}, {CPU: 1}},
+		Hooks: []model.HookStatus{
+			{Name: "cloud-route", Current: true, Up: 3, Calls: 4, Failures: 1, Took: time.Date(2026, 1, 2, 3, 4, 8, 0, time.UTC), Duration: model.Duration(250 * time.Millisecond)},
+			{Name: "pager", Up: 3, Calls: 7, Failures: 7, NextTry: time.Date(2026, 1, 2, 3, 5, 0, 0, time.UTC), Problem: "503 Service Unavailable: try later"}},
+		Neighbor: fakeNeighbor,
+		QUIC:     []model.Tallied{{Name: "quic_found", Count: 90}, {Name: "quic_unknown"}, {Name: "quic_down"}, {Name: "quic_other", Count: 11}},
+		Left:     []model.Tallied{{Name: "drained", Count: 4}, {Name: "max_drain", Count: 1}, {Name: "gone"}},
+		Agents:   model.ReporterStatus{Reporting: 2, Silent: 1},
+		Probes:   []model.Tallied{{Name: "ok", Count: 118}, {Name: "refused"}, {Name: "status", Count: 55}},
+		CPUs:     []model.CPUStatus{{CPU: 0, Utilization: 0.1234, Busy: 0.4, Fullness: 0.0625}, {CPU: 1}},
 		Services: []model.ServiceStatus{{
 			Name: "web", VIP: netip.MustParseAddr("203.0.113.10"), Protocol: model.TCP,
 			Port: model.PortRange{First: 443, Last: 443}, Slots: 1021, Packets: 120, Bytes: 64000,
-			Log: model.LogStatus{Generations: 2, Oldest: time.Date(2026, 1, 2, 3, 5, 0, 0, time.UTC), Waits: true, Moved: 204, MovedTotal: 545, Shared: 340, Held: 1, Kept: 12},
+			Log:    model.LogStatus{Generations: 2, Oldest: time.Date(2026, 1, 2, 3, 5, 0, 0, time.UTC), Waits: true, Moved: 204, MovedTotal: 545, Shared: 340, Held: 1, Kept: 12},
+			Health: &model.ServiceHealth{Kind: model.CheckHTTP, Up: 1, Down: 1, Panic: true},
 			Backends: []model.BackendStatus{
 				{Name: "a", Address: netip.MustParseAddr("10.0.1.1"), Mode: model.IPIP, State: model.Active, Interface: "eth1",
-					NextHop: model.MAC{2, 0, 0, 0, 1, 1}, MTU: 1500, Slots: 681, Packets: 80, Bytes: 42000},
+					NextHop: model.MAC{2, 0, 0, 0, 1, 1}, MTU: 1500, Slots: 681, Packets: 80, Bytes: 42000,
+					Health: &model.BackendHealth{Kind: model.CheckHTTP, State: model.HealthUp, Since: time.Date(2026, 1, 2, 3, 4, 7, 0, time.UTC),
+						Probed: time.Date(2026, 1, 2, 3, 6, 0, 0, time.UTC), Took: model.Duration(850 * time.Microsecond)}},
 				{Name: "b", Address: netip.MustParseAddr("10.0.1.2"), Mode: model.IPIP, State: model.Down, Interface: "eth1",
-					MTU: 1500, Slots: 340, Packets: 40, Bytes: 22000},
+					MTU: 1500, Slots: 340, Packets: 40, Bytes: 22000, Port: 8080,
+					Health: &model.BackendHealth{Kind: model.CheckHTTP, State: model.HealthDown, Since: time.Date(2026, 1, 2, 3, 5, 7, 0, time.UTC),
+						Probed: time.Date(2026, 1, 2, 3, 6, 0, 0, time.UTC), Took: model.Duration(time.Millisecond),
+						Reason: "status", Detail: "GET / was answered with 500 Internal Server Error"}},
 				{Name: "here", Address: netip.MustParseAddr("10.0.0.1"), Mode: model.L2DSR, State: model.Draining, Local: true, MTU: 65535},
 			},
 		}, {
@@ -142,7 +153,9 @@ func serveFakes(t *testing.T) (director, agent string) {
 	dir := t.TempDir()
 	director, agent = filepath.Join(dir, "director.sock"), filepath.Join(dir, "agent.sock")
 	log := slog.New(slog.DiscardHandler)
-	serve(t, director, api.NewServer(fakeDirector{}, fakeDirector{}, log))
+	server := api.NewServer(fakeDirector{}, fakeDirector{}, log)
+	server.HandleBGP(fakeBGP)
+	serve(t, director, server)
 	serve(t, agent, api.NewAgentServer(fakeAgent{}, fakeAgent{}, log))
 	return director, agent
 }

@@ -28,7 +28,7 @@ func newRoot() *cobra.Command {
 	})
 	root.AddCommand(
 		newRun(), newAgent(), newApply(), newDetach(),
-		newStatus(), newServices(), newBackends(),
+		newStatus(), newServices(), newBackends(), newBGP(), newBFD(),
 		newDemo(), newDoctor(), newVersion())
 	return root
 }

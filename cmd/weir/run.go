@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"net"
+	"net/netip"
 	"reflect"
 	"strings"
 	"sync"
@@ -14,13 +15,17 @@ import (
 	"github.com/spf13/cobra"
 
 	"weir.io/weir/internal/api"
+	"weir.io/weir/internal/bgp"
 	"weir.io/weir/internal/config"
 	"weir.io/weir/internal/datapath"
 	"weir.io/weir/internal/desired"
 	"weir.io/weir/internal/engine"
+	"weir.io/weir/internal/health"
 	"weir.io/weir/internal/history"
+	"weir.io/weir/internal/hooks"
 	"weir.io/weir/internal/metrics"
 	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/neighbor"
 	"weir.io/weir/internal/store"
 )
 
@@ -93,22 +98,30 @@ func runDirector(ctx context.Context, o *runOptions, log *slog.Logger) error {
 	}
 	pin := pinDirectory(o.bpffs)
 	kernel, err := datapath.Open(datapath.Options{
-		Pin: pin, Mode: first.Director.XDP, Limits: first.Director.Limits, Log: log,
+		Pin: pin, Mode: first.Director.XDP, Limits: first.Director.Limits, Hold: true, Log: log,
 	})
 	if err != nil {
 		return err
 	}
-	d := &director{daemon: newDaemon(o.file, pin, log), kernel: kernel, first: first.Director, drain: &o.drain, local: local, group: group}
-	err = errors.Join(d.run(ctx, first, changes, listener), kernel.Close())
+	checks := kernel.Checks()
+	checker := health.New(checks, log)
+	speaker := bgp.New(log)
+	d := &director{
+		daemon: newDaemon(o.file, pin, log), kernel: kernel, announcers: announcers{speaker, hooks.New(log), neighbor.New(joinGroup(group), log)}, bfd: newBFDKeeper(o, speaker.SetBFD, log),
+		first: first.Director, drain: &o.drain, local: local, group: group, checks: checks, checker: checker,
+	}
+	err = d.run(ctx, first, changes, listener)
+	checker.Close()
+	err = errors.Join(err, checks.Close(), kernel.Close())
 	if err == nil {
-		err = endForwarding(&o.drain, pin, log)
+		err = endForwarding(o, pin, log)
 	}
 	return err
 }
 
 // endForwarding detaches a director that has drained.
-func endForwarding(drain *drain, pin string, log *slog.Logger) error {
-	if !drain.over.Load() {
+func endForwarding(o *runOptions, pin string, log *slog.Logger) error {
+	if !o.drain.over.Load() {
 		log.Info("director ends; forwarding goes on until weir detach")
 		return nil
 	}
@@ -118,6 +131,7 @@ func endForwarding(drain *drain, pin string, log *slog.Logger) error {
 		return nil
 	}
 	if err == nil {
+		err = endBFD(o.socket)
 		log.Info("director ends, and forwarding with it")
 	}
 	return err
@@ -126,15 +140,21 @@ func endForwarding(drain *drain, pin string, log *slog.Logger) error {
 // director is a daemon whose configuration the engine applies.
 type director struct {
 	*daemon
-	kernel *datapath.Datapath
-	logs   func() map[model.ServiceID]model.LogStatus
-	first  model.Director // what the kernel's maps were made for
-	gauge  gauge
-	drain  *drain
-	local  *store.File
-	group  *store.Etcd // nil: this director shares its sets with nobody
-	keeper *desired.Keeper
-	shares *sharing
+	kernel     *datapath.Datapath
+	announcers announcers
+	bfd        *bfdKeeper
+	logs       func() map[model.ServiceID]model.LogStatus
+	first      model.Director // what the kernel's maps were made for
+	gauge      gauge
+	drain      *drain
+	local      *store.File
+	group      *store.Etcd // nil: this director shares its sets with nobody
+	keeper     *desired.Keeper
+	shares     *sharing
+
+	checks  *datapath.Checks
+	checker *health.Checker
+	healthy func() map[model.ServiceID]model.ServiceHealth
 }
 
 // Status is the API's way to the kernel.
@@ -147,21 +167,58 @@ func (d *director) Status() (model.DatapathStatus, error) {
 	maps.Copy(logs, d.logs()) // of services that came meanwhile; those that left had theirs before
 	status.CPUs = d.gauge.cpus()
 	status.Agents = d.keeper.Agents()
-	status.Peers = d.shares.peers()
+	status.Peers, status.Strangers = d.shares.status()
+	status.Hooks = d.announcers.hooks.Status()
+	status.Neighbor = d.announcers.neighbor.Status()
 	left := d.keeper.Left()
 	for _, cause := range history.Causes {
 		status.Left = append(status.Left, model.Tallied{Name: string(cause), Count: left[cause]})
 	}
+	status.Probes = d.checker.Probes()
+	if status.CheckPackets, err = d.checks.Sent(); err != nil {
+		return status, fmt.Errorf("read what became of health checks: %w", err)
+	}
+	found, healthy, strained := d.checker.Results(), d.healthy(), d.keeper.Strained()
 	for i := range status.Services {
 		s := &status.Services[i]
-		s.Log = logs[model.ServiceID{Segment: s.Segment, VIP: s.VIP, Protocol: s.Protocol, Port: s.Port}]
+		id := model.ServiceID{Segment: s.Segment, VIP: s.VIP, Protocol: s.Protocol, Port: s.Port}
+		s.Log = logs[id]
+		addHealth(s, id, healthy, found)
+		addStrain(s, id, strained)
 	}
 	return status, nil
 }
 
+// addHealth adds what probes say to what the kernel does.
+func addHealth(s *model.ServiceStatus, id model.ServiceID, healthy map[model.ServiceID]model.ServiceHealth, found map[model.Target]model.BackendHealth) {
+	if of, checked := healthy[id]; checked {
+		s.Health = &of
+	}
+	for i := range s.Backends {
+		b := &s.Backends[i]
+		if of, checked := found[model.Target{Service: id, Backend: netip.AddrPortFrom(b.Address, b.Port)}]; checked {
+			b.Health = &of
+		}
+	}
+}
+
+// addStrain adds what agents report of backends that are strained.
+func addStrain(s *model.ServiceStatus, id model.ServiceID, strained map[model.Target]model.BackendStrain) {
+	for i := range s.Backends {
+		b := &s.Backends[i]
+		if of, is := strained[model.Target{Service: id, Backend: netip.AddrPortFrom(b.Address, b.Port)}]; is {
+			b.Strain = &of
+		}
+	}
+}
+
 // Set is the engine's way to the kernel.
 func (d *director) Set(table model.Table) error {
+	d.bfd.before(table.Interfaces)
 	err := d.kernel.Set(table)
+	if err == nil {
+		d.bfd.after(table.Interfaces)
+	}
 	d.noteSet(err)
 	return err
 }
@@ -171,16 +228,22 @@ func (d *director) Set(table model.Table) error {
 func (d *director) run(ctx context.Context, first model.Config, changes <-chan config.Change, listener net.Listener) error {
 	ctx, cancel := context.WithCancel(ctx)
 	engine := engine.New(d, d.log)
+	engine.Check(d.checker)
+	engine.Ways(d.kernel)
 	d.keeper = desired.New(d.local, engine, d.log)
+	d.keeper.Probe(d.checker)
+	d.keeper.Look(d.kernel)
 	if d.group != nil {
 		d.keeper.Hear(d.group.FollowReports(ctx))
+		d.keeper.Share(d.group.FollowViews(ctx))
 	}
-	d.running, d.logs = engine.Desired, engine.LogStatus
+	d.running, d.logs, d.healthy = engine.Desired, engine.LogStatus, engine.HealthStatus
 	d.apply = func(c model.Config) error {
 		if err := needInterfaces(c); err != nil {
 			return err
 		}
 		d.warnOfRestart(c.Director)
+		d.bfd.want(&c)
 		return errors.Join(d.keeper.SetFile(c), d.shares.set(c.Director))
 	}
 	var err error
@@ -190,23 +253,29 @@ func (d *director) run(ctx context.Context, first model.Config, changes <-chan c
 	}
 	defer d.shares.close()
 	var running sync.WaitGroup
+	defer d.endAnnouncing() // the last: what is set until then is told
 	defer running.Wait()
 	defer cancel()
+	d.bfd.want(&first)
 	running.Go(func() { engine.Run(ctx) })
+	running.Go(func() { d.bfd.Run(ctx) })
 	if err := d.begin(ctx, first); err != nil {
 		if ctx.Err() != nil {
 			return nil // told to end before it began
 		}
 		return err
 	}
+	engine.Announce(d.announcers) // not earlier: see begin
 	running.Go(func() { d.keeper.Run(ctx) })
+	d.drain.begins = d.withdraw
 	d.drain.runs.Store(true)
 	d.log.Info("director runs", "config", d.info.File, "services", len(first.Services), "pin", d.info.Pin)
 	gauge, end := startGauge(ctx, d.log)
 	defer end()
 	d.gauge = gauge
 	server := api.NewServer(d, d, d.log)
-	server.Handle("/metrics", metrics.Handler(d))
+	server.Handle("/metrics", metrics.Handler(d, d.announcers.bgp.Status, d.bfd.Sessions))
+	server.HandleBGP(d.announcers.bgp.Status)
 	server.HandleSets(&sets{d.keeper})
 	defer d.serve(ctx, server, listener)()
 	d.follow(ctx, changes)
@@ -214,7 +283,11 @@ func (d *director) run(ctx context.Context, first model.Config, changes <-chan c
 	return nil
 }
 
-// begin makes the first configuration what runs, with the sets that the group has.
+// begin makes the first configuration what runs, with the sets that the group has, and waits
+// for what the group remembers of flows. Packets come as soon as routers are told, and some
+// earlier: what a router has kept while a host was gone comes at once when it is back. A
+// director that had no program before lets them in when it knows whose they are: what it
+// guesses wrong breaks, and it would tell the others.
 func (d *director) begin(ctx context.Context, first model.Config) error {
 	if d.group != nil {
 		if err := d.keeper.Join(ctx, d.group); err != nil {
@@ -228,7 +301,10 @@ func (d *director) begin(ctx context.Context, first model.Config) error {
 		return err
 	}
 	d.shares.await(ctx)
-	return nil
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return d.kernel.Admit()
 }
 
 // Info also says which state of the group's is followed, and why it is not what runs.

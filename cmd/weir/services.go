@@ -39,9 +39,9 @@ func addSocket(cmd *cobra.Command, socket *string) {
 }
 
 func servicesTable(t *table, services []model.ServiceStatus) {
-	t.row("NAME", "SEGMENT", "VIP", "PROTOCOL", "PORT", "POLICY", "QUIC", "BACKENDS", "GENERATIONS", "SLOTS", "MOVED", "SHARED", "HELD", "KEPT", "PACKETS", "BYTES", "DROPPED")
+	t.row("NAME", "SEGMENT", "VIP", "PROTOCOL", "PORT", "POLICY", "QUIC", "BACKENDS", "HEALTHY", "GENERATIONS", "SLOTS", "MOVED", "SHARED", "HELD", "KEPT", "PACKETS", "BYTES", "DROPPED")
 	for _, s := range services {
-		t.row(s.Name, s.Segment, s.VIP, s.Protocol, s.Port, s.Policy, quicNumbers(s.QUIC), fmt.Sprintf("%d/%d", active(s.Backends), len(s.Backends)),
+		t.row(s.Name, s.Segment, s.VIP, s.Protocol, s.Port, s.Policy, quicNumbers(s.QUIC), fmt.Sprintf("%d/%d", active(s.Backends), len(s.Backends)), healthy(s.Health),
 			s.Log.Generations, s.Slots, s.Log.Moved, s.Log.Shared, s.Log.Held, s.Log.Kept, s.Packets, s.Bytes, s.Dropped)
 	}
 }
@@ -53,6 +53,18 @@ func quicNumbers(configs []model.QUICStatus) string {
 		numbers[i] = strconv.Itoa(int(c.ID))
 	}
 	return strings.Join(numbers, ",")
+}
+
+// healthy is how many backends are, of those that would get connections if they were.
+func healthy(h *model.ServiceHealth) string {
+	if h == nil {
+		return ""
+	}
+	text := fmt.Sprintf("%d/%d", h.Up, h.Up+h.Down+h.Unknown)
+	if h.Panic {
+		text += ",panic"
+	}
+	return text
 }
 
 // active counts the backends that get new connections.

@@ -97,12 +97,25 @@ func statusTable(t *table, s api.Status) {
 		t.row("agents reporting", a.Reporting)
 		t.row("agents silent", a.Silent)
 	}
+	if s.Strangers > 0 {
+		t.row("strangers refused", s.Strangers)
+	}
+	for _, e := range s.Probes {
+		if e.Count > 0 {
+			t.row("probes "+e.Name, e.Count)
+		}
+	}
+	for _, service := range s.Panic {
+		t.row("panic", service+": too few backends are healthy, all are used")
+	}
 	t.line("")
 	t.row("INTERFACE", "XDP", "MTU")
 	for _, i := range s.Interfaces {
 		t.row(i.Name, i.XDP, i.MTU)
 	}
+	neighborTable(t, s.Neighbor)
 	peersTable(t, s.Peers)
+	hooksTable(t, s.Hooks)
 	cpusTable(t, s.CPUs)
 	reasonsTable(t, s.Reasons)
 }
@@ -123,6 +136,33 @@ func peersTable(t *table, peers []model.PeerStatus) {
 	for _, p := range peers {
 		t.row(p.Director, since(p.Tells), p.Heard, since(p.Listens), p.Told, p.Slow, p.Garbage, p.Problem)
 	}
+}
+
+// hooksTable is left out where there are none.
+func hooksTable(t *table, hooks []model.HookStatus) {
+	if len(hooks) == 0 {
+		return
+	}
+	t.line("")
+	t.row("HOOK", "STATE", "UP", "CALLS", "FAILED", "LAST-TOOK", "PROBLEM")
+	for _, h := range hooks {
+		took := "never"
+		if !h.Took.IsZero() {
+			took = h.Took.Format(time.RFC3339)
+		}
+		t.row(h.Name, hookState(&h), h.Up, h.Calls, h.Failures, took, h.Problem)
+	}
+}
+
+// hookState says how far a hook is with being told.
+func hookState(h *model.HookStatus) string {
+	switch {
+	case h.Running:
+		return "runs"
+	case h.Current:
+		return "current"
+	}
+	return "waits"
 }
 
 // cpusTable is left out where the kernel does not let CPUs be watched.

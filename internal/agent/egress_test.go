@@ -26,6 +26,7 @@ type egressRow struct {
 	src    netip.Addr
 	port   uint16
 	flags  uint8
+	zero   bool   // the sequence number
 	before []byte // options in front of MSS
 	mss    uint16 // 0: no such option
 	after  []byte // options behind it
@@ -50,8 +51,12 @@ func (r egressRow) build(mss uint16) []byte {
 	if link == nil {
 		link = frame{ether}
 	}
+	sequence := uint32(0xfeedbeef)
+	if r.zero {
+		sequence = 0
+	}
 	return build(link, frame{ip(r.src, client), packet.TCPHeader{
-		Src: r.port, Dst: 33000, Seq: 0xfeedbeef, Ack: 7, Flags: r.flags, Window: 65535, Options: options}})
+		Src: r.port, Dst: 33000, Seq: sequence, Ack: 7, Flags: r.flags, Window: 65535, Options: options}})
 }
 
 func egressRows() []egressRow {
@@ -62,6 +67,8 @@ func egressRows() []egressRow {
 		fits    = bpfHostReasonHOST_CLAMP_FITS
 		absent  = bpfHostReasonHOST_CLAMP_ABSENT
 		others  = bpfHostReasonHOST_PASS_EGRESS
+		refused = bpfHostReasonHOST_PASS_REFUSED
+		reset   = packet.RST | packet.ACK
 	)
 	linux := []byte{4, 2, 8, 10, 1, 2, 3, 4, 5, 6, 7, 8, nop, 3, 3, 7} // SACK, timestamps, window scale
 	rows := []egressRow{
@@ -89,7 +96,14 @@ func egressRows() []egressRow {
 		{name: "MSS cut short", src: vip4, port: 443, flags: synAck, before: []byte{nop, nop, 2, 4}, reason: absent},
 
 		{name: "segment", src: vip4, port: 443, flags: packet.ACK, mss: 1460, reason: others, want: 1460},
-		{name: "RST", src: vip4, port: 443, flags: packet.RST | packet.ACK, mss: 1460, reason: others, want: 1460},
+		{name: "RST", src: vip4, port: 443, flags: reset, mss: 1460, reason: others, want: 1460},
+		{name: "refusal", src: vip4, port: 443, flags: reset, zero: true, reason: refused},
+		{name: "refusal over IPv6", src: vip6, port: 443, flags: reset, zero: true, reason: refused},
+		{name: "refusal of one of many ports", src: rangeVIP4, port: 8050, flags: reset, zero: true, reason: refused},
+		{name: "RST that answers an ACK with number 0", src: vip4, port: 443, flags: packet.RST, zero: true, reason: others},
+		{name: "ACK with number 0", src: vip4, port: 443, flags: packet.ACK, zero: true, reason: others},
+		{name: "refusal at another port of the VIP", src: vip4, port: 22, flags: reset, zero: true, reason: others},
+		{name: "refusal of another address", src: host4, port: 443, flags: reset, zero: true, reason: others},
 		{name: "other port of the VIP", src: vip4, port: 22, flags: synAck, mss: 1460, reason: others, want: 1460},
 		{name: "another address", src: host4, port: 443, flags: synAck, mss: 1460, reason: others, want: 1460},
 		{name: "another address of IPv6", src: host6, port: 443, flags: synAck, mss: 1440, reason: others, want: 1440},
@@ -151,6 +165,17 @@ func TestEgress(t *testing.T) {
 			checkEgress(t, h, row.build(row.mss), want, row.reason)
 			checkChecksums(t, want)
 		})
+	}
+	refused := uint64(0)
+	for _, s := range h.plan.services {
+		c, err := readCounter(h.ServiceRefusals, h.indexes[s.identity()])
+		if err != nil {
+			t.Fatal(err)
+		}
+		refused += c.Packets
+	}
+	if refused != 3 {
+		t.Errorf("%d connections to services are counted as refused, want 3", refused)
 	}
 	for name, in := range notTCP() {
 		t.Run(name, func(t *testing.T) { checkEgress(t, h, in, in, bpfHostReasonHOST_PASS_EGRESS) })

@@ -95,10 +95,11 @@ const (
 	bpfHostReasonHOST_DROP_CONGESTED       bpfHostReason = 20
 	bpfHostReasonHOST_DROP_DECAP_FAILED    bpfHostReason = 21
 	bpfHostReasonHOST_PASS_EGRESS          bpfHostReason = 22
-	bpfHostReasonHOST_CLAMP_LOWERED        bpfHostReason = 23
-	bpfHostReasonHOST_CLAMP_FITS           bpfHostReason = 24
-	bpfHostReasonHOST_CLAMP_ABSENT         bpfHostReason = 25
-	bpfHostReasonHOST_REASON_COUNT         bpfHostReason = 26
+	bpfHostReasonHOST_PASS_REFUSED         bpfHostReason = 23
+	bpfHostReasonHOST_CLAMP_LOWERED        bpfHostReason = 24
+	bpfHostReasonHOST_CLAMP_FITS           bpfHostReason = 25
+	bpfHostReasonHOST_CLAMP_ABSENT         bpfHostReason = 26
+	bpfHostReasonHOST_REASON_COUNT         bpfHostReason = 27
 )
 
 type bpfHostService struct {
@@ -146,6 +147,7 @@ const (
 	bpfMapRanges                = "ranges"
 	bpfMapReasons               = "reasons"
 	bpfMapServicePackets        = "service_packets"
+	bpfMapServiceRefusals       = "service_refusals"
 	bpfMapServices              = "services"
 	bpfMapSources               = "sources"
 	bpfMapTunnelEnds            = "tunnel_ends"
@@ -214,18 +216,19 @@ type bpfProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type bpfMapSpecs struct {
-	Cookies        *ebpf.MapSpec `ebpf:"cookies"`
-	Endpoints      *ebpf.MapSpec `ebpf:"endpoints"`
-	Namespaces     *ebpf.MapSpec `ebpf:"namespaces"`
-	Peers          *ebpf.MapSpec `ebpf:"peers"`
-	Questions      *ebpf.MapSpec `ebpf:"questions"`
-	Ranges         *ebpf.MapSpec `ebpf:"ranges"`
-	Reasons        *ebpf.MapSpec `ebpf:"reasons"`
-	ServicePackets *ebpf.MapSpec `ebpf:"service_packets"`
-	Services       *ebpf.MapSpec `ebpf:"services"`
-	Sources        *ebpf.MapSpec `ebpf:"sources"`
-	TunnelEnds     *ebpf.MapSpec `ebpf:"tunnel_ends"`
-	UdpFlows       *ebpf.MapSpec `ebpf:"udp_flows"`
+	Cookies         *ebpf.MapSpec `ebpf:"cookies"`
+	Endpoints       *ebpf.MapSpec `ebpf:"endpoints"`
+	Namespaces      *ebpf.MapSpec `ebpf:"namespaces"`
+	Peers           *ebpf.MapSpec `ebpf:"peers"`
+	Questions       *ebpf.MapSpec `ebpf:"questions"`
+	Ranges          *ebpf.MapSpec `ebpf:"ranges"`
+	Reasons         *ebpf.MapSpec `ebpf:"reasons"`
+	ServicePackets  *ebpf.MapSpec `ebpf:"service_packets"`
+	ServiceRefusals *ebpf.MapSpec `ebpf:"service_refusals"`
+	Services        *ebpf.MapSpec `ebpf:"services"`
+	Sources         *ebpf.MapSpec `ebpf:"sources"`
+	TunnelEnds      *ebpf.MapSpec `ebpf:"tunnel_ends"`
+	UdpFlows        *ebpf.MapSpec `ebpf:"udp_flows"`
 }
 
 // bpfVariableSpecs contains global variables before they are loaded into the kernel.
@@ -260,18 +263,19 @@ func (o *bpfObjects) Close() error {
 //
 // It can be passed to loadBpfObjects or ebpf.CollectionSpec.LoadAndAssign.
 type bpfMaps struct {
-	Cookies        *ebpf.Map `ebpf:"cookies"`
-	Endpoints      *ebpf.Map `ebpf:"endpoints"`
-	Namespaces     *ebpf.Map `ebpf:"namespaces"`
-	Peers          *ebpf.Map `ebpf:"peers"`
-	Questions      *ebpf.Map `ebpf:"questions"`
-	Ranges         *ebpf.Map `ebpf:"ranges"`
-	Reasons        *ebpf.Map `ebpf:"reasons"`
-	ServicePackets *ebpf.Map `ebpf:"service_packets"`
-	Services       *ebpf.Map `ebpf:"services"`
-	Sources        *ebpf.Map `ebpf:"sources"`
-	TunnelEnds     *ebpf.Map `ebpf:"tunnel_ends"`
-	UdpFlows       *ebpf.Map `ebpf:"udp_flows"`
+	Cookies         *ebpf.Map `ebpf:"cookies"`
+	Endpoints       *ebpf.Map `ebpf:"endpoints"`
+	Namespaces      *ebpf.Map `ebpf:"namespaces"`
+	Peers           *ebpf.Map `ebpf:"peers"`
+	Questions       *ebpf.Map `ebpf:"questions"`
+	Ranges          *ebpf.Map `ebpf:"ranges"`
+	Reasons         *ebpf.Map `ebpf:"reasons"`
+	ServicePackets  *ebpf.Map `ebpf:"service_packets"`
+	ServiceRefusals *ebpf.Map `ebpf:"service_refusals"`
+	Services        *ebpf.Map `ebpf:"services"`
+	Sources         *ebpf.Map `ebpf:"sources"`
+	TunnelEnds      *ebpf.Map `ebpf:"tunnel_ends"`
+	UdpFlows        *ebpf.Map `ebpf:"udp_flows"`
 }
 
 func (m *bpfMaps) Close() error {
@@ -284,6 +288,7 @@ func (m *bpfMaps) Close() error {
 		m.Ranges,
 		m.Reasons,
 		m.ServicePackets,
+		m.ServiceRefusals,
 		m.Services,
 		m.Sources,
 		m.TunnelEnds,

@@ -16,7 +16,7 @@ import (
 // How often connections are looked at, and how often they are reported, also where
 // nothing about them has changed: directors count only on what is younger than their
 // changes. etcd keeps every version of a report until it is compacted, so there are
-// not more.
+// not more, but where signs of strain begin or end.
 const (
 	lookAtSockets = 5 * time.Second
 	reportEvery   = 15 * time.Second
@@ -58,6 +58,8 @@ type reporting struct {
 	failed bool
 	seen   []model.AgentReport // when the sockets were last looked at
 	told   time.Time           // when the directors were
+	strain strainMeter
+	signs  map[model.ServiceID]model.Signal // that the directors were told
 }
 
 func (r *reporting) once(ctx context.Context) error {
@@ -66,14 +68,19 @@ func (r *reporting) once(ctx context.Context) error {
 		r.seen = nil
 		return err
 	}
+	signs, err := r.strain.look(r.agent, time.Now())
+	if err != nil {
+		return err
+	}
 	// A listing may miss a socket; two in a row will hardly miss the same. Where there is
 	// no other one yet, the next is reported.
 	reports, joined := joinListings(now, r.seen)
 	r.seen = now
-	if !joined || len(reports) == 0 || time.Since(r.told) < reportEvery {
+	if !joined || len(reports) == 0 || time.Since(r.told) < reportEvery && !otherSigns(r.signs, signs) {
 		return nil
 	}
 	for i := range reports {
+		addSigns(&reports[i], signs)
 		if err := shorten(&reports[i], r.limit); err != nil {
 			return err
 		}
@@ -81,7 +88,7 @@ func (r *reporting) once(ctx context.Context) error {
 	if err := r.to.PutReports(ctx, reports); err != nil {
 		return fmt.Errorf("report connections: %w", err)
 	}
-	r.told = time.Now()
+	r.told, r.signs = time.Now(), signs
 	return nil
 }
 
@@ -101,20 +108,25 @@ func (a *Agent) connections() ([]model.AgentReport, error) {
 	if err := a.flows.alive(udp); err != nil {
 		return nil, err
 	}
-	for _, name := range config.Agent.Namespaces {
+	return reports, eachNamespace(config.Agent.Namespaces, func(s sockets) error { return s.connections(tcp) })
+}
+
+// eachNamespace asks in each of these network namespaces whose container runs.
+func eachNamespace(names []string, ask func(sockets) error) error {
+	for _, name := range names {
 		there, err := openSocketsIn(name)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // its container does not run
 		}
 		if err == nil {
-			err = there.connections(tcp)
+			err = ask(there)
 			there.close()
 		}
 		if err != nil {
-			return nil, fmt.Errorf("network namespace %s: %w", name, err)
+			return fmt.Errorf("network namespace %s: %w", name, err)
 		}
 	}
-	return reports, nil
+	return nil
 }
 
 // emptyReports returns a report without connections about each backend on this host:

@@ -82,16 +82,24 @@ func namespacePath(name string) string {
 // both families; IPv4 in IPv6 sockets is IPv4. A connection that is there all the time
 // may be missed when its neighbours in the kernel's table go while they are listed.
 func (s sockets) connections(found func(local, remote netip.AddrPort)) error {
-	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
+	return s.dump(connected, 0, func(answer []byte) {
+		found(diagEnd(answer, diagSource, 0), diagEnd(answer, diagDestination, 1))
+	})
+}
+
+// dump calls found with what the kernel says of each TCP socket in these states, with these
+// attributes behind it.
+func (s sockets) dump(states uint32, attributes byte, found func(answer []byte)) error {
+	for _, family := range families {
 		request := nl.NewNetlinkRequest(nl.SOCK_DIAG_BY_FAMILY, unix.NLM_F_DUMP)
 		request.Sockets = map[int]*nl.SocketHandle{unix.NETLINK_INET_DIAG: {Socket: s.netlink, Seq: request.Seq}}
 		text := make([]byte, diagRequestLength)
-		text[0], text[1] = family, unix.IPPROTO_TCP
-		binary.NativeEndian.PutUint32(text[diagStates:], connected)
+		text[0], text[1], text[diagExtensions] = family, unix.IPPROTO_TCP, attributes
+		binary.NativeEndian.PutUint32(text[diagStates:], states)
 		request.AddRawData(text)
 		err := request.ExecuteIter(unix.NETLINK_INET_DIAG, nl.SOCK_DIAG_BY_FAMILY, func(answer []byte) bool {
 			if len(answer) >= diagAnswerLength {
-				found(diagEnd(answer, diagSource, 0), diagEnd(answer, diagDestination, 1))
+				found(answer)
 			}
 			return true
 		})

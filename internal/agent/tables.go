@@ -116,8 +116,8 @@ func (t *tables) add(s service, index uint32, flags bpfHostServiceFlag) {
 func (t *tables) put(m *bpfMaps) error {
 	zero := make([]bpfCounter, ebpf.MustPossibleCPU())
 	for _, index := range t.fresh {
-		if err := m.ServicePackets.Put(index, zero); err != nil {
-			return fmt.Errorf("clear counter %d: %w", index, err)
+		if err := errors.Join(m.ServicePackets.Put(index, zero), m.ServiceRefusals.Put(index, zero)); err != nil {
+			return fmt.Errorf("clear counters %d: %w", index, err)
 		}
 	}
 	return errors.Join(

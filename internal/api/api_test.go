@@ -49,8 +49,12 @@ func newDirector() *director {
 			QUIC:       []model.Tallied{{Name: "quic_found", Count: 5}},
 			Left:       []model.Tallied{{Name: "drained", Count: 6}},
 			Agents:     model.ReporterStatus{Reporting: 4, Silent: 1},
-			Peers:      []model.PeerStatus{{Director: netip.MustParseAddr("10.0.0.3"), Tells: time.Unix(1767323100, 0).UTC(), Heard: 5, Told: 6, Problem: "none"}},
-			CPUs:       []model.CPUStatus{{CPU: 0, Utilization: 0.25, Busy: 0.5, Fullness: 0.125}},
+			Neighbor: model.NeighborStatus{Interfaces: []model.NeighborInterfaceStatus{{Name: "eth0", MAC: "02:00:00:00:00:01", Announced: 2}},
+				VIPs: []model.NeighborVIP{{VIP: netip.MustParseAddr("203.0.113.10"), State: model.NeighborAnswers, Since: time.Unix(1767323100, 0).UTC(), Interfaces: []string{"eth0"}}}},
+			Peers:     []model.PeerStatus{{Director: netip.MustParseAddr("10.0.0.3"), Tells: time.Unix(1767323100, 0).UTC(), Heard: 5, Told: 6, Problem: "none"}},
+			Strangers: 3,
+			Probes:    []model.Tallied{{Name: "ok", Count: 8}},
+			CPUs:      []model.CPUStatus{{CPU: 0, Utilization: 0.25, Busy: 0.5, Fullness: 0.125}},
 			Services: []model.ServiceStatus{{
 				Name: "web", VIP: netip.MustParseAddr("203.0.113.10"), Protocol: model.TCP,
 				Port: model.PortRange{First: 443, Last: 443}, Slots: 1021, Packets: 10, Bytes: 1000,
@@ -140,8 +144,8 @@ func TestClientGetsWhatTheDirectorSays(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantStatus := api.Status{
-		Role: api.RoleDirector, Info: d.info, Interfaces: d.status.Interfaces, Services: 2, Backends: 2, RingMemory: 8256,
-		Limits: d.config.Director.Limits, Flows: d.status.Flows, QUIC: d.status.QUIC, Left: d.status.Left, Agents: d.status.Agents, Peers: d.status.Peers, CPUs: d.status.CPUs, Reasons: d.status.Reasons,
+		Role: api.RoleDirector, Info: d.info, Interfaces: d.status.Interfaces, Services: 2, Backends: 2, RingMemory: 8256, Probes: d.status.Probes, Panic: []string{},
+		Limits: d.config.Director.Limits, Flows: d.status.Flows, QUIC: d.status.QUIC, Left: d.status.Left, Agents: d.status.Agents, Peers: d.status.Peers, Neighbor: d.status.Neighbor, Strangers: d.status.Strangers, CPUs: d.status.CPUs, Reasons: d.status.Reasons,
 	}
 	if diff := cmp.Diff(wantStatus, status, equate); diff != "" {
 		t.Errorf("status (-said +got):\n%s", diff)
@@ -203,6 +207,24 @@ func TestHandle(t *testing.T) {
 		if method == "GET" && w.Body.String() != "up 1\n" {
 			t.Errorf("GET /metrics gives %q, not what its handler wrote", w.Body)
 		}
+	}
+}
+
+func TestBGP(t *testing.T) {
+	d := newDirector()
+	server := api.NewServer(d, d, quiet())
+	want := model.BGPStatus{ASN: 65001, RouterID: netip.MustParseAddr("10.0.0.2"), Neighbors: []model.BGPNeighborStatus{{
+		Address: netip.MustParseAddr("10.0.0.1"), ASN: 65000, State: model.SessionEstablished, Families: []model.BGPFamily{model.BGPIPv4},
+		HoldTime: model.Duration(9 * time.Second)}},
+		Routes: []model.RouteStatus{{Prefix: netip.MustParsePrefix("203.0.113.10/32"), Neighbors: 1,
+			Attributes: model.BGPAttributes{Communities: []model.Community{model.GracefulShutdown}}}}}
+	server.HandleBGP(func() model.BGPStatus { return want })
+	got, err := serve(t, server).BGP(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{})); diff != "" {
+		t.Errorf("what the client reads (-want +got):\n%s", diff)
 	}
 }
 

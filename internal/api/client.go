@@ -85,6 +85,11 @@ func (c *Client) Backends(ctx context.Context) ([]Backend, error) {
 	return get[[]Backend](ctx, c, "backends")
 }
 
+// BGP returns what is announced to whom.
+func (c *Client) BGP(ctx context.Context) (model.BGPStatus, error) {
+	return get[model.BGPStatus](ctx, c, "bgp")
+}
+
 // Config returns the configuration that runs.
 func (c *Client) Config(ctx context.Context) (model.Config, error) {
 	return get[model.Config](ctx, c, "config")

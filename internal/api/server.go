@@ -71,6 +71,11 @@ func (s *Server) Handle(path string, handler http.Handler) {
 	s.handlers[path] = handler
 }
 
+// HandleBGP answers questions about what is announced. It is called before Serve.
+func (s *Server) HandleBGP(status func() model.BGPStatus) {
+	s.answers["/v1/bgp"] = func() (any, error) { return status(), nil }
+}
+
 // director returns an answer that is made of what the datapath says.
 func (s *Server) director(datapath Datapath, of func(model.DatapathStatus) any) func() (any, error) {
 	return func() (any, error) {

@@ -70,6 +70,11 @@ type Status struct {
 	Left       []model.Tallied         `json:"generations-left"`
 	Agents     model.ReporterStatus    `json:"agents"`
 	Peers      []model.PeerStatus      `json:"peers,omitempty"`
+	Hooks      []model.HookStatus      `json:"hooks,omitempty"`
+	Strangers  uint64                  `json:"strangers"`
+	Neighbor   model.NeighborStatus    `json:"neighbor,omitzero"`
+	Probes     []model.Tallied         `json:"probes"` // of backends' health, by what they said
+	Panic      []string                `json:"panic"`  // services that use all backends, too few being healthy
 	CPUs       []model.CPUStatus       `json:"cpus"`
 	Reasons    []model.Counter         `json:"reasons"`
 }
@@ -101,12 +106,20 @@ func newStatus(daemon Daemon, d model.DatapathStatus) Status {
 		Left:       orEmpty(d.Left),
 		Agents:     d.Agents,
 		Peers:      d.Peers,
+		Hooks:      d.Hooks,
+		Strangers:  d.Strangers,
+		Neighbor:   d.Neighbor,
+		Probes:     orEmpty(d.Probes),
+		Panic:      []string{},
 		CPUs:       orEmpty(d.CPUs),
 		Reasons:    orEmpty(d.Reasons),
 	}
 	s.Flows.Events = orEmpty(s.Flows.Events)
 	for _, service := range d.Services {
 		s.Backends += len(service.Backends)
+		if service.Health != nil && service.Health.Panic {
+			s.Panic = append(s.Panic, service.Name)
+		}
 	}
 	return s
 }

@@ -2,6 +2,7 @@ package config_test
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -51,6 +53,27 @@ func checkRoundTrip(t *testing.T, c model.Config) {
 	}
 	if diff := cmp.Diff(c, again, comparable); diff != "" {
 		t.Errorf("written and read again, the configuration differs (-first +again):\n%s", diff)
+	}
+}
+
+// TestStored writes services as stores do, as JSON, and reads them again.
+func TestStored(t *testing.T) {
+	for _, file := range []string{"testdata/full.good.yaml", "testdata/quic.good.yaml", "testdata/health.good.yaml"} {
+		c, err := config.Load(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := json.Marshal(c.Services)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var again []model.Service
+		if err := json.Unmarshal(text, &again); err != nil {
+			t.Fatalf("what weir wrote it does not read: %v\n%s", err, text)
+		}
+		if diff := cmp.Diff(c.Services, again, comparable); diff != "" {
+			t.Errorf("stored and read again, the services of %s differ (-first +again):\n%s", file, diff)
+		}
 	}
 }
 
@@ -199,4 +222,124 @@ func FuzzParse(f *testing.F) {
 			t.Errorf("not a typed error: %#v", err)
 		}
 	})
+}
+
+// TestBGP checks the same of what routers are told.
+func TestBGP(t *testing.T) {
+	c, err := config.Load("testdata/full.good.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	yes, no, source := true, false, netip.MustParseAddr("10.0.0.2")
+	number := func(n uint32) *uint32 { return &n }
+	community := func(large bool, parts ...uint32) model.Community {
+		c := model.Community{Large: large}
+		copy(c.Parts[:], parts)
+		return c
+	}
+	want := model.BGP{
+		ASN: 4200000001, RouterID: source, Listen: []netip.Addr{source, netip.MustParseAddr("2001:db8::2")},
+		GracefulShutdown: model.Duration(2 * time.Second),
+		Neighbors: []model.BGPNeighbor{{
+			Address: netip.MustParseAddr("10.0.0.1"), ASN: 65000, Port: 1179, Source: &source, PasswordFile: "/etc/weir/bgp.password", TTL: 3,
+			HoldTime: model.Duration(3 * time.Second), Keepalive: model.Duration(500 * time.Millisecond),
+			GracefulRestart: &yes, RestartTime: model.Duration(5 * time.Minute), KeepWhenSilent: true, Families: []model.BGPFamily{model.BGPIPv4, model.BGPIPv6},
+			BFD:     &model.BGPNeighborBFD{Multihop: &no, Interfaces: []string{"eth0"}, Interval: model.Duration(50 * time.Millisecond), Multiplier: 5},
+			NextHop: []netip.Addr{source, netip.MustParseAddr("2001:db8::2")},
+			Attributes: model.BGPAttributes{MED: number(0), Prepend: 2, Communities: []model.Community{
+				community(false, 65000, 100), community(true, 4200000001, 1, 2), community(false, 65535, 65281)}},
+		}, {
+			Address: netip.MustParseAddr("2001:db8::1"), ASN: 4200000001, Port: 179, Passive: true, TTLSecurity: 1,
+			HoldTime: model.DefaultHoldTime, GracefulRestart: &no, RestartTime: model.DefaultRestartTime,
+			BFD:      &model.BGPNeighborBFD{Interval: model.DefaultBFDInterval, Multiplier: model.DefaultBFDMultiplier},
+			Families: []model.BGPFamily{model.BGPIPv6, model.BGPIPv4}, Attributes: model.BGPAttributes{LocalPref: number(200)},
+		}},
+		Prefixes: []model.BGPPrefix{
+			{Prefix: netip.MustParsePrefix("203.0.113.0/24"), Announce: model.AnnouncePrefix, Attributes: model.BGPAttributes{MED: number(10)}},
+			{Prefix: netip.MustParsePrefix("203.0.113.7/32"), Announce: model.AnnounceNothing},
+		},
+	}
+	if diff := cmp.Diff(want, c.BGP, comparable); diff != "" {
+		t.Errorf("bgp (-want +got):\n%s", diff)
+	}
+	if least := c.Services[0].LeastHealthy(); least != 2 {
+		t.Errorf("min-healthy is %d", least)
+	}
+	none, err := config.Load("testdata/minimal.good.yaml")
+	if err != nil || !none.BGP.IsZero() || !none.BFD.IsZero() {
+		t.Errorf("a file without bgp and bfd has %+v, %+v (%v)", none.BGP, none.BFD, err)
+	}
+}
+
+// TestHooks checks the same of hooks.
+func TestHooks(t *testing.T) {
+	c, err := config.Load("testdata/full.good.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []model.Hook{
+		{Name: "cloud-route", Exec: []string{"/usr/local/sbin/vip-route", "--table", "7"}, Timeout: model.Duration(30 * time.Second)},
+		{Name: "portal", URL: "https://portal.example/vips", TokenFile: "/etc/weir/portal.token", Timeout: model.DefaultHookTimeout},
+	}
+	if diff := cmp.Diff(want, c.Hooks); diff != "" {
+		t.Errorf("hooks (-want +got):\n%s", diff)
+	}
+}
+
+// TestBFD checks which sessions the neighbours of both kinds ask for.
+func TestBFD(t *testing.T) {
+	c, err := config.Load("testdata/full.good.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address, ms := netip.MustParseAddr, func(n int) model.Duration { return model.Duration(time.Duration(n) * time.Millisecond) }
+	want := []model.BFDSession{
+		{Neighbor: address("10.0.0.1"), Source: address("10.0.0.2"), Interfaces: []string{"eth0"},
+			Timers: model.BFDTimers{Interval: ms(50), Multiplier: 5}, RestartTime: model.Duration(5 * time.Minute)},
+		{Neighbor: address("2001:db8::1"), Interfaces: c.Director.Interfaces,
+			Timers: model.BFDTimers{Interval: ms(100), Multiplier: 3}, RestartTime: model.DefaultRestartTime},
+		{Neighbor: address("10.0.0.1"), Source: address("10.0.0.2"), Multihop: true, Interfaces: []string{"eth0"},
+			Timers: model.BFDTimers{Interval: ms(40), Multiplier: 2}, RestartTime: model.Duration(90 * time.Second)},
+		{Neighbor: address("2001:db8::1:1"), Interfaces: c.Director.Interfaces,
+			Timers: model.BFDTimers{Interval: ms(100), Multiplier: 3}, RestartTime: model.Duration(90 * time.Second)},
+	}
+	if diff := cmp.Diff(want, c.BFDSessions(), comparable); diff != "" {
+		t.Errorf("BFD sessions (-want +got):\n%s", diff)
+	}
+	// Routers in between are expected where the session allows for them.
+	n := &c.BGP.Neighbors[0]
+	for _, d := range []struct {
+		ttl, security uint8
+		want          bool
+	}{{0, 0, false}, {1, 0, false}, {2, 0, true}, {0, 1, false}, {0, 3, true}} {
+		n.BFD.Multihop, n.TTL, n.TTLSecurity = nil, d.ttl, d.security
+		if n.BFDMultihop() != d.want {
+			t.Errorf("with ttl %d and ttl-security %d, multihop is %v", d.ttl, d.security, !d.want)
+		}
+	}
+}
+
+// TestNeighbor checks how a director answers for VIPs, and what it does where little is said.
+func TestNeighbor(t *testing.T) {
+	c, err := config.Load("testdata/full.good.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := model.Neighbor{
+		Lease: model.Duration(3 * time.Second), Settle: model.Duration(500 * time.Millisecond), Refresh: model.Duration(30 * time.Second), Rate: 100,
+		Interfaces: []model.NeighborInterface{{Name: "eth0"}, {Name: "bond0.100", Prefixes: []netip.Prefix{
+			netip.MustParsePrefix("203.0.113.0/24"), netip.MustParsePrefix("2001:db8:1::/64"), netip.MustParsePrefix("198.51.100.7/32")}}},
+	}
+	if diff := cmp.Diff(want, c.Director.Neighbor, comparable); diff != "" {
+		t.Errorf("neighbor (-want +got):\n%s", diff)
+	}
+	c, err = config.Parse("few.yaml", []byte("director:\n  interfaces: [eth0]\n  neighbor:\n    interfaces: [{name: eth0}]\nservices: []\n"))
+	want = model.Neighbor{Lease: model.DefaultNeighborLease, Settle: model.DefaultNeighborSettle, Refresh: model.DefaultNeighborRefresh,
+		Rate: model.DefaultNeighborRate, Interfaces: []model.NeighborInterface{{Name: "eth0"}}}
+	if diff := cmp.Diff(want, c.Director.Neighbor, comparable); err != nil || diff != "" {
+		t.Errorf("with defaults it is (-want +got), error %v:\n%s", err, diff)
+	}
+	if none, err := config.Load("testdata/minimal.good.yaml"); err != nil || !none.Director.Neighbor.IsZero() {
+		t.Errorf("a file without neighbor has %+v (%v)", none.Director.Neighbor, err)
+	}
 }

@@ -27,8 +27,20 @@ var required = map[reflect.Type][][2]string{
 		{"port", "443, 8000-8100 or all"},
 		{"mode", "l2dsr, ipip, gue or nat"},
 	},
-	reflect.TypeFor[model.Backend]():    {{"address", "an IP address"}},
-	reflect.TypeFor[model.QUICConfig](): {{"id", "0 to 6"}, {"nonce-length", "4 to 18"}},
+	reflect.TypeFor[model.Backend]():           {{"address", "an IP address"}},
+	reflect.TypeFor[model.Hook]():              {{"name", "of your choice"}},
+	reflect.TypeFor[model.BFDNeighbor]():       {{"address", "an IP address"}},
+	reflect.TypeFor[model.NeighborInterface](): {{"name", "an interface of the director's"}},
+	reflect.TypeFor[model.QUICConfig]():        {{"id", "0 to 6"}, {"nonce-length", "4 to 18"}},
+	reflect.TypeFor[model.BGP](): {
+		{"asn", "the number of this director's AS"},
+		{"router-id", "an IPv4 address of this director's"},
+		{"neighbors", "the routers to tell"},
+	},
+	reflect.TypeFor[model.BGPNeighbor](): {{"address", "an IP address"}, {"asn", "the number of its AS"}},
+	reflect.TypeFor[model.BGPPrefix]():   {{"prefix", "203.0.113.0/24, say"}},
+	reflect.TypeFor[model.HealthCheck](): {{"kind", "tcp, syn, http, https, tls, grpc, udp, dns, icmp or none"}},
+	reflect.TypeFor[model.HealthDNS]():   {{"name", "a domain name"}},
 }
 
 // config decodes the document. Each key that has a default and is missing has

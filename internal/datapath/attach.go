@@ -45,9 +45,9 @@ func (d *Datapath) findInterfaces(names []string) ([]netlink.Link, error) {
 	return links, nil
 }
 
-// attach makes the program run on exactly these interfaces. A link that is
-// pinned already is given the program in one step: no packet sees none. After an
-// error the program is where it was before.
+// attach makes the program run on exactly these interfaces, if packets need not be
+// held. A link that is pinned already is given the program in one step: no packet sees
+// none. After an error the program is where it was before.
 func (d *Datapath) attach(interfaces []string, links []netlink.Link) error {
 	var made []string
 	for i, name := range interfaces {
@@ -76,6 +76,22 @@ func (d *Datapath) attach(interfaces []string, links []netlink.Link) error {
 		}
 	}
 	return nil
+}
+
+// Admit attaches the program to the interfaces of the last Set that it was held from, and
+// to those of each Set after it.
+func (d *Datapath) Admit() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.holds = false
+	if !d.begun {
+		return nil
+	}
+	links, err := d.findInterfaces(d.table.Interfaces)
+	if err != nil {
+		return err
+	}
+	return d.switchPrograms(d.table.Interfaces, links, d.have.haveReplies())
 }
 
 func (d *Datapath) detachFrom(interfaces []string) error {
@@ -130,6 +146,9 @@ func (d *Datapath) attachTo(name string, iface netlink.Link) (fresh bool, err er
 	if adopted != nil {
 		d.note(name, &attachment{adopted, index})
 		d.log.Info("adopted", "interface", name)
+		return false, nil
+	}
+	if d.holds {
 		return false, nil
 	}
 	l, err := d.attachXDP(iface)
@@ -283,7 +302,7 @@ func unpinLink(pin string) error {
 func Detach(pin string) error {
 	lock, err := lockPins(pin)
 	if errors.Is(err, os.ErrNotExist) {
-		return removeUndoFilters(nil)
+		return errors.Join(removeUndoFilters(nil), removeCheckDevice(pin))
 	}
 	if err != nil {
 		return fmt.Errorf("detach: %w", err)
@@ -297,7 +316,7 @@ func Detach(pin string) error {
 	if err != nil {
 		return err
 	}
-	errs := []error{removeUndoFilters(nil)}
+	errs := []error{removeUndoFilters(nil), removeCheckDevice(pin)}
 	for _, l := range append(links, undo...) {
 		errs = append(errs, unpinLink(l))
 	}

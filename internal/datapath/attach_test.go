@@ -1,6 +1,7 @@
 package datapath
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/vishvananda/netlink"
@@ -43,4 +44,64 @@ func TestInterfaceByOtherName(t *testing.T) {
 	if now := pinnedLinkID(t); now != id {
 		t.Errorf("the XDP link was made anew (id %d, was %d): packets slipped through", now, id)
 	}
+}
+
+// TestHeldUntilAdmitted: a director that has yet to learn something gets no packets, unless
+// it had them before it began. From then on every Set lets them in.
+func TestHeldUntilAdmitted(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	must(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "wire2"}, PeerName: "wire3"}))
+	table := tableOf(1, 1, 0)
+	want := func(d *Datapath, names ...string) {
+		t.Helper()
+		var attached []string
+		for _, i := range statusOf(t, d).Interfaces {
+			if i.XDP == "native" {
+				attached = append(attached, i.Name)
+			}
+		}
+		if !slices.Equal(attached, names) {
+			t.Errorf("the program is on %q, want %q", attached, names)
+		}
+	}
+	hold := func() *Datapath {
+		t.Helper()
+		d, err := Open(Options{Pin: "/sys/fs/bpf/weir", Hold: true})
+		must(t, err)
+		t.Cleanup(func() { d.Close() })
+		return d
+	}
+	d := hold()
+	must(t, d.Set(table))
+	must(t, d.Set(tableOf(2, 1, 0)))
+	want(d)
+	if xdp := wire(t).Attrs().Xdp; xdp != nil && xdp.Attached {
+		t.Error("a program is on wire0, and nobody has admitted packets")
+	}
+	must(t, d.Close())
+
+	d = hold() // of what one has left that never admitted any
+	must(t, d.Set(table))
+	want(d)
+	must(t, d.Admit())
+	want(d, "wire0")
+	link := pinnedLinkID(t)
+	must(t, d.Close())
+
+	d = hold()
+	table.Interfaces = []string{"wire0", "wire2"}
+	must(t, d.Set(table))
+	want(d, "wire0")
+	if now := pinnedLinkID(t); now != link {
+		t.Errorf("the XDP link was made anew (id %d, was %d): packets slipped through", now, link)
+	}
+	must(t, d.Admit())
+	want(d, "wire0", "wire2")
+	table.Interfaces = []string{"wire0"}
+	must(t, d.Set(table))
+	table.Interfaces = []string{"wire0", "wire2"}
+	must(t, d.Set(table))
+	want(d, "wire0", "wire2")
 }

@@ -50,14 +50,7 @@ func (d *Datapath) settings(services []*service) directorSettings {
 	settings := d.written
 	settings.IcmpRate, settings.LinkMtu, settings.WaitRate = d.table.ICMPRate, 0, waitRate
 	for _, p := range d.tunnelSources(services) {
-		mask := netip.PrefixFrom(p.Addr(), p.Bits())
-		if p.Addr().Is4() {
-			settings.TunnelSource4 = bigEndianAddress(mask.Masked().Addr())
-			settings.TunnelMask4 = bigEndianAddress(netmask(p))
-		} else {
-			settings.TunnelSource6 = addressBytes(mask.Masked().Addr())
-			settings.TunnelMask6 = addressBytes(netmask(p))
-		}
+		setTunnelSource(&settings, p)
 	}
 	for _, name := range d.table.Interfaces {
 		if link, err := netlink.LinkByName(name); err == nil {
@@ -65,6 +58,17 @@ func (d *Datapath) settings(services []*service) directorSettings {
 		}
 	}
 	return settings
+}
+
+// setTunnelSource is the source of tunnels in the family of a prefix.
+func setTunnelSource(settings *directorSettings, p netip.Prefix) {
+	if p.Addr().Is4() {
+		settings.TunnelSource4 = bigEndianAddress(p.Masked().Addr())
+		settings.TunnelMask4 = bigEndianAddress(netmask(p))
+		return
+	}
+	settings.TunnelSource6 = addressBytes(p.Masked().Addr())
+	settings.TunnelMask6 = addressBytes(netmask(p))
 }
 
 // tunnelSources are the configured prefixes, and for a family without one the
@@ -81,7 +85,7 @@ func (d *Datapath) tunnelSources(services []*service) []netip.Prefix {
 			if mode != model.IPIP && mode != model.GUE || is4 && have4 || !is4 && have6 {
 				continue
 			}
-			own := d.ownAddress(d.hops.resolve(b.desired, d.table.Interfaces))
+			own := ownAddress(d.hops.resolve(b.desired, d.table.Interfaces), d.table.Directors)
 			if !own.IsValid() {
 				continue
 			}
@@ -94,11 +98,11 @@ func (d *Datapath) tunnelSources(services []*service) []netip.Prefix {
 
 // ownAddress is the address to send from: the kernel's choice for the route, or,
 // where agents would not accept that one, the first on its interface that they do.
-func (d *Datapath) ownAddress(hop nextHop) netip.Addr {
+func ownAddress(hop nextHop, directors []netip.Prefix) netip.Addr {
 	accepted := func(a netip.Addr) bool {
-		return slices.ContainsFunc(d.table.Directors, func(p netip.Prefix) bool { return p.Contains(a) })
+		return slices.ContainsFunc(directors, func(p netip.Prefix) bool { return p.Contains(a) })
 	}
-	if len(d.table.Directors) == 0 || !hop.address.IsValid() || accepted(hop.address) {
+	if len(directors) == 0 || !hop.address.IsValid() || accepted(hop.address) {
 		return hop.address
 	}
 	link, err := netlink.LinkByIndex(hop.ifindex)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"time"
 
 	"github.com/cilium/ebpf"
 
@@ -16,6 +17,7 @@ type Options struct {
 	Pin    string        // directory on a bpffs, e.g. /sys/fs/bpf/weir; made when missing
 	Mode   model.XDPMode // how to attach; empty: auto
 	Limits model.Limits  // sizes of the maps
+	Hold   bool          // interfaces that have no program of weir's get it with Admit, and not before
 	Log    *slog.Logger
 
 	// differs makes the program that of another version, in tests.
@@ -28,6 +30,7 @@ type Datapath struct {
 	options Options
 	log     *slog.Logger
 	kernel  *kernel
+	opened  time.Time
 
 	mu             sync.Mutex
 	table          model.Table // of the last Set
@@ -41,19 +44,23 @@ type Datapath struct {
 	fronts         *fronts
 	loads          *loads
 	flows          *flowMemory
+	guesses        guesses
 	readers        *grace // of all of these: programs that run
 	attached       map[string]*attachment
 	replaced       []replaced       // by the Set that runs
 	begun          bool             // the table has been placed, at least once
+	holds          bool             // no interface gets the program that did not have it
 	written        directorSettings // that the kernel has
 	hops           *resolver
+	suspicions     suspicions
 	sweeper        *sweeper
 	group          group
 	wrote          groupMaps
 	outside        bool // of the configured group
 	prober         *prober
 	told           told
-	telling        bool // somebody follows what becomes known of flows
+	followers      int // of what becomes known of flows
+	readings       int // of all that is remembered of flows
 	names          flowNames
 	closing        sync.Once
 }
@@ -79,10 +86,12 @@ func Open(options Options) (*Datapath, error) {
 		options:        options,
 		log:            options.Log,
 		kernel:         kernel,
+		opened:         time.Now(),
 		services:       map[serviceKey]*service{},
 		serviceIndexes: newIndexes(0, options.Limits.Services),
 		backendIndexes: newIndexes(1, options.Limits.Backends),
 		attached:       map[string]*attachment{},
+		holds:          options.Hold,
 	}
 	if err := d.takeOver(); err != nil {
 		return nil, errors.Join(err, d.unmap(), kernel.close())
@@ -105,6 +114,9 @@ func (d *Datapath) takeOver() (err error) {
 		return err
 	}
 	if d.flows, err = mapFlows(d.kernel.Flows); err != nil {
+		return err
+	}
+	if d.guesses, err = mapGuesses(d.kernel.Guesses); err != nil {
 		return err
 	}
 	if d.told, err = mapTellings(d.kernel.FlowTellings, len(d.kernel.told)); err != nil {
@@ -155,7 +167,7 @@ func (d *Datapath) unmap() error {
 	if d.readers != nil {
 		err = errors.Join(err, d.readers.close())
 	}
-	return errors.Join(err, d.told.close())
+	return errors.Join(err, d.guesses.close(), d.told.close())
 }
 
 // Close lets go of the datapath, which goes on forwarding: what is pinned stays.

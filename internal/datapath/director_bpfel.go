@@ -59,6 +59,7 @@ const (
 	directorBackendStateBACKEND_ACTIVE   directorBackendState = 1
 	directorBackendStateBACKEND_DRAINING directorBackendState = 2
 	directorBackendStateBACKEND_DOWN     directorBackendState = 3
+	directorBackendStateBACKEND_SUSPECT  directorBackendState = 4
 )
 
 type directorBudget struct {
@@ -401,6 +402,7 @@ const (
 	directorSettingsFlagSETTINGS_REPLIES directorSettingsFlag = 2
 	directorSettingsFlagSETTINGS_GROUP   directorSettingsFlag = 4
 	directorSettingsFlagSETTINGS_TELL    directorSettingsFlag = 8
+	directorSettingsFlagSETTINGS_MOVES   directorSettingsFlag = 16
 )
 
 type directorSlot struct {
@@ -497,6 +499,7 @@ const (
 	directorMapFragments           = "fragments"
 	directorMapFronts              = "fronts"
 	directorMapGroupSlots          = "group_slots"
+	directorMapGuesses             = "guesses"
 	directorMapIcmpBudgets         = "icmp_budgets"
 	directorMapLoads               = "loads"
 	directorMapPeerMacs            = "peer_macs"
@@ -612,6 +615,7 @@ type directorMapSpecs struct {
 	Fragments       *ebpf.MapSpec `ebpf:"fragments"`
 	Fronts          *ebpf.MapSpec `ebpf:"fronts"`
 	GroupSlots      *ebpf.MapSpec `ebpf:"group_slots"`
+	Guesses         *ebpf.MapSpec `ebpf:"guesses"`
 	IcmpBudgets     *ebpf.MapSpec `ebpf:"icmp_budgets"`
 	Loads           *ebpf.MapSpec `ebpf:"loads"`
 	PeerMacs        *ebpf.MapSpec `ebpf:"peer_macs"`
@@ -699,6 +703,7 @@ type directorMaps struct {
 	Fragments       *ebpf.Map `ebpf:"fragments"`
 	Fronts          *ebpf.Map `ebpf:"fronts"`
 	GroupSlots      *ebpf.Map `ebpf:"group_slots"`
+	Guesses         *ebpf.Map `ebpf:"guesses"`
 	IcmpBudgets     *ebpf.Map `ebpf:"icmp_budgets"`
 	Loads           *ebpf.Map `ebpf:"loads"`
 	PeerMacs        *ebpf.Map `ebpf:"peer_macs"`
@@ -733,6 +738,7 @@ func (m *directorMaps) Close() error {
 		m.Fragments,
 		m.Fronts,
 		m.GroupSlots,
+		m.Guesses,
 		m.IcmpBudgets,
 		m.Loads,
 		m.PeerMacs,

@@ -38,11 +38,11 @@ func mapFlows(m *ebpf.Map) (*flowMemory, error) {
 	return &flowMemory{memory, unsafe.Slice(first, int(m.MaxEntries())*int(flowWays))}, nil
 }
 
-// read returns an entry as it was at one moment; false: it is changing all the time, or is
-// being written. Whoever writes it changes its first word first and last.
+// read returns an entry as it was at one moment; false: it is free, or is being written.
+// Whoever writes it changes its first word first and last.
 func (f *flowMemory) read(i int) (directorFlowEntry, bool) {
 	word := (*uint64)(unsafe.Pointer(&f.entries[i]))
-	for range 3 {
+	for {
 		before := atomic.LoadUint64(word)
 		entry := f.entries[i]
 		if atomic.LoadUint64(word) == before {
@@ -50,7 +50,6 @@ func (f *flowMemory) read(i int) (directorFlowEntry, bool) {
 			return entry, entry.State > uint8(directorFlowStateFLOW_CLAIMED)
 		}
 	}
-	return directorFlowEntry{}, false
 }
 
 func (f *flowMemory) close() error {

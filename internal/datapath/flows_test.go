@@ -72,6 +72,7 @@ func testFlows(t *testing.T) {
 		{"begins", testFlowBegins},
 		{"settling slot", testFlowSettling},
 		{"backends", testFlowBackends},
+		{"suspect", testFlowSuspect},
 		{"ends", testFlowEnds},
 		{"expires", testFlowExpires},
 		{"icmp errors and fragments", testFlowErrorsAndFragments},
@@ -83,7 +84,9 @@ func testFlows(t *testing.T) {
 		{"told of ends", testFlowToldEnd},
 		{"told under pressure", testFlowToldPressure},
 		{"told of backends that left", testFlowToldGone},
+		{"guessed", testFlowGuessed},
 		{"news", testFlowNews},
+		{"news wakes", testFlowNewsWakes},
 		{"untold", testFlowUntold},
 		{"random", testFlowRandom},
 	} {
@@ -191,6 +194,51 @@ func testFlowBackends(t *testing.T) {
 		d.put(t, "backends", s.first, entry)
 		s.setRing(t, d, listedRing(1, 0, 2))
 		s.want(t, d, clientPort, ackFlag, 1, "the index is another's: the first of the row")
+	})
+}
+
+// A suspect keeps the connections that it has or may have, and begins none.
+func testFlowSuspect(t *testing.T) {
+	const active, suspect, down = directorBackendStateBACKEND_ACTIVE, directorBackendStateBACKEND_SUSPECT, directorBackendStateBACKEND_DOWN
+	bothProtocols(t, func(t *testing.T, d *testDirector, s scenario) {
+		tcp := s.protocol == model.TCP
+		udp := func(otherwise int) int {
+			if tcp {
+				return 2
+			}
+			return otherwise
+		}
+		s.want(t, d, clientPort, ackFlag, 2, "the oldest")
+		s.want(t, d, clientPort, ackFlag, 2, "once more")
+		s.want(t, d, clientPort+1, ackFlag, 2, "the oldest")
+		s.setBackend(t, d, 2, suspect)
+		s.want(t, d, clientPort, ackFlag, 2, "it goes on")
+		s.want(t, d, clientPort+1, ackFlag, udp(0), "a connection goes on, a datagram may be a second try")
+		s.want(t, d, clientPort+2, ackFlag, udp(1), "an unknown connection may have begun before; a datagram may be a first")
+		begins := 0
+		if !tcp {
+			begins = 1 // the oldest but the suspect
+		}
+		s.want(t, d, clientPort+3, synFlag, begins, "a new one goes by the row")
+		s.setBackend(t, d, 2, active)
+		s.want(t, d, clientPort, ackFlag, 2, "it has stayed")
+		s.want(t, d, clientPort+1, ackFlag, udp(0), "it has stayed where it went")
+		s.want(t, d, clientPort+2, ackFlag, udp(1), "it has stayed where it went")
+		s.want(t, d, clientPort+3, ackFlag, begins, "it has stayed where it went")
+		s.setBackend(t, d, 2, down)
+		s.want(t, d, clientPort, ackFlag, 0, "it is down")
+	})
+	bothProtocols(t, func(t *testing.T, d *testDirector, s scenario) {
+		s.settling = true
+		s.setRing(t, d, model.Ring{Slots: []model.Slot{{Owner: 1, Next: 2}}})
+		s.setBackend(t, d, 1, suspect)
+		owner, backup := 1, 2
+		if s.protocol == model.UDP {
+			owner = backup
+		}
+		s.want(t, d, clientPort, ackFlag, owner, "without a list: who was not remembered is the owner's")
+		s.want(t, d, clientPort+1, synFlag, backup, "new ones are the backup's")
+		s.want(t, d, clientPort+1, ackFlag, backup, "and stay there")
 	})
 }
 

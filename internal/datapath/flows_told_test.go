@@ -244,6 +244,20 @@ func testFlowNews(t *testing.T) {
 			}
 		}
 	}
+	// While all is read, what moves is news: it may be in none of the places that are looked at.
+	w, s := flowWorld(model.TCP, true)
+	w.settings.Flags |= uint32(directorSettingsFlagSETTINGS_TELL | directorSettingsFlagSETTINGS_MOVES)
+	d := loadTestDirector(t, w)
+	for i, step := range []struct {
+		cpu   int
+		flags uint8
+		news  int
+	}{{0, synFlag, 0}, {1, ackFlag, 1}, {1, ackFlag, 0}, {0, ackFlag, 1}, {0, ackFlag, 0}, {1, finFlag, 1}, {0, ackFlag, 1}} {
+		onCPU(t, step.cpu, func() { s.goes(t, d, clientPort, step.flags) })
+		if news := d.news(t); len(news) != step.news {
+			t.Errorf("step %d of a flow that moves: %d events, want %d", i, len(news), step.news)
+		}
+	}
 	bothProtocols(t, func(t *testing.T, d *testDirector, s scenario) {
 		s.goes(t, d, clientPort, ackFlag)
 		s.goes(t, d, clientPort, ackFlag)
@@ -251,6 +265,38 @@ func testFlowNews(t *testing.T) {
 			t.Errorf("nobody wants to know, and %d events are told", len(news))
 		}
 	})
+}
+
+// Who waits for news is woken for the first one, and again when it has taken all.
+func testFlowNewsWakes(t *testing.T) {
+	w, s := flowWorld(model.TCP, true)
+	w.settings.Flags |= uint32(directorSettingsFlagSETTINGS_TELL)
+	d := loadTestDirector(t, w)
+	d.news(t)
+	reader, err := ringbuf.NewReader(d.Maps["told_flows"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close() // ends a Read that nothing has woken
+	for i := range uint16(3) {
+		news := make(chan error, 1)
+		go func() {
+			_, err := reader.Read()
+			news <- err
+		}()
+		onCPU(t, 0, func() {
+			s.goes(t, d, clientPort+i, synFlag)
+			s.goes(t, d, clientPort+i, ackFlag)
+		})
+		select {
+		case err := <-news:
+			if err != nil {
+				t.Fatal(err)
+			}
+		case <-time.After(20 * time.Second):
+			t.Fatalf("nobody is woken for flow %d", i)
+		}
+	}
 }
 
 // What finds no room in the ring is counted, and what comes later is told again.

@@ -103,7 +103,7 @@ func testFlowsAreShared(t *testing.T) {
 	news := follow(t, one)
 	const told, untold = 20000, 20001
 	backend := one.sendsFrom(t, told, packet.SYN)
-	must1(t, one.sendsFrom(t, told, packet.ACK) == backend, "the connection stays")
+	isTrue(t, one.sendsFrom(t, told, packet.ACK) == backend, "the connection stays")
 	eventually(t, "the connection is told", func() bool { return len(news()) > 0 })
 	flow := news()[0]
 	want := model.RememberedFlow{
@@ -115,7 +115,7 @@ func testFlowsAreShared(t *testing.T) {
 	}
 	must(t, other.Remember(news()))
 	set(2)
-	must1(t, other.sendsFrom(t, told, packet.ACK) == backend, "the other director knows where the connection is")
+	isTrue(t, other.sendsFrom(t, told, packet.ACK) == backend, "the other director knows where the connection is")
 	owner := other.sendsFrom(t, untold, packet.ACK)
 	if n := other.outcome(t, directorToldOutcomeTOLD_NEW); n != 1 {
 		t.Errorf("%d flows are new to the other director, want 1", n)
@@ -125,22 +125,23 @@ func testFlowsAreShared(t *testing.T) {
 	must(t, Detach("/sys/fs/bpf/other"))
 	fresh := openShare(t, "fresh")
 	must(t, fresh.Set(shareTable("wire1", 3, 2, true)))
-	must1(t, fresh.sendsFrom(t, told, packet.ACK) != backend, "a director that has not been told goes by the ring")
-	must1(t, fresh.sendsFrom(t, untold, packet.ACK) == owner, "as for any connection")
+	isTrue(t, fresh.sendsFrom(t, told, packet.ACK) != backend, "a director that has not been told goes by the ring")
+	isTrue(t, fresh.sendsFrom(t, untold, packet.ACK) == owner, "as for any connection")
 	must(t, one.RememberedFlows(func(some []model.RememberedFlow) bool {
 		must(t, fresh.Remember(some))
 		return true
 	}))
-	must1(t, fresh.sendsFrom(t, told, packet.ACK) == backend, "a director that was told everything knows")
+	isTrue(t, fresh.sendsFrom(t, told, packet.ACK) == backend, "a director that was told everything knows")
 	if status := statusOf(t, fresh).Flows; status.Settling != 1 || status.Remembered != 1 {
 		t.Errorf("status is %+v, want one flow, and one slot that settles", status)
 	}
 	fresh.sweep()
 	fresh.sweep()
-	must1(t, fresh.sendsFrom(t, told, packet.ACK) == backend, "the slot asks for as long as it must")
+	isTrue(t, fresh.sendsFrom(t, told, packet.ACK) == backend, "the slot asks for as long as it must")
+	testGuessesAreTold(t, one, fresh, news)
 }
 
-func must1(t *testing.T, holds bool, what string) {
+func isTrue(t *testing.T, holds bool, what string) {
 	t.Helper()
 	if !holds {
 		t.Error("not true: " + what)
@@ -169,7 +170,7 @@ func TestToldFlowsWait(t *testing.T) {
 		t.Fatalf("%d flows are remembered that waited for their backend, want 1", n)
 	}
 	onCPU(t, 0, func() {
-		must1(t, d.sendsFrom(t, 20000, packet.ACK) == neighbourMAC(flow.Backend.Addr()), "it goes where it was told")
+		isTrue(t, d.sendsFrom(t, 20000, packet.ACK) == neighbourMAC(flow.Backend.Addr()), "it goes where it was told")
 	})
 	stranger := flow
 	stranger.Backend = netip.MustParseAddrPort("10.0.0.99:0")

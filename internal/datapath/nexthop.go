@@ -33,11 +33,7 @@ type route struct {
 func (r *resolver) resolve(b model.TableBackend, interfaces []string) nextHop {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	way, known := r.routes[b.Address]
-	if !known {
-		way = r.lookup(b.Address)
-		r.routes[b.Address] = way
-	}
+	way := r.cached(b.Address)
 	hop := way.hop
 	switch {
 	case hop.local:
@@ -61,6 +57,33 @@ func (r *resolver) resolve(b model.TableBackend, interfaces []string) nextHop {
 		hop.mtu = min(hop.mtu, int(b.MTU))
 	}
 	return hop
+}
+
+// isOwn says whether an address is this host's.
+func (r *resolver) isOwn(a netip.Addr) bool { return r.routeTo(a).hop.local }
+
+// linkOf returns the link that an address is on, and what this host is there; false: it is
+// on none.
+func (r *resolver) linkOf(a netip.Addr) (int, nextHop, bool) {
+	way := r.routeTo(a)
+	return way.via.ifindex, way.hop, way.via.address == a && way.hop.address.IsValid()
+}
+
+// routeTo is the kernel's way to an address.
+func (r *resolver) routeTo(a netip.Addr) route {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.cached(a)
+}
+
+// cached asks the kernel once. The lock is held.
+func (r *resolver) cached(a netip.Addr) route {
+	way, known := r.routes[a]
+	if !known {
+		way = r.lookup(a)
+		r.routes[a] = way
+	}
+	return way
 }
 
 // lookup asks the kernel for the route to an address.

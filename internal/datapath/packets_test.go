@@ -51,6 +51,7 @@ func TestPackets(t *testing.T) {
 		{"nat fragments", testNATFragments},
 		{"nat variants", testNATVariants},
 		{"nat replies", testReplies},
+		{"nat replies to this host", testOwnFlows},
 		{"quic vectors", testQUICVectors},
 		{"quic, what names nobody", testQUICUnroutable},
 		{"quic, every length", testQUICLengths},
@@ -67,6 +68,7 @@ func TestPackets(t *testing.T) {
 		{"full nat, timeouts", testFlowTimeouts},
 		{"full nat, backends", testFlowsAndBackends},
 		{"full nat, no source", testNoSource},
+		{"health checks", testChecks},
 	} {
 		t.Run(table.name, table.run)
 	}

@@ -31,7 +31,8 @@ type resolver struct {
 	socket *nl.NetlinkSocket // of changes
 	links  map[int]netlink.Link
 	routes map[netip.Addr]route
-	macs   map[neighbour]model.MAC // nil: to be read
+	others map[otherFamily]netip.Addr // this host's addresses where routes name one of the other family
+	macs   map[neighbour]model.MAC    // nil: to be read
 	// To be asked for again.
 	oldRoutes, oldNeighbours bool
 
@@ -185,7 +186,7 @@ func (r *resolver) forget() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.oldRoutes {
-		r.links, r.routes = map[int]netlink.Link{}, map[netip.Addr]route{}
+		r.links, r.routes, r.others = map[int]netlink.Link{}, map[netip.Addr]route{}, map[otherFamily]netip.Addr{}
 	}
 	if r.oldNeighbours {
 		r.macs = nil

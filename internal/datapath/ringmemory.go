@@ -13,9 +13,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// errNoLines says that rings are larger than their memory, perhaps only for a
-// moment: what a Set replaces keeps its lines until what it brings is in place.
-var errNoLines = errors.New("no room for a ring: director.limits.ring-memory must have room for the rings that a change replaces and those that it brings, together")
+// ringMemoryError says that rings are larger than their memory. It implements engine.NoRoom:
+// rows with fewer candidates take less.
+type ringMemoryError string
+
+// Error says how much is too much.
+func (e ringMemoryError) Error() string { return string(e) }
+
+// NoRoom says what kind of error this is.
+func (ringMemoryError) NoRoom() {}
+
+// errNoLines says that they are so perhaps only for a moment: what a Set replaces keeps its
+// lines until what it brings is in place.
+const errNoLines = ringMemoryError("no room for a ring: director.limits.ring-memory must have room for the rings that a change replaces and those that it brings, together")
 
 // run is a ring's place: consecutive lines. No lines: no ring.
 type run struct{ first, lines uint32 }

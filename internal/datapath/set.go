@@ -36,6 +36,7 @@ func (d *Datapath) Set(t model.Table) error {
 			d.writeBackends(s)
 		}
 	}
+	d.awaitSuspects()
 	if err := d.switchSNAT(&d.table); err != nil {
 		return err
 	}
@@ -80,7 +81,7 @@ func (d *Datapath) checkLimits(t *model.Table) error {
 	case backends > int(limits.Backends):
 		return fmt.Errorf("%d backends of all services are more than director.limits.backends (%d)", backends, limits.Backends)
 	case memory > limits.RingMemory:
-		return fmt.Errorf("rings of %d bytes are more than director.limits.ring-memory (%d)", memory, limits.RingMemory)
+		return ringMemoryError(fmt.Sprintf("rings of %d bytes are more than director.limits.ring-memory (%d)", memory, limits.RingMemory))
 	}
 	return nil
 }
@@ -110,6 +111,7 @@ func (d *Datapath) placeService(desired *model.TableService) (*service, error) {
 				return nil, err
 			}
 			d.kernel.book.addService(index, key)
+			d.guesses.forget(index)
 			if err := d.kernel.clearCounter(d.kernel.ServiceDrops, index); err != nil {
 				return nil, err
 			}
@@ -194,7 +196,7 @@ func (d *Datapath) writeBackends(s *service) {
 	for i, b := range s.order {
 		hop := d.hops.resolve(b.desired, d.table.Interfaces)
 		b.vlan = hop.vlan
-		entries[i] = entryOf(s.desired, s.index, b.desired, hop)
+		entries[i] = d.suspect(b, entryOf(s.desired, s.index, b.desired, hop))
 		if aliveIn(entries[i].State) != d.entries.alive(b.index) {
 			turning = append(turning, b.index)
 		}
@@ -224,6 +226,7 @@ func (d *Datapath) hopsChanged() {
 	for _, s := range services {
 		d.writeBackends(s)
 	}
+	d.awaitSuspects()
 	if err = errors.Join(err, d.followReplies(services), d.configure(services, d.have.flags(), true)); err != nil {
 		d.log.Error("follow changed routes", "error", err)
 	}
@@ -410,6 +413,7 @@ func (d *Datapath) retireLeftovers() {
 func (d *Datapath) freeBackend(index uint32) {
 	d.entries.free(index)
 	d.loads.forget(index)
+	delete(d.suspicions.until, index)
 	d.kernel.book.removeBackend(index, d.entries.entries[index].Epoch)
 	d.backendIndexes.release(index)
 }

@@ -87,7 +87,8 @@ func (w *twinFull) known(port uint16, flags uint8, now uint32) *twinFullFlow {
 		return nil
 	}
 	state := w.backends[f.backend].state
-	if state == directorBackendStateBACKEND_DOWN ||
+	opens := w.protocol == model.TCP && flags == packet.SYN || f.state == directorSnatStateSNAT_ONE_WAY
+	if state == directorBackendStateBACKEND_DOWN || state == directorBackendStateBACKEND_SUSPECT && opens ||
 		state == directorBackendStateBACKEND_DRAINING && f.over() && w.protocol == model.TCP && flags == packet.SYN {
 		return nil
 	}
@@ -186,7 +187,7 @@ func (w *twinFull) change(t *testing.T, d *testDirector, i int, state directorBa
 func testSNATRandom(t *testing.T) {
 	flags := []uint8{packet.SYN, packet.SYN, packet.ACK, packet.ACK, packet.ACK, packet.FIN | packet.ACK, packet.RST}
 	states := []directorBackendState{directorBackendStateBACKEND_ACTIVE, directorBackendStateBACKEND_ACTIVE,
-		directorBackendStateBACKEND_DRAINING, directorBackendStateBACKEND_DOWN}
+		directorBackendStateBACKEND_DRAINING, directorBackendStateBACKEND_DOWN, directorBackendStateBACKEND_SUSPECT}
 	ages := []uint32{1, 4, 20, 40, 100, 400, 8000}
 	for seed := range uint64(8) {
 		random := rand.New(rand.NewPCG(seed, 1))

@@ -199,7 +199,7 @@ func TestUndoByFilter(t *testing.T) {
 	wire, err := netlink.LinkByName("wire0")
 	must(t, err)
 	for range 2 {
-		must(t, putUndoFilter(wire.Attrs().Index, d.kernel.undo))
+		must(t, putFilter(wire.Attrs().Index, d.kernel.undo, undoFilterName))
 		if n := undoFilters(t); n != 1 {
 			t.Errorf("%d filters, want 1", n)
 		}

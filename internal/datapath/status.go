@@ -84,7 +84,7 @@ func (d *Datapath) backendStatus(b *backend, desired model.TableBackend, t tally
 		Local:     entry.Flags&uint8(directorBackendFlagBACKEND_LOCAL) != 0,
 		Interface: interfaceName(entry.Ifindex, names),
 		NextHop:   entry.Mac, MTU: entry.Mtu, Slots: b.slots, Packets: t.packets, Bytes: t.bytes,
-		ServerID: desired.ServerID,
+		ServerID: desired.ServerID, Port: desired.Port,
 	}
 }
 

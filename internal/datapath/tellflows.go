@@ -14,13 +14,21 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// The program writes what it learns of flows into a ring, without waking anybody: at
-// 20,000 new connections per second that would be as many wakings. The ring is looked
-// into every flowNewsEvery, which takes no system call. When it is full something goes
-// untold, and is counted: then all that is remembered has to be told again.
+// The program writes what it learns of flows into a ring. The kernel wakes the process for
+// the first flow that comes when all before were taken; then the ring is left alone for
+// flowNewsEvery, because at 20,000 new connections per second it would be woken for many of
+// them. When the ring is full something goes untold, and is counted: then all that is
+// remembered has to be told again.
 const (
 	flowNewsEvery = 4 * time.Millisecond
 	untoldEvery   = time.Second
+)
+
+// flowsAtOnce is how many flows are handed out at a time, at most; newsAtOnce, how many of
+// those that are new: more than the ring has room for.
+const (
+	flowsAtOnce = 512
+	newsAtOnce  = 1 << 13
 )
 
 // FollowFlows hands out what becomes known of flows, some at a time, until the context
@@ -33,55 +41,60 @@ func (d *Datapath) FollowFlows(ctx context.Context, take func(news []model.Remem
 		return fmt.Errorf("open the ring of what flows become: %w", err)
 	}
 	defer reader.Close()
-	reader.SetDeadline(time.Unix(1, 0)) // it never waits
+	defer context.AfterFunc(ctx, func() { reader.Close() })()
 	lost, err := d.untold()
 	if err != nil {
 		return err
 	}
-	if err := d.tell(true); err != nil {
+	if err := d.tell(&d.followers, 1); err != nil {
 		return err
 	}
 	take(nil, true)
-	look, count := time.NewTicker(flowNewsEvery), time.NewTicker(untoldEvery)
-	defer look.Stop()
-	defer count.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return d.tell(false)
-		case <-look.C:
-			news, err := d.readNews(reader)
-			if err != nil {
-				return errors.Join(err, d.tell(false))
-			}
-			if len(news) > 0 {
-				take(news, false)
-			}
-		case <-count.C:
+	return errors.Join(d.follow(ctx, reader, lost, take), d.tell(&d.followers, -1))
+}
+
+// follow hands out what comes, and looks from time to time whether more has gone untold
+// than was lost before.
+func (d *Datapath) follow(ctx context.Context, reader *ringbuf.Reader, lost uint64, take func(news []model.RememberedFlow, untold bool)) error {
+	count := time.Now().Add(untoldEvery)
+	for ctx.Err() == nil {
+		reader.SetDeadline(count)
+		news, err := d.readNews(reader)
+		late := errors.Is(err, os.ErrDeadlineExceeded)
+		switch {
+		case errors.Is(err, ringbuf.ErrClosed) && ctx.Err() != nil:
+			return nil
+		case err != nil && !late:
+			return err
+		case len(news) > 0:
+			take(news, false)
+		}
+		if late || time.Now().After(count) {
+			count = time.Now().Add(untoldEvery)
 			now, err := d.untold()
 			if err != nil {
-				return errors.Join(err, d.tell(false))
+				return err
 			}
 			if now != lost {
 				lost = now
 				take(nil, true)
 			}
 		}
+		if !late {
+			select {
+			case <-ctx.Done():
+			case <-time.After(flowNewsEvery):
+			}
+		}
 	}
+	return nil
 }
 
-// readNews empties the ring.
+// readNews waits until there is something in the ring, and takes it.
 func (d *Datapath) readNews(reader *ringbuf.Reader) ([]model.RememberedFlow, error) {
-	if reader.AvailableBytes() == 0 {
-		return nil, nil
-	}
 	var entries []directorFlowEntry
-	for record := (ringbuf.Record{}); ; {
-		err := reader.ReadInto(&record)
-		if errors.Is(err, os.ErrDeadlineExceeded) {
-			break
-		}
-		if err != nil {
+	for record, more := (ringbuf.Record{}), true; more && len(entries) < newsAtOnce; more = record.Remaining > 0 {
+		if err := reader.ReadInto(&record); err != nil {
 			return nil, fmt.Errorf("read what flows have become: %w", err)
 		}
 		if len(record.RawSample) >= int(unsafe.Sizeof(directorFlowEntry{})) {
@@ -110,24 +123,31 @@ func (d *Datapath) nameFlows(entries []directorFlowEntry) ([]model.RememberedFlo
 }
 
 // RememberedFlows hands out everything that is remembered of flows that have begun, some
-// at a time, for as long as take returns true.
+// at a time, for as long as take returns true. A flow that moves to another CPU meanwhile
+// may be in none of the places that are looked at: so those who follow are told of each.
 func (d *Datapath) RememberedFlows(take func(some []model.RememberedFlow) bool) error {
+	if err := d.tell(&d.readings, 1); err != nil {
+		return err
+	}
+	return errors.Join(d.readAll(take), d.tell(&d.readings, -1))
+}
+
+func (d *Datapath) readAll(take func(some []model.RememberedFlow) bool) error {
 	const atOnce = 1 << 14 // entries, most of them free: a Set need not wait long
-	for first := 0; ; first += atOnce {
-		entries, more := d.readFlows(first, first+atOnce)
+	for first, more := 0, true; more; first += atOnce {
+		var entries []directorFlowEntry
+		entries, more = d.readFlows(first, first+atOnce)
 		flows, err := d.nameFlows(entries)
 		if err != nil {
 			return err
 		}
-		for some := range slices.Chunk(flows, len(d.told.tellings)) {
+		for some := range slices.Chunk(flows, flowsAtOnce) {
 			if !take(some) {
 				return nil
 			}
 		}
-		if !more {
-			return nil
-		}
 	}
+	return nil
 }
 
 // readFlows copies the entries of some places.
@@ -145,24 +165,41 @@ func (d *Datapath) readFlows(from, to int) (entries []directorFlowEntry, more bo
 	return entries, to < len(d.flows.entries)
 }
 
-// tell makes the program write down what it learns, or not.
-func (d *Datapath) tell(on bool) error {
+// tell makes the program write down what it learns while there are followers, and what
+// moves while there are readings. One of these has become more or less; what packets that
+// are on their way do is by the flags before until this returns.
+func (d *Datapath) tell(who *int, more int) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.telling = on
+	*who += more
 	if d.entries.memory == nil || !d.begun {
 		return nil // the next Set does
 	}
 	settings := d.written
-	settings.Flags = settings.Flags&^uint32(directorSettingsFlagSETTINGS_TELL) | d.tellFlag()
-	return d.writeSettings(settings)
+	settings.Flags = settings.Flags&^tellFlags | d.tellFlag()
+	if settings.Flags == d.written.Flags {
+		return nil
+	}
+	err := d.writeSettings(settings)
+	if err == nil && more > 0 {
+		err = d.readers.wait()
+	}
+	if err != nil && more > 0 {
+		*who -= more // nobody follows or reads who has been told that it cannot
+	}
+	return err
 }
 
-func (d *Datapath) tellFlag() uint32 {
-	if d.telling {
-		return uint32(directorSettingsFlagSETTINGS_TELL)
+const tellFlags = uint32(directorSettingsFlagSETTINGS_TELL | directorSettingsFlagSETTINGS_MOVES)
+
+func (d *Datapath) tellFlag() (flags uint32) {
+	if d.followers > 0 {
+		flags |= uint32(directorSettingsFlagSETTINGS_TELL)
 	}
-	return 0
+	if d.readings > 0 {
+		flags |= uint32(directorSettingsFlagSETTINGS_MOVES)
+	}
+	return flags
 }
 
 // untold counts what found no room in the ring.

@@ -26,6 +26,7 @@ const (
 type told struct {
 	memory   []byte
 	tellings []directorTelling // that the program reads
+	older    []bool            // by these: whether it would tell of an older owner's flows
 	outcomes []uint64          // by enum told_outcome
 	waiting  []waitingFlow     // the longest first
 	cpu      uint32            // that took the last ones
@@ -42,7 +43,7 @@ func mapTellings(m *ebpf.Map, outcomes int) (told, error) {
 		return told{}, fmt.Errorf("map what others tell of flows: %w", err)
 	}
 	first := (*directorTelling)(unsafe.Pointer(&memory[0]))
-	return told{memory: memory, tellings: unsafe.Slice(first, m.MaxEntries()), outcomes: make([]uint64, outcomes)}, nil
+	return told{memory: memory, tellings: unsafe.Slice(first, m.MaxEntries()), older: make([]bool, m.MaxEntries()), outcomes: make([]uint64, outcomes)}, nil
 }
 
 func (t *told) close() error {
@@ -116,14 +117,14 @@ func (d *Datapath) remember(flows []waitingFlow, wait func(waitingFlow)) error {
 	for some := range slices.Chunk(flows, len(d.told.tellings)) {
 		count := 0
 		for i := range some {
-			telling, outcome := d.tellingOf(&some[i], now)
+			telling, older, outcome := d.tellingOf(&some[i], now)
 			switch {
 			case outcome == directorToldOutcomeTOLD_WAITS:
 				wait(some[i])
 			case outcome != directorToldOutcomeTOLD_NEW:
 				d.told.outcomes[outcome]++
 			default:
-				d.told.tellings[count] = telling
+				d.told.tellings[count], d.told.older[count] = telling, older
 				count++
 			}
 		}
@@ -134,28 +135,28 @@ func (d *Datapath) remember(flows []waitingFlow, wait func(waitingFlow)) error {
 	return nil
 }
 
-// tellingOf puts a flow into this director's words. The outcome is TOLD_NEW if the program is to
-// have a look.
-func (d *Datapath) tellingOf(flow *waitingFlow, now uint32) (t directorTelling, outcome directorToldOutcome) {
+// tellingOf puts a flow into this director's words, and says whether it is an open one of TCP
+// that is of an older owner. The outcome is TOLD_NEW if the program is to have a look.
+func (d *Datapath) tellingOf(flow *waitingFlow, now uint32) (t directorTelling, older bool, outcome directorToldOutcome) {
 	key := serviceKey{flow.Service.Segment.Key(), flow.Service.VIP, flow.Service.Protocol, flow.Service.Port}
 	s := d.services[key]
 	state := flowState(flow.State, flow.Service.Protocol)
 	if s == nil {
-		return t, directorToldOutcomeTOLD_WAITS
+		return t, false, directorToldOutcomeTOLD_WAITS
 	}
 	b := s.backends[backendKey{address: flow.Backend.Addr(), port: flow.Backend.Port()}]
 	if b == nil {
-		return t, directorToldOutcomeTOLD_WAITS
+		return t, false, directorToldOutcomeTOLD_WAITS
 	}
 	if state == 0 || flow.Source.Addr().Is4() != key.vip.Is4() {
-		return t, directorToldOutcomeTOLD_UNKNOWN
+		return t, false, directorToldOutcomeTOLD_UNKNOWN
 	}
 	if s.ring.lines == 0 {
-		return t, directorToldOutcomeTOLD_UNUSED
+		return t, false, directorToldOutcomeTOLD_UNUSED
 	}
 	slots, header := ringSlots(d.rings.bytes(s.ring))
 	if len(slots) == 0 || header.Flags&uint8(directorRingFlagRING_MEMORY) == 0 {
-		return t, directorToldOutcomeTOLD_UNUSED
+		return t, false, directorToldOutcomeTOLD_UNUSED
 	}
 	age := flow.Age + uint32(time.Since(flow.since)>>30)
 	t.Entry = directorFlowEntry{
@@ -163,8 +164,10 @@ func (d *Datapath) tellingOf(flow *waitingFlow, now uint32) (t directorTelling, 
 		Source: addressBytes(flow.Source.Addr()), SourcePort: bigEndian16(flow.Source.Port()), DestinationPort: bigEndian16(flow.Port),
 	}
 	t.Hash = flowOf(s, &t.Entry).Hash(d.written.FlowSalt, model.AffinityFlow)
-	s.askFor(slots, slotOf(s, header, &t.Entry), b.index)
-	return t, directorToldOutcomeTOLD_NEW
+	number := slotOf(s, header, &t.Entry)
+	older = state == directorFlowStateFLOW_ESTABLISHED && age < now && d.isOfOlder(s, slots[number], b.index)
+	s.askFor(slots, number, b.index)
+	return t, older, directorToldOutcomeTOLD_NEW
 }
 
 // askFor makes a slot ask flow memory that is about to have a flow of somebody else than its owner.
@@ -198,6 +201,9 @@ func (d *Datapath) runTellings(count int) error {
 			return fmt.Errorf("remember what other directors tell of flows: the program says %d", outcome)
 		}
 		d.told.outcomes[outcome]++
+		if entry := &d.told.tellings[i].Entry; d.told.older[i] && directorToldOutcome(outcome) == directorToldOutcomeTOLD_NEW {
+			d.guesses.note(entry.Service, entry.Seen)
+		}
 	}
 	return nil
 }

@@ -53,7 +53,7 @@ func (d *Datapath) attachUndoTo(name string, index int) error {
 	}
 	l, err := link.AttachTCX(link.TCXOptions{Interface: index, Program: program, Attach: ebpf.AttachTCXEgress})
 	if errors.Is(err, ebpf.ErrNotSupported) {
-		return putUndoFilter(index, program)
+		return putFilter(index, program, undoFilterName)
 	}
 	if err != nil {
 		return err
@@ -86,11 +86,11 @@ func (d *Datapath) adoptUndo(pin string, index int, program *ebpf.Program) (bool
 // queueing discipline holds the program. It is replaced in one step, and found
 // again by its name.
 const (
-	undoFilterName     = "weir-undo-nat"
-	undoFilterPriority = 87 // 'W'; filters of other numbers are others'
+	undoFilterName = "weir-undo-nat"
+	filterPriority = 87 // 'W'; filters of other numbers are others'
 )
 
-func putUndoFilter(index int, program *ebpf.Program) error {
+func putFilter(index int, program *ebpf.Program, name string) error {
 	err := netlink.QdiscAdd(&netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{
 		LinkIndex: index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT,
 	}})
@@ -100,9 +100,9 @@ func putUndoFilter(index int, program *ebpf.Program) error {
 	err = netlink.FilterReplace(&netlink.BpfFilter{
 		FilterAttrs: netlink.FilterAttrs{
 			LinkIndex: index, Parent: netlink.HANDLE_MIN_EGRESS, Handle: 1,
-			Protocol: unix.ETH_P_ALL, Priority: undoFilterPriority,
+			Protocol: unix.ETH_P_ALL, Priority: filterPriority,
 		},
-		Fd: program.FD(), Name: undoFilterName, DirectAction: true,
+		Fd: program.FD(), Name: name, DirectAction: true,
 	})
 	if err != nil {
 		return fmt.Errorf("attach clsact filter: %w", err)

@@ -23,7 +23,7 @@ type stage struct {
 }
 
 // stages returns the memberships that the demo goes through: backends are added,
-// drained and removed, and get another weight.
+// drained and removed, and get another weight. The last one is no edit: a backend is lost.
 func stages() []stage {
 	active := func(backend int, weight uint16) member { return member{backend, weight, model.Active} }
 	draining := func(backend int, weight uint16) member { return member{backend, weight, model.Draining} }
@@ -37,6 +37,7 @@ func stages() []stage {
 		{"drain backend3", []member{active(0, 100), active(1, 100), draining(2, 300)}},
 		{"remove backend3", []member{active(0, 100), active(1, 100)}},
 		{"add backend3", []member{active(0, 100), active(1, 100), active(2, 300)}},
+		{"lose backend3", []member{active(0, 100), active(1, 100)}},
 	}
 }
 

@@ -1,6 +1,7 @@
 package demo
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -12,17 +13,18 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// crossings counts the TCP and UDP packets on the directors' cables whose source
-// is a VIP: replies that crossed a director. Both ways are counted, at the far
-// ends, because a director's own kernel never sees what XDP sends on.
+// crossings counts the TCP and UDP packets on the directors' cables from a VIP to a
+// client: replies that crossed a director. (What backends answer to health checks is from
+// a VIP, too, and to a director.) Both ways are counted, at the far ends, because a
+// director's own kernel never sees what XDP sends on.
 type crossings struct {
 	counts  *ebpf.Map // of packets, by VIP
 	program *ebpf.Program
 	sockets []int
 }
 
-// countCrossings watches those ports for those VIPs.
-func countCrossings(ports []*netlab.Port, rows []*row) (_ *crossings, err error) {
+// countCrossings watches those ports for those VIPs' packets to those clients.
+func countCrossings(ports []*netlab.Port, rows []*row, clients []netip.Addr) (_ *crossings, err error) {
 	c := &crossings{}
 	defer func() {
 		if err != nil {
@@ -40,7 +42,7 @@ func countCrossings(ports []*netlab.Port, rows []*row) (_ *crossings, err error)
 		}
 	}
 	c.program, err = ebpf.NewProgram(&ebpf.ProgramSpec{Name: "crossings", Type: ebpf.SocketFilter,
-		License: "Dual BSD/GPL", Instructions: crossingProgram(c.counts)})
+		License: "Dual BSD/GPL", Instructions: crossingProgram(c.counts, clients)})
 	if err != nil {
 		return nil, fmt.Errorf("load counter of crossings: %w", err)
 	}
@@ -68,7 +70,7 @@ func (c *crossings) watch(ifindex int) error {
 
 // crossingProgram counts the packet under its source address, as its segments
 // when GRO made it of several, and keeps nothing of it for the socket.
-func crossingProgram(counts *ebpf.Map) asm.Instructions {
+func crossingProgram(counts *ebpf.Map, clients []netip.Addr) asm.Instructions {
 	const (
 		etherType = 12
 		network   = 14
@@ -92,11 +94,13 @@ func crossingProgram(counts *ebpf.Map) asm.Instructions {
 	p = append(p, asm.StoreImm(asm.RFP, key, 0, asm.Word), asm.StoreImm(asm.RFP, key+4, 0, asm.Word),
 		asm.StoreImm(asm.RFP, key+8, 0, asm.Half), asm.StoreImm(asm.RFP, key+10, 0xffff, asm.Half))
 	p = append(p, load(network+12, key+12, 4)...)
+	p = append(p, onlyTo(clients, false, network+16)...)
 	p = append(p, asm.LoadAbs(network+9, asm.Byte))
 	p = append(p, transportOnly...)
 	ipv6 := load(network+8, key, 16)
 	ipv6[0] = ipv6[0].WithSymbol("ipv6")
 	p = append(p, ipv6...)
+	p = append(p, onlyTo(clients, true, network+24)...)
 	p = append(p, asm.LoadAbs(network+6, asm.Byte))
 	p = append(p, transportOnly...)
 	return append(p,
@@ -105,6 +109,20 @@ func crossingProgram(counts *ebpf.Map) asm.Instructions {
 		asm.LoadMem(asm.R1, asm.R6, gsoSegs, asm.Word), asm.JNE.Imm(asm.R1, 0, "add"), asm.Mov.Imm(asm.R1, 1),
 		asm.StoreXAdd(asm.R0, asm.R1, asm.DWord).WithSymbol("add"),
 		asm.Mov.Imm(asm.R0, 0).WithSymbol("out"), asm.Return())
+}
+
+// onlyTo goes on with packets to the one client of a family.
+func onlyTo(clients []netip.Addr, six bool, destination int32) (p asm.Instructions) {
+	for _, client := range clients {
+		if client.Is6() != six {
+			continue
+		}
+		for i, bytes := 0, client.AsSlice(); i < len(bytes); i += 4 {
+			p = append(p, asm.LoadAbs(destination+int32(i), asm.Word),
+				asm.LoadImm(asm.R1, int64(binary.BigEndian.Uint32(bytes[i:])), asm.DWord), asm.JNE.Reg(asm.R0, asm.R1, "out"))
+		}
+	}
+	return p
 }
 
 // of returns how many replies of a VIP crossed a director.

@@ -1,6 +1,7 @@
 package demo
 
 import (
+	"net/netip"
 	"testing"
 
 	"weir.io/weir/internal/netlab"
@@ -25,11 +26,17 @@ func TestCrossingsAreRepliesOfVIPs(t *testing.T) {
 	if err := serve(t.Context(), server, 1); err != nil {
 		t.Fatal(err)
 	}
-	c, err := countCrossings([]*netlab.Port{link.A}, watched)
+	c, err := countCrossings([]*netlab.Port{link.A}, watched, clientAddresses)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.close()
+	// As health checks' answers are: to somebody else.
+	others, err := countCrossings([]*netlab.Port{link.A}, watched, []netip.Addr{netip.MustParseAddr("10.0.0.9"), netip.MustParseAddr("fd00::9")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer others.close()
 	for _, r := range watched[:2] {
 		conn, err := dialEcho(t.Context(), client, r.vip)
 		if err != nil {
@@ -55,6 +62,9 @@ func TestCrossingsAreRepliesOfVIPs(t *testing.T) {
 		n, err := c.of(watched[i].vip)
 		if err != nil || n < want.low || n > want.high {
 			t.Errorf("%s: %d replies crossed (%v), want %d to %d", watched[i].vip, n, err, want.low, want.high)
+		}
+		if n, err := others.of(watched[i].vip); err != nil || n > 0 {
+			t.Errorf("%s: %d replies to others crossed (%v), want none", watched[i].vip, n, err)
 		}
 	}
 }

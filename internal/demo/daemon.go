@@ -16,11 +16,13 @@ var errDaemonEnded = errors.New("process ended by itself")
 
 // daemon is a weir process on a host: a director or an agent.
 type daemon struct {
-	host   *netlab.Host
-	config string // its file
-	log    string
-	socket string
-	ended  chan struct{}
+	weir, verb string // what is run
+	host       *netlab.Host
+	config     string // its file
+	log        string
+	socket     string
+	cmd        *netlab.Command
+	ended      chan struct{} // closed when it has
 }
 
 // startDaemon runs "weir run" or "weir agent" on the host with that configuration.
@@ -31,26 +33,50 @@ func startDaemon(weir, verb string, host *netlab.Host, config []byte) (*daemon, 
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
-	d := &daemon{host: host, config: filepath.Join(dir, "weir.yaml"), ended: make(chan struct{}),
+	d := &daemon{weir: weir, verb: verb, host: host, config: filepath.Join(dir, "weir.yaml"),
 		log: filepath.Join(host.Dir(), "weir.log"), socket: filepath.Join(host.Dir(), "weir.sock")}
 	if err := d.write(config); err != nil {
 		return nil, err
 	}
-	log, err := os.Create(d.log)
+	return d, d.start()
+}
+
+// start starts the process, or the next one.
+func (d *daemon) start() error {
+	log, err := os.OpenFile(d.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer log.Close()
-	cmd := host.Command(context.Background(), weir, verb, "-c", d.config, "--bpffs", host.BPFFS(), "--socket", d.socket)
+	cmd, ended := d.host.Command(context.Background(), d.weir, d.verb, "-c", d.config, "--bpffs", d.host.BPFFS(), "--socket", d.socket), make(chan struct{})
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Start(); err != nil {
-		return nil, fmt.Errorf("start weir %s on %s: %w", verb, host.Name, err)
+		return fmt.Errorf("start weir %s on %s: %w", d.verb, d.host.Name, err)
 	}
 	go func() {
-		defer close(d.ended)
+		defer close(ended)
 		_ = cmd.Wait() // how it ended is in its log
 	}()
-	return d, nil
+	d.cmd, d.ended = cmd, ended
+	return nil
+}
+
+// kill ends the process at once, and nothing else.
+func (d *daemon) kill() error {
+	if err := d.cmd.Process.Kill(); err != nil {
+		return fmt.Errorf("kill weir %s on %s: %w", d.verb, d.host.Name, err)
+	}
+	<-d.ended
+	return nil
+}
+
+// detach removes what is pinned, as the end of a host does.
+func (d *daemon) detach(ctx context.Context) error {
+	out, err := d.host.Command(ctx, d.weir, "detach", "--bpffs", d.host.BPFFS(), "--socket", d.socket).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("detach weir on %s: %w: %s", d.host.Name, err, out)
+	}
+	return nil
 }
 
 // write edits the daemon's file as editors do: nobody reads half of it.

@@ -1,6 +1,7 @@
-// Package demo shows weir at work: it builds a network of namespaces, runs real
-// directors and agents in it, sends real HTTP and UDP traffic through every mode
-// and family while backends come and go, and reports what failed.
+// Package demo shows weir at work: it builds a network of namespaces with a real
+// router, runs real directors and agents in it, sends real HTTP and UDP traffic through
+// every mode and family while directors and backends come, go and die, and reports what
+// failed and how long traffic noticed.
 package demo
 
 import (
@@ -8,10 +9,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
 	"weir.io/weir/internal/netlab"
+	"weir.io/weir/internal/routerlab"
 )
 
 // MinDuration is the shortest time in which every edit of the files can be made
@@ -21,7 +24,7 @@ const MinDuration = 5 * time.Second
 // Options say how to run the demo.
 type Options struct {
 	Weir     string              // path of the program to run
-	Duration time.Duration       // of the traffic
+	Duration time.Duration       // of the edits of the files; losses come before and after them
 	Progress io.Writer           // gets what happens while it happens
 	Terminal bool                // Progress is one: its last line is written again and again
 	Done     func(*Report) error // gets the result, before the lab is removed
@@ -56,6 +59,15 @@ func Run(ctx context.Context, opts Options) (_ *Report, err error) {
 		}
 	}
 	r := &run{opts: opts, top: top, rows: rows(), stages: stages(), timeline: &timeline{}, progress: p}
+	if r.router, err = startRouter(top, r.rows); err != nil {
+		return nil, err
+	}
+	if r.router == nil {
+		p.say("%v: the router's routes are set by hand, and no director is lost", routerlab.ErrNoFRR)
+		top.routeByHand()
+	} else {
+		defer r.router.watch.Close()
+	}
 	return r.run(ctx)
 }
 
@@ -67,30 +79,40 @@ type run struct {
 	stages   []stage
 	timeline *timeline
 	progress *progress
+	router   *router // nil: there is none to be had
 	group    *group
+	flows    *newFlows
+	losses   []Loss
 }
 
 func (r *run) run(ctx context.Context) (*Report, error) {
-	crossings, err := countCrossings(r.top.watched, r.rows)
+	crossings, err := countCrossings(r.top.watched, r.rows, clientAddresses)
 	if err != nil {
 		return nil, err
 	}
 	defer crossings.close()
 	r.progress.say("starting %d directors and %d agents: %s", directors, backends, r.stages[0].edit)
-	if r.group, err = startGroup(ctx, r.opts.Weir, r.top, r.rows, r.stages[0].members); err != nil {
+	if r.group, err = startGroup(ctx, r.opts.Weir, r.top, r.rows, r.stages[0].members, r.router != nil); err != nil {
 		return nil, err
+	}
+	for i := range r.group.directors {
+		if err := r.settle(ctx, i); err != nil {
+			return nil, err
+		}
 	}
 	traffic := &traffic{client: r.top.client, timeline: r.timeline, stages: r.stages,
 		life: r.stageLength() * 9 / 2, tallies: map[*row]*tally{}}
 	for _, row := range r.rows {
 		traffic.tallies[row] = &tally{}
 	}
-	r.progress.say("sending HTTP and UDP through %d modes and families for %s", len(r.rows), r.opts.Duration)
 	changes, err := r.load(ctx, traffic)
 	if err != nil {
 		return nil, err
 	}
-	report := &Report{Changes: changes}
+	report := &Report{Changes: changes, Losses: r.losses, Interrupted: ctx.Err() != nil}
+	if r.router != nil {
+		report.Router = "FRR"
+	}
 	for _, row := range r.rows {
 		line := traffic.tallies[row].row(row)
 		if line.Crossed, err = crossings.of(row.vip); err != nil {
@@ -107,40 +129,80 @@ func (r *run) run(ctx context.Context) (*Report, error) {
 	return report, nil
 }
 
-func (r *run) stageLength() time.Duration { return r.opts.Duration / time.Duration(len(r.stages)) }
+// edits is how many stages are reached by editing the files, the first one included.
+func (r *run) edits() int { return len(r.stages) - 1 }
 
-// load runs the traffic, and the edits under it, for the demo's duration.
+func (r *run) stageLength() time.Duration { return r.opts.Duration / time.Duration(r.edits()) }
+
+// load runs the traffic, and under it what is lost and changed.
 func (r *run) load(ctx context.Context, traffic *traffic) (changes int, err error) {
-	// Ended by a timer rather than a deadline: what a deadline ends looks like a
-	// timeout of the network.
-	ctx, cancel := context.WithCancel(ctx)
+	running, cancel := context.WithCancel(ctx)
 	defer cancel()
-	defer time.AfterFunc(r.opts.Duration, cancel).Stop()
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		traffic.run(ctx)
-	}()
-	go r.progress.follow(ctx, r.opts.Duration, traffic)
-	begin := time.Now()
-	for stage := 1; stage < len(r.stages); stage++ {
-		if !sleep(ctx, time.Until(begin.Add(time.Duration(stage)*r.stageLength()))) {
+	r.flows = &newFlows{client: r.top.client, vips: directVIPs(r.rows)}
+	traffic.clients.Go(func() { r.flows.run(running) })
+	go r.progress.follow(running, traffic)
+	for _, step := range []func() error{
+		func() error { return r.loseDirectors(running, traffic) },
+		func() error { return r.killProcess(running) },
+		func() error { return r.edit(running, &changes) },
+		func() error { return r.loseBackend(running, traffic) },
+	} {
+		if err = step(); err != nil {
 			break
 		}
-		if err = r.change(ctx, stage); err != nil {
-			break
-		}
-		changes++
 	}
-	if err != nil {
-		cancel()
-	}
-	<-ended
+	cancel()
+	traffic.clients.Wait()
 	r.progress.end()
-	if err != nil && ctx.Err() != nil && !errors.Is(err, errDaemonEnded) {
-		err = nil // an edit that the end of the demo cut short
+	if ctx.Err() != nil && !errors.Is(err, errDaemonEnded) {
+		err = nil // what the end of the demo cut short
 	}
 	return changes, err
+}
+
+// loseDirectors begins with the traffic that the loss of a director breaks nothing of, and
+// goes on with all of it. Nat's replies go through the directors, so the backends' routes
+// would have to follow, too, and the flows of full NAT are lost with their director.
+func (r *run) loseDirectors(ctx context.Context, traffic *traffic) error {
+	direct, nat := slices.Clone(r.rows), slices.Clone(r.rows)
+	direct = slices.DeleteFunc(direct, func(r *row) bool { return !r.direct() })
+	nat = slices.DeleteFunc(nat, (*row).direct)
+	if r.router != nil {
+		r.progress.say("sending HTTP and UDP by %s, and new flows every %s", modesOf(direct), flowPause)
+		traffic.begin(ctx, direct)
+		if !sleep(ctx, aftermath) {
+			return ctx.Err()
+		}
+		if err := r.loseDirector(ctx); err != nil {
+			return err
+		}
+		if err := r.returnDirector(ctx); err != nil {
+			return err
+		}
+		r.progress.say("sending by %s, too", modesOf(nat))
+	} else {
+		traffic.begin(ctx, direct)
+		r.progress.say("sending HTTP and UDP by %s, and new flows every %s", modesOf(r.rows), flowPause)
+	}
+	traffic.begin(ctx, nat)
+	sleep(ctx, aftermath)
+	return ctx.Err()
+}
+
+// edit edits the files for the demo's duration.
+func (r *run) edit(ctx context.Context, changes *int) error {
+	begin := time.Now()
+	for stage := 1; stage < r.edits(); stage++ {
+		if !sleep(ctx, time.Until(begin.Add(time.Duration(stage)*r.stageLength()))) {
+			return ctx.Err()
+		}
+		if err := r.change(ctx, stage); err != nil {
+			return err
+		}
+		*changes++
+	}
+	sleep(ctx, time.Until(begin.Add(r.opts.Duration)))
+	return ctx.Err()
 }
 
 // change edits the files towards a stage and waits until the directors follow.
@@ -163,8 +225,12 @@ func (r *run) guide() string {
 	}
 	enter(r.top.client, "curl -v http://"+r.rows[0].vip.String()+"/ -d hello")
 	enter(r.top.router, "ip route")
+	if r.router != nil {
+		enter(r.top.router, "vtysh --vty_socket "+r.top.router.Dir()+"/frr -c 'show bgp summary'")
+	}
 	for _, d := range r.group.directors {
 		fmt.Fprintf(&b, "  %s services --socket %s\n", r.opts.Weir, d.socket)
+		fmt.Fprintf(&b, "  %s bgp --socket %s\n", r.opts.Weir, d.socket)
 		fmt.Fprintf(&b, "  less %s        # edit it: the director follows\n", d.config)
 	}
 	enter(r.top.backends[0], "tcpdump -ni eth0")

@@ -17,6 +17,7 @@ import (
 // group is the weir processes of the demo.
 type group struct {
 	rows      []*row
+	announces bool // the directors tell the router what they forward
 	directors []*daemon
 	agents    []*daemon
 }
@@ -26,8 +27,8 @@ const applyTime = 20 * time.Second
 
 // startGroup starts agents and directors with these members and waits until all
 // of them do as they are told.
-func startGroup(ctx context.Context, weir string, top *topology, rows []*row, members []member) (*group, error) {
-	g := &group{rows: rows}
+func startGroup(ctx context.Context, weir string, top *topology, rows []*row, members []member, announces bool) (*group, error) {
+	g := &group{rows: rows, announces: announces}
 	for _, host := range top.backends {
 		text, err := g.agentConfig(members)
 		if err != nil {
@@ -124,6 +125,9 @@ func (g *group) sources() []netip.Prefix {
 func (g *group) directorConfig(number int, members []member) ([]byte, error) {
 	c := model.Config{Directors: g.sources(), Services: g.services(members, false)}
 	c.Director.Interfaces = []string{"eth0", "eth1"}
+	if g.announces {
+		c.BGP = bgp(number)
+	}
 	for _, six := range []bool{false, true} {
 		a := lanAddress(directorHost+number, six)
 		c.Director.TunnelSource = append(c.Director.TunnelSource, netip.PrefixFrom(a, a.BitLen()))

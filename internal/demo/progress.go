@@ -31,12 +31,12 @@ func (p *progress) say(format string, args ...any) {
 }
 
 // follow writes every second how far the traffic is.
-func (p *progress) follow(ctx context.Context, duration time.Duration, traffic *traffic) {
+func (p *progress) follow(ctx context.Context, traffic *traffic) {
 	begin := time.Now()
 	for sleep(ctx, time.Second) {
 		requests, failed, ended := traffic.totals()
-		line := fmt.Sprintf("%3.0f of %.0f s: %d requests, %d failed, %d ended with their backend",
-			time.Since(begin).Seconds(), duration.Seconds(), requests, failed, ended)
+		line := fmt.Sprintf("%3.0f s: %d requests, %d failed, %d ended with their backend",
+			time.Since(begin).Seconds(), requests, failed, ended)
 		p.mu.Lock()
 		if p.terminal {
 			p.last = line

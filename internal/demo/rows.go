@@ -3,6 +3,9 @@ package demo
 import (
 	"fmt"
 	"net/netip"
+	"slices"
+	"strings"
+	"time"
 
 	"weir.io/weir/internal/model"
 )
@@ -78,6 +81,8 @@ func (r *row) services(members []member) []model.Service {
 	name := r.modeName() + "-" + r.vip.String()
 	http.Name, http.Protocol, http.Port = name+"-http", model.TCP, model.PortRange{First: httpPort, Last: httpPort}
 	echo.Name, echo.Protocol, echo.Port = name+"-echo", model.UDP, model.PortRange{First: echoPort, Last: echoPort}
+	http.Health, echo.Health = check(model.CheckHTTP), check(model.CheckUDP)
+	echo.Health.UDP = &model.HealthUDP{Send: "are you there?", Expect: "are you there?"}
 	for _, m := range members {
 		backend := model.Backend{Name: m.name(), Address: r.address(m.backend), Weight: m.weight, State: m.state}
 		if r.mode == model.NAT {
@@ -92,6 +97,13 @@ func (r *row) services(members []member) []model.Service {
 	return []model.Service{http, echo}
 }
 
+// check returns a health check that finds after a second or so that a backend is lost, and is
+// not misled by a busy machine.
+func check(kind model.CheckKind) *model.HealthCheck {
+	return &model.HealthCheck{Kind: kind, Interval: model.Duration(200 * time.Millisecond),
+		Timeout: model.Duration(600 * time.Millisecond), Fall: 2}
+}
+
 // address returns the address of a backend that the row uses. With nat it is one
 // of its own, so that replies from it, and only those, are routed through a
 // director.
@@ -100,4 +112,25 @@ func (r *row) address(backend int) netip.Addr {
 		return lanAddress(backendNATHost+backend, r.outer6)
 	}
 	return lanAddress(backendHost+backend, r.outer6)
+}
+
+// directVIPs are the VIPs of the rows whose replies bypass the directors.
+func directVIPs(rows []*row) (vips []netip.Addr) {
+	for _, r := range rows {
+		if r.direct() {
+			vips = append(vips, r.vip)
+		}
+	}
+	return vips
+}
+
+// modesOf names the rows' modes, each once.
+func modesOf(rows []*row) string {
+	var names []string
+	for _, r := range rows {
+		if name := r.modeName(); !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return strings.Join(names, ", ")
 }

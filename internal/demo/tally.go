@@ -32,7 +32,7 @@ func (t *tally) placed(backend int, share [backends]float64) {
 }
 
 // failed notes a request without a right answer; gone: its connection's backend was
-// taken out.
+// taken out or lost.
 func (t *tally) failed(err error, gone bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -33,23 +33,23 @@ type traffic struct {
 	stages   []stage
 	life     time.Duration // of a long connection
 	tallies  map[*row]*tally
+	clients  sync.WaitGroup
+	opening  sync.RWMutex // held by each connection until its first answer
 }
 
-// run keeps every row's clients busy until the context ends.
-func (t *traffic) run(ctx context.Context) {
-	var clients sync.WaitGroup
-	for r := range t.tallies {
+// begin keeps the clients of rows busy until the context ends.
+func (t *traffic) begin(ctx context.Context, rows []*row) {
+	for _, r := range rows {
 		for _, kind := range []struct {
 			dial  dialer
 			pairs int
 		}{{dialHTTP, httpPairs}, {dialEcho, echoPairs}} {
 			for n := range kind.pairs {
-				clients.Go(func() { t.long(ctx, r, kind.dial, n) })
-				clients.Go(func() { t.short(ctx, r, kind.dial) })
+				t.clients.Go(func() { t.long(ctx, r, kind.dial, n) })
+				t.clients.Go(func() { t.short(ctx, r, kind.dial) })
 			}
 		}
 	}
-	clients.Wait()
 }
 
 // long keeps a connection for its life, and then opens the next. The first one's
@@ -74,10 +74,14 @@ func (t *traffic) short(ctx context.Context, r *row, dial dialer) {
 // connect opens a connection and asks as long as more says so, or until it breaks.
 func (t *traffic) connect(ctx context.Context, r *row, dial dialer, more func(asked int) bool) {
 	tally := t.tallies[r]
+	t.opening.RLock()
+	opens := sync.OnceFunc(t.opening.RUnlock)
+	defer opens()
 	opened := time.Now()
 	attempt := attempt{good: opened, backend: -1}
 	conn, err := dial(ctx, t.client, r.vip)
 	if err != nil {
+		opens()
 		t.failed(ctx, tally, attempt, err)
 		sleep(ctx, pauseLong)
 		return
@@ -93,7 +97,10 @@ func (t *traffic) connect(ctx context.Context, r *row, dial dialer, more func(as
 			return
 		}
 		tally.answered()
-		if asked == 0 {
+		opens()
+		// A new flow of UDP goes to an older owner of its slot for a while, because nobody can
+		// tell it from an old one: it says nothing of the weights.
+		if _, tcp := conn.(*httpConnection); tcp && asked == 0 {
 			if stage, ok := t.timeline.current(opened); ok {
 				tally.placed(backend, t.stages[stage].share())
 			}
@@ -110,7 +117,7 @@ type attempt struct {
 }
 
 // failed notes that a request failed. There is one excuse: its connection's backend
-// was taken out, and connections end with it.
+// was taken out or lost, and connections end with it.
 func (t *traffic) failed(ctx context.Context, tally *tally, a attempt, err error) {
 	if ctx.Err() != nil {
 		return

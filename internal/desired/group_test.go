@@ -29,6 +29,7 @@ type member struct {
 	cluster *etcdlab.Cluster
 	grace   time.Duration
 	notice  model.Duration // zero: short
+	probes  *prober        // nil: nobody probes
 	*director
 }
 
@@ -60,10 +61,15 @@ func (m *member) run(own ...model.Service) error {
 	m.t.Cleanup(d.stop)
 	m.director = d
 	d.Hear(group.FollowReports(ctx))
+	if m.probes != nil {
+		d.Probe(m.probes)
+		d.Share(group.FollowViews(ctx))
+	}
 	if err := d.Join(ctx, group); err != nil {
 		return err
 	}
 	file := config(own...)
+	file.Director.Store.Etcd = model.Etcd{Endpoints: m.cluster.Endpoints, Prefix: m.cluster.Prefix}
 	if m.notice != 0 {
 		file.Notice = m.notice
 	}

@@ -29,11 +29,12 @@ func join(c model.Config, state store.State) (model.Config, error) {
 			owners = append(owners, owner)
 		}
 	}
-	if len(services) == len(c.Services) {
+	own := len(c.Services)
+	if len(services) == own {
 		return c, nil // the file is valid by itself
 	}
 	c.Services = services
-	err := c.Validate()
+	err := c.ValidateShared(own)
 	var fields model.FieldErrors
 	if !errors.As(err, &fields) {
 		return c, err

@@ -6,6 +6,7 @@ package desired
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -40,13 +41,15 @@ type Keeper struct {
 	local  Store // of this director alone
 	engine Engine
 	log    *slog.Logger
-	moved  [3]chan struct{} // have something after each change of the logs
+	moved  [5]chan struct{} // have something after each change of the logs
 	group  Group            // nil: nobody shares the sets
 	news   <-chan store.State
 	grace  time.Duration // how long Join waits for the group's store
 
 	evidence *engine.Evidence
 	reports  Reports // nil: agents have no way to report
+	health   Health  // nil: nobody probes
+	common   *common // what the group finds; nil: it does not share that
 	renewing sync.Mutex
 	renewed  time.Time           // when the evidence was
 	asked    map[netip.Addr]bool // the backends that it is about
@@ -72,7 +75,7 @@ type Keeper struct {
 func New(local Store, e Engine, log *slog.Logger) *Keeper {
 	return &Keeper{
 		local: local, engine: e, log: log, adopted: make(chan struct{}), grace: startGrace, evidence: &engine.Evidence{}, waiting: map[string]*batch{}, left: map[history.Cause]uint64{},
-		moved:   [3]chan struct{}{make(chan struct{}, 1), make(chan struct{}, 1), make(chan struct{}, 1)},
+		moved:   [5]chan struct{}{make(chan struct{}, 1), make(chan struct{}, 1), make(chan struct{}, 1), make(chan struct{}, 1), make(chan struct{}, 1)},
 		learned: map[model.ServiceID]learned{},
 	}
 }
@@ -105,7 +108,7 @@ func (k *Keeper) setFile(c model.Config) (Change, error) {
 		return Change{}, err
 	}
 	// Until it is stored, the file is what is tried again; what runs goes on.
-	if k.state, err = k.update(k.local, k.replace(store.OwnerFile, c.Services)); err != nil {
+	if k.state, err = k.update(k.local, k.replace(false, store.OwnerFile, c.Services)); err != nil {
 		k.unstored = &c
 		k.wake()
 		return Change{}, err
@@ -149,7 +152,10 @@ func (k *Keeper) apply() error {
 	maps.DeleteFunc(k.learned, func(id model.ServiceID, _ learned) bool { _, is := logs[id]; return !is })
 	k.applied = logs
 	k.wake()
-	if err := k.engine.Apply(joint, logs); err != nil {
+	err = k.engine.Apply(joint, logs)
+	k.evidence.Crowd(errors.As(err, new(engine.NoRoom)))
+	if err != nil {
+		k.wake() // perhaps something need not stay then
 		return fmt.Errorf("it is stored, and not applied yet: %w", err)
 	}
 	k.sharedErr = nil

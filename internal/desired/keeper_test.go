@@ -90,19 +90,26 @@ type director struct {
 
 func start(t *testing.T, dir string, local Store) *director {
 	t.Helper()
+	if local != nil {
+		return startWith(t, local, func() error { return nil }, nil)
+	}
+	file, err := store.OpenFile(dir, store.OwnerFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return startWith(t, file, file.Close, nil)
+}
+
+// startWith starts a director with a store, and probes if there are any.
+func startWith(t *testing.T, local Store, closed func() error, probes Health) *director {
 	d := &director{sink: &sink{}}
 	log := slog.New(slog.DiscardHandler)
 	ctx, cancel := context.WithCancel(t.Context())
-	closed := func() error { return nil }
-	if local == nil {
-		file, err := store.OpenFile(dir, store.OwnerFile)
-		if err != nil {
-			t.Fatal(err)
-		}
-		local, closed = file, file.Close
-	}
 	d.engine = engine.New(d.sink, log)
 	d.Keeper = New(local, d.engine, log)
+	if probes != nil {
+		d.Probe(probes)
+	}
 	var running sync.WaitGroup
 	running.Go(func() { d.engine.Run(ctx) })
 	running.Go(func() { d.Keeper.Run(ctx) })

@@ -18,13 +18,17 @@ type ledger struct {
 	make     func(*ledger, store.State) (store.State, error)
 	engine   Engine
 	evidence history.Evidence
+	know     func(store.State) knowledge
 	applied  engine.Logs // by which this director forwards
 
 	notice time.Duration // of a new generation; 0: nobody else has to learn of it
 
 	now    time.Time
+	known  knowledge
 	others map[model.ServiceID]history.Held // by logs that this director does not forward by
 	left   []departure
+
+	reshared []reshared
 }
 
 // departure is a generation that has left the log of a service.
@@ -34,7 +38,8 @@ type departure struct {
 }
 
 func (l *ledger) change(s store.State) (store.State, error) {
-	l.now, l.left = time.Now(), nil
+	l.known, l.left, l.reshared = l.know(s), nil, nil
+	l.now = l.known.now
 	l.others = l.heldByOthers(s)
 	return l.make(l, s)
 }
@@ -66,6 +71,7 @@ func (l *ledger) held(id model.ServiceID) history.Held {
 // connection needs any more goes out, and what the service has become comes in.
 func (l *ledger) successor(before store.Document, s *model.Service) model.Log {
 	log, left := history.Trim(before.Log, s, l.held(before.Service.ID()), l.evidence, l.now)
+	log = l.reshare(log, before.Log, s)
 	next := history.Announce(history.Advance(log, s, l.now), log, l.notice)
 	for _, g := range log.Generations {
 		if !slices.ContainsFunc(next.Generations, func(n model.Generation) bool { return n.Number == g.Number }) {
@@ -78,10 +84,21 @@ func (l *ledger) successor(before store.Document, s *model.Service) model.Log {
 	return next
 }
 
+// newLedger returns a change of the store that the group shares, or of this director's own. It
+// is called with the lock held.
+func (k *Keeper) newLedger(shared bool, make func(*ledger, store.State) (store.State, error)) *ledger {
+	know := func(s store.State) knowledge { return k.knows(s, shared) }
+	l := &ledger{engine: k.engine, evidence: k.evidence, know: know, applied: k.applied, make: make}
+	if shared {
+		l.notice = time.Duration(k.file.Notice)
+	}
+	return l
+}
+
 // replace returns the change that makes services the whole of an owner's set. As trim, it
 // is called with the lock held.
-func (k *Keeper) replace(owner string, services []model.Service) *ledger {
-	return &ledger{engine: k.engine, evidence: k.evidence, applied: k.applied, make: func(l *ledger, s store.State) (store.State, error) {
+func (k *Keeper) replace(shared bool, owner string, services []model.Service) *ledger {
+	return k.newLedger(shared, func(l *ledger, s store.State) (store.State, error) {
 		before := make(map[model.ServiceID]store.Document, len(s.Sets[owner].Documents))
 		for _, d := range s.Sets[owner].Documents {
 			before[d.Service.ID()] = d
@@ -89,29 +106,29 @@ func (k *Keeper) replace(owner string, services []model.Service) *ledger {
 		return store.Replace(owner, services, func(_ model.Log, s model.Service) model.Log {
 			return l.successor(before[s.ID()], &s)
 		})(s)
-	}}
+	})
 }
 
 // trim returns the change that brings the logs up to date of which a generation is due
-// to leave, or keeps notably more than agents report. Who comes second finds nothing to
-// do.
-func (k *Keeper) trim() *ledger {
-	return &ledger{engine: k.engine, evidence: k.evidence, applied: k.applied, make: func(l *ledger, s store.State) (store.State, error) {
+// to leave, or keeps notably more than agents report, or backends are to get other shares. Who
+// comes second finds nothing to do.
+func (k *Keeper) trim(shared bool) *ledger {
+	return k.newLedger(shared, func(l *ledger, s store.State) (store.State, error) {
 		return store.Trim(func(log model.Log, s model.Service) model.Log {
-			due := history.Due(log, &s, l.evidence)
-			late := !due.IsZero() && !l.now.Before(due)
+			due := history.Due(log, &s, l.held(s.ID()), l.evidence, l.now)
+			late := !due.IsZero() && !l.now.Before(due) || l.known.dueToStep(log, &s).Equal(l.now)
 			if !late && !awaitsReports(log, &s, l.evidence) {
 				return log
 			}
-			left := len(l.left)
+			left, shares := len(l.left), len(l.reshared)
 			next := l.successor(store.Document{Service: s, Log: log}, &s)
 			if !late && !history.Shrunk(log, next, l.held(s.ID())) {
-				l.left = l.left[:left]
+				l.left, l.reshared = l.left[:left], l.reshared[:shares]
 				return log
 			}
 			return next
 		})(s)
-	}}
+	})
 }
 
 // awaitsReports reports whether a log may be trimmed when agents report.

@@ -7,13 +7,21 @@ import (
 )
 
 // settle counts what a change, which was made, has taken out of the logs, and warns of
-// what was needed. It is called with the lock held.
+// what was needed, and says who starts slowly or is strained. It is called with the lock held.
 func (k *Keeper) settle(l *ledger) {
 	for _, d := range l.left {
 		k.left[d.Cause]++
 		if d.Cause == history.Overdue {
-			k.log.Warn("a generation that agents report connections of, or are silent about, has left the log at max-drain",
+			k.log.Warn("a generation that agents report connections of, or are silent about, or that directors see some of, has left the log at max-drain",
 				"service", d.service, "generation", d.Number, "since", d.Since)
+		}
+	}
+	for _, s := range l.reshared {
+		if !sameSteps(s.before, s.after) {
+			k.log.Info("backends that start slowly have other shares", "service", s.service, "steps", s.starting())
+		}
+		if !sameStrain(s.before, s.after) {
+			k.log.Warn("backends that are strained have other shares", "service", s.service, "strained", s.strained())
 		}
 	}
 }

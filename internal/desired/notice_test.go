@@ -57,3 +57,30 @@ func TestNewBackendsAreAnnounced(t *testing.T) {
 		t.Errorf("the new backend owned %d slots after %v", owned, waited)
 	}
 }
+
+// A notice may be short: connections are placed as soon as it is over.
+func TestShortNotice(t *testing.T) {
+	inBubble(t, func(t *testing.T, d *director, _ string) {
+		d.set(t, web("a", 2))
+		d.wantSets(t, 1)
+		const notice = 20 * time.Millisecond
+		d.mu.Lock()
+		d.placing = time.Now().Add(notice)
+		d.wake()
+		d.mu.Unlock()
+		pass(notice - time.Millisecond)
+		d.wantSets(t, 1)
+		pass(2 * time.Millisecond)
+		d.wantSets(t, 2)
+	})
+}
+
+// wantSets says how often the sink must have been set.
+func (d *director) wantSets(t *testing.T, want int) {
+	t.Helper()
+	d.sink.mu.Lock()
+	defer d.sink.mu.Unlock()
+	if n := len(d.sink.sets); n != want {
+		t.Errorf("the sink was set %d times, want %d", n, want)
+	}
+}

@@ -62,10 +62,10 @@ func (k *Keeper) tryPut(ctx context.Context, owner string, services []model.Serv
 		return before, after, &RefusedError{fmt.Errorf("owner %q is the director's own file: change that", owner)}
 	}
 	k.mu.Lock()
-	l := k.fits(k.replace(owner, services))
+	l := k.fits(k.replace(k.group != nil, owner, services))
 	where := k.local
 	if k.group != nil {
-		where, l.notice = k.group, time.Duration(k.file.Notice)
+		where = k.group
 	}
 	k.mu.Unlock()
 	if before, err = where.Read(ctx); err != nil {
@@ -77,9 +77,8 @@ func (k *Keeper) tryPut(ctx context.Context, owner string, services []model.Serv
 
 func (k *Keeper) put(owner string, services []model.Service) (Change, error) {
 	k.mu.Lock()
-	l := k.fits(k.replace(owner, services))
+	l := k.fits(k.replace(k.group != nil, owner, services))
 	if k.group != nil {
-		l.notice = time.Duration(k.file.Notice)
 		k.mu.Unlock()
 		return k.putShared(owner, l, len(services))
 	}

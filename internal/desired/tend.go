@@ -21,6 +21,10 @@ const (
 	lastPause  = 10 * time.Second
 )
 
+// placePause is the same for generations that place connections from a moment on: those of
+// many services do at about the same one, and a notice may be as short as that.
+const placePause = 10 * time.Millisecond
+
 // reportsPause is how often the logs are compared with what agents report, by each
 // director.
 const reportsPause = 5 * time.Second
@@ -30,6 +34,8 @@ type Reports interface {
 	// Latest returns the last report about each of these backends, and whether it is known
 	// yet which there are.
 	Latest(backends map[netip.Addr]bool) (reports map[netip.Addr]model.AgentReport, known bool)
+	// Signs is sent to when there is a report with signs of strain, or the first one without.
+	Signs() <-chan struct{}
 }
 
 // Hear makes agents' reports the evidence by which generations leave the logs. It is
@@ -38,6 +44,10 @@ func (k *Keeper) Hear(reports Reports) {
 	k.reports = reports
 	k.evidence.Renew(nil, false, time.Now()) // it is not known which backends there are
 }
+
+// Look makes what the datapath sees the evidence by which generations leave the logs where
+// no agents report. It is called before Join and SetFile.
+func (k *Keeper) Look(guesses engine.Guesses) { k.evidence.Look(guesses) }
 
 // renew brings the evidence up to date, if it has not just been for the same backends.
 func (k *Keeper) renew() {
@@ -80,10 +90,16 @@ func (k *Keeper) Agents() model.ReporterStatus {
 // in, and follows what the group writes, until the context ends.
 func (k *Keeper) Run(ctx context.Context) {
 	var running sync.WaitGroup
-	running.Go(func() { k.whenDue(ctx, k.moved[0], k.due, k.tend) })
-	running.Go(func() { k.whenDue(ctx, k.moved[2], k.dueToPlace, k.place) })
+	running.Go(func() { k.whenDue(ctx, leastPause, k.moved[0], k.due, k.tend) })
+	running.Go(func() { k.whenDue(ctx, placePause, k.moved[2], k.dueToPlace, k.place) })
+	if k.reports != nil && k.group != nil {
+		running.Go(func() { k.listen(ctx) })
+	}
+	if k.health != nil {
+		running.Go(func() { k.watch(ctx) })
+	}
 	if k.group != nil {
-		running.Go(func() { k.whenDue(ctx, k.moved[1], k.dueShared, k.tendShared) })
+		running.Go(func() { k.whenDue(ctx, leastPause, k.moved[1], k.dueShared, k.tendShared) })
 		for s := range k.news {
 			k.adopt(s)
 		}
@@ -91,10 +107,11 @@ func (k *Keeper) Run(ctx context.Context) {
 	running.Wait()
 }
 
-// whenDue does something in time. What fails, or leaves as much to do as before, is
-// tried again after longer and longer; that it fails is said once.
-func (k *Keeper) whenDue(ctx context.Context, moved <-chan struct{}, due func() time.Time, do func() error) {
-	pause, failed := leastPause, false
+// whenDue does something in time, and no sooner again than after the least pause. What fails, or
+// leaves as much to do as before, is tried again after longer and longer; that it fails is said
+// once.
+func (k *Keeper) whenDue(ctx context.Context, least time.Duration, moved <-chan struct{}, due func() time.Time, do func() error) {
+	pause, failed := least, false
 	for ctx.Err() == nil {
 		at := due()
 		var next <-chan time.Time
@@ -106,7 +123,7 @@ func (k *Keeper) whenDue(ctx context.Context, moved <-chan struct{}, due func() 
 			return
 		case <-moved:
 			if !failed {
-				pause = leastPause
+				pause = least
 			}
 			continue
 		case <-next:
@@ -119,14 +136,16 @@ func (k *Keeper) whenDue(ctx context.Context, moved <-chan struct{}, due func() 
 		if failed || due().Equal(at) {
 			pause = min(2*pause, lastPause)
 		} else {
-			pause = leastPause
+			pause = least
 		}
 	}
 }
 
-// firstDue returns when a generation, or slots of one, may first leave one of the logs,
-// or the zero time. The logs were last compared with agents' reports at a time.
-func firstDue(s store.State, evidence *engine.Evidence, compared time.Time) time.Time {
+// firstDue returns when a generation, or slots of one, may first leave one of the logs, or
+// a backend that starts slowly gets another share, or the zero time. The logs were last
+// compared with agents' reports at a time, and are the group's or this director's own.
+func (k *Keeper) firstDue(s store.State, compared time.Time, shared bool) time.Time {
+	known := k.knows(s, shared)
 	var first time.Time
 	note := func(due time.Time) {
 		if !due.IsZero() && (first.IsZero() || due.Before(first)) {
@@ -134,8 +153,9 @@ func firstDue(s store.State, evidence *engine.Evidence, compared time.Time) time
 		}
 	}
 	for _, d := range s.Documents() {
-		note(history.Due(d.Log, &d.Service, evidence))
-		if awaitsReports(d.Log, &d.Service, evidence) {
+		note(history.Due(d.Log, &d.Service, k.engine.Held(d.Service.ID()), k.evidence, known.now))
+		note(known.dueToStep(d.Log, &d.Service))
+		if awaitsReports(d.Log, &d.Service, k.evidence) {
 			note(compared.Add(reportsPause))
 		}
 	}
@@ -149,14 +169,14 @@ func (k *Keeper) due() time.Time {
 	if k.unstored != nil {
 		return time.Now()
 	}
-	return firstDue(k.state, k.evidence, k.compared)
+	return k.firstDue(k.state, k.compared, false)
 }
 
 // dueShared returns when tendShared has something to do next, or the zero time.
 func (k *Keeper) dueShared() time.Time {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return firstDue(k.shared, k.evidence, k.comparedShared)
+	return k.firstDue(k.shared, k.comparedShared, true)
 }
 
 // tend does what is due in this director's own store.
@@ -172,7 +192,7 @@ func (k *Keeper) tend() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.compared = time.Now()
-	after, err := k.update(k.local, k.trim())
+	after, err := k.update(k.local, k.trim(false))
 	if err != nil || after.Revision == k.state.Revision {
 		return err
 	}

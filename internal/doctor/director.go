@@ -33,9 +33,11 @@ func (x *examination) director() {
 	}
 	x.services()
 	x.backends()
+	x.answers()
 	x.forwarding()
 	x.snat()
 	x.group()
+	x.flowPort()
 	x.memory()
 }
 

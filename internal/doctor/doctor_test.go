@@ -225,6 +225,7 @@ func TestDirector(t *testing.T) {
 		c.Director.Group = c.Director.Group[:1]
 		want(t, examine(t, l.director, doctor.Options{Config: c}), "group", doctor.Fail, "has no address of this host", "name this host's address")
 	})
+	t.Run("flow port", func(t *testing.T) { testFlowPort(t, l) })
 	t.Run("rings near their limit", func(t *testing.T) {
 		c := config(model.IPIP, "10.0.1.2")
 		c.Director.Limits.RingMemory = c.RingMemory() + 1

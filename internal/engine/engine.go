@@ -15,8 +15,25 @@ import (
 // Forwarder is the sink that forwards packets: the datapath.
 type Forwarder interface {
 	// Set makes the table what is forwarded, all of it. It can be called again
-	// after an error, with any table, and works out the difference itself.
+	// after an error, with any table, and works out the difference itself. It returns
+	// a NoRoom if rows with fewer candidates might do.
 	Set(table model.Table) error
+}
+
+// Checker finds out which backends are healthy: internal/health.
+type Checker interface {
+	// Set makes these the checks that are made, all of them.
+	Set(checks []model.Check)
+	// States returns what is known of every backend that is checked, if it is to count.
+	States() map[model.Target]model.HealthState
+	// Changed is sent to when what States returns has changed.
+	Changed() <-chan struct{}
+}
+
+// NoRoom is a sink's error that says that it has too little memory for the rows of a table.
+type NoRoom interface {
+	error
+	NoRoom()
 }
 
 // ErrStopped is what Apply returns after Run has.
@@ -33,11 +50,18 @@ const (
 // of its state but what Desired, Report, LogStatus and Held return.
 type Engine struct {
 	forwarder Forwarder
+	announcer Announcer           // nil: routers are told by somebody else, or not yet
+	announced *model.Announcement // what it is to be set to; nil: nothing is known yet
+	begun     bool                // it has been set
+	waiting   waiting             // what it is to be set to later
+	begin     chan Announcer
+	checker   checker
 	log       *slog.Logger
 	planner   *Planner
 	requests  chan request
 	stopped   chan struct{}
 	placing   map[model.ServiceID]*model.TableService // what the sinks took last
+	applied   request                                 // the same, as it was asked for
 
 	mu      sync.Mutex
 	running model.Config
@@ -61,10 +85,23 @@ func New(forwarder Forwarder, log *slog.Logger) *Engine {
 		planner:   NewPlanner(),
 		held:      heldAt{},
 		moves:     map[model.ServiceID]tally{},
+		begin:     make(chan Announcer),
 		requests:  make(chan request),
 		stopped:   make(chan struct{}),
 	}
 }
+
+// Announce makes a sink the one that tells routers, from now on, or from when there are
+// [Ways] for all that it is to tell first. It needs Run to be running, and waits for it.
+func (e *Engine) Announce(announcer Announcer) {
+	select {
+	case e.begin <- announcer:
+	case <-e.stopped:
+	}
+}
+
+// Check makes the engine follow what a checker finds out. It is called before Run.
+func (e *Engine) Check(c Checker) { e.checker = checker{Checker: c} }
 
 // Run does what Apply asks for, until the context ends. It is called once. The
 // sinks keep what they have when it returns: forwarding goes on.
@@ -73,22 +110,48 @@ func (e *Engine) Run(ctx context.Context) {
 	var (
 		wanted request
 		pause  time.Duration
-		next   <-chan time.Time
+		next   <-chan time.Time // when what is wanted is tried again
+		turn   <-chan time.Time // when changes of health are taken over
 	)
 	for {
-		var caller chan<- error // of Apply
+		var (
+			caller chan<- error // of Apply
+			err    error
+		)
 		select {
 		case <-ctx.Done():
 			return
+		case e.announcer = <-e.begin:
+			if e.announced != nil {
+				e.tell(e.announced)
+			}
+			continue
+		case <-e.waiting.again:
+			e.lookAgain()
+			continue
 		case wanted = <-e.requests:
 			caller, pause = wanted.result, 0
+			e.checker.follow(ctx, &wanted, &e.applied)
+			err = e.set(wanted)
 		case <-next:
+			err = e.set(wanted)
+		case <-e.checker.changed():
+			if turn == nil {
+				turn = time.After(healthSettle)
+			}
+			continue
+		case <-turn:
+			turn = nil
+			if err = e.turn(wanted); err == nil {
+				continue
+			}
 		}
 		next = nil
-		err := e.set(wanted.desired, wanted.logs)
 		if err != nil {
 			pause = min(max(2*pause, firstRetry), lastRetry)
 			next = time.After(pause)
+		} else {
+			e.checker.only(&wanted)
 		}
 		switch {
 		case caller != nil:
@@ -156,25 +219,56 @@ func (e *Engine) LogStatus() map[model.ServiceID]model.LogStatus {
 
 // set hands the plan to the sinks. After an error, too, connections may have been
 // placed by it: a sink may have taken a part of it.
-func (e *Engine) set(desired model.Config, logs Logs) error {
-	table, report := e.planner.Plan(desired, logs, nil)
+func (e *Engine) set(wanted request) error {
+	table, report := e.planner.Plan(wanted.desired, wanted.logs, e.checker.health())
 	e.mu.Lock()
 	e.held.note(report)
 	e.coming = report
 	e.mu.Unlock()
+	next := announcement(&wanted.desired, &report)
+	e.withdraw(&next)
 	if err := e.forwarder.Set(table); err != nil {
 		return fmt.Errorf("set forwarding table: %w", err)
 	}
+	e.announce(&next)
 	e.noteMoves(&table, &report)
+	e.noteHealth(&report)
+	e.applied = wanted
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.held = heldAt{}
 	e.held.note(report)
-	e.running, e.report, e.coming = desired, report, Report{}
+	e.running, e.report, e.coming = wanted.desired, report, Report{}
 	slots, shared, held := 0, 0, 0
 	for _, s := range report.Services {
 		slots, shared, held = slots+s.Slots, shared+s.Shared, held+s.Held
 	}
 	e.log.Debug("desired state runs", "services", len(report.Services), "slots", slots, "shared", shared, "held", held)
 	return nil
+}
+
+// withdraw withdraws what will not be forwarded any more, before it is not. A director that
+// has announced nothing yet opens no session for it: it would tell routers that it has no
+// routes, and they would forget those that they keep from the process before.
+func (e *Engine) withdraw(next *model.Announcement) {
+	e.waiting.forget(next)
+	if e.announced == nil {
+		return
+	}
+	stays := *e.announced
+	stays.Routes, stays.VIPs = staying(stays.Routes, next.Routes), stayingUp(stays.VIPs, next.VIPs)
+	if len(stays.Routes) < len(e.announced.Routes) || len(stays.VIPs) < len(e.announced.VIPs) {
+		e.tell(&stays)
+	}
+}
+
+// tell sets the announcer. It is not set to a part the first time: it would tell routers
+// that this is all, and they would forget the rest of what they keep from the process before.
+func (e *Engine) tell(now *model.Announcement) {
+	e.announced = now
+	if e.announcer == nil || !e.begun && e.waiting.again != nil {
+		return
+	}
+	e.begun = true
+	e.announcer.Set(*now)
 }

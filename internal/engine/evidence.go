@@ -11,7 +11,8 @@ import (
 )
 
 // Evidence judges by agents' reports which slots of older generations connections may
-// still need. It implements history.Evidence.
+// still need, and by what directors see without agents whether there are any. It implements
+// history.Evidence.
 //
 // A backend that nobody ever reported of is judged as one without an agent: by the clock
 // alone. So agents can be given a way to report one after the other, and a log never
@@ -24,6 +25,15 @@ type Evidence struct {
 	latest  time.Time // a report from later than this has a clock that is wrong
 	// rings that were asked for since Renew, and before: one ring costs milliseconds.
 	rings, before map[digest]maglev.Generation
+	guesses       Guesses // nil: nobody looks
+	noRoom        bool
+}
+
+// Guesses is what the datapath sees of connections that nobody remembers.
+type Guesses interface {
+	// LastGuess returns when such a connection of a service was last found to be of an older
+	// generation's owner, by any director of the group, or when this director began to look.
+	LastGuess(id model.ServiceID) time.Time
 }
 
 const (
@@ -41,6 +51,44 @@ func (e *Evidence) Renew(reports map[netip.Addr]model.AgentReport, known bool, n
 	defer e.mu.Unlock()
 	e.reports, e.blind, e.latest = reports, !known, now.Add(maxAhead)
 	e.before, e.rings = e.rings, map[digest]maglev.Generation{}
+}
+
+// Look makes these what directors see.
+func (e *Evidence) Look(guesses Guesses) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.guesses = guesses
+}
+
+// Crowd says whether there is no room for the rows of everything that may be needed: then
+// no generation stays because of what directors see.
+func (e *Evidence) Crowd(noRoom bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.noRoom = noRoom
+}
+
+// Guessed returns when directors last saw that a connection of an older owner's lives.
+func (e *Evidence) Guessed(s *model.Service) time.Time {
+	e.mu.Lock()
+	guesses := e.guesses
+	if e.noRoom || !isGuessed(s) {
+		guesses = nil
+	}
+	e.mu.Unlock()
+	if guesses == nil {
+		return time.Time{}
+	}
+	return guesses.LastGuess(s.ID())
+}
+
+// isGuessed reports whether directors guess whose a service's unknown connections are, and can
+// tell that they were right: a datagram may be of a flow that begins.
+func isGuessed(s *model.Service) bool {
+	return s.Protocol == model.TCP && slices.ContainsFunc(s.Backends, func(b model.Backend) bool {
+		mode := b.ModeIn(*s)
+		return mode != model.GUE && (mode != model.NAT || !s.SNAT)
+	})
 }
 
 // Status says how many backends there are reports of.
@@ -97,6 +145,25 @@ func (e *Evidence) Needed(s *model.Service, g *model.Generation, newer []model.G
 		}
 	}
 	return needed
+}
+
+// Heard returns what says what agents have reported last of a service's backends.
+func (e *Evidence) Heard(s *model.Service) func(netip.AddrPort) model.Heard {
+	e.mu.Lock()
+	reports := e.reports // which nobody writes to any more
+	e.mu.Unlock()
+	id := s.ID()
+	return func(b netip.AddrPort) model.Heard {
+		r, has := reports[b.Addr()]
+		if !has {
+			return model.Heard{}
+		}
+		h := model.Heard{Taken: r.Taken}
+		if at := slices.IndexFunc(r.Signals, func(s model.Signal) bool { return s.ServiceID == id }); at >= 0 {
+			h.Signal = r.Signals[at]
+		}
+		return h
+	}
 }
 
 func (e *Evidence) ring(g *model.Generation) maglev.Generation {

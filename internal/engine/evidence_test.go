@@ -104,6 +104,7 @@ func (l *reportedLife) open(connection placed) {
 
 // lookFor looks for every connection that has not ended in its row.
 func (l *reportedLife) lookFor(s *model.TableService) {
+	now, before := l.bounds()
 	for connection, began := range l.connections {
 		is := func(b model.Backend) bool { return b.Endpoint() == connection.backend }
 		if !l.ends[connection].After(l.now) || !slices.ContainsFunc(l.service.Backends, is) {
@@ -114,7 +115,7 @@ func (l *reportedLife) lookFor(s *model.TableService) {
 		if l.now.Sub(began) > livedDrain {
 			l.outlived++
 		}
-		row, _ := l.candidatesOf(s, connection.hash)
+		row, _ := candidatesOf(s, connection.hash, now, before)
 		found := slices.ContainsFunc(row, func(b uint32) bool { return is(l.service.Backends[b]) })
 		if !found && !connection.asBackup {
 			l.t.Fatalf("a connection that began %v ago has lost its backend %v: the row is %v, the log\n%v",
@@ -259,7 +260,7 @@ func TestMaxDrainEndsWhatAgentsReport(t *testing.T) {
 	var e Evidence
 	e.Renew(reportsOf(model.AgentReport{Backend: s.Backends[0].Address}), true, at)
 	trimmed, _ := history.Trim(log, &s, nil, &e, at)
-	if due, want := history.Due(trimmed, &s, &e), at.Add(-livedDrain+time.Hour); !due.Equal(want) {
+	if due, want := history.Due(trimmed, &s, nil, &e, at), at.Add(-livedDrain+time.Hour); !due.Equal(want) {
 		t.Errorf("what a silent agent may need is due at %v, want max-drain: %v", due, want)
 	}
 	_, left := history.Trim(trimmed, &s, nil, &e, at.Add(time.Hour))

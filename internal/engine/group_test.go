@@ -168,9 +168,13 @@ func (g *group) apply() {
 		}
 		health := Health{}
 		for endpoint, unseen := range d.unseen {
-			health[Target{now.service.Name, endpoint}] = !unseen
+			if unseen {
+				health[model.Target{Service: now.service.ID(), Backend: endpoint}] = model.HealthDown
+			}
 		}
-		table, _ := d.planner.Plan(config(now.service), Logs{now.service.ID(): asOf(now.log, g.now)}, health)
+		checked := now.service
+		checked.Health = &model.HealthCheck{Kind: model.CheckTCP}
+		table, _ := d.planner.Plan(config(checked), Logs{now.service.ID(): asOf(now.log, g.now)}, health)
 		d.service = table.Services[0]
 	}
 }

@@ -147,8 +147,9 @@ func (l *lifeOfAService) step() {
 	if s.Before != nil {
 		l.rehashed++
 	}
+	now, before := l.bounds()
 	for connection, at := range l.connections {
-		l.check(s, connection, at)
+		l.check(s, connection, at, now, before)
 	}
 	l.now = l.now.Add(time.Duration(l.r.Int64N(int64(l.pace))))
 	for range 30 {
@@ -218,9 +219,8 @@ func by(affinity model.Affinity, hash uint32) uint32 {
 
 // candidatesOf is whose a connection may be: the rows of both rings. full says that one of
 // them has no room for anybody else.
-func (l *lifeOfAService) candidatesOf(s *model.TableService, hash uint32) (all []uint32, full bool) {
+func candidatesOf(s *model.TableService, hash uint32, now, before int) (all []uint32, full bool) {
 	all = rowOf(&s.Ring, by(s.Affinity, hash))
-	now, before := l.bounds()
 	full = len(all) == now
 	if s.Before == nil {
 		return all, full
@@ -235,7 +235,8 @@ func (l *lifeOfAService) candidatesOf(s *model.TableService, hash uint32) (all [
 	return all, full
 }
 
-// bounds are those on the rows of the ring and of the one before.
+// bounds are those on the rows of the ring and of the one before. They take longer to find
+// than a connection's row.
 func (l *lifeOfAService) bounds() (now, before int) { return l.boundsOf(&l.service, l.log) }
 
 func (l *lifeOfAService) boundsOf(s *model.Service, log model.Log) (now, before int) {
@@ -283,13 +284,13 @@ func rowOf(ring *model.Ring, hash uint32) []uint32 {
 // check looks for a connection's backend in its row. It is not looked for longer
 // than drain, nor after its backend was removed. One that was placed on a backup may
 // find no room.
-func (l *lifeOfAService) check(s *model.TableService, connection placed, at time.Time) {
+func (l *lifeOfAService) check(s *model.TableService, connection placed, at time.Time, now, before int) {
 	is := func(b model.Backend) bool { return b.Endpoint() == connection.backend }
 	if l.now.Sub(at) >= livedDrain || !slices.ContainsFunc(l.service.Backends, is) {
 		delete(l.connections, connection)
 		return
 	}
-	row, full := l.candidatesOf(s, connection.hash)
+	row, full := candidatesOf(s, connection.hash, now, before)
 	found := slices.ContainsFunc(row, func(b uint32) bool { return is(l.service.Backends[b]) })
 	if !found && !(connection.asBackup && full) {
 		l.t.Fatalf("a connection that was placed %v ago (as backup: %v) has lost its backend %v: the row is %v, the log\n%v",

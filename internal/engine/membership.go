@@ -12,21 +12,28 @@ import (
 
 // membership is what the rows of one ring of a service are made from.
 type membership struct {
-	log    []model.Generation // of one affinity
-	coming int                // how many of the newest place no connections yet
-	rings  []digest           // by generation: equal ones have equal rings
-	// positions has each generation's members among the service's backends. The position
-	// behind them is that of all who are gone for good; one that went and came back is so
-	// many behind that as its own position is behind the first, and one more.
-	positions [][]uint32
-	kept      []*model.SlotSet // by generation; nil: all
-	backends  int
-	bound     int // on the candidates in a row
+	log      []located // of one affinity
+	coming   int       // how many of the newest place no connections yet
+	backends int
+	bound    int // on the candidates in a row
 
 	rows digest // of everything: equal ones have equal rows
 }
 
+// located is a generation and where its members are.
+type located struct {
+	model.Generation
+	ring digest // equal ones have equal rings
+	// positions has the members among the service's backends. The position behind them is
+	// that of all who are gone for good; one that went and came back is so many behind that
+	// as its own position is behind the first, and one more.
+	positions []uint32
+}
+
 type digest [sha256.Size]byte
+
+// usualText is as much text as most digests are made from: it is not on the heap.
+const usualText = 1024
 
 // memberships are what a service's rings are made from.
 type memberships struct {
@@ -46,7 +53,7 @@ func newMemberships(s *model.Service, log model.Log) memberships {
 		}
 		known[b.Endpoint()] = uint32(i)
 	}
-	now, older := membership{backends: len(s.Backends)}, membership{backends: len(s.Backends)}
+	now := newMembership(s, log)
 	all := memberships{affinity: log.Generations[0].Affinity}
 	places := false // one of the newer generations has somebody who is there
 	for i, g := range log.Generations {
@@ -54,7 +61,7 @@ func newMemberships(s *model.Service, log model.Log) memberships {
 		switch {
 		case there && !places:
 			if g.Affinity != all.affinity {
-				now = membership{backends: now.backends} // the newer ones have nobody
+				now = newMembership(s, log) // the newer ones have nobody
 			}
 			// It places connections in all of its slots, also before somebody has noted in the
 			// log that it does.
@@ -63,8 +70,11 @@ func newMemberships(s *model.Service, log model.Log) memberships {
 		case g.Affinity == all.affinity:
 			now.add(g, positions)
 		case there:
-			older.add(g, positions)
-			all.before = &older
+			if all.before == nil {
+				older := newMembership(s, log)
+				all.before = &older
+			}
+			all.before.add(g, positions)
 		}
 		if i < log.Coming {
 			now.coming = len(now.log) // one of another affinity does not come: it is there at once
@@ -72,8 +82,8 @@ func newMemberships(s *model.Service, log model.Log) memberships {
 	}
 	if all.before != nil {
 		// Each generation names an owner and a backup, and there are two at most.
-		room := min(bound/2, 2*len(older.log))
-		older.seal(room)
+		room := min(bound/2, 2*len(all.before.log))
+		all.before.seal(room)
 		bound -= room
 	}
 	now.seal(bound)
@@ -100,25 +110,28 @@ func positionsIn(g *model.Generation, known map[netip.AddrPort]uint32, backends 
 	return positions, there
 }
 
+// newMembership returns one of no generations yet, with room for all of the log's.
+func newMembership(s *model.Service, log model.Log) membership {
+	return membership{log: make([]located, 0, len(log.Generations)), backends: len(s.Backends)}
+}
+
 func (m *membership) add(g model.Generation, positions []uint32) {
-	m.log = append(m.log, g)
-	m.rings = append(m.rings, ringDigest(&g))
-	m.positions = append(m.positions, positions)
-	m.kept = append(m.kept, g.Kept)
+	m.log = append(m.log, located{g, ringDigest(&g), positions})
 }
 
 // seal says that all generations are there.
 func (m *membership) seal(bound int) {
 	m.bound = bound
-	text := []byte{byte(bound)}
+	text := append(make([]byte, 0, usualText), byte(bound))
 	text = binary.BigEndian.AppendUint32(text, uint32(m.backends))
 	text = binary.BigEndian.AppendUint32(text, uint32(m.coming))
-	for i, ring := range m.rings {
-		text = append(append(text, ring[:]...), byte(m.log[i].Policy), byte(m.log[i].Affinity))
-		for _, position := range m.positions[i] {
+	for i := range m.log {
+		g := &m.log[i]
+		text = append(append(text, g.ring[:]...), byte(g.Policy), byte(g.Affinity))
+		for _, position := range g.positions {
 			text = binary.BigEndian.AppendUint32(text, position)
 		}
-		keep := keptDigest(m.kept[i])
+		keep := keptDigest(g.Kept)
 		text = append(text, keep[:]...)
 	}
 	m.rows = sha256.Sum256(text)
@@ -126,7 +139,7 @@ func (m *membership) seal(bound int) {
 
 // ringDigest is the digest of what a ring depends on.
 func ringDigest(g *model.Generation) digest {
-	text := binary.BigEndian.AppendUint32(nil, g.Slots)
+	text := binary.BigEndian.AppendUint32(make([]byte, 0, usualText), g.Slots)
 	for _, e := range g.Members {
 		text = binary.BigEndian.AppendUint16(text, e.Weight)
 		text = binary.BigEndian.AppendUint16(text, e.Backend.Port())
@@ -169,8 +182,8 @@ type rows struct {
 // gone says who is, as membership numbers them.
 func (m *membership) gone() maglev.Gone {
 	gone := maglev.Gone{uint32(m.backends): maglev.None}
-	for _, positions := range m.positions {
-		for _, p := range positions {
+	for i := range m.log {
+		for _, p := range m.log[i].positions {
 			if again := int(p) - m.backends - 1; again >= 0 {
 				gone[p] = uint32(again)
 			}
@@ -182,12 +195,13 @@ func (m *membership) gone() maglev.Gone {
 // makeRows makes the rows of the log.
 func (m *membership) makeRows(rings map[digest]maglev.Generation) rows {
 	log := make([]maglev.Generation, len(m.log))
-	for i, positions := range m.positions {
-		ring := rings[m.rings[i]]
+	for i := range m.log {
+		g := &m.log[i]
+		ring := rings[g.ring]
 		log[i] = maglev.Generation{
-			Owners:  among(positions, ring.Owners, m.kept[i]),
-			Backups: among(positions, ring.Backups, m.kept[i]),
-			Both:    placesOnBackups(&m.log[i]),
+			Owners:  among(g.positions, ring.Owners, g.Kept),
+			Backups: among(g.positions, ring.Backups, g.Kept),
+			Both:    placesOnBackups(&g.Generation),
 			Coming:  i < m.coming,
 		}
 	}

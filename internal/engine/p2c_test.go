@@ -37,6 +37,26 @@ func TestPolicyIsThatOfTheNewestGeneration(t *testing.T) {
 	}
 }
 
+// A load is divided by the part of its weight that a backend has that starts slowly.
+func TestLoadsOfWhoStartsSlowly(t *testing.T) {
+	s := web(3)
+	s.Policy = model.P2C
+	s.Backends[1].Weight = 2
+	step := func(i int, number uint8) model.Step {
+		return model.Step{Backend: s.Backends[i].Endpoint(), Number: number}
+	}
+	log := history.Advance(model.Log{Steps: []model.Step{step(0, 3), step(1, 3)}}, &s, time.Unix(0, 0))
+	table, report := Plan(config(s), Logs{s.ID(): log}, nil)
+	for i, want := range []uint16{37, 1, 100} {
+		if got := table.Services[0].Backends[i].Weight; got != want {
+			t.Errorf("the load of backend %d is divided by %d, want %d", i, got, want)
+		}
+	}
+	if report.Services[0].Starting != 2 {
+		t.Errorf("%d backends are reported to start slowly, want 2", report.Services[0].Starting)
+	}
+}
+
 // A newer generation that names somebody as its backup is no reason to let one go that
 // has placed connections there, unless it does so, too: only then he stays in rows.
 func TestConnectionsOfBackupsKeepGenerations(t *testing.T) {

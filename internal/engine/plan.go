@@ -5,22 +5,12 @@
 package engine
 
 import (
-	"net/netip"
+	"slices"
 	"time"
 
 	"weir.io/weir/internal/history"
 	"weir.io/weir/internal/model"
 )
-
-// Health says which backends answer their checks. A target that is not in it
-// has no result and counts as healthy.
-type Health map[Target]bool
-
-// Target is what health is known about: a backend of one service.
-type Target struct {
-	Service string // name
-	Backend netip.AddrPort
-}
 
 // Logs are the logs of services. A service without one has a log of what it is now.
 type Logs map[model.ServiceID]model.Log
@@ -53,6 +43,12 @@ type ServiceReport struct {
 	Kept int
 	// HeldAt has the numbers of the generations whose rows such slots have.
 	HeldAt []uint64
+	// Starting is how many backends do not have their whole share yet.
+	Starting int
+	// Health says how many backends are healthy; nil: they are not checked.
+	Health *model.ServiceHealth
+	// Up says that somebody is to send the VIP's packets here.
+	Up bool
 }
 
 func newServiceReport(s *model.Service, log model.Log) ServiceReport {
@@ -60,7 +56,7 @@ func newServiceReport(s *model.Service, log model.Log) ServiceReport {
 	return ServiceReport{
 		Name: s.Name, ID: s.ID(), Members: len(log.Generations[0].Members),
 		Generations: n, Oldest: log.Generations[n-1].Since, Waits: !history.Current(log, s),
-		Coming: log.Coming, Kept: history.Kept(log),
+		Coming: log.Coming, Kept: history.Kept(log), Starting: len(log.Steps),
 	}
 }
 
@@ -72,7 +68,7 @@ func (r *ServiceReport) noteRows(rows *rows) {
 func (r Report) LogStatus() map[model.ServiceID]model.LogStatus {
 	all := make(map[model.ServiceID]model.LogStatus, len(r.Services))
 	for _, s := range r.Services {
-		all[s.ID] = model.LogStatus{Generations: s.Generations, Oldest: s.Oldest, Waits: s.Waits, Coming: s.Coming, Shared: s.Shared, Held: s.Held, Kept: s.Kept}
+		all[s.ID] = model.LogStatus{Generations: s.Generations, Oldest: s.Oldest, Waits: s.Waits, Coming: s.Coming, Shared: s.Shared, Held: s.Held, Kept: s.Kept, Starting: s.Starting}
 	}
 	return all
 }
@@ -87,8 +83,9 @@ func Plan(desired model.Config, logs Logs, health Health) (model.Table, Report) 
 }
 
 // tableService is a service without its ring. The newest generation may have waited for a
-// change of the policy: rows are such as its own policy needs.
-func tableService(s *model.Service, log model.Log, health Health) model.TableService {
+// change of the policy: rows are such as its own policy needs. If its backends are as they
+// were before, they are those.
+func tableService(s *model.Service, log model.Log, health *serviceHealth, before []model.TableBackend) model.TableService {
 	t := model.TableService{
 		Name:     s.Name,
 		Segment:  s.Segment,
@@ -99,36 +96,52 @@ func tableService(s *model.Service, log model.Log, health Health) model.TableSer
 		Salt:     s.ID().Salt(),
 		QUIC:     s.QUIC,
 		Reported: history.Kept(log) > 0,
-		Backends: make([]model.TableBackend, len(s.Backends)),
+		Backends: before,
 	}
 	if s.Policy == log.Generations[0].Policy {
 		t.Policy = s.Policy
 	}
-	for i, b := range s.Backends {
-		mode := b.ModeIn(*s)
-		t.Backends[i] = model.TableBackend{
-			Name:     b.Name,
-			Address:  b.Address,
-			Port:     b.Port,
-			Mode:     mode,
-			SNAT:     s.SNAT && mode == model.NAT,
-			State:    state(s, b, health),
-			MAC:      b.MAC,
-			VLAN:     b.VLAN,
-			MTU:      b.MTU,
-			ServerID: b.ServerID,
+	same := len(before) == len(s.Backends)
+	if !same {
+		t.Backends = make([]model.TableBackend, len(s.Backends))
+	}
+	for i := range s.Backends {
+		b := tableBackend(s, &s.Backends[i], health)
+		if t.Policy == model.P2C && s.Backends[i].State != model.Draining {
+			b.Weight = loadWeight(&log, &s.Backends[i])
 		}
-		if t.Policy == model.P2C && b.State != model.Draining {
-			t.Backends[i].Weight = b.Weight
+		if same && b != before[i] {
+			same, t.Backends = false, slices.Clone(before) // tables are to be read only
+		}
+		if !same {
+			t.Backends[i] = b
 		}
 	}
 	return t
 }
 
-func state(s *model.Service, b model.Backend, health Health) model.BackendState {
-	healthy, known := health[Target{s.Name, b.Endpoint()}]
-	if known && !healthy {
-		return model.Down
+func tableBackend(s *model.Service, b *model.Backend, health *serviceHealth) model.TableBackend {
+	mode := b.ModeIn(*s)
+	return model.TableBackend{
+		Name:     b.Name,
+		Address:  b.Address,
+		Port:     b.Port,
+		Mode:     mode,
+		SNAT:     s.SNAT && mode == model.NAT,
+		State:    health.state(b),
+		MAC:      b.MAC,
+		VLAN:     b.VLAN,
+		MTU:      b.MTU,
+		ServerID: b.ServerID,
 	}
-	return b.State
+}
+
+// loadWeight is what a backend's load is divided by: one that starts slowly or is strained
+// has a part of its weight, like its share of the slots.
+func loadWeight(log *model.Log, b *model.Backend) uint16 {
+	share := log.Share(b.Endpoint())
+	if share == model.WholeShare {
+		return b.Weight
+	}
+	return uint16(max(1, uint32(b.Weight)*share/model.WholeShare))
 }

@@ -88,7 +88,7 @@ func TestPlanCopiesWhatTheDatapathNeeds(t *testing.T) {
 	if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{})); diff != "" {
 		t.Errorf("the table is not as wanted (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff(Report{[]ServiceReport{{Name: "dns", ID: s.ID(), Members: 2, Generations: 1, Slots: 2}}}, report,
+	if diff := cmp.Diff(Report{[]ServiceReport{{Name: "dns", ID: s.ID(), Members: 2, Generations: 1, Slots: 2, Up: true}}}, report,
 		cmpopts.EquateComparable(netip.Addr{})); diff != "" {
 		t.Errorf("the report is not as wanted (-want +got):\n%s", diff)
 	}
@@ -226,9 +226,13 @@ func TestOneMemberHasNoBackup(t *testing.T) {
 func TestHealthMakesStatesAndNoRing(t *testing.T) {
 	s := web(4)
 	s.Backends[2].State = model.Draining
-	target := func(i int) Target { return Target{"web", netip.AddrPortFrom(s.Backends[i].Address, 0)} }
-	got := planOne(t, s, Health{target(0): true, target(1): false, target(2): false, {"other", target(3).Backend}: false})
-	want := []model.BackendState{model.Active, model.Down, model.Down, model.Active}
+	s.Health = &model.HealthCheck{Kind: model.CheckTCP}
+	target := func(i int) model.Target {
+		return model.Target{Service: s.ID(), Backend: netip.AddrPortFrom(s.Backends[i].Address, 0)}
+	}
+	got := planOne(t, s, Health{target(0): model.HealthUp, target(1): model.HealthDown, target(2): model.HealthDown,
+		{Backend: target(3).Backend}: model.HealthDown})
+	want := []model.BackendState{model.Active, model.Suspect, model.Suspect, model.Active}
 	for i, b := range got.Backends {
 		if b.State != want[i] {
 			t.Errorf("backend %d is %v, want %v", i, b.State, want[i])

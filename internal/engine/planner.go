@@ -7,19 +7,20 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// Planner plans as [Plan] does, and remembers the rings of its last plan: a ring
-// costs milliseconds, and most changes change few. What it remembers changes no
+// Planner plans as [Plan] does, and remembers the rings and backends of its last plan: a
+// ring costs milliseconds, and most changes change few. What it remembers changes no
 // result. It is not for concurrent use.
 type Planner struct {
-	rings memory[digest, maglev.Generation]
-	rows  memory[digest, rows]
+	rings    memory[digest, maglev.Generation]
+	rows     memory[digest, rows]
+	services []model.TableService
 }
 
 // NewPlanner returns a planner that remembers nothing.
 func NewPlanner() *Planner { return &Planner{} }
 
-// Plan returns what [Plan] returns. Services with the same members share a ring,
-// also with later plans: the table is to be read only.
+// Plan returns what [Plan] returns. Services with the same members share a ring, also with
+// later plans, and so do backends that stay as they are: the table is to be read only.
 func (p *Planner) Plan(desired model.Config, logs Logs, health Health) (model.Table, Report) {
 	n := len(desired.Services)
 	table := model.Table{
@@ -28,6 +29,7 @@ func (p *Planner) Plan(desired model.Config, logs Logs, health Health) (model.Ta
 		TunnelSource: desired.Director.TunnelSource,
 		SNAT:         desired.Director.SNAT,
 		ICMPRate:     desired.Director.ICMPRate,
+		Suspect:      time.Duration(desired.Suspect),
 		Group:        desired.Director.Group,
 		Services:     make([]model.TableService, n),
 	}
@@ -40,9 +42,12 @@ func (p *Planner) Plan(desired model.Config, logs Logs, health Health) (model.Ta
 			log = history.Advance(log, s, time.Time{})
 		}
 		all[i] = newMemberships(s, log)
-		table.Services[i] = tableService(s, log, health)
+		of := newServiceHealth(s, health)
+		table.Services[i] = tableService(s, log, &of, p.backendsBefore(i, s))
 		report.Services[i] = newServiceReport(s, log)
+		report.Services[i].Health, report.Services[i].Up = of.report(), of.isUp()
 	})
+	p.services = table.Services
 	made := p.makeRows(all)
 	for i := range n {
 		r := made[all[i].now.rows]
@@ -55,6 +60,15 @@ func (p *Planner) Plan(desired model.Config, logs Logs, health Health) (model.Ta
 		}
 	}
 	return table, report
+}
+
+// backendsBefore are those that a service had in the last plan, if it was at the same place
+// of it: most are.
+func (p *Planner) backendsBefore(i int, s *model.Service) []model.TableBackend {
+	if i < len(p.services) && p.services[i].Name == s.Name {
+		return p.services[i].Backends
+	}
+	return nil
 }
 
 // makeRows makes the rows of each service, and the rings that they need.
@@ -74,10 +88,10 @@ func (p *Planner) makeRows(all []memberships) map[digest]rows {
 		}
 	}
 	rings := p.rings.recall(len(generations),
-		func(i int) digest { g := generations[i]; return memberships[g.service].rings[g.number] },
+		func(i int) digest { g := generations[i]; return memberships[g.service].log[g.number].ring },
 		func(i int) maglev.Generation {
 			g := generations[i]
-			return makeRing(&memberships[g.service].log[g.number])
+			return makeRing(&memberships[g.service].log[g.number].Generation)
 		})
 	return p.rows.recall(len(memberships),
 		func(i int) digest { return memberships[i].rows },

@@ -59,6 +59,28 @@ func TestMemoryChangesNoResult(t *testing.T) {
 	}
 }
 
+// What did not change is the same memory in the next table, which is quick to compare, and
+// what did is not: the last table is still in use.
+func TestUnchangedBackendsAreShared(t *testing.T) {
+	services := func() []model.Service {
+		other := web(3)
+		other.Name, other.VIP = "other", netip.MustParseAddr("192.0.2.9")
+		return []model.Service{web(3), other}
+	}
+	p := NewPlanner()
+	before, _ := p.Plan(config(services()...), nil, nil)
+	changed := services()
+	changed[1].Backends[2].State = model.Draining
+	after, _ := p.Plan(config(changed...), nil, nil)
+	first := func(t model.Table, i int) *model.TableBackend { return &t.Services[i].Backends[0] }
+	if first(before, 0) != first(after, 0) {
+		t.Error("backends that did not change were made anew")
+	}
+	if first(before, 1) == first(after, 1) || before.Services[1].Backends[2].State != model.Active {
+		t.Error("the last table was written to")
+	}
+}
+
 func TestEqualMembersShareTheirRing(t *testing.T) {
 	other, shuffled, different := web(20), web(20), web(21)
 	other.Name, other.VIP = "other", netip.MustParseAddr("192.0.2.9")
@@ -139,12 +161,13 @@ func TestWhoCameBackIsNamedWhereItWas(t *testing.T) {
 	}}
 	m := newMemberships(&s, log).now
 	rings := map[digest]maglev.Generation{}
-	for i, key := range m.rings {
+	for i := range m.log {
+		key := m.log[i].ring
 		rings[key] = makeRing(&log.Generations[i])
 	}
 	table := m.makeRows(rings)
 	owned := 0
-	for slot, position := range rings[m.rings[2]].Owners {
+	for slot, position := range rings[m.log[2].ring].Owners {
 		if position != 3 || table.ring.Slots[slot].Owner == 3 {
 			continue
 		}

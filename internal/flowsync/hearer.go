@@ -17,23 +17,25 @@ const (
 	firstPause = 50 * time.Millisecond
 	lastPause  = 2 * time.Second
 	dialTime   = 2 * time.Second
-	silentTime = 4 * aliveEvery // after which nobody is there
-	firstTries = 5              // that do not mean yet that a director has nothing to say
+	silentTime = 4 * aliveEvery         // after which nobody is there
+	soonPause  = 200 * time.Millisecond // at most, while a start waits for it
 )
 
 // hear dials a director and remembers what it tells, again and again.
 func (s *Sync) hear(ctx context.Context, p *peer, port uint16) {
 	wait := firstPause
-	for tries := 1; ctx.Err() == nil; tries++ {
+	for ctx.Err() == nil {
 		heard, err := s.hearOnce(ctx, p, port)
 		if ctx.Err() != nil {
 			return
 		}
 		if heard {
-			wait, tries = firstPause, 0
+			wait = firstPause
 		}
+		// One that is there, and does not take this director for one of the group yet, is
+		// about to.
 		var unreachable *net.OpError
-		if errors.As(err, &unreachable) && unreachable.Op == "dial" || errors.Is(err, errNobody) || tries >= firstTries {
+		if errors.As(err, &unreachable) && unreachable.Op == "dial" || errors.Is(err, errNobody) {
 			p.answered()
 		}
 		p.fail(err)
@@ -44,6 +46,9 @@ func (s *Sync) hear(ctx context.Context, p *peer, port uint16) {
 		case <-time.After(wait):
 		}
 		wait = min(2*wait, lastPause)
+		if p.awaited() {
+			wait = min(wait, soonPause)
+		}
 	}
 }
 
@@ -62,7 +67,7 @@ func (s *Sync) hearOnce(ctx context.Context, p *peer, port uint16) (heard bool, 
 	case fingerprint == "":
 		return false, errNobody
 	}
-	dialer := net.Dialer{Timeout: dialTime, KeepAlive: aliveEvery}
+	dialer := net.Dialer{Timeout: dialTime, KeepAlive: aliveEvery, LocalAddr: s.addressFor(p.address)}
 	raw, err := dialer.DialContext(ctx, "tcp", net.JoinHostPort(p.address.String(), strconv.Itoa(int(port))))
 	if err != nil {
 		return false, err
@@ -77,6 +82,19 @@ func (s *Sync) hearOnce(ctx context.Context, p *peer, port uint16) (heard bool, 
 		return false, fmt.Errorf("agree on a connection: %w", err)
 	}
 	return s.read(ctx, conn, raw, p)
+}
+
+// addressFor is by which address another director knows this one; nil: by none of its
+// family, so it takes this one for a stranger.
+func (s *Sync) addressFor(other netip.Addr) net.Addr {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, a := range s.own {
+		if a.Is4() == other.Is4() {
+			return net.TCPAddrFromAddrPort(netip.AddrPortFrom(a, 0))
+		}
+	}
+	return nil
 }
 
 func (s *Sync) read(ctx context.Context, conn, raw net.Conn, p *peer) (heard bool, err error) {

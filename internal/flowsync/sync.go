@@ -35,7 +35,7 @@ type Sync struct {
 	certificate tls.Certificate
 	teller      teller
 	guests      chan struct{}
-	refused     atomic.Uint64 // who dialled and was not of the group
+	strangers   atomic.Uint64 // who dialled and were not of the group
 
 	mu      sync.Mutex
 	peers   []*peer // in the order of their addresses
@@ -144,8 +144,8 @@ func (s *Sync) Status() (list []model.PeerStatus) {
 	return list
 }
 
-// Refused is how many dialled who were none of the group.
-func (s *Sync) Refused() uint64 { return s.refused.Load() }
+// Strangers is how many have dialled who were none of the group, or could not show it.
+func (s *Sync) Strangers() uint64 { return s.strangers.Load() }
 
 // peer is another director of the group.
 type peer struct {
@@ -180,6 +180,13 @@ func (p *peer) answered() {
 		p.once = true
 		close(p.first)
 	}
+}
+
+// awaited says that it has not told everything yet, as far as that is known.
+func (p *peer) awaited() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return !p.once
 }
 
 func (p *peer) tells() {

@@ -85,7 +85,7 @@ func TestStrangers(t *testing.T) {
 	d.write(member(2), strings.Repeat("0", 64))
 	first.joinGroup(1, 2, port)
 	stranger.joinGroup(2, 2, port)
-	eventually(t, "the stranger is refused", func() bool { return first.Refused() > 0 })
+	eventually(t, "the stranger is refused", func() bool { return first.Strangers() > 0 })
 	eventually(t, "its certificate is said to be a stranger's", func() bool {
 		return strings.Contains(first.Status()[0].Problem, errStranger.Error())
 	})
@@ -153,12 +153,12 @@ func TestVersions(t *testing.T) {
 	s, other := start(t, d, m, 1), start(t, d, newMemory(), 2)
 	s.joinGroup(1, 2, port)
 	for _, protocols := range [][]string{{"weir-flows/2"}, nil} {
-		before := s.Refused()
+		before := s.Strangers()
 		later := other.secure(func(string) bool { return true })
 		later.NextProtos, later.VerifyConnection = protocols, nil
 		var conn *tls.Conn
 		eventually(t, "somebody listens", func() bool {
-			raw, err := net.Dial("tcp", netip.AddrPortFrom(member(1), port).String())
+			raw, err := dial(2, 1, port)
 			if err == nil {
 				conn = tls.Client(raw, later)
 			}
@@ -169,7 +169,7 @@ func TestVersions(t *testing.T) {
 			t.Errorf("one who speaks %q was told %d bytes", protocols, n)
 		}
 		conn.Close()
-		eventually(t, "it is refused", func() bool { return s.Refused() > before })
+		eventually(t, "it is refused", func() bool { return s.Strangers() > before })
 	}
 	listener, err := tls.Listen("tcp", netip.AddrPortFrom(member(2), port).String(), &tls.Config{
 		Certificates: []tls.Certificate{other.certificate}, NextProtos: []string{"weir-flows/2"}, ClientAuth: tls.RequestClientCert})
@@ -190,6 +190,35 @@ func TestVersions(t *testing.T) {
 	eventually(t, "the problem is named", func() bool { return strings.Contains(s.Status()[0].Problem, "protocol") })
 }
 
+// dial dials one member from the address of another number.
+func dial(from, to byte, port uint16) (net.Conn, error) {
+	d := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(member(from), 0))}
+	return d.Dial("tcp", netip.AddrPortFrom(member(to), port).String())
+}
+
+// TestOtherAddresses: who does not dial from a director's address is not spoken to.
+func TestOtherAddresses(t *testing.T) {
+	d, port := newDirectory(), freePort(t)
+	s := start(t, d, newMemory(), 1)
+	s.joinGroup(1, 2, port)
+	var conn net.Conn
+	eventually(t, "somebody listens", func() (there bool) {
+		var err error
+		conn, err = dial(9, 1, port)
+		return err == nil
+	})
+	defer conn.Close()
+	conn.SetDeadline(time.Now().Add(20 * time.Second))
+	if n, err := conn.Read(make([]byte, 1)); n > 0 || err == nil {
+		t.Errorf("a stranger is told %d bytes, %v", n, err)
+	} else if network, is := err.(net.Error); is && network.Timeout() {
+		t.Error("a stranger is kept")
+	}
+	if s.Strangers() == 0 {
+		t.Error("it is not counted")
+	}
+}
+
 // TestSlowDirector: one that does not take what it is told gets everything again when it
 // does, and nobody waits for it.
 func TestSlowDirector(t *testing.T) {
@@ -199,7 +228,7 @@ func TestSlowDirector(t *testing.T) {
 	s.joinGroup(1, 3, port)
 	third.joinGroup(3, 3, port)
 	eventually(t, "the third director is told", func() bool { return !s.Status()[1].Listens.IsZero() })
-	raw, err := net.Dial("tcp", netip.AddrPortFrom(member(1), port).String())
+	raw, err := dial(2, 1, port)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -182,6 +183,11 @@ func (s *Sync) accept(ctx context.Context, listener net.Listener) {
 			pause(ctx, firstPause)
 			continue
 		}
+		if !s.isFromGroup(conn.RemoteAddr()) {
+			s.strangers.Add(1)
+			conn.Close()
+			continue
+		}
 		select {
 		case s.guests <- struct{}{}:
 		default:
@@ -195,6 +201,19 @@ func (s *Sync) accept(ctx context.Context, listener net.Listener) {
 	}
 }
 
+// isFromGroup says whether somebody dials from another director's address: whoever else
+// does is not worth a handshake.
+func (s *Sync) isFromGroup(from net.Addr) bool {
+	at, is := from.(*net.TCPAddr)
+	if !is {
+		return false
+	}
+	address := at.AddrPort().Addr().Unmap()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.ContainsFunc(s.peers, func(p *peer) bool { return p.address == address })
+}
+
 // entertain tells one who has dialled, if it is of the group.
 func (s *Sync) entertain(ctx context.Context, raw net.Conn) {
 	defer context.AfterFunc(ctx, func() { raw.Close() })()
@@ -204,7 +223,7 @@ func (s *Sync) entertain(ctx context.Context, raw net.Conn) {
 	err := conn.HandshakeContext(hello)
 	cancel()
 	if err != nil {
-		s.refused.Add(1)
+		s.strangers.Add(1)
 		s.log.Debug("refused who wants to be told of flows", "from", raw.RemoteAddr(), "error", err)
 		return
 	}

@@ -36,16 +36,13 @@ const mostBeforeOtherSlots = 4
 // one, rings of two sizes or two affinities. [Current] says whether something waits. The
 // log that is passed is not written to.
 func Advance(log model.Log, s *model.Service, now time.Time) model.Log {
-	next := desired(log, s)
+	next := nextOf(log, s)
 	if len(log.Generations) == 0 {
 		next.Number = 1
 		next.Since = stamp(now)
-		return model.Log{Generations: []model.Generation{next}}
+		return model.Log{Generations: []model.Generation{next}, Steps: log.Steps, Strained: log.Strained}
 	}
 	newest := &log.Generations[0]
-	if !mayHaveOtherSlots(log) {
-		next.Slots, next.Affinity = newest.Slots, newest.Affinity
-	}
 	if is(newest, &next) {
 		return log
 	}
@@ -60,7 +57,7 @@ func Advance(log model.Log, s *model.Service, now time.Time) model.Log {
 	if next.Since.Before(newest.Since) {
 		next.Since = newest.Since // the clock was set back
 	}
-	return model.Log{Generations: slices.Insert(rest, 0, next)}
+	return model.Log{Generations: slices.Insert(rest, 0, next), Steps: log.Steps, Strained: log.Strained}
 }
 
 // Current reports whether the newest generation is what the service asks for: nothing
@@ -73,22 +70,45 @@ func Current(log model.Log, s *model.Service) bool {
 	return is(&log.Generations[0], &next)
 }
 
+// nextOf is the generation that comes next: what the service asks for, but for a size or an
+// affinity that has to wait.
+func nextOf(log model.Log, s *model.Service) model.Generation {
+	next := desired(log, s)
+	if len(log.Generations) > 0 && !mayHaveOtherSlots(log) {
+		next.Slots, next.Affinity = log.Generations[0].Slots, log.Generations[0].Affinity
+	}
+	return next
+}
+
+// isFull reports whether something waits because the log is as long as it may be.
+func isFull(log model.Log, s *model.Service) bool {
+	log = Advance(log, s, time.Time{})
+	next := nextOf(log, s)
+	return !is(&log.Generations[0], &next)
+}
+
 func stamp(now time.Time) time.Time { return now.UTC().Round(0) }
 
 // desired is the generation that the service asks for.
 func desired(log model.Log, s *model.Service) model.Generation {
-	g := model.Generation{Slots: s.RingSize, Affinity: s.Affinity, Policy: s.Policy, Members: []model.Member{}}
+	g := model.Generation{Slots: s.RingSize, Affinity: s.Affinity, Policy: s.Policy, Members: make([]model.Member, 0, len(s.Backends))}
 	if g.Slots == 0 {
 		g.Slots = defaultSize(log, len(s.Backends))
 	}
-	for _, b := range s.Backends {
-		if b.State != model.Draining && b.Weight > 0 {
+	for i := range s.Backends {
+		if b := &s.Backends[i]; owns(b) {
 			g.Members = append(g.Members, model.Member{Backend: b.Endpoint(), Weight: b.Weight})
 		}
 	}
 	slices.SortFunc(g.Members, func(a, b model.Member) int { return a.Backend.Compare(b.Backend) })
+	if s.SharesChange() {
+		scale(g.Members, &log)
+	}
 	return g
 }
+
+// owns reports whether a backend owns slots.
+func owns(b *model.Backend) bool { return b.State != model.Draining && b.Weight > 0 }
 
 // defaultSize is the size of a ring whose size nobody chose. It follows all backends,
 // so that it does not change when one drains, and stays until it is off by a factor

@@ -112,10 +112,10 @@ func TestTrimWithoutAgents(t *testing.T) {
 	want(t, "agents of others report", trimmed(log, s, nil, reported{1: 5}, 40*time.Second), 3, 2)
 	want(t, "later", trimmed(log, s, nil, nil, time.Hour), 3)
 	want(t, "the clock is set back", trimmed(log, s, nil, nil, -time.Hour), 3, 2, 1)
-	if due := Due(log, s, nil); !due.Equal(start.Add(40 * time.Second)) {
+	if due := Due(log, s, nil, nil, start); !due.Equal(start.Add(40 * time.Second)) {
 		t.Errorf("the next generation leaves at %v", due)
 	}
-	if due := Due(advanced(model.Log{}, s, 0), s, nil); !due.IsZero() {
+	if due := Due(advanced(model.Log{}, s, 0), s, nil, nil, start); !due.IsZero() {
 		t.Errorf("the only generation leaves at %v", due)
 	}
 	s.Drain = 0
@@ -127,6 +127,8 @@ func TestTrimWithoutAgents(t *testing.T) {
 type reported map[uint64]int
 
 func (r reported) Reported(s *model.Service) bool { return s.Mode == model.GUE }
+
+func (r reported) Guessed(*model.Service) time.Time { return time.Time{} }
 
 func (r reported) Needed(_ *model.Service, g *model.Generation, _ []model.Generation, _ time.Time) *model.SlotSet {
 	set := model.NewSlotSet(int(g.Slots))
@@ -147,11 +149,11 @@ func TestTrimByEvidence(t *testing.T) {
 	want(t, "nobody reports", trimmed(log, s, nil, nil, 2*time.Minute), 3)
 	want(t, "needed", trimmed(log, s, nil, reported{1: 1}, 2*time.Minute), 3, 1)
 	want(t, "not before drain", trimmed(log, s, nil, reported{}, time.Second), 3, 2, 1)
-	if due := Due(log, s, reported{1: 1}); !due.Equal(start.Add(time.Minute)) {
+	if due := Due(log, s, nil, reported{1: 1}, start); !due.Equal(start.Add(time.Minute)) {
 		t.Errorf("a generation is first compared with reports at %v", due)
 	}
 	stay, _ := Trim(log, s, nil, reported{1: 1, 2: 90}, start.Add(2*time.Minute))
-	if due := Due(stay, s, reported{}); !due.Equal(start.Add(time.Hour)) {
+	if due := Due(stay, s, nil, reported{}, start); !due.Equal(start.Add(time.Hour)) {
 		t.Errorf("a needed generation leaves at %v", due)
 	}
 	if kept := Kept(stay); kept != 91 {
@@ -295,7 +297,7 @@ func TestServiceWithoutMembersKeepsItsLast(t *testing.T) {
 	s.Backends[0].State, s.Backends[1].State = model.Draining, model.Draining
 	log = advanced(log, s, 0)
 	want(t, "all drain", trimmed(log, s, nil, nil, time.Hour), 2, 1)
-	if due := Due(log, s, nil); !due.IsZero() {
+	if due := Due(log, s, nil, nil, start); !due.IsZero() {
 		t.Errorf("the last generation with members leaves at %v", due)
 	}
 	more := service(3)

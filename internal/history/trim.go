@@ -8,7 +8,7 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// Evidence is what agents report.
+// Evidence is what agents report, and what directors see.
 type Evidence interface {
 	// Reported reports whether agents report connections of the service at all. Where none
 	// does the clock decides alone.
@@ -18,6 +18,10 @@ type Evidence interface {
 	// are in every row that it is in. Reports count that were taken at a time at which
 	// it placed no connection any more, or later.
 	Needed(s *model.Service, g *model.Generation, newer []model.Generation, at time.Time) *model.SlotSet
+	// Guessed returns when directors last saw that a connection lives which none of them
+	// had remembered, and which is of an older generation's owner; the zero time: directors
+	// do not look, or nothing may wait for it.
+	Guessed(s *model.Service) time.Time
 }
 
 // Held has the numbers of the generations that some slot is held at: new connections
@@ -29,9 +33,9 @@ type Cause string
 
 // The causes.
 const (
-	Drained  Cause = "drained"   // it has not placed a connection for the service's drain, and agents report none
+	Drained  Cause = "drained"   // it has not placed a connection for the service's drain, and nobody knows of one
 	Gone     Cause = "gone"      // none of its members is a backend any more
-	Overdue  Cause = "max_drain" // at max-drain, although agents report connections of it, or say nothing
+	Overdue  Cause = "max_drain" // at max-drain, although agents report connections of it, or say nothing, or directors see some
 	Repeated Cause = "repeated"  // a newer one has its ring, and there was no room
 )
 
@@ -54,13 +58,26 @@ type Departure struct {
 //     the agents of its owner and of its backup report no connection there, and all
 //     that is left at max-drain. Of UDP directors send new flows to older owners, too,
 //     until a log keeps slots for what agents report: so at first it keeps all, and the
-//     generation has placed flows until then.
+//     generation has placed flows until then;
+//   - and not while directors see connections of the oldest (see sighting), up to max-drain.
 //
 // The log that is passed is not written to.
 func Trim(log model.Log, s *model.Service, held Held, evidence Evidence, now time.Time) (trimmed model.Log, left []Departure) {
 	now = stamp(now)
+	trimmed.Steps, trimmed.Strained = log.Steps, log.Strained
 	t := newTrimmer(s, evidence)
-	t.guesses = t.reported && s.Protocol == model.UDP && Kept(log) == 0
+	t.sighting = newSighting(t, log, held, now)
+	trimmed, left = t.trim(log, held, now)
+	if t.spared && isFull(trimmed, s) {
+		t = newTrimmer(s, evidence) // what waits for room has waited for drain
+		trimmed, left = t.trim(log, held, now)
+	}
+	return trimmed, left
+}
+
+func (t *trimmer) trim(log model.Log, held Held, now time.Time) (trimmed model.Log, left []Departure) {
+	t.guesses = t.reported && t.service.Protocol == model.UDP && Kept(log) == 0
+	var replacing time.Time // when the generation that is looked at was replaced, by one that leaves
 	for i, g := range log.Generations {
 		if back := g.Since.Sub(now); back > 0 { // the clock was set back
 			g.Since = now
@@ -73,10 +90,17 @@ func Trim(log model.Log, s *model.Service, held Held, evidence Evidence, now tim
 			g.Held = now
 		}
 		g.Gone = t.gone(&g)
-		if cause := t.judge(&g, i == 0, now); cause != "" {
+		if cause := t.judge(&g, i, now); cause != "" {
 			left = append(left, Departure{g, cause})
+			if len(g.Members) > 0 {
+				replacing = g.Places()
+			}
 			continue
 		}
+		if n := len(trimmed.Generations); n > 0 && !replacing.IsZero() && !now.Before(trimmed.Generations[n-1].Places()) {
+			trimmed.Generations[n-1].From = replacing
+		}
+		replacing = time.Time{}
 		if held[g.Number] {
 			t.newer = nil // a row that is held here names nobody for what is newer
 		}
@@ -87,9 +111,13 @@ func Trim(log model.Log, s *model.Service, held Held, evidence Evidence, now tim
 }
 
 // Due returns when Trim may next take a generation or its first slots out, or the zero
-// time. What later reports let go is due when they come.
-func Due(log model.Log, s *model.Service, evidence Evidence) time.Time {
+// time. What later reports let go is due when they come, and what directors see meanwhile
+// may put it off.
+func Due(log model.Log, s *model.Service, held Held, evidence Evidence, now time.Time) time.Time {
 	t := newTrimmer(s, evidence)
+	if len(log.Generations) > 1 && !isFull(log, s) {
+		t.sighting = newSighting(t, log, held, now)
+	}
 	var due time.Time
 	for i := range log.Generations {
 		g := &log.Generations[i]
@@ -102,6 +130,8 @@ func Due(log model.Log, s *model.Service, evidence Evidence) time.Time {
 			at = g.Since
 		case t.reported && g.Kept != nil:
 			at = stay.overdue
+		default:
+			at = later(at, earlier(t.sighting.until(i), stay.overdue))
 		}
 		if due.IsZero() || at.Before(due) {
 			due = at
@@ -172,6 +202,9 @@ type trimmer struct {
 	newer    []model.Generation // that stay, and are in every row that the next one is in
 	replaced time.Time          // when the newer generations replaced the next one
 	members  bool               // one of the newer generations has members that are not gone
+
+	sighting sighting
+	spared   bool // some generation stays because of what directors see
 }
 
 func newTrimmer(s *model.Service, evidence Evidence) *trimmer {
@@ -212,17 +245,23 @@ func (t *trimmer) next(g *model.Generation) stay {
 	return s
 }
 
-// judge returns why the next generation leaves, or "". Of one that stays it notes the
-// slots that are still needed.
-func (t *trimmer) judge(g *model.Generation, newest bool, now time.Time) Cause {
+// judge returns why the next generation, which has this position in the log, leaves, or "".
+// Of one that stays it notes the slots that are still needed.
+func (t *trimmer) judge(g *model.Generation, number int, now time.Time) Cause {
 	stay := t.next(g)
 	switch {
-	case newest || stay.current:
+	case number == 0 || stay.current:
 		g.Kept = nil
 		return ""
 	case !stay.alive:
 		return Gone
 	case now.Before(stay.drained):
+		return ""
+	case now.Before(t.sighting.until(number)):
+		if !now.Before(stay.overdue) {
+			return Overdue
+		}
+		t.spared = true
 		return ""
 	case !t.reported:
 		return Drained
@@ -264,6 +303,13 @@ func (t *trimmer) gone(g *model.Generation) []netip.AddrPort {
 
 func earlier(a, b time.Time) time.Time {
 	if b.Before(a) {
+		return b
+	}
+	return a
+}
+
+func later(a, b time.Time) time.Time {
+	if a.Before(b) {
 		return b
 	}
 	return a

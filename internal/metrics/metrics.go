@@ -1,11 +1,15 @@
-// Package metrics says in Prometheus's text format what a director counts.
+// Package metrics says in Prometheus's text format what a director counts, and what its process
+// takes.
 package metrics
 
 import (
 	"net/http"
+	"regexp"
+	"slices"
 	"strconv"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"weir.io/weir/internal/model"
@@ -16,10 +20,14 @@ type Datapath interface {
 	Status() (model.DatapathStatus, error)
 }
 
+// liveHeap is what the last collection of garbage left: what grows in there is a leak.
+var liveHeap = collectors.GoRuntimeMetricsRule{Matcher: regexp.MustCompile("^/gc/heap/live:bytes$")}
+
 // Handler answers scrapes. While the datapath cannot be read it answers with an error.
-func Handler(datapath Datapath) http.Handler {
+func Handler(datapath Datapath, bgp func() model.BGPStatus, bfd func() []model.BFDSessionStatus) http.Handler {
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(collector{datapath})
+	registry.MustRegister(collector{datapath}, sessions(bgp), ways(bfd),
+		collectors.NewGoCollector(collectors.WithGoCollectorRuntimeMetrics(liveHeap)), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
 }
 
@@ -46,10 +54,10 @@ type collector struct{ datapath Datapath }
 
 // Describe implements [prometheus.Collector].
 func (collector) Describe(descriptions chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{utilization, flows, flowEvents, quic, left, agents, packets, bytes} {
+	for _, d := range []*prometheus.Desc{utilization, flows, flowEvents, quic, left, agents, packets, bytes, probes, checkPackets, healthy, panics, probed, strain, strained} {
 		descriptions <- d
 	}
-	for _, d := range ofPeers {
+	for _, d := range slices.Concat(ofPeers, ofHooks, ofNeighbors) {
 		descriptions <- d
 	}
 	for _, d := range ofLogs {
@@ -72,6 +80,8 @@ func (c collector) Collect(values chan<- prometheus.Metric) {
 		values <- prometheus.MustNewConstMetric(flowEvents, prometheus.CounterValue, float64(e.Count), e.Name)
 	}
 	collectPeers(values, &status)
+	collectHooks(values, status.Hooks)
+	collectNeighbor(values, &status.Neighbor)
 	for _, e := range status.QUIC {
 		values <- prometheus.MustNewConstMetric(quic, prometheus.CounterValue, float64(e.Count), e.Name)
 	}
@@ -81,6 +91,7 @@ func (c collector) Collect(values chan<- prometheus.Metric) {
 	values <- prometheus.MustNewConstMetric(agents, prometheus.GaugeValue, float64(status.Agents.Reporting), "reporting")
 	values <- prometheus.MustNewConstMetric(agents, prometheus.GaugeValue, float64(status.Agents.Silent), "silent")
 	collectLogs(values, status.Services)
+	collectHealth(values, status)
 	for _, r := range status.Reasons {
 		values <- prometheus.MustNewConstMetric(packets, prometheus.CounterValue, float64(r.Packets), r.Name)
 		values <- prometheus.MustNewConstMetric(bytes, prometheus.CounterValue, float64(r.Bytes), r.Name)

@@ -17,9 +17,11 @@ var (
 		"Whether what another director remembers is heard, and whether it is told what this one does.", []string{"director", "direction"}, nil)
 	peerProblems = prometheus.NewDesc("weir_peer_problems_total",
 		"How often a director was too slow to be told what is new, and how often it could not be understood.", []string{"director", "problem"}, nil)
+	strangers = prometheus.NewDesc("weir_peer_strangers_total",
+		"Connections of those who wanted to be told of flows, and were no directors of the group.", nil, nil)
 )
 
-var ofPeers = []*prometheus.Desc{told, peerFlows, peerConnected, peerProblems}
+var ofPeers = []*prometheus.Desc{told, peerFlows, peerConnected, peerProblems, strangers}
 
 func collectPeers(values chan<- prometheus.Metric, status *model.DatapathStatus) {
 	count := func(d *prometheus.Desc, n uint64, labels ...string) {
@@ -35,6 +37,7 @@ func collectPeers(values chan<- prometheus.Metric, status *model.DatapathStatus)
 	for _, e := range status.Flows.Told {
 		count(told, e.Count, e.Name)
 	}
+	count(strangers, status.Strangers)
 	for _, p := range status.Peers {
 		director := p.Director.String()
 		count(peerFlows, p.Heard, director, "heard")

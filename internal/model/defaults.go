@@ -13,6 +13,7 @@ const (
 	DefaultFlows      = 1 << 20
 	DefaultUDPFlows   = 1 << 16
 	DefaultFlowPort   = 6082
+	DefaultBGPPort    = 179
 )
 
 // DefaultEtcdPrefix begins the keys of a group that gives no other.
@@ -22,8 +23,12 @@ const DefaultEtcdPrefix = "/weir"
 const (
 	DefaultCoalesce = Duration(50 * time.Millisecond)
 	DefaultNotice   = Duration(5 * time.Second)
+	DefaultSuspect  = Duration(5 * time.Second)
 	DefaultDrain    = Duration(time.Minute)
 	DefaultMaxDrain = Duration(24 * time.Hour)
+
+	DefaultHoldTime    = Duration(9 * time.Second)
+	DefaultRestartTime = Duration(2 * time.Minute)
 )
 
 // DefaultSNATPorts ends where Linux's default range of ephemeral ports begins
@@ -55,6 +60,7 @@ func (c *Config) SetDefaults() {
 	}
 	d.Limits.setDefaults()
 	d.Store.Etcd.setDefaults()
+	d.Neighbor.setDefaults()
 	c.Agent.Store.Etcd.setDefaults()
 	if d.Interfaces == nil {
 		d.Interfaces = []string{}
@@ -72,9 +78,18 @@ func (c *Config) SetDefaults() {
 	if c.Notice == 0 {
 		c.Notice = DefaultNotice
 	}
+	if c.Suspect == 0 {
+		c.Suspect = DefaultSuspect
+	}
+	c.BGP.setDefaults()
+	c.BFD.setDefaults()
+	c.setHookDefaults()
 	for i := range c.Services {
 		c.Services[i].Drain = Duration(c.Services[i].DrainOrDefault())
 		c.Services[i].MaxDrain = Duration(c.Services[i].MaxDrainOrDefault())
+		if h := c.Services[i].Health; h != nil {
+			c.Services[i].Health = h.withDefaults()
+		}
 		if c.Services[i].Backends == nil {
 			c.Services[i].Backends = []Backend{}
 		}
@@ -107,6 +122,38 @@ func (s *Service) MaxDrainOrDefault() time.Duration {
 		return max(time.Duration(DefaultMaxDrain), s.DrainOrDefault())
 	}
 	return time.Duration(s.MaxDrain)
+}
+
+func (b *BGP) setDefaults() {
+	for i := range b.Neighbors {
+		b.Neighbors[i].setDefaults()
+	}
+	for i := range b.Prefixes {
+		if b.Prefixes[i].Announce == "" {
+			b.Prefixes[i].Announce = AnnounceHosts
+		}
+	}
+	if b.Given() && b.Neighbors == nil {
+		b.Neighbors = []BGPNeighbor{}
+	}
+}
+
+func (n *BGPNeighbor) setDefaults() {
+	if n.Port == 0 {
+		n.Port = DefaultBGPPort
+	}
+	if n.HoldTime == 0 {
+		n.HoldTime = DefaultHoldTime
+	}
+	if n.RestartTime == 0 {
+		n.RestartTime = DefaultRestartTime
+	}
+	if len(n.Families) == 0 && n.Address.IsValid() {
+		n.Families = []BGPFamily{FamilyOf(n.Address)}
+	}
+	if n.BFD != nil {
+		timersOrDefaults(&n.BFD.Interval, &n.BFD.Multiplier)
+	}
 }
 
 func (e *Etcd) setDefaults() {

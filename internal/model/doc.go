@@ -15,6 +15,8 @@
 //   - Ring: a service's Maglev lookup table; a slot of it has an owner and
 //     further candidates, together its row.
 //   - Agent: weir on a backend's host.
+//   - Check: how directors find out whether a service's backends are well; a probe
+//     is one question of it to one backend.
 //   - Load: what a director knows about how busy a backend is.
 //   - Generation: a version of a service's membership and weights.
 //   - Log: the generations that some connection may still need.

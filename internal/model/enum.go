@@ -61,7 +61,11 @@ const (
 	Active   BackendState = 1 // gets new connections
 	Draining BackendState = 2 // keeps its connections, gets no new ones
 	Down     BackendState = 3 // gets nothing
+	Suspect  BackendState = 4 // down as far as a director knows: keeps its connections for a while; nobody asks for it
 )
+
+// suspect is the name of a state that the error need not list.
+const suspect = "suspect"
 
 // names maps an enum to its one spelling in YAML, JSON, flags and labels.
 type names[T comparable] struct {
@@ -158,14 +162,26 @@ func (a *Affinity) UnmarshalText(text []byte) (err error) {
 	return err
 }
 
+// Alive reports whether new packets go to the backend: it is neither down nor a suspect.
+func (s BackendState) Alive() bool { return s == Active || s == Draining }
+
 // String returns the name that YAML, JSON and metrics use.
-func (s BackendState) String() string { return stateNames.text(s) }
+func (s BackendState) String() string {
+	if s == Suspect {
+		return suspect
+	}
+	return stateNames.text(s)
+}
 
 // MarshalText writes the name that YAML, JSON and metrics use.
 func (s BackendState) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
 // UnmarshalText reads the name; the error lists the known ones.
 func (s *BackendState) UnmarshalText(text []byte) (err error) {
+	if string(text) == suspect {
+		*s = Suspect
+		return nil
+	}
 	*s, err = stateNames.parse(text)
 	return err
 }

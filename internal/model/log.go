@@ -39,6 +39,12 @@ func (id ServiceID) Salt() uint64 {
 // directors with equal logs have equal rows.
 type Log struct {
 	Generations []Generation `json:"generations"`
+	// Steps has the backends that do not have their whole share yet, in the order of their
+	// addresses and ports (history.Ramp).
+	Steps []Step `json:"steps,omitempty"`
+	// Strained has the backends that keep a part of their share only, in the same order
+	// (history.Relieve).
+	Strained []Strain `json:"strained,omitempty"`
 	// Coming is how many of the newest generations no connection is placed by yet: rows
 	// name their owners, and the newest of the others places connections. It is what the
 	// clock says of their times, and is not stored.
@@ -51,6 +57,8 @@ type Generation struct {
 	Number uint64    `json:"number"` // larger than those of all older ones
 	Since  time.Time `json:"since"`  // when it became the newest, UTC
 	// From is when connections are first placed by it, UTC; zero: when it became the newest.
+	// Where generations have left between it and the next older one, it is when the oldest
+	// of them replaced that one.
 	From time.Time `json:"from,omitzero"`
 	// Held is the last time, UTC, at which it still placed connections after a newer
 	// one had replaced it: in slots that the newer ones had to wait for.

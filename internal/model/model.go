@@ -5,13 +5,17 @@ import (
 )
 
 // Config is everything one director or agent is told: what the group shares
-// (Directors, Services) and what is this host's own (Director, Agent).
+// (Directors, Services) and what is this host's own (Director, Agent, BGP, BFD, Hooks).
 type Config struct {
 	Director  Director       `json:"director"`
 	Agent     Agent          `json:"agent"`
 	Directors []netip.Prefix `json:"directors,omitempty"` // the group: where agents accept tunnels from
 	Coalesce  Duration       `json:"coalesce,omitzero"`   // changes within it are one generation
 	Notice    Duration       `json:"notice,omitzero"`     // in a group: from a generation to the first connection that is placed by it
+	Suspect   Duration       `json:"suspect,omitzero"`    // backends that a director loses from sight keep their connections for this long
+	BGP       BGP            `json:"bgp,omitzero"`        // who is told about the VIPs that are forwarded
+	BFD       BFD            `json:"bfd,omitzero"`        // who, besides, is to know at once when they are not
+	Hooks     []Hook         `json:"hooks,omitempty"`     // what is called when VIPs come up or go
 	Services  []Service      `json:"services"`
 }
 
@@ -27,7 +31,9 @@ type Director struct {
 	// FlowPort is the TCP port at which the group's directors tell each other what they
 	// remember of flows; 0: they do not. Nil is the default.
 	FlowPort *uint16 `json:"flow-port,omitempty"`
-	Store    Store   `json:"store,omitzero"`
+	// Neighbor is how it answers for VIPs by itself, where there is no router to tell.
+	Neighbor Neighbor `json:"neighbor,omitzero"`
+	Store    Store    `json:"store,omitzero"`
 }
 
 // Store is where a director keeps sets of services, and the logs of all services.
@@ -116,7 +122,10 @@ type Service struct {
 	Drain    Duration     `json:"drain,omitzero"`      // how long a generation stays in the log at least
 	MaxDrain Duration     `json:"max-drain,omitzero"`  // and at most
 	QUIC     []QUICConfig `json:"quic,omitempty"`      // with protocol udp: connection IDs that name the backend
-	Backends []Backend    `json:"backends"`
+	// MinHealthy is how many backends must not be down for the VIP to be announced; nil: one.
+	MinHealthy *uint32      `json:"min-healthy,omitempty"`
+	Health     *HealthCheck `json:"health,omitempty"` // nil: backends are not checked
+	Backends   []Backend    `json:"backends"`
 }
 
 // Backend is a real server of a service.

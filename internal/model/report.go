@@ -16,6 +16,16 @@ type AgentReport struct {
 	// there still, is in the report.
 	Taken    time.Time         `json:"taken"`
 	Services []ReportedService `json:"services"` // all that the agent knows of the backend
+	// Signals are the signs of strain in the seconds before the report, of services that show
+	// any.
+	Signals []Signal `json:"signals,omitempty"`
+}
+
+// Signal is a sign that a service asks too much of a backend: connections in a second.
+type Signal struct {
+	ServiceID
+	Refused   float64 `json:"refused,omitempty"`   // answered by an RST
+	Overflows float64 `json:"overflows,omitempty"` // times that the accept queue was full
 }
 
 // ReportedService is where a backend has connections of a service, by one affinity.

@@ -11,13 +11,20 @@ type DatapathStatus struct {
 	Interfaces []InterfaceStatus `json:"interfaces"`
 	Reasons    []Counter         `json:"reasons"` // every reason, in the order of enum reason
 	Services   []ServiceStatus   `json:"services"`
-	RingMemory uint64            `json:"ring-memory"`      // bytes that rings take now
-	Flows      FlowStatus        `json:"flows"`            // flow memory
-	QUIC       []Tallied         `json:"quic"`             // what connection IDs said, in the order of enum quic_event
-	Left       []Tallied         `json:"generations-left"` // generations that have left logs, by why
-	Agents     ReporterStatus    `json:"agents"`           // whose reports this director has
-	Peers      []PeerStatus      `json:"peers,omitempty"`  // the other directors, where they share what they remember of flows
-	CPUs       []CPUStatus       `json:"cpus"`             // that run; none where the kernel does not let them be watched
+	RingMemory uint64            `json:"ring-memory"`       // bytes that rings take now
+	Flows      FlowStatus        `json:"flows"`             // flow memory
+	QUIC       []Tallied         `json:"quic"`              // what connection IDs said, in the order of enum quic_event
+	Left       []Tallied         `json:"generations-left"`  // generations that have left logs, by why
+	Agents     ReporterStatus    `json:"agents"`            // whose reports this director has
+	Peers      []PeerStatus      `json:"peers,omitempty"`   // the other directors, where they share what they remember of flows
+	Hooks      []HookStatus      `json:"hooks,omitempty"`   // who else is told which VIPs are up
+	Neighbor   NeighborStatus    `json:"neighbor,omitzero"` // who answers for VIPs by ARP and NDP
+	Strangers  uint64            `json:"strangers"`         // who wanted to be told of flows, and were no directors of the group
+	Probes     []Tallied         `json:"probes"`            // of backends' health, by what they said
+	// CheckPackets are those of probes that take the way of clients' packets, by what has
+	// become of them; none: no probe does.
+	CheckPackets []Tallied   `json:"check-packets,omitempty"`
+	CPUs         []CPUStatus `json:"cpus"` // that run; none where the kernel does not let them be watched
 }
 
 // ReporterStatus is how many backends agents report connections of.
@@ -88,8 +95,9 @@ type ServiceStatus struct {
 	Policy   Policy          `json:"policy"`
 	Slots    int             `json:"slots"`
 	Log      LogStatus       `json:"log"`
-	QUIC     []QUICStatus    `json:"quic,omitempty"` // configurations of connection IDs
-	Packets  uint64          `json:"packets"`        // forwarded, also to backends that are gone
+	Health   *ServiceHealth  `json:"health,omitempty"` // nil: its backends are not checked
+	QUIC     []QUICStatus    `json:"quic,omitempty"`   // configurations of connection IDs
+	Packets  uint64          `json:"packets"`          // forwarded, also to backends that are gone
 	Bytes    uint64          `json:"bytes"`
 	Dropped  uint64          `json:"dropped"` // packets
 	Backends []BackendStatus `json:"backends"`
@@ -106,6 +114,7 @@ type LogStatus struct {
 	MovedTotal  uint64    `json:"moved-total"`     // slots that got another owner with any change since then
 	Held        int       `json:"held"`            // slots that keep an older owner until their rows have room
 	Kept        int       `json:"kept"`            // slots of older generations that agents may still have connections in
+	Starting    int       `json:"starting"`        // backends that start slowly, and do not have their whole share yet
 }
 
 // QUICStatus is a configuration of connection IDs as it is in the kernel: what may be
@@ -141,4 +150,39 @@ type BackendStatus struct {
 	Packets   uint64       `json:"packets"`
 	Bytes     uint64       `json:"bytes"`
 	ServerID  ServerIDs    `json:"server-id,omitzero"`
+
+	Port   uint16         `json:"port,omitempty"`   // with mode nat; 0: the packet's own
+	Health *BackendHealth `json:"health,omitempty"` // nil: it is not checked
+	Strain *BackendStrain `json:"strain,omitempty"` // nil: nobody reports signs of strain, and it has its share
+}
+
+// BackendStrain is what agents report of a backend's strain, and what follows from it.
+type BackendStrain struct {
+	Parts     uint8     `json:"parts"`               // of eight that it keeps of its share
+	Since     time.Time `json:"since,omitzero"`      // of the last step, UTC
+	Refused   float64   `json:"refused,omitempty"`   // connections in a second, by the last report
+	Overflows float64   `json:"overflows,omitempty"` // that found no room in the accept queue
+}
+
+// BackendHealth is what a director's own probes of a backend have found out.
+type BackendHealth struct {
+	Kind     CheckKind      `json:"kind"`
+	State    HealthState    `json:"state"`
+	Since    time.Time      `json:"since"`             // of the state, UTC
+	To       netip.AddrPort `json:"to,omitzero"`       // what the last probe went to
+	Probed   time.Time      `json:"probed,omitzero"`   // when the last probe ended, UTC
+	Took     Duration       `json:"took,omitzero"`     // that probe
+	Reason   string         `json:"reason,omitempty"`  // why it failed
+	Detail   string         `json:"detail,omitempty"`  // the same for people
+	Failures int            `json:"failures,omitzero"` // in a row, of a backend that is up all the same
+}
+
+// ServiceHealth is how many of a service's backends are healthy, of those that would get
+// connections if all were.
+type ServiceHealth struct {
+	Kind    CheckKind `json:"kind"`
+	Up      int       `json:"up"`
+	Down    int       `json:"down"`
+	Unknown int       `json:"unknown"` // no probe of theirs has ended yet
+	Panic   bool      `json:"panic"`   // so few are up that all of them are used
 }

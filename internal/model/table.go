@@ -1,6 +1,9 @@
 package model
 
-import "net/netip"
+import (
+	"net/netip"
+	"time"
+)
 
 // Table is what the datapath must do: all of it, every time. It is a pure
 // function of desired state and health.
@@ -10,7 +13,8 @@ type Table struct {
 	TunnelSource []netip.Prefix
 	SNAT         SNAT
 	ICMPRate     uint32
-	Group        []netip.Addr // directors among which fragments are divided
+	Suspect      time.Duration // that a backend keeps its connections when it is lost from sight
+	Group        []netip.Addr  // directors among which fragments are divided
 	Services     []TableService
 }
 

@@ -12,13 +12,21 @@ const MaxNameLength = 253
 
 // Validate returns everything that is wrong with the configuration as
 // FieldErrors, or nil. It expects defaults to be set (SetDefaults).
-func (c Config) Validate() error {
-	v := validation{config: &c}
+func (c Config) Validate() error { return c.ValidateShared(len(c.Services)) }
+
+// ValidateShared does what Validate does, for a configuration of which so many services are
+// this director's own, and those behind them are those that it shares with its group.
+func (c Config) ValidateShared(own int) error {
+	v := validation{config: &c, own: own}
 	v.director()
 	v.agent()
 	v.directors()
 	v.duration("coalesce", c.Coalesce, minCoalesce, maxCoalesce)
 	v.duration("notice", c.Notice, minNotice, maxNotice)
+	v.duration("suspect", c.Suspect, minSuspect, maxSuspect)
+	v.bgp()
+	v.bfd()
+	v.hooks()
 	for i := range c.Services {
 		v.service(i)
 	}
@@ -37,6 +45,7 @@ func (c Config) Validate() error {
 // validation collects the problems of one configuration.
 type validation struct {
 	config *Config
+	own    int // services; those behind them are the group's
 	errs   FieldErrors
 }
 

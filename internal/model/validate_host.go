@@ -46,6 +46,7 @@ func (v *validation) director() {
 	v.limit("director.limits.ring-memory", d.Limits.RingMemory, 4096, MaxRingMemory)
 	v.limit("director.limits.fragments", uint64(d.Limits.Fragments), 1, MaxFragments)
 	v.limit("director.limits.flows", uint64(d.Limits.Flows), MinFlows, MaxFlows)
+	v.answering()
 	v.store()
 }
 

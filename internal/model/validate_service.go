@@ -40,6 +40,7 @@ func (v *validation) service(i int) {
 	}
 	v.serviceSNAT(i)
 	v.quic(i)
+	v.health(i)
 	v.ringSize(i)
 	v.drain(i)
 	v.backends(i)
@@ -131,6 +132,8 @@ const (
 	maxCoalesce = Duration(10 * time.Second)
 	minNotice   = Duration(time.Millisecond)
 	maxNotice   = Duration(time.Minute)
+	minSuspect  = Duration(time.Millisecond)
+	maxSuspect  = Duration(time.Minute)
 )
 
 func (v *validation) drain(i int) {

@@ -64,6 +64,9 @@ func (c *Command) hosted(run func() ([]byte, error)) (out []byte, err error) {
 	return out, err
 }
 
+// Kill kills every process on the host, as a power cut does, and waits for their end.
+func (h *Host) Kill() error { return killIn([]string{filepath.Join(namespaceDir, h.Namespace())}) }
+
 // killIn kills every process but this one whose network namespace is one of
 // those files, and waits for their end. Found by their namespace, they need not
 // be our children nor have stayed in the process group of one.

@@ -150,12 +150,18 @@ func TOS(want uint8) IPOption {
 // TCPOption checks one more field of a TCP header.
 type TCPOption func(*layers.TCP) error
 
-// TCP checks the ports of a TCP header, and what the options say.
+// TCP checks the ports of a TCP header, and what the options say; a port 0 is any.
 func TCP(src, dst uint16, options ...TCPOption) Checker {
 	return func(c *cursor) error {
 		var h layers.TCP
 		if err := c.decode(&h); err != nil {
 			return err
+		}
+		if src == 0 {
+			src = uint16(h.SrcPort)
+		}
+		if dst == 0 {
+			dst = uint16(h.DstPort)
 		}
 		err := first(differs("source port", uint16(h.SrcPort), src), differs("destination port", uint16(h.DstPort), dst))
 		for _, option := range options {

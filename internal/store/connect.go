@@ -50,13 +50,17 @@ func (o EtcdOptions) dial() (*clientv3.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	client, err := clientv3.New(clientv3.Config{
+	config := clientv3.Config{
 		Endpoints: o.Endpoints, TLS: secure, Username: o.Username, Password: o.Password,
 		DialTimeout: requestTimeout, DialKeepAliveTime: keepAliveTime, DialKeepAliveTimeout: keepAliveTimeout,
 		PermitWithoutStream: true,
 		DialOptions:         []grpc.DialOption{grpc.WithConnectParams(reconnect)},
 		Logger:              zap.NewNop(), // what goes wrong is in the errors
-	})
+	}
+	if o.Username != "" {
+		config.DialOptions = append(config.DialOptions, askForToken(config))
+	}
+	client, err := clientv3.New(config)
 	if err != nil {
 		return nil, fmt.Errorf("connect to etcd at %s: %w", strings.Join(o.Endpoints, ", "), err)
 	}

@@ -2,8 +2,10 @@ package store
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"weir.io/weir/internal/model"
 )
@@ -43,6 +45,27 @@ func TestAffinitiesOfADocument(t *testing.T) {
 				t.Errorf("the document differs when it is read again (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// Steps are part of a log, and a log without any is written as versions read it that know
+// none.
+func TestStepsOfADocument(t *testing.T) {
+	d := Document{Service: service("a", 1, 2)}
+	text, err := json.Marshal(d)
+	if err != nil || strings.Contains(string(text), "steps") {
+		t.Errorf("without steps the document is %s (%v)", text, err)
+	}
+	d.Log.Steps = []model.Step{{Backend: d.Service.Backends[0].Endpoint(), Number: 3, Since: time.Date(2026, 1, 2, 3, 4, 5, 125e6, time.UTC)}}
+	if text, err = json.Marshal(d); err != nil {
+		t.Fatal(err)
+	}
+	var back Document
+	if err := json.Unmarshal(text, &back); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(back.Log.Steps, d.Log.Steps) {
+		t.Errorf("the steps %v are %v when they are read again", d.Log.Steps, back.Log.Steps)
 	}
 }
 

@@ -19,6 +19,8 @@ import (
 //	PREFIX/collected          is written when segments are deleted
 //	PREFIX/evidence/ADDRESS   what an agent says about a backend's connections
 //	PREFIX/directors/ADDRESS  by what certificate a director is known to the others
+//	PREFIX/views/...          what directors' probes have found
+//	PREFIX/neighbor/...       who answers for which VIP, where there is no router
 //
 // A change writes the segments that are new and then switches the root in one
 // transaction, which holds only if nobody else has switched it, and nobody has deleted

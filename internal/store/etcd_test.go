@@ -343,6 +343,41 @@ func TestEtcdIsAuthenticated(t *testing.T) {
 	}
 }
 
+// A director whose token etcd does not know any more, as after a restart of etcd, gets
+// another one: whatever it asks first, and what it follows goes on.
+func TestEtcdForgetsTokens(t *testing.T) {
+	c := newCluster(t, 1, true)
+	root := c.options
+	root.Username, root.Password = "root", "of-the-tests"
+	admin, err := OpenEtcd(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer admin.Close()
+	client, err := admin.connect()
+	if err != nil {
+		t.Fatal(err)
+	}
+	reader, agent, watcher := c.open(), c.open(), c.open()
+	report := []model.AgentReport{reportOf(1)}
+	states := watcher.Watch(t.Context())
+	next(t, states, func(State) bool { return true })
+	readEtcd(t, reader)
+	if err := agent.PutReports(t.Context(), report); err != nil {
+		t.Fatal(err)
+	}
+	// A new password, even the same, ends what the old one gave.
+	if _, err := client.UserChangePassword(t.Context(), c.Username, c.Password); err != nil {
+		t.Fatal(err)
+	}
+	readEtcd(t, reader)
+	if err := agent.PutReports(t.Context(), report); err != nil {
+		t.Errorf("a report with a forgotten token: %v", err)
+	}
+	put(t, reader, "cli", service("a", 1, 1))
+	next(t, states, func(s State) bool { return s.Revision == 1 })
+}
+
 // A director that was away for longer than etcd remembers gets the last state.
 func TestEtcdWatchSurvivesCompaction(t *testing.T) {
 	c := newCluster(t, 1, false)

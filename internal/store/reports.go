@@ -109,6 +109,7 @@ func (e *Etcd) renewLease(ctx context.Context) (clientv3.LeaseID, error) {
 type Reports struct {
 	prefix string
 	again  chan struct{} // has something when there are other backends
+	signs  chan struct{} // has something when there are signs of strain, or no more
 
 	mu       sync.Mutex
 	backends map[netip.Addr]bool // that there are
@@ -119,7 +120,7 @@ type Reports struct {
 
 // FollowReports follows what agents say, until the context ends.
 func (e *Etcd) FollowReports(ctx context.Context) *Reports {
-	r := &Reports{prefix: e.evidenceKey(), again: make(chan struct{}, 1), renewed: make(chan struct{}), latest: map[netip.Addr]model.AgentReport{}}
+	r := &Reports{prefix: e.evidenceKey(), again: make(chan struct{}, 1), signs: make(chan struct{}, 1), renewed: make(chan struct{}), latest: map[netip.Addr]model.AgentReport{}}
 	go func() {
 		pause := firstPause
 		for ctx.Err() == nil {
@@ -136,6 +137,9 @@ func (e *Etcd) FollowReports(ctx context.Context) *Reports {
 	}()
 	return r
 }
+
+// Signs is sent to when there is a report with signs of strain, or the first one without.
+func (r *Reports) Signs() <-chan struct{} { return r.signs }
 
 // listPatience is how long Latest waits for reports about backends that are new.
 const listPatience = time.Second
@@ -203,7 +207,7 @@ func (e *Etcd) listReports(ctx context.Context, r *Reports) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	revision, latest := response.Header.Revision, map[netip.Addr]model.AgentReport{}
+	revision, latest, signs := response.Header.Revision, map[netip.Addr]model.AgentReport{}, false
 	for some := range slices.Chunk(slices.Collect(maps.Keys(backends)), readsAtOnce) {
 		var reads []clientv3.Op
 		for _, b := range some {
@@ -215,7 +219,7 @@ func (e *Etcd) listReports(ctx context.Context, r *Reports) (int64, error) {
 		}
 		for _, one := range response.Responses {
 			for _, kv := range one.GetResponseRange().Kvs {
-				r.read(latest, backends, string(kv.Key), kv.Value)
+				signs = r.read(latest, backends, string(kv.Key), kv.Value) || signs
 			}
 		}
 	}
@@ -227,21 +231,27 @@ func (e *Etcd) listReports(ctx context.Context, r *Reports) (int64, error) {
 	}
 	close(r.renewed)
 	r.renewed = make(chan struct{})
+	if signs {
+		signal(r.signs)
+	}
 	return revision, nil
 }
 
-// read puts a report about one of the backends among others. One that cannot be read, of another version maybe,
-// is one that says nothing: its agent may have connections anywhere.
-func (r *Reports) read(latest map[netip.Addr]model.AgentReport, backends map[netip.Addr]bool, key string, text []byte) {
+// read puts a report about one of the backends among others. One that cannot be read, of
+// another version maybe, is one that says nothing: its agent may have connections anywhere. Signs
+// says that there are signs of strain in it, or were in the one before.
+func (r *Reports) read(latest map[netip.Addr]model.AgentReport, backends map[netip.Addr]bool, key string, text []byte) (signs bool) {
 	backend, err := netip.ParseAddr(strings.TrimPrefix(key, r.prefix))
 	if err != nil || !backends[backend] {
-		return
+		return false
 	}
 	var report model.AgentReport
 	if err := json.Unmarshal(text, &report); err != nil || report.Check() != nil || report.Backend != backend {
 		report = model.AgentReport{Backend: backend}
 	}
+	signs = len(report.Signals)+len(r.latest[backend].Signals) > 0
 	latest[backend] = report
+	return signs
 }
 
 // watchReports takes what agents write after a revision of etcd. It returns when it
@@ -274,7 +284,9 @@ func (e *Etcd) watchReports(ctx context.Context, r *Reports, since int64) {
 				}
 				continue
 			}
-			r.read(r.latest, r.listed, string(event.Kv.Key), event.Kv.Value)
+			if r.read(r.latest, r.listed, string(event.Kv.Key), event.Kv.Value) {
+				signal(r.signs)
+			}
 		}
 		r.mu.Unlock()
 	}

@@ -55,7 +55,7 @@ func RowOf(s *model.TableService, f model.Flow, backend int) *DatagramRow {
 	}
 	row := &DatagramRow{Hops: hops}
 	for _, b := range s.Backends {
-		if b.State == model.Down && slices.Contains(hops, b.Address) {
+		if !b.State.Alive() && slices.Contains(hops, b.Address) {
 			row.Down++
 		}
 	}
@@ -119,5 +119,5 @@ func others(s *model.TableService, order []uint32, to uint32) (hops []netip.Addr
 }
 
 func alive(s *model.TableService, c uint32) bool {
-	return c != model.NoBackend && (s.Backends[c].State == model.Active || s.Backends[c].State == model.Draining)
+	return c != model.NoBackend && s.Backends[c].State.Alive()
 }

@@ -70,6 +70,7 @@ func TestOnlyTheDeadBackendsConnectionsBreak(t *testing.T) {
 	o := small(t)
 	o.binaries = build(t)
 	o.shared = true
+	o.quics *= 2 // so many that a third of the backends has some
 	const dead = 2
 	events := script(o,
 		director(schedule.DirectorCrashed, 0),

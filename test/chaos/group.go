@@ -71,7 +71,7 @@ func (g *group) start(ctx context.Context, i int, v schedule.Version) error {
 	if err := w.Runs(ctx); err != nil {
 		return err
 	}
-	if err := g.seed(ctx, w); err != nil {
+	if err := g.seed(ctx); err != nil {
 		return err
 	}
 	return w.Await(ctx, "forward", func() error {
@@ -118,7 +118,7 @@ func (g *group) forwards(ctx context.Context, w *process.Weir) error {
 		if b.State != schedule.Absent && at < 0 {
 			return fmt.Errorf("%s is not there", name)
 		}
-		if b.State == schedule.Active && list[at].State == model.Down {
+		if b.State == schedule.Active && !list[at].State.Alive() {
 			return fmt.Errorf("%s is down", name)
 		}
 	}
@@ -131,14 +131,24 @@ func (g *group) apply(ctx context.Context, now schedule.Group) error {
 	g.mu.Lock()
 	g.now = now
 	g.history = append(g.history, configuration{time.Now(), now})
-	running := slices.Clone(g.running)
 	if g.store == nil {
 		defer g.mu.Unlock()
 		return g.write(now)
 	}
 	g.mu.Unlock()
-	// A director that is being ended does not take it; another does.
-	return g.put(ctx, now, running)
+	return g.put(ctx, now)
+}
+
+// runs returns the directors that run at this moment.
+func (g *group) runs() (list []*process.Weir) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, w := range g.running {
+		if w != nil {
+			list = append(list, w)
+		}
+	}
+	return list
 }
 
 func (g *group) write(now schedule.Group) error {

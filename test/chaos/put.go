@@ -23,12 +23,12 @@ const putPatience = 20 * time.Second
 var errNobodyRuns = errors.New("no director runs")
 
 // seed gives the store its first set, by the first director.
-func (g *group) seed(ctx context.Context, w *process.Weir) error {
+func (g *group) seed(ctx context.Context) error {
 	if g.store == nil || g.seeded {
 		return nil
 	}
 	g.seeded = true
-	return g.put(ctx, g.current(), []*process.Weir{w})
+	return g.put(ctx, g.current())
 }
 
 // tryPatience is how long one director may take: its host may be gone.
@@ -41,9 +41,10 @@ func putBy(ctx context.Context, w *process.Weir, text []byte) error {
 	return err
 }
 
-// put brings the services to the store by the first director that takes them. The
-// same set twice changes nothing, so a lost answer does no harm.
-func (g *group) put(ctx context.Context, now schedule.Group, directors []*process.Weir) error {
+// put brings the services to the store by the first director that takes them. One that is
+// being ended does not, and where all are at once, the next one to run does. The same set
+// twice changes nothing, so a lost answer does no harm.
+func (g *group) put(ctx context.Context, now schedule.Group) error {
 	c := model.Config{Services: g.services(now)}
 	c.SetDefaults()
 	text, err := config.Marshal(struct {
@@ -54,10 +55,7 @@ func (g *group) put(ctx context.Context, now schedule.Group, directors []*proces
 	}
 	last := errNobodyRuns
 	for deadline := time.Now().Add(putPatience); time.Now().Before(deadline) && ctx.Err() == nil; sleep(ctx, pollPause) {
-		for _, w := range directors {
-			if w == nil {
-				continue
-			}
+		for _, w := range g.runs() {
 			if last = putBy(ctx, w, text); last == nil {
 				return nil
 			}

@@ -94,6 +94,7 @@ type broken struct {
 	Places   []place           `json:"places"`   // whose its packets were, as the directors were told
 	Counters map[string]uint64 `json:"counters"` // of weir's reasons, within a second or so, by host
 	Accepted []string          `json:"accepted"` // by whom
+	Answered []string          `json:"answered"` // TCP: who answered its SYN
 	Resets   []string          `json:"resets"`   // by backends that have not got it
 }
 
@@ -156,9 +157,12 @@ func (r *report) add(x *explainer, b traffic.Break) {
 	of.Broken++
 	line := broken{Protocol: b.Protocol, Client: b.Client.String(), Service: fmt.Sprintf("%s:%d", vip, servicePort(b.Protocol)),
 		Kind: b.Kind, Saw: b.What, Detail: b.Detail, Opened: x.seconds(b.Opened), LastGood: x.seconds(b.Good), At: x.seconds(b.At),
-		Events: x.events(b), Director: x.ways.of(b.ID), Places: x.places(b.Connection, b.At), Counters: x.counts.between(b.At.Add(-samplePause), b.At.Add(samplePause)), Resets: []string{}, Accepted: []string{}}
+		Events: x.events(b), Director: x.ways.of(b.ID), Places: x.places(b.Connection, b.At), Counters: x.counts.between(b.At.Add(-samplePause), b.At.Add(samplePause)), Resets: []string{}, Accepted: []string{}, Answered: []string{}}
 	for _, backend := range b.Ends {
 		line.Accepted = append(line.Accepted, backendName(backend))
+	}
+	for _, backend := range b.Answered {
+		line.Answered = append(line.Answered, backendName(backend))
 	}
 	if b.Backend >= 0 {
 		line.Backend = backendName(b.Backend)

@@ -245,9 +245,13 @@ func (h *life) apply() {
 func (h *life) tell(d *director) {
 	now, health := &h.revisions[d.revision], engine.Health{}
 	for endpoint, unseen := range d.unseen {
-		health[engine.Target{Service: now.service.Name, Backend: endpoint}] = !unseen
+		if unseen {
+			health[model.Target{Service: now.service.ID(), Backend: endpoint}] = model.HealthDown
+		}
 	}
-	table, _ := d.planner.Plan(model.Config{Services: []model.Service{now.service}}, h.logs(asOf(now.log, h.now)), health)
+	checked := now.service
+	checked.Health = &model.HealthCheck{Kind: model.CheckTCP}
+	table, _ := d.planner.Plan(model.Config{Services: []model.Service{checked}}, h.logs(asOf(now.log, h.now)), health)
 	d.tell(h, table)
 }
 

@@ -131,7 +131,7 @@ func (s *speaker) carry(d *director) (end *host, path []netip.Addr) {
 	s.sent = time.Now()
 	verdict, out := run(s, d.program, frame)
 	named := s.named(d)
-	up := named >= 0 && d.service.Backends[named].State != model.Down
+	up := named >= 0 && d.service.Backends[named].State.Alive()
 	if to, _ := twin.Forward(&d.service, s.flow); verdict == xdpDrop && to < 0 && !up {
 		return nil, nil
 	}
@@ -168,7 +168,7 @@ func (s *speaker) row(d *director, to, named int) *twin.DatagramRow {
 	case named < 0:
 		s.checkGuess(d, to)
 		return twin.RowOf(&d.service, s.flow, to)
-	case d.service.Backends[named].State != model.Down:
+	case d.service.Backends[named].State.Alive():
 		if to != named {
 			s.fail("%s sends a connection ID of %v to %v", d.wire, s.backend, d.service.Backends[to].Address)
 		}
@@ -188,7 +188,7 @@ func (s *speaker) checkGuess(d *director, to int) {
 		all = slices.Concat(all, table.Before.Ring.Row(table.Before.Ring.SlotOf(s.flow.Hash(table.Salt, table.Before.Affinity))))
 	}
 	b := table.Backends[to]
-	if b.State == model.Down || !slices.Contains(all, uint32(to)) && d.sent[s.flow] != b.Address {
+	if !b.State.Alive() || !slices.Contains(all, uint32(to)) && d.sent[s.flow] != b.Address {
 		s.fail("%s sends a datagram to %v, %v\nrow %s", d.wire, b.Address, b.State, s.describeRow(d, s.flow))
 	}
 }

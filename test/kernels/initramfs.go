@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"time"
 )
 
 // binary is a compiled test package.
@@ -22,7 +23,7 @@ type binary struct {
 func (b binary) inGuest(position int) string { return fmt.Sprintf("%02d-%s", position, b.name) }
 
 // compile builds the tests and the guest's init into dir, statically linked.
-func compile(dir string, packages []string, run string) ([]binary, error) {
+func compile(dir string, packages []string, run string, timeout time.Duration) ([]binary, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
@@ -35,7 +36,7 @@ func compile(dir string, packages []string, run string) ([]binary, error) {
 			name: filepath.Base(p),
 			dir:  p,
 			path: filepath.Join(dir, filepath.Base(p)+".test"),
-			args: []string{"-test.v", "-test.short", "-test.timeout=10m", "-test.run=" + run},
+			args: []string{"-test.v", "-test.short", "-test.timeout=" + timeout.String(), "-test.run=" + run},
 		}
 		if err := goTool("test", "-c", "-trimpath", "-ldflags=-s -w", "-o", b.path, p); err != nil {
 			return nil, err

@@ -21,6 +21,7 @@ import (
 var modules = []string{
 	"veth", "bridge", "8021q", "sch_ingress", "cls_bpf",
 	"ipip", "sit", "ip6_tunnel", "fou", "fou6",
+	"tcp_diag",
 }
 
 func main() {
@@ -44,7 +45,7 @@ func main() {
 
 // runAll tests all kernels at once: each keeps little more than one CPU busy.
 func runAll(dir string, versions, packages []string, run string, timeout time.Duration) (tally, error) {
-	tests, err := compile(filepath.Join(dir, "payload"), packages, run)
+	tests, err := compile(filepath.Join(dir, "payload"), packages, run, timeout)
 	if err != nil {
 		return tally{}, err
 	}

@@ -25,8 +25,8 @@ var otherABI = map[string][][2]string{"types.h": {
 	{"\tHOST_REASON_COUNT,", "\tHOST_DROP_LATER,\n\tHOST_REASON_COUNT,"},
 }}
 
-// generated are the packages that have a program, and how their files begin.
-var generated = map[string]string{"datapath": "director", "agent": "host"}
+// generated are the packages that have programs, and how the files of each begin.
+var generated = map[string][]string{"datapath": {"director", "check"}, "agent": {"host"}}
 
 // What the versions say that they are: weir status shows it.
 const (
@@ -55,7 +55,7 @@ func BuildOtherABI(ctx context.Context, root, dir string) (string, error) {
 	}
 	// The compiler of Go reads what is made of them in place of what this version has.
 	overlay := struct{ Replace map[string]string }{map[string]string{}}
-	for name, stem := range generated {
+	for name, stems := range generated {
 		into, err := filepath.Abs(filepath.Join(root, "internal", name))
 		if err != nil {
 			return "", err
@@ -63,8 +63,10 @@ func BuildOtherABI(ctx context.Context, root, dir string) (string, error) {
 		if err := compile(ctx, into, sources, dir); err != nil {
 			return "", err
 		}
-		for _, suffix := range []string{"_bpfel.go", "_bpfel.o"} {
-			overlay.Replace[filepath.Join(into, stem+suffix)] = filepath.Join(dir, stem+suffix)
+		for _, stem := range stems {
+			for _, suffix := range []string{"_bpfel.go", "_bpfel.o"} {
+				overlay.Replace[filepath.Join(into, stem+suffix)] = filepath.Join(dir, stem+suffix)
+			}
 		}
 	}
 	text, err := json.Marshal(overlay)
@@ -109,28 +111,35 @@ func edit(path string, changes [][2]string) error {
 	return nil
 }
 
-// compile makes a package's object and its Go side from other sources, as go generate
+// compile makes a package's objects and their Go side from other sources, as go generate
 // does.
 func compile(ctx context.Context, pkg, sources, into string) error {
 	data, err := os.ReadFile(filepath.Join(pkg, "generate.go"))
 	if err != nil {
 		return fmt.Errorf("find out how to generate: %w", err)
 	}
-	_, directive, found := strings.Cut(string(data), "//go:generate go tool bpf2go ")
-	if !found {
-		return fmt.Errorf("%s does not say how to generate", pkg)
-	}
-	args := []string{"tool", "bpf2go", "-output-dir", into}
-	for _, arg := range strings.Fields(directive) {
-		if source, found := strings.CutPrefix(arg, "../../bpf/"); found {
-			arg = filepath.Join(sources, source)
+	some := false
+	for line := range strings.Lines(string(data)) {
+		directive, found := strings.CutPrefix(line, "//go:generate go tool bpf2go ")
+		if !found {
+			continue
 		}
-		args = append(args, arg)
+		some = true
+		args := []string{"tool", "bpf2go", "-output-dir", into}
+		for _, arg := range strings.Fields(directive) {
+			if source, found := strings.CutPrefix(arg, "../../bpf/"); found {
+				arg = filepath.Join(sources, source)
+			}
+			args = append(args, arg)
+		}
+		cmd := exec.CommandContext(ctx, "go", args...)
+		cmd.Dir, cmd.Env = pkg, append(os.Environ(), "GOPACKAGE="+filepath.Base(pkg))
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("compile another version of %s (clang-19, llvm-19, libbpf-dev; make deps): %w\n%s", pkg, err, out)
+		}
 	}
-	cmd := exec.CommandContext(ctx, "go", args...)
-	cmd.Dir, cmd.Env = pkg, append(os.Environ(), "GOPACKAGE="+filepath.Base(pkg))
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("compile another version of %s (clang-19, llvm-19, libbpf-dev; make deps): %w\n%s", pkg, err, out)
+	if !some {
+		return fmt.Errorf("%s does not say how to generate", pkg)
 	}
 	return nil
 }

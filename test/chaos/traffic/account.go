@@ -103,21 +103,25 @@ func (l *Ledger) end(c *Connection, outlives time.Duration, err error) {
 		}
 		return
 	}
-	what := classify(err)
-	if c.Protocol == "tcp" && l.excused(c) {
-		l.lost[c.Client.Port()] = time.Now()
+	what, now := classify(err), time.Now()
+	excused := l.excused(c, now)
+	if c.Protocol == "tcp" && excused {
+		l.lost[c.Client.Port()] = now
 	}
-	b := Break{Connection: *c, At: time.Now(), Backend: l.backend(c), What: what,
-		Detail: err.Error(), Resets: c.resets, Excused: what != "wrong data" && l.excused(c), Ends: slices.Sorted(maps.Keys(l.ends(c)))}
+	b := Break{Connection: *c, At: now, Backend: l.backend(c), What: what,
+		Detail: err.Error(), Resets: c.resets, Excused: what != wrongData && excused, Ends: slices.Sorted(maps.Keys(l.ends(c)))}
 	l.broken = append(l.broken, b)
 	l.broke(b)
 }
+
+// wrongData is what no death excuses.
+const wrongData = "wrong data"
 
 // classify says what a client saw.
 func classify(err error) string {
 	switch {
 	case errors.Is(err, ErrWrongData):
-		return "wrong data"
+		return wrongData
 	case errors.Is(err, ErrOtherBackend):
 		return "another backend"
 	case errors.Is(err, errNotMoved):

@@ -23,8 +23,7 @@ type Ledger struct {
 	answerers map[uint16][]synAck           // backends that answered SYNs of a port lately
 	lost      map[uint16]time.Time          // when the latest connection of a port ended whose backend had died
 	names     map[string]name               // QUIC connection IDs that servers have given out
-	gone      map[int]bool                  // backends that are dead
-	returns   map[int]time.Time             // when backends last were no more
+	absences  map[int][]absence             // when backends were dead
 	live      int                           // TCP connections
 	totals    Totals
 	broken    []Break
@@ -50,6 +49,9 @@ type synAck struct {
 	seq     uint32
 	at      time.Time
 }
+
+// absence is a time in which a backend was dead.
+type absence struct{ from, until time.Time } // until: zero as long as it is
 
 // mostLately bounds what is kept of those who answered or accepted.
 const mostLately = 16
@@ -107,12 +109,14 @@ type Break struct {
 	Resets  []Reset // that backends sent for it, as far as they were seen
 	Excused bool    // its backend was dead at the time, or died after it began
 	Ends    []int   // the backends that had accepted it
+
+	Answered []int // TCP: who answered its SYN
 }
 
 // NewLedger returns an empty ledger of the client with that address.
 func NewLedger(client netip.Addr) *Ledger {
 	return &Ledger{client: client, byPort: map[uint16]*Connection{}, byID: map[uint64]*Connection{},
-		acceptors: map[acceptedFrom][]acceptance{}, answerers: map[uint16][]synAck{}, lost: map[uint16]time.Time{}, names: map[string]name{}, gone: map[int]bool{}, returns: map[int]time.Time{}, totals: Totals{Astray: map[string]int{}}, broke: func(Break) {}, astray: func(Stray) {}}
+		acceptors: map[acceptedFrom][]acceptance{}, answerers: map[uint16][]synAck{}, lost: map[uint16]time.Time{}, names: map[string]name{}, absences: map[int][]absence{}, totals: Totals{Astray: map[string]int{}}, broke: func(Break) {}, astray: func(Stray) {}}
 }
 
 // OnBreak lets a function be called with every connection that breaks from now on.
@@ -135,7 +139,9 @@ func (l *Ledger) OnStray(f func(Stray)) {
 func (l *Ledger) Died(backend int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.gone[backend] = true
+	if !l.dead(backend) {
+		l.absences[backend] = append(l.absences[backend], absence{from: time.Now()})
+	}
 }
 
 // Returned notes that a backend is one again. What began before has ended: also what a
@@ -143,8 +149,9 @@ func (l *Ledger) Died(backend int) {
 func (l *Ledger) Returned(backend int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	delete(l.gone, backend)
-	l.returns[backend] = time.Now()
+	if list := l.absences[backend]; l.dead(backend) {
+		list[len(list)-1].until = time.Now()
+	}
 }
 
 // Live returns how many TCP connections are established.
@@ -169,11 +176,15 @@ func (l *Ledger) Breaks() []Break {
 	defer l.mu.Unlock()
 	list := make([]Break, len(l.broken))
 	for i, b := range l.broken {
-		// A reset may have been read after the client had seen it.
+		// What backends sent may have been read after the client had seen it.
 		list[i] = b
-		if c := l.byPort[b.Client.Port()]; c != nil && c.ID == b.ID {
+		c := &b.Connection
+		if latest := l.byPort[b.Client.Port()]; latest != nil && latest.ID == b.ID {
+			c = latest
 			list[i].Resets = c.resets
 		}
+		list[i].Answered = l.whoAnswered(c)
+		list[i].Excused = b.Excused || b.What != wrongData && b.Backend < 0 && l.excused(c, b.At)
 	}
 	return list
 }
@@ -187,18 +198,31 @@ func (l *Ledger) Stall(share float64) time.Duration {
 
 // diedSince reports whether a backend is dead, or was after that.
 func (l *Ledger) diedSince(backend int, since time.Time) bool {
-	return l.gone[backend] || l.returns[backend].After(since)
+	return l.diedBetween(backend, since, time.Now())
 }
 
-// excused reports whether whoever has a connection died after it began. A client may
-// have been answered by somebody who never accepted its connection.
-func (l *Ledger) excused(c *Connection) bool {
+// diedBetween reports whether a backend was dead at some time between two.
+func (l *Ledger) diedBetween(backend int, since, until time.Time) bool {
+	return slices.ContainsFunc(l.absences[backend], func(a absence) bool {
+		return !a.from.After(until) && (a.until.IsZero() || a.until.After(since))
+	})
+}
+
+// dead reports whether a backend is.
+func (l *Ledger) dead(backend int) bool {
+	list := l.absences[backend]
+	return len(list) > 0 && list[len(list)-1].until.IsZero()
+}
+
+// excused reports whether whoever has a connection died after it began, and not after it
+// had ended. A client may have been answered by somebody who never accepted its connection.
+func (l *Ledger) excused(c *Connection, end time.Time) bool {
 	if backend := l.backend(c); backend >= 0 {
-		return l.diedSince(backend, c.Began)
+		return l.diedBetween(backend, c.Began, end)
 	}
 	answered := l.whoAnswered(c)
 	return len(answered) > 0 &&
-		!slices.ContainsFunc(answered, func(backend int) bool { return !l.diedSince(backend, c.Began) })
+		!slices.ContainsFunc(answered, func(backend int) bool { return !l.diedBetween(backend, c.Began, end) })
 }
 
 // readLate is how long after a SYN-ACK opened a connection it may be read where it was sent.
@@ -355,7 +379,7 @@ func (l *Ledger) ResetBy(backend int, client netip.AddrPort, seq uint32) {
 	if c != nil && l.backend(c) < 0 {
 		l.noteOpener(c, seq)
 	}
-	if c == nil || l.backend(c) == backend || l.ends(c)[backend] || l.excused(c) {
+	if c == nil || l.backend(c) == backend || l.ends(c)[backend] || l.excused(c, time.Now()) {
 		return
 	}
 	// What answers the connection before it on the same port is nobody's loss.

@@ -1,0 +1,79 @@
+package edge
+
+import (
+	"context"
+	"net/netip"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"weir.io/weir/bench/process"
+	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/netlab"
+)
+
+// Director is one of the hosts that forward.
+type Director struct {
+	Name    string
+	Running bool // as it should be
+
+	edge    *Edge
+	host    *netlab.Host
+	port    *netlab.Port
+	address netip.Addr
+	weir    *process.Weir
+	bfd     bool
+}
+
+func (e *Edge) addDirector(i int, rate uint64) error {
+	d := &Director{Name: "director" + strconv.Itoa(i+1), edge: e, address: address(directorNumber + i), bfd: true}
+	d.host = e.lab.Router(d.Name)
+	link, err := e.plugIn(d.host, directorNumber+i)
+	if err != nil {
+		return err
+	}
+	d.port = link.A
+	e.Directors = append(e.Directors, d)
+	e.seen.stations[macOf(d.port.MAC)] = station{name: d.Name, director: d}
+	if rate == 0 {
+		return nil
+	}
+	return limit(link.B, rate)
+}
+
+// notice is shorter than by default, 5 s: no director of this lab is behind the others for
+// long, and how long changes take is the question.
+const notice = 20 * time.Millisecond
+
+// config is a director's file: its services come from the store.
+func (d *Director) config() model.Config {
+	n := model.BGPNeighbor{Address: address(routerNumber), ASN: 65000, HoldTime: model.Duration(3 * time.Second)}
+	if d.bfd {
+		n.BFD = &model.BGPNeighborBFD{Interval: model.Duration(50 * time.Millisecond), Multiplier: 3}
+	}
+	c := model.Config{Services: []model.Service{}, BGP: model.BGP{ASN: 65001, RouterID: d.address, Neighbors: []model.BGPNeighbor{n}},
+		Directors: d.edge.sources(), Notice: model.Duration(notice)}
+	c.Director.Interfaces = []string{"eth0"}
+	c.Director.Store.Directory = filepath.Join(d.host.Dir(), "state")
+	c.Director.Store.Etcd.Endpoints = []string{storeURL(clientPort)}
+	c.Director.Limits = model.Limits{Services: 16, Backends: 256, RingMemory: 1 << 20, Fragments: 1024, Flows: 1 << 16}
+	return c
+}
+
+// launch starts the director's process.
+func (d *Director) launch() (err error) {
+	d.Running = true
+	d.weir, err = process.StartDirectorWith(d.host, d.config(), "--drain", d.edge.drain.String())
+	return err
+}
+
+// runs waits until the director forwards what the store says, and returns when it began to.
+func (d *Director) runs(ctx context.Context) (since time.Time, err error) {
+	if err := d.weir.Runs(ctx); err != nil {
+		return since, err
+	}
+	return d.weir.RunsSince()
+}
+
+// RunningDirectors is how many directors run.
+func (e *Edge) RunningDirectors() int { return len(e.hops()) }

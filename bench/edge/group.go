@@ -1,0 +1,138 @@
+package edge
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"weir.io/weir/bench/process"
+	"weir.io/weir/internal/api"
+	"weir.io/weir/internal/config"
+	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/netlab"
+)
+
+// Ports of the etcd.
+const clientPort, peerPort = 2379, 2380
+
+func storeURL(port int) string { return fmt.Sprintf("http://%s:%d", address(storeNumber), port) }
+
+// startStore starts the etcd in which the directors share services and logs: one member, as
+// this lab loses none.
+func (e *Edge) startStore() (err error) {
+	host := e.lab.Host("store")
+	e.lab.Link(host, e.lan, netlab.LinkOptions{A: []string{address(storeNumber).String() + "/16"}})
+	if err := e.lab.Err(); err != nil {
+		return err
+	}
+	e.store, err = process.Start(host, "etcd", "etcd", "--name", "store", "--data-dir", filepath.Join(host.Dir(), "etcd"),
+		"--listen-client-urls", storeURL(clientPort), "--advertise-client-urls", storeURL(clientPort),
+		"--listen-peer-urls", storeURL(peerPort), "--initial-advertise-peer-urls", storeURL(peerPort),
+		"--initial-cluster", "store="+storeURL(peerPort), "--initial-cluster-state", "new")
+	return err
+}
+
+// sources are the directors' addresses.
+func (e *Edge) sources() []netip.Prefix {
+	var list []netip.Prefix
+	for _, d := range e.Directors {
+		list = append(list, netip.PrefixFrom(d.address, 32))
+	}
+	return list
+}
+
+// Service is one that nobody asks for anything.
+type Service struct {
+	Name   string
+	Active bool
+
+	vip netip.Addr
+}
+
+const otherNumber = 20 // in the VIP's network
+
+func otherService(i int) *Service {
+	return &Service{Name: "other" + strconv.Itoa(i+1), vip: netip.AddrFrom4([4]byte{192, 0, 2, byte(otherNumber + i)})}
+}
+
+// services are those of all directors; all: those that there may be, as agents know them.
+func (e *Edge) services(all bool) []model.Service {
+	list := []model.Service{e.service("web", vip, all)}
+	for _, s := range e.Others {
+		if s.Active || all {
+			list = append(list, e.service(s.Name, s.vip, all))
+		}
+	}
+	return list
+}
+
+func (e *Edge) service(name string, at netip.Addr, all bool) model.Service {
+	s := model.Service{Name: name, VIP: at, Protocol: model.TCP, Port: model.PortRange{First: port, Last: port}, Mode: model.GUE,
+		Drain: model.Duration(time.Second)}
+	s.Health = &model.HealthCheck{Kind: model.CheckTCP, Interval: model.Duration(250 * time.Millisecond),
+		Timeout: model.Duration(200 * time.Millisecond), Fall: 2}
+	for _, b := range e.Backends {
+		if !all && !b.Active && !b.drains {
+			continue
+		}
+		one := model.NewBackend()
+		one.Name, one.Address = b.Name, b.address
+		if !all && b.drains {
+			one.State = model.Draining
+		}
+		s.Backends = append(s.Backends, one)
+	}
+	return s
+}
+
+// Apply tells the group which backends are active now, by the first director that runs.
+func (e *Edge) Apply(ctx context.Context) error {
+	c := model.Config{Services: e.services(false)}
+	c.SetDefaults()
+	text, err := config.Marshal(struct {
+		Services []model.Service `json:"services"`
+	}{c.Services})
+	if err != nil {
+		return fmt.Errorf("write the set: %w", err)
+	}
+	for _, d := range e.Directors {
+		if d.Running {
+			if _, err := api.NewClient(d.weir.Socket).PutSet(ctx, "bench", text, false); err != nil {
+				return fmt.Errorf("apply the set by %s: %w", d.Name, err)
+			}
+			return nil
+		}
+	}
+	return fmt.Errorf("apply the set: no director runs")
+}
+
+// startAgents starts an agent on every backend: they know all backends from the beginning.
+func (e *Edge) startAgents(ctx context.Context) error {
+	c := model.Config{Directors: e.sources(), Services: e.services(true)}
+	c.Agent.Interfaces = []string{"eth0"}
+	for _, b := range e.Backends {
+		var err error
+		if b.agent, err = process.StartAgent(b.host, c, "auto"); err != nil {
+			return fmt.Errorf("agent of %s: %w", b.Name, err)
+		}
+	}
+	for _, b := range e.Backends {
+		if err := b.agent.Holds(ctx, vip); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ActiveBackends is how many backends get new connections.
+func (e *Edge) ActiveBackends() (n int) {
+	for _, b := range e.Backends {
+		if b.Active {
+			n++
+		}
+	}
+	return n
+}

@@ -1,0 +1,112 @@
+package edge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+
+	"weir.io/weir/bench/process"
+	"weir.io/weir/internal/api"
+)
+
+// Taken is what a process takes.
+type Taken struct {
+	Who         string
+	Memory      uint64 // bytes of its own
+	Descriptors int
+	Heap        float64 // bytes that the last garbage collection left; 0: nobody knows
+	Goroutines  float64 // 0: nobody knows
+}
+
+// Pulse is what is taken by those whom no change ends: the first director, its BFD process and
+// the first backend's agent.
+type Pulse struct {
+	Taken []Taken
+	Rings uint64 // bytes that rings take at that director
+	Pins  int    // files below the BPF file systems of all directors
+}
+
+// Pulse looks at what is taken now.
+func (e *Edge) Pulse(ctx context.Context) (p Pulse, err error) {
+	d := e.Directors[0]
+	bfd, err := process.Find(d.host, "bfd")
+	if err != nil {
+		return p, err
+	}
+	for _, one := range []struct {
+		who string
+		pid int
+	}{{"director", d.weir.PID()}, {"bfd", bfd}, {"agent", e.Backends[0].agent.PID()}} {
+		memory, err := process.MemoryOf(one.pid)
+		if err != nil {
+			return p, fmt.Errorf("%s: %w", one.who, err)
+		}
+		descriptors, err := process.Descriptors(one.pid)
+		if err != nil {
+			return p, fmt.Errorf("%s: %w", one.who, err)
+		}
+		p.Taken = append(p.Taken, Taken{Who: one.who, Memory: memory.Anonymous, Descriptors: descriptors})
+	}
+	if p.Taken[0].Goroutines, err = d.weir.Metric(ctx, "go_goroutines"); err != nil {
+		return p, err
+	}
+	if p.Taken[0].Heap, err = d.weir.Metric(ctx, "go_gc_heap_live_bytes"); err != nil {
+		return p, err
+	}
+	status, err := api.NewClient(d.weir.Socket).Status(ctx)
+	if err != nil {
+		return p, err
+	}
+	p.Rings = status.RingMemory
+	for _, d := range e.Directors {
+		err := filepath.WalkDir(d.weir.Pin, func(_ string, entry fs.DirEntry, err error) error {
+			if err == nil && !entry.IsDir() {
+				p.Pins++
+			}
+			return err
+		})
+		if err != nil {
+			return p, fmt.Errorf("pins of %s: %w", d.Name, err)
+		}
+	}
+	return p, nil
+}
+
+// Maps is where the first director has pinned its maps.
+func (e *Edge) Maps() string { return e.Directors[0].weir.Pin }
+
+// Quiet waits until no slot of the first director may have connections of older owners.
+func (e *Edge) Quiet(ctx context.Context) error {
+	return until(ctx, "generations to leave the logs", func() bool {
+		list, err := api.NewClient(e.Directors[0].weir.Socket).Services(ctx)
+		if err != nil {
+			return false
+		}
+		for _, s := range list {
+			if s.Log.Generations != 1 {
+				return false
+			}
+		}
+		return len(list) == 1+e.activeOthers()
+	})
+}
+
+func (e *Edge) activeOthers() (n int) {
+	for _, s := range e.Others {
+		if s.Active {
+			n++
+		}
+	}
+	return n
+}
+
+// Toggle adds a service to the group's, or takes it out.
+func (e *Edge) Toggle(ctx context.Context, s *Service) error {
+	s.Active = !s.Active
+	if err := e.Apply(ctx); err != nil {
+		return errors.Join(fmt.Errorf("service %s", s.Name), err)
+	}
+	return nil
+}

@@ -1,0 +1,217 @@
+package edge
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// How requests are made: one each that often, over a connection of its own, and given up
+// after that long. A connection's first packet that is lost is sent again after a second.
+const (
+	requestEvery = 2 * time.Millisecond
+	giveUp       = 5 * time.Second
+	late         = 900 * time.Millisecond // a packet of it was lost
+	mostStories  = 10
+)
+
+// The client's ports.
+const firstPort, ports = 2048, 60_000
+
+// Requests are made by the client, all the while.
+type Requests struct {
+	stop    context.CancelFunc
+	running sync.WaitGroup
+
+	mu     sync.Mutex
+	made   int       // that have ended
+	done   []request // the last of them
+	open   map[int]time.Time
+	failed []failure
+}
+
+// failure is a request that was not answered as it should.
+type failure struct {
+	port  uint16 // of the client
+	began time.Time
+	took  time.Duration
+	why   error
+}
+
+// request is one that has ended.
+type request struct {
+	began time.Time
+	took  time.Duration
+	ok    bool
+}
+
+// Request begins to make requests.
+func (e *Edge) Request(ctx context.Context) *Requests {
+	ctx, stop := context.WithCancel(ctx)
+	r := &Requests{stop: stop, open: map[int]time.Time{}}
+	r.running.Go(func() {
+		tick := time.NewTicker(requestEvery)
+		defer tick.Stop()
+		for n := 0; ; n++ {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+				r.running.Go(func() { r.one(e, n) })
+			}
+		}
+	})
+	return r
+}
+
+// one makes a request.
+func (r *Requests) one(e *Edge, n int) {
+	began := time.Now()
+	r.mu.Lock()
+	r.open[n] = began
+	r.mu.Unlock()
+	port := firstPort + uint16(n%ports)
+	err := e.ask(port)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.open, n)
+	r.made++
+	r.done = half(append(r.done, request{began, time.Since(began), err == nil}))
+	if err != nil {
+		r.failed = append(r.failed, failure{port, began, time.Since(began), err})
+	}
+}
+
+// ask asks the VIP for a backend's name, from a port of the client's: one after the other, so
+// that it is known which connection was whose.
+func (e *Edge) ask(from uint16) (err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), giveUp)
+	defer cancel()
+	dialer := net.Dialer{LocalAddr: &net.TCPAddr{Port: int(from)}}
+	var conn net.Conn
+	if err := e.client.Do(func() error {
+		conn, err = dialer.DialContext(ctx, "tcp4", net.JoinHostPort(vip.String(), strconv.Itoa(port)))
+		return err
+	}); err != nil {
+		return err
+	}
+	defer conn.Close()
+	if err := conn.SetDeadline(time.Now().Add(giveUp)); err != nil {
+		return err
+	}
+	name, err := io.ReadAll(conn)
+	if err == nil && !strings.HasPrefix(string(name), "backend") {
+		err = io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+// remembered is how many events are kept at least: for more than ten minutes of requests, so
+// that hours of them take no more memory than minutes.
+const remembered = 1 << 19
+
+// half forgets the first half of twice as many.
+func half[T any](list []T) []T {
+	if len(list) < 2*remembered {
+		return list
+	}
+	return slices.Clone(list[remembered:])
+}
+
+// Failed returns how many requests have failed so far, of those that began since then.
+func (r *Requests) Failed(since time.Time) (n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, one := range r.failed {
+		if !one.began.Before(since) {
+			n++
+		}
+	}
+	return n
+}
+
+// Late returns how many of them had a packet that was lost.
+func (r *Requests) Late(since time.Time) (n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, one := range r.done {
+		if one.ok && one.took > late && !one.began.Before(since) {
+			n++
+		}
+	}
+	return n
+}
+
+// Made returns how many have ended.
+func (r *Requests) Made() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.made
+}
+
+// Ended waits until all requests have ended that began before a time.
+func (r *Requests) Ended(ctx context.Context, before time.Time) error {
+	return until(ctx, "requests to end", func() bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		for _, began := range r.open {
+			if began.Before(before) {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// Stories tells of the first requests that have failed since then what became of their
+// packets.
+func (e *Edge) Stories(r *Requests, since time.Time) (told []string) {
+	r.mu.Lock()
+	failed := slices.Clone(r.failed)
+	r.mu.Unlock()
+	for _, f := range failed {
+		if f.began.Before(since) || len(told) == mostStories {
+			continue
+		}
+		told = append(told, fmt.Sprintf("%s port %d, %.0f ms: %v: %s", f.began.Format("15:04:05.000"), f.port,
+			f.took.Seconds()*1e3, f.why, e.seen.story(f.port, f.began)))
+	}
+	return told
+}
+
+// lastHit returns when the last request began, of those since then, of which a packet was
+// lost. It is true when all requests that began until then have ended or are late.
+func (r *Requests) lastHit(since, until time.Time) (at time.Time, known bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	hit := func(began time.Time) {
+		if !began.Before(since) && began.After(at) {
+			at = began
+		}
+	}
+	for _, one := range r.done {
+		if one.took > late || !one.ok {
+			hit(one.began)
+		}
+	}
+	for _, began := range r.open {
+		if time.Since(began) > late {
+			hit(began)
+		} else if began.Before(until) {
+			return at, false
+		}
+	}
+	return at, true
+}
+
+// Close ends them, and waits for those that are under way.
+func (r *Requests) Close() {
+	r.stop()
+	r.running.Wait()
+}

@@ -1,0 +1,89 @@
+package edge
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"weir.io/weir/internal/api"
+	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/routerlab"
+)
+
+// frrText takes sessions of whoever is in the servers' network.
+const frrText = `
+router bgp 65000
+ bgp router-id 10.1.0.1
+ no bgp ebgp-requires-policy
+ bgp bestpath as-path multipath-relax
+ neighbor directors peer-group
+ neighbor directors remote-as 65001
+ neighbor directors advertisement-interval 0
+ neighbor directors timers 1 3
+ neighbor directors bfd 3 50 50
+ bgp listen range 10.1.0.0/16 peer-group directors
+ address-family ipv4 unicast
+  maximum-paths 16
+ exit-address-family
+`
+
+func (e *Edge) startRouter() error {
+	frr, err := routerlab.StartFRR(e.router, routerlab.FRRConfig{BFD: "bfd\n", BGP: frrText})
+	if err != nil {
+		return err
+	}
+	if err := frr.Realtime(); err != nil {
+		return err
+	}
+	// Routes have their next hops in themselves, which are replaced in one step.
+	if err := frr.Configure("no zebra nexthop kernel enable"); err != nil {
+		return err
+	}
+	e.route, err = routerlab.Follow(e.router, netip.PrefixFrom(vip, 32))
+	return err
+}
+
+// hops are the addresses of the directors that run.
+func (e *Edge) hops() []netip.Addr {
+	var list []netip.Addr
+	for _, d := range e.Directors {
+		if d.Running {
+			list = append(list, d.address)
+		}
+	}
+	slices.SortFunc(list, netip.Addr.Compare)
+	return list
+}
+
+// routed waits until the router sends to the directors that run, and to no others, and
+// returns since when it does.
+func (e *Edge) routed(ctx context.Context) (since time.Time, err error) {
+	hops := e.hops()
+	return since, until(ctx, fmt.Sprintf("the router to send to %v", hops), func() (ok bool) {
+		since, ok = e.route.Since(hops)
+		return ok
+	})
+}
+
+// Settled waits until the router sends to the directors that run, and until their BFD
+// sessions are up.
+func (e *Edge) Settled(ctx context.Context) error {
+	if _, err := e.routed(ctx); err != nil {
+		return err
+	}
+	for _, d := range e.Directors {
+		if !d.Running {
+			continue
+		}
+		if err := until(ctx, d.Name+" to have BGP and BFD", func() bool {
+			status, err := api.NewClient(d.weir.Socket).BGP(ctx)
+			return err == nil && len(status.Neighbors) == 1 && status.Neighbors[0].State == model.SessionEstablished &&
+				(!d.bfd || status.Neighbors[0].BFD == "up")
+		}); err != nil {
+			return fmt.Errorf("%w; its log:\n%s", err, d.weir.Log())
+		}
+	}
+	return nil
+}

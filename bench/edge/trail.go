@@ -1,0 +1,189 @@
+package edge
+
+import (
+	"encoding/binary"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"weir.io/weir/internal/netlab"
+)
+
+// trail is what the switch has seen of clients' packets.
+type trail struct {
+	stations map[mac]station
+	fd       int
+
+	mu       sync.Mutex
+	arrivals []arrival
+	last     map[*Backend]time.Time // when a director last sent it anything
+	steps    []step                 // the last of them, in a ring
+	next     int                    // place of the next one
+	problem  error
+}
+
+// station is who has a MAC address.
+type station struct {
+	name     string
+	director *Director // nil: it is none
+	backend  *Backend
+}
+
+// arrival is the beginning of a connection on its way from a director to a backend.
+type arrival struct {
+	at       time.Time
+	director *Director
+	backend  *Backend
+}
+
+// step is a packet that somebody sent to somebody.
+type step struct {
+	at time.Time
+	sighting
+}
+
+// steps are remembered for some 20 seconds of requests.
+const rememberedSteps = 1 << 18
+
+// trailBuffer holds what comes while nobody reads: the machine may be busy elsewhere.
+const trailBuffer = 32 << 20
+
+func newTrail() *trail {
+	return &trail{stations: map[mac]station{}, fd: -1, last: map[*Backend]time.Time{}, steps: make([]step, rememberedSteps)}
+}
+
+// watch begins to look at all that comes in at a switch's ports.
+func (t *trail) watch(lan *netlab.Host) error {
+	err := lan.Do(func() (err error) {
+		all := binary.NativeEndian.Uint16([]byte{unix.ETH_P_ALL >> 8, unix.ETH_P_ALL & 0xff})
+		if t.fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, int(all)); err != nil {
+			return err
+		}
+		if err := unix.SetsockoptInt(t.fd, unix.SOL_PACKET, unix.PACKET_IGNORE_OUTGOING, 1); err != nil {
+			return err
+		}
+		// So that who is to be read can be ended.
+		if err := unix.SetsockoptTimeval(t.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 100_000}); err != nil {
+			return err
+		}
+		return unix.SetsockoptInt(t.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, trailBuffer)
+	})
+	if err != nil {
+		return fmt.Errorf("watch the switch: %w", err)
+	}
+	return nil
+}
+
+// follow notes what comes, until done is closed.
+func (t *trail) follow(done <-chan struct{}) {
+	defer unix.Close(t.fd)
+	frame := make([]byte, 256) // headers
+	for {
+		select {
+		case <-done:
+			return
+		default:
+		}
+		n, _, err := unix.Recvfrom(t.fd, frame, 0)
+		switch err {
+		case nil:
+			if p, is := read(frame[:n]); is {
+				t.note(time.Now(), p)
+			}
+		case unix.EINTR, unix.EAGAIN, unix.ENETDOWN:
+		default:
+			t.mu.Lock()
+			t.problem = fmt.Errorf("watch the switch: %w", err)
+			t.mu.Unlock()
+			return
+		}
+	}
+}
+
+func (t *trail) note(at time.Time, p sighting) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.steps[t.next%len(t.steps)] = step{at, p}
+	t.next++
+	d, b := t.stations[p.from].director, t.stations[p.to].backend
+	if d == nil || b == nil {
+		return
+	}
+	t.last[b] = at
+	if p.begins() {
+		t.arrivals = half(append(t.arrivals, arrival{at, d, b}))
+	}
+}
+
+// whole says whether everything was seen.
+func (t *trail) whole() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.problem != nil {
+		return t.problem
+	}
+	count, err := unix.GetsockoptTpacketStats(t.fd, unix.SOL_PACKET, unix.PACKET_STATISTICS)
+	if err != nil {
+		return fmt.Errorf("ask what was not seen at the switch: %w", err)
+	}
+	if count.Drops > 0 {
+		return fmt.Errorf("%d packets at the switch were not seen: the machine is too busy for these measurements", count.Drops)
+	}
+	return nil
+}
+
+// lastSent returns when a director last sent a backend anything of a client's.
+func (t *trail) lastSent(b *Backend) time.Time {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.last[b]
+}
+
+// lastBegun returns the last arrival of a kind since then; the zero time if there was none.
+func (t *trail) lastBegun(since time.Time, of func(arrival) bool) (at time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i := len(t.arrivals) - 1; i >= 0 && t.arrivals[i].at.After(since); i-- {
+		if of(t.arrivals[i]) {
+			return t.arrivals[i].at
+		}
+	}
+	return at
+}
+
+// firstBegun returns the first one.
+func (t *trail) firstBegun(since time.Time, of func(arrival) bool) (at time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i := len(t.arrivals) - 1; i >= 0 && t.arrivals[i].at.After(since); i-- {
+		if of(t.arrivals[i]) {
+			at = t.arrivals[i].at
+		}
+	}
+	return at
+}
+
+// story tells what became of the packets of a client's port from a time on.
+func (t *trail) story(port uint16, since time.Time) string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var told []string
+	for i := max(0, t.next-len(t.steps)); i < t.next; i++ {
+		s := t.steps[i%len(t.steps)]
+		if s.client != port || s.at.Before(since) {
+			continue
+		}
+		told = append(told, fmt.Sprintf("%.1f ms %s to %s %s", float64(s.at.Sub(since).Microseconds())/1e3, t.name(s.from), t.name(s.to), s.kind()))
+	}
+	return strings.Join(told, ", ")
+}
+
+func (t *trail) name(m mac) string {
+	if s, known := t.stations[m]; known {
+		return s.name
+	}
+	return fmt.Sprintf("%x", m)
+}

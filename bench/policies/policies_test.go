@@ -1,0 +1,221 @@
+package policies
+
+import (
+	"bytes"
+	"io"
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"weir.io/weir/bench/record"
+	"weir.io/weir/bench/sim"
+	"weir.io/weir/internal/engine"
+	"weir.io/weir/internal/model"
+)
+
+func smoke(t *testing.T) *record.Record {
+	t.Helper()
+	r, err := Study{Settings: record.Settings{Rounds: 1, Seed: 1, Smoke: true}}.Run(t.Context(), io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func encoded(t *testing.T, r *record.Record) string {
+	t.Helper()
+	var text bytes.Buffer
+	if err := r.Encode(&text); err != nil {
+		t.Fatal(err)
+	}
+	return text.String()
+}
+
+// All scenarios come to something, and with the same seed to the same.
+func TestSameSeedSameRecord(t *testing.T) {
+	a, b := smoke(t), smoke(t)
+	if encoded(t, a) != encoded(t, b) {
+		t.Error("two runs with the same seed differ")
+	}
+	for _, name := range Names() {
+		s := a.Scenario(name)
+		if s == nil || len(s.Measurements) == 0 {
+			t.Errorf("there is nothing of %s", name)
+			continue
+		}
+		for _, m := range s.Measurements {
+			for _, v := range m.Rounds {
+				if !record.Number(v).Finite() || v < 0 {
+					t.Errorf("%s: %s of %s (%s) is %v", name, m.Quantity.Name, m.Subject, m.Conditions, v)
+				}
+			}
+		}
+	}
+	if len(a.Checks) != len(checks) {
+		t.Errorf("%d of %d checks were judged", len(a.Checks), len(checks))
+	}
+	if _, err := record.Decode([]byte(encoded(t, a))); err != nil {
+		t.Errorf("the record cannot be read: %v", err)
+	}
+}
+
+// The document in docs/ is the one that its record makes: nobody edited it, and what
+// writes it has not changed since. "bench simulate --docs routes" writes it anew, and
+// simulates almost nothing.
+func TestDocumentIsTheRecords(t *testing.T) {
+	const root, source, path = "../..", "bench/results/policies.json", "docs/policies.md"
+	r, err := record.Read(filepath.Join(root, source))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range Names() {
+		if r.Scenario(name) == nil {
+			t.Errorf("the record has no %s", name)
+		}
+	}
+	r.Checks = Judge(r)
+	for _, c := range r.Checks {
+		if !c.OK {
+			t.Errorf("%s", c)
+		}
+	}
+	d, err := Document(r, source, path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	made := t.TempDir()
+	if err := d.Write(filepath.Join(made, path)); err != nil {
+		t.Fatal(err)
+	}
+	want, _ := os.ReadFile(filepath.Join(made, path))
+	got, err := os.ReadFile(filepath.Join(root, path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got, want) {
+		t.Errorf("%s is not what %s gives: write it with \"bench simulate --docs routes\"", path, source)
+	}
+	if figures, there := figuresIn(t, made), figuresIn(t, root); !slices.Equal(figures, there) {
+		t.Errorf("the figures in docs/policies are %q, want %q", there, figures)
+	}
+}
+
+func figuresIn(t *testing.T, root string) []string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(root, "docs/policies/*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range files {
+		files[i] = filepath.Base(files[i])
+	}
+	return files
+}
+
+func TestMerge(t *testing.T) {
+	settings := record.Settings{Rounds: 2, Seed: 3}
+	with := func(what string, names ...string) *record.Record {
+		r := &record.Record{Settings: settings}
+		for _, name := range names {
+			r.Scenarios = append(r.Scenarios, record.Scenario{Name: name, What: what})
+		}
+		return r
+	}
+	into := with("old", "routes", "state")
+	if err := Merge(into, with("new", "state", "latency")); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, s := range into.Scenarios {
+		got = append(got, s.What+" "+s.Name)
+	}
+	if want := []string{"new latency", "old routes", "new state"}; !slices.Equal(got, want) {
+		t.Errorf("merged: %q, want %q", got, want)
+	}
+	other := with("new", "state")
+	other.Settings.Seed++
+	if err := Merge(into, other); err == nil {
+		t.Error("scenarios of two seeds go together")
+	}
+}
+
+func TestUnknownScenario(t *testing.T) {
+	_, err := Study{Settings: record.Settings{Rounds: 1}, Only: []string{"weather"}}.Run(t.Context(), io.Discard)
+	if err == nil || !strings.Contains(err.Error(), "weather") {
+		t.Errorf("the error is %v", err)
+	}
+}
+
+// What must move: the shares of those that come, or that others lose.
+func TestLeast(t *testing.T) {
+	want := map[string]float64{"add 1": 1.0 / 21, "remove 1": 1.0 / 20, "add 10 %": 2.0 / 22, "replace 10 %": 0.1, "drain 10 %": 0.1,
+		"halve 10 %": 0.1 - 0.05/0.95}
+	for _, c := range changes {
+		before := backendsFrom(0, 20)
+		after := c.apply(before, rand.New(rand.NewPCG(1, 1)))
+		if got := least(before, after); math.Abs(got-want[c.name]) > 1e-12 {
+			t.Errorf("%s: at least %v moves, want %v", c.name, got, want[c.name])
+		}
+	}
+}
+
+// A change moves as much as it must, and little more, and what is shared covers what has
+// moved away from backends that are still there. The ring alone agrees with the rows.
+func TestChanges(t *testing.T) {
+	for _, c := range changes {
+		random := func() *rand.Rand { return rand.New(rand.NewPCG(2, 0)) }
+		o, least, err := c.after(50, random(), engine.NewPlanner())
+		if err != nil {
+			t.Fatal(err)
+		}
+		const step = 0.01 // of shares in a ring of this size
+		if o.moved < least-step || o.moved > 2*least+0.06 {
+			t.Errorf("%s: %.4f of the slots move, and %.4f must", c.name, o.moved, least)
+		}
+		if strings.HasPrefix(c.name, "add") && o.lists < o.moved {
+			t.Errorf("%s: %.4f of the slots move, and only %.4f are shared", c.name, o.moved, o.lists)
+		}
+		if o.held != 0 {
+			t.Errorf("%s: %.4f of the slots are held after one change", c.name, o.held)
+		}
+		if moved, _ := c.ringAlone(50, random()); moved != o.moved {
+			t.Errorf("%s: %.4f of the slots of the ring move, and %.4f of the rows", c.name, moved, o.moved)
+		}
+	}
+}
+
+func TestRingBytes(t *testing.T) {
+	r := &model.Ring{Slots: make([]model.Slot, 1021), Lists: make([]model.CandidateList, 3)}
+	if got := ringBytes(r); got != 64*(1+128+3) {
+		t.Errorf("a ring of 1,021 slots with 3 lists takes %d bytes", got)
+	}
+}
+
+// RFC 2992, section 3: of a next hop at the end half of the flows move, of one in the
+// middle a quarter, with many next hops; the mean over all is a third.
+func TestThreshold(t *testing.T) {
+	if got := thresholdMoves(2); got != 0.5 {
+		t.Errorf("of two directors one leaves, and %v of the flows move", got)
+	}
+	if got := thresholdMoves(1000); math.Abs(got-1.0/3) > 0.001 {
+		t.Errorf("of 1,000 directors one leaves, and %v of the flows move", got)
+	}
+}
+
+// Every policy that can be simulated is in the overview.
+func TestOverviewIsComplete(t *testing.T) {
+	var named []string
+	for _, s := range statuses {
+		named = append(named, s.policy)
+	}
+	all := sim.Policies()
+	slices.Sort(named)
+	slices.Sort(all)
+	if !slices.Equal(named, all) {
+		t.Errorf("the overview has %q, there are %q", named, all)
+	}
+}

@@ -1,0 +1,75 @@
+package policies
+
+import (
+	"fmt"
+
+	"weir.io/weir/bench/record"
+	"weir.io/weir/bench/sim"
+)
+
+var scaleNotes = []string{
+	"load 0.8, exponential service, reports every service time",
+	"`p2c` of 1000x100000 goes by reports alone: that a director places two requests on the same server between two reports hardly happens there",
+	"1000x100000 is one run of 4,000,000 requests behind those that fill the queues, the others are as many runs as elsewhere",
+	"`least-conn` is left out: a director that asks 100,000 servers for each request is nobody's plan, and `join shortest queue` is what it would come to",
+}
+
+// Requests for each server that come before those that count, and these. Queues at this
+// load forget in about 90 service times what they began with; so far out in the tail as
+// p99.9 that has to pass several times. Where policies look at queues these are short, and
+// forget much sooner.
+const (
+	scaleWarm        = 400
+	scaleWarmLooking = 80
+	scaleCount       = 40
+)
+
+// A cluster of so many servers is simulated once: it has as many requests as others in
+// many rounds.
+const scaleOnce = 100000
+
+func askScale(a *asking) error {
+	for _, size := range []struct{ directors, servers int }{{16, 16}, {100, 1000}, {1000, scaleOnce}} {
+		if a.settings.Smoke && size.servers == scaleOnce {
+			continue // its ring alone takes half a second
+		}
+		at := record.Conditions{"directors x servers": fmt.Sprintf("%dx%d", size.directors, size.servers)}
+		for _, policy := range []string{sim.Random, sim.Distributed, sim.Central, sim.P2C, sim.Shortest} {
+			c := sim.Config{Policy: policy, Directors: size.directors, Servers: size.servers, Workers: 1, Service: sim.Exponential,
+				Load: 0.8, Interval: 1, Warm: scaleWarm * size.servers, Count: max(scaleCount*size.servers, 400000)}
+			if policy == sim.P2C || policy == sim.Shortest {
+				c.Warm = scaleWarmLooking * size.servers
+			}
+			c.Warm = max(c.Warm, 30000)
+			if err := a.once(size.servers == scaleOnce).times(c, at, p50, p99, p999); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+var weightsNotes = []string{
+	"16 directors and 16 servers, of which half have weight 4, and are four times as fast as the others; exponential service, reports every service time",
+	"a service time is that of a server of the mean speed",
+}
+
+func askWeights(a *asking) error {
+	weights := make([]uint16, 16)
+	for i := range weights {
+		weights[i] = []uint16{1, 4}[i%2]
+	}
+	for _, load := range []float64{0.3, 0.5, 0.7, 0.8, 0.9} {
+		for _, policy := range sim.Policies() {
+			if policy == sim.OneQueue {
+				continue // whose queue is the fast ones'?
+			}
+			c := sim.Config{Policy: policy, Directors: 16, Servers: 16, Weights: weights, Workers: 1, Service: sim.Exponential, Load: load,
+				Interval: 1, Second: 100, Warm: 30000, Count: 200000}
+			if err := a.times(c, record.Conditions{"load": number(load)}, p99); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,93 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"weir.io/weir/bench/edge"
+	"weir.io/weir/bench/record"
+	"weir.io/weir/internal/netlab"
+)
+
+var carried = record.Quantity{Name: "throughput", Unit: "B/s", Better: record.Higher}
+
+// A director's cable carries so much, which the machine can carry several times; and one
+// measurement takes so many samples' time: the limit is one of averages.
+const (
+	directorRate    = 50_000_000 // bits per second
+	scaleoutSamples = 8
+	scaleoutFlows   = 64
+)
+
+// fullCable is the least that one director has to carry of its cable's limit: the rest are
+// headers, and what TCP leaves free. With less the ratio says nothing of directors.
+const fullCable = 0.9
+
+// gueGroup is what is measured.
+const gueGroup = "gue"
+
+var scaleoutNotes = []string{
+	"directors behind an FRR router and the kernel's ECMP, 4 backends with agents, `gue`; 64 TCP connections send to the VIP all that gets through. A director's cable carries 50 Mbit/s of that to it (HTB), and 100 ms of it wait; BGP and BFD have a way of their own beside it",
+	"throughput: payload that came to the backends per second. Directors are told to end, and started again, so that there are 4, 3, 2 and 1 in each round; connections are new each time",
+	"the cables are the limit, on purpose: that several directors carry more, and evenly, is what is shown, not what one carries",
+}
+
+func measureScaleout(ctx context.Context, s *session) (err error) {
+	s.into.Notes = scaleoutNotes
+	lab, err := netlab.New()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, lab.Close()) }()
+	options := edge.Options{Directors: 4, Backends: 4, Drain: 500 * time.Millisecond, Rate: directorRate}
+	if s.settings.Smoke {
+		options.Directors, options.Backends = 2, 2
+	}
+	e, err := edge.New(ctx, lab, options)
+	if err != nil {
+		return fmt.Errorf("build the lab: %w", err)
+	}
+	defer func() { err = errors.Join(err, e.Close()) }()
+	return s.inRounds(ctx, func(ctx context.Context) error { return s.scale(ctx, e) })
+}
+
+// scale measures all numbers of directors once.
+func (s *session) scale(ctx context.Context, e *edge.Edge) error {
+	for n := len(e.Directors); n > 0; n-- {
+		if n < len(e.Directors) {
+			if _, err := e.Stop(ctx, e.Directors[n]); err != nil {
+				return err
+			}
+		}
+		rate, err := e.Load(ctx, scaleoutFlows, scaleoutSamples*s.sample())
+		if err != nil {
+			return fmt.Errorf("%d directors: %w", n, err)
+		}
+		s.add(gueGroup, directorsAt(n), carried, rate)
+	}
+	for _, d := range e.Directors[1:] {
+		if err := e.Begin(ctx, d); err != nil {
+			return err
+		}
+	}
+	return e.Settled(ctx)
+}
+
+func directorsAt(n int) record.Conditions { return record.Conditions{"directors": strconv.Itoa(n)} }
+
+// scaleoutRatio is what 4 directors carry to what 1 does, which has to fill its cable.
+func scaleoutRatio(s *record.Scenario) (float64, error) {
+	value, err := ratioOf(s, subject{gueGroup, directorsAt(4)}, subject{gueGroup, directorsAt(1)}, carried)
+	if err != nil {
+		return value, err
+	}
+	alone := slices.Min(s.Find(gueGroup, directorsAt(1), carried.Name).Rounds) * 8 / directorRate
+	if alone < fullCable {
+		return value, fmt.Errorf("1 director carried %.2f of its cable's limit in some round", alone)
+	}
+	return value, nil
+}

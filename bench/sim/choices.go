@@ -1,0 +1,30 @@
+package sim
+
+import "math/rand/v2"
+
+// choices is the power of two choices: of two servers that are taken at random, by
+// weight, a request goes to the one that a director thinks is better.
+type choices struct {
+	blind
+	*estimate
+	random *rand.Rand
+	order  []int32 // each server as often as its weight says
+}
+
+func newChoices(r *cluster) policy {
+	return &choices{estimate: newEstimate(r), random: r.choices, order: turns(r.config)}
+}
+
+func (p *choices) place(director int) int32 {
+	server, other := p.any(), p.any()
+	for other == server {
+		other = p.any()
+	}
+	if p.cost(director, other) < p.cost(director, server) {
+		server = other
+	}
+	p.note(director, server)
+	return server
+}
+
+func (p *choices) any() int32 { return p.order[p.random.IntN(len(p.order))] }

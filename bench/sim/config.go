@@ -1,0 +1,79 @@
+package sim
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Config is a cluster, what is asked of it, and how long it is watched.
+type Config struct {
+	Policy    string // the name of one of Policies
+	Directors int    // that requests arrive at, each with state of its own
+	Servers   int
+	// Weights are the servers', of whom one with twice the weight is twice as fast; nil:
+	// all are alike.
+	Weights []uint16
+	// Workers is how many requests a server serves at once, the others wait. 0: all that
+	// it has, as it holds connections that are open.
+	Workers int
+	Service Service
+	// Load is the share of the servers' time that requests ask for; without Workers, how
+	// many requests a server has on average.
+	Load float64
+	// Interval is how often a server reports how many requests it has; 0: whoever asks
+	// learns what is.
+	Interval float64
+	// Second is how long a second is, in mean service times. Only what P2CInGUE knows of
+	// loads is a matter of seconds. 0: a service time takes a second.
+	Second float64
+	Warm   int // requests that come first and do not count
+	Count  int // requests that count
+	Seed   uint64
+}
+
+// mostServers leaves room in a ring of the default size.
+const mostServers = 160000
+
+func (c *Config) validate() error {
+	if _, found := policyOf(c.Policy); !found {
+		return fmt.Errorf("there is no policy %q", c.Policy)
+	}
+	switch {
+	case c.Directors < 1:
+		return fmt.Errorf("%d directors: there must be one at least", c.Directors)
+	case c.Servers < 2 && c.Policy != OneQueue || c.Servers < 1 || c.Servers > mostServers:
+		return fmt.Errorf("%d servers: there must be 2 to %d", c.Servers, mostServers)
+	case !c.Service.known():
+		return fmt.Errorf("there is no distribution %q of service times", c.Service)
+	case c.Weights != nil && len(c.Weights) != c.Servers:
+		return fmt.Errorf("%d weights for %d servers", len(c.Weights), c.Servers)
+	case c.Weights != nil && c.Policy == OneQueue:
+		return errors.New("one queue is for servers that are alike")
+	case !(c.Load > 0) || c.Workers > 0 && c.Load >= 1:
+		return fmt.Errorf("load %v: queues would grow for ever, or stay empty", c.Load)
+	case c.Workers < 0 || c.Workers == 0 && c.Policy == OneQueue:
+		return fmt.Errorf("%d workers: nobody would wait in a queue", c.Workers)
+	case !(c.Interval >= 0) || !(c.Second >= 0):
+		return fmt.Errorf("interval %v, second %v: neither is a time", c.Interval, c.Second)
+	case c.Warm < 0 || c.Count < 1:
+		return fmt.Errorf("%d requests after %d: nothing would be measured", c.Count, c.Warm)
+	}
+	for i, weight := range c.Weights {
+		if weight == 0 {
+			return fmt.Errorf("server %d has no weight: leave it out", i)
+		}
+	}
+	return nil
+}
+
+// weights returns everybody's weight.
+func (c *Config) weights() []float64 {
+	all := make([]float64, c.Servers)
+	for i := range all {
+		all[i] = 1
+		if c.Weights != nil {
+			all[i] = float64(c.Weights[i])
+		}
+	}
+	return all
+}

@@ -1,0 +1,116 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"weir.io/weir/bench/machine"
+	"weir.io/weir/bench/policies"
+	"weir.io/weir/bench/record"
+	"weir.io/weir/bench/report"
+)
+
+const (
+	policiesDocument = "docs/policies.md"
+	policiesRecord   = resultsDirectory + "/policies.json"
+)
+
+type simulateOptions struct {
+	settings record.Settings
+	json     bool
+	docs     bool
+	out      string
+}
+
+func newSimulate() *cobra.Command {
+	var o simulateOptions
+	cmd := &cobra.Command{
+		Use:   "simulate [SCENARIO...]",
+		Short: "Simulate policies, and changes of sites that no lab has room for",
+		Long: "simulate needs neither root nor the network. All scenarios take some minutes: " + strings.Join(policies.Names(), ",\n") + ".\n" +
+			"The same seed gives the same figures. Progress goes to stderr, the result to stdout.\n" +
+			"--docs writes " + policiesDocument + " and the record that it is made of; of some scenarios\n" +
+			"it replaces these, and takes the others from the record that is there.",
+		RunE: func(cmd *cobra.Command, names []string) error { return o.run(cmd, names) },
+	}
+	flags := cmd.Flags()
+	flags.BoolVar(&o.json, "json", false, "print the record as one JSON object instead of tables")
+	flags.IntVar(&o.settings.Rounds, "rounds", defaultRounds, "how often everything is simulated, with another seed each time")
+	flags.Uint64Var(&o.settings.Seed, "seed", 1, "the first seed")
+	flags.BoolVar(&o.settings.Smoke, "smoke", false, "only show that the simulator works: one short round of small clusters")
+	flags.StringVar(&o.out, "out", "", "write the record to this `file`, whose directory must be there")
+	flags.BoolVar(&o.docs, "docs", false, "write "+policiesRecord+", "+policiesDocument+" and its figures")
+	return cmd
+}
+
+func (o *simulateOptions) run(cmd *cobra.Command, names []string) error {
+	if o.settings.Smoke && !cmd.Flags().Changed("rounds") {
+		o.settings.Rounds = 1
+	}
+	if err := o.validate(); err != nil {
+		return err
+	}
+	r, err := policies.Study{Settings: o.settings, Only: names}.Run(cmd.Context(), cmd.ErrOrStderr())
+	if err != nil {
+		return err
+	}
+	r.Started, r.Commit = time.Now().UTC().Truncate(time.Second), machine.Commit(cmd.Context())
+	return o.publish(cmd, r, len(names) > 0)
+}
+
+func (o *simulateOptions) validate() error {
+	switch {
+	case o.settings.Rounds < 1:
+		return fmt.Errorf("--rounds %d: there must be one at least", o.settings.Rounds)
+	case o.docs && o.settings.Smoke:
+		return errors.New("--docs would put the figures of a smoke run, which mean nothing, into " + policiesDocument)
+	}
+	return placeFor(o.out)
+}
+
+// publish writes the record wherever it was asked for.
+func (o *simulateOptions) publish(cmd *cobra.Command, r *record.Record, some bool) error {
+	if o.out != "" {
+		if err := r.Write(o.out); err != nil {
+			return err
+		}
+	}
+	if o.docs {
+		if err := writePolicies(cmd.ErrOrStderr(), r, some); err != nil {
+			return err
+		}
+	}
+	if o.json {
+		return r.Encode(cmd.OutOrStdout())
+	}
+	return report.Text(cmd.OutOrStdout(), r)
+}
+
+// writePolicies writes the record and its document. Some scenarios take their places
+// among those of the record that is there.
+func writePolicies(progress io.Writer, r *record.Record, some bool) error {
+	if some {
+		all, err := record.Read(policiesRecord)
+		if err != nil {
+			return err
+		}
+		if err := policies.Merge(all, r); err != nil {
+			return err
+		}
+		r = all
+	}
+	d, err := policies.Document(r, policiesRecord, policiesDocument)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(r.Write(policiesRecord), d.Write(policiesDocument)); err != nil {
+		return err
+	}
+	fmt.Fprintf(progress, "wrote %s\n", policiesDocument)
+	return nil
+}

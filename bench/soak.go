@@ -1,0 +1,206 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"weir.io/weir/bench/edge"
+	"weir.io/weir/bench/inside"
+	"weir.io/weir/bench/record"
+	"weir.io/weir/internal/netlab"
+)
+
+// soakTime is how long a soak lasts, and how often it changes something.
+type soakTime struct{ duration, every time.Duration }
+
+var (
+	defaultSoak = soakTime{2 * time.Hour, time.Minute}
+	smokeSoak   = soakTime{0, time.Second} // one sample
+)
+
+// leastSoak is as often as changes can come: a director takes a second to start.
+const leastSoak = time.Second
+
+// soakCycle is after how many changes everything is as in the beginning, and looked at.
+const soakCycle = 5
+
+// What is looked at.
+var (
+	ownMemory   = record.Quantity{Name: "memory", Unit: "B", Better: record.Lower}
+	liveHeap    = record.Quantity{Name: "heap", Unit: "B", Better: record.Lower}
+	descriptors = record.Quantity{Name: "descriptors", Unit: "", Better: record.Lower}
+	goroutines  = record.Quantity{Name: "goroutines", Unit: "", Better: record.Lower}
+	ringMemory  = record.Quantity{Name: "rings", Unit: "B", Better: record.Lower}
+	pinned      = record.Quantity{Name: "pins", Unit: "", Better: record.Lower}
+)
+
+// soakGroup is the subject of what belongs to no single process.
+const soakGroup = "group"
+
+var soakNotes = []string{
+	"the lab of convergence, with 500 requests per second all the while. At random a director is told to end or started, its process is killed and started again, a backend drains and is taken out or is put in, or one of 4 more services comes or goes. The first director, its `weir bfd` and the agents stay",
+	"after every five changes all is as in the beginning again, the logs have one generation, and what is there is looked at: so all values of a row are of the same state",
+	"memory: what is the process's own of what is resident; heap: what the last garbage collection left of it. How much more Go's runtime keeps changes for many minutes, without a leak; growth is that of the least of a quarter of the samples, from the second quarter to the last. maps: what the kernel counts for the first director's; rings: the part that its rings take. pins: files below the BPF file systems of all directors",
+}
+
+func measureSoak(ctx context.Context, s *session) (err error) {
+	s.into.Notes = append(slices.Clone(soakNotes), fmt.Sprintf("it lasted %v, with a change every %v", s.soak.duration, s.soak.every))
+	lab, err := netlab.New()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, lab.Close()) }()
+	options := edge.Options{Directors: 4, Backends: 4, Others: 4, Drain: 500 * time.Millisecond}
+	if s.settings.Smoke {
+		options.Directors, options.Backends, options.Others = 2, 2, 1
+	}
+	e, err := edge.New(ctx, lab, options)
+	if err != nil {
+		return fmt.Errorf("build the lab: %w", err)
+	}
+	defer func() { err = errors.Join(err, e.Close()) }()
+	r := e.Request(ctx)
+	defer r.Close()
+	seed := uint64(time.Now().UnixNano())
+	c := &changer{session: s, edge: e, requests: r, random: rand.New(rand.NewPCG(seed, 0)), stays: e.Directors[0]}
+	return (&soak{c, time.Now()}).run(ctx)
+}
+
+// soak changes things for hours, and looks at what that leaves behind.
+type soak struct {
+	*changer
+	began time.Time
+}
+
+func (s *soak) run(ctx context.Context) error {
+	turn := time.NewTicker(s.session.soak.every)
+	defer turn.Stop()
+	changes := soakCycle
+	if s.settings.Smoke {
+		changes = 2
+	}
+	for {
+		began := time.Now()
+		for range changes {
+			if err := s.change(ctx); err != nil {
+				return err
+			}
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-turn.C: // a change is due that often
+			}
+		}
+		if err := s.look(ctx); err != nil {
+			return err
+		}
+		s.tell(began)
+		s.history = nil
+		left := s.session.soak.duration - time.Since(s.began)
+		if left <= 0 {
+			break
+		}
+		s.say("  %.0f s to go, %d requests, %d failed", left.Seconds(), s.requests.Made(), s.requests.Failed(s.began))
+	}
+	if err := s.requests.Ended(ctx, time.Now()); err != nil {
+		return err
+	}
+	s.add(soakGroup, nil, failed, float64(s.requests.Failed(s.began)))
+	s.add(soakGroup, nil, made, float64(s.requests.Made()))
+	return nil
+}
+
+// change changes something.
+func (s *soak) change(ctx context.Context) error {
+	switch s.random.IntN(6) {
+	case 0:
+		other := s.edge.Others[s.random.IntN(len(s.edge.Others))]
+		s.happens("%s comes or goes", other.Name)
+		return s.edge.Toggle(ctx, other)
+	case 1:
+		if d := s.edge.Directors[s.random.IntN(len(s.edge.Directors))]; d.Running && d != s.stays {
+			s.happens("%s is killed", d.Name)
+			return s.edge.Kill(ctx, d, 500*time.Millisecond)
+		}
+	}
+	return s.one(ctx)
+}
+
+// look makes everything as it was in the beginning, and notes what there is.
+func (s *soak) look(ctx context.Context) error {
+	for _, other := range s.edge.Others {
+		if other.Active {
+			if err := s.edge.Toggle(ctx, other); err != nil {
+				return err
+			}
+		}
+	}
+	if err := errors.Join(s.whole(ctx), s.edge.Quiet(ctx)); err != nil {
+		return err
+	}
+	p, err := s.edge.Pulse(ctx)
+	if err != nil {
+		return fmt.Errorf("look at what is taken: %w", err)
+	}
+	maps, err := inside.Memory(s.edge.Maps())
+	if err != nil {
+		return err
+	}
+	for _, t := range p.Taken {
+		s.add(t.Who, nil, ownMemory, float64(t.Memory))
+		s.add(t.Who, nil, descriptors, float64(t.Descriptors))
+		if t.Heap > 0 {
+			s.add(t.Who, nil, liveHeap, t.Heap)
+		}
+		if t.Goroutines > 0 {
+			s.add(t.Who, nil, goroutines, t.Goroutines)
+		}
+	}
+	s.add(soakGroup, nil, mapMemory, float64(maps))
+	s.add(soakGroup, nil, ringMemory, float64(p.Rings))
+	s.add(soakGroup, nil, pinned, float64(p.Pins))
+	return nil
+}
+
+// A soak of fewer samples says nothing: the first quarter of them is warm-up.
+const fewestSamples = 8
+
+// growth returns by how many per cent values have grown after the warm-up: the least of the
+// last quarter to the least of the second one. What leaks raises the least; what comes and
+// goes, garbage say, does not.
+func growth(values []float64) (percent float64, err error) {
+	if len(values) < fewestSamples {
+		return math.NaN(), fmt.Errorf("%d samples are too few to see growth in: %d are the fewest", len(values), fewestSamples)
+	}
+	quarter := len(values) / 4
+	before, after := slices.Min(values[quarter:2*quarter]), slices.Min(values[len(values)-quarter:])
+	return 100 * (after/before - 1), nil
+}
+
+// worstGrowth is that of whatever has grown the most, of these quantities.
+func worstGrowth(quantities ...record.Quantity) func(*record.Scenario) (float64, error) {
+	return func(s *record.Scenario) (float64, error) {
+		most := math.NaN()
+		for _, m := range s.Measurements {
+			if !slices.Contains(quantities, m.Quantity) {
+				continue
+			}
+			percent, err := growth(m.Rounds)
+			if err != nil {
+				return math.NaN(), err
+			}
+			if math.IsNaN(most) || percent > most {
+				most = percent
+			}
+		}
+		if math.IsNaN(most) {
+			return most, missingError{subject{soakGroup, nil}, quantities[0]}
+		}
+		return most, nil
+	}
+}

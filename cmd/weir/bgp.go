@@ -1,0 +1,80 @@
+package main
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"weir.io/weir/internal/api"
+	"weir.io/weir/internal/model"
+)
+
+func newBGP() *cobra.Command {
+	var out output
+	var socket string
+	cmd := &cobra.Command{
+		Use:   "bgp",
+		Short: "Show which routers a director tells what",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := out.check(); err != nil {
+				return err
+			}
+			status, err := api.NewClient(socket).BGP(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return out.write(cmd.OutOrStdout(), status, func(t *table) { bgpTable(t, status) })
+		},
+	}
+	out.add(cmd)
+	addSocket(cmd, &socket)
+	return cmd
+}
+
+func bgpTable(t *table, s model.BGPStatus) {
+	if s.ASN == 0 {
+		t.line("this director tells no router: there is no bgp in its configuration")
+		return
+	}
+	t.row("as", s.ASN)
+	t.row("router-id", s.RouterID)
+	if s.Draining {
+		t.row("draining", "routes are marked or withdrawn: the director ends")
+	}
+	t.line("")
+	t.row("NEIGHBOR", "AS", "STATE", "SINCE", "HOLD-TIME", "FAMILIES", "RESTARTS", "BFD", "ROUTES", "LOSSES", "PROBLEM")
+	for _, n := range s.Neighbors {
+		hold, restarts := "", ""
+		if n.State == model.SessionEstablished {
+			hold, restarts = n.HoldTime.String(), fmt.Sprint(n.GracefulRestart)
+		}
+		t.row(n.Address, n.ASN, n.State, n.Since.Format(time.RFC3339), hold, list(n.Families), restarts, n.BFD, n.Announced, n.Losses, n.Problem)
+	}
+	t.line("")
+	t.row("PREFIX", "NEIGHBORS", "COMMUNITIES", "LOCAL-PREF", "MED", "PREPEND")
+	for _, r := range s.Routes {
+		a := r.Attributes
+		t.row(r.Prefix, r.Neighbors, list(a.Communities), orNone(a.LocalPref), orNone(a.MED), a.Prepend)
+	}
+}
+
+// list writes values as one cell.
+func list[T any](values []T) string {
+	text := ""
+	for i, v := range values {
+		if i > 0 {
+			text += ","
+		}
+		text += fmt.Sprint(v)
+	}
+	return text
+}
+
+func orNone(n *uint32) string {
+	if n == nil {
+		return ""
+	}
+	return fmt.Sprint(*n)
+}

@@ -1,0 +1,54 @@
+package main
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+
+	"weir.io/weir/internal/bgp"
+	"weir.io/weir/internal/doctor"
+	"weir.io/weir/internal/model"
+)
+
+// examineBGP looks at what a session with each neighbor needs of this host. It asks no
+// neighbor: a director may have a session with it, which a second one would disturb.
+func examineBGP(b *model.BGP) []doctor.Finding {
+	var findings []doctor.Finding
+	for i := range b.Neighbors {
+		findings = append(findings, examineNeighbor(&b.Neighbors[i]))
+	}
+	return findings
+}
+
+func examineNeighbor(n *model.BGPNeighbor) doctor.Finding {
+	bad := func(level doctor.Level, fix, format string, args ...any) doctor.Finding {
+		return doctor.Finding{Level: level, Check: "bgp", Text: fmt.Sprintf("neighbor %s: ", n.Address) + fmt.Sprintf(format, args...), Fix: fix}
+	}
+	if err := bgp.CheckPassword(n); err != nil {
+		return bad(doctor.Fail, "put the password on the first line of a file that root can read", "%v", err)
+	}
+	local, err := localAddress(n)
+	if err != nil {
+		return bad(doctor.Fail, "add a route, or see that bgp.neighbors has the right address and source", "%v", err)
+	}
+	if info, err := os.Stat(n.PasswordFile); err == nil && info.Mode().Perm()&othersRead != 0 {
+		return bad(doctor.Warn, "chmod o= "+n.PasswordFile, "everybody on this host can read its password in %s", n.PasswordFile)
+	}
+	return doctor.Finding{Level: doctor.OK, Check: "bgp", Text: fmt.Sprintf("neighbor %s, AS %d, from %s", n.Address, n.ASN, local)}
+}
+
+// localAddress returns this end of a session, without opening one: a datagram socket is
+// connected by a look at the routes.
+func localAddress(n *model.BGPNeighbor) (netip.Addr, error) {
+	dialer := net.Dialer{}
+	if n.Source != nil {
+		dialer.LocalAddr = net.UDPAddrFromAddrPort(netip.AddrPortFrom(*n.Source, 0))
+	}
+	conn, err := dialer.Dial("udp", netip.AddrPortFrom(n.Address, n.Port).String())
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	defer conn.Close()
+	return conn.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap(), nil
+}

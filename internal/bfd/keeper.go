@@ -1,0 +1,255 @@
+package bfd
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"sync"
+	"syscall"
+	"time"
+
+	"weir.io/weir/internal/model"
+)
+
+// Times of a keeper.
+const (
+	// heartbeat is how often the process that speaks is told that all is still so.
+	heartbeat = time.Second
+	// patience is how long it may take to answer.
+	patience = 5 * time.Second
+	// startup is how long a process may take until it can be talked to.
+	startup = 5 * time.Second
+)
+
+// Keeper sees to it that there is a process that speaks BFD, and that it has the
+// sessions that it is to have.
+type Keeper struct {
+	socket string
+	start  func() error
+	tell   func(model.BFDStatus)
+	log    *slog.Logger
+
+	mu      sync.Mutex
+	wanted  Request
+	known   bool // Set was called
+	status  model.BFDStatus
+	err     error
+	changed chan struct{} // one element: wanted is another one
+}
+
+// NewKeeper makes a keeper of the process that answers on the socket; start starts one.
+// What the process says about itself, whenever a session changes, is handed to tell, and
+// the zero status when it says nothing more.
+func NewKeeper(socket string, start func() error, tell func(model.BFDStatus), log *slog.Logger) *Keeper {
+	return &Keeper{socket: socket, start: start, tell: tell, log: log, changed: make(chan struct{}, 1)}
+}
+
+// Set makes these the sessions that there are. Each lasts for its restart time after the
+// last sign of life of this process. Without any, no process is needed.
+func (k *Keeper) Set(sessions []model.BFDSession) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.known = true
+	k.wanted = Request{Sessions: append([]model.BFDSession{}, sessions...), End: len(sessions) == 0}
+	select {
+	case k.changed <- struct{}{}:
+	default:
+	}
+}
+
+// Status returns what the process has said last, and why it is not as it should be.
+func (k *Keeper) Status() (model.BFDStatus, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.status, k.err
+}
+
+// Run keeps the process until the context ends, and leaves it alone then.
+func (k *Keeper) Run(ctx context.Context) {
+	for ctx.Err() == nil {
+		k.mu.Lock()
+		wanted, known := k.wanted, k.known
+		k.mu.Unlock()
+		var err error
+		began := time.Now()
+		if known {
+			err = k.attend(ctx, wanted)
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		k.note(err)
+		if err != nil && time.Since(began) > heartbeat {
+			continue // it was well until now: there is no reason to wait
+		}
+		select {
+		case <-ctx.Done():
+		case <-k.changed:
+		case <-time.After(heartbeat):
+		}
+	}
+}
+
+func (k *Keeper) note(err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if err != nil && (k.err == nil || k.err.Error() != err.Error()) {
+		k.log.Error("BFD is not as it should be", "error", err)
+	}
+	if err == nil && k.err != nil {
+		k.log.Info("BFD is as it should be again")
+	}
+	k.err = err
+}
+
+// attend tells the process what is wanted until that fails, or nothing is wanted.
+func (k *Keeper) attend(ctx context.Context, wanted Request) error {
+	conn, err := net.Dial("unix", k.socket)
+	absent := errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED)
+	switch {
+	case absent && wanted.End:
+		return nil
+	case absent:
+		if conn, err = k.startAndDial(ctx); err != nil {
+			return err
+		}
+	case err != nil:
+		return fmt.Errorf("talk to the BFD process: %w", err)
+	}
+	var listening sync.WaitGroup
+	defer k.noteStatus(model.BFDStatus{})
+	defer listening.Wait() // what it says of this conversation it says before the next
+	defer conn.Close()
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	defer stop()
+	lost := make(chan error, 1)
+	listening.Go(func() { lost <- k.listen(conn) })
+	for {
+		k.mu.Lock()
+		wanted = k.wanted
+		k.mu.Unlock()
+		if err := ask(conn, wanted); err != nil {
+			return err
+		}
+		beat := time.NewTimer(heartbeat)
+		select {
+		case <-beat.C:
+		case <-k.changed:
+		case err := <-lost:
+			beat.Stop()
+			if wanted.End || ctx.Err() != nil {
+				return nil
+			}
+			return err
+		}
+		beat.Stop()
+	}
+}
+
+// startAndDial starts the process and waits until it answers.
+func (k *Keeper) startAndDial(ctx context.Context) (net.Conn, error) {
+	if err := k.start(); err != nil {
+		return nil, fmt.Errorf("start the BFD process: %w", err)
+	}
+	for deadline := time.Now().Add(startup); ; {
+		conn, err := net.Dial("unix", k.socket)
+		if err == nil {
+			return conn, nil
+		}
+		if time.Now().After(deadline) {
+			return nil, fmt.Errorf("the BFD process does not answer: %w", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+// ask writes one request.
+func ask(conn net.Conn, r Request) error {
+	line, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	if err := conn.SetWriteDeadline(time.Now().Add(patience)); err != nil {
+		return err
+	}
+	if _, err := conn.Write(append(line, '\n')); err != nil {
+		return fmt.Errorf("tell the BFD process its sessions: %w", err)
+	}
+	return nil
+}
+
+// listen reads what the process says until it says nothing more.
+func (k *Keeper) listen(conn net.Conn) error {
+	lines := bufio.NewReader(conn)
+	for {
+		if err := conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
+			return err
+		}
+		status, err := read(lines)
+		if err != nil {
+			return fmt.Errorf("the BFD process does not answer: %w", err)
+		}
+		k.noteStatus(status)
+		k.note(nil)
+	}
+}
+
+func (k *Keeper) noteStatus(status model.BFDStatus) {
+	k.mu.Lock()
+	k.status = status
+	k.mu.Unlock()
+	k.tell(status)
+}
+
+func read(lines *bufio.Reader) (status model.BFDStatus, err error) {
+	line, err := lines.ReadBytes('\n')
+	if err != nil {
+		return status, err
+	}
+	return status, json.Unmarshal(line, &status)
+}
+
+// Ask returns what the process that answers on the socket says.
+func Ask(ctx context.Context, socket string) (model.BFDStatus, error) {
+	var dialer net.Dialer
+	conn, err := dialer.DialContext(ctx, "unix", socket)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) {
+		return model.BFDStatus{}, fmt.Errorf("nobody speaks BFD on %s: no neighbor in the configuration asks for it, weir run has not run, or another --socket is meant", socket)
+	}
+	if err != nil {
+		return model.BFDStatus{}, fmt.Errorf("talk to the BFD process: %w", err)
+	}
+	defer conn.Close()
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	defer stop()
+	if err := ask(conn, Request{}); err != nil {
+		return model.BFDStatus{}, err
+	}
+	if err := conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
+		return model.BFDStatus{}, err
+	}
+	return read(bufio.NewReader(conn))
+}
+
+// Stop ends the process that answers on the socket, if there is one. Neighbours hear
+// that the sessions are switched off, or still that they are down.
+func Stop(socket string) error {
+	conn, err := net.Dial("unix", socket)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	return ask(conn, Request{End: true})
+}

@@ -1,0 +1,159 @@
+package bfd
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"weir.io/weir/internal/model"
+)
+
+// process stands for the process that a keeper starts: the same server, in this one.
+type process struct {
+	t      *testing.T
+	socket string
+
+	mu     sync.Mutex
+	starts int
+	kill   context.CancelFunc
+	ended  chan struct{}
+}
+
+func (p *process) start() error {
+	listener, err := net.Listen("unix", p.socket)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	p.t.Cleanup(cancel)
+	ended := make(chan struct{})
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.starts++
+	p.kill, p.ended = cancel, ended
+	log := slog.New(slog.DiscardHandler)
+	server := NewServer(NewSpeaker(still{}, log), model.BFDStatus{Version: "test"}, log)
+	go func() {
+		defer close(ended)
+		server.Run(ctx, listener)
+	}()
+	return nil
+}
+
+// last returns how often a process was started, and the last one.
+func (p *process) last() (starts int, kill context.CancelFunc, ended <-chan struct{}) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.starts, p.kill, p.ended
+}
+
+// A keeper starts a process where none answers, also when one that did is gone, tells it the
+// sessions, hands on what it says, and ends it when there are none any more.
+func TestKeeper(t *testing.T) {
+	p := &process{t: t, socket: filepath.Join(t.TempDir(), "bfd.sock")}
+	told := make(chan model.BFDStatus, 1024)
+	k := NewKeeper(p.socket, p.start, func(s model.BFDStatus) { told <- s }, slog.New(slog.DiscardHandler))
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer cancel()
+	running.Go(func() { k.Run(ctx) })
+	hears := func(what string, is func(model.BFDStatus) bool) {
+		t.Helper()
+		patience := time.After(20 * time.Second)
+		for {
+			select {
+			case s := <-told:
+				if is(s) {
+					return
+				}
+			case <-patience:
+				t.Fatalf("waited in vain for the keeper to hear %s", what)
+			}
+		}
+	}
+	sessions := func(n int) func(model.BFDStatus) bool {
+		return func(s model.BFDStatus) bool { return s.PID != 0 && len(s.Sessions) == n }
+	}
+	nothing := func(s model.BFDStatus) bool { return s.PID == 0 && len(s.Sessions) == 0 }
+	want := func(n int) (list []model.BFDSession) {
+		for i := range n {
+			list = append(list, model.BFDSession{Neighbor: netip.AddrFrom4([4]byte{127, 0, 0, byte(2 + i)}), Interfaces: []string{"lo"},
+				Timers: model.BFDTimers{Interval: model.Duration(time.Second), Multiplier: 1}, RestartTime: model.Duration(time.Hour)})
+		}
+		return list
+	}
+
+	k.Set(want(1))
+	hears("of one session", sessions(1))
+	k.Set(want(2))
+	hears("of two", sessions(2))
+	status, err := Ask(ctx, p.socket)
+	if err != nil || !sessions(2)(status) || time.Until(status.Deadline) < 50*time.Minute || status.Version != "test" {
+		t.Errorf("to somebody else the process says %+v (%v)", status, err)
+	}
+	refuses(t, p.socket)
+
+	starts, kill, ended := p.last()
+	if starts != 1 {
+		t.Errorf("%d processes were started, not one", starts)
+	}
+	kill()
+	hears("nothing more", nothing)
+	<-ended
+	hears("of both sessions from another process", sessions(2))
+	starts, _, ended = p.last()
+	if starts != 2 {
+		t.Errorf("%d processes were started, not two", starts)
+	}
+	k.Set(nil)
+	hears("nothing more", nothing)
+	<-ended
+	if status, err := k.Status(); err != nil || status.PID != 0 {
+		t.Errorf("without sessions, the keeper knows of %+v (%v)", status, err)
+	}
+	if err := Stop(p.socket); err != nil {
+		t.Error("stop a process that is not there:", err)
+	}
+}
+
+// refuses checks that what is no request ends the conversation, and nothing else.
+func refuses(t *testing.T, socket string) {
+	t.Helper()
+	conn, err := net.Dial("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := io.WriteString(conn, "GET / HTTP/1.1\n"); err != nil {
+		t.Fatal(err)
+	}
+	if answer, err := io.ReadAll(conn); err != nil || len(answer) > 0 {
+		t.Errorf("to what is no request the process says %q (%v)", answer, err)
+	}
+}
+
+// What a process says that has just begun can be read: no time is anything but zero yet.
+func TestFirstStatus(t *testing.T) {
+	now := time.Now()
+	fresh := newSession(now, model.BFDSession{Neighbor: netip.MustParseAddr("10.0.0.1")}, 7, rand.New(rand.NewPCG(1, 1)))
+	for _, status := range []model.BFDStatus{{}, {Sessions: []model.BFDSessionStatus{{}, fresh.status()}}} {
+		line, err := json.Marshal(status)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := read(bufio.NewReader(bytes.NewReader(append(line, '\n')))); err != nil {
+			t.Errorf("a keeper cannot read %s: %v", line, err)
+		}
+	}
+}

@@ -1,0 +1,231 @@
+package bfd
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Ports of control packets (RFC 5881 4, RFC 5883 5).
+const (
+	singleHopPort = 3784
+	multihopPort  = 4784
+	firstSource   = 49152
+	lastSource    = 65535
+)
+
+// gtsm is the TTL of packets that no router has touched (RFC 5082): that of all that are
+// sent, and over one hop of all that are taken.
+const gtsm = 255
+
+// kind is what a socket for receiving is for.
+type kind struct {
+	six, multihop bool
+}
+
+func kindOf(neighbor netip.Addr, multihop bool) kind { return kind{neighbor.Is6(), multihop} }
+
+func (k kind) family() int {
+	if k.six {
+		return unix.AF_INET6
+	}
+	return unix.AF_INET
+}
+
+func (k kind) port() int {
+	if k.multihop {
+		return multihopPort
+	}
+	return singleHopPort
+}
+
+// bindTo returns an address to bind to; the zero address is any.
+func (k kind) sockaddr(a netip.Addr, port int) unix.Sockaddr {
+	if k.six {
+		sa := &unix.SockaddrInet6{Port: port}
+		if a.IsValid() {
+			sa.Addr = a.As16()
+		}
+		return sa
+	}
+	sa := &unix.SockaddrInet4{Port: port}
+	if a.IsValid() {
+		sa.Addr = a.As4()
+	}
+	return sa
+}
+
+// option is a socket option that is a number.
+type option struct{ level, name, value int }
+
+func open(k kind, options ...option) (fd int, err error) {
+	fd, err = unix.Socket(k.family(), unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.IPPROTO_UDP)
+	if err != nil {
+		return -1, fmt.Errorf("open socket: %w", err)
+	}
+	for _, o := range options {
+		if err := unix.SetsockoptInt(fd, o.level, o.name, o.value); err != nil {
+			unix.Close(fd)
+			return -1, fmt.Errorf("set socket option %d/%d: %w", o.level, o.name, err)
+		}
+	}
+	return fd, nil
+}
+
+// receiver is a socket for packets of one kind from anybody.
+type receiver struct {
+	kind
+	fd      int
+	file    *os.File // of fd, for the runtime to wait for it
+	ready   chan<- struct{}
+	message unix.Msghdr
+	vector  unix.Iovec
+	from    unix.RawSockaddrInet6 // the larger of the two
+	packet  [maxPacket + 1]byte
+	control [128]byte
+}
+
+// arrival is a packet as it came. Its payload is valid until the next one is read.
+type arrival struct {
+	payload []byte
+	from    netip.Addr
+	to      netip.Addr // as it was addressed; zero: not known
+	ttl     int
+}
+
+// openReceiver also begins to put an element into ready whenever a packet comes.
+func openReceiver(k kind, ready chan<- struct{}) (*receiver, error) {
+	options := []option{{unix.IPPROTO_IP, unix.IP_RECVTTL, 1}, {unix.IPPROTO_IP, unix.IP_PKTINFO, 1}}
+	if k.six {
+		options = []option{{unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1},
+			{unix.IPPROTO_IPV6, unix.IPV6_RECVHOPLIMIT, 1}, {unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO, 1}}
+	}
+	fd, err := open(k, options...)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Bind(fd, k.sockaddr(netip.Addr{}, k.port())); err != nil {
+		unix.Close(fd)
+		if errors.Is(err, unix.EADDRINUSE) {
+			return nil, fmt.Errorf("UDP port %d is another process's: is there another BFD daemon on this host?", k.port())
+		}
+		return nil, fmt.Errorf("bind to UDP port %d: %w", k.port(), err)
+	}
+	r := &receiver{kind: k, fd: fd, file: os.NewFile(uintptr(fd), "BFD"), ready: ready}
+	// The structures point into themselves, so a receiver must stay where it is.
+	r.vector.Base = &r.packet[0]
+	r.vector.SetLen(len(r.packet))
+	r.message.Name = (*byte)(unsafe.Pointer(&r.from))
+	r.message.Iov, r.message.Iovlen = &r.vector, 1
+	r.message.Control = &r.control[0]
+	conn, err := r.file.SyscallConn()
+	if err != nil {
+		r.close()
+		return nil, fmt.Errorf("wait for packets: %w", err)
+	}
+	go func() {
+		// Each packet that comes has it called again, until the file is closed.
+		_ = conn.Read(func(uintptr) (done bool) {
+			r.notify()
+			return false
+		})
+	}()
+	return r, nil
+}
+
+func (r *receiver) close() { r.file.Close() }
+
+// notify says that there may be packets to read.
+func (r *receiver) notify() {
+	select {
+	case r.ready <- struct{}{}:
+	default:
+	}
+}
+
+// read returns the next packet that has come, without waiting for one.
+func (r *receiver) read() (a arrival, ok bool) {
+	r.message.Namelen = uint32(unsafe.Sizeof(r.from))
+	r.message.SetControllen(len(r.control))
+	n, _, errno := unix.Syscall(unix.SYS_RECVMSG, uintptr(r.fd), uintptr(unsafe.Pointer(&r.message)), unix.MSG_DONTWAIT)
+	if errno != 0 {
+		return arrival{}, false
+	}
+	a.payload = r.packet[:n]
+	a.from = r.source()
+	for rest := r.control[:r.message.Controllen]; len(rest) >= unix.SizeofCmsghdr; {
+		header, data, left, err := unix.ParseOneSocketControlMessage(rest)
+		if err != nil {
+			break
+		}
+		a.note(header.Level, header.Type, data)
+		rest = left
+	}
+	return a, true
+}
+
+func (r *receiver) source() netip.Addr {
+	if r.six {
+		return netip.AddrFrom16(r.from.Addr)
+	}
+	return netip.AddrFrom4((*unix.RawSockaddrInet4)(unsafe.Pointer(&r.from)).Addr)
+}
+
+// note takes what the kernel says beside the packet.
+func (a *arrival) note(level, kind int32, data []byte) {
+	switch {
+	case level == unix.IPPROTO_IP && kind == unix.IP_TTL && len(data) >= 4,
+		level == unix.IPPROTO_IPV6 && kind == unix.IPV6_HOPLIMIT && len(data) >= 4:
+		a.ttl = int(*(*int32)(unsafe.Pointer(&data[0])))
+	case level == unix.IPPROTO_IP && kind == unix.IP_PKTINFO && len(data) >= unix.SizeofInet4Pktinfo:
+		a.to = netip.AddrFrom4([4]byte(data[8:12]))
+	case level == unix.IPPROTO_IPV6 && kind == unix.IPV6_PKTINFO && len(data) >= unix.SizeofInet6Pktinfo:
+		a.to = netip.AddrFrom16([16]byte(data[:16]))
+	}
+}
+
+// sender is a session's socket for sending. It is not connected: an answer of the
+// neighbour's host that nobody listens there would cost a packet, and the source could
+// not follow the route. Its port is the session's own (RFC 5881 4).
+type sender struct {
+	fd int
+	to unix.Sockaddr
+}
+
+func openSender(k kind, source, neighbor netip.Addr, random *rand.Rand) (*sender, error) {
+	const interactive, internetControl = 6, 0xc0 // TC_PRIO_INTERACTIVE, CS6
+	options := []option{{unix.SOL_SOCKET, unix.SO_PRIORITY, interactive}, {unix.SOL_SOCKET, unix.SO_RCVBUF, 0},
+		{unix.IPPROTO_IP, unix.IP_TTL, gtsm}, {unix.IPPROTO_IP, unix.IP_TOS, internetControl}}
+	if k.six {
+		options = append(options[:2], option{unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1},
+			option{unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS, gtsm}, option{unix.IPPROTO_IPV6, unix.IPV6_TCLASS, internetControl})
+	}
+	fd, err := open(k, options...)
+	if err != nil {
+		return nil, err
+	}
+	const attempts = 64
+	for range attempts {
+		port := firstSource + random.IntN(lastSource-firstSource+1)
+		if err = unix.Bind(fd, k.sockaddr(source, port)); !errors.Is(err, unix.EADDRINUSE) {
+			break
+		}
+	}
+	if err != nil {
+		unix.Close(fd)
+		if errors.Is(err, unix.EADDRNOTAVAIL) {
+			return nil, fmt.Errorf("%s is not an address of this host", source)
+		}
+		return nil, fmt.Errorf("bind to a source port: %w", err)
+	}
+	return &sender{fd, k.sockaddr(neighbor, k.port())}, nil
+}
+
+func (s *sender) send(packet []byte) error { return unix.Sendto(s.fd, packet, unix.MSG_DONTWAIT, s.to) }
+
+func (s *sender) close() { unix.Close(s.fd) }

@@ -1,0 +1,383 @@
+package bfd
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"weir.io/weir/internal/model"
+)
+
+// burst is how many packets of a socket are read before the timers have their turn.
+const burst = 64
+
+// Speaker speaks BFD. One goroutine, Run's, has all of its state; the others ask it.
+type Speaker struct {
+	watcher  watcher
+	log      *slog.Logger
+	requests chan func()
+	ready    chan struct{}           // one element: a packet has come
+	events   chan func(*slog.Logger) // to be logged
+	random   *rand.Rand
+	changed  atomic.Pointer[chan struct{}] // closed when a session's state changes
+
+	sessions  map[key]*session
+	leaving   []*session // switched off; the neighbours are still being told
+	byName    map[uint32]*session
+	receivers map[kind]*receiver
+	problems  map[kind]string       // of those that could not be opened
+	tried     time.Time             // when that was
+	does      map[string]Forwarding // what the interfaces do; not to be changed
+	renewed   time.Time             // when the sessions were asked for last
+	expiry    time.Time             // when the next one is abandoned; zero: none is to be
+	ending    bool                  // every session has been switched off
+
+	discards [discardReasons]uint64
+	late     time.Duration
+	timer    *time.Timer
+	buffer   []byte
+}
+
+// NewSpeaker makes a speaker without sessions.
+func NewSpeaker(datapath Datapath, log *slog.Logger) *Speaker {
+	s := &Speaker{
+		watcher: watcher{datapath: datapath}, log: log, timer: time.NewTimer(0),
+		requests: make(chan func()), ready: make(chan struct{}, 1), events: make(chan func(*slog.Logger), 1024),
+		random:   rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())),
+		sessions: map[key]*session{}, byName: map[uint32]*session{}, receivers: map[kind]*receiver{}, problems: map[kind]string{},
+		buffer: make([]byte, 0, maxPacket),
+	}
+	s.renew()
+	return s
+}
+
+// Run speaks until the context ends, and then as long as it takes to tell all neighbours
+// that the sessions are switched off.
+func (s *Speaker) Run(ctx context.Context) {
+	var helpers sync.WaitGroup
+	watching, blind := context.WithCancel(context.WithoutCancel(ctx))
+	helpers.Go(func() {
+		for event := range s.events {
+			event(s.log)
+		}
+	})
+	helpers.Go(func() { s.watcher.run(watching, func(does map[string]Forwarding) { s.noteForwarding(watching, does) }) })
+	defer func() {
+		blind()
+		close(s.events)
+		helpers.Wait()
+		s.close()
+	}()
+	for {
+		if ctx.Err() != nil && !s.ending {
+			s.end(time.Now())
+		}
+		if s.ending && len(s.leaving) == 0 {
+			return
+		}
+		s.wait(ctx)
+		s.turn()
+	}
+}
+
+// wait waits until there may be something to do: a packet, a request, or a time. The
+// runtime waits for all three in one place, and none of its threads is kept from others
+// meanwhile, which would have it look every 20 microseconds whether that still is so.
+func (s *Speaker) wait(ctx context.Context) {
+	now := time.Now()
+	s.timer.Reset(max(s.next(now).Sub(now), 0))
+	end := ctx.Done()
+	if s.ending {
+		end = nil // that is known
+	}
+	select {
+	case <-s.ready:
+	case f := <-s.requests:
+		f()
+	case <-s.timer.C:
+	case <-end:
+	}
+}
+
+// turn does what there is to do.
+func (s *Speaker) turn() {
+	// Packets first: one that has come in time is not to be late because this
+	// process was.
+	for _, r := range s.receivers {
+		s.receive(r)
+	}
+	now := time.Now()
+	if len(s.problems) > 0 && now.Sub(s.tried) >= retry {
+		s.listen(now)
+	}
+	if !s.expiry.IsZero() && !now.Before(s.expiry) {
+		s.look(now)
+	}
+	for _, session := range s.sessions {
+		s.speak(now, session)
+	}
+	for _, session := range s.leaving {
+		s.speak(now, session)
+	}
+	s.leaving = slices.DeleteFunc(s.leaving, func(l *session) bool {
+		if !l.Gone(now) {
+			return false
+		}
+		s.drop(l)
+		return true
+	})
+}
+
+// next is when the next turn is due at the latest.
+func (s *Speaker) next(now time.Time) time.Time {
+	next := now.Add(retry)
+	if !s.expiry.IsZero() && s.expiry.Before(next) {
+		next = s.expiry
+	}
+	sooner := func(session *session) {
+		if t := session.Next(); !t.IsZero() && t.Before(next) {
+			next = t
+		}
+	}
+	for _, session := range s.sessions {
+		sooner(session)
+	}
+	for _, session := range s.leaving {
+		sooner(session)
+	}
+	return next
+}
+
+// receive takes the packets that a socket has.
+func (s *Speaker) receive(r *receiver) {
+	for range burst {
+		a, ok := r.read()
+		if !ok {
+			return
+		}
+		s.discards[s.take(time.Now(), r.kind, &a)]++
+	}
+	r.notify() // there may be more
+}
+
+// take finds the session of a packet, and says why there is none.
+func (s *Speaker) take(now time.Time, k kind, a *arrival) Discard {
+	if !k.multihop && a.ttl != gtsm {
+		return DiscardTTL
+	}
+	p, why := Parse(a.payload)
+	if why != Accepted {
+		return why
+	}
+	session, why := s.find(p, k, a)
+	if why != Accepted {
+		return why
+	}
+	if p.Auth != nil {
+		return DiscardAuth
+	}
+	session.received++
+	session.Receive(now, p)
+	return Accepted
+}
+
+// find returns the session that a packet is of: by the name that it has for it, but
+// only from the neighbour itself; or by its addresses, if it has none yet.
+func (s *Speaker) find(p Packet, k kind, a *arrival) (*session, Discard) {
+	if p.Yours != 0 {
+		session := s.byName[p.Yours]
+		switch {
+		case session == nil:
+			return nil, DiscardYours
+		case !session.from(a, k):
+			return nil, DiscardPeer
+		}
+		return session, Accepted
+	}
+	for _, session := range s.sessions {
+		if session.from(a, k) {
+			return session, Accepted
+		}
+	}
+	return nil, DiscardPeer
+}
+
+// speak sends what a session has to say now.
+func (s *Speaker) speak(now time.Time, session *session) {
+	if next := session.Next(); next.IsZero() || next.After(now) {
+		s.note(now, session)
+		return
+	}
+	session.Advance(now)
+	if late := now.Sub(session.next); session.periodic() && !session.next.IsZero() && late > s.late && session.left > 0 {
+		s.late = late
+	}
+	for packet, due := session.Due(now); due; packet, due = session.Due(now) {
+		s.buffer = packet.Append(s.buffer[:0])
+		before := session.problem
+		session.send(now, s.buffer, s.random)
+		if session.problem != "" && session.problem != before {
+			neighbor, problem := session.want.Neighbor, session.problem
+			s.say(func(log *slog.Logger) { log.Warn("BFD packet not sent", "neighbor", neighbor, "error", problem) })
+		}
+	}
+	s.note(now, session)
+}
+
+// Set makes these the sessions that there are. It returns when they are.
+func (s *Speaker) Set(ctx context.Context, sessions []model.BFDSession) error {
+	var names []string
+	for _, want := range sessions {
+		names = append(names, want.Interfaces...)
+	}
+	slices.Sort(names)
+	return s.watcher.follow(slices.Compact(names), func(does map[string]Forwarding) error {
+		return s.ask(ctx, func() { s.set(time.Now(), sessions, does) })
+	})
+}
+
+func (s *Speaker) set(now time.Time, wanted []model.BFDSession, does map[string]Forwarding) {
+	if s.ending {
+		return
+	}
+	s.renewed, s.does = now, does
+	keep := map[key]bool{}
+	for _, want := range wanted {
+		keep[keyOf(want)] = true
+	}
+	for k, old := range s.sessions {
+		if !keep[k] {
+			s.retire(now, old)
+		}
+	}
+	for _, want := range wanted {
+		if have := s.sessions[keyOf(want)]; have != nil {
+			have.want = want
+			have.Set(now, timersOf(want.Timers))
+			continue
+		}
+		s.add(now, want)
+	}
+	s.listen(now)
+	s.look(now)
+}
+
+// add begins a session. One with the same neighbour that is being switched off gives way.
+func (s *Speaker) add(now time.Time, want model.BFDSession) {
+	s.leaving = slices.DeleteFunc(s.leaving, func(l *session) bool {
+		same := keyOf(l.want) == keyOf(want)
+		if same {
+			s.drop(l)
+		}
+		return same
+	})
+	name := s.random.Uint32()
+	for name == 0 || s.byName[name] != nil {
+		name = s.random.Uint32()
+	}
+	session := newSession(now, want, name, s.random)
+	session.Hold(now, held(want.Interfaces, s.does))
+	session.told, session.why = session.State()
+	s.sessions[keyOf(want)], s.byName[name] = session, session
+}
+
+// retire switches a session off, and keeps telling the neighbour for a while.
+func (s *Speaker) retire(now time.Time, session *session) {
+	delete(s.sessions, keyOf(session.want))
+	session.Disable(now)
+	s.leaving = append(s.leaving, session)
+}
+
+func (s *Speaker) drop(session *session) {
+	session.close()
+	delete(s.byName, session.Discriminator())
+}
+
+// listen opens and closes sockets so that there are those that the sessions need.
+func (s *Speaker) listen(now time.Time) {
+	needed := map[kind]bool{}
+	for _, session := range s.sessions {
+		needed[session.kind] = true
+	}
+	for _, session := range s.leaving {
+		needed[session.kind] = true
+	}
+	for k, r := range s.receivers {
+		if !needed[k] {
+			r.close()
+			delete(s.receivers, k)
+		}
+	}
+	maps.DeleteFunc(s.problems, func(k kind, _ string) bool { return !needed[k] })
+	s.tried = now
+	for k := range needed {
+		if s.receivers[k] != nil {
+			continue
+		}
+		r, err := openReceiver(k, s.ready)
+		if err != nil {
+			s.fault(k, err)
+			continue
+		}
+		delete(s.problems, k)
+		s.receivers[k] = r
+	}
+}
+
+// fault notes, and logs once, why no packets can be received.
+func (s *Speaker) fault(k kind, err error) {
+	if text := err.Error(); s.problems[k] != text {
+		s.problems[k] = text
+		s.say(func(log *slog.Logger) { log.Error("BFD cannot receive packets", "error", text) })
+	}
+}
+
+// end switches every session off, but for those that are held down: that means that all
+// is well, and the neighbour must not believe it.
+func (s *Speaker) end(now time.Time) {
+	s.ending = true
+	for k, session := range s.sessions {
+		if session.hold == NoDiagnostic {
+			s.retire(now, session)
+			continue
+		}
+		delete(s.sessions, k)
+		s.speak(now, session)
+		s.drop(session)
+	}
+}
+
+func (s *Speaker) close() {
+	for _, r := range s.receivers {
+		r.close()
+	}
+	for _, session := range s.byName {
+		session.close()
+	}
+}
+
+// ask runs f where the state is, and waits until it has.
+func (s *Speaker) ask(ctx context.Context, f func()) error {
+	done := make(chan struct{})
+	s.request(ctx, func() { f(); close(done) })
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("ask the BFD speaker: %w", ctx.Err())
+	}
+}
+
+// request has f run where the state is.
+func (s *Speaker) request(ctx context.Context, f func()) {
+	select {
+	case s.requests <- f:
+	case <-ctx.Done():
+	}
+}

@@ -1,0 +1,81 @@
+package bfd
+
+import "fmt"
+
+// State is a session's, or what its neighbour says of its own (RFC 5880 4.1, Sta).
+type State uint8
+
+// The states. A session is not used unless it is Up.
+const (
+	AdminDown State = iota // switched off on purpose: no reason to think that the path is gone
+	Down
+	Init // the neighbour is heard, and has not yet heard this end
+	Up
+)
+
+var stateNames = [...]string{"admin-down", "down", "init", "up"}
+
+// String returns the name that JSON and metrics use.
+func (s State) String() string {
+	if int(s) < len(stateNames) {
+		return stateNames[s]
+	}
+	return fmt.Sprintf("state(%d)", uint8(s))
+}
+
+// Diagnostic is why a session has changed its state last (RFC 5880 4.1, Diag).
+type Diagnostic uint8
+
+// The diagnostics.
+const (
+	NoDiagnostic            Diagnostic = iota
+	DetectionExpired                   // nothing was heard of the neighbour in time
+	EchoFailed                         // not used here
+	NeighborDown                       // the neighbour says that the session is down
+	ForwardingReset                    // the datapath is not there
+	PathDown                           // the link is down
+	ConcatenatedDown                   // not used here
+	AdministrativelyDown               // the session is switched off
+	ReverseConcatenatedDown            // not used here
+)
+
+var diagnosticNames = [...]string{"none", "detection-expired", "echo-failed", "neighbor-down", "forwarding-reset",
+	"path-down", "concatenated-path-down", "administratively-down", "reverse-concatenated-path-down"}
+
+// String returns the name that JSON and metrics use.
+func (d Diagnostic) String() string {
+	if int(d) < len(diagnosticNames) {
+		return diagnosticNames[d]
+	}
+	return fmt.Sprintf("diagnostic(%d)", uint8(d))
+}
+
+// Discard is why a packet changes nothing.
+type Discard uint8
+
+// The reasons to discard a packet, and Accepted.
+const (
+	Accepted Discard = iota
+	DiscardLength
+	DiscardVersion
+	DiscardMultiplier
+	DiscardMultipoint
+	DiscardMine
+	DiscardStateless // it names no session of this end, in a state that needs one
+	DiscardYours     // it names a session that this end does not have
+	DiscardTTL       // it may have come over a router, where the session is over one hop
+	DiscardPeer      // there is no session with its sender
+	DiscardAuth      // it has authentication, and no session here has
+	discardReasons   // how many there are
+)
+
+var discardNames = [...]string{"accepted", "length", "version", "multiplier", "multipoint", "my-discriminator",
+	"state-without-session", "your-discriminator", "ttl", "unknown-peer", "authentication"}
+
+// String returns the name that JSON and metrics use.
+func (d Discard) String() string {
+	if int(d) < len(discardNames) {
+		return discardNames[d]
+	}
+	return fmt.Sprintf("discard(%d)", uint8(d))
+}

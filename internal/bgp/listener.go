@@ -1,0 +1,189 @@
+package bgp
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/netip"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// listener accepts the connections of passive neighbors at one address.
+type listener struct {
+	log    *slog.Logger
+	end    context.CancelFunc
+	config net.ListenConfig
+	signed map[netip.Addr]string // passwords that the socket has
+	socket *net.TCPListener
+}
+
+// listen makes the listeners what is set. The speaker's mutex is held.
+func (s *Speaker) listen() {
+	wanted := map[netip.Addr]bool{}
+	for _, a := range s.config.Listen {
+		wanted[a] = true
+		if s.listeners[a] == nil {
+			ctx, cancel := context.WithCancel(context.Background())
+			l := &listener{log: s.log.With("listen", a), end: cancel, signed: map[netip.Addr]string{}}
+			l.config.Control = listening
+			l.config.SetMultipathTCP(false) // such sockets cannot be signed
+			s.listeners[a] = l
+			s.running.Go(func() { s.serve(ctx, l, a) })
+		}
+	}
+	for a, l := range s.listeners {
+		if !wanted[a] {
+			l.close()
+			delete(s.listeners, a)
+			continue
+		}
+		s.sign(l, a)
+	}
+}
+
+func (l *listener) close() {
+	l.end()
+	if l.socket != nil {
+		_ = l.socket.Close()
+	}
+}
+
+// listening lets a socket have an address that the host gets later, and answers all with the
+// TTL that neighbors with ttl-security want: before a connection is accepted, it is not
+// known whose it is.
+func listening(network, _ string, raw syscall.RawConn) error {
+	level, ttl := unix.IPPROTO_IP, unix.IP_TTL
+	if network == "tcp6" {
+		level, ttl = unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS
+	}
+	return onSocket(raw, func(fd int) error {
+		return errors.Join(unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_FREEBIND, 1), unix.SetsockoptInt(fd, level, ttl, 255))
+	})
+}
+
+// serve accepts connections until the context ends.
+func (s *Speaker) serve(ctx context.Context, l *listener, a netip.Addr) {
+	for known := ""; ; {
+		err := s.accept(ctx, l, a)
+		if ctx.Err() != nil {
+			return
+		}
+		if err.Error() != known {
+			known = err.Error()
+			l.log.Error("no BGP neighbor can connect", "error", systemError(err))
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(refusePause):
+		}
+	}
+}
+
+func (s *Speaker) accept(ctx context.Context, l *listener, a netip.Addr) error {
+	opened, err := l.config.Listen(ctx, network(a), netip.AddrPortFrom(a, s.port).String())
+	if err != nil {
+		return err
+	}
+	socket := opened.(*net.TCPListener)
+	defer socket.Close()
+	s.mu.Lock()
+	if ctx.Err() != nil {
+		s.mu.Unlock()
+		return context.Cause(ctx)
+	}
+	l.socket = socket
+	clear(l.signed)
+	s.sign(l, a)
+	s.mu.Unlock()
+	for {
+		conn, err := socket.Accept()
+		if err != nil {
+			return err
+		}
+		s.hand(l, conn.(*net.TCPConn))
+	}
+}
+
+// sign gives the socket the passwords of the passive neighbors. The mutex is held.
+func (s *Speaker) sign(l *listener, a netip.Addr) {
+	if l.socket == nil {
+		return
+	}
+	raw, err := l.socket.SyscallConn()
+	if err != nil {
+		return // it is closed: the next one is signed when it opens
+	}
+	now := map[netip.Addr]string{}
+	for i := range s.config.Neighbors {
+		n := &s.config.Neighbors[i]
+		if !n.Passive || n.Address.Is4() != a.Is4() {
+			continue
+		}
+		secret, err := password(n)
+		if err != nil {
+			l.log.Error("a BGP neighbor cannot connect", "neighbor", n.Address, "error", err)
+			continue
+		}
+		now[n.Address] = secret
+	}
+	for address := range l.signed {
+		if _, stays := now[address]; !stays {
+			now[address] = ""
+		}
+	}
+	for address, secret := range now {
+		if known, has := l.signed[address]; has && known == secret {
+			continue
+		}
+		if err := onSocket(raw, func(fd int) error { return sign(fd, address, secret) }); err != nil {
+			l.log.Error("a BGP neighbor cannot connect", "neighbor", address, "error", err)
+			continue
+		}
+		l.signed[address] = secret
+	}
+}
+
+// hand gives a connection to the session that waits for it.
+func (s *Speaker) hand(l *listener, conn *net.TCPConn) {
+	from := addressOf(conn.RemoteAddr())
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	one := s.sessions[from]
+	if s.closed || one == nil || !one.now.Load().neighbor.Passive {
+		_ = conn.Close()
+		return
+	}
+	if err := l.prepare(one.now.Load(), conn); err != nil {
+		l.log.Error("a BGP neighbor's connection is not taken", "neighbor", from, "error", err)
+		_ = conn.Close()
+		return
+	}
+	select {
+	case old := <-one.incoming:
+		_ = old.Close()
+	default:
+	}
+	one.incoming <- conn // has room: only this sends, and holds the mutex
+}
+
+// prepare sets what is the connection's own. The listener must have signed it: without the
+// password nobody may say that he is the neighbor.
+func (l *listener) prepare(w *want, conn *net.TCPConn) error {
+	o, err := newOptions(w)
+	if err != nil {
+		return err
+	}
+	if l.signed[w.neighbor.Address] != o.password {
+		return errors.New("it is not signed by the password that holds now")
+	}
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return errors.New("it is closed already")
+	}
+	return onSocket(raw, o.set)
+}

@@ -1,0 +1,133 @@
+package bgp
+
+import (
+	"strings"
+	"testing"
+
+	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
+
+	"weir.io/weir/internal/model"
+)
+
+// watched is a neighbor that BFD watches, with a session established.
+func watched(t *testing.T, capabilities ...gobgp.ParameterCapabilityInterface) (*neighbor, *connection) {
+	t.Helper()
+	n := newNeighbor(t)
+	n.config.BFD = &model.BGPNeighborBFD{}
+	n.set("192.0.2.1/32")
+	c, _ := n.establish(capabilities...)
+	told := map[string]bool{}
+	n.hears(c, told, func() bool { return told["end"] })
+	return n, c
+}
+
+// bfd says how the session with the neighbor is.
+func (n *neighbor) bfd(process int, change func(*model.BFDSessionStatus)) {
+	session := model.BFDSessionStatus{Neighbor: loopback, State: "up"}
+	change(&session)
+	others := []model.BFDSessionStatus{{Neighbor: loopback.Next(), State: "down", Losses: 7, Held: "path-down"},
+		{Neighbor: loopback, Multihop: true, State: "down", Losses: 9, Held: "path-down"}}
+	n.speaker.SetBFD(model.BFDStatus{PID: process, Sessions: append(others, session)})
+}
+
+// A way that BFD finds lost takes the session with it at once, with a NOTIFICATION that says
+// so, and there is a next one: whether its way is there, BGP finds out by itself.
+func TestLostWay(t *testing.T) {
+	up := func(*model.BFDSessionStatus) {}
+	lost := func(s *model.BFDSessionStatus) {
+		s.State, s.Losses, s.LastLoss = "down", 1, "detection-expired"
+	}
+	for name, keeps := range map[string]bool{"a neighbor": false, "one that keeps routes after a NOTIFICATION": true} {
+		t.Run(name, func(t *testing.T) {
+			n, c := watched(t, helper)
+			want := "session: code 6(cease) subcode 10"
+			if keeps {
+				n.config.KeepWhenSilent = true
+				n.set("192.0.2.1/32")
+				c, _ = n.establish(helper)
+				want = "hard reset: code 6(cease) subcode 10"
+			}
+			n.bfd(1, up)
+			n.eventually("say that BFD is up", func(s model.BGPNeighborStatus) bool { return s.BFD == "up" })
+			n.bfd(1, lost)
+			if got := n.ends(c); !strings.Contains(got, want) {
+				t.Errorf("the session ends with %q, want %q", got, want)
+			}
+			n.eventually("say why", func(s model.BGPNeighborStatus) bool {
+				return strings.Contains(s.Problem, "detection-expired") && s.BFD == "down" && s.Losses > 0
+			})
+			n.establish(helper)
+			n.eventually("have a session without BFD", func(s model.BGPNeighborStatus) bool {
+				return s.State == model.SessionEstablished && s.BFD == "down"
+			})
+		})
+	}
+	// Up again at once: the loss is in the count, and nowhere else.
+	n, c := watched(t)
+	n.bfd(1, up)
+	n.bfd(1, func(s *model.BFDSessionStatus) { s.Losses, s.LastLoss = 1, "neighbor-down" })
+	if got := n.ends(c); !strings.Contains(got, "subcode 10") {
+		t.Errorf("with BFD up again, the session ends with %q", got)
+	}
+}
+
+// What is no loss leaves the session alone: other sessions, one that never was up, one that
+// the neighbor has switched off, another process, or none that says anything.
+func TestWayThatIsNotLost(t *testing.T) {
+	n, c := watched(t)
+	down := func(losses uint64) func(*model.BFDSessionStatus) {
+		return func(s *model.BFDSessionStatus) { s.State, s.Losses = "down", losses }
+	}
+	for _, step := range []func(){
+		func() { n.bfd(1, down(0)) },
+		func() { n.bfd(1, func(*model.BFDSessionStatus) {}) },
+		func() { n.bfd(1, down(0)) },
+		func() { n.bfd(2, down(5)) },
+		func() { n.speaker.SetBFD(model.BFDStatus{}) },
+		func() { n.bfd(2, down(6)) },
+		func() { n.config.BFD.Interval *= 2; n.set("192.0.2.1/32") },
+	} {
+		step()
+	}
+	n.set("192.0.2.1/32", "192.0.2.2/32")
+	told := map[string]bool{}
+	n.hears(c, told, func() bool { return told["192.0.2.2/32"] })
+	n.speaker.SetBFD(model.BFDStatus{})
+	n.eventually("not know of BFD", func(s model.BGPNeighborStatus) bool { return s.BFD == "unknown" && s.Losses == 0 })
+}
+
+// While the datapath is not there that routes stand for, there is no session: also not when
+// the process that has said so says nothing more. Then there is one at once.
+func TestHeldWay(t *testing.T) {
+	n, c := watched(t)
+	n.bfd(1, func(*model.BFDSessionStatus) {})
+	held := func(s *model.BFDSessionStatus) { s.State, s.Held = "down", "forwarding-reset" }
+	n.bfd(1, held)
+	if got := n.ends(c); !strings.Contains(got, "subcode 10") {
+		t.Errorf("the session ends with %q", got)
+	}
+	waits := func(s model.BGPNeighborStatus) bool {
+		return s.State == model.SessionConnecting && strings.Contains(s.Problem, "not there (BFD: forwarding-reset)")
+	}
+	n.eventually("wait", waits)
+	n.speaker.SetBFD(model.BFDStatus{})
+	if n.speaker.sessions[loopback].now.Load().path.held == "" {
+		t.Error("a process that says nothing more is taken to say that the datapath is there")
+	}
+	n.bfd(2, held)
+	n.set("192.0.2.1/32", "192.0.2.3/32")
+	n.eventually("still wait", waits)
+	if n.log.count("not there (BFD") != 1 {
+		t.Errorf("the log does not say once why:\n%s", n.log)
+	}
+	n.bfd(2, func(s *model.BFDSessionStatus) { s.State = "down" })
+	c, _ = n.establish()
+	told := map[string]bool{}
+	n.hears(c, told, func() bool { return told["192.0.2.3/32"] })
+	// It needs no BFD any more, whatever that says.
+	n.bfd(2, held)
+	n.eventually("wait again", waits)
+	n.config.BFD = nil
+	n.set("192.0.2.1/32")
+	n.establish()
+}

@@ -1,0 +1,209 @@
+package bgp
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+
+	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
+
+	"weir.io/weir/internal/model"
+)
+
+// How many prefixes a message has room for beside the most attributes that validation lets
+// through: 4,096 bytes, 5 for each IPv4 prefix and 17 for each IPv6 one.
+const (
+	perMessage4 = 400
+	perMessage6 = 120
+)
+
+// telling is how routes with the same attributes are told to one neighbor.
+type telling struct {
+	family     model.BGPFamily
+	nextHop    netip.Addr
+	attributes model.BGPAttributes
+}
+
+// key says what neighbors know of a route, so that it is told again when that differs.
+func (t telling) key() string {
+	a := t.attributes
+	text := fmt.Sprintf("%s %v %d", t.nextHop, a.Communities, a.Prepend)
+	if a.LocalPref != nil {
+		text += fmt.Sprintf(" local-pref %d", *a.LocalPref)
+	}
+	if a.MED != nil {
+		text += fmt.Sprintf(" med %d", *a.MED)
+	}
+	return text
+}
+
+// tellings returns what the neighbor is to be told of each prefix.
+func tellings(w *want, p *peer, local netip.Addr) map[netip.Prefix]telling {
+	all := map[netip.Prefix]telling{}
+	if w.phase == withdrawn {
+		return all
+	}
+	for i := range w.routes {
+		r := &w.routes[i]
+		family := model.FamilyOf(r.Prefix.Addr())
+		if !slices.Contains(p.families, family) {
+			continue
+		}
+		all[r.Prefix] = telling{family, nextHop(&w.neighbor, family, local), attributes(w, r)}
+	}
+	return all
+}
+
+// nextHop returns where the neighbor shall send packets to.
+func nextHop(n *model.BGPNeighbor, family model.BGPFamily, local netip.Addr) netip.Addr {
+	for _, a := range n.NextHop {
+		if model.FamilyOf(a) == family {
+			return a
+		}
+	}
+	return local
+}
+
+// attributes returns a route's for this neighbor: those of another kind of session left out.
+func attributes(w *want, r *model.Route) model.BGPAttributes {
+	a := r.Attributes.Over(w.neighbor.Attributes)
+	internal := w.neighbor.ASN == w.asn
+	if w.phase == marked {
+		a.Communities = append(slices.Clone(a.Communities), model.GracefulShutdown)
+	}
+	switch {
+	case !internal:
+		a.LocalPref = nil
+	case w.phase == marked:
+		a.LocalPref, a.Prepend = new(uint32), 0
+	default:
+		a.Prepend = 0
+		if a.LocalPref == nil {
+			usual := uint32(100)
+			a.LocalPref = &usual
+		}
+	}
+	return a
+}
+
+// changes returns the messages that change what the neighbor has been told (keys of
+// tellings) to what it is to be told, and notes that. What is gone is withdrawn first.
+func changes(w *want, p *peer, told map[netip.Prefix]string, now map[netip.Prefix]telling) []*gobgp.BGPMessage {
+	var messages []*gobgp.BGPMessage
+	gone := map[model.BGPFamily][]netip.Prefix{}
+	for prefix := range told {
+		if _, stays := now[prefix]; !stays {
+			family := model.FamilyOf(prefix.Addr())
+			gone[family] = append(gone[family], prefix)
+			delete(told, prefix)
+		}
+	}
+	for _, family := range p.families {
+		for some := range inMessages(family, gone[family]) {
+			messages = append(messages, withdrawal(family, some))
+		}
+	}
+	type group struct {
+		telling
+		prefixes []netip.Prefix
+	}
+	groups := map[string]*group{}
+	for prefix, t := range now {
+		key := t.key()
+		if told[prefix] == key {
+			continue
+		}
+		told[prefix] = key
+		of := string(t.family) + " " + key
+		if groups[of] == nil {
+			groups[of] = &group{telling: t}
+		}
+		groups[of].prefixes = append(groups[of].prefixes, prefix)
+	}
+	for _, of := range slices.Sorted(maps.Keys(groups)) {
+		g := groups[of]
+		for some := range inMessages(g.family, g.prefixes) {
+			messages = append(messages, announcement(w, g.telling, some))
+		}
+	}
+	return messages
+}
+
+// inMessages divides prefixes, in their order, into as many as a message has room for.
+func inMessages(family model.BGPFamily, prefixes []netip.Prefix) func(func([]gobgp.PathNLRI) bool) {
+	slices.SortFunc(prefixes, func(a, b netip.Prefix) int {
+		return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
+	})
+	room := perMessage6
+	if family == model.BGPIPv4 {
+		room = perMessage4
+	}
+	return func(yield func([]gobgp.PathNLRI) bool) {
+		for some := range slices.Chunk(prefixes, room) {
+			list := make([]gobgp.PathNLRI, len(some))
+			for i, prefix := range some {
+				// Its only error is a prefix that is none.
+				list[i].NLRI, _ = gobgp.NewIPAddrPrefix(prefix)
+			}
+			if !yield(list) {
+				return
+			}
+		}
+	}
+}
+
+func withdrawal(family model.BGPFamily, prefixes []gobgp.PathNLRI) *gobgp.BGPMessage {
+	if family == model.BGPIPv4 {
+		return gobgp.NewBGPUpdateMessage(prefixes, nil, nil)
+	}
+	gone, _ := gobgp.NewPathAttributeMpUnreachNLRI(families[family], prefixes) // never an error
+	return gobgp.NewBGPUpdateMessage(nil, []gobgp.PathAttributeInterface{gone}, nil)
+}
+
+// announcement tells prefixes. Attributes are in the order of their numbers.
+func announcement(w *want, t telling, prefixes []gobgp.PathNLRI) *gobgp.BGPMessage {
+	path := gobgp.NewPathAttributeAsPath(nil)
+	if w.neighbor.ASN != w.asn {
+		as := slices.Repeat([]uint32{w.asn}, 1+int(t.attributes.Prepend))
+		path = gobgp.NewPathAttributeAsPath([]gobgp.AsPathParamInterface{gobgp.NewAs4PathParam(gobgp.BGP_ASPATH_ATTR_TYPE_SEQ, as)})
+	}
+	all := []gobgp.PathAttributeInterface{gobgp.NewPathAttributeOrigin(gobgp.BGP_ORIGIN_ATTR_TYPE_IGP), path}
+	classic := t.family == model.BGPIPv4 && t.nextHop.Is4()
+	if classic {
+		hop, _ := gobgp.NewPathAttributeNextHop(t.nextHop) // never an error: it is an address
+		all = append(all, hop)
+	}
+	if t.attributes.MED != nil {
+		all = append(all, gobgp.NewPathAttributeMultiExitDisc(*t.attributes.MED))
+	}
+	if t.attributes.LocalPref != nil {
+		all = append(all, gobgp.NewPathAttributeLocalPref(*t.attributes.LocalPref))
+	}
+	small, large := communities(t.attributes.Communities)
+	if len(small) > 0 {
+		all = append(all, gobgp.NewPathAttributeCommunities(small))
+	}
+	if !classic {
+		reach, _ := gobgp.NewPathAttributeMpReachNLRI(families[t.family], prefixes, t.nextHop) // never an error: there are some
+		all = append(all, reach)
+		prefixes = nil
+	}
+	if len(large) > 0 {
+		all = append(all, gobgp.NewPathAttributeLargeCommunities(large))
+	}
+	return gobgp.NewBGPUpdateMessage(nil, all, prefixes)
+}
+
+// communities returns both kinds as messages have them.
+func communities(list []model.Community) (small []uint32, large []*gobgp.LargeCommunity) {
+	for _, c := range list {
+		if c.Large {
+			large = append(large, gobgp.NewLargeCommunity(c.Parts[0], c.Parts[1], c.Parts[2]))
+		} else {
+			small = append(small, c.Parts[0]<<16|c.Parts[1])
+		}
+	}
+	return small, large
+}

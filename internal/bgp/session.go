@@ -1,0 +1,203 @@
+package bgp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"reflect"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"weir.io/weir/internal/model"
+)
+
+// The pauses between connections: the first, the longest where the neighbor is not reached,
+// and the longest where it is and there is no agreement. A session that has lasted this
+// long does not count as a failure.
+const (
+	firstPause  = 100 * time.Millisecond
+	lastPause   = 2 * time.Second
+	refusePause = 10 * time.Second
+	lostPause   = time.Second // after BFD has found the way lost: the neighbor has to see that, too
+	lasted      = 10 * time.Second
+)
+
+// session is the connection with one neighbor, again and again. One goroutine, the one in
+// run, owns it; what others read is behind the mutex.
+type session struct {
+	now      atomic.Pointer[want]
+	wake     chan struct{} // now is another
+	log      *slog.Logger
+	end      context.CancelCauseFunc
+	incoming chan net.Conn   // from a passive neighbor
+	before   net.Conn        // one that came while there was another
+	said     map[string]bool // problems that were logged since the last session
+	began    bool            // a session has been established since the process started
+
+	mu     sync.Mutex
+	again  context.CancelCauseFunc // ends an attempt, whose want is another now
+	status model.BGPNeighborStatus
+	told   map[netip.Prefix]bool // prefixes that the neighbor has been told
+}
+
+func newSession(w *want, end context.CancelCauseFunc, log *slog.Logger) *session {
+	s := &session{wake: make(chan struct{}, 1), log: log, end: end,
+		incoming: make(chan net.Conn, 1), said: map[string]bool{}}
+	s.now.Store(w)
+	s.state(model.SessionConnecting)
+	return s
+}
+
+// errChanged says that the session has to be opened anew, because of a change of what both
+// sides said in the beginning.
+var errChanged = errors.New("its configuration has changed")
+
+// errBack says that a session may be opened again that BFD has kept from it.
+var errBack = errors.New("this director's datapath is back")
+
+// over returns why a connection that was made for one does not do for the next.
+func over(before, next *want) error {
+	if err := next.path.lost(before.path); err != nil {
+		return err
+	}
+	switch {
+	case next.path.held == "" && before.path.held != "":
+		return errBack
+	case !sameSession(before, next):
+		return errChanged
+	}
+	return nil
+}
+
+// set makes the session do something else: on the same connection, if that will do.
+func (s *session) set(next *want) {
+	s.mu.Lock()
+	why := over(s.now.Swap(next), next)
+	again := s.again
+	s.mu.Unlock()
+	if why != nil && again != nil {
+		again(why)
+	}
+	select {
+	case s.wake <- struct{}{}:
+	default: // it has not seen the one before yet
+	}
+}
+
+// attempt returns what a connection is for, and a context that ends when that changes.
+func (s *session) attempt(ctx context.Context) (context.Context, *want) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.again != nil {
+		s.again(nil)
+	}
+	ctx, s.again = context.WithCancelCause(ctx)
+	return ctx, s.now.Load()
+}
+
+// run keeps the session up until the context ends.
+func (s *session) run(ctx context.Context) {
+	defer s.closeWaiting()
+	for pause := time.Duration(0); ctx.Err() == nil; {
+		began := time.Now()
+		attempt, w := s.attempt(ctx)
+		err := s.once(attempt, w)
+		s.lost(ctx, err)
+		resting := attempt
+		switch {
+		case errors.As(err, new(unreachable)):
+			pause, resting = lostPause, ctx // that attempt has ended
+		case errors.Is(err, errChanged) || errors.Is(err, errBack) || w.neighbor.Passive:
+			pause = 0 // a passive neighbor makes its own pauses
+		case time.Since(began) > lasted:
+			pause = firstPause
+		default:
+			pause = longer(pause, err)
+		}
+		rest(resting, pause)
+	}
+}
+
+// closeWaiting closes connections that nobody will talk on.
+func (s *session) closeWaiting() {
+	if s.before != nil {
+		_ = s.before.Close()
+	}
+	select {
+	case conn := <-s.incoming:
+		_ = conn.Close()
+	default:
+	}
+}
+
+// longer returns the pause after another failure.
+func longer(pause time.Duration, err error) time.Duration {
+	limit := lastPause
+	if f := (*fault)(nil); errors.As(err, &f) {
+		limit = refusePause
+	}
+	return min(max(2*pause, firstPause), limit)
+}
+
+// rest waits, up to a quarter longer, so that neighbors are not asked all at once.
+func rest(ctx context.Context, pause time.Duration) {
+	if pause == 0 {
+		return
+	}
+	wait := time.NewTimer(pause + rand.N(pause/4))
+	defer wait.Stop()
+	select {
+	case <-ctx.Done():
+	case <-wait.C:
+	}
+}
+
+// once is one connection, from its beginning to its end.
+func (s *session) once(ctx context.Context, w *want) error {
+	if w.path.held != "" {
+		return s.wait(ctx, w)
+	}
+	conn, err := s.connect(ctx, w)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	s.state(model.SessionOpening)
+	c := &connection{conn}
+	peer, err := open(ctx, c, w, !s.began)
+	if err != nil {
+		return c.refuse(err)
+	}
+	s.began = true
+	s.established(w, peer, conn)
+	return c.refuse(s.tell(ctx, c, w, peer))
+}
+
+// wait waits while there must be no session, because routers would send here what is not
+// forwarded, and says so.
+func (s *session) wait(ctx context.Context, w *want) error {
+	s.problem(fmt.Errorf("what its routes stand for is not there (BFD: %s)", w.path.held))
+	for {
+		select {
+		case conn := <-s.incoming:
+			_ = conn.Close()
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// sameSession reports whether both are satisfied by the same connection: what is told on it
+// may differ.
+func sameSession(a, b *want) bool {
+	one, other := a.neighbor, b.neighbor
+	one.Attributes, other.Attributes = model.BGPAttributes{}, model.BGPAttributes{}
+	one.NextHop, other.NextHop = nil, nil
+	one.BFD, other.BFD = nil, nil
+	return a.asn == b.asn && a.routerID == b.routerID && reflect.DeepEqual(one, other)
+}

@@ -1,0 +1,169 @@
+package bgp
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"time"
+
+	"weir.io/weir/internal/model"
+)
+
+// Why the sessions of a speaker end that are told to.
+var (
+	errRemoved = errors.New("it is not in the configuration any more")
+	errStopped = errors.New("this director's process ends")
+	errDrained = errors.New("this director has drained")
+)
+
+// Speaker keeps the sessions with all neighbors.
+type Speaker struct {
+	log     *slog.Logger
+	port    uint16 // that it listens at
+	running sync.WaitGroup
+
+	mu        sync.Mutex
+	config    model.BGP
+	routes    []model.Route
+	phase     phase
+	bfd       model.BFDStatus // what was said last
+	closed    bool
+	sessions  map[netip.Addr]*session
+	listeners map[netip.Addr]*listener
+}
+
+// phase is how far a director that drains has come.
+type phase uint8
+
+const (
+	announced phase = iota
+	marked          // with the community graceful-shutdown
+	withdrawn
+)
+
+// New returns a speaker that has no neighbors.
+func New(log *slog.Logger) *Speaker {
+	return &Speaker{log: log, port: model.DefaultBGPPort, sessions: map[netip.Addr]*session{}, listeners: map[netip.Addr]*listener{}}
+}
+
+// Set makes the neighbors those that sessions are kept with, and the routes what they are
+// told, all of them. It does not wait: routes are sent, and connections made, beside it.
+func (s *Speaker) Set(config model.BGP, routes []model.Route) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return
+	}
+	s.config, s.routes = config, routes
+	s.reconcile()
+}
+
+// Withdraw ends what the routes promise, while the sessions go on: they are marked for a
+// time, so that routers which have others turn away first, and then withdrawn. Routes that
+// are set later are not told.
+func (s *Speaker) Withdraw(mark time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return
+	}
+	s.phase = withdrawn
+	if mark > 0 {
+		s.phase = marked
+		time.AfterFunc(mark, s.withdrawMarked)
+	}
+	s.reconcile()
+}
+
+func (s *Speaker) withdrawMarked() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || s.phase != marked {
+		return
+	}
+	s.phase = withdrawn
+	s.reconcile()
+}
+
+// Resume announces again what Withdraw has withdrawn.
+func (s *Speaker) Resume() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || s.phase == announced {
+		return
+	}
+	s.phase = announced
+	s.reconcile()
+}
+
+// Close ends all sessions. Routers keep the routes for their restart-time, because the
+// datapath goes on; after Withdraw they are told that the director is gone.
+func (s *Speaker) Close() {
+	s.mu.Lock()
+	why := errStopped
+	if s.phase != announced {
+		why = errDrained
+	}
+	s.closed = true
+	for _, one := range s.sessions {
+		one.end(why)
+	}
+	for _, l := range s.listeners {
+		l.close()
+	}
+	s.mu.Unlock()
+	s.running.Wait()
+}
+
+// reconcile makes sessions and listeners what is set. The mutex is held.
+func (s *Speaker) reconcile() {
+	neighbors := s.config.Neighbors
+	wanted := make(map[netip.Addr]bool, len(neighbors))
+	for i := range neighbors {
+		wanted[neighbors[i].Address] = true
+	}
+	for address, one := range s.sessions {
+		if !wanted[address] {
+			one.end(errRemoved)
+			delete(s.sessions, address)
+		}
+	}
+	for i := range neighbors {
+		w := s.want(&neighbors[i])
+		if one := s.sessions[neighbors[i].Address]; one != nil {
+			one.set(w)
+			continue
+		}
+		s.begin(w)
+	}
+	s.listen()
+}
+
+// want returns what the session with a neighbor has to do now. The mutex is held.
+func (s *Speaker) want(n *model.BGPNeighbor) *want {
+	return &want{asn: s.config.ASN, routerID: s.config.RouterID, neighbor: *n, routes: s.routes, phase: s.phase,
+		path: pathOf(n, &s.bfd)}
+}
+
+// begin starts a session.
+func (s *Speaker) begin(w *want) {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	one := newSession(w, cancel, s.log.With("neighbor", w.neighbor.Address, "asn", w.neighbor.ASN))
+	s.sessions[w.neighbor.Address] = one
+	s.running.Go(func() {
+		defer cancel(nil)
+		one.run(ctx)
+	})
+}
+
+// want is what a session has to do.
+type want struct {
+	asn      uint32
+	routerID netip.Addr
+	neighbor model.BGPNeighbor
+	routes   []model.Route
+	phase    phase
+	path     path
+}

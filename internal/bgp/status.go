@@ -1,0 +1,140 @@
+package bgp
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"slices"
+	"time"
+
+	"weir.io/weir/internal/model"
+)
+
+// Status says what is announced to whom.
+func (s *Speaker) Status() model.BGPStatus {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	status := model.BGPStatus{ASN: s.config.ASN, RouterID: s.config.RouterID, Draining: s.phase != announced,
+		Neighbors: []model.BGPNeighborStatus{}, Routes: []model.RouteStatus{}}
+	told := map[netip.Prefix]int{}
+	for i := range s.config.Neighbors {
+		one := s.sessions[s.config.Neighbors[i].Address]
+		if one == nil {
+			continue
+		}
+		status.Neighbors = append(status.Neighbors, one.report(told))
+	}
+	for _, r := range s.routes {
+		status.Routes = append(status.Routes, model.RouteStatus{Prefix: r.Prefix, Attributes: r.Attributes, Neighbors: told[r.Prefix]})
+	}
+	return status
+}
+
+// report returns the session's status, and counts the prefixes that its neighbor was told.
+func (s *session) report(told map[netip.Prefix]int) model.BGPNeighborStatus {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for prefix := range s.told {
+		told[prefix]++
+	}
+	status := s.status
+	if w := s.now.Load(); w.neighbor.BFD != nil {
+		status.BFD = cmp.Or(w.path.state, "unknown")
+	}
+	status.Announced = len(s.told)
+	status.Families = slices.Clone(status.Families)
+	return status
+}
+
+// state begins a state, in which nothing is known of the neighbor.
+func (s *session) state(state model.SessionState) {
+	w := s.now.Load()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.told = nil
+	since := s.status.Since
+	if s.status.State != state {
+		since = time.Now().Truncate(time.Second)
+	}
+	s.status = model.BGPNeighborStatus{
+		Address: w.neighbor.Address, ASN: w.neighbor.ASN, State: state, Since: since,
+		Families: []model.BGPFamily{}, Losses: s.status.Losses, Problem: s.status.Problem,
+	}
+}
+
+// established notes what both sides have agreed on.
+func (s *session) established(w *want, p *peer, conn net.Conn) {
+	s.state(model.SessionEstablished)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.status.RouterID, s.status.HoldTime = p.routerID, model.Duration(p.hold)
+	s.status.Families, s.status.GracefulRestart = p.families, p.restarts
+	s.status.Local = addressOf(conn.LocalAddr())
+	s.status.Problem = p.missing
+	clear(s.said)
+	s.log.Info("BGP session established", "router-id", p.routerID, "hold-time", p.hold, "families", p.families, "graceful-restart", p.restarts)
+	if p.missing != "" {
+		s.log.Warn("BGP session lacks something", "problem", p.missing)
+	}
+}
+
+// lost notes the end of a connection, or of an attempt. The same problem is logged once.
+func (s *session) lost(ctx context.Context, err error) {
+	s.mu.Lock()
+	was := s.status.State
+	s.status.Problem = err.Error()
+	if errors.Is(err, errBack) {
+		s.status.Problem = ""
+	}
+	if was == model.SessionEstablished {
+		s.status.Losses++
+	}
+	s.mu.Unlock()
+	s.state(model.SessionConnecting)
+	switch {
+	case ctx.Err() != nil:
+		s.log.Info("BGP session ends", "reason", context.Cause(ctx))
+	case errors.Is(err, errChanged), errors.Is(err, errBack):
+		s.log.Info("BGP session begins again", "reason", err)
+	case was == model.SessionEstablished:
+		s.log.Warn("BGP session lost", "reason", err)
+	default:
+		s.say(err)
+	}
+}
+
+// problem notes why there is no session, without an end of one.
+func (s *session) problem(err error) {
+	s.mu.Lock()
+	s.status.Problem = err.Error()
+	s.mu.Unlock()
+	s.say(err)
+}
+
+// say logs a problem, once between two sessions.
+func (s *session) say(err error) {
+	if !s.said[err.Error()] && len(s.said) < 16 { // a neighbor may have as many words as it likes
+		s.said[err.Error()] = true
+		s.log.Warn("no BGP session yet", "reason", err)
+	}
+}
+
+// noteTold remembers what the neighbor has been told.
+func (s *session) noteTold(told map[netip.Prefix]string) {
+	prefixes := make(map[netip.Prefix]bool, len(told))
+	for p := range told {
+		prefixes[p] = true
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.told = prefixes
+}
+
+func addressOf(a net.Addr) netip.Addr {
+	if tcp, is := a.(*net.TCPAddr); is {
+		return tcp.AddrPort().Addr().Unmap()
+	}
+	return netip.Addr{}
+}

@@ -1,0 +1,159 @@
+package bgp
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"net/netip"
+	"time"
+
+	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
+)
+
+// errReplaced says that a passive neighbor has opened another connection: it knows nothing
+// of this one any more (RFC 4724, section 5).
+var errReplaced = errors.New("it has opened another connection")
+
+// teller tells one neighbor routes on one connection.
+type teller struct {
+	*connection
+	begun *want // what the session was opened for
+	peer  *peer
+	told  map[netip.Prefix]string // keys of tellings
+	local netip.Addr
+}
+
+// tell keeps an established session until one side ends it. It returns why.
+func (s *session) tell(ctx context.Context, c *connection, w *want, p *peer) error {
+	t := &teller{c, w, p, map[netip.Prefix]string{}, addressOf(c.LocalAddr())}
+	over := make(chan struct{})
+	defer close(over)
+	heard := hear(c, p, over)
+	beat := w.neighbor.KeepaliveOrDefault()
+	if third := p.hold / 3; beat > third {
+		beat = third
+	}
+	alive := time.NewTicker(beat)
+	defer alive.Stop()
+	// The end must not wait for a neighbor that does not read.
+	defer context.AfterFunc(ctx, func() { _ = c.SetWriteDeadline(time.Now().Add(farewell)) })()
+	patience := func() time.Duration {
+		if ctx.Err() != nil {
+			return farewell
+		}
+		return p.hold
+	}
+	err := t.update(s, true, patience())
+	for err == nil {
+		select {
+		case <-ctx.Done():
+			_ = t.update(s, false, farewell) // what was set last holds until a new process says more
+			return goodbye(context.Cause(ctx), p)
+		case again := <-s.incoming:
+			s.before = again
+			return errReplaced
+		case <-s.wake:
+			err = t.update(s, false, patience())
+		case <-alive.C:
+			err = c.write(patience(), gobgp.NewBGPKeepAliveMessage())
+		case h := <-heard:
+			if err = h.err; err == nil {
+				clear(t.told) // it asks to be told all of it again
+				err = t.update(s, false, patience())
+			}
+		}
+	}
+	return err
+}
+
+// update tells the neighbor what is different from what it knows, and after the first time
+// that this was all (RFC 4724, section 2).
+func (t *teller) update(s *session, first bool, patience time.Duration) error {
+	w := s.now.Load()
+	if !sameSession(w, t.begun) {
+		return nil // the context ends
+	}
+	messages := changes(w, t.peer, t.told, tellings(w, t.peer, t.local))
+	if first {
+		for _, f := range t.peer.families {
+			messages = append(messages, gobgp.NewEndOfRib(families[f]))
+		}
+	}
+	if len(messages) == 0 {
+		return nil
+	}
+	if err := t.write(patience, messages...); err != nil {
+		return err
+	}
+	s.noteTold(t.told)
+	return nil
+}
+
+// goodbye returns what the neighbor is told when a session is ended on purpose. A director
+// whose process alone ends says nothing: routers then keep its routes.
+func goodbye(why error, p *peer) error {
+	subcode := uint8(gobgp.BGP_ERROR_SUB_ADMINISTRATIVE_SHUTDOWN)
+	switch {
+	case (errors.Is(why, errStopped) || errors.Is(why, errChanged)) && p.restarts:
+		return why
+	case errors.Is(why, errChanged):
+		subcode = gobgp.BGP_ERROR_SUB_OTHER_CONFIGURATION_CHANGE
+	case errors.As(why, new(unreachable)):
+		subcode = subcodeBFDDown
+	case errors.Is(why, errRemoved):
+		subcode = gobgp.BGP_ERROR_SUB_PEER_DECONFIGURED
+	}
+	f := &fault{code: gobgp.BGP_ERROR_CEASE, subcode: subcode, text: why.Error(), because: why}
+	if p.hardReset {
+		f.subcode, f.data = gobgp.BGP_ERROR_SUB_HARD_RESET, []byte{gobgp.BGP_ERROR_CEASE, subcode}
+	}
+	return f
+}
+
+// heard is what a neighbor asks for, or why it is not heard any more.
+type heard struct{ err error }
+
+// hear reads until the connection ends, or the session is over. Routes are not kept,
+// whatever they are; that they came is a sign of life.
+func hear(c *connection, p *peer, over <-chan struct{}) <-chan heard {
+	news := make(chan heard)
+	go func() {
+		for {
+			m, err := c.read(time.Now().Add(p.hold))
+			if err == nil {
+				err = strange(m)
+			}
+			if err == nil && m.kind != gobgp.BGP_MSG_ROUTE_REFRESH {
+				continue
+			}
+			select {
+			case news <- heard{err}:
+			case <-over:
+				return
+			}
+			if err != nil {
+				return
+			}
+		}
+	}()
+	return news
+}
+
+// strange returns what is wrong with a message of an established session. Of an UPDATE only
+// that its parts fit: nothing is done with them.
+func strange(m message) error {
+	switch m.kind {
+	case gobgp.BGP_MSG_OPEN:
+		return newFault(gobgp.BGP_ERROR_FSM_ERROR, 3, "it says who it is a second time")
+	case gobgp.BGP_MSG_UPDATE:
+		rest := m.body
+		for _, part := range []string{"withdrawn routes", "path attributes"} {
+			if len(rest) < 2 || int(binary.BigEndian.Uint16(rest)) > len(rest)-2 {
+				return newFault(gobgp.BGP_ERROR_UPDATE_MESSAGE_ERROR, gobgp.BGP_ERROR_SUB_MALFORMED_ATTRIBUTE_LIST,
+					"it sends an UPDATE whose %s are longer than the message", part)
+			}
+			rest = rest[2+int(binary.BigEndian.Uint16(rest)):]
+		}
+	}
+	return nil
+}

@@ -1,0 +1,165 @@
+package datapath
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"weir.io/weir/internal/model"
+)
+
+// A backend that answers ARP for a VIP on its own link takes the VIP's packets away from
+// the directors, now and then: who asks believes who answers last. Only asking shows it.
+// IPv6 needs no question: Linux answers for addresses of the interface that was asked.
+const (
+	claimEvery = 10 * time.Second // from one question about a VIP to the next
+	claimHolds = 3 * claimEvery   // what an answer is believed for
+)
+
+// claims asks links who has VIPs, and keeps who says that it does.
+type claims struct {
+	file *os.File // a packet socket
+	raw  syscall.RawConn
+	done sync.WaitGroup
+
+	mu    sync.Mutex
+	asked map[neighbour]time.Time
+	heard map[claim]time.Time
+}
+
+// claim is a VIP on a link, and who says that it has it.
+type claim struct {
+	neighbour
+	by model.MAC
+}
+
+// ARP for IPv4 over Ethernet (RFC 826): what its packets begin with, and their length.
+const (
+	arpKind    = "\x00\x01\x08\x00\x06\x04"
+	arpLength  = 28
+	arpRequest = 1
+	arpReply   = 2
+)
+
+// openClaims begins to listen, on all links.
+func openClaims() (*claims, error) {
+	socket, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open a socket for ARP: %w", err)
+	}
+	c := &claims{file: os.NewFile(uintptr(socket), "arp"), asked: map[neighbour]time.Time{}, heard: map[claim]time.Time{}}
+	c.raw, err = c.file.SyscallConn()
+	if err == nil {
+		err = hearReplies(socket)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("listen for ARP: %w", err), c.file.Close())
+	}
+	c.done.Go(c.listen)
+	return c, nil
+}
+
+// hearReplies makes a socket receive replies and nothing else.
+func hearReplies(socket int) error {
+	filter := []unix.SockFilter{
+		{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_ABS, K: uint32(len(arpKind))}, // operation
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: arpReply, Jf: 1},
+		{Code: unix.BPF_RET | unix.BPF_K, K: arpLength},
+		{Code: unix.BPF_RET | unix.BPF_K, K: 0},
+	}
+	return errors.Join(
+		unix.SetsockoptSockFprog(socket, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}),
+		unix.Bind(socket, &unix.SockaddrLinklayer{Protocol: bigEndian16(unix.ETH_P_ARP)}))
+}
+
+func (c *claims) close() error {
+	err := c.file.Close()
+	c.done.Wait()
+	return err
+}
+
+// listen keeps what replies say until the socket is closed.
+func (c *claims) listen() {
+	var packet [arpLength]byte
+	for {
+		var n int
+		var from unix.Sockaddr
+		var failed error
+		err := c.raw.Read(func(fd uintptr) bool {
+			n, from, failed = unix.Recvfrom(int(fd), packet[:], 0)
+			return failed != unix.EAGAIN
+		})
+		if err != nil {
+			return
+		}
+		if link, is := from.(*unix.SockaddrLinklayer); failed == nil && is {
+			c.hear(packet[:n], link.Ifindex)
+		}
+	}
+}
+
+// hear keeps a reply that is about a VIP.
+func (c *claims) hear(packet []byte, ifindex int) {
+	if len(packet) < arpLength || string(packet[:len(arpKind)]) != arpKind {
+		return
+	}
+	sender := netip.AddrFrom4([4]byte(packet[14:18]))
+	said := claim{neighbour{ifindex, sender}, model.MAC(packet[8:14])}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, known := c.asked[said.neighbour]; known { // anybody on a link can say anything
+		c.heard[said] = time.Now()
+	}
+}
+
+// by says whether a host has said that it has a VIP, and asks for the VIP now and then.
+func (c *claims) by(mac model.MAC, vip neighbour, own nextHop) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := time.Now()
+	if now.Sub(c.asked[vip]) > claimEvery {
+		c.asked[vip] = now
+		_ = c.ask(vip, own) // the next time is as good
+	}
+	at, said := c.heard[claim{vip, mac}]
+	return said && now.Sub(at) < claimHolds
+}
+
+// ask sends a request to everybody on the link.
+func (c *claims) ask(vip neighbour, own nextHop) error {
+	packet := []byte(arpKind)
+	packet = binary.BigEndian.AppendUint16(packet, arpRequest)
+	packet = append(append(packet, own.source[:]...), own.address.AsSlice()...)
+	packet = append(append(packet, make([]byte, len(own.mac))...), vip.address.AsSlice()...)
+	to := &unix.SockaddrLinklayer{Protocol: bigEndian16(unix.ETH_P_ARP), Ifindex: vip.ifindex, Halen: 6,
+		Addr: [8]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}}
+	var failed error
+	err := c.raw.Write(func(fd uintptr) bool {
+		failed = unix.Sendto(int(fd), packet, 0, to)
+		return true
+	})
+	return errors.Join(err, failed)
+}
+
+// forget drops what is known of VIPs that nobody asks for any more.
+func (c *claims) forget(asked func(vip netip.Addr) bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for vip := range c.asked {
+		if !asked(vip.address) {
+			delete(c.asked, vip)
+		}
+	}
+	for said := range c.heard {
+		if !asked(said.address) {
+			delete(c.heard, said)
+		}
+	}
+}

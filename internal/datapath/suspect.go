@@ -1,0 +1,102 @@
+package datapath
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"weir.io/weir/internal/model"
+)
+
+// A backend that this director loses from sight may be there for all others: its next
+// hop does not answer this host, or a check of this host fails. Sent to another backend,
+// its connections would end at once. So it keeps them for a while where nobody behind
+// the director can send them on: BACKEND_SUSPECT. New ones go by the row, as those of a
+// backend that is down do, and are remembered.
+
+// suspicions says until when backends are suspects.
+type suspicions struct {
+	until map[uint32]time.Time // by index
+	timer *time.Timer          // of the first of them
+}
+
+// suspect is a backend's entry as it should be now, when it is as this says otherwise.
+func (d *Datapath) suspect(b *backend, entry directorBackend) directorBackend {
+	const down, suspect = uint8(directorBackendStateBACKEND_DOWN), uint8(directorBackendStateBACKEND_SUSPECT)
+	stored := &d.entries.entries[b.index]
+	lost := (entry.State == down || entry.State == suspect) && b.desired.State != model.Down
+	if lost && b.desired.Mode != model.GUE && (aliveIn(stored.State) || stored.State == suspect) {
+		if d.suspicions.holds(b.index, d.table.Suspect) {
+			return suspected(*stored, entry)
+		}
+	} else {
+		delete(d.suspicions.until, b.index)
+	}
+	if entry.State == suspect {
+		entry.State = down
+	}
+	return entry
+}
+
+// suspected is the entry of a suspect: packets take the way that they took, if no other
+// is known.
+func suspected(stored, entry directorBackend) directorBackend {
+	if entry.Flags&uint8(directorBackendFlagBACKEND_LOCAL) == 0 && model.MAC(entry.Mac).IsZero() {
+		entry.Mac, entry.Vlan, entry.SourceMac = stored.Mac, stored.Vlan, stored.SourceMac
+		entry.Mtu, entry.Ifindex = stored.Mtu, stored.Ifindex
+	}
+	entry.State = uint8(directorBackendStateBACKEND_SUSPECT)
+	return entry
+}
+
+// holds says whether a backend that is lost still is a suspect, and begins to count.
+func (s *suspicions) holds(index uint32, lasts time.Duration) bool {
+	until, known := s.until[index]
+	if !known {
+		if s.until == nil {
+			s.until = map[uint32]time.Time{}
+		}
+		until = time.Now().Add(lasts)
+		s.until[index] = until
+	}
+	return time.Now().Before(until)
+}
+
+// awaitSuspects has those looked at again whose time is over.
+func (d *Datapath) awaitSuspects() {
+	s := &d.suspicions
+	if s.timer != nil {
+		s.timer.Stop()
+		s.timer = nil
+	}
+	now := time.Now()
+	var first time.Time
+	for _, until := range s.until {
+		if until.After(now) && (first.IsZero() || until.Before(first)) {
+			first = until
+		}
+	}
+	if !first.IsZero() {
+		s.timer = time.AfterFunc(first.Sub(now), d.condemn)
+	}
+}
+
+// condemn takes the suspects whose time is over for down.
+func (d *Datapath) condemn() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.entries.memory == nil {
+		return // closed
+	}
+	now := time.Now()
+	over := func(b *backend) bool {
+		until, suspect := d.suspicions.until[b.index]
+		return suspect && !until.After(now)
+	}
+	for _, s := range slices.Collect(maps.Values(d.services)) {
+		if slices.ContainsFunc(s.order, over) {
+			d.writeBackends(s)
+		}
+	}
+	d.awaitSuspects()
+}

@@ -1,0 +1,117 @@
+package desired
+
+import (
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"weir.io/weir/internal/model"
+)
+
+// Views are what the directors of a group have found, each by its own probes.
+type Views interface {
+	// Views returns what each director has found of each service, this one too.
+	Views() []model.View
+	// Changed is sent to when that has changed.
+	Changed() <-chan struct{}
+	// Tell makes these views what the others are told that this director has found, all of
+	// them. It does not wait for them.
+	Tell([]model.View)
+}
+
+// Share makes what most of a group's directors find what the shares of its services' backends
+// change by. It is called before Join and Run, and needs Probe.
+func (k *Keeper) Share(v Views) { k.common = &common{views: v} }
+
+// tell tells the others of the group what this director's probes find of the services whose
+// shares depend on it.
+func (k *Keeper) tell() {
+	if k.common == nil {
+		return
+	}
+	found := k.health.Found()
+	var views []model.View
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, d := range k.shared.Documents() {
+		if d.Service.SharesChange() {
+			views = append(views, viewOf(&d.Service, found))
+		}
+	}
+	k.common.views.Tell(views)
+}
+
+// viewOf is what has been found of a service.
+func viewOf(s *model.Service, found map[model.Target]model.Found) model.View {
+	v := model.View{ServiceID: s.ID()}
+	for i := range s.Backends {
+		switch b := s.Backends[i].Endpoint(); found[model.Target{Service: v.ServiceID, Backend: b}].State {
+		case model.HealthUp:
+			v.Up = append(v.Up, b)
+		case model.HealthDown:
+			v.Down = append(v.Down, b)
+		}
+	}
+	slices.SortFunc(v.Up, netip.AddrPort.Compare)
+	slices.SortFunc(v.Down, netip.AddrPort.Compare)
+	return v
+}
+
+// common is what most directors of a group have found, of those that have found anything:
+// nothing where as many say this as that.
+type common struct {
+	views Views
+
+	mu   sync.Mutex
+	seen map[model.Target]seen
+}
+
+// seen is what most have found, and since when this director knows it.
+type seen struct {
+	state model.HealthState
+	since time.Time
+}
+
+// Found returns that, and for how long this director has known it. Whoever has known it for
+// longer writes the next step.
+func (c *common) Found() map[model.Target]model.Found {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now, last := time.Now(), c.seen
+	c.seen = map[model.Target]seen{}
+	found := map[model.Target]model.Found{}
+	for target, state := range majority(c.views.Views()) {
+		s, known := last[target]
+		if !known || s.state != state {
+			s = seen{state, now}
+		}
+		c.seen[target], found[target] = s, model.Found{State: state, For: now.Sub(s.since)}
+	}
+	return found
+}
+
+// majority returns what most of the views say of each backend.
+func majority(views []model.View) map[model.Target]model.HealthState {
+	balance := map[model.Target]int{}
+	for i := range views {
+		for _, b := range views[i].Up {
+			balance[model.Target{Service: views[i].ServiceID, Backend: b}]++
+		}
+		for _, b := range views[i].Down {
+			balance[model.Target{Service: views[i].ServiceID, Backend: b}]--
+		}
+	}
+	states := make(map[model.Target]model.HealthState, len(balance))
+	for target, n := range balance {
+		switch {
+		case n > 0:
+			states[target] = model.HealthUp
+		case n < 0:
+			states[target] = model.HealthDown
+		default:
+			states[target] = model.HealthUnknown
+		}
+	}
+	return states
+}

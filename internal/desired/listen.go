@@ -1,0 +1,45 @@
+package desired
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"weir.io/weir/internal/store"
+)
+
+// signsPause is how often signs of strain are listened to at most.
+const signsPause = time.Second
+
+// listen looks anew for what is due when agents report signs of strain.
+func (k *Keeper) listen(ctx context.Context) {
+	follow := time.NewTicker(reportsPause)
+	defer follow.Stop()
+	for ctx.Err() == nil {
+		if k.relieves() {
+			k.renew() // so that reports about backends that are new are listened to
+		}
+		select {
+		case <-k.reports.Signs():
+			k.renewing.Lock()
+			k.renewed = time.Time{}
+			k.renewing.Unlock()
+			k.renew()
+			k.wake()
+			select {
+			case <-time.After(signsPause):
+			case <-ctx.Done():
+			}
+		case <-k.moved[4]:
+		case <-follow.C:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// relieves reports whether signs of strain change the shares of some service's backends.
+func (k *Keeper) relieves() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return slices.ContainsFunc(k.shared.Documents(), func(d store.Document) bool { return d.Service.Relieves() })
+}

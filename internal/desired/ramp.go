@@ -1,0 +1,167 @@
+package desired
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"weir.io/weir/internal/history"
+	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/store"
+)
+
+// Health is what this director's probes find out.
+type Health interface {
+	// Found returns what is known of every backend that is checked.
+	Found() map[model.Target]model.Found
+	// Watch returns a channel that is sent to when a state that Found returns has changed.
+	Watch() <-chan struct{}
+}
+
+// Probe makes what probes find out what backends start slowly by. It is called before
+// SetFile.
+func (k *Keeper) Probe(h Health) { k.health = h }
+
+// watch looks anew for what is due when a backend's health has changed, or what most of the
+// group's directors find of it, and tells these what this one finds.
+func (k *Keeper) watch(ctx context.Context) {
+	var others <-chan struct{}
+	if k.common != nil {
+		others = k.common.views.Changed()
+	}
+	changed := k.health.Watch()
+	k.wake()
+	for {
+		k.tell()
+		select {
+		case <-changed:
+			k.wake()
+		case <-others:
+			k.wake()
+		case <-k.moved[3]:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// finds returns what says how backends are: of the group's services most of its directors, of
+// others this one; nil: nobody does.
+func (k *Keeper) finds(shared bool) func() map[model.Target]model.Found {
+	switch {
+	case !shared && k.health != nil:
+		return k.health.Found
+	case shared && k.common != nil:
+		return k.common.Found
+	}
+	return nil
+}
+
+// foundBy returns what is found, if some service's shares depend on it.
+func foundBy(found func() map[model.Target]model.Found, s store.State) map[model.Target]model.Found {
+	if found == nil || !slices.ContainsFunc(s.Documents(), func(d store.Document) bool { return d.Service.SharesChange() }) {
+		return nil
+	}
+	return found()
+}
+
+// knowledge is what the shares of backends are changed by, at a time.
+type knowledge struct {
+	now   time.Time
+	found map[model.Target]model.Found
+	heard func(*model.Service) func(netip.AddrPort) model.Heard // nil: nobody reports
+}
+
+// knows returns what is known of backends now: of the group's services, or this director's own.
+func (k *Keeper) knows(s store.State, shared bool) knowledge {
+	is := knowledge{now: time.Now(), found: foundBy(k.finds(shared), s)}
+	if shared {
+		is.heard = k.evidence.Heard
+	}
+	return is
+}
+
+// shares returns a log with the shares that follow those which it has, and when they change
+// next if nothing else is known: the zero time is never.
+func (is *knowledge) shares(log model.Log, s *model.Service) (model.Log, time.Time) {
+	id := s.ID()
+	found := func(b netip.AddrPort) model.Found { return is.found[model.Target{Service: id, Backend: b}] }
+	heard := func(netip.AddrPort) model.Heard { return model.Heard{} }
+	if is.heard != nil && s.Relieves() {
+		heard = is.heard(s)
+	}
+	steps, next := history.Ramp(log, s, found, is.now)
+	strained, again := history.Relieve(log, s, found, heard, is.now)
+	log.Steps, log.Strained = steps, strained
+	if next.IsZero() || !again.IsZero() && again.Before(next) {
+		next = again
+	}
+	return log, next
+}
+
+// dueToStep returns when a backend gets another share, by what is known now, or the zero time.
+func (is *knowledge) dueToStep(log model.Log, s *model.Service) time.Time {
+	after, next := is.shares(log, s)
+	if !sameShares(log, after) {
+		return is.now
+	}
+	return next
+}
+
+func sameShares(a, b model.Log) bool { return sameSteps(a, b) && sameStrain(a, b) }
+
+func sameSteps(a, b model.Log) bool {
+	return slices.EqualFunc(a.Steps, b.Steps, func(a, b model.Step) bool {
+		return a.Backend == b.Backend && a.Number == b.Number && a.Since.Equal(b.Since)
+	})
+}
+
+func sameStrain(a, b model.Log) bool {
+	return slices.EqualFunc(a.Strained, b.Strained, func(a, b model.Strain) bool {
+		return a.Backend == b.Backend && a.Parts == b.Parts && a.Since.Equal(b.Since)
+	})
+}
+
+// reshared is a service whose backends have got other shares.
+type reshared struct {
+	service       string
+	before, after model.Log
+}
+
+// starting returns "10.0.1.1:0 at 1/8, 10.0.1.2:0 at 3/8".
+func (r *reshared) starting() string {
+	var parts []string
+	for _, s := range r.after.Steps {
+		parts = append(parts, fmt.Sprintf("%s at %d/%d", s.Backend, s.Number, model.StartSteps))
+	}
+	return orNone(parts)
+}
+
+// strained returns "10.0.1.1:0 at 7/8".
+func (r *reshared) strained() string {
+	var parts []string
+	for _, s := range r.after.Strained {
+		parts = append(parts, fmt.Sprintf("%s at %d/%d", s.Backend, s.Parts, model.ShareParts))
+	}
+	return orNone(parts)
+}
+
+func orNone(parts []string) string {
+	if len(parts) == 0 {
+		return "none"
+	}
+	return strings.Join(parts, ", ")
+}
+
+// reshare returns a log with the shares that follow those that it had before.
+func (l *ledger) reshare(log, before model.Log, s *model.Service) model.Log {
+	after, _ := l.known.shares(before, s)
+	if !sameShares(before, after) {
+		l.reshared = append(l.reshared, reshared{s.Name, before, after})
+	}
+	log.Steps, log.Strained = after.Steps, after.Strained
+	return log
+}

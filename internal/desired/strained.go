@@ -1,0 +1,39 @@
+package desired
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	"weir.io/weir/internal/history"
+	"weir.io/weir/internal/model"
+)
+
+// Strained returns what agents report of the backends of the group's services that are
+// strained, or show signs of it, and what follows from it.
+func (k *Keeper) Strained() map[model.Target]model.BackendStrain {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	all := map[model.Target]model.BackendStrain{}
+	for _, d := range k.shared.Documents() {
+		s := &d.Service
+		if !s.Relieves() {
+			continue
+		}
+		heard := k.evidence.Heard(s)
+		for i := range s.Backends {
+			b := s.Backends[i].Endpoint()
+			sign, is := heard(b), model.BackendStrain{Parts: model.ShareParts}
+			if time.Since(sign.Taken) < history.Silence {
+				is.Refused, is.Overflows = sign.Refused, sign.Overflows
+			}
+			if at, strained := slices.BinarySearchFunc(d.Log.Strained, b, func(s model.Strain, b netip.AddrPort) int { return s.Backend.Compare(b) }); strained {
+				is.Parts, is.Since = d.Log.Strained[at].Parts, d.Log.Strained[at].Since
+			}
+			if is != (model.BackendStrain{Parts: model.ShareParts}) {
+				all[model.Target{Service: s.ID(), Backend: b}] = is
+			}
+		}
+	}
+	return all
+}

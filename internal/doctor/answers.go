@@ -1,0 +1,63 @@
+package doctor
+
+import (
+	"net/netip"
+	"slices"
+
+	"weir.io/weir/internal/model"
+)
+
+// answers checks the source filter (rp_filter) where packets come in that are from an IPv4 VIP:
+// backends answer health checks of the VIP so, and of nat's replies those are that the kernel
+// routes. Their source is an address that this host sends to clients, not to backends.
+func (x *examination) answers() {
+	vips := map[string][]netip.Addr{} // by the interface that they come in by
+	for i := range x.config.Services {
+		s := &x.config.Services[i]
+		if _, own := x.addresses[s.VIP]; own || !s.VIP.Is4() {
+			continue
+		}
+		for j := range s.Backends {
+			b := &s.Backends[j]
+			if b.ModeIn(*s) != model.NAT && (!s.Checked() || !s.ChecksVIP(b)) {
+				continue
+			}
+			way, problem := x.way(b.Address)
+			if problem != "" || way.local {
+				continue
+			}
+			if name := way.link.Attrs().Name; !slices.Contains(vips[name], s.VIP) {
+				vips[name] = append(vips[name], s.VIP)
+			}
+		}
+	}
+	for _, name := range sortedKeys(vips) {
+		x.answersOn(name, vips[name])
+	}
+}
+
+// answersOn checks one interface.
+func (x *examination) answersOn(name string, vips []netip.Addr) {
+	check := "answers " + name
+	value, err := interfaceSysctl(name, "rp_filter")
+	if err != nil {
+		x.warn(check, "", "%v", err)
+		return
+	}
+	const what = "answers to health checks and replies of nat that come from there are dropped"
+	for _, vip := range vips {
+		way, problem := x.way(vip)
+		switch {
+		case value == 0:
+		case problem != "":
+			x.warn(check, "give this host a default route, or sysctl -w net/ipv4/conf/"+name+"/rp_filter=0, and conf/all",
+				"rp_filter is %d, and there is no route to VIP %s: %s", value, vip, what)
+			return
+		case value == 1 && way.link.Attrs().Name != name:
+			x.warn(check, "sysctl -w net/ipv4/conf/"+name+"/rp_filter=2",
+				"rp_filter is strict, and the route to VIP %s leads to %s: %s", vip, way.link.Attrs().Name, what)
+			return
+		}
+	}
+	x.ok(check, "rp_filter is %d: what comes from VIPs is let in", value)
+}

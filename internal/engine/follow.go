@@ -1,0 +1,153 @@
+package engine
+
+import (
+	"context"
+	"time"
+
+	"weir.io/weir/internal/model"
+)
+
+// healthSettle is how long changes of health are collected before they are acted upon: of
+// a rack that is cut off, all backends fall within moments.
+const healthSettle = 10 * time.Millisecond
+
+// firstResults is how long the first plan of all waits for what its checks say first. What
+// an earlier process has pinned goes on meanwhile; to begin with backends that are down
+// would break what that one has brought to others.
+const firstResults = 2 * time.Second
+
+// checker is a Checker, or none.
+type checker struct {
+	Checker
+	begun bool
+}
+
+// changed is never sent to when there is no checker.
+func (c *checker) changed() <-chan struct{} {
+	if c.Checker == nil {
+		return nil
+	}
+	return c.Changed()
+}
+
+func (c *checker) health() Health {
+	if c.Checker == nil {
+		return nil
+	}
+	return c.States()
+}
+
+// follow makes the checks of what is wanted, and goes on with those of what runs: it may
+// go on for long if no sink takes what is wanted.
+func (c *checker) follow(ctx context.Context, wanted, applied *request) {
+	if c.Checker == nil {
+		return
+	}
+	serving := servingIn(&applied.desired)
+	checks := Checks(&wanted.desired, serving)
+	has := make(map[model.Target]bool, len(checks))
+	for i := range checks {
+		has[checks[i].Target] = true
+	}
+	for _, check := range Checks(&applied.desired, serving) {
+		if !has[check.Target] {
+			checks = append(checks, check)
+		}
+	}
+	c.Set(checks)
+	if !c.begun {
+		c.begun = true
+		c.await(ctx)
+	}
+}
+
+// only makes the checks of what runs.
+func (c *checker) only(applied *request) {
+	if c.Checker != nil {
+		c.Set(Checks(&applied.desired, servingIn(&applied.desired)))
+	}
+}
+
+// await returns when something is known of every backend, or enough time has passed.
+func (c *checker) await(ctx context.Context) {
+	late := time.NewTimer(firstResults)
+	defer late.Stop()
+	for c.awaits() {
+		select {
+		case <-c.Changed():
+		case <-late.C:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (c *checker) awaits() bool {
+	for _, state := range c.States() {
+		if state == model.HealthUnknown {
+			return true
+		}
+	}
+	return false
+}
+
+// servingIn says which backends may have connections by a configuration that runs.
+func servingIn(c *model.Config) func(model.Target) bool {
+	has := map[model.Target]bool{}
+	for i := range c.Services {
+		s := &c.Services[i]
+		for j := range s.Backends {
+			if s.Backends[j].State != model.Down {
+				has[model.Target{Service: s.ID(), Backend: s.Backends[j].Endpoint()}] = true
+			}
+		}
+	}
+	return func(t model.Target) bool { return has[t] }
+}
+
+// turn takes changes of health over. If no sink takes what is wanted, what runs must leave
+// backends that are down all the same.
+func (e *Engine) turn(wanted request) error {
+	if e.applied.result == nil {
+		return nil // the first Apply is still to come
+	}
+	err := e.set(wanted)
+	if err == nil || wanted.result == e.applied.result {
+		return err
+	}
+	if again := e.set(e.applied); again != nil {
+		e.log.Error("changes of health are not followed", "error", again)
+	}
+	return err
+}
+
+// HealthStatus returns how many backends are healthy of each service that is checked, in
+// the plan that runs.
+func (e *Engine) HealthStatus() map[model.ServiceID]model.ServiceHealth {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	all := map[model.ServiceID]model.ServiceHealth{}
+	for _, s := range e.report.Services {
+		if s.Health != nil {
+			all[s.ID] = *s.Health
+		}
+	}
+	return all
+}
+
+// noteHealth says when a service begins or ends to use backends that are not healthy.
+func (e *Engine) noteHealth(report *Report) {
+	before := e.HealthStatus()
+	for i := range report.Services {
+		s := &report.Services[i]
+		if s.Health == nil || s.Health.Panic == before[s.ID].Panic {
+			continue
+		}
+		if s.Health.Panic {
+			e.log.Error("too few backends are healthy: all of them are used", "service", s.Name, "up", s.Health.Up, "down", s.Health.Down)
+			continue
+		}
+		e.log.Info("enough backends are healthy again: only they are used", "service", s.Name, "up", s.Health.Up, "down", s.Health.Down)
+	}
+}

@@ -1,0 +1,124 @@
+package engine
+
+import "weir.io/weir/internal/model"
+
+// Health is what is known of the health of backends. One that is not in it counts as
+// healthy: it is not checked, or was in service before its check.
+type Health map[model.Target]model.HealthState
+
+// Checks returns the checks that a configuration asks for. Serving says which backends get
+// connections already. A backend that is down because the configuration says so is left
+// alone.
+func Checks(desired *model.Config, serving func(model.Target) bool) []model.Check {
+	var checks []model.Check
+	host := &model.CheckHost{Interfaces: desired.Director.Interfaces, TunnelSource: desired.Director.TunnelSource, Directors: desired.Directors}
+	for i := range desired.Services {
+		s := &desired.Services[i]
+		if !s.Checked() {
+			continue
+		}
+		for j := range s.Backends {
+			b := &s.Backends[j]
+			if b.State == model.Down {
+				continue
+			}
+			target := model.Target{Service: s.ID(), Backend: b.Endpoint()}
+			checks = append(checks, model.Check{
+				Target: target, Service: s.Name, Backend: b.Name, How: s.Health,
+				To: s.ProbeAddress(b), Way: wayOf(s, b, host), Serving: serving(target),
+			})
+		}
+	}
+	return checks
+}
+
+// wayOf is the way of the service's packets to a backend, if its checks take it.
+func wayOf(s *model.Service, b *model.Backend, host *model.CheckHost) *model.CheckWay {
+	if !s.ChecksVIP(b) {
+		return nil
+	}
+	return &model.CheckWay{CheckHost: host, VIP: s.VIP, Segment: s.Segment, Backend: model.TableBackend{
+		Name: b.Name, Address: b.Address, Mode: b.ModeIn(*s), MAC: b.MAC, VLAN: b.VLAN, MTU: b.MTU,
+	}}
+}
+
+// serviceHealth is what health means for a service: which of its backends are used.
+type serviceHealth struct {
+	service *model.Service
+	known   Health
+	counts  model.ServiceHealth
+}
+
+func newServiceHealth(s *model.Service, known Health) serviceHealth {
+	h := serviceHealth{service: s, known: known}
+	if !s.Checked() {
+		return h
+	}
+	h.counts.Kind = s.Health.Kind
+	for i := range s.Backends {
+		b := &s.Backends[i]
+		if b.State != model.Active || b.Weight == 0 {
+			continue // it would get no connections if it were healthy
+		}
+		switch h.of(b) {
+		case model.HealthDown:
+			h.counts.Down++
+		case model.HealthUnknown:
+			h.counts.Unknown++
+		default:
+			h.counts.Up++
+		}
+	}
+	// Backends of which nothing is known yet say nothing about how many are healthy.
+	h.counts.Panic = s.TooFew(h.counts.Up, h.counts.Down)
+	return h
+}
+
+func (h *serviceHealth) of(b *model.Backend) model.HealthState {
+	return h.known[model.Target{Service: h.service.ID(), Backend: b.Endpoint()}]
+}
+
+// report is what there is to say about it; nil: nothing.
+func (h *serviceHealth) report() *model.ServiceHealth {
+	if !h.service.Checked() {
+		return nil
+	}
+	return &h.counts
+}
+
+// state is desired state and health together. When so few backends are healthy that the
+// checks are likelier to be wrong than the backends, all are used. A backend of which
+// nothing is known yet is left out as long as there are others.
+func (h *serviceHealth) state(b *model.Backend) model.BackendState {
+	if h.counts.Panic {
+		return b.State
+	}
+	return h.found(b)
+}
+
+// isUp reports whether so many backends are left that packets are to come here. Probes count
+// also while all backends are used in spite of them: other directors may see more. A draining
+// backend counts: its connections go on only while their packets come here.
+func (h *serviceHealth) isUp() bool {
+	left := uint32(0)
+	for i := range h.service.Backends {
+		if h.found(&h.service.Backends[i]).Alive() {
+			left++
+		}
+	}
+	return left >= h.service.LeastHealthy()
+}
+
+// found is desired state and what probes say of a backend.
+func (h *serviceHealth) found(b *model.Backend) model.BackendState {
+	if !h.service.Checked() {
+		return b.State
+	}
+	switch state := h.of(b); {
+	case state == model.HealthDown:
+		return model.Suspect // this director's checks may fail alone
+	case state == model.HealthUnknown && h.counts.Up > 0:
+		return model.Down
+	}
+	return b.State
+}

@@ -1,0 +1,112 @@
+package engine
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+
+	"weir.io/weir/internal/model"
+)
+
+// Announcer is the sink that tells routers, hooks, and hosts on the link, which VIPs this director forwards.
+type Announcer interface {
+	// Set makes those who are told the ones of the announcement, and what they are told what
+	// it says, all of it. It does not wait for them.
+	Set(model.Announcement)
+}
+
+// announcement returns who is to be told what.
+func announcement(desired *model.Config, report *Report) model.Announcement {
+	return model.Announcement{BGP: desired.BGP, Routes: Routes(desired, report), Hooks: desired.Hooks,
+		Neighbor: desired.Director.Neighbor, Group: desired.Director.Group, VIPs: VIPs(desired, report)}
+}
+
+// VIPs returns those of which a service is up, in order: what hooks are told, and what hosts on
+// the link may ask for. VIPs in segments are not in it, as they are not in Routes.
+func VIPs(desired *model.Config, report *Report) []netip.Addr {
+	if len(desired.Hooks) == 0 && !desired.Director.Neighbor.Given() {
+		return nil
+	}
+	return vipsUp(report)
+}
+
+// stayingUp returns those VIPs that were told and still are to be.
+func stayingUp(told, next []netip.Addr) []netip.Addr {
+	return slices.DeleteFunc(slices.Clone(told), func(vip netip.Addr) bool {
+		_, stays := slices.BinarySearchFunc(next, vip, netip.Addr.Compare)
+		return !stays
+	})
+}
+
+// Routes returns what routers are to be told: the VIPs of which a service is up, or the
+// prefixes that are announced in their place. It is a pure function of desired state and
+// health, as the table is; the report is about that. VIPs in segments are not in it: they are
+// not the routers' that the host itself has.
+func Routes(desired *model.Config, report *Report) []model.Route {
+	if !desired.BGP.Given() {
+		return nil
+	}
+	up := map[netip.Prefix]model.Route{}
+	for _, vip := range vipsUp(report) {
+		if r, is := routeOf(&desired.BGP, vip); is {
+			up[r.Prefix] = r
+		}
+	}
+	routes := make([]model.Route, 0, len(up))
+	for _, r := range up {
+		routes = append(routes, r)
+	}
+	slices.SortFunc(routes, func(a, b model.Route) int {
+		return cmp.Or(a.Prefix.Addr().Compare(b.Prefix.Addr()), cmp.Compare(a.Prefix.Bits(), b.Prefix.Bits()))
+	})
+	return routes
+}
+
+// vipsUp returns the VIPs of which a service is up, in order: those that somebody is to send
+// to this director. VIPs in segments are not among them.
+func vipsUp(report *Report) []netip.Addr {
+	up := []netip.Addr{}
+	for i := range report.Services {
+		if s := &report.Services[i]; s.Up && s.ID.Segment == (model.Segment{}) {
+			up = append(up, s.ID.VIP)
+		}
+	}
+	slices.SortFunc(up, netip.Addr.Compare)
+	return slices.Compact(up)
+}
+
+// routeOf returns the route that stands for a VIP, if any does.
+func routeOf(bgp *model.BGP, vip netip.Addr) (model.Route, bool) {
+	host := model.Route{Prefix: netip.PrefixFrom(vip, vip.BitLen())}
+	longest := -1
+	for i := range bgp.Prefixes {
+		p := &bgp.Prefixes[i]
+		if p.Prefix.Contains(vip) && (longest < 0 || p.Prefix.Bits() > bgp.Prefixes[longest].Prefix.Bits()) {
+			longest = i
+		}
+	}
+	if longest < 0 {
+		return host, true
+	}
+	p := &bgp.Prefixes[longest]
+	host.Attributes = p.Attributes
+	if p.Announce == model.AnnouncePrefix {
+		host.Prefix = p.Prefix
+	}
+	return host, p.Announce != model.AnnounceNothing
+}
+
+// staying returns those of the routes that were announced whose prefixes still are to be.
+func staying(announced, next []model.Route) []model.Route {
+	prefixes := make(map[netip.Prefix]bool, len(next))
+	for i := range next {
+		prefixes[next[i].Prefix] = true
+	}
+	stays := []model.Route{}
+	for _, r := range announced {
+		if prefixes[r.Prefix] {
+			stays = append(stays, r)
+		}
+	}
+	return stays
+}

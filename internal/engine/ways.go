@@ -1,0 +1,116 @@
+package engine
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	"weir.io/weir/internal/model"
+)
+
+// Ways says where packets for backends cannot be sent yet: a Forwarder that has just taken a
+// table has to ask neighbours first.
+type Ways interface {
+	// Unreached returns the VIPs, in no segment, of which a backend is to get packets and
+	// gets none, because nobody has said where it is.
+	Unreached() map[netip.Addr]bool
+}
+
+// How long what is new waits for the ways to the backends, and the first pause between two
+// looks. A backend that does not answer by then may be dead, and holds nobody up any longer.
+const (
+	waysPatience = time.Second
+	firstLook    = 5 * time.Millisecond
+)
+
+// waiting is what of an announcement is not told yet. Routers send packets as soon as they are
+// told, and a backend that nobody knows the way to counts as down.
+type waiting struct {
+	ways  Ways                       // nil: nothing waits
+	next  *model.Announcement        // what is told when nothing waits any more
+	since map[netip.Prefix]time.Time // of what waits
+	again <-chan time.Time           // when there is another look; nil: nothing waits
+	pause time.Duration
+}
+
+// Ways makes what is new wait until it can be forwarded. It is called before Run.
+func (e *Engine) Ways(w Ways) { e.waiting.ways = w }
+
+// announce tells what is forwarded now, as soon as there are ways for it.
+func (e *Engine) announce(next *model.Announcement) {
+	e.waiting.next, e.waiting.pause = next, firstLook
+	now := e.waiting.look(e.announced)
+	e.tell(&now)
+}
+
+// lookAgain tells what has waited for long enough.
+func (e *Engine) lookAgain() {
+	e.waiting.pause *= 2
+	now := e.waiting.look(e.announced)
+	if len(now.Routes) > len(e.announced.Routes) || len(now.VIPs) > len(e.announced.VIPs) || e.waiting.again == nil {
+		e.tell(&now)
+	}
+}
+
+// look returns what of the next announcement can be told now, when this has been told.
+func (w *waiting) look(told *model.Announcement) model.Announcement {
+	w.again = nil
+	now := *w.next
+	if w.ways == nil {
+		return now
+	}
+	unreached := w.ways.Unreached()
+	if told == nil {
+		told = &model.Announcement{}
+	}
+	before, moment, rest := w.since, time.Now(), w.pause
+	w.since = map[netip.Prefix]time.Time{}
+	waits := func(p netip.Prefix) bool {
+		if !coversAny(p, unreached) {
+			return false
+		}
+		since, known := before[p]
+		if !known {
+			since = moment
+		}
+		w.since[p] = since
+		left := waysPatience - moment.Sub(since)
+		if left > 0 {
+			rest = min(rest, left)
+		}
+		return left > 0
+	}
+	now.Routes = slices.DeleteFunc(slices.Clone(now.Routes), func(r model.Route) bool {
+		return !slices.ContainsFunc(told.Routes, func(t model.Route) bool { return t.Prefix == r.Prefix }) && waits(r.Prefix)
+	})
+	now.VIPs = slices.DeleteFunc(slices.Clone(now.VIPs), func(vip netip.Addr) bool {
+		_, known := slices.BinarySearchFunc(told.VIPs, vip, netip.Addr.Compare)
+		return !known && waits(netip.PrefixFrom(vip, vip.BitLen()))
+	})
+	if len(now.Routes) < len(w.next.Routes) || len(now.VIPs) < len(w.next.VIPs) {
+		w.again = time.After(rest)
+	}
+	return now
+}
+
+// forget drops from what waits all that is not to be told any more.
+func (w *waiting) forget(next *model.Announcement) {
+	if w.next == nil {
+		return
+	}
+	stays := *w.next
+	stays.Routes, stays.VIPs = staying(stays.Routes, next.Routes), stayingUp(stays.VIPs, next.VIPs)
+	w.next = &stays
+}
+
+func coversAny(p netip.Prefix, addresses map[netip.Addr]bool) bool {
+	if p.IsSingleIP() {
+		return addresses[p.Addr()]
+	}
+	for a := range addresses {
+		if p.Contains(a) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,277 @@
+package health
+
+import (
+	"context"
+	"log/slog"
+	"net/netip"
+	"reflect"
+	"sync"
+	"syscall"
+	"time"
+
+	"weir.io/weir/internal/model"
+)
+
+// Checker makes checks, each again and again, and keeps what they say.
+type Checker struct {
+	path  Path
+	log   *slog.Logger
+	most  int // probes at the same time
+	ctx   context.Context
+	stop  context.CancelFunc
+	begun time.Time
+
+	scheduler sync.WaitGroup
+	done      sync.WaitGroup // probes that are not the connector's
+	connector connector      // the scheduler's
+
+	wake  chan struct{} // the schedule has changed
+	turns chan struct{} // a state has
+
+	mu      sync.Mutex
+	others  []chan struct{} // are sent to as turns is
+	targets map[model.Target]*target
+	queue   queue
+	running int
+	// diagnoses is how many are being made.
+	diagnoses int
+	armed     time.Time // when the scheduler wakes up by itself
+	counts    map[Reason]uint64
+	saidOwn   time.Time // when a failure of this host was last logged
+}
+
+// succeeded counts probes that found a backend well.
+const succeeded Reason = "ok"
+
+// target is a backend and what is known of it.
+type target struct {
+	check    model.Check
+	probe    probe
+	standing standing
+	last     result
+	// diagnosis is of the last failure that needed one.
+	diagnosis diagnosis
+	due       time.Time
+	place     int // in the queue
+	cancel    context.CancelFunc
+	version   int // of the check: results of another one do not count
+	begun     bool
+}
+
+// result is what became of a probe.
+type result struct {
+	at      time.Time // when it ended; zero: none has
+	took    time.Duration
+	to      netip.AddrPort
+	failure *Failure // nil: the backend is well
+}
+
+// New returns a checker that has nothing to check.
+func New(path Path, log *slog.Logger) *Checker {
+	ctx, stop := context.WithCancel(context.Background())
+	c := &Checker{
+		path: path, log: log, begun: time.Now(), most: mostProbes(), ctx: ctx, stop: stop,
+		wake: make(chan struct{}, 1), turns: make(chan struct{}, 1),
+		targets: map[model.Target]*target{}, counts: map[Reason]uint64{},
+	}
+	c.scheduler.Go(c.run)
+	return c
+}
+
+// mostProbes bounds the probes under way: each takes a descriptor, of which others need
+// some, too. What does not answer takes one for as long as its timeout.
+func mostProbes() int {
+	var files syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files); err != nil {
+		return 256
+	}
+	return int(max(16, min(4096, files.Cur/2)))
+}
+
+// Close ends all probes, and returns when none is under way.
+func (c *Checker) Close() {
+	c.stop()
+	c.scheduler.Wait()
+	c.connector.close()
+	c.done.Wait()
+}
+
+// Set makes these the checks that are made, all of them. What is known of a backend stays
+// as long as its check asks for the same; with another question it holds until that is
+// answered otherwise.
+func (c *Checker) Set(checks []model.Check) {
+	c.path.Set(checks)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := time.Now()
+	wanted := make(map[model.Target]bool, len(checks))
+	probes := map[*model.HealthCheck]probe{}
+	fresh := 0
+	for i := range checks {
+		wanted[checks[i].Target] = true
+		if c.put(checks[i], probes, now.Add(time.Duration(fresh)*spread)) {
+			fresh++
+		}
+	}
+	for key, t := range c.targets {
+		if !wanted[key] {
+			c.queue.drop(t)
+			t.end()
+			delete(c.targets, key)
+		}
+	}
+	signal(c.wake)
+}
+
+// spread is the time between the first probes of targets that are new: all at once would
+// be a burst.
+const spread = 100 * time.Microsecond
+
+// put adds a check or changes it, and reports whether its probe is due at once.
+func (c *Checker) put(check model.Check, probes map[*model.HealthCheck]probe, due time.Time) bool {
+	t := c.targets[check.Target]
+	if t != nil && t.check.To == check.To && (t.check.Way == nil) == (check.Way == nil) && sameProbe(t.check.How, check.How) {
+		c.reschedule(t, check)
+		return false
+	}
+	p, made := probes[check.How]
+	if !made {
+		var err error
+		if p, err = newProbe(check.How); err != nil {
+			// Validation has seen it already; whoever did not ask it is told here.
+			p = func(context.Context, *attempt) error { return failure(Local, "%v", err) }
+		}
+		probes[check.How] = p
+	}
+	if t == nil {
+		t = &target{place: waitsNot, standing: begin(check.How, check.Serving, due)}
+		c.targets[check.Target] = t
+	} else {
+		t.standing.ask(check.How)
+	}
+	t.end()
+	t.check, t.probe, t.due = check, p, due
+	t.version++
+	c.queue.add(t)
+	return true
+}
+
+// reschedule takes what a check has besides its question.
+func (c *Checker) reschedule(t *target, check model.Check) {
+	before := t.check.How.Interval
+	t.check = check
+	if check.How.Interval < before && t.place != waitsNot {
+		if soon := time.Now().Add(time.Duration(check.How.Interval)); soon.Before(t.due) {
+			t.due = soon
+			c.queue.add(t)
+		}
+	}
+}
+
+// end makes the probe under way, if one is, end without a result.
+func (t *target) end() {
+	if t.cancel != nil {
+		t.cancel()
+		t.cancel = nil
+	}
+}
+
+// sameProbe reports whether two checks ask for the same, however often.
+func sameProbe(a, b *model.HealthCheck) bool {
+	if a == b {
+		return true
+	}
+	x, y := *a, *b
+	for _, h := range []*model.HealthCheck{&x, &y} {
+		h.Interval, h.Jitter, h.Timeout, h.Rise, h.Fall, h.Panic, h.SlowStart, h.Passive = 0, 0, 0, 0, 0, nil, 0, nil
+	}
+	return reflect.DeepEqual(x, y)
+}
+
+// Changed is sent to when a backend's state has changed since it was last received from.
+func (c *Checker) Changed() <-chan struct{} { return c.turns }
+
+// Watch returns a channel that is sent to as that of Changed is, for somebody else.
+func (c *Checker) Watch() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	other := make(chan struct{}, 1)
+	c.others = append(c.others, other)
+	return other
+}
+
+// turned says that a state has changed. The lock is held.
+func (c *Checker) turned() {
+	signal(c.turns)
+	for _, other := range c.others {
+		signal(other)
+	}
+}
+
+// Found returns the state of every backend that is checked, and for how long it has had it.
+func (c *Checker) Found() map[model.Target]model.Found {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	found := make(map[model.Target]model.Found, len(c.targets))
+	for key, t := range c.targets {
+		found[key] = model.Found{State: t.standing.state, For: time.Since(t.standing.since)}
+	}
+	return found
+}
+
+// States returns what is known of every backend that is checked. One is missing that was
+// serving when its check was switched on, until its first state is known.
+func (c *Checker) States() map[model.Target]model.HealthState {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	states := make(map[model.Target]model.HealthState, len(c.targets))
+	for key, t := range c.targets {
+		if !t.standing.serving {
+			states[key] = t.standing.state
+		}
+	}
+	return states
+}
+
+// Results returns what the last probes of every backend have said.
+func (c *Checker) Results() map[model.Target]model.BackendHealth {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	results := make(map[model.Target]model.BackendHealth, len(c.targets))
+	for key, t := range c.targets {
+		results[key] = t.health()
+	}
+	return results
+}
+
+func (t *target) health() model.BackendHealth {
+	h := model.BackendHealth{
+		Kind: t.check.How.Kind, State: t.standing.state, Since: t.standing.since.UTC().Truncate(time.Millisecond),
+		To: t.last.to, Probed: t.last.at.UTC().Truncate(time.Millisecond), Took: model.Duration(t.last.took.Round(time.Microsecond)),
+	}
+	if t.standing.state != model.HealthUnknown && t.standing.failures < t.check.How.Fall {
+		h.Failures = int(t.standing.failures)
+	}
+	if f := t.last.failure; f != nil {
+		h.Reason, h.Detail = string(f.Reason), f.Detail
+	}
+	return h
+}
+
+// Probes returns how many probes have ended, by what they said.
+func (c *Checker) Probes() []model.Tallied {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	list := []model.Tallied{{Name: string(succeeded), Count: c.counts[succeeded]}}
+	for _, r := range Reasons {
+		list = append(list, model.Tallied{Name: string(r), Count: c.counts[r]})
+	}
+	return list
+}
+
+func signal(to chan struct{}) {
+	select {
+	case to <- struct{}{}:
+	default:
+	}
+}

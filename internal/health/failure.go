@@ -1,0 +1,142 @@
+package health
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+	"unicode"
+
+	"weir.io/weir/internal/model"
+)
+
+// Reason is why a probe has failed. It is a label of metrics; docs/health.md says what
+// an operator makes of each.
+type Reason string
+
+// The reasons of failures.
+const (
+	Refused     Reason = "refused"     // an RST, or ICMP: the port is closed
+	Unreachable Reason = "unreachable" // no route, no neighbour, or ICMP that says so
+	Timeout     Reason = "timeout"     // no answer, or not all of it, in time
+	Closed      Reason = "closed"      // the connection ended before the answer
+	Certificate Reason = "certificate" // it is not for the name, not trusted or not valid
+	Handshake   Reason = "tls"         // the TLS handshake failed otherwise
+	Malformed   Reason = "malformed"   // the answer is of another protocol
+	Status      Reason = "status"      // HTTP: another status than those that are good
+	Body        Reason = "body"        // HTTP, UDP: the answer lacks what is looked for
+	NotServing  Reason = "not-serving" // gRPC: the server says so, or does not know the service
+	RCode       Reason = "rcode"       // DNS: another response code than those that are good
+	ARP         Reason = model.FaultARP
+	NoVIP       Reason = "vip"    // the backend answers, and not at the VIP
+	NoTunnel    Reason = "tunnel" // the backend answers, and not through the tunnel
+	MTU         Reason = "mtu"    // short packets are answered, and long ones not
+	Local       Reason = "local"  // this host could not make the probe: nobody's failure
+)
+
+// Reasons are all of them.
+var Reasons = []Reason{Refused, Unreachable, Timeout, Closed, Certificate, Handshake, Malformed, Status, Body, NotServing, RCode, ARP, NoVIP, NoTunnel, MTU, Local}
+
+// Failure is what became of a probe that did not succeed.
+type Failure struct {
+	Reason Reason
+	Detail string // for people
+}
+
+// Error returns the detail.
+func (f *Failure) Error() string { return f.Detail }
+
+func failure(reason Reason, format string, args ...any) *Failure {
+	return &Failure{reason, fmt.Sprintf(format, args...)}
+}
+
+// step is what a probe is at when it fails.
+type step struct {
+	doing  string // "to connect"
+	silent string // what it means that nothing comes, for people
+}
+
+var (
+	connecting = step{"to connect", "no answer to a SYN within %v: the host is gone, or something drops it"}
+	shaking    = step{"in the TLS handshake", "connected, and the TLS handshake did not end within %v"}
+	asking     = step{"waiting for the answer", "connected, and no answer within %v"}
+	sending    = step{"waiting for the answer", "no answer within %v"}
+)
+
+// The errors that say that this host cannot make probes. They say nothing of the backend.
+var local = []error{
+	syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.EADDRNOTAVAIL,
+	syscall.EACCES, syscall.EPERM, syscall.EAFNOSUPPORT, syscall.EPROTONOSUPPORT, syscall.EADDRINUSE,
+}
+
+// explain says what an error at a step means.
+func explain(err error, at step, timeout time.Duration) *Failure {
+	var (
+		known       *Failure
+		certificate *tls.CertificateVerificationError
+		record      tls.RecordHeaderError
+		remote      *net.OpError
+		timedOut    net.Error
+	)
+	switch {
+	case errors.As(err, &known):
+		return known
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return failure(Refused, "the port is closed: connection refused")
+	case isOneOf(err, syscall.EHOSTUNREACH, syscall.ENETUNREACH, syscall.EHOSTDOWN, syscall.ENETDOWN, syscall.ENOPROTOOPT):
+		return failure(Unreachable, "%v %s", bare(err), at.doing)
+	case isOneOf(err, local...):
+		return failure(Local, "this host cannot make the probe: %v", bare(err))
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded), errors.As(err, &timedOut) && timedOut.Timeout():
+		return failure(Timeout, at.silent, timeout)
+	case errors.As(err, &certificate):
+		return failure(Certificate, "%v", certificate.Err)
+	case errors.As(err, &record):
+		return failure(Handshake, "the port does not speak TLS")
+	case at == shaking && errors.As(err, &remote) && remote.Op == "remote error":
+		return failure(Handshake, "the server refused the handshake: %v", remote.Err)
+	case isOneOf(err, io.EOF, io.ErrUnexpectedEOF, syscall.ECONNRESET, syscall.EPIPE, net.ErrClosed):
+		return failure(Closed, "the connection was closed %s", at.doing)
+	case at == shaking:
+		return failure(Handshake, "%v", err)
+	}
+	return failure(Malformed, "%v %s", err, at.doing)
+}
+
+// mostDetail bounds what is kept of a detail, in bytes.
+const mostDetail = 256
+
+// printable makes a detail fit for terminals and logs: backends have a say in it.
+func printable(detail string) string {
+	detail = strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return '.'
+		}
+		return r
+	}, strings.ToValidUTF8(detail[:min(len(detail), mostDetail)], "."))
+	return detail
+}
+
+func isOneOf(err error, targets ...error) bool {
+	for _, t := range targets {
+		if errors.Is(err, t) {
+			return true
+		}
+	}
+	return false
+}
+
+// bare is the error of the kernel itself, without the addresses that are said elsewhere.
+func bare(err error) error {
+	var number syscall.Errno
+	if errors.As(err, &number) {
+		return number
+	}
+	return err
+}

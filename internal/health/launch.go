@@ -1,0 +1,105 @@
+package health
+
+import (
+	"context"
+	"time"
+
+	"weir.io/weir/internal/model"
+)
+
+// launch is a probe that is to begin, or under way.
+type launch struct {
+	*Checker
+	target  *target
+	version int // of the check
+	check   model.Check
+	probe   probe
+	ctx     context.Context // ends when nobody wants to know any more
+	begun   time.Time
+}
+
+// launch takes what a probe needs of a target that waits no more.
+func (c *Checker) launch(t *target) *launch {
+	c.running++
+	l := &launch{Checker: c, target: t, version: t.version, check: t.check, probe: t.probe}
+	if l.probe != nil {
+		l.ctx, t.cancel = context.WithTimeout(c.ctx, time.Duration(t.check.How.Timeout))
+	} else { // the connector looks at the time by itself
+		l.ctx, t.cancel = context.WithCancel(c.ctx)
+	}
+	return l
+}
+
+// begin sends the probe. It does not wait for what becomes of it.
+func (l *launch) begin() {
+	l.begun = time.Now()
+	a := &attempt{check: &l.check, way: l.path.Way(&l.check), timeout: time.Duration(l.check.How.Timeout)}
+	if a.way.Later {
+		l.later()
+		return
+	}
+	if a.way.Fault != "" {
+		l.end(a, 0, failure(Reason(a.way.Fault), "%s", a.way.Detail))
+		return
+	}
+	if l.probe != nil {
+		l.done.Go(func() {
+			err := l.probe(l.ctx, a)
+			l.end(a, time.Since(l.begun), err)
+		})
+		return
+	}
+	a.at = connecting
+	l.connector.start(l.ctx, a.way.To, a.timeout, a.prepares(connects[l.check.How.Kind]), func(took time.Duration, err error) { l.end(a, took, err) })
+}
+
+// soon is how long a probe waits whose way is not known yet.
+const soon = 10 * time.Millisecond
+
+// later lets the target wait until its way is known.
+func (l *launch) later() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.over() {
+		return
+	}
+	l.target.end()
+	l.target.due = l.begun.Add(soon)
+	l.queue.add(l.target)
+	signal(l.wake)
+}
+
+// over counts the probe as ended, and says whether nobody wants to know what it says any
+// more: the target is checked otherwise, or not at all. The lock is held.
+func (l *launch) over() bool {
+	full := l.running >= l.most
+	l.running--
+	if full {
+		signal(l.wake)
+	}
+	return l.target.version != l.version || l.targets[l.target.check.Target] != l.target || l.Checker.ctx.Err() != nil
+}
+
+// end takes what became of the probe and lets the target wait for the next one.
+func (l *launch) end(a *attempt, took time.Duration, err error) {
+	r := result{at: time.Now(), took: took, to: a.way.To}
+	if err != nil {
+		r.failure = explain(err, a.at, a.timeout)
+		r.failure.Detail = printable(r.failure.Detail)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	t := l.target
+	if l.over() {
+		return
+	}
+	t.end()
+	r.failure = l.better(a, r.failure)
+	t.last = r
+	l.judge(t)
+	t.due = latest(l.onGrid(l.begun.Add(t.pause()), time.Duration(t.check.How.Interval)), r.at)
+	l.queue.add(t)
+	if t.due.Before(l.armed) {
+		signal(l.wake)
+	}
+}

@@ -1,0 +1,116 @@
+package health
+
+import (
+	"context"
+	"errors"
+	"net"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"weir.io/weir/internal/model"
+)
+
+// prepare is called with a probe's socket before anything is sent from it.
+type prepare = func(socket int) error
+
+// Path is how probes get to backends.
+type Path interface {
+	// Set says which checks there are, all of them, before they are made.
+	Set(checks []model.Check)
+	// Way returns how the next probe of a check gets to its backend.
+	Way(c *model.Check) model.Way
+}
+
+// Direct is the path that this host's own routes make: to the backend's address.
+type Direct struct{}
+
+// Set implements [Path].
+func (Direct) Set([]model.Check) {}
+
+// Way implements [Path].
+func (Direct) Way(c *model.Check) model.Way { return model.Way{To: c.To} }
+
+// attempt is one probe on its way.
+type attempt struct {
+	check   *model.Check
+	way     model.Way
+	segment int // the longest of TCP; 0: as the way has it
+	timeout time.Duration
+	at      step
+}
+
+// onWay says whether the probe goes to the VIP.
+func (a *attempt) onWay() bool { return a.way.MTU != 0 }
+
+// prepares are what a probe's socket is prepared by.
+func (a *attempt) prepares(more prepare) []prepare {
+	var list []prepare
+	for _, p := range []prepare{a.way.Prepare, more, a.shorten()} {
+		if p != nil {
+			list = append(list, p)
+		}
+	}
+	return list
+}
+
+// shorten makes segments short; nil: they are as long as they may be.
+func (a *attempt) shorten() prepare {
+	if a.segment == 0 {
+		return nil
+	}
+	return func(socket int) error {
+		return unix.SetsockoptInt(socket, unix.IPPROTO_TCP, unix.TCP_MAXSEG, a.segment)
+	}
+}
+
+// dial connects a socket that was prepared as the path wants it, and then as the probe
+// does. It does not bind it: a port that is bound before it is known for which backend is
+// no other's, and there are some 28,000.
+func (a *attempt) dial(ctx context.Context, network, to string, more prepare) (net.Conn, error) {
+	d := &net.Dialer{KeepAlive: -1}
+	if prepares := a.prepares(more); len(prepares) > 0 {
+		d.Control = func(_, _ string, socket syscall.RawConn) (err error) {
+			return errors.Join(socket.Control(func(fd uintptr) {
+				for _, p := range prepares {
+					if err == nil {
+						err = p(int(fd))
+					}
+				}
+			}), err)
+		}
+	}
+	return d.DialContext(ctx, network, to)
+}
+
+// connect makes a TCP connection that ends with the context, and by an RST: the end that
+// closes first keeps the connection in TIME_WAIT for a minute, and a thousand probes a
+// second would be more of them than a kernel keeps for all.
+func (a *attempt) connect(ctx context.Context) (net.Conn, error) {
+	a.at = connecting
+	conn, err := a.dial(ctx, "tcp", a.way.To.String(), reset)
+	if err != nil {
+		return nil, err
+	}
+	a.at = asking
+	return bound(ctx, conn), nil
+}
+
+// bound makes what is read and written fail when the context ends.
+func bound(ctx context.Context, conn net.Conn) net.Conn {
+	b := &boundConn{Conn: conn}
+	b.stop = context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
+	return b
+}
+
+type boundConn struct {
+	net.Conn
+	stop func() bool
+}
+
+// Close also lets go of the context.
+func (b *boundConn) Close() error {
+	b.stop()
+	return b.Conn.Close()
+}

@@ -1,0 +1,123 @@
+package health
+
+import (
+	"math/rand/v2"
+	"time"
+
+	"weir.io/weir/internal/model"
+)
+
+// early is how much too early a probe may begin: those that are due together begin
+// together, and the scheduler wakes up less often.
+const early = time.Millisecond
+
+// idle is the longest sleep of the scheduler.
+const idle = time.Hour
+
+// run begins probes when they are due, until the checker is closed.
+func (c *Checker) run() {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-c.ctx.Done():
+			return
+		case <-c.wake:
+		case <-timer.C:
+		}
+		c.connector.collect()
+		pause := c.beginDue()
+		if len(c.connector.dials) > 0 {
+			pause = min(pause, look)
+		}
+		timer.Reset(pause)
+	}
+}
+
+// beginDue begins what is due, and returns how long nothing is. While as many probes are
+// under way as may be, the next one that ends wakes the scheduler up.
+func (c *Checker) beginDue() time.Duration {
+	var due []*launch
+	c.mu.Lock()
+	now := time.Now()
+	for len(c.queue) > 0 && c.running < c.most && c.queue[0].due.Before(now.Add(early)) {
+		due = append(due, c.launch(c.queue.first()))
+	}
+	pause := idle
+	if len(c.queue) > 0 && c.running < c.most {
+		pause = max(0, c.queue[0].due.Sub(now))
+	}
+	c.armed = now.Add(pause)
+	c.mu.Unlock()
+	for _, l := range due {
+		l.begin()
+	}
+	return pause
+}
+
+// pause is the time from the last probe to the next. The first one is anywhere in the
+// interval, so that targets that became known together do not stay together.
+func (t *target) pause() time.Duration {
+	how := t.check.How
+	if !t.begun {
+		t.begun = true
+		return rand.N(time.Duration(how.Interval))
+	}
+	return time.Duration(how.Interval-how.Jitter) + rand.N(2*time.Duration(how.Jitter)+1)
+}
+
+// look is how long answers to the connector wait at most until somebody looks: in a data
+// centre most are there by then.
+const look = 10 * time.Millisecond
+
+// mostStep is the coarsest step of the grid on which probes begin: fifty together cost half
+// of what fifty one by one do, because each wakes up to caches that others have filled.
+const mostStep = 50 * time.Millisecond
+
+// onGrid moves a time to the grid, which is finer for short intervals.
+func (c *Checker) onGrid(at time.Time, interval time.Duration) time.Time {
+	return c.begun.Add(at.Sub(c.begun).Round(min(mostStep, interval/20)))
+}
+
+func latest(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// ownEvery is how often a failure of this host is logged.
+const ownEvery = time.Minute
+
+// judge counts a target's last result.
+func (c *Checker) judge(t *target) {
+	f := t.last.failure
+	switch {
+	case f == nil:
+		c.counts[succeeded]++
+	case f.Reason == Local:
+		c.counts[Local]++
+		if t.last.at.Sub(c.saidOwn) > ownEvery {
+			c.saidOwn = t.last.at
+			c.log.Error("health checks cannot be made, the backends stay what they are", "service", t.check.Service,
+				"backend", t.check.Backend, "error", f)
+		}
+		return
+	default:
+		c.counts[f.Reason]++
+	}
+	before := t.standing.state
+	if !t.standing.note(f == nil, t.check.How, t.last.at) {
+		return
+	}
+	c.turned()
+	log := c.log.With("service", t.check.Service, "backend", t.check.Backend, "to", t.check.To)
+	switch {
+	case t.standing.state == model.HealthDown:
+		log.Warn("backend is down", "reason", f.Reason, "detail", f.Detail)
+	case before == model.HealthDown:
+		log.Info("backend is up again")
+	default: // as it should be
+		log.Debug("backend is up")
+	}
+}

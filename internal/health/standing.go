@@ -1,0 +1,58 @@
+package health
+
+import (
+	"time"
+
+	"weir.io/weir/internal/model"
+)
+
+// standing is what the results so far say of a backend. It has no clock.
+type standing struct {
+	state               model.HealthState
+	since               time.Time // of the state
+	successes, failures uint16    // in a row: one of them is 0 once a probe has ended
+	serving             bool      // unknown, and not to be taken out for that
+}
+
+// begin returns what is known before the first result, which then decides alone: it takes
+// several to overrule what is known, and nothing is. But a backend that has connections
+// already is not taken out by less than the failures that would take out any other.
+func begin(how *model.HealthCheck, serving bool, now time.Time) standing {
+	s := standing{state: model.HealthUnknown, since: now, serving: serving}
+	if !serving {
+		s.failures = how.Fall - 1
+	}
+	return s
+}
+
+// ask makes the standing that of a check which asks for something else than before. The
+// state holds until there is evidence against it; if the backend was found down by what is
+// not asked for any more, the first success is enough.
+func (s *standing) ask(how *model.HealthCheck) {
+	if s.state == model.HealthUnknown {
+		*s = begin(how, s.serving, s.since)
+		return
+	}
+	s.successes, s.failures = how.Rise-1, 0
+}
+
+// note counts a result, and says whether the state has turned.
+func (s *standing) note(ok bool, how *model.HealthCheck, now time.Time) (turned bool) {
+	next := s.state
+	if ok {
+		s.failures = 0
+		if s.successes = min(s.successes+1, how.Rise); s.successes >= how.Rise || s.state == model.HealthUnknown {
+			next = model.HealthUp
+		}
+	} else {
+		s.successes = 0
+		if s.failures = min(s.failures+1, how.Fall); s.failures >= how.Fall {
+			next = model.HealthDown
+		}
+	}
+	if next == s.state {
+		return false
+	}
+	s.state, s.since, s.serving = next, now, false
+	return true
+}

@@ -1,0 +1,66 @@
+package health
+
+import (
+	"bytes"
+	"context"
+	"net"
+
+	"golang.org/x/sys/unix"
+
+	"weir.io/weir/internal/model"
+)
+
+// largest is the largest datagram.
+const largest = 1 << 16
+
+// newUDP makes a probe that sends a datagram. Where no answer is expected, ICMP that says
+// that nobody is there until the timeout is the only failure.
+func newUDP(how *model.HealthCheck) (probe, error) {
+	var u model.HealthUDP
+	if how.UDP != nil {
+		u = *how.UDP
+	}
+	return func(ctx context.Context, a *attempt) error {
+		conn, err := a.datagrams(ctx)
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		if _, err := conn.Write([]byte(u.Send)); err != nil {
+			return err
+		}
+		buffer := make([]byte, 2048)
+		if u.Expect != "" {
+			buffer = make([]byte, largest)
+		}
+		n, err := conn.Read(buffer)
+		switch {
+		case err != nil && u.Expect == "" && explain(err, sending, a.timeout).Reason == Timeout:
+			return nil
+		case err != nil:
+			return err
+		case !bytes.Contains(buffer[:n], []byte(u.Expect)):
+			return failure(Body, "the answer, %d bytes, does not contain %q", n, u.Expect.String())
+		}
+		return nil
+	}, nil
+}
+
+// datagrams connects a UDP socket that ends with the context and reports every ICMP error.
+func (a *attempt) datagrams(ctx context.Context) (net.Conn, error) {
+	a.at = sending
+	conn, err := a.dial(ctx, "udp", a.way.To.String(), a.allErrors)
+	if err != nil {
+		return nil, err
+	}
+	return bound(ctx, conn), nil
+}
+
+// allErrors makes the kernel also report those ICMP errors that may be transient, such as
+// "host unreachable" (ip(7), IP_RECVERR).
+func (a *attempt) allErrors(fd int) error {
+	if a.way.To.Addr().Is4() {
+		return unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_RECVERR, 1)
+	}
+	return unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_RECVERR, 1)
+}

@@ -1,0 +1,120 @@
+package hooks
+
+import (
+	"context"
+	"log/slog"
+	"net/netip"
+	"reflect"
+	"sync"
+
+	"weir.io/weir/internal/model"
+)
+
+// Caller keeps all hooks told.
+type Caller struct {
+	log     *slog.Logger
+	running sync.WaitGroup
+
+	mu       sync.Mutex
+	hooks    []model.Hook
+	vips     []netip.Addr
+	draining bool
+	closed   bool
+	keepers  map[string]*keeper // by the hook's name
+}
+
+// New returns a caller that has no hooks.
+func New(log *slog.Logger) *Caller {
+	return &Caller{log: log, keepers: map[string]*keeper{}}
+}
+
+// Set makes the hooks those that are told, and the VIPs what they are told, all of them. It
+// does not wait: hooks are called beside it. A hook that has changed is told like a new one.
+func (c *Caller) Set(hooks []model.Hook, vips []netip.Addr) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return
+	}
+	c.hooks, c.vips = hooks, vips
+	c.reconcile()
+}
+
+// Withdraw tells hooks that nothing is up any more, whatever is set later.
+func (c *Caller) Withdraw() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return
+	}
+	c.draining = true
+	c.reconcile()
+}
+
+// Close ends the calls that are under way. What is up stays up: the datapath goes on.
+func (c *Caller) Close() {
+	c.mu.Lock()
+	c.closed = true
+	for _, k := range c.keepers {
+		k.end()
+	}
+	c.mu.Unlock()
+	c.running.Wait()
+}
+
+// Status says what has become of each hook's calls, in the configuration's order.
+func (c *Caller) Status() []model.HookStatus {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var list []model.HookStatus
+	for i := range c.hooks {
+		if k := c.keepers[c.hooks[i].Name]; k != nil {
+			list = append(list, k.report())
+		}
+	}
+	return list
+}
+
+// reconcile makes the keepers what is set. The mutex is held.
+func (c *Caller) reconcile() {
+	now := wanted{vips: c.vips, draining: c.draining}
+	if c.draining {
+		now.vips = nil
+	}
+	stays := map[string]bool{}
+	for i := range c.hooks {
+		hook := c.hooks[i]
+		stays[hook.Name] = true
+		k := c.keepers[hook.Name]
+		switch {
+		case k == nil:
+			k = c.begin(hook, now, nil)
+		case !reflect.DeepEqual(k.hook, hook):
+			k.end()
+			k = c.begin(hook, now, k)
+		}
+		k.set(now)
+	}
+	for name, k := range c.keepers {
+		if !stays[name] {
+			k.end()
+			delete(c.keepers, name)
+		}
+	}
+}
+
+// begin keeps a hook told, after the keeper before it has ended: a hook is never called twice
+// at once.
+func (c *Caller) begin(hook model.Hook, now wanted, before *keeper) *keeper {
+	ctx, cancel := context.WithCancel(context.Background())
+	k := newKeeper(hook, now, cancel, c.log.With("hook", hook.Name))
+	c.keepers[hook.Name] = k
+	c.running.Go(func() {
+		defer close(k.ended)
+		if before != nil {
+			<-before.ended
+		}
+		k.run(ctx)
+	})
+	return k
+}

@@ -1,0 +1,164 @@
+package model
+
+import (
+	"net/netip"
+	"time"
+)
+
+// BFDTimers are how fast the loss of the way to a neighbour is to be found, by both ends
+// (RFC 5880): after Multiplier packets have not come, each of which was due within Interval
+// of the one before. The neighbour may want it slower.
+type BFDTimers struct {
+	Interval   Duration `json:"interval,omitzero"`
+	Multiplier uint8    `json:"multiplier,omitempty"`
+}
+
+// What a key of BFD that is not given means, and what it may be. RFC 7419 has 100 ms
+// and 50 ms among the intervals that everybody should offer; below 10 ms, a packet's
+// time would be less than what an ordinary kernel may keep a process waiting.
+const (
+	DefaultBFDInterval   = Duration(100 * time.Millisecond)
+	DefaultBFDMultiplier = 3
+	MinBFDInterval       = Duration(10 * time.Millisecond)
+	MaxBFDInterval       = Duration(time.Minute)
+)
+
+// BFD are the neighbours that are to know at once when a director's datapath is gone, and
+// have no BGP session with it: routers with static routes to it, say.
+type BFD struct {
+	RestartTime Duration      `json:"restart-time,omitzero"` // how long sessions outlive the process
+	Neighbors   []BFDNeighbor `json:"neighbors,omitempty"`
+}
+
+// DefaultBFDRestartTime is how long sessions outlive the process, where it is not given,
+// and what is between its bounds.
+const (
+	DefaultBFDRestartTime = Duration(2 * time.Minute)
+	MinBFDRestartTime     = Duration(5 * time.Second)
+	MaxBFDRestartTime     = Duration(time.Hour)
+)
+
+// BFDNeighbor is one of them.
+type BFDNeighbor struct {
+	Address    netip.Addr  `json:"address"`
+	Source     *netip.Addr `json:"source,omitempty"` // nil: the one that the host sends from
+	Multihop   bool        `json:"multihop,omitempty"`
+	Interfaces []string    `json:"interfaces,omitempty"` // none: the director's
+	Interval   Duration    `json:"interval,omitzero"`
+	Multiplier uint8       `json:"multiplier,omitempty"`
+}
+
+// IsZero reports whether no key is given.
+func (b BFD) IsZero() bool { return len(b.Neighbors) == 0 && b.RestartTime == 0 }
+
+// BGPNeighborBFD is how the way to a BGP neighbour is watched. The addresses, and how long
+// a session outlives the process, are those of the BGP session.
+type BGPNeighborBFD struct {
+	Multihop   *bool    `json:"multihop,omitempty"`   // nil: if the neighbour's TTLs allow for routers in between
+	Interfaces []string `json:"interfaces,omitempty"` // none: the director's
+	Interval   Duration `json:"interval,omitzero"`
+	Multiplier uint8    `json:"multiplier,omitempty"`
+}
+
+// BFDSessions returns the sessions that the neighbours of both kinds ask for.
+func (c *Config) BFDSessions() []BFDSession {
+	var sessions []BFDSession
+	for i := range c.BGP.Neighbors {
+		if n := &c.BGP.Neighbors[i]; n.BFD != nil {
+			sessions = append(sessions, n.bfdSession(c.Director.Interfaces))
+		}
+	}
+	for i := range c.BFD.Neighbors {
+		session := c.BFD.Neighbors[i].bfdSession(c.Director.Interfaces)
+		session.RestartTime = c.BFD.RestartTime
+		sessions = append(sessions, session)
+	}
+	return sessions
+}
+
+// bfdSession returns the session that a neighbour asks for, but for its restart time.
+func (n *BFDNeighbor) bfdSession(interfaces []string) BFDSession {
+	session := BFDSession{Neighbor: n.Address, Multihop: n.Multihop, Interfaces: n.Interfaces, Timers: BFDTimers{n.Interval, n.Multiplier}}
+	if n.Source != nil {
+		session.Source = *n.Source
+	}
+	return session.in(interfaces)
+}
+
+// bfdSession returns the session that a BGP neighbour asks for. It lasts as long as its
+// routes do, and a little at least: the neighbour, not BFD, ends what lasts less.
+func (n *BGPNeighbor) bfdSession(interfaces []string) BFDSession {
+	session := BFDSession{Neighbor: n.Address, Multihop: n.BFDMultihop(), Interfaces: n.BFD.Interfaces,
+		Timers: BFDTimers{n.BFD.Interval, n.BFD.Multiplier}, RestartTime: max(n.RestartTime, MinBFDRestartTime)}
+	if n.Source != nil {
+		session.Source = *n.Source
+	}
+	return session.in(interfaces)
+}
+
+// BFDMultihop reports whether there may be routers on the way to a neighbour that asks
+// for BFD.
+func (n *BGPNeighbor) BFDMultihop() bool {
+	if n.BFD.Multihop != nil {
+		return *n.BFD.Multihop
+	}
+	return n.TTL > 1 || n.TTLSecurity > 1
+}
+
+// in returns a session that names no interfaces as one of these.
+func (s BFDSession) in(interfaces []string) BFDSession {
+	if len(s.Interfaces) == 0 {
+		s.Interfaces = interfaces
+	}
+	return s
+}
+
+// BFDSession is a neighbour that is to know at once when this director's datapath is
+// gone.
+type BFDSession struct {
+	Neighbor netip.Addr `json:"neighbor"`
+	Source   netip.Addr `json:"source,omitzero"`    // zero: the one that the host sends from
+	Multihop bool       `json:"multihop,omitempty"` // there are routers in between
+	// Interfaces are those by which the neighbour sends what this director forwards.
+	// The session is up only while one of them is, and while the program is attached to
+	// each of them that is.
+	Interfaces  []string  `json:"interfaces"`
+	Timers      BFDTimers `json:"timers"`
+	RestartTime Duration  `json:"restart-time,omitzero"` // how long it goes on without a sign of life of who asks for it
+}
+
+// BFDStatus is what the process that speaks BFD says about itself.
+type BFDStatus struct {
+	Version  string             `json:"version"`
+	PID      int                `json:"pid"`
+	Started  time.Time          `json:"started"`
+	Deadline time.Time          `json:"deadline,omitzero"` // when it ends, if nobody tells it to go on
+	Realtime bool               `json:"realtime"`          // it runs before all that is not
+	Late     Duration           `json:"late,omitzero"`     // the most that a packet of it has left after its time
+	Sessions []BFDSessionStatus `json:"sessions"`
+	Discards []Tallied          `json:"discards"` // packets that changed nothing, by why
+}
+
+// BFDSessionStatus is one session. Names of states and diagnostics are those of
+// internal/bfd.
+type BFDSessionStatus struct {
+	Neighbor         netip.Addr `json:"neighbor"`
+	Source           netip.Addr `json:"source"` // as it was asked for; zero: the one that the host sends from
+	Multihop         bool       `json:"multihop"`
+	State            string     `json:"state"`
+	Since            time.Time  `json:"since"`
+	Diagnostic       string     `json:"diagnostic"` // why the state is so
+	RemoteState      string     `json:"remote-state"`
+	RemoteDiagnostic string     `json:"remote-diagnostic"`
+	Interval         Duration   `json:"interval,omitzero"`    // between packets of this end, as agreed upon
+	Detection        Duration   `json:"detection,omitzero"`   // how long the neighbour may be silent
+	Discriminator    uint32     `json:"discriminator"`        // this end's name for the session
+	Remote           uint32     `json:"remote-discriminator"` // the neighbour's; 0: it is not heard
+	Held             string     `json:"held,omitempty"`       // why this end keeps it down: what it stands for is not there
+	Changes          uint64     `json:"changes"`              // of the state
+	Losses           uint64     `json:"losses"`               // how often it was up and then was not, because of a failure
+	LastLoss         string     `json:"last-loss,omitempty"`  // the diagnostic of the last of them
+	Sent             uint64     `json:"sent"`
+	Received         uint64     `json:"received"`
+	Problem          string     `json:"problem,omitempty"` // why no packets can be sent
+}

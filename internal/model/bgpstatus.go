@@ -1,0 +1,49 @@
+package model
+
+import (
+	"net/netip"
+	"time"
+)
+
+// BGPStatus is what is announced to whom.
+type BGPStatus struct {
+	ASN       uint32              `json:"asn,omitempty"` // 0: there is no bgp in the configuration
+	RouterID  netip.Addr          `json:"router-id"`
+	Draining  bool                `json:"draining"` // routes are marked or withdrawn, because the director ends
+	Neighbors []BGPNeighborStatus `json:"neighbors"`
+	Routes    []RouteStatus       `json:"routes"` // that neighbors of their family are told
+}
+
+// SessionState is what a session with a neighbor is in.
+type SessionState string
+
+// The states of a session.
+const (
+	SessionConnecting  SessionState = "connecting"  // no connection
+	SessionOpening     SessionState = "opening"     // connected; both sides say who they are
+	SessionEstablished SessionState = "established" // routes are told
+)
+
+// BGPNeighborStatus is the session with one neighbor.
+type BGPNeighborStatus struct {
+	Address         netip.Addr   `json:"address"`
+	ASN             uint32       `json:"asn"`
+	State           SessionState `json:"state"`
+	Since           time.Time    `json:"since"`              // of the state
+	RouterID        netip.Addr   `json:"router-id"`          // the neighbor's, while established
+	Local           netip.Addr   `json:"local"`              // this end of the session
+	HoldTime        Duration     `json:"hold-time,omitzero"` // that both agreed on
+	Families        []BGPFamily  `json:"families"`           // that both know
+	GracefulRestart bool         `json:"graceful-restart"`   // the neighbor keeps routes for restart-time
+	Announced       int          `json:"announced"`          // routes that it has been told
+	BFD             string       `json:"bfd,omitempty"`      // state of the BFD session; empty: none is asked for
+	Losses          uint64       `json:"losses"`             // sessions that ended since the director started
+	Problem         string       `json:"problem,omitempty"`  // why there is no session, or what is missing in it
+}
+
+// RouteStatus is one route.
+type RouteStatus struct {
+	Prefix     netip.Prefix  `json:"prefix"`
+	Attributes BGPAttributes `json:"attributes,omitzero"`
+	Neighbors  int           `json:"neighbors"` // that have been told
+}

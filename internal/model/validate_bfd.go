@@ -1,0 +1,116 @@
+package model
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+)
+
+// timersOrDefaults returns what holds where a key is not given.
+func timersOrDefaults(interval *Duration, multiplier *uint8) {
+	if *interval == 0 {
+		*interval = DefaultBFDInterval
+	}
+	if *multiplier == 0 {
+		*multiplier = DefaultBFDMultiplier
+	}
+}
+
+// setDefaults leaves a file without neighbours as it is.
+func (b *BFD) setDefaults() {
+	if len(b.Neighbors) == 0 {
+		return
+	}
+	if b.RestartTime == 0 {
+		b.RestartTime = DefaultBFDRestartTime
+	}
+	for i := range b.Neighbors {
+		timersOrDefaults(&b.Neighbors[i].Interval, &b.Neighbors[i].Multiplier)
+	}
+}
+
+// bfd checks the sessions of neighbours of both kinds. Those of BGP are checked first, so
+// that one that is there twice is reported where it is not needed.
+func (v *validation) bfd() {
+	seen := bfdSeen{}
+	for i := range v.config.BGP.Neighbors {
+		if n := &v.config.BGP.Neighbors[i]; n.BFD != nil && n.Address.IsValid() {
+			at := neighborPath(i, "bfd")
+			v.bfdKeys(at, n.BFD.Interval, n.BFD.Interfaces)
+			seen.note(n.bfdSession(nil), at)
+		}
+	}
+	b := &v.config.BFD
+	v.duration("bfd.restart-time", b.RestartTime, MinBFDRestartTime, MaxBFDRestartTime)
+	for i := range b.Neighbors {
+		n := &b.Neighbors[i]
+		at := fmt.Sprintf("bfd.neighbors[%d]", i)
+		if problem := addressProblem(n.Address); problem != "" {
+			v.errs.add(at+".address", "%s", withAddress(n.Address, problem))
+			continue
+		}
+		v.bfdSource(at+".source", n)
+		v.bfdKeys(at, n.Interval, n.Interfaces)
+		if first, dup := seen.note(n.bfdSession(nil), at); dup {
+			v.errs.addWithOther(at, first, "there is a session with %s already", n.Address)
+		}
+	}
+}
+
+// bfdSeen are where sessions were asked for.
+type bfdSeen map[bfdWay][]bfdPlace
+
+// bfdWay is what a packet of a neighbour's that names no session yet tells of it, besides
+// the address that it was sent to.
+type bfdWay struct {
+	neighbor netip.Addr
+	multihop bool
+}
+
+type bfdPlace struct {
+	source netip.Addr // zero: any
+	at     string
+}
+
+// note remembers where a session is asked for, and says where one was whose packets could
+// not be told from its own.
+func (s bfdSeen) note(session BFDSession, at string) (first string, dup bool) {
+	way := bfdWay{session.Neighbor, session.Multihop}
+	for _, other := range s[way] {
+		if other.source == session.Source || !other.source.IsValid() || !session.Source.IsValid() {
+			return other.at, true
+		}
+	}
+	s[way] = append(s[way], bfdPlace{session.Source, at})
+	return "", false
+}
+
+// bfdKeys checks the keys that both kinds of neighbours have.
+func (v *validation) bfdKeys(at string, interval Duration, interfaces []string) {
+	v.duration(at+".interval", interval, MinBFDInterval, MaxBFDInterval)
+	if time.Duration(interval)%time.Microsecond != 0 {
+		v.errs.add(at+".interval", "%s is not a whole number of microseconds, in which packets say it", interval)
+	}
+	v.interfaces(at+".interfaces", interfaces)
+	for i, name := range interfaces {
+		if !slices.Contains(v.config.Director.Interfaces, name) {
+			v.errs.addWithOther(fmt.Sprintf("%s.interfaces[%d]", at, i), "director.interfaces",
+				"%q is none of the director's, so the session would never be up", name)
+		}
+	}
+}
+
+func (v *validation) bfdSource(path string, n *BFDNeighbor) {
+	if n.Source == nil {
+		return
+	}
+	switch problem := addressProblem(*n.Source); {
+	case problem != "":
+		v.errs.add(path, "%s %s", n.Source, problem)
+	case n.Source.Is4() != n.Address.Is4():
+		v.errs.add(path, "%s is of another family than the neighbor, %s", n.Source, n.Address)
+	case *n.Source == n.Address:
+		v.errs.add(path, "%s is the neighbor itself", n.Source)
+	}
+}

@@ -1,0 +1,79 @@
+package neighbor
+
+import (
+	"math"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// guard is what every frame has to pass: it says for which VIPs this director answers at this
+// moment.
+type guard struct {
+	clock func() time.Duration
+
+	mu    sync.RWMutex
+	until time.Duration                  // for how long, by the clock; it ends before the lease does
+	held  map[string]map[netip.Addr]bool // by interface
+}
+
+// forever is until when a director answers that needs no lease.
+const forever = time.Duration(math.MaxInt64)
+
+// bootTime also goes on while the host is suspended.
+func bootTime() time.Duration {
+	var now unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &now) // there is no way for it to fail
+	return time.Duration(now.Nano())
+}
+
+// send calls a function if this director answers for a VIP on an interface. When set has
+// returned, nothing is sent by what was there before.
+func (g *guard) send(on string, vip netip.Addr, frames func()) bool {
+	g.mu.RLock()
+	defer g.mu.RUnlock()
+	if !g.held[on][vip] || g.clock() >= g.until {
+		return false
+	}
+	frames()
+	return true
+}
+
+// set makes these the VIPs that are answered for.
+func (g *guard) set(held map[string]map[netip.Addr]bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.held = held
+}
+
+// allow sets until when, and returns whether nothing was answered before that.
+func (g *guard) allow(until time.Duration) (back bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	back = g.clock() >= g.until
+	g.until = until
+	return back
+}
+
+// lapsed reports whether the time is over.
+func (g *guard) lapsed() bool {
+	g.mu.RLock()
+	defer g.mu.RUnlock()
+	return g.clock() >= g.until
+}
+
+// only ends the answers for all VIPs but these, which are in order.
+func (g *guard) only(vips []netip.Addr) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, held := range g.held {
+		for vip := range held {
+			if _, stays := slices.BinarySearchFunc(vips, vip, netip.Addr.Compare); !stays {
+				delete(held, vip)
+			}
+		}
+	}
+}

@@ -1,0 +1,193 @@
+package neighbor
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"weir.io/weir/internal/model"
+)
+
+// hold makes these the VIPs that are answered for.
+func (t *turn) hold(now time.Duration, where map[netip.Addr][]string, vips []netip.Addr) {
+	held := map[string]map[netip.Addr]bool{}
+	var taken, lost []netip.Addr
+	is := map[netip.Addr]bool{}
+	for _, vip := range vips {
+		is[vip] = true
+		if t.holds[vip] == nil {
+			t.holds[vip] = &holding{since: time.Now().Truncate(time.Second), on: map[string]*announced{}}
+			taken = append(taken, vip)
+		}
+		for _, name := range where[vip] {
+			if held[name] == nil {
+				held[name] = map[netip.Addr]bool{}
+			}
+			held[name][vip] = true
+			if t.holds[vip].on[name] == nil {
+				t.holds[vip].on[name] = again(now)
+			}
+		}
+	}
+	for vip := range t.holds {
+		if !is[vip] {
+			delete(t.holds, vip)
+			lost = append(lost, vip)
+		}
+	}
+	t.mu.Lock()
+	t.guard.set(held)
+	if t.set.draining != t.want.draining { // since this turn began
+		t.guard.only(nil)
+	}
+	t.guard.only(t.set.vips)
+	t.mu.Unlock()
+	t.taken, t.lost = t.taken+uint64(len(taken)), t.lost+uint64(len(lost))
+	t.tell("this director answers for VIPs", taken)
+	t.tell("this director does not answer for VIPs any more", lost)
+}
+
+// tell logs some of the VIPs, and how many there are.
+func (t *turn) tell(what string, vips []netip.Addr) {
+	if len(vips) == 0 {
+		return
+	}
+	slices.SortFunc(vips, netip.Addr.Compare)
+	const some = 8
+	text := ""
+	for i, vip := range vips[:min(some, len(vips))] {
+		if i > 0 {
+			text += " "
+		}
+		text += vip.String()
+	}
+	if more := len(vips) - some; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	t.log.Info(what, "vips", text)
+}
+
+// defend announces VIPs anew that other hosts have claimed.
+func (t *turn) defend(now time.Duration, claimed map[netip.Addr]mac) {
+	for vip, with := range claimed {
+		h := t.holds[vip]
+		if h == nil || h.defended != 0 && now < h.defended+defence {
+			continue
+		}
+		h.defended = now
+		for _, a := range h.on {
+			a.due = now
+		}
+		t.log.Warn("another host says that a VIP of this director is its own", "vip", vip, "mac", with)
+	}
+}
+
+// announce sends what is due, as far as the rate allows it, and returns in what time there is
+// more.
+func (t *turn) announce(now time.Duration) time.Duration {
+	type due struct {
+		vip netip.Addr
+		on  string
+		*announced
+	}
+	var list []due
+	next := lookAgain
+	for vip, h := range t.holds {
+		for name, a := range h.on {
+			if a.due <= now {
+				list = append(list, due{vip, name, a})
+			} else {
+				next = min(next, a.due-now)
+			}
+		}
+	}
+	// Who has not been announced at all comes before who is repeated.
+	slices.SortFunc(list, func(a, b due) int {
+		return cmp.Or(cmp.Compare(a.done, b.done), cmp.Compare(a.due, b.due), a.vip.Compare(b.vip))
+	})
+	for _, d := range list {
+		one := t.stations[d.on]
+		if one == nil || !one.works() {
+			continue
+		}
+		if !one.pace(t.want.config.Rate, now) {
+			next = min(next, time.Second/20) // half of what may come at once
+			continue
+		}
+		if one.announce(d.vip) {
+			d.next(d.vip, now, time.Duration(t.want.config.Refresh))
+		}
+	}
+	return next
+}
+
+// report makes the status that others can ask for.
+func (t *turn) report(group *model.NeighborGroup, where map[netip.Addr][]string) {
+	status := model.NeighborStatus{Draining: t.want.draining, Taken: t.taken, Lost: t.lost,
+		Interfaces: []model.NeighborInterfaceStatus{}, VIPs: []model.NeighborVIP{}}
+	if t.want.config.Given() && t.join != nil {
+		status.Director, status.Lease = t.joined, model.LeaseNone
+		switch {
+		case t.part == nil:
+			status.Problem = "none of the addresses in director.group is this host's"
+		case group.Joined:
+			status.Lease = model.LeaseHeld
+		}
+	}
+	stations := make([]*station, 0, len(t.stations))
+	for i := range t.want.config.Interfaces {
+		if one := t.stations[t.want.config.Interfaces[i].Name]; one != nil {
+			stations = append(stations, one)
+			status.Interfaces = append(status.Interfaces, one.status())
+		}
+	}
+	if t.want.config.Given() {
+		status.VIPs = t.vips(group, where)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.last, t.counted = status, stations
+}
+
+// vips returns who answers for each VIP that is up, or that somebody has.
+func (t *turn) vips(group *model.NeighborGroup, where map[netip.Addr][]string) []model.NeighborVIP {
+	all := map[netip.Addr]bool{}
+	for _, vip := range t.want.vips {
+		all[vip] = true
+	}
+	for vip := range group.Owners {
+		all[vip] = true
+	}
+	list := []model.NeighborVIP{}
+	for _, vip := range slices.SortedFunc(maps.Keys(all), netip.Addr.Compare) {
+		one := model.NeighborVIP{VIP: vip, State: model.NeighborNobody, Interfaces: append([]string{}, where[vip]...)}
+		owner, owned := group.Owners[vip]
+		one.Owner = owner.Director
+		switch h := t.holds[vip]; {
+		case h != nil && !t.guard.lapsed():
+			one.State, one.Since = model.NeighborAnswers, h.since
+		case owned && !owner.Mine:
+			one.State = model.NeighborOther
+		}
+		if len(where[vip]) == 0 && !t.want.draining {
+			one.Problem = t.whyNot(vip)
+		}
+		list = append(list, one)
+	}
+	return list
+}
+
+// whyNot returns why this director could not answer for a VIP.
+func (t *turn) whyNot(vip netip.Addr) string {
+	_, up := slices.BinarySearchFunc(t.want.vips, vip, netip.Addr.Compare)
+	switch {
+	case !up:
+		return "it is not up here"
+	case t.full:
+		return fmt.Sprintf("it is in no network of director.neighbor.interfaces, or beyond the %d VIPs that a group can share", maxVIPs)
+	}
+	return "it is in no network of an interface of director.neighbor that works"
+}

@@ -1,0 +1,165 @@
+package neighbor
+
+import (
+	"context"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"weir.io/weir/internal/model"
+)
+
+// part is a director's in its group.
+type part struct {
+	*Speaker
+	self     netip.Addr
+	registry Registry
+	stop     context.CancelFunc
+	running  sync.WaitGroup
+
+	giving map[netip.Addr]bool // VIPs that were given up, until it is known that they are
+	busy   atomic.Bool         // something is being written
+	pause  time.Duration       // after an attempt that failed; of who writes
+}
+
+// The bounds of the pause after something could not be written.
+const (
+	firstPause = 50 * time.Millisecond
+	lastPause  = time.Second
+)
+
+// writePatience is how long one attempt to write may take.
+const writePatience = 2 * time.Second
+
+// leavePatience is how long the end of a process may wait for etcd: without its answer the
+// others wait for the end of the lease.
+const leavePatience = 2 * time.Second
+
+func (t *turn) newPart(ctx context.Context, self netip.Addr, lease time.Duration) *part {
+	ctx, cancel := context.WithCancel(ctx)
+	p := &part{Speaker: t.Speaker, self: self, stop: cancel, giving: map[netip.Addr]bool{}}
+	p.guard.allow(0)
+	p.registry = t.join(self, lease, p.notify)
+	p.running.Go(func() { p.renew(ctx, lease) })
+	return p
+}
+
+// margin is how long before its lease ends a director ends to answer: a thread may have to wait
+// for its turn between looking at the clock and sending.
+func margin(lease time.Duration) time.Duration { return max(lease/6, minMargin) }
+
+const minMargin = 300 * time.Millisecond
+
+// renew keeps the lease, several times in its length. An attempt is short: the member of etcd
+// that is asked may be gone without a word, and the next attempt asks another one.
+func (p *part) renew(ctx context.Context, lease time.Duration) {
+	every, patience := lease/5, max(lease/10, minPatience)
+	for ctx.Err() == nil {
+		began := p.guard.clock()
+		attempt, cancel := context.WithTimeout(ctx, patience)
+		left, err := p.registry.Renew(attempt)
+		cancel()
+		pause := every
+		if err != nil {
+			pause = firstPause
+			p.note(ctx, err.Error())
+		} else {
+			p.note(ctx, "")
+			if p.guard.allow(began + left - margin(left)) {
+				p.notify()
+			}
+		}
+		wait(ctx, pause-min(pause, p.guard.clock()-began))
+		wait(ctx, firstPause)
+	}
+}
+
+// note remembers what is wrong with the lease. Each thing is logged once.
+func (p *part) note(ctx context.Context, problem string) {
+	p.Speaker.mu.Lock()
+	before := p.problem
+	p.problem = problem
+	p.Speaker.mu.Unlock()
+	switch {
+	case ctx.Err() != nil || problem == before:
+	case problem != "" && before == "":
+		p.log.Warn("the lease of the VIPs cannot be prolonged: they are another director's when it ends", "error", problem)
+	case problem == "":
+		p.log.Info("the lease of the VIPs is prolonged again")
+	}
+}
+
+// minPatience is how long etcd has for an answer at least: it writes to its disk first.
+const minPatience = 500 * time.Millisecond
+
+func wait(ctx context.Context, pause time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(pause):
+	}
+}
+
+// keep returns what this director answers for now, and what it gives up. What it gives up it
+// answers for no more, whatever is decided later, until the group knows it: another director
+// may have it by then.
+func (p *part) keep(group *model.NeighborGroup, d decision) (hold, release []netip.Addr) {
+	for vip := range p.giving {
+		if !group.Owners[vip].Mine {
+			delete(p.giving, vip)
+		}
+	}
+	for _, vip := range d.release {
+		p.giving[vip] = true
+	}
+	hold = slices.DeleteFunc(d.hold, func(vip netip.Addr) bool { return p.giving[vip] })
+	return hold, slices.SortedFunc(maps.Keys(p.giving), netip.Addr.Compare)
+}
+
+// write begins to make the group know what this director offers, claims and gives up, unless
+// it is at that still.
+func (p *part) write(ctx context.Context, group *model.NeighborGroup, offers []netip.Addr, d decision) {
+	offer := !group.Joined || !slices.Equal(group.Members[p.self], offers)
+	if p.guard.lapsed() || !offer && len(d.claim)+len(d.release) == 0 || !p.busy.CompareAndSwap(false, true) {
+		return
+	}
+	p.running.Go(func() {
+		err := p.tell(ctx, offer, offers, d)
+		p.pause = min(max(2*p.pause, firstPause), lastPause)
+		if err == nil {
+			p.pause = 0
+		} else if ctx.Err() == nil {
+			p.log.Debug("the group cannot be told who answers for VIPs", "error", err)
+		}
+		wait(ctx, p.pause)
+		p.busy.Store(false)
+		p.notify()
+	})
+}
+
+func (p *part) tell(ctx context.Context, offer bool, offers []netip.Addr, d decision) error {
+	ctx, cancel := context.WithTimeout(ctx, writePatience)
+	defer cancel()
+	if offer {
+		if err := p.registry.Offer(ctx, offers); err != nil {
+			return err
+		}
+	}
+	if len(d.claim)+len(d.release) == 0 {
+		return nil
+	}
+	return p.registry.Move(ctx, d.claim, d.release)
+}
+
+// end gives everything up.
+func (p *part) end() {
+	p.stop()
+	p.running.Wait()
+	ctx, cancel := context.WithTimeout(context.Background(), leavePatience)
+	defer cancel()
+	if err := p.registry.Leave(ctx); err != nil {
+		p.log.Warn("other directors answer for VIPs when the lease ends, not at once", "error", err)
+	}
+}

@@ -1,0 +1,157 @@
+package neighbor
+
+import (
+	"context"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"weir.io/weir/internal/model"
+)
+
+// Lease is what a director of a group answers by.
+type Lease interface {
+	// Renew prolongs it, or begins one, and returns for how long from when it was called.
+	Renew(ctx context.Context) (time.Duration, error)
+	// Leave ends it, and with it all that the director owns. It is the last that is called.
+	Leave(ctx context.Context) error
+}
+
+// Registry is where the directors of a group say who answers for which VIP. What is there ends
+// with the lease of who has written it.
+type Registry interface {
+	Lease
+	// Group returns what is known now. It does not wait.
+	Group() model.NeighborGroup
+	// Offer says for which VIPs this director could answer, in order.
+	Offer(ctx context.Context, vips []netip.Addr) error
+	// Move makes this director the owner of VIPs that have none, and gives up others.
+	Move(ctx context.Context, claim, release []netip.Addr) error
+}
+
+// Join makes this director, known by its address, one of the group. Notify is called when what
+// the group knows has changed; it does not wait.
+type Join func(self netip.Addr, lease time.Duration, notify func()) Registry
+
+// Speaker answers for VIPs.
+type Speaker struct {
+	log   *slog.Logger
+	join  Join // nil: there is no group
+	guard *guard
+	wake  chan struct{}
+	stop  context.CancelFunc
+	ended chan struct{}
+
+	mu      sync.Mutex
+	set     want
+	claimed map[netip.Addr]mac // VIPs that somebody else says he has, since the last turn
+	problem string             // of the lease
+	last    model.NeighborStatus
+	counted []*station // of last
+}
+
+// want is what a speaker is to do.
+type want struct {
+	version  int // one more with each Set
+	config   model.Neighbor
+	group    []netip.Addr
+	vips     []netip.Addr // in order
+	draining bool
+}
+
+// New returns a speaker that answers for nothing. Without join every VIP is its own.
+func New(join Join, log *slog.Logger) *Speaker {
+	ctx, cancel := context.WithCancel(context.Background())
+	s := &Speaker{log: log, join: join, guard: &guard{clock: bootTime}, wake: make(chan struct{}, 1),
+		stop: cancel, ended: make(chan struct{}), claimed: map[netip.Addr]mac{}}
+	go s.run(ctx)
+	return s
+}
+
+// Set makes the VIPs, which are in order, those that this director can answer for, all of
+// them, on the interfaces that its configuration names, as the one of the group that has an
+// address of this host. When it returns, none is answered for that is not among them.
+func (s *Speaker) Set(config model.Neighbor, group, vips []netip.Addr) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.set = want{s.set.version + 1, config, group, vips, s.set.draining}
+	s.guard.only(vips)
+	s.notify()
+}
+
+// Withdraw makes another director answer for all VIPs, while this one still forwards.
+func (s *Speaker) Withdraw() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.set.draining = true
+	s.guard.only(nil)
+	s.notify()
+}
+
+// Close answers for nothing more, and gives everything up, so that another director answers at
+// once.
+func (s *Speaker) Close() {
+	s.stop()
+	<-s.ended
+}
+
+func (s *Speaker) notify() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Status says who answers for which VIP.
+func (s *Speaker) Status() model.NeighborStatus {
+	s.mu.Lock()
+	status, stations := s.last, s.counted
+	if status.Lease != "" && status.Problem == "" {
+		status.Problem = s.problem
+	}
+	s.mu.Unlock()
+	status.Interfaces = slices.Clone(status.Interfaces)
+	for i, one := range stations {
+		one.count(&status.Interfaces[i])
+	}
+	if status.Lease == model.LeaseHeld && s.guard.lapsed() {
+		status.Lease = model.LeaseNone
+	}
+	return status
+}
+
+// conflicted notes that somebody else says that a VIP is his.
+func (s *Speaker) conflicted(vip netip.Addr, with mac) {
+	s.mu.Lock()
+	s.claimed[vip] = with
+	s.mu.Unlock()
+	s.notify()
+}
+
+// run does what there is to do until the context ends.
+func (s *Speaker) run(ctx context.Context) {
+	defer close(s.ended)
+	links := make(chan struct{}, 1)
+	done := make(chan struct{})
+	defer close(done)
+	if err := watchLinks(links, done); err != nil {
+		s.log.Warn("changes of interfaces are seen a second late", "error", err)
+	}
+	t := newTurn(s)
+	defer t.end()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.wake:
+		case <-links:
+			t.looked = 0
+		case <-timer.C:
+		}
+		timer.Reset(t.take(ctx))
+	}
+}

@@ -1,0 +1,198 @@
+package neighbor
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net/netip"
+	"os"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"weir.io/weir/internal/model"
+)
+
+// answersPerSecond bounds the questions that are answered on one interface: a host asks once
+// a second at most, and less than twice a minute when it knows.
+const answersPerSecond = 2000
+
+// station is a director on one interface.
+type station struct {
+	name     string
+	log      *slog.Logger
+	guard    *guard
+	conflict func(vip netip.Addr, with mac)
+
+	link    link // what the sockets are for
+	sockets []*os.File
+	groups  groups
+	own     atomic.Pointer[mac]
+	broken  atomic.Bool // a socket has ended by itself: they have to be opened again
+	problem string      // why they could not be
+	pacer   *limiter    // of announcements
+
+	announced, answered, limited, conflicts atomic.Uint64
+}
+
+// set makes the station one of the interface as it is now, on which these VIPs may come to be
+// answered for, and returns whether the link has to be told everything anew.
+func (s *station) set(l link, vips []netip.Addr) (anew bool) {
+	anew = !s.link.same(&l)
+	if anew || s.broken.Swap(false) {
+		s.close()
+		if l.problem == "" {
+			s.problem = s.open(&l)
+		}
+	}
+	s.link = l
+	if len(s.sockets) == 0 {
+		return anew
+	}
+	problem := ""
+	if err := s.groups.set(vips); err != nil {
+		problem = err.Error()
+	}
+	if problem != "" && problem != s.problem {
+		s.log.Warn("questions about IPv6 addresses may not come in", "interface", s.name, "problem", problem)
+	}
+	s.problem = problem
+	return anew
+}
+
+// why returns why nothing is answered here.
+func (s *station) why() string {
+	if s.link.problem != "" {
+		return s.link.problem
+	}
+	return s.problem
+}
+
+// works reports whether frames come in and go out.
+func (s *station) works() bool { return len(s.sockets) > 0 }
+
+func (s *station) open(l *link) (problem string) {
+	s.groups = groups{index: l.index, where: map[netip.Addr]int{}}
+	own := l.address
+	s.own.Store(&own)
+	for _, k := range kinds {
+		socket, err := openSocket(l.index, k.etherType, k.only)
+		if err != nil {
+			s.close()
+			return fmt.Sprintf("listen for %s: %v", k.name, err)
+		}
+		s.sockets = append(s.sockets, socket)
+		go s.listen(socket)
+	}
+	return ""
+}
+
+func (s *station) close() {
+	for _, socket := range s.sockets {
+		socket.Close()
+	}
+	s.sockets = nil
+	s.groups.close()
+}
+
+// listen answers what comes in by a socket until it is closed.
+func (s *station) listen(socket *os.File) {
+	frame := make([]byte, 2048)
+	limit := newLimiter(answersPerSecond, s.guard.clock())
+	for {
+		n, err := socket.Read(frame)
+		switch {
+		case errors.Is(err, syscall.ENETDOWN): // said once, when the link goes down
+			continue
+		case errors.Is(err, fs.ErrClosed):
+			return
+		case err != nil:
+			s.log.Warn("questions cannot be heard", "interface", s.name, "error", err)
+			s.broken.Store(true)
+			return
+		}
+		if h, ok := parse(frame[:n]); ok {
+			s.hear(socket, h, limit)
+		}
+	}
+}
+
+// hear answers a question, and notes who else says that it has a VIP.
+func (s *station) hear(socket *os.File, h heard, limit *limiter) {
+	own := *s.own.Load()
+	if h.from == own {
+		return // a frame of this one's that somebody sent back
+	}
+	if h.claims.IsValid() && s.guard.send(s.name, h.claims, func() { s.conflicts.Add(1) }) {
+		s.conflict(h.claims, h.from)
+	}
+	if !h.asks.IsValid() {
+		return
+	}
+	s.guard.send(s.name, h.asks, func() {
+		if !limit.allow(s.guard.clock()) {
+			s.limited.Add(1)
+			return
+		}
+		if write(socket, answer(h, own)) == nil {
+			s.answered.Add(1)
+		}
+	})
+}
+
+// pace reports whether one more VIP may be announced now.
+func (s *station) pace(rate uint32, now time.Duration) bool {
+	if s.pacer == nil || s.pacer.rate != float64(rate) {
+		s.pacer = newLimiter(rate, now)
+	}
+	return s.pacer.allow(now)
+}
+
+// announce tells everybody on the link that a VIP is here, if it is.
+func (s *station) announce(vip netip.Addr) bool {
+	if !s.works() {
+		return false
+	}
+	own := *s.own.Load()
+	return s.guard.send(s.name, vip, func() {
+		for _, frame := range announcements(vip, own) {
+			if err := write(s.sockets[0], frame); err != nil {
+				s.log.Debug("a VIP cannot be announced", "interface", s.name, "vip", vip, "error", err)
+				return
+			}
+			s.announced.Add(1)
+		}
+	})
+}
+
+// write sends a frame now or not at all: nobody waits for a queue while holding the guard.
+func write(socket *os.File, frame []byte) error {
+	conn, err := socket.SyscallConn()
+	if err != nil {
+		return err
+	}
+	control := conn.Control(func(fd uintptr) { _, err = unix.Write(int(fd), frame) })
+	return errors.Join(control, err)
+}
+
+// status says how the station is; what it counts, count adds.
+func (s *station) status() model.NeighborInterfaceStatus {
+	status := model.NeighborInterfaceStatus{Name: s.name, Problem: s.why()}
+	if s.works() {
+		status.MAC = s.link.address.String()
+	}
+	return status
+}
+
+// count may be called at any time.
+func (s *station) count(status *model.NeighborInterfaceStatus) {
+	status.Announced, status.Answered = s.announced.Load(), s.answered.Load()
+	status.Limited, status.Conflicts = s.limited.Load(), s.conflicts.Load()
+}
+
+// defence is the least time between two announcements that are made because another host
+// claims a VIP (RFC 5227 2.4): two that insist would else go on for ever.
+const defence = 10 * time.Second

@@ -1,0 +1,256 @@
+package neighbor
+
+import (
+	"context"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"time"
+
+	"weir.io/weir/internal/model"
+)
+
+// lookAgain is how often interfaces are looked at while no notice comes: there is none of a
+// program that is taken off one.
+const lookAgain = time.Second
+
+// idle is how long nothing has to be looked at that nobody has asked for.
+const idle = time.Hour
+
+// maxVIPs is how many a director offers to its group: what it offers is one value in etcd, of
+// 1.5 MiB at most.
+const maxVIPs = 16384
+
+// turn is what one goroutine of a speaker owns: it takes a turn whenever something may have
+// changed, or is due.
+type turn struct {
+	*Speaker
+	want     want
+	stations map[string]*station
+	looked   time.Duration // when the interfaces were; 0: they have to be
+	version  int           // of what was wanted then
+	self     netip.Addr    // this director's address in the group
+	part     *part         // in the group; nil: none
+	joined   netip.Addr    // as whom
+	lease    model.Duration
+	seen     map[netip.Addr]time.Duration // since when other members are there
+	holds    map[netip.Addr]*holding
+	lapsed   bool // the lease has, while VIPs were held by it
+	full     bool // there are more VIPs than a group can share
+	taken    uint64
+	lost     uint64
+}
+
+// holding is a VIP that this director answers for.
+type holding struct {
+	since    time.Time
+	defended time.Duration // when it was announced because of another host's claim
+	on       map[string]*announced
+}
+
+func newTurn(s *Speaker) *turn {
+	return &turn{Speaker: s, stations: map[string]*station{}, seen: map[netip.Addr]time.Duration{}, holds: map[netip.Addr]*holding{}}
+}
+
+// take does what there is to do now, and returns in what time there may be more.
+func (t *turn) take(ctx context.Context) time.Duration {
+	t.mu.Lock()
+	t.want = t.set
+	claimed := t.claimed
+	t.claimed = map[netip.Addr]mac{}
+	t.mu.Unlock()
+	now := t.guard.clock()
+	if t.looked == 0 || now >= t.looked+lookAgain || t.version != t.want.version {
+		t.lookAround()
+		t.looked, t.version = now, t.want.version
+	}
+	where := t.where()
+	offers := slices.SortedFunc(maps.Keys(where), netip.Addr.Compare)
+	t.meet(ctx)
+	t.noteLapse()
+	group, holds, write := t.decide(now, offers)
+	t.hold(now, where, holds)
+	write(ctx)
+	t.defend(now, claimed)
+	next := t.announce(now)
+	t.report(&group, where)
+	if !t.want.config.Given() {
+		return idle
+	}
+	return min(next, t.looked+lookAgain-now, t.unsettled(now))
+}
+
+// lookAround makes the stations what the configuration and the interfaces say.
+func (t *turn) lookAround() {
+	wanted := map[string]bool{}
+	for i := range t.want.config.Interfaces {
+		c := &t.want.config.Interfaces[i]
+		wanted[c.Name] = true
+		one := t.stations[c.Name]
+		if one == nil {
+			one = &station{name: c.Name, log: t.log, guard: t.guard, conflict: t.conflicted}
+			t.stations[c.Name] = one
+		}
+		l := look(c)
+		var vips []netip.Addr
+		for _, vip := range t.want.vips {
+			if l.has(vip) {
+				vips = append(vips, vip)
+			}
+		}
+		before := one.why()
+		if one.set(l, vips) {
+			for _, h := range t.holds {
+				delete(h.on, c.Name)
+			}
+		}
+		if now := one.why(); now != before {
+			if now == "" {
+				now = "none any more"
+			}
+			t.log.Info("VIPs on an interface", "interface", c.Name, "problem", now)
+		}
+	}
+	for name, one := range t.stations {
+		if !wanted[name] {
+			one.close()
+			delete(t.stations, name)
+		}
+	}
+	if t.self = (netip.Addr{}); t.want.config.Given() {
+		t.self = t.ownAddress()
+	}
+}
+
+// ownAddress returns the address of the group that is this host's.
+func (t *turn) ownAddress() netip.Addr {
+	addresses, _ := net.InterfaceAddrs() // without them it is nobody
+	for _, a := range t.want.group {
+		for _, here := range addresses {
+			if prefix, err := netip.ParsePrefix(here.String()); err == nil && prefix.Addr() == a {
+				return a
+			}
+		}
+	}
+	return netip.Addr{}
+}
+
+// where returns on which interfaces each VIP would be answered for; one that would be on none
+// is not in it.
+func (t *turn) where() map[netip.Addr][]string {
+	where := map[netip.Addr][]string{}
+	if t.want.draining {
+		return where
+	}
+	for i := range t.want.config.Interfaces {
+		one := t.stations[t.want.config.Interfaces[i].Name]
+		if !one.works() {
+			continue
+		}
+		for _, vip := range t.want.vips {
+			if one.link.has(vip) {
+				where[vip] = append(where[vip], one.name)
+			}
+		}
+	}
+	if t.full = t.join != nil && len(where) > maxVIPs; t.full {
+		for _, vip := range slices.SortedFunc(maps.Keys(where), netip.Addr.Compare)[maxVIPs:] {
+			delete(where, vip)
+		}
+	}
+	return where
+}
+
+// meet makes this director one of its group, or no more.
+func (t *turn) meet(ctx context.Context) {
+	wanted := netip.Addr{}
+	if t.join != nil && t.want.config.Given() {
+		wanted = t.self
+	}
+	if wanted == t.joined && (t.part == nil || t.lease == t.want.config.Lease) {
+		return
+	}
+	t.leave()
+	t.joined, t.lease = wanted, t.want.config.Lease
+	if wanted.IsValid() {
+		t.part = t.newPart(ctx, wanted, time.Duration(t.lease))
+	}
+}
+
+// leave ends this director's part in its group. Nothing is answered any more before it does.
+func (t *turn) leave() {
+	t.guard.set(nil)
+	t.guard.allow(0)
+	if t.part != nil {
+		t.part.end()
+		t.part = nil
+	}
+}
+
+// noteLapse logs that a lease has ended, of which etcd cannot tell if it cannot be asked.
+func (t *turn) noteLapse() {
+	lapsed := t.part != nil && len(t.holds) > 0 && t.guard.lapsed()
+	if lapsed && !t.lapsed {
+		t.log.Warn("the lease of the VIPs ends: this director answers for none", "vips", len(t.holds))
+	}
+	t.lapsed = lapsed
+}
+
+// decide returns what is known of the group, and which VIPs this director answers for, which
+// in a group is what its etcd says and the plan does not give up. What the group has to know
+// is written after what is given up is not answered for any more.
+func (t *turn) decide(now time.Duration, offers []netip.Addr) (group model.NeighborGroup, hold []netip.Addr, write func(context.Context)) {
+	write = func(context.Context) {}
+	switch {
+	case !t.want.config.Given():
+		return group, nil, write
+	case t.join == nil:
+		t.guard.allow(forever)
+		return group, offers, write
+	case t.part == nil:
+		return group, nil, write
+	}
+	group = t.part.registry.Group()
+	t.watch(now, &group)
+	if !group.Known {
+		return group, nil, write
+	}
+	settle := time.Duration(t.want.config.Settle)
+	d := plan(t.joined, offers, &group, func(a netip.Addr) bool { return now >= t.seen[a]+settle })
+	d.hold, d.release = t.part.keep(&group, d)
+	return group, d.hold, func(ctx context.Context) { t.part.write(ctx, &group, offers, d) }
+}
+
+// watch notes since when which directors are there.
+func (t *turn) watch(now time.Duration, group *model.NeighborGroup) {
+	for a := range t.seen {
+		if _, there := group.Members[a]; !there {
+			delete(t.seen, a)
+		}
+	}
+	for a := range group.Members {
+		if _, known := t.seen[a]; !known && a != t.joined {
+			t.seen[a] = now
+		}
+	}
+}
+
+// unsettled returns in what time the next director may get VIPs that has come.
+func (t *turn) unsettled(now time.Duration) time.Duration {
+	next := lookAgain
+	for _, since := range t.seen {
+		if at := since + time.Duration(t.want.config.Settle); at > now {
+			next = min(next, at-now)
+		}
+	}
+	return next
+}
+
+// end ends all of it. The others of the group know it at once.
+func (t *turn) end() {
+	t.leave()
+	for _, one := range t.stations {
+		one.close()
+	}
+}

@@ -1,0 +1,248 @@
+package store
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"weir.io/weir/internal/model"
+)
+
+// Where there is no router, the directors of a group write who answers for which VIP beside
+// the state:
+//
+//	PREFIX/neighbor/members/ADDRESS  a director that is there, and the VIPs that it could answer for
+//	PREFIX/neighbor/owners/VIP       the address of the one director that does
+//
+// Both end with the director's lease. An owner's key is only ever made where there is none,
+// and deleted by its owner.
+
+// Owners is a director's part in that.
+type Owners struct {
+	etcd    *Etcd
+	self    netip.Addr
+	ttl     time.Duration
+	process string // tells this process from another one that says it is the same director
+	stop    context.CancelFunc
+	running sync.WaitGroup
+
+	mu    sync.Mutex
+	lease clientv3.LeaseID // NoLease: none that is known to live
+	view  ownersView
+}
+
+// errReplaced says that another process has taken this director's part.
+var errReplaced = errors.New("another process is this director by its address in the group")
+
+// Owners begins to follow who answers for which VIP, until Leave. Notify is called when
+// something has changed. The director is known by its address, and gone a time to live after
+// it has prolonged its lease for the last time.
+func (e *Etcd) Owners(self netip.Addr, ttl time.Duration, notify func()) *Owners {
+	ctx, cancel := context.WithCancel(context.Background())
+	o := &Owners{etcd: e, self: self, ttl: ttl, process: rand.Text(), stop: cancel,
+		view: ownersView{prefix: e.options.Prefix + "/neighbor/", keys: map[string]ownersKey{}, notify: notify}}
+	o.running.Go(func() { o.follow(ctx) })
+	return o
+}
+
+// Group returns what is known now.
+func (o *Owners) Group() model.NeighborGroup {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.view.group(o.self, o.process, o.lease)
+}
+
+// Renew prolongs the lease, or begins one, and returns for how long from when it was called.
+// The lease of a process before this one, which has ended and nobody has noticed yet, goes on
+// as this one's, and so does what it answered for.
+func (o *Owners) Renew(ctx context.Context) (time.Duration, error) {
+	client, err := o.etcd.connect()
+	if err != nil {
+		return 0, err
+	}
+	o.mu.Lock()
+	lease, replaced := o.lease, o.view.replaced(o.self, o.process)
+	o.mu.Unlock()
+	if lease == clientv3.NoLease {
+		return o.begin(ctx, client)
+	}
+	if replaced {
+		return 0, errReplaced
+	}
+	kept, err := client.KeepAliveOnce(ctx, lease)
+	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
+		o.have(clientv3.NoLease)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("prolong the lease of the VIPs: %w", err)
+	}
+	return time.Duration(kept.TTL) * time.Second, nil
+}
+
+// begin takes over the lease of the process before, or makes one.
+func (o *Owners) begin(ctx context.Context, client *clientv3.Client) (time.Duration, error) {
+	found, err := client.Get(ctx, o.member())
+	if err != nil {
+		return 0, fmt.Errorf("look for the lease of the VIPs: %w", err)
+	}
+	for _, kv := range found.Kvs {
+		kept, err := client.KeepAliveOnce(ctx, clientv3.LeaseID(kv.Lease))
+		if err != nil {
+			continue // it has ended meanwhile
+		}
+		var m ownersMember
+		_ = json.Unmarshal(kv.Value, &m) // of another version: then it is as if it offered nothing
+		m.Process = o.process
+		same := clientv3.Compare(clientv3.ModRevision(o.member()), "=", kv.ModRevision)
+		done, err := o.putMember(ctx, client, m, clientv3.LeaseID(kv.Lease), same)
+		if err == nil && !done {
+			err = errReplaced
+		}
+		if err != nil {
+			return 0, err
+		}
+		o.have(clientv3.LeaseID(kv.Lease))
+		return time.Duration(kept.TTL) * time.Second, nil
+	}
+	granted, err := client.Grant(ctx, int64((o.ttl+time.Second-1)/time.Second))
+	if err != nil {
+		return 0, fmt.Errorf("ask for a lease of VIPs: %w", err)
+	}
+	o.have(granted.ID)
+	return time.Duration(granted.TTL) * time.Second, nil
+}
+
+// have makes a lease the present one. What is owned by another one is not owned.
+func (o *Owners) have(lease clientv3.LeaseID) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.lease = lease
+	o.view.change()
+}
+
+func (o *Owners) member() string { return o.view.prefix + membersKey + o.self.String() }
+
+// Offer says for which VIPs this director could answer, in order.
+func (o *Owners) Offer(ctx context.Context, vips []netip.Addr) error {
+	client, lease, err := o.connect()
+	if err != nil {
+		return err
+	}
+	_, err = o.putMember(ctx, client, ownersMember{Process: o.process, VIPs: vips}, lease)
+	return err
+}
+
+func (o *Owners) connect() (*clientv3.Client, clientv3.LeaseID, error) {
+	client, err := o.etcd.connect()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	switch {
+	case err != nil:
+	case o.lease == clientv3.NoLease:
+		err = errors.New("there is no lease of VIPs yet")
+	case o.view.replaced(o.self, o.process):
+		err = errReplaced
+	}
+	return client, o.lease, err
+}
+
+func (o *Owners) putMember(ctx context.Context, client *clientv3.Client, m ownersMember, lease clientv3.LeaseID, where ...clientv3.Cmp) (done bool, err error) {
+	text, err := json.Marshal(&m)
+	if err != nil {
+		return false, fmt.Errorf("encode the VIPs: %w", err)
+	}
+	response, err := client.Txn(ctx).If(where...).Then(clientv3.OpPut(o.member(), string(text), clientv3.WithLease(lease))).Commit()
+	if err != nil {
+		return false, o.failed("offer VIPs to the group", err)
+	}
+	if response.Succeeded {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		o.view.put(o.member(), text, response.Header.Revision, lease)
+	}
+	return response.Succeeded, nil
+}
+
+// failed notes that the lease has ended, if that is why.
+func (o *Owners) failed(what string, err error) error {
+	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
+		o.have(clientv3.NoLease)
+	}
+	return fmt.Errorf("%s: %w", what, err)
+}
+
+// movesAtOnce is how many VIPs one transaction moves: etcd takes 128 operations in one.
+const movesAtOnce = 60
+
+// Move makes this director the owner of VIPs that have none, and gives up others, which are
+// not among them, each by itself. After an error some may have been moved all the same: Group says which, when etcd
+// does.
+func (o *Owners) Move(ctx context.Context, claim, release []netip.Addr) error {
+	client, lease, err := o.connect()
+	if err != nil {
+		return err
+	}
+	type move struct {
+		key string
+		op  clientv3.Op
+	}
+	var moves []move
+	for _, vip := range release {
+		key := o.view.prefix + ownersOf + vip.String()
+		mine := clientv3.Compare(clientv3.LeaseValue(key), "=", lease)
+		moves = append(moves, move{key, clientv3.OpTxn([]clientv3.Cmp{mine}, []clientv3.Op{clientv3.OpDelete(key)}, []clientv3.Op{clientv3.OpGet(key)})})
+	}
+	for _, vip := range claim {
+		key := o.view.prefix + ownersOf + vip.String()
+		free := clientv3.Compare(clientv3.CreateRevision(key), "=", 0)
+		put := clientv3.OpPut(key, o.self.String(), clientv3.WithLease(lease))
+		moves = append(moves, move{key, clientv3.OpTxn([]clientv3.Cmp{free}, []clientv3.Op{put}, []clientv3.Op{clientv3.OpGet(key)})})
+	}
+	for some := range slices.Chunk(moves, movesAtOnce) {
+		ops := make([]clientv3.Op, len(some))
+		for i := range some {
+			ops[i] = some[i].op
+		}
+		response, err := client.Txn(ctx).Then(ops...).Commit()
+		if err != nil {
+			return o.failed("move VIPs", err)
+		}
+		o.mu.Lock()
+		for i, one := range response.Responses {
+			o.view.moved(some[i].key, o.self.String(), lease, response.Header.Revision, one.GetResponseTxn())
+		}
+		o.mu.Unlock()
+	}
+	return nil
+}
+
+// Leave ends the lease, and with it all that this director owns, at once if etcd can be
+// asked, and else with the lease. Nothing else is called after it.
+func (o *Owners) Leave(ctx context.Context) error {
+	o.stop()
+	o.running.Wait()
+	o.mu.Lock()
+	lease := o.lease
+	o.lease = clientv3.NoLease
+	o.mu.Unlock()
+	if lease == clientv3.NoLease {
+		return nil
+	}
+	client, err := o.etcd.connect()
+	if err != nil {
+		return err
+	}
+	if _, err := client.Revoke(ctx, lease); err != nil {
+		return fmt.Errorf("end the lease of the VIPs: %w", err)
+	}
+	return nil
+}

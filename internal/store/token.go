@@ -1,0 +1,32 @@
+package store
+
+import (
+	"context"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
+)
+
+// askForToken makes a client ask for a token by a connection of its own, which shows none.
+//
+// The client shows the token that it has with whatever it asks, also when it asks for
+// another one because etcd does not know that one any more: etcd forgets tokens when it
+// starts again or the password changes. Before 3.5 etcd refuses it even then
+// (etcd-io/etcd#12165), the client takes that for a reason to ask for a token, and so on
+// until its time is up: it would never be served again.
+func askForToken(anonymous clientv3.Config) grpc.DialOption {
+	anonymous.Username, anonymous.Password = "", ""
+	return grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, request, reply any,
+		connection *grpc.ClientConn, ask grpc.UnaryInvoker, options ...grpc.CallOption) error {
+		if method != etcdserverpb.Auth_Authenticate_FullMethodName {
+			return ask(ctx, method, request, reply, connection, options...)
+		}
+		client, err := clientv3.New(anonymous)
+		if err != nil {
+			return err
+		}
+		defer client.Close()
+		return ask(ctx, method, request, reply, client.ActiveConnection(), options...)
+	})
+}

@@ -1,0 +1,72 @@
+package store
+
+import (
+	"fmt"
+	"net/netip"
+	"reflect"
+	"slices"
+	"testing"
+
+	"weir.io/weir/internal/model"
+)
+
+// What directors find comes to all of them, their own too; what changes, goes or is lost is
+// written again, and what a director has found goes with it.
+func TestViewsAreFollowed(t *testing.T) {
+	c := newCluster(t, 1, false)
+	one, two := c.open().FollowViews(t.Context()), c.open().FollowViews(t.Context())
+	view := func(vip string, up, down int) model.View {
+		v := model.View{ServiceID: model.ServiceID{VIP: netip.MustParseAddr(vip), Protocol: model.TCP, Port: model.PortRange{First: 80, Last: 90}}}
+		for i := range up + down {
+			b := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(1 + i)}), 0)
+			if i < up {
+				v.Up = append(v.Up, b)
+			} else {
+				v.Down = append(v.Down, b)
+			}
+		}
+		return v
+	}
+	finds := func(what string, v *Views, want ...model.View) {
+		t.Helper()
+		eventually(t, what, func() error {
+			got := v.Views()
+			slices.SortFunc(got, func(a, b model.View) int {
+				if by := a.VIP.Compare(b.VIP); by != 0 {
+					return by
+				}
+				return len(a.Up) - len(b.Up)
+			})
+			if len(got) != len(want) || len(got) > 0 && !reflect.DeepEqual(got, want) {
+				return fmt.Errorf("the views are %+v, want %+v", got, want)
+			}
+			return nil
+		})
+	}
+	web, dns := view("192.0.2.1", 3, 0), view("2001:db8::1", 1, 1)
+	one.Tell([]model.View{web, dns})
+	finds("the other director", two, web, dns)
+	finds("itself", one, web, dns)
+	fallen := view("192.0.2.1", 2, 1)
+	two.Tell([]model.View{fallen})
+	finds("both", one, fallen, web, dns)
+	one.Tell([]model.View{web})
+	finds("what has gone", two, fallen, web)
+
+	leases, err := c.client().Leases(t.Context())
+	if err != nil || len(leases.Leases) != 2 {
+		t.Fatalf("there are the leases %v, %v, want two", leases, err)
+	}
+	for _, l := range leases.Leases {
+		if _, err := c.client().Revoke(t.Context(), l.ID); err != nil {
+			t.Fatal(err)
+		}
+	}
+	finds("nothing when it is lost", one)
+	finds("what is written again", one, fallen, web)
+	if _, err := c.client().Put(t.Context(), c.Prefix+"/views/0000000000000001/x", "{"); err != nil {
+		t.Fatal(err)
+	}
+	two.Tell(nil)
+	finds("no view that cannot be read", one, web)
+}

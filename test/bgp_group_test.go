@@ -1,0 +1,52 @@
+package test
+
+import (
+	"fmt"
+	"strings"
+	"syscall"
+	"testing"
+
+	"weir.io/weir/internal/etcdlab"
+)
+
+// A director that starts reads its sets, and the group's, before it tells routers anything:
+// they keep what the process before it announced, and a VIP that only a set has is never
+// missing from the router's kernel.
+//
+//	client --- router (FRR) --- switch --- director
+//	                                   --- backend1
+//	                                   --- store (etcd)
+func TestSetsAreAnnouncedFromTheStart(t *testing.T) {
+	t.Parallel()
+	for _, shared := range []bool{false, true} {
+		t.Run(map[bool]string{false: "alone", true: "in a group"}[shared], func(t *testing.T) {
+			w := way{mode: "l2dsr"}
+			l := newAnnouncing(t, 1, 1, frrText)
+			text := "director:\n  interfaces: [eth0]\n"
+			if shared {
+				host := l.Host("store")
+				l.attach(host, 51)
+				etcd := etcdlab.New(t, etcdlab.Options{Members: 1, Address: lanAddress(51, false).String(), On: host.Do})
+				text += fmt.Sprintf("  store:\n    etcd: {endpoints: [\"%s\"]}\n", strings.Join(etcd.Endpoints, `", "`))
+			}
+			d := startDaemon(t, l.director, "run", text+"services: []\n"+bgpText(directorHost))
+			set := write(t, l.director, "set.yaml", "services:\n"+w.service("tcp", "80", everyBackend(1)))
+			on(t, l.director, weir, "apply", "-f", set, "--socket", d.socket)
+			prefix := w.vip().String() + "/32"
+			waitRouted(t, l.router, prefix, "via 10.2.0.11")
+			changes := watchRoutes(t, l.router)
+			for range 3 {
+				d.end(syscall.SIGKILL)
+				l.waitSession("lose the session", lanAddress(directorHost, false), false)
+				d.start()
+				d.waitFor("tell the route", func() bool {
+					status, err := d.tryBGP()
+					return err == nil && len(status.Routes) == 1 && status.Routes[0].Neighbors == 1
+				})
+			}
+			if n := changes(prefix); n > 0 {
+				t.Errorf("while the director started anew, the router's route changed %d times", n)
+			}
+		})
+	}
+}

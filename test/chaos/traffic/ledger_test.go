@@ -1,0 +1,172 @@
+package traffic
+
+import (
+	"net"
+	"net/netip"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+)
+
+// Who answered a SYN may be read after the connection has broken: that backend's death
+// before counts then, also when it has come back since, and no later one.
+func TestAnswersReadLate(t *testing.T) {
+	client := netip.MustParseAddrPort("10.0.0.2:1234")
+	for name, c := range map[string]struct {
+		before, after func(*Ledger)
+		want          bool
+	}{
+		"dead before":              {func(l *Ledger) { l.Died(3) }, func(*Ledger) {}, true},
+		"dead before, and back":    {func(l *Ledger) { l.Died(3) }, func(l *Ledger) { l.Returned(3) }, true},
+		"dead afterwards":          {func(*Ledger) {}, func(l *Ledger) { l.Died(3) }, false},
+		"dead afterwards and back": {func(*Ledger) {}, func(l *Ledger) { l.Died(3); l.Returned(3) }, false},
+	} {
+		ledger := NewLedger(client.Addr())
+		connection := &Connection{ID: 1, Protocol: "tcp", Client: client, Began: time.Now()}
+		c.before(ledger)
+		ledger.open(connection)
+		ledger.end(connection, 0, net.ErrClosed)
+		if b := ledger.Breaks(); len(b) != 1 || b[0].Excused {
+			t.Errorf("%s: excused before anybody is known to have answered: %+v", name, b)
+		}
+		ledger.AnsweredBy(3, client, 300)
+		c.after(ledger)
+		if b := ledger.Breaks(); b[0].Excused != c.want {
+			t.Errorf("%s: excused %v, want %v", name, b[0].Excused, c.want)
+		}
+	}
+}
+
+// A reset is misdirected if it is for a connection that somebody else has, and its report
+// says who had answered.
+func TestStraysSayWhoAnswered(t *testing.T) {
+	client := netip.MustParseAddrPort("10.0.0.2:1234")
+	ledger := NewLedger(client.Addr())
+	var told []Stray
+	ledger.OnStray(func(s Stray) { told = append(told, s) })
+	began := time.Now()
+	ledger.AnsweredBy(4, client, 100*uint32(4))
+	ledger.AnsweredBy(3, client, 100*uint32(3))
+	ledger.open(&Connection{ID: 7, Protocol: "tcp", Client: client, Began: began})
+	ledger.accepted("tcp", client, Identity{Backend: 4})
+	ledger.ResetBy(4, client, 1)
+	if len(told) != 0 {
+		t.Errorf("a reset of the backend that has the connection is misdirected: %+v", told)
+	}
+	ledger.accepted("tcp", client, Identity{Backend: 6})
+	ledger.accepted("tcp", client, Identity{Backend: 4})
+	ledger.ResetBy(6, client, 1)
+	if len(told) != 0 {
+		t.Errorf("a reset of a backend that has accepted the connection, too, is misdirected: %+v", told)
+	}
+	ledger.ResetBy(5, client, 1)
+	list := ledger.Strays()
+	if len(list) != 1 || !reflect.DeepEqual(list, told) {
+		t.Fatalf("strays %+v, and told of %+v", list, told)
+	}
+	if s := list[0]; s.ID != 7 || s.Backend != 4 || s.CameTo != 5 || !slices.Equal(s.Answered, []int{4, 3}) {
+		t.Errorf("stray %+v, want one of connection 7 of backend 4 that came to 5, answered by 4 and 3", s)
+	}
+}
+
+// Of several who answered, the one has a connection whose SYN-ACK the client acknowledges.
+func TestResetsTellWhoOpened(t *testing.T) {
+	client := netip.MustParseAddrPort("10.0.0.2:1234")
+	for name, c := range map[string]struct {
+		acknowledged uint32
+		want         int // packets misdirected
+	}{"of the one that died": {301, 0}, "of the one that lives": {401, 1}, "of nobody": {501, 1}} {
+		ledger := NewLedger(client.Addr())
+		connection := &Connection{ID: 1, Protocol: "tcp", Client: client, Began: time.Now()}
+		ledger.AnsweredBy(3, client, 300)
+		ledger.Died(3)
+		ledger.AnsweredBy(4, client, 400)
+		ledger.open(connection)
+		ledger.ResetBy(5, client, c.acknowledged)
+		ledger.end(connection, 0, net.ErrClosed)
+		if n := ledger.Totals().Misdirected; n != c.want {
+			t.Errorf("%s: %d packets misdirected, want %d", name, n, c.want)
+		}
+		if b := ledger.Breaks(); len(b) != 1 || b[0].Excused != (c.want == 0) {
+			t.Errorf("%s: %+v", name, b)
+		}
+	}
+}
+
+// A reset for a connection whose backend has died may come when its port has the next one
+// already: it tells nothing of that one, and later ones do.
+func TestResetsOfTheConnectionBefore(t *testing.T) {
+	client := netip.MustParseAddrPort("10.0.0.2:1234")
+	ledger := NewLedger(client.Addr())
+	before := &Connection{ID: 1, Protocol: "tcp", Client: client, Began: time.Now().Add(-readLate)}
+	ledger.answerers[client.Port()] = []synAck{{3, 300, before.Began.Add(time.Millisecond)}}
+	ledger.open(before)
+	before.Opened = before.Opened.Add(-readLate)
+	ledger.Died(3)
+	next := &Connection{ID: 2, Protocol: "tcp", Client: client, Began: time.Now()}
+	ledger.AnsweredBy(4, client, 100*uint32(4))
+	ledger.end(before, 0, net.ErrClosed)
+	ledger.open(next)
+	ledger.ResetBy(5, client, 1)
+	if n := ledger.Totals().Misdirected; n != 0 {
+		t.Errorf("%d packets misdirected, want none: they were of the connection before", n)
+	}
+	if got := ledger.whoAnswered(next); !slices.Equal(got, []int{4}) {
+		t.Errorf("%v answered the next connection, want backend 4", got)
+	}
+	later := &Connection{ID: 3, Protocol: "tcp", Client: client, Began: time.Now().Add(stillUnderWay)}
+	ledger.open(later)
+	ledger.ResetBy(5, client, 1)
+	if n := ledger.Totals().Misdirected; n != 1 {
+		t.Errorf("%d packets of a later connection misdirected, want 1", n)
+	}
+}
+
+// A connection's ends are at the backends that accepted it, and not at one that had the
+// connection that its port had before.
+func TestEnds(t *testing.T) {
+	client := netip.MustParseAddrPort("10.0.0.2:1234")
+	for name, c := range map[string]struct {
+		before, accepted []uint16
+		want             []int
+	}{
+		"nobody accepts":      {nil, nil, nil},
+		"one":                 {nil, []uint16{3}, []int{3}},
+		"one, twice":          {nil, []uint16{3, 3}, []int{3}},
+		"two":                 {nil, []uint16{4, 3}, []int{3, 4}},
+		"another one, before": {[]uint16{4}, []uint16{3}, []int{3}},
+	} {
+		ledger := NewLedger(client.Addr())
+		for _, backend := range c.before {
+			ledger.accepted("tcp", client, Identity{Backend: backend})
+		}
+		connection := &Connection{ID: 1, Protocol: "tcp", Client: client, Began: time.Now()}
+		for _, backend := range c.accepted {
+			ledger.accepted("tcp", client, Identity{Backend: backend})
+		}
+		ledger.open(connection)
+		ledger.end(connection, 0, net.ErrClosed)
+		if b := ledger.Breaks(); len(b) != 1 || !slices.Equal(b[0].Ends, c.want) {
+			t.Errorf("%s: %+v, want ends at %v", name, b, c.want)
+		}
+	}
+}
+
+// A packet of QUIC is misdirected whose connection ID is another backend's that has
+// lived since it gave that out.
+func TestMisdirectedIsWhatNamesAnotherBackend(t *testing.T) {
+	ledger := NewLedger(netip.MustParseAddr("10.0.0.2"))
+	ledger.named("before", Identity{Backend: 3})
+	ledger.gotQUIC("before", Identity{Backend: 3})
+	ledger.gotQUIC("nobody's", Identity{Backend: 4})
+	if n := ledger.Totals().Misdirected; n != 0 {
+		t.Errorf("%d packets misdirected, want none", n)
+	}
+	ledger.gotQUIC("before", Identity{Backend: 4})
+	ledger.Died(3)
+	ledger.gotQUIC("before", Identity{Backend: 4})
+	if totals := ledger.Totals(); totals.Misdirected != 1 || totals.Astray["quic"] != 1 {
+		t.Errorf("%d packets misdirected %v, want the one of before the death", totals.Misdirected, totals.Astray)
+	}
+}

@@ -1,0 +1,99 @@
+package test
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A server that accepts no connections, because it has more to do than it can, gets fewer of
+// them, by what its agent sees, and its share again when it accepts them. What is open stays.
+//
+//	client --- router --- switch --- director, director2
+//	                             --- backend1, backend2, backend3
+//	                             --- store (an etcd)
+func TestOverloadedBackendKeepsAPart(t *testing.T) {
+	t.Parallel()
+	w := way{mode: "gue"}
+	l := newGroupLab(t)
+	const port = 81 // of what is checked: connections to what is overloaded would fail, too
+	for i := range l.backends {
+		l.healthy(t, i, port)
+	}
+	l.apply(t, w.service("tcp", fmt.Sprint(linesPort), everyBackend(3))+
+		fmt.Sprintf("  health: {kind: tcp, port: %d, interval: 50ms, fall: 2, passive: {pace: 1s}}\n", port))
+	for _, d := range l.directors {
+		d.waitHealth("up", "up", "up")
+	}
+	var sessions []*session
+	for range 40 {
+		sessions = append(sessions, l.open(t, w))
+	}
+	l.stay(t, sessions, "at first")
+	if got := l.share(); got != [2]int{33, 33} {
+		t.Fatalf("backend1 has %v %% of the slots at first, want a third", got)
+	}
+	end := l.servers[0].overload(t)
+	var over atomic.Bool
+	tried := make(chan int)
+	go func() {
+		n := 0
+		for ; !over.Load(); n++ {
+			l.try(w.vip())
+		}
+		tried <- n
+	}()
+	waitFor(t, "both directors to leave backend1 half of its share", func() bool { return l.share() == [2]int{20, 20} })
+	l.stay(t, sessions, "while backend1 is overloaded")
+	if why := on(t, l.director, weir, "backends", "--socket", l.directors[0].socket); !strings.Contains(why, "find no room; it keeps 4/8 of its share") {
+		t.Errorf("weir backends does not say why backend1 has less than its share:\n%s", why)
+	}
+	over.Store(true)
+	if n := <-tried; n < 10 {
+		t.Errorf("%d connections were tried, which is no overload", n)
+	}
+	end()
+	waitFor(t, "both directors to give backend1 its share again", func() bool { return l.share() == [2]int{33, 33} })
+	l.stay(t, sessions, "in the end")
+}
+
+// overload makes the server accept nothing, and leaves room for one connection, until the
+// function that it returns is called.
+func (s *lineServer) overload(t *testing.T) (end func()) {
+	t.Helper()
+	s.busy.Lock()
+	raw, err := s.listener.(*net.TCPListener).SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	resize := func(room int) {
+		t.Helper()
+		var failed error
+		if err := raw.Control(func(fd uintptr) { failed = unix.Listen(int(fd), room) }); err != nil || failed != nil {
+			t.Fatal("give the queue another size:", err, failed)
+		}
+	}
+	resize(0)
+	return func() {
+		resize(1024)
+		s.busy.Unlock()
+	}
+}
+
+// try tries to open a connection, and ends it.
+func (l *groupLab) try(vip netip.Addr) {
+	_ = l.client.Do(func() error {
+		dialer := net.Dialer{Timeout: 100 * time.Millisecond}
+		conn, err := dialer.Dial("tcp", netip.AddrPortFrom(vip, linesPort).String())
+		if err == nil {
+			conn.Close()
+		}
+		return err
+	})
+}
