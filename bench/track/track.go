@@ -104,9 +104,9 @@ func Start(ctx context.Context, o Options) (_ *Track, err error) {
 // connect makes the hosts and their links, and returns the sink's port.
 func (t *Track) connect() (to *netlab.Port) {
 	options := netlab.LinkOptions{XDP: true, MTU: mtu}
-	source := t.lab.Host("source")
+	source, sink := t.silent("source"), t.silent("sink")
 	if t.Subject.start == nil {
-		t.from = t.lab.Link(source, t.lab.Host("sink"), options)
+		t.from = t.lab.Link(source, sink, options)
 		return t.from.B
 	}
 	t.balancer = t.lab.Router("balancer")
@@ -121,7 +121,7 @@ func (t *Track) connect() (to *netlab.Port) {
 		t.balancer.Sysctl("net.ipv4.conf.all.send_redirects", "0")
 		t.balancer.Sysctl("net.ipv4.conf."+t.in.Name+".send_redirects", "0")
 	} else {
-		link := t.lab.Link(t.balancer, t.lab.Host("sink"), last)
+		link := t.lab.Link(t.balancer, sink, last)
 		t.out, to = link.A, link.B
 	}
 	// Nobody answers on either side: neighbours are given.
@@ -133,6 +133,16 @@ func (t *Track) connect() (to *netlab.Port) {
 		t.balancer.Neighbour(t.out.Name, traffic.Backend(n, t.outer6()).String(), traffic.BackendMAC(n))
 	}
 	return to
+}
+
+// silent returns a host whose kernel sends nothing of its own. A router solicitation or
+// a multicast report that left on the other CPU would take the receiver's NAPI there: it
+// stays where it is as long as there is work, the source no longer waits for it, and
+// what is one core's becomes two cores' and loses packets at the source's cable.
+func (t *Track) silent(name string) *netlab.Host {
+	host := t.lab.Host(name)
+	host.Sysctl("net.ipv6.conf.default.disable_ipv6", "1")
+	return host
 }
 
 // outer6 says whether backends have IPv6 addresses.
