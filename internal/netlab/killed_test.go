@@ -17,6 +17,9 @@ func TestMain(m *testing.M) {
 	if os.Getenv("NETLAB_BE_KILLED") != "" {
 		makeLabAndWait()
 	}
+	if os.Getenv("NETLAB_HOLD_SOCKETS") != "" {
+		holdSockets()
+	}
 	os.Exit(m.Run())
 }
 

@@ -77,18 +77,56 @@ func killIn(namespaces []string) error {
 			ids[id] = true
 		}
 	}
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+	killed := map[int]int{} // their pidfds
+	defer func() {
+		for _, fd := range killed {
+			unix.Close(fd)
+		}
+	}()
+	deadline := time.Now().Add(10 * time.Second)
+	for ; ; time.Sleep(5 * time.Millisecond) {
 		left := processesIn(ids)
 		if len(left) == 0 {
-			return nil
+			break
 		}
 		if time.Now().After(deadline) {
 			return fmt.Errorf("processes %v do not end", left)
 		}
 		for _, pid := range left {
-			if err := unix.Kill(pid, unix.SIGKILL); err != nil && err != unix.ESRCH {
+			if err := kill(pid, killed); err != nil && err != unix.ESRCH {
 				return fmt.Errorf("kill process %d: %w", pid, err)
 			}
+		}
+	}
+	// The kernel takes a process out of its namespace before it closes what the process
+	// had open, which takes a while where that is BPF programs and packet sockets.
+	for pid, fd := range killed {
+		if !ends(fd, deadline) {
+			return fmt.Errorf("process %d does not end", pid)
+		}
+	}
+	return nil
+}
+
+// kill kills a process and keeps its pidfd.
+func kill(pid int, killed map[int]int) error {
+	if _, again := killed[pid]; !again {
+		fd, err := unix.PidfdOpen(pid, 0)
+		if err != nil {
+			return err
+		}
+		killed[pid] = fd
+	}
+	return unix.PidfdSendSignal(killed[pid], unix.SIGKILL, nil, 0)
+}
+
+// ends waits until a process has ended: it may be a zombie then.
+func ends(pidfd int, deadline time.Time) bool {
+	for {
+		left := max(0, time.Until(deadline).Milliseconds())
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}, int(left))
+		if err != unix.EINTR {
+			return n == 1
 		}
 	}
 }
