@@ -96,6 +96,9 @@ func Parse(name string, text []byte) (model.Config, error) {
 		errs = doc.invalid(c.Validate())
 	}
 	if len(errs) == 0 {
+		errs = doc.hiddenKeys(c.Services)
+	}
+	if len(errs) == 0 {
 		return c, nil
 	}
 	for i := range errs {
@@ -103,6 +106,21 @@ func Parse(name string, text []byte) (model.Config, error) {
 	}
 	slices.SortStableFunc(errs, func(a, b Error) int { return a.Line - b.Line })
 	return model.Config{}, errs
+}
+
+// hiddenKeys refuses what the API writes in the place of keys: a file has nobody to ask for
+// them.
+func (d *document) hiddenKeys(services []model.Service) (errs Errors) {
+	for i := range services {
+		for n, q := range services[i].QUIC {
+			if q.Key.Hidden() {
+				path := fmt.Sprintf("services[%d].quic[%d].key", i, n)
+				line, _ := d.line(path)
+				errs = append(errs, Error{Line: line, Path: path, Problem: "stands for a key that may not be seen; write the key"})
+			}
+		}
+	}
+	return errs
 }
 
 // invalid gives what the model's validation found its lines.

@@ -45,6 +45,11 @@ func unmarshalText(text string, to encoding.TextUnmarshaler) error {
 			return errors.New(strconv.Quote(text) + " is not an IP address")
 		}
 		return nil
+	case *netip.AddrPort:
+		if err := to.UnmarshalText([]byte(text)); err != nil {
+			return errors.New(strconv.Quote(text) + ` is not an address and port, as 10.0.0.2:6083 or [2001:db8::2]:6083`)
+		}
+		return nil
 	case *netip.Prefix:
 		if host, err := netip.ParseAddr(text); err == nil {
 			*to = netip.PrefixFrom(host, host.BitLen())

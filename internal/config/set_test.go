@@ -30,3 +30,17 @@ func TestParseSet(t *testing.T) {
 		}
 	}
 }
+
+// What the API writes in the place of a key can be put, and stands in no file.
+func TestHiddenKeysAreRefusedInFiles(t *testing.T) {
+	const text = "services:\n- name: q\n  vip: 203.0.113.1\n  protocol: udp\n  port: 443\n  mode: gue\n" +
+		"  quic: [{id: 0, nonce-length: 8, key: hidden}]\n  backends: [{address: 10.0.0.1, server-id: \"0102\"}]\n"
+	if services, err := config.ParseSet("set", []byte(text)); err != nil || !services[0].QUIC[0].Key.Hidden() {
+		t.Errorf("a set with a hidden key: %v", err)
+	}
+	_, err := config.Parse("weir.yaml", []byte(text))
+	const want = "weir.yaml:7: services[0].quic[0].key: stands for a key that may not be seen; write the key"
+	if err == nil || err.Error() != want {
+		t.Errorf("a file with a hidden key gives\n  %v\nwant\n  %s", err, want)
+	}
+}

@@ -5,6 +5,7 @@ import "time"
 // batch is the changes of one owner that come within a short time: the last of them is
 // made, as one generation, and all who brought one get its result.
 type batch struct {
+	puts   []*proposal // of a set
 	do     func() (Change, error)
 	done   chan struct{}
 	change Change
@@ -12,8 +13,8 @@ type batch struct {
 }
 
 // coalesce lets a change of an owner's wait for others, as long as the first of them
-// says.
-func (k *Keeper) coalesce(owner string, wait time.Duration, do func() (Change, error)) *batch {
+// says. Each joins the batch in its turn, and says what is to be done of all that have.
+func (k *Keeper) coalesce(owner string, wait time.Duration, join func(*batch)) *batch {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	b := k.waiting[owner]
@@ -22,13 +23,13 @@ func (k *Keeper) coalesce(owner string, wait time.Duration, do func() (Change, e
 		k.waiting[owner] = b
 		time.AfterFunc(wait, func() { k.flush(owner, b) })
 	}
-	b.do = do
+	join(b)
 	return b
 }
 
 func (k *Keeper) flush(owner string, b *batch) {
 	k.mu.Lock()
-	delete(k.waiting, owner)
+	delete(k.waiting, owner) // from now on nobody joins it
 	do := b.do
 	k.mu.Unlock()
 	b.change, b.err = do()

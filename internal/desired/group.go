@@ -128,7 +128,7 @@ func (k *Keeper) everything() store.State {
 
 // putShared is put for a set that the group shares. Nothing is locked while etcd is
 // asked: what others write meanwhile is applied, and the change is made again from it.
-func (k *Keeper) putShared(owner string, l *ledger, services int) (Change, error) {
+func (k *Keeper) putShared(owner string, l *ledger) (Change, error) {
 	k.mu.Lock()
 	before := k.shared
 	k.mu.Unlock()
@@ -141,7 +141,7 @@ func (k *Keeper) putShared(owner string, l *ledger, services int) (Change, error
 	k.mu.Lock()
 	k.settle(l)
 	k.mu.Unlock()
-	k.log.Info("set stored", "owner", owner, "services", services, "revision", after.Revision)
+	k.log.Info("set stored", "owner", owner, "services", len(after.Sets[owner].Documents), "revision", after.Revision)
 	return changeOf(before, after, owner).withMoves(before, after, owner), k.await(ctx, after.Revision)
 }
 

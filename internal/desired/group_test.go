@@ -156,7 +156,7 @@ func put(t *testing.T, m *member, owner string, services ...model.Service) Chang
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	for {
-		change, err := m.Put(ctx, owner, c.Services)
+		change, err := m.Put(ctx, owner, c.Services, Condition{})
 		if err == nil {
 			return change
 		}
@@ -240,7 +240,7 @@ func TestGroupWithoutEtcd(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	short.Backends = short.Backends[:6]
-	if _, err := group[0].Put(ctx, "cli", config(short).Services); err == nil {
+	if _, err := group[0].Put(ctx, "cli", config(short).Services, Condition{}); err == nil {
 		t.Error("a set is put without etcd")
 	}
 	pause := time.NewTimer(3 * time.Second) // longer than drain
@@ -327,7 +327,7 @@ func TestGroupAndFilesThatDoNotGoTogether(t *testing.T) {
 	if got := group[1].table().Services; len(got) != 1 || got[0].Name != "mine" {
 		t.Errorf("the second director forwards %d services", len(got))
 	}
-	if _, err := group[1].Put(t.Context(), "kube", config(own).Services); err == nil {
+	if _, err := group[1].Put(t.Context(), "kube", config(own).Services, Condition{}); err == nil {
 		t.Error("a set is put by a director whose file has the same service")
 	}
 	if err := group[1].SetFile(config()); err != nil {
@@ -345,7 +345,7 @@ func TestSetsOfOneDirectorKeepItFromJoining(t *testing.T) {
 	m := newGroup(t, c, 1)[0]
 	alone := start(t, m.dir, nil)
 	alone.set(t)
-	if _, err := alone.Put(t.Context(), "cli", config(shared("a", 1, 1)).Services); err != nil {
+	if _, err := alone.Put(t.Context(), "cli", config(shared("a", 1, 1)).Services, Condition{}); err != nil {
 		t.Fatal(err)
 	}
 	alone.stop()
@@ -355,7 +355,7 @@ func TestSetsOfOneDirectorKeepItFromJoining(t *testing.T) {
 	m.stop()
 	alone = start(t, m.dir, nil)
 	alone.set(t)
-	if _, err := alone.Put(t.Context(), "cli", nil); err != nil {
+	if _, err := alone.Put(t.Context(), "cli", nil, Condition{}); err != nil {
 		t.Fatal(err)
 	}
 	alone.stop()

@@ -11,8 +11,8 @@ import (
 )
 
 // join returns the file's configuration with the services of the sets of other owners,
-// if they go together.
-func join(c model.Config, state store.State) (model.Config, error) {
+// if they go together. The one who changes something knows their own services by place.
+func join(c model.Config, state store.State, changes string) (model.Config, error) {
 	owners := make([]string, len(c.Services))
 	first := map[string]int{store.OwnerFile: 0}
 	for i := range owners {
@@ -39,18 +39,32 @@ func join(c model.Config, state store.State) (model.Config, error) {
 	if !errors.As(err, &fields) {
 		return c, err
 	}
-	lines := make([]string, len(fields))
+	refused := &RefusedError{Refusals: make([]Refusal, len(fields))}
 	for n, f := range fields {
-		if i, of := serviceIndex(f.Path); of && i < len(owners) {
-			_, field, _ := strings.Cut(f.Path, "]")
-			f.Path = fmt.Sprintf("owner %q: services[%d]%s", owners[i], i-first[owners[i]], field)
+		refused.Refusals[n] = Refusal{FieldError: model.FieldError{Path: f.Path, Problem: f.Problem}}
+		r := &refused.Refusals[n]
+		i, of := serviceIndex(f.Path)
+		j, with := serviceIndex(f.Other)
+		of, with = of && i < len(owners), with && j < len(owners)
+		path := func(i int, path string) string {
+			_, field, _ := strings.Cut(path, "]")
+			return fmt.Sprintf("services[%d]%s", i-first[owners[i]], field)
 		}
-		if i, of := serviceIndex(f.Other); of && i < len(owners) {
-			f.Problem += fmt.Sprintf(" (service %q of owner %q)", services[i].Name, owners[i])
+		switch {
+		case of && with && owners[i] != changes && owners[j] == changes:
+			r.Path, r.Problem = path(j, f.Other), fmt.Sprintf("service %q of owner %q: %s", services[i].Name, owners[i], f.Problem)
+		case of:
+			r.Path = path(i, f.Path)
+			if owners[i] != changes || changes == store.OwnerFile {
+				r.Owner = owners[i]
+			}
+			if with {
+				r.Problem += fmt.Sprintf(" (service %q of owner %q)", services[j].Name, owners[j])
+			}
 		}
-		lines[n] = f.Error()
+		refused.Conflict = refused.Conflict || of && with && owners[i] != owners[j]
 	}
-	return c, &RefusedError{errors.New(strings.Join(lines, "\n"))}
+	return c, refused
 }
 
 // serviceIndex returns which service a field's path is of, if it is of one.

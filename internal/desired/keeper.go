@@ -91,7 +91,9 @@ func (k *Keeper) SetFile(c model.Config) error {
 		_, err := k.setFile(c)
 		return err
 	}
-	b := k.coalesce(store.OwnerFile, time.Duration(c.Coalesce), func() (Change, error) { return k.setFile(c) })
+	b := k.coalesce(store.OwnerFile, time.Duration(c.Coalesce), func(b *batch) {
+		b.do = func() (Change, error) { return k.setFile(c) }
+	})
 	<-b.done
 	return b.err
 }
@@ -104,11 +106,11 @@ func (k *Keeper) setFile(c model.Config) (Change, error) {
 		return Change{}, err
 	}
 	k.state = before
-	if _, err := join(c, k.everything()); err != nil {
+	if _, err := join(c, k.everything(), store.OwnerFile); err != nil {
 		return Change{}, err
 	}
 	// Until it is stored, the file is what is tried again; what runs goes on.
-	if k.state, err = k.update(k.local, k.replace(false, store.OwnerFile, c.Services)); err != nil {
+	if k.state, err = k.update(k.local, k.replaceWith(false, store.OwnerFile, c.Services)); err != nil {
 		k.unstored = &c
 		k.wake()
 		return Change{}, err
@@ -140,7 +142,7 @@ const updateTimeout = 30 * time.Second
 // apply hands what is desired to the engine.
 func (k *Keeper) apply() error {
 	all := k.everything()
-	joint, err := join(k.file, all)
+	joint, err := join(k.file, all, "")
 	if err != nil {
 		return err
 	}

@@ -95,18 +95,23 @@ func (k *Keeper) newLedger(shared bool, make func(*ledger, store.State) (store.S
 	return l
 }
 
-// replace returns the change that makes services the whole of an owner's set. As trim, it
-// is called with the lock held.
-func (k *Keeper) replace(shared bool, owner string, services []model.Service) *ledger {
+// replaceWith returns the change that makes services the whole of an owner's set. As trim,
+// it is called with the lock held.
+func (k *Keeper) replaceWith(shared bool, owner string, services []model.Service) *ledger {
 	return k.newLedger(shared, func(l *ledger, s store.State) (store.State, error) {
-		before := make(map[model.ServiceID]store.Document, len(s.Sets[owner].Documents))
-		for _, d := range s.Sets[owner].Documents {
-			before[d.Service.ID()] = d
-		}
-		return store.Replace(owner, services, func(_ model.Log, s model.Service) model.Log {
-			return l.successor(before[s.ID()], &s)
-		})(s)
+		return l.replace(s, owner, services)
 	})
+}
+
+// replace returns the state in which services are the whole of an owner's set.
+func (l *ledger) replace(s store.State, owner string, services []model.Service) (store.State, error) {
+	before := make(map[model.ServiceID]store.Document, len(s.Sets[owner].Documents))
+	for _, d := range s.Sets[owner].Documents {
+		before[d.Service.ID()] = d
+	}
+	return store.Replace(owner, services, func(_ model.Log, s model.Service) model.Log {
+		return l.successor(before[s.ID()], &s)
+	})(s)
 }
 
 // trim returns the change that brings the logs up to date of which a generation is due

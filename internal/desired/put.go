@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strings"
 	"time"
 
 	"weir.io/weir/internal/engine"
@@ -14,55 +15,101 @@ import (
 )
 
 // RefusedError is what is wrong with what was asked for. Nothing was changed.
-type RefusedError struct{ cause error }
+type RefusedError struct {
+	Refusals []Refusal
+	Conflict bool // it contradicts what somebody else has
+}
+
+// Refusal is one thing that is wrong with what was asked for.
+type Refusal struct {
+	Owner string // whose set the field is in; empty: the one that was put
+	model.FieldError
+}
+
+// Error names the owner, the field and what is wrong.
+func (r Refusal) Error() string {
+	text := r.Problem
+	if r.Path != "" {
+		text = r.FieldError.Error()
+	}
+	if r.Owner != "" {
+		text = fmt.Sprintf("owner %q: %s", r.Owner, text)
+	}
+	return text
+}
 
 // Error names everything that is wrong.
-func (e *RefusedError) Error() string { return e.cause.Error() }
-
-// Unwrap returns the cause.
-func (e *RefusedError) Unwrap() error { return e.cause }
+func (e *RefusedError) Error() string {
+	lines := make([]string, len(e.Refusals))
+	for i, r := range e.Refusals {
+		lines[i] = r.Error()
+	}
+	return strings.Join(lines, "\n")
+}
 
 // Change is what became of a set: services by their names.
 type Change struct {
 	Revision                uint64 // of the state that has it
+	Tag                     string // of the set
 	Added, Changed, Removed []string
 	Moves                   []model.Move // what becomes of the slots of those that are changed
 }
 
-// Put makes valid services the whole of an owner's set, and returns when they are what
-// is forwarded. Sets of one owner that come within the file's coalesce are one change.
-func (k *Keeper) Put(ctx context.Context, owner string, services []model.Service) (Change, error) {
-	if _, _, err := k.tryPut(ctx, owner, services); err != nil {
+// Put makes valid services the whole of an owner's set if the condition holds, and returns
+// when they are what is forwarded. Sets of one owner that come within the file's coalesce
+// are one change, made in the order in which they came.
+func (k *Keeper) Put(ctx context.Context, owner string, services []model.Service, when Condition) (Change, error) {
+	p := &proposal{services: services, when: when}
+	if _, _, err := k.tryPut(ctx, owner, &proposal{services: services, when: when}); err != nil {
 		return Change{}, err // before it takes the place of another that waits
 	}
 	k.mu.Lock()
 	wait := time.Duration(k.file.Coalesce)
 	k.mu.Unlock()
-	b := k.coalesce(owner, wait, func() (Change, error) { return k.put(owner, services) })
+	b := k.coalesce(owner, wait, func(b *batch) {
+		b.puts = append(b.puts, p)
+		b.do = func() (Change, error) { return k.put(owner, b.puts) }
+	})
 	select {
 	case <-b.done:
-		return b.change, b.err
 	case <-ctx.Done():
 		return Change{}, ctx.Err()
 	}
+	if p.err != nil {
+		return Change{}, p.err
+	}
+	return b.change, b.err
 }
 
-// DryPut says what Put would change.
-func (k *Keeper) DryPut(ctx context.Context, owner string, services []model.Service) (Change, error) {
-	before, after, err := k.tryPut(ctx, owner, services)
+// Plan says what Put would change.
+func (k *Keeper) Plan(ctx context.Context, owner string, services []model.Service) (Change, error) {
+	before, after, err := k.tryPut(ctx, owner, &proposal{services: services})
 	if err != nil {
 		return Change{}, err
 	}
 	return changeOf(before, after, owner).withMoves(before, after, owner), nil
 }
 
-// tryPut returns the state, and what Put would make of it.
-func (k *Keeper) tryPut(ctx context.Context, owner string, services []model.Service) (before, after store.State, err error) {
+// Sets returns what is forwarded, or is to be: the sets of all owners and the file's.
+func (k *Keeper) Sets() store.State {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	all := k.everything()
+	all.Revision = k.state.Revision
+	if k.group != nil {
+		all.Revision = k.shared.Revision
+	}
+	return all
+}
+
+// tryPut returns the state, and what a put would make of it.
+func (k *Keeper) tryPut(ctx context.Context, owner string, p *proposal) (before, after store.State, err error) {
 	if owner == store.OwnerFile {
-		return before, after, &RefusedError{fmt.Errorf("owner %q is the director's own file: change that", owner)}
+		return before, after, &RefusedError{Conflict: true, Refusals: []Refusal{{Owner: owner,
+			FieldError: model.FieldError{Problem: "is the director's own file: change that"}}}}
 	}
 	k.mu.Lock()
-	l := k.fits(k.replace(k.group != nil, owner, services))
+	l := k.replaceInTurn(owner, []*proposal{p})
 	where := k.local
 	if k.group != nil {
 		where = k.group
@@ -72,15 +119,18 @@ func (k *Keeper) tryPut(ctx context.Context, owner string, services []model.Serv
 		return before, after, err
 	}
 	after, err = l.change(before)
+	if err == nil {
+		err = p.err
+	}
 	return before, after, err
 }
 
-func (k *Keeper) put(owner string, services []model.Service) (Change, error) {
+func (k *Keeper) put(owner string, puts []*proposal) (Change, error) {
 	k.mu.Lock()
-	l := k.fits(k.replace(k.group != nil, owner, services))
+	l := k.replaceInTurn(owner, puts)
 	if k.group != nil {
 		k.mu.Unlock()
-		return k.putShared(owner, l, len(services))
+		return k.putShared(owner, l)
 	}
 	defer k.mu.Unlock()
 	before := k.state
@@ -92,31 +142,56 @@ func (k *Keeper) put(owner string, services []model.Service) (Change, error) {
 	change := changeOf(before, after, owner).withMoves(before, after, owner)
 	err = k.apply()
 	if err == nil {
-		k.log.Info("set applied", "owner", owner, "services", len(services), "revision", after.Revision)
+		k.log.Info("set applied", "owner", owner, "services", len(after.Sets[owner].Documents), "revision", after.Revision)
 	}
 	return change, err
 }
 
-// fits returns the ledger whose change is refused where its result does not go together
-// with the file or with itself.
-func (k *Keeper) fits(l *ledger) *ledger {
-	file, write := k.file, l.make
-	l.make = func(l *ledger, s store.State) (store.State, error) {
-		next, err := write(l, s)
+// replaceInTurn returns the change that makes puts of an owner's set, one after the other.
+// It is refused where its result does not go together with the file or with itself. It is
+// called with the lock held.
+func (k *Keeper) replaceInTurn(owner string, puts []*proposal) *ledger {
+	file := k.file
+	return k.newLedger(k.group != nil, func(l *ledger, s store.State) (store.State, error) {
+		set, had := s.Sets[owner]
+		services, replaced := inTurn(set, had, puts)
+		if !replaced {
+			return s, nil
+		}
+		next, err := l.replace(s, owner, services)
 		if conflict := (*store.ConflictError)(nil); errors.As(err, &conflict) {
-			err = &RefusedError{err}
+			return next, refusalOf(conflict, owner, services)
 		}
 		if err == nil {
-			_, err = join(file, next)
+			_, err = join(file, next, owner)
 		}
 		return next, err
+	})
+}
+
+// refusalOf says by which field of an owner's services two sets contradict each other.
+func refusalOf(c *store.ConflictError, owner string, services []model.Service) *RefusedError {
+	refusal := Refusal{FieldError: model.FieldError{Problem: c.Error()}}
+	name := c.Name2
+	if c.Owner2 != owner {
+		name = c.Name
 	}
-	return l
+	last := 0
+	for i := range services {
+		if services[i].Name == name {
+			last = i
+		}
+	}
+	refusal.Path = fmt.Sprintf("services[%d].vip", last)
+	if c.Names {
+		refusal.Path = fmt.Sprintf("services[%d].name", last)
+	}
+	return &RefusedError{Refusals: []Refusal{refusal}, Conflict: c.Owner != c.Owner2}
 }
 
 // changeOf lists what differs between two states of an owner's set.
 func changeOf(before, after store.State, owner string) Change {
-	change := Change{Revision: after.Revision}
+	change := Change{Revision: after.Revision, Tag: after.Sets[owner].Tag()}
 	was := map[model.ServiceID]model.Service{}
 	for _, d := range before.Sets[owner].Documents {
 		was[d.Service.ID()] = d.Service

@@ -87,6 +87,14 @@ func (n names[T]) text(v T) string {
 	return fmt.Sprintf("%s(%d)", n.kind, any(v)) // not %v, which would call String again
 }
 
+func (n names[T]) texts() []string {
+	texts := make([]string, len(n.list))
+	for i, e := range n.list {
+		texts[i] = e.text
+	}
+	return texts
+}
+
 func (n names[T]) parse(text []byte) (T, error) {
 	for _, e := range n.list {
 		if e.text == string(text) {
@@ -94,10 +102,7 @@ func (n names[T]) parse(text []byte) (T, error) {
 		}
 	}
 	var zero T
-	known := make([]string, len(n.list))
-	for i, e := range n.list {
-		known[i] = e.text
-	}
+	known := n.texts()
 	slices.Sort(known)
 	return zero, fmt.Errorf("unknown %s %q (one of %s)", n.kind, text, strings.Join(known, ", "))
 }
@@ -117,6 +122,9 @@ var (
 // String returns the name that YAML, JSON and metrics use.
 func (p Protocol) String() string { return protocolNames.text(p) }
 
+// Names returns all names.
+func (Protocol) Names() []string { return protocolNames.texts() }
+
 // MarshalText writes the name that YAML, JSON and metrics use.
 func (p Protocol) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
 
@@ -128,6 +136,9 @@ func (p *Protocol) UnmarshalText(text []byte) (err error) {
 
 // String returns the name that YAML, JSON and metrics use.
 func (m Mode) String() string { return modeNames.text(m) }
+
+// Names returns all names.
+func (Mode) Names() []string { return modeNames.texts() }
 
 // MarshalText writes the name that YAML, JSON and metrics use.
 func (m Mode) MarshalText() ([]byte, error) { return []byte(m.String()), nil }
@@ -141,6 +152,9 @@ func (m *Mode) UnmarshalText(text []byte) (err error) {
 // String returns the name that YAML, JSON and metrics use.
 func (p Policy) String() string { return policyNames.text(p) }
 
+// Names returns all names.
+func (Policy) Names() []string { return policyNames.texts() }
+
 // MarshalText writes the name that YAML, JSON and metrics use.
 func (p Policy) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
 
@@ -152,6 +166,9 @@ func (p *Policy) UnmarshalText(text []byte) (err error) {
 
 // String returns the name that YAML, JSON and metrics use.
 func (a Affinity) String() string { return affinityNames.text(a) }
+
+// Names returns all names.
+func (Affinity) Names() []string { return affinityNames.texts() }
 
 // MarshalText writes the name that YAML, JSON and metrics use.
 func (a Affinity) MarshalText() ([]byte, error) { return []byte(a.String()), nil }
@@ -172,6 +189,9 @@ func (s BackendState) String() string {
 	}
 	return stateNames.text(s)
 }
+
+// Names returns all names.
+func (BackendState) Names() []string { return append(stateNames.texts(), suspect) }
 
 // MarshalText writes the name that YAML, JSON and metrics use.
 func (s BackendState) MarshalText() ([]byte, error) { return []byte(s.String()), nil }

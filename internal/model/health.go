@@ -94,6 +94,9 @@ func (k *CheckKind) UnmarshalText(text []byte) (err error) {
 	return err
 }
 
+// Names returns all names.
+func (CheckKind) Names() []string { return checkKindNames.texts() }
+
 // CheckTo is which of a backend's addresses is probed.
 type CheckTo string
 
@@ -110,6 +113,9 @@ func (t *CheckTo) UnmarshalText(text []byte) (err error) {
 	*t, err = checkToNames.parse(text)
 	return err
 }
+
+// Names returns all names.
+func (CheckTo) Names() []string { return checkToNames.texts() }
 
 // StatusRange is one or more HTTP status codes. It is written as 200 or 200-299.
 type StatusRange struct{ First, Last uint16 }

@@ -25,8 +25,18 @@ type QUICConfig struct {
 // QUICKey is an AES-128 key. The zero value is none: connection IDs are not encrypted.
 type QUICKey [16]byte
 
+// HiddenKey stands for a key that may not be seen. It is what the API writes, and whoever
+// gives it back means the key that is there. No key may be the same: it is all ones.
+var HiddenKey = QUICKey{255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255}
+
+// hiddenKey is how it is written.
+const hiddenKey = "hidden"
+
 // IsZero reports whether there is no key.
 func (k QUICKey) IsZero() bool { return k == QUICKey{} }
+
+// Hidden reports whether it only stands for a key.
+func (k QUICKey) Hidden() bool { return k == HiddenKey }
 
 // Format writes whether there is a key, and never the key itself: logs and error
 // messages are read by more people than the configuration is.
@@ -38,16 +48,24 @@ func (k QUICKey) Format(f fmt.State, _ rune) {
 	_, _ = io.WriteString(f, text)
 }
 
-// MarshalText writes 32 hexadecimal digits, or nothing for the zero value.
+// MarshalText writes 32 hexadecimal digits, "hidden" for HiddenKey, or nothing for the zero
+// value.
 func (k QUICKey) MarshalText() ([]byte, error) {
 	if k.IsZero() {
 		return nil, nil
 	}
+	if k.Hidden() {
+		return []byte(hiddenKey), nil
+	}
 	return hex.AppendEncode(nil, k[:]), nil
 }
 
-// UnmarshalText reads 32 hexadecimal digits. Its errors do not repeat the key.
+// UnmarshalText reads 32 hexadecimal digits, or "hidden". Its errors do not repeat the key.
 func (k *QUICKey) UnmarshalText(text []byte) error {
+	if string(text) == hiddenKey {
+		*k = HiddenKey
+		return nil
+	}
 	b, err := hex.DecodeString(string(text))
 	if err != nil || len(b) != len(k) {
 		return fmt.Errorf("key is not %d hexadecimal digits", 2*len(k))
@@ -55,7 +73,24 @@ func (k *QUICKey) UnmarshalText(text []byte) error {
 	if *k = QUICKey(b); k.IsZero() {
 		return fmt.Errorf("key is all zeros; leave it out for connection IDs without encryption")
 	}
+	if k.Hidden() {
+		return fmt.Errorf("key is all ones; take a random one")
+	}
 	return nil
+}
+
+// HideKeys returns services whose keys cannot be seen. What it was given stays as it is.
+func HideKeys(services []Service) []Service {
+	services = slices.Clone(services)
+	for i := range services {
+		services[i].QUIC = slices.Clone(services[i].QUIC)
+		for n := range services[i].QUIC {
+			if q := &services[i].QUIC[n]; !q.Key.IsZero() {
+				q.Key = HiddenKey
+			}
+		}
+	}
+	return services
 }
 
 // HasKey reports whether some service has a key that is to be kept secret.

@@ -46,6 +46,7 @@ func Trim(trim func(model.Log, model.Service) model.Log) Change {
 // same name.
 type ConflictError struct {
 	Shared        string // what they have in common, in words
+	Names         bool   // it is the name
 	Owner, Name   string // of the first, in the order of owners
 	Owner2, Name2 string // of the second
 }
@@ -64,10 +65,10 @@ func (s State) check() error {
 		for _, d := range s.Sets[owner].Documents {
 			id, here := d.Service.ID(), claim{owner, d.Service.Name}
 			if first, taken := ids[id]; taken {
-				return &ConflictError{named(id), first.owner, first.name, here.owner, here.name}
+				return &ConflictError{named(id), false, first.owner, first.name, here.owner, here.name}
 			}
 			if first, taken := names[here.name]; taken {
-				return &ConflictError{fmt.Sprintf("the name %q", here.name), first.owner, first.name, here.owner, here.name}
+				return &ConflictError{fmt.Sprintf("the name %q", here.name), true, first.owner, first.name, here.owner, here.name}
 			}
 			ids[id], names[here.name] = here, here
 		}
