@@ -100,7 +100,7 @@ func (e *Edge) Apply(ctx context.Context) error {
 	}
 	for _, d := range e.Directors {
 		if d.Running {
-			if _, err := api.NewClient(d.weir.Socket).PutSet(ctx, "bench", text, false); err != nil {
+			if _, err := api.NewClient(d.weir.Socket).PutSet(ctx, "bench", api.SetText{Text: text}, api.Condition{}); err != nil {
 				return fmt.Errorf("apply the set by %s: %w", d.Name, err)
 			}
 			return nil

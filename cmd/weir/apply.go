@@ -31,7 +31,13 @@ func newApply() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			change, err := api.NewClient(socket).PutSet(cmd.Context(), owner, text, dryRun)
+			client, set := api.NewClient(socket), api.SetText{Text: text}
+			var change api.SetChange
+			if dryRun {
+				change, err = client.PlanSet(cmd.Context(), owner, set)
+			} else {
+				change, err = client.PutSet(cmd.Context(), owner, set, api.Condition{})
+			}
 			if err != nil {
 				return err
 			}

@@ -2,38 +2,114 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 
 	"weir.io/weir/internal/api"
 	"weir.io/weir/internal/config"
 	"weir.io/weir/internal/desired"
+	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/store"
 )
 
 // sets is the API's way to the sets of a director's store.
 type sets struct{ keeper *desired.Keeper }
 
+// List returns what sets there are, the file's too.
+func (s *sets) List() []api.SetInfo {
+	state := s.keeper.Sets()
+	var list []api.SetInfo
+	for _, owner := range state.Owners() {
+		set := state.Sets[owner]
+		list = append(list, api.SetInfo{Owner: owner, Services: len(set.Documents), ETag: `"` + set.Tag() + `"`, Fixed: owner == store.OwnerFile})
+	}
+	return list
+}
+
+// Get returns an owner's set.
+func (s *sets) Get(owner string) (api.Set, bool) {
+	state := s.keeper.Sets()
+	set, found := state.Sets[owner]
+	return api.Set{Services: set.Services(), Tag: set.Tag(), Revision: state.Revision}, found
+}
+
 // Put makes a set what runs, beside the file and the other sets.
-func (s *sets) Put(ctx context.Context, owner string, text []byte, dryRun bool) (api.SetChange, error) {
+func (s *sets) Put(ctx context.Context, owner string, text api.SetText, when api.Condition) (api.SetChange, error) {
+	return s.change(owner, text, func(services []model.Service) (desired.Change, error) {
+		return s.keeper.Put(ctx, owner, services, desired.Condition(when))
+	})
+}
+
+// Plan says what Put would change.
+func (s *sets) Plan(ctx context.Context, owner string, text api.SetText) (api.SetChange, error) {
+	return s.change(owner, text, func(services []model.Service) (desired.Change, error) {
+		return s.keeper.Plan(ctx, owner, services)
+	})
+}
+
+func (s *sets) change(owner string, text api.SetText, do func([]model.Service) (desired.Change, error)) (none api.SetChange, err error) {
 	if err := store.CheckOwner(owner); err != nil {
-		return api.SetChange{}, refused(err)
+		return none, api.NewProblem(http.StatusUnprocessableEntity, err.Error(), api.FieldProblem{Field: "owner", Detail: err.Error()})
 	}
-	services, err := config.ParseSet("set", text)
+	services, err := parseSet(text)
 	if err != nil {
-		return api.SetChange{}, refused(err)
+		return none, err
 	}
-	put := s.keeper.Put
-	if dryRun {
-		put = s.keeper.DryPut
-	}
-	change, err := put(ctx, owner, services)
-	if bad := (*desired.RefusedError)(nil); errors.As(err, &bad) {
-		err = refused(err)
+	change, err := do(services)
+	var refused *desired.RefusedError
+	switch {
+	case errors.As(err, &refused):
+		return none, problemOf(refused)
+	case errors.Is(err, desired.ErrOtherSet):
+		return none, api.NewProblem(http.StatusPreconditionFailed, err.Error())
 	}
 	return api.SetChange(change), err
 }
 
-func refused(err error) error {
-	return api.Problem{Title: "Refused", Status: http.StatusUnprocessableEntity, Detail: err.Error()}
+// parseSet reads a set. JSON is YAML, too, but not the other way round.
+func parseSet(text api.SetText) ([]model.Service, error) {
+	if text.JSON {
+		if err := json.Unmarshal(text.Text, new(json.RawMessage)); err != nil {
+			return nil, api.NewProblem(http.StatusBadRequest, "the body is not JSON: "+err.Error())
+		}
+	}
+	services, err := config.ParseSet("set", text.Text)
+	var errs config.Errors
+	if !errors.As(err, &errs) {
+		return services, err
+	}
+	p := api.NewProblem(http.StatusUnprocessableEntity, err.Error())
+	for _, e := range errs {
+		if e.Path == "" && !text.JSON {
+			p = api.NewProblem(http.StatusBadRequest, err.Error()) // it is not even YAML
+		}
+		field := api.FieldProblem{Field: e.Path, Line: e.Line, Detail: e.Problem}
+		if text.JSON {
+			field.Line = 0 // all of it may be on one
+		}
+		p.Errors = append(p.Errors, field)
+	}
+	return nil, p
+}
+
+// problemOf words why a set does not go together with what else there is.
+func problemOf(refused *desired.RefusedError) *api.Problem {
+	status := http.StatusUnprocessableEntity
+	if refused.Conflict {
+		status = http.StatusConflict
+	}
+	p := api.NewProblem(status, refused.Error())
+	for _, r := range refused.Refusals {
+		field := api.FieldProblem{Field: r.Path, Detail: r.Problem}
+		if r.Owner != "" {
+			field = api.FieldProblem{Detail: fmt.Sprintf("owner %q: %s: %s", r.Owner, r.Path, r.Problem)}
+			if r.Path == "" {
+				field.Detail = r.Error()
+			}
+		}
+		p.Errors = append(p.Errors, field)
+	}
+	return p
 }

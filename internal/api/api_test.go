@@ -234,21 +234,21 @@ func TestProblems(t *testing.T) {
 	server := api.NewServer(d, d, quiet())
 	for _, test := range []struct {
 		method, path string
-		want         api.Problem
+		want         *api.Problem
 	}{
-		{"GET", "/v1/status", api.Problem{Title: "Internal Server Error", Status: 500,
+		{"GET", "/v1/status", &api.Problem{Title: "Internal Server Error", Status: 500,
 			Detail: "read the datapath: map services4: lookup: bad file descriptor"}},
-		{"GET", "/v1/flows", api.Problem{Title: "Not Found", Status: 404, Detail: "there is nothing at /v1/flows"}},
-		{"PUT", "/v1/config", api.Problem{Title: "Method Not Allowed", Status: 405, Detail: "/v1/config can only be read"}},
+		{"GET", "/v1/flows", &api.Problem{Title: "Not Found", Status: 404, Detail: "there is nothing at /v1/flows"}},
+		{"PUT", "/v1/config", &api.Problem{Title: "Method Not Allowed", Status: 405, Detail: "/v1/config is only for GET, HEAD"}},
 	} {
 		t.Run(test.method+" "+test.path, func(t *testing.T) {
 			w := httptest.NewRecorder()
 			server.Handler().ServeHTTP(w, httptest.NewRequest(test.method, test.path, nil))
-			var got api.Problem
-			if err := json.NewDecoder(w.Body).Decode(&got); err != nil {
+			got := &api.Problem{}
+			if err := json.NewDecoder(w.Body).Decode(got); err != nil {
 				t.Fatal(err)
 			}
-			if got != test.want || w.Code != test.want.Status {
+			if !cmp.Equal(got, test.want) || w.Code != test.want.Status {
 				t.Errorf("status %d, %+v, want %+v", w.Code, got, test.want)
 			}
 			if got := w.Header().Get("Content-Type"); got != "application/problem+json" {
@@ -262,7 +262,7 @@ func TestClientReturnsProblem(t *testing.T) {
 	d := newDirector()
 	d.err = errors.New("no such map")
 	_, err := start(t, d).Status(t.Context())
-	var problem api.Problem
+	var problem *api.Problem
 	if !errors.As(err, &problem) || problem.Status != 500 || err.Error() != "read the datapath: no such map" {
 		t.Errorf("error %#v is not the server's problem", err)
 	}

@@ -1,12 +1,14 @@
 package api
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"mime"
 	"net"
 	"net/http"
@@ -96,23 +98,31 @@ func (c *Client) Config(ctx context.Context) (model.Config, error) {
 }
 
 func get[T any](ctx context.Context, c *Client, what string) (value T, err error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://weir/v1/"+what, nil)
+	_, err = c.ask(ctx, http.MethodGet, what, nil, nil, &value)
+	return value, err
+}
+
+// ask sends a request and reads what it is answered with into a value. The header is the
+// answer's.
+func (c *Client) ask(ctx context.Context, method, what string, header http.Header, body []byte, value any) (http.Header, error) {
+	request, err := http.NewRequestWithContext(ctx, method, "http://weir"+base+what, bytes.NewReader(body))
 	if err != nil {
-		return value, fmt.Errorf("ask for %s: %w", what, err)
+		return nil, fmt.Errorf("ask for %s: %w", what, err)
 	}
+	maps.Copy(request.Header, header)
 	response, err := c.http.Do(request)
 	if err != nil {
-		return value, c.connectError(err)
+		return nil, c.connectError(err)
 	}
 	defer response.Body.Close()
-	body := json.NewDecoder(io.LimitReader(response.Body, answerBytes))
+	answer := json.NewDecoder(io.LimitReader(response.Body, answerBytes))
 	if response.StatusCode != http.StatusOK {
-		return value, readProblem(response, body)
+		return nil, readProblem(response, answer)
 	}
-	if err := body.Decode(&value); err != nil {
-		return value, fmt.Errorf("read the answer about %s: %w", what, err)
+	if err := answer.Decode(value); err != nil {
+		return nil, fmt.Errorf("read the answer about %s: %w", what, err)
 	}
-	return value, nil
+	return response.Header, nil
 }
 
 // connectError says what a refused connection means.
@@ -137,9 +147,9 @@ func root(err error) error {
 
 func readProblem(response *http.Response, body *json.Decoder) error {
 	media, _, _ := mime.ParseMediaType(response.Header.Get("Content-Type"))
-	var problem Problem
-	if media != problemType || body.Decode(&problem) != nil {
-		return Problem{Title: response.Status, Status: response.StatusCode}
+	problem := &Problem{}
+	if media != problemType || body.Decode(problem) != nil {
+		return &Problem{Title: response.Status, Status: response.StatusCode}
 	}
 	return problem
 }

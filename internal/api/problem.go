@@ -2,7 +2,11 @@ package api
 
 import (
 	"encoding/json"
+	"errors"
 	"net/http"
+	"strings"
+
+	"github.com/danielgtaylor/huma/v2"
 )
 
 const problemType = "application/problem+json"
@@ -10,21 +14,62 @@ const problemType = "application/problem+json"
 // Problem is an error as the API says it (RFC 9457). Its type is always
 // about:blank: the status says what kind of problem it is.
 type Problem struct {
-	Title  string `json:"title"`
-	Status int    `json:"status"`
-	Detail string `json:"detail,omitempty"`
+	Title  string         `json:"title" doc:"what the status says, in words"`
+	Status int            `json:"status" doc:"the response's status"`
+	Detail string         `json:"detail,omitempty" doc:"what is wrong, for people"`
+	Errors []FieldProblem `json:"errors,omitempty" doc:"each thing that is wrong with what was sent"`
+}
+
+// FieldProblem is what is wrong with one field of a request. It does not repeat what was
+// sent, which may be secret.
+type FieldProblem struct {
+	Field  string `json:"field,omitempty" doc:"path of the field, as services[1].backends[0].weight, query.service or path.owner"`
+	Line   int    `json:"line,omitempty" doc:"of the YAML text that was sent"`
+	Detail string `json:"detail" doc:"what is wrong with it, and what would be right"`
+}
+
+// NewProblem returns a problem with a detail of its own.
+func NewProblem(status int, detail string, fields ...FieldProblem) *Problem {
+	return &Problem{Title: http.StatusText(status), Status: status, Detail: detail, Errors: fields}
 }
 
 // Error returns the detail, or the title where there is none.
-func (p Problem) Error() string {
+func (p *Problem) Error() string {
 	if p.Detail != "" {
 		return p.Detail
 	}
 	return p.Title
 }
 
-func writeProblem(w http.ResponseWriter, status int, detail string) {
+// GetStatus returns the status. As ContentType it is for the library.
+func (p *Problem) GetStatus() int { return p.Status }
+
+// ContentType returns that of problems.
+func (p *Problem) ContentType(string) string { return problemType }
+
+func init() {
+	huma.DefaultArrayNullable = false // lists are never null: see orEmpty
+	huma.NewError = newError
+}
+
+// newError words what the library finds wrong with a request.
+func newError(status int, detail string, errs ...error) huma.StatusError {
+	p := NewProblem(status, detail)
+	for _, err := range errs {
+		if own := (*Problem)(nil); errors.As(err, &own) {
+			return own
+		}
+		field := FieldProblem{Detail: err.Error()}
+		if known := (*huma.ErrorDetail)(nil); errors.As(err, &known) {
+			field = FieldProblem{Field: strings.TrimPrefix(known.Location, "body."), Detail: known.Message}
+		}
+		p.Errors = append(p.Errors, field)
+	}
+	return p
+}
+
+func writeProblem(w http.ResponseWriter, p *Problem) {
 	w.Header().Set("Content-Type", problemType)
-	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(Problem{Title: http.StatusText(status), Status: status, Detail: detail})
+	w.WriteHeader(p.Status)
+	_ = json.NewEncoder(w).Encode(p)
 }

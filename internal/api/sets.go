@@ -1,33 +1,75 @@
 package api
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
+	"mime"
 	"net/http"
+	"reflect"
+	"slices"
+	"strconv"
 	"strings"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
 	"weir.io/weir/internal/model"
 )
 
+// Bounds on a set that is sent: as a configuration file, and in this time.
 const (
-	setsPath = "/v1/sets/"
-	setBytes = 256 << 20 // as a configuration file
+	setBytes = 256 << 20
+	setTime  = time.Minute
+	setsRead = 4 // at the same time: a large one takes some GiB until it is understood
 )
 
-// Sets is where the services of owners are kept.
+// Sets is where the services of owners are kept. An error that is a Problem has its own status.
 type Sets interface {
-	// Put makes the services in the text the whole of an owner's set, or says what
-	// that would change. An error that is a Problem has its own status.
-	Put(ctx context.Context, owner string, text []byte, dryRun bool) (SetChange, error)
+	// List returns what sets there are, by their owners' names.
+	List() []SetInfo
+	// Get returns an owner's set. Its keys can be seen.
+	Get(owner string) (set Set, found bool)
+	// Put makes the services in the text the whole of an owner's set, if the condition holds.
+	Put(ctx context.Context, owner string, text SetText, when Condition) (SetChange, error)
+	// Plan says what that would change.
+	Plan(ctx context.Context, owner string, text SetText) (SetChange, error)
+}
+
+// SetText is a set as it was sent: an object with one key, services.
+type SetText struct {
+	JSON bool // else it is YAML
+	Text []byte
+}
+
+// Condition is what must be so of a set for it to be replaced. The zero value is nothing.
+type Condition struct {
+	Tags []string // one of them is the set's
+	Some bool     // there is a set
+	None bool     // there is none
+}
+
+// Set is what one owner wants. It is got in the form in which it is put.
+type Set struct {
+	Services []model.Service `json:"services"`
+
+	Tag      string `json:"-"` // changes with the services
+	Revision uint64 `json:"-"` // of the state that this director follows
+}
+
+// SetInfo is a set by name.
+type SetInfo struct {
+	Owner    string `json:"owner"`
+	Services int    `json:"services"`
+	ETag     string `json:"etag" doc:"for If-Match"`
+	Fixed    bool   `json:"fixed,omitempty" doc:"it is the director's own file, and can only be got"`
 }
 
 // SetChange is what became of a set: services by their names, in order.
 type SetChange struct {
 	Revision uint64   `json:"revision"` // of the state that has it
+	Tag      string   `json:"-"`        // of the set
 	Added    []string `json:"added"`
 	Changed  []string `json:"changed"`
 	Removed  []string `json:"removed"`
@@ -35,58 +77,143 @@ type SetChange struct {
 	Moves []model.Move `json:"moves"`
 }
 
-// HandleSets lets sets be put. It is called before Serve.
-func (s *Server) HandleSets(sets Sets) { s.sets = sets }
-
-func (s *Server) putSet(w http.ResponseWriter, r *http.Request) {
-	owner := strings.TrimPrefix(r.URL.Path, setsPath)
-	if r.Method != http.MethodPut {
-		w.Header().Set("Allow", http.MethodPut)
-		writeProblem(w, http.StatusMethodNotAllowed, "a set can only be put")
-		return
-	}
-	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, setBytes))
-	if err != nil {
-		writeProblem(w, http.StatusRequestEntityTooLarge, err.Error())
-		return
-	}
-	s.answer(w, r, func() (any, error) {
-		change, err := s.sets.Put(r.Context(), owner, text, r.URL.Query().Has("dry-run"))
-		change.Added, change.Changed, change.Removed, change.Moves = orEmpty(change.Added), orEmpty(change.Changed), orEmpty(change.Removed), orEmpty(change.Moves)
-		return change, err
-	})
+// OwnerPath is whose set a request is about.
+type OwnerPath struct {
+	Owner string `path:"owner" minLength:"1" maxLength:"63" pattern:"^[a-z0-9][a-z0-9._-]*$" doc:"whose set"`
 }
 
-// PutSet makes the services in the text, a file of weir apply, an owner's set.
-func (c *Client) PutSet(ctx context.Context, owner string, text []byte, dryRun bool) (change SetChange, err error) {
-	url := "http://weir" + setsPath + owner
-	if dryRun {
-		url += "?dry-run"
-	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodPut, url, bytes.NewReader(text))
-	if err != nil {
-		return change, fmt.Errorf("put a set: %w", err)
-	}
-	response, err := c.http.Do(request)
-	if err != nil {
-		return change, c.connectError(err)
-	}
-	defer response.Body.Close()
-	body := json.NewDecoder(io.LimitReader(response.Body, answerBytes))
-	if response.StatusCode != http.StatusOK {
-		return change, readProblem(response, body)
-	}
-	if err := body.Decode(&change); err != nil {
-		return change, fmt.Errorf("read the answer about the set: %w", err)
-	}
-	return change, nil
+// setBody is a set that is sent. The library's own way would read it into a map before it is
+// looked at, which takes ten times the memory; and it is to say the same as the file's reader.
+type setBody struct{ text SetText }
+
+type getSet struct {
+	OwnerPath
+	IfNoneMatch string `header:"If-None-Match" doc:"ETags of sets that the client has"`
 }
 
-// statusOfError returns the status that an answer's error has.
-func statusOfError(err error) int {
-	var problem Problem
-	if errors.As(err, &problem) {
-		return problem.Status
+type gotSet struct {
+	ETag     string `header:"ETag"`
+	Revision uint64 `header:"Weir-Revision" doc:"of the state that this director follows"`
+	Body     Set
+}
+
+type putSet struct {
+	OwnerPath
+	setBody
+	IfMatch     string `header:"If-Match" doc:"ETag of the set that is to be replaced; *: of any"`
+	IfNoneMatch string `header:"If-None-Match" doc:"*: there must be no set"`
+}
+
+type planSet struct {
+	setBody
+	Owner string `query:"owner" required:"true" minLength:"1" maxLength:"63" pattern:"^[a-z0-9][a-z0-9._-]*$" doc:"whose set it would be"`
+}
+
+type changedSet struct {
+	ETag string `header:"ETag"`
+	Body SetChange
+}
+
+// HandleSets lets sets be got and put. It is called before Serve.
+func (s *Server) HandleSets(sets Sets) {
+	s.sets = sets
+	read(s, "sets", "Which sets there are", func(context.Context) ([]SetInfo, error) { return orEmpty(sets.List()), nil })
+	one := "sets/{owner}"
+	handle(s, operation{method: http.MethodGet, path: one, id: "get-set", summary: "A set as it was put", needs: model.RoleRead,
+		text: "The defaults are filled in, and keys are hidden. What is got can be put: a key that is hidden stays what it is."}, s.getSet)
+	ofPath := func(ctx huma.Context) string { return ctx.Param("owner") }
+	ofQuery := func(ctx huma.Context) string { return ctx.Query("owner") }
+	errs := []int{http.StatusRequestTimeout, http.StatusConflict, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType}
+	handle(s, operation{method: http.MethodPut, path: one, id: "put-set", summary: "Replace a set as a whole", needs: model.RoleWrite, owner: ofPath, large: true,
+		text: "Services that are not in it are removed. It is one transaction for all directors of a group, and answered when this one forwards by it. " +
+			"With If-Match it replaces only the set that the client knows.",
+		errors: append(errs, http.StatusPreconditionFailed)}, s.putSet)
+	handle(s, operation{method: http.MethodPost, path: "plan", id: "plan-set", summary: "What a set would change", needs: model.RoleWrite, owner: ofQuery, large: true,
+		text: "It takes what would be put, and says what putting it would answer. Nothing is changed.", errors: errs}, s.planSet)
+	s.documentSet(one, http.MethodPut)
+	s.documentSet("plan", http.MethodPost)
+}
+
+// documentSet says what body an operation takes.
+func (s *Server) documentSet(path, method string) {
+	item := s.api.OpenAPI().Paths[base+path]
+	op := item.Put
+	if method == http.MethodPost {
+		op = item.Post
 	}
-	return http.StatusInternalServerError
+	schema := s.api.OpenAPI().Components.Schemas.Schema(reflect.TypeFor[Set](), true, "Set")
+	op.RequestBody = &huma.RequestBody{Required: true, Description: "what is wanted, in JSON or YAML",
+		Content: map[string]*huma.MediaType{"application/json": {Schema: schema}, "application/yaml": {Schema: schema}}}
+}
+
+func (s *Server) getSet(_ context.Context, in *getSet) (*gotSet, error) {
+	set, found := s.sets.Get(in.Owner)
+	if !found {
+		return nil, NewProblem(http.StatusNotFound, fmt.Sprintf("owner %q has no set", in.Owner))
+	}
+	if tags, any := parseTags(in.IfNoneMatch); any || slices.Contains(tags, set.Tag) {
+		return nil, huma.ErrorWithHeaders(huma.Status304NotModified(), http.Header{"Etag": {strconv.Quote(set.Tag)}})
+	}
+	set.Services = model.HideKeys(orEmpty(set.Services))
+	return &gotSet{ETag: strconv.Quote(set.Tag), Revision: set.Revision, Body: set}, nil
+}
+
+func (s *Server) putSet(ctx context.Context, in *putSet) (*changedSet, error) {
+	var when Condition
+	when.Tags, when.Some = parseTags(in.IfMatch)
+	if tags, any := parseTags(in.IfNoneMatch); any {
+		when.None = true
+	} else if len(tags) > 0 {
+		return nil, NewProblem(http.StatusBadRequest, "If-None-Match: with a PUT it can only be *", FieldProblem{Field: "header.If-None-Match", Detail: "can only be *"})
+	}
+	if in.IfMatch != "" && len(when.Tags) == 0 && !when.Some {
+		return nil, NewProblem(http.StatusBadRequest, "If-Match: is neither * nor ETags in quotation marks", FieldProblem{Field: "header.If-Match", Detail: "is neither * nor ETags in quotation marks"})
+	}
+	change, err := s.sets.Put(ctx, in.Owner, in.text, when)
+	return answerChange(change, err)
+}
+
+func (s *Server) planSet(ctx context.Context, in *planSet) (*changedSet, error) {
+	change, err := s.sets.Plan(ctx, in.Owner, in.text)
+	return answerChange(change, err)
+}
+
+func answerChange(c SetChange, err error) (*changedSet, error) {
+	if err != nil {
+		return nil, err
+	}
+	c.Added, c.Changed, c.Removed, c.Moves = orEmpty(c.Added), orEmpty(c.Changed), orEmpty(c.Removed), orEmpty(c.Moves)
+	return &changedSet{ETag: strconv.Quote(c.Tag), Body: c}, nil
+}
+
+// parseTags reads a list of ETags (RFC 9110, section 13.1). Weak ones are no one's.
+func parseTags(text string) (tags []string, any bool) {
+	if strings.TrimSpace(text) == "*" {
+		return nil, true
+	}
+	for part := range strings.SplitSeq(text, ",") {
+		part = strings.TrimSpace(part)
+		if len(part) > 2 && part[0] == '"' && part[len(part)-1] == '"' {
+			tags = append(tags, part[1:len(part)-1])
+		}
+	}
+	return tags, false
+}
+
+// Resolve reads the body.
+func (b *setBody) Resolve(ctx huma.Context) []error {
+	media, _, err := mime.ParseMediaType(ctx.Header("Content-Type"))
+	switch {
+	case err == nil && media == "application/json":
+		b.text.JSON = true
+	case err == nil && (media == "application/yaml" || media == "application/x-yaml"):
+	default:
+		return []error{NewProblem(http.StatusUnsupportedMediaType, "a set is sent as application/json or application/yaml")}
+	}
+	_ = ctx.SetReadDeadline(time.Now().Add(setTime))
+	r, w := humago.Unwrap(ctx)
+	if b.text.Text, err = io.ReadAll(http.MaxBytesReader(w, r.Body, setBytes)); err != nil {
+		return []error{unreadable(err)}
+	}
+	return nil
 }

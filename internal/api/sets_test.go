@@ -6,56 +6,87 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 
 	"weir.io/weir/internal/model"
 )
 
-// oneOwner keeps sets of one owner.
+// oneOwner keeps the set of one owner, as it was sent.
 type oneOwner struct{ text string }
 
-func (o *oneOwner) Put(_ context.Context, owner string, text []byte, dryRun bool) (SetChange, error) {
-	if owner != "cli" {
-		return SetChange{}, Problem{Title: "Refused", Status: http.StatusUnprocessableEntity, Detail: "not " + owner}
-	}
-	if string(text) == "full" {
-		return SetChange{}, errors.New("no space")
-	}
-	if !dryRun {
-		o.text = string(text)
-	}
-	return SetChange{Revision: 1, Added: []string{"a"}, Changed: []string{"b"}, Moves: []model.Move{{Service: "b", Slots: 1021, Moved: 307, Held: 2}}}, nil
+func (o *oneOwner) List() []SetInfo { return []SetInfo{{Owner: "cli", ETag: `"t"`}} }
+
+func (o *oneOwner) Get(owner string) (Set, bool) {
+	key := model.QUICKey{1}
+	return Set{Tag: "t", Revision: 7, Services: []model.Service{{Name: o.text, QUIC: []model.QUICConfig{{Key: key}}}}}, owner == "cli"
 }
 
-func TestPutSet(t *testing.T) {
+func (o *oneOwner) Put(_ context.Context, owner string, text SetText, when Condition) (SetChange, error) {
+	switch {
+	case owner != "cli":
+		return SetChange{}, NewProblem(http.StatusConflict, "not "+owner, FieldProblem{Field: "services[0].vip", Detail: "taken"})
+	case string(text.Text) == "full":
+		return SetChange{}, errors.New("no space")
+	case when.None || len(when.Tags) > 0 && !slices.Contains(when.Tags, "t"):
+		return SetChange{}, NewProblem(http.StatusPreconditionFailed, "another one")
+	}
+	o.text = string(text.Text)
+	return o.Plan(context.Background(), owner, text)
+}
+
+func (o *oneOwner) Plan(context.Context, string, SetText) (SetChange, error) {
+	return SetChange{Revision: 1, Tag: "u", Added: []string{"a"}, Changed: []string{"b"}, Moves: []model.Move{{Service: "b", Slots: 1021, Moved: 307, Held: 2}}}, nil
+}
+
+const oneChange = `{"revision":1,"added":["a"],"changed":["b"],"removed":[],"moves":[{"service":"b","slots":1021,"moved":307,"held":2}]}`
+
+func TestSets(t *testing.T) {
 	kept := &oneOwner{}
-	s := NewServer(nil, nil, slog.New(slog.DiscardHandler))
-	ask := func(method, path, text string) (int, string) {
-		w := httptest.NewRecorder()
-		s.Handler().ServeHTTP(w, httptest.NewRequest(method, path, strings.NewReader(text)))
-		return w.Code, w.Body.String()
-	}
-	if code, body := ask("PUT", "/v1/sets/cli", "x"); code != http.StatusNotFound || !strings.Contains(body, "ask a director") {
-		t.Errorf("an agent answers %d %s", code, body)
-	}
+	s := newServer("test", slog.New(slog.DiscardHandler))
 	s.HandleSets(kept)
+	const json, yaml = "application/json", "application/yaml; charset=utf-8"
 	for _, test := range []struct {
-		method, path, text string
-		code               int
-		body, kept         string
+		method, path, media, header, text string
+		code                              int
+		body, kept                        string
 	}{
-		{"PUT", "/v1/sets/cli?dry-run", "x", 200, `{"revision":1,"added":["a"],"changed":["b"],"removed":[],"moves":[{"service":"b","slots":1021,"moved":307,"held":2}]}`, ""},
-		{"PUT", "/v1/sets/cli", "y", 200, `"added":["a"]`, "y"},
-		{"PUT", "/v1/sets/kube", "z", 422, "not kube", "y"},
-		{"PUT", "/v1/sets/cli", "full", 500, "no space", "y"},
-		{"DELETE", "/v1/sets/cli", "", 405, "can only be put", "y"},
-		{"PUT", "/v1/status", "", 405, "can only be read", "y"},
+		{"POST", "/v1/plan?owner=cli", json, "", "x", 200, oneChange, ""},
+		{"POST", "/v1/plan", json, "", "x", 422, `"field":"query.owner"`, ""},
+		{"POST", "/v1/plan?owner=cli&who=me", json, "", "x", 422, "unknown query parameter", ""},
+		{"PUT", "/v1/sets/cli", json, "", "y", 200, oneChange, "y"},
+		{"PUT", "/v1/sets/cli", yaml, "", "z", 200, `"added":["a"]`, "z"},
+		{"PUT", "/v1/sets/cli", "text/plain", "", "n", 415, "application/yaml", "z"},
+		{"PUT", "/v1/sets/cli", "", "", "n", 415, "application/yaml", "z"},
+		{"PUT", "/v1/sets/kube", json, "", "n", 409, `"errors":[{"field":"services[0].vip","detail":"taken"}]`, "z"},
+		{"PUT", "/v1/sets/Kube", json, "", "n", 422, `"field":"path.owner"`, "z"},
+		{"PUT", "/v1/sets/cli", json, "", "full", 500, "no space", "z"},
+		{"PUT", "/v1/sets/cli", json, `If-Match: "other"`, "n", 412, "another one", "z"},
+		{"PUT", "/v1/sets/cli", json, `If-Match: W/"t"`, "n", 400, "header.If-Match", "z"},
+		{"PUT", "/v1/sets/cli", json, `If-None-Match: *`, "n", 412, "another one", "z"},
+		{"PUT", "/v1/sets/cli", json, `If-None-Match: "t"`, "n", 400, "header.If-None-Match", "z"},
+		{"PUT", "/v1/sets/cli", json, `If-Match: "other", "t"`, "v", 200, oneChange, "v"},
+		{"GET", "/v1/sets/cli", "", "", "", 200, `"key":"hidden"`, "v"},
+		{"GET", "/v1/sets/cli", "", `If-None-Match: "t"`, "", 304, "", "v"},
+		{"GET", "/v1/sets/kube", "", "", "", 404, `owner \"kube\" has no set`, "v"},
+		{"GET", "/v1/sets", "", "", "", 200, `[{"owner":"cli","services":0,"etag":"\"t\""}]`, "v"},
+		{"DELETE", "/v1/sets/cli", "", "", "", 405, "is only for GET, HEAD, PUT", "v"},
 	} {
-		code, body := ask(test.method, test.path, test.text)
-		if code != test.code || !strings.Contains(body, test.body) || kept.text != test.kept {
-			t.Errorf("%s %s %q: %d %s, and %q is kept; want %d %s, and %q",
-				test.method, test.path, test.text, code, body, kept.text, test.code, test.body, test.kept)
+		r := httptest.NewRequest(test.method, test.path, strings.NewReader(test.text))
+		r.Header.Set("Content-Type", test.media)
+		if name, value, given := strings.Cut(test.header, ": "); given {
+			r.Header.Set(name, value)
+		}
+		w := httptest.NewRecorder()
+		s.Handler().ServeHTTP(w, r)
+		if w.Code != test.code || !strings.Contains(w.Body.String(), test.body) || kept.text != test.kept {
+			t.Errorf("%s %s %s %q: %d %s, and %q is kept; want %d %s, and %q",
+				test.method, test.path, test.header, test.text, w.Code, w.Body, kept.text, test.code, test.body, test.kept)
+		}
+		want := map[string]string{"PUT": `"u"`, "GET": `"t"`}[test.method]
+		if got := w.Header().Get("ETag"); test.code < 400 && strings.HasSuffix(test.path, "/cli") && want != "" && got != want {
+			t.Errorf("%s %s: the ETag is %s, want %s", test.method, test.path, got, want)
 		}
 	}
 }

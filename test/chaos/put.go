@@ -37,7 +37,7 @@ const tryPatience = 5 * time.Second
 func putBy(ctx context.Context, w *process.Weir, text []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, tryPatience)
 	defer cancel()
-	_, err := api.NewClient(w.Socket).PutSet(ctx, owner, text, false)
+	_, err := api.NewClient(w.Socket).PutSet(ctx, owner, api.SetText{Text: text}, api.Condition{})
 	return err
 }
 

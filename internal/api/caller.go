@@ -1,0 +1,43 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+
+	"weir.io/weir/internal/model"
+)
+
+// Caller is who asks, and what they may.
+type Caller struct {
+	Name  string
+	Role  model.Role
+	Owner string // whose set may be written, with RoleWrite
+}
+
+type callerKey struct{}
+
+func withCaller(ctx context.Context, c Caller) context.Context {
+	return context.WithValue(ctx, callerKey{}, c)
+}
+
+// callerOf returns who asks. Nobody may do nothing.
+func callerOf(ctx context.Context) Caller {
+	c, _ := ctx.Value(callerKey{}).(Caller)
+	return c
+}
+
+// refuse says why a caller may not do what needs a role, or returns nil. Where it is about
+// an owner's set, that is who may write it.
+func (c Caller) refuse(needs model.Role, owner string, owned bool) *Problem {
+	if c.Role == "" {
+		return NewProblem(http.StatusUnauthorized, "nobody is named who asks")
+	}
+	if !c.Role.Includes(needs) {
+		return NewProblem(http.StatusForbidden, fmt.Sprintf("%s has the role %s, and this needs %s", c.Name, c.Role, needs))
+	}
+	if owned && c.Role != model.RoleAdmin && owner != c.Owner {
+		return NewProblem(http.StatusForbidden, fmt.Sprintf("%s may write the set of owner %q, and this is about that of owner %q", c.Name, c.Owner, owner))
+	}
+	return nil
+}

@@ -1,0 +1,54 @@
+package api_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"weir.io/weir/internal/api"
+	"weir.io/weir/internal/model"
+)
+
+var update = flag.Bool("update", false, "write docs/openapi.json as it is now")
+
+// The document in docs is the one that a director serves: clients are made from it.
+func TestDocument(t *testing.T) {
+	d := newDirector()
+	server := api.NewServer(d, d, quiet())
+	server.HandleBGP(func() model.BGPStatus { return model.BGPStatus{} })
+	server.HandleSets(nil)
+	got, err := server.Document()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var document struct {
+		OpenAPI string                               `json:"openapi"`
+		Paths   map[string]map[string]map[string]any `json:"paths"`
+	}
+	if err := json.Unmarshal(got, &document); err != nil || document.OpenAPI[:4] != "3.1." {
+		t.Fatalf("the document is of OpenAPI %q: %v", document.OpenAPI, err)
+	}
+	for path, methods := range document.Paths {
+		for method, operation := range methods {
+			if operation["summary"] == nil || operation["operationId"] == nil {
+				t.Errorf("%s %s has no name or nothing is said of it", method, path)
+			}
+		}
+	}
+	file := filepath.Join("..", "..", "docs", "openapi.json")
+	if *update {
+		if err := os.WriteFile(file, got, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got, want) {
+		t.Errorf("%s is not what a director serves: go test ./internal/api -run TestDocument -update", file)
+	}
+}

@@ -1,0 +1,163 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+
+	"weir.io/weir/internal/model"
+)
+
+// base is what every path of the API begins with.
+const base = "/v1/"
+
+func newServer(title string, log *slog.Logger) *Server {
+	s := &Server{mux: http.NewServeMux(), log: log, large: make(chan struct{}, setsRead)}
+	s.api = huma.NewAPI(huma.Config{
+		OpenAPI: &huma.OpenAPI{
+			OpenAPI:    "3.1.0",
+			Info:       &huma.Info{Title: title, Version: strings.Trim(base, "/"), Description: description},
+			Components: &huma.Components{Schemas: newSchemas(), SecuritySchemes: securitySchemes},
+			Security:   []map[string][]string{{"token": {}}, {"certificate": {}}},
+		},
+		Formats:       huma.DefaultFormats,
+		DefaultFormat: "application/json",
+
+		RejectUnknownQueryParameters: true,
+	}, humago.NewAdapter(s.mux, ""))
+	s.document = sync.OnceValues(s.openAPI)
+	s.Handle(base+"openapi.json", http.HandlerFunc(s.sendDocument))
+	return s
+}
+
+// operation is something that can be asked, and who may ask it.
+type operation struct {
+	method, path string // the path without base
+	id           string // in clients that are made from the document
+	summary      string
+	text         string
+	needs        model.Role
+	// owner says whose set it is about; nil: nobody's, or the operation looks at that itself.
+	owner  func(huma.Context) string
+	large  bool  // what is sent may be so large that only some are read at a time
+	errors []int // its own, besides those that everything has
+}
+
+// read lets a value be got by its name.
+func read[T any](s *Server, name, summary string, value func(context.Context) (T, error)) {
+	type answer struct{ Body T }
+	handle(s, operation{method: http.MethodGet, path: name, id: "get-" + name, summary: summary, needs: model.RoleRead},
+		func(ctx context.Context, _ *struct{}) (*answer, error) {
+			v, err := value(ctx)
+			return &answer{v}, err
+		})
+}
+
+// handle lets an operation be asked. Its input and output are the library's: fields that
+// are tagged path, query and header, and Body. It is called before Serve.
+func handle[I, O any](s *Server, op operation, do func(context.Context, *I) (*O, error)) {
+	huma.Register(s.api, huma.Operation{
+		Method: op.method, Path: base + op.path, OperationID: op.id, Summary: op.summary, Description: op.text,
+		Errors: slices.Concat(commonErrors, op.errors), Middlewares: huma.Middlewares{s.admit(op)},
+	}, func(ctx context.Context, in *I) (*O, error) {
+		out, err := do(ctx, in)
+		if err == nil {
+			return out, nil
+		}
+		if known := huma.StatusError(nil); errors.As(err, &known) {
+			return nil, err
+		}
+		s.log.Error("answer a request", "operation", op.id, "error", err)
+		return nil, NewProblem(http.StatusInternalServerError, err.Error())
+	})
+}
+
+// commonErrors are those that everything may end with.
+var commonErrors = []int{http.StatusBadRequest, http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound,
+	http.StatusUnprocessableEntity, http.StatusTooManyRequests}
+
+// admit lets only those ask who may.
+func (s *Server) admit(op operation) func(huma.Context, func(huma.Context)) {
+	return func(ctx huma.Context, next func(huma.Context)) {
+		owner := ""
+		if op.owner != nil {
+			owner = op.owner(ctx)
+		}
+		if p := callerOf(ctx.Context()).refuse(op.needs, owner, op.owner != nil); p != nil {
+			_ = huma.WriteErr(s.api, ctx, p.Status, p.Detail)
+			return
+		}
+		if op.large {
+			select {
+			case s.large <- struct{}{}:
+				defer func() { <-s.large }()
+			case <-ctx.Context().Done():
+				return
+			}
+		}
+		next(ctx)
+	}
+}
+
+// Handle lets a handler answer who reads a path. It is called before Serve.
+func (s *Server) Handle(path string, handler http.Handler) {
+	s.mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) {
+		if p := callerOf(r.Context()).refuse(model.RoleRead, "", false); p != nil {
+			writeProblem(w, p)
+			return
+		}
+		handler.ServeHTTP(w, r)
+	})
+}
+
+// Handler returns the API as a handler for those who may do everything.
+func (s *Server) Handler() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.route(w, r.WithContext(withCaller(r.Context(), Caller{Name: "local", Role: model.RoleAdmin})))
+	})
+}
+
+// route finds what a request is about. What is not there is a problem, too.
+func (s *Server) route(w http.ResponseWriter, r *http.Request) {
+	answer, pattern := s.mux.Handler(r)
+	if pattern != "" {
+		s.mux.ServeHTTP(w, r)
+		return
+	}
+	var why head
+	answer.ServeHTTP(&why, r)
+	if why.status != http.StatusMethodNotAllowed {
+		writeProblem(w, NewProblem(http.StatusNotFound, "there is nothing at "+r.URL.Path))
+		return
+	}
+	allowed := why.Header().Get("Allow")
+	w.Header().Set("Allow", allowed)
+	writeProblem(w, NewProblem(http.StatusMethodNotAllowed, r.URL.Path+" is only for "+allowed))
+}
+
+// head is what an answer begins with.
+type head struct {
+	header http.Header
+	status int
+}
+
+// Header returns what is set of it.
+func (h *head) Header() http.Header {
+	if h.header == nil {
+		h.header = http.Header{}
+	}
+	return h.header
+}
+
+// WriteHeader notes the status.
+func (h *head) WriteHeader(status int) { h.status = status }
+
+// Write forgets the body.
+func (h *head) Write(b []byte) (int, error) { return len(b), nil }

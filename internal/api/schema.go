@@ -1,0 +1,181 @@
+package api
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"weir.io/weir/internal/model"
+)
+
+const description = `What a running weir can be asked and told: see docs/api.md.
+
+Fields have the names of the configuration file, and mean what docs/configuration.md says. ` +
+	`An error is a problem document (RFC 9457) that names the fields it is about.`
+
+// securitySchemes are how a client shows over TCP who it is. On the unix socket and on the
+// read-only listener it need not.
+var securitySchemes = map[string]*huma.SecurityScheme{
+	"token":       {Type: "http", Scheme: "bearer", Description: "a token of one of api.clients"},
+	"certificate": {Type: "mutualTLS", Description: "a certificate of one of api.clients"},
+}
+
+// schemaNames are the names of types that would have another one's: model.Backend is what
+// is configured.
+var schemaNames = map[reflect.Type]string{reflect.TypeFor[Backend](): "ServiceBackend"}
+
+const schemaPrefix = "#/components/schemas/"
+
+// newSchemas returns a registry that knows how weir's own types are written.
+func newSchemas() huma.Registry {
+	r := huma.NewMapRegistry(schemaPrefix, func(t reflect.Type, hint string) string {
+		if name, own := schemaNames[t]; own {
+			return name
+		}
+		return huma.DefaultSchemaNamer(t, hint)
+	})
+	writtenAs[enum[model.Protocol]](r, reflect.TypeFor[model.Protocol]())
+	writtenAs[enum[model.Mode]](r, reflect.TypeFor[model.Mode]())
+	writtenAs[enum[model.Policy]](r, reflect.TypeFor[model.Policy]())
+	writtenAs[enum[model.Affinity]](r, reflect.TypeFor[model.Affinity]())
+	writtenAs[enum[model.BackendState]](r, reflect.TypeFor[model.BackendState]())
+	writtenAs[enum[model.CheckKind]](r, reflect.TypeFor[model.CheckKind]())
+	writtenAs[enum[model.CheckTo]](r, reflect.TypeFor[model.CheckTo]())
+	writtenAs[enum[model.Role]](r, reflect.TypeFor[model.Role]())
+	writtenAs[addressText](r, reflect.TypeFor[netip.Addr]())
+	writtenAs[durationText](r, reflect.TypeFor[model.Duration]())
+	writtenAs[portsText](r, reflect.TypeFor[model.PortRange]())
+	writtenAs[statusText](r, reflect.TypeFor[model.StatusRange]())
+	writtenAs[keyText](r, reflect.TypeFor[model.QUICKey]())
+	writtenAs[serverIDs](r, reflect.TypeFor[model.ServerIDs]())
+	return r
+}
+
+func writtenAs[T huma.SchemaProvider](r huma.Registry, t reflect.Type) {
+	r.RegisterTypeAlias(t, reflect.TypeFor[T]())
+}
+
+// enum is written as one of its names.
+type enum[T interface{ Names() []string }] struct{}
+
+// Schema lists the names.
+func (enum[T]) Schema(huma.Registry) *huma.Schema {
+	var v T
+	s := &huma.Schema{Type: huma.TypeString}
+	for _, name := range v.Names() {
+		s.Enum = append(s.Enum, name)
+	}
+	return s
+}
+
+type (
+	addressText  struct{}
+	durationText struct{}
+	portsText    struct{}
+	statusText   struct{}
+	keyText      struct{}
+	serverIDs    struct{}
+)
+
+// Schema says what an address is written as; where there may be none it is empty.
+func (addressText) Schema(huma.Registry) *huma.Schema {
+	return &huma.Schema{Type: huma.TypeString, Description: "IPv4 or IPv6 address", Examples: []any{"203.0.113.10"}}
+}
+
+// Schema says what a duration is written as.
+func (durationText) Schema(huma.Registry) *huma.Schema {
+	return &huma.Schema{Type: huma.TypeString, Description: "number with a unit, or several", Examples: []any{"1m30s"},
+		Pattern: `^([0-9]+(\.[0-9]*)?|\.[0-9]+|[+])+(ns|us|µs|μs|ms|s|m|h)`}
+}
+
+// Schema says what ports are written as.
+func (portsText) Schema(huma.Registry) *huma.Schema {
+	return textOrNumber("port, range of ports or all", `^(all|[0-9]+(-[0-9]+)?)$`, 1, 65535, "443", "8000-8100", "all")
+}
+
+// Schema says what HTTP status codes are written as.
+func (statusText) Schema(huma.Registry) *huma.Schema {
+	return textOrNumber("status code, or range of them", `^[0-9]+(-[0-9]+)?$`, 100, 599, "200", "200-299")
+}
+
+func textOrNumber(description, pattern string, least, most float64, examples ...any) *huma.Schema {
+	return &huma.Schema{Description: description, Examples: examples, AnyOf: []*huma.Schema{
+		{Type: huma.TypeString, Pattern: pattern}, {Type: huma.TypeInteger, Minimum: &least, Maximum: &most}}}
+}
+
+// Schema says what a key is written as.
+func (keyText) Schema(huma.Registry) *huma.Schema {
+	return &huma.Schema{Type: huma.TypeString, Pattern: `^([0-9a-fA-F]{32}|hidden)$`,
+		Description: "hexadecimal digits; what is read is always hidden, and written it keeps the key that is there"}
+}
+
+// Schema says what server IDs are written as.
+func (serverIDs) Schema(huma.Registry) *huma.Schema {
+	return &huma.Schema{Description: "hexadecimal digits, one for all configurations or one for each number", AnyOf: []*huma.Schema{
+		{Type: huma.TypeString}, {Type: huma.TypeObject, AdditionalProperties: &huma.Schema{Type: huma.TypeString}}}}
+}
+
+// mayLack are the fields that need not be written, because they have defaults, though they
+// are always read.
+var mayLack = map[reflect.Type][]string{
+	reflect.TypeFor[model.Service](): {"backends"},
+	reflect.TypeFor[model.Backend](): {"name", "weight", "state"},
+}
+
+// openAPI returns the document about all operations.
+func (s *Server) openAPI() ([]byte, error) {
+	schemas := s.api.OpenAPI().Components.Schemas
+	for name, schema := range schemas.Map() {
+		t := schemas.TypeFromRef(schemaPrefix + name)
+		schema.Required = slices.DeleteFunc(schema.Required, func(field string) bool { return slices.Contains(mayLack[t], field) })
+		boundNumbers(t, schema)
+	}
+	text, err := json.MarshalIndent(s.api.OpenAPI(), "", "  ")
+	if err != nil {
+		return nil, fmt.Errorf("write the API's document: %w", err)
+	}
+	return append(text, '\n'), nil
+}
+
+// boundNumbers gives unsigned numbers the bounds that their types have.
+func boundNumbers(t reflect.Type, schema *huma.Schema) {
+	for _, field := range reflect.VisibleFields(t) {
+		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+		of, kind := schema.Properties[name], field.Type
+		if kind.Kind() == reflect.Pointer {
+			kind = kind.Elem()
+		}
+		if of == nil || of.Type != huma.TypeInteger {
+			continue
+		}
+		switch kind.Kind() {
+		case reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
+			of.Format = ""
+		}
+		switch kind.Kind() {
+		case reflect.Uint8, reflect.Uint16, reflect.Uint32:
+			most := float64(uint64(1)<<kind.Bits() - 1)
+			of.Maximum = &most
+		}
+	}
+}
+
+// Document returns what the API is, in OpenAPI 3.1. It is called after everything that can
+// be asked is there.
+func (s *Server) Document() ([]byte, error) { return s.document() }
+
+func (s *Server) sendDocument(w http.ResponseWriter, _ *http.Request) {
+	text, err := s.document()
+	if err != nil {
+		writeProblem(w, NewProblem(http.StatusInternalServerError, err.Error()))
+		return
+	}
+	w.Header().Set("Content-Type", "application/openapi+json")
+	_, _ = w.Write(text)
+}
