@@ -20,8 +20,6 @@ type Condition struct {
 // ErrOtherSet is returned by Put when the set is not what its condition says.
 var ErrOtherSet = errors.New("the set is not the one that this was made for: somebody else has changed it; get it, and make the change again")
 
-func (c *Condition) isZero() bool { return len(c.Tags) == 0 && !c.Some && !c.None }
-
 // holds judges a set that there is, or is not.
 func (c *Condition) holds(had bool, services []model.Service) bool {
 	switch {
