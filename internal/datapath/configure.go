@@ -16,21 +16,20 @@ import (
 )
 
 // configure writes what the program needs to know of this host. While lookups
-// change, flags are those of the old and of the new ones. rerouted says that not
-// only the services that changed may have new next hops.
-func (d *Datapath) configure(services []*service, flags uint32, rerouted bool) error {
-	settings := d.settings(services)
+// change, flags are those of the old and of the new ones.
+func (d *Datapath) configure(c *change, flags uint32) error {
+	settings := d.settings(c.all)
 	group, err := d.followGroup()
 	if err != nil {
 		return err
 	}
 	settings.Flags = flags | group | d.tellFlag()
-	if err := d.openEgress(services, rerouted); err != nil {
+	if err := d.openEgress(c); err != nil {
 		return err
 	}
 	if flags&uint32(directorSettingsFlagSETTINGS_REPLIES) != 0 {
 		for _, name := range d.table.Interfaces {
-			d.forwardReplies(name, services)
+			d.forwardReplies(name, c.all)
 		}
 	}
 	return d.writeSettings(settings)
@@ -52,8 +51,8 @@ func (d *Datapath) settings(services []*service) directorSettings {
 	for _, p := range d.tunnelSources(services) {
 		setTunnelSource(&settings, p)
 	}
-	for _, name := range d.table.Interfaces {
-		if link, err := netlink.LinkByName(name); err == nil {
+	for _, link := range d.links {
+		if link != nil {
 			settings.LinkMtu = max(settings.LinkMtu, uint32(link.Attrs().MTU))
 		}
 	}
@@ -80,9 +79,15 @@ func (d *Datapath) tunnelSources(services []*service) []netip.Prefix {
 		have4, have6 = have4 || p.Addr().Is4(), have6 || p.Addr().Is6()
 	}
 	for _, s := range services {
+		if have4 && have6 {
+			break
+		}
+		if !(s.tunnels[0] && !have4 || s.tunnels[1] && !have6) {
+			continue // nothing to ask its backends
+		}
 		for _, b := range s.order {
-			mode, is4 := b.desired.Mode, b.desired.Address.Is4()
-			if mode != model.IPIP && mode != model.GUE || is4 && have4 || !is4 && have6 {
+			is4 := b.desired.Address.Is4()
+			if !tunnels(b.desired.Mode) || is4 && have4 || !is4 && have6 {
 				continue
 			}
 			own := ownAddress(d.hops.resolve(b.desired, d.table.Interfaces), d.table.Directors)
@@ -137,10 +142,10 @@ func netmask(p netip.Prefix) netip.Addr {
 // takes an entry out before it puts the new one in, and packets fall into the gap.
 // The kernel itself closes an interface that goes, also one that comes back by its
 // number.
-func (d *Datapath) openEgress(services []*service, rerouted bool) error {
+func (d *Datapath) openEgress(c *change) error {
 	want := map[uint32]bool{}
-	for _, name := range d.table.Interfaces {
-		if link, err := netlink.LinkByName(name); err == nil {
+	for _, link := range d.links {
+		if link != nil {
 			want[uint32(link.Attrs().Index)] = true
 		}
 	}
@@ -153,39 +158,51 @@ func (d *Datapath) openEgress(services []*service, rerouted bool) error {
 	for _, p := range d.group.peers {
 		need(uint32(p.hop.ifindex))
 	}
-	for _, s := range services {
+	for _, s := range c.changed {
 		for _, b := range s.order {
 			need(d.entries.entries[b.index].Ifindex)
-			if s.changed || rerouted {
-				need(uint32(d.hops.resolve(b.desired, d.table.Interfaces).ifindex))
-			}
+			need(uint32(d.hops.resolve(b.desired, d.table.Interfaces).ifindex))
 		}
 	}
-	delete(want, 0)
 	var index, itself uint32
-	var unwanted []uint32
+	idle := map[uint32]bool{}
 	all := d.kernel.Egress.Iterate()
 	for all.Next(&index, &itself) {
 		if !want[index] {
-			unwanted = append(unwanted, index)
+			idle[index] = true
 		}
 		delete(want, index)
 	}
 	if err := all.Err(); err != nil {
 		return fmt.Errorf("read interfaces for forwarding: %w", err)
 	}
+	delete(want, 0)
 	for index := range want {
 		// EINVAL: the interface is gone, of which an event is on its way.
 		if err := d.kernel.Egress.Put(index, index); err != nil && !errors.Is(err, unix.EINVAL) {
 			return fmt.Errorf("open interface %d for forwarding: %w", index, err)
 		}
 	}
-	for _, index := range unwanted {
+	d.keepUsed(idle, c.all)
+	for index := range idle {
 		if err := ignoreMissing("close interface for forwarding", d.kernel.Egress.Delete(index)); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// keepUsed takes the interfaces out that some backend is behind. It looks no further than
+// it has to: mostly at none, or at the first.
+func (d *Datapath) keepUsed(idle map[uint32]bool, services []*service) {
+	for _, s := range services {
+		for _, b := range s.order {
+			if len(idle) == 0 {
+				return
+			}
+			delete(idle, d.entries.entries[b.index].Ifindex)
+		}
+	}
 }
 
 // forwardReplies lets the kernel's routing table be used for NAT replies that

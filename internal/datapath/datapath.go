@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+	"github.com/vishvananda/netlink"
 
 	"weir.io/weir/internal/model"
 )
@@ -33,10 +34,13 @@ type Datapath struct {
 	opened  time.Time
 
 	mu             sync.Mutex
-	table          model.Table // of the last Set
+	table          model.Table    // of the last Set
+	links          []netlink.Link // of its interfaces; nil: it is gone
 	services       map[serviceKey]*service
-	old            leftovers // of the process before, until the first Set
-	have           lookups   // that are in the kernel
+	placed         []*service // those of the table, in its order
+	whole          bool       // the last Set has gone through
+	old            leftovers  // of the process before, until the first Set
+	have           lookups    // that are in the kernel
 	serviceIndexes *indexes
 	backendIndexes *indexes
 	entries        backendEntries

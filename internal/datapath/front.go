@@ -3,6 +3,7 @@ package datapath
 import (
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"sync/atomic"
 	"time"
 	"unsafe"
@@ -64,6 +65,7 @@ func frontOf(e endpoint) (key directorFront, place uint32) {
 
 // add gives the services their places where they are free.
 func (f *fronts) add(services map[endpoint]uint32) {
+	maps.DeleteFunc(f.since, func(_ uint32, cleared time.Time) bool { return f.now().Sub(cleared) >= rest })
 	for e, index := range services {
 		if index == vipOnly {
 			continue
@@ -72,7 +74,7 @@ func (f *fronts) add(services map[endpoint]uint32) {
 		place := &f.places[at]
 		switch {
 		case place.Service == 0:
-			if f.rests(at) {
+			if _, rests := f.since[at]; rests {
 				continue
 			}
 			place.Address, place.Key = key.Address, key.Key
@@ -98,11 +100,5 @@ func (f *fronts) remove(have, wanted map[endpoint]uint32) {
 	}
 }
 
-func (f *fronts) rests(place uint32) bool {
-	since, cleared := f.since[place]
-	if cleared && f.now().Sub(since) < rest {
-		return true
-	}
-	delete(f.since, place)
-	return false
-}
+// rest says whether some place may be had later that could not be had now.
+func (f *fronts) rest() bool { return len(f.since) > 0 }

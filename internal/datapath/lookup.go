@@ -64,6 +64,18 @@ func (l *lookups) add(s *service) {
 	}
 }
 
+// repliesOf makes the replies of one service's backends found, and nothing else. Most have
+// none.
+func repliesOf(s *service) (l lookups) {
+	if slices.ContainsFunc(s.order, func(b *backend) bool { return b.desired.Mode == model.NAT }) {
+		l = newLookups(0)
+		for _, b := range s.order {
+			l.addReplies(s, b)
+		}
+	}
+	return l
+}
+
 // addReplies lets what a NAT backend sends be found. Full NAT finds the client by
 // the port that it gave, and here only that it has to look: several of its
 // services may have the backend, which without snat belongs to one.
@@ -122,6 +134,18 @@ func (l *lookups) haveReplies() bool {
 		}
 	}
 	return false
+}
+
+// finds says whether all packets are found by what the kernel has already: no service came
+// or goes, and none has other replies.
+func (d *Datapath) finds(c *change) bool {
+	if !c.whole || c.came || len(d.services) > len(c.all) || !d.old.empty() {
+		return false
+	}
+	return !slices.ContainsFunc(c.changed, func(s *service) bool {
+		now, before := repliesOf(s), c.replied[s]
+		return !maps.Equal(now.replies, before.replies) || !maps.Equal(now.ranges, before.ranges)
+	})
 }
 
 // write puts in what is new or different, and notes it in have, which also after

@@ -95,3 +95,43 @@ func TestSetWithoutRoom(t *testing.T) {
 		t.Errorf("%d backend entries are in use, want 3", n)
 	}
 }
+
+// failBetween makes Set fail where the first service is placed already, and a later one
+// finds no room.
+func failBetween(t *testing.T, d *Datapath, table model.Table) {
+	t.Helper()
+	more := tableOf(2, 4, 0).Services[1]
+	more.Name, more.VIP = "more", netip.MustParseAddr("203.0.113.1")
+	table.Services = append(table.Services[:len(table.Services):len(table.Services)], more)
+	if err := d.Set(table); !errors.Is(err, errNoIndex) {
+		t.Fatalf("error is %v, want %v", err, errNoIndex)
+	}
+}
+
+// TestFailedSetIsFinished: the next Set does what one that failed has left undone, though
+// to it nothing changes.
+func TestFailedSetIsFinished(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	addNeighbours(t, 3)
+	d := openTest(t, model.Limits{Backends: 9})
+	before := tableOf(2, 3, 0)
+	for i := range before.Services[0].Backends {
+		before.Services[0].Backends[i].Mode = model.NAT
+	}
+	after := tableOf(2, 3, 0)
+	after.Services[0].Backends = after.Services[0].Backends[:2]
+	after.Services[0].Ring.Slots = []model.Slot{{Owner: 1, Next: 0}, {Owner: 0, Next: 1}}
+	for name, fail := range map[string]func(*testing.T, *Datapath, model.Table){"after lookups": failAfterLookups, "between services": failBetween} {
+		must(t, d.Set(before))
+		if wrong := d.differsFrom(t, &before); len(wrong) > 0 {
+			t.Fatalf("failed %s, before it: %q", name, wrong)
+		}
+		fail(t, d, after)
+		must(t, d.Set(after))
+		if wrong := d.differsFrom(t, &after); len(wrong) > 0 {
+			t.Errorf("failed %s: %q", name, wrong)
+		}
+	}
+}

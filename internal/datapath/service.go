@@ -29,6 +29,7 @@ type service struct {
 	order    []*backend // as desired
 	distinct int        // backends in order, each counted once
 	changed  bool       // since its ring was switched in
+	tunnels  [2]bool    // some backend is behind a tunnel over IPv4, over IPv6
 	ring     run        // that the kernel has
 	// remembered says that a program before this one may remember flows of it, though
 	// its ring is not known.
@@ -44,6 +45,19 @@ func sameService(a, b *model.TableService) bool {
 	return sameRing(&a.Ring, &b.Ring) && sameBefore(a.Before, b.Before) && a.Reported == b.Reported &&
 		a.Salt == b.Salt && slices.Equal(a.QUIC, b.QUIC) && a.Policy == b.Policy && a.Affinity == b.Affinity &&
 		(sameSlice(a.Backends, b.Backends) || slices.Equal(a.Backends, b.Backends))
+}
+
+// tunnels says whether packets get to backends of a mode in packets of this host's.
+func tunnels(m model.Mode) bool { return m == model.IPIP || m == model.GUE }
+
+// tunnelsTo says whether some backend is behind a tunnel over IPv4, and over IPv6.
+func tunnelsTo(backends []model.TableBackend) (over [2]bool) {
+	for i := range backends {
+		if b := &backends[i]; tunnels(b.Mode) {
+			over[truth(b.Address.Is6())] = true
+		}
+	}
+	return over
 }
 
 func sameRing(a, b *model.Ring) bool {

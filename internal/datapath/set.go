@@ -15,6 +15,8 @@ import (
 // in the opposite order. After an error the kernel has some of both, each service
 // consistent in itself; the next Set goes on from there. The table's slices must
 // not be written to afterwards.
+//
+// What is as it was is compared, and nothing else: most changes are of few services.
 func (d *Datapath) Set(t model.Table) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -25,45 +27,46 @@ func (d *Datapath) Set(t model.Table) error {
 	if err != nil {
 		return err
 	}
-	d.table, d.names = t, flowNames{}
-	want, err := d.place(&d.table)
+	d.table, d.names, d.links = t, flowNames{}, links
+	c, err := d.place(&d.table)
 	if err != nil {
 		return err
 	}
 	d.begun = true
-	for _, s := range want {
-		if s.changed {
-			d.writeBackends(s)
-		}
+	for _, s := range c.changed {
+		d.writeBackends(s)
 	}
 	d.awaitSuspects()
 	if err := d.switchSNAT(&d.table); err != nil {
 		return err
 	}
-	if err := d.configure(want, d.have.flags(), false); err != nil {
+	if err := d.configure(&c, d.have.flags()); err != nil {
 		return err
 	}
-	if err := d.switchRings(want); err != nil {
+	if err := d.switchRings(c.changed); err != nil {
 		return err
 	}
-	lookups := lookupsOf(want)
 	d.awaitGroup()
-	if err := d.configure(want, lookups.flags()|d.have.flags(), false); err != nil {
+	lookups := d.have
+	if c.found = d.finds(&c); !c.found {
+		lookups = lookupsOf(c.all)
+	}
+	if err := d.configure(&c, lookups.flags()|d.have.flags()); err != nil {
 		return err
 	}
-	if err := lookups.write(d.kernel, d.have); err != nil {
+	if err := d.addLookups(&c, lookups); err != nil {
 		return err
 	}
-	d.fronts.add(lookups.services)
 	if err := d.switchPrograms(t.Interfaces, links, lookups.haveReplies()); err != nil {
 		return err
 	}
 	if err := d.kernel.tidy(); err != nil {
 		return err
 	}
-	if err := d.retire(want, lookups); err != nil {
+	if err := d.retire(&c, lookups); err != nil {
 		return err
 	}
+	d.whole = true
 	return d.rememberWaiting()
 }
 
@@ -84,109 +87,6 @@ func (d *Datapath) checkLimits(t *model.Table) error {
 		return ringMemoryError(fmt.Sprintf("rings of %d bytes are more than director.limits.ring-memory (%d)", memory, limits.RingMemory))
 	}
 	return nil
-}
-
-// place gives every service and backend its index: the one it has, the one that
-// an earlier process gave it, or a free one.
-func (d *Datapath) place(t *model.Table) ([]*service, error) {
-	want := make([]*service, 0, len(t.Services))
-	for i := range t.Services {
-		s, err := d.placeService(&t.Services[i])
-		if err != nil {
-			return nil, fmt.Errorf("service %s: %w", t.Services[i].Name, err)
-		}
-		want = append(want, s)
-	}
-	return want, nil
-}
-
-func (d *Datapath) placeService(desired *model.TableService) (*service, error) {
-	key := keyOf(desired)
-	s := d.services[key]
-	if s == nil {
-		index, found := d.old.services[key]
-		if !found {
-			var err error
-			if index, err = d.serviceIndexes.take(); err != nil {
-				return nil, err
-			}
-			d.kernel.book.addService(index, key)
-			d.guesses.forget(index)
-			if err := d.kernel.clearCounter(d.kernel.ServiceDrops, index); err != nil {
-				return nil, err
-			}
-		}
-		s = &service{key: key, index: index, desired: desired, backends: map[backendKey]*backend{}}
-		if found {
-			s.ring = d.rings.of(index)
-			s.remembered = d.kernel.kept[directorMapFlows]
-		}
-		d.services[key] = s
-	}
-	if s.placed && sameService(s.desired, desired) {
-		s.desired = desired
-		return s, nil
-	}
-	order := make([]*backend, 0, len(desired.Backends))
-	for _, b := range desired.Backends {
-		placed, err := d.placeBackend(s, desired, b)
-		if err != nil {
-			return nil, fmt.Errorf("backend %s: %w", b.Name, err)
-		}
-		order = append(order, placed)
-	}
-	// Not before every backend has its index: until then the service is as it was.
-	s.desired, s.order, s.placed, s.changed = desired, order, true, true
-	s.distinct = 0
-	for i, b := range s.order {
-		b.desired = desired.Backends[i]
-	}
-	for _, b := range s.order {
-		if b.slots >= 0 {
-			s.distinct++
-		}
-		b.slots = -1
-	}
-	for _, b := range s.order {
-		b.slots = 0
-	}
-	for _, slot := range desired.Ring.Slots {
-		if int(slot.Owner) < len(s.order) {
-			s.order[slot.Owner].slots++
-		}
-	}
-	return s, nil
-}
-
-func (d *Datapath) placeBackend(s *service, of *model.TableService, desired model.TableBackend) (*backend, error) {
-	key := backendKey{desired.Address, desired.Port, desired.SNAT}
-	b := s.backends[key]
-	if b == nil {
-		index, found := d.old.backends[s.index][key]
-		if !found {
-			var err error
-			if index, err = d.backendIndexes.take(); err != nil {
-				return nil, err
-			}
-			if d.entries.used(index) {
-				if err := d.kernel.clearCounter(d.kernel.BackendCounters, index); err != nil {
-					return nil, err
-				}
-			}
-		}
-		entry := entryOf(of, s.index, desired, d.hops.resolve(desired, d.table.Interfaces))
-		switch {
-		case !found:
-			d.kernel.book.addBackend(index, s.index, key, desired.Mode, d.entries.nextEpoch(index))
-			d.entries.create(index, entry)
-		case !d.entries.holds(index, entry):
-			d.entries.restore(index, entry) // in maps that were made anew
-		}
-		b = &backend{index: index, desired: desired}
-		s.backends[key] = b
-	}
-	d.kernel.book.setMode(b.index, desired.Mode)
-	return b, nil
 }
 
 // writeBackends brings the service's entries up to date: state and next hop.
@@ -219,16 +119,19 @@ func (d *Datapath) hopsChanged() {
 	if d.entries.memory == nil || !d.begun {
 		return
 	}
+	d.links = linksByName(d.table.Interfaces)
 	services := slices.Collect(maps.Values(d.services))
+	all := change{all: services, changed: services}
 	// Before the backends: a packet that follows the new way must find its
 	// interface open. After them: the old way is closed.
-	err := errors.Join(d.reattach(), d.configure(services, d.have.flags(), true))
+	err := errors.Join(d.reattach(), d.configure(&all, d.have.flags()))
 	for _, s := range services {
 		d.writeBackends(s)
 	}
 	d.awaitSuspects()
-	if err = errors.Join(err, d.followReplies(services), d.configure(services, d.have.flags(), true)); err != nil {
+	if err = errors.Join(err, d.followReplies(services), d.configure(&all, d.have.flags())); err != nil {
 		d.log.Error("follow changed routes", "error", err)
+		d.whole = false // the next Set looks at everything
 	}
 }
 
@@ -289,16 +192,32 @@ func (d *Datapath) switchRings(want []*service) error {
 	return nil
 }
 
+// addLookups makes services found that were not.
+func (d *Datapath) addLookups(c *change, lookups lookups) error {
+	if !c.found {
+		if err := lookups.write(d.kernel, d.have); err != nil {
+			return err
+		}
+	}
+	if !c.found || d.fronts.rest() {
+		d.fronts.add(lookups.services)
+	}
+	return nil
+}
+
 // retire takes out what the table no longer has: lookups, then services, then
 // backends. Their indexes rest before they are used again.
-func (d *Datapath) retire(want []*service, lookups lookups) error {
-	d.fronts.remove(d.have.services, lookups.services)
-	if err := lookups.remove(d.kernel, d.have); err != nil {
-		return err
+func (d *Datapath) retire(c *change, lookups lookups) error {
+	if !c.found {
+		d.fronts.remove(d.have.services, lookups.services)
+		if err := lookups.remove(d.kernel, d.have); err != nil {
+			return err
+		}
+		d.have = lookups
 	}
-	d.have = lookups
-	if d.retires(want) {
-		for _, index := range d.leaving(want) {
+	gone := d.gone(c)
+	if d.retires(c, gone) {
+		for _, index := range d.leaving(c, gone) {
 			d.entries.disown(index)
 		}
 		if err := d.readers.wait(); err != nil {
@@ -308,26 +227,38 @@ func (d *Datapath) retire(want []*service, lookups lookups) error {
 	// First, while those that are retired below still have their indexes: one that
 	// was left over and taken up again must not be released twice.
 	d.retireLeftovers()
-	wanted := make(map[*service]bool, len(want))
-	for _, s := range want {
-		wanted[s] = true
+	for _, s := range c.touched() {
 		if len(s.backends) > s.distinct {
 			d.retireBackends(s)
 		}
 	}
-	for key, s := range d.services {
-		if wanted[s] {
-			continue
-		}
+	for _, s := range gone {
 		s.order = nil
 		d.retireBackends(s)
 		d.retireService(s.index, s.ring)
-		delete(d.services, key)
+		delete(d.services, s.key)
 	}
 	if err := d.dropSNAT(&d.table); err != nil {
 		return err
 	}
-	return d.configure(want, d.have.flags(), false)
+	return d.configure(c, d.have.flags())
+}
+
+// gone are the services that are not in the table any more.
+func (d *Datapath) gone(c *change) (gone []*service) {
+	if len(d.services) == len(c.all) {
+		return nil
+	}
+	wanted := make(map[*service]bool, len(c.all))
+	for _, s := range c.all {
+		wanted[s] = true
+	}
+	for _, s := range d.services {
+		if !wanted[s] {
+			gone = append(gone, s)
+		}
+	}
+	return gone
 }
 
 func (d *Datapath) retireBackends(s *service) {
@@ -348,25 +279,26 @@ func (d *Datapath) retireBackends(s *service) {
 }
 
 // retires says whether there is something to take out.
-func (d *Datapath) retires(want []*service) bool {
-	return !d.old.empty() || len(want) < len(d.services) ||
-		slices.ContainsFunc(want, func(s *service) bool { return len(s.backends) > s.distinct })
+func (d *Datapath) retires(c *change, gone []*service) bool {
+	return !d.old.empty() || len(gone) > 0 ||
+		slices.ContainsFunc(c.touched(), func(s *service) bool { return len(s.backends) > s.distinct })
 }
 
-// leaving are the backends that are taken out.
-func (d *Datapath) leaving(want []*service) (gone []uint32) {
+// leaving are the backends that are taken out. What an earlier process left may be of any
+// service of the table; where something is left, all are touched.
+func (d *Datapath) leaving(c *change, gone []*service) (leaving []uint32) {
 	stay := map[uint32]bool{}
-	for _, s := range want {
+	for _, s := range c.touched() {
 		for _, b := range s.order {
 			stay[b.index] = true
 		}
 	}
 	add := func(index uint32) {
 		if !stay[index] {
-			gone, stay[index] = append(gone, index), true
+			leaving, stay[index] = append(leaving, index), true
 		}
 	}
-	for _, s := range d.services {
+	for _, s := range slices.Concat(c.touched(), gone) {
 		for _, b := range s.backends {
 			add(b.index)
 		}
@@ -374,7 +306,7 @@ func (d *Datapath) leaving(want []*service) (gone []uint32) {
 	for _, index := range d.old.backendIndexes() {
 		add(index)
 	}
-	return gone
+	return leaving
 }
 
 // retireService frees what a service has that no lookup finds any more.

@@ -346,7 +346,7 @@ func TestInterrupted(t *testing.T) {
 			killed.table = table
 			want, err := killed.place(&killed.table)
 			must(t, err)
-			must(t, killed.switchRings(want))
+			must(t, killed.switchRings(want.changed))
 			must(t, at.upTo(killed, table.Interfaces, links))
 			kill(t, killed)
 			if i%2 == 1 {
