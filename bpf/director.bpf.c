@@ -8,7 +8,7 @@
  *   service   service.h    (segment, VIP, protocol, port) -> ring
  *   pick      pick.h       flow -> slot -> row -> backend; flows.h: what is remembered;
  *                          quic.h: connection ID -> backend; p2c.h: by load
- *   forward   forward.h    l2dsr; encap.h: ipip, gue; nat.h: nat
+ *   forward   forward.h    l2dsr; encap.h: ipip, gue; nat.h: nat; redirect.h: redirect
  *   count     count.h      one reason per packet
  *
  * What is no service passes to the kernel untouched.
@@ -33,6 +33,7 @@
 #include "group.h"
 #include "probe.h"
 #include "nat.h"
+#include "redirect.h"
 #include "undo.h"
 
 /* BTF keeps only what something refers to; the loader needs these too. */
@@ -78,9 +79,17 @@ static __always_inline enum reason deliver(struct packet *packet)
 static __always_inline enum reason forward_by_mode(struct xdp_md *ctx, struct packet *packet,
 						   const struct backend *backend, __u32 index)
 {
+	__u32 option;
+
 	if (backend->flags & BACKEND_LOCAL)
 		return backend->mode == MODE_NAT ? forward_nat(ctx, packet, backend, index) :
 						   deliver(packet);
+	if (backend->flags & BACKEND_REDIRECT && is_syn(packet) &&
+	    !(packet->flags & PACKET_FRAGMENT_FIRST)) {
+		option = find_redirect(ctx, packet->l4, packet->l3 + packet->length - packet->l4);
+		if (option)
+			return forward_redirect(ctx, packet, backend, option);
+	}
 	if (packet->length > backend->mtu)
 		return answer_too_big(ctx, packet, backend->mtu);
 	if (backend->mode == MODE_L2DSR)

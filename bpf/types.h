@@ -181,7 +181,7 @@ enum mode {
 	MODE_IPIP = 1,
 	MODE_GUE = 2,
 	MODE_NAT = 3,
-	MODE_REDIRECT = 4,
+	MODE_REDIRECT = 4, /* no backend's: it has BACKEND_REDIRECT, and the mode to fall back to */
 };
 
 enum backend_state {
@@ -197,6 +197,7 @@ enum backend_flag {
 	BACKEND_LOCAL = 1 << 1,     /* this host: packets go up the stack */
 	BACKEND_SNAT = 1 << 2,      /* full NAT */
 	BACKEND_KEEP_TAGS = 1 << 3, /* leave the VLAN tags as they came */
+	BACKEND_REDIRECT = 1 << 4,  /* connections that ask for it are handed over */
 };
 
 /*
@@ -216,7 +217,7 @@ struct backend {
 	__u8 epoch;         /* of the index: differs from the one before it */
 	struct address address;
 	struct address vip; /* of its service, for NAT replies */
-	__be16 port;        /* NAT: destination port, 0: the packet's own */
+	__be16 port;        /* NAT, redirect: destination port, 0: the packet's own */
 	__be16 vip_port;    /* of its service, 0: the packet's own */
 	__u32 service;      /* index of its service */
 };
@@ -371,6 +372,7 @@ enum reason {
 	FORWARD_IPIP,
 	FORWARD_GUE,
 	FORWARD_NAT,
+	FORWARD_REDIRECT,   /* SYN whose connection goes on without the director */
 	FORWARD_REPLY,      /* NAT reply on its way to the client */
 	FORWARD_ICMP_ERROR, /* to whom the inner flow belongs: its backend or, NAT, its client */
 	FORWARD_FRAGMENT,   /* followed its first fragment, in either direction */

@@ -50,6 +50,7 @@ const (
 	directorBackendFlagBACKEND_LOCAL     directorBackendFlag = 2
 	directorBackendFlagBACKEND_SNAT      directorBackendFlag = 4
 	directorBackendFlagBACKEND_KEEP_TAGS directorBackendFlag = 8
+	directorBackendFlagBACKEND_REDIRECT  directorBackendFlag = 16
 )
 
 type directorBackendState uint32
@@ -316,25 +317,26 @@ const (
 	directorReasonFORWARD_IPIP           directorReason = 9
 	directorReasonFORWARD_GUE            directorReason = 10
 	directorReasonFORWARD_NAT            directorReason = 11
-	directorReasonFORWARD_REPLY          directorReason = 12
-	directorReasonFORWARD_ICMP_ERROR     directorReason = 13
-	directorReasonFORWARD_FRAGMENT       directorReason = 14
-	directorReasonFORWARD_FRAGMENT_OWNER directorReason = 15
-	directorReasonFORWARD_FRAGMENT_WAITS directorReason = 16
-	directorReasonFORWARD_FRAGMENT_MET   directorReason = 17
-	directorReasonANSWER_ECHO            directorReason = 18
-	directorReasonANSWER_TOO_BIG         directorReason = 19
-	directorReasonANSWER_PROBE           directorReason = 20
-	directorReasonDROP_NO_BACKEND        directorReason = 21
-	directorReasonDROP_TOO_BIG_LIMITED   directorReason = 22
-	directorReasonDROP_SUPER_FRAME       directorReason = 23
-	directorReasonDROP_FRAGMENT_UNKNOWN  directorReason = 24
-	directorReasonDROP_FRAGMENT_ASTRAY   directorReason = 25
-	directorReasonDROP_SNAT_FULL         directorReason = 26
-	directorReasonDROP_SNAT_UNKNOWN      directorReason = 27
-	directorReasonDROP_NO_HEADROOM       directorReason = 28
-	directorReasonDROP_REDIRECT_FAILED   directorReason = 29
-	directorReasonREASON_COUNT           directorReason = 30
+	directorReasonFORWARD_REDIRECT       directorReason = 12
+	directorReasonFORWARD_REPLY          directorReason = 13
+	directorReasonFORWARD_ICMP_ERROR     directorReason = 14
+	directorReasonFORWARD_FRAGMENT       directorReason = 15
+	directorReasonFORWARD_FRAGMENT_OWNER directorReason = 16
+	directorReasonFORWARD_FRAGMENT_WAITS directorReason = 17
+	directorReasonFORWARD_FRAGMENT_MET   directorReason = 18
+	directorReasonANSWER_ECHO            directorReason = 19
+	directorReasonANSWER_TOO_BIG         directorReason = 20
+	directorReasonANSWER_PROBE           directorReason = 21
+	directorReasonDROP_NO_BACKEND        directorReason = 22
+	directorReasonDROP_TOO_BIG_LIMITED   directorReason = 23
+	directorReasonDROP_SUPER_FRAME       directorReason = 24
+	directorReasonDROP_FRAGMENT_UNKNOWN  directorReason = 25
+	directorReasonDROP_FRAGMENT_ASTRAY   directorReason = 26
+	directorReasonDROP_SNAT_FULL         directorReason = 27
+	directorReasonDROP_SNAT_UNKNOWN      directorReason = 28
+	directorReasonDROP_NO_HEADROOM       directorReason = 29
+	directorReasonDROP_REDIRECT_FAILED   directorReason = 30
+	directorReasonREASON_COUNT           directorReason = 31
 )
 
 type directorRingFlag uint32

@@ -71,6 +71,7 @@ func (s *testService) abiBackend(i int) directorBackend {
 		directorBackendFlagBACKEND_LOCAL:     b.local,
 		directorBackendFlagBACKEND_SNAT:      b.snat,
 		directorBackendFlagBACKEND_KEEP_TAGS: b.keepTags,
+		directorBackendFlagBACKEND_REDIRECT:  b.redirect,
 	} {
 		if set {
 			out.Flags |= uint8(flag)

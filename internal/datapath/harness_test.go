@@ -52,6 +52,7 @@ type testBackend struct {
 	state    directorBackendState
 	vlan     uint16
 	keepTags bool
+	redirect bool
 	local    bool
 	gone     bool // state is free, not to be filled in
 	epoch    uint8
