@@ -36,6 +36,7 @@ var libraries = map[string]string{
 	"plot":       "gonum.org/v1/plot",
 	"prometheus": "github.com/prometheus/client_golang",
 	"quic-go":    "github.com/quic-go/quic-go",
+	"time":       "golang.org/x/time",
 	"sys":        "golang.org/x/sys",
 	"zap":        "go.uber.org/zap",
 }
@@ -55,7 +56,7 @@ var mayImport = map[string][]string{
 	"internal/flowsync":    {"internal/model"},
 	"internal/bfd":         {"internal/model", "sys"},
 	"internal/agent":       {"internal/model", "internal/maglev", "ebpf", "netlink", "netns", "sys"},
-	"internal/api":         {"internal/model", "huma"},
+	"internal/api":         {"internal/model", "huma", "net", "time"}, // net: to limit connections; time: how often one may ask
 	"internal/hooks":       {"internal/model"},
 	"internal/bgp":         {"internal/model", "gobgp", "sys"},
 	"internal/neighbor":    {"internal/model", "netlink", "sys"},

@@ -68,7 +68,7 @@ func fenced(file string, data []byte) []block {
 	return found
 }
 
-var configKey = regexp.MustCompile(`^(director|directors|agent|bgp|bfd|hooks|services):`)
+var configKey = regexp.MustCompile(`^(director|directors|agent|bgp|bfd|hooks|api|services):`)
 
 // A block whose first key is one of the configuration's is a file that a reader will
 // copy: it must load as it stands.

@@ -11,7 +11,8 @@ import (
 
 func newApply() *cobra.Command {
 	var out output
-	var socket, file, owner string
+	var conn connection
+	var file, owner string
 	var dryRun bool
 	cmd := &cobra.Command{
 		Use:   "apply -f FILE",
@@ -31,7 +32,11 @@ func newApply() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			client, set := api.NewClient(socket), api.SetText{Text: text}
+			client, err := conn.client()
+			if err != nil {
+				return err
+			}
+			set := api.SetText{Text: text}
 			var change api.SetChange
 			if dryRun {
 				change, err = client.PlanSet(cmd.Context(), owner, set)
@@ -49,7 +54,7 @@ func newApply() *cobra.Command {
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "say what would change, and change nothing")
 	_ = cmd.MarkFlagRequired("file")
 	out.add(cmd)
-	addSocket(cmd, &socket)
+	conn.add(cmd)
 	return cmd
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"time"
@@ -13,7 +14,7 @@ import (
 
 func newBackends() *cobra.Command {
 	var out output
-	var socket string
+	var conn connection
 	cmd := &cobra.Command{
 		Use:   "backends [SERVICE...]",
 		Short: "List the backends of a director's services",
@@ -21,27 +22,31 @@ func newBackends() *cobra.Command {
 			if err := out.check(); err != nil {
 				return err
 			}
-			backends, err := api.NewClient(socket).Backends(cmd.Context())
+			client, err := conn.client()
 			if err != nil {
 				return err
 			}
-			if backends, err = ofServices(cmd, socket, backends, names); err != nil {
+			backends, err := client.Backends(cmd.Context())
+			if err != nil {
+				return err
+			}
+			if backends, err = ofServices(cmd.Context(), client, backends, names); err != nil {
 				return err
 			}
 			return out.write(cmd.OutOrStdout(), backends, func(t *table) { backendsTable(t, backends) })
 		},
 	}
 	out.add(cmd)
-	addSocket(cmd, &socket)
+	conn.add(cmd)
 	return cmd
 }
 
 // ofServices keeps the backends of the named services; none named: of all.
-func ofServices(cmd *cobra.Command, socket string, backends []api.Backend, names []string) ([]api.Backend, error) {
+func ofServices(ctx context.Context, client *api.Client, backends []api.Backend, names []string) ([]api.Backend, error) {
 	if len(names) == 0 {
 		return backends, nil
 	}
-	services, err := api.NewClient(socket).Services(cmd.Context())
+	services, err := client.Services(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -6,13 +6,12 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"weir.io/weir/internal/api"
 	"weir.io/weir/internal/model"
 )
 
 func newBGP() *cobra.Command {
 	var out output
-	var socket string
+	var conn connection
 	cmd := &cobra.Command{
 		Use:   "bgp",
 		Short: "Show which routers a director tells what",
@@ -21,7 +20,11 @@ func newBGP() *cobra.Command {
 			if err := out.check(); err != nil {
 				return err
 			}
-			status, err := api.NewClient(socket).BGP(cmd.Context())
+			client, err := conn.client()
+			if err != nil {
+				return err
+			}
+			status, err := client.BGP(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -29,7 +32,7 @@ func newBGP() *cobra.Command {
 		},
 	}
 	out.add(cmd)
-	addSocket(cmd, &socket)
+	conn.add(cmd)
 	return cmd
 }
 

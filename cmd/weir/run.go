@@ -151,6 +151,7 @@ type director struct {
 	group      *store.Etcd // nil: this director shares its sets with nobody
 	keeper     *desired.Keeper
 	shares     *sharing
+	remote     *api.Remote
 
 	checks  *datapath.Checks
 	checker *health.Checker
@@ -244,6 +245,7 @@ func (d *director) run(ctx context.Context, first model.Config, changes <-chan c
 		}
 		d.warnOfRestart(c.Director)
 		d.bfd.want(&c)
+		d.openAPI(c.API)
 		return errors.Join(d.keeper.SetFile(c), d.shares.set(c.Director))
 	}
 	var err error
@@ -277,6 +279,9 @@ func (d *director) run(ctx context.Context, first model.Config, changes <-chan c
 	server.Handle("/metrics", metrics.Handler(d, d.announcers.bgp.Status, d.bfd.Sessions))
 	server.HandleBGP(d.announcers.bgp.Status)
 	server.HandleSets(&sets{d.keeper})
+	d.remote = api.NewRemote(server, d.log)
+	defer d.remote.Close()
+	d.openAPI(first.API)
 	defer d.serve(ctx, server, listener)()
 	d.follow(ctx, changes)
 	cancel()
@@ -311,10 +316,18 @@ func (d *director) begin(ctx context.Context, first model.Config) error {
 func (d *director) Info() api.Info {
 	info := d.daemon.Info()
 	info.Revision = d.keeper.Revision()
-	if err := d.keeper.Problem(); err != nil {
+	if err := errors.Join(d.keeper.Problem(), d.remote.Problem()); err != nil {
 		info.Refused = strings.TrimPrefix(info.Refused+"\n"+err.Error(), "\n")
 	}
 	return info
+}
+
+// openAPI lets the API be asked where the configuration says. That it cannot is no reason
+// not to forward.
+func (d *director) openAPI(c model.API) {
+	if err := d.remote.Set(c); err != nil {
+		d.log.Error("the API is not what the configuration says; it is tried again", "error", err)
+	}
 }
 
 // needInterfaces refuses what would take the program off every interface: an

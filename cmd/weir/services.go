@@ -13,7 +13,7 @@ import (
 
 func newServices() *cobra.Command {
 	var out output
-	var socket string
+	var conn connection
 	cmd := &cobra.Command{
 		Use:   "services",
 		Short: "List the services that a director forwards",
@@ -22,7 +22,11 @@ func newServices() *cobra.Command {
 			if err := out.check(); err != nil {
 				return err
 			}
-			services, err := api.NewClient(socket).Services(cmd.Context())
+			client, err := conn.client()
+			if err != nil {
+				return err
+			}
+			services, err := client.Services(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -30,7 +34,7 @@ func newServices() *cobra.Command {
 		},
 	}
 	out.add(cmd)
-	addSocket(cmd, &socket)
+	conn.add(cmd)
 	return cmd
 }
 

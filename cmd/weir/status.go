@@ -13,7 +13,7 @@ import (
 
 func newStatus() *cobra.Command {
 	var out output
-	var socket string
+	var conn connection
 	var agent bool
 	cmd := &cobra.Command{
 		Use:   "status",
@@ -24,9 +24,12 @@ func newStatus() *cobra.Command {
 				return err
 			}
 			if agent && !cmd.Flags().Changed("socket") {
-				socket = api.DefaultAgentSocket
+				conn.socket = api.DefaultAgentSocket
 			}
-			client := api.NewClient(socket)
+			client, err := conn.client()
+			if err != nil {
+				return err
+			}
 			if !agent && cmd.Flags().Changed("socket") {
 				role, err := client.Role(cmd.Context())
 				if err != nil {
@@ -49,7 +52,7 @@ func newStatus() *cobra.Command {
 		},
 	}
 	out.add(cmd)
-	addSocket(cmd, &socket)
+	conn.add(cmd)
 	cmd.Flags().BoolVar(&agent, "agent", false, "ask the agent instead (its default socket is "+api.DefaultAgentSocket+")")
 	return cmd
 }

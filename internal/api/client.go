@@ -26,8 +26,10 @@ const (
 
 // Client asks a director or an agent. Its errors are those of the connection, or a Problem.
 type Client struct {
-	socket string
-	http   http.Client
+	where string // a socket, or a URL
+	base  string
+	token string
+	http  http.Client
 }
 
 // NewClient returns a client of the process that listens on the socket.
@@ -37,8 +39,8 @@ func NewClient(socket string) *Client {
 		return dialer.DialContext(ctx, "unix", socket)
 	}
 	return &Client{
-		socket: socket,
-		http:   http.Client{Timeout: clientTimeout, Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}},
+		where: socket, base: "http://weir",
+		http: http.Client{Timeout: clientTimeout, Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}},
 	}
 }
 
@@ -69,7 +71,7 @@ func statusOf[T any](ctx context.Context, c *Client, want Role) (status T, err e
 		return status, fmt.Errorf("read the answer about status: %w", err)
 	}
 	if who.Role != want {
-		return status, fmt.Errorf("%s is the socket of a weir %s, not of a weir %s", c.socket, who.Role, want)
+		return status, fmt.Errorf("%s is where a weir %s answers, not of a weir %s", c.where, who.Role, want)
 	}
 	if err := json.Unmarshal(text, &status); err != nil {
 		return status, fmt.Errorf("read the answer about status: %w", err)
@@ -105,11 +107,14 @@ func get[T any](ctx context.Context, c *Client, what string) (value T, err error
 // ask sends a request and reads what it is answered with into a value. The header is the
 // answer's.
 func (c *Client) ask(ctx context.Context, method, what string, header http.Header, body []byte, value any) (http.Header, error) {
-	request, err := http.NewRequestWithContext(ctx, method, "http://weir"+base+what, bytes.NewReader(body))
+	request, err := http.NewRequestWithContext(ctx, method, c.base+base+what, bytes.NewReader(body))
 	if err != nil {
 		return nil, fmt.Errorf("ask for %s: %w", what, err)
 	}
 	maps.Copy(request.Header, header)
+	if c.token != "" {
+		request.Header.Set("Authorization", "Bearer "+c.token)
+	}
 	response, err := c.http.Do(request)
 	if err != nil {
 		return nil, c.connectError(err)
@@ -128,12 +133,14 @@ func (c *Client) ask(ctx context.Context, method, what string, header http.Heade
 // connectError says what a refused connection means.
 func (c *Client) connectError(err error) error {
 	switch {
+	case c.base == c.where:
+		return fmt.Errorf("ask the director: %w", err) // it names the URL
 	case errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED):
-		return fmt.Errorf("nobody listens on %s: start \"weir run\" or \"weir agent\", or name its --socket (%w)", c.socket, root(err))
+		return fmt.Errorf("nobody listens on %s: start \"weir run\" or \"weir agent\", or name its --socket (%w)", c.where, root(err))
 	case errors.Is(err, fs.ErrPermission):
-		return fmt.Errorf("may not use %s: be root or in its group (%w)", c.socket, root(err))
+		return fmt.Errorf("may not use %s: be root or in its group (%w)", c.where, root(err))
 	}
-	return fmt.Errorf("ask on %s: %w", c.socket, err)
+	return fmt.Errorf("ask on %s: %w", c.where, err)
 }
 
 // root returns the system's own error: what wraps it repeats the socket.

@@ -1,11 +1,78 @@
 package api
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
 )
+
+// How often one may ask over TCP: a client, and a stranger from one address. Some may come
+// at once.
+const (
+	callerRate, callerBurst     = 100, 200
+	strangerRate, strangerBurst = 20, 100
+	mostStrangers               = 4096
+
+	strangerPause = time.Second // before one hears who has asked too often
+)
+
+// limits are how often each has asked.
+type limits struct {
+	mu        sync.Mutex
+	callers   map[string]*rate.Limiter // there are not more than the configuration has
+	strangers map[string]*rate.Limiter
+}
+
+func newLimits() *limits {
+	return &limits{callers: map[string]*rate.Limiter{}, strangers: map[string]*rate.Limiter{}}
+}
+
+// caller reports whether a client may ask now.
+func (l *limits) caller(name string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.callers[name] == nil {
+		l.callers[name] = rate.NewLimiter(callerRate, callerBurst)
+	}
+	return l.callers[name].Allow()
+}
+
+// stranger lets somebody at an address wait who asks too often. When there are too many to
+// remember all begin again.
+func (l *limits) stranger(ctx context.Context, address string) {
+	if l.may(address) {
+		return
+	}
+	pause := time.NewTimer(strangerPause)
+	defer pause.Stop()
+	select {
+	case <-pause.C:
+	case <-ctx.Done():
+	}
+}
+
+func (l *limits) may(address string) bool {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		host = address
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.strangers[host] == nil {
+		if len(l.strangers) >= mostStrangers {
+			clear(l.strangers)
+		}
+		l.strangers[host] = rate.NewLimiter(strangerRate, strangerBurst)
+	}
+	return l.strangers[host].Allow()
+}
 
 // unreadable says why a body could not be read.
 func unreadable(err error) *Problem {

@@ -212,6 +212,9 @@ func (b *setBody) Resolve(ctx huma.Context) []error {
 	}
 	_ = ctx.SetReadDeadline(time.Now().Add(setTime))
 	r, w := humago.Unwrap(ctx)
+	if r.ContentLength > setBytes {
+		return []error{unreadable(&http.MaxBytesError{Limit: setBytes})}
+	}
 	if b.text.Text, err = io.ReadAll(http.MaxBytesReader(w, r.Body, setBytes)); err != nil {
 		return []error{unreadable(err)}
 	}

@@ -41,6 +41,7 @@ var required = map[reflect.Type][][2]string{
 	reflect.TypeFor[model.BGPPrefix]():   {{"prefix", "203.0.113.0/24, say"}},
 	reflect.TypeFor[model.HealthCheck](): {{"kind", "tcp, syn, http, https, tls, grpc, udp, dns, icmp or none"}},
 	reflect.TypeFor[model.HealthDNS]():   {{"name", "a domain name"}},
+	reflect.TypeFor[model.APIClient]():   {{"name", "of your choice"}, {"role", "read, write or admin"}},
 }
 
 // config decodes the document. Each key that has a default and is missing has

@@ -5,7 +5,7 @@ import (
 )
 
 // Config is everything one director or agent is told: what the group shares
-// (Directors, Services) and what is this host's own (Director, Agent, BGP, BFD, Hooks).
+// (Directors, Services) and what is this host's own (Director, Agent, BGP, BFD, Hooks, API).
 type Config struct {
 	Director  Director       `json:"director"`
 	Agent     Agent          `json:"agent"`
@@ -16,6 +16,7 @@ type Config struct {
 	BGP       BGP            `json:"bgp,omitzero"`        // who is told about the VIPs that are forwarded
 	BFD       BFD            `json:"bfd,omitzero"`        // who, besides, is to know at once when they are not
 	Hooks     []Hook         `json:"hooks,omitempty"`     // what is called when VIPs come up or go
+	API       API            `json:"api,omitzero"`        // who may ask over TCP
 	Services  []Service      `json:"services"`
 }
 

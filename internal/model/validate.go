@@ -27,6 +27,7 @@ func (c Config) ValidateShared(own int) error {
 	v.bgp()
 	v.bfd()
 	v.hooks()
+	v.api()
 	for i := range c.Services {
 		v.service(i)
 	}

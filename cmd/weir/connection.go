@@ -1,0 +1,36 @@
+package main
+
+import (
+	"errors"
+
+	"github.com/spf13/cobra"
+
+	"weir.io/weir/internal/api"
+)
+
+// connection is how a command asks a director: on its socket, or over TCP.
+type connection struct {
+	socket string
+	remote api.RemoteOptions
+}
+
+func (c *connection) add(cmd *cobra.Command) {
+	addSocket(cmd, &c.socket)
+	cmd.Flags().StringVar(&c.remote.URL, "server", "", "`URL` of a director's api.listen, https://HOST:PORT, in place of a socket")
+	cmd.Flags().StringVar(&c.remote.CA, "ca", "", "with --server: `file` of those who may have signed its certificate; else as the system trusts")
+	cmd.Flags().StringVar(&c.remote.Cert, "cert", "", "with --server: `file` of this client's certificate")
+	cmd.Flags().StringVar(&c.remote.Key, "key", "", "with --server: `file` of its key")
+	cmd.Flags().StringVar(&c.remote.TokenFile, "token-file", "", "with --server: `file` of this client's token")
+	cmd.MarkFlagsMutuallyExclusive("server", "socket")
+}
+
+func (c *connection) client() (*api.Client, error) {
+	o := c.remote
+	if o.URL != "" {
+		return api.NewRemoteClient(o)
+	}
+	if o.CA+o.Cert+o.Key+o.TokenFile != "" {
+		return nil, errors.New("--ca, --cert, --key and --token-file are for --server")
+	}
+	return api.NewClient(c.socket), nil
+}

@@ -1,0 +1,142 @@
+package api
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"strings"
+
+	"weir.io/weir/internal/model"
+)
+
+// access is who may ask over TCP, as the configuration's files say at one moment.
+type access struct {
+	certificate *tls.Certificate
+	clientCA    *x509.CertPool               // nil: no client has a certificate
+	tokens      map[[sha256.Size]byte]Caller // by their digests
+	names       map[string]Caller            // by a name in their certificates
+}
+
+// leastToken is how long a token is at least: shorter ones can be guessed.
+const leastToken = 16
+
+// digestPrefix begins what stands for a token in a file that does not have the token.
+const digestPrefix = "sha256:"
+
+// readAccess reads the files that a configuration names.
+func readAccess(c *model.API) (*access, error) {
+	a := &access{tokens: map[[sha256.Size]byte]Caller{}, names: map[string]Caller{}}
+	if len(c.Listen) == 0 {
+		return a, nil
+	}
+	pair, err := tls.LoadX509KeyPair(c.Cert, c.Key)
+	if err != nil {
+		return nil, fmt.Errorf("api.cert: %w", err)
+	}
+	a.certificate = &pair
+	if c.ClientCA != "" {
+		pem, err := os.ReadFile(c.ClientCA)
+		if err != nil {
+			return nil, fmt.Errorf("api.client-ca: %w", err)
+		}
+		if a.clientCA = x509.NewCertPool(); !a.clientCA.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("api.client-ca: %s has no certificate in PEM", c.ClientCA)
+		}
+	}
+	for i := range c.Clients {
+		if err := a.add(&c.Clients[i]); err != nil {
+			return nil, fmt.Errorf("api.clients[%d].token-file: %w", i, err)
+		}
+	}
+	return a, nil
+}
+
+func (a *access) add(c *model.APIClient) error {
+	caller := Caller{Name: c.Name, Role: c.Role, Owner: c.WritesTo()}
+	if c.Certificate != "" {
+		a.names[c.Certificate] = caller
+	}
+	if c.TokenFile == "" {
+		return nil
+	}
+	text, err := os.ReadFile(c.TokenFile)
+	if err != nil {
+		return err
+	}
+	digest, err := digestOf(text)
+	if err != nil {
+		return fmt.Errorf("%s: %w", c.TokenFile, err)
+	}
+	if other, taken := a.tokens[digest]; taken {
+		return fmt.Errorf("%s: %s has the same token", c.TokenFile, other.Name)
+	}
+	a.tokens[digest] = caller
+	return nil
+}
+
+// digestOf returns the digest of the token in a file, which may have the digest alone. Its
+// errors do not repeat what is in the file.
+func digestOf(text []byte) (digest [sha256.Size]byte, err error) {
+	line, rest, _ := bytes.Cut(text, []byte("\n"))
+	if len(bytes.TrimSpace(rest)) > 0 {
+		return digest, errors.New("has more than one line")
+	}
+	token := strings.TrimSpace(string(line))
+	if digits, is := strings.CutPrefix(token, digestPrefix); is {
+		b, err := hex.DecodeString(digits)
+		if err != nil || len(b) != len(digest) {
+			return digest, fmt.Errorf("has %s, and behind it not %d hexadecimal digits", digestPrefix, 2*len(digest))
+		}
+		return [sha256.Size]byte(b), nil
+	}
+	if len(token) < leastToken {
+		return digest, fmt.Errorf("has a token of less than %d characters; openssl rand -hex 32 makes one", leastToken)
+	}
+	return sha256.Sum256([]byte(token)), nil
+}
+
+// caller returns who sends a request; false: nobody that is known.
+func (a *access) caller(r *http.Request) (Caller, bool) {
+	if token, shown := bearer(r); shown {
+		// A digest is looked for, and not the token: how long that takes says nothing of it.
+		c, known := a.tokens[sha256.Sum256([]byte(token))]
+		return c, known // whoever shows a token is not believed by a certificate
+	}
+	if r.TLS == nil || len(r.TLS.VerifiedChains) == 0 {
+		return Caller{}, false
+	}
+	leaf := r.TLS.VerifiedChains[0][0]
+	for _, name := range append([]string{leaf.Subject.CommonName}, leaf.DNSNames...) {
+		if c, known := a.names[name]; known && name != "" {
+			return c, true
+		}
+	}
+	return Caller{}, false
+}
+
+func bearer(r *http.Request) (token string, shown bool) {
+	text := r.Header.Get("Authorization")
+	if text == "" {
+		return "", false
+	}
+	scheme, token, _ := strings.Cut(text, " ")
+	if !strings.EqualFold(scheme, "bearer") {
+		return "", true // shown, and nobody's
+	}
+	return strings.TrimSpace(token), true
+}
+
+// tls returns how connections are made.
+func (a *access) tls() *tls.Config {
+	c := &tls.Config{MinVersion: tls.VersionTLS13, NextProtos: []string{"http/1.1"}, Certificates: []tls.Certificate{*a.certificate}}
+	if a.clientCA != nil {
+		c.ClientCAs, c.ClientAuth = a.clientCA, tls.VerifyClientCertIfGiven
+	}
+	return c
+}

@@ -1,0 +1,55 @@
+package api
+
+import (
+	"crypto/sha256"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"weir.io/weir/internal/model"
+)
+
+// A client that asks all the time is told to wait, and others are not.
+func TestRateLimit(t *testing.T) {
+	r := NewRemote(newServer("test", slog.New(slog.DiscardHandler)), slog.New(slog.DiscardHandler))
+	defer r.Close()
+	r.access.Store(&access{tokens: map[[sha256.Size]byte]Caller{
+		sha256.Sum256([]byte("busy")): {Name: "busy", Role: model.RoleAdmin}, sha256.Sum256([]byte("calm")): {Name: "calm", Role: model.RoleAdmin}}})
+	ask := func(token string) *httptest.ResponseRecorder {
+		request := httptest.NewRequest(http.MethodGet, "/v1/none", nil)
+		request.Header.Set("Authorization", "Bearer "+token)
+		w := httptest.NewRecorder()
+		r.checked(w, request)
+		return w
+	}
+	limited := false
+	for n := 0; n < 100*callerBurst && !limited; n++ {
+		w := ask("busy")
+		limited = w.Code == http.StatusTooManyRequests && w.Header().Get("Retry-After") != ""
+	}
+	if !limited {
+		t.Errorf("%d requests in a row are answered", 100*callerBurst)
+	}
+	if w := ask("calm"); w.Code != http.StatusNotFound {
+		t.Errorf("another client is answered with %d", w.Code)
+	}
+}
+
+// Strangers who ask too often wait, and there is a bound on how many are remembered.
+func TestStrangersAreBounded(t *testing.T) {
+	l := newLimits()
+	waits := false
+	for n := 0; n < 100*strangerBurst && !waits; n++ {
+		waits = !l.may("192.0.2.1:1000")
+	}
+	if !waits || !l.may("192.0.2.2:1000") {
+		t.Errorf("one who asks all the time waits: %v, and another one does, too", waits)
+	}
+	for n := range 3 * mostStrangers {
+		l.may(string(rune(n)) + ":1")
+	}
+	if got := len(l.strangers); got > mostStrangers {
+		t.Errorf("%d strangers are remembered, more than %d", got, mostStrangers)
+	}
+}

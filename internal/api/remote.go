@@ -1,0 +1,233 @@
+package api
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/net/netutil"
+
+	"weir.io/weir/internal/model"
+)
+
+// Bounds on what strangers can take.
+const (
+	handshakeTimeout  = 5 * time.Second
+	mostConnections   = 256 // of one listener
+	lookAtFilesEvery  = 10 * time.Second
+	remoteHeaderBytes = 8 << 10
+)
+
+// Remote answers over TCP: with TLS whom the configuration knows, and on this host alone
+// everybody who only wants to read.
+type Remote struct {
+	server *Server
+	log    *slog.Logger
+	access atomic.Pointer[access]
+	limits *limits
+
+	mu        sync.Mutex
+	config    model.API
+	problem   error
+	listeners map[listening]*http.Server
+	serving   sync.WaitGroup
+	stop      context.CancelFunc
+	tended    sync.WaitGroup
+}
+
+// listening is one listener.
+type listening struct {
+	at       netip.AddrPort
+	readOnly bool
+}
+
+// NewRemote returns one that answers nowhere yet.
+func NewRemote(server *Server, log *slog.Logger) *Remote {
+	ctx, stop := context.WithCancel(context.Background())
+	r := &Remote{server: server, log: log, limits: newLimits(), listeners: map[listening]*http.Server{}, stop: stop}
+	r.tended.Go(func() { r.tend(ctx) })
+	return r
+}
+
+// Set makes a valid configuration what is answered by. What is wrong with its files or
+// addresses is tried again until it is not; what was before goes on where it can.
+func (r *Remote) Set(c model.API) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.config = c
+	return r.apply()
+}
+
+// Problem returns what is wrong with the last configuration, or nil.
+func (r *Remote) Problem() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.problem
+}
+
+// Close ends all connections.
+func (r *Remote) Close() {
+	r.stop()
+	r.tended.Wait()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for at := range r.listeners {
+		r.end(at)
+	}
+	r.serving.Wait()
+}
+
+// tend reads the files again from time to time: certificates are renewed by others, who
+// tell nobody.
+func (r *Remote) tend(ctx context.Context) {
+	tick := time.NewTicker(lookAtFilesEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		r.mu.Lock()
+		if before := r.problem; len(r.config.Listen)+len(r.config.ReadOnly) > 0 {
+			if err := r.apply(); err != nil && (before == nil || before.Error() != err.Error()) {
+				r.log.Error("the API is not what the configuration says", "error", err)
+			}
+		}
+		r.mu.Unlock()
+	}
+}
+
+// apply is called with the lock held.
+func (r *Remote) apply() error {
+	read, err := readAccess(&r.config)
+	if err == nil {
+		r.access.Store(read)
+	}
+	want := map[listening]bool{}
+	for _, at := range r.config.Listen {
+		// Without a certificate nothing can be said to anybody.
+		want[listening{at, false}] = r.access.Load() != nil && r.access.Load().certificate != nil
+	}
+	for _, at := range r.config.ReadOnly {
+		want[listening{at, true}] = true
+	}
+	for at := range r.listeners {
+		if !want[at] {
+			r.end(at)
+		}
+	}
+	for at, possible := range want {
+		if _, there := r.listeners[at]; !there && possible {
+			err = errors.Join(err, r.begin(at))
+		}
+	}
+	r.problem = err
+	return err
+}
+
+func (r *Remote) begin(at listening) error {
+	listener, err := net.Listen("tcp", at.at.String())
+	if err != nil {
+		return fmt.Errorf("api: %w", err)
+	}
+	listener = netutil.LimitListener(listener, mostConnections)
+	handler := r.checked
+	if at.readOnly {
+		handler = r.readOnly
+	}
+	server := &http.Server{
+		Handler:           http.HandlerFunc(handler),
+		ReadHeaderTimeout: handshakeTimeout,
+		ReadTimeout:       readTimeout,
+		WriteTimeout:      writeTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    remoteHeaderBytes,
+		ErrorLog:          slog.NewLogLogger(r.log.Handler(), slog.LevelDebug),
+		Protocols:         new(http.Protocols),
+	}
+	server.Protocols.SetHTTP1(true) // all that a stranger can make the process do is then one request
+	if !at.readOnly {
+		server.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS13,
+			GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return r.access.Load().tls(), nil },
+			GetCertificate:     func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return r.access.Load().certificate, nil }}
+	}
+	r.listeners[at] = server
+	r.serving.Go(func() {
+		var err error
+		if at.readOnly {
+			err = server.Serve(listener)
+		} else {
+			err = server.ServeTLS(listener, "", "")
+		}
+		if !errors.Is(err, http.ErrServerClosed) {
+			r.log.Error("the API ends", "address", at.at, "error", err)
+		}
+	})
+	r.log.Info("the API answers", "address", at.at, "read-only", at.readOnly)
+	return nil
+}
+
+func (r *Remote) end(at listening) {
+	_ = r.listeners[at].Close()
+	delete(r.listeners, at)
+	r.log.Info("the API does not answer any more", "address", at.at)
+}
+
+// checked answers whom the configuration knows. Everybody else hears the same, whatever
+// they ask.
+func (r *Remote) checked(w http.ResponseWriter, request *http.Request) {
+	caller, known := r.access.Load().caller(request)
+	if !known {
+		r.limits.stranger(request.Context(), request.RemoteAddr)
+		w.Header().Set("WWW-Authenticate", "Bearer")
+		w.Header().Set("Connection", "close") // there are not many for all
+		writeProblem(w, NewProblem(http.StatusUnauthorized, "show the token or the certificate of one of api.clients"))
+		return
+	}
+	if !r.limits.caller(caller.Name) {
+		tooMany(w)
+		return
+	}
+	r.server.route(w, request.WithContext(withCaller(request.Context(), caller)))
+}
+
+// readOnly answers who is on this host. Browsers are, too, and show pages of others: so
+// they must ask by an address of this host, which no other name can stand for.
+func (r *Remote) readOnly(w http.ResponseWriter, request *http.Request) {
+	if !ownName(request.Host) {
+		writeProblem(w, NewProblem(http.StatusMisdirectedRequest, "ask by 127.0.0.1, [::1] or localhost"))
+		return
+	}
+	const name = "read-only"
+	if !r.limits.caller(name) {
+		tooMany(w)
+		return
+	}
+	r.server.route(w, request.WithContext(withCaller(request.Context(), Caller{Name: name, Role: model.RoleRead})))
+}
+
+func ownName(host string) bool {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	if slices.Contains([]string{"localhost", "[::1]"}, host) {
+		return true
+	}
+	a, err := netip.ParseAddr(host)
+	return err == nil && a.IsLoopback()
+}
+
+func tooMany(w http.ResponseWriter) {
+	w.Header().Set("Retry-After", "1")
+	writeProblem(w, NewProblem(http.StatusTooManyRequests, "ask less often"))
+}

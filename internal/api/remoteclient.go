@@ -1,0 +1,56 @@
+package api
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+)
+
+// RemoteOptions are how a director is asked over TCP.
+type RemoteOptions struct {
+	URL       string // https://HOST:PORT; http:// only on this host
+	CA        string // PEM: who may have signed its certificate; empty: as the system trusts
+	Cert, Key string // PEM: of the client
+	TokenFile string
+}
+
+// NewRemoteClient returns a client of the director at a URL.
+func NewRemoteClient(o RemoteOptions) (*Client, error) {
+	u, err := url.Parse(o.URL)
+	secure := err == nil && u.Scheme == "https"
+	if err != nil || u.Host == "" || !secure && (u.Scheme != "http" || !ownName(u.Host)) || strings.Trim(u.Path, "/") != "" {
+		return nil, fmt.Errorf("%q is not https://HOST:PORT", o.URL)
+	}
+	t := &http.Transport{Proxy: nil, DisableKeepAlives: true, TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS13}}
+	if o.CA != "" {
+		pem, err := os.ReadFile(o.CA)
+		if err != nil {
+			return nil, fmt.Errorf("read who may have signed: %w", err)
+		}
+		if t.TLSClientConfig.RootCAs = x509.NewCertPool(); !t.TLSClientConfig.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("%s has no certificate in PEM", o.CA)
+		}
+	}
+	if o.Cert != "" || o.Key != "" {
+		pair, err := tls.LoadX509KeyPair(o.Cert, o.Key)
+		if err != nil {
+			return nil, fmt.Errorf("read the client's certificate: %w", err)
+		}
+		t.TLSClientConfig.Certificates = []tls.Certificate{pair}
+	}
+	where := u.Scheme + "://" + u.Host
+	c := &Client{where: where, base: where, http: http.Client{Timeout: clientTimeout, Transport: t,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
+	if o.TokenFile != "" {
+		text, err := os.ReadFile(o.TokenFile)
+		if err != nil {
+			return nil, fmt.Errorf("read the token: %w", err)
+		}
+		c.token = strings.TrimSpace(string(text))
+	}
+	return c, nil
+}
