@@ -71,9 +71,6 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	if *plan {
 		return printPlan(stdout, c.jobs()[0])
 	}
-	if err := raiseDescriptors(); err != nil {
-		return err
-	}
 	return c.run(ctx)
 }
 

@@ -112,6 +112,9 @@ func (l *Ledger) end(c *Connection, outlives time.Duration, err error) {
 		Detail: err.Error(), Resets: c.resets, Excused: what != wrongData && excused, Ends: slices.Sorted(maps.Keys(l.ends(c)))}
 	l.broken = append(l.broken, b)
 	l.broke(b)
+	if rest := l.served[c.ID]; rest != nil {
+		rest.vanish()
+	}
 }
 
 // wrongData is what no death excuses.

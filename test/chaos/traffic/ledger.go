@@ -19,6 +19,7 @@ type Ledger struct {
 	nextID    uint64
 	byPort    map[uint16]*Connection        // TCP: the latest of each port that was not closed in peace
 	byID      map[uint64]*Connection        // UDP
+	served    map[uint64]*remains           // TCP: what backends have of each connection
 	acceptors map[acceptedFrom][]acceptance // who accepted connections from there lately
 	answerers map[uint16][]synAck           // backends that answered SYNs of a port lately
 	lost      map[uint16]time.Time          // when the latest connection of a port ended whose backend had died
@@ -115,7 +116,7 @@ type Break struct {
 
 // NewLedger returns an empty ledger of the client with that address.
 func NewLedger(client netip.Addr) *Ledger {
-	return &Ledger{client: client, byPort: map[uint16]*Connection{}, byID: map[uint64]*Connection{},
+	return &Ledger{client: client, byPort: map[uint16]*Connection{}, byID: map[uint64]*Connection{}, served: map[uint64]*remains{},
 		acceptors: map[acceptedFrom][]acceptance{}, answerers: map[uint16][]synAck{}, lost: map[uint16]time.Time{}, names: map[string]name{}, absences: map[int][]absence{}, totals: Totals{Astray: map[string]int{}}, broke: func(Break) {}, astray: func(Stray) {}}
 }
 

@@ -64,7 +64,7 @@ func (s *Server) converseQUIC(conn *quic.Conn) {
 	defer done()
 	s.ledger.accepted("quic", conn.RemoteAddr().(*net.UDPAddr).AddrPort(), who)
 	if stream, err := conn.AcceptStream(conn.Context()); err == nil {
-		s.answer(stream, who)
+		s.answer(stream, who, func(uint64) {})
 	}
 }
 

@@ -107,12 +107,14 @@ func (s *Server) converse(conn *net.TCPConn) {
 	who, done := s.begin(tcpEnd{conn})
 	defer done()
 	s.ledger.accepted("tcp", conn.RemoteAddr().(*net.TCPAddr).AddrPort(), who)
-	s.answer(conn, who)
+	rest := &remains{conn: conn}
+	defer s.ledger.left(rest)
+	s.answer(conn, who, func(id uint64) { s.ledger.entered(id, rest) })
 }
 
 // answer answers requests, one after the other, until the connection is over or
-// sends what it should not.
-func (s *Server) answer(conn io.ReadWriter, who Identity) {
+// sends what it should not. When it knows which connection it is it says so.
+func (s *Server) answer(conn io.ReadWriter, who Identity, known func(id uint64)) {
 	buffer := make([]byte, bufferSize)
 	var up, down *Stream
 	for {
@@ -122,6 +124,7 @@ func (s *Server) answer(conn io.ReadWriter, who Identity) {
 		r := parseRequest(buffer)
 		if up == nil {
 			up, down = Up(r.id), Down(r.id)
+			known(r.id)
 		}
 		a := answer{id: r.id, from: who}
 		err := receive(conn, buffer, up, int(r.up))

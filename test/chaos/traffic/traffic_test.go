@@ -15,6 +15,7 @@ import (
 // client --- server, through a relay of the test's when one is asked for
 type pair struct {
 	client, server *netlab.Host
+	link           *netlab.Link
 	ledger         *Ledger
 	serving        *Server
 }
@@ -23,7 +24,7 @@ func newPair(t *testing.T) *pair {
 	t.Helper()
 	lab := netlab.ForTest(t)
 	p := &pair{client: lab.Host("client"), server: lab.Host("server"), ledger: NewLedger(netip.MustParseAddr("10.0.0.2"))}
-	lab.Link(p.client, p.server, netlab.LinkOptions{A: []string{"10.0.0.2/24", "10.0.0.3/24"}, B: []string{"10.0.0.1/24"}})
+	p.link = lab.Link(p.client, p.server, netlab.LinkOptions{A: []string{"10.0.0.2/24", "10.0.0.3/24"}, B: []string{"10.0.0.1/24"}})
 	var err error
 	if p.serving, err = Serve(t.Context(), p.server, 3, []string{":80"}, []string{":7"}, p.ledger); err != nil {
 		t.Fatal(err)

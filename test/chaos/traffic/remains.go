@@ -1,0 +1,41 @@
+package traffic
+
+import (
+	"net"
+
+	"golang.org/x/sys/unix"
+)
+
+// remains is the end of a TCP connection at a backend. When the client has given up a
+// broken one it goes, too: a rival breaks more than there may be descriptors.
+type remains struct {
+	conn *net.TCPConn
+	id   uint64 // of the connection; 0: not known yet
+}
+
+// vanish closes it without a packet: its client's port may be another connection's by now.
+func (r *remains) vanish() {
+	if raw, err := r.conn.SyscallConn(); err == nil {
+		_ = raw.Control(func(fd uintptr) {
+			_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_REPAIR, 1)
+		})
+	}
+	_ = r.conn.Close()
+}
+
+// entered notes what a backend has of a connection.
+func (l *Ledger) entered(id uint64, r *remains) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	r.id = id
+	l.served[id] = r
+}
+
+// left notes that it has it no more.
+func (l *Ledger) left(r *remains) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.served[r.id] == r {
+		delete(l.served, r.id)
+	}
+}
