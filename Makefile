@@ -19,7 +19,8 @@ export CGO_ENABLED := 0
 deps_build    :=
 deps_demo     := iproute2
 deps_test     := iproute2 ethtool iptables nftables tcpdump tshark iperf3 nginx-light curl wrk etcd-server \
-                 frr bird2 gobgpd exabgp clang-19 llvm-19 libbpf-dev linux-libc-dev
+                 frr bird2 gobgpd exabgp clang-19 llvm-19 libbpf-dev linux-libc-dev python3-venv strace
+deps_venv     := python3-venv
 deps_chaos    := iproute2 ethtool iptables nftables etcd-server clang-19 llvm-19 libbpf-dev linux-libc-dev
 deps_bench    := iproute2 ethtool iptables nftables iperf3 nginx-light libnginx-mod-stream haproxy wrk frr
 deps_generate := clang-19 llvm-19 libbpf-dev linux-libc-dev
@@ -36,6 +37,7 @@ help: ## list the targets
 deps: ## install what is missing for all of the below (Debian, root)
 	@.ci/deps $(deps_build) $(deps_demo) $(deps_test) $(deps_chaos) $(deps_bench) $(deps_generate) $(deps_lint) \
 		$(deps_kernels) $(deps_image) $(deps_debug)
+	@$(MAKE) venv
 
 deps-%:
 	@.ci/deps $(deps_$*)
@@ -57,8 +59,25 @@ private := unshare --mount --propagation private -- \
 
 # What takes longest begins first: else it would run alone in the end, and half of the
 # time wait.
+.PHONY: venv
+venv: build/venv/installed ## install schemathesis, which tries the API by its document, into build/venv
+
+build/venv/installed: test/contract/requirements.txt
+	@.ci/deps $(deps_venv)
+	@rm -rf build/venv
+	@python3 -m venv build/venv >&2
+	@build/venv/bin/pip install --quiet --disable-pip-version-check --no-deps --requirement $< >&2
+	@touch $@
+
+# How many requests are made up for each operation.
+EXAMPLES ?= 500
+
+.PHONY: contract
+contract: deps-test build venv ## try the API by its document, some minutes: EXAMPLES=500
+	@WEIR_CONTRACT_EXAMPLES=$(EXAMPLES) $(private) go test ./cmd/weir -count 1 -timeout 60m -run '^TestContract$$' -v $(ARGS)
+
 .PHONY: test
-test: deps-test build ## run every test, as root: pure, packet tables, lab
+test: deps-test build venv ## run every test, as root: pure, packet tables, lab
 	@$(private) go test -timeout 20m $(ARGS) ./test ./internal/datapath ./...
 
 .PHONY: test-kernels

@@ -16,7 +16,7 @@ import (
 // How often one may ask over TCP: a client, and a stranger from one address. Some may come
 // at once.
 const (
-	callerRate, callerBurst     = 100, 200
+	callerRate, callerBurst     = 300, 600
 	strangerRate, strangerBurst = 20, 100
 	mostStrangers               = 4096
 

@@ -135,6 +135,7 @@ func (s *Server) openAPI() ([]byte, error) {
 		t := schemas.TypeFromRef(schemaPrefix + name)
 		schema.Required = slices.DeleteFunc(schema.Required, func(field string) bool { return slices.Contains(mayLack[t], field) })
 		boundNumbers(t, schema)
+		boundTexts(t, schema)
 	}
 	text, err := json.MarshalIndent(s.api.OpenAPI(), "", "  ")
 	if err != nil {
@@ -162,6 +163,21 @@ func boundNumbers(t reflect.Type, schema *huma.Schema) {
 		case reflect.Uint8, reflect.Uint16, reflect.Uint32:
 			most := float64(uint64(1)<<kind.Bits() - 1)
 			of.Maximum = &most
+		}
+	}
+}
+
+// boundTexts says of names and addresses what they must be, where they are given.
+func boundTexts(t reflect.Type, schema *huma.Schema) {
+	if t != reflect.TypeFor[model.Service]() && t != reflect.TypeFor[model.Backend]() {
+		return
+	}
+	least, most := 1, model.MaxNameLength
+	schema.Properties["name"].MinLength, schema.Properties["name"].MaxLength = &least, &most
+	for _, key := range []string{"vip", "address"} {
+		if of := schema.Properties[key]; of != nil {
+			of.Type = ""
+			of.AnyOf = []*huma.Schema{{Type: huma.TypeString, Format: "ipv4"}, {Type: huma.TypeString, Format: "ipv6"}}
 		}
 	}
 }

@@ -1,6 +1,8 @@
 package config_test
 
 import (
+	"bytes"
+	"encoding/json"
 	"strings"
 	"testing"
 
@@ -43,4 +45,28 @@ func TestHiddenKeysAreRefusedInFiles(t *testing.T) {
 	if err == nil || err.Error() != want {
 		t.Errorf("a file with a hidden key gives\n  %v\nwant\n  %s", err, want)
 	}
+}
+
+// What is a valid set is one still when it is written as it was understood, in JSON too.
+func FuzzParseSet(f *testing.F) {
+	f.Add("services:\n" + setService)
+	f.Add(`{"services": [{"name": "\u00fc\ud83d\ude00", "vip": "2001:db8::1", "protocol": "udp", "port": "1-2", "mode": "gue", "backends": []}]}`)
+	f.Add("services: []")
+	f.Fuzz(func(t *testing.T, text string) {
+		services, err := config.ParseSet("set", []byte(text))
+		if err != nil {
+			return
+		}
+		written, err := json.Marshal(map[string]any{"services": services})
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, err := config.ParseSet("set", written)
+		if err != nil {
+			t.Fatalf("%v:\n%s", err, written)
+		}
+		if second, err := json.Marshal(map[string]any{"services": again}); err != nil || !bytes.Equal(second, written) {
+			t.Fatalf("%s is understood as\n%s: %v", written, second, err)
+		}
+	})
 }

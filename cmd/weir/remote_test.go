@@ -1,0 +1,55 @@
+package main
+
+import (
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// adminToken may do everything.
+const adminToken = "admin-0123456789abcdef"
+
+// remoteURL is where a director of these tests answers over TCP, in its own namespace.
+const remoteURL = "https://127.0.0.1:6083"
+
+// withAPI is a configuration whose API can be asked over TCP. It writes the files beside it.
+func (h *host) withAPI(t *testing.T) string {
+	t.Helper()
+	public, private, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "director"}, IsCA: true, BasicConstraintsValid: true,
+		KeyUsage:  x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, public, private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := x509.MarshalPKCS8PrivateKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{
+		"api.pem": string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})),
+		"api.key": string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key})),
+		"admin":   adminToken + "\n", "kube": "kube-0123456789abcdef\n",
+	} {
+		if err := os.WriteFile(h.beside(name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return "api: {listen: [\"127.0.0.1:6083\"], read-only: [\"127.0.0.1:6084\"], cert: " + h.beside("api.pem") + ", key: " + h.beside("api.key") +
+		", clients: [{name: ops, role: admin, token-file: " + h.beside("admin") + "}, {name: kube, role: write, token-file: " + h.beside("kube") + "}]}\n"
+}
+
+// beside is a file in the directory of the configuration.
+func (h *host) beside(name string) string { return filepath.Join(filepath.Dir(h.file), name) }
