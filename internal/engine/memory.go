@@ -10,12 +10,17 @@ import (
 // bounded by what is in use.
 type memory[K comparable, V any] struct {
 	values map[K]V
+	spare  map[K]V // empty, for the next ones
 }
 
 // recall returns the values of n keys. Those that it does not remember are
-// computed in parallel, each once; compute gets the number of one of their keys.
+// computed in parallel, each once; compute gets the number of one of their keys. What is
+// returned is to be read until the next call.
 func (m *memory[K, V]) recall(n int, key func(i int) K, compute func(i int) V) map[K]V {
-	values := make(map[K]V, len(m.values))
+	values := m.spare
+	if values == nil {
+		values = make(map[K]V, n)
+	}
 	var missing []int
 	for i := range n {
 		k := key(i)
@@ -33,7 +38,8 @@ func (m *memory[K, V]) recall(n int, key func(i int) K, compute func(i int) V) m
 	for j, i := range missing {
 		values[key(i)] = computed[j]
 	}
-	m.values = values
+	clear(m.values)
+	m.values, m.spare = values, m.values
 	return values
 }
 

@@ -39,9 +39,13 @@ func byID(services []model.TableService) map[model.ServiceID]*model.TableService
 	all := make(map[model.ServiceID]*model.TableService, len(services))
 	for i := range services {
 		s := &services[i]
-		all[model.ServiceID{Segment: s.Segment, VIP: s.VIP, Protocol: s.Protocol, Port: s.Port}] = s
+		all[idOf(s)] = s
 	}
 	return all
+}
+
+func idOf(s *model.TableService) model.ServiceID {
+	return model.ServiceID{Segment: s.Segment, VIP: s.VIP, Protocol: s.Protocol, Port: s.Port}
 }
 
 // slotsMoved returns how many slots of a service have another owner than before: to whom new

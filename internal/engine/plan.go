@@ -85,7 +85,8 @@ func Plan(desired model.Config, logs Logs, health Health) (model.Table, Report) 
 // tableService is a service without its ring. The newest generation may have waited for a
 // change of the policy: rows are such as its own policy needs. If its backends are as they
 // were before, they are those.
-func tableService(s *model.Service, log model.Log, health *serviceHealth, before []model.TableBackend) model.TableService {
+func tableService(s *model.Service, log model.Log, health *serviceHealth, was *model.TableService) model.TableService {
+	before := was.Backends
 	t := model.TableService{
 		Name:     s.Name,
 		Segment:  s.Segment,
@@ -93,10 +94,14 @@ func tableService(s *model.Service, log model.Log, health *serviceHealth, before
 		Protocol: s.Protocol,
 		Port:     s.Port,
 		Policy:   model.Maglev,
-		Salt:     s.ID().Salt(),
 		QUIC:     s.QUIC,
 		Reported: history.Kept(log) > 0,
 		Backends: before,
+	}
+	if id := s.ID(); was.Salt != 0 && id == idOf(was) {
+		t.Salt = was.Salt
+	} else {
+		t.Salt = id.Salt()
 	}
 	if s.Policy == log.Generations[0].Policy {
 		t.Policy = s.Policy

@@ -2,18 +2,19 @@ package engine
 
 import (
 	"time"
-	"weir.io/weir/internal/history"
+
 	"weir.io/weir/internal/maglev"
 	"weir.io/weir/internal/model"
 )
 
-// Planner plans as [Plan] does, and remembers the rings and backends of its last plan: a
-// ring costs milliseconds, and most changes change few. What it remembers changes no
+// Planner plans as [Plan] does, and remembers the rings, memberships and backends of its last
+// plan: a ring costs milliseconds, and most changes change few. What it remembers changes no
 // result. It is not for concurrent use.
 type Planner struct {
 	rings    memory[digest, maglev.Generation]
 	rows     memory[digest, rows]
 	services []model.TableService
+	known    []known // by the place in the plan
 }
 
 // NewPlanner returns a planner that remembers nothing.
@@ -34,27 +35,25 @@ func (p *Planner) Plan(desired model.Config, logs Logs, health Health) (model.Ta
 		Services:     make([]model.TableService, n),
 	}
 	report := Report{Services: make([]ServiceReport, n)}
-	all := make([]memberships, n)
+	p.known = resized(p.known, n)
 	inParallel(n, func(i int) {
 		s := &desired.Services[i]
-		log := logs[s.ID()]
-		if len(log.Generations) == 0 {
-			log = history.Advance(log, s, time.Time{})
-		}
-		all[i] = newMemberships(s, log)
+		k := &p.known[i]
+		k.learn(s, logs[s.ID()])
 		of := newServiceHealth(s, health)
-		table.Services[i] = tableService(s, log, &of, p.backendsBefore(i, s))
-		report.Services[i] = newServiceReport(s, log)
+		table.Services[i] = tableService(s, k.log, &of, p.before(i, s))
+		report.Services[i] = k.reportOf(s)
 		report.Services[i].Health, report.Services[i].Up = of.report(), of.isUp()
 	})
 	p.services = table.Services
-	made := p.makeRows(all)
+	made := p.makeRows()
 	for i := range n {
-		r := made[all[i].now.rows]
+		all := p.known[i].memberships
+		r := made[all.now.rows]
 		t := &table.Services[i]
-		t.Affinity, t.Ring = all[i].affinity, r.ring
+		t.Affinity, t.Ring = all.affinity, r.ring
 		report.Services[i].noteRows(&r)
-		if before := all[i].before; before != nil {
+		if before := all.before; before != nil {
 			t.Before = &model.RingBefore{Affinity: before.log[0].Affinity, Ring: made[before.rows].ring}
 			report.Services[i].Shared = report.Services[i].Slots
 		}
@@ -62,26 +61,36 @@ func (p *Planner) Plan(desired model.Config, logs Logs, health Health) (model.Ta
 	return table, report
 }
 
-// backendsBefore are those that a service had in the last plan, if it was at the same place
-// of it: most are.
-func (p *Planner) backendsBefore(i int, s *model.Service) []model.TableBackend {
-	if i < len(p.services) && p.services[i].Name == s.Name {
-		return p.services[i].Backends
+// resized returns a slice of that many, which begins as it did.
+func resized[T any](s []T, n int) []T {
+	if n <= len(s) {
+		clear(s[n:])
+		return s[:n]
 	}
-	return nil
+	return append(s, make([]T, n-len(s))...)
+}
+
+// before is what a service was in the last plan, if it was at the same place of it: most
+// are. Else it is nothing.
+func (p *Planner) before(i int, s *model.Service) *model.TableService {
+	if i < len(p.services) && p.services[i].Name == s.Name {
+		return &p.services[i]
+	}
+	return &model.TableService{}
 }
 
 // makeRows makes the rows of each service, and the rings that they need.
-func (p *Planner) makeRows(all []memberships) map[digest]rows {
-	var memberships []*membership
-	for i := range all {
-		memberships = append(memberships, &all[i].now)
-		if all[i].before != nil {
-			memberships = append(memberships, all[i].before)
+func (p *Planner) makeRows() map[digest]rows {
+	memberships := make([]*membership, 0, len(p.known))
+	for i := range p.known {
+		all := p.known[i].memberships
+		memberships = append(memberships, &all.now)
+		if all.before != nil {
+			memberships = append(memberships, all.before)
 		}
 	}
 	type generation struct{ service, number int }
-	var generations []generation
+	generations := make([]generation, 0, len(memberships))
 	for i := range memberships {
 		for j := range memberships[i].log {
 			generations = append(generations, generation{i, j})

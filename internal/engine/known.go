@@ -1,0 +1,79 @@
+package engine
+
+import (
+	"net/netip"
+	"time"
+
+	"weir.io/weir/internal/history"
+	"weir.io/weir/internal/model"
+)
+
+// known is what a service's memberships are made from, and what was made of it: most
+// services are in the next plan as they were.
+type known struct {
+	policy   model.Policy
+	affinity model.Affinity
+	ringSize uint32
+	shares   bool // change
+	backends []knownBackend
+	given    model.Log
+
+	log         model.Log
+	memberships *memberships // nil: nothing is known
+	report      ServiceReport
+}
+
+type knownBackend struct {
+	endpoint netip.AddrPort
+	weight   uint16
+	state    model.BackendState
+}
+
+func knownOf(b *model.Backend) knownBackend {
+	return knownBackend{b.Endpoint(), b.Weight, b.State}
+}
+
+// learn makes what follows from a service and its log, if that is not known already.
+func (k *known) learn(s *model.Service, given model.Log) {
+	if k.memberships != nil && k.is(s, given) {
+		return
+	}
+	*k = known{policy: s.Policy, affinity: s.Affinity, ringSize: s.RingSize, shares: s.SharesChange(), given: given, log: given}
+	k.backends = make([]knownBackend, len(s.Backends))
+	for i := range s.Backends {
+		k.backends[i] = knownOf(&s.Backends[i])
+	}
+	if len(given.Generations) == 0 {
+		k.log = history.Advance(given, s, time.Time{})
+	}
+	all := newMemberships(s, k.log)
+	k.memberships, k.report = &all, newServiceReport(s, k.log)
+}
+
+// is says whether everything is as it was that memberships and reports are made from. Logs
+// are not written to: the same memory has the same log.
+func (k *known) is(s *model.Service, given model.Log) bool {
+	if k.policy != s.Policy || k.affinity != s.Affinity || k.ringSize != s.RingSize || k.shares != s.SharesChange() ||
+		len(k.backends) != len(s.Backends) || k.given.Coming != given.Coming ||
+		!same(k.given.Generations, given.Generations) || !same(k.given.Steps, given.Steps) || !same(k.given.Strained, given.Strained) {
+		return false
+	}
+	for i := range s.Backends {
+		if k.backends[i] != knownOf(&s.Backends[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+// reportOf is the report about the service without its health.
+func (k *known) reportOf(s *model.Service) ServiceReport {
+	r := k.report
+	r.Name, r.ID = s.Name, s.ID()
+	return r
+}
+
+// same reports whether two slices are the same memory.
+func same[T any](a, b []T) bool {
+	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
+}
