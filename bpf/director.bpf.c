@@ -104,6 +104,7 @@ static __always_inline enum reason forward(struct xdp_md *ctx, struct packet *pa
 	struct backend *backend = backend_at(index);
 	enum reason reason;
 
+	packet->backend = index;
 	if (!backend || backend->state == BACKEND_FREE)
 		return DROP_NO_BACKEND;
 	/* A fragment's backend may have died since its first fragment. */
@@ -245,6 +246,7 @@ static __always_inline enum reason balance(struct xdp_md *ctx, struct packet *pa
 			service = find_other(packet);
 		if (service == NO_SERVICE)
 			return no_service(ctx, packet);
+		packet->service = service + 1;
 		reason = place(ctx, packet, service, &index);
 	}
 	if (reason != CONTINUE)

@@ -210,13 +210,14 @@ __noinline enum reason send_reply(struct xdp_md *ctx, struct packet *packet, str
 	return packet->flags & PACKET_FRAGMENT_LATER ? FORWARD_FRAGMENT : FORWARD_REPLY;
 }
 
-static __always_inline enum reason count_reply(const struct packet *packet, __u32 index,
+static __always_inline enum reason count_reply(struct packet *packet, __u32 index,
 					       enum reason reason)
 {
 	const struct backend *backend = backend_at(index);
 
 	if (reason >= DROP_NO_BACKEND && backend)
 		count_drop(backend->service, packet);
+	packet->backend = index;
 	return reason;
 }
 

@@ -84,6 +84,8 @@ struct packet {
 	__u32 fragment_id;
 	__u32 hash;       /* of the flow: entropy for outer headers */
 	__u32 snat;       /* full NAT: number of the flow, see struct snat_flow; 0: none */
+	__u32 service;    /* index of its service, plus 1; 0: it is none's */
+	__u32 backend;    /* index of its backend: for who observes what became of it */
 	__u32 ring;       /* where its ring begins */
 	struct slot slot; /* of the ring; nobody's: it was not looked at */
 	__u8 tags;        /* VLAN tags */

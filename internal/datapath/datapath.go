@@ -67,6 +67,9 @@ type Datapath struct {
 	readings       int // of all that is remembered of flows
 	names          flowNames
 	closing        sync.Once
+
+	observing sync.Mutex // is taken before mu
+	observer  *observer  // nil: nobody has asked it yet
 }
 
 // Open loads the program and its maps, or adopts what another process left
@@ -181,10 +184,16 @@ func (d *Datapath) Close() error {
 		d.prober.close()
 		d.hops.close()
 	})
+	d.observing.Lock()
+	defer d.observing.Unlock()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, a := range d.attached {
 		a.close()
 	}
-	return errors.Join(d.unmap(), d.kernel.close())
+	var err error
+	if d.observer != nil {
+		err = d.observer.close()
+	}
+	return errors.Join(err, d.unmap(), d.kernel.close())
 }

@@ -201,6 +201,19 @@ func enumNames(types *btf.Spec, name string) ([]string, error) {
 	return names, nil
 }
 
+// enumValues are the names of all of an enum's values, in lower case and without a prefix.
+func enumValues(types *btf.Spec, name, prefix string) (map[uint32]string, error) {
+	var enum *btf.Enum
+	if err := types.TypeByName(name, &enum); err != nil {
+		return nil, fmt.Errorf("find enum %s: %w", name, err)
+	}
+	values := map[uint32]string{}
+	for _, v := range enum.Values {
+		values[uint32(v.Value)] = strings.ToLower(strings.TrimPrefix(v.Name, prefix))
+	}
+	return values, nil
+}
+
 // minKernel is the oldest kernel that weir is tested on.
 var minKernel = [2]int{6, 1}
 

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The director, observed: what becomes of a packet is what director() makes of it, by the
+ * same functions, and what they found out is kept. Nothing of this is in the program that
+ * interfaces have.
+ */
+#include "director.bpf.c"
+
+#include "observe.h"
+
+/* As in director.bpf.c: who reads it needs these. */
+const enum packet_flag *export_packet_flag __attribute__((unused));
+
+/* Of the last packet. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct observation);
+} observed SEC(".maps");
+
+/* By BPF_PROG_TEST_RUN, one at a time: what would become of a packet. */
+SEC("xdp.frags")
+int explain(struct xdp_md *ctx)
+{
+	struct packet packet = {};
+	enum reason reason = balance(ctx, &packet);
+	int action = verdict(&packet, reason);
+	struct observation *last;
+	__u32 zero = 0;
+
+	last = bpf_map_lookup_elem(&observed, &zero);
+	if (!last)
+		return XDP_ABORTED;
+	last->packet = packet;
+	last->reason = reason;
+	last->action = action;
+	return action;
+}

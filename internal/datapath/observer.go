@@ -1,0 +1,225 @@
+package datapath
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+)
+
+// lent are the maps that the program only reads: an observer has them in common with the
+// program that forwards.
+var lent = map[string]bool{
+	directorMapServices4: true, directorMapServices6: true, directorMapFronts: true, directorMapRanges4: true, directorMapRanges6: true,
+	directorMapRings: true, directorMapRingLines: true, directorMapBackends: true, directorMapReplies4: true, directorMapReplies6: true,
+	directorMapThisDirector: true, directorMapEgress: true, directorMapPeers: true, directorMapPeerMacs: true, directorMapGroupSlots: true,
+}
+
+// sparse are the maps that the program reads and writes, and that decide about packets. An
+// observer has its own, hash maps with copies of the entries that a packet may ask for:
+// the program does not see the difference.
+var sparse = map[string]uint32{ // to how many entries
+	directorMapFlows: 1024, directorMapFlowTags: 1024, directorMapLoads: 64, directorMapFragments: 64,
+}
+
+// counted are the maps that decide about nothing, with their size in an observer; 0: as it
+// is. Where an entry is not there nothing is counted.
+var counted = map[string]uint32{
+	directorMapReasons: 0, directorMapFlowEvents: 0, directorMapQuicEvents: 0, directorMapRowBuffer: 0, directorMapFlowTellings: 1,
+	directorMapBackendCounters: 1, directorMapServiceDrops: 1, directorMapGuesses: 1, directorMapToldFlows: 4096, observedMapObserved: 0,
+}
+
+// budgets are what this CPU may still do in this second: copied as they are.
+var budgets = []string{directorMapIcmpBudgets, directorMapWaitBudgets}
+
+// snatEntries bounds the buckets of full NAT's table that one packet asks for.
+const snatEntries = 64
+
+// observer is the director's program a second time, to be asked what it would do with a
+// packet: it reads what the first one reads, and writes to maps of its own alone.
+type observer struct {
+	collection *ebpf.Collection
+	program    *ebpf.Program
+	snat       *ebpf.Map // full NAT's table: some of its buckets
+	hasSNAT    bool      // the program finds it
+	reasons    []string
+	flowStates map[uint32]string
+	snatStates map[uint32]string
+}
+
+// loadObserver loads the program beside these maps; those of lent that are not there are
+// the observer's own, as large as the options say.
+func loadObserver(o Options, live map[string]*ebpf.Map) (_ *observer, err error) {
+	spec, err := loadObserved()
+	if err != nil {
+		return nil, fmt.Errorf("read observed program: %w", err)
+	}
+	delete(spec.Maps, ".bss")
+	clear(spec.Variables)
+	spec.Programs = map[string]*ebpf.ProgramSpec{observedProgExplain: spec.Programs[observedProgExplain]}
+	size(spec, o)
+	x := &observer{}
+	if x.reasons, err = enumNames(spec.Types, "reason"); err != nil {
+		return nil, err
+	}
+	if x.flowStates, err = enumValues(spec.Types, "flow_state", "FLOW_"); err != nil {
+		return nil, err
+	}
+	if x.snatStates, err = enumValues(spec.Types, "snat_state", "SNAT_"); err != nil {
+		return nil, err
+	}
+	replacements, err := divide(spec, live)
+	if err != nil {
+		return nil, err
+	}
+	if x.collection, err = ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replacements}); err != nil {
+		return nil, loadError(err)
+	}
+	x.program = x.collection.Programs[observedProgExplain]
+	if x.snat, err = ebpf.NewMap(spec.Maps[directorMapSnatTables].InnerMap); err != nil {
+		return nil, errors.Join(fmt.Errorf("create observer's table of full NAT: %w", err), x.close())
+	}
+	return x, nil
+}
+
+// divide says which maps the observer shares, and makes the others its own.
+func divide(spec *ebpf.CollectionSpec, live map[string]*ebpf.Map) (map[string]*ebpf.Map, error) {
+	shared := map[string]*ebpf.Map{}
+	for name, m := range spec.Maps {
+		entries, isSparse := sparse[name]
+		small, isCounted := counted[name]
+		switch {
+		case lent[name]:
+			if live[name] != nil {
+				shared[name] = live[name]
+			}
+		case isSparse:
+			m.Type, m.Flags, m.MaxEntries = ebpf.Hash, unix.BPF_F_NO_PREALLOC, entries
+		case isCounted:
+			if small > 0 {
+				m.MaxEntries = small
+			}
+		case name == directorMapSnatTables:
+			inner := m.InnerMap.Copy()
+			inner.Type, inner.Flags, inner.MaxEntries = ebpf.Hash, unix.BPF_F_NO_PREALLOC, snatEntries
+			inner.Key, inner.Value = nil, nil
+			m.InnerMap = inner
+		case name == directorMapIcmpBudgets, name == directorMapWaitBudgets, name == constants:
+		default:
+			return nil, fmt.Errorf("map %s: nobody says whether one who only observes may share it", name)
+		}
+	}
+	return shared, nil
+}
+
+func (x *observer) close() error {
+	x.collection.Close()
+	if x.snat == nil {
+		return nil
+	}
+	return x.snat.Close()
+}
+
+// run sends a frame through the program.
+func (x *observer) run(frame []byte, ifindex int) (o observedObservation, out []byte, err error) {
+	options := &ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+mostGrowth),
+		Context: &testContext{DataEnd: uint32(len(frame)), Ingress: uint32(ifindex)}}
+	if _, err = x.program.Run(options); err != nil {
+		return o, nil, fmt.Errorf("run the program on a frame of %d bytes: %w", len(frame), err)
+	}
+	if err = x.collection.Maps[observedMapObserved].Lookup(uint32(0), &o); err != nil {
+		return o, nil, fmt.Errorf("read what the program found out: %w", err)
+	}
+	return o, options.DataOut, nil
+}
+
+// mostGrowth is more than any mode adds to a frame.
+const mostGrowth = 512
+
+// testContext is the kernel's struct xdp_md.
+type testContext struct {
+	Data, DataEnd, DataMeta, Ingress, Queue, Egress uint32
+}
+
+// copyBudgets brings the budgets up to date.
+func (x *observer) copyBudgets(live map[string]*ebpf.Map) error {
+	for _, name := range budgets {
+		var all []directorBudget
+		if err := live[name].Lookup(uint32(0), &all); err != nil {
+			return fmt.Errorf("read %s: %w", name, err)
+		}
+		if err := x.collection.Maps[name].Put(uint32(0), all); err != nil {
+			return fmt.Errorf("copy %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// offerSNAT lets the program find full NAT's table, or none. A write to a map of maps waits
+// for a grace period, so not for nothing.
+func (x *observer) offerSNAT(there bool) error {
+	if x.hasSNAT == there {
+		return nil
+	}
+	tables := x.collection.Maps[directorMapSnatTables]
+	if there {
+		if err := tables.Put(uint32(0), x.snat); err != nil {
+			return fmt.Errorf("give the observer a table of full NAT: %w", err)
+		}
+	} else if err := tables.Delete(uint32(0)); err != nil {
+		return fmt.Errorf("take the observer's table of full NAT: %w", err)
+	}
+	x.hasSNAT = there
+	return nil
+}
+
+// copied are entries of live maps, by map and key; nil where there is none.
+type copied map[mapKey][]byte
+
+// mapKey is a key, as bytes, of a map. snatTable stands for full NAT's table.
+type mapKey struct{ name, key string }
+
+const snatTable = "snat_table"
+
+func (x *observer) mapOf(name string) *ebpf.Map {
+	if name == snatTable {
+		return x.snat
+	}
+	return x.collection.Maps[name]
+}
+
+// remember makes these entries all that the program remembers.
+func (x *observer) remember(entries copied) error {
+	for name := range maps.Keys(sparse) {
+		if err := empty(x.mapOf(name)); err != nil {
+			return fmt.Errorf("empty %s: %w", name, err)
+		}
+	}
+	if err := empty(x.snat); err != nil {
+		return fmt.Errorf("empty table of full NAT: %w", err)
+	}
+	for at, value := range entries {
+		if value == nil {
+			continue
+		}
+		if err := x.mapOf(at.name).Put([]byte(at.key), value); err != nil {
+			return fmt.Errorf("copy an entry of %s: %w", at.name, err)
+		}
+	}
+	return nil
+}
+
+// empty takes everything out of a hash map.
+func empty(m *ebpf.Map) error {
+	for {
+		key, err := m.NextKeyBytes(nil)
+		if err != nil || key == nil {
+			return err
+		}
+		if err := m.Delete(key); err != nil {
+			return err
+		}
+	}
+}

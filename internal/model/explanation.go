@@ -1,0 +1,122 @@
+package model
+
+import "net/netip"
+
+// Explanation is what a director would do with a packet, and every decision on the way.
+type Explanation struct {
+	Interface string            `json:"interface"`         // that the packet comes in by
+	Frame     []byte            `json:"frame"`             // as it comes in
+	Flow      *ExplainedFlow    `json:"flow,omitempty"`    // nil: it has none, or its headers are not whole
+	Service   *ExplainedService `json:"service,omitempty"` // nil: it is none's
+	// Chosen is what chose the backend; "": nothing did, or the packet is a reply.
+	Chosen Chosen `json:"chosen,omitempty"`
+	// Memory is what is remembered of the flow, whether it is followed or not.
+	Memory *ExplainedMemory `json:"memory,omitempty"`
+	// Slot is where the ring places the flow; nil: nobody asked it.
+	Slot *ExplainedSlot `json:"slot,omitempty"`
+	// Before is the same in the ring of a service whose affinity has changed, for
+	// connections that are older than the change.
+	Before  *ExplainedSlot    `json:"before,omitempty"`
+	Backend *ExplainedBackend `json:"backend,omitempty"` // whose the packet is; of a reply, who has sent it
+	Reason  string            `json:"reason"`            // the label under which it would be counted
+	Outcome Outcome           `json:"outcome"`
+	Out     []byte            `json:"out,omitempty"`    // the frame as it leaves, or as the kernel gets it
+	Leaves  string            `json:"leaves,omitempty"` // the interface that it leaves by
+}
+
+// Outcome is what becomes of a packet: what a reason's label begins with.
+type Outcome string
+
+// The outcomes.
+const (
+	OutcomePass    Outcome = "pass"    // to the kernel
+	OutcomeForward Outcome = "forward" // to the backend or the client
+	OutcomeAnswer  Outcome = "answer"  // back to who has sent it
+	OutcomeDrop    Outcome = "drop"
+)
+
+// Chosen is what chose a packet's backend.
+type Chosen string
+
+// What may choose a backend, in the order in which it is asked.
+const (
+	ChosenByFragment Chosen = "first-fragment" // where the packet's first fragment went
+	ChosenBySNAT     Chosen = "full-nat"       // full NAT knows the flow
+	ChosenByQUIC     Chosen = "connection-id"  // QUIC's names the backend
+	ChosenByMemory   Chosen = "memory"         // the flow is remembered
+	ChosenByLoad     Chosen = "load"           // p2c: the slot's owner or its backup, for a new connection
+	ChosenByRow      Chosen = "row"            // the first candidate of its slot that is up
+	ChosenByAge      Chosen = "age"            // the oldest candidate that is up: the connection is older than what is remembered
+)
+
+// ExplainedFlow is what a packet is looked up by. Of an ICMP error it is the flow of the
+// packet inside, as the client sends it.
+type ExplainedFlow struct {
+	Segment     Segment        `json:"segment,omitzero"`
+	Protocol    uint8          `json:"protocol"` // number of IANA's
+	Source      netip.AddrPort `json:"source"`
+	Destination netip.AddrPort `json:"destination"`
+	TTL         uint8          `json:"ttl"`
+	Length      int            `json:"length"`              // of the IP packet
+	TCPFlags    string         `json:"tcp-flags,omitempty"` // such as "syn,ack"
+	Fragment    string         `json:"fragment,omitempty"`  // "first" or "later"
+	ICMPError   bool           `json:"icmp-error,omitempty"`
+}
+
+// ExplainedService is the service that a packet is looked up to be of.
+type ExplainedService struct {
+	Name string `json:"name"`
+	ServiceID
+	Policy   Policy   `json:"policy"`
+	Affinity Affinity `json:"affinity"`
+}
+
+// ExplainedMemory is what a director remembers of a flow.
+type ExplainedMemory struct {
+	Backend netip.AddrPort `json:"backend"` // invalid: of one that is gone
+	State   string         `json:"state"`   // as enum flow_state or snat_state names it
+	Age     Duration       `json:"age"`     // since its last packet
+	CPU     int            `json:"cpu"`     // that remembers it
+	Follows bool           `json:"follows"` // the packet goes there
+}
+
+// ExplainedSlot is a slot of a service's ring, and its row.
+type ExplainedSlot struct {
+	Number int `json:"number"`
+	Of     int `json:"of"`
+	// Settling says that flows of others than the row's may be remembered.
+	Settling   bool                 `json:"settling,omitempty"`
+	Candidates []ExplainedCandidate `json:"candidates"` // in the order in which a new connection tries them
+}
+
+// ExplainedCandidate is a backend in a row.
+type ExplainedCandidate struct {
+	Name    string         `json:"name"`
+	Backend netip.AddrPort `json:"backend"`
+	State   BackendState   `json:"state"` // in the kernel: "down" too while its next hop is unknown
+	// Age is its place in the order in which a packet of an unknown connection tries them,
+	// the oldest owner first.
+	Age int `json:"age"`
+	// Generations are those of the service's log that place the flow on it, the newest first.
+	Generations []ExplainedGeneration `json:"generations,omitempty"`
+}
+
+// ExplainedGeneration is a generation that places a flow on a backend.
+type ExplainedGeneration struct {
+	Number uint64 `json:"number"`
+	Backup bool   `json:"backup,omitempty"` // as the owner's backup
+}
+
+// ExplainedBackend is a packet's backend and the way to it.
+type ExplainedBackend struct {
+	Name      string         `json:"name"`
+	Backend   netip.AddrPort `json:"backend"` // port 0: the packet's own
+	State     BackendState   `json:"state"`
+	Mode      Mode           `json:"mode"`
+	Local     bool           `json:"local,omitempty"`     // it is this host
+	Interface string         `json:"interface,omitempty"` // that leads there
+	NextHop   MAC            `json:"next-hop,omitzero"`
+	VLAN      uint16         `json:"vlan,omitempty"` // that packets leave with
+	MTU       uint16         `json:"mtu"`            // largest IP packet before encapsulation
+	Source    netip.AddrPort `json:"source,omitzero"` // full NAT: this director's, in the client's place
+}
