@@ -57,6 +57,7 @@ var mayImport = map[string][]string{
 	"internal/bfd":         {"internal/model", "sys"},
 	"internal/agent":       {"internal/model", "internal/maglev", "ebpf", "netlink", "netns", "sys"},
 	"internal/api":         {"internal/model", "huma", "net", "time"}, // net: to limit connections; time: how often one may ask
+	"internal/explain":     {"internal/model", "internal/engine", "gopacket"},
 	"internal/hooks":       {"internal/model"},
 	"internal/bgp":         {"internal/model", "gobgp", "sys"},
 	"internal/neighbor":    {"internal/model", "netlink", "sys"},
@@ -73,8 +74,8 @@ var mayImport = map[string][]string{
 	"internal/demo": {"internal/model", "internal/config", "internal/api", "internal/netlab", "internal/routerlab",
 		"ebpf", "sys"},
 	"cmd/weir": {"internal/model", "internal/config", "internal/engine", "internal/datapath",
-		"internal/agent", "internal/api", "internal/bfd", "internal/bgp", "internal/doctor", "internal/metrics", "internal/neighbor", "internal/desired", "internal/flowsync", "internal/health", "internal/history", "internal/hooks", "internal/store", "internal/utilization", "internal/demo",
-		"cobra", "pflag", "sys"},
+		"internal/agent", "internal/api", "internal/bfd", "internal/bgp", "internal/doctor", "internal/explain", "internal/metrics", "internal/neighbor", "internal/desired", "internal/flowsync", "internal/health", "internal/history", "internal/hooks", "internal/store", "internal/utilization", "internal/demo",
+		"cobra", "gopacket", "pflag", "sys"},
 	"test/chaos/schedule": {},
 	"test/chaos/traffic":  {"internal/netlab", "quiclb", "quic-go", "sys"},
 	"test/version":        {},

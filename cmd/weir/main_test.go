@@ -155,6 +155,7 @@ func serveFakes(t *testing.T) (director, agent string) {
 	log := slog.New(slog.DiscardHandler)
 	server := api.NewServer(fakeDirector{}, fakeDirector{}, log)
 	server.HandleBGP(fakeBGP)
+	server.HandleExplain(fakeExplain)
 	serve(t, director, server)
 	serve(t, agent, api.NewAgentServer(fakeAgent{}, fakeAgent{}, log))
 	return director, agent

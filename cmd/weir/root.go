@@ -28,7 +28,7 @@ func newRoot() *cobra.Command {
 	})
 	root.AddCommand(
 		newRun(), newAgent(), newApply(), newDetach(),
-		newStatus(), newServices(), newBackends(), newBGP(), newBFD(),
+		newStatus(), newServices(), newBackends(), newBGP(), newBFD(), newExplain(),
 		newDemo(), newDoctor(), newVersion())
 	return root
 }

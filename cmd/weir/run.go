@@ -156,6 +156,8 @@ type director struct {
 	checks  *datapath.Checks
 	checker *health.Checker
 	healthy func() map[model.ServiceID]model.ServiceHealth
+
+	placements engine.Placements // for explanations
 }
 
 // Status is the API's way to the kernel.
@@ -279,6 +281,7 @@ func (d *director) run(ctx context.Context, first model.Config, changes <-chan c
 	server.Handle("/metrics", metrics.Handler(d, d.announcers.bgp.Status, d.bfd.Sessions))
 	server.HandleBGP(d.announcers.bgp.Status)
 	server.HandleSets(&sets{d.keeper})
+	server.HandleExplain(d.explain)
 	d.remote = api.NewRemote(server, d.log)
 	defer d.remote.Close()
 	d.openAPI(first.API)

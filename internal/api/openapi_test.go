@@ -20,6 +20,7 @@ func TestDocument(t *testing.T) {
 	server := api.NewServer(d, d, quiet())
 	server.HandleBGP(func() model.BGPStatus { return model.BGPStatus{} })
 	server.HandleSets(nil)
+	server.HandleExplain(nil)
 	got, err := server.Document()
 	if err != nil {
 		t.Fatal(err)

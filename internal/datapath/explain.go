@@ -140,7 +140,7 @@ func (w *world) explainService(e *model.Explanation, p *observedPacket) {
 		return
 	}
 	e.Service = &model.ExplainedService{Name: s.desired.Name, Policy: s.desired.Policy, Affinity: s.desired.Affinity,
-		ServiceID: model.ServiceID{Segment: s.desired.Segment, VIP: s.key.vip, Protocol: s.key.protocol, Port: s.key.port}}
+		ID: model.ServiceID{Segment: s.desired.Segment, VIP: s.key.vip, Protocol: s.key.protocol, Port: s.key.port}}
 }
 
 // explainBackend is the backend with the way to it.
@@ -254,4 +254,3 @@ func (w *world) leaves(e *model.Explanation, action int32, in netlink.Link, out 
 	}
 	return links[at].Attrs().Name
 }
-

@@ -172,3 +172,11 @@ func (k *Keeper) wake() {
 		}
 	}
 }
+
+// Log returns the log of a service by which it is forwarded; false: there is none.
+func (k *Keeper) Log(id model.ServiceID) (model.Log, bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	log, is := k.applied[id]
+	return log, is
+}

@@ -5,7 +5,7 @@ import "net/netip"
 // Explanation is what a director would do with a packet, and every decision on the way.
 type Explanation struct {
 	Interface string            `json:"interface"`         // that the packet comes in by
-	Frame     []byte            `json:"frame"`             // as it comes in
+	Frame     Hex               `json:"frame"`             // as it comes in
 	Flow      *ExplainedFlow    `json:"flow,omitempty"`    // nil: it has none, or its headers are not whole
 	Service   *ExplainedService `json:"service,omitempty"` // nil: it is none's
 	// Chosen is what chose the backend; "": nothing did, or the packet is a reply.
@@ -20,7 +20,7 @@ type Explanation struct {
 	Backend *ExplainedBackend `json:"backend,omitempty"` // whose the packet is; of a reply, who has sent it
 	Reason  string            `json:"reason"`            // the label under which it would be counted
 	Outcome Outcome           `json:"outcome"`
-	Out     []byte            `json:"out,omitempty"`    // the frame as it leaves, or as the kernel gets it
+	Out     Hex               `json:"out,omitempty"`    // the frame as it leaves, or as the kernel gets it
 	Leaves  string            `json:"leaves,omitempty"` // the interface that it leaves by
 }
 
@@ -65,10 +65,10 @@ type ExplainedFlow struct {
 
 // ExplainedService is the service that a packet is looked up to be of.
 type ExplainedService struct {
-	Name string `json:"name"`
-	ServiceID
-	Policy   Policy   `json:"policy"`
-	Affinity Affinity `json:"affinity"`
+	Name     string    `json:"name"`
+	ID       ServiceID `json:"id"`
+	Policy   Policy    `json:"policy"`
+	Affinity Affinity  `json:"affinity"`
 }
 
 // ExplainedMemory is what a director remembers of a flow.
@@ -76,7 +76,6 @@ type ExplainedMemory struct {
 	Backend netip.AddrPort `json:"backend"` // invalid: of one that is gone
 	State   string         `json:"state"`   // as enum flow_state or snat_state names it
 	Age     Duration       `json:"age"`     // since its last packet
-	CPU     int            `json:"cpu"`     // that remembers it
 	Follows bool           `json:"follows"` // the packet goes there
 }
 
@@ -116,7 +115,7 @@ type ExplainedBackend struct {
 	Local     bool           `json:"local,omitempty"`     // it is this host
 	Interface string         `json:"interface,omitempty"` // that leads there
 	NextHop   MAC            `json:"next-hop,omitzero"`
-	VLAN      uint16         `json:"vlan,omitempty"` // that packets leave with
-	MTU       uint16         `json:"mtu"`            // largest IP packet before encapsulation
+	VLAN      uint16         `json:"vlan,omitempty"`  // that packets leave with
+	MTU       uint16         `json:"mtu"`             // largest IP packet before encapsulation
 	Source    netip.AddrPort `json:"source,omitzero"` // full NAT: this director's, in the client's place
 }

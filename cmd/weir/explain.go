@@ -1,0 +1,202 @@
+package main
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"strings"
+
+	"github.com/gopacket/gopacket/layers"
+	"github.com/gopacket/gopacket/pcapgo"
+	"github.com/spf13/cobra"
+
+	"weir.io/weir/internal/api"
+	"weir.io/weir/internal/explain"
+	"weir.io/weir/internal/model"
+)
+
+type explainOptions struct {
+	out             output
+	conn            connection
+	pcap            string
+	flags, segment  string
+	payload         string
+	length          int
+	question        model.Question
+	interfaceByName string
+}
+
+func newExplain() *cobra.Command {
+	var o explainOptions
+	cmd := &cobra.Command{
+		Use:   "explain SOURCE[:PORT] DESTINATION[:PORT]/PROTOCOL | explain --pcap FILE",
+		Short: "Say what a director would do with a packet, and why",
+		Long: "explain runs the director's own program on a packet, beside copies of what it remembers:\n" +
+			"nothing is counted, remembered or sent. It names every decision, and shows the packet\n" +
+			"as it would leave. The protocol is tcp, udp or icmp, which is an echo request. With\n" +
+			"--pcap it is asked about each packet of a capture file instead.",
+		Example: "  weir explain 198.51.100.7:5555 203.0.113.10:443/tcp --flags syn\n" +
+			"  weir explain 2001:db8::7 2001:db8:1::10/icmp",
+		Args: cobra.MaximumNArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := o.out.check(); err != nil {
+				return err
+			}
+			questions, err := o.questions(args)
+			if err != nil {
+				return err
+			}
+			client, err := o.conn.client()
+			if err != nil {
+				return err
+			}
+			answers := make([]model.Explanation, 0, len(questions))
+			for _, q := range questions {
+				answer, err := client.Explain(cmd.Context(), q)
+				if err != nil {
+					return err
+				}
+				answers = append(answers, answer)
+			}
+			if o.pcap == "" {
+				return o.out.write(cmd.OutOrStdout(), answers[0], func(t *table) { explanationTable(t, &answers[0]) })
+			}
+			return o.out.write(cmd.OutOrStdout(), answers, func(t *table) { explanationsTable(t, answers) })
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&o.flags, "flags", "", "TCP `flags`, as syn or fin,ack (default ack)")
+	flags.StringVar(&o.interfaceByName, "interface", "", "`interface` that the packet comes in by (default: the one that leads to the source, or the director's first)")
+	flags.StringVar(&o.segment, "segment", "", "`segment` of the packet: vlan:100 or vlan:100.200")
+	flags.Uint8Var(&o.question.TTL, "ttl", explain.DefaultTTL, "TTL or hop limit")
+	flags.StringVar(&o.payload, "payload", "", "payload in `hex`, such as a QUIC header")
+	flags.IntVar(&o.length, "length", 0, "so many `bytes` of payload, zeros behind --payload")
+	flags.StringVar(&o.pcap, "pcap", "", "ask about the packets in this `file`, pcap or pcapng, of Ethernet")
+	o.out.add(cmd)
+	o.conn.add(cmd)
+	return cmd
+}
+
+// mostLength is the longest payload that a question may have.
+const mostLength = 9000
+
+// questions are what is asked: about one packet, or about those of a file.
+func (o *explainOptions) questions(args []string) ([]model.Question, error) {
+	if o.pcap != "" {
+		if len(args) > 0 {
+			return nil, errors.New("--pcap has the packets: name no addresses besides")
+		}
+		return questionsIn(o.pcap, o.interfaceByName)
+	}
+	if len(args) != 2 {
+		return nil, errors.New("name the source and the destination (weir explain 198.51.100.7:5555 203.0.113.10:443/tcp), or --pcap")
+	}
+	q := o.question
+	var err error
+	if q.Source, err = explain.Endpoint(args[0]); err != nil {
+		return nil, fmt.Errorf("source: %w", err)
+	}
+	destination, protocol, found := strings.Cut(args[1], "/")
+	if !found {
+		return nil, fmt.Errorf("destination: %q says no protocol (%s/tcp)", args[1], args[1])
+	}
+	if q.Destination, err = explain.Endpoint(destination); err != nil {
+		return nil, fmt.Errorf("destination: %w", err)
+	}
+	if q.Payload, err = hex.DecodeString(o.payload); err != nil {
+		return nil, fmt.Errorf("--payload: %w", err)
+	}
+	if o.length < 0 || o.length > mostLength {
+		return nil, fmt.Errorf("--length %d: 0 to %d", o.length, mostLength)
+	}
+	if missing := o.length - len(q.Payload); missing > 0 {
+		q.Payload = append(q.Payload, make([]byte, missing)...)
+	}
+	if err := q.Segment.UnmarshalText([]byte(o.segment)); err != nil {
+		return nil, fmt.Errorf("--segment: %w", err)
+	}
+	q.Protocol, q.Interface = protocol, o.interfaceByName
+	if o.flags != "" {
+		q.Flags = strings.Split(o.flags, ",")
+	}
+	return []model.Question{q}, nil
+}
+
+// mostPackets bounds what is read of a file.
+const mostPackets = 10_000
+
+// questionsIn are about the packets of a capture file.
+func questionsIn(path, by string) ([]model.Question, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("open capture: %w", err)
+	}
+	defer file.Close()
+	packets, err := openCapture(file)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	var questions []model.Question
+	for len(questions) < mostPackets {
+		frame, err := packets()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: packet %d: %w", path, len(questions)+1, err)
+		}
+		questions = append(questions, model.Question{Frame: frame, Interface: by})
+	}
+	if len(questions) == 0 {
+		return nil, fmt.Errorf("%s: has no packets", path)
+	}
+	return questions, nil
+}
+
+// openCapture reads pcap, or pcapng where that is none.
+func openCapture(file io.ReadSeeker) (next func() ([]byte, error), err error) {
+	if r, err := pcapgo.NewReader(file); err == nil {
+		if link := r.LinkType(); link != layers.LinkTypeEthernet {
+			return nil, fmt.Errorf("is a capture of %s, not of Ethernet", link)
+		}
+		return func() ([]byte, error) { frame, _, err := r.ReadPacketData(); return frame, err }, nil
+	}
+	if _, err := file.Seek(0, io.SeekStart); err != nil {
+		return nil, err
+	}
+	r, err := pcapgo.NewNgReader(file, pcapgo.DefaultNgReaderOptions)
+	if err != nil {
+		return nil, fmt.Errorf("is neither pcap nor pcapng: %w", err)
+	}
+	if link := r.LinkType(); link != layers.LinkTypeEthernet {
+		return nil, fmt.Errorf("is a capture of %s, not of Ethernet", link)
+	}
+	return func() ([]byte, error) { frame, _, err := r.ReadPacketData(); return frame, err }, nil
+}
+
+// explain is the API's way to the datapath.
+func (d *director) explain(_ context.Context, q model.Question) (model.Explanation, error) {
+	unprocessable := func(err error) error { return api.NewProblem(http.StatusUnprocessableEntity, err.Error()) }
+	name, mac, err := d.kernel.Entrance(q.Interface, q.Source.Addr())
+	if err != nil {
+		return model.Explanation{}, unprocessable(err)
+	}
+	frame, err := explain.Build(&q, mac)
+	if err != nil {
+		return model.Explanation{}, unprocessable(err)
+	}
+	e, err := d.kernel.Explain(name, frame)
+	if err != nil {
+		return e, err
+	}
+	if e.Service != nil {
+		if log, is := d.keeper.Log(e.Service.ID); is {
+			explain.NameGenerations(&e, log, &d.placements)
+		}
+	}
+	return e, nil
+}

@@ -1,0 +1,103 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gopacket/gopacket"
+	"github.com/gopacket/gopacket/layers"
+	"github.com/gopacket/gopacket/pcapgo"
+
+	"weir.io/weir/internal/api"
+	"weir.io/weir/internal/explain"
+	"weir.io/weir/internal/model"
+)
+
+// fakeExplain answers about SYNs that they are forwarded, and about all else that it is not.
+func fakeExplain(_ context.Context, q model.Question) (model.Explanation, error) {
+	frame, err := explain.Build(&q, model.MAC{2, 0, 0, 0, 0, 1})
+	if err != nil {
+		return model.Explanation{}, api.NewProblem(http.StatusUnprocessableEntity, err.Error())
+	}
+	e := model.Explanation{Interface: "eth0", Frame: frame, Reason: "drop_no_backend", Outcome: model.OutcomeDrop}
+	a, b := netip.MustParseAddrPort("10.0.1.1:0"), netip.MustParseAddrPort("10.0.1.2:0")
+	vip := netip.MustParseAddr("203.0.113.10")
+	e.Flow = &model.ExplainedFlow{Segment: q.Segment, Protocol: 6, Source: netip.MustParseAddrPort("198.51.100.7:5555"), Destination: netip.AddrPortFrom(vip, 443), TTL: 64, Length: 40, TCPFlags: strings.Join(q.Flags, ",")}
+	e.Service = &model.ExplainedService{Name: "web", ID: model.ServiceID{VIP: vip, Protocol: model.TCP, Port: model.PortRange{First: 443, Last: 443}}}
+	e.Slot = &model.ExplainedSlot{Number: 469, Of: 1021, Settling: true, Candidates: []model.ExplainedCandidate{
+		{Name: "a", Backend: a, State: model.Down, Generations: []model.ExplainedGeneration{{Number: 2}, {Number: 1, Backup: true}}},
+		{Name: "b", Backend: b, State: model.Active, Age: 1, Generations: []model.ExplainedGeneration{{Number: 2, Backup: true}, {Number: 1}}}}}
+	if len(q.Flags) == 0 {
+		return e, nil
+	}
+	e.Memory = &model.ExplainedMemory{Backend: a, State: "closing", Age: model.Duration(70 * time.Second)}
+	e.Chosen, e.Reason, e.Outcome, e.Leaves = model.ChosenByRow, "forward_l2dsr", model.OutcomeForward, "eth1"
+	e.Backend = &model.ExplainedBackend{Name: "b", Backend: b, State: model.Active, Mode: model.L2DSR, Interface: "eth1", NextHop: model.MAC{2, 0, 0, 0, 1, 2}, VLAN: 7, MTU: 1500}
+	e.Out = frame
+	return e, nil
+}
+
+// A capture file's packets are asked about one by one, of either kind of file.
+func TestExplainCapture(t *testing.T) {
+	director, _ := serveFakes(t)
+	q := model.Question{Source: netip.MustParseAddrPort("198.51.100.7:5555"), Destination: netip.MustParseAddrPort("203.0.113.10:443"), Protocol: "tcp"}
+	frame, err := explain.Build(&q, model.MAC{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	write := func(name string, with func(f *os.File) error) string {
+		t.Helper()
+		path := filepath.Join(t.TempDir(), name)
+		f, err := os.Create(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(with(f), f.Close()); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	info := gopacket.CaptureInfo{Timestamp: time.Unix(1, 0), Length: len(frame), CaptureLength: len(frame)}
+	old := func(link layers.LinkType, packets int) func(f *os.File) error {
+		return func(f *os.File) error {
+			w := pcapgo.NewWriter(f)
+			err := w.WriteFileHeader(65535, link)
+			for range packets {
+				err = errors.Join(err, w.WritePacket(info, frame))
+			}
+			return err
+		}
+	}
+	ng := write("ng", func(f *os.File) error {
+		w, err := pcapgo.NewNgWriter(f, layers.LinkTypeEthernet)
+		if err != nil {
+			return err
+		}
+		return errors.Join(w.WritePacket(info, frame), w.WritePacket(info, frame), w.Flush())
+	})
+	for _, test := range []struct {
+		path, want string
+		code, rows int
+	}{
+		{write("pcap", old(layers.LinkTypeEthernet, 3)), "drop_no_backend", 0, 3},
+		{ng, "drop_no_backend", 0, 2},
+		{write("none", old(layers.LinkTypeEthernet, 0)), "has no packets", 1, 0},
+		{write("raw", old(layers.LinkTypeRaw, 1)), "not of Ethernet", 1, 0},
+		{write("text", func(f *os.File) error { _, err := f.WriteString("no capture at all"); return err }), "is neither pcap nor pcapng", 1, 0},
+		{"/nowhere", "open capture", 1, 0},
+	} {
+		var out bytes.Buffer
+		if code := execute(t.Context(), []string{"explain", "--pcap", test.path, "--socket", director}, &out, &out); code != test.code ||
+			!strings.Contains(out.String(), test.want) || test.rows > 0 && strings.Count(out.String(), "\n") != test.rows+1 {
+			t.Errorf("%s: exit status %d\n%swant %d, %d packets and %q", test.path, code, &out, test.code, test.rows, test.want)
+		}
+	}
+}

@@ -1,0 +1,61 @@
+package engine
+
+import (
+	"net/netip"
+	"slices"
+	"sync"
+
+	"weir.io/weir/internal/maglev"
+	"weir.io/weir/internal/model"
+)
+
+// mostPlacements is how many rings Placements keeps: those of a few services.
+const mostPlacements = 64
+
+// Placements says on whom generations place flows. It remembers rings, which cost
+// milliseconds, and is for concurrent use. The zero value is ready.
+type Placements struct {
+	mu    sync.Mutex
+	rings map[digest]maglev.Generation
+}
+
+// Of returns who a generation of a service's log places a flow on, and who stands in for
+// that; invalid: nobody does, or no connection needs the slot any more. Places says that the
+// generation is the one that places new connections, which needs all of its slots.
+func (p *Placements) Of(g *model.Generation, f model.Flow, salt uint64, places bool) (owner, backup netip.AddrPort) {
+	if g.Slots == 0 || len(g.Members) == 0 {
+		return owner, backup
+	}
+	slot := int(f.Hash(salt, g.Affinity) >> 32 * uint64(g.Slots) >> 32)
+	if !places && !g.Kept.Has(slot) {
+		return owner, backup
+	}
+	ring := p.ring(g)
+	member := func(of []uint32) netip.AddrPort {
+		if slot >= len(of) || of[slot] == maglev.None {
+			return netip.AddrPort{}
+		}
+		backend := g.Members[of[slot]].Backend
+		if slices.Contains(g.Gone, backend) {
+			return netip.AddrPort{}
+		}
+		return backend
+	}
+	return member(ring.Owners), member(ring.Backups)
+}
+
+func (p *Placements) ring(g *model.Generation) maglev.Generation {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	key := ringDigest(g)
+	ring, known := p.rings[key]
+	if known {
+		return ring
+	}
+	if p.rings == nil || len(p.rings) >= mostPlacements {
+		p.rings = map[digest]maglev.Generation{}
+	}
+	ring = makeRing(g)
+	p.rings[key] = ring
+	return ring
+}

@@ -1,0 +1,135 @@
+package explain_test
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"weir.io/weir/internal/engine"
+	"weir.io/weir/internal/explain"
+	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/packet"
+)
+
+var to = model.MAC{0x02, 0, 0, 0, 0, 0xd1}
+
+// shortest is an Ethernet frame, without FCS.
+const shortest = 60
+
+func question(source, destination, protocol string, flags ...string) model.Question {
+	from, _ := explain.Endpoint(source)
+	end, _ := explain.Endpoint(destination)
+	return model.Question{Source: from, Destination: end, Protocol: protocol, Flags: flags}
+}
+
+// A question's packet is the one that packet.Build makes of the same headers.
+func TestBuild(t *testing.T) {
+	ethernet := packet.EthernetHeader{Dst: to, Src: [6]byte{0x02, 'w', 'e', 'i', 'r', 0}}
+	v4 := packet.IPv4Header{Src: netip.MustParseAddr("198.51.100.7"), Dst: netip.MustParseAddr("203.0.113.10"), DF: true}
+	v6 := packet.IPv6Header{Src: netip.MustParseAddr("2001:db8::7"), Dst: netip.MustParseAddr("2001:db8:1::10")}
+	tagged := question("198.51.100.7:5555", "203.0.113.10:443", "tcp")
+	tagged.Segment, tagged.TTL = model.Segment{Kind: model.SegmentVLAN, ID: 7<<12 | 8}, 3
+	v4short := v4
+	v4short.TTL = 3
+	long := question("[2001:db8::7]:5555", "[2001:db8:1::10]:53", "udp")
+	long.Payload = model.Hex("question")
+	for _, test := range []struct {
+		name     string
+		question model.Question
+		want     []packet.Header
+	}{
+		{"syn", question("198.51.100.7:5555", "203.0.113.10:443", "tcp", "syn"), []packet.Header{ethernet, v4, packet.TCPHeader{Src: 5555, Dst: 443, Seq: 1, Flags: packet.SYN, Window: 0xffff}}},
+		{"two tags", tagged, []packet.Header{ethernet, packet.VLANTag{TPID: packet.EtherTypeQinQ, ID: 7}, packet.VLANTag{ID: 8}, v4short,
+			packet.TCPHeader{Src: 5555, Dst: 443, Seq: 1, Ack: 1, Flags: packet.ACK, Window: 0xffff}}},
+		{"udp", long, []packet.Header{ethernet, v6, packet.UDPHeader{Src: 5555, Dst: 53}, packet.Text("question")}},
+		{"ping", question("198.51.100.7", "203.0.113.10", "icmp"), []packet.Header{ethernet, v4, packet.ICMPv4Header{Type: packet.EchoRequest, Rest: packet.EchoID(1, 1)}}},
+		{"ping 6", question("2001:db8::7", "2001:db8:1::10", "icmp"), []packet.Header{ethernet, v6, packet.ICMPv6Header{Type: packet.EchoRequest6, Rest: packet.EchoID(1, 1)}}},
+	} {
+		frame, err := explain.Build(&test.question, to)
+		if err != nil {
+			t.Fatalf("%s: %v", test.name, err)
+		}
+		want := packet.Build(test.want...)
+		want = append(want, make([]byte, max(0, shortest-len(want)))...)
+		t.Run(test.name, func(t *testing.T) { packet.Equal(t, frame, want) })
+	}
+}
+
+func TestBuildRefuses(t *testing.T) {
+	for want, q := range map[string]model.Question{
+		"source: is required":                   question("", "203.0.113.10:443", "tcp"),
+		"destination: is required":              question("198.51.100.7:1", "", "tcp"),
+		"is of another family":                  question("198.51.100.7:1", "[2001:db8::1]:2", "tcp"),
+		`protocol: unknown protocol "sctp"`:     question("198.51.100.7:1", "203.0.113.10:443", "sctp"),
+		`flags: unknown flag "sin"`:             question("198.51.100.7:1", "203.0.113.10:443", "tcp", "sin"),
+		"flags: udp has none":                   question("198.51.100.7:1", "203.0.113.10:443", "udp", "syn"),
+		"frame: 3 bytes are no Ethernet frame":  {Frame: model.Hex{1, 2, 3}},
+		"payload: 9001 bytes are more than":     {Source: netip.MustParseAddrPort("198.51.100.7:1"), Destination: netip.MustParseAddrPort("198.51.100.7:1"), Protocol: "udp", Payload: make(model.Hex, 9001)},
+		"segment: packets of vxlan:5 cannot be": {Source: netip.MustParseAddrPort("198.51.100.7:1"), Destination: netip.MustParseAddrPort("198.51.100.7:1"), Protocol: "udp", Segment: model.Segment{Kind: model.SegmentVXLAN, ID: 5}},
+	} {
+		if _, err := explain.Build(&q, to); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v: %v, want %q", q, err, want)
+		}
+	}
+	if _, err := explain.Endpoint("198.51.100.7:"); err == nil || !strings.Contains(err.Error(), `"198.51.100.7:" is no address with a port`) {
+		t.Errorf("an address without a port's number: %v", err)
+	}
+}
+
+func TestDescribe(t *testing.T) {
+	inner := []packet.Header{packet.IPv6Header{Src: netip.MustParseAddr("2001:db8::7"), Dst: netip.MustParseAddr("2001:db8:1::10")},
+		packet.TCPHeader{Src: 5555, Dst: 443, Flags: packet.SYN | packet.ACK}, packet.Text("hello")}
+	frame := packet.Build(append([]packet.Header{packet.EthernetHeader{Dst: to}, packet.VLANTag{ID: 9},
+		packet.IPv4Header{Src: netip.MustParseAddr("10.0.0.1"), Dst: netip.MustParseAddr("10.0.0.2"), TOS: 0x28},
+		packet.UDPHeader{Src: 50000, Dst: 6080, NoChecksum: true},
+		packet.GUEHeader{Protocol: packet.ProtocolIPv6, Private: []byte{0x57, 2, 0, 0, 10, 0, 0, 3, 10, 0, 0, 4}}}, inner...)...)
+	want := []string{
+		"ethernet: 00:00:00:00:00:00 > 02:00:00:00:00:d1",
+		"vlan: 9",
+		"ipv4: 10.0.0.1 > 10.0.0.2, ttl 64, tos 0x28, length 109",
+		"udp: 50000 > 6080, length 89",
+		"gue: ipv6, else to 10.0.0.3, 10.0.0.4",
+		"ipv6: 2001:db8::7 > 2001:db8:1::10, hop limit 64, class 0x00, flow label 0x00000, length 65",
+		"tcp: 5555 > 443, syn,ack",
+		"payload: 5 bytes",
+	}
+	if got := explain.Describe(frame); !slices.Equal(got, want) {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	if got := explain.Describe(frame[:30]); !strings.HasSuffix(got[len(got)-1], "cut short (12 bytes)") {
+		t.Errorf("a frame that is cut short: %q", got)
+	}
+}
+
+// FuzzDescribe: there is something to say of every frame.
+func FuzzDescribe(f *testing.F) {
+	f.Add(packet.Build(packet.EthernetHeader{}, packet.IPv4Header{Src: netip.MustParseAddr("10.0.0.1"), Dst: netip.MustParseAddr("10.0.0.2")},
+		packet.UDPHeader{Dst: 6080}, packet.GUEHeader{Protocol: 4, Private: []byte{0x57, 1, 0, 0, 10, 0, 0, 1}}, packet.IPv4Header{Src: netip.MustParseAddr("10.0.0.1"), Dst: netip.MustParseAddr("10.0.0.2")}))
+	f.Fuzz(func(t *testing.T, frame []byte) {
+		if lines := explain.Describe(frame); len(frame) > 0 && len(lines) == 0 {
+			t.Errorf("nothing is said of %x", frame)
+		}
+	})
+}
+
+// Each generation is named at the candidate that it places the flow on.
+func TestNameGenerations(t *testing.T) {
+	s := model.Service{Name: "web", VIP: netip.MustParseAddr("203.0.113.10"), Protocol: model.TCP, Port: model.PortRange{First: 443, Last: 443}}
+	a, b := netip.MustParseAddrPort("10.0.0.1:0"), netip.MustParseAddrPort("10.0.0.2:0")
+	of := func(number uint64, e netip.AddrPort) model.Generation {
+		return model.Generation{Number: number, Slots: 251, Members: []model.Member{{Backend: e, Weight: 1}}}
+	}
+	log := model.Log{Generations: []model.Generation{of(2, b), of(1, a)}}
+	e := model.Explanation{
+		Service: &model.ExplainedService{ID: s.ID()},
+		Flow:    &model.ExplainedFlow{Protocol: 6, Source: netip.MustParseAddrPort("198.51.100.7:5555"), Destination: netip.MustParseAddrPort("203.0.113.10:443")},
+		Slot:    &model.ExplainedSlot{Candidates: []model.ExplainedCandidate{{Backend: b}, {Backend: a}}},
+	}
+	explain.NameGenerations(&e, log, &engine.Placements{})
+	for i, want := range []uint64{2, 1} {
+		if got := e.Slot.Candidates[i].Generations; len(got) != 1 || got[0] != (model.ExplainedGeneration{Number: want}) {
+			t.Errorf("candidate %d is named by %+v, want generation %d", i, got, want)
+		}
+	}
+}

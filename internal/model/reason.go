@@ -1,0 +1,38 @@
+package model
+
+// reasons say in words what the labels of enum reason in bpf/types.h mean.
+var reasons = map[string]string{
+	"pass_not_ip":            "neither IPv4 nor IPv6: the kernel gets it",
+	"pass_no_service":        "not for any service: the kernel gets it",
+	"pass_malformed":         "a header is cut short or contradicts itself: the kernel gets it",
+	"pass_unsupported":       "an IPv6 header chain that weir does not follow: the kernel gets it",
+	"pass_ttl_expired":       "its TTL has expired: the kernel answers",
+	"pass_local":             "the backend is this host",
+	"pass_reply_unrouted":    "a reply of a nat backend, translated: the kernel routes it",
+	"pass_sent_already":      "it is addressed to the backend already: another director has sent it, and a switch floods it",
+	"forward_l2dsr":          "sent to the backend's MAC address",
+	"forward_ipip":           "sent to the backend in IPIP",
+	"forward_gue":            "sent to the backend in GUE",
+	"forward_nat":            "sent to the backend's address",
+	"forward_reply":          "a reply of a nat backend, sent to the client",
+	"forward_icmp_error":     "sent to whom the flow belongs that it is about",
+	"forward_fragment":       "sent where its packet's first fragment went",
+	"forward_fragment_owner": "sent to the director of the group where its packet's fragments meet",
+	"forward_fragment_waits": "sent between directors of the group until the first fragment has been there",
+	"forward_fragment_met":   "sent to the director of the group that the first fragment came to",
+	"answer_echo":            "a ping of a VIP, answered",
+	"answer_too_big":         "does not fit on the way to the backend: answered with an ICMP error that says what would",
+	"answer_probe":           "a probe of another director of the group, answered",
+	"drop_no_backend":        "no candidate is up",
+	"drop_too_big_limited":   "does not fit on the way to the backend, and the budget for ICMP errors is spent",
+	"drop_super_frame":       "longer than the MTU of the director's links: some sender's segmentation offload reached XDP",
+	"drop_fragment_unknown":  "its packet's first fragment was not seen here",
+	"drop_fragment_astray":   "from a director of the group, as none would send it",
+	"drop_snat_full":         "every source port that the flow may have is taken",
+	"drop_snat_unknown":      "full NAT knows no such flow, and it does not begin one",
+	"drop_no_headroom":       "the driver leaves no room for the outer header",
+	"drop_redirect_failed":   "the interface that leads to the backend does not take XDP frames",
+}
+
+// ReasonText says in words what a reason means; empty: there is no such reason.
+func ReasonText(reason string) string { return reasons[reason] }
