@@ -14,6 +14,7 @@ var reasons = map[string]string{
 	"forward_ipip":           "sent to the backend in IPIP",
 	"forward_gue":            "sent to the backend in GUE",
 	"forward_nat":            "sent to the backend's address",
+	"forward_redirect":       "sent to the backend's address, with what lets both hosts go on without the director",
 	"forward_reply":          "a reply of a nat backend, sent to the client",
 	"forward_icmp_error":     "sent to whom the flow belongs that it is about",
 	"forward_fragment":       "sent where its packet's first fragment went",
