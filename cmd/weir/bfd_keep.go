@@ -19,7 +19,8 @@ type bfdKeeper struct {
 
 	mu         sync.Mutex
 	wanted     []model.BFDSession // by the configuration
-	interfaces []string           // that the program is attached to
+	interfaces []string           // that the program is attached to, or is about to be
+	admitted   bool               // it is
 }
 
 func newBFDKeeper(o *runOptions, tell func(model.BFDStatus), log *slog.Logger) *bfdKeeper {
@@ -93,9 +94,25 @@ func (k *bfdKeeper) after(interfaces []string) {
 	k.set(interfaces)
 }
 
-// set gives the sessions on. One whose interfaces are all others keeps them: it is down,
-// and says so.
+// admit says that the program is attached to the interfaces of the last Set, and from now on to
+// those of each. A director that starts on a host without one fills its maps before: a session
+// would stand for a datapath that is not there, be down for that, and say so to its router, which
+// and BGP here would wait a second until they look again.
+func (k *bfdKeeper) admit() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.admitted = true
+	if k.interfaces != nil {
+		k.set(k.interfaces)
+	}
+}
+
+// set gives the sessions on, if the program gets packets. One whose interfaces are all others
+// keeps them: it is down, and says so.
 func (k *bfdKeeper) set(interfaces []string) {
+	if !k.admitted {
+		return
+	}
 	sessions := slices.Clone(k.wanted)
 	for i := range sessions {
 		if kept := common(sessions[i].Interfaces, interfaces); len(kept) > 0 {

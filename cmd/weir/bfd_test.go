@@ -2,13 +2,18 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
+	"errors"
+	"log/slog"
 	"net"
 	"net/netip"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"weir.io/weir/internal/bfd"
 	"weir.io/weir/internal/model"
 )
 
@@ -54,4 +59,37 @@ func fakeBFD() model.BFDStatus {
 		},
 		Discards: []model.Tallied{{Name: "length"}, {Name: "ttl", Count: 3}},
 	}
+}
+
+// The BFD process is told of sessions, and so begins, when the program is attached that they
+// stand for, and not before.
+func TestBFDBeginsWithTheProgram(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "bfd.sock")
+	synctest.Test(t, func(t *testing.T) {
+		started := 0
+		start := func() error {
+			started++
+			return errors.New("this is a test")
+		}
+		k := &bfdKeeper{Keeper: bfd.NewKeeper(socket, start, func(model.BFDStatus) {}, slog.New(slog.DiscardHandler))}
+		ctx, cancel := context.WithCancel(t.Context())
+		go k.Run(ctx)
+		c := model.Config{BGP: model.BGP{Neighbors: []model.BGPNeighbor{{Address: netip.MustParseAddr("10.0.0.1"), BFD: &model.BGPNeighborBFD{}}}}}
+		for range 2 { // the engine may set again meanwhile, and the file may change
+			k.want(&c)
+			k.before([]string{"eth0"})
+			k.after([]string{"eth0", "eth1"})
+		}
+		time.Sleep(time.Minute) // fake time
+		synctest.Wait()
+		if started > 0 {
+			t.Error("it begins before the program is attached")
+		}
+		k.admit()
+		synctest.Wait()
+		if started != 1 {
+			t.Errorf("when the program is attached, it begins %d times, want once", started)
+		}
+		cancel()
+	})
 }

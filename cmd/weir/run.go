@@ -312,7 +312,11 @@ func (d *director) begin(ctx context.Context, first model.Config) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	return d.kernel.Admit()
+	if err := d.kernel.Admit(); err != nil {
+		return err
+	}
+	d.bfd.admit()
+	return nil
 }
 
 // Info also says which state of the group's is followed, and why it is not what runs.

@@ -16,8 +16,13 @@ func (s *Speaker) say(event func(*slog.Logger)) {
 }
 
 // note remembers that a session's state is another one than before, and lets those know
-// who want to.
+// who want to: also that it is not held down any more, which its state says only when the
+// neighbour has been heard, up to a second later.
 func (s *Speaker) note(now time.Time, session *session) {
+	if held := session.Held(); held != session.saidHeld {
+		session.saidHeld = held
+		s.renew()
+	}
 	state, why := session.State()
 	if state == session.told && why == session.why {
 		return

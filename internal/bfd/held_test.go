@@ -68,3 +68,32 @@ func TestRestartTime(t *testing.T) {
 		}
 	}
 }
+
+// Who waits for changes hears that a session is held down, and that it is not any more: BGP opens
+// no session meanwhile.
+func TestHoldIsSaid(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	s := NewSpeaker(still{}, slog.New(slog.DiscardHandler))
+	s.renewed, s.does = now, map[string]Forwarding{"eth0": Forwards}
+	want := model.BFDSession{Neighbor: netip.MustParseAddr("10.0.0.1"), Interfaces: []string{"eth0"}, RestartTime: model.Duration(time.Hour)}
+	s.add(now, want)
+	session := s.sessions[keyOf(want)]
+	for _, step := range []struct {
+		does Forwarding
+		said bool
+	}{{Forwards, false}, {Detached, true}, {Detached, false}, {Forwards, true}, {Forwards, false}, {LinkDown, true}, {Detached, true}, {Forwards, true}} {
+		changed := s.Changed()
+		s.does = map[string]Forwarding{"eth0": step.does}
+		s.look(now)
+		s.note(now, session)
+		said := false
+		select {
+		case <-changed:
+			said = true
+		default:
+		}
+		if said != step.said {
+			t.Errorf("when the interface does %d, a change is said: %v, want %v", step.does, said, step.said)
+		}
+	}
+}

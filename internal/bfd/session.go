@@ -36,6 +36,7 @@ type session struct {
 	abandoned      bool   // nobody has asked for it for its restart time
 	told           State  // that of which was logged last
 	why            Diagnostic
+	saidHeld       Diagnostic // what those know who wait for changes
 }
 
 func newSession(now time.Time, want model.BFDSession, discriminator uint32, random *rand.Rand) *session {

@@ -284,6 +284,7 @@ func (s *Speaker) add(now time.Time, want model.BFDSession) {
 	session := newSession(now, want, name, s.random)
 	session.Hold(now, held(want.Interfaces, s.does))
 	session.told, session.why = session.State()
+	session.saidHeld = session.Held()
 	s.sessions[keyOf(want)], s.byName[name] = session, session
 }
 
