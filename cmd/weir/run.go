@@ -232,6 +232,7 @@ func (d *director) run(ctx context.Context, first model.Config, changes <-chan c
 	ctx, cancel := context.WithCancel(ctx)
 	engine := engine.New(d, d.log)
 	engine.Check(d.checker)
+	engine.Inherit(d.kernel.Inherited())
 	engine.Ways(d.kernel)
 	d.keeper = desired.New(d.local, engine, d.log)
 	d.keeper.Probe(d.checker)

@@ -57,10 +57,18 @@ type backendRecord struct {
 	snat    uint8
 	ipv6    uint8
 	epoch   uint8 // stays when the record is erased
-	_       [2]uint8
+	health  uint8 // notSaid, wasWell or wasUnwell
+	_       uint8
 	address [16]byte
 	_       [32]byte
 }
+
+// What probes have said of a backend. Versions before this one leave it as it was.
+const (
+	notSaid = iota
+	wasWell // or nobody has asked
+	wasUnwell
+)
 
 // directorRecord is how the flow memory is laid out (struct settings).
 type directorRecord struct {
@@ -211,13 +219,19 @@ func (b *book) addBackend(index, service uint32, key backendKey, mode model.Mode
 	atomic.StoreUint32(&r.used, 0)
 	r.service, r.port, r.mode = service, key.port, uint8(mode)
 	r.snat, r.ipv6, r.epoch = truth(key.snat), truth(key.address.Is6()), epoch
-	r.address = addressBytes(key.address).Bytes
+	r.address, r.health = addressBytes(key.address).Bytes, notSaid
 	atomic.StoreUint32(&r.used, 1)
 }
 
-// setMode notes another mode of a backend: versions before this one tell backends apart
-// by it.
-func (b *book) setMode(index uint32, mode model.Mode) { b.backends.records[index].mode = uint8(mode) }
+// note notes what may change of a backend: the mode, by which versions before this one tell
+// backends apart, and what probes say.
+func (b *book) note(index uint32, desired *model.TableBackend) {
+	r := &b.backends.records[index]
+	r.mode, r.health = uint8(desired.Mode), wasWell
+	if desired.Unwell {
+		r.health = wasUnwell
+	}
+}
 
 // removeBackend erases the record but for the epoch: what remembers the backend must
 // not take the next one with its index for it.

@@ -3,6 +3,7 @@ package datapath
 import (
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 
 	"github.com/cilium/ebpf"
@@ -36,6 +37,26 @@ func readLeftovers(k *kernel, limits model.Limits) (leftovers, error) {
 		return l, fmt.Errorf("read what is pinned: %w", err)
 	}
 	return l, nil
+}
+
+// Inherited returns the backends that packets come to by what an earlier process has left, and
+// that its probes found well, or nobody probed. It is for before the first Set.
+func (d *Datapath) Inherited() map[model.Target]bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	well := map[model.Target]bool{}
+	if len(d.kernel.attached) == 0 {
+		return well // nobody forwards, so there is nothing to go on with
+	}
+	for service, index := range d.old.services {
+		id := model.ServiceID{Segment: model.SegmentOf(service.segment), VIP: service.vip, Protocol: service.protocol, Port: service.port}
+		for backend, index := range d.old.backends[index] {
+			if d.kernel.book.backends.records[index].health == wasWell {
+				well[model.Target{Service: id, Backend: netip.AddrPortFrom(backend.address, backend.port)}] = true
+			}
+		}
+	}
+	return well
 }
 
 func (l *leftovers) empty() bool {

@@ -1,7 +1,13 @@
 package datapath
 
 import (
+	"maps"
+	"net/netip"
+	"os"
+	"slices"
 	"testing"
+
+	"github.com/cilium/ebpf"
 
 	"weir.io/weir/internal/model"
 )
@@ -51,5 +57,55 @@ func TestStaleEntryIsNotAdopted(t *testing.T) {
 	}
 	if n := entriesInUse(second); n != 2 {
 		t.Errorf("%d backend entries are in use, want 2", n)
+	}
+}
+
+// TestInherited: a process knows which backends the one before it has left well, also one of
+// another ABI, and also while all were used in spite of probes; but of a datapath that gets no
+// packets nobody was left.
+func TestInherited(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	addNeighbours(t, 3)
+	table := tableOf(2, 3, 0)
+	table.Services[0].Segment = model.Segment{Kind: model.SegmentVLAN, ID: 7}
+	table.Services[0].Backends[1].State, table.Services[0].Backends[1].Unwell = model.Suspect, true
+	table.Services[1].Backends[2].Unwell = true
+	d := openVersion(t, nil)
+	wantInherited(t, "before any process", d, nil)
+	must(t, d.Set(table))
+	for _, version := range []func(*ebpf.CollectionSpec){nil, otherABI, nil} {
+		must(t, d.Close())
+		d = openVersion(t, version)
+		wantInherited(t, "after another process", d, table.Services)
+		must(t, d.Set(table))
+	}
+	table.Services = slices.Clone(table.Services) // a table is not written to
+	table.Services[1].Backends = slices.Clone(table.Services[1].Backends)
+	table.Services[1].Backends[0].Unwell, table.Services[1].Backends[2].Unwell = true, false
+	must(t, d.Set(table))
+	kill(t, d)
+	d = openVersion(t, nil)
+	wantInherited(t, "after a change, and a process that was killed", d, table.Services)
+	must(t, d.Close())
+	must(t, os.Remove("/sys/fs/bpf/weir/xdp-wire0"))
+	wantInherited(t, "when nothing is attached", openVersion(t, nil), nil)
+}
+
+// wantInherited checks that those are inherited that are not unwell.
+func wantInherited(t *testing.T, when string, d *Datapath, services []model.TableService) {
+	t.Helper()
+	want := map[model.Target]bool{}
+	for _, s := range services {
+		id := model.ServiceID{Segment: s.Segment, VIP: s.VIP, Protocol: s.Protocol, Port: s.Port}
+		for _, b := range s.Backends {
+			if !b.Unwell {
+				want[model.Target{Service: id, Backend: netip.AddrPortFrom(b.Address, b.Port)}] = true
+			}
+		}
+	}
+	if got := d.Inherited(); !maps.Equal(got, want) {
+		t.Errorf("%s, the backends that are left well are %v, want %v", when, got, want)
 	}
 }

@@ -143,6 +143,6 @@ func (d *Datapath) placeBackend(s *service, of *model.TableService, desired mode
 		b = &backend{index: index, desired: desired}
 		s.backends[key] = b
 	}
-	d.kernel.book.setMode(b.index, desired.Mode)
+	d.kernel.book.note(b.index, &desired)
 	return b, nil
 }

@@ -101,7 +101,7 @@ func (e *Engine) Announce(announcer Announcer) {
 }
 
 // Check makes the engine follow what a checker finds out. It is called before Run.
-func (e *Engine) Check(c Checker) { e.checker = checker{Checker: c} }
+func (e *Engine) Check(c Checker) { e.checker.Checker = c }
 
 // Run does what Apply asks for, until the context ends. It is called once. The
 // sinks keep what they have when it returns: forwarding goes on.

@@ -19,7 +19,8 @@ const firstResults = 2 * time.Second
 // checker is a Checker, or none.
 type checker struct {
 	Checker
-	begun bool
+	begun     bool
+	inherited map[model.Target]bool // until the sinks have taken something
 }
 
 // changed is never sent to when there is no checker.
@@ -44,6 +45,9 @@ func (c *checker) follow(ctx context.Context, wanted, applied *request) {
 		return
 	}
 	serving := servingIn(&applied.desired)
+	if applied.result == nil {
+		serving = func(t model.Target) bool { return c.inherited[t] }
+	}
 	checks := Checks(&wanted.desired, serving)
 	has := make(map[model.Target]bool, len(checks))
 	for i := range checks {
@@ -67,6 +71,11 @@ func (c *checker) only(applied *request) {
 		c.Set(Checks(&applied.desired, servingIn(&applied.desired)))
 	}
 }
+
+// Inherit says which backends an earlier process has left well, and in use. They stay so until
+// as many probes have failed as it takes for any other: a process that starts is no reason to
+// believe the first one. It is called before the first Apply.
+func (e *Engine) Inherit(well map[model.Target]bool) { e.checker.inherited = well }
 
 // await returns when something is known of every backend, or enough time has passed.
 func (c *checker) await(ctx context.Context) {

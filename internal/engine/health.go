@@ -78,6 +78,16 @@ func (h *serviceHealth) of(b *model.Backend) model.HealthState {
 	return h.known[model.Target{Service: h.service.ID(), Backend: b.Endpoint()}]
 }
 
+// isUnwell reports whether a process after this one has no reason to take a backend for
+// healthy before its own probes say so.
+func (h *serviceHealth) isUnwell(b *model.Backend) bool {
+	if !h.service.Checked() {
+		return b.State == model.Down
+	}
+	state := h.of(b)
+	return b.State == model.Down || state == model.HealthDown || state == model.HealthUnknown
+}
+
 // report is what there is to say about it; nil: nothing.
 func (h *serviceHealth) report() *model.ServiceHealth {
 	if !h.service.Checked() {

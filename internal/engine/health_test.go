@@ -317,6 +317,59 @@ func TestFirstPlanDoesNotWaitForEver(t *testing.T) {
 	})
 }
 
+// TestInheritedBackendsStay has backends that an earlier process has left well: nothing is known
+// of them yet, and they are neither waited for nor taken out.
+func TestInheritedBackendsStay(t *testing.T) {
+	startChecked(t, func(t *testing.T, e *Engine, sink *stateSink, f *finder) {
+		s, more := checkedWeb(3, 0), checkedWeb(5, 0)
+		e.Inherit(map[model.Target]bool{targetOf(&s, 0): true, targetOf(&s, 1): true, targetOf(&more, 4): true})
+		f.find(targetOf(&s, 2), model.HealthDown)
+		begun := time.Now()
+		apply(t, e, s)
+		if took := time.Since(begun); took != 0 {
+			t.Errorf("the first plan was made after %v, want at once", took)
+		}
+		sink.want(t, "at the start", "web:aad")
+		f.find(targetOf(&s, 0), model.HealthDown)
+		pass(time.Second)
+		sink.want(t, "when one is found down", "web:dad")
+		apply(t, e, more)
+		sink.want(t, "with two backends more, of which one was left by the process before and is not wanted at first,", "web:daddd")
+	})
+}
+
+// TestUnwell: what the next process is not to begin with is in the table, also while all
+// backends are used.
+func TestUnwell(t *testing.T) {
+	s := checkedWeb(4, 50)
+	for _, test := range []struct {
+		when   string
+		health Health
+		states string
+	}{
+		{"nothing is known of one", Health{targetOf(&s, 0): model.HealthUp, targetOf(&s, 1): model.HealthUnknown}, "+-++"},
+		{"most are down, and all are used", Health{targetOf(&s, 0): model.HealthDown, targetOf(&s, 1): model.HealthDown, targetOf(&s, 2): model.HealthDown}, "---+"},
+	} {
+		table, _ := Plan(config(s), nil, test.health)
+		var states strings.Builder
+		for _, b := range table.Services[0].Backends {
+			states.WriteString(map[bool]string{false: "+", true: "-"}[b.Unwell])
+		}
+		if states.String() != test.states {
+			t.Errorf("when %s, the backends are well and unwell %s, want %s", test.when, states.String(), test.states)
+		}
+	}
+	s.Backends[3].State = model.Down
+	if table, _ := Plan(config(s), nil, nil); !table.Services[0].Backends[3].Unwell {
+		t.Error("a backend that is down by the configuration is well")
+	}
+	s.Health.Kind = model.CheckNone
+	table, _ := Plan(config(s), nil, Health{targetOf(&s, 0): model.HealthDown})
+	if table.Services[0].Backends[0].Unwell {
+		t.Error("a backend that is not checked is unwell")
+	}
+}
+
 // TestHealthIsFollowedWhileAChangeIsRefused has a sink that does not take what is wanted.
 func TestHealthIsFollowedWhileAChangeIsRefused(t *testing.T) {
 	startChecked(t, func(t *testing.T, e *Engine, sink *stateSink, f *finder) {

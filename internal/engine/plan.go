@@ -134,6 +134,7 @@ func tableBackend(s *model.Service, b *model.Backend, health *serviceHealth) mod
 		Mode:     mode,
 		SNAT:     s.SNAT && mode == model.NAT,
 		State:    health.state(b),
+		Unwell:   health.isUnwell(b),
 		MAC:      b.MAC,
 		VLAN:     b.VLAN,
 		MTU:      b.MTU,

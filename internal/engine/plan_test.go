@@ -79,7 +79,7 @@ func TestPlanCopiesWhatTheDatapathNeeds(t *testing.T) {
 			Backends: []model.TableBackend{
 				{Name: "a", Address: s.Backends[0].Address, Port: 5353, Mode: model.NAT, SNAT: true, State: model.Active,
 					MAC: model.MAC{2, 1}, VLAN: 9, MTU: 9000, ServerID: model.SameServerID("id")},
-				{Name: "b", Address: s.Backends[1].Address, Mode: model.IPIP, State: model.Down},
+				{Name: "b", Address: s.Backends[1].Address, Mode: model.IPIP, State: model.Down, Unwell: true},
 			},
 			Ring: model.Ring{Slots: []model.Slot{{Owner: 0, Next: 1}, {Owner: 1, Next: 0}}},
 		}},

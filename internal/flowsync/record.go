@@ -17,7 +17,6 @@ const (
 	stateShift   = 2
 	flagsKnown   = flowIPv6 | backendIPv6 | 3<<stateShift
 	fixedLength  = 18 // before the addresses
-	segmentIDs   = 1<<24 - 1
 	segmentKinds = model.SegmentGeneve
 )
 
@@ -52,7 +51,7 @@ func readFlow(b []byte) (f model.RememberedFlow, rest []byte, err error) {
 	port := func(i int) uint16 { return binary.BigEndian.Uint16(b[8+2*i:]) }
 	f = model.RememberedFlow{
 		Service: model.ServiceID{
-			Segment:  model.Segment{Kind: model.SegmentKind(segment >> 24), ID: segment & segmentIDs},
+			Segment:  model.SegmentOf(segment),
 			Protocol: model.Protocol(b[1]), Port: model.PortRange{First: port(0), Last: port(1)},
 		},
 		Port: port(2), State: model.RememberedState(flags >> stateShift & 3), Age: uint32(binary.BigEndian.Uint16(b[2:])),

@@ -249,7 +249,7 @@ func (t *target) health() model.BackendHealth {
 		Kind: t.check.How.Kind, State: t.standing.state, Since: t.standing.since.UTC().Truncate(time.Millisecond),
 		To: t.last.to, Probed: t.last.at.UTC().Truncate(time.Millisecond), Took: model.Duration(t.last.took.Round(time.Microsecond)),
 	}
-	if t.standing.state != model.HealthUnknown && t.standing.failures < t.check.How.Fall {
+	if (t.standing.serving || t.standing.state != model.HealthUnknown) && t.standing.failures < t.check.How.Fall {
 		h.Failures = int(t.standing.failures)
 	}
 	if f := t.last.failure; f != nil {

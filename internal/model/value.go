@@ -101,6 +101,11 @@ type Segment struct {
 // Key returns the segment as the datapath writes it: kind << 24 | ID.
 func (s Segment) Key() uint32 { return uint32(s.Kind)<<24 | s.ID }
 
+// SegmentOf returns the segment that has a key.
+func SegmentOf(key uint32) Segment {
+	return Segment{Kind: SegmentKind(key >> 24), ID: key & (1<<24 - 1)}
+}
+
 // String returns "none", "vlan:100", "vlan:100.200", "vxlan:5000" or "geneve:5000".
 func (s Segment) String() string {
 	switch {
