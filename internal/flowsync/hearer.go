@@ -17,6 +17,7 @@ const (
 	firstPause = 50 * time.Millisecond
 	lastPause  = 2 * time.Second
 	dialTime   = 2 * time.Second
+	doubtTime  = 250 * time.Millisecond // the same for one that has shown no life, while a start waits for it
 	silentTime = 4 * aliveEvery         // after which nobody is there
 	soonPause  = 200 * time.Millisecond // at most, while a start waits for it
 )
@@ -67,7 +68,7 @@ func (s *Sync) hearOnce(ctx context.Context, p *peer, port uint16) (heard bool, 
 	case fingerprint == "":
 		return false, errNobody
 	}
-	dialer := net.Dialer{Timeout: dialTime, KeepAlive: aliveEvery, LocalAddr: s.addressFor(p.address)}
+	dialer := net.Dialer{Timeout: s.patience(p), KeepAlive: aliveEvery, LocalAddr: s.addressFor(p.address)}
 	raw, err := dialer.DialContext(ctx, "tcp", net.JoinHostPort(p.address.String(), strconv.Itoa(int(port))))
 	if err != nil {
 		return false, err
@@ -82,6 +83,16 @@ func (s *Sync) hearOnce(ctx context.Context, p *peer, port uint16) (heard bool, 
 		return false, fmt.Errorf("agree on a connection: %w", err)
 	}
 	return s.read(ctx, conn, raw, p)
+}
+
+// patience is how long a director may take to answer. One that lives may have a packet lost. One
+// that has left nothing but its fingerprint, which stays for days, most likely is dead, and a
+// start waits for it: if it is there all the same, cut off from etcd say, it answers by then.
+func (s *Sync) patience(p *peer) time.Duration {
+	if p.awaited() && !s.identities.Lives(p.address) {
+		return doubtTime
+	}
+	return dialTime
 }
 
 // addressFor is by which address another director knows this one; nil: by none of its

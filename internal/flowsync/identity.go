@@ -21,6 +21,8 @@ type Identities interface {
 	// Fingerprint returns what a director has written of its certificate, "" if nothing.
 	// known is false as long as it cannot be said.
 	Fingerprint(director netip.Addr) (fingerprint string, known bool)
+	// Lives says whether the director was there some seconds ago.
+	Lives(director netip.Addr) bool
 }
 
 // newCertificate makes a key pair that lives as long as this process. The certificate

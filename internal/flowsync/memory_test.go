@@ -92,11 +92,27 @@ func (m *memory) Remember(flows []model.RememberedFlow) error {
 
 // directory is what all directors read of each other's certificates.
 type directory struct {
-	mu sync.Mutex
-	by map[netip.Addr]string
+	mu   sync.Mutex
+	by   map[netip.Addr]string
+	dead map[netip.Addr]bool
 }
 
-func newDirectory() *directory { return &directory{by: map[netip.Addr]string{}} }
+func newDirectory() *directory {
+	return &directory{by: map[netip.Addr]string{}, dead: map[netip.Addr]bool{}}
+}
+
+func (d *directory) Lives(director netip.Addr) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.by[director] != "" && !d.dead[director]
+}
+
+// forget is what etcd does with a director that shows no life: its fingerprint stays.
+func (d *directory) forget(director netip.Addr) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.dead[director] = true
+}
 
 func (d *directory) Fingerprint(director netip.Addr) (string, bool) {
 	d.mu.Lock()

@@ -2,12 +2,15 @@ package flowsync
 
 import (
 	"crypto/tls"
+	"errors"
 	"io"
 	"net"
 	"net/netip"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"weir.io/weir/internal/model"
 )
@@ -71,6 +74,59 @@ func TestNobodyIsThere(t *testing.T) {
 		if p.Problem == "" || !p.Tells.IsZero() {
 			t.Errorf("the status is %+v, want a problem", p)
 		}
+	}
+}
+
+// TestNoSignOfLife: of two directors that do not answer a start waits less for the one that
+// shows no life; one that answers is waited for all the same.
+func TestNoSignOfLife(t *testing.T) {
+	port := freePort(t)
+	deaf(t, member(3), port)
+	remembers := newMemory()
+	remembers.learn(flowOf(1, model.FlowOpen))
+	d, hearsay := newDirectory(), newDirectory()
+	cutOff := start(t, d, remembers, 2)
+	own := newMemory()
+	s, believer := start(t, d, own, 1), start(t, hearsay, newMemory(), 4)
+	d.write(member(3), "of a host that is gone")
+	hearsay.write(member(3), "of a host that is gone")
+	d.forget(member(3))
+	d.forget(member(2))
+	cutOff.joinGroup(2, 2, port)
+	s.joinGroup(1, 3, port)
+	believer.Set([]netip.Addr{member(4)}, []netip.Addr{member(3)}, port)
+	if missing := await(t, s); len(missing) > 0 {
+		t.Errorf("%v are waited for", missing)
+	}
+	if !believer.peers[0].awaited() {
+		t.Error("the start that knows of no life has waited as long as the other one")
+	}
+	if !own.knows(flowOf(1, model.FlowOpen)) {
+		t.Error("the start has not waited for a director that is there, and only shows no life")
+	}
+	if missing := await(t, believer); len(missing) > 0 {
+		t.Errorf("%v are waited for for ever", missing)
+	}
+}
+
+// deaf makes an address one that answers no SYN, like a host that is gone: its queue of
+// connections that nobody accepts is full.
+func deaf(t *testing.T, at netip.Addr, port uint16) {
+	t.Helper()
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Close(fd) })
+	if err := errors.Join(unix.Bind(fd, &unix.SockaddrInet4{Addr: at.As4(), Port: int(port)}), unix.Listen(fd, 0)); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		c, err := net.DialTimeout("tcp", netip.AddrPortFrom(at, port).String(), 100*time.Millisecond)
+		if err != nil {
+			return
+		}
+		t.Cleanup(func() { c.Close() })
 	}
 }
 

@@ -16,12 +16,21 @@ import (
 // What a director's process is known by to the others of its group is beside the state:
 //
 //	PREFIX/directors/ADDRESS
+//	PREFIX/directors/ADDRESS/lives
 //
-// The value is the fingerprint of the certificate that the process has made. Only
-// directors may write there: whoever may write there is one.
+// The value is the fingerprint of the certificate that the process has made. The first stays
+// for days, so that directors which etcd cannot hear go on with each other; the second goes
+// some seconds after the process. Only directors may write there: whoever may write there is
+// one.
 
 // renewFingerprint is the time between two looks whether what was written is still there.
 const renewFingerprint = 5 * time.Second
+
+// livesFor is how long a process counts as alive that says nothing, in seconds: it may be late
+// with two of its looks.
+const livesFor = 15
+
+const livesKey = "/lives"
 
 func (e *Etcd) directorsKey() string { return e.options.Prefix + "/directors/" }
 
@@ -32,6 +41,7 @@ type Fingerprints struct {
 	mu     sync.Mutex
 	listed bool
 	by     map[netip.Addr]string
+	lives  map[netip.Addr]bool
 }
 
 // Fingerprint returns what the director with an address has written, "" if nothing; known
@@ -42,10 +52,34 @@ func (f *Fingerprints) Fingerprint(director netip.Addr) (fingerprint string, kno
 	return f.by[director], f.listed
 }
 
+// Lives returns whether the director with an address has said some seconds ago that it is there.
+func (f *Fingerprints) Lives(director netip.Addr) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.lives[director]
+}
+
+// note takes a key's value, or its end. The mutex is held.
+func (f *Fingerprints) note(key string, value []byte, gone bool) {
+	name, lives := strings.CutSuffix(strings.TrimPrefix(key, f.prefix), livesKey)
+	a, err := netip.ParseAddr(name)
+	switch {
+	case err != nil: // of another version
+	case lives && gone:
+		delete(f.lives, a)
+	case lives:
+		f.lives[a] = true
+	case gone:
+		delete(f.by, a)
+	default:
+		f.by[a] = string(value)
+	}
+}
+
 // FollowFingerprints follows what directors write, until the context ends. What was known
 // stays while etcd cannot be reached.
 func (e *Etcd) FollowFingerprints(ctx context.Context) *Fingerprints {
-	f := &Fingerprints{prefix: e.directorsKey(), by: map[netip.Addr]string{}}
+	f := &Fingerprints{prefix: e.directorsKey(), by: map[netip.Addr]string{}, lives: map[netip.Addr]bool{}}
 	go func() {
 		pause := firstPause
 		for ctx.Err() == nil {
@@ -68,15 +102,12 @@ func (e *Etcd) listFingerprints(ctx context.Context, f *Fingerprints) (revision 
 	if err != nil {
 		return 0, err
 	}
-	by := map[netip.Addr]string{}
-	for _, kv := range response.Responses[0].GetResponseRange().Kvs {
-		if a, err := netip.ParseAddr(strings.TrimPrefix(string(kv.Key), f.prefix)); err == nil {
-			by[a] = string(kv.Value)
-		}
-	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.by, f.listed = by, true
+	f.by, f.lives, f.listed = map[netip.Addr]string{}, map[netip.Addr]bool{}, true
+	for _, kv := range response.Responses[0].GetResponseRange().Kvs {
+		f.note(string(kv.Key), kv.Value, false)
+	}
 	return response.Header.Revision, nil
 }
 
@@ -98,26 +129,19 @@ func (e *Etcd) watchFingerprints(ctx context.Context, f *Fingerprints, since int
 		}
 		f.mu.Lock()
 		for _, event := range response.Events {
-			a, err := netip.ParseAddr(strings.TrimPrefix(string(event.Kv.Key), f.prefix))
-			switch {
-			case err != nil:
-			case event.Type == clientv3.EventTypeDelete:
-				delete(f.by, a)
-			default:
-				f.by[a] = string(event.Kv.Value)
-			}
+			f.note(string(event.Kv.Key), event.Kv.Value, event.Type == clientv3.EventTypeDelete)
 		}
 		f.mu.Unlock()
 	}
 }
 
-// KeepFingerprint writes by what this process is known, under each of its addresses, and
-// writes it again where etcd has lost it, until the context ends. What is left of it when the process has ended is
-// of no use to anybody, and goes with its lease.
+// KeepFingerprint writes by what this process is known, under each of its addresses, and that it
+// lives, and writes it again where etcd has lost it, until the context ends. What is left of it
+// when the process has ended is of no use to anybody, and goes with its leases.
 func (e *Etcd) KeepFingerprint(ctx context.Context, addresses []netip.Addr, fingerprint string) {
-	pause := firstPause
+	pause, life := firstPause, lease{seconds: livesFor}
 	for said := false; ctx.Err() == nil; {
-		err := e.putFingerprint(ctx, addresses, fingerprint)
+		err := e.putFingerprint(ctx, &life, addresses, fingerprint)
 		if err != nil {
 			if !said {
 				e.options.Log.Warn("the group's directors do not know this one yet", "error", err)
@@ -132,26 +156,66 @@ func (e *Etcd) KeepFingerprint(ctx context.Context, addresses []netip.Addr, fing
 	}
 }
 
-func (e *Etcd) putFingerprint(ctx context.Context, addresses []netip.Addr, fingerprint string) error {
-	lease, err := e.renewLease(ctx)
+func (e *Etcd) putFingerprint(ctx context.Context, life *lease, addresses []netip.Addr, fingerprint string) error {
+	stays, err := e.renewLease(ctx)
 	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
 		e.mu.Lock()
 		e.lease = clientv3.NoLease // it has ended, or etcd has lost it
 		e.mu.Unlock()
-		lease, err = e.renewLease(ctx)
+		stays, err = e.renewLease(ctx)
 	}
 	if err != nil {
 		return err
 	}
+	if err := e.prolong(ctx, life); err != nil {
+		return err
+	}
 	for _, a := range addresses {
 		key := e.directorsKey() + a.String()
-		same := clientv3.Compare(clientv3.Value(key), "=", fingerprint)
-		_, err := e.transact(ctx, func(t clientv3.Txn) clientv3.Txn {
-			return t.If(same).Else(clientv3.OpPut(key, fingerprint, clientv3.WithLease(lease)))
-		})
-		if err != nil {
-			return fmt.Errorf("write by what this director is known: %w", err)
+		for _, one := range []struct {
+			key   string
+			lease clientv3.LeaseID
+		}{{key, stays}, {key + livesKey, life.id}} {
+			same := []clientv3.Cmp{clientv3.Compare(clientv3.Value(one.key), "=", fingerprint), clientv3.Compare(clientv3.LeaseValue(one.key), "=", one.lease)}
+			_, err := e.transact(ctx, func(t clientv3.Txn) clientv3.Txn {
+				return t.If(same...).Else(clientv3.OpPut(one.key, fingerprint, clientv3.WithLease(one.lease)))
+			})
+			if err != nil {
+				return fmt.Errorf("write by what this director is known: %w", err)
+			}
 		}
 	}
+	return nil
+}
+
+// lease is one of this process's own; the zero ID: none that is known to live.
+type lease struct {
+	seconds int64
+	id      clientv3.LeaseID
+}
+
+// prolong prolongs a lease, or begins another one.
+func (e *Etcd) prolong(ctx context.Context, l *lease) error {
+	client, err := e.connect()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	if l.id != clientv3.NoLease {
+		_, err := client.KeepAliveOnce(ctx, l.id)
+		if err == nil {
+			return nil
+		}
+		if !errors.Is(err, rpctypes.ErrLeaseNotFound) {
+			return fmt.Errorf("say to etcd that this director lives: %w", err)
+		}
+		l.id = clientv3.NoLease // it has ended, or etcd has lost it
+	}
+	granted, err := client.Grant(ctx, l.seconds)
+	if err != nil {
+		return fmt.Errorf("say to etcd that this director lives: %w", err)
+	}
+	l.id = granted.ID
 	return nil
 }

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"testing"
@@ -34,15 +35,28 @@ func TestFingerprintsAreFollowed(t *testing.T) {
 	says(two, "abc")
 	says(netip.MustParseAddr("10.0.0.3"), "")
 
-	leases, err := c.client().Leases(t.Context())
-	if err != nil || len(leases.Leases) != 1 {
-		t.Fatalf("there are the leases %v, %v, want one", leases, err)
+	lives := func(a netip.Addr, want bool) {
+		t.Helper()
+		eventually(t, "it is followed who lives", func() error {
+			if got := seen.Lives(a); got != want {
+				return fmt.Errorf("%v lives: %v, want %v", a, got, want)
+			}
+			return nil
+		})
 	}
-	if _, err := c.client().Revoke(t.Context(), leases.Leases[0].ID); err != nil {
-		t.Fatal(err)
-	}
+	lives(one, true)
+	lives(two, true)
+	lives(netip.MustParseAddr("10.0.0.3"), false)
+
+	// A director that has shown no life for some seconds, and one that etcd has lost.
+	c.endLease(livesFor)
+	lives(one, false)
+	says(one, "abc")
+	c.endLease(reportsLive)
 	says(one, "")
 	says(one, "abc")
+	lives(one, true)
+	lives(two, true)
 
 	c.kill(0)
 	if got, known := seen.Fingerprint(one); !known || got != "abc" {
@@ -61,6 +75,34 @@ func TestFingerprintsAreFollowed(t *testing.T) {
 		if got, known := late.Fingerprint(one); !known || got != "def" {
 			return fmt.Errorf("it is known %q, %v", got, known)
 		}
+		if !late.Lives(one) {
+			return errors.New("it does not live")
+		}
 		return nil
 	})
+}
+
+// endLease ends the lease of so many seconds, of which there is one.
+func (c *cluster) endLease(seconds int64) {
+	c.t.Helper()
+	leases, err := c.client().Leases(c.t.Context())
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	var ended int
+	for _, l := range leases.Leases {
+		state, err := c.client().TimeToLive(c.t.Context(), l.ID)
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		if state.GrantedTTL == seconds {
+			ended++
+			if _, err := c.client().Revoke(c.t.Context(), l.ID); err != nil {
+				c.t.Fatal(err)
+			}
+		}
+	}
+	if ended != 1 {
+		c.t.Fatalf("there are %d leases of %d s, want one", ended, seconds)
+	}
 }
