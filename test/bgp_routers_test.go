@@ -12,26 +12,41 @@ import (
 )
 
 // With a route reflector that all directors may connect to, and that passes on all paths
-// (add-path), the router needs to know nothing of the directors: iBGP.
+// (add-path), the router needs to know nothing of the directors: iBGP, in either family.
 //
 //	client --- router (FRR) --- switch --- reflector (GoBGP)
 //	                                   --- director, director2
 //	                                   --- backend1
 func TestRouteReflector(t *testing.T) {
-	t.Parallel()
-	w := way{mode: "l2dsr"}
-	l := newAnnouncing(t, 1, 2, `
+	for _, w := range []way{{mode: "l2dsr"}, {mode: "l2dsr", inner6: true, outer6: true}} {
+		t.Run(w.String(), func(t *testing.T) {
+			t.Parallel()
+			reflect(t, w)
+		})
+	}
+}
+
+func reflect(t *testing.T, w way) {
+	family, bits, network := "ipv4", "/32", "10.2.0.0/24"
+	if w.inner6 {
+		family, bits, network = "ipv6", "/128", "fd00:2::/64"
+	}
+	fill := strings.NewReplacer("FAMILY", family, "REFLECTOR", lanAddress(51, w.inner6).String(),
+		"ROUTER", lanAddress(routerHost, w.inner6).String(), "NETWORK", network)
+	l := newAnnouncing(t, 1, 2, fill.Replace(`
 router bgp 65001
  bgp router-id 10.2.0.1
- neighbor 10.2.0.51 remote-as 65001
- neighbor 10.2.0.51 timers connect 1
- address-family ipv4 unicast
+ no bgp default ipv4-unicast
+ neighbor REFLECTOR remote-as 65001
+ neighbor REFLECTOR timers connect 1
+ address-family FAMILY unicast
+  neighbor REFLECTOR activate
   maximum-paths ibgp 16
  exit-address-family
-`)
+`))
 	host := l.Host("reflector")
 	l.attach(host, 51)
-	reflector, err := routerlab.StartGoBGP(host, `
+	reflector, err := routerlab.StartGoBGP(host, fill.Replace(`
 [global.config]
 as = 65001
 router-id = "10.2.0.51"
@@ -46,14 +61,14 @@ route-reflector-cluster-id = "10.2.0.51"
 hold-time = 3
 [[peer-groups.afi-safis]]
 [peer-groups.afi-safis.config]
-afi-safi-name = "ipv4-unicast"
+afi-safi-name = "FAMILY-unicast"
 [[dynamic-neighbors]]
 [dynamic-neighbors.config]
-prefix = "10.2.0.0/24"
+prefix = "NETWORK"
 peer-group = "directors"
 [[neighbors]]
 [neighbors.config]
-neighbor-address = "10.2.0.1"
+neighbor-address = "ROUTER"
 peer-as = 65001
 [neighbors.route-reflector.config]
 route-reflector-client = true
@@ -62,28 +77,27 @@ route-reflector-cluster-id = "10.2.0.51"
 send-max = 16
 [[neighbors.afi-safis]]
 [neighbors.afi-safis.config]
-afi-safi-name = "ipv4-unicast"
+afi-safi-name = "FAMILY-unicast"
 [neighbors.afi-safis.add-paths.config]
 send-max = 16
-`)
+`))
 	if err != nil {
 		t.Fatal(err)
 	}
-	service, prefix := w.service("tcp", "80", everyBackend(1)), w.vip().String()+"/32"
+	service, prefix := w.service("tcp", "80", everyBackend(1)), w.vip().String()+bits
 	l.serve(service)
-	neighbor := "{address: 10.2.0.51, asn: 65001, hold-time: 3s, attributes: {local-pref: 333}}"
-	l.direct(0, bgpText(directorHost, neighbor), service)
-	waitRouted(t, l.router, prefix, "via 10.2.0.11")
-	second := l.direct(1, bgpText(directorHost+1, neighbor), service, "--drain", "1s")
-	waitRouted(t, l.router, prefix, "via 10.2.0.11 10.2.0.12")
-	if out, err := reflector.Ask("global", "rib"); err != nil || !strings.Contains(out, "LocalPref: 333") {
-		t.Errorf("the reflector has not the local preference of the configuration (%v):\n%s", err, out)
+	first, other := lanAddress(directorHost, w.inner6).String(), lanAddress(directorHost+1, w.inner6).String()
+	neighbor := fill.Replace(`{address: "REFLECTOR", source: "SOURCE", asn: 65001, hold-time: 3s, families: [FAMILY], attributes: {local-pref: 333}}`)
+	l.direct(0, bgpText(directorHost, strings.ReplaceAll(neighbor, "SOURCE", first)), service)
+	waitRouted(t, l.router, prefix, "via "+first)
+	second := l.direct(1, bgpText(directorHost+1, strings.ReplaceAll(neighbor, "SOURCE", other)), service, "--drain", "1s")
+	waitRouted(t, l.router, prefix, "via "+first+" "+other)
+	if out, err := reflector.Ask("global", "rib", "-a", family); err != nil || !strings.Contains(out, prefix) || !strings.Contains(out, "LocalPref: 333") {
+		t.Errorf("the reflector has not the route with the local preference of the configuration (%v):\n%s", err, out)
 	}
-	if got := curl(t, l.client, w.url("name")); !strings.HasPrefix(got, "backend") {
-		t.Errorf("the VIP answers %q", got)
-	}
+	l.answers("through the reflector's routes", w)
 	second.end(syscall.SIGTERM)
-	waitRouted(t, l.router, prefix, "via 10.2.0.11")
+	waitRouted(t, l.router, prefix, "via "+first)
 }
 
 // BIRD as the router: its dynamic neighbors, its ECMP, its graceful restart, its BFD.
