@@ -31,6 +31,10 @@ var guide = report.Guide{
 			"`-`: IPv6 is measured with the most servers and two modes, which shows what the family costs; it has no direct to be compared with",
 			"One server with keep-alive is an odd row: full NAT comes near direct there, or passes it, and `l2dsr`, `ipip` and `gue` may be far below, though their packets take the shorter way. A single nginx and wrk share the cores, so this is probably about how the scheduler has them take turns: the faster ways have the lower median latency and the higher 99th percentile, as when requests are answered in bursts. It was not looked into further; compare balancers by the rows with more servers",
 		},
+		"convergence": {
+			"The paper is " + takahashi + ", figure 4.15, which is a histogram of such delays",
+		},
+		"scaleout": {"The paper is " + takahashi + ", figures 4.13 and 4.14"},
 		"update": {
 			"file has in it what weir run waits for on purpose: until the file was left alone for 50 ms and, in versions that know it, until `coalesce` is over, 50 ms by default",
 			"`-`: the file of a director is edited to change one service; with a single service nothing is set besides that",

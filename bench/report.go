@@ -47,17 +47,12 @@ func incomplete(r *record.Record) string {
 	if r.Settings.Smoke {
 		return "a smoke run, whose figures mean nothing"
 	}
-	var missing []string
-	for _, s := range scenarios {
-		switch found := r.Scenario(s.name); {
-		case found == nil && s.named:
-		case found == nil:
-			missing = append(missing, s.name)
-		case found.Error != "":
-			return s.name + " ended with an error"
+	for _, s := range r.Scenarios {
+		if s.Error != "" {
+			return s.Name + " ended with an error"
 		}
 	}
-	if len(missing) > 0 {
+	if missing := lacks(r); len(missing) > 0 {
 		return "it has no " + strings.Join(missing, ", ")
 	}
 	return ""
@@ -71,6 +66,10 @@ func writeDocument(progress io.Writer, r *record.Record, source, path string) er
 		if !s.named {
 			guide.Scenarios = append(guide.Scenarios, s.name)
 		}
+	}
+	guide := guide
+	if len(lacks(r)) > 0 && !r.Settings.Smoke {
+		guide.Head = headOfPart(path)
 	}
 	d, err := report.New(r, guide, source, path)
 	if err != nil {

@@ -203,6 +203,23 @@ func TestReportOfAnIncompleteRun(t *testing.T) {
 	}
 }
 
+// The document of some scenarios says how it is made.
+func TestReportOfSomeScenarios(t *testing.T) {
+	pretend(t, []scenario{measuring("a", 1), measuring("b", 2), measuring("c", 3)})
+	if code, _, stderr := run(t, t.Context(), "b", "c", "--rounds", "2", "--out", "x.json"); code != 0 {
+		t.Fatal(stderr)
+	}
+	var out bytes.Buffer
+	if code := execute(t.Context(), []string{"report", "--out", "x.md", "x.json"}, &out, &out); code != 0 {
+		t.Fatal(&out)
+	}
+	want := "# Benchmarks: b and c\n\nGenerated from `x.json`; do not edit. The record and this document are made with\n\n" +
+		"```sh\nbin/bench run b c --rounds 2 --out x.json\nbin/bench report --out x.md x.json\n```\n"
+	if text, err := os.ReadFile("x.md"); err != nil || !strings.HasPrefix(string(text), want) {
+		t.Errorf("the document begins otherwise (%v):\n%s\nwant\n%s", err, text, want)
+	}
+}
+
 // A record has every round, so what is written of it is judged by the targets of today.
 func TestReportJudgesAnew(t *testing.T) {
 	pretend(t, []scenario{measuring("a", 20)}, atMost("a_ns", "a", 30))

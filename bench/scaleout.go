@@ -33,6 +33,8 @@ const gueGroup = "gue"
 var scaleoutNotes = []string{
 	"directors behind an FRR router and the kernel's ECMP, 4 backends with agents, `gue`; 64 TCP connections send to the VIP all that gets through. A director's cable carries 50 Mbit/s of that to it (HTB), and 100 ms of it wait; BGP and BFD have a way of their own beside it",
 	"throughput: payload that came to the backends per second. Directors are told to end, and started again, so that there are 4, 3, 2 and 1 in each round; connections are new each time",
+	"responsiveness: the same once more while the number of directors changes, at random and every 4 s: what came in each half second, beside what the cables of the directors carry that there are. The connections stay; the router moves them to other directors, and the agents send what comes to the wrong backend on",
+	"the paper's throughput grew with the number of load balancers up to four, where the client's CPU was the limit, and followed it when it was changed",
 	"the cables are the limit, on purpose: that several directors carry more, and evenly, is what is shown, not what one carries",
 }
 
@@ -52,7 +54,10 @@ func measureScaleout(ctx context.Context, s *session) (err error) {
 		return fmt.Errorf("build the lab: %w", err)
 	}
 	defer func() { err = errors.Join(err, e.Close()) }()
-	return s.inRounds(ctx, func(ctx context.Context) error { return s.scale(ctx, e) })
+	if err := s.inRounds(ctx, func(ctx context.Context) error { return s.scale(ctx, e) }); err != nil {
+		return err
+	}
+	return s.respond(ctx, e)
 }
 
 // scale measures all numbers of directors once.

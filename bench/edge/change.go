@@ -2,8 +2,6 @@ package edge
 
 import (
 	"context"
-	"fmt"
-	"syscall"
 	"time"
 
 	"weir.io/weir/internal/api"
@@ -25,10 +23,9 @@ type Delay struct {
 // Stop ends a director as an operator does: it withdraws its routes, goes on for a while, and
 // detaches.
 func (e *Edge) Stop(ctx context.Context, d *Director) (delay Delay, err error) {
-	d.Running = false
 	began := time.Now()
-	if err := syscall.Kill(d.weir.PID(), syscall.SIGTERM); err != nil {
-		return delay, fmt.Errorf("stop %s: %w", d.Name, err)
+	if err := d.tellToEnd(); err != nil {
+		return delay, err
 	}
 	routed, err := e.routed(ctx)
 	if err != nil {
@@ -40,6 +37,14 @@ func (e *Edge) Stop(ctx context.Context, d *Director) (delay Delay, err error) {
 		return delay, err
 	}
 	return delay, d.weir.Gone(ctx)
+}
+
+// End is Stop without a look at what follows it.
+func (e *Edge) End(ctx context.Context, d *Director) error {
+	if err := d.tellToEnd(); err != nil {
+		return err
+	}
+	return d.weir.Gone(ctx)
 }
 
 // leaves waits until nothing of a kind has come for a while, and returns how long after the

@@ -2,9 +2,11 @@ package edge
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
 	"path/filepath"
 	"strconv"
+	"syscall"
 	"time"
 
 	"weir.io/weir/bench/process"
@@ -65,6 +67,15 @@ func (d *Director) launch() (err error) {
 	d.Running = true
 	d.weir, err = process.StartDirectorWith(d.host, d.config(), "--drain", d.edge.drain.String())
 	return err
+}
+
+// tellToEnd tells the director's process to end.
+func (d *Director) tellToEnd() error {
+	d.Running = false
+	if err := syscall.Kill(d.weir.PID(), syscall.SIGTERM); err != nil {
+		return fmt.Errorf("stop %s: %w", d.Name, err)
+	}
+	return nil
 }
 
 // runs waits until the director forwards what the store says, and returns when it began to.

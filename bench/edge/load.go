@@ -16,37 +16,54 @@ const warmUp = 500 * time.Millisecond
 // Load sends all that gets through, over that many connections, and returns how many bytes
 // per second came to backends.
 func (e *Edge) Load(ctx context.Context, connections int, duration time.Duration) (float64, error) {
-	ctx, stop := context.WithCancel(ctx)
-	var running sync.WaitGroup
-	defer running.Wait()
+	stop, err := e.Flood(ctx, connections)
+	if err != nil {
+		return 0, err
+	}
 	defer stop()
-	// All are open before one sends: who comes later would find the cables full.
+	began, before := time.Now(), e.Got()
+	if err := rest(ctx, duration); err != nil {
+		return 0, err
+	}
+	return float64(e.Got()-before) / time.Since(began).Seconds(), nil
+}
+
+// Flood begins to send all that gets through, over that many connections, until it is stopped,
+// and returns when they have warmed up.
+func (e *Edge) Flood(ctx context.Context, connections int) (stop func(), err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	var running sync.WaitGroup
 	var open []*net.TCPConn
+	stop = func() {
+		cancel()
+		running.Wait()
+		for _, conn := range open {
+			_ = conn.Close()
+		}
+	}
+	defer func() {
+		if err != nil {
+			stop()
+		}
+	}()
+	// All are open before one sends: who comes later would find the cables full.
 	for range connections {
 		conn, err := e.client.DialContext(ctx, "tcp4", net.JoinHostPort(vip.String(), strconv.Itoa(port)))
 		if err != nil {
-			return 0, fmt.Errorf("open a connection: %w", err)
+			return nil, fmt.Errorf("open a connection: %w", err)
 		}
-		defer conn.Close()
+		tcp := conn.(*net.TCPConn)
+		open = append(open, tcp)
 		// What is under way when it ends is of no use, and would fill the cables for the next
 		// measurement.
-		tcp := conn.(*net.TCPConn)
 		if err := errors.Join(tcp.SetLinger(0), tcp.SetWriteBuffer(1<<16)); err != nil {
-			return 0, fmt.Errorf("prepare a connection: %w", err)
+			return nil, fmt.Errorf("prepare a connection: %w", err)
 		}
-		open = append(open, tcp)
 	}
 	for _, conn := range open {
 		running.Go(func() { fill(ctx, conn) })
 	}
-	if err := rest(ctx, warmUp); err != nil {
-		return 0, err
-	}
-	began, before := time.Now(), e.got()
-	if err := rest(ctx, duration); err != nil {
-		return 0, err
-	}
-	return float64(e.got()-before) / time.Since(began).Seconds(), nil
+	return stop, rest(ctx, warmUp)
 }
 
 // fill sends until the context ends.
@@ -69,8 +86,8 @@ func rest(ctx context.Context, duration time.Duration) error {
 	}
 }
 
-// got is how many bytes have come to all backends.
-func (e *Edge) got() (bytes uint64) {
+// Got is how many bytes have come to all backends.
+func (e *Edge) Got() (bytes uint64) {
 	for _, b := range e.Backends {
 		bytes += b.got.Load()
 	}
