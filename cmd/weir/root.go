@@ -27,8 +27,8 @@ func newRoot() *cobra.Command {
 		return fmt.Errorf("%w (see %s --help)", err, cmd.CommandPath())
 	})
 	root.AddCommand(
-		newRun(), newAgent(), newApply(), newDetach(),
-		newStatus(), newServices(), newBackends(), newBGP(), newBFD(), newExplain(),
+		newRun(), newAgent(), newApply(), newDrain(), newDetach(),
+		newStatus(), newServices(), newBackends(), newFlows(), newBGP(), newBFD(), newExplain(),
 		newDemo(), newDoctor(), newVersion())
 	return root
 }

@@ -283,6 +283,7 @@ func (d *director) run(ctx context.Context, first model.Config, changes <-chan c
 	server.HandleBGP(d.announcers.bgp.Status)
 	server.HandleSets(&sets{d.keeper})
 	server.HandleExplain(d.explain)
+	server.HandleFlows(d.flows)
 	d.remote = api.NewRemote(server, d.log)
 	defer d.remote.Close()
 	d.openAPI(first.API)

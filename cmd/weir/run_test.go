@@ -31,10 +31,11 @@ const patience = 20 * time.Second
 //	director -eth0--eth0- backend 10.0.0.2
 type host struct {
 	*netlab.Host
-	t      *testing.T
-	file   string
-	socket string
-	bpffs  string
+	backend *netlab.Host
+	t       *testing.T
+	file    string
+	socket  string
+	bpffs   string
 }
 
 func newHost(t *testing.T) *host {
@@ -46,7 +47,7 @@ func newHost(t *testing.T) *host {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	return &host{director, t, filepath.Join(dir, "weir.yaml"), filepath.Join(dir, "director.sock"), director.BPFFS()}
+	return &host{director, backend, t, filepath.Join(dir, "weir.yaml"), filepath.Join(dir, "director.sock"), director.BPFFS()}
 }
 
 // configure writes a file with these services, each with the backend.

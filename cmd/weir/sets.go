@@ -58,14 +58,19 @@ func (s *sets) change(owner string, text api.SetText, do func([]model.Service) (
 		return none, err
 	}
 	change, err := do(services)
+	return api.SetChange(change), worded(err)
+}
+
+// worded returns what is wrong with a change as a problem, where it is the client's.
+func worded(err error) error {
 	var refused *desired.RefusedError
 	switch {
 	case errors.As(err, &refused):
-		return none, problemOf(refused)
+		return problemOf(refused)
 	case errors.Is(err, desired.ErrOtherSet):
-		return none, api.NewProblem(http.StatusPreconditionFailed, err.Error())
+		return api.NewProblem(http.StatusPreconditionFailed, err.Error())
 	}
-	return api.SetChange(change), err
+	return err
 }
 
 // parseSet reads a set. JSON is YAML, too, but not the other way round.

@@ -130,6 +130,14 @@ func (c *Client) ask(ctx context.Context, method, what string, header http.Heade
 	return response.Header, nil
 }
 
+func encode(v any) ([]byte, error) {
+	body, err := json.Marshal(v)
+	if err != nil {
+		return nil, fmt.Errorf("write a request: %w", err)
+	}
+	return body, nil
+}
+
 // connectError says what a refused connection means.
 func (c *Client) connectError(err error) error {
 	switch {

@@ -95,3 +95,7 @@ func FuzzTokenFile(f *testing.F) {
 		}
 	})
 }
+
+func (takesAll) Drain(_ context.Context, d Drain) ([]Drained, error) {
+	return []Drained{{Owner: d.Owner, Backend: d.Backend, Before: model.Active, State: d.State}}, nil
+}

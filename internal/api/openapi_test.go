@@ -21,6 +21,7 @@ func TestDocument(t *testing.T) {
 	server.HandleBGP(func() model.BGPStatus { return model.BGPStatus{} })
 	server.HandleSets(nil)
 	server.HandleExplain(nil)
+	server.HandleFlows(nil)
 	got, err := server.Document()
 	if err != nil {
 		t.Fatal(err)

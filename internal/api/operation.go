@@ -68,6 +68,9 @@ func handle[I, O any](s *Server, op operation, do func(context.Context, *I) (*O,
 		Errors: slices.Concat(commonErrors, op.errors), Middlewares: huma.Middlewares{s.admit(op)},
 	}, func(ctx context.Context, in *I) (*O, error) {
 		out, err := do(ctx, in)
+		if op.needs != model.RoleRead {
+			s.log.Info("a client has asked for something", "operation", op.id, "client", callerOf(ctx).Name, "status", statusOfError(err))
+		}
 		if err == nil {
 			return out, nil
 		}
@@ -77,6 +80,17 @@ func handle[I, O any](s *Server, op operation, do func(context.Context, *I) (*O,
 		s.log.Error("answer a request", "operation", op.id, "error", err)
 		return nil, NewProblem(http.StatusInternalServerError, err.Error())
 	})
+}
+
+// statusOfError returns what an operation is answered with.
+func statusOfError(err error) int {
+	if known := huma.StatusError(nil); errors.As(err, &known) {
+		return known.GetStatus()
+	}
+	if err != nil {
+		return http.StatusInternalServerError
+	}
+	return http.StatusOK
 }
 
 // commonErrors are those that everything may end with.

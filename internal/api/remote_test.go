@@ -398,3 +398,7 @@ func TestRemoteClient(t *testing.T) {
 		}
 	}
 }
+
+func (keeper) Drain(_ context.Context, d api.Drain) ([]api.Drained, error) {
+	return []api.Drained{{Owner: d.Owner, Backend: d.Backend, Before: model.Active, State: d.State}}, nil
+}

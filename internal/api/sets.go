@@ -35,6 +35,8 @@ type Sets interface {
 	Put(ctx context.Context, owner string, text SetText, when Condition) (SetChange, error)
 	// Plan says what that would change.
 	Plan(ctx context.Context, owner string, text SetText) (SetChange, error)
+	// Drain gives backends of sets another state, and returns those that it has found.
+	Drain(ctx context.Context, d Drain) ([]Drained, error)
 }
 
 // SetText is a set as it was sent: an object with one key, services.
@@ -130,6 +132,7 @@ func (s *Server) HandleSets(sets Sets) {
 		errors: append(errs, http.StatusPreconditionFailed)}, s.putSet)
 	handle(s, operation{method: http.MethodPost, path: "plan", id: "plan-set", summary: "What a set would change", needs: model.RoleWrite, owner: ofQuery, large: true,
 		text: "It takes what would be put, and says what putting it would answer. Nothing is changed.", errors: errs}, s.planSet)
+	s.handleDrain()
 	s.documentSet(one, http.MethodPut)
 	s.documentSet("plan", http.MethodPost)
 }

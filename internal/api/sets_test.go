@@ -90,3 +90,7 @@ func TestSets(t *testing.T) {
 		}
 	}
 }
+
+func (o *oneOwner) Drain(_ context.Context, d Drain) ([]Drained, error) {
+	return []Drained{{Owner: d.Owner, Backend: d.Backend, Before: model.Active, State: d.State}}, nil
+}

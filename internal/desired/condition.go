@@ -31,9 +31,10 @@ func (c *Condition) holds(had bool, services []model.Service) bool {
 	return had && slices.Contains(c.Tags, store.TagOf(services))
 }
 
-// proposal is one Put.
+// proposal is one Put, or one Edit.
 type proposal struct {
 	services []model.Service
+	edit     func([]model.Service) []model.Service // makes them of those that there are; nil: they are given
 	when     Condition
 	err      error // of its own; what is wrong with the result is told all who came together
 }
@@ -47,9 +48,13 @@ func inTurn(set store.Set, had bool, puts []*proposal) (services []model.Service
 			p.err = ErrOtherSet
 			continue
 		}
-		next, err := reveal(p.services, services)
-		if err != nil {
-			p.err = err
+		next, err := p.services, error(nil)
+		if p.edit != nil {
+			next = p.edit(services)
+		} else {
+			next, err = reveal(next, services)
+		}
+		if p.err = err; err != nil || next == nil && p.edit != nil {
 			continue
 		}
 		services, had, replaced = next, true, true

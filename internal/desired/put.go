@@ -59,15 +59,19 @@ type Change struct {
 // when they are what is forwarded. Sets of one owner that come within the file's coalesce
 // are one change, made in the order in which they came.
 func (k *Keeper) Put(ctx context.Context, owner string, services []model.Service, when Condition) (Change, error) {
-	p := &proposal{services: services, when: when}
-	if _, _, err := k.tryPut(ctx, owner, &proposal{services: services, when: when}); err != nil {
+	return k.submit(ctx, owner, proposal{services: services, when: when})
+}
+
+func (k *Keeper) submit(ctx context.Context, owner string, p proposal) (Change, error) {
+	try := p
+	if _, _, err := k.tryPut(ctx, owner, &try); err != nil {
 		return Change{}, err // before it takes the place of another that waits
 	}
 	k.mu.Lock()
 	wait := time.Duration(k.file.Coalesce)
 	k.mu.Unlock()
 	b := k.coalesce(owner, wait, func(b *batch) {
-		b.puts = append(b.puts, p)
+		b.puts = append(b.puts, &p)
 		b.do = func() (Change, error) { return k.put(owner, b.puts) }
 	})
 	select {

@@ -1,0 +1,89 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+
+	"weir.io/weir/internal/api"
+	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/store"
+)
+
+// Drain gives backends of sets another state, one set after the other.
+func (s *sets) Drain(ctx context.Context, d api.Drain) ([]api.Drained, error) {
+	state := s.keeper.Sets()
+	owners := state.Owners()
+	if d.Owner != "" {
+		owners = []string{d.Owner}
+	}
+	var all []api.Drained
+	for _, owner := range owners {
+		found := drainIn(owner, state.Sets[owner].Services(), d)
+		if len(found) > 0 && owner != store.OwnerFile {
+			_, err := s.keeper.Edit(ctx, owner, func(services []model.Service) []model.Service {
+				found = drainIn(owner, services, d)
+				return drained(services, d)
+			})
+			if err != nil {
+				return nil, worded(err)
+			}
+		}
+		all = append(all, found...)
+	}
+	fixed := func(d api.Drained) bool { return d.Fixed }
+	switch {
+	case len(all) == 0:
+		return nil, api.NewProblem(http.StatusNotFound, fmt.Sprintf("no set has a backend %q%s", d.Backend, ofService(d.Service)),
+			api.FieldProblem{Field: "backend", Detail: "there is none of this name or address"})
+	case !slices.ContainsFunc(all, func(d api.Drained) bool { return !fixed(d) }):
+		return nil, api.NewProblem(http.StatusConflict, fmt.Sprintf("backend %q%s is in the director's own file alone: change that", d.Backend, ofService(d.Service)),
+			api.FieldProblem{Field: "backend", Detail: "is in the director's own file"})
+	}
+	return all, nil
+}
+
+func ofService(name string) string {
+	if name == "" {
+		return ""
+	}
+	return fmt.Sprintf(" of service %q", name)
+}
+
+// means reports whether a drain is about a backend.
+func means(d api.Drain, s *model.Service, b *model.Backend) bool {
+	return (d.Service == "" || d.Service == s.Name) && (d.Backend == b.Name || d.Backend == b.Address.String())
+}
+
+// drainIn lists the backends of services that a drain is about.
+func drainIn(owner string, services []model.Service, d api.Drain) (found []api.Drained) {
+	for i := range services {
+		s := &services[i]
+		for j := range s.Backends {
+			if b := &s.Backends[j]; means(d, s, b) {
+				one := api.Drained{Owner: owner, Service: s.Name, Backend: b.Name, Before: b.State, State: d.State, Fixed: owner == store.OwnerFile}
+				if one.Fixed {
+					one.State = b.State
+				}
+				found = append(found, one)
+			}
+		}
+	}
+	return found
+}
+
+// drained returns the services with the states that a drain asks for.
+func drained(services []model.Service, d api.Drain) []model.Service {
+	services = slices.Clone(services)
+	for i := range services {
+		s := &services[i]
+		s.Backends = slices.Clone(s.Backends)
+		for j := range s.Backends {
+			if b := &s.Backends[j]; means(d, s, b) {
+				b.State = d.State
+			}
+		}
+	}
+	return services
+}

@@ -1,0 +1,62 @@
+package api
+
+import (
+	"context"
+	"net/http"
+
+	"weir.io/weir/internal/model"
+)
+
+// Drain asks for backends of sets to be drained, or to get connections again.
+type Drain struct {
+	Backend string             `json:"backend" minLength:"1" doc:"name or address"`
+	Service string             `json:"service,omitempty" doc:"of this service alone; none: of all"`
+	Owner   string             `json:"owner,omitempty" doc:"of this owner's set alone; none: of all that the caller may write"`
+	State   model.BackendState `json:"state,omitempty" doc:"what it is to be: draining, where nothing is given, or active or down"`
+}
+
+// Drained is a backend that a drain has found.
+type Drained struct {
+	Owner   string             `json:"owner"`
+	Service string             `json:"service"`
+	Backend string             `json:"backend" doc:"its name"`
+	Before  model.BackendState `json:"before"`
+	State   model.BackendState `json:"state"`
+	Fixed   bool               `json:"fixed,omitempty" doc:"it stands in the director's own file, and stays what it is"`
+}
+
+func (s *Server) handleDrain() {
+	type input struct{ Body Drain }
+	type output struct{ Body []Drained }
+	handle(s, operation{method: http.MethodPost, path: "drain", id: "drain", summary: "Drain backends of sets, or end that", needs: model.RoleWrite,
+		text: "Every backend of that name or address gets the state, in the sets themselves, so that it lasts until the set's owner puts another. " +
+			"A draining backend keeps its connections and gets no new ones.", errors: []int{http.StatusConflict}},
+		func(ctx context.Context, in *input) (*output, error) {
+			d := in.Body
+			if d.State == 0 {
+				d.State = model.Draining
+			}
+			who := callerOf(ctx)
+			if d.State == model.Suspect {
+				return nil, NewProblem(http.StatusUnprocessableEntity, "state: nobody asks for a suspect", FieldProblem{Field: "state", Detail: "is draining, active or down"})
+			}
+			if d.Owner == "" {
+				d.Owner = who.Owner // of nobody alone: an admin's
+			}
+			if p := who.refuse(model.RoleWrite, d.Owner, true); p != nil {
+				return nil, p
+			}
+			drained, err := s.sets.Drain(ctx, d)
+			return &output{orEmpty(drained)}, err
+		})
+}
+
+// Drain drains backends, or what else it asks for.
+func (c *Client) Drain(ctx context.Context, d Drain) (drained []Drained, err error) {
+	body, err := encode(d)
+	if err != nil {
+		return nil, err
+	}
+	_, err = c.ask(ctx, http.MethodPost, "drain", http.Header{"Content-Type": {"application/json"}}, body, &drained)
+	return drained, err
+}

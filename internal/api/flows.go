@@ -1,0 +1,74 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strconv"
+
+	"weir.io/weir/internal/model"
+)
+
+// FlowQuery is which flows are asked for.
+type FlowQuery struct {
+	Service string
+	Client  netip.Addr // zero: any
+	Backend netip.Addr // zero: any
+	Most    int
+}
+
+// DefaultFlows is how many flows are listed where nobody says how many.
+const DefaultFlows = 1000
+
+// Flow is a flow whose backend the director remembers.
+type Flow struct {
+	Service string         `json:"service"`
+	Client  netip.AddrPort `json:"client"`
+	Port    uint16         `json:"port" doc:"of the VIP"`
+	Backend netip.AddrPort `json:"backend" doc:"with port 0: the packet's own"`
+	State   string         `json:"state" enum:"open,closing,reset"`
+	Idle    model.Duration `json:"idle,omitempty" doc:"since its last packet; none: about a second at most"`
+}
+
+// Flows are some of the flows that a director remembers.
+type Flows struct {
+	Flows []Flow `json:"flows"`
+	More  bool   `json:"more" doc:"there are more than were asked for"`
+}
+
+// HandleFlows lets the flows be asked for that a director remembers. It is called before
+// Serve.
+func (s *Server) HandleFlows(list func(context.Context, FlowQuery) (Flows, error)) {
+	type input struct {
+		Service string     `query:"service" doc:"of this service alone"`
+		Client  netip.Addr `query:"client" doc:"of this client's address alone"`
+		Backend netip.Addr `query:"backend" doc:"of the backend of this address alone"`
+		Limit   int        `query:"limit" minimum:"1" maximum:"100000" default:"1000" doc:"how many at most"`
+	}
+	type output struct{ Body Flows }
+	handle(s, operation{method: http.MethodGet, path: "flows", id: "get-flows", summary: "The flows whose backends the director remembers", needs: model.RoleRead, large: true,
+		text: "Most flows are in none: the ring says where their packets go. See docs/consistency.md for which are."},
+		func(ctx context.Context, in *input) (*output, error) {
+			flows, err := list(ctx, FlowQuery{Service: in.Service, Client: in.Client, Backend: in.Backend, Most: in.Limit})
+			flows.Flows = orEmpty(flows.Flows)
+			return &output{flows}, err
+		})
+}
+
+// Flows lists flows that the director remembers.
+func (c *Client) Flows(ctx context.Context, q FlowQuery) (Flows, error) {
+	query := url.Values{}
+	if q.Service != "" {
+		query.Set("service", q.Service)
+	}
+	for name, a := range map[string]netip.Addr{"client": q.Client, "backend": q.Backend} {
+		if a.IsValid() {
+			query.Set(name, a.String())
+		}
+	}
+	if q.Most > 0 {
+		query.Set("limit", strconv.Itoa(q.Most))
+	}
+	return get[Flows](ctx, c, "flows?"+query.Encode())
+}
