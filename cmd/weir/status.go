@@ -183,16 +183,38 @@ func cpusTable(t *table, cpus []model.CPUStatus) {
 func agentTable(t *table, s api.AgentStatus) {
 	infoTable(t, s.Info)
 	t.line("")
-	t.row("INTERFACE", "INGRESS", "EGRESS", "MTU", "WHY-NO-XDP")
+	t.row("INTERFACE", "INGRESS", "EGRESS", "REDIRECT", "MTU", "WHY-NO-XDP")
 	for _, i := range s.Interfaces {
-		t.row(i.Name, i.Ingress, i.Egress, i.MTU, i.NoXDP)
+		t.row(i.Name, i.Ingress, i.Egress, i.Redirect, i.MTU, i.NoXDP)
 	}
 	t.line("")
 	t.row("SERVICE", "VIP", "PROTOCOL", "PORT", "MSS", "PACKETS", "BYTES")
 	for _, service := range s.Services {
 		t.row(service.Name, service.VIP, service.Protocol, service.Port, service.MSS, service.Packets, service.Bytes)
 	}
+	redirectsTable(t, s.Redirects)
 	reasonsTable(t, s.Reasons)
+}
+
+// redirectsTable is left out where no service is redirected.
+func redirectsTable(t *table, redirects []model.AgentRedirect) {
+	if len(redirects) == 0 {
+		return
+	}
+	t.line("")
+	t.row("REDIRECTED", "VIP", "CONNECTIONS", "SENT-PACKETS", "SENT-BYTES", "RECEIVED-PACKETS", "RECEIVED-BYTES")
+	for _, r := range redirects {
+		t.row(r.Name, r.VIP, r.Connections, r.SentPackets, r.SentBytes, r.ReceivedPackets, r.ReceivedBytes)
+	}
+	t.line("")
+	t.row("REDIRECTED", "EVENT", "COUNT")
+	for _, r := range redirects {
+		for _, e := range r.Events {
+			if e.Count > 0 {
+				t.row(r.Name, e.Name, e.Count)
+			}
+		}
+	}
 }
 
 // reasonsTable lists the reasons that have counted anything.

@@ -35,6 +35,7 @@ type Agent struct {
 	sockets sockets
 
 	mu          sync.Mutex
+	redirector  *redirector // nil: nothing has been redirected here
 	config      model.Config
 	seen        facts // when the configuration was last applied as a whole
 	plan        plan
@@ -79,6 +80,9 @@ func Open(options Options) (*Agent, error) {
 // VIPs and sysctls stay: see Detach.
 func (a *Agent) Close() error {
 	a.sockets.close()
+	if a.redirector != nil {
+		_ = a.redirector.Close()
+	}
 	return errors.Join(a.objects.Close(), a.flows.close(), a.pins.lock.Close())
 }
 
@@ -122,7 +126,7 @@ func (a *Agent) set(f facts) error {
 	if err := a.apply(p, f.uplinks); err != nil {
 		return err
 	}
-	if len(p.services) == 0 {
+	if len(p.services)+len(p.redirects) == 0 {
 		a.options.Log.Warn("no address of this host is a backend's: there is nothing to do")
 	}
 	a.seen = f
@@ -179,15 +183,23 @@ func (a *Agent) apply(p plan, uplinks []uplink) error {
 		return err
 	}
 	a.plan, a.indexes = p, t.indexes
-	// ARP must be quiet before there is a VIP that it could give away.
-	log := a.options.Log
-	if err := errors.Join(quietARP(uplinks, log), loosenReversePath(uplinks, log)); err != nil {
+	if err := a.redirect(p.redirects); err != nil {
 		return err
+	}
+	log := a.options.Log
+	if err := loosenReversePath(uplinks, log); err != nil {
+		return err
+	}
+	// ARP must be quiet before there is a VIP that it could give away.
+	if p.serves() {
+		if err := quietARP(uplinks, log); err != nil {
+			return err
+		}
 	}
 	if err := holdVIPs(p.vips); err != nil {
 		return err
 	}
-	if err := a.attach(uplinks, p.director); err != nil {
+	if err := a.attach(uplinks, p); err != nil {
 		return err
 	}
 	return errors.Join(
@@ -195,12 +207,30 @@ func (a *Agent) apply(p plan, uplinks []uplink) error {
 		detachOthers(a.pins.links(), uplinks),
 		t.prune(&a.objects.bpfMaps),
 		a.flows.takeOver(),
+		forgetOtherFormats(a.pins.state()),
 		a.pins.removeOtherMaps(a.version))
 }
 
+// redirect prepares what the programs of redirection look at. Once they are there they
+// stay, for connections that have begun; before that there is nothing of them.
+func (a *Agent) redirect(list []redirect) error {
+	if a.redirector == nil {
+		if len(list) == 0 && !wasRedirecting(a.pins.state()) {
+			return nil
+		}
+		r, err := openRedirector(a.pins.state())
+		if err != nil {
+			return err
+		}
+		a.redirector = r
+	}
+	return a.redirector.set(list)
+}
+
 // attach attaches to the uplinks and says where the slower way had to do.
-func (a *Agent) attach(uplinks []uplink, director bool) error {
-	how := attacher{dir: a.pins.links(), objects: a.objects, how: a.options.Attach, director: director, noTCX: a.noTCX}
+func (a *Agent) attach(uplinks []uplink, p plan) error {
+	how := attacher{dir: a.pins.links(), objects: a.objects, redirector: a.redirector, how: a.options.Attach,
+		director: p.director, serves: p.serves(), noTCX: a.noTCX}
 	before := make(map[int]attachment)
 	for _, at := range a.attachments {
 		before[at.index] = at
@@ -215,7 +245,7 @@ func (a *Agent) attach(uplinks []uplink, director bool) error {
 		}
 		a.attachments = append(a.attachments, at)
 		if at != before[u.index] {
-			log := a.options.Log.With("interface", u.name, "mtu", u.mtu, "ingress", at.ingress, "egress", at.egress)
+			log := a.options.Log.With("interface", u.name, "mtu", u.mtu, "ingress", at.ingress, "egress", at.egress, "redirect", at.redirect)
 			if at.noXDP != "" {
 				log = log.With("no-xdp", at.noXDP)
 			}

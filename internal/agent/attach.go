@@ -36,6 +36,8 @@ const (
 	hookXDP     = "xdp"
 	hookIngress = "ingress"
 	hookEgress  = "egress"
+	hookArrive  = "arrive" // redirection, besides the others
+	hookLeave   = "leave"
 )
 
 // The ways that AgentInterface names.
@@ -48,7 +50,8 @@ const (
 // attachment is one uplink's programs.
 type attachment struct {
 	uplink
-	ingress, egress string // via what
+	ingress, egress string // via what; none: no tunnels come here
+	redirect        string // the same of redirection; none: there is nothing of it
 	noXDP           string // why ingress is not XDP
 }
 
@@ -58,13 +61,38 @@ type attacher struct {
 	objects  *bpfObjects
 	how      Attach
 	director bool // this host is one, too
+	serves   bool // tunnels come here
 	noTCX    bool // as before Linux 6.6
+
+	redirector *redirector // nil: nothing is redirected
 }
 
 // attach attaches to an uplink. What is attached already gets the program of this
 // version in one step, without a packet lost. The new way is in place before the
 // old one goes: an unwrapped packet is no tunnel packet, so two do no harm.
 func (a *attacher) attach(u uplink) (attachment, error) {
+	at := attachment{uplink: u}
+	if a.serves {
+		var err error
+		if at, err = a.attachHost(u); err != nil {
+			return at, err
+		}
+	} else if err := a.detachHost(u); err != nil {
+		return at, err
+	}
+	if a.redirector == nil {
+		return at, nil
+	}
+	// What leaves asks for answers that only the other one understands: that one is first.
+	_, err := a.attachTC(u, hookArrive, a.redirector.RedirectArrive)
+	if err == nil {
+		at.redirect, err = a.attachTC(u, hookLeave, a.redirector.RedirectLeave)
+	}
+	return at, err
+}
+
+// attachHost attaches what unwraps tunnels.
+func (a *attacher) attachHost(u uplink) (attachment, error) {
 	at := attachment{uplink: u}
 	err := a.attachXDP(u)
 	switch {
@@ -91,6 +119,15 @@ func (a *attacher) attach(u uplink) (attachment, error) {
 	}
 	at.egress, err = a.attachTC(u, hookEgress, a.objects.HostEgress)
 	return at, err
+}
+
+// detachHost detaches it where it has been.
+func (a *attacher) detachHost(u uplink) error {
+	var errs []error
+	for _, hook := range []string{hookXDP, hookIngress, hookEgress} {
+		errs = append(errs, unpin(a.path(hook, u.index)))
+	}
+	return errors.Join(append(errs, removeFilter(u, hookIngress), removeFilter(u, hookEgress))...)
 }
 
 func (a *attacher) path(hook string, index int) string {
@@ -127,7 +164,7 @@ func (a *attacher) attachXDP(u uplink) error {
 // attachTC attaches by tcx, or by clsact where that is not there.
 func (a *attacher) attachTC(u uplink, hook string, program *ebpf.Program) (via string, err error) {
 	attach := ebpf.AttachTCXIngress
-	if hook == hookEgress {
+	if leaves(hook) {
 		attach = ebpf.AttachTCXEgress
 	}
 	path := a.path(hook, u.index)

@@ -15,12 +15,23 @@ import (
 // queueing discipline holds the program. It is replaced in one step, and found
 // again by its name.
 const (
-	filterPrefix   = "weir-host-"
-	filterPriority = 87 // 'W'; filters of other numbers are others'
+	filterPrefix     = "weir-host-"
+	filterPriority   = 87 // 'W'; filters of other numbers are others'
+	redirectPriority = 88 // after it: a packet that redirection sends away is gone
 )
 
+// leaves says whether the hook is for packets that leave.
+func leaves(hook string) bool { return hook == hookEgress || hook == hookLeave }
+
+func priorityOf(hook string) uint16 {
+	if hook == hookArrive || hook == hookLeave {
+		return redirectPriority
+	}
+	return filterPriority
+}
+
 func filterParent(hook string) uint32 {
-	if hook == hookEgress {
+	if leaves(hook) {
 		return netlink.HANDLE_MIN_EGRESS
 	}
 	return netlink.HANDLE_MIN_INGRESS
@@ -37,7 +48,7 @@ func putFilter(u uplink, hook string, program *ebpf.Program) error {
 	filter := &netlink.BpfFilter{
 		FilterAttrs: netlink.FilterAttrs{
 			LinkIndex: u.index, Parent: filterParent(hook), Handle: 1,
-			Protocol: unix.ETH_P_ALL, Priority: filterPriority,
+			Protocol: unix.ETH_P_ALL, Priority: priorityOf(hook),
 		},
 		Fd: program.FD(), Name: filterPrefix + hook, DirectAction: true,
 	}
@@ -60,7 +71,7 @@ func removeFilter(u uplink, hook string) error {
 	}
 	for _, f := range filters {
 		bpf, ok := f.(*netlink.BpfFilter)
-		if !ok || !strings.HasPrefix(bpf.Name, filterPrefix) {
+		if !ok || !isNamed(bpf.Name, hook) {
 			continue
 		}
 		if err := netlink.FilterDel(f); err != nil {
@@ -69,6 +80,9 @@ func removeFilter(u uplink, hook string) error {
 	}
 	return nil
 }
+
+// isNamed says whether a filter is a hook's. The kernel may say more than the name.
+func isNamed(name, hook string) bool { return strings.HasPrefix(name, filterPrefix+hook) }
 
 // removeFilters removes the filters of all interfaces but some, by index.
 func removeFilters(except map[string]bool) error {
@@ -83,7 +97,9 @@ func removeFilters(except map[string]bool) error {
 			continue
 		}
 		u := uplink{name: "interface " + strconv.Itoa(index), index: index}
-		errs = append(errs, removeFilter(u, hookIngress), removeFilter(u, hookEgress))
+		for _, hook := range []string{hookIngress, hookEgress, hookArrive, hookLeave} {
+			errs = append(errs, removeFilter(u, hook))
+		}
 	}
 	return errors.Join(errs...)
 }

@@ -26,6 +26,8 @@ type plan struct {
 	vips     []netip.Addr
 	director bool // this host is one, too
 	keepsAll bool // no packet is sent on to another host
+	// redirects are the services whose connections may bypass directors.
+	redirects []redirect
 
 	namespaces []uint32 // whose sockets are looked at too
 
@@ -49,6 +51,10 @@ type identity struct {
 	protocol model.Protocol
 	port     model.PortRange
 }
+
+// serves says whether tunnels come to this host. Where its clients alone are redirected,
+// they do not.
+func (p *plan) serves() bool { return len(p.services) > 0 || len(p.redirects) == 0 }
 
 func (s service) identity() identity { return identity{s.vip, s.protocol, s.port} }
 
@@ -81,6 +87,7 @@ func newPlan(config model.Config, h host) (plan, error) {
 		p.add(service{name: s.Name, vip: s.VIP, protocol: s.Protocol, port: s.Port, mss: mss, peers: peers})
 		p.add(service{vip: s.VIP, peers: peers})
 	}
+	p.redirects = redirects(config, h.addresses)
 	p.ends = sorted(p.ends)
 	for _, end := range p.ends {
 		if index := h.holders[end]; index != loopbackIndex {

@@ -2,7 +2,6 @@ package agent
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/cilium/ebpf"
@@ -19,7 +18,7 @@ func (a *Agent) Status() (model.AgentStatus, error) {
 	for _, at := range a.attachments {
 		status.Interfaces = append(status.Interfaces, model.AgentInterface{
 			Name: at.name, Index: at.index, MTU: at.mtu,
-			Ingress: at.ingress, Egress: at.egress, NoXDP: at.noXDP,
+			Ingress: at.ingress, Egress: at.egress, Redirect: at.redirect, NoXDP: at.noXDP,
 		})
 	}
 	var err error
@@ -29,7 +28,12 @@ func (a *Agent) Status() (model.AgentStatus, error) {
 	if status.Reasons, err = a.reasons(); err != nil {
 		return status, err
 	}
-	status.Services, err = a.services()
+	if status.Services, err = a.services(); err != nil {
+		return status, err
+	}
+	if a.redirector != nil {
+		status.Redirects, err = a.redirector.status()
+	}
 	return status, err
 }
 
@@ -74,17 +78,20 @@ func reasonNames() ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read programs: %w", err)
 	}
-	var reasons *btf.Enum
-	if err := spec.Types.TypeByName("host_reason", &reasons); err != nil {
-		return nil, fmt.Errorf("find enum host_reason: %w", err)
+	return enumNames(spec, "host_reason", "HOST_", uint64(bpfHostReasonHOST_REASON_COUNT))
+}
+
+// enumNames returns the names of an enum by their numbers, but for the one that counts them.
+func enumNames(spec *ebpf.CollectionSpec, name, prefix string, count uint64) ([]string, error) {
+	var enum *btf.Enum
+	if err := spec.Types.TypeByName(name, &enum); err != nil {
+		return nil, fmt.Errorf("find enum %s: %w", name, err)
 	}
-	values := slices.Clone(reasons.Values)
-	values = slices.DeleteFunc(values, func(v btf.EnumValue) bool {
-		return v.Value == uint64(bpfHostReasonHOST_REASON_COUNT)
-	})
-	names := make([]string, len(values))
-	for _, v := range values {
-		names[v.Value] = strings.ToLower(strings.TrimPrefix(v.Name, "HOST_"))
+	names := make([]string, count)
+	for _, v := range enum.Values {
+		if v.Value != count {
+			names[v.Value] = strings.ToLower(strings.TrimPrefix(v.Name, prefix))
+		}
 	}
 	return names, nil
 }

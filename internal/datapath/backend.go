@@ -164,6 +164,9 @@ func entryOf(s *model.TableService, service uint32, b model.TableBackend, hop ne
 	if b.Address.Is6() {
 		entry.Flags |= uint8(directorBackendFlagBACKEND_IPV6)
 	}
+	if b.Redirect {
+		entry.Flags |= uint8(directorBackendFlagBACKEND_REDIRECT)
+	}
 	if b.SNAT {
 		entry.Flags |= uint8(directorBackendFlagBACKEND_SNAT)
 	}

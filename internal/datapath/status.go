@@ -79,8 +79,12 @@ func (d *Datapath) serviceStatus(s *service, names map[uint32]string) (model.Ser
 
 func (d *Datapath) backendStatus(b *backend, desired model.TableBackend, t tally, names map[uint32]string) model.BackendStatus {
 	entry := d.entries.entries[b.index]
+	mode := desired.Mode
+	if desired.Redirect {
+		mode = model.Redirect
+	}
 	return model.BackendStatus{
-		Name: desired.Name, Address: desired.Address, Mode: desired.Mode, State: model.BackendState(entry.State),
+		Name: desired.Name, Address: desired.Address, Mode: mode, State: model.BackendState(entry.State),
 		Local:     entry.Flags&uint8(directorBackendFlagBACKEND_LOCAL) != 0,
 		Interface: interfaceName(entry.Ifindex, names),
 		NextHop:   entry.Mac, MTU: entry.Mtu, Slots: b.slots, Packets: t.packets, Bytes: t.bytes,

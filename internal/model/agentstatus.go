@@ -9,16 +9,33 @@ type AgentStatus struct {
 	VIPs       []netip.Addr     `json:"vips"`     // that the agent holds on lo
 	Reasons    []Counter        `json:"reasons"`  // every reason, in the order of enum host_reason
 	Services   []AgentService   `json:"services"` // of which a backend is on this host
+	// Redirects are the services whose connections may go to backends directly.
+	Redirects []AgentRedirect `json:"redirects,omitempty"`
+}
+
+// AgentRedirect is what happens to connections of one VIP on this host: as a client's, and
+// as a backend's.
+type AgentRedirect struct {
+	Name            string         `json:"name"`
+	VIP             netip.AddrPort `json:"vip"`
+	Connections     int            `json:"connections"`  // of this host's clients, remembered
+	SentPackets     uint64         `json:"sent-packets"` // of these; several that the kernel coalesced count once
+	SentBytes       uint64         `json:"sent-bytes"`
+	ReceivedPackets uint64         `json:"received-packets"`
+	ReceivedBytes   uint64         `json:"received-bytes"`
+	Events          []Tallied      `json:"events"` // every event, in the order of enum redirect_event
 }
 
 // AgentInterface is an interface at which tunnels come in.
 type AgentInterface struct {
 	Name    string `json:"name"`
 	Index   int    `json:"index"`
-	Ingress string `json:"ingress"` // "xdp", "tcx" or "clsact"
-	Egress  string `json:"egress"`  // "tcx" or "clsact"
-	MTU     int    `json:"mtu"`
-	NoXDP   string `json:"no-xdp,omitempty"` // why ingress is not XDP
+	Ingress string `json:"ingress"` // "xdp", "tcx" or "clsact"; empty: only clients are here, of redirected services
+	Egress  string `json:"egress"`  // "tcx" or "clsact", or empty
+	// Redirect is how redirection is attached, both ways: "tcx" or "clsact"; empty: it is not.
+	Redirect string `json:"redirect,omitempty"`
+	MTU      int    `json:"mtu"`
+	NoXDP    string `json:"no-xdp,omitempty"` // why ingress is not XDP
 }
 
 // AgentService is one service of this host's as it is in the kernel.

@@ -110,19 +110,24 @@ const (
 
 // Service is a VIP, protocol and ports in a segment, with its backends.
 type Service struct {
-	Name     string       `json:"name"`
-	Segment  Segment      `json:"segment,omitzero"`
-	VIP      netip.Addr   `json:"vip"`
-	Protocol Protocol     `json:"protocol"`
-	Port     PortRange    `json:"port"`
-	Mode     Mode         `json:"mode"`
-	SNAT     bool         `json:"snat,omitempty"` // with mode nat: full NAT
-	Policy   Policy       `json:"policy,omitzero"`
-	Affinity Affinity     `json:"affinity,omitzero"`
-	RingSize uint32       `json:"ring-size,omitempty"` // slots, a prime; 0: by the number of backends
-	Drain    Duration     `json:"drain,omitzero"`      // how long a generation stays in the log at least
-	MaxDrain Duration     `json:"max-drain,omitzero"`  // and at most
-	QUIC     []QUICConfig `json:"quic,omitempty"`      // with protocol udp: connection IDs that name the backend
+	Name     string     `json:"name"`
+	Segment  Segment    `json:"segment,omitzero"`
+	VIP      netip.Addr `json:"vip"`
+	Protocol Protocol   `json:"protocol"`
+	Port     PortRange  `json:"port"`
+	Mode     Mode       `json:"mode"`
+	// Fallback is, with mode redirect, how packets go that nobody redirects; nil: gue.
+	Fallback *Mode `json:"fallback,omitempty"`
+	// RedirectTo is, with mode redirect, where clients' hosts let connections be handed
+	// over to; none: the backends that are listed.
+	RedirectTo []netip.Prefix `json:"redirect-to,omitempty"`
+	SNAT       bool           `json:"snat,omitempty"` // with mode nat: full NAT
+	Policy     Policy         `json:"policy,omitzero"`
+	Affinity   Affinity       `json:"affinity,omitzero"`
+	RingSize   uint32         `json:"ring-size,omitempty"` // slots, a prime; 0: by the number of backends
+	Drain      Duration       `json:"drain,omitzero"`      // how long a generation stays in the log at least
+	MaxDrain   Duration       `json:"max-drain,omitzero"`  // and at most
+	QUIC       []QUICConfig   `json:"quic,omitempty"`      // with protocol udp: connection IDs that name the backend
 	// MinHealthy is how many backends must not be down for the VIP to be announced; nil: one.
 	MinHealthy *uint32      `json:"min-healthy,omitempty"`
 	Health     *HealthCheck `json:"health,omitempty"` // nil: backends are not checked
@@ -133,7 +138,7 @@ type Service struct {
 type Backend struct {
 	Name     string       `json:"name"`
 	Address  netip.Addr   `json:"address"`
-	Port     uint16       `json:"port,omitempty"` // with mode nat; 0: the packet's own
+	Port     uint16       `json:"port,omitempty"` // with mode nat, or to fall back to; 0: the packet's own
 	Weight   uint16       `json:"weight"`         // share of new connections; 0: none
 	State    BackendState `json:"state"`
 	Mode     *Mode        `json:"mode,omitempty"`     // nil: the service's
@@ -143,12 +148,13 @@ type Backend struct {
 	ServerID ServerIDs    `json:"server-id,omitzero"` // in a service with quic: what its connection IDs name it by
 }
 
-// ModeIn returns the backend's mode in a service: its own, else the service's.
+// ModeIn returns how packets reach the backend in a service that are not redirected: by
+// its own mode, else the service's.
 func (b Backend) ModeIn(s Service) Mode {
 	if b.Mode != nil {
 		return *b.Mode
 	}
-	return s.Mode
+	return s.PacketMode()
 }
 
 // Endpoint returns what the backend is hashed by, so that no slot moves when it

@@ -48,12 +48,13 @@ type RingBefore struct {
 
 // TableBackend is one backend of one service as the datapath needs it.
 type TableBackend struct {
-	Name    string
-	Address netip.Addr
-	Port    uint16
-	Mode    Mode
-	SNAT    bool
-	State   BackendState // desired state and health together
+	Name     string
+	Address  netip.Addr
+	Port     uint16
+	Mode     Mode
+	Redirect bool // connections that ask for it are handed over to it
+	SNAT     bool
+	State    BackendState // desired state and health together
 	// Unwell says that probes have found it down, or nothing yet: while all backends are used
 	// in spite of probes its state does not say so. The next process goes on from there.
 	Unwell   bool

@@ -53,7 +53,7 @@ func (v *validation) backend(i, j int) {
 		v.errs.add(backendPath(i, j, "state"), "%s is not a state (active, draining or down)", b.State)
 	}
 	if b.Mode != nil {
-		if problem := modeProblem(*b.Mode); problem != "" {
+		if problem := packetModeProblem(*b.Mode); problem != "" {
 			v.errs.add(backendPath(i, j, "mode"), "%s", problem)
 		}
 	}
@@ -73,6 +73,8 @@ func (v *validation) backendNAT(i, j int) {
 	mode := b.ModeIn(*s)
 	switch {
 	case b.Port == 0:
+	case mode != NAT && b.RedirectsIn(s):
+		v.errs.add(backendPath(i, j, "port"), "needs fallback nat: what goes by %s keeps its port, and would not find the server", mode)
 	case mode != NAT:
 		v.errs.add(backendPath(i, j, "port"), "is only for mode nat: %s leaves the port as it is", mode)
 	case !s.Port.Single():

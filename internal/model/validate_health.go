@@ -125,7 +125,7 @@ func (h healthValidation) passive() {
 	case !h.service.Checked():
 	case h.service.Protocol != TCP:
 		h.errs.addWithOther(h.path("passive"), servicePath(h.index, "protocol"), "is for protocol tcp")
-	case h.service.Mode != GUE:
+	case h.service.PacketMode() != GUE:
 		h.errs.addWithOther(h.path("passive"), servicePath(h.index, "mode"), "is for mode gue, of whose backends agents report")
 	case len(d.Interfaces) > 0 && len(d.Group) == 0 && !d.Store.Etcd.Given():
 		h.add("passive", "needs director.store.etcd: agents report there")

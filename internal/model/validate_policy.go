@@ -28,7 +28,12 @@ func (v *validation) p2c(i int) {
 		v.errs.addWithOther(servicePath(i, "policy"), "agent.sockets-elsewhere",
 			"p2c needs agents that see which backend has a connection, and with sockets-elsewhere this host's sees none")
 	}
-	if s.Mode != GUE {
+	if s.Mode == Redirect && s.PacketMode() != GUE {
+		v.errs.addWithOther(servicePath(i, "policy"), servicePath(i, "fallback"),
+			"p2c is for mode gue, whose packets name both backends that may have a connection; this service falls back to %s", s.PacketMode())
+		return
+	}
+	if s.Mode != GUE && s.Mode != Redirect {
 		v.errs.addWithOther(servicePath(i, "policy"), servicePath(i, "mode"),
 			"p2c is for mode gue, whose packets name both backends that may have a connection; this service is %s", s.Mode)
 		return

@@ -34,6 +34,7 @@ func (v *validation) service(i int) {
 	if problem := modeProblem(s.Mode); problem != "" {
 		v.errs.add(servicePath(i, "mode"), "%s", problem)
 	}
+	v.redirect(i)
 	v.policy(i)
 	if s.Affinity != AffinityFlow && s.Affinity != AffinitySourceIP {
 		v.errs.add(servicePath(i, "affinity"), "%s is not an affinity (flow or source-ip)", s.Affinity)
@@ -60,18 +61,20 @@ func (v *validation) segment(i int) {
 
 func modeProblem(m Mode) string {
 	switch m {
-	case L2DSR, IPIP, GUE, NAT:
+	case L2DSR, IPIP, GUE, NAT, Redirect:
 		return ""
-	case Redirect:
-		return "redirect is not available yet; l2dsr, ipip, gue and nat are"
 	}
-	return m.String() + " is not a mode (l2dsr, ipip, gue or nat)"
+	return m.String() + " is not a mode (l2dsr, ipip, gue, nat or redirect)"
 }
 
 // serviceSNAT checks that full NAT has a mode to be of and addresses to use.
 func (v *validation) serviceSNAT(i int) {
 	s := &v.config.Services[i]
 	if !s.SNAT {
+		return
+	}
+	if s.Mode == Redirect {
+		v.errs.addWithOther(servicePath(i, "snat"), servicePath(i, "mode"), "hides clients, and mode redirect hands their connections over")
 		return
 	}
 	isNAT := s.Mode == NAT

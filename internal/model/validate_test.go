@@ -158,9 +158,9 @@ func TestInvalidConfig(t *testing.T) {
 				c.Services[0].RingSize = 3
 				c.SetDefaults()
 			}},
-		{`services[0].mode: redirect is not available yet; l2dsr, ipip, gue and nat are`,
-			func(c *model.Config) { c.Services[0].Mode = model.Redirect }},
-		{`services[0].backends[1].mode: redirect is not available yet; l2dsr, ipip, gue and nat are`,
+		{`services[0].mode: mode(9) is not a mode (l2dsr, ipip, gue, nat or redirect)`,
+			func(c *model.Config) { c.Services[0].Mode = 9 }},
+		{`services[0].backends[1].mode: redirect is a service's mode, and what is not redirected needs another one (l2dsr, ipip, gue or nat)`,
 			func(c *model.Config) { c.Services[0].Backends[1].Mode = mode(model.Redirect) }},
 		{`agent.namespaces[1]: "a/b" is neither a name of ip netns nor a path from the root`,
 			func(c *model.Config) { c.Agent.Namespaces = []string{"/proc/1/ns/net", "a/b"} }},
@@ -296,7 +296,7 @@ services[3].backends[1].mode: nat cannot leave with the two tags of vlan:100.200
 func TestEveryProblemIsReported(t *testing.T) {
 	c := config()
 	c.Services[0].Name = ""
-	c.Services[1].Mode = model.Redirect
+	c.Services[1].Mode = 9
 	c.Services[3].Backends[1].VLAN = 5000
 	var all model.FieldErrors
 	if err := c.Validate(); !errors.As(err, &all) || len(all) != 3 {

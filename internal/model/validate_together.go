@@ -160,14 +160,17 @@ func (v *validation) ownAddresses() {
 }
 
 // replies checks that the reply of every nat backend without snat can be
-// translated by its source alone: nothing is remembered about connections.
+// translated by its source alone: nothing is remembered about connections. And that
+// clients of two VIPs whose connections are redirected, or one of each kind, do not meet
+// at a backend: their hosts may use a port for one connection to each VIP.
 func (v *validation) replies() {
 	var claims []claim
 	for i := range v.config.Services {
 		s := &v.config.Services[i]
 		for j := range s.Backends {
 			b := &s.Backends[j]
-			if s.SNAT || b.ModeIn(*s) != NAT || !b.Address.IsValid() {
+			isNAT := b.ModeIn(*s) == NAT && !s.SNAT
+			if !isNAT && !b.RedirectsIn(s) || !b.Address.IsValid() {
 				continue
 			}
 			ports := s.Port
@@ -190,6 +193,12 @@ func (v *validation) repliesClash(a, b claim) {
 		a, b = b, a
 	}
 	first, second := &v.config.Services[a.service], &v.config.Services[b.service]
+	if first.Mode == Redirect || second.Mode == Redirect {
+		v.errs.addWithOther(backendPath(b.service, b.backend, "address"), backendPath(a.service, a.backend, "address"),
+			"%s %s port %s is where connections of service %q and of service %q end, and clients could not tell them apart; give one of them another port (with nat to fall back to) or address",
+			second.Backends[b.backend].Address, second.Protocol, portsText(a, b), first.Name, second.Name)
+		return
+	}
 	v.errs.addWithOther(backendPath(b.service, b.backend, "address"), backendPath(a.service, a.backend, "address"),
 		"%s %s port %s is a nat backend of service %q and of service %q: a reply from it could be either's; use snat, or another port or address",
 		second.Backends[b.backend].Address, second.Protocol, portsText(a, b), first.Name, second.Name)

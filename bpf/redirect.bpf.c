@@ -1,0 +1,355 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Redirection on hosts of clients and of backends: the option goes into SYNs and
+ * SYN-ACKs, and a redirected connection's packets get the backend's address for the
+ * VIP's when they leave, and the VIP's when they come. Sockets, and netfilter, know of
+ * the VIP only: both programs are below them.
+ *
+ *   client's host                        director            backend's host
+ *   SYN, option with zeroes   -------->  fills it in  ---->  remembers it
+ *   checks it, remembers      <----------------------------  SYN-ACK, the same option
+ *   VIP to backend            ---------------------------->  (nothing)
+ *   backend to VIP            <----------------------------  (nothing)
+ */
+#include <stddef.h>
+#include <linux/bpf.h>
+#include <linux/pkt_cls.h>
+
+#include "redirect_connection.h"
+
+const enum redirect_event *export_redirect_event __attribute__((unused));
+const enum redirect_end *export_redirect_end __attribute__((unused));
+const enum redirect_syn_state *export_redirect_syn_state __attribute__((unused));
+const enum redirect_service_flag *export_redirect_service_flag __attribute__((unused));
+
+static __always_inline int in_prefix(__u32 service, const struct address *address)
+{
+	struct redirect_prefix key = {
+		.prefix_len = 8 * (sizeof(key) - sizeof(key.prefix_len)),
+		.service = service,
+		.address = *address,
+	};
+
+	return bpf_map_lookup_elem(&redirect_prefixes, &key) != NULL;
+}
+
+/*
+ * A SYN to no VIP. To a backend, it may meet a redirected connection of the same port,
+ * which the kernel thinks is to somebody else: that one goes on, this one has to wait.
+ */
+static __always_inline int leave_directly(const struct segment *s)
+{
+	struct redirect_direct key = { .client = s->source, .port = s->source_port };
+	struct host_flow arriving = flow_of(s, 1), leaving;
+	struct redirect_way *in, *out;
+	__u64 now = bpf_ktime_get_ns();
+
+	if (!in_prefix(0, &s->destination))
+		return TC_ACT_UNSPEC;
+	in = bpf_map_lookup_elem(&redirect_arriving, &arriving);
+	if (in) {
+		leaving = flow_to(&arriving, &in->peer, in->peer_port);
+		out = bpf_map_lookup_elem(&redirect_leaving, &leaving);
+		if (out && !has_ended(in, out)) {
+			note(in->service, REDIRECT_CLASH);
+			return TC_ACT_SHOT;
+		}
+		bpf_map_delete_elem(&redirect_arriving, &arriving);
+		bpf_map_delete_elem(&redirect_leaving, &leaving);
+	}
+	bpf_map_update_elem(&redirect_directs, &key, &now, BPF_ANY);
+	return TC_ACT_UNSPEC;
+}
+
+/* Whether a SYN may have the option; what says no, else REDIRECT_ASKED. */
+static __always_inline enum redirect_event may_ask(struct __sk_buff *skb, const struct segment *s,
+						   const struct redirect_service *service)
+{
+	struct redirect_direct direct = { .client = s->source, .port = s->source_port };
+	struct tcp_options options = {};
+
+	if (service->flags & REDIRECT_NOT_ASKED)
+		return REDIRECT_AMBIGUOUS;
+	if (bpf_map_lookup_elem(&redirect_directs, &direct))
+		return REDIRECT_MAY_CLASH;
+	if (!is_bare(s) || !read_options(skb, s, &options) ||
+	    options.flags & (OPTIONS_MALFORMED | OPTIONS_FORBID) || options.found)
+		return REDIRECT_FORBIDDEN;
+	return has_room(&options) ? REDIRECT_ASKED : REDIRECT_NO_ROOM;
+}
+
+/* The first SYN of a connection to a VIP asks, the next ones do without. */
+static __always_inline int leave_asking(struct __sk_buff *skb, const struct segment *s, __u32 index)
+{
+	struct host_flow flow = flow_of(s, 1);
+	struct redirect_syn asked = { .sequence = s->sequence, .state = REDIRECT_SYN_ASKED };
+	struct redirect_service *service = bpf_map_lookup_elem(&redirect_services, &index);
+	struct redirect_way *way = bpf_map_lookup_elem(&redirect_leaving, &flow);
+	struct redirect_syn *syn = bpf_map_lookup_elem(&redirect_syns, &flow);
+	enum redirect_event event;
+
+	if (!service)
+		return TC_ACT_UNSPEC;
+	if (way && way->sequence == s->sequence) {
+		note(index, REDIRECT_EARLY);
+		return TC_ACT_SHOT;
+	}
+	if (way)
+		forget(&flow, way);
+	if (syn && syn->sequence == s->sequence) {
+		if (__sync_val_compare_and_swap(&syn->state, REDIRECT_SYN_ASKED,
+						REDIRECT_SYN_PLAIN) == REDIRECT_SYN_ASKED)
+			note(index, REDIRECT_AGAIN);
+		return TC_ACT_UNSPEC;
+	}
+	event = may_ask(skb, s, service);
+	if (event != REDIRECT_ASKED)
+		asked.state = REDIRECT_SYN_PLAIN;
+	if (bpf_map_update_elem(&redirect_syns, &flow, &asked, BPF_ANY))
+		event = REDIRECT_ADD_FAILED;
+	else if (event == REDIRECT_ASKED && !add_option(skb, s, 0, 0))
+		event = REDIRECT_ADD_FAILED;
+	note(index, event);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int leave_syn(struct __sk_buff *skb, const struct segment *s)
+{
+	struct host_endpoint vip = {
+		.address = s->destination,
+		.port = s->destination_port,
+		.protocol = IPPROTO_TCP,
+	};
+	__u32 *index = bpf_map_lookup_elem(&redirect_vips, &vip);
+
+	return index ? leave_asking(skb, s, *index) : leave_directly(s);
+}
+
+/* A backend's answer to a SYN that said who was called. */
+static __always_inline int leave_answer(struct __sk_buff *skb, const struct segment *s)
+{
+	struct host_flow flow = flow_of(s, 0);
+	struct redirect_echo *echo = bpf_map_lookup_elem(&redirect_echoes, &flow);
+	struct redirect_echo copy;
+
+	if (!echo || echo->sequence + 1 != s->acknowledgement)
+		return TC_ACT_UNSPEC;
+	copy = *echo;
+	if (!is_bare(s) || s->options + sizeof(struct redirect_option) > OPTIONS_MAX ||
+	    !add_option(skb, s, copy.tail, copy.port))
+		note(copy.service, REDIRECT_UNECHOED);
+	else
+		note(copy.service, REDIRECT_ECHOED);
+	return TC_ACT_UNSPEC;
+}
+
+/*
+ * A packet of a connection: to the backend, by its own route, which need not be the
+ * VIP's. The kernel runs this program once more for it, which then finds nothing to do.
+ */
+static __always_inline int leave_redirected(struct __sk_buff *skb, const struct segment *s)
+{
+	struct host_flow flow = flow_of(s, 1);
+	struct redirect_way *way = bpf_map_lookup_elem(&redirect_leaving, &flow);
+	struct ending from = { .address = s->destination, .port = s->destination_port }, to = {};
+	struct redirect_counter *counter;
+	__u32 ifindex;
+
+	if (!way)
+		return TC_ACT_UNSPEC;
+	note_packet(way, s);
+	counter = counter_of(way->service);
+	if (counter) {
+		counter->sent_packets++;
+		counter->sent_bytes += skb->len - ETH_HLEN;
+	}
+	to.address = way->peer;
+	to.port = way->peer_port;
+	ifindex = way->ifindex;
+	if (!replace_end(skb, s, 0, &from, &to))
+		return TC_ACT_SHOT;
+	return bpf_redirect_neigh(ifindex, NULL, 0, 0);
+}
+
+SEC("tc")
+int redirect_leave(struct __sk_buff *skb)
+{
+	struct segment s = {};
+
+	if (!read_segment(skb, &s))
+		return TC_ACT_UNSPEC;
+	switch (opening(&s)) {
+	case SEGMENT_SYN:
+		return leave_syn(skb, &s);
+	case SEGMENT_SYN | SEGMENT_ACK:
+		return leave_answer(skb, &s);
+	}
+	return leave_redirected(skb, &s);
+}
+
+/* Reads the option of a bare packet that came: 0: there is none that says something. */
+static __always_inline int read_filled(struct __sk_buff *skb, const struct segment *s,
+				       struct redirect_option *option)
+{
+	struct tcp_options options = {};
+	__u32 at;
+
+	if (s->options < REDIRECT_LENGTH || !is_bare(s) || !read_options(skb, s, &options))
+		return 0;
+	at = redirect_place(&options);
+	if (!at || bpf_skb_load_bytes(skb, s->l4 + sizeof(struct tcphdr) + at - 1, option,
+				      REDIRECT_LENGTH))
+		return 0;
+	return option->vip || option->port;
+}
+
+/* A connection that a director hands over: the answer will say to whom it was begun. */
+static __always_inline int arrive_syn(struct __sk_buff *skb, const struct segment *s)
+{
+	struct host_endpoint here = {
+		.address = s->destination,
+		.port = s->destination_port,
+		.protocol = IPPROTO_TCP,
+	};
+	__u32 *index = bpf_map_lookup_elem(&redirect_here, &here);
+	struct redirect_service *service;
+	struct redirect_option option = {};
+	struct redirect_echo echo = {};
+	struct host_flow flow;
+
+	if (!index || !read_filled(skb, s, &option))
+		return TC_ACT_UNSPEC;
+	echo.service = *index;
+	service = bpf_map_lookup_elem(&redirect_services, &echo.service);
+	if (!service || last_word(&service->vip) != option.vip || service->port != option.port) {
+		note(echo.service, REDIRECT_MISNAMED);
+		return TC_ACT_UNSPEC;
+	}
+	echo.sequence = s->sequence;
+	echo.tail = option.vip;
+	echo.port = option.port;
+	flow = flow_of(s, 1);
+	bpf_map_update_elem(&redirect_echoes, &flow, &echo, BPF_ANY);
+	note(echo.service, REDIRECT_RECEIVED);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int rename_source(struct __sk_buff *skb, const struct segment *s,
+					 struct redirect_way *way)
+{
+	struct ending from = { .address = s->source, .port = s->source_port };
+	struct ending to = { .address = way->peer, .port = way->peer_port };
+	struct redirect_counter *counter = counter_of(way->service);
+
+	note_packet(way, s);
+	if (counter) {
+		counter->received_packets++;
+		counter->received_bytes += skb->len - ETH_HLEN;
+	}
+	return replace_end(skb, s, 1, &from, &to) ? TC_ACT_UNSPEC : TC_ACT_SHOT;
+}
+
+/* The VIP itself has answered: whatever else answers now comes too late. */
+static __always_inline int is_answered(const struct segment *s)
+{
+	struct host_flow flow = flow_of(s, 0);
+	struct redirect_syn *syn = bpf_map_lookup_elem(&redirect_syns, &flow);
+	struct host_endpoint vip = {
+		.address = s->source,
+		.port = s->source_port,
+		.protocol = IPPROTO_TCP,
+	};
+	__u32 *index;
+
+	if (!syn)
+		return 0;
+	if (syn->sequence + 1 != s->acknowledgement)
+		return 1;
+	index = bpf_map_lookup_elem(&redirect_vips, &vip);
+	if (index)
+		note(*index, REDIRECT_NOT_TAKEN);
+	bpf_map_delete_elem(&redirect_syns, &flow);
+	return 1;
+}
+
+/*
+ * Takes a connection over, if this host has asked for that: in a SYN of this client to
+ * this VIP with the number that is acknowledged, of which no other one without the option
+ * has left. Who has not seen that SYN would have to guess its number, and be where the
+ * service has backends.
+ */
+static __always_inline enum redirect_event
+take(const struct segment *s, __u32 index, const struct redirect_service *service, __u32 ifindex)
+{
+	struct host_flow arriving = flow_of(s, 0);
+	struct host_flow flow = flow_to(&arriving, &service->vip, service->port);
+	struct redirect_syn *syn = bpf_map_lookup_elem(&redirect_syns, &flow);
+
+	if (!syn || syn->sequence + 1 != s->acknowledgement)
+		return REDIRECT_NOT_ASKED_FOR;
+	if (!in_prefix(index, &s->source))
+		return REDIRECT_FOREIGN;
+	if (__sync_val_compare_and_swap(&syn->state, REDIRECT_SYN_ASKED, REDIRECT_SYN_PLAIN) !=
+	    REDIRECT_SYN_ASKED)
+		return REDIRECT_NOT_ASKED_FOR;
+	if (!remember(&flow, s, service, index, ifindex))
+		return REDIRECT_FULL;
+	bpf_map_delete_elem(&redirect_syns, &flow);
+	return REDIRECT_TAKEN;
+}
+
+static __always_inline int arrive_answer(struct __sk_buff *skb, const struct segment *s)
+{
+	struct host_flow arriving = flow_of(s, 0);
+	struct redirect_way *way = bpf_map_lookup_elem(&redirect_arriving, &arriving);
+	struct redirect_option option = {};
+	struct redirect_name name = {};
+	struct redirect_service *service;
+	enum redirect_event event;
+	__u32 index, *found;
+
+	if (way && way->sequence + 1 == s->acknowledgement)
+		return rename_source(skb, s, way); /* it is sent again */
+	if (is_answered(s) || !read_filled(skb, s, &option))
+		return TC_ACT_UNSPEC;
+	name.tail = option.vip;
+	name.port = option.port;
+	name.ipv6 = s->ipv6;
+	found = bpf_map_lookup_elem(&redirect_names, &name);
+	if (!found) {
+		note(0, REDIRECT_NOT_ASKED_FOR);
+		return TC_ACT_UNSPEC;
+	}
+	index = *found;
+	service = bpf_map_lookup_elem(&redirect_services, &index);
+	if (!service)
+		return TC_ACT_UNSPEC;
+	event = take(s, index, service, skb->ifindex);
+	note(index, event);
+	if (event != REDIRECT_TAKEN)
+		return TC_ACT_UNSPEC;
+	way = bpf_map_lookup_elem(&redirect_arriving, &arriving);
+	return way ? rename_source(skb, s, way) : TC_ACT_UNSPEC;
+}
+
+SEC("tc")
+int redirect_arrive(struct __sk_buff *skb)
+{
+	struct redirect_way *way;
+	struct segment s = {};
+	struct host_flow flow;
+
+	if (!read_segment(skb, &s))
+		return TC_ACT_UNSPEC;
+	switch (opening(&s)) {
+	case SEGMENT_SYN:
+		return arrive_syn(skb, &s);
+	case SEGMENT_SYN | SEGMENT_ACK:
+		return arrive_answer(skb, &s);
+	}
+	flow = flow_of(&s, 0);
+	way = bpf_map_lookup_elem(&redirect_arriving, &flow);
+	return way ? rename_source(skb, &s, way) : TC_ACT_UNSPEC;
+}
+
+char _license[] SEC("license") = "Dual BSD/GPL";

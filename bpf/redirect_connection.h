@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Redirected connections of this host's clients: finding them, keeping and ending them. */
+#pragma once
+
+#include "redirect_packet.h"
+
+#define SECOND 1000000000ULL
+
+/* The client at the packet's source, or its destination, and who is at the other end. */
+static __always_inline struct host_flow flow_of(const struct segment *s, int client_is_source)
+{
+	struct host_flow flow = {
+		.client = client_is_source ? s->source : s->destination,
+		.vip = client_is_source ? s->destination : s->source,
+		.client_port = client_is_source ? s->source_port : s->destination_port,
+		.vip_port = client_is_source ? s->destination_port : s->source_port,
+	};
+
+	return flow;
+}
+
+/* The same client with another peer. */
+static __always_inline struct host_flow flow_to(const struct host_flow *flow,
+						const struct address *peer, __be16 port)
+{
+	struct host_flow other = *flow;
+
+	other.vip = *peer;
+	other.vip_port = port;
+	return other;
+}
+
+/* Written when it says something new: most packets write nothing that other CPUs read. */
+static __always_inline void note_packet(struct redirect_way *way, const struct segment *s)
+{
+	__u64 now = bpf_ktime_get_ns();
+	__u16 ends = way->ends;
+
+	if (now - way->seen > SECOND)
+		way->seen = now;
+	if (s->flags & SEGMENT_FIN)
+		ends |= REDIRECT_FIN;
+	if (s->flags & SEGMENT_RST)
+		ends |= REDIRECT_RST;
+	if (ends != way->ends)
+		way->ends = ends;
+}
+
+static __always_inline struct redirect_counter *counter_of(__u32 service)
+{
+	return bpf_map_lookup_elem(&redirect_counters, &service);
+}
+
+/* Forgets a connection that another one has taken the place of. */
+static __always_inline void forget(const struct host_flow *leaving, const struct redirect_way *way)
+{
+	struct host_flow arriving = flow_to(leaving, &way->peer, way->peer_port);
+
+	bpf_map_delete_elem(&redirect_leaving, leaving);
+	bpf_map_delete_elem(&redirect_arriving, &arriving);
+}
+
+/* Whether both sides have ended it, or one has for good. */
+static __always_inline int has_ended(const struct redirect_way *a, const struct redirect_way *b)
+{
+	return ((a->ends | b->ends) & REDIRECT_RST) || (a->ends & b->ends & REDIRECT_FIN);
+}
+
+/*
+ * Remembers a connection: first what comes, for its packets leave only when the host
+ * has got the answer. 0: there is no place.
+ */
+static __always_inline int remember(const struct host_flow *leaving, const struct segment *s,
+				    const struct redirect_service *service, __u32 index,
+				    __u32 ifindex)
+{
+	struct host_flow arriving = flow_of(s, 0);
+	struct redirect_way way = {
+		.peer = service->vip,
+		.peer_port = service->port,
+		.sequence = s->acknowledgement - 1,
+		.ifindex = ifindex,
+		.service = index,
+		.seen = bpf_ktime_get_ns(),
+	};
+
+	if (bpf_map_update_elem(&redirect_arriving, &arriving, &way, BPF_ANY))
+		return 0;
+	way.peer = s->source;
+	way.peer_port = s->source_port;
+	if (!bpf_map_update_elem(&redirect_leaving, leaving, &way, BPF_ANY))
+		return 1;
+	bpf_map_delete_elem(&redirect_arriving, &arriving);
+	return 0;
+}

@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Maps of redirection on hosts. Those of connections outlive every version that reads them. */
+#pragma once
+
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+
+#include "redirect_types.h"
+
+/* VIPs that this host may be redirected from. Values are indexes into redirect_services. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, REDIRECT_SERVICES_MAX);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct host_endpoint);
+	__type(value, __u32);
+} redirect_vips SEC(".maps");
+
+/* The same, by what an option says. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, REDIRECT_SERVICES_MAX);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct redirect_name);
+	__type(value, __u32);
+} redirect_names SEC(".maps");
+
+/* Addresses and ports of this host to which connections are redirected: their service. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, REDIRECT_SERVICES_MAX);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct host_endpoint);
+	__type(value, __u32);
+} redirect_here SEC(".maps");
+
+/* Index 0 is no service. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, REDIRECT_SERVICES_MAX);
+	__type(key, __u32);
+	__type(value, struct redirect_service);
+} redirect_services SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, REDIRECT_PREFIXES_MAX);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct redirect_prefix);
+	__type(value, __u32);
+} redirect_prefixes SEC(".maps");
+
+/* Key: client and VIP. What a flood of local SYNs pushes out falls back. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, REDIRECT_SYNS_MAX);
+	__type(key, struct host_flow);
+	__type(value, struct redirect_syn);
+} redirect_syns SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, REDIRECT_DIRECT_MAX);
+	__type(key, struct redirect_direct);
+	__type(value, __u64);
+} redirect_directs SEC(".maps");
+
+/* Key: client and backend. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, REDIRECT_ECHOES_MAX);
+	__type(key, struct host_flow);
+	__type(value, struct redirect_echo);
+} redirect_echoes SEC(".maps");
+
+/*
+ * Connections, by client and VIP, and by client and backend. Nothing pushes one out:
+ * when there is no place, the next one falls back. The agent takes out what has ended.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, REDIRECT_CONNECTIONS_MAX);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct host_flow);
+	__type(value, struct redirect_way);
+} redirect_leaving SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, REDIRECT_CONNECTIONS_MAX);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct host_flow);
+	__type(value, struct redirect_way);
+} redirect_arriving SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, REDIRECT_SERVICES_MAX);
+	__type(key, __u32);
+	__type(value, struct redirect_counter);
+} redirect_counters SEC(".maps");
+
+/* Index: service * 32 + enum redirect_event. */
+#define REDIRECT_EVENTS_SHIFT 5
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, REDIRECT_SERVICES_MAX << REDIRECT_EVENTS_SHIFT);
+	__type(key, __u32);
+	__type(value, __u64);
+} redirect_events SEC(".maps");
+
+_Static_assert(REDIRECT_EVENT_COUNT <= 1 << REDIRECT_EVENTS_SHIFT, "more events than places");
+
+/* Service 0: none that is known. */
+static __always_inline void note(__u32 service, enum redirect_event event)
+{
+	__u32 index = service << REDIRECT_EVENTS_SHIFT | event;
+	__u64 *counter = bpf_map_lookup_elem(&redirect_events, &index);
+
+	if (counter)
+		(*counter)++;
+}

@@ -1,0 +1,269 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * TCP packets on a host, in tc: reading their headers, changing an end of them, adding
+ * the option. They may be super-packets, and the device may yet have to finish their
+ * checksums: the helpers know about both. Nothing is written but by helpers, so that
+ * packets of others are not copied first.
+ */
+#pragma once
+
+#include <stddef.h>
+#include <linux/if_ether.h>
+#include <linux/in.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+#include <linux/tcp.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#include "redirect_maps.h"
+#include "redirect_option.h"
+
+#define IPV4_FRAGMENT_MASK 0x3fff /* RFC 791: more fragments, and the offset */
+#define SEGMENT_HEADERS (ETH_HLEN + 60 + sizeof(struct tcphdr))
+#define SEGMENT_L4_MASK 0x7f /* Ethernet and at most 60 bytes */
+
+enum segment_flag {
+	SEGMENT_FIN = 1 << 0,
+	SEGMENT_SYN = 1 << 1,
+	SEGMENT_RST = 1 << 2,
+	SEGMENT_ACK = 1 << 4,
+};
+
+/* A TCP packet: offsets are from the start of the frame. */
+struct segment {
+	struct address source;
+	struct address destination;
+	__be16 source_port;
+	__be16 destination_port;
+	__u32 sequence;
+	__u32 acknowledgement;
+	__u32 l4;
+	__u32 end;     /* of the IP packet */
+	__u32 options; /* bytes */
+	__u8 flags;    /* enum segment_flag */
+	__u8 ipv6;
+};
+
+/* ::ffff:a.b.c.d */
+static __always_inline void map_address(struct address *to, __be32 address)
+{
+	__u32 *words = (__u32 *)to->bytes;
+
+	words[0] = 0;
+	words[1] = 0;
+	words[2] = bpf_htonl(0xffff);
+	words[3] = address;
+}
+
+/* The word of an address that is in the packet, of IPv4 the only one. */
+static __always_inline __be32 last_word(const struct address *address)
+{
+	return ((const __be32 *)address->bytes)[3];
+}
+
+static __always_inline int read_ipv4(void *data, void *end, struct segment *s)
+{
+	struct iphdr *ip = data + ETH_HLEN;
+	__u32 header;
+
+	if ((void *)(ip + 1) > end || ip->protocol != IPPROTO_TCP ||
+	    ip->frag_off & bpf_htons(IPV4_FRAGMENT_MASK))
+		return 0;
+	header = ip->ihl * 4;
+	if (header < sizeof(*ip))
+		return 0;
+	map_address(&s->source, ip->saddr);
+	map_address(&s->destination, ip->daddr);
+	s->l4 = ETH_HLEN + header;
+	s->end = ETH_HLEN + bpf_ntohs(ip->tot_len);
+	return 1;
+}
+
+/* Hosts put no extension headers in front of TCP. */
+static __always_inline int read_ipv6(void *data, void *end, struct segment *s)
+{
+	struct ipv6hdr *ip = data + ETH_HLEN;
+
+	if ((void *)(ip + 1) > end || ip->nexthdr != IPPROTO_TCP)
+		return 0;
+	__builtin_memcpy(&s->source, &ip->saddr, sizeof(s->source));
+	__builtin_memcpy(&s->destination, &ip->daddr, sizeof(s->destination));
+	s->l4 = ETH_HLEN + sizeof(*ip);
+	s->end = s->l4 + bpf_ntohs(ip->payload_len);
+	s->ipv6 = 1;
+	return 1;
+}
+
+static __always_inline int read_tcp(void *data, void *end, struct segment *s)
+{
+	struct tcphdr *tcp = data + (s->l4 & SEGMENT_L4_MASK);
+
+	if ((void *)(tcp + 1) > end || tcp->doff < sizeof(*tcp) / 4)
+		return 0;
+	s->source_port = tcp->source;
+	s->destination_port = tcp->dest;
+	s->sequence = bpf_ntohl(tcp->seq);
+	s->acknowledgement = bpf_ntohl(tcp->ack_seq);
+	s->options = tcp->doff * 4 - sizeof(*tcp);
+	s->flags = ((__u8 *)tcp)[13];
+	return 1;
+}
+
+/*
+ * Reads a TCP packet; 0: it is none, or in pieces. The kernel has taken the outermost
+ * VLAN tag off; a packet with one more is none of weir's.
+ */
+static __always_inline int read_segment(struct __sk_buff *skb, struct segment *s)
+{
+	__u32 linear = skb->data_end - skb->data;
+	void *data, *end;
+
+	if (skb->protocol != bpf_htons(ETH_P_IP) && skb->protocol != bpf_htons(ETH_P_IPV6))
+		return 0;
+	/* Drivers may leave headers outside the part of the packet that programs see. */
+	if (linear < SEGMENT_HEADERS && linear < skb->len)
+		bpf_skb_pull_data(skb, skb->len < SEGMENT_HEADERS ? skb->len : SEGMENT_HEADERS);
+	data = (void *)(long)skb->data;
+	end = (void *)(long)skb->data_end;
+	if (skb->protocol == bpf_htons(ETH_P_IP) ? !read_ipv4(data, end, s) :
+						   !read_ipv6(data, end, s))
+		return 0;
+	return read_tcp(data, end, s);
+}
+
+/* What opens a connection, and what answers that. */
+static __always_inline __u8 opening(const struct segment *s)
+{
+	__u8 flags = s->flags & (SEGMENT_FIN | SEGMENT_SYN | SEGMENT_RST | SEGMENT_ACK);
+
+	return flags & SEGMENT_SYN && !(flags & (SEGMENT_FIN | SEGMENT_RST)) ? flags : 0;
+}
+
+/* Without data; of super-packets, the length may not be said. */
+static __always_inline int is_bare(const struct segment *s)
+{
+	return s->l4 + sizeof(struct tcphdr) + s->options == s->end;
+}
+
+/* Reads the options of a bare packet. */
+static __always_inline int read_options(struct __sk_buff *skb, const struct segment *s,
+					struct tcp_options *o)
+{
+	__u32 length = s->options;
+
+	if (length) {
+		/* Bounds by arithmetic: verifiers do not follow comparisons that were made one. */
+		length -= 4;
+		barrier_var(length);
+		length = (length & OPTIONS_MASK) + 4;
+		if (bpf_skb_load_bytes(skb, s->l4 + sizeof(struct tcphdr), o->bytes, length))
+			return 0;
+	}
+	o->length = length;
+	walk_options(o);
+	return 1;
+}
+
+/* One end of a packet: where it is, and what is there. */
+struct ending {
+	struct address address;
+	__be16 port;
+	__u16 pad;
+};
+
+/*
+ * Replaces the source or the destination. The checksum helper takes what it changes of
+ * a pseudo header off the sum that a device made of the whole packet; over IPv6 the
+ * addresses themselves have to be added to it, over IPv4 the header's own checksum does.
+ */
+static __always_inline int replace_end(struct __sk_buff *skb, const struct segment *s, int source,
+				       const struct ending *from, const struct ending *to)
+{
+	__u32 checksum = s->l4 + offsetof(struct tcphdr, check);
+	__u32 port = s->l4 +
+		     (source ? offsetof(struct tcphdr, source) : offsetof(struct tcphdr, dest));
+	__u32 at = ETH_HLEN;
+	__be32 was, is;
+	__s64 change;
+
+	if (s->ipv6) {
+		at += source ? offsetof(struct ipv6hdr, saddr) : offsetof(struct ipv6hdr, daddr);
+		change = bpf_csum_diff((__be32 *)from->address.bytes, sizeof(from->address),
+				       (__be32 *)to->address.bytes, sizeof(to->address), 0);
+		if (change < 0 ||
+		    bpf_skb_store_bytes(skb, at, &to->address, sizeof(to->address),
+					BPF_F_RECOMPUTE_CSUM) ||
+		    bpf_l4_csum_replace(skb, checksum, 0, change, BPF_F_PSEUDO_HDR))
+			return 0;
+	} else {
+		at += source ? offsetof(struct iphdr, saddr) : offsetof(struct iphdr, daddr);
+		was = last_word(&from->address);
+		is = last_word(&to->address);
+		if (bpf_skb_store_bytes(skb, at, &is, sizeof(is), 0) ||
+		    bpf_l3_csum_replace(skb, ETH_HLEN + offsetof(struct iphdr, check), was, is,
+					sizeof(is)) ||
+		    bpf_l4_csum_replace(skb, checksum, was, is, BPF_F_PSEUDO_HDR | sizeof(is)))
+			return 0;
+	}
+	if (from->port == to->port)
+		return 1;
+	return !bpf_skb_store_bytes(skb, port, &to->port, sizeof(to->port), 0) &&
+	       !bpf_l4_csum_replace(skb, checksum, from->port, to->port, sizeof(to->port));
+}
+
+/* The length in the IP header grows by what the option is long. */
+static __always_inline int lengthen(struct __sk_buff *skb, const struct segment *s)
+{
+	__u32 ip = ETH_HLEN, length = s->end - ETH_HLEN, checksum = offsetof(struct iphdr, check);
+	__u32 field = offsetof(struct iphdr, tot_len);
+	__be16 was, is;
+
+	if (s->ipv6) {
+		length -= sizeof(struct ipv6hdr);
+		field = offsetof(struct ipv6hdr, payload_len);
+	}
+	was = bpf_htons(length);
+	is = bpf_htons(length + sizeof(struct redirect_option));
+	if (bpf_skb_store_bytes(skb, ip + field, &is, sizeof(is), BPF_F_RECOMPUTE_CSUM))
+		return 0;
+	return s->ipv6 || !bpf_l3_csum_replace(skb, ip + checksum, was, is, sizeof(is));
+}
+
+/*
+ * Adds the option to a bare packet, behind its other options, which is behind the
+ * packet. Of the checksum change: the length in the pseudo header, the header's own
+ * length, the option. A failure half-way leaves a packet that its receiver drops.
+ */
+static __always_inline int add_option(struct __sk_buff *skb, const struct segment *s, __be32 tail,
+				      __be16 port)
+{
+	struct redirect_option option = {
+		.kind = TCP_EXPERIMENT2,
+		.length = REDIRECT_LENGTH,
+		.exid = bpf_htons(REDIRECT_EXID),
+		.vip = tail,
+		.port = port,
+		.nops = { TCP_NOP, TCP_NOP },
+	};
+	__u32 checksum = s->l4 + offsetof(struct tcphdr, check), offset = s->l4 + 12;
+	__u32 length = s->end - s->l4;
+	__be16 was, is;
+	__s64 sum;
+
+	/* Padding of short frames goes. */
+	if (bpf_skb_change_tail(skb, s->end + sizeof(option), 0))
+		return 0;
+	sum = bpf_csum_diff(NULL, 0, (__be32 *)&option, sizeof(option), 0);
+	if (sum < 0 || bpf_skb_store_bytes(skb, s->end, &option, sizeof(option), 0) ||
+	    bpf_l4_csum_replace(skb, checksum, 0, sum, 0) || !lengthen(skb, s))
+		return 0;
+	if (bpf_skb_load_bytes(skb, offset, &was, sizeof(was)))
+		return 0;
+	is = was + bpf_htons((sizeof(option) / 4) << 12);
+	return !bpf_skb_store_bytes(skb, offset, &is, sizeof(is), 0) &&
+	       !bpf_l4_csum_replace(skb, checksum, was, is, sizeof(is)) &&
+	       !bpf_l4_csum_replace(skb, checksum, bpf_htons(length),
+				    bpf_htons(length + sizeof(option)),
+				    BPF_F_PSEUDO_HDR | sizeof(is));
+}

@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The ABI of redirection on hosts of clients and backends, to the same rules as types.h;
+ * addresses as in host_types.h: IPv4 is written as ::ffff:a.b.c.d.
+ */
+#pragma once
+
+#include "host_types.h"
+
+/*
+ * Limits, all of them per host. A connection is in two maps, once by what the host's
+ * sockets call it and once by what is on the wire.
+ */
+#define REDIRECT_SERVICES_MAX 4096
+#define REDIRECT_PREFIXES_MAX 131072
+#define REDIRECT_CONNECTIONS_MAX 65536
+#define REDIRECT_SYNS_MAX 16384
+#define REDIRECT_DIRECT_MAX 16384
+#define REDIRECT_ECHOES_MAX 16384
+
+enum redirect_service_flag {
+	REDIRECT_NOT_ASKED = 1 << 0, /* another VIP cannot be told from it by an option */
+};
+
+struct redirect_service {
+	struct address vip;
+	__be16 port;
+	__u16 flags; /* enum redirect_service_flag */
+};
+
+/* What an option says of a VIP. */
+struct redirect_name {
+	__be32 tail; /* last 4 bytes */
+	__be16 port;
+	__u16 ipv6;
+};
+
+/* As an LPM key: where backends of a service may be; service 0: of any. */
+struct redirect_prefix {
+	__u32 prefix_len;
+	__u32 service;
+	struct address address;
+};
+
+enum redirect_syn_state {
+	REDIRECT_SYN_PLAIN = 0, /* nothing that it is answered with redirects */
+	REDIRECT_SYN_ASKED = 1, /* it left with the option, and no other one has left */
+};
+
+/* A connection that has begun and that nobody has answered. */
+struct redirect_syn {
+	__u32 sequence;
+	__u32 state; /* enum redirect_syn_state; changed by compare and swap */
+};
+
+/* What somebody on this host has used to call a backend itself. */
+struct redirect_direct {
+	struct address client;
+	__be16 port;
+	__u16 pad;
+};
+
+/* What is to be repeated in a SYN-ACK. */
+struct redirect_echo {
+	__u32 sequence; /* of the SYN */
+	__be32 tail;
+	__be16 port;
+	__u16 pad;
+	__u32 service;
+};
+
+enum redirect_end {
+	REDIRECT_FIN = 1 << 0,
+	REDIRECT_RST = 1 << 1,
+};
+
+/*
+ * One direction of a redirected connection: what its packets become. Of the host's
+ * packets the peer is the backend, of those that come it is the VIP.
+ */
+struct redirect_way {
+	struct address peer;
+	__be16 peer_port;
+	__u16 ends;     /* enum redirect_end: what has been seen in this direction */
+	__u32 sequence; /* of the SYN that began it */
+	__u32 ifindex;  /* by which backend's packets come, and the host's leave */
+	__u32 service;
+	__u64 seen; /* last packet, ns of CLOCK_MONOTONIC, to a second */
+};
+
+struct redirect_counter {
+	__u64 sent_packets; /* of this host's clients; several that the kernel coalesced count once */
+	__u64 sent_bytes;
+	__u64 received_packets;
+	__u64 received_bytes;
+};
+
+/* What happens to SYNs and SYN-ACKs of each service; everything else is a packet of redirect_counter. */
+enum redirect_event {
+	/* On a client's host: a SYN that leaves. */
+	REDIRECT_ASKED = 0,  /* with the option */
+	REDIRECT_AGAIN,      /* without, because one with it was not answered */
+	REDIRECT_NO_ROOM,    /* its options, or the answer's, have no place for one more */
+	REDIRECT_FORBIDDEN,  /* it has data, or an option that does not go with it */
+	REDIRECT_AMBIGUOUS,  /* another VIP ends like this one */
+	REDIRECT_MAY_CLASH,  /* its port has been used to call a backend itself */
+	REDIRECT_ADD_FAILED, /* the kernel did not add the option */
+	/* On a client's host: a SYN-ACK that comes. */
+	REDIRECT_TAKEN, /* the connection is the backend's */
+	REDIRECT_NOT_TAKEN, /* the VIP answered by itself: the connection goes on as the service falls back */
+	REDIRECT_NOT_ASKED_FOR, /* no such SYN has left, or another one with the same ports since */
+	REDIRECT_FOREIGN,       /* from where the service has no backends */
+	REDIRECT_FULL,          /* no place for one more connection */
+	/* On a client's host: SYNs that would meet a redirected connection. */
+	REDIRECT_CLASH, /* to the backend itself, by the same port: dropped */
+	REDIRECT_EARLY, /* sent again while it was answered: dropped */
+	/* On a backend's host. */
+	REDIRECT_RECEIVED, /* SYN with the option filled in */
+	REDIRECT_MISNAMED, /* the option names a VIP that is not the backend's: ignored */
+	REDIRECT_ECHOED,   /* SYN-ACK with the option */
+	REDIRECT_UNECHOED, /* SYN-ACK that has no room for it */
+	REDIRECT_EVENT_COUNT,
+};

@@ -1,0 +1,122 @@
+package agent
+
+import (
+	"fmt"
+	"net/netip"
+
+	"weir.io/weir/internal/model"
+)
+
+// redirect is a service whose connections go to its backends directly, where directors
+// and hosts agree to.
+type redirect struct {
+	name      string
+	vip       netip.AddrPort
+	ambiguous bool // another VIP has the same option
+	prefixes  []netip.Prefix
+	here      []netip.AddrPort // of its backends, this host's
+}
+
+// redirects returns the services that this host's clients may be redirected from, and
+// its backends to which others' may.
+func redirects(config model.Config, addresses map[netip.Addr]bool) []redirect {
+	var list []redirect
+	named := make(map[optionName]int) // first of that name
+	for _, s := range config.Services {
+		if s.Mode != model.Redirect {
+			continue
+		}
+		r := redirect{name: s.Name, vip: netip.AddrPortFrom(s.VIP, s.Port.First), prefixes: s.RedirectTo}
+		for i := range s.Backends {
+			b := &s.Backends[i]
+			if !b.RedirectsIn(&s) {
+				continue
+			}
+			if len(s.RedirectTo) == 0 {
+				r.prefixes = append(r.prefixes, netip.PrefixFrom(b.Address, b.Address.BitLen()))
+			}
+			if addresses[b.Address] {
+				r.here = append(r.here, b.RedirectedTo(&s))
+			}
+		}
+		if first, same := named[nameOf(r.vip)]; same {
+			r.ambiguous, list[first].ambiguous = true, true
+		} else {
+			named[nameOf(r.vip)] = len(list)
+		}
+		list = append(list, r)
+	}
+	return list
+}
+
+// optionName is what the option says of a VIP.
+type optionName struct {
+	tail [4]byte
+	port uint16
+	ipv6 bool
+}
+
+func nameOf(vip netip.AddrPort) optionName {
+	bytes := vip.Addr().AsSlice()
+	return optionName{[4]byte(bytes[len(bytes)-4:]), vip.Port(), vip.Addr().Is6()}
+}
+
+// redirectTables are the contents that the maps must have.
+type redirectTables struct {
+	vips     map[redirectHostEndpoint]uint32
+	names    map[redirectRedirectName]uint32
+	here     map[redirectHostEndpoint]uint32
+	services map[uint32]redirectRedirectService
+	prefixes map[redirectRedirectPrefix]uint32
+	fresh    []uint32 // indexes that nobody had before: what they count is old
+}
+
+// newRedirectTables gives every service an index: the one that its VIP has in the kernel,
+// or one that no VIP has there.
+func newRedirectTables(list []redirect, known map[redirectHostEndpoint]uint32, limit uint32) (redirectTables, error) {
+	t := redirectTables{
+		vips:     map[redirectHostEndpoint]uint32{},
+		names:    map[redirectRedirectName]uint32{},
+		here:     map[redirectHostEndpoint]uint32{},
+		services: map[uint32]redirectRedirectService{},
+		prefixes: map[redirectRedirectPrefix]uint32{},
+	}
+	used := map[uint32]bool{noService: true}
+	for _, index := range known {
+		used[index] = true
+	}
+	next := uint32(noService)
+	for i := range list {
+		index, found := known[redirectEndpoint(list[i].vip)]
+		if !found {
+			for used[next] {
+				next++
+			}
+			if next >= limit {
+				return redirectTables{}, fmt.Errorf("service %s: a host can be redirected from %d VIPs", list[i].name, limit-1)
+			}
+			index = next
+			used[index] = true
+			t.fresh = append(t.fresh, index)
+		}
+		t.add(&list[i], index)
+	}
+	return t, nil
+}
+
+func (t *redirectTables) add(r *redirect, index uint32) {
+	service := redirectRedirectService{Vip: redirectAddressOf(r.vip.Addr()), Port: networkOrder(r.vip.Port())}
+	if r.ambiguous {
+		service.Flags = uint16(redirectRedirectServiceFlagREDIRECT_NOT_ASKED)
+	}
+	t.services[index] = service
+	t.vips[redirectEndpoint(r.vip)] = index
+	t.names[redirectNameKey(nameOf(r.vip))] = index
+	for _, end := range r.here {
+		t.here[redirectEndpoint(end)] = index
+	}
+	for _, p := range r.prefixes {
+		t.prefixes[prefixKey(index, p)] = 1
+		t.prefixes[prefixKey(noService, p)] = 1 // of any service
+	}
+}

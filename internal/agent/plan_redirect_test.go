@@ -1,0 +1,89 @@
+package agent
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+
+	"weir.io/weir/internal/model"
+)
+
+func TestRedirectPlan(t *testing.T) {
+	c := redirectConfig()
+	c.Services[1].RedirectTo = []netip.Prefix{netip.MustParsePrefix("2001:db8:1::/64")}
+	list := redirects(c, map[netip.Addr]bool{host4: true, peer4: true})
+	type want struct {
+		ambiguous bool
+		prefixes  []netip.Prefix
+		here      []netip.AddrPort
+	}
+	host := func(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
+	wants := map[string]want{
+		"four":      {prefixes: []netip.Prefix{host(host4), host(peer4)}, here: []netip.AddrPort{netip.AddrPortFrom(host4, 443), netip.AddrPortFrom(peer4, 443)}},
+		"six":       {prefixes: c.Services[1].RedirectTo},
+		"port":      {prefixes: []netip.Prefix{host(peer4)}, here: []netip.AddrPort{netip.AddrPortFrom(peer4, 8080)}},
+		"alike":     {ambiguous: true, prefixes: []netip.Prefix{host(third6)}},
+		"alike too": {ambiguous: true, prefixes: []netip.Prefix{host(third6)}},
+	}
+	if len(list) != len(wants) {
+		t.Errorf("%d services are redirected, want %d", len(list), len(wants))
+	}
+	for _, r := range list {
+		w := wants[r.name]
+		if r.ambiguous != w.ambiguous || !slices.Equal(r.prefixes, w.prefixes) || !slices.Equal(r.here, w.here) {
+			t.Errorf("%s: %+v, want %+v", r.name, r, w)
+		}
+	}
+}
+
+// A VIP keeps its index, and with it what is counted, whoever comes and goes; nobody gets
+// that of one whose entry is still in the kernel.
+func TestRedirectIndexesStay(t *testing.T) {
+	list := redirects(redirectConfig(), nil)
+	first, err := newRedirectTables(list, nil, 100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(first.fresh) != len(list) || slices.Contains(first.fresh, noService) {
+		t.Errorf("fresh indexes %v of %d services", first.fresh, len(list))
+	}
+	gone := list[0]
+	more := redirect{name: "new", vip: netip.MustParseAddrPort("192.0.2.30:80")}
+	second, err := newRedirectTables(append([]redirect{more}, list[1:]...), first.vips, 100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range list[1:] {
+		if key := redirectEndpoint(r.vip); second.vips[key] != first.vips[key] {
+			t.Errorf("%s has index %d, had %d", r.name, second.vips[key], first.vips[key])
+		}
+	}
+	if index := second.vips[redirectEndpoint(more.vip)]; index == first.vips[redirectEndpoint(gone.vip)] || !slices.Equal(second.fresh, []uint32{index}) {
+		t.Errorf("the new service has index %d, and %v are fresh", index, second.fresh)
+	}
+	if _, err := newRedirectTables(list, nil, uint32(len(list))); err == nil {
+		t.Error("more services than there are places give no error")
+	}
+}
+
+// A host that has neither backends nor clients of a redirected service serves as before.
+func TestWhoServes(t *testing.T) {
+	for name, test := range map[string]struct {
+		config model.Config
+		own    netip.Addr
+		want   bool
+	}{
+		"a backend's":           {redirectConfig(), host4, true},
+		"a client's":            {redirectConfig(), client4, false},
+		"nobody's":              {testConfig(), client4, true},
+		"a tunnelled backend's": {redirectConfig(), otherPeer4, true},
+	} {
+		p, err := newPlan(test.config, host{addresses: map[netip.Addr]bool{test.own: true}, mtu: 1500})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p.serves() != test.want {
+			t.Errorf("%s: serves %v, want %v", name, p.serves(), test.want)
+		}
+	}
+}

@@ -1,0 +1,221 @@
+package agent
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"weir.io/weir/internal/model"
+)
+
+// redirector is the part of an agent by which connections bypass directors. It is loaded
+// when a service is redirected for the first time; hosts without one have nothing of it.
+type redirector struct {
+	*redirectObjects
+	list    []redirect
+	indexes map[netip.AddrPort]uint32
+}
+
+// redirectDirectories begin the names of directories with maps in the agent's state. Their
+// content nobody could make again, so all versions that read the same format share one.
+const redirectDirectories = "redirect-"
+
+// redirectFormat names what programs of two versions must agree about.
+func redirectFormat(spec *ebpf.CollectionSpec) (string, error) {
+	events, err := spec.Types.AnyTypeByName("redirect_event")
+	if err != nil {
+		return "", fmt.Errorf("find enum redirect_event: %w", err)
+	}
+	hash := sha256.New()
+	fmt.Fprintf(hash, "%9v\n", events)
+	for _, name := range slices.Sorted(maps.Keys(spec.Maps)) {
+		m := spec.Maps[name]
+		if strings.HasPrefix(name, ".") {
+			continue // each program has its own
+		}
+		fmt.Fprintf(hash, "%s %v %d %d %d %d %9v %9v\n", name, m.Type, m.KeySize, m.ValueSize, m.MaxEntries, m.Flags, m.Key, m.Value)
+	}
+	return fmt.Sprintf("%x", hash.Sum(nil)[:8]), nil
+}
+
+// openRedirector loads the programs with the maps that are pinned, or pins new ones.
+func openRedirector(state string) (*redirector, error) {
+	spec, err := loadRedirect()
+	if err != nil {
+		return nil, fmt.Errorf("read programs of redirection: %w", err)
+	}
+	format, err := redirectFormat(spec)
+	if err != nil {
+		return nil, err
+	}
+	dir := filepath.Join(state, redirectDirectories+format)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("make map directory: %w", err)
+	}
+	for name, m := range spec.Maps {
+		if !strings.HasPrefix(name, ".") {
+			m.Pinning = ebpf.PinByName
+		}
+	}
+	r := &redirector{redirectObjects: new(redirectObjects)}
+	if err := spec.LoadAndAssign(r.redirectObjects, &ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: dir}}); err != nil {
+		return nil, fmt.Errorf("load programs of redirection (needs Linux 6.1): %w", err)
+	}
+	return r, nil
+}
+
+// wasRedirecting says whether an agent before this one has left connections.
+func wasRedirecting(state string) bool {
+	dirs, err := filepath.Glob(filepath.Join(state, redirectDirectories+"*"))
+	return err == nil && len(dirs) > 0
+}
+
+// forgetOtherFormats removes what programs of other formats had, which do not run any more.
+func forgetOtherFormats(state string) error {
+	spec, err := loadRedirect()
+	if err != nil {
+		return fmt.Errorf("read programs of redirection: %w", err)
+	}
+	format, err := redirectFormat(spec)
+	if err != nil {
+		return err
+	}
+	dirs, err := filepath.Glob(filepath.Join(state, redirectDirectories+"*"))
+	for _, dir := range dirs {
+		if filepath.Base(dir) != redirectDirectories+format {
+			err = errors.Join(err, os.RemoveAll(dir))
+		}
+	}
+	return err
+}
+
+// set makes the maps say what the list says. Connections stay as they are.
+func (r *redirector) set(list []redirect) error {
+	known, err := readAll[redirectHostEndpoint](r.RedirectVips)
+	if err != nil {
+		return err
+	}
+	t, err := newRedirectTables(list, known, r.RedirectServices.MaxEntries())
+	if err != nil {
+		return err
+	}
+	if err := r.clear(t.fresh); err != nil {
+		return err
+	}
+	// A SYN asks only when everything is there that its answer needs.
+	err = errors.Join(
+		putAll(r.RedirectServices, t.services),
+		putAll(r.RedirectPrefixes, t.prefixes),
+		putAll(r.RedirectNames, t.names),
+		putAll(r.RedirectHere, t.here),
+		putAll(r.RedirectVips, t.vips))
+	if err != nil {
+		return err
+	}
+	r.list, r.indexes = list, make(map[netip.AddrPort]uint32, len(list))
+	for _, s := range list {
+		r.indexes[s.vip] = t.vips[redirectEndpoint(s.vip)]
+	}
+	return errors.Join(
+		removeOthers(r.RedirectVips, t.vips),
+		removeOthers(r.RedirectHere, t.here),
+		removeOthers(r.RedirectNames, t.names),
+		removeOthers(r.RedirectPrefixes, t.prefixes))
+}
+
+// clear makes indexes count from zero for whoever has them now.
+func (r *redirector) clear(indexes []uint32) error {
+	cpus := ebpf.MustPossibleCPU()
+	for _, index := range indexes {
+		err := r.RedirectCounters.Put(index, make([]redirectRedirectCounter, cpus))
+		for event := range uint32(redirectRedirectEventREDIRECT_EVENT_COUNT) {
+			err = errors.Join(err, r.RedirectEvents.Put(eventIndex(index, event), make([]uint64, cpus)))
+		}
+		if err != nil {
+			return fmt.Errorf("clear counters of redirection %d: %w", index, err)
+		}
+	}
+	return nil
+}
+
+// eventIndex is where an event of a service is counted (REDIRECT_EVENTS_SHIFT).
+func eventIndex(service, event uint32) uint32 { return service<<5 | event }
+
+func redirectAddressOf(a netip.Addr) redirectAddress { return redirectAddress{Bytes: a.As16()} }
+
+func redirectEndpoint(a netip.AddrPort) redirectHostEndpoint {
+	return redirectHostEndpoint{Address: redirectAddressOf(a.Addr()), Port: networkOrder(a.Port()), Protocol: unix.IPPROTO_TCP}
+}
+
+func redirectNameKey(n optionName) redirectRedirectName {
+	key := redirectRedirectName{Tail: binary.NativeEndian.Uint32(n.tail[:]), Port: networkOrder(n.port)}
+	if n.ipv6 {
+		key.Ipv6 = 1
+	}
+	return key
+}
+
+func prefixKey(service uint32, p netip.Prefix) redirectRedirectPrefix {
+	const before = 32 // bits of the service
+	source := sourceKey(p)
+	return redirectRedirectPrefix{PrefixLen: before + source.PrefixLen, Service: service, Address: redirectAddress(source.Address)}
+}
+
+// status reads what each service has counted, and how many connections there are.
+func (r *redirector) status() ([]model.AgentRedirect, error) {
+	names, err := redirectEventNames()
+	if err != nil {
+		return nil, err
+	}
+	connections := map[uint32]int{}
+	err = eachConnection(r.RedirectLeaving, func(_ redirectHostFlow, way redirectRedirectWay) { connections[way.Service]++ })
+	if err != nil {
+		return nil, err
+	}
+	var list []model.AgentRedirect
+	for _, s := range r.list {
+		index := r.indexes[s.vip]
+		status := model.AgentRedirect{Name: s.name, VIP: s.vip, Connections: connections[index]}
+		var perCPU []redirectRedirectCounter
+		if err := r.RedirectCounters.Lookup(index, &perCPU); err != nil {
+			return nil, fmt.Errorf("counters of redirection of %s: %w", s.name, err)
+		}
+		for _, c := range perCPU {
+			status.SentPackets += c.SentPackets
+			status.SentBytes += c.SentBytes
+			status.ReceivedPackets += c.ReceivedPackets
+			status.ReceivedBytes += c.ReceivedBytes
+		}
+		for event, name := range names {
+			var counts []uint64
+			if err := r.RedirectEvents.Lookup(eventIndex(index, uint32(event)), &counts); err != nil {
+				return nil, fmt.Errorf("event %s of %s: %w", name, s.name, err)
+			}
+			sum := uint64(0)
+			for _, n := range counts {
+				sum += n
+			}
+			status.Events = append(status.Events, model.Tallied{Name: name, Count: sum})
+		}
+		list = append(list, status)
+	}
+	return list, nil
+}
+
+func redirectEventNames() ([]string, error) {
+	spec, err := loadRedirect()
+	if err != nil {
+		return nil, fmt.Errorf("read programs of redirection: %w", err)
+	}
+	return enumNames(spec, "redirect_event", "REDIRECT_", uint64(redirectRedirectEventREDIRECT_EVENT_COUNT))
+}

@@ -1,0 +1,125 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+)
+
+// How long a redirected connection is remembered after its last packet, by what has been
+// seen of its end, and how often is looked. The first two are longer than Linux keeps
+// what is left of such connections; an open one that says nothing for a day has no
+// keep-alives (2 h by default), and may have lost its other end long ago.
+const (
+	resetTimeout  = 10 * time.Second
+	closedTimeout = 2 * time.Minute
+	halfTimeout   = time.Hour
+	openTimeout   = 24 * time.Hour
+	ageInterval   = 10 * time.Second
+)
+
+// timeoutOf is how long a connection may be silent, of which these ends were seen.
+func timeoutOf(out, in uint16) time.Duration {
+	const fin, rst = uint16(redirectRedirectEndREDIRECT_FIN), uint16(redirectRedirectEndREDIRECT_RST)
+	switch {
+	case (out|in)&rst != 0:
+		return resetTimeout
+	case out&in&fin != 0:
+		return closedTimeout
+	case (out|in)&fin != 0:
+		return halfTimeout
+	}
+	return openTimeout
+}
+
+// ageRedirects takes connections out that have ended, until the context does.
+func (a *Agent) ageRedirects(ctx context.Context) {
+	tick := time.NewTicker(ageInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		a.mu.Lock()
+		if a.redirector != nil {
+			if err := a.redirector.age(now()); err != nil {
+				a.options.Log.Error("age redirected connections", "error", err)
+			}
+		}
+		a.mu.Unlock()
+	}
+}
+
+// now is CLOCK_MONOTONIC, by which the programs note packets.
+func now() time.Duration {
+	var t unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &t); err != nil {
+		panic(err) // it exists
+	}
+	return time.Duration(t.Nano())
+}
+
+// age takes out what is silent for too long: both directions of a connection, or the one
+// that is left of it.
+func (r *redirector) age(now time.Duration) error {
+	arriving := map[redirectHostFlow]redirectRedirectWay{}
+	if err := eachConnection(r.RedirectArriving, func(flow redirectHostFlow, way redirectRedirectWay) { arriving[flow] = way }); err != nil {
+		return err
+	}
+	var errs []error
+	err := eachConnection(r.RedirectLeaving, func(flow redirectHostFlow, out redirectRedirectWay) {
+		back := redirectHostFlow{Client: flow.Client, Vip: out.Peer, ClientPort: flow.ClientPort, VipPort: out.PeerPort}
+		in := arriving[back]
+		delete(arriving, back)
+		if idle := now - time.Duration(max(out.Seen, in.Seen)); idle > timeoutOf(out.Ends, in.Ends) {
+			errs = append(errs, take(r.RedirectLeaving, flow, out), take(r.RedirectArriving, back, in))
+		}
+	})
+	for flow, way := range arriving {
+		if now-time.Duration(way.Seen) > resetTimeout {
+			errs = append(errs, take(r.RedirectArriving, flow, way))
+		}
+	}
+	return errors.Join(append(errs, err)...)
+}
+
+// take takes a connection out unless another one has its place by now.
+func take(m *ebpf.Map, flow redirectHostFlow, was redirectRedirectWay) error {
+	var is redirectRedirectWay
+	err := m.Lookup(flow, &is)
+	if err == nil && is.Sequence == was.Sequence && is.Seen == was.Seen {
+		err = m.Delete(flow)
+	}
+	if errors.Is(err, ebpf.ErrKeyNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("take a connection out of %s: %w", m, err)
+	}
+	return nil
+}
+
+// eachConnection reads whole buckets of the map, so that connections that come and go
+// take none of the others along.
+func eachConnection(m *ebpf.Map, found func(redirectHostFlow, redirectRedirectWay)) error {
+	flows, ways := make([]redirectHostFlow, flowsAtOnce), make([]redirectRedirectWay, flowsAtOnce)
+	var cursor ebpf.MapBatchCursor
+	for {
+		n, err := m.BatchLookup(&cursor, flows, ways, nil)
+		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("read connections in %s: %w", m, err)
+		}
+		for i := range n {
+			found(flows[i], ways[i])
+		}
+		if err != nil {
+			return nil // that was all
+		}
+	}
+}

@@ -1,0 +1,112 @@
+package agent
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"testing"
+
+	"github.com/cilium/ebpf"
+
+	"weir.io/weir/internal/packet"
+	"weir.io/weir/internal/twin"
+)
+
+// FuzzAnswer gives a client's host any answer to a SYN that asked. It is taken over if,
+// and only if, it acknowledges that SYN, comes from where the service has backends, and
+// has the option as the twin reads it.
+func FuzzAnswer(f *testing.F) {
+	c := connections()[0]
+	good := withOption(c.vip, linuxSYN)
+	peer := binary.BigEndian.Uint32(c.backend.Addr().AsSlice())
+	f.Add(good, uint32(0), uint8(packet.SYN|packet.ACK), peer, uint16(443), uint16(40000))
+	f.Add(good, uint32(1), uint8(packet.SYN|packet.ACK), peer, uint16(443), uint16(40000))
+	f.Add(good, uint32(0), uint8(packet.SYN|packet.ACK|packet.RST), peer, uint16(443), uint16(40000))
+	f.Add(good, uint32(0), uint8(packet.SYN|packet.ACK), uint32(0x0a000707), uint16(443), uint16(40000))
+	f.Add(withOption(netip.MustParseAddrPort("192.0.2.21:80"), nil), uint32(0), uint8(packet.SYN|packet.ACK), peer, uint16(443), uint16(40000))
+	f.Add(withOption(c.vip, []byte{34, 2, 1, 1}), uint32(0), uint8(packet.SYN|packet.ACK), peer, uint16(8080), uint16(40000))
+	f.Add([]byte{254, 10, 0x57}, uint32(0), uint8(packet.SYN|packet.ACK), peer, uint16(443), uint16(40000))
+	f.Fuzz(func(t *testing.T, options []byte, ack uint32, flags uint8, source uint32, from, to uint16) {
+		if len(options) > 40 || len(options)%4 != 0 {
+			return
+		}
+		h := newRedirectHost(t)
+		h.check(c.asks())
+		sender := netip.AddrPortFrom(netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, source))), from)
+		in := segment(sender, netip.AddrPortFrom(c.client.Addr(), to), packet.TCPHeader{Seq: 77, Ack: ack, Flags: flags, Options: options})
+		option := twin.ReadRedirect(options)
+		const mask = packet.FIN | packet.SYN | packet.RST | packet.ACK
+		taken := flags&mask == packet.SYN|packet.ACK && ack == 0 && to == c.client.Port() && sender != c.vip &&
+			(sender.Addr() == host4 || sender.Addr() == peer4) && // those that four lists
+			option.At >= 0 && option.VIP == c.vip.Addr().As4() && option.Port == c.vip.Port()
+		verdict, out := run(t, h.RedirectArrive, build(frame{ether}, in), nil)
+		want := in
+		if taken {
+			want = segment(c.vip, c.client, packet.TCPHeader{Seq: 77, Ack: ack, Flags: flags, Options: options})
+		}
+		if verdict != tcNext {
+			t.Fatalf("verdict %d, want %d", int32(verdict), -1)
+		}
+		packet.Equal(t, out, build(frame{ether}, want))
+	})
+}
+
+func entries(t *testing.T, m *ebpf.Map) (n int) {
+	t.Helper()
+	var key, value []byte
+	for all := m.Iterate(); all.Next(&key, &value); {
+		n++
+	}
+	return n
+}
+
+// Packets that come take no memory of a client's host, and a bounded one of a backend's;
+// a connection that was there before goes on.
+func TestRedirectFlood(t *testing.T) {
+	h := newRedirectHost(t)
+	c := connections()[0]
+	h.check(c.asks(), c.taken())
+	const many = 3 * 16384
+	here := netip.AddrPortFrom(host4, 443)
+	flood := func(what string, program *ebpf.Program, make func(from netip.AddrPort) frame) {
+		t.Helper()
+		for i := range many {
+			from := netip.AddrPortFrom(netip.AddrFrom4([4]byte{100, 64, byte(i >> 8), byte(i)}), uint16(1024+i>>4))
+			if _, _, err := program.Test(build(frame{ether}, make(from))); err != nil {
+				t.Fatalf("%s: %v", what, err)
+			}
+		}
+	}
+	flood("answers", h.RedirectArrive, func(from netip.AddrPort) frame {
+		return segment(netip.AddrPortFrom(peer4, from.Port()), c.client, synAckOf(withOption(c.vip, nil)...))
+	})
+	flood("handed over", h.RedirectArrive, func(from netip.AddrPort) frame { return segment(from, here, synOf(withOption(handedVIP4, nil)...)) })
+	for name, m := range map[string]*ebpf.Map{"SYNs": h.RedirectSyns, "ports": h.RedirectDirects} {
+		if n := entries(t, m); n != 0 {
+			t.Errorf("%d %s are remembered because of what came, want none", n, name)
+		}
+	}
+	if n := entries(t, h.RedirectEchoes); n == 0 || n > 16384 {
+		t.Errorf("%d SYNs are remembered to be echoed, want at most 16384", n)
+	}
+	if n := entries(t, h.RedirectArriving); n != 1 {
+		t.Errorf("%d connections are remembered, want the one", n)
+	}
+	h.check(c.sends(packet.ACK, 5), c.receives(packet.ACK, 5))
+}
+
+// Without a place for one more the connection falls back; those that are there go on.
+func TestNoPlaceForAConnection(t *testing.T) {
+	spec, err := loadRedirect()
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec.Maps["redirect_leaving"].MaxEntries = 1
+	h := &redirectHost{loadTestRedirector(t, spec), t}
+	t.Cleanup(func() { _ = h.Close() })
+	first, second := connections()[0], connections()[1]
+	h.check(first.asks(), first.taken(), second.asks(),
+		arrivesAs("SYN-ACK", "six full", second.answers(), nil),
+		leavesAs("SYN again", "", segment(second.client, second.vip, synOf(linuxSYN...)), nil),
+		arrivesAs("data of nobody", "", segment(second.backend, second.client, dataOf(packet.ACK)), nil),
+		first.sends(packet.ACK, 5), first.receives(packet.ACK, 5))
+}

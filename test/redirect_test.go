@@ -1,0 +1,326 @@
+package test
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/netlab"
+)
+
+// redirectLab is a lab whose connections bypass the director:
+//
+//	client --- router --- switch --- director
+//	                        |    --- backend1 ... backend3
+//	                    neighbour
+//
+// Client and neighbour have agents, the router has none.
+type redirectLab struct {
+	*lab
+	neighbour *netlab.Host
+	daemon    *daemon            // the director's
+	agents    map[string]*daemon // by host
+}
+
+// redirectService is one service of the lab, in both families.
+type redirectService struct {
+	number   int // of its VIPs
+	port     int // of the VIP
+	to       int // of the backends; 0: the same
+	fallback string
+	backends []backend
+}
+
+func redirectVIP(number int, six bool) netip.Addr {
+	if six {
+		return netip.MustParseAddr(fmt.Sprintf("2001:db8::2:%d", number))
+	}
+	return netip.AddrFrom4([4]byte{192, 0, 2, byte(100 + number)})
+}
+
+func (s redirectService) text() string {
+	var b strings.Builder
+	for _, six := range []bool{false, true} {
+		fmt.Fprintf(&b, "- name: redirect%d-%v\n  vip: %s\n  protocol: tcp\n  port: %d\n  mode: redirect\n  fallback: %s\n  backends:\n", s.number, six, redirectVIP(s.number, six), s.port, s.fallback)
+		for _, one := range s.backends {
+			fmt.Fprintf(&b, "  - {name: backend%d, address: \"%s\"", one.number, lanAddress(backendHost+one.number-1, six))
+			if s.to > 0 {
+				fmt.Fprintf(&b, ", port: %d", s.to)
+			}
+			b.WriteString("}\n")
+		}
+	}
+	return b.String()
+}
+
+const neighbourHost = 41
+
+func newRedirectLab(t *testing.T, services ...redirectService) *redirectLab {
+	t.Helper()
+	l := &redirectLab{lab: newLab(t, size{backends: 3}), agents: map[string]*daemon{}}
+	l.neighbour = l.Host("neighbour")
+	l.Link(l.neighbour, l.lan, netlab.LinkOptions{XDP: true, A: lanPrefixes(neighbourHost)})
+	for _, six := range []bool{false, true} {
+		l.neighbour.Route("default", lanAddress(routerHost, six).String())
+		l.neighbour.Route(map[bool]string{false: "192.0.2.0/24", true: "2001:db8::/64"}[six], lanAddress(directorHost, six).String())
+	}
+	var texts []string
+	for _, s := range services {
+		texts = append(texts, s.text())
+	}
+	for _, h := range append([]*netlab.Host{l.client, l.neighbour}, l.backends...) {
+		l.agents[h.Name] = startDaemon(t, h, "agent", configText("", "eth0", texts...))
+	}
+	l.daemon = startDaemon(t, l.director, "run", configText("eth0", "", texts...))
+	return l
+}
+
+// reason is a counter of the director.
+func (l *redirectLab) reason(name string) uint64 {
+	l.t.Helper()
+	var status struct {
+		Reasons []model.Counter `json:"reasons"`
+	}
+	if err := json.Unmarshal([]byte(on(l.t, l.director, weir, "status", "-o", "json", "--socket", l.daemon.socket)), &status); err != nil {
+		l.t.Fatal(err)
+	}
+	for _, r := range status.Reasons {
+		if r.Name == name {
+			return r.Packets
+		}
+	}
+	l.t.Fatalf("there is no reason %s", name)
+	return 0
+}
+
+// passing is what the services' packets have come to at the director: SYNs whose
+// connections it handed over, and all others.
+func (l *redirectLab) passing() (handed, others uint64) {
+	l.t.Helper()
+	handed = l.reason("forward_redirect")
+	services, err := l.daemon.services()
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	for _, s := range services {
+		others += s.Packets + s.Dropped
+	}
+	return handed, others - handed
+}
+
+// bypasses runs something that opens so many connections, of which the director must see
+// the SYNs and no more. 0: one at least.
+func (l *redirectLab) bypasses(t *testing.T, connections uint64, what func()) {
+	t.Helper()
+	handed, others := l.passing()
+	what()
+	nowHanded, nowOthers := l.passing()
+	if n := nowHanded - handed; n != connections && (connections > 0 || n == 0) {
+		t.Errorf("the director has handed %d connections over, want %d", n, connections)
+	}
+	if n := nowOthers - others; n != 0 {
+		t.Errorf("the director has forwarded %d packets besides these connections' SYNs", n)
+	}
+}
+
+// event adds up an event of redirection on a host.
+func (l *redirectLab) event(host, name string) (sum uint64) {
+	l.t.Helper()
+	for _, r := range l.agents[host].agentStatus().Redirects {
+		for _, e := range r.Events {
+			if e.Name == name {
+				sum += e.Count
+			}
+		}
+	}
+	return sum
+}
+
+// Unmodified clients and servers: the director sees the SYN of each connection, and
+// nothing else. That holds where client, director and backends share a link, and over
+// another port.
+func TestRedirect(t *testing.T) {
+	web := redirectService{number: 1, port: 80, fallback: "gue", backends: everyBackend(3)}
+	iperf := redirectService{number: 2, port: 5201, fallback: "ipip", backends: everyBackend(1)}
+	redis := redirectService{number: 3, port: 6379, to: 6380, fallback: "nat", backends: everyBackend(2)}
+	l := newRedirectLab(t, web, iperf, redis)
+	for _, b := range l.backends {
+		startNginx(t, b)
+	}
+	for _, b := range l.backends[:2] {
+		startServer(t, b, netip.MustParseAddrPort("0.0.0.0:6380"), "redis-server", "--port", "6380", "--bind", "0.0.0.0", "::", "--protected-mode", "no", "--save", "", "--dir", b.Dir())
+	}
+	for _, six := range []bool{false, true} {
+		for _, h := range []*netlab.Host{l.client, l.neighbour} {
+			name := fmt.Sprintf("%s, IPv%d: ", h.Name, map[bool]int{false: 4, true: 6}[six])
+			url := "http://" + netip.AddrPortFrom(redirectVIP(1, six), 80).String() + "/name"
+			t.Run(name+"curl", func(t *testing.T) {
+				seen := map[string]bool{}
+				l.bypasses(t, 30, func() {
+					for range 30 {
+						seen[on(t, h, "curl", "-sS", "--fail", "--max-time", "10", url)] = true
+					}
+				})
+				if len(seen) != 3 {
+					t.Errorf("answers came from %v, want all three backends", seen)
+				}
+			})
+			// nginx ends a connection after a thousand requests.
+			t.Run(name+"wrk", func(t *testing.T) {
+				l.bypasses(t, 0, func() {
+					if out := on(t, h, "wrk", "-t", "1", "-c", "10", "-d", "1s", url); strings.Contains(out, "Socket errors") || strings.Contains(out, "Non-2xx") {
+						t.Errorf("wrk says:\n%s", out)
+					}
+				})
+			})
+			t.Run(name+"redis-cli", func(t *testing.T) {
+				l.bypasses(t, 1, func() {
+					out := on(t, h, "redis-cli", "-h", redirectVIP(3, six).String(), "-p", "6379", "incr", "n")
+					if strings.TrimSpace(out) == "" || strings.Contains(out, "rror") {
+						t.Errorf("redis-cli says %s", out)
+					}
+				})
+			})
+			for direction, args := range map[string][]string{"up": nil, "down": {"--reverse"}} {
+				t.Run(name+"iperf3 "+direction, func(t *testing.T) {
+					at := netip.AddrPortFrom(lanAddress(backendHost, six), 5201)
+					startServer(t, l.backends[0], at, "iperf3", "--server", "--one-off", "--bind", at.Addr().String())
+					l.bypasses(t, 2, func() {
+						on(t, h, "iperf3", append([]string{"--client", redirectVIP(2, six).String(), "--bytes", "20M"}, args...)...)
+					})
+				})
+			}
+		}
+	}
+	if n := l.event("client", "again") + l.event("neighbour", "again"); n != 0 {
+		t.Errorf("%d SYNs were sent again", n)
+	}
+}
+
+// Whoever has no agent, client or backend, is served as the service falls back, the
+// latter after one SYN was in vain.
+func TestRedirectFallback(t *testing.T) {
+	web := redirectService{number: 1, port: 80, fallback: "gue", backends: everyBackend(2)}
+	lone := redirectService{number: 2, port: 80, fallback: "l2dsr", backends: []backend{{number: 3}}}
+	l := newRedirectLab(t, web, lone)
+	for _, b := range l.backends {
+		startNginx(t, b)
+	}
+	for _, six := range []bool{false, true} {
+		url := func(number int) string {
+			return "http://" + netip.AddrPortFrom(redirectVIP(number, six), 80).String() + "/name"
+		}
+		t.Run(fmt.Sprintf("client without agent, IPv6 %v", six), func(t *testing.T) {
+			handed, others := l.passing()
+			on(t, l.router, "curl", "-sS", "--fail", "--max-time", "10", url(1))
+			nowHanded, nowOthers := l.passing()
+			if nowHanded != handed || nowOthers-others < 4 {
+				t.Errorf("the director has handed %d connections over and forwarded %d packets, want 0 and all of the connection", nowHanded-handed, nowOthers-others)
+			}
+		})
+	}
+	// The VIP stays on lo; what unwraps and answers with the option goes.
+	agent := l.agents["backend3"]
+	agent.end(syscall.SIGTERM)
+	on(t, agent.host, weir, "detach", "--bpffs", agent.bpffs)
+	for _, six := range []bool{false, true} {
+		agent.host.Address("lo", netip.PrefixFrom(redirectVIP(2, six), redirectVIP(2, six).BitLen()).String())
+		t.Run(fmt.Sprintf("backend without agent, IPv6 %v", six), func(t *testing.T) {
+			again := l.event("client", "again")
+			if out := on(t, l.client, "curl", "-sS", "--fail", "--max-time", "10", "http://"+netip.AddrPortFrom(redirectVIP(2, six), 80).String()+"/name"); out != "backend3" {
+				t.Errorf("%q answers, want backend3", out)
+			}
+			if n := l.event("client", "again") - again; n != 1 {
+				t.Errorf("%d SYNs were sent again without the option, want 1", n)
+			}
+		})
+	}
+}
+
+// Redirected connections go on whatever happens to directors, agents and backends that are
+// not theirs: after the SYN there is nobody between client and backend.
+func TestRedirectedConnectionsStay(t *testing.T) {
+	service := func(backends []backend) redirectService {
+		return redirectService{number: 1, port: linesPort, fallback: "gue", backends: backends}
+	}
+	l := newRedirectLab(t, service(everyBackend(3)))
+	for _, b := range l.backends {
+		serveLines(t, b, b.Name)
+	}
+	type open struct {
+		net.Conn
+		answers *bufio.Reader
+		backend string
+	}
+	ask := func(c *open) string {
+		t.Helper()
+		if err := c.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := fmt.Fprintln(c, "who"); err != nil {
+			t.Fatalf("connection of %s: %v", c.backend, err)
+		}
+		line, err := c.answers.ReadString('\n')
+		if err != nil {
+			t.Fatalf("connection of %s: %v", c.backend, err)
+		}
+		return strings.TrimSpace(line)
+	}
+	var connections []*open
+	dial := func(n int) {
+		t.Helper()
+		for i := range n {
+			conn, err := l.client.DialContext(t.Context(), "tcp", netip.AddrPortFrom(redirectVIP(1, i%2 == 1), linesPort).String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { conn.Close() })
+			c := &open{Conn: conn, answers: bufio.NewReader(conn)}
+			c.backend = ask(c)
+			connections = append(connections, c)
+		}
+	}
+	goOn := func(what string) {
+		t.Helper()
+		for i, c := range connections {
+			if is := ask(c); is != c.backend {
+				t.Fatalf("%s: connection %d is answered by %s, and was by %s", what, i, is, c.backend)
+			}
+		}
+	}
+	l.bypasses(t, 40, func() { dial(40); goOn("nothing has happened") })
+	text := func(interfaces, uplink string, backends ...backend) string {
+		return configText(interfaces, uplink, service(backends).text())
+	}
+	l.daemon.edit(text("eth0", "", backend{number: 1}))
+	l.daemon.ready()
+	goOn("two backends are gone from the service")
+	for _, host := range []string{"client", "backend2"} {
+		a := l.agents[host]
+		a.end(syscall.SIGKILL)
+		goOn("no agent on " + host)
+		a.edit(text("", "eth0", backend{number: 1}))
+		a.start()
+		a.waitFor("answer", func() bool { _, err := tryOn(t, a.host, weir, "status", "--socket", a.socket); return err == nil })
+		goOn("an agent on " + host + " that knows one backend")
+	}
+	l.bypasses(t, 6, func() { dial(6); goOn("new connections") })
+	l.daemon.end(syscall.SIGTERM)
+	on(t, l.director, weir, "detach", "--bpffs", l.daemon.bpffs)
+	goOn("there is no director")
+	for _, r := range l.agents["client"].agentStatus().Redirects {
+		if want := len(connections) / 2; r.Connections != want {
+			t.Errorf("the client's agent remembers %d connections of %s, want %d", r.Connections, r.Name, want)
+		}
+	}
+	if n := l.event("client", "again"); n != 0 {
+		t.Errorf("%d SYNs were sent again", n)
+	}
+}
