@@ -78,6 +78,10 @@ var checks = []check{
 		func(s *record.Scenario) (float64, error) { return updateTime(s, 1, visible99) }},
 	{"set_4096_services_ms", "how long a Set that changes all of 4,096 services takes, median", "ms", "<=", 500, "update", took50,
 		func(s *record.Scenario) (float64, error) { return updateTime(s, manyServices, took50) }},
+	{"explain_disagreements", "packets of 100,000 random ones of which weir explain said something else than what the director then did, or than the ring that is worked out in Go", "", "<=", 0, "explain", disagreements,
+		func(s *record.Scenario) (float64, error) { return explained(s, disagreements) }},
+	{"explain_side_effects", "readings of all maps in which questions had changed something", "", "<=", 0, "explain", sideEffects,
+		func(s *record.Scenario) (float64, error) { return explained(s, sideEffects) }},
 	{"health_tcp_cpu", "CPU time of a director that checks 1,000 backends by kind tcp once a second, of one CPU", "%", "<=", 5, "health", checkShare,
 		func(s *record.Scenario) (float64, error) {
 			return reading(s, string(model.CheckTCP), record.Conditions{}, checkShare)

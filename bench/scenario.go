@@ -36,6 +36,7 @@ var scenarios = []scenario{
 	{"scaleout", "What several directors behind a router carry.", measureScaleout, true},
 	{"memory", "Bytes per service, backend and flow, and of the director's process.", measureMemory, false},
 	{"health", "CPU time of checks of a thousand backends, once a second.", measureHealth, false},
+	{"explain", "Whether what a director says of packets is what it does with them, and asking changes nothing.", measureExplain, true},
 	{"utilization", "How the exported utilization of a CPU follows the offered load.", measureUtilization, false},
 	{"soak", "What hours of changes leave behind.", measureSoak, true},
 }

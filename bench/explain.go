@@ -1,0 +1,81 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"weir.io/weir/bench/answers"
+	"weir.io/weir/bench/record"
+	"weir.io/weir/internal/netlab"
+)
+
+// What a comparison of answers finds.
+var (
+	asked         = record.Quantity{Name: "packets", Unit: "packets", Better: record.Higher}
+	placedTwice   = record.Quantity{Name: "placed-twice", Unit: "packets", Better: record.Higher}
+	disagreements = record.Quantity{Name: "disagreements", Unit: "packets", Better: record.Lower}
+	sideEffects   = record.Quantity{Name: "side-effects", Unit: "readings", Better: record.Lower}
+)
+
+const explainSubject = "explain"
+
+var explainNotes = []string{
+	"a real weir run between clients and backends; before each packet is sent the director is asked about its very frame (POST /v1/explain), and it disagrees if what then leaves, on which link, byte for byte, or the reason under which it is counted, is another; anything else that leaves is a disagreement, too",
+	"packets: SYNs and others of known and unknown flows, TCP and UDP, IPv4 and IPv6, tagged and not, pings, fragments, what does not fit, replies of nat backends, headers with a bit that is wrong; all modes, p2c, full NAT, port ranges; the first half of the services keeps its VIPs and with them its history, the others begin with each configuration",
+	"placed-twice: packets of services without history and of flows that were not sent before: the director's backend must be the one that internal/engine's plan, in Go, has in the flow's row",
+	"side-effects: every 500 packets all maps are read, 20 questions asked, and all maps read again; a change counts if it is there three times in a row, because the director sweeps its maps now and then",
+}
+
+// Of these, 100,000 packets in all.
+const (
+	explainConfigurations, explainPackets           = 100, 1000
+	smokeExplainConfigurations, smokeExplainPackets = 4, 60
+)
+
+func measureExplain(ctx context.Context, s *session) (err error) {
+	s.into.Notes = explainNotes
+	lab, err := netlab.New()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, lab.Close()) }()
+	l, err := answers.New(ctx, lab)
+	if err != nil {
+		return fmt.Errorf("build the lab: %w", err)
+	}
+	defer func() { err = errors.Join(err, l.Close()) }()
+	// One round is the whole: more would be other packets, and take as long.
+	configurations, packets := explainConfigurations, explainPackets
+	if s.settings.Smoke {
+		configurations, packets = smokeExplainConfigurations, smokeExplainPackets
+	}
+	told := 0
+	result, err := l.Compare(ctx, 1, configurations, packets, func(done int) {
+		if done >= told+10_000 {
+			told = done
+			s.say("  %d packets", done)
+		}
+	})
+	if err != nil {
+		return err
+	}
+	for _, example := range result.Examples {
+		s.say("  %s", example)
+	}
+	for _, reason := range slices.Sorted(maps.Keys(result.Reasons)) {
+		s.say("  %-24s %d", reason, result.Reasons[reason])
+	}
+	s.add(explainSubject, record.Conditions{}, asked, float64(result.Packets))
+	s.add(explainSubject, record.Conditions{}, placedTwice, float64(result.Placed))
+	s.add(explainSubject, record.Conditions{}, disagreements, float64(result.Disagreements))
+	s.add(explainSubject, record.Conditions{}, sideEffects, float64(result.SideEffects))
+	return nil
+}
+
+// explained is what was found in the only round.
+func explained(s *record.Scenario, quantity record.Quantity) (float64, error) {
+	return reading(s, explainSubject, record.Conditions{}, quantity)
+}
