@@ -73,10 +73,10 @@ type ExplainedService struct {
 
 // ExplainedMemory is what a director remembers of a flow.
 type ExplainedMemory struct {
-	Backend netip.AddrPort `json:"backend"` // invalid: of one that is gone
-	State   string         `json:"state"`   // as enum flow_state or snat_state names it
-	Age     Duration       `json:"age"`     // since its last packet
-	Follows bool           `json:"follows"` // the packet goes there
+	Backend netip.AddrPort `json:"backend"`      // invalid: of one that is gone
+	State   string         `json:"state"`        // as enum flow_state or snat_state names it
+	Age     Duration       `json:"age,omitzero"` // since its last packet
+	Follows bool           `json:"follows"`      // the packet goes there
 }
 
 // ExplainedSlot is a slot of a service's ring, and its row.
