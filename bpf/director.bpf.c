@@ -76,19 +76,30 @@ static __always_inline enum reason deliver(struct packet *packet)
 	return PASS_LOCAL;
 }
 
-static __always_inline enum reason forward_by_mode(struct xdp_md *ctx, struct packet *packet,
-						   const struct backend *backend, __u32 index)
+/* Backends that not all packets reach by their mode. CONTINUE: this one does. */
+static __always_inline enum reason forward_otherwise(struct xdp_md *ctx, struct packet *packet,
+						     const struct backend *backend, __u32 index)
 {
 	__u32 option;
 
 	if (backend->flags & BACKEND_LOCAL)
 		return backend->mode == MODE_NAT ? forward_nat(ctx, packet, backend, index) :
 						   deliver(packet);
-	if (backend->flags & BACKEND_REDIRECT && is_syn(packet) &&
-	    !(packet->flags & PACKET_FRAGMENT_FIRST)) {
-		option = find_redirect(ctx, packet->l4, packet->l3 + packet->length - packet->l4);
-		if (option)
-			return forward_redirect(ctx, packet, backend, option);
+	if (!is_syn(packet) || packet->flags & PACKET_FRAGMENT_FIRST)
+		return CONTINUE;
+	option = find_redirect(ctx, packet->l4, packet->l3 + packet->length - packet->l4);
+	return option ? forward_redirect(ctx, packet, backend, option) : CONTINUE;
+}
+
+static __always_inline enum reason forward_by_mode(struct xdp_md *ctx, struct packet *packet,
+						   const struct backend *backend, __u32 index)
+{
+	enum reason reason;
+
+	if (backend->flags & (BACKEND_LOCAL | BACKEND_REDIRECT)) {
+		reason = forward_otherwise(ctx, packet, backend, index);
+		if (reason != CONTINUE)
+			return reason;
 	}
 	if (packet->length > backend->mtu)
 		return answer_too_big(ctx, packet, backend->mtu);
