@@ -16,6 +16,7 @@
 #include <linux/pkt_cls.h>
 
 #include "redirect_connection.h"
+#include "redirect_error.h"
 
 const enum redirect_event *export_redirect_event __attribute__((unused));
 const enum redirect_end *export_redirect_end __attribute__((unused));
@@ -340,7 +341,7 @@ int redirect_arrive(struct __sk_buff *skb)
 	struct host_flow flow;
 
 	if (!read_segment(skb, &s))
-		return TC_ACT_UNSPEC;
+		return arrive_error(skb);
 	switch (opening(&s)) {
 	case SEGMENT_SYN:
 		return arrive_syn(skb, &s);

@@ -111,6 +111,8 @@ enum redirect_event {
 	REDIRECT_NOT_ASKED_FOR, /* no such SYN has left, or another one with the same ports since */
 	REDIRECT_FOREIGN,       /* from where the service has no backends */
 	REDIRECT_FULL,          /* no place for one more connection */
+	/* On a client's host: an ICMP error about a packet of a redirected connection. */
+	REDIRECT_ERROR,
 	/* On a client's host: SYNs that would meet a redirected connection. */
 	REDIRECT_CLASH, /* to the backend itself, by the same port: dropped */
 	REDIRECT_EARLY, /* sent again while it was answered: dropped */

@@ -64,7 +64,13 @@ const neighbourHost = 41
 
 func newRedirectLab(t *testing.T, services ...redirectService) *redirectLab {
 	t.Helper()
-	l := &redirectLab{lab: newLab(t, size{backends: 3}), agents: map[string]*daemon{}}
+	return newNarrowLab(t, size{backends: 3}, services...)
+}
+
+// newNarrowLab is newRedirectLab with links of other sizes.
+func newNarrowLab(t *testing.T, s size, services ...redirectService) *redirectLab {
+	t.Helper()
+	l := &redirectLab{lab: newLab(t, s), agents: map[string]*daemon{}}
 	l.neighbour = l.Host("neighbour")
 	l.Link(l.neighbour, l.lan, netlab.LinkOptions{XDP: true, A: lanPrefixes(neighbourHost)})
 	for _, six := range []bool{false, true} {
@@ -201,6 +207,27 @@ func TestRedirect(t *testing.T) {
 	}
 	if n := l.event("client", "again") + l.event("neighbour", "again"); n != 0 {
 		t.Errorf("%d SYNs were sent again", n)
+	}
+}
+
+// Both ends learn what fits between them, from a router of which neither SYN nor SYN-ACK
+// have told them.
+//
+//	client --- edge -1400- router --- switch --- director
+//	                                         --- backend1
+func TestRedirectedPathMTU(t *testing.T) {
+	l := newNarrowLab(t, size{backends: 1, edgeMTU: 1400}, redirectService{number: 1, port: 5201, fallback: "gue", backends: everyBackend(1)})
+	for _, six := range []bool{false, true} {
+		at := netip.AddrPortFrom(lanAddress(backendHost, six), 5201)
+		for _, args := range [][]string{nil, {"--reverse"}} {
+			startServer(t, l.backends[0], at, "iperf3", "--server", "--one-off", "--bind", at.Addr().String())
+			l.bypasses(t, 2, func() {
+				on(t, l.client, "iperf3", append([]string{"--client", redirectVIP(1, six).String(), "--bytes", "1M"}, args...)...)
+			})
+		}
+	}
+	if l.event("client", "error") == 0 {
+		t.Error("no router has told the client's host what fits: this shows nothing")
 	}
 }
 

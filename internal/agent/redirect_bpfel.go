@@ -80,13 +80,14 @@ const (
 	redirectRedirectEventREDIRECT_NOT_ASKED_FOR redirectRedirectEvent = 9
 	redirectRedirectEventREDIRECT_FOREIGN       redirectRedirectEvent = 10
 	redirectRedirectEventREDIRECT_FULL          redirectRedirectEvent = 11
-	redirectRedirectEventREDIRECT_CLASH         redirectRedirectEvent = 12
-	redirectRedirectEventREDIRECT_EARLY         redirectRedirectEvent = 13
-	redirectRedirectEventREDIRECT_RECEIVED      redirectRedirectEvent = 14
-	redirectRedirectEventREDIRECT_MISNAMED      redirectRedirectEvent = 15
-	redirectRedirectEventREDIRECT_ECHOED        redirectRedirectEvent = 16
-	redirectRedirectEventREDIRECT_UNECHOED      redirectRedirectEvent = 17
-	redirectRedirectEventREDIRECT_EVENT_COUNT   redirectRedirectEvent = 18
+	redirectRedirectEventREDIRECT_ERROR         redirectRedirectEvent = 12
+	redirectRedirectEventREDIRECT_CLASH         redirectRedirectEvent = 13
+	redirectRedirectEventREDIRECT_EARLY         redirectRedirectEvent = 14
+	redirectRedirectEventREDIRECT_RECEIVED      redirectRedirectEvent = 15
+	redirectRedirectEventREDIRECT_MISNAMED      redirectRedirectEvent = 16
+	redirectRedirectEventREDIRECT_ECHOED        redirectRedirectEvent = 17
+	redirectRedirectEventREDIRECT_UNECHOED      redirectRedirectEvent = 18
+	redirectRedirectEventREDIRECT_EVENT_COUNT   redirectRedirectEvent = 19
 )
 
 type redirectRedirectName struct {

@@ -43,6 +43,39 @@ func TestRedirectedConnection(t *testing.T) {
 	}
 }
 
+// Errors about redirected packets are about packets to the VIP when they come up. Others
+// stay as they are.
+func TestErrorsAboutRedirected(t *testing.T) {
+	for _, c := range connections() {
+		is4 := c.vip.Addr().Is4()
+		router, errors := stranger6, []packet.Header{
+			packet.ICMPv6Header{Type: packet.PacketTooBig, Rest: 1400}, packet.ICMPv6Header{Type: packet.Unreachable6, Code: packet.PortUnreachable6},
+			packet.ICMPv6Header{Type: packet.TimeExceeded6}, packet.ICMPv6Header{Type: packet.ParameterProblem6, Rest: 40}}
+		var echo packet.Header = packet.ICMPv6Header{Type: packet.EchoRequest6}
+		if is4 {
+			router, errors = stranger4, []packet.Header{
+				packet.ICMPv4Header{Type: packet.Unreachable, Code: packet.FragmentationNeeded, Rest: 1400}, packet.ICMPv4Header{Type: packet.Unreachable, Code: packet.PortUnreachable},
+				packet.ICMPv4Header{Type: packet.TimeExceeded}, packet.ICMPv4Header{Type: packet.ParameterProblem, Rest: 20 << 24}}
+			echo = packet.ICMPv4Header{Type: packet.EchoRequest}
+		}
+		about := func(icmp packet.Header, to netip.AddrPort) frame {
+			return frame{ip(router, c.client.Addr()), icmp, packet.Quote(8, segment(c.client, to, dataOf(packet.ACK), packet.Zeros(100))...)}
+		}
+		t.Run(c.service, func(t *testing.T) {
+			h := newRedirectHost(t)
+			h.check(c.asks(), c.taken())
+			for _, e := range errors {
+				h.check(arrivesAs("error", c.service+" error", about(e, c.backend), about(e, c.vip)),
+					arrivesAs("error about another port", "", about(e, netip.AddrPortFrom(c.backend.Addr(), 9)), nil),
+					arrivesAs("error about the VIP", "", about(e, c.vip), nil),
+					arrivesAs("error that quotes too little", "", frame{ip(router, c.client.Addr()), e, packet.Quote(7, segment(c.client, c.backend, dataOf(packet.ACK))...)}, nil),
+					arrivesAs("error that quotes nothing", "", frame{ip(router, c.client.Addr()), e}, nil))
+			}
+			h.check(arrivesAs("echo", "", about(echo, c.backend), nil))
+		})
+	}
+}
+
 // What makes a connection go as the service falls back.
 func TestNotRedirected(t *testing.T) {
 	for _, c := range connections() {
