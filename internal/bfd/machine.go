@@ -40,13 +40,21 @@ type Machine struct {
 	sent            time.Time     // when the last packet was
 	next            time.Time     // when the next is due, if packets are sent periodically
 	wait            time.Duration // what next was computed from
+	hushed          time.Time     // when a Poll is answered at the earliest
 	began, disabled time.Time
 }
+
+// hush is how long a session that this end has taken down leaves Polls unanswered, although
+// RFC 5880 (6.5) wants an answer as soon as practicable. The neighbour polls as soon as it hears
+// of it, and the answer says Down, too: so it goes on from Down to Init. BIRD's BGP asks only now
+// and then which state a session has, and finds one that was Up and is in Init not lost: on a
+// busy router one in six losses was never noticed when this came within 0.1 ms.
+const hush = 200 * time.Millisecond
 
 // NewMachine makes a session that begins now, Down. The discriminator must not be 0 and
 // not be another session's; the random numbers are those of the jitter.
 func NewMachine(now time.Time, discriminator uint32, t Timers, random *rand.Rand) *Machine {
-	m := &Machine{local: discriminator, timers: t, random: random, state: Down, began: now, next: now}
+	m := &Machine{local: discriminator, timers: t, random: random, state: Down, began: now, hushed: now, next: now}
 	m.forget()
 	m.apply()
 	return m
@@ -169,7 +177,11 @@ func (m *Machine) Hold(now time.Time, why Diagnostic) {
 		return
 	}
 	if m.hold = why; why == NoDiagnostic {
+		m.hushed = m.began
 		return
+	}
+	if m.state == Up {
+		m.hushed = now.Add(hush)
 	}
 	m.enter(Down, why)
 	m.reschedule(now)
@@ -224,7 +236,7 @@ func (m *Machine) forget() {
 // returns none.
 func (m *Machine) Due(now time.Time) (p Packet, due bool) {
 	switch {
-	case m.final:
+	case m.final && !now.Before(m.hushed):
 		// Whatever the timers say, and beside what they say (6.8.7).
 		m.final, m.changed = false, false
 		p = m.packet()
@@ -281,12 +293,15 @@ func (m *Machine) packet() Packet {
 // Next is when Advance or Due next have something to do: in the past when it is due
 // now, and the zero time when there is nothing until a packet comes.
 func (m *Machine) Next() time.Time {
-	if m.final || m.changed {
+	if m.changed {
 		return m.began // long past
 	}
 	var next time.Time
 	if m.periodic() {
 		next = m.next
+	}
+	if m.final && (next.IsZero() || m.hushed.Before(next)) {
+		next = m.hushed // long past, mostly
 	}
 	if !m.heard.IsZero() {
 		if end := m.heard.Add(m.Detection()); next.IsZero() || end.Before(next) {

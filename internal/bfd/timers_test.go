@@ -87,6 +87,46 @@ func TestFinal(t *testing.T) {
 	}
 }
 
+// What this end takes down it says once, and answers no Poll for a while: the answer would bring
+// the neighbour to Init before everybody there has seen that the session was Down.
+func TestDownIsLeftToBeSeen(t *testing.T) {
+	p := newPair(t, fast, fast)
+	p.until(5*time.Second, Up, Up)
+	m, now := p.ends[0].Machine, p.now
+	none := func(when string, until time.Time) {
+		t.Helper()
+		if p, due := m.Due(now); due {
+			t.Errorf("%s it sends %+v", when, p)
+		}
+		if next := m.Next(); next.IsZero() || next.Before(now) || next.After(until) {
+			t.Errorf("%s there is something to do at %v, want until %v", when, next, until)
+		}
+	}
+	poll := Packet{State: Down, Diagnostic: NeighborDown, Poll: true, Multiplier: 3, Mine: 9, DesiredTx: ms(1000), RequiredRx: ms(50)}
+	m.Hold(now, ForwardingReset)
+	if said, due := m.Due(now); !due || said.State != Down || said.Diagnostic != ForwardingReset || said.Final {
+		t.Errorf("it says %v %+v", due, said)
+	}
+	m.Receive(now, poll)
+	none("at once", now.Add(hush))
+	end := now.Add(hush)
+	now = end.Add(-1)
+	none("a moment before the end", end)
+	now = end
+	if said, due := m.Due(now); !due || !said.Final || said.State != Down {
+		t.Errorf("in the end it says %v %+v, want an answer", due, said)
+	}
+	// And a session that may come up again answers.
+	m.Hold(now, NoDiagnostic)
+	m.Receive(now, Packet{State: Init, Multiplier: 3, Mine: 9, DesiredTx: ms(50), RequiredRx: ms(50)})
+	m.Hold(now, PathDown)
+	m.Hold(now, NoDiagnostic)
+	m.Receive(now, poll)
+	if said, due := m.Due(now); !due || !said.Final {
+		t.Errorf("when it is not held down any more, it says %v %+v, want an answer", due, said)
+	}
+}
+
 func TestNeighborWantsNoPackets(t *testing.T) {
 	p := newPair(t, fast, fast)
 	p.until(5*time.Second, Up, Up)
