@@ -22,6 +22,7 @@ type figure struct {
 	title      string
 	x, y       string // what the axes show
 	logX, logY bool
+	course     bool     // over time, which passes evenly
 	groups     []string // of bars; a figure without groups has lines
 	series     []series
 	unit       float64 // what values are divided by
@@ -54,7 +55,7 @@ func (v *view) figure(axis string, split []string, rows []record.Conditions, sub
 	})
 	switch {
 	case axis != "":
-		f.x = axisTitle(axis)
+		f.x, f.course = axisTitle(axis), axis == timeAxis
 		f.series = v.lines(axis, within, rows, subjects)
 	case len(rows) == 1:
 		f.groups, f.series = v.bars(rows[0], subjects)
@@ -145,7 +146,7 @@ func (f *figure) scale(quantity record.Quantity) {
 			y.take(p.high)
 		}
 	}
-	f.logX = f.groups == nil && x.ratio() >= logFromX
+	f.logX = f.groups == nil && !f.course && x.ratio() >= logFromX
 	f.logY = y.ratio() >= logFromY
 	about := max(math.Abs(y.low), math.Abs(y.high))
 	if f.logY {

@@ -45,10 +45,16 @@ func label(row record.Conditions, keys []string) string {
 	return strings.Join(words, ", ")
 }
 
+// timeAxis is the condition of when something was.
+const timeAxis = "second"
+
 // axisTitle says what a condition is, with its unit where it has one.
 func axisTitle(key string) string {
-	if key == "frame" {
+	switch key {
+	case "frame":
 		return "frame (bytes)"
+	case timeAxis:
+		return "time (s)"
 	}
 	return key
 }
