@@ -65,7 +65,7 @@ func TestRedirectFlood(t *testing.T) {
 	h := newRedirectHost(t)
 	c := connections()[0]
 	h.check(c.asks(), c.taken())
-	const many = 3 * 16384
+	const many = 17000
 	here := netip.AddrPortFrom(host4, 443)
 	flood := func(what string, program *ebpf.Program, make func(from netip.AddrPort) frame) {
 		t.Helper()

@@ -151,8 +151,8 @@ type hostStep struct {
 // check takes the steps one after the other.
 func (h *redirectHost) check(steps ...hostStep) {
 	h.t.Helper()
+	before := h.events()
 	for _, s := range steps {
-		before := h.events()
 		program := h.RedirectLeave
 		if s.arrives {
 			program = h.RedirectArrive
@@ -172,7 +172,8 @@ func (h *redirectHost) check(steps ...hostStep) {
 				h.t.Errorf("%s: packet out: %v\n%s", s.name, err, packet.Describe(out))
 			}
 		}
-		for name, n := range h.events() {
+		after := h.events()
+		for name, n := range after {
 			got, want := n-before[name], uint64(0)
 			if name == s.event {
 				want = 1
@@ -184,6 +185,7 @@ func (h *redirectHost) check(steps ...hostStep) {
 		if h.t.Failed() {
 			h.t.FailNow()
 		}
+		before = after
 	}
 }
 

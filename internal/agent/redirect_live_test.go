@@ -6,8 +6,10 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/netlab"
@@ -47,6 +49,29 @@ func (s *street) redirectStatus(t *testing.T, h *netlab.Host, a *Agent) (status 
 		}
 	}
 	return status, events
+}
+
+// filters returns how many of clsact an interface has, both ways.
+func (s *street) filters(t *testing.T, h *netlab.Host, index int) (n int) {
+	t.Helper()
+	err := h.Do(func() error {
+		link, err := netlink.LinkByIndex(index)
+		if err != nil {
+			return err
+		}
+		for _, parent := range []uint32{netlink.HANDLE_MIN_INGRESS, netlink.HANDLE_MIN_EGRESS} {
+			filters, err := netlink.FilterList(link, parent)
+			if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) { // no clsact
+				return err
+			}
+			n += len(filters)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatalf("filters of %s: %v", h.Name, err)
+	}
+	return n
 }
 
 // A host of clients alone gets the programs of redirection and nothing else, by tcx and
@@ -98,6 +123,9 @@ func TestClientAgent(t *testing.T) {
 				}); err != nil {
 					t.Errorf("client's host: %v", err)
 				}
+				if n := s.filters(t, s.client, s.link.A.Index); n != map[string]int{viaTCX: 0, viaClsact: 2}[via] {
+					t.Errorf("by %s there are %d filters", via, n)
+				}
 				if err := a.Close(); err != nil {
 					t.Fatal(err)
 				}
@@ -111,9 +139,8 @@ func TestClientAgent(t *testing.T) {
 			if left, err := filepath.Glob(filepath.Join(s.client.BPFFS(), "*", "*")); err != nil || len(left) > 0 {
 				t.Errorf("after weir detach there are %v (%v)", left, err)
 			}
-			out, err := s.client.Command(t.Context(), "tc", "filter", "show", "dev", "eth0", "egress").CombinedOutput()
-			if err != nil || strings.Contains(string(out), filterPrefix) {
-				t.Errorf("after weir detach tc shows %s (%v)", out, err)
+			if n := s.filters(t, s.client, s.link.A.Index); n != 0 {
+				t.Errorf("after weir detach there are %d filters", n)
 			}
 		})
 	}
