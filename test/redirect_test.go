@@ -150,8 +150,8 @@ func (l *redirectLab) event(host, name string) (sum uint64) {
 }
 
 // Unmodified clients and servers: the director sees the SYN of each connection, and
-// nothing else. That holds where client, director and backends share a link, and over
-// another port.
+// nothing else. That holds where client, director and backends share a link, over another
+// port, where a backend answers with SYN cookies, and where netfilter follows connections.
 func TestRedirect(t *testing.T) {
 	web := redirectService{number: 1, port: 80, fallback: "gue", backends: everyBackend(3)}
 	iperf := redirectService{number: 2, port: 5201, fallback: "ipip", backends: everyBackend(1)}
@@ -160,31 +160,32 @@ func TestRedirect(t *testing.T) {
 	for _, b := range l.backends {
 		startNginx(t, b)
 	}
+	l.backends[1].Sysctl("net.ipv4.tcp_syncookies", "2")
 	for _, b := range l.backends[:2] {
 		startServer(t, b, netip.MustParseAddrPort("0.0.0.0:6380"), "redis-server", "--port", "6380", "--bind", "0.0.0.0", "::", "--protected-mode", "no", "--save", "", "--dir", b.Dir())
 	}
 	for _, six := range []bool{false, true} {
+		// nginx ends a connection after a thousand requests.
+		t.Run(fmt.Sprintf("wrk, IPv6 %v", six), func(t *testing.T) {
+			l.bypasses(t, 0, func() {
+				if out := on(t, l.client, "wrk", "-t", "1", "-c", "10", "-d", "1s", "http://"+netip.AddrPortFrom(redirectVIP(1, six), 80).String()+"/name"); strings.Contains(out, "Socket errors") || strings.Contains(out, "Non-2xx") {
+					t.Errorf("wrk says:\n%s", out)
+				}
+			})
+		})
 		for _, h := range []*netlab.Host{l.client, l.neighbour} {
 			name := fmt.Sprintf("%s, IPv%d: ", h.Name, map[bool]int{false: 4, true: 6}[six])
 			url := "http://" + netip.AddrPortFrom(redirectVIP(1, six), 80).String() + "/name"
 			t.Run(name+"curl", func(t *testing.T) {
 				seen := map[string]bool{}
-				l.bypasses(t, 30, func() {
-					for range 30 {
+				l.bypasses(t, 20, func() {
+					for range 20 {
 						seen[on(t, h, "curl", "-sS", "--fail", "--max-time", "10", url)] = true
 					}
 				})
 				if len(seen) != 3 {
 					t.Errorf("answers came from %v, want all three backends", seen)
 				}
-			})
-			// nginx ends a connection after a thousand requests.
-			t.Run(name+"wrk", func(t *testing.T) {
-				l.bypasses(t, 0, func() {
-					if out := on(t, h, "wrk", "-t", "1", "-c", "10", "-d", "1s", url); strings.Contains(out, "Socket errors") || strings.Contains(out, "Non-2xx") {
-						t.Errorf("wrk says:\n%s", out)
-					}
-				})
 			})
 			t.Run(name+"redis-cli", func(t *testing.T) {
 				l.bypasses(t, 1, func() {
@@ -205,6 +206,31 @@ func TestRedirect(t *testing.T) {
 			}
 		}
 	}
+	// What is not of a connection that conntrack knows is dropped, on both hosts.
+	t.Run("conntrack", func(t *testing.T) {
+		rules := write(t, l.client, "rules.nft", `table inet test {
+	chain input {
+		type filter hook input priority 0; policy drop;
+		ct state established accept
+		meta l4proto ipv6-icmp accept
+	}
+	chain output {
+		type filter hook output priority 0;
+		ct state invalid drop
+	}
+}`)
+		on(t, l.client, "nft", "-f", rules)
+		on(t, l.backends[0], "nft", "add table inet test")
+		on(t, l.backends[0], "nft", "add chain inet test input { type filter hook input priority 0; }")
+		on(t, l.backends[0], "nft", "add rule inet test input ct state invalid drop")
+		for _, six := range []bool{false, true} {
+			l.bypasses(t, 10, func() {
+				for range 10 {
+					on(t, l.client, "curl", "-sS", "--fail", "--max-time", "10", "http://"+netip.AddrPortFrom(redirectVIP(1, six), 80).String()+"/name")
+				}
+			})
+		}
+	})
 	if n := l.event("client", "again") + l.event("neighbour", "again"); n != 0 {
 		t.Errorf("%d SYNs were sent again", n)
 	}
