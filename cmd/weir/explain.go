@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -15,8 +16,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"weir.io/weir/internal/api"
+	"weir.io/weir/internal/config"
+	"weir.io/weir/internal/desired"
 	"weir.io/weir/internal/explain"
 	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/store"
 )
 
 type explainOptions struct {
@@ -27,6 +31,7 @@ type explainOptions struct {
 	payload         string
 	length          int
 	question        model.Question
+	set, owner      string
 	interfaceByName string
 }
 
@@ -48,6 +53,9 @@ func newExplain() *cobra.Command {
 			}
 			questions, err := o.questions(args)
 			if err != nil {
+				return err
+			}
+			if err := o.suppose(questions); err != nil {
 				return err
 			}
 			client, err := o.conn.client()
@@ -76,6 +84,8 @@ func newExplain() *cobra.Command {
 	flags.StringVar(&o.payload, "payload", "", "payload in `hex`, such as a QUIC header")
 	flags.IntVar(&o.length, "length", 0, "so many `bytes` of payload, zeros behind --payload")
 	flags.StringVar(&o.pcap, "pcap", "", "ask about the packets in this `file`, pcap or pcapng, of Ethernet")
+	flags.StringVar(&o.set, "set", "", "answer as if the services in this `file` had been applied (see weir apply)")
+	flags.StringVar(&o.owner, "owner", store.OwnerCLI, "with --set: `name` of the set's owner")
 	o.out.add(cmd)
 	o.conn.add(cmd)
 	return cmd
@@ -124,6 +134,24 @@ func (o *explainOptions) questions(args []string) ([]model.Question, error) {
 		q.Flags = strings.Split(o.flags, ",")
 	}
 	return []model.Question{q}, nil
+}
+
+// suppose adds the set that there would be.
+func (o *explainOptions) suppose(questions []model.Question) error {
+	if o.set == "" {
+		return nil
+	}
+	if err := store.CheckOwner(o.owner); err != nil {
+		return err
+	}
+	services, _, err := config.LoadSet(o.set)
+	if err != nil {
+		return err
+	}
+	for i := range questions {
+		questions[i].With = &model.QuestionSet{Owner: o.owner, Services: services}
+	}
+	return nil
 }
 
 // mostPackets bounds what is read of a file.
@@ -179,7 +207,7 @@ func openCapture(file io.ReadSeeker) (next func() ([]byte, error), err error) {
 }
 
 // explain is the API's way to the datapath.
-func (d *director) explain(_ context.Context, q model.Question) (model.Explanation, error) {
+func (d *director) explain(ctx context.Context, q model.Question) (model.Explanation, error) {
 	unprocessable := func(err error) error { return api.NewProblem(http.StatusUnprocessableEntity, err.Error()) }
 	name, mac, err := d.kernel.Entrance(q.Interface, q.Source.Addr())
 	if err != nil {
@@ -189,14 +217,42 @@ func (d *director) explain(_ context.Context, q model.Question) (model.Explanati
 	if err != nil {
 		return model.Explanation{}, unprocessable(err)
 	}
+	if q.With != nil {
+		return d.explainWith(ctx, &q, name, frame)
+	}
 	e, err := d.kernel.Explain(name, frame)
-	if err != nil {
+	if err != nil || e.Service == nil {
 		return e, err
 	}
-	if e.Service != nil {
-		if log, is := d.keeper.Log(e.Service.ID); is {
-			explain.NameGenerations(&e, log, &d.placements)
-		}
+	if log, is := d.keeper.Log(e.Service.ID); is {
+		explain.NameGenerations(&e, log, &d.placements)
 	}
 	return e, nil
+}
+
+// explainWith answers as if a set had been put.
+func (d *director) explainWith(ctx context.Context, q *model.Question, name string, frame []byte) (none model.Explanation, err error) {
+	if err := store.CheckOwner(q.With.Owner); err != nil {
+		return none, api.NewProblem(http.StatusUnprocessableEntity, err.Error(), api.FieldProblem{Field: "with.owner", Detail: err.Error()})
+	}
+	text, err := json.Marshal(api.Set{Services: q.With.Services})
+	if err != nil {
+		return none, fmt.Errorf("read the set: %w", err)
+	}
+	services, err := parseSet(api.SetText{JSON: true, Text: text})
+	if err != nil {
+		return none, err
+	}
+	joint, logs, err := d.keeper.Preview(ctx, q.With.Owner, services)
+	if refused := (*desired.RefusedError)(nil); errors.As(err, &refused) {
+		return none, problemOf(refused)
+	}
+	if err != nil {
+		return none, err
+	}
+	e, err := d.kernel.ExplainWith(d.preview(joint, logs), name, frame)
+	if err == nil && e.Service != nil {
+		explain.NameGenerations(&e, logs[e.Service.ID], &d.placements)
+	}
+	return e, err
 }

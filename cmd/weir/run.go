@@ -158,6 +158,7 @@ type director struct {
 	healthy func() map[model.ServiceID]model.ServiceHealth
 
 	placements engine.Placements // for explanations
+	preview    func(model.Config, engine.Logs) model.Table
 }
 
 // Status is the API's way to the kernel.
@@ -241,7 +242,7 @@ func (d *director) run(ctx context.Context, first model.Config, changes <-chan c
 		d.keeper.Hear(d.group.FollowReports(ctx))
 		d.keeper.Share(d.group.FollowViews(ctx))
 	}
-	d.running, d.logs, d.healthy = engine.Desired, engine.LogStatus, engine.HealthStatus
+	d.running, d.logs, d.healthy, d.preview = engine.Desired, engine.LogStatus, engine.HealthStatus, engine.Preview
 	d.apply = func(c model.Config) error {
 		if err := needInterfaces(c); err != nil {
 			return err

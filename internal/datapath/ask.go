@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"unsafe"
 
 	"github.com/cilium/ebpf"
@@ -28,6 +29,7 @@ type world struct {
 	live     map[string]*ebpf.Map
 	snat     *ebpf.Map // full NAT's table; nil: there is none
 	header   directorSnatHeader
+	loads    map[uint32]directorLoad // in place of the live ones; nil: there are none
 }
 
 // ask runs a frame until the observer has had all that it asked for.
@@ -75,6 +77,10 @@ func (w *world) lendFor(have copied, p *observedPacket) error {
 	slot, header := w.slotOf(p)
 	if slot != nil && model.Policy(header.Policy) == model.P2C {
 		for _, index := range w.rowOf(p.Ring, slot) {
+			if load, imagined := w.loads[index]; imagined {
+				have[mapKey{directorMapLoads, keyOf32(index)}] = valueOf(&load)
+				continue
+			}
 			lend(directorMapLoads, keyOf32(index))
 		}
 	}
@@ -257,6 +263,11 @@ func readEntry(m *ebpf.Map, key string) ([]byte, error) {
 		return nil, nil
 	}
 	return value, err
+}
+
+// valueOf is a copy of a value as it is in the kernel.
+func valueOf[T any](v *T) []byte {
+	return slices.Clone(unsafe.Slice((*byte)(unsafe.Pointer(v)), unsafe.Sizeof(*v)))
 }
 
 func keyOf32(n uint32) string { return string(binary.NativeEndian.AppendUint32(nil, n)) }

@@ -93,6 +93,11 @@ func explainBackend(is4 bool, n int) netip.Addr {
 
 // change sets a random table; services with numbers that are there already go on.
 func (x *explainRun) change() {
+	x.table = x.random()
+	must(x.T, x.d.Set(x.table))
+}
+
+func (x *explainRun) random() model.Table {
 	t := model.Table{Interfaces: []string{"wire0"}, ICMPRate: 1000, TunnelSource: []netip.Prefix{tunnel4, tunnel6},
 		SNAT: model.SNAT{Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("2001:db8::1")},
 			Ports: model.PortRange{First: 20000, Last: 20000 + 63}}}
@@ -101,8 +106,7 @@ func (x *explainRun) change() {
 			t.Services = append(t.Services, x.service(n))
 		}
 	}
-	x.table = t
-	must(x.T, x.d.Set(t))
+	return t
 }
 
 // service is one whose kind is its number's, with random backends and rows.
@@ -159,11 +163,7 @@ func (x *explainRun) step(whole bool) {
 	e, err := x.d.Explain("wire0", frame)
 	must(x.T, err)
 	if whole {
-		for name, was := range x.dump() {
-			if !bytes.Equal(was, before[name]) {
-				x.Errorf("explaining a packet changed map %s\n%s", name, packet.Describe(frame))
-			}
-		}
+		x.unchanged(before)
 	}
 	x.seen[e.Chosen]++
 	x.reasons[e.Reason]++
@@ -201,6 +201,16 @@ func (x *explainRun) step(whole bool) {
 	}
 }
 
+// unchanged checks that all maps are as they were.
+func (x *explainRun) unchanged(before map[string][]byte) {
+	x.Helper()
+	for name, was := range x.dump() {
+		if !bytes.Equal(was, before[name]) {
+			x.Errorf("explaining a packet changed map %s", name)
+		}
+	}
+}
+
 // consistent checks what an explanation says of its parts.
 func (x *explainRun) consistent(e *model.Explanation) {
 	if e.Memory != nil && e.Memory.Follows != (e.Chosen == model.ChosenByMemory) {
@@ -233,14 +243,16 @@ func (x *explainRun) consistent(e *model.Explanation) {
 }
 
 // frame is a random packet: to a service, or about it, or of none.
-func (x *explainRun) frame() []byte {
+func (x *explainRun) frame() []byte { return x.frameOf(x.table.Services) }
+
+func (x *explainRun) frameOf(services []model.TableService) []byte {
 	r := x.r
 	if len(x.sent) > 0 && r.IntN(6) == 0 {
 		if frame := reply(x.sent[r.IntN(len(x.sent))]); frame != nil {
 			return frame
 		}
 	}
-	s := &x.table.Services[r.IntN(len(x.table.Services))]
+	s := &services[r.IntN(len(services))]
 	headers := []packet.Header{packet.EthernetHeader{Dst: ownMAC, Src: clientMAC}}
 	if s.Segment != (model.Segment{}) && r.IntN(8) > 0 {
 		headers = append(headers, packet.VLANTag{ID: uint16(s.Segment.ID)})

@@ -157,25 +157,11 @@ func (d *Datapath) switchRings(want []*service) error {
 		if !s.changed {
 			continue
 		}
-		index := make([]uint32, len(s.order))
-		for i, b := range s.order {
-			index[i] = b.index
-		}
-		image, err := buildRing(buffer, s.desired, s.index, index)
+		image, err := d.imageOf(buffer, s, d.entries.alive)
 		if err != nil {
 			return err
 		}
 		buffer = image[:cap(image)]
-		switch {
-		case s.ring.lines > 0:
-			if s.desired.Protocol == model.TCP {
-				carryMemory(image, d.rings.bytes(s.ring))
-			}
-			carrySettling(image, d.rings.bytes(s.ring))
-		case s.remembered:
-			unsettle(image, func(uint32) bool { return true }) // by what ring is not known
-		}
-		unsettle(image, func(owner uint32) bool { return !d.entries.alive(owner) })
 		if s.ring.lines == 0 || !bytes.Equal(image, d.rings.bytes(s.ring)) {
 			next, err := d.rings.take(uint32(len(image) / lineSize))
 			if err != nil {
@@ -190,6 +176,30 @@ func (d *Datapath) switchRings(want []*service) error {
 		s.changed = false
 	}
 	return nil
+}
+
+// imageOf writes a service's next ring, with what it has to carry on of the one that the
+// service has.
+func (d *Datapath) imageOf(buffer []byte, s *service, alive func(index uint32) bool) (ringImage, error) {
+	index := make([]uint32, len(s.order))
+	for i, b := range s.order {
+		index[i] = b.index
+	}
+	image, err := buildRing(buffer, s.desired, s.index, index)
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case s.ring.lines > 0:
+		if s.desired.Protocol == model.TCP {
+			carryMemory(image, d.rings.bytes(s.ring))
+		}
+		carrySettling(image, d.rings.bytes(s.ring))
+	case s.remembered:
+		unsettle(image, func(uint32) bool { return true }) // by what ring is not known
+	}
+	unsettle(image, func(owner uint32) bool { return !alive(owner) })
+	return image, nil
 }
 
 // addLookups makes services found that were not.

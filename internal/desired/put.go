@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"weir.io/weir/internal/engine"
+	"weir.io/weir/internal/history"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/store"
 )
@@ -92,6 +93,34 @@ func (k *Keeper) Plan(ctx context.Context, owner string, services []model.Servic
 		return Change{}, err
 	}
 	return changeOf(before, after, owner).withMoves(before, after, owner), nil
+}
+
+// Preview returns the configuration and the logs by which a director would forward if these
+// services were an owner's set. Nothing is changed.
+func (k *Keeper) Preview(ctx context.Context, owner string, services []model.Service) (model.Config, engine.Logs, error) {
+	_, after, err := k.tryPut(ctx, owner, &proposal{services: services})
+	if err != nil {
+		return model.Config{}, nil, err
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	all := k.everything()
+	all.Sets[owner] = after.Sets[owner]
+	joint, err := join(k.file, all, owner)
+	if err != nil {
+		return model.Config{}, nil, err
+	}
+	logs, now := engine.Logs{}, time.Now()
+	for _, d := range all.Documents() {
+		id, log := d.Service.ID(), d.Log
+		learned := now
+		if known, is := k.learned[id]; is && len(log.Generations) > 0 && known.number == log.Generations[0].Number {
+			learned = known.at
+		}
+		log.Coming, _ = history.Coming(log, learned, now)
+		logs[id] = log
+	}
+	return joint, logs, nil
 }
 
 // Sets returns what is forwarded, or is to be: the sets of all owners and the file's.

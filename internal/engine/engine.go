@@ -194,6 +194,13 @@ func (e *Engine) Desired() model.Config {
 	return e.running
 }
 
+// Preview returns the table that a valid configuration with these logs would be, by what is
+// known of health now. Nothing is set by it.
+func (e *Engine) Preview(desired model.Config, logs Logs) model.Table {
+	table, _ := NewPlanner().Plan(desired, logs, e.checker.health())
+	return table
+}
+
 // Report returns what the plan that runs says besides its table. It is to be read
 // only.
 func (e *Engine) Report() Report {

@@ -8,7 +8,10 @@ type Question struct {
 	// Interface is where the packet comes in; empty: of the director's, the one that leads
 	// to the source, or else the first.
 	Interface string `json:"interface,omitempty"`
-	Frame     Hex    `json:"frame,omitempty"` // Ethernet, without FCS; then nothing below counts
+	Frame     Hex    `json:"frame,omitempty"` // Ethernet, without FCS; then no addresses and ports count
+
+	// With is a set as it would be: the answer is as if it had been put. nil: as it is.
+	With *QuestionSet `json:"with,omitempty"`
 
 	Source      netip.AddrPort `json:"source,omitzero"`
 	Destination netip.AddrPort `json:"destination,omitzero"`
@@ -17,4 +20,10 @@ type Question struct {
 	Segment     Segment        `json:"segment,omitzero"`   // VLAN tags
 	TTL         uint8          `json:"ttl,omitempty"`      // 0: 64
 	Payload     Hex            `json:"payload,omitempty"`
+}
+
+// QuestionSet is an owner's set that a question supposes.
+type QuestionSet struct {
+	Owner    string    `json:"owner"`
+	Services []Service `json:"services"`
 }

@@ -1,0 +1,277 @@
+package datapath
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"weir.io/weir/internal/model"
+)
+
+// imagined is a table laid out as Set would lay it out, beside the one that is forwarded:
+// who is in both has the same index in both, so that what is remembered of it counts.
+type imagined struct {
+	services []*service
+	byIndex  map[uint32]*service
+	entries  []directorBackend
+	lines    []byte
+	begins   map[uint32]uint64 // by service: the line that its ring begins with
+	settings directorSettings
+	lookups  lookups
+	loads    map[uint32]directorLoad
+}
+
+// ExplainWith is Explain as if this table were what is forwarded. It loads the program once
+// more, with maps for this one question, which takes up to seconds.
+func (d *Datapath) ExplainWith(t model.Table, name string, frame []byte) (model.Explanation, error) {
+	d.observing.Lock()
+	defer d.observing.Unlock()
+	d.mu.Lock()
+	if !d.begun || d.entries.memory == nil {
+		d.mu.Unlock()
+		return model.Explanation{}, ErrNothingForwarded
+	}
+	m, err := d.imagine(&t)
+	d.mu.Unlock()
+	if err != nil {
+		return model.Explanation{}, err
+	}
+	o := d.options
+	o.Limits.RingMemory = uint64(len(m.lines))
+	shared := maps.Clone(d.kernel.all)
+	for _, own := range imaginedMaps {
+		delete(shared, own)
+	}
+	x, err := loadObserver(o, shared)
+	if err != nil {
+		return model.Explanation{}, err
+	}
+	defer x.close()
+	if err := m.fill(x, d.kernel.Egress); err != nil {
+		return model.Explanation{}, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.entries.memory == nil {
+		return model.Explanation{}, ErrNothingForwarded
+	}
+	w := &world{rings: m.lines, entries: m.entries, settings: m.settings, services: m.byIndex, loads: m.loads, live: d.kernel.all}
+	closeTable, err := d.imagineSNAT(w, &t)
+	if err != nil {
+		return model.Explanation{}, err
+	}
+	defer closeTable()
+	return w.explain(x, name, frame)
+}
+
+// imaginedMaps are what a table decides, of the maps that are shared otherwise.
+var imaginedMaps = []string{directorMapServices4, directorMapServices6, directorMapFronts, directorMapRanges4, directorMapRanges6,
+	directorMapRings, directorMapRingLines, directorMapBackends, directorMapReplies4, directorMapReplies6, directorMapThisDirector, directorMapEgress}
+
+// imagine lays a table out.
+func (d *Datapath) imagine(t *model.Table) (*imagined, error) {
+	if err := d.checkLimits(t); err != nil {
+		return nil, err
+	}
+	m := &imagined{byIndex: map[uint32]*service{}, entries: slices.Clone(d.entries.entries), begins: map[uint32]uint64{}, loads: map[uint32]directorLoad{},
+		lines: make([]byte, lineSize)} // line 0 is nobody's
+	services, backends := d.unused()
+	for i := range t.Services {
+		if err := m.add(d, t, &t.Services[i], services, backends); err != nil {
+			return nil, fmt.Errorf("service %s: %w", t.Services[i].Name, err)
+		}
+	}
+	m.lookups = lookupsOf(m.services)
+	m.settings = d.settings(m.services)
+	const byLookups = uint32(directorSettingsFlagSETTINGS_RANGES | directorSettingsFlagSETTINGS_REPLIES)
+	m.settings.Flags = m.settings.Flags&^byLookups | m.lookups.flags()
+	return m, nil
+}
+
+// unused hand out indexes that no service and no backend has.
+func (d *Datapath) unused() (services, backends *indexes) {
+	services, backends = newIndexes(0, d.options.Limits.Services), newIndexes(1, d.options.Limits.Backends)
+	for _, s := range d.services {
+		services.used[s.index] = true
+		for _, b := range s.backends {
+			backends.used[b.index] = true
+		}
+	}
+	return services, backends
+}
+
+// add lays a service out.
+func (m *imagined) add(d *Datapath, t *model.Table, desired *model.TableService, services, backends *indexes) (err error) {
+	s := &service{key: keyOf(desired), desired: desired, backends: map[backendKey]*backend{}}
+	was := d.services[s.key]
+	if was == nil {
+		was = &service{}
+		if s.index, err = services.take(); err != nil {
+			return err
+		}
+	} else {
+		s.index, s.ring, s.remembered = was.index, was.ring, was.remembered
+	}
+	var came []bool
+	for _, b := range desired.Backends {
+		key := backendKey{b.Address, b.Port, b.SNAT}
+		hop := d.hops.resolve(b, t.Interfaces)
+		placed, entry := &backend{desired: b, vlan: hop.vlan}, entryOf(desired, s.index, b, hop)
+		old := was.backends[key]
+		if old != nil {
+			placed.index = old.index
+			entry.Epoch = d.entries.entries[old.index].Epoch
+		} else {
+			if placed.index, err = backends.take(); err != nil {
+				return err
+			}
+			entry.Epoch = d.entries.nextEpoch(placed.index)
+		}
+		came = append(came, aliveIn(entry.State) && (old == nil || !d.entries.alive(old.index) || uint32(b.Weight) > d.loads.entries[old.index].Weight))
+		m.entries[placed.index] = d.imagineSuspect(placed.index, entry)
+		s.backends[key] = placed
+		s.order = append(s.order, placed)
+	}
+	s.tunnels = tunnelsTo(desired.Backends)
+	image, err := d.imageOf(nil, s, func(index uint32) bool { return aliveIn(m.entries[index].State) })
+	if err != nil {
+		return err
+	}
+	m.begins[s.index] = uint64(len(m.lines) / lineSize)
+	m.lines = append(m.lines, image...)
+	m.services, m.byIndex[s.index] = append(m.services, s), s
+	return m.weigh(d, s, came)
+}
+
+// imagineSuspect is suspect for who is not suspected now: who is keeps its connections.
+func (d *Datapath) imagineSuspect(index uint32, entry directorBackend) directorBackend {
+	if entry.State != uint8(directorBackendStateBACKEND_SUSPECT) {
+		return entry
+	}
+	if stored := d.entries.entries[index]; stored.State == entry.State {
+		return suspected(stored, entry)
+	}
+	entry.State = uint8(directorBackendStateBACKEND_DOWN)
+	return entry
+}
+
+// weigh gives the backends of a service that goes by loads theirs, as weighLoads does.
+func (m *imagined) weigh(d *Datapath, s *service, came []bool) error {
+	if s.desired.Policy != model.P2C {
+		return nil
+	}
+	period, err := loadPeriod()
+	if err != nil {
+		return err
+	}
+	var others []uint32
+	weights := map[uint32]uint16{}
+	for i, b := range s.order {
+		weights[b.index] = b.desired.Weight
+		if aliveIn(m.entries[b.index].State) && !came[i] && b.desired.Weight > 0 {
+			others = append(others, b.index)
+		}
+	}
+	for i, b := range s.order {
+		word, _ := d.loads.read(b.index)
+		load := directorLoad{Opened: word.in(period), Period: period, Weight: uint32(b.desired.Weight)}
+		if came[i] {
+			if len(others) > 0 {
+				like := min(d.loads.perWeight(others, weights, period)*float64(b.desired.Weight), float64(directorLoadScaleLOAD_MOST))
+				load.Opened = max(load.Opened, uint32(math.Round(like)))
+			}
+		}
+		m.loads[b.index] = load
+	}
+	return nil
+}
+
+// fill writes the table into an observer's maps. The front of the services stays empty: what
+// is not found there is found behind it.
+func (m *imagined) fill(x *observer, egress *ebpf.Map) error {
+	of := x.collection.Maps
+	k := &kernel{directorMaps: directorMaps{Services4: of[directorMapServices4], Services6: of[directorMapServices6],
+		Ranges4: of[directorMapRanges4], Ranges6: of[directorMapRanges6], Replies4: of[directorMapReplies4], Replies6: of[directorMapReplies6]}}
+	if err := m.lookups.write(k, newLookups(0)); err != nil {
+		return err
+	}
+	for name, bytes := range map[string][]byte{
+		directorMapBackends:  unsafe.Slice((*byte)(unsafe.Pointer(&m.entries[0])), len(m.entries)*int(unsafe.Sizeof(m.entries[0]))),
+		directorMapRingLines: m.lines,
+	} {
+		memory, err := mapArray(of[name])
+		if err != nil {
+			return fmt.Errorf("map %s into memory: %w", name, err)
+		}
+		copy(memory, bytes)
+		if err := unix.Munmap(memory); err != nil {
+			return fmt.Errorf("unmap %s: %w", name, err)
+		}
+	}
+	for index, line := range m.begins {
+		if err := of[directorMapRings].Put(index, line); err != nil {
+			return fmt.Errorf("write ring: %w", err)
+		}
+	}
+	if err := of[directorMapThisDirector].Put(uint32(0), m.settings); err != nil {
+		return fmt.Errorf("write settings: %w", err)
+	}
+	return m.openEgress(of[directorMapEgress], egress)
+}
+
+// openEgress lets packets leave as they do now, and to where backends are.
+func (m *imagined) openEgress(own, live *ebpf.Map) error {
+	open := map[uint32]bool{}
+	var index, itself uint32
+	all := live.Iterate()
+	for all.Next(&index, &itself) {
+		open[index] = true
+	}
+	if err := all.Err(); err != nil {
+		return fmt.Errorf("read interfaces for forwarding: %w", err)
+	}
+	for _, s := range m.services {
+		for _, b := range s.order {
+			open[m.entries[b.index].Ifindex] = true
+		}
+	}
+	delete(open, 0)
+	for index := range open {
+		if err := own.Put(index, index); err != nil && !errors.Is(err, unix.EINVAL) { // EINVAL: it is gone
+			return fmt.Errorf("open interface %d for forwarding: %w", index, err)
+		}
+	}
+	return nil
+}
+
+// imagineSNAT gives a world the table of full NAT that a table of services would have: the
+// one that there is, or one in which nobody has a port yet.
+func (d *Datapath) imagineSNAT(w *world, t *model.Table) (func(), error) {
+	if !usesSNAT(t) {
+		return func() {}, nil
+	}
+	want, err := snatLayout(t.SNAT)
+	if err != nil {
+		return nil, err
+	}
+	closeTable, err := d.openSNAT(w)
+	if err != nil {
+		return nil, err
+	}
+	want.Salt = w.header.Salt
+	if w.snat != nil && w.header == want {
+		return closeTable, nil
+	}
+	closeTable()
+	if w.snat, err = loadSNAT(want); err != nil {
+		return nil, err
+	}
+	w.header = want
+	return func() { w.snat.Close() }, nil
+}
