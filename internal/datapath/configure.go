@@ -18,7 +18,7 @@ import (
 // configure writes what the program needs to know of this host. While lookups
 // change, flags are those of the old and of the new ones.
 func (d *Datapath) configure(c *change, flags uint32) error {
-	settings := d.settings(c.all)
+	settings := d.settings(c.all, d.hopOf)
 	group, err := d.followGroup()
 	if err != nil {
 		return err
@@ -43,12 +43,17 @@ func (d *Datapath) writeSettings(settings directorSettings) error {
 	return nil
 }
 
-func (d *Datapath) settings(services []*service) directorSettings {
+// hopOf is the next hop of a backend, for which the kernel is asked.
+func (d *Datapath) hopOf(b model.TableBackend) nextHop {
+	return d.hops.resolve(b, d.table.Interfaces)
+}
+
+func (d *Datapath) settings(services []*service, hopOf func(model.TableBackend) nextHop) directorSettings {
 	// A family for which there is no source now, as there is no route, keeps the one
 	// that it had: without one, tunnels would come from any address.
 	settings := d.written
 	settings.IcmpRate, settings.LinkMtu, settings.WaitRate = d.table.ICMPRate, 0, waitRate
-	for _, p := range d.tunnelSources(services) {
+	for _, p := range d.tunnelSources(services, hopOf) {
 		setTunnelSource(&settings, p)
 	}
 	for _, link := range d.links {
@@ -72,7 +77,7 @@ func setTunnelSource(settings *directorSettings, p netip.Prefix) {
 
 // tunnelSources are the configured prefixes, and for a family without one the
 // address that this host has towards the first backend behind a tunnel.
-func (d *Datapath) tunnelSources(services []*service) []netip.Prefix {
+func (d *Datapath) tunnelSources(services []*service, hopOf func(model.TableBackend) nextHop) []netip.Prefix {
 	sources := d.table.TunnelSource
 	var have4, have6 bool
 	for _, p := range sources {
@@ -90,7 +95,7 @@ func (d *Datapath) tunnelSources(services []*service) []netip.Prefix {
 			if !tunnels(b.desired.Mode) || is4 && have4 || !is4 && have6 {
 				continue
 			}
-			own := ownAddress(d.hops.resolve(b.desired, d.table.Interfaces), d.table.Directors)
+			own := ownAddress(hopOf(b.desired), d.table.Directors)
 			if !own.IsValid() {
 				continue
 			}

@@ -88,7 +88,10 @@ func (d *Datapath) imagine(t *model.Table) (*imagined, error) {
 		}
 	}
 	m.lookups = lookupsOf(m.services)
-	m.settings = d.settings(m.services)
+	m.settings = d.settings(m.services, func(b model.TableBackend) nextHop {
+		hop, _ := d.hops.imagine(b, t.Interfaces)
+		return hop
+	})
 	const byLookups = uint32(directorSettingsFlagSETTINGS_RANGES | directorSettingsFlagSETTINGS_REPLIES)
 	m.settings.Flags = m.settings.Flags&^byLookups | m.lookups.flags()
 	return m, nil
@@ -121,8 +124,11 @@ func (m *imagined) add(d *Datapath, t *model.Table, desired *model.TableService,
 	var came []bool
 	for _, b := range desired.Backends {
 		key := backendKey{b.Address, b.Port, b.SNAT}
-		hop := d.hops.resolve(b, t.Interfaces)
+		hop, awaits := d.hops.imagine(b, t.Interfaces)
 		placed, entry := &backend{desired: b, vlan: hop.vlan}, entryOf(desired, s.index, b, hop)
+		if awaits {
+			entry.State = uint8(b.State) // the kernel would be asked then, and find it
+		}
 		old := was.backends[key]
 		if old != nil {
 			placed.index = old.index

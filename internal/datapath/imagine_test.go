@@ -2,8 +2,10 @@ package datapath
 
 import (
 	"math/rand/v2"
+	"net/netip"
 	"os"
 	"reflect"
+	"slices"
 	"testing"
 
 	"github.com/vishvananda/netlink"
@@ -67,5 +69,35 @@ func TestExplainWith(t *testing.T) {
 	}
 	if others == 0 {
 		t.Errorf("none of %d packets was another's by the next table: the test shows nothing", compared)
+	}
+}
+
+// Nobody is asked for the MAC address of a backend that may never be one.
+func TestExplainWithAsksNobody(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	d := openTest(t, explainLimits)
+	must(t, d.Set(tableOf(1, 1, 0)))
+	next := tableOf(2, 1, 0)
+	stranger := netip.MustParseAddr("10.0.0.200")
+	next.Services[1].Backends[0].Address = stranger
+	e, err := d.ExplainWith(next, "wire0", build(ip(client4, next.Services[1].VIP), packet.TCPHeader{Src: 1, Dst: 80, Flags: packet.SYN}))
+	must(t, err)
+	if e.Reason != "forward_l2dsr" || e.Backend == nil || e.Backend.Backend.Addr() != stranger || !e.Backend.NextHop.IsZero() {
+		t.Errorf("a backend that nobody knows: %+v, %+v", e, e.Backend)
+	}
+	neighbours, err := netlink.NeighList(0, 0)
+	must(t, err)
+	for _, n := range neighbours {
+		if n.IP.Equal(stranger.AsSlice()) {
+			t.Errorf("the kernel was asked for it: %+v", n)
+		}
+	}
+	must(t, d.Set(next))
+	neighbours, err = netlink.NeighList(0, 0)
+	must(t, err)
+	if !slices.ContainsFunc(neighbours, func(n netlink.Neigh) bool { return n.IP.Equal(stranger.AsSlice()) }) {
+		t.Error("the kernel is not asked for a backend that is one: the test shows nothing")
 	}
 }

@@ -33,6 +33,26 @@ type route struct {
 func (r *resolver) resolve(b model.TableBackend, interfaces []string) nextHop {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	return r.hopOf(b, interfaces, r.macOf)
+}
+
+// imagine returns what resolve would for a backend that may never be one: the kernel is not
+// asked to find its neighbour. awaits says that it would be, and has not found it yet.
+func (r *resolver) imagine(b model.TableBackend, interfaces []string) (hop nextHop, awaits bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	hop = r.hopOf(b, interfaces, func(n neighbour) model.MAC {
+		if r.macs == nil {
+			r.readNeighbours()
+		}
+		awaits = r.macs[n].IsZero()
+		return r.macs[n]
+	})
+	return hop, awaits
+}
+
+// hopOf is the next hop of a backend. The lock is held.
+func (r *resolver) hopOf(b model.TableBackend, interfaces []string, macOf func(neighbour) model.MAC) nextHop {
 	way := r.cached(b.Address)
 	hop := way.hop
 	switch {
@@ -48,7 +68,7 @@ func (r *resolver) resolve(b model.TableBackend, interfaces []string) nextHop {
 		// would go round until its TTL ends. So it is when the backend's link is down
 		// and the default route is left.
 	case way.via.address.IsValid():
-		hop.mac = r.macOf(way.via)
+		hop.mac = macOf(way.via)
 	}
 	if b.VLAN != 0 {
 		hop.vlan = b.VLAN
