@@ -17,6 +17,7 @@ import (
 
 	"weir.io/weir/internal/api"
 	"weir.io/weir/internal/config"
+	"weir.io/weir/internal/datapath"
 	"weir.io/weir/internal/desired"
 	"weir.io/weir/internal/explain"
 	"weir.io/weir/internal/model"
@@ -251,6 +252,9 @@ func (d *director) explainWith(ctx context.Context, q *model.Question, name stri
 		return none, err
 	}
 	e, err := d.kernel.ExplainWith(d.preview(joint, logs), name, frame)
+	if unfit := (*datapath.UnfitError)(nil); errors.As(err, &unfit) {
+		return none, api.NewProblem(http.StatusUnprocessableEntity, err.Error(), api.FieldProblem{Field: "with.services", Detail: err.Error()})
+	}
 	if err == nil && e.Service != nil {
 		explain.NameGenerations(&e, logs[e.Service.ID], &d.placements)
 	}

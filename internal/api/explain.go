@@ -20,8 +20,14 @@ type explanation struct{ Body model.Explanation }
 // HandleExplain lets packets be asked about. It is called before Serve.
 func (s *Server) HandleExplain(explain Explainer) {
 	handle(s, operation{method: http.MethodPost, path: "explain", id: "explain-packet", summary: "What would become of a packet, and why", needs: model.RoleRead,
-		text: "The director's program says so itself. Nothing is counted, remembered or sent."},
+		text:   "The director's program says so itself. Nothing is counted, remembered or sent. To suppose a set takes the right to put it.",
+		errors: []int{http.StatusConflict}},
 		func(ctx context.Context, in *question) (*explanation, error) {
+			if with := in.Body.With; with != nil {
+				if p := callerOf(ctx).refuse(model.RoleWrite, with.Owner, true); p != nil {
+					return nil, p
+				}
+			}
 			e, err := explain(ctx, in.Body)
 			for _, slot := range []*model.ExplainedSlot{e.Slot, e.Before} {
 				if slot != nil {

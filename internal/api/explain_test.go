@@ -55,6 +55,31 @@ func TestExplain(t *testing.T) {
 	}
 }
 
+// Who may only read asks about what there is, and who writes a set about that one.
+func TestExplainNeeds(t *testing.T) {
+	s := NewServer(nil, nil, slog.New(slog.DiscardHandler))
+	s.HandleExplain(func(context.Context, model.Question) (model.Explanation, error) { return model.Explanation{}, nil })
+	for _, test := range []struct {
+		caller Caller
+		text   string
+		code   int
+	}{
+		{Caller{Name: "r", Role: model.RoleRead}, `{}`, 200},
+		{Caller{Name: "r", Role: model.RoleRead}, `{"with":{"owner":"cli","services":[]}}`, 403},
+		{Caller{Name: "w", Role: model.RoleWrite, Owner: "kube"}, `{"with":{"owner":"cli","services":[]}}`, 403},
+		{Caller{Name: "w", Role: model.RoleWrite, Owner: "cli"}, `{"with":{"owner":"cli","services":[]}}`, 200},
+		{Caller{Name: "a", Role: model.RoleAdmin}, `{"with":{"owner":"cli","services":[]}}`, 200},
+	} {
+		w := httptest.NewRecorder()
+		r := httptest.NewRequest("POST", "/v1/explain", strings.NewReader(test.text))
+		r.Header.Set("Content-Type", "application/json")
+		s.route(w, r.WithContext(withCaller(r.Context(), test.caller)))
+		if w.Code != test.code {
+			t.Errorf("%s %s: %d %s, want %d", test.caller.Name, test.text, w.Code, w.Body, test.code)
+		}
+	}
+}
+
 // FuzzQuestion: whatever is posted, the answer is one, or a problem document.
 func FuzzQuestion(f *testing.F) {
 	f.Add(`{"source":"198.51.100.7:5555","destination":"203.0.113.10:443","protocol":"tcp"}`)

@@ -27,6 +27,15 @@ type imagined struct {
 	loads    map[uint32]directorLoad
 }
 
+// UnfitError says why the kernel's maps have no room for a table that is supposed.
+type UnfitError struct{ cause error }
+
+// Error names the limit.
+func (e *UnfitError) Error() string { return e.cause.Error() }
+
+// Unwrap returns the cause.
+func (e *UnfitError) Unwrap() error { return e.cause }
+
 // ExplainWith is Explain as if this table were what is forwarded. It loads the program once
 // more, with maps for this one question, which takes up to seconds.
 func (d *Datapath) ExplainWith(t model.Table, name string, frame []byte) (model.Explanation, error) {
@@ -77,14 +86,14 @@ var imaginedMaps = []string{directorMapServices4, directorMapServices6, director
 // imagine lays a table out.
 func (d *Datapath) imagine(t *model.Table) (*imagined, error) {
 	if err := d.checkLimits(t); err != nil {
-		return nil, err
+		return nil, &UnfitError{err}
 	}
 	m := &imagined{byIndex: map[uint32]*service{}, entries: slices.Clone(d.entries.entries), begins: map[uint32]uint64{}, loads: map[uint32]directorLoad{},
 		lines: make([]byte, lineSize)} // line 0 is nobody's
 	services, backends := d.unused()
 	for i := range t.Services {
 		if err := m.add(d, t, &t.Services[i], services, backends); err != nil {
-			return nil, fmt.Errorf("service %s: %w", t.Services[i].Name, err)
+			return nil, &UnfitError{fmt.Errorf("service %s: %w", t.Services[i].Name, err)}
 		}
 	}
 	m.lookups = lookupsOf(m.services)

@@ -1,6 +1,7 @@
 package datapath
 
 import (
+	"errors"
 	"math/rand/v2"
 	"net/netip"
 	"os"
@@ -62,6 +63,9 @@ func TestExplainWith(t *testing.T) {
 			if e.Backend != nil && e.Backend.Source.IsValid() { // of a new table of full NAT, whose salt is random
 				e.Out, said.Out, said.Backend.Source = nil, nil, e.Backend.Source
 			}
+			if e.Memory != nil && said.Memory != nil {
+				said.Memory.Age = e.Memory.Age // time passes
+			}
 			if !reflect.DeepEqual(e, said) {
 				t.Fatalf("said was %+v\nbackend %+v slot %+v, it is %+v\nbackend %+v slot %+v\n%s", said, said.Backend, said.Slot, e, e.Backend, e.Slot, packet.Describe(frame))
 			}
@@ -99,5 +103,20 @@ func TestExplainWithAsksNobody(t *testing.T) {
 	must(t, err)
 	if !slices.ContainsFunc(neighbours, func(n netlink.Neigh) bool { return n.IP.Equal(stranger.AsSlice()) }) {
 		t.Error("the kernel is not asked for a backend that is one: the test shows nothing")
+	}
+}
+
+func TestExplainWithRefuses(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	d := openTest(t, explainLimits)
+	if _, err := d.ExplainWith(tableOf(1, 1, 0), "wire0", make([]byte, 60)); !errors.Is(err, ErrNothingForwarded) {
+		t.Errorf("before anything is forwarded: %v", err)
+	}
+	must(t, d.Set(tableOf(1, 1, 0)))
+	_, err := d.ExplainWith(tableOf(65, 1, 0), "wire0", make([]byte, 60))
+	if unfit := (*UnfitError)(nil); !errors.As(err, &unfit) || err.Error() != "65 services are more than director.limits.services (64)" {
+		t.Errorf("65 services of 64: %v", err)
 	}
 }
