@@ -49,7 +49,7 @@ func TestExplain(t *testing.T) {
 	seen := map[model.Chosen]int{}
 	reasons := map[string]int{}
 	for seed := range uint64(2) {
-		x := &explainRun{T: t, r: rand.New(rand.NewPCG(seed, 9)), d: openTest(t, explainLimits), wire: wire.Attrs().Index,
+		x := &explainRun{T: t, r: rand.New(rand.NewPCG(seed, 9)), d: openUnswept(t), wire: wire.Attrs().Index,
 			seen: seen, reasons: reasons}
 		for range rounds(8) {
 			x.change()
@@ -71,6 +71,15 @@ func TestExplain(t *testing.T) {
 			t.Errorf("no packet was counted under %s: %v", reason, reasons)
 		}
 	}
+}
+
+// openUnswept opens a datapath that does not change its maps by itself.
+func openUnswept(t *testing.T) *Datapath {
+	t.Helper()
+	d := openTest(t, explainLimits)
+	d.sweeper.close()
+	d.sweeper = startSweeper(func() {})
+	return d
 }
 
 type explainRun struct {

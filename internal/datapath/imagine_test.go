@@ -28,7 +28,7 @@ func TestExplainWith(t *testing.T) {
 	}
 	wire, err := netlink.LinkByName("wire0")
 	must(t, err)
-	x := &explainRun{T: t, r: rand.New(rand.NewPCG(4, 9)), d: openTest(t, explainLimits), wire: wire.Attrs().Index,
+	x := &explainRun{T: t, r: rand.New(rand.NewPCG(4, 9)), d: openUnswept(t), wire: wire.Attrs().Index,
 		seen: map[model.Chosen]int{}, reasons: map[string]int{}}
 	x.change()
 	compared, others := 0, 0
