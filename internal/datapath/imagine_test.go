@@ -50,12 +50,21 @@ func TestExplainWith(t *testing.T) {
 			must(t, err)
 			now[i] = e.Reason + string(e.Out)
 		}
+		had := map[netip.Addr]bool{}
+		for i := range x.table.Services {
+			had[x.table.Services[i].VIP] = true
+		}
 		x.table = next
 		must(t, x.d.Set(next))
 		for i, frame := range frames {
 			e, err := x.d.Explain("wire0", frame)
 			must(t, err)
 			said := answers[i]
+			// The index of a service that comes may be one that another had, of which something
+			// is still remembered: which one it gets is decided by then.
+			if e.Service != nil && !had[e.Service.ID.VIP] && (e.Memory != nil || said.Memory != nil) {
+				continue
+			}
 			compared++
 			if now[i] != e.Reason+string(e.Out) {
 				others++
