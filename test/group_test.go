@@ -1,6 +1,7 @@
 package test
 
 import (
+	"encoding/json"
 	"fmt"
 	"strconv"
 	"strings"
@@ -33,8 +34,8 @@ func TestGroupSharesSets(t *testing.T) {
 		startDaemon(t, b, "agent", configText("", "eth0", w.service("tcp", "80", everyBackend(3))))
 		startNginx(t, b)
 	}
-	text := fmt.Sprintf("director:\n  interfaces: [eth0]\n  store:\n    etcd: {endpoints: [\"%s\"], ca: %s, cert: %s, key: %s}\nservices: []\n",
-		strings.Join(etcd.Endpoints, `", "`), etcd.CA, etcd.Cert, etcd.Key)
+	text := fmt.Sprintf("director:\n  interfaces: [eth0]\n  group: [%s, %s]\n  flow-port: 0\n  store:\n    etcd: {endpoints: [\"%s\"], ca: %s, cert: %s, key: %s}\nservices: []\n",
+		lanAddress(directorHost, false), lanAddress(directorHost+1, false), strings.Join(etcd.Endpoints, `", "`), etcd.CA, etcd.Cert, etcd.Key)
 	directors := []*daemon{startDaemon(t, l.director, "run", text), startDaemon(t, second, "run", text)}
 	addresses := []string{lanAddress(directorHost, false).String(), lanAddress(directorHost+1, false).String()}
 
@@ -64,6 +65,18 @@ func TestGroupSharesSets(t *testing.T) {
 	}
 
 	apply(directors[0], 3)
+	// Each is asked who there is, and both have the same revision.
+	for i, d := range directors {
+		d.waitFor("list the group's directors with what they run", func() bool {
+			out, err := d.host.Command(t.Context(), weir, "directors", "-o", "json", "--socket", d.socket).Output()
+			var runs []model.DirectorRun
+			if err != nil || json.Unmarshal(out, &runs) != nil || len(runs) != 2 {
+				return false
+			}
+			return runs[0].Revision == runs[1].Revision && runs[0].Revision > 0 && runs[i].Self && !runs[1-i].Self &&
+				runs[0].Address.String() == addresses[0] && runs[1].Address.String() == addresses[1] && runs[1-i].Services == 1
+		})
+	}
 	before := brings()
 	if before[0] != before[1] || !strings.Contains(before[0], "backend1") || !strings.Contains(before[0], "backend3") {
 		t.Fatalf("the directors bring\n%s\n%s", before[0], before[1])

@@ -28,7 +28,7 @@ func newRoot() *cobra.Command {
 	})
 	root.AddCommand(
 		newRun(), newAgent(), newApply(), newDrain(), newDetach(),
-		newStatus(), newServices(), newBackends(), newFlows(), newBGP(), newBFD(), newExplain(),
+		newStatus(), newServices(), newBackends(), newFlows(), newDirectors(), newBGP(), newBFD(), newExplain(),
 		newDemo(), newDoctor(), newVersion())
 	return root
 }

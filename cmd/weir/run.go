@@ -151,6 +151,7 @@ type director struct {
 	group      *store.Etcd // nil: this director shares its sets with nobody
 	keeper     *desired.Keeper
 	shares     *sharing
+	presence   presence
 	remote     *api.Remote
 
 	checks  *datapath.Checks
@@ -250,7 +251,7 @@ func (d *director) run(ctx context.Context, first model.Config, changes <-chan c
 		d.warnOfRestart(c.Director)
 		d.bfd.want(&c)
 		d.openAPI(c.API)
-		return errors.Join(d.keeper.SetFile(c), d.shares.set(c.Director))
+		return errors.Join(d.keeper.SetFile(c), d.shares.set(c.Director), d.presence.set(c.Director))
 	}
 	var err error
 	if d.shares, err = newSharing(ctx, d.kernel, d.group, d.log); err != nil {
@@ -280,14 +281,23 @@ func (d *director) run(ctx context.Context, first model.Config, changes <-chan c
 	defer end()
 	d.gauge = gauge
 	server := api.NewServer(d, d, d.log)
+	d.presence.group, d.presence.run = d.group, d.whatRuns
 	server.Handle("/metrics", metrics.Handler(d, d.announcers.bgp.Status, d.bfd.Sessions))
 	server.HandleBGP(d.announcers.bgp.Status)
 	server.HandleSets(&sets{d.keeper})
 	server.HandleExplain(d.explain)
 	server.HandleFlows(d.flows)
+	server.HandleDirectors(d.presence.directors)
+	events := api.NewEvents()
+	server.HandleEvents(events)
 	d.remote = api.NewRemote(server, d.log)
 	defer d.remote.Close()
 	d.openAPI(first.API)
+	if err := d.presence.set(first.Director); err != nil {
+		d.log.Error("the group does not know what this director runs", "error", err)
+	}
+	defer d.presence.close()
+	running.Go(func() { d.watchEvents(ctx, events) })
 	defer d.serve(ctx, server, listener)()
 	d.follow(ctx, changes)
 	cancel()

@@ -94,6 +94,11 @@ func (c *Client) BGP(ctx context.Context) (model.BGPStatus, error) {
 	return get[model.BGPStatus](ctx, c, "bgp")
 }
 
+// Directors returns what the directors of the group say about themselves.
+func (c *Client) Directors(ctx context.Context) ([]model.DirectorRun, error) {
+	return get[[]model.DirectorRun](ctx, c, "directors")
+}
+
 // Config returns the configuration that runs.
 func (c *Client) Config(ctx context.Context) (model.Config, error) {
 	return get[model.Config](ctx, c, "config")

@@ -22,6 +22,8 @@ func TestDocument(t *testing.T) {
 	server.HandleSets(nil)
 	server.HandleExplain(nil)
 	server.HandleFlows(nil)
+	server.HandleDirectors(nil)
+	server.HandleEvents(api.NewEvents())
 	got, err := server.Document()
 	if err != nil {
 		t.Fatal(err)

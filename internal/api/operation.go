@@ -63,10 +63,7 @@ func read[T any](s *Server, name, summary string, value func(context.Context) (T
 // handle lets an operation be asked. Its input and output are the library's: fields that
 // are tagged path, query and header, and Body. It is called before Serve.
 func handle[I, O any](s *Server, op operation, do func(context.Context, *I) (*O, error)) {
-	huma.Register(s.api, huma.Operation{
-		Method: op.method, Path: base + op.path, OperationID: op.id, Summary: op.summary, Description: op.text,
-		Errors: slices.Concat(commonErrors, op.errors), Middlewares: huma.Middlewares{s.admit(op)},
-	}, func(ctx context.Context, in *I) (*O, error) {
+	huma.Register(s.api, s.operation(op), func(ctx context.Context, in *I) (*O, error) {
 		out, err := do(ctx, in)
 		if op.needs != model.RoleRead {
 			s.log.Info("a client has asked for something", "operation", op.id, "client", callerOf(ctx).Name, "status", statusOfError(err))
@@ -80,6 +77,14 @@ func handle[I, O any](s *Server, op operation, do func(context.Context, *I) (*O,
 		s.log.Error("answer a request", "operation", op.id, "error", err)
 		return nil, NewProblem(http.StatusInternalServerError, err.Error())
 	})
+}
+
+// operation returns what the library is to know of one.
+func (s *Server) operation(op operation) huma.Operation {
+	return huma.Operation{
+		Method: op.method, Path: base + op.path, OperationID: op.id, Summary: op.summary, Description: op.text,
+		Errors: slices.Concat(commonErrors, op.errors), Middlewares: huma.Middlewares{s.admit(op)},
+	}
 }
 
 // statusOfError returns what an operation is answered with.

@@ -33,6 +33,7 @@ type Server struct {
 	reading  sync.Mutex    // one reader of every counter in the kernel is enough
 	large    chan struct{} // has one for each large request that is under way
 	sets     Sets          // nil: there are none, as in an agent
+	events   *Events       // nil: there are none
 }
 
 // NewServer returns a director's server, which asks these.
@@ -73,6 +74,12 @@ func (s *Server) HandleBGP(status func() model.BGPStatus) {
 	})
 }
 
+// HandleDirectors answers which directors the group has, and what each runs. It is called
+// before Serve.
+func (s *Server) HandleDirectors(directors func(context.Context) ([]model.DirectorRun, error)) {
+	read(s, "directors", "The directors of the group, and what each runs", directors)
+}
+
 // fromDatapath returns an answer that is made of what the datapath says.
 func fromDatapath[T any](s *Server, datapath Datapath, of func(model.DatapathStatus) T) func(context.Context) (T, error) {
 	return func(context.Context) (none T, err error) {
@@ -111,6 +118,9 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	stop := context.AfterFunc(ctx, func() {
 		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeDeadline)
 		defer cancel()
+		if s.events != nil {
+			s.events.Close() // who listens would not end by themselves
+		}
 		if server.Shutdown(end) != nil {
 			_ = server.Close()
 		}

@@ -19,6 +19,7 @@ import (
 //	PREFIX/collected          is written when segments are deleted
 //	PREFIX/evidence/ADDRESS   what an agent says about a backend's connections
 //	PREFIX/directors/ADDRESS  by what certificate a director is known to the others
+//	PREFIX/directors/ADDRESS/runs  what it says about itself
 //	PREFIX/views/...          what directors' probes have found
 //	PREFIX/neighbor/...       who answers for which VIP, where there is no router
 //

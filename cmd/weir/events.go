@@ -1,0 +1,165 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"weir.io/weir/internal/api"
+	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/store"
+)
+
+// lookEvery is how often it is looked whether something has changed that nobody tells.
+const lookEvery = 500 * time.Millisecond
+
+// watcher finds events by comparing what is with what was: so nothing that happens has to
+// know of it, and what comes and goes in between is none.
+type watcher struct {
+	d        *director
+	events   *api.Events
+	refused  string
+	state    store.State
+	tags     map[string]string // of sets, by owner
+	health   map[model.Target]model.HealthState
+	sessions map[netip.Addr]model.SessionState
+}
+
+// watchEvents runs until the context ends.
+func (d *director) watchEvents(ctx context.Context, events *api.Events) {
+	w := &watcher{d: d, events: events}
+	w.look() // what is there at the start is no event
+	turned := d.checker.Watch()
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-turned:
+			events.Add(w.lookAtHealth()...)
+		case <-tick.C:
+			events.Add(w.look()...)
+		}
+	}
+}
+
+func (w *watcher) look() []api.Event {
+	found := append(w.lookAtRefused(), w.lookAtSets()...)
+	return append(append(found, w.lookAtHealth()...), w.lookAtBGP()...)
+}
+
+func (w *watcher) lookAtRefused() []api.Event {
+	refused := w.d.Info().Refused
+	if refused == w.refused {
+		return nil
+	}
+	w.refused = refused
+	if refused == "" {
+		return []api.Event{{Kind: api.EventRefused, Text: "what is asked for is what runs again"}}
+	}
+	return []api.Event{{Kind: api.EventRefused, Text: refused}}
+}
+
+// lookAtSets compares services only when there is another state: it is often one whose logs
+// alone are others.
+func (w *watcher) lookAtSets() (found []api.Event) {
+	state := w.d.keeper.Sets()
+	if w.tags != nil && state.Revision == w.state.Revision {
+		return nil
+	}
+	first := w.tags == nil
+	before := w.state.Sets
+	tags := map[string]string{}
+	for _, owner := range state.Owners() {
+		set := state.Sets[owner]
+		if old, had := before[owner]; had && sameDocuments(old, set) {
+			tags[owner] = w.tags[owner]
+			continue
+		}
+		if tags[owner] = set.Tag(); tags[owner] == w.tags[owner] || first {
+			continue
+		}
+		event := api.Event{Kind: api.EventSet, Owner: owner, Revision: state.Revision, Text: fmt.Sprintf("owner %q has another set, of %d services", owner, len(set.Documents))}
+		if owner == store.OwnerFile {
+			event.Kind, event.Text = api.EventFile, fmt.Sprintf("the director's file has other services, %d", len(set.Documents))
+		}
+		found = append(found, event)
+	}
+	w.state, w.tags = state, tags
+	return found
+}
+
+// sameDocuments is true of a set and itself.
+func sameDocuments(a, b store.Set) bool {
+	return len(a.Documents) == len(b.Documents) && (len(a.Documents) == 0 || &a.Documents[0] == &b.Documents[0])
+}
+
+func (w *watcher) lookAtHealth() (found []api.Event) {
+	results := w.d.checker.Results()
+	now := make(map[model.Target]model.HealthState, len(results))
+	var changed []model.Target
+	for target, h := range results {
+		now[target] = h.State
+		// That a backend which is new is well is what everybody expects.
+		before, had := w.health[target]
+		if !had {
+			before = model.HealthUnknown
+		}
+		if w.health != nil && before != h.State && (before != model.HealthUnknown || h.State == model.HealthDown) {
+			changed = append(changed, target)
+		}
+	}
+	w.health = now
+	if len(changed) == 0 {
+		return nil
+	}
+	names := w.d.targetNames(changed)
+	for _, target := range changed {
+		h, name := results[target], names[target]
+		event := api.Event{Kind: api.EventHealth, Service: name.service, Backend: name.backend, State: string(h.State),
+			Text: fmt.Sprintf("backend %s of service %s is %s", name.backend, name.service, h.State)}
+		if h.State == model.HealthDown && h.Reason != "" {
+			event.Text += ": " + h.Reason + ": " + h.Detail
+		}
+		found = append(found, event)
+	}
+	return found
+}
+
+// targetName is what people call a backend of a service.
+type targetName struct{ service, backend string }
+
+func (d *director) targetNames(targets []model.Target) map[model.Target]targetName {
+	names := make(map[model.Target]targetName, len(targets))
+	for _, t := range targets {
+		names[t] = targetName{t.Service.VIP.String(), t.Backend.String()} // gone meanwhile
+	}
+	for _, s := range d.Config().Services {
+		for i := range s.Backends {
+			t := model.Target{Service: s.ID(), Backend: s.Backends[i].Endpoint()}
+			if _, asked := names[t]; asked {
+				names[t] = targetName{s.Name, s.Backends[i].Name}
+			}
+		}
+	}
+	return names
+}
+
+func (w *watcher) lookAtBGP() (found []api.Event) {
+	now := map[netip.Addr]model.SessionState{}
+	for _, n := range w.d.announcers.bgp.Status().Neighbors {
+		now[n.Address] = n.State
+		if before, had := w.sessions[n.Address]; had && before != n.State {
+			event := api.Event{Kind: api.EventBGP, Neighbor: n.Address.String(), State: string(n.State),
+				Text: fmt.Sprintf("the session with %v is %s", n.Address, n.State)}
+			if n.Problem != "" && n.State != model.SessionEstablished {
+				event.Text += ": " + n.Problem
+			}
+			found = append(found, event)
+		}
+	}
+	w.sessions = now
+	return found
+}

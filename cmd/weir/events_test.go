@@ -1,0 +1,96 @@
+package main
+
+import (
+	"context"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+
+	"weir.io/weir/internal/api"
+	"weir.io/weir/internal/model"
+)
+
+// What happens to a director is heard: sets, its file, what is refused, and the death of a
+// backend.
+func TestEvents(t *testing.T) {
+	h := newHost(t)
+	listener, err := h.backend.Listen("tcp", "10.0.0.2:80")
+	if err != nil {
+		t.Fatal(err)
+	}
+	head := "coalesce: 1ms\ndirector: {interfaces: [eth0], store: {directory: " + h.beside("state") + "}}"
+	h.configure(head, "mine")
+	p := h.start("director runs")
+	client := api.NewClient(h.socket)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var mu sync.Mutex
+	var heard []api.Event
+	ended := make(chan error, 1)
+	go func() {
+		ended <- client.Events(ctx, 1000, func(e api.Event) {
+			mu.Lock()
+			defer mu.Unlock()
+			heard = append(heard, e)
+		})
+	}()
+	hears := func(what string, is func(api.Event) bool) {
+		t.Helper()
+		p.wait("tell that "+what, func() bool {
+			mu.Lock()
+			defer mu.Unlock()
+			for _, e := range heard {
+				if is(e) {
+					return true
+				}
+			}
+			return false
+		})
+	}
+	const checked = "services: [{name: web, vip: 203.0.113.10, protocol: tcp, port: 80, mode: l2dsr, " +
+		"health: {kind: tcp, to: address, interval: 100ms, timeout: 90ms, rise: 1, fall: 1}, backends: [{name: a, address: 10.0.0.2}]}]"
+	change, err := client.PutSet(t.Context(), "cli", api.SetText{Text: []byte(checked)}, api.Condition{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	hears("there is a set", func(e api.Event) bool {
+		return e.Kind == api.EventSet && e.Owner == "cli" && e.Revision == change.Revision && e.Text == `owner "cli" has another set, of 1 services`
+	})
+	p.wait("find the backend well", func() bool {
+		backends, err := client.Backends(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, b := range backends {
+			if b.Name == "a" && b.Health != nil && b.Health.State == model.HealthUp {
+				return true
+			}
+		}
+		return false
+	})
+	listener.Close()
+	hears("the backend is dead", func(e api.Event) bool {
+		return e.Kind == api.EventHealth && e.Service == "web" && e.State == "down" && strings.Contains(e.Text, "backend a of service web is down: ")
+	})
+	if listener, err = h.backend.Listen("tcp", "10.0.0.2:80"); err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	hears("the backend lives again", func(e api.Event) bool {
+		return e.Kind == api.EventHealth && e.Text == "backend a of service web is up" && e.State == "up"
+	})
+	if err := os.WriteFile(h.file, []byte("nonsense"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	hears("the file is refused", func(e api.Event) bool { return e.Kind == api.EventRefused && strings.Contains(e.Text, "weir.yaml") })
+	h.configure(head, "mine", "yours")
+	hears("the file is good again", func(e api.Event) bool { return e.Kind == api.EventRefused && strings.Contains(e.Text, "runs again") })
+	hears("the file is another one", func(e api.Event) bool {
+		return e.Kind == api.EventFile && strings.Contains(e.Text, "other services, 2")
+	})
+	p.stop()
+	if err := <-ended; err != nil {
+		t.Error("when the director ends who listens hears", err)
+	}
+}

@@ -1,0 +1,178 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/sse"
+
+	"weir.io/weir/internal/model"
+)
+
+// Bounds on events: how many are kept, who may listen at the same time, and how long nothing
+// is sent to them.
+const (
+	mostEvents    = 1000
+	mostListeners = 64
+	heartbeat     = 15 * time.Second
+)
+
+// EventKind is what an event is about.
+type EventKind string
+
+// The kinds of events.
+const (
+	EventFile    EventKind = "file"    // another version of the director's file was read
+	EventRefused EventKind = "refused" // something that was asked for is not what runs, or is again
+	EventSet     EventKind = "set"     // an owner's set is another one
+	EventHealth  EventKind = "health"  // a backend's health has changed
+	EventBGP     EventKind = "bgp"     // a session with a router has changed
+)
+
+// Event is something that has happened to a director.
+type Event struct {
+	ID       uint64    `json:"id" doc:"grows; as Last-Event-ID it says which one was heard last"`
+	Time     time.Time `json:"time"`
+	Kind     EventKind `json:"kind" enum:"file,refused,set,health,bgp"`
+	Text     string    `json:"text" doc:"what has happened, for people"`
+	Owner    string    `json:"owner,omitempty"`
+	Revision uint64    `json:"revision,omitempty" doc:"of the state that has the set"`
+	Service  string    `json:"service,omitempty"`
+	Backend  string    `json:"backend,omitempty" doc:"its name"`
+	Neighbor string    `json:"neighbor,omitempty" doc:"the router's address"`
+	State    string    `json:"state,omitempty" doc:"of the backend's health, or of the session"`
+}
+
+// Events keeps the last events, and tells them to those who listen.
+type Events struct {
+	mu     sync.Mutex
+	last   []Event // the oldest first
+	next   uint64
+	news   chan struct{} // is closed when there is another one
+	closed bool
+}
+
+// NewEvents returns one that has none. Its events' numbers are larger than those of an earlier
+// process.
+func NewEvents() *Events {
+	const perSecond = 1 << 20
+	return &Events{next: uint64(time.Now().Unix()) * perSecond, news: make(chan struct{})}
+}
+
+// Add tells events, which have happened now.
+func (e *Events) Add(events ...Event) {
+	if len(events) == 0 {
+		return
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		return
+	}
+	now := time.Now().UTC().Truncate(time.Millisecond)
+	for _, event := range events {
+		event.ID, event.Time = e.next, now
+		e.next++
+		e.last = append(e.last, event)
+	}
+	if more := len(e.last) - mostEvents; more > 0 {
+		e.last = append([]Event{}, e.last[more:]...)
+	}
+	close(e.news)
+	e.news = make(chan struct{})
+}
+
+// Close ends what is told.
+func (e *Events) Close() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !e.closed {
+		e.closed = true
+		close(e.news)
+	}
+}
+
+// after returns the events behind one, and what is closed when there are more; nil: there
+// never will be.
+func (e *Events) after(id uint64) (list []Event, news <-chan struct{}) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for i := range e.last {
+		if e.last[i].ID > id {
+			list = append(list, e.last[i:]...)
+			break
+		}
+	}
+	if e.closed {
+		return list, nil
+	}
+	return list, e.news
+}
+
+// before returns the number behind which there are so many events, or as many as there are.
+func (e *Events) before(count int) uint64 {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.next - 1 - uint64(min(count, len(e.last)))
+}
+
+// HandleEvents lets events be listened to. It is called before Serve.
+func (s *Server) HandleEvents(events *Events) {
+	s.events = events
+	type input struct {
+		LastEventID string `header:"Last-Event-ID" doc:"number of the event that was heard last: those since then come first"`
+		Last        int    `query:"last" minimum:"0" maximum:"1000" default:"0" doc:"where there is no Last-Event-ID: how many earlier ones come first"`
+	}
+	listeners := make(chan struct{}, mostListeners)
+	op := s.operation(operation{method: http.MethodGet, path: "events", id: "get-events", summary: "What happens, as server-sent events", needs: model.RoleRead,
+		text: "The answer does not end. An event is a message whose data is an object; lines that begin with a colon only say that the director is there."})
+	op.Middlewares = append(op.Middlewares, func(ctx huma.Context, next func(huma.Context)) {
+		select {
+		case listeners <- struct{}{}:
+			defer func() { <-listeners }()
+		default:
+			_ = huma.WriteErr(s.api, ctx, http.StatusTooManyRequests, "too many listen already")
+			return
+		}
+		_ = ctx.SetReadDeadline(time.Time{}) // nothing more is read, for as long as it takes
+		next(ctx)
+	})
+	sse.Register(s.api, op, map[string]any{"message": Event{}}, func(ctx context.Context, in *input, send sse.Sender) {
+		from, err := strconv.ParseUint(in.LastEventID, 10, 64)
+		if err != nil {
+			from = events.before(in.Last)
+		}
+		events.tell(ctx, from, send)
+	})
+}
+
+// tell sends the events behind one, and all that follow, until nobody listens any more.
+func (e *Events) tell(ctx context.Context, from uint64, send sse.Sender) {
+	beat := time.NewTicker(heartbeat)
+	defer beat.Stop()
+	for {
+		list, news := e.after(from)
+		for _, event := range list {
+			if send(sse.Message{ID: int(event.ID), Data: event}) != nil {
+				return
+			}
+			from = event.ID
+		}
+		if news == nil {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-news:
+		case <-beat.C:
+			if send.Comment("still there") != nil {
+				return
+			}
+		}
+	}
+}

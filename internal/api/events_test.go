@@ -1,0 +1,114 @@
+package api_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"weir.io/weir/internal/api"
+)
+
+const patience = 20 * time.Second
+
+// listen sends the texts of events that a client of a socket hears.
+func listen(t *testing.T, client *api.Client, earlier int) (heard <-chan string, ended <-chan error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	texts, end := make(chan string, 5000), make(chan error, 1)
+	go func() {
+		end <- client.Events(ctx, earlier, func(e api.Event) { texts <- fmt.Sprint(e.Kind, " ", e.Text) })
+	}()
+	return texts, end
+}
+
+func hears(t *testing.T, heard <-chan string, want ...string) {
+	t.Helper()
+	for _, text := range want {
+		select {
+		case got := <-heard:
+			if got != text {
+				t.Fatalf("heard %q, want %q", got, text)
+			}
+		case <-time.After(patience):
+			t.Fatalf("%q is not heard", text)
+		}
+	}
+}
+
+func TestEvents(t *testing.T) {
+	d := newDirector()
+	server := api.NewServer(d, d, quiet())
+	events := api.NewEvents()
+	server.HandleEvents(events)
+	events.Add(api.Event{Kind: api.EventSet, Text: "one"}, api.Event{Kind: api.EventSet, Text: "two"})
+	client := serve(t, server)
+	heard, ended := listen(t, client, 1)
+	hears(t, heard, "set two")
+	later, _ := listen(t, client, 1000)
+	hears(t, later, "set one", "set two")
+	events.Add(api.Event{Kind: api.EventHealth, Text: "three\nlines\n\nand: more"})
+	hears(t, heard, "health three\nlines\n\nand: more")
+	hears(t, later, "health three\nlines\n\nand: more")
+	events.Close()
+	if err := <-ended; err != nil {
+		t.Error("the end of the director is", err)
+	}
+	select {
+	case text := <-heard:
+		t.Errorf("%q is heard after the end", text)
+	default:
+	}
+}
+
+// Whoever comes back hears what was missed, as far as it is kept, and nothing twice.
+func TestEventsGoOn(t *testing.T) {
+	d := newDirector()
+	server := api.NewServer(d, d, quiet())
+	events := api.NewEvents()
+	server.HandleEvents(events)
+	for n := range 1500 {
+		events.Add(api.Event{Kind: api.EventSet, Text: fmt.Sprint("event ", n)})
+	}
+	events.Close()
+	ask := func(header, query string) (ids, texts []string) {
+		r := httptest.NewRequest(http.MethodGet, "/v1/events"+query, nil)
+		r.Header.Set("Last-Event-ID", header)
+		w := httptest.NewRecorder()
+		server.Handler().ServeHTTP(w, r)
+		if got := w.Header().Get("Content-Type"); got != "text/event-stream" {
+			t.Fatalf("the content type is %s: %s", got, w.Body)
+		}
+		lines := bufio.NewScanner(io.Reader(w.Body))
+		for lines.Scan() {
+			if id, is := strings.CutPrefix(lines.Text(), "id: "); is {
+				ids = append(ids, id)
+			}
+			if data, is := strings.CutPrefix(lines.Text(), "data: "); is {
+				_, text, _ := strings.Cut(data, `"text":"`)
+				text, _, _ = strings.Cut(text, `"`)
+				texts = append(texts, text)
+			}
+		}
+		return ids, texts
+	}
+	if _, texts := ask("", ""); len(texts) > 0 {
+		t.Errorf("who wants what is new hears %q", texts)
+	}
+	ids, texts := ask("", "?last=1000")
+	if len(texts) != 1000 || texts[0] != "event 500" || texts[999] != "event 1499" {
+		t.Fatalf("of the last 1000 there are %d", len(texts))
+	}
+	if _, rest := ask(ids[996], "?last=7"); strings.Join(rest, " ") != "event 1497 event 1498 event 1499" {
+		t.Errorf("behind %s comes %q", texts[996], rest)
+	}
+	if _, rest := ask("1", ""); len(rest) != 1000 {
+		t.Errorf("who heard an earlier process last hears %d", len(rest))
+	}
+}

@@ -1,0 +1,53 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"sync/atomic"
+	"testing"
+
+	"weir.io/weir/internal/model"
+)
+
+// What a director says about itself is read by the others as it changes, and goes some time
+// after the process.
+func TestRunsAreRead(t *testing.T) {
+	c := newCluster(t, 1, false)
+	director, other := c.open(), c.open()
+	one, two := netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("2001:db8::2")
+	var revision atomic.Uint64
+	ctx, end := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		director.KeepRun(ctx, []netip.Addr{one, two}, func() model.DirectorRun { return model.DirectorRun{Version: "v1", Revision: revision.Load()} })
+	}()
+	says := func(want string) {
+		t.Helper()
+		eventually(t, "what directors run is read", func() error {
+			runs, err := other.Runs(t.Context())
+			if err != nil {
+				return err
+			}
+			got := ""
+			for _, r := range runs {
+				got += fmt.Sprintf("%v runs %d by %s; ", r.Address, r.Revision, r.Version)
+			}
+			if got != want {
+				return fmt.Errorf("it is read that %q, want %q", got, want)
+			}
+			return nil
+		})
+	}
+	says("10.0.0.2 runs 0 by v1; 2001:db8::2 runs 0 by v1; ")
+	revision.Store(7)
+	says("10.0.0.2 runs 7 by v1; 2001:db8::2 runs 7 by v1; ")
+	c.endLease(livesFor)
+	revision.Store(8)
+	says("10.0.0.2 runs 8 by v1; 2001:db8::2 runs 8 by v1; ")
+	end()
+	<-done
+	c.endLease(livesFor)
+	says("")
+}
