@@ -95,7 +95,7 @@ var checks = []check{
 	{"process_loss_failed_requests", "requests that failed in a round in which processes of directors are killed, the most", "request", "<=", 0, "convergence", failed, quantileOf(processLost, failed, 1)},
 	{"backend_death_to_quiet_p95_ms", "time from a backend's death until a director has sent it a client's packet for the last time, 95th percentile", "ms", "<=", 1000, "convergence", quietDelay, quantileOf(backendDies, quietDelay, 0.95)},
 	{"scaleout_4_vs_1", "payload per second through 4 directors, whose cables are the limit, to that through 1", "", ">=", 3.9, "scaleout", carried, scaleoutRatio},
-	{"soak_memory_growth", "own memory of the director, its BFD process or an agent, or the director's live heap, whichever has grown the most in a soak, after its first quarter", "%", "<=", 25, "soak", ownMemory, worstGrowth(ownMemory, liveHeap)},
+	{"soak_memory_growth", "own memory of the director, its BFD process or an agent, or the director's live heap, whichever has grown the most in a soak, after its first quarter", "%", "<=", 20, "soak", ownMemory, worstGrowth(ownMemory, liveHeap)},
 	{"soak_handles_growth", "descriptors, goroutines, pins, bytes of maps or of rings, whichever have grown the most in a soak, after its first quarter", "%", "<=", 1, "soak", descriptors, worstGrowth(descriptors, goroutines, pinned, mapMemory, ringMemory)},
 	{"soak_failed_requests", "requests that failed in a soak", "request", "<=", 0, "soak", failed,
 		func(s *record.Scenario) (float64, error) { return reading(s, soakGroup, nil, failed) }},
