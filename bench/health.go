@@ -26,8 +26,11 @@ var (
 	checkRate  = record.Quantity{Name: "probes", Unit: "1/s", Better: record.Neither}
 )
 
-// checkedBackends are checked once a second.
-const checkedBackends = 1000
+// checkedBackends are checked so often.
+const (
+	checkedBackends = 1000
+	checkEvery      = time.Second
+)
 
 // healthKinds are the kinds that are measured, none first: what the process takes anyway.
 var healthKinds = []model.CheckKind{model.CheckNone, model.CheckTCP, model.CheckSYN, model.CheckICMP, model.CheckHTTP}
@@ -35,6 +38,7 @@ var healthKinds = []model.CheckKind{model.CheckNone, model.CheckTCP, model.Check
 var healthNotes = []string{
 	"a real weir run with one service of 1,000 backends that are checked once a second; all addresses are one host's, whose nginx answers",
 	"cpu: run time of all threads of the director's process, and of the kernel thread of its interface (threaded NAPI, which gets the answers), as a share of one CPU; the other end's NAPI is a thread, too, so that its part is not in it",
+	"a sample is as long as an interval at least, so that every backend is checked in it, and nobody asks the director for anything in it",
 	"none: without checks; not taken off from the others. Two cores for everything: a number is better on a host that has some to spare",
 }
 
@@ -120,7 +124,7 @@ func manyBackends(n int) model.Config {
 // measure has the director make checks of a kind.
 func (h *healthLab) measure(ctx context.Context, s *session, kind model.CheckKind) error {
 	// To their own addresses: one host that has them all unwraps no tunnels to them.
-	h.config.Services[0].Health = &model.HealthCheck{Kind: kind, To: model.CheckAddress, Interval: model.Duration(time.Second), Timeout: model.Duration(5 * time.Second)}
+	h.config.Services[0].Health = &model.HealthCheck{Kind: kind, To: model.CheckAddress, Interval: model.Duration(checkEvery), Timeout: model.Duration(5 * time.Second)}
 	if err := h.director.Write(h.config); err != nil {
 		return err
 	}
@@ -128,26 +132,35 @@ func (h *healthLab) measure(ctx context.Context, s *session, kind model.CheckKin
 	if err := h.director.Await(ctx, "check by "+string(kind), func() error { return allUp(ctx, client, kind) }); err != nil {
 		return err
 	}
-	before, err := h.used(ctx, client)
+	// Asking for the counts takes the director a while, too: the time is read between.
+	probes, err := succeeded(ctx, client)
+	if err != nil {
+		return err
+	}
+	before, err := h.used()
 	if err != nil {
 		return err
 	}
 	began := time.Now()
 	select {
-	case <-time.After(s.sample()):
+	case <-time.After(max(s.sample(), checkEvery)): // all backends are checked once at least
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	after, err := h.used(ctx, client)
+	after, err := h.used()
 	if err != nil {
 		return err
 	}
 	took := time.Since(began).Seconds()
+	all, err := succeeded(ctx, client)
+	if err != nil {
+		return err
+	}
 	own, napi := (after.own - before.own).Seconds(), (after.napi - before.napi).Seconds()
 	s.add(string(kind), record.Conditions{}, checkShare, 100*(own+napi)/took)
 	s.add(string(kind), record.Conditions{}, ownShare, 100*own/took)
 	s.add(string(kind), record.Conditions{}, napiShare, 100*napi/took)
-	s.add(string(kind), record.Conditions{}, checkRate, (after.probes-before.probes)/took)
+	s.add(string(kind), record.Conditions{}, checkRate, (all-probes)/took)
 	return nil
 }
 
@@ -169,21 +182,24 @@ func allUp(ctx context.Context, client *api.Client, kind model.CheckKind) error 
 	return nil
 }
 
-type healthUse struct {
-	own, napi time.Duration // of the process, and of the interface's thread
-	probes    float64       // that succeeded
-}
-
-func (h *healthLab) used(ctx context.Context, client *api.Client) (u healthUse, err error) {
+// succeeded returns how many probes have found a backend well.
+func succeeded(ctx context.Context, client *api.Client) (float64, error) {
 	status, err := client.Status(ctx)
 	if err != nil {
-		return u, err
+		return 0, err
 	}
 	for _, p := range status.Probes {
 		if p.Name == "ok" {
-			u.probes = float64(p.Count)
+			return float64(p.Count), nil
 		}
 	}
+	return 0, nil
+}
+
+// healthUse is the CPU time of the process, and of the interface's thread.
+type healthUse struct{ own, napi time.Duration }
+
+func (h *healthLab) used() (u healthUse, err error) {
 	if u.own, err = h.director.CPUTime(); err != nil {
 		return u, err
 	}
