@@ -2,7 +2,6 @@ package health
 
 import (
 	"context"
-	"net/netip"
 	"os"
 	"syscall"
 	"time"
@@ -17,12 +16,19 @@ import (
 type connector struct {
 	dials []*dial
 	polls []unix.PollFd
+	// spare are sockets whose connection was ended, of IPv4 and of IPv6: to connect them again
+	// takes less than new ones do.
+	spare [2][]int
 }
+
+// mostSpare is how many of them are kept of a family: as many as are connected together, mostly.
+const mostSpare = 64
 
 // dial is a connection that is being made.
 type dial struct {
 	ctx      context.Context
 	socket   int
+	family   int // in spare; notSpare: only this way may use it
 	begun    time.Time
 	deadline time.Time
 	said     func(took time.Duration, err error) // nil: connected
@@ -31,51 +37,60 @@ type dial struct {
 // close ends all dials.
 func (c *connector) close() {
 	for _, d := range c.dials {
-		d.end(context.Canceled)
+		c.end(d, context.Canceled)
 	}
 	c.dials = nil
+	for family, sockets := range c.spare {
+		for _, socket := range sockets {
+			closeSocket(socket)
+		}
+		c.spare[family] = nil
+	}
 }
 
-// start begins to connect a socket, and lets said have what becomes of it until the
-// timeout or the context's end, after the socket is closed again.
-func (c *connector) start(ctx context.Context, to netip.AddrPort, timeout time.Duration, prepares []prepare, said func(took time.Duration, err error)) {
+// start begins to connect a socket for an attempt, and lets said have what becomes of it until
+// the timeout or the context's end, when the socket is let go of again.
+func (c *connector) start(ctx context.Context, a *attempt, kind prepare, said func(took time.Duration, err error)) {
 	now := time.Now()
-	socket, err := newSocket(to, prepares)
-	if err != nil {
+	d := &dial{ctx: ctx, begun: now, deadline: now.Add(a.timeout), said: said}
+	if err := c.open(d, a, kind); err != nil {
 		said(0, err)
 		return
 	}
-	d := &dial{ctx, socket, now, now.Add(timeout), said}
-	if err := unix.Connect(socket, sockaddr(to)); err != unix.EINPROGRESS {
-		d.end(err)
+	if err := beginConnect(d.socket, a.way.To); err != unix.EINPROGRESS {
+		c.end(d, err)
 		return
 	}
 	c.dials = append(c.dials, d)
 }
 
-func newSocket(to netip.AddrPort, prepares []prepare) (int, error) {
-	family := unix.AF_INET6
-	if to.Addr().Is4() {
-		family = unix.AF_INET
+// notSpare is the family of sockets that were prepared for one way.
+const notSpare = -1
+
+// open gives a dial its socket: a new one, or one that was connected before and is as good.
+func (c *connector) open(d *dial, a *attempt, kind prepare) (err error) {
+	d.family = notSpare
+	domain, family := unix.AF_INET6, 1
+	if a.way.To.Addr().Is4() {
+		domain, family = unix.AF_INET, 0
 	}
-	socket, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return 0, os.NewSyscallError("socket", err)
+	if a.way.Prepare == nil && a.segment == 0 {
+		d.family = family
 	}
-	for _, p := range prepares {
-		if err := p(socket); err != nil {
-			unix.Close(socket)
-			return 0, err
+	// What a kind prepares it prepares again.
+	if d.family != notSpare && len(c.spare[family]) > 0 {
+		last := len(c.spare[family]) - 1
+		d.socket, c.spare[family] = c.spare[family][last], c.spare[family][:last]
+	} else if d.socket, err = unix.Socket(domain, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0); err != nil {
+		return os.NewSyscallError("socket", err)
+	}
+	for _, p := range a.prepares(kind) {
+		if err := p(d.socket); err != nil {
+			closeSocket(d.socket)
+			return err
 		}
 	}
-	return socket, nil
-}
-
-func sockaddr(a netip.AddrPort) unix.Sockaddr {
-	if a.Addr().Is4() {
-		return &unix.SockaddrInet4{Port: int(a.Port()), Addr: a.Addr().As4()}
-	}
-	return &unix.SockaddrInet6{Port: int(a.Port()), Addr: a.Addr().As16()}
+	return nil
 }
 
 // collect says what has become of dials since it was asked last.
@@ -93,13 +108,13 @@ func (c *connector) collect() {
 	for i, d := range c.dials {
 		switch events := c.polls[i].Revents; {
 		case d.ctx.Err() != nil:
-			d.end(d.ctx.Err())
+			c.end(d, d.ctx.Err())
 		case events&(unix.POLLERR|unix.POLLHUP|unix.POLLNVAL) != 0:
-			d.end(d.failure())
+			c.end(d, d.failure())
 		case events != 0:
-			d.end(nil)
+			c.end(d, nil)
 		case !d.deadline.After(now):
-			d.end(os.ErrDeadlineExceeded)
+			c.end(d, os.ErrDeadlineExceeded)
 		default:
 			left = append(left, d)
 		}
@@ -117,13 +132,17 @@ func (d *dial) failure() error {
 	return err
 }
 
-// end closes the socket and says what became of it.
-func (d *dial) end(err error) {
+// end lets go of the socket and says what became of it.
+func (c *connector) end(d *dial, err error) {
 	took := time.Since(d.begun)
 	if err == nil {
 		took = roundTrip(d.socket, took)
 	}
-	unix.Close(d.socket)
+	if err == nil && d.family != notSpare && len(c.spare[d.family]) < mostSpare && disconnect(d.socket) == nil {
+		c.spare[d.family] = append(c.spare[d.family], d.socket)
+	} else {
+		closeSocket(d.socket)
+	}
 	d.said(took, err)
 }
 

@@ -50,7 +50,7 @@ func (l *launch) begin() {
 		return
 	}
 	a.at = connecting
-	l.connector.start(l.ctx, a.way.To, a.timeout, a.prepares(connects[l.check.How.Kind]), func(took time.Duration, err error) { l.end(a, took, err) })
+	l.connector.start(l.ctx, a, connects[l.check.How.Kind], func(took time.Duration, err error) { l.end(a, took, err) })
 }
 
 // soon is how long a probe waits whose way is not known yet.

@@ -70,8 +70,13 @@ func connect(a *attempt) error {
 	var c connector
 	defer c.close()
 	a.at = connecting
+	return c.connect(a)
+}
+
+// connect returns what becomes of one probe.
+func (c *connector) connect(a *attempt) error {
 	result := make(chan error, 1)
-	c.start(context.Background(), a.way.To, a.timeout, []prepare{connects[a.check.How.Kind]}, func(_ time.Duration, err error) { result <- err })
+	c.start(context.Background(), a, connects[a.check.How.Kind], func(_ time.Duration, err error) { result <- err })
 	for {
 		select {
 		case err := <-result:
