@@ -135,8 +135,7 @@ static __always_inline int address(struct __sk_buff *skb, const struct backend *
 
 	if ((void *)(ethernet + 1) > end_of(skb))
 		return 0;
-	write_mac(ethernet->h_dest, to->mac);
-	write_mac(ethernet->h_source, to->source_mac);
+	write_macs(ethernet, link_word(to->mac), link_word(to->source_mac));
 	ethernet->h_proto = skb->protocol;
 	return !to->vlan || !bpf_skb_vlan_push(skb, bpf_htons(ETH_P_8021Q), bpf_ntohs(to->vlan));
 }

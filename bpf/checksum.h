@@ -19,6 +19,15 @@ static __always_inline __u16 checksum_fold(__u64 sum)
 	return sum;
 }
 
+/* The same of a few words of 32 bits, 32,768 of them at most. */
+static __always_inline __u16 checksum_fold_few(__u64 sum)
+{
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	return sum;
+}
+
 /* RFC 1624 equation 3: HC' = ~(~HC + ~m + m'), with sums of any number of words. */
 static __always_inline __u16 checksum_update(__u16 checksum, __u64 removed, __u64 added)
 {

@@ -96,12 +96,12 @@ static __always_inline enum reason forward_by_mode(struct xdp_md *ctx, struct pa
 {
 	enum reason reason;
 
-	if (backend->flags & (BACKEND_LOCAL | BACKEND_REDIRECT)) {
+	if (unlikely(backend->flags & (BACKEND_LOCAL | BACKEND_REDIRECT))) {
 		reason = forward_otherwise(ctx, packet, backend, index);
 		if (reason != CONTINUE)
 			return reason;
 	}
-	if (packet->length > backend->mtu)
+	if (unlikely(packet->length > backend->mtu))
 		return answer_too_big(ctx, packet, backend->mtu);
 	if (backend->mode == MODE_L2DSR)
 		return forward_l2dsr(ctx, packet, backend);
@@ -110,29 +110,33 @@ static __always_inline enum reason forward_by_mode(struct xdp_md *ctx, struct pa
 	return forward_encap(ctx, packet, backend, index);
 }
 
-static __always_inline enum reason forward(struct xdp_md *ctx, struct packet *packet, __u32 index)
+static __always_inline enum reason forward(struct xdp_md *ctx, struct packet *packet, __u32 index,
+					   struct backend *backend)
 {
-	struct backend *backend = backend_at(index);
 	enum reason reason;
 
 	packet->backend = index;
-	if (!backend || backend->state == BACKEND_FREE)
+	if (!backend)
+		backend = backend_at(index);
+	if (unlikely(!backend || backend->state == BACKEND_FREE))
 		return DROP_NO_BACKEND;
 	/* A fragment's backend may have died since its first fragment. */
-	reason = keeps(backend) ? forward_by_mode(ctx, packet, backend, index) : DROP_NO_BACKEND;
-	if (reason >= DROP_NO_BACKEND)
+	reason = likely(keeps(backend)) ? forward_by_mode(ctx, packet, backend, index) :
+					  DROP_NO_BACKEND;
+	if (unlikely(reason >= DROP_NO_BACKEND))
 		count_drop(backend->service, packet);
-	if (reason >= ANSWER_ECHO || reason < PASS_LOCAL)
+	if (unlikely(reason >= ANSWER_ECHO || reason < PASS_LOCAL))
 		return reason;
 	count(bpf_map_lookup_elem(&backend_counters, &index), packet);
-	if (packet->flags & (PACKET_ICMP_ERROR | PACKET_FRAGMENT_LATER) && reason != PASS_LOCAL)
+	if (unlikely(packet->flags & (PACKET_ICMP_ERROR | PACKET_FRAGMENT_LATER)) &&
+	    reason != PASS_LOCAL)
 		return packet->flags & PACKET_ICMP_ERROR ? FORWARD_ICMP_ERROR : FORWARD_FRAGMENT;
 	return reason;
 }
 
 /* A packet of a service: from here on it is weir's. Chooses its backend. */
 static __always_inline enum reason place(struct xdp_md *ctx, struct packet *packet, __u32 service,
-					 __u32 *index)
+					 __u32 *index, struct backend **backend)
 {
 	enum reason reason = CONTINUE;
 	struct ring_header *header;
@@ -149,23 +153,27 @@ static __always_inline enum reason place(struct xdp_md *ctx, struct packet *pack
 		return DROP_NO_BACKEND;
 	hash = hash_flow(&packet->flow, header);
 	packet->hash = hash;
-	if (header->flags & RING_SNAT)
-		*index = find_snat(packet, SNAT_FIN_CLIENT);
-	if (header->flags & RING_QUIC)
-		*index = find_quic(ctx, packet, ring, header);
-	if (*index == NO_BACKEND && header->size)
-		*index = pick(packet, ring, header, hash);
-	if (packet->flags & PACKET_RELAYED)
+	if (unlikely(header->flags & (RING_SNAT | RING_QUIC))) {
+		if (header->flags & RING_SNAT)
+			*index = find_snat(packet, SNAT_FIN_CLIENT);
+		if (header->flags & RING_QUIC)
+			*index = find_quic(ctx, packet, ring, header);
+	}
+	if (likely(*index == NO_BACKEND && header->size))
+		*index = pick(packet, ring, header, hash, backend);
+	if (unlikely(packet->flags & PACKET_RELAYED))
 		name_quic(ctx, packet, ring, header);
-	if (*index == NO_BACKEND)
+	if (unlikely(*index == NO_BACKEND)) {
 		reason = DROP_NO_BACKEND;
-	else if (header->flags & RING_SNAT && !packet->snat)
+	} else if (unlikely(header->flags & RING_SNAT) && !packet->snat) {
 		reason = start_snat(packet, index);
-	if (reason != CONTINUE) {
+		*backend = NULL; /* another CPU may have begun the flow, with another backend */
+	}
+	if (unlikely(reason != CONTINUE)) {
 		count_drop(service, packet);
 		return reason;
 	}
-	if (packet->flags & PACKET_FRAGMENT_FIRST)
+	if (unlikely(packet->flags & PACKET_FRAGMENT_FIRST))
 		remember_fragment(packet, *index, FRAGMENT_TO_BACKEND);
 	return CONTINUE;
 }
@@ -228,24 +236,25 @@ static __always_inline enum reason no_service(struct xdp_md *ctx, struct packet 
 static __always_inline enum reason balance(struct xdp_md *ctx, struct packet *packet)
 {
 	enum reason reason = parse(ctx, packet);
+	struct backend *backend = NULL;
 	__u32 service, index, later = 0;
 
-	if (reason != CONTINUE) {
+	if (unlikely(reason != CONTINUE)) {
 		if (reason == PASS_NOT_IP)
 			reason = parse_from_peer(ctx, packet);
 		if (reason != CONTINUE)
 			return reason;
 	}
-	if (packet->flags & (PACKET_FRAGMENT_FIRST | PACKET_FRAGMENT_LATER)) {
+	if (unlikely(packet->flags & (PACKET_FRAGMENT_FIRST | PACKET_FRAGMENT_LATER))) {
 		reason = meet(ctx, packet);
 		if (reason != CONTINUE)
 			return reason;
 		later = packet->flags & PACKET_FRAGMENT_LATER;
 	}
-	if (later) {
+	if (unlikely(later)) {
 		reason = follow_fragment(ctx, packet, &index);
 	} else {
-		if (is_icmp(&packet->flow)) {
+		if (unlikely(is_icmp(&packet->flow))) {
 			reason = parse_icmp(ctx, packet);
 			if (reason == PASS_NO_SERVICE)
 				return leave_to_kernel(packet);
@@ -253,16 +262,16 @@ static __always_inline enum reason balance(struct xdp_md *ctx, struct packet *pa
 				return reason;
 		}
 		service = find_exact(&packet->flow);
-		if (service == NO_SERVICE)
+		if (unlikely(service == NO_SERVICE))
 			service = find_other(packet);
-		if (service == NO_SERVICE)
+		if (unlikely(service == NO_SERVICE))
 			return no_service(ctx, packet);
 		packet->service = service + 1;
-		reason = place(ctx, packet, service, &index);
+		reason = place(ctx, packet, service, &index, &backend);
 	}
-	if (reason != CONTINUE)
+	if (unlikely(reason != CONTINUE))
 		return reason;
-	return forward(ctx, packet, index);
+	return forward(ctx, packet, index, backend);
 }
 
 SEC("xdp.frags")

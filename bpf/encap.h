@@ -91,16 +91,19 @@ static __always_inline enum reason forward_gue(struct xdp_md *ctx, struct packet
 					       const struct backend *backend, __u32 index,
 					       const struct settings *settings)
 {
-	struct row row = {};
+	struct row row;
 
 	if (carries_row(packet, index)) {
-		if (!names_backup(packet, backend))
+		if (unlikely(!names_backup(packet, backend)))
 			return forward_with_row(ctx, packet, backend, index);
 		row = row_of_two(packet, index, 0);
+		/* Apart from those below: here the row's length is known when it is compiled. */
+		if (likely(row.length))
+			return forward_encap4(ctx, packet, backend, settings, 1, &row);
 	}
 	return backend->flags & BACKEND_IPV6 ?
 		       forward_encap6(ctx, packet, backend, settings, 1, NULL) :
-		       forward_encap4(ctx, packet, backend, settings, 1, &row);
+		       forward_encap4(ctx, packet, backend, settings, 1, NULL);
 }
 
 static __always_inline enum reason forward_encap(struct xdp_md *ctx, struct packet *packet,

@@ -11,10 +11,7 @@
 /* Whether a frame is for the MAC address that a word of struct backend begins with. */
 static __always_inline int is_for(const struct ethhdr *ethernet, const void *word)
 {
-	__u64 mac = *(const volatile __u64 *)word;
-	const __u16 *to = (const void *)ethernet->h_dest;
-
-	return to[0] == (__u16)mac && to[1] == (__u16)(mac >> 16) && to[2] == (__u16)(mac >> 32);
+	return !((*(const __u64 *)ethernet ^ link_word(word)) & MAC_MASK);
 }
 
 static __always_inline int is_for_backend(const struct ethhdr *ethernet, __u32 index)
@@ -24,21 +21,26 @@ static __always_inline int is_for_backend(const struct ethhdr *ethernet, __u32 i
 	return backend && backend->mode == MODE_L2DSR && is_for(ethernet, backend->mac);
 }
 
-static __always_inline void write_ethernet(void *data, const struct backend *backend,
-					   __be16 protocol)
+/* The tag that is in the same word as the next hop's MAC address. */
+static __always_inline __be16 vlan_of(__u64 next_hop)
+{
+	return next_hop >> 48;
+}
+
+static __always_inline void write_ethernet(void *data, __u64 next_hop,
+					   const struct backend *backend, __be16 protocol)
 {
 	struct ethhdr *ethernet = data;
 
-	write_mac(ethernet->h_dest, backend->mac);
-	write_mac(ethernet->h_source, backend->source_mac);
-	if (backend->vlan) {
+	write_macs(ethernet, next_hop, link_word(backend->source_mac));
+	if (unlikely(vlan_of(next_hop))) {
 		struct vlan_tag *tag = data + sizeof(*ethernet);
 
-		ethernet->h_proto = bpf_htons(ETH_P_8021Q);
-		tag->tci = backend->vlan;
+		*ethertype_of(ethernet) = bpf_htons(ETH_P_8021Q);
+		tag->tci = vlan_of(next_hop);
 		tag->protocol = protocol;
 	} else {
-		ethernet->h_proto = protocol;
+		*ethertype_of(ethernet) = protocol;
 	}
 }
 
@@ -52,8 +54,8 @@ static __always_inline void *reframe(struct xdp_md *ctx, const struct packet *pa
 				     const struct backend *backend, __be16 protocol, __u32 outer,
 				     __u32 more)
 {
-	__u32 ethernet = backend->vlan ? sizeof(struct ethhdr) + VLAN_TAG_LENGTH :
-					 sizeof(struct ethhdr);
+	__u64 next_hop = link_word(backend->mac);
+	__u32 ethernet = sizeof(struct ethhdr) + (vlan_of(next_hop) ? VLAN_TAG_LENGTH : 0);
 	int grow = (int)(ethernet + outer + more) - (int)packet->l3;
 	void *data;
 
@@ -63,7 +65,7 @@ static __always_inline void *reframe(struct xdp_md *ctx, const struct packet *pa
 	if (data + sizeof(struct ethhdr) + VLAN_TAG_LENGTH + outer + sizeof(struct iphdr) >
 	    frame_end(ctx))
 		return NULL;
-	write_ethernet(data, backend, protocol);
+	write_ethernet(data, next_hop, backend, protocol);
 	return data + ethernet;
 }
 
@@ -71,7 +73,7 @@ static __always_inline void *reframe(struct xdp_md *ctx, const struct packet *pa
 static __always_inline enum reason leave(struct xdp_md *ctx, struct packet *packet, __u32 ifindex,
 					 enum reason reason)
 {
-	if (ifindex == ctx->ingress_ifindex) {
+	if (likely(ifindex == ctx->ingress_ifindex)) {
 		packet->action = XDP_TX;
 		return reason;
 	}
@@ -124,15 +126,15 @@ static __always_inline enum reason forward_l2dsr(struct xdp_md *ctx, struct pack
 						 const struct backend *backend)
 {
 	struct ethhdr *ethernet = frame(ctx);
+	__u64 next_hop = link_word(backend->mac);
 
 	if ((void *)(ethernet + 1) > frame_end(ctx))
 		return PASS_MALFORMED;
 	/* What goes back where it came from is for the interface itself, mostly. */
-	if (!is_for(ethernet, backend->source_mac) && sent_already(ctx, packet, backend))
+	if (unlikely(!is_for(ethernet, backend->source_mac)) && sent_already(ctx, packet, backend))
 		return PASS_SENT_ALREADY;
-	if (backend->flags & BACKEND_KEEP_TAGS || (!packet->tags && !backend->vlan)) {
-		write_mac(ethernet->h_dest, backend->mac);
-		write_mac(ethernet->h_source, backend->source_mac);
+	if (likely(backend->flags & BACKEND_KEEP_TAGS || (!packet->tags && !vlan_of(next_hop)))) {
+		write_macs(ethernet, next_hop, link_word(backend->source_mac));
 	} else if (!reframe(ctx, packet, backend, ethertype(packet), 0, 0)) {
 		return DROP_NO_HEADROOM;
 	}

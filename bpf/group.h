@@ -125,8 +125,7 @@ static __noinline enum reason send_to_peer(struct xdp_md *ctx, struct packet *pa
 	ethernet = frame(ctx);
 	if ((void *)(ethernet + 1) > frame_end(ctx))
 		return PASS_MALFORMED;
-	write_mac(ethernet->h_dest, peer->mac);
-	write_mac(ethernet->h_source, peer->source_mac);
+	write_macs(ethernet, link_word(peer->mac), link_word(peer->source_mac));
 	return leave(ctx, packet, peer->ifindex, reason);
 }
 

@@ -9,19 +9,22 @@
 #include "checksum.h"
 #include "packet.h"
 
-/*
- * Writes the MAC address that a word of struct backend begins with. The word is
- * read at once, because it may change; and written by halfwords, because Ethernet
- * headers are packed and the compiler would copy single bytes.
- */
-static __always_inline void write_mac(void *to, const void *word)
-{
-	__u64 mac = *(const volatile __u64 *)word;
-	__u16 *out = to;
+#define MAC_MASK 0xffffffffffffULL
 
-	out[0] = mac;
-	out[1] = mac >> 16;
-	out[2] = mac >> 32;
+/* A word of struct backend that begins with a MAC address: read at once, for it may change. */
+static __always_inline __u64 link_word(const void *word)
+{
+	return *(const volatile __u64 *)word;
+}
+
+/*
+ * Writes both MAC addresses, each of them a word's first six bytes: by words, because
+ * Ethernet headers are packed, and the compiler would copy single bytes.
+ */
+static __always_inline void write_macs(void *ethernet, __u64 to, __u64 from)
+{
+	*(__u64 *)ethernet = (to & MAC_MASK) | from << 48;
+	((__u32 *)ethernet)[2] = from >> 16;
 }
 
 #define OUTER_TTL 64
@@ -93,7 +96,7 @@ static __always_inline void write_ipv4(struct iphdr *ip, const struct packet *pa
 	words[2] = third;
 	words[3] = source;
 	words[4] = destination;
-	ip->check = ~checksum_fold((__u64)first + second + third + source + destination);
+	ip->check = ~checksum_fold_few((__u64)first + second + third + source + destination);
 }
 
 static __always_inline void write_ipv6(struct ipv6hdr *ip, const struct packet *packet,

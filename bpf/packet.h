@@ -18,6 +18,13 @@
 
 #include "types.h"
 
+/*
+ * What most packets do. For BPF the compiler does not move code by it, but it decides what
+ * stays in registers, and a packet has more to remember than there are.
+ */
+#define likely(x) __builtin_expect(!!(x), 1)
+#define unlikely(x) __builtin_expect(!!(x), 0)
+
 /* IPv6 extension headers that one packet may have; more are PASS_UNSUPPORTED. */
 #define EXTENSION_HEADERS_MAX 6
 #define VLAN_TAGS_MAX 2
@@ -48,6 +55,19 @@ struct flow {
 	__u8 protocol;
 	__u8 ipv6;
 };
+
+/* Both ports at once, the source's first. */
+typedef __be32 both_ports __attribute__((may_alias));
+
+static __always_inline both_ports ports_of(const struct flow *flow)
+{
+	return *(const both_ports *)&flow->source_port;
+}
+
+static __always_inline void set_ports(struct flow *flow, const void *l4)
+{
+	*(both_ports *)&flow->source_port = *(const both_ports *)l4;
+}
 
 enum packet_flag {
 	PACKET_FRAGMENT_FIRST = 1 << 0, /* has ports, more fragments follow */
@@ -143,6 +163,12 @@ static __always_inline void *l4_header(struct xdp_md *ctx, const struct packet *
 	return l4_at(ctx, packet->l4);
 }
 
+/* struct ethhdr is packed: the compiler would read it byte by byte. */
+static __always_inline __be16 *ethertype_of(struct ethhdr *ethernet)
+{
+	return (__be16 *)ethernet + offsetof(struct ethhdr, h_proto) / sizeof(__be16);
+}
+
 /* Moves past the Ethernet header and up to two tags; returns the ethertype or 0. */
 static __always_inline __be16 parse_ethernet(void *data, void *end, struct packet *packet)
 {
@@ -152,7 +178,7 @@ static __always_inline __be16 parse_ethernet(void *data, void *end, struct packe
 
 	if ((void *)(ethernet + 1) > end)
 		return 0;
-	protocol = ethernet->h_proto;
+	protocol = *ethertype_of(ethernet);
 	packet->l3 = sizeof(*ethernet);
 
 #pragma unroll
@@ -160,7 +186,8 @@ static __always_inline __be16 parse_ethernet(void *data, void *end, struct packe
 		struct vlan_tag *tag = data + packet->l3;
 		__u32 id;
 
-		if (protocol != bpf_htons(ETH_P_8021Q) && protocol != bpf_htons(ETH_P_8021AD))
+		if (likely(protocol != bpf_htons(ETH_P_8021Q) &&
+			   protocol != bpf_htons(ETH_P_8021AD)))
 			break;
 		if ((void *)(tag + 1) > end)
 			return 0;
@@ -183,7 +210,7 @@ static __always_inline __be16 parse_ethernet(void *data, void *end, struct packe
  */
 static __always_inline int frame_holds(struct xdp_md *ctx, __u32 bytes)
 {
-	if (bytes <= ctx->data_end - ctx->data)
+	if (likely(bytes <= ctx->data_end - ctx->data))
 		return 1;
 	return bytes <= bpf_xdp_get_buff_len(ctx);
 }
@@ -197,11 +224,11 @@ static __always_inline enum reason parse_ipv4(struct xdp_md *ctx, struct packet 
 		return PASS_MALFORMED;
 	header_length = ip->ihl * 4;
 	length = bpf_ntohs(ip->tot_len);
-	if (ip->version != 4 || header_length < sizeof(*ip) || length < header_length ||
-	    !frame_holds(ctx, packet->l3 + length))
+	if (unlikely(ip->version != 4 || header_length < sizeof(*ip) || length < header_length ||
+		     !frame_holds(ctx, packet->l3 + length)))
 		return PASS_MALFORMED;
 	packet->length = length; /* not before: bytes that are not there do not count */
-	if (header_length > sizeof(*ip))
+	if (unlikely(header_length > sizeof(*ip)))
 		packet->flags |= PACKET_OPTIONS;
 
 	packet->flow.protocol = ip->protocol;
@@ -212,8 +239,8 @@ static __always_inline enum reason parse_ipv4(struct xdp_md *ctx, struct packet 
 	packet->l4 = packet->l3 + header_length;
 
 	/* RFC 791: flags in the top three bits (0x2000: more fragments), then the offset. */
-	offset = bpf_ntohs(ip->frag_off);
-	if (offset & 0x3fff) {
+	if (unlikely(ip->frag_off & bpf_htons(0x3fff))) {
+		offset = bpf_ntohs(ip->frag_off);
 		packet->fragment_id = ip->id;
 		packet->flags |= offset & 0x1fff ? PACKET_FRAGMENT_LATER : PACKET_FRAGMENT_FIRST;
 	}
@@ -348,7 +375,7 @@ static __always_inline enum reason parse_ipv6(struct xdp_md *ctx, struct packet 
 	return CONTINUE;
 }
 
-/* Reads the ports; other protocols than TCP and UDP have none and are parsed. */
+/* Reads the ports, both at once; other protocols than TCP and UDP have none and are parsed. */
 static __always_inline enum reason parse_ports(struct xdp_md *ctx, struct packet *packet)
 {
 	void *l4 = l4_header(ctx, packet);
@@ -359,16 +386,14 @@ static __always_inline enum reason parse_ports(struct xdp_md *ctx, struct packet
 
 		if ((void *)(tcp + 1) > frame_end(ctx) || left < sizeof(*tcp) || left > 0xffff)
 			return PASS_MALFORMED;
-		packet->flow.source_port = tcp->source;
-		packet->flow.destination_port = tcp->dest;
+		set_ports(&packet->flow, tcp);
 		packet->tcp_flags = ((__u8 *)tcp)[13];
 	} else if (packet->flow.protocol == IPPROTO_UDP) {
 		struct udphdr *udp = l4;
 
 		if ((void *)(udp + 1) > frame_end(ctx) || left < sizeof(*udp) || left > 0xffff)
 			return PASS_MALFORMED;
-		packet->flow.source_port = udp->source;
-		packet->flow.destination_port = udp->dest;
+		set_ports(&packet->flow, udp);
 		if (!udp->check)
 			packet->flags |= PACKET_NO_CHECKSUM;
 	}
@@ -386,7 +411,7 @@ static __always_inline enum reason parse(struct xdp_md *ctx, struct packet *pack
 		reason = parse_ipv6(ctx, packet);
 	else
 		return PASS_NOT_IP;
-	if (reason != CONTINUE || packet->flags & PACKET_FRAGMENT_LATER)
+	if (unlikely(reason != CONTINUE || packet->flags & PACKET_FRAGMENT_LATER))
 		return reason;
 	return parse_ports(ctx, packet);
 }

@@ -32,8 +32,7 @@ static __always_inline __u64 address_half(const struct address *address, int hal
 /* The upper half chooses the slot, the lower half is entropy for outer headers. */
 static __always_inline __u64 hash_flow(const struct flow *flow, const struct ring_header *ring)
 {
-	__u64 ports = (__u64)bpf_ntohs(flow->source_port) << 48 |
-		      (__u64)bpf_ntohs(flow->destination_port) << 32 |
+	__u64 ports = (__u64)bpf_ntohl(ports_of(flow)) << 32 |
 		      (flow->segment ^ (__u32)flow->protocol << 26);
 	__u64 hash = ring->salt;
 	int by_flow = ring->affinity == AFFINITY_FLOW;
@@ -132,24 +131,32 @@ static __always_inline struct slot *slot_at(__u32 ring, __u32 number)
 	return slots ? &slots[number % RING_SLOTS_PER_LINE] : NULL;
 }
 
-/* The index of the backend that the packet belongs to, or NO_BACKEND. */
+/*
+ * The index of the backend that the packet belongs to, or NO_BACKEND. Where it was looked
+ * up, to see that it is alive, it is in `backend`, so that it need not be again.
+ */
 static __always_inline __u32 pick(struct packet *packet, __u32 ring,
-				  const struct ring_header *header, __u64 hash)
+				  const struct ring_header *header, __u64 hash,
+				  struct backend **backend)
 {
 	__u32 number = slot_of(hash, header->size);
-	struct slot *slot = slot_at(ring, number);
+	struct slot *at = slot_at(ring, number);
 	struct backend *owner;
+	struct slot slot;
 
-	if (!slot)
+	if (unlikely(!at))
 		return NO_BACKEND;
+	slot = *at; /* a pointer's would be read again after each lookup */
 	packet->ring = ring;
-	packet->slot = *slot;
-	if (slot->next & (SLOT_LIST | SLOT_SETTLING) && header->flags & RING_MEMORY)
+	packet->slot = slot;
+	if (unlikely(slot.next & (SLOT_LIST | SLOT_SETTLING)) && header->flags & RING_MEMORY)
 		return pick_remembered(packet, ring, number);
-	if (header->policy == POLICY_P2C && is_syn(packet))
+	if (unlikely(header->policy == POLICY_P2C) && is_syn(packet))
 		return pick_less_loaded(packet);
-	owner = backend_at(slot->owner);
-	if (owner && alive(owner))
-		return slot->owner;
-	return next_candidate(ring, slot->next);
+	owner = backend_at(slot.owner);
+	if (likely(owner && alive(owner))) {
+		*backend = owner;
+		return slot.owner;
+	}
+	return next_candidate(ring, slot.next);
 }

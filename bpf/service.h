@@ -34,7 +34,7 @@ static __always_inline struct endpoint6 endpoint6(__u32 segment, const struct ad
 /* Where most packets find their service: see struct front. */
 static __always_inline __u32 find_front(const struct flow *flow)
 {
-	__u64 first = ADDRESS_WORD(&flow->destination, 0), second = 0;
+	__u64 first = ADDRESS_WORD(&flow->destination, 0), second = 0, both = first;
 	__u64 key = flow->segment | (__u64)flow->destination_port << 32 |
 		    (__u64)flow->protocol << 48 | (__u64)flow->ipv6 << 56;
 	struct front *front;
@@ -44,11 +44,12 @@ static __always_inline __u32 find_front(const struct flow *flow)
 		first |= (__u64)ADDRESS_WORD(&flow->destination, 1) << 32;
 		second = ADDRESS_WORD(&flow->destination, 2) |
 			 (__u64)ADDRESS_WORD(&flow->destination, 3) << 32;
+		both = first ^ second * HASH_K3;
 	}
-	index = ((first ^ second * HASH_K3) * HASH_K1 ^ key) * HASH_K2 >> (64 - FRONT_BITS);
+	index = (both * HASH_K1 ^ key) * HASH_K2 >> (64 - FRONT_BITS);
 	front = bpf_map_lookup_elem(&fronts, &index);
-	if (!front || !front->service || front->address[0] != first ||
-	    front->address[1] != second || front->key != key)
+	if (unlikely(!front || !front->service || front->address[0] != first ||
+		     front->address[1] != second || front->key != key))
 		return NO_SERVICE;
 	return front->service - 1;
 }
@@ -58,7 +59,7 @@ static __always_inline __u32 find_exact(const struct flow *flow)
 {
 	__u32 *service, front = find_front(flow);
 
-	if (front != NO_SERVICE)
+	if (likely(front != NO_SERVICE))
 		return front;
 	if (flow->ipv6) {
 		struct endpoint6 key = endpoint6(flow->segment, &flow->destination, flow->protocol,
