@@ -5,11 +5,9 @@ import (
 	"fmt"
 	"maps"
 	"math"
-	"slices"
 	"strconv"
 
 	"weir.io/weir/bench/compare"
-	"weir.io/weir/bench/process"
 	"weir.io/weir/bench/record"
 	"weir.io/weir/bench/track"
 	"weir.io/weir/bench/traffic"
@@ -22,10 +20,6 @@ var rowModes = []track.Subject{l2dsr, track.Weir(model.IPIP, false, false), trac
 
 // sharedSlots are the percentages of slots whose connections may be of several backends.
 var sharedSlots = []int{0, 25, 100}
-
-// beforeRows is the file that came with flow memory: what a packet costs is compared
-// with the version before it, which never asked whether a slot has several candidates.
-const beforeRows = "bpf/flows.h"
 
 // What the version before costs is the reference.
 var (
@@ -45,7 +39,7 @@ var rowsNotes = []string{
 }
 
 func measureRows(ctx context.Context, s *session) error {
-	older, err := s.olderWeir(ctx)
+	_, older, err := s.olderWeir(ctx, rowsNotes)
 	if err != nil {
 		return err
 	}
@@ -77,27 +71,6 @@ func measureRows(ctx context.Context, s *session) error {
 	}
 	s.compareRows()
 	return nil
-}
-
-// olderWeir returns the path of weir as it was before. A smoke run goes without one
-// where the history does not have it.
-func (s *session) olderWeir(ctx context.Context) (string, error) {
-	commit, err := s.base, error(nil)
-	if commit == "" {
-		commit, err = process.Before(ctx, beforeRows)
-	} else {
-		commit, err = process.Commit(ctx, commit)
-	}
-	s.into.Notes = slices.Clone(rowsNotes)
-	if err != nil && s.settings.Smoke && s.base == "" {
-		s.into.Notes = append(s.into.Notes, "the version before was left out: "+err.Error())
-		return "", nil
-	}
-	if err != nil {
-		return "", fmt.Errorf("%w; --base names another commit to compare with", err)
-	}
-	s.into.Notes = append(s.into.Notes, "before: commit "+commit+", built from the repository's history")
-	return process.Older(ctx, commit)
 }
 
 var rowsBefore = record.Conditions{"version": "before", "shared": "0", "packets": "ACK"}

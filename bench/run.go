@@ -59,7 +59,7 @@ func newRun() *cobra.Command {
 	flags.StringVar(&o.out, "out", "", "write the record to this `file`, whose directory must be there")
 	flags.DurationVar(&o.soak.duration, "duration", defaultSoak.duration, "how long soak lasts")
 	flags.DurationVar(&o.soak.every, "every", defaultSoak.every, "how often soak changes something")
-	flags.StringVar(&o.base, "base", "", "commit that rows is compared with, instead of the one before flow memory")
+	flags.StringVar(&o.base, "base", "", "commit that rows and versions compare with, instead of the one before flow memory")
 	flags.BoolVar(&o.docs, "docs", false, "write "+document+" and its figures, of a complete run that went well")
 	flags.BoolVar(&o.strict, "strict", false, "exit with 1 when a check is not met; what a run of some scenarios, or a smoke run, did not measure is left out")
 	return cmd

@@ -29,6 +29,7 @@ var scenarios = []scenario{
 	{"syn", "Packets per second that begin a flow each.", measureSYN, false},
 	{"churn", "What a ring that is replaced ten times per second does to packets.", measureChurn, false},
 	{"program", "The director's program alone, beside the least that a forwarder can do.", measureProgram, false},
+	{"versions", "The director's program alone, beside that of an older version.", measureVersions, true},
 	{"http", "Requests per second and their latency through every way to spread connections, by number of servers.", measureHTTP, false},
 	{"backend", "A backend's CPU time per byte of bulk TCP, behind the agent and without.", measureBackend, false},
 	{"update", "How long a change takes until packets follow it.", measureUpdate, false},
@@ -46,7 +47,7 @@ type session struct {
 	settings record.Settings
 	into     *record.Scenario
 	soak     soakTime
-	base     string    // commit that rows is compared with; empty: the one before flow memory
+	base     string    // commit that rows and versions compare with; empty: the one before flow memory
 	progress io.Writer // for people; the record is for machines
 }
 

@@ -5,10 +5,11 @@
  * not reset the packet, so each program here leaves it as it found it.
  */
 #include "director.bpf.c"
+#include "restore.h"
 
 /* How much a mode grows the packet, and how the packet begins before it. */
 const volatile __u32 bench_growth;
-const volatile __u64 bench_front[10];
+const volatile __u64 bench_front[FRONT_WORDS];
 
 /* As a program that answers on the wire does at least. */
 SEC("xdp.frags")
@@ -28,29 +29,13 @@ int bench_swap(struct xdp_md *ctx)
 	return XDP_TX;
 }
 
-/* Moves the head and writes Ethernet. */
-static __always_inline int bench_shift(struct xdp_md *ctx, int by)
-{
-	__u16 *front;
-
-	if (bpf_xdp_adjust_head(ctx, by))
-		return XDP_DROP;
-	front = frame(ctx);
-	if ((void *)front + sizeof(struct ethhdr) > frame_end(ctx))
-		return XDP_DROP;
-#pragma unroll
-	for (int i = 0; i < (int)sizeof(struct ethhdr) / 2; i++)
-		front[i] = ((const volatile __u16 *)bench_front)[i];
-	return XDP_TX;
-}
-
 /* What every tunnel must do at least: this, and the same backwards. */
 SEC("xdp.frags")
 int bench_move(struct xdp_md *ctx)
 {
-	int action = bench_shift(ctx, -(int)sizeof(struct iphdr));
+	int action = shift(ctx, -(int)sizeof(struct iphdr), bench_front);
 
-	return action == XDP_TX ? bench_shift(ctx, sizeof(struct iphdr)) : action;
+	return action == XDP_TX ? shift(ctx, sizeof(struct iphdr), bench_front) : action;
 }
 
 /* A tunnel, then its growth taken back. */
@@ -59,27 +44,14 @@ int bench_tunnel(struct xdp_md *ctx)
 {
 	int action = director(ctx);
 
-	return action == XDP_TX ? bench_shift(ctx, bench_growth) : action;
-}
-
-/* Puts Ethernet, IP and TCP back as they were. */
-static __always_inline int bench_restore(struct xdp_md *ctx)
-{
-	__u64 *front = frame(ctx);
-
-	if ((void *)front + sizeof(bench_front) > frame_end(ctx))
-		return XDP_DROP;
-#pragma unroll
-	for (int i = 0; i < (int)(sizeof(bench_front) / 8); i++)
-		front[i] = bench_front[i];
-	return XDP_TX;
+	return action == XDP_TX ? shift(ctx, bench_growth, bench_front) : action;
 }
 
 /* What bench_restored does besides forwarding. */
 SEC("xdp.frags")
 int bench_rewrite(struct xdp_md *ctx)
 {
-	return bench_restore(ctx);
+	return restore(ctx, bench_front);
 }
 
 /*
@@ -91,5 +63,5 @@ int bench_restored(struct xdp_md *ctx)
 {
 	int action = director(ctx);
 
-	return action == XDP_TX ? bench_restore(ctx) : action;
+	return action == XDP_TX ? restore(ctx, bench_front) : action;
 }

@@ -36,6 +36,15 @@ func Commit(ctx context.Context, name string) (string, error) {
 	return short, nil
 }
 
+// File returns a file of the repository as it was at a commit.
+func File(ctx context.Context, commit, path string) ([]byte, error) {
+	content, err := output(ctx, "show", commit+":"+path)
+	if err != nil {
+		return nil, fmt.Errorf("read %s of %s: %w", path, commit, err)
+	}
+	return content, nil
+}
+
 // Older returns the path of weir as it was at a commit. It is built once, and kept
 // beside the one that is measured.
 func Older(ctx context.Context, commit string) (string, error) {
@@ -73,12 +82,18 @@ func build(ctx context.Context, commit, dir, path string) error {
 }
 
 func git(ctx context.Context, args ...string) (string, error) {
+	out, err := output(ctx, args...)
+	return strings.TrimSpace(string(out)), err
+}
+
+// output returns what git printed, as it is.
+func output(ctx context.Context, args ...string) ([]byte, error) {
 	out, err := exec.CommandContext(ctx, "git", args...).Output()
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
 		err = fmt.Errorf("git %s: %w: %s", args[0], err, strings.TrimSpace(string(exit.Stderr)))
 	}
-	return strings.TrimSpace(string(out)), err
+	return out, err
 }
 
 func run(ctx context.Context, dir, program string, args ...string) error {

@@ -21,7 +21,7 @@ func repository(t *testing.T) (dir, first string) {
 	do(t, "git", "commit", "-q", "--allow-empty", "-m", "first")
 	first = do(t, "git", "rev-parse", "--short", "HEAD")
 	for range 2 {
-		if err := os.WriteFile("flows.h", []byte("flows"), 0o644); err != nil {
+		if err := os.WriteFile("flows.h", []byte("flows\n "), 0o644); err != nil {
 			t.Fatal(err)
 		}
 		do(t, "git", "add", "flows.h")
@@ -46,6 +46,12 @@ func TestBefore(t *testing.T) {
 	commit, err := Before(t.Context(), "flows.h")
 	if err != nil || commit != first {
 		t.Errorf("the commit before flows.h is %q (%v), want %s", commit, err, first)
+	}
+	if content, err := File(t.Context(), commit, "flows.h"); err == nil {
+		t.Errorf("flows.h before it was brought is %q, want an error", content)
+	}
+	if content, err := File(t.Context(), "HEAD^", "flows.h"); err != nil || string(content) != "flows\n " {
+		t.Errorf("flows.h is %q (%v), want it as it was written", content, err)
 	}
 	if _, err := Before(t.Context(), "never.h"); !errors.Is(err, ErrNoHistory) {
 		t.Errorf("of a file that never was: %v", err)

@@ -18,8 +18,8 @@ var snat4, snat6 = netip.MustParseAddr("10.1.255.2"), netip.MustParseAddr("fd00:
 
 // connect makes a director with one cable: what comes in there leaves there. Its
 // neighbours are given, because none of them exists.
-func connect(lab *netlab.Lab, ipv6 bool) (*netlab.Link, error) {
-	name := "director" + map[bool]string{false: "4", true: "6"}[ipv6]
+func connect(lab *netlab.Lab, version string, ipv6 bool) (*netlab.Link, error) {
+	name := version + "director" + map[bool]string{false: "4", true: "6"}[ipv6]
 	director := lab.Host(name)
 	cable := lab.Link(lab.Host("client-of-"+name), director, netlab.LinkOptions{XDP: true,
 		B: []string{"10.1.255.1/16", "fd00:1::1:1/64"}})
@@ -31,16 +31,15 @@ func connect(lab *netlab.Lab, ipv6 bool) (*netlab.Link, error) {
 	return cable, lab.Err()
 }
 
-// config has a service for each way, in that order.
+// config has a service for each way, in that order, and says nothing that is a default.
 func config(of traffic.Traffic) model.Config {
 	c := model.Config{Director: model.Director{Interfaces: []string{"eth0"}, SNAT: model.SNAT{Addresses: []netip.Addr{snat4, snat6}}}}
 	for n, way := range Ways {
 		s := model.Service{Name: way.Name, VIP: traffic.VIP(n, of.IPv6), Protocol: of.Protocol,
 			Port: model.PortRange{First: traffic.Port, Last: traffic.Port}, Mode: way.mode, SNAT: way.snat}
 		for b := range backends {
-			backend := model.NewBackend()
-			backend.Name = "backend" + strconv.Itoa(b)
-			backend.Address = traffic.Backend(n*backends+b, way.outerIs6(of.IPv6))
+			backend := model.Backend{Name: "backend" + strconv.Itoa(b), Address: traffic.Backend(n*backends+b, way.outerIs6(of.IPv6)),
+				Weight: 100, State: model.Active}
 			if way.mode == model.NAT {
 				backend.Port = traffic.Port
 			}
@@ -48,7 +47,6 @@ func config(of traffic.Traffic) model.Config {
 		}
 		c.Services = append(c.Services, s)
 	}
-	c.SetDefaults()
 	return c
 }
 

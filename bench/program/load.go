@@ -11,7 +11,7 @@ import (
 
 // timed is a program and the packet that it is run on.
 type timed struct {
-	*ebpf.Program
+	program
 	name  string
 	frame []byte
 }
@@ -42,19 +42,30 @@ func closeAll(maps map[string]*ebpf.Map) {
 
 // load loads a program with the director's maps, and what it needs to put this frame
 // back as it was.
-func (b *Bench) load(name, program string, maps map[string]*ebpf.Map, frame []byte, growth int) error {
+func (b *Bench) load(name, called string, maps map[string]*ebpf.Map, frame []byte, growth int) error {
 	spec, err := loadBench()
 	if err != nil {
 		return fmt.Errorf("read the programs: %w", err)
 	}
 	for other := range spec.Programs {
-		if other != program {
+		if other != called {
 			delete(spec.Programs, other)
 		}
 	}
 	if err := constants(spec, frame, growth); err != nil {
 		return err
 	}
+	collection, err := loadWith(spec, maps)
+	if err != nil {
+		return fmt.Errorf("load %s: %w", called, err)
+	}
+	b.closers = append(b.closers, func() error { collection.Close(); return nil })
+	b.programs = append(b.programs, &timed{program{collection.DetachProgram(called)}, name, frame})
+	return nil
+}
+
+// loadWith loads what is in the spec with a director's maps.
+func loadWith(spec *ebpf.CollectionSpec, maps map[string]*ebpf.Map) (*ebpf.Collection, error) {
 	replacements := map[string]*ebpf.Map{}
 	for name, m := range maps {
 		// The director's limits made its maps' sizes.
@@ -65,27 +76,26 @@ func (b *Bench) load(name, program string, maps map[string]*ebpf.Map, frame []by
 	}
 	collection, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replacements})
 	var verifier *ebpf.VerifierError
-	switch {
-	case errors.As(err, &verifier):
-		return fmt.Errorf("load %s: %+v", program, verifier)
-	case err != nil:
-		return fmt.Errorf("load %s with the director's maps: %w", program, err)
+	if errors.As(err, &verifier) {
+		return nil, fmt.Errorf("%+v", verifier)
 	}
-	b.closers = append(b.closers, func() error { collection.Close(); return nil })
-	b.programs = append(b.programs, &timed{collection.DetachProgram(program), name, frame})
-	return nil
+	return collection, err
 }
 
 func constants(spec *ebpf.CollectionSpec, frame []byte, growth int) error {
-	var front [10]uint64
-	for i := range front {
-		front[i] = binary.NativeEndian.Uint64(frame[8*i:])
-	}
-	if err := spec.Variables["bench_front"].Set(front); err != nil {
+	if err := spec.Variables["bench_front"].Set(frontOf(frame)); err != nil {
 		return fmt.Errorf("set bench_front: %w", err)
 	}
 	if err := spec.Variables["bench_growth"].Set(uint32(growth)); err != nil {
 		return fmt.Errorf("set bench_growth: %w", err)
 	}
 	return nil
+}
+
+// frontOf is what a packet begins with, see bpf/restore.h.
+func frontOf(frame []byte) (front [10]uint64) {
+	for i := range front {
+		front[i] = binary.NativeEndian.Uint64(frame[8*i:])
+	}
+	return front
 }

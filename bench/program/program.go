@@ -7,7 +7,6 @@
 package program
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -16,7 +15,6 @@ import (
 
 	"weir.io/weir/bench/process"
 	"weir.io/weir/bench/record"
-	"weir.io/weir/bench/traffic"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/netlab"
 )
@@ -66,8 +64,8 @@ func New(ctx context.Context, lab *netlab.Lab, ipv6 bool) (_ *Bench, err error) 
 			err = errors.Join(err, b.Close())
 		}
 	}()
-	way := traffic.Traffic{IPv6: ipv6, Protocol: model.TCP, Flows: len(Ways), VIPs: len(Ways), Frames: []int{frameSize}, InTurn: true}
-	cable, err := connect(lab, ipv6)
+	way := waysTraffic(ipv6)
+	cable, err := connect(lab, "", ipv6)
 	if err != nil {
 		return nil, err
 	}
@@ -85,13 +83,7 @@ func New(ctx context.Context, lab *netlab.Lab, ipv6 bool) (_ *Bench, err error) 
 		return nil, err
 	}
 	defer closeAll(maps)
-	begin, data := way, way
-	begin.SYNEvery = 1
-	syns, err := frames(cable, begin)
-	if err != nil {
-		return nil, err
-	}
-	packets, err := frames(cable, data)
+	syns, packets, err := bothFrames(cable, way)
 	if err != nil {
 		return nil, err
 	}
@@ -115,7 +107,7 @@ func (b *Bench) prepare(maps map[string]*ebpf.Map, syns, packets [][]byte) error
 				return fmt.Errorf("%s: begin a flow: %w", way.Name, err)
 			}
 		}
-		if err := p.leavesItsPacket(b.port); err != nil {
+		if err := p.leavesItsPacket(b.port, p.frame); err != nil {
 			return fmt.Errorf("%s: %w", way.Name, err)
 		}
 	}
@@ -156,17 +148,4 @@ func (b *Bench) Measure(repeats int) (map[string]float64, error) {
 		costs[way.Name] = median(way.Name) - undo
 	}
 	return costs, nil
-}
-
-// leavesItsPacket says whether the program forwards its packet, and the packet is the
-// same after many rounds, but for the MAC addresses.
-func (p *timed) leavesItsPacket(port *netlab.Port) error {
-	r, err := p.run(port, p.frame, 1000)
-	if err != nil {
-		return err
-	}
-	if !bytes.Equal(r.frame[12:], p.frame[12:]) {
-		return fmt.Errorf("the packet % x is % x after many rounds", p.frame, r.frame)
-	}
-	return nil
 }

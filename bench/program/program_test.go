@@ -3,8 +3,11 @@ package program
 import (
 	"context"
 	"fmt"
+	"os"
+	"strings"
 	"testing"
 
+	"weir.io/weir/bench/process"
 	"weir.io/weir/internal/netlab"
 )
 
@@ -45,8 +48,61 @@ func TestPacketsMustBeForwarded(t *testing.T) {
 			continue
 		}
 		p.frame[32]++ // of the destination
-		if err := p.leavesItsPacket(b.port); err == nil {
+		if err := p.leavesItsPacket(b.port, p.frame); err == nil {
 			t.Error("a packet to an address that is no VIP is taken for forwarded")
 		}
+	}
+}
+
+// Two versions that are the same run in turns, and a packet of an open connection leaves
+// longer by its row than the one that began it.
+func TestVersions(t *testing.T) {
+	t.Chdir("../..")
+	object, err := os.ReadFile("internal/datapath/director_bpfel.o")
+	if err != nil {
+		t.Fatal(err)
+	}
+	binary, err := process.Binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	v, err := NewVersions(t.Context(), netlab.ForTest(t), false, Version{Name: "a", Object: object, Binary: binary}, Version{Name: "b", Object: object, Binary: binary})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer v.Close()
+	least, err := v.Least(t.Context(), 1, 1000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, subject := range v.Subjects() {
+		if least[subject] <= 0 {
+			t.Errorf("%+v took %g ns", subject, least[subject])
+		}
+	}
+	// With SYNs: gue and gue6; and once what forwards nothing.
+	if want := 2*(len(Ways)+2) + len(putBack); len(least) != want {
+		t.Errorf("%d subjects, want %d: %v", len(least), want, least)
+	}
+	growth := map[Subject]uint32{}
+	for _, turn := range v.turns {
+		growth[turn.subject] = turn.settings.growth
+	}
+	for _, subject := range []Subject{{Version: "a", Way: "gue"}, {Version: "b", Way: "gue"}} {
+		of := subject
+		of.SYN = true
+		if growth[subject] != 40 || growth[of] != 32 {
+			t.Errorf("version %s makes packets of gue longer by %d bytes, SYNs by %d; want 40, of which 8 name the backup, and 32", subject.Version, growth[subject], growth[of])
+		}
+	}
+}
+
+// What is no director's object is not measured.
+func TestObjectWithoutDirector(t *testing.T) {
+	if _, err := newAgain(_AgainBytes, nil); err == nil || !strings.Contains(err.Error(), `there is no program "director"`) {
+		t.Errorf("an object without a director: %v", err)
+	}
+	if _, err := newAgain([]byte("no object"), nil); err == nil {
+		t.Error("what is no object is loaded")
 	}
 }

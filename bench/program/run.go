@@ -1,6 +1,7 @@
 package program
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
 	"weir.io/weir/internal/netlab"
@@ -40,6 +42,9 @@ type metadata struct {
 	data, end, meta, ingress, queue, egress uint32
 }
 
+// program is one that leaves its packet as it found it.
+type program struct{ *ebpf.Program }
+
 type result struct {
 	took  time.Duration // of one run
 	frame []byte
@@ -48,7 +53,7 @@ type result struct {
 // run runs the program that often on a frame that came in by the port. The kernel
 // measures the time, in whole nanoseconds: the wall clock also has what a test run
 // costs to set up, some 30 ms.
-func (p *timed) run(port *netlab.Port, frame []byte, repeats int) (r result, err error) {
+func (p program) run(port *netlab.Port, frame []byte, repeats int) (r result, err error) {
 	err = port.Host.Do(func() error {
 		r, err = p.repeat(port.Index, frame, repeats)
 		return err
@@ -56,8 +61,8 @@ func (p *timed) run(port *netlab.Port, frame []byte, repeats int) (r result, err
 	return r, err
 }
 
-func (p *timed) repeat(ingress int, frame []byte, repeats int) (result, error) {
-	out := make([]byte, len(frame)+64)
+func (p program) repeat(ingress int, frame []byte, repeats int) (result, error) {
+	out := make([]byte, len(frame)+128) // room for what tunnels add
 	from := &metadata{end: uint32(len(frame)), ingress: uint32(ingress)}
 	attr := &testRun{program: uint32(p.FD()), sizeIn: uint32(len(frame)), sizeOut: uint32(len(out)), repeat: uint32(repeats),
 		dataIn: unsafe.Pointer(&frame[0]), dataOut: unsafe.Pointer(&out[0]),
@@ -76,4 +81,17 @@ func (p *timed) repeat(ingress int, frame []byte, repeats int) (result, error) {
 		}
 		return result{time.Duration(attr.duration), out[:attr.sizeOut]}, nil
 	}
+}
+
+// leavesItsPacket says whether the program forwards the packet, and it is the same after
+// many runs, but for the MAC addresses.
+func (p program) leavesItsPacket(port *netlab.Port, frame []byte) error {
+	r, err := p.run(port, frame, 1000)
+	if err != nil {
+		return err
+	}
+	if !bytes.Equal(r.frame[12:], frame[12:]) {
+		return fmt.Errorf("the packet % x is % x after many rounds", frame, r.frame)
+	}
+	return nil
 }

@@ -1,0 +1,87 @@
+package program
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+)
+
+// director is the name of the program that is measured, and of the function that stands
+// for it in bpf/again.bpf.c.
+const director = "director"
+
+// again calls a director on one packet again and again.
+type again struct {
+	program
+	collection *ebpf.Collection
+}
+
+// newAgain loads what calls the director in the compiled object, with the maps of a
+// director that runs. Without an object it calls a function that does nothing.
+func newAgain(object []byte, maps map[string]*ebpf.Map) (*again, error) {
+	spec, err := loadAgain()
+	if err != nil {
+		return nil, fmt.Errorf("read what calls the director: %w", err)
+	}
+	delete(spec.Programs, director) // it is a part of the other one
+	if object != nil {
+		if err := putInto(spec, object); err != nil {
+			return nil, err
+		}
+	}
+	collection, err := loadWith(spec, maps)
+	if err != nil {
+		return nil, fmt.Errorf("load the director with what calls it: %w", err)
+	}
+	return &again{program{collection.Programs["again"]}, collection}, nil
+}
+
+// putInto replaces the function that stands for the director, which is the last one, by
+// the object's. It is called as it is: compiled with its caller it would become a part of
+// it, with its registers and its code placed in another way.
+func putInto(spec *ebpf.CollectionSpec, object []byte) error {
+	from, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(object))
+	if err != nil {
+		return fmt.Errorf("read the director's object: %w", err)
+	}
+	if from.Programs[director] == nil {
+		return fmt.Errorf("read the director's object: there is no program %q", director)
+	}
+	caller := spec.Programs["again"]
+	at := slices.IndexFunc(caller.Instructions, func(i asm.Instruction) bool { return i.Symbol() == director })
+	if at < 0 {
+		return errors.New("what calls the director has no function in its place")
+	}
+	caller.Instructions = slices.Concat(caller.Instructions[:at], from.Programs[director].Instructions)
+	for name, m := range from.Maps {
+		if spec.Maps[name] != nil {
+			return fmt.Errorf("the director and what calls it both have a map %s", name)
+		}
+		spec.Maps[name] = m
+	}
+	return nil
+}
+
+// settings are what is done in one run.
+type settings struct {
+	times  uint32 // that the director is called
+	tunnel uint32 // 1: the packet becomes longer, ...
+	growth uint32 // ... by so many bytes
+}
+
+// set prepares for a packet.
+func (a *again) set(to settings, frame []byte) error {
+	variables := a.collection.Variables
+	return errors.Join(variables["again_times"].Set(to.times), variables["again_tunnel"].Set(to.tunnel),
+		variables["again_growth"].Set(to.growth), variables["again_front"].Set(frontOf(frame)))
+}
+
+// Close forgets the program.
+func (a *again) Close() error {
+	a.collection.Close()
+	return nil
+}

@@ -1,0 +1,268 @@
+package program
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/cilium/ebpf"
+
+	"weir.io/weir/bench/process"
+	"weir.io/weir/bench/traffic"
+	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/netlab"
+)
+
+// Version is a weir whose program is measured beside another's.
+type Version struct {
+	Name   string
+	Object []byte // its compiled director.bpf.c, as its binary has it in it
+	Binary string // runs its director
+	Older  bool   // which may not know every key of today's configuration
+}
+
+// Subject is one version's program on one packet.
+type Subject struct {
+	Version string
+	Way     string
+	SYN     bool // the packet begins a connection; otherwise it is of an open one
+}
+
+// putBack are the subjects that forward nothing: their times are what it takes to call a
+// program and to put back a packet that was made longer, and one that was not.
+var putBack = []Subject{{Way: "put back, tunnel"}, {Way: "put back"}}
+
+// calls are how often the director is called in one run, see bpf/again.bpf.c.
+const calls = 16
+
+// Versions is the programs of some versions, to be run in turns.
+type Versions struct {
+	directors []*running
+	turns     []*turn
+	closers   []func() error
+}
+
+// running is a version whose director runs.
+type running struct {
+	Version
+	port  *netlab.Port
+	maps  map[string]*ebpf.Map
+	again *again // loaded anew for each measurement
+}
+
+// turn is a subject with all that it takes to run it.
+type turn struct {
+	*running
+	subject    Subject
+	frame, syn []byte // syn: begins the flow, where the program must know it
+	settings   settings
+}
+
+// NewVersions runs a director of each version on a host of the lab of its own, in which
+// each way has a service.
+func NewVersions(ctx context.Context, lab *netlab.Lab, ipv6 bool, versions ...Version) (_ *Versions, err error) {
+	v := &Versions{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, v.Close())
+		}
+	}()
+	for _, version := range versions {
+		if err := v.start(ctx, lab, ipv6, version); err != nil {
+			return nil, fmt.Errorf("version %s: %w", version.Name, err)
+		}
+	}
+	first := v.turns[0]
+	nothing := &running{port: first.port}
+	v.directors = append(v.directors, nothing)
+	for n, subject := range putBack {
+		v.turns = append(v.turns, &turn{subject: subject, running: nothing, frame: first.frame, settings: settings{times: calls, tunnel: uint32(1 - n)}})
+	}
+	return v, v.prepare()
+}
+
+func (v *Versions) start(ctx context.Context, lab *netlab.Lab, ipv6 bool, version Version) error {
+	cable, err := connect(lab, version.Name+"-", ipv6)
+	if err != nil {
+		return err
+	}
+	way := waysTraffic(ipv6)
+	start := process.StartDirectorAs
+	if version.Older {
+		start = process.StartOlderDirector
+	}
+	director, err := start(cable.B.Host, version.Binary, config(way))
+	if err != nil {
+		return err
+	}
+	v.closers = append(v.closers, director.Stop)
+	if err := director.Forwards(ctx); err != nil {
+		return err
+	}
+	r := &running{Version: version, port: cable.B}
+	if r.maps, err = pinned(director.Pin); err != nil {
+		return err
+	}
+	v.closers = append(v.closers, func() error { closeAll(r.maps); return nil })
+	v.directors = append(v.directors, r)
+	syns, packets, err := bothFrames(cable, way)
+	if err != nil {
+		return err
+	}
+	for n, way := range Ways {
+		data := &turn{subject: Subject{version.Name, way.Name, false}, running: r, frame: packets[n]}
+		if way.snat {
+			data.syn = syns[n]
+		}
+		v.turns = append(v.turns, data)
+		if way.mode == model.GUE {
+			v.turns = append(v.turns, &turn{subject: Subject{version.Name, way.Name, true}, running: r, frame: syns[n]})
+		}
+	}
+	return nil
+}
+
+// prepare finds out how much longer each way makes its packet, and sees that it is
+// forwarded and put back.
+func (v *Versions) prepare() (err error) {
+	if err := v.load(); err != nil {
+		return err
+	}
+	defer v.unload()
+	for _, t := range v.turns {
+		if t.Object == nil {
+			continue // which forwards nothing
+		}
+		if err := t.prepare(); err != nil {
+			return fmt.Errorf("version %s: %s: %w", t.Name, t.subject.Way, err)
+		}
+	}
+	return nil
+}
+
+func (t *turn) prepare() error {
+	if err := t.begin(); err != nil {
+		return err
+	}
+	if err := t.again.set(settings{times: 1}, t.frame); err != nil {
+		return err
+	}
+	r, err := t.again.run(t.port, t.frame, 1)
+	if err != nil {
+		return err
+	}
+	t.settings = settings{times: calls, growth: uint32(len(r.frame) - len(t.frame))}
+	t.settings.tunnel = min(t.settings.growth, 1)
+	if err := t.again.set(t.settings, t.frame); err != nil {
+		return err
+	}
+	return t.again.leavesItsPacket(t.port, t.frame)
+}
+
+// begin sends the flow's SYN where the program must have seen it.
+func (t *turn) begin() error {
+	if t.syn == nil {
+		return nil
+	}
+	if err := t.again.set(settings{times: 1}, t.syn); err != nil {
+		return err
+	}
+	if _, err := t.again.run(t.port, t.syn, 1); err != nil {
+		return fmt.Errorf("begin a flow: %w", err)
+	}
+	return nil
+}
+
+// load loads the programs. Each time the kernel puts them somewhere else.
+func (v *Versions) load() (err error) {
+	for _, r := range v.directors {
+		if r.again, err = newAgain(r.Object, r.maps); err != nil {
+			v.unload()
+			return fmt.Errorf("version %s: %w", r.Name, err)
+		}
+	}
+	return nil
+}
+
+func (v *Versions) unload() {
+	for _, r := range v.directors {
+		if r.again != nil {
+			r.again.Close()
+		}
+		r.again = nil
+	}
+}
+
+// Least returns the least time that each subject took for a packet, in nanoseconds, of
+// so many passes: in each, all of them run so many times, in turns. The programs are loaded
+// anew, because where they come to lie makes a difference.
+func (v *Versions) Least(ctx context.Context, passes, repeats int) (map[Subject]float64, error) {
+	if err := v.load(); err != nil {
+		return nil, err
+	}
+	defer v.unload()
+	least := map[Subject]float64{}
+	for range passes {
+		for _, t := range v.turns {
+			if err := ctx.Err(); err != nil {
+				return nil, err
+			}
+			took, err := t.time(repeats)
+			if err != nil {
+				return nil, fmt.Errorf("version %s: %s: %w", t.Name, t.subject.Way, err)
+			}
+			if before, found := least[t.subject]; found {
+				took = math.Min(took, before)
+			}
+			least[t.subject] = took
+		}
+	}
+	return least, nil
+}
+
+// time runs a turn, and returns what one packet took.
+func (t *turn) time(repeats int) (float64, error) {
+	if err := t.begin(); err != nil {
+		return 0, err
+	}
+	if err := t.again.set(t.settings, t.frame); err != nil {
+		return 0, err
+	}
+	r, err := t.again.run(t.port, t.frame, max(1, repeats/calls))
+	return float64(r.took.Nanoseconds()) / calls, err
+}
+
+// Subjects returns all there are, in the order of their turns.
+func (v *Versions) Subjects() []Subject {
+	all := make([]Subject, len(v.turns))
+	for i, t := range v.turns {
+		all[i] = t.subject
+	}
+	return all
+}
+
+// Close ends the directors.
+func (v *Versions) Close() error {
+	var problems []error
+	for _, c := range v.closers {
+		problems = append(problems, c())
+	}
+	return errors.Join(problems...)
+}
+
+// waysTraffic has a flow to each way's service.
+func waysTraffic(ipv6 bool) traffic.Traffic {
+	return traffic.Traffic{IPv6: ipv6, Protocol: model.TCP, Flows: len(Ways), VIPs: len(Ways), Frames: []int{frameSize}, InTurn: true}
+}
+
+// bothFrames returns a SYN and a packet of an open connection of each way.
+func bothFrames(cable *netlab.Link, way traffic.Traffic) (syns, packets [][]byte, err error) {
+	begin := way
+	begin.SYNEvery = 1
+	if syns, err = frames(cable, begin); err != nil {
+		return nil, nil, err
+	}
+	packets, err = frames(cable, way)
+	return syns, packets, err
+}

@@ -1,0 +1,166 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+
+	"weir.io/weir/bench/compare"
+	"weir.io/weir/bench/process"
+	"weir.io/weir/bench/program"
+	"weir.io/weir/bench/record"
+	"weir.io/weir/internal/netlab"
+)
+
+// beforeRows is the file that came with flow memory: what a packet costs is compared
+// with the version before it, which never asked whether a slot has several candidates.
+const beforeRows = "bpf/flows.h"
+
+// object is the director's program as both versions have it in them, in the repository.
+const object = "internal/datapath/director_bpfel.o"
+
+// olderWeir returns the commit that is compared with, and the path of weir as it was then.
+// A smoke run goes without one where the history does not have it.
+func (s *session) olderWeir(ctx context.Context, notes []string) (commit, path string, err error) {
+	if commit = s.base; commit == "" {
+		commit, err = process.Before(ctx, beforeRows)
+	} else {
+		commit, err = process.Commit(ctx, commit)
+	}
+	s.into.Notes = slices.Clone(notes)
+	if err != nil && s.settings.Smoke && s.base == "" {
+		s.into.Notes = append(s.into.Notes, "the version before was left out: "+err.Error())
+		return "", "", nil
+	}
+	if err != nil {
+		return "", "", fmt.Errorf("%w; --base names another commit to compare with", err)
+	}
+	s.into.Notes = append(s.into.Notes, "before: commit "+commit+", built from the repository's history")
+	path, err = process.Older(ctx, commit)
+	return commit, path, err
+}
+
+// passes are how often all programs are run in turns for one round's values, and
+// versionRepeats how often each is run on its packet in one of them.
+const (
+	passes, versionRepeats           = 6, 20_000
+	smokePasses, smokeVersionRepeats = 1, 1_000
+)
+
+// What a version's program takes longer than the one before.
+var (
+	slowdown     = record.Quantity{Name: "slowdown", Unit: "ns", Better: record.Lower}
+	slowdownLow  = record.Quantity{Name: "slowdown-low", Unit: "ns", Better: record.Neither}
+	slowdownHigh = record.Quantity{Name: "slowdown-high", Unit: "ns", Better: record.Neither}
+)
+
+var versionsNotes = []string{
+	"as program, but two versions in turns, each with the maps of its own director. The least of 6 passes per round, because whatever disturbs a program makes it slower",
+	"both programs are loaded anew in each round, because the same one takes a few nanoseconds more or less, and now and then a quarter more, where it comes to lie in memory. So there are at least 20 rounds, also if --rounds says less",
+	"the times of both have in them what calls the program and what puts its packet back as it was; put back is these alone",
+	"packets: ACK is of an open connection; SYN begins one, and gue names nobody in it",
+	"slowdown: to the version before, round by round; between slowdown-low and slowdown-high is the median of all rounds there could be, but in one case of a hundred",
+}
+
+func measureVersions(ctx context.Context, s *session) (err error) {
+	versions, err := s.versions(ctx)
+	if err != nil {
+		return err
+	}
+	if !s.settings.Smoke {
+		s.settings.Rounds = max(s.settings.Rounds, leastRounds)
+	}
+	lab, err := netlab.New()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, lab.Close()) }()
+	var steps []func(context.Context) error
+	for _, vip6 := range s.families() {
+		v, failure := program.NewVersions(ctx, lab, vip6, versions...)
+		if failure != nil {
+			return fmt.Errorf("%s: %w", familyNames[vip6], failure)
+		}
+		defer func() { err = errors.Join(err, v.Close()) }()
+		steps = append(steps, func(ctx context.Context) error { return s.measureVersions(ctx, v, vip6) })
+	}
+	if err := s.inRounds(ctx, steps...); err != nil {
+		return err
+	}
+	s.compareVersions()
+	return nil
+}
+
+// versions are the one before, where the history has it, and this one.
+func (s *session) versions(ctx context.Context) ([]program.Version, error) {
+	commit, path, err := s.olderWeir(ctx, versionsNotes)
+	if err != nil {
+		return nil, err
+	}
+	var versions []program.Version
+	if path != "" {
+		code, err := process.File(ctx, commit, object)
+		if err != nil {
+			return nil, err
+		}
+		versions = append(versions, program.Version{Name: "before", Object: code, Binary: path, Older: true})
+	}
+	binary, err := process.Binary()
+	if err != nil {
+		return nil, err
+	}
+	code, err := os.ReadFile(object)
+	if err != nil {
+		return nil, fmt.Errorf("read the director's program (the benchmarks run where the repository is): %w", err)
+	}
+	return append(versions, program.Version{Name: "now", Object: code, Binary: binary}), nil
+}
+
+// versionAt is where the other version of a subject differs in "version" alone.
+func versionAt(subject program.Subject, vip6 bool) record.Conditions {
+	at := record.Conditions{"version": cmp.Or(subject.Version, "none"), "vip": familyNames[vip6], "packets": "ACK"}
+	if subject.SYN {
+		at["packets"] = "SYN"
+	}
+	return at
+}
+
+func (s *session) measureVersions(ctx context.Context, v *program.Versions, vip6 bool) error {
+	passes, repeats := passes, versionRepeats
+	if s.settings.Smoke {
+		passes, repeats = smokePasses, smokeVersionRepeats
+	}
+	least, err := v.Least(ctx, passes, repeats)
+	if err != nil {
+		return fmt.Errorf("%s: %w", familyNames[vip6], err)
+	}
+	for _, subject := range v.Subjects() {
+		s.add(subject.Way, versionAt(subject, vip6), runTime, least[subject])
+		before := subject
+		before.Version = "before"
+		if was, found := least[before]; found && subject.Version == "now" {
+			s.add(subject.Way, versionAt(subject, vip6), slowdown, least[subject]-was)
+		}
+	}
+	return nil
+}
+
+// compareVersions writes down what this version takes longer.
+func (s *session) compareVersions() {
+	for _, m := range slices.Clone(s.into.Measurements) {
+		if m.Quantity != slowdown {
+			continue
+		}
+		at := m.Conditions
+		low, median, high := compare.Interval(m.Rounds)
+		s.add(m.Subject, at, slowdownLow, low)
+		s.add(m.Subject, at, slowdownHigh, high)
+		before := record.Conditions{"version": "before", "vip": at["vip"], "packets": at["packets"]}
+		s.say("  %s, %s, %s: %.1f ns before, %.1f now: %+.1f (%+.1f to %+.1f)", m.Subject, at["vip"], at["packets"],
+			record.Median(s.into.Find(m.Subject, before, runTime.Name).Rounds), record.Median(s.into.Find(m.Subject, at, runTime.Name).Rounds),
+			median, low, high)
+	}
+}

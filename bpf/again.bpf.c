@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Any version's director, run on one packet again and again: its loader puts that
+ * version's instructions in the place of those of director(). So nothing but the call is
+ * different from what is attached, and in all versions the same.
+ */
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+
+#include "restore.h"
+
+#define AGAIN_MAX 16 /* the verifier goes through all of them */
+
+/*
+ * No constants, because a program is loaded once for all packets; in a section that the
+ * director does not have.
+ */
+SEC(".data.again") __u32 again_times;  /* the kernel tells a run's time in whole nanoseconds */
+SEC(".data.again") __u32 again_tunnel; /* the packet has become longer, ... */
+SEC(".data.again") __u32 again_growth; /* ... by this */
+SEC(".data.again") __u64 again_front[FRONT_WORDS];
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";
+
+/* Weak, or the compiler would know what it returns. What it takes is that of calling it. */
+__weak int director(struct xdp_md *ctx __attribute__((unused)))
+{
+	return XDP_TX;
+}
+
+static __always_inline int put_back(struct xdp_md *ctx)
+{
+	return again_tunnel ? shift(ctx, again_growth, again_front) : restore(ctx, again_front);
+}
+
+SEC("xdp.frags")
+int again(struct xdp_md *ctx)
+{
+	int action = XDP_TX;
+
+	for (__u32 i = 0; i < AGAIN_MAX && i < again_times && action == XDP_TX; i++) {
+		action = director(ctx);
+		if (action == XDP_TX)
+			action = put_back(ctx);
+	}
+	return action;
+}
