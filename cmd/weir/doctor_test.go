@@ -117,7 +117,7 @@ func TestAgentAnswers(t *testing.T) {
 	if code := execute(t.Context(), []string{"status", "--agent", "--socket", h.socket}, &out, &out); code != 0 {
 		t.Fatalf("status --agent: %s", &out)
 	}
-	wantLines(t, out.String(), "INTERFACE INGRESS EGRESS MTU WHY-NO-XDP", "web 203.0.113.1 tcp 80 1460 0 0")
+	wantLines(t, out.String(), "INTERFACE INGRESS EGRESS REDIRECT MTU WHY-NO-XDP", "web 203.0.113.1 tcp 80 1460 0 0")
 	if got := h.fails("detach", "--bpffs", h.bpffs); !strings.Contains(got, "another weir agent is running") {
 		t.Errorf("detach under an agent fails with %s", got)
 	}

@@ -42,7 +42,11 @@ func makeOther(t *testing.T, field reflect.Value) {
 		field.SetInt(field.Int() + 1)
 	case reflect.Struct: // of numbers
 		makeOther(t, field.Field(0))
-	case reflect.Slice: // its last one goes
+	case reflect.Slice: // its last one goes, or one comes
+		if field.Len() == 0 {
+			field.Set(reflect.MakeSlice(field.Type(), 1, 1))
+			return
+		}
 		field.Set(field.Slice(0, field.Len()-1))
 	default:
 		t.Fatalf("say in others what differs of a %v", field.Type())
