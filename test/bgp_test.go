@@ -311,8 +311,10 @@ func watchRoutes(t *testing.T, h *netlab.Host) (changes func(prefix string) int)
 		t.Fatal(err)
 	}
 	t.Cleanup(watch.Close)
+	asked := byte(0)
 	return func(prefix string) int {
-		const marker = "198.51.100.9/32"
+		asked++ // another route each time: the one before is seen already
+		marker := netip.PrefixFrom(netip.AddrFrom4([4]byte{198, 51, 100, asked}), 32).String()
 		h.Route(marker, lanAddress(backendHost, false).String())
 		waitFor(t, "all changes of routes to be seen", func() bool { return watch.Changes(netip.MustParsePrefix(marker)) > 0 })
 		return watch.Changes(netip.MustParsePrefix(prefix))

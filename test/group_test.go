@@ -119,6 +119,9 @@ func TestGroupSharesSets(t *testing.T) {
 	ports = 31000 // the flows of the others may be remembered
 	if after := brings(); after[0] != after[1] || !strings.Contains(after[0], "backend3") {
 		t.Errorf("with etcd back the directors bring\n%s\n%s", after[0], after[1])
+		for _, d := range directors {
+			t.Logf("%s has %+v and logged\n%s", d.host.Name, d.backends(), d.logged())
+		}
 	}
 }
 
