@@ -7,6 +7,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"weir.io/weir/internal/doctor"
 	"weir.io/weir/internal/netlab"
@@ -114,8 +115,12 @@ func TestAgentAnswers(t *testing.T) {
 	h.configure("directors: [10.0.0.1]", "web")
 	p := h.startVerb("agent", `msg="agent runs"`)
 	var out bytes.Buffer
-	if code := execute(t.Context(), []string{"status", "--agent", "--socket", h.socket}, &out, &out); code != 0 {
-		t.Fatalf("status --agent: %s", &out)
+	// It says that it runs, and then answers.
+	for end := time.Now().Add(10 * time.Second); execute(t.Context(), []string{"status", "--agent", "--socket", h.socket}, &out, &out) != 0; time.Sleep(5 * time.Millisecond) { // between two tries
+		if time.Now().After(end) {
+			t.Fatalf("status --agent: %s", &out)
+		}
+		out.Reset()
 	}
 	wantLines(t, out.String(), "INTERFACE INGRESS EGRESS REDIRECT MTU WHY-NO-XDP", "web 203.0.113.1 tcp 80 1460 0 0")
 	if got := h.fails("detach", "--bpffs", h.bpffs); !strings.Contains(got, "another weir agent is running") {
