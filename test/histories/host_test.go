@@ -43,11 +43,11 @@ type host struct {
 	counts    map[string]uint64        // that the twin expects since then
 }
 
-func newHost(t testing.TB, l *netlab.Lab, lan *netlab.Host, number int, tc bool) *host {
+func newHost(t testing.TB, l *netlab.Lab, nobody *netlab.Host, number int, tc bool) *host {
 	t.Helper()
 	h := &host{Host: l.Host(fmt.Sprint("host", number)), addresses: map[netip.Addr]bool{}, listeners: map[netip.Addr]*net.TCPListener{},
 		sockets: map[netip.Addr]*net.UDPConn{}}
-	h.uplink = l.Link(h.Host, lan, netlab.LinkOptions{XDP: true}).A
+	h.uplink = l.Link(h.Host, nobody, netlab.LinkOptions{XDP: true}).A
 	for ; number < backendsIn; number += hostsIn {
 		four, six := backendAddress(number, false), backendAddress(number, true)
 		h.addresses[four], h.addresses[six] = true, true
