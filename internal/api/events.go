@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"net/http"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -80,7 +81,7 @@ func (e *Events) Add(events ...Event) {
 		e.last = append(e.last, event)
 	}
 	if more := len(e.last) - mostEvents; more > 0 {
-		e.last = append([]Event{}, e.last[more:]...)
+		e.last = slices.Delete(e.last, 0, more) // in place: a copy for each event would be garbage
 	}
 	close(e.news)
 	e.news = make(chan struct{})

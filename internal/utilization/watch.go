@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 )
@@ -91,9 +92,11 @@ func (w *Watch) note(r Reading) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.past = append(w.past, r)
-	for len(w.past) > 1 && r.at.Sub(w.past[1].at) >= window {
-		w.past = w.past[1:]
+	over := 0
+	for over+1 < len(w.past) && r.at.Sub(w.past[over+1].at) >= window {
+		over++
 	}
+	w.past = slices.Delete(w.past, 0, over) // not w.past[over:], which keeps what is over in memory
 }
 
 // CPUs returns the work of each CPU in the window that ends now.
