@@ -16,10 +16,6 @@ import (
 	"weir.io/weir/internal/store"
 )
 
-// groupPatience is how long a start waits for what the other directors remember. Those
-// that are dead or far away are not worth more: what they tell later counts, too.
-const groupPatience = 3 * time.Second
-
 // sharing is a director's part in what its group remembers of flows. Who is who in the
 // group is in its etcd: a director without one shares nothing.
 type sharing struct {
@@ -78,11 +74,11 @@ func (s *sharing) set(d model.Director) error {
 }
 
 // await gives the other directors time to tell what they remember.
-func (s *sharing) await(ctx context.Context) {
+func (s *sharing) await(ctx context.Context, patience time.Duration) {
 	if s.sync == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, groupPatience)
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	if missing := s.sync.Await(ctx); len(missing) > 0 {
 		s.log.Warn("directors of the group have not told yet what they remember of flows", "directors", missing)

@@ -149,6 +149,7 @@ type director struct {
 	drain      *drain
 	local      *store.File
 	group      *store.Etcd // nil: this director shares its sets with nobody
+	goesOn     bool        // packets come to backends already, by what an earlier process has left
 	keeper     *desired.Keeper
 	shares     *sharing
 	presence   presence
@@ -234,7 +235,9 @@ func (d *director) run(ctx context.Context, first model.Config, changes <-chan c
 	ctx, cancel := context.WithCancel(ctx)
 	engine := engine.New(d, d.log)
 	engine.Check(d.checker)
-	engine.Inherit(d.kernel.Inherited())
+	inherited := d.kernel.Inherited()
+	d.goesOn = len(inherited) > 0
+	engine.Inherit(inherited)
 	engine.Ways(d.kernel)
 	d.keeper = desired.New(d.local, engine, d.log)
 	d.keeper.Probe(d.checker)
@@ -301,34 +304,6 @@ func (d *director) run(ctx context.Context, first model.Config, changes <-chan c
 	defer d.serve(ctx, server, listener)()
 	d.follow(ctx, changes)
 	cancel()
-	return nil
-}
-
-// begin makes the first configuration what runs, with the sets that the group has, and waits
-// for what the group remembers of flows. Packets come as soon as routers are told, and some
-// earlier: what a router has kept while a host was gone comes at once when it is back. A
-// director that had no program before lets them in when it knows whose they are: what it
-// guesses wrong breaks, and it would tell the others.
-func (d *director) begin(ctx context.Context, first model.Config) error {
-	if d.group != nil {
-		if err := d.keeper.Join(ctx, d.group); err != nil {
-			return err
-		}
-	}
-	if err := d.keeper.SetFile(first); err != nil {
-		return err
-	}
-	if err := d.shares.set(first.Director); err != nil {
-		return err
-	}
-	d.shares.await(ctx)
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	if err := d.kernel.Admit(); err != nil {
-		return err
-	}
-	d.bfd.admit()
 	return nil
 }
 

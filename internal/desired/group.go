@@ -19,22 +19,19 @@ type Group interface {
 	Cached() (s store.State, found bool, err error)
 }
 
-// startGrace is how long a director waits for its group's state at the start, before it
-// takes the last one that it knew.
-const startGrace = 5 * time.Second
-
 // Join makes the sets those that a group shares, and returns when their state is known:
-// from the group's store, or the last one that this director knew if that does not
-// answer. While neither is there it waits: whatever it forwarded without them would be
-// wrong. It is called before SetFile, and the context is that of Run.
-func (k *Keeper) Join(ctx context.Context, g Group) error {
+// from the group's store, which is current, or the last one that this director knew if
+// that has not answered for as long as the patience lasts. While neither is there it
+// waits: whatever it forwarded without them would be wrong. It is called before SetFile,
+// and the context is that of Run, which goes on to the store's state when that is back.
+func (k *Keeper) Join(ctx context.Context, g Group, patience time.Duration) (current bool, err error) {
 	mine, err := k.local.Read(ctx)
 	if err != nil {
-		return err
+		return false, err
 	}
 	for _, owner := range mine.Owners() {
 		if owner != store.OwnerFile && len(mine.Sets[owner].Documents) > 0 {
-			return fmt.Errorf("owner %q has a set that is kept by this director alone, and the group's store keeps those of all: start without director.store.etcd, apply an empty set (services: []) and then the services to the group", owner)
+			return false, fmt.Errorf("owner %q has a set that is kept by this director alone, and the group's store keeps those of all: start without director.store.etcd, apply an empty set (services: []) and then the services to the group", owner)
 		}
 	}
 	known, found, err := g.Cached()
@@ -42,25 +39,25 @@ func (k *Keeper) Join(ctx context.Context, g Group) error {
 		k.log.Error("the group's last known state is lost", "error", err)
 	}
 	k.group, k.news = g, g.Watch(ctx)
-	patience := time.NewTimer(k.grace)
-	defer patience.Stop()
+	over := time.NewTimer(patience)
+	defer over.Stop()
 	for {
 		select {
 		case s, open := <-k.news:
 			if !open {
-				return ctx.Err()
+				return false, ctx.Err()
 			}
 			if lost(known, s) {
 				k.log.Error(storeIsEmpty, "revision", known.Revision)
 				s = known
 			}
 			k.shared = s
-			return nil
-		case <-patience.C:
+			return true, nil
+		case <-over.C:
 			if found {
 				k.log.Warn("etcd does not answer: the group's last known state is used", "revision", known.Revision)
 				k.shared = known
-				return nil
+				return false, nil
 			}
 			k.log.Warn("etcd does not answer, and no state of the group is known here: waiting; what is pinned goes on forwarding")
 		}

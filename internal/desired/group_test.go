@@ -30,6 +30,7 @@ type member struct {
 	grace   time.Duration
 	notice  model.Duration // zero: short
 	probes  *prober        // nil: nobody probes
+	current bool           // what it began with is etcd's state
 	*director
 }
 
@@ -49,7 +50,6 @@ func (m *member) run(own ...model.Service) error {
 	d := &director{sink: &sink{}}
 	d.engine = engine.New(d.sink, log)
 	d.Keeper = New(local, d.engine, log)
-	d.grace = m.grace
 	var running sync.WaitGroup
 	running.Go(func() { d.engine.Run(ctx) })
 	d.stop = sync.OnceFunc(func() {
@@ -65,7 +65,7 @@ func (m *member) run(own ...model.Service) error {
 		d.Probe(m.probes)
 		d.Share(group.FollowViews(ctx))
 	}
-	if err := d.Join(ctx, group); err != nil {
+	if m.current, err = d.Join(ctx, group, m.grace); err != nil {
 		return err
 	}
 	file := config(own...)
@@ -231,7 +231,13 @@ func TestGroupWithoutEtcd(t *testing.T) {
 	}
 	c.Kill(0)
 	group[1].stop()
+	if !group[1].current {
+		t.Error("what a director began with beside etcd is not the group's state of the moment")
+	}
 	group[1].must() // from its disk
+	if group[1].current {
+		t.Error("what a director remembers of the group without etcd is taken for its state of the moment")
+	}
 	if got := group[1].table(); !reflect.DeepEqual(got, before) {
 		t.Error("a director that started without etcd forwards otherwise than before")
 	}

@@ -44,7 +44,6 @@ type Keeper struct {
 	moved  [5]chan struct{} // have something after each change of the logs
 	group  Group            // nil: nobody shares the sets
 	news   <-chan store.State
-	grace  time.Duration // how long Join waits for the group's store
 
 	evidence *engine.Evidence
 	reports  Reports // nil: agents have no way to report
@@ -74,7 +73,7 @@ type Keeper struct {
 // is in it, and, unless it joins a group, those of other owners.
 func New(local Store, e Engine, log *slog.Logger) *Keeper {
 	return &Keeper{
-		local: local, engine: e, log: log, adopted: make(chan struct{}), grace: startGrace, evidence: &engine.Evidence{}, waiting: map[string]*batch{}, left: map[history.Cause]uint64{},
+		local: local, engine: e, log: log, adopted: make(chan struct{}), evidence: &engine.Evidence{}, waiting: map[string]*batch{}, left: map[history.Cause]uint64{},
 		moved:   [5]chan struct{}{make(chan struct{}, 1), make(chan struct{}, 1), make(chan struct{}, 1), make(chan struct{}, 1), make(chan struct{}, 1)},
 		learned: map[model.ServiceID]learned{},
 	}
