@@ -18,7 +18,6 @@ import (
 	"weir.io/weir/internal/api"
 	"weir.io/weir/internal/config"
 	"weir.io/weir/internal/datapath"
-	"weir.io/weir/internal/desired"
 	"weir.io/weir/internal/explain"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/store"
@@ -245,11 +244,8 @@ func (d *director) explainWith(ctx context.Context, q *model.Question, name stri
 		return none, err
 	}
 	joint, logs, err := d.keeper.Preview(ctx, q.With.Owner, services)
-	if refused := (*desired.RefusedError)(nil); errors.As(err, &refused) {
-		return none, problemOf(refused)
-	}
 	if err != nil {
-		return none, err
+		return none, worded(err)
 	}
 	e, err := d.kernel.ExplainWith(d.preview(joint, logs), name, frame)
 	if unfit := (*datapath.UnfitError)(nil); errors.As(err, &unfit) {

@@ -61,7 +61,8 @@ func (s *sets) change(owner string, text api.SetText, do func([]model.Service) (
 	return api.SetChange(change), worded(err)
 }
 
-// worded returns what is wrong with a change as a problem, where it is the client's.
+// worded returns what is wrong with a change as a problem, where it is the client's, or where
+// nothing is wrong with the change: it may be asked for again when the store answers.
 func worded(err error) error {
 	var refused *desired.RefusedError
 	switch {
@@ -69,6 +70,8 @@ func worded(err error) error {
 		return problemOf(refused)
 	case errors.Is(err, desired.ErrOtherSet):
 		return api.NewProblem(http.StatusPreconditionFailed, err.Error())
+	case errors.Is(err, store.ErrUnreachable):
+		return api.NewProblem(http.StatusServiceUnavailable, "the group's sets can be neither read nor changed; what runs goes on: "+err.Error())
 	}
 	return err
 }

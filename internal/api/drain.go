@@ -30,7 +30,7 @@ func (s *Server) handleDrain() {
 	type output struct{ Body []Drained }
 	handle(s, operation{method: http.MethodPost, path: "drain", id: "drain", summary: "Drain backends of sets, or end that", needs: model.RoleWrite,
 		text: "Every backend of that name or address gets the state, in the sets themselves, so that it lasts until the set's owner puts another. " +
-			"A draining backend keeps its connections and gets no new ones.", errors: []int{http.StatusConflict}},
+			"A draining backend keeps its connections and gets no new ones.", errors: []int{http.StatusConflict, http.StatusServiceUnavailable}},
 		func(ctx context.Context, in *input) (*output, error) {
 			d := in.Body
 			if d.State == 0 {

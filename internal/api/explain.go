@@ -21,7 +21,7 @@ type explanation struct{ Body model.Explanation }
 func (s *Server) HandleExplain(explain Explainer) {
 	handle(s, operation{method: http.MethodPost, path: "explain", id: "explain-packet", summary: "What would become of a packet, and why", needs: model.RoleRead,
 		text:   "The director's program says so itself. Nothing is counted, remembered or sent. To suppose a set takes the right to put it.",
-		errors: []int{http.StatusConflict}},
+		errors: []int{http.StatusConflict, http.StatusServiceUnavailable}},
 		func(ctx context.Context, in *question) (*explanation, error) {
 			if with := in.Body.With; with != nil {
 				if p := callerOf(ctx).refuse(model.RoleWrite, with.Owner, true); p != nil {

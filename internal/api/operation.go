@@ -50,10 +50,10 @@ type operation struct {
 	errors []int // its own, besides those that everything has
 }
 
-// read lets a value be got by its name.
-func read[T any](s *Server, name, summary string, value func(context.Context) (T, error)) {
+// read lets a value be got by its name. Its errors are its own, besides those that everything has.
+func read[T any](s *Server, name, summary string, value func(context.Context) (T, error), errs ...int) {
 	type answer struct{ Body T }
-	handle(s, operation{method: http.MethodGet, path: name, id: "get-" + name, summary: summary, needs: model.RoleRead},
+	handle(s, operation{method: http.MethodGet, path: name, id: "get-" + name, summary: summary, needs: model.RoleRead, errors: errs},
 		func(ctx context.Context, _ *struct{}) (*answer, error) {
 			v, err := value(ctx)
 			return &answer{v}, err

@@ -1,6 +1,7 @@
 package api_test
 
 import (
+	"cmp"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -132,6 +133,7 @@ func startRemote(t *testing.T) *remote {
 	server := api.NewServer(d, d, quiet())
 	server.HandleSets(keeper{})
 	server.HandleBGP(func() model.BGPStatus { return model.BGPStatus{} })
+	server.HandleExplain(func(context.Context, model.Question) (model.Explanation, error) { return model.Explanation{}, nil })
 	server.Handle("/metrics", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("up 1\n")) }))
 	digest := sha256.Sum256([]byte(adminToken))
 	r := &remote{authority: a, server: server, remote: api.NewRemote(server, quiet())}
@@ -297,16 +299,19 @@ func TestCertificateOfAnotherAuthority(t *testing.T) {
 func TestReadOnlyListener(t *testing.T) {
 	r := startRemote(t)
 	port := r.config.ReadOnly[0].Port()
+	suppose := `{"with": {"owner": "web", "services": []}}`
 	for _, test := range []struct {
 		method, path, host string
 		want               int
 	}{
+		{"POST", "/v1/explain", "", 200}, {"POST", "/v1/explain " + suppose, "", 403}, {"POST", "/v1/drain", "", 403},
 		{"GET", "/v1/services", "", 200}, {"GET", "/metrics", "", 200}, {"GET", "/v1/sets/web", "", 200},
 		{"PUT", "/v1/sets/web", "", 403}, {"POST", "/v1/plan?owner=web", "", 403},
 		{"GET", "/v1/services", fmt.Sprintf("localhost:%d", port), 200}, {"GET", "/v1/services", "[::1]", 200},
 		{"GET", "/v1/services", "evil.example.org", 421}, {"GET", "/v1/services", "127.0.0.1.evil.example.org:80", 421},
 	} {
-		request, err := http.NewRequestWithContext(t.Context(), test.method, fmt.Sprintf("http://127.0.0.1:%d%s", port, test.path), strings.NewReader(`{}`))
+		path, body, _ := strings.Cut(test.path, " ")
+		request, err := http.NewRequestWithContext(t.Context(), test.method, fmt.Sprintf("http://127.0.0.1:%d%s", port, path), strings.NewReader(cmp.Or(body, `{}`)))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -77,7 +77,7 @@ func (s *Server) HandleBGP(status func() model.BGPStatus) {
 // HandleDirectors answers which directors the group has, and what each runs. It is called
 // before Serve.
 func (s *Server) HandleDirectors(directors func(context.Context) ([]model.DirectorRun, error)) {
-	read(s, "directors", "The directors of the group, and what each runs", directors)
+	read(s, "directors", "The directors of the group, and what each runs", directors, http.StatusServiceUnavailable)
 }
 
 // fromDatapath returns an answer that is made of what the datapath says.

@@ -125,7 +125,7 @@ func (s *Server) HandleSets(sets Sets) {
 		text: "The defaults are filled in, and keys are hidden. What is got can be put: a key that is hidden stays what it is."}, s.getSet)
 	ofPath := func(ctx huma.Context) string { return ctx.Param("owner") }
 	ofQuery := func(ctx huma.Context) string { return ctx.Query("owner") }
-	errs := []int{http.StatusRequestTimeout, http.StatusConflict, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType}
+	errs := []int{http.StatusRequestTimeout, http.StatusConflict, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType, http.StatusServiceUnavailable}
 	handle(s, operation{method: http.MethodPut, path: one, id: "put-set", summary: "Replace a set as a whole", needs: model.RoleWrite, owner: ofPath, large: true,
 		text: "Services that are not in it are removed. It is one transaction for all directors of a group, and answered when this one forwards by it. " +
 			"With If-Match it replaces only the set that the client knows.",

@@ -17,6 +17,8 @@ import (
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
 
 // EtcdOptions say where a group's etcd is.
@@ -62,7 +64,7 @@ func (o EtcdOptions) dial() (*clientv3.Client, error) {
 	}
 	client, err := clientv3.New(config)
 	if err != nil {
-		return nil, fmt.Errorf("connect to etcd at %s: %w", strings.Join(o.Endpoints, ", "), err)
+		return nil, fmt.Errorf("connect to etcd at %s: %w", strings.Join(o.Endpoints, ", "), orUnreachable(err))
 	}
 	return client, nil
 }
@@ -141,6 +143,22 @@ func (e *Etcd) commit(ctx context.Context, compare []clientv3.Cmp, then ...clien
 	return e.transact(ctx, func(t clientv3.Txn) clientv3.Txn { return t.If(compare...).Then(then...) })
 }
 
+// ErrUnreachable says that etcd does not answer, or has no majority that could: not that it
+// refuses.
+var ErrUnreachable = errors.New("etcd cannot be reached")
+
+// orUnreachable makes an error of the client say so, where it means that.
+func orUnreachable(err error) error {
+	code := status.Code(err)
+	if answered := (rpctypes.EtcdError{}); errors.As(err, &answered) {
+		code = answered.Code()
+	}
+	if errors.Is(err, context.DeadlineExceeded) || code == codes.Unavailable || code == codes.DeadlineExceeded {
+		return fmt.Errorf("%w: %w", ErrUnreachable, err)
+	}
+	return err
+}
+
 func (e *Etcd) transact(ctx context.Context, fill func(clientv3.Txn) clientv3.Txn) (*clientv3.TxnResponse, error) {
 	client, err := e.connect()
 	if err != nil {
@@ -154,7 +172,7 @@ func (e *Etcd) transact(ctx context.Context, fill func(clientv3.Txn) clientv3.Tx
 			return response, nil
 		}
 		if ctx.Err() != nil || !slices.ContainsFunc(elections, func(e error) bool { return errors.Is(err, e) }) {
-			return nil, fmt.Errorf("ask etcd at %s: %w", strings.Join(e.options.Endpoints, ", "), err)
+			return nil, fmt.Errorf("ask etcd at %s: %w", strings.Join(e.options.Endpoints, ", "), orUnreachable(err))
 		}
 		wait(ctx, firstPause)
 	}

@@ -211,6 +211,9 @@ func (e *Etcd) Update(ctx context.Context, change Change) (State, error) {
 			return State{}, err
 		}
 		done, switched, err := e.switchRoot(ctx, from, to)
+		if errors.Is(err, ErrUnreachable) {
+			return State{}, fmt.Errorf("it may be stored all the same: %w", err)
+		}
 		if err != nil {
 			return State{}, err
 		}
