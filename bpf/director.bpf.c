@@ -128,6 +128,8 @@ static __always_inline enum reason forward(struct xdp_md *ctx, struct packet *pa
 	if (unlikely(reason >= ANSWER_ECHO || reason < PASS_LOCAL))
 		return reason;
 	count(bpf_map_lookup_elem(&backend_counters, &index), packet);
+	if (unlikely(is_syn(packet)))
+		count_opened(index);
 	if (unlikely(packet->flags & (PACKET_ICMP_ERROR | PACKET_FRAGMENT_LATER)) &&
 	    reason != PASS_LOCAL)
 		return packet->flags & PACKET_ICMP_ERROR ? FORWARD_ICMP_ERROR : FORWARD_FRAGMENT;

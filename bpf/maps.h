@@ -228,6 +228,17 @@ struct {
 	__type(value, struct counter);
 } backend_counters SEC(".maps");
 
+/*
+ * TCP connections that clients have opened, by backend of a service: SYNs that were
+ * forwarded. Apart from the counters, as most packets write nothing here.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u64);
+} backend_opened SEC(".maps");
+
 /* Dropped, by service. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);

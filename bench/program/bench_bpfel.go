@@ -17,6 +17,7 @@ import (
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	benchMapBackendCounters     = "backend_counters"
+	benchMapBackendOpened       = "backend_opened"
 	benchMapBackends            = "backends"
 	benchMapEgress              = "egress"
 	benchMapFlowEvents          = "flow_events"
@@ -147,6 +148,7 @@ type benchProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type benchMapSpecs struct {
 	BackendCounters *ebpf.MapSpec `ebpf:"backend_counters"`
+	BackendOpened   *ebpf.MapSpec `ebpf:"backend_opened"`
 	Backends        *ebpf.MapSpec `ebpf:"backends"`
 	Egress          *ebpf.MapSpec `ebpf:"egress"`
 	FlowEvents      *ebpf.MapSpec `ebpf:"flow_events"`
@@ -237,6 +239,7 @@ func (o *benchObjects) Close() error {
 // It can be passed to loadBenchObjects or ebpf.CollectionSpec.LoadAndAssign.
 type benchMaps struct {
 	BackendCounters *ebpf.Map `ebpf:"backend_counters"`
+	BackendOpened   *ebpf.Map `ebpf:"backend_opened"`
 	Backends        *ebpf.Map `ebpf:"backends"`
 	Egress          *ebpf.Map `ebpf:"egress"`
 	FlowEvents      *ebpf.Map `ebpf:"flow_events"`
@@ -272,6 +275,7 @@ type benchMaps struct {
 func (m *benchMaps) Close() error {
 	return _BenchClose(
 		m.BackendCounters,
+		m.BackendOpened,
 		m.Backends,
 		m.Egress,
 		m.FlowEvents,

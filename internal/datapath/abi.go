@@ -33,6 +33,7 @@ var stateMaps = map[string][]string{
 	directorMapFragments:       {"fragment_path"},
 	directorMapReasons:         {"reason"},
 	directorMapBackendCounters: nil,
+	directorMapBackendOpened:   nil,
 	directorMapServiceDrops:    nil,
 }
 

@@ -46,7 +46,8 @@ type serviceRecord struct {
 	ipv6     uint8
 	_        [2]uint8
 	vip      [16]byte
-	_        [32]byte
+	retired  [3]uint64 // packets, bytes, connections of backends that are gone
+	_        [8]byte
 }
 
 type backendRecord struct {
@@ -209,7 +210,19 @@ func (b *book) addService(index uint32, key serviceKey) {
 	r.segment, r.protocol = key.segment, uint8(key.protocol)
 	r.first, r.last = key.port.First, key.port.Last
 	r.vip, r.ipv6 = addressBytes(key.vip).Bytes, truth(key.vip.Is6())
+	r.retired = [3]uint64{}
 	atomic.StoreUint32(&r.used, 1)
+}
+
+// retire notes what was forwarded to a service's backends that are gone: its counters go on
+// from there when the next process has forgotten them.
+func (b *book) retire(index uint32, t tally) {
+	b.services.records[index].retired = [3]uint64{t.packets, t.bytes, t.opened}
+}
+
+func (b *book) retired(index uint32) tally {
+	r := b.services.records[index].retired
+	return tally{r[0], r[1], r[2]}
 }
 
 func (b *book) removeService(index uint32) { atomic.StoreUint32(&b.services.records[index].used, 0) }

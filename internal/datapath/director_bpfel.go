@@ -492,6 +492,7 @@ const (
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	directorMapBackendCounters     = "backend_counters"
+	directorMapBackendOpened       = "backend_opened"
 	directorMapBackends            = "backends"
 	directorMapEgress              = "egress"
 	directorMapFlowEvents          = "flow_events"
@@ -608,6 +609,7 @@ type directorProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type directorMapSpecs struct {
 	BackendCounters *ebpf.MapSpec `ebpf:"backend_counters"`
+	BackendOpened   *ebpf.MapSpec `ebpf:"backend_opened"`
 	Backends        *ebpf.MapSpec `ebpf:"backends"`
 	Egress          *ebpf.MapSpec `ebpf:"egress"`
 	FlowEvents      *ebpf.MapSpec `ebpf:"flow_events"`
@@ -696,6 +698,7 @@ func (o *directorObjects) Close() error {
 // It can be passed to loadDirectorObjects or ebpf.CollectionSpec.LoadAndAssign.
 type directorMaps struct {
 	BackendCounters *ebpf.Map `ebpf:"backend_counters"`
+	BackendOpened   *ebpf.Map `ebpf:"backend_opened"`
 	Backends        *ebpf.Map `ebpf:"backends"`
 	Egress          *ebpf.Map `ebpf:"egress"`
 	FlowEvents      *ebpf.Map `ebpf:"flow_events"`
@@ -731,6 +734,7 @@ type directorMaps struct {
 func (m *directorMaps) Close() error {
 	return _DirectorClose(
 		m.BackendCounters,
+		m.BackendOpened,
 		m.Backends,
 		m.Egress,
 		m.FlowEvents,

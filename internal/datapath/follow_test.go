@@ -84,6 +84,34 @@ func TestTunnelSourceOutlivesRoute(t *testing.T) {
 	}
 }
 
+// TestTunnelSourceStays: which backend is asked first for the source of tunnels is said by the
+// table, also when only routes change. Here every service would have another answer.
+func TestTunnelSourceStays(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	d := openTest(t, model.Limits{})
+	table := tableOf(8, 1, 0)
+	for i := range table.Services {
+		b := &table.Services[i].Backends[0]
+		b.Address, b.Mode = netip.AddrFrom4([4]byte{10, 7, byte(i), 2}), model.IPIP
+		own, err := netlink.ParseAddr(netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 7, byte(i), 1}), 24).String())
+		must(t, err)
+		must(t, netlink.AddrAdd(wire(t), own))
+	}
+	must(t, d.Set(table))
+	want := settingsOf(t, d).TunnelSource4
+	if first := bigEndianAddress(netip.MustParseAddr("10.7.0.1")); want != first {
+		t.Fatalf("tunnels come from %#x, want the address towards the first service's backend, %#x", want, first)
+	}
+	for range 20 {
+		d.hopsChanged()
+		if got := settingsOf(t, d).TunnelSource4; got != want {
+			t.Fatalf("a change of routes makes tunnels come from %#x, not %#x", got, want)
+		}
+	}
+}
+
 // TestEgressIsOpenedAgain: the kernel takes an interface that goes out of a device
 // map; it may come back by its number, from another namespace.
 func TestEgressIsOpenedAgain(t *testing.T) {

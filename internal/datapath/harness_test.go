@@ -135,7 +135,7 @@ type testDirector struct {
 // mapSizes are enough for every test.
 var mapSizes = map[string]uint32{
 	"services4": 1024, "services6": 1024, "ranges4": 1024, "ranges6": 1024, "rings": 256, "guesses": 256, "ring_lines": 1 << 16, "backends": 2048,
-	"replies4": 1024, "replies6": 1024, "fragments": 4096, "egress": 16, "backend_counters": 2048, "service_drops": 256, "loads": 2048,
+	"replies4": 1024, "replies6": 1024, "fragments": 4096, "egress": 16, "backend_counters": 2048, "backend_opened": 2048, "service_drops": 256, "loads": 2048,
 	"flows": testFlowBuckets * uint32(ebpf.MustPossibleCPU()), "flow_tags": testFlowBuckets * uint32(ebpf.MustPossibleCPU()),
 }
 

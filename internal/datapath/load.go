@@ -171,6 +171,7 @@ func size(spec *ebpf.CollectionSpec, o Options) {
 		directorMapServiceDrops:    services,
 		directorMapBackends:        backends + 1, // index 0 is nobody
 		directorMapBackendCounters: backends + 1,
+		directorMapBackendOpened:   backends + 1,
 		directorMapLoads:           backends + 1,
 		directorMapReplies4:        2 * backends, // those before and after a Set
 		directorMapReplies6:        2 * backends,

@@ -83,6 +83,7 @@ const (
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	observedMapBackendCounters     = "backend_counters"
+	observedMapBackendOpened       = "backend_opened"
 	observedMapBackends            = "backends"
 	observedMapEgress              = "egress"
 	observedMapFlowEvents          = "flow_events"
@@ -203,6 +204,7 @@ type observedProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type observedMapSpecs struct {
 	BackendCounters *ebpf.MapSpec `ebpf:"backend_counters"`
+	BackendOpened   *ebpf.MapSpec `ebpf:"backend_opened"`
 	Backends        *ebpf.MapSpec `ebpf:"backends"`
 	Egress          *ebpf.MapSpec `ebpf:"egress"`
 	FlowEvents      *ebpf.MapSpec `ebpf:"flow_events"`
@@ -293,6 +295,7 @@ func (o *observedObjects) Close() error {
 // It can be passed to loadObservedObjects or ebpf.CollectionSpec.LoadAndAssign.
 type observedMaps struct {
 	BackendCounters *ebpf.Map `ebpf:"backend_counters"`
+	BackendOpened   *ebpf.Map `ebpf:"backend_opened"`
 	Backends        *ebpf.Map `ebpf:"backends"`
 	Egress          *ebpf.Map `ebpf:"egress"`
 	FlowEvents      *ebpf.Map `ebpf:"flow_events"`
@@ -329,6 +332,7 @@ type observedMaps struct {
 func (m *observedMaps) Close() error {
 	return _ObservedClose(
 		m.BackendCounters,
+		m.BackendOpened,
 		m.Backends,
 		m.Egress,
 		m.FlowEvents,

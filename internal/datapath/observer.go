@@ -28,7 +28,7 @@ var sparse = map[string]uint32{ // to how many entries
 // is. Where an entry is not there nothing is counted.
 var counted = map[string]uint32{
 	directorMapReasons: 0, directorMapFlowEvents: 0, directorMapQuicEvents: 0, directorMapRowBuffer: 0, directorMapFlowTellings: 1,
-	directorMapBackendCounters: 1, directorMapServiceDrops: 1, directorMapGuesses: 1, directorMapToldFlows: 4096, observedMapObserved: 0,
+	directorMapBackendCounters: 1, directorMapBackendOpened: 1, directorMapServiceDrops: 1, directorMapGuesses: 1, directorMapToldFlows: 4096, observedMapObserved: 0,
 }
 
 // budgets are what this CPU may still do in this second: copied as they are.

@@ -28,6 +28,7 @@ func TestPackets(t *testing.T) {
 		{"egress", testEgress},
 		{"headroom", testNoHeadroom},
 		{"port ranges", testPortRanges},
+		{"opened", testOpened},
 		{"dead backends", testDeadBackends},
 		{"rows", testRows},
 		{"p2c", testP2C},

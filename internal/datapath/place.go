@@ -75,6 +75,7 @@ func (d *Datapath) placeService(c *change, desired *model.TableService, before *
 		if found {
 			s.ring = d.rings.of(index)
 			s.remembered = d.kernel.kept[directorMapFlows]
+			s.retired = d.kernel.book.retired(index)
 		}
 		d.services[key] = s
 	}
@@ -127,7 +128,7 @@ func (d *Datapath) placeBackend(s *service, of *model.TableService, desired mode
 				return nil, err
 			}
 			if d.entries.used(index) {
-				if err := d.kernel.clearCounter(d.kernel.BackendCounters, index); err != nil {
+				if err := d.kernel.clearForwarded(index); err != nil {
 					return nil, err
 				}
 			}

@@ -76,9 +76,14 @@ func sameSlice[T any](a, b []T) bool {
 }
 
 // tally is a counter summed over CPUs.
-type tally struct{ packets, bytes uint64 }
+type tally struct {
+	packets, bytes uint64
+	opened         uint64 // TCP connections: of backends alone
+}
 
-func (t tally) plus(o tally) tally { return tally{t.packets + o.packets, t.bytes + o.bytes} }
+func (t tally) plus(o tally) tally {
+	return tally{t.packets + o.packets, t.bytes + o.bytes, t.opened + o.opened}
+}
 
 // Protocol numbers under which a key says that an address is a VIP.
 const (

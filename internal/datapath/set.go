@@ -2,6 +2,7 @@ package datapath
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -120,7 +121,7 @@ func (d *Datapath) hopsChanged() {
 		return
 	}
 	d.links = linksByName(d.table.Interfaces)
-	services := slices.Collect(maps.Values(d.services))
+	services := d.inOrder()
 	all := change{all: services, changed: services}
 	// Before the backends: a packet that follows the new way must find its
 	// interface open. After them: the old way is closed.
@@ -133,6 +134,30 @@ func (d *Datapath) hopsChanged() {
 		d.log.Error("follow changed routes", "error", err)
 		d.whole = false // the next Set looks at everything
 	}
+}
+
+// inOrder are all services: those of the table in its order, by which for instance the source
+// of tunnels is chosen, and behind them those that are on their way out.
+func (d *Datapath) inOrder() []*service {
+	list := make([]*service, 0, len(d.services))
+	for i := range d.table.Services {
+		if s := d.services[keyOf(&d.table.Services[i])]; s != nil {
+			list = append(list, s)
+		}
+	}
+	if len(list) == len(d.services) {
+		return list
+	}
+	listed := map[*service]bool{}
+	for _, s := range list {
+		listed[s] = true
+	}
+	for _, s := range slices.SortedFunc(maps.Values(d.services), func(a, b *service) int { return cmp.Compare(a.index, b.index) }) {
+		if !listed[s] {
+			list = append(list, s)
+		}
+	}
+	return list
 }
 
 // followReplies finds the replies of NAT backends whose routes now lead through
@@ -280,11 +305,17 @@ func (d *Datapath) retireBackends(s *service) {
 		if wanted[b] {
 			continue
 		}
-		if t, err := d.kernel.counter(d.kernel.BackendCounters, b.index); err == nil {
-			s.retired = s.retired.plus(t)
-		}
+		d.retireCounters(s, b.index)
 		d.freeBackend(b.index)
 		delete(s.backends, key)
+	}
+}
+
+// retireCounters keeps in a service's sum what was forwarded to a backend that goes.
+func (d *Datapath) retireCounters(s *service, backend uint32) {
+	if t, err := d.kernel.forwarded(backend); err == nil {
+		s.retired = s.retired.plus(t)
+		d.kernel.book.retire(s.index, s.retired)
 	}
 }
 
@@ -331,20 +362,24 @@ func (d *Datapath) retireLeftovers() {
 	if d.old.empty() {
 		return
 	}
-	inUse, services := map[uint32]bool{}, map[uint32]bool{}
+	inUse, services := map[uint32]bool{}, map[uint32]*service{}
 	for _, s := range d.services {
-		services[s.index] = true
+		services[s.index] = s
 		for _, b := range s.backends {
 			inUse[b.index] = true
 		}
 	}
 	for _, index := range d.old.backendIndexes() {
-		if !inUse[index] {
-			d.freeBackend(index)
+		if inUse[index] {
+			continue
 		}
+		if s := services[d.kernel.book.backends.records[index].service]; s != nil {
+			d.retireCounters(s, index)
+		}
+		d.freeBackend(index)
 	}
 	for _, index := range d.old.serviceIndexes() {
-		if !services[index] {
+		if services[index] == nil {
 			d.retireService(index, d.rings.of(index))
 		}
 	}

@@ -66,14 +66,14 @@ func (d *Datapath) serviceStatus(s *service, names map[uint32]string) (model.Ser
 	status.Dropped = dropped.packets
 	total := s.retired
 	for i, b := range s.order {
-		t, err := d.kernel.counter(d.kernel.BackendCounters, b.index)
+		t, err := d.kernel.forwarded(b.index)
 		if err != nil {
 			return status, err
 		}
 		total = total.plus(t)
 		status.Backends = append(status.Backends, d.backendStatus(b, s.desired.Backends[i], t, names))
 	}
-	status.Packets, status.Bytes = total.packets, total.bytes
+	status.Packets, status.Bytes, status.Opened = total.packets, total.bytes, total.opened
 	return status, nil
 }
 
@@ -87,7 +87,7 @@ func (d *Datapath) backendStatus(b *backend, desired model.TableBackend, t tally
 		Name: desired.Name, Address: desired.Address, Mode: mode, State: model.BackendState(entry.State),
 		Local:     entry.Flags&uint8(directorBackendFlagBACKEND_LOCAL) != 0,
 		Interface: interfaceName(entry.Ifindex, names),
-		NextHop:   entry.Mac, MTU: entry.Mtu, Slots: b.slots, Packets: t.packets, Bytes: t.bytes,
+		NextHop:   entry.Mac, MTU: entry.Mtu, Slots: b.slots, Packets: t.packets, Bytes: t.bytes, Opened: t.opened,
 		ServerID: desired.ServerID, Port: desired.Port,
 	}
 }
@@ -115,7 +115,23 @@ func (k *kernel) counter(m *ebpf.Map, index uint32) (tally, error) {
 	}
 	var t tally
 	for _, c := range perCPU {
-		t = t.plus(tally{c.Packets, c.Bytes})
+		t = t.plus(tally{packets: c.Packets, bytes: c.Bytes})
+	}
+	return t, nil
+}
+
+// forwarded is what has been forwarded to a backend, by its index.
+func (k *kernel) forwarded(index uint32) (tally, error) {
+	t, err := k.counter(k.BackendCounters, index)
+	if err != nil {
+		return t, err
+	}
+	var perCPU []uint64
+	if err := k.BackendOpened.Lookup(index, &perCPU); err != nil {
+		return t, fmt.Errorf("read counter %d of connections: %w", index, err)
+	}
+	for _, n := range perCPU {
+		t.opened += n
 	}
 	return t, nil
 }
@@ -146,4 +162,16 @@ func (k *kernel) clearCounter(m *ebpf.Map, index uint32) error {
 		return fmt.Errorf("clear counter %d: %w", index, err)
 	}
 	return nil
+}
+
+// clearForwarded does that for those of a backend.
+func (k *kernel) clearForwarded(index uint32) error {
+	cpus, err := ebpf.PossibleCPU()
+	if err != nil {
+		return fmt.Errorf("count CPUs: %w", err)
+	}
+	if err := k.BackendOpened.Put(index, make([]uint64, cpus)); err != nil {
+		return fmt.Errorf("clear counter %d of connections: %w", index, err)
+	}
+	return k.clearCounter(k.BackendCounters, index)
 }

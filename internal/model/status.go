@@ -99,6 +99,7 @@ type ServiceStatus struct {
 	QUIC     []QUICStatus    `json:"quic,omitempty"`   // configurations of connection IDs
 	Packets  uint64          `json:"packets"`          // forwarded, also to backends that are gone
 	Bytes    uint64          `json:"bytes"`
+	Opened   uint64          `json:"opened"`  // TCP connections: SYNs that were forwarded, those sent again, too
 	Dropped  uint64          `json:"dropped"` // packets
 	Backends []BackendStatus `json:"backends"`
 }
@@ -149,6 +150,7 @@ type BackendStatus struct {
 	Slots     int          `json:"slots"`     // that it owns
 	Packets   uint64       `json:"packets"`
 	Bytes     uint64       `json:"bytes"`
+	Opened    uint64       `json:"opened"` // TCP connections: SYNs that were forwarded, those sent again, too
 	ServerID  ServerIDs    `json:"server-id,omitzero"`
 
 	Port   uint16         `json:"port,omitempty"`   // with mode nat; 0: the packet's own
