@@ -285,7 +285,7 @@ func (d *director) run(ctx context.Context, first model.Config, changes <-chan c
 	d.gauge = gauge
 	server := api.NewServer(d, d, d.log)
 	d.presence.group, d.presence.run = d.group, d.whatRuns
-	server.Handle("/metrics", metrics.Handler(d, d.announcers.bgp.Status, d.bfd.Sessions))
+	server.Handle("/metrics", metrics.Handler(version, d, d.announcers.bgp.Status, d.bfd.Sessions))
 	server.HandleBGP(d.announcers.bgp.Status)
 	server.HandleSets(&sets{d.keeper})
 	server.HandleExplain(d.explain)

@@ -10,7 +10,7 @@ var (
 	probes = prometheus.NewDesc("weir_health_probes_total",
 		"Probes of backends' health, by what they said: ok, or why not.", []string{"result"}, nil)
 	checkPackets = prometheus.NewDesc("weir_health_packets_total",
-		"Packets of probes that take the way of clients' packets, by what has become of them.", []string{"verdict"}, nil)
+		"Packets of probes that take the way of clients' packets, by what has become of them: check_sent; check_not_marked: none of theirs; check_no_way: its backend is not checked any more; check_not_ip; check_no_room: for outer headers.", []string{"verdict"}, nil)
 	healthy = prometheus.NewDesc("weir_service_backends",
 		"Backends of the service that would get connections if they were healthy, by what the director's probes say: up, down, unknown.",
 		[]string{"service", "health"}, nil)
@@ -32,6 +32,7 @@ func collectHealth(values chan<- prometheus.Metric, status model.DatapathStatus)
 	for _, p := range status.CheckPackets {
 		values <- prometheus.MustNewConstMetric(checkPackets, prometheus.CounterValue, float64(p.Count), p.Name)
 	}
+	first, _ := withMetrics(status.Services)
 	for i := range status.Services {
 		s := &status.Services[i]
 		if s.Health == nil {
@@ -44,6 +45,9 @@ func collectHealth(values chan<- prometheus.Metric, status model.DatapathStatus)
 			values <- prometheus.MustNewConstMetric(healthy, prometheus.GaugeValue, float64(of.count), s.Name, string(of.state))
 		}
 		values <- prometheus.MustNewConstMetric(panics, prometheus.GaugeValue, truth(s.Health.Panic), s.Name)
+		if i >= first {
+			continue
+		}
 		for _, b := range s.Backends {
 			if b.Health != nil && b.Health.State != model.HealthUnknown {
 				values <- prometheus.MustNewConstMetric(probed, prometheus.GaugeValue, truth(b.Health.State == model.HealthUp), s.Name, b.Name)

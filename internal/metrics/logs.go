@@ -22,7 +22,7 @@ var ofLogs = []struct {
 		}},
 	{logDesc("weir_service_slots_shared", "Slots of the service that may have connections of several backends."),
 		func(l model.LogStatus) float64 { return float64(l.Shared) }},
-	{logDesc("weir_service_slots_held", "Slots of the service that keep an older owner until their rows have room."),
+	{logDesc("weir_service_slots_held", "Slots of the service that keep an older owner until their rows have room: changes come faster than drain lets go."),
 		func(l model.LogStatus) float64 { return float64(l.Held) }},
 	{logDesc("weir_service_slots_kept", "Slots of older generations in which agents report connections, or do not say that there are none."),
 		func(l model.LogStatus) float64 { return float64(l.Kept) }},

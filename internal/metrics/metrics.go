@@ -5,6 +5,7 @@ package metrics
 import (
 	"net/http"
 	"regexp"
+	"runtime"
 	"slices"
 	"strconv"
 
@@ -24,14 +25,16 @@ type Datapath interface {
 var liveHeap = collectors.GoRuntimeMetricsRule{Matcher: regexp.MustCompile("^/gc/heap/live:bytes$")}
 
 // Handler answers scrapes. While the datapath cannot be read it answers with an error.
-func Handler(datapath Datapath, bgp func() model.BGPStatus, bfd func() []model.BFDSessionStatus) http.Handler {
+func Handler(version string, datapath Datapath, bgp func() model.BGPStatus, bfd func() []model.BFDSessionStatus) http.Handler {
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(collector{datapath}, sessions(bgp), ways(bfd),
+	registry.MustRegister(collector{version, datapath}, sessions(bgp), ways(bfd),
 		collectors.NewGoCollector(collectors.WithGoCollectorRuntimeMetrics(liveHeap)), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
 }
 
 var (
+	build = prometheus.NewDesc("weir_build_info", "1, for the director's version and the version of Go that it was built with.", []string{"version", "goversion"}, nil)
+
 	utilization = prometheus.NewDesc("weir_datapath_utilization",
 		"Share of the CPU's capacity for packets that was in use in the last 10 seconds, 0 to 1.", []string{"cpu"}, nil)
 	packets = prometheus.NewDesc("weir_packets_total",
@@ -43,21 +46,24 @@ var (
 	quic = prometheus.NewDesc("weir_quic_packets_total",
 		"Packets of services with quic, by what their connection IDs said: found, unknown, down, other.", []string{"event"}, nil)
 	left = prometheus.NewDesc("weir_generations_left_total",
-		"Generations that have left their service's log, by why. In a group each is counted by one director.", []string{"cause"}, nil)
+		"Generations that have left their service's log, by why: drained (nobody knew of connections, or others had no room), gone (none of their members is a backend any more), repeated (by a newer one, in a full log), max_drain. In a group each is counted by one director.", []string{"cause"}, nil)
 	agents = prometheus.NewDesc("weir_agents",
 		"Backends whose agents report their connections to the group, and those that did and are silent for more than a minute.", []string{"state"}, nil)
 	bytes = prometheus.NewDesc("weir_bytes_total",
-		"Bytes of their IP packets, as they came in.", []string{"reason"}, nil)
+		"Bytes of the IP packets that came in on the director's interfaces, by what became of them.", []string{"reason"}, nil)
 )
 
-type collector struct{ datapath Datapath }
+type collector struct {
+	version  string
+	datapath Datapath
+}
 
 // Describe implements [prometheus.Collector].
 func (collector) Describe(descriptions chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{utilization, flows, flowEvents, quic, left, agents, packets, bytes, probes, checkPackets, healthy, panics, probed, strain, strained} {
+	for _, d := range []*prometheus.Desc{build, utilization, flows, flowEvents, quic, left, agents, packets, bytes, probes, checkPackets, healthy, panics, probed, strain, strained} {
 		descriptions <- d
 	}
-	for _, d := range slices.Concat(ofPeers, ofHooks, ofNeighbors) {
+	for _, d := range slices.Concat(ofServices, ofPeers, ofHooks, ofNeighbors) {
 		descriptions <- d
 	}
 	for _, d := range ofLogs {
@@ -67,6 +73,7 @@ func (collector) Describe(descriptions chan<- *prometheus.Desc) {
 
 // Collect implements [prometheus.Collector].
 func (c collector) Collect(values chan<- prometheus.Metric) {
+	values <- prometheus.MustNewConstMetric(build, prometheus.GaugeValue, 1, c.version, runtime.Version())
 	status, err := c.datapath.Status()
 	if err != nil {
 		values <- prometheus.NewInvalidMetric(packets, err)
@@ -90,6 +97,7 @@ func (c collector) Collect(values chan<- prometheus.Metric) {
 	}
 	values <- prometheus.MustNewConstMetric(agents, prometheus.GaugeValue, float64(status.Agents.Reporting), "reporting")
 	values <- prometheus.MustNewConstMetric(agents, prometheus.GaugeValue, float64(status.Agents.Silent), "silent")
+	collectServices(values, status.Services)
 	collectLogs(values, status.Services)
 	collectHealth(values, status)
 	for _, r := range status.Reasons {

@@ -16,9 +16,9 @@ var (
 	peerConnected = prometheus.NewDesc("weir_peer_connected",
 		"Whether what another director remembers is heard, and whether it is told what this one does.", []string{"director", "direction"}, nil)
 	peerProblems = prometheus.NewDesc("weir_peer_problems_total",
-		"How often a director was too slow to be told what is new, and how often it could not be understood.", []string{"director", "problem"}, nil)
+		"How often a director was too slow to be told what is new, so that it was told everything again, and how often it could not be understood (garbage).", []string{"director", "problem"}, nil)
 	strangers = prometheus.NewDesc("weir_peer_strangers_total",
-		"Connections of those who wanted to be told of flows, and were no directors of the group.", nil, nil)
+		"Connections of those who wanted to be told of flows, and did not dial from a director's address or could not show its certificate. A director that has just started may be among them for a moment.", nil, nil)
 )
 
 var ofPeers = []*prometheus.Desc{told, peerFlows, peerConnected, peerProblems, strangers}
