@@ -67,13 +67,13 @@ func backendsTable(t *table, backends []api.Backend) {
 	for _, b := range backends {
 		slots[b.Service] += b.Slots
 	}
-	t.row("SERVICE", "NAME", "ADDRESS", "MODE", "STATE", "SHARE", "INTERFACE", "NEXT-HOP", "MTU", "PACKETS", "BYTES", "HEALTH", "SINCE", "WHY")
+	t.row("SERVICE", "NAME", "ADDRESS", "MODE", "STATE", "SHARE", "INTERFACE", "NEXT-HOP", "MTU", "CONNECTIONS", "PACKETS", "BYTES", "HEALTH", "SINCE", "WHY")
 	for _, b := range backends {
 		where, hop := b.Interface, b.NextHop.String()
 		if b.Local {
 			where, hop = "local", ""
 		}
-		t.row(b.Service, b.Name, b.Address, b.Mode, b.State, share(b, slots[b.Service]), where, hop, b.MTU, b.Packets, b.Bytes,
+		t.row(b.Service, b.Name, b.Address, b.Mode, b.State, share(b, slots[b.Service]), where, hop, b.MTU, b.Opened, b.Packets, b.Bytes,
 			healthOf(b.Health), sinceOf(b.Health), whyOf(&b.BackendStatus))
 	}
 }

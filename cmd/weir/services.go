@@ -43,10 +43,10 @@ func addSocket(cmd *cobra.Command, socket *string) {
 }
 
 func servicesTable(t *table, services []model.ServiceStatus) {
-	t.row("NAME", "SEGMENT", "VIP", "PROTOCOL", "PORT", "POLICY", "QUIC", "BACKENDS", "HEALTHY", "GENERATIONS", "SLOTS", "MOVED", "SHARED", "HELD", "KEPT", "PACKETS", "BYTES", "DROPPED")
+	t.row("NAME", "SEGMENT", "VIP", "PROTOCOL", "PORT", "POLICY", "QUIC", "BACKENDS", "HEALTHY", "GENERATIONS", "SLOTS", "MOVED", "SHARED", "HELD", "KEPT", "CONNECTIONS", "PACKETS", "BYTES", "DROPPED")
 	for _, s := range services {
 		t.row(s.Name, s.Segment, s.VIP, s.Protocol, s.Port, s.Policy, quicNumbers(s.QUIC), fmt.Sprintf("%d/%d", active(s.Backends), len(s.Backends)), healthy(s.Health),
-			s.Log.Generations, s.Slots, s.Log.Moved, s.Log.Shared, s.Log.Held, s.Log.Kept, s.Packets, s.Bytes, s.Dropped)
+			s.Log.Generations, s.Slots, s.Log.Moved, s.Log.Shared, s.Log.Held, s.Log.Kept, s.Opened, s.Packets, s.Bytes, s.Dropped)
 	}
 }
 
