@@ -26,7 +26,7 @@ func newApply() *cobra.Command {
 				return err
 			}
 			if err := store.CheckOwner(owner); err != nil {
-				return err
+				return usageError{err}
 			}
 			_, text, err := config.LoadSet(file)
 			if err != nil {

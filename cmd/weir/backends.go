@@ -16,8 +16,9 @@ func newBackends() *cobra.Command {
 	var out output
 	var conn connection
 	cmd := &cobra.Command{
-		Use:   "backends [SERVICE...]",
-		Short: "List the backends of a director's services",
+		Use:               "backends [SERVICE...]",
+		Short:             "List the backends of a director's services",
+		ValidArgsFunction: conn.completeServices,
 		RunE: func(cmd *cobra.Command, names []string) error {
 			if err := out.check(); err != nil {
 				return err

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"errors"
-
 	"github.com/spf13/cobra"
 
 	"weir.io/weir/internal/api"
@@ -30,7 +28,7 @@ func (c *connection) client() (*api.Client, error) {
 		return api.NewRemoteClient(o)
 	}
 	if o.CA+o.Cert+o.Key+o.TokenFile != "" {
-		return nil, errors.New("--ca, --cert, --key and --token-file are for --server")
+		return nil, usagef("--ca, --cert, --key and --token-file are for --server")
 	}
 	return api.NewClient(c.socket), nil
 }

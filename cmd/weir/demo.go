@@ -15,6 +15,7 @@ import (
 
 type demoOptions struct {
 	duration   time.Duration
+	out        output
 	json, hold bool
 }
 
@@ -31,10 +32,23 @@ func newDemo() *cobra.Command {
 			"no director is lost. It needs root, touches nothing outside its namespaces, and\n" +
 			"removes them. The exit status is 0 only if nothing failed.",
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return runDemo(cmd, o) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if o.json {
+				o.out.format = "json"
+			}
+			if err := o.out.check(); err != nil {
+				return err
+			}
+			if o.duration < demo.MinDuration {
+				return usagef("--duration %v is too short: at least %v", o.duration, demo.MinDuration)
+			}
+			return runDemo(cmd, o)
+		},
 	}
 	cmd.Flags().DurationVar(&o.duration, "duration", 30*time.Second, "how long backends are added, drained and removed; the rest takes some ten seconds more")
-	cmd.Flags().BoolVar(&o.json, "json", false, "print the result as JSON")
+	cmd.Flags().BoolVar(&o.json, "json", false, "the same as -o json")
+	o.out.add(cmd)
+	cmd.MarkFlagsMutuallyExclusive("json", "output")
 	cmd.Flags().BoolVar(&o.hold, "hold", false, "keep the lab until interrupted, and print how to look around in it")
 	return cmd
 }
@@ -63,10 +77,10 @@ func runDemo(cmd *cobra.Command, o demoOptions) error {
 }
 
 func (o demoOptions) print(w io.Writer, r *demo.Report) error {
-	if o.json {
-		return (&output{format: "json"}).write(w, r, nil)
+	if o.out.format == "table" {
+		return r.Print(w)
 	}
-	return r.Print(w)
+	return o.out.write(w, r, nil)
 }
 
 func isTerminal(w io.Writer) bool {

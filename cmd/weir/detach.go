@@ -14,6 +14,7 @@ import (
 )
 
 func newDetach() *cobra.Command {
+	var out output
 	var bpffs, socket string
 	cmd := &cobra.Command{
 		Use:   "detach",
@@ -23,6 +24,9 @@ func newDetach() *cobra.Command {
 			"first: a stopped one goes on forwarding until it is detached.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := out.check(); err != nil {
+				return err
+			}
 			if err := needCapabilities(); err != nil {
 				return err
 			}
@@ -33,40 +37,60 @@ func newDetach() *cobra.Command {
 			// The agent first: the director's part removes the directory of both.
 			before := whatIsLeft(pin)
 			err := errors.Join(agent.Detach(pin), datapath.Detach(pin), endBFD(socket))
-			if err == nil {
-				fmt.Fprintln(cmd.OutOrStdout(), before)
+			if err != nil {
+				return err
 			}
-			return err
+			return out.write(cmd.OutOrStdout(), before, func(t *table) { t.line(before.String()) })
 		},
 	}
+	out.add(cmd)
 	addBPFFS(cmd, &bpffs)
 	addSocket(cmd, &socket)
 	return cmd
 }
 
+// removal is what detach removes.
+type removal struct {
+	Directory  string   `json:"directory"`  // of the pins
+	Interfaces []string `json:"interfaces"` // that the director was attached to
+	Agent      bool     `json:"agent"`      // it, and its VIPs
+	Maps       bool     `json:"maps"`       // of a director
+}
+
 // whatIsLeft says what detach is about to remove.
-func whatIsLeft(pin string) string {
-	var parts []string
-	maps := false
+func whatIsLeft(pin string) removal {
+	r := removal{Directory: pin, Interfaces: []string{}}
 	entries, _ := os.ReadDir(pin) // unreadable: detach itself will say so
 	for _, e := range entries {
 		name, isLink := strings.CutPrefix(e.Name(), "xdp-")
 		switch {
 		case isLink:
-			parts = append(parts, "the director on "+name)
+			r.Interfaces = append(r.Interfaces, name)
 		case e.Name() == "agent":
-			parts = append(parts, "the agent and its VIPs")
+			r.Agent = true
 		default:
-			maps = true
+			r.Maps = true
 		}
+	}
+	return r
+}
+
+// String says it for people.
+func (r removal) String() string {
+	var parts []string
+	for _, name := range r.Interfaces {
+		parts = append(parts, "the director on "+name)
+	}
+	if r.Agent {
+		parts = append(parts, "the agent and its VIPs")
 	}
 	switch {
 	case len(parts) > 0:
 		return "removed " + strings.Join(parts, ", ")
-	case maps:
+	case r.Maps:
 		return "removed a director's maps"
 	}
-	return "nothing of weir under " + pin
+	return "nothing of weir under " + r.Directory
 }
 
 // notRunning refuses to detach what a running director would not know of.

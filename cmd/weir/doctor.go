@@ -35,7 +35,7 @@ func newDoctor() *cobra.Command {
 			switch options.Role {
 			case doctor.Auto, doctor.Director, doctor.Agent:
 			default:
-				return fmt.Errorf("unknown role %q (one of agent, auto, director)", role)
+				return usagef("unknown role %q (one of agent, auto, director)", role)
 			}
 			findings := readForDoctor(file, cmd.Flags().Changed("config"), &options)
 			findings = append(findings, doctor.Examine(options)...)

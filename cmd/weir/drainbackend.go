@@ -43,6 +43,7 @@ func newDrain() *cobra.Command {
 	cmd.Flags().BoolVar(&undo, "undo", false, "give it new connections again")
 	out.add(cmd)
 	conn.add(cmd)
+	conn.completeFlag(cmd, "service")
 	return cmd
 }
 

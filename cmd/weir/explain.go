@@ -98,36 +98,36 @@ const mostLength = 9000
 func (o *explainOptions) questions(args []string) ([]model.Question, error) {
 	if o.pcap != "" {
 		if len(args) > 0 {
-			return nil, errors.New("--pcap has the packets: name no addresses besides")
+			return nil, usagef("--pcap has the packets: name no addresses besides")
 		}
 		return questionsIn(o.pcap, o.interfaceByName)
 	}
 	if len(args) != 2 {
-		return nil, errors.New("name the source and the destination (weir explain 198.51.100.7:5555 203.0.113.10:443/tcp), or --pcap")
+		return nil, usagef("name the source and the destination (weir explain 198.51.100.7:5555 203.0.113.10:443/tcp), or --pcap")
 	}
 	q := o.question
 	var err error
 	if q.Source, err = explain.Endpoint(args[0]); err != nil {
-		return nil, fmt.Errorf("source: %w", err)
+		return nil, usagef("source: %w", err)
 	}
 	destination, protocol, found := strings.Cut(args[1], "/")
 	if !found {
-		return nil, fmt.Errorf("destination: %q says no protocol (%s/tcp)", args[1], args[1])
+		return nil, usagef("destination: %q says no protocol (%s/tcp)", args[1], args[1])
 	}
 	if q.Destination, err = explain.Endpoint(destination); err != nil {
-		return nil, fmt.Errorf("destination: %w", err)
+		return nil, usagef("destination: %w", err)
 	}
 	if q.Payload, err = hex.DecodeString(o.payload); err != nil {
-		return nil, fmt.Errorf("--payload: %w", err)
+		return nil, usagef("--payload: %w", err)
 	}
 	if o.length < 0 || o.length > mostLength {
-		return nil, fmt.Errorf("--length %d: 0 to %d", o.length, mostLength)
+		return nil, usagef("--length %d: 0 to %d", o.length, mostLength)
 	}
 	if missing := o.length - len(q.Payload); missing > 0 {
 		q.Payload = append(q.Payload, make([]byte, missing)...)
 	}
 	if err := q.Segment.UnmarshalText([]byte(o.segment)); err != nil {
-		return nil, fmt.Errorf("--segment: %w", err)
+		return nil, usagef("--segment: %w", err)
 	}
 	q.Protocol, q.Interface = protocol, o.interfaceByName
 	if o.flags != "" {
@@ -142,7 +142,7 @@ func (o *explainOptions) suppose(questions []model.Question) error {
 		return nil
 	}
 	if err := store.CheckOwner(o.owner); err != nil {
-		return err
+		return usageError{err}
 	}
 	services, _, err := config.LoadSet(o.set)
 	if err != nil {

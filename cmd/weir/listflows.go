@@ -75,12 +75,12 @@ func newFlows() *cobra.Command {
 				var err error
 				if flag.text != "" {
 					if *flag.to, err = netip.ParseAddr(flag.text); err != nil {
-						return fmt.Errorf("--%s: %q is not an IP address", flag.name, flag.text)
+						return usagef("--%s: %q is not an IP address", flag.name, flag.text)
 					}
 				}
 			}
 			if q.Most < 1 {
-				return fmt.Errorf("--limit %d is less than one", q.Most)
+				return usagef("--limit %d is less than one", q.Most)
 			}
 			asked, err := conn.client()
 			if err != nil {
@@ -99,6 +99,7 @@ func newFlows() *cobra.Command {
 	cmd.Flags().IntVar(&q.Most, "limit", api.DefaultFlows, "list this `many` at most")
 	out.add(cmd)
 	conn.add(cmd)
+	conn.completeFlag(cmd, "service")
 	return cmd
 }
 

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"io"
 	"log/slog"
 
@@ -27,5 +26,5 @@ func (f *logFlags) logger(w io.Writer) (*slog.Logger, error) {
 	case "json":
 		return slog.New(slog.NewJSONHandler(w, options)), nil
 	}
-	return nil, fmt.Errorf("unknown log format %q (one of json, text)", f.format)
+	return nil, usagef("unknown log format %q (one of json, text)", f.format)
 }

@@ -25,9 +25,14 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	if err := root.ExecuteContext(ctx); err != nil {
+	addCompletion(root) // it writes to what is stdout now
+	began := noteBegin(root)
+	err := root.ExecuteContext(ctx)
+	if err != nil {
 		fmt.Fprintln(stderr, "weir:", err)
-		return 1
+		if !*began {
+			err = usageError{err}
+		}
 	}
-	return 0
+	return int(statusOf(err))
 }

@@ -191,32 +191,33 @@ func TestMistakes(t *testing.T) {
 	bad := write("bad.yaml", "services:\n- name: web\n")
 	agentOnly := write("agent.yaml", "services: []\n")
 	for _, test := range []struct {
-		args []string
-		want string
+		args   []string
+		status exitStatus
+		want   string
 	}{
-		{[]string{"frobnicate"}, `weir: unknown command "frobnicate" for "weir"`},
-		{[]string{"run", "--speed"}, "weir: unknown flag: --speed (see weir run --help)"},
-		{[]string{"run", "now"}, `weir: unknown command "now" for "weir run"`},
-		{[]string{"services", "-o", "xml"}, `weir: unknown output "xml" (one of json, table, yaml)`},
-		{[]string{"run", "--log-format", "xml"}, `weir: unknown log format "xml" (one of json, text)`},
-		{[]string{"doctor", "--role", "client"}, `weir: unknown role "client" (one of agent, auto, director)`},
-		{[]string{"run", "-c", dir + "/none.yaml"}, "weir: there is no " + dir + "/none.yaml; name one with -c"},
-		{[]string{"agent", "-c", dir + "/none/weir.yaml"}, "weir: there is no " + dir + "/none/weir.yaml; name one with -c"},
-		{[]string{"run", "-c", bad}, strings.Join([]string{
+		{[]string{"frobnicate"}, exitUsage, `weir: unknown command "frobnicate" for "weir"`},
+		{[]string{"run", "--speed"}, exitUsage, "weir: unknown flag: --speed (see weir run --help)"},
+		{[]string{"run", "now"}, exitUsage, `weir: unknown command "now" for "weir run"`},
+		{[]string{"services", "-o", "xml"}, exitUsage, `weir: unknown output "xml" (one of json, table, yaml)`},
+		{[]string{"run", "--log-format", "xml"}, exitUsage, `weir: unknown log format "xml" (one of json, text)`},
+		{[]string{"doctor", "--role", "client"}, exitUsage, `weir: unknown role "client" (one of agent, auto, director)`},
+		{[]string{"run", "-c", dir + "/none.yaml"}, exitFailed, "weir: there is no " + dir + "/none.yaml; name one with -c"},
+		{[]string{"agent", "-c", dir + "/none/weir.yaml"}, exitFailed, "weir: there is no " + dir + "/none/weir.yaml; name one with -c"},
+		{[]string{"run", "-c", bad}, exitFailed, strings.Join([]string{
 			"weir: " + bad + ":2: services[0].vip: is required (an IP address)",
 			bad + ":2: services[0].protocol: is required (tcp or udp)",
 			bad + ":2: services[0].port: is required (443, 8000-8100 or all)",
 			bad + ":2: services[0].mode: is required (l2dsr, ipip, gue or nat)"}, "\n")},
-		{[]string{"run", "-c", agentOnly}, "weir: " + agentOnly +
+		{[]string{"run", "-c", agentOnly}, exitFailed, "weir: " + agentOnly +
 			": director.interfaces: is empty; name those that clients' packets come in by"},
-		{[]string{"status", "--socket", dir + "/none.sock"}, "weir: nobody listens on " + dir +
+		{[]string{"status", "--socket", dir + "/none.sock"}, exitUnreachable, "weir: nobody listens on " + dir +
 			`/none.sock: start "weir run" or "weir agent", or name its --socket (no such file or directory)`},
 	} {
 		t.Run(strings.Join(test.args, " "), func(t *testing.T) {
 			var stdout, stderr bytes.Buffer
 			code := execute(t.Context(), test.args, &stdout, &stderr)
-			if code != 1 || stdout.Len() > 0 || stderr.String() != test.want+"\n" {
-				t.Errorf("exit status %d, stdout %q, stderr\n%s\nwant 1, nothing and\n%s", code, &stdout, &stderr, test.want)
+			if code != int(test.status) || stdout.Len() > 0 || stderr.String() != test.want+"\n" {
+				t.Errorf("exit status %d, stdout %q, stderr\n%s\nwant %d, nothing and\n%s", code, &stdout, &stderr, test.status, test.want)
 			}
 		})
 	}

@@ -27,7 +27,7 @@ func (o *output) check() error {
 	case "table", "json", "yaml":
 		return nil
 	}
-	return fmt.Errorf("unknown output %q (one of json, table, yaml)", o.format)
+	return usagef("unknown output %q (one of json, table, yaml)", o.format)
 }
 
 // write writes a value, or what table makes of it.

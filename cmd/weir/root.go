@@ -15,6 +15,7 @@ func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:           "weir",
 		Short:         "A layer-4 load balancer in XDP",
+		Long:          "weir is a layer-4 load balancer: run is a director, agent is what runs on the backends, and\nthe other commands ask and examine them.\n\n" + exitHelp(),
 		Version:       version,
 		SilenceUsage:  true,
 		SilenceErrors: true,
@@ -22,13 +23,12 @@ func newRoot() *cobra.Command {
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.SetVersionTemplate(versionText())
-	root.CompletionOptions.HiddenDefaultCmd = true
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return fmt.Errorf("%w (see %s --help)", err, cmd.CommandPath())
 	})
 	root.AddCommand(
 		newRun(), newAgent(), newApply(), newDrain(), newDetach(),
-		newStatus(), newServices(), newBackends(), newFlows(), newDirectors(), newBGP(), newBFD(), newExplain(),
-		newDemo(), newDoctor(), newVersion())
+		newStatus(), newServices(), newBackends(), newFlows(), newDirectors(), newBGP(), newBFD(), newExplain(), newTop(),
+		newDemo(), newDoctor(), newVersion(), newMan())
 	return root
 }

@@ -51,7 +51,7 @@ func newRun() *cobra.Command {
 				return err
 			}
 			if o.drain.wait < 0 {
-				return fmt.Errorf("--drain %v is less than nothing", o.drain.wait)
+				return usagef("--drain %v is less than nothing", o.drain.wait)
 			}
 			return runDirector(cmd.Context(), &o, log)
 		},

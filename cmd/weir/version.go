@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"runtime"
+	"strings"
 
 	"github.com/spf13/cobra"
 )
@@ -11,15 +12,28 @@ import (
 var version = "development"
 
 func newVersion() *cobra.Command {
-	return &cobra.Command{
+	var out output
+	cmd := &cobra.Command{
 		Use:   "version",
 		Short: "Print the version",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, err := fmt.Fprint(cmd.OutOrStdout(), versionText())
-			return err
+			if err := out.check(); err != nil {
+				return err
+			}
+			about := versionInfo{version, runtime.Version(), runtime.GOOS + "/" + runtime.GOARCH}
+			return out.write(cmd.OutOrStdout(), about, func(t *table) { t.line(strings.TrimSpace(versionText())) })
 		},
 	}
+	out.add(cmd)
+	return cmd
+}
+
+// versionInfo is what weir version prints.
+type versionInfo struct {
+	Version  string `json:"version"`
+	Go       string `json:"go"`
+	Platform string `json:"platform"`
 }
 
 func versionText() string {

@@ -143,8 +143,22 @@ func encode(v any) ([]byte, error) {
 	return body, nil
 }
 
+// ErrUnreachable is what errors are that say why nobody could be asked.
+var ErrUnreachable = errors.New("nobody could be asked")
+
+// unreachableError keeps its own words.
+type unreachableError struct{ error }
+
+// Is is true of ErrUnreachable.
+func (unreachableError) Is(target error) bool { return target == ErrUnreachable }
+
+// Unwrap returns why.
+func (e unreachableError) Unwrap() error { return e.error }
+
 // connectError says what a refused connection means.
-func (c *Client) connectError(err error) error {
+func (c *Client) connectError(err error) error { return unreachableError{c.wordConnectError(err)} }
+
+func (c *Client) wordConnectError(err error) error {
 	switch {
 	case c.base == c.where:
 		return fmt.Errorf("ask the director: %w", err) // it names the URL

@@ -218,12 +218,15 @@ func read(lines *bufio.Reader) (status model.BFDStatus, err error) {
 	return status, json.Unmarshal(line, &status)
 }
 
+// ErrNobody is returned by Ask where there is no BFD process.
+var ErrNobody = errors.New("nobody speaks BFD on")
+
 // Ask returns what the process that answers on the socket says.
 func Ask(ctx context.Context, socket string) (model.BFDStatus, error) {
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(ctx, "unix", socket)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) {
-		return model.BFDStatus{}, fmt.Errorf("nobody speaks BFD on %s: no neighbor in the configuration asks for it, weir run has not run, or another --socket is meant", socket)
+		return model.BFDStatus{}, fmt.Errorf("%w %s: no neighbor in the configuration asks for it, weir run has not run, or another --socket is meant", ErrNobody, socket)
 	}
 	if err != nil {
 		return model.BFDStatus{}, fmt.Errorf("talk to the BFD process: %w", err)

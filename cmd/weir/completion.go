@@ -1,0 +1,71 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// completionPatience is how long a shell waits for names: who presses Tab does not want more.
+const completionPatience = time.Second
+
+// addCompletion adds the command that writes shells' scripts, and says of flags and arguments
+// what they may be. Where nothing says so no files are offered: most arguments are none.
+func addCompletion(root *cobra.Command) {
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
+	root.CompletionOptions.SetDefaultShellCompDirective(cobra.ShellCompDirectiveNoFileComp)
+	walk(root, func(cmd *cobra.Command) {
+		cmd.Flags().VisitAll(func(f *pflag.Flag) { completeByKind(cmd, f) })
+	})
+}
+
+// completeByKind offers what a flag's value may be by what its help calls it.
+func completeByKind(cmd *cobra.Command, f *pflag.Flag) {
+	offer := func(directive cobra.ShellCompDirective, values ...string) {
+		// It fails only where the flag has one already, which knows better.
+		_ = cmd.RegisterFlagCompletionFunc(f.Name, cobra.FixedCompletions(values, directive))
+	}
+	switch kind, _ := pflag.UnquoteUsage(f); {
+	case kind == "file" || kind == "socket":
+		offer(cobra.ShellCompDirectiveDefault)
+	case kind == "directory":
+		offer(cobra.ShellCompDirectiveFilterDirs)
+	case f.Name == "output":
+		offer(cobra.ShellCompDirectiveNoFileComp, "table", "json", "yaml")
+	case f.Name == "log-format":
+		offer(cobra.ShellCompDirectiveNoFileComp, "text", "json")
+	case f.Name == "log-level":
+		offer(cobra.ShellCompDirectiveNoFileComp, "debug", "info", "warn", "error")
+	}
+}
+
+// completeServices offers the names of the director's services; none where it does not answer.
+func (c *connection) completeServices(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+	client, err := c.client()
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	parent := cmd.Context()
+	if parent == nil {
+		parent = context.Background()
+	}
+	ctx, cancel := context.WithTimeout(parent, completionPatience)
+	defer cancel()
+	services, err := client.Services(ctx)
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	names := make([]string, len(services))
+	for i, s := range services {
+		names[i] = s.Name + "\t" + s.VIP.String()
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
+}
+
+// completeFlag offers services' names for a flag.
+func (c *connection) completeFlag(cmd *cobra.Command, flag string) {
+	_ = cmd.RegisterFlagCompletionFunc(flag, c.completeServices)
+}

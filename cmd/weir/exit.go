@@ -1,0 +1,100 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"weir.io/weir/internal/api"
+	"weir.io/weir/internal/bfd"
+)
+
+// exitStatus is what a command line ends with: scripts tell by it what to do next.
+type exitStatus int
+
+const (
+	exitDone        exitStatus = 0
+	exitFailed      exitStatus = 1
+	exitUsage       exitStatus = 2
+	exitUnreachable exitStatus = 3
+	exitRefused     exitStatus = 4
+)
+
+// exitStatuses are all of them, in the words of the manual.
+var exitStatuses = []struct {
+	status  exitStatus
+	meaning string
+}{
+	{exitDone, "it is done"},
+	{exitFailed, "it could not be done; or what was examined is not well (doctor), or something failed (demo)"},
+	{exitUsage, "the command line is wrong: nothing was tried"},
+	{exitUnreachable, "nobody could be asked: no process answers there, or the way there is not safe"},
+	{exitRefused, "the director refused what it was asked: it is wrong, in conflict with another set, or the caller may not"},
+}
+
+// usageError is an error of the command line itself.
+type usageError struct{ error }
+
+// Unwrap returns what is wrong.
+func (e usageError) Unwrap() error { return e.error }
+
+// usagef says what is wrong with a command line.
+func usagef(format string, values ...any) error { return usageError{fmt.Errorf(format, values...)} }
+
+// statusOf tells by an error what a command line ends with.
+func statusOf(err error) exitStatus {
+	var (
+		usage   usageError
+		problem *api.Problem
+	)
+	switch {
+	case err == nil:
+		return exitDone
+	case errors.As(err, &usage):
+		return exitUsage
+	case errors.Is(err, context.Canceled):
+		return exitFailed // interrupted, whatever it waited for
+	case errors.Is(err, api.ErrUnreachable), errors.Is(err, bfd.ErrNobody):
+		return exitUnreachable
+	case errors.As(err, &problem) && problem.Status >= http.StatusBadRequest && problem.Status < http.StatusInternalServerError:
+		return exitRefused
+	}
+	return exitFailed
+}
+
+// exitHelp lists the statuses for the root command's help and manual page.
+func exitHelp() string {
+	var b strings.Builder
+	b.WriteString("Exit status:\n\n")
+	for _, s := range exitStatuses {
+		fmt.Fprintf(&b, "  %d  %s\n", s.status, s.meaning)
+	}
+	return b.String()
+}
+
+// noteBegin notes whether a command has begun: an error before that is one of usage. Commands
+// and flags are unknown then, arguments missing or too many.
+func noteBegin(root *cobra.Command) (began *bool) {
+	began = new(bool)
+	walk(root, func(cmd *cobra.Command) {
+		if run := cmd.RunE; run != nil {
+			cmd.RunE = func(cmd *cobra.Command, args []string) error {
+				*began = true
+				return run(cmd, args)
+			}
+		}
+	})
+	return began
+}
+
+// walk visits a command and all that are under it.
+func walk(cmd *cobra.Command, visit func(*cobra.Command)) {
+	visit(cmd)
+	for _, sub := range cmd.Commands() {
+		walk(sub, visit)
+	}
+}

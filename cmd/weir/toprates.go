@@ -1,0 +1,147 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"weir.io/weir/internal/model"
+)
+
+// topRates is what a director forwarded between two readings.
+type topRates struct {
+	Seconds  float64           `json:"seconds"` // between them
+	CPUs     []model.CPUStatus `json:"cpus"`    // in the last 10 seconds
+	Services []topService      `json:"services"`
+}
+
+// topRate is per second.
+type topRate struct {
+	Connections float64 `json:"connections"`
+	Packets     float64 `json:"packets"`
+	Bytes       float64 `json:"bytes"`
+}
+
+type topService struct {
+	Name string `json:"name"`
+	topRate
+	Dropped  float64      `json:"dropped"` // packets
+	Active   int          `json:"active"`  // backends that get new connections
+	Health   string       `json:"health,omitempty"`
+	Backends []topBackend `json:"backends"`
+}
+
+type topBackend struct {
+	Name  string             `json:"name"`
+	State model.BackendState `json:"state"`
+	topRate
+	Share float64 `json:"share"` // of the service's new connections, 0 to 1
+	Slots float64 `json:"slots"` // of the service's, 0 to 1
+}
+
+// counts are counters of a service or of a backend.
+type counts struct{ connections, packets, bytes uint64 }
+
+// since returns what came after an earlier reading. Who was not in it, or has counted less
+// since, began anew: all that it has counted came since.
+func (now topReading) since(before topReading) topRates {
+	seconds := now.at.Sub(before.at).Seconds()
+	r := topRates{Seconds: seconds, CPUs: now.cpus, Services: []topService{}}
+	rate := func(now, before counts) topRate {
+		if now.packets < before.packets {
+			before = counts{}
+		}
+		per := func(now, before uint64) float64 { return float64(now-min(before, now)) / seconds }
+		return topRate{per(now.connections, before.connections), per(now.packets, before.packets), per(now.bytes, before.bytes)}
+	}
+	services, backends := map[string]model.ServiceStatus{}, map[[2]string]model.BackendStatus{}
+	for _, s := range before.services {
+		services[s.Name] = s
+		for _, b := range s.Backends {
+			backends[[2]string{s.Name, b.Name}] = b
+		}
+	}
+	for _, s := range now.services {
+		old := services[s.Name]
+		of := topService{Name: s.Name, Active: active(s.Backends), Health: healthy(s.Health), Backends: []topBackend{},
+			topRate: rate(counts{s.Opened, s.Packets, s.Bytes}, counts{old.Opened, old.Packets, old.Bytes}),
+			Dropped: float64(s.Dropped-min(old.Dropped, s.Dropped)) / seconds}
+		opened := 0.0
+		for _, b := range s.Backends {
+			old := backends[[2]string{s.Name, b.Name}]
+			of.Backends = append(of.Backends, topBackend{Name: b.Name, State: b.State, Slots: part(float64(b.Slots), float64(s.Slots)),
+				topRate: rate(counts{b.Opened, b.Packets, b.Bytes}, counts{old.Opened, old.Packets, old.Bytes})})
+			opened += of.Backends[len(of.Backends)-1].Connections
+		}
+		for i := range of.Backends {
+			of.Backends[i].Share = part(of.Backends[i].Connections, opened)
+		}
+		r.Services = append(r.Services, of)
+	}
+	return r
+}
+
+// part is what part of all something is; 0 of nothing.
+func part(of, all float64) float64 {
+	if all == 0 {
+		return 0
+	}
+	return of / all
+}
+
+// orders are what services are sorted by, the most first. Names come as they are sorted.
+var orders = map[string]func(topService) float64{
+	"connections": func(s topService) float64 { return s.Connections },
+	"packets":     func(s topService) float64 { return s.Packets },
+	"bytes":       func(s topService) float64 { return s.Bytes },
+	"dropped":     func(s topService) float64 { return s.Dropped },
+	"name":        func(topService) float64 { return 0 },
+}
+
+func (r topRates) order(by string) {
+	slices.SortStableFunc(r.Services, func(a, b topService) int {
+		return cmp.Or(-cmp.Compare(orders[by](a), orders[by](b)), cmp.Compare(a.Name, b.Name))
+	})
+}
+
+func (r topRates) table(t *table, backends bool) {
+	cpus := ""
+	for _, c := range r.CPUs {
+		cpus += fmt.Sprintf("  cpu %d %.0f %%", c.CPU, 100*c.Utilization)
+	}
+	t.line("per second" + cpus)
+	t.line("")
+	heads := []any{"SERVICE", "ACTIVE", "HEALTHY", "CONNECTIONS", "PACKETS", "BITS", "DROPPED"}
+	if backends {
+		heads = []any{"SERVICE", "BACKEND", "STATE", "SHARE", "SLOTS", "CONNECTIONS", "PACKETS", "BITS", "DROPPED"}
+	}
+	t.row(heads...)
+	for _, s := range r.Services {
+		if !backends {
+			t.row(s.Name, s.Active, s.Health, short(s.Connections), short(s.Packets), short(8*s.Bytes), short(s.Dropped))
+			continue
+		}
+		t.row(s.Name, "", "", "", "", short(s.Connections), short(s.Packets), short(8*s.Bytes), short(s.Dropped))
+		for _, b := range s.Backends {
+			t.row("", b.Name, b.State, percent(b.Share), percent(b.Slots), short(b.Connections), short(b.Packets), short(8*b.Bytes), "")
+		}
+	}
+}
+
+func percent(part float64) string { return fmt.Sprintf("%.1f%%", 100*part) }
+
+// short writes a number with three digits or more and a prefix of the SI.
+func short(n float64) string {
+	for _, prefix := range []string{"", "k", "M", "G"} {
+		switch {
+		case n < 9.995 && prefix != "":
+			return fmt.Sprintf("%.2f%s", n, prefix)
+		case n < 99.95 && (prefix != "" || n != float64(int(n))):
+			return fmt.Sprintf("%.1f%s", n, prefix)
+		case n < 999.5:
+			return fmt.Sprintf("%.0f%s", n, prefix)
+		}
+		n /= 1000
+	}
+	return fmt.Sprintf("%.1fT", n)
+}
