@@ -73,9 +73,14 @@ static __always_inline enum redirect_event may_ask(struct __sk_buff *skb, const 
 		return REDIRECT_AMBIGUOUS;
 	if (bpf_map_lookup_elem(&redirect_directs, &direct))
 		return REDIRECT_MAY_CLASH;
-	if (!is_bare(s) || !read_options(skb, s, &options) ||
-	    options.flags & (OPTIONS_MALFORMED | OPTIONS_FORBID) || options.found)
+	if (!is_bare(s))
+		return REDIRECT_HAS_DATA;
+	if (!read_options(skb, s, &options) || options.flags & OPTIONS_MALFORMED)
+		return REDIRECT_MALFORMED;
+	if (options.flags & OPTIONS_FORBID)
 		return REDIRECT_FORBIDDEN;
+	if (options.found)
+		return REDIRECT_ASKS_ALREADY;
 	return has_room(&options) ? REDIRECT_ASKED : REDIRECT_NO_ROOM;
 }
 
@@ -136,9 +141,10 @@ static __always_inline int leave_answer(struct __sk_buff *skb, const struct segm
 	if (!echo || echo->sequence + 1 != s->acknowledgement)
 		return TC_ACT_UNSPEC;
 	copy = *echo;
-	if (!is_bare(s) || s->options + sizeof(struct redirect_option) > OPTIONS_MAX ||
-	    !add_option(skb, s, copy.tail, copy.port))
+	if (!is_bare(s) || s->options + sizeof(struct redirect_option) > OPTIONS_MAX)
 		note(copy.service, REDIRECT_UNECHOED);
+	else if (!add_option(skb, s, copy.tail, copy.port))
+		note(copy.service, REDIRECT_ECHO_FAILED);
 	else
 		note(copy.service, REDIRECT_ECHOED);
 	return TC_ACT_UNSPEC;
@@ -250,7 +256,10 @@ static __always_inline int rename_source(struct __sk_buff *skb, const struct seg
 	return replace_end(skb, s, 1, &from, &to) ? TC_ACT_UNSPEC : TC_ACT_SHOT;
 }
 
-/* The VIP itself has answered: whatever else answers now comes too late. */
+/*
+ * The VIP itself has answered: whatever else answers now comes too late. Why a SYN did not
+ * ask, or does not any more, was counted when it left.
+ */
 static __always_inline int is_answered(const struct segment *s)
 {
 	struct host_flow flow = flow_of(s, 0);
@@ -267,7 +276,7 @@ static __always_inline int is_answered(const struct segment *s)
 	if (syn->sequence + 1 != s->acknowledgement)
 		return 1;
 	index = bpf_map_lookup_elem(&redirect_vips, &vip);
-	if (index)
+	if (index && syn->state == REDIRECT_SYN_ASKED)
 		note(*index, REDIRECT_NOT_TAKEN);
 	bpf_map_delete_elem(&redirect_syns, &flow);
 	return 1;

@@ -98,16 +98,19 @@ struct redirect_counter {
 /* What happens to SYNs and SYN-ACKs of each service; everything else is a packet of redirect_counter. */
 enum redirect_event {
 	/* On a client's host: a SYN that leaves. */
-	REDIRECT_ASKED = 0,  /* with the option */
-	REDIRECT_AGAIN,      /* without, because one with it was not answered */
-	REDIRECT_NO_ROOM,    /* its options, or the answer's, have no place for one more */
-	REDIRECT_FORBIDDEN,  /* it has data, or an option that does not go with it */
-	REDIRECT_AMBIGUOUS,  /* another VIP ends like this one */
-	REDIRECT_MAY_CLASH,  /* its port has been used to call a backend itself */
-	REDIRECT_ADD_FAILED, /* the kernel did not add the option */
+	REDIRECT_ASKED = 0,    /* with the option */
+	REDIRECT_AGAIN,        /* without, because one with it was not answered */
+	REDIRECT_NO_ROOM,      /* its options, or the answer's, have no place for one more */
+	REDIRECT_HAS_DATA,     /* it has data */
+	REDIRECT_FORBIDDEN,    /* it has an option that does not go with it */
+	REDIRECT_MALFORMED,    /* its options contradict themselves */
+	REDIRECT_ASKS_ALREADY, /* somebody has added the option before */
+	REDIRECT_AMBIGUOUS,    /* another VIP ends like this one */
+	REDIRECT_MAY_CLASH,    /* its port has been used to call a backend itself */
+	REDIRECT_ADD_FAILED,   /* the kernel did not add the option */
 	/* On a client's host: a SYN-ACK that comes. */
 	REDIRECT_TAKEN, /* the connection is the backend's */
-	REDIRECT_NOT_TAKEN, /* the VIP answered by itself: the connection goes on as the service falls back */
+	REDIRECT_NOT_TAKEN, /* the VIP answered by itself, although it was asked: nobody has handed the connection over */
 	REDIRECT_NOT_ASKED_FOR, /* no such SYN has left, or another one with the same ports since */
 	REDIRECT_FOREIGN,       /* from where the service has no backends */
 	REDIRECT_FULL,          /* no place for one more connection */
@@ -117,9 +120,10 @@ enum redirect_event {
 	REDIRECT_CLASH, /* to the backend itself, by the same port: dropped */
 	REDIRECT_EARLY, /* sent again while it was answered: dropped */
 	/* On a backend's host. */
-	REDIRECT_RECEIVED, /* SYN with the option filled in */
-	REDIRECT_MISNAMED, /* the option names a VIP that is not the backend's: ignored */
-	REDIRECT_ECHOED,   /* SYN-ACK with the option */
-	REDIRECT_UNECHOED, /* SYN-ACK that has no room for it */
+	REDIRECT_RECEIVED,    /* SYN with the option filled in */
+	REDIRECT_MISNAMED,    /* the option names a VIP that is not the backend's: ignored */
+	REDIRECT_ECHOED,      /* SYN-ACK with the option */
+	REDIRECT_UNECHOED,    /* SYN-ACK that has no room for it */
+	REDIRECT_ECHO_FAILED, /* the kernel did not add it */
 	REDIRECT_EVENT_COUNT,
 };

@@ -10,6 +10,7 @@ import (
 
 	"weir.io/weir/internal/agent"
 	"weir.io/weir/internal/api"
+	"weir.io/weir/internal/metrics"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/store"
 )
@@ -81,7 +82,9 @@ func runAgent(ctx context.Context, o agentOptions, log *slog.Logger) error {
 	if listener, err := api.Listen(o.socket); err != nil {
 		log.Warn("nobody can ask this agent", "error", err)
 	} else {
-		defer d.serve(ctx, api.NewAgentServer(a, d, log), listener)()
+		server := api.NewAgentServer(a, d, log)
+		server.Handle("/metrics", metrics.AgentHandler(version, a))
+		defer d.serve(ctx, server, listener)()
 	}
 	d.follow(ctx, changes)
 	cancel()

@@ -123,6 +123,9 @@ func TestAgentAnswers(t *testing.T) {
 		out.Reset()
 	}
 	wantLines(t, out.String(), "INTERFACE INGRESS EGRESS REDIRECT MTU WHY-NO-XDP", "web 203.0.113.1 tcp 80 1460 0 0")
+	if metrics := h.metrics(); !strings.Contains(metrics, "\nweir_agent_service_packets_total{service=\"web\"} 0\n") {
+		t.Errorf("/metrics of an agent:\n%s", metrics)
+	}
 	if got := h.fails("detach", "--bpffs", h.bpffs); !strings.Contains(got, "another weir agent is running") {
 		t.Errorf("detach under an agent fails with %s", got)
 	}

@@ -145,6 +145,8 @@ func (fakeAgent) Status() (model.AgentStatus, error) {
 		Reasons:    []model.Counter{{Name: "unwrap_ipip", Packets: 80, Bytes: 42000}},
 		Services: []model.AgentService{{Name: "web", VIP: vip, Protocol: model.TCP, Port: model.PortRange{First: 443, Last: 443},
 			MSS: 1440, Packets: 80, Bytes: 42000}},
+		Redirects: []model.AgentRedirect{{Name: "search", VIP: netip.AddrPortFrom(vip, 80), Opened: 7, Connections: 2, SentPackets: 70, SentBytes: 7000, ReceivedPackets: 90, ReceivedBytes: 90000,
+			Events: []model.Tallied{{Name: "asked", Count: 9}, {Name: "again", Count: 2}, {Name: "taken", Count: 7}, {Name: "unechoed"}}}},
 	}, nil
 }
 

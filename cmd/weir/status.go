@@ -202,16 +202,16 @@ func redirectsTable(t *table, redirects []model.AgentRedirect) {
 		return
 	}
 	t.line("")
-	t.row("REDIRECTED", "VIP", "CONNECTIONS", "SENT-PACKETS", "SENT-BYTES", "RECEIVED-PACKETS", "RECEIVED-BYTES")
+	t.row("REDIRECTED", "VIP", "OPENED", "CONNECTIONS", "SENT-PACKETS", "SENT-BYTES", "RECEIVED-PACKETS", "RECEIVED-BYTES")
 	for _, r := range redirects {
-		t.row(r.Name, r.VIP, r.Connections, r.SentPackets, r.SentBytes, r.ReceivedPackets, r.ReceivedBytes)
+		t.row(r.Name, r.VIP, r.Opened, r.Connections, r.SentPackets, r.SentBytes, r.ReceivedPackets, r.ReceivedBytes)
 	}
 	t.line("")
-	t.row("REDIRECTED", "EVENT", "COUNT")
+	t.row("REDIRECTED", "EVENT", "COUNT", "FALLBACK-OF")
 	for _, r := range redirects {
 		for _, e := range r.Events {
 			if e.Count > 0 {
-				t.row(r.Name, e.Name, e.Count)
+				t.row(r.Name, e.Name, e.Count, model.FallbackHost(e.Name))
 			}
 		}
 	}

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// metrics scrapes the director.
+// metrics scrapes the director, or the agent.
 func (h *host) metrics() string {
 	h.t.Helper()
 	client := http.Client{Transport: &http.Transport{

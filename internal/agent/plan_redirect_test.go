@@ -87,3 +87,27 @@ func TestWhoServes(t *testing.T) {
 		}
 	}
 }
+
+// What is said to be why connections fall back is what programs count.
+func TestFallbackCausesAreEvents(t *testing.T) {
+	names, err := redirectEventNames()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var causes []string
+	for _, name := range names {
+		if model.FallbackHost(name) != "" {
+			causes = append(causes, name)
+		}
+	}
+	// Neither is why: an attempt that goes on, or a connection that somebody has, or nobody's.
+	others := []string{"asked", "asks_already", "taken", "not_asked_for", "foreign", "full", "error", "clash", "early", "received", "echoed"}
+	if len(causes) != 12 || len(causes)+len(others) != len(names) {
+		t.Errorf("of the events %v, %v are why connections fall back, and %v are not", names, causes, others)
+	}
+	for _, name := range others {
+		if !slices.Contains(names, name) || slices.Contains(causes, name) {
+			t.Errorf("%q is no event, or is why a connection falls back", name)
+		}
+	}
+}

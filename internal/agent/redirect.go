@@ -206,6 +206,9 @@ func (r *redirector) status() ([]model.AgentRedirect, error) {
 				sum += n
 			}
 			status.Events = append(status.Events, model.Tallied{Name: name, Count: sum})
+			if event == int(redirectRedirectEventREDIRECT_TAKEN) {
+				status.Opened = sum
+			}
 		}
 		list = append(list, status)
 	}

@@ -71,23 +71,27 @@ const (
 	redirectRedirectEventREDIRECT_ASKED         redirectRedirectEvent = 0
 	redirectRedirectEventREDIRECT_AGAIN         redirectRedirectEvent = 1
 	redirectRedirectEventREDIRECT_NO_ROOM       redirectRedirectEvent = 2
-	redirectRedirectEventREDIRECT_FORBIDDEN     redirectRedirectEvent = 3
-	redirectRedirectEventREDIRECT_AMBIGUOUS     redirectRedirectEvent = 4
-	redirectRedirectEventREDIRECT_MAY_CLASH     redirectRedirectEvent = 5
-	redirectRedirectEventREDIRECT_ADD_FAILED    redirectRedirectEvent = 6
-	redirectRedirectEventREDIRECT_TAKEN         redirectRedirectEvent = 7
-	redirectRedirectEventREDIRECT_NOT_TAKEN     redirectRedirectEvent = 8
-	redirectRedirectEventREDIRECT_NOT_ASKED_FOR redirectRedirectEvent = 9
-	redirectRedirectEventREDIRECT_FOREIGN       redirectRedirectEvent = 10
-	redirectRedirectEventREDIRECT_FULL          redirectRedirectEvent = 11
-	redirectRedirectEventREDIRECT_ERROR         redirectRedirectEvent = 12
-	redirectRedirectEventREDIRECT_CLASH         redirectRedirectEvent = 13
-	redirectRedirectEventREDIRECT_EARLY         redirectRedirectEvent = 14
-	redirectRedirectEventREDIRECT_RECEIVED      redirectRedirectEvent = 15
-	redirectRedirectEventREDIRECT_MISNAMED      redirectRedirectEvent = 16
-	redirectRedirectEventREDIRECT_ECHOED        redirectRedirectEvent = 17
-	redirectRedirectEventREDIRECT_UNECHOED      redirectRedirectEvent = 18
-	redirectRedirectEventREDIRECT_EVENT_COUNT   redirectRedirectEvent = 19
+	redirectRedirectEventREDIRECT_HAS_DATA      redirectRedirectEvent = 3
+	redirectRedirectEventREDIRECT_FORBIDDEN     redirectRedirectEvent = 4
+	redirectRedirectEventREDIRECT_MALFORMED     redirectRedirectEvent = 5
+	redirectRedirectEventREDIRECT_ASKS_ALREADY  redirectRedirectEvent = 6
+	redirectRedirectEventREDIRECT_AMBIGUOUS     redirectRedirectEvent = 7
+	redirectRedirectEventREDIRECT_MAY_CLASH     redirectRedirectEvent = 8
+	redirectRedirectEventREDIRECT_ADD_FAILED    redirectRedirectEvent = 9
+	redirectRedirectEventREDIRECT_TAKEN         redirectRedirectEvent = 10
+	redirectRedirectEventREDIRECT_NOT_TAKEN     redirectRedirectEvent = 11
+	redirectRedirectEventREDIRECT_NOT_ASKED_FOR redirectRedirectEvent = 12
+	redirectRedirectEventREDIRECT_FOREIGN       redirectRedirectEvent = 13
+	redirectRedirectEventREDIRECT_FULL          redirectRedirectEvent = 14
+	redirectRedirectEventREDIRECT_ERROR         redirectRedirectEvent = 15
+	redirectRedirectEventREDIRECT_CLASH         redirectRedirectEvent = 16
+	redirectRedirectEventREDIRECT_EARLY         redirectRedirectEvent = 17
+	redirectRedirectEventREDIRECT_RECEIVED      redirectRedirectEvent = 18
+	redirectRedirectEventREDIRECT_MISNAMED      redirectRedirectEvent = 19
+	redirectRedirectEventREDIRECT_ECHOED        redirectRedirectEvent = 20
+	redirectRedirectEventREDIRECT_UNECHOED      redirectRedirectEvent = 21
+	redirectRedirectEventREDIRECT_ECHO_FAILED   redirectRedirectEvent = 22
+	redirectRedirectEventREDIRECT_EVENT_COUNT   redirectRedirectEvent = 23
 )
 
 type redirectRedirectName struct {

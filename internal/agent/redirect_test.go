@@ -27,8 +27,8 @@ func TestRedirectedConnection(t *testing.T) {
 				if s.VIP != c.vip {
 					continue
 				}
-				if s.Connections != 1 || s.SentPackets != 3 || s.ReceivedPackets != 6 {
-					t.Errorf("%d connections, %d packets sent and %d received, want 1, 3 and 6", s.Connections, s.SentPackets, s.ReceivedPackets)
+				if s.Opened != 1 || s.Connections != 1 || s.SentPackets != 3 || s.ReceivedPackets != 6 {
+					t.Errorf("%d connections of %d, %d packets sent and %d received, want 1 of 1, 3 and 6", s.Connections, s.Opened, s.SentPackets, s.ReceivedPackets)
 				}
 			}
 			// The next connection by the same port begins as the first one did.
@@ -86,21 +86,23 @@ func TestNotRedirected(t *testing.T) {
 		for name, steps := range map[string][]hostStep{
 			"the second SYN does not ask": {c.asks(), leavesAs("SYN again", c.service+" again", to(synOf(linuxSYN...)), nil),
 				leavesAs("and again", "", to(synOf(linuxSYN...)), nil),
-				arrivesAs("answer to the first one", c.service+" not_asked_for", c.answers(), nil)},
+				arrivesAs("answer to the first one", c.service+" not_asked_for", c.answers(), nil),
+				arrivesAs("SYN-ACK of the VIP", "", segment(c.vip, c.client, synAckOf(linuxSYN...)), nil)},
 			"the VIP answers": {c.asks(), arrivesAs("SYN-ACK of the VIP", c.service+" not_taken", segment(c.vip, c.client, synAckOf(linuxSYN...)), nil),
 				arrivesAs("answer to a copy", c.service+" not_asked_for", c.answers(), nil), leavesAs("data", "", to(dataOf(packet.ACK)), nil)},
 			"no room": {leavesAs("SYN", c.service+" no_room", to(synOf(slices.Concat(linuxSYN, slices.Repeat([]byte{1}, 12))...)), nil),
 				leavesAs("again", "", to(synOf(slices.Concat(linuxSYN, slices.Repeat([]byte{1}, 12))...)), nil),
-				arrivesAs("answer to nothing", c.service+" not_asked_for", c.answers(), nil)},
+				arrivesAs("answer to nothing", c.service+" not_asked_for", c.answers(), nil),
+				arrivesAs("SYN-ACK of the VIP", "", segment(c.vip, c.client, synAckOf(linuxSYN...)), nil)},
 			"no room in the answer": {leavesAs("SYN", c.service+" no_room", to(synOf(slices.Repeat([]byte{1}, 28)...)), nil)},
 			"room in the answer": {leavesAs("SYN", c.service+" asked", to(synOf(slices.Repeat([]byte{1}, 24)...)),
 				to(synOf(withOption(netip.AddrPort{}, slices.Repeat([]byte{1}, 24))...)))},
 			"no options":               {leavesAs("SYN", c.service+" asked", to(synOf()), to(synOf(withOption(netip.AddrPort{}, nil)...)))},
-			"data":                     {leavesAs("SYN", c.service+" forbidden", to(synOf(linuxSYN...), packet.Text("early")), nil)},
+			"data":                     {leavesAs("SYN", c.service+" has_data", to(synOf(linuxSYN...), packet.Text("early")), nil)},
 			"Fast Open":                {leavesAs("SYN", c.service+" forbidden", to(synOf(34, 2, 1, 1)), nil)},
 			"MPTCP":                    {leavesAs("SYN", c.service+" forbidden", to(synOf(30, 4, 0, 1)), nil)},
-			"somebody asks already":    {leavesAs("SYN", c.service+" forbidden", to(synOf(withOption(netip.AddrPort{}, linuxSYN)...)), nil)},
-			"an option of no byte":     {leavesAs("SYN", c.service+" forbidden", to(synOf(5, 0, 1, 1)), nil)},
+			"somebody asks already":    {leavesAs("SYN", c.service+" asks_already", to(synOf(withOption(netip.AddrPort{}, linuxSYN)...)), nil)},
+			"an option of no byte":     {leavesAs("SYN", c.service+" malformed", to(synOf(5, 0, 1, 1)), nil)},
 			"the end before its place": {leavesAs("SYN", c.service+" no_room", to(synOf(2, 4, 5, 0xb4, 0, 0, 0, 0)), nil)},
 			"another port of the VIP":  {leavesAs("SYN", "", segment(c.client, netip.AddrPortFrom(c.vip.Addr(), 444), synOf(linuxSYN...)), nil)},
 			"RST":                      {leavesAs("RST", "", to(packet.TCPHeader{Flags: packet.RST}), nil)},

@@ -37,9 +37,31 @@ func golden(t *testing.T, file, now string) string {
 
 var sample = regexp.MustCompile(`^(\w+)(?:\{(.*)\})? `)
 
-// TestDocument: docs/metrics.md is what a scrape says.
+// TestDocument: docs/metrics.md is what scrapes say.
 func TestDocument(t *testing.T) {
-	_, body := scrape(t, busy)
+	var now strings.Builder
+	for _, of := range []struct {
+		preface string
+		scrape  func() (int, string)
+	}{
+		{"preface.md", func() (int, string) { return scrape(t, busy) }},
+		{"agents.md", func() (int, string) { return scrapeAgent(t, redirecting) }},
+	} {
+		preface, err := os.ReadFile(filepath.Join("testdata", of.preface))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, body := of.scrape()
+		now.Write(preface)
+		document(&now, body)
+	}
+	if diff := cmp.Diff(golden(t, filepath.Join("..", "..", "docs", "metrics.md"), now.String()), now.String()); diff != "" {
+		t.Errorf("docs/metrics.md is of another version; write it with -update (-it +now):\n%s", diff)
+	}
+}
+
+// document writes a row for each metric of a scrape.
+func document(now *strings.Builder, body string) {
 	help, kind, labels := map[string]string{}, map[string]string{}, map[string]string{}
 	var names []string
 	for line := range strings.Lines(weirs(body)) {
@@ -55,20 +77,11 @@ func TestDocument(t *testing.T) {
 		}
 	}
 	slices.Sort(names)
-	var now strings.Builder
-	preface, err := os.ReadFile(filepath.Join("testdata", "preface.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	now.Write(preface)
 	for _, name := range names {
 		of := ""
 		if labels[name] != "" {
 			of = "{" + strings.TrimSuffix(strings.ReplaceAll(labels[name], "=", ""), ",") + "}"
 		}
-		fmt.Fprintf(&now, "| `%s%s` | %s | %s |\n", name, of, kind[name], strings.ReplaceAll(help[name], "|", "\\|"))
-	}
-	if diff := cmp.Diff(golden(t, filepath.Join("..", "..", "docs", "metrics.md"), now.String()), now.String()); diff != "" {
-		t.Errorf("docs/metrics.md is of another version; write it with -update (-it +now):\n%s", diff)
+		fmt.Fprintf(now, "| `%s%s` | %s | %s |\n", name, of, kind[name], strings.ReplaceAll(help[name], "|", "\\|"))
 	}
 }

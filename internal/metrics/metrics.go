@@ -1,5 +1,5 @@
-// Package metrics says in Prometheus's text format what a director counts, and what its process
-// takes.
+// Package metrics says in Prometheus's text format what a director or an agent counts, and what
+// its process takes.
 package metrics
 
 import (

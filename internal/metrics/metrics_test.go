@@ -115,6 +115,11 @@ func TestUnreadable(t *testing.T) {
 // promtool.
 func TestLint(t *testing.T) {
 	_, body := scrape(t, busy)
+	lint(t, body)
+}
+
+func lint(t *testing.T, body string) {
+	t.Helper()
 	problems, err := promlint.New(strings.NewReader(body)).Lint()
 	if err != nil {
 		t.Fatal(err)

@@ -18,7 +18,8 @@ type AgentStatus struct {
 type AgentRedirect struct {
 	Name            string         `json:"name"`
 	VIP             netip.AddrPort `json:"vip"`
-	Connections     int            `json:"connections"`  // of this host's clients, remembered
+	Opened          uint64         `json:"opened"`       // connections of this host's clients that backends have got
+	Connections     int            `json:"connections"`  // of these, remembered
 	SentPackets     uint64         `json:"sent-packets"` // of these; several that the kernel coalesced count once
 	SentBytes       uint64         `json:"sent-bytes"`
 	ReceivedPackets uint64         `json:"received-packets"`

@@ -25,3 +25,17 @@ func (b *Backend) RedirectsIn(s *Service) bool { return s.Mode == Redirect && b.
 func (b *Backend) RedirectedTo(s *Service) netip.AddrPort {
 	return netip.AddrPortFrom(b.Address, b.portIn(s))
 }
+
+// fallbackCauses are the events of redirection (enum redirect_event) after which a connection
+// goes as its service falls back, and the host that counts them. A client's host counts each
+// such connection under one of them; what a backend's host counts, the client's counts as
+// "again" besides.
+var fallbackCauses = map[string]string{
+	"again": "client", "no_room": "client", "has_data": "client", "forbidden": "client", "malformed": "client",
+	"ambiguous": "client", "may_clash": "client", "add_failed": "client", "not_taken": "client",
+	"misnamed": "backend", "unechoed": "backend", "echo_failed": "backend",
+}
+
+// FallbackHost returns whose host counts connections that fall back under an event of
+// redirection, "client" or "backend"; empty: none falls back by it.
+func FallbackHost(event string) string { return fallbackCauses[event] }
