@@ -82,6 +82,8 @@ var checks = []check{
 		func(s *record.Scenario) (float64, error) { return explained(s, disagreements) }},
 	{"explain_side_effects", "readings of all maps in which questions had changed something", "", "<=", 0, "explain", sideEffects,
 		func(s *record.Scenario) (float64, error) { return explained(s, sideEffects) }},
+	{"plan_error_percent", "the largest difference between the share of flows that a plan said would move and the share that then moved, over 100 random changes, in percent of the flows", "%", "<=", 1, "explain", planError,
+		func(s *record.Scenario) (float64, error) { return explained(s, planError) }},
 	{"health_tcp_cpu", "CPU time of a director that checks 1,000 backends by kind tcp once a second, of one CPU", "%", "<=", 5, "health", checkShare,
 		func(s *record.Scenario) (float64, error) {
 			return reading(s, string(model.CheckTCP), record.Conditions{}, checkShare)

@@ -18,6 +18,8 @@ var (
 	placedTwice   = record.Quantity{Name: "placed-twice", Unit: "packets", Better: record.Higher}
 	disagreements = record.Quantity{Name: "disagreements", Unit: "packets", Better: record.Lower}
 	sideEffects   = record.Quantity{Name: "side-effects", Unit: "readings", Better: record.Lower}
+	plannedFlows  = record.Quantity{Name: "planned-flows", Unit: "flows", Better: record.Higher}
+	planError     = record.Quantity{Name: "plan-error", Unit: "%", Better: record.Lower}
 )
 
 const explainSubject = "explain"
@@ -27,12 +29,15 @@ var explainNotes = []string{
 	"packets: SYNs and others of known and unknown flows, TCP and UDP, IPv4 and IPv6, tagged and not, pings, fragments, what does not fit, replies of nat backends, headers with a bit that is wrong; all modes, p2c, full NAT, port ranges; the first half of the services keeps its VIPs and with them its history, the others begin with each configuration",
 	"placed-twice: packets of services without history and of flows that were not sent before: the director's backend must be the one that internal/engine's plan, in Go, has in the flow's row",
 	"side-effects: every 500 packets all maps are read, 20 questions asked, and all maps read again; a change counts if it is there three times in a row, because the director sweeps its maps now and then",
+	"plan-error: before each of 100 random changes of a service (backends come, go, drain and get other weights, rings other sizes, flows another affinity) the director is asked what it moves (POST /v1/plan); the SYNs of the same flows are sent before the change and after it, 16,384 that are spread evenly over all hashes, 65,536 where the affinity changes; it is the largest difference, in percent of the flows. One in four changes goes on with the service of the change before, and its history",
 }
 
 // Of these, 100,000 packets in all.
 const (
 	explainConfigurations, explainPackets           = 100, 1000
 	smokeExplainConfigurations, smokeExplainPackets = 4, 60
+	planChanges, planFlows                          = 100, 16_384
+	smokePlanChanges, smokePlanFlows                = 3, 1024
 )
 
 func measureExplain(ctx context.Context, s *session) (err error) {
@@ -49,8 +54,10 @@ func measureExplain(ctx context.Context, s *session) (err error) {
 	defer func() { err = errors.Join(err, l.Close()) }()
 	// One round is the whole: more would be other packets, and take as long.
 	configurations, packets := explainConfigurations, explainPackets
+	changes, flows := planChanges, planFlows
 	if s.settings.Smoke {
 		configurations, packets = smokeExplainConfigurations, smokeExplainPackets
+		changes, flows = smokePlanChanges, smokePlanFlows
 	}
 	told := 0
 	result, err := l.Compare(ctx, 1, configurations, packets, func(done int) {
@@ -72,6 +79,19 @@ func measureExplain(ctx context.Context, s *session) (err error) {
 	s.add(explainSubject, record.Conditions{}, placedTwice, float64(result.Placed))
 	s.add(explainSubject, record.Conditions{}, disagreements, float64(result.Disagreements))
 	s.add(explainSubject, record.Conditions{}, sideEffects, float64(result.SideEffects))
+	planned, err := l.Changes(ctx, 1, changes, flows, func(done int) {
+		if done%10 == 0 {
+			s.say("  %d changes", done)
+		}
+	})
+	if err != nil {
+		return err
+	}
+	for _, example := range planned.Examples {
+		s.say("  %s", example)
+	}
+	s.add(explainSubject, record.Conditions{}, plannedFlows, float64(planned.Flows))
+	s.add(explainSubject, record.Conditions{}, planError, planned.Worst)
 	return nil
 }
 

@@ -1,7 +1,8 @@
 // Package answers compares what a director says that it would do with a packet, which is
 // asked before (weir explain), with what it then does with that packet, and with the
-// placement that internal/engine works out in Go. Random packets of random configurations
-// are really sent, and caught on the director's links.
+// placement that internal/engine works out in Go; and what it says that a change would move
+// with what then moves. Random packets of random configurations are really sent, and caught on
+// the director's links.
 package answers
 
 import (
