@@ -136,7 +136,10 @@ func newGroupLab(t *testing.T) *groupLab {
 	store := fmt.Sprintf("  store:\n    etcd: {endpoints: [\"%s\"]}\n", strings.Join(etcd.Endpoints, `", "`))
 	directors := fmt.Sprintf("directors: [%s, %s]\n", lanAddress(directorHost, false), lanAddress(directorHost+1, false))
 	for i, b := range l.backends {
-		text := "agent:\n  interfaces: [eth0]\n" + store + directors + "services:\n" + (way{mode: "gue"}).service("tcp", fmt.Sprint(linesPort), everyBackend(3))
+		text := "agent:\n  interfaces: [eth0]\n" + store + directors + "services:\n"
+		for _, protocol := range []string{"tcp", "udp"} {
+			text += (way{mode: "gue"}).service(protocol, fmt.Sprint(linesPort), everyBackend(3))
+		}
 		l.agents = append(l.agents, startDaemon(t, b, "agent", text))
 		l.servers = append(l.servers, serveLines(t, b, fmt.Sprintf("backend%d", i+1)))
 	}

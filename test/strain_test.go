@@ -5,11 +5,14 @@ import (
 	"net"
 	"net/netip"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"weir.io/weir/internal/netlab"
 )
 
 // A server that accepts no connections, because it has more to do than it can, gets fewer of
@@ -61,6 +64,91 @@ func TestOverloadedBackendKeepsAPart(t *testing.T) {
 	end()
 	waitFor(t, "both directors to give backend1 its share again", func() bool { return l.share() == [2]int{33, 33} })
 	l.stay(t, sessions, "in the end")
+}
+
+// A server of UDP that does not read, and whose buffer is full, gets fewer flows.
+//
+//	client --- router --- switch --- director, director2
+//	                             --- backend1, backend2, backend3
+//	                             --- store (an etcd)
+func TestOverloadedReceiverKeepsAPart(t *testing.T) {
+	t.Parallel()
+	w := way{mode: "gue"}
+	l := newGroupLab(t)
+	const port = 81
+	var first *slowReader
+	for i, b := range l.backends {
+		l.healthy(t, i, port)
+		r := readSlowly(t, b)
+		if i == 0 {
+			first = r
+		}
+	}
+	l.apply(t, w.service("udp", fmt.Sprint(linesPort), everyBackend(3))+
+		fmt.Sprintf("  health: {kind: tcp, port: %d, interval: 50ms, fall: 2, passive: {pace: 1s}}\n", port))
+	for _, d := range l.directors {
+		d.waitHealth("up", "up", "up")
+	}
+	if got := l.share(); got != [2]int{33, 33} {
+		t.Fatalf("backend1 has %v %% of the slots at first, want a third", got)
+	}
+	first.busy.Lock()
+	var over atomic.Bool
+	sent := make(chan int)
+	go func() {
+		n := 0
+		for ; !over.Load(); n++ {
+			l.datagram(w.vip())
+			time.Sleep(time.Millisecond) // a thousand a second are no flood
+		}
+		sent <- n
+	}()
+	waitFor(t, "both directors to leave backend1 half of its share", func() bool { return l.share() == [2]int{20, 20} })
+	over.Store(true)
+	t.Logf("%d datagrams were sent, each of a flow of its own", <-sent)
+	first.busy.Unlock()
+	waitFor(t, "both directors to give backend1 its share again", func() bool { return l.share() == [2]int{33, 33} })
+}
+
+// slowReader is a server of UDP.
+type slowReader struct {
+	busy sync.Mutex // is held while nothing is read
+}
+
+// readSlowly lets a host receive datagrams of everybody, with room for few.
+func readSlowly(t *testing.T, h *netlab.Host) *slowReader {
+	t.Helper()
+	conn, err := h.ListenPacket("udp", fmt.Sprintf(":%d", linesPort))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	if err := conn.(*net.UDPConn).SetReadBuffer(1); err != nil { // the least that the kernel gives
+		t.Fatal(err)
+	}
+	r := &slowReader{}
+	go func() {
+		for buffer := make([]byte, 2048); ; {
+			if _, _, err := conn.ReadFrom(buffer); err != nil {
+				return
+			}
+			r.busy.Lock()
+			r.busy.Unlock() //nolint:staticcheck // it waits
+		}
+	}()
+	return r
+}
+
+// datagram sends one of a new flow.
+func (l *groupLab) datagram(vip netip.Addr) {
+	_ = l.client.Do(func() error {
+		conn, err := net.Dial("udp", netip.AddrPortFrom(vip, linesPort).String())
+		if err == nil {
+			_, err = conn.Write(make([]byte, 500))
+			conn.Close()
+		}
+		return err
+	})
 }
 
 // overload makes the server accept nothing, and leaves room for one connection, until the

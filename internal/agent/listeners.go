@@ -20,22 +20,34 @@ const (
 	attributeV6Only  = 11 // INET_DIAG_SKV6ONLY, of IPv6 only
 	memoryDrops      = 8  // SK_MEMINFO_DROPS: which of the numbers
 	listening        = uint32(1 << stateListen)
+	unconnected      = uint32(1 << stateClose) // what a UDP socket is in that serves everybody
 )
 
-// listener is a listening TCP socket.
+// listener is a socket that serves everybody: a listening one of TCP, or one of UDP.
 type listener struct {
-	cookie [diagCookieLength]byte // no other socket of this boot has it
-	at     netip.AddrPort
-	v6only bool
-	// drops is how many segments of connections that are being opened it has dropped, nearly
-	// all because its accept queue was full (tcp_listendrop in the kernel).
+	protocol model.Protocol
+	cookie   [diagCookieLength]byte // no other socket of this boot has it
+	at       netip.AddrPort
+	v6only   bool
+	// drops is, for TCP, how many segments of connections that are being opened it has
+	// dropped, nearly all because its accept queue was full (tcp_listendrop in the kernel);
+	// for UDP, how many datagrams, nearly all because its receive buffer was.
 	drops uint32
 }
 
 // listeners calls found with each listening TCP socket of the namespace.
 func (s sockets) listeners(found func(listener)) error {
-	return s.dump(listening, 1<<(attributeMemory-1), func(answer []byte) {
-		l := listener{at: diagEnd(answer, diagSource, 0), cookie: [diagCookieLength]byte(answer[diagCookie:])}
+	return s.serving(model.TCP, unix.IPPROTO_TCP, listening, found)
+}
+
+// receivers calls found with each UDP socket of the namespace that is not connected.
+func (s sockets) receivers(found func(listener)) error {
+	return s.serving(model.UDP, unix.IPPROTO_UDP, unconnected, found)
+}
+
+func (s sockets) serving(protocol model.Protocol, number byte, states uint32, found func(listener)) error {
+	return s.dump(number, states, 1<<(attributeMemory-1), func(answer []byte) {
+		l := listener{protocol: protocol, at: diagEnd(answer, diagSource, 0), cookie: [diagCookieLength]byte(answer[diagCookie:])}
 		attributes, err := nl.ParseRouteAttr(answer[diagAnswerLength:])
 		if err != nil {
 			return // the kernel writes what can be read
@@ -52,9 +64,9 @@ func (s sockets) listeners(found func(listener)) error {
 	})
 }
 
-// serves reports whether connections to a service come to the socket, if there is no closer one.
+// serves reports whether what begins at a service comes to the socket, if there is no closer one.
 func (l listener) serves(s *model.ServiceID) bool {
-	if s.Protocol != model.TCP || !s.Port.Contains(l.at.Port()) {
+	if s.Protocol != l.protocol || !s.Port.Contains(l.at.Port()) {
 		return false
 	}
 	if at := l.at.Addr(); at.IsUnspecified() {

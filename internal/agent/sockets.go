@@ -36,7 +36,7 @@ const (
 	connected   = uint32((1<<(lastState+1) - 1) &^ (1<<stateClose | 1<<stateListen))
 )
 
-// sockets asks a network namespace about its TCP sockets. sock_diag needs no program in
+// sockets asks a network namespace about its sockets. sock_diag needs no program in
 // the kernel and names every socket in some 100 bytes.
 type sockets struct{ netlink *nl.NetlinkSocket }
 
@@ -82,19 +82,20 @@ func namespacePath(name string) string {
 // both families; IPv4 in IPv6 sockets is IPv4. A connection that is there all the time
 // may be missed when its neighbours in the kernel's table go while they are listed.
 func (s sockets) connections(found func(local, remote netip.AddrPort)) error {
-	return s.dump(connected, 0, func(answer []byte) {
+	return s.dump(unix.IPPROTO_TCP, connected, 0, func(answer []byte) {
 		found(diagEnd(answer, diagSource, 0), diagEnd(answer, diagDestination, 1))
 	})
 }
 
-// dump calls found with what the kernel says of each TCP socket in these states, with these
-// attributes behind it.
-func (s sockets) dump(states uint32, attributes byte, found func(answer []byte)) error {
+// dump calls found with what the kernel says of each socket of a protocol in these states,
+// with these attributes behind it.
+func (s sockets) dump(protocol byte, states uint32, attributes byte, found func(answer []byte)) error {
+	name := map[byte]string{unix.IPPROTO_TCP: "tcp", unix.IPPROTO_UDP: "udp"}[protocol]
 	for _, family := range families {
 		request := nl.NewNetlinkRequest(nl.SOCK_DIAG_BY_FAMILY, unix.NLM_F_DUMP)
 		request.Sockets = map[int]*nl.SocketHandle{unix.NETLINK_INET_DIAG: {Socket: s.netlink, Seq: request.Seq}}
 		text := make([]byte, diagRequestLength)
-		text[0], text[1], text[diagExtensions] = family, unix.IPPROTO_TCP, attributes
+		text[0], text[1], text[diagExtensions] = family, protocol, attributes
 		binary.NativeEndian.PutUint32(text[diagStates:], states)
 		request.AddRawData(text)
 		err := request.ExecuteIter(unix.NETLINK_INET_DIAG, nl.SOCK_DIAG_BY_FAMILY, func(answer []byte) bool {
@@ -104,10 +105,10 @@ func (s sockets) dump(states uint32, attributes byte, found func(answer []byte))
 			return true
 		})
 		if errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("list TCP sockets: the kernel has no tcp_diag (CONFIG_INET_TCP_DIAG): %w", err)
+			return fmt.Errorf("list %s sockets: the kernel has no %s_diag (CONFIG_INET_%s_DIAG): %w", strings.ToUpper(name), name, strings.ToUpper(name), err)
 		}
 		if err != nil {
-			return fmt.Errorf("list TCP sockets: %w", err)
+			return fmt.Errorf("list %s sockets: %w", strings.ToUpper(name), err)
 		}
 	}
 	return nil

@@ -1,7 +1,9 @@
 package agent
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"math"
 	"time"
 
@@ -12,8 +14,9 @@ import (
 // for them, from one look to the next.
 type strainMeter struct {
 	last     time.Time
-	drops    map[[diagCookieLength]byte]uint32 // of listening sockets
+	drops    map[[diagCookieLength]byte]uint32 // of sockets that serve everybody
 	refusals map[identity]uint64
+	blind    bool // the kernel does not list UDP sockets
 }
 
 // look returns the signs of strain since the look before; after the first one there are none.
@@ -25,22 +28,40 @@ func (m *strainMeter) look(a *Agent, now time.Time) (map[model.ServiceID]model.S
 	if err != nil {
 		return nil, err
 	}
+	datagrams := false
+	for id := range refusals {
+		datagrams = datagrams || id.protocol == model.UDP
+	}
 	var all []listener
-	note := func(l listener) { all = append(all, l) }
-	if err := a.sockets.listeners(note); err != nil {
+	list := func(s sockets) error {
+		note := func(l listener) { all = append(all, l) }
+		if err := s.listeners(note); err != nil || !datagrams || m.blind {
+			return err
+		}
+		err := s.receivers(note)
+		if m.blind = errors.Is(err, fs.ErrNotExist); m.blind {
+			a.options.Log.Warn("directors do not learn which servers drop datagrams", "error", err)
+			return nil
+		}
+		return err
+	}
+	if err := list(a.sockets); err != nil {
 		return nil, err
 	}
-	if err := eachNamespace(config.Agent.Namespaces, func(s sockets) error { return s.listeners(note) }); err != nil {
+	if err := eachNamespace(config.Agent.Namespaces, list); err != nil {
 		return nil, err
 	}
 	return m.measure(config.Services, refusals, all, now), nil
 }
 
-// refusals returns how many connections to each service this host has refused. The lock is held.
+// refusals returns how many connections to each service this host has refused: none of UDP,
+// where Linux bounds its refusals so that their number says nothing (icmp_ratelimit: one a
+// second to each client). The lock is held.
 func (a *Agent) refusals() (map[identity]uint64, error) {
 	counts := make(map[identity]uint64, len(a.plan.services))
 	for _, s := range a.plan.services {
 		if s.protocol != model.TCP {
+			counts[s.identity()] = 0
 			continue
 		}
 		c, err := readCounter(a.objects.ServiceRefusals, a.indexes[s.identity()])
@@ -55,7 +76,7 @@ func (a *Agent) refusals() (map[identity]uint64, error) {
 // measure compares what is counted now with what was.
 func (m *strainMeter) measure(services []model.Service, refusals map[identity]uint64, all []listener, now time.Time) map[model.ServiceID]model.Signal {
 	before, seconds := *m, now.Sub(m.last).Seconds()
-	*m = strainMeter{now, make(map[[diagCookieLength]byte]uint32, len(all)), refusals}
+	*m = strainMeter{now, make(map[[diagCookieLength]byte]uint32, len(all)), refusals, before.blind}
 	for _, l := range all {
 		m.drops[l.cookie] = l.drops
 	}

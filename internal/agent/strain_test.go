@@ -89,16 +89,23 @@ func TestStrainIsMeasured(t *testing.T) {
 	segment := web
 	segment.Segment = model.Segment{Kind: model.SegmentVLAN, ID: 7}
 	away := meteredService(netip.MustParseAddr("192.0.2.9"), 80)
-	all := []model.Service{web, other, segment, away}
+	datagrams := meteredService(vip, 80)
+	datagrams.Protocol = model.UDP
+	all := []model.Service{web, other, segment, away, datagrams}
 	is := func(s model.Service) identity { return identity{s.VIP, s.Protocol, s.Port} }
 	socket := func(cookie byte, at string, drops uint32) listener {
-		return listener{cookie: [diagCookieLength]byte{cookie}, at: netip.MustParseAddrPort(at), drops: drops}
+		return listener{protocol: model.TCP, cookie: [diagCookieLength]byte{cookie}, at: netip.MustParseAddrPort(at), drops: drops}
+	}
+	receiver := func(cookie byte, at string, drops uint32) listener {
+		l := socket(cookie, at, drops)
+		l.protocol = model.UDP
+		return l
 	}
 	var m strainMeter
 	now := time.Unix(1000, 0)
 	look := func(refused [2]uint64, listeners ...listener) map[model.ServiceID]model.Signal {
 		now = now.Add(5 * time.Second)
-		return m.measure(all, map[identity]uint64{is(web): refused[0], is(other): refused[1]}, listeners, now)
+		return m.measure(all, map[identity]uint64{is(web): refused[0], is(other): refused[1], is(datagrams): 0}, listeners, now)
 	}
 	for _, step := range []struct {
 		name string
@@ -111,6 +118,7 @@ func TestStrainIsMeasured(t *testing.T) {
 		{"another socket for all addresses", look([2]uint64{70, 8}, socket(1, "192.0.2.1:80", 111), socket(2, "[::]:81", 50)), map[model.ServiceID][2]float64{other.ID(): {0, 10}}},
 		{"a counter that is full", look([2]uint64{70, 8}, socket(1, "192.0.2.1:80", 1<<32-5), socket(2, "[::]:81", 50)), map[model.ServiceID][2]float64{web.ID(): {0, (1<<32 - 116) / 5}, segment.ID(): {0, (1<<32 - 116) / 5}}},
 		{"and begins again", look([2]uint64{70, 8}, socket(1, "192.0.2.1:80", 5), socket(2, "[::]:81", 50)), map[model.ServiceID][2]float64{web.ID(): {0, 2}, segment.ID(): {0, 2}}},
+		{"datagrams that find no room", look([2]uint64{70, 8}, receiver(3, "0.0.0.0:80", 30), receiver(4, "192.0.2.9:80", 30)), map[model.ServiceID][2]float64{datagrams.ID(): {0, 6}}},
 		{"a service that is new again", look([2]uint64{5, 8}), map[model.ServiceID][2]float64{web.ID(): {1, 0}, segment.ID(): {1, 0}}},
 	} {
 		want := map[model.ServiceID]model.Signal{}
@@ -148,6 +156,65 @@ func TestSignsThatAreNews(t *testing.T) {
 	} {
 		if got := otherSigns(sign(test.before[0], test.before[1]), sign(test.now[0], test.now[1])); got != test.news {
 			t.Errorf("after %v, %v is news: %v, want %v", test.before, test.now, got, test.news)
+		}
+	}
+}
+
+// A UDP socket that nobody reads says how many datagrams it has dropped. One that is connected
+// serves a client, and not a service.
+func TestReceiversSayWhatTheyDrop(t *testing.T) {
+	asked, err := openSockets()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer asked.close()
+	open, err := net.ListenPacket("udp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer open.Close()
+	client, err := net.Dial("udp4", open.LocalAddr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	find := func(at net.Addr) (found listener, is bool) {
+		if err := asked.receivers(func(l listener) {
+			if l.at.String() == at.String() {
+				found, is = l, true
+			}
+		}); err != nil {
+			t.Fatal(err)
+		}
+		return found, is
+	}
+	before, is := find(open.LocalAddr())
+	if !is {
+		t.Fatal("a UDP socket is not listed")
+	}
+	if _, is := find(client.LocalAddr()); is {
+		t.Error("a connected UDP socket is listed")
+	}
+	s := meteredService(netip.MustParseAddr("127.0.0.1"), before.at.Port())
+	if id := s.ID(); before.serves(&id) {
+		t.Error("a UDP socket serves TCP")
+	}
+	s.Protocol = model.UDP
+	if id := s.ID(); !before.serves(&id) {
+		t.Error("a UDP socket does not serve UDP at its address")
+	}
+	datagram := make([]byte, 1400)
+	for deadline := time.Now().Add(20 * time.Second); ; {
+		if now, _ := find(open.LocalAddr()); now.drops > before.drops {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("nobody reads, and nothing is dropped")
+		}
+		for range 100 {
+			if _, err := client.Write(datagram); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
 }

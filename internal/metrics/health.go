@@ -19,7 +19,7 @@ var (
 		"Whether the director's probes find the backend healthy. Backends that are not checked, or not yet, have none.",
 		[]string{"service", "backend"}, nil)
 	strain = prometheus.NewDesc("weir_backend_strain",
-		"Connections in a second that the backend's host refuses, or has no room for in the accept queue, by its agent's last report: of services with health.passive, where there are any.",
+		"Connections in a second that the backend's host refuses, or has no room for in the accept queue (of UDP: datagrams in the receive buffer), by its agent's last report: of services with health.passive, where there are any.",
 		[]string{"service", "backend", "sign"}, nil)
 	strained = prometheus.NewDesc("weir_backend_strained_share",
 		"What part of its share the backend keeps, of those that are strained.", []string{"service", "backend"}, nil)

@@ -9,8 +9,8 @@ import (
 // Passive says which signs of strain that agents report take a part of a backend's share away,
 // and how much of it.
 type Passive struct {
-	Refused   *uint32  `json:"refused,omitempty"`   // connections a second that are too many; 0: they do not count
-	Overflows *uint32  `json:"overflows,omitempty"` // the same, of those for which the accept queue has no room
+	Refused   *uint32  `json:"refused,omitempty"`   // connections a second that are too many; 0: they do not count; of UDP none is seen
+	Overflows *uint32  `json:"overflows,omitempty"` // the same, of those, or of datagrams, for which the server's socket has no room
 	Floor     uint8    `json:"floor,omitempty"`     // percent of its share that a backend keeps at least
 	Pace      Duration `json:"pace,omitzero"`       // from one step to the next
 }

@@ -21,11 +21,12 @@ type AgentReport struct {
 	Signals []Signal `json:"signals,omitempty"`
 }
 
-// Signal is a sign that a service asks too much of a backend: connections in a second.
+// Signal is a sign that a service asks too much of a backend: connections in a second, or
+// datagrams of UDP.
 type Signal struct {
 	ServiceID
 	Refused   float64 `json:"refused,omitempty"`   // answered by an RST
-	Overflows float64 `json:"overflows,omitempty"` // times that the accept queue was full
+	Overflows float64 `json:"overflows,omitempty"` // times that the accept queue, or the receive buffer, was full
 }
 
 // ReportedService is where a backend has connections of a service, by one affinity.

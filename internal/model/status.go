@@ -163,7 +163,7 @@ type BackendStrain struct {
 	Parts     uint8     `json:"parts"`               // of eight that it keeps of its share
 	Since     time.Time `json:"since,omitzero"`      // of the last step, UTC
 	Refused   float64   `json:"refused,omitempty"`   // connections in a second, by the last report
-	Overflows float64   `json:"overflows,omitempty"` // that found no room in the accept queue
+	Overflows float64   `json:"overflows,omitempty"` // that found no room in the accept queue, or datagrams in the receive buffer
 }
 
 // BackendHealth is what a director's own probes of a backend have found out.

@@ -104,7 +104,7 @@ func (h healthValidation) shared(field string) {
 }
 
 // passive also refuses what nobody would report: agents tell what they see through etcd, and
-// only of TCP in gue.
+// only of gue.
 func (h healthValidation) passive() {
 	p := h.service.Health.Passive
 	if p == nil {
@@ -123,8 +123,6 @@ func (h healthValidation) passive() {
 	}
 	switch d := &h.config.Director; {
 	case !h.service.Checked():
-	case h.service.Protocol != TCP:
-		h.errs.addWithOther(h.path("passive"), servicePath(h.index, "protocol"), "is for protocol tcp")
 	case h.service.PacketMode() != GUE:
 		h.errs.addWithOther(h.path("passive"), servicePath(h.index, "mode"), "is for mode gue, of whose backends agents report")
 	case len(d.Interfaces) > 0 && len(d.Group) == 0 && !d.Store.Etcd.Given():
