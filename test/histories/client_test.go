@@ -114,10 +114,15 @@ func (c *client) begin() {
 	}
 }
 
-// ask sends the SYN by some director, and returns the connection as who answers has it.
+// ask sends the SYN by some director.
 func (c *client) ask() (answer client, ok bool) {
 	c.Helper()
-	d := c.directors[c.r.IntN(len(c.directors))]
+	return c.askBy(c.directors[c.r.IntN(len(c.directors))])
+}
+
+// askBy sends the SYN by a director, and returns the connection as who answers has it.
+func (c *client) askBy(d *director) (answer client, ok bool) {
+	c.Helper()
 	s := &twin.Segment{Connection: c.id(), Flags: packet.SYN, Sequence: c.syn}
 	end, path := c.walk(d, c.flow, twin.Packet{Segment: s}, segmentFrame(s, ""))
 	if end == nil {
