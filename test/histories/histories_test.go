@@ -40,6 +40,7 @@ func TestHistories(t *testing.T) {
 	}
 	t.Run("all that are left drain", func(t *testing.T) { testDrained(t, l) })
 	t.Run("a SYN is sent again while its slot moves", func(t *testing.T) { testResent(t, l) })
+	t.Run("a SYN is sent again while its slot moves, without agents", func(t *testing.T) { testResentAlone(t, l) })
 }
 
 // suffices says whether everything has happened that is to be shown.
