@@ -52,7 +52,7 @@ func TestOverloadedBackendKeepsAPart(t *testing.T) {
 		}
 		tried <- n
 	}()
-	waitFor(t, "both directors to leave backend1 half of its share", func() bool { return l.share() == [2]int{20, 20} })
+	l.waitShare(t, 20) // half of it
 	l.stay(t, sessions, "while backend1 is overloaded")
 	if why := on(t, l.director, weir, "backends", "--socket", l.directors[0].socket); !strings.Contains(why, "find no room; it keeps 4/8 of its share") {
 		t.Errorf("weir backends does not say why backend1 has less than its share:\n%s", why)
@@ -62,7 +62,7 @@ func TestOverloadedBackendKeepsAPart(t *testing.T) {
 		t.Errorf("%d connections were tried, which is no overload", n)
 	}
 	end()
-	waitFor(t, "both directors to give backend1 its share again", func() bool { return l.share() == [2]int{33, 33} })
+	l.waitShare(t, 33)
 	l.stay(t, sessions, "in the end")
 }
 
@@ -103,11 +103,23 @@ func TestOverloadedReceiverKeepsAPart(t *testing.T) {
 		}
 		sent <- n
 	}()
-	waitFor(t, "both directors to leave backend1 half of its share", func() bool { return l.share() == [2]int{20, 20} })
+	l.waitShare(t, 20) // half of it
 	over.Store(true)
 	t.Logf("%d datagrams were sent, each of a flow of its own", <-sent)
 	first.busy.Unlock()
-	waitFor(t, "both directors to give backend1 its share again", func() bool { return l.share() == [2]int{33, 33} })
+	l.waitShare(t, 33)
+}
+
+// waitShare waits until both directors give backend1 so many per cent of the slots. Agents
+// report every 15 s, and each part that is taken away waits for a report that has seen the one
+// before.
+func (l *groupLab) waitShare(t *testing.T, percent int) {
+	t.Helper()
+	for deadline := time.Now().Add(90 * time.Second); l.share() != [2]int{percent, percent}; time.Sleep(20 * time.Millisecond) { // between two looks
+		if time.Now().After(deadline) {
+			t.Fatalf("the directors give backend1 %v %% of the slots, want %d", l.share(), percent)
+		}
+	}
 }
 
 // slowReader is a server of UDP.
