@@ -76,11 +76,10 @@ func TestOverloadedReceiverKeepsAPart(t *testing.T) {
 	w := way{mode: "gue"}
 	l := newGroupLab(t)
 	const port = 81
-	var first *slowReader
+	var first *datagramReader
 	for i, b := range l.backends {
 		l.healthy(t, i, port)
-		r := readSlowly(t, b)
-		if i == 0 {
+		if r := readDatagrams(t, b); i == 0 {
 			first = r
 		}
 	}
@@ -92,7 +91,7 @@ func TestOverloadedReceiverKeepsAPart(t *testing.T) {
 	if got := l.share(); got != [2]int{33, 33} {
 		t.Fatalf("backend1 has %v %% of the slots at first, want a third", got)
 	}
-	first.busy.Lock()
+	first.overload(t)
 	var over atomic.Bool
 	sent := make(chan int)
 	go func() {
@@ -122,23 +121,30 @@ func (l *groupLab) waitShare(t *testing.T, percent int) {
 	}
 }
 
-// slowReader is a server of UDP.
-type slowReader struct {
+// datagramReader is a server of UDP.
+type datagramReader struct {
+	conn *net.UDPConn
 	busy sync.Mutex // is held while nothing is read
 }
 
-// readSlowly lets a host receive datagrams of everybody, with room for few.
-func readSlowly(t *testing.T, h *netlab.Host) *slowReader {
+// overload makes it read nothing, with room for the least that the kernel gives.
+func (r *datagramReader) overload(t *testing.T) {
+	t.Helper()
+	r.busy.Lock()
+	if err := r.conn.SetReadBuffer(1); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// readDatagrams lets a host receive datagrams of everybody.
+func readDatagrams(t *testing.T, h *netlab.Host) *datagramReader {
 	t.Helper()
 	conn, err := h.ListenPacket("udp", fmt.Sprintf(":%d", linesPort))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	if err := conn.(*net.UDPConn).SetReadBuffer(1); err != nil { // the least that the kernel gives
-		t.Fatal(err)
-	}
-	r := &slowReader{}
+	r := &datagramReader{conn: conn.(*net.UDPConn)}
 	go func() {
 		for buffer := make([]byte, 2048); ; {
 			if _, _, err := conn.ReadFrom(buffer); err != nil {
