@@ -151,7 +151,8 @@ func readDatagrams(t *testing.T, h *netlab.Host) *datagramReader {
 				return
 			}
 			r.busy.Lock()
-			r.busy.Unlock() //nolint:staticcheck // it waits
+			//lint:ignore SA2001 it waits until nobody holds it
+			r.busy.Unlock()
 		}
 	}()
 	return r
