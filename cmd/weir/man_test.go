@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -59,6 +60,20 @@ func TestCompletionScripts(t *testing.T) {
 		check.Stdin = strings.NewReader(script.String())
 		if out, err := check.CombinedOutput(); err != nil {
 			t.Errorf("bash: %v\n%s", err, out)
+		}
+	}
+}
+
+// TestExitStatuses: docs/commands.md says of each what the program's help does.
+func TestExitStatuses(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "commands.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range exitStatuses {
+		row := fmt.Sprintf("| %d | %s |", s.status, s.meaning)
+		if !strings.Contains(strings.ReplaceAll(string(text), "`", ""), row) {
+			t.Errorf("docs/commands.md has no row %s", row)
 		}
 	}
 }
