@@ -110,6 +110,17 @@ static __always_inline enum reason forward_by_mode(struct xdp_md *ctx, struct pa
 	return forward_encap(ctx, packet, backend, index);
 }
 
+/* A packet that opens a connection, or is not a flow's own: what it is counted as. */
+static __always_inline enum reason forwarded_seldom(const struct packet *packet, enum reason reason,
+						    __u32 index)
+{
+	if (is_syn(packet))
+		count_opened(index);
+	if (reason == PASS_LOCAL || packet->flags & PACKET_TCP_SYN)
+		return reason;
+	return packet->flags & PACKET_ICMP_ERROR ? FORWARD_ICMP_ERROR : FORWARD_FRAGMENT;
+}
+
 static __always_inline enum reason forward(struct xdp_md *ctx, struct packet *packet, __u32 index,
 					   struct backend *backend)
 {
@@ -128,11 +139,9 @@ static __always_inline enum reason forward(struct xdp_md *ctx, struct packet *pa
 	if (unlikely(reason >= ANSWER_ECHO || reason < PASS_LOCAL))
 		return reason;
 	count(bpf_map_lookup_elem(&backend_counters, &index), packet);
-	if (unlikely(is_syn(packet)))
-		count_opened(index);
-	if (unlikely(packet->flags & (PACKET_ICMP_ERROR | PACKET_FRAGMENT_LATER)) &&
-	    reason != PASS_LOCAL)
-		return packet->flags & PACKET_ICMP_ERROR ? FORWARD_ICMP_ERROR : FORWARD_FRAGMENT;
+	/* One look for all that is seldom: what each packet does takes each packet's time. */
+	if (unlikely(packet->flags & (PACKET_TCP_SYN | PACKET_ICMP_ERROR | PACKET_FRAGMENT_LATER)))
+		return forwarded_seldom(packet, reason, index);
 	return reason;
 }
 

@@ -57,8 +57,9 @@ static __always_inline __u64 inner_sum(const struct packet *packet, int *known)
 	const struct address *destination = &packet->flow.destination;
 	__u32 l4_length = packet->length - (packet->l4 - packet->l3);
 	__u64 pseudo = (__u64)bpf_htons(l4_length) + bpf_htons(packet->flow.protocol);
+	__u8 flags = packet->flags & ~PACKET_TCP_SYN;
 
-	*known = !(packet->flags & ~PACKET_OPTIONS) &&
+	*known = !(flags & ~PACKET_OPTIONS) &&
 		 (packet->flow.protocol == IPPROTO_TCP || packet->flow.protocol == IPPROTO_UDP);
 	if (packet->flow.ipv6) {
 		/* The addresses are in the header and in the pseudo-header: they cancel. */
@@ -66,7 +67,7 @@ static __always_inline __u64 inner_sum(const struct packet *packet, int *known)
 			       bpf_htons(packet->length - sizeof(struct ipv6hdr)) +
 			       bpf_htons(packet->flow.protocol << 8 | packet->ttl);
 
-		if (packet->flags)
+		if (flags)
 			*known = 0;
 		return header + (__u16)~checksum_fold(pseudo);
 	}

@@ -76,6 +76,7 @@ enum packet_flag {
 	PACKET_OPTIONS = 1 << 3,        /* IPv4 options or IPv6 extension headers */
 	PACKET_NO_CHECKSUM = 1 << 4,    /* UDP over IPv4 without a checksum */
 	PACKET_RELAYED = 1 << 5,        /* its connection ID names a backend that is down here */
+	PACKET_TCP_SYN = 1 << 6,        /* TCP's flag of that name is set, perhaps others, too */
 };
 
 /* TCP flags as in the header's 14th byte. */
@@ -388,6 +389,8 @@ static __always_inline enum reason parse_ports(struct xdp_md *ctx, struct packet
 			return PASS_MALFORMED;
 		set_ports(&packet->flow, tcp);
 		packet->tcp_flags = ((__u8 *)tcp)[13];
+		if (packet->tcp_flags & TCP_SYN)
+			packet->flags |= PACKET_TCP_SYN;
 	} else if (packet->flow.protocol == IPPROTO_UDP) {
 		struct udphdr *udp = l4;
 

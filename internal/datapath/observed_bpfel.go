@@ -76,6 +76,7 @@ const (
 	observedPacketFlagPACKET_OPTIONS        observedPacketFlag = 8
 	observedPacketFlagPACKET_NO_CHECKSUM    observedPacketFlag = 16
 	observedPacketFlagPACKET_RELAYED        observedPacketFlag = 32
+	observedPacketFlagPACKET_TCP_SYN        observedPacketFlag = 64
 )
 
 // Names of all BPF objects in the ELF.
