@@ -35,6 +35,10 @@ var checks = []check{
 		func(s *record.Scenario) (float64, error) {
 			return ratio(s, l2dsr.Name, track.Redirect.Name, imixAt(fewFlows), record.Throughput)
 		}},
+	{"throughput_imix_vs_redirect_on_link", "l2dsr's packets per second of the simple IMIX from a link of 5 Gbit/s, to a bare redirect's", "", ">=", 0.97, "imix", record.Throughput,
+		func(s *record.Scenario) (float64, error) {
+			return ratio(s, l2dsr.Name, track.Redirect.Name, imixOnLink, record.Throughput)
+		}},
 	{"cost_dnat_vs_weir_1flow", "iptables' own time per packet, to l2dsr's, 1 flow", "", ">=", 12, "flows", record.Cost,
 		func(s *record.Scenario) (float64, error) {
 			return ratio(s, track.Iptables.Name, l2dsr.Name, flowsAt(1), record.Cost)
