@@ -1,0 +1,33 @@
+package config
+
+import (
+	"reflect"
+	"slices"
+
+	"weir.io/weir/internal/model"
+)
+
+// Decode reads YAML text into a structure, by its json names, as strictly as Parse reads the
+// configuration: for the files of other programs than weir's own. What is wrong with the
+// values, validate says, when all of them could be read. Wrong text gives Errors.
+func Decode(name string, text []byte, to any, validate func() model.FieldErrors) error {
+	doc, errs := newDocument(text)
+	if len(errs) == 0 {
+		dec := decoder{document: doc, open: make(map[string]bool), fields: make(map[reflect.Type]map[string]int)}
+		dec.value(doc.root, reflect.ValueOf(to).Elem(), nil)
+		errs = dec.errs
+	}
+	if len(errs) == 0 {
+		if wrong := validate(); len(wrong) > 0 {
+			errs = doc.invalid(wrong)
+		}
+	}
+	if len(errs) == 0 {
+		return nil
+	}
+	for i := range errs {
+		errs[i].File = name
+	}
+	slices.SortStableFunc(errs, func(a, b Error) int { return a.Line - b.Line })
+	return errs
+}
