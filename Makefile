@@ -25,6 +25,7 @@ deps_chaos    := iproute2 ethtool iptables nftables etcd-server clang-19 llvm-19
 deps_bench    := iproute2 ethtool iptables nftables iperf3 nginx-light libnginx-mod-stream haproxy wrk frr
 deps_generate := clang-19 llvm-19 libbpf-dev linux-libc-dev
 deps_lint     := clang-format-19
+deps_kubernetes := iproute2 etcd-server
 deps_kernels  := qemu-system-x86 xz-utils
 deps_image    := buildah
 deps_debug    := bpftool
@@ -52,11 +53,18 @@ build: deps-build ## build bin/weir, one static binary
 	@go build -trimpath -buildvcs=false -ldflags '-s -w -X main.version=$(VERSION)' \
 		-o bin/weir ./cmd/weir >&2
 
+.PHONY: build-kube
+build-kube: deps-build ## build bin/weir-kube, the controller for Kubernetes
+	@go build -trimpath -buildvcs=false -ldflags '-s -w -X main.version=$(VERSION)' \
+		-o bin/weir-kube ./cmd/weir-kube >&2
+
 # In a mount namespace of its own with a bpffs of its own: the pins and named network
 # namespaces of the tests are not this host's, and none of them can stay behind.
 private := unshare --mount --propagation private -- \
 	bash -c 'mount -t bpf bpf /sys/fs/bpf && exec "$$@"' --
 
+# What takes longest begins first: else it would run alone in the end, and half of the
+# time wait.
 .PHONY: venv
 venv: build/venv/installed ## install schemathesis, which tries the API by its document, into build/venv
 
@@ -74,18 +82,27 @@ EXAMPLES ?= 500
 contract: deps-test build venv ## try the API by its document, some minutes: EXAMPLES=500
 	@WEIR_CONTRACT_EXAMPLES=$(EXAMPLES) $(private) go test ./cmd/weir -count 1 -timeout 60m -run '^TestContract$$' -v $(ARGS)
 
-# The lab has the machine to itself: what weir talks to there has timers of its own (BFD,
-# BGP, etcd's leases). Of the rest, what takes longest begins first: else it would run alone
-# in the end, and half of the time wait.
 .PHONY: test
 test: deps-test build venv ## run every test, as root: pure, packet tables, lab
-	@status=0; $(private) go test -timeout 20m $(ARGS) ./test || status=$$?; \
-	$(private) go test -timeout 20m $(ARGS) ./internal/datapath $$(go list ./... | grep -v '/test$$') || status=$$?; \
-	exit $$status
+	@$(private) go test -timeout 20m $(ARGS) ./test ./internal/datapath ./...
 
 .PHONY: test-kernels
 test-kernels: deps-build deps-kernels ## run the packet tables on Debian's 6.1 and 6.12 kernels (qemu)
 	@go run ./test/kernels $(ARGS)
+
+# The API server that weir is tried with. It takes minutes to build, so it stays in the
+# user's cache, and is not part of "make test".
+kubernetes := v1.36.3
+apiserver := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/weir/kube-apiserver-$(kubernetes)
+
+$(apiserver): test/kube/apiserver/go.mod
+	@mkdir -p $(@D)
+	@go build -C test/kube/apiserver -trimpath -buildvcs=false -o $@ \
+		-ldflags '-s -w -X k8s.io/component-base/version.gitVersion=$(kubernetes)' k8s.io/kubernetes/cmd/kube-apiserver >&2
+
+.PHONY: test-kubernetes
+test-kubernetes: deps-build deps-kubernetes $(apiserver) ## run the tests with a real Kubernetes API server, which is built once: some minutes
+	@WEIR_KUBE_APISERVER=$(apiserver) $(private) go test -timeout 20m -count 1 $(ARGS) ./test/kube
 
 .PHONY: demo
 demo: deps-demo build ## real traffic through every mode, in network namespaces: ARGS="--duration 10s --json"

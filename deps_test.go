@@ -29,6 +29,8 @@ var libraries = map[string]string{
 	"grpc":       "google.golang.org/grpc",
 	"net":        "golang.org/x/net",
 	"huma":       "github.com/danielgtaylor/huma/v2",
+	"kubernetes": "k8s.io", // its API's types and its client; see docs/architecture.md
+	"logr":       "github.com/go-logr/logr",
 	"netlink":    "github.com/vishvananda/netlink",
 	"netns":      "github.com/vishvananda/netns",
 	"perf":       "golang.org/x/perf",
@@ -51,7 +53,6 @@ var mayImport = map[string][]string{
 	"internal/config":      {"internal/model", "go-yaml", "sys"}, // sys: inotify
 	"internal/engine":      {"internal/model", "internal/maglev", "internal/history"},
 	"internal/history":     {"internal/model"},
-	"internal/forecast":    {"internal/model", "internal/engine"},
 	"internal/desired":     {"internal/model", "internal/store", "internal/history", "internal/engine"},
 	"internal/datapath":    {"internal/model", "ebpf", "netlink", "sys"},
 	"internal/flowsync":    {"internal/model"},
@@ -75,8 +76,12 @@ var mayImport = map[string][]string{
 	"internal/demo": {"internal/model", "internal/config", "internal/api", "internal/netlab", "internal/routerlab",
 		"ebpf", "sys"},
 	"cmd/weir": {"internal/model", "internal/config", "internal/engine", "internal/datapath",
-		"internal/agent", "internal/api", "internal/bfd", "internal/bgp", "internal/doctor", "internal/explain", "internal/forecast", "internal/metrics", "internal/neighbor", "internal/desired", "internal/flowsync", "internal/health", "internal/history", "internal/hooks", "internal/store", "internal/utilization", "internal/demo",
+		"internal/agent", "internal/api", "internal/bfd", "internal/bgp", "internal/doctor", "internal/explain", "internal/metrics", "internal/neighbor", "internal/desired", "internal/flowsync", "internal/health", "internal/history", "internal/hooks", "internal/store", "internal/utilization", "internal/demo",
 		"cobra", "gopacket", "pflag", "sys"},
+	"kube/pool":           {"internal/model"},
+	"kube/translate":      {"internal/model", "kube/pool", "kubernetes"},
+	"kube/controller":     {"internal/model", "internal/api", "kube/pool", "kube/translate", "kubernetes"},
+	"cmd/weir-kube":       {"internal/model", "internal/api", "internal/config", "kube/controller", "kube/pool", "kube/translate", "cobra", "kubernetes", "logr"}, // logr: what the client logs
 	"test/chaos/schedule": {},
 	"test/chaos/traffic":  {"internal/netlab", "quiclb", "quic-go", "sys"},
 	"test/version":        {},

@@ -1,0 +1,126 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"time"
+
+	"weir.io/weir/internal/api"
+	"weir.io/weir/internal/config"
+	"weir.io/weir/internal/model"
+	"weir.io/weir/kube/controller"
+	"weir.io/weir/kube/pool"
+	"weir.io/weir/kube/translate"
+)
+
+// settings are the controller's file.
+type settings struct {
+	Class        string           `json:"class"`
+	WithoutClass bool             `json:"without-class"` // Services without a class, too
+	Owner        string           `json:"owner"`         // of the set that it writes
+	Mode         model.Mode       `json:"mode"`
+	SNAT         *bool            `json:"snat"`
+	Backends     translate.Target `json:"backends"`
+	NodeHealth   bool             `json:"node-health"`
+	Lease        lease            `json:"lease"`
+	Pools        []pool.Pool      `json:"pools"`
+	Directors    []director       `json:"directors"`
+}
+
+type lease struct {
+	Namespace string         `json:"namespace"`
+	Name      string         `json:"name"`
+	Duration  model.Duration `json:"duration"`
+}
+
+// director is where one is asked: at a socket of this host, or over TCP.
+type director struct {
+	Socket    string `json:"socket"`
+	Server    string `json:"server"`
+	CA        string `json:"ca"`
+	Cert      string `json:"cert"`
+	Key       string `json:"key"`
+	TokenFile string `json:"token-file"`
+}
+
+const (
+	defaultClass = "weir.io/weir"
+	defaultOwner = "kube"
+	defaultLease = 15 * time.Second
+	shortLease   = 2 * time.Second
+	ownerFile    = "file" // of what a director's own file has
+)
+
+func loadSettings(path string) (*settings, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("configuration: %w", err)
+	}
+	return parseSettings(path, text)
+}
+
+func parseSettings(name string, text []byte) (*settings, error) {
+	snat := true
+	s := &settings{Class: defaultClass, Owner: defaultOwner, Mode: model.NAT, SNAT: &snat, Backends: translate.Nodes,
+		Lease: lease{Namespace: "weir-system", Name: "weir-kube", Duration: model.Duration(defaultLease)}}
+	if err := config.Decode(name, text, s, s.check); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// check returns what is wrong with the values.
+func (s *settings) check() (errs model.FieldErrors) {
+	add := func(path, format string, args ...any) {
+		errs = append(errs, model.FieldError{Path: path, Problem: fmt.Sprintf(format, args...)})
+	}
+	if why := s.options().Check(); why != "" {
+		add("mode", "%s", why)
+	}
+	if err := model.CheckOwner(s.Owner); err != nil {
+		add("owner", "%v", err)
+	} else if s.Owner == ownerFile {
+		add("owner", "%q is the director's own file's", s.Owner)
+	}
+	if time.Duration(s.Lease.Duration) < shortLease {
+		add("lease.duration", "is less than %s, in which the API server may not answer", shortLease)
+	}
+	if len(s.Pools) == 0 {
+		add("pools", "is required: without addresses no Service gets one")
+	}
+	errs = append(errs, pool.Check(s.Pools)...)
+	if len(s.Directors) == 0 {
+		add("directors", "is required: the directors of the group, one of which is told")
+	}
+	for i, d := range s.Directors {
+		path := fmt.Sprintf("directors[%d]", i)
+		switch {
+		case (d.Socket == "") == (d.Server == ""):
+			add(path, "has to have either socket or server")
+		case d.Socket != "" && d.CA+d.Cert+d.Key+d.TokenFile != "":
+			add(path, "ca, cert, key and token-file are for server")
+		}
+	}
+	return errs
+}
+
+func (s *settings) options() translate.Options {
+	return translate.Options{Mode: s.Mode, SNAT: *s.SNAT, Backends: s.Backends, NodeHealth: s.NodeHealth && s.Backends == translate.Nodes}
+}
+
+// clients returns what asks the directors.
+func (s *settings) clients() ([]*controller.Director, error) {
+	var list []*controller.Director
+	for i, d := range s.Directors {
+		if d.Socket != "" {
+			list = append(list, &controller.Director{Name: d.Socket, Client: api.NewClient(d.Socket)})
+			continue
+		}
+		client, err := api.NewRemoteClient(api.RemoteOptions{URL: d.Server, CA: d.CA, Cert: d.Cert, Key: d.Key, TokenFile: d.TokenFile})
+		if err != nil {
+			return nil, fmt.Errorf("directors[%d]: %w", i, err)
+		}
+		list = append(list, &controller.Director{Name: d.Server, Client: client})
+	}
+	return list, nil
+}

@@ -1,0 +1,164 @@
+// Package controller keeps what directors forward, and the status of Services, as Kubernetes
+// says. It works by level: each pass reads everything and makes everything true, so it does
+// not matter what was missed, or what a process before this one had begun.
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes/scheme"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+	networkingv1client "k8s.io/client-go/kubernetes/typed/networking/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/client-go/util/workqueue"
+
+	"weir.io/weir/kube/pool"
+	"weir.io/weir/kube/translate"
+)
+
+const (
+	// together is how long changes are waited for that may belong to one.
+	together = 20 * time.Millisecond
+	// again is how often everything is compared anew, although nothing is known to have changed.
+	again = 30 * time.Second
+	// soon is the same while directors refuse something: nobody says when they would not any more.
+	soon = 5 * time.Second
+	// The first and the longest wait after something failed.
+	firstRetry, lastRetry = 200 * time.Millisecond, 15 * time.Second
+)
+
+// Options say what a controller does.
+type Options struct {
+	Class     string // of load balancers that are its own
+	Default   bool   // Services without a class, too
+	Identity  string // of this process, in events
+	Pools     []pool.Pool
+	Translate translate.Options
+	Owner     string      // of the set that it writes
+	Directors []*Director // of one group
+}
+
+// Controller is one that runs. Use New.
+type Controller struct {
+	Options
+	log       *slog.Logger
+	core      corev1client.CoreV1Interface
+	addresses networkingv1client.IPAddressInterface
+	rest      *rest.Config
+
+	cache  *caches
+	queue  workqueue.TypedRateLimitingInterface[struct{}]
+	claims ledger
+	set    setWriter
+	events *reporter
+}
+
+// New returns a controller that asks the API server by this configuration.
+func New(config *rest.Config, o Options, log *slog.Logger) (*Controller, error) {
+	core, err := corev1client.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("make a client of the API server: %w", err)
+	}
+	networking, err := networkingv1client.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("make a client of the API server: %w", err)
+	}
+	return &Controller{Options: o, log: log, core: core, addresses: networking.IPAddresses(), rest: config}, nil
+}
+
+// Run does the work until the context ends. At any time one process is to run it: Elect sees
+// to that.
+func (c *Controller) Run(ctx context.Context) error {
+	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
+	defer broadcaster.Shutdown()
+	broadcaster.StartRecordingToSink(&corev1client.EventSinkImpl{Interface: c.core.Events("")})
+	c.events = newReporter(broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "weir-kube", Host: c.Identity}))
+	c.claims = newLedger(c.addresses)
+	c.set = setWriter{directors: c.Directors, owner: c.Owner, log: c.log}
+	c.queue = workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[struct{}](firstRetry, lastRetry))
+	go func() {
+		<-ctx.Done()
+		c.queue.ShutDown()
+	}()
+	// What is read before the lease was taken may be older than what its last holder did, so
+	// nothing is.
+	var err error
+	if c.cache, err = newCaches(c.rest, func() { c.queue.AddAfter(struct{}{}, together) }); err != nil {
+		return err
+	}
+	if err := c.cache.start(ctx); err != nil {
+		return err
+	}
+	c.log.Info("following the cluster", "services", len(c.cache.services()), "class", c.Class)
+	c.queue.Add(struct{}{})
+	for {
+		item, ended := c.queue.Get()
+		if ended {
+			return ctx.Err()
+		}
+		next, err := c.pass(ctx)
+		c.queue.Done(item)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err != nil {
+			c.log.Warn("not everything could be made so; trying again", "error", err)
+			c.queue.AddRateLimited(item)
+			continue
+		}
+		c.queue.Forget(item)
+		c.queue.AddAfter(item, next)
+	}
+}
+
+// pass makes everything true once, and says when to look again although nothing has changed.
+func (c *Controller) pass(ctx context.Context) (next time.Duration, err error) {
+	services := c.ours()
+	c.claims.read(c.cache.claims())
+	plan := c.plan(services)
+	claimed := c.claims.make(ctx, plan.assignment.Claim, services)
+	plan.without(claimed.taken)
+	set := c.translate(plan)
+	refused, putErr := c.set.put(ctx, set)
+	plan.refused(refused)
+	var statusErr, releaseErr error
+	if putErr == nil {
+		// Only now nobody forwards what is released, and no status has it: the next Service
+		// may have it.
+		if statusErr = c.writeStatuses(ctx, plan); statusErr == nil {
+			releaseErr = c.release(ctx, plan.assignment.Release)
+		}
+	} else {
+		plan.pending(putErr)
+	}
+	c.events.report(plan, time.Now())
+	if next = again; len(refused) > 0 {
+		next = soon
+	}
+	return next, errors.Join(claimed.err, putErr, releaseErr, statusErr)
+}
+
+// ours returns the Services that this controller serves, the oldest first.
+func (c *Controller) ours() []*corev1.Service {
+	list := slices.DeleteFunc(c.cache.services(), func(s *corev1.Service) bool { return !c.isOurs(s) })
+	slices.SortFunc(list, func(a, b *corev1.Service) int {
+		if byAge := a.CreationTimestamp.Compare(b.CreationTimestamp.Time); byAge != 0 {
+			return byAge
+		}
+		return compareNames(translate.Of(a), translate.Of(b))
+	})
+	return list
+}
+
+func (c *Controller) isOurs(s *corev1.Service) bool {
+	class := s.Spec.LoadBalancerClass
+	return s.Spec.Type == corev1.ServiceTypeLoadBalancer && s.DeletionTimestamp == nil &&
+		(class != nil && *class == c.Class || class == nil && c.Default)
+}

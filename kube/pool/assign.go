@@ -1,0 +1,246 @@
+package pool
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// Service names a Service.
+type Service struct{ Namespace, Name string }
+
+// String returns NAMESPACE/NAME.
+func (s Service) String() string { return s.Namespace + "/" + s.Name }
+
+// Request is what a Service wants.
+type Request struct {
+	Service
+	Families []Family
+	Pool     string       // the name of the one that it asks for; empty: whichever has one
+	Wanted   []netip.Addr // the very addresses that it asks for; those of a family that is not among Families mean nothing
+	Had      []netip.Addr // what its status says that it has
+}
+
+// Family is an IP family.
+type Family bool
+
+// The families.
+const (
+	IPv4 Family = false
+	IPv6 Family = true
+)
+
+// String returns IPv4 or IPv6.
+func (f Family) String() string {
+	if f == IPv6 {
+		return "IPv6"
+	}
+	return "IPv4"
+}
+
+// FamilyOf returns an address's.
+func FamilyOf(a netip.Addr) Family { return Family(!a.Is4()) }
+
+// Claims say whose addresses are. What is claimed is nobody else's, also while it is not used.
+type Claims map[netip.Addr]Service
+
+// Assignment is what becomes of requests.
+type Assignment struct {
+	// Of are each Service's addresses, in the order of its families. Some of them may have to
+	// be claimed first.
+	Of map[Service][]netip.Addr
+	// Claim are those that nobody has claimed yet.
+	Claim Claims
+	// Release are claims that nobody needs any more. They may be given to others only when
+	// nobody forwards them.
+	Release []netip.Addr
+	// Problems say what a Service does not get, and why.
+	Problems map[Service][]string
+}
+
+// Assign says which addresses the requests get. The order of requests decides who gets the
+// last address. A Service keeps what it has claimed, unless it asks for something else: also
+// what no pool has any more, because another address would break its clients.
+func Assign(pools []Pool, claims Claims, requests []Request) Assignment {
+	a := assigner{pools: pools, claims: claims, owned: map[Service][]netip.Addr{}, next: make([]cursor, len(pools)),
+		result: Assignment{Of: map[Service][]netip.Addr{}, Claim: Claims{}, Problems: map[Service][]string{}}}
+	for address, owner := range claims {
+		a.owned[owner] = append(a.owned[owner], address)
+	}
+	used := map[netip.Addr]bool{}
+	// First what is not chosen freely, so that no free choice takes it away.
+	for _, free := range []bool{false, true} {
+		for _, r := range requests {
+			for i, family := range r.Families {
+				if i == 0 && !free {
+					a.result.Of[r.Service] = make([]netip.Addr, len(r.Families))
+				}
+				if of := a.result.Of[r.Service]; !of[i].IsValid() && a.chooses(r, family) == free {
+					of[i] = a.one(r, family)
+					used[of[i]] = true
+				}
+			}
+		}
+	}
+	for service, of := range a.result.Of {
+		a.result.Of[service] = slices.DeleteFunc(of, func(x netip.Addr) bool { return !x.IsValid() })
+	}
+	for address := range claims {
+		if !used[address] {
+			a.result.Release = append(a.result.Release, address)
+		}
+	}
+	slices.SortFunc(a.result.Release, netip.Addr.Compare)
+	return a.result
+}
+
+type assigner struct {
+	pools  []Pool
+	claims Claims
+	owned  map[Service][]netip.Addr
+	next   []cursor // of each pool: where free addresses may be
+	result Assignment
+}
+
+// cursor is a place in a pool, for each family: all addresses before it are taken.
+type cursor struct{ at [2]place }
+
+type place struct {
+	part    int        // of the pool's ranges
+	address netip.Addr // invalid: the part's first
+}
+
+// chooses reports whether any address would do.
+func (a *assigner) chooses(r Request, family Family) bool {
+	_, wants := ofFamily(r.Wanted, family)
+	_, keeps := a.kept(r, family)
+	return !wants && !keeps && !slices.ContainsFunc(r.Had, func(x netip.Addr) bool { return FamilyOf(x) == family && a.may(r, x) == "" })
+}
+
+func ofFamily(list []netip.Addr, family Family) (netip.Addr, bool) {
+	i := slices.IndexFunc(list, func(x netip.Addr) bool { return FamilyOf(x) == family })
+	if i < 0 {
+		return netip.Addr{}, false
+	}
+	return list[i], true
+}
+
+// one returns an address for the request, or says why there is none.
+func (a *assigner) one(r Request, family Family) netip.Addr {
+	if wanted, given := ofFamily(r.Wanted, family); given {
+		if why := a.may(r, wanted); why != "" {
+			return a.problem(r, "the address %s that it asks for %s", wanted, why)
+		}
+		return a.take(r, wanted)
+	}
+	if kept, found := a.kept(r, family); found {
+		if !slices.ContainsFunc(a.pools, func(p Pool) bool { return p.Has(kept) }) {
+			a.problem(r, "it keeps %s, which no pool has any more; delete the Service to free it", kept)
+		}
+		return kept
+	}
+	for _, had := range r.Had {
+		if FamilyOf(had) == family && a.may(r, had) == "" {
+			return a.take(r, had)
+		}
+	}
+	var asked []string
+	for i := range a.pools {
+		p := &a.pools[i]
+		if !p.admits(r.Namespace) || r.Pool != "" && r.Pool != p.Name || r.Pool == "" && p.OnRequest {
+			continue
+		}
+		asked = append(asked, p.Name)
+		if free, found := a.free(i, family); found {
+			return a.take(r, free)
+		}
+	}
+	switch {
+	case len(asked) > 0:
+		return a.problem(r, "no %s address is free in the pools that it may use: %s", family, strings.Join(asked, ", "))
+	case r.Pool != "" && !slices.ContainsFunc(a.pools, func(p Pool) bool { return p.Name == r.Pool }):
+		return a.problem(r, "there is no pool %q that it asks for", r.Pool)
+	case r.Pool != "":
+		return a.problem(r, "pool %q that it asks for is not for namespace %s", r.Pool, r.Namespace)
+	}
+	return a.problem(r, "no pool is for namespace %s without being asked for", r.Namespace)
+}
+
+func (a *assigner) problem(r Request, format string, args ...any) (none netip.Addr) {
+	a.result.Problems[r.Service] = append(a.result.Problems[r.Service], fmt.Sprintf(format, args...))
+	return none
+}
+
+// kept returns what the Service has claimed and may keep: of several what its status says.
+func (a *assigner) kept(r Request, family Family) (best netip.Addr, found bool) {
+	for _, x := range a.owned[r.Service] {
+		if FamilyOf(x) != family || r.Pool != "" && !a.inPool(r.Pool, x) {
+			continue
+		}
+		if isHad, bestHad := slices.Contains(r.Had, x), slices.Contains(r.Had, best); !found || isHad && !bestHad || isHad == bestHad && x.Less(best) {
+			best, found = x, true
+		}
+	}
+	return best, found
+}
+
+func (a *assigner) inPool(name string, x netip.Addr) bool {
+	return slices.ContainsFunc(a.pools, func(p Pool) bool { return p.Name == name && p.Has(x) })
+}
+
+// may says why the Service may not have the address, or nothing.
+func (a *assigner) may(r Request, x netip.Addr) string {
+	i := slices.IndexFunc(a.pools, func(p Pool) bool { return p.Has(x) })
+	if i < 0 {
+		return "is in no pool"
+	}
+	owner, claimed := a.claims[x]
+	if mine, now := a.result.Claim[x]; now {
+		owner, claimed = mine, true
+	}
+	switch p := &a.pools[i]; {
+	case !p.admits(r.Namespace):
+		return fmt.Sprintf("is in pool %q, which is not for namespace %s", p.Name, r.Namespace)
+	case r.Pool != "" && r.Pool != p.Name:
+		return fmt.Sprintf("is in pool %q, and it asks for pool %q", p.Name, r.Pool)
+	case claimed && owner != r.Service:
+		return "belongs to " + owner.String()
+	}
+	return ""
+}
+
+// take gives the address to the Service, and claims it if need be.
+func (a *assigner) take(r Request, x netip.Addr) netip.Addr {
+	if _, claimed := a.claims[x]; !claimed {
+		a.result.Claim[x] = r.Service
+	}
+	return x
+}
+
+// free returns the lowest address of a family that nobody has claimed. All that it has passed
+// by stays claimed until this Assign ends, so it never looks there again.
+func (a *assigner) free(pool int, family Family) (none netip.Addr, found bool) {
+	p := &a.pools[pool]
+	at := &a.next[pool].at[0]
+	if family == IPv6 {
+		at = &a.next[pool].at[1]
+	}
+	for ; at.part < len(p.Addresses); *at = (place{part: at.part + 1}) {
+		r := p.Addresses[at.part]
+		if FamilyOf(r.First) != family {
+			continue
+		}
+		if !at.address.IsValid() {
+			at.address = r.First
+		}
+		for ; at.address.IsValid() && r.Contains(at.address); at.address = at.address.Next() {
+			_, claimed := a.claims[at.address]
+			_, now := a.result.Claim[at.address]
+			if !claimed && !now && !p.avoids(at.address) {
+				return at.address, true
+			}
+		}
+	}
+	return none, false
+}

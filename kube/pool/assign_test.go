@@ -1,0 +1,232 @@
+package pool_test
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"weir.io/weir/kube/pool"
+)
+
+func ranges(t *testing.T, texts ...string) (list []pool.Range) {
+	t.Helper()
+	for _, text := range texts {
+		r, err := pool.ParseRange(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		list = append(list, r)
+	}
+	return list
+}
+
+func addresses(texts ...string) (list []netip.Addr) {
+	for _, text := range texts {
+		list = append(list, netip.MustParseAddr(text))
+	}
+	return list
+}
+
+func service(name string) pool.Service {
+	namespace, name, _ := strings.Cut(name, "/")
+	return pool.Service{Namespace: namespace, Name: name}
+}
+
+var (
+	only4 = []pool.Family{pool.IPv4}
+	only6 = []pool.Family{pool.IPv6}
+	both  = []pool.Family{pool.IPv6, pool.IPv4}
+)
+
+func TestAssign(t *testing.T) {
+	pools := []pool.Pool{
+		{Name: "public", Addresses: ranges(t, "203.0.113.0-203.0.113.2", "2001:db8::1-2001:db8::2"), AvoidBuggy: true},
+		{Name: "team", Addresses: ranges(t, "192.0.2.0/31"), Namespaces: []string{"team"}},
+		{Name: "asked", Addresses: ranges(t, "198.51.100.9"), OnRequest: true},
+	}
+	for _, test := range []struct {
+		name     string
+		claims   string // ADDRESS=NAMESPACE/NAME
+		requests []pool.Request
+		of       string // NAMESPACE/NAME=ADDRESS
+		release  string
+		problem  string
+	}{
+		{name: "the lowest that is free, the oldest request first",
+			requests: []pool.Request{{Service: service("x/b"), Families: only4}, {Service: service("x/a"), Families: only4}},
+			of:       "x/b=203.0.113.1 x/a=203.0.113.2"},
+		{name: "one of each family, in the order of families",
+			requests: []pool.Request{{Service: service("x/a"), Families: both}},
+			of:       "x/a=2001:db8::1,203.0.113.1"},
+		{name: "what it has claimed stays",
+			claims:   "203.0.113.2=x/a",
+			requests: []pool.Request{{Service: service("x/a"), Families: only4}, {Service: service("x/b"), Families: only4}},
+			of:       "x/a=203.0.113.2 x/b=203.0.113.1"},
+		{name: "what its status says is taken again, before others choose",
+			requests: []pool.Request{{Service: service("x/b"), Families: only4}, {Service: service("x/a"), Families: only4, Had: addresses("203.0.113.1")}},
+			of:       "x/a=203.0.113.1 x/b=203.0.113.2"},
+		{name: "what its status says and another one has claimed is the other one's",
+			claims:   "203.0.113.1=x/b",
+			requests: []pool.Request{{Service: service("x/a"), Families: only4, Had: addresses("203.0.113.1")}, {Service: service("x/b"), Families: only4}},
+			of:       "x/b=203.0.113.1 x/a=203.0.113.2"},
+		{name: "of two claims the one that its status says",
+			claims:   "203.0.113.1=x/a 203.0.113.2=x/a",
+			requests: []pool.Request{{Service: service("x/a"), Families: only4, Had: addresses("203.0.113.2")}},
+			of:       "x/a=203.0.113.2", release: "203.0.113.1"},
+		{name: "what is claimed by a Service that is gone is released, and not given away before that",
+			claims:   "203.0.113.1=x/gone",
+			requests: []pool.Request{{Service: service("x/a"), Families: only4}},
+			of:       "x/a=203.0.113.2", release: "203.0.113.1"},
+		{name: "a family that is not wanted any more is released",
+			claims:   "203.0.113.1=x/a 2001:db8::1=x/a",
+			requests: []pool.Request{{Service: service("x/a"), Families: only6}},
+			of:       "x/a=2001:db8::1", release: "203.0.113.1"},
+		{name: "the address that it asks for, also of a pool that gives none by itself",
+			requests: []pool.Request{{Service: service("x/a"), Families: only4, Wanted: addresses("198.51.100.9")}},
+			of:       "x/a=198.51.100.9"},
+		{name: "another address than it has",
+			claims:   "203.0.113.1=x/a",
+			requests: []pool.Request{{Service: service("x/a"), Families: only4, Wanted: addresses("203.0.113.2"), Had: addresses("203.0.113.1")}},
+			of:       "x/a=203.0.113.2", release: "203.0.113.1"},
+		{name: "an address that another one has",
+			claims:   "203.0.113.1=x/b",
+			requests: []pool.Request{{Service: service("x/b"), Families: only4}, {Service: service("x/a"), Families: only4, Wanted: addresses("203.0.113.1")}},
+			of:       "x/b=203.0.113.1", problem: "the address 203.0.113.1 that it asks for belongs to x/b"},
+		{name: "two that ask for the same",
+			requests: []pool.Request{{Service: service("x/a"), Families: only4, Wanted: addresses("203.0.113.1")}, {Service: service("x/b"), Families: only4, Wanted: addresses("203.0.113.1")}},
+			of:       "x/a=203.0.113.1", problem: "the address 203.0.113.1 that it asks for belongs to x/a"},
+		{name: "an address that somebody chose comes after one that is asked for",
+			requests: []pool.Request{{Service: service("x/a"), Families: only4}, {Service: service("x/b"), Families: only4, Wanted: addresses("203.0.113.1")}},
+			of:       "x/b=203.0.113.1 x/a=203.0.113.2"},
+		{name: "an address of no pool",
+			requests: []pool.Request{{Service: service("x/a"), Families: only4, Wanted: addresses("10.0.0.1")}},
+			problem:  "the address 10.0.0.1 that it asks for is in no pool"},
+		{name: "an address that the pool avoids",
+			requests: []pool.Request{{Service: service("x/a"), Families: only4, Wanted: addresses("203.0.113.0")}},
+			problem:  "the address 203.0.113.0 that it asks for is in no pool"},
+		{name: "a pool by name",
+			requests: []pool.Request{{Service: service("x/a"), Families: only4, Pool: "asked"}},
+			of:       "x/a=198.51.100.9"},
+		{name: "another pool than it has an address of",
+			claims:   "203.0.113.1=x/a",
+			requests: []pool.Request{{Service: service("x/a"), Families: only4, Pool: "asked", Had: addresses("203.0.113.1")}},
+			of:       "x/a=198.51.100.9", release: "203.0.113.1"},
+		{name: "a pool that is not there",
+			requests: []pool.Request{{Service: service("x/a"), Families: only4, Pool: "none"}},
+			problem:  `there is no pool "none" that it asks for`},
+		{name: "a pool of another namespace",
+			requests: []pool.Request{{Service: service("x/a"), Families: only4, Pool: "team"}},
+			problem:  `pool "team" that it asks for is not for namespace x`},
+		{name: "an address of another namespace's pool",
+			requests: []pool.Request{{Service: service("x/a"), Families: only4, Wanted: addresses("192.0.2.1")}},
+			problem:  `is in pool "team", which is not for namespace x`},
+		{name: "the next pool when the first is used up",
+			claims:   "203.0.113.1=x/a 203.0.113.2=x/b",
+			requests: []pool.Request{{Service: service("x/a"), Families: only4}, {Service: service("x/b"), Families: only4}, {Service: service("team/c"), Families: only4}},
+			of:       "x/a=203.0.113.1 x/b=203.0.113.2 team/c=192.0.2.0"},
+		{name: "nothing is left, for the youngest",
+			requests: []pool.Request{{Service: service("x/a"), Families: only4}, {Service: service("x/b"), Families: only4}, {Service: service("x/c"), Families: both}},
+			of:       "x/a=203.0.113.1 x/b=203.0.113.2 x/c=2001:db8::1", problem: "no IPv4 address is free in the pools that it may use: public"},
+		{name: "an address that no pool has any more stays",
+			claims:   "10.9.9.9=x/a",
+			requests: []pool.Request{{Service: service("x/a"), Families: only4}},
+			of:       "x/a=10.9.9.9", problem: "it keeps 10.9.9.9, which no pool has any more"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			claims := pool.Claims{}
+			for _, text := range strings.Fields(test.claims) {
+				address, owner, _ := strings.Cut(text, "=")
+				claims[netip.MustParseAddr(address)] = service(owner)
+			}
+			a := pool.Assign(pools, claims, test.requests)
+			of := map[string]string{}
+			for s, list := range a.Of {
+				if len(list) > 0 {
+					of[s.String()] = strings.ReplaceAll(strings.Trim(fmt.Sprint(list), "[]"), " ", ",")
+				}
+			}
+			want := map[string]string{}
+			for _, text := range strings.Fields(test.of) {
+				s, list, _ := strings.Cut(text, "=")
+				want[s] = list
+			}
+			if d := cmp.Diff(want, of); d != "" {
+				t.Error("addresses (-want +got):", d)
+			}
+			if release := strings.Trim(fmt.Sprint(a.Release), "[]"); release != test.release {
+				t.Errorf("releases %q, want %q", release, test.release)
+			}
+			if problems := fmt.Sprint(a.Problems); !strings.Contains(problems, test.problem) || (test.problem == "") != (len(a.Problems) == 0) {
+				t.Errorf("problems %s, want %q", problems, test.problem)
+			}
+		})
+	}
+}
+
+// Whatever Services come, go and ask for, in whatever order claims and releases become true:
+// no address is two Services', none is lost, and nobody's address changes who asks for nothing
+// else.
+func TestAssignOverRandomHistories(t *testing.T) {
+	pools := []pool.Pool{{Name: "a", Addresses: ranges(t, "203.0.113.0/29", "2001:db8::/125")}, {Name: "b", Addresses: ranges(t, "198.51.100.0/30"), OnRequest: true}}
+	for seed := range uint64(200) {
+		random := rand.New(rand.NewPCG(seed, 8))
+		claims := pool.Claims{}
+		requests := map[pool.Service]pool.Request{}
+		before := map[pool.Service][]netip.Addr{}
+		for range 60 {
+			s := pool.Service{Namespace: "x", Name: fmt.Sprint(random.IntN(12))}
+			changed := pool.Request{Service: s, Families: [][]pool.Family{only4, only6, both}[random.IntN(3)]}
+			switch random.IntN(4) {
+			case 0:
+				delete(requests, s)
+			case 1:
+				changed.Pool = "b"
+				requests[s] = changed
+			default:
+				requests[s] = changed
+			}
+			var list []pool.Request
+			for _, name := range slices.SortedFunc(maps.Keys(requests), func(a, b pool.Service) int { return strings.Compare(a.Name, b.Name) }) {
+				list = append(list, requests[name])
+			}
+			a := pool.Assign(pools, claims, list)
+			now := map[netip.Addr]pool.Service{}
+			for owner, of := range a.Of {
+				for _, x := range of {
+					if other, twice := now[x]; twice {
+						t.Fatalf("seed %d: %s is %s's and %s's", seed, x, owner, other)
+					}
+					if holder, claimed := claims[x]; claimed && holder != owner {
+						t.Fatalf("seed %d: %s is claimed by %s and given to %s", seed, x, holder, owner)
+					}
+					now[x] = owner
+				}
+			}
+			for owner, of := range before {
+				if _, still := requests[owner]; still && owner != s && !slices.Equal(of, a.Of[owner]) && len(of) == len(requests[owner].Families) {
+					t.Fatalf("seed %d: %s had %v and has %v, and asked for nothing else", seed, owner, of, a.Of[owner])
+				}
+			}
+			maps.Copy(claims, a.Claim)
+			for _, x := range a.Release {
+				if _, used := now[x]; used {
+					t.Fatalf("seed %d: %s is released and used", seed, x)
+				}
+				if random.IntN(3) > 0 { // a process may end before it has released all
+					delete(claims, x)
+				}
+			}
+			before = a.Of
+		}
+		a := pool.Assign(pools, claims, nil)
+		if len(a.Release) != len(claims) {
+			t.Fatalf("seed %d: nobody is there, and %d of %d claims are released", seed, len(a.Release), len(claims))
+		}
+	}
+}

@@ -1,0 +1,78 @@
+package pool_test
+
+import (
+	"encoding/json"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"weir.io/weir/kube/pool"
+)
+
+func TestParseRange(t *testing.T) {
+	for text, want := range map[string]string{
+		"203.0.113.7":               "203.0.113.7",
+		"203.0.113.0/28":            "203.0.113.0-203.0.113.15",
+		"203.0.113.8/29":            "203.0.113.8-203.0.113.15",
+		"203.0.113.9-203.0.113.11":  "203.0.113.9-203.0.113.11",
+		"203.0.113.1 - 203.0.113.2": "203.0.113.1-203.0.113.2",
+		"2001:db8::/64":             "2001:db8::-2001:db8::ffff:ffff:ffff:ffff",
+		"2001:db8::1":               "2001:db8::1",
+	} {
+		r, err := pool.ParseRange(text)
+		if err != nil || r.String() != want {
+			t.Errorf("%q is read as %s, error %v, want %s", text, r, err, want)
+		}
+		if again, err := pool.ParseRange(r.String()); err != nil || again != r {
+			t.Errorf("%s is read again as %s, error %v", r, again, err)
+		}
+	}
+	for text, want := range map[string]string{
+		"":                          "is not an address",
+		"203.0.113":                 "is not an address",
+		"203.0.113.9/28":            "203.0.113.0/28 is the prefix",
+		"203.0.113.2-203.0.113.1":   "ends before it begins",
+		"203.0.113.2-2001:db8::1":   "ends in the other",
+		"fe80::1%eth0":              "is not an address",
+		"::ffff:203.0.113.1":        "is not an address",
+		"203.0.113.1-203.0.113.2-3": "is not an address",
+	} {
+		if r, err := pool.ParseRange(text); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q is read as %s, error %v, want %q", text, r, err, want)
+		}
+	}
+}
+
+func TestCheck(t *testing.T) {
+	for text, want := range map[string]string{
+		`[{"name":"a","addresses":["203.0.113.0/28"]},{"name":"b","addresses":["2001:db8::/64","203.0.113.16/28"]}]`: "",
+		`[{"addresses":["203.0.113.0/28"]}]`: "pools[0].name: is required",
+		`[{"name":"a","addresses":["203.0.113.0/28"]},{"name":"a","addresses":["203.0.113.16/28"]}]`: `pools[1].name: "a" is already the name of pools[0]`,
+		`[{"name":"a"}]`: "pools[0].addresses: is required",
+		`[{"name":"a","addresses":["203.0.113.0/28"]},{"name":"b","addresses":["203.0.113.15"]}]`: "pools[1].addresses[0]: 203.0.113.15 and 203.0.113.0-203.0.113.15 have addresses in common",
+		// The one in the middle ends first, and must not hide what the first one has.
+		`[{"name":"a","addresses":["203.0.113.0/28","203.0.113.32/28"]},{"name":"b","addresses":["203.0.113.2","203.0.113.14"]}]`: "pools[1].addresses[1]: 203.0.113.14 and",
+	} {
+		var pools []pool.Pool
+		if err := json.Unmarshal([]byte(text), &pools); err != nil {
+			t.Fatal(err)
+		}
+		errs := pool.Check(pools)
+		if want == "" && len(errs) > 0 || want != "" && !strings.Contains(errs.Error(), want) {
+			t.Errorf("%s:\nproblems %v, want %q", text, errs, want)
+		}
+	}
+}
+
+func TestHas(t *testing.T) {
+	whole, _ := pool.ParseRange("203.0.113.0/24")
+	for address, want := range map[string]bool{
+		"203.0.113.0": false, "203.0.113.1": true, "203.0.113.254": true, "203.0.113.255": false,
+		"203.0.114.1": false, "2001:db8::": false, "::ffff:203.0.113.1": false,
+	} {
+		p := pool.Pool{Addresses: []pool.Range{whole}, AvoidBuggy: true}
+		if got := p.Has(netip.MustParseAddr(address)); got != want {
+			t.Errorf("a /24 without .0 and .255 has %s: %v", address, got)
+		}
+	}
+}

@@ -1,0 +1,104 @@
+package translate
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"weir.io/weir/kube/pool"
+)
+
+// endpoint is a place where a port of a Service is served.
+type endpoint struct {
+	at       netip.AddrPort
+	name     string // of the pod; empty: it is none
+	node     string
+	draining bool // it keeps its connections, and gets no new ones
+}
+
+// endpoints returns those of a port in a family, in the order of their addresses. Those that
+// terminate and still serve are draining, unless there is nobody else: then they are all that
+// there is, and used (as kube-proxy does, KEP-1669).
+func endpoints(slices_ []*discoveryv1.EndpointSlice, port *corev1.ServicePort, family pool.Family) []endpoint {
+	of := map[netip.AddrPort]endpoint{}
+	ready := false
+	for _, slice := range slices_ {
+		number, serves := portOf(slice, port)
+		if !serves || slice.AddressType != addressType(family) {
+			continue
+		}
+		for i := range slice.Endpoints {
+			e, serves := endpointOf(&slice.Endpoints[i], number)
+			if !serves {
+				continue
+			}
+			// It may be in two slices while it moves between them: what is ready counts.
+			if before, twice := of[e.at]; !twice || before.draining {
+				of[e.at] = e
+			}
+			ready = ready || !e.draining
+		}
+	}
+	list := make([]endpoint, 0, len(of))
+	for _, e := range of {
+		e.draining = e.draining && ready
+		list = append(list, e)
+	}
+	slices.SortFunc(list, func(a, b endpoint) int { return a.at.Compare(b.at) })
+	return list
+}
+
+func addressType(family pool.Family) discoveryv1.AddressType {
+	if family == pool.IPv6 {
+		return discoveryv1.AddressTypeIPv6
+	}
+	return discoveryv1.AddressTypeIPv4
+}
+
+// portOf returns the number that a slice's endpoints serve a Service's port at. Its pods may
+// serve a named port at different ones: then there is a slice for each.
+func portOf(slice *discoveryv1.EndpointSlice, port *corev1.ServicePort) (uint16, bool) {
+	for _, p := range slice.Ports {
+		protocol := corev1.ProtocolTCP
+		if p.Protocol != nil {
+			protocol = *p.Protocol
+		}
+		name := ""
+		if p.Name != nil {
+			name = *p.Name
+		}
+		if name == port.Name && protocol == cmp.Or(port.Protocol, corev1.ProtocolTCP) && p.Port != nil && 0 < *p.Port && *p.Port <= 65535 {
+			return uint16(*p.Port), true
+		}
+	}
+	return 0, false
+}
+
+func endpointOf(e *discoveryv1.Endpoint, port uint16) (none endpoint, serves bool) {
+	is := func(condition *bool, otherwise bool) bool {
+		if condition == nil {
+			return otherwise
+		}
+		return *condition
+	}
+	ready := is(e.Conditions.Ready, true)
+	serving, terminating := is(e.Conditions.Serving, ready), is(e.Conditions.Terminating, false)
+	if len(e.Addresses) == 0 || !ready && !(serving && terminating) {
+		return none, false
+	}
+	a, err := netip.ParseAddr(e.Addresses[0]) // further ones have no meaning (discovery/v1)
+	if err != nil {
+		return none, false
+	}
+	found := endpoint{at: netip.AddrPortFrom(a.Unmap(), port), draining: !ready}
+	if e.TargetRef != nil && e.TargetRef.Kind == "Pod" {
+		found.name = e.TargetRef.Name
+	}
+	if e.NodeName != nil {
+		found.node = *e.NodeName
+	}
+	return found, true
+}

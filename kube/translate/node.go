@@ -1,0 +1,101 @@
+package translate
+
+import (
+	"net/netip"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"weir.io/weir/internal/model"
+	"weir.io/weir/kube/pool"
+)
+
+// Node is what of a node matters to Services.
+type Node struct {
+	Name string
+	// V4 and V6 are its addresses towards directors; the zero one: it has none.
+	V4, V6 netip.Addr
+	// Excluded says that it is not to get anything from load balancers.
+	Excluded bool
+	// Leaving says that it is about to be removed: it gets no new connections.
+	Leaving bool
+	// Ready is what the kubelet, or who misses it, says.
+	Ready bool
+}
+
+// toBeDeleted is the taint by which the cluster autoscaler marks a node that it drains.
+const toBeDeleted = "ToBeDeletedByClusterAutoscaler"
+
+// NodeOf returns what matters of a node. A cordoned one is as any other: its pods go on.
+func NodeOf(n *corev1.Node) Node {
+	node := Node{Name: n.Name, Leaving: n.DeletionTimestamp != nil}
+	_, node.Excluded = n.Labels[corev1.LabelNodeExcludeBalancers]
+	for _, taint := range n.Spec.Taints {
+		node.Leaving = node.Leaving || taint.Key == toBeDeleted
+	}
+	for _, c := range n.Status.Conditions {
+		node.Ready = node.Ready || c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+	}
+	for _, kind := range []corev1.NodeAddressType{corev1.NodeInternalIP, corev1.NodeExternalIP} {
+		for _, given := range n.Status.Addresses {
+			a, err := netip.ParseAddr(given.Address)
+			if err != nil || given.Type != kind {
+				continue
+			}
+			a = a.Unmap()
+			if to := node.address(pool.FamilyOf(a)); !to.IsValid() {
+				*to = a
+			}
+		}
+	}
+	return node
+}
+
+func (n *Node) address(family pool.Family) *netip.Addr {
+	if family == pool.IPv6 {
+		return &n.V6
+	}
+	return &n.V4
+}
+
+// Cluster is the nodes that Services can be reached at.
+type Cluster struct {
+	nodes  []Node // in the order of their names
+	byName map[string]int
+	dark   bool // none is ready
+}
+
+// NewCluster returns a cluster of nodes, which are in the order of their names.
+func NewCluster(nodes []Node) *Cluster {
+	c := &Cluster{byName: map[string]int{}, dark: true}
+	for _, n := range nodes {
+		if !n.Excluded {
+			c.byName[n.Name] = len(c.nodes)
+			c.nodes = append(c.nodes, n)
+			c.dark = c.dark && !n.Ready
+		}
+	}
+	return c
+}
+
+// state returns that of a node which any pod can be reached by. One that is not ready keeps
+// its slots, so that nothing moves again when it is back. If no node is, it is rather the one
+// who looks: all are used.
+func (c *Cluster) state(n Node) model.BackendState {
+	switch {
+	case n.Leaving:
+		return model.Draining
+	case !n.Ready && !c.dark:
+		return model.Down
+	}
+	return model.Active
+}
+
+// address returns where a node is reached. In tunnels and frames a packet of one family can
+// travel to an address of the other.
+func (c *Cluster) address(n Node, family pool.Family, mode model.Mode) (netip.Addr, bool) {
+	a := *n.address(family)
+	if !a.IsValid() && mode != model.NAT {
+		a = *n.address(!family)
+	}
+	return a, a.IsValid()
+}

@@ -1,0 +1,134 @@
+// Package translate turns what Kubernetes says of a Service into weir's services, and says
+// what of it weir cannot do. It is pure: no clock, no API server.
+package translate
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"weir.io/weir/internal/model"
+	"weir.io/weir/kube/pool"
+)
+
+// Annotations of Services.
+const (
+	AnnotationPool      = "weir.io/address-pool" // the name of the pool whose addresses it gets
+	AnnotationAddresses = "weir.io/addresses"    // the very addresses, one per family, with commas
+	AnnotationMode      = "weir.io/mode"         // its mode
+)
+
+// Target is what weir's backends are.
+type Target string
+
+// The targets.
+const (
+	Nodes Target = "nodes" // nodes, where kube-proxy or what stands for it goes on to a pod
+	Pods  Target = "pods"  // pods, without a second hop
+)
+
+// UnmarshalText reads one of the targets.
+func (t *Target) UnmarshalText(text []byte) error {
+	switch Target(text) {
+	case Nodes, Pods:
+		*t = Target(text)
+		return nil
+	}
+	return fmt.Errorf("%q is not a target (nodes or pods)", text)
+}
+
+// Options are how Services are forwarded that say nothing else.
+type Options struct {
+	Mode     model.Mode
+	SNAT     bool // in mode nat
+	Backends Target
+	// NodeHealth lets directors ask kube-proxy on each node how it is; only for Nodes.
+	NodeHealth bool
+}
+
+// Check says why directors could not forward so, or nothing.
+func (o Options) Check() string {
+	switch {
+	case o.Mode == model.Redirect:
+		return "redirect is not available here yet: clients' hosts have to be told of each Service"
+	case o.Mode != model.NAT && o.Backends == Pods:
+		return fmt.Sprintf("mode %s reaches nodes only: nobody there hands the packet to a pod yet; use mode nat, or backends: nodes", o.Mode)
+	}
+	return ""
+}
+
+// of returns the options of one Service, by its annotations.
+func (o Options) of(s *corev1.Service) (Options, []Problem) {
+	text, given := s.Annotations[AnnotationMode]
+	if !given {
+		return o, nil
+	}
+	asked := o
+	if err := asked.Mode.UnmarshalText([]byte(text)); err != nil {
+		return o, problem(Unsupported, "annotation %s: %v; it is forwarded in mode %s", AnnotationMode, err, o.Mode)
+	}
+	if why := asked.Check(); why != "" {
+		return o, problem(Unsupported, "annotation %s: %s; it is forwarded in mode %s", AnnotationMode, why, o.Mode)
+	}
+	return asked, nil
+}
+
+// Reason begins what is told about a Service, in the form of events' reasons.
+type Reason string
+
+// The reasons of problems.
+const (
+	Unsupported Reason = "Unsupported"  // it asks for what weir cannot do
+	NoAddress   Reason = "NoAddress"    // it has none, or not all
+	NoBackends  Reason = "NoBackends"   // nothing serves it
+	NotForward  Reason = "NotForwarded" // directors have not taken it
+)
+
+// Problem is what a user has to know about a Service.
+type Problem struct {
+	Reason  Reason
+	Message string
+}
+
+func problem(r Reason, format string, args ...any) []Problem {
+	return []Problem{{r, fmt.Sprintf(format, args...)}}
+}
+
+// Wants returns which addresses a Service asks for.
+func Wants(s *corev1.Service) (pool.Request, []Problem) {
+	r := pool.Request{Service: Of(s), Pool: s.Annotations[AnnotationPool]}
+	for _, f := range s.Spec.IPFamilies {
+		r.Families = append(r.Families, pool.Family(f == corev1.IPv6Protocol))
+	}
+	for _, i := range s.Status.LoadBalancer.Ingress {
+		if a, err := netip.ParseAddr(i.IP); err == nil {
+			r.Had = append(r.Had, a)
+		}
+	}
+	where, text := "annotation "+AnnotationAddresses, s.Annotations[AnnotationAddresses]
+	if text == "" {
+		where, text = "spec.loadBalancerIP", s.Spec.LoadBalancerIP
+	}
+	if text == "" {
+		return r, nil
+	}
+	var problems []Problem
+	for one := range strings.SplitSeq(text, ",") {
+		a, err := netip.ParseAddr(strings.TrimSpace(one))
+		switch {
+		case err != nil || a.Zone() != "" || a.Is4In6():
+			problems = append(problems, problem(NoAddress, "%s: %q is not an IP address", where, one)...)
+		case !slices.Contains(r.Families, pool.FamilyOf(a)):
+			problems = append(problems, problem(NoAddress, "%s: %s is %s, which is not in spec.ipFamilies", where, a, pool.FamilyOf(a))...)
+		default:
+			r.Wanted = append(r.Wanted, a)
+		}
+	}
+	return r, problems
+}
+
+// Of returns a Service's name.
+func Of(s *corev1.Service) pool.Service { return pool.Service{Namespace: s.Namespace, Name: s.Name} }
