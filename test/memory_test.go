@@ -121,9 +121,7 @@ func (l *lab) serveMemory(ways ...way) {
 func (l *lab) answerAt(b *netlab.Host, at netip.AddrPort) {
 	l.t.Helper()
 	l.must(b.Do(func() error {
-		// Nothing is sent that no test asks for: see dial.
-		quiet := net.ListenConfig{KeepAlive: -1}
-		listener, err := quiet.Listen(l.t.Context(), "tcp", at.String())
+		listener, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(at))
 		if err != nil {
 			return err
 		}
@@ -204,10 +202,7 @@ func (f *flowsUnderTest) dial(w way, network string) {
 	f.t.Helper()
 	to := netip.AddrPortFrom(w.vip(), memoryPort)
 	f.must(f.client.Do(func() error {
-		// No probes after 15 s without a packet: who is to have sent nothing has sent nothing,
-		// however long it takes.
-		dialer := net.Dialer{Timeout: 20 * time.Second, KeepAlive: -1}
-		c, err := dialer.DialContext(f.t.Context(), network, to.String())
+		c, err := net.DialTimeout(network, to.String(), 10*time.Second)
 		if err != nil {
 			return err
 		}
@@ -249,7 +244,7 @@ func (flow *flowUnderTest) ask() (backend string, err error) {
 	_, datagrams := flow.Conn.(*net.UDPConn)
 	flow.asked++
 	question := fmt.Sprintf("question %d", flow.asked)
-	patience := 30 * time.Second
+	patience := 10 * time.Second
 	if datagrams {
 		patience = time.Second
 	}

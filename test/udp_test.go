@@ -7,8 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"weir.io/weir/internal/netlab"
 )
 
@@ -21,7 +19,6 @@ func echo(t *testing.T, h *netlab.Host, at netip.AddrPort) {
 		t.Fatalf("listen on %s: %v", h.Name, err)
 	}
 	t.Cleanup(func() { conn.Close() })
-	largeBuffer(t, conn)
 	go func() {
 		buffer := make([]byte, 1<<16)
 		for {
@@ -57,27 +54,18 @@ func echoStream(t *testing.T, h *netlab.Host, at netip.AddrPort) {
 }
 
 // exchange sends a datagram of that size and returns the size of the answer; 0
-// when there is none to several: one may be lost.
+// when there is none.
 func exchange(t *testing.T, conn net.Conn, size int) int {
 	t.Helper()
-	for range 5 {
-		if _, err := conn.Write(make([]byte, size)); err != nil {
-			t.Fatalf("send %d bytes: %v", size, err)
-		}
-		_ = conn.SetReadDeadline(time.Now().Add(2 * time.Second))
-		if n, err := conn.Read(make([]byte, 1<<16)); err == nil {
-			return n
-		}
+	if _, err := conn.Write(make([]byte, size)); err != nil {
+		t.Fatalf("send %d bytes: %v", size, err)
 	}
-	return 0
-}
-
-// largeBuffer gives a UDP socket room for what comes while its process waits for its turn.
-func largeBuffer(t *testing.T, conn net.PacketConn) {
-	t.Helper()
-	control(t, conn.(*net.UDPConn), func(fd int) error {
-		return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 16<<20)
-	})
+	_ = conn.SetReadDeadline(time.Now().Add(5 * time.Second))
+	n, err := conn.Read(make([]byte, 1<<16))
+	if err != nil {
+		return 0
+	}
+	return n
 }
 
 // drain reads what is there.

@@ -24,7 +24,7 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-const patience = time.Minute
+const patience = 20 * time.Second
 
 // host is a director's host with a backend beside it:
 //

@@ -32,11 +32,7 @@ func (d *Datapath) configure(c *change, flags uint32) error {
 			d.forwardReplies(name, c.all)
 		}
 	}
-	if err := d.writeSettings(settings); err != nil {
-		return err
-	}
-	d.sayGroup()
-	return nil
+	return d.writeSettings(settings)
 }
 
 func (d *Datapath) writeSettings(settings directorSettings) error {

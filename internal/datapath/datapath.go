@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/netip"
 	"sync"
 	"time"
 
@@ -61,8 +60,7 @@ type Datapath struct {
 	sweeper        *sweeper
 	group          group
 	wrote          groupMaps
-	outside        bool                // of the configured group
-	meets          map[netip.Addr]bool // who was said to take part in the group, or not to
+	outside        bool // of the configured group
 	prober         *prober
 	told           told
 	followers      int // of what becomes known of flows

@@ -134,7 +134,8 @@ func (p *prober) send(to []netip.Addr) {
 // next looks at the answers of the rounds before, and begins another one.
 func (p *prober) next() {
 	p.mu.Lock()
-	news := p.missed()
+	gone := p.missed()
+	news := len(gone) > 0
 	for a, o := range p.others {
 		if p.round == o.since { // it has had its time
 			news = true
@@ -149,17 +150,20 @@ func (p *prober) next() {
 	if news {
 		p.changed()
 	}
+	for _, a := range gone { // not before it is so
+		p.log.Warn("director of the group does not answer: the others take its fragments", "director", a)
+	}
 }
 
-// missed gives up who has left too many questions without an answer, and reports
-// whether there is anybody.
-func (p *prober) missed() (news bool) {
-	for _, o := range p.others {
+// missed gives up who has left too many questions without an answer, and returns them.
+func (p *prober) missed() (gone []netip.Addr) {
+	for a, o := range p.others {
 		if o.there && p.round-o.answered >= probesMissed {
-			o.there, news = false, true
+			o.there = false
+			gone = append(gone, a)
 		}
 	}
-	return news
+	return gone
 }
 
 // listen takes answers: each is its question, sent back by the director's program.
@@ -175,6 +179,7 @@ func (p *prober) listen(socket *net.UDPConn) {
 		}
 		if p.take(netip.AddrPortFrom(from.Addr().Unmap(), from.Port()), buffer[:n]) {
 			p.changed()
+			p.log.Info("director of the group answers", "director", from.Addr().Unmap())
 		}
 	}
 }

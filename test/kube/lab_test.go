@@ -1,0 +1,262 @@
+package kube
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"weir.io/weir/internal/api"
+	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/netlab"
+)
+
+// lab is
+//
+//	client --- director --- switch --- pod1 pod2 pod3
+//
+// and beside it, with no link to them, a host with the API server, its etcd and the
+// controllers, which reach the director by its socket.
+type lab struct {
+	*cluster
+	client, director *netlab.Host
+	api              *api.Client // of the director
+	config           string      // of controllers
+	kubeconfigFile   string
+}
+
+const (
+	namespace = "default"
+	podPort   = 8080
+	class     = "weir.io/weir"
+)
+
+func podAddress(i int) string { return fmt.Sprintf("10.2.0.%d", 20+i) }
+
+func newLab(t *testing.T) *lab {
+	t.Helper()
+	needsAPIServer(t)
+	n := netlab.ForTest(t)
+	l := &lab{client: n.Host("client"), director: n.Router("director")}
+	lan := n.Switch("switch")
+	n.Link(l.client, l.director, netlab.LinkOptions{XDP: true, A: []string{"10.0.0.2/24"}, B: []string{"10.0.0.1/24"}})
+	n.Link(l.director, lan, netlab.LinkOptions{XDP: true, A: []string{"10.2.0.11/24", "10.2.0.16/24"}})
+	l.client.Route("default", "10.0.0.1")
+	for i := 1; i <= 3; i++ {
+		pod := n.Host(fmt.Sprintf("pod%d", i))
+		n.Link(pod, lan, netlab.LinkOptions{XDP: true, A: []string{podAddress(i) + "/24"}})
+		serve(t, pod)
+	}
+	l.startDirector(t)
+	l.cluster = newCluster(t, n.Host("control"))
+	kinds := l.applyDocument()
+	for _, kind := range []string{"Namespace", "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "Deployment", "Service"} {
+		if kinds[kind] == 0 {
+			t.Fatalf("docs/kubernetes.md has no %s: %v", kind, kinds)
+		}
+	}
+	// The Service that the document shows is not one of the tests'.
+	l.deleteService("web")
+	l.kubeconfigFile = l.kubeconfig("weir-system", "weir-kube")
+	l.config = l.write("weir-kube.yaml", fmt.Sprintf(`mode: nat
+backends: pods
+lease: {namespace: weir-system, name: weir-kube, duration: 4s}
+pools:
+- name: public
+  addresses: [203.0.113.1-203.0.113.2]
+directors:
+- socket: %s
+`, filepath.Join(l.director.Dir(), "director.sock")))
+	return l
+}
+
+// serve answers requests on a pod with its name.
+func serve(t *testing.T, pod *netlab.Host) {
+	t.Helper()
+	listener, err := pod.Listen("tcp", fmt.Sprintf(":%d", podPort))
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, pod.Name) })}
+	go func() { _ = server.Serve(listener) }() // until it is closed
+	t.Cleanup(func() { server.Close() })
+}
+
+func (l *lab) startDirector(t *testing.T) {
+	t.Helper()
+	dir := filepath.Join(l.director.Dir(), "etc")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	file, socket := filepath.Join(dir, "weir.yaml"), filepath.Join(l.director.Dir(), "director.sock")
+	const text = "director:\n  interfaces: [eth0, eth1]\n  snat: {addresses: [10.2.0.16], ports: 20000-29999}\nservices: []\n"
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	start(t, l.director, filepath.Join(l.director.Dir(), "run.log"), weir, "run", "-c", file, "--bpffs", l.director.BPFFS(), "--socket", socket)
+	l.api = api.NewClient(socket)
+	waitFor(t, "the director to answer", func() bool { _, err := l.api.Status(t.Context()); return err == nil })
+}
+
+// controller starts one under a name, which says what its Lease says.
+func (l *lab) controller(name string) *netlab.Command {
+	l.t.Helper()
+	return start(l.t, l.host, filepath.Join(l.dir, name+".log"), weirKube, "controller", "-c", l.config, "--kubeconfig", l.kubeconfigFile, "--identity", name)
+}
+
+// waitForLease waits until a controller has it.
+func (l *lab) waitForLease(name string) {
+	l.t.Helper()
+	waitFor(l.t, name+" to have the lease", func() bool {
+		lease, err := l.coordination.Leases("weir-system").Get(l.t.Context(), "weir-kube", metav1.GetOptions{})
+		return err == nil && lease.Spec.HolderIdentity != nil && *lease.Spec.HolderIdentity == name
+	})
+}
+
+// service makes a Service with one port, 80.
+func (l *lab) service(name string, change ...func(*corev1.Service)) {
+	l.t.Helper()
+	ours := class
+	s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.ServiceSpec{
+		Type: corev1.ServiceTypeLoadBalancer, LoadBalancerClass: &ours, Ports: []corev1.ServicePort{{Name: "http", Port: 80}}}}
+	for _, f := range change {
+		f(s)
+	}
+	if _, err := l.core.Services(namespace).Create(l.t.Context(), s, metav1.CreateOptions{}); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+func (l *lab) deleteService(name string) {
+	l.t.Helper()
+	if err := l.core.Services(namespace).Delete(l.t.Context(), name, metav1.DeleteOptions{}); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+// pods makes these pods the whole of those that serve a Service: its EndpointSlice, as the
+// endpoint slice controller writes it. 2 is pod2; -2 is pod2 while it terminates.
+func (l *lab) pods(service string, pods ...int) {
+	l.t.Helper()
+	port, name, protocol := int32(podPort), "http", corev1.ProtocolTCP
+	slice := &discoveryv1.EndpointSlice{AddressType: discoveryv1.AddressTypeIPv4,
+		ObjectMeta: metav1.ObjectMeta{Name: service + "-1", Labels: map[string]string{discoveryv1.LabelServiceName: service}},
+		Ports:      []discoveryv1.EndpointPort{{Name: &name, Port: &port, Protocol: &protocol}}}
+	for _, i := range pods {
+		ready, terminating, serving := i > 0, i < 0, true
+		i = max(i, -i)
+		slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{Addresses: []string{podAddress(i)},
+			TargetRef:  &corev1.ObjectReference{Kind: "Pod", Namespace: namespace, Name: fmt.Sprintf("pod%d", i)},
+			Conditions: discoveryv1.EndpointConditions{Ready: &ready, Serving: &serving, Terminating: &terminating}})
+	}
+	slices := l.discovery.EndpointSlices(namespace)
+	_, err := slices.Update(l.t.Context(), slice, metav1.UpdateOptions{})
+	if err != nil {
+		_, err = slices.Create(l.t.Context(), slice, metav1.CreateOptions{})
+	}
+	if err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+// addresses returns what a Service's status says.
+func (l *lab) addresses(name string) string {
+	s, err := l.core.Services(namespace).Get(l.t.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		return err.Error()
+	}
+	var list []string
+	for _, i := range s.Status.LoadBalancer.Ingress {
+		list = append(list, i.IP)
+	}
+	return strings.Join(list, " ")
+}
+
+func (l *lab) waitForAddresses(name, want string) {
+	l.t.Helper()
+	waitFor(l.t, fmt.Sprintf("Service %s to have %q in its status", name, want), func() bool { return l.addresses(name) == want })
+}
+
+// claims returns whose which addresses are, by weir's claims.
+func (l *lab) claims() string {
+	all, err := l.networking.IPAddresses().List(l.t.Context(), metav1.ListOptions{LabelSelector: "ipaddress.kubernetes.io/managed-by=weir.io"})
+	if err != nil {
+		return err.Error()
+	}
+	var list []string
+	for _, a := range all.Items {
+		list = append(list, a.Name+"="+a.Spec.ParentRef.Name)
+	}
+	slices.Sort(list)
+	return strings.Join(list, " ")
+}
+
+// forwards returns the director's set of the cluster: each service with its active backends.
+func (l *lab) forwards() string {
+	set, err := l.api.Set(l.t.Context(), "kube")
+	if err != nil {
+		return err.Error()
+	}
+	var list []string
+	for _, s := range set.Services {
+		var backends []string
+		for _, b := range s.Backends {
+			if b.State == model.Active {
+				backends = append(backends, b.Name)
+			}
+		}
+		list = append(list, fmt.Sprintf("%s=%s", s.Name, strings.Join(backends, ",")))
+	}
+	slices.Sort(list)
+	return strings.Join(list, " ")
+}
+
+func (l *lab) waitForSet(want string) {
+	l.t.Helper()
+	waitFor(l.t, fmt.Sprintf("the director to forward %q", want), func() bool { return l.forwards() == want })
+}
+
+// event waits for an event on a Service with a reason and a text.
+func (l *lab) event(service, reason, text string) {
+	l.t.Helper()
+	waitFor(l.t, fmt.Sprintf("an event %s of Service %s that says %q", reason, service, text), func() bool {
+		events, err := l.core.Events(namespace).List(l.t.Context(), metav1.ListOptions{})
+		return err == nil && slices.ContainsFunc(events.Items, func(e corev1.Event) bool {
+			return e.InvolvedObject.Kind == "Service" && e.InvolvedObject.Name == service && e.Reason == reason && strings.Contains(e.Message, text)
+		})
+	})
+}
+
+// ask returns the name of the pod that answers the client at an address.
+func (l *lab) ask(address string) (string, error) {
+	client := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true,
+		DialContext: l.client.DialContext}}
+	answer, err := client.Get("http://" + address + "/")
+	if err != nil {
+		return "", err
+	}
+	defer answer.Body.Close()
+	body, err := io.ReadAll(answer.Body)
+	return string(body), err
+}
+
+// reaches waits until each of the pods has answered the client.
+func (l *lab) reaches(address string, pods ...string) {
+	l.t.Helper()
+	seen := map[string]bool{}
+	waitFor(l.t, fmt.Sprintf("%v to answer at %s", pods, address), func() bool {
+		if pod, err := l.ask(address); err == nil {
+			seen[pod] = true
+		}
+		return !slices.ContainsFunc(pods, func(p string) bool { return !seen[p] })
+	})
+}

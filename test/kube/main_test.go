@@ -1,0 +1,45 @@
+// Package kube holds the tests of weir in a Kubernetes cluster: a real API server and etcd,
+// real directors and controllers, and real connections to what stands for pods. "make
+// test-kubernetes" builds the API server, which takes minutes once, and runs them.
+package kube
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+// The binaries that the tests run; empty where there is no API server to run them with.
+var apiserver, weir, weirKube string
+
+func TestMain(m *testing.M) { os.Exit(run(m)) }
+
+func run(m *testing.M) int {
+	if apiserver = os.Getenv("WEIR_KUBE_APISERVER"); apiserver == "" {
+		return m.Run() // each test says so
+	}
+	dir, err := os.MkdirTemp("", "weir-test-kube")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "make directory for the binaries:", err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	for to, from := range map[*string]string{&weir: "weir", &weirKube: "weir-kube"} {
+		*to = filepath.Join(dir, from)
+		if out, err := exec.Command("go", "build", "-o", *to, "../../cmd/"+from).CombinedOutput(); err != nil {
+			fmt.Fprintf(os.Stderr, "build %s: %v\n%s", from, err, out)
+			return 1
+		}
+	}
+	return m.Run()
+}
+
+// needsAPIServer skips a test where nobody has said where the API server is.
+func needsAPIServer(t *testing.T) {
+	t.Helper()
+	if apiserver == "" {
+		t.Skip("needs a kube-apiserver in $WEIR_KUBE_APISERVER: make test-kubernetes builds one")
+	}
+}
