@@ -237,10 +237,18 @@ func (e *Engine) set(wanted request) error {
 	if err := e.forwarder.Set(table); err != nil {
 		return fmt.Errorf("set forwarding table: %w", err)
 	}
-	e.announce(&next)
 	e.noteMoves(&table, &report)
 	e.noteHealth(&report)
 	e.applied = wanted
+	e.noteRuns(wanted, report)
+	// Not earlier: it looks at the forwarder, and waits for those who read its state. They would
+	// get what runs now with what is said of the plan before.
+	e.announce(&next)
+	return nil
+}
+
+// noteRuns says what runs from now on.
+func (e *Engine) noteRuns(wanted request, report Report) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.held = heldAt{}
@@ -251,7 +259,6 @@ func (e *Engine) set(wanted request) error {
 		slots, shared, held = slots+s.Slots, shared+s.Shared, held+s.Held
 	}
 	e.log.Debug("desired state runs", "services", len(report.Services), "slots", slots, "shared", shared, "held", held)
-	return nil
 }
 
 // withdraw withdraws what will not be forwarded any more, before it is not. A director that

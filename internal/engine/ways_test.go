@@ -124,3 +124,35 @@ func TestNewRoutesWaitForWays(t *testing.T) {
 		want("with it taken out while it waited", tells(a))
 	})
 }
+
+// witness notes how many services are said to run while it is asked for ways.
+type witness struct {
+	engine   *Engine
+	services []int
+}
+
+func (w *witness) Unreached() map[netip.Addr]bool {
+	w.services = append(w.services, len(w.engine.Desired().Services))
+	return nil
+}
+
+// What a sink has taken is said to run before anything waits for the sink again: whoever
+// reads its state meanwhile gets both of one plan.
+func TestWhatRunsIsSaidFirst(t *testing.T) {
+	e := New(forwards{&sinks{}}, slog.New(slog.DiscardHandler))
+	w := &witness{engine: e}
+	e.Ways(w)
+	go e.Run(t.Context())
+	for _, vips := range [][]string{{"203.0.113.1"}, {"203.0.113.1", "203.0.113.2"}} {
+		var services []model.Service
+		for _, vip := range vips {
+			services = append(services, at(vip, model.Active))
+		}
+		if err := e.Apply(announcing(services...), nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !slices.Equal(w.services, []int{1, 2}) {
+		t.Errorf("while ways were asked for, %v services were said to run, want those of each plan", w.services)
+	}
+}
