@@ -288,7 +288,10 @@ func TestBFDOutlivesTheProcess(t *testing.T) {
 		waitFor(t, "the new restart time to hold", func() bool { return time.Until(deadline()) < 6*time.Second })
 		sendSignal(t, b.run.cmd.Process.Pid, syscall.SIGSTOP)
 		before := deadline()
-		same("stopped")
+		s, err := b.status()
+		if held := err == nil && s.PID == pid && len(s.Sessions) == 1 && s.Sessions[0].State == "up" && s.Sessions[0].Changes == changes; !held && time.Now().Before(before) {
+			t.Errorf("stopped: process %d has %+v, not process %d a session that has changed %d times (%v)", s.PID, s.Sessions, pid, changes, err)
+		}
 		b.theirs(oneHop4, "down")
 		if now := time.Now(); now.Before(before) {
 			t.Errorf("down %v before the time is over", before.Sub(now))

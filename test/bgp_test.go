@@ -8,6 +8,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/netlab"
@@ -195,7 +196,7 @@ func TestRoutesOfDirectors(t *testing.T) {
 
 	directors := append(l.directFrom(1, one, bgpText(directorHost+1), bgpText(directorHost+2)), d)
 	waitRouted(t, l.router, first, "via 10.2.0.11 10.2.0.12 10.2.0.13")
-	pair := l.directFrom(3, two, bgpText(directorHost+3, neighbor("60s")), bgpText(directorHost+4, neighbor("4s, keep-when-silent: true")))
+	pair := l.directFrom(3, two, bgpText(directorHost+3, neighbor("60s")), bgpText(directorHost+4, neighbor(leaverRestarts.String()+", keep-when-silent: true")))
 	waitRouted(t, l.router, second, "via 10.2.0.14 10.2.0.15")
 	if got := routed(t, l.router, first); got != "via 10.2.0.11 10.2.0.12 10.2.0.13" {
 		t.Errorf("with two directors for another service, the first one's packets go %s", got)
@@ -209,6 +210,9 @@ func TestRoutesOfDirectors(t *testing.T) {
 	})
 	outlive(t, l, pair[0], pair[1], other)
 }
+
+// leaverRestarts is the restart-time of a director that leaves.
+const leaverRestarts = 4 * time.Second
 
 // neighbor is the router as directors have it, with another restart-time.
 func neighbor(restart string) string {
@@ -246,9 +250,11 @@ func outlive(t *testing.T, l *announcing, stays, leaves *daemon, w way) {
 		t.Errorf("while a process was gone and came back, the router's route changed %d times", n)
 	}
 
+	// A look that comes later than the restart-time, as on a busy machine, shows nothing.
+	lost := time.Now()
 	leaves.end(syscall.SIGKILL)
 	l.waitSession("lose the session", leaver, false)
-	if got := routed(t, l.router, host); got != both {
+	if got := routed(t, l.router, host); got != both && time.Since(lost) < leaverRestarts {
 		t.Errorf("as soon as a process is gone, packets go %s", got)
 	}
 	l.answers("without the second process", w)
@@ -257,9 +263,10 @@ func outlive(t *testing.T, l *announcing, stays, leaves *daemon, w way) {
 	waitRouted(t, l.router, host, both)
 	leaves.ready()
 
+	lost = time.Now()
 	sendSignal(t, leaves.cmd.Process.Pid, syscall.SIGSTOP)
 	l.waitSession("lose the session", leaver, false)
-	if got := routed(t, l.router, host); got != both {
+	if got := routed(t, l.router, host); got != both && time.Since(lost) < leaverRestarts {
 		t.Errorf("as soon as a process is found frozen, packets go %s", got)
 	}
 	l.answers("with a frozen process", w)
