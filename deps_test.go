@@ -53,6 +53,7 @@ var mayImport = map[string][]string{
 	"internal/config":      {"internal/model", "go-yaml", "sys"}, // sys: inotify
 	"internal/engine":      {"internal/model", "internal/maglev", "internal/history"},
 	"internal/history":     {"internal/model"},
+	"internal/forecast":    {"internal/model", "internal/engine"},
 	"internal/desired":     {"internal/model", "internal/store", "internal/history", "internal/engine"},
 	"internal/datapath":    {"internal/model", "ebpf", "netlink", "sys"},
 	"internal/flowsync":    {"internal/model"},
@@ -76,7 +77,7 @@ var mayImport = map[string][]string{
 	"internal/demo": {"internal/model", "internal/config", "internal/api", "internal/netlab", "internal/routerlab",
 		"ebpf", "sys"},
 	"cmd/weir": {"internal/model", "internal/config", "internal/engine", "internal/datapath",
-		"internal/agent", "internal/api", "internal/bfd", "internal/bgp", "internal/doctor", "internal/explain", "internal/metrics", "internal/neighbor", "internal/desired", "internal/flowsync", "internal/health", "internal/history", "internal/hooks", "internal/store", "internal/utilization", "internal/demo",
+		"internal/agent", "internal/api", "internal/bfd", "internal/bgp", "internal/doctor", "internal/explain", "internal/forecast", "internal/metrics", "internal/neighbor", "internal/desired", "internal/flowsync", "internal/health", "internal/history", "internal/hooks", "internal/store", "internal/utilization", "internal/demo",
 		"cobra", "gopacket", "pflag", "sys"},
 	"kube/pool":           {"internal/model"},
 	"kube/translate":      {"internal/model", "kube/pool", "kubernetes"},

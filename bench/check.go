@@ -35,6 +35,10 @@ var checks = []check{
 		func(s *record.Scenario) (float64, error) {
 			return ratio(s, l2dsr.Name, track.Redirect.Name, imixAt(fewFlows), record.Throughput)
 		}},
+	{"throughput_imix_vs_redirect_on_link", "l2dsr's packets per second of the simple IMIX from a link of 5 Gbit/s, to a bare redirect's", "", ">=", 0.97, "imix", record.Throughput,
+		func(s *record.Scenario) (float64, error) {
+			return ratio(s, l2dsr.Name, track.Redirect.Name, imixOnLink, record.Throughput)
+		}},
 	{"cost_dnat_vs_weir_1flow", "iptables' own time per packet, to l2dsr's, 1 flow", "", ">=", 12, "flows", record.Cost,
 		func(s *record.Scenario) (float64, error) {
 			return ratio(s, track.Iptables.Name, l2dsr.Name, flowsAt(1), record.Cost)
@@ -84,9 +88,9 @@ var checks = []check{
 		func(s *record.Scenario) (float64, error) { return explained(s, sideEffects) }},
 	{"plan_error_percent", "the largest difference between the share of flows that a plan said would move and the share that then moved, over 100 random changes, in percent of the flows", "%", "<=", 1, "explain", planError,
 		func(s *record.Scenario) (float64, error) { return explained(s, planError) }},
-	{"health_tcp_cpu", "CPU time of a director that checks 1,000 backends by kind tcp once a second, of one CPU", "%", "<=", 5, "health", checkShare,
+	{"health_tcp_cpu", "CPU time of a director that checks 1,000 backends' own addresses by kind tcp once a second, of one CPU", "%", "<=", 5, "health", checkShare,
 		func(s *record.Scenario) (float64, error) {
-			return reading(s, string(model.CheckTCP), record.Conditions{}, checkShare)
+			return reading(s, string(model.CheckTCP), checked{to: model.CheckAddress}.at(), checkShare)
 		}},
 	{"clean_update_p50_ms", "time from a clean change of the number of directors or backends until traffic has followed it, median", "ms", "<=", 100, "convergence", trafficDelay, cleanQuantile(0.5)},
 	{"clean_update_max_ms", "time from a clean change of the number of directors or backends until traffic has followed it, the longest", "ms", "<=", 1000, "convergence", trafficDelay, cleanQuantile(1)},

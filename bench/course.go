@@ -28,6 +28,7 @@ type lane struct {
 	name   string // the subject's
 	at     record.Conditions
 	direct *lane                     // what source and sink take by themselves; nil: no cost is derived
+	rate   float64                   // packets per second that are sent; 0: as many as go
 	before func(*track.Stream) error // each sample
 	stream *track.Stream
 	last   track.Sample
@@ -107,7 +108,12 @@ func (l *lane) measure(s *session) (err error) {
 	if err := l.before(l.stream); err != nil {
 		return fmt.Errorf("%v: %w", l.at, err)
 	}
-	if l.last, err = l.stream.Measure(s.sample()); err != nil {
+	if l.rate > 0 {
+		l.last, err = l.stream.MeasureAt(l.rate, s.sample())
+	} else {
+		l.last, err = l.stream.Measure(s.sample())
+	}
+	if err != nil {
 		return fmt.Errorf("%v: %w", l.at, err)
 	}
 	s.add(l.name, l.at, record.Throughput, l.last.Rate)

@@ -32,11 +32,22 @@ const (
 	checkEvery      = time.Second
 )
 
-// healthKinds are the kinds that are measured, none first: what the process takes anyway.
-var healthKinds = []model.CheckKind{model.CheckNone, model.CheckTCP, model.CheckSYN, model.CheckICMP, model.CheckHTTP}
+// checked is a kind of check, and which address is asked.
+type checked struct {
+	kind model.CheckKind
+	to   model.CheckTo
+}
+
+func (c checked) at() record.Conditions { return record.Conditions{"to": string(c.to)} }
+
+// healthChecks are those that are measured, none first: what the process takes anyway.
+var healthChecks = []checked{{model.CheckNone, model.CheckAddress}, {model.CheckTCP, model.CheckAddress},
+	{model.CheckSYN, model.CheckAddress}, {model.CheckICMP, model.CheckAddress}, {model.CheckHTTP, model.CheckAddress},
+	{model.CheckTCP, model.CheckVIP}, {model.CheckHTTP, model.CheckVIP}}
 
 var healthNotes = []string{
-	"a real weir run with one service of 1,000 backends that are checked once a second; all addresses are one host's, whose nginx answers",
+	"a real weir run with one service of 1,000 backends in gue that are checked once a second; all addresses are one host's, whose nginx answers",
+	"to: the backends' own addresses, or the VIP by the way of clients' packets (through the tunnel, which a weir agent on that host unwraps)",
 	"cpu: run time of all threads of the director's process, and of the kernel thread of its interface (threaded NAPI, which gets the answers), as a share of one CPU; the other end's NAPI is a thread, too, so that its part is not in it",
 	"a sample is as long as an interval at least, so that every backend is checked in it, and nobody asks the director for anything in it",
 	"none: without checks; not taken off from the others. Two cores for everything: a number is better on a host that has some to spare",
@@ -58,8 +69,8 @@ func measureHealth(ctx context.Context, s *session) error {
 		return fmt.Errorf("build the lab: %w", err)
 	}
 	var steps []func(context.Context) error
-	for _, kind := range healthKinds {
-		steps = append(steps, func(ctx context.Context) error { return h.measure(ctx, s, kind) })
+	for _, c := range healthChecks {
+		steps = append(steps, func(ctx context.Context) error { return h.measure(ctx, s, c) })
 	}
 	return s.inRounds(ctx, steps...)
 }
@@ -82,8 +93,14 @@ func newHealthLab(ctx context.Context, lab *netlab.Lab, n int) (*healthLab, erro
 	if err := lab.Err(); err != nil {
 		return nil, err
 	}
-	if out, err := backends.Command(ctx, "ip", "route", "add", "local", "10.1.0.0/16", "dev", "lo").CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("let %s have the backends' addresses: %w: %s", backends.Name, err, out)
+	h := &healthLab{config: manyBackends(n)}
+	var addresses []string
+	for _, b := range h.config.Services[0].Backends {
+		addresses = append(addresses, b.Address.String()+"/32")
+	}
+	backends.Address("lo", addresses...)
+	if err := lab.Err(); err != nil {
+		return nil, err
 	}
 	conf := filepath.Join(backends.Dir(), "nginx.conf")
 	text := strings.ReplaceAll(`
@@ -97,9 +114,18 @@ http { access_log off; server { listen 80 backlog=4096; return 200 "ok"; } }
 	if _, err := process.Start(backends, "nginx", "nginx", "-e", "stderr", "-c", conf); err != nil {
 		return nil, err
 	}
-	h := &healthLab{config: manyBackends(n)}
+	source := netip.MustParseAddr("10.0.0.1")
+	h.config.Directors = []netip.Prefix{netip.PrefixFrom(source, source.BitLen())}
+	h.config.Director.TunnelSource = h.config.Directors
+	h.config.Agent.Interfaces = []string{link.B.Name}
+	agent, err := process.StartAgent(backends, h.config, "auto")
+	if err != nil {
+		return nil, err
+	}
+	if err := agent.Holds(ctx, h.config.Services[0].VIP); err != nil {
+		return nil, err
+	}
 	h.config.Director.Interfaces = []string{link.A.Name}
-	var err error
 	if h.director, err = process.StartDirector(director, h.config); err != nil {
 		return nil, err
 	}
@@ -110,9 +136,11 @@ http { access_log off; server { listen 80 backlog=4096; return 200 "ok"; } }
 	return h, errors.Join(err, h.director.Forwards(ctx))
 }
 
+var checkedVIP = netip.MustParseAddr("192.0.2.1")
+
 // manyBackends is a service with so many of them.
 func manyBackends(n int) model.Config {
-	s := model.Service{Name: "web", VIP: netip.MustParseAddr("192.0.2.1"), Protocol: model.TCP, Port: model.PortRange{First: 80, Last: 80}, Mode: model.GUE}
+	s := model.Service{Name: "web", VIP: checkedVIP, Protocol: model.TCP, Port: model.PortRange{First: 80, Last: 80}, Mode: model.GUE}
 	for i := range n {
 		b := model.NewBackend()
 		b.Name, b.Address = strconv.Itoa(i), netip.AddrFrom4([4]byte{10, 1, byte(i / 250), byte(1 + i%250)})
@@ -121,15 +149,14 @@ func manyBackends(n int) model.Config {
 	return model.Config{Services: []model.Service{s}}
 }
 
-// measure has the director make checks of a kind.
-func (h *healthLab) measure(ctx context.Context, s *session, kind model.CheckKind) error {
-	// To their own addresses: one host that has them all unwraps no tunnels to them.
-	h.config.Services[0].Health = &model.HealthCheck{Kind: kind, To: model.CheckAddress, Interval: model.Duration(checkEvery), Timeout: model.Duration(5 * time.Second)}
+// measure has the director make such checks.
+func (h *healthLab) measure(ctx context.Context, s *session, c checked) error {
+	h.config.Services[0].Health = &model.HealthCheck{Kind: c.kind, To: c.to, Interval: model.Duration(checkEvery), Timeout: model.Duration(5 * time.Second)}
 	if err := h.director.Write(h.config); err != nil {
 		return err
 	}
 	client := api.NewClient(h.director.Socket)
-	if err := h.director.Await(ctx, "check by "+string(kind), func() error { return allUp(ctx, client, kind) }); err != nil {
+	if err := h.director.Await(ctx, "check by "+string(c.kind), func() error { return allUp(ctx, client, c) }); err != nil {
 		return err
 	}
 	// Asking for the counts takes the director a while, too: the time is read between.
@@ -157,25 +184,25 @@ func (h *healthLab) measure(ctx context.Context, s *session, kind model.CheckKin
 		return err
 	}
 	own, napi := (after.own - before.own).Seconds(), (after.napi - before.napi).Seconds()
-	s.add(string(kind), record.Conditions{}, checkShare, 100*(own+napi)/took)
-	s.add(string(kind), record.Conditions{}, ownShare, 100*own/took)
-	s.add(string(kind), record.Conditions{}, napiShare, 100*napi/took)
-	s.add(string(kind), record.Conditions{}, checkRate, (all-probes)/took)
+	s.add(string(c.kind), c.at(), checkShare, 100*(own+napi)/took)
+	s.add(string(c.kind), c.at(), ownShare, 100*own/took)
+	s.add(string(c.kind), c.at(), napiShare, 100*napi/took)
+	s.add(string(c.kind), c.at(), checkRate, (all-probes)/took)
 	return nil
 }
 
 // allUp says what is not yet as it is with a kind of check.
-func allUp(ctx context.Context, client *api.Client, kind model.CheckKind) error {
+func allUp(ctx context.Context, client *api.Client, c checked) error {
 	backends, err := client.Backends(ctx)
 	if err != nil {
 		return err
 	}
 	for _, b := range backends {
 		switch {
-		case kind == model.CheckNone && b.Health == nil:
-		case kind == model.CheckNone:
+		case c.kind == model.CheckNone && b.Health == nil:
+		case c.kind == model.CheckNone:
 			return fmt.Errorf("backend %s is checked", b.Name)
-		case b.Health == nil || b.Health.Kind != kind || b.Health.Probed.IsZero() || b.Health.State != model.HealthUp || b.Health.Reason != "":
+		case b.Health == nil || b.Health.Kind != c.kind || (b.Health.To.Addr() == checkedVIP) != (c.to == model.CheckVIP) || b.Health.Probed.IsZero() || b.Health.State != model.HealthUp || b.Health.Reason != "":
 			return fmt.Errorf("backend %s: %+v", b.Name, b.Health)
 		}
 	}

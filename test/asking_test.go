@@ -28,18 +28,21 @@ type asker struct {
 	running sync.WaitGroup
 
 	mu    sync.Mutex
-	heard map[netip.Addr][]string // MAC addresses, in order, each as often as it came after another one
-	count map[netip.Addr]int      // frames
+	heard map[netip.Addr][]string    // MAC addresses, in order, each as often as it came after another one
+	came  map[netip.Addr][]time.Time // frames, by the kernel's clock when they came in
 }
 
 // newAsker begins to ask by a port, with the addresses of its host.
 func newAsker(t *testing.T, port *netlab.Port, from4, from6 netip.Addr, ask []netip.Addr) *asker {
 	t.Helper()
 	a := &asker{port: port, from: map[bool]netip.Addr{false: from4, true: from6}, ask: ask, stopped: make(chan struct{}),
-		heard: map[netip.Addr][]string{}, count: map[netip.Addr]int{}}
+		heard: map[netip.Addr][]string{}, came: map[netip.Addr][]time.Time{}}
 	err := port.Host.Do(func() (err error) {
 		all := binary.NativeEndian.Uint16([]byte{0, unix.ETH_P_ALL})
 		if a.fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, int(all)); err != nil {
+			return err
+		}
+		if err := unix.SetsockoptInt(a.fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1); err != nil {
 			return err
 		}
 		return unix.SetsockoptTimeval(a.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 100_000})
@@ -110,31 +113,43 @@ func frameOf(list ...gopacket.SerializableLayer) []byte {
 }
 
 func (a *asker) listen() {
-	frame := make([]byte, 4096)
+	frame, control := make([]byte, 4096), make([]byte, 128)
 	for !a.isOver() {
-		n, from, err := unix.Recvfrom(a.fd, frame, 0)
+		n, about, _, from, err := unix.Recvmsg(a.fd, frame, control, 0)
 		if ll, is := from.(*unix.SockaddrLinklayer); err != nil || is && ll.Pkttype == unix.PACKET_OUTGOING {
 			continue
 		}
+		at := cameAt(control[:about])
 		p := gopacket.NewPacket(frame[:n], layers.LayerTypeEthernet, gopacket.NoCopy)
 		if arp, is := p.Layer(layers.LayerTypeARP).(*layers.ARP); is {
 			vip, _ := netip.AddrFromSlice(arp.SourceProtAddress)
-			a.note(vip, arp.SourceHwAddress)
+			a.note(vip, arp.SourceHwAddress, at)
 		}
 		if na, is := p.Layer(layers.LayerTypeICMPv6NeighborAdvertisement).(*layers.ICMPv6NeighborAdvertisement); is && len(na.Options) == 1 {
 			vip, _ := netip.AddrFromSlice(na.TargetAddress)
-			a.note(vip, na.Options[0].Data)
+			a.note(vip, na.Options[0].Data, at)
 		}
 	}
 }
 
-func (a *asker) note(vip netip.Addr, mac net.HardwareAddr) {
+// cameAt is when a frame came in: whoever listens may read it much later.
+func cameAt(control []byte) time.Time {
+	messages, _ := unix.ParseSocketControlMessage(control) // the kernel has written them
+	for _, m := range messages {
+		if m.Header.Type == unix.SCM_TIMESTAMPNS && len(m.Data) >= 16 {
+			return time.Unix(int64(binary.NativeEndian.Uint64(m.Data)), int64(binary.NativeEndian.Uint64(m.Data[8:])))
+		}
+	}
+	return time.Now()
+}
+
+func (a *asker) note(vip netip.Addr, mac net.HardwareAddr, at time.Time) {
 	if !slices.Contains(a.ask, vip) {
 		return
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.count[vip]++
+	a.came[vip] = append(a.came[vip], at)
 	if list := a.heard[vip]; len(list) == 0 || list[len(list)-1] != mac.String() {
 		a.heard[vip] = append(list, mac.String())
 	}
@@ -151,11 +166,16 @@ func (a *asker) owner(vip netip.Addr) (mac string, changes int) {
 	return "nobody", 0
 }
 
-// frames returns how often somebody has said that an address is his.
-func (a *asker) frames(vip netip.Addr) int {
+// frames returns how often somebody has said since then that an address is his.
+func (a *asker) frames(vip netip.Addr, since time.Time) (n int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.count[vip]
+	for _, at := range a.came[vip] {
+		if at.After(since) {
+			n++
+		}
+	}
+	return n
 }
 
 func (a *asker) String() string {

@@ -46,6 +46,7 @@ func TestRoutesStandForTheDatapath(t *testing.T) {
 	whole := func() {
 		t.Helper()
 		waitRouted(t, l.router, host, both)
+		l.waitFresh(host)
 		d.waitFor("have BGP and BFD", func() bool {
 			status, err := d.tryBGP()
 			return err == nil && len(status.Neighbors) == 1 && status.Neighbors[0].State == model.SessionEstablished && status.Neighbors[0].BFD == "up"

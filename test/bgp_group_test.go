@@ -43,6 +43,7 @@ func TestSetsAreAnnouncedFromTheStart(t *testing.T) {
 					status, err := d.tryBGP()
 					return err == nil && len(status.Routes) == 1 && status.Routes[0].Neighbors == 1
 				})
+				l.waitFresh(prefix)
 			}
 			if n := changes(prefix); n > 0 {
 				t.Errorf("while the director started anew, the router's route changed %d times", n)

@@ -18,6 +18,7 @@ import (
 type path struct {
 	LocalPref *int `json:"locPrf"`
 	Community struct{ String string }
+	Stale     bool // it is kept from a session that was lost
 }
 
 // paths returns what FRR knows of a prefix; nothing if there is no path.
@@ -34,6 +35,18 @@ func (l *announcing) paths(family, prefix string) []path {
 	return known.Paths
 }
 
+// waitFresh waits until the router has heard of a prefix again from everybody whose session was
+// lost. Until then it keeps the route from before, and were the session lost once more it would
+// forget it at once (RFC 4724, 4.2). A director says that it has told its route when it has
+// written that to its socket.
+func (l *announcing) waitFresh(prefix string) {
+	l.t.Helper()
+	waitFor(l.t, "the router to hear of "+prefix+" again", func() bool {
+		paths := l.paths("ipv4", prefix)
+		return len(paths) > 0 && !slices.ContainsFunc(paths, func(p path) bool { return p.Stale })
+	})
+}
+
 // A director announces what it has enough backends for, and withdraws it when it has not. A
 // change that withdraws one VIP leaves the others' routes alone.
 func TestRoutesFollowBackends(t *testing.T) {
@@ -41,7 +54,9 @@ func TestRoutesFollowBackends(t *testing.T) {
 	w, other := way{mode: "l2dsr"}, way{mode: "ipip"}
 	l := newAnnouncing(t, 2, 2, frrText)
 	stays := other.service("tcp", "80", everyBackend(2))
-	bgp := "bgp:\n  graceful-shutdown: 2s\n" + strings.TrimPrefix(bgpText(directorHost), "bgp:\n")
+	// Long enough for drained to look at what is so while a route is marked, and then until the
+	// director detaches.
+	bgp := "bgp:\n  graceful-shutdown: 4s\n" + strings.TrimPrefix(bgpText(directorHost), "bgp:\n")
 	calls := filepath.Join(l.director.Dir(), "calls")
 	bgp += fmt.Sprintf("hooks:\n- {name: cloud, exec: [/bin/sh, -c, \"cat >>%s\"]}\n", calls)
 	text := func(least int, states ...string) string {
@@ -53,10 +68,13 @@ func TestRoutesFollowBackends(t *testing.T) {
 		return configText("eth0", "", service, stays) + bgp
 	}
 	prefix := w.vip().String() + "/32"
-	d := launchDaemon(t, l.director, "run", text(1, "active", "active"), "--drain", "4s")
+	d := launchDaemon(t, l.director, "run", text(1, "active", "active"), "--drain", "10s")
 	l.serve(stays)
 	d.ready()
-	waitRouted(t, l.router, prefix, "via 10.2.0.11")
+	// The kernel gets one route after the other.
+	for _, of := range []way{w, other} {
+		waitRouted(t, l.router, of.vip().String()+"/32", "via 10.2.0.11")
+	}
 	changes := watchRoutes(t, l.router)
 	for _, step := range []struct {
 		least  int

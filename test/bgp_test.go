@@ -244,6 +244,7 @@ func outlive(t *testing.T, l *announcing, stays, leaves *daemon, w way) {
 		stays.start()
 		l.waitSession("have a session again", stayer, true)
 		stays.ready()
+		l.waitFresh(host)
 		l.answers("with the process back", w)
 	}
 	if n := changes(host); n > 0 {

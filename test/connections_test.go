@@ -72,7 +72,7 @@ func ask(conn net.Conn, r *rand.Rand, turn uint64) error {
 	for len(data) < 8+8*r.IntN(64) {
 		data = binary.BigEndian.AppendUint64(data, r.Uint64())
 	}
-	_ = conn.SetDeadline(time.Now().Add(15 * time.Second)) // it is open
+	_ = conn.SetDeadline(time.Now().Add(45 * time.Second)) // it is open
 	if _, err := conn.Write(data); err != nil {
 		return err
 	}

@@ -131,7 +131,9 @@ func (d *daemon) ready() {
 	}()
 	c := d.read()
 	if d.verb == "agent" {
-		d.waitFor("hold the VIPs", func() bool { return d.holds(c) })
+		// It has the VIPs a moment before its programs, and on a client's host none at all:
+		// it answers when all is there.
+		d.waitFor("hold the VIPs and answer", func() bool { return d.holds(c) && d.listens() })
 		return
 	}
 	d.waitFor("forward to every active backend", func() bool { return d.forwards(c) })
@@ -193,6 +195,17 @@ func (d *daemon) holds(c model.Config) bool {
 			}
 		}
 	}
+	return true
+}
+
+// listens reports whether the process answers on its socket. A killed one leaves the socket's
+// file, where nobody answers.
+func (d *daemon) listens() bool {
+	conn, err := net.Dial("unix", d.socket)
+	if err != nil {
+		return false
+	}
+	conn.Close()
 	return true
 }
 

@@ -25,14 +25,14 @@ func TestGenerationsStayForReportedConnections(t *testing.T) {
 		t.Parallel()
 		l := newEvidenceLab(t, true)
 		sessions := l.changes(t)
-		waitFor(t, "slots that are kept for connections", func() bool { return l.log(t).Kept > 0 })
+		l.waitForReports(t, "slots are kept for connections", func(log model.LogStatus) bool { return log.Kept > 0 })
 		for _, s := range sessions {
 			if got := s.ask(t); got != s.backend {
 				t.Fatalf("%s has a connection of %s", got, s.backend)
 			}
 			_ = s.Close()
 		}
-		l.waitForReports(t, func(log model.LogStatus) bool { return log.Generations == 1 })
+		l.waitForReports(t, "all connections have ended", func(log model.LogStatus) bool { return log.Generations == 1 })
 		if kept := l.log(t).Kept; kept != 0 {
 			t.Errorf("all connections have ended, and %d slots are kept", kept)
 		}
@@ -49,7 +49,7 @@ func TestGenerationsStayForReportedConnections(t *testing.T) {
 		waitFor(t, "a generation of the other affinity", func() bool { return l.log(t).Generations == 2 })
 		began := time.Now()
 		waitFor(t, "the drains to pass that a connection has to outlive", func() bool { return time.Since(began) > 3*shortDrain })
-		waitFor(t, "slots that are kept for connections", func() bool { return l.log(t).Kept > 0 })
+		l.waitForReports(t, "slots are kept for connections", func(log model.LogStatus) bool { return log.Kept > 0 })
 		l.running.edit(flow)
 		waitFor(t, "the way back to wait for connections", func() bool { return l.log(t).Waits })
 		for _, s := range sessions {
@@ -58,7 +58,7 @@ func TestGenerationsStayForReportedConnections(t *testing.T) {
 			}
 			_ = s.Close()
 		}
-		l.waitForReports(t, func(log model.LogStatus) bool { return !log.Waits })
+		l.waitForReports(t, "all connections have ended", func(log model.LogStatus) bool { return !log.Waits })
 	})
 	t.Run("breaks without reports", func(t *testing.T) {
 		t.Parallel()
@@ -142,13 +142,13 @@ func (l *evidenceLab) log(t *testing.T) model.LogStatus {
 	return services[0].Log
 }
 
-// waitForReports waits for what the log must become when all connections have ended: for
-// two looks at the sockets, a report, and a look at that, each some seconds apart.
-func (l *evidenceLab) waitForReports(t *testing.T, is func(model.LogStatus) bool) {
+// waitForReports waits for what the log must become by what agents report: for two looks at
+// the sockets, a report, and a look at that, each some seconds apart.
+func (l *evidenceLab) waitForReports(t *testing.T, because string, is func(model.LogStatus) bool) {
 	t.Helper()
 	for deadline := time.Now().Add(90 * time.Second); !is(l.log(t)); time.Sleep(50 * time.Millisecond) { // between two looks
 		if time.Now().After(deadline) {
-			t.Fatalf("all connections have ended, and the log is %+v", l.log(t))
+			t.Fatalf("%s, and the log is %+v", because, l.log(t))
 		}
 	}
 }

@@ -1,7 +1,6 @@
 package test
 
 import (
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -73,8 +72,11 @@ type tellingLab struct {
 	hosts     []*netlab.Host
 	directors []*daemon
 	lost      [2]bool
-	drain     time.Duration // of the services; 0: a second
 }
+
+// tellingDrain is the drain of the services: all flows have to say something in it, also on a
+// busy machine.
+const tellingDrain = 2 * time.Second
 
 func newTellingLab(t *testing.T, keys string) *tellingLab {
 	t.Helper()
@@ -113,7 +115,7 @@ func (l *tellingLab) number(i int) int { return []int{directorHost, otherDirecto
 func (l *tellingLab) services(backends ...backend) (list []string) {
 	for _, protocol := range []string{"tcp", "udp"} {
 		text := l.way.service(protocol, fmt.Sprint(memoryPort), backends)
-		list = append(list, strings.Replace(text, "  backends:\n", fmt.Sprintf("  drain: %v\n  ring-size: 251\n  backends:\n", cmp.Or(l.drain, time.Second)), 1))
+		list = append(list, strings.Replace(text, "  backends:\n", fmt.Sprintf("  drain: %v\n  ring-size: 251\n  backends:\n", tellingDrain), 1))
 	}
 	return list
 }
@@ -122,8 +124,20 @@ func (l *tellingLab) services(backends ...backend) (list []string) {
 // them.
 func (l *tellingLab) apply(by int, backends ...backend) {
 	l.t.Helper()
+	l.give(by, backends...)
+	l.forwarded(backends...)
+}
+
+// give gives the group these backends, and returns when that director forwards to them.
+func (l *tellingLab) give(by int, backends ...backend) {
+	l.t.Helper()
 	file := write(l.t, l.hosts[by], "set.yaml", "services:\n"+strings.Join(l.services(backends...), ""))
 	on(l.t, l.hosts[by], weir, "apply", "-f", file, "--socket", l.directors[by].socket)
+}
+
+// forwarded waits until all directors that run forward to these backends.
+func (l *tellingLab) forwarded(backends ...backend) {
+	l.t.Helper()
 	for i, d := range l.directors {
 		if l.lost[i] {
 			continue
@@ -157,9 +171,11 @@ func (l *tellingLab) backendsChange() {
 	for draining := range 3 {
 		backends := everyBackend(3)
 		backends[draining].state = "draining"
-		l.apply(0, backends...)
-		l.directors[0].waitFor("have a generation more", func() bool { return !l.directors[0].generations(1) })
+		// At once: of a flow that says nothing before the generation before has left, nobody
+		// can know whose it is.
+		l.give(0, backends...)
 		l.goOn(fmt.Sprintf("while backend%d drains", draining+1))
+		l.forwarded(backends...)
 		l.goOn("and once more") // what has said something twice is no guess
 		for _, d := range l.directors {
 			d.waitFor("have one generation", func() bool { return d.generations(1) })
@@ -175,8 +191,6 @@ func (l *tellingLab) backendsChange() {
 // the log, too.
 func (l *tellingLab) idle(twoDrains bool) (broken, of int) {
 	l.t.Helper()
-	const drain = 2 * time.Second
-	l.drain = drain
 	for number := range 3 {
 		l.meet(l.hosts[0], l.way.address(number+1))
 	}
@@ -193,7 +207,7 @@ func (l *tellingLab) idle(twoDrains bool) (broken, of int) {
 	moved := time.Now()
 	turn := time.NewTicker(250 * time.Millisecond)
 	defer turn.Stop()
-	for !l.directors[1].generations(1) && (!twoDrains || time.Since(moved) < 2*drain) {
+	for !l.directors[1].generations(1) && (!twoDrains || time.Since(moved) < 2*tellingDrain) {
 		<-turn.C
 		if twoDrains {
 			l.must(l.nextOf(&l.flows))
@@ -203,7 +217,7 @@ func (l *tellingLab) idle(twoDrains bool) (broken, of int) {
 	for _, d := range l.directors {
 		d.waitFor("have one generation", func() bool { return d.generations(1) })
 	}
-	l.flows, l.drain = nil, 0
+	l.flows = nil
 	return broken, of
 }
 

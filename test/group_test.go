@@ -34,7 +34,7 @@ func TestGroupSharesSets(t *testing.T) {
 		startDaemon(t, b, "agent", configText("", "eth0", w.service("tcp", "80", everyBackend(3))))
 		startNginx(t, b)
 	}
-	text := fmt.Sprintf("director:\n  interfaces: [eth0]\n  group: [%s, %s]\n  flow-port: 0\n  store:\n    etcd: {endpoints: [\"%s\"], ca: %s, cert: %s, key: %s}\nservices: []\n",
+	text := fmt.Sprintf("notice: 200ms\ndirector:\n  interfaces: [eth0]\n  group: [%s, %s]\n  flow-port: 0\n  store:\n    etcd: {endpoints: [\"%s\"], ca: %s, cert: %s, key: %s}\nservices: []\n",
 		lanAddress(directorHost, false), lanAddress(directorHost+1, false), strings.Join(etcd.Endpoints, `", "`), etcd.CA, etcd.Cert, etcd.Key)
 	directors := []*daemon{startDaemon(t, l.director, "run", text), startDaemon(t, second, "run", text)}
 	addresses := []string{lanAddress(directorHost, false).String(), lanAddress(directorHost+1, false).String()}
@@ -44,9 +44,10 @@ func TestGroupSharesSets(t *testing.T) {
 		file := write(t, by.host, "set.yaml", set(backends))
 		on(t, by.host, weir, "apply", "-f", file, "--socket", by.socket)
 		for _, d := range directors {
+			// Before it places connections by the set, it does so as before.
 			d.waitFor("forward the set", func() bool {
 				services, err := d.services()
-				return err == nil && len(services) == 1 && active(services[0]) == backends
+				return err == nil && len(services) == 1 && active(services[0]) == backends && services[0].Log.Coming == 0
 			})
 		}
 	}
@@ -63,9 +64,9 @@ func TestGroupSharesSets(t *testing.T) {
 			// The last packets of a connection come some time after curl has ended. By the
 			// other director they would be of a flow that it has to guess, and remembers:
 			// what next comes from that port would go by the guess, and not by the ring.
-			for _, b := range l.backends {
-				waitFor(t, "the client's connections to "+b.Name+" to end", func() bool {
-					return on(t, b, "ss", "-Htn", "state", "connected", "exclude", "time-wait", "dst", "10.0.0.2") == ""
+			for _, h := range append([]*netlab.Host{l.client}, l.backends...) {
+				waitFor(t, "the client's connections to end on "+h.Name, func() bool {
+					return on(t, h, "ss", "-Htn", "state", "connected", "exclude", "time-wait", "src", w.vip().String(), "or", "dst", w.vip().String()) == ""
 				})
 			}
 		}

@@ -16,13 +16,13 @@ func TestRestartGoesOnWithHealth(t *testing.T) {
 	l := newAnnouncing(t, 1, 1, frrText)
 	service, prefix := w.service("tcp", "80", everyBackend(1)), w.vip().String()+"/32"
 	// Nothing listens there.
-	checked := func(fall string) string {
-		return configText("eth0", "", service+"  health: {kind: tcp, port: 81, to: address, interval: 100ms, fall: "+fall+"}\n") + bgpText(directorHost)
+	checked := func(how string) string {
+		return configText("eth0", "", service+"  health: {kind: tcp, port: 81, to: address, "+how+"}\n") + bgpText(directorHost)
 	}
 	l.serve(service)
 	d := l.direct(0, bgpText(directorHost), service)
 	waitRouted(t, l.router, prefix, "via 10.2.0.11")
-	d.edit(checked("100"))
+	d.edit(checked("interval: 500ms, fall: 100")) // which takes longer than all of this
 	fails := func() bool {
 		services, err := d.services()
 		return err == nil && len(services) == 1 && services[0].Backends[0].Health != nil && services[0].Backends[0].Health.Reason == "refused"
@@ -45,7 +45,7 @@ func TestRestartGoesOnWithHealth(t *testing.T) {
 		t.Errorf("while the director started anew, the router's route changed %d times", n)
 	}
 
-	d.edit(checked("2"))
+	d.edit(checked("interval: 100ms, fall: 2"))
 	waitRouted(t, l.router, prefix, "nowhere")
 	before := changes(prefix)
 	d.end(syscall.SIGKILL)

@@ -36,6 +36,7 @@ func startLoad(t *testing.T, l *lab, w way) *load {
 	if err != nil {
 		t.Fatal(err)
 	}
+	largeBuffer(t, flow.(*net.UDPConn))
 	load.running.Go(func() { load.send(flow) })
 	load.running.Go(func() { load.receive(flow) })
 	load.running.Go(func() { load.talk(l, at, 1<<62) })
@@ -92,7 +93,7 @@ func (l *load) talk(lab *lab, at string, answers int) {
 			continue
 		}
 		for n := 0; n < answers && !l.ended(); n++ {
-			_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
+			_ = conn.SetDeadline(time.Now().Add(30 * time.Second))
 			_, sent := conn.Write([]byte("ping"))
 			_, received := io.ReadFull(conn, make([]byte, 4))
 			if sent != nil || received != nil {

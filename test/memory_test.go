@@ -121,7 +121,9 @@ func (l *lab) serveMemory(ways ...way) {
 func (l *lab) answerAt(b *netlab.Host, at netip.AddrPort) {
 	l.t.Helper()
 	l.must(b.Do(func() error {
-		listener, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(at))
+		// Nothing is sent that no test asks for: see dial.
+		quiet := net.ListenConfig{KeepAlive: -1}
+		listener, err := quiet.Listen(l.t.Context(), "tcp", at.String())
 		if err != nil {
 			return err
 		}
@@ -202,7 +204,10 @@ func (f *flowsUnderTest) dial(w way, network string) {
 	f.t.Helper()
 	to := netip.AddrPortFrom(w.vip(), memoryPort)
 	f.must(f.client.Do(func() error {
-		c, err := net.DialTimeout(network, to.String(), 10*time.Second)
+		// No probes after 15 s without a packet: who is to have sent nothing has sent nothing,
+		// however long it takes.
+		dialer := net.Dialer{Timeout: 20 * time.Second, KeepAlive: -1}
+		c, err := dialer.DialContext(f.t.Context(), network, to.String())
 		if err != nil {
 			return err
 		}
@@ -244,7 +249,7 @@ func (flow *flowUnderTest) ask() (backend string, err error) {
 	_, datagrams := flow.Conn.(*net.UDPConn)
 	flow.asked++
 	question := fmt.Sprintf("question %d", flow.asked)
-	patience := 10 * time.Second
+	patience := 30 * time.Second
 	if datagrams {
 		patience = time.Second
 	}

@@ -216,7 +216,8 @@ func (q quicWay) migrate(t *testing.T, l *lab, w way, before, after uint16) {
 	defer cancel()
 	client := quicTransport(t, l.client, fmt.Sprintf("%s:%d", quicClient, before), nil)
 	server := net.UDPAddrFromAddrPort(netip.AddrPortFrom(w.vip(), q.port))
-	conn, err := client.Dial(ctx, server, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"echo"}}, nil)
+	conn, err := client.Dial(ctx, server, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"echo"}},
+		&quic.Config{HandshakeIdleTimeout: 30 * time.Second})
 	if err != nil {
 		t.Fatalf("connect: %v", err)
 	}

@@ -105,7 +105,7 @@ func (l *chanceLab) race(t *testing.T, w way) (*session, *holder, error) {
 	select {
 	case a := <-opened:
 		return a.session, held, a.err
-	case <-time.After(20 * time.Second):
+	case <-time.After(60 * time.Second):
 		t.Fatal("the client does not answer backend1's SYN-ACK")
 		return nil, nil, nil
 	}
@@ -165,7 +165,7 @@ func (h *holder) filter(t *testing.T, which string) {
 func (h *holder) wait(t *testing.T) {
 	t.Helper()
 	b := make([]byte, 2048)
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); {
+	for deadline := time.Now().Add(60 * time.Second); time.Now().Before(deadline); {
 		n, err := unix.Read(h.in, b)
 		if err != nil && !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR) {
 			t.Fatalf("look at what comes to the client: %v", err)
@@ -180,6 +180,9 @@ func (h *holder) wait(t *testing.T) {
 	}
 	t.Fatalf("no SYN-ACK comes to the client after %d", len(h.frames))
 }
+
+// ttl is that of one of the SYN-ACKs, which are of IPv4.
+func (h *holder) ttl(i int) int { return int(h.frames[i][14+8]) }
 
 // deliverOnly lets the client have one of them, and no other.
 func (h *holder) deliverOnly(t *testing.T, i int) {

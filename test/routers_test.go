@@ -7,11 +7,15 @@ import (
 	"weir.io/weir/internal/routerlab"
 )
 
-// What routers have said is shown when the test fails.
+// What routers have said is shown when the test fails. They run as on machines of their own:
+// one that this machine makes late would take a director for lost.
 
 func startFRR(t *testing.T, h *netlab.Host, config routerlab.FRRConfig) *routerlab.FRR {
 	t.Helper()
 	router, err := routerlab.StartFRR(h, config)
+	if err == nil {
+		err = router.Realtime()
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -28,6 +32,9 @@ func startFRR(t *testing.T, h *netlab.Host, config routerlab.FRRConfig) *routerl
 func startBIRD(t *testing.T, h *netlab.Host, config string) *routerlab.BIRD {
 	t.Helper()
 	router, err := routerlab.StartBIRD(h, config)
+	if err == nil {
+		err = router.Realtime()
+	}
 	if err != nil {
 		t.Fatal(err)
 	}

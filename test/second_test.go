@@ -193,7 +193,7 @@ func (s *session) ask(t *testing.T) string {
 }
 
 func (s *session) tryAsk() (string, error) {
-	if err := s.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
+	if err := s.SetDeadline(time.Now().Add(30 * time.Second)); err != nil {
 		return "", err
 	}
 	if _, err := fmt.Fprintln(s, "who?"); err != nil {

@@ -71,10 +71,11 @@ func startServer(t *testing.T, h *netlab.Host, at netip.AddrPort, name string, a
 }
 
 // waitFor polls a condition, because most things become true in milliseconds and
-// none in a known time.
+// none in a known time. Nothing is claimed of the time that it may take at most: a busy
+// machine has its own.
 func waitFor(t *testing.T, what string, condition func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !condition(); time.Sleep(5 * time.Millisecond) { // between two looks
+	for deadline := time.Now().Add(60 * time.Second); !condition(); time.Sleep(5 * time.Millisecond) { // between two looks
 		if time.Now().After(deadline) {
 			t.Fatalf("waited in vain for %s", what)
 		}

@@ -2,7 +2,6 @@ package test
 
 import (
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"syscall"
@@ -53,10 +52,7 @@ func (d *daemon) catchBy(t *testing.T, attach string) {
 	d.end(syscall.SIGTERM)
 	d.flags = []string{"--attach", attach}
 	d.start()
-	d.waitFor("answer", func() bool {
-		_, err := os.Stat(d.socket)
-		return err == nil
-	})
+	d.waitFor("answer", d.listens)
 	d.waitFor("catch packets by "+attach, func() bool {
 		interfaces := d.agentStatus().Interfaces
 		byXDP := func(i model.AgentInterface) bool { return i.Ingress == "xdp" }
@@ -67,7 +63,7 @@ func (d *daemon) catchBy(t *testing.T, attach string) {
 // sendMuch sends lines of many segments, which the server must answer.
 func (s *session) sendMuch(t *testing.T) {
 	t.Helper()
-	if err := s.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
+	if err := s.SetDeadline(time.Now().Add(30 * time.Second)); err != nil {
 		t.Fatal(err)
 	}
 	for range 4 {

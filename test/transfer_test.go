@@ -87,7 +87,7 @@ func upload(t *testing.T, client *netlab.Host, w way, roots []string) {
 // curl runs it on the client with a limit to its patience.
 func curl(t *testing.T, client *netlab.Host, args ...string) string {
 	t.Helper()
-	return on(t, client, "curl", append([]string{"--silent", "--show-error", "--fail", "--globoff", "--max-time", "10"}, args...)...)
+	return on(t, client, "curl", append([]string{"--silent", "--show-error", "--fail", "--globoff", "--max-time", "50"}, args...)...)
 }
 
 func noise() []byte {

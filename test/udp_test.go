@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"weir.io/weir/internal/netlab"
 )
 
@@ -19,6 +21,7 @@ func echo(t *testing.T, h *netlab.Host, at netip.AddrPort) {
 		t.Fatalf("listen on %s: %v", h.Name, err)
 	}
 	t.Cleanup(func() { conn.Close() })
+	largeBuffer(t, conn)
 	go func() {
 		buffer := make([]byte, 1<<16)
 		for {
@@ -54,18 +57,27 @@ func echoStream(t *testing.T, h *netlab.Host, at netip.AddrPort) {
 }
 
 // exchange sends a datagram of that size and returns the size of the answer; 0
-// when there is none.
+// when there is none to several: one may be lost.
 func exchange(t *testing.T, conn net.Conn, size int) int {
 	t.Helper()
-	if _, err := conn.Write(make([]byte, size)); err != nil {
-		t.Fatalf("send %d bytes: %v", size, err)
+	for range 5 {
+		if _, err := conn.Write(make([]byte, size)); err != nil {
+			t.Fatalf("send %d bytes: %v", size, err)
+		}
+		_ = conn.SetReadDeadline(time.Now().Add(2 * time.Second))
+		if n, err := conn.Read(make([]byte, 1<<16)); err == nil {
+			return n
+		}
 	}
-	_ = conn.SetReadDeadline(time.Now().Add(5 * time.Second))
-	n, err := conn.Read(make([]byte, 1<<16))
-	if err != nil {
-		return 0
-	}
-	return n
+	return 0
+}
+
+// largeBuffer gives a UDP socket room for what comes while its process waits for its turn.
+func largeBuffer(t *testing.T, conn net.PacketConn) {
+	t.Helper()
+	control(t, conn.(*net.UDPConn), func(fd int) error {
+		return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 16<<20)
+	})
 }
 
 // drain reads what is there.

@@ -1,34 +1,38 @@
 package main
 
 import (
+	"fmt"
+
 	"github.com/spf13/cobra"
 
 	"weir.io/weir/internal/api"
-	"weir.io/weir/internal/config"
-	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/store"
 )
+
+// applied is what apply writes: the plan, and what has become of it.
+type applied struct {
+	api.Plan
+	Applied bool `json:"applied"`
+}
 
 func newApply() *cobra.Command {
 	var out output
 	var conn connection
-	var file, owner string
+	var set setFlags
 	var dryRun bool
 	cmd := &cobra.Command{
 		Use:   "apply -f FILE",
 		Short: "Make a file's services the whole of an owner's set",
 		Long: "apply replaces an owner's set in the director's store as a whole: services that the file\n" +
 			"does not have are removed. They are forwarded beside those of the director's own file\n" +
-			"and of other owners. The file has one key, services, as the director's own.",
+			"and of other owners. The file has one key, services, as the director's own. It prints\n" +
+			"the plan first, and applies what was planned: nothing, if somebody has changed the set\n" +
+			"meanwhile.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := out.check(); err != nil {
 				return err
 			}
-			if err := store.CheckOwner(owner); err != nil {
-				return usageError{err}
-			}
-			_, text, err := config.LoadSet(file)
+			request, err := set.request()
 			if err != nil {
 				return err
 			}
@@ -36,45 +40,41 @@ func newApply() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			set := api.SetText{Text: text}
-			var change api.SetChange
-			if dryRun {
-				change, err = client.PlanSet(cmd.Context(), owner, set)
-			} else {
-				change, err = client.PutSet(cmd.Context(), owner, set, api.Condition{})
-			}
-			if err != nil {
+			a := applied{}
+			if a.Plan, err = client.Plan(cmd.Context(), request); err != nil {
 				return err
 			}
-			return out.write(cmd.OutOrStdout(), change, func(t *table) { changeTable(t, change) })
+			if out.format == "table" { // the others are one document, of all
+				if err := out.write(cmd.OutOrStdout(), nil, func(t *table) { planTable(t, &a.Plan) }); err != nil {
+					return err
+				}
+			}
+			if !dryRun {
+				if a.SetChange, err = client.PutSet(cmd.Context(), request.Owner, request.SetText, conditionOf(&a.Plan)); err != nil {
+					return err
+				}
+				a.Applied = true
+			}
+			if out.format == "table" {
+				if a.Applied {
+					_, err = fmt.Fprintf(cmd.OutOrStdout(), "\napplied, as revision %d\n", a.Revision)
+				}
+				return err
+			}
+			return out.write(cmd.OutOrStdout(), a, nil)
 		},
 	}
-	cmd.Flags().StringVarP(&file, "file", "f", "", "`file` with the services")
-	cmd.Flags().StringVar(&owner, "owner", store.OwnerCLI, "`name` of the set's owner")
-	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "say what would change, and change nothing")
-	_ = cmd.MarkFlagRequired("file")
+	set.add(cmd)
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "print the plan, and change nothing")
 	out.add(cmd)
 	conn.add(cmd)
 	return cmd
 }
 
-func changeTable(t *table, c api.SetChange) {
-	moves := map[string]model.Move{}
-	for _, m := range c.Moves {
-		moves[m.Service] = m
+// conditionOf is that the set is the one that was planned for.
+func conditionOf(p *api.Plan) api.Condition {
+	if p.Base == "" {
+		return api.Condition{None: true}
 	}
-	t.row("CHANGE", "SERVICE", "SLOTS", "MOVED", "SHARE", "HELD")
-	for _, part := range []struct {
-		what  string
-		names []string
-	}{{"added", c.Added}, {"changed", c.Changed}, {"removed", c.Removed}} {
-		for _, name := range part.names {
-			m, has := moves[name]
-			if !has {
-				t.row(part.what, name, "-", "-", "-", "-")
-				continue
-			}
-			t.row(part.what, name, m.Slots, m.Moved, m.Share(), m.Held)
-		}
-	}
+	return api.Condition{Tags: []string{p.Base}}
 }

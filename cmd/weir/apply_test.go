@@ -25,7 +25,7 @@ func (h *host) applies(t *testing.T, owner string, vips map[string]int, more ...
 	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	out, err := h.weir(append([]string{"apply", "-f", file, "--owner", owner, "--socket", h.socket}, more...)...).CombinedOutput()
+	out, err := h.weir(append([]string{"apply", "-f", file, "--owner", owner, "--measure", "0", "--socket", h.socket}, more...)...).CombinedOutput()
 	// Columns are as wide as the widest cell: one space is enough to look for.
 	return strings.Join(strings.Fields(string(out)), " "), err == nil
 }
@@ -104,17 +104,19 @@ func TestApplySaysWhatMoves(t *testing.T) {
 		if err := os.WriteFile(file, []byte(text+"]}\n"), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		out, err := h.weir(append([]string{"apply", "-f", file, "--socket", h.socket}, more...)...).CombinedOutput()
+		out, err := h.weir(append([]string{"apply", "-f", file, "--measure", "0", "--socket", h.socket}, more...)...).CombinedOutput()
 		if err != nil {
 			t.Fatalf("weir apply: %v\n%s", err, out)
 		}
-		var fields []string
 		for line := range strings.Lines(string(out)) {
-			fields = strings.Fields(line)
+			if fields := strings.Fields(line); len(fields) > 1 && fields[1] == "web" {
+				return fields
+			}
 		}
-		return fields
+		t.Fatalf("apply says nothing of the service: %s", out)
+		return nil
 	}
-	if got := strings.Join(apply("mode: l2dsr, ", 3), " "); got != "added web - - - -" {
+	if got := strings.Join(apply("mode: l2dsr, ", 3), " "); got != "added web - - - - -" {
 		t.Errorf("of a new service apply says %q", got)
 	}
 	last, total := 0, 0
@@ -130,7 +132,7 @@ func TestApplySaysWhatMoves(t *testing.T) {
 	} {
 		before := apply(change.keys, change.backends, "--dry-run")
 		after := apply(change.keys, change.backends)
-		if strings.Join(before, " ") != strings.Join(after, " ") || len(after) != 6 || after[2] != "1021" || after[5] != "0" {
+		if strings.Join(before, " ") != strings.Join(after, " ") || len(after) != 7 || after[2] != "1021" || after[5] != "-" || after[6] != "0" {
 			t.Fatalf("with %q and %d backends a dry run says %q, and apply %q", change.keys, change.backends, before, after)
 		}
 		moved, err := strconv.Atoi(after[3])

@@ -116,7 +116,7 @@ func TestAgentAnswers(t *testing.T) {
 	p := h.startVerb("agent", `msg="agent runs"`)
 	var out bytes.Buffer
 	// It says that it runs, and then answers.
-	for end := time.Now().Add(10 * time.Second); execute(t.Context(), []string{"status", "--agent", "--socket", h.socket}, &out, &out) != 0; time.Sleep(5 * time.Millisecond) { // between two tries
+	for end := time.Now().Add(patience); execute(t.Context(), []string{"status", "--agent", "--socket", h.socket}, &out, &out) != 0; time.Sleep(5 * time.Millisecond) { // between two tries
 		if time.Now().After(end) {
 			t.Fatalf("status --agent: %s", &out)
 		}

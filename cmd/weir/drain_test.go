@@ -12,11 +12,11 @@ import (
 func TestDirectorDrains(t *testing.T) {
 	h := newHost(t)
 	h.configure(onEth0, "web")
-	p := h.start(`msg="director runs"`, "--drain", "1500ms")
+	p := h.start(`msg="director runs"`, "--drain", "5s")
 	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	p.waitLog(`msg="director drains: it forwards for a while, and then detaches" wait=1.5s`)
+	p.waitLog(`msg="director drains: it forwards for a while, and then detaches" wait=5s`)
 	h.configure(onEth0, "web", "mail")
 	p.waitLog(`msg="configuration applied" services=2`)
 	if err := <-p.ended; err != nil {

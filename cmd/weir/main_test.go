@@ -158,6 +158,7 @@ func serveFakes(t *testing.T) (director, agent string) {
 	server := api.NewServer(fakeDirector{}, fakeDirector{}, log)
 	server.HandleBGP(fakeBGP)
 	server.HandleExplain(fakeExplain)
+	server.HandleSets(fakeSets{})
 	serve(t, director, server)
 	serve(t, agent, api.NewAgentServer(fakeAgent{}, fakeAgent{}, log))
 	return director, agent

@@ -27,7 +27,7 @@ func newRoot() *cobra.Command {
 		return fmt.Errorf("%w (see %s --help)", err, cmd.CommandPath())
 	})
 	root.AddCommand(
-		newRun(), newAgent(), newApply(), newDrain(), newDetach(),
+		newRun(), newAgent(), newPlan(), newApply(), newDrain(), newDetach(),
 		newStatus(), newServices(), newBackends(), newFlows(), newDirectors(), newBGP(), newBFD(), newExplain(), newTop(),
 		newDemo(), newDoctor(), newVersion(), newMan())
 	return root

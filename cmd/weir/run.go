@@ -287,7 +287,7 @@ func (d *director) run(ctx context.Context, first model.Config, changes <-chan c
 	d.presence.group, d.presence.run = d.group, d.whatRuns
 	server.Handle("/metrics", metrics.Handler(version, d, d.announcers.bgp.Status, d.bfd.Sessions))
 	server.HandleBGP(d.announcers.bgp.Status)
-	server.HandleSets(&sets{d.keeper})
+	server.HandleSets(&sets{planner{d.keeper, d.kernel, d.checker.Results, d.first.Limits}})
 	server.HandleExplain(d.explain)
 	server.HandleFlows(d.flows)
 	server.HandleDirectors(d.presence.directors)

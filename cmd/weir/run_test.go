@@ -24,7 +24,7 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // host is a director's host with a backend beside it:
 //

@@ -15,7 +15,7 @@ import (
 )
 
 // sets is the API's way to the sets of a director's store.
-type sets struct{ keeper *desired.Keeper }
+type sets struct{ planner }
 
 // List returns what sets there are, the file's too.
 func (s *sets) List() []api.SetInfo {
@@ -39,13 +39,6 @@ func (s *sets) Get(owner string) (api.Set, bool) {
 func (s *sets) Put(ctx context.Context, owner string, text api.SetText, when api.Condition) (api.SetChange, error) {
 	return s.change(owner, text, func(services []model.Service) (desired.Change, error) {
 		return s.keeper.Put(ctx, owner, services, desired.Condition(when))
-	})
-}
-
-// Plan says what Put would change.
-func (s *sets) Plan(ctx context.Context, owner string, text api.SetText) (api.SetChange, error) {
-	return s.change(owner, text, func(services []model.Service) (desired.Change, error) {
-		return s.keeper.Plan(ctx, owner, services)
 	})
 }
 

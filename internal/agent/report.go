@@ -76,7 +76,9 @@ func (r *reporting) once(ctx context.Context) error {
 	// no other one yet, the next is reported.
 	reports, joined := joinListings(now, r.seen)
 	r.seen = now
-	if !joined || len(reports) == 0 || time.Since(r.told) < reportEvery && !otherSigns(r.signs, signs) {
+	// The directors were told some time after a look, and looks are not quite on time.
+	due := time.Since(r.told) > reportEvery-lookAtSockets/2
+	if !joined || len(reports) == 0 || !due && !otherSigns(r.signs, signs) {
 		return nil
 	}
 	for i := range reports {

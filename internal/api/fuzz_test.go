@@ -21,8 +21,8 @@ func (takesAll) Get(o string) (Set, bool) { return Set{Tag: "t"}, o == "a" }
 func (takesAll) Put(context.Context, string, SetText, Condition) (SetChange, error) {
 	return SetChange{Tag: "t"}, nil
 }
-func (takesAll) Plan(context.Context, string, SetText) (SetChange, error) {
-	return SetChange{Tag: "t"}, nil
+func (takesAll) Plan(context.Context, PlanRequest) (Plan, error) {
+	return Plan{SetChange: SetChange{Tag: "t"}}, nil
 }
 
 // Whatever is asked, the server itself is never at fault, and what it refuses it refuses by

@@ -107,8 +107,8 @@ func (keeper) Get(string) (api.Set, bool) {
 func (keeper) Put(context.Context, string, api.SetText, api.Condition) (api.SetChange, error) {
 	return api.SetChange{Tag: "t"}, nil
 }
-func (keeper) Plan(context.Context, string, api.SetText) (api.SetChange, error) {
-	return api.SetChange{Tag: "t"}, nil
+func (keeper) Plan(context.Context, api.PlanRequest) (api.Plan, error) {
+	return api.Plan{SetChange: api.SetChange{Tag: "t"}}, nil
 }
 
 const (

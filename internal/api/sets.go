@@ -34,7 +34,7 @@ type Sets interface {
 	// Put makes the services in the text the whole of an owner's set, if the condition holds.
 	Put(ctx context.Context, owner string, text SetText, when Condition) (SetChange, error)
 	// Plan says what that would change.
-	Plan(ctx context.Context, owner string, text SetText) (SetChange, error)
+	Plan(ctx context.Context, r PlanRequest) (Plan, error)
 	// Drain gives backends of sets another state, and returns those that it has found.
 	Drain(ctx context.Context, d Drain) ([]Drained, error)
 }
@@ -106,11 +106,6 @@ type putSet struct {
 	IfNoneMatch string `header:"If-None-Match" doc:"*: there must be no set"`
 }
 
-type planSet struct {
-	setBody
-	Owner string `query:"owner" required:"true" minLength:"1" maxLength:"63" pattern:"^[a-z0-9][a-z0-9._-]*$" doc:"whose set it would be"`
-}
-
 type changedSet struct {
 	ETag string `header:"ETag"`
 	Body SetChange
@@ -131,7 +126,7 @@ func (s *Server) HandleSets(sets Sets) {
 			"With If-Match it replaces only the set that the client knows.",
 		errors: append(errs, http.StatusPreconditionFailed)}, s.putSet)
 	handle(s, operation{method: http.MethodPost, path: "plan", id: "plan-set", summary: "What a set would change", needs: model.RoleWrite, owner: ofQuery, large: true,
-		text: "It takes what would be put, and says what putting it would answer. Nothing is changed.", errors: errs}, s.planSet)
+		text: "It takes what would be put, and says what putting it would answer, what becomes of the traffic that is seen now, and which connections are at risk. Nothing is changed.", errors: errs}, s.planSet)
 	s.handleDrain()
 	s.documentSet(one, http.MethodPut)
 	s.documentSet("plan", http.MethodPost)
@@ -176,17 +171,17 @@ func (s *Server) putSet(ctx context.Context, in *putSet) (*changedSet, error) {
 	return answerChange(change, err)
 }
 
-func (s *Server) planSet(ctx context.Context, in *planSet) (*changedSet, error) {
-	change, err := s.sets.Plan(ctx, in.Owner, in.text)
-	return answerChange(change, err)
-}
-
 func answerChange(c SetChange, err error) (*changedSet, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.Added, c.Changed, c.Removed, c.Moves = orEmpty(c.Added), orEmpty(c.Changed), orEmpty(c.Removed), orEmpty(c.Moves)
+	c.fill()
 	return &changedSet{ETag: strconv.Quote(c.Tag), Body: c}, nil
+}
+
+// fill makes JSON say [] and not null.
+func (c *SetChange) fill() {
+	c.Added, c.Changed, c.Removed, c.Moves = orEmpty(c.Added), orEmpty(c.Changed), orEmpty(c.Removed), orEmpty(c.Moves)
 }
 
 // parseTags reads a list of ETags (RFC 9110, section 13.1). Weak ones are no one's.

@@ -33,14 +33,16 @@ func (o *oneOwner) Put(_ context.Context, owner string, text SetText, when Condi
 		return SetChange{}, NewProblem(http.StatusPreconditionFailed, "another one")
 	}
 	o.text = string(text.Text)
-	return o.Plan(context.Background(), owner, text)
+	plan, err := o.Plan(context.Background(), PlanRequest{Owner: owner, SetText: text})
+	return plan.SetChange, err
 }
 
-func (o *oneOwner) Plan(context.Context, string, SetText) (SetChange, error) {
-	return SetChange{Revision: 1, Tag: "u", Added: []string{"a"}, Changed: []string{"b"}, Moves: []model.Move{{Service: "b", Slots: 1021, Moved: 307, Held: 2}}}, nil
+func (o *oneOwner) Plan(_ context.Context, r PlanRequest) (Plan, error) {
+	change := SetChange{Revision: 1, Tag: "u", Added: []string{"a"}, Changed: []string{"b"}, Moves: []model.Move{{Service: "b", Slots: 1021, Moved: 307, Held: 2}}}
+	return Plan{SetChange: change, Base: "t", Measured: model.Duration(r.Measure), Services: []model.PlannedService{{Service: "b", Change: "changed"}}}, nil
 }
 
-const oneChange = `{"revision":1,"added":["a"],"changed":["b"],"removed":[],"moves":[{"service":"b","slots":1021,"moved":307,"held":2}]}`
+const oneChange = `{"revision":1,"added":["a"],"changed":["b"],"removed":[],"moves":[{"service":"b","slots":1021,"moved":307,"held":2}]`
 
 func TestSets(t *testing.T) {
 	kept := &oneOwner{}
@@ -53,9 +55,11 @@ func TestSets(t *testing.T) {
 		body, kept                        string
 	}{
 		{"POST", "/v1/plan?owner=cli", json, "", "x", 200, oneChange, ""},
+		{"POST", "/v1/plan?owner=cli&measure=2", json, "", "x", 200, `"base":"t","measured":"2s","services":[{"service":"b","change":"changed","slots":0,"moved":0,"held":0,"backends":[],"risks":[]}],"limits":[]}`, ""},
+		{"POST", "/v1/plan?owner=cli&measure=11", json, "", "x", 422, `"field":"query.measure"`, ""},
 		{"POST", "/v1/plan", json, "", "x", 422, `"field":"query.owner"`, ""},
 		{"POST", "/v1/plan?owner=cli&who=me", json, "", "x", 422, "unknown query parameter", ""},
-		{"PUT", "/v1/sets/cli", json, "", "y", 200, oneChange, "y"},
+		{"PUT", "/v1/sets/cli", json, "", "y", 200, oneChange + "}", "y"},
 		{"PUT", "/v1/sets/cli", yaml, "", "z", 200, `"added":["a"]`, "z"},
 		{"PUT", "/v1/sets/cli", "text/plain", "", "n", 415, "application/yaml", "z"},
 		{"PUT", "/v1/sets/cli", "", "", "n", 415, "application/yaml", "z"},

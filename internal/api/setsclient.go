@@ -39,11 +39,6 @@ func (c *Client) PutSet(ctx context.Context, owner string, text SetText, when Co
 	return c.change(ctx, http.MethodPut, "sets/"+url.PathEscape(owner), header, text)
 }
 
-// PlanSet says what PutSet would change.
-func (c *Client) PlanSet(ctx context.Context, owner string, text SetText) (SetChange, error) {
-	return c.change(ctx, http.MethodPost, "plan?owner="+url.QueryEscape(owner), text.header(), text)
-}
-
 func (c *Client) change(ctx context.Context, method, what string, header http.Header, text SetText) (change SetChange, err error) {
 	answer, err := c.ask(ctx, method, what, header, text.Text, &change)
 	change.Tag = strings.Trim(answer.Get("ETag"), `"`)

@@ -101,6 +101,8 @@ func received(body []byte) *fault {
 	f := &fault{code: code, subcode: subcode, received: true,
 		text: fmt.Sprintf("it ends the session: %s%s", hard, gobgp.NewNotificationErrorCode(code, subcode))}
 	switch {
+	case code == gobgp.BGP_ERROR_CEASE && subcode == subcodeBFDDown:
+		f.text = fmt.Sprintf("it ends the session: %sits BFD finds the way lost (RFC 9384)", hard)
 	case code == gobgp.BGP_ERROR_OPEN_MESSAGE_ERROR && subcode == gobgp.BGP_ERROR_SUB_BAD_PEER_AS:
 		f.text += ": it expects another AS than bgp.asn"
 	case code == gobgp.BGP_ERROR_CEASE && len(data) > 1 && int(data[0]) <= len(data)-1 &&

@@ -80,7 +80,7 @@ func (n *neighbor) set(prefixes ...string) {
 // accept takes the speaker's next connection and returns the OPEN that begins it.
 func (n *neighbor) accept() (*connection, *gobgp.BGPOpen) {
 	n.t.Helper()
-	_ = n.listener.(*net.TCPListener).SetDeadline(time.Now().Add(20 * time.Second))
+	_ = n.listener.(*net.TCPListener).SetDeadline(time.Now().Add(time.Minute))
 	conn, err := n.listener.Accept()
 	if err != nil {
 		n.t.Fatal("the speaker does not connect:", err)
@@ -97,7 +97,7 @@ func (n *neighbor) accept() (*connection, *gobgp.BGPOpen) {
 
 func (n *neighbor) read(c *connection) message {
 	n.t.Helper()
-	m, err := c.read(time.Now().Add(20 * time.Second))
+	m, err := c.read(time.Now().Add(time.Minute))
 	if err != nil {
 		n.t.Fatal("read from the speaker:", err)
 	}
@@ -182,7 +182,7 @@ func apply(t *testing.T, told map[string]bool, m message) {
 func (n *neighbor) eventually(what string, condition func(model.BGPNeighborStatus) bool) {
 	n.t.Helper()
 	var status model.BGPNeighborStatus
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(2 * time.Millisecond) { // between two looks
+	for end := time.Now().Add(time.Minute); ; time.Sleep(2 * time.Millisecond) { // between two looks
 		if all := n.speaker.Status().Neighbors; len(all) == 1 {
 			if status = all[0]; condition(status) {
 				return

@@ -1,8 +1,11 @@
 package bgp
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
+
+	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 
 	"weir.io/weir/internal/model"
 )
@@ -55,6 +58,18 @@ type unreachable struct{ diagnostic string }
 
 // Error says what BFD says.
 func (u unreachable) Error() string { return fmt.Sprintf("BFD finds the way lost: %s", u.diagnostic) }
+
+// endedByBFD reports whether a session has ended because BFD finds the way lost, here or at
+// the neighbor. FRR's bgpd takes a neighbor that it knows by a range of addresses out of
+// bfdd then, and when the next session comes before that is done, bfdd stays silent for as
+// long as that session lasts.
+func endedByBFD(err error) bool {
+	if errors.As(err, new(unreachable)) {
+		return true
+	}
+	var f *fault
+	return errors.As(err, &f) && f.received && f.code == gobgp.BGP_ERROR_CEASE && f.subcode == subcodeBFDDown
+}
 
 // SetBFD takes what the process says that speaks BFD; the zero status: it says nothing. A
 // session whose way is lost is ended at once, and opened again after a pause; one

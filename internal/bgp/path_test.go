@@ -3,6 +3,7 @@ package bgp
 import (
 	"strings"
 	"testing"
+	"time"
 
 	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 
@@ -40,15 +41,17 @@ func TestLostWay(t *testing.T) {
 	for name, keeps := range map[string]bool{"a neighbor": false, "one that keeps routes after a NOTIFICATION": true} {
 		t.Run(name, func(t *testing.T) {
 			n, c := watched(t, helper)
-			want := "session: code 6(cease) subcode 10"
+			want := "session: its BFD finds the way lost"
 			if keeps {
 				n.config.KeepWhenSilent = true
 				n.set("192.0.2.1/32")
 				c, _ = n.establish(helper)
-				want = "hard reset: code 6(cease) subcode 10"
+				want = "hard reset: its BFD finds the way lost"
 			}
 			n.bfd(1, up)
-			n.eventually("say that BFD is up", func(s model.BGPNeighborStatus) bool { return s.BFD == "up" })
+			n.eventually("have both up", func(s model.BGPNeighborStatus) bool {
+				return s.State == model.SessionEstablished && s.BFD == "up"
+			})
 			n.bfd(1, lost)
 			if got := n.ends(c); !strings.Contains(got, want) {
 				t.Errorf("the session ends with %q, want %q", got, want)
@@ -66,7 +69,7 @@ func TestLostWay(t *testing.T) {
 	n, c := watched(t)
 	n.bfd(1, up)
 	n.bfd(1, func(s *model.BFDSessionStatus) { s.Losses, s.LastLoss = 1, "neighbor-down" })
-	if got := n.ends(c); !strings.Contains(got, "subcode 10") {
+	if got := n.ends(c); !strings.Contains(got, "RFC 9384") {
 		t.Errorf("with BFD up again, the session ends with %q", got)
 	}
 }
@@ -103,7 +106,7 @@ func TestHeldWay(t *testing.T) {
 	n.bfd(1, func(*model.BFDSessionStatus) {})
 	held := func(s *model.BFDSessionStatus) { s.State, s.Held = "down", "forwarding-reset" }
 	n.bfd(1, held)
-	if got := n.ends(c); !strings.Contains(got, "subcode 10") {
+	if got := n.ends(c); !strings.Contains(got, "RFC 9384") {
 		t.Errorf("the session ends with %q", got)
 	}
 	waits := func(s model.BGPNeighborStatus) bool {
@@ -130,4 +133,29 @@ func TestHeldWay(t *testing.T) {
 	n.config.BFD = nil
 	n.set("192.0.2.1/32")
 	n.establish()
+}
+
+// When BFD finds the way lost, on whichever side, the neighbor has time to be done with the
+// session before there is another, whatever BFD says meanwhile. Other ends are as before.
+func TestPauseAfterBFD(t *testing.T) {
+	lostThere := received([]byte{gobgp.BGP_ERROR_CEASE, subcodeBFDDown})
+	hardReset := received([]byte{gobgp.BGP_ERROR_CEASE, gobgp.BGP_ERROR_SUB_HARD_RESET, gobgp.BGP_ERROR_CEASE, subcodeBFDDown})
+	for name, c := range map[string]struct {
+		err   error
+		there time.Duration
+		want  time.Duration
+		bfd   bool
+	}{
+		"lost here":             {unreachable{"detection-expired"}, time.Hour, lostPause, true},
+		"lost there":            {lostThere, time.Hour, lostPause, true},
+		"lost there, all of it": {hardReset, time.Second, lostPause, true},
+		"shut down there":       {received([]byte{gobgp.BGP_ERROR_CEASE, gobgp.BGP_ERROR_SUB_ADMINISTRATIVE_SHUTDOWN}), time.Hour, firstPause, false},
+		"our own Cease":         {newFault(gobgp.BGP_ERROR_CEASE, subcodeBFDDown, "lost"), time.Hour, firstPause, false},
+		"configured anew":       {errChanged, time.Second, 0, false},
+		"the datapath is back":  {errBack, time.Second, 0, false},
+	} {
+		if got := after(c.err, c.there, 0, false); got != c.want || endedByBFD(c.err) != c.bfd {
+			t.Errorf("%s: the pause is %v, want %v; by BFD: %v, want %v", name, got, c.want, endedByBFD(c.err), c.bfd)
+		}
+	}
 }

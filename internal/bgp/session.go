@@ -23,7 +23,7 @@ const (
 	firstPause  = 100 * time.Millisecond
 	lastPause   = 2 * time.Second
 	refusePause = 10 * time.Second
-	lostPause   = time.Second // after BFD has found the way lost: the neighbor has to see that, too
+	lostPause   = time.Second // after BFD has found the way lost: the neighbor has to be done with that, too
 	lasted      = 10 * time.Second
 )
 
@@ -108,19 +108,27 @@ func (s *session) run(ctx context.Context) {
 		attempt, w := s.attempt(ctx)
 		err := s.once(attempt, w)
 		s.lost(ctx, err)
-		resting := attempt
-		switch {
-		case errors.As(err, new(unreachable)):
-			pause, resting = lostPause, ctx // that attempt has ended
-		case errors.Is(err, errChanged) || errors.Is(err, errBack) || w.neighbor.Passive:
-			pause = 0 // a passive neighbor makes its own pauses
-		case time.Since(began) > lasted:
-			pause = firstPause
-		default:
-			pause = longer(pause, err)
+		pause = after(err, time.Since(began), pause, w.neighbor.Passive)
+		if endedByBFD(err) {
+			rest(ctx, pause) // what BFD says meanwhile does not make it shorter
+		} else {
+			rest(attempt, pause)
 		}
-		rest(resting, pause)
 	}
+}
+
+// after returns the pause after a connection, by why it has ended, how long there was one,
+// and the pause before it.
+func after(err error, there, before time.Duration, passive bool) time.Duration {
+	switch {
+	case endedByBFD(err):
+		return lostPause
+	case errors.Is(err, errChanged) || errors.Is(err, errBack) || passive:
+		return 0 // a passive neighbor makes its own pauses
+	case there > lasted:
+		return firstPause
+	}
+	return longer(before, err)
 }
 
 // closeWaiting closes connections that nobody will talk on.

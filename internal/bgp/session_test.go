@@ -81,7 +81,7 @@ func (n *neighbor) ends(c *connection) string {
 	n.t.Helper()
 	defer c.Close()
 	for {
-		_, err := c.read(time.Now().Add(20 * time.Second))
+		_, err := c.read(time.Now().Add(time.Minute))
 		var f *fault
 		switch {
 		case errors.As(err, &f) && f.received:
@@ -134,6 +134,9 @@ func TestWithdraw(t *testing.T) {
 	n.hears(c, told, func() bool { return told["end"] })
 	n.speaker.Withdraw(100 * time.Millisecond)
 	marked := n.read(c)
+	for marked.kind == gobgp.BGP_MSG_KEEPALIVE { // it comes when it is due
+		marked = n.read(c)
+	}
 	if want := []byte{0xff, 0xff, 0, 0}; !strings.Contains(string(marked.body), string(want)) {
 		t.Errorf("before it withdraws it tells % x, without the community 65535:0", marked.body)
 	}
@@ -221,7 +224,7 @@ func TestNeighborsThatAreWrong(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n := newNeighbor(t, "192.0.2.1/32")
 			if name == "an OPEN and silence" {
-				n.config.HoldTime = model.Duration(time.Second)
+				n.config.HoldTime = model.Duration(3 * time.Second) // and the next session must not end by it
 				n.set("192.0.2.1/32")
 			}
 			c, _ := n.accept()
@@ -261,7 +264,7 @@ func TestFlaps(t *testing.T) {
 	n.speaker.Set(config, []model.Route{{Prefix: prefix("192.0.2.1/32")}})
 	flap := func() {
 		var conn net.Conn
-		for end := time.Now().Add(20 * time.Second); ; time.Sleep(2 * time.Millisecond) { // until it listens
+		for end := time.Now().Add(time.Minute); ; time.Sleep(2 * time.Millisecond) { // until it listens
 			if conn, err = net.Dial("tcp4", address); err == nil {
 				break
 			}
@@ -285,7 +288,7 @@ func TestFlaps(t *testing.T) {
 		flap()
 	}
 	n.eventually("count the losses", func(s model.BGPNeighborStatus) bool { return s.Losses == 101 })
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(2 * time.Millisecond) { // until they end
+	for end := time.Now().Add(time.Minute); ; time.Sleep(2 * time.Millisecond) { // until they end
 		now := held(t)
 		if now.goroutines <= before.goroutines && now.descriptors <= before.descriptors && now.heap <= before.heap+leak {
 			return
@@ -331,7 +334,7 @@ func TestPassiveNeighborReplacesItsSession(t *testing.T) {
 	n.speaker.Set(model.BGP{ASN: ourAS, RouterID: loopback, Listen: []netipAddr{loopback}, Neighbors: []model.BGPNeighbor{n.config}}, nil)
 	open := func() *connection {
 		var conn net.Conn
-		for end := time.Now().Add(20 * time.Second); conn == nil; time.Sleep(2 * time.Millisecond) { // until it listens
+		for end := time.Now().Add(time.Minute); conn == nil; time.Sleep(2 * time.Millisecond) { // until it listens
 			if conn, err = net.Dial("tcp4", free.Addr().String()); err != nil && time.Now().After(end) {
 				t.Fatal(err)
 			}

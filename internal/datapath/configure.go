@@ -32,7 +32,11 @@ func (d *Datapath) configure(c *change, flags uint32) error {
 			d.forwardReplies(name, c.all)
 		}
 	}
-	return d.writeSettings(settings)
+	if err := d.writeSettings(settings); err != nil {
+		return err
+	}
+	d.sayGroup()
+	return nil
 }
 
 func (d *Datapath) writeSettings(settings directorSettings) error {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -60,7 +61,8 @@ type Datapath struct {
 	sweeper        *sweeper
 	group          group
 	wrote          groupMaps
-	outside        bool // of the configured group
+	outside        bool                // of the configured group
+	meets          map[netip.Addr]bool // who was said to take part in the group, or not to
 	prober         *prober
 	told           told
 	followers      int // of what becomes known of flows

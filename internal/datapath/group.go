@@ -27,8 +27,9 @@ type peer struct {
 
 // group are the directors among which fragments are divided, as this one sees them.
 type group struct {
-	own   []netip.Addr // of the configured addresses
-	peers []peer       // the others, in their order; the first is number 1
+	own     []netip.Addr // of the configured addresses
+	peers   []peer       // the others, in their order; the first is number 1
+	divided bool         // the maps divide fragments among those who are there
 }
 
 // groupMaps is what this process has written of them; nil: nothing yet.
@@ -65,7 +66,7 @@ func (d *Datapath) followGroup() (flag uint32, err error) {
 		if len(d.group.own) == 0 && len(d.group.peers) > 0 && !d.outside {
 			d.log.Warn("director.group has no address of this host: fragments stay where they arrive", "group", d.table.Group)
 		}
-		d.outside = len(d.group.own) == 0
+		d.outside, d.meets = len(d.group.own) == 0, nil
 		return 0, d.prober.ask(nil) // which opens nothing
 	}
 	d.outside = false
@@ -88,7 +89,30 @@ func (d *Datapath) followGroup() (flag uint32, err error) {
 		p := &d.group.peers[i]
 		p.there = answers[p.address] && !p.hop.mac.IsZero()
 	}
-	return on, d.writeSlots()
+	if err := d.writeSlots(); err != nil {
+		return 0, err
+	}
+	d.group.divided = true
+	return on, nil
+}
+
+// sayGroup logs who has begun and who has ceased to take part, when it is so: an answer
+// alone is not enough, as the kernel may tell only after it how frames get there.
+func (d *Datapath) sayGroup() {
+	if !d.group.divided {
+		return
+	}
+	meets := map[netip.Addr]bool{}
+	for _, p := range d.group.peers {
+		switch {
+		case p.there && !d.meets[p.address]:
+			d.log.Info("director of the group answers", "director", p.address)
+		case !p.there && d.meets[p.address]:
+			d.log.Warn("director of the group does not answer: the others take its fragments", "director", p.address)
+		}
+		meets[p.address] = p.there
+	}
+	d.meets = meets
 }
 
 // awaitGroup gives the other directors a moment to answer, before the program of this
@@ -234,5 +258,7 @@ func (d *Datapath) groupChanged() {
 	}
 	if err != nil {
 		d.log.Error("follow the group's directors", "error", err)
+		return
 	}
+	d.sayGroup()
 }

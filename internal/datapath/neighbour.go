@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"weir.io/weir/internal/model"
@@ -69,7 +70,8 @@ func (r *resolver) believe(n neighbour) {
 	}
 }
 
-// lose takes a neighbour for lost that has not answered again.
+// lose takes a neighbour for lost that has not answered again. On a busy host its time may be
+// over before anybody has read that it has answered: the kernel is asked.
 func (r *resolver) lose(n neighbour) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -77,8 +79,31 @@ func (r *resolver) lose(n neighbour) {
 		return // it has answered just now
 	}
 	delete(r.doubts, n)
+	if entry := kernelNeighbour(n); entry != nil && entry.State&usable != 0 {
+		if r.learn(unix.RTM_NEWNEIGH, entry) {
+			r.tell()
+		}
+		return
+	}
 	delete(r.macs, n)
 	r.tell()
+}
+
+// kernelNeighbour returns the kernel's entry of one neighbour, or nil. (Its table may be long:
+// it is not read for one.)
+func kernelNeighbour(n neighbour) *netlink.Neigh {
+	request := nl.NewNetlinkRequest(unix.RTM_GETNEIGH, 0)
+	request.AddData(&netlink.Ndmsg{Family: uint8(familyOf(n.address)), Index: uint32(n.ifindex)})
+	request.AddData(nl.NewRtAttr(netlink.NDA_DST, n.address.AsSlice()))
+	messages, err := request.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWNEIGH)
+	if err != nil || len(messages) == 0 {
+		return nil // there is none any more
+	}
+	entry, err := netlink.NeighDeserialize(messages[0])
+	if err != nil {
+		return nil
+	}
+	return entry
 }
 
 func familyOf(a netip.Addr) int {

@@ -1,16 +1,18 @@
 package datapath
 
 import (
+	"log/slog"
 	"net"
 	"net/netip"
 	"os"
 	"os/exec"
 	"slices"
-	"strconv"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
 	"weir.io/weir/internal/model"
@@ -100,8 +102,12 @@ func TestNeighbourAnswersTheSecondTime(t *testing.T) {
 		must(t, os.WriteFile("/proc/sys/net/ipv4/neigh/wire0/"+name, []byte(value), 0))
 	}
 	far := farEnd(t)
-	there := func() { far("ip", "address", "add", "10.0.0.11/24", "dev", "wire1") }
-	away := func() { far("ip", "address", "del", "10.0.0.11/24", "dev", "wire1") }
+	end, err := far.LinkByName("wire1")
+	must(t, err)
+	address, err := netlink.ParseAddr("10.0.0.11/24")
+	must(t, err)
+	there := func() { must(t, far.AddrAdd(end, address)) }
+	away := func() { must(t, far.AddrDel(end, address)) }
 	there()
 	d := openTest(t, model.Limits{})
 	must(t, d.Set(tableOf(1, 1, 0)))
@@ -136,9 +142,35 @@ func TestNeighbourAnswersTheSecondTime(t *testing.T) {
 	eventually(t, "the neighbour is back", func() bool { return state() == model.Active })
 }
 
-// farEnd moves the wire's other end to a namespace of its own, and returns how to run a
-// command there.
-func farEnd(t *testing.T) (run func(args ...string)) {
+// TestAnswerThatNobodyHasRead: the time in which a neighbour may answer again is over, and it has
+// answered, but this process has not read that yet.
+func TestAnswerThatNobodyHasRead(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	address := netip.MustParseAddr("10.0.0.11")
+	r := &resolver{log: slog.New(slog.DiscardHandler), macs: map[neighbour]model.MAC{}, managed: map[neighbour]bool{},
+		doubts: map[neighbour]*time.Timer{}, events: make(chan struct{}, 1)}
+	n := neighbour{wire(t).Attrs().Index, address}
+	for _, answered := range []bool{true, false} {
+		r.macs[n], r.doubts[n] = neighbourMAC(address), time.NewTimer(time.Hour)
+		want := model.MAC{}
+		if answered {
+			want = neighbourMAC(address)
+			addNeighbour(t, address)
+		} else {
+			removeNeighbour(t, address)
+		}
+		r.lose(n)
+		if got := r.macs[n]; got != want || len(r.doubts) > 0 {
+			t.Errorf("of a neighbour that has answered (%v) %v is known, and there are %d doubts", answered, got, len(r.doubts))
+		}
+	}
+}
+
+// farEnd moves the wire's other end to a namespace of its own, and returns what makes changes
+// there: at once, as neighbours are given up in their own time.
+func farEnd(t *testing.T) *netlink.Handle {
 	t.Helper()
 	host := exec.Command("sleep", "infinity")
 	host.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET, Pdeathsig: unix.SIGKILL}
@@ -147,16 +179,17 @@ func farEnd(t *testing.T) (run func(args ...string)) {
 		_ = host.Process.Kill() // it does nothing else
 		_ = host.Wait()
 	})
-	run = func(args ...string) {
-		t.Helper()
-		args = append([]string{"-t", strconv.Itoa(host.Process.Pid), "-n"}, args...)
-		if output, err := exec.Command("nsenter", args...).CombinedOutput(); err != nil {
-			t.Fatalf("%v: %v: %s", args, err, output)
-		}
-	}
 	end, err := netlink.LinkByName("wire1")
 	must(t, err)
 	must(t, netlink.LinkSetNsPid(end, host.Process.Pid))
-	run("ip", "link", "set", "wire1", "up")
-	return run
+	ns, err := netns.GetFromPid(host.Process.Pid)
+	must(t, err)
+	defer ns.Close()
+	far, err := netlink.NewHandleAt(ns, unix.NETLINK_ROUTE)
+	must(t, err)
+	t.Cleanup(far.Close)
+	end, err = far.LinkByName("wire1")
+	must(t, err)
+	must(t, far.LinkSetUp(end))
+	return far
 }

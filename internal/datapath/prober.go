@@ -134,8 +134,7 @@ func (p *prober) send(to []netip.Addr) {
 // next looks at the answers of the rounds before, and begins another one.
 func (p *prober) next() {
 	p.mu.Lock()
-	gone := p.missed()
-	news := len(gone) > 0
+	news := p.missed()
 	for a, o := range p.others {
 		if p.round == o.since { // it has had its time
 			news = true
@@ -150,20 +149,17 @@ func (p *prober) next() {
 	if news {
 		p.changed()
 	}
-	for _, a := range gone { // not before it is so
-		p.log.Warn("director of the group does not answer: the others take its fragments", "director", a)
-	}
 }
 
-// missed gives up who has left too many questions without an answer, and returns them.
-func (p *prober) missed() (gone []netip.Addr) {
-	for a, o := range p.others {
+// missed gives up who has left too many questions without an answer, and reports
+// whether there is anybody.
+func (p *prober) missed() (news bool) {
+	for _, o := range p.others {
 		if o.there && p.round-o.answered >= probesMissed {
-			o.there = false
-			gone = append(gone, a)
+			o.there, news = false, true
 		}
 	}
-	return gone
+	return news
 }
 
 // listen takes answers: each is its question, sent back by the director's program.
@@ -179,7 +175,6 @@ func (p *prober) listen(socket *net.UDPConn) {
 		}
 		if p.take(netip.AddrPortFrom(from.Addr().Unmap(), from.Port()), buffer[:n]) {
 			p.changed()
-			p.log.Info("director of the group answers", "director", from.Addr().Unmap())
 		}
 	}
 }

@@ -104,7 +104,7 @@ func newGroup(t *testing.T, c *etcdlab.Cluster, n int) []*member {
 	t.Helper()
 	var group []*member
 	for range n {
-		group = append(group, &member{t: t, dir: t.TempDir(), cluster: c, grace: time.Second})
+		group = append(group, &member{t: t, dir: t.TempDir(), cluster: c, grace: patience})
 	}
 	return group
 }
@@ -224,7 +224,7 @@ func TestGroupWithoutEtcd(t *testing.T) {
 	short := shared("a", 1, 8)
 	put(t, group[0], "cli", short)
 	short.Backends = short.Backends[:7]
-	short.Drain = model.Duration(2 * time.Second)
+	short.Drain = model.Duration(5 * time.Second) // until then etcd is dead
 	put(t, group[1], "cli", short)
 	before := agree(t, group[:2]...)
 	if len(before.Services[0].Ring.Lists) == 0 {
@@ -235,6 +235,7 @@ func TestGroupWithoutEtcd(t *testing.T) {
 	if !group[1].current {
 		t.Error("what a director began with beside etcd is not the group's state of the moment")
 	}
+	group[1].grace = time.Second
 	group[1].must() // from its disk
 	if group[1].current {
 		t.Error("what a director remembers of the group without etcd is taken for its state of the moment")
@@ -250,7 +251,7 @@ func TestGroupWithoutEtcd(t *testing.T) {
 	if _, err := group[0].Put(ctx, "cli", config(short).Services, Condition{}); !errors.Is(err, store.ErrUnreachable) {
 		t.Errorf("a set is put without etcd: %v", err)
 	}
-	pause := time.NewTimer(3 * time.Second) // longer than drain
+	pause := time.NewTimer(6 * time.Second) // longer than drain
 	defer pause.Stop()
 	select {
 	case err := <-began:
@@ -269,8 +270,9 @@ func TestGroupWithoutEtcd(t *testing.T) {
 	until(t, "the old generation leaves the logs", func() bool {
 		return len(agree(t, group...).Services[0].Ring.Lists) == 0
 	})
-	// All three had something to trim, and one of them did.
-	if got := group[0].revision(); got != 3 {
+	// All three had something to trim, and one of them did. Before that, one that has not read
+	// agents' reports since it began may have noted that connections may need all slots.
+	if got := group[0].revision(); got != 3 && got != 4 {
 		t.Errorf("two sets and a trim lead to revision %d", got)
 	}
 	// It counts when the store has answered, which may be after all have seen the trim.

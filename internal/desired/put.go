@@ -86,15 +86,6 @@ func (k *Keeper) submit(ctx context.Context, owner string, p proposal) (Change, 
 	return b.change, b.err
 }
 
-// Plan says what Put would change.
-func (k *Keeper) Plan(ctx context.Context, owner string, services []model.Service) (Change, error) {
-	before, after, err := k.tryPut(ctx, owner, &proposal{services: services})
-	if err != nil {
-		return Change{}, err
-	}
-	return changeOf(before, after, owner).withMoves(before, after, owner), nil
-}
-
 // Preview returns the configuration and the logs by which a director would forward if these
 // services were an owner's set. Nothing is changed.
 func (k *Keeper) Preview(ctx context.Context, owner string, services []model.Service) (model.Config, engine.Logs, error) {

@@ -122,7 +122,7 @@ func deaf(t *testing.T, at netip.Addr, port uint16) {
 		t.Fatal(err)
 	}
 	for {
-		c, err := net.DialTimeout("tcp", netip.AddrPortFrom(at, port).String(), 100*time.Millisecond)
+		c, err := net.DialTimeout("tcp", netip.AddrPortFrom(at, port).String(), time.Second)
 		if err != nil {
 			return
 		}

@@ -379,7 +379,7 @@ func TestProbesOfABackendDoNotOverlap(t *testing.T) {
 	}()
 	c := newChecker(t, Direct{})
 	check := checkOf(1, l.Addr().(*net.TCPAddr).AddrPort(), func(h *model.HealthCheck) {
-		h.Kind, h.TLS, h.Timeout = model.CheckTLS, &model.HealthTLS{SkipVerify: true}, model.Duration(50*time.Millisecond)
+		h.Kind, h.TLS, h.Timeout = model.CheckTLS, &model.HealthTLS{SkipVerify: true}, model.Duration(200*time.Millisecond)
 	})
 	c.Set([]model.Check{check})
 	down := c.awaitState(t, check, model.HealthDown)

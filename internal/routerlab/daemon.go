@@ -72,7 +72,7 @@ func (d *Daemon) Log() string {
 }
 
 // patience is how long a daemon may take to do what it is told.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // until waits for a condition, as long as the daemon runs.
 func (d *Daemon) until(what string, condition func() bool) error {

@@ -17,20 +17,28 @@ func (f *FRR) Realtime() error {
 		if d == nil {
 			continue
 		}
-		// Threads that are made later are like the one that makes them.
-		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", d.cmd.Process.Pid))
+		if err := d.Realtime(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Realtime does that for one daemon.
+func (d *Daemon) Realtime() error {
+	// Threads that are made later are like the one that makes them.
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", d.cmd.Process.Pid))
+	if err != nil {
+		return err
+	}
+	for _, thread := range threads {
+		id, err := strconv.Atoi(filepath.Base(thread))
 		if err != nil {
 			return err
 		}
-		for _, thread := range threads {
-			id, err := strconv.Atoi(filepath.Base(thread))
-			if err != nil {
-				return err
-			}
-			err = unix.SchedSetAttr(id, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_RR, Priority: 1}, 0)
-			if err != nil && !errors.Is(err, unix.ESRCH) {
-				return fmt.Errorf("real-time priority of %s: %w", d.name, err)
-			}
+		err = unix.SchedSetAttr(id, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_RR, Priority: 1}, 0)
+		if err != nil && !errors.Is(err, unix.ESRCH) {
+			return fmt.Errorf("real-time priority of %s: %w", d.name, err)
 		}
 	}
 	return nil

@@ -327,7 +327,7 @@ func TestWatchEndsWithTheLastState(t *testing.T) {
 			_, _ = f.Update(context.Background(), Replace("cli", []model.Service{service("a", 1, 1)}, count))
 		}
 	}()
-	deadline := time.After(20 * time.Second)
+	deadline := time.After(patience)
 	for revision := uint64(0); revision < last; {
 		select {
 		case s := <-states:

@@ -65,7 +65,7 @@ func (m *member) move(claim, release []netip.Addr) {
 // sees waits until a director knows that, each VIP with its owner, "*" if that is itself.
 func (m *member) sees(want string) {
 	m.t.Helper()
-	for end := time.After(20 * time.Second); ; {
+	for end := time.After(patience); ; {
 		got := said(m.Group())
 		if got == want {
 			return

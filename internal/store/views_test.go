@@ -57,12 +57,17 @@ func TestViewsAreFollowed(t *testing.T) {
 	if err != nil || len(leases.Leases) != 2 {
 		t.Fatalf("there are the leases %v, %v, want two", leases, err)
 	}
+	lost := int64(0)
 	for _, l := range leases.Leases {
-		if _, err := c.client().Revoke(t.Context(), l.ID); err != nil {
+		response, err := c.client().Revoke(t.Context(), l.ID)
+		if err != nil {
 			t.Fatal(err)
 		}
+		if lost == 0 {
+			lost = response.Header.Revision
+		}
 	}
-	finds("nothing when it is lost", one)
+	c.writtenAgain(lost, c.Prefix+"/views/", 2)
 	finds("what is written again", one, fallen, web)
 	if _, err := c.client().Put(t.Context(), c.Prefix+"/views/0000000000000001/x", "{"); err != nil {
 		t.Fatal(err)

@@ -41,7 +41,7 @@ func small(t *testing.T) options {
 	}
 	return options{Options: schedule.Options{Seed: 1, Duration: 6 * time.Second, Directors: 3, Backends: 4}, mode: gue,
 		window: time.Second, connections: 200, flows: 20, quics: 12, weather: weather{loss: 1, synAcks: 5, late: 1}, syncookies: 1,
-		patience: 4 * time.Second, progress: io.Discard}
+		patience: 8 * time.Second, progress: io.Discard}
 }
 
 // script makes events out of changes of the group.
@@ -70,7 +70,7 @@ func TestOnlyTheDeadBackendsConnectionsBreak(t *testing.T) {
 	o := small(t)
 	o.binaries = build(t)
 	o.shared = true
-	o.quics *= 2 // so many that a third of the backends has some
+	o.flows, o.quics = 2*o.flows, 3*o.quics // so many that a third of the backends has some
 	const dead = 2
 	events := script(o,
 		director(schedule.DirectorCrashed, 0),
@@ -156,6 +156,7 @@ func moved(ctx context.Context, ledger *traffic.Ledger, want int) error {
 func TestWrongBackendIsReported(t *testing.T) {
 	o := small(t)
 	o.binaries = build(t)
+	o.flows, o.quics = 2*o.flows, 3*o.quics
 	const robbed = 0
 	o.meanwhile = func(ctx context.Context, h *harness) error {
 		wrong := h.group.current().Clone()

@@ -287,8 +287,8 @@ func flowOf(c twin.Connection) model.Flow {
 	return model.Flow{Source: c.Client.Addr(), Destination: c.VIP.Addr(), SourcePort: c.Client.Port(), DestinationPort: c.VIP.Port(), Protocol: uint8(model.TCP)}
 }
 
-// run is a history of so many steps.
-func (h *life) run(steps, clients int) {
+// run is a history of so many steps. It reports whether it came to its end.
+func (h *life) run(steps, clients int) bool {
 	h.Helper()
 	defer func() {
 		for _, c := range h.clients {
@@ -305,7 +305,7 @@ func (h *life) run(steps, clients int) {
 	for range steps {
 		if time.Now().After(h.expired) {
 			h.Logf("after %d steps kernels begin to forget what has happened", h.happened)
-			return
+			return false
 		}
 		h.happened++
 		h.revise()
@@ -326,4 +326,5 @@ func (h *life) run(steps, clients int) {
 			}
 		}
 	}
+	return true
 }

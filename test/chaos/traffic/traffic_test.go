@@ -43,7 +43,7 @@ func (p *pair) load(port uint16) *Load {
 	at := netip.MustParseAddr("10.0.0.1")
 	return &Load{Client: p.client, Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("10.0.0.3")},
 		TCP: netip.AddrPortFrom(at, port), UDP: netip.AddrPortFrom(at, 7), QUIC: netip.AddrPortFrom(at, 443), Ledger: p.ledger,
-		Connections: 100, Flows: 10, QUICs: 10, Window: 200 * time.Millisecond, Outlives: 500 * time.Millisecond, Patience: 5 * time.Second, Seed: 1}
+		Connections: 100, Flows: 10, QUICs: 10, Window: 200 * time.Millisecond, Outlives: 500 * time.Millisecond, Patience: 20 * time.Second, Seed: 1}
 }
 
 // known is how many connections are open whose backend the ledger knows.
@@ -72,7 +72,7 @@ func (p *pair) knownQUIC() (n int) {
 
 func waitFor(t *testing.T, what string, condition func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !condition(); time.Sleep(time.Millisecond) { // between two looks
+	for deadline := time.Now().Add(time.Minute); !condition(); time.Sleep(time.Millisecond) { // between two looks
 		if time.Now().After(deadline) {
 			t.Fatalf("waited in vain for %s", what)
 		}
@@ -236,7 +236,7 @@ func TestChangedBytesAreFound(t *testing.T) {
 		p := newPair(t)
 		relay(t, p, direction == "up")
 		l := p.load(81)
-		l.Flows, l.QUICs = 0, 0
+		l.Flows, l.QUICs, l.Patience = 0, 0, 5*time.Second // for those that the change has left without an answer
 		l.Start(t.Context())
 		waitFor(t, "a break", func() bool { return len(p.ledger.Breaks()) > 0 })
 		l.Finish()

@@ -1,0 +1,138 @@
+package engine
+
+import (
+	"net/netip"
+	"slices"
+
+	"weir.io/weir/internal/model"
+)
+
+// Shift is a service before and after a change; nil: it is not there.
+type Shift struct {
+	ID            model.ServiceID
+	Before, After *model.TableService
+	Was, Is       ServiceReport
+}
+
+// Shifts plans services before and after a change: those that are before it in their order,
+// and those that come behind them. It forwards nothing.
+func Shifts(before, after Services) []Shift {
+	p := NewPlanner() // the same for both: most rings are in both
+	var shifts []Shift
+	at := map[model.ServiceID]int{}
+	table, report := p.Plan(model.Config{Services: before.List}, before.Logs, nil)
+	for i := range table.Services {
+		id := idOf(&table.Services[i])
+		at[id] = len(shifts)
+		shifts = append(shifts, Shift{ID: id, Before: &table.Services[i], Was: report.Services[i]})
+	}
+	table, report = p.Plan(model.Config{Services: after.List}, after.Logs, nil)
+	for i := range table.Services {
+		id := idOf(&table.Services[i])
+		n, had := at[id]
+		if !had {
+			n, shifts = len(shifts), append(shifts, Shift{ID: id})
+		}
+		shifts[n].After, shifts[n].Is = &table.Services[i], report.Services[i]
+	}
+	return shifts
+}
+
+// Moved returns how many slots have another owner than before, as [Moves] does.
+func (s *Shift) Moved() int {
+	if s.Before == nil || s.After == nil {
+		return 0
+	}
+	return slotsMoved(s.Before, s.After)
+}
+
+// Way is from whom new connections go to whom.
+type Way struct{ From, To netip.AddrPort }
+
+// Ways returns which share of all new connections went to whom before the change, and goes
+// to whom after it, if these backends are down. Who is in nobody's place is invalid: of a
+// service that comes, goes, or has no members.
+func (s *Shift) Ways(down func(netip.AddrPort) bool) map[Way]float64 {
+	was, is := live(s.Before, down), live(s.After, down)
+	ways := map[Way]float64{}
+	if s.Before != nil && s.After != nil && s.Before.Affinity != s.After.Affinity {
+		for from, a := range sharesOf(was) {
+			for to, b := range sharesOf(is) {
+				ways[Way{from, to}] += a * b
+			}
+		}
+		return ways
+	}
+	n, m := uint64(len(was)), uint64(len(is))
+	// All hashes are n*m parts: a slot of the one has m of them, of the other n.
+	var at uint64
+	for i, j := uint64(0), uint64(0); i < n && j < m; {
+		end := min((i+1)*m, (j+1)*n)
+		ways[Way{was[i], is[j]}] += float64(end - at)
+		at = end
+		if (i+1)*m == end {
+			i++
+		}
+		if (j+1)*n == end {
+			j++
+		}
+	}
+	for way := range ways {
+		ways[way] /= float64(n * m)
+	}
+	return ways
+}
+
+func sharesOf(owners []netip.AddrPort) map[netip.AddrPort]float64 {
+	shares := map[netip.AddrPort]float64{}
+	for _, owner := range owners {
+		shares[owner] += 1 / float64(len(owners))
+	}
+	return shares
+}
+
+// live returns who gets a new connection in each slot; a service that is not there, or has
+// no slots, has one that is nobody's.
+func live(s *model.TableService, down func(netip.AddrPort) bool) []netip.AddrPort {
+	if s == nil || len(s.Ring.Slots) == 0 {
+		return []netip.AddrPort{{}}
+	}
+	up := make([]bool, len(s.Backends))
+	for i := range s.Backends {
+		up[i] = s.Backends[i].State != model.Down && !down(endpoint(&s.Backends[i]))
+	}
+	owners := make([]netip.AddrPort, len(s.Ring.Slots))
+	for i, slot := range s.Ring.Slots {
+		owner := slot.Owner // who stays where all are down: probes are not believed, or nobody gets it
+		if owner != model.NoBackend && !up[owner] {
+			row := s.Ring.Row(i)
+			if first := slices.IndexFunc(row, func(b uint32) bool { return up[b] }); first >= 0 {
+				owner = row[first]
+			}
+		}
+		if owner != model.NoBackend {
+			owners[i] = endpoint(&s.Backends[owner])
+		}
+	}
+	return owners
+}
+
+// Owned returns how many slots each backend of a service owns.
+func Owned(s *model.TableService) map[netip.AddrPort]int {
+	owned := map[netip.AddrPort]int{}
+	if s != nil {
+		for _, owner := range ownersOf(s) {
+			owned[owner]++
+		}
+	}
+	return owned
+}
+
+// OwnerAt returns what says who owns the slot of a hash, by its upper half; invalid: nobody.
+func OwnerAt(s *model.TableService) func(hash uint32) netip.AddrPort {
+	if s == nil || len(s.Ring.Slots) == 0 {
+		return func(uint32) netip.AddrPort { return netip.AddrPort{} }
+	}
+	owners := ownersOf(s)
+	return func(hash uint32) netip.AddrPort { return owners[uint64(hash)*uint64(len(owners))>>32] }
+}

@@ -1,0 +1,128 @@
+package model
+
+import "net/netip"
+
+// Rate is what a director forwards in a second.
+type Rate struct {
+	Connections float64 `json:"connections" doc:"TCP connections that clients open: SYNs"`
+	Packets     float64 `json:"packets"`
+	Bytes       float64 `json:"bytes"`
+}
+
+// Plus returns the sum of this rate and a part of another one.
+func (r Rate) Plus(o Rate, part float64) Rate {
+	return Rate{r.Connections + part*o.Connections, r.Packets + part*o.Packets, r.Bytes + part*o.Bytes}
+}
+
+// SeenIn is what the share of traffic is a share of.
+type SeenIn string
+
+// What may be counted of a service's traffic.
+const (
+	SeenInConnections SeenIn = "connections" // that clients have opened meanwhile
+	SeenInPackets     SeenIn = "packets"     // of UDP, or because no connection was opened meanwhile
+)
+
+// PlannedService is what a change does to a service.
+type PlannedService struct {
+	Service string `json:"service"`
+	Change  string `json:"change" enum:"added,changed,removed"`
+	Slots   int    `json:"slots" doc:"after the change"`
+	Moved   int    `json:"moved" doc:"slots that have another owner than before"`
+	Held    int    `json:"held" doc:"slots that keep an older owner until their rows have room"`
+	Waits   bool   `json:"waits,omitempty" doc:"its other membership, ring size, affinity or policy waits until older generations have left its log"`
+	// Traffic is the share of what was counted whose like goes to other backends: what is
+	// open stays where it is.
+	Traffic *float64 `json:"traffic,omitempty" doc:"share, 0 to 1, of the traffic that was counted whose like will go to other backends; none: nothing was counted"`
+	Of      SeenIn   `json:"traffic-of,omitempty" enum:"connections,packets" doc:"what that is a share of"`
+	Seen    *Rate    `json:"seen,omitempty" doc:"what was counted, in a second"`
+	Moves   *Rate    `json:"moves,omitempty" doc:"what of that is to go to other backends"`
+	// Open is the share of open connections, by agents' reports, in slots that move.
+	Open     *float64         `json:"open,omitempty" doc:"share, 0 to 1, of the open connections that agents report which are in slots that move; none: some agent does not report"`
+	Backends []PlannedBackend `json:"backends"`
+	Risks    []Risk           `json:"risks"`
+	// KeysGo says that what it was before cannot be put again by who has got it.
+	KeysGo bool `json:"keys-go,omitempty" doc:"keys of quic go that nobody can read: what the service was before cannot be put again without them"`
+}
+
+// PlannedBackend is what a change does to a backend: of two that have the same address and
+// port it is the same one.
+type PlannedBackend struct {
+	Name    string       `json:"name"`
+	Address netip.Addr   `json:"address"`
+	Port    uint16       `json:"port,omitempty"`
+	Before  *PlannedLoad `json:"before,omitempty" doc:"none: it is added"`
+	After   *PlannedLoad `json:"after,omitempty" doc:"none: it is removed"`
+	Down    bool         `json:"down,omitempty" doc:"probes fail: its slots' new connections go to others, before and after"`
+	Open    *uint64      `json:"open,omitempty" doc:"connections that its agent reports, estimated from how many ranges of hashes they are in"`
+}
+
+// PlannedLoad is a backend's part of a service.
+type PlannedLoad struct {
+	State BackendState `json:"state"`
+	Slots int          `json:"slots" doc:"that it owns"`
+	Share float64      `json:"share" doc:"of the service's new connections, 0 to 1: with the slots of backends that are down for which it stands in"`
+	Rate  *Rate        `json:"rate,omitempty" doc:"before: what was counted; after: what it would have been. None: nothing was counted"`
+}
+
+// PlannedLimit is what a change takes of what this director has.
+type PlannedLimit struct {
+	Limit    string `json:"limit" enum:"services,backends,ring-memory"`
+	Before   uint64 `json:"before"`
+	After    uint64 `json:"after"`
+	Peak     uint64 `json:"peak" doc:"while it is made: rings are written beside those that they replace"`
+	Most     uint64 `json:"most"`
+	Exceeded bool   `json:"exceeded" doc:"it would be stored, and not applied"`
+}
+
+// Risk is a reason for which connections may end, and which.
+type Risk struct {
+	Reason   RiskReason `json:"reason"`
+	When     RiskWhen   `json:"when"`
+	Text     string     `json:"text" doc:"the reason, for people"`
+	Backends []string   `json:"backends,omitempty" doc:"names of those whose connections they are; none: of any"`
+	// Connections is how many are known: of those whose number nobody knows it is nil.
+	Connections *uint64   `json:"connections,omitempty" doc:"how many are known to be at risk; none: nobody knows"`
+	CountedBy   CountedBy `json:"counted-by,omitempty" enum:"agents,memory" doc:"who knows them"`
+}
+
+// CountedBy is who knows of connections.
+type CountedBy string
+
+// Who may know of them.
+const (
+	CountedByAgents CountedBy = "agents" // an estimate, from agents' reports of their sockets
+	CountedByMemory CountedBy = "memory" // flows that the director remembers: there may be more
+)
+
+// RiskWhen is what has to happen for connections at risk to end.
+type RiskWhen string
+
+// When they do.
+const (
+	WhenApplied   RiskWhen = "at-once"               // with the change itself
+	WhenIdle      RiskWhen = "if-idle"               // when they send nothing for longer than drain
+	WhenDirectors RiskWhen = "if-directors-change"   // when a director comes or goes before they have ended
+	WhenLate      RiskWhen = "if-a-director-is-late" // when another director learns of the change later than this one
+	WhenUnready   RiskWhen = "if-not-ready"          // when the backend is not set up for it yet
+	WhenOld       RiskWhen = "if-long"               // when they live longer than the log remembers
+)
+
+// RiskReason is why connections are at risk.
+type RiskReason string
+
+// The reasons: see docs/plan.md.
+const (
+	RiskServiceRemoved RiskReason = "service-removed"
+	RiskBackendRemoved RiskReason = "backend-removed"
+	RiskBackendDown    RiskReason = "backend-down"
+	RiskTranslation    RiskReason = "translation"
+	RiskTunnel         RiskReason = "tunnel"
+	RiskLeavesGUE      RiskReason = "leaves-gue"
+	RiskAffinity       RiskReason = "affinity"
+	RiskNoAgents       RiskReason = "no-agents"
+	RiskFullNAT        RiskReason = "full-nat"
+	RiskNoNotice       RiskReason = "no-notice"
+	RiskMaxDrain       RiskReason = "max-drain"
+	RiskQUIC           RiskReason = "quic"
+)
