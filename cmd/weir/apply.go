@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -11,14 +12,26 @@ import (
 // applied is what apply writes: the plan, and what has become of it.
 type applied struct {
 	api.Plan
-	Applied bool `json:"applied"`
+	Applied bool          `json:"applied"`
+	Steps   []appliedStep `json:"steps,omitempty"`
+	Failed  string        `json:"failed,omitempty"` // why it is not applied after all
 }
+
+// What a change in steps is looked at by, where nothing else is said.
+const (
+	defaultWatch = 10 * time.Second
+	lookPause    = time.Second
+	lookPatience = time.Minute
+	mostSteps    = 100
+)
 
 func newApply() *cobra.Command {
 	var out output
 	var conn connection
 	var set setFlags
+	w := watch{every: lookPause, patience: lookPatience}
 	var dryRun bool
+	var count int
 	cmd := &cobra.Command{
 		Use:   "apply -f FILE",
 		Short: "Make a file's services the whole of an owner's set",
@@ -26,11 +39,21 @@ func newApply() *cobra.Command {
 			"does not have are removed. They are forwarded beside those of the director's own file\n" +
 			"and of other owners. The file has one key, services, as the director's own. It prints\n" +
 			"the plan first, and applies what was planned: nothing, if somebody has changed the set\n" +
-			"meanwhile.",
+			"meanwhile. With --steps slots move in so many parts, each of which is looked at, and if\n" +
+			"probes fail, or connections are reset, more than they may, the set is what it was again.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := out.check(); err != nil {
 				return err
+			}
+			if err := w.check(); err != nil {
+				return err
+			}
+			if count < 1 || count > mostSteps {
+				return usagef("--steps %d is not from 1 to %d", count, mostSteps)
+			}
+			if count > 1 && !cmd.Flags().Changed("watch") {
+				w.time = defaultWatch
 			}
 			request, err := set.request()
 			if err != nil {
@@ -44,28 +67,52 @@ func newApply() *cobra.Command {
 			if a.Plan, err = client.Plan(cmd.Context(), request); err != nil {
 				return err
 			}
-			if out.format == "table" { // the others are one document, of all
+			people := out.format == "table" // the others are one document, of all
+			say := func(format string, values ...any) {
+				if people {
+					fmt.Fprintf(cmd.OutOrStdout(), format+"\n", values...)
+				}
+			}
+			if people {
 				if err := out.write(cmd.OutOrStdout(), nil, func(t *table) { planTable(t, &a.Plan) }); err != nil {
 					return err
 				}
-			}
-			if !dryRun {
-				if a.SetChange, err = client.PutSet(cmd.Context(), request.Owner, request.SetText, conditionOf(&a.Plan)); err != nil {
-					return err
+				if !dryRun {
+					say("")
 				}
-				a.Applied = true
 			}
-			if out.format == "table" {
-				if a.Applied {
-					_, err = fmt.Fprintf(cmd.OutOrStdout(), "\napplied, as revision %d\n", a.Revision)
+			switch {
+			case dryRun:
+			case count > 1 || cmd.Flags().Changed("watch"):
+				s := steps{client: client, request: request, plan: &a.Plan, count: count, watch: w, say: say}
+				var last api.SetChange
+				if a.Steps, last, err = s.apply(cmd.Context()); err == nil {
+					a.Revision, a.Applied = last.Revision, true
 				}
+			default:
+				if a.SetChange, err = client.PutSet(cmd.Context(), request.Owner, request.SetText, conditionOf(&a.Plan)); err == nil {
+					a.Applied = true
+				}
+			}
+			if a.Applied {
+				say("applied, as revision %d", a.Revision)
+			}
+			if people {
 				return err
 			}
-			return out.write(cmd.OutOrStdout(), a, nil)
+			if err != nil {
+				a.Failed = err.Error()
+			}
+			if writing := out.write(cmd.OutOrStdout(), a, nil); writing != nil {
+				return writing
+			}
+			return err
 		},
 	}
 	set.add(cmd)
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "print the plan, and change nothing")
+	cmd.Flags().IntVar(&count, "steps", 1, "apply it in so `many` equal parts, one after the other")
+	w.add(cmd)
 	out.add(cmd)
 	conn.add(cmd)
 	return cmd

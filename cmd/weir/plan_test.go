@@ -11,8 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vishvananda/netlink"
-
 	"weir.io/weir/internal/api"
 	"weir.io/weir/internal/model"
 )
@@ -22,13 +20,16 @@ type fakeSets struct{}
 
 func (fakeSets) List() []api.SetInfo { return nil }
 
-func (fakeSets) Get(string) (api.Set, bool) { return api.Set{}, false }
+func (fakeSets) Get(string) (api.Set, bool) { return api.Set{Tag: fakeTag}, true }
+
+// fakeTag is the tag of the set that there is.
+const fakeTag = "0123456789abcdef0123456789abcdef"
 
 func (fakeSets) Put(_ context.Context, _ string, _ api.SetText, when api.Condition) (api.SetChange, error) {
-	if len(when.Tags) != 1 || when.Tags[0] != "0123456789abcdef0123456789abcdef" {
+	if len(when.Tags) != 1 || when.Tags[0] != fakeTag && when.Tags[0] != "t" {
 		return api.SetChange{}, api.NewProblem(http.StatusPreconditionFailed, "that is not the set which was planned for")
 	}
-	return api.SetChange{Revision: 8, Tag: "t", Changed: []string{"web"}}, nil
+	return api.SetChange{Revision: 8, Tag: "t", Changed: []string{"web"}, Moves: []model.Move{{Service: "web", Slots: 1021, Moved: 255}}}, nil
 }
 
 func (fakeSets) Drain(context.Context, api.Drain) ([]api.Drained, error) { return nil, nil }
@@ -49,7 +50,7 @@ func (fakeSets) Plan(_ context.Context, r api.PlanRequest) (api.Plan, error) {
 	address := netip.MustParseAddr
 	return api.Plan{
 		SetChange: api.SetChange{Revision: 8, Tag: "t", Added: []string{"dns"}, Changed: []string{"web"}, Moves: []model.Move{{Service: "web", Slots: 1021, Moved: 511}}},
-		Base:      "0123456789abcdef0123456789abcdef", Measured: model.Duration(r.Measure),
+		Base:      fakeTag, Measured: model.Duration(r.Measure),
 		Services: []model.PlannedService{{
 			Service: "web", Change: "changed", Slots: 1021, Moved: 511, Traffic: new(0.384), Of: model.SeenInConnections, Seen: rate(250), Moves: rate(96), Waits: true,
 			Backends: []model.PlannedBackend{
@@ -66,27 +67,14 @@ func (fakeSets) Plan(_ context.Context, r api.PlanRequest) (api.Plan, error) {
 // has ended.
 func (h *host) trafficFrom(t *testing.T, vip string) {
 	t.Helper()
+	h.backend.Route("203.0.113.0/24", "10.0.0.1")
 	var flows []net.Conn
-	err := h.backend.Do(func() error {
-		link, err := netlink.LinkByName("eth0")
+	for range 200 {
+		c, err := h.backend.DialContext(t.Context(), "udp", vip)
 		if err != nil {
-			return err
+			t.Fatal(err)
 		}
-		_, network, _ := net.ParseCIDR("203.0.113.0/24")
-		if err := netlink.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Dst: network, Gw: net.IPv4(10, 0, 0, 1)}); err != nil {
-			return err
-		}
-		for range 200 {
-			c, err := net.Dial("udp", vip)
-			if err != nil {
-				return err
-			}
-			flows = append(flows, c)
-		}
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
+		flows = append(flows, c)
 	}
 	stop, ended := make(chan struct{}), make(chan struct{})
 	t.Cleanup(func() {

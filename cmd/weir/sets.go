@@ -38,7 +38,7 @@ func (s *sets) Get(owner string) (api.Set, bool) {
 // Put makes a set what runs, beside the file and the other sets.
 func (s *sets) Put(ctx context.Context, owner string, text api.SetText, when api.Condition) (api.SetChange, error) {
 	return s.change(owner, text, func(services []model.Service) (desired.Change, error) {
-		return s.keeper.Put(ctx, owner, services, desired.Condition(when))
+		return s.keeper.PutPart(ctx, owner, services, text.Part, desired.Condition(when))
 	})
 }
 

@@ -26,7 +26,7 @@ type planner struct {
 func (s *sets) Plan(ctx context.Context, r api.PlanRequest) (none api.Plan, err error) {
 	var planned desired.Planned
 	change, err := s.change(r.Owner, r.SetText, func(services []model.Service) (desired.Change, error) {
-		planned, err = s.keeper.Plan(ctx, r.Owner, services)
+		planned, err = s.keeper.Plan(ctx, r.Owner, services, r.Part)
 		return planned.Change, err
 	})
 	if err != nil {

@@ -35,6 +35,7 @@ type Plan struct {
 
 type planSet struct {
 	setBody
+	PartQuery
 	Owner   string `query:"owner" required:"true" minLength:"1" maxLength:"63" pattern:"^[a-z0-9][a-z0-9._-]*$" doc:"whose set it would be"`
 	Measure int    `query:"measure" minimum:"0" maximum:"10" default:"0" doc:"for how many seconds traffic is counted, to say what of it moves; 0: it is not"`
 }
@@ -45,6 +46,7 @@ type plannedSet struct {
 }
 
 func (s *Server) planSet(ctx context.Context, in *planSet) (*plannedSet, error) {
+	in.text.Part = in.Part
 	p, err := s.sets.Plan(ctx, PlanRequest{Owner: in.Owner, SetText: in.text, Measure: time.Duration(in.Measure) * time.Second})
 	if err != nil {
 		return nil, err
@@ -69,6 +71,7 @@ func (c *Client) Plan(ctx context.Context, r PlanRequest) (plan Plan, err error)
 	if r.Measure > 0 {
 		query.Set("measure", strconv.Itoa(int(min(r.Measure, mostMeasured)/time.Second)))
 	}
+	r.addPart(query)
 	answer, err := c.ask(ctx, http.MethodPost, "plan?"+query.Encode(), r.header(), r.Text, &plan)
 	plan.Tag = strings.Trim(answer.Get("ETag"), `"`)
 	return plan, err

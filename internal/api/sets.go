@@ -43,6 +43,7 @@ type Sets interface {
 type SetText struct {
 	JSON bool // else it is YAML
 	Text []byte
+	Part float64 // of the way there from the set that there is; 0: all of it
 }
 
 // Condition is what must be so of a set for it to be replaced. The zero value is nothing.
@@ -99,8 +100,14 @@ type gotSet struct {
 	Body     Set
 }
 
+// PartQuery is how much of the way there from the set that there is.
+type PartQuery struct {
+	Part float64 `query:"part" exclusiveMinimum:"0" maximum:"1" default:"1" doc:"how much of the way from the set that there is to this one: backends' shares change by that part, and what cannot be divided comes with 1"`
+}
+
 type putSet struct {
 	OwnerPath
+	PartQuery
 	setBody
 	IfMatch     string `header:"If-Match" doc:"ETag of the set that is to be replaced; *: of any"`
 	IfNoneMatch string `header:"If-None-Match" doc:"*: there must be no set"`
@@ -167,6 +174,7 @@ func (s *Server) putSet(ctx context.Context, in *putSet) (*changedSet, error) {
 	if in.IfMatch != "" && len(when.Tags) == 0 && !when.Some {
 		return nil, NewProblem(http.StatusBadRequest, "If-Match: is neither * nor ETags in quotation marks", FieldProblem{Field: "header.If-Match", Detail: "is neither * nor ETags in quotation marks"})
 	}
+	in.text.Part = in.Part
 	change, err := s.sets.Put(ctx, in.Owner, in.text, when)
 	return answerChange(change, err)
 }

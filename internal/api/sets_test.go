@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -32,7 +33,9 @@ func (o *oneOwner) Put(_ context.Context, owner string, text SetText, when Condi
 	case when.None || len(when.Tags) > 0 && !slices.Contains(when.Tags, "t"):
 		return SetChange{}, NewProblem(http.StatusPreconditionFailed, "another one")
 	}
-	o.text = string(text.Text)
+	if o.text = string(text.Text); text.Part != 1 {
+		o.text += fmt.Sprintf(" in part %g", text.Part)
+	}
 	plan, err := o.Plan(context.Background(), PlanRequest{Owner: owner, SetText: text})
 	return plan.SetChange, err
 }
@@ -56,10 +59,14 @@ func TestSets(t *testing.T) {
 	}{
 		{"POST", "/v1/plan?owner=cli", json, "", "x", 200, oneChange, ""},
 		{"POST", "/v1/plan?owner=cli&measure=2", json, "", "x", 200, `"base":"t","measured":"2s","services":[{"service":"b","change":"changed","slots":0,"moved":0,"held":0,"backends":[],"risks":[]}],"limits":[]}`, ""},
+		{"PUT", "/v1/sets/cli?part=0", json, "", "n", 422, `"field":"query.part"`, ""},
+		{"PUT", "/v1/sets/cli?part=1.5", json, "", "n", 422, `"field":"query.part"`, ""},
+		{"POST", "/v1/plan?owner=cli&part=-1", json, "", "n", 422, `"field":"query.part"`, ""},
 		{"POST", "/v1/plan?owner=cli&measure=11", json, "", "x", 422, `"field":"query.measure"`, ""},
 		{"POST", "/v1/plan", json, "", "x", 422, `"field":"query.owner"`, ""},
 		{"POST", "/v1/plan?owner=cli&who=me", json, "", "x", 422, "unknown query parameter", ""},
 		{"PUT", "/v1/sets/cli", json, "", "y", 200, oneChange + "}", "y"},
+		{"PUT", "/v1/sets/cli?part=0.25", yaml, "", "z", 200, `"added":["a"]`, "z in part 0.25"},
 		{"PUT", "/v1/sets/cli", yaml, "", "z", 200, `"added":["a"]`, "z"},
 		{"PUT", "/v1/sets/cli", "text/plain", "", "n", 415, "application/yaml", "z"},
 		{"PUT", "/v1/sets/cli", "", "", "n", 415, "application/yaml", "z"},

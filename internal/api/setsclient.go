@@ -36,13 +36,21 @@ func (c *Client) PutSet(ctx context.Context, owner string, text SetText, when Co
 	if when.None {
 		header.Set("If-None-Match", "*")
 	}
-	return c.change(ctx, http.MethodPut, "sets/"+url.PathEscape(owner), header, text)
+	query := url.Values{}
+	text.addPart(query)
+	return c.change(ctx, http.MethodPut, "sets/"+url.PathEscape(owner)+"?"+query.Encode(), header, text)
 }
 
 func (c *Client) change(ctx context.Context, method, what string, header http.Header, text SetText) (change SetChange, err error) {
 	answer, err := c.ask(ctx, method, what, header, text.Text, &change)
 	change.Tag = strings.Trim(answer.Get("ETag"), `"`)
 	return change, err
+}
+
+func (t SetText) addPart(query url.Values) {
+	if t.Part > 0 {
+		query.Set("part", strconv.FormatFloat(t.Part, 'g', -1, 64))
+	}
 }
 
 func (t SetText) header() http.Header {

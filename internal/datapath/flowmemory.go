@@ -178,24 +178,33 @@ func (e *backendEntries) live(flow *directorFlowEntry, now uint32) bool {
 		b.Epoch == flow.Epoch && b.State != uint8(directorBackendStateBACKEND_FREE)
 }
 
-// flowStatus counts what is remembered.
-func (d *Datapath) flowStatus() (model.FlowStatus, error) {
-	var status model.FlowStatus
-	now, err := flowClock()
-	if err != nil {
-		return status, err
-	}
+// countFlows counts what is remembered, and by services' indexes what clients have reset.
+func (d *Datapath) countFlows(now uint32) (remembered int, reset map[uint32]int) {
+	reset = map[uint32]int{}
 	for i := range d.flows.entries {
-		if d.entries.live(&d.flows.entries[i], now) {
-			status.Remembered++
+		if e := &d.flows.entries[i]; d.entries.live(e, now) {
+			remembered++
+			if e.State == uint8(directorFlowStateFLOW_RESET) {
+				reset[e.Service]++
+			}
 		}
 	}
+	return remembered, reset
+}
+
+// flowStatus says what is remembered.
+func (d *Datapath) flowStatus() (status model.FlowStatus, reset map[uint32]int, err error) {
+	now, err := flowClock()
+	if err != nil {
+		return status, nil, err
+	}
+	status.Remembered, reset = d.countFlows(now)
 	for _, s := range d.services {
 		status.Settling += s.settling
 	}
 	if status.Events, err = tallies(d.kernel.FlowEvents, d.kernel.flowEvents); err != nil {
-		return status, fmt.Errorf("read flow events: %w", err)
+		return status, nil, fmt.Errorf("read flow events: %w", err)
 	}
 	status.Told = d.told.tallies(d.kernel.told)
-	return status, nil
+	return status, reset, nil
 }

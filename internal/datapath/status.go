@@ -31,10 +31,11 @@ func (d *Datapath) Status() (model.DatapathStatus, error) {
 		status.Interfaces = append(status.Interfaces, i)
 	}
 	slices.SortFunc(status.Interfaces, func(a, b model.InterfaceStatus) int { return cmp.Compare(a.Name, b.Name) })
-	var err error
-	if status.Flows, err = d.flowStatus(); err != nil {
+	flows, reset, err := d.flowStatus()
+	if err != nil {
 		return status, err
 	}
+	status.Flows = flows
 	if status.QUIC, err = tallies(d.kernel.QuicEvents, d.kernel.quicEvents); err != nil {
 		return status, fmt.Errorf("read QUIC events: %w", err)
 	}
@@ -48,6 +49,7 @@ func (d *Datapath) Status() (model.DatapathStatus, error) {
 		if err != nil {
 			return status, fmt.Errorf("service %s: %w", s.desired.Name, err)
 		}
+		service.Reset = reset[s.index]
 		status.Services = append(status.Services, service)
 		status.RingMemory += uint64(s.ring.lines) * lineSize
 	}

@@ -34,6 +34,7 @@ func (c *Condition) holds(had bool, services []model.Service) bool {
 // proposal is one Put, or one Edit.
 type proposal struct {
 	services []model.Service
+	part     float64                               // of the way there from those that there are; 0: all of it
 	edit     func([]model.Service) []model.Service // makes them of those that there are; nil: they are given
 	when     Condition
 	err      error // of its own; what is wrong with the result is told all who came together
@@ -53,6 +54,9 @@ func inTurn(set store.Set, had bool, puts []*proposal) (services []model.Service
 			next = p.edit(services)
 		} else {
 			next, err = reveal(next, services)
+			if err == nil && p.part > 0 && p.part < 1 {
+				next = stage(services, next, p.part, slotsIn(set))
+			}
 		}
 		if p.err = err; err != nil || next == nil && p.edit != nil {
 			continue

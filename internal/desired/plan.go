@@ -28,9 +28,9 @@ type PlannedService struct {
 	Reported func(netip.AddrPort) *model.ReportedService
 }
 
-// Plan says what Put would change.
-func (k *Keeper) Plan(ctx context.Context, owner string, services []model.Service) (Planned, error) {
-	before, after, err := k.tryPut(ctx, owner, &proposal{services: services})
+// Plan says what PutPart would change.
+func (k *Keeper) Plan(ctx context.Context, owner string, services []model.Service, part float64) (Planned, error) {
+	before, after, err := k.tryPut(ctx, owner, &proposal{services: services, part: part})
 	if err != nil {
 		return Planned{}, err
 	}

@@ -60,7 +60,12 @@ type Change struct {
 // when they are what is forwarded. Sets of one owner that come within the file's coalesce
 // are one change, made in the order in which they came.
 func (k *Keeper) Put(ctx context.Context, owner string, services []model.Service, when Condition) (Change, error) {
-	return k.submit(ctx, owner, proposal{services: services, when: when})
+	return k.PutPart(ctx, owner, services, 1, when)
+}
+
+// PutPart does what Put does for a part of the way from what the set is to these services.
+func (k *Keeper) PutPart(ctx context.Context, owner string, services []model.Service, part float64, when Condition) (Change, error) {
+	return k.submit(ctx, owner, proposal{services: services, part: part, when: when})
 }
 
 func (k *Keeper) submit(ctx context.Context, owner string, p proposal) (Change, error) {

@@ -1,0 +1,198 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"weir.io/weir/internal/api"
+	"weir.io/weir/internal/model"
+)
+
+// resetsRemembered is for how long a flow counts as reset that its client has.
+const resetsRemembered = time.Minute
+
+// watch looks at services that change, and says when they are worse than before by more than
+// its limits.
+type watch struct {
+	time     time.Duration // for which they are looked at after a step
+	patience time.Duration // until what is to be known is
+	every    time.Duration
+	failing  int     // backends more that fail their probes
+	resets   float64 // connections more, in a second, that are refused or reset
+	dropped  float64 // packets more, in a second, that no backend gets
+
+	services map[string]bool
+	first    reading
+	drops    float64 // in a second, before
+	last     reading
+}
+
+func (w *watch) add(cmd *cobra.Command) {
+	cmd.Flags().DurationVar(&w.time, "watch", 0, "look at the services for this `time` after each step, and return to the previous set when a limit is exceeded; with --steps at least 10s unless it is given")
+	cmd.Flags().IntVar(&w.failing, "max-failing", 0, "with --watch: return when more `backends` than this fail their probes that did not before")
+	cmd.Flags().Float64Var(&w.resets, "max-resets", 1, "with --watch: return when this `many` connections more in a second are refused or reset")
+	cmd.Flags().Float64Var(&w.dropped, "max-dropped", 10, "with --watch: return when this `many` packets more in a second are dropped")
+}
+
+// check refuses limits that say nothing.
+func (w *watch) check() error {
+	switch {
+	case w.time < 0:
+		return usagef("--watch %v is less than nothing", w.time)
+	case w.failing < 0 || w.resets < 0 || w.dropped < 0:
+		return usagef("--max-failing, --max-resets and --max-dropped are at least 0")
+	}
+	return nil
+}
+
+// reading is how services are at a moment.
+type reading struct {
+	at      time.Time
+	failing []string // backends, with why
+	unknown []string // that are checked, and of whom nothing is known yet
+	coming  []string // services whose slots have not moved yet
+	resets  float64  // in a second
+	dropped uint64
+}
+
+// begin reads how the services are that a plan changes.
+func (w *watch) begin(ctx context.Context, client *api.Client, plan *api.Plan) error {
+	w.services = map[string]bool{}
+	for i := range plan.Services {
+		w.services[plan.Services[i].Service] = true
+	}
+	var err error
+	if w.first, err = w.read(ctx, client); err != nil {
+		return err
+	}
+	if err = pause(ctx, w.every); err != nil {
+		return err
+	}
+	before := w.first
+	if w.first, err = w.read(ctx, client); err != nil {
+		return err
+	}
+	w.drops = w.first.dropsSince(before)
+	w.last = w.first
+	return nil
+}
+
+func (w *watch) read(ctx context.Context, client *api.Client) (r reading, err error) {
+	services, err := client.Services(ctx)
+	if err != nil {
+		return r, err
+	}
+	return w.readingOf(services, time.Now()), nil
+}
+
+func (w *watch) readingOf(services []model.ServiceStatus, now time.Time) reading {
+	r := reading{at: now}
+	for i := range services {
+		s := &services[i]
+		if !w.services[s.Name] {
+			continue
+		}
+		r.dropped += s.Dropped
+		r.resets += float64(s.Reset) / resetsRemembered.Seconds()
+		if s.Log.Coming > 0 {
+			r.coming = append(r.coming, s.Name)
+		}
+		for j := range s.Backends {
+			b := &s.Backends[j]
+			if b.Strain != nil {
+				r.resets += b.Strain.Refused + b.Strain.Overflows
+			}
+			if b.Health == nil {
+				continue
+			}
+			switch name := s.Name + "/" + b.Name; b.Health.State {
+			case model.HealthDown:
+				r.failing = append(r.failing, name)
+			case model.HealthUp:
+			default:
+				r.unknown = append(r.unknown, name)
+			}
+		}
+	}
+	return r
+}
+
+// dropsSince returns how many packets were dropped in a second since an earlier reading. A
+// service that went took its count along.
+func (r *reading) dropsSince(before reading) float64 {
+	seconds := r.at.Sub(before.at).Seconds()
+	if seconds <= 0 || r.dropped < before.dropped {
+		return 0
+	}
+	return float64(r.dropped-before.dropped) / seconds
+}
+
+// judge says what is worse than before by more than the limits; nil: nothing is.
+func (w *watch) judge(now reading) error {
+	var failing []string
+	for _, b := range now.failing {
+		if !slices.Contains(w.first.failing, b) {
+			failing = append(failing, b)
+		}
+	}
+	resets, dropped := now.resets-w.first.resets, now.dropsSince(w.last)-w.drops
+	switch {
+	case len(failing) > w.failing:
+		return fmt.Errorf("%s fail their probes, which did not before: more than %d", strings.Join(failing, ", "), w.failing)
+	case resets > w.resets:
+		return fmt.Errorf("%.1f connections in a second are refused or reset more than before: more than %g", resets, w.resets)
+	case dropped > w.dropped:
+		return fmt.Errorf("%.1f packets in a second are dropped more than before: more than %g", dropped, w.dropped)
+	}
+	return nil
+}
+
+// look looks at the services until it is known how they are and the time is over, or until
+// they are worse than they may be.
+func (w *watch) look(ctx context.Context, client *api.Client) error {
+	from := time.Now()
+	var silent time.Time // since when the director does not answer
+	for {
+		if err := pause(ctx, w.every); err != nil {
+			return err
+		}
+		now, err := w.read(ctx, client)
+		if err != nil {
+			if silent.IsZero() {
+				silent = time.Now()
+			}
+			if ctx.Err() != nil || time.Since(silent) > w.patience {
+				return err
+			}
+			continue
+		}
+		silent = time.Time{}
+		if err := w.judge(now); err != nil {
+			return err
+		}
+		w.last = now
+		passed := time.Since(from)
+		waits := slices.Concat(now.unknown, now.coming)
+		switch {
+		case len(waits) == 0 && passed >= w.time:
+			return nil
+		case passed > w.time+w.patience:
+			return fmt.Errorf("after %v it is not known how %s goes", w.patience, strings.Join(waits, ", "))
+		}
+	}
+}
+
+// pause waits, unless it is interrupted.
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("interrupted: %w", ctx.Err())
+	}
+}
