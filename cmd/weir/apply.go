@@ -83,7 +83,7 @@ func newApply() *cobra.Command {
 			}
 			switch {
 			case dryRun:
-			case count > 1 || cmd.Flags().Changed("watch"):
+			case len(a.Services) > 0 && (count > 1 || cmd.Flags().Changed("watch")): // else there is nothing to look at
 				s := steps{client: client, request: request, plan: &a.Plan, count: count, watch: w, say: say}
 				var last api.SetChange
 				if a.Steps, last, err = s.apply(cmd.Context()); err == nil {
