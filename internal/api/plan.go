@@ -46,8 +46,11 @@ type plannedSet struct {
 }
 
 func (s *Server) planSet(ctx context.Context, in *planSet) (*plannedSet, error) {
-	in.text.Part = in.Part
-	p, err := s.sets.Plan(ctx, PlanRequest{Owner: in.Owner, SetText: in.text, Measure: time.Duration(in.Measure) * time.Second})
+	text, err := in.of(in.text)
+	if err != nil {
+		return nil, err
+	}
+	p, err := s.sets.Plan(ctx, PlanRequest{Owner: in.Owner, SetText: text, Measure: time.Duration(in.Measure) * time.Second})
 	if err != nil {
 		return nil, err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math"
 	"mime"
 	"net/http"
 	"reflect"
@@ -105,6 +106,15 @@ type PartQuery struct {
 	Part float64 `query:"part" exclusiveMinimum:"0" maximum:"1" default:"1" doc:"how much of the way from the set that there is to this one: backends' shares change by that part, and what cannot be divided comes with 1"`
 }
 
+// of is that part of the way to a set. No bound refuses what is not a number, because the
+// library compares.
+func (p PartQuery) of(text SetText) (SetText, error) {
+	if text.Part = p.Part; math.IsNaN(p.Part) {
+		return text, NewProblem(http.StatusUnprocessableEntity, "part: is not a number", FieldProblem{Field: "query.part", Detail: "is not a number"})
+	}
+	return text, nil
+}
+
 type putSet struct {
 	OwnerPath
 	PartQuery
@@ -174,8 +184,11 @@ func (s *Server) putSet(ctx context.Context, in *putSet) (*changedSet, error) {
 	if in.IfMatch != "" && len(when.Tags) == 0 && !when.Some {
 		return nil, NewProblem(http.StatusBadRequest, "If-Match: is neither * nor ETags in quotation marks", FieldProblem{Field: "header.If-Match", Detail: "is neither * nor ETags in quotation marks"})
 	}
-	in.text.Part = in.Part
-	change, err := s.sets.Put(ctx, in.Owner, in.text, when)
+	text, err := in.of(in.text)
+	if err != nil {
+		return nil, err
+	}
+	change, err := s.sets.Put(ctx, in.Owner, text, when)
 	return answerChange(change, err)
 }
 

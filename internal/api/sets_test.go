@@ -61,6 +61,7 @@ func TestSets(t *testing.T) {
 		{"POST", "/v1/plan?owner=cli&measure=2", json, "", "x", 200, `"base":"t","measured":"2s","services":[{"service":"b","change":"changed","slots":0,"moved":0,"held":0,"backends":[],"risks":[]}],"limits":[]}`, ""},
 		{"PUT", "/v1/sets/cli?part=0", json, "", "n", 422, `"field":"query.part"`, ""},
 		{"PUT", "/v1/sets/cli?part=1.5", json, "", "n", 422, `"field":"query.part"`, ""},
+		{"PUT", "/v1/sets/cli?part=NaN", json, "", "n", 422, `"field":"query.part"`, ""},
 		{"POST", "/v1/plan?owner=cli&part=-1", json, "", "n", 422, `"field":"query.part"`, ""},
 		{"POST", "/v1/plan?owner=cli&measure=11", json, "", "x", 422, `"field":"query.measure"`, ""},
 		{"POST", "/v1/plan", json, "", "x", 422, `"field":"query.owner"`, ""},
