@@ -49,9 +49,10 @@ var libraries = map[string]string{
 var mayImport = map[string][]string{
 	"internal/model":       {},
 	"internal/maglev":      {},
+	"internal/turns":       {},
 	"internal/store":       {"internal/model", "etcd", "grpc", "zap"},
 	"internal/config":      {"internal/model", "go-yaml", "sys"}, // sys: inotify
-	"internal/engine":      {"internal/model", "internal/maglev", "internal/history"},
+	"internal/engine":      {"internal/model", "internal/maglev", "internal/turns", "internal/history"},
 	"internal/history":     {"internal/model"},
 	"internal/forecast":    {"internal/model", "internal/engine"},
 	"internal/desired":     {"internal/model", "internal/store", "internal/history", "internal/engine"},

@@ -7,7 +7,7 @@
  *   icmp      icmp.h       answer echo; an error takes the place of its flow
  *   service   service.h    (segment, VIP, protocol, port) -> ring
  *   pick      pick.h       flow -> slot -> row -> backend; flows.h: what is remembered;
- *                          quic.h: connection ID -> backend; p2c.h: by load
+ *                          quic.h: connection ID -> backend; policy.h: new connections
  *   forward   forward.h    l2dsr; encap.h: ipip, gue; nat.h: nat; redirect.h: redirect
  *   count     count.h      one reason per packet
  *
@@ -24,7 +24,7 @@
 #include "pick.h"
 #include "flows.h"
 #include "told.h"
-#include "p2c.h"
+#include "policy.h"
 #include "quic.h"
 #include "forward.h"
 #include "encap.h"
@@ -60,6 +60,7 @@ const enum told_outcome *export_told_outcome __attribute__((unused));
 const enum ring_flag *export_ring_flag __attribute__((unused));
 const enum snat_state *export_snat_state __attribute__((unused));
 const enum load_scale *export_load_scale __attribute__((unused));
+const struct turns *export_turns __attribute__((unused));
 const enum quic_algorithm *export_quic_algorithm __attribute__((unused));
 const enum quic_event *export_quic_event __attribute__((unused));
 const struct quic_config *export_quic_config __attribute__((unused));
@@ -171,7 +172,7 @@ static __always_inline enum reason place(struct xdp_md *ctx, struct packet *pack
 			*index = find_quic(ctx, packet, ring, header);
 	}
 	if (likely(*index == NO_BACKEND && header->size))
-		*index = pick(packet, ring, header, hash, backend);
+		*index = pick(ctx, packet, ring, header, hash, backend);
 	if (unlikely(packet->flags & PACKET_RELAYED))
 		name_quic(ctx, packet, ring, header);
 	if (unlikely(*index == NO_BACKEND)) {

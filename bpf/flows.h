@@ -132,7 +132,7 @@ static __noinline __u32 move_flow(const struct settings *settings, const struct 
 	return fresh.backend;
 }
 
-/* A flow that was placed. A RST is the end of one. */
+/* A flow that was placed. A RST is the end of one. Returns 0 if there was no place for it. */
 static __noinline int remember_flow(const struct settings *settings, const struct packet *packet,
 				    __u64 hash, __u32 service, __u32 index)
 {
@@ -141,10 +141,10 @@ static __noinline int remember_flow(const struct settings *settings, const struc
 	__u32 place;
 
 	if (!backend || (packet->flow.protocol == IPPROTO_TCP && packet->tcp_flags & TCP_RST))
-		return 0;
+		return 1;
 	/* Full NAT remembers its flows itself. */
 	if (backend->mode == MODE_NAT && backend->flags & BACKEND_SNAT)
-		return 0;
+		return 1;
 	fresh.word.seen = snat_clock();
 	fresh.word.state = flow_first(packet);
 	fresh.word.epoch = backend->epoch;
@@ -152,15 +152,24 @@ static __noinline int remember_flow(const struct settings *settings, const struc
 	if (place)
 		flow_put_tag(settings, hash, place - 1);
 	count_flow(place ? FLOW_INSERTED : FLOW_REFUSED);
-	return 0;
+	return place != 0;
 }
 
-/* The first live candidate of the row. */
-static __always_inline __u32 first_candidate(__u32 ring, const struct slot *slot)
+/*
+ * A new connection, by the ring's policy. Where there is no place to remember it, it goes
+ * where who does not know of it sends its other packets. NO_BACKEND: the policy does not say.
+ */
+static __noinline __u32 place_by_policy(const struct settings *settings, struct packet *packet,
+					__u64 hash, const struct ring_header *header)
 {
-	const struct backend *owner = backend_at(slot->owner);
+	__u32 chosen;
 
-	return owner && alive(owner) ? slot->owner : next_candidate(ring, slot->next);
+	if (header->policy == POLICY_MAGLEV || header->flags & RING_REDIRECTED || !is_syn(packet))
+		return NO_BACKEND;
+	chosen = choose_by_policy(packet);
+	if (chosen == NO_BACKEND || remember_flow(settings, packet, hash, header->service, chosen))
+		return chosen;
+	return first_candidate(packet->ring, &packet->slot);
 }
 
 /*
@@ -255,10 +264,14 @@ __noinline __u32 pick_remembered(struct packet *packet, __u32 ring, __u32 number
 		found = moved = move_flow(settings, packet, hash, service);
 	if (found != NO_BACKEND && found != FLOW_GONE)
 		return found;
-	if (found == NO_BACKEND && !is_syn(packet))
+	if (found == NO_BACKEND && !is_syn(packet)) {
 		found = likely_candidate(packet, ring, header, number);
-	else
+	} else {
+		found = place_by_policy(settings, packet, hash, header);
+		if (found != NO_BACKEND)
+			return found;
 		found = first_candidate(ring, slot);
+	}
 	if (found == NO_BACKEND || packet->flags & PACKET_ICMP_ERROR)
 		return found;
 	remember_flow(settings, packet, hash, service, found);

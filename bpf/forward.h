@@ -86,6 +86,40 @@ static __always_inline __be16 ethertype(const struct packet *packet)
 	return packet->flow.ipv6 ? bpf_htons(ETH_P_IPV6) : bpf_htons(ETH_P_IP);
 }
 
+/* Whom a frame is for, and where the backends are that a policy may have chosen. */
+struct turn_hunt {
+	__u64 destination;
+	__u32 turns;
+	__u32 found;
+};
+
+static long is_for_turn(__u32 number, struct turn_hunt *hunt)
+{
+	const struct backend *backend = backend_at(turn_at(hunt->turns, number));
+
+	if (!backend || backend->mode != MODE_L2DSR ||
+	    (hunt->destination ^ link_word(backend->mac)) & MAC_MASK)
+		return 0;
+	hunt->found = 1;
+	return 1;
+}
+
+/*
+ * Whether a frame for this address is for any backend that the ring's policy may have chosen.
+ * Not static: the compiler lays out the usual way as it would without it.
+ */
+__noinline __u32 is_for_turns(__u64 destination, __u32 ring)
+{
+	const struct ring_header *header = ring_line_at(ring);
+	struct turn_hunt hunt = { .destination = destination };
+
+	if (!header || !header->turn_count)
+		return 0;
+	hunt.turns = ring + header->turns;
+	bpf_loop(header->turn_count, is_for_turn, &hunt, 0);
+	return hunt.found;
+}
+
 /*
  * Whether another director has sent the frame: a switch that does not know where a backend
  * is shows what is for it to all. With every director sending it on it would not end,
@@ -107,6 +141,8 @@ static __noinline int sent_already(struct xdp_md *ctx, const struct packet *pack
 	ring = packet->ring;
 	owner = packet->slot.owner;
 	next = packet->slot.next;
+	if (is_for_turns(*(const __u64 *)ethernet, ring))
+		return 1;
 	if (is_for_backend(ethernet, owner))
 		return 1;
 	if (!(next & SLOT_LIST))

@@ -22,3 +22,9 @@ struct load {
 	__u32 weight; /* 0: the backend's load is nothing to go by */
 	__u32 pad;
 };
+
+/* Whose turn it is with policy round-robin: a cache line of a service's own. */
+struct turn {
+	__u64 next; /* counts connections; added to, so that no two CPUs have the same one */
+	__u64 pad[7];
+};

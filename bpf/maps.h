@@ -94,6 +94,15 @@ struct {
 	__type(value, struct load);
 } loads SEC(".maps");
 
+/* By service: apart from all else, because every new connection writes it. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct turn);
+} next_turns SEC(".maps");
+
 /* NAT: from a backend's address and port to its index. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

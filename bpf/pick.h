@@ -118,11 +118,28 @@ static __noinline __u32 next_candidate(__u32 ring, __u32 next)
 	return NO_BACKEND;
 }
 
+/* The backend whose turn a number is, of the turns that begin with a line: see policy.h. */
+static __always_inline __u32 turn_at(__u32 turns, __u32 number)
+{
+	const struct turns *line = ring_line_at(turns + number / RING_TURNS_PER_LINE);
+
+	return line ? line->index[number % RING_TURNS_PER_LINE] : NO_BACKEND;
+}
+
+/* The first live candidate of the row. */
+static __always_inline __u32 first_candidate(__u32 ring, const struct slot *slot)
+{
+	const struct backend *owner = backend_at(slot->owner);
+
+	return owner && alive(owner) ? slot->owner : next_candidate(ring, slot->next);
+}
+
 /* For a slot whose flows may be of several backends: see flows.h. */
 __u32 pick_remembered(struct packet *packet, __u32 ring, __u32 number);
 
-/* For a new connection, where the policy looks at loads: see p2c.h. */
-__u32 pick_less_loaded(struct packet *packet);
+/* For a new connection, where the policy is no hash: see policy.h. */
+__u32 choose_by_policy(struct packet *packet);
+__u32 pick_by_policy(struct xdp_md *ctx, struct packet *packet);
 
 static __always_inline struct slot *slot_at(__u32 ring, __u32 number)
 {
@@ -135,7 +152,7 @@ static __always_inline struct slot *slot_at(__u32 ring, __u32 number)
  * The index of the backend that the packet belongs to, or NO_BACKEND. Where it was looked
  * up, to see that it is alive, it is in `backend`, so that it need not be again.
  */
-static __always_inline __u32 pick(struct packet *packet, __u32 ring,
+static __always_inline __u32 pick(struct xdp_md *ctx, struct packet *packet, __u32 ring,
 				  const struct ring_header *header, __u64 hash,
 				  struct backend **backend)
 {
@@ -151,8 +168,8 @@ static __always_inline __u32 pick(struct packet *packet, __u32 ring,
 	packet->slot = slot;
 	if (unlikely(slot.next & (SLOT_LIST | SLOT_SETTLING)) && header->flags & RING_MEMORY)
 		return pick_remembered(packet, ring, number);
-	if (unlikely(header->policy == POLICY_P2C) && is_syn(packet))
-		return pick_less_loaded(packet);
+	if (unlikely(header->policy != POLICY_MAGLEV) && is_syn(packet))
+		return pick_by_policy(ctx, packet);
 	owner = backend_at(slot.owner);
 	if (likely(owner && alive(owner))) {
 		*backend = owner;

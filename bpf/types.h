@@ -129,6 +129,8 @@ enum ring_flag {
 	RING_SNAT = 1 << 0,   /* some backend is full NAT: flows have a place of their own */
 	RING_MEMORY = 1 << 1, /* slots may ask for flow memory: see struct flow_entry */
 	RING_QUIC = 1 << 2,   /* connection IDs may name the backend */
+	/* The policy places what is redirected, the ring the rest: nobody would remember it. */
+	RING_REDIRECTED = 1 << 3,
 };
 
 struct ring_header {
@@ -144,7 +146,16 @@ struct ring_header {
 	__u32 quic_buckets; /* lines of struct quic_servers after them, a power of two */
 	__u32 older;        /* slots of the ring that candidates.beyond is about; 0: none */
 	__u32 before;       /* line, in the ring, of the ring before (before.h); 0: none */
-	__u8 pad2[24];
+	__u32 turns;        /* line, in the ring, of the first struct turns; see policy.h */
+	__u32 turn_count;   /* 0: the policy needs none */
+	__u8 pad2[16];
+};
+
+/* Backends in the order in which a policy asks them, this many to a line. */
+#define RING_TURNS_PER_LINE 16
+
+struct turns {
+	__u32 index[RING_TURNS_PER_LINE];
 };
 
 /* Backend index 0 is nobody, so a zeroed slot forwards nothing. */

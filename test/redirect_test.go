@@ -35,6 +35,7 @@ type redirectService struct {
 	port     int // of the VIP
 	to       int // of the backends; 0: the same
 	fallback string
+	policy   string // "": the default
 	backends []backend
 }
 
@@ -48,7 +49,11 @@ func redirectVIP(number int, six bool) netip.Addr {
 func (s redirectService) text() string {
 	var b strings.Builder
 	for _, six := range []bool{false, true} {
-		fmt.Fprintf(&b, "- name: redirect%d-%v\n  vip: %s\n  protocol: tcp\n  port: %d\n  mode: redirect\n  fallback: %s\n  backends:\n", s.number, six, redirectVIP(s.number, six), s.port, s.fallback)
+		fmt.Fprintf(&b, "- name: redirect%d-%v\n  vip: %s\n  protocol: tcp\n  port: %d\n  mode: redirect\n  fallback: %s\n", s.number, six, redirectVIP(s.number, six), s.port, s.fallback)
+		if s.policy != "" {
+			fmt.Fprintf(&b, "  policy: %s\n", s.policy)
+		}
+		b.WriteString("  backends:\n")
 		for _, one := range s.backends {
 			fmt.Fprintf(&b, "  - {name: backend%d, address: \"%s\"", one.number, lanAddress(backendHost+one.number-1, six))
 			if s.to > 0 {

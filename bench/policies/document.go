@@ -32,9 +32,9 @@ var statuses = []status{
 	{sim.Random, "yes: `maglev`", "nothing: a packet's hash names its slot, and every director has the same ring"},
 	{sim.P2CInGUE, "yes: `p2c`, in mode `gue`, TCP", "nothing of connections: a packet names both backends. It goes by what the director itself has opened"},
 	{sim.P2C, "no: simulated only", "reports of servers; who has a connection has to be remembered, or found by agents among the two"},
-	{sim.LeastConn, "no: simulated only", "reports of all servers; every connection remembered, unless the director only sees its SYN"},
-	{sim.Distributed, "no: simulated only", "a counter; every connection remembered, unless the director only sees its SYN"},
-	{sim.Central, "no: simulated only", "one director, or one counter for all of them; the same"},
+	{sim.LeastConn, "by what the director has opened, without reports: `least-conn`", "reports of all servers; every connection remembered, unless the director only sees its SYN"},
+	{sim.Distributed, "yes: `round-robin`, TCP, but not in mode `gue`", "a counter; every connection remembered, unless the director only sees its SYN"},
+	{sim.Central, "yes, of a single director: `round-robin`", "one director, or one counter for all of them; the same"},
 	{sim.Shortest, "no: simulated only", "every server's queue as it is now: nobody has that"},
 	{sim.OneQueue, "no: simulated only", "servers that fetch requests: no balancer of connections"},
 }
@@ -43,8 +43,8 @@ const advice = `## Which policy to take
 
 - **Servers are less than half full**: ` + "`" + `maglev` + "`" + `, with any number of directors. Nothing is remembered, and at such loads [random placement](#latency) costs little: what a better policy takes from the tail is less than a few service times.
 - **Connections stay open for a minute or longer, and each director opens many**: ` + "`" + `p2c` + "`" + ` of mode ` + "`" + `gue` + "`" + ` evens out how many each server [has open](#open), about as well as round-robin could, which does not see either when connections end. With lifetimes of seconds, or when many directors share what comes, it is hardly better than ` + "`" + `maglev` + "`" + `. It does not see queues: for [requests](#latency) that take milliseconds it is the same as random placement.
-- **Requests are alike, each is a connection, servers are busy**: round-robin. That of a single director is nearly the best there is, that of [many](#directors) which do not know of each other is the worse the more they are, and random with many more directors than servers. weir does not have it.
-- **Requests are unequal, servers are busy**: who looks at queues, if what it sees is [fresh](#staleness). With reports every service time ` + "`" + `p2c` + "`" + ` is the best of what directors can do, and it does not care how many they are. It still helps when reports come every ten service times, and no more when they come every thirty; ` + "`" + `least-conn` + "`" + ` is worse than random long before: all directors send what they have to the same server until its next report. So agents that report every 10 ms are of use for requests of milliseconds and more. weir has no load reports: both are simulated only.
+- **Requests are alike, each is a connection, servers are busy**: round-robin. That of a single director is nearly the best there is, that of [many](#directors) which do not know of each other is the worse the more they are, and random with many more directors than servers. weir has that of directors: ` + "`" + `round-robin` + "`" + `, in the modes in which they [remember connections](consistency.md#policies-that-choose-any-backend), and in ` + "`" + `redirect` + "`" + `.
+- **Requests are unequal, servers are busy**: who looks at queues, if what it sees is [fresh](#staleness). With reports every service time ` + "`" + `p2c` + "`" + ` is the best of what directors can do, and it does not care how many they are. It still helps when reports come every ten service times, and no more when they come every thirty; ` + "`" + `least-conn` + "`" + ` is worse than random long before: all directors send what they have to the same server until its next report. So agents that report every 10 ms are of use for requests of milliseconds and more. weir has no load reports: both are simulated only, and its ` + "`" + `least-conn` + "`" + ` goes by what each director has opened, as ` + "`" + `p2c` + "`" + ` in ` + "`" + `gue` + "`" + ` does.
 - **Servers differ in speed**: give them [weights](#weights), whatever the policy. What looks at queues gains the most there.
 - **More servers and directors** change little: [100,000 servers](#scale) have the tail that 1,000 have.
 

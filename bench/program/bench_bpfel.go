@@ -30,6 +30,7 @@ const (
 	benchMapGuesses             = "guesses"
 	benchMapIcmpBudgets         = "icmp_budgets"
 	benchMapLoads               = "loads"
+	benchMapNextTurns           = "next_turns"
 	benchMapPeerMacs            = "peer_macs"
 	benchMapPeers               = "peers"
 	benchMapQuicEvents          = "quic_events"
@@ -88,6 +89,7 @@ const (
 	benchVarExportSnatHeader    = "export_snat_header"
 	benchVarExportSnatState     = "export_snat_state"
 	benchVarExportToldOutcome   = "export_told_outcome"
+	benchVarExportTurns         = "export_turns"
 )
 
 // loadBench returns the embedded CollectionSpec for bench.
@@ -161,6 +163,7 @@ type benchMapSpecs struct {
 	Guesses         *ebpf.MapSpec `ebpf:"guesses"`
 	IcmpBudgets     *ebpf.MapSpec `ebpf:"icmp_budgets"`
 	Loads           *ebpf.MapSpec `ebpf:"loads"`
+	NextTurns       *ebpf.MapSpec `ebpf:"next_turns"`
 	PeerMacs        *ebpf.MapSpec `ebpf:"peer_macs"`
 	Peers           *ebpf.MapSpec `ebpf:"peers"`
 	QuicEvents      *ebpf.MapSpec `ebpf:"quic_events"`
@@ -216,6 +219,7 @@ type benchVariableSpecs struct {
 	ExportSnatHeader    *ebpf.VariableSpec `ebpf:"export_snat_header"`
 	ExportSnatState     *ebpf.VariableSpec `ebpf:"export_snat_state"`
 	ExportToldOutcome   *ebpf.VariableSpec `ebpf:"export_told_outcome"`
+	ExportTurns         *ebpf.VariableSpec `ebpf:"export_turns"`
 }
 
 // benchObjects contains all objects after they have been loaded into the kernel.
@@ -252,6 +256,7 @@ type benchMaps struct {
 	Guesses         *ebpf.Map `ebpf:"guesses"`
 	IcmpBudgets     *ebpf.Map `ebpf:"icmp_budgets"`
 	Loads           *ebpf.Map `ebpf:"loads"`
+	NextTurns       *ebpf.Map `ebpf:"next_turns"`
 	PeerMacs        *ebpf.Map `ebpf:"peer_macs"`
 	Peers           *ebpf.Map `ebpf:"peers"`
 	QuicEvents      *ebpf.Map `ebpf:"quic_events"`
@@ -288,6 +293,7 @@ func (m *benchMaps) Close() error {
 		m.Guesses,
 		m.IcmpBudgets,
 		m.Loads,
+		m.NextTurns,
 		m.PeerMacs,
 		m.Peers,
 		m.QuicEvents,
@@ -344,6 +350,7 @@ type benchVariables struct {
 	ExportSnatHeader    *ebpf.Variable `ebpf:"export_snat_header"`
 	ExportSnatState     *ebpf.Variable `ebpf:"export_snat_state"`
 	ExportToldOutcome   *ebpf.Variable `ebpf:"export_told_outcome"`
+	ExportTurns         *ebpf.Variable `ebpf:"export_turns"`
 }
 
 // benchPrograms contains all programs after they have been loaded into the kernel.

@@ -17,6 +17,9 @@ var chosenTexts = map[model.Chosen]string{
 	model.ChosenByQUIC:     "its connection ID names it",
 	model.ChosenByMemory:   "the flow is remembered",
 	model.ChosenByLoad:     "by load, of the slot's owner and its backup",
+	model.ChosenByTurn:     "its turn is the next one",
+	model.ChosenAtRandom:   "drawn at random: each new connection is",
+	model.ChosenByLeast:    "by load, the least of all",
 	model.ChosenByRow:      "the first candidate that is up",
 	model.ChosenByAge:      "the oldest candidate that is up: nobody has seen the connection begin",
 }

@@ -75,14 +75,8 @@ func (w *world) lendFor(have copied, p *observedPacket) error {
 		}
 	}
 	slot, header := w.slotOf(p)
-	if slot != nil && model.Policy(header.Policy) == model.P2C {
-		for _, index := range w.rowOf(p.Ring, slot) {
-			if load, imagined := w.loads[index]; imagined {
-				have[mapKey{directorMapLoads, keyOf32(index)}] = valueOf(&load)
-				continue
-			}
-			lend(directorMapLoads, keyOf32(index))
-		}
+	if slot != nil {
+		w.lendForPolicy(have, p, slot, header, lend)
 	}
 	if header != nil && header.Flags&uint8(directorRingFlagRING_MEMORY) != 0 {
 		errs = append(errs, w.lendFlow(have, p))
@@ -91,6 +85,27 @@ func (w *world) lendFor(have copied, p *observedPacket) error {
 		w.lendSNAT(p, slot, lend)
 	}
 	return errors.Join(errs...)
+}
+
+// lendForPolicy copies what the service's policy goes by.
+func (w *world) lendForPolicy(have copied, p *observedPacket, slot *directorSlot, header *directorRingHeader, lend func(name, key string)) {
+	var asked []uint32
+	switch model.Policy(header.Policy) {
+	case model.P2C:
+		asked = w.rowOf(p.Ring, slot)
+	case model.LeastConn:
+		asked = w.turnsOf(p.Ring, header)
+		asked = asked[:min(len(asked), int(sparse[directorMapLoads]))]
+	case model.RoundRobin:
+		lend(directorMapNextTurns, keyOf32(header.Service))
+	}
+	for _, index := range asked {
+		if load, imagined := w.loads[index]; imagined {
+			have[mapKey{directorMapLoads, keyOf32(index)}] = valueOf(&load)
+			continue
+		}
+		lend(directorMapLoads, keyOf32(index))
+	}
 }
 
 // lendSNAT names the buckets in which a flow of full NAT may be.
@@ -207,6 +222,9 @@ func (w *world) lendFlow(have copied, p *observedPacket) error {
 		if tags, err = readEntry(w.live[directorMapFlowTags], keyOf32(bucket*w.settings.FlowCpus+cpu)); err != nil {
 			return fmt.Errorf("read tags of flow memory: %w", err)
 		}
+	}
+	if its == nil { // a place for the flow, which a policy asks for before it chooses
+		its = make([]byte, unsafe.Sizeof(directorFlowBucket{}))
 	}
 	for cpu := range w.settings.FlowCpus {
 		have[mapKey{directorMapFlows, keyOf32(cpu*w.settings.FlowBuckets + bucket)}] = its

@@ -342,9 +342,10 @@ const (
 type directorRingFlag uint32
 
 const (
-	directorRingFlagRING_SNAT   directorRingFlag = 1
-	directorRingFlagRING_MEMORY directorRingFlag = 2
-	directorRingFlagRING_QUIC   directorRingFlag = 4
+	directorRingFlagRING_SNAT       directorRingFlag = 1
+	directorRingFlagRING_MEMORY     directorRingFlag = 2
+	directorRingFlagRING_QUIC       directorRingFlag = 4
+	directorRingFlagRING_REDIRECTED directorRingFlag = 8
 )
 
 type directorRingHeader struct {
@@ -361,7 +362,9 @@ type directorRingHeader struct {
 	QuicBuckets uint32
 	Older       uint32
 	Before      uint32
-	Pad2        [24]uint8
+	Turns       uint32
+	TurnCount   uint32
+	Pad2        [16]uint8
 }
 
 type directorRingLine struct {
@@ -487,6 +490,17 @@ const (
 	directorToldOutcomeTOLD_OUTCOME_COUNT directorToldOutcome = 8
 )
 
+type directorTurn struct {
+	_    structs.HostLayout
+	Next uint64
+	Pad  [7]uint64
+}
+
+type directorTurns struct {
+	_     structs.HostLayout
+	Index [16]uint32
+}
+
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
@@ -505,6 +519,7 @@ const (
 	directorMapGuesses             = "guesses"
 	directorMapIcmpBudgets         = "icmp_budgets"
 	directorMapLoads               = "loads"
+	directorMapNextTurns           = "next_turns"
 	directorMapPeerMacs            = "peer_macs"
 	directorMapPeers               = "peers"
 	directorMapQuicEvents          = "quic_events"
@@ -555,6 +570,7 @@ const (
 	directorVarExportSnatHeader    = "export_snat_header"
 	directorVarExportSnatState     = "export_snat_state"
 	directorVarExportToldOutcome   = "export_told_outcome"
+	directorVarExportTurns         = "export_turns"
 )
 
 // loadDirector returns the embedded CollectionSpec for director.
@@ -622,6 +638,7 @@ type directorMapSpecs struct {
 	Guesses         *ebpf.MapSpec `ebpf:"guesses"`
 	IcmpBudgets     *ebpf.MapSpec `ebpf:"icmp_budgets"`
 	Loads           *ebpf.MapSpec `ebpf:"loads"`
+	NextTurns       *ebpf.MapSpec `ebpf:"next_turns"`
 	PeerMacs        *ebpf.MapSpec `ebpf:"peer_macs"`
 	Peers           *ebpf.MapSpec `ebpf:"peers"`
 	QuicEvents      *ebpf.MapSpec `ebpf:"quic_events"`
@@ -675,6 +692,7 @@ type directorVariableSpecs struct {
 	ExportSnatHeader    *ebpf.VariableSpec `ebpf:"export_snat_header"`
 	ExportSnatState     *ebpf.VariableSpec `ebpf:"export_snat_state"`
 	ExportToldOutcome   *ebpf.VariableSpec `ebpf:"export_told_outcome"`
+	ExportTurns         *ebpf.VariableSpec `ebpf:"export_turns"`
 }
 
 // directorObjects contains all objects after they have been loaded into the kernel.
@@ -711,6 +729,7 @@ type directorMaps struct {
 	Guesses         *ebpf.Map `ebpf:"guesses"`
 	IcmpBudgets     *ebpf.Map `ebpf:"icmp_budgets"`
 	Loads           *ebpf.Map `ebpf:"loads"`
+	NextTurns       *ebpf.Map `ebpf:"next_turns"`
 	PeerMacs        *ebpf.Map `ebpf:"peer_macs"`
 	Peers           *ebpf.Map `ebpf:"peers"`
 	QuicEvents      *ebpf.Map `ebpf:"quic_events"`
@@ -747,6 +766,7 @@ func (m *directorMaps) Close() error {
 		m.Guesses,
 		m.IcmpBudgets,
 		m.Loads,
+		m.NextTurns,
 		m.PeerMacs,
 		m.Peers,
 		m.QuicEvents,
@@ -801,6 +821,7 @@ type directorVariables struct {
 	ExportSnatHeader    *ebpf.Variable `ebpf:"export_snat_header"`
 	ExportSnatState     *ebpf.Variable `ebpf:"export_snat_state"`
 	ExportToldOutcome   *ebpf.Variable `ebpf:"export_told_outcome"`
+	ExportTurns         *ebpf.Variable `ebpf:"export_turns"`
 }
 
 // directorPrograms contains all programs after they have been loaded into the kernel.

@@ -179,6 +179,9 @@ func encodeRing(s *testService) [][]byte {
 	if s.memory {
 		lines[0][22] |= byte(directorRingFlagRING_MEMORY)
 	}
+	if s.redirected {
+		lines[0][22] |= byte(directorRingFlagRING_REDIRECTED)
+	}
 	if len(s.quic) > 0 {
 		lines = append(lines, encodeQUIC(s, lines[0], len(lines))...)
 	}
@@ -237,6 +240,18 @@ func (s *testService) encodeRows(ring *model.Ring, affinity model.Affinity) [][]
 		line = append(line, make([]byte, 48-len(line))...)
 		if list.Fixed {
 			line = binary.NativeEndian.AppendUint32(line, 1)
+		}
+		lines = append(lines, line)
+	}
+	if len(ring.Turns) > 0 {
+		lines[0] = append(lines[0], make([]byte, 40-len(lines[0]))...)
+		lines[0] = binary.NativeEndian.AppendUint32(lines[0], uint32(len(lines)))
+		lines[0] = binary.NativeEndian.AppendUint32(lines[0], uint32(len(ring.Turns)))
+	}
+	for chunk := range slices.Chunk(ring.Turns, 16) {
+		var line []byte
+		for _, c := range chunk {
+			line = binary.NativeEndian.AppendUint32(line, index(c))
 		}
 		lines = append(lines, line)
 	}

@@ -220,11 +220,31 @@ func (w *world) chosen(e *model.Explanation, p *observedPacket) model.Chosen {
 		case e.Memory == nil && !p.opens():
 			return model.ChosenByAge
 		}
-	case model.Policy(header.Policy) == model.P2C && p.opens():
-		return model.ChosenByLoad
+	}
+	if chosen := w.byPolicy(e, p, header); chosen != "" {
+		return chosen
 	}
 	return model.ChosenByRow
 }
+
+// byPolicy says what chose the backend of a new connection, if the service's policy did.
+func (w *world) byPolicy(e *model.Explanation, p *observedPacket, header *directorRingHeader) model.Chosen {
+	policy := model.Policy(header.Policy)
+	switch {
+	case !p.opens():
+		return ""
+	case policy == model.P2C:
+		return model.ChosenByLoad
+	case header.Flags&uint8(directorRingFlagRING_REDIRECTED) != 0 && e.Reason != reasonRedirect:
+		return ""
+	case !slices.Contains(w.turnsOf(p.Ring, header), p.Backend): // all whose turn it is are down
+		return ""
+	}
+	return map[model.Policy]model.Chosen{model.Random: model.ChosenAtRandom, model.RoundRobin: model.ChosenByTurn, model.LeastConn: model.ChosenByLeast}[policy]
+}
+
+// reasonRedirect is the label of FORWARD_REDIRECT.
+const reasonRedirect = "forward_redirect"
 
 // leaves is the interface that a frame leaves by.
 func (w *world) leaves(e *model.Explanation, action int32, in netlink.Link, out []byte) string {

@@ -60,7 +60,7 @@ func TestExplain(t *testing.T) {
 		must(t, x.d.Set(model.Table{Interfaces: []string{"wire0"}}))
 		must(t, x.d.Close())
 	}
-	for _, chosen := range []model.Chosen{model.ChosenByFragment, model.ChosenBySNAT, model.ChosenByMemory, model.ChosenByLoad, model.ChosenByRow, model.ChosenByAge} {
+	for _, chosen := range []model.Chosen{model.ChosenByFragment, model.ChosenBySNAT, model.ChosenByMemory, model.ChosenByLoad, model.ChosenByTurn, model.ChosenByRow, model.ChosenByAge} {
 		if seen[chosen] == 0 {
 			t.Errorf("no packet's backend was chosen by %s: %v", chosen, seen)
 		}
@@ -147,6 +147,13 @@ func (x *explainRun) service(n int) model.TableService {
 		s.Backends = append(s.Backends, b)
 	}
 	candidate := func() uint32 { return uint32(r.IntN(len(s.Backends))) }
+	// The policies that draw something do not draw the same twice.
+	if (kind == 1 || kind == 5) && len(s.Backends)%2 == 0 {
+		s.Policy = model.RoundRobin
+		for i := range 13 * len(s.Backends) {
+			s.Ring.Turns = append(s.Ring.Turns, uint32((i*i+n)%len(s.Backends)))
+		}
+	}
 	for range 31 {
 		slot := model.Slot{Owner: candidate(), Next: model.NoBackend}
 		switch next := candidate(); {

@@ -51,6 +51,20 @@ func (w *world) rowOf(ring uint32, slot *directorSlot) []uint32 {
 	return kept
 }
 
+// turnsOf are the backends among whom the ring's policy chooses; nil: it does not.
+func (w *world) turnsOf(ring uint32, header *directorRingHeader) (all []uint32) {
+	for i := range header.TurnCount {
+		line := (*directorTurns)(w.line(ring + header.Turns + i/uint32(turnsPerLine)))
+		if line == nil {
+			return all
+		}
+		if index := line.Index[i%uint32(turnsPerLine)]; int(index) < len(w.entries) {
+			all = append(all, index)
+		}
+	}
+	return all
+}
+
 // ages has the positions of a row in the order in which an unknown connection tries them.
 func (w *world) ages(ring uint32, slot *directorSlot, beyond bool) []uint8 {
 	list := w.listOf(ring, slot)

@@ -119,6 +119,16 @@ func testGuessesAreTold(t *testing.T, one, other *Datapath, news func() []model.
 	isTrue(t, last.After(other.opened), "the other director knows of it")
 	must(t, other.Remember([]model.RememberedFlow{old}))
 	isTrue(t, !other.LastGuess(id).Before(last), "what is older takes nothing back")
+	for _, policy := range []model.Policy{model.Maglev, model.RoundRobin} {
+		table := shareTable("wire1", 3, 0, true)
+		for j := range table.Services {
+			table.Services[j].Ring, table.Services[j].Policy = listedRing(0, 1, 2), policy
+		}
+		must(t, other.Set(table))
+		s := other.services[keyOf(&table.Services[0])]
+		slots, _ := ringSlots(other.rings.bytes(s.ring))
+		isTrue(t, other.isOfOlder(s, slots[0], s.order[2].index) == (policy == model.Maglev), "an older owner's is who is in the row, but where any backend may be chosen")
+	}
 	must(t, other.Close())
 	isTrue(t, other.LastGuess(id).Equal(other.opened), "a datapath that is closed knows nothing")
 }

@@ -178,7 +178,7 @@ func (d *Datapath) imagineSuspect(index uint32, entry directorBackend) directorB
 
 // weigh gives the backends of a service that goes by loads theirs, as weighLoads does.
 func (m *imagined) weigh(d *Datapath, s *service, came []bool) error {
-	if s.desired.Policy != model.P2C {
+	if !s.desired.Policy.ByLoad() {
 		return nil
 	}
 	period, err := loadPeriod()

@@ -173,6 +173,7 @@ func size(spec *ebpf.CollectionSpec, o Options) {
 		directorMapBackendCounters: backends + 1,
 		directorMapBackendOpened:   backends + 1,
 		directorMapLoads:           backends + 1,
+		directorMapNextTurns:       services,
 		directorMapReplies4:        2 * backends, // those before and after a Set
 		directorMapReplies6:        2 * backends,
 		directorMapFragments:       o.Limits.Fragments,

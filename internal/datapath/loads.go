@@ -9,8 +9,6 @@ import (
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
-
-	"weir.io/weir/internal/model"
 )
 
 // loads is what the program knows of backends' loads, and their weights. The program
@@ -149,7 +147,7 @@ func (l *loads) perWeight(of []uint32, weights map[uint32]uint16, period uint32)
 
 // asksForLoads says whether the service's policy goes by loads, or did.
 func (d *Datapath) asksForLoads(s *service) bool {
-	return s.desired.Policy == model.P2C || slices.ContainsFunc(s.order, func(b *backend) bool {
+	return s.desired.Policy.ByLoad() || slices.ContainsFunc(s.order, func(b *backend) bool {
 		return d.loads.entries[b.index].Weight != 0
 	})
 }

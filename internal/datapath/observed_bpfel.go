@@ -97,6 +97,7 @@ const (
 	observedMapGuesses             = "guesses"
 	observedMapIcmpBudgets         = "icmp_budgets"
 	observedMapLoads               = "loads"
+	observedMapNextTurns           = "next_turns"
 	observedMapObserved            = "observed"
 	observedMapPeerMacs            = "peer_macs"
 	observedMapPeers               = "peers"
@@ -150,6 +151,7 @@ const (
 	observedVarExportSnatHeader    = "export_snat_header"
 	observedVarExportSnatState     = "export_snat_state"
 	observedVarExportToldOutcome   = "export_told_outcome"
+	observedVarExportTurns         = "export_turns"
 )
 
 // loadObserved returns the embedded CollectionSpec for observed.
@@ -218,6 +220,7 @@ type observedMapSpecs struct {
 	Guesses         *ebpf.MapSpec `ebpf:"guesses"`
 	IcmpBudgets     *ebpf.MapSpec `ebpf:"icmp_budgets"`
 	Loads           *ebpf.MapSpec `ebpf:"loads"`
+	NextTurns       *ebpf.MapSpec `ebpf:"next_turns"`
 	Observed        *ebpf.MapSpec `ebpf:"observed"`
 	PeerMacs        *ebpf.MapSpec `ebpf:"peer_macs"`
 	Peers           *ebpf.MapSpec `ebpf:"peers"`
@@ -273,6 +276,7 @@ type observedVariableSpecs struct {
 	ExportSnatHeader    *ebpf.VariableSpec `ebpf:"export_snat_header"`
 	ExportSnatState     *ebpf.VariableSpec `ebpf:"export_snat_state"`
 	ExportToldOutcome   *ebpf.VariableSpec `ebpf:"export_told_outcome"`
+	ExportTurns         *ebpf.VariableSpec `ebpf:"export_turns"`
 }
 
 // observedObjects contains all objects after they have been loaded into the kernel.
@@ -309,6 +313,7 @@ type observedMaps struct {
 	Guesses         *ebpf.Map `ebpf:"guesses"`
 	IcmpBudgets     *ebpf.Map `ebpf:"icmp_budgets"`
 	Loads           *ebpf.Map `ebpf:"loads"`
+	NextTurns       *ebpf.Map `ebpf:"next_turns"`
 	Observed        *ebpf.Map `ebpf:"observed"`
 	PeerMacs        *ebpf.Map `ebpf:"peer_macs"`
 	Peers           *ebpf.Map `ebpf:"peers"`
@@ -346,6 +351,7 @@ func (m *observedMaps) Close() error {
 		m.Guesses,
 		m.IcmpBudgets,
 		m.Loads,
+		m.NextTurns,
 		m.Observed,
 		m.PeerMacs,
 		m.Peers,
@@ -402,6 +408,7 @@ type observedVariables struct {
 	ExportSnatHeader    *ebpf.Variable `ebpf:"export_snat_header"`
 	ExportSnatState     *ebpf.Variable `ebpf:"export_snat_state"`
 	ExportToldOutcome   *ebpf.Variable `ebpf:"export_told_outcome"`
+	ExportTurns         *ebpf.Variable `ebpf:"export_turns"`
 }
 
 // observedPrograms contains all programs after they have been loaded into the kernel.

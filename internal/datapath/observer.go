@@ -21,7 +21,7 @@ var lent = map[string]bool{
 // observer has its own, hash maps with copies of the entries that a packet may ask for:
 // the program does not see the difference.
 var sparse = map[string]uint32{ // to how many entries
-	directorMapFlows: 1024, directorMapFlowTags: 1024, directorMapLoads: 64, directorMapFragments: 64,
+	directorMapFlows: 1024, directorMapFlowTags: 1024, directorMapLoads: 1 << 16, directorMapFragments: 64, directorMapNextTurns: 1,
 }
 
 // counted are the maps that decide about nothing, with their size in an observer; 0: as it

@@ -33,6 +33,7 @@ func TestPackets(t *testing.T) {
 		{"rows", testRows},
 		{"p2c", testP2C},
 		{"p2c, periods", testLoadPeriods},
+		{"policies", testPolicies},
 		{"affinity", testAffinity},
 		{"local backend", testLocalBackend},
 		{"icmp errors", testICMPErrors},

@@ -12,6 +12,7 @@ const lineSize = 64
 
 const (
 	headerLines  = 1
+	turnsPerLine = lineSize / 4
 	slotsPerLine = lineSize / int(unsafe.Sizeof(directorSlot{}))
 	slotList     = uint32(1) << 31 // SLOT_LIST
 )
@@ -33,7 +34,12 @@ func firstList(r *model.Ring) int {
 	return headerLines + (len(r.Slots)+slotsPerLine-1)/slotsPerLine
 }
 
-func ringLines(r *model.Ring) int { return firstList(r) + len(r.Lists) }
+// firstTurn is the line at which its turns begin.
+func firstTurn(r *model.Ring) int { return firstList(r) + len(r.Lists) }
+
+func ringLines(r *model.Ring) int {
+	return firstTurn(r) + (len(r.Turns)+turnsPerLine-1)/turnsPerLine
+}
 
 // firstBefore is the line at which the ring before begins.
 func firstBefore(s *model.TableService) int { return ringLines(&s.Ring) + quicLines(s) }
@@ -64,6 +70,8 @@ func buildRing(buffer []byte, s *model.TableService, service uint32, index []uin
 		}
 		if remembers(s, b.Mode) {
 			header.Flags |= uint8(directorRingFlagRING_MEMORY)
+		} else if s.Policy.AmongAll() {
+			header.Flags |= uint8(directorRingFlagRING_REDIRECTED)
 		}
 	}
 	if err := writeRows(image, s, &s.Ring, index); err != nil {
@@ -81,10 +89,16 @@ func buildRing(buffer []byte, s *model.TableService, service uint32, index []uin
 		if err := writeRows(before, s, &s.Before.Ring, index); err != nil {
 			return nil, err
 		}
+	}
+	if alwaysAsks(s) {
 		settleAll(image)
 	}
 	return image, nil
 }
+
+// alwaysAsks says whether all slots of a service ask flow memory for as long as it is as it
+// is: there is a ring before, or any slot's flow may be any backend's.
+func alwaysAsks(s *model.TableService) bool { return s.Before != nil || s.Policy.AmongAll() }
 
 func newHeader(image []byte, s *model.TableService, service uint32, affinity model.Affinity, r *model.Ring) *directorRingHeader {
 	header := (*directorRingHeader)(unsafe.Pointer(&image[0]))
@@ -98,7 +112,7 @@ func newHeader(image []byte, s *model.TableService, service uint32, affinity mod
 	return header
 }
 
-// writeRows writes slots and lists.
+// writeRows writes slots, lists and turns.
 func writeRows(image []byte, s *model.TableService, r *model.Ring, index []uint32) error {
 	firstList := firstList(r)
 	if len(r.Slots) > 0 {
@@ -141,5 +155,19 @@ func writeRows(image []byte, s *model.TableService, r *model.Ring, index []uint3
 			line.Fixed = 1
 		}
 	}
+	writeTurns(image, r, index)
 	return nil
+}
+
+// writeTurns writes the turns of a ring, if it has any.
+func writeTurns(image []byte, r *model.Ring, index []uint32) {
+	if len(r.Turns) == 0 {
+		return
+	}
+	header := (*directorRingHeader)(unsafe.Pointer(&image[0]))
+	header.Turns, header.TurnCount = uint32(firstTurn(r)), uint32(len(r.Turns))
+	turns := unsafe.Slice((*uint32)(unsafe.Pointer(&image[firstTurn(r)*lineSize])), len(r.Turns))
+	for i, position := range r.Turns {
+		turns[i] = index[position]
+	}
 }

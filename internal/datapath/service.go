@@ -61,7 +61,7 @@ func tunnelsTo(backends []model.TableBackend) (over [2]bool) {
 }
 
 func sameRing(a, b *model.Ring) bool {
-	return sameSlice(a.Slots, b.Slots) && sameSlice(a.Lists, b.Lists) && a.Older == b.Older
+	return sameSlice(a.Slots, b.Slots) && sameSlice(a.Lists, b.Lists) && sameSlice(a.Turns, b.Turns) && a.Older == b.Older
 }
 
 func sameBefore(a, b *model.RingBefore) bool {

@@ -62,7 +62,7 @@ func carrySettling(fresh, before []byte) {
 	}
 }
 
-// settleAll flags the slots of a ring that has another one before it, as long as it has.
+// settleAll flags the slots of a ring that always ask: see alwaysAsks.
 func settleAll(image []byte) {
 	slots, _ := ringSlots(image)
 	for i := range slots {
@@ -113,7 +113,7 @@ func (d *Datapath) sweep() {
 	defer d.mu.Unlock()
 	settling := map[uint32]*service{}
 	for _, s := range d.services {
-		if s.settling > 0 && s.desired.Before == nil {
+		if s.settling > 0 && !alwaysAsks(s.desired) {
 			settling[s.index] = s
 		}
 	}

@@ -8,6 +8,7 @@ import (
 
 	"weir.io/weir/internal/maglev"
 	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/turns"
 )
 
 // membership is what the rows of one ring of a service are made from.
@@ -219,7 +220,34 @@ func (m *membership) makeRows(rings map[digest]maglev.Generation) rows {
 	for _, list := range table.Lists {
 		r.ring.Lists = append(r.ring.Lists, model.CandidateList(list))
 	}
+	r.ring.Turns = m.turns(len(r.ring.Slots))
 	return r
+}
+
+// turns are those of the generation that places connections, if its policy has turns: no
+// more than slots, so that shares are as exact as theirs. Where all of its members are
+// gone it is the next older one's that has some, or the newest one's that comes.
+func (m *membership) turns(slots int) []uint32 {
+	for i := range m.log {
+		g := &m.log[(m.coming+i)%len(m.log)]
+		if !g.Policy.AmongAll() {
+			return nil
+		}
+		weights := make([]uint16, m.backends)
+		for j, position := range g.positions {
+			if int(position) < m.backends {
+				weights[position] = g.Members[j].Weight
+			}
+		}
+		order := turns.Once(weights)
+		if g.Policy == model.RoundRobin {
+			order = turns.Order(weights, slots)
+		}
+		if len(order) > 0 {
+			return order
+		}
+	}
+	return nil
 }
 
 // among turns positions in members into positions among the service's backends, and

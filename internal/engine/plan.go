@@ -112,7 +112,7 @@ func tableService(s *model.Service, log model.Log, health *serviceHealth, was *m
 	}
 	for i := range s.Backends {
 		b := tableBackend(s, &s.Backends[i], health)
-		if t.Policy == model.P2C && s.Backends[i].State != model.Draining {
+		if t.Policy.ByLoad() && s.Backends[i].State != model.Draining {
 			b.Weight = loadWeight(&log, &s.Backends[i])
 		}
 		if same && b != before[i] {

@@ -40,6 +40,13 @@ const (
 	P2C
 )
 
+// AmongAll reports whether a new connection may go to any backend. No row says which one
+// has it, so that has to be remembered.
+func (p Policy) AmongAll() bool { return p == Random || p == RoundRobin || p == LeastConn }
+
+// ByLoad reports whether the policy compares the loads of backends.
+func (p Policy) ByLoad() bool { return p == LeastConn || p == P2C }
+
 // Affinity is what of a packet chooses its slot. The numbers are those of enum affinity.
 type Affinity uint8
 

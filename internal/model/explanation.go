@@ -45,6 +45,9 @@ const (
 	ChosenByQUIC     Chosen = "connection-id"  // QUIC's names the backend
 	ChosenByMemory   Chosen = "memory"         // the flow is remembered
 	ChosenByLoad     Chosen = "load"           // p2c: the slot's owner or its backup, for a new connection
+	ChosenByTurn     Chosen = "turn"           // round-robin: the next new connection's
+	ChosenAtRandom   Chosen = "random"         // random: drawn for each new connection anew
+	ChosenByLeast    Chosen = "least-load"     // least-conn: of all backends, for a new connection
 	ChosenByRow      Chosen = "row"            // the first candidate of its slot that is up
 	ChosenByAge      Chosen = "age"            // the oldest candidate that is up: the connection is older than what is remembered
 )

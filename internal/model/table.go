@@ -88,6 +88,9 @@ type Ring struct {
 	// beyond the border of its slot when it is in another slot of that ring than the first
 	// hash of its slot.
 	Older uint32
+	// Turns has the positions of those among whom a policy that is AmongAll places new
+	// connections: with round-robin in the order in which it is their turn, else each once.
+	Turns []uint32
 }
 
 // CandidateList is what follows a slot's owner where connections may be of more

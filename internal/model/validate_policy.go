@@ -6,8 +6,38 @@ func (v *validation) policy(i int) {
 	case Maglev:
 	case P2C:
 		v.p2c(i)
+	case Random, RoundRobin, LeastConn:
+		v.amongAll(i)
 	default:
-		v.errs.add(servicePath(i, "policy"), "%s is not available yet; maglev and p2c are", s.Policy)
+		v.errs.add(servicePath(i, "policy"), "%s is not a policy (maglev, random, round-robin, least-conn or p2c)", s.Policy)
+	}
+}
+
+// amongAll checks what it takes for a connection to be found that may be on any backend: it
+// has a beginning that can be seen, and directors remember it, or see nothing more of it.
+func (v *validation) amongAll(i int) {
+	s := &v.config.Services[i]
+	if s.Protocol == UDP {
+		v.errs.addWithOther(servicePath(i, "policy"), servicePath(i, "protocol"),
+			"%s is for protocol tcp: no datagram says that it begins a flow", s.Policy)
+	}
+	if s.Affinity == AffinitySourceIP {
+		v.errs.addWithOther(servicePath(i, "policy"), servicePath(i, "affinity"),
+			"%s spreads a client's connections over all backends, and affinity source-ip wants them on one", s.Policy)
+	}
+	if s.Mode == GUE {
+		v.errs.addWithOther(servicePath(i, "policy"), servicePath(i, "mode"),
+			"%s may place a connection on any backend, and directors remember no TCP that goes by gue; p2c is for gue, %s for l2dsr, ipip, nat and redirect", s.Policy, s.Policy)
+		return
+	}
+	if s.Mode == Redirect && s.PacketMode() == GUE {
+		return // the policy places what is redirected alone
+	}
+	for j := range s.Backends {
+		if s.Backends[j].ModeIn(*s) == GUE {
+			v.errs.addWithOther(backendPath(i, j, "mode"), servicePath(i, "policy"),
+				"with policy %s no backend is in mode gue, as directors remember no TCP that goes by it", s.Policy)
+		}
 	}
 }
 

@@ -174,8 +174,22 @@ func TestInvalidConfig(t *testing.T) {
 					c.Agent.Namespaces = append(c.Agent.Namespaces, fmt.Sprint("web", i))
 				}
 			}},
-		{`services[0].policy: least-conn is not available yet; maglev and p2c are`,
-			func(c *model.Config) { c.Services[0].Policy = model.LeastConn }},
+		{`services[0].policy: policy(9) is not a policy (maglev, random, round-robin, least-conn or p2c)`,
+			func(c *model.Config) { c.Services[0].Policy = 9 }},
+		{`services[0].policy: least-conn may place a connection on any backend, and directors remember no TCP that goes by gue; p2c is for gue, least-conn for l2dsr, ipip, nat and redirect`,
+			func(c *model.Config) { c.Services[0].Policy, c.Services[0].Mode = model.LeastConn, model.GUE }},
+		{`services[0].policy: random spreads a client's connections over all backends, and affinity source-ip wants them on one`,
+			func(c *model.Config) {
+				c.Services[0].Policy, c.Services[0].Affinity = model.Random, model.AffinitySourceIP
+			}},
+		{`services[0].policy: round-robin is for protocol tcp: no datagram says that it begins a flow`,
+			func(c *model.Config) {
+				c.Services[0].Policy, c.Services[0].Protocol = model.RoundRobin, model.UDP
+			}},
+		{`services[0].backends[1].mode: with policy round-robin no backend is in mode gue, as directors remember no TCP that goes by it`,
+			func(c *model.Config) {
+				c.Services[0].Policy, c.Services[0].Backends[1].Mode = model.RoundRobin, mode(model.GUE)
+			}},
 		{`services[0].policy: p2c is for mode gue, whose packets name both backends that may have a connection; this service is l2dsr`,
 			func(c *model.Config) { c.Services[0].Policy = model.P2C }},
 		{`services[0].segment: vxlan:5 is not available yet; none and vlan:ID are`,

@@ -27,6 +27,7 @@ var modes = []mode{
 	{name: "gue", weir: model.GUE, agent: true, what: "weir: GUE tunnels to agents"},
 	{name: "p2c", weir: model.GUE, policy: model.P2C, agent: true, what: "weir: the same, new TCP connections by load"},
 	{name: "ipip", weir: model.IPIP, agent: true, what: "weir: IPIP tunnels, undone by agents that do nothing else"},
+	{name: "round-robin", weir: model.IPIP, policy: model.RoundRobin, agent: true, what: "weir: the same, new TCP connections in turn"},
 	{name: "l2dsr", weir: model.L2DSR, agent: true, what: "weir: the backend's MAC address"},
 	{name: "nat", weir: model.NAT, what: "weir: the backend's address, replies through a director"},
 	{name: "snat", weir: model.NAT, snat: true, what: "weir: full NAT"},

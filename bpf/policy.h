@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Where a new connection goes, by policies that are no hash. Only SYNs come here. Whoever
+ * is chosen must be found again by the connection's other packets, which are hashed:
+ *
+ *   p2c            the backend is in the slot's row (p2c.h)
+ *   all others     any backend may be: flow memory has it, as every slot asks for it
+ *                  (flows.h); full NAT has its own; what is redirected needs no memory,
+ *                  because the director sees nothing more of it
+ */
+#pragma once
+
+#include "p2c.h"
+#include "redirect.h"
+
+/* Turns that one connection may take: more in a row are hardly ever of those that are down. */
+#define TURNS_TRIED 16
+
+/* How many backends least-conn compares, beginning anywhere: all, where there are no more. */
+#define LEAST_COMPARED 64
+
+/* More load than there is; times a weight, it still fits. */
+#define LEAST_NONE (1ULL << 46)
+
+static __always_inline int may_get_new(const struct backend *backend)
+{
+	return backend && backend->state == BACKEND_ACTIVE;
+}
+
+/* The owner of a slot that is drawn, or who stands in for him. */
+static __always_inline __u32 pick_random(__u32 ring, const struct ring_header *header)
+{
+	__u32 number = slot_of((__u64)bpf_get_prandom_u32() << 32, header->size);
+	const struct slot *slot = slot_at(ring, number);
+
+	return slot ? first_candidate(ring, slot) : NO_BACKEND;
+}
+
+/*
+ * Whose turn it is. All CPUs count in one place, so the order is kept exactly however they
+ * meet. Who is down is passed over. Directors begin at
+ * different places of the same order, or they would all begin with the same backend.
+ */
+static __noinline __u32 pick_in_turn(__u32 ring, const struct ring_header *header)
+{
+	const struct settings *settings = get_settings();
+	__u32 service = header->service, count = header->turn_count;
+	struct turn *turn = bpf_map_lookup_elem(&next_turns, &service);
+
+	if (!turn || !settings || !count)
+		return NO_BACKEND;
+	for (__u32 i = 0; i < TURNS_TRIED; i++) {
+		__u64 number = __sync_fetch_and_add(&turn->next, 1) + settings->flow_salt;
+		__u32 index = turn_at(ring + header->turns, number % count);
+
+		if (may_get_new(backend_at(index)))
+			return index;
+	}
+	return NO_BACKEND;
+}
+
+/* The least of the loads that were compared so far. */
+struct least {
+	__u32 turns;
+	__u32 count;
+	__u32 first;
+	__u32 period;
+	__u64 load;
+	__u64 weight;
+	__u32 index;
+	__u32 pad;
+};
+
+static long compare_load(__u32 i, struct least *least)
+{
+	__u32 index, weight;
+	struct load *load;
+	__u64 its;
+
+	if (!least->count)
+		return 1;
+	index = turn_at(least->turns, (least->first + i) % least->count);
+	load = load_at(index);
+	if (!load || !may_get_new(backend_at(index)))
+		return 0;
+	weight = load->weight;
+	if (!weight)
+		return 0;
+	its = load_now(load, least->period) + LOAD_CONNECTION;
+	if (its * least->weight >= least->load * weight)
+		return 0;
+	least->load = its;
+	least->weight = weight;
+	least->index = index;
+	return 0;
+}
+
+/*
+ * Who has the least load for its weight, also with one connection more. It is looked for
+ * from any place on, so that equals get equally much.
+ */
+static __noinline __u32 pick_least(__u32 ring, const struct ring_header *header)
+{
+	struct least least = {
+		.turns = ring + header->turns,
+		.count = header->turn_count,
+		.period = bpf_ktime_get_ns() >> LOAD_PERIOD,
+		/*
+		 * Nothing that the verifier could take for known: Linux 6.1 walks the loop's
+		 * body once, and takes branches out that this first turn would not take.
+		 */
+		.load = LEAST_NONE | bpf_get_prandom_u32(),
+		.weight = 1,
+	};
+
+	if (!least.count)
+		return NO_BACKEND;
+	least.first = slot_of((__u64)bpf_get_prandom_u32() << 32, least.count);
+	bpf_loop(least.count < LEAST_COMPARED ? least.count : LEAST_COMPARED, compare_load, &least,
+		 0);
+	if (least.index != NO_BACKEND)
+		load_open(least.index, least.period);
+	return least.index;
+}
+
+/* The backend that the policy chooses for a new connection, or NO_BACKEND. */
+__noinline __u32 choose_by_policy(struct packet *packet)
+{
+	const struct ring_header *header;
+	__u32 ring;
+
+	if (!packet)
+		return NO_BACKEND;
+	ring = packet->ring;
+	header = ring_line_at(ring);
+	if (!header)
+		return NO_BACKEND;
+	if (header->policy == POLICY_P2C)
+		return pick_less_loaded(packet);
+	if (header->policy == POLICY_ROUND_ROBIN)
+		return pick_in_turn(ring, header);
+	if (header->policy == POLICY_LEAST_CONN)
+		return pick_least(ring, header);
+	return header->policy == POLICY_RANDOM ? pick_random(ring, header) : NO_BACKEND;
+}
+
+/* The same for what is redirected alone; NO_BACKEND: the ring says where it goes. */
+static __always_inline __u32 choose_redirected(struct xdp_md *ctx, struct packet *packet)
+{
+	const struct backend *backend;
+	__u32 chosen;
+
+	if (packet->flags & PACKET_FRAGMENT_FIRST ||
+	    !find_redirect(ctx, packet->l4, packet->l3 + packet->length - packet->l4))
+		return NO_BACKEND;
+	chosen = choose_by_policy(packet);
+	backend = backend_at(chosen);
+	/* Nobody else is handed the connection over: it would have to be remembered. */
+	if (!backend || !(backend->flags & BACKEND_REDIRECT) || backend->flags & BACKEND_LOCAL)
+		return NO_BACKEND;
+	return chosen;
+}
+
+/* The backend of a new connection in a ring without flow memory, or NO_BACKEND. */
+__noinline __u32 pick_by_policy(struct xdp_md *ctx, struct packet *packet)
+{
+	const struct ring_header *header;
+	__u32 chosen;
+
+	if (!packet)
+		return NO_BACKEND;
+	header = ring_line_at(packet->ring);
+	if (!header)
+		return NO_BACKEND;
+	chosen = header->flags & RING_REDIRECTED ? choose_redirected(ctx, packet) :
+						   choose_by_policy(packet);
+	return chosen != NO_BACKEND ? chosen : first_candidate(packet->ring, &packet->slot);
+}
