@@ -19,6 +19,7 @@ func openShare(t *testing.T, pin string) *Datapath {
 	d, err := Open(Options{Pin: "/sys/fs/bpf/" + pin})
 	must(t, err)
 	t.Cleanup(func() { d.Close() })
+	d.sweepsByHand()
 	return d
 }
 

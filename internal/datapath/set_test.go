@@ -124,7 +124,15 @@ func openTest(tb testing.TB, limits model.Limits) *Datapath {
 	d, err := Open(Options{Pin: "/sys/fs/bpf/weir", Limits: limits})
 	must(tb, err)
 	tb.Cleanup(func() { d.Close() })
+	d.sweepsByHand()
 	return d
+}
+
+// sweepsByHand lets nobody but the test sweep: on a slow machine the one that comes every five
+// seconds would be one more between two of the test's.
+func (d *Datapath) sweepsByHand() {
+	d.sweeper.close()
+	d.sweeper = startSweeper(func() {})
 }
 
 func statusOf(tb testing.TB, d *Datapath) model.DatapathStatus {

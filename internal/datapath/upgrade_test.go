@@ -47,6 +47,7 @@ func openVersion(t *testing.T, differs func(*ebpf.CollectionSpec)) *Datapath {
 	d, err := Open(Options{Pin: "/sys/fs/bpf/weir", Limits: smallLimits, differs: differs})
 	must(t, err)
 	t.Cleanup(func() { d.Close() })
+	d.sweepsByHand()
 	return d
 }
 
