@@ -37,10 +37,20 @@ func (f *flood) napi(m *Meter) (uint64, polls) {
 	f.t.Helper()
 	const rounds, frames = 21, 64 // no more at once than a veth holds
 	before := read(f.t, m)
-	for range rounds {
+	deadline := time.Now().Add(time.Minute)
+	for round := range uint64(rounds) {
 		f.send(frames)
+		// A thread may have to wait for the CPU, and what is sent meanwhile would be lost.
+		through := func() (most uint64) {
+			for _, p := range counted(before, read(f.t, m)) {
+				most = max(most, p.packets)
+			}
+			return most
+		}
+		for through() < (round+1)*frames && time.Now().Before(deadline) {
+			time.Sleep(time.Millisecond) // between two looks
+		}
 	}
-	deadline := time.Now().Add(10 * time.Second)
 	for {
 		for napi, p := range counted(before, read(f.t, m)) {
 			if p.packets == rounds*frames {
