@@ -157,6 +157,7 @@ func serveFakes(t *testing.T) (director, agent string) {
 	log := slog.New(slog.DiscardHandler)
 	server := api.NewServer(fakeDirector{}, fakeDirector{}, log)
 	server.HandleBGP(fakeBGP)
+	server.HandleCapture(fakeCapture)
 	server.HandleExplain(fakeExplain)
 	server.HandleSets(fakeSets{})
 	serve(t, director, server)

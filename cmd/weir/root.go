@@ -30,5 +30,6 @@ func newRoot() *cobra.Command {
 		newRun(), newAgent(), newPlan(), newApply(), newDrain(), newDetach(),
 		newStatus(), newServices(), newBackends(), newFlows(), newDirectors(), newBGP(), newBFD(), newExplain(), newTop(),
 		newDemo(), newDoctor(), newVersion(), newMan())
+	root.AddCommand(newCapture())
 	return root
 }

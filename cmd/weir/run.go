@@ -289,6 +289,7 @@ func (d *director) run(ctx context.Context, first model.Config, changes <-chan c
 	server.HandleBGP(d.announcers.bgp.Status)
 	server.HandleSets(&sets{planner{d.keeper, d.kernel, d.checker.Results, d.first.Limits}})
 	server.HandleExplain(d.explain)
+	server.HandleCapture(d.capture)
 	server.HandleFlows(d.flows)
 	server.HandleDirectors(d.presence.directors)
 	events := api.NewEvents()

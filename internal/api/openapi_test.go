@@ -21,6 +21,7 @@ func TestDocument(t *testing.T) {
 	server.HandleBGP(func() model.BGPStatus { return model.BGPStatus{} })
 	server.HandleSets(nil)
 	server.HandleExplain(nil)
+	server.HandleCapture(nil)
 	server.HandleFlows(nil)
 	server.HandleDirectors(nil)
 	server.HandleEvents(api.NewEvents())

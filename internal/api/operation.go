@@ -20,6 +20,7 @@ const base = "/v1/"
 
 func newServer(title string, log *slog.Logger) *Server {
 	s := &Server{mux: http.NewServeMux(), log: log, large: make(chan struct{}, setsRead)}
+	s.streams, s.endStreams = context.WithCancel(context.Background())
 	s.api = huma.NewAPI(huma.Config{
 		OpenAPI: &huma.OpenAPI{
 			OpenAPI:    "3.1.0",
@@ -48,6 +49,8 @@ type operation struct {
 	owner  func(huma.Context) string
 	large  bool  // what is sent may be so large that only some are read at a time
 	errors []int // its own, besides those that everything has
+	// answers are said of those that the library does not know from the output; nil: it does.
+	answers map[string]*huma.Response
 }
 
 // read lets a value be got by its name. Its errors are its own, besides those that everything has.
@@ -83,7 +86,7 @@ func handle[I, O any](s *Server, op operation, do func(context.Context, *I) (*O,
 func (s *Server) operation(op operation) huma.Operation {
 	return huma.Operation{
 		Method: op.method, Path: base + op.path, OperationID: op.id, Summary: op.summary, Description: op.text,
-		Errors: slices.Concat(commonErrors, op.errors), Middlewares: huma.Middlewares{s.admit(op)},
+		Responses: op.answers, Errors: slices.Concat(commonErrors, op.errors), Middlewares: huma.Middlewares{s.admit(op)},
 	}
 }
 

@@ -133,6 +133,7 @@ func startRemote(t *testing.T) *remote {
 	server := api.NewServer(d, d, quiet())
 	server.HandleSets(keeper{})
 	server.HandleBGP(func() model.BGPStatus { return model.BGPStatus{} })
+	server.HandleCapture(endless(nil))
 	server.HandleExplain(func(context.Context, model.Question) (model.Explanation, error) { return model.Explanation{}, nil })
 	server.Handle("/metrics", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("up 1\n")) }))
 	digest := sha256.Sum256([]byte(adminToken))
@@ -204,6 +205,8 @@ func TestRoles(t *testing.T) {
 		{"Bearer " + readToken, "PUT", "/v1/sets/web", 403},
 		{"Bearer " + readToken, "PUT", "/v1/sets/dashboard", 403},
 		{"Bearer " + readToken, "POST", "/v1/plan?owner=web", 403},
+		{"Bearer " + readToken, "POST", "/v1/capture", 403},
+		{"Bearer " + kubeToken, "POST", "/v1/capture", 403},
 		{"Bearer " + kubeToken, "GET", "/v1/sets/web", 200},
 		{"Bearer " + kubeToken, "PUT", "/v1/sets/kube", 200},
 		{"Bearer " + kubeToken, "PUT", "/v1/sets/web", 403},
@@ -306,7 +309,7 @@ func TestReadOnlyListener(t *testing.T) {
 	}{
 		{"POST", "/v1/explain", "", 200}, {"POST", "/v1/explain " + suppose, "", 403}, {"POST", "/v1/drain", "", 403},
 		{"GET", "/v1/services", "", 200}, {"GET", "/metrics", "", 200}, {"GET", "/v1/sets/web", "", 200},
-		{"PUT", "/v1/sets/web", "", 403}, {"POST", "/v1/plan?owner=web", "", 403},
+		{"PUT", "/v1/sets/web", "", 403}, {"POST", "/v1/plan?owner=web", "", 403}, {"POST", "/v1/capture", "", 403},
 		{"GET", "/v1/services", fmt.Sprintf("localhost:%d", port), 200}, {"GET", "/v1/services", "[::1]", 200},
 		{"GET", "/v1/services", "evil.example.org", 421}, {"GET", "/v1/services", "127.0.0.1.evil.example.org:80", 421},
 	} {

@@ -34,6 +34,9 @@ type Server struct {
 	large    chan struct{} // has one for each large request that is under way
 	sets     Sets          // nil: there are none, as in an agent
 	events   *Events       // nil: there are none
+
+	streams    context.Context // ends when answers that do not end by themselves have to
+	endStreams func()
 }
 
 // NewServer returns a director's server, which asks these.
@@ -121,6 +124,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 		if s.events != nil {
 			s.events.Close() // who listens would not end by themselves
 		}
+		s.endStreams()
 		if server.Shutdown(end) != nil {
 			_ = server.Close()
 		}

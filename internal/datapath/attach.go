@@ -225,7 +225,7 @@ func (d *Datapath) adopt(pin string, index int) (link.Link, error) {
 	}
 	info, err := pinned.Info()
 	if err == nil && info.XDP() != nil && int(info.XDP().Ifindex) == index {
-		if err := d.replaceProgram(pinned, pin, d.kernel.program); err != nil {
+		if err := d.replaceProgram(pinned, pin, d.attaching()); err != nil {
 			pinned.Close()
 			return nil, err
 		}
@@ -237,7 +237,7 @@ func (d *Datapath) adopt(pin string, index int) (link.Link, error) {
 
 func (d *Datapath) attachXDP(iface netlink.Link) (link.Link, error) {
 	name := iface.Attrs().Name
-	options := link.XDPOptions{Program: d.kernel.program, Interface: iface.Attrs().Index, Flags: link.XDPDriverMode}
+	options := link.XDPOptions{Program: d.attaching(), Interface: iface.Attrs().Index, Flags: link.XDPDriverMode}
 	if d.options.Mode == model.XDPGeneric {
 		options.Flags = link.XDPGenericMode
 	}

@@ -72,6 +72,11 @@ type Datapath struct {
 
 	observing sync.Mutex // is taken before mu
 	observer  *observer  // nil: nobody has asked it yet
+
+	capturing sync.Mutex    // is held while there is a capture, and taken before mu
+	capture   *Capture      // nil: there is none
+	ends      bool          // there will be none
+	captures  *ebpf.Program // that interfaces have in place of the director's; nil: they have that
 }
 
 // Open loads the program and its maps, or adopts what another process left
@@ -182,6 +187,7 @@ func (d *Datapath) unmap() error {
 // Close lets go of the datapath, which goes on forwarding: what is pinned stays.
 func (d *Datapath) Close() error {
 	d.closing.Do(func() {
+		d.endCapture()
 		d.sweeper.close()
 		d.prober.close()
 		d.hops.close()

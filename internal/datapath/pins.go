@@ -17,7 +17,7 @@ import (
 //
 //	xdp-IFACE, undo-IFACE   the links that hold the programs on their interfaces
 //	programs-ABI/NAME       the programs that are attached, and build-HASH, one of them by
-//	                        what it was built from
+//	                        what it was built from; capture: see capture.go
 //	maps-ABI/NAME           all maps of theirs; ABI is abiHash
 //	state/NAME-FORMAT       the maps that a program of another ABI may take over
 //	agent/                  the agent's part (internal/agent)
@@ -142,7 +142,25 @@ func (p *pins) attachedPrograms() (map[ebpf.ProgramID]bool, error) {
 		}
 		l.Close()
 	}
-	return attached, nil
+	return attached, p.countCaptures(attached)
+}
+
+// countCaptures counts a director as attached where a capture of its has its place: it has the
+// same maps, and is what a process leaves that is killed while somebody captures.
+func (p *pins) countCaptures(attached map[ebpf.ProgramID]bool) error {
+	captures, err := filepath.Glob(filepath.Join(p.pin, programsPrefix+"*", captureProgCapture))
+	if err != nil {
+		return err
+	}
+	for _, path := range captures {
+		if id, err := pinnedProgramID(path); err != nil || !attached[id] {
+			continue
+		}
+		if id, err := pinnedProgramID(filepath.Join(filepath.Dir(path), directorProgDirector)); err == nil {
+			attached[id] = true
+		}
+	}
+	return nil
 }
 
 // runs says whether a program of this ABI is attached. One that was attached by a

@@ -16,6 +16,7 @@ import (
 const (
 	directorProgram = "director"
 	hostProgram     = "host_xdp"
+	captureProgram  = "capture" // the director's while somebody captures
 )
 
 // pinPrefix begins the names of the director's pinned links.
@@ -83,6 +84,10 @@ func (x *examination) xdp(link netlink.Link, own string) {
 	name := link.Attrs().Name
 	check := "xdp " + name
 	program := programOf(link)
+	if program == captureProgram && own == directorProgram && x.pinned[name] {
+		x.ok(check, "attached, and a capture runs, or ran when its process was killed: then the next start of weir run ends it")
+		return
+	}
 	if program != "" && program != own {
 		x.fail(check, "ip link set dev "+name+" xdp off, or ask its owner", "another XDP program is attached: %s (id %d)",
 			program, link.Attrs().Xdp.ProgId)

@@ -1,5 +1,10 @@
 package model
 
+import (
+	"maps"
+	"slices"
+)
+
 // reasons say in words what the labels of enum reason in bpf/types.h mean.
 var reasons = map[string]string{
 	"pass_not_ip":            "neither IPv4 nor IPv6: the kernel gets it",
@@ -34,6 +39,9 @@ var reasons = map[string]string{
 	"drop_no_headroom":       "the driver leaves no room for the outer header",
 	"drop_redirect_failed":   "the interface that leads to the backend does not take XDP frames",
 }
+
+// Reasons are the labels of all reasons, sorted.
+func Reasons() []string { return slices.Sorted(maps.Keys(reasons)) }
 
 // ReasonText says in words what a reason means; empty: there is no such reason.
 func ReasonText(reason string) string { return reasons[reason] }

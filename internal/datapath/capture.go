@@ -1,0 +1,257 @@
+package datapath
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/ringbuf"
+	"golang.org/x/sys/unix"
+
+	"weir.io/weir/internal/model"
+)
+
+// While somebody captures, links hold another program: the same director, by the same
+// functions and with the same maps, that keeps packets for who reads. The plain one knows
+// nothing of that and costs what it costs. A packet never meets none, as each link's
+// program is replaced in one step.
+
+// ErrCapturing says that somebody captures already.
+var ErrCapturing = errors.New("a capture runs already: there is one at a time")
+
+// How a capture is read.
+const (
+	captureLease = 10 * time.Second      // the program keeps nothing when nobody has read for so long
+	captureLook  = 20 * time.Millisecond // how often the ring is looked at
+	captureTell  = time.Second           // how often it is said how things are
+	captureBatch = 256                   // packets that are sent together, at most
+)
+
+// Capture is a capture that runs.
+type Capture struct {
+	d          *Datapath
+	wanted     model.Capture
+	collection *ebpf.Collection
+	reader     *ringbuf.Reader
+	interfaces []string
+	names      captureNames
+	stop       func() bool // of following the context
+	closing    sync.Once
+	closed     atomic.Bool
+}
+
+// StartCapture lets packets be captured until the context ends, or Close. An error is
+// ErrCapturing, ErrNothingForwarded, FieldErrors about what is asked for, or the kernel's.
+// It loads a program, which takes up to seconds.
+func (d *Datapath) StartCapture(ctx context.Context, wanted model.Capture) (*Capture, error) {
+	wanted.SetDefaults()
+	if err := wanted.Validate(); err != nil {
+		return nil, err
+	}
+	if !d.capturing.TryLock() {
+		return nil, ErrCapturing
+	}
+	c := &Capture{d: d, wanted: wanted}
+	if err := c.start(); err != nil {
+		d.capturing.Unlock()
+		return nil, err
+	}
+	c.stop = context.AfterFunc(ctx, c.Close)
+	return c, nil
+}
+
+func (c *Capture) start() (err error) {
+	d := c.d
+	d.mu.Lock()
+	filter, err := c.filter()
+	d.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	if c.collection, err = loadCaptureProgram(d.options, filter, d.kernel.all); err != nil {
+		return err
+	}
+	if c.reader, err = ringbuf.NewReader(c.collection.Maps[captureMapCaptured]); err != nil {
+		c.collection.Close()
+		return fmt.Errorf("open the capture's ring: %w", err)
+	}
+	if err = c.renew(); err == nil {
+		err = c.attach()
+	}
+	if err != nil {
+		return errors.Join(err, c.release())
+	}
+	d.log.Info("a capture begins", "snap", c.wanted.Snap, "rate", c.wanted.Rate, "duration", c.wanted.Duration)
+	return nil
+}
+
+// filter is called with the datapath's lock.
+func (c *Capture) filter() (none captureCaptureFilter, err error) {
+	if !c.d.forwards() {
+		return none, ErrNothingForwarded
+	}
+	c.interfaces = slices.Sorted(maps.Keys(c.d.attached))
+	return c.d.captureFilter(&c.wanted)
+}
+
+// forwards says whether the datapath is in place as a whole: an earlier process may have left
+// another program until then.
+func (d *Datapath) forwards() bool { return d.begun && d.kernel.tidied && !d.ends }
+
+// attach puts the program in the place of the director's. It is pinned first: the next
+// process knows by that whose the maps are, should this one be killed.
+func (c *Capture) attach() error {
+	d := c.d
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.forwards() {
+		return ErrNothingForwarded
+	}
+	if err := pinClone(c.program(), d.kernel.capturePin()); err != nil {
+		return err
+	}
+	d.captures = c.program()
+	if err := d.switchTo(d.captures); err != nil {
+		return errors.Join(err, c.detach())
+	}
+	d.capture = c
+	return nil
+}
+
+func (c *Capture) program() *ebpf.Program { return c.collection.Programs[captureProgCapture] }
+
+// detach gives the interfaces the director's program. It is called with the datapath's lock.
+func (c *Capture) detach() error {
+	d := c.d
+	d.captures, d.capture = nil, nil
+	if err := d.switchTo(d.kernel.program); err != nil {
+		return err // what is still there stays pinned
+	}
+	return removePin(d.kernel.capturePin())
+}
+
+// switchTo replaces the program of all links.
+func (d *Datapath) switchTo(program *ebpf.Program) error {
+	var errs []error
+	for name, a := range d.attached {
+		// ENOLINK: the interface is gone, of which an event is on its way.
+		if err := a.link.Update(program); err != nil && !errors.Is(err, unix.ENOLINK) {
+			errs = append(errs, fmt.Errorf("replace the program of %s: %w", name, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// attaching is the program that interfaces get.
+func (d *Datapath) attaching() *ebpf.Program {
+	if d.captures != nil {
+		return d.captures
+	}
+	return d.kernel.program
+}
+
+func (p *pins) capturePin() string { return filepath.Join(p.programsDir(), captureProgCapture) }
+
+func removePin(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("remove pin: %w", err)
+	}
+	return nil
+}
+
+// renew puts off the moment from which on the program keeps nothing.
+func (c *Capture) renew() error {
+	now, err := monotonic()
+	if err != nil {
+		return err
+	}
+	if err := c.collection.Maps[captureMapCaptureLease].Put(uint32(0), uint64(now+captureLease)); err != nil {
+		return fmt.Errorf("renew the capture's lease: %w", err)
+	}
+	return nil
+}
+
+// monotonic is the kernel's clock of that name, which programs go by.
+func monotonic() (time.Duration, error) {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+		return 0, fmt.Errorf("read clock: %w", err)
+	}
+	return time.Duration(now.Nano()), nil
+}
+
+// Close ends the capture: interfaces have the director's program again when it returns.
+func (c *Capture) Close() {
+	c.closing.Do(func() {
+		c.closed.Store(true)
+		if c.stop != nil {
+			c.stop()
+		}
+		c.d.mu.Lock()
+		err := c.detach()
+		c.d.mu.Unlock()
+		if err = errors.Join(err, c.release()); err != nil {
+			c.d.log.Error("end a capture", "error", err)
+		}
+		c.d.log.Info("a capture has ended")
+		c.d.capturing.Unlock()
+	})
+}
+
+// endCapture ends the capture that runs, and lets none begin any more.
+func (d *Datapath) endCapture() {
+	d.mu.Lock()
+	d.ends = true
+	c := d.capture
+	d.mu.Unlock()
+	if c != nil {
+		c.Close()
+	}
+}
+
+func (c *Capture) release() error {
+	err := c.reader.Close()
+	c.collection.Close()
+	return err
+}
+
+// Run gives packets to send, in the order in which they left, until the context or the
+// capture ends, or until send has an error. What it gives last says why it has ended.
+func (c *Capture) Run(ctx context.Context, send func([]model.CaptureMessage) error) error {
+	defer c.Close()
+	r := &captureRun{Capture: c, send: send, began: time.Now(), told: time.Now()}
+	began := r.began.UTC()
+	if err := send([]model.CaptureMessage{{Began: &began, Interfaces: c.interfaces}}); err != nil {
+		return err
+	}
+	for ended := ""; ended == ""; {
+		batch, err := r.read()
+		switch {
+		case ctx.Err() != nil:
+			return nil // nobody listens
+		case c.closed.Load():
+			ended = captureEndedByDirector
+		case err != nil:
+			return err
+		case r.number == uint64(c.wanted.Packets):
+			ended = "packets"
+		case time.Since(r.began) > time.Duration(c.wanted.Duration):
+			ended = "duration"
+		}
+		if err := r.tell(batch, ended); err != nil && ctx.Err() == nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// captureEndedByDirector is the end of a capture whose director ends.
+const captureEndedByDirector = "director"

@@ -1,0 +1,181 @@
+package datapath
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/cilium/ebpf"
+
+	"weir.io/weir/internal/model"
+)
+
+// captureSpec is the director's program that captures, with its maps as large as the
+// director's.
+func captureSpec(o Options, filter captureCaptureFilter) (*ebpf.CollectionSpec, error) {
+	spec, err := loadCapture()
+	if err != nil {
+		return nil, fmt.Errorf("read capture program: %w", err)
+	}
+	delete(spec.Maps, ".bss")
+	spec.Variables = map[string]*ebpf.VariableSpec{captureVarCaptureWant: spec.Variables[captureVarCaptureWant]}
+	if err := spec.Variables[captureVarCaptureWant].Set(filter); err != nil {
+		return nil, fmt.Errorf("write the filter into the capture program: %w", err)
+	}
+	spec.Programs = map[string]*ebpf.ProgramSpec{captureProgCapture: spec.Programs[captureProgCapture]}
+	size(spec, o)
+	for _, m := range spec.Maps {
+		if m.InnerMap != nil {
+			m.InnerMap.Key, m.InnerMap.Value = nil, nil // as directorSpec
+		}
+	}
+	if o.differs != nil {
+		o.differs(spec)
+	}
+	return spec, nil
+}
+
+// captureOwn are the capture's own; all others are the director's.
+var captureOwn = []string{captureMapCaptured, captureMapCaptureScratch, captureMapCaptureCounted, captureMapCaptureBudget, captureMapCaptureLease, constants}
+
+// loadCaptureProgram loads the program beside the one that forwards, with the same maps.
+func loadCaptureProgram(o Options, filter captureCaptureFilter, live map[string]*ebpf.Map) (*ebpf.Collection, error) {
+	spec, err := captureSpec(o, filter)
+	if err != nil {
+		return nil, err
+	}
+	shared := map[string]*ebpf.Map{}
+	for name := range spec.Maps {
+		switch m := live[name]; {
+		case m != nil:
+			shared[name] = m
+		case !slices.Contains(captureOwn, name):
+			return nil, fmt.Errorf("map %s: the director has none", name)
+		}
+	}
+	collection, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: shared})
+	if err != nil {
+		return nil, loadError(err)
+	}
+	return collection, nil
+}
+
+// quiet are the reasons that a capture leaves out unless they are named: what is no service's,
+// the session of who captures among it.
+var quiet = []string{"pass_not_ip", "pass_no_service"}
+
+// captureFilter makes the program's filter of what is asked for, which is valid. Errors are
+// FieldErrors.
+func (d *Datapath) captureFilter(c *model.Capture) (f captureCaptureFilter, err error) {
+	f = captureCaptureFilter{Protocol: model.CaptureProtocols[c.Protocol], Sample: uint32(c.Sample), Snap: uint32(c.Snap),
+		Rate: uint32(max(1, uint64(c.Rate)<<30/1e9))}
+	var errs model.FieldErrors
+	refuse := func(field, format string, values ...any) {
+		errs = append(errs, model.FieldError{Path: field, Problem: fmt.Sprintf(format, values...)})
+	}
+	for number, reason := range d.kernel.reasons {
+		wanted := !slices.Contains(quiet, reason)
+		if c.Drops {
+			wanted = strings.HasPrefix(reason, "drop_")
+		} else if len(c.Reasons) > 0 {
+			wanted = slices.Contains(c.Reasons, reason)
+		}
+		if wanted {
+			f.Reasons |= 1 << number
+		}
+	}
+	for _, reason := range c.Reasons {
+		if !slices.Contains(d.kernel.reasons, reason) {
+			refuse("reasons", "there is no reason %q; there are %s", reason, strings.Join(d.kernel.reasons, ", "))
+		}
+	}
+	for _, end := range []struct {
+		text string
+		to   *captureCaptureEndpoint
+	}{{c.VIP, &f.Vip}, {c.Client, &f.Client}} {
+		if parsed, err := model.ParseCaptureEnd(end.text); err == nil { // else it is empty
+			*end.to = captureEndpoint(parsed)
+		}
+	}
+	if f.Service, err = d.captureService(c.Service); err != nil {
+		refuse("service", "%v", err)
+	}
+	if f.Backend, err = d.captureBackend(c.Backend, c.Service); err != nil {
+		refuse("backend", "%v", err)
+	}
+	if c.Interface != "" {
+		if a := d.attached[c.Interface]; a != nil {
+			f.Ingress = uint32(a.index)
+		} else {
+			refuse("interface", "%q is none of the director's: %s", c.Interface, strings.Join(slices.Sorted(maps.Keys(d.attached)), ", "))
+		}
+	}
+	if errs != nil {
+		return f, errs
+	}
+	return f, nil
+}
+
+// captureEndpoint is one end of packets as the program has it.
+func captureEndpoint(end model.CaptureEnd) (e captureCaptureEndpoint) {
+	address := end.Prefix.Addr()
+	e.Address.Bytes = addressBytes(address).Bytes
+	for i := range end.Prefix.Bits() {
+		e.Mask.Bytes[i/8] |= 0x80 >> (i % 8)
+	}
+	e.Port, e.Given = bigEndian16(end.Port), 1
+	if address.Is6() {
+		e.Ipv6 = 1
+	}
+	return e
+}
+
+// captureService is a service's index plus 1; 0: any.
+func (d *Datapath) captureService(name string) (uint32, error) {
+	if name == "" {
+		return 0, nil
+	}
+	for _, s := range d.services {
+		if s.desired.Name == name {
+			return s.index + 1, nil
+		}
+	}
+	return 0, fmt.Errorf("there is no service %q", name)
+}
+
+// captureBackend finds a backend by its name or its address, in a service where one is named.
+func (d *Datapath) captureBackend(text, service string) (none captureCaptureEndpoint, err error) {
+	if text == "" {
+		return none, nil
+	}
+	end, notAddress := model.ParseCaptureEnd(text)
+	if notAddress == nil && !end.Prefix.IsSingleIP() {
+		return none, errors.New("is a name or an address, not a prefix")
+	}
+	found := map[netip.Addr]bool{}
+	for _, s := range d.services {
+		if service != "" && s.desired.Name != service {
+			continue
+		}
+		for _, b := range s.order {
+			if notAddress != nil && b.desired.Name == text ||
+				notAddress == nil && b.desired.Address == end.Prefix.Addr() && (end.Port == 0 || b.desired.Port == end.Port) {
+				found[b.desired.Address] = true
+			}
+		}
+	}
+	switch {
+	case len(found) == 0:
+		return none, fmt.Errorf("there is no backend %s", text)
+	case len(found) > 1:
+		return none, fmt.Errorf("backends of several addresses have the name %q: say the service or the address", text)
+	case notAddress != nil:
+		for a := range found {
+			end.Prefix = netip.PrefixFrom(a, a.BitLen())
+		}
+	}
+	return captureEndpoint(end), nil
+}
