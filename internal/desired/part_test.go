@@ -2,6 +2,7 @@ package desired
 
 import (
 	"errors"
+	"strings"
 	"testing"
 
 	"weir.io/weir/internal/model"
@@ -41,6 +42,32 @@ func TestPutPart(t *testing.T) {
 		}
 		if got := d.Sets().Sets["cli"]; got.Tag() != target {
 			t.Errorf("in the end there is %+v", got)
+		}
+	})
+}
+
+// Everything that another owner has is said, each by its field.
+func TestPlanNamesAllConflicts(t *testing.T) {
+	inBubble(t, func(t *testing.T, d *director, _ string) {
+		d.set(t, web("a", 2))
+		if _, err := d.Put(t.Context(), "other", beside(2), Condition{}); err != nil {
+			t.Fatal(err)
+		}
+		theirs, file, free := beside(1)[0], web("mine", 1), web("b", 1)
+		theirs.Name, free.Port = "x", model.PortRange{First: 443, Last: 443}
+		_, err := d.Plan(t.Context(), "cli", []model.Service{theirs, config(file).Services[0], config(free).Services[0]}, 1)
+		refused := (*RefusedError)(nil)
+		if !errors.As(err, &refused) || !refused.Conflict || len(refused.Refusals) != 3 {
+			t.Fatalf("it is answered with %v", err)
+		}
+		for i, want := range []struct{ path, owner string }{{"services[1].vip", "file"}, {"services[2].name", "other"}, {"services[0].vip", "other"}} {
+			found := false
+			for _, r := range refused.Refusals {
+				found = found || r.Path == want.path && strings.Contains(r.Problem, `"`+want.owner+`"`)
+			}
+			if !found {
+				t.Errorf("conflict %d, with %s by %s, is not in %v", i, want.owner, want.path, err)
+			}
 		}
 	})
 }

@@ -198,8 +198,17 @@ func (k *Keeper) replaceInTurn(owner string, puts []*proposal) *ledger {
 	})
 }
 
-// refusalOf says by which field of an owner's services two sets contradict each other.
-func refusalOf(c *store.ConflictError, owner string, services []model.Service) *RefusedError {
+// refusalOf says by which fields of an owner's services two sets contradict each other.
+func refusalOf(conflict *store.ConflictError, owner string, services []model.Service) *RefusedError {
+	refused := &RefusedError{}
+	for _, c := range conflict.All() {
+		refused.Refusals = append(refused.Refusals, refusalBy(&c, owner, services))
+		refused.Conflict = refused.Conflict || c.Owner != c.Owner2
+	}
+	return refused
+}
+
+func refusalBy(c *store.ConflictError, owner string, services []model.Service) Refusal {
 	refusal := Refusal{FieldError: model.FieldError{Problem: c.Error()}}
 	name := c.Name2
 	if c.Owner2 != owner {
@@ -215,7 +224,7 @@ func refusalOf(c *store.ConflictError, owner string, services []model.Service) *
 	if c.Names {
 		refusal.Path = fmt.Sprintf("services[%d].name", last)
 	}
-	return &RefusedError{Refusals: []Refusal{refusal}, Conflict: c.Owner != c.Owner2}
+	return refusal
 }
 
 // changeOf lists what differs between two states of an owner's set.

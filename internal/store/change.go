@@ -49,29 +49,63 @@ type ConflictError struct {
 	Names         bool   // it is the name
 	Owner, Name   string // of the first, in the order of owners
 	Owner2, Name2 string // of the second
+	// Others are the other conflicts that there are, up to mostConflicts.
+	Others []ConflictError
 }
 
-// Error names both services and their owners.
+// mostConflicts is how many are told: whoever puts another's set would have thousands.
+const mostConflicts = 100
+
+// Error names both services and their owners, of each conflict.
 func (e *ConflictError) Error() string {
+	text := e.words()
+	for i := range e.Others {
+		text += "\n" + e.Others[i].words()
+	}
+	return text
+}
+
+// All are this conflict and the others, each alone.
+func (e *ConflictError) All() []ConflictError {
+	first := *e
+	first.Others = nil
+	return append([]ConflictError{first}, e.Others...)
+}
+
+func (e *ConflictError) words() string {
 	return fmt.Sprintf("%s belongs to service %q of owner %q and to service %q of owner %q: it can have one owner",
 		e.Shared, e.Name, e.Owner, e.Name2, e.Owner2)
 }
 
-// check returns the first conflict among the services of a state.
+// check returns the conflicts among the services of a state, as one error.
 func (s State) check() error {
 	type claim struct{ owner, name string }
 	ids, names := map[model.ServiceID]claim{}, map[string]claim{}
+	var found []ConflictError
 	for _, owner := range s.Owners() {
 		for _, d := range s.Sets[owner].Documents {
 			id, here := d.Service.ID(), claim{owner, d.Service.Name}
-			if first, taken := ids[id]; taken {
-				return &ConflictError{named(id), false, first.owner, first.name, here.owner, here.name}
+			note := func(shared string, isName bool, first claim) {
+				found = append(found, ConflictError{Shared: shared, Names: isName, Owner: first.owner, Name: first.name, Owner2: here.owner, Name2: here.name})
 			}
-			if first, taken := names[here.name]; taken {
-				return &ConflictError{fmt.Sprintf("the name %q", here.name), true, first.owner, first.name, here.owner, here.name}
+			same, taken := ids[id]
+			if taken {
+				note(named(id), false, same)
+			} else {
+				ids[id] = here
 			}
-			ids[id], names[here.name] = here, here
+			switch first, named := names[here.name]; {
+			case !named:
+				names[here.name] = here
+			case !taken || first != same: // else it is said already what these two have in common
+				note(fmt.Sprintf("the name %q", here.name), true, first)
+			}
 		}
 	}
-	return nil
+	if len(found) == 0 {
+		return nil
+	}
+	first := found[0]
+	first.Others = found[1:min(len(found), mostConflicts)]
+	return &first
 }

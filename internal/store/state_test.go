@@ -1,6 +1,7 @@
 package store
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -100,6 +101,18 @@ func TestConflictsNameBothOwners(t *testing.T) {
 				}
 			}
 		})
+	}
+	_, err := Replace("cli", []model.Service{service("other", 1, 0), service("free", 2, 0), service("web", 3, 0)}, count)(kube)
+	conflict := (*ConflictError)(nil)
+	if !errors.As(err, &conflict) || len(conflict.All()) != 2 || strings.Count(err.Error(), "can have one owner") != 2 {
+		t.Errorf("of two conflicts it says %v", err)
+	}
+	var many []model.Service
+	for i := range 3 * mostConflicts {
+		many = append(many, service(fmt.Sprint("s", i), 1, 0))
+	}
+	if _, err := Replace("cli", many, count)(kube); !errors.As(err, &conflict) || len(conflict.All()) != mostConflicts {
+		t.Errorf("of many conflicts %d are told, want %d", len(conflict.All()), mostConflicts)
 	}
 	other := service("other", 1, 0)
 	other.Protocol = model.UDP
