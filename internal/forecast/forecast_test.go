@@ -200,12 +200,17 @@ func TestRisks(t *testing.T) {
 		{"affinity in a group", gue, true, func(s *model.Service) { s.Affinity = model.AffinitySourceIP }, "[no-notice if-a-director-is-late]"},
 		{"affinity without", model.IPIP, false, func(s *model.Service) { s.Affinity = model.AffinitySourceIP }, "[affinity if-idle]"},
 		{"size in a group", gue, true, func(s *model.Service) { s.RingSize = 2003 }, "[no-notice if-a-director-is-late]"},
+		{"weights in turns", model.IPIP, true, func(s *model.Service) { s.Backends[0].Weight = 300 }, "[memory-alone if-directors-change]"},
+		{"to turns", model.IPIP, true, func(s *model.Service) { s.Policy = model.RoundRobin }, "[memory-alone if-directors-change][no-notice if-a-director-is-late]"},
 		{"server ids", gue, false, func(s *model.Service) { s.Backends[0].ServerID = model.SameServerID("\x09") }, "[quic at-once]"},
 		{"keys", gue, false, func(s *model.Service) { s.QUIC = nil }, "[quic at-once]"},
 	} {
 		before := service(test.mode, 3)
 		if test.name == "keys" || test.name == "server ids" {
 			before.QUIC = []model.QUICConfig{{ID: 1, Key: model.QUICKey{7}}}
+		}
+		if test.name == "weights in turns" {
+			before.Policy = model.LeastConn
 		}
 		c := changeOf(&before, with(before, test.change))
 		c.Group, c.WasLog = test.group, model.Log{Generations: []model.Generation{{Slots: 1021}}}

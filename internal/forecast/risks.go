@@ -24,6 +24,7 @@ var risks = []struct {
 	{model.RiskLeavesGUE, model.WhenIdle, leavesGUE},
 	{model.RiskAffinity, model.WhenIdle, affinity},
 	{model.RiskNoAgents, model.WhenIdle, noAgents},
+	{model.RiskMemoryAlone, model.WhenDirectors, memoryAlone},
 	{model.RiskFullNAT, model.WhenDirectors, fullNAT},
 	{model.RiskNoNotice, model.WhenLate, noNotice},
 	{model.RiskMaxDrain, model.WhenOld, maxDrain},
@@ -140,6 +141,9 @@ func leavesGUE(c *Change, _ *model.PlannedService) (model.Risk, bool) {
 // guessed reports whether directors decide, without agents, whose a connection is that
 // nobody remembers: in some mode other than gue, or of datagrams. Full NAT remembers all.
 func (c *Change) guessed() bool {
+	if c.Before.Policy.AmongAll() && c.After.Policy.AmongAll() {
+		return false // nobody guesses by slots: see memoryAlone
+	}
 	is := false
 	c.eachKept(func(_ *model.Backend, was, _ model.Mode) {
 		is = is || was != model.GUE && (was != model.NAT || !c.Before.SNAT)
@@ -163,6 +167,15 @@ func noAgents(c *Change, p *model.PlannedService) (model.Risk, bool) {
 		text += "; of those that a director which comes or goes meanwhile has seen last, and not told yet, some end, too"
 	}
 	return model.Risk{Text: text}, true
+}
+
+// memoryAlone is what services pay whose policies look at no slot, in a group: also those that
+// are new.
+func memoryAlone(c *Change, _ *model.PlannedService) (model.Risk, bool) {
+	if c.After == nil || !c.Group || !c.After.Policy.AmongAll() || c.After.SNAT {
+		return model.Risk{}, false
+	}
+	return model.Risk{Text: fmt.Sprintf("policy %s places connections where no slot says: those that a lost director had, and had not told yet, end", c.After.Policy)}, true
 }
 
 func fullNAT(c *Change, p *model.PlannedService) (model.Risk, bool) {

@@ -77,8 +77,8 @@ type PlannedLimit struct {
 
 // Risk is a reason for which connections may end, and which.
 type Risk struct {
-	Reason   RiskReason `json:"reason"`
-	When     RiskWhen   `json:"when"`
+	Reason   RiskReason `json:"reason" enum:"service-removed,backend-removed,backend-down,translation,tunnel,leaves-gue,affinity,no-agents,memory-alone,full-nat,no-notice,max-drain,quic"`
+	When     RiskWhen   `json:"when" enum:"at-once,if-idle,if-directors-change,if-a-director-is-late,if-not-ready,if-long" doc:"what has to happen for them to end"`
 	Text     string     `json:"text" doc:"the reason, for people"`
 	Backends []string   `json:"backends,omitempty" doc:"names of those whose connections they are; none: of any"`
 	// Connections is how many are known: of those whose number nobody knows it is nil.
@@ -121,6 +121,7 @@ const (
 	RiskLeavesGUE      RiskReason = "leaves-gue"
 	RiskAffinity       RiskReason = "affinity"
 	RiskNoAgents       RiskReason = "no-agents"
+	RiskMemoryAlone    RiskReason = "memory-alone"
 	RiskFullNAT        RiskReason = "full-nat"
 	RiskNoNotice       RiskReason = "no-notice"
 	RiskMaxDrain       RiskReason = "max-drain"
