@@ -114,7 +114,7 @@ var mayImport = map[string][]string{
 // testsMayImport is what the tests of every package may import besides what the
 // package itself may.
 var testsMayImport = []string{
-	"internal/model", "internal/maglev", "internal/netlab", "internal/routerlab", "internal/etcdlab", "internal/packet", "internal/twin", "quiclb",
+	"internal/model", "internal/maglev", "internal/turns", "internal/netlab", "internal/routerlab", "internal/etcdlab", "internal/packet", "internal/twin", "quiclb",
 	"ebpf", "etcd", "go-cmp", "gonum", "gopacket", "netlink", "netns", "sys",
 }
 

@@ -2,6 +2,7 @@ package datapath
 
 import (
 	"fmt"
+	"math"
 	"net/netip"
 	"slices"
 	"testing"
@@ -9,6 +10,7 @@ import (
 	"weir.io/weir/internal/maglev"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/packet"
+	"weir.io/weir/internal/turns"
 )
 
 // twinBackends is how many backends a history has at most.
@@ -24,8 +26,9 @@ type original interface {
 
 // history is what happens to a service: its backends come and go, drain, get other
 // weights, are lost from sight and return, its ring gets another size, its slots another
-// affinity, generations leave its log, slots settle, weir runs anew. Whatever is random comes from choose,
-// which returns a number below n.
+// affinity, generations leave its log, slots settle, weir runs anew, and its policy becomes
+// round-robin and maglev again. Whatever is random comes from choose, which returns a number
+// below n.
 type history struct {
 	*twin
 	original
@@ -39,6 +42,7 @@ type history struct {
 	here        [twinBackends]bool
 	down        [twinBackends]bool
 	steady      []steadyFlow
+	inTurn      bool // new connections are placed
 	invented    bool // rings may have any rows, not only the log's: they keep no promise
 	step        int
 	what        string
@@ -145,8 +149,22 @@ func (h *history) applyRing(t *testing.T, ring model.Ring) {
 	if len(h.older) > 0 {
 		before = &model.RingBefore{Affinity: 1 - h.hashed, Ring: rowsOf(h.older)}
 	}
+	if h.inTurn {
+		ring.Turns = h.turns()
+	}
 	h.twin.set(h.hashed, ring, before, states)
 	h.original.set(t, h.twin)
+}
+
+// turns are those of who may own slots.
+func (h *history) turns() []uint32 {
+	var weights [twinBackends]uint16
+	for number := range weights {
+		if h.here[number] {
+			weights[number] = h.weights[number]
+		}
+	}
+	return turns.Order(weights[:], math.MaxInt)
 }
 
 // owners is how many backends may own slots.
@@ -161,9 +179,9 @@ func (h *history) owners() (n int) {
 
 // happen is one event.
 func (h *history) happen(t *testing.T) {
-	number, event := h.choose(twinBackends), h.choose(10)
+	number, event := h.choose(twinBackends), h.choose(11)
 	last := h.owners() == 1 && h.here[number] && h.weights[number] > 0
-	h.what = [...]string{"weight", "drain", "leave or come", "leave or come", "health", "health", "size", "trim", "sweep or restart", "affinity"}[event]
+	h.what = [...]string{"weight", "drain", "leave or come", "leave or come", "health", "health", "size", "trim", "sweep or restart", "affinity", "policy"}[event]
 	h.what += fmt.Sprint(" of ", number)
 	switch event {
 	case 0:
@@ -200,6 +218,8 @@ func (h *history) happen(t *testing.T) {
 		}
 		h.older, h.log, h.hashed = h.log, nil, 1-h.hashed
 		h.generation()
+	case 10:
+		h.inTurn = !h.inTurn
 	case 8:
 		if h.choose(4) == 0 {
 			h.original.restart(t, h.twin)

@@ -65,8 +65,31 @@ func listed(ring *model.Ring, slot int) (model.CandidateList, bool) {
 
 func (m *twin) slotOf(f model.Flow) int { return m.ring.SlotOf(f.Hash(m.salt, m.affinity)) }
 
+// among says that a policy chooses among all whose turn it may be.
+func (m *twin) among() bool { return len(m.ring.Turns) > 0 }
+
+func (m *twin) policy() model.Policy {
+	if m.among() {
+		return model.RoundRobin
+	}
+	return model.Maglev
+}
+
+// turn says who gets a new connection, if a policy decides: who got it, if it may be his turn.
+// Whose turn it is nobody else knows, and only that it is remembered is promised.
+func (m *twin) turn(got int) (backend int, decided bool) {
+	active := slices.DeleteFunc(slices.Clone(m.ring.Turns), func(c uint32) bool { return m.states[c] != model.Active })
+	switch {
+	case len(active) == 0:
+		return 0, false
+	case got >= 0 && slices.Contains(active, uint32(got)):
+		return got, true
+	}
+	return int(active[0]), true
+}
+
 // packet says whose a packet is that comes to a CPU, and remembers it.
-func (m *twin) packet(cpu int, f model.Flow, flags uint8) int {
+func (m *twin) packet(cpu int, f model.Flow, flags uint8, got int) int {
 	slot := m.slotOf(f)
 	row := m.ring.Row(slot)
 	list, hasList := listed(&m.ring, slot)
@@ -97,6 +120,11 @@ func (m *twin) packet(cpu int, f model.Flow, flags uint8) int {
 		order = append(m.older(f), order...)
 	}
 	chosen := m.first(order)
+	if syn {
+		if backend, decided := m.turn(got); decided {
+			chosen = backend
+		}
+	}
 	if chosen < 0 {
 		return -1
 	}
@@ -140,12 +168,12 @@ func (m *twin) expect(cpu int, f model.Flow, flags uint8, got int) int {
 			delete(before[i], f)
 		}
 	}
-	want := m.packet(cpu, f, flags)
+	want := m.packet(cpu, f, flags, got)
 	if want == got || !gone {
 		return want
 	}
 	m.known = before
-	return m.packet(cpu, f, flags)
+	return m.packet(cpu, f, flags, got)
 }
 
 // there says whether the flow's backend is configured, and has been ever since.
@@ -246,7 +274,7 @@ func (m *twin) set(affinity model.Affinity, ring model.Ring, older *model.RingBe
 		if _, hasList := listed(&ring, slot); hasList {
 			continue
 		}
-		m.settling[slot] = older != nil || !m.alive(ring.Slots[slot].Owner) ||
+		m.settling[slot] = older != nil || m.among() || !m.alive(ring.Slots[slot].Owner) ||
 			len(before.ring.Slots) > 0 && (affinity != before.affinity || before.before != nil) || before.mayHaveOthers(&ring, slot, old)
 	}
 }
@@ -266,7 +294,7 @@ func (m *twin) mayHaveOthers(next *model.Ring, slot int, settling []bool) bool {
 
 // sweep settles slots that two sweeps in a row see no reason to ask memory for.
 func (m *twin) sweep() {
-	if !slices.Contains(m.settling, true) || m.before != nil {
+	if !slices.Contains(m.settling, true) || m.before != nil || m.among() {
 		return
 	}
 	needed := make([]bool, len(m.ring.Slots))

@@ -42,7 +42,7 @@ func (p *twinProgram) set(t *testing.T, m *twin) {
 		b.state, b.gone, b.epoch = directorBackendState(state), state == 0, uint8(m.lives[number])
 		p.director.put(t, "backends", p.first+uint32(number), p.abiBackend(number))
 	}
-	p.affinity, p.ring, p.before, p.settles = m.affinity, m.ring, m.before, m.settling
+	p.affinity, p.ring, p.before, p.settles, p.policy = m.affinity, m.ring, m.before, m.settling, m.policy()
 	if p.director.lines > mapSizes["ring_lines"]/2 {
 		p.director.lines = 1 // nobody is in the rings before
 	}
@@ -130,7 +130,7 @@ func (d *twinDatapath) set(t *testing.T, m *twin) {
 
 // tableOf is the twin's service, with the backends that there are.
 func (d *twinDatapath) tableOf(m *twin) model.Table {
-	s := model.TableService{Name: "twin", VIP: d.vip.Addr(), Protocol: m.protocol, Affinity: m.affinity, Salt: m.salt,
+	s := model.TableService{Name: "twin", VIP: d.vip.Addr(), Protocol: m.protocol, Policy: m.policy(), Affinity: m.affinity, Salt: m.salt,
 		Port: model.PortRange{First: d.vip.Port(), Last: d.vip.Port()}}
 	positions := map[uint32]uint32{model.NoBackend: model.NoBackend}
 	for number, state := range m.states {
@@ -163,6 +163,9 @@ func placed(of *model.Ring, positions map[uint32]uint32) model.Ring {
 			named.Next = append(named.Next, positions[number])
 		}
 		ring.Lists = append(ring.Lists, named)
+	}
+	for _, number := range of.Turns {
+		ring.Turns = append(ring.Turns, positions[number])
 	}
 	return ring
 }
