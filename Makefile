@@ -29,6 +29,7 @@ deps_kubernetes := iproute2 etcd-server
 deps_kernels  := qemu-system-x86 xz-utils
 deps_image    := buildah
 deps_debug    := bpftool
+deps_web      := chromium frr iproute2
 
 .PHONY: help
 help: ## list the targets
@@ -38,7 +39,7 @@ help: ## list the targets
 deps: ## install what is missing for all of the below (Debian, root)
 	@.ci/deps $(deps_build) $(deps_demo) $(deps_test) $(deps_chaos) $(deps_bench) $(deps_generate) $(deps_lint) \
 		$(deps_kernels) $(deps_image) $(deps_debug)
-	@$(MAKE) venv
+	@$(MAKE) venv web/node_modules/.package-lock.json
 
 deps-%:
 	@.ci/deps $(deps_$*)
@@ -148,6 +149,19 @@ lint: deps-build deps-lint ## check format, vet, static analysis and script synt
 image: build deps-image ## make build/weir.oci.tar, a container image of bin/weir alone
 	@.ci/image "$(VERSION)"
 
+# Only who changes the dashboard needs it: what it makes is committed, and part of bin/weir.
+.PHONY: web
+web: web/node_modules/.package-lock.json ## build the dashboard of web/ into web/dist, which is committed
+	@npm --prefix web run --silent build >&2
+
+web/node_modules/.package-lock.json: web/package-lock.json
+	@.ci/deps-node
+	@npm --prefix web ci --silent --ignore-scripts --no-audit --no-fund >&2
+
+.PHONY: test-web
+test-web: deps-web build web ## try the dashboard of a running demo in Chromium: SCREENSHOTS=docs/pictures takes pictures, too
+	@cd web && WEIR=../bin/weir $(private) node --test test/dashboard.test.js
+
 .PHONY: clean
 clean: ## remove what was built
-	@rm -rf bin build
+	@rm -rf bin build web/node_modules

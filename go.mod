@@ -2,6 +2,8 @@ module weir.io/weir
 
 go 1.26.0
 
+ignore ./web/node_modules
+
 require (
 	github.com/cilium/ebpf v0.22.0
 	github.com/danielgtaylor/huma/v2 v2.39.0

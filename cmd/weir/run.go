@@ -27,6 +27,7 @@ import (
 	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/neighbor"
 	"weir.io/weir/internal/store"
+	"weir.io/weir/web"
 )
 
 type runOptions struct {
@@ -294,6 +295,9 @@ func (d *director) run(ctx context.Context, first model.Config, changes <-chan c
 	server.HandleDirectors(d.presence.directors)
 	events := api.NewEvents()
 	server.HandleEvents(events)
+	server.HandleLive(api.LiveSources{Datapath: d, Daemon: d, BGP: d.announcers.bgp.Status, Directors: d.presence.directors, Events: events})
+	server.HandleRing(d.ring)
+	server.HandlePages(web.Pages())
 	d.remote = api.NewRemote(server, d.log)
 	defer d.remote.Close()
 	d.openAPI(first.API)

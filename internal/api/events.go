@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/sse"
 
 	"weir.io/weir/internal/model"
@@ -128,20 +127,8 @@ func (s *Server) HandleEvents(events *Events) {
 		LastEventID string `header:"Last-Event-ID" doc:"number of the event that was heard last: those since then come first"`
 		Last        int    `query:"last" minimum:"0" maximum:"1000" default:"0" doc:"where there is no Last-Event-ID: how many earlier ones come first"`
 	}
-	listeners := make(chan struct{}, mostListeners)
-	op := s.operation(operation{method: http.MethodGet, path: "events", id: "get-events", summary: "What happens, as server-sent events", needs: model.RoleRead,
+	op := s.endless(operation{method: http.MethodGet, path: "events", id: "get-events", summary: "What happens, as server-sent events", needs: model.RoleRead,
 		text: "The answer does not end. An event is a message whose data is an object; lines that begin with a colon only say that the director is there."})
-	op.Middlewares = append(op.Middlewares, func(ctx huma.Context, next func(huma.Context)) {
-		select {
-		case listeners <- struct{}{}:
-			defer func() { <-listeners }()
-		default:
-			_ = huma.WriteErr(s.api, ctx, http.StatusTooManyRequests, "too many listen already")
-			return
-		}
-		_ = ctx.SetReadDeadline(time.Time{}) // nothing more is read, for as long as it takes
-		next(ctx)
-	})
 	sse.Register(s.api, op, map[string]any{"message": Event{}}, func(ctx context.Context, in *input, send sse.Sender) {
 		from, err := strconv.ParseUint(in.LastEventID, 10, 64)
 		if err != nil {

@@ -25,6 +25,8 @@ func TestDocument(t *testing.T) {
 	server.HandleFlows(nil)
 	server.HandleDirectors(nil)
 	server.HandleEvents(api.NewEvents())
+	server.HandleLive(api.LiveSources{})
+	server.HandleRing(nil)
 	got, err := server.Document()
 	if err != nil {
 		t.Fatal(err)

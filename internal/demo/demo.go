@@ -124,9 +124,9 @@ func (r *run) run(ctx context.Context) (*Report, error) {
 		return nil, err
 	}
 	if r.opts.Hold != nil {
-		r.opts.Hold(ctx, r.guide())
+		err = r.hold(ctx)
 	}
-	return report, nil
+	return report, err
 }
 
 // edits is how many stages are reached by editing the files, the first one included.
@@ -217,9 +217,12 @@ func (r *run) change(ctx context.Context, stage int) error {
 }
 
 // guide tells how to look around in the lab.
-func (r *run) guide() string {
+func (r *run) guide(dashboards []*relay) string {
 	var b strings.Builder
-	b.WriteString("The lab is still there. To look around in it:\n")
+	b.WriteString("The lab is still there, with some traffic. To look around in it:\n")
+	for i, d := range r.group.directors {
+		fmt.Fprintf(&b, "  http://%s/        the dashboard of %s\n", dashboards[i].address(), d.host.Name)
+	}
 	enter := func(h *netlab.Host, command string) {
 		fmt.Fprintf(&b, "  nsenter --net=/run/netns/%s %s\n", h.Namespace(), command)
 	}

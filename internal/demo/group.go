@@ -125,6 +125,7 @@ func (g *group) sources() []netip.Prefix {
 func (g *group) directorConfig(number int, members []member) ([]byte, error) {
 	c := model.Config{Directors: g.sources(), Services: g.services(members, false)}
 	c.Director.Interfaces = []string{"eth0", "eth1"}
+	c.API.ReadOnly = []netip.AddrPort{dashboard}
 	if g.announces {
 		c.BGP = bgp(number)
 	}

@@ -59,3 +59,18 @@ func (p *Placements) ring(g *model.Generation) maglev.Generation {
 	p.rings[key] = ring
 	return ring
 }
+
+// Owners returns who owns each slot of a generation's ring; invalid: nobody does.
+func (p *Placements) Owners(g *model.Generation) []netip.AddrPort {
+	if g.Slots == 0 || len(g.Members) == 0 {
+		return nil
+	}
+	ring := p.ring(g)
+	owners := make([]netip.AddrPort, len(ring.Owners))
+	for slot, of := range ring.Owners {
+		if of != maglev.None {
+			owners[slot] = g.Members[of].Backend
+		}
+	}
+	return owners
+}

@@ -1,0 +1,186 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/sse"
+
+	"weir.io/weir/internal/model"
+)
+
+// How often the kernel is read for those who listen: all of them hear of the same reading.
+const (
+	liveEvery = time.Second
+	liveShare = 10                     // it waits so many times as long as reading took
+	liveSoon  = 250 * time.Millisecond // after an event, which has often changed something
+	// rateSpan is the least time that rates are taken over: less would be noise.
+	rateSpan      = 900 * time.Millisecond
+	groupEvery    = 5 * time.Second // other directors are asked for, in etcd
+	groupPatience = time.Second
+)
+
+// Bounds on what is told.
+const (
+	mostTroubled = 200
+	mostHistory  = 900 // readings
+	firstEvents  = 100
+)
+
+// LiveSources are what a director's live view is made of.
+type LiveSources struct {
+	Datapath  Datapath
+	Daemon    Daemon
+	BGP       func() model.BGPStatus
+	Directors func(context.Context) ([]model.DirectorRun, error)
+	Events    *Events
+}
+
+// live reads what is told to those who listen. Nothing is read while nobody does.
+type live struct {
+	LiveSources
+	reading *sync.Mutex
+
+	mu      sync.Mutex
+	last    *liveFrame
+	history []LivePoint
+	group   *LiveGroup
+	groupAt time.Time
+}
+
+// HandleLive lets what the director does be watched. It is called before Serve, and after
+// HandleEvents, which ends it with the director.
+func (s *Server) HandleLive(sources LiveSources) {
+	l := &live{LiveSources: sources, reading: &s.reading}
+	type input struct {
+		Service string `query:"service" doc:"name of the service whose backends are told, too"`
+	}
+	op := s.endless(operation{method: http.MethodGet, path: "live", id: "get-live", summary: "What the director does now, as server-sent events", needs: model.RoleRead,
+		text: "The answer does not end. The first message has all that there is, and about each second another one has what is different. It is what the dashboard shows."})
+	sse.Register(s.api, op, map[string]any{"message": LiveMessage{}}, func(ctx context.Context, in *input, send sse.Sender) {
+		if err := l.tell(ctx, in.Service, send); err != nil {
+			s.log.Error("read what is told live", "error", err)
+		}
+	})
+}
+
+// endless returns an operation whose answer does not end: only some may be under way.
+func (s *Server) endless(of operation) huma.Operation {
+	listeners := make(chan struct{}, mostListeners)
+	op := s.operation(of)
+	op.Middlewares = append(op.Middlewares, func(ctx huma.Context, next func(huma.Context)) {
+		select {
+		case listeners <- struct{}{}:
+			defer func() { <-listeners }()
+		default:
+			_ = huma.WriteErr(s.api, ctx, http.StatusTooManyRequests, "too many listen already")
+			return
+		}
+		_ = ctx.SetReadDeadline(time.Time{}) // nothing more is read, for as long as it takes
+		next(ctx)
+	})
+	return op
+}
+
+// tell sends messages until nobody listens any more, or the director ends.
+func (l *live) tell(ctx context.Context, service string, send sse.Sender) error {
+	var told *liveFrame
+	from, least := l.Events.before(firstEvents), rateSpan
+	for {
+		frame, history, err := l.frame(ctx, least)
+		if err != nil {
+			return err
+		}
+		events, news := l.Events.after(from)
+		message := frame.message(told, service)
+		message.Events = events
+		if told == nil {
+			message.History = history
+		}
+		if frame != told || len(events) > 0 {
+			if send.Data(message) != nil {
+				return nil // who listened has gone
+			}
+		}
+		for _, event := range events {
+			from = event.ID
+		}
+		told = frame
+		if news == nil {
+			return nil
+		}
+		pause := time.NewTimer(max(liveEvery, liveShare*frame.took))
+		if least == liveSoon {
+			pause.Reset(liveSoon)
+		}
+		select {
+		case <-ctx.Done():
+			pause.Stop()
+			return nil
+		case <-pause.C:
+			least = rateSpan
+		case <-news:
+			pause.Stop()
+			least = liveSoon
+		}
+	}
+}
+
+// frame returns what was read last, if it is no older than that, or reads it.
+func (l *live) frame(ctx context.Context, least time.Duration) (*liveFrame, []LivePoint, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.last != nil && time.Since(l.last.now.at) < least {
+		return l.last, l.history, nil
+	}
+	begin := time.Now()
+	status, err := l.read()
+	if err != nil {
+		return nil, nil, fmt.Errorf("read the datapath: %w", err)
+	}
+	now := newReading(time.Now(), status)
+	frame := &liveFrame{now: now, took: time.Since(begin)}
+	if l.last != nil {
+		// The one before, or where that was just now, the one before that.
+		if frame.before = l.last.now; now.at.Sub(frame.before.at) < rateSpan && l.last.before != nil {
+			frame.before = l.last.before
+		}
+	}
+	limits := l.Daemon.Config().Director.Limits
+	frame.director = liveDirector(l.Daemon.Info(), limits, &status)
+	frame.flows = LiveFlows{Remembered: status.Flows.Remembered, Most: limits.Flows, Settling: status.Flows.Settling}
+	frame.bgp = liveBGP(l.BGP())
+	frame.group = l.directors(ctx)
+	frame.make()
+	l.last = frame
+	if frame.point.Seconds > 0 {
+		// Who has got the list before goes on reading it: it is not changed in place.
+		l.history = append(l.history[max(0, len(l.history)+1-mostHistory):len(l.history):len(l.history)], frame.point)
+	}
+	return frame, l.history, nil
+}
+
+func (l *live) read() (model.DatapathStatus, error) {
+	l.reading.Lock()
+	defer l.reading.Unlock()
+	return l.Datapath.Status()
+}
+
+// directors returns the group's, who are asked for less often.
+func (l *live) directors(ctx context.Context) *LiveGroup {
+	if l.group != nil && time.Since(l.groupAt) < groupEvery {
+		return l.group
+	}
+	ctx, cancel := context.WithTimeout(ctx, groupPatience)
+	defer cancel()
+	list, err := l.Directors(ctx)
+	l.group, l.groupAt = &LiveGroup{Directors: orEmpty(list)}, time.Now()
+	if err != nil {
+		l.group.Problem = err.Error()
+	}
+	return l.group
+}

@@ -1,0 +1,160 @@
+// The dashboard of a running demo in a browser: Debian's Chromium, and axe-core for whether
+// everybody can use it. With SCREENSHOTS=DIR it takes pictures.
+import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
+import { join } from "node:path";
+import { after, before, beforeEach, describe, test } from "node:test";
+import { chromium } from "playwright-core";
+import { Demo } from "./demo.js";
+
+const patience = 60_000;
+const service = "gue-192.0.2.7-http";
+const pages = ["#/", "#/services", "#/services/" + service, "#/packets", "#/network", "#/events", "#/explain"];
+const axe = readFileSync(new URL("../node_modules/axe-core/axe.min.js", import.meta.url), "utf8");
+
+describe("the dashboard", () => {
+  const demo = new Demo(process.env.WEIR ?? "../bin/weir");
+  const complaints = [];
+  let browser, page;
+
+  before(async () => {
+    await demo.start();
+    browser = await chromium.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args: ["--no-sandbox"] });
+    page = await newPage({ width: 1280, height: 900 });
+  });
+  after(async () => {
+    await browser?.close();
+    await demo.stop();
+  });
+  beforeEach(() => complaints.splice(0));
+
+  async function newPage(viewport, options = {}) {
+    const page = await browser.newPage({ viewport, ...options });
+    page.setDefaultTimeout(patience);
+    page.on("console", (m) => ["error", "warning"].includes(m.type()) && complaints.push(m.text()));
+    page.on("pageerror", (error) => complaints.push(error.message));
+    page.on("request", (r) => r.url().startsWith(demo.url) || complaints.push(`it asks for ${r.url()}`));
+    return page;
+  }
+
+  async function show(hash, on = page) {
+    await on.goto(demo.url + hash);
+    await on.locator("#link.fresh").waitFor();
+  }
+
+  async function picture(name, on = page) {
+    if (process.env.SCREENSHOTS) await on.screenshot({ path: join(process.env.SCREENSHOTS, name + ".png") });
+  }
+
+  const quiet = () => assert.deepEqual(complaints, []);
+
+  test("shows traffic live", async () => {
+    await show("#/");
+    await page.locator("#verdict.good").waitFor();
+    const packets = page.locator(".tiles > div").filter({ has: page.locator("dt", { hasText: /^Packets$/ }) }).locator(".value");
+    await page.waitForFunction((e) => parseFloat(e.textContent) > 0, await packets.elementHandle());
+    const first = await page.locator("#link").textContent();
+    await page.waitForFunction(([e, text]) => e.textContent !== text, [await page.locator("#link").elementHandle(), first]);
+    quiet();
+  });
+
+  test("sorts and filters services, and leads to one", async () => {
+    await show("#/services");
+    await page.locator("tbody tr").nth(27).waitFor(); // 14 VIPs with two services each
+    await page.keyboard.press("/");
+    await page.keyboard.type("gue http 192.0.2.7");
+    await page.locator("tbody tr").first().waitFor();
+    assert.equal(await page.locator("tbody tr").count(), 1);
+    await page.locator("main input[type=search]").fill("");
+    await page.getByRole("button", { name: "Packets/s" }).click();
+    assert.equal(await page.locator("th[aria-sort=descending]").textContent(), "Packets/s");
+    const rates = await page.locator("tbody td[data-title='Packets/s']").allTextContents();
+    assert.ok(parseFloat(rates[0]) > 0, `the busiest service has ${rates[0]}`);
+    await page.getByRole("link", { name: service, exact: true }).click();
+    await page.getByRole("heading", { level: 1, name: service }).waitFor();
+    quiet();
+  });
+
+  test("shows backends beside their weights, and the ring", async () => {
+    await show("#/services/" + service);
+    await page.getByRole("table", { name: "Backends" }).locator("tbody tr").nth(2).waitFor();
+    const owners = page.getByRole("table", { name: "Who owns the slots" }).locator("tbody tr");
+    await owners.nth(2).waitFor();
+    const slots = (await owners.locator("td[data-title=Slots]").allTextContents()).map(Number);
+    assert.equal(slots.reduce((a, b) => a + b), 1021);
+    await page.mouse.move(0, 0); // who points at a backend sees its slots alone
+    // Its colours are as many as its owners.
+    const colours = await page.locator("canvas[role=img]").evaluate((canvas) => {
+      const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+      const seen = new Set();
+      for (let at = 0; at < data.length; at += 4) if (data[at + 3] === 255) seen.add(data.slice(at, at + 3).join());
+      return seen.size;
+    });
+    assert.equal(colours, 3);
+    quiet();
+  });
+
+  test("shows a backend's death, and why", async (t) => {
+    await show("#/");
+    await page.getByText("No backend is down.").waitFor();
+    const begin = Date.now();
+    demo.plug("backend1", false);
+    await page.locator("main table tbody tr", { hasText: "backend1" }).first().waitFor();
+    t.diagnostic(`a backend's death appears after ${Date.now() - begin} ms`);
+    await page.locator("#verdict.bad").waitFor();
+    await page.locator(".findings li", { hasText: "down" }).first().waitFor();
+    await page.locator(".events li", { hasText: "is down" }).first().waitFor();
+    await page.waitForFunction(() => [...document.querySelectorAll("td[data-title=Why]")].every((td) => td.textContent !== ""));
+    await picture("down");
+    demo.plug("backend1", true);
+    await page.getByText("No backend is down.").waitFor();
+    quiet();
+  });
+
+  test("explains a packet, and says what is wrong with a question", async () => {
+    await show("#/explain");
+    await page.getByLabel("Source").fill("10.0.0.2:5555");
+    await page.getByLabel("Destination").fill("192.0.2.7:80");
+    await page.keyboard.press("Enter");
+    await page.getByText("forward_gue").waitFor();
+    await page.locator(".steps dd", { hasText: service }).waitFor();
+    await picture("explain");
+    quiet();
+    await page.getByLabel("Destination").fill("nowhere");
+    await page.getByRole("button", { name: "Explain" }).click();
+    await page.locator("section[aria-label=Answer] .finding.bad").waitFor();
+    complaints.splice(0); // the browser notes the answer's status
+  });
+
+  for (const scheme of ["light", "dark"]) {
+    for (const [device, viewport] of [["desk", { width: 1280, height: 900 }], ["phone", { width: 390, height: 844 }]]) {
+      test(`can be used by everybody: ${scheme}, ${device}`, async () => {
+        const on = await newPage(viewport, { colorScheme: scheme, bypassCSP: true }); // axe is written into the page
+        for (const hash of pages) {
+          await show(hash, on);
+          await on.locator("main h1").waitFor();
+          if (hash === "#/") await on.locator(".plot canvas").first().waitFor();
+          if (hash.includes(service)) await on.getByRole("table", { name: "Who owns the slots" }).waitFor();
+          await on.evaluate(axe);
+          const { violations } = await on.evaluate(() => window.axe.run());
+          const serious = violations.filter((v) => ["serious", "critical"].includes(v.impact));
+          assert.deepEqual(serious.map((v) => `${v.id}: ${v.help}: ${v.nodes.map((n) => n.html).slice(0, 3).join(" ")}`), [], hash);
+          const wide = await on.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
+          assert.ok(wide <= 0, `${hash} is ${wide} pixels wider than the screen`);
+          if (hash === "#/" || hash.includes(service)) await picture(`${hash === "#/" ? "overview" : "service"}-${scheme}-${device}`, on);
+        }
+        await on.close();
+        quiet();
+      });
+    }
+  }
+
+  test("says so when the director does not answer", async () => {
+    await show("#/");
+    await page.route("**/v1/live*", (route) => route.abort());
+    await page.reload();
+    await page.locator("#link.stale", { hasText: "the director does not answer" }).waitFor();
+    await page.unroute("**/v1/live*");
+    await page.locator("#link.fresh").waitFor();
+  });
+});
