@@ -25,7 +25,7 @@ deps_chaos    := iproute2 ethtool iptables nftables etcd-server clang-19 llvm-19
 deps_bench    := iproute2 ethtool iptables nftables iperf3 nginx-light libnginx-mod-stream haproxy wrk frr
 deps_generate := clang-19 llvm-19 libbpf-dev linux-libc-dev
 deps_lint     := clang-format-19
-deps_kubernetes := iproute2 etcd-server
+deps_kubernetes := iproute2 etcd-server nftables
 deps_kernels  := qemu-system-x86 xz-utils
 deps_image    := buildah
 deps_debug    := bpftool
@@ -94,19 +94,20 @@ test: deps-test build venv ## run every test, as root: pure, packet tables, lab
 test-kernels: deps-build deps-kernels ## run the packet tables on Debian's 6.1 and 6.12 kernels (qemu)
 	@go run ./test/kernels $(ARGS)
 
-# The API server that weir is tried with. It takes minutes to build, so it stays in the
-# user's cache, and is not part of "make test".
+# What of Kubernetes weir is tried with. It takes minutes to build, so it stays in the user's
+# cache, and is not part of "make test".
 kubernetes := v1.36.3
-apiserver := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/weir/kube-apiserver-$(kubernetes)
+kubebin := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/weir/kubernetes-$(kubernetes)
 
-$(apiserver): test/kube/apiserver/go.mod
+$(kubebin)/%: test/kube/apiserver/go.mod
 	@mkdir -p $(@D)
 	@go build -C test/kube/apiserver -trimpath -buildvcs=false -o $@ \
-		-ldflags '-s -w -X k8s.io/component-base/version.gitVersion=$(kubernetes)' k8s.io/kubernetes/cmd/kube-apiserver >&2
+		-ldflags '-s -w -X k8s.io/component-base/version.gitVersion=$(kubernetes)' k8s.io/kubernetes/cmd/$* >&2
 
 .PHONY: test-kubernetes
-test-kubernetes: deps-build deps-kubernetes $(apiserver) ## run the tests with a real Kubernetes API server, which is built once: some minutes
-	@WEIR_KUBE_APISERVER=$(apiserver) $(private) go test -timeout 20m -count 1 $(ARGS) ./test/kube
+test-kubernetes: deps-build deps-kubernetes $(kubebin)/kube-apiserver $(kubebin)/kube-proxy ## run the tests with a real Kubernetes API server, which is built once: some minutes
+	@WEIR_KUBE_APISERVER=$(kubebin)/kube-apiserver WEIR_KUBE_PROXY=$(kubebin)/kube-proxy \
+		$(private) go test -timeout 20m -count 1 $(ARGS) ./test/kube
 
 .PHONY: demo
 demo: deps-demo build ## real traffic through every mode, in network namespaces: ARGS="--duration 10s --json"

@@ -54,6 +54,8 @@ func (o Options) Check() string {
 	switch {
 	case o.Mode == model.Redirect:
 		return "redirect is not available here yet: clients' hosts have to be told of each Service"
+	case o.Mode == model.GUE:
+		return "gue is not available here yet: weir agent on nodes has to be told of each Service; use l2dsr, ipip or nat"
 	case o.Mode != model.NAT && o.Backends == Pods:
 		return fmt.Sprintf("mode %s reaches nodes only: nobody there hands the packet to a pod yet; use mode nat, or backends: nodes", o.Mode)
 	}

@@ -31,7 +31,7 @@ func Services(o Options, s *corev1.Service, slices []*discoveryv1.EndpointSlice,
 		return nil, append(problems, Problem{Unsupported, why})
 	}
 	if s.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal && o.Mode == model.NAT && o.SNAT {
-		problems = append(problems, problem(Unsupported, "spec.externalTrafficPolicy Local: pods see a director's address, and not the client's, in mode nat with snat; the modes l2dsr, ipip and gue keep it")...)
+		problems = append(problems, problem(Unsupported, "spec.externalTrafficPolicy Local: pods see a director's address, and not the client's, in mode nat with snat; the modes l2dsr and ipip keep it")...)
 	}
 	var list []model.Service
 	empty := []string{}
@@ -71,7 +71,7 @@ func Services(o Options, s *corev1.Service, slices []*discoveryv1.EndpointSlice,
 // way would be less than it relies on.
 func refuses(o Options, s *corev1.Service) string {
 	if len(s.Spec.LoadBalancerSourceRanges) > 0 && (o.Mode == model.NAT) {
-		return "spec.loadBalancerSourceRanges cannot be kept in mode nat, so nothing is forwarded; in the modes l2dsr, ipip and gue with backends: nodes kube-proxy keeps them"
+		return "spec.loadBalancerSourceRanges cannot be kept in mode nat, so nothing is forwarded; in the modes l2dsr and ipip kube-proxy keeps them"
 	}
 	if o.Mode != model.NAT || o.Backends != Nodes {
 		return ""

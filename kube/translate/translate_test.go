@@ -87,7 +87,7 @@ func TestServices(t *testing.T) {
 	const v4, v6 = discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6
 	toPods := translate.Options{Mode: model.NAT, SNAT: true, Backends: translate.Pods}
 	toNodes := translate.Options{Mode: model.NAT, SNAT: true, Backends: translate.Nodes}
-	direct := translate.Options{Mode: model.GUE, SNAT: true, Backends: translate.Nodes}
+	direct := translate.Options{Mode: model.IPIP, SNAT: true, Backends: translate.Nodes}
 	three := slice(v4, "http", 8080, "a@n1=10.1.0.1", "b@n1=10.1.0.2", "c@n2=10.1.0.3")
 	for _, test := range []struct {
 		name    string
@@ -145,12 +145,12 @@ shop/web/80-tcp 203.0.113.1:80 nat snat=true flow
   n2 10.0.0.2:30080 100 active`, "Unsupported: spec.externalTrafficPolicy Local: pods see a director's address"},
 		{"Local: a node whose last pod terminates drains, and readiness of pods is believed", direct, web(local),
 			[]*discoveryv1.EndpointSlice{slice(v4, "http", 8080, "a@n1=10.1.0.1~", "b@n2=10.1.0.2", "c@n3=10.1.0.3", "d@n9=10.1.0.9")}, "203.0.113.1", `
-shop/web/80-tcp 203.0.113.1:80 gue snat=false flow
+shop/web/80-tcp 203.0.113.1:80 ipip snat=false flow
   n1 10.0.0.1:0 100 draining
   n2 10.0.0.2:0 100 active
   n3 10.0.0.3:0 100 active`, ""},
 		{"tunnels reach nodes by the family that they have", direct, web(), []*discoveryv1.EndpointSlice{slice(v6, "http", 8080, "a@n1=fd00:1::1")}, "2001:db8::1", `
-shop/web/80-tcp-ipv6 2001:db8::1:80 gue snat=false flow
+shop/web/80-tcp-ipv6 2001:db8::1:80 ipip snat=false flow
   n1 [fd00::1]:0 100 active
   n2 10.0.0.2:0 100 active
   n3 [fd00::3]:0 100 down
@@ -161,7 +161,7 @@ shop/web/80-tcp 203.0.113.1:80 nat snat=true flow`, "NoBackends: nothing serves 
 			[]*discoveryv1.EndpointSlice{three}, "203.0.113.1", "\n", "Unsupported: spec.loadBalancerSourceRanges cannot be kept in mode nat"},
 		{"source ranges that kube-proxy keeps", direct, web(local, func(s *corev1.ServiceSpec) { s.LoadBalancerSourceRanges = []string{"10.0.0.0/8"} }),
 			[]*discoveryv1.EndpointSlice{three}, "203.0.113.1", `
-shop/web/80-tcp 203.0.113.1:80 gue snat=false flow
+shop/web/80-tcp 203.0.113.1:80 ipip snat=false flow
   n1 10.0.0.1:0 200 active
   n2 10.0.0.2:0 100 active`, ""},
 		{"no node ports", toNodes, web(func(s *corev1.ServiceSpec) { s.Ports[0].NodePort = 0 }), []*discoveryv1.EndpointSlice{three}, "203.0.113.1", "\n",
@@ -198,7 +198,7 @@ shop/web/80-tcp 203.0.113.1:80 gue snat=false flow
 func TestNoNodeIsReady(t *testing.T) {
 	dark := slices.Clone(nodes[:2])
 	dark[0].Ready, dark[1].Ready = false, false
-	services, _ := translate.Services(translate.Options{Mode: model.GUE, Backends: translate.Nodes}, web(),
+	services, _ := translate.Services(translate.Options{Mode: model.IPIP, Backends: translate.Nodes}, web(),
 		[]*discoveryv1.EndpointSlice{slice(discoveryv1.AddressTypeIPv4, "http", 80, "a@n1=10.1.0.1")}, []netip.Addr{netip.MustParseAddr("203.0.113.1")}, translate.NewCluster(dark))
 	for _, b := range services[0].Backends {
 		if b.State != model.Active {
@@ -215,7 +215,7 @@ func TestModeOfOneService(t *testing.T) {
 		problem string
 	}{
 		"l2dsr": {model.L2DSR, ""}, "ipip": {model.IPIP, ""}, "nat": {model.NAT, "Local: pods see a director's address"}, "": {model.NAT, "it is forwarded in mode nat"},
-		"dsr": {model.NAT, "it is forwarded in mode nat"}, "redirect": {model.NAT, "it is forwarded in mode nat"},
+		"dsr": {model.NAT, "it is forwarded in mode nat"}, "redirect": {model.NAT, "it is forwarded in mode nat"}, "gue": {model.NAT, "it is forwarded in mode nat"},
 	} {
 		s := web(local)
 		s.Annotations = map[string]string{translate.AnnotationMode: annotation}

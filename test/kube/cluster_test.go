@@ -34,6 +34,8 @@ const (
 	etcdURL   = "http://127.0.0.1:2379"
 	serverURL = "https://127.0.0.1:6443"
 	patience  = 60 * time.Second
+
+	adminToken = "of-the-tests"
 )
 
 // cluster is a real API server with its etcd, on a host of the lab. Who is asked there is
@@ -75,11 +77,11 @@ func newCluster(t *testing.T, h *netlab.Host) *cluster {
 		t.Fatal(err)
 	}
 	c.write("accounts.key", string(pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der})))
-	c.write("tokens.csv", "of-the-tests,admin,1,system:masters\n")
+	c.write("tokens.csv", adminToken+",admin,1,system:masters\n")
 	start(t, h, filepath.Join(c.dir, "etcd.log"), "etcd", "--data-dir", filepath.Join(c.dir, "etcd"), "--listen-client-urls", etcdURL,
 		"--advertise-client-urls", etcdURL, "--listen-peer-urls", "http://127.0.0.1:2380")
 	c.startServer()
-	config := &rest.Config{Host: serverURL, BearerToken: "of-the-tests", Dial: h.DialContext, TLSClientConfig: rest.TLSClientConfig{Insecure: true}, QPS: -1}
+	config := &rest.Config{Host: serverURL, BearerToken: adminToken, Dial: h.DialContext, TLSClientConfig: rest.TLSClientConfig{Insecure: true}, QPS: -1}
 	c.coordination = coordinationv1client.NewForConfigOrDie(config)
 	c.core, c.discovery, c.networking = corev1client.NewForConfigOrDie(config), discoveryv1client.NewForConfigOrDie(config), networkingv1client.NewForConfigOrDie(config)
 	waitFor(t, "the API server to be ready", c.ready)
@@ -88,7 +90,7 @@ func newCluster(t *testing.T, h *netlab.Host) *cluster {
 
 func (c *cluster) startServer() {
 	c.server = start(c.t, c.host, filepath.Join(c.dir, "kube-apiserver.log"), apiserver,
-		"--etcd-servers", etcdURL, "--bind-address", "127.0.0.1", "--secure-port", "6443", "--advertise-address", "10.255.255.1", "--endpoint-reconciler-type", "none",
+		"--etcd-servers", etcdURL, "--bind-address", "0.0.0.0", "--secure-port", "6443", "--advertise-address", "10.255.255.1", "--endpoint-reconciler-type", "none",
 		"--cert-dir", filepath.Join(c.dir, "certificates"), "--token-auth-file", filepath.Join(c.dir, "tokens.csv"), "--authorization-mode", "RBAC",
 		"--service-account-issuer", "https://kubernetes.default.svc", "--service-account-key-file", filepath.Join(c.dir, "accounts.key"),
 		"--service-account-signing-key-file", filepath.Join(c.dir, "accounts.key"), "--service-cluster-ip-range", "10.96.0.0/16,fd00:96::/108")
@@ -211,13 +213,18 @@ func (c *cluster) kubeconfig(namespace, account string) string {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	return c.write("kubeconfig", fmt.Sprintf(`apiVersion: v1
+	return c.writeKubeconfig(account, serverURL, token.Status.Token)
+}
+
+func (c *cluster) writeKubeconfig(name, url, token string) string {
+	c.t.Helper()
+	return c.write(name+".kubeconfig", fmt.Sprintf(`apiVersion: v1
 kind: Config
 current-context: it
 contexts: [{name: it, context: {cluster: it, user: it}}]
 clusters: [{name: it, cluster: {server: %q, insecure-skip-tls-verify: true}}]
 users: [{name: it, user: {token: %q}}]
-`, serverURL, token.Status.Token))
+`, url, token))
 }
 
 func (c *cluster) read(path string) string {

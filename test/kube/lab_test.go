@@ -3,6 +3,7 @@ package kube
 import (
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"weir.io/weir/internal/api"
@@ -23,21 +25,25 @@ import (
 // lab is
 //
 //	client --- director --- switch --- pod1 pod2 pod3
+//	                               --- control
 //
-// and beside it, with no link to them, a host with the API server, its etcd and the
-// controllers, which reach the director by its socket.
+// where control has the API server, its etcd and the controllers, which reach the director
+// by its socket.
 type lab struct {
 	*cluster
 	client, director *netlab.Host
-	api              *api.Client // of the director
-	config           string      // of controllers
+	servers          []*netlab.Host // the pods
+	api              *api.Client    // of the director
+	config           string         // of controllers
 	kubeconfigFile   string
 }
 
 const (
 	namespace = "default"
 	podPort   = 8080
-	class     = "weir.io/weir"
+
+	controlAddress = "10.2.0.5"
+	class          = "weir.io/weir"
 )
 
 func podAddress(i int) string { return fmt.Sprintf("10.2.0.%d", 20+i) }
@@ -55,9 +61,12 @@ func newLab(t *testing.T) *lab {
 		pod := n.Host(fmt.Sprintf("pod%d", i))
 		n.Link(pod, lan, netlab.LinkOptions{XDP: true, A: []string{podAddress(i) + "/24"}})
 		serve(t, pod)
+		l.servers = append(l.servers, pod)
 	}
 	l.startDirector(t)
-	l.cluster = newCluster(t, n.Host("control"))
+	control := n.Host("control")
+	n.Link(control, lan, netlab.LinkOptions{XDP: true, A: []string{controlAddress + "/24"}})
+	l.cluster = newCluster(t, control)
 	kinds := l.applyDocument()
 	for _, kind := range []string{"Namespace", "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "Deployment", "Service"} {
 		if kinds[kind] == 0 {
@@ -79,6 +88,9 @@ directors:
 	return l
 }
 
+// clientHeader is where answers say whom the pod has seen.
+const clientHeader = "Seen-Client"
+
 // serve answers requests on a pod with its name.
 func serve(t *testing.T, pod *netlab.Host) {
 	t.Helper()
@@ -86,7 +98,11 @@ func serve(t *testing.T, pod *netlab.Host) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, pod.Name) })}
+	server := http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		client, _, _ := net.SplitHostPort(r.RemoteAddr)
+		w.Header().Set(clientHeader, client)
+		fmt.Fprint(w, pod.Name)
+	})}
 	go func() { _ = server.Serve(listener) }() // until it is closed
 	t.Cleanup(func() { server.Close() })
 }
@@ -147,10 +163,7 @@ func (l *lab) deleteService(name string) {
 // endpoint slice controller writes it. 2 is pod2; -2 is pod2 while it terminates.
 func (l *lab) pods(service string, pods ...int) {
 	l.t.Helper()
-	port, name, protocol := int32(podPort), "http", corev1.ProtocolTCP
-	slice := &discoveryv1.EndpointSlice{AddressType: discoveryv1.AddressTypeIPv4,
-		ObjectMeta: metav1.ObjectMeta{Name: service + "-1", Labels: map[string]string{discoveryv1.LabelServiceName: service}},
-		Ports:      []discoveryv1.EndpointPort{{Name: &name, Port: &port, Protocol: &protocol}}}
+	slice := l.newSlice(service)
 	for _, i := range pods {
 		ready, terminating, serving := i > 0, i < 0, true
 		i = max(i, -i)
@@ -158,9 +171,23 @@ func (l *lab) pods(service string, pods ...int) {
 			TargetRef:  &corev1.ObjectReference{Kind: "Pod", Namespace: namespace, Name: fmt.Sprintf("pod%d", i)},
 			Conditions: discoveryv1.EndpointConditions{Ready: &ready, Serving: &serving, Terminating: &terminating}})
 	}
+	l.putSlice(slice)
+}
+
+// newSlice returns a Service's EndpointSlice without endpoints, as the endpoint slice
+// controller writes it.
+func (l *lab) newSlice(service string) *discoveryv1.EndpointSlice {
+	port, name, protocol := int32(podPort), "http", corev1.ProtocolTCP
+	return &discoveryv1.EndpointSlice{AddressType: discoveryv1.AddressTypeIPv4,
+		ObjectMeta: metav1.ObjectMeta{Name: service + "-1", Labels: map[string]string{discoveryv1.LabelServiceName: service}},
+		Ports:      []discoveryv1.EndpointPort{{Name: &name, Port: &port, Protocol: &protocol}}}
+}
+
+func (l *lab) putSlice(slice *discoveryv1.EndpointSlice) {
+	l.t.Helper()
 	slices := l.discovery.EndpointSlices(namespace)
 	_, err := slices.Update(l.t.Context(), slice, metav1.UpdateOptions{})
-	if err != nil {
+	if apierrors.IsNotFound(err) {
 		_, err = slices.Create(l.t.Context(), slice, metav1.CreateOptions{})
 	}
 	if err != nil {
@@ -238,15 +265,21 @@ func (l *lab) event(service, reason, text string) {
 
 // ask returns the name of the pod that answers the client at an address.
 func (l *lab) ask(address string) (string, error) {
+	pod, _, err := l.askSeen(address)
+	return pod, err
+}
+
+// askSeen returns also whom the pod has seen.
+func (l *lab) askSeen(address string) (pod, seen string, err error) {
 	client := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true,
 		DialContext: l.client.DialContext}}
 	answer, err := client.Get("http://" + address + "/")
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
 	defer answer.Body.Close()
 	body, err := io.ReadAll(answer.Body)
-	return string(body), err
+	return string(body), answer.Header.Get(clientHeader), err
 }
 
 // reaches waits until each of the pods has answered the client.

@@ -1,5 +1,5 @@
-// Package kube holds the tests of weir in a Kubernetes cluster: a real API server and etcd,
-// real directors and controllers, and real connections to what stands for pods. "make
+// Package kube holds the tests of weir in a Kubernetes cluster: a real API server, etcd and
+// kube-proxy, real directors and controllers, and real connections to what stands for pods. "make
 // test-kubernetes" builds the API server, which takes minutes once, and runs them.
 package kube
 
@@ -12,7 +12,7 @@ import (
 )
 
 // The binaries that the tests run; empty where there is no API server to run them with.
-var apiserver, weir, weirKube string
+var apiserver, proxy, weir, weirKube string
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
@@ -20,6 +20,7 @@ func run(m *testing.M) int {
 	if apiserver = os.Getenv("WEIR_KUBE_APISERVER"); apiserver == "" {
 		return m.Run() // each test says so
 	}
+	proxy = os.Getenv("WEIR_KUBE_PROXY")
 	dir, err := os.MkdirTemp("", "weir-test-kube")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "make directory for the binaries:", err)
@@ -39,7 +40,7 @@ func run(m *testing.M) int {
 // needsAPIServer skips a test where nobody has said where the API server is.
 func needsAPIServer(t *testing.T) {
 	t.Helper()
-	if apiserver == "" {
-		t.Skip("needs a kube-apiserver in $WEIR_KUBE_APISERVER: make test-kubernetes builds one")
+	if apiserver == "" || proxy == "" {
+		t.Skip("needs a kube-apiserver in $WEIR_KUBE_APISERVER and a kube-proxy in $WEIR_KUBE_PROXY: make test-kubernetes builds them")
 	}
 }

@@ -1,0 +1,110 @@
+package kube
+
+import (
+	"fmt"
+	"path/filepath"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Nodes are backends: each has a real kube-proxy, which takes what comes for a Service's
+// address (l2dsr) or node port (nat) to a pod of the node's own, and tells the director's
+// checks how it is. Its pod is at an address that is the node's, as of one without a network
+// of its own. With externalTrafficPolicy Local and l2dsr the pod sees the client.
+func TestNodes(t *testing.T) {
+	l := newLab(t)
+	var names []string
+	for i, host := range l.servers {
+		i++
+		name := fmt.Sprintf("node%d", i)
+		names = append(names, name)
+		host.Route("default", "10.2.0.11")
+		host.Address("lo", nodePod(i)+"/32")
+		node, err := l.core.Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: podAddress(i)}}
+		node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+		if _, err := l.core.Nodes().UpdateStatus(t.Context(), node, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		config := l.writeKubeconfig(name, "https://"+controlAddress+":6443", adminToken)
+		start(t, host, filepath.Join(host.Dir(), "kube-proxy.log"), proxy, "--proxy-mode", "nftables", "--kubeconfig", config, "--hostname-override", name,
+			"--conntrack-max-per-core", "0", "--conntrack-tcp-timeout-established", "0s", "--conntrack-tcp-timeout-close-wait", "0s",
+			"--nodeport-addresses", "10.2.0.0/24", "--metrics-bind-address", "127.0.0.1:10249")
+	}
+	l.config = l.write("nodes.yaml", fmt.Sprintf(`mode: l2dsr
+backends: nodes
+node-health: true
+lease: {namespace: weir-system, name: weir-kube, duration: 15s}
+pools:
+- name: public
+  addresses: [203.0.113.1-203.0.113.2]
+directors:
+- socket: %s
+`, filepath.Join(l.director.Dir(), "director.sock")))
+	l.controller("one")
+
+	local := func(s *corev1.Service) { s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal }
+	l.podsOnNodes("direct", 1, 2)
+	l.service("direct", local)
+	l.waitForAddresses("direct", "203.0.113.1")
+	l.waitForSet("default/direct/80-tcp=node1,node2")
+	l.reaches("203.0.113.1", "pod1", "pod2")
+	if pod, seen, err := l.askSeen("203.0.113.1"); err != nil || seen != "10.0.0.2" {
+		t.Errorf("in l2dsr %s sees %s, error %v; the client is 10.0.0.2", pod, seen, err)
+	}
+
+	l.podsOnNodes("through", 2, 3)
+	l.service("through", local, func(s *corev1.Service) { s.Annotations = map[string]string{"weir.io/mode": "nat"} })
+	l.waitForAddresses("through", "203.0.113.2")
+	l.reaches("203.0.113.2", "pod2", "pod3")
+	if pod, seen, err := l.askSeen("203.0.113.2"); err != nil || seen != "10.2.0.16" {
+		t.Errorf("in nat %s sees %s, error %v; the director's address is 10.2.0.16", pod, seen, err)
+	}
+	l.event("through", "Unsupported", "pods see a director's address")
+
+	// The pods move: so does the traffic.
+	l.podsOnNodes("direct", 3)
+	l.waitForSet("default/direct/80-tcp=node3 default/through/80-tcp=node2,node3")
+	waitFor(t, "pod3 alone to answer", func() bool {
+		for range 20 {
+			if pod, err := l.ask("203.0.113.1"); err != nil || pod != "pod3" {
+				return false
+			}
+		}
+		return true
+	})
+
+	// With Cluster each node is one; kube-proxy then goes on to where the pod is. What leaves is drained.
+	node, err := l.core.Nodes().Get(t.Context(), names[0], metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: "ToBeDeletedByClusterAutoscaler", Effect: corev1.TaintEffectNoSchedule})
+	if _, err := l.core.Nodes().Update(t.Context(), node, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	l.deleteService("through")
+	l.service("through")
+	l.waitForSet("default/direct/80-tcp=node3 default/through/80-tcp=node2,node3")
+}
+
+// nodePod is the address of a node's pod.
+func nodePod(i int) string { return fmt.Sprintf("10.244.%d.2", i) }
+
+// podsOnNodes makes the pods of these nodes the whole of those that serve a Service.
+func (l *lab) podsOnNodes(service string, nodes ...int) {
+	l.t.Helper()
+	slice := l.newSlice(service)
+	for _, i := range nodes {
+		node, yes := fmt.Sprintf("node%d", i), true
+		slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{Addresses: []string{nodePod(i)}, NodeName: &node,
+			Conditions: discoveryv1.EndpointConditions{Ready: &yes, Serving: &yes}})
+	}
+	l.putSlice(slice)
+}
