@@ -160,7 +160,7 @@ web/node_modules/.package-lock.json: web/package-lock.json
 	@npm --prefix web ci --silent --ignore-scripts --no-audit --no-fund >&2
 
 .PHONY: test-web
-test-web: deps-web build web ## try the dashboard of a running demo in Chromium: SCREENSHOTS=$$PWD/docs/pictures takes pictures, too
+test-web: deps-web build web ## try the dashboard of a running demo in Chromium: SCREENSHOTS=/DIR takes pictures, too
 	@cd web && WEIR=../bin/weir $(private) node --test test/dashboard.test.js
 
 .PHONY: clean
