@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -45,7 +44,8 @@ const soakGroup = "group"
 var soakNotes = []string{
 	"the lab of convergence, with 500 requests per second all the while. At random a director is told to end or started, its process is killed and started again, a backend drains and is taken out or is put in, or one of 4 more services comes or goes. The first director, its `weir bfd` and the agents stay",
 	"after every five changes all is as in the beginning again, the logs have one generation, and what is there is looked at: so all values of a row are of the same state",
-	"memory: what is the process's own of what is resident; heap: what the last garbage collection left of it. How much more Go's runtime keeps changes for many minutes, without a leak; growth is that of the least of a quarter of the samples, from the second quarter to the last. maps: what the kernel counts for the first director's; rings: the part that its rings take. pins: files below the BPF file systems of all directors",
+	"memory: what is the process's own of what is resident; heap: what the last garbage collection left of it. How much more Go's runtime keeps changes for many minutes, without a leak. maps: what the kernel counts for the first director's; rings: the part that its rings take. pins: files below the BPF file systems of all directors",
+	"growth: what the trend of all samples (Theil-Sen: the median of the slopes between any two) makes of the soak's duration, in per cent of their median; or that of their later half, for what begins late; or how far the least of the last quarter is above the least of the second, for what came once and stays: whichever is the most. A trend has to be one that chance does not make (Kendall, one side, 0.1 %), and what is counted has to have grown by more than one",
 }
 
 func measureSoak(ctx context.Context, s *session) (err error) {
@@ -165,42 +165,4 @@ func (s *soak) look(ctx context.Context) error {
 	s.add(soakGroup, nil, ringMemory, float64(p.Rings))
 	s.add(soakGroup, nil, pinned, float64(p.Pins))
 	return nil
-}
-
-// A soak of fewer samples says nothing: the first quarter of them is warm-up.
-const fewestSamples = 8
-
-// growth returns by how many per cent values have grown after the warm-up: the least of the
-// last quarter to the least of the second one. What leaks raises the least; what comes and
-// goes, garbage say, does not.
-func growth(values []float64) (percent float64, err error) {
-	if len(values) < fewestSamples {
-		return math.NaN(), fmt.Errorf("%d samples are too few to see growth in: %d are the fewest", len(values), fewestSamples)
-	}
-	quarter := len(values) / 4
-	before, after := slices.Min(values[quarter:2*quarter]), slices.Min(values[len(values)-quarter:])
-	return 100 * (after/before - 1), nil
-}
-
-// worstGrowth is that of whatever has grown the most, of these quantities.
-func worstGrowth(quantities ...record.Quantity) func(*record.Scenario) (float64, error) {
-	return func(s *record.Scenario) (float64, error) {
-		most := math.NaN()
-		for _, m := range s.Measurements {
-			if !slices.Contains(quantities, m.Quantity) {
-				continue
-			}
-			percent, err := growth(m.Rounds)
-			if err != nil {
-				return math.NaN(), err
-			}
-			if math.IsNaN(most) || percent > most {
-				most = percent
-			}
-		}
-		if math.IsNaN(most) {
-			return most, missingError{subject{soakGroup, nil}, quantities[0]}
-		}
-		return most, nil
-	}
 }
