@@ -81,6 +81,7 @@ var mayImport = map[string][]string{
 	"cmd/weir": {"internal/model", "internal/config", "internal/engine", "internal/datapath",
 		"internal/agent", "internal/api", "internal/bfd", "internal/bgp", "internal/doctor", "internal/explain", "internal/forecast", "internal/metrics", "internal/neighbor", "internal/desired", "internal/flowsync", "internal/health", "internal/history", "internal/hooks", "internal/store", "internal/utilization", "internal/demo", "web",
 		"cobra", "gopacket", "pflag", "sys"},
+	"kube/v1alpha1":       {"kubernetes"},
 	"kube/pool":           {"internal/model"},
 	"kube/translate":      {"internal/model", "kube/pool", "kubernetes"},
 	"kube/controller":     {"internal/model", "internal/api", "kube/pool", "kube/translate", "kubernetes"},

@@ -164,6 +164,10 @@ var paths = map[string]string{
 	"ClusterRole":        "/apis/rbac.authorization.k8s.io/v1/clusterroles",
 	"ClusterRoleBinding": "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
 	"Deployment":         "/apis/apps/v1/namespaces/%s/deployments",
+
+	"CustomResourceDefinition": "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
+	"AddressPool":              "/apis/weir.io/v1alpha1/addresspools",
+	"ServicePolicy":            "/apis/weir.io/v1alpha1/namespaces/%s/servicepolicies",
 }
 
 // applyDocument makes what docs/kubernetes.md says is to be made, and returns the kinds.
@@ -176,34 +180,40 @@ func (c *cluster) applyDocument() (kinds map[string]int) {
 	kinds = map[string]int{}
 	for _, block := range fence.FindAllStringSubmatch(string(text), -1) {
 		for one := range strings.SplitSeq(block[1], "\n---\n") {
-			var object struct {
-				Kind     string
-				Metadata struct{ Name, Namespace string }
-			}
-			body, err := yaml.YAMLToJSON([]byte(one))
+			kind, name, err := c.make(one)
 			if err != nil {
-				c.t.Fatal(err)
+				c.t.Fatalf("make the %s %s of docs/kubernetes.md: %v", kind, name, err)
 			}
-			if err := json.Unmarshal(body, &object); err != nil || object.Kind == "" {
-				continue // another kind of file
-			}
-			path, known := paths[object.Kind]
-			if !known {
-				c.t.Fatalf("docs/kubernetes.md has a %s, which the tests do not know how to make", object.Kind)
-			}
-			if strings.Contains(path, "%s") {
-				path = fmt.Sprintf(path, object.Metadata.Namespace)
-			}
-			// Strict: a field that is written wrongly is an error, not ignored.
-			err = c.core.RESTClient().Post().AbsPath(path).Param("fieldValidation", "Strict").
-				SetHeader("Content-Type", "application/json").Body(body).Do(c.t.Context()).Error()
-			if err != nil {
-				c.t.Fatalf("make the %s %s of docs/kubernetes.md: %v", object.Kind, object.Metadata.Name, err)
-			}
-			kinds[object.Kind]++
+			kinds[kind]++
 		}
 	}
 	return kinds
+}
+
+// make makes the object of a YAML text, and returns its kind and name; none, if it is no object.
+func (c *cluster) make(text string) (kind, name string, err error) {
+	c.t.Helper()
+	var object struct {
+		Kind     string
+		Metadata struct{ Name, Namespace string }
+	}
+	body, err := yaml.YAMLToJSON([]byte(text))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	if err := json.Unmarshal(body, &object); err != nil || object.Kind == "" {
+		return "", "", nil // another kind of file
+	}
+	path, known := paths[object.Kind]
+	if !known {
+		c.t.Fatalf("there is a %s, which the tests do not know how to make", object.Kind)
+	}
+	if strings.Contains(path, "%s") {
+		path = fmt.Sprintf(path, object.Metadata.Namespace)
+	}
+	// Strict: a field that is written wrongly is an error, not ignored.
+	return object.Kind, object.Metadata.Name, c.core.RESTClient().Post().AbsPath(path).Param("fieldValidation", "Strict").
+		SetHeader("Content-Type", "application/json").Body(body).Do(c.t.Context()).Error()
 }
 
 // kubeconfig writes one for a service account, which then has the rights of the document.
@@ -234,4 +244,15 @@ func (c *cluster) read(path string) string {
 		c.t.Fatal(err)
 	}
 	return string(text)
+}
+
+func fromYAML(t *testing.T, text []byte, into any) {
+	t.Helper()
+	body, err := yaml.YAMLToJSON(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(body, into); err != nil {
+		t.Fatal(err)
+	}
 }

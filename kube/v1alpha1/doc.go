@@ -1,0 +1,40 @@
+// Package v1alpha1 is weir's custom resources: what cluster administrators and owners of
+// Services say in Kubernetes' own way. The schemas in kube/chart/crds are generated from it.
+//
+// +kubebuilder:object:generate=true
+// +groupName=weir.io
+package v1alpha1
+
+//go:generate go tool -modfile=../tools.mod controller-gen object crd paths=. output:crd:dir=../chart/crds
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// GroupVersion is of all kinds of this package.
+var GroupVersion = schema.GroupVersion{Group: "weir.io", Version: "v1alpha1"}
+
+// The names that URLs have for the kinds.
+const (
+	AddressPools    = "addresspools"
+	ServicePolicies = "servicepolicies"
+)
+
+// AddToScheme makes the kinds known to a scheme.
+func AddToScheme(s *runtime.Scheme) error {
+	s.AddKnownTypes(GroupVersion, &AddressPool{}, &AddressPoolList{}, &ServicePolicy{}, &ServicePolicyList{})
+	metav1.AddToGroupVersion(s, GroupVersion)
+	return nil
+}
+
+// Ready is the type of the condition that says whether an object is used.
+const Ready = "Ready"
+
+// The reasons of the condition Ready.
+const (
+	ReasonInUse   = "InUse"   // it is used as it says
+	ReasonInvalid = "Invalid" // it says what a schema cannot refuse, and is not used
+	ReasonOverlap = "Overlap" // it has addresses that an older pool has, and is not used
+)

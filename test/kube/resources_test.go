@@ -1,0 +1,178 @@
+package kube
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"weir.io/weir/internal/netlab"
+)
+
+// applyResources makes the custom resources known to the API server, and waits until it
+// serves them.
+func (c *cluster) applyResources() {
+	c.t.Helper()
+	files, err := filepath.Glob("../../kube/chart/crds/*.yaml")
+	if err != nil || len(files) == 0 {
+		c.t.Fatalf("kube/chart/crds has %d files, error %v", len(files), err)
+	}
+	for _, file := range files {
+		_, name, err := c.make(strings.TrimPrefix(c.read(file), "---\n"))
+		if err != nil {
+			c.t.Fatalf("make %s: %v", file, err)
+		}
+		plural, _, _ := strings.Cut(name, ".")
+		waitFor(c.t, "the API server to serve "+name, func() bool {
+			return c.core.RESTClient().Get().AbsPath("/apis/weir.io/v1alpha1", plural).Do(c.t.Context()).Error() == nil
+		})
+	}
+}
+
+const (
+	poolHead   = "{apiVersion: weir.io/v1alpha1, kind: AddressPool, metadata: {name: NAME}, spec: "
+	policyHead = "{apiVersion: weir.io/v1alpha1, kind: ServicePolicy, metadata: {name: NAME, namespace: default}, spec: "
+)
+
+// What the schemas refuse, and what the API server says then: where it is, and what is wrong.
+var refusedResources = []struct {
+	name, head, spec string
+	field, problem   string // both are in the message; none: it is taken
+}{
+	{"pool", poolHead, `{addresses: [203.0.113.0/28, 203.0.113.40-203.0.113.50, "2001:db8::/64", 203.0.113.99], priority: 5, onRequest: true, avoidBuggyIPs: true, namespaces: [a, b], serviceSelector: {matchLabels: {x: y}}}`, "", ""},
+	{"none", poolHead, `{}`, "spec.addresses", "Required value"},
+	{"empty", poolHead, `{addresses: []}`, "spec.addresses", "should have at least 1 items"},
+	{"word", poolHead, `{addresses: [203.0.113.1, here]}`, "spec.addresses[1]", `is not an address (203.0.113.7), a prefix (203.0.113.0/28) or a range`},
+	{"three", poolHead, `{addresses: [203.0.113.1-203.0.113.2-203.0.113.3]}`, "spec.addresses[0]", "is not an address"},
+	{"zone", poolHead, `{addresses: ["fe80::1%eth0"]}`, "spec.addresses[0]", "is not an address"},
+	{"mapped", poolHead, `{addresses: ["::ffff:203.0.113.1"]}`, "spec.addresses[0]", "is not an address"},
+	{"leading-zero", poolHead, `{addresses: ["203.0.113.01"]}`, "spec.addresses[0]", "is not an address"},
+	{"half", poolHead, `{addresses: [203.0.113.1-x]}`, "spec.addresses[0]", "is not an address"},
+	{"families", poolHead, `{addresses: ["203.0.113.1-2001:db8::1"]}`, "spec.addresses[0]", "begins in one family and ends in the other"},
+	{"bits", poolHead, `{addresses: [203.0.113.1/28]}`, "spec.addresses[0]", "has bits behind its prefix"},
+	{"long", poolHead, `{addresses: [203.0.113.0/33]}`, "spec.addresses[0]", "is not an address"},
+	{"twice", poolHead, `{addresses: [203.0.113.1, 203.0.113.1]}`, "spec.addresses[1]", "Duplicate value"},
+	{"two-selectors", poolHead, `{addresses: [203.0.113.1], namespaces: [a], namespaceSelector: {}}`, "spec.namespaceSelector", "has either namespaces or namespaceSelector"},
+	{"unknown", poolHead, `{addresses: [203.0.113.1], prioritty: 1}`, "spec.prioritty", "unknown field"},
+	{"text", poolHead, `{addresses: [203.0.113.1], priority: high}`, "spec.priority", "must be of type integer"},
+
+	{"policy", policyHead, `{selector: {matchLabels: {app: web}}, mode: ipip, policy: round-robin, affinity: flow, drain: 1m30s, maxDrain: 12h, health: {kind: http, port: 8080, interval: 500ms, timeout: 200ms, rise: 2, fall: 3, http: {path: "/healthz?x=1", host: "web.example.org:8080", status: ["200", 301-302]}}}`, "", ""},
+	{"all", policyHead, `{selector: {}}`, "", ""},
+	{"unselected", policyHead, `{mode: nat}`, "spec.selector", "Required value"},
+	{"mode", policyHead, `{selector: {}, mode: gue}`, "spec.mode", `Unsupported value: "gue": supported values: "nat", "l2dsr", "ipip"`},
+	{"placed", policyHead, `{selector: {}, policy: fastest}`, "spec.policy", "Unsupported value"},
+	{"told-apart", policyHead, `{selector: {}, policy: random, affinity: source-ip}`, "spec.affinity", "source-ip wants them on one"},
+	{"duration", policyHead, `{selector: {}, drain: soon}`, "spec.drain", "should match"},
+	{"drain", policyHead, `{selector: {}, drain: 25h}`, "spec.drain", "is not from 1ms to 24h"},
+	{"max-drain", policyHead, `{selector: {}, maxDrain: 721h}`, "spec.maxDrain", "is not from 1ms to 720h"},
+	{"shorter", policyHead, `{selector: {}, drain: 2m, maxDrain: 1m}`, "spec.maxDrain", "is shorter than drain"},
+	{"kind", policyHead, `{selector: {}, health: {kind: ping}}`, "spec.health.kind", "Unsupported value"},
+	{"kindless", policyHead, `{selector: {}, health: {port: 80}}`, "spec.health.kind", "Required value"},
+	{"port", policyHead, `{selector: {}, health: {kind: tcp, port: 65536}}`, "spec.health.port", "should be less than or equal to 65535"},
+	{"http", policyHead, `{selector: {}, health: {kind: tcp, http: {path: /}}}`, "spec.health.http", "is for the kinds http and https"},
+	{"https", policyHead, `{selector: {}, health: {kind: https}}`, "spec.health.kind", "https needs http.host"},
+	{"path", policyHead, `{selector: {}, health: {kind: http, http: {path: healthz}}}`, "spec.health.http.path", "should match"},
+	{"host", policyHead, `{selector: {}, health: {kind: http, http: {host: "http://x"}}}`, "spec.health.http.host", "should match"},
+	{"status", policyHead, `{selector: {}, health: {kind: http, http: {status: ["600"]}}}`, "spec.health.http.status[0]", "should match"},
+	{"interval", policyHead, `{selector: {}, health: {kind: tcp, interval: 2h}}`, "spec.health.interval", "is not from 10ms to 1h"},
+	{"timeout", policyHead, `{selector: {}, health: {kind: tcp, timeout: 61s}}`, "spec.health.timeout", "is not from 1ms to 1m"},
+	{"rise", policyHead, `{selector: {}, health: {kind: tcp, rise: 0}}`, "spec.health.rise", "should be greater than or equal to 1"},
+}
+
+// Custom resources that say what cannot be are refused by the API server itself, with a
+// message that names the field.
+func TestResources(t *testing.T) {
+	needsAPIServer(t)
+	c := newCluster(t, netlab.ForTest(t).Host("control"))
+	c.applyResources()
+	for _, r := range refusedResources {
+		_, _, err := c.make(strings.Replace(r.head, "NAME", r.name, 1) + r.spec + "}")
+		switch {
+		case r.field == "" && err != nil:
+			t.Errorf("%s is refused: %v", r.spec, err)
+		case r.field != "" && (err == nil || !strings.Contains(err.Error(), r.field) || !strings.Contains(err.Error(), r.problem)):
+			t.Errorf("%s is answered by %v, want %s: %s", r.spec, err, r.field, r.problem)
+		}
+	}
+	for plural, want := range map[string]string{
+		"addresspools":    "Name Addresses Assigned Priority Ready Reason Age",
+		"servicepolicies": "Name Mode Policy Health Services Ready Age",
+	} {
+		text, err := c.core.RESTClient().Get().AbsPath("/apis/weir.io/v1alpha1", plural).
+			SetHeader("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io").Do(t.Context()).Raw()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var table metav1.Table
+		if err := json.Unmarshal(text, &table); err != nil {
+			t.Fatal(err)
+		}
+		var columns []string
+		for _, column := range table.ColumnDefinitions {
+			columns = append(columns, column.Name)
+		}
+		if got := strings.Join(columns, " "); got != want {
+			t.Errorf("kubectl get %s shows %s, want %s", plural, got, want)
+		}
+	}
+}
+
+// Every field has a description, so that kubectl explain tells all there is.
+func TestResourcesAreDocumented(t *testing.T) {
+	files, err := filepath.Glob("../../kube/chart/crds/*.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("kube/chart/crds has %d files, error %v", len(files), err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var crd struct {
+			Spec struct {
+				Versions []struct {
+					Schema struct{ OpenAPIV3Schema schema }
+				}
+			}
+		}
+		fromYAML(t, text, &crd)
+		properties := 0
+		for _, v := range crd.Spec.Versions {
+			v.Schema.OpenAPIV3Schema.walk("", func(path string, s schema) {
+				properties++
+				if s.Description == "" && path != ".metadata" {
+					t.Errorf("%s: %s has no description", file, path)
+				}
+			})
+		}
+		if properties < 10 {
+			t.Errorf("%s has %d fields", file, properties)
+		}
+	}
+}
+
+// schema is what the tests want to know of one.
+type schema struct {
+	Description string
+	Properties  map[string]schema
+	Items       *schema
+}
+
+func (s schema) walk(path string, see func(path string, s schema)) {
+	var names []string
+	for name := range s.Properties {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		see(path+"."+name, s.Properties[name])
+		s.Properties[name].walk(path+"."+name, see)
+	}
+	if s.Items != nil {
+		s.Items.walk(path+"[]", see)
+	}
+}
