@@ -96,7 +96,7 @@ var mayImport = map[string][]string{
 		"bench/track", "bench/traffic", "bench/program", "internal/model", "internal/api", "internal/engine", "internal/datapath", "internal/netlab", "internal/utilization", "cobra", "pflag", "ebpf", "sys"},
 	"bench/process":      {"internal/model", "internal/config", "internal/api", "internal/netlab", "sys"},
 	"bench/answers":      {"bench/process", "internal/api", "internal/engine", "internal/model", "internal/netlab", "internal/packet", "ebpf", "sys"},
-	"bench/edge":         {"bench/process", "internal/api", "internal/config", "internal/model", "internal/netlab", "internal/routerlab", "netlink", "sys"},
+	"bench/edge":         {"bench/process", "internal/api", "internal/bfd", "internal/config", "internal/model", "internal/netlab", "internal/routerlab", "netlink", "sys"},
 	"bench/bulk":         {"bench/process", "internal/model", "internal/netlab"},
 	"bench/inside":       {"ebpf", "sys"},
 	"bench/site":         {"bench/process", "internal/model", "internal/netlab"},

@@ -51,7 +51,7 @@ const notice = 20 * time.Millisecond
 func (d *Director) config() model.Config {
 	n := model.BGPNeighbor{Address: address(routerNumber), ASN: 65000, HoldTime: model.Duration(3 * time.Second)}
 	if d.bfd {
-		n.BFD = &model.BGPNeighborBFD{Interval: model.Duration(50 * time.Millisecond), Multiplier: 3}
+		n.BFD = &model.BGPNeighborBFD{Interval: model.Duration(d.edge.bfd), Multiplier: 3}
 	}
 	c := model.Config{Services: []model.Service{}, BGP: model.BGP{ASN: 65001, RouterID: d.address, Neighbors: []model.BGPNeighbor{n}},
 		Directors: d.edge.sources(), Notice: model.Duration(notice)}

@@ -3,6 +3,7 @@
 package edge
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,6 +34,9 @@ const (
 	backendNumber  = 51
 )
 
+// quickBFD is the interval of BFD packets where it is the question how soon a loss is found.
+const quickBFD = 50 * time.Millisecond
+
 // patience bounds the wait for what was asked for.
 const patience = 20 * time.Second
 
@@ -57,6 +61,7 @@ type Edge struct {
 	seen   *trail
 	done   chan struct{}
 	drain  time.Duration
+	bfd    time.Duration
 }
 
 // Options are the size of the lab.
@@ -64,12 +69,13 @@ type Options struct {
 	Directors, Backends int
 	Others              int           // services that are not there in the beginning
 	Drain               time.Duration // how long a director that is told to end goes on
+	BFD                 time.Duration // the interval of its packets, of which three make a loss; 0: 50 ms
 	Rate                uint64        // bits per second of clients' packets that a director's cable carries to it; 0: all that it can
 }
 
 // New builds the lab, starts all directors, and returns when the router sends to all of them.
 func New(ctx context.Context, lab *netlab.Lab, o Options) (*Edge, error) {
-	e := &Edge{lab: lab, drain: o.Drain, seen: newTrail(), done: make(chan struct{})}
+	e := &Edge{lab: lab, drain: o.Drain, bfd: cmp.Or(o.BFD, quickBFD), seen: newTrail(), done: make(chan struct{})}
 	e.client, e.router, e.lan = lab.Host("client"), lab.Router("router"), lab.Switch("switch")
 	lab.Link(e.client, e.router, netlab.LinkOptions{A: []string{clientAddress.String() + "/24"}, B: []string{"10.0.0.1/24"}})
 	up := lab.Link(e.router, e.lan, netlab.LinkOptions{XDP: true, A: []string{address(routerNumber).String() + "/16"}})

@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"time"
 
 	"weir.io/weir/bench/process"
 	"weir.io/weir/internal/api"
+	"weir.io/weir/internal/bfd"
 )
 
 // Taken is what a process takes.
@@ -26,19 +28,22 @@ type Pulse struct {
 	Taken []Taken
 	Rings uint64 // bytes that rings take at that director
 	Pins  int    // files below the BPF file systems of all directors
+
+	Late   time.Duration // the most that a packet of the first director's BFD process was
+	Losses uint64        // of its session
 }
 
 // Pulse looks at what is taken now.
 func (e *Edge) Pulse(ctx context.Context) (p Pulse, err error) {
 	d := e.Directors[0]
-	bfd, err := process.Find(d.host, "bfd")
+	speaker, err := process.Find(d.host, "bfd")
 	if err != nil {
 		return p, err
 	}
 	for _, one := range []struct {
 		who string
 		pid int
-	}{{"director", d.weir.PID()}, {"bfd", bfd}, {"agent", e.Backends[0].agent.PID()}} {
+	}{{"director", d.weir.PID()}, {"bfd", speaker}, {"agent", e.Backends[0].agent.PID()}} {
 		memory, err := process.MemoryOf(one.pid)
 		if err != nil {
 			return p, fmt.Errorf("%s: %w", one.who, err)
@@ -60,6 +65,14 @@ func (e *Edge) Pulse(ctx context.Context) (p Pulse, err error) {
 		return p, err
 	}
 	p.Rings = status.RingMemory
+	spoken, err := bfd.Ask(ctx, filepath.Join(filepath.Dir(d.weir.Socket), "bfd.sock"))
+	if err != nil {
+		return p, err
+	}
+	p.Late = time.Duration(spoken.Late)
+	for _, session := range spoken.Sessions {
+		p.Losses += session.Losses
+	}
 	for _, d := range e.Directors {
 		err := filepath.WalkDir(d.weir.Pin, func(_ string, entry fs.DirEntry, err error) error {
 			if err == nil && !entry.IsDir() {

@@ -12,7 +12,8 @@ import (
 	"weir.io/weir/internal/routerlab"
 )
 
-// frrText takes sessions of whoever is in the servers' network.
+// frrText takes sessions of whoever is in the servers' network. Its argument is the interval of
+// BFD packets, in milliseconds.
 const frrText = `
 router bgp 65000
  bgp router-id 10.1.0.1
@@ -22,7 +23,7 @@ router bgp 65000
  neighbor directors remote-as 65001
  neighbor directors advertisement-interval 0
  neighbor directors timers 1 3
- neighbor directors bfd 3 50 50
+ neighbor directors bfd 3 %[1]d %[1]d
  bgp listen range 10.1.0.0/16 peer-group directors
  address-family ipv4 unicast
   maximum-paths 16
@@ -30,7 +31,7 @@ router bgp 65000
 `
 
 func (e *Edge) startRouter() error {
-	frr, err := routerlab.StartFRR(e.router, routerlab.FRRConfig{BFD: "bfd\n", BGP: frrText})
+	frr, err := routerlab.StartFRR(e.router, routerlab.FRRConfig{BFD: "bfd\n", BGP: fmt.Sprintf(frrText, e.bfd.Milliseconds())})
 	if err != nil {
 		return err
 	}
