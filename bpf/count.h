@@ -28,11 +28,9 @@ static __always_inline void count_opened(__u32 backend)
 
 static __always_inline int action(const struct packet *packet, enum reason reason)
 {
-	if (reason < FORWARD_L2DSR)
-		return XDP_PASS;
-	if (reason >= DROP_NO_BACKEND)
-		return XDP_DROP;
-	return packet->action;
+	if (likely(reason >= FORWARD_L2DSR && reason < DROP_NO_BACKEND))
+		return packet->action;
+	return reason < FORWARD_L2DSR ? XDP_PASS : XDP_DROP;
 }
 
 static __always_inline int verdict(const struct packet *packet, enum reason reason)

@@ -128,21 +128,46 @@ static __always_inline enum reason forward(struct xdp_md *ctx, struct packet *pa
 	enum reason reason;
 
 	packet->backend = index;
-	if (!backend)
+	reason = CONTINUE;
+	if (!backend) { /* where pick has it, it is alive */
 		backend = backend_at(index);
-	if (unlikely(!backend || backend->state == BACKEND_FREE))
-		return DROP_NO_BACKEND;
-	/* A fragment's backend may have died since its first fragment. */
-	reason = likely(keeps(backend)) ? forward_by_mode(ctx, packet, backend, index) :
-					  DROP_NO_BACKEND;
-	if (unlikely(reason >= DROP_NO_BACKEND))
-		count_drop(backend->service, packet);
-	if (unlikely(reason >= ANSWER_ECHO || reason < PASS_LOCAL))
+		if (unlikely(!backend || backend->state == BACKEND_FREE))
+			return DROP_NO_BACKEND;
+		/* A fragment's backend may have died since its first fragment. */
+		if (unlikely(!keeps(backend)))
+			reason = DROP_NO_BACKEND;
+	}
+	if (likely(reason == CONTINUE))
+		reason = forward_by_mode(ctx, packet, backend, index);
+	if (unlikely(reason < PASS_LOCAL || reason >= ANSWER_ECHO)) {
+		if (reason >= DROP_NO_BACKEND)
+			count_drop(backend->service, packet);
 		return reason;
+	}
 	count(bpf_map_lookup_elem(&backend_counters, &index), packet);
 	/* One look for all that is seldom: what each packet does takes each packet's time. */
 	if (unlikely(packet->flags & (PACKET_TCP_SYN | PACKET_ICMP_ERROR | PACKET_FRAGMENT_LATER)))
 		return forwarded_seldom(packet, reason, index);
+	return reason;
+}
+
+/* What is not every packet's, when its backend was chosen: nobody is left, full NAT, QUIC, fragments. */
+static __always_inline enum reason place_otherwise(struct xdp_md *ctx, struct packet *packet,
+						   __u32 ring, const struct ring_header *header,
+						   __u32 *index, struct backend **backend)
+{
+	enum reason reason = CONTINUE;
+
+	if (packet->flags & PACKET_RELAYED)
+		name_quic(ctx, packet, ring, header);
+	if (*index == NO_BACKEND) {
+		reason = DROP_NO_BACKEND;
+	} else if (header->flags & RING_SNAT && !packet->snat) {
+		reason = start_snat(packet, index);
+		*backend = NULL; /* another CPU may have begun the flow, with another backend */
+	}
+	if (reason == CONTINUE && packet->flags & PACKET_FRAGMENT_FIRST)
+		remember_fragment(packet, *index, FRAGMENT_TO_BACKEND);
 	return reason;
 }
 
@@ -152,8 +177,8 @@ static __always_inline enum reason place(struct xdp_md *ctx, struct packet *pack
 {
 	enum reason reason = CONTINUE;
 	struct ring_header *header;
+	__u32 ring, seldom;
 	__u64 *first, hash;
-	__u32 ring;
 
 	*index = NO_BACKEND;
 	first = bpf_map_lookup_elem(&rings, &service);
@@ -165,7 +190,9 @@ static __always_inline enum reason place(struct xdp_md *ctx, struct packet *pack
 		return DROP_NO_BACKEND;
 	hash = hash_flow(&packet->flow, header);
 	packet->hash = hash;
-	if (unlikely(header->flags & (RING_SNAT | RING_QUIC))) {
+	seldom = (header->flags & (RING_SNAT | RING_QUIC)) |
+		 (packet->flags & PACKET_FRAGMENT_FIRST);
+	if (unlikely(seldom)) {
 		if (header->flags & RING_SNAT)
 			*index = find_snat(packet, SNAT_FIN_CLIENT);
 		if (header->flags & RING_QUIC)
@@ -173,21 +200,11 @@ static __always_inline enum reason place(struct xdp_md *ctx, struct packet *pack
 	}
 	if (likely(*index == NO_BACKEND && header->size))
 		*index = pick(ctx, packet, ring, header, hash, backend);
-	if (unlikely(packet->flags & PACKET_RELAYED))
-		name_quic(ctx, packet, ring, header);
-	if (unlikely(*index == NO_BACKEND)) {
-		reason = DROP_NO_BACKEND;
-	} else if (unlikely(header->flags & RING_SNAT) && !packet->snat) {
-		reason = start_snat(packet, index);
-		*backend = NULL; /* another CPU may have begun the flow, with another backend */
-	}
-	if (unlikely(reason != CONTINUE)) {
+	if (unlikely(seldom || *index == NO_BACKEND))
+		reason = place_otherwise(ctx, packet, ring, header, index, backend);
+	if (unlikely(reason != CONTINUE))
 		count_drop(service, packet);
-		return reason;
-	}
-	if (unlikely(packet->flags & PACKET_FRAGMENT_FIRST))
-		remember_fragment(packet, *index, FRAGMENT_TO_BACKEND);
-	return CONTINUE;
+	return reason;
 }
 
 /* Without ports: where the first fragment went. */
@@ -245,6 +262,19 @@ static __always_inline enum reason no_service(struct xdp_md *ctx, struct packet 
 	return reason == CONTINUE ? leave_to_kernel(packet) : reason;
 }
 
+/* What a fragment, or ICMP, goes through before its service is looked for. */
+static __always_inline enum reason prepare(struct xdp_md *ctx, struct packet *packet)
+{
+	enum reason reason = CONTINUE;
+
+	if (packet->flags & (PACKET_FRAGMENT_FIRST | PACKET_FRAGMENT_LATER))
+		reason = meet(ctx, packet);
+	if (reason != CONTINUE || !(packet->flags & PACKET_ICMP))
+		return reason;
+	reason = parse_icmp(ctx, packet);
+	return reason == PASS_NO_SERVICE ? leave_to_kernel(packet) : reason;
+}
+
 static __always_inline enum reason balance(struct xdp_md *ctx, struct packet *packet)
 {
 	enum reason reason = parse(ctx, packet);
@@ -257,8 +287,10 @@ static __always_inline enum reason balance(struct xdp_md *ctx, struct packet *pa
 		if (reason != CONTINUE)
 			return reason;
 	}
-	if (unlikely(packet->flags & (PACKET_FRAGMENT_FIRST | PACKET_FRAGMENT_LATER))) {
-		reason = meet(ctx, packet);
+	/* One look for all that is seldom: what each packet does takes each packet's time. */
+	if (unlikely(packet->flags &
+		     (PACKET_FRAGMENT_FIRST | PACKET_FRAGMENT_LATER | PACKET_ICMP))) {
+		reason = prepare(ctx, packet);
 		if (reason != CONTINUE)
 			return reason;
 		later = packet->flags & PACKET_FRAGMENT_LATER;
@@ -266,13 +298,6 @@ static __always_inline enum reason balance(struct xdp_md *ctx, struct packet *pa
 	if (unlikely(later)) {
 		reason = follow_fragment(ctx, packet, &index);
 	} else {
-		if (unlikely(is_icmp(&packet->flow))) {
-			reason = parse_icmp(ctx, packet);
-			if (reason == PASS_NO_SERVICE)
-				return leave_to_kernel(packet);
-			if (reason != CONTINUE)
-				return reason;
-		}
 		service = find_exact(&packet->flow);
 		if (unlikely(service == NO_SERVICE))
 			service = find_other(packet);

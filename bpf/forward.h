@@ -169,7 +169,7 @@ static __always_inline enum reason forward_l2dsr(struct xdp_md *ctx, struct pack
 	/* What goes back where it came from is for the interface itself, mostly. */
 	if (unlikely(!is_for(ethernet, backend->source_mac)) && sent_already(ctx, packet, backend))
 		return PASS_SENT_ALREADY;
-	if (likely(backend->flags & BACKEND_KEEP_TAGS || (!packet->tags && !vlan_of(next_hop)))) {
+	if (likely((!packet->tags && !vlan_of(next_hop)) || backend->flags & BACKEND_KEEP_TAGS)) {
 		write_macs(ethernet, next_hop, link_word(backend->source_mac));
 	} else if (!reframe(ctx, packet, backend, ethertype(packet), 0, 0)) {
 		return DROP_NO_HEADROOM;

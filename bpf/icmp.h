@@ -46,11 +46,6 @@ enum {
 /* The most that bpf_csum_diff takes. */
 #define CHECKSUM_CHUNK 512
 
-static __always_inline int is_icmp(const struct flow *flow)
-{
-	return flow->protocol == (flow->ipv6 ? IPPROTO_ICMPV6 : IPPROTO_ICMP);
-}
-
 static __always_inline int is_error(__u8 type, __u8 ipv6)
 {
 	if (ipv6)

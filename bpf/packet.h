@@ -69,6 +69,11 @@ static __always_inline void set_ports(struct flow *flow, const void *l4)
 	*(both_ports *)&flow->source_port = *(const both_ports *)l4;
 }
 
+static __always_inline int is_icmp(const struct flow *flow)
+{
+	return flow->protocol == (flow->ipv6 ? IPPROTO_ICMPV6 : IPPROTO_ICMP);
+}
+
 enum packet_flag {
 	PACKET_FRAGMENT_FIRST = 1 << 0, /* has ports, more fragments follow */
 	PACKET_FRAGMENT_LATER = 1 << 1, /* has no ports */
@@ -77,6 +82,7 @@ enum packet_flag {
 	PACKET_NO_CHECKSUM = 1 << 4,    /* UDP over IPv4 without a checksum */
 	PACKET_RELAYED = 1 << 5,        /* its connection ID names a backend that is down here */
 	PACKET_TCP_SYN = 1 << 6,        /* TCP's flag of that name is set, perhaps others, too */
+	PACKET_ICMP = 1 << 7,           /* of the address's family */
 };
 
 /* TCP flags as in the header's 14th byte. */
@@ -399,6 +405,8 @@ static __always_inline enum reason parse_ports(struct xdp_md *ctx, struct packet
 		set_ports(&packet->flow, udp);
 		if (!udp->check)
 			packet->flags |= PACKET_NO_CHECKSUM;
+	} else if (is_icmp(&packet->flow)) {
+		packet->flags |= PACKET_ICMP;
 	}
 	return CONTINUE;
 }

@@ -48,10 +48,10 @@ static __always_inline __u32 find_front(const struct flow *flow)
 	}
 	index = (both * HASH_K1 ^ key) * HASH_K2 >> (64 - FRONT_BITS);
 	front = bpf_map_lookup_elem(&fronts, &index);
-	if (unlikely(!front || !front->service || front->address[0] != first ||
-		     front->address[1] != second || front->key != key))
+	if (unlikely(!front || front->address[0] != first || front->address[1] != second ||
+		     front->key != key))
 		return NO_SERVICE;
-	return front->service - 1;
+	return front->service - 1; /* nobody's: 0, and this is NO_SERVICE */
 }
 
 /* The service of exactly this address, protocol and port. */

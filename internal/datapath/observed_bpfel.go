@@ -77,6 +77,7 @@ const (
 	observedPacketFlagPACKET_NO_CHECKSUM    observedPacketFlag = 16
 	observedPacketFlagPACKET_RELAYED        observedPacketFlag = 32
 	observedPacketFlagPACKET_TCP_SYN        observedPacketFlag = 64
+	observedPacketFlagPACKET_ICMP           observedPacketFlag = 128
 )
 
 // Names of all BPF objects in the ELF.
