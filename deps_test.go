@@ -83,8 +83,8 @@ var mayImport = map[string][]string{
 		"cobra", "gopacket", "pflag", "sys"},
 	"kube/v1alpha1":       {"kubernetes"},
 	"kube/pool":           {"internal/model"},
-	"kube/translate":      {"internal/model", "kube/pool", "kubernetes"},
-	"kube/controller":     {"internal/model", "internal/api", "kube/pool", "kube/translate", "kubernetes"},
+	"kube/translate":      {"internal/model", "kube/pool", "kube/v1alpha1", "kubernetes"},
+	"kube/controller":     {"internal/model", "internal/api", "kube/pool", "kube/translate", "kube/v1alpha1", "kubernetes"},
 	"cmd/weir-kube":       {"internal/model", "internal/api", "internal/config", "kube/controller", "kube/pool", "kube/translate", "cobra", "kubernetes", "logr"}, // logr: what the client logs
 	"test/chaos/schedule": {},
 	"test/chaos/traffic":  {"internal/netlab", "quiclb", "quic-go", "sys"},

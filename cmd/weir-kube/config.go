@@ -85,9 +85,6 @@ func (s *settings) check() (errs model.FieldErrors) {
 	if time.Duration(s.Lease.Duration) < shortLease {
 		add("lease.duration", "is less than %s, in which the API server may not answer", shortLease)
 	}
-	if len(s.Pools) == 0 {
-		add("pools", "is required: without addresses no Service gets one")
-	}
 	errs = append(errs, pool.Check(s.Pools)...)
 	if len(s.Directors) == 0 {
 		add("directors", "is required: the directors of the group, one of which is told")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -22,18 +23,21 @@ import (
 
 	"weir.io/weir/kube/pool"
 	"weir.io/weir/kube/translate"
+	"weir.io/weir/kube/v1alpha1"
 )
 
 // caches follow what the API server has. What is read from them is not to be changed.
 type caches struct {
 	serving, slice, node, address cache.SharedIndexInformer
+	pool, policy, namespace       cache.SharedIndexInformer // nil: the cluster has no custom resources of weir's
 }
 
 // byService is the index of EndpointSlices by their Service.
 const byService = "service"
 
-// newCaches calls changed whenever something may matter that was read.
-func newCaches(config *rest.Config, changed func()) (*caches, error) {
+// newCaches calls changed whenever something may matter that was read. Without resources
+// there are no custom ones.
+func newCaches(config *rest.Config, resources rest.Interface, changed func()) (*caches, error) {
 	core, err1 := corev1client.NewForConfig(config)
 	discovery, err2 := discoveryv1client.NewForConfig(config)
 	networking, err3 := networkingv1client.NewForConfig(config)
@@ -55,7 +59,21 @@ func newCaches(config *rest.Config, changed func()) (*caches, error) {
 	nodes := func(before, after any) bool {
 		return translate.NodeOf(before.(*corev1.Node)) != translate.NodeOf(after.(*corev1.Node))
 	}
-	return c, errors.Join(c.tell(c.serving, changed, always), c.tell(c.slice, changed, always), c.tell(c.node, changed, nodes), c.tell(c.address, changed, always))
+	err := errors.Join(c.tell(c.serving, changed, always), c.tell(c.slice, changed, always), c.tell(c.node, changed, nodes), c.tell(c.address, changed, always))
+	if err != nil || resources == nil {
+		return c, err
+	}
+	c.pool = informer(resources, v1alpha1.AddressPools, "", &v1alpha1.AddressPool{}, nil)
+	c.policy = informer(resources, v1alpha1.ServicePolicies, "", &v1alpha1.ServicePolicy{}, nil)
+	c.namespace = informer(core.RESTClient(), "namespaces", "", &corev1.Namespace{}, nil)
+	// Their status is this process's own.
+	specs := func(before, after any) bool {
+		return before.(metav1.Object).GetGeneration() != after.(metav1.Object).GetGeneration()
+	}
+	namespaces := func(before, after any) bool {
+		return !maps.Equal(before.(*corev1.Namespace).Labels, after.(*corev1.Namespace).Labels)
+	}
+	return c, errors.Join(c.tell(c.pool, changed, specs), c.tell(c.policy, changed, specs), c.tell(c.namespace, changed, namespaces))
 }
 
 func informer(client rest.Interface, resource, selector string, of runtime.Object, indexers cache.Indexers) cache.SharedIndexInformer {
@@ -88,6 +106,9 @@ func (c *caches) tell(i cache.SharedIndexInformer, changed func(), matters func(
 // start follows until the context ends, and returns when all has been read once.
 func (c *caches) start(ctx context.Context) error {
 	all := []cache.SharedIndexInformer{c.serving, c.slice, c.node, c.address}
+	if c.pool != nil {
+		all = append(all, c.pool, c.policy, c.namespace)
+	}
 	var read []cache.InformerSynced
 	for _, i := range all {
 		go i.RunWithContext(ctx)
@@ -142,6 +163,9 @@ func (c *caches) claim(a netip.Addr) *networkingv1.IPAddress {
 }
 
 func list[T any](i cache.SharedIndexInformer) []*T {
+	if i == nil {
+		return nil
+	}
 	objects := i.GetStore().List()
 	list := make([]*T, len(objects))
 	for n, o := range objects {

@@ -21,6 +21,7 @@ import (
 
 	"weir.io/weir/kube/pool"
 	"weir.io/weir/kube/translate"
+	"weir.io/weir/kube/v1alpha1"
 )
 
 const (
@@ -36,10 +37,10 @@ const (
 
 // Options say what a controller does.
 type Options struct {
-	Class     string // of load balancers that are its own
-	Default   bool   // Services without a class, too
-	Identity  string // of this process, in events
-	Pools     []pool.Pool
+	Class     string      // of load balancers that are its own
+	Default   bool        // Services without a class, too
+	Identity  string      // of this process, in events
+	Pools     []pool.Pool // beside those that the cluster has
 	Translate translate.Options
 	Owner     string      // of the set that it writes
 	Directors []*Director // of one group
@@ -52,6 +53,7 @@ type Controller struct {
 	core      corev1client.CoreV1Interface
 	addresses networkingv1client.IPAddressInterface
 	rest      *rest.Config
+	resources rest.Interface // custom ones; nil: the cluster has none of weir's
 
 	cache  *caches
 	queue  workqueue.TypedRateLimitingInterface[struct{}]
@@ -87,10 +89,16 @@ func (c *Controller) Run(ctx context.Context) error {
 		<-ctx.Done()
 		c.queue.ShutDown()
 	}()
+	if err := c.findResources(ctx); err != nil {
+		return err
+	}
+	if c.resources == nil && len(c.Pools) == 0 {
+		c.log.Warn("no Service will get an address: the cluster has no AddressPools and the file has no pools", "resource", v1alpha1.AddressPools+"."+v1alpha1.GroupVersion.Group)
+	}
 	// What is read before the lease was taken may be older than what its last holder did, so
 	// nothing is.
 	var err error
-	if c.cache, err = newCaches(c.rest, func() { c.queue.AddAfter(struct{}{}, together) }); err != nil {
+	if c.cache, err = newCaches(c.rest, c.resources, func() { c.queue.AddAfter(struct{}{}, together) }); err != nil {
 		return err
 	}
 	if err := c.cache.start(ctx); err != nil {
@@ -122,10 +130,11 @@ func (c *Controller) Run(ctx context.Context) error {
 func (c *Controller) pass(ctx context.Context) (next time.Duration, err error) {
 	services := c.ours()
 	c.claims.read(c.cache.claims())
-	plan := c.plan(services)
+	read := c.readResources()
+	plan := c.plan(services, read)
 	claimed := c.claims.make(ctx, plan.assignment.Claim, services)
 	plan.without(claimed.taken)
-	set := c.translate(plan)
+	set := c.translate(plan, read)
 	refused, putErr := c.set.put(ctx, set)
 	plan.refused(refused)
 	var statusErr, releaseErr error
@@ -138,11 +147,12 @@ func (c *Controller) pass(ctx context.Context) (next time.Duration, err error) {
 	} else {
 		plan.pending(putErr)
 	}
+	resourcesErr := c.writeResources(ctx, plan, read)
 	c.events.report(plan, time.Now())
 	if next = again; len(refused) > 0 {
 		next = soon
 	}
-	return next, errors.Join(claimed.err, putErr, releaseErr, statusErr)
+	return next, errors.Join(claimed.err, putErr, releaseErr, statusErr, resourcesErr)
 }
 
 // ours returns the Services that this controller serves, the oldest first.

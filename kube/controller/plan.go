@@ -24,6 +24,7 @@ type plan struct {
 type wish struct {
 	service   *corev1.Service
 	addresses []netip.Addr
+	policy    *translate.ServicePolicy // nil: none selects it
 	problems  []translate.Problem
 	forwarded bool // directors have taken it
 	told      bool // its status was written in this pass
@@ -40,17 +41,18 @@ func compareNames(a, b pool.Service) int {
 }
 
 // plan assigns addresses.
-func (c *Controller) plan(services []*corev1.Service) *plan {
+func (c *Controller) plan(services []*corev1.Service, read *resources) *plan {
 	p := &plan{byName: map[pool.Service]*wish{}}
 	var requests []pool.Request
 	for _, s := range services {
 		request, problems := translate.Wants(s)
+		request.Not = c.excluding(s, read)
 		w := &wish{service: s, problems: problems, forwarded: true}
 		p.of = append(p.of, w)
 		p.byName[request.Service] = w
 		requests = append(requests, request)
 	}
-	p.assignment = pool.Assign(c.Pools, c.claims.all(), requests)
+	p.assignment = pool.Assign(read.pools, c.claims.all(), requests)
 	for _, w := range p.of {
 		name := translate.Of(w.service)
 		w.addresses = p.assignment.Of[name]
@@ -79,11 +81,15 @@ func (p *plan) without(taken map[netip.Addr]string) {
 }
 
 // translate returns the whole set.
-func (c *Controller) translate(p *plan) []part {
+func (c *Controller) translate(p *plan, read *resources) []part {
 	cluster := translate.NewCluster(c.cache.nodes())
 	var parts []part
 	for _, w := range p.of {
-		services, problems := translate.Services(c.Translate, w.service, c.cache.slices(w.service), w.addresses, cluster)
+		options := c.Translate
+		if w.policy = read.policies.For(w.service); w.policy != nil {
+			options = w.policy.Options
+		}
+		services, problems := translate.Services(options, w.service, c.cache.slices(w.service), w.addresses, cluster)
 		w.problems = append(w.problems, problems...)
 		w.forwarded = len(services) > 0
 		for _, s := range services {

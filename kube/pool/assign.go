@@ -20,6 +20,17 @@ type Request struct {
 	Pool     string       // the name of the one that it asks for; empty: whichever has one
 	Wanted   []netip.Addr // the very addresses that it asks for; those of a family that is not among Families mean nothing
 	Had      []netip.Addr // what its status says that it has
+	// Not are pools, by their names, that are not for it whatever its namespace, and whom they
+	// are not for: "what has its labels".
+	Not map[string]string
+}
+
+// excluded says for whom the pool is not that asks, or nothing.
+func (p *Pool) excluded(r Request) string {
+	if !p.admits(r.Namespace) {
+		return "namespace " + r.Namespace
+	}
+	return r.Not[p.Name]
 }
 
 // Family is an IP family.
@@ -148,7 +159,7 @@ func (a *assigner) one(r Request, family Family) netip.Addr {
 	var asked []string
 	for i := range a.pools {
 		p := &a.pools[i]
-		if !p.admits(r.Namespace) || r.Pool != "" && r.Pool != p.Name || r.Pool == "" && p.OnRequest {
+		if p.excluded(r) != "" || r.Pool != "" && r.Pool != p.Name || r.Pool == "" && p.OnRequest {
 			continue
 		}
 		asked = append(asked, p.Name)
@@ -159,12 +170,14 @@ func (a *assigner) one(r Request, family Family) netip.Addr {
 	switch {
 	case len(asked) > 0:
 		return a.problem(r, "no %s address is free in the pools that it may use: %s", family, strings.Join(asked, ", "))
-	case r.Pool != "" && !slices.ContainsFunc(a.pools, func(p Pool) bool { return p.Name == r.Pool }):
-		return a.problem(r, "there is no pool %q that it asks for", r.Pool)
 	case r.Pool != "":
-		return a.problem(r, "pool %q that it asks for is not for namespace %s", r.Pool, r.Namespace)
+		i := slices.IndexFunc(a.pools, func(p Pool) bool { return p.Name == r.Pool })
+		if i < 0 {
+			return a.problem(r, "there is no pool %q that it asks for", r.Pool)
+		}
+		return a.problem(r, "pool %q that it asks for is not for %s", r.Pool, a.pools[i].excluded(r))
 	}
-	return a.problem(r, "no pool is for namespace %s without being asked for", r.Namespace)
+	return a.problem(r, "no pool is for it, in namespace %s, without being asked for", r.Namespace)
 }
 
 func (a *assigner) problem(r Request, format string, args ...any) (none netip.Addr) {
@@ -200,8 +213,8 @@ func (a *assigner) may(r Request, x netip.Addr) string {
 		owner, claimed = mine, true
 	}
 	switch p := &a.pools[i]; {
-	case !p.admits(r.Namespace):
-		return fmt.Sprintf("is in pool %q, which is not for namespace %s", p.Name, r.Namespace)
+	case p.excluded(r) != "":
+		return fmt.Sprintf("is in pool %q, which is not for %s", p.Name, p.excluded(r))
 	case r.Pool != "" && r.Pool != p.Name:
 		return fmt.Sprintf("is in pool %q, and it asks for pool %q", p.Name, r.Pool)
 	case claimed && owner != r.Service:

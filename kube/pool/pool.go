@@ -3,14 +3,11 @@
 package pool
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
-
-	"weir.io/weir/internal/model"
 )
 
 // Pool is addresses that Services may get.
@@ -105,43 +102,4 @@ func (p *Pool) avoids(a netip.Addr) bool {
 // admits reports whether Services of the namespace may have the pool's addresses.
 func (p *Pool) admits(namespace string) bool {
 	return len(p.Namespaces) == 0 || slices.Contains(p.Namespaces, namespace)
-}
-
-// Check returns what is wrong with pools, by their paths in a file.
-func Check(pools []Pool) (errs model.FieldErrors) {
-	add := func(path, format string, args ...any) {
-		errs = append(errs, model.FieldError{Path: path, Problem: fmt.Sprintf(format, args...)})
-	}
-	type part struct {
-		Range
-		path string
-	}
-	var parts []part
-	names := map[string]int{}
-	for i, p := range pools {
-		path := fmt.Sprintf("pools[%d]", i)
-		if first, dup := names[p.Name]; p.Name == "" {
-			add(path+".name", "is required")
-		} else if dup {
-			add(path+".name", "%q is already the name of pools[%d]", p.Name, first)
-		}
-		names[p.Name] = i
-		if len(p.Addresses) == 0 {
-			add(path+".addresses", "is required: a pool without addresses gives none")
-		}
-		for j, r := range p.Addresses {
-			parts = append(parts, part{r, fmt.Sprintf("%s.addresses[%d]", path, j)})
-		}
-	}
-	slices.SortStableFunc(parts, func(a, b part) int { return cmp.Or(a.First.Compare(b.First), a.Last.Compare(b.Last)) })
-	for i := 1; i < len(parts); i++ {
-		before, at := parts[i-1], parts[i]
-		if before.Contains(at.First) {
-			errs = append(errs, model.FieldError{Path: at.path, Other: before.path, Problem: fmt.Sprintf("%s and %s have addresses in common", at.Range, before.Range)})
-		}
-		if before.Last.Compare(at.Last) > 0 {
-			parts[i] = before // it may reach further
-		}
-	}
-	return errs
 }

@@ -76,3 +76,30 @@ func TestHas(t *testing.T) {
 		}
 	}
 }
+
+// Pools that are used together have no address in common, whichever comes first.
+func TestUsed(t *testing.T) {
+	var used pool.Used
+	for _, test := range []struct {
+		name    string
+		ranges  []string
+		problem string
+	}{
+		{"a", []string{"203.0.113.16/28", "2001:db8::/64"}, ""},
+		{"b", []string{"203.0.113.0-203.0.113.15", "203.0.113.32"}, ""},
+		{"inside", []string{"198.51.100.1", "203.0.113.20-203.0.113.21"}, "addresses[1]: 203.0.113.20-203.0.113.21 has addresses in common with 203.0.113.16-203.0.113.31 of pool a"},
+		{"around", []string{"203.0.113.0/24"}, "of pool b"},
+		{"at the end", []string{"203.0.113.31-203.0.113.31"}, "of pool a"},
+		{"from before", []string{"2001:db7::-2001:db8::"}, "of pool a"},
+		{"itself", []string{"192.0.2.1-192.0.2.9", "192.0.2.9"}, "addresses[1]: 192.0.2.9 has addresses in common with 192.0.2.1-192.0.2.9 of the same pool"},
+		{"after all", []string{"198.51.100.1", "192.0.2.0/24", "203.0.113.33"}, ""},
+	} {
+		err := used.Add(&pool.Pool{Name: test.name, Addresses: ranges(t, test.ranges...)})
+		switch {
+		case test.problem == "" && err != nil:
+			t.Errorf("%s: %v", test.name, err)
+		case test.problem != "" && (err == nil || !strings.Contains(err.Error(), test.problem)):
+			t.Errorf("%s is added with error %v, want %s", test.name, err, test.problem)
+		}
+	}
+}

@@ -47,6 +47,12 @@ type Options struct {
 	Backends Target
 	// NodeHealth lets directors ask kube-proxy on each node how it is; only for Nodes.
 	NodeHealth bool
+
+	// What a ServicePolicy says besides; zero: as directors do by themselves.
+	Policy          model.Policy
+	Affinity        model.Affinity
+	Drain, MaxDrain model.Duration
+	Health          *model.HealthCheck // instead of NodeHealth
 }
 
 // Check says why directors could not forward so, or nothing.

@@ -33,6 +33,12 @@ func Services(o Options, s *corev1.Service, slices []*discoveryv1.EndpointSlice,
 	if s.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal && o.Mode == model.NAT && o.SNAT {
 		problems = append(problems, problem(Unsupported, "spec.externalTrafficPolicy Local: pods see a director's address, and not the client's, in mode nat with snat; the modes l2dsr and ipip keep it")...)
 	}
+	if s.Spec.SessionAffinity == corev1.ServiceAffinityClientIP {
+		if o.Policy != model.Maglev {
+			problems = append(problems, problem(Unsupported, "spec.sessionAffinity ClientIP wants a client's connections on one backend, and policy %s of its ServicePolicy does not: it is forwarded with maglev", o.Policy)...)
+		}
+		o.Affinity, o.Policy = model.AffinitySourceIP, model.Maglev
+	}
 	var list []model.Service
 	empty := []string{}
 	for i := range s.Spec.Ports {
@@ -43,10 +49,10 @@ func Services(o Options, s *corev1.Service, slices []*discoveryv1.EndpointSlice,
 			continue
 		}
 		for _, vip := range addresses {
-			one := model.Service{Name: nameOf(s, port, vip, protocol), VIP: vip, Protocol: protocol,
+			one := model.Service{Drain: o.Drain, MaxDrain: o.MaxDrain, Affinity: o.Affinity, Policy: o.Policy, Name: nameOf(s, port, vip, protocol), VIP: vip, Protocol: protocol,
 				Port: model.PortRange{First: uint16(port.Port), Last: uint16(port.Port)}, Mode: o.Mode, SNAT: o.SNAT && o.Mode == model.NAT}
-			if s.Spec.SessionAffinity == corev1.ServiceAffinityClientIP {
-				one.Affinity = model.AffinitySourceIP
+			if protocol == model.UDP {
+				one.Policy = model.Maglev // no datagram says that it begins a flow
 			}
 			found := endpoints(slices, port, pool.FamilyOf(vip))
 			if o.Backends == Pods {
@@ -54,6 +60,10 @@ func Services(o Options, s *corev1.Service, slices []*discoveryv1.EndpointSlice,
 			} else {
 				one.Backends = nodes(o, s, port, found, c, pool.FamilyOf(vip))
 				one.Health = nodeHealth(o, s)
+			}
+			if o.Health != nil {
+				check := *o.Health
+				one.Health = &check
 			}
 			if len(one.Backends) == 0 {
 				empty = append(empty, fmt.Sprintf("%s port %d", vip, port.Port))

@@ -67,14 +67,17 @@ func newLab(t *testing.T) *lab {
 	control := n.Host("control")
 	n.Link(control, lan, netlab.LinkOptions{XDP: true, A: []string{controlAddress + "/24"}})
 	l.cluster = newCluster(t, control)
+	l.applyResources()
 	kinds := l.applyDocument()
-	for _, kind := range []string{"Namespace", "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "Deployment", "Service"} {
+	for _, kind := range []string{"Namespace", "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "Deployment", "Service", "AddressPool", "ServicePolicy"} {
 		if kinds[kind] == 0 {
 			t.Fatalf("docs/kubernetes.md has no %s: %v", kind, kinds)
 		}
 	}
-	// The Service that the document shows is not one of the tests'.
+	// What the document shows to be used is not the tests'.
 	l.deleteService("web")
+	l.deleteResource("addresspools", "", "public")
+	l.deleteResource("servicepolicies", namespace, "web")
 	l.kubeconfigFile = l.kubeconfig("weir-system", "weir-kube")
 	l.config = l.write("weir-kube.yaml", fmt.Sprintf(`mode: nat
 backends: pods

@@ -38,6 +38,8 @@ const (
 	policyHead = "{apiVersion: weir.io/v1alpha1, kind: ServicePolicy, metadata: {name: NAME, namespace: default}, spec: "
 )
 
+func replaceName(head, name string) string { return strings.Replace(head, "NAME", name, 1) }
+
 // What the schemas refuse, and what the API server says then: where it is, and what is wrong.
 var refusedResources = []struct {
 	name, head, spec string
@@ -90,7 +92,7 @@ func TestResources(t *testing.T) {
 	c := newCluster(t, netlab.ForTest(t).Host("control"))
 	c.applyResources()
 	for _, r := range refusedResources {
-		_, _, err := c.make(strings.Replace(r.head, "NAME", r.name, 1) + r.spec + "}")
+		_, _, err := c.make(replaceName(r.head, r.name) + r.spec + "}")
 		switch {
 		case r.field == "" && err != nil:
 			t.Errorf("%s is refused: %v", r.spec, err)

@@ -1,0 +1,220 @@
+package controller
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/client-go/rest"
+
+	"weir.io/weir/kube/pool"
+	"weir.io/weir/kube/translate"
+	"weir.io/weir/kube/v1alpha1"
+)
+
+// resourcesOf returns a client of weir's custom resources, or nil where the cluster has none.
+func resourcesOf(ctx context.Context, config *rest.Config) (rest.Interface, error) {
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		return nil, fmt.Errorf("name the custom resources: %w", err)
+	}
+	config = rest.CopyConfig(config)
+	config.GroupVersion, config.APIPath = &v1alpha1.GroupVersion, "/apis"
+	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	client, err := rest.RESTClientFor(config)
+	if err != nil {
+		return nil, fmt.Errorf("make a client of the API server: %w", err)
+	}
+	text, err := client.Get().AbsPath("/apis", v1alpha1.GroupVersion.Group, v1alpha1.GroupVersion.Version).Do(ctx).Raw()
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("ask which resources there are of %s: %w", v1alpha1.GroupVersion, err)
+	}
+	var there metav1.APIResourceList
+	if err := json.Unmarshal(text, &there); err != nil {
+		return nil, fmt.Errorf("read which resources there are of %s: %w", v1alpha1.GroupVersion, err)
+	}
+	for _, resource := range []string{v1alpha1.AddressPools, v1alpha1.ServicePolicies} {
+		if !slices.ContainsFunc(there.APIResources, func(r metav1.APIResource) bool { return r.Name == resource }) {
+			return nil, nil // half of an installation is none
+		}
+	}
+	return client, nil
+}
+
+// findResources finds out whether the cluster has custom resources of weir's. It asks until it
+// is told, or the context ends.
+func (c *Controller) findResources(ctx context.Context) (err error) {
+	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
+		if c.resources, err = resourcesOf(ctx, c.rest); err == nil {
+			return nil
+		}
+		c.log.Warn("it is not known whether there are custom resources; trying again", "error", err)
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(wait):
+		}
+	}
+}
+
+// resources are the custom ones, read.
+type resources struct {
+	pools    []pool.Pool // with the file's, in the order in which addresses are taken from them
+	selects  []*translate.AddressPool
+	policies translate.ServicePolicies
+	allPools []*v1alpha1.AddressPool // the oldest first
+	all      []*v1alpha1.ServicePolicy
+	ready    map[metav1.Object]metav1.Condition // of each object
+}
+
+// readResources reads them. One that is wrong is not used, and its status says why; the
+// others are.
+func (c *Controller) readResources() *resources {
+	r := &resources{allPools: list[v1alpha1.AddressPool](c.cache.pool), all: list[v1alpha1.ServicePolicy](c.cache.policy),
+		ready: map[metav1.Object]metav1.Condition{}}
+	c.readPools(r)
+	var policies []*translate.ServicePolicy
+	for _, p := range r.all {
+		read, err := translate.ReadServicePolicy(p, c.Translate)
+		if err == nil {
+			policies = append(policies, read)
+		}
+		r.note(p, v1alpha1.ReasonInvalid, err, "Services that it selects are forwarded so")
+	}
+	r.policies = translate.NewServicePolicies(policies)
+	return r
+}
+
+// readPools reads AddressPools. Of two with an address in common the older one is used, and
+// the file's before any.
+func (c *Controller) readPools(r *resources) {
+	var used pool.Used
+	names := map[string]bool{}
+	for i := range c.Pools {
+		names[c.Pools[i].Name] = true
+		_ = used.Add(&c.Pools[i]) // the file was checked when it was read
+	}
+	slices.SortFunc(r.allPools, func(a, b *v1alpha1.AddressPool) int {
+		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
+	})
+	type ranked struct {
+		pool.Pool
+		priority int32
+	}
+	var pools []ranked
+	for _, p := range c.Pools {
+		pools = append(pools, ranked{p, 0})
+	}
+	var own []ranked
+	for _, p := range r.allPools {
+		read, err := translate.ReadAddressPool(p)
+		reason := v1alpha1.ReasonInvalid
+		if err == nil && names[p.Name] {
+			err = errors.New("metadata.name: the controller's file has a pool with this name")
+		}
+		if err == nil {
+			if err = used.Add(&read.Pool); err != nil {
+				reason, err = v1alpha1.ReasonOverlap, fmt.Errorf("spec.%w", err)
+			}
+		}
+		if err == nil {
+			own = append(own, ranked{read.Pool, p.Spec.Priority})
+			r.selects = append(r.selects, read)
+		}
+		r.note(p, reason, err, "Services get addresses of it")
+	}
+	slices.SortFunc(own, func(a, b ranked) int { return cmp.Compare(a.Name, b.Name) })
+	pools = append(pools, own...)
+	slices.SortStableFunc(pools, func(a, b ranked) int { return cmp.Compare(b.priority, a.priority) })
+	for _, p := range pools {
+		r.pools = append(r.pools, p.Pool)
+	}
+}
+
+// note keeps what the condition of an object is to say: what is wrong with it, or good.
+func (r *resources) note(o metav1.Object, reason string, wrong error, good string) {
+	condition := metav1.Condition{Type: v1alpha1.Ready, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonInUse, Message: good, ObservedGeneration: o.GetGeneration()}
+	if wrong != nil {
+		condition.Status, condition.Reason, condition.Message = metav1.ConditionFalse, reason, "it is not used: "+wrong.Error()
+	}
+	r.ready[o] = condition
+}
+
+// excluding returns the pools that are not for a Service, and for whom they are not.
+func (c *Controller) excluding(s *corev1.Service, read *resources) map[string]string {
+	var not map[string]string
+	for _, p := range read.selects {
+		var namespace map[string]string
+		if n := one[corev1.Namespace](c.cache.namespace, s.Namespace); n != nil {
+			namespace = n.Labels
+		}
+		if whom := p.Excludes(s, namespace); whom != "" {
+			if not == nil {
+				not = map[string]string{}
+			}
+			not[p.Name] = whom
+		}
+	}
+	return not
+}
+
+// writeResources writes the status of custom resources where it says something else.
+func (c *Controller) writeResources(ctx context.Context, p *plan, read *resources) error {
+	assigned, forwarded := map[string]int64{}, map[*v1alpha1.ServicePolicy]int64{}
+	for _, w := range p.of {
+		for _, a := range w.addresses {
+			if i := slices.IndexFunc(read.pools, func(p pool.Pool) bool { return p.Has(a) }); i >= 0 {
+				assigned[read.pools[i].Name]++
+			}
+		}
+		if w.policy != nil {
+			forwarded[w.policy.Of]++
+		}
+	}
+	var errs []error
+	for _, before := range read.allPools {
+		after := before.DeepCopy()
+		condition := read.ready[before]
+		if after.Status.Assigned = assigned[before.Name]; condition.Status != metav1.ConditionTrue {
+			after.Status.Assigned = 0
+		}
+		meta.SetStatusCondition(&after.Status.Conditions, condition)
+		if !equality.Semantic.DeepEqual(before.Status, after.Status) {
+			errs = append(errs, c.writeStatus(ctx, v1alpha1.AddressPools, after, after))
+		}
+	}
+	for _, before := range read.all {
+		after := before.DeepCopy()
+		after.Status.Services = forwarded[before]
+		meta.SetStatusCondition(&after.Status.Conditions, read.ready[before])
+		if !equality.Semantic.DeepEqual(before.Status, after.Status) {
+			errs = append(errs, c.writeStatus(ctx, v1alpha1.ServicePolicies, after, after))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// writeStatus replaces the status of an object. Where what was read of it is too old, nothing
+// is lost: what is newer is about to be read.
+func (c *Controller) writeStatus(ctx context.Context, resource string, name metav1.Object, o runtime.Object) error {
+	err := c.resources.Put().Resource(resource).NamespaceIfScoped(name.GetNamespace(), name.GetNamespace() != "").
+		Name(name.GetName()).SubResource("status").Body(o).Do(ctx).Error()
+	if err == nil || apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+		return nil
+	}
+	return fmt.Errorf("write the status of %s %s: %w", resource, name.GetName(), err)
+}

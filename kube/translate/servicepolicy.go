@@ -1,0 +1,120 @@
+package translate
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"weir.io/weir/internal/model"
+	"weir.io/weir/kube/v1alpha1"
+)
+
+// ServicePolicy is one that is read.
+type ServicePolicy struct {
+	Of       *v1alpha1.ServicePolicy
+	Options  Options // of Services that it selects
+	selector labels.Selector
+}
+
+// ReadServicePolicy returns what a ServicePolicy makes of the options that Services have
+// without one, or what is wrong with it that its schema cannot refuse.
+func ReadServicePolicy(p *v1alpha1.ServicePolicy, o Options) (*ServicePolicy, error) {
+	matches, err := selector("spec.selector", &p.Spec.Selector)
+	if err != nil {
+		return nil, err
+	}
+	for _, text := range []struct {
+		field, text string
+		into        interface{ UnmarshalText([]byte) error }
+	}{
+		{"mode", p.Spec.Mode, &o.Mode}, {"policy", p.Spec.Policy, &o.Policy}, {"affinity", p.Spec.Affinity, &o.Affinity},
+		{"drain", duration(p.Spec.Drain), &o.Drain}, {"maxDrain", duration(p.Spec.MaxDrain), &o.MaxDrain},
+	} {
+		if text.text == "" {
+			continue
+		}
+		if err := text.into.UnmarshalText([]byte(text.text)); err != nil {
+			return nil, fmt.Errorf("spec.%s: %w", text.field, err)
+		}
+	}
+	if why := o.Check(); why != "" {
+		return nil, fmt.Errorf("spec.mode: %s", why)
+	}
+	if o.Health, err = health(p.Spec.Health); err != nil {
+		return nil, err
+	}
+	return &ServicePolicy{Of: p, Options: o, selector: matches}, nil
+}
+
+func duration(d *v1alpha1.Duration) string {
+	if d == nil {
+		return ""
+	}
+	return string(*d)
+}
+
+func health(h *v1alpha1.Health) (*model.HealthCheck, error) {
+	if h == nil {
+		return nil, nil
+	}
+	check := &model.HealthCheck{Port: uint16(h.Port), Rise: uint16(h.Rise), Fall: uint16(h.Fall)}
+	if err := check.Kind.UnmarshalText([]byte(h.Kind)); err != nil {
+		return nil, fmt.Errorf("spec.health.kind: %w", err)
+	}
+	for _, d := range []struct {
+		field string
+		given *v1alpha1.Duration
+		into  *model.Duration
+	}{{"interval", h.Interval, &check.Interval}, {"timeout", h.Timeout, &check.Timeout}} {
+		if d.given == nil {
+			continue
+		}
+		if err := d.into.UnmarshalText([]byte(*d.given)); err != nil {
+			return nil, fmt.Errorf("spec.health.%s: %w", d.field, err)
+		}
+	}
+	if h.HTTP == nil {
+		return check, nil
+	}
+	check.HTTP = &model.HealthHTTP{Path: h.HTTP.Path, Host: h.HTTP.Host}
+	for i, text := range h.HTTP.Status {
+		var r model.StatusRange
+		if err := r.UnmarshalText([]byte(text)); err != nil {
+			return nil, fmt.Errorf("spec.health.http.status[%d]: %w", i, err)
+		}
+		check.HTTP.Status = append(check.HTTP.Status, r)
+	}
+	return check, nil
+}
+
+// ServicePolicies are those of a cluster, by their namespaces: in each the one that counts
+// first.
+type ServicePolicies map[string][]*ServicePolicy
+
+// NewServicePolicies puts policies in order.
+func NewServicePolicies(list []*ServicePolicy) ServicePolicies {
+	p := ServicePolicies{}
+	for _, one := range list {
+		p[one.Of.Namespace] = append(p[one.Of.Namespace], one)
+	}
+	for _, list := range p {
+		slices.SortFunc(list, func(a, b *ServicePolicy) int {
+			return cmp.Or(cmp.Compare(b.Of.Spec.Priority, a.Of.Spec.Priority),
+				a.Of.CreationTimestamp.Compare(b.Of.CreationTimestamp.Time), cmp.Compare(a.Of.Name, b.Of.Name))
+		})
+	}
+	return p
+}
+
+// For returns the one that counts for a Service; nil: none.
+func (p ServicePolicies) For(s *corev1.Service) *ServicePolicy {
+	for _, one := range p[s.Namespace] {
+		if one.selector.Matches(labels.Set(s.Labels)) {
+			return one
+		}
+	}
+	return nil
+}
