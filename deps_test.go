@@ -29,7 +29,8 @@ var libraries = map[string]string{
 	"grpc":       "google.golang.org/grpc",
 	"net":        "golang.org/x/net",
 	"huma":       "github.com/danielgtaylor/huma/v2",
-	"kubernetes": "k8s.io", // its API's types and its client; see docs/architecture.md
+	"kubernetes": "k8s.io",                                        // its API's types and its client; see docs/architecture.md
+	"libcap":     "kernel.org/pub/linux/libs/security/libcap/cap", // for all threads, without cgo
 	"logr":       "github.com/go-logr/logr",
 	"netlink":    "github.com/vishvananda/netlink",
 	"netns":      "github.com/vishvananda/netns",
@@ -66,7 +67,8 @@ var mayImport = map[string][]string{
 	"internal/bgp":         {"internal/model", "gobgp", "sys"},
 	"internal/neighbor":    {"internal/model", "netlink", "sys"},
 	"internal/health":      {"internal/model", "grpc", "net", "sys"},
-	"internal/doctor":      {"internal/model", "ebpf", "netlink", "sys"},
+	"internal/doctor":      {"internal/model", "internal/privilege", "ebpf", "netlink", "sys"},
+	"internal/privilege":   {"internal/model", "libcap", "sys"},
 	"internal/metrics":     {"internal/model", "prometheus"},
 	"internal/netlab":      {"netlink", "netns", "sys"},
 	"internal/etcdlab":     {"etcd", "zap", "netlink"},
@@ -79,7 +81,7 @@ var mayImport = map[string][]string{
 	"internal/demo": {"internal/model", "internal/config", "internal/api", "internal/netlab", "internal/routerlab",
 		"ebpf", "sys"},
 	"cmd/weir": {"internal/model", "internal/config", "internal/engine", "internal/datapath",
-		"internal/agent", "internal/api", "internal/bfd", "internal/bgp", "internal/doctor", "internal/explain", "internal/forecast", "internal/metrics", "internal/neighbor", "internal/desired", "internal/flowsync", "internal/health", "internal/history", "internal/hooks", "internal/store", "internal/utilization", "internal/demo", "web",
+		"internal/agent", "internal/api", "internal/bfd", "internal/bgp", "internal/doctor", "internal/explain", "internal/forecast", "internal/metrics", "internal/neighbor", "internal/privilege", "internal/desired", "internal/flowsync", "internal/health", "internal/history", "internal/hooks", "internal/store", "internal/utilization", "internal/demo", "web",
 		"cobra", "gopacket", "pflag", "sys"},
 	"kube/v1alpha1":       {"kubernetes"},
 	"kube/pool":           {"internal/model"},

@@ -30,6 +30,9 @@ type daemon struct {
 	socket string
 	cmd    *netlab.Command
 	ended  chan struct{}
+
+	user  *syscall.Credential // whose process it is; nil: root's
+	gives []uintptr           // the capabilities that such a user's process has
 }
 
 // startDaemon starts a weir process with that configuration and waits until it
@@ -44,6 +47,14 @@ func startDaemon(t *testing.T, h *netlab.Host, verb, text string, flags ...strin
 // launchDaemon is startDaemon without the wait, for several that start at once.
 func launchDaemon(t *testing.T, h *netlab.Host, verb, text string, flags ...string) *daemon {
 	t.Helper()
+	d := newDaemon(t, h, verb, text, flags...)
+	d.start()
+	return d
+}
+
+// newDaemon is launchDaemon without the start.
+func newDaemon(t *testing.T, h *netlab.Host, verb, text string, flags ...string) *daemon {
+	t.Helper()
 	// The file has its directory to itself: weir watches the directory.
 	if err := os.MkdirAll(filepath.Join(h.Dir(), verb), 0o755); err != nil {
 		t.Fatal(err)
@@ -51,7 +62,6 @@ func launchDaemon(t *testing.T, h *netlab.Host, verb, text string, flags ...stri
 	d := &daemon{t: t, host: h, binary: weir, verb: verb, bpffs: h.BPFFS(), log: filepath.Join(h.Dir(), verb+".log"),
 		socket: filepath.Join(h.Dir(), verb+".sock"), flags: flags}
 	d.edit(text)
-	d.start()
 	return d
 }
 
@@ -71,6 +81,7 @@ func (d *daemon) start() {
 	flags := append([]string{d.verb, "-c", d.config, "--bpffs", d.bpffs, "--socket", d.socket}, d.flags...)
 	d.cmd = d.host.Command(context.Background(), d.binary, flags...)
 	d.cmd.Stdout, d.cmd.Stderr = log, log
+	d.cmd.SysProcAttr.Credential, d.cmd.SysProcAttr.AmbientCaps = d.user, d.gives
 	if err := d.cmd.Start(); err != nil {
 		d.t.Fatalf("start weir %s on %s: %v", d.verb, d.host.Name, err)
 	}

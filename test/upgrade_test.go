@@ -1,11 +1,14 @@
 package test
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -13,6 +16,20 @@ import (
 	"weir.io/weir/internal/model"
 	"weir.io/weir/test/version"
 )
+
+var buildOtherABI = sync.OnceValues(func() (string, error) {
+	return version.BuildOtherABI(context.Background(), "..", filepath.Dir(weir))
+})
+
+// otherABI returns the path of another version's binary, built once for all tests.
+func otherABI(t *testing.T) string {
+	t.Helper()
+	path, err := buildOtherABI()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
 
 // Another version takes the place of weir, director and agents, and gives it back, with
 // maps that look different, ended in good order or killed at any moment, while 100,000 packets per
@@ -24,10 +41,7 @@ import (
 //	client --- router --- switch --- director --- source, sink
 //	                             --- backend1, backend2
 func TestUpgradeLosesNothing(t *testing.T) {
-	other, err := version.BuildOtherABI(t.Context(), "..", t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	other := otherABI(t)
 	versions := map[string]string{"this": weir, "other": other}
 	l := newLab(t, size{backends: 2})
 	packets := newStream(t, l)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"reflect"
 	"sync"
@@ -12,6 +13,7 @@ import (
 	"weir.io/weir/internal/api"
 	"weir.io/weir/internal/metrics"
 	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/privilege"
 	"weir.io/weir/internal/store"
 )
 
@@ -55,7 +57,7 @@ func runAgent(ctx context.Context, o agentOptions, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	if err := prepareHost(o.bpffs); err != nil {
+	if err := prepareHost(o.bpffs, privilege.Agent, &first, log); err != nil {
 		return err
 	}
 	pin := pinDirectory(o.bpffs)
@@ -128,7 +130,12 @@ func newAgentDaemon(d *daemon, a *agent.Agent, began model.Agent) *daemon {
 		if *c.Agent.UDPFlows != *began.UDPFlows {
 			d.log.Warn("change takes effect when weir agent starts again", "key", "agent.udp-flows")
 		}
-		err := a.Set(c)
+		err := needCapabilities(privilege.Agent, &c, d.log)
+		if err != nil {
+			err = fmt.Errorf("%w, and start it again", err) // it may have dropped them
+		} else {
+			err = a.Set(c)
+		}
 		d.noteSet(err)
 		if err != nil {
 			return err

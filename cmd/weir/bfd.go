@@ -15,6 +15,7 @@ import (
 	"weir.io/weir/internal/bfd"
 	"weir.io/weir/internal/datapath"
 	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/privilege"
 )
 
 // defaultBFDSocket is beside the director's.
@@ -56,6 +57,9 @@ func newBFD() *cobra.Command {
 func runBFD(cmd *cobra.Command, o *bfdOptions, log *slog.Logger) error {
 	// Whoever reads what is logged may be gone: that is no reason to end.
 	signal.Ignore(syscall.SIGPIPE, syscall.SIGHUP)
+	if err := keepCapabilities(privilege.BFD, nil, log); err != nil {
+		return err
+	}
 	listener, err := api.Listen(o.socket)
 	if err != nil {
 		return err

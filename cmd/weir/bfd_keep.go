@@ -11,6 +11,7 @@ import (
 
 	"weir.io/weir/internal/bfd"
 	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/privilege"
 )
 
 // bfdKeeper gives the BFD process the sessions that go with what the kernel has.
@@ -29,7 +30,7 @@ func newBFDKeeper(o *runOptions, tell func(model.BFDStatus), log *slog.Logger) *
 }
 
 // startBFD starts a process that outlives this one: in a session of its own, so that no
-// signal that is meant for this one reaches it.
+// signal that is meant for this one reaches it, and with those capabilities alone that are its.
 func startBFD(o *runOptions, socket string) error {
 	self, err := os.Executable()
 	if err != nil {
@@ -38,7 +39,7 @@ func startBFD(o *runOptions, socket string) error {
 	cmd := exec.Command(self, "bfd", "--socket", socket, "--bpffs", o.bpffs,
 		"--log-format", o.log.format, "--log-level", o.log.level.String())
 	cmd.Stderr = os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, AmbientCaps: privilege.HandOn(privilege.BFD)}
 	if err := cmd.Start(); err != nil {
 		return err
 	}

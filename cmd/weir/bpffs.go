@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -10,7 +11,8 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
-	"weir.io/weir/internal/doctor"
+	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/privilege"
 )
 
 func addBPFFS(cmd *cobra.Command, bpffs *string) {
@@ -19,24 +21,41 @@ func addBPFFS(cmd *cobra.Command, bpffs *string) {
 
 func pinDirectory(bpffs string) string { return filepath.Join(bpffs, "weir") }
 
-// prepareHost turns what would be a riddle later into an error now, and mounts
-// the BPF file system where it is not.
-func prepareHost(bpffs string) error {
-	if err := needCapabilities(); err != nil {
+// prepareHost turns what would be a riddle later into an error now, mounts the BPF file
+// system where it is not, and drops all that the process does not need from then on.
+func prepareHost(bpffs string, process privilege.Process, c *model.Config, log *slog.Logger) error {
+	if err := needCapabilities(process, c, log); err != nil {
 		return err
 	}
-	return mountBPFFS(bpffs)
+	if err := mountBPFFS(bpffs); err != nil {
+		return err
+	}
+	return keepCapabilities(process, c, log)
 }
 
-func needCapabilities() error {
-	missing, err := doctor.MissingCapabilities()
-	if err != nil {
-		return err
+// needCapabilities names what is missing for a configuration; nil: for each.
+func needCapabilities(process privilege.Process, c *model.Config, log *slog.Logger) error {
+	var missing []string
+	for _, n := range privilege.Missing(process, c) {
+		if n.Optional {
+			log.Warn("capability missing, it works without", "capability", n.Capability, "for", n.For)
+			continue
+		}
+		missing = append(missing, n.String())
 	}
 	if len(missing) > 0 {
 		return fmt.Errorf("%s missing: run as root, or give the process these capabilities", strings.Join(missing, ", "))
 	}
 	return nil
+}
+
+// keepCapabilities drops what the process does not need.
+func keepCapabilities(process privilege.Process, c *model.Config, log *slog.Logger) error {
+	kept, err := privilege.Keep(process, c)
+	if err == nil {
+		log.Debug("capabilities kept", "capabilities", kept)
+	}
+	return err
 }
 
 func mountBPFFS(path string) error {

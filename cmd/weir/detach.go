@@ -11,6 +11,7 @@ import (
 	"weir.io/weir/internal/agent"
 	"weir.io/weir/internal/api"
 	"weir.io/weir/internal/datapath"
+	"weir.io/weir/internal/privilege"
 )
 
 func newDetach() *cobra.Command {
@@ -27,7 +28,7 @@ func newDetach() *cobra.Command {
 			if err := out.check(); err != nil {
 				return err
 			}
-			if err := needCapabilities(); err != nil {
+			if err := needCapabilities(privilege.Run, nil, nil); err != nil {
 				return err
 			}
 			pin := pinDirectory(bpffs)

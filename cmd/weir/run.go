@@ -26,6 +26,7 @@ import (
 	"weir.io/weir/internal/metrics"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/neighbor"
+	"weir.io/weir/internal/privilege"
 	"weir.io/weir/internal/store"
 	"weir.io/weir/web"
 )
@@ -75,7 +76,7 @@ func runDirector(ctx context.Context, o *runOptions, log *slog.Logger) error {
 	if err := needInterfaces(first); err != nil {
 		return fmt.Errorf("%s: %w", o.file, err)
 	}
-	if err := prepareHost(o.bpffs); err != nil {
+	if err := prepareHost(o.bpffs, privilege.Run, &first, log); err != nil {
 		return err
 	}
 	// The socket before the kernel: a director that runs already must not find
@@ -251,6 +252,9 @@ func (d *director) run(ctx context.Context, first model.Config, changes <-chan c
 	d.apply = func(c model.Config) error {
 		if err := needInterfaces(c); err != nil {
 			return err
+		}
+		if err := needCapabilities(privilege.Run, &c, d.log); err != nil {
+			return fmt.Errorf("%w, and start it again", err) // it may have dropped them
 		}
 		d.warnOfRestart(c.Director)
 		d.bfd.want(&c)

@@ -417,7 +417,7 @@ func TestDirectorWithoutCapabilities(t *testing.T) {
 		cmd.Env = append(cmd.Env, asWeir+"=1")
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 		out, err := cmd.CombinedOutput()
-		want := "weir: CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON missing: run as root, or give the process these capabilities\n"
+		want := "weir: CAP_BPF (programs and maps), CAP_NET_ADMIN (XDP on interfaces, next hops, routes, sysctls under /proc/sys/net), CAP_PERFMON (programs that compute with pointers, and tracepoints for the CPUs' utilization) missing: run as root, or give the process these capabilities\n"
 		if err == nil || string(out) != want {
 			t.Errorf("%s without capabilities: %v\n%swant\n%s", args[0], err, out, want)
 		}

@@ -10,10 +10,12 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/privilege"
 )
 
 // agent examines a backend's host.
 func (x *examination) agent() {
+	x.asked(privilege.Agent)
 	services := x.localServices()
 	if len(services) == 0 {
 		x.warn("backend", "ip addr, and the backends' addresses in the file", "no address of this host is a backend's")

@@ -8,10 +8,12 @@ import (
 	"strings"
 
 	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/privilege"
 )
 
 // director examines a director's host.
 func (x *examination) director() {
+	x.asked(privilege.Run)
 	if len(x.config.Director.Interfaces) == 0 {
 		x.fail("interfaces", "name those that clients' packets come in by", "director.interfaces is empty")
 	}

@@ -8,6 +8,8 @@ import (
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
+
+	"weir.io/weir/internal/privilege"
 )
 
 // The oldest kernel that weir is tested on.
@@ -32,44 +34,41 @@ func (x *examination) kernel() {
 	x.ok("kernel", "%s", release)
 }
 
-// capabilityNames are those that loading programs and changing interfaces take.
-var capabilityNames = []struct {
-	bit  uint
-	name string
-}{
-	{unix.CAP_BPF, "CAP_BPF"},
-	{unix.CAP_NET_ADMIN, "CAP_NET_ADMIN"},
-	{unix.CAP_PERFMON, "CAP_PERFMON"},
-}
-
-// MissingCapabilities returns the capabilities that this process lacks to run a
-// director or an agent. CAP_SYS_ADMIN stands for those of BPF.
-func MissingCapabilities() ([]string, error) {
-	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var data [2]unix.CapUserData
-	if err := unix.Capget(&header, &data[0]); err != nil {
-		return nil, fmt.Errorf("read capabilities: %w", err)
+// capabilities examines this process for what every director and every agent needs, which is
+// the same. What their configuration needs is examined with the rest of it: see asked.
+func (x *examination) capabilities() {
+	missing := privilege.Missing(privilege.Run, nil)
+	for _, n := range missing {
+		x.lacks(n)
 	}
-	has := func(bit uint) bool { return data[bit/32].Effective&(1<<(bit%32)) != 0 }
-	var missing []string
-	for _, c := range capabilityNames {
-		if !has(c.bit) && (c.bit == unix.CAP_NET_ADMIN || !has(unix.CAP_SYS_ADMIN)) {
-			missing = append(missing, c.name)
+	if len(missing) > 0 {
+		return
+	}
+	var names []string
+	for _, n := range privilege.Needs(privilege.Run) {
+		if n.Always() {
+			names = append(names, n.Capability)
 		}
 	}
-	return missing, nil
+	x.ok("capabilities", "%s", strings.Join(names, ", "))
 }
 
-func (x *examination) capabilities() {
-	missing, err := MissingCapabilities()
-	switch {
-	case err != nil:
-		x.fail("capabilities", "", "%v", err)
-	case len(missing) > 0:
-		x.fail("capabilities", "run as root, or give the process these", "%s missing", strings.Join(missing, ", "))
-	default:
-		x.ok("capabilities", "CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON")
+// asked examines this process for what a configuration asks of a director or an agent.
+func (x *examination) asked(process privilege.Process) {
+	for _, n := range privilege.Missing(process, x.config) {
+		if !n.Always() {
+			x.lacks(n)
+		}
 	}
+}
+
+func (x *examination) lacks(n privilege.Need) {
+	const fix = "run as root, or give the process this capability"
+	if n.Optional {
+		x.warn("capabilities", fix, "%s missing", n)
+		return
+	}
+	x.fail("capabilities", fix, "%s missing", n)
 }
 
 func (x *examination) bpf() {

@@ -1,0 +1,106 @@
+package privilege
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+	"kernel.org/pub/linux/libs/security/libcap/cap"
+
+	"weir.io/weir/internal/model"
+)
+
+// Keep drops, on all threads and for good, every capability that this process does not need for
+// what it does now or may be configured to do later. What it starts gets none, root's programs
+// neither (but see [HandOn]), and cannot get any by itself: programs with capabilities or
+// set-user-ID of their own are not given them (no_new_privs). It returns the names of those
+// that are kept.
+//
+// The order is what makes it possible: each of these steps but the last two takes CAP_SETPCAP.
+// A process without it, which root did not start, has nothing to lose by them.
+func Keep(p Process, c *model.Config) ([]string, error) {
+	have := cap.GetProc()
+	now, later := kept(have, p, c)
+	all := slices.Concat(now, later)
+	if has(have, cap.SETPCAP) {
+		raised := cap.NewSet()
+		if err := errors.Join(raised.SetFlag(cap.Permitted, true, append(slices.Clone(all), cap.SETPCAP)...),
+			raised.SetFlag(cap.Effective, true, cap.SETPCAP), raised.SetProc()); err != nil {
+			return nil, fmt.Errorf("drop capabilities: %w", err)
+		}
+		if err := bound(later); err != nil {
+			return nil, err
+		}
+	}
+	if err := cap.ResetAmbient(); err != nil {
+		return nil, fmt.Errorf("drop ambient capabilities: %w", err)
+	}
+	left := cap.NewSet()
+	err := errors.Join(left.SetFlag(cap.Permitted, true, all...), left.SetFlag(cap.Effective, true, now...), left.SetProc())
+	if err != nil {
+		return nil, fmt.Errorf("drop capabilities: %w", err)
+	}
+	if _, err := cap.Prctlw(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return nil, fmt.Errorf("set no_new_privs: %w", err)
+	}
+	return names(all), nil
+}
+
+// kept returns what a process keeps for itself, and for those that it starts.
+func kept(have *cap.Set, p Process, c *model.Config) (now, later []cap.Value) {
+	for _, n := range Needs(p) {
+		switch {
+		case !has(have, n.value):
+			if standsFor(n.value) && has(have, cap.SYS_ADMIN) && !slices.Contains(now, cap.SYS_ADMIN) {
+				now = append(now, cap.SYS_ADMIN)
+			}
+		case n.ifAsked && n.AskedBy(c) == "":
+		case n.handedOn:
+			later = append(later, n.value)
+		default:
+			now = append(now, n.value)
+		}
+	}
+	return now, later
+}
+
+// bound lets no program that is started have more than what is handed on, and root's not even
+// that by being root's.
+func bound(later []cap.Value) error {
+	var drop []cap.Value
+	for v := cap.Value(0); v < cap.MaxBits(); v++ {
+		if is, err := cap.GetBound(v); err == nil && is && !slices.Contains(later, v) {
+			drop = append(drop, v)
+		}
+	}
+	if err := cap.DropBound(drop...); err != nil {
+		return fmt.Errorf("drop capabilities of the bounding set: %w", err)
+	}
+	if err := (cap.GetSecbits() | cap.SecbitNoRoot | cap.SecbitNoRootLocked).Set(); err != nil {
+		return fmt.Errorf("take root's capabilities from programs that are started: %w", err)
+	}
+	return nil
+}
+
+// HandOn returns those capabilities that a program needs and this process may give to it: they
+// are for [syscall.SysProcAttr.AmbientCaps].
+func HandOn(to Process) []uintptr {
+	var given []uintptr
+	have := cap.GetProc()
+	for _, n := range Needs(to) {
+		if bounded, err := cap.GetBound(n.value); err == nil && bounded && has(have, n.value) {
+			given = append(given, uintptr(n.value))
+		}
+	}
+	return given
+}
+
+func names(values []cap.Value) []string {
+	var list []string
+	for _, v := range values {
+		list = append(list, strings.ToUpper(v.String()))
+	}
+	return list
+}

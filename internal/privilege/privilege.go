@@ -1,0 +1,175 @@
+// Package privilege says which of Linux's capabilities weir's processes need and what for,
+// and lets a process keep those alone. It is one table: what is required at the start, what
+// is kept, what doctor examines and what the documents list are read from it.
+package privilege
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"kernel.org/pub/linux/libs/security/libcap/cap"
+
+	"weir.io/weir/internal/model"
+)
+
+// Process is one of weir's processes.
+type Process string
+
+// The processes that stay, and so drop what they do not need.
+const (
+	Run   Process = "run"   // weir run
+	Agent Process = "agent" // weir agent
+	BFD   Process = "bfd"   // weir bfd
+)
+
+// Need is a capability that a process needs.
+type Need struct {
+	Process    Process
+	Capability string // as capabilities(7) writes it: "CAP_NET_ADMIN"
+	For        string // what needs it
+	// Optional says that the process works without it, if not as well.
+	Optional bool
+
+	value cap.Value
+	// asked returns by which of the configuration's keys it is needed, "" if by none; nil:
+	// by every configuration.
+	asked func(*model.Config) string
+	// ifAsked says that the process keeps it only where the configuration of its start asks for
+	// it: it gives too much to be kept for a later one.
+	ifAsked bool
+	// handedOn says that the process has it for another one that it starts, and not for itself.
+	handedOn bool
+}
+
+// needs are all of them. Found out by taking away one after the other: test/privilege_test.go
+// does so again.
+var needs = []Need{
+	{Process: Run, value: cap.BPF, For: "programs and maps"},
+	{Process: Run, value: cap.NET_ADMIN, For: "XDP on interfaces, next hops, routes, sysctls under /proc/sys/net"},
+	{Process: Run, value: cap.PERFMON, For: "programs that compute with pointers, and tracepoints for the CPUs' utilization"},
+	{Process: Run, value: cap.NET_RAW, For: "ARP, NDP and ICMP that are not the kernel's own", asked: asksForRaw},
+	{Process: Run, value: cap.NET_BIND_SERVICE, For: "ports below 1024", asked: asksForPort},
+	{Process: Run, value: cap.SYS_NICE, For: "real-time priority of weir bfd", asked: asksForBFD, Optional: true, handedOn: true},
+	{Process: Run, value: cap.IPC_LOCK, For: "keeping weir bfd's memory from being paged out", asked: asksForBFD, Optional: true, handedOn: true},
+	{Process: Agent, value: cap.BPF, For: "programs and maps"},
+	{Process: Agent, value: cap.NET_ADMIN, For: "programs on interfaces, VIPs on lo, sysctls under /proc/sys/net"},
+	{Process: Agent, value: cap.PERFMON, For: "programs that compute with pointers, and read the kernel's sockets"},
+	{Process: Agent, value: cap.SYS_ADMIN, For: "entering other network namespaces", asked: asksForNamespaces, ifAsked: true},
+	{Process: BFD, value: cap.SYS_NICE, For: "real-time priority", Optional: true},
+	{Process: BFD, value: cap.IPC_LOCK, For: "keeping its memory from being paged out", Optional: true},
+}
+
+func init() {
+	for i := range needs {
+		needs[i].Capability = strings.ToUpper(needs[i].value.String())
+	}
+}
+
+// Needs returns what a process needs, whatever it is configured to do.
+func Needs(p Process) []Need {
+	return slices.DeleteFunc(slices.Clone(needs), func(n Need) bool { return n.Process != p })
+}
+
+// Missing returns what this process lacks of what that process needs for a configuration. Each
+// says what asks for it. Nil asks for what every configuration needs.
+func Missing(p Process, c *model.Config) []Need {
+	have := cap.GetProc()
+	var missing []Need
+	for _, n := range Needs(p) {
+		if !n.Always() {
+			key := n.AskedBy(c)
+			if key == "" {
+				continue
+			}
+			n.For = key + ": " + n.For
+		}
+		if !has(have, n.value) && !(standsFor(n.value) && has(have, cap.SYS_ADMIN)) {
+			missing = append(missing, n)
+		}
+	}
+	return missing
+}
+
+func has(s *cap.Set, v cap.Value) bool {
+	is, err := s.GetFlag(cap.Permitted, v)
+	return is && err == nil
+}
+
+// standsFor reports whether the kernel takes CAP_SYS_ADMIN in a capability's place: those two
+// were parts of it before Linux 5.8, and there are container engines that do not know them.
+func standsFor(v cap.Value) bool { return v == cap.BPF || v == cap.PERFMON }
+
+// Always reports whether every configuration needs it.
+func (n Need) Always() bool { return n.asked == nil }
+
+// AskedBy returns which key of a configuration needs it, "" if none does, or every
+// configuration. Nil is one without keys.
+func (n Need) AskedBy(c *model.Config) string {
+	if n.asked == nil || c == nil {
+		return ""
+	}
+	return n.asked(c)
+}
+
+// String says what is missing, and what for.
+func (n Need) String() string { return fmt.Sprintf("%s (%s)", n.Capability, n.For) }
+
+// asksForRaw looks for what sends and receives packets itself. Checks of all kinds ask links who
+// has a VIP, and those of kind icmp send echo requests.
+func asksForRaw(c *model.Config) string {
+	if len(c.Director.Neighbor.Interfaces) > 0 {
+		return "director.neighbor"
+	}
+	for i := range c.Services {
+		if c.Services[i].Health != nil {
+			return fmt.Sprintf("services[%d].health", i)
+		}
+	}
+	return ""
+}
+
+// asksForPort looks for ports that the kernel gives not to everybody.
+func asksForPort(c *model.Config) string {
+	first := firstFreePort()
+	if len(c.BGP.Listen) > 0 && model.DefaultBGPPort < first {
+		return "bgp.listen"
+	}
+	for key, list := range map[string][]netip.AddrPort{"api.listen": c.API.Listen, "api.read-only": c.API.ReadOnly} {
+		if slices.ContainsFunc(list, func(at netip.AddrPort) bool { return at.Port() < first }) {
+			return key
+		}
+	}
+	return ""
+}
+
+// firstFreePort returns the first port that everybody may have in this network namespace.
+func firstFreePort() uint16 {
+	const usual = 1024
+	text, err := os.ReadFile("/proc/sys/net/ipv4/ip_unprivileged_port_start")
+	if err != nil {
+		return usual
+	}
+	port, err := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 16)
+	if err != nil {
+		return usual
+	}
+	return uint16(port)
+}
+
+func asksForBFD(c *model.Config) string {
+	if len(c.BFDSessions()) > 0 {
+		return "bfd"
+	}
+	return ""
+}
+
+func asksForNamespaces(c *model.Config) string {
+	if len(c.Agent.Namespaces) > 0 {
+		return "agent.namespaces"
+	}
+	return ""
+}
