@@ -160,6 +160,8 @@ func serveFakes(t *testing.T) (director, agent string) {
 	server.HandleCapture(fakeCapture)
 	server.HandleExplain(fakeExplain)
 	server.HandleSets(fakeSets{})
+	server.HandleDirectors(fakeDirectors)
+	server.HandleFlows(fakeFlows)
 	serve(t, director, server)
 	serve(t, agent, api.NewAgentServer(fakeAgent{}, fakeAgent{}, log))
 	return director, agent

@@ -32,7 +32,9 @@ func (fakeSets) Put(_ context.Context, _ string, _ api.SetText, when api.Conditi
 	return api.SetChange{Revision: 8, Tag: "t", Changed: []string{"web"}, Moves: []model.Move{{Service: "web", Slots: 1021, Moved: 255}}}, nil
 }
 
-func (fakeSets) Drain(context.Context, api.Drain) ([]api.Drained, error) { return nil, nil }
+func (fakeSets) Drain(_ context.Context, d api.Drain) ([]api.Drained, error) {
+	return []api.Drained{{Owner: "web-team", Service: "web", Backend: d.Backend, Before: model.Active, State: d.State}}, nil
+}
 
 func (fakeSets) Plan(_ context.Context, r api.PlanRequest) (api.Plan, error) {
 	if r.Owner == "kube" {

@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 )
@@ -53,3 +54,33 @@ func (h *host) withAPI(t *testing.T) string {
 
 // beside is a file in the directory of the configuration.
 func (h *host) beside(name string) string { return filepath.Join(filepath.Dir(h.file), name) }
+
+// Commands ask a director from elsewhere: one that is signed by who is named, with a token that
+// it knows. Otherwise they say what is wrong, and end as the documents say.
+func TestCommandsFromElsewhere(t *testing.T) {
+	h := newHost(t)
+	h.configure(h.withAPI(t)+onEth0, "web")
+	p := h.start("director runs")
+	defer p.stop()
+	p.wait("the API to answer", func() bool {
+		return h.weir("status", "--server", remoteURL, "--ca", h.beside("api.pem"), "--token-file", h.beside("admin")).Run() == nil
+	})
+	for _, c := range []struct {
+		flags  []string
+		status exitStatus
+		says   string
+	}{
+		{[]string{"--ca", h.beside("api.pem"), "--token-file", h.beside("admin")}, exitDone, "web "},
+		{[]string{"--ca", h.beside("api.pem")}, exitRefused, "show the token or the certificate"},
+		{[]string{"--token-file", h.beside("admin")}, exitUnreachable, "certificate"},
+	} {
+		cmd := h.weir(append([]string{"services", "--server", remoteURL}, c.flags...)...)
+		out, err := cmd.CombinedOutput()
+		if cmd.ProcessState == nil {
+			t.Fatal(err)
+		}
+		if got := exitStatus(cmd.ProcessState.ExitCode()); got != c.status || !strings.Contains(string(out), c.says) {
+			t.Errorf("weir services with %q ends with %d and says\n%s\nwant %d and %q", c.flags, got, out, c.status, c.says)
+		}
+	}
+}
