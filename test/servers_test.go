@@ -43,6 +43,18 @@ http {
 // startServer starts a server on the host and waits until it listens.
 func startServer(t *testing.T, h *netlab.Host, at netip.AddrPort, name string, args ...string) {
 	t.Helper()
+	startListening(t, h, "-Hltn", at.String(), name, args...)
+}
+
+// startDatagramServer is startServer for one that takes datagrams at a port of all addresses.
+func startDatagramServer(t *testing.T, h *netlab.Host, port uint16, name string, args ...string) {
+	t.Helper()
+	startListening(t, h, "-Hlun", fmt.Sprintf("[::]:%d", port), name, args...)
+}
+
+// startListening waits until ss shows the server's socket.
+func startListening(t *testing.T, h *netlab.Host, sockets, at, name string, args ...string) {
+	t.Helper()
 	cmd := h.Command(context.Background(), name, args...)
 	var output bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &output, &output
@@ -66,7 +78,7 @@ func startServer(t *testing.T, h *netlab.Host, at netip.AddrPort, name string, a
 		default:
 		}
 		// Looked for rather than tried: some servers are there for one client.
-		return strings.Contains(on(t, h, "ss", "-Hltn"), " "+at.String()+" ")
+		return strings.Contains(on(t, h, "ss", sockets), " "+at+" ")
 	})
 }
 
