@@ -8,6 +8,8 @@ const (
 
 	takahashi = `K. Takahashi, "A Study on Portable Load Balancer for Container Clusters", PhD dissertation, The Graduate University for Advanced Studies (SOKENDAI), 2019`
 
+	kogias = `M. Kogias, R. Iyer and E. Bugnion, "Bypassing the Load Balancer Without Regrets", ACM Symposium on Cloud Computing (SoCC), 2020, [doi:10.1145/3419111.3421304](https://doi.org/10.1145/3419111.3421304)`
+
 	hnlb = `R. Durner, A. Varasteh, M. Stephan, C. Mas Machuca and W. Kellerer, "HNLB: Utilizing Hardware Matching Capabilities of NICs for Offloading Stateful Load Balancers", IEEE International Conference on Communications (ICC), 2019, [doi:10.1109/ICC.2019.8761434](https://doi.org/10.1109/ICC.2019.8761434), section IV`
 )
 
@@ -35,6 +37,7 @@ var guide = report.Guide{
 			"The paper is " + takahashi + ", figure 4.15, which is a histogram of such delays",
 		},
 		"scaleout": {"The paper is " + takahashi + ", figures 4.13 and 4.14"},
+		"bypass":   {"The paper is " + kogias + ", figures 7 to 12"},
 		"update": {
 			"file has in it what weir run waits for on purpose: until the file was left alone for 50 ms and, in versions that know it, until `coalesce` is over, 50 ms by default",
 			"`-`: the file of a director is edited to change one service; with a single service nothing is set besides that",

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"weir.io/weir/bench/record"
 )
@@ -29,6 +30,12 @@ func judge(r *record.Record) []record.Check {
 	judged := []record.Check{}
 	for _, c := range checks {
 		if s := r.Scenario(c.scenario); s != nil {
+			judged = append(judged, c.judge(s))
+		}
+	}
+	for _, c := range alternates {
+		called := func(other record.Check) bool { return other.Name == c.name }
+		if s := r.Scenario(c.scenario); s != nil && !slices.ContainsFunc(judged, called) {
 			judged = append(judged, c.judge(s))
 		}
 	}

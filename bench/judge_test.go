@@ -102,7 +102,15 @@ var elsewhere = regexp.MustCompile(`^the same\b|\bthe same (with|of|at)\b|\b(tha
 // knows which way its target lies, and can be read without the one before it.
 func TestChecksAreComplete(t *testing.T) {
 	names := map[string]bool{}
-	for _, c := range checks {
+	targets := map[string]float64{}
+	for _, c := range slices.Concat(checks, alternates) {
+		if first, again := targets[c.name]; again && slices.ContainsFunc(alternates, func(a check) bool { return a.name == c.name }) {
+			delete(names, c.name)
+			if first != c.target {
+				t.Errorf("the check %q has the targets %g and %g", c.name, first, c.target)
+			}
+		}
+		targets[c.name] = c.target
 		known := slices.ContainsFunc(scenarios, func(s scenario) bool { return s.name == c.scenario })
 		if !known || names[c.name] || c.value == nil || c.relation != "<=" && c.relation != ">=" || c.quantity.Name == "" {
 			t.Errorf("the check %q of scenario %q is not complete, or not the only one", c.name, c.scenario)
@@ -114,6 +122,25 @@ func TestChecksAreComplete(t *testing.T) {
 		// A scenario that measured nothing says so, and breaks nothing.
 		if j := c.judge(&record.Scenario{Name: c.scenario}); j.Verdict() != record.NotMeasured || j.Note == "" {
 			t.Errorf("%s is %v of a scenario that measured nothing (%q)", c.name, j, j.Note)
+		}
+	}
+}
+
+// A check that two scenarios answer is there once, whichever of them ran.
+func TestAlternates(t *testing.T) {
+	first, second := record.Scenario{Name: "syn"}, record.Scenario{Name: "bypass"}
+	for _, test := range []struct {
+		ran  []record.Scenario
+		from string
+	}{{[]record.Scenario{first}, "syn"}, {[]record.Scenario{second}, "bypass"}, {[]record.Scenario{second, first}, "syn"}} {
+		var from []string
+		for _, c := range judge(&record.Record{Scenarios: test.ran}) {
+			if c.Name == "syn_vs_dnat" {
+				from = append(from, c.Scenario)
+			}
+		}
+		if !slices.Equal(from, []string{test.from}) {
+			t.Errorf("after %d scenarios the check is of %v, want %s", len(test.ran), from, test.from)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -20,7 +21,7 @@ func newList() *cobra.Command {
 					what += " Only where it is named."
 				}
 				fmt.Fprintf(w, "%s\t%s\n", s.name, what)
-				for _, c := range checks {
+				for _, c := range slices.Concat(checks, alternates) {
 					if c.scenario == s.name {
 						fmt.Fprintf(w, "\t  %s %s %g%s: %s\n", c.name, c.relation, c.target, c.unit, c.what)
 					}

@@ -27,6 +27,7 @@ enum arrival_problem {
 	ARRIVAL_WRONG_VIP = 3,     /* backend of another VIP */
 	ARRIVAL_WRONG_BACKEND = 4, /* of this VIP, but not that of the flow */
 	ARRIVAL_BAD_CHECKSUM = 5,
+	ARRIVAL_NOT_HANDED_OVER = 6, /* the option does not say which VIP was called */
 	ARRIVAL_PROBLEMS,
 };
 #define ARRIVAL_FINE ARRIVAL_PROBLEMS
@@ -35,6 +36,7 @@ enum arrival_problem {
 const volatile enum arrival_shape shape;
 const volatile __u8 outer6;
 const volatile __u8 source_rewritten;      /* full NAT: the flow's number is gone */
+const volatile __u8 handed_over;           /* the option of a SYN says its VIP; IPv4 */
 const volatile __u16 backend_port;         /* NAT; 0: the service's */
 const volatile __u32 backends_per_vip = 1; /* the last VIP also has what is left */
 const volatile __u32 backend4;
@@ -188,9 +190,27 @@ static __always_inline __u32 destination_offset(__u32 offset, __u16 from_port, _
 	return vip_of(offset | (__u32)(from_port - SOURCE_PORT_FIRST) << SOURCE_BITS);
 }
 
+/* Adds up what asks to be redirected; a connection that was handed over says its VIP. */
+static __always_inline enum arrival_problem check_options(void *l4, void *end, __u32 *sum)
+{
+	struct syn_options *options = l4 + sizeof(struct tcphdr);
+	__u16 *words = (void *)options;
+
+	if ((void *)(options + 1) > end)
+		return ARRIVAL_MALFORMED;
+	if (handed_over && (bpf_ntohl(options->redirect.vip) - vip4 >= vips ||
+			    options->redirect.port != bpf_htons(service_port)))
+		return ARRIVAL_NOT_HANDED_OVER;
+#pragma unroll
+	for (int i = 0; i < (int)sizeof(*options) / 2; i++)
+		*sum += bpf_ntohs(words[i]);
+	return ARRIVAL_FINE;
+}
+
 /* Over 20 bytes: after UDP's 8, as in the rest of the payload, are zeros. */
 static __always_inline enum arrival_problem check_l4(void *l4, void *end, __u32 sum)
 {
+	enum arrival_problem problem;
 	__u16 *words = l4;
 
 	if ((void *)(words + 10) > end)
@@ -198,6 +218,11 @@ static __always_inline enum arrival_problem check_l4(void *l4, void *end, __u32 
 #pragma unroll
 	for (int i = 0; i < 10; i++)
 		sum += bpf_ntohs(words[i]);
+	if (asks_redirect) {
+		problem = check_options(l4, end, &sum);
+		if (problem != ARRIVAL_FINE)
+			return problem;
+	}
 	return fold_sum(sum + protocol) ? ARRIVAL_BAD_CHECKSUM : ARRIVAL_FINE;
 }
 

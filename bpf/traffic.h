@@ -5,6 +5,8 @@
  */
 #pragma once
 
+#include "redirect_option.h"
+
 /* Frame lengths in turns: the simple IMIX has 12 (7 : 4 : 1). */
 #define FRAME_SIZES 12
 #define FRAME_SIZES_ROOM 16 /* a power of two: the verifier believes masks */
@@ -13,6 +15,7 @@
 #define TCP_SYN 0x02
 #define TCP_ACK 0x10
 #define TRAFFIC_TTL 64
+#define SYN_OPTION_WORDS 5 /* of 4 bytes: Linux's, without ours */
 
 /* Set by the loader. Addresses are those of number 0. */
 const volatile __u32 out_ifindex;
@@ -22,6 +25,8 @@ const volatile __u32 frame_sizes; /* how many of these are used; 0: as the frame
 const volatile __u32 frame_size[FRAME_SIZES_ROOM];
 const volatile __u32 syn_every; /* TCP: every so many packets are a SYN; 0: none is */
 const volatile __u8 flows_in_turn;
+/* TCP: every packet has a SYN's options, and the one that asks to be redirected. */
+const volatile __u8 asks_redirect;
 const volatile __u8 ipv6;
 const volatile __u8 protocol;
 const volatile __u16 service_port;
@@ -79,6 +84,38 @@ static __always_inline void write_l2(void *data, __be16 ethertype)
 	out[6] = ethertype;
 }
 
+/* What Linux puts into a SYN, and our option: as a client's host sends it. */
+struct syn_options {
+	__be32 words[SYN_OPTION_WORDS];
+	struct redirect_option redirect;
+};
+
+/* MSS, SACK permitted, timestamps, window scale (RFC 9293, 2018, 7323). */
+static __always_inline __u32 syn_option(int i)
+{
+	return i == 0 ? 0x020405b4 : i == 1 ? 0x0402080a : i == 2 ? 1 : i == 3 ? 0 : 0x01030307;
+}
+
+/* Returns their sum, 0 where they find no room. */
+static __always_inline __u32 write_options(struct tcphdr *tcp, void *end)
+{
+	struct syn_options *options = (void *)(tcp + 1);
+	__u32 sum = (TCP_EXPERIMENT2 << 8 | REDIRECT_LENGTH) + REDIRECT_EXID + (TCP_NOP << 8 | TCP_NOP);
+
+	if ((void *)(options + 1) > end)
+		return 0;
+#pragma unroll
+	for (int i = 0; i < SYN_OPTION_WORDS; i++) {
+		options->words[i] = bpf_htonl(syn_option(i));
+		sum += halves(syn_option(i));
+	}
+	options->redirect = (struct redirect_option){ .kind = TCP_EXPERIMENT2,
+						      .length = REDIRECT_LENGTH,
+						      .exid = bpf_htons(REDIRECT_EXID),
+						      .nops = { TCP_NOP, TCP_NOP } };
+	return sum;
+}
+
 /* sum: of the pseudo header's addresses. */
 static __always_inline int write_l4(void *l4, void *end, const struct traffic_packet *packet,
 				    __u32 length, __u32 sum)
@@ -92,6 +129,14 @@ static __always_inline int write_l4(void *l4, void *end, const struct traffic_pa
 
 		if ((void *)(tcp + 1) > end)
 			return 0;
+		if (asks_redirect) {
+			__u32 options = write_options(tcp, end);
+
+			if (!options)
+				return 0;
+			flags += sizeof(struct syn_options) / 4 << 12;
+			sum += options;
+		}
 		tcp->source = bpf_htons(port);
 		tcp->dest = bpf_htons(service_port);
 		tcp->seq = bpf_htonl(1);

@@ -18,6 +18,7 @@ type Subject struct {
 	snat      bool
 	outer6    bool
 	dnat      bool // by the kernel
+	policy    model.Policy
 }
 
 func (s Subject) tunnels() bool { return s.shape == traffic.IPIP || s.shape == traffic.GUE }
@@ -48,6 +49,18 @@ func Weir(mode model.Mode, snat, outer6 bool) Subject {
 	}
 	return Subject{Name: name, start: startWeir, shape: traffic.ShapeOf(mode), places: !snat, remembers: snat,
 		mode: mode, snat: snat, outer6: outer6}
+}
+
+// Handing returns weir in mode redirect, by a policy: it hands connections over, for whose
+// SYNs the traffic has to ask.
+func Handing(policy model.Policy) Subject {
+	s := Weir(model.Redirect, false, false)
+	// The program that only redirects frames is called like the mode.
+	s.Name, s.policy = "weir-"+s.Name, policy
+	if policy != model.Maglev {
+		s.Name, s.places = s.Name+" "+policy.String(), false
+	}
+	return s
 }
 
 func startRedirect(_ context.Context, t *Track) error {

@@ -15,6 +15,7 @@ import (
 
 	"weir.io/weir/bench/process"
 	"weir.io/weir/bench/traffic"
+	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/netlab"
 	"weir.io/weir/internal/utilization"
 )
@@ -155,7 +156,7 @@ func (t *Track) outer6() bool {
 
 func (o Options) arrival() traffic.Arrival {
 	return traffic.Arrival{Traffic: o.Traffic, Shape: o.Subject.shape, Outer6: o.Subject.outer6,
-		SNAT: o.Subject.snat, Backends: o.Backends, Expect: o.Subject.places}
+		SNAT: o.Subject.snat, Handed: o.Subject.mode == model.Redirect, Backends: o.Backends, Expect: o.Subject.places}
 }
 
 // Close removes the track.

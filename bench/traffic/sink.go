@@ -27,7 +27,7 @@ const (
 
 // ShapeOf returns the shape of a mode.
 func ShapeOf(mode model.Mode) Shape {
-	return map[model.Mode]Shape{model.L2DSR: L2DSR, model.IPIP: IPIP, model.GUE: GUE, model.NAT: NAT}[mode]
+	return map[model.Mode]Shape{model.L2DSR: L2DSR, model.IPIP: IPIP, model.GUE: GUE, model.NAT: NAT, model.Redirect: NAT}[mode]
 }
 
 // Arrival is what must arrive at a sink.
@@ -36,6 +36,7 @@ type Arrival struct {
 	Shape    Shape
 	Outer6   bool   // tunnels: the outer header is IPv6
 	SNAT     bool   // the source is not the client any more
+	Handed   bool   // SYNs that ask to be redirected say their VIP: they were handed over
 	Backends int    // of all VIPs, see [Traffic.BackendsOf]
 	Port     uint16 // NAT: the backends'; 0: the VIP's
 	// Expect says that [Sink.Expect] will name each flow's backend.
@@ -70,7 +71,7 @@ func NewSink(port *netlab.Port, a Arrival) (*Sink, error) {
 	s := &Sink{arrival: a}
 	constants := a.Traffic.constants()
 	for name, value := range map[string]any{
-		"shape": uint32(a.Shape), "outer6": truth(a.Outer6), "source_rewritten": truth(a.SNAT), "backend_port": a.Port,
+		"shape": uint32(a.Shape), "outer6": truth(a.Outer6), "source_rewritten": truth(a.SNAT), "handed_over": truth(a.Handed), "backend_port": a.Port,
 		"backends_per_vip": uint32(max(a.Backends/a.Traffic.VIPs, 1)), "backend4": word4(backend4), "backend6": words6(backend6),
 	} {
 		constants[name] = value
@@ -176,7 +177,7 @@ func (s *Sink) At(first, backends int) (packets uint64, err error) {
 
 // problemNames are of enum arrival_problem.
 var problemNames = [...]string{"sent to nobody", "malformed", "of no flow", "at a backend of another VIP",
-	"at another backend of its VIP", "with a wrong checksum"}
+	"at another backend of its VIP", "with a wrong checksum", "not handed over to its backend"}
 
 // WrongError says that packets arrived which must not have.
 type WrongError struct {

@@ -29,7 +29,15 @@ type Traffic struct {
 	// SYNEvery makes every so many packets of TCP a SYN, the others have an ACK.
 	SYNEvery int
 	InTurn   bool // one flow after the other, not at random
+	// Asks gives every packet of TCP a SYN's options, and the one that asks to be
+	// redirected. Frames are of [AskingFrame].
+	Asks bool
 }
+
+// AskingFrame is the length of a SYN over IPv4 that asks to be redirected, with Linux's
+// 20 bytes of options and the 12 of that one. It has no data: with any, nobody is
+// redirected.
+const AskingFrame = 14 + 20 + 52 + FCS
 
 // Port is that of every VIP.
 const Port = 80
@@ -107,6 +115,8 @@ func (t Traffic) validate() error {
 		return fmt.Errorf("%d flows are not in 1 to %d", t.Flows, maxFlows)
 	case t.VIPs < 1 || t.VIPs > 254:
 		return fmt.Errorf("%d VIPs are not in 1 to 254", t.VIPs)
+	case t.Asks && (t.Protocol != model.TCP || t.IPv6 || len(t.Frames) != 1 || t.Frames[0] != AskingFrame):
+		return fmt.Errorf("who asks to be redirected does it by TCP over IPv4, in frames of %d bytes", AskingFrame)
 	case len(t.Frames) < 1 || len(t.Frames) > 12:
 		return fmt.Errorf("%d frame lengths are not in 1 to 12", len(t.Frames))
 	}
@@ -121,7 +131,7 @@ func (t Traffic) validate() error {
 // constants are what both programs need to know of the traffic.
 func (t Traffic) constants() map[string]any {
 	return map[string]any{
-		"flows": uint32(t.Flows), "vips": uint32(t.VIPs), "ipv6": truth(t.IPv6), "protocol": uint8(t.Protocol),
+		"flows": uint32(t.Flows), "vips": uint32(t.VIPs), "ipv6": truth(t.IPv6), "protocol": uint8(t.Protocol), "asks_redirect": truth(t.Asks),
 		"service_port": uint16(Port), "source4": word4(source4), "vip4": word4(vip4),
 		"source6": words6(source6), "vip6": words6(vip6),
 	}

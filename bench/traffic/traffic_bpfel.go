@@ -23,13 +23,14 @@ type trafficArrival struct {
 type trafficArrivalProblem uint32
 
 const (
-	trafficArrivalProblemARRIVAL_NO_BACKEND    trafficArrivalProblem = 0
-	trafficArrivalProblemARRIVAL_MALFORMED     trafficArrivalProblem = 1
-	trafficArrivalProblemARRIVAL_WRONG_FLOW    trafficArrivalProblem = 2
-	trafficArrivalProblemARRIVAL_WRONG_VIP     trafficArrivalProblem = 3
-	trafficArrivalProblemARRIVAL_WRONG_BACKEND trafficArrivalProblem = 4
-	trafficArrivalProblemARRIVAL_BAD_CHECKSUM  trafficArrivalProblem = 5
-	trafficArrivalProblemARRIVAL_PROBLEMS      trafficArrivalProblem = 6
+	trafficArrivalProblemARRIVAL_NO_BACKEND      trafficArrivalProblem = 0
+	trafficArrivalProblemARRIVAL_MALFORMED       trafficArrivalProblem = 1
+	trafficArrivalProblemARRIVAL_WRONG_FLOW      trafficArrivalProblem = 2
+	trafficArrivalProblemARRIVAL_WRONG_VIP       trafficArrivalProblem = 3
+	trafficArrivalProblemARRIVAL_WRONG_BACKEND   trafficArrivalProblem = 4
+	trafficArrivalProblemARRIVAL_BAD_CHECKSUM    trafficArrivalProblem = 5
+	trafficArrivalProblemARRIVAL_NOT_HANDED_OVER trafficArrivalProblem = 6
+	trafficArrivalProblemARRIVAL_PROBLEMS        trafficArrivalProblem = 7
 )
 
 type trafficArrivalShape uint32
@@ -69,6 +70,7 @@ const (
 	trafficProgSink           = "sink"
 	trafficProgSource         = "source"
 	trafficVarArrived         = "arrived"
+	trafficVarAsksRedirect    = "asks_redirect"
 	trafficVarBackend4        = "backend4"
 	trafficVarBackend6        = "backend6"
 	trafficVarBackendPort     = "backend_port"
@@ -77,6 +79,7 @@ const (
 	trafficVarFlowsInTurn     = "flows_in_turn"
 	trafficVarFrameSize       = "frame_size"
 	trafficVarFrameSizes      = "frame_sizes"
+	trafficVarHandedOver      = "handed_over"
 	trafficVarIpv6            = "ipv6"
 	trafficVarMac             = "mac"
 	trafficVarOutIfindex      = "out_ifindex"
@@ -164,6 +167,7 @@ type trafficMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type trafficVariableSpecs struct {
 	Arrived         *ebpf.VariableSpec `ebpf:"arrived"`
+	AsksRedirect    *ebpf.VariableSpec `ebpf:"asks_redirect"`
 	Backend4        *ebpf.VariableSpec `ebpf:"backend4"`
 	Backend6        *ebpf.VariableSpec `ebpf:"backend6"`
 	BackendPort     *ebpf.VariableSpec `ebpf:"backend_port"`
@@ -172,6 +176,7 @@ type trafficVariableSpecs struct {
 	FlowsInTurn     *ebpf.VariableSpec `ebpf:"flows_in_turn"`
 	FrameSize       *ebpf.VariableSpec `ebpf:"frame_size"`
 	FrameSizes      *ebpf.VariableSpec `ebpf:"frame_sizes"`
+	HandedOver      *ebpf.VariableSpec `ebpf:"handed_over"`
 	Ipv6            *ebpf.VariableSpec `ebpf:"ipv6"`
 	Mac             *ebpf.VariableSpec `ebpf:"mac"`
 	OutIfindex      *ebpf.VariableSpec `ebpf:"out_ifindex"`
@@ -237,6 +242,7 @@ func (m *trafficMaps) Close() error {
 // It can be passed to loadTrafficObjects or ebpf.CollectionSpec.LoadAndAssign.
 type trafficVariables struct {
 	Arrived         *ebpf.Variable `ebpf:"arrived"`
+	AsksRedirect    *ebpf.Variable `ebpf:"asks_redirect"`
 	Backend4        *ebpf.Variable `ebpf:"backend4"`
 	Backend6        *ebpf.Variable `ebpf:"backend6"`
 	BackendPort     *ebpf.Variable `ebpf:"backend_port"`
@@ -245,6 +251,7 @@ type trafficVariables struct {
 	FlowsInTurn     *ebpf.Variable `ebpf:"flows_in_turn"`
 	FrameSize       *ebpf.Variable `ebpf:"frame_size"`
 	FrameSizes      *ebpf.Variable `ebpf:"frame_sizes"`
+	HandedOver      *ebpf.Variable `ebpf:"handed_over"`
 	Ipv6            *ebpf.Variable `ebpf:"ipv6"`
 	Mac             *ebpf.Variable `ebpf:"mac"`
 	OutIfindex      *ebpf.Variable `ebpf:"out_ifindex"`

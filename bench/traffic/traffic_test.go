@@ -16,6 +16,7 @@ var ways = []Traffic{
 	{Protocol: model.TCP, Flows: 1_000_000, VIPs: 7, Frames: []int{1514}, SYNEvery: 4},
 	{Protocol: model.TCP, Flows: 1000, VIPs: 1, Frames: IMIX},
 	{Protocol: model.TCP, Flows: 1000, VIPs: 1, Frames: []int{78}, IPv6: true, InTurn: true},
+	{Protocol: model.TCP, Flows: 1000, VIPs: 3, Frames: []int{AskingFrame}, SYNEvery: 1, Asks: true},
 	{Protocol: model.UDP, Flows: 300_000, VIPs: 3, Frames: []int{128}, IPv6: true},
 }
 
@@ -84,6 +85,7 @@ func TestSinkFindsWhatIsWrong(t *testing.T) {
 		{"malformed", func(a *Arrival) { a.Traffic.IPv6 = true }},
 		{"sent to nobody", func(a *Arrival) { a.Shape, a.Backends = L2DSR, 3 }},
 		{"malformed", func(a *Arrival) { a.Shape, a.Backends = IPIP, 1000 }},
+		{"not handed over to its backend", func(a *Arrival) { a.Traffic.Asks, a.Handed = true, true }},
 	} {
 		t.Run(c.problem, func(t *testing.T) {
 			arrives := Arrival{Traffic: sent}
@@ -139,6 +141,8 @@ func TestTrafficIsRefused(t *testing.T) {
 		{Protocol: model.TCP, Flows: 1, VIPs: 1, Frames: []int{64}, IPv6: true},
 		{Protocol: model.TCP, Flows: 1, VIPs: 1},
 		{Flows: 1, VIPs: 1, Frames: []int{64}},
+		{Protocol: model.TCP, Flows: 1, VIPs: 1, Frames: []int{64}, Asks: true},
+		{Protocol: model.UDP, Flows: 1, VIPs: 1, Frames: []int{AskingFrame}, Asks: true},
 	} {
 		if err := wrong.validate(); err == nil {
 			t.Errorf("%+v is taken", wrong)

@@ -1,0 +1,50 @@
+package main
+
+import (
+	"context"
+	"slices"
+
+	"weir.io/weir/bench/record"
+	"weir.io/weir/bench/track"
+	"weir.io/weir/bench/traffic"
+	"weir.io/weir/internal/model"
+)
+
+// Mode redirect, by the policies that cost it the least and the most.
+var (
+	handing        = track.Handing(model.Maglev)
+	handingByTurns = track.Handing(model.RoundRobin)
+)
+
+var bypassNotes = slices.Concat([]string{
+	"weir-redirect is mode `redirect`: it has another name than redirect, the program that only hands frames on. At least 20 rounds, also if --rounds says less",
+}, handoverNotes)
+
+// measureBypass is about connections that go by the director.
+func measureBypass(ctx context.Context, s *session) error {
+	s.into.Notes = bypassNotes
+	if !s.settings.Smoke {
+		s.settings.Rounds = max(s.settings.Rounds, leastRounds)
+	}
+	return s.measureHandover(ctx)
+}
+
+var handoverNotes = []string{
+	"throughput: SYNs of new flows per second, 10,000,000 flows in turns, 1 VIP with 255 backends; one core does everything. Each has the options of Linux's SYN and the one that asks to be redirected, 90 bytes as a frame; with mode `redirect` the director hands each over, and nothing else of such a connection would come to it",
+	"iptables: the table of tracked flows is emptied before each sample, and has room for all that one begins. It is netfilter's cost of a connection's first packet alone; those that follow cost it something, too, and weir nothing. The paper's SYNs per second on one core were 4.5 times netfilter's (figure 8)",
+}
+
+// measureHandover is how many connections a director can hand over.
+func (s *session) measureHandover(ctx context.Context) error {
+	flows := newFlows
+	if s.settings.Smoke {
+		flows = manyFlows / 10
+	}
+	c := &course{session: s}
+	for _, subject := range []track.Subject{track.Direct, track.Redirect, track.Iptables, handing, handingByTurns} {
+		l := c.add(track.Options{Subject: subject, Backends: oneVIP.backends, Traffic: traffic.Traffic{Protocol: model.TCP,
+			Flows: flows, VIPs: oneVIP.vips, Frames: []int{traffic.AskingFrame}, SYNEvery: 1, InTurn: true, Asks: true}}, record.Conditions{})
+		l.before = (*track.Stream).Forget
+	}
+	return c.run(ctx)
+}
