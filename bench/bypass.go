@@ -18,13 +18,16 @@ var (
 
 var bypassNotes = slices.Concat([]string{
 	"weir-redirect is mode `redirect`: it has another name than redirect, the program that only hands frames on. At least 20 rounds, also if --rounds says less",
-}, handoverNotes)
+}, latencyNotes, handoverNotes)
 
 // measureBypass is about connections that go by the director.
 func measureBypass(ctx context.Context, s *session) error {
 	s.into.Notes = bypassNotes
 	if !s.settings.Smoke {
 		s.settings.Rounds = max(s.settings.Rounds, leastRounds)
+	}
+	if err := s.measureLatency(ctx); err != nil {
+		return err
 	}
 	return s.measureHandover(ctx)
 }

@@ -46,6 +46,6 @@ func newRoot() *cobra.Command {
 	}
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.SetFlagErrorFunc(flagError)
-	root.AddCommand(newRun(), newList(), newCompare(), newReport(), newSimulate())
+	root.AddCommand(newRun(), newList(), newCompare(), newReport(), newSimulate(), newEcho(), newAsk())
 	return root
 }

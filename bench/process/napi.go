@@ -60,6 +60,18 @@ func ThreadNAPI(port *netlab.Port, cpu int) (*NAPI, error) {
 	return n, nil
 }
 
+// RealTime gives the threads a real-time priority: where nobody else is to keep them waiting,
+// as nobody keeps a NIC's interrupt.
+func (n *NAPI) RealTime(priority uint32) error {
+	for _, pid := range n.threads {
+		attr := unix.SchedAttr{Policy: unix.SCHED_FIFO, Priority: priority}
+		if err := unix.SchedSetAttr(pid, &attr, 0); err != nil {
+			return fmt.Errorf("give NAPI of %s of %s a real-time priority: %w", n.port.Name, n.port.Host.Name, err)
+		}
+	}
+	return nil
+}
+
 // CPUTime returns how long the threads have run.
 func (n *NAPI) CPUTime() (time.Duration, error) {
 	var sum time.Duration

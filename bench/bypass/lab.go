@@ -1,0 +1,184 @@
+// Package bypass is a lab in which requests go to servers directly, by a director's mode
+// redirect, which sees the beginning of a connection alone, and by balancers that see all of
+// it. Every host has one cable, and all cables end in one switch.
+package bypass
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"strconv"
+
+	"weir.io/weir/bench/echo"
+	"weir.io/weir/bench/process"
+	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/netlab"
+)
+
+// The CPUs of clients with the balancers, and of servers. Each host handles what it receives
+// in a kernel thread of its own: it has to be woken, as a machine of its own is by its NIC.
+// Else a sender would do all the work of all hosts on the way, and a hop cost next to nothing.
+const (
+	clientCPU = 0
+	serverCPU = 1
+)
+
+// port is the servers' and the VIPs'.
+const port = 7000
+
+// Host numbers in the network.
+const (
+	plainClient = 1 + iota
+	askingClient
+	plainServer
+	agentServer
+	natServer      // the plain server's, whence replies go back through weir
+	iptablesServer // the same through iptables
+	weirBalancer
+	iptablesBalancer
+	nginxBalancer
+)
+
+// Way is how requests reach a server.
+type Way struct {
+	Name string
+	Weir bool // by a director, whose counters tell what it saw
+
+	mode     model.Mode
+	balancer string
+	to       netip.Addr // that is asked
+}
+
+// Handover is the name of mode redirect: another program is called redirect.
+const Handover = "weir-redirect"
+
+// Ways are all there are, the first without a balancer.
+var Ways = []*Way{
+	{Name: "direct", to: address(plainServer)},
+	{Name: Handover, Weir: true, mode: model.Redirect, balancer: "weir", to: vip(1)},
+	{Name: "gue", Weir: true, mode: model.GUE, balancer: "weir", to: vip(2)},
+	{Name: "ipip", Weir: true, mode: model.IPIP, balancer: "weir", to: vip(3)},
+	{Name: "nat", Weir: true, mode: model.NAT, balancer: "weir", to: vip(4)},
+	{Name: "iptables", balancer: "iptables", to: vip(5)},
+	{Name: "nginx", balancer: "nginx", to: vip(6)},
+}
+
+func address(number int) netip.Addr { return netip.AddrFrom4([4]byte{10, 1, 0, byte(number)}) }
+
+// vip is one of those for benchmarks (RFC 2544, appendix C.2.2).
+func vip(number int) netip.Addr { return netip.AddrFrom4([4]byte{198, 18, 0, byte(number)}) }
+
+// Lab is:
+//
+//	client (no agent), asker (agent) --- switch --- weir, iptables, nginx
+//	                                            --- server (no agent), agent
+//
+// The asker's host has an agent because mode redirect needs one there; all other ways are
+// the client's. Server and agent differ likewise.
+type Lab struct {
+	lan       *netlab.Host
+	client    *netlab.Host
+	asker     *netlab.Host
+	server    *netlab.Host
+	agent     *netlab.Host
+	balancers map[string]*netlab.Host
+	ports     []*netlab.Port // of the hosts
+	lab       *netlab.Lab
+	director  *process.Weir
+	agents    []*process.Weir
+	program   string // this one, whose commands are server and client
+}
+
+// New builds the lab, and returns when every way has been seen to lead to its server.
+func New(ctx context.Context, lab *netlab.Lab) (*Lab, error) {
+	program, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("find the benchmarks' own program: %w", err)
+	}
+	l := &Lab{lab: lab, lan: lab.Switch("switch"), balancers: map[string]*netlab.Host{}, program: program}
+	l.client, l.asker = l.plugIn(lab.Host("client"), plainClient), l.plugIn(lab.Host("asker"), askingClient)
+	l.server, l.agent = l.plugIn(lab.Host("server"), plainServer), l.plugIn(lab.Host("agent"), agentServer)
+	for name, number := range map[string]int{"weir": weirBalancer, "iptables": iptablesBalancer, "nginx": nginxBalancer} {
+		l.balancers[name] = l.plugIn(lab.Router(name), number)
+	}
+	l.route()
+	if err := errors.Join(lab.Err(), l.receive()); err != nil {
+		return nil, err
+	}
+	for _, start := range []func(context.Context) error{l.startServers, l.startWeir, l.startIptables, l.startNginx} {
+		if err := start(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return l, lab.Err()
+}
+
+// plugIn connects a host to the switch. All cables are alike: XDP may be at any end.
+func (l *Lab) plugIn(h *netlab.Host, number int) *netlab.Host {
+	link := l.lab.Link(h, l.lan, netlab.LinkOptions{XDP: true, A: []string{address(number).String() + "/16"}})
+	l.ports = append(l.ports, link.A)
+	h.Sysctl("net.ipv4.ip_local_port_range", "1024 65535")
+	// A balancer with one arm is not to tell anybody of shorter ways.
+	h.Sysctl("net.ipv4.conf.all.send_redirects", "0")
+	h.Sysctl("net.ipv4.conf.eth0.send_redirects", "0")
+	return h
+}
+
+// receive gives each host its thread, which goes before programs.
+func (l *Lab) receive() error {
+	for _, port := range l.ports {
+		cpu := clientCPU
+		if port.Host == l.server || port.Host == l.agent {
+			cpu = serverCPU
+		}
+		threads, err := process.ThreadNAPI(port, cpu)
+		if err != nil {
+			return err
+		}
+		if err := threads.RealTime(echo.Priority + 1); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// route leads VIPs to their balancers, and replies that have to pass one back to it.
+func (l *Lab) route() {
+	numbers := map[string]int{"weir": weirBalancer, "iptables": iptablesBalancer, "nginx": nginxBalancer}
+	for _, w := range Ways {
+		if w.balancer == "" {
+			continue
+		}
+		for _, h := range []*netlab.Host{l.client, l.asker} {
+			h.Route(netip.PrefixFrom(w.to, 32).String(), address(numbers[w.balancer]).String())
+		}
+	}
+	for own, through := range map[int]int{natServer: weirBalancer, iptablesServer: iptablesBalancer} {
+		l.server.Address("eth0", address(own).String()+"/16")
+		l.server.RouteFrom(netip.PrefixFrom(address(own), 32).String(), "default", address(through).String())
+	}
+	l.balancers["nginx"].Address("lo", vip(6).String()+"/32")
+}
+
+func (l *Lab) startServers(ctx context.Context) error {
+	for _, h := range []*netlab.Host{l.server, l.agent} {
+		p, err := process.Start(h, "echo", l.program, "echo", "--port", strconv.Itoa(port), "--cpu", strconv.Itoa(serverCPU))
+		if err != nil {
+			return err
+		}
+		if err := p.Await(ctx, "listen", func() error { return listens(ctx, h) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func listens(ctx context.Context, h *netlab.Host) error {
+	out, err := process.Run(ctx, h, "ss", "-Hltn", "sport", "=", ":"+strconv.Itoa(port))
+	if err == nil && out == "" {
+		return fmt.Errorf("nobody listens at port %d", port)
+	}
+	return err
+}

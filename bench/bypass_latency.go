@@ -1,0 +1,137 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+
+	"weir.io/weir/bench/bypass"
+	"weir.io/weir/bench/compare"
+	"weir.io/weir/bench/record"
+	"weir.io/weir/internal/netlab"
+)
+
+// How long requests take, to the same without a balancer, and how many packets of each the
+// director has seen.
+var (
+	ratio50    = record.Quantity{Name: "p50-vs-direct", Unit: "1", Better: record.Lower}
+	ratio99    = record.Quantity{Name: "p99-vs-direct", Unit: "1", Better: record.Lower}
+	atDirector = record.Quantity{Name: "packets-at-director", Unit: "1", Better: record.Lower}
+)
+
+// What a request is: one of a connection that stays (Netperf's RR), or one with a connection
+// of its own (CRR).
+var (
+	rr  = record.Conditions{"requests": "RR"}
+	crr = record.Conditions{"requests": "CRR"}
+)
+
+// direct is the name of what others are compared with.
+const direct = "direct"
+
+var latencyNotes = []string{
+	"latency: 8 bytes are sent and come back, one request at a time, over one connection (RR) or over a connection each, whose opening is part of it and whose end is not (CRR). Client and server are one thread each that waits in system calls, on a CPU each and with a real-time priority, as nginx has. Each host receives in a kernel thread of its own (threaded NAPI), which has to be woken, as a machine is by its NIC; those of the balancers share the client's CPU. All hosts have a cable to one switch",
+	"p50-vs-direct, p99-vs-direct: the median of the ratios in each round, and the bounds between which the median of all rounds there could be is, but in one case of a hundred",
+	"packets-at-director: how many packets of each request a director has seen. With redirect it is the SYN alone",
+	"the paper's figures are of hosts with NICs, where a hop is some 6 µs: redirect as direct in RR, DSR 6 µs more; in CRR redirect 6 µs more than direct, DSR 12",
+}
+
+// measureLatency measures all ways in turns.
+func (s *session) measureLatency(ctx context.Context) (err error) {
+	lab, err := netlab.New()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, lab.Close()) }()
+	l, err := bypass.New(ctx, lab)
+	if err != nil {
+		return fmt.Errorf("build the lab: %w", err)
+	}
+	var steps []func(context.Context) error
+	for _, at := range []record.Conditions{rr, crr} {
+		for _, w := range bypass.Ways {
+			steps = append(steps, func(ctx context.Context) error { return s.ask(ctx, l, w, at) })
+		}
+	}
+	if err := s.inRounds(ctx, steps...); err != nil {
+		return err
+	}
+	for _, at := range []record.Conditions{rr, crr} {
+		for _, w := range bypass.Ways[1:] {
+			s.compareTo(direct, w.Name, at, latency50, ratio50)
+			s.compareTo(direct, w.Name, at, latency99, ratio99)
+		}
+	}
+	return nil
+}
+
+// ask measures a way once.
+func (s *session) ask(ctx context.Context, l *bypass.Lab, w *bypass.Way, at record.Conditions) error {
+	r, err := l.Measure(ctx, w, at["requests"] == crr["requests"], s.sample())
+	if err != nil {
+		return fmt.Errorf("%v: %w", at, err)
+	}
+	s.add(w.Name, at, latency50, float64(r.P50)/1e6)
+	s.add(w.Name, at, latency99, float64(r.P99)/1e6)
+	if w.Weir {
+		s.add(w.Name, at, atDirector, float64(r.AtDirector)/float64(r.Requests))
+	}
+	return nil
+}
+
+// compareTo writes down the ratio of two subjects, round by round, and its bounds.
+func (s *session) compareTo(to, of string, at record.Conditions, quantity, ratio record.Quantity) {
+	ratios := record.Ratios(s.into.Find(of, at, quantity.Name), s.into.Find(to, at, quantity.Name))
+	low, median, high := compare.Interval(ratios)
+	for bound, value := range map[string]float64{"lower": low, "median": median, "upper": high} {
+		bounded := maps.Clone(at)
+		bounded["bound"] = bound
+		s.add(of, bounded, ratio, value)
+	}
+	s.say("  %s %v: %s %.3f (%.3f to %.3f)", of, at, ratio.Name, median, low, high)
+}
+
+// toDirect is how the latency of mode redirect is to that without a balancer. Where the
+// director saw more than the SYN of a connection, something else was measured.
+func toDirect(at record.Conditions, quantity record.Quantity) func(*record.Scenario) (float64, error) {
+	return func(s *record.Scenario) (float64, error) {
+		value, err := ratio(s, bypass.Handover, direct, at, quantity)
+		if err != nil {
+			return value, err
+		}
+		seen := s.Find(bypass.Handover, at, atDirector.Name)
+		if seen == nil {
+			return math.NaN(), missingError{subject{bypass.Handover, at}, atDirector}
+		}
+		if most := slices.Max(seen.Rounds); most > 1.01 {
+			return value, fmt.Errorf("the director saw %.2f packets of each request in some round: not all connections were redirected", most)
+		}
+		return value, nil
+	}
+}
+
+// betweenDirectAndDSR is what mode redirect adds to the latency of a request with a connection
+// of its own, to what the mode adds whose packets all pass the director, and replies do not:
+// the quicker one of those.
+func betweenDirectAndDSR(s *record.Scenario) (float64, error) {
+	handed, err := toDirect(crr, latency50)(s)
+	if err != nil {
+		return math.NaN(), err
+	}
+	dsr := math.Inf(1)
+	for _, mode := range []string{"gue", "ipip"} {
+		value, err := ratio(s, mode, direct, crr, latency50)
+		if err != nil {
+			return math.NaN(), err
+		}
+		dsr = min(dsr, value)
+	}
+	value := (handed - 1) / (dsr - 1)
+	if dsr <= 1 {
+		return value, errors.New("packets that pass the director took no longer than those that do not")
+	}
+	return value, nil
+}

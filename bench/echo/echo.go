@@ -1,0 +1,236 @@
+// Package echo is a server and a client that do as little as can be: each is one thread that
+// makes system calls and waits in them, so that of what is measured as little as possible is
+// their own.
+//
+// They are processes of their own. The Go scheduler is told nothing of their system calls:
+// it would hand their processor on to others, and they would have to come by one again.
+package echo
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Length is that of a request and of its answer.
+const Length = 8
+
+// Priority is the real-time one of client and server.
+const Priority = 1
+
+// backlog of connections that wait to be answered.
+const backlog = 128
+
+// Result is what became of a client's requests. Times are nanoseconds.
+type Result struct {
+	Requests    int   `json:"requests"`
+	Connections int   `json:"connections"`
+	P50         int64 `json:"p50"`
+	P99         int64 `json:"p99"`
+}
+
+// alone gives the calling goroutine a thread and that one a CPU, and has nothing interrupt it:
+// not the collector, nor processes without a real-time priority, which is not given to
+// everybody.
+func alone(cpu int) error {
+	runtime.LockOSThread()
+	debug.SetGCPercent(-1)
+	var set unix.CPUSet
+	set.Set(cpu)
+	if err := unix.SchedSetaffinity(0, &set); err != nil {
+		return fmt.Errorf("move to CPU %d: %w", cpu, err)
+	}
+	urgent := unix.SchedAttr{Policy: unix.SCHED_FIFO, Priority: Priority}
+	if err := unix.SchedSetAttr(0, &urgent, 0); err != nil && !errors.Is(err, unix.EPERM) {
+		return fmt.Errorf("take a real-time priority: %w", err)
+	}
+	return nil
+}
+
+// Serve answers requests at a port, of one connection after the other, until it is killed.
+func Serve(port uint16, cpu int) error {
+	if err := alone(cpu); err != nil {
+		return err
+	}
+	listener, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("socket: %w", err)
+	}
+	if err := errors.Join(unix.SetsockoptInt(listener, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1),
+		unix.SetsockoptInt(listener, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1),
+		unix.Bind(listener, &unix.SockaddrInet4{Port: int(port)}), unix.Listen(listener, backlog)); err != nil {
+		return fmt.Errorf("listen at port %d: %w", port, err)
+	}
+	var buffer [Length]byte
+	for {
+		connection, _, errno := syscall.RawSyscall6(unix.SYS_ACCEPT4, uintptr(listener), 0, 0, 0, 0, 0)
+		if errno == unix.EINTR || errno == unix.ECONNABORTED {
+			continue
+		}
+		if errno != 0 {
+			return fmt.Errorf("accept: %w", errno)
+		}
+		for receive(connection, &buffer) == nil && send(connection, &buffer) == nil {
+		}
+		_, _, _ = syscall.RawSyscall(unix.SYS_CLOSE, connection, 0, 0)
+	}
+}
+
+// Ask sends requests for a while, each when the one before it was answered: over one
+// connection, or over a connection each, whose opening is part of what is measured.
+func Ask(to netip.AddrPort, connections bool, duration time.Duration, cpu int) (Result, error) {
+	if err := alone(cpu); err != nil {
+		return Result{}, err
+	}
+	c := &client{to: unix.RawSockaddrInet4{Family: unix.AF_INET, Addr: to.Addr().As4()}}
+	binary.BigEndian.PutUint16((*[2]byte)(unsafe.Pointer(&c.to.Port))[:], to.Port())
+	ask := c.ask
+	if connections {
+		ask = c.connectAndAsk
+	} else if err := c.connect(); err != nil {
+		return Result{}, err
+	}
+	times := make([]int64, 0, int(duration/(2*time.Microsecond))+1)
+	for end := time.Now().Add(duration); ; {
+		began := time.Now()
+		if len(times) == cap(times) || len(times) > 0 && began.After(end) {
+			break
+		}
+		err := ask()
+		took := time.Since(began)
+		if err != nil {
+			return Result{}, fmt.Errorf("request %d: %w", len(times)+1, err)
+		}
+		times = append(times, int64(took))
+		if connections {
+			if err := c.reset(); err != nil {
+				return Result{}, err
+			}
+		}
+	}
+	if !connections {
+		if err := c.reset(); err != nil {
+			return Result{}, err
+		}
+	}
+	slices.Sort(times)
+	return Result{Requests: len(times), Connections: c.opened, P50: quantile(times, 50), P99: quantile(times, 99)}, nil
+}
+
+// quantile of sorted times: the least that is not less than so many percent of them.
+func quantile(times []int64, percent int) int64 { return times[(len(times)*percent+99)/100-1] }
+
+// client asks over one connection at a time.
+type client struct {
+	to         unix.RawSockaddrInet4
+	connection uintptr
+	opened     int
+	text       [Length]byte
+	number     uint64 // of the request, which is its text
+}
+
+func (c *client) connect() error {
+	fd, _, errno := syscall.RawSyscall(unix.SYS_SOCKET, unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if errno != 0 {
+		return fmt.Errorf("socket: %w", errno)
+	}
+	c.connection = fd
+	one := int32(1)
+	_, _, errno = syscall.RawSyscall6(unix.SYS_SETSOCKOPT, fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, uintptr(unsafe.Pointer(&one)), 4, 0)
+	if errno != 0 {
+		return fmt.Errorf("TCP_NODELAY: %w", errno)
+	}
+	for {
+		_, _, errno := syscall.RawSyscall(unix.SYS_CONNECT, fd, uintptr(unsafe.Pointer(&c.to)), unsafe.Sizeof(c.to))
+		if errno == unix.EISCONN { // it was interrupted, and went on
+			errno = 0
+		}
+		if errno == 0 {
+			c.opened++
+			return nil
+		}
+		if errno != unix.EINTR && errno != unix.EALREADY {
+			return fmt.Errorf("connect: %w", errno)
+		}
+	}
+}
+
+// errWrong says that an answer is not what was asked.
+var errWrong = errors.New("the answer is another request's")
+
+func (c *client) ask() error {
+	c.number++
+	binary.NativeEndian.PutUint64(c.text[:], c.number)
+	if err := send(c.connection, &c.text); err != nil {
+		return err
+	}
+	var answer [Length]byte
+	if err := receive(c.connection, &answer); err != nil {
+		return err
+	}
+	if answer != c.text {
+		return errWrong
+	}
+	return nil
+}
+
+func (c *client) connectAndAsk() error {
+	if err := c.connect(); err != nil {
+		return err
+	}
+	return c.ask()
+}
+
+// reset ends the connection at once: nothing of it is under way when the next one begins,
+// and nobody remembers it.
+func (c *client) reset() error {
+	linger := unix.Linger{Onoff: 1}
+	if err := unix.SetsockoptLinger(int(c.connection), unix.SOL_SOCKET, unix.SO_LINGER, &linger); err != nil {
+		return fmt.Errorf("SO_LINGER: %w", err)
+	}
+	_, _, _ = syscall.RawSyscall(unix.SYS_CLOSE, c.connection, 0, 0)
+	return nil
+}
+
+func send(fd uintptr, text *[Length]byte) error {
+	for {
+		n, _, errno := syscall.RawSyscall6(unix.SYS_SENDTO, fd, uintptr(unsafe.Pointer(text)), Length, unix.MSG_NOSIGNAL, 0, 0)
+		switch {
+		case errno == unix.EINTR:
+		case errno != 0:
+			return fmt.Errorf("send: %w", errno)
+		case n != Length:
+			return io.ErrShortWrite
+		default:
+			return nil
+		}
+	}
+}
+
+// receive waits for all of a text.
+func receive(fd uintptr, text *[Length]byte) error {
+	for {
+		n, _, errno := syscall.RawSyscall6(unix.SYS_RECVFROM, fd, uintptr(unsafe.Pointer(text)), Length, unix.MSG_WAITALL, 0, 0)
+		switch {
+		case errno == unix.EINTR:
+		case errno != 0:
+			return fmt.Errorf("receive: %w", errno)
+		case n == 0:
+			return io.EOF
+		case n != Length:
+			return io.ErrUnexpectedEOF
+		default:
+			return nil
+		}
+	}
+}
