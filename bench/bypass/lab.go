@@ -164,7 +164,7 @@ func (l *Lab) route() {
 
 func (l *Lab) startServers(ctx context.Context) error {
 	for _, h := range []*netlab.Host{l.server, l.agent} {
-		p, err := process.Start(h, "echo", l.program, "echo", "--port", strconv.Itoa(port), "--cpu", strconv.Itoa(serverCPU))
+		p, err := process.Start(h, "echo", l.program, "echo-server", "--port", strconv.Itoa(port), "--cpu", strconv.Itoa(serverCPU))
 		if err != nil {
 			return err
 		}

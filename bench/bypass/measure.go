@@ -26,7 +26,7 @@ func (l *Lab) Measure(ctx context.Context, w *Way, connections bool, duration ti
 	if err != nil {
 		return Result{}, err
 	}
-	out, err := process.Run(ctx, l.clientOf(w), l.program, "ask", "--to", fmt.Sprintf("%s:%d", w.to, port), "--for", duration.String(),
+	out, err := process.Run(ctx, l.clientOf(w), l.program, "echo-client", "--to", fmt.Sprintf("%s:%d", w.to, port), "--for", duration.String(),
 		"--cpu", strconv.Itoa(clientCPU), "--connections="+strconv.FormatBool(connections))
 	if err != nil {
 		return Result{}, fmt.Errorf("%s: %w", w.Name, err)

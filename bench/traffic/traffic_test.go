@@ -75,6 +75,7 @@ func ends(t *testing.T, in, out *netlab.Link, sent Traffic, arrives Arrival) (*S
 //	source --- sink
 func TestSinkFindsWhatIsWrong(t *testing.T) {
 	sent := Traffic{Protocol: model.TCP, Flows: 100, VIPs: 2, Frames: []int{128}}
+	asking := Traffic{Protocol: model.TCP, Flows: 100, VIPs: 2, Frames: []int{AskingFrame}, SYNEvery: 1, Asks: true}
 	for _, c := range []struct {
 		problem string
 		expect  func(*Arrival)
@@ -85,11 +86,15 @@ func TestSinkFindsWhatIsWrong(t *testing.T) {
 		{"malformed", func(a *Arrival) { a.Traffic.IPv6 = true }},
 		{"sent to nobody", func(a *Arrival) { a.Shape, a.Backends = L2DSR, 3 }},
 		{"malformed", func(a *Arrival) { a.Shape, a.Backends = IPIP, 1000 }},
-		{"not handed over to its backend", func(a *Arrival) { a.Traffic.Asks, a.Handed = true, true }},
+		{"not handed over to its backend", func(a *Arrival) { a.Traffic, a.Handed = asking, true }},
 	} {
 		t.Run(c.problem, func(t *testing.T) {
 			arrives := Arrival{Traffic: sent}
 			c.expect(&arrives)
+			sent := sent
+			if arrives.Handed {
+				sent = asking
+			}
 			lab := netlab.ForTest(t)
 			link := lab.Link(lab.Host("source"), lab.Host("sink"), netlab.LinkOptions{XDP: true})
 			source, sink := ends(t, link, link, sent, arrives)

@@ -16,7 +16,7 @@ func newEcho() *cobra.Command {
 	var port uint16
 	var cpu int
 	cmd := &cobra.Command{
-		Use: "echo", Short: "Answer requests of a lab", Hidden: true, Args: takes(0),
+		Use: "echo-server", Short: "Answer requests of a lab", Hidden: true, Args: takes(0),
 		RunE: func(*cobra.Command, []string) error { return echo.Serve(port, cpu) },
 	}
 	cmd.Flags().Uint16Var(&port, "port", 0, "where to listen")
@@ -30,7 +30,7 @@ func newAsk() *cobra.Command {
 	var duration time.Duration
 	var cpu int
 	cmd := &cobra.Command{
-		Use: "ask", Short: "Ask a server of a lab", Hidden: true, Args: takes(0),
+		Use: "echo-client", Short: "Ask a server of a lab", Hidden: true, Args: takes(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			server, err := netip.ParseAddrPort(to)
 			if err != nil || !server.Addr().Is4() {
