@@ -18,7 +18,7 @@ var (
 
 var bypassNotes = slices.Concat([]string{
 	"weir-redirect is mode `redirect`: it has another name than redirect, the program that only hands frames on. At least 20 rounds, also if --rounds says less",
-}, latencyNotes, handoverNotes)
+}, latencyNotes, goodputNotes, handoverNotes)
 
 // measureBypass is about connections that go by the director.
 func measureBypass(ctx context.Context, s *session) error {
@@ -27,6 +27,9 @@ func measureBypass(ctx context.Context, s *session) error {
 		s.settings.Rounds = max(s.settings.Rounds, leastRounds)
 	}
 	if err := s.measureLatency(ctx); err != nil {
+		return err
+	}
+	if err := s.measureGoodput(ctx); err != nil {
 		return err
 	}
 	return s.measureHandover(ctx)

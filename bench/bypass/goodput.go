@@ -1,0 +1,145 @@
+package bypass
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"weir.io/weir/internal/netlab"
+)
+
+// answer sends back what comes to a host's port, until the lab is closed.
+func answer(h *netlab.Host) error {
+	listener, err := h.Listen("tcp4", fmt.Sprintf(":%d", port))
+	if err != nil {
+		return fmt.Errorf("serve on %s: %w", h.Name, err)
+	}
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer conn.Close()
+				buffer := make([]byte, 1<<16)
+				for {
+					n, err := conn.Read(buffer)
+					if err != nil {
+						return
+					}
+					if _, err := conn.Write(buffer[:n]); err != nil {
+						return
+					}
+				}
+			}()
+		}
+	}()
+	return nil
+}
+
+// Load is what each client puts on the lab: requests that come back as they are, the next one
+// of a connection when the one before it has come back.
+type Load struct {
+	Connections int // of each client at a time
+	Size        int // bytes of a request
+	PerRequest  bool
+	Settle      time.Duration // before it is measured
+	Duration    time.Duration
+}
+
+// Goodput is what came of it.
+type Goodput struct {
+	Bytes   uint64 // of requests that came back whole
+	Elapsed time.Duration
+}
+
+// Goodput loads a way.
+func (l *Links) Goodput(ctx context.Context, way string, load Load) (Goodput, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	var done atomic.Uint64
+	var running sync.WaitGroup
+	ended := make(chan error, len(l.clients)*load.Connections)
+	for _, h := range l.clients {
+		for range load.Connections {
+			running.Go(func() {
+				if err := exchange(ctx, h, netip.AddrPortFrom(linkVIP(way), port), load, &done); ctx.Err() == nil {
+					ended <- fmt.Errorf("%s: a connection of %s: %w", way, h.Name, err)
+				}
+			})
+		}
+	}
+	var g Goodput
+	err := pause(ctx, load.Settle, ended)
+	if err == nil {
+		began, before := time.Now(), done.Load()
+		err = pause(ctx, load.Duration, ended)
+		g = Goodput{Bytes: done.Load() - before, Elapsed: time.Since(began)}
+	}
+	cancel()
+	running.Wait()
+	return g, err
+}
+
+// pause waits, unless something ends before.
+func pause(ctx context.Context, duration time.Duration, ended chan error) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case err := <-ended:
+		return err
+	case <-time.After(duration): // what is measured lasts so long
+		return nil
+	}
+}
+
+// exchange sends requests until the context ends, or something goes wrong.
+func exchange(ctx context.Context, h *netlab.Host, to netip.AddrPort, load Load, done *atomic.Uint64) error {
+	request, back := make([]byte, load.Size), make([]byte, load.Size)
+	for i := range request {
+		request[i] = byte(i)
+	}
+	for ctx.Err() == nil {
+		if err := overOne(ctx, h, to, load, request, back, done); err != nil {
+			return err
+		}
+	}
+	return ctx.Err()
+}
+
+var errOther = errors.New("something else came back")
+
+// overOne uses one connection.
+func overOne(ctx context.Context, h *netlab.Host, to netip.AddrPort, load Load, request, back []byte, done *atomic.Uint64) error {
+	conn, err := h.DialContext(ctx, "tcp4", to.String())
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	// Nothing of it is to be under way in the next measurement, nor to be remembered.
+	if err := conn.(*net.TCPConn).SetLinger(0); err != nil {
+		return err
+	}
+	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now()) })()
+	for {
+		if _, err := conn.Write(request); err != nil {
+			return err
+		}
+		if _, err := io.ReadFull(conn, back); err != nil {
+			return err
+		}
+		if back[len(back)-1] != request[len(request)-1] || back[0] != request[0] {
+			return errOther
+		}
+		done.Add(uint64(load.Size))
+		if load.PerRequest {
+			return nil
+		}
+	}
+}

@@ -1,0 +1,48 @@
+package bypass
+
+import (
+	"fmt"
+
+	"github.com/vishvananda/netlink"
+
+	"weir.io/weir/internal/netlab"
+)
+
+// What a limited cable is like: frames wait in a queue in which all have room that are sent in
+// a closed loop, and what nobody sent for a hundredth of a second may be caught up on, because
+// the kernel that sends it is not always there in time.
+const (
+	catchUp = 100 // parts of a second
+	waiting = 8192
+)
+
+// limit lets both ends of a cable send no more than so many bits per second. What an XDP
+// program sends back is not limited: a director sends no more than it is sent, but for headers.
+func limit(link *netlab.Link, rate uint64) error {
+	for _, port := range []*netlab.Port{link.A, link.B} {
+		if err := port.Host.Do(func() error { return limitPort(port.Index, rate) }); err != nil {
+			return fmt.Errorf("limit the rate of a port of %s: %w", port.Host.Name, err)
+		}
+	}
+	return nil
+}
+
+func limitPort(index int, rate uint64) error {
+	link, err := netlink.LinkByIndex(index)
+	if err != nil {
+		return err
+	}
+	// The queue of a class is as long as the port's.
+	if err := netlink.LinkSetTxQLen(link, waiting); err != nil {
+		return err
+	}
+	root, all := netlink.MakeHandle(1, 0), netlink.MakeHandle(1, 1)
+	htb := netlink.NewHtb(netlink.QdiscAttrs{LinkIndex: index, Handle: root, Parent: netlink.HANDLE_ROOT})
+	htb.Defcls = 1
+	if err := netlink.QdiscAdd(htb); err != nil {
+		return err
+	}
+	burst := uint32(rate / 8 / catchUp)
+	return netlink.ClassAdd(netlink.NewHtbClass(netlink.ClassAttrs{LinkIndex: index, Handle: all, Parent: root},
+		netlink.HtbClassAttrs{Rate: rate, Ceil: rate, Buffer: burst, Cbuffer: burst}))
+}

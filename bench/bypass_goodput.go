@@ -1,0 +1,86 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"time"
+
+	"weir.io/weir/bench/bypass"
+	"weir.io/weir/bench/record"
+	"weir.io/weir/internal/netlab"
+)
+
+var goodput = record.Quantity{Name: "goodput", Unit: "B/s", Better: record.Higher}
+
+// Every host's cable carries so much each way, which the machine can carry several times.
+const (
+	linkRate       = 20_000_000 // bits per second
+	linkHosts      = 3          // clients, and as many servers
+	linkEach       = 16         // connections of each client at a time
+	goodputSettle  = 500 * time.Millisecond
+	goodputSamples = 8
+	goodputRounds  = 5
+)
+
+// goodputSizes are bytes of requests.
+var goodputSizes = []int{256, 1024, 4096, 16384}
+
+var goodputNotes = []string{
+	"goodput: bytes per second of requests that came back whole, from 3 clients with 16 connections each, to 3 servers. Every host's cable carries 20 Mbit/s each way (HTB), headers among it: the machine's cores are not what limits large requests, and 20 Mbit/s stand for the paper's 10 Gbit/s. Answers go directly to the client with all of these modes. 5 rounds, also if --rounds says more",
+	"redirect takes turns (`round-robin`), so that each server has as many of the few connections; in the others the director's cable is the limit, wherever they go",
+	"the paper's goodput grew to that of all three servers with redirect, and DSR's to that of the balancer (figure 10)",
+}
+
+// measureGoodput is about how much the director's cable matters.
+func (s *session) measureGoodput(ctx context.Context) (err error) {
+	lab, err := netlab.New()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, lab.Close()) }()
+	l, err := bypass.NewLinks(ctx, lab, linkHosts, linkRate)
+	if err != nil {
+		return fmt.Errorf("build the lab: %w", err)
+	}
+	sizes, settle, rounds := goodputSizes, goodputSettle, s.settings.Rounds
+	if s.settings.Smoke {
+		sizes, settle = []int{1024}, 0
+	}
+	s.settings.Rounds = min(rounds, goodputRounds)
+	defer func() { s.settings.Rounds = rounds }()
+	var steps []func(context.Context) error
+	for _, at := range []record.Conditions{rr, crr} {
+		for _, size := range sizes {
+			for _, way := range bypass.LinkWays {
+				load := bypass.Load{Connections: linkEach, Size: size, PerRequest: at["requests"] == crr["requests"],
+					Settle: settle, Duration: goodputSamples * s.sample()}
+				steps = append(steps, func(ctx context.Context) error {
+					g, err := l.Goodput(ctx, way, load)
+					if err != nil {
+						return err
+					}
+					s.add(way, ofSize(at, size), goodput, float64(g.Bytes)/g.Elapsed.Seconds())
+					return nil
+				})
+			}
+		}
+	}
+	return s.inRounds(ctx, steps...)
+}
+
+func ofSize(at record.Conditions, size int) record.Conditions {
+	return record.Conditions{"requests": at["requests"], "bytes": strconv.Itoa(size)}
+}
+
+// largestGoodput is what the largest requests come to, to what the director's cable carries.
+func largestGoodput(s *record.Scenario) (float64, error) {
+	at := ofSize(rr, goodputSizes[len(goodputSizes)-1])
+	value, err := reading(s, bypass.Handover, at, goodput)
+	if err != nil {
+		return math.NaN(), err
+	}
+	return value * 8 / linkRate, nil
+}
