@@ -94,13 +94,14 @@ var mayImport = map[string][]string{
 	"test/chaos/numbers":  {"internal/netlab", "ebpf"},
 	"test/chaos": {"test/chaos/schedule", "test/chaos/traffic", "test/chaos/numbers", "test/version", "bench/process", "internal/api", "internal/config", "internal/engine",
 		"internal/model", "internal/netlab", "quiclb", "netlink", "sys"},
-	"bench": {"bench/record", "bench/bypass", "bench/echo", "bench/compare", "bench/machine", "bench/policies", "bench/report", "bench/site", "bench/answers", "bench/bulk", "bench/inside", "bench/process", "bench/edge",
+	"bench": {"bench/record", "bench/bypass", "bench/echo", "bench/queues", "bench/compare", "bench/machine", "bench/policies", "bench/report", "bench/site", "bench/answers", "bench/bulk", "bench/inside", "bench/process", "bench/edge",
 		"bench/track", "bench/traffic", "bench/program", "internal/model", "internal/api", "internal/engine", "internal/datapath", "internal/netlab", "internal/utilization", "cobra", "pflag", "ebpf", "sys"},
 	"bench/process":      {"internal/model", "internal/config", "internal/api", "internal/netlab", "sys"},
 	"bench/answers":      {"bench/process", "internal/api", "internal/engine", "internal/model", "internal/netlab", "internal/packet", "ebpf", "sys"},
 	"bench/edge":         {"bench/process", "internal/api", "internal/bfd", "internal/config", "internal/model", "internal/netlab", "internal/routerlab", "netlink", "sys"},
 	"bench/bypass":       {"bench/echo", "bench/process", "internal/model", "internal/api", "internal/netlab", "netlink"},
 	"bench/echo":         {"sys"},
+	"bench/queues":       {"bench/process", "internal/model", "internal/netlab", "sys"},
 	"bench/bulk":         {"bench/process", "internal/model", "internal/netlab"},
 	"bench/inside":       {"ebpf", "sys"},
 	"bench/site":         {"bench/process", "internal/model", "internal/netlab"},
@@ -127,7 +128,7 @@ var testsMayImport = []string{
 // testOnly are packages that must not end up in the program's director or agent:
 // only tests import them, and the demo and the benchmarks build labs with one.
 var testOnly = map[string][]string{
-	"internal/netlab":    {"internal/routerlab", "internal/demo", "bench", "bench/answers", "bench/bulk", "bench/bypass", "bench/edge", "bench/process", "bench/program", "bench/site", "bench/track", "bench/traffic", "test/chaos", "test/chaos/numbers", "test/chaos/traffic"},
+	"internal/netlab":    {"internal/routerlab", "internal/demo", "bench", "bench/answers", "bench/bulk", "bench/bypass", "bench/edge", "bench/process", "bench/program", "bench/queues", "bench/site", "bench/track", "bench/traffic", "test/chaos", "test/chaos/numbers", "test/chaos/traffic"},
 	"internal/packet":    {"bench/answers"},
 	"internal/etcdlab":   {},
 	"internal/routerlab": {"bench/edge", "internal/demo"},

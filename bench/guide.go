@@ -37,7 +37,8 @@ var guide = report.Guide{
 			"The paper is " + takahashi + ", figure 4.15, which is a histogram of such delays",
 		},
 		"scaleout": {"The paper is " + takahashi + ", figures 4.13 and 4.14"},
-		"bypass":   {"The paper is " + kogias + ", figures 7 to 12"},
+		"bypass":   {"The paper is " + kogias + ", figures 7 to 10"},
+		"tail":     {"The paper is " + kogias + ", figures 11 and 12"},
 		"update": {
 			"file has in it what weir run waits for on purpose: until the file was left alone for 50 ms and, in versions that know it, until `coalesce` is over, 50 ms by default",
 			"`-`: the file of a director is edited to change one service; with a single service nothing is set besides that",

@@ -38,7 +38,7 @@ var paper = regexp.MustCompile(`\b[Pp]aper\b|\bHNLB\b`)
 func TestQuotedFiguresHaveASource(t *testing.T) {
 	for name, notes := range map[string][]string{"rfc2544": rfc2544Notes, "imix": imixNotes, "http": webNotes, "utilization": utilizationNotes,
 		"flows": flowsNotes, "rows": rowsNotes, "modes": modesNotes, "syn": synNotes, "churn": churnNotes, "program": programNotes, "versions": versionsNotes,
-		"backend": backendNotes, "convergence": convergenceNotes, "scaleout": scaleoutNotes, "soak": soakNotes, "bypass": bypassNotes, "update": updateNotes, "memory": memoryNotes, "explain": explainNotes, "health": healthNotes} {
+		"backend": backendNotes, "convergence": convergenceNotes, "scaleout": scaleoutNotes, "soak": soakNotes, "bypass": bypassNotes, "tail": tailNotes, "update": updateNotes, "memory": memoryNotes, "explain": explainNotes, "health": healthNotes} {
 		quotes := paper.MatchString(strings.Join(notes, "\n"))
 		named := slices.ContainsFunc(guide.Remarks[name], func(remark string) bool {
 			return slices.ContainsFunc([]string{lee, takahashi, hnlb, kogias}, func(source string) bool { return strings.Contains(remark, source) })

@@ -36,6 +36,7 @@ var scenarios = []scenario{
 	{"convergence", "How long routers and traffic take to follow directors and backends that come and go.", measureConvergence, true},
 	{"scaleout", "What several directors behind a router carry.", measureScaleout, true},
 	{"bypass", "What connections that go by the director gain, and what handing them over costs.", measureBypass, true},
+	{"tail", "How long requests wait for servers by load, by policies in mode redirect and without memory.", measureTail, true},
 	{"memory", "Bytes per service, backend and flow, and of the director's process.", measureMemory, false},
 	{"health", "CPU time of checks of a thousand backends, once a second.", measureHealth, false},
 	{"explain", "Whether what a director says of packets is what it does with them, and asking changes nothing.", measureExplain, true},

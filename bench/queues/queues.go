@@ -1,0 +1,186 @@
+// Package queues is a lab with many servers, each of which answers one request at a time, and
+// a director that chooses one for each request by several policies: what the policies make of
+// the servers' queues can be measured.
+package queues
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"time"
+
+	"weir.io/weir/bench/process"
+	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/netlab"
+)
+
+// Host numbers in the network. Servers have an address each.
+const (
+	director = 1
+	client   = 2
+	group    = 1 << 8 // servers of hosts with agents: groups, from this on
+	single   = 2 << 8 // servers that are a host each
+)
+
+// Groups are the hosts of the servers that connections are redirected to: a server is an
+// address of one.
+const groups = 3
+
+var vip = netip.MustParseAddr("198.18.0.1") // for benchmarks (RFC 2544, appendix C.2.2)
+
+// Way is how a server is chosen, and how requests come there.
+type Way struct {
+	Name   string
+	mode   model.Mode
+	policy model.Policy
+	port   uint16
+}
+
+// Ways are all there are. Random is by a hash that has no memory, and all packets of clients
+// pass the director.
+var Ways = []*Way{
+	{"dsr random", model.L2DSR, model.Maglev, 8000},
+	{"redirect random", model.Redirect, model.Random, 8001},
+	{"redirect round-robin", model.Redirect, model.RoundRobin, 8002},
+	{"redirect p2c", model.Redirect, model.P2C, 8003},
+}
+
+// Random and RoundRobin are the names of two of them.
+const (
+	Random     = "dsr random"
+	RoundRobin = "redirect round-robin"
+)
+
+// Lab is:
+//
+//	client (agent) --- switch --- director
+//	                         --- group1 ... group3 (agents, an address for each server)
+//	                         --- server1 ... serverN (for dsr, which has no agents)
+type Lab struct {
+	client   *netlab.Host
+	groups   []*netlab.Host
+	singles  []*netlab.Host
+	servers  int
+	service  time.Duration
+	queues   *servers
+	director *process.Weir
+	seed     uint64
+}
+
+func address(number int) netip.Addr {
+	return netip.AddrFrom4([4]byte{10, 1, byte(number >> 8), byte(number)})
+}
+
+// New builds the lab with that many servers of each kind, whose requests take so long. It
+// returns when the director forwards.
+func New(ctx context.Context, lab *netlab.Lab, servers int, service time.Duration) (*Lab, error) {
+	l := &Lab{servers: servers, service: service}
+	lan := lab.Switch("switch")
+	plug := func(h *netlab.Host, number int) *netlab.Host {
+		lab.Link(h, lan, netlab.LinkOptions{XDP: true, A: []string{address(number).String() + "/16"}})
+		h.Sysctl("net.core.somaxconn", strconv.Itoa(waiting))
+		return h
+	}
+	balancer := plug(lab.Router("director"), director)
+	l.client = plug(lab.Host("client"), client)
+	l.client.Sysctl("net.ipv4.ip_local_port_range", "1024 65535")
+	l.client.Route(netip.PrefixFrom(vip, 32).String(), address(director).String())
+	for i := range min(groups, servers) {
+		l.groups = append(l.groups, plug(lab.Host("group"+strconv.Itoa(i+1)), group+200+i))
+	}
+	for i := range servers {
+		l.groupOf(i).Address("eth0", address(group+i).String()+"/16")
+		h := plug(lab.Host("server"+strconv.Itoa(i+1)), single+i)
+		// It has the VIP, and says so to nobody.
+		h.Sysctl("net.ipv4.conf.all.arp_ignore", "1")
+		h.Sysctl("net.ipv4.conf.all.arp_announce", "2")
+		h.Address("lo", vip.String()+"/32")
+		l.singles = append(l.singles, h)
+	}
+	if err := lab.Err(); err != nil {
+		return nil, err
+	}
+	if err := l.serve(); err != nil {
+		return nil, err
+	}
+	if err := l.start(ctx, balancer); err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return l, nil
+}
+
+// groupOf is the host of a server.
+func (l *Lab) groupOf(server int) *netlab.Host { return l.groups[server%len(l.groups)] }
+
+// serve starts a server of each address and way.
+func (l *Lab) serve() (err error) {
+	if l.queues, err = newServers(l.service); err != nil {
+		return err
+	}
+	for _, w := range Ways {
+		for i := range l.servers {
+			h, at := l.groupOf(i), address(group+i)
+			if w.mode == model.L2DSR {
+				h, at = l.singles[i], vip
+			}
+			if err := l.queues.add(h, netip.AddrPortFrom(at, w.port)); err != nil {
+				return err
+			}
+		}
+	}
+	go l.queues.run()
+	return nil
+}
+
+// Close ends the servers. It comes before the lab's end.
+func (l *Lab) Close() error { return l.queues.close() }
+
+// start runs the director and the agents.
+func (l *Lab) start(ctx context.Context, balancer *netlab.Host) error {
+	c := model.Config{Directors: []netip.Prefix{netip.PrefixFrom(address(director), 32)}}
+	for _, w := range Ways {
+		s := model.Service{Name: w.policy.String() + "-" + w.mode.String(), VIP: vip, Protocol: model.TCP,
+			Port: model.PortRange{First: w.port, Last: w.port}, Mode: w.mode, Policy: w.policy}
+		for i := range l.servers {
+			b := model.NewBackend()
+			if b.Address = address(group + i); w.mode == model.L2DSR {
+				b.Address = address(single + i)
+			}
+			s.Backends = append(s.Backends, b)
+		}
+		c.Services = append(c.Services, s)
+	}
+	c.Agent.Interfaces = []string{"eth0"}
+	var agents []*process.Weir
+	for _, h := range append([]*netlab.Host{l.client}, l.groups...) {
+		agent, err := process.StartAgent(h, c, "auto")
+		if err != nil {
+			return err
+		}
+		agents = append(agents, agent)
+	}
+	for _, agent := range agents {
+		if err := agent.Holds(ctx); err != nil {
+			return err
+		}
+	}
+	c.Director.Interfaces = []string{"eth0"}
+	var err error
+	if l.director, err = process.StartDirector(balancer, c); err != nil {
+		return err
+	}
+	return l.director.Forwards(ctx)
+}
+
+// Measure puts a load on a way: of 1 all servers would be busy all the time.
+func (l *Lab) Measure(w *Way, load float64, settle, duration time.Duration) (Result, error) {
+	l.seed++
+	r, err := run(l.client, netip.AddrPortFrom(vip, w.port), Load{Rate: load * float64(l.servers) / l.service.Seconds(),
+		Settle: settle, Duration: duration, Request: []byte{answerByte}, Seed: l.seed}, 1)
+	if err != nil {
+		return r, fmt.Errorf("%s at load %g: %w", w.Name, load, err)
+	}
+	return r, nil
+}

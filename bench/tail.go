@@ -1,0 +1,116 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"runtime/debug"
+	"strconv"
+	"time"
+
+	"weir.io/weir/bench/queues"
+	"weir.io/weir/bench/record"
+	"weir.io/weir/internal/netlab"
+)
+
+var (
+	inTime = record.Quantity{Name: "late-p99", Unit: "ms", Better: record.Lower}
+	idle   = record.Quantity{Name: "cpu-idle", Unit: "1", Better: record.Higher}
+)
+
+// Servers, and how long each of their requests takes.
+const (
+	tailServers = 48
+	tailService = 25 * time.Millisecond
+	tailSamples = 12
+	tailSettle  = 500 * time.Millisecond
+	checkedLoad = "0.8"
+)
+
+var tailLoads = []float64{0.3, 0.5, 0.7, 0.8, 0.9}
+
+// leastIdle is the share of the cores' time that has to be left: with less, requests would wait
+// for cores, and not for servers.
+const leastIdle = 0.1
+
+var tailNotes = []string{
+	"48 servers, each of which answers one request at a time, in the order in which connections came; a request takes 25 ms, by a timer: no core is busy with it. The paper's takes 1 ms of a core, of 48 cores; here 38,400 connections a second would make two cores the queue. The time is what is scaled: 25 ms are 1,536 connections a second at load 0.8, and the latencies are as many times longer",
+	"requests are a Poisson process: they come whatever became of those before them, each over a connection of its own, and latency is from when a request was to begin. load 1: all servers are busy all the time",
+	"dsr random: mode `l2dsr`, `maglev`, which chooses by a hash and remembers nothing; the others are mode `redirect` with policies `random`, `round-robin` and `p2c`. The servers of dsr are hosts of their own without agents, those of redirect are addresses of three hosts with one",
+	"cpu-idle is the share of the cores' time that nobody used who would not give way, late-p99 how much later than they should requests began: both say whether the machine was in the way",
+	"the paper's figure 11 is of 48 servers like these; its round-robin has the lowest tail up to where all servers are busy",
+}
+
+// measureTail is about what policies make of queues.
+func measureTail(ctx context.Context, s *session) (err error) {
+	s.into.Notes = tailNotes
+	lab, err := netlab.New()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, lab.Close()) }()
+	servers, loads, settle := tailServers, tailLoads, tailSettle
+	if s.settings.Smoke {
+		servers, loads, settle = 4, []float64{0.5}, 0
+	}
+	l, err := queues.New(ctx, lab, servers, tailService)
+	if err != nil {
+		return fmt.Errorf("build the lab: %w", err)
+	}
+	defer func() { err = errors.Join(err, l.Close()) }()
+	// Nobody collects what is measured: it would stop clients and servers.
+	defer debug.SetGCPercent(debug.SetGCPercent(-1))
+	// And who comes back from a system call finds one of Go's processors.
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(4 * runtime.NumCPU()))
+	var steps []func(context.Context) error
+	for _, load := range loads {
+		for _, w := range queues.Ways {
+			steps = append(steps, func(context.Context) error { return s.queue(l, w, load, settle) })
+		}
+	}
+	return s.inRounds(ctx, steps...)
+}
+
+// queue measures a way at a load once.
+func (s *session) queue(l *queues.Lab, w *queues.Way, load float64, settle time.Duration) error {
+	before, err := cores()
+	if err != nil {
+		return err
+	}
+	r, err := l.Measure(w, load, settle, tailSamples*s.sample())
+	if err != nil {
+		return err
+	}
+	after, err := cores()
+	if err != nil {
+		return err
+	}
+	at := tailAt(strconv.FormatFloat(load, 'g', -1, 64))
+	s.add(w.Name, at, latency50, milliseconds(r.P50))
+	s.add(w.Name, at, latency99, milliseconds(r.P99))
+	s.add(w.Name, at, inTime, milliseconds(r.Late))
+	s.add(w.Name, at, idle, after.idleSince(before))
+	return nil
+}
+
+func tailAt(load string) record.Conditions { return record.Conditions{"load": load} }
+
+// turnsToRandom is how round-robin's tail is to that of random placement.
+func turnsToRandom(s *record.Scenario) (float64, error) {
+	at := tailAt(checkedLoad)
+	value, err := ratioOf(s, subject{queues.RoundRobin, at}, subject{queues.Random, at}, latency99)
+	if err != nil {
+		return value, err
+	}
+	for _, name := range []string{queues.RoundRobin, queues.Random} {
+		rounds := s.Find(name, at, idle.Name)
+		if rounds == nil {
+			return value, missingError{subject{name, at}, idle}
+		}
+		if left := record.Median(rounds.Rounds); left < leastIdle {
+			return value, fmt.Errorf("%.0f %% of the cores' time were left with %s: requests waited for these", 100*left, name)
+		}
+	}
+	return value, nil
+}
