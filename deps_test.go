@@ -99,7 +99,7 @@ var mayImport = map[string][]string{
 	"bench/process":      {"internal/model", "internal/config", "internal/api", "internal/netlab", "sys"},
 	"bench/answers":      {"bench/process", "internal/api", "internal/engine", "internal/model", "internal/netlab", "internal/packet", "ebpf", "sys"},
 	"bench/edge":         {"bench/process", "internal/api", "internal/bfd", "internal/config", "internal/model", "internal/netlab", "internal/routerlab", "netlink", "sys"},
-	"bench/bypass":       {"bench/echo", "bench/process", "internal/model", "internal/api", "internal/netlab", "netlink"},
+	"bench/bypass":       {"bench/echo", "bench/inside", "bench/process", "internal/model", "internal/api", "internal/netlab", "netlink"},
 	"bench/echo":         {"sys"},
 	"bench/queues":       {"bench/process", "internal/model", "internal/netlab", "sys"},
 	"bench/bulk":         {"bench/process", "internal/model", "internal/netlab"},

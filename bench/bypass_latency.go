@@ -20,6 +20,9 @@ var (
 	ratio50    = record.Quantity{Name: "p50-vs-direct", Unit: "1", Better: record.Lower}
 	ratio99    = record.Quantity{Name: "p99-vs-direct", Unit: "1", Better: record.Lower}
 	atDirector = record.Quantity{Name: "packets-at-director", Unit: "1", Better: record.Lower}
+	agentTime  = record.Quantity{Name: "agent-time", Unit: "ns", Better: record.Lower}
+	agentRuns  = record.Quantity{Name: "agent-runs", Unit: "1", Better: record.Neither}
+	agentShare = record.Quantity{Name: "agent-share", Unit: "1", Better: record.Lower}
 )
 
 // What a request is: one of a connection that stays (Netperf's RR), or one with a connection
@@ -36,6 +39,7 @@ var latencyNotes = []string{
 	"latency: 8 bytes are sent and come back, one request at a time, over one connection (RR) or over a connection each, whose opening is part of it and whose end is not (CRR). Client and server are one thread each that waits in system calls, on a CPU each and with a real-time priority, as nginx has. Each host receives in a kernel thread of its own (threaded NAPI), which has to be woken, as a machine is by its NIC; those of the balancers share the client's CPU. All hosts have a cable to one switch",
 	"p50-vs-direct, p99-vs-direct: the median of the ratios in each round, and the bounds between which the median of all rounds there could be is, but in one case of a hundred",
 	"packets-at-director: how many packets of each request a director has seen. With redirect it is the SYN alone",
+	"agent-time: how long a program of an agent takes for a packet of an open redirected connection, as the kernel measures it, without what an empty program takes; agent-runs: how many packets of each request it sees; agent-share: what all of them take of a request's median latency",
 	"the paper's figures are of hosts with NICs, where a hop is some 6 µs: redirect as direct in RR, DSR 6 µs more; in CRR redirect 6 µs more than direct, DSR 12",
 }
 
@@ -56,6 +60,7 @@ func (s *session) measureLatency(ctx context.Context) (err error) {
 			steps = append(steps, func(ctx context.Context) error { return s.ask(ctx, l, w, at) })
 		}
 	}
+	steps = append(steps, func(ctx context.Context) error { return s.costOfAgents(ctx, l) })
 	if err := s.inRounds(ctx, steps...); err != nil {
 		return err
 	}
@@ -79,6 +84,26 @@ func (s *session) ask(ctx context.Context, l *bypass.Lab, w *bypass.Way, at reco
 	if w.Weir {
 		s.add(w.Name, at, atDirector, float64(r.AtDirector)/float64(r.Requests))
 	}
+	return nil
+}
+
+// costOfAgents measures what agents do to the packets of a redirected connection.
+func (s *session) costOfAgents(ctx context.Context, l *bypass.Lab) error {
+	costs, r, err := l.AgentCosts(ctx, s.sample())
+	if err != nil {
+		return fmt.Errorf("cost of agents: %w", err)
+	}
+	var all float64
+	for _, c := range costs {
+		all += c.Runs * float64(c.Time)
+		if c.Runs < 0.5 { // packets that are no request's, nor its answer's
+			continue
+		}
+		at := record.Conditions{"host": c.Host, "program": c.Program}
+		s.add(bypass.Handover, at, agentTime, float64(c.Time))
+		s.add(bypass.Handover, at, agentRuns, c.Runs)
+	}
+	s.add(bypass.Handover, record.Conditions{}, agentShare, all/float64(r.P50))
 	return nil
 }
 
