@@ -35,6 +35,7 @@ type runOptions struct {
 	docs         bool
 	out, base    string
 	soak         soakTime
+	withoutSYNs  bool
 }
 
 func newRun() *cobra.Command {
@@ -59,6 +60,7 @@ func newRun() *cobra.Command {
 	flags.StringVar(&o.out, "out", "", "write the record to this `file`, whose directory must be there")
 	flags.DurationVar(&o.soak.duration, "duration", defaultSoak.duration, "how long soak lasts")
 	flags.DurationVar(&o.soak.every, "every", defaultSoak.every, "how often soak changes something")
+	flags.BoolVar(&o.withoutSYNs, "without-syns", false, "leave the SYNs out that bypass counts: sending them takes a core from whatever else runs")
 	flags.StringVar(&o.base, "base", "", "commit that rows and versions compare with, instead of the one before flow memory")
 	flags.BoolVar(&o.docs, "docs", false, "write "+document+" and its figures, of a complete run that went well")
 	flags.BoolVar(&o.strict, "strict", false, "exit with 1 when a check is not met; what a run of some scenarios, or a smoke run, did not measure is left out")
@@ -181,7 +183,7 @@ func measure(ctx context.Context, r *record.Record, chosen []scenario, o *runOpt
 		into := record.Scenario{Name: s.name, What: s.what, Measurements: []*record.Measurement{}}
 		fmt.Fprintf(progress, "\n%s (%d of %d): %s\n", s.name, i+1, len(chosen), s.what)
 		began := time.Now()
-		err := s.run(ctx, &session{settings: r.Settings, into: &into, base: o.base, soak: o.soak, progress: progress})
+		err := s.run(ctx, &session{settings: r.Settings, into: &into, base: o.base, soak: o.soak, withoutSYNs: o.withoutSYNs, progress: progress})
 		into.Seconds = time.Since(began).Round(time.Millisecond).Seconds()
 		if ctx.Err() != nil {
 			// What the scenario says of being stopped tells nothing new, unless its

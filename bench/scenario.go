@@ -46,11 +46,12 @@ var scenarios = []scenario{
 
 // session is what a scenario has to work with.
 type session struct {
-	settings record.Settings
-	into     *record.Scenario
-	soak     soakTime
-	base     string    // commit that rows and versions compare with; empty: the one before flow memory
-	progress io.Writer // for people; the record is for machines
+	settings    record.Settings
+	into        *record.Scenario
+	soak        soakTime
+	withoutSYNs bool      // of bypass
+	base        string    // commit that rows and versions compare with; empty: the one before flow memory
+	progress    io.Writer // for people; the record is for machines
 }
 
 // say tells whoever waits how far it is.
