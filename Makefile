@@ -104,9 +104,13 @@ $(kubebin)/%: test/kube/apiserver/go.mod
 	@go build -C test/kube/apiserver -trimpath -buildvcs=false -o $@ \
 		-ldflags '-s -w -X k8s.io/component-base/version.gitVersion=$(kubernetes)' k8s.io/kubernetes/cmd/$* >&2
 
+$(kubebin)/helm: test/kube/helm/go.mod
+	@mkdir -p $(@D)
+	@go build -C test/kube/helm -trimpath -buildvcs=false -ldflags '-s -w' -o $@ helm.sh/helm/v4/cmd/helm >&2
+
 .PHONY: test-kubernetes
-test-kubernetes: deps-build deps-kubernetes $(kubebin)/kube-apiserver $(kubebin)/kube-proxy ## run the tests with a real Kubernetes API server, which is built once: some minutes
-	@WEIR_KUBE_APISERVER=$(kubebin)/kube-apiserver WEIR_KUBE_PROXY=$(kubebin)/kube-proxy \
+test-kubernetes: deps-build deps-kubernetes $(kubebin)/kube-apiserver $(kubebin)/kube-proxy $(kubebin)/helm ## run the tests with a real Kubernetes API server, which is built once: some minutes
+	@WEIR_KUBE_APISERVER=$(kubebin)/kube-apiserver WEIR_KUBE_PROXY=$(kubebin)/kube-proxy WEIR_HELM=$(kubebin)/helm \
 		$(private) go test -timeout 20m -count 1 $(ARGS) ./test/kube
 
 .PHONY: demo
@@ -147,8 +151,9 @@ lint: deps-build deps-lint ## check format, vet, static analysis and script synt
 	@for script in .ci/*; do bash -n "$$script"; done
 
 .PHONY: image
-image: build deps-image ## make build/weir.oci.tar, a container image of bin/weir alone
-	@.ci/image "$(VERSION)"
+image: build build-kube deps-image ## make build/weir.oci.tar and build/weir-kube.oci.tar, container images of these programs alone
+	@.ci/image weir Containerfile "$(VERSION)"
+	@.ci/image weir-kube kube/Containerfile "$(VERSION)"
 
 # Only who changes the dashboard needs it: what it makes is committed, and part of bin/weir.
 .PHONY: web

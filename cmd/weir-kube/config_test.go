@@ -57,11 +57,11 @@ func TestDocumentedSettingsLoad(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	match := regexp.MustCompile(`(?m)^  weir-kube\.yaml: \|\n((?:    .*\n)+)`).FindSubmatch(text)
+	match := regexp.MustCompile("(?ms)^```yaml\n(mode: .*?)^```$").FindSubmatch(text)
 	if match == nil {
-		t.Fatal("docs/kubernetes.md shows no weir-kube.yaml")
+		t.Fatal("docs/kubernetes.md shows no file of the controller's")
 	}
-	if _, err := parseSettings("docs/kubernetes.md", regexp.MustCompile(`(?m)^    `).ReplaceAll(match[1], nil)); err != nil {
+	if _, err := parseSettings("docs/kubernetes.md", match[1]); err != nil {
 		t.Error(err)
 	}
 }

@@ -22,9 +22,9 @@ func newController() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "controller",
 		Short: "Give Services of type LoadBalancer addresses, and tell directors what to forward",
-		Long: "controller follows Services, EndpointSlices and Nodes, gives Services addresses of the pools\n" +
-			"in its file, puts what follows to directors, and writes the Services' status. Of several\n" +
-			"processes the one works that holds the Lease.",
+		Long: "controller follows Services, EndpointSlices and Nodes, gives Services addresses of\n" +
+			"AddressPools and of the pools in its file, puts what follows to directors, and writes the\n" +
+			"Services' status. Of several processes the one works that holds the Lease.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			options := &slog.HandlerOptions{Level: level}

@@ -155,15 +155,17 @@ var fence = regexp.MustCompile("(?ms)^```yaml\n(.*?)^```$")
 
 // paths are where objects of a kind are made; %s is their namespace.
 var paths = map[string]string{
-	"Namespace":          "/api/v1/namespaces",
-	"ServiceAccount":     "/api/v1/namespaces/%s/serviceaccounts",
-	"ConfigMap":          "/api/v1/namespaces/%s/configmaps",
-	"Service":            "/api/v1/namespaces/%s/services",
-	"Role":               "/apis/rbac.authorization.k8s.io/v1/namespaces/%s/roles",
-	"RoleBinding":        "/apis/rbac.authorization.k8s.io/v1/namespaces/%s/rolebindings",
-	"ClusterRole":        "/apis/rbac.authorization.k8s.io/v1/clusterroles",
-	"ClusterRoleBinding": "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
-	"Deployment":         "/apis/apps/v1/namespaces/%s/deployments",
+	"Namespace":           "/api/v1/namespaces",
+	"ServiceAccount":      "/api/v1/namespaces/%s/serviceaccounts",
+	"ConfigMap":           "/api/v1/namespaces/%s/configmaps",
+	"Service":             "/api/v1/namespaces/%s/services",
+	"Role":                "/apis/rbac.authorization.k8s.io/v1/namespaces/%s/roles",
+	"RoleBinding":         "/apis/rbac.authorization.k8s.io/v1/namespaces/%s/rolebindings",
+	"ClusterRole":         "/apis/rbac.authorization.k8s.io/v1/clusterroles",
+	"ClusterRoleBinding":  "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
+	"Deployment":          "/apis/apps/v1/namespaces/%s/deployments",
+	"PodDisruptionBudget": "/apis/policy/v1/namespaces/%s/poddisruptionbudgets",
+	"NetworkPolicy":       "/apis/networking.k8s.io/v1/namespaces/%s/networkpolicies",
 
 	"CustomResourceDefinition": "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
 	"AddressPool":              "/apis/weir.io/v1alpha1/addresspools",
@@ -204,16 +206,22 @@ func (c *cluster) make(text string) (kind, name string, err error) {
 	if err := json.Unmarshal(body, &object); err != nil || object.Kind == "" {
 		return "", "", nil // another kind of file
 	}
-	path, known := paths[object.Kind]
+	// Strict: a field that is written wrongly is an error, not ignored.
+	return object.Kind, object.Metadata.Name, c.core.RESTClient().Post().AbsPath(c.path(object.Kind, object.Metadata.Namespace)).Param("fieldValidation", "Strict").
+		SetHeader("Content-Type", "application/json").Body(body).Do(c.t.Context()).Error()
+}
+
+// path returns where objects of a kind are made.
+func (c *cluster) path(kind, namespace string) string {
+	c.t.Helper()
+	path, known := paths[kind]
 	if !known {
-		c.t.Fatalf("there is a %s, which the tests do not know how to make", object.Kind)
+		c.t.Fatalf("there is a %s, which the tests do not know how to make", kind)
 	}
 	if strings.Contains(path, "%s") {
-		path = fmt.Sprintf(path, object.Metadata.Namespace)
+		path = fmt.Sprintf(path, namespace)
 	}
-	// Strict: a field that is written wrongly is an error, not ignored.
-	return object.Kind, object.Metadata.Name, c.core.RESTClient().Post().AbsPath(path).Param("fieldValidation", "Strict").
-		SetHeader("Content-Type", "application/json").Body(body).Do(c.t.Context()).Error()
+	return path
 }
 
 // kubeconfig writes one for a service account, which then has the rights of the document.

@@ -12,11 +12,12 @@ import (
 )
 
 // The binaries that the tests run; empty where there is no API server to run them with.
-var apiserver, proxy, weir, weirKube string
+var apiserver, proxy, helmProgram, weir, weirKube string
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
+	helmProgram = os.Getenv("WEIR_HELM")
 	if apiserver = os.Getenv("WEIR_KUBE_APISERVER"); apiserver == "" {
 		return m.Run() // each test says so
 	}
@@ -40,7 +41,7 @@ func run(m *testing.M) int {
 // needsAPIServer skips a test where nobody has said where the API server is.
 func needsAPIServer(t *testing.T) {
 	t.Helper()
-	if apiserver == "" || proxy == "" {
-		t.Skip("needs a kube-apiserver in $WEIR_KUBE_APISERVER and a kube-proxy in $WEIR_KUBE_PROXY: make test-kubernetes builds them")
+	if apiserver == "" || proxy == "" || helmProgram == "" {
+		t.Skip("needs a kube-apiserver in $WEIR_KUBE_APISERVER, a kube-proxy in $WEIR_KUBE_PROXY and a helm in $WEIR_HELM: make test-kubernetes builds them")
 	}
 }

@@ -1,0 +1,41 @@
+{{- define "weir.name" -}}
+{{- if contains .Chart.Name .Release.Name }}{{ .Release.Name | trunc 63 | trimSuffix "-" }}{{ else }}{{ printf "%s-%s" .Release.Name .Chart.Name | trunc 63 | trimSuffix "-" }}{{ end }}
+{{- end }}
+
+{{- define "weir.selector" -}}
+app.kubernetes.io/name: {{ .Chart.Name }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "weir.labels" -}}
+{{ include "weir.selector" . }}
+app.kubernetes.io/component: controller
+app.kubernetes.io/version: {{ .Values.image.tag | default .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end }}
+
+{{- /* The controller's file. */ -}}
+{{- define "weir.file" -}}
+class: {{ .Values.class | quote }}
+without-class: {{ .Values.withoutClass }}
+owner: {{ .Values.owner | quote }}
+mode: {{ .Values.mode }}
+snat: {{ .Values.snat }}
+backends: {{ .Values.backends }}
+node-health: {{ .Values.nodeHealth }}
+lease:
+  namespace: {{ .Release.Namespace | quote }}
+  name: {{ include "weir.name" . | quote }}
+  duration: {{ .Values.leaseDuration }}
+directors:
+{{- $secret := .Values.secret }}
+{{- range .Values.directors }}
+- server: {{ .server | quote }}
+{{- range $key, $file := dict "ca" $secret.ca "token-file" $secret.token "cert" $secret.cert "key" $secret.key }}
+{{- if $file }}
+  {{ $key }}: {{ printf "/etc/weir/directors/%s" $file | quote }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}

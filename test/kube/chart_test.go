@@ -1,0 +1,181 @@
+package kube
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/goccy/go-yaml"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"weir.io/weir/internal/netlab"
+)
+
+var update = flag.Bool("update", false, "write what the chart renders to testdata/chart, to be looked at")
+
+const chart = "../../kube/chart"
+
+// helm runs the real one, which knows of no cluster and no configuration of the user's.
+func helm(t *testing.T, args ...string) (out string, err error) {
+	t.Helper()
+	if helmProgram == "" {
+		t.Skip("needs helm in $WEIR_HELM: make test-kubernetes builds it")
+	}
+	home := t.TempDir()
+	cmd := exec.Command(helmProgram, args...)
+	cmd.Env = append(os.Environ(), "HOME="+home, "KUBECONFIG="+filepath.Join(home, "none"))
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		return stdout.String(), fmt.Errorf("helm %s: %w: %s%s", args[0], err, stdout.String(), stderr.String())
+	}
+	return stdout.String(), nil
+}
+
+// render returns what a release named weir-kube in weir-system is made of.
+func render(t *testing.T, args ...string) (string, error) {
+	t.Helper()
+	return helm(t, append([]string{"template", "weir-kube", chart, "--namespace", "weir-system", "--kube-version", "1.33.0"}, args...)...)
+}
+
+// What the chart renders from values is known, and the chart is without a fault that helm knows.
+func TestChart(t *testing.T) {
+	files, err := filepath.Glob("testdata/chart/*.values.yaml")
+	if err != nil || len(files) < 2 {
+		t.Fatalf("testdata/chart has %d files, error %v", len(files), err)
+	}
+	for _, values := range files {
+		if _, err := helm(t, "lint", "--strict", "--quiet", chart, "--values", values); err != nil {
+			t.Error(err)
+		}
+		got, err := render(t, "--values", values)
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		golden := strings.TrimSuffix(values, ".values.yaml") + ".golden.yaml"
+		if *update {
+			if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, err := os.ReadFile(golden)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got != string(want) {
+			t.Errorf("%s is rendered not as %s says (-update writes it anew):\n%s", values, golden, got)
+		}
+	}
+}
+
+// Values that cannot be are refused before anything is rendered, by the schema.
+func TestChartRefuses(t *testing.T) {
+	good := []string{"--set", "image.repository=registry.example.org/weir-kube", "--set", "directors[0].server=https://10.0.0.2:6083"}
+	if _, err := render(t, good...); err != nil {
+		t.Fatal(err)
+	}
+	for values, want := range map[string]string{
+		"image.repository=":                 "/image/repository",
+		"directors=":                        "/directors",
+		"directors[0].server=10.0.0.2":      "/directors/0/server",
+		"directors[0].token=x":              "token",
+		"mode=gue":                          "/mode",
+		"backends=hosts":                    "/backends",
+		"replicas=-1":                       "/replicas",
+		"owner=file":                        "/owner",
+		"leaseDuration=soon":                "/leaseDuration",
+		"logLevel=trace":                    "/logLevel",
+		"imagee.repository=x":               "imagee",
+		"addressPools.public.addresses=all": "/addressPools/public/addresses",
+		"mode=ipip,backends=pods":           "/mode",
+		"networkPolicy.enabled=perhaps":     "/networkPolicy/enabled",
+	} {
+		_, err := render(t, append(good[:len(good):len(good)], "--set", values)...)
+		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "values don't meet the specifications of the schema") {
+			t.Errorf("--set %s is answered by %v, want something of %s", values, err, want)
+		}
+	}
+}
+
+// applyChart makes what the chart renders by server-side apply, as kubectl apply
+// --server-side does, and returns the objects' texts by their kinds.
+func (c *cluster) applyChart(args ...string) map[string]string {
+	c.t.Helper()
+	text, err := render(c.t, args...)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	objects := map[string]string{}
+	for one := range strings.SplitSeq("\n"+text, "\n---\n") {
+		var object struct {
+			Kind     string
+			Metadata struct{ Name, Namespace string }
+		}
+		fromYAML(c.t, []byte(one), &object)
+		if object.Kind == "" {
+			continue // nothing but a comment
+		}
+		body, err := yaml.YAMLToJSON([]byte(one))
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		err = c.core.RESTClient().Patch("application/apply-patch+yaml").AbsPath(c.path(object.Kind, object.Metadata.Namespace), object.Metadata.Name).
+			Param("fieldManager", "helm").Param("fieldValidation", "Strict").Body(body).Do(c.t.Context()).Error()
+		if err != nil {
+			c.t.Fatalf("apply the %s %s of the chart: %v", object.Kind, object.Metadata.Name, err)
+		}
+		objects[object.Kind] = one
+	}
+	return objects
+}
+
+// makeSystem makes the namespace of the controller, in which Pods are to be restricted.
+func (c *cluster) makeSystem() {
+	c.t.Helper()
+	if _, _, err := c.make("{apiVersion: v1, kind: Namespace, metadata: {name: weir-system, labels: {pod-security.kubernetes.io/enforce: restricted}}}"); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// A real API server takes what the chart renders, also a second time with other values, and
+// its Pods in a namespace in which they are restricted (Pod Security Standards).
+func TestChartIsApplied(t *testing.T) {
+	needsAPIServer(t)
+	c := newCluster(t, netlab.ForTest(t).Host("control"))
+	c.applyResources()
+	c.makeSystem()
+	for _, values := range []string{"small", "all"} {
+		objects := c.applyChart("--values", "testdata/chart/"+values+".values.yaml")
+		for _, kind := range []string{"ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "ConfigMap", "Deployment", "PodDisruptionBudget", "NetworkPolicy"} {
+			if objects[kind] == "" {
+				t.Errorf("with %s the chart has no %s", values, kind)
+			}
+		}
+		// The file is one that the controller reads: what it then lacks is in the Secret.
+		var file corev1.ConfigMap
+		fromYAML(t, []byte(objects["ConfigMap"]), &file)
+		path := c.write(values+".yaml", file.Data["weir-kube.yaml"])
+		if out, err := exec.Command(weirKube, "controller", "--config", path, "--kubeconfig", c.dir+"/none").CombinedOutput(); err == nil || !strings.HasPrefix(string(out), "weir-kube: directors[0]: ") {
+			t.Errorf("with %s the controller says %s, error %v; want what it lacks of directors[0]", values, out, err)
+		}
+		var deployment appsv1.Deployment
+		fromYAML(t, []byte(objects["Deployment"]), &deployment)
+		pod := &corev1.Pod{ObjectMeta: deployment.Spec.Template.ObjectMeta, Spec: deployment.Spec.Template.Spec}
+		pod.Name, pod.Spec.PriorityClassName = values, ""
+		if _, err := c.core.Pods("weir-system").Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
+			t.Errorf("a Pod as with %s is refused: %v", values, err)
+		}
+		pod.Name, pod.Spec.HostNetwork = values+"-on-host", true
+		if _, err := c.core.Pods("weir-system").Create(t.Context(), pod, metav1.CreateOptions{}); err == nil || !strings.Contains(err.Error(), `violates PodSecurity "restricted`) {
+			t.Errorf("a Pod in its host's network is answered by %v: Pods are not restricted here", err)
+		}
+	}
+}
