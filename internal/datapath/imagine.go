@@ -96,6 +96,7 @@ func (d *Datapath) imagine(t *model.Table) (*imagined, error) {
 			return nil, &UnfitError{fmt.Errorf("service %s: %w", t.Services[i].Name, err)}
 		}
 	}
+	m.leaveOut(d)
 	m.lookups = lookupsOf(m.services)
 	m.settings = d.settings(m.services, func(b model.TableBackend) nextHop {
 		hop, _ := d.hops.imagine(b, t.Interfaces)
@@ -104,6 +105,23 @@ func (d *Datapath) imagine(t *model.Table) (*imagined, error) {
 	const byLookups = uint32(directorSettingsFlagSETTINGS_RANGES | directorSettingsFlagSETTINGS_REPLIES)
 	m.settings.Flags = m.settings.Flags&^byLookups | m.lookups.flags()
 	return m, nil
+}
+
+// leaveOut frees the backends that would be gone: what is remembered of them counts no more.
+func (m *imagined) leaveOut(d *Datapath) {
+	stays := map[uint32]bool{}
+	for _, s := range m.services {
+		for _, b := range s.order {
+			stays[b.index] = true
+		}
+	}
+	for _, s := range d.services {
+		for _, b := range s.backends {
+			if entry := &m.entries[b.index]; !stays[b.index] {
+				entry.State, entry.Epoch = uint8(directorBackendStateBACKEND_FREE), d.entries.nextEpoch(b.index)
+			}
+		}
+	}
 }
 
 // unused hand out indexes that no service and no backend has.

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
 
 	"weir.io/weir/internal/model"
@@ -113,6 +114,64 @@ func TestExplainWithAsksNobody(t *testing.T) {
 	if !slices.ContainsFunc(neighbours, func(n netlink.Neigh) bool { return n.IP.Equal(stranger.AsSlice()) }) {
 		t.Error("the kernel is not asked for a backend that is one: the test shows nothing")
 	}
+}
+
+// A later fragment follows its first one to a backend that is still one, and to nobody else.
+func TestExplainWithoutAFragmentsBackend(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	wire, err := netlink.LinkByName("wire0")
+	must(t, err)
+	d := openTest(t, explainLimits)
+	table := tableOf(1, 2, 0)
+	table.Services[0].Protocol = model.UDP
+	for n := range table.Services[0].Backends {
+		addNeighbour(t, table.Services[0].Backends[n].Address)
+	}
+	must(t, d.Set(table))
+	fragments := pieces(7, ip(client4, table.Services[0].VIP), packet.UDPHeader{Src: 1, Dst: 80}, packet.Zeros(600))
+	onCPU(t, 0, func() {
+		_, err = d.kernel.program.Run(&ebpf.RunOptions{Data: fragments[0], DataOut: make([]byte, len(fragments[0])+512),
+			Context: &testContext{DataEnd: uint32(len(fragments[0])), Ingress: uint32(wire.Attrs().Index)}})
+	})
+	must(t, err)
+	before, err := d.Explain("wire0", fragments[1])
+	must(t, err)
+	if before.Reason != "forward_fragment" || before.Backend == nil {
+		t.Fatalf("the later fragment before the change: %+v", before)
+	}
+	for _, stays := range []bool{true, false} {
+		next := tableOf(1, 1, 0)
+		next.Services[0].Protocol = model.UDP
+		address := before.Backend.Backend.Addr()
+		if !stays {
+			address = otherThan(address, table.Services[0].Backends)
+		}
+		next.Services[0].Backends[0].Address = address
+		said, err := d.ExplainWith(next, "wire0", fragments[1])
+		must(t, err)
+		must(t, d.Set(next))
+		is, err := d.Explain("wire0", fragments[1])
+		must(t, err)
+		if want := map[bool]string{true: "forward_fragment", false: "drop_fragment_unknown"}[stays]; is.Reason != want || said.Reason != want {
+			t.Errorf("the backend stays: %t. Said was %s, it is %s; want %s", stays, said.Reason, is.Reason, want)
+		}
+		if !reflect.DeepEqual(is, said) {
+			t.Errorf("the backend stays: %t. Said was %+v\nit is %+v", stays, said, is)
+		}
+		must(t, d.Set(table))
+	}
+}
+
+// otherThan returns the address of the backend that has not this one.
+func otherThan(address netip.Addr, backends []model.TableBackend) netip.Addr {
+	for _, b := range backends {
+		if b.Address != address {
+			return b.Address
+		}
+	}
+	panic("no other backend")
 }
 
 func TestExplainWithRefuses(t *testing.T) {
