@@ -23,6 +23,7 @@ type watcher struct {
 	state    store.State
 	tags     map[string]string // of sets, by owner
 	health   map[model.Target]model.HealthState
+	changes  uint64 // of states that are in health
 	sessions map[netip.Addr]model.SessionState
 }
 
@@ -96,7 +97,13 @@ func sameDocuments(a, b store.Set) bool {
 	return len(a.Documents) == len(b.Documents) && (len(a.Documents) == 0 || &a.Documents[0] == &b.Documents[0])
 }
 
+// lookAtHealth compares states only when one may have changed: there may be many.
 func (w *watcher) lookAtHealth() (found []api.Event) {
+	changes := w.d.checker.Changes() // before the results: what changes meanwhile is looked at again
+	if w.health != nil && changes == w.changes {
+		return nil
+	}
+	w.changes = changes
 	results := w.d.checker.Results()
 	now := make(map[model.Target]model.HealthState, len(results))
 	var changed []model.Target

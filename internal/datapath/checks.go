@@ -30,7 +30,7 @@ type Checks struct {
 	claims  *claims      // with the device
 	problem string       // why not, as it was logged last
 	ways    map[model.Target]*checkWay
-	last    uint32 // number that was given
+	last    wayNumber // number that was given
 }
 
 // checkEntry is struct check_way, of the director's own types.
@@ -44,7 +44,7 @@ const _ = -(unsafe.Sizeof(checkEntry{}) ^ unsafe.Sizeof(checkCheckWay{}))
 
 // checkWay is the way to one backend.
 type checkWay struct {
-	number uint32 // in the kernel, and of no other way ever
+	number wayNumber // in the kernel, and of no other way ever
 	since  time.Time
 	from   netip.Addr
 	entry  checkEntry // that the kernel has
@@ -202,9 +202,11 @@ func (c *Checks) lead(w *checkWay, check *model.Check, hop nextHop) error {
 	}
 	mtu := hop.mtu - check.Way.Backend.Mode.Overhead(check.Way.Backend.Address)
 	w.entry, w.from = entry, from
-	w.way = model.Way{To: to, MTU: mtu, Prepare: (&checkSocket{
-		mark: c.device.mark, priority: w.number, from: from, mtu: mtu, six: to.Addr().Is6(), tcp: check.Target.Service.Protocol == model.TCP,
-	}).prepare}
+	alike := checkSocket{mark: c.device.mark, from: from, mtu: mtu, six: to.Addr().Is6(), tcp: check.Target.Service.Protocol == model.TCP}
+	number := w.number
+	w.way = model.Way{To: to, MTU: mtu, Alike: alike,
+		Prepare: func(fd int) error { return alike.prepare(fd, number) },
+		Again:   func(fd int) error { return alike.again(fd, number) }}
 	return nil
 }
 

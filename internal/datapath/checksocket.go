@@ -12,34 +12,47 @@ import (
 // director, which would find a backend that is well.
 const checkHops = 2
 
-// checkSocket is what makes a socket's packets take a way.
+// checkSocket is what makes a socket's packets take ways, but for which of them they take.
 type checkSocket struct {
-	mark, priority uint32
-	from           netip.Addr // invalid: as the kernel chooses
-	mtu            int        // of the way
-	six, tcp       bool
+	mark     uint32
+	from     netip.Addr // invalid: as the kernel chooses
+	mtu      int        // of the way
+	six, tcp bool
 }
+
+// wayNumber is a way's.
+type wayNumber uint32
 
 // prepare is called with a socket before it is connected. It is bound to an address, and
 // its port is chosen when it is known to whom it connects: there are enough for each.
-func (s *checkSocket) prepare(fd int) error {
+func (s checkSocket) prepare(fd int, way wayNumber) error {
 	hops, at := unix.IP_TTL, unix.IPPROTO_IP
-	header := 40 // IPv4 and TCP
 	if s.six {
-		hops, at, header = unix.IPV6_UNICAST_HOPS, unix.IPPROTO_IPV6, 60
+		hops, at = unix.IPV6_UNICAST_HOPS, unix.IPPROTO_IPV6
 	}
 	errs := []error{
 		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MARK, int(s.mark)),
-		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PRIORITY, int(s.priority)),
 		unix.SetsockoptInt(fd, at, hops, checkHops),
-	}
-	if s.tcp {
-		errs = append(errs, unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_MAXSEG, min(s.mtu-header, mostSegment)))
+		s.again(fd, way),
 	}
 	if s.from.IsValid() {
 		errs = append(errs, unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1), unix.Bind(fd, sockaddrOf(s.from)))
 	}
 	return errors.Join(errs...)
+}
+
+// again makes a socket that was prepared, and was connected since, one of a way: the longest
+// segment ends with a connection, and all else stays (tcp_disconnect in net/ipv4/tcp.c).
+func (s checkSocket) again(fd int, way wayNumber) error {
+	err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PRIORITY, int(way))
+	if !s.tcp || err != nil {
+		return err
+	}
+	header := 40 // IPv4 and TCP
+	if s.six {
+		header = 60
+	}
+	return unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_MAXSEG, min(s.mtu-header, mostSegment))
 }
 
 // mostSegment is the longest that TCP_MAXSEG takes (MAX_TCP_WINDOW in net/tcp.h).

@@ -36,6 +36,7 @@ type Checker struct {
 	// diagnoses is how many are being made.
 	diagnoses int
 	armed     time.Time // when the scheduler wakes up by itself
+	changes   uint64
 	counts    map[Reason]uint64
 	saidOwn   time.Time // when a failure of this host was last logged
 }
@@ -56,6 +57,7 @@ type target struct {
 	cancel    context.CancelFunc
 	version   int // of the check: results of another one do not count
 	begun     bool
+	gone      bool // it is not checked any more
 }
 
 // result is what became of a probe.
@@ -103,6 +105,7 @@ func (c *Checker) Set(checks []model.Check) {
 	c.path.Set(checks)
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.changes++
 	now := time.Now()
 	wanted := make(map[model.Target]bool, len(checks))
 	probes := map[*model.HealthCheck]probe{}
@@ -117,6 +120,7 @@ func (c *Checker) Set(checks []model.Check) {
 		if !wanted[key] {
 			c.queue.drop(t)
 			t.end()
+			t.gone = true
 			delete(c.targets, key)
 		}
 	}
@@ -200,8 +204,16 @@ func (c *Checker) Watch() <-chan struct{} {
 	return other
 }
 
+// Changes returns another number when a state has changed, or what is checked may have.
+func (c *Checker) Changes() uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.changes
+}
+
 // turned says that a state has changed. The lock is held.
 func (c *Checker) turned() {
+	c.changes++
 	signal(c.turns)
 	for _, other := range c.others {
 		signal(other)

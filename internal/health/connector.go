@@ -3,6 +3,7 @@ package health
 import (
 	"context"
 	"os"
+	"slices"
 	"syscall"
 	"time"
 
@@ -16,19 +17,32 @@ import (
 type connector struct {
 	dials []*dial
 	polls []unix.PollFd
-	// spare are sockets whose connection was ended, of IPv4 and of IPv6: to connect them again
-	// takes less than new ones do.
-	spare [2][]int
+	// spares are sockets whose connection was ended, the last one at the end: to connect them
+	// again takes less than new ones do.
+	spares []spare
 }
 
-// mostSpare is how many of them are kept of a family: as many as are connected together, mostly.
-const mostSpare = 64
+// spare is a socket that may be connected again.
+type spare struct {
+	likeness
+	socket int
+}
+
+// likeness is equal where a socket of one probe is as good for the other.
+type likeness struct {
+	six   bool
+	alike any // of the ways that it was prepared for; nil: it goes to backends' own addresses
+}
+
+// mostSpare is how many of them are kept: more than are connected together, mostly.
+const mostSpare = 128
 
 // dial is a connection that is being made.
 type dial struct {
 	ctx      context.Context
 	socket   int
-	family   int // in spare; notSpare: only this way may use it
+	keep     bool // the socket may be a spare one afterwards
+	likeness likeness
 	begun    time.Time
 	deadline time.Time
 	said     func(took time.Duration, err error) // nil: connected
@@ -40,12 +54,10 @@ func (c *connector) close() {
 		c.end(d, context.Canceled)
 	}
 	c.dials = nil
-	for family, sockets := range c.spare {
-		for _, socket := range sockets {
-			closeSocket(socket)
-		}
-		c.spare[family] = nil
+	for _, s := range c.spares {
+		closeSocket(s.socket)
 	}
+	c.spares = nil
 }
 
 // start begins to connect a socket for an attempt, and lets said have what becomes of it until
@@ -64,33 +76,59 @@ func (c *connector) start(ctx context.Context, a *attempt, kind prepare, said fu
 	c.dials = append(c.dials, d)
 }
 
-// notSpare is the family of sockets that were prepared for one way.
-const notSpare = -1
-
 // open gives a dial its socket: a new one, or one that was connected before and is as good.
 func (c *connector) open(d *dial, a *attempt, kind prepare) (err error) {
-	d.family = notSpare
-	domain, family := unix.AF_INET6, 1
-	if a.way.To.Addr().Is4() {
-		domain, family = unix.AF_INET, 0
+	d.likeness = likeness{six: !a.way.To.Addr().Is4(), alike: a.way.Alike}
+	d.keep = a.segment == 0 && (a.way.Prepare == nil || a.way.Alike != nil)
+	var prepares []prepare
+	if socket, ok := c.take(d); ok {
+		d.socket = socket
+		prepares = append(prepares, a.way.Again, kind)
+	} else {
+		domain := unix.AF_INET
+		if d.likeness.six {
+			domain = unix.AF_INET6
+		}
+		if d.socket, err = unix.Socket(domain, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0); err != nil {
+			return os.NewSyscallError("socket", err)
+		}
+		prepares = append(a.prepares(reset), kind)
 	}
-	if a.way.Prepare == nil && a.segment == 0 {
-		d.family = family
-	}
-	// What a kind prepares it prepares again.
-	if d.family != notSpare && len(c.spare[family]) > 0 {
-		last := len(c.spare[family]) - 1
-		d.socket, c.spare[family] = c.spare[family][last], c.spare[family][:last]
-	} else if d.socket, err = unix.Socket(domain, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0); err != nil {
-		return os.NewSyscallError("socket", err)
-	}
-	for _, p := range a.prepares(kind) {
+	for _, p := range prepares {
+		if p == nil {
+			continue
+		}
 		if err := p(d.socket); err != nil {
 			closeSocket(d.socket)
 			return err
 		}
 	}
 	return nil
+}
+
+// take returns a spare socket that is as good as a new one for a dial. The last ones are looked at
+// first: those of ways that are no more are at the beginning, and leave first.
+func (c *connector) take(d *dial) (socket int, ok bool) {
+	if !d.keep {
+		return 0, false
+	}
+	for i := len(c.spares) - 1; i >= 0; i-- {
+		if c.spares[i].likeness == d.likeness {
+			socket = c.spares[i].socket
+			c.spares = slices.Delete(c.spares, i, i+1)
+			return socket, true
+		}
+	}
+	return 0, false
+}
+
+// put keeps a socket that was disconnected.
+func (c *connector) put(d *dial) {
+	if len(c.spares) == mostSpare {
+		closeSocket(c.spares[0].socket)
+		c.spares = slices.Delete(c.spares, 0, 1)
+	}
+	c.spares = append(c.spares, spare{d.likeness, d.socket})
 }
 
 // collect says what has become of dials since it was asked last.
@@ -138,8 +176,8 @@ func (c *connector) end(d *dial, err error) {
 	if err == nil {
 		took = roundTrip(d.socket, took)
 	}
-	if err == nil && d.family != notSpare && len(c.spare[d.family]) < mostSpare && disconnect(d.socket) == nil {
-		c.spare[d.family] = append(c.spare[d.family], d.socket)
+	if err == nil && d.keep && disconnect(d.socket) == nil {
+		c.put(d)
 	} else {
 		closeSocket(d.socket)
 	}
@@ -149,9 +187,9 @@ func (c *connector) end(d *dial, err error) {
 // roundTrip is how long the kernel waited for the SYN-ACK, which is less than until it was
 // asked. It does not know where it had to send the SYN again.
 func roundTrip(socket int, waited time.Duration) time.Duration {
-	info, err := unix.GetsockoptTCPInfo(socket, unix.IPPROTO_TCP, unix.TCP_INFO)
-	if err != nil || info.Rtt == 0 {
+	rtt := rttOf(socket)
+	if rtt == 0 {
 		return waited
 	}
-	return min(waited, time.Duration(info.Rtt)*time.Microsecond)
+	return min(waited, rtt)
 }

@@ -63,7 +63,7 @@ func (l *launch) diagnose(a *attempt, of Failure) {
 	t := l.target
 	before := t.diagnosis.failure
 	t.diagnosis = diagnosis{of: of, failure: found, at: time.Now()}
-	if found == nil || t.version != l.version || l.targets[t.check.Target] != t {
+	if found == nil || t.version != l.version || t.gone {
 		return
 	}
 	if t.last.failure != nil && *t.last.failure == of {

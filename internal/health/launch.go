@@ -77,7 +77,7 @@ func (l *launch) over() bool {
 	if full {
 		signal(l.wake)
 	}
-	return l.target.version != l.version || l.targets[l.target.check.Target] != l.target || l.Checker.ctx.Err() != nil
+	return l.target.version != l.version || l.target.gone || l.Checker.ctx.Err() != nil
 }
 
 // end takes what became of the probe and lets the target wait for the next one.

@@ -3,6 +3,7 @@ package health
 import (
 	"encoding/binary"
 	"net/netip"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -39,6 +40,18 @@ func disconnect(socket int) error {
 
 // closeSocket closes one whose connection ends by an RST: it waits for nothing.
 func closeSocket(socket int) { _ = quickly(unix.SYS_CLOSE, uintptr(socket), nil, 0) }
+
+// rttOf is how long the kernel has waited for a SYN-ACK; 0: it does not say.
+func rttOf(socket int) time.Duration {
+	var info unix.TCPInfo
+	size := uint32(unsafe.Offsetof(info.Rtt) + unsafe.Sizeof(info.Rtt)) // what is behind it is not copied
+	_, _, errno := unix.RawSyscall6(unix.SYS_GETSOCKOPT, uintptr(socket), unix.IPPROTO_TCP, unix.TCP_INFO,
+		uintptr(unsafe.Pointer(&info)), uintptr(unsafe.Pointer(&size)), 0)
+	if errno != 0 {
+		return 0
+	}
+	return time.Duration(info.Rtt) * time.Microsecond
+}
 
 func bigEndian(port uint16) uint16 {
 	var bytes [2]byte

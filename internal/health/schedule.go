@@ -71,12 +71,13 @@ func (t *target) pause() time.Duration {
 const look = 10 * time.Millisecond
 
 // mostStep is the coarsest step of the grid on which probes begin: fifty together cost half
-// of what fifty one by one do, because each wakes up to caches that others have filled.
-const mostStep = 50 * time.Millisecond
+// of what fifty one by one do, because each wakes up to caches that others have filled, and
+// what Go's runtime does whenever a process wakes up and goes to sleep is done once for all.
+const mostStep = 100 * time.Millisecond
 
 // onGrid moves a time to the grid, which is finer for short intervals.
 func (c *Checker) onGrid(at time.Time, interval time.Duration) time.Time {
-	return c.begun.Add(at.Sub(c.begun).Round(min(mostStep, interval/20)))
+	return c.begun.Add(at.Sub(c.begun).Round(min(mostStep, interval/10)))
 }
 
 func latest(a, b time.Time) time.Time {

@@ -366,6 +366,11 @@ type Way struct {
 	// Prepare is called with the probe's socket before anything is sent from it; nil: it
 	// is as it should be.
 	Prepare func(socket int) error
+	// Alike is equal to that of ways for which sockets are prepared alike, up to what Again
+	// does: it makes a socket that was prepared for one of them one of this way. nil: a socket
+	// that was prepared is of no use to another way. Its type is comparable.
+	Alike any
+	Again func(socket int) error
 	// MTU is the largest packet that clients may send by this way; 0: it is not theirs.
 	MTU int
 	// Fault is what is wrong with the backend already, and needs no probe; "": nothing.
