@@ -59,6 +59,7 @@ var mayImport = map[string][]string{
 	"internal/desired":     {"internal/model", "internal/store", "internal/history", "internal/engine"},
 	"internal/datapath":    {"internal/model", "ebpf", "netlink", "sys"},
 	"internal/flowsync":    {"internal/model"},
+	"internal/loads":       {"internal/model"},
 	"internal/bfd":         {"internal/model", "sys"},
 	"internal/agent":       {"internal/model", "internal/maglev", "ebpf", "netlink", "netns", "sys"},
 	"internal/api":         {"internal/model", "huma", "net", "time"}, // net: to limit connections; time: how often one may ask
@@ -81,7 +82,7 @@ var mayImport = map[string][]string{
 	"internal/demo": {"internal/model", "internal/config", "internal/api", "internal/netlab", "internal/routerlab",
 		"ebpf", "sys"},
 	"cmd/weir": {"internal/model", "internal/config", "internal/engine", "internal/datapath",
-		"internal/agent", "internal/api", "internal/bfd", "internal/bgp", "internal/doctor", "internal/explain", "internal/forecast", "internal/metrics", "internal/neighbor", "internal/privilege", "internal/desired", "internal/flowsync", "internal/health", "internal/history", "internal/hooks", "internal/store", "internal/utilization", "internal/demo", "web",
+		"internal/agent", "internal/api", "internal/bfd", "internal/bgp", "internal/doctor", "internal/explain", "internal/forecast", "internal/metrics", "internal/neighbor", "internal/privilege", "internal/desired", "internal/flowsync", "internal/health", "internal/history", "internal/hooks", "internal/loads", "internal/store", "internal/utilization", "internal/demo", "web",
 		"cobra", "gopacket", "pflag", "sys"},
 	"kube/v1alpha1":       {"kubernetes"},
 	"kube/pool":           {"internal/model"},

@@ -11,6 +11,7 @@ import (
 
 	"weir.io/weir/internal/agent"
 	"weir.io/weir/internal/api"
+	"weir.io/weir/internal/loads"
 	"weir.io/weir/internal/metrics"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/privilege"
@@ -66,7 +67,14 @@ func runAgent(ctx context.Context, o agentOptions, log *slog.Logger) error {
 		return err
 	}
 	defer a.Close()
-	d := newAgentDaemon(newDaemon(o.file, pin, log), a, first.Agent)
+	meter, err := a.Meter()
+	if err != nil {
+		return err
+	}
+	defer meter.Close()
+	reporting := meteredAgent{a, loads.NewSender(meter, log)}
+	defer reporting.sender.Close()
+	d := newAgentDaemon(newDaemon(o.file, pin, log), reporting, first.Agent)
 	if err := d.apply(first); err != nil {
 		return err
 	}
@@ -84,8 +92,8 @@ func runAgent(ctx context.Context, o agentOptions, log *slog.Logger) error {
 	if listener, err := api.Listen(o.socket); err != nil {
 		log.Warn("nobody can ask this agent", "error", err)
 	} else {
-		server := api.NewAgentServer(a, d, log)
-		server.Handle("/metrics", metrics.AgentHandler(version, a))
+		server := api.NewAgentServer(reporting, d, log)
+		server.Handle("/metrics", metrics.AgentHandler(version, reporting))
 		defer d.serve(ctx, server, listener)()
 	}
 	d.follow(ctx, changes)
@@ -120,7 +128,7 @@ func startReports(ctx context.Context, a *agent.Agent, s model.AgentStore, log *
 }
 
 // newAgentDaemon makes a daemon whose configuration the agent applies.
-func newAgentDaemon(d *daemon, a *agent.Agent, began model.Agent) *daemon {
+func newAgentDaemon(d *daemon, a meteredAgent, began model.Agent) *daemon {
 	var mu sync.Mutex
 	var running model.Config
 	d.apply = func(c model.Config) error {
@@ -135,6 +143,9 @@ func newAgentDaemon(d *daemon, a *agent.Agent, began model.Agent) *daemon {
 			err = fmt.Errorf("%w, and start it again", err) // it may have dropped them
 		} else {
 			err = a.Set(c)
+		}
+		if err := a.sender.Set(&c); err != nil { // no reason not to unwrap what comes
+			d.log.Error("loads are not reported as the configuration says", "error", err)
 		}
 		d.noteSet(err)
 		if err != nil {

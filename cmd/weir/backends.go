@@ -68,15 +68,28 @@ func backendsTable(t *table, backends []api.Backend) {
 	for _, b := range backends {
 		slots[b.Service] += b.Slots
 	}
-	t.row("SERVICE", "NAME", "ADDRESS", "MODE", "STATE", "SHARE", "INTERFACE", "NEXT-HOP", "MTU", "CONNECTIONS", "PACKETS", "BYTES", "HEALTH", "SINCE", "WHY")
+	t.row("SERVICE", "NAME", "ADDRESS", "MODE", "STATE", "SHARE", "INTERFACE", "NEXT-HOP", "MTU", "CONNECTIONS", "PACKETS", "BYTES", "LOAD", "HEALTH", "SINCE", "WHY")
 	for _, b := range backends {
 		where, hop := b.Interface, b.NextHop.String()
 		if b.Local {
 			where, hop = "local", ""
 		}
-		t.row(b.Service, b.Name, b.Address, b.Mode, b.State, share(b, slots[b.Service]), where, hop, b.MTU, b.Opened, b.Packets, b.Bytes,
+		t.row(b.Service, b.Name, b.Address, b.Mode, b.State, share(b, slots[b.Service]), where, hop, b.MTU, b.Opened, b.Packets, b.Bytes, loadOf(b.Load),
 			healthOf(b.Health), sinceOf(b.Health), whyOf(&b.BackendStatus))
 	}
+}
+
+// loadOf is what a backend's agent reports: open connections, those that wait for the server,
+// and the pressure on its CPUs.
+func loadOf(l *model.BackendLoad) string {
+	if l == nil {
+		return ""
+	}
+	text := fmt.Sprintf("%d,%d,%.0f%%", l.Connections, l.Queue, 100*l.Pressure)
+	if l.Stale {
+		text += ",stale"
+	}
+	return text
 }
 
 // healthOf is what the director's probes say of a backend, if it is checked.

@@ -154,6 +154,7 @@ type director struct {
 	goesOn     bool        // packets come to backends already, by what an earlier process has left
 	keeper     *desired.Keeper
 	shares     *sharing
+	loads      *loadReports
 	presence   presence
 	remote     *api.Remote
 
@@ -194,6 +195,8 @@ func (d *director) Status() (model.DatapathStatus, error) {
 		addHealth(s, id, healthy, found)
 		addStrain(s, id, strained)
 	}
+	config := d.Config()
+	d.loads.add(&status, &config)
 	return status, nil
 }
 
@@ -241,6 +244,8 @@ func (d *director) run(ctx context.Context, first model.Config, changes <-chan c
 	d.goesOn = len(inherited) > 0
 	engine.Inherit(inherited)
 	engine.Ways(d.kernel)
+	d.loads = newLoadReports(d.kernel, d.log)
+	engine.Loads(d.loads.book)
 	d.keeper = desired.New(d.local, engine, d.log)
 	d.keeper.Probe(d.checker)
 	d.keeper.Look(d.kernel)
@@ -259,6 +264,7 @@ func (d *director) run(ctx context.Context, first model.Config, changes <-chan c
 		d.warnOfRestart(c.Director)
 		d.bfd.want(&c)
 		d.openAPI(c.API)
+		d.loads.set(&c)
 		return errors.Join(d.keeper.SetFile(c), d.shares.set(c.Director), d.presence.set(c.Director))
 	}
 	var err error
@@ -272,6 +278,9 @@ func (d *director) run(ctx context.Context, first model.Config, changes <-chan c
 	defer running.Wait()
 	defer cancel()
 	d.bfd.want(&first)
+	d.loads.set(&first)
+	defer d.loads.receiver.Close()
+	running.Go(func() { d.loads.book.Run(ctx) })
 	running.Go(func() { engine.Run(ctx) })
 	running.Go(func() { d.bfd.Run(ctx) })
 	if err := d.begin(ctx, first); err != nil {
@@ -320,7 +329,7 @@ func (d *director) run(ctx context.Context, first model.Config, changes <-chan c
 func (d *director) Info() api.Info {
 	info := d.daemon.Info()
 	info.Revision = d.keeper.Revision()
-	if err := errors.Join(d.keeper.Problem(), d.remote.Problem()); err != nil {
+	if err := errors.Join(d.keeper.Problem(), d.remote.Problem(), d.loads.receiver.Problem()); err != nil {
 		info.Refused = strings.TrimPrefix(info.Refused+"\n"+err.Error(), "\n")
 	}
 	return info

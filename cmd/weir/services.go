@@ -43,9 +43,9 @@ func addSocket(cmd *cobra.Command, socket *string) {
 }
 
 func servicesTable(t *table, services []model.ServiceStatus) {
-	t.row("NAME", "SEGMENT", "VIP", "PROTOCOL", "PORT", "POLICY", "QUIC", "BACKENDS", "HEALTHY", "GENERATIONS", "SLOTS", "MOVED", "SHARED", "HELD", "KEPT", "CONNECTIONS", "PACKETS", "BYTES", "DROPPED")
+	t.row("NAME", "SEGMENT", "VIP", "PROTOCOL", "PORT", "POLICY", "LOADS", "QUIC", "BACKENDS", "HEALTHY", "GENERATIONS", "SLOTS", "MOVED", "SHARED", "HELD", "KEPT", "CONNECTIONS", "PACKETS", "BYTES", "DROPPED")
 	for _, s := range services {
-		t.row(s.Name, s.Segment, s.VIP, s.Protocol, s.Port, s.Policy, quicNumbers(s.QUIC), fmt.Sprintf("%d/%d", active(s.Backends), len(s.Backends)), healthy(s.Health),
+		t.row(s.Name, s.Segment, s.VIP, s.Protocol, s.Port, s.Policy, reportedOf(s.Loads), quicNumbers(s.QUIC), fmt.Sprintf("%d/%d", active(s.Backends), len(s.Backends)), healthy(s.Health),
 			s.Log.Generations, s.Slots, s.Log.Moved, s.Log.Shared, s.Log.Held, s.Log.Kept, s.Opened, s.Packets, s.Bytes, s.Dropped)
 	}
 }
@@ -57,6 +57,18 @@ func quicNumbers(configs []model.QUICStatus) string {
 		numbers[i] = strconv.Itoa(int(c.ID))
 	}
 	return strings.Join(numbers, ",")
+}
+
+// reportedOf is of how many backends the load is reported, of those that may get connections.
+func reportedOf(l *model.ServiceLoads) string {
+	if l == nil {
+		return ""
+	}
+	text := fmt.Sprintf("%d/%d", l.Reported, l.Reported+l.Stale)
+	if l.Degraded {
+		text += ",degraded"
+	}
+	return text
 }
 
 // healthy is how many backends are, of those that would get connections if they were.

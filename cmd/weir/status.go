@@ -100,6 +100,7 @@ func statusTable(t *table, s api.Status) {
 		t.row("agents reporting", a.Reporting)
 		t.row("agents silent", a.Silent)
 	}
+	loadsRows(t, s.Loads)
 	if s.Strangers > 0 {
 		t.row("strangers refused", s.Strangers)
 	}
@@ -121,6 +122,25 @@ func statusTable(t *table, s api.Status) {
 	hooksTable(t, s.Hooks)
 	cpusTable(t, s.CPUs)
 	reasonsTable(t, s.Reasons)
+}
+
+// loadsRows are left out where nobody reports loads.
+func loadsRows(t *table, l *model.LoadStatus) {
+	if l == nil {
+		return
+	}
+	for _, at := range l.Listens {
+		t.row("loads heard at", at)
+	}
+	if l.Problem != "" {
+		t.row("loads not heard", l.Problem)
+	}
+	t.row("agents reporting loads", l.Agents)
+	for _, m := range l.Messages {
+		if m.Count > 0 {
+			t.row("reports of loads "+strings.ReplaceAll(m.Name, "_", " "), m.Count)
+		}
+	}
 }
 
 // peersTable is left out where the director shares what it remembers with nobody.
@@ -182,6 +202,13 @@ func cpusTable(t *table, cpus []model.CPUStatus) {
 
 func agentTable(t *table, s api.AgentStatus) {
 	infoTable(t, s.Info)
+	if l := s.Loads; l != nil {
+		t.row("loads reported to", fmt.Sprintf("%d of %d directors, every %v", l.Known, l.Directors, time.Duration(l.Interval)))
+		t.row("reports of loads", fmt.Sprintf("%d sent, %d not", l.Sent, l.Failed))
+		if l.Problem != "" {
+			t.row("loads not reported", l.Problem)
+		}
+	}
 	t.line("")
 	t.row("INTERFACE", "INGRESS", "EGRESS", "REDIRECT", "MTU", "WHY-NO-XDP")
 	for _, i := range s.Interfaces {

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"weir.io/weir/internal/model"
 )
@@ -33,6 +34,7 @@ type Agent struct {
 	flows   *flowMemory
 	noTCX   bool // behave as before Linux 6.6
 	sockets sockets
+	watched atomic.Pointer[watched] // whose loads are measured
 
 	mu          sync.Mutex
 	redirector  *redirector // nil: nothing has been redirected here
@@ -123,6 +125,7 @@ func (a *Agent) set(f facts) error {
 	if err != nil {
 		return err
 	}
+	a.watched.Store(newWatched(a.config, func(at netip.Addr) bool { return h.addresses[at] || h.elsewhere.addresses[at] }))
 	if err := a.apply(p, f.uplinks); err != nil {
 		return err
 	}

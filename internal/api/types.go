@@ -69,6 +69,7 @@ type Status struct {
 	QUIC       []model.Tallied         `json:"quic"`
 	Left       []model.Tallied         `json:"generations-left"`
 	Agents     model.ReporterStatus    `json:"agents"`
+	Loads      *model.LoadStatus       `json:"loads,omitempty"`
 	Peers      []model.PeerStatus      `json:"peers,omitempty"`
 	Hooks      []model.HookStatus      `json:"hooks,omitempty"`
 	Strangers  uint64                  `json:"strangers"`
@@ -105,6 +106,7 @@ func newStatus(daemon Daemon, d model.DatapathStatus) Status {
 		QUIC:       orEmpty(d.QUIC),
 		Left:       orEmpty(d.Left),
 		Agents:     d.Agents,
+		Loads:      d.Loads,
 		Peers:      d.Peers,
 		Hooks:      d.Hooks,
 		Strangers:  d.Strangers,

@@ -57,6 +57,7 @@ type Datapath struct {
 	holds          bool             // no interface gets the program that did not have it
 	written        directorSettings // that the kernel has
 	hops           *resolver
+	reported       reported
 	suspicions     suspicions
 	sweeper        *sweeper
 	group          group
@@ -165,6 +166,7 @@ func (d *Datapath) takeOver() (err error) {
 
 // unmap lets go of the kernel's memory.
 func (d *Datapath) unmap() error {
+	d.endLoads()
 	err := d.entries.close()
 	if d.rings != nil {
 		err = errors.Join(err, d.rings.close())

@@ -9,6 +9,8 @@ import (
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
+
+	"weir.io/weir/internal/model"
 )
 
 // loads is what the program knows of backends' loads, and their weights. The program
@@ -145,9 +147,11 @@ func (l *loads) perWeight(of []uint32, weights map[uint32]uint16, period uint32)
 	return opened / weight
 }
 
-// asksForLoads says whether the service's policy goes by loads, or did.
+// asksForLoads says whether the service's policy goes by loads, or did, or would if they were
+// known.
 func (d *Datapath) asksForLoads(s *service) bool {
-	return s.desired.Policy.ByLoad() || slices.ContainsFunc(s.order, func(b *backend) bool {
+	weighed := func(b model.TableBackend) bool { return b.Weight != 0 }
+	return s.desired.Policy.ByLoad() || slices.ContainsFunc(s.desired.Backends, weighed) || slices.ContainsFunc(s.order, func(b *backend) bool {
 		return d.loads.entries[b.index].Weight != 0
 	})
 }

@@ -56,8 +56,14 @@ func (l *loadsLife) wantWeights(t *testing.T, what string, weights ...uint32) {
 // open sends SYNs of so many connections.
 func (l *loadsLife) open(t *testing.T, n int) {
 	t.Helper()
+	l.openFrom(t, 20000, n)
+}
+
+// openFrom sends them from so many ports, that one first.
+func (l *loadsLife) openFrom(t *testing.T, port, n int) {
+	t.Helper()
 	for i := range n {
-		syn := packet.TCPHeader{Src: uint16(20000 + i), Dst: l.Port.First, Flags: packet.SYN}
+		syn := packet.TCPHeader{Src: uint16(port + i), Dst: l.Port.First, Flags: packet.SYN}
 		_, _, err := l.kernel.program.Test(build(ip(client4, l.VIP), syn))
 		must(t, err)
 	}

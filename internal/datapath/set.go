@@ -64,6 +64,7 @@ func (d *Datapath) Set(t model.Table) error {
 	if err := d.kernel.tidy(); err != nil {
 		return err
 	}
+	d.publishLoads(&c)
 	if err := d.retire(&c, lookups); err != nil {
 		return err
 	}

@@ -56,6 +56,7 @@ type Engine struct {
 	waiting   waiting             // what it is to be set to later
 	begin     chan Announcer
 	checker   checker
+	loads     loads
 	log       *slog.Logger
 	planner   *Planner
 	requests  chan request
@@ -140,7 +141,12 @@ func (e *Engine) Run(ctx context.Context) {
 				turn = time.After(healthSettle)
 			}
 			continue
-		case <-turn:
+		case <-e.loads.changed():
+			if turn == nil {
+				turn = time.After(healthSettle)
+			}
+			continue
+		case <-turn: // what has changed is taken over all at once
 			turn = nil
 			if err = e.turn(wanted); err == nil {
 				continue
@@ -234,6 +240,7 @@ func (e *Engine) set(wanted request) error {
 	e.mu.Unlock()
 	next := announcement(&wanted.desired, &report)
 	e.withdraw(&next)
+	table = e.loads.degrade(table)
 	if err := e.forwarder.Set(table); err != nil {
 		return fmt.Errorf("set forwarding table: %w", err)
 	}

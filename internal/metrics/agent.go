@@ -48,10 +48,14 @@ var (
 	fallbacks = prometheus.NewDesc("weir_redirect_fallbacks_total",
 		"Connections that go as their service falls back, by why. What a backend's host counts, the client's has as again, too.",
 		[]string{"service", "host", "cause"}, nil)
+	agentLoads = prometheus.NewDesc("weir_agent_load_messages_total",
+		"Reports of this host's loads to directors, since the agent started, by their result: sent, failed.", []string{"result"}, nil)
+	agentLoadDirectors = prometheus.NewDesc("weir_agent_load_directors",
+		"Directors that this host's loads are reported to, by whether they have answered: known, silent.", []string{"state"}, nil)
 )
 
 var ofAgents = []*prometheus.Desc{agentBuild, agentPackets, agentBytes, unwrappedPackets, unwrappedBytes,
-	redirectedOpened, redirectedNow, redirectedPackets, redirectedBytes, redirectEvents, fallbacks}
+	redirectedOpened, redirectedNow, redirectedPackets, redirectedBytes, redirectEvents, fallbacks, agentLoads, agentLoadDirectors}
 
 type agentCollector struct {
 	version string
@@ -83,6 +87,12 @@ func (c agentCollector) Collect(values chan<- prometheus.Metric) {
 	for _, s := range status.Services {
 		count(unwrappedPackets, s.Packets, s.Name)
 		count(unwrappedBytes, s.Bytes, s.Name)
+	}
+	if l := status.Loads; l != nil {
+		count(agentLoads, l.Sent, "sent")
+		count(agentLoads, l.Failed, "failed")
+		values <- prometheus.MustNewConstMetric(agentLoadDirectors, prometheus.GaugeValue, float64(l.Known), "known")
+		values <- prometheus.MustNewConstMetric(agentLoadDirectors, prometheus.GaugeValue, float64(l.Directors-l.Known), "silent")
 	}
 	for i := range status.Redirects {
 		r := &status.Redirects[i]

@@ -63,7 +63,7 @@ func (collector) Describe(descriptions chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{build, utilization, flows, flowEvents, quic, left, agents, packets, bytes, probes, checkPackets, healthy, panics, probed, strain, strained} {
 		descriptions <- d
 	}
-	for _, d := range slices.Concat(ofServices, ofPeers, ofHooks, ofNeighbors) {
+	for _, d := range slices.Concat(ofServices, ofPeers, ofHooks, ofNeighbors, ofLoads) {
 		descriptions <- d
 	}
 	for _, d := range ofLogs {
@@ -88,6 +88,7 @@ func (c collector) Collect(values chan<- prometheus.Metric) {
 	}
 	collectPeers(values, &status)
 	collectHooks(values, status.Hooks)
+	collectLoads(values, &status)
 	collectNeighbor(values, &status.Neighbor)
 	for _, e := range status.QUIC {
 		values <- prometheus.MustNewConstMetric(quic, prometheus.CounterValue, float64(e.Count), e.Name)

@@ -41,13 +41,15 @@ var busy = datapath{status: model.DatapathStatus{
 	Services: []model.ServiceStatus{{Name: "web", Slots: 1021, Packets: 40, Bytes: 4000, Opened: 4, Dropped: 2, Log: model.LogStatus{
 		Generations: 2, Oldest: time.UnixMilli(1767323100500), Moved: 204, MovedTotal: 545, Shared: 340, Held: 1, Kept: 25},
 		Health: &model.ServiceHealth{Kind: model.CheckTCP, Up: 1, Down: 2, Unknown: 3, Panic: true},
-		Backends: []model.BackendStatus{{Name: "a", Slots: 512, Packets: 30, Bytes: 3000, Opened: 3, Health: &model.BackendHealth{State: model.HealthUp}}, {Name: "b", Health: &model.BackendHealth{State: model.HealthDown}},
+		Loads:  &model.ServiceLoads{Reported: 1, Stale: 3, Degraded: true, Degradations: 2},
+		Backends: []model.BackendStatus{{Name: "a", Slots: 512, Packets: 30, Bytes: 3000, Opened: 3, Health: &model.BackendHealth{State: model.HealthUp}, Load: &model.BackendLoad{Connections: 12, Queue: 5, Pressure: 0.25}}, {Name: "b", Health: &model.BackendHealth{State: model.HealthDown}, Load: &model.BackendLoad{Connections: 7, Stale: true}},
 			{Name: "c", Health: &model.BackendHealth{State: model.HealthUnknown}}, {Name: "d", Strain: &model.BackendStrain{Parts: 6, Overflows: 12.5}}}}},
 	Probes: []model.Tallied{{Name: "ok", Count: 9}, {Name: "refused"}}, CheckPackets: []model.Tallied{{Name: "check_sent", Count: 90}},
 	Neighbor: model.NeighborStatus{Director: netip.MustParseAddr("10.0.0.2"), Lease: model.LeaseHeld, Taken: 3, Lost: 1,
 		Interfaces: []model.NeighborInterfaceStatus{{Name: "eth0", Announced: 12, Answered: 7, Conflicts: 1}},
 		VIPs:       []model.NeighborVIP{{State: model.NeighborAnswers}, {State: model.NeighborAnswers}, {State: model.NeighborOther}}},
 	Agents: model.ReporterStatus{Reporting: 3, Silent: 1},
+	Loads:  &model.LoadStatus{Agents: 2, Messages: []model.Tallied{{Name: "taken", Count: 90}, {Name: "forged", Count: 3}}},
 	CPUs:   []model.CPUStatus{{CPU: 0, Utilization: 0.25, Busy: 0.5, Fullness: 0.125}, {CPU: 3}},
 }}
 

@@ -11,6 +11,18 @@ type AgentStatus struct {
 	Services   []AgentService   `json:"services"` // of which a backend is on this host
 	// Redirects are the services whose connections may go to backends directly.
 	Redirects []AgentRedirect `json:"redirects,omitempty"`
+	// Loads is what was sent to directors of this host's loads; nil: nothing is to be.
+	Loads *AgentLoads `json:"loads,omitempty"`
+}
+
+// AgentLoads is how an agent reports loads.
+type AgentLoads struct {
+	Directors int      `json:"directors"` // that it reports to
+	Known     int      `json:"known"`     // of these, those that have said their number: they listen, and have the same key
+	Interval  Duration `json:"interval"`  // between two reports, now
+	Sent      uint64   `json:"sent"`      // messages
+	Failed    uint64   `json:"failed"`    // that could not be sent
+	Problem   string   `json:"problem,omitempty"`
 }
 
 // AgentRedirect is what happens to connections of one VIP on this host: as a client's, and

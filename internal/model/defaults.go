@@ -81,6 +81,7 @@ func (c *Config) SetDefaults() {
 	if c.Suspect == 0 {
 		c.Suspect = DefaultSuspect
 	}
+	c.Loads.setDefaults()
 	c.BGP.setDefaults()
 	c.BFD.setDefaults()
 	c.setHookDefaults()

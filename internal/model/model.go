@@ -17,6 +17,7 @@ type Config struct {
 	BFD       BFD            `json:"bfd,omitzero"`        // who, besides, is to know at once when they are not
 	Hooks     []Hook         `json:"hooks,omitempty"`     // what is called when VIPs come up or go
 	API       API            `json:"api,omitzero"`        // who may ask over TCP
+	Loads     Loads          `json:"loads,omitzero"`      // how agents report loads of backends to directors
 	Services  []Service      `json:"services"`
 }
 

@@ -16,6 +16,7 @@ type DatapathStatus struct {
 	QUIC       []Tallied         `json:"quic"`              // what connection IDs said, in the order of enum quic_event
 	Left       []Tallied         `json:"generations-left"`  // generations that have left logs, by why
 	Agents     ReporterStatus    `json:"agents"`            // whose reports this director has
+	Loads      *LoadStatus       `json:"loads,omitempty"`   // nil: nobody reports loads
 	Peers      []PeerStatus      `json:"peers,omitempty"`   // the other directors, where they share what they remember of flows
 	Hooks      []HookStatus      `json:"hooks,omitempty"`   // who else is told which VIPs are up
 	Neighbor   NeighborStatus    `json:"neighbor,omitzero"` // who answers for VIPs by ARP and NDP
@@ -104,6 +105,7 @@ type ServiceStatus struct {
 	// Reset is of TCP flows that are remembered: their clients have sent a RST in the last
 	// minute.
 	Reset    int             `json:"reset" doc:"remembered flows whose client has sent a RST in the last minute"`
+	Loads    *ServiceLoads   `json:"loads,omitempty"` // nil: its policy goes by none that are reported
 	Backends []BackendStatus `json:"backends"`
 }
 
@@ -159,6 +161,7 @@ type BackendStatus struct {
 	Port   uint16         `json:"port,omitempty"`   // with mode nat; 0: the packet's own
 	Health *BackendHealth `json:"health,omitempty"` // nil: it is not checked
 	Strain *BackendStrain `json:"strain,omitempty"` // nil: nobody reports signs of strain, and it has its share
+	Load   *BackendLoad   `json:"load,omitempty"`   // nil: nobody has reported it
 }
 
 // BackendStrain is what agents report of a backend's strain, and what follows from it.

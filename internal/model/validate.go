@@ -28,6 +28,7 @@ func (c Config) ValidateShared(own int) error {
 	v.bfd()
 	v.hooks()
 	v.api()
+	v.loads()
 	for i := range c.Services {
 		v.service(i)
 	}

@@ -1,0 +1,87 @@
+package engine
+
+import (
+	"slices"
+
+	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/turns"
+)
+
+// Loads says which services have loads to go by: internal/loads.
+type Loads interface {
+	// Follow makes these the services that it looks after, all of them.
+	Follow(services []model.TableService)
+	// Degraded reports whether a service that is placed by load has no loads to go by.
+	Degraded(id model.ServiceID) bool
+	// Changed is sent to when what Degraded returns has changed.
+	Changed() <-chan struct{}
+}
+
+// Loads makes the engine place connections without loads where there are none. It is called
+// before Run.
+func (e *Engine) Loads(l Loads) { e.loads.Loads = l }
+
+// loads are Loads, or none, and the turns of services without.
+type loads struct {
+	Loads
+	turns map[model.ServiceID]turnsBy
+}
+
+// turnsBy are turns, and what they were made from: a ring whose turns are the same memory is
+// not written again.
+type turnsBy struct {
+	weights []uint16
+	order   []uint32
+	slots   int
+}
+
+// changed is never sent to when nobody reports loads.
+func (l *loads) changed() <-chan struct{} {
+	if l.Loads == nil {
+		return nil
+	}
+	return l.Changed()
+}
+
+// degrade returns the table with least-conn turned into round-robin where it has no loads to go
+// by. p2c stays: a connection of it has to be on one of two backends. It goes by what the
+// director has opened itself, which is even on both from then on.
+func (l *loads) degrade(table model.Table) model.Table {
+	if l.Loads == nil {
+		return table
+	}
+	l.Follow(table.Services)
+	before := l.turns
+	l.turns = map[model.ServiceID]turnsBy{}
+	own := false // the services are the planner's memory until one is to change
+	for i := range table.Services {
+		s := &table.Services[i]
+		id := idOf(s)
+		if s.Policy != model.LeastConn || !l.Degraded(id) {
+			continue
+		}
+		if !own {
+			table.Services, own = slices.Clone(table.Services), true
+			s = &table.Services[i]
+		}
+		t := turnsOf(s, before[id])
+		l.turns[id] = t
+		s.Policy, s.Ring.Turns = model.RoundRobin, t.order
+	}
+	return table
+}
+
+// turnsOf returns the turns of a service's members, by the weights that loads are divided by.
+func turnsOf(s *model.TableService, before turnsBy) turnsBy {
+	now := turnsBy{weights: make([]uint16, len(s.Backends)), slots: len(s.Ring.Slots)}
+	for _, position := range s.Ring.Turns {
+		now.weights[position] = s.Backends[position].Weight
+	}
+	if before.order != nil && before.slots == now.slots && slices.Equal(before.weights, now.weights) {
+		return before
+	}
+	if now.order = turns.Order(now.weights, now.slots); len(now.order) == 0 {
+		now.order = s.Ring.Turns // of none that has a weight any more
+	}
+	return now
+}

@@ -1,0 +1,297 @@
+package loads
+
+import (
+	"context"
+	"log/slog"
+	"math"
+	"net/netip"
+	"sync"
+	"time"
+
+	"weir.io/weir/internal/model"
+)
+
+// Sink is where the loads of backends are that connections are placed by: the datapath.
+type Sink interface {
+	// SetLoad sets a load, in parts of a connection (UnitsPerConnection). One that lasts stays
+	// until the next one, but for what is placed there meanwhile; another one fades. It
+	// reports whether the backend is there.
+	SetLoad(target model.Target, units uint32, lasts bool) bool
+}
+
+// UnitsPerConnection is LOAD_CONNECTION in bpf/load_types.h, and unitsMost is LOAD_MOST.
+const (
+	UnitsPerConnection = 16
+	unitsMost          = 1 << 30
+)
+
+// How long reports count, how often it is looked after, and how long a service that has gone
+// without goes without at least: each change is a new ring.
+const (
+	staleAfter = 3                      // of the intervals that the agent says
+	staleLeast = 300 * time.Millisecond // a busy host is late
+	lookEvery  = 50 * time.Millisecond
+	restsFor   = time.Second
+)
+
+// Book has the loads of the backends that connections are placed on by load, and says whether
+// there are enough of them to go by.
+type Book struct {
+	sink    Sink
+	log     *slog.Logger
+	changed chan struct{}
+	clock   func() time.Time
+
+	mu       sync.Mutex
+	on       bool // agents are to report
+	services map[model.ServiceID]*service
+	agents   map[uint64]time.Time // until when they count as there
+}
+
+// service is one that is placed by load.
+type service struct {
+	id           model.ServiceID
+	name         string
+	backends     map[netip.AddrPort]*backend
+	degraded     bool
+	since        time.Time // of that
+	degradations uint64
+	fresh, stale int // backends that may get connections, at the last look
+}
+
+// backend is one of a service's.
+type backend struct {
+	weight uint16 // 0: it gets no new connections
+	load   model.Load
+	heard  time.Time // zero: never
+	until  time.Time // the load counts
+}
+
+// NewBook returns an empty one, which needs Run.
+func NewBook(sink Sink, log *slog.Logger) *Book {
+	return &Book{sink: sink, log: log, changed: make(chan struct{}, 1), clock: time.Now,
+		services: map[model.ServiceID]*service{}, agents: map[uint64]time.Time{}}
+}
+
+// Run looks after reports that stop, until the context ends.
+func (b *Book) Run(ctx context.Context) {
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			b.look()
+		}
+	}
+}
+
+// Changed is sent to when what Degraded returns has changed.
+func (b *Book) Changed() <-chan struct{} { return b.changed }
+
+// Degraded reports whether a service that is placed by load has too few reports to go by.
+func (b *Book) Degraded(id model.ServiceID) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s := b.services[id]
+	return b.on && s != nil && s.degraded
+}
+
+// Expect says whether agents are to report at all. Where they are not, nothing is degraded:
+// connections are placed by what this director has opened itself.
+func (b *Book) Expect(on bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.on == on {
+		return
+	}
+	b.on = on
+	for _, s := range b.services {
+		if !on && !s.degraded {
+			b.level(s)
+		}
+		s.degraded, s.since = true, time.Time{}
+	}
+	b.tell()
+}
+
+// Follow makes these the services, all of them. One that is new has no reports yet.
+func (b *Book) Follow(table []model.TableService) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	next := map[model.ServiceID]*service{}
+	for i := range table {
+		t := &table[i]
+		if !t.Policy.ByLoad() {
+			continue
+		}
+		id := model.ServiceID{Segment: t.Segment, VIP: t.VIP, Protocol: t.Protocol, Port: t.Port}
+		s := b.services[id]
+		if s == nil {
+			s = &service{id: id, degraded: true}
+		}
+		s.name = t.Name
+		s.follow(t.Backends)
+		next[id] = s
+	}
+	b.services = next
+}
+
+func (s *service) follow(backends []model.TableBackend) {
+	next := make(map[netip.AddrPort]*backend, len(backends))
+	for i := range backends {
+		at := netip.AddrPortFrom(backends[i].Address, backends[i].Port)
+		is := s.backends[at]
+		if is == nil {
+			is = &backend{}
+		}
+		is.weight = 0
+		if backends[i].State == model.Active {
+			is.weight = backends[i].Weight
+		}
+		next[at] = is
+	}
+	s.backends = next
+}
+
+// Take takes what an agent says, and is to say again after an interval.
+func (b *Book) Take(from uint64, interval time.Duration, loads []model.Load) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	now := b.clock()
+	until := now.Add(max(staleAfter*interval, staleLeast))
+	b.agents[from] = until
+	for _, l := range loads {
+		s := b.services[l.Service]
+		if s == nil || s.backends[l.Backend] == nil {
+			continue // the agent's file is older, or newer; or the service asks for no loads
+		}
+		is := s.backends[l.Backend]
+		is.load, is.heard, is.until = l, now, until
+		if b.on && !s.degraded {
+			b.sink.SetLoad(l.Target, units(&l), true)
+		}
+	}
+}
+
+// units is what a report comes to. A connection that waits for the server counts twice. Where
+// all of the time somebody waits for a CPU, everything takes twice as long, the next connection
+// as well.
+func units(l *model.Load) uint32 {
+	count := float64(l.Connections) + float64(l.Queue)
+	all := UnitsPerConnection * (count + l.Pressure*(count+1))
+	return uint32(min(math.Round(all), unitsMost))
+}
+
+// look finds out which services have enough reports now.
+func (b *Book) look() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	now := b.clock()
+	for from, until := range b.agents {
+		if now.After(until) {
+			delete(b.agents, from)
+		}
+	}
+	if !b.on {
+		return
+	}
+	told := false
+	for _, s := range b.services {
+		s.count(now)
+		enough := s.fresh > 0 && s.fresh >= s.stale
+		switch {
+		case !s.degraded && !enough:
+			s.degraded, s.since = true, now
+			s.degradations++
+			b.level(s)
+			b.log.Warn("too few loads are reported: connections are placed without", "service", s.name, "reported", s.fresh, "stale", s.stale)
+			told = true
+		case s.degraded && enough && now.Sub(s.since) >= restsFor:
+			s.degraded, s.since = false, now
+			b.put(s, now)
+			b.log.Info("connections are placed by reported loads", "service", s.name, "reported", s.fresh, "stale", s.stale)
+			told = true
+		case !s.degraded && s.stale > 0:
+			b.fill(s, now)
+		}
+	}
+	if told {
+		b.tell()
+	}
+}
+
+func (s *service) count(now time.Time) {
+	s.fresh, s.stale = 0, 0
+	for _, is := range s.backends {
+		switch {
+		case is.weight == 0:
+		case is.freshAt(now):
+			s.fresh++
+		default:
+			s.stale++
+		}
+	}
+}
+
+func (b *backend) freshAt(now time.Time) bool { return !b.heard.IsZero() && !now.After(b.until) }
+
+// put sets all loads as they are known now.
+func (b *Book) put(s *service, now time.Time) {
+	for at, is := range s.backends {
+		if is.freshAt(now) {
+			b.sink.SetLoad(model.Target{Service: s.id, Backend: at}, units(&is.load), true)
+		}
+	}
+	b.fill(s, now)
+}
+
+// fill gives backends that say nothing a load like those of the others, so that they get about
+// their share.
+func (b *Book) fill(s *service, now time.Time) {
+	mean := s.perWeight(func(is *backend) bool { return is.freshAt(now) })
+	for at, is := range s.backends {
+		if is.weight > 0 && !is.freshAt(now) {
+			b.sink.SetLoad(model.Target{Service: s.id, Backend: at}, is.part(mean), true)
+		}
+	}
+}
+
+// level makes all loads alike: none is known any more. They fade, and what this director opens
+// itself is what is compared, where loads are.
+func (b *Book) level(s *service) {
+	mean := s.perWeight(func(is *backend) bool { return !is.heard.IsZero() })
+	for at, is := range s.backends {
+		if is.weight > 0 {
+			b.sink.SetLoad(model.Target{Service: s.id, Backend: at}, is.part(mean), false)
+		}
+	}
+}
+
+// perWeight is the mean load, in units, of the backends that get connections and are meant.
+func (s *service) perWeight(means func(*backend) bool) float64 {
+	var load, weight float64
+	for _, is := range s.backends {
+		if is.weight > 0 && means(is) {
+			load += float64(units(&is.load))
+			weight += float64(is.weight)
+		}
+	}
+	if weight == 0 {
+		return 0
+	}
+	return load / weight
+}
+
+func (b *backend) part(perWeight float64) uint32 {
+	return uint32(min(math.Round(perWeight*float64(b.weight)), unitsMost))
+}
+
+// tell says that something has changed. The lock is held.
+func (b *Book) tell() {
+	select {
+	case b.changed <- struct{}{}:
+	default:
+	}
+}

@@ -1,0 +1,264 @@
+package loads
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"weir.io/weir/internal/model"
+)
+
+// Meter says what the backends on a host have to do.
+type Meter interface {
+	// Loads returns all that there is to say, and the time of a CPU that it took to find out.
+	Loads() ([]model.Load, time.Duration, error)
+}
+
+// Sender is an agent's part: it sends what a meter says to directors.
+type Sender struct {
+	meter Meter
+	log   *slog.Logger
+	agent uint64 // its number
+
+	sent   atomic.Uint64 // messages
+	failed atomic.Uint64 // that could not be
+
+	setting sync.Mutex // is held while what is sent is another one
+	stop    context.CancelFunc
+	running sync.WaitGroup
+	now     setting
+
+	mu       sync.Mutex // guards what the status says
+	lines    []*line
+	interval time.Duration // now
+	problem  error         // why there is nothing to send
+	badKeys  error
+}
+
+// setting is what a sender is to do.
+type setting struct {
+	keys      keys
+	interval  time.Duration
+	directors []netip.AddrPort
+}
+
+func (s *setting) equal(o *setting) bool {
+	return slices.Equal(s.keys, o.keys) && s.interval == o.interval && slices.Equal(s.directors, o.directors)
+}
+
+// NewSender returns one that sends nothing before Set.
+func NewSender(meter Meter, log *slog.Logger) *Sender {
+	return &Sender{meter: meter, log: log, agent: randomNumber(), stop: func() {}}
+}
+
+// randomNumber is never 0, which is nobody's.
+func randomNumber() uint64 {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // which does not fail
+	return max(1, binary.BigEndian.Uint64(b[:]))
+}
+
+// Set makes the sender do what a valid configuration says. The file with keys is read again.
+// After an error it goes on as before.
+func (s *Sender) Set(c *model.Config) error {
+	s.setting.Lock()
+	defer s.setting.Unlock()
+	var next setting
+	s.note(&s.badKeys, nil)
+	if c.Loads.Given() {
+		all, err := readKeys(c.Loads.KeyFile)
+		if err != nil {
+			err = fmt.Errorf("loads.key-file: %w", err)
+			s.note(&s.badKeys, err)
+			return err
+		}
+		next = setting{keys: all, interval: time.Duration(c.Loads.Interval)}
+		for _, d := range c.LoadDirectors() {
+			next.directors = append(next.directors, netip.AddrPortFrom(d, c.Loads.Port))
+		}
+	}
+	if next.equal(&s.now) {
+		return nil
+	}
+	s.end()
+	s.now = next
+	s.mu.Lock()
+	s.lines, s.interval, s.problem = nil, next.interval, nil
+	s.mu.Unlock()
+	if len(next.directors) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	s.stop = cancel
+	lines := make([]*line, len(next.directors))
+	for i, d := range next.directors {
+		lines[i] = &line{sender: s, director: d, keys: next.keys}
+		s.running.Go(func() { lines[i].run(ctx) })
+	}
+	s.mu.Lock()
+	s.lines = lines
+	s.mu.Unlock()
+	s.running.Go(func() { s.report(ctx, next.interval, lines) })
+	return nil
+}
+
+// Close ends reporting.
+func (s *Sender) Close() {
+	s.setting.Lock()
+	defer s.setting.Unlock()
+	s.end()
+}
+
+func (s *Sender) end() {
+	s.stop()
+	s.running.Wait()
+}
+
+// report measures and sends until the context ends. What goes wrong is logged once: directors
+// see that nothing comes.
+func (s *Sender) report(ctx context.Context, interval time.Duration, lines []*line) {
+	broken := false
+	var sequence uint64
+	for began := time.Now(); ; began = time.Now() {
+		loads, took, err := s.meter.Loads()
+		next := max(interval, restFactor*took)
+		s.noteLook(next, err)
+		if (err != nil) != broken {
+			if broken = err != nil; broken {
+				s.log.Warn("directors do not learn of this host's loads", "error", err)
+			} else {
+				s.log.Info("directors learn of this host's loads again")
+			}
+		}
+		if err == nil {
+			for some := range slices.Chunk(loads, loadsAtOnce) {
+				sequence++
+				m := message{kind: kindReport, agent: s.agent, sequence: sequence, interval: next, loads: some}
+				for _, l := range lines {
+					l.send(&m)
+				}
+			}
+		}
+		if pause(ctx, next-time.Since(began)); ctx.Err() != nil {
+			return
+		}
+	}
+}
+
+// restFactor keeps measuring to a twentieth of a CPU: with very many connections reports are
+// rarer. What was counted once is not reported twice, as directors add what they place meanwhile.
+const restFactor = 20
+
+// note keeps an error for the status.
+func (s *Sender) note(as *error, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	*as = err
+}
+
+func (s *Sender) noteLook(interval time.Duration, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.interval, s.problem = interval, err
+}
+
+// Status says what was sent; nil: nothing is to be.
+func (s *Sender) Status() *model.AgentLoads {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	err := errors.Join(s.badKeys, s.problem)
+	if len(s.lines) == 0 && err == nil {
+		return nil
+	}
+	status := &model.AgentLoads{Directors: len(s.lines), Interval: model.Duration(s.interval), Sent: s.sent.Load(), Failed: s.failed.Load()}
+	for _, l := range s.lines {
+		if l.number.Load() != 0 {
+			status.Known++
+		}
+	}
+	if err != nil {
+		status.Problem = err.Error()
+	}
+	return status
+}
+
+// line leads to one director.
+type line struct {
+	sender   *Sender
+	director netip.AddrPort
+	keys     keys
+	number   atomic.Uint64 // the director's, 0 before it has said it
+	conn     atomic.Pointer[net.UDPConn]
+}
+
+// again is how long a line waits that could not be opened, or has broken.
+const again = time.Second
+
+// run keeps the line open, and hears what the director's number is. A socket is opened anew when
+// it has broken: the host may have got another address.
+func (l *line) run(ctx context.Context) {
+	for ctx.Err() == nil {
+		conn, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(l.director))
+		if err != nil {
+			l.sender.log.Debug("no way to a director for reports of loads", "director", l.director, "error", err)
+			pause(ctx, again)
+			continue
+		}
+		stop := context.AfterFunc(ctx, func() { conn.Close() })
+		l.conn.Store(conn)
+		l.hear(ctx, conn)
+		l.conn.Store(nil)
+		stop()
+		conn.Close()
+	}
+}
+
+// hear returns when the socket is closed, or has not been heard of for too long after an error.
+func (l *line) hear(ctx context.Context, conn *net.UDPConn) {
+	b := make([]byte, longest+1)
+	for ctx.Err() == nil {
+		n, err := conn.Read(b)
+		if err != nil {
+			// Nobody listens there (ICMP), or the socket's address is gone: a new one may be
+			// better, and is no worse.
+			pause(ctx, again)
+			return
+		}
+		m, _, err := decode(b[:n], l.keys)
+		if err == nil && m.kind == kindNumber && m.agent == l.sender.agent {
+			l.number.Store(m.director)
+		}
+	}
+}
+
+func (l *line) send(m *message) {
+	conn := l.conn.Load()
+	if conn == nil {
+		l.sender.failed.Add(1)
+		return
+	}
+	own := *m
+	own.director = l.number.Load()
+	if _, err := conn.Write(own.encode(&l.keys[0])); err != nil {
+		l.sender.failed.Add(1)
+		conn.Close() // the host may have another address now: run opens a new one
+		return
+	}
+	l.sender.sent.Add(1)
+}
+
+func pause(ctx context.Context, wait time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(wait):
+	}
+}
