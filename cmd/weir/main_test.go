@@ -95,15 +95,19 @@ func (fakeDirector) Status() (model.DatapathStatus, error) {
 		QUIC:     []model.Tallied{{Name: "quic_found", Count: 90}, {Name: "quic_unknown"}, {Name: "quic_down"}, {Name: "quic_other", Count: 11}},
 		Left:     []model.Tallied{{Name: "drained", Count: 4}, {Name: "max_drain", Count: 1}, {Name: "gone"}},
 		Agents:   model.ReporterStatus{Reporting: 2, Silent: 1},
-		Probes:   []model.Tallied{{Name: "ok", Count: 118}, {Name: "refused"}, {Name: "status", Count: 55}},
-		CPUs:     []model.CPUStatus{{CPU: 0, Utilization: 0.1234, Busy: 0.4, Fullness: 0.0625}, {CPU: 1}},
+		Loads: &model.LoadStatus{Listens: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.2:6085")}, Agents: 2,
+			Messages: []model.Tallied{{Name: "taken", Count: 1200}, {Name: "forged"}, {Name: "old_epoch", Count: 2}}},
+		Probes: []model.Tallied{{Name: "ok", Count: 118}, {Name: "refused"}, {Name: "status", Count: 55}},
+		CPUs:   []model.CPUStatus{{CPU: 0, Utilization: 0.1234, Busy: 0.4, Fullness: 0.0625}, {CPU: 1}},
 		Services: []model.ServiceStatus{{
 			Name: "web", VIP: netip.MustParseAddr("203.0.113.10"), Protocol: model.TCP,
-			Port: model.PortRange{First: 443, Last: 443}, Slots: 1021, Packets: 120, Bytes: 64000,
+			Loads: &model.ServiceLoads{Reported: 1, Stale: 2, Degraded: true, Degradations: 1},
+			Port:  model.PortRange{First: 443, Last: 443}, Slots: 1021, Packets: 120, Bytes: 64000,
 			Log:    model.LogStatus{Generations: 2, Oldest: time.Date(2026, 1, 2, 3, 5, 0, 0, time.UTC), Waits: true, Moved: 204, MovedTotal: 545, Shared: 340, Held: 1, Kept: 12},
 			Health: &model.ServiceHealth{Kind: model.CheckHTTP, Up: 1, Down: 1, Panic: true},
 			Backends: []model.BackendStatus{
 				{Name: "a", Address: netip.MustParseAddr("10.0.1.1"), Mode: model.IPIP, State: model.Active, Interface: "eth1",
+					Load:    &model.BackendLoad{Connections: 310, Queue: 12, Pressure: 0.25},
 					NextHop: model.MAC{2, 0, 0, 0, 1, 1}, MTU: 1500, Slots: 681, Packets: 80, Bytes: 42000,
 					Health: &model.BackendHealth{Kind: model.CheckHTTP, State: model.HealthUp, Since: time.Date(2026, 1, 2, 3, 4, 7, 0, time.UTC),
 						Probed: time.Date(2026, 1, 2, 3, 6, 0, 0, time.UTC), Took: model.Duration(850 * time.Microsecond)}},
@@ -140,6 +144,7 @@ type fakeAgent struct{ fakeDirector }
 func (fakeAgent) Status() (model.AgentStatus, error) {
 	vip := netip.MustParseAddr("203.0.113.10")
 	return model.AgentStatus{
+		Loads:      &model.AgentLoads{Directors: 3, Known: 2, Interval: model.Duration(50 * time.Millisecond), Sent: 4000, Failed: 2},
 		Interfaces: []model.AgentInterface{{Name: "eth0", Index: 2, Ingress: "tcx", Egress: "tcx", MTU: 1500, NoXDP: "the driver has no XDP"}},
 		VIPs:       []netip.Addr{vip},
 		Reasons:    []model.Counter{{Name: "unwrap_ipip", Packets: 80, Bytes: 42000}},
