@@ -45,7 +45,7 @@ type Book struct {
 	mu       sync.Mutex
 	on       bool // agents are to report
 	services map[model.ServiceID]*service
-	agents   map[uint64]time.Time // until when they count as there
+	agents   map[uint64]time.Time // by their numbers without the lines': until when they count as there
 }
 
 // service is one that is placed by load.
@@ -161,7 +161,7 @@ func (b *Book) Take(from uint64, interval time.Duration, loads []model.Load) {
 	defer b.mu.Unlock()
 	now := b.clock()
 	until := now.Add(max(staleAfter*interval, staleLeast))
-	b.agents[from] = until
+	b.agents[from>>lineBits] = until
 	for _, l := range loads {
 		s := b.services[l.Service]
 		if s == nil || s.backends[l.Backend] == nil {

@@ -9,7 +9,8 @@
 //
 //	4   "WL", the version of the format (1), the kind
 //	4   which key: the first bytes of the SHA-256 of "weir loads" and the key
-//	8   the agent's number: a random one for each process
+//	8   the agent's number: a random one for each process, but for the last byte, which says
+//	    to which of the addresses that it reports to
 //	8   the director's number: the same; 0 in reports of an agent that has not heard it yet
 //	    what follows by kind
 //	16  the first bytes of the HMAC-SHA256, by the key, of all that comes before

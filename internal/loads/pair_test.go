@@ -166,6 +166,28 @@ func TestAgentAndDirectors(t *testing.T) {
 	}
 }
 
+// A director that is known by two addresses hears an agent at both, and takes neither for the
+// other one's, again.
+func TestDirectorWithTwoAddresses(t *testing.T) {
+	both := []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("127.0.0.5")}
+	file := writeKeys(t, filepath.Join(t.TempDir(), "keys"), ours)
+	c := model.Config{Loads: model.Loads{KeyFile: file, Port: freePort(t, both[0]), Interval: model.Duration(5 * time.Millisecond), To: both}}
+	r, ear := listening(t, &c)
+	sender := NewSender(&meter{loads: []model.Load{{Target: target(vip, 80, "10.0.0.1:0")}}}, slog.New(slog.DiscardHandler))
+	if err := sender.Set(&c); err != nil {
+		t.Fatal(err)
+	}
+	defer sender.Close()
+	await(t, "reports at both addresses", func() bool {
+		ear.mu.Lock()
+		defer ear.mu.Unlock()
+		return len(ear.last) == 2 && ear.all > 20
+	})
+	if n := r.counted(replayed); n != 0 {
+		t.Errorf("%d reports are taken for others, again", n)
+	}
+}
+
 // What no agent sends is counted by what it is, and changes nothing.
 func TestHostileMessages(t *testing.T) {
 	at := netip.MustParseAddr("127.0.0.1")

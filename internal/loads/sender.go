@@ -27,7 +27,7 @@ type Meter interface {
 type Sender struct {
 	meter Meter
 	log   *slog.Logger
-	agent uint64 // its number
+	agent uint64 // its number, without the line's
 
 	sent   atomic.Uint64 // messages
 	failed atomic.Uint64 // that could not be
@@ -57,7 +57,7 @@ func (s *setting) equal(o *setting) bool {
 
 // NewSender returns one that sends nothing before Set.
 func NewSender(meter Meter, log *slog.Logger) *Sender {
-	return &Sender{meter: meter, log: log, agent: randomNumber(), stop: func() {}}
+	return &Sender{meter: meter, log: log, agent: randomNumber() << lineBits, stop: func() {}}
 }
 
 // randomNumber is never 0, which is nobody's.
@@ -101,7 +101,7 @@ func (s *Sender) Set(c *model.Config) error {
 	s.stop = cancel
 	lines := make([]*line, len(next.directors))
 	for i, d := range next.directors {
-		lines[i] = &line{sender: s, director: d, keys: next.keys}
+		lines[i] = &line{sender: s, director: d, keys: next.keys, agent: s.agent | uint64(i)}
 		s.running.Go(func() { lines[i].run(ctx) })
 	}
 	s.mu.Lock()
@@ -142,7 +142,7 @@ func (s *Sender) report(ctx context.Context, interval time.Duration, lines []*li
 		if err == nil {
 			for some := range slices.Chunk(loads, loadsAtOnce) {
 				sequence++
-				m := message{kind: kindReport, agent: s.agent, sequence: sequence, interval: next, loads: some}
+				m := message{kind: kindReport, sequence: sequence, interval: next, loads: some}
 				for _, l := range lines {
 					l.send(&m)
 				}
@@ -191,11 +191,17 @@ func (s *Sender) Status() *model.AgentLoads {
 	return status
 }
 
+// lineBits of an agent's number say which line it is: a director may have two addresses, and
+// what comes to one of them must not seem to be the other one's, again. The configuration has
+// room for no more addresses.
+const lineBits = 8
+
 // line leads to one director.
 type line struct {
 	sender   *Sender
 	director netip.AddrPort
 	keys     keys
+	agent    uint64        // who reports by this line
 	number   atomic.Uint64 // the director's, 0 before it has said it
 	conn     atomic.Pointer[net.UDPConn]
 }
@@ -234,7 +240,7 @@ func (l *line) hear(ctx context.Context, conn *net.UDPConn) {
 			return
 		}
 		m, _, err := decode(b[:n], l.keys)
-		if err == nil && m.kind == kindNumber && m.agent == l.sender.agent {
+		if err == nil && m.kind == kindNumber && m.agent == l.agent {
 			l.number.Store(m.director)
 		}
 	}
@@ -247,7 +253,7 @@ func (l *line) send(m *message) {
 		return
 	}
 	own := *m
-	own.director = l.number.Load()
+	own.agent, own.director = l.agent, l.number.Load()
 	if _, err := conn.Write(own.encode(&l.keys[0])); err != nil {
 		l.sender.failed.Add(1)
 		conn.Close() // the host may have another address now: run opens a new one

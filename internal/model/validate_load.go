@@ -16,8 +16,8 @@ func (v *validation) loads() {
 	}
 	v.fromRoot("loads.key-file", l.KeyFile)
 	v.duration("loads.interval", l.Interval, minLoadInterval, maxLoadInterval)
-	if len(l.To) > maxLoadDirectors {
-		v.errs.add("loads.to", "%d are more than %d", len(l.To), maxLoadDirectors)
+	if n := len(v.config.LoadDirectors()); n > maxLoadDirectors {
+		v.errs.add("loads.to", "%d directors to report to are more than %d", n, maxLoadDirectors)
 	}
 	seen := make(map[netip.Addr]int, len(l.To))
 	for i, a := range l.To {
