@@ -36,10 +36,7 @@ func (a *Agent) Meter() (*Meter, error) {
 }
 
 // Close ends measuring.
-func (m *Meter) Close() {
-	m.sockets.close()
-	m.pressure.close()
-}
+func (m *Meter) Close() { m.sockets.close() }
 
 // Loads returns the load of each TCP service on each of its backends that is this host, and the
 // time of a CPU that it took to find out.

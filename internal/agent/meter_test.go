@@ -5,6 +5,9 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"os"
+	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 
@@ -134,7 +137,7 @@ func TestPressure(t *testing.T) {
 	now := time.Unix(1_800_000_000, 0)
 	text := "some avg10=5.41 avg60=22.63 avg300=21.79 total=1000000\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=5\n"
 	var problem error
-	p := pressure{groups: map[uint64]*groupStalls{}, mount: -1, read: func() (string, error) { return text, problem }}
+	p := pressure{groups: map[uint64]*groupStalls{}, read: func() (string, error) { return text, problem }}
 	want := func(what string, passed time.Duration, share float64) {
 		t.Helper()
 		now = now.Add(passed)
@@ -153,6 +156,43 @@ func TestPressure(t *testing.T) {
 	want("it is not there any more", 2*time.Second, 0)
 	text, problem = "some total=none\n", nil
 	want("it is something else", 2*time.Second, 0)
+
+	// A server's cgroup counts where it is asked more of than the host as a whole.
+	p.mount = t.TempDir()
+	dir := filepath.Join(p.mount, "system.slice", "server.service")
+	write := func(text string) {
+		t.Helper()
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, "cpu.pressure"), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("some total=100\n")
+	var stat syscall.Stat_t
+	if err := syscall.Stat(dir, &stat); err != nil {
+		t.Fatal(err)
+	}
+	ofGroup := func(what string, group uint64, share float64) {
+		t.Helper()
+		now = now.Add(2 * time.Second)
+		if got := p.of(group, now); got != share {
+			t.Errorf("%s: the pressure is %v, want %v", what, got, share)
+		}
+	}
+	text = "some total=0\n"
+	ofGroup("the first look", stat.Ino, 0)
+	write("some total=500100\n")
+	text = "some total=200000\n"
+	ofGroup("a quarter of the time, and a tenth on the host", stat.Ino, 0.25)
+	text = "some total=2200000\n"
+	ofGroup("none, and all of the time on the host", stat.Ino, 1)
+	ofGroup("a cgroup that is not there", stat.Ino+1<<32, 0)
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	ofGroup("a cgroup that is gone", stat.Ino, 0)
 
 	for mounts, at := range map[string]string{
 		"24 1 0:22 / /sys/fs/cgroup rw - cgroup2 none rw\n":                                                                     "/sys/fs/cgroup",

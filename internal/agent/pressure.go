@@ -1,16 +1,15 @@
 package agent
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
+	"io/fs"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // The kernel sums up stalls every two seconds (PSI_FREQ in kernel/sched/psi.c): who asks more
@@ -22,7 +21,7 @@ const pressureEvery = 2 * time.Second
 type pressure struct {
 	host   stalls
 	groups map[uint64]*groupStalls
-	mount  int // the directory of cgroup v2, or -1
+	mount  string // the directory of cgroup v2, or ""
 	read   func() (string, error)
 }
 
@@ -35,27 +34,18 @@ type stalls struct {
 
 type groupStalls struct {
 	stalls
-	used time.Time // by a look
+	used   time.Time // by a look
+	dir    string    // of it; "": it was not found
+	sought time.Time
 }
 
 func newPressure() pressure {
-	p := pressure{groups: map[uint64]*groupStalls{}, mount: -1}
+	p := pressure{groups: map[uint64]*groupStalls{}}
 	p.read = func() (string, error) { text, err := os.ReadFile("/proc/pressure/cpu"); return string(text), err }
 	if mounts, err := os.ReadFile("/proc/self/mountinfo"); err == nil {
-		if at := unifiedIn(string(mounts)); at != "" {
-			if fd, err := unix.Open(at, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err == nil {
-				p.mount = fd
-			}
-		}
+		p.mount = unifiedIn(string(mounts))
 	}
 	return p
-}
-
-func (p *pressure) close() {
-	if p.mount >= 0 {
-		_ = unix.Close(p.mount)
-	}
-	p.mount = -1
 }
 
 // unifiedIn returns where cgroup v2 is mounted, or "" (proc(5), mountinfo: the type follows a
@@ -73,7 +63,7 @@ func unifiedIn(mounts string) string {
 // of returns the pressure of a server in a cgroup, or in none that is known: 0.
 func (p *pressure) of(group uint64, now time.Time) float64 {
 	p.host.look(now, p.read)
-	if group == 0 || p.mount < 0 {
+	if group == 0 || p.mount == "" {
 		return p.host.share
 	}
 	g := p.groups[group]
@@ -83,7 +73,7 @@ func (p *pressure) of(group uint64, now time.Time) float64 {
 		p.groups[group] = g
 	}
 	g.used = now
-	g.look(now, func() (string, error) { return p.readGroup(group) })
+	g.look(now, func() (string, error) { return p.readGroup(group, g, now) })
 	return max(p.host.share, g.share)
 }
 
@@ -137,23 +127,45 @@ func stalledIn(text string) (time.Duration, error) {
 	return 0, errors.New("read pressure: there is no total of some")
 }
 
-// kernfsHandle is FILEID_KERNFS (linux/exportfs.h): a handle with the number of a cgroup.
-const kernfsHandle = 0xfe
+// seekEvery is how often a cgroup is looked for that is not where it was, or was not found: what
+// this host does not show stays so.
+const seekEvery = time.Minute
 
-// readGroup reads the pressure of a cgroup, which the kernel finds by its number.
-func (p *pressure) readGroup(id uint64) (string, error) {
-	handle := unix.NewFileHandle(kernfsHandle, binary.NativeEndian.AppendUint64(nil, id))
-	dir, err := unix.OpenByHandleAt(p.mount, handle, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC)
-	if err != nil {
-		return "", err
+// readGroup reads the pressure of a cgroup. Its number is that of its directory's inode; a handle
+// with it would find the directory at once, but takes CAP_DAC_READ_SEARCH, which reads any file.
+func (p *pressure) readGroup(id uint64, g *groupStalls, now time.Time) (string, error) {
+	if g.dir != "" {
+		if text, err := os.ReadFile(filepath.Join(g.dir, "cpu.pressure")); err == nil {
+			return string(text), nil
+		}
+		g.dir = ""
 	}
-	defer func() { _ = unix.Close(dir) }()
-	fd, err := unix.Openat(dir, "cpu.pressure", unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return "", err
+	if !g.sought.IsZero() && now.Sub(g.sought) < seekEvery {
+		return "", fs.ErrNotExist
 	}
-	file := os.NewFile(uintptr(fd), "cpu.pressure")
-	defer file.Close()
-	text, err := io.ReadAll(file)
+	g.sought, g.dir = now, findDirectory(p.mount, id)
+	if g.dir == "" {
+		return "", fs.ErrNotExist
+	}
+	text, err := os.ReadFile(filepath.Join(g.dir, "cpu.pressure"))
 	return string(text), err
+}
+
+// findDirectory returns the directory with an inode's number, or "".
+func findDirectory(below string, inode uint64) (found string) {
+	_ = filepath.WalkDir(below, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !d.IsDir() {
+			return nil // cgroups come and go
+		}
+		info, err := d.Info()
+		if err != nil {
+			return nil
+		}
+		if stat, is := info.Sys().(*syscall.Stat_t); is && stat.Ino == inode {
+			found = path
+			return fs.SkipAll
+		}
+		return nil
+	})
+	return found
 }
