@@ -99,9 +99,10 @@ func TestPoolsAndPolicies(t *testing.T) {
 	l.reaches("203.0.113.1", "pod1", "pod2")
 	l.waitForPool("public", v1alpha1.ReasonInUse, 1)
 
-	// A pool that has an address of an older one, or ends before it begins, is not used.
-	l.makeResource(poolHead, "clash", "{addresses: [203.0.113.2-203.0.113.9]}")
-	l.waitForPool("clash", v1alpha1.ReasonOverlap, 0)
+	// A pool that has an address of an older one, or ends before it begins, is not used. Both may
+	// be of the same second, so its name comes later, too.
+	l.makeResource(poolHead, "rival", "{addresses: [203.0.113.2-203.0.113.9]}")
+	l.waitForPool("rival", v1alpha1.ReasonOverlap, 0)
 	l.makeResource(poolHead, "backwards", "{addresses: [203.0.113.9-203.0.113.8]}")
 	l.waitForPool("backwards", v1alpha1.ReasonInvalid, 0)
 
@@ -132,7 +133,7 @@ func TestPoolsAndPolicies(t *testing.T) {
 	// A pool that goes, or is not for a Service any more, takes nothing away, and what waited
 	// for its addresses is used.
 	l.deleteResource("addresspools", "", "public")
-	l.waitForPool("clash", v1alpha1.ReasonInUse, 1)
+	l.waitForPool("rival", v1alpha1.ReasonInUse, 1)
 	l.event("web", "NoAddress", "it keeps 203.0.113.1, which no pool has any more")
 	patch := []byte(`{"metadata": {"labels": {"tier": null}}}`)
 	if _, err := l.core.Services(namespace).Patch(t.Context(), "dear", types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
