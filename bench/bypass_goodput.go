@@ -21,15 +21,15 @@ const (
 	linkHosts      = 3          // clients, and as many servers
 	linkEach       = 16         // connections of each client at a time
 	goodputSettle  = 500 * time.Millisecond
-	goodputSamples = 8
+	goodputSamples = 6
 	goodputRounds  = 5
 )
 
 // goodputSizes are bytes of requests.
-var goodputSizes = []int{256, 1024, 4096, 16384}
+var goodputSizes = []int{256, 1024, 4096, 65536}
 
 var goodputNotes = []string{
-	"goodput: bytes per second of requests that came back whole, from 3 clients with 16 connections each, to 3 servers. Every host's cable carries 20 Mbit/s each way (HTB), headers among it: the machine's cores are not what limits large requests, and 20 Mbit/s stand for the paper's 10 Gbit/s. Answers go directly to the client with all of these modes. 5 rounds, also if --rounds says more",
+	"goodput: bytes per second of requests that came back, from 3 clients with 16 connections each, to 3 servers. Every host's cable carries 20 Mbit/s each way (HTB), headers among it: the machine's cores are not what limits large requests, and 20 Mbit/s stand for the paper's 10 Gbit/s. Answers go directly to the client with all of these modes. 5 rounds, also if --rounds says more",
 	"redirect takes turns (`round-robin`), so that each server has as many of the few connections; in the others the director's cable is the limit, wherever they go",
 	"the paper's goodput grew to that of all three servers with redirect, and DSR's to that of the balancer (figure 10)",
 }

@@ -56,7 +56,7 @@ type Load struct {
 
 // Goodput is what came of it.
 type Goodput struct {
-	Bytes   uint64 // of requests that came back whole
+	Bytes   uint64 // of requests that came back
 	Elapsed time.Duration
 }
 
@@ -113,6 +113,15 @@ func exchange(ctx context.Context, h *netlab.Host, to netip.AddrPort, load Load,
 	return ctx.Err()
 }
 
+// counter counts bytes as they come: who counts large requests when they are whole has those
+// that were begun before a measurement in it, or misses some.
+type counter struct{ bytes *atomic.Uint64 }
+
+func (c counter) Write(text []byte) (int, error) {
+	c.bytes.Add(uint64(len(text)))
+	return len(text), nil
+}
+
 var errOther = errors.New("something else came back")
 
 // overOne uses one connection.
@@ -131,13 +140,12 @@ func overOne(ctx context.Context, h *netlab.Host, to netip.AddrPort, load Load, 
 		if _, err := conn.Write(request); err != nil {
 			return err
 		}
-		if _, err := io.ReadFull(conn, back); err != nil {
+		if _, err := io.ReadFull(io.TeeReader(conn, counter{done}), back); err != nil {
 			return err
 		}
 		if back[len(back)-1] != request[len(request)-1] || back[0] != request[0] {
 			return errOther
 		}
-		done.Add(uint64(load.Size))
 		if load.PerRequest {
 			return nil
 		}
