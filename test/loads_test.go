@@ -29,7 +29,8 @@ func newLoadsLab(t *testing.T) *loadsLab {
 	l.other = l.Host("other")
 	l.Link(l.other, l.lan, netlab.LinkOptions{A: lanPrefixes(51)})
 	keys := write(t, l.director, "keys", strings.Repeat("5eed", 16)+"\n")
-	reports := fmt.Sprintf("loads: {key-file: %s, interval: 20ms}\n", keys)
+	// A report counts for three intervals: no agent stands still for so long.
+	reports := fmt.Sprintf("loads: {key-file: %s, interval: 1s}\n", keys)
 	service := l.way.service("tcp", fmt.Sprint(linesPort), everyBackend(2))
 	service = strings.Replace(service, "  backends:\n", "  policy: least-conn\n  backends:\n", 1)
 	for i, b := range l.backends {
