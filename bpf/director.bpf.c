@@ -50,6 +50,7 @@ const enum policy *export_policy __attribute__((unused));
 const enum mode *export_mode __attribute__((unused));
 const enum backend_state *export_backend_state __attribute__((unused));
 const enum backend_flag *export_backend_flag __attribute__((unused));
+const enum probe_priority *export_probe_priority __attribute__((unused));
 const enum settings_flag *export_settings_flag __attribute__((unused));
 const enum reason *export_reason __attribute__((unused));
 const enum flow_state *export_flow_state __attribute__((unused));

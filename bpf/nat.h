@@ -124,7 +124,9 @@ static __always_inline int find_route(struct xdp_md *ctx, const struct packet *p
 
 /*
  * Whether a program on this host called the backend itself, and not the VIP: a health check.
- * A listening socket, and one of UDP that is connected to nobody, has no port there.
+ * A listening socket, and one of UDP that is connected to nobody, has no port there. Probes of
+ * redirection have one that listens, of a priority of its own: it is no socket of TCP that
+ * sends them.
  */
 static __noinline int is_own_flow(struct xdp_md *ctx, const struct packet *packet)
 {
@@ -153,7 +155,8 @@ static __noinline int is_own_flow(struct xdp_md *ctx, const struct packet *packe
 			 bpf_sk_lookup_udp(ctx, &tuple, length, BPF_F_CURRENT_NETNS, 0);
 	if (!socket)
 		return 0;
-	own = socket->dst_port == packet->flow.source_port;
+	own = socket->dst_port == packet->flow.source_port ||
+	      socket->priority == REDIRECT_PROBE_PRIORITY;
 	bpf_sk_release(socket);
 	return own;
 }

@@ -131,7 +131,11 @@ static __always_inline int leave_syn(struct __sk_buff *skb, const struct segment
 	return index ? leave_asking(skb, s, *index) : leave_directly(s);
 }
 
-/* A backend's answer to a SYN that said who was called. */
+/*
+ * A backend's answer to a SYN that said who was called: a SYN-ACK, or the RST of a port that
+ * nobody listens at. Of that a client makes nothing; a director's probe is told by it that
+ * this host answers as it has to.
+ */
 static __always_inline int leave_answer(struct __sk_buff *skb, const struct segment *s)
 {
 	struct host_flow flow = flow_of(s, 0);
@@ -191,6 +195,8 @@ int redirect_leave(struct __sk_buff *skb)
 	case SEGMENT_SYN | SEGMENT_ACK:
 		return leave_answer(skb, &s);
 	}
+	if (refuses(&s))
+		leave_answer(skb, &s);
 	return leave_redirected(skb, &s);
 }
 

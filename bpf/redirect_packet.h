@@ -140,6 +140,12 @@ static __always_inline __u8 opening(const struct segment *s)
 	return flags & SEGMENT_SYN && !(flags & (SEGMENT_FIN | SEGMENT_RST)) ? flags : 0;
 }
 
+/* An RST that answers a SYN (RFC 9293 section 3.10.7.1: with sequence number 0). */
+static __always_inline int refuses(const struct segment *s)
+{
+	return s->flags & SEGMENT_RST && s->flags & SEGMENT_ACK && !s->sequence;
+}
+
 /* Without data; of super-packets, the length may not be said. */
 static __always_inline int is_bare(const struct segment *s)
 {

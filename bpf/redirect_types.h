@@ -122,8 +122,8 @@ enum redirect_event {
 	/* On a backend's host. */
 	REDIRECT_RECEIVED,    /* SYN with the option filled in */
 	REDIRECT_MISNAMED,    /* the option names a VIP that is not the backend's: ignored */
-	REDIRECT_ECHOED,      /* SYN-ACK with the option */
-	REDIRECT_UNECHOED,    /* SYN-ACK that has no room for it */
+	REDIRECT_ECHOED,      /* SYN-ACK, or RST that answers a SYN, with the option */
+	REDIRECT_UNECHOED,    /* the same, without room for it */
 	REDIRECT_ECHO_FAILED, /* the kernel did not add it */
 	REDIRECT_EVENT_COUNT,
 };

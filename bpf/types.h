@@ -233,6 +233,14 @@ struct backend {
 	__u32 service;      /* index of its service */
 };
 
+/*
+ * Of the socket at whose port the answers to probes of redirection come in: what comes there
+ * is no client's. Nobody else has it, and no qdisc has a class of this name.
+ */
+enum probe_priority {
+	REDIRECT_PROBE_PRIORITY = 0x57520000,
+};
+
 /* GUE, variant 0 (draft-ietf-intarea-gue-09), on the port IANA assigned. */
 #define GUE_PORT 6080
 

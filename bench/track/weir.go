@@ -80,7 +80,8 @@ func (t *Track) bareConfig(set backendSet) model.Config {
 	for n := range c.Services {
 		s := &c.Services[n]
 		*s = model.Service{Name: fmt.Sprintf("vip%d", n), VIP: traffic.VIP(n, t.Traffic.IPv6), Protocol: t.Traffic.Protocol,
-			Port: model.PortRange{First: traffic.Port, Last: traffic.Port}, Mode: t.Subject.mode, SNAT: t.Subject.snat, Policy: t.Subject.policy}
+			Port: model.PortRange{First: traffic.Port, Last: traffic.Port}, Mode: t.Subject.mode, SNAT: t.Subject.snat, Policy: t.Subject.policy,
+			RedirectUnprobed: t.Subject.mode == model.Redirect} // a sink answers nothing
 		first, end := set.of(t.Traffic.BackendsOf(n, t.Backends))
 		for b := first; b < end; b++ {
 			backend := model.Backend{Name: fmt.Sprintf("backend%d", b), Address: traffic.Backend(b, t.outer6()), Weight: 100, State: model.Active}

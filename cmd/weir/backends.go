@@ -68,14 +68,14 @@ func backendsTable(t *table, backends []api.Backend) {
 	for _, b := range backends {
 		slots[b.Service] += b.Slots
 	}
-	t.row("SERVICE", "NAME", "ADDRESS", "MODE", "STATE", "SHARE", "INTERFACE", "NEXT-HOP", "MTU", "CONNECTIONS", "PACKETS", "BYTES", "LOAD", "HEALTH", "SINCE", "WHY")
+	t.row("SERVICE", "NAME", "ADDRESS", "MODE", "STATE", "SHARE", "INTERFACE", "NEXT-HOP", "MTU", "CONNECTIONS", "PACKETS", "BYTES", "LOAD", "REDIRECT", "HEALTH", "SINCE", "WHY")
 	for _, b := range backends {
 		where, hop := b.Interface, b.NextHop.String()
 		if b.Local {
 			where, hop = "local", ""
 		}
 		t.row(b.Service, b.Name, b.Address, b.Mode, b.State, share(b, slots[b.Service]), where, hop, b.MTU, b.Opened, b.Packets, b.Bytes, loadOf(b.Load),
-			healthOf(b.Health), sinceOf(b.Health), whyOf(&b.BackendStatus))
+			redirectOf(b.Redirect), healthOf(b.Health), sinceOf(b.Health), whyOf(&b.BackendStatus))
 	}
 }
 
@@ -90,6 +90,19 @@ func loadOf(l *model.BackendLoad) string {
 		text += ",stale"
 	}
 	return text
+}
+
+// redirectOf says whether connections are handed over to a backend, and if not, why.
+func redirectOf(r *model.BackendRedirect) string {
+	switch {
+	case r == nil:
+		return ""
+	case r.Able:
+		return "yes"
+	case r.Reason == "":
+		return "no"
+	}
+	return "no:" + r.Reason
 }
 
 // healthOf is what the director's probes say of a backend, if it is checked.

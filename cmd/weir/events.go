@@ -125,6 +125,10 @@ func (w *watcher) lookAtHealth() (found []api.Event) {
 	names := w.d.targetNames(changed)
 	for _, target := range changed {
 		h, name := results[target], names[target]
+		if target.Redirect {
+			found = append(found, redirectEvent(h, name))
+			continue
+		}
 		event := api.Event{Kind: api.EventHealth, Service: name.service, Backend: name.backend, State: string(h.State),
 			Text: fmt.Sprintf("backend %s of service %s is %s", name.backend, name.service, h.State)}
 		if h.State == model.HealthDown && h.Reason != "" {
@@ -133,6 +137,17 @@ func (w *watcher) lookAtHealth() (found []api.Event) {
 		found = append(found, event)
 	}
 	return found
+}
+
+// redirectEvent is about a backend to which connections are handed over again, or not any more.
+func redirectEvent(h model.BackendHealth, name targetName) api.Event {
+	event := api.Event{Kind: api.EventRedirect, Service: name.service, Backend: name.backend, State: string(h.State)}
+	if h.State == model.HealthDown {
+		event.Text = fmt.Sprintf("backend %s of service %s cannot be redirected to: %s: %s", name.backend, name.service, h.Reason, h.Detail)
+	} else {
+		event.Text = fmt.Sprintf("backend %s of service %s can be redirected to", name.backend, name.service)
+	}
+	return event
 }
 
 // targetName is what people call a backend of a service.
@@ -145,9 +160,11 @@ func (d *director) targetNames(targets []model.Target) map[model.Target]targetNa
 	}
 	for _, s := range d.Config().Services {
 		for i := range s.Backends {
-			t := model.Target{Service: s.ID(), Backend: s.Backends[i].Endpoint()}
-			if _, asked := names[t]; asked {
-				names[t] = targetName{s.Name, s.Backends[i].Name}
+			for _, redirect := range []bool{false, true} {
+				t := model.Target{Service: s.ID(), Backend: s.Backends[i].Endpoint(), Redirect: redirect}
+				if _, asked := names[t]; asked {
+					names[t] = targetName{s.Name, s.Backends[i].Name}
+				}
 			}
 		}
 	}

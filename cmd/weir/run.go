@@ -183,7 +183,7 @@ func (d *director) Status() (model.DatapathStatus, error) {
 	for _, cause := range history.Causes {
 		status.Left = append(status.Left, model.Tallied{Name: string(cause), Count: left[cause]})
 	}
-	status.Probes = d.checker.Probes()
+	status.Probes, status.RedirectProbes = d.checker.Probes(), d.checker.RedirectProbes()
 	if status.CheckPackets, err = d.checks.Sent(); err != nil {
 		return status, fmt.Errorf("read what became of health checks: %w", err)
 	}
@@ -207,8 +207,15 @@ func addHealth(s *model.ServiceStatus, id model.ServiceID, healthy map[model.Ser
 	}
 	for i := range s.Backends {
 		b := &s.Backends[i]
-		if of, checked := found[model.Target{Service: id, Backend: netip.AddrPortFrom(b.Address, b.Port)}]; checked {
+		target := model.Target{Service: id, Backend: netip.AddrPortFrom(b.Address, b.Port)}
+		if of, checked := found[target]; checked {
 			b.Health = &of
+		}
+		target.Redirect = true
+		if of, asked := found[target]; asked {
+			b.Redirect = &model.BackendRedirect{
+				Able: b.Mode == model.Redirect, Since: of.Since, Probed: of.Probed, Took: of.Took, Reason: of.Reason, Detail: of.Detail,
+			}
 		}
 	}
 }

@@ -177,6 +177,10 @@ func TestEcho(t *testing.T) {
 			wrong := synAckOf(linuxSYN...)
 			wrong.Ack = 99
 			full := synAckOf(slices.Concat(linuxSYN, slices.Repeat([]byte{1}, 12))...)
+			refusal := func(sequence uint32, options ...byte) frame {
+				h := packet.TCPHeader{Seq: sequence, Ack: synAckOf().Ack, Flags: packet.RST | packet.ACK, Options: options}
+				return segment(c.backend, c.client, h)
+			}
 			echo := leavesAs("SYN-ACK", c.service+" echoed", answer, segment(c.backend, c.client, synAckOf(withOption(c.vip, linuxSYN)...)))
 			h.check(
 				leavesAs("answer to nothing", "", answer, nil),
@@ -188,6 +192,8 @@ func TestEcho(t *testing.T) {
 				arrivesAs("SYN", c.service+" received", says(c.vip), nil),
 				leavesAs("answer with another number", "", segment(c.backend, c.client, wrong), nil),
 				echo, echo, // it is sent again
+				leavesAs("RST of a port that is closed", c.service+" echoed", refusal(0), refusal(0, withOption(c.vip, nil)...)),
+				leavesAs("RST of a connection", "", refusal(7), nil),
 				leavesAs("answer without room", c.service+" unechoed", segment(c.backend, c.client, full), nil),
 				leavesAs("data", "", segment(c.backend, c.client, dataOf(packet.ACK)), nil))
 		})

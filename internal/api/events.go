@@ -31,20 +31,22 @@ const (
 	EventSet     EventKind = "set"     // an owner's set is another one
 	EventHealth  EventKind = "health"  // a backend's health has changed
 	EventBGP     EventKind = "bgp"     // a session with a router has changed
+	// EventRedirect: connections are handed over to a backend again, or cannot be any more.
+	EventRedirect EventKind = "redirect"
 )
 
 // Event is something that has happened to a director.
 type Event struct {
 	ID       uint64    `json:"id" doc:"grows; as Last-Event-ID it says which one was heard last"`
 	Time     time.Time `json:"time"`
-	Kind     EventKind `json:"kind" enum:"file,refused,set,health,bgp"`
+	Kind     EventKind `json:"kind" enum:"file,refused,set,health,bgp,redirect"`
 	Text     string    `json:"text" doc:"what has happened, for people"`
 	Owner    string    `json:"owner,omitempty"`
 	Revision uint64    `json:"revision,omitempty" doc:"of the state that has the set"`
 	Service  string    `json:"service,omitempty"`
 	Backend  string    `json:"backend,omitempty" doc:"its name"`
 	Neighbor string    `json:"neighbor,omitempty" doc:"the router's address"`
-	State    string    `json:"state,omitempty" doc:"of the backend's health, or of the session"`
+	State    string    `json:"state,omitempty" doc:"of the backend's health or redirection, or of the session"`
 }
 
 // Events keeps the last events, and tells them to those who listen.

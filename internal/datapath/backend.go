@@ -111,6 +111,14 @@ func (e *backendEntries) update(index uint32, entry directorBackend) {
 	}
 }
 
+// redirects says whether connections are handed over to the backend.
+func (e *backendEntries) redirects(index uint32) bool {
+	return int(index) < len(e.entries) && e.alive(index) && e.entries[index].Flags&uint8(directorBackendFlagBACKEND_REDIRECT) != 0
+}
+
+// The two are the same: this does not compile when they differ.
+const _ = -(uint32(directorProbePriorityREDIRECT_PROBE_PRIORITY) ^ model.RedirectProbePriority)
+
 // alive says whether packets are sent to the backend.
 func (e *backendEntries) alive(index uint32) bool { return aliveIn(e.entries[index].State) }
 

@@ -185,6 +185,7 @@ const (
 	captureVarExportLoadScale     = "export_load_scale"
 	captureVarExportMode          = "export_mode"
 	captureVarExportPolicy        = "export_policy"
+	captureVarExportProbePriority = "export_probe_priority"
 	captureVarExportQuicAlgorithm = "export_quic_algorithm"
 	captureVarExportQuicConfig    = "export_quic_config"
 	captureVarExportQuicEvent     = "export_quic_event"
@@ -315,6 +316,7 @@ type captureVariableSpecs struct {
 	ExportLoadScale     *ebpf.VariableSpec `ebpf:"export_load_scale"`
 	ExportMode          *ebpf.VariableSpec `ebpf:"export_mode"`
 	ExportPolicy        *ebpf.VariableSpec `ebpf:"export_policy"`
+	ExportProbePriority *ebpf.VariableSpec `ebpf:"export_probe_priority"`
 	ExportQuicAlgorithm *ebpf.VariableSpec `ebpf:"export_quic_algorithm"`
 	ExportQuicConfig    *ebpf.VariableSpec `ebpf:"export_quic_config"`
 	ExportQuicEvent     *ebpf.VariableSpec `ebpf:"export_quic_event"`
@@ -456,6 +458,7 @@ type captureVariables struct {
 	ExportLoadScale     *ebpf.Variable `ebpf:"export_load_scale"`
 	ExportMode          *ebpf.Variable `ebpf:"export_mode"`
 	ExportPolicy        *ebpf.Variable `ebpf:"export_policy"`
+	ExportProbePriority *ebpf.Variable `ebpf:"export_probe_priority"`
 	ExportQuicAlgorithm *ebpf.Variable `ebpf:"export_quic_algorithm"`
 	ExportQuicConfig    *ebpf.Variable `ebpf:"export_quic_config"`
 	ExportQuicEvent     *ebpf.Variable `ebpf:"export_quic_event"`

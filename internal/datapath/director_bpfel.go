@@ -244,6 +244,12 @@ const (
 	directorPolicyPOLICY_P2C         directorPolicy = 4
 )
 
+type directorProbePriority uint32
+
+const (
+	directorProbePriorityREDIRECT_PROBE_PRIORITY directorProbePriority = 1464991744
+)
+
 type directorQuicAlgorithm uint32
 
 const (
@@ -554,6 +560,7 @@ const (
 	directorVarExportLoadScale     = "export_load_scale"
 	directorVarExportMode          = "export_mode"
 	directorVarExportPolicy        = "export_policy"
+	directorVarExportProbePriority = "export_probe_priority"
 	directorVarExportQuicAlgorithm = "export_quic_algorithm"
 	directorVarExportQuicConfig    = "export_quic_config"
 	directorVarExportQuicEvent     = "export_quic_event"
@@ -676,6 +683,7 @@ type directorVariableSpecs struct {
 	ExportLoadScale     *ebpf.VariableSpec `ebpf:"export_load_scale"`
 	ExportMode          *ebpf.VariableSpec `ebpf:"export_mode"`
 	ExportPolicy        *ebpf.VariableSpec `ebpf:"export_policy"`
+	ExportProbePriority *ebpf.VariableSpec `ebpf:"export_probe_priority"`
 	ExportQuicAlgorithm *ebpf.VariableSpec `ebpf:"export_quic_algorithm"`
 	ExportQuicConfig    *ebpf.VariableSpec `ebpf:"export_quic_config"`
 	ExportQuicEvent     *ebpf.VariableSpec `ebpf:"export_quic_event"`
@@ -805,6 +813,7 @@ type directorVariables struct {
 	ExportLoadScale     *ebpf.Variable `ebpf:"export_load_scale"`
 	ExportMode          *ebpf.Variable `ebpf:"export_mode"`
 	ExportPolicy        *ebpf.Variable `ebpf:"export_policy"`
+	ExportProbePriority *ebpf.Variable `ebpf:"export_probe_priority"`
 	ExportQuicAlgorithm *ebpf.Variable `ebpf:"export_quic_algorithm"`
 	ExportQuicConfig    *ebpf.Variable `ebpf:"export_quic_config"`
 	ExportQuicEvent     *ebpf.Variable `ebpf:"export_quic_event"`

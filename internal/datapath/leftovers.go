@@ -40,7 +40,8 @@ func readLeftovers(k *kernel, limits model.Limits) (leftovers, error) {
 }
 
 // Inherited returns the backends that packets come to by what an earlier process has left, and
-// that its probes found well, or nobody probed. It is for before the first Set.
+// that its probes found well, or nobody probed; and those that it handed connections over to.
+// It is for before the first Set.
 func (d *Datapath) Inherited() map[model.Target]bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -51,8 +52,13 @@ func (d *Datapath) Inherited() map[model.Target]bool {
 	for service, index := range d.old.services {
 		id := model.ServiceID{Segment: model.SegmentOf(service.segment), VIP: service.vip, Protocol: service.protocol, Port: service.port}
 		for backend, index := range d.old.backends[index] {
+			target := model.Target{Service: id, Backend: netip.AddrPortFrom(backend.address, backend.port)}
 			if d.kernel.book.backends.records[index].health == wasWell {
-				well[model.Target{Service: id, Backend: netip.AddrPortFrom(backend.address, backend.port)}] = true
+				well[target] = true
+			}
+			if d.entries.redirects(index) {
+				target.Redirect = true
+				well[target] = true
 			}
 		}
 	}

@@ -136,6 +136,7 @@ const (
 	observedVarExportMode          = "export_mode"
 	observedVarExportPacketFlag    = "export_packet_flag"
 	observedVarExportPolicy        = "export_policy"
+	observedVarExportProbePriority = "export_probe_priority"
 	observedVarExportQuicAlgorithm = "export_quic_algorithm"
 	observedVarExportQuicConfig    = "export_quic_config"
 	observedVarExportQuicEvent     = "export_quic_event"
@@ -261,6 +262,7 @@ type observedVariableSpecs struct {
 	ExportMode          *ebpf.VariableSpec `ebpf:"export_mode"`
 	ExportPacketFlag    *ebpf.VariableSpec `ebpf:"export_packet_flag"`
 	ExportPolicy        *ebpf.VariableSpec `ebpf:"export_policy"`
+	ExportProbePriority *ebpf.VariableSpec `ebpf:"export_probe_priority"`
 	ExportQuicAlgorithm *ebpf.VariableSpec `ebpf:"export_quic_algorithm"`
 	ExportQuicConfig    *ebpf.VariableSpec `ebpf:"export_quic_config"`
 	ExportQuicEvent     *ebpf.VariableSpec `ebpf:"export_quic_event"`
@@ -393,6 +395,7 @@ type observedVariables struct {
 	ExportMode          *ebpf.Variable `ebpf:"export_mode"`
 	ExportPacketFlag    *ebpf.Variable `ebpf:"export_packet_flag"`
 	ExportPolicy        *ebpf.Variable `ebpf:"export_policy"`
+	ExportProbePriority *ebpf.Variable `ebpf:"export_probe_priority"`
 	ExportQuicAlgorithm *ebpf.Variable `ebpf:"export_quic_algorithm"`
 	ExportQuicConfig    *ebpf.Variable `ebpf:"export_quic_config"`
 	ExportQuicEvent     *ebpf.Variable `ebpf:"export_quic_event"`

@@ -77,7 +77,8 @@ func (c *checker) only(applied *request) {
 // believe the first one. It is called before the first Apply.
 func (e *Engine) Inherit(well map[model.Target]bool) { e.checker.inherited = well }
 
-// await returns when something is known of every backend, or enough time has passed.
+// await returns when something is known of every backend, also whether connections can be handed
+// over to it, or enough time has passed.
 func (c *checker) await(ctx context.Context) {
 	late := time.NewTimer(firstResults)
 	defer late.Stop()

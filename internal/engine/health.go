@@ -14,6 +14,7 @@ func Checks(desired *model.Config, serving func(model.Target) bool) []model.Chec
 	host := &model.CheckHost{Interfaces: desired.Director.Interfaces, TunnelSource: desired.Director.TunnelSource, Directors: desired.Directors}
 	for i := range desired.Services {
 		s := &desired.Services[i]
+		checks = append(checks, redirectChecks(s, serving)...)
 		if !s.Checked() {
 			continue
 		}
@@ -28,6 +29,26 @@ func Checks(desired *model.Config, serving func(model.Target) bool) []model.Chec
 				To: s.ProbeAddress(b), Way: wayOf(s, b, host), Serving: serving(target),
 			})
 		}
+	}
+	return checks
+}
+
+// redirectChecks are the probes of whether connections of a service can be handed over to its
+// backends.
+func redirectChecks(s *model.Service, serving func(model.Target) bool) (checks []model.Check) {
+	if !s.ProbesRedirects() {
+		return nil
+	}
+	how := s.RedirectCheck()
+	for i := range s.Backends {
+		b := &s.Backends[i]
+		if b.State == model.Down || !b.RedirectsIn(s) {
+			continue
+		}
+		target := model.Target{Service: s.ID(), Backend: b.Endpoint(), Redirect: true}
+		checks = append(checks, model.Check{
+			Target: target, Service: s.Name, Backend: b.Name, How: how, To: b.RedirectedTo(s), Serving: serving(target),
+		})
 	}
 	return checks
 }
@@ -76,6 +97,16 @@ func newServiceHealth(s *model.Service, known Health) serviceHealth {
 
 func (h *serviceHealth) of(b *model.Backend) model.HealthState {
 	return h.known[model.Target{Service: h.service.ID(), Backend: b.Endpoint()}]
+}
+
+// redirects reports whether connections are handed over to a backend: it has answered as
+// one that can take them, or nobody asks. What is not known falls back, which always goes.
+func (h *serviceHealth) redirects(b *model.Backend) bool {
+	if !b.RedirectsIn(h.service) {
+		return false
+	}
+	state, asked := h.known[model.Target{Service: h.service.ID(), Backend: b.Endpoint(), Redirect: true}]
+	return !asked || state == model.HealthUp
 }
 
 // isUnwell reports whether a process after this one has no reason to take a backend for

@@ -132,7 +132,7 @@ func tableBackend(s *model.Service, b *model.Backend, health *serviceHealth) mod
 		Address:  b.Address,
 		Port:     b.Port,
 		Mode:     mode,
-		Redirect: b.RedirectsIn(s),
+		Redirect: health.redirects(b),
 		SNAT:     s.SNAT && mode == model.NAT,
 		State:    health.state(b),
 		Unwell:   health.isUnwell(b),

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"reflect"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -24,6 +25,7 @@ type Checker struct {
 	scheduler sync.WaitGroup
 	done      sync.WaitGroup // probes that are not the connector's
 	connector connector      // the scheduler's
+	redirects redirects
 
 	wake  chan struct{} // the schedule has changed
 	turns chan struct{} // a state has
@@ -37,8 +39,14 @@ type Checker struct {
 	diagnoses int
 	armed     time.Time // when the scheduler wakes up by itself
 	changes   uint64
-	counts    map[Reason]uint64
+	counts    map[outcome]uint64
 	saidOwn   time.Time // when a failure of this host was last logged
+}
+
+// outcome is what a probe has said of what.
+type outcome struct {
+	redirect bool
+	said     Reason
 }
 
 // succeeded counts probes that found a backend well.
@@ -74,7 +82,7 @@ func New(path Path, log *slog.Logger) *Checker {
 	c := &Checker{
 		path: path, log: log, begun: time.Now(), most: mostProbes(), ctx: ctx, stop: stop,
 		wake: make(chan struct{}, 1), turns: make(chan struct{}, 1),
-		targets: map[model.Target]*target{}, counts: map[Reason]uint64{},
+		targets: map[model.Target]*target{}, counts: map[outcome]uint64{},
 	}
 	c.scheduler.Go(c.run)
 	return c
@@ -96,6 +104,7 @@ func (c *Checker) Close() {
 	c.scheduler.Wait()
 	c.connector.close()
 	c.done.Wait()
+	c.redirects.ports.close()
 }
 
 // Set makes these the checks that are made, all of them. What is known of a backend stays
@@ -141,7 +150,7 @@ func (c *Checker) put(check model.Check, probes map[*model.HealthCheck]probe, du
 	p, made := probes[check.How]
 	if !made {
 		var err error
-		if p, err = newProbe(check.How); err != nil {
+		if p, err = c.newProbe(check.How); err != nil {
 			// Validation has seen it already; whoever did not ask it is told here.
 			p = func(context.Context, *attempt) error { return failure(Local, "%v", err) }
 		}
@@ -270,13 +279,23 @@ func (t *target) health() model.BackendHealth {
 	return h
 }
 
-// Probes returns how many probes have ended, by what they said.
-func (c *Checker) Probes() []model.Tallied {
+// Probes returns how many probes of health have ended, by what they said.
+func (c *Checker) Probes() []model.Tallied { return c.tallied(false, Reasons) }
+
+// RedirectProbes returns how many probes of redirection have; none, where no probe has ended.
+func (c *Checker) RedirectProbes() []model.Tallied {
+	list := c.tallied(true, RedirectReasons)
+	if !slices.ContainsFunc(list, func(t model.Tallied) bool { return t.Count > 0 }) {
+		return nil
+	}
+	return list
+}
+
+func (c *Checker) tallied(redirect bool, reasons []Reason) (list []model.Tallied) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	list := []model.Tallied{{Name: string(succeeded), Count: c.counts[succeeded]}}
-	for _, r := range Reasons {
-		list = append(list, model.Tallied{Name: string(r), Count: c.counts[r]})
+	for _, said := range append([]Reason{succeeded}, reasons...) {
+		list = append(list, model.Tallied{Name: string(said), Count: c.counts[outcome{redirect, said}]})
 	}
 	return list
 }

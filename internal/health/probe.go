@@ -23,6 +23,14 @@ var kinds = map[model.CheckKind]func(how *model.HealthCheck) (probe, error){
 	model.CheckICMP:  func(*model.HealthCheck) (probe, error) { return probeICMP, nil },
 }
 
+// newProbe makes a probe that may need what the checker has.
+func (c *Checker) newProbe(how *model.HealthCheck) (probe, error) {
+	if how.Kind == model.CheckRedirect {
+		return c.redirects.probe, nil
+	}
+	return newProbe(how)
+}
+
 // newProbe makes a probe of a valid check; nil: it is the connector's.
 func newProbe(how *model.HealthCheck) (probe, error) {
 	if connects[how.Kind] != nil {

@@ -93,32 +93,40 @@ const ownEvery = time.Minute
 // judge counts a target's last result.
 func (c *Checker) judge(t *target) {
 	f := t.last.failure
-	switch {
-	case f == nil:
-		c.counts[succeeded]++
-	case f.Reason == Local:
-		c.counts[Local]++
+	said := succeeded
+	if f != nil {
+		said = f.Reason
+	}
+	c.counts[outcome{t.check.Redirect, said}]++
+	if said == Local {
 		if t.last.at.Sub(c.saidOwn) > ownEvery {
 			c.saidOwn = t.last.at
-			c.log.Error("health checks cannot be made, the backends stay what they are", "service", t.check.Service,
+			c.log.Error("probes cannot be made, the backends stay what they are", "service", t.check.Service,
 				"backend", t.check.Backend, "error", f)
 		}
 		return
-	default:
-		c.counts[f.Reason]++
 	}
 	before := t.standing.state
 	if !t.standing.note(f == nil, t.check.How, t.last.at) {
 		return
 	}
 	c.turned()
+	c.sayTurned(t, before)
+}
+
+// sayTurned logs that a target's state is another one.
+func (c *Checker) sayTurned(t *target, before model.HealthState) {
 	log := c.log.With("service", t.check.Service, "backend", t.check.Backend, "to", t.check.To)
-	switch {
+	down, again, up := "backend is down", "backend is up again", "backend is up"
+	if t.check.Redirect {
+		down, again, up = "backend cannot be redirected to: its connections fall back", "backend can be redirected to again", "backend can be redirected to"
+	}
+	switch f := t.last.failure; {
 	case t.standing.state == model.HealthDown:
-		log.Warn("backend is down", "reason", f.Reason, "detail", f.Detail)
+		log.Warn(down, "reason", f.Reason, "detail", f.Detail)
 	case before == model.HealthDown:
-		log.Info("backend is up again")
+		log.Info(again)
 	default: // as it should be
-		log.Debug("backend is up")
+		log.Debug(up)
 	}
 }

@@ -60,7 +60,7 @@ type collector struct {
 
 // Describe implements [prometheus.Collector].
 func (collector) Describe(descriptions chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{build, utilization, flows, flowEvents, quic, left, agents, packets, bytes, probes, checkPackets, healthy, panics, probed, strain, strained} {
+	for _, d := range []*prometheus.Desc{build, utilization, flows, flowEvents, quic, left, agents, packets, bytes, probes, checkPackets, healthy, panics, probed, strain, strained, redirectProbes, redirected} {
 		descriptions <- d
 	}
 	for _, d := range slices.Concat(ofServices, ofPeers, ofHooks, ofNeighbors, ofLoads) {
@@ -101,6 +101,7 @@ func (c collector) Collect(values chan<- prometheus.Metric) {
 	collectServices(values, status.Services)
 	collectLogs(values, status.Services)
 	collectHealth(values, status)
+	collectRedirect(values, &status)
 	for _, r := range status.Reasons {
 		values <- prometheus.MustNewConstMetric(packets, prometheus.CounterValue, float64(r.Packets), r.Name)
 		values <- prometheus.MustNewConstMetric(bytes, prometheus.CounterValue, float64(r.Bytes), r.Name)

@@ -82,6 +82,9 @@ const (
 	CheckUDP   CheckKind = "udp"   // a datagram is not refused
 	CheckDNS   CheckKind = "dns"   // a query is answered
 	CheckICMP  CheckKind = "icmp"  // an echo request is answered
+
+	// CheckRedirect asks whether connections can be handed over to a backend. No file has it.
+	CheckRedirect CheckKind = "redirect"
 )
 
 var checkKindNames = names[CheckKind]{"kind", []name[CheckKind]{
@@ -327,6 +330,9 @@ func (h *HealthDNS) withDefaults() *HealthDNS {
 type Target struct {
 	Service ServiceID
 	Backend netip.AddrPort
+	// Redirect says that it is not asked whether the backend is healthy, but whether
+	// connections can be handed over to it.
+	Redirect bool
 }
 
 // Check is what is to be found out about a backend, and how.

@@ -122,13 +122,16 @@ type Service struct {
 	// RedirectTo is, with mode redirect, where clients' hosts let connections be handed
 	// over to; none: the backends that are listed.
 	RedirectTo []netip.Prefix `json:"redirect-to,omitempty"`
-	SNAT       bool           `json:"snat,omitempty"` // with mode nat: full NAT
-	Policy     Policy         `json:"policy,omitzero"`
-	Affinity   Affinity       `json:"affinity,omitzero"`
-	RingSize   uint32         `json:"ring-size,omitempty"` // slots, a prime; 0: by the number of backends
-	Drain      Duration       `json:"drain,omitzero"`      // how long a generation stays in the log at least
-	MaxDrain   Duration       `json:"max-drain,omitzero"`  // and at most
-	QUIC       []QUICConfig   `json:"quic,omitempty"`      // with protocol udp: connection IDs that name the backend
+	// RedirectUnprobed makes directors hand connections over to all backends, without finding
+	// out whether they can take them.
+	RedirectUnprobed bool         `json:"redirect-unprobed,omitempty"`
+	SNAT             bool         `json:"snat,omitempty"` // with mode nat: full NAT
+	Policy           Policy       `json:"policy,omitzero"`
+	Affinity         Affinity     `json:"affinity,omitzero"`
+	RingSize         uint32       `json:"ring-size,omitempty"` // slots, a prime; 0: by the number of backends
+	Drain            Duration     `json:"drain,omitzero"`      // how long a generation stays in the log at least
+	MaxDrain         Duration     `json:"max-drain,omitzero"`  // and at most
+	QUIC             []QUICConfig `json:"quic,omitempty"`      // with protocol udp: connection IDs that name the backend
 	// MinHealthy is how many backends must not be down for the VIP to be announced; nil: one.
 	MinHealthy *uint32      `json:"min-healthy,omitempty"`
 	Health     *HealthCheck `json:"health,omitempty"` // nil: backends are not checked

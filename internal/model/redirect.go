@@ -1,6 +1,9 @@
 package model
 
-import "net/netip"
+import (
+	"net/netip"
+	"time"
+)
 
 // DefaultFallback is how packets of a service with mode redirect go that nobody redirects:
 // its backends have agents anyway.
@@ -24,6 +27,36 @@ func (b *Backend) RedirectsIn(s *Service) bool { return s.Mode == Redirect && b.
 // RedirectedTo returns where on the backend such connections are.
 func (b *Backend) RedirectedTo(s *Service) netip.AddrPort {
 	return netip.AddrPortFrom(b.Address, b.portIn(s))
+}
+
+// RedirectProbePriority is that of the sockets at which the answers to probes of redirection
+// come in (enum probe_priority).
+const RedirectProbePriority = 0x57520000
+
+// ProbesRedirects reports whether directors find out by probes whom connections of the service
+// can be handed over to.
+func (s *Service) ProbesRedirects() bool { return s.Mode == Redirect && !s.RedirectUnprobed }
+
+// RedirectCheck returns how it is found out whether connections of the service can be handed
+// over to a backend: as often, and by as many results, as whether it is healthy.
+func (s *Service) RedirectCheck() *HealthCheck {
+	how := HealthCheck{Kind: CheckRedirect}
+	if s.Checked() {
+		h := s.Health
+		how.Interval, how.Jitter, how.Timeout, how.Rise, how.Fall = h.Interval, h.Jitter, h.Timeout, h.Rise, h.Fall
+	}
+	return how.withDefaults()
+}
+
+// BackendRedirect is what a director's probes say of whether connections can be handed over
+// to a backend.
+type BackendRedirect struct {
+	Able   bool      `json:"able"`
+	Since  time.Time `json:"since"`            // UTC
+	Probed time.Time `json:"probed,omitzero"`  // when the last probe ended, UTC
+	Took   Duration  `json:"took,omitzero"`    // that probe
+	Reason string    `json:"reason,omitempty"` // why it failed
+	Detail string    `json:"detail,omitempty"` // the same for people
 }
 
 // fallbackCauses are the events of redirection (enum redirect_event) after which a connection

@@ -22,6 +22,8 @@ type DatapathStatus struct {
 	Neighbor   NeighborStatus    `json:"neighbor,omitzero"` // who answers for VIPs by ARP and NDP
 	Strangers  uint64            `json:"strangers"`         // who wanted to be told of flows, and were no directors of the group
 	Probes     []Tallied         `json:"probes"`            // of backends' health, by what they said
+	// RedirectProbes are of whether backends can be redirected to, by what they said.
+	RedirectProbes []Tallied `json:"redirect-probes,omitempty"`
 	// CheckPackets are those of probes that take the way of clients' packets, by what has
 	// become of them; none: no probe does.
 	CheckPackets []Tallied   `json:"check-packets,omitempty"`
@@ -162,6 +164,8 @@ type BackendStatus struct {
 	Health *BackendHealth `json:"health,omitempty"` // nil: it is not checked
 	Strain *BackendStrain `json:"strain,omitempty"` // nil: nobody reports signs of strain, and it has its share
 	Load   *BackendLoad   `json:"load,omitempty"`   // nil: nobody has reported it
+	// Redirect says whether connections are handed over to it; nil: they are not to be.
+	Redirect *BackendRedirect `json:"redirect,omitempty"`
 }
 
 // BackendStrain is what agents report of a backend's strain, and what follows from it.

@@ -17,6 +17,9 @@ func (v *validation) redirect(i int) {
 		if len(s.RedirectTo) > 0 {
 			v.errs.addWithOther(servicePath(i, "redirect-to"), servicePath(i, "mode"), "is only for mode redirect, and this service is %s", s.Mode)
 		}
+		if s.RedirectUnprobed {
+			v.errs.addWithOther(servicePath(i, "redirect-unprobed"), servicePath(i, "mode"), "is only for mode redirect, and this service is %s", s.Mode)
+		}
 		return
 	}
 	if s.Protocol == UDP {

@@ -51,7 +51,7 @@ var needs = []Need{
 	{Process: Run, value: cap.BPF, For: "programs and maps"},
 	{Process: Run, value: cap.NET_ADMIN, For: "XDP on interfaces, next hops, routes, sysctls under /proc/sys/net"},
 	{Process: Run, value: cap.PERFMON, For: "programs that compute with pointers, and tracepoints for the CPUs' utilization"},
-	{Process: Run, value: cap.NET_RAW, For: "ARP, NDP and ICMP that are not the kernel's own", asked: asksForRaw},
+	{Process: Run, value: cap.NET_RAW, For: "ARP, NDP, ICMP and SYNs that are not the kernel's own", asked: asksForRaw},
 	{Process: Run, value: cap.NET_BIND_SERVICE, For: "ports below 1024", asked: asksForPort},
 	{Process: Run, value: cap.SYS_NICE, For: "real-time priority of weir bfd", asked: asksForBFD, Optional: true, handedOn: true},
 	{Process: Run, value: cap.IPC_LOCK, For: "keeping weir bfd's memory from being paged out", asked: asksForBFD, Optional: true, handedOn: true},
@@ -119,7 +119,7 @@ func (n Need) AskedBy(c *model.Config) string {
 func (n Need) String() string { return fmt.Sprintf("%s (%s)", n.Capability, n.For) }
 
 // asksForRaw looks for what sends and receives packets itself. Checks of all kinds ask links who
-// has a VIP, and those of kind icmp send echo requests.
+// has a VIP, and those of kind icmp send echo requests; probes of redirection are SYNs.
 func asksForRaw(c *model.Config) string {
 	if len(c.Director.Neighbor.Interfaces) > 0 {
 		return "director.neighbor"
@@ -127,6 +127,9 @@ func asksForRaw(c *model.Config) string {
 	for i := range c.Services {
 		if c.Services[i].Health != nil {
 			return fmt.Sprintf("services[%d].health", i)
+		}
+		if c.Services[i].ProbesRedirects() {
+			return fmt.Sprintf("services[%d].mode", i)
 		}
 	}
 	return ""
