@@ -18,7 +18,7 @@ export CGO_ENABLED := 0
 # What each job needs. The package golang is not here: .ci/deps looks for a Go first.
 deps_build    :=
 deps_demo     := iproute2
-deps_test     := iproute2 ethtool iptables nftables tcpdump tshark iperf3 nginx-light curl wrk redis-server etcd-server \
+deps_test     := iproute2 ethtool iptables nftables tcpdump tshark iperf3 nginx-light curl wrk redis-server postgresql etcd-server \
                  frr bird2 gobgpd exabgp ngtcp2-client ngtcp2-server clang-19 llvm-19 libbpf-dev linux-libc-dev python3-venv strace prometheus
 deps_venv     := python3-venv
 deps_chaos    := iproute2 ethtool iptables nftables etcd-server clang-19 llvm-19 libbpf-dev linux-libc-dev

@@ -39,7 +39,7 @@ func (s redirectService) at(six bool) string {
 // Programs that keep a connection for long, or begin many from one port; and what of them is
 // seen at the director and on the client's wire.
 func TestRedirectedClients(t *testing.T) {
-	l := newRedirectLab(t, clientsWeb, clientsRPC, clientsEcho)
+	l := newRedirectLab(t, clientsWeb, clientsRPC, clientsEcho, clientsSQL)
 	for _, b := range l.backends {
 		startNginx(t, b)
 	}
@@ -47,6 +47,7 @@ func TestRedirectedClients(t *testing.T) {
 		echoStream(t, b, netip.MustParseAddrPort("[::]:7007"))
 	}
 	t.Run("gRPC", l.callsByRPC)
+	t.Run("PostgreSQL", l.callsPostgres)
 	t.Run("the director's counters stand still", l.leavesDirectorAlone)
 	t.Run("tcpdump", l.isSeenOnTheWire)
 	t.Run("ports again", l.usesPortsAgain)
