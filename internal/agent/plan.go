@@ -87,7 +87,7 @@ func newPlan(config model.Config, h host) (plan, error) {
 		p.add(service{name: s.Name, vip: s.VIP, protocol: s.Protocol, port: s.Port, mss: mss, peers: peers})
 		p.add(service{vip: s.VIP, peers: peers})
 	}
-	p.redirects = redirects(config, h.addresses)
+	p.redirects = redirects(config, h)
 	p.ends = sorted(p.ends)
 	for _, end := range p.ends {
 		if index := h.holders[end]; index != loopbackIndex {

@@ -18,8 +18,9 @@ type redirect struct {
 }
 
 // redirects returns the services that this host's clients may be redirected from, and
-// its backends to which others' may.
-func redirects(config model.Config, addresses map[netip.Addr]bool) []redirect {
+// its backends to which others' may: those whose address it has, and those in the namespaces
+// that it looks at, whose packets it forwards past the programs on its uplinks.
+func redirects(config model.Config, h host) []redirect {
 	var list []redirect
 	named := make(map[optionName]int) // first of that name
 	for _, s := range config.Services {
@@ -35,7 +36,7 @@ func redirects(config model.Config, addresses map[netip.Addr]bool) []redirect {
 			if len(s.RedirectTo) == 0 {
 				r.prefixes = append(r.prefixes, netip.PrefixFrom(b.Address, b.Address.BitLen()))
 			}
-			if addresses[b.Address] {
+			if h.addresses[b.Address] || h.elsewhere.addresses[b.Address] {
 				r.here = append(r.here, b.RedirectedTo(&s))
 			}
 		}

@@ -11,19 +11,19 @@ import (
 func TestRedirectPlan(t *testing.T) {
 	c := redirectConfig()
 	c.Services[1].RedirectTo = []netip.Prefix{netip.MustParsePrefix("2001:db8:1::/64")}
-	list := redirects(c, map[netip.Addr]bool{host4: true, peer4: true})
+	list := redirects(c, host{addresses: map[netip.Addr]bool{host4: true}, elsewhere: elsewhere{addresses: map[netip.Addr]bool{peer4: true}}})
 	type want struct {
 		ambiguous bool
 		prefixes  []netip.Prefix
 		here      []netip.AddrPort
 	}
-	host := func(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
+	whole := func(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 	wants := map[string]want{
-		"four":      {prefixes: []netip.Prefix{host(host4), host(peer4)}, here: []netip.AddrPort{netip.AddrPortFrom(host4, 443), netip.AddrPortFrom(peer4, 443)}},
+		"four":      {prefixes: []netip.Prefix{whole(host4), whole(peer4)}, here: []netip.AddrPort{netip.AddrPortFrom(host4, 443), netip.AddrPortFrom(peer4, 443)}},
 		"six":       {prefixes: c.Services[1].RedirectTo},
-		"port":      {prefixes: []netip.Prefix{host(peer4)}, here: []netip.AddrPort{netip.AddrPortFrom(peer4, 8080)}},
-		"alike":     {ambiguous: true, prefixes: []netip.Prefix{host(third6)}},
-		"alike too": {ambiguous: true, prefixes: []netip.Prefix{host(third6)}},
+		"port":      {prefixes: []netip.Prefix{whole(peer4)}, here: []netip.AddrPort{netip.AddrPortFrom(peer4, 8080)}},
+		"alike":     {ambiguous: true, prefixes: []netip.Prefix{whole(third6)}},
+		"alike too": {ambiguous: true, prefixes: []netip.Prefix{whole(third6)}},
 	}
 	if len(list) != len(wants) {
 		t.Errorf("%d services are redirected, want %d", len(list), len(wants))
@@ -39,7 +39,7 @@ func TestRedirectPlan(t *testing.T) {
 // A VIP keeps its index, and with it what is counted, whoever comes and goes; nobody gets
 // that of one whose entry is still in the kernel.
 func TestRedirectIndexesStay(t *testing.T) {
-	list := redirects(redirectConfig(), nil)
+	list := redirects(redirectConfig(), host{})
 	first, err := newRedirectTables(list, nil, 100)
 	if err != nil {
 		t.Fatal(err)

@@ -103,7 +103,7 @@ func loadTestRedirector(t testing.TB, spec *ebpf.CollectionSpec) *redirector {
 		}
 		t.Fatalf("load programs: %v", err)
 	}
-	if err := r.set(redirects(redirectConfig(), map[netip.Addr]bool{host4: true, host6: true})); err != nil {
+	if err := r.set(redirects(redirectConfig(), host{addresses: map[netip.Addr]bool{host4: true, host6: true}})); err != nil {
 		t.Fatal(err)
 	}
 	return r
