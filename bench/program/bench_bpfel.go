@@ -73,6 +73,7 @@ const (
 	benchVarExportLoadScale     = "export_load_scale"
 	benchVarExportMode          = "export_mode"
 	benchVarExportPolicy        = "export_policy"
+	benchVarExportProbePriority = "export_probe_priority"
 	benchVarExportQuicAlgorithm = "export_quic_algorithm"
 	benchVarExportQuicConfig    = "export_quic_config"
 	benchVarExportQuicEvent     = "export_quic_event"
@@ -203,6 +204,7 @@ type benchVariableSpecs struct {
 	ExportLoadScale     *ebpf.VariableSpec `ebpf:"export_load_scale"`
 	ExportMode          *ebpf.VariableSpec `ebpf:"export_mode"`
 	ExportPolicy        *ebpf.VariableSpec `ebpf:"export_policy"`
+	ExportProbePriority *ebpf.VariableSpec `ebpf:"export_probe_priority"`
 	ExportQuicAlgorithm *ebpf.VariableSpec `ebpf:"export_quic_algorithm"`
 	ExportQuicConfig    *ebpf.VariableSpec `ebpf:"export_quic_config"`
 	ExportQuicEvent     *ebpf.VariableSpec `ebpf:"export_quic_event"`
@@ -334,6 +336,7 @@ type benchVariables struct {
 	ExportLoadScale     *ebpf.Variable `ebpf:"export_load_scale"`
 	ExportMode          *ebpf.Variable `ebpf:"export_mode"`
 	ExportPolicy        *ebpf.Variable `ebpf:"export_policy"`
+	ExportProbePriority *ebpf.Variable `ebpf:"export_probe_priority"`
 	ExportQuicAlgorithm *ebpf.Variable `ebpf:"export_quic_algorithm"`
 	ExportQuicConfig    *ebpf.Variable `ebpf:"export_quic_config"`
 	ExportQuicEvent     *ebpf.Variable `ebpf:"export_quic_event"`
