@@ -20,7 +20,7 @@ import (
 
 // capture is the API's way to the datapath.
 func (d *director) capture(ctx context.Context, wanted model.Capture) (api.CaptureRun, error) {
-	c, err := d.kernel.StartCapture(ctx, wanted)
+	c, err := d.kernel.StartCapture(ctx, api.CallerName(ctx), wanted)
 	var fields model.FieldErrors
 	switch {
 	case errors.As(err, &fields):

@@ -109,6 +109,12 @@ func statusTable(t *table, s api.Status) {
 			t.row("probes "+e.Name, e.Count)
 		}
 	}
+	if c := s.Capture; c.Begun > 0 {
+		t.row("captures", fmt.Sprintf("%d of %d packets; left out: %d over the rate, %d not read in time", c.Begun, c.Matched, c.Limited, c.Lost))
+	}
+	if c := s.Capture.Running; c != nil {
+		t.row("capture runs", fmt.Sprintf("for %s since %s, for %v or %d packets", c.Client, c.Since.Format(time.RFC3339), c.Wanted.Duration, c.Wanted.Packets))
+	}
 	for _, service := range s.Panic {
 		t.row("panic", service+": too few backends are healthy, all are used")
 	}

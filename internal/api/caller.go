@@ -21,6 +21,9 @@ func withCaller(ctx context.Context, c Caller) context.Context {
 	return context.WithValue(ctx, callerKey{}, c)
 }
 
+// CallerName returns the name of who sends the request that a context is of.
+func CallerName(ctx context.Context) string { return callerOf(ctx).Name }
+
 // callerOf returns who asks. Nobody may do nothing.
 func callerOf(ctx context.Context) Caller {
 	c, _ := ctx.Value(callerKey{}).(Caller)

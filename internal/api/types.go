@@ -71,6 +71,7 @@ type Status struct {
 	Agents     model.ReporterStatus    `json:"agents"`
 	Loads      *model.LoadStatus       `json:"loads,omitempty"`
 	Peers      []model.PeerStatus      `json:"peers,omitempty"`
+	Capture    model.CaptureStatus     `json:"capture"`
 	Hooks      []model.HookStatus      `json:"hooks,omitempty"`
 	Strangers  uint64                  `json:"strangers"`
 	Neighbor   model.NeighborStatus    `json:"neighbor,omitzero"`
@@ -108,6 +109,7 @@ func newStatus(daemon Daemon, d model.DatapathStatus) Status {
 		Agents:     d.Agents,
 		Loads:      d.Loads,
 		Peers:      d.Peers,
+		Capture:    d.Capture,
 		Hooks:      d.Hooks,
 		Strangers:  d.Strangers,
 		Neighbor:   d.Neighbor,

@@ -38,6 +38,8 @@ const (
 // Capture is a capture that runs.
 type Capture struct {
 	d          *Datapath
+	client     string // whose it is
+	began      time.Time
 	wanted     model.Capture
 	collection *ebpf.Collection
 	reader     *ringbuf.Reader
@@ -48,10 +50,10 @@ type Capture struct {
 	closed     atomic.Bool
 }
 
-// StartCapture lets packets be captured until the context ends, or Close. An error is
+// StartCapture lets packets be captured for a client, by its name, until the context ends, or Close. An error is
 // ErrCapturing, ErrNothingForwarded, FieldErrors about what is asked for, or the kernel's.
 // It loads a program, which takes up to seconds.
-func (d *Datapath) StartCapture(ctx context.Context, wanted model.Capture) (*Capture, error) {
+func (d *Datapath) StartCapture(ctx context.Context, client string, wanted model.Capture) (*Capture, error) {
 	wanted.SetDefaults()
 	if err := wanted.Validate(); err != nil {
 		return nil, err
@@ -59,7 +61,7 @@ func (d *Datapath) StartCapture(ctx context.Context, wanted model.Capture) (*Cap
 	if !d.capturing.TryLock() {
 		return nil, ErrCapturing
 	}
-	c := &Capture{d: d, wanted: wanted}
+	c := &Capture{d: d, client: client, began: time.Now(), wanted: wanted}
 	if err := c.start(); err != nil {
 		d.capturing.Unlock()
 		return nil, err
@@ -123,6 +125,7 @@ func (c *Capture) attach() error {
 		return errors.Join(err, c.detach())
 	}
 	d.capture = c
+	d.taken.Begun++
 	return nil
 }
 
@@ -196,7 +199,11 @@ func (c *Capture) Close() {
 			c.stop()
 		}
 		c.d.mu.Lock()
-		err := c.detach()
+		counts, err := c.counts()
+		if err == nil {
+			c.d.taken.Add(*counts)
+		}
+		err = errors.Join(err, c.detach())
 		c.d.mu.Unlock()
 		if err = errors.Join(err, c.release()); err != nil {
 			c.d.log.Error("end a capture", "error", err)
@@ -215,6 +222,21 @@ func (d *Datapath) endCapture() {
 	if c != nil {
 		c.Close()
 	}
+}
+
+// captureStatus says what is captured. It is called with the datapath's lock, so what runs does
+// not end meanwhile.
+func (d *Datapath) captureStatus() (model.CaptureStatus, error) {
+	status := d.taken
+	if c := d.capture; c != nil {
+		counts, err := c.counts()
+		if err != nil {
+			return status, err
+		}
+		status.Add(*counts)
+		status.Running = &model.CaptureRunning{Client: c.client, Since: c.began.UTC().Truncate(time.Second), Wanted: c.wanted}
+	}
+	return status, nil
 }
 
 func (c *Capture) release() error {

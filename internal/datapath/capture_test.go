@@ -85,7 +85,7 @@ func (l *captureLab) run(program *ebpf.Program, frame []byte) (action uint32, ou
 
 func (l *captureLab) start(wanted model.Capture) *captureRun {
 	l.Helper()
-	c, err := l.d.StartCapture(context.Background(), wanted)
+	c, err := l.d.StartCapture(context.Background(), "ops", wanted)
 	must(l.T, err)
 	return &captureRun{Capture: c}
 }
@@ -217,7 +217,7 @@ func TestCaptureRefused(t *testing.T) {
 		return
 	}
 	d := openTest(t, explainLimits)
-	if _, err := d.StartCapture(t.Context(), model.Capture{}); !errors.Is(err, ErrNothingForwarded) {
+	if _, err := d.StartCapture(t.Context(), "ops", model.Capture{}); !errors.Is(err, ErrNothingForwarded) {
 		t.Errorf("before there is anything to capture: %v", err)
 	}
 	addNeighbours(t, 3)
@@ -236,7 +236,7 @@ func TestCaptureRefused(t *testing.T) {
 		{model.Capture{Client: "web"}, `client: "web" is no prefix`},
 		{model.Capture{Drops: true, Reasons: []string{"drop_no_backend"}}, "drops: is about reasons, too"},
 	} {
-		c, err := d.StartCapture(t.Context(), test.wanted)
+		c, err := d.StartCapture(t.Context(), "ops", test.wanted)
 		if fields := (model.FieldErrors)(nil); !errors.As(err, &fields) || !strings.HasPrefix(err.Error(), test.want) {
 			t.Errorf("%+v is answered with %v, want %s", test.wanted, err, test.want)
 		}
@@ -257,11 +257,16 @@ func TestCaptureTakesThePlace(t *testing.T) {
 	d := openVersion(t, nil)
 	must(t, d.Set(tableOf(1, 2, 0)))
 	ctx, leave := context.WithCancel(t.Context())
-	c, err := d.StartCapture(ctx, model.Capture{})
+	c, err := d.StartCapture(ctx, "ops", model.Capture{})
 	must(t, err)
 	wantCapturing(t, c)
-	if _, err := d.StartCapture(t.Context(), model.Capture{}); !errors.Is(err, ErrCapturing) {
+	if _, err := d.StartCapture(t.Context(), "ops", model.Capture{}); !errors.Is(err, ErrCapturing) {
 		t.Errorf("a second capture: %v", err)
+	}
+	status, err := d.Status()
+	must(t, err)
+	if r := status.Capture.Running; status.Capture.Begun != 1 || r == nil || r.Client != "ops" || r.Wanted.Packets != model.CapturePackets {
+		t.Errorf("while somebody captures the status says %+v", status.Capture)
 	}
 	must(t, d.Set(tableOf(1, 3, 1)))
 	wantCapturing(t, c)
@@ -269,6 +274,11 @@ func TestCaptureTakesThePlace(t *testing.T) {
 	awaitRunning(t, d)
 	wantTidy(t, d)
 	wantNoCapturePin(t, d)
+	status, err = d.Status()
+	must(t, err)
+	if status.Capture.Begun != 1 || status.Capture.Running != nil {
+		t.Errorf("after a capture the status says %+v", status.Capture)
+	}
 
 	c = awaitCapture(t, d)
 	var messages []model.CaptureMessage
@@ -302,7 +312,7 @@ func TestCaptureIsTakenOver(t *testing.T) {
 	must(t, d.Set(tableOf(1, 2, 0)))
 	plain := runningPrograms(t, "wire0")[0]
 	for i, version := range []func(*ebpf.CollectionSpec){nil, otherABI} {
-		c, err := d.StartCapture(t.Context(), model.Capture{})
+		c, err := d.StartCapture(t.Context(), "ops", model.Capture{})
 		must(t, err)
 		backend := d.sends(t, packet.SYN)
 		c.stop()
@@ -357,7 +367,7 @@ func awaitRunning(t *testing.T, d *Datapath) {
 func awaitCapture(t *testing.T, d *Datapath) *Capture {
 	t.Helper()
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) { // between two looks
-		c, err := d.StartCapture(t.Context(), model.Capture{})
+		c, err := d.StartCapture(t.Context(), "ops", model.Capture{})
 		if err == nil {
 			return c
 		}

@@ -217,14 +217,14 @@ func (r *captureRun) tell(packets []model.CapturedPacket, ended string) error {
 }
 
 // counts are those of all CPUs.
-func (r *captureRun) counts() (*model.CaptureCounts, error) {
+func (c *Capture) counts() (*model.CaptureCounts, error) {
 	var perCPU []captureCaptureCounts
-	if err := r.collection.Maps[captureMapCaptureCounted].Lookup(uint32(0), &perCPU); err != nil {
+	if err := c.collection.Maps[captureMapCaptureCounted].Lookup(uint32(0), &perCPU); err != nil {
 		return nil, fmt.Errorf("read what the capture has counted: %w", err)
 	}
 	var sum model.CaptureCounts
 	for _, c := range perCPU {
-		sum.Matched, sum.Limited, sum.Lost = sum.Matched+c.Matched, sum.Limited+c.Limited, sum.Lost+c.Lost
+		sum.Add(model.CaptureCounts{Matched: c.Matched, Limited: c.Limited, Lost: c.Lost})
 	}
 	return &sum, nil
 }

@@ -74,10 +74,11 @@ type Datapath struct {
 	observing sync.Mutex // is taken before mu
 	observer  *observer  // nil: nobody has asked it yet
 
-	capturing sync.Mutex    // is held while there is a capture, and taken before mu
-	capture   *Capture      // nil: there is none
-	ends      bool          // there will be none
-	captures  *ebpf.Program // that interfaces have in place of the director's; nil: they have that
+	capturing sync.Mutex          // is held while there is a capture, and taken before mu
+	capture   *Capture            // nil: there is none
+	taken     model.CaptureStatus // by captures that have ended
+	ends      bool                // there will be none
+	captures  *ebpf.Program       // that interfaces have in place of the director's; nil: they have that
 }
 
 // Open loads the program and its maps, or adopts what another process left

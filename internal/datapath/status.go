@@ -39,6 +39,9 @@ func (d *Datapath) Status() (model.DatapathStatus, error) {
 	if status.QUIC, err = tallies(d.kernel.QuicEvents, d.kernel.quicEvents); err != nil {
 		return status, fmt.Errorf("read QUIC events: %w", err)
 	}
+	if status.Capture, err = d.captureStatus(); err != nil {
+		return status, err
+	}
 	names := map[uint32]string{}
 	for i := range d.table.Services {
 		s := d.services[keyOf(&d.table.Services[i])]

@@ -63,7 +63,7 @@ func (collector) Describe(descriptions chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{build, utilization, flows, flowEvents, quic, left, agents, packets, bytes, probes, checkPackets, healthy, panics, probed, strain, strained, redirectProbes, redirected} {
 		descriptions <- d
 	}
-	for _, d := range slices.Concat(ofServices, ofPeers, ofHooks, ofNeighbors, ofLoads) {
+	for _, d := range slices.Concat(ofServices, ofPeers, ofHooks, ofCaptures, ofNeighbors, ofLoads) {
 		descriptions <- d
 	}
 	for _, d := range ofLogs {
@@ -89,6 +89,7 @@ func (c collector) Collect(values chan<- prometheus.Metric) {
 	collectPeers(values, &status)
 	collectHooks(values, status.Hooks)
 	collectLoads(values, &status)
+	collectCapture(values, &status.Capture)
 	collectNeighbor(values, &status.Neighbor)
 	for _, e := range status.QUIC {
 		values <- prometheus.MustNewConstMetric(quic, prometheus.CounterValue, float64(e.Count), e.Name)

@@ -35,6 +35,8 @@ var busy = datapath{status: model.DatapathStatus{
 	Flows: model.FlowStatus{Remembered: 2, Events: []model.Tallied{{Name: "flow_inserted", Count: 5}, {Name: "flow_refused", Count: 1}},
 		Told: []model.Tallied{{Name: "told_new", Count: 9}}},
 	Peers: []model.PeerStatus{{Director: netip.MustParseAddr("10.0.0.3"), Tells: time.Unix(1, 0), Heard: 9, Told: 4, Slow: 2}},
+	Capture: model.CaptureStatus{Begun: 3, CaptureCounts: model.CaptureCounts{Matched: 120, Limited: 7, Lost: 2},
+		Running: &model.CaptureRunning{Client: "ops"}},
 	Hooks: []model.HookStatus{{Name: "cloud", Current: true, Calls: 5, Failures: 2}},
 	QUIC:  []model.Tallied{{Name: "quic_found", Count: 7}, {Name: "quic_other"}},
 	Left:  []model.Tallied{{Name: "drained", Count: 4}, {Name: "max_drain"}},

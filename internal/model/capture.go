@@ -155,6 +155,25 @@ type CaptureCounts struct {
 	Lost    uint64 `json:"lost" doc:"of those, lost: they were not read quickly enough"`
 }
 
+// Add adds others.
+func (c *CaptureCounts) Add(more CaptureCounts) {
+	c.Matched, c.Limited, c.Lost = c.Matched+more.Matched, c.Limited+more.Limited, c.Lost+more.Lost
+}
+
+// CaptureStatus is what is captured now, and has been since the director started.
+type CaptureStatus struct {
+	Begun         uint64 `json:"begun" doc:"captures, the one that runs among them"`
+	CaptureCounts `json:",inline"`
+	Running       *CaptureRunning `json:"running,omitempty" doc:"the capture that runs; absent: none does"`
+}
+
+// CaptureRunning is a capture that runs, and whose it is.
+type CaptureRunning struct {
+	Client string    `json:"client" doc:"the name of who asked for it in api.clients, or local: by the unix socket"`
+	Since  time.Time `json:"since"`
+	Wanted Capture   `json:"wanted"`
+}
+
 // CaptureMessage is one line of a capture: a packet, or else how it is.
 type CaptureMessage struct {
 	Packet *CapturedPacket `json:"packet,omitempty"`

@@ -18,6 +18,7 @@ type DatapathStatus struct {
 	Agents     ReporterStatus    `json:"agents"`            // whose reports this director has
 	Loads      *LoadStatus       `json:"loads,omitempty"`   // nil: nobody reports loads
 	Peers      []PeerStatus      `json:"peers,omitempty"`   // the other directors, where they share what they remember of flows
+	Capture    CaptureStatus     `json:"capture"`           // what is captured for clients
 	Hooks      []HookStatus      `json:"hooks,omitempty"`   // who else is told which VIPs are up
 	Neighbor   NeighborStatus    `json:"neighbor,omitzero"` // who answers for VIPs by ARP and NDP
 	Strangers  uint64            `json:"strangers"`         // who wanted to be told of flows, and were no directors of the group
