@@ -100,7 +100,8 @@ static __always_inline __u32 syn_option(int i)
 static __always_inline __u32 write_options(struct tcphdr *tcp, void *end)
 {
 	struct syn_options *options = (void *)(tcp + 1);
-	__u32 sum = (TCP_EXPERIMENT2 << 8 | REDIRECT_LENGTH) + REDIRECT_EXID + (TCP_NOP << 8 | TCP_NOP);
+	__u32 sum = (TCP_EXPERIMENT2 << 8 | REDIRECT_LENGTH) + REDIRECT_EXID +
+		    (TCP_NOP << 8 | TCP_NOP);
 
 	if ((void *)(options + 1) > end)
 		return 0;
