@@ -54,6 +54,13 @@ func (l *logBuffer) count(text string) int { return strings.Count(l.String(), te
 // newNeighbor listens, and lets a speaker know.
 func newNeighbor(t *testing.T, routes ...string) *neighbor {
 	t.Helper()
+	return newNeighborWith(t, 9*time.Second, routes...)
+}
+
+// newNeighborWith is newNeighbor with another hold time: a change of it later would be of the
+// session that the speaker has begun by then.
+func newNeighborWith(t *testing.T, hold time.Duration, routes ...string) *neighbor {
+	t.Helper()
 	listener, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -61,7 +68,7 @@ func newNeighbor(t *testing.T, routes ...string) *neighbor {
 	t.Cleanup(func() { listener.Close() })
 	n := &neighbor{t: t, listener: listener, log: &logBuffer{}}
 	n.config = model.BGPNeighbor{Address: loopback, ASN: theirAS, Port: uint16(listener.Addr().(*net.TCPAddr).Port),
-		HoldTime: model.Duration(9 * time.Second), RestartTime: model.Duration(time.Minute), Families: []model.BGPFamily{model.BGPIPv4}}
+		HoldTime: model.Duration(hold), RestartTime: model.Duration(time.Minute), Families: []model.BGPFamily{model.BGPIPv4}}
 	n.speaker = New(slog.New(slog.NewTextHandler(n.log, nil)))
 	t.Cleanup(n.speaker.Close)
 	n.set(routes...)

@@ -222,11 +222,11 @@ func TestNeighborsThatAreWrong(t *testing.T) {
 		"no AS numbers of 32 bits": {raw(marker + "001d01" + "04" + "fde8" + "005a" + "0a000009" + "00"), "unsupported capability", "RFC 6793"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			n := newNeighbor(t, "192.0.2.1/32")
+			hold := 9 * time.Second
 			if name == "an OPEN and silence" {
-				n.config.HoldTime = model.Duration(3 * time.Second) // and the next session must not end by it
-				n.set("192.0.2.1/32")
+				hold = 3 * time.Second
 			}
+			n := newNeighborWith(t, hold, "192.0.2.1/32")
 			c, _ := n.accept()
 			test.do(n, c)
 			if test.notify != "" {

@@ -272,8 +272,8 @@ func TestCaptureTakesThePlace(t *testing.T) {
 	wantCapturing(t, c)
 	leave()
 	awaitRunning(t, d)
+	awaitUnpinned(t, d)
 	wantTidy(t, d)
-	wantNoCapturePin(t, d)
 	status, err = d.Status()
 	must(t, err)
 	if status.Capture.Begun != 1 || status.Capture.Running != nil {
@@ -348,6 +348,20 @@ func wantNoCapturePin(t *testing.T, d *Datapath) {
 	t.Helper()
 	if _, err := os.Stat(d.kernel.capturePin()); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the program that captures is still pinned: %v", err)
+	}
+}
+
+// awaitUnpinned waits until the program that captures is not pinned any more, which is after
+// it has left its place.
+func awaitUnpinned(t *testing.T, d *Datapath) {
+	t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) { // between two looks
+		if _, err := os.Stat(d.kernel.capturePin()); errors.Is(err, os.ErrNotExist) {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the program that captures is still pinned 30 s after its client has left")
+		}
 	}
 }
 
