@@ -38,7 +38,36 @@ func (g *group) startAgents(ctx context.Context, pool schedule.Group) error {
 			return err
 		}
 	}
-	return nil
+	if !g.mode.redirects {
+		return nil
+	}
+	return g.launchClient(ctx, schedule.This)
+}
+
+// launchClient starts the agent of the client's host, and waits until it redirects.
+func (g *group) launchClient(ctx context.Context, v schedule.Version) error {
+	g.mu.Lock()
+	a, err := process.StartAgentAs(g.top.client, g.binaries[v], g.agentConfig, "auto")
+	if err == nil {
+		g.client = a
+	}
+	g.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	return a.Holds(ctx)
+}
+
+// clientAgain is agentAgain for the client.
+func (g *group) clientAgain(ctx context.Context, v schedule.Version) error {
+	g.mu.Lock()
+	a := g.client
+	g.client = nil
+	g.mu.Unlock()
+	if err := a.Stop(); err != nil {
+		return err
+	}
+	return g.launchClient(ctx, v)
 }
 
 func (g *group) launchAgent(i int, v schedule.Version) (*process.Weir, error) {

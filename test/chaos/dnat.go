@@ -60,6 +60,8 @@ func (d *dnat) stop(ctx context.Context, i int, _ bool) error {
 // again does nothing: no process forwards.
 func (d *dnat) again(context.Context, int, schedule.Version, bool) error { return nil }
 
+func (d *dnat) clientAgain(context.Context, schedule.Version) error { return nil }
+
 func (d *dnat) agentAgain(context.Context, int, schedule.Version) error { return nil }
 
 func (d *dnat) ended() error { return nil }

@@ -19,6 +19,8 @@ type forwarder interface {
 	again(ctx context.Context, i int, v schedule.Version, killed bool) error
 	// agentAgain does it with the agent of a backend.
 	agentAgain(ctx context.Context, i int, v schedule.Version) error
+	// clientAgain does it with the agent of the client.
+	clientAgain(ctx context.Context, v schedule.Version) error
 	// apply tells every director that runs what is so now.
 	apply(ctx context.Context, now schedule.Group) error
 	// note remembers what is so now, of which nobody tells the directors.

@@ -26,6 +26,7 @@ type group struct {
 
 	agentConfig model.Config    // of every agent
 	agents      []*process.Weir // by backend; nil: one that is being replaced
+	client      *process.Weir   // the client's agent; nil: none, or it is being replaced
 	seeded      bool            // the store has a set
 	running     []*process.Weir // by director; nil: none, or one that is being ended
 }
@@ -120,6 +121,11 @@ func (g *group) forwards(ctx context.Context, w *process.Weir) error {
 		}
 		if b.State == schedule.Active && !list[at].State.Alive() {
 			return fmt.Errorf("%s is down", name)
+		}
+		if b.State == schedule.Active && g.mode.redirects && !slices.ContainsFunc(list, func(s api.Backend) bool {
+			return s.Name == name && s.Redirect != nil && s.Redirect.Able
+		}) {
+			return fmt.Errorf("%s is not known to redirect", name)
 		}
 	}
 	return nil
@@ -218,7 +224,7 @@ func (g *group) ended() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	var errs []error
-	for _, w := range slices.Concat(g.running, g.agents) {
+	for _, w := range slices.Concat(g.running, g.agents, []*process.Weir{g.client}) {
 		if w != nil {
 			errs = append(errs, w.Ended())
 		}

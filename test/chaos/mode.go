@@ -18,6 +18,8 @@ type mode struct {
 	agent  bool // weir agent is on the backends' hosts
 	// forgetful is a plain Maglev: no generation stays, and agents keep what they get.
 	forgetful bool
+	// redirects: the client's host has an agent, too.
+	redirects bool
 	dnat      bool // no weir at all
 	what      string
 }
@@ -28,6 +30,7 @@ var modes = []mode{
 	{name: "p2c", weir: model.GUE, policy: model.P2C, agent: true, what: "weir: the same, new TCP connections by load"},
 	{name: "ipip", weir: model.IPIP, agent: true, what: "weir: IPIP tunnels, undone by agents that do nothing else"},
 	{name: "round-robin", weir: model.IPIP, policy: model.RoundRobin, agent: true, what: "weir: the same, new TCP connections in turn"},
+	{name: "redirect", weir: model.Redirect, policy: model.RoundRobin, agent: true, redirects: true, what: "weir: new TCP connections in turn, handed over; GUE tunnels for what is not"},
 	{name: "l2dsr", weir: model.L2DSR, agent: true, what: "weir: the backend's MAC address"},
 	{name: "nat", weir: model.NAT, what: "weir: the backend's address, replies through a director"},
 	{name: "snat", weir: model.NAT, snat: true, what: "weir: full NAT"},
@@ -62,6 +65,14 @@ func modeNames() string {
 		names = append(names, m.name)
 	}
 	return strings.Join(names, ", ")
+}
+
+// of returns the mode of a protocol's services.
+func (m mode) of(p model.Protocol) model.Mode {
+	if m.redirects && p == model.UDP {
+		return model.DefaultFallback
+	}
+	return m.weir
 }
 
 // translates reports whether backends have ports of their own.

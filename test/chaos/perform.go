@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -29,15 +30,18 @@ type performer struct {
 	ledger  *traffic.Ledger
 	done    []performed
 	say     func(format string, args ...any)
-	tasks   []*task // the latest of each director, and then of each backend's agent
+	tasks   []*task // the latest of each director, then of each backend's agent, and of the client's
 }
 
 // agentTask is where the tasks of a backend's agent are.
 func (p *performer) agentTask(backend int) int { return len(p.top.directors) + backend }
 
+// clientTask is where those of the client's agent are.
+func (p *performer) clientTask() int { return p.agentTask(len(p.top.backends)) }
+
 func newPerformer(h *harness, servers []*traffic.Server) *performer {
 	p := &performer{mode: h.mode, top: h.top, group: h.group, store: h.store, servers: servers, ledger: h.ledger, say: h.say}
-	for range len(h.top.directors) + len(h.top.backends) {
+	for range p.clientTask() + 1 {
 		p.tasks = append(p.tasks, finishedTask())
 	}
 	return p
@@ -153,6 +157,9 @@ func (p *performer) perform(ctx context.Context, e schedule.Event) (effect time.
 	case schedule.AgentUpgraded:
 		i := e.Backends[0]
 		p.beside(ctx, p.agentTask(i), func(ctx context.Context) error { return p.group.agentAgain(ctx, i, e.After.AgentVersions[i]) })
+		if p.mode.redirects {
+			p.beside(ctx, p.clientTask(), func(ctx context.Context) error { return p.group.clientAgain(ctx, e.After.AgentVersions[i]) })
+		}
 	case schedule.DirectorBlind, schedule.DirectorSees:
 		return effect, p.top.blind(ctx, e.Director, e.Backends[0], e.Kind == schedule.DirectorBlind)
 	case schedule.StoreMemberLost, schedule.StoreMemberBack:
@@ -221,7 +228,7 @@ func (p *performer) change(ctx context.Context, e schedule.Event) error {
 			}
 			p.ledger.Returned(i)
 		case was != schedule.Absent && b.State == schedule.Absent:
-			p.ledger.Died(i)
+			p.leave(i)
 			gone = append(gone, i)
 		}
 	}
@@ -229,9 +236,27 @@ func (p *performer) change(ctx context.Context, e schedule.Event) error {
 		return err
 	}
 	for _, i := range gone {
-		p.servers[i].Reset()
+		p.resetRemoved(i)
 	}
 	return nil
+}
+
+// leave notes that a backend is removed, and with it what directors bring to it.
+func (p *performer) leave(backend int) {
+	if p.mode.redirects {
+		p.ledger.Removed(backend)
+		return
+	}
+	p.ledger.Died(backend)
+}
+
+// resetRemoved ends the connections that end with a backend's removal.
+func (p *performer) resetRemoved(backend int) {
+	if p.mode.redirects {
+		p.servers[backend].ResetRelayed(netip.MustParseAddr(vip))
+		return
+	}
+	p.servers[backend].Reset()
 }
 
 // doubles counts the changes of the directors that had one of the backends within

@@ -30,7 +30,8 @@ type report struct {
 	Concurrent        int               `json:"concurrent"`  // TCP connections, the least at any time
 	Events            int               `json:"events"`
 	DoubleChanges     int               `json:"double_changes"`
-	OutlivedWindows   float64           `json:"outlived_windows"` // share of the TCP connections that lived for five windows
+	OutlivedWindows   float64           `json:"outlived_windows"`     // share of the TCP connections that lived for five windows
+	Redirected        *redirected       `json:"redirected,omitempty"` // with mode redirect: TCP connections that were handed over
 	BrokenBackendDied int               `json:"broken_backend_died"`
 	Broken            int               `json:"broken"` // of every protocol
 	Misdirected       int               `json:"misdirected"`
@@ -69,6 +70,13 @@ type stray struct {
 	Counters map[string]uint64 `json:"counters"`
 }
 
+// redirected is what became of TCP connections of which directors saw the SYN alone.
+type redirected struct {
+	Connections     int `json:"connections"`
+	OutlivedRemoval int `json:"outlived_removal"` // of their backend
+	Broken          int `json:"broken"`
+}
+
 // protocol is what became of one protocol's connections.
 type protocol struct {
 	Connections       int `json:"connections"`
@@ -79,23 +87,24 @@ type protocol struct {
 
 // broken is a connection that broke although its backend lives.
 type broken struct {
-	Protocol string            `json:"protocol"`
-	Client   string            `json:"client"`
-	Service  string            `json:"service"`
-	Backend  string            `json:"backend"` // empty: nobody had accepted it
-	Kind     string            `json:"kind"`
-	Saw      string            `json:"saw"`
-	Detail   string            `json:"detail"`
-	Opened   float64           `json:"opened"` // seconds from the beginning, as the others
-	LastGood float64           `json:"last_good"`
-	At       float64           `json:"at"`
-	Events   []string          `json:"events"`   // by their distance to the break
-	Director string            `json:"director"` // that the router sent its packets to then; empty: not known
-	Places   []place           `json:"places"`   // whose its packets were, as the directors were told
-	Counters map[string]uint64 `json:"counters"` // of weir's reasons, within a second or so, by host
-	Accepted []string          `json:"accepted"` // by whom
-	Answered []string          `json:"answered"` // TCP: who answered its SYN
-	Resets   []string          `json:"resets"`   // by backends that have not got it
+	Protocol   string            `json:"protocol"`
+	Client     string            `json:"client"`
+	Service    string            `json:"service"`
+	Backend    string            `json:"backend"` // empty: nobody had accepted it
+	Redirected bool              `json:"redirected,omitempty"`
+	Kind       string            `json:"kind"`
+	Saw        string            `json:"saw"`
+	Detail     string            `json:"detail"`
+	Opened     float64           `json:"opened"` // seconds from the beginning, as the others
+	LastGood   float64           `json:"last_good"`
+	At         float64           `json:"at"`
+	Events     []string          `json:"events"`   // by their distance to the break
+	Director   string            `json:"director"` // that the router sent its packets to then; empty: not known
+	Places     []place           `json:"places"`   // whose its packets were, as the directors were told
+	Counters   map[string]uint64 `json:"counters"` // of weir's reasons, within a second or so, by host
+	Accepted   []string          `json:"accepted"` // by whom
+	Answered   []string          `json:"answered"` // TCP: who answered its SYN
+	Resets     []string          `json:"resets"`   // by backends that have not got it
 }
 
 func newReport(h *harness, p *performer, weather felt) *report {
@@ -109,6 +118,9 @@ func newReport(h *harness, p *performer, weather felt) *report {
 		Weather: weather, Counters: h.counts.totals(), FailedToOpen: totals.FailedToOpen, Exchanges: totals.Exchanges, CheckedBytes: totals.Bytes, BrokenConnections: []broken{}}
 	if totals.TCP > 0 {
 		r.OutlivedWindows = float64(totals.Outlived) / float64(totals.TCP)
+	}
+	if h.mode.redirects {
+		r.Redirected = &redirected{Connections: totals.Redirected, OutlivedRemoval: totals.OutlivedRemoval}
 	}
 	weirs, _ := h.group.(*group)
 	x := &explainer{group: weirs, begin: h.begin, tables: map[int]model.Table{}, done: p.done, counts: h.counts, ways: h.ways}
@@ -155,8 +167,11 @@ func (r *report) add(x *explainer, b traffic.Break) {
 	}
 	r.Broken++
 	of.Broken++
+	if b.Redirected && r.Redirected != nil {
+		r.Redirected.Broken++
+	}
 	line := broken{Protocol: b.Protocol, Client: b.Client.String(), Service: fmt.Sprintf("%s:%d", vip, servicePort(b.Protocol)),
-		Kind: b.Kind, Saw: b.What, Detail: b.Detail, Opened: x.seconds(b.Opened), LastGood: x.seconds(b.Good), At: x.seconds(b.At),
+		Kind: b.Kind, Redirected: b.Redirected, Saw: b.What, Detail: b.Detail, Opened: x.seconds(b.Opened), LastGood: x.seconds(b.Good), At: x.seconds(b.At),
 		Events: x.events(b), Director: x.ways.of(b.ID), Places: x.places(b.Connection, b.At), Counters: x.counts.between(b.At.Add(-samplePause), b.At.Add(samplePause)), Resets: []string{}, Accepted: []string{}, Answered: []string{}}
 	for _, backend := range b.Ends {
 		line.Accepted = append(line.Accepted, backendName(backend))
@@ -194,6 +209,9 @@ func (r *report) faults() []string {
 	if r.OutlivedWindows < leastOutlived && r.Broken == 0 {
 		list = append(list, fmt.Sprintf("%.0f %% of the connections outlived %d drain windows, less than %.0f %%: the run shows nothing",
 			100*r.OutlivedWindows, windows, 100*leastOutlived))
+	}
+	if r.Redirected != nil && 2*r.Redirected.Connections < r.TCP.Connections {
+		list = append(list, fmt.Sprintf("%d of %d TCP connections were handed over, less than half: the run shows nothing", r.Redirected.Connections, r.TCP.Connections))
 	}
 	if r.Duration >= fullRun.Seconds() {
 		for _, least := range []struct {
@@ -241,6 +259,9 @@ func (r *report) print(w io.Writer) error {
 	}
 	line("%8d events, %d double changes", r.Events, r.DoubleChanges)
 	line("%7.0f%% of the TCP connections outlived %d drain windows", 100*r.OutlivedWindows, windows)
+	if of := r.Redirected; of != nil {
+		line("%8d TCP connections were handed over, %d of them went on after their backend's removal, %d broke", of.Connections, of.OutlivedRemoval, of.Broken)
+	}
 	line("%8d broken because their backends died", r.BrokenBackendDied)
 	line("%8d broken (%d TCP, %d UDP, %d QUIC)", r.Broken, r.TCP.Broken, r.UDP.Broken, r.QUIC.Broken)
 	line("%8d misdirected packets (%d TCP, %d UDP, %d QUIC)", r.Misdirected, r.TCP.Misdirected, r.UDP.Misdirected, r.QUIC.Misdirected)

@@ -38,13 +38,13 @@ func watchAnswers(ctx context.Context, port *netlab.Port, direction uint32, back
 		packet := make([]byte, 128)
 		for ctx.Err() == nil {
 			n, _, err := unix.Recvfrom(fd, packet, 0)
-			client, flags, seq, ok := answer(packet[:max(n, 0)])
+			from, client, flags, seq, ok := answer(packet[:max(n, 0)])
 			switch {
 			case err != nil || !ok:
 			case flags&rst != 0:
 				ledger.ResetBy(backend, client, seq+offset)
 			case backend != nobody:
-				ledger.AnsweredBy(backend, client, seq+offset)
+				ledger.AnsweredBy(backend, from, client, seq+offset)
 			}
 		}
 	}()
@@ -113,17 +113,17 @@ func answerFilter(direction uint32) *unix.SockFprog {
 	return &unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]}
 }
 
-// answer returns whom an IPv4 packet of TCP is for, its flags and its sequence number.
-func answer(packet []byte) (client netip.AddrPort, flags byte, seq uint32, ok bool) {
+// answer returns whom an IPv4 packet of TCP is from and for, its flags and its sequence number.
+func answer(packet []byte) (from netip.Addr, client netip.AddrPort, flags byte, seq uint32, ok bool) {
 	const least = 20
 	if len(packet) < least {
-		return netip.AddrPort{}, 0, 0, false
+		return from, client, 0, 0, false
 	}
 	header := int(packet[0]&15) * 4
 	if len(packet) < header+least {
-		return netip.AddrPort{}, 0, 0, false
+		return from, client, 0, 0, false
 	}
 	tcp := packet[header:]
 	client = netip.AddrPortFrom(netip.AddrFrom4([4]byte(packet[16:20])), binary.BigEndian.Uint16(tcp[2:]))
-	return client, tcp[13], binary.BigEndian.Uint32(tcp[4:]), true
+	return netip.AddrFrom4([4]byte(packet[12:16])), client, tcp[13], binary.BigEndian.Uint32(tcp[4:]), true
 }

@@ -80,6 +80,9 @@ func run(ctx context.Context, o options, events []schedule.Event) (_ *report, er
 		return nil, err
 	}
 	h.ways = newWays(h.top)
+	if h.mode.redirects {
+		h.ledger.Redirects(netip.MustParseAddr(vip))
+	}
 	h.ledger.OnBreak(h.ways.broke)
 	h.ledger.OnStray(h.ways.astray)
 	go h.ways.follow(ctx)

@@ -95,6 +95,7 @@ func (l *Ledger) end(c *Connection, outlives time.Duration, err error) {
 			l.totals.Outlived++
 		}
 	}
+	l.noteRedirected(c, err != nil)
 	delete(l.byID, c.ID)
 	if err == nil {
 		// What comes after the client's end is nobody's loss.
@@ -109,7 +110,7 @@ func (l *Ledger) end(c *Connection, outlives time.Duration, err error) {
 		l.lost[c.Client.Port()] = now
 	}
 	b := Break{Connection: *c, At: now, Backend: l.backend(c), What: what,
-		Detail: err.Error(), Resets: c.resets, Excused: what != wrongData && excused, Ends: slices.Sorted(maps.Keys(l.ends(c)))}
+		Detail: err.Error(), Resets: c.resets, Excused: what != wrongData && excused, Redirected: l.isRedirected(c), Ends: slices.Sorted(maps.Keys(l.ends(c)))}
 	l.broken = append(l.broken, b)
 	l.broke(b)
 	if rest := l.served[c.ID]; rest != nil {

@@ -12,6 +12,7 @@ import (
 // of its ends.
 type Ledger struct {
 	client netip.Addr
+	vip    netip.Addr // zero: nothing is redirected
 	broke  func(Break)
 	astray func(Stray)
 
@@ -40,19 +41,24 @@ type acceptedFrom struct {
 
 // acceptance is a server's word that it has a connection.
 type acceptance struct {
-	who Identity
-	at  time.Time
+	who        Identity
+	at         time.Time
+	redirected bool
 }
 
 // synAck is a backend's SYN-ACK.
 type synAck struct {
-	backend int
-	seq     uint32
-	at      time.Time
+	backend    int
+	seq        uint32
+	at         time.Time
+	redirected bool
 }
 
-// absence is a time in which a backend was dead.
-type absence struct{ from, until time.Time } // until: zero as long as it is
+// absence is a time in which a backend was dead, or none.
+type absence struct {
+	from, until time.Time // until: zero as long as it is
+	removed     bool      // it lives, and keeps what was redirected to it
+}
 
 // mostLately bounds what is kept of those who answered or accepted.
 const mostLately = 16
@@ -67,13 +73,16 @@ type name struct {
 type Totals struct {
 	TCP, UDP     int // that were established; of UDP: that got an answer
 	QUIC         int
-	Moved        int            // how often clients of QUIC went on from another address
-	FailedToOpen int            // attempts that never became a connection
-	Outlived     int            // TCP, that lived as long as the ledger was asked for
-	Misdirected  int            // packets of live connections that came to a host that has not got them
-	Astray       map[string]int // these, by protocol
-	Exchanges    int            // requests that were answered and checked
-	Bytes        int            // that were checked, both ways
+	Moved        int // how often clients of QUIC went on from another address
+	FailedToOpen int // attempts that never became a connection
+	Outlived     int // TCP, that lived as long as the ledger was asked for
+	Redirected   int // TCP, that are over and had no director behind their SYN
+	// OutlivedRemoval are those of them that went on when their backend was none any more.
+	OutlivedRemoval int
+	Misdirected     int            // packets of live connections that came to a host that has not got them
+	Astray          map[string]int // these, by protocol
+	Exchanges       int            // requests that were answered and checked
+	Bytes           int            // that were checked, both ways
 }
 
 // Connection is one of TCP or QUIC, or a flow of UDP.
@@ -110,6 +119,8 @@ type Break struct {
 	Resets  []Reset // that backends sent for it, as far as they were seen
 	Excused bool    // its backend was dead at the time, or died after it began
 	Ends    []int   // the backends that had accepted it
+	// Redirected says that it had no director behind its SYN.
+	Redirected bool
 
 	Answered []int // TCP: who answered its SYN
 }
@@ -199,13 +210,14 @@ func (l *Ledger) Stall(share float64) time.Duration {
 
 // diedSince reports whether a backend is dead, or was after that.
 func (l *Ledger) diedSince(backend int, since time.Time) bool {
-	return l.diedBetween(backend, since, time.Now())
+	return l.diedBetween(backend, since, time.Now(), false)
 }
 
-// diedBetween reports whether a backend was dead at some time between two.
-func (l *Ledger) diedBetween(backend int, since, until time.Time) bool {
+// diedBetween reports whether a backend was dead at some time between two, or none: what was
+// redirected ends with its host alone.
+func (l *Ledger) diedBetween(backend int, since, until time.Time, redirected bool) bool {
 	return slices.ContainsFunc(l.absences[backend], func(a absence) bool {
-		return !a.from.After(until) && (a.until.IsZero() || a.until.After(since))
+		return !(redirected && a.removed) && !a.from.After(until) && (a.until.IsZero() || a.until.After(since))
 	})
 }
 
@@ -219,11 +231,11 @@ func (l *Ledger) dead(backend int) bool {
 // had ended. A client may have been answered by somebody who never accepted its connection.
 func (l *Ledger) excused(c *Connection, end time.Time) bool {
 	if backend := l.backend(c); backend >= 0 {
-		return l.diedBetween(backend, c.Began, end)
+		return l.diedBetween(backend, c.Began, end, l.isRedirected(c))
 	}
 	answered := l.whoAnswered(c)
 	return len(answered) > 0 &&
-		!slices.ContainsFunc(answered, func(backend int) bool { return !l.diedBetween(backend, c.Began, end) })
+		!slices.ContainsFunc(answered, func(backend int) bool { return !l.diedBetween(backend, c.Began, end, false) })
 }
 
 // readLate is how long after a SYN-ACK opened a connection it may be read where it was sent.
@@ -279,16 +291,16 @@ func (l *Ledger) ends(c *Connection) map[int]bool {
 	return ends
 }
 
-// accepted notes who has a client's connection. With full NAT servers see a
+// accepted notes who has a client's connection, and at which address. With full NAT servers see a
 // director's address, and say nothing.
-func (l *Ledger) accepted(protocol string, client netip.AddrPort, who Identity) {
+func (l *Ledger) accepted(protocol string, client netip.AddrPort, at netip.Addr, who Identity) {
 	if _, own := l.clientPort(client); protocol == "tcp" && !own {
 		return
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	from := acceptedFrom{protocol, netip.AddrPortFrom(client.Addr().Unmap(), client.Port())}
-	l.acceptors[from] = append(lately(l.acceptors[from]), acceptance{who, time.Now()})
+	l.acceptors[from] = append(lately(l.acceptors[from]), acceptance{who, time.Now(), l.redirected(protocol, at)})
 }
 
 // clientPort returns a port if it is a client's own: with full NAT the server sees
@@ -345,16 +357,16 @@ func (l *Ledger) Strays() []Stray {
 	return slices.Clone(l.strays)
 }
 
-// AnsweredBy notes that a backend answered the SYN of a client's port, with its own
-// sequence number.
-func (l *Ledger) AnsweredBy(backend int, client netip.AddrPort, seq uint32) {
+// AnsweredBy notes that a backend answered the SYN of a client's port from one of its
+// addresses, with its own sequence number.
+func (l *Ledger) AnsweredBy(backend int, at netip.Addr, client netip.AddrPort, seq uint32) {
 	port, own := l.clientPort(client)
 	if !own {
 		return
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.answerers[port] = append(lately(l.answerers[port]), synAck{backend, seq, time.Now()})
+	l.answerers[port] = append(lately(l.answerers[port]), synAck{backend, seq, time.Now(), l.redirected("tcp", at)})
 }
 
 // lately makes room for one more.

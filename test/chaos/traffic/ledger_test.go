@@ -30,7 +30,7 @@ func TestAnswersReadLate(t *testing.T) {
 		if b := ledger.Breaks(); len(b) != 1 || b[0].Excused {
 			t.Errorf("%s: excused before anybody is known to have answered: %+v", name, b)
 		}
-		ledger.AnsweredBy(3, client, 300)
+		ledger.AnsweredBy(3, client.Addr(), client, 300)
 		c.after(ledger)
 		if b := ledger.Breaks(); b[0].Excused != c.want {
 			t.Errorf("%s: excused %v, want %v", name, b[0].Excused, c.want)
@@ -46,16 +46,16 @@ func TestStraysSayWhoAnswered(t *testing.T) {
 	var told []Stray
 	ledger.OnStray(func(s Stray) { told = append(told, s) })
 	began := time.Now()
-	ledger.AnsweredBy(4, client, 100*uint32(4))
-	ledger.AnsweredBy(3, client, 100*uint32(3))
+	ledger.AnsweredBy(4, client.Addr(), client, 100*uint32(4))
+	ledger.AnsweredBy(3, client.Addr(), client, 100*uint32(3))
 	ledger.open(&Connection{ID: 7, Protocol: "tcp", Client: client, Began: began})
-	ledger.accepted("tcp", client, Identity{Backend: 4})
+	ledger.accepted("tcp", client, client.Addr(), Identity{Backend: 4})
 	ledger.ResetBy(4, client, 1)
 	if len(told) != 0 {
 		t.Errorf("a reset of the backend that has the connection is misdirected: %+v", told)
 	}
-	ledger.accepted("tcp", client, Identity{Backend: 6})
-	ledger.accepted("tcp", client, Identity{Backend: 4})
+	ledger.accepted("tcp", client, client.Addr(), Identity{Backend: 6})
+	ledger.accepted("tcp", client, client.Addr(), Identity{Backend: 4})
 	ledger.ResetBy(6, client, 1)
 	if len(told) != 0 {
 		t.Errorf("a reset of a backend that has accepted the connection, too, is misdirected: %+v", told)
@@ -79,9 +79,9 @@ func TestResetsTellWhoOpened(t *testing.T) {
 	}{"of the one that died": {301, 0}, "of the one that lives": {401, 1}, "of nobody": {501, 1}} {
 		ledger := NewLedger(client.Addr())
 		connection := &Connection{ID: 1, Protocol: "tcp", Client: client, Began: time.Now()}
-		ledger.AnsweredBy(3, client, 300)
+		ledger.AnsweredBy(3, client.Addr(), client, 300)
 		ledger.Died(3)
-		ledger.AnsweredBy(4, client, 400)
+		ledger.AnsweredBy(4, client.Addr(), client, 400)
 		ledger.open(connection)
 		ledger.ResetBy(5, client, c.acknowledged)
 		ledger.end(connection, 0, net.ErrClosed)
@@ -100,12 +100,12 @@ func TestResetsOfTheConnectionBefore(t *testing.T) {
 	client := netip.MustParseAddrPort("10.0.0.2:1234")
 	ledger := NewLedger(client.Addr())
 	before := &Connection{ID: 1, Protocol: "tcp", Client: client, Began: time.Now().Add(-readLate)}
-	ledger.answerers[client.Port()] = []synAck{{3, 300, before.Began.Add(time.Millisecond)}}
+	ledger.answerers[client.Port()] = []synAck{{3, 300, before.Began.Add(time.Millisecond), false}}
 	ledger.open(before)
 	before.Opened = before.Opened.Add(-readLate)
 	ledger.Died(3)
 	next := &Connection{ID: 2, Protocol: "tcp", Client: client, Began: time.Now()}
-	ledger.AnsweredBy(4, client, 100*uint32(4))
+	ledger.AnsweredBy(4, client.Addr(), client, 100*uint32(4))
 	ledger.end(before, 0, net.ErrClosed)
 	ledger.open(next)
 	ledger.ResetBy(5, client, 1)
@@ -139,11 +139,11 @@ func TestEnds(t *testing.T) {
 	} {
 		ledger := NewLedger(client.Addr())
 		for _, backend := range c.before {
-			ledger.accepted("tcp", client, Identity{Backend: backend})
+			ledger.accepted("tcp", client, client.Addr(), Identity{Backend: backend})
 		}
 		connection := &Connection{ID: 1, Protocol: "tcp", Client: client, Began: time.Now()}
 		for _, backend := range c.accepted {
-			ledger.accepted("tcp", client, Identity{Backend: backend})
+			ledger.accepted("tcp", client, client.Addr(), Identity{Backend: backend})
 		}
 		ledger.open(connection)
 		ledger.end(connection, 0, net.ErrClosed)

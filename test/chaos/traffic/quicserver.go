@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"math/big"
 	"net"
+	"net/netip"
 	"syscall"
 	"time"
 
@@ -62,7 +63,7 @@ func (s *Server) ServeQUIC(ctx context.Context, address string, codec *quiclb.Co
 func (s *Server) converseQUIC(conn *quic.Conn) {
 	who, done := s.begin(quicEnd{conn})
 	defer done()
-	s.ledger.accepted("quic", conn.RemoteAddr().(*net.UDPAddr).AddrPort(), who)
+	s.ledger.accepted("quic", conn.RemoteAddr().(*net.UDPAddr).AddrPort(), netip.Addr{}, who)
 	if stream, err := conn.AcceptStream(conn.Context()); err == nil {
 		s.answer(stream, who, func(uint64) {})
 	}

@@ -4,9 +4,8 @@ import (
 	"context"
 	"errors"
 	"io"
-	"maps"
 	"net"
-	"slices"
+	"net/netip"
 	"sync"
 
 	"weir.io/weir/internal/netlab"
@@ -66,10 +65,29 @@ func (s *Server) identity() Identity {
 // Reset ends every connection of the backend as its host's end would, and begins
 // its next life. With its links up, its clients are told by a reset.
 func (s *Server) Reset() {
+	s.end(func(end) bool { return true })
+}
+
+// ResetRelayed does it with the connections that clients have to the VIP, and not with those
+// that were redirected to an address of the backend's own.
+func (s *Server) ResetRelayed(vip netip.Addr) {
+	s.end(func(e end) bool {
+		tcp, is := e.(tcpEnd)
+		return !is || tcp.LocalAddr().(*net.TCPAddr).AddrPort().Addr().Unmap() == vip
+	})
+}
+
+// end ends those of the backend's connections that it is to, and begins its next life.
+func (s *Server) end(which func(end) bool) {
 	s.mu.Lock()
 	s.who.Life++
-	ends := slices.Collect(maps.Keys(s.connections))
-	clear(s.connections)
+	var ends []end
+	for e := range s.connections {
+		if which(e) {
+			ends = append(ends, e)
+			delete(s.connections, e)
+		}
+	}
 	s.mu.Unlock()
 	for _, e := range ends {
 		e.reset()
@@ -106,7 +124,8 @@ func (s *Server) accept(listener net.Listener) {
 func (s *Server) converse(conn *net.TCPConn) {
 	who, done := s.begin(tcpEnd{conn})
 	defer done()
-	s.ledger.accepted("tcp", conn.RemoteAddr().(*net.TCPAddr).AddrPort(), who)
+	at := conn.LocalAddr().(*net.TCPAddr).AddrPort().Addr()
+	s.ledger.accepted("tcp", conn.RemoteAddr().(*net.TCPAddr).AddrPort(), at, who)
 	rest := &remains{conn: conn}
 	defer s.ledger.left(rest)
 	s.answer(conn, who, func(id uint64) { s.ledger.entered(id, rest) })

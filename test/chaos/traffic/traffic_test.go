@@ -196,7 +196,7 @@ func TestAnswerersExcuse(t *testing.T) {
 			connection.Began = time.Now()
 		}
 		for _, backend := range c.answered {
-			ledger.AnsweredBy(backend, client, 100*uint32(backend))
+			ledger.AnsweredBy(backend, client.Addr(), client, 100*uint32(backend))
 		}
 		ledger.open(connection)
 		ledger.end(connection, 0, net.ErrClosed)
