@@ -20,6 +20,7 @@ func TestHandedOverConnectionsGoOn(t *testing.T) {
 	if o.mode, err = findMode("redirect"); err != nil {
 		t.Fatal(err)
 	}
+	o.progress = t.Output()
 	o.shared, o.patience = true, time.Minute // a busy machine is slow, and breaks nothing by that
 	o.Backends = 6
 	const leaves, comes = 0, 5
@@ -50,6 +51,7 @@ func TestHandedOverConnectionsGoOn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Logf("%d TCP connections, %+v of them handed over, %d events, %d exchanges, %.1f s", r.TCP.Connections, *r.Redirected, r.Events, r.Exchanges, r.Duration)
 	if r.Broken != 0 || r.Misdirected != 0 {
 		t.Errorf("%d connections broke and %d packets were misdirected: %+v %+v", r.Broken, r.Misdirected, r.BrokenConnections, r.MisdirectedPackets)
 	}
