@@ -103,10 +103,10 @@ func digestOf(text []byte) (digest [sha256.Size]byte, err error) {
 
 // caller returns who sends a request; false: nobody that is known.
 func (a *access) caller(r *http.Request) (Caller, bool) {
-	if token, shown := bearer(r); shown {
+	if name, token, shown := shownToken(r); shown {
 		// A digest is looked for, and not the token: how long that takes says nothing of it.
 		c, known := a.tokens[sha256.Sum256([]byte(token))]
-		return c, known // whoever shows a token is not believed by a certificate
+		return c, known && token != "" && (name == "" || name == c.Name) // whoever shows a token is not believed by a certificate
 	}
 	if r.TLS == nil || len(r.TLS.VerifiedChains) == 0 {
 		return Caller{}, false
@@ -120,16 +120,21 @@ func (a *access) caller(r *http.Request) (Caller, bool) {
 	return Caller{}, false
 }
 
-func bearer(r *http.Request) (token string, shown bool) {
+// shownToken returns the token that a request shows, and, where a browser has asked somebody
+// for it, the name that it is said to be of.
+func shownToken(r *http.Request) (name, token string, shown bool) {
 	text := r.Header.Get("Authorization")
 	if text == "" {
-		return "", false
+		return "", "", false
 	}
-	scheme, token, _ := strings.Cut(text, " ")
-	if !strings.EqualFold(scheme, "bearer") {
-		return "", true // shown, and nobody's
+	if scheme, token, _ := strings.Cut(text, " "); strings.EqualFold(scheme, "bearer") {
+		return "", strings.TrimSpace(token), true
 	}
-	return strings.TrimSpace(token), true
+	name, token, _ = r.BasicAuth()
+	if name == "" {
+		return "", "", true // shown, and nobody's
+	}
+	return name, token, true
 }
 
 // tls returns how connections are made.

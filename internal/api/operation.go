@@ -26,7 +26,7 @@ func newServer(title string, log *slog.Logger) *Server {
 			OpenAPI:    "3.1.0",
 			Info:       &huma.Info{Title: title, Version: strings.Trim(base, "/"), Description: description},
 			Components: &huma.Components{Schemas: newSchemas(), SecuritySchemes: securitySchemes},
-			Security:   []map[string][]string{{"token": {}}, {"certificate": {}}},
+			Security:   []map[string][]string{{"token": {}}, {"name": {}}, {"certificate": {}}},
 		},
 		Formats:       huma.DefaultFormats,
 		DefaultFormat: "application/json",

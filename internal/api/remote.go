@@ -42,6 +42,9 @@ type Remote struct {
 	serving   sync.WaitGroup
 	stop      context.CancelFunc
 	tended    sync.WaitGroup
+
+	askers sync.Mutex
+	asked  map[*asking]struct{} // by those whom the files know
 }
 
 // listening is one listener.
@@ -53,7 +56,8 @@ type listening struct {
 // NewRemote returns one that answers nowhere yet.
 func NewRemote(server *Server, log *slog.Logger) *Remote {
 	ctx, stop := context.WithCancel(context.Background())
-	r := &Remote{server: server, log: log, limits: newLimits(), listeners: map[listening]*http.Server{}, stop: stop}
+	r := &Remote{server: server, log: log, limits: newLimits(), listeners: map[listening]*http.Server{}, stop: stop,
+		asked: map[*asking]struct{}{}}
 	r.tended.Go(func() { r.tend(ctx) })
 	return r
 }
@@ -112,6 +116,7 @@ func (r *Remote) apply() error {
 	read, err := readAccess(&r.config)
 	if err == nil {
 		r.access.Store(read)
+		r.endUnknown(read)
 	}
 	want := map[listening]bool{}
 	for _, at := range r.config.Listen {
@@ -187,18 +192,33 @@ func (r *Remote) end(at listening) {
 // they ask.
 func (r *Remote) checked(w http.ResponseWriter, request *http.Request) {
 	caller, known := r.access.Load().caller(request)
-	if !known {
+	switch {
+	case !known:
 		r.limits.stranger(request.Context(), request.RemoteAddr)
-		w.Header().Set("WWW-Authenticate", "Bearer")
-		w.Header().Set("Connection", "close") // there are not many for all
-		writeProblem(w, NewProblem(http.StatusUnauthorized, "show the token or the certificate of one of api.clients"))
+		refuseStranger(w, "show the token or the certificate of one of api.clients")
 		return
-	}
-	if !r.limits.caller(caller.Name) {
+	case leaves(request):
+		refuseStranger(w, "the browser has forgotten whom it has asked as")
+		return
+	case !r.limits.caller(caller.Name):
 		tooMany(w)
 		return
 	}
-	r.server.route(w, request.WithContext(withCaller(request.Context(), caller)))
+	if p := foreign(request); p != nil {
+		writeProblem(w, p)
+		return
+	}
+	if _, _, byName := request.BasicAuth(); byName {
+		w.Header().Set("Weir-Client", caller.Name) // so that the dashboard can offer to leave
+	}
+	ctx, end := context.WithCancel(withCaller(request.Context(), caller))
+	a := &asking{request, caller, end}
+	r.begins(a)
+	defer r.ends(a)
+	if now, still := r.access.Load().caller(request); !still || now != caller {
+		end() // the files have changed in between
+	}
+	r.server.route(w, request.WithContext(ctx))
 }
 
 // readOnly answers who is on this host. Browsers are, too, and show pages of others: so
@@ -206,6 +226,10 @@ func (r *Remote) checked(w http.ResponseWriter, request *http.Request) {
 func (r *Remote) readOnly(w http.ResponseWriter, request *http.Request) {
 	if !ownName(request.Host) {
 		writeProblem(w, NewProblem(http.StatusMisdirectedRequest, "ask by 127.0.0.1, [::1] or localhost"))
+		return
+	}
+	if p := foreign(request); p != nil {
+		writeProblem(w, p)
 		return
 	}
 	const name = "read-only"

@@ -133,7 +133,7 @@ func startRemote(t *testing.T) *remote {
 	server := api.NewServer(d, d, quiet())
 	server.HandleSets(keeper{})
 	server.HandleBGP(func() model.BGPStatus { return model.BGPStatus{} })
-	server.HandleCapture(endless(nil))
+	server.HandleCapture(endless(make(chan string, 1)))
 	server.HandleExplain(func(context.Context, model.Question) (model.Explanation, error) { return model.Explanation{}, nil })
 	server.Handle("/metrics", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("up 1\n")) }))
 	digest := sha256.Sum256([]byte(adminToken))
@@ -147,6 +147,7 @@ func startRemote(t *testing.T) *remote {
 			{Name: "kube", Role: model.RoleWrite, TokenFile: a.write(t, "kube", kubeToken)},
 			{Name: "ops", Role: model.RoleAdmin, TokenFile: a.write(t, "admin", "sha256:"+hex.EncodeToString(digest[:])+"\n")},
 			{Name: "team", Role: model.RoleWrite, Owner: "web", Certificate: "team.example.org"},
+			{Name: "kube-2", Role: model.RoleWrite, Owner: "kube", Certificate: "kube.example.org"},
 		},
 	}
 	r.set(t)
@@ -163,6 +164,12 @@ func (r *remote) set(t *testing.T) {
 // asks sends a request with a token, or a certificate: what begins with @ names one.
 func (r *remote) asks(t *testing.T, who, method, path string) *http.Response {
 	t.Helper()
+	return r.asksWith(t, who, method, path, nil)
+}
+
+// asksWith does so with more headers.
+func (r *remote) asksWith(t *testing.T, who, method, path string, headers map[string]string) *http.Response {
+	t.Helper()
 	config := &tls.Config{RootCAs: x509.NewCertPool(), MinVersion: tls.VersionTLS12}
 	config.RootCAs.AddCert(r.cert)
 	request, err := http.NewRequestWithContext(t.Context(), method, "https://"+r.config.Listen[0].String()+path, strings.NewReader(`{"services": []}`))
@@ -170,6 +177,9 @@ func (r *remote) asks(t *testing.T, who, method, path string) *http.Response {
 		t.Fatal(err)
 	}
 	request.Header.Set("Content-Type", "application/json")
+	for name, value := range headers {
+		request.Header.Set(name, value)
+	}
 	if file, is := strings.CutPrefix(who, "@"); is {
 		file, token, both := strings.Cut(file, "+")
 		if both {
@@ -241,13 +251,13 @@ func TestStrangersHearNothing(t *testing.T) {
 	if err := json.Unmarshal(text, &document); err != nil {
 		t.Fatal(err)
 	}
-	paths := []string{"/", "/metrics", "/v1/openapi.json", "/v1/none", "/v1//status", "/v1/sets/../status"}
+	paths := []string{"/", "/logout", "/metrics", "/v1/openapi.json", "/v1/none", "/v1//status", "/v1/sets/../status"}
 	for path := range document.Paths {
 		paths = append(paths, strings.ReplaceAll(path, "{owner}", "web"))
 	}
 	for i, path := range paths {
 		method := []string{"GET", "PUT", "POST", "DELETE", "OPTIONS", "TRACE"}[i%6]
-		for _, who := range []string{"", "Bearer ", "Bearer " + readToken + "x", "Basic " + readToken, "@stranger", "@team+wrong"} {
+		for _, who := range []string{"", "Bearer ", "Bearer " + readToken + "x", "Basic " + readToken, basic("ops", readToken), "@stranger", "@team+wrong"} {
 			for _, m := range []string{method, "GET"} {
 				got := r.asks(t, who, m, path)
 				if got.StatusCode != http.StatusUnauthorized || got.Header.Get("Content-Type") != "application/problem+json" || got.Header.Get("WWW-Authenticate") == "" {

@@ -23,6 +23,7 @@ Fields have the names of the configuration file, and mean what docs/configuratio
 // read-only listener it need not.
 var securitySchemes = map[string]*huma.SecurityScheme{
 	"token":       {Type: "http", Scheme: "bearer", Description: "a token of one of api.clients"},
+	"name":        {Type: "http", Scheme: "basic", Description: "the name of one of api.clients, and its token: as a browser sends them"},
 	"certificate": {Type: "mutualTLS", Description: "a certificate of one of api.clients"},
 }
 

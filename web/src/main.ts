@@ -101,6 +101,14 @@ function offerThemes(): void {
   show();
 }
 
+/** Whom the director knows by a name and a token, as browsers ask for, can have them forgotten. */
+async function offerLeave(): Promise<void> {
+  const name = await fetch("./", { method: "HEAD" }).then((r) => r.headers.get("Weir-Client"), () => null);
+  const leave = byId("leave");
+  leave.hidden = name === null;
+  attribute(leave, "title", name === null ? null : `This browser asks as ${name}`);
+}
+
 for (const { path, title } of pages) byId("nav").append(el("li", {}, el("a", { href: path }, title)));
 document.querySelector("a.skip")?.addEventListener("click", (event) => {
   event.preventDefault(); // the fragment says which page is shown
@@ -116,4 +124,5 @@ document.addEventListener("keydown", (event) => {
 document.addEventListener("visibilitychange", draw);
 window.addEventListener("hashchange", () => route(false));
 offerThemes();
+void offerLeave();
 route(true);
