@@ -168,7 +168,7 @@ static __always_inline int leave_redirected(struct __sk_buff *skb, const struct 
 
 	if (!way)
 		return TC_ACT_UNSPEC;
-	note_packet(way, s);
+	note_leaving(way, s);
 	counter = counter_of(way->service);
 	if (counter) {
 		counter->sent_packets++;
@@ -254,7 +254,7 @@ static __always_inline int rename_source(struct __sk_buff *skb, const struct seg
 	struct ending to = { .address = way->peer, .port = way->peer_port };
 	struct redirect_counter *counter = counter_of(way->service);
 
-	note_packet(way, s);
+	note_arriving(way, s);
 	if (counter) {
 		counter->received_packets++;
 		counter->received_bytes += skb->len - ETH_HLEN;

@@ -30,20 +30,64 @@ static __always_inline struct host_flow flow_to(const struct host_flow *flow,
 	return other;
 }
 
-/* Written when it says something new: most packets write nothing that other CPUs read. */
-static __always_inline void note_packet(struct redirect_way *way, const struct segment *s)
+/*
+ * How far from what the host has acknowledged a FIN or an RST may be: what is farther ends
+ * nothing, for somebody has guessed its number (RFC 5961). Data that has come may not be
+ * acknowledged yet, and with a FIN, which may be sent again, some may be that has been.
+ */
+#define END_AFTER (1 << 20)
+#define FIN_BEFORE (1 << 16)
+#define RST_BEFORE 1 /* who has sent a FIN may reset from its number */
+
+static __always_inline void note_time(struct redirect_way *way)
 {
 	__u64 now = bpf_ktime_get_ns();
-	__u16 ends = way->ends;
 
 	if (now - way->seen > SECOND)
 		way->seen = now;
+}
+
+/*
+ * A packet of the host's own. Written when it says something new. Whatever leaves, but an
+ * RST, says that the connection lives: also the ACK by which a host answers an RST that is in
+ * its window and has not the number that it waits for.
+ */
+static __always_inline void note_leaving(struct redirect_way *way, const struct segment *s)
+{
+	__u16 ends = way->ends & REDIRECT_FIN;
+
+	note_time(way);
 	if (s->flags & SEGMENT_FIN)
 		ends |= REDIRECT_FIN;
 	if (s->flags & SEGMENT_RST)
 		ends |= REDIRECT_RST;
+	else if (s->flags & SEGMENT_ACK && way->acknowledged != s->acknowledgement)
+		way->acknowledged = s->acknowledgement;
 	if (ends != way->ends)
 		way->ends = ends;
+}
+
+/* A FIN or an RST that came, to the client of a connection. */
+static __always_inline void note_end(struct redirect_way *way, const struct segment *s)
+{
+	struct host_flow arriving = flow_of(s, 0);
+	struct host_flow leaving = flow_to(&arriving, &way->peer, way->peer_port);
+	struct redirect_way *out = bpf_map_lookup_elem(&redirect_leaving, &leaving);
+	__u32 before = s->flags & SEGMENT_RST ? RST_BEFORE : FIN_BEFORE;
+
+	if (!out || s->sequence + before - out->acknowledged > before + END_AFTER)
+		return;
+	if (s->flags & SEGMENT_RST)
+		out->ends |= REDIRECT_RST;
+	else
+		way->ends |= REDIRECT_FIN;
+}
+
+static __always_inline void note_arriving(struct redirect_way *way, const struct segment *s)
+{
+	note_time(way);
+	if (s->flags & (SEGMENT_FIN | SEGMENT_RST))
+		note_end(way, s);
 }
 
 static __always_inline struct redirect_counter *counter_of(__u32 service)
@@ -88,6 +132,7 @@ static __always_inline int remember(const struct host_flow *leaving, const struc
 		return 0;
 	way.peer = s->source;
 	way.peer_port = s->source_port;
+	way.acknowledged = s->sequence + 1;
 	if (!bpf_map_update_elem(&redirect_leaving, leaving, &way, BPF_ANY))
 		return 1;
 	bpf_map_delete_elem(&redirect_arriving, &arriving);

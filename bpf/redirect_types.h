@@ -70,8 +70,10 @@ struct redirect_echo {
 };
 
 enum redirect_end {
-	REDIRECT_FIN = 1 << 0,
-	REDIRECT_RST = 1 << 1,
+	REDIRECT_FIN = 1 << 0, /* has been seen in this direction */
+	REDIRECT_RST =
+		1
+		<< 1, /* of what leaves only: either side has reset it, and nothing has left since */
 };
 
 /*
@@ -81,11 +83,13 @@ enum redirect_end {
 struct redirect_way {
 	struct address peer;
 	__be16 peer_port;
-	__u16 ends;     /* enum redirect_end: what has been seen in this direction */
+	__u16 ends;     /* enum redirect_end */
 	__u32 sequence; /* of the SYN that began it */
 	__u32 ifindex;  /* by which backend's packets come, and the host's leave */
 	__u32 service;
-	__u64 seen; /* last packet, ns of CLOCK_MONOTONIC, to a second */
+	__u64 seen;         /* last packet, ns of CLOCK_MONOTONIC, to a second */
+	__u32 acknowledged; /* of what leaves only: the number that the host expects next */
+	__u32 pad;
 };
 
 struct redirect_counter {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -48,7 +49,7 @@ func (a *Agent) ageRedirects(ctx context.Context) {
 		}
 		a.mu.Lock()
 		if a.redirector != nil {
-			if err := a.redirector.age(now()); err != nil {
+			if err := a.redirector.age(now(), a.hasSocket); err != nil {
 				a.options.Log.Error("age redirected connections", "error", err)
 			}
 		}
@@ -65,9 +66,20 @@ func now() time.Duration {
 	return time.Duration(t.Nano())
 }
 
+// hasSocket reports whether a socket of this host's own has that connection. What containers
+// and virtual machines behind it have is not known.
+func (a *Agent) hasSocket(client, vip netip.AddrPort) bool {
+	found, err := a.sockets.hasConnection(client, vip)
+	if err != nil {
+		a.options.Log.Debug("look whether a connection that was reset is open", "client", client, "vip", vip, "error", err)
+	}
+	return found
+}
+
 // age takes out what is silent for too long: both directions of a connection, or the one
-// that is left of it.
-func (r *redirector) age(now time.Duration) error {
+// that is left of it. One that was reset stays while the host has a socket of it, which has
+// not believed the RST.
+func (r *redirector) age(now time.Duration, hasSocket func(client, vip netip.AddrPort) bool) error {
 	arriving := map[redirectHostFlow]redirectRedirectWay{}
 	if err := eachConnection(r.RedirectArriving, func(flow redirectHostFlow, way redirectRedirectWay) { arriving[flow] = way }); err != nil {
 		return err
@@ -77,7 +89,11 @@ func (r *redirector) age(now time.Duration) error {
 		back := redirectHostFlow{Client: flow.Client, Vip: out.Peer, ClientPort: flow.ClientPort, VipPort: out.PeerPort}
 		in := arriving[back]
 		delete(arriving, back)
-		if idle := now - time.Duration(max(out.Seen, in.Seen)); idle > timeoutOf(out.Ends, in.Ends) {
+		timeout := timeoutOf(out.Ends, in.Ends)
+		if timeout == resetTimeout && hasSocket(flow.client(), flow.vip()) {
+			timeout = openTimeout
+		}
+		if idle := now - time.Duration(max(out.Seen, in.Seen)); idle > timeout {
 			errs = append(errs, take(r.RedirectLeaving, flow, out), take(r.RedirectArriving, back, in))
 		}
 	})
@@ -87,6 +103,14 @@ func (r *redirector) age(now time.Duration) error {
 		}
 	}
 	return errors.Join(append(errs, err)...)
+}
+
+func (f redirectHostFlow) client() netip.AddrPort { return endOf(f.Client, f.ClientPort) }
+
+func (f redirectHostFlow) vip() netip.AddrPort { return endOf(f.Vip, f.VipPort) }
+
+func endOf(a redirectAddress, port uint16) netip.AddrPort {
+	return netip.AddrPortFrom(netip.AddrFrom16(a.Bytes).Unmap(), networkOrder(port))
 }
 
 // take takes a connection out unless another one has its place by now.

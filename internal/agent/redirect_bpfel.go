@@ -135,14 +135,16 @@ const (
 )
 
 type redirectRedirectWay struct {
-	_        structs.HostLayout
-	Peer     redirectAddress
-	PeerPort uint16
-	Ends     uint16
-	Sequence uint32
-	Ifindex  uint32
-	Service  uint32
-	Seen     uint64
+	_            structs.HostLayout
+	Peer         redirectAddress
+	PeerPort     uint16
+	Ends         uint16
+	Sequence     uint32
+	Ifindex      uint32
+	Service      uint32
+	Seen         uint64
+	Acknowledged uint32
+	Pad          uint32
 }
 
 // Names of all BPF objects in the ELF.

@@ -218,7 +218,7 @@ func synAckOf(options ...byte) packet.TCPHeader {
 }
 
 func dataOf(flags uint8) packet.TCPHeader {
-	return packet.TCPHeader{Seq: 5, Ack: 9, Flags: flags, Window: 501, Options: []byte{1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2}}
+	return packet.TCPHeader{Seq: 78, Ack: 78, Flags: flags, Window: 501, Options: []byte{1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2}}
 }
 
 // withOption adds the option for a VIP; none: one that asks.

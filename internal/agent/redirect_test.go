@@ -4,7 +4,6 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
-	"time"
 
 	"weir.io/weir/internal/packet"
 )
@@ -200,85 +199,10 @@ func TestEcho(t *testing.T) {
 	}
 }
 
-// A call of a backend itself must not meet a redirected connection of the same port, and
-// goes once that one has ended.
-func TestClash(t *testing.T) {
-	for _, c := range connections() {
-		direct := segment(c.client, c.backend, synOf(linuxSYN...))
-		dropped := hostStep{name: "direct SYN", in: direct, verdict: tcShot, event: c.service + " clash"}
-		goes := leavesAs("direct SYN", "", direct, nil)
-		for name, steps := range map[string][]hostStep{
-			"RST":      {c.receives(packet.RST, 0), goes, leavesAs("data", "", segment(c.client, c.vip, dataOf(packet.ACK)), nil)},
-			"own RST":  {c.sends(packet.RST, 0), goes},
-			"one FIN":  {c.sends(packet.FIN|packet.ACK, 0), dropped},
-			"two FINs": {c.sends(packet.FIN|packet.ACK, 0), c.receives(packet.FIN|packet.ACK, 0), goes},
-		} {
-			t.Run(c.service+": "+name, func(t *testing.T) {
-				newRedirectHost(t).check(append([]hostStep{c.asks(), c.taken(), dropped}, steps...)...)
-			})
-		}
-	}
-}
-
 // Two VIPs that an option cannot tell apart are not redirected.
 func TestAlikeVIPs(t *testing.T) {
 	h := newRedirectHost(t)
 	client := netip.AddrPortFrom(client6, 40000)
 	h.check(leavesAs("SYN", "alike ambiguous", segment(client, alikeVIP6, synOf(linuxSYN...)), nil),
 		leavesAs("SYN", "alike too ambiguous", segment(client, alikeToo6, synOf(linuxSYN...)), nil))
-}
-
-// Connections are forgotten by how they ended; others of the same host stay.
-func TestAging(t *testing.T) {
-	for name, test := range map[string]struct {
-		steps   func(c connection) []hostStep
-		timeout time.Duration
-	}{
-		"open":       {func(c connection) []hostStep { return nil }, openTimeout},
-		"half-ended": {func(c connection) []hostStep { return []hostStep{c.sends(packet.FIN|packet.ACK, 0)} }, halfTimeout},
-		"ended": {func(c connection) []hostStep {
-			return []hostStep{c.sends(packet.FIN|packet.ACK, 0), c.receives(packet.FIN|packet.ACK, 0)}
-		}, closedTimeout},
-		"reset": {func(c connection) []hostStep { return []hostStep{c.receives(packet.RST, 0)} }, resetTimeout},
-	} {
-		t.Run(name, func(t *testing.T) {
-			h := newRedirectHost(t)
-			c, open := connections()[0], connections()[1]
-			h.check(c.asks(), c.taken())
-			h.check(test.steps(c)...)
-			began := now()
-			h.check(open.asks(), open.taken())
-			remembered := func(what string, want ...int) {
-				t.Helper()
-				list, err := h.status()
-				if err != nil {
-					t.Fatal(err)
-				}
-				for i, n := range want {
-					if list[i].Connections != n {
-						t.Errorf("%s: %d connections of %s, want %d", what, list[i].Connections, list[i].Name, n)
-					}
-				}
-			}
-			must := func(err error) {
-				t.Helper()
-				if err != nil {
-					t.Fatal(err)
-				}
-			}
-			// The programs note the time to a second.
-			must(h.age(began + test.timeout - 2*time.Second))
-			remembered("before its time", 1, 1)
-			must(h.age(now() + test.timeout + time.Millisecond))
-			last := 1
-			if test.timeout == openTimeout {
-				last = 0
-			}
-			remembered("after it", 0, last)
-			if last == 1 {
-				h.check(open.sends(packet.ACK, 1), open.receives(packet.ACK, 1), leavesAs("data", "", segment(c.client, c.vip, dataOf(packet.ACK)), nil),
-					arrivesAs("data", "", segment(c.backend, c.client, dataOf(packet.ACK)), nil))
-			}
-		})
-	}
 }

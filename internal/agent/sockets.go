@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -24,16 +25,24 @@ const (
 	diagPorts         = 4 // where source and destination port are in the answer
 	diagSource        = 8
 	diagDestination   = 24
+	diagState         = 1 // where the state is in the answer
+	// Where ports and addresses are in a request for one socket, and what says that any
+	// will do (INET_DIAG_NOCOOKIE).
+	askedPorts       = 8
+	askedSource      = 12
+	askedDestination = 28
+	askedCookie      = 48
 )
 
 // The states of the kernel (net/tcp_states.h) in which a socket has no connection. All
 // others have one: those being opened (TCP_NEW_SYN_RECV is a request socket), those
 // that nobody has open any more, and TIME_WAIT.
 const (
-	stateClose  = 7
-	stateListen = 10
-	lastState   = 12
-	connected   = uint32((1<<(lastState+1) - 1) &^ (1<<stateClose | 1<<stateListen))
+	stateTimeWait = 6
+	stateClose    = 7
+	stateListen   = 10
+	lastState     = 12
+	connected     = uint32((1<<(lastState+1) - 1) &^ (1<<stateClose | 1<<stateListen))
 )
 
 // sockets asks a network namespace about its sockets. sock_diag needs no program in
@@ -87,15 +96,55 @@ func (s sockets) connections(found func(local, remote netip.AddrPort)) error {
 	})
 }
 
+// hasConnection reports whether a socket of the namespace has a connection with these ends.
+// One in TIME_WAIT has none any more.
+func (s sockets) hasConnection(local, remote netip.AddrPort) (bool, error) {
+	family := byte(unix.AF_INET)
+	if local.Addr().Is6() {
+		family = unix.AF_INET6
+	}
+	request, text := s.request(family, unix.IPPROTO_TCP, 0)
+	binary.BigEndian.PutUint16(text[askedPorts:], local.Port())
+	binary.BigEndian.PutUint16(text[askedPorts+2:], remote.Port())
+	copy(text[askedSource:], local.Addr().AsSlice())
+	copy(text[askedDestination:], remote.Addr().AsSlice())
+	binary.NativeEndian.PutUint64(text[askedCookie:], math.MaxUint64)
+	binary.NativeEndian.PutUint32(text[diagStates:], connected)
+	request.AddRawData(text)
+	found := false
+	err := request.ExecuteIter(unix.NETLINK_INET_DIAG, nl.SOCK_DIAG_BY_FAMILY, func(answer []byte) bool {
+		// Where no socket has these ends, the kernel answers with one that listens there.
+		if len(answer) >= diagAnswerLength {
+			state := answer[diagState]
+			found = found || state != stateListen && state != stateClose && state != stateTimeWait
+		}
+		return true
+	})
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("find the TCP socket of %v to %v: %w", local, remote, err)
+	}
+	return found, nil
+}
+
+// request begins one: the sockets of a family and a protocol.
+func (s sockets) request(family, protocol byte, flags int) (*nl.NetlinkRequest, []byte) {
+	request := nl.NewNetlinkRequest(nl.SOCK_DIAG_BY_FAMILY, flags)
+	request.Sockets = map[int]*nl.SocketHandle{unix.NETLINK_INET_DIAG: {Socket: s.netlink, Seq: request.Seq}}
+	text := make([]byte, diagRequestLength)
+	text[0], text[1] = family, protocol
+	return request, text
+}
+
 // dump calls found with what the kernel says of each socket of a protocol in these states,
 // with these attributes behind it.
 func (s sockets) dump(protocol byte, states uint32, attributes byte, found func(answer []byte)) error {
 	name := map[byte]string{unix.IPPROTO_TCP: "tcp", unix.IPPROTO_UDP: "udp"}[protocol]
 	for _, family := range families {
-		request := nl.NewNetlinkRequest(nl.SOCK_DIAG_BY_FAMILY, unix.NLM_F_DUMP)
-		request.Sockets = map[int]*nl.SocketHandle{unix.NETLINK_INET_DIAG: {Socket: s.netlink, Seq: request.Seq}}
-		text := make([]byte, diagRequestLength)
-		text[0], text[1], text[diagExtensions] = family, protocol, attributes
+		request, text := s.request(family, protocol, unix.NLM_F_DUMP)
+		text[diagExtensions] = attributes
 		binary.NativeEndian.PutUint32(text[diagStates:], states)
 		request.AddRawData(text)
 		err := request.ExecuteIter(unix.NETLINK_INET_DIAG, nl.SOCK_DIAG_BY_FAMILY, func(answer []byte) bool {
