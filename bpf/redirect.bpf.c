@@ -35,6 +35,34 @@ static __always_inline int in_prefix(__u32 service, const struct address *addres
 }
 
 /*
+ * A packet of a connection: to the backend, by its own route, which need not be the
+ * VIP's. The kernel runs this program once more for it, which then finds nothing to do.
+ */
+static __always_inline int leave_redirected(struct __sk_buff *skb, const struct segment *s)
+{
+	struct host_flow flow = flow_of(s, 1);
+	struct redirect_way *way = bpf_map_lookup_elem(&redirect_leaving, &flow);
+	struct ending from = { .address = s->destination, .port = s->destination_port }, to = {};
+	struct redirect_counter *counter;
+	__u32 ifindex;
+
+	if (!way)
+		return TC_ACT_UNSPEC;
+	note_leaving(way, s);
+	counter = counter_of(way->service);
+	if (counter) {
+		counter->sent_packets++;
+		counter->sent_bytes += skb->len - ETH_HLEN;
+	}
+	to.address = way->peer;
+	to.port = way->peer_port;
+	ifindex = way->ifindex;
+	if (!replace_end(skb, s, 0, &from, &to))
+		return TC_ACT_SHOT;
+	return bpf_redirect_neigh(ifindex, NULL, 0, 0);
+}
+
+/*
  * A SYN to no VIP. To a backend, it may meet a redirected connection of the same port,
  * which the kernel thinks is to somebody else: that one goes on, this one has to wait.
  */
@@ -48,6 +76,8 @@ static __always_inline int leave_directly(const struct segment *s)
 	if (!in_prefix(0, &s->destination))
 		return TC_ACT_UNSPEC;
 	in = bpf_map_lookup_elem(&redirect_arriving, &arriving);
+	if (in && in->sequence == s->sequence)
+		return TC_ACT_UNSPEC; /* one to the VIP, on its way */
 	if (in) {
 		leaving = flow_to(&arriving, &in->peer, in->peer_port);
 		out = bpf_map_lookup_elem(&redirect_leaving, &leaving);
@@ -97,8 +127,9 @@ static __always_inline int leave_asking(struct __sk_buff *skb, const struct segm
 	if (!service)
 		return TC_ACT_UNSPEC;
 	if (way && way->sequence == s->sequence) {
+		/* Its answer was lost behind this program, or is on its way up. */
 		note(index, REDIRECT_EARLY);
-		return TC_ACT_SHOT;
+		return leave_redirected(skb, s);
 	}
 	if (way)
 		forget(&flow, way);
@@ -152,34 +183,6 @@ static __always_inline int leave_answer(struct __sk_buff *skb, const struct segm
 	else
 		note(copy.service, REDIRECT_ECHOED);
 	return TC_ACT_UNSPEC;
-}
-
-/*
- * A packet of a connection: to the backend, by its own route, which need not be the
- * VIP's. The kernel runs this program once more for it, which then finds nothing to do.
- */
-static __always_inline int leave_redirected(struct __sk_buff *skb, const struct segment *s)
-{
-	struct host_flow flow = flow_of(s, 1);
-	struct redirect_way *way = bpf_map_lookup_elem(&redirect_leaving, &flow);
-	struct ending from = { .address = s->destination, .port = s->destination_port }, to = {};
-	struct redirect_counter *counter;
-	__u32 ifindex;
-
-	if (!way)
-		return TC_ACT_UNSPEC;
-	note_leaving(way, s);
-	counter = counter_of(way->service);
-	if (counter) {
-		counter->sent_packets++;
-		counter->sent_bytes += skb->len - ETH_HLEN;
-	}
-	to.address = way->peer;
-	to.port = way->peer_port;
-	ifindex = way->ifindex;
-	if (!replace_end(skb, s, 0, &from, &to))
-		return TC_ACT_SHOT;
-	return bpf_redirect_neigh(ifindex, NULL, 0, 0);
 }
 
 SEC("tc")

@@ -122,7 +122,7 @@ enum redirect_event {
 	REDIRECT_ERROR,
 	/* On a client's host: SYNs that would meet a redirected connection. */
 	REDIRECT_CLASH, /* to the backend itself, by the same port: dropped */
-	REDIRECT_EARLY, /* sent again while it was answered: dropped */
+	REDIRECT_EARLY, /* sent again after it was answered: to the backend */
 	/* On a backend's host. */
 	REDIRECT_RECEIVED,    /* SYN with the option filled in */
 	REDIRECT_MISNAMED,    /* the option names a VIP that is not the backend's: ignored */

@@ -92,10 +92,7 @@ func (l *redirectLab) usesPortsAgain(t *testing.T) {
 // dialFrom connects from a port of the client's, as soon as the kernel gives it.
 func (l *redirectLab) dialFrom(t *testing.T, six bool, port int, to redirectService) *net.TCPConn {
 	t.Helper()
-	dialer := net.Dialer{LocalAddr: &net.TCPAddr{Port: port}, Timeout: 10 * time.Second, Control: func(_, _ string, c syscall.RawConn) error {
-		var failed error
-		return errors.Join(c.Control(func(fd uintptr) { failed = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1) }), failed)
-	}}
+	dialer := net.Dialer{LocalAddr: &net.TCPAddr{Port: port}, Timeout: 10 * time.Second, Control: reusesAddresses}
 	var conn net.Conn
 	waitFor(t, "a port to be free again", func() bool {
 		err := l.client.Do(func() (err error) {
@@ -112,6 +109,12 @@ func (l *redirectLab) dialFrom(t *testing.T, six bool, port int, to redirectServ
 		t.Fatal(err)
 	}
 	return conn.(*net.TCPConn)
+}
+
+// reusesAddresses lets a socket have a port that another one of the host has.
+func reusesAddresses(_, _ string, c syscall.RawConn) error {
+	var failed error
+	return errors.Join(c.Control(func(fd uintptr) { failed = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1) }), failed)
 }
 
 // answers lets a web server answer a request, which is the connection's last with "close".

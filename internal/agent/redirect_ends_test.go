@@ -72,7 +72,9 @@ func endings() []ending {
 // goes once that one has ended.
 func TestClash(t *testing.T) {
 	for _, c := range connections() {
-		direct := segment(c.client, c.backend, synOf(linuxSYN...))
+		syn := synOf(linuxSYN...)
+		syn.Seq = 4711
+		direct := segment(c.client, c.backend, syn)
 		dropped := hostStep{name: "direct SYN", in: direct, verdict: tcShot, event: c.service + " clash"}
 		for _, e := range endings() {
 			after := []hostStep{dropped}

@@ -50,6 +50,20 @@ func TestSocketsInEveryState(t *testing.T) {
 		if all := listed(t, r.street.host); !slices.Contains(all, f.ends()) {
 			t.Errorf("%s: %v is not among %v", what, f.ends(), all)
 		}
+		do(t, r.street.host, "ask for one socket", func() error {
+			s, err := openSockets()
+			if err != nil {
+				return err
+			}
+			defer s.close()
+			e := f.ends()
+			for remote, want := range map[netip.AddrPort]bool{e.remote: what != "TIME_WAIT", netip.AddrPortFrom(e.remote.Addr(), 9): false} {
+				if is, err := s.hasConnection(e.local, remote); err != nil || is != want {
+					t.Errorf("%s: a socket of %v to %v: %v (%v), want %v", what, e.local, remote, is, err, want)
+				}
+			}
+			return nil
+		})
 	}
 	r.street.host.Sysctl("net.ipv4.tcp_syncookies", "1")
 	if all := listed(t, r.street.host); len(all) > 0 {
