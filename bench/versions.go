@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -21,6 +22,10 @@ const beforeRows = "bpf/flows.h"
 
 // object is the director's program as both versions have it in them, in the repository.
 const object = "internal/datapath/director_bpfel.o"
+
+// unprobedKey is what a configuration says where nobody answers probes: a version that does
+// not know it cannot be told to hand connections over here.
+const unprobedKey = `json:"redirect-unprobed`
 
 // olderWeir returns the commit that is compared with, and the path of weir as it was then.
 // A smoke run goes without one where the history does not have it.
@@ -61,7 +66,7 @@ var versionsNotes = []string{
 	"as program, but two versions in turns, each with the maps of its own director. The least of 6 passes per round, because whatever disturbs a program makes it slower",
 	"both programs are loaded anew in each round, because the same one takes a few nanoseconds more or less, and now and then a quarter more, where it comes to lie in memory. So there are at least 20 rounds, also if --rounds says less",
 	"the times of both have in them what calls the program and what puts its packet back as it was; put back is these alone",
-	"packets: ACK is of an open connection; SYN begins one, and gue names nobody in it",
+	"packets: ACK is of an open connection; SYN begins one, and gue names nobody in it. redirect hands it over by maglev, or in turns; both have the options of Linux's SYN and the one that asks",
 	"slowdown: to the version before, round by round; between slowdown-low and slowdown-high is the median of all rounds there could be, but in one case of a hundred",
 }
 
@@ -106,7 +111,9 @@ func (s *session) versions(ctx context.Context) ([]program.Version, error) {
 		if err != nil {
 			return nil, err
 		}
-		versions = append(versions, program.Version{Name: "before", Object: code, Binary: path, Older: true})
+		model, err := process.File(ctx, commit, "internal/model/model.go")
+		hands := err == nil && bytes.Contains(model, []byte(unprobedKey))
+		versions = append(versions, program.Version{Name: "before", Object: code, Binary: path, Older: true, Hands: hands})
 	}
 	binary, err := process.Binary()
 	if err != nil {
@@ -116,7 +123,7 @@ func (s *session) versions(ctx context.Context) ([]program.Version, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the director's program (the benchmarks run where the repository is): %w", err)
 	}
-	return append(versions, program.Version{Name: "now", Object: code, Binary: binary}), nil
+	return append(versions, program.Version{Name: "now", Object: code, Binary: binary, Hands: true}), nil
 }
 
 // versionAt is where the other version of a subject differs in "version" alone.

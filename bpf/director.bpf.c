@@ -82,15 +82,12 @@ static __always_inline enum reason deliver(struct packet *packet)
 static __always_inline enum reason forward_otherwise(struct xdp_md *ctx, struct packet *packet,
 						     const struct backend *backend, __u32 index)
 {
-	__u32 option;
-
 	if (backend->flags & BACKEND_LOCAL)
 		return backend->mode == MODE_NAT ? forward_nat(ctx, packet, backend, index) :
 						   deliver(packet);
 	if (!is_syn(packet) || packet->flags & PACKET_FRAGMENT_FIRST)
 		return CONTINUE;
-	option = find_redirect(ctx, packet->l4, packet->l3 + packet->length - packet->l4);
-	return option ? forward_redirect(ctx, packet, backend, option) : CONTINUE;
+	return forward_redirect(ctx, packet, backend);
 }
 
 static __always_inline enum reason forward_by_mode(struct xdp_md *ctx, struct packet *packet,
@@ -191,16 +188,20 @@ static __always_inline enum reason place(struct xdp_md *ctx, struct packet *pack
 		return DROP_NO_BACKEND;
 	hash = hash_flow(&packet->flow, header);
 	packet->hash = hash;
-	seldom = (header->flags & (RING_SNAT | RING_QUIC)) |
+	seldom = (header->flags & (RING_SNAT | RING_QUIC | RING_REDIRECTED)) |
 		 (packet->flags & PACKET_FRAGMENT_FIRST);
 	if (unlikely(seldom)) {
 		if (header->flags & RING_SNAT)
 			*index = find_snat(packet, SNAT_FIN_CLIENT);
 		if (header->flags & RING_QUIC)
 			*index = find_quic(ctx, packet, ring, header);
+		if (header->flags & RING_REDIRECTED && is_syn(packet)) {
+			packet->ring = ring;
+			*index = choose_redirected(ctx, packet);
+		}
 	}
 	if (likely(*index == NO_BACKEND && header->size))
-		*index = pick(ctx, packet, ring, header, hash, backend);
+		*index = pick(packet, ring, header, hash, backend);
 	if (unlikely(seldom || *index == NO_BACKEND))
 		reason = place_otherwise(ctx, packet, ring, header, index, backend);
 	if (unlikely(reason != CONTINUE))

@@ -120,8 +120,9 @@ struct packet {
 	__u8 ttl;
 	__u8 tos; /* DSCP and ECN */
 	__u8 tcp_flags;
-	__u8 request; /* enum packet_request */
-	int action;   /* what a FORWARD or ANSWER reason does to the frame */
+	__u8 request;      /* enum packet_request */
+	__u16 redirect_at; /* offset of the option that asks, see find_redirect; 0: not looked for */
+	int action;        /* what a FORWARD or ANSWER reason does to the frame */
 };
 
 /* The parsers' word for "go on"; every other value is a reason to stop. */

@@ -139,7 +139,7 @@ __u32 pick_remembered(struct packet *packet, __u32 ring, __u32 number);
 
 /* For a new connection, where the policy is no hash: see policy.h. */
 __u32 choose_by_policy(struct packet *packet);
-__u32 pick_by_policy(struct xdp_md *ctx, struct packet *packet);
+__u32 pick_by_policy(struct packet *packet);
 
 static __always_inline struct slot *slot_at(__u32 ring, __u32 number)
 {
@@ -152,7 +152,7 @@ static __always_inline struct slot *slot_at(__u32 ring, __u32 number)
  * The index of the backend that the packet belongs to, or NO_BACKEND. Where it was looked
  * up, to see that it is alive, it is in `backend`, so that it need not be again.
  */
-static __always_inline __u32 pick(struct xdp_md *ctx, struct packet *packet, __u32 ring,
+static __always_inline __u32 pick(struct packet *packet, __u32 ring,
 				  const struct ring_header *header, __u64 hash,
 				  struct backend **backend)
 {
@@ -169,7 +169,7 @@ static __always_inline __u32 pick(struct xdp_md *ctx, struct packet *packet, __u
 	if (unlikely(slot.next & (SLOT_LIST | SLOT_SETTLING)) && header->flags & RING_MEMORY)
 		return pick_remembered(packet, ring, number);
 	if (unlikely(header->policy != POLICY_MAGLEV) && is_syn(packet))
-		return pick_by_policy(ctx, packet);
+		return pick_by_policy(packet);
 	owner = backend_at(slot.owner);
 	if (likely(owner && alive(owner))) {
 		*backend = owner;

@@ -41,7 +41,7 @@ static __always_inline __u32 pick_random(__u32 ring, const struct ring_header *h
  * meet. Who is down is passed over. Directors begin at
  * different places of the same order, or they would all begin with the same backend.
  */
-static __noinline __u32 pick_in_turn(__u32 ring, const struct ring_header *header)
+static __always_inline __u32 pick_in_turn(__u32 ring, const struct ring_header *header)
 {
 	const struct settings *settings = get_settings();
 	__u32 service = header->service, count = header->turn_count;
@@ -144,16 +144,23 @@ __noinline __u32 choose_by_policy(struct packet *packet)
 	return header->policy == POLICY_RANDOM ? pick_random(ring, header) : NO_BACKEND;
 }
 
-/* The same for what is redirected alone; NO_BACKEND: the ring says where it goes. */
-static __always_inline __u32 choose_redirected(struct xdp_md *ctx, struct packet *packet)
+/*
+ * The same for what is redirected alone, of a ring with RING_REDIRECTED; NO_BACKEND: the
+ * ring says where it goes. Its slot is not read: whoever is chosen needs nothing of it.
+ */
+__noinline __u32 choose_redirected(struct xdp_md *ctx, struct packet *packet)
 {
+	const struct ring_header *header;
 	const struct backend *backend;
 	__u32 chosen;
 
-	if (packet->flags & PACKET_FRAGMENT_FIRST ||
-	    !find_redirect(ctx, packet->l4, packet->l3 + packet->length - packet->l4))
+	if (!packet || packet->flags & PACKET_FRAGMENT_FIRST || !asks_redirect(ctx, packet))
 		return NO_BACKEND;
-	chosen = choose_by_policy(packet);
+	header = ring_line_at(packet->ring);
+	if (!header)
+		return NO_BACKEND;
+	chosen = header->policy == POLICY_ROUND_ROBIN ? pick_in_turn(packet->ring, header) :
+							choose_by_policy(packet);
 	backend = backend_at(chosen);
 	/* Nobody else is handed the connection over: it would have to be remembered. */
 	if (!backend || !(backend->flags & BACKEND_REDIRECT) || backend->flags & BACKEND_LOCAL)
@@ -161,18 +168,21 @@ static __always_inline __u32 choose_redirected(struct xdp_md *ctx, struct packet
 	return chosen;
 }
 
-/* The backend of a new connection in a ring without flow memory, or NO_BACKEND. */
-__noinline __u32 pick_by_policy(struct xdp_md *ctx, struct packet *packet)
+/*
+ * The backend of a new connection in a ring without flow memory, or NO_BACKEND. What the
+ * policy places of a ring with RING_REDIRECTED has not come here.
+ */
+__noinline __u32 pick_by_policy(struct packet *packet)
 {
 	const struct ring_header *header;
-	__u32 chosen;
+	__u32 chosen = NO_BACKEND;
 
 	if (!packet)
 		return NO_BACKEND;
 	header = ring_line_at(packet->ring);
 	if (!header)
 		return NO_BACKEND;
-	chosen = header->flags & RING_REDIRECTED ? choose_redirected(ctx, packet) :
-						   choose_by_policy(packet);
+	if (!(header->flags & RING_REDIRECTED))
+		chosen = choose_by_policy(packet);
 	return chosen != NO_BACKEND ? chosen : first_candidate(packet->ring, &packet->slot);
 }

@@ -71,13 +71,15 @@ type settings struct {
 	times  uint32 // that the director is called
 	tunnel uint32 // 1: the packet becomes longer, ...
 	growth uint32 // ... by so many bytes
+	option uint32 // where in the frame redirection fills something in; 0: nowhere
 }
 
 // set prepares for a packet.
 func (a *again) set(to settings, frame []byte) error {
 	variables := a.collection.Variables
 	return errors.Join(variables["again_times"].Set(to.times), variables["again_tunnel"].Set(to.tunnel),
-		variables["again_growth"].Set(to.growth), variables["again_front"].Set(frontOf(frame)))
+		variables["again_growth"].Set(to.growth), variables["again_option"].Set(to.option),
+		variables["again_front"].Set(frontOf(frame)))
 }
 
 // Close forgets the program.

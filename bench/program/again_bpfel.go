@@ -19,6 +19,7 @@ const (
 	againProgAgain      = "again"
 	againVarAgainFront  = "again_front"
 	againVarAgainGrowth = "again_growth"
+	againVarAgainOption = "again_option"
 	againVarAgainTimes  = "again_times"
 	againVarAgainTunnel = "again_tunnel"
 )
@@ -80,6 +81,7 @@ type againMapSpecs struct {
 type againVariableSpecs struct {
 	AgainFront  *ebpf.VariableSpec `ebpf:"again_front"`
 	AgainGrowth *ebpf.VariableSpec `ebpf:"again_growth"`
+	AgainOption *ebpf.VariableSpec `ebpf:"again_option"`
 	AgainTimes  *ebpf.VariableSpec `ebpf:"again_times"`
 	AgainTunnel *ebpf.VariableSpec `ebpf:"again_tunnel"`
 }
@@ -116,6 +118,7 @@ func (m *againMaps) Close() error {
 type againVariables struct {
 	AgainFront  *ebpf.Variable `ebpf:"again_front"`
 	AgainGrowth *ebpf.Variable `ebpf:"again_growth"`
+	AgainOption *ebpf.Variable `ebpf:"again_option"`
 	AgainTimes  *ebpf.Variable `ebpf:"again_times"`
 	AgainTunnel *ebpf.Variable `ebpf:"again_tunnel"`
 }

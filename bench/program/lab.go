@@ -23,7 +23,7 @@ func connect(lab *netlab.Lab, version string, ipv6 bool) (*netlab.Link, error) {
 	director := lab.Host(name)
 	cable := lab.Link(lab.Host("client-of-"+name), director, netlab.LinkOptions{XDP: true,
 		B: []string{"10.1.255.1/16", "fd00:1::1:1/64"}})
-	for n := range backends * len(Ways) {
+	for n := range backends * (len(Ways) + len(Handing)) {
 		for _, six := range []bool{false, true} {
 			director.Neighbour(cable.B.Name, traffic.Backend(n, six).String(), traffic.BackendMAC(n))
 		}
@@ -31,12 +31,13 @@ func connect(lab *netlab.Lab, version string, ipv6 bool) (*netlab.Link, error) {
 	return cable, lab.Err()
 }
 
-// config has a service for each way, in that order, and says nothing that is a default.
-func config(of traffic.Traffic) model.Config {
+// config has a service for each of these ways, in that order, and says nothing that is a default.
+func config(of traffic.Traffic, ways []Way) model.Config {
 	c := model.Config{Director: model.Director{Interfaces: []string{"eth0"}, SNAT: model.SNAT{Addresses: []netip.Addr{snat4, snat6}}}}
-	for n, way := range Ways {
+	for n, way := range ways {
 		s := model.Service{Name: way.Name, VIP: traffic.VIP(n, of.IPv6), Protocol: of.Protocol,
-			Port: model.PortRange{First: traffic.Port, Last: traffic.Port}, Mode: way.mode, SNAT: way.snat}
+			Port: model.PortRange{First: traffic.Port, Last: traffic.Port}, Mode: way.mode, SNAT: way.snat,
+			Policy: way.policy, RedirectUnprobed: way.mode == model.Redirect} // nobody answers a probe
 		for b := range backends {
 			backend := model.Backend{Name: "backend" + strconv.Itoa(b), Address: traffic.Backend(n*backends+b, way.outerIs6(of.IPv6)),
 				Weight: 100, State: model.Active}
@@ -95,7 +96,7 @@ func frames(cable *netlab.Link, of traffic.Traffic) ([][]byte, error) {
 	all := make([][]byte, of.Flows)
 	for n := range all {
 		if all[n], err = source.Frame(); err != nil {
-			return nil, fmt.Errorf("packet of %s: %w", Ways[n].Name, err)
+			return nil, fmt.Errorf("packet %d: %w", n, err)
 		}
 	}
 	return all, nil

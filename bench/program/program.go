@@ -25,6 +25,7 @@ type Way struct {
 	mode   model.Mode
 	snat   bool
 	outer6 bool
+	policy model.Policy
 }
 
 // Ways are all there are.
@@ -34,6 +35,10 @@ var Ways = []Way{
 	{Name: "gue", mode: model.GUE}, {Name: "gue6", mode: model.GUE, outer6: true},
 	{Name: "nat", mode: model.NAT}, {Name: "snat", mode: model.NAT, snat: true},
 }
+
+// Handing are ways to hand over a connection, whose SYNs are the only packets. They are
+// measured of versions.
+var Handing = []Way{{Name: "redirect", mode: model.Redirect}, {Name: "redirect-round-robin", mode: model.Redirect, policy: model.RoundRobin}}
 
 // What the ways are compared with: a program that swaps the MAC addresses, and one
 // that moves the head by 20 bytes and writes Ethernet.
@@ -70,7 +75,7 @@ func New(ctx context.Context, lab *netlab.Lab, ipv6 bool) (_ *Bench, err error) 
 		return nil, err
 	}
 	b.port = cable.B
-	director, err := process.StartDirector(cable.B.Host, config(way))
+	director, err := process.StartDirector(cable.B.Host, config(way, Ways))
 	if err != nil {
 		return nil, err
 	}

@@ -66,7 +66,7 @@ func TestVersions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	v, err := NewVersions(t.Context(), netlab.ForTest(t), false, Version{Name: "a", Object: object, Binary: binary}, Version{Name: "b", Object: object, Binary: binary})
+	v, err := NewVersions(t.Context(), netlab.ForTest(t), false, Version{Name: "a", Object: object, Binary: binary, Hands: true}, Version{Name: "b", Object: object, Binary: binary})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,8 +80,9 @@ func TestVersions(t *testing.T) {
 			t.Errorf("%+v took %g ns", subject, least[subject])
 		}
 	}
-	// With SYNs: gue and gue6; and once what forwards nothing.
-	if want := 2*(len(Ways)+2) + len(putBack); len(least) != want {
+	// With SYNs: gue and gue6, and what is handed over by one of them; and once what forwards
+	// nothing.
+	if want := 2*(len(Ways)+2) + len(Handing) + len(putBack); len(least) != want {
 		t.Errorf("%d subjects, want %d: %v", len(least), want, least)
 	}
 	growth := map[Subject]uint32{}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/cilium/ebpf"
 
@@ -20,6 +21,7 @@ type Version struct {
 	Object []byte // its compiled director.bpf.c, as its binary has it in it
 	Binary string // runs its director
 	Older  bool   // which may not know every key of today's configuration
+	Hands  bool   // it knows mode redirect
 }
 
 // Subject is one version's program on one packet.
@@ -56,6 +58,7 @@ type turn struct {
 	*running
 	subject    Subject
 	frame, syn []byte // syn: begins the flow, where the program must know it
+	option     uint32 // where what is filled in is in the frame; 0: nowhere
 	settings   settings
 }
 
@@ -87,12 +90,16 @@ func (v *Versions) start(ctx context.Context, lab *netlab.Lab, ipv6 bool, versio
 	if err != nil {
 		return err
 	}
-	way := waysTraffic(ipv6)
+	way, ways := waysTraffic(ipv6), Ways
+	hands := version.Hands && !ipv6 // there are no frames of IPv6 that ask
+	if hands {
+		ways = slices.Concat(Ways, Handing)
+	}
 	start := process.StartDirectorAs
 	if version.Older {
 		start = process.StartOlderDirector
 	}
-	director, err := start(cable.B.Host, version.Binary, config(way))
+	director, err := start(cable.B.Host, version.Binary, config(way, ways))
 	if err != nil {
 		return err
 	}
@@ -119,6 +126,16 @@ func (v *Versions) start(ctx context.Context, lab *netlab.Lab, ipv6 bool, versio
 		if way.mode == model.GUE {
 			v.turns = append(v.turns, &turn{subject: Subject{version.Name, way.Name, true}, running: r, frame: syns[n]})
 		}
+	}
+	if !hands {
+		return nil
+	}
+	asking, err := frames(cable, askingTraffic())
+	if err != nil {
+		return err
+	}
+	for n, way := range Handing {
+		v.turns = append(v.turns, &turn{subject: Subject{version.Name, way.Name, true}, running: r, frame: asking[len(Ways)+n], option: saysAt})
 	}
 	return nil
 }
@@ -152,7 +169,7 @@ func (t *turn) prepare() error {
 	if err != nil {
 		return err
 	}
-	t.settings = settings{times: calls, growth: uint32(len(r.frame) - len(t.frame))}
+	t.settings = settings{times: calls, growth: uint32(len(r.frame) - len(t.frame)), option: t.option}
 	t.settings.tunnel = min(t.settings.growth, 1)
 	if err := t.again.set(t.settings, t.frame); err != nil {
 		return err
@@ -255,6 +272,17 @@ func (v *Versions) Close() error {
 func waysTraffic(ipv6 bool) traffic.Traffic {
 	return traffic.Traffic{IPv6: ipv6, Protocol: model.TCP, Flows: len(Ways), VIPs: len(Ways), Frames: []int{frameSize}, InTurn: true}
 }
+
+// askingTraffic has a SYN that asks to be redirected to each way's service, of those that
+// hand over after the others.
+func askingTraffic() traffic.Traffic {
+	all := len(Ways) + len(Handing)
+	return traffic.Traffic{Protocol: model.TCP, Flows: all, VIPs: all, Frames: []int{traffic.AskingFrame}, SYNEvery: 1, InTurn: true, Asks: true}
+}
+
+// saysAt is where the address begins that a SYN's option names: its last 8 bytes are that, a
+// port and two NOPs.
+const saysAt = traffic.AskingFrame - traffic.FCS - 8
 
 // bothFrames returns a SYN and a packet of an open connection of each way.
 func bothFrames(cable *netlab.Link, way traffic.Traffic) (syns, packets [][]byte, err error) {

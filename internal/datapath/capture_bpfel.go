@@ -101,14 +101,14 @@ type captureCaptureRecord struct {
 				Owner uint32
 				Next  uint32
 			}
-			Tags     uint8
-			Flags    uint8
-			Ttl      uint8
-			Tos      uint8
-			TcpFlags uint8
-			Request  uint8
-			_        [2]byte
-			Action   int32
+			Tags       uint8
+			Flags      uint8
+			Ttl        uint8
+			Tos        uint8
+			TcpFlags   uint8
+			Request    uint8
+			RedirectAt uint16
+			Action     int32
 		}
 		Reason uint32
 		Action int32

@@ -65,7 +65,7 @@ func TestExplain(t *testing.T) {
 			t.Errorf("no packet's backend was chosen by %s: %v", chosen, seen)
 		}
 	}
-	for _, reason := range []string{"pass_no_service", "forward_l2dsr", "forward_ipip", "forward_gue", "forward_nat", "forward_reply", "forward_fragment",
+	for _, reason := range []string{"pass_no_service", "forward_l2dsr", "forward_ipip", "forward_gue", "forward_nat", "forward_redirect", "forward_reply", "forward_fragment",
 		"answer_echo", "answer_too_big", "drop_no_backend", "drop_fragment_unknown", "drop_snat_unknown"} {
 		if reasons[reason] == 0 {
 			t.Errorf("no packet was counted under %s: %v", reason, reasons)
@@ -128,7 +128,7 @@ func (x *explainRun) service(n int) model.TableService {
 	if kind == 0 || kind == 2 {
 		s.Protocol = model.UDP
 	}
-	if kind == 3 {
+	if kind == 3 && is4 {
 		s.Policy = model.P2C
 	}
 	if kind == 6 {
@@ -141,6 +141,7 @@ func (x *explainRun) service(n int) model.TableService {
 		b := model.TableBackend{Name: fmt.Sprint("b", number), Address: explainBackend(over4, number%60), Mode: mode, Weight: uint16(1 + r.IntN(3)),
 			State: []model.BackendState{model.Active, model.Active, model.Active, model.Draining, model.Down}[r.IntN(5)]}
 		b.SNAT = kind == 5
+		b.Redirect = kind == 3 && !is4 && i != 1
 		if mode == model.NAT {
 			b.Port = backendPort
 		}
@@ -148,7 +149,7 @@ func (x *explainRun) service(n int) model.TableService {
 	}
 	candidate := func() uint32 { return uint32(r.IntN(len(s.Backends))) }
 	// The policies that draw something do not draw the same twice.
-	if (kind == 1 || kind == 5) && len(s.Backends)%2 == 0 {
+	if (kind == 1 || kind == 5) && len(s.Backends)%2 == 0 || hands(&s) {
 		s.Policy = model.RoundRobin
 		for i := range 13 * len(s.Backends) {
 			s.Ring.Turns = append(s.Ring.Turns, uint32((i*i+n)%len(s.Backends)))
@@ -167,6 +168,11 @@ func (x *explainRun) service(n int) model.TableService {
 		s.Ring.Slots = append(s.Ring.Slots, slot)
 	}
 	return s
+}
+
+// hands says whether connections of a service may be handed over.
+func hands(s *model.TableService) bool {
+	return slices.ContainsFunc(s.Backends, func(b model.TableBackend) bool { return b.Redirect })
 }
 
 // step asks about a packet, and then sends it.
@@ -246,6 +252,9 @@ func (x *explainRun) consistent(e *model.Explanation) {
 		}
 		return best, any
 	}
+	if e.Service.Policy == model.RoundRobin && len(e.Slot.Candidates) == 0 {
+		x.Errorf("%s is chosen by %s, and its slot %d has no row", e.Reason, e.Chosen, e.Slot.Number)
+	}
 	switch e.Chosen {
 	case model.ChosenByRow:
 		if c, any := first(nil); any && c.Backend != e.Backend.Backend {
@@ -297,6 +306,9 @@ func (x *explainRun) frameOf(services []model.TableService) []byte {
 	l4 := l4(s.Protocol, from, port)
 	if tcp, is := l4.(packet.TCPHeader); is {
 		tcp.Flags = []uint8{packet.SYN, packet.SYN, packet.ACK, packet.ACK, packet.FIN | packet.ACK, packet.RST}[r.IntN(6)]
+		if tcp.Flags == packet.SYN && hands(s) && r.IntN(3) > 0 {
+			tcp.Options, payload = asking(linuxSYN...), nil
+		}
 		l4 = tcp
 	}
 	return packet.Build(append(headers, l4, payload)...)

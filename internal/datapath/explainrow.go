@@ -16,14 +16,31 @@ func (w *world) line(n uint32) unsafe.Pointer {
 }
 
 // slotOf is the slot that the ring was asked for, as the packet has it, and the header of
-// the ring; nil: no ring was asked.
+// the ring; nil: no ring was asked. What a policy has handed over has not read its slot:
+// there it is the one whose row the flow would have had.
 func (w *world) slotOf(p *observedPacket) (*directorSlot, *directorRingHeader) {
 	header := (*directorRingHeader)(w.line(p.Ring))
 	if header == nil {
 		return nil, nil
 	}
 	slot := directorSlot(p.Slot)
+	if slot == (directorSlot{}) && header.Size > 0 {
+		if there := w.slotIn(p.Ring, header, p.flow()); there != nil {
+			slot = *there
+		}
+	}
 	return &slot, header
+}
+
+// slotIn is a copy of a flow's slot in a ring; nil: it has none.
+func (w *world) slotIn(ring uint32, header *directorRingHeader, f model.Flow) *directorSlot {
+	number := uint32(f.Hash(header.Salt, model.Affinity(header.Affinity)) >> 32 * uint64(header.Size) >> 32)
+	slots := w.line(ring + headerLines + number/uint32(slotsPerLine))
+	if slots == nil {
+		return nil
+	}
+	slot := (*[slotsPerLine]directorSlot)(slots)[number%uint32(slotsPerLine)]
+	return &slot
 }
 
 // listOf is the list of a slot; nil: it has none.
@@ -121,13 +138,11 @@ func (w *world) explainBefore(p *observedPacket, header *directorRingHeader) *mo
 		return nil
 	}
 	f := p.flow()
-	number := uint32(f.Hash(before.Salt, model.Affinity(before.Affinity)) >> 32 * uint64(before.Size) >> 32)
-	slots := w.line(ring + headerLines + number/uint32(slotsPerLine))
-	if slots == nil {
+	slot := w.slotIn(ring, before, f)
+	if slot == nil {
 		return nil
 	}
-	slot := (*[slotsPerLine]directorSlot)(slots)[number%uint32(slotsPerLine)]
-	return w.explainSlot(ring, &slot, f)
+	return w.explainSlot(ring, slot, f)
 }
 
 // nameOf names a backend by its index.
