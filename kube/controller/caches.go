@@ -148,18 +148,14 @@ func (c *caches) nodes() []translate.Node {
 }
 
 // claims returns whose which address is, as it was read.
-func (c *caches) claims() pool.Claims {
-	claims := pool.Claims{}
+func (c *caches) claims() map[netip.Addr]claim {
+	claims := map[netip.Addr]claim{}
 	for _, a := range list[networkingv1.IPAddress](c.address) {
 		if address, err := netip.ParseAddr(a.Name); err == nil {
-			claims[address] = parentOf(a)
+			claims[address] = claimOf(a)
 		}
 	}
 	return claims
-}
-
-func (c *caches) claim(a netip.Addr) *networkingv1.IPAddress {
-	return one[networkingv1.IPAddress](c.address, a.String())
 }
 
 func list[T any](i cache.SharedIndexInformer) []*T {

@@ -132,7 +132,7 @@ func (c *Controller) pass(ctx context.Context) (next time.Duration, err error) {
 	c.claims.read(c.cache.claims())
 	read := c.readResources()
 	plan := c.plan(services, read)
-	claimed := c.claims.make(ctx, plan.assignment.Claim, services)
+	claimed := c.claims.make(ctx, plan.assignment.Claim)
 	plan.without(claimed.taken)
 	set := c.translate(plan, read)
 	refused, putErr := c.set.put(ctx, set)

@@ -68,10 +68,10 @@ func (w *wish) problem(r translate.Reason, format string, args ...any) {
 }
 
 // without takes addresses away that turned out to be somebody else's.
-func (p *plan) without(taken map[netip.Addr]string) {
+func (p *plan) without(taken map[pool.Share]string) {
 	for _, w := range p.of {
 		w.addresses = slices.DeleteFunc(w.addresses, func(a netip.Addr) bool {
-			why, is := taken[a]
+			why, is := taken[pool.Share{Address: a, Service: translate.Of(w.service)}]
 			if is {
 				w.problem(translate.NoAddress, "%s cannot be claimed: %s", a, why)
 			}

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -175,8 +176,13 @@ func (c *Controller) excluding(s *corev1.Service, read *resources) map[string]st
 // writeResources writes the status of custom resources where it says something else.
 func (c *Controller) writeResources(ctx context.Context, p *plan, read *resources) error {
 	assigned, forwarded := map[string]int64{}, map[*v1alpha1.ServicePolicy]int64{}
+	counted := map[netip.Addr]bool{} // Services may share one
 	for _, w := range p.of {
 		for _, a := range w.addresses {
+			if counted[a] {
+				continue
+			}
+			counted[a] = true
 			if i := slices.IndexFunc(read.pools, func(p pool.Pool) bool { return p.Has(a) }); i >= 0 {
 				assigned[read.pools[i].Name]++
 			}

@@ -14,7 +14,6 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"weir.io/weir/internal/model"
-	"weir.io/weir/kube/pool"
 	"weir.io/weir/kube/translate"
 )
 
@@ -98,24 +97,6 @@ func TestSame(t *testing.T) {
 	}
 	if plain[0].Backends[0].State != model.Active || same(plain, nil) {
 		t.Error("to compare sets changes them")
-	}
-}
-
-// What was written and is not yet read counts; what was released is nobody's until it is read.
-func TestLedger(t *testing.T) {
-	a, b, c := netip.MustParseAddr("203.0.113.1"), netip.MustParseAddr("203.0.113.2"), netip.MustParseAddr("203.0.113.3")
-	web, shop := pool.Service{Namespace: "x", Name: "web"}, pool.Service{Namespace: "x", Name: "shop"}
-	l := newLedger(nil)
-	l.made[a], l.gone[b] = web, true
-	l.foreign[c] = foreign{whose: shop, until: time.Now().Add(time.Hour)}
-	l.read(pool.Claims{b: shop})
-	if all := l.all(); all[a] != web || all[b] != (pool.Service{}) || all[c] != shop || len(all) != 3 {
-		t.Errorf("before it is read back: %v", all)
-	}
-	l.foreign[c] = foreign{whose: shop, until: time.Now().Add(-time.Second)}
-	l.read(pool.Claims{a: web})
-	if all := l.all(); all[a] != web || len(all) != 1 || len(l.made)+len(l.gone)+len(l.foreign) != 0 {
-		t.Errorf("after it is read back: %v, and remembers %v %v %v", all, l.made, l.gone, l.foreign)
 	}
 }
 

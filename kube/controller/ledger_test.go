@@ -1,0 +1,99 @@
+package controller
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"weir.io/weir/kube/pool"
+)
+
+// What was written and is not yet read counts; what was released is nobody's until it is read.
+func TestLedger(t *testing.T) {
+	a, b, c := netip.MustParseAddr("203.0.113.1"), netip.MustParseAddr("203.0.113.2"), netip.MustParseAddr("203.0.113.3")
+	web, shop := pool.Service{Namespace: "x", Name: "web"}, pool.Service{Namespace: "x", Name: "shop"}
+	holders := func(s ...pool.Service) (list pool.Holders) {
+		for _, one := range s {
+			list = append(list, pool.Holder{Service: one})
+		}
+		return list
+	}
+	l := newLedger(nil)
+	l.made[a], l.gone[b] = claim{holders(web), "5"}, true
+	l.foreign[c] = foreign{claim{holders(shop), "4"}, time.Now().Add(time.Hour)}
+	l.read(map[netip.Addr]claim{a: {holders(shop), "3"}, b: {holders(shop), "2"}})
+	want := pool.Claims{a: holders(web), b: {{}}, c: holders(shop)}
+	if d := cmp.Diff(want, l.all()); d != "" {
+		t.Error("before it is read back (-want +got):", d)
+	}
+	l.foreign[c] = foreign{claim{holders(shop), "4"}, time.Now().Add(-time.Second)}
+	l.read(map[netip.Addr]claim{a: {holders(web, shop), "6"}})
+	if d := cmp.Diff(pool.Claims{a: holders(web, shop)}, l.all()); d != "" || len(l.made)+len(l.gone)+len(l.foreign) != 0 {
+		t.Errorf("after it is read back (-want +got): %s, and remembers %v %v %v", d, l.made, l.gone, l.foreign)
+	}
+}
+
+// What a claim says of those that share its address is read again as it was written; where one
+// Service has it alone, its parentRef says so.
+func TestClaimText(t *testing.T) {
+	object := func() *networkingv1.IPAddress {
+		return &networkingv1.IPAddress{ObjectMeta: metav1.ObjectMeta{Name: "203.0.113.1", ResourceVersion: "7"},
+			Spec: networkingv1.IPAddressSpec{ParentRef: &networkingv1.ParentReference{Resource: "services", Namespace: "x", Name: "web"}}}
+	}
+	web, shop := pool.Service{Namespace: "x", Name: "web"}, pool.Service{Namespace: "y", Name: "shop"}
+	for _, holders := range []pool.Holders{
+		{{Service: web}}, {{Service: shop}},
+		{{Service: web, Key: "k", Ports: []string{"80/TCP"}}, {Service: shop, Key: "k", Ports: []string{"443/TCP", "443/UDP"}}},
+	} {
+		a := object()
+		a.Annotations = map[string]string{holdersKey: "what it said before"}
+		if err := write(a, holders); err != nil {
+			t.Fatal(err)
+		}
+		if d := cmp.Diff(holders, claimOf(a).holders); d != "" {
+			t.Error("read again (-want +got):", d)
+		}
+		if _, has := a.Annotations[holdersKey]; has == (len(holders) == 1 && holders[0].Service == web) {
+			t.Errorf("%v is written with the annotations %v", holders, a.Annotations)
+		}
+	}
+	broken := object()
+	broken.Annotations = map[string]string{holdersKey: "{"}
+	if got := claimOf(broken); len(got.holders) != 1 || got.holders[0].Service != web || got.version != "7" {
+		t.Errorf("a claim with a broken annotation is %+v", got)
+	}
+}
+
+// Who may join an address is judged by what its object says, whatever this process had read.
+func TestJoinClaim(t *testing.T) {
+	web, shop := pool.Service{Namespace: "x", Name: "web"}, pool.Service{Namespace: "y", Name: "shop"}
+	shares := func(s pool.Service, key string, ports ...string) pool.Holder {
+		return pool.Holder{Service: s, Key: key, Ports: ports}
+	}
+	for name, test := range map[string]struct {
+		has, more, want pool.Holders
+		by, refused     string
+		changed         bool
+	}{
+		"the same":               {has: pool.Holders{{Service: web}}, more: pool.Holders{{Service: web}}, want: pool.Holders{{Service: web}}, by: managedBy},
+		"of somebody else's":     {has: pool.Holders{{Service: web}}, more: pool.Holders{{Service: web}}, by: "ipallocator", refused: "it belongs to x/web, says ipallocator"},
+		"another one's":          {has: pool.Holders{{Service: web}}, more: pool.Holders{{Service: shop}}, by: managedBy, refused: "it belongs to x/web, says weir.io"},
+		"a key for what is had":  {has: pool.Holders{{Service: web}}, more: pool.Holders{shares(web, "k", "80/TCP")}, want: pool.Holders{shares(web, "k", "80/TCP")}, by: managedBy, changed: true},
+		"another one with a key": {has: pool.Holders{shares(web, "k", "80/TCP")}, more: pool.Holders{shares(shop, "k", "81/TCP")}, want: pool.Holders{shares(web, "k", "80/TCP"), shares(shop, "k", "81/TCP")}, by: managedBy, changed: true},
+		"a port that is had":     {has: pool.Holders{shares(web, "k", "80/TCP")}, more: pool.Holders{shares(shop, "k", "80/TCP")}, by: managedBy, refused: "it is shared with x/web, which has port 80/TCP of it, says weir.io"},
+		"a port that moves":      {has: pool.Holders{shares(web, "k", "80/TCP")}, more: pool.Holders{shares(web, "k", "81/TCP"), shares(shop, "k", "80/TCP")}, want: pool.Holders{shares(web, "k", "81/TCP"), shares(shop, "k", "80/TCP")}, by: managedBy, changed: true},
+	} {
+		want, changed, refused := claim{holders: test.has}.with(test.more, test.by)
+		why := ""
+		if refused != nil {
+			why = refused.Error()
+		}
+		if d := cmp.Diff(test.want, want); d != "" || changed != test.changed || why != test.refused {
+			t.Errorf("%s: changed %v, refused %q, holders (-want +got): %s", name, changed, why, d)
+		}
+	}
+}
