@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -21,6 +24,7 @@ import (
 // has its own program, and nothing of theirs is left: no pin, no file.
 func TestCapturesAgainAndAgain(t *testing.T) {
 	const captures, clients = 3, 2
+	from := time.Now()
 	h := newHost(t)
 	h.configure(onEth0, "web")
 	p := h.start("director runs")
@@ -34,7 +38,7 @@ func TestCapturesAgainAndAgain(t *testing.T) {
 	p.wait("have its program again", func() bool { return h.status().Capture.Running == nil && h.program() == plain })
 	before := p.files() // with all that it keeps after a capture
 
-	var running, refused atomic.Int32
+	var running, refused, slowed atomic.Int32
 	var busy sync.WaitGroup
 	ctx, enough := context.WithCancel(t.Context())
 	defer enough()
@@ -50,6 +54,9 @@ func TestCapturesAgainAndAgain(t *testing.T) {
 				})
 				var problem *api.Problem
 				switch {
+				case errors.As(err, &problem) && problem.Status == http.StatusTooManyRequests:
+					slowed.Add(1)
+					time.Sleep(10 * time.Millisecond) // it does not heed Retry-After
 				case errors.As(err, &problem) && problem.Status == http.StatusConflict:
 					refused.Add(1)
 					time.Sleep(10 * time.Millisecond) // between two tries: they are to take turns, and not all CPUs
@@ -69,6 +76,13 @@ func TestCapturesAgainAndAgain(t *testing.T) {
 			return s.Capture.Begun > n+1 || t.Failed()
 		})
 	}
+	p.wait("let its clients begin captures less often", func() bool { return slowed.Load() > 100 })
+	asked, begun := refused.Load()+slowed.Load(), h.status().Capture.Begun
+	if most := uint64(time.Since(from)/(2*time.Second)) + 6; begun > most {
+		t.Errorf("after %v %d captures were begun, want %d at most", time.Since(from), begun, most)
+	}
+	t.Logf("%d captures were begun, %d tries refused", begun, asked)
+	p.refusesCaptures(h)
 	enough()
 	busy.Wait()
 	if refused.Load() == 0 {
@@ -79,6 +93,24 @@ func TestCapturesAgainAndAgain(t *testing.T) {
 	if left, err := filepath.Glob(filepath.Join(h.bpffs, "weir", "programs-*", "capture")); err != nil || len(left) > 0 {
 		t.Errorf("after the captures there is %v, error %v", left, err)
 	}
+}
+
+// refusesCaptures asks for captures until one is refused for being too soon, and looks at what
+// the answer says.
+func (p *process) refusesCaptures(h *host) {
+	p.t.Helper()
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", h.socket)
+	}}}
+	p.wait("refuse a capture that is begun too soon, and say when to ask again", func() bool {
+		response, err := client.Post("http://weir/v1/capture", "application/json", strings.NewReader("{}"))
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		defer response.Body.Close()
+		after, err := strconv.Atoi(response.Header.Get("Retry-After"))
+		return response.StatusCode == http.StatusTooManyRequests && err == nil && after >= 1 && after <= 2
+	})
 }
 
 // files returns how many files the process has open.

@@ -30,21 +30,36 @@ const captureType = "application/x-ndjson"
 // capturePatience is how long a client may not read: then it is gone, and so is the capture.
 const capturePatience = 10 * time.Second
 
+// How often one may begin a capture: each has a program loaded, which is the kernel's work for
+// up to seconds.
+const (
+	captureEvery = 2 * time.Second
+	captureBurst = 5
+)
+
 type captured struct{ Body model.Capture }
 
 // HandleCapture lets packets be captured. It is called before Serve.
 func (s *Server) HandleCapture(begin Capturer) {
+	begun := newPaces(captureEvery, captureBurst)
 	line := s.api.OpenAPI().Components.Schemas.Schema(reflect.TypeFor[model.CaptureMessage](), true, "")
 	handle(s, operation{method: http.MethodPost, path: "capture", id: "capture", summary: "Packets as they come and leave, with what became of each", needs: model.RoleAdmin,
 		text: "The answer is lines of JSON. The first says that it has begun, the last why it has ended; about once in a second one says what was left out. " +
-			"There is one capture at a time. It ends with its limits, with the connection, and when its client does not read.",
+			"There is one capture at a time, and a client may begin five at once and one every two seconds. It ends with its limits, with the connection, and when its client does not read.",
 		answers: map[string]*huma.Response{"200": {Description: "OK", Content: map[string]*huma.MediaType{captureType: {Schema: line}}}},
 		errors:  []int{http.StatusConflict, http.StatusServiceUnavailable}},
 		func(ctx context.Context, in *captured) (*huma.StreamResponse, error) {
+			client := callerOf(ctx).Name
+			if wait := begun.wait(client); wait > 0 {
+				return nil, tooSoon(wait, "captures are begun too often: each loads a program")
+			}
 			// The server's end is the capture's, too; and it can be said to the client.
 			life, end := context.WithCancel(ctx)
 			follow := context.AfterFunc(s.streams, end)
 			run, err := begin(life, in.Body)
+			if refused := (*Problem)(nil); !errors.As(err, &refused) {
+				begun.count(client) // a program was loaded, or tried to be
+			}
 			if err != nil {
 				follow()
 				end()

@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"net/http"
 	"os"
+	"strconv"
 	"sync"
 	"time"
 
+	"github.com/danielgtaylor/huma/v2"
 	"golang.org/x/time/rate"
 )
 
@@ -72,6 +75,44 @@ func (l *limits) may(address string) bool {
 		l.strangers[host] = rate.NewLimiter(strangerRate, strangerBurst)
 	}
 	return l.strangers[host].Allow()
+}
+
+// paces are how often each client may do what is work for the whole host.
+type paces struct {
+	mu    sync.Mutex
+	every time.Duration
+	burst int
+	of    map[string]*rate.Limiter // there are not more than the configuration has
+}
+
+func newPaces(every time.Duration, burst int) *paces {
+	return &paces{every: every, burst: burst, of: map[string]*rate.Limiter{}}
+}
+
+// wait returns how long a client has to wait, or 0: it may now. It does not count.
+func (p *paces) wait(name string) time.Duration {
+	if missing := 1 - p.limiter(name).Tokens(); missing > 0 {
+		return max(1, time.Duration(missing*float64(p.every)))
+	}
+	return 0
+}
+
+// count says that a client has done it now.
+func (p *paces) count(name string) { p.limiter(name).Allow() }
+
+func (p *paces) limiter(name string) *rate.Limiter {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.of[name] == nil {
+		p.of[name] = rate.NewLimiter(rate.Every(p.every), p.burst)
+	}
+	return p.of[name]
+}
+
+// tooSoon tells a client when to ask again.
+func tooSoon(wait time.Duration, detail string) error {
+	after := http.Header{"Retry-After": {strconv.Itoa(int(math.Ceil(wait.Seconds())))}}
+	return huma.ErrorWithHeaders(NewProblem(http.StatusTooManyRequests, detail), after)
 }
 
 // unreadable says why a body could not be read.

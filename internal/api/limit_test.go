@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"testing"
+	"time"
 
 	"weir.io/weir/internal/model"
 )
@@ -51,5 +52,25 @@ func TestStrangersAreBounded(t *testing.T) {
 	}
 	if got := len(l.strangers); got > mostStrangers {
 		t.Errorf("%d strangers are remembered, more than %d", got, mostStrangers)
+	}
+}
+
+// Who may begin some at once has to wait then, for no longer if it keeps asking, and nobody
+// else has to.
+func TestPaces(t *testing.T) {
+	p := newPaces(time.Hour, 3)
+	for n := range 3 {
+		if wait := p.wait("busy"); wait != 0 {
+			t.Errorf("number %d has to wait %v", n, wait)
+		}
+		p.count("busy")
+	}
+	for range 1000 {
+		if wait := p.wait("busy"); wait <= 0 || wait > time.Hour {
+			t.Fatalf("one more has to wait %v, want up to an hour", wait)
+		}
+	}
+	if wait := p.wait("calm"); wait != 0 {
+		t.Errorf("another one has to wait %v", wait)
 	}
 }
