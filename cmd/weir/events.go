@@ -136,7 +136,7 @@ func (w *watcher) lookAtHealth() (found []api.Event) {
 		}
 		found = append(found, event)
 	}
-	return found
+	return fewer(found)
 }
 
 // redirectEvent is about a backend to which connections are handed over again, or not any more.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -143,7 +142,7 @@ func (w *watch) judge(now reading) error {
 	resets, dropped := now.resets-w.first.resets, now.dropsSince(w.last)-w.drops
 	switch {
 	case len(failing) > w.failing:
-		return fmt.Errorf("%s fail their probes, which did not before: more than %d", strings.Join(failing, ", "), w.failing)
+		return fmt.Errorf("%s fail their probes, which did not before: more than %d", model.Some(failing), w.failing)
 	case resets > w.resets:
 		return fmt.Errorf("%.1f connections in a second are refused or reset more than before: more than %g", resets, w.resets)
 	case dropped > w.dropped:
@@ -182,7 +181,7 @@ func (w *watch) look(ctx context.Context, client *api.Client) error {
 		case len(waits) == 0 && passed >= w.time:
 			return nil
 		case passed > w.time+w.patience:
-			return fmt.Errorf("after %v it is not known how %s goes", w.patience, strings.Join(waits, ", "))
+			return fmt.Errorf("after %v it is not known how %s goes", w.patience, model.Some(waits))
 		}
 	}
 }

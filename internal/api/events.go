@@ -45,6 +45,7 @@ type Event struct {
 	Revision uint64    `json:"revision,omitempty" doc:"of the state that has the set"`
 	Service  string    `json:"service,omitempty"`
 	Backend  string    `json:"backend,omitempty" doc:"its name"`
+	Backends int       `json:"backends,omitempty" doc:"where many have changed at once and are told together: how many"`
 	Neighbor string    `json:"neighbor,omitempty" doc:"the router's address"`
 	State    string    `json:"state,omitempty" doc:"of the backend's health or redirection, or of the session"`
 }

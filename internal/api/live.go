@@ -26,9 +26,10 @@ const (
 
 // Bounds on what is told.
 const (
-	mostTroubled = 200
+	mostTroubled = 50
 	mostHistory  = 900 // readings
 	firstEvents  = 100
+	mostTold     = 100 // events in one message
 )
 
 // LiveSources are what a director's live view is made of.
@@ -97,6 +98,9 @@ func (l *live) tell(ctx context.Context, service string, send sse.Sender) error 
 		}
 		events, news := l.Events.after(from)
 		message := frame.message(told, service)
+		if len(events) > mostTold {
+			events = events[:mostTold] // the rest is in the next message
+		}
 		message.Events = events
 		if told == nil {
 			message.History = history

@@ -124,7 +124,7 @@ type LiveBackend struct {
 // LiveTroubled are backends that do not get what is meant for them.
 type LiveTroubled struct {
 	Count    int                   `json:"count"`
-	Backends []LiveTroubledBackend `json:"backends" doc:"some of them, at most 200"`
+	Backends []LiveTroubledBackend `json:"backends" doc:"some of them, at most 50"`
 }
 
 // LiveTroubledBackend is one of them.

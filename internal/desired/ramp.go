@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 	"time"
 
 	"weir.io/weir/internal/history"
@@ -153,7 +152,7 @@ func orNone(parts []string) string {
 	if len(parts) == 0 {
 		return "none"
 	}
-	return strings.Join(parts, ", ")
+	return model.Some(parts)
 }
 
 // reshare returns a log with the shares that follow those that it had before.
