@@ -5,7 +5,7 @@
  *   parse     packet.h     headers -> struct packet
  *   meet      group.h      a fragment goes to its director; probe.h: who asks for this one
  *   icmp      icmp.h       answer echo; an error takes the place of its flow
- *   service   service.h    (segment, VIP, protocol, port) -> ring
+ *   service   service.h    (segment, VIP, protocol, port) -> ring; source.h: who may call it
  *   pick      pick.h       flow -> slot -> row -> backend; flows.h: what is remembered;
  *                          quic.h: connection ID -> backend; policy.h: new connections
  *   forward   forward.h    l2dsr; encap.h: ipip, gue; nat.h: nat; redirect.h: redirect
@@ -21,6 +21,7 @@
 #include "packet.h"
 #include "count.h"
 #include "service.h"
+#include "source.h"
 #include "pick.h"
 #include "flows.h"
 #include "told.h"
@@ -188,9 +189,13 @@ static __always_inline enum reason place(struct xdp_md *ctx, struct packet *pack
 		return DROP_NO_BACKEND;
 	hash = hash_flow(&packet->flow, header);
 	packet->hash = hash;
-	seldom = (header->flags & (RING_SNAT | RING_QUIC | RING_REDIRECTED)) |
+	seldom = (header->flags & (RING_SNAT | RING_QUIC | RING_REDIRECTED | RING_SOURCES)) |
 		 (packet->flags & PACKET_FRAGMENT_FIRST);
 	if (unlikely(seldom)) {
+		if (header->flags & RING_SOURCES && !is_in_source_ranges(packet, header->sources)) {
+			count_drop(service, packet);
+			return DROP_SOURCE_RANGE;
+		}
 		if (header->flags & RING_SNAT)
 			*index = find_snat(packet, SNAT_FIN_CLIENT);
 		if (header->flags & RING_QUIC)

@@ -55,6 +55,15 @@ struct {
 	__type(value, __u32);
 } ranges6 SEC(".maps");
 
+/* Where clients have to be, of services that are not for all: there or not is the answer. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct source_range);
+	__type(value, __u8);
+} source_ranges SEC(".maps");
+
 /*
  * By service: the line that its ring begins with, 0 for none. A store of it switches.
  * (Elements of an array take eight bytes at least.)

@@ -131,6 +131,7 @@ enum ring_flag {
 	RING_QUIC = 1 << 2,   /* connection IDs may name the backend */
 	/* The policy places what is redirected, the ring the rest: nobody would remember it. */
 	RING_REDIRECTED = 1 << 3,
+	RING_SOURCES = 1 << 4, /* only some clients may come: see struct source_range */
 };
 
 struct ring_header {
@@ -148,7 +149,18 @@ struct ring_header {
 	__u32 before;       /* line, in the ring, of the ring before (before.h); 0: none */
 	__u32 turns;        /* line, in the ring, of the first struct turns; see policy.h */
 	__u32 turn_count;   /* 0: the policy needs none */
-	__u8 pad2[16];
+	__u32 sources;      /* RING_SOURCES: the set that its clients' addresses are in */
+	__u8 pad2[12];
+};
+
+/*
+ * A prefix in which clients of a service have to be. A set is all of a service's: what is in
+ * a set that a ring names stays as it is, and another ring names another set.
+ */
+struct source_range {
+	__u32 prefix_len;
+	__u32 set;
+	struct address address;
 };
 
 /* Backends in the order in which a policy asks them, this many to a line. */
@@ -412,5 +424,6 @@ enum reason {
 	DROP_SNAT_UNKNOWN,     /* reply or mid-stream packet of no known flow */
 	DROP_NO_HEADROOM,      /* the driver leaves no room for the outer header */
 	DROP_REDIRECT_FAILED,  /* egress interface is not ready for XDP */
+	DROP_SOURCE_RANGE,     /* the service is for other clients */
 	REASON_COUNT,
 };

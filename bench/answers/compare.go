@@ -223,7 +223,7 @@ func (l *Lab) awaitCounted(ctx context.Context, number int, before uint64, reaso
 
 // mayBeOf says whether the ring that Go works out places the packet where the director does:
 // on its slot's first candidate that is up, or with p2c, where it opens a connection, on the
-// owner's backup. What full NAT does with a flow that it has not seen begin is no placement.
+// owner's backup; or nowhere, if its source is in none of the service's ranges. What full NAT does with a flow that it has not seen begin is no placement.
 func mayBeOf(table *model.Table, s *sent, e *model.Explanation) bool {
 	at := slices.IndexFunc(table.Services, func(t model.TableService) bool { return t.Name == s.of.Name })
 	if at < 0 {
@@ -243,7 +243,10 @@ func mayBeOf(table *model.Table, s *sent, e *model.Explanation) bool {
 			}
 		}
 	}
+	within := len(t.SourceRanges) == 0 || slices.ContainsFunc(t.SourceRanges, func(p netip.Prefix) bool { return p.Contains(s.fresh.Source) })
 	switch {
+	case !within || e.Reason == "drop_source_range":
+		return !within && e.Backend == nil && e.Reason == "drop_source_range"
 	case e.Reason == "drop_snat_unknown" || e.Reason == "drop_snat_full":
 		return s.of.SNAT
 	case len(want) == 0:

@@ -66,6 +66,13 @@ func randomService(r *rand.Rand, n, number int) model.Service {
 			s.Segment = model.Segment{Kind: model.SegmentVLAN, ID: 7}
 		}
 	}
+	for range r.IntN(2) * r.IntN(4) {
+		p, err := clientAddress(is4, r.IntN(clients)).Prefix(s.VIP.BitLen() - r.IntN(3))
+		if err != nil {
+			panic(err) // no address has that many bits
+		}
+		s.SourceRanges = append(s.SourceRanges, p)
+	}
 	over4 := is4 || s.Mode == model.IPIP || s.Mode == model.GUE
 	first := r.IntN(3) // some of them come and go
 	for i := range 1 + r.IntN(5) {

@@ -46,6 +46,7 @@ const (
 	benchMapServices4           = "services4"
 	benchMapServices6           = "services6"
 	benchMapSnatTables          = "snat_tables"
+	benchMapSourceRanges        = "source_ranges"
 	benchMapThisDirector        = "this_director"
 	benchMapToldFlows           = "told_flows"
 	benchMapWaitBudgets         = "wait_budgets"
@@ -180,6 +181,7 @@ type benchMapSpecs struct {
 	Services4       *ebpf.MapSpec `ebpf:"services4"`
 	Services6       *ebpf.MapSpec `ebpf:"services6"`
 	SnatTables      *ebpf.MapSpec `ebpf:"snat_tables"`
+	SourceRanges    *ebpf.MapSpec `ebpf:"source_ranges"`
 	ThisDirector    *ebpf.MapSpec `ebpf:"this_director"`
 	ToldFlows       *ebpf.MapSpec `ebpf:"told_flows"`
 	WaitBudgets     *ebpf.MapSpec `ebpf:"wait_budgets"`
@@ -274,6 +276,7 @@ type benchMaps struct {
 	Services4       *ebpf.Map `ebpf:"services4"`
 	Services6       *ebpf.Map `ebpf:"services6"`
 	SnatTables      *ebpf.Map `ebpf:"snat_tables"`
+	SourceRanges    *ebpf.Map `ebpf:"source_ranges"`
 	ThisDirector    *ebpf.Map `ebpf:"this_director"`
 	ToldFlows       *ebpf.Map `ebpf:"told_flows"`
 	WaitBudgets     *ebpf.Map `ebpf:"wait_budgets"`
@@ -311,6 +314,7 @@ func (m *benchMaps) Close() error {
 		m.Services4,
 		m.Services6,
 		m.SnatTables,
+		m.SourceRanges,
 		m.ThisDirector,
 		m.ToldFlows,
 		m.WaitBudgets,

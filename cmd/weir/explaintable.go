@@ -34,6 +34,9 @@ func explanationTable(t *table, e *model.Explanation) {
 	}
 	if s := e.Service; s != nil {
 		t.row("service", fmt.Sprintf("%s: %s %s port %s, policy %s, affinity %s", s.Name, s.ID.VIP, s.ID.Protocol, s.ID.Port, s.Policy, s.Affinity))
+		if r := s.SourceRange; r != nil {
+			t.row("client", sourceText(r))
+		}
 	}
 	if m := e.Memory; m != nil {
 		t.row("remembered", memoryText(m))
@@ -58,6 +61,13 @@ func explanationTable(t *table, e *model.Explanation) {
 		t.row(what, line)
 		what = " "
 	}
+}
+
+func sourceText(r *model.ExplainedSource) string {
+	if !r.Range.IsValid() {
+		return fmt.Sprintf("in none of the service's source ranges (%d)", r.Of)
+	}
+	return fmt.Sprintf("in source range %s, one of %d", r.Range, r.Of)
 }
 
 func slotTable(t *table, what string, s *model.ExplainedSlot) {

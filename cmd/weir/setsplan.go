@@ -128,12 +128,14 @@ func (p *planner) limitsOf(services []desired.PlannedService) []model.PlannedLim
 			after.Services -= min(after.Services, takes.Services)
 			after.Backends -= min(after.Backends, takes.Backends)
 			after.RingMemory -= min(after.RingMemory, takes.RingMemory)
+			after.SourceRanges -= min(after.SourceRanges, takes.SourceRanges)
 		}
 		if s := services[i].Shift.After; s != nil {
 			takes := datapath.TakesOf(s)
 			after.Services += takes.Services
 			after.Backends += takes.Backends
 			after.RingMemory += takes.RingMemory
+			after.SourceRanges += takes.SourceRanges
 			peak.RingMemory += takes.RingMemory
 		}
 	}
@@ -145,5 +147,6 @@ func (p *planner) limitsOf(services []desired.PlannedService) []model.PlannedLim
 		limit("services", before.Services, after.Services, 0, uint64(p.limits.Services)),
 		limit("backends", before.Backends, after.Backends, 0, uint64(p.limits.Backends)),
 		limit("ring-memory", before.RingMemory, after.RingMemory, peak.RingMemory, p.limits.RingMemory),
+		limit("source-ranges", before.SourceRanges, after.SourceRanges, 0, uint64(p.limits.SourceRanges)),
 	}
 }

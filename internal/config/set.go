@@ -37,7 +37,7 @@ func ParseSet(name string, text []byte) ([]model.Service, error) {
 	c := model.Config{Services: set.Services}
 	if len(errs) == 0 {
 		c.Director.Limits = model.Limits{Services: model.MaxServices, Backends: model.MaxBackends,
-			RingMemory: model.MaxRingMemory, Fragments: model.MaxFragments}
+			RingMemory: model.MaxRingMemory, Fragments: model.MaxFragments, SourceRanges: model.MaxSourceRanges}
 		c.SetDefaults()
 		errs = doc.invalid(c.Validate())
 	}

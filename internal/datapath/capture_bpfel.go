@@ -163,6 +163,7 @@ const (
 	captureMapServices4           = "services4"
 	captureMapServices6           = "services6"
 	captureMapSnatTables          = "snat_tables"
+	captureMapSourceRanges        = "source_ranges"
 	captureMapThisDirector        = "this_director"
 	captureMapToldFlows           = "told_flows"
 	captureMapWaitBudgets         = "wait_budgets"
@@ -292,6 +293,7 @@ type captureMapSpecs struct {
 	Services4       *ebpf.MapSpec `ebpf:"services4"`
 	Services6       *ebpf.MapSpec `ebpf:"services6"`
 	SnatTables      *ebpf.MapSpec `ebpf:"snat_tables"`
+	SourceRanges    *ebpf.MapSpec `ebpf:"source_ranges"`
 	ThisDirector    *ebpf.MapSpec `ebpf:"this_director"`
 	ToldFlows       *ebpf.MapSpec `ebpf:"told_flows"`
 	WaitBudgets     *ebpf.MapSpec `ebpf:"wait_budgets"`
@@ -391,6 +393,7 @@ type captureMaps struct {
 	Services4       *ebpf.Map `ebpf:"services4"`
 	Services6       *ebpf.Map `ebpf:"services6"`
 	SnatTables      *ebpf.Map `ebpf:"snat_tables"`
+	SourceRanges    *ebpf.Map `ebpf:"source_ranges"`
 	ThisDirector    *ebpf.Map `ebpf:"this_director"`
 	ToldFlows       *ebpf.Map `ebpf:"told_flows"`
 	WaitBudgets     *ebpf.Map `ebpf:"wait_budgets"`
@@ -433,6 +436,7 @@ func (m *captureMaps) Close() error {
 		m.Services4,
 		m.Services6,
 		m.SnatTables,
+		m.SourceRanges,
 		m.ThisDirector,
 		m.ToldFlows,
 		m.WaitBudgets,

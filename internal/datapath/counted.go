@@ -59,7 +59,7 @@ func (c Counted) Since(before Counted) map[model.ServiceID]map[netip.AddrPort]mo
 }
 
 // Takes is what tables take of this host's memory for BPF, as limits count it.
-type Takes struct{ Services, Backends, RingMemory uint64 }
+type Takes struct{ Services, Backends, RingMemory, SourceRanges uint64 }
 
 // Taken returns what the services that are in the kernel take.
 func (d *Datapath) Taken() Takes {
@@ -71,6 +71,7 @@ func (d *Datapath) Taken() Takes {
 			t.Services++
 			t.Backends += uint64(len(s.order))
 			t.RingMemory += uint64(s.ring.lines) * lineSize
+			t.SourceRanges += uint64(len(s.desired.SourceRanges))
 		}
 	}
 	return t
@@ -78,5 +79,5 @@ func (d *Datapath) Taken() Takes {
 
 // TakesOf returns what a service takes.
 func TakesOf(s *model.TableService) Takes {
-	return Takes{1, uint64(len(s.Backends)), ringBytes(s)}
+	return Takes{1, uint64(len(s.Backends)), ringBytes(s), uint64(len(s.SourceRanges))}
 }

@@ -47,6 +47,7 @@ type Datapath struct {
 	entries        backendEntries
 	rings          *ringMemory
 	fronts         *fronts
+	sources        *sources
 	loads          *loads
 	flows          *flowMemory
 	guesses        guesses
@@ -124,6 +125,9 @@ func (d *Datapath) takeOver() (err error) {
 		return err
 	}
 	if d.fronts, err = mapFronts(d.kernel.Fronts); err != nil {
+		return err
+	}
+	if d.sources, err = readSources(d.kernel.SourceRanges); err != nil {
 		return err
 	}
 	if d.loads, err = mapLoads(d.kernel.Loads); err != nil {

@@ -342,7 +342,8 @@ const (
 	directorReasonDROP_SNAT_UNKNOWN      directorReason = 28
 	directorReasonDROP_NO_HEADROOM       directorReason = 29
 	directorReasonDROP_REDIRECT_FAILED   directorReason = 30
-	directorReasonREASON_COUNT           directorReason = 31
+	directorReasonDROP_SOURCE_RANGE      directorReason = 31
+	directorReasonREASON_COUNT           directorReason = 32
 )
 
 type directorRingFlag uint32
@@ -352,6 +353,7 @@ const (
 	directorRingFlagRING_MEMORY     directorRingFlag = 2
 	directorRingFlagRING_QUIC       directorRingFlag = 4
 	directorRingFlagRING_REDIRECTED directorRingFlag = 8
+	directorRingFlagRING_SOURCES    directorRingFlag = 16
 )
 
 type directorRingHeader struct {
@@ -370,7 +372,8 @@ type directorRingHeader struct {
 	Before      uint32
 	Turns       uint32
 	TurnCount   uint32
-	Pad2        [16]uint8
+	Sources     uint32
+	Pad2        [12]uint8
 }
 
 type directorRingLine struct {
@@ -469,6 +472,13 @@ const (
 	directorSnatStateSNAT_TWO_WAY     directorSnatState = 8
 )
 
+type directorSourceRange struct {
+	_         structs.HostLayout
+	PrefixLen uint32
+	Set       uint32
+	Address   directorAddress
+}
+
 type directorTelling struct {
 	_       structs.HostLayout
 	Entry   directorFlowEntry
@@ -541,6 +551,7 @@ const (
 	directorMapServices4           = "services4"
 	directorMapServices6           = "services6"
 	directorMapSnatTables          = "snat_tables"
+	directorMapSourceRanges        = "source_ranges"
 	directorMapThisDirector        = "this_director"
 	directorMapToldFlows           = "told_flows"
 	directorMapWaitBudgets         = "wait_budgets"
@@ -661,6 +672,7 @@ type directorMapSpecs struct {
 	Services4       *ebpf.MapSpec `ebpf:"services4"`
 	Services6       *ebpf.MapSpec `ebpf:"services6"`
 	SnatTables      *ebpf.MapSpec `ebpf:"snat_tables"`
+	SourceRanges    *ebpf.MapSpec `ebpf:"source_ranges"`
 	ThisDirector    *ebpf.MapSpec `ebpf:"this_director"`
 	ToldFlows       *ebpf.MapSpec `ebpf:"told_flows"`
 	WaitBudgets     *ebpf.MapSpec `ebpf:"wait_budgets"`
@@ -753,6 +765,7 @@ type directorMaps struct {
 	Services4       *ebpf.Map `ebpf:"services4"`
 	Services6       *ebpf.Map `ebpf:"services6"`
 	SnatTables      *ebpf.Map `ebpf:"snat_tables"`
+	SourceRanges    *ebpf.Map `ebpf:"source_ranges"`
 	ThisDirector    *ebpf.Map `ebpf:"this_director"`
 	ToldFlows       *ebpf.Map `ebpf:"told_flows"`
 	WaitBudgets     *ebpf.Map `ebpf:"wait_budgets"`
@@ -790,6 +803,7 @@ func (m *directorMaps) Close() error {
 		m.Services4,
 		m.Services6,
 		m.SnatTables,
+		m.SourceRanges,
 		m.ThisDirector,
 		m.ToldFlows,
 		m.WaitBudgets,

@@ -167,6 +167,16 @@ func (d *testDirector) putRing(t testing.TB, s *testService) {
 	d.put(t, "rings", s.index, uint64(first))
 }
 
+// sourceSet is the number of the service's source ranges: any will do.
+func (s *testService) sourceSet() uint32 { return 0x10000 + 3*s.index }
+
+func (d *testDirector) putSources(t testing.TB, s *testService) {
+	t.Helper()
+	for _, p := range s.sourceRanges {
+		d.put(t, "source_ranges", directorSourceRange{PrefixLen: uint32(32 + p.Bits()), Set: s.sourceSet(), Address: abiAddress(p.Addr())}, uint8(1))
+	}
+}
+
 // encodeRing lays a ring out as bpf/types.h says: the header, the slots eight to
 // a line, the lists; what QUIC needs; the ring before, which is laid out alike.
 func encodeRing(s *testService) [][]byte {
@@ -181,6 +191,10 @@ func encodeRing(s *testService) [][]byte {
 	}
 	if s.redirected {
 		lines[0][22] |= byte(directorRingFlagRING_REDIRECTED)
+	}
+	if len(s.sourceRanges) > 0 {
+		lines[0][22] |= byte(directorRingFlagRING_SOURCES)
+		binary.NativeEndian.PutUint32(lines[0][48:], s.sourceSet())
 	}
 	if len(s.quic) > 0 {
 		lines = append(lines, encodeQUIC(s, lines[0], len(lines))...)

@@ -141,6 +141,9 @@ func (w *world) explainService(e *model.Explanation, p *observedPacket) {
 	}
 	e.Service = &model.ExplainedService{Name: s.desired.Name, Policy: s.desired.Policy, Affinity: s.desired.Affinity,
 		ID: model.ServiceID{Segment: s.desired.Segment, VIP: s.key.vip, Protocol: s.key.protocol, Port: s.key.port}}
+	if p.Service != 0 {
+		e.Service.SourceRange = explainSource(s.desired, p.flow().Source)
+	}
 }
 
 // explainBackend is the backend with the way to it.

@@ -147,6 +147,14 @@ func (x *explainRun) service(n int) model.TableService {
 		}
 		s.Backends = append(s.Backends, b)
 	}
+	for range r.IntN(2) * r.IntN(4) {
+		p, err := clientOf(is4).Prefix(r.IntN(s.VIP.BitLen() + 1))
+		must(x.T, err)
+		if r.IntN(2) == 0 { // or it is in none
+			p = netip.PrefixFrom(explainBackend(is4, 1), s.VIP.BitLen())
+		}
+		s.SourceRanges = append(s.SourceRanges, p)
+	}
 	candidate := func() uint32 { return uint32(r.IntN(len(s.Backends))) }
 	// The policies that draw something do not draw the same twice.
 	if (kind == 1 || kind == 5) && len(s.Backends)%2 == 0 || hands(&s) {

@@ -37,11 +37,12 @@ type testService struct {
 	settling bool              // in slots without a list too
 	settles  []bool            // the same by slot, if there is any
 	// redirected says that the policy places only what is redirected.
-	redirected bool
-	quic       []model.QUICConfig
-	relayed    *testBackend // connection IDs name it, and it is down
-	index      uint32       // of the service
-	first      uint32       // index of the first backend
+	redirected   bool
+	sourceRanges []netip.Prefix // where clients have to be; none: anywhere
+	quic         []model.QUICConfig
+	relayed      *testBackend // connection IDs name it, and it is down
+	index        uint32       // of the service
+	first        uint32       // index of the first backend
 }
 
 // testBackend is one backend. Zero: active, mode l2dsr, on the interface that
@@ -136,7 +137,7 @@ type testDirector struct {
 
 // mapSizes are enough for every test.
 var mapSizes = map[string]uint32{
-	"services4": 1024, "services6": 1024, "ranges4": 1024, "ranges6": 1024, "rings": 256, "guesses": 256, "ring_lines": 1 << 16, "backends": 2048,
+	"services4": 1024, "services6": 1024, "ranges4": 1024, "ranges6": 1024, "rings": 256, "source_ranges": 4096, "guesses": 256, "ring_lines": 1 << 16, "backends": 2048,
 	"replies4": 1024, "replies6": 1024, "fragments": 4096, "egress": 16, "backend_counters": 2048, "backend_opened": 2048, "service_drops": 256, "loads": 2048, "next_turns": 256,
 	"flows": testFlowBuckets * uint32(ebpf.MustPossibleCPU()), "flow_tags": testFlowBuckets * uint32(ebpf.MustPossibleCPU()),
 }
@@ -232,6 +233,7 @@ func (d *testDirector) fill(t testing.TB, w *testWorld) {
 			}
 		}
 		d.putService(t, s)
+		d.putSources(t, s)
 		d.putRing(t, s)
 		if s.policy.ByLoad() {
 			d.putLoads(t, s)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"net/netip"
 	"slices"
 	"unsafe"
 
@@ -25,6 +26,7 @@ type imagined struct {
 	settings directorSettings
 	lookups  lookups
 	loads    map[uint32]directorLoad
+	sources  map[uint32][]netip.Prefix // by their sets
 }
 
 // UnfitError says why the kernel's maps have no room for a table that is supposed.
@@ -80,7 +82,7 @@ func (d *Datapath) ExplainWith(t model.Table, name string, frame []byte) (model.
 }
 
 // imaginedMaps are what a table decides, of the maps that are shared otherwise.
-var imaginedMaps = []string{directorMapServices4, directorMapServices6, directorMapFronts, directorMapRanges4, directorMapRanges6,
+var imaginedMaps = []string{directorMapServices4, directorMapServices6, directorMapFronts, directorMapRanges4, directorMapRanges6, directorMapSourceRanges,
 	directorMapRings, directorMapRingLines, directorMapBackends, directorMapReplies4, directorMapReplies6, directorMapThisDirector, directorMapEgress}
 
 // imagine lays a table out.
@@ -88,7 +90,7 @@ func (d *Datapath) imagine(t *model.Table) (*imagined, error) {
 	if err := d.checkLimits(t); err != nil {
 		return nil, &UnfitError{err}
 	}
-	m := &imagined{byIndex: map[uint32]*service{}, entries: slices.Clone(d.entries.entries), begins: map[uint32]uint64{}, loads: map[uint32]directorLoad{},
+	m := &imagined{byIndex: map[uint32]*service{}, entries: slices.Clone(d.entries.entries), begins: map[uint32]uint64{}, loads: map[uint32]directorLoad{}, sources: map[uint32][]netip.Prefix{},
 		lines: make([]byte, lineSize)} // line 0 is nobody's
 	services, backends := d.unused()
 	for i := range t.Services {
@@ -176,6 +178,9 @@ func (m *imagined) add(d *Datapath, t *model.Table, desired *model.TableService,
 	if err != nil {
 		return err
 	}
+	if set, named := namedSet(image); named {
+		m.sources[set] = desired.SourceRanges
+	}
 	m.begins[s.index] = uint64(len(m.lines) / lineSize)
 	m.lines = append(m.lines, image...)
 	m.services, m.byIndex[s.index] = append(m.services, s), s
@@ -245,6 +250,13 @@ func (m *imagined) fill(x *observer, egress *ebpf.Map) error {
 		copy(memory, bytes)
 		if err := unix.Munmap(memory); err != nil {
 			return fmt.Errorf("unmap %s: %w", name, err)
+		}
+	}
+	for set, ranges := range m.sources {
+		for _, p := range ranges {
+			if err := of[directorMapSourceRanges].Put(sourceKey(set, p), uint8(1)); err != nil {
+				return fmt.Errorf("write source range %s: %w", p, err)
+			}
 		}
 	}
 	for index, line := range m.begins {

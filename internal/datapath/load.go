@@ -166,6 +166,7 @@ func size(spec *ebpf.CollectionSpec, o Options) {
 		directorMapServices6:       2 * services,
 		directorMapRanges4:         32 * (services + backends), // a range is at most 30 prefixes
 		directorMapRanges6:         32 * (services + backends), // of a service, and of each backend's replies
+		directorMapSourceRanges:    2 * o.Limits.SourceRanges,  // those before and after a Set
 		directorMapRings:           services,
 		directorMapRingLines:       1 + uint32(o.Limits.RingMemory/lineSize), // line 0 is nobody's
 		directorMapServiceDrops:    services,

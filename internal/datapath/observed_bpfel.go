@@ -115,6 +115,7 @@ const (
 	observedMapServices4           = "services4"
 	observedMapServices6           = "services6"
 	observedMapSnatTables          = "snat_tables"
+	observedMapSourceRanges        = "source_ranges"
 	observedMapThisDirector        = "this_director"
 	observedMapToldFlows           = "told_flows"
 	observedMapWaitBudgets         = "wait_budgets"
@@ -239,6 +240,7 @@ type observedMapSpecs struct {
 	Services4       *ebpf.MapSpec `ebpf:"services4"`
 	Services6       *ebpf.MapSpec `ebpf:"services6"`
 	SnatTables      *ebpf.MapSpec `ebpf:"snat_tables"`
+	SourceRanges    *ebpf.MapSpec `ebpf:"source_ranges"`
 	ThisDirector    *ebpf.MapSpec `ebpf:"this_director"`
 	ToldFlows       *ebpf.MapSpec `ebpf:"told_flows"`
 	WaitBudgets     *ebpf.MapSpec `ebpf:"wait_budgets"`
@@ -333,6 +335,7 @@ type observedMaps struct {
 	Services4       *ebpf.Map `ebpf:"services4"`
 	Services6       *ebpf.Map `ebpf:"services6"`
 	SnatTables      *ebpf.Map `ebpf:"snat_tables"`
+	SourceRanges    *ebpf.Map `ebpf:"source_ranges"`
 	ThisDirector    *ebpf.Map `ebpf:"this_director"`
 	ToldFlows       *ebpf.Map `ebpf:"told_flows"`
 	WaitBudgets     *ebpf.Map `ebpf:"wait_budgets"`
@@ -371,6 +374,7 @@ func (m *observedMaps) Close() error {
 		m.Services4,
 		m.Services6,
 		m.SnatTables,
+		m.SourceRanges,
 		m.ThisDirector,
 		m.ToldFlows,
 		m.WaitBudgets,

@@ -12,7 +12,7 @@ import (
 // lent are the maps that the program only reads: an observer has them in common with the
 // program that forwards.
 var lent = map[string]bool{
-	directorMapServices4: true, directorMapServices6: true, directorMapFronts: true, directorMapRanges4: true, directorMapRanges6: true,
+	directorMapServices4: true, directorMapServices6: true, directorMapFronts: true, directorMapRanges4: true, directorMapRanges6: true, directorMapSourceRanges: true,
 	directorMapRings: true, directorMapRingLines: true, directorMapBackends: true, directorMapReplies4: true, directorMapReplies6: true,
 	directorMapThisDirector: true, directorMapEgress: true, directorMapPeers: true, directorMapPeerMacs: true, directorMapGroupSlots: true,
 }

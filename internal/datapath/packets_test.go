@@ -35,6 +35,7 @@ func TestPackets(t *testing.T) {
 		{"p2c, periods", testLoadPeriods},
 		{"policies", testPolicies},
 		{"affinity", testAffinity},
+		{"source ranges", testSourceRanges},
 		{"local backend", testLocalBackend},
 		{"icmp errors", testICMPErrors},
 		{"echo", testEcho},

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"weir.io/weir/internal/model"
@@ -61,6 +62,13 @@ func randomService(r *rand.Rand, n int) testService {
 	if r.IntN(3) == 0 {
 		s.segment = vlan(uint32(1 + r.IntN(4094)))
 	}
+	for range r.IntN(2) * r.IntN(5) {
+		p, err := randomAddress(r, s.vip.Is4()).Prefix(r.IntN(s.vip.BitLen() + 1))
+		if err != nil {
+			panic(err)
+		}
+		s.sourceRanges = append(s.sourceRanges, p)
+	}
 	for range 1 + r.IntN(8) {
 		s.backends = append(s.backends, testBackend{mode: model.GUE, address: backendAddress(r.IntN(2) == 0, n), state: randomState(r), mtu: 9000,
 			weight: uint32(r.IntN(4) * 50), opened: uint32(r.IntN(1000))})
@@ -92,6 +100,9 @@ func randomService(r *rand.Rand, n int) testService {
 func (w *testWorld) randomRow(r *rand.Rand, name string) row {
 	service := w.services[r.IntN(len(w.services))]
 	s := scenario{testService: service, client: randomAddress(r, service.vip.Is4())}
+	if n := len(s.sourceRanges); n > 0 && r.IntN(2) == 0 {
+		s.client = randomIn(r, s.sourceRanges[r.IntN(n)])
+	}
 	f := model.Flow{Segment: s.segment, Source: s.client, Destination: s.vip, Protocol: uint8(s.protocol),
 		SourcePort: uint16(r.Uint32()), DestinationPort: s.port.First}
 	headers := []packet.Header{ip(s.client, s.vip), l4(s.protocol, f.SourcePort, f.DestinationPort), packet.Zeros(r.IntN(100))}
@@ -105,6 +116,9 @@ func (w *testWorld) randomRow(r *rand.Rand, name string) row {
 		in = append(in, packet.VLANTag{ID: uint16(s.segment.ID)})
 	}
 	frame := packet.Build(append(in, headers...)...)
+	if len(s.sourceRanges) > 0 && !slices.ContainsFunc(s.sourceRanges, func(p netip.Prefix) bool { return p.Contains(s.client) }) {
+		return row{name: name, in: frame}.dropped(directorReasonDROP_SOURCE_RANGE, service)
+	}
 	backend, alive := pick(service, f)
 	if !alive {
 		return row{name: name, in: frame}.dropped(directorReasonDROP_NO_BACKEND, service)
@@ -112,6 +126,16 @@ func (w *testWorld) randomRow(r *rand.Rand, name string) row {
 	out := s.forward(name, f, backend, headers...)
 	out.in = frame
 	return out
+}
+
+// randomIn is an address in a prefix.
+func randomIn(r *rand.Rand, p netip.Prefix) netip.Addr {
+	a, random := p.Addr().AsSlice(), randomAddress(r, p.Addr().Is4()).AsSlice()
+	for bit := p.Bits(); bit < 8*len(a); bit++ {
+		a[bit/8] |= random[bit/8] & (0x80 >> (bit % 8))
+	}
+	in, _ := netip.AddrFromSlice(a)
+	return in
 }
 
 func randomAddress(r *rand.Rand, is4 bool) netip.Addr {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"unsafe"
 
 	"weir.io/weir/internal/model"
 )
@@ -75,9 +76,10 @@ func (d *Datapath) Set(t model.Table) error {
 // checkLimits refuses what the maps have no room for, by the name of the limit.
 func (d *Datapath) checkLimits(t *model.Table) error {
 	limits := d.options.Limits
-	backends, memory := 0, uint64(0)
+	backends, ranges, memory := 0, 0, uint64(0)
 	for i := range t.Services {
 		backends += len(t.Services[i].Backends)
+		ranges += len(t.Services[i].SourceRanges)
 		memory += ringBytes(&t.Services[i])
 	}
 	switch {
@@ -85,6 +87,8 @@ func (d *Datapath) checkLimits(t *model.Table) error {
 		return fmt.Errorf("%d services are more than director.limits.services (%d)", len(t.Services), limits.Services)
 	case backends > int(limits.Backends):
 		return fmt.Errorf("%d backends of all services are more than director.limits.backends (%d)", backends, limits.Backends)
+	case ranges > int(limits.SourceRanges):
+		return fmt.Errorf("%d source ranges of all services are more than director.limits.source-ranges (%d)", ranges, limits.SourceRanges)
 	case memory > limits.RingMemory:
 		return ringMemoryError(fmt.Sprintf("rings of %d bytes are more than director.limits.ring-memory (%d)", memory, limits.RingMemory))
 	}
@@ -188,14 +192,22 @@ func (d *Datapath) switchRings(want []*service) error {
 			return err
 		}
 		buffer = image[:cap(image)]
+		if set, named := namedSet(image); named {
+			if err := d.sources.write(set, s.desired.SourceRanges, d.readers); err != nil {
+				return fmt.Errorf("service %s: %w", s.desired.Name, err)
+			}
+		}
 		if s.ring.lines == 0 || !bytes.Equal(image, d.rings.bytes(s.ring)) {
 			next, err := d.rings.take(uint32(len(image) / lineSize))
 			if err != nil {
 				return fmt.Errorf("service %s: %w", s.desired.Name, err)
 			}
 			copy(d.rings.bytes(next), image)
+			d.sources.switched(d.ringOf(s), image)
 			d.rings.switchTo(s.index, s.ring, next)
 			s.ring = next
+		} else {
+			d.sources.switched(image, image)
 		}
 		// Also of a ring that an earlier process has left.
 		s.settling, s.clean = countSettling(d.rings.bytes(s.ring)), nil
@@ -225,7 +237,20 @@ func (d *Datapath) imageOf(buffer []byte, s *service, alive func(index uint32) b
 		unsettle(image, func(uint32) bool { return true }) // by what ring is not known
 	}
 	unsettle(image, func(owner uint32) bool { return !alive(owner) })
+	if ranges := s.desired.SourceRanges; len(ranges) > 0 {
+		header := (*directorRingHeader)(unsafe.Pointer(&image[0]))
+		header.Flags |= uint8(directorRingFlagRING_SOURCES)
+		header.Sources = d.sources.setFor(s.index, d.ringOf(s), ranges)
+	}
 	return image, nil
+}
+
+// ringOf is the ring that packets of a service look at; nil: there is none.
+func (d *Datapath) ringOf(s *service) ringImage {
+	if s.ring.lines == 0 {
+		return nil
+	}
+	return d.rings.bytes(s.ring)
 }
 
 // addLookups makes services found that were not.
@@ -252,6 +277,9 @@ func (d *Datapath) retire(c *change, lookups lookups) error {
 		d.have = lookups
 	}
 	gone := d.gone(c)
+	for _, s := range gone {
+		d.sources.leave(s.index)
+	}
 	if d.retires(c, gone) {
 		for _, index := range d.leaving(c, gone) {
 			d.entries.disown(index)
@@ -259,6 +287,9 @@ func (d *Datapath) retire(c *change, lookups lookups) error {
 		if err := d.readers.wait(); err != nil {
 			return err
 		}
+	}
+	if err := d.sources.clean(); err != nil {
+		return err
 	}
 	// First, while those that are retired below still have their indexes: one that
 	// was left over and taken up again must not be released twice.
@@ -322,7 +353,7 @@ func (d *Datapath) retireCounters(s *service, backend uint32) {
 
 // retires says whether there is something to take out.
 func (d *Datapath) retires(c *change, gone []*service) bool {
-	return !d.old.empty() || len(gone) > 0 ||
+	return !d.old.empty() || len(gone) > 0 || len(d.sources.left) > 0 ||
 		slices.ContainsFunc(c.touched(), func(s *service) bool { return len(s.backends) > s.distinct })
 }
 

@@ -63,6 +63,7 @@ func (d *Datapath) serviceStatus(s *service, names map[uint32]string) (model.Ser
 	status := model.ServiceStatus{
 		Name: s.desired.Name, Segment: s.desired.Segment, VIP: s.desired.VIP, Protocol: s.desired.Protocol,
 		Port: s.desired.Port, Policy: s.desired.Policy, Slots: len(s.desired.Ring.Slots), QUIC: quicStatus(s.desired),
+		SourceRanges: s.desired.SourceRanges,
 	}
 	dropped, err := d.kernel.counter(d.kernel.ServiceDrops, s.index)
 	if err != nil {

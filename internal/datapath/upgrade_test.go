@@ -38,7 +38,7 @@ func smallFrames(spec *ebpf.CollectionSpec) {
 }
 
 // smallLimits keep the kernel from zeroing memory that nobody uses.
-var smallLimits = model.Limits{Services: 16, Backends: 64, RingMemory: 1 << 20, Fragments: 64, Flows: 4096}
+var smallLimits = model.Limits{Services: 16, Backends: 64, RingMemory: 1 << 20, Fragments: 64, Flows: 4096, SourceRanges: 16}
 
 // openVersion opens the datapath as a version does. It stays open until the test ends,
 // or is killed.

@@ -4,6 +4,7 @@ import (
 	"math"
 	"net/netip"
 	"reflect"
+	"slices"
 
 	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/store"
@@ -73,7 +74,8 @@ func divisible(before, after *model.Service, slots uint32) bool {
 	sizes := before.RingSize == after.RingSize || after.RingSize == 0 && before.RingSize == slots
 	return sizes && before.Mode == after.Mode && reflect.DeepEqual(before.Fallback, after.Fallback) &&
 		reflect.DeepEqual(before.RedirectTo, after.RedirectTo) && before.RedirectUnprobed == after.RedirectUnprobed && before.SNAT == after.SNAT && before.Policy == after.Policy &&
-		before.Affinity == after.Affinity && reflect.DeepEqual(before.QUIC, after.QUIC)
+		before.Affinity == after.Affinity && reflect.DeepEqual(before.QUIC, after.QUIC) &&
+		slices.Equal(before.SourceRanges, after.SourceRanges)
 }
 
 // mergeBackends returns the backends of both, with shares in between; false: they cannot be

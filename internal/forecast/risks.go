@@ -29,6 +29,7 @@ var risks = []struct {
 	{model.RiskNoNotice, model.WhenLate, noNotice},
 	{model.RiskMaxDrain, model.WhenOld, maxDrain},
 	{model.RiskQUIC, model.WhenApplied, quicKeys},
+	{model.RiskSourceRanges, model.WhenApplied, sourceRanges},
 }
 
 func serviceRemoved(c *Change, p *model.PlannedService) (model.Risk, bool) {

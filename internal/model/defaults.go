@@ -14,6 +14,8 @@ const (
 	DefaultUDPFlows   = 1 << 16
 	DefaultFlowPort   = 6082
 	DefaultBGPPort    = 179
+
+	DefaultSourceRanges = 65536
 )
 
 // DefaultEtcdPrefix begins the keys of a group that gives no other.
@@ -178,6 +180,9 @@ func (l *Limits) setDefaults() {
 	}
 	if l.Flows == 0 {
 		l.Flows = DefaultFlows
+	}
+	if l.SourceRanges == 0 {
+		l.SourceRanges = DefaultSourceRanges
 	}
 }
 

@@ -72,6 +72,15 @@ type ExplainedService struct {
 	ID       ServiceID `json:"id"`
 	Policy   Policy    `json:"policy"`
 	Affinity Affinity  `json:"affinity"`
+	// SourceRange says whether the service is for the client, if it is for some only.
+	SourceRange *ExplainedSource `json:"source-range,omitempty"`
+}
+
+// ExplainedSource is where a client is, for a service that has source ranges. Of an ICMP error
+// it is the client whose flow that is about.
+type ExplainedSource struct {
+	Range netip.Prefix `json:"range,omitzero"` // the longest that it is in; none: the packet is dropped
+	Of    int          `json:"of"`             // ranges that the service has
 }
 
 // ExplainedMemory is what a director remembers of a flow.

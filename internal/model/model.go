@@ -77,6 +77,8 @@ type Limits struct {
 	RingMemory uint64 `json:"ring-memory,omitempty"` // bytes of all rings, old and new
 	Fragments  uint32 `json:"fragments,omitempty"`   // fragmented packets under way
 	Flows      uint32 `json:"flows,omitempty"`       // flows that are remembered, of all CPUs together
+	// SourceRanges are prefixes in source-ranges, of all services together.
+	SourceRanges uint32 `json:"source-ranges,omitempty"`
 }
 
 // Agent is what the agent on a backend's host must know about its host.
@@ -116,7 +118,9 @@ type Service struct {
 	VIP      netip.Addr `json:"vip"`
 	Protocol Protocol   `json:"protocol"`
 	Port     PortRange  `json:"port"`
-	Mode     Mode       `json:"mode"`
+	// SourceRanges are where its clients are: packets of others are dropped. None: everywhere.
+	SourceRanges []netip.Prefix `json:"source-ranges,omitempty"`
+	Mode         Mode           `json:"mode"`
 	// Fallback is, with mode redirect, how packets go that nobody redirects; nil: gue.
 	Fallback *Mode `json:"fallback,omitempty"`
 	// RedirectTo is, with mode redirect, where clients' hosts let connections be handed

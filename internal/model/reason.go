@@ -38,6 +38,7 @@ var reasons = map[string]string{
 	"drop_snat_unknown":      "full NAT knows no such flow, and it does not begin one",
 	"drop_no_headroom":       "the driver leaves no room for the outer header",
 	"drop_redirect_failed":   "the interface that leads to the backend does not take XDP frames",
+	"drop_source_range":      "the client is in none of the service's source-ranges",
 }
 
 // Reasons are the labels of all reasons, sorted.

@@ -91,20 +91,22 @@ type Counter struct {
 
 // ServiceStatus is one service as it is in the kernel.
 type ServiceStatus struct {
-	Name     string         `json:"name"`
-	Segment  Segment        `json:"segment"`
-	VIP      netip.Addr     `json:"vip"`
-	Protocol Protocol       `json:"protocol"`
-	Port     PortRange      `json:"port"`
-	Policy   Policy         `json:"policy"`
-	Slots    int            `json:"slots"`
-	Log      LogStatus      `json:"log"`
-	Health   *ServiceHealth `json:"health,omitempty"` // nil: its backends are not checked
-	QUIC     []QUICStatus   `json:"quic,omitempty"`   // configurations of connection IDs
-	Packets  uint64         `json:"packets"`          // forwarded, also to backends that are gone
-	Bytes    uint64         `json:"bytes"`
-	Opened   uint64         `json:"opened"`  // TCP connections: SYNs that were forwarded, those sent again, too
-	Dropped  uint64         `json:"dropped"` // packets
+	Name     string     `json:"name"`
+	Segment  Segment    `json:"segment"`
+	VIP      netip.Addr `json:"vip"`
+	Protocol Protocol   `json:"protocol"`
+	Port     PortRange  `json:"port"`
+	Policy   Policy     `json:"policy"`
+	// SourceRanges are where its clients have to be; none: anywhere.
+	SourceRanges []netip.Prefix `json:"source-ranges,omitempty"`
+	Slots        int            `json:"slots"`
+	Log          LogStatus      `json:"log"`
+	Health       *ServiceHealth `json:"health,omitempty"` // nil: its backends are not checked
+	QUIC         []QUICStatus   `json:"quic,omitempty"`   // configurations of connection IDs
+	Packets      uint64         `json:"packets"`          // forwarded, also to backends that are gone
+	Bytes        uint64         `json:"bytes"`
+	Opened       uint64         `json:"opened"`  // TCP connections: SYNs that were forwarded, those sent again, too
+	Dropped      uint64         `json:"dropped"` // packets
 	// Reset is of TCP flows that are remembered: their clients have sent a RST in the last
 	// minute.
 	Reset    int             `json:"reset" doc:"remembered flows whose client has sent a RST in the last minute"`

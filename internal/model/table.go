@@ -25,12 +25,14 @@ type TableService struct {
 	VIP      netip.Addr
 	Protocol Protocol
 	Port     PortRange
-	Policy   Policy
-	Affinity Affinity // of Ring
-	Salt     uint64   // keys the flow hash; the same on every director
-	QUIC     []QUICConfig
-	Backends []TableBackend
-	Ring     Ring
+	// SourceRanges are where its clients have to be; none: anywhere.
+	SourceRanges []netip.Prefix
+	Policy       Policy
+	Affinity     Affinity // of Ring
+	Salt         uint64   // keys the flow hash; the same on every director
+	QUIC         []QUICConfig
+	Backends     []TableBackend
+	Ring         Ring
 	// Reported says that agents' reports decide which candidates rows have: backends in
 	// gue are in them for as long as they have connections or flows.
 	Reported bool

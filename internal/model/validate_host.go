@@ -17,6 +17,8 @@ const (
 	MaxFlows      = 1 << 28
 	MinUDPFlows   = 1024
 	MaxUDPFlows   = 1 << 24
+
+	MaxSourceRanges = 1 << 20
 )
 
 // Full NAT uses ports by the bucket, and names its addresses in a header as large
@@ -46,6 +48,7 @@ func (v *validation) director() {
 	v.limit("director.limits.ring-memory", d.Limits.RingMemory, 4096, MaxRingMemory)
 	v.limit("director.limits.fragments", uint64(d.Limits.Fragments), 1, MaxFragments)
 	v.limit("director.limits.flows", uint64(d.Limits.Flows), MinFlows, MaxFlows)
+	v.limit("director.limits.source-ranges", uint64(d.Limits.SourceRanges), 1, MaxSourceRanges)
 	v.answering()
 	v.store()
 }

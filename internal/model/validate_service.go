@@ -31,6 +31,7 @@ func (v *validation) service(i int) {
 		v.errs.add(servicePath(i, "port"), "%s is not a port, a range of ports or all", s.Port)
 	}
 	v.segment(i)
+	v.sourceRanges(i)
 	if problem := modeProblem(s.Mode); problem != "" {
 		v.errs.add(servicePath(i, "mode"), "%s", problem)
 	}

@@ -326,7 +326,7 @@ func TestSetDefaults(t *testing.T) {
 	if got := c.Director.SNAT.Ports.String(); got != "1024-32767" {
 		t.Errorf("full NAT takes ports %s, want those below Linux's ephemeral ones", got)
 	}
-	want := model.Limits{Services: 4096, Backends: 65536, RingMemory: 64 << 20, Fragments: 65536, Flows: 1 << 20}
+	want := model.Limits{Services: 4096, Backends: 65536, RingMemory: 64 << 20, Fragments: 65536, Flows: 1 << 20, SourceRanges: 65536}
 	if c.Director.Limits != want {
 		t.Errorf("limits are %+v, want %+v", c.Director.Limits, want)
 	}

@@ -233,9 +233,10 @@ func (c Config) RingMemory() uint64 {
 // limits checks that the services fit in the memory that the director may take.
 func (v *validation) limits() {
 	l := v.config.Director.Limits
-	backends := 0
+	backends, ranges := 0, 0
 	for _, s := range v.config.Services {
 		backends += len(s.Backends)
+		ranges += len(s.SourceRanges)
 	}
 	if n := len(v.config.Services); n > int(l.Services) {
 		v.errs.addWithOther("services", "director.limits.services",
@@ -244,6 +245,10 @@ func (v *validation) limits() {
 	if backends > int(l.Backends) {
 		v.errs.addWithOther("services", "director.limits.backends",
 			"%d backends are more than director.limits.backends, %d (a backend counts once per service)", backends, l.Backends)
+	}
+	if ranges > int(l.SourceRanges) {
+		v.errs.addWithOther("services", "director.limits.source-ranges",
+			"%d source ranges are more than director.limits.source-ranges, %d", ranges, l.SourceRanges)
 	}
 	if rings := v.config.RingMemory(); rings > l.RingMemory {
 		v.errs.addWithOther("services", "director.limits.ring-memory",

@@ -99,7 +99,7 @@ func leaveOut(parts []part, named map[int]string) (rest []part, refused []refusa
 func valid(parts []part) (rest []part, refused []refusal) {
 	for {
 		c := model.Config{Services: services(parts)}
-		c.Director.Limits = model.Limits{Services: model.MaxServices, Backends: model.MaxBackends, RingMemory: model.MaxRingMemory, Fragments: model.MaxFragments}
+		c.Director.Limits = model.Limits{Services: model.MaxServices, Backends: model.MaxBackends, RingMemory: model.MaxRingMemory, Fragments: model.MaxFragments, SourceRanges: model.MaxSourceRanges}
 		c.SetDefaults()
 		var errs model.FieldErrors
 		errors.As(c.Validate(), &errs)

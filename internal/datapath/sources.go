@@ -1,0 +1,170 @@
+package datapath
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+
+	"weir.io/weir/internal/model"
+)
+
+// sources are the source ranges of services, in sets, that the kernel has. A ring names its
+// service's set, and comes with a switch; what is in a set that a packet may look at does not
+// change. So each service has two sets by turns, and between two changes none but the one
+// that its ring names.
+type sources struct {
+	kernel *ebpf.Map
+	sets   map[uint32]map[netip.Prefix]bool
+	left   map[uint32]bool // sets that no ring names: to be emptied when no packet looks
+}
+
+// sourceBits are those of struct source_range before the address.
+const sourceBits = 32
+
+// readSources finds out what an earlier process has left. All of it is left until some ring
+// names it.
+func readSources(m *ebpf.Map) (*sources, error) {
+	s := &sources{kernel: m, sets: map[uint32]map[netip.Prefix]bool{}, left: map[uint32]bool{}}
+	var key directorSourceRange
+	var there uint8
+	all := m.Iterate()
+	for all.Next(&key, &there) {
+		s.left[key.Set] = true
+		s.note(key.Set, prefixOf(&key))
+	}
+	if err := all.Err(); err != nil {
+		return nil, fmt.Errorf("read source ranges: %w", err)
+	}
+	return s, nil
+}
+
+// prefixOf is a key's prefix. That a set is of one family nobody has to say: keys of IPv4 have
+// nothing behind their fourth byte, and no more bits.
+func prefixOf(key *directorSourceRange) netip.Prefix {
+	return netip.PrefixFrom(netip.AddrFrom16(key.Address.Bytes), int(key.PrefixLen)-sourceBits)
+}
+
+// sourceKey is the key of a prefix in a set.
+func sourceKey(set uint32, p netip.Prefix) directorSourceRange {
+	return directorSourceRange{PrefixLen: sourceBits + uint32(p.Bits()), Set: set, Address: addressBytes(p.Addr())}
+}
+
+func (s *sources) note(set uint32, p netip.Prefix) {
+	if s.sets[set] == nil {
+		s.sets[set] = map[netip.Prefix]bool{}
+	}
+	s.sets[set][p] = true
+}
+
+// wantedSet has the prefixes as keys have them, each once.
+func wantedSet(ranges []netip.Prefix) map[netip.Prefix]bool {
+	wanted := make(map[netip.Prefix]bool, len(ranges))
+	for _, p := range ranges {
+		key := sourceKey(0, p)
+		wanted[prefixOf(&key)] = true
+	}
+	return wanted
+}
+
+// setFor is the set that a service's next ring names: the one that its ring names, if that has
+// these ranges, else the other one.
+func (s *sources) setFor(index uint32, ring ringImage, ranges []netip.Prefix) uint32 {
+	set, named := namedSet(ring)
+	if !named {
+		return 2 * index
+	}
+	if maps.Equal(s.sets[set], wantedSet(ranges)) {
+		return set
+	}
+	return set ^ 1
+}
+
+// namedSet is the set that a ring names; false: its service is for everybody, or it is none.
+func namedSet(ring ringImage) (uint32, bool) {
+	if len(ring) == 0 {
+		return 0, false
+	}
+	header := (*directorRingHeader)(unsafe.Pointer(&ring[0]))
+	return header.Sources, header.Flags&uint8(directorRingFlagRING_SOURCES) != 0
+}
+
+// write makes a set what it has to be before a ring names it. Other prefixes than these are
+// in it only if a change was broken off.
+func (s *sources) write(set uint32, ranges []netip.Prefix, readers *grace) error {
+	wanted := wantedSet(ranges)
+	if maps.Equal(s.sets[set], wanted) {
+		return nil
+	}
+	if len(s.sets[set]) > 0 {
+		if err := readers.wait(); err != nil {
+			return err
+		}
+		if err := s.empty(set); err != nil {
+			return err
+		}
+	}
+	for _, p := range ranges {
+		if err := s.kernel.Put(sourceKey(set, p), uint8(1)); err != nil {
+			return fmt.Errorf("write source range %s: %w", p, err)
+		}
+		key := sourceKey(set, p)
+		s.note(set, prefixOf(&key))
+	}
+	return nil
+}
+
+// switched notes that a ring which names one set is in the place of another.
+func (s *sources) switched(was, is ringImage) {
+	old, hadOne := namedSet(was)
+	set, hasOne := namedSet(is)
+	if hadOne && !(hasOne && old == set) {
+		s.left[old] = true
+	}
+	if hasOne {
+		delete(s.left, set)
+	}
+}
+
+// leave gives up the sets of a service that goes.
+func (s *sources) leave(index uint32) {
+	for _, set := range []uint32{2 * index, 2*index + 1} {
+		if len(s.sets[set]) > 0 {
+			s.left[set] = true
+		}
+	}
+}
+
+// clean empties what no ring names, and no packet looks at any more.
+func (s *sources) clean() error {
+	for set := range s.left {
+		if err := s.empty(set); err != nil {
+			return err
+		}
+		delete(s.left, set)
+	}
+	return nil
+}
+
+func (s *sources) empty(set uint32) error {
+	for p := range s.sets[set] {
+		if err := s.kernel.Delete(sourceKey(set, p)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("remove source range %s: %w", p, err)
+		}
+		delete(s.sets[set], p)
+	}
+	delete(s.sets, set)
+	return nil
+}
+
+// explainSource says whether a service is for a client; nil: it is for everybody.
+func explainSource(s *model.TableService, client netip.Addr) *model.ExplainedSource {
+	if len(s.SourceRanges) == 0 {
+		return nil
+	}
+	within, _ := model.SourceRange(s.SourceRanges, client)
+	return &model.ExplainedSource{Range: within, Of: len(s.SourceRanges)}
+}
