@@ -110,6 +110,14 @@ static __always_inline int has_ended(const struct redirect_way *a, const struct 
 	return ((a->ends | b->ends) & REDIRECT_RST) || (a->ends & b->ends & REDIRECT_FIN);
 }
 
+/* By what the host's packets leave, of a connection whose answer has come by an interface. */
+static __always_inline __u32 leaves_by(__u32 ifindex)
+{
+	__u32 *bridge = bpf_map_lookup_elem(&redirect_ports, &ifindex);
+
+	return bridge ? *bridge : ifindex;
+}
+
 /*
  * Remembers a connection: first what comes, for its packets leave only when the host
  * has got the answer. 0: there is no place.
@@ -123,7 +131,7 @@ static __always_inline int remember(const struct host_flow *leaving, const struc
 		.peer = service->vip,
 		.peer_port = service->port,
 		.sequence = s->acknowledgement - 1,
-		.ifindex = ifindex,
+		.ifindex = leaves_by(ifindex),
 		.service = index,
 		.seen = bpf_ktime_get_ns(),
 	};

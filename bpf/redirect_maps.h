@@ -50,6 +50,18 @@ struct {
 	__type(value, __u32);
 } redirect_prefixes SEC(".maps");
 
+/*
+ * Interfaces that are ports of a bridge: the bridge. Routes and neighbours are the bridge's, so
+ * what is to be sent by the port has to be sent by the bridge.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, REDIRECT_PORTS_MAX);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u32);
+	__type(value, __u32);
+} redirect_ports SEC(".maps");
+
 /* Key: client and VIP. What a flood of local SYNs pushes out falls back. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);

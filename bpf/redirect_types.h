@@ -17,6 +17,7 @@
 #define REDIRECT_SYNS_MAX 16384
 #define REDIRECT_DIRECT_MAX 16384
 #define REDIRECT_ECHOES_MAX 16384
+#define REDIRECT_PORTS_MAX 64
 
 enum redirect_service_flag {
 	REDIRECT_NOT_ASKED = 1 << 0, /* another VIP cannot be told from it by an option */
@@ -85,7 +86,7 @@ struct redirect_way {
 	__be16 peer_port;
 	__u16 ends;     /* enum redirect_end */
 	__u32 sequence; /* of the SYN that began it */
-	__u32 ifindex;  /* by which backend's packets come, and the host's leave */
+	__u32 ifindex;  /* by which the host's packets leave */
 	__u32 service;
 	__u64 seen;         /* last packet, ns of CLOCK_MONOTONIC, to a second */
 	__u32 acknowledged; /* of what leaves only: the number that the host expects next */

@@ -186,7 +186,7 @@ func (a *Agent) apply(p plan, uplinks []uplink) error {
 		return err
 	}
 	a.plan, a.indexes = p, t.indexes
-	if err := a.redirect(p.redirects); err != nil {
+	if err := a.redirect(p.redirects, uplinks); err != nil {
 		return err
 	}
 	log := a.options.Log
@@ -216,7 +216,7 @@ func (a *Agent) apply(p plan, uplinks []uplink) error {
 
 // redirect prepares what the programs of redirection look at. Once they are there they
 // stay, for connections that have begun; before that there is nothing of them.
-func (a *Agent) redirect(list []redirect) error {
+func (a *Agent) redirect(list []redirect, uplinks []uplink) error {
 	if a.redirector == nil {
 		if len(list) == 0 && !wasRedirecting(a.pins.state()) {
 			return nil
@@ -227,7 +227,7 @@ func (a *Agent) redirect(list []redirect) error {
 		}
 		a.redirector = r
 	}
-	return a.redirector.set(list)
+	return errors.Join(a.redirector.setPorts(uplinks), a.redirector.set(list))
 }
 
 // attach attaches to the uplinks and says where the slower way had to do.

@@ -3,6 +3,7 @@ package agent
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"weir.io/weir/internal/model"
 )
@@ -19,7 +20,7 @@ type redirect struct {
 
 // redirects returns the services that this host's clients may be redirected from, and
 // its backends to which others' may: those whose address it has, and those in the namespaces
-// that it looks at, whose packets it forwards past the programs on its uplinks.
+// that it looks at and its guests, whose packets it forwards past the programs on its uplinks.
 func redirects(config model.Config, h host) []redirect {
 	var list []redirect
 	named := make(map[optionName]int) // first of that name
@@ -36,7 +37,7 @@ func redirects(config model.Config, h host) []redirect {
 			if len(s.RedirectTo) == 0 {
 				r.prefixes = append(r.prefixes, netip.PrefixFrom(b.Address, b.Address.BitLen()))
 			}
-			if h.addresses[b.Address] || h.elsewhere.addresses[b.Address] {
+			if h.addresses[b.Address] || h.elsewhere.addresses[b.Address] || isGuest(b.Address, config.Agent.Guests) {
 				r.here = append(r.here, b.RedirectedTo(&s))
 			}
 		}
@@ -48,6 +49,10 @@ func redirects(config model.Config, h host) []redirect {
 		list = append(list, r)
 	}
 	return list
+}
+
+func isGuest(address netip.Addr, guests []netip.Prefix) bool {
+	return slices.ContainsFunc(guests, func(p netip.Prefix) bool { return p.Contains(address) })
 }
 
 // optionName is what the option says of a VIP.

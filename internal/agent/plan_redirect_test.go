@@ -11,6 +11,7 @@ import (
 func TestRedirectPlan(t *testing.T) {
 	c := redirectConfig()
 	c.Services[1].RedirectTo = []netip.Prefix{netip.MustParsePrefix("2001:db8:1::/64")}
+	c.Agent.Guests = []netip.Prefix{netip.PrefixFrom(third6, 127).Masked()}
 	list := redirects(c, host{addresses: map[netip.Addr]bool{host4: true}, elsewhere: elsewhere{addresses: map[netip.Addr]bool{peer4: true}}})
 	type want struct {
 		ambiguous bool
@@ -22,8 +23,8 @@ func TestRedirectPlan(t *testing.T) {
 		"four":      {prefixes: []netip.Prefix{whole(host4), whole(peer4)}, here: []netip.AddrPort{netip.AddrPortFrom(host4, 443), netip.AddrPortFrom(peer4, 443)}},
 		"six":       {prefixes: c.Services[1].RedirectTo},
 		"port":      {prefixes: []netip.Prefix{whole(peer4)}, here: []netip.AddrPort{netip.AddrPortFrom(peer4, 8080)}},
-		"alike":     {ambiguous: true, prefixes: []netip.Prefix{whole(third6)}},
-		"alike too": {ambiguous: true, prefixes: []netip.Prefix{whole(third6)}},
+		"alike":     {ambiguous: true, prefixes: []netip.Prefix{whole(third6)}, here: []netip.AddrPort{netip.AddrPortFrom(third6, 443)}},
+		"alike too": {ambiguous: true, prefixes: []netip.Prefix{whole(third6)}, here: []netip.AddrPort{netip.AddrPortFrom(third6, 443)}},
 	}
 	if len(list) != len(wants) {
 		t.Errorf("%d services are redirected, want %d", len(list), len(wants))

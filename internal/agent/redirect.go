@@ -133,6 +133,17 @@ func (r *redirector) set(list []redirect) error {
 		removeOthers(r.RedirectPrefixes, t.prefixes))
 }
 
+// setPorts says which uplinks are ports of which bridges.
+func (r *redirector) setPorts(uplinks []uplink) error {
+	ports := map[uint32]uint32{}
+	for _, u := range uplinks {
+		if u.bridge != 0 {
+			ports[uint32(u.index)] = uint32(u.bridge)
+		}
+	}
+	return errors.Join(putAll(r.RedirectPorts, ports), removeOthers(r.RedirectPorts, ports))
+}
+
 // clear makes indexes count from zero for whoever has them now.
 func (r *redirector) clear(indexes []uint32) error {
 	cpus := ebpf.MustPossibleCPU()

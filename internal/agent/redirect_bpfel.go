@@ -159,6 +159,7 @@ const (
 	redirectMapRedirectHere              = "redirect_here"
 	redirectMapRedirectLeaving           = "redirect_leaving"
 	redirectMapRedirectNames             = "redirect_names"
+	redirectMapRedirectPorts             = "redirect_ports"
 	redirectMapRedirectPrefixes          = "redirect_prefixes"
 	redirectMapRedirectServices          = "redirect_services"
 	redirectMapRedirectSyns              = "redirect_syns"
@@ -229,6 +230,7 @@ type redirectMapSpecs struct {
 	RedirectHere     *ebpf.MapSpec `ebpf:"redirect_here"`
 	RedirectLeaving  *ebpf.MapSpec `ebpf:"redirect_leaving"`
 	RedirectNames    *ebpf.MapSpec `ebpf:"redirect_names"`
+	RedirectPorts    *ebpf.MapSpec `ebpf:"redirect_ports"`
 	RedirectPrefixes *ebpf.MapSpec `ebpf:"redirect_prefixes"`
 	RedirectServices *ebpf.MapSpec `ebpf:"redirect_services"`
 	RedirectSyns     *ebpf.MapSpec `ebpf:"redirect_syns"`
@@ -273,6 +275,7 @@ type redirectMaps struct {
 	RedirectHere     *ebpf.Map `ebpf:"redirect_here"`
 	RedirectLeaving  *ebpf.Map `ebpf:"redirect_leaving"`
 	RedirectNames    *ebpf.Map `ebpf:"redirect_names"`
+	RedirectPorts    *ebpf.Map `ebpf:"redirect_ports"`
 	RedirectPrefixes *ebpf.Map `ebpf:"redirect_prefixes"`
 	RedirectServices *ebpf.Map `ebpf:"redirect_services"`
 	RedirectSyns     *ebpf.Map `ebpf:"redirect_syns"`
@@ -289,6 +292,7 @@ func (m *redirectMaps) Close() error {
 		m.RedirectHere,
 		m.RedirectLeaving,
 		m.RedirectNames,
+		m.RedirectPorts,
 		m.RedirectPrefixes,
 		m.RedirectServices,
 		m.RedirectSyns,

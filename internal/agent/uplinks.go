@@ -19,6 +19,8 @@ type uplink struct {
 	name  string
 	index int
 	mtu   int
+	// bridge is the index of the bridge that it is a port of; 0: it is none.
+	bridge int
 }
 
 // addresses returns the addresses of this host, by interface.
@@ -60,10 +62,29 @@ func findUplinks(names []string, config model.Config, at map[netip.Addr]int) ([]
 	var uplinks []uplink
 	for _, link := range links {
 		a := link.Attrs()
-		uplinks = append(uplinks, uplink{name: a.Name, index: a.Index, mtu: a.MTU})
+		bridge, err := bridgeOf(a)
+		if err != nil {
+			return nil, err
+		}
+		uplinks = append(uplinks, uplink{name: a.Name, index: a.Index, mtu: a.MTU, bridge: bridge})
 	}
 	slices.SortFunc(uplinks, func(a, b uplink) int { return cmp.Compare(a.index, b.index) })
 	return slices.Compact(uplinks), nil
+}
+
+// bridgeOf returns the index of the bridge that an interface is a port of, or 0.
+func bridgeOf(port *netlink.LinkAttrs) (int, error) {
+	if port.MasterIndex == 0 {
+		return 0, nil
+	}
+	master, err := netlink.LinkByIndex(port.MasterIndex)
+	if err != nil {
+		return 0, fmt.Errorf("find what interface %s is a port of: %w", port.Name, err)
+	}
+	if master.Type() != "bridge" {
+		return 0, nil
+	}
+	return port.MasterIndex, nil
 }
 
 func guessUplinks(config model.Config, at map[netip.Addr]int) ([]netlink.Link, error) {

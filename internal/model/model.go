@@ -87,6 +87,9 @@ type Agent struct {
 	// Namespaces are other network namespaces of this host in which connections to
 	// VIPs end: names of "ip netns", or paths.
 	Namespaces []string `json:"namespaces,omitempty"`
+	// Guests are where backends are that this host forwards to and that it has no sockets
+	// of, such as virtual machines: connections may be redirected to them.
+	Guests []netip.Prefix `json:"guests,omitempty"`
 	// SocketsElsewhere says that connections end where the agent does not see their
 	// sockets, so that it must not judge by them.
 	SocketsElsewhere bool `json:"sockets-elsewhere,omitempty"`

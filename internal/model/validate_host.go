@@ -62,6 +62,7 @@ func (v *validation) limit(path string, value, low, high uint64) {
 func (v *validation) agent() {
 	v.interfaces("agent.interfaces", v.config.Agent.Interfaces)
 	v.namespaces()
+	v.prefixes("agent.guests", v.config.Agent.Guests)
 	v.agentStore()
 	if flows := v.config.Agent.UDPFlows; flows != nil && *flows != 0 {
 		v.limit("agent.udp-flows", uint64(*flows), MinUDPFlows, MaxUDPFlows)
@@ -111,9 +112,13 @@ func (v *validation) interfaces(path string, names []string) {
 
 // directors checks where agents accept tunnels from.
 func (v *validation) directors() {
-	for i, p := range v.config.Directors {
+	v.prefixes("directors", v.config.Directors)
+}
+
+func (v *validation) prefixes(path string, list []netip.Prefix) {
+	for i, p := range list {
 		if problem := prefixProblem(p); problem != "" {
-			v.errs.add(fmt.Sprintf("directors[%d]", i), "%s %s", prefixText(p), problem)
+			v.errs.add(fmt.Sprintf("%s[%d]", path, i), "%s %s", prefixText(p), problem)
 		}
 	}
 }

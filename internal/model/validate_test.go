@@ -168,6 +168,10 @@ func TestInvalidConfig(t *testing.T) {
 			func(c *model.Config) { c.Agent.Namespaces = []string{""} }},
 		{`agent.namespaces[1]: "web" is named twice`,
 			func(c *model.Config) { c.Agent.Namespaces = []string{"web", "web"} }},
+		{`agent.guests[1]: 10.0.1.1/24 has bits beyond its length; write 10.0.1.0/24, or 10.0.1.1 for one address`,
+			func(c *model.Config) {
+				c.Agent.Guests = []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24"), netip.MustParsePrefix("10.0.1.1/24")}
+			}},
 		{`agent.namespaces: are 17, at most 16 are looked at`,
 			func(c *model.Config) {
 				for i := range model.MaxNamespaces + 1 {

@@ -1,0 +1,114 @@
+package test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync/atomic"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"weir.io/weir/internal/netlab"
+)
+
+// guest is what a virtual machine is to its host: frames on a tap with the header of virtio
+// (linux/virtio_net.h), by which each side leaves checksums and segmentation to the other. Its
+// kernel is this one, in a namespace of its own, with a tap for its card; the test does what a
+// hypervisor does between the two.
+type guest struct {
+	*netlab.Host
+	partial, super atomic.Uint64 // frames of the guest's: with an unfinished checksum, unsegmented
+	given          atomic.Uint64 // unsegmented frames that the host's side has given it
+}
+
+// The header of virtio, and what is looked at in it.
+const (
+	virtioHeader       = 10
+	virtioFlags        = 0
+	virtioSegmentation = 1
+	needsChecksum      = 1 // VIRTIO_NET_HDR_F_NEEDS_CSUM
+)
+
+const tapName = "tap0"
+
+// newGuest starts one, whose cable is the tap tap0 of a host.
+func (l *lab) newGuest(t *testing.T, name string, host *netlab.Host) *guest {
+	t.Helper()
+	g := &guest{Host: l.Host(name)}
+	card, tap := openTap(t, g.Host, "eth0"), openTap(t, host, tapName)
+	go relay(card, tap, func(frame []byte) {
+		if frame[virtioFlags]&needsChecksum != 0 {
+			g.partial.Add(1)
+		}
+		if frame[virtioSegmentation] != 0 {
+			g.super.Add(1)
+		}
+	})
+	go relay(tap, card, func(frame []byte) {
+		if frame[virtioSegmentation] != 0 {
+			g.given.Add(1)
+		}
+	})
+	return g
+}
+
+// openTap makes a tap whose other end takes what a card of virtio takes.
+func openTap(t *testing.T, h *netlab.Host, name string) *os.File {
+	t.Helper()
+	const takes = unix.TUN_F_CSUM | unix.TUN_F_TSO4 | unix.TUN_F_TSO6 | unix.TUN_F_TSO_ECN
+	var tap *os.File
+	err := h.Do(func() error {
+		fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		request, err := unix.NewIfreq(name)
+		if err != nil {
+			return err
+		}
+		request.SetUint16(unix.IFF_TAP | unix.IFF_NO_PI | unix.IFF_VNET_HDR)
+		err = unix.IoctlIfreq(fd, unix.TUNSETIFF, request)
+		if err == nil {
+			err = unix.IoctlSetInt(fd, unix.TUNSETOFFLOAD, takes)
+		}
+		if err != nil {
+			return errors.Join(err, unix.Close(fd))
+		}
+		tap = os.NewFile(uintptr(fd), name)
+		return nil
+	})
+	if err != nil {
+		t.Fatalf("make tap %s on %s: %v", name, h.Name, err)
+	}
+	t.Cleanup(func() { _ = tap.Close() })
+	on(t, h, "ip", "link", "set", name, "up")
+	return tap
+}
+
+// relay hands frames on until one of both is closed. A tap that has no room drops one.
+func relay(from, to *os.File, see func(frame []byte)) {
+	frame := make([]byte, virtioHeader+1<<17)
+	for {
+		n, err := from.Read(frame)
+		if errors.Is(err, os.ErrClosed) {
+			return
+		}
+		if err != nil || n <= virtioHeader {
+			continue
+		}
+		see(frame[:n])
+		if _, err := to.Write(frame[:n]); errors.Is(err, os.ErrClosed) {
+			return
+		}
+	}
+}
+
+// badChecksums is how many TCP packets a host's kernel has refused by their checksums.
+func badChecksums(t *testing.T, h *netlab.Host) (n int) {
+	t.Helper()
+	if _, err := fmt.Sscanf(on(t, h, "nstat", "--ignore", "--noupdate", "--zeros", "TcpInCsumErrors"), "#kernel\nTcpInCsumErrors %d", &n); err != nil {
+		t.Fatalf("read the counters of %s: %v", h.Name, err)
+	}
+	return n
+}
