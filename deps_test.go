@@ -59,7 +59,7 @@ var mayImport = map[string][]string{
 	"internal/desired":     {"internal/model", "internal/store", "internal/history", "internal/engine"},
 	"internal/datapath":    {"internal/model", "ebpf", "netlink", "sys"},
 	"internal/flowsync":    {"internal/model"},
-	"internal/loads":       {"internal/model"},
+	"internal/loads":       {"internal/model", "sys"},
 	"internal/bfd":         {"internal/model", "sys"},
 	"internal/agent":       {"internal/model", "internal/maglev", "ebpf", "netlink", "netns", "sys"},
 	"internal/api":         {"internal/model", "huma", "net", "time"}, // net: to limit connections; time: how often one may ask

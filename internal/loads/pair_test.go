@@ -99,6 +99,73 @@ func listening(t *testing.T, c *model.Config) (*Receiver, *ear) {
 	return r, e
 }
 
+// A flood of datagrams costs agents that have been believed no report, whoever sends it: garbage,
+// or what looks like a report with a wrong MAC. Each report is sent once.
+func TestFlood(t *testing.T) {
+	for _, addresses := range [][3]string{{"127.0.0.1", "127.0.0.2", "127.0.0.66"}, {"::1", "::1", ""}} {
+		t.Run(addresses[0], func(t *testing.T) {
+			at := netip.MustParseAddr(addresses[0])
+			file := writeKeys(t, filepath.Join(t.TempDir(), "keys"), ours)
+			c := model.Config{Loads: model.Loads{KeyFile: file, Port: freePort(t, at), Interval: model.Duration(time.Second), To: []netip.Addr{at}}}
+			r, _ := listening(t, &c)
+			dial := func(from string) *net.UDPConn {
+				t.Helper()
+				conn, err := net.DialUDP("udp", &net.UDPAddr{IP: net.ParseIP(from)}, net.UDPAddrFromAddrPort(netip.AddrPortFrom(at, c.Loads.Port)))
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { _ = conn.Close() })
+				return conn
+			}
+			agent := dial(addresses[1])
+			sequence := uint64(0)
+			say := func() {
+				t.Helper()
+				sequence++
+				m := message{kind: kindReport, agent: 7 << lineBits, director: r.number, sequence: sequence, interval: time.Second,
+					loads: []model.Load{{Target: target(vip, 80, "10.0.0.1:0"), Connections: 1}}}
+				if _, err := agent.Write(m.encode(&ours)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			say()
+			await(t, "the agent is believed", func() bool { return r.counted(taken) == 1 })
+			if addresses[2] == "" {
+				// Loopback has one address of IPv6: here it is only seen that it is told apart.
+				say()
+				await(t, "the agent is believed again", func() bool { return r.counted(taken) == 2 })
+				return
+			}
+			forgery := message{kind: kindReport, agent: 8 << lineBits, director: r.number, sequence: 1}
+			wrong := forgery.encode(&ours)
+			wrong[len(wrong)-1]++
+			over := make(chan struct{})
+			var floods sync.WaitGroup
+			for _, text := range [][]byte{[]byte("garbage"), wrong} {
+				flood := dial(addresses[2])
+				floods.Go(func() {
+					for {
+						select {
+						case <-over:
+							return
+						default:
+							_, _ = flood.Write(text) // what has no place is lost, as it should be
+						}
+					}
+				})
+			}
+			defer floods.Wait()
+			defer close(over)
+			await(t, "the flood is more than is read in a time slice", func() bool { return r.counted(short)+r.counted(foreign)+r.counted(forged) > wrongInSlice })
+			for range 100 {
+				said := sequence + 1
+				say()
+				await(t, "a report comes through the flood", func() bool { return r.counted(taken) == said })
+			}
+		})
+	}
+}
+
 func (r *Receiver) counted(what outcome) uint64 { return r.counts[what].Load() }
 
 // An agent reports to two directors; each takes what it says, from the second message on. A

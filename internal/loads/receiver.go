@@ -33,8 +33,8 @@ const (
 var outcomeNames = [outcomes]string{"taken", "short", "foreign", "unknown_key", "forged", "malformed", "old_epoch", "replayed"}
 
 // Of messages that are not taken a socket reads so many in a time slice, and then nothing until
-// the slice ends: a flood takes a small part of a CPU. What agents send is lost with it then,
-// and services do without.
+// the slice ends: a flood takes a small part of a CPU. What agents send that have been believed
+// comes to a socket of its own (gate); what others send is lost with the flood then.
 const (
 	slice        = 100 * time.Millisecond
 	wrongInSlice = 1000
@@ -141,7 +141,7 @@ func (r *Receiver) listen(ctx context.Context, at netip.AddrPort, by keys) {
 			r.note(at, errElsewhere)
 			continue
 		}
-		conn, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(at))
+		g, err := openGate(at)
 		if err != nil {
 			if !said {
 				r.log.Error("agents cannot report loads here yet", "at", at, "error", err)
@@ -152,10 +152,16 @@ func (r *Receiver) listen(ctx context.Context, at netip.AddrPort, by keys) {
 		}
 		r.note(at, nil)
 		r.log.Info("agents can report loads", "at", at)
-		stop := context.AfterFunc(ctx, func() { conn.Close() })
-		err = r.hear(ctx, conn, by)
+		stop := context.AfterFunc(ctx, g.close)
+		var known sync.WaitGroup
+		known.Go(func() {
+			_ = r.hear(ctx, g, g.known, by) // the other one's error says what there is to say
+			g.close()
+		})
+		err = r.hear(ctx, g, g.others, by)
 		stop()
-		conn.Close()
+		g.close()
+		known.Wait()
 		r.note(at, err)
 		said = false
 	}
@@ -180,8 +186,8 @@ func (r *Receiver) Problem() error {
 	return r.badKeys
 }
 
-// hear takes messages until the socket is closed.
-func (r *Receiver) hear(ctx context.Context, conn *net.UDPConn, by keys) error {
+// hear takes messages of one of the sockets until it is closed.
+func (r *Receiver) hear(ctx context.Context, g *gate, conn *net.UDPConn, by keys) error {
 	b := make([]byte, longest+1)
 	wrong, since := 0, time.Now()
 	for {
@@ -195,6 +201,9 @@ func (r *Receiver) hear(ctx context.Context, conn *net.UDPConn, by keys) error {
 			_, _ = conn.WriteToUDPAddrPort(answer, from) // it is said again when it is asked for again
 		}
 		if what == taken {
+			if err := g.believe(from.Addr(), time.Now()); err != nil {
+				r.log.Warn("an agent's reports are not kept apart from others", "agent", from, "error", err)
+			}
 			continue
 		}
 		if passed := time.Since(since); passed >= slice {
