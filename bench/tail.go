@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"time"
 
@@ -42,9 +43,31 @@ var tailNotes = []string{
 	"the paper's figure 11 is of 48 servers like these; its round-robin has the lowest tail up to where all servers are busy",
 }
 
+// queueing is a kind of servers, and what is measured of it.
+type queueing struct {
+	build                func(context.Context, *netlab.Lab, int) (*queues.Lab, error)
+	p50, p99, late, idle record.Quantity
+}
+
+// timed servers answer when a timer says so.
+var timed = queueing{
+	build: func(ctx context.Context, lab *netlab.Lab, servers int) (*queues.Lab, error) {
+		return queues.New(ctx, lab, servers, tailService)
+	},
+	p50: latency50, p99: latency99, late: inTime, idle: idle,
+}
+
 // measureTail is about what policies make of queues.
-func measureTail(ctx context.Context, s *session) (err error) {
-	s.into.Notes = tailNotes
+func measureTail(ctx context.Context, s *session) error {
+	s.into.Notes = slices.Concat(tailNotes, fileNotes)
+	if err := s.measureQueues(ctx, timed); err != nil {
+		return err
+	}
+	return s.measureQueues(ctx, files)
+}
+
+// measureQueues measures one kind of servers by all ways and loads.
+func (s *session) measureQueues(ctx context.Context, kind queueing) (err error) {
 	lab, err := netlab.New()
 	if err != nil {
 		return err
@@ -54,7 +77,7 @@ func measureTail(ctx context.Context, s *session) (err error) {
 	if s.settings.Smoke {
 		servers, loads, settle = 4, []float64{0.5}, 0
 	}
-	l, err := queues.New(ctx, lab, servers, tailService)
+	l, err := kind.build(ctx, lab, servers)
 	if err != nil {
 		return fmt.Errorf("build the lab: %w", err)
 	}
@@ -66,14 +89,14 @@ func measureTail(ctx context.Context, s *session) (err error) {
 	var steps []func(context.Context) error
 	for _, load := range loads {
 		for _, w := range queues.Ways {
-			steps = append(steps, func(context.Context) error { return s.queue(l, w, load, settle) })
+			steps = append(steps, func(context.Context) error { return s.queue(l, w, kind, load, settle) })
 		}
 	}
 	return s.inRounds(ctx, steps...)
 }
 
 // queue measures a way at a load once.
-func (s *session) queue(l *queues.Lab, w *queues.Way, load float64, settle time.Duration) error {
+func (s *session) queue(l *queues.Lab, w *queues.Way, kind queueing, load float64, settle time.Duration) error {
 	before, err := cores()
 	if err != nil {
 		return err
@@ -87,26 +110,26 @@ func (s *session) queue(l *queues.Lab, w *queues.Way, load float64, settle time.
 		return err
 	}
 	at := tailAt(strconv.FormatFloat(load, 'g', -1, 64))
-	s.add(w.Name, at, latency50, milliseconds(r.P50))
-	s.add(w.Name, at, latency99, milliseconds(r.P99))
-	s.add(w.Name, at, inTime, milliseconds(r.Late))
-	s.add(w.Name, at, idle, after.idleSince(before))
+	s.add(w.Name, at, kind.p50, milliseconds(r.P50))
+	s.add(w.Name, at, kind.p99, milliseconds(r.P99))
+	s.add(w.Name, at, kind.late, milliseconds(r.Late))
+	s.add(w.Name, at, kind.idle, after.idleSince(before))
 	return nil
 }
 
 func tailAt(load string) record.Conditions { return record.Conditions{"load": load} }
 
 // turnsToRandom is how round-robin's tail is to that of random placement.
-func turnsToRandom(s *record.Scenario) (float64, error) {
+func (kind queueing) turnsToRandom(s *record.Scenario) (float64, error) {
 	at := tailAt(checkedLoad)
-	value, err := ratioOf(s, subject{queues.RoundRobin, at}, subject{queues.Random, at}, latency99)
+	value, err := ratioOf(s, subject{queues.RoundRobin, at}, subject{queues.Random, at}, kind.p99)
 	if err != nil {
 		return value, err
 	}
 	for _, name := range []string{queues.RoundRobin, queues.Random} {
-		rounds := s.Find(name, at, idle.Name)
+		rounds := s.Find(name, at, kind.idle.Name)
 		if rounds == nil {
-			return value, missingError{subject{name, at}, idle}
+			return value, missingError{subject{name, at}, kind.idle}
 		}
 		if left := record.Median(rounds.Rounds); left < leastIdle {
 			return value, fmt.Errorf("%.0f %% of the cores' time were left with %s: requests waited for these", 100*left, name)

@@ -60,11 +60,15 @@ const (
 //	                         --- server1 ... serverN (for dsr, which has no agents)
 type Lab struct {
 	client   *netlab.Host
+	balancer *netlab.Host
 	groups   []*netlab.Host
 	singles  []*netlab.Host
+	cables   map[*netlab.Host]*netlab.Port
 	servers  int
 	service  time.Duration
-	queues   *servers
+	request  []byte
+	answer   int      // bytes
+	queues   *servers // nil: they are processes of their own (files.go)
 	director *process.Weir
 	seed     uint64
 }
@@ -76,14 +80,30 @@ func address(number int) netip.Addr {
 // New builds the lab with that many servers of each kind, whose requests take so long. It
 // returns when the director forwards.
 func New(ctx context.Context, lab *netlab.Lab, servers int, service time.Duration) (*Lab, error) {
-	l := &Lab{servers: servers, service: service}
+	l, err := build(lab, servers)
+	if err != nil {
+		return nil, err
+	}
+	l.service, l.request, l.answer = service, []byte{answerByte}, 1
+	if err := l.serve(); err != nil {
+		return nil, err
+	}
+	if err := l.start(ctx); err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return l, nil
+}
+
+// build makes the hosts.
+func build(lab *netlab.Lab, servers int) (*Lab, error) {
+	l := &Lab{servers: servers, cables: map[*netlab.Host]*netlab.Port{}}
 	lan := lab.Switch("switch")
 	plug := func(h *netlab.Host, number int) *netlab.Host {
-		lab.Link(h, lan, netlab.LinkOptions{XDP: true, A: []string{address(number).String() + "/16"}})
+		l.cables[h] = lab.Link(h, lan, netlab.LinkOptions{XDP: true, A: []string{address(number).String() + "/16"}}).A
 		h.Sysctl("net.core.somaxconn", strconv.Itoa(waiting))
 		return h
 	}
-	balancer := plug(lab.Router("director"), director)
+	l.balancer = plug(lab.Router("director"), director)
 	l.client = plug(lab.Host("client"), client)
 	l.client.Sysctl("net.ipv4.ip_local_port_range", "1024 65535")
 	l.client.Route(netip.PrefixFrom(vip, 32).String(), address(director).String())
@@ -99,20 +119,19 @@ func New(ctx context.Context, lab *netlab.Lab, servers int, service time.Duratio
 		h.Address("lo", vip.String()+"/32")
 		l.singles = append(l.singles, h)
 	}
-	if err := lab.Err(); err != nil {
-		return nil, err
-	}
-	if err := l.serve(); err != nil {
-		return nil, err
-	}
-	if err := l.start(ctx, balancer); err != nil {
-		return nil, errors.Join(err, l.Close())
-	}
-	return l, nil
+	return l, lab.Err()
 }
 
 // groupOf is the host of a server.
 func (l *Lab) groupOf(server int) *netlab.Host { return l.groups[server%len(l.groups)] }
+
+// place is where a way's server is: its host, and the address that it answers from.
+func (l *Lab) place(w *Way, server int) (*netlab.Host, netip.Addr) {
+	if w.mode == model.L2DSR {
+		return l.singles[server], vip
+	}
+	return l.groupOf(server), address(group + server)
+}
 
 // serve starts a server of each address and way.
 func (l *Lab) serve() (err error) {
@@ -121,10 +140,7 @@ func (l *Lab) serve() (err error) {
 	}
 	for _, w := range Ways {
 		for i := range l.servers {
-			h, at := l.groupOf(i), address(group+i)
-			if w.mode == model.L2DSR {
-				h, at = l.singles[i], vip
-			}
+			h, at := l.place(w, i)
 			if err := l.queues.add(h, netip.AddrPortFrom(at, w.port)); err != nil {
 				return err
 			}
@@ -135,10 +151,15 @@ func (l *Lab) serve() (err error) {
 }
 
 // Close ends the servers. It comes before the lab's end.
-func (l *Lab) Close() error { return l.queues.close() }
+func (l *Lab) Close() error {
+	if l.queues == nil {
+		return nil
+	}
+	return l.queues.close()
+}
 
 // start runs the director and the agents.
-func (l *Lab) start(ctx context.Context, balancer *netlab.Host) error {
+func (l *Lab) start(ctx context.Context) error {
 	c := model.Config{Directors: []netip.Prefix{netip.PrefixFrom(address(director), 32)}}
 	for _, w := range Ways {
 		s := model.Service{Name: w.policy.String() + "-" + w.mode.String(), VIP: vip, Protocol: model.TCP,
@@ -168,7 +189,7 @@ func (l *Lab) start(ctx context.Context, balancer *netlab.Host) error {
 	}
 	c.Director.Interfaces = []string{"eth0"}
 	var err error
-	if l.director, err = process.StartDirector(balancer, c); err != nil {
+	if l.director, err = process.StartDirector(l.balancer, c); err != nil {
 		return err
 	}
 	return l.director.Forwards(ctx)
@@ -178,7 +199,7 @@ func (l *Lab) start(ctx context.Context, balancer *netlab.Host) error {
 func (l *Lab) Measure(w *Way, load float64, settle, duration time.Duration) (Result, error) {
 	l.seed++
 	r, err := run(l.client, netip.AddrPortFrom(vip, w.port), Load{Rate: load * float64(l.servers) / l.service.Seconds(),
-		Settle: settle, Duration: duration, Request: []byte{answerByte}, Seed: l.seed}, 1)
+		Settle: settle, Duration: duration, Request: l.request, Seed: l.seed}, l.answer)
 	if err != nil {
 		return r, fmt.Errorf("%s at load %g: %w", w.Name, load, err)
 	}

@@ -38,6 +38,35 @@ func TestRequestsQueue(t *testing.T) {
 	}
 }
 
+// By all ways a file takes the time that its server's link needs, and no other answer comes.
+func TestFiles(t *testing.T) {
+	t.Chdir("../..")
+	const size, service, servers = 8 << 10, 25 * time.Millisecond, 4
+	l, err := NewFiles(t.Context(), netlab.ForTest(t), servers, size, service)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	// Headers and a handshake are more than the file, but not as much again.
+	if l.service < service || l.service > 2*service || l.answer <= size || l.answer > 2*size {
+		t.Errorf("a file of %d bytes for which its link needs %v comes in %d bytes and takes %v", size, service, l.answer, l.service)
+	}
+	for _, w := range Ways {
+		r, err := l.Measure(w, 0.3, 0, time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// A frame may go at once, and the last one is there when it begins to be paid for.
+		if least := l.service / 2; r.P50 < least {
+			t.Errorf("%s: %d files took %v, want %v at least", w.Name, r.Requests, r.P50, least)
+		}
+	}
+}
+
 func TestQuantile(t *testing.T) {
 	times := make([]time.Duration, 200)
 	for i := range times {

@@ -1,0 +1,173 @@
+package queues
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"weir.io/weir/bench/process"
+	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/netlab"
+)
+
+// NewFiles builds the lab with servers that are nginx, a process each with one file of so many
+// bytes, and each behind a link of its own: what they send waits for it, in the order in which
+// it is sent. The links carry a file's bytes, without any headers, in the service time.
+func NewFiles(ctx context.Context, lab *netlab.Lab, servers, bytes int, service time.Duration) (*Lab, error) {
+	l, err := build(lab, servers)
+	if err != nil {
+		return nil, err
+	}
+	rate := uint64(float64(8*bytes) / service.Seconds())
+	for _, h := range append(l.groups, l.singles...) {
+		if err := limit(ctx, h, l.cables[h], rate, l.sendersOn(h)); err != nil {
+			return nil, fmt.Errorf("limit the links of %s: %w", h.Name, err)
+		}
+	}
+	root := filepath.Join(l.balancer.Dir(), "files")
+	if err := os.MkdirAll(root, 0o755); err != nil {
+		return nil, fmt.Errorf("make the files' directory: %w", err)
+	}
+	if err := os.WriteFile(filepath.Join(root, "file"), make([]byte, bytes), 0o644); err != nil {
+		return nil, fmt.Errorf("write the file: %w", err)
+	}
+	if err := l.serveFiles(ctx, root); err != nil {
+		return nil, err
+	}
+	if err := l.learn(ctx, rate); err != nil {
+		return nil, err
+	}
+	return l, l.start(ctx)
+}
+
+// sendersOn are the addresses that the servers of a host answer from.
+func (l *Lab) sendersOn(h *netlab.Host) []netip.Addr {
+	var all []netip.Addr
+	for i := range l.servers {
+		if l.singles[i] == h {
+			return []netip.Addr{vip}
+		}
+		if l.groupOf(i) == h {
+			all = append(all, address(group+i))
+		}
+	}
+	return all
+}
+
+// serveFiles starts an nginx for each server, and returns when all of them listen.
+func (l *Lab) serveFiles(ctx context.Context, root string) error {
+	type started struct {
+		*process.Process
+		host *netlab.Host
+		at   netip.AddrPort
+	}
+	var all []started
+	for i := range l.servers {
+		for name, of := range map[string]func(*Way) bool{
+			"dsr":      func(w *Way) bool { return w.mode == model.L2DSR },
+			"redirect": func(w *Way) bool { return w.mode != model.L2DSR },
+		} {
+			s := started{}
+			var listen strings.Builder
+			for _, w := range Ways {
+				if !of(w) {
+					continue
+				}
+				var at netip.Addr
+				s.host, at = l.place(w, i)
+				s.at = netip.AddrPortFrom(at, w.port)
+				fmt.Fprintf(&listen, "listen %v backlog=%d; ", s.at, waiting)
+			}
+			var err error
+			if s.Process, err = startNginx(s.host, fmt.Sprintf("%s%d", name, i+1), listen.String(), root); err != nil {
+				return err
+			}
+			all = append(all, s)
+		}
+	}
+	for _, s := range all {
+		if err := s.Await(ctx, "listen", func() error { return listens(ctx, s.host, s.at) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// startNginx starts one with one worker, as urgent as who asks it.
+func startNginx(h *netlab.Host, name, listen, root string) (*process.Process, error) {
+	conf := filepath.Join(h.Dir(), name+".conf")
+	text := fmt.Sprintf(`
+daemon off; master_process off; user root; pid DIR/%[1]s.pid; error_log DIR/%[1]s.err;
+events { worker_connections 16384; }
+http {
+	access_log off; keepalive_timeout 0; sendfile on; tcp_nopush on;
+	client_body_temp_path DIR; proxy_temp_path DIR; fastcgi_temp_path DIR; uwsgi_temp_path DIR; scgi_temp_path DIR;
+	server { %[2]s root %[3]s; }
+}
+`, name, listen, root)
+	if err := os.WriteFile(conf, []byte(strings.ReplaceAll(text, "DIR", h.Dir())), 0o644); err != nil {
+		return nil, fmt.Errorf("configuration of %s: %w", name, err)
+	}
+	return process.Start(h, "nginx-"+name, "chrt", "--fifo", "1", "nginx", "-e", "stderr", "-c", conf)
+}
+
+func listens(ctx context.Context, h *netlab.Host, at netip.AddrPort) error {
+	c, err := h.DialContext(ctx, "tcp", at.String())
+	if err != nil {
+		return err
+	}
+	return c.Close()
+}
+
+// learn asks for a file: how long the answer is, and how long what it puts on its link is
+// under way there.
+func (l *Lab) learn(ctx context.Context, rate uint64) error {
+	w, h := Ways[len(Ways)-1], l.groupOf(0)
+	_, server := l.place(w, 0)
+	l.request = []byte("GET /file HTTP/1.0\r\n\r\n")
+	before, err := sentOn(h, l.cables[h], 0)
+	if err != nil {
+		return err
+	}
+	answer, err := ask(ctx, l.balancer, netip.AddrPortFrom(server, w.port), l.request)
+	if err != nil {
+		return fmt.Errorf("ask a server for its file: %w", err)
+	}
+	if !strings.HasPrefix(answer, "HTTP/1.1 200 ") {
+		status, _, _ := strings.Cut(answer, "\n")
+		return fmt.Errorf("ask a server for its file: it answers %q", status)
+	}
+	after, err := sentOn(h, l.cables[h], 0)
+	if err != nil {
+		return err
+	}
+	l.answer = len(answer)
+	l.service = time.Duration(float64(8*(after-before)) / float64(rate) * float64(time.Second))
+	return nil
+}
+
+// ask returns all that a server answers.
+func ask(ctx context.Context, from *netlab.Host, to netip.AddrPort, request []byte) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	c, err := from.DialContext(ctx, "tcp", to.String())
+	if err != nil {
+		return "", err
+	}
+	defer c.Close()
+	if deadline, is := ctx.Deadline(); is {
+		if err := c.SetDeadline(deadline); err != nil {
+			return "", err
+		}
+	}
+	if _, err := c.Write(request); err != nil {
+		return "", err
+	}
+	answer, err := io.ReadAll(c)
+	return string(answer), err
+}
