@@ -39,6 +39,12 @@ func Services(o Options, s *corev1.Service, slices []*discoveryv1.EndpointSlice,
 		}
 		o.Affinity, o.Policy = model.AffinitySourceIP, model.Maglev
 	}
+	ranges, err := sourceRanges(s)
+	if err != nil {
+		return nil, append(problems, Problem{Unsupported, err.Error()})
+	}
+	addresses, barred := reachable(addresses, ranges)
+	problems = append(problems, barred...)
 	var list []model.Service
 	empty := []string{}
 	for i := range s.Spec.Ports {
@@ -50,7 +56,7 @@ func Services(o Options, s *corev1.Service, slices []*discoveryv1.EndpointSlice,
 		}
 		for _, vip := range addresses {
 			one := model.Service{Drain: o.Drain, MaxDrain: o.MaxDrain, Affinity: o.Affinity, Policy: o.Policy, Name: nameOf(s, port, vip, protocol), VIP: vip, Protocol: protocol,
-				Port: model.PortRange{First: uint16(port.Port), Last: uint16(port.Port)}, Mode: o.Mode, SNAT: o.SNAT && o.Mode == model.NAT}
+				Port: model.PortRange{First: uint16(port.Port), Last: uint16(port.Port)}, Mode: o.Mode, SNAT: o.SNAT && o.Mode == model.NAT, SourceRanges: ranges[pool.FamilyOf(vip)]}
 			if protocol == model.UDP {
 				one.Policy = model.Maglev // no datagram says that it begins a flow
 			}
@@ -80,9 +86,6 @@ func Services(o Options, s *corev1.Service, slices []*discoveryv1.EndpointSlice,
 // refuses says why a Service cannot be forwarded as it asks to be, where doing it in another
 // way would be less than it relies on.
 func refuses(o Options, s *corev1.Service) string {
-	if len(s.Spec.LoadBalancerSourceRanges) > 0 && (o.Mode == model.NAT) {
-		return "spec.loadBalancerSourceRanges cannot be kept in mode nat, so nothing is forwarded; in the modes l2dsr and ipip kube-proxy keeps them"
-	}
 	if o.Mode != model.NAT || o.Backends != Nodes {
 		return ""
 	}

@@ -71,11 +71,14 @@ var nodes = []translate.Node{
 	{Name: "n5", V4: netip.MustParseAddr("10.0.0.5"), Ready: true, Excluded: true},
 }
 
-// text writes services as lines: NAME MODE AFFINITY and then each backend.
+// text writes services as lines: NAME MODE AFFINITY, then whom they are for, and then each backend.
 func text(services []model.Service) string {
 	var lines []string
 	for _, s := range services {
 		lines = append(lines, fmt.Sprintf("%s %s:%s %s snat=%v %s", s.Name, s.VIP, s.Port, s.Mode, s.SNAT, s.Affinity))
+		for _, p := range s.SourceRanges {
+			lines = append(lines, "  for "+p.String())
+		}
 		for _, b := range s.Backends {
 			lines = append(lines, fmt.Sprintf("  %s %s %d %s", b.Name, b.Endpoint(), b.Weight, b.State))
 		}
@@ -157,13 +160,23 @@ shop/web/80-tcp-ipv6 2001:db8::1:80 ipip snat=false flow
   n4 10.0.0.4:0 100 draining`, ""},
 		{"without pods nothing is forwarded, so that the VIP is withdrawn", toNodes, web(), nil, "203.0.113.1", `
 shop/web/80-tcp 203.0.113.1:80 nat snat=true flow`, "NoBackends: nothing serves 203.0.113.1 port 80"},
-		{"source ranges that nobody could keep", toPods, web(func(s *corev1.ServiceSpec) { s.LoadBalancerSourceRanges = []string{"10.0.0.0/8"} }),
-			[]*discoveryv1.EndpointSlice{three}, "203.0.113.1", "\n", "Unsupported: spec.loadBalancerSourceRanges cannot be kept in mode nat"},
-		{"source ranges that kube-proxy keeps", direct, web(local, func(s *corev1.ServiceSpec) { s.LoadBalancerSourceRanges = []string{"10.0.0.0/8"} }),
-			[]*discoveryv1.EndpointSlice{three}, "203.0.113.1", `
-shop/web/80-tcp 203.0.113.1:80 ipip snat=false flow
-  n1 10.0.0.1:0 200 active
-  n2 10.0.0.2:0 100 active`, ""},
+		{"source ranges, as prefixes that directors take", toPods, web(func(s *corev1.ServiceSpec) {
+			s.LoadBalancerSourceRanges = []string{" 192.0.2.7/24", "10.0.0.0/8", "192.0.2.0/24"}
+		}), []*discoveryv1.EndpointSlice{slice(v4, "http", 8080, "a@n1=10.1.0.1")}, "203.0.113.1", `
+shop/web/80-tcp 203.0.113.1:80 nat snat=true flow
+  for 10.0.0.0/8
+  for 192.0.2.0/24
+  a 10.1.0.1:8080 100 active`, ""},
+		{"source ranges of one family: nobody may reach the other", direct, web(func(s *corev1.ServiceSpec) { s.LoadBalancerSourceRanges = []string{"2001:db8:9::/48"} }),
+			[]*discoveryv1.EndpointSlice{slice(v4, "http", 8080, "a@n1=10.1.0.1"), slice(v6, "http", 8080, "a@n1=fd00:1::1")}, "203.0.113.1 2001:db8::1", `
+shop/web/80-tcp-ipv6 2001:db8::1:80 ipip snat=false flow
+  for 2001:db8:9::/48
+  n1 [fd00::1]:0 100 active
+  n2 10.0.0.2:0 100 active
+  n3 [fd00::3]:0 100 down
+  n4 10.0.0.4:0 100 draining`, "Unsupported: spec.loadBalancerSourceRanges has no IPv4 prefix, so nobody may reach 203.0.113.1"},
+		{"source ranges that cannot be read", toPods, web(func(s *corev1.ServiceSpec) { s.LoadBalancerSourceRanges = []string{"10.0.0.0/8", "010.1.0.0/16"} }),
+			[]*discoveryv1.EndpointSlice{three}, "203.0.113.1", "\n", `Unsupported: spec.loadBalancerSourceRanges[1]: "010.1.0.0/16" is not a prefix`},
 		{"no node ports", toNodes, web(func(s *corev1.ServiceSpec) { s.Ports[0].NodePort = 0 }), []*discoveryv1.EndpointSlice{three}, "203.0.113.1", "\n",
 			"Unsupported: port 80 has no node port"},
 	} {
