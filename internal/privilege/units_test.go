@@ -1,0 +1,68 @@
+package privilege_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/privilege"
+)
+
+// units are systemd's files, and what they start.
+var units = map[string]privilege.Process{"weir.service": privilege.Run, "weir-agent.service": privilege.Agent}
+
+// Units give their processes the capabilities that these need for every configuration but one
+// with agent.namespaces, and no others; and systemd understands each line of them.
+func TestUnits(t *testing.T) {
+	analyze, err := exec.LookPath("systemd-analyze")
+	for name, process := range units {
+		text, err := os.ReadFile(filepath.Join("..", "..", "contrib", "systemd", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var want []string
+		namespaces := model.Config{Agent: model.Agent{Namespaces: []string{"x"}}}
+		for _, n := range privilege.Needs(process) {
+			if n.AskedBy(&namespaces) != "agent.namespaces" {
+				want = append(want, n.Capability)
+			}
+		}
+		got := strings.Fields(setting(string(text), "CapabilityBoundingSet"))
+		if !slices.Equal(got, want) {
+			t.Errorf("%s gives %q, and weir %s needs %q", name, got, process, want)
+		}
+		if analyze == "" {
+			continue
+		}
+		// It looks for the program, too, which is not installed here.
+		self, err := os.Executable()
+		if err != nil {
+			t.Fatal(err)
+		}
+		file := filepath.Join(t.TempDir(), name)
+		if err := os.WriteFile(file, []byte(strings.ReplaceAll(string(text), "/usr/local/bin/weir", self)), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		verify := exec.Command(analyze, "verify", "--man=no", "--recursive-errors=no", file)
+		if out, err := verify.CombinedOutput(); err != nil || strings.Contains(string(out), name) {
+			t.Errorf("systemd-analyze says of %s, error %v:\n%s", name, err, out)
+		}
+	}
+	if analyze == "" {
+		t.Skip("without systemd-analyze nobody says whether systemd understands them:", err)
+	}
+}
+
+// setting returns the value of a key that is there once.
+func setting(unit, key string) string {
+	for line := range strings.Lines(unit) {
+		if value, is := strings.CutPrefix(line, key+"="); is {
+			return strings.TrimSpace(value)
+		}
+	}
+	return ""
+}
