@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Power of two choices: a new connection goes to its slot's owner or to the owner's
- * backup, whichever has less load for its weight. Nothing is remembered of it: both
+ * Power of two choices in GUE (elsewhere: policy.h): a new connection goes to its slot's
+ * owner or to the owner's backup, whichever has less load for its weight. Nothing is remembered of it: both
  * are in its row, and in GUE the row is in its packets, so that the host which gets
  * them sends them on to the one that has it (row.h).
  *

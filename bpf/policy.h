@@ -3,7 +3,7 @@
  * Where a new connection goes, by policies that are no hash. Only SYNs come here. Whoever
  * is chosen must be found again by the connection's other packets, which are hashed:
  *
- *   p2c            the backend is in the slot's row (p2c.h)
+ *   p2c in gue     the backend is in the slot's row (p2c.h): the ring has no turns
  *   all others     any backend may be: flow memory has it, as every slot asks for it
  *                  (flows.h); full NAT has its own; what is redirected needs no memory,
  *                  because the director sees nothing more of it
@@ -15,6 +15,9 @@
 
 /* Turns that one connection may take: more in a row are hardly ever of those that are down. */
 #define TURNS_TRIED 16
+
+/* Draws until p2c has two that are up: less than one in two billion needs more, of two equals. */
+#define DRAWS_TRIED 32
 
 /* How many backends least-conn compares, beginning anywhere: all, where there are no more. */
 #define LEAST_COMPARED 64
@@ -123,6 +126,46 @@ static __noinline __u32 pick_least(__u32 ring, const struct ring_header *header)
 	return least.index;
 }
 
+/* Whether the second would have less load for its weight than the first, with one connection more. */
+static __always_inline int is_lighter(__u32 second, __u32 first, __u32 period)
+{
+	struct load *its = load_at(second), *others = load_at(first);
+
+	if (!its || !others || !its->weight || !others->weight)
+		return 0;
+	return (__u64)(load_now(its, period) + LOAD_CONNECTION) * others->weight <
+	       (__u64)(load_now(others, period) + LOAD_CONNECTION) * its->weight;
+}
+
+/*
+ * The better of two that are drawn, each as likely as its turns are many. No packet goes by
+ * one of them to the other, so neither is preferred (has_less_load).
+ */
+static __noinline __u32 pick_of_two(__u32 ring, const struct ring_header *header)
+{
+	__u32 period = bpf_ktime_get_ns() >> LOAD_PERIOD;
+	__u32 count = header->turn_count, turns = ring + header->turns;
+	__u32 chosen = NO_BACKEND;
+
+	for (__u32 i = 0; i < DRAWS_TRIED; i++) {
+		__u32 number = slot_of((__u64)bpf_get_prandom_u32() << 32, count);
+		__u32 index = turn_at(turns, number);
+
+		if (index == chosen || !may_get_new(backend_at(index)))
+			continue;
+		if (chosen == NO_BACKEND) {
+			chosen = index;
+			continue;
+		}
+		if (is_lighter(index, chosen, period))
+			chosen = index;
+		break;
+	}
+	if (chosen != NO_BACKEND)
+		load_open(chosen, period);
+	return chosen;
+}
+
 /* The backend that the policy chooses for a new connection, or NO_BACKEND. */
 __noinline __u32 choose_by_policy(struct packet *packet)
 {
@@ -136,7 +179,7 @@ __noinline __u32 choose_by_policy(struct packet *packet)
 	if (!header)
 		return NO_BACKEND;
 	if (header->policy == POLICY_P2C)
-		return pick_less_loaded(packet);
+		return header->turn_count ? pick_of_two(ring, header) : pick_less_loaded(packet);
 	if (header->policy == POLICY_ROUND_ROBIN)
 		return pick_in_turn(ring, header);
 	if (header->policy == POLICY_LEAST_CONN)
@@ -184,5 +227,8 @@ __noinline __u32 pick_by_policy(struct packet *packet)
 		return NO_BACKEND;
 	if (!(header->flags & RING_REDIRECTED))
 		chosen = choose_by_policy(packet);
+	/* What is not redirected goes by gue: its packets name both backends of the slot. */
+	else if (header->policy == POLICY_P2C)
+		return pick_less_loaded(packet);
 	return chosen != NO_BACKEND ? chosen : first_candidate(packet->ring, &packet->slot);
 }

@@ -12,27 +12,28 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// loadsLab is a service that is placed by least-conn, and by what agents report.
+// loadsLab is a service that is placed by a policy, and by what agents report.
 //
 //	client --- router --- switch --- director
 //	                             --- backend1, backend2
 //	                             --- other (its connections come by no director)
 type loadsLab struct {
 	*chanceLab
-	way   way
-	other *netlab.Host
+	way    way
+	policy model.Policy
+	other  *netlab.Host
 }
 
-func newLoadsLab(t *testing.T) *loadsLab {
+func newLoadsLab(t *testing.T, policy model.Policy) *loadsLab {
 	t.Helper()
-	l := &loadsLab{chanceLab: &chanceLab{lab: newLab(t, size{backends: 2})}, way: way{mode: "ipip"}}
+	l := &loadsLab{chanceLab: &chanceLab{lab: newLab(t, size{backends: 2})}, way: way{mode: "ipip"}, policy: policy}
 	l.other = l.Host("other")
 	l.Link(l.other, l.lan, netlab.LinkOptions{A: lanPrefixes(51)})
 	keys := write(t, l.director, "keys", strings.Repeat("5eed", 16)+"\n")
 	// A report counts for three intervals: no agent stands still for so long.
 	reports := fmt.Sprintf("loads: {key-file: %s, interval: 1s}\n", keys)
 	service := l.way.service("tcp", fmt.Sprint(linesPort), everyBackend(2))
-	service = strings.Replace(service, "  backends:\n", "  policy: least-conn\n  backends:\n", 1)
+	service = strings.Replace(service, "  backends:\n", "  policy: "+policy.String()+"\n  backends:\n", 1)
 	for i, b := range l.backends {
 		l.agents = append(l.agents, startDaemon(t, b, "agent", reports+configText("", "eth0", service)))
 		l.servers = append(l.servers, serveLines(t, b, fmt.Sprintf("backend%d", i+1)))
@@ -53,7 +54,7 @@ func (l *loadsLab) waitService(what string, is func(s *model.ServiceStatus) bool
 func (l *loadsLab) waitReported() {
 	l.t.Helper()
 	l.waitService("place connections by the loads of both backends", func(s *model.ServiceStatus) bool {
-		return !s.Loads.Degraded && s.Loads.Reported == 2 && s.Policy == model.LeastConn
+		return !s.Loads.Degraded && s.Loads.Reported == 2 && s.Policy == l.policy
 	})
 }
 
@@ -107,7 +108,13 @@ func (l *loadsLab) opened() map[string]int {
 // director gets no new ones while another has less to do. When reports stop connections are placed
 // in turn, and by load again when they are back. What is open stays.
 func TestReportedLoads(t *testing.T) {
-	l := newLoadsLab(t)
+	for _, policy := range []model.Policy{model.LeastConn, model.P2C} {
+		t.Run(policy.String(), func(t *testing.T) { reportedLoads(t, policy) })
+	}
+}
+
+func reportedLoads(t *testing.T, policy model.Policy) {
+	l := newLoadsLab(t, policy)
 	l.waitReported()
 	var sessions []*session
 	for range 4 {

@@ -72,7 +72,7 @@ func TestPoliciesKeepConnections(t *testing.T) {
 	director.start()
 	director.ready()
 	f.goOn("after a restart")
-	for _, policy := range []model.Policy{model.Maglev, model.LeastConn, model.Random, model.RoundRobin} {
+	for _, policy := range []model.Policy{model.Maglev, model.LeastConn, model.P2C, model.Random, model.RoundRobin} {
 		director.edit(text(policy.String(), everyBackend(3)...))
 		become(policy, 3)
 		f.goOn("policy " + policy.String())

@@ -92,20 +92,26 @@ func (w *world) lendForPolicy(have copied, p *observedPacket, slot *directorSlot
 	var asked []uint32
 	switch model.Policy(header.Policy) {
 	case model.P2C:
-		asked = w.rowOf(p.Ring, slot)
+		asked = append(w.rowOf(p.Ring, slot), w.distinctTurns(p.Ring, header)...)
 	case model.LeastConn:
-		asked = w.turnsOf(p.Ring, header)
-		asked = asked[:min(len(asked), int(sparse[directorMapLoads]))]
+		asked = w.distinctTurns(p.Ring, header)
 	case model.RoundRobin:
 		lend(directorMapNextTurns, keyOf32(header.Service))
 	}
-	for _, index := range asked {
+	for _, index := range asked[:min(len(asked), int(sparse[directorMapLoads]))] {
 		if load, imagined := w.loads[index]; imagined {
 			have[mapKey{directorMapLoads, keyOf32(index)}] = valueOf(&load)
 			continue
 		}
 		lend(directorMapLoads, keyOf32(index))
 	}
+}
+
+// distinctTurns has each of those once who have turns.
+func (w *world) distinctTurns(ring uint32, header *directorRingHeader) []uint32 {
+	turns := slices.Clone(w.turnsOf(ring, header))
+	slices.Sort(turns)
+	return slices.Compact(turns)
 }
 
 // lendSNAT names the buckets in which a flow of full NAT may be.

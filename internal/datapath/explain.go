@@ -236,14 +236,14 @@ func (w *world) byPolicy(e *model.Explanation, p *observedPacket, header *direct
 	switch {
 	case !p.opens():
 		return ""
-	case policy == model.P2C:
-		return model.ChosenByLoad
+	case policy == model.P2C && (header.TurnCount == 0 || header.Flags&uint8(directorRingFlagRING_REDIRECTED) != 0):
+		return model.ChosenByLoad // what is not redirected is of the slot's two
 	case header.Flags&uint8(directorRingFlagRING_REDIRECTED) != 0 && e.Reason != reasonRedirect:
 		return ""
 	case !slices.Contains(w.turnsOf(p.Ring, header), p.Backend): // all whose turn it is are down
 		return ""
 	}
-	return map[model.Policy]model.Chosen{model.Random: model.ChosenAtRandom, model.RoundRobin: model.ChosenByTurn, model.LeastConn: model.ChosenByLeast}[policy]
+	return map[model.Policy]model.Chosen{model.Random: model.ChosenAtRandom, model.RoundRobin: model.ChosenByTurn, model.LeastConn: model.ChosenByLeast, model.P2C: model.ChosenByLoad}[policy]
 }
 
 // reasonRedirect is the label of FORWARD_REDIRECT.

@@ -163,6 +163,13 @@ func (x *explainRun) service(n int) model.TableService {
 			s.Ring.Turns = append(s.Ring.Turns, uint32((i*i+n)%len(s.Backends)))
 		}
 	}
+	active := slices.DeleteFunc(slices.Clone(s.Backends), func(b model.TableBackend) bool { return b.State != model.Active })
+	if kind == 1 && len(s.Backends)%2 == 1 && len(active) == 1 { // whatever is drawn it is that one
+		s.Policy = model.P2C
+		for i := range s.Backends {
+			s.Ring.Turns = append(s.Ring.Turns, uint32(i))
+		}
+	}
 	for range 31 {
 		slot := model.Slot{Owner: candidate(), Next: model.NoBackend}
 		switch next := candidate(); {

@@ -83,7 +83,7 @@ func (d *Datapath) LastGuess(id model.ServiceID) time.Time {
 func (d *Datapath) isOfOlder(s *service, slot directorSlot, backend uint32) bool {
 	image := d.rings.bytes(s.ring)
 	_, header := ringSlots(image)
-	if slot.Next&slotList == 0 && header.Before == 0 || s.desired.Policy.AmongAll() {
+	if slot.Next&slotList == 0 && header.Before == 0 || s.desired.AmongAll() {
 		return false // nobody older is named, or any backend may have been chosen just now
 	}
 	if state := d.entries.entries[slot.Owner].State; aliveIn(state) || state == uint8(directorBackendStateBACKEND_SUSPECT) {

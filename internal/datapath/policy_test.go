@@ -21,6 +21,9 @@ func testPolicies(t *testing.T) {
 		{"random", testRandom},
 		{"least", testLeast},
 		{"least of many", testLeastOfMany},
+		{"two of all", testTwoOfAll},
+		{"draws by weight", testDrawsByWeight},
+		{"two, redirected", testTwoRedirected},
 		{"no place", testPolicyWithoutPlace},
 		{"redirected", testPolicyRedirected},
 		{"flooded", testPolicyFlooded},
@@ -251,6 +254,116 @@ func testLeastOfMany(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Of two that are drawn the one with less load for its weight, also with one connection more:
+// of two in all that is the better, and of three never the worst.
+func testTwoOfAll(t *testing.T) {
+	const one, down = uint32(directorLoadScaleLOAD_CONNECTION), directorBackendStateBACKEND_DOWN
+	for _, c := range []struct {
+		name    string
+		turns   []uint32
+		loads   [3]uint32 // in connections
+		weights [3]uint32
+		down    int // -1: none
+		want    []int
+	}{
+		{"the less", []uint32{0, 1}, [3]uint32{5, 4}, [3]uint32{1, 1}, -1, []int{1}},
+		{"the less, the other way", []uint32{0, 1}, [3]uint32{4, 5}, [3]uint32{1, 1}, -1, []int{0}},
+		{"equals", []uint32{0, 1}, [3]uint32{4, 4}, [3]uint32{1, 1}, -1, []int{0, 1}},
+		{"by weight", []uint32{0, 1, 0}, [3]uint32{8, 4}, [3]uint32{2, 1}, -1, []int{0}}, // 9/2 and 5
+		{"with one connection more", []uint32{0, 1}, [3]uint32{0, 0}, [3]uint32{1, 2}, -1, []int{1}},
+		{"no eighth for the owner", []uint32{0, 1}, [3]uint32{90, 89}, [3]uint32{1, 1}, -1, []int{1}},
+		{"never the worst of three", []uint32{0, 1, 2}, [3]uint32{9, 8, 7}, [3]uint32{1, 1, 1}, -1, []int{1, 2}},
+		{"one is down", []uint32{0, 1, 2}, [3]uint32{9, 8, 7}, [3]uint32{1, 1, 1}, 2, []int{1}},
+		{"one has no turn", []uint32{0, 2}, [3]uint32{9, 0, 8}, [3]uint32{1, 1, 1}, -1, []int{2}},
+		{"one alone", []uint32{2}, [3]uint32{0, 0, 99}, [3]uint32{1, 1, 1}, -1, []int{2}},
+		{"one alone is up", []uint32{1, 2}, [3]uint32{0, 0, 99}, [3]uint32{1, 1, 1}, 1, []int{2}},
+		{"the largest loads", []uint32{0, 1}, [3]uint32{1 << 26, 1<<26 - 9}, [3]uint32{65535, 65535}, -1, []int{1}},
+	} {
+		for _, is4 := range []bool{true, false} {
+			w, s := amongAll(model.P2C, is4, 3, c.turns...)
+			for i := range s.backends {
+				s.backends[i].opened, s.backends[i].weight = c.loads[i]*one, c.weights[i]
+			}
+			d := loadTestDirector(t, w)
+			onCPU(t, 0, func() {
+				if c.down >= 0 {
+					s.setBackend(t, d, c.down, down)
+				}
+				for i := range uint16(20) {
+					d.putLoads(t, s.testService)
+					got := s.goes(t, d, clientPort+i, synFlag)
+					if !slices.Contains(c.want, got) {
+						t.Errorf("%s: loads %v by weights %v: it went to %d, want %v", c.name, c.loads, c.weights, got, c.want)
+					}
+					if want := min(s.backends[got].opened+one, uint32(directorLoadScaleLOAD_MOST)); d.load(t, s.first+uint32(got)).Opened != want && c.loads[got] < 1<<26-9 {
+						t.Errorf("%s: the load of who got it is %d, want %d", c.name, d.load(t, s.first+uint32(got)).Opened, want)
+					}
+					s.want(t, d, clientPort+i, ackFlag, got, "the connection goes on")
+				}
+			})
+		}
+	}
+}
+
+// Who is drawn is drawn by turns, so by weight: where loads say nothing that is who gets it.
+func testDrawsByWeight(t *testing.T) {
+	const connections = 4000
+	w, s := amongAll(model.P2C, true, 3, 0, 2, 1, 2)
+	for i := range s.backends {
+		s.backends[i].weight = 0
+	}
+	d := loadTestDirector(t, w)
+	onCPU(t, 0, func() {
+		var got [3]int
+		frame := build(ip(s.client, s.vip), s.segment4(clientPort, servicePort, synFlag))
+		for range connections {
+			d.forgetFlows(t)
+			action, out, err := d.program.Test(frame)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got[s.receiver(t, action, out)]++
+		}
+		for i, want := range [3]int{1000, 1000, 2000} {
+			// The standard deviation is at most 32: this is nine of them.
+			if off := got[i] - want; off < -288 || off > 288 {
+				t.Errorf("%d connections are %v, want about 1000, 1000 and 2000", connections, got)
+			}
+		}
+	})
+}
+
+// What is redirected goes to the better of two of all, and what falls back to gue to one of the
+// slot's two, which its packets name.
+func testTwoRedirected(t *testing.T) {
+	const one = uint32(directorLoadScaleLOAD_CONNECTION)
+	for _, is4 := range []bool{true, false} {
+		w, s := amongAll(model.P2C, is4, 4, 2, 3)
+		s.testService.memory, s.testService.settling, s.testService.redirected = false, false, true
+		for i := range s.backends {
+			s.backends[i].mode, s.backends[i].redirect = model.GUE, i != 1
+			s.backends[i].weight, s.backends[i].opened = 1, [4]uint32{100, 50, 10, 5}[i]*one
+		}
+		d := loadTestDirector(t, w)
+		goes := func(h packet.TCPHeader) int {
+			d.putLoads(t, s.testService)
+			action, out := d.run(t, build(ip(s.client, s.vip), h), 0)
+			return s.receiver(t, action, out)
+		}
+		plain := syn(nil)
+		plain.Options = linuxSYN
+		for range 12 {
+			if got := goes(plain); got != 1 {
+				t.Errorf("a SYN that does not ask went to backend %d, want the slot's backup, which has half the owner's load", got)
+			}
+			if got := goes(syn(asking(linuxSYN...))); got != 3 {
+				t.Errorf("a SYN that asks went to backend %d, want the one of two that has less", got)
+			}
+		}
+		s.want(t, d, clientPort, ackFlag, 0, "what is open goes to the owner first")
+	}
 }
 
 // Where no place is left to remember a connection, it goes where the ring says, and so do

@@ -70,7 +70,7 @@ func buildRing(buffer []byte, s *model.TableService, service uint32, index []uin
 		}
 		if remembers(s, b.Mode) {
 			header.Flags |= uint8(directorRingFlagRING_MEMORY)
-		} else if s.Policy.AmongAll() {
+		} else if s.AmongAll() {
 			header.Flags |= uint8(directorRingFlagRING_REDIRECTED)
 		}
 	}
@@ -98,7 +98,7 @@ func buildRing(buffer []byte, s *model.TableService, service uint32, index []uin
 
 // alwaysAsks says whether all slots of a service ask flow memory for as long as it is as it
 // is: there is a ring before, or any slot's flow may be any backend's.
-func alwaysAsks(s *model.TableService) bool { return s.Before != nil || s.Policy.AmongAll() }
+func alwaysAsks(s *model.TableService) bool { return s.Before != nil || s.AmongAll() }
 
 func newHeader(image []byte, s *model.TableService, service uint32, affinity model.Affinity, r *model.Ring) *directorRingHeader {
 	header := (*directorRingHeader)(unsafe.Pointer(&image[0]))

@@ -12,6 +12,7 @@ import (
 // services are in the next plan as they were.
 type known struct {
 	policy   model.Policy
+	mode     model.Mode
 	affinity model.Affinity
 	ringSize uint32
 	shares   bool // change
@@ -38,7 +39,7 @@ func (k *known) learn(s *model.Service, given model.Log) {
 	if k.memberships != nil && k.is(s, given) {
 		return
 	}
-	*k = known{policy: s.Policy, affinity: s.Affinity, ringSize: s.RingSize, shares: s.SharesChange(), given: given, log: given}
+	*k = known{policy: s.Policy, mode: s.Mode, affinity: s.Affinity, ringSize: s.RingSize, shares: s.SharesChange(), given: given, log: given}
 	k.backends = make([]knownBackend, len(s.Backends))
 	for i := range s.Backends {
 		k.backends[i] = knownOf(&s.Backends[i])
@@ -53,7 +54,7 @@ func (k *known) learn(s *model.Service, given model.Log) {
 // is says whether everything is as it was that memberships and reports are made from. Logs
 // are not written to: the same memory has the same log.
 func (k *known) is(s *model.Service, given model.Log) bool {
-	if k.policy != s.Policy || k.affinity != s.Affinity || k.ringSize != s.RingSize || k.shares != s.SharesChange() ||
+	if k.policy != s.Policy || k.mode != s.Mode || k.affinity != s.Affinity || k.ringSize != s.RingSize || k.shares != s.SharesChange() ||
 		len(k.backends) != len(s.Backends) || k.given.Coming != given.Coming ||
 		!same(k.given.Generations, given.Generations) || !same(k.given.Steps, given.Steps) || !same(k.given.Strained, given.Strained) {
 		return false

@@ -43,8 +43,8 @@ func (l *loads) changed() <-chan struct{} {
 	return l.Changed()
 }
 
-// degrade returns the table with least-conn turned into round-robin where it has no loads to go
-// by. p2c stays: a connection of it has to be on one of two backends. It goes by what the
+// degrade returns the table with policies turned into round-robin that have no loads to go by.
+// p2c of mode gue stays: a connection of it has to be on one of two backends. It goes by what the
 // director has opened itself, which is even on both from then on.
 func (l *loads) degrade(table model.Table) model.Table {
 	if l.Loads == nil {
@@ -57,7 +57,7 @@ func (l *loads) degrade(table model.Table) model.Table {
 	for i := range table.Services {
 		s := &table.Services[i]
 		id := idOf(s)
-		if s.Policy != model.LeastConn || !l.Degraded(id) {
+		if !s.Policy.ByLoad() || !s.AmongAll() || !l.Degraded(id) {
 			continue
 		}
 		if !own {

@@ -66,7 +66,8 @@ func (s *tables) last() (model.Table, int) {
 	return s.all[len(s.all)-1], len(s.all)
 }
 
-// Where no loads are reported least-conn is round-robin by weight, until there are some; p2c stays.
+// Where no loads are reported least-conn is round-robin by weight, until there are some, and so
+// is p2c that chooses among all; that of gue stays.
 func TestDegradedServices(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sink, loads := &tables{}, &reports{changed: make(chan struct{}, 1), degraded: map[model.ServiceID]bool{}}
@@ -76,15 +77,16 @@ func TestDegradedServices(t *testing.T) {
 		defer cancel()
 		go e.Run(ctx)
 
-		least, p2c, other := web(3), web(3), web(3)
+		least, p2c, other, any := web(3), web(3), web(3), web(3)
 		least.Policy, least.Backends[0].Weight = model.LeastConn, 200
 		p2c.Policy, p2c.Port = model.P2C, model.PortRange{First: 81, Last: 81}
 		other.Policy, other.Port = model.Maglev, model.PortRange{First: 82, Last: 82}
-		c := config(least, p2c, other)
+		any.Policy, any.Mode, any.Port = model.P2C, model.IPIP, model.PortRange{First: 83, Last: 83}
+		c := config(least, p2c, other, any)
 		if err := e.Apply(c, nil); err != nil {
 			t.Fatal(err)
 		}
-		planned := []model.Policy{model.LeastConn, model.P2C, model.Maglev}
+		planned := []model.Policy{model.LeastConn, model.P2C, model.Maglev, model.P2C}
 		want := func(what string, sets int, first model.Policy, turns ...uint32) model.TableService {
 			t.Helper()
 			synctest.Wait()
@@ -98,13 +100,16 @@ func TestDegradedServices(t *testing.T) {
 			if table.Services[1].Policy != model.P2C || table.Services[2].Policy != model.Maglev {
 				t.Errorf("%s: the others have %v and %v", what, table.Services[1].Policy, table.Services[2].Policy)
 			}
+			if last := table.Services[3]; (last.Policy == model.RoundRobin) != (first == model.RoundRobin) || last.Policy == model.Maglev || !slices.Equal(last.Ring.Turns, []uint32{0, 1, 2}) {
+				t.Errorf("%s: p2c among all has %v with turns %v, and least-conn has %v", what, last.Policy, last.Ring.Turns, first)
+			}
 			if got := loads.followed[n-1]; !slices.Equal(got, planned) {
 				t.Errorf("%s: services with %v are followed, want %v, as they were planned", what, got, planned)
 			}
 			return s
 		}
 		want("all are reported", 1, model.LeastConn, 0, 1, 2)
-		loads.degrade(true, &least, &p2c, &other)
+		loads.degrade(true, &least, &p2c, &other, &any)
 		before := want("none is", 2, model.RoundRobin, 0, 1, 2, 0)
 		if before.Backends[0].Weight != 200 {
 			t.Errorf("the load of a backend that nobody goes by now is divided by %d, want its weight", before.Backends[0].Weight)
@@ -121,7 +126,7 @@ func TestDegradedServices(t *testing.T) {
 			t.Fatal(err)
 		}
 		want("another weight", 4, model.RoundRobin, 0, 1, 2)
-		loads.degrade(false, &least)
+		loads.degrade(false, &least, &any)
 		want("reported again", 5, model.LeastConn, 0, 1, 2)
 	})
 }

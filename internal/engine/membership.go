@@ -16,7 +16,8 @@ type membership struct {
 	log      []located // of one affinity
 	coming   int       // how many of the newest place no connections yet
 	backends int
-	bound    int // on the candidates in a row
+	bound    int  // on the candidates in a row
+	anywhere bool // p2c chooses among all: the service is not in gue
 
 	rows digest // of everything: equal ones have equal rows
 }
@@ -113,7 +114,7 @@ func positionsIn(g *model.Generation, known map[netip.AddrPort]uint32, backends 
 
 // newMembership returns one of no generations yet, with room for all of the log's.
 func newMembership(s *model.Service, log model.Log) membership {
-	return membership{log: make([]located, 0, len(log.Generations)), backends: len(s.Backends)}
+	return membership{log: make([]located, 0, len(log.Generations)), backends: len(s.Backends), anywhere: s.Mode != model.GUE}
 }
 
 func (m *membership) add(g model.Generation, positions []uint32) {
@@ -126,6 +127,9 @@ func (m *membership) seal(bound int) {
 	text := append(make([]byte, 0, usualText), byte(bound))
 	text = binary.BigEndian.AppendUint32(text, uint32(m.backends))
 	text = binary.BigEndian.AppendUint32(text, uint32(m.coming))
+	if m.anywhere {
+		text = append(text, 1)
+	}
 	for i := range m.log {
 		g := &m.log[i]
 		text = append(append(text, g.ring[:]...), byte(g.Policy), byte(g.Affinity))
@@ -230,7 +234,7 @@ func (m *membership) makeRows(rings map[digest]maglev.Generation) rows {
 func (m *membership) turns(slots int) []uint32 {
 	for i := range m.log {
 		g := &m.log[(m.coming+i)%len(m.log)]
-		if !g.Policy.AmongAll() {
+		if !g.Policy.AmongAll() && (g.Policy != model.P2C || !m.anywhere) {
 			return nil
 		}
 		weights := make([]uint16, m.backends)
@@ -240,7 +244,7 @@ func (m *membership) turns(slots int) []uint32 {
 			}
 		}
 		order := turns.Once(weights)
-		if g.Policy == model.RoundRobin {
+		if g.Policy == model.RoundRobin || g.Policy == model.P2C {
 			order = turns.Order(weights, slots)
 		}
 		if len(order) > 0 {

@@ -21,7 +21,9 @@ func TestTurns(t *testing.T) {
 		want   []uint32
 	}{
 		{"maglev", model.Maglev, nil, 0, nil},
-		{"p2c", model.P2C, nil, 0, nil},
+		{"p2c in gue", model.P2C, nil, 0, nil},
+		{"p2c elsewhere", model.P2C, func(s *model.Service) { s.Mode = model.NAT }, 0, []uint32{0, 1, 2, 0}},
+		{"p2c redirected", model.P2C, func(s *model.Service) { s.Mode = model.Redirect }, 0, []uint32{0, 1, 2, 0}},
 		{"by weight", model.RoundRobin, nil, 0, []uint32{0, 1, 2, 0}},
 		{"each once", model.Random, nil, 0, []uint32{0, 1, 2}},
 		{"each once, too", model.LeastConn, nil, 0, []uint32{0, 1, 2}},

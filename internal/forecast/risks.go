@@ -142,7 +142,7 @@ func leavesGUE(c *Change, _ *model.PlannedService) (model.Risk, bool) {
 // guessed reports whether directors decide, without agents, whose a connection is that
 // nobody remembers: in some mode other than gue, or of datagrams. Full NAT remembers all.
 func (c *Change) guessed() bool {
-	if c.Before.Policy.AmongAll() && c.After.Policy.AmongAll() {
+	if c.Before.AmongAll() && c.After.AmongAll() {
 		return false // nobody guesses by slots: see memoryAlone
 	}
 	is := false
@@ -173,7 +173,7 @@ func noAgents(c *Change, p *model.PlannedService) (model.Risk, bool) {
 // memoryAlone is what services pay whose policies look at no slot, in a group: also those that
 // are new.
 func memoryAlone(c *Change, _ *model.PlannedService) (model.Risk, bool) {
-	if c.After == nil || !c.Group || !c.After.Policy.AmongAll() || c.After.SNAT {
+	if c.After == nil || !c.Group || !c.After.AmongAll() || c.After.SNAT {
 		return model.Risk{}, false
 	}
 	return model.Risk{Text: fmt.Sprintf("policy %s places connections where no slot says: those that a lost director had, and had not told yet, end", c.After.Policy)}, true

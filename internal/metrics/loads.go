@@ -14,7 +14,7 @@ var (
 	loadBackends = prometheus.NewDesc("weir_service_load_backends",
 		"Backends that may get connections of a service that is placed by load, by whether their load is known: reported, stale.", []string{"service", "state"}, nil)
 	loadDegraded = logDesc("weir_service_load_degraded",
-		"1 while too few loads are reported, so that new connections are placed without: in turn, or with p2c by what the director has opened itself.")
+		"1 while too few loads are reported, so that new connections are placed without: in turn, or with p2c of mode gue by what the director has opened itself.")
 	loadDegradations = logDesc("weir_service_load_degradations_total",
 		"How often it has become so, since the director started.")
 	loadConnections = backendDesc("weir_backend_load_connections",

@@ -41,7 +41,7 @@ const (
 )
 
 // AmongAll reports whether a new connection may go to any backend. No row says which one
-// has it, so that has to be remembered.
+// has it, so that has to be remembered. With p2c it depends on the mode: [Service.AmongAll].
 func (p Policy) AmongAll() bool { return p == Random || p == RoundRobin || p == LeastConn }
 
 // ByLoad reports whether the policy compares the loads of backends.

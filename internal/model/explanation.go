@@ -44,7 +44,7 @@ const (
 	ChosenBySNAT     Chosen = "full-nat"       // full NAT knows the flow
 	ChosenByQUIC     Chosen = "connection-id"  // QUIC's names the backend
 	ChosenByMemory   Chosen = "memory"         // the flow is remembered
-	ChosenByLoad     Chosen = "load"           // p2c: the slot's owner or its backup, for a new connection
+	ChosenByLoad     Chosen = "load"           // p2c: the less loaded of two, for a new connection
 	ChosenByTurn     Chosen = "turn"           // round-robin: the next new connection's
 	ChosenAtRandom   Chosen = "random"         // random: drawn for each new connection anew
 	ChosenByLeast    Chosen = "least-load"     // least-conn: of all backends, for a new connection

@@ -91,7 +91,8 @@ type Ring struct {
 	// hash of its slot.
 	Older uint32
 	// Turns has the positions of those among whom a policy that is AmongAll places new
-	// connections: with round-robin in the order in which it is their turn, else each once.
+	// connections: in the order in which it is their turn with round-robin, and as often with
+	// p2c, else each once. Without turns p2c chooses between a slot's two.
 	Turns []uint32
 }
 

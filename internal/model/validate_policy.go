@@ -5,7 +5,12 @@ func (v *validation) policy(i int) {
 	switch s := &v.config.Services[i]; s.Policy {
 	case Maglev:
 	case P2C:
-		v.p2c(i)
+		if v.config.Services[i].Mode != GUE {
+			v.amongAll(i)
+		}
+		if v.config.Services[i].PacketMode() == GUE {
+			v.ofTwo(i)
+		}
 	case Random, RoundRobin, LeastConn:
 		v.amongAll(i)
 	default:
@@ -41,16 +46,16 @@ func (v *validation) amongAll(i int) {
 	}
 }
 
-// p2c checks what it takes for a connection to be found that may be on either of two
+// ofTwo checks what it takes for a connection to be found that may be on either of two
 // backends: both have agents that see whose it is, and a packet that goes to one of them
 // can name the other.
-func (v *validation) p2c(i int) {
+func (v *validation) ofTwo(i int) {
 	s := &v.config.Services[i]
-	if s.Protocol == UDP {
+	if s.Mode == GUE && s.Protocol == UDP {
 		v.errs.addWithOther(servicePath(i, "policy"), servicePath(i, "protocol"),
 			"p2c is for protocol tcp: an agent cannot tell which of two backends has a flow of udp")
 	}
-	if s.Affinity == AffinitySourceIP {
+	if s.Mode == GUE && s.Affinity == AffinitySourceIP {
 		v.errs.addWithOther(servicePath(i, "policy"), servicePath(i, "affinity"),
 			"p2c spreads a client's connections over two backends, and affinity source-ip wants them on one")
 	}
@@ -58,22 +63,12 @@ func (v *validation) p2c(i int) {
 		v.errs.addWithOther(servicePath(i, "policy"), "agent.sockets-elsewhere",
 			"p2c needs agents that see which backend has a connection, and with sockets-elsewhere this host's sees none")
 	}
-	if s.Mode == Redirect && s.PacketMode() != GUE {
-		v.errs.addWithOther(servicePath(i, "policy"), servicePath(i, "fallback"),
-			"p2c is for mode gue, whose packets name both backends that may have a connection; this service falls back to %s", s.PacketMode())
-		return
-	}
-	if s.Mode != GUE && s.Mode != Redirect {
-		v.errs.addWithOther(servicePath(i, "policy"), servicePath(i, "mode"),
-			"p2c is for mode gue, whose packets name both backends that may have a connection; this service is %s", s.Mode)
-		return
-	}
 	first := -1 // backend with a valid address
 	for j := range s.Backends {
 		b := &s.Backends[j]
 		if mode := b.ModeIn(*s); mode != GUE {
 			v.errs.addWithOther(backendPath(i, j, "mode"), servicePath(i, "policy"),
-				"with policy p2c every backend is in mode gue, and this one is %s", mode)
+				"in mode gue policy p2c needs every backend in it, and this one is %s", mode)
 		}
 		switch {
 		case !b.Address.IsValid():
@@ -81,7 +76,7 @@ func (v *validation) p2c(i int) {
 			first = j
 		case b.Address.Is4() != s.Backends[first].Address.Is4():
 			v.errs.addWithOther(backendPath(i, j, "address"), servicePath(i, "policy"),
-				"%s is %s and %s is %s: with policy p2c all backends are of one family, because a packet names others of its outer header's only",
+				"%s is %s and %s is %s: in mode gue policy p2c needs backends of one family, because a packet names others of its outer header's only",
 				b.Address, family(b.Address), s.Backends[first].Address, family(s.Backends[first].Address))
 		}
 	}

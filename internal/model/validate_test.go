@@ -194,8 +194,14 @@ func TestInvalidConfig(t *testing.T) {
 			func(c *model.Config) {
 				c.Services[0].Policy, c.Services[0].Backends[1].Mode = model.RoundRobin, mode(model.GUE)
 			}},
-		{`services[0].policy: p2c is for mode gue, whose packets name both backends that may have a connection; this service is l2dsr`,
-			func(c *model.Config) { c.Services[0].Policy = model.P2C }},
+		{`services[0].backends[1].mode: with policy p2c no backend is in mode gue, as directors remember no TCP that goes by it`,
+			func(c *model.Config) {
+				c.Services[0].Policy, c.Services[0].Backends[1].Mode = model.P2C, mode(model.GUE)
+			}},
+		{`services[0].policy: p2c spreads a client's connections over all backends, and affinity source-ip wants them on one`,
+			func(c *model.Config) {
+				c.Services[0].Policy, c.Services[0].Affinity = model.P2C, model.AffinitySourceIP
+			}},
 		{`services[0].segment: vxlan:5 is not available yet; none and vlan:ID are`,
 			func(c *model.Config) { c.Services[0].Segment = model.Segment{Kind: model.SegmentVXLAN, ID: 5} }},
 		{`services[3].backends[0].mode: nat cannot leave with the two tags of vlan:100.200; give the backend a vlan
