@@ -23,7 +23,11 @@ type written struct {
 // encode writes the set as JSON, one document to a line.
 func (w written) encode() ([]byte, error) {
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "{\"format\":%d,\"owner\":%q,\"revision\":%d,\"documents\":[", w.Format, w.Owner, w.Revision)
+	owner, err := json.Marshal(w.Owner) // Go's own quoting is not JSON's
+	if err != nil {
+		return nil, fmt.Errorf("encode owner %q: %w", w.Owner, err)
+	}
+	fmt.Fprintf(&b, "{\"format\":%d,\"owner\":%s,\"revision\":%d,\"documents\":[", w.Format, owner, w.Revision)
 	for i, d := range w.Documents {
 		line, err := json.Marshal(d)
 		if err != nil {
