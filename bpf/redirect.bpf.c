@@ -17,6 +17,7 @@
 
 #include "redirect_connection.h"
 #include "redirect_error.h"
+#include "redirect_sources.h"
 
 const enum redirect_event *export_redirect_event __attribute__((unused));
 const enum redirect_end *export_redirect_end __attribute__((unused));
@@ -358,6 +359,8 @@ int redirect_arrive(struct __sk_buff *skb)
 	struct segment s = {};
 	struct host_flow flow;
 
+	if (is_from_outside(skb))
+		return TC_ACT_SHOT;
 	if (!read_segment(skb, &s))
 		return arrive_error(skb);
 	switch (opening(&s)) {

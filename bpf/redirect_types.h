@@ -130,5 +130,6 @@ enum redirect_event {
 	REDIRECT_ECHOED,      /* SYN-ACK, or RST that answers a SYN, with the option */
 	REDIRECT_UNECHOED,    /* the same, without room for it */
 	REDIRECT_ECHO_FAILED, /* the kernel did not add it */
+	REDIRECT_OUTSIDE, /* to the backend itself, from outside of the source ranges: dropped */
 	REDIRECT_EVENT_COUNT,
 };

@@ -39,6 +39,7 @@ type redirectService struct {
 	fallback string
 	policy   string // "": the default
 	health   string // "": backends are not checked
+	callers  []int  // hosts of the client's network that may call, and nobody else; none: everybody may
 	backends []backend
 }
 
@@ -58,6 +59,12 @@ func (s redirectService) text() string {
 		}
 		if s.health != "" {
 			fmt.Fprintf(&b, "  health: %s\n", s.health)
+		}
+		for i, host := range s.callers {
+			fmt.Fprintf(&b, "%s\"%s\"", map[bool]string{true: "  source-ranges: [", false: ", "}[i == 0], clientAddress(host, six))
+		}
+		if len(s.callers) > 0 {
+			b.WriteString("]\n")
 		}
 		b.WriteString("  backends:\n")
 		for _, one := range s.backends {

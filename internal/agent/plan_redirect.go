@@ -16,6 +16,7 @@ type redirect struct {
 	ambiguous bool // another VIP has the same option
 	prefixes  []netip.Prefix
 	here      []netip.AddrPort // of its backends, this host's
+	callers   []netip.Prefix   // who may send to these; none: everybody
 }
 
 // redirects returns the services that this host's clients may be redirected from, and
@@ -40,6 +41,9 @@ func redirects(config model.Config, h host) []redirect {
 			if h.addresses[b.Address] || h.elsewhere.addresses[b.Address] || isGuest(b.Address, config.Agent.Guests) {
 				r.here = append(r.here, b.RedirectedTo(&s))
 			}
+		}
+		if len(s.SourceRanges) > 0 { // directors probe backends
+			r.callers = slices.Concat(s.SourceRanges, config.Directors)
 		}
 		if first, same := named[nameOf(r.vip)]; same {
 			r.ambiguous, list[first].ambiguous = true, true

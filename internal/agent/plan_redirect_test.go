@@ -12,15 +12,18 @@ func TestRedirectPlan(t *testing.T) {
 	c := redirectConfig()
 	c.Services[1].RedirectTo = []netip.Prefix{netip.MustParsePrefix("2001:db8:1::/64")}
 	c.Agent.Guests = []netip.Prefix{netip.PrefixFrom(third6, 127).Masked()}
+	c.Services[0].SourceRanges, c.Directors = []netip.Prefix{netip.MustParsePrefix("10.9.0.0/16")}, []netip.Prefix{netip.MustParsePrefix("10.0.0.7/32")}
 	list := redirects(c, host{addresses: map[netip.Addr]bool{host4: true}, elsewhere: elsewhere{addresses: map[netip.Addr]bool{peer4: true}}})
 	type want struct {
 		ambiguous bool
 		prefixes  []netip.Prefix
 		here      []netip.AddrPort
+		callers   []netip.Prefix
 	}
 	whole := func(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 	wants := map[string]want{
-		"four":      {prefixes: []netip.Prefix{whole(host4), whole(peer4)}, here: []netip.AddrPort{netip.AddrPortFrom(host4, 443), netip.AddrPortFrom(peer4, 443)}},
+		"four": {prefixes: []netip.Prefix{whole(host4), whole(peer4)}, here: []netip.AddrPort{netip.AddrPortFrom(host4, 443), netip.AddrPortFrom(peer4, 443)},
+			callers: []netip.Prefix{c.Services[0].SourceRanges[0], c.Directors[0]}},
 		"six":       {prefixes: c.Services[1].RedirectTo},
 		"port":      {prefixes: []netip.Prefix{whole(peer4)}, here: []netip.AddrPort{netip.AddrPortFrom(peer4, 8080)}},
 		"alike":     {ambiguous: true, prefixes: []netip.Prefix{whole(third6)}, here: []netip.AddrPort{netip.AddrPortFrom(third6, 443)}},
@@ -31,7 +34,7 @@ func TestRedirectPlan(t *testing.T) {
 	}
 	for _, r := range list {
 		w := wants[r.name]
-		if r.ambiguous != w.ambiguous || !slices.Equal(r.prefixes, w.prefixes) || !slices.Equal(r.here, w.here) {
+		if r.ambiguous != w.ambiguous || !slices.Equal(r.prefixes, w.prefixes) || !slices.Equal(r.here, w.here) || !slices.Equal(r.callers, w.callers) {
 			t.Errorf("%s: %+v, want %+v", r.name, r, w)
 		}
 	}

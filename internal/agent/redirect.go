@@ -24,6 +24,7 @@ type redirector struct {
 	*redirectObjects
 	list    []redirect
 	indexes map[netip.AddrPort]uint32
+	guards  guards
 }
 
 // redirectDirectories begin the names of directories with maps in the agent's state. Their
@@ -40,12 +41,17 @@ func redirectFormat(spec *ebpf.CollectionSpec) (string, error) {
 	fmt.Fprintf(hash, "%9v\n", events)
 	for _, name := range slices.Sorted(maps.Keys(spec.Maps)) {
 		m := spec.Maps[name]
-		if strings.HasPrefix(name, ".") {
-			continue // each program has its own
+		if isProgramsOwn(name) {
+			continue
 		}
 		fmt.Fprintf(hash, "%s %v %d %d %d %d %9v %9v\n", name, m.Type, m.KeySize, m.ValueSize, m.MaxEntries, m.Flags, m.Key, m.Value)
 	}
 	return fmt.Sprintf("%x", hash.Sum(nil)[:8]), nil
+}
+
+// isProgramsOwn says which maps each program has of its own.
+func isProgramsOwn(name string) bool {
+	return strings.HasPrefix(name, ".") || strings.HasPrefix(name, "guard")
 }
 
 // openRedirector loads the programs with the maps that are pinned, or pins new ones.
@@ -63,7 +69,7 @@ func openRedirector(state string) (*redirector, error) {
 		return nil, fmt.Errorf("make map directory: %w", err)
 	}
 	for name, m := range spec.Maps {
-		if !strings.HasPrefix(name, ".") {
+		if !isProgramsOwn(name) {
 			m.Pinning = ebpf.PinByName
 		}
 	}
@@ -125,6 +131,9 @@ func (r *redirector) set(list []redirect) error {
 	r.list, r.indexes = list, make(map[netip.AddrPort]uint32, len(list))
 	for _, s := range list {
 		r.indexes[s.vip] = t.vips[redirectEndpoint(s.vip)]
+	}
+	if err := r.guard(); err != nil {
+		return err
 	}
 	return errors.Join(
 		removeOthers(r.RedirectVips, t.vips),

@@ -18,6 +18,19 @@ type redirectAddress struct {
 	Bytes [16]uint8
 }
 
+type redirectGuard struct {
+	_       structs.HostLayout
+	Service uint32
+	Set     uint32
+}
+
+type redirectGuardSource struct {
+	_         structs.HostLayout
+	PrefixLen uint32
+	Set       uint32
+	Address   redirectAddress
+}
+
 type redirectHostEndpoint struct {
 	_        structs.HostLayout
 	Address  redirectAddress
@@ -91,7 +104,8 @@ const (
 	redirectRedirectEventREDIRECT_ECHOED        redirectRedirectEvent = 20
 	redirectRedirectEventREDIRECT_UNECHOED      redirectRedirectEvent = 21
 	redirectRedirectEventREDIRECT_ECHO_FAILED   redirectRedirectEvent = 22
-	redirectRedirectEventREDIRECT_EVENT_COUNT   redirectRedirectEvent = 23
+	redirectRedirectEventREDIRECT_OUTSIDE       redirectRedirectEvent = 23
+	redirectRedirectEventREDIRECT_EVENT_COUNT   redirectRedirectEvent = 24
 )
 
 type redirectRedirectName struct {
@@ -151,6 +165,9 @@ type redirectRedirectWay struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	redirectMapGuardSources              = "guard_sources"
+	redirectMapGuardSwitch               = "guard_switch"
+	redirectMapGuards                    = "guards"
 	redirectMapRedirectArriving          = "redirect_arriving"
 	redirectMapRedirectCounters          = "redirect_counters"
 	redirectMapRedirectDirects           = "redirect_directs"
@@ -222,6 +239,9 @@ type redirectProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type redirectMapSpecs struct {
+	GuardSources     *ebpf.MapSpec `ebpf:"guard_sources"`
+	GuardSwitch      *ebpf.MapSpec `ebpf:"guard_switch"`
+	Guards           *ebpf.MapSpec `ebpf:"guards"`
 	RedirectArriving *ebpf.MapSpec `ebpf:"redirect_arriving"`
 	RedirectCounters *ebpf.MapSpec `ebpf:"redirect_counters"`
 	RedirectDirects  *ebpf.MapSpec `ebpf:"redirect_directs"`
@@ -267,6 +287,9 @@ func (o *redirectObjects) Close() error {
 //
 // It can be passed to loadRedirectObjects or ebpf.CollectionSpec.LoadAndAssign.
 type redirectMaps struct {
+	GuardSources     *ebpf.Map `ebpf:"guard_sources"`
+	GuardSwitch      *ebpf.Map `ebpf:"guard_switch"`
+	Guards           *ebpf.Map `ebpf:"guards"`
 	RedirectArriving *ebpf.Map `ebpf:"redirect_arriving"`
 	RedirectCounters *ebpf.Map `ebpf:"redirect_counters"`
 	RedirectDirects  *ebpf.Map `ebpf:"redirect_directs"`
@@ -284,6 +307,9 @@ type redirectMaps struct {
 
 func (m *redirectMaps) Close() error {
 	return _RedirectClose(
+		m.GuardSources,
+		m.GuardSwitch,
+		m.Guards,
 		m.RedirectArriving,
 		m.RedirectCounters,
 		m.RedirectDirects,
