@@ -128,6 +128,13 @@ type groupLab struct {
 
 func newGroupLab(t *testing.T) *groupLab {
 	t.Helper()
+	return newGroupLabIn(t, "gue", "")
+}
+
+// newGroupLabIn returns one with backends that are ready for a mode, and directors with more
+// keys of their own.
+func newGroupLabIn(t *testing.T, mode, more string) *groupLab {
+	t.Helper()
 	l := &groupLab{chanceLab: &chanceLab{lab: newLab(t, size{backends: 3})}}
 	second, host := l.Router("director2"), l.Host("store")
 	l.Link(second, l.lan, netlab.LinkOptions{XDP: true, A: lanPrefixes(directorHost + 1)})
@@ -139,13 +146,13 @@ func newGroupLab(t *testing.T) *groupLab {
 	for i, b := range l.backends {
 		text := "agent:\n  interfaces: [eth0]\n" + store + directors + "services:\n"
 		for _, protocol := range []string{"tcp", "udp"} {
-			text += (way{mode: "gue"}).service(protocol, fmt.Sprint(linesPort), everyBackend(3))
+			text += (way{mode: mode}).service(protocol, fmt.Sprint(linesPort), everyBackend(3))
 		}
 		l.agents = append(l.agents, startDaemon(t, b, "agent", text))
 		l.servers = append(l.servers, serveLines(t, b, fmt.Sprintf("backend%d", i+1)))
 	}
 	for i, h := range []*netlab.Host{l.director, second} {
-		l.directors[i] = startDaemon(t, h, "run", "director:\n  interfaces: [eth0]\n"+store+"notice: 500ms\n"+directors+"services: []\n")
+		l.directors[i] = startDaemon(t, h, "run", "director:\n  interfaces: [eth0]\n"+more+store+"notice: 500ms\n"+directors+"services: []\n")
 	}
 	return l
 }
