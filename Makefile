@@ -29,7 +29,7 @@ deps_kubernetes := iproute2 etcd-server nftables
 deps_kernels  := qemu-system-x86 xz-utils
 deps_image    := buildah
 deps_debug    := bpftool
-deps_web      := chromium frr iproute2
+deps_web      := chromium frr iproute2 openssl
 
 .PHONY: help
 help: ## list the targets
@@ -167,6 +167,7 @@ web/node_modules/.package-lock.json: web/package-lock.json
 .PHONY: test-web
 test-web: deps-web build web ## try the dashboard of a running demo in Chromium: SCREENSHOTS=/DIR takes pictures, too
 	@cd web && WEIR=../bin/weir $(private) node --test test/dashboard.test.js
+	@cd web && WEIR=../bin/weir unshare --net -- $(private) node --test test/large.test.js
 
 .PHONY: clean
 clean: ## remove what was built

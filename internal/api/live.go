@@ -16,7 +16,8 @@ import (
 // How often the kernel is read for those who listen: all of them hear of the same reading.
 const (
 	liveEvery = time.Second
-	liveShare = 10                     // it waits so many times as long as reading took
+	liveShare = 10                     // it waits so many times as long as reading took,
+	liveMost  = 4 * time.Second        // and no longer: the dashboard says after 6 s that it is old
 	liveSoon  = 250 * time.Millisecond // after an event, which has often changed something
 	// rateSpan is the least time that rates are taken over: less would be noise.
 	rateSpan      = 900 * time.Millisecond
@@ -117,7 +118,7 @@ func (l *live) tell(ctx context.Context, service string, send sse.Sender) error 
 		if news == nil {
 			return nil
 		}
-		pause := time.NewTimer(max(liveEvery, liveShare*frame.took))
+		pause := time.NewTimer(max(liveEvery, min(liveShare*frame.took, liveMost)))
 		if least == liveSoon {
 			pause.Reset(liveSoon)
 		}
