@@ -150,6 +150,19 @@ static __always_inline enum reason forward(struct xdp_md *ctx, struct packet *pa
 	return reason;
 }
 
+/* A connection that the backend gets as its own has no flow here, in full NAT neither. */
+static __noinline int is_handed_over(struct xdp_md *ctx, struct packet *packet, __u32 index)
+{
+	const struct backend *backend;
+
+	if (!packet || !is_syn(packet) || packet->flags & PACKET_FRAGMENT_FIRST)
+		return 0;
+	backend = backend_at(index);
+	return backend &&
+	       (backend->flags & (BACKEND_REDIRECT | BACKEND_LOCAL)) == BACKEND_REDIRECT &&
+	       asks_redirect(ctx, packet);
+}
+
 /* What is not every packet's, when its backend was chosen: nobody is left, full NAT, QUIC, fragments. */
 static __always_inline enum reason place_otherwise(struct xdp_md *ctx, struct packet *packet,
 						   __u32 ring, const struct ring_header *header,
@@ -161,7 +174,8 @@ static __always_inline enum reason place_otherwise(struct xdp_md *ctx, struct pa
 		name_quic(ctx, packet, ring, header);
 	if (*index == NO_BACKEND) {
 		reason = DROP_NO_BACKEND;
-	} else if (header->flags & RING_SNAT && !packet->snat) {
+	} else if (header->flags & RING_SNAT && !packet->snat &&
+		   !is_handed_over(ctx, packet, *index)) {
 		reason = start_snat(packet, index);
 		*backend = NULL; /* another CPU may have begun the flow, with another backend */
 	}

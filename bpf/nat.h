@@ -43,7 +43,7 @@ __noinline enum reason forward_nat(struct xdp_md *ctx, struct packet *packet,
 		t.to.destination_port = backend->port;
 	if (packet->snat && local &&
 	    !(packet->flags & (PACKET_ICMP_ERROR | PACKET_FRAGMENT_LATER)) &&
-	    !keep_local(packet, &t.to, index))
+	    !keep_local(ctx, packet, &t.to, index))
 		return DROP_SNAT_FULL;
 	if (packet->snat && !local && !snat_source(packet->snat, &t.to))
 		return DROP_SNAT_UNKNOWN;

@@ -93,6 +93,30 @@ static __always_inline int leave_directly(const struct segment *s)
 	return TC_ACT_UNSPEC;
 }
 
+/*
+ * Whether the client's port has a connection to another VIP of the same backends, which may
+ * be redirected to the very one that this one would be: at a backend they would be one. One
+ * that has ended counts until it is forgotten, because the backend may remember it, too.
+ */
+static __always_inline int may_meet(const struct segment *s)
+{
+	struct redirect_direct key = { .client = s->source, .port = s->source_port };
+	struct redirect_holder mine = { .vip = s->destination, .port = s->destination_port };
+	struct redirect_holder *holder = bpf_map_lookup_elem(&redirect_holders, &key);
+	struct host_flow flow = flow_of(s, 1);
+	struct redirect_syn *syn;
+
+	if (holder && (holder->port != mine.port || !same_bytes(&holder->vip, &mine.vip))) {
+		flow = flow_to(&flow, &holder->vip, holder->port);
+		syn = bpf_map_lookup_elem(&redirect_syns, &flow);
+		if ((syn && syn->state == REDIRECT_SYN_ASKED) ||
+		    bpf_map_lookup_elem(&redirect_leaving, &flow))
+			return 1;
+	}
+	bpf_map_update_elem(&redirect_holders, &key, &mine, BPF_ANY);
+	return 0;
+}
+
 /* Whether a SYN may have the option; what says no, else REDIRECT_ASKED. */
 static __always_inline enum redirect_event may_ask(struct __sk_buff *skb, const struct segment *s,
 						   const struct redirect_service *service)
@@ -112,7 +136,10 @@ static __always_inline enum redirect_event may_ask(struct __sk_buff *skb, const 
 		return REDIRECT_FORBIDDEN;
 	if (options.found)
 		return REDIRECT_ASKS_ALREADY;
-	return has_room(&options) ? REDIRECT_ASKED : REDIRECT_NO_ROOM;
+	if (!has_room(&options))
+		return REDIRECT_NO_ROOM;
+	return service->flags & REDIRECT_SHARED && may_meet(s) ? REDIRECT_MAY_CLASH :
+								 REDIRECT_ASKED;
 }
 
 /* The first SYN of a connection to a VIP asks, the next ones do without. */
@@ -223,25 +250,29 @@ static __always_inline int read_filled(struct __sk_buff *skb, const struct segme
 /* A connection that a director hands over: the answer will say to whom it was begun. */
 static __always_inline int arrive_syn(struct __sk_buff *skb, const struct segment *s)
 {
-	struct host_endpoint here = {
-		.address = s->destination,
-		.port = s->destination_port,
-		.protocol = IPPROTO_TCP,
+	struct redirect_place place = {
+		.here = {
+			.address = s->destination,
+			.port = s->destination_port,
+			.protocol = IPPROTO_TCP,
+		},
 	};
-	__u32 *index = bpf_map_lookup_elem(&redirect_here, &here);
-	struct redirect_service *service;
+	__u32 *any = bpf_map_lookup_elem(&redirect_here, &place), *index;
 	struct redirect_option option = {};
 	struct redirect_echo echo = {};
 	struct host_flow flow;
 
-	if (!index || !read_filled(skb, s, &option))
+	if (!any || !read_filled(skb, s, &option))
 		return TC_ACT_UNSPEC;
-	echo.service = *index;
-	service = bpf_map_lookup_elem(&redirect_services, &echo.service);
-	if (!service || last_word(&service->vip) != option.vip || service->port != option.port) {
-		note(echo.service, REDIRECT_MISNAMED);
+	place.name.tail = option.vip;
+	place.name.port = option.port;
+	place.name.ipv6 = s->ipv6;
+	index = bpf_map_lookup_elem(&redirect_here, &place);
+	if (!index) {
+		note(*any, REDIRECT_MISNAMED);
 		return TC_ACT_UNSPEC;
 	}
+	echo.service = *index;
 	echo.sequence = s->sequence;
 	echo.tail = option.vip;
 	echo.port = option.port;
@@ -309,6 +340,8 @@ take(const struct segment *s, __u32 index, const struct redirect_service *servic
 		return REDIRECT_NOT_ASKED_FOR;
 	if (!in_prefix(index, &s->source))
 		return REDIRECT_FOREIGN;
+	if (meets_another(&arriving, service))
+		return REDIRECT_CLASH;
 	if (__sync_val_compare_and_swap(&syn->state, REDIRECT_SYN_ASKED, REDIRECT_SYN_PLAIN) !=
 	    REDIRECT_SYN_ASKED)
 		return REDIRECT_NOT_ASKED_FOR;

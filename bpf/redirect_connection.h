@@ -119,6 +119,26 @@ static __always_inline __u32 leaves_by(__u32 ifindex)
 }
 
 /*
+ * Whether the client's port has a connection to that backend by way of another VIP. One that
+ * has ended makes room.
+ */
+static __always_inline int meets_another(const struct host_flow *arriving,
+					 const struct redirect_service *service)
+{
+	struct redirect_way *in = bpf_map_lookup_elem(&redirect_arriving, arriving), *out;
+	struct host_flow leaving;
+
+	if (!in || (in->peer_port == service->port && same_bytes(&in->peer, &service->vip)))
+		return 0;
+	leaving = flow_to(arriving, &in->peer, in->peer_port);
+	out = bpf_map_lookup_elem(&redirect_leaving, &leaving);
+	if (out && !has_ended(in, out))
+		return 1;
+	bpf_map_delete_elem(&redirect_leaving, &leaving);
+	return 0;
+}
+
+/*
  * Remembers a connection: first what comes, for its packets leave only when the host
  * has got the answer. 0: there is no place.
  */

@@ -25,12 +25,12 @@ struct {
 	__type(value, __u32);
 } redirect_names SEC(".maps");
 
-/* Addresses and ports of this host to which connections are redirected: their service. */
+/* Addresses and ports of this host to which connections are redirected, by VIP: the service. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, REDIRECT_SERVICES_MAX);
+	__uint(max_entries, 2 * REDIRECT_SERVICES_MAX);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, struct host_endpoint);
+	__type(key, struct redirect_place);
 	__type(value, __u32);
 } redirect_here SEC(".maps");
 
@@ -76,6 +76,14 @@ struct {
 	__type(key, struct redirect_direct);
 	__type(value, __u64);
 } redirect_directs SEC(".maps");
+
+/* Ports of clients that have called a VIP whose backends are another one's, too. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, REDIRECT_DIRECT_MAX);
+	__type(key, struct redirect_direct);
+	__type(value, struct redirect_holder);
+} redirect_holders SEC(".maps");
 
 /* Key: client and backend. */
 struct {

@@ -62,6 +62,13 @@ static __always_inline __be32 last_word(const struct address *address)
 	return ((const __be32 *)address->bytes)[3];
 }
 
+static __always_inline int same_bytes(const struct address *a, const struct address *b)
+{
+	const __u32 *x = (const __u32 *)a->bytes, *y = (const __u32 *)b->bytes;
+
+	return !((x[0] ^ y[0]) | (x[1] ^ y[1]) | (x[2] ^ y[2]) | (x[3] ^ y[3]));
+}
+
 static __always_inline int read_ipv4(void *data, void *end, struct segment *s)
 {
 	struct iphdr *ip = data + ETH_HLEN;

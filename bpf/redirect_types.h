@@ -21,6 +21,7 @@
 
 enum redirect_service_flag {
 	REDIRECT_NOT_ASKED = 1 << 0, /* another VIP cannot be told from it by an option */
+	REDIRECT_SHARED = 1 << 1,    /* another VIP has a backend of its own, too */
 };
 
 struct redirect_service {
@@ -34,6 +35,15 @@ struct redirect_name {
 	__be32 tail; /* last 4 bytes */
 	__be16 port;
 	__u16 ipv6;
+};
+
+/*
+ * A backend of this host under the VIP that an option says. Without a name: of any, by which
+ * packets to other ports are told apart at once.
+ */
+struct redirect_place {
+	struct host_endpoint here;
+	struct redirect_name name;
 };
 
 /* As an LPM key: where backends of a service may be; service 0: of any. */
@@ -57,6 +67,13 @@ struct redirect_syn {
 /* What somebody on this host has used to call a backend itself. */
 struct redirect_direct {
 	struct address client;
+	__be16 port;
+	__u16 pad;
+};
+
+/* The VIP, of those that share backends, which a client's port has called last. */
+struct redirect_holder {
+	struct address vip;
 	__be16 port;
 	__u16 pad;
 };

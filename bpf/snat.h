@@ -217,13 +217,49 @@ __noinline enum reason start_snat(struct packet *packet, __u32 *index)
 }
 
 /*
+ * Whether a connection from the client to the backend is open already: another director has
+ * handed it over, of another VIP. (Listening sockets have no port there.)
+ */
+static __noinline int is_open_here(struct xdp_md *ctx, const struct flow *to)
+{
+	struct bpf_sock_tuple tuple = {};
+	__u32 length = sizeof(tuple.ipv4);
+	struct bpf_sock *socket;
+	int open;
+
+	if (!to)
+		return 0;
+	if (to->ipv6) {
+		length = sizeof(tuple.ipv6);
+		__builtin_memcpy(tuple.ipv6.saddr, &to->source, sizeof(tuple.ipv6.saddr));
+		__builtin_memcpy(tuple.ipv6.daddr, &to->destination, sizeof(tuple.ipv6.daddr));
+		tuple.ipv6.sport = to->source_port;
+		tuple.ipv6.dport = to->destination_port;
+	} else {
+		tuple.ipv4.saddr = ADDRESS_WORD(&to->source, 0);
+		tuple.ipv4.daddr = ADDRESS_WORD(&to->destination, 0);
+		tuple.ipv4.sport = to->source_port;
+		tuple.ipv4.dport = to->destination_port;
+	}
+	socket = bpf_skc_lookup_tcp(ctx, &tuple, length, BPF_F_CURRENT_NETNS, 0);
+	if (!socket)
+		return 0;
+	open = socket->state == BPF_TCP_ESTABLISHED || socket->state == BPF_TCP_CLOSE_WAIT ||
+	       socket->state == BPF_TCP_NEW_SYN_RECV;
+	bpf_sk_release(socket);
+	return open;
+}
+
+/*
  * A backend on this host answers the client itself, so its packets keep their
  * source, and only undo.h sees the replies. What they need is another flow in the
  * table: from the client to the backend, not to the VIP, of which several may have
  * the backend. Its port is used by nobody. Returns 0 if there is no place for it,
- * or if the client has the same port open to another VIP of this backend.
+ * or if the client has the same port open to another VIP of this backend, here or by a
+ * director that has handed the connection over.
  */
-__noinline int keep_local(struct packet *packet, const struct flow *to, __u32 index)
+__noinline int keep_local(struct xdp_md *ctx, struct packet *packet, const struct flow *to,
+			  __u32 index)
 {
 	const struct backend *backend = backend_at(index);
 	__u32 found = NO_BACKEND, snat;
@@ -236,6 +272,8 @@ __noinline int keep_local(struct packet *packet, const struct flow *to, __u32 in
 	packet->flow = *to;
 	for (int i = 0; i < SNAT_TRIES && found == NO_BACKEND; i++) {
 		found = find_snat(packet, SNAT_FIN_CLIENT);
+		if (!i && found == NO_BACKEND && is_syn(packet) && is_open_here(ctx, to))
+			break;
 		if (found == NO_BACKEND && claim_snat(packet, index, backend->epoch) >= SNAT_BUCKET)
 			found = index;
 	}

@@ -134,7 +134,7 @@ static __always_inline int undo_what(struct packet *packet, struct flow *to)
 {
 	const struct backend *backend;
 	struct fragment *first;
-	__u32 index, local, *found;
+	__u32 index, local = NO_BACKEND, *found;
 
 	if (packet->flags & PACKET_FRAGMENT_LATER) {
 		first = find_fragment(packet);
@@ -150,6 +150,9 @@ static __always_inline int undo_what(struct packet *packet, struct flow *to)
 	}
 	backend = backend_at(index);
 	if (!backend || backend->state == BACKEND_FREE || !(backend->flags & BACKEND_LOCAL))
+		return 0;
+	/* In full NAT every flow has a place: another director has handed this one over. */
+	if (backend->flags & BACKEND_SNAT && local == NO_BACKEND)
 		return 0;
 	*to = packet->flow;
 	to->source = backend->vip;

@@ -89,14 +89,25 @@ func (l *redirectLab) usesPortsAgain(t *testing.T) {
 	})
 }
 
-// dialFrom connects from a port of the client's, as soon as the kernel gives it.
+// fromPort connects from a port that others may use, too.
+func fromPort(port int) net.Dialer {
+	return net.Dialer{LocalAddr: &net.TCPAddr{Port: port}, Timeout: 10 * time.Second, Control: reusesAddresses}
+}
+
+// dialFrom connects to a service from a port of the client's, as soon as the kernel gives it.
 func (l *redirectLab) dialFrom(t *testing.T, six bool, port int, to redirectService) *net.TCPConn {
 	t.Helper()
-	dialer := net.Dialer{LocalAddr: &net.TCPAddr{Port: port}, Timeout: 10 * time.Second, Control: reusesAddresses}
+	return l.dialAddressFrom(t, six, port, to.at(six))
+}
+
+// dialAddressFrom is dialFrom to any address.
+func (l *redirectLab) dialAddressFrom(t *testing.T, six bool, port int, to string) *net.TCPConn {
+	t.Helper()
+	dialer := fromPort(port)
 	var conn net.Conn
 	waitFor(t, "a port to be free again", func() bool {
 		err := l.client.Do(func() (err error) {
-			conn, err = dialer.DialContext(t.Context(), map[bool]string{false: "tcp4", true: "tcp6"}[six], to.at(six))
+			conn, err = dialer.DialContext(t.Context(), map[bool]string{false: "tcp4", true: "tcp6"}[six], to)
 			return err
 		})
 		if err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) && !errors.Is(err, unix.EADDRINUSE) {
@@ -117,8 +128,9 @@ func reusesAddresses(_, _ string, c syscall.RawConn) error {
 	return errors.Join(c.Control(func(fd uintptr) { failed = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1) }), failed)
 }
 
-// answers lets a web server answer a request, which is the connection's last with "close".
-func answers(t *testing.T, conn net.Conn, connection string) {
+// answers lets a web server answer a request, which is the connection's last with "close",
+// and returns its name.
+func answers(t *testing.T, conn net.Conn, connection string) string {
 	t.Helper()
 	if _, err := io.WriteString(conn, "GET /name HTTP/1.1\r\nHost: web\r\nConnection: "+connection+"\r\n\r\n"); err != nil {
 		t.Fatal(err)
@@ -128,7 +140,9 @@ func answers(t *testing.T, conn net.Conn, connection string) {
 		t.Fatal(err)
 	}
 	defer response.Body.Close()
-	if _, err := io.Copy(io.Discard, response.Body); err != nil || response.StatusCode != http.StatusOK {
+	name, err := io.ReadAll(response.Body)
+	if err != nil || response.StatusCode != http.StatusOK {
 		t.Fatalf("the server answers %s: %v", response.Status, err)
 	}
+	return string(name)
 }

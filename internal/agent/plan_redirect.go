@@ -14,6 +14,7 @@ type redirect struct {
 	name      string
 	vip       netip.AddrPort
 	ambiguous bool // another VIP has the same option
+	shared    bool // another VIP has one of its backends
 	prefixes  []netip.Prefix
 	here      []netip.AddrPort // of its backends, this host's
 	callers   []netip.Prefix   // who may send to these; none: everybody
@@ -24,7 +25,8 @@ type redirect struct {
 // that it looks at and its guests, whose packets it forwards past the programs on its uplinks.
 func redirects(config model.Config, h host) []redirect {
 	var list []redirect
-	named := make(map[optionName]int) // first of that name
+	named := make(map[optionName]int)     // first of that name
+	owned := make(map[netip.AddrPort]int) // first with that backend
 	for _, s := range config.Services {
 		if s.Mode != model.Redirect {
 			continue
@@ -35,11 +37,17 @@ func redirects(config model.Config, h host) []redirect {
 			if !b.RedirectsIn(&s) {
 				continue
 			}
+			at := b.RedirectedTo(&s)
+			if first, same := owned[at]; same && first < len(list) {
+				r.shared, list[first].shared = true, true
+			} else {
+				owned[at] = len(list)
+			}
 			if len(s.RedirectTo) == 0 {
 				r.prefixes = append(r.prefixes, netip.PrefixFrom(b.Address, b.Address.BitLen()))
 			}
 			if h.addresses[b.Address] || h.elsewhere.addresses[b.Address] || isGuest(b.Address, config.Agent.Guests) {
-				r.here = append(r.here, b.RedirectedTo(&s))
+				r.here = append(r.here, at)
 			}
 		}
 		if len(s.SourceRanges) > 0 { // directors probe backends
@@ -75,7 +83,7 @@ func nameOf(vip netip.AddrPort) optionName {
 type redirectTables struct {
 	vips     map[redirectHostEndpoint]uint32
 	names    map[redirectRedirectName]uint32
-	here     map[redirectHostEndpoint]uint32
+	here     map[redirectRedirectPlace]uint32
 	services map[uint32]redirectRedirectService
 	prefixes map[redirectRedirectPrefix]uint32
 	fresh    []uint32 // indexes that nobody had before: what they count is old
@@ -87,7 +95,7 @@ func newRedirectTables(list []redirect, known map[redirectHostEndpoint]uint32, l
 	t := redirectTables{
 		vips:     map[redirectHostEndpoint]uint32{},
 		names:    map[redirectRedirectName]uint32{},
-		here:     map[redirectHostEndpoint]uint32{},
+		here:     map[redirectRedirectPlace]uint32{},
 		services: map[uint32]redirectRedirectService{},
 		prefixes: map[redirectRedirectPrefix]uint32{},
 	}
@@ -117,13 +125,21 @@ func newRedirectTables(list []redirect, known map[redirectHostEndpoint]uint32, l
 func (t *redirectTables) add(r *redirect, index uint32) {
 	service := redirectRedirectService{Vip: redirectAddressOf(r.vip.Addr()), Port: networkOrder(r.vip.Port())}
 	if r.ambiguous {
-		service.Flags = uint16(redirectRedirectServiceFlagREDIRECT_NOT_ASKED)
+		service.Flags |= uint16(redirectRedirectServiceFlagREDIRECT_NOT_ASKED)
+	}
+	if r.shared {
+		service.Flags |= uint16(redirectRedirectServiceFlagREDIRECT_SHARED)
 	}
 	t.services[index] = service
 	t.vips[redirectEndpoint(r.vip)] = index
 	t.names[redirectNameKey(nameOf(r.vip))] = index
 	for _, end := range r.here {
-		t.here[redirectEndpoint(end)] = index
+		place := redirectRedirectPlace{Here: redirectEndpoint(end)}
+		if _, known := t.here[place]; !known {
+			t.here[place] = index
+		}
+		place.Name = redirectNameKey(nameOf(r.vip))
+		t.here[place] = index
 	}
 	for _, p := range r.prefixes {
 		t.prefixes[prefixKey(index, p)] = 1

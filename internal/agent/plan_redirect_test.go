@@ -16,6 +16,7 @@ func TestRedirectPlan(t *testing.T) {
 	list := redirects(c, host{addresses: map[netip.Addr]bool{host4: true}, elsewhere: elsewhere{addresses: map[netip.Addr]bool{peer4: true}}})
 	type want struct {
 		ambiguous bool
+		shared    bool
 		prefixes  []netip.Prefix
 		here      []netip.AddrPort
 		callers   []netip.Prefix
@@ -24,17 +25,19 @@ func TestRedirectPlan(t *testing.T) {
 	wants := map[string]want{
 		"four": {prefixes: []netip.Prefix{whole(host4), whole(peer4)}, here: []netip.AddrPort{netip.AddrPortFrom(host4, 443), netip.AddrPortFrom(peer4, 443)},
 			callers: []netip.Prefix{c.Services[0].SourceRanges[0], c.Directors[0]}},
-		"six":       {prefixes: c.Services[1].RedirectTo},
-		"port":      {prefixes: []netip.Prefix{whole(peer4)}, here: []netip.AddrPort{netip.AddrPortFrom(peer4, 8080)}},
-		"alike":     {ambiguous: true, prefixes: []netip.Prefix{whole(third6)}, here: []netip.AddrPort{netip.AddrPortFrom(third6, 443)}},
-		"alike too": {ambiguous: true, prefixes: []netip.Prefix{whole(third6)}, here: []netip.AddrPort{netip.AddrPortFrom(third6, 443)}},
+		"six":         {shared: true, prefixes: c.Services[1].RedirectTo},
+		"shared six":  {shared: true, prefixes: []netip.Prefix{whole(host6), whole(peer6)}},
+		"shared four": {shared: true, prefixes: []netip.Prefix{whole(peer4)}, here: []netip.AddrPort{netip.AddrPortFrom(peer4, 8080)}},
+		"port":        {shared: true, prefixes: []netip.Prefix{whole(peer4)}, here: []netip.AddrPort{netip.AddrPortFrom(peer4, 8080)}},
+		"alike":       {ambiguous: true, shared: true, prefixes: []netip.Prefix{whole(third6)}, here: []netip.AddrPort{netip.AddrPortFrom(third6, 443)}},
+		"alike too":   {ambiguous: true, shared: true, prefixes: []netip.Prefix{whole(third6)}, here: []netip.AddrPort{netip.AddrPortFrom(third6, 443)}},
 	}
 	if len(list) != len(wants) {
 		t.Errorf("%d services are redirected, want %d", len(list), len(wants))
 	}
 	for _, r := range list {
 		w := wants[r.name]
-		if r.ambiguous != w.ambiguous || !slices.Equal(r.prefixes, w.prefixes) || !slices.Equal(r.here, w.here) || !slices.Equal(r.callers, w.callers) {
+		if r.ambiguous != w.ambiguous || r.shared != w.shared || !slices.Equal(r.prefixes, w.prefixes) || !slices.Equal(r.here, w.here) || !slices.Equal(r.callers, w.callers) {
 			t.Errorf("%s: %+v, want %+v", r.name, r, w)
 		}
 	}

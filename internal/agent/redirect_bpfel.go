@@ -108,11 +108,24 @@ const (
 	redirectRedirectEventREDIRECT_EVENT_COUNT   redirectRedirectEvent = 24
 )
 
+type redirectRedirectHolder struct {
+	_    structs.HostLayout
+	Vip  redirectAddress
+	Port uint16
+	Pad  uint16
+}
+
 type redirectRedirectName struct {
 	_    structs.HostLayout
 	Tail uint32
 	Port uint16
 	Ipv6 uint16
+}
+
+type redirectRedirectPlace struct {
+	_    structs.HostLayout
+	Here redirectHostEndpoint
+	Name redirectRedirectName
 }
 
 type redirectRedirectPrefix struct {
@@ -133,6 +146,7 @@ type redirectRedirectServiceFlag uint32
 
 const (
 	redirectRedirectServiceFlagREDIRECT_NOT_ASKED redirectRedirectServiceFlag = 1
+	redirectRedirectServiceFlagREDIRECT_SHARED    redirectRedirectServiceFlag = 2
 )
 
 type redirectRedirectSyn struct {
@@ -174,6 +188,7 @@ const (
 	redirectMapRedirectEchoes            = "redirect_echoes"
 	redirectMapRedirectEvents            = "redirect_events"
 	redirectMapRedirectHere              = "redirect_here"
+	redirectMapRedirectHolders           = "redirect_holders"
 	redirectMapRedirectLeaving           = "redirect_leaving"
 	redirectMapRedirectNames             = "redirect_names"
 	redirectMapRedirectPorts             = "redirect_ports"
@@ -248,6 +263,7 @@ type redirectMapSpecs struct {
 	RedirectEchoes   *ebpf.MapSpec `ebpf:"redirect_echoes"`
 	RedirectEvents   *ebpf.MapSpec `ebpf:"redirect_events"`
 	RedirectHere     *ebpf.MapSpec `ebpf:"redirect_here"`
+	RedirectHolders  *ebpf.MapSpec `ebpf:"redirect_holders"`
 	RedirectLeaving  *ebpf.MapSpec `ebpf:"redirect_leaving"`
 	RedirectNames    *ebpf.MapSpec `ebpf:"redirect_names"`
 	RedirectPorts    *ebpf.MapSpec `ebpf:"redirect_ports"`
@@ -296,6 +312,7 @@ type redirectMaps struct {
 	RedirectEchoes   *ebpf.Map `ebpf:"redirect_echoes"`
 	RedirectEvents   *ebpf.Map `ebpf:"redirect_events"`
 	RedirectHere     *ebpf.Map `ebpf:"redirect_here"`
+	RedirectHolders  *ebpf.Map `ebpf:"redirect_holders"`
 	RedirectLeaving  *ebpf.Map `ebpf:"redirect_leaving"`
 	RedirectNames    *ebpf.Map `ebpf:"redirect_names"`
 	RedirectPorts    *ebpf.Map `ebpf:"redirect_ports"`
@@ -316,6 +333,7 @@ func (m *redirectMaps) Close() error {
 		m.RedirectEchoes,
 		m.RedirectEvents,
 		m.RedirectHere,
+		m.RedirectHolders,
 		m.RedirectLeaving,
 		m.RedirectNames,
 		m.RedirectPorts,

@@ -21,6 +21,8 @@ var (
 	portVIP4   = netip.MustParseAddrPort("192.0.2.21:80") // redirected to another port
 	alikeVIP6  = netip.MustParseAddrPort("[2001:db8:a::21]:443")
 	alikeToo6  = netip.MustParseAddrPort("[2001:db8:b::21]:443")
+	shared4    = netip.MustParseAddrPort("192.0.2.23:80")      // its backends are portVIP4's, too
+	shared6    = netip.MustParseAddrPort("[2001:db8::23]:443") // handedVIP6's
 )
 
 // redirectConfig is what the host of these tables is told: it is a client's and, with
@@ -40,10 +42,14 @@ func redirectConfig() model.Config {
 	other.Port = 8080
 	ported := service("port", portVIP4, other)
 	ported.Fallback = &nat
+	sharing := service("shared four", shared4, other)
+	sharing.Fallback = &nat
 	c := model.Config{Services: []model.Service{
 		service("four", handedVIP4, at(host4), at(peer4), own),
 		service("six", handedVIP6, at(host6), at(peer6)),
 		ported,
+		sharing,
+		service("shared six", shared6, at(host6), at(peer6)),
 		service("alike", alikeVIP6, at(third6)),
 		service("alike too", alikeToo6, at(third6)),
 		{Name: "tunnelled", VIP: vip4, Protocol: model.TCP, Port: model.PortRange{First: 443, Last: 443}, Mode: model.GUE, Backends: []model.Backend{at(otherPeer4)}},
@@ -71,7 +77,7 @@ func newRedirectHost(t testing.TB) *redirectHost {
 		sharedRedirector = loadTestRedirector(t, spec)
 	}
 	h := &redirectHost{sharedRedirector, t}
-	for _, m := range []*ebpf.Map{h.RedirectSyns, h.RedirectDirects, h.RedirectEchoes, h.RedirectLeaving, h.RedirectArriving} {
+	for _, m := range []*ebpf.Map{h.RedirectSyns, h.RedirectDirects, h.RedirectHolders, h.RedirectEchoes, h.RedirectLeaving, h.RedirectArriving} {
 		var keys [][]byte
 		var key []byte
 		for entries := m.Iterate(); entries.Next(&key, new([]byte)); {

@@ -56,6 +56,7 @@ func TestPackets(t *testing.T) {
 		{"nat replies", testReplies},
 		{"nat replies to this host", testOwnFlows},
 		{"redirect", testRedirect},
+		{"redirect with full NAT", testRedirectFullNAT},
 		{"not redirected", testNotRedirected},
 		{"redirect, twin", testRedirectTwin},
 		{"quic vectors", testQUICVectors},

@@ -63,6 +63,25 @@ func testRedirect(t *testing.T) {
 	}
 }
 
+// What is handed over has no flow in full NAT, and takes no port from those that have.
+func testRedirectFullNAT(t *testing.T) {
+	for _, is4 := range []bool{true, false} {
+		w, s, _ := snatWorld(is4)
+		for i := range s.backends {
+			s.backends[i].redirect = true
+		}
+		d := loadTestDirector(t, w)
+		d.check(t, s.redirectRows())
+		if n := len(d.flows(t)); n != 0 {
+			t.Errorf("%s: %d connections that were handed over have flows", s.name, n)
+		}
+		d.run(t, build(ip(s.client, s.vip), syn(linuxSYN)), 0)
+		if n := len(d.flows(t)); n != 1 {
+			t.Errorf("%s: a connection that does not ask has %d flows, want one", s.name, n)
+		}
+	}
+}
+
 func (s scenario) redirectRows() []row {
 	to := ip(s.client, s.vip)
 	rows := []row{

@@ -74,11 +74,7 @@ func (v *validation) serviceSNAT(i int) {
 	if !s.SNAT {
 		return
 	}
-	if s.Mode == Redirect {
-		v.errs.addWithOther(servicePath(i, "snat"), servicePath(i, "mode"), "hides clients, and mode redirect hands their connections over")
-		return
-	}
-	isNAT := s.Mode == NAT
+	isNAT := s.PacketMode() == NAT
 	needs := make(map[bool]netip.Addr)
 	for _, b := range s.Backends {
 		if b.ModeIn(*s) == NAT {
@@ -87,7 +83,8 @@ func (v *validation) serviceSNAT(i int) {
 		}
 	}
 	if !isNAT {
-		v.errs.add(servicePath(i, "snat"), "is only for mode nat, and this service is %s", s.Mode)
+		v.errs.add(servicePath(i, "snat"), "is only for mode nat, and this service %s %s",
+			map[bool]string{false: "is", true: "falls back to"}[s.Mode == Redirect], s.PacketMode())
 		return
 	}
 	// A file without director.interfaces is an agent's, and gives out no ports.

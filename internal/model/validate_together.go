@@ -102,25 +102,31 @@ func (v *validation) portsOverlap(a, b claim) {
 }
 
 // addresses checks that no VIP is also a backend: the director would send the
-// packet to itself, for ever.
+// packet to itself, for ever. With nat it may be, at another port.
 func (v *validation) addresses() {
 	type host struct {
 		segment Segment
 		address netip.Addr
 	}
-	vips := make(map[host]int, len(v.config.Services))
+	vips := make(map[host][]int, len(v.config.Services))
 	for i, s := range v.config.Services {
-		if _, seen := vips[host{s.Segment, s.VIP}]; !seen && s.VIP.IsValid() {
-			vips[host{s.Segment, s.VIP}] = i
+		if s.VIP.IsValid() {
+			at := host{s.Segment, s.VIP}
+			vips[at] = append(vips[at], i)
 		}
 	}
 	for i := range v.config.Services {
 		s := &v.config.Services[i]
 		for j := range s.Backends {
 			b := &s.Backends[j]
-			if vip, is := vips[host{b.segmentIn(s), b.Address}]; is {
-				v.errs.addWithOther(backendPath(i, j, "address"), servicePath(vip, "vip"),
-					"%s is the VIP of service %q", b.Address, v.config.Services[vip].Name)
+			for _, k := range vips[host{b.segmentIn(s), b.Address}] {
+				vip := &v.config.Services[k]
+				if b.ModeIn(*s) == NAT && (vip.Protocol != s.Protocol || !vip.Port.Overlaps(b.portsIn(s))) {
+					continue
+				}
+				v.errs.addWithOther(backendPath(i, j, "address"), servicePath(k, "vip"),
+					"%s is the VIP of service %q", b.Address, vip.Name)
+				break
 			}
 		}
 	}
@@ -135,6 +141,14 @@ func (b *Backend) segmentIn(s *Service) Segment {
 		return Segment{}
 	}
 	return s.Segment
+}
+
+// portsIn returns the ports of a nat backend that packets of a service come to.
+func (b *Backend) portsIn(s *Service) PortRange {
+	if b.Port != 0 {
+		return PortRange{b.Port, b.Port}
+	}
+	return s.Port
 }
 
 // ownAddresses checks that no VIP is an address of a director's own: a source of full
@@ -160,30 +174,29 @@ func (v *validation) ownAddresses() {
 }
 
 // replies checks that the reply of every nat backend without snat can be
-// translated by its source alone: nothing is remembered about connections. And that
-// clients of two VIPs whose connections are redirected, or one of each kind, do not meet
-// at a backend: their hosts may use a port for one connection to each VIP.
+// translated by its source alone: nothing is remembered about connections. And that no
+// redirected connection ends where one does whose replies are: its own would be, too.
+// Several VIPs whose connections are redirected may have the same backends.
 func (v *validation) replies() {
 	var claims []claim
 	for i := range v.config.Services {
 		s := &v.config.Services[i]
 		for j := range s.Backends {
 			b := &s.Backends[j]
-			isNAT := b.ModeIn(*s) == NAT && !s.SNAT
-			if !isNAT && !b.RedirectsIn(s) || !b.Address.IsValid() {
+			if !s.repliesBy(b) && !b.RedirectsIn(s) || !b.Address.IsValid() {
 				continue
 			}
-			ports := s.Port
-			if b.Port != 0 {
-				ports = PortRange{b.Port, b.Port}
-			}
-			c := newClaim(place{b.segmentIn(s), b.Address, s.Protocol}, ports)
+			c := newClaim(place{b.segmentIn(s), b.Address, s.Protocol}, b.portsIn(s))
 			c.service, c.backend = i, j
 			claims = append(claims, c)
 		}
 	}
 	sweep(claims, v.repliesClash)
 }
+
+// repliesBy reports whether directors translate what a backend sends, by its address and port
+// alone.
+func (s *Service) repliesBy(b *Backend) bool { return b.ModeIn(*s) == NAT && !s.SNAT }
 
 func (v *validation) repliesClash(a, b claim) {
 	if a.service == b.service {
@@ -193,9 +206,12 @@ func (v *validation) repliesClash(a, b claim) {
 		a, b = b, a
 	}
 	first, second := &v.config.Services[a.service], &v.config.Services[b.service]
+	if !first.repliesBy(&first.Backends[a.backend]) && !second.repliesBy(&second.Backends[b.backend]) {
+		return // of each packet of theirs the client's host knows the VIP
+	}
 	if first.Mode == Redirect || second.Mode == Redirect {
 		v.errs.addWithOther(backendPath(b.service, b.backend, "address"), backendPath(a.service, a.backend, "address"),
-			"%s %s port %s is where connections of service %q and of service %q end, and clients could not tell them apart; give one of them another port (with nat to fall back to) or address",
+			"%s %s port %s is where connections of service %q and of service %q end, and directors could not tell their replies apart; let the one with nat have snat, or give it another port or address",
 			second.Backends[b.backend].Address, second.Protocol, portsText(a, b), first.Name, second.Name)
 		return
 	}
