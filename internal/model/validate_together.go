@@ -207,7 +207,13 @@ func (v *validation) repliesClash(a, b claim) {
 	}
 	first, second := &v.config.Services[a.service], &v.config.Services[b.service]
 	if !first.repliesBy(&first.Backends[a.backend]) && !second.repliesBy(&second.Backends[b.backend]) {
-		return // of each packet of theirs the client's host knows the VIP
+		// Of each packet of theirs the client's host knows the VIP, and the backend's does not.
+		if !slices.Equal(first.SourceRanges, second.SourceRanges) {
+			v.errs.addWithOther(servicePath(b.service, "source-ranges"), servicePath(a.service, "source-ranges"),
+				"are others than those of service %q, and connections of both are handed over to %s %s port %s, where nothing tells which they are of",
+				first.Name, second.Backends[b.backend].Address, second.Protocol, portsText(a, b))
+		}
+		return
 	}
 	if first.Mode == Redirect || second.Mode == Redirect {
 		v.errs.addWithOther(backendPath(b.service, b.backend, "address"), backendPath(a.service, a.backend, "address"),
