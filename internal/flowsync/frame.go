@@ -2,6 +2,7 @@ package flowsync
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -66,7 +67,9 @@ func readFrame(r io.Reader, buffer *[]byte) (kind frameKind, flows []byte, err e
 		*buffer = make([]byte, maxFrame)
 	}
 	b := (*buffer)[:length]
-	if _, err := io.ReadFull(r, b); err != nil {
+	if _, err := io.ReadFull(r, b); errors.Is(err, io.EOF) {
+		return 0, nil, io.ErrUnexpectedEOF // behind a header it is no end between two frames
+	} else if err != nil {
 		return 0, nil, err
 	}
 	kind = frameKind(b[0])

@@ -15,6 +15,7 @@ func FuzzReadFrame(f *testing.F) {
 	}
 	f.Add(frame(frameAlive))
 	f.Add([]byte{0, 0, 0, 0, 1})
+	f.Add([]byte{0, 0, 0, 9})
 	f.Add([]byte{0xff, 0xff, 0xff, 0xff, 1})
 	f.Add(finish(append(frame(frameAll), 1)))
 	f.Fuzz(func(t *testing.T, b []byte) {
