@@ -110,7 +110,7 @@ var mayImport = map[string][]string{
 	"bench/track":        {"bench/process", "bench/traffic", "internal/api", "internal/model", "internal/engine", "internal/netlab", "internal/utilization", "netlink"},
 	"bench/program":      {"bench/process", "bench/record", "bench/traffic", "internal/model", "internal/netlab", "ebpf", "sys"},
 	"bench/policies":     {"bench/record", "bench/report", "bench/sim", "internal/model", "internal/maglev", "internal/history", "internal/engine"},
-	"bench/sim":          {"internal/maglev"},
+	"bench/sim":          {"internal/maglev", "internal/turns"},
 	"bench/record":       {},
 	"bench/compare":      {"bench/record", "perf"},
 	"bench/machine":      {"bench/record"},

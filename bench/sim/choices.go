@@ -12,7 +12,7 @@ type choices struct {
 }
 
 func newChoices(r *cluster) policy {
-	return &choices{estimate: newEstimate(r), random: r.choices, order: turns(r.config)}
+	return &choices{estimate: newEstimate(r), random: r.choices, order: turnsOf(r.config)}
 }
 
 func (p *choices) place(director int) int32 {

@@ -1,8 +1,8 @@
 package sim
 
 import (
-	"cmp"
-	"slices"
+	"weir.io/weir/internal/maglev"
+	"weir.io/weir/internal/turns"
 )
 
 // roundRobin lets servers take turns, in an order that spreads each one's turns evenly.
@@ -14,12 +14,12 @@ type roundRobin struct {
 
 // newCentral makes all directors share their turns.
 func newCentral(r *cluster) policy {
-	return &roundRobin{order: turns(r.config), next: []int{0}}
+	return &roundRobin{order: turnsOf(r.config), next: []int{0}}
 }
 
 // newDistributed makes each director begin anywhere, and go on by itself.
 func newDistributed(r *cluster) policy {
-	p := &roundRobin{order: turns(r.config), next: make([]int, r.config.Directors)}
+	p := &roundRobin{order: turnsOf(r.config), next: make([]int, r.config.Directors)}
 	for d := range p.next {
 		p.next[d] = r.choices.IntN(len(p.order))
 	}
@@ -35,23 +35,17 @@ func (p *roundRobin) place(director int) int32 {
 	return server
 }
 
-// turns returns whose turn it is, in order, until it begins again: a server has as many
-// as its weight, the middle of each at equal distances.
-func turns(c *Config) []int32 {
-	type turn struct {
-		at     float64
-		server int32
+// turnsOf returns whose turn it is, in order, until it begins again: the order that weir's
+// directors are given.
+func turnsOf(c *Config) []int32 {
+	weights := make([]uint16, 0, c.Servers)
+	for _, weight := range c.weights() {
+		weights = append(weights, uint16(weight))
 	}
-	var all []turn
-	for server, weight := range c.weights() {
-		for n := range int(weight) {
-			all = append(all, turn{(float64(n) + 0.5) / weight, int32(server)})
-		}
-	}
-	slices.SortStableFunc(all, func(a, b turn) int { return cmp.Compare(a.at, b.at) })
-	order := make([]int32, len(all))
-	for i, t := range all {
-		order[i] = t.server
+	positions := turns.Order(weights, int(maglev.DefaultSize(c.Servers)))
+	order := make([]int32, len(positions))
+	for i, server := range positions {
+		order[i] = int32(server)
 	}
 	return order
 }

@@ -91,11 +91,15 @@ func (c counting) place(director int) int32 {
 	return server
 }
 
-// In an order of turns everybody's are as far apart as can be.
+// Servers take turns in the order that weir's directors are given; equals one after the other.
 func TestTurns(t *testing.T) {
-	c := Config{Servers: 3, Weights: []uint16{4, 2, 1}}
-	if got := fmt.Sprint(turns(&c)); got != "[0 1 0 2 0 1 0]" {
-		t.Errorf("turns of 4, 2 and 1 are %s", got)
+	for _, c := range []struct {
+		weights []uint16
+		want    string
+	}{{[]uint16{4, 2, 1}, "[0 1 0 0 2 1 0]"}, {nil, "[0 1 2]"}} {
+		if got := fmt.Sprint(turnsOf(&Config{Servers: 3, Weights: c.weights})); got != c.want {
+			t.Errorf("turns of %v are %s, want %s", c.weights, got, c.want)
+		}
 	}
 }
 
