@@ -247,8 +247,12 @@ static __always_inline int read_filled(struct __sk_buff *skb, const struct segme
 	return option->vip || option->port;
 }
 
-/* A connection that a director hands over: the answer will say to whom it was begun. */
-static __always_inline int arrive_syn(struct __sk_buff *skb, const struct segment *s)
+/*
+ * The service of a backend of this host whose VIP an option says; without one, any service
+ * of the backend. 0: there is none. A call of its own: seldom, and its room on the stack is
+ * not that of every packet.
+ */
+static __noinline __u32 find_here(const struct segment *s, const struct redirect_option *option)
 {
 	struct redirect_place place = {
 		.here = {
@@ -257,22 +261,32 @@ static __always_inline int arrive_syn(struct __sk_buff *skb, const struct segmen
 			.protocol = IPPROTO_TCP,
 		},
 	};
-	__u32 *any = bpf_map_lookup_elem(&redirect_here, &place), *index;
+	__u32 *index;
+
+	if (option) {
+		place.name.tail = option->vip;
+		place.name.port = option->port;
+		place.name.ipv6 = s->ipv6;
+	}
+	index = bpf_map_lookup_elem(&redirect_here, &place);
+	return index ? *index : 0;
+}
+
+/* A connection that a director hands over: the answer will say to whom it was begun. */
+static __always_inline int arrive_syn(struct __sk_buff *skb, const struct segment *s)
+{
 	struct redirect_option option = {};
 	struct redirect_echo echo = {};
 	struct host_flow flow;
+	__u32 any = find_here(s, NULL);
 
 	if (!any || !read_filled(skb, s, &option))
 		return TC_ACT_UNSPEC;
-	place.name.tail = option.vip;
-	place.name.port = option.port;
-	place.name.ipv6 = s->ipv6;
-	index = bpf_map_lookup_elem(&redirect_here, &place);
-	if (!index) {
-		note(*any, REDIRECT_MISNAMED);
+	echo.service = find_here(s, &option);
+	if (!echo.service) {
+		note(any, REDIRECT_MISNAMED);
 		return TC_ACT_UNSPEC;
 	}
-	echo.service = *index;
 	echo.sequence = s->sequence;
 	echo.tail = option.vip;
 	echo.port = option.port;

@@ -120,10 +120,11 @@ static __always_inline __u32 leaves_by(__u32 ifindex)
 
 /*
  * Whether the client's port has a connection to that backend by way of another VIP. One that
- * has ended makes room.
+ * has ended makes room. A call of its own: seldom, and its room on the stack is not that of
+ * every packet.
  */
-static __always_inline int meets_another(const struct host_flow *arriving,
-					 const struct redirect_service *service)
+static __noinline int meets_another(const struct host_flow *arriving,
+				    const struct redirect_service *service)
 {
 	struct redirect_way *in = bpf_map_lookup_elem(&redirect_arriving, arriving), *out;
 	struct host_flow leaving;
