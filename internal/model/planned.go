@@ -67,7 +67,7 @@ type PlannedLoad struct {
 
 // PlannedLimit is what a change takes of what this director has.
 type PlannedLimit struct {
-	Limit    string `json:"limit" enum:"services,backends,ring-memory"`
+	Limit    string `json:"limit" enum:"services,backends,ring-memory,source-ranges"`
 	Before   uint64 `json:"before"`
 	After    uint64 `json:"after"`
 	Peak     uint64 `json:"peak" doc:"while it is made: rings are written beside those that they replace"`
