@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Power of two choices in GUE (elsewhere: policy.h): a new connection goes to its slot's
- * owner or to the owner's backup, whichever has less load for its weight. Nothing is remembered of it: both
- * are in its row, and in GUE the row is in its packets, so that the host which gets
- * them sends them on to the one that has it (row.h).
+ * owner or to the owner's backup, whichever has less load for its weight. Nothing is
+ * remembered of it: both are in its row, and the row is in its packets, so that the host
+ * which gets them sends them on to the one that has it (row.h).
  *
  * Packets go to the owner first, so each connection of the backup costs its packets a
  * hop. Therefore the backup gets one only if it has an eighth less load even then, and

@@ -87,11 +87,13 @@ struct redirect_echo {
 	__u32 service;
 };
 
+/*
+ * An RST is noted of what leaves only: either side has reset the connection, and nothing
+ * has left since.
+ */
 enum redirect_end {
 	REDIRECT_FIN = 1 << 0, /* has been seen in this direction */
-	REDIRECT_RST =
-		1
-		<< 1, /* of what leaves only: either side has reset it, and nothing has left since */
+	REDIRECT_RST = 1 << 1,
 };
 
 /*

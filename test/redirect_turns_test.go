@@ -10,11 +10,19 @@ import (
 	"time"
 )
 
-// Connections that are redirected take turns, and nobody remembers which: what is sent again
-// without the option goes where its hash says.
-func TestRedirectInTurn(t *testing.T) {
-	const connections, port = 9, 7000
-	service := redirectService{number: 1, port: port, fallback: "gue", policy: "round-robin", backends: everyBackend(3)}
+// turnsTest opens connections to a service of three backends, by IPv4 and by IPv6, and has
+// what each backend got judged. Each must be handed over, and stays where it is.
+type turnsTest struct {
+	policy      string
+	connections int
+	// again is how many SYNs were sent a second time: these go where their hash says, and are
+	// counted twice by who counts.
+	judge func(t *testing.T, to netip.AddrPort, opened map[string]int, again int)
+}
+
+func (c turnsTest) run(t *testing.T) {
+	const port = 7000
+	service := redirectService{number: 1, port: port, fallback: "gue", policy: c.policy, backends: everyBackend(3)}
 	l := newRedirectLab(t, service)
 	for _, b := range l.backends {
 		l.answerAt(b, netip.AddrPortFrom(netip.IPv6Unspecified(), port))
@@ -28,66 +36,49 @@ func TestRedirectInTurn(t *testing.T) {
 		to := netip.AddrPortFrom(redirectVIP(service.number, six), port)
 		handed, again := l.reason("forward_redirect"), l.event("client", "again")
 		opened := map[string]int{}
-		for range connections {
+		for range c.connections {
 			flow := f.connect(l, to)
 			backend, err := flow.ask()
 			l.must(err)
 			flow.backend = backend
 			opened[backend]++
 		}
-		if n := l.reason("forward_redirect") - handed; n < connections {
-			t.Errorf("%d SYNs of %d connections were handed over", n, connections)
+		if n := l.reason("forward_redirect") - handed; n < uint64(c.connections) {
+			t.Errorf("%d SYNs of %d connections were handed over", n, c.connections)
 		}
+		c.judge(t, to, opened, int(l.event("client", "again")-again))
+	}
+	f.goOn("in the end")
+}
+
+// Connections that are redirected take turns, and nobody remembers which: what is sent again
+// without the option goes where its hash says.
+func TestRedirectInTurn(t *testing.T) {
+	const connections = 9
+	turnsTest{"round-robin", connections, func(t *testing.T, to netip.AddrPort, opened map[string]int, again int) {
 		// Of a machine that takes a second for a SYN-ACK: what is sent again goes by the ring.
-		off := int(l.event("client", "again") - again)
-		for _, b := range l.backends {
-			if n := opened[b.Name]; n < connections/3-off || n > connections/3+off {
-				t.Errorf("%d connections to %s are %v, want %d each, give or take %d", connections, to, opened, connections/3, off)
+		for _, backend := range []string{"backend1", "backend2", "backend3"} {
+			if n := opened[backend]; n < connections/3-again || n > connections/3+again {
+				t.Errorf("%d connections to %s are %v, want %d each, give or take %d", connections, to, opened, connections/3, again)
 				break
 			}
 		}
-	}
-	f.goOn("in the end")
+	}}.run(t)
 }
 
 // Connections that are redirected by p2c go to the better of two of all backends: who has most
 // gets none, so nobody has more than one other by more than one.
 func TestRedirectByLoad(t *testing.T) {
-	const connections, port = 24, 7000
-	service := redirectService{number: 1, port: port, fallback: "gue", policy: "p2c", backends: everyBackend(3)}
-	l := newRedirectLab(t, service)
-	for _, b := range l.backends {
-		l.answerAt(b, netip.AddrPortFrom(netip.IPv6Unspecified(), port))
-	}
-	l.daemon.waitFor("place connections on three backends", func() bool {
-		services, err := l.daemon.services()
-		return err == nil && len(services) == 2 && activeIn(services[0]) == 3 && activeIn(services[1]) == 3
-	})
-	f := &flowsUnderTest{lab: l.lab}
-	for _, six := range []bool{false, true} {
-		to := netip.AddrPortFrom(redirectVIP(service.number, six), port)
-		handed, again := l.reason("forward_redirect"), l.event("client", "again")
-		opened := map[string]int{}
-		for range connections {
-			flow := f.connect(l, to)
-			backend, err := flow.ask()
-			l.must(err)
-			flow.backend = backend
-			opened[backend]++
-		}
-		if n := l.reason("forward_redirect") - handed; n < connections {
-			t.Errorf("%d SYNs of %d connections were handed over", n, connections)
-		}
+	turnsTest{"p2c", 24, func(t *testing.T, to netip.AddrPort, opened map[string]int, again int) {
 		// What is sent again is counted again, elsewhere maybe; and loads that are halved
 		// meanwhile are halves of connections.
-		off := 2 * (1 + int(l.event("client", "again")-again))
+		off := 2 * (1 + again)
 		counts := []int{opened["backend1"], opened["backend2"], opened["backend3"]}
 		slices.Sort(counts)
 		if counts[2]-counts[1] > off {
-			t.Errorf("%d connections to %s are %v: one has more than any other by more than %d", connections, to, opened, off)
+			t.Errorf("connections to %s are %v: one has more than any other by more than %d", to, opened, off)
 		}
-	}
-	f.goOn("in the end")
+	}}.run(t)
 }
 
 // connect opens a connection of the client's.

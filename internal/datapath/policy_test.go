@@ -151,6 +151,21 @@ func testTurnsOnAllCPUs(t *testing.T) {
 	}
 }
 
+// opens sends SYNs that are all the first of their flow, and counts whose they became.
+func (s scenario) opens(t *testing.T, d *testDirector, connections int) (got [3]int) {
+	t.Helper()
+	frame := build(ip(s.client, s.vip), s.segment4(clientPort, servicePort, synFlag))
+	for range connections {
+		d.forgetFlows(t)
+		action, out, err := d.program.Test(frame)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got[s.receiver(t, action, out)]++
+	}
+	return got
+}
+
 // A slot is drawn for each connection, so shares are those of slots; one whose owner is
 // down is its next candidate's.
 func testRandom(t *testing.T) {
@@ -160,16 +175,7 @@ func testRandom(t *testing.T) {
 	d := loadTestDirector(t, w)
 	onCPU(t, 0, func() {
 		share := func(what string, want [3]int) {
-			var got [3]int
-			frame := build(ip(s.client, s.vip), s.segment4(clientPort, servicePort, synFlag))
-			for range connections {
-				d.forgetFlows(t)
-				action, out, err := d.program.Test(frame)
-				if err != nil {
-					t.Fatal(err)
-				}
-				got[s.receiver(t, action, out)]++
-			}
+			got := s.opens(t, d, connections)
 			for i := range got {
 				// The standard deviation is at most 32: this is nine of them.
 				if off := got[i] - want[i]; off < -288 || off > 288 || want[i] == 0 && got[i] > 0 {
@@ -316,16 +322,7 @@ func testDrawsByWeight(t *testing.T) {
 	}
 	d := loadTestDirector(t, w)
 	onCPU(t, 0, func() {
-		var got [3]int
-		frame := build(ip(s.client, s.vip), s.segment4(clientPort, servicePort, synFlag))
-		for range connections {
-			d.forgetFlows(t)
-			action, out, err := d.program.Test(frame)
-			if err != nil {
-				t.Fatal(err)
-			}
-			got[s.receiver(t, action, out)]++
-		}
+		got := s.opens(t, d, connections)
 		for i, want := range [3]int{1000, 1000, 2000} {
 			// The standard deviation is at most 32: this is nine of them.
 			if off := got[i] - want; off < -288 || off > 288 {
