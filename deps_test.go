@@ -102,7 +102,7 @@ var mayImport = map[string][]string{
 	"bench/edge":         {"bench/process", "internal/api", "internal/bfd", "internal/config", "internal/model", "internal/netlab", "internal/routerlab", "netlink", "sys"},
 	"bench/bypass":       {"bench/echo", "bench/inside", "bench/process", "internal/model", "internal/api", "internal/netlab", "netlink"},
 	"bench/echo":         {"sys"},
-	"bench/queues":       {"bench/process", "internal/model", "internal/netlab", "netlink", "sys"},
+	"bench/queues":       {"bench/process", "internal/api", "internal/model", "internal/netlab", "netlink", "sys"},
 	"bench/bulk":         {"bench/process", "internal/model", "internal/netlab"},
 	"bench/inside":       {"ebpf", "sys"},
 	"bench/site":         {"bench/process", "internal/model", "internal/netlab"},

@@ -18,6 +18,7 @@ import (
 var (
 	inTime = record.Quantity{Name: "late-p99", Unit: "ms", Better: record.Lower}
 	idle   = record.Quantity{Name: "cpu-idle", Unit: "1", Better: record.Higher}
+	inTurn = record.Quantity{Name: "degraded", Unit: "1", Better: record.Lower}
 )
 
 // Servers, and how long each of their requests takes.
@@ -38,15 +39,15 @@ const leastIdle = 0.1
 var tailNotes = []string{
 	"48 servers, each of which answers one request at a time, in the order in which connections came; a request takes 25 ms, by a timer: no core is busy with it. The paper's takes 1 ms of a core, of 48 cores; here 38,400 connections a second would make two cores the queue. The time is what is scaled: 25 ms are 1,536 connections a second at load 0.8, and the latencies are as many times longer",
 	"requests are a Poisson process: they come whatever became of those before them, each over a connection of its own, and latency is from when a request was to begin. load 1: all servers are busy all the time",
-	"dsr random: mode `l2dsr`, `maglev`, which chooses by a hash and remembers nothing; the others are mode `redirect` with policies `random`, `round-robin` and `p2c`. The servers of dsr are hosts of their own without agents, those of redirect are addresses of three hosts with one",
-	"cpu-idle is the share of the cores' time that nobody used who would not give way, late-p99 how much later than they should requests began: both say whether the machine was in the way",
+	"dsr random: mode `l2dsr`, `maglev`, which chooses by a hash and remembers nothing; the others are mode `redirect` with policies `random`, `round-robin`, `p2c` and `least-conn`. The last two go by the loads that agents report as often as they may (docs/loads.md): a twentieth of a CPU each. The servers of dsr are hosts of their own without agents, those of redirect are addresses of three hosts with one",
+	"cpu-idle is the share of the cores' time that nobody used who would not give way, late-p99 how much later than they should requests began: both say whether the machine was in the way. degraded is how often p2c or least-conn began to go in turn meanwhile, because reports were missing",
 	"the paper's figure 11 is of 48 servers like these; its round-robin has the lowest tail up to where all servers are busy",
 }
 
 // queueing is a kind of servers, and what is measured of it.
 type queueing struct {
-	build                func(context.Context, *netlab.Lab, int) (*queues.Lab, error)
-	p50, p99, late, idle record.Quantity
+	build                          func(context.Context, *netlab.Lab, int) (*queues.Lab, error)
+	p50, p99, late, idle, degraded record.Quantity
 }
 
 // timed servers answer when a timer says so.
@@ -54,7 +55,7 @@ var timed = queueing{
 	build: func(ctx context.Context, lab *netlab.Lab, servers int) (*queues.Lab, error) {
 		return queues.New(ctx, lab, servers, tailService)
 	},
-	p50: latency50, p99: latency99, late: inTime, idle: idle,
+	p50: latency50, p99: latency99, late: inTime, idle: idle, degraded: inTurn,
 }
 
 // measureTail is about what policies make of queues.
@@ -89,19 +90,19 @@ func (s *session) measureQueues(ctx context.Context, kind queueing) (err error) 
 	var steps []func(context.Context) error
 	for _, load := range loads {
 		for _, w := range queues.Ways {
-			steps = append(steps, func(context.Context) error { return s.queue(l, w, kind, load, settle) })
+			steps = append(steps, func(ctx context.Context) error { return s.queue(ctx, l, w, kind, load, settle) })
 		}
 	}
 	return s.inRounds(ctx, steps...)
 }
 
 // queue measures a way at a load once.
-func (s *session) queue(l *queues.Lab, w *queues.Way, kind queueing, load float64, settle time.Duration) error {
+func (s *session) queue(ctx context.Context, l *queues.Lab, w *queues.Way, kind queueing, load float64, settle time.Duration) error {
 	before, err := cores()
 	if err != nil {
 		return err
 	}
-	r, err := l.Measure(w, load, settle, tailSamples*s.sample())
+	r, err := l.Measure(ctx, w, load, settle, tailSamples*s.sample())
 	if err != nil {
 		return err
 	}
@@ -114,6 +115,7 @@ func (s *session) queue(l *queues.Lab, w *queues.Way, kind queueing, load float6
 	s.add(w.Name, at, kind.p99, milliseconds(r.P99))
 	s.add(w.Name, at, kind.late, milliseconds(r.Late))
 	s.add(w.Name, at, kind.idle, after.idleSince(before))
+	s.add(w.Name, at, kind.degraded, float64(r.Degraded))
 	return nil
 }
 

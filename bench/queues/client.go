@@ -28,6 +28,7 @@ type Result struct {
 	Requests int
 	P50, P99 time.Duration // from when a request was to begin until its answer was there
 	Late     time.Duration // 99th percentile of how much later they began
+	Degraded uint64        // how often a service went in turn meanwhile, because reports of loads were missing
 }
 
 // patience is how long a client waits for the last answers.

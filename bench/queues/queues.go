@@ -39,12 +39,13 @@ type Way struct {
 }
 
 // Ways are all there are. Random is by a hash that has no memory, and all packets of clients
-// pass the director.
+// pass the director. Those that go by loads go by what the agents report.
 var Ways = []*Way{
 	{"dsr random", model.L2DSR, model.Maglev, 8000},
 	{"redirect random", model.Redirect, model.Random, 8001},
 	{"redirect round-robin", model.Redirect, model.RoundRobin, 8002},
 	{"redirect p2c", model.Redirect, model.P2C, 8003},
+	{"redirect least-conn", model.Redirect, model.LeastConn, 8004},
 }
 
 // Random and RoundRobin are the names of two of them.
@@ -161,6 +162,9 @@ func (l *Lab) Close() error {
 // start runs the director and the agents.
 func (l *Lab) start(ctx context.Context) error {
 	c := model.Config{Directors: []netip.Prefix{netip.PrefixFrom(address(director), 32)}}
+	if err := l.report(&c); err != nil {
+		return err
+	}
 	for _, w := range Ways {
 		s := model.Service{Name: w.policy.String() + "-" + w.mode.String(), VIP: vip, Protocol: model.TCP,
 			Port: model.PortRange{First: w.port, Last: w.port}, Mode: w.mode, Policy: w.policy}
@@ -192,16 +196,25 @@ func (l *Lab) start(ctx context.Context) error {
 	if l.director, err = process.StartDirector(l.balancer, c); err != nil {
 		return err
 	}
-	return l.director.Forwards(ctx)
+	if err := l.director.Forwards(ctx); err != nil {
+		return err
+	}
+	return l.awaitLoads(ctx)
 }
 
 // Measure puts a load on a way: of 1 all servers would be busy all the time.
-func (l *Lab) Measure(w *Way, load float64, settle, duration time.Duration) (Result, error) {
+func (l *Lab) Measure(ctx context.Context, w *Way, load float64, settle, duration time.Duration) (Result, error) {
 	l.seed++
+	before, err := l.degradations(ctx)
+	if err != nil {
+		return Result{}, err
+	}
 	r, err := run(l.client, netip.AddrPortFrom(vip, w.port), Load{Rate: load * float64(l.servers) / l.service.Seconds(),
 		Settle: settle, Duration: duration, Request: l.request, Seed: l.seed}, l.answer)
 	if err != nil {
 		return r, fmt.Errorf("%s at load %g: %w", w.Name, load, err)
 	}
-	return r, nil
+	after, err := l.degradations(ctx)
+	r.Degraded = after - before
+	return r, err
 }

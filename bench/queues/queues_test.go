@@ -56,7 +56,7 @@ func TestFiles(t *testing.T) {
 		t.Errorf("a file of %d bytes for which its link needs %v comes in %d bytes and takes %v", size, service, l.answer, l.service)
 	}
 	for _, w := range Ways {
-		r, err := l.Measure(w, 0.3, 0, time.Second)
+		r, err := l.Measure(t.Context(), w, 0.3, 0, time.Second)
 		if err != nil {
 			t.Fatal(err)
 		}
