@@ -28,6 +28,7 @@ deps_lint     := clang-format-19
 deps_kubernetes := iproute2 etcd-server nftables
 deps_kernels  := qemu-system-x86 xz-utils
 deps_image    := buildah
+deps_podman   := podman runc iproute2
 deps_debug    := bpftool
 deps_web      := chromium frr iproute2 openssl
 
@@ -154,6 +155,11 @@ lint: deps-build deps-lint ## check format, vet, static analysis and script synt
 image: build build-kube deps-image ## make build/weir.oci.tar and build/weir-kube.oci.tar, container images of these programs alone
 	@.ci/image weir Containerfile "$(VERSION)"
 	@.ci/image weir-kube kube/Containerfile "$(VERSION)"
+
+# Not part of "make test", which would install a container runtime.
+.PHONY: test-image
+test-image: image deps-podman ## run the image under podman with no capabilities but those that it needs
+	@WEIR_IMAGE=$(CURDIR)/build/weir.oci.tar $(private) go test ./test/image -count 1 $(ARGS)
 
 # Only who changes the dashboard needs it: what it makes is committed, and part of bin/weir.
 .PHONY: web

@@ -67,14 +67,20 @@ func read(conf, key string) (int, error) {
 	return value, nil
 }
 
+// raise sets a sysctl that is lower. Where nobody may write it, as in most containers, what the
+// host has does, if it is enough.
 func raise(conf, key string, to int, log *slog.Logger) error {
 	value, err := read(conf, key)
 	if err != nil || value >= to {
 		return err
 	}
-	if err := os.WriteFile(sysctlPath(conf, key), []byte(strconv.Itoa(to)), 0o644); err != nil {
-		return fmt.Errorf("set sysctl: %w", err)
+	err = os.WriteFile(sysctlPath(conf, key), []byte(strconv.Itoa(to)), 0o644)
+	if err == nil {
+		log.Info("sysctl raised", "key", "net.ipv4.conf."+conf+"."+key, "from", value, "to", to)
+		return nil
 	}
-	log.Info("sysctl raised", "key", "net.ipv4.conf."+conf+"."+key, "from", value, "to", to)
-	return nil
+	if all, readErr := read("all", key); readErr == nil && all >= to {
+		return nil
+	}
+	return fmt.Errorf("set sysctl net.ipv4.conf.%s.%s to %d: %w; set it on the host, or let this process write /proc/sys", conf, key, to, err)
 }

@@ -1,0 +1,228 @@
+// Package image runs the container image of weir as containers do: with the capabilities that
+// the documents list and no others, as a root that cannot write its file system.
+package image
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"weir.io/weir/internal/netlab"
+)
+
+const file = `
+director: {interfaces: [eth0]}
+agent: {interfaces: [eth0]}
+directors: [10.2.0.11]
+services:
+- name: web
+  vip: 192.0.2.1
+  protocol: tcp
+  port: 80
+  mode: gue
+  health: {kind: tcp, interval: 200ms}
+  backends:
+  - {name: backend, address: 10.2.0.21}
+`
+
+// What docs/requirements.md lists for this file.
+var capabilities = map[string]string{"run": "BPF,NET_ADMIN,PERFMON,NET_RAW", "agent": "BPF,NET_ADMIN,PERFMON"}
+
+// Director and agent in containers forward what a client asks for, and go on when the
+// director's container is removed: its datapath stays.
+//
+//	client --- switch --- director (container)
+//	                  --- backend (container of the agent; web server)
+func TestImage(t *testing.T) {
+	archive := os.Getenv("WEIR_IMAGE")
+	if archive == "" {
+		t.Skip("make test-image runs it")
+	}
+	l := netlab.ForTest(t)
+	lan := l.Switch("switch")
+	client, director, backend := l.Host("client"), l.Router("director"), l.Host("backend")
+	for h, address := range map[*netlab.Host]string{client: "10.2.0.2/24", director: "10.2.0.11/24", backend: "10.2.0.21/24"} {
+		l.Link(h, lan, netlab.LinkOptions{XDP: true, A: []string{address}})
+	}
+	client.Route("192.0.2.0/24", "10.2.0.11")
+	if err := l.Err(); err != nil {
+		t.Fatal(err)
+	}
+	p := newPodman(t, archive)
+	p.says(backend, "agent", "set sysctl net.ipv4.conf.all.arp_ignore to 1: ")
+	// A container may not write them.
+	backend.Sysctl("net.ipv4.conf.all.arp_ignore", "1")
+	backend.Sysctl("net.ipv4.conf.all.arp_announce", "2")
+	p.run(backend, "agent")
+	stop := p.run(director, "run")
+	serve(t, backend)
+	ask := func() (string, error) {
+		web := http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true, DialContext: client.DialContext}}
+		answer, err := web.Get("http://192.0.2.1/")
+		if err != nil {
+			return "", err
+		}
+		defer answer.Body.Close()
+		text, err := io.ReadAll(answer.Body)
+		return string(text), err
+	}
+	p.waitFor("the client to be served", func() error {
+		_, err := ask()
+		return err
+	})
+	stop()
+	for range 20 {
+		if from, err := ask(); err != nil || from != "10.2.0.2" {
+			t.Fatalf("without the director's container: the server was asked by %q (%v), not by the client", from, err)
+		}
+	}
+}
+
+// serve answers who asks.
+func serve(t *testing.T, h *netlab.Host) {
+	listener, err := h.Listen("tcp", ":80")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		host, _, _ := net.SplitHostPort(r.RemoteAddr)
+		io.WriteString(w, host)
+	})}
+	go server.Serve(listener)
+	t.Cleanup(func() { server.Close() })
+}
+
+// podman runs containers without a daemon, from a store of its own.
+type podman struct {
+	t     *testing.T
+	flags []string
+	image string
+}
+
+func newPodman(t *testing.T, archive string) *podman {
+	dir, err := os.MkdirTemp("", "weir-image")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &podman{t: t, flags: []string{"--root", filepath.Join(dir, "root"), "--runroot", filepath.Join(dir, "runroot"), "--tmpdir", filepath.Join(dir, "tmp"),
+		"--storage-driver", "vfs", "--runtime", "runc", "--cgroup-manager", "cgroupfs"}}
+	// What looks after a container may write there for a moment yet.
+	t.Cleanup(func() { p.waitFor("its store to go", func() error { return os.RemoveAll(dir) }) })
+	p.image = strings.TrimSpace(p.must("pull", "--quiet", "oci-archive:"+archive))
+	return p
+}
+
+func (p *podman) command(args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	var complaints bytes.Buffer
+	cmd := exec.CommandContext(ctx, "podman", append(p.flags[:len(p.flags):len(p.flags)], args...)...)
+	cmd.Stderr = &complaints
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("podman %s: %w\n%s", args[0], err, complaints.Bytes())
+	}
+	return string(out), nil
+}
+
+func (p *podman) must(args ...string) string {
+	p.t.Helper()
+	out, err := p.command(args...)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return out
+}
+
+// run starts a container of weir in a host's network, and returns what removes it.
+func (p *podman) run(h *netlab.Host, verb string) (remove func()) {
+	p.t.Helper()
+	for _, dir := range []string{"etc", "run", "lib"} {
+		if err := os.MkdirAll(filepath.Join(h.Dir(), dir), 0o755); err != nil {
+			p.t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(h.Dir(), "etc", "weir.yaml"), []byte(file), 0o644); err != nil {
+		p.t.Fatal(err)
+	}
+	at := func(dir, where string) string { return filepath.Join(h.Dir(), dir) + ":" + where }
+	name, monitor := h.Namespace(), filepath.Join(h.Dir(), "run", "monitor.pid")
+	p.must("run", "--detach", "--name", name, "--network", "ns:/run/netns/"+h.Namespace(), "--read-only", "--no-hosts",
+		"--cap-drop", "ALL", "--cap-add", capabilities[verb], "--security-opt", "no-new-privileges", "--security-opt", "seccomp=unconfined",
+		"--ulimit", "nofile=20000:20000", "--ulimit", "nproc=1000:1000", "--log-driver", "k8s-file", "--conmon-pidfile", monitor,
+		"--volume", h.BPFFS()+":/sys/fs/bpf",
+		"--volume", at("etc", "/etc/weir:ro"), "--volume", at("run", "/run/weir"), "--volume", at("lib", "/var/lib/weir"),
+		p.image, verb, "-c", "/etc/weir/weir.yaml")
+	removed := false
+	remove = func() {
+		if !removed {
+			removed = true
+			p.must("rm", "--force", "--time", "5", name)
+			p.waitFor("what looks after the container to end", func() error { return alive(monitor) })
+		}
+	}
+	p.t.Cleanup(func() {
+		if p.t.Failed() && !removed {
+			p.t.Logf("%s logged:\n%s", name, p.logged(h))
+		}
+		remove()
+	})
+	return remove
+}
+
+// alive says that a process is, whose number is in a file.
+func alive(file string) error {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	if _, err := os.Stat(filepath.Join("/proc", strings.TrimSpace(string(text)))); err == nil {
+		return fmt.Errorf("process %s runs", text)
+	}
+	return nil
+}
+
+// logged returns what the container in a host's network has logged.
+func (p *podman) logged(h *netlab.Host) string {
+	logs, err := exec.Command("podman", append(p.flags[:len(p.flags):len(p.flags)], "logs", h.Namespace())...).CombinedOutput()
+	if err != nil {
+		return fmt.Sprintf("%s%v", logs, err)
+	}
+	return string(logs)
+}
+
+// says runs a container that ends, and wants it to say why.
+func (p *podman) says(h *netlab.Host, verb, why string) {
+	p.t.Helper()
+	remove := p.run(h, verb)
+	p.waitFor(verb+" to say why it ends: "+why, func() error {
+		if said := p.logged(h); !strings.Contains(said, why) {
+			return fmt.Errorf("it says %q", said)
+		}
+		return nil
+	})
+	remove()
+}
+
+// waitFor waits until nothing is wrong.
+func (p *podman) waitFor(what string, wrong func() error) {
+	p.t.Helper()
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
+		err := wrong()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			p.t.Fatalf("waited a minute for %s: %v", what, err)
+		}
+	}
+}
