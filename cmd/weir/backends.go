@@ -74,9 +74,17 @@ func backendsTable(t *table, backends []api.Backend) {
 		if b.Local {
 			where, hop = "local", ""
 		}
-		t.row(b.Service, b.Name, b.Address, b.Mode, b.State, share(b, slots[b.Service]), where, hop, b.MTU, b.Opened, b.Packets, b.Bytes, loadOf(b.Load),
+		t.row(b.Service, b.Name, endOf(&b.BackendStatus), b.Mode, b.State, share(b, slots[b.Service]), where, hop, b.MTU, b.Opened, b.Packets, b.Bytes, loadOf(b.Load),
 			redirectOf(b.Redirect), healthOf(b.Health), sinceOf(b.Health), whyOf(&b.BackendStatus))
 	}
+}
+
+// endOf is a backend's address, and of a pod whose host delivers to it.
+func endOf(b *model.BackendStatus) string {
+	if !b.Host.IsValid() {
+		return b.Address.String()
+	}
+	return b.Address.String() + "@" + b.Host.String()
 }
 
 // loadOf is what a backend's agent reports: open connections, those that wait for the server,

@@ -134,7 +134,7 @@ func largestMSS(s model.Service, mtu int) (int, error) {
 	}
 	overhead := 0
 	for _, b := range s.Backends {
-		overhead = max(overhead, b.ModeIn(s).MaxOverhead(b.Address))
+		overhead = max(overhead, b.MaxOverheadIn(&s))
 		if b.MTU != 0 {
 			mtu = min(mtu, int(b.MTU))
 		}

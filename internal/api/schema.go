@@ -175,7 +175,7 @@ func boundTexts(t reflect.Type, schema *huma.Schema) {
 	}
 	least, most := 1, model.MaxNameLength
 	schema.Properties["name"].MinLength, schema.Properties["name"].MaxLength = &least, &most
-	for _, key := range []string{"vip", "address"} {
+	for _, key := range []string{"vip", "address", "host"} {
 		if of := schema.Properties[key]; of != nil {
 			of.Type = ""
 			of.AnyOf = []*huma.Schema{{Type: huma.TypeString, Format: "ipv4"}, {Type: huma.TypeString, Format: "ipv6"}}

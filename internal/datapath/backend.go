@@ -157,7 +157,7 @@ func entryOf(s *model.TableService, service uint32, b model.TableBackend, hop ne
 		Mac:       hop.mac,
 		Vlan:      bigEndian16(hop.vlan),
 		SourceMac: hop.source,
-		Mtu:       uint16(max(0, min(0xffff, hop.mtu-b.Mode.MaxOverhead(b.Address)))),
+		Mtu:       uint16(max(0, min(0xffff, hop.mtu-b.MaxOverhead()))),
 		Ifindex:   uint32(hop.ifindex),
 		State:     uint8(b.State),
 		Mode:      uint8(b.Mode),

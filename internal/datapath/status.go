@@ -90,7 +90,7 @@ func (d *Datapath) backendStatus(b *backend, desired model.TableBackend, t tally
 		mode = model.Redirect
 	}
 	return model.BackendStatus{
-		Name: desired.Name, Address: desired.Address, Mode: mode, State: model.BackendState(entry.State),
+		Name: desired.Name, Address: desired.Address, Host: desired.Host, Mode: mode, State: model.BackendState(entry.State),
 		Local:     entry.Flags&uint8(directorBackendFlagBACKEND_LOCAL) != 0,
 		Interface: interfaceName(entry.Ifindex, names),
 		NextHop:   entry.Mac, MTU: entry.Mtu, Slots: b.slots, Packets: t.packets, Bytes: t.bytes, Opened: t.opened,

@@ -93,7 +93,7 @@ func mergeBackends(before, after *model.Service, part float64) ([]model.Backend,
 	for _, b := range after.Backends {
 		key := b.Endpoint()
 		if old := olds[key]; old != nil {
-			if old.ModeIn(*before) != b.ModeIn(*after) || old.ServerID != b.ServerID || old.MAC != b.MAC || old.VLAN != b.VLAN {
+			if old.ModeIn(*before) != b.ModeIn(*after) || old.ServerID != b.ServerID || old.MAC != b.MAC || old.VLAN != b.VLAN || old.Host != b.Host {
 				return nil, false
 			}
 			b.Name = old.Name

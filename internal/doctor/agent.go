@@ -76,7 +76,7 @@ func (x *examination) wayBack(family int) {
 // directors checks that the agent would take tunnels from somebody.
 func (x *examination) directors(services []model.Service) {
 	tunnels := slices.ContainsFunc(services, func(s model.Service) bool {
-		return s.Backends[0].ModeIn(s).MaxOverhead(s.Backends[0].Address) > 0
+		return s.Backends[0].MaxOverheadIn(&s) > 0
 	})
 	if tunnels && len(x.config.Directors) == 0 {
 		x.fail("directors", "name their addresses: directors: [10.0.0.0/24]", "directors is empty: the agent takes no tunnel from anybody")
@@ -219,7 +219,7 @@ func (x *examination) uplinkMTU(link netlink.Link, services []model.Service) {
 	overhead := 0
 	for _, s := range services {
 		m := s.Backends[0].ModeIn(s)
-		if n := m.MaxOverhead(s.Backends[0].Address); n > overhead {
+		if n := s.Backends[0].MaxOverheadIn(&s); n > overhead {
 			mode, overhead = m, n
 		}
 	}

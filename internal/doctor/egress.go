@@ -38,7 +38,7 @@ func (x *examination) note(w *ways, s model.Service, b model.Backend, way hop) {
 	}
 	name := way.link.Attrs().Name
 	w.links[name] = way.link
-	if overhead := mode.MaxOverhead(b.Address); overhead > w.tunnels[name].overhead {
+	if overhead := b.MaxOverheadIn(&s); overhead > w.tunnels[name].overhead {
 		w.tunnels[name] = tunnel{mode, overhead, way.mtu}
 	}
 	if mode == model.NAT && !x.attachable(way.link) && !slices.Contains(w.blind[name], b.Name) {

@@ -50,7 +50,7 @@ func newMemberships(s *model.Service, log model.Log) memberships {
 	known := make(map[netip.AddrPort]uint32, len(s.Backends))
 	bound := model.MaxCandidates
 	for i, b := range s.Backends {
-		if b.Address.Is6() {
+		if b.Address.Is6() || b.Host.Is6() {
 			bound = model.MaxCandidates6
 		}
 		known[b.Endpoint()] = uint32(i)

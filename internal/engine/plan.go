@@ -131,6 +131,7 @@ func tableBackend(s *model.Service, b *model.Backend, health *serviceHealth) mod
 	return model.TableBackend{
 		Name:     b.Name,
 		Address:  b.Address,
+		Host:     b.Host,
 		Port:     b.Port,
 		Mode:     mode,
 		Redirect: health.redirects(b),

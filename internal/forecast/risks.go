@@ -90,6 +90,11 @@ func backendDown(c *Change, p *model.PlannedService) (model.Risk, bool) {
 
 // eachKept visits the backends that there are before and after, with how packets get to them.
 func (c *Change) eachKept(visit func(b *model.Backend, was, is model.Mode)) {
+	c.eachPair(func(old, b *model.Backend) { visit(b, old.ModeIn(*c.Before), b.ModeIn(*c.After)) })
+}
+
+// eachPair visits the backends that there are before and after.
+func (c *Change) eachPair(visit func(old, b *model.Backend)) {
 	if c.Before == nil || c.After == nil {
 		return
 	}
@@ -100,7 +105,7 @@ func (c *Change) eachKept(visit func(b *model.Backend, was, is model.Mode)) {
 	for i := range c.After.Backends {
 		b := &c.After.Backends[i]
 		if old := before[b.Endpoint()]; old != nil {
-			visit(b, old.ModeIn(*c.Before), b.ModeIn(*c.After))
+			visit(old, b)
 		}
 	}
 }
@@ -120,8 +125,9 @@ func translation(c *Change, p *model.PlannedService) (model.Risk, bool) {
 
 func tunnel(c *Change, _ *model.PlannedService) (model.Risk, bool) {
 	r := model.Risk{Text: "packets come to it in another way from now on: it has to know the tunnel, and answer for the VIP, before"}
-	c.eachKept(func(b *model.Backend, was, is model.Mode) {
-		if was != is && is != model.NAT && was != model.NAT {
+	c.eachPair(func(old, b *model.Backend) {
+		was, is := old.ModeIn(*c.Before), b.ModeIn(*c.After)
+		if (was != is || old.Host != b.Host) && is != model.NAT && was != model.NAT {
 			r.Backends = append(r.Backends, b.Name)
 		}
 	})

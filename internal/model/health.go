@@ -237,6 +237,9 @@ func (s *Service) ProbeAddress(b *Backend) netip.AddrPort {
 // ends at an agent.
 func (s *Service) ChecksVIP(b *Backend) bool {
 	mode := b.ModeIn(*s)
+	if b.Host.IsValid() {
+		return false // the pod has its address, and knows nothing of the VIP
+	}
 	return s.Health.To != CheckAddress && (mode == L2DSR || mode == IPIP || mode == GUE) &&
 		s.Health.protocol(s.Protocol) == s.Protocol && s.Port.Contains(s.ProbePort(b))
 }

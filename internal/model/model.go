@@ -149,7 +149,8 @@ type Service struct {
 type Backend struct {
 	Name     string       `json:"name"`
 	Address  netip.Addr   `json:"address"`
-	Port     uint16       `json:"port,omitempty"` // with mode nat, or to fall back to; 0: the packet's own
+	Host     netip.Addr   `json:"host,omitzero"`  // whose agent delivers packets to the address: a pod or container of that host; zero: nobody has to
+	Port     uint16       `json:"port,omitempty"` // with mode nat, or to fall back to, or with a host; 0: the packet's own
 	Weight   uint16       `json:"weight"`         // share of new connections; 0: none
 	State    BackendState `json:"state"`
 	Mode     *Mode        `json:"mode,omitempty"`     // nil: the service's

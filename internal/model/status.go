@@ -151,9 +151,10 @@ const (
 type BackendStatus struct {
 	Name      string       `json:"name"`
 	Address   netip.Addr   `json:"address"`
+	Host      netip.Addr   `json:"host,omitzero"` // whose agent delivers packets to it; none: nobody has to
 	Mode      Mode         `json:"mode"`
 	State     BackendState `json:"state"`     // "down" too while its next hop is unknown
-	Local     bool         `json:"local"`     // it is this host
+	Local     bool         `json:"local"`     // it is this host, or a pod of it
 	Interface string       `json:"interface"` // that packets leave by
 	NextHop   MAC          `json:"next-hop"`  // empty while unknown
 	MTU       uint16       `json:"mtu"`       // largest IP packet before encapsulation
@@ -163,7 +164,7 @@ type BackendStatus struct {
 	Opened    uint64       `json:"opened"` // TCP connections: SYNs that were forwarded, those sent again, too
 	ServerID  ServerIDs    `json:"server-id,omitzero"`
 
-	Port   uint16         `json:"port,omitempty"`   // with mode nat; 0: the packet's own
+	Port   uint16         `json:"port,omitempty"`   // with mode nat or a host; 0: the packet's own
 	Health *BackendHealth `json:"health,omitempty"` // nil: it is not checked
 	Strain *BackendStrain `json:"strain,omitempty"` // nil: nobody reports signs of strain, and it has its share
 	Load   *BackendLoad   `json:"load,omitempty"`   // nil: nobody has reported it

@@ -52,6 +52,7 @@ type RingBefore struct {
 type TableBackend struct {
 	Name     string
 	Address  netip.Addr
+	Host     netip.Addr // whose agent delivers packets to it: see Backend
 	Port     uint16
 	Mode     Mode
 	Redirect bool // connections that ask for it are handed over to it

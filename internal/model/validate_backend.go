@@ -9,6 +9,7 @@ func (v *validation) backends(i int) {
 	s := &v.config.Services[i]
 	names := make(map[string]int, len(s.Backends))
 	places := make(map[netip.AddrPort]int, len(s.Backends))
+	ends := make(map[netip.Addr]int)
 	for j := range s.Backends {
 		b := &s.Backends[j]
 		v.backend(i, j)
@@ -26,6 +27,15 @@ func (v *validation) backends(i int) {
 			continue
 		}
 		names[b.Name] = j
+		if b.ModeIn(*s) != IPIP || !b.Host.IsValid() {
+			continue
+		}
+		if first, dup := ends[b.Address]; dup {
+			v.errs.addWithOther(backendPath(i, j, "port"), backendPath(i, first, "port"),
+				"%s is also port %d of backend %q: in ipip the agent knows a pod by its address alone", b.Address, s.Backends[first].Port, s.Backends[first].Name)
+			continue
+		}
+		ends[b.Address] = j
 	}
 }
 
@@ -63,28 +73,64 @@ func (v *validation) backend(i, j int) {
 	if b.MAC[0]&1 != 0 {
 		v.errs.add(backendPath(i, j, "mac"), "%s is not a unicast Ethernet address", b.MAC)
 	}
+	v.backendPort(i, j)
 	v.backendNAT(i, j)
+	v.backendHost(i, j)
 	v.backendMTU(i, j)
+}
+
+func (v *validation) backendPort(i, j int) {
+	s := &v.config.Services[i]
+	b := &s.Backends[j]
+	mode := b.ModeIn(*s)
+	switch {
+	case b.Port == 0:
+	case b.Host.IsValid() && (mode == GUE || mode == IPIP) && s.Port.Single():
+	case mode != NAT && b.RedirectsIn(s):
+		v.errs.add(backendPath(i, j, "port"), "needs fallback nat: what goes by %s keeps its port, and would not find the server", mode)
+	case mode != NAT && !b.Host.IsValid():
+		v.errs.add(backendPath(i, j, "port"), "is only for mode nat, or with host: %s leaves the port as it is", mode)
+	case !s.Port.Single():
+		v.errs.add(backendPath(i, j, "port"), "cannot replace every port of a service with port %s", s.Port)
+	}
 }
 
 func (v *validation) backendNAT(i, j int) {
 	s := &v.config.Services[i]
 	b := &s.Backends[j]
 	mode := b.ModeIn(*s)
-	switch {
-	case b.Port == 0:
-	case mode != NAT && b.RedirectsIn(s):
-		v.errs.add(backendPath(i, j, "port"), "needs fallback nat: what goes by %s keeps its port, and would not find the server", mode)
-	case mode != NAT:
-		v.errs.add(backendPath(i, j, "port"), "is only for mode nat: %s leaves the port as it is", mode)
-	case !s.Port.Single():
-		v.errs.add(backendPath(i, j, "port"), "cannot replace every port of a service with port %s", s.Port)
-	}
 	if mode == NAT && s.Segment.Kind == SegmentVLAN && s.Segment.ID > 0xfff && b.VLAN == 0 {
 		v.errs.add(backendPath(i, j, "mode"), "nat cannot leave with the two tags of %s; give the backend a vlan", s.Segment)
 	}
 	if mode == NAT && s.VIP.IsValid() && b.Address.IsValid() && s.VIP.Is4() != b.Address.Is4() {
 		v.errs.add(backendPath(i, j, "address"), "%s is %s and VIP %s is %s: mode nat cannot change the family",
+			b.Address, family(b.Address), s.VIP, family(s.VIP))
+	}
+}
+
+// backendHost checks that the host's agent can deliver what comes to it. In nat packets go to
+// the backend's address by themselves, in l2dsr to a host that has the VIP, and connections
+// that are redirected are the clients' own.
+func (v *validation) backendHost(i, j int) {
+	s := &v.config.Services[i]
+	b := &s.Backends[j]
+	mode := b.ModeIn(*s)
+	if !b.Host.IsValid() {
+		return
+	}
+	if problem := addressProblem(b.Host); problem != "" {
+		v.errs.add(backendPath(i, j, "host"), "%s", withAddress(b.Host, problem))
+	}
+	switch {
+	case s.Mode == Redirect:
+		v.errs.add(backendPath(i, j, "host"), "is not for mode redirect: connections are handed over to the backend's address")
+	case mode != GUE && mode != IPIP:
+		v.errs.add(backendPath(i, j, "host"), "is only for modes gue and ipip, and this backend is %s", mode)
+	case len(s.QUIC) > 0:
+		v.errs.addWithOther(backendPath(i, j, "host"), servicePath(i, "quic"), "is not available with quic yet")
+	}
+	if s.VIP.IsValid() && b.Address.IsValid() && s.VIP.Is4() != b.Address.Is4() {
+		v.errs.add(backendPath(i, j, "address"), "%s is %s and VIP %s is %s: the agent of a host cannot change the family",
 			b.Address, family(b.Address), s.VIP, family(s.VIP))
 	}
 }
@@ -98,12 +144,12 @@ func (v *validation) backendMTU(i, j int) {
 	if b.MTU == 0 {
 		return
 	}
-	low := minMTU4
-	if !b.Address.Is4() {
+	mode, low := b.ModeIn(*s), minMTU4
+	if !mode.TunnelEnd(b.Address, b.Host).Is4() {
 		low = minMTU6
 	}
 	if s.VIP.Is6() {
-		low = minMTU6 + b.ModeIn(*s).Overhead(b.Address)
+		low = minMTU6 + minOverhead(mode, b.Address, b.Host)
 	}
 	if int(b.MTU) < low || b.MTU > maxMTU {
 		v.errs.add(backendPath(i, j, "mtu"), "%d is out of range %d to %d", b.MTU, low, maxMTU)

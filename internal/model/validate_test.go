@@ -240,8 +240,47 @@ services[3].backends[1].mode: nat cannot leave with the two tags of vlan:100.200
 			}},
 		{`director.snat.ports: 2000-2014 are fewer than 16 ports`,
 			func(c *model.Config) { c.Director.SNAT.Ports = model.PortRange{First: 2000, Last: 2014} }},
-		{`services[1].backends[0].port: is only for mode nat: ipip leaves the port as it is`,
+		{`services[1].backends[0].port: is only for mode nat, or with host: ipip leaves the port as it is`,
 			func(c *model.Config) { c.Services[1].Backends[0].Port = 8080 }},
+		{`services[0].backends[0].host: is only for modes gue and ipip, and this backend is l2dsr`,
+			func(c *model.Config) { c.Services[0].Backends[0].Host = addr("10.0.2.1") }},
+		{`services[3].backends[0].host: is only for modes gue and ipip, and this backend is nat`,
+			func(c *model.Config) { c.Services[3].Backends[0].Host = addr("10.0.2.1") }},
+		{`services[0].backends[0].host: is not for mode redirect: connections are handed over to the backend's address`,
+			func(c *model.Config) {
+				c.Services[0] = service("a", "203.0.113.1", 80, model.Redirect, "10.0.9.1")
+				c.Services[0].Backends[0].Host = addr("10.0.2.1")
+				c.SetDefaults()
+			}},
+		{`services[1].backends[0].address: 10.0.1.1 is IPv4 and VIP 2001:db8::2 is IPv6: the agent of a host cannot change the family`,
+			func(c *model.Config) {
+				c.Services[1] = service("b", "2001:db8::2", 80, model.GUE, "10.0.1.1")
+				c.Services[1].Backends[0].Host = addr("10.0.2.1")
+				c.SetDefaults()
+			}},
+		{`services[1].backends[0].host: 127.0.0.1 is a loopback address, which no packet on a wire may have`,
+			func(c *model.Config) { c.Services[1].Backends[0].Host = addr("127.0.0.1") }},
+		{`services[1].backends[0].host: 203.0.113.4 is the VIP of service "d"`,
+			func(c *model.Config) { c.Services[1].Backends[0].Host = addr("203.0.113.4") }},
+		{`services[1].backends[1].port: 10.0.1.1 is also port 0 of backend "10.0.1.1": in ipip the agent knows a pod by its address alone`,
+			func(c *model.Config) {
+				for i := range c.Services[1].Backends {
+					b := &c.Services[1].Backends[i]
+					b.Host, b.Address = addr("10.0.2.1"), addr("10.0.1.1")
+				}
+				c.Services[1].Backends[1].Port = 8080
+			}},
+		{`services[1].backends[0].port: cannot replace every port of a service with port 80-90`,
+			func(c *model.Config) {
+				c.Services[1].Port = model.PortRange{First: 80, Last: 90}
+				c.Services[1].Backends[0].Host, c.Services[1].Backends[0].Port = addr("10.0.2.1"), 8080
+			}},
+		{`services[1].backends[0].mtu: 1355 is out of range 1356 to 9216`,
+			func(c *model.Config) {
+				c.Services[1] = service("b", "2001:db8::2", 80, model.GUE, "2001:db8:1::7")
+				c.Services[1].Backends[0].Host, c.Services[1].Backends[0].MTU = addr("2001:db8:9::1"), 1355
+				c.SetDefaults()
+			}},
 		{`services[3].backends[0].port: cannot replace every port of a service with port 80-90`,
 			func(c *model.Config) {
 				c.Services[3].Port = model.PortRange{First: 80, Last: 90}

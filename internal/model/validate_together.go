@@ -119,6 +119,11 @@ func (v *validation) addresses() {
 		s := &v.config.Services[i]
 		for j := range s.Backends {
 			b := &s.Backends[j]
+			for _, k := range vips[host{Segment{}, b.Host}] {
+				v.errs.addWithOther(backendPath(i, j, "host"), servicePath(k, "vip"),
+					"%s is the VIP of service %q", b.Host, v.config.Services[k].Name)
+				break
+			}
 			for _, k := range vips[host{b.segmentIn(s), b.Address}] {
 				vip := &v.config.Services[k]
 				if b.ModeIn(*s) == NAT && (vip.Protocol != s.Protocol || !vip.Port.Overlaps(b.portsIn(s))) {
