@@ -35,9 +35,8 @@ type caches struct {
 // byService is the index of EndpointSlices by their Service.
 const byService = "service"
 
-// newCaches calls changed whenever something may matter that was read. Without resources
-// there are no custom ones.
-func newCaches(config *rest.Config, resources rest.Interface, changed func()) (*caches, error) {
+// newCaches notes whatever may matter that was read. Without resources there are no custom ones.
+func newCaches(config *rest.Config, resources rest.Interface, noted *changes) (*caches, error) {
 	core, err1 := corev1client.NewForConfig(config)
 	discovery, err2 := discoveryv1client.NewForConfig(config)
 	networking, err3 := networkingv1client.NewForConfig(config)
@@ -48,18 +47,24 @@ func newCaches(config *rest.Config, resources rest.Interface, changed func()) (*
 		serving: informer(core.RESTClient(), "services", "", &corev1.Service{}, nil),
 		slice: informer(discovery.RESTClient(), "endpointslices", discoveryv1.LabelServiceName, &discoveryv1.EndpointSlice{}, cache.Indexers{
 			byService: func(o any) ([]string, error) {
-				s := o.(*discoveryv1.EndpointSlice)
-				return []string{s.Namespace + "/" + s.Labels[discoveryv1.LabelServiceName]}, nil
+				return []string{servedBy(o.(*discoveryv1.EndpointSlice)).String()}, nil
 			}}),
 		node:    informer(core.RESTClient(), "nodes", "", &corev1.Node{}, nil),
 		address: informer(networking.RESTClient(), "ipaddresses", networkingv1.LabelManagedBy+"="+managedBy, &networkingv1.IPAddress{}, nil),
 	}
-	always := func(before, after any) bool { return true }
 	// Kubelets say that they are alive every few seconds.
 	nodes := func(before, after any) bool {
 		return translate.NodeOf(before.(*corev1.Node)) != translate.NodeOf(after.(*corev1.Node))
 	}
-	err := errors.Join(c.tell(c.serving, changed, always), c.tell(c.slice, changed, always), c.tell(c.node, changed, nodes), c.tell(c.address, changed, always))
+	always := func(_, _ any) bool { return true }
+	err := errors.Join(tell(c.serving, always, func(o any) { noted.note(func(n *news) { n.services[nameOf(o)] = true }) }),
+		tell(c.slice, always, func(o any) { noted.note(func(n *news) { n.services[servedBy(o.(*discoveryv1.EndpointSlice))] = true }) }),
+		tell(c.node, nodes, func(any) { noted.note(func(n *news) { n.nodes = true }) }),
+		tell(c.address, always, func(o any) {
+			if a, err := netip.ParseAddr(o.(metav1.Object).GetName()); err == nil {
+				noted.note(func(n *news) { n.addresses[a] = true })
+			}
+		}))
 	if err != nil || resources == nil {
 		return c, err
 	}
@@ -73,7 +78,18 @@ func newCaches(config *rest.Config, resources rest.Interface, changed func()) (*
 	namespaces := func(before, after any) bool {
 		return !maps.Equal(before.(*corev1.Namespace).Labels, after.(*corev1.Namespace).Labels)
 	}
-	return c, errors.Join(c.tell(c.pool, changed, specs), c.tell(c.policy, changed, specs), c.tell(c.namespace, changed, namespaces))
+	read := func(any) { noted.note(func(n *news) { n.resources = true }) }
+	return c, errors.Join(tell(c.pool, specs, read), tell(c.policy, specs, read), tell(c.namespace, namespaces, read))
+}
+
+func nameOf(o any) pool.Service {
+	m := o.(metav1.Object)
+	return pool.Service{Namespace: m.GetNamespace(), Name: m.GetName()}
+}
+
+// servedBy returns the Service that a slice is of.
+func servedBy(s *discoveryv1.EndpointSlice) pool.Service {
+	return pool.Service{Namespace: s.Namespace, Name: s.Labels[discoveryv1.LabelServiceName]}
 }
 
 func informer(client rest.Interface, resource, selector string, of runtime.Object, indexers cache.Indexers) cache.SharedIndexInformer {
@@ -89,14 +105,21 @@ func informer(client rest.Interface, resource, selector string, of runtime.Objec
 	return i
 }
 
-// tell calls changed with what comes, goes, and differs in a way that matters.
-func (c *caches) tell(i cache.SharedIndexInformer, changed func(), matters func(before, after any) bool) error {
+// tell calls changed with what comes, goes, and differs in a way that matters: with what it
+// was, too.
+func tell(i cache.SharedIndexInformer, matters func(before, after any) bool, changed func(any)) error {
 	_, err := i.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(any) { changed() },
-		DeleteFunc: func(any) { changed() },
+		AddFunc: changed,
+		DeleteFunc: func(o any) {
+			if missed, is := o.(cache.DeletedFinalStateUnknown); is {
+				o = missed.Obj
+			}
+			changed(o)
+		},
 		UpdateFunc: func(before, after any) {
 			if matters(before, after) {
-				changed()
+				changed(before)
+				changed(after)
 			}
 		},
 	})
@@ -135,6 +158,7 @@ func (c *caches) slices(s *corev1.Service) []*discoveryv1.EndpointSlice {
 	for i, o := range found {
 		list[i] = o.(*discoveryv1.EndpointSlice)
 	}
+	slices.SortFunc(list, func(a, b *discoveryv1.EndpointSlice) int { return strings.Compare(a.Name, b.Name) })
 	return list
 }
 
@@ -147,15 +171,22 @@ func (c *caches) nodes() []translate.Node {
 	return nodes
 }
 
-// claims returns whose which address is, as it was read.
-func (c *caches) claims() map[netip.Addr]claim {
-	claims := map[netip.Addr]claim{}
-	for _, a := range list[networkingv1.IPAddress](c.address) {
-		if address, err := netip.ParseAddr(a.Name); err == nil {
-			claims[address] = claimOf(a)
+// addresses returns those that are claimed.
+func (c *caches) addresses() (list []netip.Addr) {
+	for _, name := range c.address.GetStore().ListKeys() {
+		if a, err := netip.ParseAddr(name); err == nil {
+			list = append(list, a)
 		}
 	}
-	return claims
+	return list
+}
+
+// claim returns whose an address is, as it was read.
+func (c *caches) claim(a netip.Addr) (none claim, read bool) {
+	if o := one[networkingv1.IPAddress](c.address, a.String()); o != nil {
+		return claimOf(o), true
+	}
+	return none, false
 }
 
 func list[T any](i cache.SharedIndexInformer) []*T {

@@ -1,6 +1,7 @@
 // Package controller keeps what directors forward, and the status of Services, as Kubernetes
-// says. It works by level: each pass reads everything and makes everything true, so it does
-// not matter what was missed, or what a process before this one had begun.
+// says. It works by level: a pass reads what there is of each Service that something may have
+// changed for, and makes that true; and now and then of all, so it does not matter what was
+// missed, or what a process before this one had begun.
 package controller
 
 import (
@@ -8,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -55,11 +55,13 @@ type Controller struct {
 	rest      *rest.Config
 	resources rest.Interface // custom ones; nil: the cluster has none of weir's
 
-	cache  *caches
-	queue  workqueue.TypedRateLimitingInterface[struct{}]
-	claims ledger
-	set    setWriter
-	events *reporter
+	cache   *caches
+	changes *changes
+	queue   workqueue.TypedRateLimitingInterface[struct{}]
+	claims  *ledger
+	plan    *plan
+	set     setWriter
+	events  *reporter
 }
 
 // New returns a controller that asks the API server by this configuration.
@@ -83,6 +85,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	broadcaster.StartRecordingToSink(&corev1client.EventSinkImpl{Interface: c.core.Events("")})
 	c.events = newReporter(broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "weir-kube", Host: c.Identity}))
 	c.claims = newLedger(c.addresses)
+	c.plan = newPlan()
 	c.set = setWriter{directors: c.Directors, owner: c.Owner, log: c.log}
 	c.queue = workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[struct{}](firstRetry, lastRetry))
 	go func() {
@@ -98,7 +101,8 @@ func (c *Controller) Run(ctx context.Context) error {
 	// What is read before the lease was taken may be older than what its last holder did, so
 	// nothing is.
 	var err error
-	if c.cache, err = newCaches(c.rest, c.resources, func() { c.queue.AddAfter(struct{}{}, together) }); err != nil {
+	c.changes = newChanges(func() { c.queue.AddAfter(struct{}{}, together) })
+	if c.cache, err = newCaches(c.rest, c.resources, c.changes); err != nil {
 		return err
 	}
 	if err := c.cache.start(ctx); err != nil {
@@ -126,45 +130,74 @@ func (c *Controller) Run(ctx context.Context) error {
 	}
 }
 
-// pass makes everything true once, and says when to look again although nothing has changed.
+// pass makes true what may not be so, and says when to look again although nothing has changed.
 func (c *Controller) pass(ctx context.Context) (next time.Duration, err error) {
-	services := c.ours()
-	c.claims.read(c.cache.claims())
-	read := c.readResources()
-	plan := c.plan(services, read)
-	claimed := c.claims.make(ctx, plan.assignment.Claim)
-	plan.without(claimed.taken)
-	set := c.translate(plan, read)
-	refused, putErr := c.set.put(ctx, set)
-	plan.refused(refused)
+	p := c.plan
+	c.look(time.Now())
+	claimed := c.claims.make(ctx, p.assign())
+	p.without(claimed.taken)
+	p.translate(c.Translate, c.cache.slices)
+	refused, putErr := c.set.put(ctx, p)
+	p.refuse(refused)
 	var statusErr, releaseErr error
 	if putErr == nil {
 		// Only now nobody forwards what is released, and no status has it: the next Service
 		// may have it.
-		if statusErr = c.writeStatuses(ctx, plan); statusErr == nil {
-			releaseErr = c.release(ctx, plan.assignment.Release)
+		if statusErr = c.writeStatuses(ctx, p); statusErr == nil {
+			releaseErr = c.release(ctx, p.release)
 		}
 	} else {
-		plan.pending(putErr)
+		p.pending(putErr)
 	}
-	resourcesErr := c.writeResources(ctx, plan, read)
-	c.events.report(plan, time.Now())
-	if next = again; len(refused) > 0 {
+	resourcesErr := c.writeResources(ctx, p)
+	unsaid := c.events.report(p, time.Now())
+	p.settle(errors.Join(claimed.err, putErr, statusErr), unsaid)
+	switch next = again; {
+	case len(unsaid) > 0:
+		next = time.Second
+	case len(refused) > 0:
 		next = soon
 	}
 	return next, errors.Join(claimed.err, putErr, releaseErr, statusErr, resourcesErr)
 }
 
-// ours returns the Services that this controller serves, the oldest first.
-func (c *Controller) ours() []*corev1.Service {
-	list := slices.DeleteFunc(c.cache.services(), func(s *corev1.Service) bool { return !c.isOurs(s) })
-	slices.SortFunc(list, func(a, b *corev1.Service) int {
-		if byAge := a.CreationTimestamp.Compare(b.CreationTimestamp.Time); byAge != 0 {
-			return byAge
+// look takes the news into the plan; when it has been long enough, all that there is.
+func (c *Controller) look(now time.Time) {
+	p, n := c.plan, c.changes.take()
+	if now.Sub(p.allSeen) >= again {
+		p.allSeen, n.all = now, true
+		for _, s := range c.cache.services() {
+			n.services[translate.Of(s)] = true
 		}
-		return compareNames(translate.Of(a), translate.Of(b))
-	})
-	return list
+		for name := range p.byName { // it may be gone
+			n.services[name] = true
+		}
+		for _, a := range c.cache.addresses() {
+			n.addresses[a] = true
+		}
+	}
+	if n.nodes || n.all {
+		p.setNodes(c.cache.nodes())
+	}
+	if (n.resources || n.all) && c.readResources(p) {
+		for name := range p.byName {
+			n.services[name] = true
+		}
+	}
+	for name := range n.services {
+		if s := c.cache.service(name); s != nil && c.isOurs(s) {
+			p.want(s, c.excluding(s, p.read))
+		} else {
+			p.forget(name)
+		}
+	}
+	for a := range n.addresses {
+		claim, read := c.cache.claim(a)
+		c.claims.see(a, claim, read)
+	}
+	for a, holders := range c.claims.news(now) {
+		p.book.Claim(a, holders)
+	}
 }
 
 func (c *Controller) isOurs(s *corev1.Service) bool {

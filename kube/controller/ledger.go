@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"slices"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -30,11 +32,14 @@ const forget = time.Minute
 // have not seen of each other. What this process has written and not yet read back is
 // remembered here.
 type ledger struct {
-	client  networkingv1client.IPAddressInterface
+	client networkingv1client.IPAddressInterface
+
+	mu      sync.Mutex
 	seen    map[netip.Addr]claim
 	made    map[netip.Addr]claim
 	gone    map[netip.Addr]bool
 	foreign map[netip.Addr]foreign
+	changed map[netip.Addr]bool // since news was last asked for
 }
 
 type foreign struct {
@@ -42,38 +47,69 @@ type foreign struct {
 	until time.Time
 }
 
-func newLedger(client networkingv1client.IPAddressInterface) ledger {
-	return ledger{client: client, made: map[netip.Addr]claim{}, gone: map[netip.Addr]bool{}, foreign: map[netip.Addr]foreign{}}
+func newLedger(client networkingv1client.IPAddressInterface) *ledger {
+	return &ledger{client: client, seen: map[netip.Addr]claim{}, made: map[netip.Addr]claim{}, gone: map[netip.Addr]bool{},
+		foreign: map[netip.Addr]foreign{}, changed: map[netip.Addr]bool{}}
 }
 
-// read takes what there is.
-func (l *ledger) read(seen map[netip.Addr]claim) {
-	l.seen = seen
-	maps.DeleteFunc(l.made, func(a netip.Addr, m claim) bool { s, read := seen[a]; return read && !s.before(m) })
-	maps.DeleteFunc(l.gone, func(a netip.Addr, _ bool) bool { _, still := seen[a]; return !still })
-	maps.DeleteFunc(l.foreign, func(a netip.Addr, f foreign) bool {
-		s, read := seen[a]
-		return read && !s.before(f.claim) || time.Now().After(f.until)
-	})
+// see takes what was read of an address; else there is no claim of it.
+func (l *ledger) see(a netip.Addr, c claim, read bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.changed[a] = true
+	if !read {
+		delete(l.seen, a)
+		delete(l.gone, a)
+		return
+	}
+	l.seen[a] = c
+	if m, is := l.made[a]; is && !c.before(m) {
+		delete(l.made, a)
+	}
+	if f, is := l.foreign[a]; is && !c.before(f.claim) {
+		delete(l.foreign, a)
+	}
 }
 
-// all returns all claims, those of others too. What was released and is still read is among
-// them: it is nobody's soon.
-func (l *ledger) all() pool.Claims {
-	all := pool.Claims{}
-	for a, c := range l.seen {
-		all[a] = c.holders
-	}
-	for a := range l.gone {
-		all[a] = pool.Holders{{}}
-	}
+// news returns the addresses that may have other holders than when it was last asked.
+func (l *ledger) news(now time.Time) map[netip.Addr]pool.Holders {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	for a, f := range l.foreign {
-		all[a] = f.holders
+		if now.After(f.until) {
+			delete(l.foreign, a)
+			l.changed[a] = true
+		}
 	}
-	for a, c := range l.made {
-		all[a] = c.holders
+	news := make(map[netip.Addr]pool.Holders, len(l.changed))
+	for a := range l.changed {
+		news[a] = l.of(a)
 	}
-	return all
+	clear(l.changed)
+	return news
+}
+
+// of returns who has an address. What was released and is still read is among those that
+// somebody has: it is nobody's soon.
+func (l *ledger) of(a netip.Addr) pool.Holders {
+	if made, is := l.made[a]; is {
+		return made.holders
+	}
+	if f, is := l.foreign[a]; is {
+		return f.holders
+	}
+	if l.gone[a] {
+		return pool.Holders{{}}
+	}
+	return l.seen[a].holders
+}
+
+// note changes what is remembered of an address.
+func (l *ledger) note(a netip.Addr, f func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.changed[a] = true
+	f()
 }
 
 // claimed is what became of claims.
@@ -82,30 +118,37 @@ type claimed struct {
 	err   error                 // why it is to be tried again
 }
 
-// make claims addresses.
+// make claims addresses, several at a time.
 func (l *ledger) make(ctx context.Context, claims pool.Claims) claimed {
 	result := claimed{taken: map[pool.Share]string{}}
-	had := l.all()
-	for address, holders := range claims {
-		made, err := l.claim(ctx, address, holders, len(had[address]) > 0)
+	var errs []error
+	var mu sync.Mutex
+	each(slices.Collect(maps.Keys(claims)), func(address netip.Addr) {
+		l.mu.Lock()
+		had := l.of(address)
+		l.mu.Unlock()
+		made, err := l.claim(ctx, address, claims[address], len(had) > 0)
 		if err == nil {
-			l.made[address] = made
-			continue
+			l.note(address, func() { l.made[address] = made })
+			return
 		}
 		var other *foreignError
 		isForeign := errors.As(err, &other)
 		if isForeign {
-			l.foreign[address] = foreign{claim: other.claim, until: time.Now().Add(forget)}
+			l.note(address, func() { l.foreign[address] = foreign{claim: other.claim, until: time.Now().Add(forget)} })
 		}
-		for _, h := range holders {
+		mu.Lock()
+		defer mu.Unlock()
+		for _, h := range claims[address] {
 			// Who has it already, and wants other ports of it, is not to lose it because the
 			// API server does not answer.
-			if _, has := had[address].Of(h.Service); !has || isForeign {
+			if _, has := had.Of(h.Service); !has || isForeign {
 				result.taken[pool.Share{Address: address, Service: h.Service}] = err.Error()
 			}
-			result.err = errors.Join(result.err, fmt.Errorf("claim %s for %s: %w", address, h.Service, err))
+			errs = append(errs, fmt.Errorf("claim %s for %s: %w", address, h.Service, err))
 		}
-	}
+	})
+	result.err = joined(errs)
 	return result
 }
 
@@ -160,16 +203,32 @@ func (l *ledger) replace(ctx context.Context, there *networkingv1.IPAddress, hol
 // release removes claims that nobody needs, once the API server itself, and not what was
 // read of it some time ago, says so of their Services.
 func (c *Controller) release(ctx context.Context, shares []pool.Share) error {
-	var errs []error
+	of := map[netip.Addr][]pool.Service{}
 	for _, s := range shares {
-		if _, known := c.claims.seen[s.Address]; !known || c.claims.gone[s.Address] {
-			continue
-		}
-		if err := c.releaseOne(ctx, s.Address, s.Service); err != nil {
-			errs = append(errs, fmt.Errorf("release %s of %s: %w", s.Address, s.Service, err))
+		if c.claims.known(s.Address) {
+			of[s.Address] = append(of[s.Address], s.Service)
 		}
 	}
-	return errors.Join(errs...)
+	var errs []error
+	var mu sync.Mutex
+	each(slices.Collect(maps.Keys(of)), func(a netip.Addr) {
+		for _, owner := range of[a] { // one after the other: each replaces what the one before has written
+			if err := c.releaseOne(ctx, a, owner); err != nil {
+				mu.Lock()
+				errs = append(errs, fmt.Errorf("release %s of %s: %w", a, owner, err))
+				mu.Unlock()
+			}
+		}
+	})
+	return joined(errs)
+}
+
+// known reports whether there is a claim of an address that was not released yet.
+func (l *ledger) known(a netip.Addr) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_, read := l.seen[a]
+	return read && !l.gone[a]
 }
 
 func (c *Controller) releaseOne(ctx context.Context, a netip.Addr, owner pool.Service) error {
@@ -196,7 +255,7 @@ func (c *Controller) releaseOne(ctx context.Context, a netip.Addr, owner pool.Se
 		if err != nil {
 			return err
 		}
-		c.claims.made[a] = made
+		c.claims.note(a, func() { c.claims.made[a] = made })
 		c.log.Info("a Service shares an address no more", "address", a, "service", owner.String())
 		return nil
 	}
@@ -205,8 +264,10 @@ func (c *Controller) releaseOne(ctx context.Context, a netip.Addr, owner pool.Se
 	if err != nil && !apierrors.IsNotFound(err) {
 		return err
 	}
-	c.claims.gone[a] = true
-	delete(c.claims.made, a)
+	c.claims.note(a, func() {
+		c.claims.gone[a] = true
+		delete(c.claims.made, a)
+	})
 	c.log.Info("released an address", "address", a, "service", owner.String())
 	return nil
 }

@@ -15,7 +15,7 @@ import (
 // What was written and is not yet read counts; what was released is nobody's until it is read.
 func TestLedger(t *testing.T) {
 	a, b, c := netip.MustParseAddr("203.0.113.1"), netip.MustParseAddr("203.0.113.2"), netip.MustParseAddr("203.0.113.3")
-	web, shop := pool.Service{Namespace: "x", Name: "web"}, pool.Service{Namespace: "x", Name: "shop"}
+	web, shop, now := pool.Service{Namespace: "x", Name: "web"}, pool.Service{Namespace: "x", Name: "shop"}, time.Unix(1e9, 0)
 	holders := func(s ...pool.Service) (list pool.Holders) {
 		for _, one := range s {
 			list = append(list, pool.Holder{Service: one})
@@ -23,16 +23,22 @@ func TestLedger(t *testing.T) {
 		return list
 	}
 	l := newLedger(nil)
-	l.made[a], l.gone[b] = claim{holders(web), "5"}, true
-	l.foreign[c] = foreign{claim{holders(shop), "4"}, time.Now().Add(time.Hour)}
-	l.read(map[netip.Addr]claim{a: {holders(shop), "3"}, b: {holders(shop), "2"}})
-	want := pool.Claims{a: holders(web), b: {{}}, c: holders(shop)}
-	if d := cmp.Diff(want, l.all()); d != "" {
+	l.note(a, func() { l.made[a] = claim{holders(web), "5"} })
+	l.note(b, func() { l.gone[b] = true })
+	l.note(c, func() { l.foreign[c] = foreign{claim{holders(shop), "4"}, now.Add(time.Hour)} })
+	l.see(a, claim{holders(shop), "3"}, true)
+	l.see(b, claim{holders(shop), "2"}, true)
+	want := map[netip.Addr]pool.Holders{a: holders(web), b: {{}}, c: holders(shop)}
+	if d := cmp.Diff(want, l.news(now)); d != "" {
 		t.Error("before it is read back (-want +got):", d)
 	}
-	l.foreign[c] = foreign{claim{holders(shop), "4"}, time.Now().Add(-time.Second)}
-	l.read(map[netip.Addr]claim{a: {holders(web, shop), "6"}})
-	if d := cmp.Diff(pool.Claims{a: holders(web, shop)}, l.all()); d != "" || len(l.made)+len(l.gone)+len(l.foreign) != 0 {
+	if news := l.news(now); len(news) != 0 {
+		t.Errorf("where nothing is new it says %v", news)
+	}
+	l.see(a, claim{holders(web, shop), "6"}, true)
+	l.see(b, claim{}, false)
+	want = map[netip.Addr]pool.Holders{a: holders(web, shop), b: nil, c: nil}
+	if d := cmp.Diff(want, l.news(now.Add(2*time.Hour))); d != "" || len(l.made)+len(l.gone)+len(l.foreign) != 0 {
 		t.Errorf("after it is read back (-want +got): %s, and remembers %v %v %v", d, l.made, l.gone, l.foreign)
 	}
 }

@@ -5,19 +5,38 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
-	"weir.io/weir/internal/model"
 	"weir.io/weir/kube/pool"
 	"weir.io/weir/kube/translate"
 )
 
-// plan is what one pass wants.
+// plan is what is wanted. It is kept from pass to pass, in which only those Services are
+// looked at that something may have changed for.
 type plan struct {
-	assignment pool.Assignment
-	of         []*wish
-	byName     map[pool.Service]*wish
+	book    *pool.Book
+	byName  map[pool.Service]*wish
+	of      []*wish // the oldest first
+	nodes   []translate.Node
+	cluster *translate.Cluster
+	read    *resources
+	allSeen time.Time // when all was looked at that there is
+
+	unsettled map[*wish]bool // that something may be to be done for yet
+	left      []types.UID    // of Services that are gone, until what was said of them is forgotten
+	release   []pool.Share   // once nobody forwards them
+	refused   map[*wish]bool // by directors
+	recount   bool           // the statuses of custom resources may count something else
+	revision  uint64         // of all that directors are to forward
+	work      work
+}
+
+// work counts what was done.
+type work struct {
+	translated int // Services
 }
 
 // wish is what is to become of one Service.
@@ -25,94 +44,155 @@ type wish struct {
 	service   *corev1.Service
 	addresses []netip.Addr
 	policy    *translate.ServicePolicy // nil: none selects it
-	problems  []translate.Problem
+	made      made
+	problems  [stages][]translate.Problem
 	forwarded bool // directors have taken it
-	told      bool // its status was written in this pass
+	told      bool // its status was written, and no event has said so yet
 }
 
-// part is a service for directors, and whose it is.
-type part struct {
-	service model.Service
-	whose   *wish
-}
+// stage is where a problem was found.
+type stage int
+
+const (
+	asking     stage = iota // by what it asks for
+	assigning               // of addresses
+	claiming                // of them
+	forwarding              // by what it was translated to
+	accepting               // by directors
+	stages
+)
 
 func compareNames(a, b pool.Service) int {
 	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 }
 
-// plan assigns addresses.
-func (c *Controller) plan(services []*corev1.Service, read *resources) *plan {
-	p := &plan{byName: map[pool.Service]*wish{}}
-	var requests []pool.Request
-	for _, s := range services {
-		request, problems := translate.Wants(s)
-		request.Not = c.excluding(s, read)
-		w := &wish{service: s, problems: problems, forwarded: true}
-		p.of = append(p.of, w)
-		p.byName[request.Service] = w
-		requests = append(requests, request)
-	}
-	p.assignment = pool.Assign(read.pools, c.claims.all(), requests)
-	for _, w := range p.of {
-		name := translate.Of(w.service)
-		w.addresses = p.assignment.Of[name]
-		for _, text := range p.assignment.Problems[name] {
-			w.problem(translate.NoAddress, "%s", text)
-		}
-	}
-	return p
+func newPlan() *plan {
+	return &plan{book: pool.NewBook(), byName: map[pool.Service]*wish{}, unsettled: map[*wish]bool{}, cluster: translate.NewCluster(nil), read: &resources{}}
 }
 
-func (w *wish) problem(r translate.Reason, format string, args ...any) {
-	w.problems = append(w.problems, translate.Problem{Reason: r, Message: fmt.Sprintf(format, args...)})
+func (w *wish) name() pool.Service { return translate.Of(w.service) }
+
+// byAge puts the oldest first.
+func byAge(a, b *wish) int {
+	return cmp.Or(a.service.CreationTimestamp.Compare(b.service.CreationTimestamp.Time), compareNames(a.name(), b.name()))
+}
+
+// want takes in what a Service says. Some pools are not for it.
+func (p *plan) want(s *corev1.Service, not map[string]string) {
+	name := translate.Of(s)
+	if w := p.byName[name]; w != nil && w.service.UID != s.UID { // another one of the same name
+		p.forget(name)
+	}
+	w := p.byName[name]
+	if w == nil {
+		w = &wish{service: s}
+		at, _ := slices.BinarySearchFunc(p.of, w, byAge)
+		p.of, p.byName[name] = slices.Insert(p.of, at, w), w
+	}
+	w.service = s
+	request, problems := translate.Wants(s)
+	request.Not, w.problems[asking] = not, problems
+	p.book.Request(s.CreationTimestamp.Unix(), request)
+	p.unsettled[w] = true
+}
+
+// forget takes a Service out that is none of these any more.
+func (p *plan) forget(name pool.Service) {
+	w := p.byName[name]
+	if w == nil {
+		return
+	}
+	if at, is := slices.BinarySearchFunc(p.of, w, byAge); is {
+		p.of = slices.Delete(p.of, at, at+1)
+	}
+	delete(p.byName, name)
+	delete(p.unsettled, w)
+	delete(p.refused, w)
+	p.book.Forget(name)
+	p.left = append(p.left, w.service.UID)
+	p.recount = true
+	p.revision++
+}
+
+// allUnsettled has everything looked at: what it depends on has changed.
+func (p *plan) allUnsettled() {
+	for _, w := range p.of {
+		p.unsettled[w] = true
+	}
+}
+
+// setNodes takes in which nodes there are.
+func (p *plan) setNodes(nodes []translate.Node) {
+	if !slices.Equal(nodes, p.nodes) {
+		p.nodes, p.cluster = nodes, translate.NewCluster(nodes)
+		p.allUnsettled()
+	}
+}
+
+// assign gives addresses, and returns what is to be claimed for that.
+func (p *plan) assign() pool.Claims {
+	change := p.book.Assign()
+	p.release = change.Release
+	for _, s := range change.Services {
+		p.unsettled[p.byName[s]], p.recount = true, true
+	}
+	for w := range p.unsettled {
+		addresses, lacks := p.book.Of(w.name())
+		w.addresses, w.problems[assigning], w.problems[claiming] = addresses, nil, nil
+		for _, text := range lacks {
+			w.problem(assigning, translate.NoAddress, "%s", text)
+		}
+	}
+	return change.Claim
+}
+
+func (w *wish) problem(at stage, r translate.Reason, format string, args ...any) {
+	w.problems[at] = append(w.problems[at], translate.Problem{Reason: r, Message: fmt.Sprintf(format, args...)})
 }
 
 // without takes addresses away that turned out to be somebody else's.
 func (p *plan) without(taken map[pool.Share]string) {
-	for _, w := range p.of {
-		w.addresses = slices.DeleteFunc(w.addresses, func(a netip.Addr) bool {
-			why, is := taken[pool.Share{Address: a, Service: translate.Of(w.service)}]
-			if is {
-				w.problem(translate.NoAddress, "%s cannot be claimed: %s", a, why)
-			}
-			return is
-		})
+	for share, why := range taken {
+		w := p.byName[share.Service]
+		if w == nil {
+			continue
+		}
+		p.unsettled[w], p.recount = true, true
+		w.addresses = slices.DeleteFunc(w.addresses, func(a netip.Addr) bool { return a == share.Address })
+		w.problem(claiming, translate.NoAddress, "%s cannot be claimed: %s", share.Address, why)
 	}
 }
 
-// translate returns the whole set.
-func (c *Controller) translate(p *plan, read *resources) []part {
-	cluster := translate.NewCluster(c.cache.nodes())
-	var parts []part
-	for _, w := range p.of {
-		options := c.Translate
-		if w.policy = read.policies.For(w.service); w.policy != nil {
-			options = w.policy.Options
-		}
-		services, problems := translate.Services(options, w.service, c.cache.slices(w.service), w.addresses, cluster)
-		w.problems = append(w.problems, problems...)
-		w.forwarded = len(services) > 0
-		for _, s := range services {
-			parts = append(parts, part{s, w})
-		}
+// refuse notes what directors do not take.
+func (p *plan) refuse(refusals []refusal) {
+	for w := range p.refused {
+		p.unsettled[w] = true
 	}
-	return parts
-}
-
-// refused notes what directors do not take.
-func (p *plan) refused(refusals []refusal) {
+	p.refused = map[*wish]bool{}
 	for _, r := range refusals {
-		r.whose.forwarded = false
-		r.whose.problem(translate.NotForward, "%s", r.why)
+		p.refused[r.whose], p.unsettled[r.whose] = true, true
+	}
+	for w := range p.unsettled {
+		w.problems[accepting], w.forwarded = nil, len(w.made.services) > 0 && !p.refused[w]
+	}
+	for _, r := range refusals {
+		r.whose.problem(accepting, translate.NotForward, "%s", r.why)
 	}
 }
 
 // pending notes that nobody has taken the set, for those who have heard nothing yet: what was
 // forwarded before goes on.
 func (p *plan) pending(err error) {
-	for _, w := range p.of {
+	for w := range p.unsettled {
 		if w.forwarded && len(w.addresses) > 0 && len(w.service.Status.LoadBalancer.Ingress) == 0 {
-			w.problem(translate.NotForward, "%v", err)
+			w.problem(accepting, translate.NotForward, "%v", err)
 		}
+	}
+}
+
+// settle notes that all was done, but for some.
+func (p *plan) settle(err error, rest map[*wish]bool) {
+	if err == nil {
+		p.unsettled = rest
 	}
 }

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
+	"k8s.io/client-go/util/flowcontrol"
 
 	"weir.io/weir/kube/translate"
 )
@@ -19,37 +20,68 @@ const repeat = 20 * time.Minute
 // addressAssigned is the reason of the event that a Service got its addresses.
 const addressAssigned = "AddressAssigned"
 
+// Events are said so many at once, and then as many a second. The client's library keeps a
+// thousand that are not sent yet, and throws away what is more.
+const (
+	eventsAtOnce    = 500
+	eventsPerSecond = 50
+)
+
 // reporter tells users what is wrong with their Services, by events on these: once, and
 // again while it stays so.
 type reporter struct {
 	events record.EventRecorder
 	said   map[types.UID]map[translate.Problem]time.Time
+	may    flowcontrol.PassiveRateLimiter
 }
 
 func newReporter(events record.EventRecorder) *reporter {
-	return &reporter{events: events, said: map[types.UID]map[translate.Problem]time.Time{}}
+	return &reporter{events: events, said: map[types.UID]map[translate.Problem]time.Time{}, may: flowcontrol.NewTokenBucketPassiveRateLimiter(eventsPerSecond, eventsAtOnce)}
 }
 
-func (r *reporter) report(p *plan, now time.Time) {
-	said := make(map[types.UID]map[translate.Problem]time.Time, len(r.said))
-	for _, w := range p.of {
-		if w.told {
+// report returns those of whom not all has been said, because it was too much at once.
+func (r *reporter) report(p *plan, now time.Time) (rest map[*wish]bool) {
+	for _, uid := range p.left {
+		delete(r.said, uid)
+	}
+	p.left = nil
+	rest = map[*wish]bool{}
+	for w := range p.unsettled {
+		if !r.of(w, now) {
+			rest[w] = true
+		}
+	}
+	return rest
+}
+
+// of reports whether all has been said of one.
+func (r *reporter) of(w *wish, now time.Time) bool {
+	before, all := r.said[w.service.UID], true
+	if w.told {
+		if all = r.may.TryAccept(); all {
+			w.told = false
 			r.events.Event(w.service, corev1.EventTypeNormal, addressAssigned, "it is reached at "+addressText(w))
 		}
-		for _, problem := range w.problems {
-			uid := w.service.UID
-			when, known := r.said[uid][problem]
+	}
+	said := map[translate.Problem]time.Time{} // what is not wrong any more is forgotten
+	for _, problems := range w.problems {
+		for _, problem := range problems {
+			when, known := before[problem]
 			if !known || now.Sub(when) >= repeat {
+				if !r.may.TryAccept() {
+					all = false
+					continue
+				}
 				r.events.Event(w.service, corev1.EventTypeWarning, string(problem.Reason), shortened(problem.Message))
 				when = now
 			}
-			if said[uid] == nil {
-				said[uid] = map[translate.Problem]time.Time{}
-			}
-			said[uid][problem] = when
+			said[problem] = when
 		}
 	}
-	r.said = said // those that are gone, and what is not wrong any more, are forgotten
+	if r.said[w.service.UID] = said; len(said) == 0 {
+		delete(r.said, w.service.UID)
+	}
+	return all
 }
 
 // longest is how much an event may say.

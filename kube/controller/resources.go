@@ -74,19 +74,30 @@ func (c *Controller) findResources(ctx context.Context) (err error) {
 
 // resources are the custom ones, read.
 type resources struct {
-	pools    []pool.Pool // with the file's, in the order in which addresses are taken from them
-	selects  []*translate.AddressPool
-	policies translate.ServicePolicies
-	allPools []*v1alpha1.AddressPool // the oldest first
-	all      []*v1alpha1.ServicePolicy
-	ready    map[metav1.Object]metav1.Condition // of each object
+	pools      []pool.Pool // with the file's, in the order in which addresses are taken from them
+	selects    []*translate.AddressPool
+	policies   translate.ServicePolicies
+	allPools   []*v1alpha1.AddressPool // the oldest first
+	all        []*v1alpha1.ServicePolicy
+	namespaces []*corev1.Namespace                // by whose labels pools select
+	ready      map[metav1.Object]metav1.Condition // of each object
 }
 
-// readResources reads them. One that is wrong is not used, and its status says why; the
-// others are.
-func (c *Controller) readResources() *resources {
+// readResources reads them, unless they are what the plan has read, and says so. One that is
+// wrong is not used, and its status says why; the others are.
+func (c *Controller) readResources(p *plan) bool {
 	r := &resources{allPools: list[v1alpha1.AddressPool](c.cache.pool), all: list[v1alpha1.ServicePolicy](c.cache.policy),
-		ready: map[metav1.Object]metav1.Condition{}}
+		namespaces: list[corev1.Namespace](c.cache.namespace), ready: map[metav1.Object]metav1.Condition{}}
+	slices.SortFunc(r.allPools, func(a, b *v1alpha1.AddressPool) int {
+		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
+	})
+	slices.SortFunc(r.all, func(a, b *v1alpha1.ServicePolicy) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+	slices.SortFunc(r.namespaces, func(a, b *corev1.Namespace) int { return cmp.Compare(a.Name, b.Name) })
+	if p.read.ready != nil && slices.Equal(r.allPools, p.read.allPools) && slices.Equal(r.all, p.read.all) && slices.Equal(r.namespaces, p.read.namespaces) {
+		return false
+	}
 	c.readPools(r)
 	var policies []*translate.ServicePolicy
 	for _, p := range r.all {
@@ -97,7 +108,9 @@ func (c *Controller) readResources() *resources {
 		r.note(p, v1alpha1.ReasonInvalid, err, "Services that it selects are forwarded so")
 	}
 	r.policies = translate.NewServicePolicies(policies)
-	return r
+	p.read, p.recount = r, true
+	p.book.Pools(r.pools)
+	return true
 }
 
 // readPools reads AddressPools. Of two with an address in common the older one is used, and
@@ -109,9 +122,6 @@ func (c *Controller) readPools(r *resources) {
 		names[c.Pools[i].Name] = true
 		_ = used.Add(&c.Pools[i]) // the file was checked when it was read
 	}
-	slices.SortFunc(r.allPools, func(a, b *v1alpha1.AddressPool) int {
-		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
-	})
 	type ranked struct {
 		pool.Pool
 		priority int32
@@ -174,7 +184,11 @@ func (c *Controller) excluding(s *corev1.Service, read *resources) map[string]st
 }
 
 // writeResources writes the status of custom resources where it says something else.
-func (c *Controller) writeResources(ctx context.Context, p *plan, read *resources) error {
+func (c *Controller) writeResources(ctx context.Context, p *plan) error {
+	if !p.recount {
+		return nil
+	}
+	read := p.read
 	assigned, forwarded := map[string]int64{}, map[*v1alpha1.ServicePolicy]int64{}
 	counted := map[netip.Addr]bool{} // Services may share one
 	for _, w := range p.of {
@@ -211,7 +225,9 @@ func (c *Controller) writeResources(ctx context.Context, p *plan, read *resource
 			errs = append(errs, c.writeStatus(ctx, v1alpha1.ServicePolicies, after, after))
 		}
 	}
-	return errors.Join(errs...)
+	err := errors.Join(errs...)
+	p.recount = err != nil
+	return err
 }
 
 // writeStatus replaces the status of an object. Where what was read of it is too old, nothing

@@ -31,6 +31,11 @@ type setWriter struct {
 
 	asked []byte // what was put, or found to be there
 	tag   string // of the set that has it
+
+	// What was last wanted, and all of which directors have taken.
+	revision uint64
+	set      api.Set
+	taken    bool
 }
 
 // refusal is a service that the directors would not take, and why.
@@ -39,12 +44,24 @@ type refusal struct {
 	why   string
 }
 
-// put makes the parts the set. Those that are wrong, or clash with what others have, are
-// left out and returned: they must not keep the others from being forwarded.
-func (w *setWriter) put(ctx context.Context, parts []part) ([]refusal, error) {
-	parts, refused := valid(parts)
+// put makes what the plan wants the set. Parts that clash with what others have are left out
+// and returned: they must not keep the others from being forwarded.
+func (w *setWriter) put(ctx context.Context, p *plan) (refused []refusal, err error) {
+	if w.taken && w.revision == p.revision { // somebody may have changed it nevertheless
+		return nil, w.all(ctx, w.set, w.asked)
+	}
+	w.taken = false
+	parts := p.parts()
 	for {
-		err := w.all(ctx, parts)
+		w.set = api.Set{Services: services(parts)}
+		text, err := json.Marshal(w.set)
+		if err != nil {
+			return refused, fmt.Errorf("write the set: %w", err)
+		}
+		if err = w.all(ctx, w.set, text); err == nil {
+			w.revision, w.taken = p.revision, len(refused) == 0
+			return refused, nil
+		}
 		var problem *api.Problem
 		if !errors.As(err, &problem) || problem.Status != http.StatusConflict && problem.Status != http.StatusUnprocessableEntity {
 			return refused, err
@@ -95,32 +112,6 @@ func leaveOut(parts []part, named map[int]string) (rest []part, refused []refusa
 	return rest, refused
 }
 
-// valid leaves out what no director would take, which needs no director to be found.
-func valid(parts []part) (rest []part, refused []refusal) {
-	for {
-		c := model.Config{Services: services(parts)}
-		c.Director.Limits = model.Limits{Services: model.MaxServices, Backends: model.MaxBackends, RingMemory: model.MaxRingMemory, Fragments: model.MaxFragments, SourceRanges: model.MaxSourceRanges}
-		c.SetDefaults()
-		var errs model.FieldErrors
-		errors.As(c.Validate(), &errs)
-		named := map[int]string{}
-		for _, e := range errs {
-			if i, found := serviceIn(e.Path); found && named[i] == "" {
-				named[i] = e.Problem
-			}
-		}
-		if len(named) == 0 {
-			for i := range parts {
-				parts[i].service = c.Services[i] // with its defaults
-			}
-			return parts, refused
-		}
-		var more []refusal
-		parts, more = leaveOut(parts, named)
-		refused = append(refused, more...)
-	}
-}
-
 func services(parts []part) []model.Service {
 	list := make([]model.Service, len(parts))
 	for i, p := range parts {
@@ -129,13 +120,8 @@ func services(parts []part) []model.Service {
 	return list
 }
 
-// all makes all of the parts the set, unless it is so already.
-func (w *setWriter) all(ctx context.Context, parts []part) error {
-	set := api.Set{Services: services(parts)}
-	text, err := json.Marshal(set)
-	if err != nil {
-		return fmt.Errorf("write the set: %w", err)
-	}
+// all makes it the set at one director, unless it is so already.
+func (w *setWriter) all(ctx context.Context, set api.Set, text []byte) error {
 	var errs []error
 	for _, d := range w.directors {
 		err := w.at(ctx, d, set, text)

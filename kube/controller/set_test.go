@@ -3,7 +3,6 @@ package controller
 import (
 	"fmt"
 	"net/netip"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -40,28 +39,39 @@ func names(parts []part) string {
 	return strings.Join(list, " ")
 }
 
-// What no director would take is left out, with all else of its Service, and what is left has
-// the defaults, so that it can be compared with what a director says.
+// What no director would take is none of a Service's, and what it would take has the defaults,
+// so that it can be compared with what a director says.
 func TestValid(t *testing.T) {
-	good, bad, clash := wishOf("good"), wishOf("bad"), wishOf("clash")
-	rest, refused := valid([]part{
-		partOf(good, 80), partOf(bad, 81),
-		partOf(bad, 82, func(s *model.Service) { s.VIP = netip.MustParseAddr("224.0.0.1") }),
-		partOf(clash, 80), partOf(good, 83),
-	})
+	w := wishOf("web")
+	for name, test := range map[string]struct {
+		parts []part
+		want  string // how what is wrong begins
+	}{
+		"good":               {[]part{partOf(w, 80), partOf(w, 81)}, ""},
+		"a multicast VIP":    {[]part{partOf(w, 80), partOf(w, 82, func(s *model.Service) { s.VIP = netip.MustParseAddr("224.0.0.1") })}, "x/web/82-tcp: "},
+		"a port twice":       {[]part{partOf(w, 80), partOf(w, 80, func(s *model.Service) { s.Name = "x/web/other" })}, "x/web/other: "},
+		"no service at all ": {nil, ""},
+	} {
+		list := services(test.parts)
+		why := valid(list)
+		if !strings.HasPrefix(why, test.want) || (test.want == "") != (why == "") {
+			t.Errorf("%s: %q is wrong, want %q", name, why, test.want)
+		}
+		if test.want == "" && len(list) > 0 && (list[0].Drain == 0 || list[0].MaxDrain == 0) {
+			t.Errorf("%s: it has no defaults: %+v", name, list[0])
+		}
+	}
+}
+
+// Of a Service that is refused nothing is left, and others are as they were.
+func TestLeaveOut(t *testing.T) {
+	good, bad := wishOf("good"), wishOf("bad")
+	rest, refused := leaveOut([]part{partOf(good, 80), partOf(bad, 81), partOf(bad, 82), partOf(good, 83)}, map[int]string{1: "is taken", 2: "too"})
 	if got := names(rest); got != "x/good/80-tcp x/good/83-tcp" {
 		t.Errorf("what is left is %s", got)
 	}
-	if len(rest) == 2 && (rest[0].service.Drain == 0 || rest[0].service.MaxDrain == 0) {
-		t.Errorf("what is left has no defaults: %+v", rest[0].service)
-	}
-	var told []string
-	for _, r := range refused {
-		told = append(told, r.whose.service.Name+": "+r.why)
-	}
-	slices.Sort(told)
-	if all := strings.Join(told, "\n"); len(told) != 2 || !strings.HasPrefix(told[0], "bad: x/bad/82-tcp: ") || !strings.HasPrefix(told[1], "clash: x/clash/80-tcp: ") {
-		t.Errorf("refusals:\n%s", all)
+	if len(refused) != 1 || refused[0].whose != bad || refused[0].why != "x/bad/81-tcp: is taken" {
+		t.Errorf("refusals: %+v", refused)
 	}
 }
 
@@ -110,9 +120,11 @@ func TestReport(t *testing.T) {
 		now = now.Add(after)
 		w := wishOf("web")
 		for _, p := range problems {
-			w.problem(translate.NoBackends, "%s", p)
+			w.problem(forwarding, translate.NoBackends, "%s", p)
 		}
-		r.report(&plan{of: []*wish{w}}, now)
+		if rest := r.report(&plan{unsettled: map[*wish]bool{w: true}}, now); len(rest) > 0 {
+			t.Error("one Service's events are too many at once")
+		}
 		for len(recorder.Events) > 0 {
 			told = append(told, <-recorder.Events)
 		}

@@ -2,36 +2,48 @@ package controller
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"weir.io/weir/kube/translate"
 )
 
 // writeStatuses tells Services their addresses. An address comes into a status after the
 // directors have taken the Service, and stays while it is the Service's.
 func (c *Controller) writeStatuses(ctx context.Context, p *plan) error {
-	var errs []error
-	for _, w := range p.of {
-		want, has := w.ingress(), w.service.Status.LoadBalancer.Ingress
-		if slices.EqualFunc(want, has, func(a, b corev1.LoadBalancerIngress) bool { return a.IP == b.IP && b.Hostname == "" }) {
-			continue
+	var list []*wish
+	for w := range p.unsettled {
+		if !slices.EqualFunc(w.ingress(), w.service.Status.LoadBalancer.Ingress, func(a, b corev1.LoadBalancerIngress) bool { return a.IP == b.IP && b.Hostname == "" }) {
+			list = append(list, w)
 		}
-		changed := w.service.DeepCopy()
-		changed.Status.LoadBalancer.Ingress = want
-		_, err := c.core.Services(changed.Namespace).UpdateStatus(ctx, changed, metav1.UpdateOptions{})
-		if err != nil && !apierrors.IsNotFound(err) {
-			errs = append(errs, fmt.Errorf("write the status of %s: %w", translate.Of(w.service), err))
-			continue
-		}
-		w.told = err == nil && len(want) > 0
 	}
-	return errors.Join(errs...)
+	slices.SortFunc(list, byAge)
+	var errs []error
+	var mu sync.Mutex
+	each(list, func(w *wish) {
+		if err := c.tell(ctx, w); err != nil {
+			mu.Lock()
+			errs = append(errs, fmt.Errorf("write the status of %s: %w", w.name(), err))
+			mu.Unlock()
+		}
+	})
+	return joined(errs)
+}
+
+// tell writes one status. Who has it read then is told of it, and so a later version of the
+// Service is looked at.
+func (c *Controller) tell(ctx context.Context, w *wish) error {
+	changed := w.service.DeepCopy()
+	changed.Status.LoadBalancer.Ingress = w.ingress()
+	_, err := c.core.Services(changed.Namespace).UpdateStatus(ctx, changed, metav1.UpdateOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil // it is gone, which is about to be read
+	}
+	w.told = err == nil && len(changed.Status.LoadBalancer.Ingress) > 0
+	return err
 }
 
 // ingress returns what the status is to say.

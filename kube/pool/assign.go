@@ -17,6 +17,10 @@ type Service struct {
 // String returns NAMESPACE/NAME.
 func (s Service) String() string { return s.Namespace + "/" + s.Name }
 
+func (s Service) compare(other Service) int {
+	return cmp.Or(strings.Compare(s.Namespace, other.Namespace), strings.Compare(s.Name, other.Name))
+}
+
 // Request is what a Service wants.
 type Request struct {
 	Service
@@ -62,96 +66,22 @@ func FamilyOf(a netip.Addr) Family { return Family(!a.Is4()) }
 // Claims say whose addresses are. What is claimed is nobody else's, also while it is not used.
 type Claims map[netip.Addr]Holders
 
-// Assignment is what becomes of requests.
-type Assignment struct {
-	// Of are each Service's addresses, in the order of its families. Some of them may have to
-	// be claimed first.
-	Of map[Service][]netip.Addr
-	// Claim are those that have not been claimed yet, and what was claimed with another key or
-	// other ports. Other claims of the same addresses stay.
-	Claim Claims
-	// Release are claims that are not needed any more. What they hold may be given to others
-	// only when nobody forwards it.
-	Release []Share
-	// Problems say what a Service does not get, and why.
-	Problems map[Service][]string
-}
-
-// Assign says which addresses the requests get. The order of requests decides who gets the
-// last address. A Service keeps what it has claimed, unless it asks for something else: also
-// what no pool has any more, because another address would break its clients.
-func Assign(pools []Pool, claims Claims, requests []Request) Assignment {
-	a := assigner{pools: pools, holders: Claims{}, owned: map[Service][]netip.Addr{}, byKey: map[string][]netip.Addr{}, next: make([]cursor, len(pools)),
-		result: Assignment{Of: map[Service][]netip.Addr{}, Claim: Claims{}, Problems: map[Service][]string{}}}
-	a.read(claims)
-	used := map[Share]bool{}
-	// First what is not chosen freely, so that no free choice takes it away.
-	done := map[Service][2]bool{}
-	for _, free := range []bool{false, true} {
-		for _, r := range requests {
-			for i, family := range r.Families {
-				if i == 0 && !free {
-					a.result.Of[r.Service] = make([]netip.Addr, len(r.Families))
-				}
-				if i >= len(done[r.Service]) || done[r.Service][i] || !free && a.chooses(r, family) {
-					continue
-				}
-				d := done[r.Service]
-				d[i] = true
-				done[r.Service] = d
-				x := a.one(r, family)
-				a.result.Of[r.Service][i] = x
-				used[Share{x, r.Service}] = true
-			}
-		}
-	}
-	for service, of := range a.result.Of {
-		a.result.Of[service] = slices.DeleteFunc(of, func(x netip.Addr) bool { return !x.IsValid() })
-	}
-	for address, holders := range claims {
-		for _, h := range holders {
-			if share := (Share{address, h.Service}); !used[share] {
-				a.result.Release = append(a.result.Release, share)
-			}
-		}
-	}
-	slices.SortFunc(a.result.Release, func(a, b Share) int {
-		return cmp.Or(a.Address.Compare(b.Address), strings.Compare(a.Service.String(), b.Service.String()))
-	})
-	return a.result
-}
-
-// read takes what is claimed.
-func (a *assigner) read(claims Claims) {
-	for address, holders := range claims {
-		a.holders[address] = holders
-		for _, h := range holders {
-			a.owned[h.Service] = append(a.owned[h.Service], address)
-			if h.Key != "" && !slices.Contains(a.byKey[h.Key], address) {
-				a.byKey[h.Key] = append(a.byKey[h.Key], address)
-			}
-		}
-	}
-	for _, list := range a.byKey {
-		slices.SortFunc(list, netip.Addr.Compare)
-	}
-}
-
+// assigner chooses for some requests, by what is claimed and what it has chosen before.
 type assigner struct {
-	pools   []Pool
-	holders Claims // with what was assigned since
-	owned   map[Service][]netip.Addr
-	byKey   map[string][]netip.Addr // that are shared by it
-	next    []cursor                // of each pool: where free addresses may be
-	result  Assignment
+	*Book
+	chosen Claims                  // what was claimed or is to be, of addresses that it has given
+	claim  Claims                  // what is to be claimed, in the order in which it can be
+	shared map[string][]netip.Addr // what it has given that is shared, by keys
+	next   cursors
+	now    *result // of the request that it looks at
 }
 
-// cursor is a place in a pool, for each family: all addresses before it are taken.
-type cursor struct{ at [2]place }
-
-type place struct {
-	part    int        // of the pool's ranges
-	address netip.Addr // invalid: the part's first
+// holders returns who has an address, those too that have just got it.
+func (a *assigner) holders(x netip.Addr) Holders {
+	if h, is := a.chosen[x]; is {
+		return h
+	}
+	return a.claims[x]
 }
 
 // chooses reports whether any address would do.
@@ -184,7 +114,7 @@ func (a *assigner) one(r Request, family Family) netip.Addr {
 		return a.take(r, kept)
 	}
 	for _, x := range a.owned[r.Service] {
-		if why := a.holders[x].Refuse(r.holder()); FamilyOf(x) == family && why != "" {
+		if why := a.holders(x).Refuse(r.holder()); FamilyOf(x) == family && why != "" {
 			a.problem(r, "it cannot keep %s, which %s", x, why)
 		}
 	}
@@ -221,14 +151,14 @@ func (a *assigner) one(r Request, family Family) netip.Addr {
 }
 
 func (a *assigner) problem(r Request, format string, args ...any) (none netip.Addr) {
-	a.result.Problems[r.Service] = append(a.result.Problems[r.Service], fmt.Sprintf(format, args...))
+	a.now.problems = append(a.now.problems, fmt.Sprintf(format, args...))
 	return none
 }
 
 // kept returns what the Service has claimed and may keep: of several what its status says.
 func (a *assigner) kept(r Request, family Family) (best netip.Addr, found bool) {
 	for _, x := range a.owned[r.Service] {
-		if FamilyOf(x) != family || r.Pool != "" && !a.inPool(r.Pool, x) || a.holders[x].Refuse(r.holder()) != "" {
+		if FamilyOf(x) != family || r.Pool != "" && !a.inPool(r.Pool, x) || a.holders(x).Refuse(r.holder()) != "" {
 			continue
 		}
 		if isHad, bestHad := slices.Contains(r.Had, x), slices.Contains(r.Had, best); !found || isHad && !bestHad || isHad == bestHad && x.Less(best) {
@@ -254,30 +184,11 @@ func (a *assigner) may(r Request, x netip.Addr) string {
 	case r.Pool != "" && r.Pool != p.Name:
 		return fmt.Sprintf("is in pool %q, and it asks for pool %q", p.Name, r.Pool)
 	}
-	return a.holders[x].Refuse(r.holder())
+	return a.holders(x).Refuse(r.holder())
 }
 
-// free returns the lowest address of a family that nobody has claimed. All that it has passed
-// by stays claimed until this Assign ends, so it never looks there again.
-func (a *assigner) free(pool int, family Family) (none netip.Addr, found bool) {
-	p := &a.pools[pool]
-	at := &a.next[pool].at[0]
-	if family == IPv6 {
-		at = &a.next[pool].at[1]
-	}
-	for ; at.part < len(p.Addresses); *at = (place{part: at.part + 1}) {
-		r := p.Addresses[at.part]
-		if FamilyOf(r.First) != family {
-			continue
-		}
-		if !at.address.IsValid() {
-			at.address = r.First
-		}
-		for ; at.address.IsValid() && r.Contains(at.address); at.address = at.address.Next() {
-			if len(a.holders[at.address]) == 0 && !p.avoids(at.address) {
-				return at.address, true
-			}
-		}
-	}
-	return none, false
+// free returns the lowest address of a family that nobody has claimed or got. It does not look
+// again at what it has passed by.
+func (a *assigner) free(pool int, family Family) (netip.Addr, bool) {
+	return a.next.first(a.pools, pool, family, func(x netip.Addr) bool { return a.has(a.chosen, x) || a.has(a.claims, x) })
 }

@@ -70,6 +70,38 @@ type assignTest struct {
 	problem  string
 }
 
+// assignment is what becomes of requests that are all new.
+type assignment struct {
+	pool.Change
+	Of       map[pool.Service][]netip.Addr
+	Problems map[pool.Service][]string
+}
+
+// assign assigns addresses at once; the order of requests is that of their ranks.
+func assign(pools []pool.Pool, claims pool.Claims, requests []pool.Request) assignment {
+	b := pool.NewBook()
+	b.Pools(pools)
+	for x, holders := range claims {
+		b.Claim(x, holders)
+	}
+	for rank, r := range requests {
+		b.Request(int64(rank), r)
+	}
+	return read(b, b.Assign(), requests)
+}
+
+// read returns what a book says of all requests.
+func read(b *pool.Book, change pool.Change, requests []pool.Request) assignment {
+	a := assignment{Change: change, Of: map[pool.Service][]netip.Addr{}, Problems: map[pool.Service][]string{}}
+	for _, r := range requests {
+		of, problems := b.Of(r.Service)
+		if a.Of[r.Service] = of; len(problems) > 0 {
+			a.Problems[r.Service] = problems
+		}
+	}
+	return a
+}
+
 func TestAssign(t *testing.T) {
 	pools := []pool.Pool{
 		{Name: "public", Addresses: ranges(t, "203.0.113.0-203.0.113.2", "2001:db8::1-2001:db8::2"), AvoidBuggy: true},
@@ -181,7 +213,7 @@ func (test assignTest) run(t *testing.T, pools []pool.Pool) {
 		address := netip.MustParseAddr(text)
 		claims[address] = append(claims[address], holder(owner))
 	}
-	a := pool.Assign(pools, claims, test.requests)
+	a := assign(pools, claims, test.requests)
 	of := map[string]string{}
 	for s, list := range a.Of {
 		if len(list) > 0 {

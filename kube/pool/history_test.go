@@ -9,6 +9,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
 	"weir.io/weir/kube/pool"
 )
 
@@ -29,9 +32,32 @@ func anything(random *rand.Rand, s pool.Service) pool.Request {
 	return r
 }
 
+// told tells a book what there is, in any order.
+func told(b *pool.Book, claims pool.Claims, requests []pool.Request) {
+	for i := range 12 {
+		s := pool.Service{Namespace: "x", Name: fmt.Sprint(i)}
+		if !slices.ContainsFunc(requests, func(r pool.Request) bool { return r.Service == s }) {
+			b.Forget(s)
+		}
+	}
+	for _, prefix := range []string{"203.0.113.0/29", "2001:db8::/125", "198.51.100.0/30"} {
+		p := netip.MustParsePrefix(prefix)
+		for x := p.Addr(); p.Contains(x); x = x.Next() {
+			b.Claim(x, claims[x])
+		}
+	}
+	for _, r := range requests {
+		b.Request(0, r) // of the same rank: by name
+	}
+}
+
+// isServices is which Services have changed: all, to who is told all anew.
+func isServices(p cmp.Path) bool { return p.Last().String() == ".Services" }
+
 // Whatever Services come, go and ask for, in whatever order claims and releases become true:
 // no address is two Services' that do not share it, no port of one is ever two's, none is
-// lost, and nobody's address changes who asks for nothing else.
+// lost, and nobody's address changes who asks for nothing else. A book that is told of changes
+// says what one says that is told all anew.
 func TestAssignOverRandomHistories(t *testing.T) {
 	pools := []pool.Pool{{Name: "a", Addresses: ranges(t, "203.0.113.0/29", "2001:db8::/125")}, {Name: "b", Addresses: ranges(t, "198.51.100.0/30"), OnRequest: true}}
 	shared := 0
@@ -40,6 +66,8 @@ func TestAssignOverRandomHistories(t *testing.T) {
 		claims := pool.Claims{}
 		requests := map[pool.Service]pool.Request{}
 		before := map[pool.Service][]netip.Addr{}
+		book := pool.NewBook()
+		book.Pools(pools)
 		for range 60 {
 			s := pool.Service{Namespace: "x", Name: fmt.Sprint(random.IntN(12))}
 			if delete(requests, s); random.IntN(4) > 0 {
@@ -51,7 +79,11 @@ func TestAssignOverRandomHistories(t *testing.T) {
 				r.Had = before[name] // as its status says
 				list = append(list, r)
 			}
-			a := pool.Assign(pools, claims, list)
+			a := assign(pools, claims, list)
+			told(book, claims, list)
+			if d := cmp.Diff(a, read(book, book.Assign(), list), cmpopts.EquateEmpty(), cmpopts.EquateComparable(netip.Addr{}), cmp.FilterPath(isServices, cmp.Ignore())); d != "" {
+				t.Fatalf("seed %d: who is told of changes says something else (-all anew +changes): %s", seed, d)
+			}
 			for x, holders := range a.Claim {
 				for _, h := range holders {
 					claims[x] = claims[x].With(h)
@@ -98,7 +130,7 @@ func TestAssignOverRandomHistories(t *testing.T) {
 		for _, holders := range claims {
 			left += len(holders)
 		}
-		if a := pool.Assign(pools, claims, nil); len(a.Release) != left {
+		if a := assign(pools, claims, nil); len(a.Release) != left {
 			t.Fatalf("seed %d: nobody is there, and %d of %d claims are released", seed, len(a.Release), left)
 		}
 	}

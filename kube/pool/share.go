@@ -88,27 +88,29 @@ func (a *assigner) joins(r Request, family Family) (none netip.Addr, found bool)
 	if r.Key == "" {
 		return none, false
 	}
-	for _, x := range a.byKey[r.Key] {
-		if FamilyOf(x) != family || a.may(r, x) != "" {
-			continue
-		}
-		if r.Pool != "" || !slices.ContainsFunc(a.pools, func(p Pool) bool { return p.OnRequest && p.Has(x) }) {
-			return x, true
+	for _, list := range [][]netip.Addr{a.byKey[r.Key], a.shared[r.Key]} {
+		for _, x := range list {
+			if FamilyOf(x) != family || a.may(r, x) != "" {
+				continue
+			}
+			if r.Pool != "" || !slices.ContainsFunc(a.pools, func(p Pool) bool { return p.OnRequest && p.Has(x) }) {
+				return x, true
+			}
 		}
 	}
 	return none, false
 }
 
-// take gives the address to the Service, and claims it if need be.
+// take gives the address to the Service, to be claimed if need be.
 func (a *assigner) take(r Request, x netip.Addr) netip.Addr {
 	h := r.holder()
-	if has, is := a.holders[x].Of(r.Service); is && has.Same(h) {
+	if has, is := a.holders(x).Of(r.Service); is && has.Same(h) {
 		return x
 	}
-	a.result.Claim[x] = a.result.Claim[x].With(h)
-	a.holders[x] = a.holders[x].With(h)
-	if h.Key != "" && !slices.Contains(a.byKey[h.Key], x) {
-		a.byKey[h.Key] = append(a.byKey[h.Key], x)
+	a.claim[x] = a.claim[x].With(h)
+	a.chosen[x] = a.holders(x).With(h)
+	if h.Key != "" {
+		a.shared[h.Key] = append(a.shared[h.Key], x)
 	}
 	return x
 }

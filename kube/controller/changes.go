@@ -1,0 +1,48 @@
+package controller
+
+import (
+	"net/netip"
+	"sync"
+
+	"weir.io/weir/kube/pool"
+)
+
+// news is what may have changed.
+type news struct {
+	services  map[pool.Service]bool // Services, and those whose EndpointSlices did
+	addresses map[netip.Addr]bool   // that are claimed, or were
+	nodes     bool
+	resources bool // custom ones, and namespaces by whose labels they select
+	all       bool
+}
+
+// changes collects news until somebody takes it. What has changed twice is told once.
+type changes struct {
+	wake func() // called with each
+
+	mu  sync.Mutex
+	got news
+}
+
+func newNews() news {
+	return news{services: map[pool.Service]bool{}, addresses: map[netip.Addr]bool{}}
+}
+
+func newChanges(wake func()) *changes { return &changes{wake: wake, got: newNews()} }
+
+// note adds to the news.
+func (c *changes) note(f func(*news)) {
+	c.mu.Lock()
+	f(&c.got)
+	c.mu.Unlock()
+	c.wake()
+}
+
+// take returns the news and forgets it.
+func (c *changes) take() news {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	got := c.got
+	c.got = newNews()
+	return got
+}

@@ -1,0 +1,101 @@
+package controller
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"reflect"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"weir.io/weir/internal/model"
+	"weir.io/weir/kube/translate"
+)
+
+// made is what a Service was translated to, and of what. What the API server says is not
+// changed but replaced, so whatever is the same object says the same.
+type made struct {
+	of       inputs
+	services []model.Service // with their defaults; the same slice while they are the same
+	problems []translate.Problem
+}
+
+type inputs struct {
+	service   *corev1.Service
+	slices    []*discoveryv1.EndpointSlice
+	addresses []netip.Addr
+	policy    *translate.ServicePolicy
+	cluster   *translate.Cluster
+}
+
+func (a inputs) same(b inputs) bool {
+	return a.service == b.service && a.policy == b.policy && a.cluster == b.cluster && slices.Equal(a.slices, b.slices) && slices.Equal(a.addresses, b.addresses)
+}
+
+// translate makes directors' services of Kubernetes' ones, where something is new.
+func (p *plan) translate(o translate.Options, slicesOf func(*corev1.Service) []*discoveryv1.EndpointSlice) {
+	for w := range p.unsettled {
+		policy := p.read.policies.For(w.service)
+		if policy != w.policy {
+			w.policy, p.recount = policy, true
+		}
+		of := inputs{service: w.service, slices: slicesOf(w.service), addresses: w.addresses, policy: policy, cluster: p.cluster}
+		if !of.same(w.made.of) {
+			p.make(w, o, of)
+		}
+		w.problems[forwarding] = w.made.problems
+	}
+}
+
+// make translates one Service. It depends on nothing but these inputs.
+func (p *plan) make(w *wish, o translate.Options, of inputs) {
+	if of.policy != nil {
+		o = of.policy.Options
+	}
+	p.work.translated++
+	services, problems := translate.Services(o, of.service, of.slices, of.addresses, of.cluster)
+	if why := valid(services); why != "" {
+		services, problems = nil, append(problems, translate.Problem{Reason: translate.NotForward, Message: why})
+	}
+	if reflect.DeepEqual(services, w.made.services) {
+		services = w.made.services
+	} else {
+		p.revision++
+	}
+	w.made = made{of, services, problems}
+}
+
+// valid gives services their defaults, and says what is wrong with the first that no director
+// would take.
+func valid(services []model.Service) string {
+	c := model.Config{Services: services}
+	c.Director.Limits = model.Limits{Services: model.MaxServices, Backends: model.MaxBackends, RingMemory: model.MaxRingMemory, Fragments: model.MaxFragments, SourceRanges: model.MaxSourceRanges}
+	c.SetDefaults()
+	var errs model.FieldErrors
+	errors.As(c.Validate(), &errs)
+	for _, e := range errs {
+		if i, found := serviceIn(e.Path); found && i < len(services) {
+			return fmt.Sprintf("%s: %s", services[i].Name, e.Problem)
+		}
+	}
+	return ""
+}
+
+// part is a service for directors, and whose it is.
+type part struct {
+	service model.Service
+	whose   *wish
+}
+
+// parts returns all that directors are to forward.
+func (p *plan) parts() []part {
+	var parts []part
+	for _, w := range p.of {
+		for _, s := range w.made.services {
+			parts = append(parts, part{s, w})
+		}
+	}
+	return parts
+}

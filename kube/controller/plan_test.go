@@ -1,0 +1,131 @@
+package controller
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"weir.io/weir/internal/model"
+	"weir.io/weir/kube/pool"
+	"weir.io/weir/kube/translate"
+)
+
+const (
+	manyServices     = 5000
+	endpointsPerSlot = 10
+)
+
+// many is a cluster with thousands of Services, as it is read.
+type many struct {
+	*plan
+	services []*corev1.Service
+	slices   map[*corev1.Service][]*discoveryv1.EndpointSlice
+	options  translate.Options
+}
+
+func newMany(tb testing.TB) *many {
+	tb.Helper()
+	r, err := pool.ParseRange("10.64.0.0/16")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	m := &many{plan: newPlan(), slices: map[*corev1.Service][]*discoveryv1.EndpointSlice{}, options: translate.Options{Mode: model.NAT, SNAT: true, Backends: translate.Pods}}
+	m.book.Pools([]pool.Pool{{Name: "public", Addresses: []pool.Range{r}}})
+	for i := range manyServices {
+		s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "x", Name: fmt.Sprint("s", i), UID: types.UID(fmt.Sprint(i))},
+			Spec: corev1.ServiceSpec{IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol}, Ports: []corev1.ServicePort{{Name: "http", Port: 80, NodePort: 30080}}}}
+		m.services = append(m.services, s)
+		m.slices[s] = []*discoveryv1.EndpointSlice{sliceOf(i, endpointsPerSlot)}
+		m.want(s, nil)
+	}
+	m.pass(tb)
+	return m
+}
+
+// sliceOf returns one with so many endpoints.
+func sliceOf(service, endpoints int) *discoveryv1.EndpointSlice {
+	port, name := int32(8080), "http"
+	s := &discoveryv1.EndpointSlice{AddressType: discoveryv1.AddressTypeIPv4, Ports: []discoveryv1.EndpointPort{{Name: &name, Port: &port}}}
+	for i := range endpoints {
+		a := netip.AddrFrom4([4]byte{10, byte(128 + service>>8), byte(service), byte(i + 1)})
+		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{Addresses: []string{a.String()}})
+	}
+	return s
+}
+
+// pass does what a pass does but for asking others.
+func (m *many) pass(tb testing.TB) {
+	tb.Helper()
+	for x, holders := range m.assign() {
+		m.book.Claim(x, holders)
+	}
+	m.translate(m.options, func(s *corev1.Service) []*discoveryv1.EndpointSlice { return m.slices[s] })
+	m.refuse(nil)
+	m.settle(nil, map[*wish]bool{})
+}
+
+// One changed EndpointSlice of thousands of Services has one of them translated anew, and no
+// other's services touched; one that says nothing new changes nothing for directors.
+func TestPlanLooksAtWhatChanges(t *testing.T) {
+	m := newMany(t)
+	if m.work.translated != manyServices || len(m.parts()) != manyServices {
+		t.Fatalf("%d Services were translated at first, into %d", m.work.translated, len(m.parts()))
+	}
+	m.assign() // what was claimed is looked at once more
+	before := map[*wish]*model.Service{}
+	for _, w := range m.of {
+		before[w] = &w.made.services[0]
+	}
+	changed := m.services[1234]
+	for _, test := range []struct {
+		what       string
+		endpoints  int
+		translated int
+		revisions  uint64
+	}{{"one endpoint more", endpointsPerSlot + 1, 1, 1}, {"a slice that is written anew", endpointsPerSlot + 1, 1, 0}, {"nothing", 0, 0, 0}} {
+		m.work, m.book.Looked = work{}, 0
+		revision := m.revision
+		if test.endpoints > 0 {
+			m.slices[changed] = []*discoveryv1.EndpointSlice{sliceOf(1234, test.endpoints)}
+		}
+		m.want(changed, nil)
+		m.pass(t)
+		if m.work.translated != test.translated || m.revision-revision != test.revisions || m.book.Looked > 10 {
+			t.Errorf("%s: %d Services are translated, %d revisions more, %d looks for addresses", test.what, m.work.translated, m.revision-revision, m.book.Looked)
+		}
+		for _, w := range m.of {
+			if w.service != changed && &w.made.services[0] != before[w] {
+				t.Fatalf("%s: %s is another one", test.what, w.name())
+			}
+		}
+	}
+	if got := len(m.byName[translate.Of(changed)].made.services[0].Backends); got != endpointsPerSlot+1 {
+		t.Errorf("it has %d backends", got)
+	}
+
+	// A Service that goes takes along what was said of it, and what it had is released.
+	m.forget(translate.Of(changed))
+	m.pass(t)
+	if len(m.release) != 1 || len(m.parts()) != manyServices-1 || len(m.of) != manyServices-1 || len(m.unsettled) != 0 {
+		t.Errorf("after one has gone %v is released, and %d services of %d are left", m.release, len(m.parts()), len(m.of))
+	}
+}
+
+func BenchmarkPlanOfOneSlice(b *testing.B) {
+	m := newMany(b)
+	m.assign()
+	b.ReportAllocs()
+	i := 0
+	for b.Loop() {
+		s := m.services[i%manyServices]
+		m.slices[s] = []*discoveryv1.EndpointSlice{sliceOf(i%manyServices, 1+i%endpointsPerSlot)}
+		m.want(s, nil)
+		m.pass(b)
+		i++
+	}
+}

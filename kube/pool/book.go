@@ -1,0 +1,248 @@
+package pool
+
+import (
+	"cmp"
+	"maps"
+	"net/netip"
+	"reflect"
+	"slices"
+)
+
+// Book assigns addresses as pools, claims and requests change. A Service keeps what it has
+// claimed, unless it asks for something else: also what no pool has any more, because another
+// address would break its clients. What it says is what it would say if it were told all anew,
+// but it looks only at Services that a change may concern.
+type Book struct {
+	pools    []Pool
+	requests map[Service]ranked
+	claims   Claims
+	owned    map[Service][]netip.Addr // in order
+	byKey    map[string][]netip.Addr  // that are shared by it, in order
+	next     cursors                  // where addresses may be that nobody has claimed
+
+	touched map[Service]bool // to be looked at
+	open    map[Service]bool // that have something to claim or to give back
+	lacking map[Service]bool // that do not have what they ask for
+	results map[Service]*kept
+
+	// Looked counts the requests and addresses that were looked at.
+	Looked int
+}
+
+type ranked struct {
+	Request
+	rank int64
+}
+
+// result is what becomes of a request, while it is looked at.
+type result struct {
+	of       [2]netip.Addr // of its families; invalid: none
+	problems []string      // what it does not get, and why
+}
+
+// kept is the same, in the end.
+type kept struct {
+	of       []netip.Addr // in the order of its families
+	problems []string
+}
+
+// Change is what an Assign has changed, and what is to be done.
+type Change struct {
+	// Services are those with other addresses or problems than before.
+	Services []Service
+	// Claim is what has not been claimed yet, and what was claimed with another key or other
+	// ports. Other claims of the same addresses stay.
+	Claim Claims
+	// Release are claims that are not needed any more. What they hold may be given to others
+	// only when nobody forwards it.
+	Release []Share
+}
+
+// NewBook returns a book without pools, claims and requests.
+func NewBook() *Book {
+	return &Book{requests: map[Service]ranked{}, claims: Claims{}, owned: map[Service][]netip.Addr{}, byKey: map[string][]netip.Addr{},
+		touched: map[Service]bool{}, open: map[Service]bool{}, lacking: map[Service]bool{}, results: map[Service]*kept{}}
+}
+
+// Pools says which pools there are, in the order in which addresses are taken from them.
+func (b *Book) Pools(pools []Pool) {
+	if reflect.DeepEqual(pools, b.pools) {
+		return
+	}
+	b.pools, b.next = slices.Clone(pools), make(cursors, len(pools))
+	for s := range b.requests {
+		b.touched[s] = true
+	}
+}
+
+// Request says what a Service wants. Of several that want the same the one with the lowest
+// rank gets it, and of these the first by name.
+func (b *Book) Request(rank int64, r Request) {
+	if before, is := b.requests[r.Service]; is && before.rank == rank && reflect.DeepEqual(before.Request, r) {
+		return
+	}
+	b.requests[r.Service] = ranked{r, rank}
+	b.touched[r.Service] = true
+}
+
+// Forget says that a Service wants nothing any more.
+func (b *Book) Forget(s Service) {
+	if _, is := b.requests[s]; is {
+		delete(b.requests, s)
+		b.touched[s] = true
+	}
+}
+
+// Claim says whose an address is; nobody's: it is free.
+func (b *Book) Claim(x netip.Addr, now Holders) {
+	before := b.claims[x]
+	if slices.EqualFunc(before, now, Holder.Same) {
+		return
+	}
+	for _, h := range before {
+		b.touched[h.Service] = true
+		remove(b.owned, h.Service, x)
+		if h.Key != "" {
+			remove(b.byKey, h.Key, x)
+		}
+	}
+	for _, h := range now {
+		b.touched[h.Service] = true
+		insert(b.owned, h.Service, x)
+		if h.Key != "" {
+			insert(b.byKey, h.Key, x)
+		}
+	}
+	if b.claims[x] = now; len(now) == 0 {
+		delete(b.claims, x)
+		b.next.free(b.pools, x)
+	}
+}
+
+// insert and remove keep the lists of a map in order.
+func insert[K comparable](of map[K][]netip.Addr, key K, x netip.Addr) {
+	if at, is := slices.BinarySearchFunc(of[key], x, netip.Addr.Compare); !is {
+		of[key] = slices.Insert(of[key], at, x)
+	}
+}
+
+func remove[K comparable](of map[K][]netip.Addr, key K, x netip.Addr) {
+	if at, is := slices.BinarySearchFunc(of[key], x, netip.Addr.Compare); is {
+		of[key] = slices.Delete(of[key], at, at+1)
+	}
+	if len(of[key]) == 0 {
+		delete(of, key)
+	}
+}
+
+// Of returns what a Service has by the last Assign, in the order of its families, and what is
+// wrong. Some of its addresses may have to be claimed first.
+func (b *Book) Of(s Service) (addresses []netip.Addr, problems []string) {
+	if r := b.results[s]; r != nil {
+		return slices.Clone(r.of), r.problems
+	}
+	return nil, nil
+}
+
+// Assign chooses addresses for all that lack some, after what has been said since the last one.
+func (b *Book) Assign() Change {
+	list := b.concerned()
+	for i := range b.pools { // past what is claimed, once for all
+		for _, family := range []Family{IPv4, IPv6} {
+			b.next.first(b.pools, i, family, func(x netip.Addr) bool { return b.has(b.claims, x) })
+		}
+	}
+	a := &assigner{Book: b, chosen: Claims{}, claim: Claims{}, shared: map[string][]netip.Addr{}, next: slices.Clone(b.next)}
+	results, done := make([]result, len(list)), make([][2]bool, len(list))
+	// First what is not chosen freely, so that no free choice takes it away.
+	for _, free := range []bool{false, true} {
+		for i, r := range list {
+			a.now = &results[i]
+			for j, family := range r.Families[:min(2, len(r.Families))] {
+				b.Looked++
+				if done[i][j] || !free && a.chooses(r.Request, family) {
+					continue
+				}
+				done[i][j] = true
+				a.now.of[j] = a.one(r.Request, family)
+			}
+		}
+	}
+	change := Change{Claim: a.claim}
+	for i, r := range list {
+		b.note(r.Request, &results[i], &change)
+	}
+	clear(b.touched)
+	slices.SortFunc(change.Release, func(a, b Share) int {
+		return cmp.Or(a.Address.Compare(b.Address), a.Service.compare(b.Service))
+	})
+	return change
+}
+
+func (b *Book) has(claims Claims, x netip.Addr) bool {
+	b.Looked++
+	return len(claims[x]) > 0
+}
+
+// concerned returns the requests that are to be looked at, in order. Whose Service is gone asks
+// for nothing, and may have something to give back.
+func (b *Book) concerned() []ranked {
+	if len(b.touched) > 0 { // who lacks something may get it now
+		maps.Copy(b.touched, b.lacking)
+	}
+	maps.Copy(b.touched, b.open)
+	list := make([]ranked, 0, len(b.touched))
+	for s := range b.touched {
+		r, is := b.requests[s]
+		if !is {
+			r.Service = s
+		}
+		list = append(list, r)
+	}
+	slices.SortFunc(list, func(a, b ranked) int {
+		return cmp.Or(cmp.Compare(a.rank, b.rank), a.Service.compare(b.Service))
+	})
+	return list
+}
+
+// note keeps what has become of a request, and adds it to the change.
+func (b *Book) note(r Request, now *result, change *Change) {
+	var of []netip.Addr
+	for _, x := range now.of {
+		if x.IsValid() {
+			of = append(of, x)
+		}
+	}
+	todo := false
+	for _, x := range of {
+		h := r.holder()
+		if has, is := b.claims[x].Of(r.Service); !is || !has.Same(h) {
+			todo = true
+		}
+	}
+	for _, x := range b.owned[r.Service] {
+		if !slices.Contains(of, x) && r.Service != (Service{}) { // what is nobody's is given back already
+			change.Release = append(change.Release, Share{x, r.Service})
+			todo = true
+		}
+	}
+	set(b.open, r.Service, todo)
+	set(b.lacking, r.Service, len(now.problems) > 0)
+	before := b.results[r.Service]
+	if _, is := b.requests[r.Service]; !is {
+		delete(b.results, r.Service)
+		return
+	}
+	if before == nil || !slices.Equal(before.of, of) || !slices.Equal(before.problems, now.problems) {
+		change.Services = append(change.Services, r.Service)
+	}
+	b.results[r.Service] = &kept{of, now.problems}
+}
+
+func set(of map[Service]bool, s Service, is bool) {
+	if is {
+		of[s] = true
+	} else {
+		delete(of, s)
+	}
+}
