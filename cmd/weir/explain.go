@@ -208,6 +208,15 @@ func openCapture(file io.ReadSeeker) (next func() ([]byte, error), err error) {
 
 // explain is the API's way to the datapath.
 func (d *director) explain(ctx context.Context, q model.Question) (model.Explanation, error) {
+	e, err := d.decide(ctx, q)
+	if err == nil {
+		e.Steps = explain.Steps(&e)
+	}
+	return e, err
+}
+
+// decide asks the datapath what it does with a packet.
+func (d *director) decide(ctx context.Context, q model.Question) (model.Explanation, error) {
 	unprocessable := func(err error) error { return api.NewProblem(http.StatusUnprocessableEntity, err.Error()) }
 	name, mac, err := d.kernel.Entrance(q.Interface, q.Source.Addr())
 	if err != nil {

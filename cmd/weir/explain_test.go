@@ -21,9 +21,16 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// fakeExplain answers about SYNs that they are forwarded, and about all else that it is not.
+// fakeExplain says what the fake decides, as a director does.
 func fakeExplain(_ context.Context, q model.Question) (model.Explanation, error) {
-	frame, err := explain.Build(&q, model.MAC{2, 0, 0, 0, 0, 1})
+	e, err := fakeDecide(&q)
+	e.Steps = explain.Steps(&e)
+	return e, err
+}
+
+// fakeDecide answers about SYNs that they are forwarded, and about all else that it is not.
+func fakeDecide(q *model.Question) (model.Explanation, error) {
+	frame, err := explain.Build(q, model.MAC{2, 0, 0, 0, 0, 1})
 	if err != nil {
 		return model.Explanation{}, api.NewProblem(http.StatusUnprocessableEntity, err.Error())
 	}

@@ -1,171 +1,25 @@
 package main
 
 import (
-	"fmt"
-	"net/netip"
-	"strings"
-	"time"
-
 	"weir.io/weir/internal/explain"
 	"weir.io/weir/internal/model"
 )
 
-// chosenTexts say what chose a backend.
-var chosenTexts = map[model.Chosen]string{
-	model.ChosenByFragment: "as its packet's first fragment",
-	model.ChosenBySNAT:     "full NAT knows the flow",
-	model.ChosenByQUIC:     "its connection ID names it",
-	model.ChosenByMemory:   "the flow is remembered",
-	model.ChosenByLoad:     "by load, of the slot's owner and its backup",
-	model.ChosenByTurn:     "its turn is the next one",
-	model.ChosenAtRandom:   "drawn at random: each new connection is",
-	model.ChosenByLeast:    "by load, the least of all",
-	model.ChosenByRow:      "the first candidate that is up",
-	model.ChosenByAge:      "the oldest candidate that is up: nobody has seen the connection begin",
-}
-
 // explanationTable has a line for each decision.
 func explanationTable(t *table, e *model.Explanation) {
 	t.row("STEP", "DECISION")
-	t.row("comes in", e.Interface)
-	if e.Flow != nil {
-		t.row("segment", e.Flow.Segment)
-		t.row("flow", flowText(e.Flow))
-	}
-	if s := e.Service; s != nil {
-		t.row("service", fmt.Sprintf("%s: %s %s port %s, policy %s, affinity %s", s.Name, s.ID.VIP, s.ID.Protocol, s.ID.Port, s.Policy, s.Affinity))
-		if r := s.SourceRange; r != nil {
-			t.row("client", sourceText(r))
+	before := model.Decision("")
+	for _, s := range explain.Steps(e) {
+		switch {
+		case s.Step == model.StepCandidate:
+			t.row(" "+string(s.Step), s.Says)
+		case s.Step == before:
+			t.row(" ", s.Says) // a further header of the packet
+		default:
+			t.row(s.Step, s.Says)
 		}
+		before = s.Step
 	}
-	if m := e.Memory; m != nil {
-		t.row("remembered", memoryText(m))
-	}
-	slotTable(t, "slot", e.Slot)
-	slotTable(t, "slot before", e.Before)
-	if b := e.Backend; b != nil {
-		t.row("backend", strings.TrimSuffix(fmt.Sprintf("%s %s: %s", b.Name, endText(b.Backend), chosenTexts[e.Chosen]), ": "))
-		t.row("way", wayText(b))
-	}
-	t.row("outcome", fmt.Sprintf("%s: %s", e.Reason, model.ReasonText(e.Reason)))
-	if e.Leaves != "" {
-		t.row("leaves by", e.Leaves)
-	}
-	what := "packet in"
-	for _, line := range explain.Describe(e.Frame) {
-		t.row(what, line)
-		what = " "
-	}
-	what = "packet out"
-	for _, line := range explain.Describe(e.Out) {
-		t.row(what, line)
-		what = " "
-	}
-}
-
-func sourceText(r *model.ExplainedSource) string {
-	if !r.Range.IsValid() {
-		return fmt.Sprintf("in none of the service's source ranges (%d)", r.Of)
-	}
-	return fmt.Sprintf("in source range %s, one of %d", r.Range, r.Of)
-}
-
-func slotTable(t *table, what string, s *model.ExplainedSlot) {
-	if s == nil {
-		return
-	}
-	text := fmt.Sprintf("%d of %d", s.Number, s.Of)
-	if s.Settling {
-		text += ", flows of others may be remembered"
-	}
-	t.row(what, text)
-	for _, c := range s.Candidates {
-		t.row(" candidate", strings.TrimSuffix(fmt.Sprintf("%s %s, %s, %s", c.Name, endText(c.Backend), c.State, generationsText(c.Generations)), ", "))
-	}
-}
-
-// generationsText names the generations that a candidate owns the slot in, or stands in.
-func generationsText(all []model.ExplainedGeneration) string {
-	var parts []string
-	for _, backup := range []bool{false, true} {
-		var numbers []string
-		for _, g := range all {
-			if g.Backup == backup {
-				numbers = append(numbers, fmt.Sprint(g.Number))
-			}
-		}
-		role := "owner"
-		if backup {
-			role = "backup"
-		}
-		if len(numbers) > 0 {
-			parts = append(parts, role+" in generation "+strings.Join(numbers, ", "))
-		}
-	}
-	return strings.Join(parts, "; ")
-}
-
-func flowText(f *model.ExplainedFlow) string {
-	protocol := model.Protocol(f.Protocol)
-	name := fmt.Sprintf("protocol %d", f.Protocol)
-	switch {
-	case protocol == model.TCP || protocol == model.UDP:
-		name = protocol.String()
-	case f.Protocol == 1 || f.Protocol == 58:
-		name = "icmp"
-	}
-	text := fmt.Sprintf("%s %s > %s", name, endText(f.Source), endText(f.Destination))
-	if f.ICMPError {
-		text += ", an ICMP error about it"
-	}
-	if f.Fragment != "" {
-		text += ", " + f.Fragment + " fragment"
-	}
-	if f.TCPFlags != "" {
-		text += ", " + f.TCPFlags
-	}
-	return fmt.Sprintf("%s, TTL %d, %d bytes", text, f.TTL, f.Length)
-}
-
-func memoryText(m *model.ExplainedMemory) string {
-	backend := "a backend that is gone"
-	if m.Backend.IsValid() {
-		backend = endText(m.Backend)
-	}
-	text := fmt.Sprintf("%s at %s, last packet %s ago", m.State, backend, time.Duration(m.Age).Round(time.Second))
-	if !m.Follows {
-		text += ", not followed"
-	}
-	return text
-}
-
-func wayText(b *model.ExplainedBackend) string {
-	if b.Local {
-		return fmt.Sprintf("%s, this host", b.Mode)
-	}
-	text := fmt.Sprintf("%s, by %s to %s", b.Mode, orDash(b.Interface), orDash(b.NextHop.String()))
-	if b.VLAN != 0 {
-		text += fmt.Sprintf(", tag %d", b.VLAN)
-	}
-	if b.Source.IsValid() {
-		text += ", from " + b.Source.String()
-	}
-	return fmt.Sprintf("%s, MTU %d", text, b.MTU)
-}
-
-func orDash(text string) string {
-	if text == "" {
-		return "-"
-	}
-	return text
-}
-
-// endText leaves a port out that says nothing.
-func endText(a netip.AddrPort) string {
-	if a.Port() == 0 {
-		return a.Addr().String()
-	}
-	return a.String()
 }
 
 // explanationsTable has a line for each packet of a file.
@@ -175,7 +29,7 @@ func explanationsTable(t *table, all []model.Explanation) {
 		e := &all[i]
 		var flow, service, backend string
 		if e.Flow != nil {
-			flow = flowText(e.Flow)
+			flow = explain.FlowText(e.Flow)
 		}
 		if e.Service != nil {
 			service = e.Service.Name

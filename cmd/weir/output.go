@@ -36,6 +36,7 @@ func (o *output) write(w io.Writer, value any, table func(t *table)) error {
 	case "json":
 		encoder := json.NewEncoder(w)
 		encoder.SetIndent("", "  ")
+		encoder.SetEscapeHTML(false) // it is for people and programs, not for a page
 		return encoder.Encode(value)
 	case "yaml":
 		text, err := config.Marshal(value)

@@ -34,6 +34,7 @@ func (s *Server) HandleExplain(explain Explainer) {
 					slot.Candidates = orEmpty(slot.Candidates)
 				}
 			}
+			e.Steps = orEmpty(e.Steps)
 			return &explanation{e}, err
 		})
 }

@@ -41,7 +41,7 @@ func TestExplain(t *testing.T) {
 		body         string
 	}{
 		{"POST", `{"source":"198.51.100.7:5555","destination":"203.0.113.10:443","protocol":"tcp","flags":["syn"],"segment":"vlan:7","payload":"00ab"}`,
-			200, `{"interface":"eth0","frame":"","reason":"drop_no_backend","outcome":"drop"}`},
+			200, `{"interface":"eth0","frame":"","reason":"drop_no_backend","outcome":"drop","steps":[]}`},
 		{"POST", `{"protocol":"sctp"}`, 422, "protocol: unknown"},
 		{"POST", `{"protocol":"udp"}`, 500, "not what was asked"},
 		{"POST", `{"port":7}`, 422, `"field":"port","detail":"unexpected property"`},

@@ -14,8 +14,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/net/netutil"
-
 	"weir.io/weir/internal/model"
 )
 
@@ -145,13 +143,14 @@ func (r *Remote) begin(at listening) error {
 	if err != nil {
 		return fmt.Errorf("api: %w", err)
 	}
-	listener = netutil.LimitListener(listener, mostConnections)
+	listener = newRoom(listener, mostConnections)
 	handler := r.checked
 	if at.readOnly {
 		handler = r.readOnly
 	}
 	server := &http.Server{
 		Handler:           http.HandlerFunc(handler),
+		ConnContext:       withGuest,
 		ReadHeaderTimeout: handshakeTimeout,
 		ReadTimeout:       readTimeout,
 		WriteTimeout:      writeTimeout,
@@ -192,6 +191,7 @@ func (r *Remote) end(at listening) {
 // they ask.
 func (r *Remote) checked(w http.ResponseWriter, request *http.Request) {
 	caller, known := r.access.Load().caller(request)
+	knows(request.Context(), known)
 	switch {
 	case !known:
 		r.limits.stranger(request.Context(), request.RemoteAddr)
@@ -237,6 +237,9 @@ func (r *Remote) readOnly(w http.ResponseWriter, request *http.Request) {
 		tooMany(w)
 		return
 	}
+	// Everybody on this host is as good as anybody: only what is answered now is kept.
+	knows(request.Context(), true)
+	defer knows(request.Context(), false)
 	r.server.route(w, request.WithContext(withCaller(request.Context(), Caller{Name: name, Role: model.RoleRead})))
 }
 

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"weir.io/weir/internal/engine"
 	"weir.io/weir/internal/explain"
 	"weir.io/weir/internal/model"
@@ -99,6 +101,63 @@ func TestDescribe(t *testing.T) {
 	}
 	if got := explain.Describe(frame[:30]); !strings.HasSuffix(got[len(got)-1], "cut short (12 bytes)") {
 		t.Errorf("a frame that is cut short: %q", got)
+	}
+}
+
+// Whatever was decided is said: what a field has is in a step, in the order of the decisions.
+func TestSteps(t *testing.T) {
+	a, b := netip.MustParseAddrPort("10.0.1.1:0"), netip.MustParseAddrPort("10.0.1.2:8080")
+	vip := netip.MustParseAddr("203.0.113.10")
+	frame := packet.Build(packet.EthernetHeader{Dst: to}, packet.IPv4Header{Src: netip.MustParseAddr("198.51.100.7"), Dst: vip}, packet.UDPHeader{Src: 5555, Dst: 443})
+	e := model.Explanation{Interface: "eth0", Frame: frame, Out: frame[:20], Leaves: "eth1", Reason: "forward_snat", Chosen: model.ChosenByTurn,
+		Flow: &model.ExplainedFlow{Segment: model.Segment{Kind: model.SegmentVLAN, ID: 9}, Protocol: 17, Source: netip.MustParseAddrPort("198.51.100.7:5555"),
+			Destination: netip.AddrPortFrom(vip, 443), TTL: 64, Length: 40, Fragment: "first", ICMPError: true},
+		Service: &model.ExplainedService{Name: "web", ID: model.ServiceID{VIP: vip, Protocol: model.UDP, Port: model.PortRange{First: 443, Last: 443}}, Policy: model.RoundRobin,
+			SourceRange: &model.ExplainedSource{Range: netip.MustParsePrefix("198.51.100.0/24"), Of: 3}},
+		Memory:  &model.ExplainedMemory{Backend: a, State: "open", Age: model.Duration(1e9)},
+		Slot:    &model.ExplainedSlot{Number: 1, Of: 251, Candidates: []model.ExplainedCandidate{{Name: "a", Backend: a, State: model.Active, Generations: []model.ExplainedGeneration{{Number: 2}, {Number: 1, Backup: true}}}}},
+		Before:  &model.ExplainedSlot{Number: 2, Of: 251, Settling: true},
+		Backend: &model.ExplainedBackend{Name: "b", Backend: b, Mode: model.NAT, Interface: "eth1", NextHop: model.MAC{2, 0, 0, 0, 0, 2}, VLAN: 7, MTU: 1500, Source: netip.MustParseAddrPort("10.0.0.2:1024")}}
+	want := []model.ExplainedStep{
+		{Step: model.StepComesIn, Says: "eth0"},
+		{Step: model.StepSegment, Says: "vlan:9"},
+		{Step: model.StepFlow, Says: "udp 198.51.100.7:5555 > 203.0.113.10:443, an ICMP error about it, first fragment, TTL 64, 40 bytes"},
+		{Step: model.StepService, Says: "web: 203.0.113.10 udp port 443, policy round-robin, affinity flow"},
+		{Step: model.StepClient, Says: "in source range 198.51.100.0/24, one of 3"},
+		{Step: model.StepRemembered, Says: "open at 10.0.1.1, last packet 1s ago, not followed"},
+		{Step: model.StepSlot, Says: "1 of 251"},
+		{Step: model.StepCandidate, Says: "a 10.0.1.1, active, owner in generation 2; backup in generation 1"},
+		{Step: model.StepSlotBefore, Says: "2 of 251, flows of others may be remembered"},
+		{Step: model.StepBackend, Says: "b 10.0.1.2:8080: its turn is the next one"},
+		{Step: model.StepWay, Says: "nat, by eth1 to 02:00:00:00:00:02, tag 7, from 10.0.0.2:1024, MTU 1500"},
+		{Step: model.StepOutcome, Says: "forward_snat: " + model.ReasonText("forward_snat")},
+		{Step: model.StepLeavesBy, Says: "eth1"},
+		{Step: model.StepPacketIn, Says: "ethernet: 00:00:00:00:00:00 > 02:00:00:00:00:d1"},
+		{Step: model.StepPacketIn, Says: "ipv4: 198.51.100.7 > 203.0.113.10, ttl 64, tos 0x00, length 28"},
+		{Step: model.StepPacketIn, Says: "udp: 5555 > 443, length 8"},
+		{Step: model.StepPacketOut, Says: "ethernet: 00:00:00:00:00:00 > 02:00:00:00:00:d1"},
+		{Step: model.StepPacketOut, Says: "ipv4: cut short (6 bytes)"},
+	}
+	if diff := cmp.Diff(want, explain.Steps(&e)); diff != "" {
+		t.Errorf("the steps differ (-want +got):\n%s", diff)
+	}
+	e.Service.SourceRange.Range = netip.Prefix{}
+	none := model.ExplainedStep{Step: model.StepClient, Says: "in none of the service's source ranges (3)"}
+	if !slices.Contains(explain.Steps(&e), none) {
+		t.Errorf("nothing says that the client is in none of the source ranges: %v", explain.Steps(&e))
+	}
+}
+
+// Each way to choose a backend is said.
+func TestStepsSayWhatChose(t *testing.T) {
+	for _, chosen := range []model.Chosen{model.ChosenByFragment, model.ChosenBySNAT, model.ChosenByQUIC, model.ChosenByMemory, model.ChosenByLoad,
+		model.ChosenByTurn, model.ChosenAtRandom, model.ChosenByLeast, model.ChosenByRow, model.ChosenByAge} {
+		e := model.Explanation{Chosen: chosen, Backend: &model.ExplainedBackend{Name: "b", Backend: netip.MustParseAddrPort("10.0.1.2:0")}}
+		for _, s := range explain.Steps(&e) {
+			if s.Step == model.StepBackend && !strings.HasPrefix(s.Says, "b 10.0.1.2: ") {
+				t.Errorf("of %s is said: %q", chosen, s.Says)
+			}
+		}
 	}
 }
 

@@ -22,7 +22,38 @@ type Explanation struct {
 	Outcome Outcome           `json:"outcome"`
 	Out     Hex               `json:"out,omitempty"`    // the frame as it leaves, or as the kernel gets it
 	Leaves  string            `json:"leaves,omitempty"` // the interface that it leaves by
+	// Steps are all of this in words, in the order in which it was decided.
+	Steps []ExplainedStep `json:"steps"`
 }
+
+// ExplainedStep is a decision in words.
+type ExplainedStep struct {
+	Step Decision `json:"step"`
+	Says string   `json:"says"`
+}
+
+// Decision is what is decided, or shown, of a packet.
+type Decision string
+
+// The steps, in their order. Candidates are of the slot before them; each header of a packet is
+// a step of its own.
+const (
+	StepComesIn    Decision = "comes in"
+	StepSegment    Decision = "segment"
+	StepFlow       Decision = "flow"
+	StepService    Decision = "service"
+	StepClient     Decision = "client" // for a service that is for some clients only
+	StepRemembered Decision = "remembered"
+	StepSlot       Decision = "slot"
+	StepSlotBefore Decision = "slot before"
+	StepCandidate  Decision = "candidate"
+	StepBackend    Decision = "backend"
+	StepWay        Decision = "way"
+	StepOutcome    Decision = "outcome"
+	StepLeavesBy   Decision = "leaves by"
+	StepPacketIn   Decision = "packet in"
+	StepPacketOut  Decision = "packet out"
+)
 
 // Outcome is what becomes of a packet: what a reason's label begins with.
 type Outcome string

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -25,20 +26,18 @@ func newSet() Change {
 	return Replace("cli", []model.Service{service("a", 1, 2), service("b", 2, 1)}, count)
 }
 
-// TestKilledWriter is the process that is killed.
-func TestKilledWriter(t *testing.T) {
-	dir := os.Getenv(toBeKilled)
-	if dir == "" {
-		t.Skip("only TestKillLeavesOldOrNew runs it")
-	}
+// toBeKilledNow makes a change, in a process of its own: it is killed meanwhile, or ends.
+func toBeKilledNow(dir string) {
 	runtime.LockOSThread() // strace counts the calls of each thread
 	f, err := OpenFile(dir)
+	if err == nil {
+		_, err = f.Update(context.Background(), newSet())
+	}
 	if err != nil {
-		t.Fatal(err)
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
 	}
-	if _, err := f.Update(t.Context(), newSet()); err != nil {
-		t.Fatal(err)
-	}
+	os.Exit(0)
 }
 
 // kill -9 before any system call of a change leaves the old set or the new one, and the
@@ -92,7 +91,7 @@ func killAt(t *testing.T, dir, calls string, n int) (killed bool) {
 		t.Fatal(err)
 	}
 	cmd := exec.Command("strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace="+calls,
-		"-e", fmt.Sprintf("inject=%s:signal=KILL:when=%d", calls, n), self, "-test.run=^TestKilledWriter$")
+		"-e", fmt.Sprintf("inject=%s:signal=KILL:when=%d", calls, n), self)
 	cmd.Env = append(os.Environ(), toBeKilled+"="+dir, "GOMAXPROCS=1")
 	out, err := cmd.CombinedOutput()
 	if err == nil {

@@ -1,9 +1,15 @@
 package store
 
 import (
+	"os"
 	"testing"
 
 	"weir.io/weir/internal/etcdlab"
 )
 
-func TestMain(m *testing.M) { etcdlab.Isolated(m) }
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(toBeKilled); dir != "" {
+		toBeKilledNow(dir)
+	}
+	etcdlab.Isolated(m)
+}

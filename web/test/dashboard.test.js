@@ -1,7 +1,8 @@
 // The dashboard of a running demo in a browser: Debian's Chromium, and axe-core for whether
 // everybody can use it. With SCREENSHOTS=DIR it takes pictures.
 import assert from "node:assert/strict";
-import { readFileSync } from "node:fs";
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, beforeEach, describe, test } from "node:test";
 import { chromium } from "playwright-core";
@@ -111,19 +112,46 @@ describe("the dashboard", () => {
     quiet();
   });
 
-  test("explains a packet, and says what is wrong with a question", async () => {
+  test("explains a packet as weir explain does, and says what is wrong with a question", async () => {
+    const directory = mkdtempSync(join(tmpdir(), "weir-"));
+    const set = join(directory, "set.yaml");
+    writeFileSync(set, "services:\n- {name: few, vip: 192.0.2.200, protocol: udp, port: 53, mode: nat, source-ranges: [10.0.0.0/24, 10.0.0.0/8],\n" +
+      "  backends: [{name: a, address: 10.0.1.1}, {name: b, address: 10.0.1.2}]}\n");
+    demo.ask("apply", "-f", set, "--measure", "0s");
     await show("#/explain");
-    await page.getByLabel("Source").fill("10.0.0.2:5555");
-    await page.getByLabel("Destination").fill("192.0.2.7:80");
-    await page.keyboard.press("Enter");
-    await page.getByText("forward_gue").waitFor();
-    await page.locator(".steps dd", { hasText: service }).waitFor();
-    await picture("explain");
+    for (const [source, destination, protocol, flags, says] of [
+      ["10.0.0.2:5555", "192.0.2.7:80", "tcp", "syn", service],
+      ["10.0.0.2:5555", "192.0.2.7:80", "tcp", "ack", "forward_gue"],
+      ["10.0.0.2:5555", "192.0.2.200:53", "udp", "", "in source range 10.0.0.0/24, one of 2"],
+      ["198.51.100.7:5555", "192.0.2.200:53", "udp", "", "in none of the service's source ranges (2)"],
+      ["10.0.0.2", "192.0.2.7", "icmp", "", "outcome"],
+    ]) {
+      await page.getByLabel("Source").fill(source);
+      await page.getByLabel("Destination").fill(destination);
+      await page.getByLabel("Protocol").selectOption(protocol);
+      if (flags !== "") await page.getByLabel("TCP flags").selectOption(flags);
+      const answered = page.waitForResponse("**/v1/explain");
+      await page.getByLabel("Destination").press("Enter");
+      await answered;
+      // As tables are written: a line for each decision, none left out.
+      const wanted = JSON.parse(demo.ask("explain", source, `${destination}/${protocol}`, "-o", "json", ...(flags === "" ? [] : ["--flags", flags]))).steps;
+      await page.waitForFunction(([count]) => document.querySelectorAll(".steps dd").length === count, [wanted.length]);
+      const shown = await page.locator(".steps").evaluate((list) => {
+        let step = "";
+        return [...list.children].flatMap((e) => (e.tagName === "DT" ? ((step = e.textContent), []) : [{ step, says: e.textContent }]));
+      });
+      assert.deepEqual(shown, wanted);
+      assert.ok(wanted.some((s) => `${s.step} ${s.says}`.includes(says)), `${JSON.stringify(wanted)} does not say ${says}`);
+      if (flags === "syn") await picture("explain");
+    }
     quiet();
     await page.getByLabel("Destination").fill("nowhere");
     await page.getByRole("button", { name: "Explain" }).click();
     await page.locator("section[aria-label=Answer] .finding.bad").waitFor();
     complaints.splice(0); // the browser notes the answer's status
+    writeFileSync(set, "services: []\n");
+    demo.ask("apply", "-f", set, "--measure", "0s");
+    rmSync(directory, { recursive: true });
   });
 
   for (const scheme of ["light", "dark"]) {

@@ -6,10 +6,12 @@ const startTime = 180_000; // until the demo has shown what it shows, on a busy 
 
 export class Demo {
   #process;
+  #weir;
   #text = "";
   url = "";
 
   constructor(weir) {
+    this.#weir = weir;
     this.#process = spawn(weir, ["demo", "--duration", "5s", "--hold"], { stdio: ["ignore", "ignore", "pipe"] });
     this.#process.stderr.setEncoding("utf8").on("data", (text) => (this.#text += text));
   }
@@ -30,6 +32,12 @@ export class Demo {
     const [, index] = ip("-n", lab + host, "-o", "link", "show", "eth0").match(/eth0@if(\d+):/);
     const [, port] = ip("-n", lab + "switch", "-o", "link").match(new RegExp(`^${index}: ([^@:]+)`, "m"));
     ip("-n", lab + "switch", "link", "set", port, state ? "up" : "down");
+  }
+
+  /** Runs a command that asks director1. */
+  ask(...args) {
+    const socket = this.#match(/ services --socket (\S+director1\S+)/);
+    return execFileSync(this.#weir, [...args, "--socket", socket], { encoding: "utf8" });
   }
 
   async stop() {

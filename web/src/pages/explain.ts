@@ -4,18 +4,7 @@ import { plural } from "../format";
 import type { Page } from "../page";
 
 type Explanation = components["schemas"]["Explanation"];
-type Slot = NonNullable<Explanation["slot"]>;
 type Problem = components["schemas"]["Problem"];
-
-const chosen: Record<string, string> = {
-  "first-fragment": "as its packet's first fragment",
-  "full-nat": "full NAT knows the flow",
-  "connection-id": "its connection ID names it",
-  memory: "the flow is remembered",
-  load: "by load, of the slot's owner and its backup",
-  row: "the first candidate that is up",
-  age: "the oldest candidate that is up: nobody has seen the connection begin",
-};
 
 const tones: Record<string, string> = { drop: "bad", forward: "good", answer: "good", pass: "off" };
 
@@ -32,6 +21,8 @@ export class ExplainPage implements Page {
       field("destination", "Destination", "203.0.113.10:443", "VIP and port"),
       choice("protocol", "Protocol", ["tcp", "udp", "icmp"]),
       choice("flags", "TCP flags", ["syn", "ack", "syn,ack", "fin,ack", "rst"]),
+      field("segment", "Segment", "vlan:100", "only where it has one", false),
+      field("interface", "Interface", "eth0", "only if another one", false),
       this.button,
     );
     this.form.addEventListener("submit", (event) => {
@@ -52,6 +43,8 @@ export class ExplainPage implements Page {
     const question = {
       source: whole(value("source")), destination: whole(value("destination")), protocol,
       ...(protocol === "tcp" ? { flags: value("flags").split(",") } : {}),
+      ...(value("segment") === "" ? {} : { segment: value("segment") }),
+      ...(value("interface") === "" ? {} : { interface: value("interface") }),
     };
     this.button.disabled = true;
     try {
@@ -71,40 +64,14 @@ export class ExplainPage implements Page {
 
   private show(e: Explanation): void {
     const steps = el("dl", { class: "steps" });
-    const step = (what: string, says: string): void => steps.append(el("dt", {}, what), el("dd", {}, says));
-    step("comes in", e.interface);
-    if (e.flow) {
-      const icmp = e.flow["icmp-error"] ? ", an ICMP error about it" : "";
-      step("flow", `${end(e.flow.source)} to ${end(e.flow.destination)}, protocol ${e.flow.protocol}${icmp}${e.flow["tcp-flags"] ? ", " + e.flow["tcp-flags"] : ""}, TTL ${e.flow.ttl}, ${plural(e.flow.length, "byte")}`);
-    }
-    step("service", e.service ? `${e.service.name}: policy ${e.service.policy}, affinity ${e.service.affinity}` : "none");
-    if (e.memory) step("remembered", `${e.memory.state} at ${end(e.memory.backend) || "a backend that is gone"}${e.memory.follows ? "" : ", not followed"}`);
-    addSlot(step, "slot", e.slot);
-    addSlot(step, "slot before", e.before);
-    if (e.backend) {
-      const by = chosen[e.chosen ?? ""];
-      step("backend", `${e.backend.name} ${end(e.backend.backend)}${by === undefined ? "" : ": " + by}`);
-      const way = e.backend.local ? "this host" : `by ${e.backend.interface || "-"} to ${e.backend["next-hop"] || "-"}`;
-      step("way", `${e.backend.mode}, ${way}, MTU ${e.backend.mtu}`);
-    }
-    if (e.leaves) step("leaves by", e.leaves);
+    e.steps.forEach(({ step, says }, i) => {
+      // A header more of the same packet has its name already.
+      if (e.steps[i - 1]?.step !== step || step === "candidate") steps.append(el("dt", {}, step));
+      steps.append(el("dd", {}, says));
+    });
     const outcome = el("p", {}, el("span", { class: `badge ${tones[e.outcome] ?? "off"}` }, e.outcome), el("span", {}, ` ${e.reason}`));
     this.answer.replaceChildren(el("h2", {}, "Answer"), outcome, steps, frame("Packet in", e.frame), ...(e.out ? [frame("Packet out", e.out)] : []));
   }
-}
-
-function addSlot(step: (what: string, says: string) => void, what: string, slot: Slot | undefined): void {
-  if (!slot) return;
-  step(what, `${slot.number} of ${slot.of}${slot.settling ? ", flows of others may be remembered" : ""}`);
-  slot.candidates.forEach((c, i) => {
-    const generations = (c.generations ?? []).map((g) => `${g.backup ? "backup" : "owner"} in generation ${g.number}`).join(", ");
-    step(`candidate ${i + 1}`, `${c.name} ${end(c.backend)}, ${c.state}${generations === "" ? "" : ", " + generations}`);
-  });
-}
-
-/** An address, with its port where it has one: 0 is none. */
-function end(address: string): string {
-  return address.replace(/^\[?(.*?)\]?:0$/, "$1");
 }
 
 /** An address without a port, as of ICMP, has port 0. */
@@ -114,8 +81,8 @@ function whole(address: string): string {
   return (address.match(/:/g)?.length ?? 0) > 1 && !address.startsWith("[") ? `[${address}]:0` : address;
 }
 
-function field(name: string, label: string, placeholder: string, hint: string): HTMLElement {
-  const input = el("input", { id: name, name, placeholder, required: "", autocomplete: "off", spellcheck: "false", "aria-describedby": name + "-hint" });
+function field(name: string, label: string, placeholder: string, hint: string, required = true): HTMLElement {
+  const input = el("input", { id: name, name, placeholder, ...(required ? { required: "" } : {}), autocomplete: "off", spellcheck: "false", "aria-describedby": name + "-hint" });
   return el("div", {}, el("label", { for: name }, label), input, el("small", { id: name + "-hint" }, hint));
 }
 

@@ -1,0 +1,144 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"sync/atomic"
+)
+
+// room is a listener that holds so many connections, and no more. When it is full somebody
+// nobody knows has to go, so that strangers who hold connections keep nobody out: of the
+// address that has most of theirs the oldest. What clients hold who are known is theirs; where
+// nothing else is left the next one waits.
+type room struct {
+	net.Listener
+	most int
+
+	mu   sync.Mutex
+	held []*guest // the oldest first
+	left chan struct{}
+	shut chan struct{}
+	once sync.Once
+}
+
+func newRoom(l net.Listener, most int) *room {
+	return &room{Listener: l, most: most, left: make(chan struct{}, 1), shut: make(chan struct{})}
+}
+
+// guest is a connection of a room.
+type guest struct {
+	net.Conn
+	room  *room
+	from  string // the address, without the port
+	known atomic.Bool
+	gone  sync.Once
+}
+
+// Accept returns the next connection, when there is room for it.
+func (r *room) Accept() (net.Conn, error) {
+	conn, err := r.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	from, _, err := net.SplitHostPort(conn.RemoteAddr().String())
+	if err != nil {
+		from = conn.RemoteAddr().String()
+	}
+	g := &guest{Conn: conn, room: r, from: from}
+	for !r.take(g) {
+		select {
+		case <-r.left:
+		case <-r.shut:
+			return nil, errors.Join(net.ErrClosed, conn.Close())
+		}
+	}
+	return g, nil
+}
+
+// take gives a connection its place, of which another one may have to go; false: there is none.
+func (r *room) take(g *guest) bool {
+	r.mu.Lock()
+	var goes *guest
+	if len(r.held) >= r.most {
+		if goes = r.stranger(); goes == nil {
+			r.mu.Unlock()
+			return false
+		}
+		r.remove(goes)
+	}
+	r.held = append(r.held, g)
+	r.mu.Unlock()
+	if goes != nil {
+		_ = goes.Close()
+	}
+	return true
+}
+
+// stranger returns who has to go first; nil: all are known. It is called with the lock held.
+func (r *room) stranger() *guest {
+	many := map[string]int{}
+	for _, g := range r.held {
+		if !g.known.Load() {
+			many[g.from]++
+		}
+	}
+	var goes *guest
+	for _, g := range r.held {
+		if !g.known.Load() && (goes == nil || many[g.from] > many[goes.from]) {
+			goes = g
+		}
+	}
+	return goes
+}
+
+// remove is called with the lock held.
+func (r *room) remove(g *guest) {
+	for i := range r.held {
+		if r.held[i] == g {
+			r.held = append(r.held[:i], r.held[i+1:]...)
+			return
+		}
+	}
+}
+
+// Close ends listening, and the wait of who has found no room.
+func (r *room) Close() error {
+	r.once.Do(func() { close(r.shut) })
+	return r.Listener.Close()
+}
+
+// Close gives the place to the next one.
+func (g *guest) Close() error {
+	g.gone.Do(func() {
+		g.room.mu.Lock()
+		g.room.remove(g)
+		g.room.mu.Unlock()
+		select {
+		case g.room.left <- struct{}{}:
+		default:
+		}
+	})
+	return g.Conn.Close()
+}
+
+type guestKey struct{}
+
+// withGuest lets handlers say who has a connection: it is a server's ConnContext.
+func withGuest(ctx context.Context, conn net.Conn) context.Context {
+	if over, is := conn.(interface{ NetConn() net.Conn }); is {
+		conn = over.NetConn() // TLS
+	}
+	if g, is := conn.(*guest); is {
+		return context.WithValue(ctx, guestKey{}, g)
+	}
+	return ctx
+}
+
+// knows says whether somebody known has the connection that a request came by.
+func knows(ctx context.Context, known bool) {
+	if g, is := ctx.Value(guestKey{}).(*guest); is {
+		g.known.Store(known)
+	}
+}

@@ -1,0 +1,121 @@
+package api
+
+import (
+	"errors"
+	"io"
+	"net"
+	"testing"
+)
+
+// visitors are the two ends of connections to a room.
+type visitors struct {
+	t      *testing.T
+	room   *room
+	accept chan net.Conn
+}
+
+func newVisitors(t *testing.T, most int) *visitors {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := &visitors{t, newRoom(listener, most), make(chan net.Conn)}
+	t.Cleanup(func() { v.room.Close() })
+	go func() {
+		defer close(v.accept)
+		for {
+			conn, err := v.room.Accept()
+			if err != nil {
+				return
+			}
+			v.accept <- conn
+		}
+	}()
+	return v
+}
+
+func (v *visitors) dial(from string) net.Conn {
+	v.t.Helper()
+	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
+	conn, err := dialer.Dial("tcp", v.room.Addr().String())
+	if err != nil {
+		v.t.Fatal(err)
+	}
+	v.t.Cleanup(func() { conn.Close() })
+	return conn
+}
+
+// come opens a connection and waits until it has its place.
+func (v *visitors) come(from string, known bool) (far net.Conn, here *guest) {
+	v.t.Helper()
+	far = v.dial(from)
+	here = (<-v.accept).(*guest)
+	here.known.Store(known)
+	return far, here
+}
+
+// stays reports whether a connection still carries bytes.
+func stays(far net.Conn, here *guest) bool {
+	_, wrote := here.Write([]byte{1})
+	_, read := io.ReadFull(far, make([]byte, 1))
+	return errors.Join(wrote, read) == nil
+}
+
+// When all places are taken a stranger goes, the oldest of the address that has most.
+func TestRoomOfStrangers(t *testing.T) {
+	v := newVisitors(t, 5)
+	type held struct {
+		far  net.Conn
+		here *guest
+		goes bool
+	}
+	var all []held
+	for _, one := range []struct {
+		from  string
+		known bool
+		goes  bool
+	}{
+		{"127.0.0.2", true, false}, // a client's, who was here first
+		{"127.0.0.3", false, false},
+		{"127.0.0.4", false, true},
+		{"127.0.0.4", false, true},
+		{"127.0.0.4", false, false},
+		{"127.0.0.5", false, false}, // in place of the first of .4
+		{"127.0.0.4", false, false}, // in place of the second
+	} {
+		far, here := v.come(one.from, one.known)
+		all = append(all, held{far, here, one.goes})
+	}
+	for i, h := range all {
+		if stays(h.far, h.here) == h.goes {
+			t.Errorf("connection %d from %s: it goes: %v, want %v", i, h.here.from, !h.goes, h.goes)
+		}
+	}
+}
+
+// Where all are known the next one waits until one of them goes, and is not forgotten.
+func TestRoomOfClients(t *testing.T) {
+	v := newVisitors(t, 2)
+	_, first := v.come("127.0.0.2", true)
+	second, here := v.come("127.0.0.2", true)
+	third := v.dial("127.0.0.3")
+	select {
+	case <-v.accept:
+		t.Fatal("there is a third place of two")
+	default:
+	}
+	if !stays(second, here) {
+		t.Error("a client's connection had to go")
+	}
+	first.Close()
+	got := (<-v.accept).(*guest)
+	if got.known.Store(true); !stays(third, got) {
+		t.Error("who has waited has no connection")
+	}
+	v.dial("127.0.0.4")
+	v.room.Close() // also ends the wait of the fourth one
+	if _, more := <-v.accept; more {
+		t.Error("a connection has come after the end")
+	}
+}

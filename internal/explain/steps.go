@@ -1,0 +1,175 @@
+package explain
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+
+	"weir.io/weir/internal/model"
+)
+
+// chosenTexts say what chose a backend.
+var chosenTexts = map[model.Chosen]string{
+	model.ChosenByFragment: "as its packet's first fragment",
+	model.ChosenBySNAT:     "full NAT knows the flow",
+	model.ChosenByQUIC:     "its connection ID names it",
+	model.ChosenByMemory:   "the flow is remembered",
+	model.ChosenByLoad:     "by load, of the slot's owner and its backup",
+	model.ChosenByTurn:     "its turn is the next one",
+	model.ChosenAtRandom:   "drawn at random: each new connection is",
+	model.ChosenByLeast:    "by load, the least of all",
+	model.ChosenByRow:      "the first candidate that is up",
+	model.ChosenByAge:      "the oldest candidate that is up: nobody has seen the connection begin",
+}
+
+// Steps says each decision of an explanation in words, in the order in which they were made,
+// and then what is in the packet as it came and as it leaves, a line for each header.
+func Steps(e *model.Explanation) []model.ExplainedStep {
+	var all steps
+	all.add(model.StepComesIn, e.Interface)
+	if e.Flow != nil {
+		all.add(model.StepSegment, e.Flow.Segment.String())
+		all.add(model.StepFlow, FlowText(e.Flow))
+	}
+	if s := e.Service; s != nil {
+		all.add(model.StepService, fmt.Sprintf("%s: %s %s port %s, policy %s, affinity %s", s.Name, s.ID.VIP, s.ID.Protocol, s.ID.Port, s.Policy, s.Affinity))
+		if r := s.SourceRange; r != nil {
+			all.add(model.StepClient, sourceText(r))
+		}
+	}
+	if m := e.Memory; m != nil {
+		all.add(model.StepRemembered, memoryText(m))
+	}
+	all.addSlot(model.StepSlot, e.Slot)
+	all.addSlot(model.StepSlotBefore, e.Before)
+	if b := e.Backend; b != nil {
+		all.add(model.StepBackend, strings.TrimSuffix(fmt.Sprintf("%s %s: %s", b.Name, endText(b.Backend), chosenTexts[e.Chosen]), ": "))
+		all.add(model.StepWay, wayText(b))
+	}
+	all.add(model.StepOutcome, fmt.Sprintf("%s: %s", e.Reason, model.ReasonText(e.Reason)))
+	if e.Leaves != "" {
+		all.add(model.StepLeavesBy, e.Leaves)
+	}
+	all.addFrame(model.StepPacketIn, e.Frame)
+	all.addFrame(model.StepPacketOut, e.Out)
+	return all
+}
+
+type steps []model.ExplainedStep
+
+func (all *steps) add(step model.Decision, says string) {
+	*all = append(*all, model.ExplainedStep{Step: step, Says: says})
+}
+
+func (all *steps) addFrame(step model.Decision, frame []byte) {
+	for _, line := range Describe(frame) {
+		all.add(step, line)
+	}
+}
+
+func (all *steps) addSlot(step model.Decision, s *model.ExplainedSlot) {
+	if s == nil {
+		return
+	}
+	text := fmt.Sprintf("%d of %d", s.Number, s.Of)
+	if s.Settling {
+		text += ", flows of others may be remembered"
+	}
+	all.add(step, text)
+	for _, c := range s.Candidates {
+		all.add(model.StepCandidate, strings.TrimSuffix(fmt.Sprintf("%s %s, %s, %s", c.Name, endText(c.Backend), c.State, generationsText(c.Generations)), ", "))
+	}
+}
+
+func sourceText(r *model.ExplainedSource) string {
+	if !r.Range.IsValid() {
+		return fmt.Sprintf("in none of the service's source ranges (%d)", r.Of)
+	}
+	return fmt.Sprintf("in source range %s, one of %d", r.Range, r.Of)
+}
+
+// generationsText names the generations that a candidate owns the slot in, or stands in.
+func generationsText(all []model.ExplainedGeneration) string {
+	var parts []string
+	for _, backup := range []bool{false, true} {
+		var numbers []string
+		for _, g := range all {
+			if g.Backup == backup {
+				numbers = append(numbers, fmt.Sprint(g.Number))
+			}
+		}
+		role := "owner"
+		if backup {
+			role = "backup"
+		}
+		if len(numbers) > 0 {
+			parts = append(parts, role+" in generation "+strings.Join(numbers, ", "))
+		}
+	}
+	return strings.Join(parts, "; ")
+}
+
+// FlowText says what a packet is looked up by.
+func FlowText(f *model.ExplainedFlow) string {
+	protocol := model.Protocol(f.Protocol)
+	name := fmt.Sprintf("protocol %d", f.Protocol)
+	switch {
+	case protocol == model.TCP || protocol == model.UDP:
+		name = protocol.String()
+	case f.Protocol == 1 || f.Protocol == 58:
+		name = "icmp"
+	}
+	text := fmt.Sprintf("%s %s > %s", name, endText(f.Source), endText(f.Destination))
+	if f.ICMPError {
+		text += ", an ICMP error about it"
+	}
+	if f.Fragment != "" {
+		text += ", " + f.Fragment + " fragment"
+	}
+	if f.TCPFlags != "" {
+		text += ", " + f.TCPFlags
+	}
+	return fmt.Sprintf("%s, TTL %d, %d bytes", text, f.TTL, f.Length)
+}
+
+func memoryText(m *model.ExplainedMemory) string {
+	backend := "a backend that is gone"
+	if m.Backend.IsValid() {
+		backend = endText(m.Backend)
+	}
+	text := fmt.Sprintf("%s at %s, last packet %s ago", m.State, backend, time.Duration(m.Age).Round(time.Second))
+	if !m.Follows {
+		text += ", not followed"
+	}
+	return text
+}
+
+func wayText(b *model.ExplainedBackend) string {
+	if b.Local {
+		return fmt.Sprintf("%s, this host", b.Mode)
+	}
+	text := fmt.Sprintf("%s, by %s to %s", b.Mode, orDash(b.Interface), orDash(b.NextHop.String()))
+	if b.VLAN != 0 {
+		text += fmt.Sprintf(", tag %d", b.VLAN)
+	}
+	if b.Source.IsValid() {
+		text += ", from " + b.Source.String()
+	}
+	return fmt.Sprintf("%s, MTU %d", text, b.MTU)
+}
+
+func orDash(text string) string {
+	if text == "" {
+		return "-"
+	}
+	return text
+}
+
+// endText leaves a port out that says nothing.
+func endText(a netip.AddrPort) string {
+	if a.Port() == 0 {
+		return a.Addr().String()
+	}
+	return a.String()
+}
