@@ -22,6 +22,8 @@ type settings struct {
 	SNAT         *bool            `json:"snat"`
 	Backends     translate.Target `json:"backends"`
 	NodeHealth   bool             `json:"node-health"`
+	Zone         string           `json:"zone"` // of the directors
+	MTU          uint16           `json:"mtu"`  // of the paths to backends
 	Lease        lease            `json:"lease"`
 	Pools        []pool.Pool      `json:"pools"`
 	Directors    []director       `json:"directors"`
@@ -48,7 +50,9 @@ const (
 	defaultOwner = "kube"
 	defaultLease = 15 * time.Second
 	shortLease   = 2 * time.Second
-	ownerFile    = "file" // of what a director's own file has
+	// Between what IPv6 needs inside the longest tunnel header, and jumbo frames.
+	minMTU, maxMTU = 1280 + 52, 9216
+	ownerFile      = "file" // of what a director's own file has
 )
 
 func loadSettings(path string) (*settings, error) {
@@ -77,6 +81,9 @@ func (s *settings) check() (errs model.FieldErrors) {
 	if why := s.options().Check(); why != "" {
 		add("mode", "%s", why)
 	}
+	if s.MTU != 0 && (s.MTU < minMTU || s.MTU > maxMTU) {
+		add("mtu", "%d is out of range %d to %d", s.MTU, minMTU, maxMTU)
+	}
 	if err := model.CheckOwner(s.Owner); err != nil {
 		add("owner", "%v", err)
 	} else if s.Owner == ownerFile {
@@ -102,7 +109,7 @@ func (s *settings) check() (errs model.FieldErrors) {
 }
 
 func (s *settings) options() translate.Options {
-	return translate.Options{Mode: s.Mode, SNAT: *s.SNAT, Backends: s.Backends, NodeHealth: s.NodeHealth && s.Backends == translate.Nodes}
+	return translate.Options{Mode: s.Mode, SNAT: *s.SNAT, Backends: s.Backends, NodeHealth: s.NodeHealth, Zone: s.Zone, MTU: s.MTU}
 }
 
 // clients returns what asks the directors.

@@ -30,6 +30,7 @@ func TestSettings(t *testing.T) {
 		"mode: redirect\n":                                                "f:1: mode: redirect is not available here yet",
 		"mode: gue\n":                                                     "f:1: mode: gue is not available here yet",
 		"mode: ipip\nbackends: pods\n":                                    "f:1: mode: mode ipip reaches nodes only",
+		"mtu: 1300\n":                                                     "f:1: mtu: 1300 is out of range 1332 to 9216",
 		"mode: dsr\n":                                                     "f:1: mode: ",
 		"backends: hosts\n":                                               `f:1: backends: "hosts" is not a target (nodes or pods)`,
 		"owner: file\n":                                                   `f:1: owner: "file" is the director's own file's`,

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	discoveryv1client "k8s.io/client-go/kubernetes/typed/discovery/v1"
 	networkingv1client "k8s.io/client-go/kubernetes/typed/networking/v1"
@@ -29,7 +30,12 @@ import (
 // caches follow what the API server has. What is read from them is not to be changed.
 type caches struct {
 	serving, slice, node, address cache.SharedIndexInformer
+	weighted                      cache.SharedIndexInformer // Pods that are labelled with a weight
 	pool, policy, namespace       cache.SharedIndexInformer // nil: the cluster has no custom resources of weir's
+
+	// For who reads the caches: slices of weighted Pods, and whether there are any of these.
+	with       map[types.UID]weightedSlice
+	anyWeights bool
 }
 
 // byService is the index of EndpointSlices by their Service.
@@ -44,22 +50,28 @@ func newCaches(config *rest.Config, resources rest.Interface, noted *changes) (*
 		return nil, fmt.Errorf("make a client of the API server: %w", err)
 	}
 	c := &caches{
+		with:    map[types.UID]weightedSlice{},
 		serving: informer(core.RESTClient(), "services", "", &corev1.Service{}, nil),
 		slice: informer(discovery.RESTClient(), "endpointslices", discoveryv1.LabelServiceName, &discoveryv1.EndpointSlice{}, cache.Indexers{
 			byService: func(o any) ([]string, error) {
 				return []string{servedBy(o.(*discoveryv1.EndpointSlice)).String()}, nil
 			}}),
-		node:    informer(core.RESTClient(), "nodes", "", &corev1.Node{}, nil),
-		address: informer(networking.RESTClient(), "ipaddresses", networkingv1.LabelManagedBy+"="+managedBy, &networkingv1.IPAddress{}, nil),
+		weighted: informer(core.RESTClient(), "pods", translate.LabelWeight, &corev1.Pod{}, nil),
+		node:     informer(core.RESTClient(), "nodes", "", &corev1.Node{}, nil),
+		address:  informer(networking.RESTClient(), "ipaddresses", networkingv1.LabelManagedBy+"="+managedBy, &networkingv1.IPAddress{}, nil),
 	}
 	// Kubelets say that they are alive every few seconds.
 	nodes := func(before, after any) bool {
 		return translate.NodeOf(before.(*corev1.Node)) != translate.NodeOf(after.(*corev1.Node))
 	}
+	weights := func(before, after any) bool {
+		return before.(*corev1.Pod).Labels[translate.LabelWeight] != after.(*corev1.Pod).Labels[translate.LabelWeight]
+	}
 	always := func(_, _ any) bool { return true }
 	err := errors.Join(tell(c.serving, always, func(o any) { noted.note(func(n *news) { n.services[nameOf(o)] = true }) }),
 		tell(c.slice, always, func(o any) { noted.note(func(n *news) { n.services[servedBy(o.(*discoveryv1.EndpointSlice))] = true }) }),
 		tell(c.node, nodes, func(any) { noted.note(func(n *news) { n.nodes = true }) }),
+		tell(c.weighted, weights, func(o any) { noted.note(func(n *news) { n.pods[nameOf(o)] = true }) }),
 		tell(c.address, always, func(o any) {
 			if a, err := netip.ParseAddr(o.(metav1.Object).GetName()); err == nil {
 				noted.note(func(n *news) { n.addresses[a] = true })
@@ -100,6 +112,9 @@ func informer(client rest.Interface, resource, selector string, of runtime.Objec
 		if m, err := meta.Accessor(o); err == nil {
 			m.SetManagedFields(nil)
 		}
+		if pod, is := o.(*corev1.Pod); is { // only what it is labelled matters
+			pod.Spec, pod.Status, pod.Annotations = corev1.PodSpec{}, corev1.PodStatus{}, nil
+		}
 		return o, nil
 	})
 	return i
@@ -128,7 +143,7 @@ func tell(i cache.SharedIndexInformer, matters func(before, after any) bool, cha
 
 // start follows until the context ends, and returns when all has been read once.
 func (c *caches) start(ctx context.Context) error {
-	all := []cache.SharedIndexInformer{c.serving, c.slice, c.node, c.address}
+	all := []cache.SharedIndexInformer{c.serving, c.slice, c.node, c.address, c.weighted}
 	if c.pool != nil {
 		all = append(all, c.pool, c.policy, c.namespace)
 	}
@@ -149,6 +164,8 @@ func (c *caches) service(name pool.Service) *corev1.Service {
 	return one[corev1.Service](c.serving, name.String())
 }
 
+// slices returns those of a Service, with the weights of their Pods: the same objects, while
+// they say the same.
 func (c *caches) slices(s *corev1.Service) []*discoveryv1.EndpointSlice {
 	found, err := c.slice.GetIndexer().ByIndex(byService, translate.Of(s).String())
 	if err != nil {
@@ -156,7 +173,7 @@ func (c *caches) slices(s *corev1.Service) []*discoveryv1.EndpointSlice {
 	}
 	list := make([]*discoveryv1.EndpointSlice, len(found))
 	for i, o := range found {
-		list[i] = o.(*discoveryv1.EndpointSlice)
+		list[i] = c.withWeights(o.(*discoveryv1.EndpointSlice))
 	}
 	slices.SortFunc(list, func(a, b *discoveryv1.EndpointSlice) int { return strings.Compare(a.Name, b.Name) })
 	return list

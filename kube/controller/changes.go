@@ -10,6 +10,7 @@ import (
 // news is what may have changed.
 type news struct {
 	services  map[pool.Service]bool // Services, and those whose EndpointSlices did
+	pods      map[pool.Service]bool // whose weights did
 	addresses map[netip.Addr]bool   // that are claimed, or were
 	nodes     bool
 	resources bool // custom ones, and namespaces by whose labels they select
@@ -25,7 +26,7 @@ type changes struct {
 }
 
 func newNews() news {
-	return news{services: map[pool.Service]bool{}, addresses: map[netip.Addr]bool{}}
+	return news{services: map[pool.Service]bool{}, pods: map[pool.Service]bool{}, addresses: map[netip.Addr]bool{}}
 }
 
 func newChanges(wake func()) *changes { return &changes{wake: wake, got: newNews()} }

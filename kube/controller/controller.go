@@ -184,6 +184,12 @@ func (c *Controller) look(now time.Time) {
 			n.services[name] = true
 		}
 	}
+	if n.all || len(n.pods) > 0 {
+		c.cache.readWeights()
+		for _, name := range c.cache.servedByPods(n.pods) {
+			n.services[name] = true
+		}
+	}
 	for name := range n.services {
 		if s := c.cache.service(name); s != nil && c.isOurs(s) {
 			p.want(s, c.excluding(s, p.read))

@@ -7,8 +7,11 @@ import (
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"weir.io/weir/kube/translate"
 )
 
 // writeStatuses tells Services their addresses. An address comes into a status after the
@@ -16,7 +19,7 @@ import (
 func (c *Controller) writeStatuses(ctx context.Context, p *plan) error {
 	var list []*wish
 	for w := range p.unsettled {
-		if !slices.EqualFunc(w.ingress(), w.service.Status.LoadBalancer.Ingress, func(a, b corev1.LoadBalancerIngress) bool { return a.IP == b.IP && b.Hostname == "" }) {
+		if !equality.Semantic.DeepEqual(w.ingress(), w.service.Status.LoadBalancer.Ingress) {
 			list = append(list, w)
 		}
 	}
@@ -42,17 +45,23 @@ func (c *Controller) tell(ctx context.Context, w *wish) error {
 	if apierrors.IsNotFound(err) {
 		return nil // it is gone, which is about to be read
 	}
-	w.told = err == nil && len(changed.Status.LoadBalancer.Ingress) > 0
+	w.told = w.told || err == nil && !sameAddresses(changed.Status.LoadBalancer.Ingress, w.service.Status.LoadBalancer.Ingress)
 	return err
 }
 
-// ingress returns what the status is to say.
+func sameAddresses(a, b []corev1.LoadBalancerIngress) bool {
+	return slices.EqualFunc(a, b, func(x, y corev1.LoadBalancerIngress) bool { return x.IP == y.IP && x.Hostname == y.Hostname })
+}
+
+// ingress returns what the status is to say. Its mode is VIP: packets for the address may be
+// taken by whatever node sees them first, as by kube-proxy for pods of its own node.
 func (w *wish) ingress() []corev1.LoadBalancerIngress {
 	var list []corev1.LoadBalancerIngress
+	mode := corev1.LoadBalancerIPModeVIP
 	for _, a := range w.addresses {
 		had := slices.ContainsFunc(w.service.Status.LoadBalancer.Ingress, func(i corev1.LoadBalancerIngress) bool { return i.IP == a.String() })
 		if w.forwarded || had {
-			list = append(list, corev1.LoadBalancerIngress{IP: a.String()})
+			list = append(list, corev1.LoadBalancerIngress{IP: a.String(), IPMode: &mode, Ports: translate.PortStatuses(w.service)})
 		}
 	}
 	return list

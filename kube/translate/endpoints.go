@@ -16,13 +16,16 @@ type endpoint struct {
 	at       netip.AddrPort
 	name     string // of the pod; empty: it is none
 	node     string
-	draining bool // it keeps its connections, and gets no new ones
+	weight   uint16
+	hints    []discoveryv1.ForZone // the zones that it is meant for
+	draining bool                  // it keeps its connections, and gets no new ones
 }
 
 // endpoints returns those of a port in a family, in the order of their addresses. Those that
 // terminate and still serve are draining, unless there is nobody else: then they are all that
-// there is, and used (as kube-proxy does, KEP-1669).
-func endpoints(slices_ []*discoveryv1.EndpointSlice, port *corev1.ServicePort, family pool.Family) []endpoint {
+// there is, and used (as kube-proxy does, KEP-1669). So are those that are meant for other
+// zones than the directors'.
+func endpoints(slices_ []*discoveryv1.EndpointSlice, port *corev1.ServicePort, family pool.Family, zone string) (list []endpoint, zoned bool) {
 	of := map[netip.AddrPort]endpoint{}
 	ready := false
 	for _, slice := range slices_ {
@@ -30,10 +33,16 @@ func endpoints(slices_ []*discoveryv1.EndpointSlice, port *corev1.ServicePort, f
 		if !serves || slice.AddressType != addressType(family) {
 			continue
 		}
+		weights, _ := weights(slice)
 		for i := range slice.Endpoints {
 			e, serves := endpointOf(&slice.Endpoints[i], number)
 			if !serves {
 				continue
+			}
+			for _, name := range []string{e.at.Addr().String(), e.name} {
+				if weight, given := weights[name]; given {
+					e.weight = weight
+				}
 			}
 			// It may be in two slices while it moves between them: what is ready counts.
 			if before, twice := of[e.at]; !twice || before.draining {
@@ -42,13 +51,36 @@ func endpoints(slices_ []*discoveryv1.EndpointSlice, port *corev1.ServicePort, f
 			ready = ready || !e.draining
 		}
 	}
-	list := make([]endpoint, 0, len(of))
+	list = make([]endpoint, 0, len(of))
 	for _, e := range of {
 		e.draining = e.draining && ready
 		list = append(list, e)
 	}
 	slices.SortFunc(list, func(a, b endpoint) int { return a.at.Compare(b.at) })
-	return list
+	return list, keepToZone(list, zone)
+}
+
+// keepToZone lets endpoints drain that are meant for other zones, as kube-proxy leaves them
+// out (KEP-2433): if all that get connections say for which zones they are meant, and some are
+// meant for this one.
+func keepToZone(list []endpoint, zone string) bool {
+	meant := func(e endpoint) bool {
+		return slices.ContainsFunc(e.hints, func(h discoveryv1.ForZone) bool { return h.Name == zone })
+	}
+	some := false
+	for _, e := range list {
+		if !e.draining && len(e.hints) == 0 {
+			return false
+		}
+		some = some || !e.draining && meant(e)
+	}
+	if zone == "" || !some {
+		return false
+	}
+	for i := range list {
+		list[i].draining = list[i].draining || !meant(list[i])
+	}
+	return true
 }
 
 func addressType(family pool.Family) discoveryv1.AddressType {
@@ -93,7 +125,10 @@ func endpointOf(e *discoveryv1.Endpoint, port uint16) (none endpoint, serves boo
 	if err != nil {
 		return none, false
 	}
-	found := endpoint{at: netip.AddrPortFrom(a.Unmap(), port), draining: !ready}
+	found := endpoint{at: netip.AddrPortFrom(a.Unmap(), port), weight: usualWeight, draining: !ready}
+	if e.Hints != nil {
+		found.hints = e.Hints.ForZones
+	}
 	if e.TargetRef != nil && e.TargetRef.Kind == "Pod" {
 		found.name = e.TargetRef.Name
 	}

@@ -20,6 +20,10 @@ type Node struct {
 	Leaving bool
 	// Ready is what the kubelet, or who misses it, says.
 	Ready bool
+	Zone  string // that it is in; empty: it is not known
+	// Weight is its share beside other nodes where any pod can be reached by it, as its label
+	// says; empty: the usual one.
+	Weight string
 }
 
 // toBeDeleted is the taint by which the cluster autoscaler marks a node that it drains.
@@ -27,7 +31,7 @@ const toBeDeleted = "ToBeDeletedByClusterAutoscaler"
 
 // NodeOf returns what matters of a node. A cordoned one is as any other: its pods go on.
 func NodeOf(n *corev1.Node) Node {
-	node := Node{Name: n.Name, Leaving: n.DeletionTimestamp != nil}
+	node := Node{Name: n.Name, Leaving: n.DeletionTimestamp != nil, Zone: n.Labels[corev1.LabelTopologyZone], Weight: n.Labels[LabelWeight]}
 	_, node.Excluded = n.Labels[corev1.LabelNodeExcludeBalancers]
 	for _, taint := range n.Spec.Taints {
 		node.Leaving = node.Leaving || taint.Key == toBeDeleted
@@ -59,19 +63,29 @@ func (n *Node) address(family pool.Family) *netip.Addr {
 
 // Cluster is the nodes that Services can be reached at.
 type Cluster struct {
-	nodes  []Node // in the order of their names
-	byName map[string]int
-	dark   bool // none is ready
+	nodes    []Node // in the order of their names
+	byName   map[string]int
+	dark     bool // none is ready
+	weights  map[string]uint16
+	problems []Problem // with their weights
 }
 
 // NewCluster returns a cluster of nodes, which are in the order of their names.
 func NewCluster(nodes []Node) *Cluster {
-	c := &Cluster{byName: map[string]int{}, dark: true}
+	c := &Cluster{byName: map[string]int{}, dark: true, weights: map[string]uint16{}}
 	for _, n := range nodes {
 		if !n.Excluded {
 			c.byName[n.Name] = len(c.nodes)
 			c.nodes = append(c.nodes, n)
 			c.dark = c.dark && !n.Ready
+			c.weights[n.Name] = usualWeight
+			if n.Weight == "" {
+				continue
+			}
+			weight, err := parseWeight(n.Weight)
+			if c.weights[n.Name] = weight; err != nil {
+				c.problems = append(c.problems, problem(Unsupported, "label %s of node %s: %v", LabelWeight, n.Name, err)...)
+			}
 		}
 	}
 	return c

@@ -20,6 +20,7 @@ const (
 	AnnotationPool      = "weir.io/address-pool" // the name of the pool whose addresses it gets
 	AnnotationAddresses = "weir.io/addresses"    // the very addresses, one per family, with commas
 	AnnotationMode      = "weir.io/mode"         // its mode
+	AnnotationBackends  = "weir.io/backends"     // what its backends are: nodes or pods
 	AnnotationSharing   = "weir.io/sharing-key"  // Services with the same one, and other ports, may share an address
 )
 
@@ -49,6 +50,11 @@ type Options struct {
 	Backends Target
 	// NodeHealth lets directors ask kube-proxy on each node how it is; only for Nodes.
 	NodeHealth bool
+	// Zone is where the directors are, for Services that are to be served in their clients'
+	// zone; empty: they are anywhere.
+	Zone string
+	// MTU is of the paths to backends; 0: as the directors' interfaces have it.
+	MTU uint16
 
 	// What a ServicePolicy says besides; zero: as directors do by themselves.
 	Policy          model.Policy
@@ -72,18 +78,30 @@ func (o Options) Check() string {
 
 // of returns the options of one Service, by its annotations.
 func (o Options) of(s *corev1.Service) (Options, []Problem) {
-	text, given := s.Annotations[AnnotationMode]
-	if !given {
-		return o, nil
-	}
 	asked := o
-	if err := asked.Mode.UnmarshalText([]byte(text)); err != nil {
-		return o, problem(Unsupported, "annotation %s: %v; it is forwarded in mode %s", AnnotationMode, err, o.Mode)
+	for _, a := range []struct {
+		name string
+		into interface{ UnmarshalText([]byte) error }
+	}{{AnnotationMode, &asked.Mode}, {AnnotationBackends, &asked.Backends}} {
+		if text, given := s.Annotations[a.name]; given {
+			if err := a.into.UnmarshalText([]byte(text)); err != nil {
+				return o, problem(Unsupported, "annotation %s: %v; %s", a.name, err, o)
+			}
+		}
 	}
 	if why := asked.Check(); why != "" {
-		return o, problem(Unsupported, "annotation %s: %s; it is forwarded in mode %s", AnnotationMode, why, o.Mode)
+		name := AnnotationMode
+		if _, given := s.Annotations[name]; !given {
+			name = AnnotationBackends
+		}
+		return o, problem(Unsupported, "annotation %s: %s; %s", name, why, o)
 	}
 	return asked, nil
+}
+
+// String says how a Service is forwarded that asks for what cannot be.
+func (o Options) String() string {
+	return fmt.Sprintf("it is forwarded in mode %s to %s", o.Mode, o.Backends)
 }
 
 // Reason begins what is told about a Service, in the form of events' reasons.

@@ -15,11 +15,6 @@ import (
 	"weir.io/weir/kube/pool"
 )
 
-const (
-	weightPerPod = 100   // of a node, for each of its pods; and of a pod
-	maxWeight    = 65535 // the model's
-)
-
 // healthzPort is where kube-proxy, and Cilium in its place, say how they are.
 const healthzPort = 10256
 
@@ -31,13 +26,17 @@ func Services(o Options, s *corev1.Service, slices []*discoveryv1.EndpointSlice,
 		return nil, append(problems, Problem{Unsupported, why})
 	}
 	if s.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal && o.Mode == model.NAT && o.SNAT {
-		problems = append(problems, problem(Unsupported, "spec.externalTrafficPolicy Local: pods see a director's address, and not the client's, in mode nat with snat; the modes l2dsr and ipip keep it")...)
+		problems = append(problems, problem(Unsupported, "spec.externalTrafficPolicy Local: pods see a director's address, and not the client's, in mode nat with snat; the modes l2dsr and ipip to nodes keep it, and so does nat with snat: false where replies come back through a director")...)
 	}
 	if s.Spec.SessionAffinity == corev1.ServiceAffinityClientIP {
 		if o.Policy != model.Maglev {
 			problems = append(problems, problem(Unsupported, "spec.sessionAffinity ClientIP wants a client's connections on one backend, and policy %s of its ServicePolicy does not: it is forwarded with maglev", o.Policy)...)
 		}
 		o.Affinity, o.Policy = model.AffinitySourceIP, model.Maglev
+	}
+	problems = append(problems, weightProblems(slices)...)
+	if o.Backends == Nodes && s.Spec.ExternalTrafficPolicy != corev1.ServiceExternalTrafficPolicyLocal {
+		problems = append(problems, c.problems...)
 	}
 	ranges, err := sourceRanges(s)
 	if err != nil {
@@ -60,17 +59,8 @@ func Services(o Options, s *corev1.Service, slices []*discoveryv1.EndpointSlice,
 			if protocol == model.UDP {
 				one.Policy = model.Maglev // no datagram says that it begins a flow
 			}
-			found := endpoints(slices, port, pool.FamilyOf(vip))
-			if o.Backends == Pods {
-				one.Backends = pods(found)
-			} else {
-				one.Backends = nodes(o, s, port, found, c, pool.FamilyOf(vip))
-				one.Health = nodeHealth(o, s)
-			}
-			if o.Health != nil {
-				check := *o.Health
-				one.Health = &check
-			}
+			one.Backends = Backends(o, s, port, slices, pool.FamilyOf(vip), c)
+			one.Health = HealthCheck(o, s)
 			if len(one.Backends) == 0 {
 				empty = append(empty, fmt.Sprintf("%s port %d", vip, port.Port))
 			}
@@ -83,6 +73,52 @@ func Services(o Options, s *corev1.Service, slices []*discoveryv1.EndpointSlice,
 	return list, problems
 }
 
+// UnsupportedProtocol is what the status of a port says that directors do not forward.
+const UnsupportedProtocol = "weir.io/UnsupportedProtocol"
+
+// PortStatuses returns what the status of a Service says of its ports: nothing, if all of them
+// are forwarded.
+func PortStatuses(s *corev1.Service) []corev1.PortStatus {
+	var list []corev1.PortStatus
+	wrong := false
+	for i := range s.Spec.Ports {
+		p := &s.Spec.Ports[i]
+		status := corev1.PortStatus{Port: p.Port, Protocol: cmp.Or(p.Protocol, corev1.ProtocolTCP)}
+		if _, known := protocolOf(p); !known {
+			text := UnsupportedProtocol
+			status.Error, wrong = &text, true
+		}
+		list = append(list, status)
+	}
+	if !wrong {
+		return nil
+	}
+	return list
+}
+
+// Backends returns those of one port of a Service, in a family.
+func Backends(o Options, s *corev1.Service, port *corev1.ServicePort, slices []*discoveryv1.EndpointSlice, family pool.Family, c *Cluster) []model.Backend {
+	found, zoned := endpoints(slices, port, family, o.Zone)
+	var list []model.Backend
+	switch {
+	case o.Backends == Pods:
+		list = pods(found)
+	case s.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal:
+		list = nodesWithPods(o, port, found, c, family)
+	case len(found) == 0:
+		list = []model.Backend{}
+	default:
+		list = nodes(o, port, c, family)
+		if zoned {
+			list = c.inZone(list, o.Zone)
+		}
+	}
+	for i := range list {
+		list[i].MTU = o.MTU
+	}
+	return list
+}
+
 // refuses says why a Service cannot be forwarded as it asks to be, where doing it in another
 // way would be less than it relies on.
 func refuses(o Options, s *corev1.Service) string {
@@ -91,7 +127,7 @@ func refuses(o Options, s *corev1.Service) string {
 	}
 	for _, p := range s.Spec.Ports {
 		if _, known := protocolOf(&p); known && p.NodePort == 0 {
-			return fmt.Sprintf("port %d has no node port, by which mode nat reaches nodes: leave spec.allocateLoadBalancerNodePorts out", p.Port)
+			return fmt.Sprintf("port %d has no node port, by which mode nat reaches nodes: set spec.allocateLoadBalancerNodePorts to true; or, where directors have routes to pods, annotate it with %s: pods", p.Port, AnnotationBackends)
 		}
 	}
 	return ""
@@ -121,7 +157,7 @@ func pods(found []endpoint) []model.Backend {
 	names := map[string]bool{}
 	for _, e := range found {
 		b := model.NewBackend()
-		b.Name, b.Address, b.Port, b.Weight = e.name, e.at.Addr(), e.at.Port(), weightPerPod
+		b.Name, b.Address, b.Port, b.Weight = e.name, e.at.Addr(), e.at.Port(), e.weight
 		if b.Name == "" || names[b.Name] {
 			b.Name = e.at.String()
 		}
@@ -134,53 +170,86 @@ func pods(found []endpoint) []model.Backend {
 	return list
 }
 
-// nodes returns those that a port's packets may be sent to. By externalTrafficPolicy Local
-// they are those with pods, each with a share for every pod of its own; else all of them,
-// while there are pods anywhere.
-func nodes(o Options, s *corev1.Service, port *corev1.ServicePort, found []endpoint, c *Cluster, family pool.Family) []model.Backend {
-	local := s.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
-	active, draining := map[string]int{}, map[string]int{}
+// nodes returns all that any pod can be reached by.
+func nodes(o Options, port *corev1.ServicePort, c *Cluster, family pool.Family) []model.Backend {
+	list := make([]model.Backend, 0, len(c.nodes))
+	for _, n := range c.nodes {
+		if b, is := c.backend(o, n, port, family); is {
+			b.Weight = c.weights[n.Name]
+			list = append(list, b)
+		}
+	}
+	return list
+}
+
+// nodesWithPods returns those that have pods of the Service, each with the shares of its own.
+func nodesWithPods(o Options, port *corev1.ServicePort, found []endpoint, c *Cluster, family pool.Family) []model.Backend {
+	active, draining := map[string][]endpoint{}, map[string]bool{}
 	for _, e := range found {
 		if e.draining {
-			draining[e.node]++
+			draining[e.node] = true
 		} else {
-			active[e.node]++
+			active[e.node] = append(active[e.node], e)
 		}
 	}
 	list := []model.Backend{}
-	if len(found) == 0 {
-		return list
-	}
 	for _, n := range c.nodes {
-		address, has := c.address(n, family, o.Mode)
-		if !has || local && active[n.Name]+draining[n.Name] == 0 {
+		b, is := c.backend(o, n, port, family)
+		switch pods := active[n.Name]; {
+		case !is || len(pods) == 0 && !draining[n.Name]:
 			continue
-		}
-		b := model.NewBackend()
-		b.Name, b.Address, b.Weight, b.State = n.Name, address, weightPerPod, c.state(n)
-		if o.Mode == model.NAT {
-			b.Port = uint16(port.NodePort)
-		}
-		switch {
-		case !local:
-		case active[n.Name] == 0:
+		case len(pods) == 0:
 			b.State = model.Draining
 		default:
-			b.Weight = uint16(min(weightPerPod*active[n.Name], maxWeight))
+			weight := 0
+			for _, e := range pods {
+				weight += int(e.weight)
+			}
+			b.Weight = uint16(min(weight, maxWeight))
 			if b.State == model.Down { // whether pods are ready is known better than of the node
 				b.State = model.Active
 			}
 		}
 		list = append(list, b)
 	}
-	slices.SortFunc(list, func(a, b model.Backend) int { return cmp.Compare(a.Name, b.Name) })
 	return list
 }
 
-// nodeHealth returns how directors find out that a node forwards to pods: by the port that
-// externalTrafficPolicy Local has for it, else by kube-proxy's own.
-func nodeHealth(o Options, s *corev1.Service) *model.HealthCheck {
-	if !o.NodeHealth {
+// backend returns a node as one, if directors can reach it.
+func (c *Cluster) backend(o Options, n Node, port *corev1.ServicePort, family pool.Family) (model.Backend, bool) {
+	b := model.NewBackend()
+	address, has := c.address(n, family, o.Mode)
+	b.Name, b.Address, b.Weight, b.State = n.Name, address, usualWeight, c.state(n)
+	if o.Mode == model.NAT {
+		b.Port = uint16(port.NodePort)
+	}
+	return b, has
+}
+
+// inZone lets nodes of other zones drain, if there is an active one in the zone: kube-proxy on
+// a node stays in its own, too.
+func (c *Cluster) inZone(list []model.Backend, zone string) []model.Backend {
+	is := func(b model.Backend) bool { return c.nodes[c.byName[b.Name]].Zone == zone }
+	if !slices.ContainsFunc(list, func(b model.Backend) bool { return b.State == model.Active && is(b) }) {
+		return list
+	}
+	for i := range list {
+		if !is(list[i]) {
+			list[i].State = model.Draining
+		}
+	}
+	return list
+}
+
+// HealthCheck returns how directors find out that a Service's backends serve: as its
+// ServicePolicy says, else that a node forwards to pods, by the port that
+// externalTrafficPolicy Local has for it, or by kube-proxy's own; nil: they do not.
+func HealthCheck(o Options, s *corev1.Service) *model.HealthCheck {
+	if o.Health != nil {
+		check := *o.Health
+		return &check
+	}
+	if !o.NodeHealth || o.Backends != Nodes {
 		return nil
 	}
 	h := &model.HealthCheck{Kind: model.CheckHTTP, To: model.CheckAddress, Port: healthzPort,

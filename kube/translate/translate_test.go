@@ -265,7 +265,7 @@ func TestWants(t *testing.T) {
 
 func TestNodeOf(t *testing.T) {
 	var n corev1.Node
-	text := `{"metadata": {"name": "n1", "labels": {"node.kubernetes.io/exclude-from-external-load-balancers": ""}},
+	text := `{"metadata": {"name": "n1", "labels": {"node.kubernetes.io/exclude-from-external-load-balancers": "", "topology.kubernetes.io/zone": "east", "weir.io/weight": "50"}},
 		"spec": {"unschedulable": true, "taints": [{"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}]},
 		"status": {"conditions": [{"type": "MemoryPressure", "status": "True"}, {"type": "Ready", "status": "Unknown"}],
 			"addresses": [{"type": "Hostname", "address": "10.9.9.9"}, {"type": "ExternalIP", "address": "198.51.100.1"}, {"type": "ExternalIP", "address": "2001:db8::1"},
@@ -273,7 +273,7 @@ func TestNodeOf(t *testing.T) {
 	if err := json.Unmarshal([]byte(text), &n); err != nil {
 		t.Fatal(err)
 	}
-	want := translate.Node{Name: "n1", V4: netip.MustParseAddr("10.0.0.1"), V6: netip.MustParseAddr("2001:db8::1"), Excluded: true}
+	want := translate.Node{Name: "n1", V4: netip.MustParseAddr("10.0.0.1"), V6: netip.MustParseAddr("2001:db8::1"), Excluded: true, Zone: "east", Weight: "50"}
 	if got := translate.NodeOf(&n); got != want {
 		t.Errorf("a cordoned node is %+v, want %+v", got, want)
 	}

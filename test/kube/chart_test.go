@@ -89,6 +89,7 @@ func TestChartRefuses(t *testing.T) {
 		"directors[0].token=x":              "token",
 		"mode=gue":                          "/mode",
 		"backends=hosts":                    "/backends",
+		"mtu=1200":                          "/mtu",
 		"replicas=-1":                       "/replicas",
 		"owner=file":                        "/owner",
 		"leaseDuration=soon":                "/leaseDuration",

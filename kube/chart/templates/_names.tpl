@@ -24,6 +24,12 @@ mode: {{ .Values.mode }}
 snat: {{ .Values.snat }}
 backends: {{ .Values.backends }}
 node-health: {{ .Values.nodeHealth }}
+{{- with .Values.zone }}
+zone: {{ . | quote }}
+{{- end }}
+{{- with .Values.mtu }}
+mtu: {{ . }}
+{{- end }}
 lease:
   namespace: {{ .Release.Namespace | quote }}
   name: {{ include "weir.name" . | quote }}
