@@ -63,7 +63,10 @@ func TestGroupAppliesInSteps(t *testing.T) {
 		})
 	}
 
-	// The new backend's answers are not what these clients expect.
+	// The new backend's answers are not what these clients expect. They come by the director that
+	// is not asked: it tells the other one how connections end.
+	l.knows(t, 1, sessions)
+	l.by(1)
 	clients := l.abortAt(w, "backend3")
 	out, err := apply("20s")
 	clients.end()

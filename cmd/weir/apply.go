@@ -84,7 +84,7 @@ func newApply() *cobra.Command {
 			switch {
 			case dryRun:
 			case len(a.Services) > 0 && (count > 1 || cmd.Flags().Changed("watch")): // else there is nothing to look at
-				s := steps{client: client, request: request, plan: &a.Plan, count: count, watch: w, say: say}
+				s := steps{client: client, request: request, plan: &a.Plan, count: count, watch: w, say: say, progress: &conn.progress}
 				var last api.SetChange
 				if a.Steps, last, err = s.apply(cmd.Context()); err == nil {
 					a.Revision, a.Applied = last.Revision, true

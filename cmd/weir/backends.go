@@ -51,14 +51,8 @@ func ofServices(ctx context.Context, client *api.Client, backends []api.Backend,
 	if err != nil {
 		return nil, err
 	}
-	known := make(map[string]bool, len(services))
-	for _, s := range services {
-		known[s.Name] = true
-	}
-	for _, name := range names {
-		if !known[name] {
-			return nil, fmt.Errorf("there is no service %q", name)
-		}
+	if _, err := named(services, names); err != nil {
+		return nil, err
 	}
 	return slices.DeleteFunc(backends, func(b api.Backend) bool { return !slices.Contains(names, b.Service) }), nil
 }

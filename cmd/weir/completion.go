@@ -6,6 +6,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"weir.io/weir/internal/api"
 )
 
 // completionPatience is how long a shell waits for names: who presses Tab does not want more.
@@ -44,6 +46,18 @@ func completeByKind(cmd *cobra.Command, f *pflag.Flag) {
 
 // completeServices offers the names of the director's services; none where it does not answer.
 func (c *connection) completeServices(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+	return c.offer(cmd, func(ctx context.Context, client *api.Client) []string {
+		services, _ := client.Services(ctx) // without an answer nothing is offered
+		names := make([]string, len(services))
+		for i, s := range services {
+			names[i] = s.Name + "\t" + s.VIP.String()
+		}
+		return names
+	})
+}
+
+// offer asks the director for what there is.
+func (c *connection) offer(cmd *cobra.Command, ask func(context.Context, *api.Client) []string) ([]string, cobra.ShellCompDirective) {
 	client, err := c.client()
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
@@ -54,15 +68,7 @@ func (c *connection) completeServices(cmd *cobra.Command, _ []string, _ string) 
 	}
 	ctx, cancel := context.WithTimeout(parent, completionPatience)
 	defer cancel()
-	services, err := client.Services(ctx)
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	names := make([]string, len(services))
-	for i, s := range services {
-		names[i] = s.Name + "\t" + s.VIP.String()
-	}
-	return names, cobra.ShellCompDirectiveNoFileComp
+	return ask(ctx, client), cobra.ShellCompDirectiveNoFileComp
 }
 
 // completeFlag offers services' names for a flag.

@@ -8,11 +8,14 @@ import (
 
 // connection is how a command asks a director: on its socket, or over TCP.
 type connection struct {
-	socket string
-	remote api.RemoteOptions
+	socket   string
+	remote   api.RemoteOptions
+	progress progress
+	cmd      *cobra.Command
 }
 
 func (c *connection) add(cmd *cobra.Command) {
+	c.cmd = cmd
 	addSocket(cmd, &c.socket)
 	cmd.Flags().StringVar(&c.remote.URL, "server", "", "`URL` of a director's api.listen, https://HOST:PORT, in place of a socket")
 	cmd.Flags().StringVar(&c.remote.CA, "ca", "", "with --server: `file` of those who may have signed its certificate; else as the system trusts")
@@ -23,12 +26,17 @@ func (c *connection) add(cmd *cobra.Command) {
 }
 
 func (c *connection) client() (*api.Client, error) {
+	c.progress.w = c.cmd.ErrOrStderr()
 	o := c.remote
 	if o.URL != "" {
-		return api.NewRemoteClient(o)
+		client, err := api.NewRemoteClient(o)
+		if err != nil {
+			return nil, err
+		}
+		return c.progress.follows(client, o.URL), nil
 	}
 	if o.CA+o.Cert+o.Key+o.TokenFile != "" {
 		return nil, usagef("--ca, --cert, --key and --token-file are for --server")
 	}
-	return api.NewClient(c.socket), nil
+	return c.progress.follows(api.NewClient(c.socket), c.socket), nil
 }

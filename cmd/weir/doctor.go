@@ -37,8 +37,7 @@ func newDoctor() *cobra.Command {
 			default:
 				return usagef("unknown role %q (one of agent, auto, director)", role)
 			}
-			findings := readForDoctor(file, cmd.Flags().Changed("config"), &options)
-			findings = append(findings, doctor.Examine(options)...)
+			findings := examine(cmd, file, options)
 			err := out.write(cmd.OutOrStdout(), findings, func(t *table) { findingsTable(t, findings) })
 			if err == nil && doctor.Worst(findings) == doctor.Fail {
 				err = errUnhealthy
@@ -51,6 +50,14 @@ func newDoctor() *cobra.Command {
 	cmd.Flags().StringVar(&role, "role", string(doctor.Auto), "examine as a director, as an agent, or auto: as the file says")
 	addBPFFS(cmd, &bpffs)
 	return cmd
+}
+
+// examine finds out how this host is.
+func examine(cmd *cobra.Command, file string, options doctor.Options) []doctor.Finding {
+	waits := progress{w: cmd.ErrOrStderr()}
+	defer waits.begin(func() string { return "examining this host" })()
+	findings := readForDoctor(file, cmd.Flags().Changed("config"), &options)
+	return append(findings, doctor.Examine(options)...)
 }
 
 // readForDoctor reads the configuration; what is wrong with it is a finding. A

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"os"
 	"strings"
@@ -29,10 +30,11 @@ func TestEvents(t *testing.T) {
 	var heard []api.Event
 	ended := make(chan error, 1)
 	go func() {
-		ended <- client.Events(ctx, 1000, func(e api.Event) {
+		ended <- client.Events(ctx, api.EventQuery{Last: 1000, Follow: true}, func(e api.Event) error {
 			mu.Lock()
 			defer mu.Unlock()
 			heard = append(heard, e)
+			return nil
 		})
 	}()
 	hears := func(what string, is func(api.Event) bool) {
@@ -89,8 +91,42 @@ func TestEvents(t *testing.T) {
 	hears("the file is another one", func(e api.Event) bool {
 		return e.Kind == api.EventFile && strings.Contains(e.Text, "other services, 2")
 	})
+	var listed bytes.Buffer
+	if code := execute(t.Context(), []string{"events", "--last", "2", "--socket", h.socket}, &listed, &listed); code != 0 || strings.Count(listed.String(), "\n") != 3 ||
+		!strings.HasPrefix(listed.String(), "TIME ") || !strings.Contains(listed.String(), "other services, 2") {
+		t.Errorf("weir events ends with %d, and the last two are\n%s", code, &listed)
+	}
+	followed, goes := make(chan int, 1), &lockedBuffer{}
+	go func() {
+		followed <- execute(t.Context(), []string{"events", "--follow", "--last", "1000", "-o", "json", "--socket", h.socket}, goes, goes)
+	}()
+	h.configure(head, "mine")
+	p.wait("tell that the file is another one again", func() bool { return strings.Contains(goes.String(), "other services, 1") })
 	p.stop()
+	if code := <-followed; code != 0 || strings.Count(goes.String(), "\n") != strings.Count(goes.String(), `{"id":`) {
+		t.Errorf("at the director's end weir events --follow ends with %d:\n%s", code, goes)
+	}
 	if err := <-ended; err != nil {
 		t.Error("when the director ends who listens hears", err)
 	}
+}
+
+// lockedBuffer is written by a command while a test reads it.
+type lockedBuffer struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+// Write keeps what is written.
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+// String is what was written.
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
 }

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"sync/atomic"
 
 	"github.com/gopacket/gopacket/layers"
 	"github.com/gopacket/gopacket/pcapgo"
@@ -62,13 +63,9 @@ func newExplain() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			answers := make([]model.Explanation, 0, len(questions))
-			for _, q := range questions {
-				answer, err := client.Explain(cmd.Context(), q)
-				if err != nil {
-					return err
-				}
-				answers = append(answers, answer)
+			answers, err := o.ask(cmd.Context(), client, questions)
+			if err != nil {
+				return err
 			}
 			if o.pcap == "" {
 				return o.out.write(cmd.OutOrStdout(), answers[0], func(t *table) { explanationTable(t, &answers[0]) })
@@ -89,6 +86,22 @@ func newExplain() *cobra.Command {
 	o.out.add(cmd)
 	o.conn.add(cmd)
 	return cmd
+}
+
+// ask asks about each packet.
+func (o *explainOptions) ask(ctx context.Context, client *api.Client, questions []model.Question) ([]model.Explanation, error) {
+	var asked atomic.Int64
+	defer o.conn.progress.begin(func() string { return fmt.Sprintf("asking about packet %d of %d", asked.Load(), len(questions)) })()
+	answers := make([]model.Explanation, 0, len(questions))
+	for _, q := range questions {
+		asked.Add(1)
+		answer, err := client.Explain(ctx, q)
+		if err != nil {
+			return nil, err
+		}
+		answers = append(answers, answer)
+	}
+	return answers, nil
 }
 
 // mostLength is the longest payload that a question may have.

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"weir.io/weir/internal/api"
+	"weir.io/weir/internal/explain"
 	"weir.io/weir/internal/model"
 )
 
@@ -110,7 +111,7 @@ func flowsTable(t *table, list api.Flows) {
 		if f.Idle == 0 {
 			idle = ""
 		}
-		t.row(f.Service, f.Client, f.Port, f.Backend, f.State, idle)
+		t.row(f.Service, explain.EndText(f.Client), f.Port, explain.EndText(f.Backend), f.State, idle)
 	}
 	if list.More {
 		t.line("there are more: see --limit")

@@ -6,6 +6,7 @@ import (
 	"io"
 	"strings"
 	"text/tabwriter"
+	"unicode"
 
 	"github.com/spf13/cobra"
 
@@ -64,11 +65,25 @@ func newTable(w io.Writer) *table {
 func (t *table) row(cells ...any) {
 	text := make([]string, len(cells))
 	for i, c := range cells {
-		if text[i] = fmt.Sprint(c); text[i] == "" {
+		if text[i] = printable(fmt.Sprint(c)); text[i] == "" {
 			text[i] = "-"
 		}
 	}
 	fmt.Fprintln(t.w, strings.Join(text, "\t"))
+}
+
+// printable keeps what others have written, such as a backend's answer to a probe or a router's
+// last words, from moving a terminal's cursor, or beginning another line.
+func printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == '\n' || r == '\t':
+			return ' '
+		case !unicode.IsPrint(r):
+			return unicode.ReplacementChar
+		}
+		return r
+	}, text)
 }
 
 // line writes a line outside the columns.

@@ -18,9 +18,15 @@ import (
 // fakeSets are those of the transcripts' director.
 type fakeSets struct{}
 
-func (fakeSets) List() []api.SetInfo { return nil }
+func (fakeSets) List() []api.SetInfo {
+	return []api.SetInfo{{Owner: "file", Services: 2, ETag: "f", Fixed: true}, {Owner: "web-team", Services: 1, ETag: fakeTag}}
+}
 
-func (fakeSets) Get(string) (api.Set, bool) { return api.Set{Tag: fakeTag}, true }
+func (fakeSets) Get(owner string) (api.Set, bool) {
+	web := model.Service{Name: "web", VIP: netip.MustParseAddr("203.0.113.10"), Protocol: model.TCP, Port: model.PortRange{First: 443, Last: 443}, Mode: model.GUE,
+		Backends: []model.Backend{{Name: "a", Address: netip.MustParseAddr("10.0.1.1"), Weight: 100, State: model.Active}, {Name: "b", Address: netip.MustParseAddr("10.0.1.2"), Weight: 100, State: model.Draining}}}
+	return api.Set{Services: []model.Service{web}, Tag: fakeTag}, owner != "nobody"
+}
 
 // fakeTag is the tag of the set that there is.
 const fakeTag = "0123456789abcdef0123456789abcdef"

@@ -28,7 +28,7 @@ func newRoot() *cobra.Command {
 	})
 	root.AddCommand(
 		newRun(), newAgent(), newPlan(), newApply(), newDrain(), newDetach(),
-		newStatus(), newServices(), newBackends(), newFlows(), newDirectors(), newBGP(), newBFD(), newExplain(), newTop(),
+		newStatus(), newServices(), newBackends(), newFlows(), newSets(), newEvents(), newDirectors(), newBGP(), newBFD(), newExplain(), newTop(),
 		newDemo(), newDoctor(), newVersion(), newMan())
 	root.AddCommand(newCapture())
 	return root

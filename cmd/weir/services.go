@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -15,10 +16,10 @@ func newServices() *cobra.Command {
 	var out output
 	var conn connection
 	cmd := &cobra.Command{
-		Use:   "services",
-		Short: "List the services that a director forwards",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		Use:               "services [SERVICE...]",
+		Short:             "List the services that a director forwards",
+		ValidArgsFunction: conn.completeServices,
+		RunE: func(cmd *cobra.Command, names []string) error {
 			if err := out.check(); err != nil {
 				return err
 			}
@@ -30,12 +31,28 @@ func newServices() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if services, err = named(services, names); err != nil {
+				return err
+			}
 			return out.write(cmd.OutOrStdout(), services, func(t *table) { servicesTable(t, services) })
 		},
 	}
 	out.add(cmd)
 	conn.add(cmd)
 	return cmd
+}
+
+// named keeps the services of these names; none named: all.
+func named(services []model.ServiceStatus, names []string) ([]model.ServiceStatus, error) {
+	if len(names) == 0 {
+		return services, nil
+	}
+	for _, name := range names {
+		if !slices.ContainsFunc(services, func(s model.ServiceStatus) bool { return s.Name == name }) {
+			return nil, fmt.Errorf("there is no service %q: weir services lists them", name)
+		}
+	}
+	return slices.DeleteFunc(services, func(s model.ServiceStatus) bool { return !slices.Contains(names, s.Name) }), nil
 }
 
 func addSocket(cmd *cobra.Command, socket *string) {

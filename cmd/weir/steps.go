@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"weir.io/weir/internal/api"
@@ -32,6 +33,8 @@ type steps struct {
 	count   int
 	watch   watch
 	say     func(format string, values ...any)
+	// progress is where waits are said.
+	progress *progress
 
 	before  api.SetText // the set that there was
 	tags    []string    // one of which it has now, if nobody else has written it
@@ -50,8 +53,9 @@ func (s *steps) apply(ctx context.Context) (done []appliedStep, last api.SetChan
 	for k := 1; k <= s.count; k++ {
 		if last, err = s.step(ctx, k); err == nil {
 			done = append(done, appliedStep{k, last.Moves, last.Tag})
+			s.watch.revision = last.Revision
 			s.say("step %d of %d: %s; looking for %v how it goes", k, s.count, movesText(last.Moves), s.watch.time)
-			err = s.watch.look(ctx, s.client)
+			err = s.look(ctx)
 		}
 		if err != nil {
 			return done, last, s.goBack(ctx, k, err)
@@ -100,6 +104,15 @@ func (s *steps) step(ctx context.Context, k int) (change api.SetChange, err erro
 		s.tags, s.changed = append(slices.Clone(s.tags), would.Tag), true
 	}
 	return change, err
+}
+
+// look looks at the services, and says on a terminal what it sees.
+func (s *steps) look(ctx context.Context) error {
+	var saw atomic.Value // string
+	saw.Store("looking how it goes")
+	s.watch.saw = func(text string) { saw.Store(text) }
+	defer s.progress.begin(func() string { return saw.Load().(string) })()
+	return s.watch.look(ctx, s.client)
 }
 
 // goBack makes the set what it was, unless somebody else has written it.

@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"fmt"
+	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -19,7 +21,7 @@ func stepsOf(t *testing.T, client *api.Client, text api.SetText, count int) *ste
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &steps{client: client, request: r, plan: &plan, count: count, say: t.Logf,
+	return &steps{client: client, request: r, plan: &plan, count: count, say: t.Logf, progress: &progress{},
 		watch: watch{every: 20 * time.Millisecond, patience: patience, resets: 1, dropped: 1000}}
 }
 
@@ -147,7 +149,20 @@ func TestWatchJudges(t *testing.T) {
 			t.Errorf("%s: it says %v, want %q", name, err, test.says)
 		}
 	}
-	w := watch{services: map[string]bool{"web": true}}
+	w := watch{first: reading{refused: []string{"director 10.0.0.4 does not run what is asked for: as before"}}}
+	other := func(address, refused string, revision uint64) model.DirectorRun {
+		return model.DirectorRun{Address: netip.MustParseAddr(address), Refused: refused, Revision: revision}
+	}
+	var group reading
+	group.addDirectors([]model.DirectorRun{other("10.0.0.2", "", 8), other("10.0.0.3", "", 7), other("10.0.0.4", "as before", 8)}, 8)
+	if err := w.judge(group); err != nil || !slices.Equal(group.behind, []string{"director 10.0.0.3"}) {
+		t.Errorf("of a group it says %v, and these are behind: %q", err, group.behind)
+	}
+	group.addDirectors([]model.DirectorRun{other("10.0.0.5", "no room for rings", 8)}, 8)
+	if err := w.judge(group); err == nil || err.Error() != "director 10.0.0.5 does not run what is asked for: no room for rings" {
+		t.Errorf("when another director refuses the set it says %v", err)
+	}
+	w = watch{services: map[string]bool{"web": true}}
 	r := w.readingOf(services(func(s *model.ServiceStatus) { s.Log.Coming = 1; s.Backends[0].Health.State = model.HealthUnknown }), now)
 	if len(r.coming) != 1 || len(r.unknown) != 1 || r.unknown[0] != "web/b0" {
 		t.Errorf("what is not known yet is %+v", r)

@@ -169,21 +169,6 @@ func readTop(ctx context.Context, client *api.Client, names []string) (topReadin
 	if err != nil {
 		return topReading{}, err
 	}
-	r := topReading{at: time.Now(), cpus: status.CPUs, services: services}
-	if len(names) == 0 {
-		return r, nil
-	}
-	r.services = nil
-	for _, name := range names {
-		found := false
-		for _, s := range services {
-			if s.Name == name {
-				r.services, found = append(r.services, s), true
-			}
-		}
-		if !found {
-			return topReading{}, fmt.Errorf("the director has no service %q", name)
-		}
-	}
-	return r, nil
+	services, err = named(services, names)
+	return topReading{at: time.Now(), cpus: status.CPUs, services: services}, err
 }

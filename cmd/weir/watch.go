@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -25,7 +26,10 @@ type watch struct {
 	resets   float64 // connections more, in a second, that are refused or reset
 	dropped  float64 // packets more, in a second, that no backend gets
 
+	saw func(text string) // is told what each look finds; nil: nobody wants to know
+
 	services map[string]bool
+	revision uint64 // that the group's directors are to follow
 	first    reading
 	drops    float64 // in a second, before
 	last     reading
@@ -55,6 +59,8 @@ type reading struct {
 	failing []string // backends, with why
 	unknown []string // that are checked, and of whom nothing is known yet
 	coming  []string // services whose slots have not moved yet
+	behind  []string // directors of the group that do not follow the step yet
+	refused []string // those that do not run what is asked for, with why
 	resets  float64  // in a second
 	dropped uint64
 }
@@ -86,7 +92,30 @@ func (w *watch) read(ctx context.Context, client *api.Client) (r reading, err er
 	if err != nil {
 		return r, err
 	}
-	return w.readingOf(services, time.Now()), nil
+	r = w.readingOf(services, time.Now())
+	directors, err := client.Directors(ctx)
+	if errors.As(err, new(*api.Problem)) {
+		return r, nil // the group's etcd does not answer: nothing is known of the others
+	}
+	r.addDirectors(directors, w.revision)
+	return r, err
+}
+
+// addDirectors notes which directors of the group do not follow a revision.
+func (r *reading) addDirectors(directors []model.DirectorRun, revision uint64) {
+	for i := range directors {
+		d := &directors[i]
+		name := "this director"
+		if d.Address.IsValid() {
+			name = "director " + d.Address.String()
+		}
+		switch {
+		case d.Refused != "":
+			r.refused = append(r.refused, name+" does not run what is asked for: "+d.Refused)
+		case d.Revision < revision:
+			r.behind = append(r.behind, name)
+		}
+	}
 }
 
 func (w *watch) readingOf(services []model.ServiceStatus, now time.Time) reading {
@@ -131,15 +160,28 @@ func (r *reading) dropsSince(before reading) float64 {
 	return float64(r.dropped-before.dropped) / seconds
 }
 
-// judge says what is worse than before by more than the limits; nil: nothing is.
-func (w *watch) judge(now reading) error {
-	var failing []string
+// worse is what has become worse than it was before: backends that fail their probes, and in a
+// second connections that are refused or reset, and packets that are dropped.
+func (w *watch) worse(now reading) (failing []string, resets, dropped float64) {
 	for _, b := range now.failing {
 		if !slices.Contains(w.first.failing, b) {
 			failing = append(failing, b)
 		}
 	}
-	resets, dropped := now.resets-w.first.resets, now.dropsSince(w.last)-w.drops
+	return failing, now.resets - w.first.resets, now.dropsSince(w.last) - w.drops
+}
+
+// judge says what is worse than before by more than the limits; nil: nothing is.
+func (w *watch) judge(now reading) error {
+	for _, why := range now.refused {
+		if !slices.Contains(w.first.refused, why) {
+			return errors.New(why)
+		}
+	}
+	failing, resets, dropped := w.worse(now)
+	if w.saw != nil {
+		w.saw(fmt.Sprintf("more than before: %d backends fail, %.1f connections/s are refused or reset, %.1f packets/s are dropped", len(failing), max(0, resets), max(0, dropped)))
+	}
 	switch {
 	case len(failing) > w.failing:
 		return fmt.Errorf("%s fail their probes, which did not before: more than %d", model.Some(failing), w.failing)
@@ -176,7 +218,7 @@ func (w *watch) look(ctx context.Context, client *api.Client) error {
 		}
 		w.last = now
 		passed := time.Since(from)
-		waits := slices.Concat(now.unknown, now.coming)
+		waits := slices.Concat(now.unknown, now.coming, now.behind)
 		switch {
 		case len(waits) == 0 && passed >= w.time:
 			return nil

@@ -30,6 +30,10 @@ type Client struct {
 	base  string
 	token string
 	http  http.Client
+
+	// While is called when a question is sent, and what it returns when it is answered; nil:
+	// nobody wants to know.
+	While func() (done func())
 }
 
 // NewClient returns a client of the process that listens on the socket.
@@ -119,6 +123,9 @@ func (c *Client) ask(ctx context.Context, method, what string, header http.Heade
 	maps.Copy(request.Header, header)
 	if c.token != "" {
 		request.Header.Set("Authorization", "Bearer "+c.token)
+	}
+	if c.While != nil {
+		defer c.While()()
 	}
 	response, err := c.http.Do(request)
 	if err != nil {

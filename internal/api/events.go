@@ -129,20 +129,22 @@ func (s *Server) HandleEvents(events *Events) {
 	type input struct {
 		LastEventID string `header:"Last-Event-ID" doc:"number of the event that was heard last: those since then come first"`
 		Last        int    `query:"last" minimum:"0" maximum:"1000" default:"0" doc:"where there is no Last-Event-ID: how many earlier ones come first"`
+		Follow      bool   `query:"follow" default:"true" doc:"false: the answer ends with the last one that there is"`
 	}
 	op := s.endless(operation{method: http.MethodGet, path: "events", id: "get-events", summary: "What happens, as server-sent events", needs: model.RoleRead,
-		text: "The answer does not end. An event is a message whose data is an object; lines that begin with a colon only say that the director is there."})
+		text: "The answer does not end, unless follow is false. An event is a message whose data is an object; lines that begin with a colon only say that the director is there."})
 	sse.Register(s.api, op, map[string]any{"message": Event{}}, func(ctx context.Context, in *input, send sse.Sender) {
 		from, err := strconv.ParseUint(in.LastEventID, 10, 64)
 		if err != nil {
 			from = events.before(in.Last)
 		}
-		events.tell(ctx, from, send)
+		events.tell(ctx, from, in.Follow, send)
 	})
 }
 
-// tell sends the events behind one, and all that follow, until nobody listens any more.
-func (e *Events) tell(ctx context.Context, from uint64, send sse.Sender) {
+// tell sends the events behind one, and all that follow, until nobody listens any more; or
+// those that there are alone.
+func (e *Events) tell(ctx context.Context, from uint64, follow bool, send sse.Sender) {
 	beat := time.NewTicker(heartbeat)
 	defer beat.Stop()
 	for {
@@ -153,7 +155,7 @@ func (e *Events) tell(ctx context.Context, from uint64, send sse.Sender) {
 			}
 			from = event.ID
 		}
-		if news == nil {
+		if news == nil || !follow {
 			return
 		}
 		select {

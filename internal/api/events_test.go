@@ -3,10 +3,12 @@ package api_test
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -23,7 +25,10 @@ func listen(t *testing.T, client *api.Client, earlier int) (heard <-chan string,
 	t.Cleanup(cancel)
 	texts, end := make(chan string, 5000), make(chan error, 1)
 	go func() {
-		end <- client.Events(ctx, earlier, func(e api.Event) { texts <- fmt.Sprint(e.Kind, " ", e.Text) })
+		end <- client.Events(ctx, api.EventQuery{Last: earlier, Follow: true}, func(e api.Event) error {
+			texts <- fmt.Sprint(e.Kind, " ", e.Text)
+			return nil
+		})
 	}()
 	return texts, end
 }
@@ -51,6 +56,17 @@ func TestEvents(t *testing.T) {
 	client := serve(t, server)
 	heard, ended := listen(t, client, 1)
 	hears(t, heard, "set two")
+	var there []string
+	if err := client.Events(t.Context(), api.EventQuery{Last: 1000}, func(e api.Event) error {
+		there = append(there, e.Text)
+		return nil
+	}); err != nil || !slices.Equal(there, []string{"one", "two"}) {
+		t.Errorf("those that there are: %q, %v", there, err)
+	}
+	enough := errors.New("enough")
+	if err := client.Events(t.Context(), api.EventQuery{Last: 2, Follow: true}, func(api.Event) error { return enough }); !errors.Is(err, enough) {
+		t.Errorf("who has enough of events hears %v", err)
+	}
 	later, _ := listen(t, client, 1000)
 	hears(t, later, "set one", "set two")
 	events.Add(api.Event{Kind: api.EventHealth, Text: "three\nlines\n\nand: more"})

@@ -9,10 +9,16 @@ import (
 	"strings"
 )
 
-// Events calls take with each event, some earlier ones first, until the context ends or the
-// director does.
-func (c *Client) Events(ctx context.Context, earlier int, take func(Event)) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("%s%sevents?last=%d", c.base, base, earlier), nil)
+// EventQuery is which events are asked for.
+type EventQuery struct {
+	Last   int  // how many that have been
+	Follow bool // and those that come, too
+}
+
+// Events calls take with each event, the oldest first, until it returns an error, the context
+// ends or the director does, or there are no more.
+func (c *Client) Events(ctx context.Context, q EventQuery, take func(Event) error) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("%s%sevents?last=%d&follow=%t", c.base, base, q.Last, q.Follow), nil)
 	if err != nil {
 		return fmt.Errorf("listen to events: %w", err)
 	}
@@ -40,7 +46,9 @@ func (c *Client) Events(ctx context.Context, earlier int, take func(Event)) erro
 		if err := json.Unmarshal([]byte(data), &event); err != nil {
 			return fmt.Errorf("read an event: %w", err)
 		}
-		take(event)
+		if err := take(event); err != nil {
+			return err
+		}
 	}
 	if ctx.Err() != nil {
 		return nil

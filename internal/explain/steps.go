@@ -44,7 +44,7 @@ func Steps(e *model.Explanation) []model.ExplainedStep {
 	all.addSlot(model.StepSlot, e.Slot)
 	all.addSlot(model.StepSlotBefore, e.Before)
 	if b := e.Backend; b != nil {
-		all.add(model.StepBackend, strings.TrimSuffix(fmt.Sprintf("%s %s: %s", b.Name, endText(b.Backend), chosenTexts[e.Chosen]), ": "))
+		all.add(model.StepBackend, strings.TrimSuffix(fmt.Sprintf("%s %s: %s", b.Name, EndText(b.Backend), chosenTexts[e.Chosen]), ": "))
 		all.add(model.StepWay, wayText(b))
 	}
 	all.add(model.StepOutcome, fmt.Sprintf("%s: %s", e.Reason, model.ReasonText(e.Reason)))
@@ -78,7 +78,7 @@ func (all *steps) addSlot(step model.Decision, s *model.ExplainedSlot) {
 	}
 	all.add(step, text)
 	for _, c := range s.Candidates {
-		all.add(model.StepCandidate, strings.TrimSuffix(fmt.Sprintf("%s %s, %s, %s", c.Name, endText(c.Backend), c.State, generationsText(c.Generations)), ", "))
+		all.add(model.StepCandidate, strings.TrimSuffix(fmt.Sprintf("%s %s, %s, %s", c.Name, EndText(c.Backend), c.State, generationsText(c.Generations)), ", "))
 	}
 }
 
@@ -120,7 +120,7 @@ func FlowText(f *model.ExplainedFlow) string {
 	case f.Protocol == 1 || f.Protocol == 58:
 		name = "icmp"
 	}
-	text := fmt.Sprintf("%s %s > %s", name, endText(f.Source), endText(f.Destination))
+	text := fmt.Sprintf("%s %s > %s", name, EndText(f.Source), EndText(f.Destination))
 	if f.ICMPError {
 		text += ", an ICMP error about it"
 	}
@@ -136,7 +136,7 @@ func FlowText(f *model.ExplainedFlow) string {
 func memoryText(m *model.ExplainedMemory) string {
 	backend := "a backend that is gone"
 	if m.Backend.IsValid() {
-		backend = endText(m.Backend)
+		backend = EndText(m.Backend)
 	}
 	text := fmt.Sprintf("%s at %s, last packet %s ago", m.State, backend, time.Duration(m.Age).Round(time.Second))
 	if !m.Follows {
@@ -166,8 +166,8 @@ func orDash(text string) string {
 	return text
 }
 
-// endText leaves a port out that says nothing.
-func endText(a netip.AddrPort) string {
+// EndText writes an address, and leaves a port out that says nothing.
+func EndText(a netip.AddrPort) string {
 	if a.Port() == 0 {
 		return a.Addr().String()
 	}

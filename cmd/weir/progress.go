@@ -1,0 +1,76 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"weir.io/weir/internal/api"
+)
+
+// progressPatience is for how long a command may be silent; then it says what it waits for.
+const progressPatience = time.Second
+
+// overwrite begins a terminal's last line anew.
+const overwrite = "\r\x1b[K"
+
+// progress says on a terminal what a command waits for, on one line that is gone when the wait
+// is over. Where there is no terminal it says nothing: what is written there is read later.
+type progress struct {
+	w io.Writer // nil: nobody wants to know
+
+	mu   sync.Mutex
+	busy bool
+}
+
+// begin says something about a wait each second, until what it returns is called. A wait in
+// another one is part of it.
+func (p *progress) begin(say func() string) (end func()) {
+	if p.w == nil || !isTerminal(p.w) {
+		return func() {}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.busy {
+		return func() {}
+	}
+	p.busy = true
+	over, quiet := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(quiet)
+		p.follow(say, over)
+	}()
+	return func() {
+		close(over)
+		<-quiet // what follows begins on an empty line
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.busy = false
+	}
+}
+
+func (p *progress) follow(say func() string, over <-chan struct{}) {
+	began := time.Now()
+	tick := time.NewTicker(progressPatience)
+	defer tick.Stop()
+	for shown := false; ; shown = true {
+		select {
+		case <-over:
+			if shown {
+				fmt.Fprint(p.w, overwrite)
+			}
+			return
+		case <-tick.C:
+			fmt.Fprintf(p.w, "%s%s, %v", overwrite, say(), time.Since(began).Round(time.Second))
+		}
+	}
+}
+
+// follows has a client's questions said while they are not answered.
+func (p *progress) follows(client *api.Client, where string) *api.Client {
+	client.While = func() (done func()) {
+		return p.begin(func() string { return "waiting for the answer of " + where })
+	}
+	return client
+}
