@@ -72,7 +72,7 @@ static __always_inline int leave_directly(const struct segment *s)
 	struct redirect_direct key = { .client = s->source, .port = s->source_port };
 	struct host_flow arriving = flow_of(s, 1), leaving;
 	struct redirect_way *in, *out;
-	__u64 now = bpf_ktime_get_ns();
+	__u64 now = bpf_ktime_get_coarse_ns();
 
 	if (!in_prefix(0, &s->destination))
 		return TC_ACT_UNSPEC;

@@ -41,7 +41,7 @@ static __always_inline struct host_flow flow_to(const struct host_flow *flow,
 
 static __always_inline void note_time(struct redirect_way *way)
 {
-	__u64 now = bpf_ktime_get_ns();
+	__u64 now = bpf_ktime_get_coarse_ns();
 
 	if (now - way->seen > SECOND)
 		way->seen = now;
@@ -154,7 +154,7 @@ static __always_inline int remember(const struct host_flow *leaving, const struc
 		.sequence = s->acknowledgement - 1,
 		.ifindex = leaves_by(ifindex),
 		.service = index,
-		.seen = bpf_ktime_get_ns(),
+		.seen = bpf_ktime_get_coarse_ns(),
 	};
 
 	if (bpf_map_update_elem(&redirect_arriving, &arriving, &way, BPF_ANY))
