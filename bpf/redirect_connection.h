@@ -67,8 +67,8 @@ static __always_inline void note_leaving(struct redirect_way *way, const struct 
 		way->ends = ends;
 }
 
-/* A FIN or an RST that came, to the client of a connection. */
-static __always_inline void note_end(struct redirect_way *way, const struct segment *s)
+/* A FIN or an RST that came, to the client of a connection. A call of its own: seldom. */
+static __noinline void note_end(struct redirect_way *way, const struct segment *s)
 {
 	struct host_flow arriving = flow_of(s, 0);
 	struct host_flow leaving = flow_to(&arriving, &way->peer, way->peer_port);
@@ -141,11 +141,10 @@ static __noinline int meets_another(const struct host_flow *arriving,
 
 /*
  * Remembers a connection: first what comes, for its packets leave only when the host
- * has got the answer. 0: there is no place.
+ * has got the answer. 0: there is no place. A call of its own, as meets_another is.
  */
-static __always_inline int remember(const struct host_flow *leaving, const struct segment *s,
-				    const struct redirect_service *service, __u32 index,
-				    __u32 ifindex)
+static __noinline int remember(const struct host_flow *leaving, const struct segment *s,
+			       const struct redirect_service *service, __u32 index, __u32 ifindex)
 {
 	struct host_flow arriving = flow_of(s, 0);
 	struct redirect_way way = {

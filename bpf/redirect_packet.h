@@ -206,13 +206,6 @@ static __always_inline int read_options(struct __sk_buff *skb, const struct segm
 	return 1;
 }
 
-/* One end of a packet: where it is, and what is there. */
-struct ending {
-	struct address address;
-	__be16 port;
-	__u16 pad;
-};
-
 /* What of an IPv4 header an end's address is in, as it is there. */
 struct ipv4_ends {
 	__sum16 check;
@@ -248,28 +241,30 @@ static __always_inline int replace_address6(struct __sk_buff *skb, int source,
  * addresses themselves have to be added to it, over IPv4 the header's own checksum does.
  */
 static __always_inline int replace_end(struct __sk_buff *skb, const struct segment *s, int source,
-				       const struct ending *from, const struct ending *to)
+				       const struct address *to, __be16 to_port)
 {
+	const struct address *from = source ? &s->source : &s->destination;
+	__be16 from_port = source ? s->source_port : s->destination_port;
 	__u32 checksum = s->l4 + offsetof(struct tcphdr, check);
 	__u32 port = s->l4 +
 		     (source ? offsetof(struct tcphdr, source) : offsetof(struct tcphdr, dest));
-	__be32 was = last_word(&from->address), is = last_word(&to->address);
+	__be32 was = last_word(from), is = last_word(to);
 	__s64 change;
 
 	if (s->ipv6) {
-		change = bpf_csum_diff((__be32 *)from->address.bytes, sizeof(from->address),
-				       (__be32 *)to->address.bytes, sizeof(to->address), 0);
-		if (change < 0 || !replace_address6(skb, source, &to->address) ||
+		change = bpf_csum_diff((__be32 *)from->bytes, sizeof(*from), (__be32 *)to->bytes,
+				       sizeof(*to), 0);
+		if (change < 0 || !replace_address6(skb, source, to) ||
 		    bpf_l4_csum_replace(skb, checksum, 0, change, BPF_F_PSEUDO_HDR))
 			return 0;
 	} else if (!replace_address4(skb, s, source, was, is) ||
 		   bpf_l4_csum_replace(skb, checksum, was, is, BPF_F_PSEUDO_HDR | sizeof(is))) {
 		return 0;
 	}
-	if (from->port == to->port)
+	if (from_port == to_port)
 		return 1;
-	return !bpf_skb_store_bytes(skb, port, &to->port, sizeof(to->port), 0) &&
-	       !bpf_l4_csum_replace(skb, checksum, from->port, to->port, sizeof(to->port));
+	return !bpf_skb_store_bytes(skb, port, &to_port, sizeof(to_port), 0) &&
+	       !bpf_l4_csum_replace(skb, checksum, from_port, to_port, sizeof(to_port));
 }
 
 /* The length in the IP header grows by what the option is long. */
