@@ -36,15 +36,32 @@ static __always_inline int in_prefix(__u32 service, const struct address *addres
 }
 
 /*
+ * What the control bytes of a packet begin with between its being sent to a backend and
+ * when it leaves: the kernel runs redirect_leave once more for it then. Each time that the
+ * programs are loaded it is another number, and IP and bridges clear these bytes, so nobody
+ * else's packet has it: an agent behind this host, or in front of it, has a number of its own.
+ */
+volatile const __u32 sent_mark = 1;
+
+static __always_inline int was_sent(struct __sk_buff *skb)
+{
+	if (skb->cb[0] != sent_mark)
+		return 0;
+	skb->cb[0] = 0;
+	return 1;
+}
+
+/*
  * A packet of a connection: to the backend, by its own route, which need not be the
- * VIP's. The kernel runs this program once more for it, which then finds nothing to do.
+ * VIP's.
  */
 static __always_inline int leave_redirected(struct __sk_buff *skb, const struct segment *s)
 {
 	struct host_flow flow = flow_of(s, 1);
 	struct redirect_way *way = bpf_map_lookup_elem(&redirect_leaving, &flow);
-	struct ending from = { .address = s->destination, .port = s->destination_port }, to = {};
 	struct redirect_counter *counter;
+	struct address peer;
+	__be16 port;
 	__u32 ifindex;
 
 	if (!way)
@@ -55,11 +72,12 @@ static __always_inline int leave_redirected(struct __sk_buff *skb, const struct 
 		counter->sent_packets++;
 		counter->sent_bytes += skb->len - ETH_HLEN;
 	}
-	to.address = way->peer;
-	to.port = way->peer_port;
+	peer = way->peer;
+	port = way->peer_port;
 	ifindex = way->ifindex;
-	if (!replace_end(skb, s, 0, &from, &to))
+	if (!replace_end(skb, s, 0, &peer, port))
 		return TC_ACT_SHOT;
+	skb->cb[0] = sent_mark;
 	return bpf_redirect_neigh(ifindex, NULL, 0, 0);
 }
 
@@ -67,12 +85,12 @@ static __always_inline int leave_redirected(struct __sk_buff *skb, const struct 
  * A SYN to no VIP. To a backend, it may meet a redirected connection of the same port,
  * which the kernel thinks is to somebody else: that one goes on, this one has to wait.
  */
-static __always_inline int leave_directly(const struct segment *s)
+static __noinline int leave_directly(const struct segment *s)
 {
 	struct redirect_direct key = { .client = s->source, .port = s->source_port };
 	struct host_flow arriving = flow_of(s, 1), leaving;
 	struct redirect_way *in, *out;
-	__u64 now = bpf_ktime_get_ns();
+	__u64 now = bpf_ktime_get_coarse_ns();
 
 	if (!in_prefix(0, &s->destination))
 		return TC_ACT_UNSPEC;
@@ -98,7 +116,7 @@ static __always_inline int leave_directly(const struct segment *s)
  * be redirected to the very one that this one would be: at a backend they would be one. One
  * that has ended counts until it is forgotten, because the backend may remember it, too.
  */
-static __always_inline int may_meet(const struct segment *s)
+static __noinline int may_meet(const struct segment *s)
 {
 	struct redirect_direct key = { .client = s->source, .port = s->source_port };
 	struct redirect_holder mine = { .vip = s->destination, .port = s->destination_port };
@@ -117,9 +135,12 @@ static __always_inline int may_meet(const struct segment *s)
 	return 0;
 }
 
-/* Whether a SYN may have the option; what says no, else REDIRECT_ASKED. */
-static __always_inline enum redirect_event may_ask(struct __sk_buff *skb, const struct segment *s,
-						   const struct redirect_service *service)
+/*
+ * Whether a SYN may have the option; what says no, else REDIRECT_ASKED. A call of its own for
+ * its room on the stack.
+ */
+static __noinline enum redirect_event may_ask(struct __sk_buff *skb, const struct segment *s,
+					      const struct redirect_service *service)
 {
 	struct redirect_direct direct = { .client = s->source, .port = s->source_port };
 	struct tcp_options options = {};
@@ -138,11 +159,13 @@ static __always_inline enum redirect_event may_ask(struct __sk_buff *skb, const 
 		return REDIRECT_ASKS_ALREADY;
 	if (!has_room(&options))
 		return REDIRECT_NO_ROOM;
-	return service->flags & REDIRECT_SHARED && may_meet(s) ? REDIRECT_MAY_CLASH :
-								 REDIRECT_ASKED;
+	return REDIRECT_ASKED;
 }
 
-/* The first SYN of a connection to a VIP asks, the next ones do without. */
+/*
+ * The first SYN of a connection to a VIP asks, the next ones do without. TC_ACT_REDIRECT: it
+ * is the backend's already.
+ */
 static __always_inline int leave_asking(struct __sk_buff *skb, const struct segment *s, __u32 index)
 {
 	struct host_flow flow = flow_of(s, 1);
@@ -157,7 +180,7 @@ static __always_inline int leave_asking(struct __sk_buff *skb, const struct segm
 	if (way && way->sequence == s->sequence) {
 		/* Its answer was lost behind this program, or is on its way up. */
 		note(index, REDIRECT_EARLY);
-		return leave_redirected(skb, s);
+		return TC_ACT_REDIRECT;
 	}
 	if (way)
 		forget(&flow, way);
@@ -168,6 +191,8 @@ static __always_inline int leave_asking(struct __sk_buff *skb, const struct segm
 		return TC_ACT_UNSPEC;
 	}
 	event = may_ask(skb, s, service);
+	if (event == REDIRECT_ASKED && service->flags & REDIRECT_SHARED && may_meet(s))
+		event = REDIRECT_MAY_CLASH;
 	if (event != REDIRECT_ASKED)
 		asked.state = REDIRECT_SYN_PLAIN;
 	if (bpf_map_update_elem(&redirect_syns, &flow, &asked, BPF_ANY))
@@ -178,7 +203,8 @@ static __always_inline int leave_asking(struct __sk_buff *skb, const struct segm
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int leave_syn(struct __sk_buff *skb, const struct segment *s)
+/* A call of its own, as all that opens a connection: seldom, and long. */
+static __noinline int leave_syn(struct __sk_buff *skb, const struct segment *s)
 {
 	struct host_endpoint vip = {
 		.address = s->destination,
@@ -195,7 +221,7 @@ static __always_inline int leave_syn(struct __sk_buff *skb, const struct segment
  * nobody listens at. Of that a client makes nothing; a director's probe is told by it that
  * this host answers as it has to.
  */
-static __always_inline int leave_answer(struct __sk_buff *skb, const struct segment *s)
+static __noinline int leave_answer(struct __sk_buff *skb, const struct segment *s)
 {
 	struct host_flow flow = flow_of(s, 0);
 	struct redirect_echo *echo = bpf_map_lookup_elem(&redirect_echoes, &flow);
@@ -217,23 +243,31 @@ SEC("tc")
 int redirect_leave(struct __sk_buff *skb)
 {
 	struct segment s = {};
+	int action;
 
-	if (!read_segment(skb, &s))
+	if (was_sent(skb) || !read_segment(skb, &s))
 		return TC_ACT_UNSPEC;
 	switch (opening(&s)) {
 	case SEGMENT_SYN:
-		return leave_syn(skb, &s);
+		action = leave_syn(skb, &s);
+		if (action != TC_ACT_REDIRECT)
+			return action;
+		break;
 	case SEGMENT_SYN | SEGMENT_ACK:
 		return leave_answer(skb, &s);
+	default:
+		if (refuses(&s))
+			leave_answer(skb, &s);
 	}
-	if (refuses(&s))
-		leave_answer(skb, &s);
 	return leave_redirected(skb, &s);
 }
 
-/* Reads the option of a bare packet that came: 0: there is none that says something. */
-static __always_inline int read_filled(struct __sk_buff *skb, const struct segment *s,
-				       struct redirect_option *option)
+/*
+ * Reads the option of a bare packet that came: 0: there is none that says something. A call
+ * of its own for its room on the stack.
+ */
+static __noinline int read_filled(struct __sk_buff *skb, const struct segment *s,
+				  struct redirect_option *option)
 {
 	struct tcp_options options = {};
 	__u32 at;
@@ -273,7 +307,7 @@ static __noinline __u32 find_here(const struct segment *s, const struct redirect
 }
 
 /* A connection that a director hands over: the answer will say to whom it was begun. */
-static __always_inline int arrive_syn(struct __sk_buff *skb, const struct segment *s)
+static __noinline int arrive_syn(struct __sk_buff *skb, const struct segment *s)
 {
 	struct redirect_option option = {};
 	struct redirect_echo echo = {};
@@ -299,26 +333,25 @@ static __always_inline int arrive_syn(struct __sk_buff *skb, const struct segmen
 static __always_inline int rename_source(struct __sk_buff *skb, const struct segment *s,
 					 struct redirect_way *way)
 {
-	struct ending from = { .address = s->source, .port = s->source_port };
-	struct ending to = { .address = way->peer, .port = way->peer_port };
 	struct redirect_counter *counter = counter_of(way->service);
+	struct address vip = way->peer;
+	__be16 port = way->peer_port;
 
 	note_arriving(way, s);
 	if (counter) {
 		counter->received_packets++;
 		counter->received_bytes += skb->len - ETH_HLEN;
 	}
-	return replace_end(skb, s, 1, &from, &to) ? TC_ACT_UNSPEC : TC_ACT_SHOT;
+	return replace_end(skb, s, 1, &vip, port) ? TC_ACT_UNSPEC : TC_ACT_SHOT;
 }
 
 /*
  * The VIP itself has answered: whatever else answers now comes too late. Why a SYN did not
  * ask, or does not any more, was counted when it left.
  */
-static __always_inline int is_answered(const struct segment *s)
+static __always_inline int is_answered(const struct segment *s, const struct host_flow *flow)
 {
-	struct host_flow flow = flow_of(s, 0);
-	struct redirect_syn *syn = bpf_map_lookup_elem(&redirect_syns, &flow);
+	struct redirect_syn *syn = bpf_map_lookup_elem(&redirect_syns, flow);
 	struct host_endpoint vip = {
 		.address = s->source,
 		.port = s->source_port,
@@ -333,7 +366,7 @@ static __always_inline int is_answered(const struct segment *s)
 	index = bpf_map_lookup_elem(&redirect_vips, &vip);
 	if (index && syn->state == REDIRECT_SYN_ASKED)
 		note(*index, REDIRECT_NOT_TAKEN);
-	bpf_map_delete_elem(&redirect_syns, &flow);
+	bpf_map_delete_elem(&redirect_syns, flow);
 	return 1;
 }
 
@@ -343,18 +376,19 @@ static __always_inline int is_answered(const struct segment *s)
  * has left. Who has not seen that SYN would have to guess its number, and be where the
  * service has backends.
  */
-static __always_inline enum redirect_event
-take(const struct segment *s, __u32 index, const struct redirect_service *service, __u32 ifindex)
+static __always_inline enum redirect_event take(const struct segment *s,
+						const struct host_flow *arriving, __u32 index,
+						const struct redirect_service *service,
+						__u32 ifindex)
 {
-	struct host_flow arriving = flow_of(s, 0);
-	struct host_flow flow = flow_to(&arriving, &service->vip, service->port);
+	struct host_flow flow = flow_to(arriving, &service->vip, service->port);
 	struct redirect_syn *syn = bpf_map_lookup_elem(&redirect_syns, &flow);
 
 	if (!syn || syn->sequence + 1 != s->acknowledgement)
 		return REDIRECT_NOT_ASKED_FOR;
 	if (!in_prefix(index, &s->source))
 		return REDIRECT_FOREIGN;
-	if (meets_another(&arriving, service))
+	if (meets_another(arriving, service))
 		return REDIRECT_CLASH;
 	if (__sync_val_compare_and_swap(&syn->state, REDIRECT_SYN_ASKED, REDIRECT_SYN_PLAIN) !=
 	    REDIRECT_SYN_ASKED)
@@ -365,7 +399,11 @@ take(const struct segment *s, __u32 index, const struct redirect_service *servic
 	return REDIRECT_TAKEN;
 }
 
-static __always_inline int arrive_answer(struct __sk_buff *skb, const struct segment *s)
+/*
+ * A SYN-ACK that came: the connection that it is of, if a backend has that one. A call of its
+ * own, as arrive_syn is.
+ */
+static __noinline struct redirect_way *arrive_answer(struct __sk_buff *skb, const struct segment *s)
 {
 	struct host_flow arriving = flow_of(s, 0);
 	struct redirect_way *way = bpf_map_lookup_elem(&redirect_arriving, &arriving);
@@ -376,27 +414,24 @@ static __always_inline int arrive_answer(struct __sk_buff *skb, const struct seg
 	__u32 index, *found;
 
 	if (way && way->sequence + 1 == s->acknowledgement)
-		return rename_source(skb, s, way); /* it is sent again */
-	if (is_answered(s) || !read_filled(skb, s, &option))
-		return TC_ACT_UNSPEC;
+		return way; /* it is sent again */
+	if (is_answered(s, &arriving) || !read_filled(skb, s, &option))
+		return NULL;
 	name.tail = option.vip;
 	name.port = option.port;
 	name.ipv6 = s->ipv6;
 	found = bpf_map_lookup_elem(&redirect_names, &name);
 	if (!found) {
 		note(0, REDIRECT_NOT_ASKED_FOR);
-		return TC_ACT_UNSPEC;
+		return NULL;
 	}
 	index = *found;
 	service = bpf_map_lookup_elem(&redirect_services, &index);
 	if (!service)
-		return TC_ACT_UNSPEC;
-	event = take(s, index, service, skb->ifindex);
+		return NULL;
+	event = take(s, &arriving, index, service, skb->ifindex);
 	note(index, event);
-	if (event != REDIRECT_TAKEN)
-		return TC_ACT_UNSPEC;
-	way = bpf_map_lookup_elem(&redirect_arriving, &arriving);
-	return way ? rename_source(skb, s, way) : TC_ACT_UNSPEC;
+	return event == REDIRECT_TAKEN ? bpf_map_lookup_elem(&redirect_arriving, &arriving) : NULL;
 }
 
 SEC("tc")
@@ -405,19 +440,21 @@ int redirect_arrive(struct __sk_buff *skb)
 	struct redirect_way *way;
 	struct segment s = {};
 	struct host_flow flow;
+	__u8 flags;
 
 	if (is_from_outside(skb))
 		return TC_ACT_SHOT;
 	if (!read_segment(skb, &s))
 		return arrive_error(skb);
-	switch (opening(&s)) {
-	case SEGMENT_SYN:
+	flags = opening(&s);
+	if (flags == SEGMENT_SYN)
 		return arrive_syn(skb, &s);
-	case SEGMENT_SYN | SEGMENT_ACK:
-		return arrive_answer(skb, &s);
+	if (flags == (SEGMENT_SYN | SEGMENT_ACK)) {
+		way = arrive_answer(skb, &s);
+	} else {
+		flow = flow_of(&s, 0);
+		way = bpf_map_lookup_elem(&redirect_arriving, &flow);
 	}
-	flow = flow_of(&s, 0);
-	way = bpf_map_lookup_elem(&redirect_arriving, &flow);
 	return way ? rename_source(skb, &s, way) : TC_ACT_UNSPEC;
 }
 

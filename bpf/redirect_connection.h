@@ -41,7 +41,7 @@ static __always_inline struct host_flow flow_to(const struct host_flow *flow,
 
 static __always_inline void note_time(struct redirect_way *way)
 {
-	__u64 now = bpf_ktime_get_ns();
+	__u64 now = bpf_ktime_get_coarse_ns();
 
 	if (now - way->seen > SECOND)
 		way->seen = now;
@@ -67,8 +67,8 @@ static __always_inline void note_leaving(struct redirect_way *way, const struct 
 		way->ends = ends;
 }
 
-/* A FIN or an RST that came, to the client of a connection. */
-static __always_inline void note_end(struct redirect_way *way, const struct segment *s)
+/* A FIN or an RST that came, to the client of a connection. A call of its own: seldom. */
+static __noinline void note_end(struct redirect_way *way, const struct segment *s)
 {
 	struct host_flow arriving = flow_of(s, 0);
 	struct host_flow leaving = flow_to(&arriving, &way->peer, way->peer_port);
@@ -141,11 +141,10 @@ static __noinline int meets_another(const struct host_flow *arriving,
 
 /*
  * Remembers a connection: first what comes, for its packets leave only when the host
- * has got the answer. 0: there is no place.
+ * has got the answer. 0: there is no place. A call of its own, as meets_another is.
  */
-static __always_inline int remember(const struct host_flow *leaving, const struct segment *s,
-				    const struct redirect_service *service, __u32 index,
-				    __u32 ifindex)
+static __noinline int remember(const struct host_flow *leaving, const struct segment *s,
+			       const struct redirect_service *service, __u32 index, __u32 ifindex)
 {
 	struct host_flow arriving = flow_of(s, 0);
 	struct redirect_way way = {
@@ -154,7 +153,7 @@ static __always_inline int remember(const struct host_flow *leaving, const struc
 		.sequence = s->acknowledgement - 1,
 		.ifindex = leaves_by(ifindex),
 		.service = index,
-		.seen = bpf_ktime_get_ns(),
+		.seen = bpf_ktime_get_coarse_ns(),
 	};
 
 	if (bpf_map_update_elem(&redirect_arriving, &arriving, &way, BPF_ANY))

@@ -120,7 +120,8 @@ static __always_inline int rename_quoted(struct __sk_buff *skb, const struct quo
 	       !bpf_l4_csum_replace(skb, q->checksum, q->flow.vip_port, port, sizeof(port));
 }
 
-static __always_inline int arrive_error(struct __sk_buff *skb)
+/* A call of its own: its room on the stack is not that of every packet. */
+static __noinline int arrive_error(struct __sk_buff *skb)
 {
 	struct redirect_way *way;
 	struct quote q = {};

@@ -16,6 +16,7 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
+#include "checksum.h"
 #include "redirect_maps.h"
 #include "redirect_option.h"
 
@@ -43,6 +44,7 @@ struct segment {
 	__u32 options; /* bytes */
 	__u8 flags;    /* enum segment_flag */
 	__u8 ipv6;
+	__sum16 check; /* of the IPv4 header */
 };
 
 /* ::ffff:a.b.c.d */
@@ -84,6 +86,7 @@ static __always_inline int read_ipv4(void *data, void *end, struct segment *s)
 	map_address(&s->destination, ip->daddr);
 	s->l4 = ETH_HLEN + header;
 	s->end = ETH_HLEN + bpf_ntohs(ip->tot_len);
+	s->check = ip->check;
 	return 1;
 }
 
@@ -118,21 +121,46 @@ static __always_inline int read_tcp(void *data, void *end, struct segment *s)
 }
 
 /*
+ * How much of a packet its headers are, up to TCP's, as far as what is there says; 0: it is
+ * no TCP.
+ */
+static __always_inline __u32 headers_of(void *data, void *end, __be16 protocol)
+{
+	struct ipv6hdr *ip6 = data + ETH_HLEN;
+	struct iphdr *ip4 = data + ETH_HLEN;
+
+	if (protocol == bpf_htons(ETH_P_IP) && (void *)(ip4 + 1) <= end)
+		return ip4->protocol != IPPROTO_TCP ?
+			       0 :
+			       ETH_HLEN + ip4->ihl * 4 + sizeof(struct tcphdr);
+	if (protocol == bpf_htons(ETH_P_IPV6) && (void *)(ip6 + 1) <= end)
+		return ip6->nexthdr != IPPROTO_TCP ?
+			       0 :
+			       ETH_HLEN + sizeof(*ip6) + sizeof(struct tcphdr);
+	return SEGMENT_HEADERS;
+}
+
+/*
  * Reads a TCP packet; 0: it is none, or in pieces. The kernel has taken the outermost
  * VLAN tag off; a packet with one more is none of weir's.
+ *
+ * Drivers may leave headers outside the part of the packet that programs see. What the
+ * host's own TCP sends has its headers there and its data elsewhere, and would be copied
+ * if more than the headers were asked for.
  */
 static __always_inline int read_segment(struct __sk_buff *skb, struct segment *s)
 {
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
 	__u32 linear = skb->data_end - skb->data;
-	void *data, *end;
 
 	if (skb->protocol != bpf_htons(ETH_P_IP) && skb->protocol != bpf_htons(ETH_P_IPV6))
 		return 0;
-	/* Drivers may leave headers outside the part of the packet that programs see. */
-	if (linear < SEGMENT_HEADERS && linear < skb->len)
+	if (linear < SEGMENT_HEADERS && linear < skb->len &&
+	    linear < headers_of(data, end, skb->protocol)) {
 		bpf_skb_pull_data(skb, skb->len < SEGMENT_HEADERS ? skb->len : SEGMENT_HEADERS);
-	data = (void *)(long)skb->data;
-	end = (void *)(long)skb->data_end;
+		data = (void *)(long)skb->data;
+		end = (void *)(long)skb->data_end;
+	}
 	if (skb->protocol == bpf_htons(ETH_P_IP) ? !read_ipv4(data, end, s) :
 						   !read_ipv6(data, end, s))
 		return 0;
@@ -178,12 +206,34 @@ static __always_inline int read_options(struct __sk_buff *skb, const struct segm
 	return 1;
 }
 
-/* One end of a packet: where it is, and what is there. */
-struct ending {
-	struct address address;
-	__be16 port;
-	__u16 pad;
-};
+/* What of an IPv4 header an end's address is in, as it is there. */
+struct ipv4_ends {
+	__sum16 check;
+	__be32 source;
+	__be32 destination;
+} __attribute__((packed));
+
+static __always_inline int replace_address4(struct __sk_buff *skb, const struct segment *s,
+					    int source, __be32 was, __be32 is)
+{
+	struct ipv4_ends ends = {
+		.check = checksum_update(s->check, was, is),
+		.source = source ? is : last_word(&s->source),
+		.destination = source ? last_word(&s->destination) : is,
+	};
+
+	return !bpf_skb_store_bytes(skb, ETH_HLEN + offsetof(struct iphdr, check), &ends,
+				    sizeof(ends), 0);
+}
+
+static __always_inline int replace_address6(struct __sk_buff *skb, int source,
+					    const struct address *to)
+{
+	__u32 at = ETH_HLEN +
+		   (source ? offsetof(struct ipv6hdr, saddr) : offsetof(struct ipv6hdr, daddr));
+
+	return !bpf_skb_store_bytes(skb, at, to, sizeof(*to), BPF_F_RECOMPUTE_CSUM);
+}
 
 /*
  * Replaces the source or the destination. The checksum helper takes what it changes of
@@ -191,38 +241,30 @@ struct ending {
  * addresses themselves have to be added to it, over IPv4 the header's own checksum does.
  */
 static __always_inline int replace_end(struct __sk_buff *skb, const struct segment *s, int source,
-				       const struct ending *from, const struct ending *to)
+				       const struct address *to, __be16 to_port)
 {
+	const struct address *from = source ? &s->source : &s->destination;
+	__be16 from_port = source ? s->source_port : s->destination_port;
 	__u32 checksum = s->l4 + offsetof(struct tcphdr, check);
 	__u32 port = s->l4 +
 		     (source ? offsetof(struct tcphdr, source) : offsetof(struct tcphdr, dest));
-	__u32 at = ETH_HLEN;
-	__be32 was, is;
+	__be32 was = last_word(from), is = last_word(to);
 	__s64 change;
 
 	if (s->ipv6) {
-		at += source ? offsetof(struct ipv6hdr, saddr) : offsetof(struct ipv6hdr, daddr);
-		change = bpf_csum_diff((__be32 *)from->address.bytes, sizeof(from->address),
-				       (__be32 *)to->address.bytes, sizeof(to->address), 0);
-		if (change < 0 ||
-		    bpf_skb_store_bytes(skb, at, &to->address, sizeof(to->address),
-					BPF_F_RECOMPUTE_CSUM) ||
+		change = bpf_csum_diff((__be32 *)from->bytes, sizeof(*from), (__be32 *)to->bytes,
+				       sizeof(*to), 0);
+		if (change < 0 || !replace_address6(skb, source, to) ||
 		    bpf_l4_csum_replace(skb, checksum, 0, change, BPF_F_PSEUDO_HDR))
 			return 0;
-	} else {
-		at += source ? offsetof(struct iphdr, saddr) : offsetof(struct iphdr, daddr);
-		was = last_word(&from->address);
-		is = last_word(&to->address);
-		if (bpf_skb_store_bytes(skb, at, &is, sizeof(is), 0) ||
-		    bpf_l3_csum_replace(skb, ETH_HLEN + offsetof(struct iphdr, check), was, is,
-					sizeof(is)) ||
-		    bpf_l4_csum_replace(skb, checksum, was, is, BPF_F_PSEUDO_HDR | sizeof(is)))
-			return 0;
+	} else if (!replace_address4(skb, s, source, was, is) ||
+		   bpf_l4_csum_replace(skb, checksum, was, is, BPF_F_PSEUDO_HDR | sizeof(is))) {
+		return 0;
 	}
-	if (from->port == to->port)
+	if (from_port == to_port)
 		return 1;
-	return !bpf_skb_store_bytes(skb, port, &to->port, sizeof(to->port), 0) &&
-	       !bpf_l4_csum_replace(skb, checksum, from->port, to->port, sizeof(to->port));
+	return !bpf_skb_store_bytes(skb, port, &to_port, sizeof(to_port), 0) &&
+	       !bpf_l4_csum_replace(skb, checksum, from_port, to_port, sizeof(to_port));
 }
 
 /* The length in the IP header grows by what the option is long. */

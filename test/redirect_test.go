@@ -254,14 +254,21 @@ func TestRedirect(t *testing.T) {
 	}
 }`)
 		on(t, l.client, "nft", "-f", rules)
-		on(t, l.backends[0], "nft", "add table inet test")
-		on(t, l.backends[0], "nft", "add chain inet test input { type filter hook input priority 0; }")
-		on(t, l.backends[0], "nft", "add rule inet test input ct state invalid drop")
-		for _, six := range []bool{false, true} {
+		for _, b := range l.backends {
+			on(t, b, "nft", "add table inet test")
+			on(t, b, "nft", "add chain inet test input { type filter hook input priority 0; }")
+			on(t, b, "nft", "add rule inet test input ct state invalid drop")
+		}
+		for i, six := range []bool{false, true} {
 			l.bypasses(t, 10, func() {
 				for range 10 {
 					on(t, l.client, "curl", "-sS", "--fail", "--max-time", "10", "http://"+netip.AddrPortFrom(redirectVIP(1, six), 80).String()+"/name")
 				}
+			})
+			l.bypasses(t, 1, func() {
+				conn := l.dialFrom(t, six, samePort+i, web)
+				answers(t, conn, "keep-alive")
+				l.tracks(t, conn, web)
 			})
 		}
 	})

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -73,11 +74,23 @@ func openRedirector(state string) (*redirector, error) {
 			m.Pinning = ebpf.PinByName
 		}
 	}
+	if err := markSent(spec); err != nil {
+		return nil, err
+	}
 	r := &redirector{redirectObjects: new(redirectObjects)}
 	if err := spec.LoadAndAssign(r.redirectObjects, &ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: dir}}); err != nil {
 		return nil, fmt.Errorf("load programs of redirection (needs Linux 6.1): %w", err)
 	}
 	return r, nil
+}
+
+// markSent gives these programs a number of their own (sent_mark). It is never 0, which the
+// control bytes of most packets begin with.
+func markSent(spec *ebpf.CollectionSpec) error {
+	if err := spec.Variables["sent_mark"].Set(rand.Uint32() | 1); err != nil {
+		return fmt.Errorf("set sent_mark: %w", err)
+	}
+	return nil
 }
 
 // wasRedirecting says whether an agent before this one has left connections.

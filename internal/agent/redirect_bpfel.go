@@ -202,6 +202,7 @@ const (
 	redirectVarExportRedirectEvent       = "export_redirect_event"
 	redirectVarExportRedirectServiceFlag = "export_redirect_service_flag"
 	redirectVarExportRedirectSynState    = "export_redirect_syn_state"
+	redirectVarSentMark                  = "sent_mark"
 )
 
 // loadRedirect returns the embedded CollectionSpec for redirect.
@@ -281,6 +282,7 @@ type redirectVariableSpecs struct {
 	ExportRedirectEvent       *ebpf.VariableSpec `ebpf:"export_redirect_event"`
 	ExportRedirectServiceFlag *ebpf.VariableSpec `ebpf:"export_redirect_service_flag"`
 	ExportRedirectSynState    *ebpf.VariableSpec `ebpf:"export_redirect_syn_state"`
+	SentMark                  *ebpf.VariableSpec `ebpf:"sent_mark"`
 }
 
 // redirectObjects contains all objects after they have been loaded into the kernel.
@@ -352,6 +354,7 @@ type redirectVariables struct {
 	ExportRedirectEvent       *ebpf.Variable `ebpf:"export_redirect_event"`
 	ExportRedirectServiceFlag *ebpf.Variable `ebpf:"export_redirect_service_flag"`
 	ExportRedirectSynState    *ebpf.Variable `ebpf:"export_redirect_syn_state"`
+	SentMark                  *ebpf.Variable `ebpf:"sent_mark"`
 }
 
 // redirectPrograms contains all programs after they have been loaded into the kernel.

@@ -101,6 +101,9 @@ func newRedirectHost(t testing.TB) *redirectHost {
 
 func loadTestRedirector(t testing.TB, spec *ebpf.CollectionSpec) *redirector {
 	t.Helper()
+	if err := markSent(spec); err != nil {
+		t.Fatal(err)
+	}
 	r := &redirector{redirectObjects: new(redirectObjects)}
 	if err := spec.LoadAndAssign(r.redirectObjects, nil); err != nil {
 		var refusal *ebpf.VerifierError
