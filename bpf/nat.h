@@ -27,6 +27,7 @@ enum {
 __noinline enum reason forward_nat(struct xdp_md *ctx, struct packet *packet,
 				   const struct backend *backend, __u32 index)
 {
+	enum reason kept = CONTINUE;
 	struct translation t = {};
 	int local;
 
@@ -41,10 +42,10 @@ __noinline enum reason forward_nat(struct xdp_md *ctx, struct packet *packet,
 	t.to.destination = backend->address;
 	if (backend->port)
 		t.to.destination_port = backend->port;
-	if (packet->snat && local &&
-	    !(packet->flags & (PACKET_ICMP_ERROR | PACKET_FRAGMENT_LATER)) &&
-	    !keep_local(ctx, packet, &t.to, index))
-		return DROP_SNAT_FULL;
+	if (packet->snat && local && !(packet->flags & (PACKET_ICMP_ERROR | PACKET_FRAGMENT_LATER)))
+		kept = keep_local(ctx, packet, &t.to, index);
+	if (kept != CONTINUE)
+		return kept;
 	if (packet->snat && !local && !snat_source(packet->snat, &t.to))
 		return DROP_SNAT_UNKNOWN;
 	if (!translate_packet(ctx, packet, &t))

@@ -254,32 +254,37 @@ static __noinline int is_open_here(struct xdp_md *ctx, const struct flow *to)
  * A backend on this host answers the client itself, so its packets keep their
  * source, and only undo.h sees the replies. What they need is another flow in the
  * table: from the client to the backend, not to the VIP, of which several may have
- * the backend. Its port is used by nobody. Returns 0 if there is no place for it,
- * or if the client has the same port open to another VIP of this backend, here or by a
- * director that has handed the connection over.
+ * the backend. Its port is used by nobody. There may be no place for it, or the client
+ * has the same port open to another VIP of this backend, here or by a director that has
+ * handed the connection over. (It could not have this director's source address for the
+ * client's instead: replies to that one do not leave the host, so nobody would translate
+ * them.)
  */
-__noinline int keep_local(struct xdp_md *ctx, struct packet *packet, const struct flow *to,
-			  __u32 index)
+__noinline enum reason keep_local(struct xdp_md *ctx, struct packet *packet, const struct flow *to,
+				  __u32 index)
 {
 	const struct backend *backend = backend_at(index);
 	__u32 found = NO_BACKEND, snat;
 	struct flow flow;
+	int open = 0;
 
 	if (!packet || !to || !backend)
-		return 0;
+		return PASS_MALFORMED;
 	flow = packet->flow;
 	snat = packet->snat;
 	packet->flow = *to;
-	for (int i = 0; i < SNAT_TRIES && found == NO_BACKEND; i++) {
+	for (int i = 0; i < SNAT_TRIES && found == NO_BACKEND && !open; i++) {
 		found = find_snat(packet, SNAT_FIN_CLIENT);
-		if (!i && found == NO_BACKEND && is_syn(packet) && is_open_here(ctx, to))
-			break;
-		if (found == NO_BACKEND && claim_snat(packet, index, backend->epoch) >= SNAT_BUCKET)
+		open = !i && found == NO_BACKEND && is_syn(packet) && is_open_here(ctx, to);
+		if (!open && found == NO_BACKEND &&
+		    claim_snat(packet, index, backend->epoch) >= SNAT_BUCKET)
 			found = index;
 	}
 	packet->flow = flow;
 	packet->snat = snat;
-	return found == index;
+	if (found == index)
+		return CONTINUE;
+	return open || found != NO_BACKEND ? DROP_SNAT_CLASH : DROP_SNAT_FULL;
 }
 
 /* The backend on this host that sends a packet in such a flow. */

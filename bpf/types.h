@@ -421,6 +421,7 @@ enum reason {
 	DROP_FRAGMENT_UNKNOWN, /* its first fragment was not seen here */
 	DROP_FRAGMENT_ASTRAY,  /* from a director of the group, as none would send it */
 	DROP_SNAT_FULL,        /* every source port of its bucket is taken */
+	DROP_SNAT_CLASH,       /* a backend here has a connection of that port by another VIP */
 	DROP_SNAT_UNKNOWN,     /* reply or mid-stream packet of no known flow */
 	DROP_NO_HEADROOM,      /* the driver leaves no room for the outer header */
 	DROP_REDIRECT_FAILED,  /* egress interface is not ready for XDP */

@@ -247,7 +247,7 @@ func mayBeOf(table *model.Table, s *sent, e *model.Explanation) bool {
 	switch {
 	case !within || e.Reason == "drop_source_range":
 		return !within && e.Backend == nil && e.Reason == "drop_source_range"
-	case e.Reason == "drop_snat_unknown" || e.Reason == "drop_snat_full":
+	case slices.Contains([]string{"drop_snat_full", "drop_snat_clash", "drop_snat_unknown"}, e.Reason):
 		return s.of.SNAT
 	case len(want) == 0:
 		return e.Backend == nil && e.Reason == "drop_no_backend"

@@ -339,11 +339,12 @@ const (
 	directorReasonDROP_FRAGMENT_UNKNOWN  directorReason = 25
 	directorReasonDROP_FRAGMENT_ASTRAY   directorReason = 26
 	directorReasonDROP_SNAT_FULL         directorReason = 27
-	directorReasonDROP_SNAT_UNKNOWN      directorReason = 28
-	directorReasonDROP_NO_HEADROOM       directorReason = 29
-	directorReasonDROP_REDIRECT_FAILED   directorReason = 30
-	directorReasonDROP_SOURCE_RANGE      directorReason = 31
-	directorReasonREASON_COUNT           directorReason = 32
+	directorReasonDROP_SNAT_CLASH        directorReason = 28
+	directorReasonDROP_SNAT_UNKNOWN      directorReason = 29
+	directorReasonDROP_NO_HEADROOM       directorReason = 30
+	directorReasonDROP_REDIRECT_FAILED   directorReason = 31
+	directorReasonDROP_SOURCE_RANGE      directorReason = 32
+	directorReasonREASON_COUNT           directorReason = 33
 )
 
 type directorRingFlag uint32

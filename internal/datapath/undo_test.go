@@ -151,7 +151,7 @@ func testUndoFullNAT(t *testing.T) {
 			// The client's own port cannot be open to two of them at once.
 			clash := services[1]
 			headers := []packet.Header{ip(clash.client, clash.vip), clash.segment4(clientPort, servicePort, packet.SYN), packet.Text("client")}
-			d.check(t, []row{row{name: "port in use", in: build(headers...)}.dropped(directorReasonDROP_SNAT_FULL, clash.testService)})
+			d.check(t, []row{row{name: "port in use", in: build(headers...)}.dropped(directorReasonDROP_SNAT_CLASH, clash.testService)})
 		}
 	}
 }
