@@ -217,6 +217,17 @@ static __noinline int leave_syn(struct __sk_buff *skb, const struct segment *s)
 }
 
 /*
+ * Whether an answer has the option already: the guest that it is of has an agent, too. A
+ * second one would make it malformed.
+ */
+static __noinline int is_echoed(struct __sk_buff *skb, const struct segment *s)
+{
+	struct tcp_options options = {};
+
+	return is_bare(s) && read_options(skb, s, &options) && redirect_place(&options);
+}
+
+/*
  * A backend's answer to a SYN that said who was called: a SYN-ACK, or the RST of a port that
  * nobody listens at. Of that a client makes nothing; a director's probe is told by it that
  * this host answers as it has to.
@@ -230,7 +241,9 @@ static __noinline int leave_answer(struct __sk_buff *skb, const struct segment *
 	if (!echo || echo->sequence + 1 != s->acknowledgement)
 		return TC_ACT_UNSPEC;
 	copy = *echo;
-	if (!is_bare(s) || s->options + sizeof(struct redirect_option) > OPTIONS_MAX)
+	if (is_echoed(skb, s))
+		note(copy.service, REDIRECT_ECHOED);
+	else if (!is_bare(s) || s->options + sizeof(struct redirect_option) > OPTIONS_MAX)
 		note(copy.service, REDIRECT_UNECHOED);
 	else if (!add_option(skb, s, copy.tail, copy.port))
 		note(copy.service, REDIRECT_ECHO_FAILED);

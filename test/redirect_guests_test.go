@@ -21,22 +21,8 @@ import (
 //	                                       --- backend1 --- machine, the backend
 func TestRedirectVM(t *testing.T) {
 	t.Run("routed", func(t *testing.T) {
-		l := newGuestsLab(t)
-		bridge(t, l.client, "", "10.9.1.1/24", "fd00:9:1::1/64")
-		bridge(t, l.backends[0], "", "10.9.2.1/24", "fd00:9:2::1/64")
-		l.guest.connect([]string{"10.9.1.2/24", "fd00:9:1::2/64"}, "10.9.1.1", "fd00:9:1::1")
-		l.machine.connect([]string{"10.9.2.2/24", "fd00:9:2::2/64"}, "10.9.2.1", "fd00:9:2::1")
-		for _, h := range []*netlab.Host{l.client, l.backends[0]} {
-			h.Sysctl("net.ipv4.ip_forward", "1")
-			h.Sysctl("net.ipv6.conf.all.forwarding", "1")
-		}
-		l.router.Route("10.9.1.0/24", "10.0.0.2")
-		l.router.Route("fd00:9:1::/64", "fd00::2")
-		for _, h := range []*netlab.Host{l.router, l.director} {
-			h.Route("10.9.2.0/24", lanAddress(backendHost, false).String())
-			h.Route("fd00:9:2::/64", lanAddress(backendHost, true).String())
-		}
-		l.redirectsGuests(t, netip.MustParseAddr("10.9.2.2"), netip.MustParseAddr("fd00:9:2::2"))
+		l := newRoutedGuestsLab(t)
+		l.redirectsGuests(t, routedMachine...)
 	})
 	// The uplinks have no addresses then.
 	t.Run("bridged", func(t *testing.T) {
@@ -63,6 +49,29 @@ func newGuestsLab(t *testing.T) *guestsLab {
 	return l
 }
 
+// routedMachine is where the backend behind backend1 is if that host is its router.
+var routedMachine = []netip.Addr{netip.MustParseAddr("10.9.2.2"), netip.MustParseAddr("fd00:9:2::2")}
+
+// newRoutedGuestsLab is newGuestsLab with hosts that are their guests' routers.
+func newRoutedGuestsLab(t *testing.T) *guestsLab {
+	l := newGuestsLab(t)
+	bridge(t, l.client, "", "10.9.1.1/24", "fd00:9:1::1/64")
+	bridge(t, l.backends[0], "", "10.9.2.1/24", "fd00:9:2::1/64")
+	l.guest.connect([]string{"10.9.1.2/24", "fd00:9:1::2/64"}, "10.9.1.1", "fd00:9:1::1")
+	l.machine.connect([]string{"10.9.2.2/24", "fd00:9:2::2/64"}, "10.9.2.1", "fd00:9:2::1")
+	for _, h := range []*netlab.Host{l.client, l.backends[0]} {
+		h.Sysctl("net.ipv4.ip_forward", "1")
+		h.Sysctl("net.ipv6.conf.all.forwarding", "1")
+	}
+	l.router.Route("10.9.1.0/24", "10.0.0.2")
+	l.router.Route("fd00:9:1::/64", "fd00::2")
+	for _, h := range []*netlab.Host{l.router, l.director} {
+		h.Route("10.9.2.0/24", lanAddress(backendHost, false).String())
+		h.Route("fd00:9:2::/64", lanAddress(backendHost, true).String())
+	}
+	return l
+}
+
 // bridge gives a host a bridge with these addresses, with the tap and, if it is to be one, the
 // uplink as its ports.
 func bridge(t *testing.T, h *netlab.Host, uplink string, addresses ...string) {
@@ -84,26 +93,38 @@ func (g *guest) connect(addresses []string, routers ...string) {
 	}
 }
 
-func (l *guestsLab) redirectsGuests(t *testing.T, backends ...netip.Addr) {
-	const port = 7000
-	var services []string
+const guestPort = 7000
+
+// guestServices are those that redirect to these backends, one each.
+func guestServices(backends ...netip.Addr) (services []string) {
 	for _, address := range backends {
 		services = append(services, fmt.Sprintf("- name: redirect1-%v\n  vip: %s\n  protocol: tcp\n  port: %d\n  mode: redirect\n  fallback: nat\n  health: {kind: none}\n  backends:\n  - {name: machine, address: \"%s\"}\n",
-			address.Is6(), redirectVIP(1, address.Is6()), port, address))
+			address.Is6(), redirectVIP(1, address.Is6()), guestPort, address))
 	}
-	echoStream(t, l.machine.Host, netip.MustParseAddrPort("[::]:7000"))
+	return services
+}
+
+// startGuests starts the server, the agents of both hosts, and the director.
+func (l *guestsLab) startGuests(t *testing.T, backends ...netip.Addr) {
+	t.Helper()
+	services := guestServices(backends...)
+	echoStream(t, l.machine.Host, netip.AddrPortFrom(netip.IPv6Unspecified(), guestPort))
 	host := l.backends[0]
 	l.agents["client"] = startDaemon(t, l.client, "agent", configText("", "eth0", services...))
 	l.agents[host.Name] = startDaemon(t, host, "agent", strings.Replace(configText("", "eth0", services...),
 		"agent:\n", fmt.Sprintf("agent:\n  guests: [%s, \"%s/128\"]\n", backends[0], backends[1]), 1))
 	l.daemon = startDaemon(t, l.director, "run", configText("eth0", "", services...))
 	l.waitRedirects("")
+}
+
+func (l *guestsLab) redirectsGuests(t *testing.T, backends ...netip.Addr) {
+	l.startGuests(t, backends...)
 	text := make([]byte, bulkBytes)
 	_, _ = rand.Read(text) // it never fails
 	for _, from := range []*netlab.Host{l.guest.Host, l.client} {
 		for _, address := range backends {
 			l.bypasses(t, 1, func() {
-				conn, err := from.DialContext(t.Context(), "tcp", netip.AddrPortFrom(redirectVIP(1, address.Is6()), port).String())
+				conn, err := from.DialContext(t.Context(), "tcp", netip.AddrPortFrom(redirectVIP(1, address.Is6()), guestPort).String())
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -135,7 +156,7 @@ func (l *guestsLab) redirectsGuests(t *testing.T, backends ...netip.Addr) {
 				g.Name, g.partial.Load(), g.super.Load(), g.given.Load())
 		}
 	}
-	for _, h := range []*netlab.Host{l.guest.Host, l.machine.Host, l.client, host, l.director} {
+	for _, h := range []*netlab.Host{l.guest.Host, l.machine.Host, l.client, l.backends[0], l.director} {
 		if n := badChecksums(t, h); n != 0 {
 			t.Errorf("%s has got %d packets with wrong checksums", h.Name, n)
 		}

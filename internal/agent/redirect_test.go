@@ -192,6 +192,8 @@ func TestEcho(t *testing.T) {
 				arrivesAs("SYN", c.service+" received", says(c.vip), nil),
 				leavesAs("answer with another number", "", segment(c.backend, c.client, wrong), nil),
 				echo, echo, // it is sent again
+				leavesAs("SYN-ACK of a guest that has an agent", c.service+" echoed", segment(c.backend, c.client, synAckOf(withOption(c.vip, linuxSYN)...)), nil),
+				leavesAs("the same with room for a second option", c.service+" echoed", segment(c.backend, c.client, synAckOf(withOption(c.vip, nil)...)), nil),
 				leavesAs("RST of a port that is closed", c.service+" echoed", refusal(0), refusal(0, withOption(c.vip, nil)...)),
 				leavesAs("RST of a connection", "", refusal(7), nil),
 				leavesAs("answer without room", c.service+" unechoed", segment(c.backend, c.client, full), nil),
