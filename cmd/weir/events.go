@@ -27,6 +27,13 @@ type watcher struct {
 	sessions map[netip.Addr]model.SessionState
 }
 
+func servicesText(count int) string {
+	if count == 1 {
+		return "1 service"
+	}
+	return fmt.Sprintf("%d services", count)
+}
+
 // watchEvents runs until the context ends.
 func (d *director) watchEvents(ctx context.Context, events *api.Events) {
 	w := &watcher{d: d, events: events}
@@ -82,7 +89,7 @@ func (w *watcher) lookAtSets() (found []api.Event) {
 		if tags[owner] = set.Tag(); tags[owner] == w.tags[owner] || first {
 			continue
 		}
-		event := api.Event{Kind: api.EventSet, Owner: owner, Revision: state.Revision, Text: fmt.Sprintf("owner %q has another set, of %d services", owner, len(set.Documents))}
+		event := api.Event{Kind: api.EventSet, Owner: owner, Revision: state.Revision, Text: fmt.Sprintf("owner %q has another set, of %s", owner, servicesText(len(set.Documents)))}
 		if owner == store.OwnerFile {
 			event.Kind, event.Text = api.EventFile, fmt.Sprintf("the director's file has other services, %d", len(set.Documents))
 		}

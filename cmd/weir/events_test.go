@@ -57,7 +57,7 @@ func TestEvents(t *testing.T) {
 		t.Fatal(err)
 	}
 	hears("there is a set", func(e api.Event) bool {
-		return e.Kind == api.EventSet && e.Owner == "cli" && e.Revision == change.Revision && e.Text == `owner "cli" has another set, of 1 services`
+		return e.Kind == api.EventSet && e.Owner == "cli" && e.Revision == change.Revision && e.Text == `owner "cli" has another set, of 1 service`
 	})
 	p.wait("find the backend well", func() bool {
 		backends, err := client.Backends(t.Context())
