@@ -1,6 +1,9 @@
 package main
 
 import (
+	"os"
+	"strings"
+
 	"github.com/spf13/cobra"
 
 	"weir.io/weir/internal/api"
@@ -25,7 +28,33 @@ func (c *connection) add(cmd *cobra.Command) {
 	cmd.MarkFlagsMutuallyExclusive("server", "socket")
 }
 
+// environment is where flags come from that a command line does not have: WEIR_SERVER for
+// --server. They say together who is asked, and so a command line that says it has all of them.
+func (c *connection) environment() {
+	flags := c.cmd.Flags()
+	for _, f := range []string{"server", "socket"} {
+		if flags.Changed(f) {
+			return
+		}
+	}
+	from := func(name string, to *string) {
+		if value := os.Getenv("WEIR_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))); value != "" && !flags.Changed(name) {
+			*to = value
+		}
+	}
+	from("server", &c.remote.URL)
+	if c.remote.URL == "" {
+		from("socket", &c.socket)
+		return
+	}
+	from("ca", &c.remote.CA)
+	from("cert", &c.remote.Cert)
+	from("key", &c.remote.Key)
+	from("token-file", &c.remote.TokenFile)
+}
+
 func (c *connection) client() (*api.Client, error) {
+	c.environment()
 	c.progress.w = c.cmd.ErrOrStderr()
 	o := c.remote
 	if o.URL != "" {

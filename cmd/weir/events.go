@@ -4,9 +4,11 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"strings"
 	"time"
 
 	"weir.io/weir/internal/api"
+	"weir.io/weir/internal/desired"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/store"
 )
@@ -25,6 +27,31 @@ type watcher struct {
 	health   map[model.Target]model.HealthState
 	changes  uint64 // of states that are in health
 	sessions map[netip.Addr]model.SessionState
+}
+
+func servicesText(count int) string {
+	if count == 1 {
+		return "1 service"
+	}
+	return fmt.Sprintf("%d services", count)
+}
+
+// changesText says which services of an owner are others than before.
+func changesText(before, after store.State, owner string) string {
+	change := desired.ChangeOf(before, after, owner)
+	var parts []string
+	for _, p := range []struct {
+		what  string
+		names []string
+	}{{"added", change.Added}, {"changed", change.Changed}, {"removed", change.Removed}} {
+		if len(p.names) > 0 {
+			parts = append(parts, p.what+" "+model.Some(p.names))
+		}
+	}
+	if parts == nil {
+		return "" // their order alone
+	}
+	return ": " + strings.Join(parts, "; ")
 }
 
 // watchEvents runs until the context ends.
@@ -82,9 +109,9 @@ func (w *watcher) lookAtSets() (found []api.Event) {
 		if tags[owner] = set.Tag(); tags[owner] == w.tags[owner] || first {
 			continue
 		}
-		event := api.Event{Kind: api.EventSet, Owner: owner, Revision: state.Revision, Text: fmt.Sprintf("owner %q has another set, of %d services", owner, len(set.Documents))}
+		event := api.Event{Kind: api.EventSet, Owner: owner, Revision: state.Revision, Text: fmt.Sprintf("owner %q has another set, of %s%s", owner, servicesText(len(set.Documents)), changesText(w.state, state, owner))}
 		if owner == store.OwnerFile {
-			event.Kind, event.Text = api.EventFile, fmt.Sprintf("the director's file has other services, %d", len(set.Documents))
+			event.Kind, event.Text = api.EventFile, fmt.Sprintf("the director's file has other services, %d%s", len(set.Documents), changesText(w.state, state, store.OwnerFile))
 		}
 		found = append(found, event)
 	}

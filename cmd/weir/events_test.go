@@ -57,7 +57,7 @@ func TestEvents(t *testing.T) {
 		t.Fatal(err)
 	}
 	hears("there is a set", func(e api.Event) bool {
-		return e.Kind == api.EventSet && e.Owner == "cli" && e.Revision == change.Revision && e.Text == `owner "cli" has another set, of 1 services`
+		return e.Kind == api.EventSet && e.Owner == "cli" && e.Revision == change.Revision && e.Text == `owner "cli" has another set, of 1 service: added web`
 	})
 	p.wait("find the backend well", func() bool {
 		backends, err := client.Backends(t.Context())
@@ -89,7 +89,7 @@ func TestEvents(t *testing.T) {
 	h.configure(head, "mine", "yours")
 	hears("the file is good again", func(e api.Event) bool { return e.Kind == api.EventRefused && strings.Contains(e.Text, "runs again") })
 	hears("the file is another one", func(e api.Event) bool {
-		return e.Kind == api.EventFile && strings.Contains(e.Text, "other services, 2")
+		return e.Kind == api.EventFile && strings.HasSuffix(e.Text, "other services, 2: added yours")
 	})
 	var listed bytes.Buffer
 	if code := execute(t.Context(), []string{"events", "--last", "2", "--socket", h.socket}, &listed, &listed); code != 0 || strings.Count(listed.String(), "\n") != 3 ||
@@ -101,7 +101,7 @@ func TestEvents(t *testing.T) {
 		followed <- execute(t.Context(), []string{"events", "--follow", "--last", "1000", "-o", "json", "--socket", h.socket}, goes, goes)
 	}()
 	h.configure(head, "mine")
-	p.wait("tell that the file is another one again", func() bool { return strings.Contains(goes.String(), "other services, 1") })
+	p.wait("tell that the file is another one again", func() bool { return strings.Contains(goes.String(), "other services, 1: removed yours") })
 	p.stop()
 	if code := <-followed; code != 0 || strings.Count(goes.String(), "\n") != strings.Count(goes.String(), `{"id":`) {
 		t.Errorf("at the director's end weir events --follow ends with %d:\n%s", code, goes)

@@ -60,7 +60,7 @@ func (x *terminal) Write(p []byte) (int, error) {
 // shows waits until the terminal got something.
 func (x *terminal) shows(t *testing.T, what string) {
 	t.Helper()
-	for end := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) { // between two looks
 		x.mu.Lock()
 		text := x.text.String()
 		x.mu.Unlock()

@@ -65,22 +65,34 @@ func TestCommandsFromElsewhere(t *testing.T) {
 	p.wait("the API to answer", func() bool {
 		return h.weir("status", "--server", remoteURL, "--ca", h.beside("api.pem"), "--token-file", h.beside("admin")).Run() == nil
 	})
+	all := map[string]string{"WEIR_SERVER": remoteURL, "WEIR_CA": h.beside("api.pem"), "WEIR_TOKEN_FILE": h.beside("admin"), "WEIR_SOCKET": "/nowhere"}
 	for _, c := range []struct {
-		flags  []string
-		status exitStatus
-		says   string
+		flags       []string
+		environment map[string]string
+		status      exitStatus
+		says        string
 	}{
-		{[]string{"--ca", h.beside("api.pem"), "--token-file", h.beside("admin")}, exitDone, "web "},
-		{[]string{"--ca", h.beside("api.pem")}, exitRefused, "show the token or the certificate"},
-		{[]string{"--token-file", h.beside("admin")}, exitUnreachable, "certificate"},
+		{[]string{"--server", remoteURL, "--ca", h.beside("api.pem"), "--token-file", h.beside("admin")}, nil, exitDone, "web "},
+		{[]string{"--server", remoteURL, "--ca", h.beside("api.pem")}, nil, exitRefused, "show the token or the certificate"},
+		{[]string{"--server", remoteURL, "--token-file", h.beside("admin")}, nil, exitUnreachable, "certificate"},
+		{nil, all, exitDone, "web "},
+		{[]string{"--token-file", h.file}, all, exitFailed, h.file},
+		{nil, map[string]string{"WEIR_SOCKET": h.socket}, exitDone, "web "},
+		// Who says whom to ask says all of it.
+		{[]string{"--socket", h.socket}, all, exitDone, "web "},
+		{[]string{"--server", remoteURL, "--ca", h.beside("api.pem")}, all, exitRefused, "show the token or the certificate"},
+		{[]string{"--ca", h.beside("api.pem")}, nil, exitUsage, "are for --server"},
 	} {
-		cmd := h.weir(append([]string{"services", "--server", remoteURL}, c.flags...)...)
+		cmd := h.weir(append([]string{"services"}, c.flags...)...)
+		for name, value := range c.environment {
+			cmd.Env = append(cmd.Env, name+"="+value)
+		}
 		out, err := cmd.CombinedOutput()
 		if cmd.ProcessState == nil {
 			t.Fatal(err)
 		}
 		if got := exitStatus(cmd.ProcessState.ExitCode()); got != c.status || !strings.Contains(string(out), c.says) {
-			t.Errorf("weir services with %q ends with %d and says\n%s\nwant %d and %q", c.flags, got, out, c.status, c.says)
+			t.Errorf("weir services with %q and %v ends with %d and says\n%s\nwant %d and %q", c.flags, c.environment, got, out, c.status, c.says)
 		}
 	}
 }

@@ -36,7 +36,7 @@ type Remote struct {
 	mu        sync.Mutex
 	config    model.API
 	problem   error
-	listeners map[listening]*http.Server
+	listeners map[listening]*served
 	serving   sync.WaitGroup
 	stop      context.CancelFunc
 	tended    sync.WaitGroup
@@ -51,10 +51,16 @@ type listening struct {
 	readOnly bool
 }
 
+// served is what answers at a listener.
+type served struct {
+	*http.Server
+	room *room
+}
+
 // NewRemote returns one that answers nowhere yet.
 func NewRemote(server *Server, log *slog.Logger) *Remote {
 	ctx, stop := context.WithCancel(context.Background())
-	r := &Remote{server: server, log: log, limits: newLimits(), listeners: map[listening]*http.Server{}, stop: stop,
+	r := &Remote{server: server, log: log, limits: newLimits(), listeners: map[listening]*served{}, stop: stop,
 		asked: map[*asking]struct{}{}}
 	r.tended.Go(func() { r.tend(ctx) })
 	return r
@@ -105,7 +111,17 @@ func (r *Remote) tend(ctx context.Context) {
 				r.log.Error("the API is not what the configuration says", "error", err)
 			}
 		}
+		r.tellCrowds()
 		r.mu.Unlock()
+	}
+}
+
+// tellCrowds says where strangers hold all connections. It is called with the lock held.
+func (r *Remote) tellCrowds() {
+	for at, here := range r.listeners {
+		if went := here.room.crowd(); went > 0 {
+			r.log.Warn("strangers hold all connections of the API, and the oldest of theirs were ended", "address", at.at, "ended", went)
+		}
 	}
 }
 
@@ -143,7 +159,7 @@ func (r *Remote) begin(at listening) error {
 	if err != nil {
 		return fmt.Errorf("api: %w", err)
 	}
-	listener = newRoom(listener, mostConnections)
+	room := newRoom(listener, mostConnections)
 	handler := r.checked
 	if at.readOnly {
 		handler = r.readOnly
@@ -165,13 +181,13 @@ func (r *Remote) begin(at listening) error {
 			GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return r.access.Load().tls(), nil },
 			GetCertificate:     func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return r.access.Load().certificate, nil }}
 	}
-	r.listeners[at] = server
+	r.listeners[at] = &served{server, room}
 	r.serving.Go(func() {
 		var err error
 		if at.readOnly {
-			err = server.Serve(listener)
+			err = server.Serve(room)
 		} else {
-			err = server.ServeTLS(listener, "", "")
+			err = server.ServeTLS(room, "", "")
 		}
 		if !errors.Is(err, http.ErrServerClosed) {
 			r.log.Error("the API ends", "address", at.at, "error", err)

@@ -415,6 +415,12 @@ func TestRemoteClient(t *testing.T) {
 			t.Errorf("%q is asked", url)
 		}
 	}
+	for text, says := range map[string]string{"": "is empty", "two\nsecrets": "more than one word", "sha256:00ab": "its digest"} {
+		options.TokenFile = r.write(t, "wrong", text)
+		if _, err := api.NewRemoteClient(options); err == nil || !strings.Contains(err.Error(), says) || text != "" && strings.Contains(err.Error(), text[:3]) {
+			t.Errorf("of a token file with %q it says %v", text, err)
+		}
+	}
 }
 
 func (keeper) Drain(_ context.Context, d api.Drain) ([]api.Drained, error) {

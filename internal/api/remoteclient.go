@@ -46,11 +46,27 @@ func NewRemoteClient(o RemoteOptions) (*Client, error) {
 	c := &Client{where: where, base: where, http: http.Client{Timeout: clientTimeout, Transport: t,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
 	if o.TokenFile != "" {
-		text, err := os.ReadFile(o.TokenFile)
-		if err != nil {
-			return nil, fmt.Errorf("read the token: %w", err)
+		if c.token, err = readToken(o.TokenFile); err != nil {
+			return nil, err
 		}
-		c.token = strings.TrimSpace(string(text))
 	}
 	return c, nil
+}
+
+// readToken returns the token in a file. What is in the file is in no error.
+func readToken(file string) (string, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return "", fmt.Errorf("read the token: %w", err)
+	}
+	token := strings.TrimSpace(string(text))
+	switch {
+	case token == "":
+		return "", fmt.Errorf("read the token: %s is empty", file)
+	case strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }):
+		return "", fmt.Errorf("read the token: %s has more than one word", file)
+	case strings.HasPrefix(token, digestPrefix):
+		return "", fmt.Errorf("read the token: %s has its digest, by which a director knows it; who asks needs the token itself", file)
+	}
+	return token, nil
 }

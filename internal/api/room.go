@@ -18,6 +18,7 @@ type room struct {
 
 	mu   sync.Mutex
 	held []*guest // the oldest first
+	went uint64   // strangers who had to go, since it was asked last
 	left chan struct{}
 	shut chan struct{}
 	once sync.Once
@@ -67,6 +68,7 @@ func (r *room) take(g *guest) bool {
 			return false
 		}
 		r.remove(goes)
+		r.went++
 	}
 	r.held = append(r.held, g)
 	r.mu.Unlock()
@@ -91,6 +93,15 @@ func (r *room) stranger() *guest {
 		}
 	}
 	return goes
+}
+
+// crowd returns how many strangers had to go since it was asked last.
+func (r *room) crowd() uint64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	went := r.went
+	r.went = 0
+	return went
 }
 
 // remove is called with the lock held.

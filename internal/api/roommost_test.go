@@ -3,7 +3,10 @@ package api
 import (
 	"errors"
 	"io"
+	"log/slog"
 	"net"
+	"net/netip"
+	"strings"
 	"testing"
 )
 
@@ -91,6 +94,22 @@ func TestRoomOfStrangers(t *testing.T) {
 		if stays(h.far, h.here) == h.goes {
 			t.Errorf("connection %d from %s: it goes: %v, want %v", i, h.here.from, !h.goes, h.goes)
 		}
+	}
+}
+
+// Who runs the director hears of it, once for as many as there were.
+func TestCrowdsAreTold(t *testing.T) {
+	var text strings.Builder
+	v := newVisitors(t, 1)
+	r := &Remote{log: slog.New(slog.NewTextHandler(&text, nil)), listeners: map[listening]*served{{at: netip.MustParseAddrPort("10.0.0.2:6083")}: {room: v.room}}}
+	r.tellCrowds()
+	for range 3 {
+		v.come("127.0.0.2", false)
+	}
+	r.tellCrowds()
+	r.tellCrowds()
+	if got := text.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "address=10.0.0.2:6083 ended=2") {
+		t.Errorf("the log says %q", got)
 	}
 }
 

@@ -231,6 +231,10 @@ func (r *run) guide(dashboards []*relay) string {
 	if r.router != nil {
 		enter(r.top.router, "vtysh --vty_socket "+r.top.router.Dir()+"/frr -c 'show bgp summary'")
 	}
+	asked := r.group.directors[0]
+	for _, question := range []string{"top", "events", fmt.Sprintf("explain %s:5555 %s:80/tcp --flags syn", clientAddresses[0], r.rows[0].vip)} {
+		fmt.Fprintf(&b, "  %s %s --socket %s\n", r.opts.Weir, question, asked.socket)
+	}
 	for _, d := range r.group.directors {
 		fmt.Fprintf(&b, "  %s services --socket %s\n", r.opts.Weir, d.socket)
 		fmt.Fprintf(&b, "  %s bgp --socket %s\n", r.opts.Weir, d.socket)

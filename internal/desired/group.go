@@ -139,7 +139,7 @@ func (k *Keeper) putShared(owner string, l *ledger) (Change, error) {
 	k.settle(l)
 	k.mu.Unlock()
 	k.log.Info("set stored", "owner", owner, "services", len(after.Sets[owner].Documents), "revision", after.Revision)
-	return changeOf(before, after, owner).withMoves(before, after, owner), k.await(ctx, after.Revision)
+	return ChangeOf(before, after, owner).withMoves(before, after, owner), k.await(ctx, after.Revision)
 }
 
 // tendShared does what is due in the logs of the group's services. All directors do, and

@@ -115,7 +115,7 @@ func (k *Keeper) setFile(c model.Config) (Change, error) {
 		return Change{}, err
 	}
 	k.file, k.begun, k.unstored = c, true, nil
-	return changeOf(before, k.state, store.OwnerFile), k.apply()
+	return ChangeOf(before, k.state, store.OwnerFile), k.apply()
 }
 
 // update writes a change. That the disk may lose it again after a power cut is no

@@ -34,7 +34,7 @@ func (k *Keeper) Plan(ctx context.Context, owner string, services []model.Servic
 	if err != nil {
 		return Planned{}, err
 	}
-	planned := Planned{Change: changeOf(before, after, owner), Group: k.group != nil}
+	planned := Planned{Change: ChangeOf(before, after, owner), Group: k.group != nil}
 	if set, had := before.Sets[owner]; had {
 		planned.Base = set.Tag()
 	}

@@ -168,7 +168,7 @@ func (k *Keeper) put(owner string, puts []*proposal) (Change, error) {
 		return Change{}, err
 	}
 	k.state = after
-	change := changeOf(before, after, owner).withMoves(before, after, owner)
+	change := ChangeOf(before, after, owner).withMoves(before, after, owner)
 	err = k.apply()
 	if err == nil {
 		k.log.Info("set applied", "owner", owner, "services", len(after.Sets[owner].Documents), "revision", after.Revision)
@@ -227,8 +227,8 @@ func refusalBy(c *store.ConflictError, owner string, services []model.Service) R
 	return refusal
 }
 
-// changeOf lists what differs between two states of an owner's set.
-func changeOf(before, after store.State, owner string) Change {
+// ChangeOf lists what differs between two states of an owner's set.
+func ChangeOf(before, after store.State, owner string) Change {
 	change := Change{Revision: after.Revision, Tag: after.Sets[owner].Tag()}
 	was := map[model.ServiceID]model.Service{}
 	for _, d := range before.Sets[owner].Documents {

@@ -142,6 +142,9 @@ describe("the dashboard", () => {
       });
       assert.deepEqual(shown, wanted);
       assert.ok(wanted.some((s) => `${s.step} ${s.says}`.includes(says)), `${JSON.stringify(wanted)} does not say ${says}`);
+      // A header more of a packet is below the one before, beside no name of its own.
+      const lefts = await page.locator(".steps dd").evaluateAll((all) => all.map((e) => Math.round(e.getBoundingClientRect().left)));
+      assert.equal(new Set(lefts).size, 1, `decisions begin at ${lefts}`);
       if (flags === "syn") await picture("explain");
     }
     quiet();
