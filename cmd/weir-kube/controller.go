@@ -51,7 +51,9 @@ func newController() *cobra.Command {
 			}
 			config.UserAgent = "weir-kube/" + version
 			// Thousands of Services that come at once are each to be claimed and written.
-			config.QPS, config.Burst = 200, 400
+			// The API server bounds who asks too much (priority and fairness), and the
+			// controller how many requests are under way.
+			config.QPS, config.Burst = 500, 1000
 			c, err := controller.New(config, controller.Options{Class: settings.Class, Default: settings.WithoutClass, Identity: identity,
 				Pools: settings.Pools, Translate: settings.options(), Owner: settings.Owner, Directors: directors}, slog.New(handler))
 			if err != nil {

@@ -82,7 +82,11 @@ func New(config *rest.Config, o Options, log *slog.Logger) (*Controller, error) 
 func (c *Controller) Run(ctx context.Context) error {
 	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
 	defer broadcaster.Shutdown()
-	broadcaster.StartRecordingToSink(&corev1client.EventSinkImpl{Interface: c.core.Events("")})
+	events, err := corev1client.NewForConfig(c.rest) // of its own, so that they hold up nothing else
+	if err != nil {
+		return fmt.Errorf("make a client of the API server: %w", err)
+	}
+	broadcaster.StartRecordingToSink(&corev1client.EventSinkImpl{Interface: events.Events("")})
 	c.events = newReporter(broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "weir-kube", Host: c.Identity}))
 	c.claims = newLedger(c.addresses)
 	c.plan = newPlan()
@@ -100,7 +104,6 @@ func (c *Controller) Run(ctx context.Context) error {
 	}
 	// What is read before the lease was taken may be older than what its last holder did, so
 	// nothing is.
-	var err error
 	c.changes = newChanges(func() { c.queue.AddAfter(struct{}{}, together) })
 	if c.cache, err = newCaches(c.rest, c.resources, c.changes); err != nil {
 		return err

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -185,7 +186,7 @@ func (p *plan) refuse(refusals []refusal) {
 func (p *plan) pending(err error) {
 	for w := range p.unsettled {
 		if w.forwarded && len(w.addresses) > 0 && len(w.service.Status.LoadBalancer.Ingress) == 0 {
-			w.problem(accepting, translate.NotForward, "%v", err)
+			w.problem(accepting, translate.NotForward, "no director has taken it yet: %s", strings.ReplaceAll(err.Error(), "\n", "; "))
 		}
 	}
 }

@@ -147,7 +147,10 @@ func (a *assigner) one(r Request, family Family) netip.Addr {
 		}
 		return a.problem(r, "pool %q that it asks for is not for %s", r.Pool, a.pools[i].excluded(r))
 	}
-	return a.problem(r, "no pool is for it, in namespace %s, without being asked for", r.Namespace)
+	if len(a.pools) == 0 {
+		return a.problem(r, "there is no pool to take an address from")
+	}
+	return a.problem(r, "no pool gives addresses to it: each is for others, or has to be asked for by name")
 }
 
 func (a *assigner) problem(r Request, format string, args ...any) (none netip.Addr) {

@@ -31,6 +31,7 @@ import (
 // by its socket.
 type lab struct {
 	*cluster
+	net              *netlab.Lab
 	client, director *netlab.Host
 	servers          []*netlab.Host // the pods
 	api              *api.Client    // of the director
@@ -48,11 +49,12 @@ const (
 
 func podAddress(i int) string { return fmt.Sprintf("10.2.0.%d", 20+i) }
 
-func newLab(t *testing.T) *lab {
+// newLab may be told more of the director's configuration.
+func newLab(t *testing.T, director ...string) *lab {
 	t.Helper()
 	needsAPIServer(t)
 	n := netlab.ForTest(t)
-	l := &lab{client: n.Host("client"), director: n.Router("director")}
+	l := &lab{net: n, client: n.Host("client"), director: n.Router("director")}
 	lan := n.Switch("switch")
 	n.Link(l.client, l.director, netlab.LinkOptions{XDP: true, A: []string{"10.0.0.2/24"}, B: []string{"10.0.0.1/24"}})
 	n.Link(l.director, lan, netlab.LinkOptions{XDP: true, A: []string{"10.2.0.11/24", "10.2.0.16/24"}})
@@ -63,7 +65,7 @@ func newLab(t *testing.T) *lab {
 		serve(t, pod)
 		l.servers = append(l.servers, pod)
 	}
-	l.startDirector(t)
+	l.startDirector(t, director)
 	control := n.Host("control")
 	n.Link(control, lan, netlab.LinkOptions{XDP: true, A: []string{controlAddress + "/24"}})
 	l.cluster = newCluster(t, control)
@@ -112,14 +114,14 @@ func serve(t *testing.T, pod *netlab.Host) {
 	t.Cleanup(func() { server.Close() })
 }
 
-func (l *lab) startDirector(t *testing.T) {
+func (l *lab) startDirector(t *testing.T, more []string) {
 	t.Helper()
 	dir := filepath.Join(l.director.Dir(), "etc")
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	file, socket := filepath.Join(dir, "weir.yaml"), filepath.Join(l.director.Dir(), "director.sock")
-	const text = "director:\n  interfaces: [eth0, eth1]\n  snat: {addresses: [10.2.0.16], ports: 20000-29999}\nservices: []\n"
+	text := "director:\n  interfaces: [eth0, eth1]\n  snat: {addresses: [10.2.0.16], ports: 20000-29999}\n" + strings.Join(more, "") + "services: []\n"
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -276,8 +278,12 @@ func (l *lab) ask(address string) (string, error) {
 
 // askSeen returns also whom the pod has seen.
 func (l *lab) askSeen(address string) (pod, seen string, err error) {
-	client := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true,
-		DialContext: l.client.DialContext}}
+	return askFrom(l.client, address)
+}
+
+// askFrom asks from any host.
+func askFrom(h *netlab.Host, address string) (pod, seen string, err error) {
+	client := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, DialContext: h.DialContext}}
 	answer, err := client.Get("http://" + address + "/")
 	if err != nil {
 		return "", "", err

@@ -8,6 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"weir.io/weir/internal/netlab"
 )
 
 // Nodes are backends: each has a real kube-proxy, which takes what comes for a Service's
@@ -16,26 +18,9 @@ import (
 // of its own. With externalTrafficPolicy Local and l2dsr the pod sees the client.
 func TestNodes(t *testing.T) {
 	l := newLab(t)
-	var names []string
 	for i, host := range l.servers {
-		i++
-		name := fmt.Sprintf("node%d", i)
-		names = append(names, name)
 		host.Route("default", "10.2.0.11")
-		host.Address("lo", nodePod(i)+"/32")
-		node, err := l.core.Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: podAddress(i)}}
-		node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
-		if _, err := l.core.Nodes().UpdateStatus(t.Context(), node, metav1.UpdateOptions{}); err != nil {
-			t.Fatal(err)
-		}
-		config := l.writeKubeconfig(name, "https://"+controlAddress+":6443", adminToken)
-		start(t, host, filepath.Join(host.Dir(), "kube-proxy.log"), proxy, "--proxy-mode", "nftables", "--kubeconfig", config, "--hostname-override", name,
-			"--conntrack-max-per-core", "0", "--conntrack-tcp-timeout-established", "0s", "--conntrack-tcp-timeout-close-wait", "0s",
-			"--nodeport-addresses", "10.2.0.0/24", "--metrics-bind-address", "127.0.0.1:10249")
+		l.node(host, i+1, podAddress(i+1))
 	}
 	l.config = l.write("nodes.yaml", fmt.Sprintf(`mode: l2dsr
 backends: nodes
@@ -81,7 +66,7 @@ directors:
 	})
 
 	// With Cluster each node is one; kube-proxy then goes on to where the pod is. What leaves is drained.
-	node, err := l.core.Nodes().Get(t.Context(), names[0], metav1.GetOptions{})
+	node, err := l.core.Nodes().Get(t.Context(), "node1", metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,6 +77,26 @@ directors:
 	l.deleteService("through")
 	l.service("through")
 	l.waitForSet("default/direct/80-tcp=node3 default/through/80-tcp=node2,node3")
+}
+
+// node makes a host one of the cluster's nodes, at an address, with a pod and a real kube-proxy.
+func (l *lab) node(host *netlab.Host, i int, address string) {
+	l.t.Helper()
+	name := fmt.Sprintf("node%d", i)
+	host.Address("lo", nodePod(i)+"/32")
+	node, err := l.core.Nodes().Create(l.t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: address}}
+	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+	if _, err := l.core.Nodes().UpdateStatus(l.t.Context(), node, metav1.UpdateOptions{}); err != nil {
+		l.t.Fatal(err)
+	}
+	config := l.writeKubeconfig(name, "https://"+controlAddress+":6443", adminToken)
+	start(l.t, host, filepath.Join(host.Dir(), "kube-proxy.log"), proxy, "--proxy-mode", "nftables", "--kubeconfig", config, "--hostname-override", name,
+		"--conntrack-max-per-core", "0", "--conntrack-tcp-timeout-established", "0s", "--conntrack-tcp-timeout-close-wait", "0s",
+		"--cluster-cidr", "10.244.0.0/16", "--nodeport-addresses", "10.2.0.0/24", "--metrics-bind-address", "127.0.0.1:10249")
 }
 
 // nodePod is the address of a node's pod.

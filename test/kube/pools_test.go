@@ -93,7 +93,7 @@ func TestPoolsAndPolicies(t *testing.T) {
 	// Without any pool there is no address; with one there is.
 	l.pods("web", 1, 2)
 	l.service("web", labelled("app", "web"))
-	l.event("web", "NoAddress", "no pool is for it, in namespace default")
+	l.event("web", "NoAddress", "there is no pool to take an address from")
 	l.makeResource(poolHead, "public", "{addresses: [203.0.113.1-203.0.113.2]}")
 	l.waitForAddresses("web", "203.0.113.1")
 	l.reaches("203.0.113.1", "pod1", "pod2")
