@@ -27,7 +27,7 @@ func TestCut(t *testing.T) {
 		checkSegments(t, set, before)
 		i := random.IntN(len(set.Documents) + 1)
 		added := service("added", 250, 1)
-		longer := Set{slices.Insert(slices.Clone(set.Documents), i, Document{Service: added})}
+		longer := Set{Documents: slices.Insert(slices.Clone(set.Documents), i, Document{Service: added})}
 		after, err := cut(longer)
 		if err != nil {
 			t.Fatal(err)
