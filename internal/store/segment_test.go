@@ -18,7 +18,7 @@ func TestCut(t *testing.T) {
 		var set Set
 		for i := range random.IntN(200) {
 			s := service(fmt.Sprint(i), byte(i), random.IntN(30))
-			set.Documents = append(set.Documents, Document{s, count(model.Log{}, s)})
+			set.Documents = append(set.Documents, Document{Service: s, Log: count(model.Log{}, s)})
 		}
 		before, err := cut(set)
 		if err != nil {
