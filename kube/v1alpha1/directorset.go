@@ -37,7 +37,7 @@ type DirectorSetSpec struct {
 	// +kubebuilder:validation:MaxLength=40
 	Group string `json:"group"`
 
-	// set is which part it is: directors have its Services in the set of owner kube.GROUP.SET.
+	// set is which part it is.
 	// +required
 	// +kubebuilder:validation:Minimum=0
 	Set int32 `json:"set"`
@@ -60,6 +60,18 @@ type CompiledService struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
 	Name string `json:"name"`
+
+	// set says which of the directors' sets it is in: kube.GROUP.SET. It stays there while it
+	// lives, whatever DirectorSet it is written in.
+	// +required
+	// +kubebuilder:validation:Minimum=0
+	Set int32 `json:"set"`
+
+	// revision grows with each change. Of a Service that is in two DirectorSets, while it moves
+	// from one to the other, the higher one counts.
+	// +required
+	// +kubebuilder:validation:Minimum=1
+	Revision int64 `json:"revision"`
 
 	// vips are its addresses.
 	// +optional
