@@ -53,7 +53,8 @@ func newController() *cobra.Command {
 			// Thousands of Services that come at once are each to be claimed and written.
 			config.QPS, config.Burst = 200, 400
 			c, err := controller.New(config, controller.Options{Class: settings.Class, Default: settings.WithoutClass, Identity: identity,
-				Pools: settings.Pools, Translate: settings.options(), Owner: settings.Owner, Directors: directors}, slog.New(handler))
+				Pools: settings.Pools, Translate: settings.options(), Owner: settings.Owner, Directors: directors,
+				Namespace: settings.Lease.Namespace}, slog.New(handler))
 			if err != nil {
 				return err
 			}
