@@ -22,7 +22,8 @@ type compiled struct {
 	documents []model.Document
 	input     wanted    // that they were made of
 	due       time.Time // when they are to be made again; zero: when the input is another
-	object    int       // the number of the DirectorSet that it is written in
+	history   *group.History
+	object    int // the number of the DirectorSet that it is written in
 }
 
 // wanted is what a Service is to be forwarded as. While it was translated from the same, raw is
@@ -180,13 +181,17 @@ func (g *compiledGroup) compile(name string, is wanted, notice time.Duration, el
 	} else {
 		before = elsewhere(name)
 	}
-	documents := group.Advance(before, is.services, notice, now)
+	continued := &group.History{}
+	if c != nil && c.history != nil {
+		continued = c.history
+	}
+	documents := continued.Advance(before, is.services, notice, now)
 	due := group.Due(documents, now)
 	if c != nil && sameDocuments(before, documents) {
-		c.due = due
+		c.due, c.history = due, continued
 		return nil
 	}
-	next := &compiled{documents: documents, due: due}
+	next := &compiled{documents: documents, due: due, history: continued}
 	var err error
 	if next.written, err = group.Encode(name, max(set, 0), revision+1, documents); err != nil {
 		return err

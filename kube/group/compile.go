@@ -11,16 +11,21 @@ import (
 	"weir.io/weir/internal/model"
 )
 
+// History continues the logs of one Service. The zero value is one that knows nothing yet.
+type History struct {
+	planner *engine.Planner // with the rings of long logs; nil: there are none
+}
+
 // Advance returns a Service's services with the logs that follow those which they had: what a
 // service has become is a new generation, of which all directors know for the notice before one
 // places connections by it, and what no connection needs any more is taken out. It is what a
 // director does with a set of its own.
-func Advance(before []model.Document, services []model.Service, notice time.Duration, now time.Time) []model.Document {
+func (h *History) Advance(before []model.Document, services []model.Service, notice time.Duration, now time.Time) []model.Document {
 	known := make(map[model.ServiceID]model.Document, len(before))
 	for _, d := range before {
 		known[d.Service.ID()] = d
 	}
-	held := holds(before)
+	held := h.held(before)
 	after := make([]model.Document, len(services))
 	for i := range services {
 		s := &services[i]
@@ -34,11 +39,10 @@ func Advance(before []model.Document, services []model.Service, notice time.Dura
 // Due returns when Advance next takes something out although the services stay what they are,
 // or the zero time.
 func Due(documents []model.Document, now time.Time) time.Time {
-	held := holds(documents)
 	var first time.Time
 	for i := range documents {
 		d := &documents[i]
-		due := history.Due(d.Log, &d.Service, held[d.Service.ID()], nil, now)
+		due := history.Due(d.Log, &d.Service, nil, nil, now)
 		if !due.IsZero() && (first.IsZero() || due.Before(first)) {
 			first = due
 		}
@@ -46,12 +50,52 @@ func Due(documents []model.Document, now time.Time) time.Time {
 	return first
 }
 
-// holds returns the generations that place connections of slots for which newer ones have no
-// room yet.
-func holds(documents []model.Document) map[model.ServiceID]history.Held {
-	services, logs := make([]model.Service, len(documents)), make(engine.Logs, len(documents))
-	for i, d := range documents {
-		services[i], logs[d.Service.ID()] = d.Service, d.Log
+// held returns the generations that place connections of slots for which newer ones have no
+// room yet. To find that out rows have to be made, so it is done for logs alone in which one may
+// be too long, and which are not too large: it takes a second for 1,000 backends with 40
+// generations. Of larger ones a generation may leave while it still places connections of some
+// slots: these are then in directors' memories of flows.
+func (h *History) held(documents []model.Document) map[model.ServiceID]history.Held {
+	var services []model.Service
+	logs := engine.Logs{}
+	for i := range documents {
+		if d := &documents[i]; mayHold(&d.Log) {
+			services = append(services, d.Service)
+			logs[d.Service.ID()] = d.Log
+		}
 	}
-	return engine.HeldAt(services, logs)
+	if len(services) == 0 {
+		h.planner = nil
+		return nil
+	}
+	if h.planner == nil {
+		h.planner = engine.NewPlanner()
+	}
+	return h.planner.HeldAt(services, logs)
+}
+
+// mostSlots bounds the slots of all generations of a log whose rows are made.
+const mostSlots = 1 << 19
+
+// mostNamed is the least bound on the candidates in a row (docs/consistency.md).
+const mostNamed = 6
+
+// mayHold reports whether a row may be too long: the newest generation names two candidates in
+// it, and each older one of the same slots one more, where connections are not placed on
+// backups, too.
+func mayHold(log *model.Log) bool {
+	slots := 0
+	for i := range log.Generations {
+		slots += int(log.Generations[i].Slots)
+	}
+	if slots > mostSlots {
+		return false
+	}
+	for i := range log.Generations {
+		g, newest := &log.Generations[i], &log.Generations[0]
+		if g.Slots != newest.Slots || g.Affinity != newest.Affinity || g.Policy == model.P2C {
+			return len(log.Generations) > 2
+		}
+	}
+	return 1+len(log.Generations) > mostNamed
 }
