@@ -110,4 +110,3 @@ func (c *Client) Documents(ctx context.Context, owner string) ([]model.Document,
 	_, err := c.ask(ctx, http.MethodGet, "sets/"+url.PathEscape(owner)+"/documents", nil, nil, &set)
 	return set.Documents, err
 }
-

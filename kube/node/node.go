@@ -147,7 +147,7 @@ func (n *Node) listen(ctx context.Context) {
 			n.restarted.Store(true)
 			n.answers.Store(true)
 			n.wake()
-			_ = n.director.client.Events(ctx, 0, func(api.Event) {}) // it ends with the director
+			_ = n.director.client.Events(ctx, api.EventQuery{}, func(api.Event) error { return nil }) // it ends with the director
 			n.answers.Store(false)
 			n.wake()
 		}
