@@ -93,9 +93,6 @@ func (s *settings) check() (errs model.FieldErrors) {
 		add("lease.duration", "is less than %s, in which the API server may not answer", shortLease)
 	}
 	errs = append(errs, pool.Check(s.Pools)...)
-	if len(s.Directors) == 0 {
-		add("directors", "is required: the directors of the group, one of which is told")
-	}
 	for i, d := range s.Directors {
 		path := fmt.Sprintf("directors[%d]", i)
 		switch {

@@ -2,14 +2,10 @@ package main
 
 import (
 	"fmt"
-	"log/slog"
 	"os"
 	"time"
 
-	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
-	"k8s.io/client-go/tools/clientcmd"
-	"k8s.io/klog/v2"
 
 	"weir.io/weir/kube/controller"
 )
@@ -17,8 +13,8 @@ import (
 const defaultConfig = "/etc/weir/weir-kube.yaml"
 
 func newController() *cobra.Command {
-	var file, kubeconfig, format, identity string
-	var level slog.Level
+	var file, kubeconfig, identity string
+	var logging logFlags
 	cmd := &cobra.Command{
 		Use:   "controller",
 		Short: "Give Services of type LoadBalancer addresses, and tell directors what to forward",
@@ -27,16 +23,10 @@ func newController() *cobra.Command {
 			"Services' status. Of several processes the one works that holds the Lease.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			options := &slog.HandlerOptions{Level: level}
-			var handler slog.Handler = slog.NewTextHandler(cmd.ErrOrStderr(), options)
-			switch format {
-			case "text":
-			case "json":
-				handler = slog.NewJSONHandler(cmd.ErrOrStderr(), options)
-			default:
-				return fmt.Errorf("unknown log format %q (one of json, text)", format)
+			log, err := logging.logger(cmd.ErrOrStderr())
+			if err != nil {
+				return err
 			}
-			klog.SetLogger(logr.FromSlogHandler(handler)) // what the client's library says
 			settings, err := loadSettings(file)
 			if err != nil {
 				return err
@@ -45,17 +35,17 @@ func newController() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			config, err := clientcmd.BuildConfigFromFlags("", kubeconfig) // in a pod without a file: the pod's own
+			config, err := apiServer(kubeconfig)
 			if err != nil {
-				return fmt.Errorf("find the API server: %w", err)
+				return err
 			}
-			config.UserAgent = "weir-kube/" + version
 			// Thousands of Services that come at once are each to be claimed and written.
 			// The API server bounds who asks too much (priority and fairness), and the
 			// controller how many requests are under way.
 			config.QPS, config.Burst = 500, 1000
 			c, err := controller.New(config, controller.Options{Class: settings.Class, Default: settings.WithoutClass, Identity: identity,
-				Pools: settings.Pools, Translate: settings.options(), Owner: settings.Owner, Directors: directors}, slog.New(handler))
+				Pools: settings.Pools, Translate: settings.options(), Owner: settings.Owner, Directors: directors,
+				Namespace: settings.Lease.Namespace}, log)
 			if err != nil {
 				return err
 			}
@@ -66,8 +56,7 @@ func newController() *cobra.Command {
 	cmd.Flags().StringVarP(&file, "config", "c", defaultConfig, "`file` with pools and directors")
 	cmd.Flags().StringVar(&kubeconfig, "kubeconfig", "", "`file` that says where the API server is; else as a pod of the cluster")
 	cmd.Flags().StringVar(&identity, "identity", defaultIdentity(), "`name` of this process in the Lease; no other may have it")
-	cmd.Flags().StringVar(&format, "log-format", "text", "text or json")
-	cmd.Flags().TextVar(&level, "log-level", slog.LevelInfo, "debug, info, warn or error")
+	logging.add(cmd)
 	return cmd
 }
 

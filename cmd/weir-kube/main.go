@@ -36,7 +36,7 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		Args:          cobra.NoArgs,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	root.AddCommand(newController())
+	root.AddCommand(newController(), newNode())
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)

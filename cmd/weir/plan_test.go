@@ -38,6 +38,12 @@ func (fakeSets) Put(_ context.Context, _ string, _ api.SetText, when api.Conditi
 	return api.SetChange{Revision: 8, Tag: "t", Changed: []string{"web"}, Moves: []model.Move{{Service: "web", Slots: 1021, Moved: 255}}}, nil
 }
 
+func (fakeSets) Documents(string) ([]model.Document, bool) { return nil, true }
+
+func (fakeSets) Give(context.Context, string, []byte) (api.SetChange, error) {
+	return api.SetChange{Revision: 8, Tag: "t"}, nil
+}
+
 func (fakeSets) Drain(_ context.Context, d api.Drain) ([]api.Drained, error) {
 	return []api.Drained{{Owner: "web-team", Service: "web", Backend: d.Backend, Before: model.Active, State: d.State}}, nil
 }

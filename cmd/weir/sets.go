@@ -1,10 +1,12 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 
 	"weir.io/weir/internal/api"
@@ -113,4 +115,41 @@ func problemOf(refused *desired.RefusedError) *api.Problem {
 		p.Errors = append(p.Errors, field)
 	}
 	return p
+}
+
+// Documents returns an owner's set with its logs.
+func (s *sets) Documents(owner string) ([]model.Document, bool) {
+	set, found := s.keeper.Sets().Sets[owner]
+	return set.Documents, found
+}
+
+// Give makes a set with its logs what runs, beside the file and the other sets.
+func (s *sets) Give(ctx context.Context, owner string, text []byte) (none api.SetChange, err error) {
+	var set struct {
+		Documents []model.Document `json:"documents"`
+	}
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&set); err != nil {
+		return none, api.NewProblem(http.StatusBadRequest, "the body is not a set with its logs: "+err.Error())
+	}
+	if _, err := decoder.Token(); err != io.EOF {
+		return none, api.NewProblem(http.StatusBadRequest, "the body is not a set with its logs: something follows the end")
+	}
+	if set.Documents == nil {
+		return none, api.NewProblem(http.StatusUnprocessableEntity, "documents: is required (an empty list is [])", api.FieldProblem{Field: "documents", Detail: "is required (an empty list is [])"})
+	}
+	err = model.ValidateDocuments(set.Documents)
+	if errs := (model.FieldErrors)(nil); errors.As(err, &errs) {
+		p := api.NewProblem(http.StatusUnprocessableEntity, err.Error())
+		for _, e := range errs {
+			p.Errors = append(p.Errors, api.FieldProblem{Field: e.Path, Detail: e.Problem})
+		}
+		return none, p
+	}
+	if err != nil {
+		return none, err
+	}
+	change, err := s.keeper.Give(ctx, owner, set.Documents)
+	return api.SetChange(change), worded(err)
 }

@@ -20,10 +20,12 @@ func (s *sets) Drain(ctx context.Context, d api.Drain) ([]api.Drained, error) {
 	}
 	var all []api.Drained
 	for _, owner := range owners {
-		found := drainIn(owner, state.Sets[owner].Services(), d)
-		if len(found) > 0 && owner != store.OwnerFile {
+		// What comes with logs other directors have, too: they would not learn of it.
+		fixed := owner == store.OwnerFile || state.Sets[owner].Given
+		found := drainIn(owner, fixed, state.Sets[owner].Services(), d)
+		if len(found) > 0 && !fixed {
 			_, err := s.keeper.Edit(ctx, owner, func(services []model.Service) []model.Service {
-				found = drainIn(owner, services, d)
+				found = drainIn(owner, false, services, d)
 				return drained(services, d)
 			})
 			if err != nil {
@@ -38,8 +40,8 @@ func (s *sets) Drain(ctx context.Context, d api.Drain) ([]api.Drained, error) {
 		return nil, api.NewProblem(http.StatusNotFound, fmt.Sprintf("no set has a backend %q%s", d.Backend, ofService(d.Service)),
 			api.FieldProblem{Field: "backend", Detail: "there is none of this name or address"})
 	case !slices.ContainsFunc(all, func(d api.Drained) bool { return !fixed(d) }):
-		return nil, api.NewProblem(http.StatusConflict, fmt.Sprintf("backend %q%s is in the director's own file alone: change that", d.Backend, ofService(d.Service)),
-			api.FieldProblem{Field: "backend", Detail: "is in the director's own file"})
+		return nil, api.NewProblem(http.StatusConflict, fmt.Sprintf("backend %q%s is in the director's own file alone, or in sets that come with their logs: change these where they come from", d.Backend, ofService(d.Service)),
+			api.FieldProblem{Field: "backend", Detail: "is in the director's own file, or in a set that comes with its logs"})
 	}
 	return all, nil
 }
@@ -57,12 +59,12 @@ func means(d api.Drain, s *model.Service, b *model.Backend) bool {
 }
 
 // drainIn lists the backends of services that a drain is about.
-func drainIn(owner string, services []model.Service, d api.Drain) (found []api.Drained) {
+func drainIn(owner string, fixed bool, services []model.Service, d api.Drain) (found []api.Drained) {
 	for i := range services {
 		s := &services[i]
 		for j := range s.Backends {
 			if b := &s.Backends[j]; means(d, s, b) {
-				one := api.Drained{Owner: owner, Service: s.Name, Backend: b.Name, Before: b.State, State: d.State, Fixed: owner == store.OwnerFile}
+				one := api.Drained{Owner: owner, Service: s.Name, Backend: b.Name, Before: b.State, State: d.State, Fixed: fixed}
 				if one.Fixed {
 					one.State = b.State
 				}

@@ -48,7 +48,7 @@ func TestDrainBackends(t *testing.T) {
 		{"10.0.0.2", head + "cli cli-service 10.0.0.2 active draining file mine 10.0.0.2 active active (the director's own file) web web-service 10.0.0.2 draining draining"},
 		{"10.0.0.2 --owner cli --undo", head + "cli cli-service 10.0.0.2 draining active"},
 		{"10.0.0.9", `weir: no set has a backend "10.0.0.9"`},
-		{"10.0.0.2 --service mine", `weir: backend "10.0.0.2" of service "mine" is in the director's own file alone: change that`},
+		{"10.0.0.2 --service mine", `weir: backend "10.0.0.2" of service "mine" is in the director's own file alone, or in sets that come with their logs: change these where they come from`},
 	} {
 		if got := drain(strings.Fields(test.args)...); got != test.want {
 			t.Errorf("weir drain %s prints\n  %s\nwant\n  %s", test.args, got, test.want)

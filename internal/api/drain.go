@@ -22,7 +22,7 @@ type Drained struct {
 	Backend string             `json:"backend" doc:"its name"`
 	Before  model.BackendState `json:"before"`
 	State   model.BackendState `json:"state"`
-	Fixed   bool               `json:"fixed,omitempty" doc:"it stands in the director's own file, and stays what it is"`
+	Fixed   bool               `json:"fixed,omitempty" doc:"it stands in the director's own file, or in a set that comes with its logs, and stays what it is"`
 }
 
 func (s *Server) handleDrain() {

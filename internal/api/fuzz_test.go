@@ -21,6 +21,10 @@ func (takesAll) Get(o string) (Set, bool) { return Set{Tag: "t"}, o == "a" }
 func (takesAll) Put(context.Context, string, SetText, Condition) (SetChange, error) {
 	return SetChange{Tag: "t"}, nil
 }
+func (takesAll) Documents(o string) ([]model.Document, bool) { return nil, o == "a" }
+func (takesAll) Give(context.Context, string, []byte) (SetChange, error) {
+	return SetChange{Tag: "t"}, nil
+}
 func (takesAll) Plan(context.Context, PlanRequest) (Plan, error) {
 	return Plan{SetChange: SetChange{Tag: "t"}}, nil
 }
@@ -31,6 +35,7 @@ func FuzzRequest(f *testing.F) {
 	f.Add("GET", "/v1/sets/a", "", "", "", "")
 	f.Add("PUT", "/v1/sets/a", "", "application/json", `"x", "y"`, `{"services": []}`)
 	f.Add("PUT", "/v1/sets/a", "", "application/yaml; charset=utf-8", `*`, "services: []")
+	f.Add("PUT", "/v1/sets/a/documents", "", "application/json", "", `{"documents": []}`)
 	f.Add("POST", "/v1/plan", "owner=a&owner=b", "application/json", "", "{}")
 	f.Add("GET", "/v1/sets/..%2f", "%", "a/b; c", `W/"`, "\x00")
 	s := newServer("test", slog.New(slog.DiscardHandler))

@@ -107,6 +107,10 @@ func (keeper) Get(string) (api.Set, bool) {
 func (keeper) Put(context.Context, string, api.SetText, api.Condition) (api.SetChange, error) {
 	return api.SetChange{Tag: "t"}, nil
 }
+func (keeper) Documents(string) ([]model.Document, bool) { return nil, true }
+func (keeper) Give(context.Context, string, []byte) (api.SetChange, error) {
+	return api.SetChange{Tag: "t"}, nil
+}
 func (keeper) Plan(context.Context, api.PlanRequest) (api.Plan, error) {
 	return api.Plan{SetChange: api.SetChange{Tag: "t"}}, nil
 }
@@ -220,6 +224,8 @@ func TestRoles(t *testing.T) {
 		{"Bearer " + kubeToken, "GET", "/v1/sets/web", 200},
 		{"Bearer " + kubeToken, "PUT", "/v1/sets/kube", 200},
 		{"Bearer " + kubeToken, "PUT", "/v1/sets/web", 403},
+		{"Bearer " + kubeToken, "PUT", "/v1/sets/kube/documents", 403},
+		{"Bearer " + adminToken, "PUT", "/v1/sets/kube/documents", 200},
 		{"Bearer " + kubeToken, "PUT", "/v1/sets/", 404},
 		{"Bearer " + kubeToken, "PUT", "/v1/sets/kube%2f..%2fweb", 403},
 		{"Bearer " + kubeToken, "POST", "/v1/plan?owner=kube", 200},

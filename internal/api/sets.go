@@ -34,6 +34,11 @@ type Sets interface {
 	Get(owner string) (set Set, found bool)
 	// Put makes the services in the text the whole of an owner's set, if the condition holds.
 	Put(ctx context.Context, owner string, text SetText, when Condition) (SetChange, error)
+	// Documents returns an owner's set with its logs. Its keys can be seen.
+	Documents(owner string) (documents []model.Document, found bool)
+	// Give makes services with their logs, in the JSON of Documents, the whole of an owner's
+	// set.
+	Give(ctx context.Context, owner string, text []byte) (SetChange, error)
 	// Plan says what that would change.
 	Plan(ctx context.Context, r PlanRequest) (Plan, error)
 	// Drain gives backends of sets another state, and returns those that it has found.
@@ -145,6 +150,7 @@ func (s *Server) HandleSets(sets Sets) {
 	handle(s, operation{method: http.MethodPost, path: "plan", id: "plan-set", summary: "What a set would change", needs: model.RoleWrite, owner: ofQuery, large: true,
 		text: "It takes what would be put, and says what putting it would answer, what becomes of the traffic that is seen now, and which connections are at risk. Nothing is changed.", errors: errs}, s.planSet)
 	s.handleDrain()
+	s.handleDocuments()
 	s.documentSet(one, http.MethodPut)
 	s.documentSet("plan", http.MethodPost)
 }

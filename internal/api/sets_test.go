@@ -40,6 +40,16 @@ func (o *oneOwner) Put(_ context.Context, owner string, text SetText, when Condi
 	return plan.SetChange, err
 }
 
+func (o *oneOwner) Documents(owner string) ([]model.Document, bool) {
+	set, found := o.Get(owner)
+	return []model.Document{{Service: set.Services[0], Log: model.Log{Generations: []model.Generation{{Number: 7, Affinity: model.AffinitySourceIP}}}}}, found
+}
+
+func (o *oneOwner) Give(_ context.Context, owner string, text []byte) (SetChange, error) {
+	o.text = "with logs " + string(text)
+	return SetChange{Tag: "u"}, nil
+}
+
 func (o *oneOwner) Plan(_ context.Context, r PlanRequest) (Plan, error) {
 	change := SetChange{Revision: 1, Tag: "u", Added: []string{"a"}, Changed: []string{"b"}, Moves: []model.Move{{Service: "b", Slots: 1021, Moved: 307, Held: 2}}}
 	return Plan{SetChange: change, Base: "t", Measured: model.Duration(r.Measure), Services: []model.PlannedService{{Service: "b", Change: "changed"}}}, nil
@@ -83,7 +93,12 @@ func TestSets(t *testing.T) {
 		{"GET", "/v1/sets/cli", "", `If-None-Match: "t"`, "", 304, "", "v"},
 		{"GET", "/v1/sets/kube", "", "", "", 404, `owner \"kube\" has no set`, "v"},
 		{"GET", "/v1/sets", "", "", "", 200, `[{"owner":"cli","services":0,"etag":"\"t\""}]`, "v"},
-		{"DELETE", "/v1/sets/cli", "", "", "", 405, "is only for GET, HEAD, PUT", "v"},
+		{"GET", "/v1/sets/cli/documents", "", "", "", 200, `"affinities":["source-ip"]`, "v"},
+		{"GET", "/v1/sets/cli/documents", "", "", "", 200, `"key":"hidden"`, "v"},
+		{"GET", "/v1/sets/kube/documents", "", "", "", 404, `owner \"kube\" has no set`, "v"},
+		{"PUT", "/v1/sets/cli/documents", json, "", "w", 200, `"added":[]`, "with logs w"},
+		{"PUT", "/v1/sets/cli/documents", yaml, "", "n", 415, "application/json", "with logs w"},
+		{"DELETE", "/v1/sets/cli", "", "", "", 405, "is only for GET, HEAD, PUT", "with logs w"},
 	} {
 		r := httptest.NewRequest(test.method, test.path, strings.NewReader(test.text))
 		r.Header.Set("Content-Type", test.media)

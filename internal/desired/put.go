@@ -183,6 +183,9 @@ func (k *Keeper) replaceInTurn(owner string, puts []*proposal) *ledger {
 	file := k.file
 	return k.newLedger(k.group != nil, func(l *ledger, s store.State) (store.State, error) {
 		set, had := s.Sets[owner]
+		if set.Given && slices.ContainsFunc(puts, func(p *proposal) bool { return p.edit != nil }) {
+			return s, given(owner)
+		}
 		services, replaced := inTurn(set, had, puts)
 		if !replaced {
 			return s, nil

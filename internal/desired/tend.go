@@ -152,7 +152,7 @@ func (k *Keeper) firstDue(s store.State, compared time.Time, shared bool) time.T
 			first = due
 		}
 	}
-	for _, d := range s.Documents() {
+	for _, d := range s.Tended().Documents() {
 		note(history.Due(d.Log, &d.Service, k.engine.Held(d.Service.ID()), k.evidence, known.now))
 		note(known.dueToStep(d.Log, &d.Service))
 		if awaitsReports(d.Log, &d.Service, k.evidence) {

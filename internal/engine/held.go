@@ -39,6 +39,11 @@ const fewestToHold = 3
 // HeldAt returns the generations that hold slots of services by their logs, whoever
 // forwards by them.
 func HeldAt(services []model.Service, logs Logs) map[model.ServiceID]history.Held {
+	return NewPlanner().HeldAt(services, logs)
+}
+
+// HeldAt does so with the rings that the planner has made last.
+func (p *Planner) HeldAt(services []model.Service, logs Logs) map[model.ServiceID]history.Held {
 	var long []model.Service
 	for i := range services {
 		if log := logs[services[i].ID()]; len(log.Generations) >= fewestToHold || log.Coming > 0 {
@@ -47,7 +52,7 @@ func HeldAt(services []model.Service, logs Logs) map[model.ServiceID]history.Hel
 	}
 	held := heldAt{}
 	if len(long) > 0 {
-		_, report := Plan(model.Config{Services: long}, logs, nil)
+		_, report := p.Plan(model.Config{Services: long}, logs, nil)
 		held.note(report)
 	}
 	return held

@@ -27,10 +27,26 @@ func Replace(owner string, services []model.Service, advance func(model.Log, mod
 	}
 }
 
-// Trim returns the change that makes every log what trim makes of it.
+// Give returns the change that makes these documents the whole of an owner's set, with the
+// logs that they have.
+func Give(owner string, documents []Document) Change {
+	return func(s State) (State, error) {
+		if err := CheckOwner(owner); err != nil {
+			return State{}, err
+		}
+		next := s.with(owner, Set{Documents: documents, Given: true})
+		return next, next.check()
+	}
+}
+
+// Trim returns the change that makes every log what trim makes of it, but for those that are
+// given.
 func Trim(trim func(model.Log, model.Service) model.Log) Change {
 	return func(s State) (State, error) {
 		for _, owner := range s.Owners() {
+			if s.Sets[owner].Given {
+				continue
+			}
 			before := s.Sets[owner].Documents
 			set := Set{Documents: make([]Document, len(before))}
 			for i, d := range before {

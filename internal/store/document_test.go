@@ -41,7 +41,7 @@ func TestAffinitiesOfADocument(t *testing.T) {
 			if err := json.Unmarshal(text, &back); err != nil {
 				t.Fatal(err)
 			}
-			if diff := difference(State{Sets: map[string]Set{"a": {[]Document{d}}}}, State{Sets: map[string]Set{"a": {[]Document{back}}}}); diff != "" {
+			if diff := difference(State{Sets: map[string]Set{"a": {Documents: []Document{d}}}}, State{Sets: map[string]Set{"a": {Documents: []Document{back}}}}); diff != "" {
 				t.Errorf("the document differs when it is read again (-want +got):\n%s", diff)
 			}
 		})

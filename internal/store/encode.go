@@ -17,6 +17,7 @@ type written struct {
 	Format    int
 	Owner     string
 	Revision  uint64
+	Given     bool // only written where it is so
 	Documents []Document
 }
 
@@ -27,7 +28,11 @@ func (w written) encode() ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("encode owner %q: %w", w.Owner, err)
 	}
-	fmt.Fprintf(&b, "{\"format\":%d,\"owner\":%s,\"revision\":%d,\"documents\":[", w.Format, owner, w.Revision)
+	fmt.Fprintf(&b, "{\"format\":%d,\"owner\":%s,\"revision\":%d,", w.Format, owner, w.Revision)
+	if w.Given {
+		b.WriteString("\"given\":true,")
+	}
+	b.WriteString("\"documents\":[")
 	for i, d := range w.Documents {
 		line, err := json.Marshal(d)
 		if err != nil {
@@ -92,6 +97,11 @@ func (r *reader) begin(offset int64) int64 {
 	return offset
 }
 
+// next reports whether the next key has this name.
+func (r *reader) next(key string) bool {
+	return bytes.HasPrefix(r.text[min(r.begin(r.InputOffset()), int64(len(r.text))):], []byte(`"`+key+`"`))
+}
+
 func (r *reader) at(offset int64, err error) error {
 	switch {
 	case err == nil:
@@ -122,9 +132,13 @@ func decode(text []byte) (w written, err error) {
 		"format":    func() error { return r.version(&w.Format) },
 		"owner":     func() error { return r.value(&w.Owner) },
 		"revision":  func() error { return r.value(&w.Revision) },
+		"given":     func() error { return r.value(&w.Given) },
 		"documents": func() error { return r.documents(&w.Documents) },
 	}
-	for _, name := range []string{"format", "owner", "revision", "documents"} {
+	for _, name := range []string{"format", "owner", "revision", "given", "documents"} {
+		if name == "given" && !r.next("given") {
+			continue
+		}
 		at := r.InputOffset()
 		token, err := r.Token()
 		if err == nil && token != name {

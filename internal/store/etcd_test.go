@@ -213,7 +213,7 @@ func checkNoGarbage(t *testing.T, c *cluster, s State) {
 func TestEtcdCollectsWhatADeadWriterLeft(t *testing.T) {
 	c := newCluster(t, 1, false)
 	dead := c.open()
-	segments, err := cut(Set{[]Document{{Service: service("never", 9, 1)}}})
+	segments, err := cut(Set{Documents: []Document{{Service: service("never", 9, 1)}}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -133,7 +133,7 @@ func sameServices(a, b Set) bool {
 }
 
 func (f *File) write(owner string, revision uint64, set Set) error {
-	text, err := written{format, owner, revision, set.Documents}.encode()
+	text, err := written{format, owner, revision, set.Given, set.Documents}.encode()
 	if err != nil {
 		return err
 	}
@@ -202,7 +202,7 @@ func readDirectory(dir string, dispensable []string) (State, []*CorruptError, er
 		if err != nil {
 			return State{}, nil, err
 		}
-		state.Sets[owner] = Set{Documents: w.Documents}
+		state.Sets[owner] = Set{Documents: w.Documents, Given: w.Given}
 		state.Revision = max(state.Revision, w.Revision)
 	}
 	if err := state.check(); err != nil {

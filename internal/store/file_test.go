@@ -99,7 +99,7 @@ func TestFileKeepsWhatIsNotChanged(t *testing.T) {
 		"a conflict":      Replace("kube", []model.Service{service("a", 1, 1)}, count),
 		"its own error":   func(State) (State, error) { return State{}, errors.New("no") },
 		"two owners": func(s State) (State, error) {
-			return s.with("x", Set{before.Sets["cli"].Documents}).with("cli", Set{}), nil
+			return s.with("x", Set{Documents: before.Sets["cli"].Documents}).with("cli", Set{}), nil
 		},
 		"a set that goes": func(State) (State, error) { return State{}, nil },
 	} {
@@ -357,5 +357,27 @@ func writeText(t *testing.T, path string, text []byte) {
 	t.Helper()
 	if err := os.WriteFile(path, text, 0o600); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// That a set's logs are given is part of it: the next process leaves them alone, too.
+func TestGivenSetComesBack(t *testing.T) {
+	dir := t.TempDir()
+	f := openFile(t, dir)
+	update(t, f, Replace("cli", nil, nil))
+	want := update(t, f, Give("kube.edge.0", []Document{{Service: service("a", 1, 2), Log: model.Log{Generations: []model.Generation{{Number: 7, Slots: 1021, Affinity: model.AffinitySourceIP}}}}}))
+	trimmed := update(t, f, Trim(func(model.Log, model.Service) model.Log { return model.Log{} }))
+	if trimmed.Revision != want.Revision || len(trimmed.Tended().Sets) != 1 {
+		t.Errorf("trimming makes of it %+v", trimmed)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	got := read(t, openFile(t, dir))
+	if diff := difference(want, got); diff != "" || !got.Sets["kube.edge.0"].Given || got.Sets["cli"].Given {
+		t.Errorf("the next process reads %s", diff)
+	}
+	if taken := update(t, openFile(t, t.TempDir()), Replace("kube.edge.0", nil, nil)); taken.Sets["kube.edge.0"].Given {
+		t.Error("a set that is put without logs has given ones")
 	}
 }

@@ -18,7 +18,7 @@ func TestCut(t *testing.T) {
 		var set Set
 		for i := range random.IntN(200) {
 			s := service(fmt.Sprint(i), byte(i), random.IntN(30))
-			set.Documents = append(set.Documents, Document{s, count(model.Log{}, s)})
+			set.Documents = append(set.Documents, Document{Service: s, Log: count(model.Log{}, s)})
 		}
 		before, err := cut(set)
 		if err != nil {
@@ -27,7 +27,7 @@ func TestCut(t *testing.T) {
 		checkSegments(t, set, before)
 		i := random.IntN(len(set.Documents) + 1)
 		added := service("added", 250, 1)
-		longer := Set{slices.Insert(slices.Clone(set.Documents), i, Document{Service: added})}
+		longer := Set{Documents: slices.Insert(slices.Clone(set.Documents), i, Document{Service: added})}
 		after, err := cut(longer)
 		if err != nil {
 			t.Fatal(err)

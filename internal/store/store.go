@@ -26,13 +26,13 @@ type State struct {
 // Set is what one owner wants, in the order in which the owner gave it.
 type Set struct {
 	Documents []Document
+	// Given says that its logs are those of whoever puts it, who writes them for several
+	// directors: nobody here appends to them or takes anything out.
+	Given bool
 }
 
 // Document is one service with its history.
-type Document struct {
-	Service model.Service
-	Log     model.Log
-}
+type Document = model.Document
 
 // Change returns the state that follows another. It is pure: a store may call it
 // several times and takes the last result. It leaves Revision to the store, and what
@@ -61,6 +61,17 @@ func (s State) Documents() []Document {
 	return all
 }
 
+// Tended is the state without the sets whose logs are given.
+func (s State) Tended() State {
+	tended := State{Revision: s.Revision, Sets: map[string]Set{}}
+	for owner, set := range s.Sets {
+		if !set.Given {
+			tended.Sets[owner] = set
+		}
+	}
+	return tended
+}
+
 // with returns the state in which an owner has another set.
 func (s State) with(owner string, set Set) State {
 	sets := maps.Clone(s.Sets)
@@ -73,7 +84,7 @@ func (s State) with(owner string, set Set) State {
 
 // equal reports whether two sets are the same; that is quick for a set and itself.
 func (s Set) equal(o Set) bool {
-	if len(s.Documents) != len(o.Documents) {
+	if len(s.Documents) != len(o.Documents) || s.Given != o.Given {
 		return false
 	}
 	if len(s.Documents) == 0 || &s.Documents[0] == &o.Documents[0] {

@@ -9,19 +9,21 @@ import (
 	"slices"
 	"strings"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	coordinationv1client "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	discoveryv1client "k8s.io/client-go/kubernetes/typed/discovery/v1"
 	networkingv1client "k8s.io/client-go/kubernetes/typed/networking/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
+	"weir.io/weir/kube/follow"
 	"weir.io/weir/kube/pool"
 	"weir.io/weir/kube/translate"
 	"weir.io/weir/kube/v1alpha1"
@@ -32,17 +34,26 @@ type caches struct {
 	serving, slice, node, address cache.SharedIndexInformer
 	weighted                      cache.SharedIndexInformer // Pods that are labelled with a weight
 	pool, policy, namespace       cache.SharedIndexInformer // nil: the cluster has no custom resources of weir's
+	group, peer, set, lease       cache.SharedIndexInformer // nil: it has none for directors
 
 	// For who reads the caches: slices of weighted Pods, and whether there are any of these.
 	with       map[types.UID]weightedSlice
 	anyWeights bool
 }
 
+// custom is which custom resources of weir's a cluster has.
+type custom struct {
+	client rest.Interface // nil: none
+	// directors says that there are those for directors, too: older definitions have none.
+	directors bool
+	namespace string // of directors' Leases
+}
+
 // byService is the index of EndpointSlices by their Service.
 const byService = "service"
 
 // newCaches notes whatever may matter that was read. Without resources there are no custom ones.
-func newCaches(config *rest.Config, resources rest.Interface, noted *changes) (*caches, error) {
+func newCaches(config *rest.Config, resources custom, noted *changes, heard *heard) (*caches, error) {
 	core, err1 := corev1client.NewForConfig(config)
 	discovery, err2 := discoveryv1client.NewForConfig(config)
 	networking, err3 := networkingv1client.NewForConfig(config)
@@ -77,11 +88,11 @@ func newCaches(config *rest.Config, resources rest.Interface, noted *changes) (*
 				noted.note(func(n *news) { n.addresses[a] = true })
 			}
 		}))
-	if err != nil || resources == nil {
+	if err != nil || resources.client == nil {
 		return c, err
 	}
-	c.pool = informer(resources, v1alpha1.AddressPools, "", &v1alpha1.AddressPool{}, nil)
-	c.policy = informer(resources, v1alpha1.ServicePolicies, "", &v1alpha1.ServicePolicy{}, nil)
+	c.pool = informer(resources.client, v1alpha1.AddressPools, "", &v1alpha1.AddressPool{}, nil)
+	c.policy = informer(resources.client, v1alpha1.ServicePolicies, "", &v1alpha1.ServicePolicy{}, nil)
 	c.namespace = informer(core.RESTClient(), "namespaces", "", &corev1.Namespace{}, nil)
 	// Their status is this process's own.
 	specs := func(before, after any) bool {
@@ -91,7 +102,21 @@ func newCaches(config *rest.Config, resources rest.Interface, noted *changes) (*
 		return !maps.Equal(before.(*corev1.Namespace).Labels, after.(*corev1.Namespace).Labels)
 	}
 	read := func(any) { noted.note(func(n *news) { n.resources = true }) }
-	return c, errors.Join(tell(c.pool, specs, read), tell(c.policy, specs, read), tell(c.namespace, namespaces, read))
+	err = errors.Join(tell(c.pool, specs, read), tell(c.policy, specs, read), tell(c.namespace, namespaces, read))
+	if err != nil || !resources.directors {
+		return c, err
+	}
+	coordination, err := coordinationv1client.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("make a client of the API server: %w", err)
+	}
+	c.group = informer(resources.client, v1alpha1.DirectorGroups, "", &v1alpha1.DirectorGroup{}, nil)
+	c.peer = informer(resources.client, v1alpha1.BGPPeers, "", &v1alpha1.BGPPeer{}, nil)
+	c.set = informer(resources.client, v1alpha1.DirectorSets, "", &v1alpha1.DirectorSet{}, nil)
+	c.lease = follow.Informer(coordination.RESTClient(), "leases", &coordinationv1.Lease{}, follow.What{Namespace: resources.namespace, Labels: v1alpha1.LabelGroup})
+	_, err = c.lease.AddEventHandler(heard.handler(func() { noted.note(func(*news) {}) }))
+	sets := func(any) { noted.note(func(n *news) { n.sets = true }) }
+	return c, errors.Join(err, tell(c.group, specs, read), tell(c.peer, specs, read), tell(c.set, specs, sets))
 }
 
 func nameOf(o any) pool.Service {
@@ -105,19 +130,11 @@ func servedBy(s *discoveryv1.EndpointSlice) pool.Service {
 }
 
 func informer(client rest.Interface, resource, selector string, of runtime.Object, indexers cache.Indexers) cache.SharedIndexInformer {
-	source := cache.NewFilteredListWatchFromClient(client, resource, metav1.NamespaceAll, func(o *metav1.ListOptions) { o.LabelSelector = selector })
-	i := cache.NewSharedIndexInformer(source, of, 0, indexers)
-	// Nobody asks who has written which field, and it is half of the memory.
-	_ = i.SetTransform(func(o any) (any, error) {
-		if m, err := meta.Accessor(o); err == nil {
-			m.SetManagedFields(nil)
-		}
+	return follow.Informer(client, resource, of, follow.What{Labels: selector, Indexers: indexers, Shrink: func(o any) {
 		if pod, is := o.(*corev1.Pod); is { // only what it is labelled matters
 			pod.Spec, pod.Status, pod.Annotations = corev1.PodSpec{}, corev1.PodStatus{}, nil
 		}
-		return o, nil
-	})
-	return i
+	}})
 }
 
 // tell calls changed with what comes, goes, and differs in a way that matters: with what it
@@ -144,18 +161,12 @@ func tell(i cache.SharedIndexInformer, matters func(before, after any) bool, cha
 // start follows until the context ends, and returns when all has been read once.
 func (c *caches) start(ctx context.Context) error {
 	all := []cache.SharedIndexInformer{c.serving, c.slice, c.node, c.address, c.weighted}
-	if c.pool != nil {
-		all = append(all, c.pool, c.policy, c.namespace)
+	for _, i := range []cache.SharedIndexInformer{c.pool, c.policy, c.namespace, c.group, c.peer, c.set, c.lease} {
+		if i != nil {
+			all = append(all, i)
+		}
 	}
-	var read []cache.InformerSynced
-	for _, i := range all {
-		go i.RunWithContext(ctx)
-		read = append(read, i.HasSynced)
-	}
-	if !cache.WaitForCacheSync(ctx.Done(), read...) {
-		return ctx.Err()
-	}
-	return nil
+	return follow.Run(ctx, all...)
 }
 
 func (c *caches) services() []*corev1.Service { return list[corev1.Service](c.serving) }
@@ -206,22 +217,6 @@ func (c *caches) claim(a netip.Addr) (none claim, read bool) {
 	return none, false
 }
 
-func list[T any](i cache.SharedIndexInformer) []*T {
-	if i == nil {
-		return nil
-	}
-	objects := i.GetStore().List()
-	list := make([]*T, len(objects))
-	for n, o := range objects {
-		list[n] = o.(*T)
-	}
-	return list
-}
+func list[T any](i cache.SharedIndexInformer) []*T { return follow.List[T](i) }
 
-func one[T any](i cache.SharedIndexInformer, key string) *T {
-	o, found, err := i.GetStore().GetByKey(key)
-	if err != nil || !found {
-		return nil
-	}
-	return o.(*T)
-}
+func one[T any](i cache.SharedIndexInformer, key string) *T { return follow.One[T](i, key) }

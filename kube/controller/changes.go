@@ -14,6 +14,7 @@ type news struct {
 	addresses map[netip.Addr]bool   // that are claimed, or were
 	nodes     bool
 	resources bool // custom ones, and namespaces by whose labels they select
+	sets      bool // what is written for groups of directors
 	all       bool
 }
 

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/scheme"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	networkingv1client "k8s.io/client-go/kubernetes/typed/networking/v1"
@@ -43,7 +44,8 @@ type Options struct {
 	Pools     []pool.Pool // beside those that the cluster has
 	Translate translate.Options
 	Owner     string      // of the set that it writes
-	Directors []*Director // of one group
+	Directors []*Director // of one group; none: all Services are DirectorGroups'
+	Namespace string      // of the Leases of DirectorGroups' directors
 }
 
 // Controller is one that runs. Use New.
@@ -53,7 +55,7 @@ type Controller struct {
 	core      corev1client.CoreV1Interface
 	addresses networkingv1client.IPAddressInterface
 	rest      *rest.Config
-	resources rest.Interface // custom ones; nil: the cluster has none of weir's
+	resources custom // which there are
 
 	cache   *caches
 	changes *changes
@@ -61,6 +63,9 @@ type Controller struct {
 	claims  *ledger
 	plan    *plan
 	set     setWriter
+	groups  *groupWriter
+	heard   *heard
+	chosen  map[types.UID][]string // directors, by their groups
 	events  *reporter
 }
 
@@ -99,13 +104,19 @@ func (c *Controller) Run(ctx context.Context) error {
 	if err := c.findResources(ctx); err != nil {
 		return err
 	}
-	if c.resources == nil && len(c.Pools) == 0 {
+	c.resources.namespace = c.Namespace
+	c.groups, c.heard = &groupWriter{client: c.resources.client, log: c.log}, newHeard()
+	c.chosen = map[types.UID][]string{}
+	if c.resources.client == nil && len(c.Pools) == 0 {
 		c.log.Warn("no Service will get an address: the cluster has no AddressPools and the file has no pools", "resource", v1alpha1.AddressPools+"."+v1alpha1.GroupVersion.Group)
+	}
+	if !c.resources.directors && len(c.Directors) == 0 {
+		c.log.Warn("no Service will be forwarded: the cluster has no DirectorGroups and the file has no directors", "resource", v1alpha1.DirectorGroups+"."+v1alpha1.GroupVersion.Group)
 	}
 	// What is read before the lease was taken may be older than what its last holder did, so
 	// nothing is.
 	c.changes = newChanges(func() { c.queue.AddAfter(struct{}{}, together) })
-	if c.cache, err = newCaches(c.rest, c.resources, c.changes); err != nil {
+	if c.cache, err = newCaches(c.rest, c.resources, c.changes, c.heard); err != nil {
 		return err
 	}
 	if err := c.cache.start(ctx); err != nil {
@@ -135,12 +146,13 @@ func (c *Controller) Run(ctx context.Context) error {
 
 // pass makes true what may not be so, and says when to look again although nothing has changed.
 func (c *Controller) pass(ctx context.Context) (next time.Duration, err error) {
-	p := c.plan
-	c.look(time.Now())
+	p, now := c.plan, time.Now()
+	c.look(now)
 	claimed := c.claims.make(ctx, p.assign())
 	p.without(claimed.taken)
-	p.translate(c.Translate, c.cache.slices)
-	refused, putErr := c.set.put(ctx, p)
+	p.translate(c.Translate, c.cache.slices, c.namespaceOf)
+	gone := c.staff(p.read, now)
+	refused, putErr := c.put(ctx, p, now)
 	p.refuse(refused)
 	var statusErr, releaseErr error
 	if putErr == nil {
@@ -152,7 +164,7 @@ func (c *Controller) pass(ctx context.Context) (next time.Duration, err error) {
 	} else {
 		p.pending(putErr)
 	}
-	resourcesErr := c.writeResources(ctx, p)
+	resourcesErr := errors.Join(c.writeResources(ctx, p), c.writeGroups(ctx, p.read))
 	unsaid := c.events.report(p, time.Now())
 	p.settle(errors.Join(claimed.err, putErr, statusErr), unsaid)
 	switch next = again; {
@@ -161,7 +173,24 @@ func (c *Controller) pass(ctx context.Context) (next time.Duration, err error) {
 	case len(refused) > 0:
 		next = soon
 	}
+	if first := sooner(gone, c.groups.due()); !first.IsZero() {
+		next = min(next, max(time.Until(first), together))
+	}
 	return next, errors.Join(claimed.err, putErr, releaseErr, statusErr, resourcesErr)
+}
+
+// put tells the file's directors, and those of groups, what to forward.
+func (c *Controller) put(ctx context.Context, p *plan, now time.Time) (refused []refusal, err error) {
+	if len(c.Directors) > 0 {
+		refused, err = c.set.put(ctx, p)
+	} else {
+		refused = p.unselected()
+	}
+	if !c.resources.directors {
+		return refused, err
+	}
+	more, groupsErr := c.groups.put(ctx, p, now)
+	return append(refused, append(more, p.unstaffed()...)...), errors.Join(err, groupsErr)
 }
 
 // look takes the news into the plan; when it has been long enough, all that there is.
@@ -178,6 +207,9 @@ func (c *Controller) look(now time.Time) {
 		for _, a := range c.cache.addresses() {
 			n.addresses[a] = true
 		}
+	}
+	if n.sets || n.all {
+		c.groups.follow(list[v1alpha1.DirectorSet](c.cache.set))
 	}
 	if n.nodes || n.all {
 		p.setNodes(c.cache.nodes())

@@ -27,21 +27,30 @@ type inputs struct {
 	slices    []*discoveryv1.EndpointSlice
 	addresses []netip.Addr
 	policy    *translate.ServicePolicy
+	group     *translate.DirectorGroup
 	cluster   *translate.Cluster
 }
 
 func (a inputs) same(b inputs) bool {
-	return a.service == b.service && a.policy == b.policy && a.cluster == b.cluster && slices.Equal(a.slices, b.slices) && slices.Equal(a.addresses, b.addresses)
+	return a.service == b.service && a.policy == b.policy && a.group == b.group && a.cluster == b.cluster && slices.Equal(a.slices, b.slices) && slices.Equal(a.addresses, b.addresses)
 }
 
 // translate makes directors' services of Kubernetes' ones, where something is new.
-func (p *plan) translate(o translate.Options, slicesOf func(*corev1.Service) []*discoveryv1.EndpointSlice) {
+func (p *plan) translate(o translate.Options, slicesOf func(*corev1.Service) []*discoveryv1.EndpointSlice, namespaceOf func(*corev1.Service) map[string]string) {
 	for w := range p.unsettled {
-		policy := p.read.policies.For(w.service)
+		group, policies := p.read.groupOf(w.service, namespaceOf), p.read.policies
+		if group != nil {
+			policies = group.Policies
+		}
+		if group != w.group {
+			w.group, p.recount = group, true
+			p.revision++
+		}
+		policy := policies.For(w.service)
 		if policy != w.policy {
 			w.policy, p.recount = policy, true
 		}
-		of := inputs{service: w.service, slices: slicesOf(w.service), addresses: w.addresses, policy: policy, cluster: p.cluster}
+		of := inputs{service: w.service, slices: slicesOf(w.service), addresses: w.addresses, policy: policy, group: group, cluster: p.cluster}
 		if !of.same(w.made.of) {
 			p.make(w, o, of)
 		}
@@ -51,6 +60,9 @@ func (p *plan) translate(o translate.Options, slicesOf func(*corev1.Service) []*
 
 // make translates one Service. It depends on nothing but these inputs.
 func (p *plan) make(w *wish, o translate.Options, of inputs) {
+	if of.group != nil {
+		o = of.group.Options
+	}
 	if of.policy != nil {
 		o = of.policy.Options
 	}
@@ -89,10 +101,13 @@ type part struct {
 	whose   *wish
 }
 
-// parts returns all that directors are to forward.
+// parts returns all that the file's directors are to forward.
 func (p *plan) parts() []part {
 	var parts []part
 	for _, w := range p.of {
+		if w.group != nil {
+			continue
+		}
 		for _, s := range w.made.services {
 			parts = append(parts, part{s, w})
 		}

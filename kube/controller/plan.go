@@ -45,6 +45,7 @@ type wish struct {
 	service   *corev1.Service
 	addresses []netip.Addr
 	policy    *translate.ServicePolicy // nil: none selects it
+	group     *translate.DirectorGroup // that forwards it; nil: the file's directors
 	made      made
 	problems  [stages][]translate.Problem
 	forwarded bool // directors have taken it

@@ -16,44 +16,44 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
+	"weir.io/weir/kube/follow"
 	"weir.io/weir/kube/pool"
 	"weir.io/weir/kube/translate"
 	"weir.io/weir/kube/v1alpha1"
 )
 
-// resourcesOf returns a client of weir's custom resources, or nil where the cluster has none.
-func resourcesOf(ctx context.Context, config *rest.Config) (rest.Interface, error) {
-	scheme := runtime.NewScheme()
-	if err := v1alpha1.AddToScheme(scheme); err != nil {
-		return nil, fmt.Errorf("name the custom resources: %w", err)
-	}
-	config = rest.CopyConfig(config)
-	config.GroupVersion, config.APIPath = &v1alpha1.GroupVersion, "/apis"
-	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
-	client, err := rest.RESTClientFor(config)
+// resourcesOf returns which custom resources of weir's the cluster has.
+func resourcesOf(ctx context.Context, config *rest.Config) (none custom, err error) {
+	client, err := follow.Resources(config)
 	if err != nil {
-		return nil, fmt.Errorf("make a client of the API server: %w", err)
+		return none, err
 	}
 	text, err := client.Get().AbsPath("/apis", v1alpha1.GroupVersion.Group, v1alpha1.GroupVersion.Version).Do(ctx).Raw()
 	if apierrors.IsNotFound(err) {
-		return nil, nil
+		return none, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("ask which resources there are of %s: %w", v1alpha1.GroupVersion, err)
+		return none, fmt.Errorf("ask which resources there are of %s: %w", v1alpha1.GroupVersion, err)
 	}
 	var there metav1.APIResourceList
 	if err := json.Unmarshal(text, &there); err != nil {
-		return nil, fmt.Errorf("read which resources there are of %s: %w", v1alpha1.GroupVersion, err)
+		return none, fmt.Errorf("read which resources there are of %s: %w", v1alpha1.GroupVersion, err)
 	}
-	for _, resource := range []string{v1alpha1.AddressPools, v1alpha1.ServicePolicies} {
-		if !slices.ContainsFunc(there.APIResources, func(r metav1.APIResource) bool { return r.Name == resource }) {
-			return nil, nil // half of an installation is none
+	has := func(resources ...string) bool { // half of an installation is none
+		for _, resource := range resources {
+			if !slices.ContainsFunc(there.APIResources, func(r metav1.APIResource) bool { return r.Name == resource }) {
+				return false
+			}
 		}
+		return true
 	}
-	return client, nil
+	if !has(v1alpha1.AddressPools, v1alpha1.ServicePolicies) {
+		return none, nil
+	}
+	return custom{client: client, directors: has(v1alpha1.DirectorGroups, v1alpha1.BGPPeers, v1alpha1.DirectorSets)}, nil
 }
 
 // findResources finds out whether the cluster has custom resources of weir's. It asks until it
@@ -81,6 +81,14 @@ type resources struct {
 	all        []*v1alpha1.ServicePolicy
 	namespaces []*corev1.Namespace                // by whose labels pools select
 	ready      map[metav1.Object]metav1.Condition // of each object
+
+	groups    []*translate.DirectorGroup // in the order in which they count
+	allGroups []*v1alpha1.DirectorGroup  // in the order in which they count
+	allPeers  []*v1alpha1.BGPPeer
+	versions  []version                      // of groups and peers
+	told      map[types.UID]metav1.Condition // of each of them
+	peers     map[types.UID]int64            // by how many groups each is used
+	staff     map[string]staff               // by the group's name
 }
 
 // readResources reads them, unless they are what the plan has read, and says so. One that is
@@ -95,7 +103,9 @@ func (c *Controller) readResources(p *plan) bool {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
 	slices.SortFunc(r.namespaces, func(a, b *corev1.Namespace) int { return cmp.Compare(a.Name, b.Name) })
-	if p.read.ready != nil && slices.Equal(r.allPools, p.read.allPools) && slices.Equal(r.all, p.read.all) && slices.Equal(r.namespaces, p.read.namespaces) {
+	r.listGroups(c.cache)
+	if p.read.ready != nil && slices.Equal(r.versions, p.read.versions) && slices.Equal(r.allPools, p.read.allPools) && slices.Equal(r.all, p.read.all) && slices.Equal(r.namespaces, p.read.namespaces) {
+		p.read.allGroups, p.read.allPeers = r.allGroups, r.allPeers // their statuses may be others
 		return false
 	}
 	c.readPools(r)
@@ -108,7 +118,9 @@ func (c *Controller) readResources(p *plan) bool {
 		r.note(p, v1alpha1.ReasonInvalid, err, "Services that it selects are forwarded so")
 	}
 	r.policies = translate.NewServicePolicies(policies)
+	c.readGroups(r)
 	p.read, p.recount = r, true
+	p.revision++
 	p.book.Pools(r.pools)
 	return true
 }
@@ -158,11 +170,15 @@ func (c *Controller) readPools(r *resources) {
 
 // note keeps what the condition of an object is to say: what is wrong with it, or good.
 func (r *resources) note(o metav1.Object, reason string, wrong error, good string) {
+	r.ready[o] = conditionOf(o, reason, wrong, good)
+}
+
+func conditionOf(o metav1.Object, reason string, wrong error, good string) metav1.Condition {
 	condition := metav1.Condition{Type: v1alpha1.Ready, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonInUse, Message: good, ObservedGeneration: o.GetGeneration()}
 	if wrong != nil {
 		condition.Status, condition.Reason, condition.Message = metav1.ConditionFalse, reason, "it is not used: "+wrong.Error()
 	}
-	r.ready[o] = condition
+	return condition
 }
 
 // excluding returns the pools that are not for a Service, and for whom they are not.
@@ -233,7 +249,7 @@ func (c *Controller) writeResources(ctx context.Context, p *plan) error {
 // writeStatus replaces the status of an object. Where what was read of it is too old, nothing
 // is lost: what is newer is about to be read.
 func (c *Controller) writeStatus(ctx context.Context, resource string, name metav1.Object, o runtime.Object) error {
-	err := c.resources.Put().Resource(resource).NamespaceIfScoped(name.GetNamespace(), name.GetNamespace() != "").
+	err := c.resources.client.Put().Resource(resource).NamespaceIfScoped(name.GetNamespace(), name.GetNamespace() != "").
 		Name(name.GetName()).SubResource("status").Body(o).Do(ctx).Error()
 	if err == nil || apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
 		return nil

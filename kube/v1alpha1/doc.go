@@ -20,11 +20,15 @@ var GroupVersion = schema.GroupVersion{Group: "weir.io", Version: "v1alpha1"}
 const (
 	AddressPools    = "addresspools"
 	ServicePolicies = "servicepolicies"
+	DirectorGroups  = "directorgroups"
+	BGPPeers        = "bgppeers"
+	DirectorSets    = "directorsets"
 )
 
 // AddToScheme makes the kinds known to a scheme.
 func AddToScheme(s *runtime.Scheme) error {
-	s.AddKnownTypes(GroupVersion, &AddressPool{}, &AddressPoolList{}, &ServicePolicy{}, &ServicePolicyList{})
+	s.AddKnownTypes(GroupVersion, &AddressPool{}, &AddressPoolList{}, &ServicePolicy{}, &ServicePolicyList{},
+		&DirectorGroup{}, &DirectorGroupList{}, &BGPPeer{}, &BGPPeerList{}, &DirectorSet{}, &DirectorSetList{})
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil
 }
@@ -36,5 +40,7 @@ const Ready = "Ready"
 const (
 	ReasonInUse   = "InUse"   // it is used as it says
 	ReasonInvalid = "Invalid" // it says what a schema cannot refuse, and is not used
+	ReasonNoNode  = "NoNode"  // no node can be a director of the group
+	ReasonFewer   = "Fewer"   // fewer nodes can be directors than are wanted; it is used
 	ReasonOverlap = "Overlap" // it has addresses that an older pool has, and is not used
 )

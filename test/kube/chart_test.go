@@ -98,6 +98,12 @@ func TestChartRefuses(t *testing.T) {
 		"addressPools.public.addresses=all": "/addressPools/public/addresses",
 		"mode=ipip,backends=pods":           "/mode",
 		"networkPolicy.enabled=perhaps":     "/networkPolicy/enabled",
+
+		"groups.Edge.spec.interfaces[0]=eth0,directorImage.repository=x": "/groups",
+		"groups.edge.spec.directors=2,directorImage.repository=x":        "/groups/edge/spec",
+		"groups.edge.spec.interfaces[0]=eth0":                            "/directorImage",
+		"bgpPeers.tor.address=10.0.0.1":                                  "/bgpPeers/tor",
+		"director.seccompProfile.type=none":                              "/director/seccompProfile/type",
 	} {
 		_, err := render(t, append(good[:len(good):len(good)], "--set", values)...)
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "values don't meet the specifications of the schema") {

@@ -164,12 +164,16 @@ var paths = map[string]string{
 	"ClusterRole":         "/apis/rbac.authorization.k8s.io/v1/clusterroles",
 	"ClusterRoleBinding":  "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
 	"Deployment":          "/apis/apps/v1/namespaces/%s/deployments",
+	"DaemonSet":           "/apis/apps/v1/namespaces/%s/daemonsets",
 	"PodDisruptionBudget": "/apis/policy/v1/namespaces/%s/poddisruptionbudgets",
 	"NetworkPolicy":       "/apis/networking.k8s.io/v1/namespaces/%s/networkpolicies",
 
 	"CustomResourceDefinition": "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
 	"AddressPool":              "/apis/weir.io/v1alpha1/addresspools",
 	"ServicePolicy":            "/apis/weir.io/v1alpha1/namespaces/%s/servicepolicies",
+	"DirectorGroup":            "/apis/weir.io/v1alpha1/directorgroups",
+	"BGPPeer":                  "/apis/weir.io/v1alpha1/bgppeers",
+	"DirectorSet":              "/apis/weir.io/v1alpha1/directorsets",
 }
 
 // applyDocument makes what docs/kubernetes.md says is to be made, and returns the kinds.

@@ -1,21 +1,25 @@
-package store
+package model
 
 import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-
-	"weir.io/weir/internal/model"
 )
 
-// writtenDocument is a document as stores have it.
+// Document is one service with its history.
+type Document struct {
+	Service Service
+	Log     Log
+}
+
+// writtenDocument is a document as stores, and those who give directors their logs, have it.
 type writtenDocument struct {
-	Service model.Service `json:"service"`
-	Log     model.Log     `json:"log"`
+	Service Service `json:"service"`
+	Log     Log     `json:"log"`
 	// Affinities are those of the log's generations; none: all have the service's. So what
 	// versions wrote that knew of one affinity only is read as they meant it, and they read
 	// what is written while there is one.
-	Affinities []model.Affinity `json:"affinities,omitempty"`
+	Affinities []Affinity `json:"affinities,omitempty"`
 }
 
 // MarshalJSON writes the document.

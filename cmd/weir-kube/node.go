@@ -1,0 +1,92 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"weir.io/weir/internal/api"
+	"weir.io/weir/kube/node"
+)
+
+func newNode() *cobra.Command {
+	o := node.Options{Owner: defaultOwner}
+	var kubeconfig, nodeKubeconfig string
+	var logging logFlags
+	var writeOnly bool
+	cmd := &cobra.Command{
+		Use:   "node",
+		Short: "Keep a node's director at what its DirectorGroup says",
+		Long: "node stands beside weir run on each node of a DirectorGroup. It writes the director's\n" +
+			"file, tells the controller that the node is there, and, while that has the node among the\n" +
+			"group's directors, gives the director what the group forwards, with the history that all\n" +
+			"its directors have. A node that is one no more withdraws its routes, forwards for a\n" +
+			"while, and then nothing. While the API server is away everything goes on as it is.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			log, err := logging.logger(cmd.ErrOrStderr())
+			if err != nil {
+				return err
+			}
+			if o.Group == "" || o.Node == "" {
+				return errors.New("--group and --node are required: the DirectorGroup, and the name of this node")
+			}
+			if _, err := os.Stat(o.File); writeOnly && err == nil {
+				log.Info("the director's file is there", "file", o.File)
+				return nil
+			}
+			config, err := apiServer(kubeconfig)
+			if err != nil {
+				return err
+			}
+			nodes := config
+			if nodeKubeconfig != "" {
+				if nodes, err = apiServer(nodeKubeconfig); err != nil {
+					return err
+				}
+			}
+			n, err := node.New(config, nodes, o, log)
+			if err != nil {
+				return err
+			}
+			if writeOnly {
+				return n.Write(cmd.Context())
+			}
+			return n.Run(cmd.Context())
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.Group, "group", "", "`name` of the DirectorGroup")
+	f.StringVar(&o.Node, "node", os.Getenv("NODE_NAME"), "`name` of this node; else what NODE_NAME in the environment says")
+	f.StringVar(&o.Namespace, "namespace", namespaceOr("weir-system"), "`name` of the controller's namespace; else what POD_NAMESPACE in the environment says")
+	f.StringVar(&o.Owner, "owner", o.Owner, "`name` that begins those of the owners of the director's sets")
+	f.StringVar(&o.Socket, "socket", api.DefaultSocket, "unix `socket` of weir run")
+	f.StringVar(&o.File, "file", "/run/weir/weir.yaml", "`file` of weir run, which is written")
+	f.StringVar(&o.State, "state", "", "`directory` in which weir run keeps its state; else its default")
+	f.StringVar(&kubeconfig, "kubeconfig", "", "`file` that says where the API server with the DirectorGroup is; else as a pod of the cluster")
+	f.StringVar(&nodeKubeconfig, "node-kubeconfig", "", "`file` that says where the API server with the Node is; else the same one")
+	f.BoolVar(&writeOnly, "write-only", false, "write the director's file, if there is none, and end")
+	logging.add(cmd)
+	return cmd
+}
+
+func namespaceOr(otherwise string) string {
+	if n := os.Getenv("POD_NAMESPACE"); n != "" {
+		return n
+	}
+	return otherwise
+}
+
+// apiServer returns how to ask an API server.
+func apiServer(kubeconfig string) (*rest.Config, error) {
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig) // in a pod without a file: the pod's own
+	if err != nil {
+		return nil, fmt.Errorf("find the API server: %w", err)
+	}
+	config.UserAgent = "weir-kube/" + version
+	return config, nil
+}

@@ -1,0 +1,68 @@
+package desired
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/store"
+)
+
+// Give makes valid documents the whole of an owner's set, and returns when they are what is
+// forwarded. Their logs are used as they are, and stay so until the next are given: whoever
+// gives them writes them for several directors. What the directors of a group share in a store
+// has logs of the group's own, so there none can be given.
+func (k *Keeper) Give(_ context.Context, owner string, documents []model.Document) (Change, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if why := k.refuses(owner); why != "" {
+		return Change{}, &RefusedError{Conflict: true, Refusals: []Refusal{{Owner: owner, FieldError: model.FieldError{Problem: why}}}}
+	}
+	before := k.state
+	after, err := k.update(k.local, k.giving(owner, documents))
+	if err != nil {
+		return Change{}, err
+	}
+	k.state = after
+	if after.Revision == before.Revision {
+		return changeOf(before, after, owner), nil // it is what runs already, or is tried again
+	}
+	change := changeOf(before, after, owner)
+	if err = k.apply(); err == nil {
+		k.log.Info("set applied", "owner", owner, "services", len(documents), "revision", after.Revision, "logs", "given")
+	}
+	return change, err
+}
+
+func (k *Keeper) refuses(owner string) string {
+	switch {
+	case owner == store.OwnerFile:
+		return "is the director's own file: change that"
+	case k.group != nil:
+		return "the group's directors write the logs of its sets: put the set without logs"
+	}
+	return ""
+}
+
+// giving returns the change that gives documents. The lock is held.
+func (k *Keeper) giving(owner string, documents []model.Document) *ledger {
+	file := k.file
+	return k.newLedger(false, func(_ *ledger, s store.State) (store.State, error) {
+		next, err := store.Give(owner, documents)(s)
+		if conflict := (*store.ConflictError)(nil); errors.As(err, &conflict) {
+			return next, refusalOf(conflict, owner, store.Set{Documents: documents}.Services())
+		}
+		if err == nil {
+			_, err = join(file, next, owner)
+		}
+		return next, err
+	})
+}
+
+// given refuses to change some services of a set whose logs are given: the other directors,
+// which have the same ones, would not learn of it.
+func given(owner string) error {
+	return &RefusedError{Conflict: true, Refusals: []Refusal{{Owner: owner,
+		FieldError: model.FieldError{Problem: fmt.Sprintf("the set of owner %q comes with its logs, which other directors have, too: change it where it comes from", owner)}}}}
+}

@@ -1,0 +1,201 @@
+package controller
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"weir.io/weir/kube/group"
+	"weir.io/weir/kube/translate"
+	"weir.io/weir/kube/v1alpha1"
+)
+
+// version is an object with one spec, whatever its status.
+type version struct {
+	uid        types.UID
+	generation int64
+}
+
+// listGroups lists DirectorGroups and BGPPeers.
+func (r *resources) listGroups(c *caches) {
+	r.allGroups, r.allPeers = list[v1alpha1.DirectorGroup](c.group), list[v1alpha1.BGPPeer](c.peer)
+	slices.SortFunc(r.allGroups, func(a, b *v1alpha1.DirectorGroup) int {
+		return cmp.Or(cmp.Compare(b.Spec.Priority, a.Spec.Priority), a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
+	})
+	slices.SortFunc(r.allPeers, func(a, b *v1alpha1.BGPPeer) int { return cmp.Compare(a.Name, b.Name) })
+	for _, g := range r.allGroups {
+		r.versions = append(r.versions, version{g.UID, g.Generation})
+	}
+	for _, p := range r.allPeers {
+		r.versions = append(r.versions, version{p.UID, p.Generation})
+	}
+}
+
+// readGroups reads DirectorGroups and BGPPeers. One that is wrong is not used, and its status
+// says why.
+func (c *Controller) readGroups(r *resources) {
+	r.told, r.peers = map[types.UID]metav1.Condition{}, map[types.UID]int64{}
+	for _, g := range r.allGroups {
+		read, err := translate.ReadDirectorGroup(g, c.Translate)
+		if err == nil {
+			var policies []*translate.ServicePolicy
+			for _, p := range r.all {
+				if one, err := translate.ReadServicePolicy(p, read.Options); err == nil {
+					policies = append(policies, one)
+				}
+			}
+			read.Policies = translate.NewServicePolicies(policies)
+			r.groups = append(r.groups, read)
+		}
+		r.told[g.UID] = conditionOf(g, v1alpha1.ReasonInvalid, err, "Services that it selects are forwarded by its directors")
+	}
+	for _, p := range r.allPeers {
+		read, err := translate.ReadBGPPeer(p)
+		for _, g := range r.groups {
+			if err == nil && read.Serves(g.Of) {
+				r.peers[p.UID]++
+				err = read.Valid(g.Of.Spec.BGP.ASN)
+			}
+		}
+		if err != nil {
+			r.peers[p.UID] = 0
+		}
+		r.told[p.UID] = conditionOf(p, v1alpha1.ReasonInvalid, err, "directors of its groups speak with it")
+	}
+}
+
+// groupOf returns the group whose directors forward a Service; nil: the file's directors do.
+func (r *resources) groupOf(s *corev1.Service, namespaceOf func(*corev1.Service) map[string]string) *translate.DirectorGroup {
+	for _, g := range r.groups {
+		if g.Selects(s, namespaceOf(s)) {
+			return g
+		}
+	}
+	return nil
+}
+
+// namespaceOf returns the labels of a Service's namespace.
+func (c *Controller) namespaceOf(s *corev1.Service) map[string]string {
+	if n := one[corev1.Namespace](c.cache.namespace, s.Namespace); n != nil {
+		return n.Labels
+	}
+	return nil
+}
+
+// staff chooses the directors of each group, and returns when to look again. Who was chosen
+// before is in the groups' status, so the next process chooses the same ones.
+func (c *Controller) staff(r *resources, now time.Time) (next time.Time) {
+	if c.cache.lease == nil {
+		return next
+	}
+	candidates, next := c.heard.candidates(c.cache.lease, now)
+	r.staff = map[string]staff{}
+	for _, g := range r.groups {
+		// What was written last may not have been read yet.
+		before, known := c.chosen[g.Of.UID]
+		if of := one[v1alpha1.DirectorGroup](c.cache.group, g.Of.Name); !known && of != nil {
+			for _, d := range of.Status.Directors {
+				before = append(before, d.Node)
+			}
+		}
+		chosen, standby := group.Assign(int(g.Of.Spec.Directors), before, candidates[g.Of.Name])
+		r.staff[g.Of.Name] = staff{chosen, standby}
+		var nodes []string
+		for _, d := range chosen {
+			nodes = append(nodes, d.Node)
+		}
+		c.chosen[g.Of.UID] = nodes
+	}
+	return next
+}
+
+// staff is who the directors of a group are, and how many more could be.
+type staff struct {
+	directors []group.Candidate
+	standby   int
+}
+
+// unstaffed returns which Services nobody forwards, because their group has no directors.
+func (p *plan) unstaffed() (refused []refusal) {
+	for _, w := range p.of {
+		if w.group != nil && len(w.made.services) > 0 && len(p.read.staff[w.group.Of.Name].directors) == 0 {
+			refused = append(refused, refusal{w, fmt.Sprintf("DirectorGroup %s has no directors: no node runs one that has the group's labels and is neither cordoned nor unready", w.group.Of.Name)})
+		}
+	}
+	return refused
+}
+
+// unselected returns which Services nobody forwards, because they are no group's and there are
+// no other directors.
+func (p *plan) unselected() (refused []refusal) {
+	for _, w := range p.of {
+		if w.group == nil && len(w.made.services) > 0 {
+			refused = append(refused, refusal{w, "no DirectorGroup selects it, and the controller's file names no directors"})
+		}
+	}
+	return refused
+}
+
+// writeGroups writes the status of groups and peers where it says something else.
+func (c *Controller) writeGroups(ctx context.Context, r *resources) error {
+	var errs []error
+	for _, before := range r.allGroups {
+		if now := one[v1alpha1.DirectorGroup](c.cache.group, before.Name); now != nil && now.UID == before.UID {
+			before = now // its status may be another one
+		}
+		after := before.DeepCopy()
+		condition := r.told[before.UID]
+		s, read := r.staff[before.Name]
+		if !read { // what cannot be read changes nothing
+			meta.SetStatusCondition(&after.Status.Conditions, condition)
+			errs = append(errs, c.writeGroup(ctx, before, after))
+			continue
+		}
+		after.Status.Directors = nil
+		for _, d := range s.directors {
+			after.Status.Directors = append(after.Status.Directors, v1alpha1.Director{Node: d.Node, Addresses: d.Addresses})
+		}
+		after.Status.Active, after.Status.Standby = int32(len(s.directors)), int32(s.standby)
+		if g := c.groups.groups[before.Name]; g != nil {
+			after.Status.Services, after.Status.Sets = int64(len(g.byName)), int32(len(g.objects))
+		}
+		if condition.Status == metav1.ConditionTrue {
+			switch want := int(before.Spec.Directors); {
+			case len(s.directors) == 0:
+				condition.Status, condition.Reason, condition.Message = metav1.ConditionFalse, v1alpha1.ReasonNoNode, "no node runs a director that has the group's labels and is neither cordoned nor unready"
+			case len(s.directors) < want:
+				condition.Reason, condition.Message = v1alpha1.ReasonFewer, fmt.Sprintf("%d of %d directors: no other node could be one", len(s.directors), want)
+			}
+		}
+		meta.SetStatusCondition(&after.Status.Conditions, condition)
+		errs = append(errs, c.writeGroup(ctx, before, after))
+	}
+	for _, before := range r.allPeers {
+		if now := one[v1alpha1.BGPPeer](c.cache.peer, before.Name); now != nil && now.UID == before.UID {
+			before = now
+		}
+		after := before.DeepCopy()
+		after.Status.Groups = r.peers[before.UID]
+		meta.SetStatusCondition(&after.Status.Conditions, r.told[before.UID])
+		if !equality.Semantic.DeepEqual(before.Status, after.Status) {
+			errs = append(errs, c.writeStatus(ctx, v1alpha1.BGPPeers, after, after))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (c *Controller) writeGroup(ctx context.Context, before, after *v1alpha1.DirectorGroup) error {
+	if equality.Semantic.DeepEqual(before.Status, after.Status) {
+		return nil
+	}
+	return c.writeStatus(ctx, v1alpha1.DirectorGroups, after, after)
+}

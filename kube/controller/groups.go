@@ -1,0 +1,210 @@
+package controller
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+
+	"weir.io/weir/internal/model"
+	"weir.io/weir/kube/translate"
+	"weir.io/weir/kube/v1alpha1"
+)
+
+// groupWriter writes what the directors of each group forward into the cluster's DirectorSets,
+// which are the store of it: each Service's history is continued from what is there.
+type groupWriter struct {
+	client rest.Interface
+	log    *slog.Logger
+
+	stale    bool // somebody else has changed a DirectorSet, or may have
+	groups   map[string]*compiledGroup
+	revision uint64    // of the plan that was written last
+	refused  []refusal // in that
+}
+
+// put makes what the plan wants what the groups forward. Services that are in each other's way
+// are left out and returned. What a group has that is there, and cannot be read, stays.
+func (w *groupWriter) put(ctx context.Context, p *plan, now time.Time) (refused []refusal, err error) {
+	if due := w.due(); w.groups != nil && !w.stale && w.revision == p.revision && (due.IsZero() || now.Before(due)) {
+		return w.refused, nil
+	}
+	if err := w.load(ctx); err != nil {
+		return nil, err
+	}
+	wishes := map[*translate.DirectorGroup][]*wish{}
+	for _, one := range p.of {
+		if one.group != nil && len(one.made.services) > 0 {
+			wishes[one.group] = append(wishes[one.group], one)
+		}
+	}
+	elsewhere := w.histories()
+	for _, g := range p.read.groups {
+		c := w.groups[g.Of.Name]
+		if c == nil {
+			c = newCompiledGroup(g.Of.Name)
+			w.groups[g.Of.Name] = c
+		}
+		refused = append(refused, c.want(wishes[g])...)
+		if err := c.set(g.Notice, elsewhere, now); err != nil {
+			w.stale = true
+			return refused, err
+		}
+	}
+	if err := errors.Join(w.write(ctx, p.read.groups), w.clear(ctx, p.read.allGroups)); err != nil {
+		w.stale = true // what is there is not known
+		return refused, err
+	}
+	w.revision, w.refused = p.revision, refused
+	return refused, nil
+}
+
+// histories returns what finds a Service's documents in whatever group it has been.
+func (w *groupWriter) histories() func(string) []model.Document {
+	all := map[string][]model.Document{}
+	for _, g := range w.groups {
+		for name, c := range g.byName {
+			all[name] = c.documents
+		}
+	}
+	return func(name string) []model.Document { return all[name] }
+}
+
+// load reads all DirectorSets, unless what is there is known.
+func (w *groupWriter) load(ctx context.Context) error {
+	if w.groups != nil && !w.stale {
+		return nil
+	}
+	w.stale, w.groups = true, nil
+	var list v1alpha1.DirectorSetList
+	if err := w.client.Get().Resource(v1alpha1.DirectorSets).Do(ctx).Into(&list); err != nil {
+		return fmt.Errorf("read the DirectorSets: %w", err)
+	}
+	groups := map[string]*compiledGroup{}
+	slices.SortFunc(list.Items, func(a, b v1alpha1.DirectorSet) int { return cmp.Compare(a.Name, b.Name) })
+	for i := range list.Items {
+		of := &list.Items[i]
+		g := groups[of.Spec.Group]
+		if g == nil {
+			g = newCompiledGroup(of.Spec.Group)
+			groups[of.Spec.Group] = g
+		}
+		if err := g.read(of); err != nil {
+			return err
+		}
+	}
+	w.stale, w.groups = false, groups
+	return nil
+}
+
+// write writes what has changed: first what gains Services, then what loses them to others, so
+// that they are always somewhere.
+func (w *groupWriter) write(ctx context.Context, groups []*translate.DirectorGroup) error {
+	var errs []error
+	for _, loses := range []bool{false, true} {
+		for _, read := range groups {
+			g := w.groups[read.Of.Name]
+			for _, number := range slices.Sorted(maps.Keys(g.objects)) {
+				if o := g.objects[number]; o.changed && o.loses == loses {
+					errs = append(errs, w.writeObject(ctx, g, number, read.Of))
+				}
+			}
+		}
+		if err := errors.Join(errs...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *groupWriter) writeObject(ctx context.Context, g *compiledGroup, number int, of *v1alpha1.DirectorGroup) error {
+	yes := true
+	object := g.object(number, metav1.OwnerReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: "DirectorGroup", Name: of.Name, UID: of.UID, Controller: &yes})
+	o := g.objects[number]
+	request := w.client.Put().Name(object.Name)
+	if o.of == nil {
+		request = w.client.Post()
+	}
+	written := &v1alpha1.DirectorSet{}
+	if err := request.Resource(v1alpha1.DirectorSets).Body(object).Do(ctx).Into(written); err != nil {
+		return fmt.Errorf("write DirectorSet %s: %w", object.Name, err)
+	}
+	w.log.Debug("a DirectorSet is written", "name", object.Name, "services", len(object.Spec.Services), "generation", written.Generation)
+	o.of, o.changed, o.loses = written, false, false
+	o.of.Spec.Services = nil // they are in the group
+	return nil
+}
+
+// clear removes the DirectorSets of groups that are no more: their directors drain by
+// themselves when they learn of it.
+func (w *groupWriter) clear(ctx context.Context, there []*v1alpha1.DirectorGroup) error {
+	var errs []error
+	for name, g := range w.groups {
+		if slices.ContainsFunc(there, func(g *v1alpha1.DirectorGroup) bool { return g.Name == name }) {
+			continue
+		}
+		for _, o := range g.objects {
+			err := w.client.Delete().Resource(v1alpha1.DirectorSets).Name(o.of.Name).Do(ctx).Error()
+			if err != nil && !apierrors.IsNotFound(err) {
+				errs = append(errs, fmt.Errorf("remove DirectorSet %s of a group that is no more: %w", o.of.Name, err))
+			}
+		}
+		if len(errs) == 0 {
+			delete(w.groups, name)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// due returns when a history is next to be looked at; the zero time: never.
+func (w *groupWriter) due() (first time.Time) {
+	for _, g := range w.groups {
+		first = sooner(first, g.due)
+	}
+	return first
+}
+
+// follow compares what is read of DirectorSets with what is known to be there. What was read
+// may be older than what was written, but not newer; and what was written is there, unless
+// somebody has removed it, or it has not been read yet: then it is looked for.
+func (w *groupWriter) follow(read []*v1alpha1.DirectorSet) {
+	there := map[types.UID]*v1alpha1.DirectorSet{}
+	for _, of := range read {
+		there[of.UID] = of
+	}
+	for _, g := range w.groups {
+		for _, o := range g.objects {
+			if o.of == nil {
+				continue
+			}
+			if of := there[o.of.UID]; of == nil || of.Generation > o.of.Generation {
+				w.stale = true
+			}
+		}
+	}
+}
+
+// sameDocuments compares by value: those that were read have no capacity to spare, and nil
+// where others are empty.
+func sameDocuments(a, b []model.Document) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for i := range a {
+		x, err1 := a[i].MarshalJSON()
+		y, err2 := b[i].MarshalJSON()
+		if err1 != nil || err2 != nil || string(x) != string(y) {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,100 @@
+// Package follow reads from an API server and goes on to follow what it has: the part that the
+// controller and the sidecars of directors have in common.
+package follow
+
+import (
+	"context"
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+
+	"weir.io/weir/kube/v1alpha1"
+)
+
+// Resources returns a client of weir's custom resources.
+func Resources(config *rest.Config) (rest.Interface, error) {
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		return nil, fmt.Errorf("name the custom resources: %w", err)
+	}
+	config = rest.CopyConfig(config)
+	config.GroupVersion, config.APIPath = &v1alpha1.GroupVersion, "/apis"
+	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	client, err := rest.RESTClientFor(config)
+	if err != nil {
+		return nil, fmt.Errorf("make a client of the API server: %w", err)
+	}
+	return client, nil
+}
+
+// What says which objects of a resource are followed; the zero value is all of them.
+type What struct {
+	Namespace string
+	Labels    string // a selector
+	Fields    string // a selector
+	Indexers  cache.Indexers
+	Shrink    func(any) // takes out of an object what nobody asks for; nil: nothing
+}
+
+// Informer returns what follows the objects of a resource, when it is run. What is read from it
+// is not to be changed.
+func Informer(client rest.Interface, resource string, of runtime.Object, what What) cache.SharedIndexInformer {
+	source := cache.NewFilteredListWatchFromClient(client, resource, what.Namespace, func(o *metav1.ListOptions) {
+		o.LabelSelector, o.FieldSelector = what.Labels, what.Fields
+	})
+	i := cache.NewSharedIndexInformer(source, of, 0, what.Indexers)
+	// Nobody asks who has written which field, and it is half of the memory.
+	_ = i.SetTransform(func(o any) (any, error) {
+		if m, err := meta.Accessor(o); err == nil {
+			m.SetManagedFields(nil)
+		}
+		if what.Shrink != nil {
+			what.Shrink(o)
+		}
+		return o, nil
+	})
+	return i
+}
+
+// Run follows until the context ends, and returns when all has been read once.
+func Run(ctx context.Context, all ...cache.SharedIndexInformer) error {
+	var read []cache.InformerSynced
+	for _, i := range all {
+		go i.RunWithContext(ctx)
+		read = append(read, i.HasSynced)
+	}
+	if !cache.WaitForCacheSync(ctx.Done(), read...) {
+		return ctx.Err()
+	}
+	return nil
+}
+
+// List returns all objects that were read; none, if there is nothing to be followed.
+func List[T any](i cache.SharedIndexInformer) []*T {
+	if i == nil {
+		return nil
+	}
+	objects := i.GetStore().List()
+	list := make([]*T, len(objects))
+	for n, o := range objects {
+		list[n] = o.(*T)
+	}
+	return list
+}
+
+// One returns the object with a key, NAMESPACE/NAME or NAME, or nil.
+func One[T any](i cache.SharedIndexInformer, key string) *T {
+	if i == nil {
+		return nil
+	}
+	o, found, err := i.GetStore().GetByKey(key)
+	if err != nil || !found {
+		return nil
+	}
+	return o.(*T)
+}

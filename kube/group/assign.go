@@ -1,0 +1,57 @@
+package group
+
+import (
+	"cmp"
+	"slices"
+)
+
+// Candidate is a node that runs a director of the group.
+type Candidate struct {
+	Node      string
+	Addresses []string // of the node, one of a family
+	// Unfit says why it is not to be a director: it is cordoned, say. Empty: it may be one.
+	Unfit string
+	// Gone says that nothing has been heard of it lately.
+	Gone bool
+}
+
+// Assign returns which nodes are the directors of a group that wants so many, in order, and how
+// many could take the place of one. Whoever is one stays, so that nothing moves that need not:
+// places are taken by others, the first by name, when a director is unfit or gone. If nobody is
+// fit, those that were directors stay: a node that is cordoned forwards better than none.
+func Assign(want int, directors []string, candidates []Candidate) (chosen []Candidate, standby int) {
+	known := map[string]Candidate{}
+	fit := 0
+	for _, c := range candidates {
+		known[c.Node] = c
+		if c.fit() {
+			fit++
+		}
+	}
+	taken := map[string]bool{}
+	take := func(c Candidate) {
+		if len(chosen) < want && !taken[c.Node] {
+			taken[c.Node] = true
+			chosen = append(chosen, c)
+		}
+	}
+	for _, node := range directors {
+		if c, is := known[node]; is && (c.fit() || fit == 0) {
+			take(c)
+		}
+	}
+	others := slices.SortedFunc(slices.Values(candidates), func(a, b Candidate) int { return cmp.Compare(a.Node, b.Node) })
+	for _, c := range others {
+		if c.fit() {
+			take(c)
+		}
+	}
+	for _, c := range chosen {
+		if c.fit() {
+			fit--
+		}
+	}
+	return chosen, fit
+}
+
+func (c *Candidate) fit() bool { return c.Unfit == "" && !c.Gone }

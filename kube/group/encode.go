@@ -1,0 +1,64 @@
+package group
+
+import (
+	"bytes"
+	"compress/flate"
+	"encoding/json"
+	"fmt"
+	"io"
+
+	"weir.io/weir/internal/model"
+	"weir.io/weir/kube/v1alpha1"
+)
+
+// mostText bounds what a compressed text may become: nobody but the controller writes one, and
+// a damaged one is not to take all memory.
+const mostText = 256 << 20
+
+// Encode writes a Service with its documents, and what a reader wants to know of them.
+func Encode(name string, set int, revision int64, documents []model.Document) (v1alpha1.CompiledService, error) {
+	c := v1alpha1.CompiledService{Name: name, Set: int32(set), Revision: revision}
+	seen := map[string]bool{}
+	for i := range documents {
+		d := &documents[i]
+		if vip := d.Service.VIP.String(); !seen[vip] {
+			seen[vip] = true
+			c.VIPs = append(c.VIPs, vip)
+		}
+		c.Backends += int32(len(d.Service.Backends))
+		c.Generations += int32(len(d.Log.Generations))
+		if len(d.Log.Generations) > 0 {
+			c.Generation = max(c.Generation, int64(d.Log.Generations[0].Number))
+		}
+	}
+	text, err := json.Marshal(documents)
+	if err != nil {
+		return c, fmt.Errorf("write the documents of %s: %w", name, err)
+	}
+	var b bytes.Buffer
+	w, err := flate.NewWriter(&b, flate.BestSpeed)
+	if err != nil {
+		return c, fmt.Errorf("compress the documents of %s: %w", name, err)
+	}
+	if _, err = w.Write(text); err == nil {
+		err = w.Close()
+	}
+	if err != nil {
+		return c, fmt.Errorf("compress the documents of %s: %w", name, err)
+	}
+	c.Documents = b.Bytes()
+	return c, nil
+}
+
+// Decode returns what Encode wrote.
+func Decode(c *v1alpha1.CompiledService) ([]model.Document, error) {
+	text, err := io.ReadAll(io.LimitReader(flate.NewReader(bytes.NewReader(c.Documents)), mostText))
+	if err != nil {
+		return nil, fmt.Errorf("decompress the documents of %s: %w", c.Name, err)
+	}
+	var documents []model.Document
+	if err := json.Unmarshal(text, &documents); err != nil {
+		return nil, fmt.Errorf("read the documents of %s: %w", c.Name, err)
+	}
+	return documents, nil
+}

@@ -1,0 +1,166 @@
+package node
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"hash/fnv"
+	"net/netip"
+	"os"
+	"path/filepath"
+
+	"weir.io/weir/internal/config"
+	"weir.io/weir/internal/model"
+	"weir.io/weir/kube/translate"
+	"weir.io/weir/kube/v1alpha1"
+)
+
+// facts are what a node is, by its object.
+type facts struct {
+	Name     string
+	V4, V6   netip.Addr // towards backends and routers; the zero one: it has none
+	Labels   map[string]string
+	RouterID netip.Addr // of BGP
+	Unfit    string     // why it is not to be a director; empty: it may be one
+}
+
+func (f *facts) addresses() (list []netip.Addr) {
+	for _, a := range []netip.Addr{f.V4, f.V6} {
+		if a.IsValid() {
+			list = append(list, a)
+		}
+	}
+	return list
+}
+
+// announced is what a director tells others of VIPs.
+type announced struct {
+	active    bool              // it tells routers
+	vips      []netip.Addr      // that it answers for by ARP and NDP
+	passwords map[string]string // the files of peers' passwords, by the peers' names; a peer without one that it needs is left out
+}
+
+// file returns the configuration file of a node's director, which is checked. It is JSON, which
+// is YAML.
+func file(g *v1alpha1.DirectorGroup, peers []*translate.BGPPeer, f *facts, told announced, state string) ([]byte, error) {
+	director := map[string]any{"interfaces": g.Spec.Interfaces, "limits": limits(g.Spec.Limits)}
+	if addresses := f.addresses(); len(addresses) > 0 {
+		director["snat"] = map[string]any{"addresses": addresses, "ports": g.Spec.SNATPorts}
+	}
+	if state != "" {
+		director["store"] = map[string]any{"directory": state}
+	}
+	if g.Spec.Neighbor != nil && len(told.vips) > 0 {
+		director["neighbor"] = neighbor(g, told.vips)
+	}
+	all := map[string]any{"director": director, "services": []any{}}
+	if b := speaker(g, peers, f, told); b != nil {
+		all["bgp"] = b
+	}
+	var text bytes.Buffer
+	text.WriteString("# Written by weir-kube node for DirectorGroup " + g.Name + ".\n")
+	encoder := json.NewEncoder(&text)
+	encoder.SetIndent("", "  ")
+	if err := encoder.Encode(all); err != nil {
+		return nil, fmt.Errorf("write the director's file: %w", err)
+	}
+	if _, err := config.Parse("weir.yaml", text.Bytes()); err != nil {
+		return nil, fmt.Errorf("what follows from DirectorGroup %s is no director's file: %w", g.Name, err)
+	}
+	return text.Bytes(), nil
+}
+
+func limits(l *v1alpha1.DirectorLimits) map[string]any {
+	given := map[string]any{}
+	if l == nil {
+		return given
+	}
+	for name, value := range map[string]int64{"services": int64(l.Services), "backends": int64(l.Backends), "ring-memory": l.RingMemory, "flows": int64(l.Flows)} {
+		if value > 0 {
+			given[name] = value
+		}
+	}
+	return given
+}
+
+// neighbor lets it answer for VIPs by ARP and NDP, each by itself.
+func neighbor(g *v1alpha1.DirectorGroup, vips []netip.Addr) model.Neighbor {
+	names := g.Spec.Neighbor.Interfaces
+	if len(names) == 0 {
+		names = g.Spec.Interfaces
+	}
+	prefixes := make([]netip.Prefix, len(vips))
+	for i, vip := range vips {
+		prefixes[i] = netip.PrefixFrom(vip, vip.BitLen())
+	}
+	var n model.Neighbor
+	for _, name := range names {
+		n.Interfaces = append(n.Interfaces, model.NeighborInterface{Name: name, Prefixes: prefixes})
+	}
+	return n
+}
+
+// speaker tells the peers that the group and the node have; nil: nobody. A node that stands by
+// speaks with them, too, and tells them nothing: when its turn comes, nobody has to be waited
+// for.
+func speaker(g *v1alpha1.DirectorGroup, peers []*translate.BGPPeer, f *facts, told announced) *model.BGP {
+	if g.Spec.BGP == nil {
+		return nil
+	}
+	b := &model.BGP{ASN: uint32(g.Spec.BGP.ASN), RouterID: f.RouterID}
+	for _, p := range peers {
+		if !p.Serves(g) || !p.Selects(f.Labels) || p.Valid(g.Spec.BGP.ASN) != nil {
+			continue
+		}
+		n := p.Neighbor
+		if p.Of.Spec.PasswordSecret != "" {
+			if n.PasswordFile = told.passwords[p.Of.Name]; n.PasswordFile == "" {
+				continue
+			}
+		}
+		b.Neighbors = append(b.Neighbors, n)
+	}
+	if len(b.Neighbors) == 0 {
+		return nil
+	}
+	if !told.active {
+		for _, all := range []string{"0.0.0.0/0", "::/0"} {
+			b.Prefixes = append(b.Prefixes, model.BGPPrefix{Prefix: netip.MustParsePrefix(all), Announce: model.AnnounceNothing})
+		}
+	}
+	return b
+}
+
+// routerID makes an ID of a node's name that is hardly another node's, for those without an
+// IPv4 address.
+func routerID(name string) netip.Addr {
+	h := fnv.New32a()
+	h.Write([]byte(name)) // it never fails
+	x := h.Sum32()
+	return netip.AddrFrom4([4]byte{1 + byte(x>>24)%223, byte(x >> 16), byte(x >> 8), 1 + byte(x)%254})
+}
+
+// replace makes a text the file's, in one step.
+func replace(path string, text []byte) error {
+	if before, err := os.ReadFile(path); err == nil && bytes.Equal(before, text) {
+		return nil
+	}
+	next, err := os.CreateTemp(filepath.Dir(path), ".weir-kube-")
+	if err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	defer os.Remove(next.Name()) // which is not there any more when all went well
+	if _, err = next.Write(text); err == nil {
+		err = next.Sync()
+	}
+	if closed := next.Close(); err == nil {
+		err = closed
+	}
+	if err == nil {
+		err = os.Rename(next.Name(), path)
+	}
+	if err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	return nil
+}

@@ -1,0 +1,309 @@
+// Package node keeps one node's director at what the controller says: it writes the director's
+// file, gives it what its group forwards, and tells the controller what the node is. A lost API
+// server changes nothing: what was read last stays.
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	coordinationv1client "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+
+	"weir.io/weir/internal/api"
+	"weir.io/weir/kube/follow"
+	"weir.io/weir/kube/group"
+	"weir.io/weir/kube/translate"
+	"weir.io/weir/kube/v1alpha1"
+)
+
+const (
+	again      = time.Second            // everything is compared anew
+	together   = 10 * time.Millisecond  // changes are waited for that may belong to one
+	reconnect  = 100 * time.Millisecond // a director that does not answer is asked again
+	asking     = time.Minute            // one request of the director may take
+	secretPace = 10 * time.Second       // a peer's password is looked for again
+)
+
+// Options say which node it is.
+type Options struct {
+	Group, Node string
+	Namespace   string // of Leases, and of Secrets with passwords
+	Owner       string // the first part of the owners of sets
+	Socket      string // of the director
+	File        string // the director's
+	State       string // the director's directory of state; empty: weir's default
+}
+
+// Node is the sidecar of one director. Use New.
+type Node struct {
+	Options
+	log      *slog.Logger
+	core     corev1client.CoreV1Interface
+	lease    lease
+	director director
+
+	group, set, peer, node cache.SharedIndexInformer
+	moved                  chan struct{}
+	answers                atomic.Bool // the director does
+	restarted              atomic.Bool // it may be another process, which has forgotten what was put
+
+	sets      sets
+	role      role
+	passwords map[string]password
+	said      string // what was wrong last, which is said once
+}
+
+// New returns a sidecar that reads what the group is by one configuration, and the Node by
+// another: directors may be in another cluster.
+func New(config, nodes *rest.Config, o Options, log *slog.Logger) (*Node, error) {
+	resources, err1 := follow.Resources(config)
+	core, err2 := corev1client.NewForConfig(config)
+	coordination, err3 := coordinationv1client.NewForConfig(config)
+	local, err4 := corev1client.NewForConfig(nodes)
+	if err := errors.Join(err1, err2, err3, err4); err != nil {
+		return nil, fmt.Errorf("make a client of the API server: %w", err)
+	}
+	n := &Node{Options: o, log: log, core: core, lease: lease{client: coordination.Leases(o.Namespace), group: o.Group},
+		director: director{client: api.NewClient(o.Socket), prefix: o.Owner, group: o.Group, log: log},
+		moved:    make(chan struct{}, 1), passwords: map[string]password{}}
+	n.group = follow.Informer(resources, v1alpha1.DirectorGroups, &v1alpha1.DirectorGroup{}, follow.What{Fields: "metadata.name=" + o.Group})
+	n.set = follow.Informer(resources, v1alpha1.DirectorSets, &v1alpha1.DirectorSet{}, follow.What{Labels: v1alpha1.LabelGroup + "=" + o.Group})
+	n.peer = follow.Informer(resources, v1alpha1.BGPPeers, &v1alpha1.BGPPeer{}, follow.What{})
+	n.node = follow.Informer(local.RESTClient(), "nodes", &corev1.Node{}, follow.What{Fields: "metadata.name=" + o.Node})
+	for _, i := range []cache.SharedIndexInformer{n.group, n.set, n.peer, n.node} {
+		_, err := i.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: func(any) { n.wake() }, UpdateFunc: func(_, _ any) { n.wake() }, DeleteFunc: func(any) { n.wake() }})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return n, nil
+}
+
+func (n *Node) wake() {
+	select {
+	case n.moved <- struct{}{}:
+	default:
+	}
+}
+
+// Write writes the director's file, as far as it is known, and returns: a director that starts
+// needs one. One that is there stays: it is what ran before.
+func (n *Node) Write(ctx context.Context) error {
+	if err := follow.Run(ctx, n.group, n.peer, n.node); err != nil {
+		return err
+	}
+	for {
+		if g := follow.One[v1alpha1.DirectorGroup](n.group, n.Group); g != nil {
+			f := n.facts(g)
+			return n.writeFile(ctx, g, &f, announced{}, time.Now())
+		}
+		n.log.Info("waiting for the DirectorGroup", "group", n.Group)
+		select {
+		case <-n.moved:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// Run does the work until the context ends. Then the director goes on as it is.
+func (n *Node) Run(ctx context.Context) error {
+	go n.listen(ctx)
+	if err := follow.Run(ctx, n.group, n.set, n.peer, n.node); err != nil {
+		return err
+	}
+	n.log.Info("following the group", "group", n.Group, "node", n.Node)
+	ticks := time.NewTicker(again)
+	defer ticks.Stop()
+	for {
+		n.pass(ctx, time.Now())
+		select {
+		case <-n.moved:
+			time.Sleep(together)
+		case <-ticks.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// listen notes whether the director answers, and when it is another process.
+func (n *Node) listen(ctx context.Context) {
+	for ctx.Err() == nil {
+		if role, err := n.director.client.Role(ctx); err == nil && role == api.RoleDirector {
+			n.restarted.Store(true)
+			n.answers.Store(true)
+			n.wake()
+			_ = n.director.client.Events(ctx, api.EventQuery{}, func(api.Event) error { return nil }) // it ends with the director
+			n.answers.Store(false)
+			n.wake()
+		}
+		select {
+		case <-time.After(reconnect):
+		case <-ctx.Done():
+		}
+	}
+}
+
+func (n *Node) facts(g *v1alpha1.DirectorGroup) facts {
+	return factsOf(n.Node, follow.One[corev1.Node](n.node, n.Node), g)
+}
+
+// pass makes everything so once.
+func (n *Node) pass(ctx context.Context, now time.Time) {
+	if n.restarted.Swap(false) {
+		n.director.has = nil
+	}
+	g := follow.One[v1alpha1.DirectorGroup](n.group, n.Group)
+	f := n.facts(g)
+	if f.Unfit == "" && !n.answers.Load() {
+		f.Unfit = "weir run does not answer"
+	}
+	err := errors.Join(n.follow(ctx, g, &f, now), n.tell(ctx, g, &f, now)) // the API server may let it wait
+	if err == nil {
+		n.said = ""
+	} else if text := err.Error(); text != n.said && ctx.Err() == nil {
+		n.said = text
+		n.log.Warn("not everything could be made so; trying again", "error", err)
+	}
+}
+
+// tell tells the controller what the node is.
+func (n *Node) tell(ctx context.Context, g *v1alpha1.DirectorGroup, f *facts, now time.Time) error {
+	if g == nil {
+		return nil // there is nobody to tell
+	}
+	p := group.Presence{Node: n.Node, Unfit: f.Unfit}
+	for _, a := range f.addresses() {
+		p.Addresses = append(p.Addresses, a.String())
+	}
+	ctx, cancel := context.WithTimeout(ctx, group.Renew)
+	defer cancel()
+	return n.lease.renew(ctx, g, p, now)
+}
+
+// follow makes the director what the node is in the group now.
+func (n *Node) follow(ctx context.Context, g *v1alpha1.DirectorGroup, f *facts, now time.Time) error {
+	ctx, cancel := context.WithTimeout(ctx, asking)
+	defer cancel()
+	if g == nil && n.role.group == nil {
+		return n.empty(ctx) // it was removed while nobody looked
+	}
+	drain := n.role.is(g, n.Node, now)
+	if drain {
+		n.log.Info("the node is no director of the group any more: it withdraws its routes, and forwards for a while", "drain", n.role.drain)
+	}
+	switch n.role.state {
+	case active:
+		err := n.sets.read(follow.List[v1alpha1.DirectorSet](n.set))
+		if n.answers.Load() {
+			err = errors.Join(err, n.director.put(ctx, n.sets.bySet()))
+		}
+		return errors.Join(err, n.writeFile(ctx, n.role.group, f, announced{active: true, vips: n.mine()}, now))
+	case draining:
+		return n.writeFile(ctx, n.role.group, f, announced{}, now)
+	}
+	return errors.Join(n.writeFile(ctx, n.role.group, f, announced{}, now), n.empty(ctx))
+}
+
+// mine returns the VIPs that this node answers for by ARP and NDP.
+func (n *Node) mine() (list []netip.Addr) {
+	var directors []string
+	for _, d := range n.role.group.Status.Directors {
+		directors = append(directors, d.Node)
+	}
+	for _, vip := range n.sets.vips() {
+		if group.Answers(n.Node, directors, vip) {
+			list = append(list, vip)
+		}
+	}
+	return list
+}
+
+// empty takes out what the director has of the group, when it answers.
+func (n *Node) empty(ctx context.Context) error {
+	if !n.answers.Load() || n.role.emptied {
+		return nil
+	}
+	err := n.director.empty(ctx)
+	n.role.emptied = err == nil
+	return err
+}
+
+// writeFile writes the director's file.
+func (n *Node) writeFile(ctx context.Context, g *v1alpha1.DirectorGroup, f *facts, told announced, now time.Time) error {
+	var peers []*translate.BGPPeer
+	var errs []error
+	for _, p := range follow.List[v1alpha1.BGPPeer](n.peer) {
+		read, err := translate.ReadBGPPeer(p)
+		if err != nil {
+			continue // the controller says so in its status
+		}
+		peers = append(peers, read)
+	}
+	slices.SortFunc(peers, func(a, b *translate.BGPPeer) int { return strings.Compare(a.Of.Name, b.Of.Name) })
+	var err error
+	if told.passwords, err = n.readPasswords(ctx, g, peers, f, now); err != nil {
+		errs = append(errs, err)
+	}
+	text, err := file(g, peers, f, told, n.State)
+	if err == nil {
+		err = replace(n.File, text)
+	}
+	return errors.Join(append(errs, err)...)
+}
+
+// password is one of a peer's that was read.
+type password struct {
+	file string
+	read time.Time
+}
+
+// readPasswords returns the files of the passwords of peers that the node speaks with.
+func (n *Node) readPasswords(ctx context.Context, g *v1alpha1.DirectorGroup, peers []*translate.BGPPeer, f *facts, now time.Time) (map[string]string, error) {
+	files := map[string]string{}
+	var errs []error
+	for _, p := range peers {
+		secret := p.Of.Spec.PasswordSecret
+		if secret == "" || !p.Serves(g) || !p.Selects(f.Labels) {
+			continue
+		}
+		known := n.passwords[secret]
+		if now.Sub(known.read) >= secretPace {
+			known.read = now
+			path := filepath.Join(filepath.Dir(n.File), "bgp-"+secret+".password")
+			s, err := n.core.Secrets(n.Namespace).Get(ctx, secret, metav1.GetOptions{})
+			switch {
+			case err != nil:
+				err = fmt.Errorf("read the password of BGPPeer %s: %w", p.Of.Name, err)
+			case len(s.Data["password"]) == 0:
+				err = fmt.Errorf("read the password of BGPPeer %s: Secret %s has no key password", p.Of.Name, secret)
+			default:
+				if err = replace(path, append(slices.Clone(s.Data["password"]), '\n')); err == nil {
+					known.file = path
+				}
+			}
+			if err != nil {
+				errs = append(errs, err)
+			}
+			n.passwords[secret] = known
+		}
+		if known.file != "" {
+			files[p.Of.Name] = known.file
+		}
+	}
+	return files, errors.Join(errs...)
+}

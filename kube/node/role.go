@@ -1,0 +1,60 @@
+package node
+
+import (
+	"slices"
+	"time"
+
+	"weir.io/weir/internal/model"
+	"weir.io/weir/kube/v1alpha1"
+)
+
+// state is what a node is in its group.
+type state int
+
+const (
+	standby  state = iota // it forwards nothing, and tells nobody of anything
+	active                // it is a director
+	draining              // it was one: it forwards, and tells nobody of it any more
+)
+
+// role is what the node is, and since when. A process that begins takes the node for one that
+// has been a director: what is there may be forwarded on for a while, and goes then.
+type role struct {
+	state   state
+	known   bool
+	group   *v1alpha1.DirectorGroup // as it was last, when it is no more
+	drain   time.Duration
+	until   time.Time // while it drains
+	emptied bool      // its director has nothing of the group any more
+}
+
+// is takes in what the group is now; nil: there is none any more. It reports whether the node
+// has just begun to drain.
+func (r *role) is(g *v1alpha1.DirectorGroup, node string, now time.Time) (drains bool) {
+	if g != nil {
+		r.group, r.drain = g, drainOf(g)
+	}
+	if g != nil && slices.ContainsFunc(g.Status.Directors, func(d v1alpha1.Director) bool { return d.Node == node }) {
+		r.state, r.known, r.emptied = active, true, false
+		return false
+	}
+	switch {
+	case r.state == active || !r.known:
+		r.state, r.until, drains = draining, now.Add(r.drain), r.state == active
+	case r.state == draining && !now.Before(r.until):
+		r.state = standby
+	}
+	r.known = true
+	return drains
+}
+
+// defaultDrain is that of the schema.
+const defaultDrain = time.Minute
+
+func drainOf(g *v1alpha1.DirectorGroup) time.Duration {
+	var d model.Duration
+	if g.Spec.Drain == nil || d.UnmarshalText([]byte(*g.Spec.Drain)) != nil {
+		return defaultDrain
+	}
+	return time.Duration(d)
+}

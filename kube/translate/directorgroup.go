@@ -1,0 +1,64 @@
+package translate
+
+import (
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"weir.io/weir/internal/model"
+	"weir.io/weir/kube/v1alpha1"
+)
+
+// DirectorGroup is one that is read.
+type DirectorGroup struct {
+	Of       *v1alpha1.DirectorGroup
+	Options  Options         // of Services that have no ServicePolicy
+	Policies ServicePolicies // by the group's options
+	Notice   time.Duration   // of new generations
+
+	services, namespaces labels.Selector // nil: any
+}
+
+// ReadDirectorGroup returns what a DirectorGroup makes of the options that Services have by the
+// controller's file, or what is wrong with it that its schema cannot refuse.
+func ReadDirectorGroup(g *v1alpha1.DirectorGroup, o Options) (*DirectorGroup, error) {
+	read := &DirectorGroup{Of: g}
+	var err error
+	if read.services, err = selector("spec.serviceSelector", g.Spec.ServiceSelector); err != nil {
+		return nil, err
+	}
+	if read.namespaces, err = selector("spec.namespaceSelector", g.Spec.NamespaceSelector); err != nil {
+		return nil, err
+	}
+	if g.Spec.Mode != "" {
+		if err := o.Mode.UnmarshalText([]byte(g.Spec.Mode)); err != nil {
+			return nil, fmt.Errorf("spec.mode: %w", err)
+		}
+	}
+	if g.Spec.Backends != "" {
+		if err := o.Backends.UnmarshalText([]byte(g.Spec.Backends)); err != nil {
+			return nil, fmt.Errorf("spec.backends: %w", err)
+		}
+	}
+	if g.Spec.SNAT != nil {
+		o.SNAT = *g.Spec.SNAT
+	}
+	o.NodeHealth = o.NodeHealth && o.Backends == Nodes
+	if why := o.Check(); why != "" {
+		return nil, fmt.Errorf("spec.mode: %s", why)
+	}
+	read.Options = o
+	var notice model.Duration
+	if err := notice.UnmarshalText([]byte(g.Spec.Notice)); err != nil {
+		return nil, fmt.Errorf("spec.notice: %w", err)
+	}
+	read.Notice = time.Duration(notice)
+	return read, nil
+}
+
+// Selects reports whether a Service in a namespace with these labels is one of the group's.
+func (g *DirectorGroup) Selects(s *corev1.Service, namespace map[string]string) bool {
+	return (g.services == nil || g.services.Matches(labels.Set(s.Labels))) && (g.namespaces == nil || g.namespaces.Matches(labels.Set(namespace)))
+}

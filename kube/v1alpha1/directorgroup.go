@@ -1,0 +1,224 @@
+package v1alpha1
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// DirectorGroup is nodes that run directors, and which Services they forward. All of its
+// directors forward the same, by the same history, and tell routers or hosts of the same VIPs.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:scope=Cluster,categories=weir
+// +kubebuilder:printcolumn:name="Directors",type=integer,JSONPath=`.status.active`
+// +kubebuilder:printcolumn:name="Wanted",type=integer,JSONPath=`.spec.directors`
+// +kubebuilder:printcolumn:name="Standby",type=integer,JSONPath=`.status.standby`
+// +kubebuilder:printcolumn:name="Services",type=integer,JSONPath=`.status.services`
+// +kubebuilder:printcolumn:name="Nodes",type=string,JSONPath=`.status.directors[*].node`,priority=1
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`,priority=1
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:validation:XValidation:rule="self.metadata.name.size() <= 40 && self.metadata.name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')",message="the name of a group begins the names of its sets: at most 40 of a-z, 0-9 and -"
+type DirectorGroup struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// spec is what the administrator says.
+	// +required
+	Spec DirectorGroupSpec `json:"spec"`
+	// status is what the controller has made of it.
+	// +optional
+	Status DirectorGroupStatus `json:"status,omitempty"`
+}
+
+// DirectorGroupSpec is where directors run, what they forward, and whom they tell.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.backends) || self.backends == 'nodes' || !has(self.mode) || self.mode == 'nat'",message="pods are reached in mode nat alone",fieldPath=".mode"
+// +kubebuilder:validation:XValidation:rule="!has(self.neighbor) || !has(self.neighbor.interfaces) || self.neighbor.interfaces.all(i, i in self.interfaces)",message="has interfaces that the group does not have",fieldPath=".neighbor.interfaces"
+// +kubebuilder:validation:XValidation:rule="!has(self.drain) || duration(self.drain) >= duration('0s') && duration(self.drain) <= duration('1h')",message="is not from 0s to 1h",fieldPath=".drain"
+type DirectorGroupSpec struct {
+	// nodeSelector is the labels that a node has to have to be a director. The chart's
+	// DaemonSet of the group runs there.
+	// +optional
+	// +kubebuilder:validation:MaxProperties=20
+	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
+
+	// directors is how many of these nodes forward. The others stand by: they run, and take
+	// the place of one that is cordoned, not ready, or gone.
+	// +optional
+	// +kubebuilder:default=3
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=64
+	Directors int32 `json:"directors,omitempty"`
+
+	// interfaces are those of the nodes that clients' packets come in by, and with mode nat
+	// backends' replies.
+	// +required
+	// +listType=set
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=15
+	// +kubebuilder:validation:items:Pattern=`^[^/ ]+$`
+	Interfaces []string `json:"interfaces"`
+
+	// bgp lets directors tell the routers that BGPPeers name which VIPs they forward.
+	// +optional
+	BGP *DirectorBGP `json:"bgp,omitempty"`
+
+	// neighbor lets directors answer for VIPs by ARP and NDP, where there is no router to
+	// tell. Each VIP is answered for by one of them.
+	// +optional
+	Neighbor *DirectorNeighbor `json:"neighbor,omitempty"`
+
+	// namespaceSelector selects, by their labels, the namespaces whose Services are forwarded
+	// by the group; none: all.
+	// +optional
+	NamespaceSelector *metav1.LabelSelector `json:"namespaceSelector,omitempty"`
+
+	// serviceSelector selects, by their labels, the Services that are forwarded by the group;
+	// none: all.
+	// +optional
+	ServiceSelector *metav1.LabelSelector `json:"serviceSelector,omitempty"`
+
+	// priority says which group forwards a Service that several select: the one with the
+	// highest alone, and among equals the oldest.
+	// +optional
+	// +kubebuilder:default=0
+	Priority int32 `json:"priority,omitempty"`
+
+	// mode is how packets reach backends, where neither a Service nor its ServicePolicy says;
+	// none: as the controller's file says.
+	// +optional
+	// +kubebuilder:validation:Enum=nat;l2dsr;ipip
+	Mode string `json:"mode,omitempty"`
+
+	// backends are what directors send to: nodes, where kube-proxy goes on to a pod, or pods;
+	// none: as the controller's file says.
+	// +optional
+	// +kubebuilder:validation:Enum=nodes;pods
+	Backends string `json:"backends,omitempty"`
+
+	// snat is full NAT in mode nat: false where replies come back through a director by
+	// themselves; none: as the controller's file says.
+	// +optional
+	SNAT *bool `json:"snat,omitempty"`
+
+	// snatPorts are the source ports of full NAT at a director's own address, which nobody
+	// else on the node is to use.
+	// +optional
+	// +kubebuilder:default="1024-29999"
+	// +kubebuilder:validation:MaxLength=11
+	// +kubebuilder:validation:Pattern=`^[0-9]+-[0-9]+$`
+	SNATPorts string `json:"snatPorts,omitempty"`
+
+	// notice is how long before it places connections each new generation is known to the
+	// directors: longer than the news takes to reach all of them, and than a restart takes.
+	// +optional
+	// +kubebuilder:default="5s"
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1ms') && duration(self) <= duration('1m')",message="is not from 1ms to 1m"
+	Notice Duration `json:"notice,omitempty"`
+
+	// drain is for how long a node that is no director any more goes on to forward after it
+	// has withdrawn its routes.
+	// +optional
+	// +kubebuilder:default="1m"
+	Drain *Duration `json:"drain,omitempty"`
+
+	// limits are the sizes of the directors' tables; a change waits for the next start of weir
+	// run on each node.
+	// +optional
+	Limits *DirectorLimits `json:"limits,omitempty"`
+}
+
+// DirectorBGP is what the directors of a group are to routers.
+type DirectorBGP struct {
+	// asn is the directors' AS.
+	// +required
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=4294967294
+	ASN int64 `json:"asn"`
+}
+
+// DirectorNeighbor is where directors answer for VIPs.
+type DirectorNeighbor struct {
+	// interfaces are those of the group's that VIPs are on; none: all of them.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=15
+	Interfaces []string `json:"interfaces,omitempty"`
+}
+
+// DirectorLimits are the sizes of a director's tables; none: weir's defaults.
+type DirectorLimits struct {
+	// services is how many services there may be: one for each port and address of a Service.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65536
+	Services int32 `json:"services,omitempty"`
+
+	// backends is how many backends there may be in all services together.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1048576
+	Backends int32 `json:"backends,omitempty"`
+
+	// ringMemory is the bytes for all rings.
+	// +optional
+	// +kubebuilder:validation:Minimum=65536
+	RingMemory int64 `json:"ringMemory,omitempty"`
+
+	// flows is how many flows are remembered.
+	// +optional
+	// +kubebuilder:validation:Minimum=1024
+	// +kubebuilder:validation:Maximum=268435456
+	Flows int32 `json:"flows,omitempty"`
+}
+
+// DirectorGroupStatus is what has become of a group.
+type DirectorGroupStatus struct {
+	// directors are the nodes that forward, in the order in which they came to.
+	// +optional
+	// +listType=map
+	// +listMapKey=node
+	Directors []Director `json:"directors,omitempty"`
+	// active is how many they are.
+	// +optional
+	Active int32 `json:"active"`
+	// standby is how many nodes could take the place of one.
+	// +optional
+	Standby int32 `json:"standby"`
+	// services is how many Services they forward.
+	// +optional
+	Services int64 `json:"services"`
+	// sets is how many DirectorSets the group has.
+	// +optional
+	Sets int32 `json:"sets"`
+	// conditions are Ready: whether the group forwards, and if not, why.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// Director is a node that forwards.
+type Director struct {
+	// node is its name.
+	// +required
+	Node string `json:"node"`
+	// addresses are the node's, one of a family.
+	// +optional
+	// +listType=set
+	Addresses []string `json:"addresses,omitempty"`
+}
+
+// DirectorGroupList is several groups.
+//
+// +kubebuilder:object:root=true
+type DirectorGroupList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+
+	Items []DirectorGroup `json:"items"`
+}

@@ -1,0 +1,108 @@
+package v1alpha1
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// The labels of DirectorSets, and of the Leases of directors.
+const (
+	LabelGroup = "weir.io/group" // the name of the DirectorGroup
+)
+
+// DirectorSet is a part of what the directors of a group forward, as the controller has
+// compiled it: Services, each with the history that all directors are to forward it by. It is
+// written by the controller alone.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:scope=Cluster,categories=weir
+// +kubebuilder:printcolumn:name="Group",type=string,JSONPath=`.spec.group`
+// +kubebuilder:printcolumn:name="Set",type=integer,JSONPath=`.spec.set`
+// +kubebuilder:printcolumn:name="Services",type=integer,JSONPath=`.spec.count`
+// +kubebuilder:printcolumn:name="Changes",type=integer,JSONPath=`.metadata.generation`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type DirectorSet struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// spec is what is forwarded.
+	// +required
+	Spec DirectorSetSpec `json:"spec"`
+}
+
+// DirectorSetSpec is some Services of a group.
+//
+// +kubebuilder:validation:XValidation:rule="self.group == oldSelf.group && self.set == oldSelf.set",message="a DirectorSet stays the part of the group that it is"
+type DirectorSetSpec struct {
+	// group is the DirectorGroup that it is a part of.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=40
+	Group string `json:"group"`
+
+	// set is which part it is.
+	// +required
+	// +kubebuilder:validation:Minimum=0
+	Set int32 `json:"set"`
+
+	// count is how many Services there are in it.
+	// +optional
+	Count int32 `json:"count"`
+
+	// services are the Services, in the order of their names.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	Services []CompiledService `json:"services,omitempty"`
+}
+
+// CompiledService is one Service, ready to be forwarded.
+type CompiledService struct {
+	// name is its namespace and name.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=512
+	Name string `json:"name"`
+
+	// set says which of the directors' sets it is in: kube.GROUP.SET. It stays there while it
+	// lives, whatever DirectorSet it is written in.
+	// +required
+	// +kubebuilder:validation:Minimum=0
+	Set int32 `json:"set"`
+
+	// revision grows with each change. Of a Service that is in two DirectorSets, while it moves
+	// from one to the other, the higher one counts.
+	// +required
+	// +kubebuilder:validation:Minimum=1
+	Revision int64 `json:"revision"`
+
+	// vips are its addresses.
+	// +optional
+	// +listType=atomic
+	VIPs []string `json:"vips,omitempty"`
+
+	// backends is how many backends its services have together.
+	// +optional
+	Backends int32 `json:"backends"`
+
+	// generation is the newest one of any of its services' histories.
+	// +optional
+	Generation int64 `json:"generation"`
+
+	// generations is how many there are in these.
+	// +optional
+	Generations int32 `json:"generations"`
+
+	// documents are the services as directors take them, one for each port and address, with
+	// their histories: compressed JSON.
+	// +required
+	// +kubebuilder:validation:MaxLength=1500000
+	Documents []byte `json:"documents"`
+}
+
+// DirectorSetList is several sets.
+//
+// +kubebuilder:object:root=true
+type DirectorSetList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+
+	Items []DirectorSet `json:"items"`
+}
