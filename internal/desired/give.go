@@ -26,9 +26,9 @@ func (k *Keeper) Give(_ context.Context, owner string, documents []model.Documen
 	}
 	k.state = after
 	if after.Revision == before.Revision {
-		return changeOf(before, after, owner), nil // it is what runs already, or is tried again
+		return ChangeOf(before, after, owner), nil // it is what runs already, or is tried again
 	}
-	change := changeOf(before, after, owner)
+	change := ChangeOf(before, after, owner)
 	if err = k.apply(); err == nil {
 		k.log.Info("set applied", "owner", owner, "services", len(documents), "revision", after.Revision, "logs", "given")
 	}
