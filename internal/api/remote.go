@@ -175,6 +175,7 @@ func (r *Remote) begin(at listening) error {
 		ErrorLog:          slog.NewLogLogger(r.log.Handler(), slog.LevelDebug),
 		Protocols:         new(http.Protocols),
 	}
+	server.DisableGeneralOptionsHandler = true // "OPTIONS *" would be answered to anybody
 	server.Protocols.SetHTTP1(true) // all that a stranger can make the process do is then one request
 	if !at.readOnly {
 		server.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS13,

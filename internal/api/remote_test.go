@@ -1,6 +1,7 @@
 package api_test
 
 import (
+	"bufio"
 	"cmp"
 	"context"
 	"crypto/ecdsa"
@@ -14,6 +15,7 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
+	"io"
 	"math/big"
 	"net"
 	"net/http"
@@ -271,6 +273,45 @@ func TestStrangersHearNothing(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// What net/http answers by itself says nothing: there is a status for what is no request that
+// anybody could be let ask, and 401 for all else.
+func TestStrangersHearNothingElse(t *testing.T) {
+	r := startRemote(t)
+	config := &tls.Config{RootCAs: x509.NewCertPool(), ServerName: "127.0.0.1", MinVersion: tls.VersionTLS13}
+	config.RootCAs.AddCert(r.cert)
+	for _, test := range []struct {
+		text string
+		want int
+	}{
+		{"OPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n", 401},
+		{"GET * HTTP/1.1\r\nHost: x\r\n\r\n", 401},
+		{"GET http://elsewhere/v1/status HTTP/1.1\r\nHost: x\r\n\r\n", 401},
+		{"CONNECT 10.0.0.1:443 HTTP/1.1\r\nHost: x\r\n\r\n", 401},
+		{"GET /v1/status HTTP/1.0\r\n\r\n", 401},
+		{"GET /v1/status HTTP/1.1\r\nHost: x\r\nUpgrade: h2c\r\nConnection: Upgrade, HTTP2-Settings\r\nHTTP2-Settings: AAMAAABk\r\n\r\n", 401},
+		{"PUT /v1/sets/web HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 9\r\n\r\n", 401},
+		{"GET /v1/status HTTP/1.1\r\nHost: x\r\nExpect: more\r\n\r\n", 417},
+		{"GET /v1/status HTTP/1.1\r\n\r\n", 400}, // no Host
+		{"GET /v1/status HTTP/3.0\r\nHost: x\r\n\r\n", 505},
+		{"GET /v1/status HTTP/1.1\r\nHost: x\r\nX: " + strings.Repeat("x", 1<<16) + "\r\n\r\n", 431},
+		{"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 401},
+		{"nonsense\r\n\r\n", 400},
+	} {
+		conn, err := tls.Dial("tcp", r.config.Listen[0].String(), config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = conn.Write([]byte(test.text)) // it may be cut short
+		response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil || response.StatusCode != test.want {
+			t.Errorf("%.60q is answered with %+v, %v; want %d", test.text, response, err, test.want)
+		} else if text, _ := io.ReadAll(response.Body); strings.Contains(string(text), "v1.2.3") {
+			t.Errorf("%.60q says %s", test.text, text)
+		}
+		conn.Close()
 	}
 }
 
