@@ -308,7 +308,7 @@ func TestStrangersHearNothingElse(t *testing.T) {
 		response, err := http.ReadResponse(bufio.NewReader(conn), nil)
 		if err != nil || response.StatusCode != test.want {
 			t.Errorf("%.60q is answered with %+v, %v; want %d", test.text, response, err, test.want)
-		} else if text, _ := io.ReadAll(response.Body); strings.Contains(string(text), "v1.2.3") {
+		} else if text, _ := io.ReadAll(response.Body); strings.Contains(string(text), "weir.yaml") {
 			t.Errorf("%.60q says %s", test.text, text)
 		}
 		conn.Close()
