@@ -129,13 +129,18 @@ func TestServicesMoveBetweenObjects(t *testing.T) {
 	first := g.object(0, metav1.OwnerReference{})
 	g.changedObjects()
 	// Addresses that nothing compresses, as far as that goes.
-	grown := wishServedBy("large", 2, 40000)
-	for i := range grown.made.services[0].Backends {
-		b := &grown.made.services[0].Backends[i]
-		x := uint32(i) * 2654435761
-		b.Address, b.Name = netip.AddrFrom4([4]byte{10, byte(x >> 24), byte(i >> 8), byte(i)}), fmt.Sprintf("pod-%08x-%08x", x, x*x+7)
+	large = wishServedBy("large", 2, 0)
+	for port := range 8 {
+		s := wishServedBy("large", 2, 8000).made.services[0]
+		s.Name, s.Port = fmt.Sprintf("x/large/%d-tcp", 80+port), model.PortRange{First: uint16(80 + port), Last: uint16(80 + port)}
+		for i := range s.Backends {
+			b := &s.Backends[i]
+			x := uint32(8000*port+i) * 2654435761
+			b.Address, b.Name = netip.AddrFrom4([4]byte{10, byte(x >> 24), byte(i >> 8), byte(i)}), fmt.Sprintf("pod-%08x-%08x", x, x*x+7)
+		}
+		large.made.services = append(large.made.services, s)
 	}
-	large = grown
+	large.made.services = large.made.services[1:]
 	set()
 	c := g.byName["x/large"]
 	if size := group.SizeOf(&c.written); size < group.Full {
