@@ -87,8 +87,11 @@ var mayImport = map[string][]string{
 	"kube/v1alpha1":       {"kubernetes"},
 	"kube/pool":           {"internal/model"},
 	"kube/translate":      {"internal/model", "kube/pool", "kube/v1alpha1", "kubernetes"},
-	"kube/controller":     {"internal/model", "internal/api", "kube/pool", "kube/translate", "kube/v1alpha1", "kubernetes"},
-	"cmd/weir-kube":       {"internal/model", "internal/api", "internal/config", "kube/controller", "kube/pool", "kube/translate", "cobra", "kubernetes", "logr"}, // logr: what the client logs
+	"kube/follow":         {"kube/v1alpha1", "kubernetes"},
+	"kube/group":          {"internal/model", "internal/history", "internal/engine", "kube/v1alpha1"},
+	"kube/node":           {"internal/model", "internal/api", "internal/config", "kube/follow", "kube/group", "kube/translate", "kube/v1alpha1", "kubernetes"},
+	"kube/controller":     {"internal/model", "internal/api", "kube/follow", "kube/group", "kube/pool", "kube/translate", "kube/v1alpha1", "kubernetes"},
+	"cmd/weir-kube":       {"internal/model", "internal/api", "internal/config", "kube/controller", "kube/node", "kube/pool", "kube/translate", "cobra", "kubernetes", "logr"}, // logr: what the client logs
 	"test/chaos/schedule": {},
 	"test/chaos/traffic":  {"internal/netlab", "quiclb", "quic-go", "sys"},
 	"test/version":        {},

@@ -86,6 +86,8 @@ func TestRoutes(t *testing.T) {
 		"in a segment":              {services: []model.Service{segment(at("203.0.113.1", up))}},
 		"a prefix for all":          {services: []model.Service{at("203.0.113.1", up), at("203.0.113.2", up), at("203.0.114.1", up)}, prefixes: []model.BGPPrefix{prefix("203.0.113.0/24", model.AnnouncePrefix, 5)}, want: "203.0.113.0/24[1:5] 203.0.114.1/32"},
 		"a prefix with none up":     {services: []model.Service{at("203.0.113.1", down)}, prefixes: []model.BGPPrefix{prefix("203.0.113.0/24", model.AnnouncePrefix, 5)}},
+		"nothing at all":            {services: []model.Service{at("203.0.113.1", up), at("2001:db8::1", up)}, prefixes: []model.BGPPrefix{prefix("0.0.0.0/0", model.AnnounceNothing, 7), prefix("::/0", model.AnnounceNothing, 7)}},
+		"nothing but one":           {services: []model.Service{at("203.0.113.1", up), at("203.0.114.1", up)}, prefixes: []model.BGPPrefix{prefix("0.0.0.0/0", model.AnnounceNothing, 7), prefix("203.0.114.0/24", model.AnnounceHosts, 5)}, want: "203.0.114.1/32[1:5]"},
 		"the longest prefix": {services: []model.Service{at("203.0.113.1", up), at("203.0.113.129", up), at("203.0.113.255", up)}, prefixes: []model.BGPPrefix{
 			prefix("203.0.113.0/24", model.AnnouncePrefix, 5), prefix("203.0.113.128/25", model.AnnounceHosts, 6), prefix("203.0.113.255/32", model.AnnounceNothing, 7)},
 			want: "203.0.113.0/24[1:5] 203.0.113.129/32[1:6]"},

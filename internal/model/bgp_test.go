@@ -2,6 +2,7 @@ package model_test
 
 import (
 	"fmt"
+	"net/netip"
 	"testing"
 
 	"weir.io/weir/internal/model"
@@ -54,5 +55,20 @@ func TestAttributesOverOthers(t *testing.T) {
 	}
 	if fmt.Sprint(neighbor.Communities) != "[1:2]" {
 		t.Errorf("the neighbor's have become %v", neighbor.Communities)
+	}
+}
+
+// All that there is can be announced not at all, and in no other way.
+func TestPrefixOfAll(t *testing.T) {
+	for announce, wrong := range map[model.Announce]bool{model.AnnounceNothing: false, model.AnnounceHosts: true, model.AnnouncePrefix: true} {
+		c := model.Config{Director: model.Director{Interfaces: []string{"eth0"}}, BGP: model.BGP{ASN: 65001, RouterID: netip.MustParseAddr("10.0.0.2"),
+			Neighbors: []model.BGPNeighbor{{Address: netip.MustParseAddr("10.0.0.1"), ASN: 65000}}}}
+		for _, text := range []string{"0.0.0.0/0", "::/0"} {
+			c.BGP.Prefixes = append(c.BGP.Prefixes, model.BGPPrefix{Prefix: netip.MustParsePrefix(text), Announce: announce})
+		}
+		c.SetDefaults()
+		if err := c.Validate(); (err != nil) != wrong {
+			t.Errorf("to announce %s of all prefixes is valid with error %v", announce, err)
+		}
 	}
 }

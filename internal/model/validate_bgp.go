@@ -171,7 +171,8 @@ func (v *validation) bgpPrefixes() {
 	for i := range v.config.BGP.Prefixes {
 		p := &v.config.BGP.Prefixes[i]
 		at := fmt.Sprintf("bgp.prefixes[%d]", i)
-		if problem := prefixProblem(p.Prefix); problem != "" {
+		nothing := p.Prefix.IsValid() && p.Prefix.Bits() == 0 && p.Announce == AnnounceNothing // of all that there is
+		if problem := prefixProblem(p.Prefix); problem != "" && !nothing {
 			v.errs.add(at+".prefix", "%s %s", prefixText(p.Prefix), problem)
 			continue
 		}

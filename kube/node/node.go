@@ -42,8 +42,9 @@ type Options struct {
 	Group, Node string
 	Namespace   string // of Leases, and of Secrets with passwords
 	Owner       string // the first part of the owners of sets
-	Socket      string // of the director
+	Socket      string // of the director; empty: the node has none, but an agent
 	File        string // the director's
+	AgentFile   string // of the node's weir agent; empty: none is written
 	State       string // the director's directory of state; empty: weir's default
 }
 
@@ -63,6 +64,7 @@ type Node struct {
 	sets      sets
 	role      role
 	passwords map[string]password
+	tunnels   tunnels
 	said      string // what was wrong last, which is said once
 }
 
@@ -78,7 +80,7 @@ func New(config, nodes *rest.Config, o Options, log *slog.Logger) (*Node, error)
 	}
 	n := &Node{Options: o, log: log, core: core, lease: lease{client: coordination.Leases(o.Namespace), group: o.Group},
 		director: director{client: api.NewClient(o.Socket), prefix: o.Owner, group: o.Group, log: log},
-		moved:    make(chan struct{}, 1), passwords: map[string]password{}}
+		moved:    make(chan struct{}, 1), passwords: map[string]password{}, tunnels: tunnels{}}
 	n.group = follow.Informer(resources, v1alpha1.DirectorGroups, &v1alpha1.DirectorGroup{}, follow.What{Fields: "metadata.name=" + o.Group})
 	n.set = follow.Informer(resources, v1alpha1.DirectorSets, &v1alpha1.DirectorSet{}, follow.What{Labels: v1alpha1.LabelGroup + "=" + o.Group})
 	n.peer = follow.Informer(resources, v1alpha1.BGPPeers, &v1alpha1.BGPPeer{}, follow.What{})
@@ -121,7 +123,9 @@ func (n *Node) Write(ctx context.Context) error {
 
 // Run does the work until the context ends. Then the director goes on as it is.
 func (n *Node) Run(ctx context.Context) error {
-	go n.listen(ctx)
+	if n.Socket != "" {
+		go n.listen(ctx)
+	}
 	if err := follow.Run(ctx, n.group, n.set, n.peer, n.node); err != nil {
 		return err
 	}
@@ -147,7 +151,7 @@ func (n *Node) listen(ctx context.Context) {
 			n.restarted.Store(true)
 			n.answers.Store(true)
 			n.wake()
-			_ = n.director.client.Events(ctx, api.EventQuery{}, func(api.Event) error { return nil }) // it ends with the director
+			_ = n.director.client.Events(ctx, api.EventQuery{Follow: true}, func(api.Event) error { return nil }) // it ends with the director
 			n.answers.Store(false)
 			n.wake()
 		}
@@ -172,7 +176,13 @@ func (n *Node) pass(ctx context.Context, now time.Time) {
 	if f.Unfit == "" && !n.answers.Load() {
 		f.Unfit = "weir run does not answer"
 	}
-	err := errors.Join(n.follow(ctx, g, &f, now), n.tell(ctx, g, &f, now)) // the API server may let it wait
+	var err error
+	if n.Socket != "" {
+		err = errors.Join(n.follow(ctx, g, &f, now), n.tell(ctx, g, &f, now)) // the API server may let it wait
+	}
+	if n.AgentFile != "" {
+		err = errors.Join(err, n.writeAgent(g, &f, now))
+	}
 	if err == nil {
 		n.said = ""
 	} else if text := err.Error(); text != n.said && ctx.Err() == nil {

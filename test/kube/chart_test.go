@@ -99,7 +99,7 @@ func TestChartRefuses(t *testing.T) {
 		"mode=ipip,backends=pods":           "/mode",
 		"networkPolicy.enabled=perhaps":     "/networkPolicy/enabled",
 
-		"groups.Edge.spec.interfaces[0]=eth0,directorImage.repository=x": "/groups",
+		"groups.Edge.spec.interfaces[0]=eth0,directorImage.repository=x": "'Edge' does not match pattern",
 		"groups.edge.spec.directors=2,directorImage.repository=x":        "/groups/edge/spec",
 		"groups.edge.spec.interfaces[0]=eth0":                            "/directorImage",
 		"bgpPeers.tor.address=10.0.0.1":                                  "/bgpPeers/tor",

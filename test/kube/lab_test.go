@@ -73,7 +73,7 @@ func newLab(t *testing.T, director ...string) *lab {
 	l.makeSystem()
 	l.applyChart("--values", "testdata/chart/small.values.yaml")
 	kinds := l.applyDocument()
-	for _, kind := range []string{"Service", "AddressPool", "ServicePolicy"} {
+	for _, kind := range []string{"Service", "AddressPool", "ServicePolicy", "DirectorGroup", "BGPPeer"} {
 		if kinds[kind] == 0 {
 			t.Fatalf("docs/kubernetes.md has no %s: %v", kind, kinds)
 		}
@@ -82,6 +82,8 @@ func newLab(t *testing.T, director ...string) *lab {
 	l.deleteService("web")
 	l.deleteResource("addresspools", "", "public")
 	l.deleteResource("servicepolicies", namespace, "web")
+	l.deleteResource("directorgroups", "", "edge")
+	l.deleteResource("bgppeers", "", "rack")
 	l.kubeconfigFile = l.kubeconfig("weir-system", "weir-kube")
 	l.config = l.write("weir-kube.yaml", fmt.Sprintf(`mode: nat
 backends: pods

@@ -1,0 +1,160 @@
+package node
+
+import (
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"weir.io/weir/internal/config"
+	"weir.io/weir/internal/model"
+	"weir.io/weir/kube/translate"
+	"weir.io/weir/kube/v1alpha1"
+)
+
+func nodeOf(change ...func(*corev1.Node)) *corev1.Node {
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", Labels: map[string]string{"rack": "r1"}}}
+	n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.0.0.7"}, {Type: corev1.NodeInternalIP, Address: "2001:db8::7"}}
+	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+	for _, f := range change {
+		f(n)
+	}
+	return n
+}
+
+func peerOf(t *testing.T, name string, change ...func(*v1alpha1.BGPPeerSpec)) *translate.BGPPeer {
+	t.Helper()
+	p := &v1alpha1.BGPPeer{Spec: v1alpha1.BGPPeerSpec{Address: "10.0.0.1", ASN: 65000, Port: 179}}
+	p.Name = name
+	for _, f := range change {
+		f(&p.Spec)
+	}
+	read, err := translate.ReadBGPPeer(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return read
+}
+
+// The file that follows from a group and a node is one that a director reads, and says what
+// they say.
+func TestFile(t *testing.T) {
+	g := groupOf("1m")
+	g.Spec.BGP = &v1alpha1.DirectorBGP{ASN: 65001}
+	g.Spec.Limits = &v1alpha1.DirectorLimits{Services: 100, Backends: 2000, RingMemory: 1 << 20, Flows: 4096}
+	interval, hold, pref := v1alpha1.Duration("50ms"), v1alpha1.Duration("30s"), int64(200)
+	f := factsOf("a", nodeOf(), g)
+	peers := []*translate.BGPPeer{
+		peerOf(t, "plain"),
+		peerOf(t, "full", func(s *v1alpha1.BGPPeerSpec) {
+			s.Address, s.ASN, s.Port, s.BFD = "2001:db8::1", 65001, 1790, &v1alpha1.BGPPeerBFD{Interval: &interval, Multiplier: 5}
+			s.HoldTime, s.Families, s.Communities, s.LocalPref, s.PasswordSecret = &hold, []string{"ipv6"}, []string{"65000:100", "no-export"}, &pref, "tor"
+		}),
+		peerOf(t, "other-rack", func(s *v1alpha1.BGPPeerSpec) {
+			s.Address, s.NodeSelector = "10.0.0.3", &metav1.LabelSelector{MatchLabels: map[string]string{"rack": "r2"}}
+		}),
+		peerOf(t, "other-group", func(s *v1alpha1.BGPPeerSpec) { s.Address, s.Groups = "10.0.0.4", []string{"inner"} }),
+		peerOf(t, "locked", func(s *v1alpha1.BGPPeerSpec) { s.Address, s.PasswordSecret = "10.0.0.5", "unknown" }),
+	}
+	text, err := file(g, peers, &f, announced{active: true, passwords: map[string]string{"full": "/run/tor.password"}}, "/var/lib/weir/state")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := config.Parse("f", text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := c.Director; !slices.Equal(d.Interfaces, []string{"eth0"}) || len(d.SNAT.Addresses) != 2 || d.SNAT.Ports != (model.PortRange{First: 1024, Last: 29999}) ||
+		d.Limits.Services != 100 || d.Limits.Backends != 2000 || d.Limits.RingMemory != 1<<20 || d.Limits.Flows != 4096 || d.Store.Directory != "/var/lib/weir/state" {
+		t.Errorf("the director is %+v", d)
+	}
+	if b := c.BGP; b.ASN != 65001 || b.RouterID != netip.MustParseAddr("10.0.0.7") || len(b.Neighbors) != 2 || len(b.Prefixes) != 0 ||
+		b.Neighbors[1].Port != 1790 || b.Neighbors[1].PasswordFile != "/run/tor.password" || b.Neighbors[1].BFD.Multiplier != 5 || len(b.Neighbors[1].Attributes.Communities) != 2 || b.Neighbors[0].BFD != nil {
+		t.Errorf("it speaks BGP as %+v", b)
+	}
+
+	// Who stands by has the same sessions, and announces nothing.
+	if text, err = file(g, peers[:1], &f, announced{vips: nil}, ""); err != nil {
+		t.Fatal(err)
+	}
+	if c, err = config.Parse("f", text); err != nil || len(c.BGP.Neighbors) != 1 || len(c.BGP.Prefixes) != 2 || slices.ContainsFunc(c.BGP.Prefixes, func(p model.BGPPrefix) bool { return p.Announce != model.AnnounceNothing }) {
+		t.Errorf("who stands by has %+v, %v", c.BGP, err)
+	}
+
+	// Without routers VIPs are answered for, those alone that are the node's.
+	g.Spec.BGP, g.Spec.Neighbor = nil, &v1alpha1.DirectorNeighbor{}
+	if text, err = file(g, peers, &f, announced{active: true, vips: []netip.Addr{netip.MustParseAddr("203.0.113.1"), netip.MustParseAddr("2001:db8:1::1")}}, ""); err != nil {
+		t.Fatal(err)
+	}
+	if c, err = config.Parse("f", text); err != nil || c.BGP.Given() || len(c.Director.Neighbor.Interfaces) != 1 || len(c.Director.Neighbor.Interfaces[0].Prefixes) != 2 {
+		t.Errorf("without routers it has %+v and %+v, %v", c.BGP, c.Director.Neighbor, err)
+	}
+	if text, err = file(g, peers, &f, announced{active: true}, ""); err != nil || strings.Contains(string(text), "neighbor") {
+		t.Errorf("who has no VIP answers for some: %s, %v", text, err)
+	}
+	g.Spec.Interfaces = []string{"eth0", "eth0"}
+	if _, err := file(g, nil, &f, announced{}, ""); err == nil || !strings.Contains(err.Error(), "DirectorGroup edge") {
+		t.Errorf("what no director reads is written, with error %v", err)
+	}
+}
+
+func TestFacts(t *testing.T) {
+	g := groupOf("1m")
+	g.Spec.NodeSelector = map[string]string{"rack": "r1"}
+	for unfit, n := range map[string]*corev1.Node{
+		"":                             nodeOf(),
+		"the cluster has no such node": nil,
+		"it is cordoned":               nodeOf(func(n *corev1.Node) { n.Spec.Unschedulable = true }),
+		"it is not ready":              nodeOf(func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionUnknown }),
+		"it is about to be removed":    nodeOf(func(n *corev1.Node) { n.DeletionTimestamp = &metav1.Time{} }),
+		"it does not have the labels of DirectorGroup edge": nodeOf(func(n *corev1.Node) { n.Labels = nil }),
+	} {
+		if got := factsOf("a", n, g); got.Unfit != unfit || !got.RouterID.Is4() {
+			t.Errorf("it is %+v, want %q", got, unfit)
+		}
+	}
+	six := nodeOf(func(n *corev1.Node) { n.Status.Addresses = n.Status.Addresses[1:] })
+	if a, b := factsOf("a", six, g), factsOf("b", six, g); a.RouterID == b.RouterID || !a.RouterID.Is4() || a.RouterID.IsMulticast() || a.RouterID.IsUnspecified() {
+		t.Errorf("without an IPv4 address the router IDs are %v and %v", a.RouterID, b.RouterID)
+	}
+	said := nodeOf(func(n *corev1.Node) { n.Annotations = map[string]string{AnnotationRouterID: "192.0.2.9"} })
+	if f := factsOf("a", said, g); f.RouterID.String() != "192.0.2.9" {
+		t.Errorf("the router ID is %v, and the node says 192.0.2.9", f.RouterID)
+	}
+}
+
+// A file is replaced as a whole, and not touched while it is what it should be.
+func TestReplace(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "f")
+	var last os.FileInfo
+	for _, step := range []struct {
+		text    string
+		another bool
+	}{{"one", true}, {"two", true}, {"two", false}} {
+		if err := replace(path, []byte(step.text)); err != nil {
+			t.Fatal(err)
+		}
+		is, err := os.Stat(path)
+		if err != nil || is.Mode().Perm() != 0o600 {
+			t.Fatalf("the file is %v, %v", is, err)
+		}
+		if got, err := os.ReadFile(path); err != nil || string(got) != step.text {
+			t.Errorf("the file has %q, %v", got, err)
+		}
+		if last != nil && os.SameFile(last, is) == step.another {
+			t.Errorf("with %q it is another file: %v, want %v", step.text, !step.another, step.another)
+		}
+		last = is
+	}
+	if entries, err := os.ReadDir(filepath.Dir(path)); err != nil || len(entries) != 1 {
+		t.Errorf("there are %v, %v", entries, err)
+	}
+	if err := replace(filepath.Join(path, "none"), nil); err == nil {
+		t.Error("a file is written where there is no directory")
+	}
+}
