@@ -46,6 +46,9 @@ func ReadDirectorGroup(g *v1alpha1.DirectorGroup, o Options) (*DirectorGroup, er
 		o.SNAT = *g.Spec.SNAT
 	}
 	o.NodeHealth = o.NodeHealth && o.Backends == Nodes
+	if zone := g.Spec.NodeSelector[corev1.LabelTopologyZone]; zone != "" {
+		o.Zone = zone // all of its directors are there
+	}
 	if why := o.Check(); why != "" {
 		return nil, fmt.Errorf("spec.mode: %s", why)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"weir.io/weir/internal/model"
 	"weir.io/weir/kube/translate"
+	"weir.io/weir/kube/v1alpha1"
 )
 
 // hinted gives endpoints the zones that they are meant for, in their order; empty: none.
@@ -183,5 +184,20 @@ func TestPortStatuses(t *testing.T) {
 	}
 	if all := strings.Join(got, ", "); all != "80/TCP good, 53/UDP good, 9/SCTP weir.io/UnsupportedProtocol" {
 		t.Errorf("their status is %s", all)
+	}
+}
+
+// Directors that are chosen from the nodes of one zone are in it.
+func TestZoneOfGroup(t *testing.T) {
+	base := translate.Options{Mode: model.NAT, Backends: translate.Nodes, Zone: "east"}
+	for selector, want := range map[string]string{`{"topology.kubernetes.io/zone": "west", "role": "edge"}`: "west", `{"role": "edge"}`: "east"} {
+		g := &v1alpha1.DirectorGroup{Spec: *fromJSON[v1alpha1.DirectorGroupSpec](t, `{"interfaces": ["eth0"], "notice": "1s", "nodeSelector": `+selector+`}`)}
+		read, err := translate.ReadDirectorGroup(g, base)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if read.Options.Zone != want {
+			t.Errorf("directors on nodes with %s are in zone %q, want %q", selector, read.Options.Zone, want)
+		}
 	}
 }

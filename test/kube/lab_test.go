@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net"
@@ -85,6 +86,7 @@ func newLab(t *testing.T, director ...string) *lab {
 	l.deleteResource("directorgroups", "", "edge")
 	l.deleteResource("bgppeers", "", "rack")
 	l.kubeconfigFile = l.kubeconfig("weir-system", "weir-kube")
+	t.Cleanup(l.logEvents)
 	l.config = l.write("weir-kube.yaml", fmt.Sprintf(`mode: nat
 backends: pods
 lease: {namespace: weir-system, name: weir-kube, duration: 4s}
@@ -270,6 +272,21 @@ func (l *lab) event(service, reason, text string) {
 			return e.InvolvedObject.Kind == "Service" && e.InvolvedObject.Name == service && e.Reason == reason && strings.Contains(e.Message, text)
 		})
 	})
+}
+
+// logEvents shows what users were told.
+func (l *lab) logEvents() {
+	events, err := l.core.Events(namespace).List(context.Background(), metav1.ListOptions{}) // the test's context has ended
+	if err != nil || !l.t.Failed() && !testing.Verbose() {
+		return
+	}
+	said := map[string]bool{}
+	for _, e := range events.Items {
+		if text := fmt.Sprintf("%s %s: %s", e.Type, e.Reason, e.Message); !said[text] && len(said) < 50 {
+			said[text] = true
+			l.t.Logf("event on %s: %s", e.InvolvedObject.Name, text)
+		}
+	}
 }
 
 // ask returns the name of the pod that answers the client at an address.

@@ -43,12 +43,18 @@ func each(n int, f func(i int)) {
 	all.Wait()
 }
 
-// waitLonger is waitFor with patience for many Services, and looks that cost little beside
-// them.
-func waitLonger(t *testing.T, what string, condition func() bool) {
+// manyService is one of many: there are not enough node ports for all of them.
+func manyService(i int) *corev1.Service {
+	ours, no := class, false
+	return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("s%d", i)}, Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer,
+		LoadBalancerClass: &ours, AllocateLoadBalancerNodePorts: &no, Ports: []corev1.ServicePort{{Name: "http", Port: 80}}}}
+}
+
+// waitLonger is waitFor with patience for many Services.
+func waitLonger(t *testing.T, between time.Duration, what string, condition func() bool) {
 	t.Helper()
 	patience := patience + time.Duration(*many)*50*time.Millisecond
-	for deadline := time.Now().Add(patience); !condition(); time.Sleep(500 * time.Millisecond) { // between two looks
+	for deadline := time.Now().Add(patience); !condition(); time.Sleep(between) { // between two looks
 		if time.Now().After(deadline) {
 			t.Fatalf("waited in vain for %s", what)
 		}
@@ -74,12 +80,22 @@ func TestManyServices(t *testing.T) {
 	l.config = l.write("many.yaml", strings.ReplaceAll(l.read(l.config), "203.0.113.1-203.0.113.2", "203.0.0.0/16"))
 	controller := l.controller("first")
 	l.waitForLease("first")
-	each(*many, func(i int) { l.putSlice(l.manySlice(i, endpointsPerService)) })
-
+	each(*many, func(i int) {
+		if _, err := l.discovery.EndpointSlices(namespace).Create(t.Context(), l.manySlice(i, endpointsPerService), metav1.CreateOptions{}); err != nil {
+			t.Error(err)
+		}
+	})
 	began := time.Now()
-	each(*many, func(i int) { l.service(fmt.Sprintf("s%d", i)) })
+	each(*many, func(i int) {
+		if _, err := l.core.Services(namespace).Create(t.Context(), manyService(i), metav1.CreateOptions{}); err != nil {
+			t.Error(err)
+		}
+	})
 	made := time.Now()
-	waitLonger(t, "all Services to have an address", func() bool { return len(l.allAddresses()) == *many })
+	if t.Failed() {
+		t.FailNow()
+	}
+	waitLonger(t, 500*time.Millisecond, "all Services to have an address", func() bool { return len(l.allAddresses()) == *many })
 	t.Logf("%d Services were made in %s, and all had an address %s later", *many, made.Sub(began), time.Since(made))
 	had := l.allAddresses()
 	owners := map[string]string{}
@@ -99,7 +115,7 @@ func TestManyServices(t *testing.T) {
 		tag := l.setTag()
 		began := time.Now()
 		l.putSlice(l.manySlice(i, endpointsPerService-1))
-		waitFor(t, "the director to have another set", func() bool { return l.setTag() != tag })
+		waitLonger(t, 5*time.Millisecond, "the director to have another set", func() bool { return l.setTag() != tag })
 		took = append(took, time.Since(began))
 	}
 	slices.Sort(took)
@@ -113,7 +129,7 @@ func TestManyServices(t *testing.T) {
 	l.waitForLease("next")
 	leads := time.Now()
 	l.putSlice(l.manySlice(1, 1))
-	waitLonger(t, "the next controller to follow", func() bool { return l.setTag() != tag })
+	waitLonger(t, 20*time.Millisecond, "the next controller to follow", func() bool { return l.setTag() != tag })
 	t.Logf("the next controller has the Lease after %s, and follows %s later", leads.Sub(began), time.Since(leads))
 	l.logMemory("the next controller", next)
 	for name, address := range l.allAddresses() {
