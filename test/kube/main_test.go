@@ -41,7 +41,15 @@ func run(m *testing.M) int {
 // needsAPIServer skips a test where nobody has said where the API server is.
 func needsAPIServer(t *testing.T) {
 	t.Helper()
-	if apiserver == "" || controllers == "" || proxy == "" || helmProgram == "" {
-		t.Skip("needs a kube-apiserver in $WEIR_KUBE_APISERVER, a kube-controller-manager in $WEIR_KUBE_CONTROLLER_MANAGER, a kube-proxy in $WEIR_KUBE_PROXY and a helm in $WEIR_HELM: make test-kubernetes builds them")
+	needs(t, map[string]string{"kube-apiserver in $WEIR_KUBE_APISERVER": apiserver, "kube-proxy in $WEIR_KUBE_PROXY": proxy, "helm in $WEIR_HELM": helmProgram})
+}
+
+// needs skips a test where nobody has said where a program is.
+func needs(t *testing.T, programs map[string]string) {
+	t.Helper()
+	for what, path := range programs {
+		if path == "" {
+			t.Skipf("needs a %s: make test-kubernetes builds it", what)
+		}
 	}
 }

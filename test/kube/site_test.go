@@ -14,7 +14,7 @@ import (
 // newSite builds the lab with all of a cluster's network.
 func newSite(t *testing.T) *site.Site {
 	t.Helper()
-	needsAPIServer(t)
+	needs(t, map[string]string{"kube-apiserver in $WEIR_KUBE_APISERVER": apiserver, "kube-controller-manager in $WEIR_KUBE_CONTROLLER_MANAGER": controllers})
 	s, err := site.New(t.Context(), netlab.ForTest(t), site.Options{
 		Programs:    site.Programs{APIServer: apiserver, Controllers: controllers, Weir: weir, WeirKube: weirKube},
 		Definitions: "../../kube/chart/crds", Directors: 2, Nodes: 2, Slots: 6, Notice: 20 * time.Millisecond})

@@ -13,18 +13,18 @@ import (
 
 // What happens.
 const (
-	podReady       = "pod-ready"
-	podTerminates  = "pod-terminating"
-	serviceMade    = "service-made"
-	rollingUpdate  = "rolling-update"
-	requestEvery   = 2 * time.Millisecond
-	longEvery      = 50 * time.Millisecond
-	silence        = 1200 * time.Millisecond // longer than a lost SYN waits
-	preStop        = 3 * time.Second
-	knockEvery     = 2 * time.Millisecond
-	knockPatience  = 250 * time.Millisecond
-	standing       = 4 // pods that are there all the while
-	firstOfOthers  = 20
+	podReady      = "pod-ready"
+	podTerminates = "pod-terminating"
+	serviceMade   = "service-made"
+	rollingUpdate = "rolling-update"
+	requestEvery  = 2 * time.Millisecond
+	longEvery     = 50 * time.Millisecond
+	silence       = 1200 * time.Millisecond // longer than a lost SYN waits
+	preStop       = 3 * time.Second
+	knockEvery    = 2 * time.Millisecond
+	knockPatience = 250 * time.Millisecond
+	standing      = 4 // pods that are there all the while
+	firstOfOthers = 20
 )
 
 // Quantities: delays from when something was written to the API server.
