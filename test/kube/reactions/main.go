@@ -46,8 +46,9 @@ type options struct {
 }
 
 // notice is shorter than by default, 5 s: no director of this lab is behind the other for long, and how
-// long changes take is the question.
-const notice = 20 * time.Millisecond
+// long changes take is the question. The controller waits for what belongs together, so directors need
+// not.
+const notice, coalesce = 20 * time.Millisecond, 5 * time.Millisecond
 
 // run builds the lab, measures and prints.
 func (o *options) run(ctx context.Context) (err error) {
@@ -57,7 +58,7 @@ func (o *options) run(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, lab.Close()) }()
 	began := time.Now()
-	s, err := site.New(ctx, lab, site.Options{Programs: o.programs, Definitions: o.definitions, Directors: 2, Nodes: 3, Slots: 8, Notice: notice})
+	s, err := site.New(ctx, lab, site.Options{Programs: o.programs, Definitions: o.definitions, Directors: 2, Nodes: 3, Slots: 8, Coalesce: coalesce, Notice: notice})
 	if err != nil {
 		return fmt.Errorf("build the lab: %w", err)
 	}

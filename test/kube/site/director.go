@@ -34,7 +34,7 @@ func (s *Site) addDirector(i int) {
 // config is a director's file: its services come from the controller.
 func (s *Site) config(d *Director) model.Config {
 	n := model.BGPNeighbor{Address: address(routerNumber), ASN: 65000, HoldTime: model.Duration(9 * time.Second)}
-	c := model.Config{Services: []model.Service{}, Notice: model.Duration(s.options.Notice),
+	c := model.Config{Services: []model.Service{}, Coalesce: model.Duration(s.options.Coalesce), Notice: model.Duration(s.options.Notice),
 		BGP: model.BGP{ASN: 65001, RouterID: d.Address, Neighbors: []model.BGPNeighbor{n}}}
 	for _, other := range s.Directors {
 		c.Directors = append(c.Directors, netip.PrefixFrom(other.Address, 32))

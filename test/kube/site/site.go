@@ -59,8 +59,9 @@ type Options struct {
 	Definitions string // the directory of weir's custom resources
 	Directors   int
 	Nodes       int
-	Slots       int           // pods that may be on a node at a time
-	Notice      time.Duration // of the directors; 0: their default
+	Slots       int // pods that may be on a node at a time
+
+	Coalesce, Notice time.Duration // of the directors; 0: their defaults
 }
 
 // Site is the lab:
