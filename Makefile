@@ -125,10 +125,10 @@ chaos: deps-chaos build ## count the connections that break while everything cha
 	@$(private) bin/chaos $(ARGS)
 
 # The scenarios of make bench, all of them when empty: make bench SCENARIO="flows syn". One
-# takes hours, and runs alone: make bench SCENARIO=soak ARGS="--duration 2h --every 60s"
+# takes hours, and runs alone: make bench SCENARIO=soak ARGS="--duration 2h --every 60s". One runs
+# a control plane of Kubernetes, which takes minutes to build, and only where it is named: kubernetes
 SCENARIO ?=
 
-# One of them runs a control plane of Kubernetes, and only where it is named.
 ifneq ($(filter kubernetes,$(SCENARIO)),)
 bench: bench-kubernetes
 endif
