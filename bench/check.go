@@ -116,6 +116,7 @@ var checks = []check{
 	{"pod_terminating_to_quiet_p95_ms", "time from the deletion of a pod until the last request from outside began that it answered, 95th percentile", "ms", "<=", 200, "kubernetes", lastDelay, quantileOf(podTerminates, lastDelay, 0.95)},
 	{"pod_terminating_to_quiet_max_ms", "time from the deletion of a pod until the last request from outside began that it answered, the longest", "ms", "<=", 1000, "kubernetes", lastDelay, quantileOf(podTerminates, lastDelay, 1)},
 	{"service_to_forwarded_max_ms", "time from when a Service is made until it is answered outside, announced by BGP, the longest", "ms", "<=", 1000, "kubernetes", requestDelay, quantileOf(serviceMade, requestDelay, 1)},
+	{"node_to_forwarding_ms", "time from when a node gets the label of a DirectorGroup until it has brought a request from outside to a pod, with the images present, without a kubelet's own time, the longest", "ms", "<=", 3000, "kubernetes", requestDelay, quantileOf(nodeLabelled, requestDelay, 1)},
 	{"rolling_update_failed", "requests that failed, and long ones that broke, in a round in which all pods of a Service are replaced, the most", "request", "<=", 0, "kubernetes", failed, rolledFailures},
 	{"utilization_idle", "weir_datapath_utilization of the balancer's CPU without traffic", "", "<=", 0.05, "utilization", inUse,
 		func(s *record.Scenario) (float64, error) { return reading(s, exported, loadOf(0), inUse) }},

@@ -32,6 +32,7 @@ const (
 	podReady      = "pod-ready"
 	podTerminates = "pod-terminating"
 	serviceMade   = "service-made"
+	nodeLabelled  = "node-labelled"
 	rollingUpdate = "rolling-update"
 )
 

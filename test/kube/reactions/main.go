@@ -58,14 +58,14 @@ func (o *options) run(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, lab.Close()) }()
 	began := time.Now()
-	s, err := site.New(ctx, lab, site.Options{Programs: o.programs, Definitions: o.definitions, Directors: 2, Nodes: 3, Slots: 8, Coalesce: coalesce, Notice: notice})
+	s, err := site.New(ctx, lab, site.Options{Programs: o.programs, Definitions: o.definitions, Directors: 2, Nodes: 3, Slots: 8, Edges: 2, Coalesce: coalesce, Notice: notice})
 	if err != nil {
 		return fmt.Errorf("build the lab: %w", err)
 	}
 	say("  the lab is there after %.1f s", time.Since(began).Seconds())
 	m := &measuring{Site: s, into: &record.Scenario{Notes: notes}, perRound: perRound}
 	if o.smoke {
-		m.perRound = each{pods: 1, services: 1, rolled: 2}
+		m.perRound = each{pods: 1, services: 1, nodes: 1, rolled: 2}
 	}
 	if err := m.all(ctx, o.rounds); err != nil {
 		return fmt.Errorf("%w\n%s", err, s.Logs())

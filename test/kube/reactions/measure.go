@@ -17,6 +17,7 @@ const (
 	podTerminates = "pod-terminating"
 	serviceMade   = "service-made"
 	rollingUpdate = "rolling-update"
+	nodeLabelled  = "node-labelled"
 	requestEvery  = 2 * time.Millisecond
 	longEvery     = 50 * time.Millisecond
 	silence       = 1200 * time.Millisecond // longer than a lost SYN waits
@@ -42,12 +43,14 @@ var (
 	madeLong = record.Quantity{Name: "long-requests", Unit: "request", Better: record.Neither}
 )
 
-var vip = netip.MustParseAddr("203.0.113.1")
+// vip is the address of the Service that directors forward, and edgeVIP that of the one that the
+// DirectorGroup forwards.
+var vip, edgeVIP = netip.MustParseAddr("203.0.113.1"), netip.MustParseAddr("203.0.113.2")
 
 // each is how much of everything is in a round.
-type each struct{ pods, services, rolled int }
+type each struct{ pods, services, nodes, rolled int }
 
-var perRound = each{pods: 8, services: 5, rolled: standing}
+var perRound = each{pods: 8, services: 5, nodes: 2, rolled: standing}
 
 // measuring is a run.
 type measuring struct {
@@ -87,9 +90,12 @@ func (m *measuring) all(ctx context.Context, rounds int) error {
 	if err := cluster.Until(ctx, "an answer from outside", func() error { return m.Ask(ctx, vip).Err }); err != nil {
 		return err
 	}
+	if err := m.group(ctx); err != nil {
+		return err
+	}
 	counted := m.into
 	m.into = &record.Scenario{}
-	if err := m.round(ctx, each{pods: 2, services: 1}); err != nil {
+	if err := m.round(ctx, each{pods: 2, services: 1, nodes: 1}); err != nil {
 		return fmt.Errorf("warm up: %w", err)
 	}
 	m.into = counted
@@ -114,6 +120,11 @@ func (m *measuring) round(ctx context.Context, n each) error {
 	m.requests.Close()
 	for i := range n.services {
 		if err := m.service(ctx, netip.AddrFrom4([4]byte{203, 0, 113, byte(firstOfOthers + i)})); err != nil {
+			return err
+		}
+	}
+	for range n.nodes {
+		if err := m.nodeJoins(ctx); err != nil {
 			return err
 		}
 	}
@@ -262,6 +273,7 @@ func (m *measuring) roll(ctx context.Context, n int) error {
 var notes = []string{
 	"a kube-apiserver, its etcd and a kube-controller-manager (v1.36.3), whose EndpointSlice controller makes slices of Pods; `weir-kube controller` with `backends: pods` and `mode: nat`; an FRR router with the kernel's ECMP, and 2 directors that speak BGP with it; 3 nodes, behind which pods are network namespaces with an nginx each, in addresses that nodes route. What kubelets write of Pods the lab writes. 4 pods are there all the while",
 	"the directors are a group that shares its services in an etcd of one member; `coalesce` is 5 ms instead of 50, because the controller waits for what belongs together, and `notice` is 20 ms instead of 5 s, which is for directors that are behind",
+	"node-labelled: a DirectorGroup with `notice: 20ms` has a director on one node, and another node gets the group's label; from then until the first answer that it has brought (`request`), and until the router sends to it (`route`). What a DaemonSet's controller and a kubelet take to start containers is not in it: the lab starts the programs of the chart's DaemonSet at once, one after the other where the first is an init container. failed: requests to that Service, also while the node leaves the group again",
 	"a client outside makes 500 requests per second, over a connection each, through the router",
 	"pod-ready: a pod is there for 300 ms before it is ready; from when the status that says Ready is begun to be written until the first answer of the pod (`request`), and until each director has brought it one (`request-by-all`): 500 requests per second are 50 for each of 2 directors and 5 pods. slice: until the EndpointSlice says so, as another watcher sees it; set: until the controller has given the directors the set",
 	"pod-terminating: from when the Pod is begun to be deleted until the last request began that it answered",

@@ -221,3 +221,22 @@ func (r *Requests) Failures(then time.Time) (list []string) {
 	}
 	return list
 }
+
+// By waits until somebody has brought a pod a request, whom pods see, a director's own address in
+// full NAT; and returns when the first was answered.
+func (r *Requests) By(ctx context.Context, seen netip.Addr) (first time.Time, err error) {
+	err = cluster.Until(ctx, fmt.Sprintf("an answer to who comes by %s", seen), func() error {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		for _, a := range r.all {
+			if at := a.Began.Add(a.Took); a.Err == nil && a.Seen == seen && (first.IsZero() || at.Before(first)) {
+				first = at
+			}
+		}
+		if first.IsZero() {
+			return errNotYet
+		}
+		return nil
+	})
+	return first, err
+}

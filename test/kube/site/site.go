@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -60,6 +61,7 @@ type Options struct {
 	Directors   int
 	Nodes       int
 	Slots       int // pods that may be on a node at a time
+	Edges       int // nodes without pods that may be directors of a DirectorGroup
 
 	Coalesce, Notice time.Duration // of the directors; 0: their defaults
 }
@@ -68,12 +70,14 @@ type Options struct {
 //
 //	client --- router (FRR) --- switch --- director1 ... directorN
 //	                                   --- node1 ... nodeM --- pods
+//	                                   --- edge1 ... edgeK (directors of a DirectorGroup)
 //	                                   --- control (etcd of the directors; etcd, kube-apiserver,
 //	                                       kube-controller-manager, weir-kube)
 type Site struct {
 	*cluster.Cluster
 	Directors []*Director
 	Nodes     []*Node
+	Edges     []*Edge
 
 	lab            *netlab.Lab
 	options        Options
@@ -100,6 +104,9 @@ func New(ctx context.Context, lab *netlab.Lab, o Options) (*Site, error) {
 	}
 	for i := range o.Directors {
 		s.addDirector(i)
+	}
+	for i := range o.Edges {
+		s.addEdge(i)
 	}
 	s.addRoutes()
 	if err := lab.Err(); err != nil {
@@ -172,7 +179,11 @@ func (s *Site) startCluster(ctx context.Context) (err error) {
 	if _, err := s.Core.Namespaces().Create(ctx, system, metav1.CreateOptions{}); err != nil {
 		return fmt.Errorf("make the controller's namespace: %w", err)
 	}
-	for _, n := range s.Nodes {
+	nodes := slices.Clone(s.Nodes)
+	for _, e := range s.Edges {
+		nodes = append(nodes, e.Node)
+	}
+	for _, n := range nodes {
 		if err := s.register(ctx, n); err != nil {
 			return err
 		}
@@ -239,6 +250,11 @@ func (s *Site) processes() (list []*process.Process) {
 	for _, d := range s.Directors {
 		if d.Weir != nil {
 			list = append(list, d.Weir.Process)
+		}
+	}
+	for _, e := range s.Edges {
+		if e.sidecar != nil {
+			list = append(list, e.weir, e.sidecar)
 		}
 	}
 	return list
