@@ -25,7 +25,7 @@ deps_chaos    := iproute2 ethtool iptables nftables etcd-server clang-19 llvm-19
 deps_bench    := iproute2 ethtool iptables nftables iperf3 nginx-light libnginx-mod-stream haproxy wrk frr
 deps_generate := clang-19 llvm-19 libbpf-dev linux-libc-dev
 deps_lint     := clang-format-19
-deps_kubernetes := iproute2 etcd-server nftables
+deps_kubernetes := iproute2 etcd-server nftables nginx-light frr
 deps_kernels  := qemu-system-x86 xz-utils
 deps_image    := buildah
 deps_podman   := podman runc iproute2
@@ -110,8 +110,8 @@ $(kubebin)/helm: test/kube/helm/go.mod
 	@go build -C test/kube/helm -trimpath -buildvcs=false -ldflags '-s -w' -o $@ helm.sh/helm/v4/cmd/helm >&2
 
 .PHONY: test-kubernetes
-test-kubernetes: deps-build deps-kubernetes $(kubebin)/kube-apiserver $(kubebin)/kube-proxy $(kubebin)/helm ## run the tests with a real Kubernetes API server, which is built once: some minutes
-	@WEIR_KUBE_APISERVER=$(kubebin)/kube-apiserver WEIR_KUBE_PROXY=$(kubebin)/kube-proxy WEIR_HELM=$(kubebin)/helm \
+test-kubernetes: deps-build deps-kubernetes $(kubebin)/kube-apiserver $(kubebin)/kube-controller-manager $(kubebin)/kube-proxy $(kubebin)/helm ## run the tests with a real Kubernetes API server, which is built once: some minutes
+	@WEIR_KUBE_APISERVER=$(kubebin)/kube-apiserver WEIR_KUBE_CONTROLLER_MANAGER=$(kubebin)/kube-controller-manager WEIR_KUBE_PROXY=$(kubebin)/kube-proxy WEIR_HELM=$(kubebin)/helm \
 		$(private) go test -timeout 20m -count 1 $(ARGS) ./test/kube
 
 .PHONY: demo
@@ -125,13 +125,23 @@ chaos: deps-chaos build ## count the connections that break while everything cha
 	@$(private) bin/chaos $(ARGS)
 
 # The scenarios of make bench, all of them when empty: make bench SCENARIO="flows syn". One
-# takes hours, and runs alone: make bench SCENARIO=soak ARGS="--duration 2h --every 60s"
+# takes hours, and runs alone: make bench SCENARIO=soak ARGS="--duration 2h --every 60s". One runs
+# a control plane of Kubernetes, which takes minutes to build, and only where it is named: kubernetes
 SCENARIO ?=
+
+ifneq ($(filter kubernetes,$(SCENARIO)),)
+bench: bench-kubernetes
+endif
+
+.PHONY: bench-kubernetes
+bench-kubernetes: deps-build deps-kubernetes build-kube $(kubebin)/kube-apiserver $(kubebin)/kube-controller-manager
+	@go build -trimpath -buildvcs=false -o bin/reactions ./test/kube/reactions >&2
 
 .PHONY: bench
 bench: deps-bench build ## measure weir beside its alternatives, a quarter of an hour: SCENARIO=flows ARGS="--json"
 	@go build -trimpath -buildvcs=false -o bin/bench ./bench >&2
-	@$(private) bin/bench run $(SCENARIO) $(ARGS)
+	@WEIR_KUBE_APISERVER=$(kubebin)/kube-apiserver WEIR_KUBE_CONTROLLER_MANAGER=$(kubebin)/kube-controller-manager \
+		$(private) bin/bench run $(SCENARIO) $(ARGS)
 
 .PHONY: simulate
 simulate: deps-build ## simulate policies and large sites, some minutes: ARGS="--docs" writes docs/policies.md

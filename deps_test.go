@@ -120,6 +120,10 @@ var mayImport = map[string][]string{
 	"bench/report":       {"bench/record", "plot"},
 	"test/kernels":       {},
 	"test/kernels/guest": {"netlink", "sys"},
+
+	"test/kube/cluster":   {"bench/process", "internal/netlab", "go-yaml", "kubernetes"},
+	"test/kube/site":      {"test/kube/cluster", "bench/process", "internal/api", "internal/model", "internal/netlab", "internal/routerlab", "kubernetes"},
+	"test/kube/reactions": {"test/kube/cluster", "test/kube/site", "bench/record", "internal/netlab"},
 }
 
 // testsMayImport is what the tests of every package may import besides what the
@@ -132,10 +136,10 @@ var testsMayImport = []string{
 // testOnly are packages that must not end up in the program's director or agent:
 // only tests import them, and the demo and the benchmarks build labs with one.
 var testOnly = map[string][]string{
-	"internal/netlab":    {"internal/routerlab", "internal/demo", "bench", "bench/answers", "bench/bulk", "bench/bypass", "bench/edge", "bench/process", "bench/program", "bench/queues", "bench/site", "bench/track", "bench/traffic", "test/chaos", "test/chaos/numbers", "test/chaos/traffic"},
+	"internal/netlab":    {"internal/routerlab", "internal/demo", "bench", "bench/answers", "bench/bulk", "bench/bypass", "bench/edge", "bench/process", "bench/program", "bench/queues", "bench/site", "bench/track", "bench/traffic", "test/chaos", "test/chaos/numbers", "test/chaos/traffic", "test/kube/cluster", "test/kube/reactions", "test/kube/site"},
 	"internal/packet":    {"bench/answers"},
 	"internal/etcdlab":   {},
-	"internal/routerlab": {"bench/edge", "internal/demo"},
+	"internal/routerlab": {"bench/edge", "internal/demo", "test/kube/site"},
 	"internal/twin":      {},
 }
 

@@ -45,7 +45,7 @@ var guide = report.Guide{
 		},
 		"utilization": {"HNLB is " + hnlb},
 	},
-	Events: map[string][]string{"convergence": {routeDelay.Name, trafficDelay.Name, quietDelay.Name}},
+	Events: map[string][]string{"convergence": {routeDelay.Name, trafficDelay.Name, quietDelay.Name}, "kubernetes": {requestDelay.Name, lastDelay.Name}},
 	Reasons: map[string]string{
 		"goodput_vs_director_link":             "redirect.md#goodput",
 		"rr_p50_vs_direct":                     "redirect.md#latency",

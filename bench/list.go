@@ -17,7 +17,7 @@ func newList() *cobra.Command {
 			w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 8, 2, ' ', 0)
 			for _, s := range scenarios {
 				what := s.what
-				if s.named {
+				if s.when != always {
 					what += " Only where it is named."
 				}
 				fmt.Fprintf(w, "%s\t%s\n", s.name, what)

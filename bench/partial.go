@@ -11,7 +11,7 @@ import (
 // lacks are the scenarios of a complete run that a record does not have.
 func lacks(r *record.Record) (names []string) {
 	for _, s := range scenarios {
-		if !s.named && r.Scenario(s.name) == nil {
+		if s.when == always && r.Scenario(s.name) == nil {
 			names = append(names, s.name)
 		}
 	}

@@ -63,7 +63,7 @@ func incomplete(r *record.Record) string {
 func writeDocument(progress io.Writer, r *record.Record, source, path string) error {
 	guide.Scenarios = nil
 	for _, s := range scenarios {
-		if !s.named {
+		if s.when == always {
 			guide.Scenarios = append(guide.Scenarios, s.name)
 		}
 	}

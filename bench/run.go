@@ -150,7 +150,7 @@ func choose(names []string, smoke bool) ([]scenario, error) {
 	}
 	var chosen []scenario
 	for _, s := range scenarios {
-		if len(names) == 0 && (!s.named || smoke) || slices.Contains(names, s.name) {
+		if len(names) == 0 && (s.when == always || s.when == named && smoke) || slices.Contains(names, s.name) {
 			chosen = append(chosen, s)
 		}
 	}
@@ -160,7 +160,7 @@ func choose(names []string, smoke bool) ([]scenario, error) {
 // everything reports whether all are among them that a complete run has.
 func everything(chosen []scenario) bool {
 	for _, s := range scenarios {
-		if !s.named && !slices.ContainsFunc(chosen, func(c scenario) bool { return c.name == s.name }) {
+		if s.when == always && !slices.ContainsFunc(chosen, func(c scenario) bool { return c.name == s.name }) {
 			return false
 		}
 	}

@@ -14,34 +14,47 @@ type scenario struct {
 	name string
 	what string // one sentence
 	run  func(context.Context, *session) error
-	// named is one that runs only where it is named, because a complete run has a quarter of
-	// an hour; a smoke run has it, too.
-	named bool
+	// when it runs.
+	when
 }
+
+// when is when a scenario runs.
+type when int
+
+const (
+	always when = iota
+	// named: only where it is named, because a complete run has a quarter of an hour; a smoke
+	// run has it, too.
+	named
+	// apart: only where it is named, also of smoke runs: it needs programs that take minutes to
+	// build.
+	apart
+)
 
 // scenarios are all there are, in the order in which they run.
 var scenarios = []scenario{
-	{"rfc2544", "Packets per second by frame length, through every way to forward them.", measureRFC2544, false},
-	{"imix", "Packets per second of the simple Internet mix.", measureIMIX, false},
-	{"flows", "A packet's cost by the number of flows.", measureFlows, false},
-	{"modes", "A packet's cost in every mode and family.", measureModes, false},
-	{"rows", "A packet's cost by how many slots may have connections of several backends, beside an older version.", measureRows, true},
-	{"syn", "Packets per second that begin a flow each.", measureSYN, false},
-	{"churn", "What a ring that is replaced ten times per second does to packets.", measureChurn, false},
-	{"program", "The director's program alone, beside the least that a forwarder can do.", measureProgram, false},
-	{"versions", "The director's program alone, beside that of an older version.", measureVersions, true},
-	{"http", "Requests per second and their latency through every way to spread connections, by number of servers.", measureHTTP, false},
-	{"backend", "A backend's CPU time per byte of bulk TCP, behind the agent and without.", measureBackend, false},
-	{"update", "How long a change takes until packets follow it.", measureUpdate, false},
-	{"convergence", "How long routers and traffic take to follow directors and backends that come and go.", measureConvergence, true},
-	{"scaleout", "What several directors behind a router carry.", measureScaleout, true},
-	{"bypass", "What connections that go by the director gain, and what handing them over costs.", measureBypass, true},
-	{"tail", "How long requests wait for servers by load, by policies in mode redirect and without memory.", measureTail, true},
-	{"memory", "Bytes per service, backend and flow, and of the director's process.", measureMemory, false},
-	{"health", "CPU time of checks of a thousand backends, once a second.", measureHealth, false},
-	{"explain", "Whether what a director says of packets is what it does with them, and asking changes nothing.", measureExplain, true},
-	{"utilization", "How the exported utilization of a CPU follows the offered load.", measureUtilization, false},
-	{"soak", "What hours of changes leave behind.", measureSoak, true},
+	{"rfc2544", "Packets per second by frame length, through every way to forward them.", measureRFC2544, always},
+	{"imix", "Packets per second of the simple Internet mix.", measureIMIX, always},
+	{"flows", "A packet's cost by the number of flows.", measureFlows, always},
+	{"modes", "A packet's cost in every mode and family.", measureModes, always},
+	{"rows", "A packet's cost by how many slots may have connections of several backends, beside an older version.", measureRows, named},
+	{"syn", "Packets per second that begin a flow each.", measureSYN, always},
+	{"churn", "What a ring that is replaced ten times per second does to packets.", measureChurn, always},
+	{"program", "The director's program alone, beside the least that a forwarder can do.", measureProgram, always},
+	{"versions", "The director's program alone, beside that of an older version.", measureVersions, named},
+	{"http", "Requests per second and their latency through every way to spread connections, by number of servers.", measureHTTP, always},
+	{"backend", "A backend's CPU time per byte of bulk TCP, behind the agent and without.", measureBackend, always},
+	{"update", "How long a change takes until packets follow it.", measureUpdate, always},
+	{"convergence", "How long routers and traffic take to follow directors and backends that come and go.", measureConvergence, named},
+	{"scaleout", "What several directors behind a router carry.", measureScaleout, named},
+	{"bypass", "What connections that go by the director gain, and what handing them over costs.", measureBypass, named},
+	{"tail", "How long requests wait for servers by load, by policies in mode redirect and without memory.", measureTail, named},
+	{"memory", "Bytes per service, backend and flow, and of the director's process.", measureMemory, always},
+	{"health", "CPU time of checks of a thousand backends, once a second.", measureHealth, always},
+	{"explain", "Whether what a director says of packets is what it does with them, and asking changes nothing.", measureExplain, named},
+	{"utilization", "How the exported utilization of a CPU follows the offered load.", measureUtilization, always},
+	{"soak", "What hours of changes leave behind.", measureSoak, named},
+	{"kubernetes", "How long traffic takes to follow pods and Services of a real Kubernetes control plane.", measureKubernetes, apart},
 }
 
 // session is what a scenario has to work with.

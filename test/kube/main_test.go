@@ -1,5 +1,5 @@
-// Package kube holds the tests of weir in a Kubernetes cluster: a real API server, etcd and
-// kube-proxy, real directors and controllers, and real connections to what stands for pods. "make
+// Package kube holds the tests of weir in a Kubernetes cluster: a real API server, etcd,
+// kube-controller-manager and kube-proxy, real directors and controllers, and real connections to what stands for pods. "make
 // test-kubernetes" builds the API server, which takes minutes once, and runs them.
 package kube
 
@@ -12,7 +12,7 @@ import (
 )
 
 // The binaries that the tests run; empty where there is no API server to run them with.
-var apiserver, proxy, helmProgram, weir, weirKube string
+var apiserver, controllers, proxy, helmProgram, weir, weirKube string
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
@@ -21,7 +21,7 @@ func run(m *testing.M) int {
 	if apiserver = os.Getenv("WEIR_KUBE_APISERVER"); apiserver == "" {
 		return m.Run() // each test says so
 	}
-	proxy = os.Getenv("WEIR_KUBE_PROXY")
+	controllers, proxy = os.Getenv("WEIR_KUBE_CONTROLLER_MANAGER"), os.Getenv("WEIR_KUBE_PROXY")
 	dir, err := os.MkdirTemp("", "weir-test-kube")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "make directory for the binaries:", err)
@@ -41,7 +41,15 @@ func run(m *testing.M) int {
 // needsAPIServer skips a test where nobody has said where the API server is.
 func needsAPIServer(t *testing.T) {
 	t.Helper()
-	if apiserver == "" || proxy == "" || helmProgram == "" {
-		t.Skip("needs a kube-apiserver in $WEIR_KUBE_APISERVER, a kube-proxy in $WEIR_KUBE_PROXY and a helm in $WEIR_HELM: make test-kubernetes builds them")
+	needs(t, map[string]string{"kube-apiserver in $WEIR_KUBE_APISERVER": apiserver, "kube-proxy in $WEIR_KUBE_PROXY": proxy, "helm in $WEIR_HELM": helmProgram})
+}
+
+// needs skips a test where nobody has said where a program is.
+func needs(t *testing.T, programs map[string]string) {
+	t.Helper()
+	for what, path := range programs {
+		if path == "" {
+			t.Skipf("needs a %s: make test-kubernetes builds it", what)
+		}
 	}
 }

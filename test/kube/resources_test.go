@@ -17,19 +17,8 @@ import (
 // serves them.
 func (c *cluster) applyResources() {
 	c.t.Helper()
-	files, err := filepath.Glob("../../kube/chart/crds/*.yaml")
-	if err != nil || len(files) == 0 {
-		c.t.Fatalf("kube/chart/crds has %d files, error %v", len(files), err)
-	}
-	for _, file := range files {
-		_, name, err := c.make(strings.TrimPrefix(c.read(file), "---\n"))
-		if err != nil {
-			c.t.Fatalf("make %s: %v", file, err)
-		}
-		plural, _, _ := strings.Cut(name, ".")
-		waitFor(c.t, "the API server to serve "+name, func() bool {
-			return c.core.RESTClient().Get().AbsPath("/apis/weir.io/v1alpha1", plural).Do(c.t.Context()).Error() == nil
-		})
+	if err := c.control.MakeResources(c.t.Context(), "../../kube/chart/crds"); err != nil {
+		c.t.Fatal(err)
 	}
 }
 

@@ -1,0 +1,86 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+
+	"weir.io/weir/bench/record"
+)
+
+// reactions is the program that measures it, which has Kubernetes' client in it; "make bench
+// SCENARIO=kubernetes" builds it, and says where Kubernetes' own programs are.
+const reactions = "bin/reactions"
+
+// Where Kubernetes' programs are.
+const (
+	apiserverVariable   = "WEIR_KUBE_APISERVER"
+	controllersVariable = "WEIR_KUBE_CONTROLLER_MANAGER"
+)
+
+// What is measured: see test/kube/reactions.
+const (
+	podReady      = "pod-ready"
+	podTerminates = "pod-terminating"
+	serviceMade   = "service-made"
+	nodeLabelled  = "node-labelled"
+	rollingUpdate = "rolling-update"
+)
+
+// takeDown is how long the program may take to take its lab down when it is told to end.
+const takeDown = 30 * time.Second
+
+var (
+	requestDelay = record.Quantity{Name: "request", Unit: "ms", Better: record.Lower}
+	lastDelay    = record.Quantity{Name: "last-request", Unit: "ms", Better: record.Lower}
+	broken       = record.Quantity{Name: "broken", Unit: "request", Better: record.Lower}
+)
+
+func measureKubernetes(ctx context.Context, s *session) error {
+	apiserver, controllers := os.Getenv(apiserverVariable), os.Getenv(controllersVariable)
+	if apiserver == "" || controllers == "" {
+		return fmt.Errorf("needs a kube-apiserver in $%s and a kube-controller-manager in $%s: make bench SCENARIO=kubernetes builds them", apiserverVariable, controllersVariable)
+	}
+	program, err := filepath.Abs(reactions)
+	if err != nil {
+		return fmt.Errorf("find %s: %w", reactions, err)
+	}
+	args := []string{"--kube-apiserver", apiserver, "--kube-controller-manager", controllers, "--rounds", strconv.Itoa(s.settings.Rounds)}
+	if s.settings.Smoke {
+		args = append(args, "--smoke")
+	}
+	cmd := exec.CommandContext(ctx, program, args...)
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, s.progress
+	// It is told to end, and takes its lab down.
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = takeDown
+	if err := cmd.Run(); err != nil {
+		return errors.Join(ctx.Err(), fmt.Errorf("run %s (make bench SCENARIO=kubernetes builds it): %w", reactions, err))
+	}
+	var measured record.Scenario
+	if err := json.Unmarshal(out.Bytes(), &measured); err != nil {
+		return fmt.Errorf("read what %s measured: %w", reactions, err)
+	}
+	s.into.Notes, s.into.Measurements = measured.Notes, measured.Measurements
+	return nil
+}
+
+// rolledFailures are the requests, and the long ones, that a rolling update broke in the worst round.
+func rolledFailures(s *record.Scenario) (float64, error) {
+	short, err1 := quantileOf(rollingUpdate, failed, 1)(s)
+	long, err2 := quantileOf(rollingUpdate, broken, 1)(s)
+	if err := errors.Join(err1, err2); err != nil {
+		return math.NaN(), err
+	}
+	return short + long, nil
+}

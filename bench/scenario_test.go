@@ -1,0 +1,34 @@
+package main
+
+import (
+	"slices"
+	"testing"
+)
+
+// What takes long runs only where it is named, or in a smoke run; what has to be built for minutes
+// first, only where it is named.
+func TestWhenScenariosRun(t *testing.T) {
+	pretend(t, []scenario{{name: "a"}, {name: "long", when: named}, {name: "built", when: apart}})
+	for _, test := range []struct {
+		names []string
+		smoke bool
+		want  []string
+	}{
+		{nil, false, []string{"a"}},
+		{nil, true, []string{"a", "long"}},
+		{[]string{"built"}, false, []string{"built"}},
+		{[]string{"built", "a"}, true, []string{"a", "built"}},
+	} {
+		chosen, err := choose(test.names, test.smoke)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, s := range chosen {
+			got = append(got, s.name)
+		}
+		if !slices.Equal(got, test.want) {
+			t.Errorf("run %v with --smoke=%v runs %v, want %v", test.names, test.smoke, got, test.want)
+		}
+	}
+}

@@ -1,0 +1,284 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"weir.io/weir/bench/record"
+	"weir.io/weir/test/kube/cluster"
+	"weir.io/weir/test/kube/site"
+)
+
+// What happens.
+const (
+	podReady      = "pod-ready"
+	podTerminates = "pod-terminating"
+	serviceMade   = "service-made"
+	rollingUpdate = "rolling-update"
+	nodeLabelled  = "node-labelled"
+	requestEvery  = 2 * time.Millisecond
+	longEvery     = 50 * time.Millisecond
+	silence       = 1200 * time.Millisecond // longer than a lost SYN waits
+	preStop       = 3 * time.Second
+	knockEvery    = 2 * time.Millisecond
+	knockPatience = 250 * time.Millisecond
+	standing      = 4 // pods that are there all the while
+	firstOfOthers = 20
+	startup       = 300 * time.Millisecond // what a pod takes until it is ready
+)
+
+// Quantities: delays from when something was written to the API server.
+var (
+	inSlice  = record.Quantity{Name: "slice", Unit: "ms", Better: record.Lower}
+	inSet    = record.Quantity{Name: "set", Unit: "ms", Better: record.Lower}
+	request  = record.Quantity{Name: "request", Unit: "ms", Better: record.Lower}
+	byAll    = record.Quantity{Name: "request-by-all", Unit: "ms", Better: record.Lower}
+	lastOne  = record.Quantity{Name: "last-request", Unit: "ms", Better: record.Lower}
+	routed   = record.Quantity{Name: "route", Unit: "ms", Better: record.Lower}
+	failed   = record.Quantity{Name: "failed", Unit: "request", Better: record.Lower}
+	broken   = record.Quantity{Name: "broken", Unit: "request", Better: record.Lower}
+	made     = record.Quantity{Name: "requests", Unit: "request", Better: record.Neither}
+	madeLong = record.Quantity{Name: "long-requests", Unit: "request", Better: record.Neither}
+)
+
+// vip is the address of the Service that directors forward, and edgeVIP that of the one that the
+// DirectorGroup forwards.
+var vip, edgeVIP = netip.MustParseAddr("203.0.113.1"), netip.MustParseAddr("203.0.113.2")
+
+// each is how much of everything is in a round.
+type each struct{ pods, services, nodes, rolled int }
+
+var perRound = each{pods: 8, services: 5, nodes: 2, rolled: standing}
+
+// measuring is a run.
+type measuring struct {
+	*site.Site
+	into     *record.Scenario
+	perRound each
+	requests *site.Requests
+	pods     []*site.Pod // that stand
+}
+
+func (m *measuring) add(subject string, q record.Quantity, value float64) {
+	m.into.Add(subject, nil, q, value)
+}
+
+// since writes down how long after something something else was; nothing, if that was never seen.
+func (m *measuring) since(subject string, q record.Quantity, from, to time.Time) {
+	if !to.IsZero() {
+		m.add(subject, q, max(0, to.Sub(from).Seconds()*1e3))
+	}
+}
+
+// all measures everything in rounds, after one of each that counts for nothing.
+func (m *measuring) all(ctx context.Context, rounds int) error {
+	for i := range standing {
+		p, err := m.StartPod(ctx, m.Nodes[i%len(m.Nodes)], "web")
+		if err != nil {
+			return err
+		}
+		if _, err := p.Ready(ctx); err != nil {
+			return err
+		}
+		m.pods = append(m.pods, p)
+	}
+	if _, err := m.MakeService(ctx, "web", "web", vip); err != nil {
+		return err
+	}
+	if err := cluster.Until(ctx, "an answer from outside", func() error { return m.Ask(ctx, vip).Err }); err != nil {
+		return err
+	}
+	if err := m.group(ctx); err != nil {
+		return err
+	}
+	counted := m.into
+	m.into = &record.Scenario{}
+	if err := m.round(ctx, each{pods: 2, services: 1, nodes: 1}); err != nil {
+		return fmt.Errorf("warm up: %w", err)
+	}
+	m.into = counted
+	for i := range rounds {
+		began := time.Now()
+		if err := m.round(ctx, m.perRound); err != nil {
+			return err
+		}
+		say("  round %d of %d took %.0f s", i+1, rounds, time.Since(began).Seconds())
+	}
+	return nil
+}
+
+func (m *measuring) round(ctx context.Context, n each) error {
+	m.requests = site.Request(ctx, requestEvery, func(ctx context.Context) site.Answer { return m.Ask(ctx, vip) })
+	defer func() { m.requests.Close() }()
+	for i := range n.pods {
+		if err := m.comesAndGoes(ctx, m.Nodes[i%len(m.Nodes)]); err != nil {
+			return err
+		}
+	}
+	m.requests.Close()
+	for i := range n.services {
+		if err := m.service(ctx, netip.AddrFrom4([4]byte{203, 0, 113, byte(firstOfOthers + i)})); err != nil {
+			return err
+		}
+	}
+	for range n.nodes {
+		if err := m.nodeJoins(ctx); err != nil {
+			return err
+		}
+	}
+	if n.rolled == 0 {
+		return nil
+	}
+	return m.roll(ctx, n.rolled)
+}
+
+// comesAndGoes measures how a pod gets its first request after it is ready, and its last one after it
+// was told to end.
+func (m *measuring) comesAndGoes(ctx context.Context, n *site.Node) error {
+	m.requests.Forget()
+	p, err := m.StartPod(ctx, n, "web")
+	if err != nil {
+		return err
+	}
+	if err := starts(ctx); err != nil {
+		return err
+	}
+	ready, err := p.Ready(ctx)
+	if err != nil {
+		return err
+	}
+	first, all, err := m.requests.Served(ctx, p.Name, len(m.Directors))
+	if err != nil {
+		return err
+	}
+	slice := m.SliceSince("web", p.Name, true)
+	m.since(podReady, inSlice, ready, slice)
+	m.since(podReady, inSet, ready, m.SetSince(slice))
+	m.since(podReady, request, ready, first)
+	m.since(podReady, byAll, ready, all)
+	told, err := p.Delete(ctx)
+	if err != nil {
+		return err
+	}
+	last, err := m.requests.Quiet(ctx, p.Name, told, silence)
+	if err != nil {
+		return err
+	}
+	if last.IsZero() {
+		last = told
+	}
+	slice = m.SliceSince("web", p.Name, false)
+	m.since(podTerminates, inSlice, told, slice)
+	m.since(podTerminates, inSet, told, m.SetSince(slice))
+	m.since(podTerminates, lastOne, told, last)
+	m.count(podReady)
+	return p.End(ctx)
+}
+
+// starts is a pod's own time until it is ready. Without it the EndpointSlice controller is told of the
+// same pod again before it has read what it wrote, gives up for a second (its defaultSyncBackOff), and
+// that would be what is measured; kubelets ask pods once a second whether they are ready.
+func starts(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(startup):
+		return nil
+	}
+}
+
+// count writes down how many of the requests since the last time have failed.
+func (m *measuring) count(subject string) {
+	all := m.requests.Since(time.Time{})
+	stories := m.requests.Failures(time.Time{})
+	for _, story := range stories {
+		say("  failed: %s", story)
+	}
+	m.add(subject, failed, float64(len(stories)))
+	m.add(subject, made, float64(len(all)))
+}
+
+// service measures how long after a Service was made it is reached from outside. Its pods are there.
+func (m *measuring) service(ctx context.Context, at netip.Addr) error {
+	knocking, stop := context.WithCancel(ctx)
+	defer stop()
+	first := make(chan time.Time, 1)
+	knocks := site.Request(knocking, knockEvery, func(ctx context.Context) site.Answer {
+		ctx, cancel := context.WithTimeout(ctx, knockPatience)
+		defer cancel()
+		a := m.Ask(ctx, at)
+		if a.Err == nil {
+			select {
+			case first <- a.Began.Add(a.Took):
+			default:
+			}
+		}
+		return a
+	})
+	defer knocks.Close()
+	name := "made-" + fmt.Sprint(at.As4()[3])
+	began, err := m.MakeService(ctx, name, "web", at)
+	if err != nil {
+		return err
+	}
+	var hops time.Time
+	if err := cluster.Until(ctx, "the router to have a route to "+at.String(), func() error {
+		list, err := m.NextHops(at)
+		if err == nil && len(list) == 0 {
+			err = fmt.Errorf("it has none")
+		}
+		hops = time.Now()
+		return err
+	}); err != nil {
+		return err
+	}
+	select {
+	case answered := <-first:
+		m.since(serviceMade, inSet, began, m.SetSince(began))
+		m.since(serviceMade, routed, began, hops)
+		m.since(serviceMade, request, began, answered)
+	case <-time.After(time.Minute):
+		return fmt.Errorf("nobody answers at %s", at)
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	stop()
+	return m.DeleteService(ctx, name, at)
+}
+
+// roll replaces pods while requests are made.
+func (m *measuring) roll(ctx context.Context, n int) error {
+	short := site.Request(ctx, requestEvery, func(ctx context.Context) site.Answer { return m.Ask(ctx, vip) })
+	long := site.Request(ctx, longEvery, func(ctx context.Context) site.Answer { return m.AskLong(ctx, vip) })
+	rolled, err := site.Loaded(ctx, short, long, func() error {
+		pods, err := m.Roll(ctx, "web", m.pods[:n], preStop)
+		m.pods = append(m.pods[n:], pods...)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	for _, story := range rolled.Stories {
+		say("  failed: %s", story)
+	}
+	m.add(rollingUpdate, failed, float64(rolled.Failed))
+	m.add(rollingUpdate, broken, float64(rolled.Broken))
+	m.add(rollingUpdate, made, float64(rolled.Made))
+	m.add(rollingUpdate, madeLong, float64(rolled.Long))
+	return nil
+}
+
+var notes = []string{
+	"a kube-apiserver, its etcd and a kube-controller-manager (v1.36.3), whose EndpointSlice controller makes slices of Pods; `weir-kube controller` with `backends: pods` and `mode: nat`; an FRR router with the kernel's ECMP, and 2 directors that speak BGP with it; 3 nodes, behind which pods are network namespaces with an nginx each, in addresses that nodes route. What kubelets write of Pods the lab writes. 4 pods are there all the while",
+	"the directors are a group that shares its services in an etcd of one member; `coalesce` is 5 ms instead of 50, because the controller waits for what belongs together, and `notice` is 20 ms instead of 5 s, which is for directors that are behind",
+	"node-labelled: a DirectorGroup with `notice: 20ms` has a director on one node, and another node gets the group's label; from then until the first answer that it has brought (`request`), and until the router sends to it (`route`). What a DaemonSet's controller and a kubelet take to start containers is not in it: the lab starts the programs of the chart's DaemonSet at once, one after the other where the first is an init container. failed: requests to that Service, also while the node leaves the group again",
+	"a client outside makes 500 requests per second, over a connection each, through the router",
+	"pod-ready: a pod is there for 300 ms before it is ready; from when the status that says Ready is begun to be written until the first answer of the pod (`request`), and until each director has brought it one (`request-by-all`): 500 requests per second are 50 for each of 2 directors and 5 pods. slice: until the EndpointSlice says so, as another watcher sees it; set: until the controller has given the directors the set",
+	"pod-terminating: from when the Pod is begun to be deleted until the last request began that it answered",
+	"service-made: from when a Service, of pods that are there, is begun to be made until the router has a route to its address (`route`), and until the first answer from outside: claimed, given to the directors, announced by BGP, forwarded",
+	"rolling-update: 4 pods are replaced one after the other, as a Deployment does by default; a pod that is told to end goes on for 3 s (preStop) and then ends what it was asked. Besides the 500 requests per second, 20 a second are made whose answers take 2 s; `broken` are those of them without the whole answer, `failed` the others",
+	"all of it shares the machine's cores",
+	"every change is a value of its own, so a cell is the median of the changes, not of rounds",
+}

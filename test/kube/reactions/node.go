@@ -1,0 +1,67 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"weir.io/weir/test/kube/cluster"
+	"weir.io/weir/test/kube/site"
+)
+
+// groupEvery is how often requests are made to the Service that the DirectorGroup forwards.
+const groupEvery = 4 * time.Millisecond
+
+// group makes a DirectorGroup with one director, and its Service.
+func (m *measuring) group(ctx context.Context) error {
+	if err := m.MakeGroup(ctx); err != nil {
+		return err
+	}
+	if _, err := m.MakeService(ctx, "edge", "web", edgeVIP, site.ByEdge); err != nil {
+		return err
+	}
+	if _, err := m.Edges[0].Join(ctx); err != nil {
+		return err
+	}
+	return cluster.Until(ctx, "an answer from outside by the DirectorGroup", func() error { return m.Ask(ctx, edgeVIP).Err })
+}
+
+// nodeJoins measures how long after it was labelled a node forwards. Then it leaves.
+func (m *measuring) nodeJoins(ctx context.Context) error {
+	requests := site.Request(ctx, groupEvery, func(ctx context.Context) site.Answer { return m.Ask(ctx, edgeVIP) })
+	defer requests.Close()
+	e := m.Edges[1]
+	began, err := e.Join(ctx)
+	if err != nil {
+		return err
+	}
+	var route time.Time
+	if err := cluster.Until(ctx, "the router to send to "+e.Name, func() error {
+		hops, err := m.NextHops(edgeVIP)
+		if err == nil && !slices.Contains(hops, e.Address) {
+			err = fmt.Errorf("it sends to %v", hops)
+		}
+		route = time.Now()
+		return err
+	}); err != nil {
+		return err
+	}
+	first, err := requests.By(ctx, e.Address)
+	if err != nil {
+		return err
+	}
+	m.since(nodeLabelled, routed, began, route)
+	m.since(nodeLabelled, request, began, first)
+	if err := e.Leave(ctx, edgeVIP); err != nil {
+		return err
+	}
+	requests.Close()
+	stories := requests.Failures(time.Time{})
+	for _, story := range stories {
+		say("  failed: %s", story)
+	}
+	m.add(nodeLabelled, failed, float64(len(stories)))
+	m.add(nodeLabelled, made, float64(len(requests.Since(time.Time{}))))
+	return nil
+}

@@ -1,0 +1,111 @@
+package site
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"time"
+
+	"weir.io/weir/bench/process"
+	"weir.io/weir/internal/api"
+	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/netlab"
+	"weir.io/weir/internal/routerlab"
+)
+
+// Director is one of the hosts that forward.
+type Director struct {
+	Name    string
+	Address netip.Addr
+	SNAT    netip.Addr // whom pods see in full NAT
+	Weir    *process.Weir
+
+	host *netlab.Host
+}
+
+func (s *Site) addDirector(i int) {
+	d := &Director{Name: named("director", i), Address: address(directorNumber + i), SNAT: address(snatNumber + i)}
+	d.host = s.lab.Router(d.Name)
+	s.plugIn(d.host, directorNumber+i, snatNumber+i)
+	s.Directors = append(s.Directors, d)
+}
+
+// config is a director's file: its services come from the controller.
+func (s *Site) config(d *Director) model.Config {
+	n := model.BGPNeighbor{Address: address(routerNumber), ASN: 65000, HoldTime: model.Duration(9 * time.Second)}
+	c := model.Config{Services: []model.Service{}, Coalesce: model.Duration(s.options.Coalesce), Notice: model.Duration(s.options.Notice),
+		BGP: model.BGP{ASN: 65001, RouterID: d.Address, Neighbors: []model.BGPNeighbor{n}}}
+	for _, other := range s.Directors {
+		c.Directors = append(c.Directors, netip.PrefixFrom(other.Address, 32))
+	}
+	c.Director.Interfaces = []string{"eth0"}
+	c.Director.SNAT.Addresses = []netip.Addr{d.SNAT}
+	c.Director.Store.Directory = filepath.Join(d.host.Dir(), "state")
+	c.Director.Store.Etcd.Endpoints = []string{storeURL(2379)}
+	c.Director.Limits = model.Limits{Services: 64, Backends: 1024, RingMemory: 16 << 20, Fragments: 1024, Flows: 1 << 16}
+	return c
+}
+
+func (s *Site) startDirectors() (err error) {
+	for _, d := range s.Directors {
+		if d.Weir, err = process.StartDirectorAs(d.host, s.options.Programs.Weir, s.config(d)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// directorsRun waits until all of them have handed a table to the kernel, and have sessions with the
+// router.
+func (s *Site) directorsRun(ctx context.Context) error {
+	for _, d := range s.Directors {
+		if err := d.Weir.Runs(ctx); err != nil {
+			return err
+		}
+		if err := d.Weir.Await(ctx, "have a BGP session", func() error {
+			status, err := api.NewClient(d.Weir.Socket).BGP(ctx)
+			if err == nil && (len(status.Neighbors) != 1 || status.Neighbors[0].State != model.SessionEstablished) {
+				err = errNotYet
+			}
+			return err
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// frrText takes sessions of whoever is in the servers' network.
+const frrText = `
+router bgp 65000
+ bgp router-id 10.1.0.1
+ no bgp ebgp-requires-policy
+ bgp bestpath as-path multipath-relax
+ neighbor directors peer-group
+ neighbor directors remote-as 65001
+ neighbor directors advertisement-interval 0
+ neighbor directors timers 3 9
+ bgp listen range 10.1.0.0/16 peer-group directors
+ address-family ipv4 unicast
+  maximum-paths 16
+ exit-address-family
+`
+
+func (s *Site) startRouter() error {
+	frr, err := routerlab.StartFRR(s.router, routerlab.FRRConfig{BGP: frrText})
+	if err != nil {
+		return fmt.Errorf("start the router: %w", err)
+	}
+	// A router is a machine of its own: its daemons run before what else hosts of the lab do.
+	if err := frr.Realtime(); err != nil {
+		return err
+	}
+	// Routes have their next hops in themselves, which are replaced in one step.
+	return frr.Configure("no zebra nexthop kernel enable")
+}
+
+// NextHops returns where the router sends what is for a Service's address.
+func (s *Site) NextHops(vip netip.Addr) ([]netip.Addr, error) {
+	return routerlab.NextHops(s.router, netip.PrefixFrom(vip, vip.BitLen()))
+}

@@ -1,0 +1,263 @@
+// Package site is the lab with all of a cluster's network: a router that speaks BGP, directors, nodes
+// with pods behind them, a control plane of Kubernetes and weir's controller. Pods are hosts of the
+// lab with nginx, and the site writes of them what kubelets would.
+package site
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"weir.io/weir/bench/process"
+	"weir.io/weir/internal/netlab"
+	"weir.io/weir/test/kube/cluster"
+)
+
+const (
+	// Namespace is where Services and pods are.
+	Namespace = "default"
+
+	// Class is that of Services that are weir's.
+	Class = "weir.io/weir"
+
+	// Owner is of the set that the controller writes.
+	Owner = "kube"
+)
+
+// Client is whom pods see in the modes in which they see the client.
+var Client = netip.MustParseAddr("10.0.0.2")
+
+// Addresses that Services have.
+const vips = "203.0.113.0/24"
+
+// Host numbers in the servers' network.
+const (
+	routerNumber   = 1
+	controlNumber  = 5
+	directorNumber = 11
+	snatNumber     = 111
+	nodeNumber     = 51
+)
+
+// Programs are paths of what runs there.
+type Programs struct {
+	APIServer, Controllers string // kube-apiserver, kube-controller-manager
+	Weir, WeirKube         string
+}
+
+// Options are the size of the site.
+type Options struct {
+	Programs    Programs
+	Definitions string // the directory of weir's custom resources
+	Directors   int
+	Nodes       int
+	Slots       int // pods that may be on a node at a time
+	Edges       int // nodes without pods that may be directors of a DirectorGroup
+
+	Coalesce, Notice time.Duration // of the directors; 0: their defaults
+}
+
+// Site is the lab:
+//
+//	client --- router (FRR) --- switch --- director1 ... directorN
+//	                                   --- node1 ... nodeM --- pods
+//	                                   --- edge1 ... edgeK (directors of a DirectorGroup)
+//	                                   --- control (etcd of the directors; etcd, kube-apiserver,
+//	                                       kube-controller-manager, weir-kube)
+type Site struct {
+	*cluster.Cluster
+	Directors []*Director
+	Nodes     []*Node
+	Edges     []*Edge
+
+	lab            *netlab.Lab
+	options        Options
+	client, router *netlab.Host
+	lan, control   *netlab.Host
+	store          *process.Process
+	weirKube       *process.Process
+	follower       *Follower
+	pods           int // made so far
+}
+
+// New builds the site and returns when the controller has the lease, and all directors have sessions
+// with the router.
+func New(ctx context.Context, lab *netlab.Lab, o Options) (*Site, error) {
+	s := &Site{lab: lab, options: o, client: lab.Host("client"), router: lab.Router("router"), lan: lab.Switch("switch")}
+	lab.Link(s.client, s.router, netlab.LinkOptions{A: []string{Client.String() + "/24"}, B: []string{"10.0.0.1/24"}})
+	lab.Link(s.router, s.lan, netlab.LinkOptions{XDP: true, A: []string{address(routerNumber).String() + "/16"}})
+	s.client.Route("default", "10.0.0.1")
+	s.client.Sysctl("net.ipv4.ip_local_port_range", "1024 65535")
+	s.control = lab.Host("control")
+	s.plugIn(s.control, controlNumber)
+	for i := range o.Nodes {
+		s.addNode(i)
+	}
+	for i := range o.Directors {
+		s.addDirector(i)
+	}
+	for i := range o.Edges {
+		s.addEdge(i)
+	}
+	s.addRoutes()
+	if err := lab.Err(); err != nil {
+		return nil, err
+	}
+	if err := s.startRouter(); err != nil {
+		return nil, err
+	}
+	if err := errors.Join(s.startStore(), s.startDirectors()); err != nil {
+		return nil, err
+	}
+	if err := s.startCluster(ctx); err != nil {
+		return nil, err
+	}
+	if err := s.directorsRun(ctx); err != nil {
+		return nil, err
+	}
+	return s, s.startController(ctx)
+}
+
+func address(number int) netip.Addr { return netip.AddrFrom4([4]byte{10, 1, 0, byte(number)}) }
+
+// plugIn connects a host to the switch.
+func (s *Site) plugIn(h *netlab.Host, numbers ...int) {
+	options := netlab.LinkOptions{XDP: true}
+	for _, n := range numbers {
+		options.A = append(options.A, address(n).String()+"/16")
+	}
+	s.lab.Link(h, s.lan, options)
+	h.Route("default", address(routerNumber).String())
+}
+
+// addRoutes are those of a cluster whose network routes pods' addresses: each node has some.
+func (s *Site) addRoutes() {
+	for _, n := range s.Nodes {
+		for _, d := range s.Directors {
+			d.host.Route(n.pods.String(), n.Address.String())
+		}
+		for _, other := range s.Nodes {
+			if other != n {
+				other.host.Route(n.pods.String(), n.Address.String())
+			}
+		}
+	}
+}
+
+func storeURL(port int) string { return fmt.Sprintf("http://%s:%d", address(controlNumber), port) }
+
+// startStore starts the etcd that the directors share: one member, as this lab loses none.
+func (s *Site) startStore() (err error) {
+	s.store, err = process.Start(s.control, "directors-etcd", "etcd", "--name", "store", "--data-dir", filepath.Join(s.control.Dir(), "store"),
+		"--listen-client-urls", storeURL(2379), "--advertise-client-urls", storeURL(2379),
+		"--listen-peer-urls", storeURL(2380), "--initial-advertise-peer-urls", storeURL(2380),
+		"--initial-cluster", "store="+storeURL(2380), "--initial-cluster-state", "new")
+	return err
+}
+
+// startCluster starts the control plane, and makes what has to be there first.
+func (s *Site) startCluster(ctx context.Context) (err error) {
+	if s.Cluster, err = cluster.Start(ctx, s.control, s.options.Programs.APIServer); err != nil {
+		return err
+	}
+	if err := s.StartControllers(s.options.Programs.Controllers, "endpointslice-controller", "serviceaccount-controller"); err != nil {
+		return err
+	}
+	if err := s.MakeResources(ctx, s.options.Definitions); err != nil {
+		return err
+	}
+	system := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "weir-system"}}
+	if _, err := s.Core.Namespaces().Create(ctx, system, metav1.CreateOptions{}); err != nil {
+		return fmt.Errorf("make the controller's namespace: %w", err)
+	}
+	nodes := slices.Clone(s.Nodes)
+	for _, e := range s.Edges {
+		nodes = append(nodes, e.Node)
+	}
+	for _, n := range nodes {
+		if err := s.register(ctx, n); err != nil {
+			return err
+		}
+	}
+	if s.follower, err = s.follow(ctx); err != nil {
+		return err
+	}
+	return cluster.Until(ctx, "the service account of pods", func() error {
+		_, err := s.Core.ServiceAccounts(Namespace).Get(ctx, "default", metav1.GetOptions{})
+		return err
+	})
+}
+
+// startController starts weir's controller, and waits until it works.
+func (s *Site) startController(ctx context.Context) error {
+	var text strings.Builder
+	fmt.Fprintf(&text, "mode: nat\nbackends: pods\nlease: {namespace: weir-system, name: weir-kube, duration: 15s}\n"+
+		"pools:\n- {name: public, addresses: [%s]}\ndirectors:\n", vips)
+	for _, d := range s.Directors {
+		fmt.Fprintf(&text, "- socket: %s\n", d.Weir.Socket)
+	}
+	config, err := s.Write("weir-kube.yaml", text.String())
+	if err != nil {
+		return err
+	}
+	kubeconfig, err := s.WriteKubeconfig("weir-kube", cluster.ServerURL, cluster.AdminToken)
+	if err != nil {
+		return err
+	}
+	s.weirKube, err = process.Start(s.control, "weir-kube", s.options.Programs.WeirKube, "controller", "-c", config, "--kubeconfig", kubeconfig, "--identity", "one")
+	if err != nil {
+		return err
+	}
+	return s.weirKube.Await(ctx, "follow the cluster", func() error {
+		if !strings.Contains(s.weirKube.Log(), "following the cluster") {
+			return errNotYet
+		}
+		return nil
+	})
+}
+
+// errNotYet says that something has not come so far.
+var errNotYet = errors.New("not yet")
+
+// Logs returns the ends of what the processes have said, for whoever looks for a fault.
+func (s *Site) Logs() string {
+	var all strings.Builder
+	if s.Cluster != nil {
+		all.WriteString(s.Cluster.Logs())
+	}
+	for _, p := range s.processes() {
+		text := p.Log()
+		fmt.Fprintf(&all, "%s on %s said, in the end:\n%s\n", p.Name, p.Host.Name, text[max(0, len(text)-6000):])
+	}
+	return all.String()
+}
+
+func (s *Site) processes() (list []*process.Process) {
+	for _, p := range []*process.Process{s.store, s.weirKube} {
+		if p != nil {
+			list = append(list, p)
+		}
+	}
+	for _, d := range s.Directors {
+		if d.Weir != nil {
+			list = append(list, d.Weir.Process)
+		}
+	}
+	for _, e := range s.Edges {
+		if e.sidecar != nil {
+			list = append(list, e.weir, e.sidecar)
+		}
+	}
+	return list
+}
+
+func named(what string, i int) string { return what + strconv.Itoa(i+1) }
