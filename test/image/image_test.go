@@ -216,7 +216,7 @@ func (p *podman) says(h *netlab.Host, verb, why string) {
 // waitFor waits until nothing is wrong.
 func (p *podman) waitFor(what string, wrong func() error) {
 	p.t.Helper()
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) { // between two looks
 		err := wrong()
 		if err == nil {
 			return

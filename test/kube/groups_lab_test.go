@@ -17,6 +17,7 @@ import (
 	"weir.io/weir/internal/netlab"
 	"weir.io/weir/internal/routerlab"
 	"weir.io/weir/kube/v1alpha1"
+	control "weir.io/weir/test/kube/cluster"
 )
 
 // groupLab is
@@ -126,7 +127,7 @@ func (n *labNode) join() {
 		t.Fatal(err)
 	}
 	n.config = n.l.kubeconfig("weir-system", "weir-kube-director")
-	text := strings.ReplaceAll(n.l.read(n.config), serverURL, "https://"+controlAddress+":6443")
+	text := strings.ReplaceAll(n.l.read(n.config), control.ServerURL, "https://"+controlAddress+":6443")
 	n.config = n.l.write(n.Name+".kubeconfig", text)
 }
 
