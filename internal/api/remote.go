@@ -176,7 +176,7 @@ func (r *Remote) begin(at listening) error {
 		Protocols:         new(http.Protocols),
 	}
 	server.DisableGeneralOptionsHandler = true // "OPTIONS *" would be answered to anybody
-	server.Protocols.SetHTTP1(true) // all that a stranger can make the process do is then one request
+	server.Protocols.SetHTTP1(true)            // all that a stranger can make the process do is then one request
 	if !at.readOnly {
 		server.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS13,
 			GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return r.access.Load().tls(), nil },
