@@ -92,7 +92,7 @@ func (g *compiledGroup) want(wishes []*wish) (refused []refusal) {
 	for _, w := range wishes {
 		g.wanted[w.name().String()] = wanted{&w.made.services[0], w.made.services}
 		for _, s := range w.made.services {
-			parts = append(parts, part{s, w})
+			parts = append(parts, part{service: s, whose: w})
 		}
 	}
 	for _, r := range clashes(parts) {

@@ -1,6 +1,8 @@
 package controller
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -19,6 +21,7 @@ import (
 type made struct {
 	of       inputs
 	services []model.Service // with their defaults; the same slice while they are the same
+	texts    [][]byte        // of these, once somebody has asked for them
 	problems []translate.Problem
 }
 
@@ -76,7 +79,11 @@ func (p *plan) make(w *wish, o translate.Options, of inputs) {
 	} else {
 		p.revision++
 	}
-	w.made = made{of, services, problems}
+	texts := w.made.texts
+	if len(services) == 0 || len(w.made.services) == 0 || &services[0] != &w.made.services[0] {
+		texts = nil
+	}
+	w.made = made{of, services, texts, problems}
 }
 
 // valid gives services their defaults, and says what is wrong with the first that no director
@@ -98,19 +105,49 @@ func valid(services []model.Service) string {
 // part is a service for directors, and whose it is.
 type part struct {
 	service model.Service
+	text    []byte // of it, as JSON
 	whose   *wish
 }
 
 // parts returns all that the file's directors are to forward.
-func (p *plan) parts() []part {
-	var parts []part
+func (p *plan) parts() ([]part, error) {
+	parts := make([]part, 0, len(p.of)) // most have one port, and one address
 	for _, w := range p.of {
 		if w.group != nil {
 			continue
 		}
-		for _, s := range w.made.services {
-			parts = append(parts, part{s, w})
+		if w.made.texts == nil {
+			for i := range w.made.services {
+				text, err := json.Marshal(&w.made.services[i])
+				if err != nil {
+					return nil, fmt.Errorf("write service %s: %w", w.made.services[i].Name, err)
+				}
+				w.made.texts = append(w.made.texts, text)
+				p.work.written++
+			}
+		}
+		for i, s := range w.made.services {
+			parts = append(parts, part{service: s, text: w.made.texts[i], whose: w})
 		}
 	}
-	return parts
+	return parts, nil
+}
+
+// setText writes the set of these parts, as JSON has it.
+func setText(parts []part) []byte {
+	var text bytes.Buffer
+	size := len(`{"services":[]}`)
+	for _, p := range parts {
+		size += len(p.text) + 1
+	}
+	text.Grow(size)
+	text.WriteString(`{"services":[`)
+	for i, p := range parts {
+		if i > 0 {
+			text.WriteByte(',')
+		}
+		text.Write(p.text)
+	}
+	text.WriteString("]}")
+	return text.Bytes()
 }

@@ -38,6 +38,7 @@ type plan struct {
 // work counts what was done.
 type work struct {
 	translated int // Services
+	written    int // directors' services, as JSON
 }
 
 // wish is what is to become of one Service.

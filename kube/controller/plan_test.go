@@ -1,6 +1,8 @@
 package controller
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"net/netip"
 	"testing"
@@ -10,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"weir.io/weir/internal/api"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/kube/pool"
 	"weir.io/weir/kube/translate"
@@ -69,12 +72,29 @@ func (m *many) pass(tb testing.TB) {
 	m.settle(nil, map[*wish]bool{})
 }
 
+// all returns all that directors are to forward, and compares its text with what it has to be.
+func (m *many) all(t *testing.T) []part {
+	t.Helper()
+	parts, err := m.parts()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := json.Marshal(api.Set{Services: services(parts)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(setText(parts), want) {
+		t.Fatal("the set is not written as its services are")
+	}
+	return parts
+}
+
 // One changed EndpointSlice of thousands of Services has one of them translated anew, and no
 // other's services touched; one that says nothing new changes nothing for directors.
 func TestPlanLooksAtWhatChanges(t *testing.T) {
 	m := newMany(t)
-	if m.work.translated != manyServices || len(m.parts()) != manyServices {
-		t.Fatalf("%d Services were translated at first, into %d", m.work.translated, len(m.parts()))
+	if parts := m.all(t); m.work.translated != manyServices || m.work.written != manyServices || len(parts) != manyServices {
+		t.Fatalf("at first %d Services were translated and %d written, into %d", m.work.translated, m.work.written, len(parts))
 	}
 	m.assign() // what was claimed is looked at once more
 	before := map[*wish]*model.Service{}
@@ -95,8 +115,9 @@ func TestPlanLooksAtWhatChanges(t *testing.T) {
 		}
 		m.want(changed, nil)
 		m.pass(t)
-		if m.work.translated != test.translated || m.revision-revision != test.revisions || m.book.Looked > 10 {
-			t.Errorf("%s: %d Services are translated, %d revisions more, %d looks for addresses", test.what, m.work.translated, m.revision-revision, m.book.Looked)
+		m.all(t)
+		if m.work.translated != test.translated || m.work.written != int(test.revisions) || m.revision-revision != test.revisions || m.book.Looked > 10 {
+			t.Errorf("%s: %d Services are translated and %d written, %d revisions more, %d looks for addresses", test.what, m.work.translated, m.work.written, m.revision-revision, m.book.Looked)
 		}
 		for _, w := range m.of {
 			if w.service != changed && &w.made.services[0] != before[w] {
@@ -111,21 +132,34 @@ func TestPlanLooksAtWhatChanges(t *testing.T) {
 	// A Service that goes takes along what was said of it, and what it had is released.
 	m.forget(translate.Of(changed))
 	m.pass(t)
-	if len(m.release) != 1 || len(m.parts()) != manyServices-1 || len(m.of) != manyServices-1 || len(m.unsettled) != 0 {
-		t.Errorf("after one has gone %v is released, and %d services of %d are left", m.release, len(m.parts()), len(m.of))
+	if len(m.release) != 1 || len(m.all(t)) != manyServices-1 || len(m.of) != manyServices-1 || len(m.unsettled) != 0 {
+		t.Errorf("after one has gone %v is released, and %d services of %d are left", m.release, len(m.all(t)), len(m.of))
 	}
 }
 
-func BenchmarkPlanOfOneSlice(b *testing.B) {
+// BenchmarkOneSlice is what one changed EndpointSlice costs: the plan, and then the text of the
+// whole set for directors that have no DirectorSets.
+func BenchmarkOneSlice(b *testing.B) {
 	m := newMany(b)
 	m.assign()
-	b.ReportAllocs()
-	i := 0
-	for b.Loop() {
-		s := m.services[i%manyServices]
-		m.slices[s] = []*discoveryv1.EndpointSlice{sliceOf(i%manyServices, 1+i%endpointsPerSlot)}
-		m.want(s, nil)
-		m.pass(b)
-		i++
+	for name, whole := range map[string]bool{"plan": false, "plan and set": true} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			if _, err := m.parts(); err != nil {
+				b.Fatal(err)
+			}
+			for i := 0; b.Loop(); i++ {
+				s := m.services[i%manyServices]
+				m.slices[s] = []*discoveryv1.EndpointSlice{sliceOf(i%manyServices, 1+i%endpointsPerSlot)}
+				m.want(s, nil)
+				m.pass(b)
+				if !whole {
+					continue
+				}
+				if parts, err := m.parts(); err != nil || len(setText(parts)) == 0 {
+					b.Fatal(len(parts), err)
+				}
+			}
+		})
 	}
 }

@@ -51,14 +51,13 @@ func (w *setWriter) put(ctx context.Context, p *plan) (refused []refusal, err er
 		return nil, w.all(ctx, w.set, w.asked)
 	}
 	w.taken = false
-	parts := p.parts()
+	parts, err := p.parts()
+	if err != nil {
+		return nil, err
+	}
 	for {
 		w.set = api.Set{Services: services(parts)}
-		text, err := json.Marshal(w.set)
-		if err != nil {
-			return refused, fmt.Errorf("write the set: %w", err)
-		}
-		if err = w.all(ctx, w.set, text); err == nil {
+		if err = w.all(ctx, w.set, setText(parts)); err == nil {
 			w.revision, w.taken = p.revision, len(refused) == 0
 			return refused, nil
 		}

@@ -28,7 +28,7 @@ func partOf(w *wish, port uint16, change ...func(*model.Service)) part {
 	for _, f := range change {
 		f(&s)
 	}
-	return part{s, w}
+	return part{service: s, whose: w}
 }
 
 func names(parts []part) string {
@@ -107,6 +107,25 @@ func TestSame(t *testing.T) {
 	}
 	if plain[0].Backends[0].State != model.Active || same(plain, nil) {
 		t.Error("to compare sets changes them")
+	}
+}
+
+// An event says where a Service is reached when that is new, and not that it is nowhere.
+func TestNewAddresses(t *testing.T) {
+	of := func(list string) (ingress []corev1.LoadBalancerIngress) {
+		mode := corev1.LoadBalancerIPModeVIP
+		for _, a := range strings.Fields(list) {
+			ingress = append(ingress, corev1.LoadBalancerIngress{IP: a, IPMode: &mode})
+		}
+		return ingress
+	}
+	for _, test := range []struct {
+		now, before string
+		news        bool
+	}{{"1.1.1.1", "", true}, {"1.1.1.1 ::1", "1.1.1.1", true}, {"::1", "1.1.1.1", true}, {"1.1.1.1", "1.1.1.1", false}, {"1.1.1.1", "1.1.1.1 ::1", false}, {"", "1.1.1.1", false}} {
+		if got := isNews(of(test.now), of(test.before)); got != test.news {
+			t.Errorf("%q after %q is news: %v", test.now, test.before, got)
+		}
 	}
 }
 

@@ -45,12 +45,15 @@ func (c *Controller) tell(ctx context.Context, w *wish) error {
 	if apierrors.IsNotFound(err) {
 		return nil // it is gone, which is about to be read
 	}
-	w.told = w.told || err == nil && !sameAddresses(changed.Status.LoadBalancer.Ingress, w.service.Status.LoadBalancer.Ingress)
+	w.told = w.told || err == nil && isNews(changed.Status.LoadBalancer.Ingress, w.service.Status.LoadBalancer.Ingress)
 	return err
 }
 
-func sameAddresses(a, b []corev1.LoadBalancerIngress) bool {
-	return slices.EqualFunc(a, b, func(x, y corev1.LoadBalancerIngress) bool { return x.IP == y.IP && x.Hostname == y.Hostname })
+// isNews reports whether a status names an address that it has not named before.
+func isNews(now, before []corev1.LoadBalancerIngress) bool {
+	return slices.ContainsFunc(now, func(a corev1.LoadBalancerIngress) bool {
+		return !slices.ContainsFunc(before, func(b corev1.LoadBalancerIngress) bool { return a.IP == b.IP })
+	})
 }
 
 // ingress returns what the status is to say. Its mode is VIP: packets for the address may be
