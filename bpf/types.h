@@ -242,9 +242,9 @@ struct backend {
 	struct address address;
 	/* Of its service, for NAT replies. BACKEND_POD: begins with the pod's name. */
 	struct address vip;
-	__be16 port;        /* NAT, redirect: destination port, 0: the packet's own */
-	__be16 vip_port;    /* of its service, 0: the packet's own */
-	__u32 service;      /* index of its service */
+	__be16 port;     /* NAT, redirect: destination port, 0: the packet's own */
+	__be16 vip_port; /* of its service, 0: the packet's own */
+	__u32 service;   /* index of its service */
 };
 
 /*
