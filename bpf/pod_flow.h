@@ -134,18 +134,35 @@ static __always_inline void establish(struct pod_visit *v, const struct pod_way 
 	bpf_map_delete_elem(&pod_opening, &v->back);
 }
 
-/* A segment of the client's that is no SYN. */
+/*
+ * How far from what the pod has acknowledged a client's FIN or RST may be: what is farther
+ * ends nothing, for somebody has guessed its number (RFC 5961). What is sent again is before.
+ */
+#define POD_END_BEFORE (1 << 16)
+#define POD_END_AFTER (1 << 20)
+
+static __always_inline int may_end(struct pod_visit *v, const struct pod_way *way)
+{
+	struct pod_way *reply;
+	int opening;
+
+	turn_flow(&v->back, &v->flow, way);
+	reply = find_way(&v->back, &opening);
+	return !reply || !reply->acknowledgement ||
+	       bpf_ntohl(v->l4.sequence) + POD_END_BEFORE - reply->acknowledgement <=
+		       POD_END_BEFORE + POD_END_AFTER;
+}
+
+/* A segment of the client's that is no SYN. Whatever goes on has not been reset. */
 static __always_inline void note_arriving(struct pod_visit *v, struct pod_way *way, int opening)
 {
-	__u8 signs = way->signs;
+	__u8 signs = way->signs, flags = v->l4.flags;
 
 	note_seen(way, v->now);
-	if (v->l4.flags & POD_TCP_RST)
-		signs |= POD_RESET;
-	else
-		signs &= ~POD_RESET; /* it goes on: somebody has forged one */
-	if (v->l4.flags & POD_TCP_FIN)
-		signs |= POD_FIN_CLIENT;
+	if (!(flags & POD_TCP_RST))
+		signs &= ~POD_RESET;
+	if (flags & (POD_TCP_FIN | POD_TCP_RST) && may_end(v, way))
+		signs |= flags & POD_TCP_RST ? POD_RESET : POD_FIN_CLIENT;
 	note_signs(way, signs);
 	if (opening && is_established(way, &v->l4))
 		establish(v, way);
@@ -161,6 +178,8 @@ static __always_inline void note_leaving(struct pod_visit *v, struct pod_way *re
 	struct pod_way *way;
 
 	note_seen(reply, v->now);
+	if (flags & POD_TCP_ACK && reply->acknowledgement != bpf_ntohl(v->l4.acknowledgement))
+		reply->acknowledgement = bpf_ntohl(v->l4.acknowledgement);
 	if (!opening && !(flags & (POD_TCP_SYN | POD_TCP_FIN | POD_TCP_RST)))
 		return;
 	turn_flow(&v->flow, &v->back, reply);

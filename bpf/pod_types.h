@@ -52,11 +52,15 @@ enum pod_sign {
 struct pod_way {
 	struct address address; /* in local's place: of the pod, or the VIP */
 	__be16 port;
-	__u8 signs;            /* enum pod_sign */
-	__u8 kind;             /* enum pod_way_kind */
-	__u32 seen;            /* last packet this way, s of CLOCK_MONOTONIC */
-	__u32 acknowledgement; /* TCP: the client's, which completes the handshake; 0: not known */
-	__be32 name;           /* of the pod */
+	__u8 signs; /* enum pod_sign */
+	__u8 kind;  /* enum pod_way_kind */
+	__u32 seen; /* last packet this way, s of CLOCK_MONOTONIC */
+	/*
+	 * TCP. Of what arrives, the client's, which completes the handshake; of what leaves,
+	 * the pod's last one. 0: not known.
+	 */
+	__u32 acknowledgement;
+	__be32 name; /* of the pod */
 };
 
 /* A fragmented answer under way: what its later fragments need. */

@@ -99,7 +99,12 @@ func (p *podLab) testConnection(t *testing.T) {
 	c.says(t, "SYN that somebody has forged", podRow(1, p.here(p.first)), packet.SYN, 7, 0, decapPod, p.second)
 	c.says(t, "data", podRow(1, p.here(p.first)), packet.ACK|packet.PSH, 101, 901, decapPod, p.second)
 	c.hears(t, "data", p.second, packet.ACK|packet.PSH, 901, 105)
-	c.says(t, "RST that somebody has forged", podRow(1, p.here(p.first)), packet.RST, 5, 0, decapPod, p.second)
+	for _, forged := range []uint32{101 + 1<<21, 101 + 0xfff00000, 101 + 1<<31} {
+		c.says(t, "RST that somebody has forged", podRow(1, p.here(p.first)), packet.RST, forged, 0, decapPod, p.second)
+		c.says(t, "FIN that somebody has forged", podRow(1, p.here(p.first)), packet.FIN|packet.ACK, forged, 0, decapPod, p.second)
+		c.says(t, "SYN of the same", podRow(1, p.here(p.first)), packet.SYN, 7, 0, decapPod, p.second)
+	}
+	c.says(t, "RST that somebody has guessed", podRow(1, p.here(p.first)), packet.RST, 105, 0, decapPod, p.second)
 	c.says(t, "data, all the same", podRow(1, p.here(p.first)), packet.ACK, 105, 901, decapPod, p.second)
 	c.says(t, "SYN: it lives", podRow(1, p.here(p.first)), packet.SYN, 7, 0, decapPod, p.second)
 	c.says(t, "FIN", podRow(1, p.here(p.first)), packet.ACK|packet.FIN, 105, 901, decapPod, p.second)
