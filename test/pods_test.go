@@ -41,7 +41,13 @@ type podLab struct {
 // newPodLab makes so many pods on each node.
 func newPodLab(t *testing.T, each ...int) *podLab {
 	t.Helper()
-	l := &podLab{lab: newLab(t, size{backends: len(each) - 1}), agents: map[int]*daemon{}}
+	return newPodLabOf(t, size{}, each...)
+}
+
+func newPodLabOf(t *testing.T, s size, each ...int) *podLab {
+	t.Helper()
+	s.backends = len(each) - 1
+	l := &podLab{lab: newLab(t, s), agents: map[int]*daemon{}}
 	for node, n := range each {
 		h := l.node(node)
 		h.Sysctl("net.ipv4.ip_forward", "1")
