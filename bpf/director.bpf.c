@@ -79,10 +79,33 @@ static __always_inline enum reason deliver(struct packet *packet)
 	return PASS_LOCAL;
 }
 
+/*
+ * A pod of this host: the packet is sent as to any other host, and goes up the stack instead
+ * of out, where the host's agent meets it. So the frame stays for this host's own address.
+ */
+static __noinline enum reason forward_to_own_pod(struct xdp_md *ctx, struct packet *packet,
+						 const struct backend *backend, __u32 index)
+{
+	__u8 macs[2 * MAC_LENGTH];
+	enum reason reason;
+
+	if (!packet || !backend)
+		return DROP_NO_BACKEND;
+	if (bpf_xdp_load_bytes(ctx, 0, macs, sizeof(macs)))
+		return PASS_MALFORMED;
+	reason = backend->mode == MODE_GUE ? forward_with_row(ctx, packet, backend, index) :
+					     forward_encap(ctx, packet, backend, index);
+	if (packet->action == XDP_PASS && bpf_xdp_store_bytes(ctx, 0, macs, sizeof(macs)))
+		return DROP_NO_HEADROOM;
+	return reason;
+}
+
 /* Backends that not all packets reach by their mode. CONTINUE: this one does. */
 static __always_inline enum reason forward_otherwise(struct xdp_md *ctx, struct packet *packet,
 						     const struct backend *backend, __u32 index)
 {
+	if (backend->flags & BACKEND_LOCAL && backend->flags & BACKEND_POD)
+		return forward_to_own_pod(ctx, packet, backend, index);
 	if (backend->flags & BACKEND_LOCAL)
 		return backend->mode == MODE_NAT ? forward_nat(ctx, packet, backend, index) :
 						   deliver(packet);

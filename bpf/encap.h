@@ -9,6 +9,7 @@
 #include "maps.h"
 #include "outer.h"
 #include "packet.h"
+#include "pod_row.h"
 #include "row.h"
 #include "service.h"
 
@@ -73,7 +74,8 @@ __noinline enum reason forward_with_row(struct xdp_md *ctx, struct packet *packe
 
 	if (!packet || !backend || !settings)
 		return DROP_NO_BACKEND;
-	row = find_row(packet, index, backend->flags);
+	row = backend->flags & BACKEND_POD ? find_pods(packet, index, backend->flags) :
+					     find_row(packet, index, backend->flags);
 	return backend->flags & BACKEND_IPV6 ?
 		       forward_encap6(ctx, packet, backend, settings, 1, &row) :
 		       forward_encap4(ctx, packet, backend, settings, 1, &row);
@@ -84,7 +86,7 @@ static __always_inline int names_backup(const struct packet *packet, const struc
 {
 	return packet->flow.protocol == IPPROTO_TCP &&
 	       !(packet->slot.next & (SLOT_LIST | SLOT_SETTLING)) &&
-	       !(backend->flags & BACKEND_IPV6);
+	       !(backend->flags & (BACKEND_IPV6 | BACKEND_POD));
 }
 
 static __always_inline enum reason forward_gue(struct xdp_md *ctx, struct packet *packet,
@@ -101,9 +103,12 @@ static __always_inline enum reason forward_gue(struct xdp_md *ctx, struct packet
 		if (likely(row.length))
 			return forward_encap4(ctx, packet, backend, settings, 1, &row);
 	}
-	return backend->flags & BACKEND_IPV6 ?
-		       forward_encap6(ctx, packet, backend, settings, 1, NULL) :
-		       forward_encap4(ctx, packet, backend, settings, 1, NULL);
+	/* One look for both: backends over IPv4 that are no pods pay for neither. */
+	if (likely(!(backend->flags & (BACKEND_IPV6 | BACKEND_POD))))
+		return forward_encap4(ctx, packet, backend, settings, 1, NULL);
+	if (backend->flags & BACKEND_POD)
+		return forward_with_row(ctx, packet, backend, index);
+	return forward_encap6(ctx, packet, backend, settings, 1, NULL);
 }
 
 static __always_inline enum reason forward_encap(struct xdp_md *ctx, struct packet *packet,

@@ -77,6 +77,10 @@ static __always_inline enum reason leave(struct xdp_md *ctx, struct packet *pack
 		packet->action = XDP_TX;
 		return reason;
 	}
+	if (unlikely(!ifindex)) {
+		packet->action = XDP_PASS;
+		return reason;
+	}
 	packet->action = bpf_redirect_map(&egress, ifindex, 0);
 	return packet->action == XDP_REDIRECT ? reason : DROP_REDIRECT_FAILED;
 }

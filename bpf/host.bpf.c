@@ -9,9 +9,10 @@
  *               -> ECN -> unwrap
  *
  * What has no connection here goes to the next host that may have it (second.h, of UDP
- * datagram.h). In XDP nobody would find its way, so there it is left to host_after_xdp.
+ * datagram.h). In XDP nobody would find its way, so there it is left to host_after_xdp. So is
+ * what is for pods of this host, which becomes theirs on the way (pod.h).
  *
- * Egress (host_egress) lowers the MSS that a VIP offers in its SYNs and SYN-ACKs
+ * Egress (host_egress) makes what pods answer the VIP's (pod_reply.h), lowers the MSS that a VIP offers in its SYNs and SYN-ACKs
  * to what fits together with those headers, and counts the SYNs that are refused.
  */
 #include <stddef.h>
@@ -22,6 +23,8 @@
 #include "clamp.h"
 #include "datagram.h"
 #include "host_maps.h"
+#include "pod.h"
+#include "pod_reply.h"
 #include "second.h"
 #include "tunnel.h"
 
@@ -31,6 +34,8 @@
 const enum host_reason *export_host_reason __attribute__((unused));
 const enum host_source_flag *export_host_source_flag __attribute__((unused));
 const enum host_service_flag *export_host_service_flag __attribute__((unused));
+const enum pod_sign *export_pod_sign __attribute__((unused));
+const enum pod_way_kind *export_pod_way_kind __attribute__((unused));
 const struct row_header *export_row_header __attribute__((unused));
 
 /* Who sent it, or 0: nobody that weir knows. */
@@ -50,6 +55,17 @@ static __always_inline int is_vip(const struct inner *inner)
 	};
 
 	return bpf_map_lookup_elem(&endpoints, &vip) != NULL;
+}
+
+/* Tunnels of ipip to pods end here, too, whatever they are for. */
+static __always_inline int ends_at_pod(struct tunnel *t)
+{
+	struct pod_end end = { .address = t->destination };
+
+	if (t->protocol == IPPROTO_UDP || !bpf_map_lookup_elem(&pod_ends, &end))
+		return 0;
+	t->pod = 1;
+	return 1;
 }
 
 /*
@@ -118,7 +134,7 @@ static __always_inline enum host_reason propagate_ecn6(struct ipv6hdr *ip, void 
 
 static __always_inline int is_decap(enum host_reason reason)
 {
-	return reason >= HOST_DECAP_IPIP && reason <= HOST_DECAP_LAST_RESORT;
+	return reason >= HOST_DECAP_IPIP && reason <= HOST_DECAP_POD;
 }
 
 /*
@@ -137,7 +153,7 @@ static __always_inline enum host_reason ingress(void *data, void *end, __u32 len
 		reason = parse_udp(&c);
 	if (reason != PARSED)
 		return reason;
-	if (!bpf_map_lookup_elem(&tunnel_ends, &t->destination))
+	if (!bpf_map_lookup_elem(&tunnel_ends, &t->destination) && !ends_at_pod(t))
 		return HOST_PASS_NOT_HERE;
 	if (t->protocol == IPPROTO_UDP)
 		reason = parse_gue(&c, t);
@@ -176,6 +192,25 @@ static __always_inline int has_chance(const struct tunnel *t, const struct inner
 {
 	return t->private >= sizeof(struct row_header) ||
 	       inner->destination.protocol == IPPROTO_UDP;
+}
+
+/* Of the service this host has pods alone: the kernel would send the VIP's packets away. */
+static __always_inline int has_pods_only(__u32 index)
+{
+	const struct host_service *service = bpf_map_lookup_elem(&services, &index);
+
+	return service && service->flags & HOST_SERVICE_PODS;
+}
+
+/* In ipip the outer address says whose it is, in GUE the private data have said so. */
+static __always_inline enum host_reason divide(enum host_reason reason, const struct tunnel *t,
+					       const struct inner *inner)
+{
+	if (!is_decap(reason) || reason == HOST_DECAP_POD)
+		return reason;
+	if (t->gue)
+		return has_pods_only(inner->service) ? HOST_DROP_NO_POD : reason;
+	return t->pod || has_pods_only(inner->service) ? HOST_DECAP_POD : reason;
 }
 
 static __always_inline int is_drop(enum host_reason reason)
@@ -245,7 +280,8 @@ int host_xdp(struct xdp_md *ctx)
 		if (reason == PARSED)
 			reason = judge_datagram_xdp(ctx, &chance);
 	}
-	if (reason == HOST_PASSED_ON)
+	reason = divide(reason, &t, &inner);
+	if (reason == HOST_PASSED_ON || reason == HOST_DECAP_POD)
 		return XDP_PASS; /* as it came, and counted by host_after_xdp */
 	if (is_decap(reason))
 		reason = propagate_ecn((void *)(long)ctx->data, (void *)(long)ctx->data_end, reason,
@@ -317,7 +353,7 @@ static __always_inline int conclude(struct __sk_buff *skb, enum host_reason reas
 {
 	__u32 length = skb->len;
 	struct chance chance;
-	int action = TC_ACT_UNSPEC;
+	int action = TC_ACT_UNSPEC, pod = 0;
 
 	if (reason == HOST_DECAP_GUE && has_chance(t, inner)) {
 		chance = chance_of(t, inner);
@@ -325,10 +361,17 @@ static __always_inline int conclude(struct __sk_buff *skb, enum host_reason reas
 		if (reason == PARSED)
 			reason = judge_datagram_skb(skb, &chance);
 	}
+	reason = divide(reason, t, inner);
+	if (reason == HOST_DECAP_POD) {
+		pod = 1;
+		chance = chance_of(t, inner);
+		chance.hop = t->destination;
+		reason = judge_pod(skb, &chance);
+	}
 	if (is_decap(reason))
 		reason = propagate_ecn((void *)(long)skb->data, (void *)(long)skb->data_end, reason,
 				       t, inner);
-	if (is_decap(reason) && unwrap_skb(skb, t, inner))
+	if (is_decap(reason) && (unwrap_skb(skb, t, inner) || (pod && send_to_pod(skb))))
 		reason = HOST_DROP_DECAP_FAILED;
 	if (reason == HOST_PASSED_ON) {
 		action = pass_on(skb, t, &chance);
@@ -367,10 +410,12 @@ int host_after_xdp(struct __sk_buff *skb)
 SEC("tc")
 int host_egress(struct __sk_buff *skb)
 {
-	enum host_reason reason = clamp_mss(skb);
+	enum host_reason reason = has_pods() ? leave_pod(skb) : HOST_PASS_EGRESS;
+	enum host_reason clamped = is_drop(reason) ? HOST_PASS_EGRESS : clamp_mss(skb);
 
-	count_reason(reason, skb->len - sizeof(struct ethhdr));
-	return TC_ACT_UNSPEC;
+	count_reason(clamped == HOST_PASS_EGRESS ? reason : clamped,
+		     skb->len - sizeof(struct ethhdr));
+	return is_drop(reason) ? TC_ACT_SHOT : TC_ACT_UNSPEC;
 }
 
 char _license[] SEC("license") = "Dual BSD/GPL";

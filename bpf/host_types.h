@@ -6,6 +6,7 @@
  */
 #pragma once
 
+#include "pod_types.h"
 #include "row_types.h"
 #include "types.h"
 
@@ -87,8 +88,10 @@ struct host_question {
 #define HOST_NAMESPACES_MAX 16
 
 enum host_service_flag {
-	HOST_SERVICE_KEEPS_ALL = 1
-				 << 0, /* nothing is sent on: its sockets are not to be seen here */
+	/* Nothing is sent on: its sockets are not to be seen here. */
+	HOST_SERVICE_KEEPS_ALL = 1 << 0,
+	/* This host has pods of it and nothing else: the host itself does not have the VIP. */
+	HOST_SERVICE_PODS = 1 << 1,
 };
 
 struct host_service {
@@ -115,6 +118,7 @@ enum host_reason {
 	HOST_DECAP_GUE,
 	HOST_DECAP_NEW_FLOW,    /* datagram of a flow that no host of its row has: it begins here */
 	HOST_DECAP_LAST_RESORT, /* has no connection here either, and nobody else is left to try */
+	HOST_DECAP_POD,         /* unwrapped, and its destination is a pod now */
 	/* Ingress: second chance. */
 	HOST_PASSED_ON, /* its connection is not here: sent to the next host of its row */
 	/* Ingress: dropped. */
@@ -123,10 +127,13 @@ enum host_reason {
 	HOST_DROP_ROW_MALFORMED,   /* a list of candidates that contradicts itself */
 	HOST_DROP_NOT_PEER,        /* from a backend that the service does not have */
 	HOST_DROP_CONGESTED,       /* outer header marked CE, sender does not speak ECN */
-	HOST_DROP_DECAP_FAILED,    /* the kernel refused to remove or rewrite the outer header */
+	HOST_DROP_NO_POD,          /* for a pod that this host does not have, or for none */
+	HOST_DROP_POD_TAKEN,       /* the pod knows the client's port from another VIP */
+	HOST_DROP_DECAP_FAILED,    /* the kernel refused to remove or rewrite a header */
 	/* Egress. */
 	HOST_PASS_EGRESS,   /* no SYN of a VIP */
 	HOST_PASS_REFUSED,  /* RST of a VIP that refuses a connection */
+	HOST_POD_REPLY,     /* of a pod, or an error about what was sent to one: the VIP's now */
 	HOST_CLAMP_LOWERED, /* SYN whose MSS was lowered */
 	HOST_CLAMP_FITS,    /* SYN whose MSS fits as it is */
 	HOST_CLAMP_ABSENT,  /* SYN without a readable MSS option: peers assume 536 or 1220 */

@@ -17,6 +17,7 @@
 #include <bpf/bpf_helpers.h>
 
 #include "checksum.h"
+#include "ending.h"
 #include "redirect_maps.h"
 #include "redirect_option.h"
 
@@ -56,19 +57,6 @@ static __always_inline void map_address(struct address *to, __be32 address)
 	words[1] = 0;
 	words[2] = bpf_htonl(0xffff);
 	words[3] = address;
-}
-
-/* The word of an address that is in the packet, of IPv4 the only one. */
-static __always_inline __be32 last_word(const struct address *address)
-{
-	return ((const __be32 *)address->bytes)[3];
-}
-
-static __always_inline int same_bytes(const struct address *a, const struct address *b)
-{
-	const __u32 *x = (const __u32 *)a->bytes, *y = (const __u32 *)b->bytes;
-
-	return !((x[0] ^ y[0]) | (x[1] ^ y[1]) | (x[2] ^ y[2]) | (x[3] ^ y[3]));
 }
 
 static __always_inline int read_ipv4(void *data, void *end, struct segment *s)

@@ -86,7 +86,7 @@ static __always_inline __be32 header_of(__u32 hops, __u32 down, __u32 flags)
 static __always_inline int may_be_named(const struct backend *backend, __u32 flags)
 {
 	return backend && backend->state != BACKEND_FREE && backend->mode == MODE_GUE &&
-	       !((backend->flags ^ flags) & BACKEND_IPV6);
+	       !((backend->flags ^ flags) & (BACKEND_IPV6 | BACKEND_POD));
 }
 
 static __always_inline __u32 hop_size(__u32 flags)

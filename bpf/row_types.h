@@ -15,8 +15,8 @@
 #define ROW_HOPS_MAX (RING_CANDIDATES_MAX - 1)
 
 struct row_header {
-	__u8 kind;  /* ROW_KIND, or ROW_KIND_UDP */
-	__u8 count; /* of addresses, 1 to ROW_HOPS_MAX */
+	__u8 kind;  /* ROW_KIND, ROW_KIND_UDP or ROW_KIND_PODS */
+	__u8 count; /* of addresses, 1 to ROW_HOPS_MAX; of pods, 1 to ROW_PODS_MAX */
 	__u8 next;  /* of them, to be tried; count: none is left */
 	__u8 claim; /* of ROW_KIND_UDP; 0 */
 };
@@ -34,3 +34,12 @@ struct row_header {
 #define ROW_DOWN_SHIFT 4  /* of count: how many of the last ones are down for the director */
 #define ROW_RETURNED 0x80 /* of next: it is on its way back to the first host */
 #define ROW_RELAY 0xff /* of claim: the first host sends it to the only one named, who keeps it */
+
+/*
+ * The row of a packet whose backend is a pod: `count` entries of a host's address and of
+ * what this host calls the pod (model.PodName). The first is the one that the packet was
+ * sent to, so `next` is 1 at first, and the packet is at the one before. Of a connection
+ * that the host does not know it goes on to the next other host.
+ */
+#define ROW_KIND_PODS 0x50
+#define ROW_PODS_MAX RING_CANDIDATES_MAX

@@ -102,6 +102,8 @@ static __always_inline enum host_reason judge(const struct view *view, struct ch
 		return PARSED;
 	if (row->kind == ROW_KIND_UDP)
 		return PARSED;
+	if (row->kind == ROW_KIND_PODS)
+		return HOST_DECAP_POD;
 	if (row->kind != ROW_KIND)
 		return chance->protocol == IPPROTO_UDP ? PARSED : HOST_DECAP_GUE;
 	if (!is_well_formed(chance, row))
@@ -138,11 +140,13 @@ static __always_inline struct chance chance_of(const struct tunnel *t, const str
 		.ip = ip,
 		.l4 = inner->l4 ? ip + inner->l4 : 0,
 		.tcp_end = ip + inner->length,
+		.ports = inner->ports ? ip + inner->ports : 0,
 		.service = inner->service,
 		.private = t->private,
 		.outer6 = t->ipv6,
 		.ipv6 = inner->ipv6,
 		.protocol = inner->destination.protocol,
+		.gue = t->gue,
 	};
 
 	return chance;

@@ -61,6 +61,7 @@ struct chance {
 	__u32 ip;      /* of the inner packet */
 	__u32 l4;      /* 0: none, or not all of it: a fragment */
 	__u32 tcp_end; /* of the inner packet */
+	__u32 ports;   /* also of a first fragment; 0: it has none */
 	__u32 service;
 	__u8 private; /* bytes of private data */
 	__u8 outer6;
@@ -71,7 +72,7 @@ struct chance {
 	__u8 next;
 	__u8 claim;
 	__u8 as_first; /* with this host's own address as the row's first */
-	__u8 pad;
+	__u8 gue;
 };
 
 /* Where the packet is, for either kind of program. */

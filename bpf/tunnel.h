@@ -67,6 +67,7 @@ struct tunnel {
 	__u8 ipv6;     /* the outer header is IPv6 */
 	__u8 gue;
 	__u8 ecn;     /* of the outer header */
+	__u8 pod;     /* it ends at a pod's address, not at this host's */
 	__u8 private; /* bytes of GUE's private data, which ends where the inner packet begins */
 };
 
@@ -75,7 +76,8 @@ struct inner {
 	struct host_endpoint destination;
 	__u32 service; /* index of its service */
 	__u32 length;
-	__u32 l4; /* bytes before its L4 header; 0: none, or not all of it: a fragment */
+	__u32 l4;    /* bytes before its L4 header; 0: none, or not all of it: a fragment */
+	__u32 ports; /* bytes before its ports; also of a first fragment; 0: it has none */
 	__u8 ipv6;
 };
 
@@ -238,9 +240,9 @@ static __always_inline enum host_reason parse_gue(struct cursor *c, struct tunne
 }
 
 /* Reads the port. What has none belongs to the VIP itself. */
-static __always_inline enum host_reason parse_port(struct cursor *c,
-						   struct host_endpoint *destination)
+static __always_inline enum host_reason parse_port(struct cursor *c, struct inner *inner)
 {
+	struct host_endpoint *destination = &inner->destination;
 	__be16 *ports = c->at;
 	__u32 header = sizeof(struct udphdr);
 
@@ -251,6 +253,7 @@ static __always_inline enum host_reason parse_port(struct cursor *c,
 	if ((void *)(ports + 2) > c->end || c->left < header)
 		return HOST_DROP_INNER_MALFORMED;
 	destination->port = ports[1];
+	inner->ports = inner->length - c->left;
 	return PARSED;
 }
 
@@ -281,7 +284,7 @@ static __always_inline enum host_reason parse_inner4(struct cursor *c, struct in
 	c->left -= header;
 	if (!(ip->frag_off & bpf_htons(IPV4_MORE_FRAGMENTS)))
 		inner->l4 = header;
-	return parse_port(c, destination);
+	return parse_port(c, inner);
 }
 
 /*
@@ -353,7 +356,7 @@ static __always_inline enum host_reason parse_inner6(struct cursor *c, struct in
 		default:
 			if (!fragment)
 				inner->l4 = inner->length - c->left;
-			return parse_port(c, destination);
+			return parse_port(c, inner);
 		}
 		if (!skip_extension(c, &destination->protocol, &fragment))
 			return destination->protocol == IPPROTO_ICMPV6 ? PARSED :

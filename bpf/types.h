@@ -221,6 +221,7 @@ enum backend_flag {
 	BACKEND_SNAT = 1 << 2,      /* full NAT */
 	BACKEND_KEEP_TAGS = 1 << 3, /* leave the VLAN tags as they came */
 	BACKEND_REDIRECT = 1 << 4,  /* connections that ask for it are handed over */
+	BACKEND_POD = 1 << 5,       /* behind the agent of its host: see pod_row.h */
 };
 
 /*
@@ -233,16 +234,17 @@ struct backend {
 	__be16 vlan;        /* 802.1Q tag to leave with, 0: untagged */
 	__u8 source_mac[6]; /* of the interface it leaves by */
 	__u16 mtu;          /* largest IP packet that fits, before encapsulation */
-	__u32 ifindex;      /* interface it leaves by */
+	__u32 ifindex;      /* interface it leaves by; 0: up this host's own stack */
 	__u8 state;         /* enum backend_state */
 	__u8 mode;          /* enum mode */
 	__u8 flags;         /* enum backend_flag */
 	__u8 epoch;         /* of the index: differs from the one before it */
 	struct address address;
-	struct address vip; /* of its service, for NAT replies */
-	__be16 port;        /* NAT, redirect: destination port, 0: the packet's own */
-	__be16 vip_port;    /* of its service, 0: the packet's own */
-	__u32 service;      /* index of its service */
+	/* Of its service, for NAT replies. BACKEND_POD: begins with the pod's name. */
+	struct address vip;
+	__be16 port;     /* NAT, redirect: destination port, 0: the packet's own */
+	__be16 vip_port; /* of its service, 0: the packet's own */
+	__u32 service;   /* index of its service */
 };
 
 /*

@@ -29,28 +29,34 @@ func TestIperf(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				startServer(t, l.backends[0], at, "iperf3", "--server", "--one-off", "--bind", at.Addr().String())
 				out := on(t, l.client, "iperf3", append([]string{"--client", w.vip().String(), "--json"}, args...)...)
-				var result struct {
-					Error string
-					End   struct {
-						Received struct{ Bytes int } `json:"sum_received"`
-						Sum      struct {
-							Packets int
-							Lost    int `json:"lost_packets"`
-						}
-					}
-				}
-				if err := json.Unmarshal([]byte(out), &result); err != nil {
-					t.Fatalf("read the result: %v", err)
-				}
-				switch {
-				case result.Error != "":
-					t.Errorf("iperf3 says %s", result.Error)
-				case name == "udp" && (result.End.Sum.Packets == 0 || result.End.Sum.Lost > 0):
-					t.Errorf("%d of %d datagrams were lost", result.End.Sum.Lost, result.End.Sum.Packets)
-				case name != "udp" && result.End.Received.Bytes == 0:
-					t.Errorf("nothing was received")
-				}
+				wantMeasured(t, out, name == "udp")
 			})
 		}
 	})
+}
+
+// wantMeasured checks what iperf3 says of one run.
+func wantMeasured(t *testing.T, out string, udp bool) {
+	t.Helper()
+	var result struct {
+		Error string
+		End   struct {
+			Received struct{ Bytes int } `json:"sum_received"`
+			Sum      struct {
+				Packets int
+				Lost    int `json:"lost_packets"`
+			}
+		}
+	}
+	if err := json.Unmarshal([]byte(out), &result); err != nil {
+		t.Fatalf("read the result: %v", err)
+	}
+	switch {
+	case result.Error != "":
+		t.Errorf("iperf3 says %s", result.Error)
+	case udp && (result.End.Sum.Packets == 0 || result.End.Sum.Lost > 0):
+		t.Errorf("%d of %d datagrams were lost", result.End.Sum.Lost, result.End.Sum.Packets)
+	case !udp && result.End.Received.Bytes == 0:
+		t.Errorf("nothing was received")
+	}
 }

@@ -264,7 +264,12 @@ type lineServer struct {
 
 func serveLines(t *testing.T, h *netlab.Host, name string) *lineServer {
 	t.Helper()
-	listener, err := h.Listen("tcp", fmt.Sprintf(":%d", linesPort))
+	return serveLinesAt(t, h, linesPort, name)
+}
+
+func serveLinesAt(t *testing.T, h *netlab.Host, port uint16, name string) *lineServer {
+	t.Helper()
+	listener, err := h.Listen("tcp", fmt.Sprintf(":%d", port))
 	if err != nil {
 		t.Fatal(err)
 	}

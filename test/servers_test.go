@@ -18,6 +18,12 @@ import (
 // under /upload/. The file name has the host's name.
 func startNginx(t *testing.T, h *netlab.Host) (root string) {
 	t.Helper()
+	return startNginxAt(t, h, 80)
+}
+
+// startNginxAt does so at another port. /client says whom it sees as its client.
+func startNginxAt(t *testing.T, h *netlab.Host, port uint16) (root string) {
+	t.Helper()
 	root = filepath.Join(h.Dir(), "www")
 	for _, dir := range []string{root, filepath.Join(root, "upload"), filepath.Join(h.Dir(), "tmp")} {
 		if err := os.MkdirAll(dir, 0o777); err != nil {
@@ -27,16 +33,17 @@ func startNginx(t *testing.T, h *netlab.Host) (root string) {
 	if err := os.WriteFile(filepath.Join(root, "name"), []byte(h.Name), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	conf := write(t, h, "nginx.conf", strings.ReplaceAll(`
+	conf := write(t, h, "nginx.conf", strings.NewReplacer("DIR", h.Dir(), "PORT", fmt.Sprint(port)).Replace(`
 daemon off; master_process off; user root; pid DIR/nginx.pid; error_log DIR/nginx.log;
 events { worker_connections 4096; }
 http {
 	access_log off; client_max_body_size 0; client_body_temp_path DIR/tmp; proxy_temp_path DIR/tmp;
 	fastcgi_temp_path DIR/tmp; uwsgi_temp_path DIR/tmp; scgi_temp_path DIR/tmp;
-	server { listen 80; listen [::]:80; root DIR/www; location /upload/ { dav_methods PUT; } }
+	server { listen PORT; listen [::]:PORT; root DIR/www;
+		location /upload/ { dav_methods PUT; } location = /client { return 200 $remote_addr; } }
 }
-`, "DIR", h.Dir()))
-	startServer(t, h, netip.MustParseAddrPort("0.0.0.0:80"), "nginx", "-e", filepath.Join(h.Dir(), "nginx.log"), "-c", conf)
+`))
+	startServer(t, h, netip.AddrPortFrom(netip.IPv4Unspecified(), port), "nginx", "-e", filepath.Join(h.Dir(), "nginx.log"), "-c", conf)
 	return root
 }
 

@@ -225,8 +225,21 @@ func agentTable(t *table, s api.AgentStatus) {
 	for _, service := range s.Services {
 		t.row(service.Name, service.VIP, service.Protocol, service.Port, service.MSS, service.Packets, service.Bytes)
 	}
+	podsTable(t, s.Pods)
 	redirectsTable(t, s.Redirects)
 	reasonsTable(t, s.Reasons)
+}
+
+// podsTable is left out where no backend is a pod of the host.
+func podsTable(t *table, pods []model.AgentPod) {
+	if len(pods) == 0 {
+		return
+	}
+	t.line("")
+	t.row("SERVICE", "POD", "PORT", "FLOWS")
+	for _, p := range pods {
+		t.row(p.Service, p.Address, p.Port, p.Flows)
+	}
 }
 
 // redirectsTable is left out where no service is redirected.

@@ -32,6 +32,7 @@ type Agent struct {
 	version string // of the maps' ABI
 	objects *bpfObjects
 	flows   *flowMemory
+	pods    *podMemory
 	noTCX   bool // behave as before Linux 6.6
 	sockets sockets
 	watched atomic.Pointer[watched] // whose loads are measured
@@ -67,15 +68,21 @@ func Open(options Options) (*Agent, error) {
 		_ = p.lock.Close()
 		return nil, err
 	}
-	objects, version, err := load(p, spec, flows, options.Log)
+	pods, err := openPods(p.state(), spec)
 	if err != nil {
 		return nil, errors.Join(err, flows.giveUp(), p.lock.Close())
 	}
+	replacements := pods.replacements()
+	maps.Copy(replacements, flows.replacements())
+	objects, version, err := load(p, spec, replacements, options.Log)
+	if err != nil {
+		return nil, errors.Join(err, pods.giveUp(), flows.giveUp(), p.lock.Close())
+	}
 	s, err := openSockets()
 	if err != nil {
-		return nil, errors.Join(err, objects.Close(), flows.close(), p.lock.Close())
+		return nil, errors.Join(err, objects.Close(), pods.close(), flows.close(), p.lock.Close())
 	}
-	return &Agent{options: options, pins: p, version: version, objects: objects, flows: flows, sockets: s}, nil
+	return &Agent{options: options, pins: p, version: version, objects: objects, flows: flows, pods: pods, sockets: s}, nil
 }
 
 // Close ends the process's part. The programs go on with what they were told, and
@@ -85,7 +92,7 @@ func (a *Agent) Close() error {
 	if a.redirector != nil {
 		_ = a.redirector.Close()
 	}
-	return errors.Join(a.objects.Close(), a.flows.close(), a.pins.lock.Close())
+	return errors.Join(a.objects.Close(), a.pods.close(), a.flows.close(), a.pins.lock.Close())
 }
 
 // Set makes the host do what the configuration says. Everything new is in place
@@ -210,6 +217,8 @@ func (a *Agent) apply(p plan, uplinks []uplink) error {
 		detachOthers(a.pins.links(), uplinks),
 		t.prune(&a.objects.bpfMaps),
 		a.flows.takeOver(),
+		a.pods.takeOver(),
+		a.agePods(),
 		forgetOtherFormats(a.pins.state()),
 		a.pins.removeOtherMaps(a.version))
 }

@@ -181,7 +181,7 @@ func TestEgress(t *testing.T) {
 		t.Run(name, func(t *testing.T) { checkEgress(t, h, in, in, bpfHostReasonHOST_PASS_EGRESS) })
 	}
 	for reason := bpfHostReasonHOST_PASS_EGRESS; reason < bpfHostReasonHOST_REASON_COUNT; reason++ {
-		if !hit[reason] {
+		if !hit[reason] && reason != podReply { // TestIngressPods
 			t.Errorf("no row ends in %s", reasonName(t, reason))
 		}
 	}

@@ -28,7 +28,7 @@ func (a *Agent) Follow(ctx context.Context) error {
 	if err := netlink.AddrSubscribe(addresses, ctx.Done()); err != nil {
 		return fmt.Errorf("follow addresses: %w", err)
 	}
-	go a.ageRedirects(ctx)
+	go a.ageFlows(ctx)
 	go func() {
 		tick := time.NewTimer(a.pause())
 		defer tick.Stop()

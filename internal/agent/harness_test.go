@@ -21,6 +21,9 @@ var (
 	rangeVIP4            = netip.MustParseAddr("192.0.2.11")
 	rangeVIP6            = netip.MustParseAddr("2001:db8::11")
 	notVIP4, notVIP6     = netip.MustParseAddr("192.0.2.99"), netip.MustParseAddr("2001:db8::99")
+	podVIP4, podVIP6     = netip.MustParseAddr("192.0.2.20"), netip.MustParseAddr("2001:db8::20")
+	otherPodVIP4         = netip.MustParseAddr("192.0.2.21")
+	otherPodVIP6         = netip.MustParseAddr("2001:db8::21")
 	client4, client6     = netip.MustParseAddr("198.51.100.7"), netip.MustParseAddr("2001:db8:c::7")
 )
 
@@ -36,6 +39,16 @@ func testConfig() model.Config {
 		}
 		return list
 	}
+	pods := func(list ...string) []model.Backend {
+		var backends []model.Backend
+		for i := 0; i < len(list); i += 2 {
+			b := model.NewBackend()
+			at := netip.MustParseAddrPort(list[i])
+			b.Name, b.Address, b.Port, b.Host = list[i], at.Addr(), at.Port(), netip.MustParseAddr(list[i+1])
+			backends = append(backends, b)
+		}
+		return backends
+	}
 	port := func(first, last uint16) model.PortRange { return model.PortRange{First: first, Last: last} }
 	return model.Config{
 		Directors: []netip.Prefix{netip.MustParsePrefix("10.0.9.0/24"), netip.MustParsePrefix("2001:db8:9::/64")},
@@ -48,6 +61,17 @@ func testConfig() model.Config {
 			{Name: "all6", VIP: rangeVIP6, Protocol: model.TCP, Mode: model.L2DSR, Backends: backends(host6)},
 			{Name: "talk4", VIP: vip4, Protocol: model.UDP, Port: port(3478, 3478), Mode: model.GUE, Backends: backends(host4, host6, peer4, peer6, third4, third6)},
 			{Name: "talk6", VIP: vip6, Protocol: model.UDP, Port: port(3478, 3478), Mode: model.GUE, Backends: backends(host4, host6, peer4, peer6, third4, third6)},
+			{Name: "pods4", VIP: podVIP4, Protocol: model.TCP, Port: port(80, 80), Mode: model.GUE,
+				Backends: pods("10.244.1.5:8080", "10.0.1.11", "10.244.1.6:9090", "2001:db8:1::11", "10.244.2.9:8080", "10.0.1.12", "10.244.3.9:80", "2001:db8:1::12")},
+			{Name: "pods6", VIP: podVIP6, Protocol: model.TCP, Port: port(80, 80), Mode: model.GUE,
+				Backends: pods("[fd00:1::5]:8080", "10.0.1.11", "[fd00:1::6]:9090", "2001:db8:1::11", "[fd00:2::9]:8080", "10.0.1.12", "[fd00:3::9]:80", "2001:db8:1::12")},
+			{Name: "poddns4", VIP: podVIP4, Protocol: model.UDP, Port: port(53, 53), Mode: model.GUE,
+				Backends: pods("10.244.1.5:5353", "10.0.1.11", "10.244.1.6:53", "2001:db8:1::11", "10.244.2.9:53", "10.0.1.12", "10.244.3.9:53", "2001:db8:1::12")},
+			{Name: "poddns6", VIP: podVIP6, Protocol: model.UDP, Port: port(53, 53), Mode: model.GUE,
+				Backends: pods("[fd00:1::5]:5353", "10.0.1.11", "[fd00:1::6]:53", "2001:db8:1::11", "[fd00:2::9]:53", "10.0.1.12", "[fd00:3::9]:53", "2001:db8:1::12")},
+			{Name: "again4", VIP: podVIP4, Protocol: model.TCP, Port: port(8000, 8100), Mode: model.GUE, Backends: pods("10.244.1.5:0", "10.0.1.11")},
+			{Name: "other4", VIP: otherPodVIP4, Protocol: model.TCP, Port: port(80, 80), Mode: model.IPIP, Backends: pods("10.244.1.5:8080", "10.0.1.11")},
+			{Name: "other6", VIP: otherPodVIP6, Protocol: model.TCP, Port: port(80, 80), Mode: model.IPIP, Backends: pods("[fd00:1::5]:8080", "10.0.1.11")},
 			{Name: "elsewhere", VIP: notVIP4, Protocol: model.TCP, Port: port(80, 80), Mode: model.GUE, Backends: backends(peer4)},
 		},
 	}

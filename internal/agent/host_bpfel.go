@@ -87,19 +87,23 @@ const (
 	bpfHostReasonHOST_DECAP_GUE            bpfHostReason = 12
 	bpfHostReasonHOST_DECAP_NEW_FLOW       bpfHostReason = 13
 	bpfHostReasonHOST_DECAP_LAST_RESORT    bpfHostReason = 14
-	bpfHostReasonHOST_PASSED_ON            bpfHostReason = 15
-	bpfHostReasonHOST_DROP_INNER_MALFORMED bpfHostReason = 16
-	bpfHostReasonHOST_DROP_NO_SERVICE      bpfHostReason = 17
-	bpfHostReasonHOST_DROP_ROW_MALFORMED   bpfHostReason = 18
-	bpfHostReasonHOST_DROP_NOT_PEER        bpfHostReason = 19
-	bpfHostReasonHOST_DROP_CONGESTED       bpfHostReason = 20
-	bpfHostReasonHOST_DROP_DECAP_FAILED    bpfHostReason = 21
-	bpfHostReasonHOST_PASS_EGRESS          bpfHostReason = 22
-	bpfHostReasonHOST_PASS_REFUSED         bpfHostReason = 23
-	bpfHostReasonHOST_CLAMP_LOWERED        bpfHostReason = 24
-	bpfHostReasonHOST_CLAMP_FITS           bpfHostReason = 25
-	bpfHostReasonHOST_CLAMP_ABSENT         bpfHostReason = 26
-	bpfHostReasonHOST_REASON_COUNT         bpfHostReason = 27
+	bpfHostReasonHOST_DECAP_POD            bpfHostReason = 15
+	bpfHostReasonHOST_PASSED_ON            bpfHostReason = 16
+	bpfHostReasonHOST_DROP_INNER_MALFORMED bpfHostReason = 17
+	bpfHostReasonHOST_DROP_NO_SERVICE      bpfHostReason = 18
+	bpfHostReasonHOST_DROP_ROW_MALFORMED   bpfHostReason = 19
+	bpfHostReasonHOST_DROP_NOT_PEER        bpfHostReason = 20
+	bpfHostReasonHOST_DROP_CONGESTED       bpfHostReason = 21
+	bpfHostReasonHOST_DROP_NO_POD          bpfHostReason = 22
+	bpfHostReasonHOST_DROP_POD_TAKEN       bpfHostReason = 23
+	bpfHostReasonHOST_DROP_DECAP_FAILED    bpfHostReason = 24
+	bpfHostReasonHOST_PASS_EGRESS          bpfHostReason = 25
+	bpfHostReasonHOST_PASS_REFUSED         bpfHostReason = 26
+	bpfHostReasonHOST_POD_REPLY            bpfHostReason = 27
+	bpfHostReasonHOST_CLAMP_LOWERED        bpfHostReason = 28
+	bpfHostReasonHOST_CLAMP_FITS           bpfHostReason = 29
+	bpfHostReasonHOST_CLAMP_ABSENT         bpfHostReason = 30
+	bpfHostReasonHOST_REASON_COUNT         bpfHostReason = 31
 )
 
 type bpfHostService struct {
@@ -112,6 +116,7 @@ type bpfHostServiceFlag uint32
 
 const (
 	bpfHostServiceFlagHOST_SERVICE_KEEPS_ALL bpfHostServiceFlag = 1
+	bpfHostServiceFlagHOST_SERVICE_PODS      bpfHostServiceFlag = 2
 )
 
 type bpfHostSource struct {
@@ -125,6 +130,117 @@ type bpfHostSourceFlag uint32
 const (
 	bpfHostSourceFlagHOST_SOURCE_DIRECTOR bpfHostSourceFlag = 1
 	bpfHostSourceFlagHOST_SOURCE_BACKEND  bpfHostSourceFlag = 2
+)
+
+type bpfPod struct {
+	_       structs.HostLayout
+	Address bpfAddress
+	Port    uint16
+	Pad     uint16
+	Name    uint32
+}
+
+type bpfPodEnd struct {
+	_       structs.HostLayout
+	Address bpfAddress
+	Service uint32
+}
+
+type bpfPodFlow struct {
+	_          structs.HostLayout
+	Client     bpfAddress
+	Local      bpfAddress
+	ClientPort uint16
+	LocalPort  uint16
+	Protocol   uint8
+	Pad        [3]uint8
+}
+
+type bpfPodFragment struct {
+	_        structs.HostLayout
+	Pod      bpfAddress
+	Client   bpfAddress
+	Id       uint32
+	Protocol uint8
+	Pad      [3]uint8
+}
+
+type bpfPodName struct {
+	_       structs.HostLayout
+	Service uint32
+	Name    uint32
+}
+
+type bpfPodSign uint32
+
+const (
+	bpfPodSignPOD_FIN_CLIENT bpfPodSign = 1
+	bpfPodSignPOD_FIN_POD    bpfPodSign = 2
+	bpfPodSignPOD_RESET      bpfPodSign = 4
+	bpfPodSignPOD_ANSWERED   bpfPodSign = 8
+)
+
+type bpfPodVisit struct {
+	_     structs.HostLayout
+	Flow  bpfPodFlow
+	Back  bpfPodFlow
+	Way   bpfPodWay
+	Reply bpfPodWay
+	From  struct {
+		_       structs.HostLayout
+		Address bpfAddress
+		Port    uint16
+		Pad     uint16
+	}
+	To struct {
+		_       structs.HostLayout
+		Address bpfAddress
+		Port    uint16
+		Pad     uint16
+	}
+	Picked bpfPod
+	L4     struct {
+		_               structs.HostLayout
+		Source          uint16
+		Destination     uint16
+		Sequence        uint32
+		Acknowledgement uint32
+		Offset          uint8
+		Flags           uint8
+		Pad             uint16
+	}
+	Error struct {
+		_        structs.HostLayout
+		Checksum uint32
+		Ip       uint32
+		Ports    uint32
+		Protocol uint8
+		Pad      [3]uint8
+	}
+	Ports    uint32
+	Now      uint32
+	Protocol uint8
+	Ipv6     uint8
+	Pad      [2]uint8
+	Row      [128]uint8
+}
+
+type bpfPodWay struct {
+	_               structs.HostLayout
+	Address         bpfAddress
+	Port            uint16
+	Signs           uint8
+	Kind            uint8
+	Seen            uint32
+	Acknowledgement uint32
+	Name            uint32
+}
+
+type bpfPodWayKind uint32
+
+const (
+	bpfPodWayKindPOD_ARRIVING bpfPodWayKind = 0
+	bpfPodWayKindPOD_LEAVING  bpfPodWayKind = 1
 )
 
 type bpfRowHeader struct {
@@ -143,6 +259,14 @@ const (
 	bpfMapEndpoints             = "endpoints"
 	bpfMapNamespaces            = "namespaces"
 	bpfMapPeers                 = "peers"
+	bpfMapPodDatagrams          = "pod_datagrams"
+	bpfMapPodEnds               = "pod_ends"
+	bpfMapPodFlows              = "pod_flows"
+	bpfMapPodFragments          = "pod_fragments"
+	bpfMapPodNames              = "pod_names"
+	bpfMapPodOpening            = "pod_opening"
+	bpfMapPodVisits             = "pod_visits"
+	bpfMapPodsHere              = "pods_here"
 	bpfMapQuestions             = "questions"
 	bpfMapRanges                = "ranges"
 	bpfMapReasons               = "reasons"
@@ -159,6 +283,8 @@ const (
 	bpfVarExportHostReason      = "export_host_reason"
 	bpfVarExportHostServiceFlag = "export_host_service_flag"
 	bpfVarExportHostSourceFlag  = "export_host_source_flag"
+	bpfVarExportPodSign         = "export_pod_sign"
+	bpfVarExportPodWayKind      = "export_pod_way_kind"
 	bpfVarExportRowHeader       = "export_row_header"
 	bpfVarReadsSockets          = "reads_sockets"
 	bpfVarRemembersFlows        = "remembers_flows"
@@ -220,6 +346,14 @@ type bpfMapSpecs struct {
 	Endpoints       *ebpf.MapSpec `ebpf:"endpoints"`
 	Namespaces      *ebpf.MapSpec `ebpf:"namespaces"`
 	Peers           *ebpf.MapSpec `ebpf:"peers"`
+	PodDatagrams    *ebpf.MapSpec `ebpf:"pod_datagrams"`
+	PodEnds         *ebpf.MapSpec `ebpf:"pod_ends"`
+	PodFlows        *ebpf.MapSpec `ebpf:"pod_flows"`
+	PodFragments    *ebpf.MapSpec `ebpf:"pod_fragments"`
+	PodNames        *ebpf.MapSpec `ebpf:"pod_names"`
+	PodOpening      *ebpf.MapSpec `ebpf:"pod_opening"`
+	PodVisits       *ebpf.MapSpec `ebpf:"pod_visits"`
+	PodsHere        *ebpf.MapSpec `ebpf:"pods_here"`
 	Questions       *ebpf.MapSpec `ebpf:"questions"`
 	Ranges          *ebpf.MapSpec `ebpf:"ranges"`
 	Reasons         *ebpf.MapSpec `ebpf:"reasons"`
@@ -238,6 +372,8 @@ type bpfVariableSpecs struct {
 	ExportHostReason      *ebpf.VariableSpec `ebpf:"export_host_reason"`
 	ExportHostServiceFlag *ebpf.VariableSpec `ebpf:"export_host_service_flag"`
 	ExportHostSourceFlag  *ebpf.VariableSpec `ebpf:"export_host_source_flag"`
+	ExportPodSign         *ebpf.VariableSpec `ebpf:"export_pod_sign"`
+	ExportPodWayKind      *ebpf.VariableSpec `ebpf:"export_pod_way_kind"`
 	ExportRowHeader       *ebpf.VariableSpec `ebpf:"export_row_header"`
 	ReadsSockets          *ebpf.VariableSpec `ebpf:"reads_sockets"`
 	RemembersFlows        *ebpf.VariableSpec `ebpf:"remembers_flows"`
@@ -267,6 +403,14 @@ type bpfMaps struct {
 	Endpoints       *ebpf.Map `ebpf:"endpoints"`
 	Namespaces      *ebpf.Map `ebpf:"namespaces"`
 	Peers           *ebpf.Map `ebpf:"peers"`
+	PodDatagrams    *ebpf.Map `ebpf:"pod_datagrams"`
+	PodEnds         *ebpf.Map `ebpf:"pod_ends"`
+	PodFlows        *ebpf.Map `ebpf:"pod_flows"`
+	PodFragments    *ebpf.Map `ebpf:"pod_fragments"`
+	PodNames        *ebpf.Map `ebpf:"pod_names"`
+	PodOpening      *ebpf.Map `ebpf:"pod_opening"`
+	PodVisits       *ebpf.Map `ebpf:"pod_visits"`
+	PodsHere        *ebpf.Map `ebpf:"pods_here"`
 	Questions       *ebpf.Map `ebpf:"questions"`
 	Ranges          *ebpf.Map `ebpf:"ranges"`
 	Reasons         *ebpf.Map `ebpf:"reasons"`
@@ -284,6 +428,14 @@ func (m *bpfMaps) Close() error {
 		m.Endpoints,
 		m.Namespaces,
 		m.Peers,
+		m.PodDatagrams,
+		m.PodEnds,
+		m.PodFlows,
+		m.PodFragments,
+		m.PodNames,
+		m.PodOpening,
+		m.PodVisits,
+		m.PodsHere,
 		m.Questions,
 		m.Ranges,
 		m.Reasons,
@@ -303,6 +455,8 @@ type bpfVariables struct {
 	ExportHostReason      *ebpf.Variable `ebpf:"export_host_reason"`
 	ExportHostServiceFlag *ebpf.Variable `ebpf:"export_host_service_flag"`
 	ExportHostSourceFlag  *ebpf.Variable `ebpf:"export_host_source_flag"`
+	ExportPodSign         *ebpf.Variable `ebpf:"export_pod_sign"`
+	ExportPodWayKind      *ebpf.Variable `ebpf:"export_pod_way_kind"`
 	ExportRowHeader       *ebpf.Variable `ebpf:"export_row_header"`
 	ReadsSockets          *ebpf.Variable `ebpf:"reads_sockets"`
 	RemembersFlows        *ebpf.Variable `ebpf:"remembers_flows"`

@@ -93,7 +93,7 @@ func abi(spec *ebpf.CollectionSpec) (string, error) {
 	fmt.Fprintf(hash, "%9v\n", reasons)
 	for _, name := range slices.Sorted(maps.Keys(spec.Maps)) {
 		m := spec.Maps[name]
-		if name == flowsName {
+		if name == flowsName || slices.Contains(podMaps, name) {
 			continue
 		}
 		fmt.Fprintf(hash, "%s %v %d %d %d %d %9v %9v\n", name, m.Type, m.KeySize, m.ValueSize,
@@ -103,8 +103,8 @@ func abi(spec *ebpf.CollectionSpec) (string, error) {
 }
 
 // load loads the programs with the maps that are pinned, or pins new ones. The memory of
-// flows is no part of a version.
-func load(p *pins, spec *ebpf.CollectionSpec, flows *flowMemory, log *slog.Logger) (*bpfObjects, string, error) {
+// flows is no part of a version: those maps are the replacements.
+func load(p *pins, spec *ebpf.CollectionSpec, replacements map[string]*ebpf.Map, log *slog.Logger) (*bpfObjects, string, error) {
 	version, err := abi(spec)
 	if err != nil {
 		return nil, "", err
@@ -115,11 +115,11 @@ func load(p *pins, spec *ebpf.CollectionSpec, flows *flowMemory, log *slog.Logge
 		return nil, "", fmt.Errorf("make map directory: %w", err)
 	}
 	for name, m := range spec.Maps {
-		if !strings.HasPrefix(name, ".") && name != flowsName {
+		if !strings.HasPrefix(name, ".") && replacements[name] == nil && name != flowsName {
 			m.Pinning = ebpf.PinByName
 		}
 	}
-	options := ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: p.maps(version)}, MapReplacements: flows.replacements()}
+	options := ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: p.maps(version)}, MapReplacements: replacements}
 	objects, err := loadJudging(spec, options, log)
 	if err != nil && fresh {
 		// The version before goes on; nobody else would remove these.

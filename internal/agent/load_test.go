@@ -30,7 +30,7 @@ func TestRefusedProgram(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if _, _, err := load(p, spec, flows, slog.New(slog.DiscardHandler)); err == nil {
+		if _, _, err := load(p, spec, flows.replacements(), slog.New(slog.DiscardHandler)); err == nil {
 			t.Error("a program that returns nothing was loaded")
 		}
 		if err := flows.giveUp(); err != nil {

@@ -109,7 +109,7 @@ func newWatched(config model.Config, here func(netip.Addr) bool) *watched {
 			continue
 		}
 		for j := range s.Backends {
-			if here(s.Backends[j].Address) {
+			if b := &s.Backends[j]; here(b.Address) && !b.Host.IsValid() {
 				w.add(s, &s.Backends[j])
 			}
 		}

@@ -43,6 +43,8 @@ type service struct {
 	port     model.PortRange
 	mss      int // 0: none
 	peers    []netip.Addr
+	pods     []pod // of this host
+	podsOnly bool  // nothing but pods of it is here: the host does not have the VIP
 }
 
 // identity is what tells services apart.
@@ -80,12 +82,13 @@ func newPlan(config model.Config, h host) (plan, error) {
 			return plan{}, fmt.Errorf("service %s: %w", s.Name, err)
 		}
 		p.ends = append(p.ends, ends...)
-		if !h.elsewhere.addresses[s.VIP] {
+		pods, podsOnly := localPods(s, h.addresses)
+		if !podsOnly && !h.elsewhere.addresses[s.VIP] {
 			p.vips = append(p.vips, s.VIP) // on lo it would never get there
 		}
 		peers := backendAddresses(s)
-		p.add(service{name: s.Name, vip: s.VIP, protocol: s.Protocol, port: s.Port, mss: mss, peers: peers})
-		p.add(service{vip: s.VIP, peers: peers})
+		p.add(service{name: s.Name, vip: s.VIP, protocol: s.Protocol, port: s.Port, mss: mss, peers: peers, pods: pods, podsOnly: podsOnly})
+		p.add(service{vip: s.VIP, peers: peers, pods: pods, podsOnly: podsOnly})
 	}
 	p.redirects = redirects(config, h)
 	p.ends = sorted(p.ends)
@@ -105,22 +108,30 @@ func newPlan(config model.Config, h host) (plan, error) {
 // directors and agents do not learn of a change of mode at the same moment.
 func unwrapped(m model.Mode) bool { return m != model.NAT }
 
-// localEnds returns the addresses of the service's backends that are this host.
+// localEnds returns the addresses of the service's backends that are this host, or pods of it.
 func localEnds(s model.Service, addresses map[netip.Addr]bool) []netip.Addr {
 	var ends []netip.Addr
 	for _, b := range s.Backends {
-		if unwrapped(b.ModeIn(s)) && addresses[b.Address] {
-			ends = append(ends, b.Address)
+		if at := hostOf(&b); unwrapped(b.ModeIn(s)) && addresses[at] {
+			ends = append(ends, at)
 		}
 	}
 	return ends
+}
+
+// hostOf returns the address whose agent packets to a backend come to.
+func hostOf(b *model.Backend) netip.Addr {
+	if b.Host.IsValid() {
+		return b.Host
+	}
+	return b.Address
 }
 
 func backendAddresses(s model.Service) []netip.Addr {
 	addresses := make([]netip.Addr, 0, len(s.Backends))
 	for _, b := range s.Backends {
 		if unwrapped(b.ModeIn(s)) {
-			addresses = append(addresses, b.Address)
+			addresses = append(addresses, hostOf(&b))
 		}
 	}
 	return sorted(addresses)
@@ -162,6 +173,8 @@ func (p *plan) add(s service) {
 	same := &p.services[i]
 	same.mss = min(same.mss, s.mss)
 	same.peers = sorted(slices.Concat(same.peers, s.peers))
+	same.pods = samePods(slices.Concat(same.pods, s.pods))
+	same.podsOnly = same.podsOnly && s.podsOnly
 }
 
 // sources returns where tunnels may come from. Of the prefixes that hold an

@@ -26,9 +26,58 @@ func TestPlan(t *testing.T) {
 	for _, s := range p.services {
 		names += " " + serviceName(s)
 	}
-	const want = " web4 192.0.2.10 dns4 web6 2001:db8::10 dns6 range4 192.0.2.11 all6 2001:db8::11 talk4 talk6"
+	const want = " web4 192.0.2.10 dns4 web6 2001:db8::10 dns6 range4 192.0.2.11 all6 2001:db8::11 talk4 talk6" +
+		" pods4 192.0.2.20 pods6 2001:db8::20 poddns4 poddns6 again4 other4 192.0.2.21 other6 2001:db8::21"
 	if names != want {
 		t.Errorf("services are%s, want%s", names, want)
+	}
+}
+
+// TestPlanOfPods: a host whose backends are pods does not have the VIP, unless it is a
+// backend itself; its peers are the other pods' hosts.
+func TestPlanOfPods(t *testing.T) {
+	at := func(address, host string) model.Backend {
+		b := model.NewBackend()
+		b.Address = netip.MustParseAddr(address)
+		if host != "" {
+			b.Host = netip.MustParseAddr(host)
+		}
+		return b
+	}
+	s := model.Service{Name: "s", VIP: vip4, Protocol: model.TCP, Port: model.PortRange{First: 80, Last: 80}, Mode: model.GUE,
+		Backends: []model.Backend{at("10.244.1.6", "10.0.1.11"), at("10.244.1.5", "2001:db8:1::11"), at("10.244.2.9", "10.0.1.12")}}
+	h := host{addresses: map[netip.Addr]bool{host4: true, host6: true}, mtu: 1500}
+	plain := s
+	plain.Port = model.PortRange{First: 443, Last: 443}
+	plain.Backends = []model.Backend{at("10.0.1.11", "")}
+	for _, test := range []struct {
+		services []model.Service
+		vips     int
+		only     []bool // by service
+	}{
+		{[]model.Service{s}, 0, []bool{true, true}},
+		{[]model.Service{s, plain}, 1, []bool{true, false, false}},
+	} {
+		p, err := newPlan(model.Config{Services: test.services}, h)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(p.vips) != test.vips || len(p.ends) != 2 {
+			t.Errorf("the host has %v, and tunnels end at %v; want %d VIPs and its two addresses", p.vips, p.ends, test.vips)
+		}
+		for i, want := range test.only {
+			if p.services[i].podsOnly != want {
+				t.Errorf("%s has pods only: %v, want %v", serviceName(p.services[i]), !want, want)
+			}
+		}
+		of := p.services[0]
+		if len(of.pods) != 2 || of.pods[0].address.String() != "10.244.1.5" || of.pods[0].port != 80 || len(of.peers) != 3 {
+			t.Errorf("pods are %+v, peers %v", of.pods, of.peers)
+		}
+		vip, pod := netip.AddrPortFrom(vip4, 80), netip.MustParseAddrPort("10.244.1.5:80")
+		if !p.has(vip, model.TCP, pod) || p.has(vip, model.UDP, pod) || p.has(netip.AddrPortFrom(vip4, 81), model.TCP, pod) || p.has(vip, model.TCP, netip.MustParseAddrPort("10.244.2.9:80")) {
+			t.Errorf("the host has other pods than %+v", of.pods)
+		}
 	}
 }
 
@@ -67,6 +116,9 @@ func TestMSS(t *testing.T) {
 		{name: "4 in 6", service: model.Service{VIP: vip4, Mode: model.IPIP}, backends: []model.Backend{b6}, want: 1420},
 		{name: "gue", service: model.Service{VIP: vip4, Mode: model.GUE}, backends: []model.Backend{b4}, want: 1396},
 		{name: "gue over IPv6", service: model.Service{VIP: vip6, Mode: model.GUE}, backends: []model.Backend{b6}, want: 1304},
+		{name: "pods", service: model.Service{VIP: vip4, Mode: model.GUE}, backends: []model.Backend{{Address: netip.MustParseAddr("10.244.1.5"), Host: host4}}, want: 1360},
+		{name: "pods over IPv6", service: model.Service{VIP: vip6, Mode: model.GUE}, backends: []model.Backend{{Address: netip.MustParseAddr("fd00::5"), Host: host6}}, want: 1264},
+		{name: "pods by ipip", service: model.Service{VIP: vip4, Mode: model.IPIP}, backends: []model.Backend{{Address: netip.MustParseAddr("10.244.1.5"), Host: host6}}, want: 1440},
 		{name: "both families", service: model.Service{VIP: vip4, Mode: model.GUE}, backends: []model.Backend{b4, b6}, want: 1324},
 		{name: "one backend by gue", service: model.Service{VIP: vip4, Mode: model.L2DSR},
 			backends: []model.Backend{b4, {Address: peer4, Mode: mode(model.GUE)}}, want: 1396},

@@ -37,8 +37,8 @@ func timeoutOf(out, in uint16) time.Duration {
 	return openTimeout
 }
 
-// ageRedirects takes connections out that have ended, until the context does.
-func (a *Agent) ageRedirects(ctx context.Context) {
+// ageFlows takes connections out that have ended, until the context does.
+func (a *Agent) ageFlows(ctx context.Context) {
 	tick := time.NewTicker(ageInterval)
 	defer tick.Stop()
 	for {
@@ -48,6 +48,9 @@ func (a *Agent) ageRedirects(ctx context.Context) {
 		case <-tick.C:
 		}
 		a.mu.Lock()
+		if err := a.agePods(); err != nil {
+			a.options.Log.Error("age flows of pods", "error", err)
+		}
 		if a.redirector != nil {
 			if err := a.redirector.age(now(), a.hasSocket); err != nil {
 				a.options.Log.Error("age redirected connections", "error", err)

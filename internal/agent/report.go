@@ -142,7 +142,7 @@ func emptyReports(config model.Config, own map[netip.Addr]int, udp bool, now tim
 			continue
 		}
 		for _, b := range s.Backends {
-			if _, here := own[b.Address]; !here || b.ModeIn(*s) != model.GUE {
+			if _, here := own[b.Address]; !here || b.Host.IsValid() || b.ModeIn(*s) != model.GUE {
 				continue
 			}
 			at, known := about[b.Address]

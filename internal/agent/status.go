@@ -31,6 +31,9 @@ func (a *Agent) Status() (model.AgentStatus, error) {
 	if status.Services, err = a.services(); err != nil {
 		return status, err
 	}
+	if status.Pods, err = a.podStatus(); err != nil {
+		return status, err
+	}
 	if a.redirector != nil {
 		status.Redirects, err = a.redirector.status()
 	}

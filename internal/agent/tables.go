@@ -19,6 +19,8 @@ type tables struct {
 	services  map[uint32]bpfHostService
 	// Each number is one more than the kernel's: 0 ends the list.
 	namespaces map[uint32]uint32
+	podNames   map[bpfPodName]bpfPod
+	podEnds    map[bpfPodEnd]bpfPod
 	indexes    map[identity]uint32
 	fresh      []uint32 // indexes that nobody had before: their counters are old
 }
@@ -39,6 +41,8 @@ func newTables(p plan, endpoints map[bpfHostEndpoint]uint32, ranges map[bpfHostR
 		peers:      map[bpfHostPeer]uint32{},
 		services:   map[uint32]bpfHostService{},
 		namespaces: map[uint32]uint32{},
+		podNames:   map[bpfPodName]bpfPod{},
+		podEnds:    map[bpfPodEnd]bpfPod{},
 		indexes:    map[identity]uint32{},
 	}
 	for _, end := range p.ends {
@@ -97,6 +101,10 @@ func current(s service, endpoints map[bpfHostEndpoint]uint32, ranges map[bpfHost
 }
 
 func (t *tables) add(s service, index uint32, flags bpfHostServiceFlag) {
+	if s.podsOnly {
+		flags |= bpfHostServiceFlagHOST_SERVICE_PODS
+	}
+	t.addPods(s, index)
 	t.indexes[s.identity()] = index
 	t.services[index] = bpfHostService{Mss: uint32(s.mss), Flags: uint32(flags)}
 	for _, peer := range s.peers {
@@ -121,6 +129,9 @@ func (t *tables) put(m *bpfMaps) error {
 		}
 	}
 	return errors.Join(
+		putAll(m.PodsHere, t.podsHere(1)),
+		putAll(m.PodNames, t.podNames),
+		putAll(m.PodEnds, t.podEnds),
 		putAll(m.Namespaces, t.namespaces),
 		putAll(m.Services, t.services),
 		putAll(m.Peers, t.peers),
@@ -137,7 +148,10 @@ func (t *tables) prune(m *bpfMaps) error {
 		removeOthers(m.Ranges, t.ranges),
 		removeOthers(m.Endpoints, t.endpoints),
 		removeOthers(m.Sources, t.sources),
-		removeOthers(m.Peers, t.peers))
+		removeOthers(m.Peers, t.peers),
+		removeOthers(m.PodEnds, t.podEnds),
+		removeOthers(m.PodNames, t.podNames),
+		putAll(m.PodsHere, t.podsHere(0)))
 }
 
 func putAll[K comparable, V any](m *ebpf.Map, want map[K]V) error {
@@ -149,8 +163,8 @@ func putAll[K comparable, V any](m *ebpf.Map, want map[K]V) error {
 	return nil
 }
 
-func removeOthers[K comparable](m *ebpf.Map, want map[K]uint32) error {
-	have, err := readAll[K](m)
+func removeOthers[K comparable, V any](m *ebpf.Map, want map[K]V) error {
+	have, err := readAllOf[K, V](m)
 	if err != nil {
 		return err
 	}
@@ -165,10 +179,12 @@ func removeOthers[K comparable](m *ebpf.Map, want map[K]uint32) error {
 	return nil
 }
 
-func readAll[K comparable](m *ebpf.Map) (map[K]uint32, error) {
-	have := make(map[K]uint32)
+func readAll[K comparable](m *ebpf.Map) (map[K]uint32, error) { return readAllOf[K, uint32](m) }
+
+func readAllOf[K comparable, V any](m *ebpf.Map) (map[K]V, error) {
+	have := make(map[K]V)
 	var key K
-	var value uint32
+	var value V
 	entries := m.Iterate()
 	for entries.Next(&key, &value) {
 		have[key] = value

@@ -94,7 +94,7 @@ func guessUplinks(config model.Config, at map[netip.Addr]int) ([]netlink.Link, e
 	}
 	for _, s := range config.Services {
 		for _, b := range s.Backends {
-			if index, ok := at[b.Address]; ok {
+			if index, ok := at[hostOf(&b)]; ok {
 				indexes = append(indexes, index)
 			}
 		}

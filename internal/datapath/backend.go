@@ -1,6 +1,7 @@
 package datapath
 
 import (
+	"encoding/binary"
 	"fmt"
 	"math"
 	"net/netip"
@@ -161,7 +162,7 @@ func entryOf(s *model.TableService, service uint32, b model.TableBackend, hop ne
 		Ifindex:   uint32(hop.ifindex),
 		State:     uint8(b.State),
 		Mode:      uint8(b.Mode),
-		Address:   addressBytes(b.Address),
+		Address:   addressBytes(b.TunnelEnd()),
 		Vip:       addressBytes(s.VIP),
 		Port:      bigEndian16(b.Port),
 		Service:   service,
@@ -169,8 +170,12 @@ func entryOf(s *model.TableService, service uint32, b model.TableBackend, hop ne
 	if s.Port.Single() {
 		entry.VipPort = bigEndian16(s.Port.First)
 	}
-	if b.Address.Is6() {
+	if b.TunnelEnd().Is6() {
 		entry.Flags |= uint8(directorBackendFlagBACKEND_IPV6)
+	}
+	if b.Host.IsValid() {
+		entry.Flags |= uint8(directorBackendFlagBACKEND_POD)
+		entry.Vip = podName(s, &b)
 	}
 	if b.Redirect {
 		entry.Flags |= uint8(directorBackendFlagBACKEND_REDIRECT)
@@ -188,6 +193,13 @@ func entryOf(s *model.TableService, service uint32, b model.TableBackend, hop ne
 		entry.State = uint8(directorBackendStateBACKEND_DOWN)
 	}
 	return entry
+}
+
+// podName is what the agent of a pod's host knows it by, where an entry has it.
+func podName(s *model.TableService, b *model.TableBackend) (name directorAddress) {
+	at := model.Backend{Address: b.Address, Port: b.Port}
+	binary.BigEndian.PutUint32(name.Bytes[:], model.PodName(at.PodIn(&model.Service{Port: s.Port})))
+	return name
 }
 
 // stayInSegment makes packets leave with the tags that they came with: l2dsr does

@@ -163,7 +163,7 @@ func (d *Datapath) captureBackend(text, service string) (none captureCaptureEndp
 		for _, b := range s.order {
 			if notAddress != nil && b.desired.Name == text ||
 				notAddress == nil && b.desired.Address == end.Prefix.Addr() && (end.Port == 0 || b.desired.Port == end.Port) {
-				found[b.desired.Address] = true
+				found[b.desired.TunnelEnd()] = true
 			}
 		}
 	}

@@ -95,13 +95,16 @@ func (d *Datapath) tunnelSources(services []*service, hopOf func(model.TableBack
 			continue // nothing to ask its backends
 		}
 		for _, b := range s.order {
-			is4 := b.desired.Address.Is4()
+			is4 := b.desired.TunnelEnd().Is4()
 			if !tunnels(b.desired.Mode) || is4 && have4 || !is4 && have6 {
 				continue
 			}
 			own := ownAddress(hopOf(b.desired), d.table.Directors)
 			if !own.IsValid() {
 				continue
+			}
+			if own.Is4() != is4 {
+				continue // a pod's host, of which the address of another family is known
 			}
 			sources = append(sources[:len(sources):len(sources)], netip.PrefixFrom(own, own.BitLen()))
 			have4, have6 = have4 || is4, have6 || !is4

@@ -51,6 +51,7 @@ const (
 	directorBackendFlagBACKEND_SNAT      directorBackendFlag = 4
 	directorBackendFlagBACKEND_KEEP_TAGS directorBackendFlag = 8
 	directorBackendFlagBACKEND_REDIRECT  directorBackendFlag = 16
+	directorBackendFlagBACKEND_POD       directorBackendFlag = 32
 )
 
 type directorBackendState uint32

@@ -66,12 +66,17 @@ func (s *testService) abiBackend(i int) directorBackend {
 	if s.port.Single() {
 		out.VipPort = be16(s.port.First)
 	}
+	if b.pod != 0 {
+		out.Vip = directorAddress{}
+		binary.BigEndian.PutUint32(out.Vip.Bytes[:], b.pod)
+	}
 	for flag, set := range map[directorBackendFlag]bool{
 		directorBackendFlagBACKEND_IPV6:      b.address.Is6(),
 		directorBackendFlagBACKEND_LOCAL:     b.local,
 		directorBackendFlagBACKEND_SNAT:      b.snat,
 		directorBackendFlagBACKEND_KEEP_TAGS: b.keepTags,
 		directorBackendFlagBACKEND_REDIRECT:  b.redirect,
+		directorBackendFlagBACKEND_POD:       b.pod != 0,
 	} {
 		if set {
 			out.Flags |= uint8(flag)

@@ -152,7 +152,7 @@ func (w *world) nameOf(index uint32) (string, netip.AddrPort) {
 	if s := w.services[entry.Service]; s != nil {
 		for _, b := range s.order {
 			if b.index == index {
-				return b.desired.Name, address
+				return b.desired.Name, netip.AddrPortFrom(b.desired.Address, b.desired.Port)
 			}
 		}
 	}

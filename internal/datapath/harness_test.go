@@ -57,7 +57,8 @@ type testBackend struct {
 	keepTags bool
 	redirect bool
 	local    bool
-	gone     bool // state is free, not to be filled in
+	pod      uint32 // its name; 0: it is none
+	gone     bool   // state is free, not to be filled in
 	epoch    uint8
 	mtu      uint16
 	ifindex  uint32
@@ -106,7 +107,7 @@ func (w *testWorld) add(s testService) *testService {
 		if b.mtu == 0 {
 			b.mtu = 1500
 		}
-		if b.ifindex == 0 {
+		if b.ifindex == 0 && (b.pod == 0 || !b.local) {
 			b.ifindex = ingress
 		}
 	}

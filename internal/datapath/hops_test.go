@@ -1,6 +1,7 @@
 package datapath
 
 import (
+	"encoding/binary"
 	"fmt"
 	"slices"
 	"testing"
@@ -37,12 +38,61 @@ func carriesRow(headers []packet.Header) bool {
 // row is the private data of GUE for a packet that goes to a backend: the other
 // candidates, the oldest owner first, and those that are down after the others.
 func (s *testService) row(f model.Flow, backend int, headers []packet.Header) []byte {
+	if s.backends[backend].pod != 0 {
+		return s.rowOfPods(f, backend, headers)
+	}
 	if !carriesRow(headers) {
 		return nil
 	}
 	if s.relayed != nil {
 		return append([]byte{0x55, 1, 0, 0xff}, s.relayed.address.AsSlice()...)
 	}
+	var hops []byte
+	most, count, below := model.MaxCandidates-1, 0, 0
+	if s.backends[backend].address.Is6() {
+		most = model.MaxCandidates6 - 1
+	}
+	for _, c := range s.others(f, backend) {
+		if count < most {
+			hops = append(hops, s.backends[c].address.AsSlice()...)
+			count++
+			if s.backends[c].state == directorBackendStateBACKEND_DOWN {
+				below++
+			}
+		}
+	}
+	if count == 0 {
+		return nil
+	}
+	if model.Protocol(f.Protocol) == model.UDP {
+		return append([]byte{0x55, byte(count | below<<4), 0, 0}, hops...)
+	}
+	return append([]byte{0x57, byte(count), 0, 0}, hops...)
+}
+
+// rowOfPods is the same for a pod: a header, and then of each candidate its host's address
+// and what that calls it. The first is the one that it goes to.
+func (s *testService) rowOfPods(f model.Flow, backend int, headers []packet.Header) []byte {
+	candidates := []uint32{uint32(backend)}
+	if carriesRow(headers) {
+		candidates = append(candidates, s.others(f, backend)...)
+	}
+	most := model.MaxCandidates
+	if s.backends[backend].address.Is6() {
+		most = model.MaxCandidates6
+	}
+	candidates = candidates[:min(most, len(candidates))]
+	row := []byte{0x50, byte(len(candidates)), 1, 0}
+	for _, c := range candidates {
+		row = append(row, s.backends[c].address.AsSlice()...)
+		row = binary.BigEndian.AppendUint32(row, s.backends[c].pod)
+	}
+	return row
+}
+
+// others are the candidates besides the one that a packet goes to: the oldest owner first,
+// and those that are down after the others. Pods and others do not name each other.
+func (s *testService) others(f model.Flow, backend int) []uint32 {
 	candidates := byAge(&s.ring, f.Hash(s.salt, s.affinity))
 	var older []uint32
 	if s.before != nil {
@@ -61,30 +111,11 @@ func (s *testService) row(f model.Flow, backend int, headers []packet.Header) []
 	down := func(c uint32) bool { return s.backends[c].state == directorBackendStateBACKEND_DOWN }
 	last := slices.DeleteFunc(slices.Clone(candidates), func(c uint32) bool { return !down(c) })
 	candidates = append(slices.DeleteFunc(candidates, down), last...)
-	to := s.backends[backend].address
-	most := model.MaxCandidates - 1
-	if to.Is6() {
-		most = model.MaxCandidates6 - 1
-	}
-	var hops []byte
-	count, below := 0, 0
-	for _, c := range slices.DeleteFunc(candidates, func(c uint32) bool { return int(c) == backend }) {
+	to := s.backends[backend]
+	return slices.DeleteFunc(candidates, func(c uint32) bool {
 		b := s.backends[c]
-		if count < most && b.mode == model.GUE && !b.gone && b.address.Is4() == to.Is4() {
-			hops = append(hops, b.address.AsSlice()...)
-			count++
-			if down(c) {
-				below++
-			}
-		}
-	}
-	if count == 0 {
-		return nil
-	}
-	if model.Protocol(f.Protocol) == model.UDP {
-		return append([]byte{0x55, byte(count | below<<4), 0, 0}, hops...)
-	}
-	return append([]byte{0x57, byte(count), 0, 0}, hops...)
+		return int(c) == backend || b.mode != model.GUE || b.gone || b.address.Is4() != to.address.Is4() || (b.pod != 0) != (to.pod != 0)
+	})
 }
 
 // byAge is a hash's row, the oldest owner first; nobody, where no connection needs the slot.
@@ -107,7 +138,12 @@ func byAge(ring *model.Ring, hash uint64) (candidates []uint32) {
 }
 
 // testRows: which other candidates a packet in GUE names, and which packets do.
-func testRows(t *testing.T) {
+func testRows(t *testing.T) { checkRows(t, false) }
+
+// testRowsOfPods: the same of backends that are pods.
+func testRowsOfPods(t *testing.T) { checkRows(t, true) }
+
+func checkRows(t *testing.T, pods bool) {
 	const down, free = directorBackendStateBACKEND_DOWN, directorBackendStateBACKEND_FREE
 	pair := model.Ring{Slots: []model.Slot{{Owner: 0, Next: 1}}}
 	lone := model.Ring{Slots: []model.Slot{{Owner: 0, Next: model.NoBackend}}}
@@ -134,6 +170,7 @@ func testRows(t *testing.T) {
 			{"backup is gone", pair, nil, func(b []testBackend) { b[1].state, b[1].gone = free, true }, 0},
 			{"backup of another mode", pair, nil, func(b []testBackend) { b[1].mode = model.IPIP }, 0},
 			{"backup of another family", pair, nil, func(b []testBackend) { b[1].address = backendAddress(!over4, 999) }, 0},
+			{"backup is a pod, or is none", pair, nil, func(b []testBackend) { b[1].pod ^= 0xfeed }, 0},
 			{"owner is down", pair, nil, func(b []testBackend) { b[0].state = down }, 1},
 			{"list", list, nil, nil, 0},
 			{"list, owner and first are down", list, nil, func(b []testBackend) { b[0].state, b[1].state = down, down }, 2},
@@ -167,6 +204,12 @@ func testRows(t *testing.T) {
 				backends := make([]testBackend, 8)
 				for i := range backends {
 					backends[i] = testBackend{mode: model.GUE, address: backendAddress(over4, 8*n+i)}
+					if pods {
+						backends[i].pod = 0xfeed
+						if i != 1 { // see below
+							backends[i].pod = 0x1000*uint32(n+1) + uint32(i)
+						}
+					}
 				}
 				if c.edit != nil {
 					c.edit(backends)
@@ -187,7 +230,9 @@ func testRows(t *testing.T) {
 			}
 		}
 	}
-	rows = append(rows, rememberedRows(w)...)
+	if !pods {
+		rows = append(rows, rememberedRows(w)...)
+	}
 	loadTestDirector(t, w).check(t, rows)
 }
 

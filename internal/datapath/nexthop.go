@@ -53,7 +53,11 @@ func (r *resolver) imagine(b model.TableBackend, interfaces []string) (hop nextH
 
 // hopOf is the next hop of a backend. The lock is held.
 func (r *resolver) hopOf(b model.TableBackend, interfaces []string, macOf func(neighbour) model.MAC) nextHop {
-	way := r.cached(b.Address)
+	if b.Host.IsValid() && r.cached(b.Host).hop.local {
+		// Its packets leave for nowhere, but from somewhere.
+		return nextHop{local: true, mtu: 0xffff, address: b.Host}
+	}
+	way := r.cached(b.TunnelEnd())
 	hop := way.hop
 	switch {
 	case hop.local:

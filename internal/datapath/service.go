@@ -54,7 +54,7 @@ func tunnels(m model.Mode) bool { return m == model.IPIP || m == model.GUE }
 func tunnelsTo(backends []model.TableBackend) (over [2]bool) {
 	for i := range backends {
 		if b := &backends[i]; tunnels(b.Mode) {
-			over[truth(b.Address.Is6())] = true
+			over[truth(b.TunnelEnd().Is6())] = true
 		}
 	}
 	return over

@@ -112,6 +112,9 @@ func (d *Datapath) writeBackends(s *service) {
 	}
 	d.turn(s, turning)
 	for i, b := range s.order {
+		if !d.entries.holds(b.index, entries[i]) { // a pod that is another host's now
+			d.entries.restore(b.index, entries[i])
+		}
 		d.entries.update(b.index, entries[i])
 	}
 }

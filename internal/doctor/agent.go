@@ -41,12 +41,14 @@ func (x *examination) agent() {
 		return
 	}
 	x.directors(direct)
-	x.vips(direct)
+	held := slices.DeleteFunc(slices.Clone(direct), func(s model.Service) bool { return s.Backends[0].Host.IsValid() })
+	x.vips(held)
+	x.pods()
 	for _, link := range x.uplinks(services) {
 		x.xdp(link, hostProgram)
 		x.lro(link)
 		x.reversePath(link)
-		x.arp(link, direct)
+		x.arp(link, held)
 		x.uplinkMTU(link, direct)
 		x.checksum(link)
 	}
@@ -135,7 +137,7 @@ func (x *examination) uplinks(services []model.Service) []netlink.Link {
 	}
 	seen := make(map[int]bool)
 	for _, s := range services {
-		index := x.addresses[s.Backends[0].Address]
+		index := x.addresses[hostOf(&s.Backends[0])]
 		link := x.links[index]
 		if seen[index] || link == nil || link.Attrs().Flags&net.FlagLoopback != 0 {
 			continue

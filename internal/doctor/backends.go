@@ -33,14 +33,18 @@ func (x *examination) backends() {
 	bad, good := 0, 0
 	for _, s := range x.config.Services {
 		for _, b := range s.Backends {
-			way, problem := x.way(b.Address)
+			end := b.ModeIn(s).TunnelEnd(b.Address, b.Host)
+			way, problem := x.way(end)
+			if _, own := x.addresses[b.Host]; own { // its pods get nothing by a wire
+				way, problem = hop{local: true}, ""
+			}
 			x.note(w, s, b, way)
-			if seen[b.Address] && b.ModeIn(s) != model.L2DSR {
+			if seen[end] && b.ModeIn(s) != model.L2DSR {
 				continue
 			}
-			first := !seen[b.Address]
-			seen[b.Address] = true
-			found := backendProblem(s, b, way, problem, neighbours)
+			first := !seen[end]
+			seen[end] = true
+			found := backendProblem(s, b, end, way, problem, neighbours)
 			switch {
 			case found == nil && first:
 				good++
@@ -61,9 +65,8 @@ func (x *examination) backends() {
 }
 
 // backendProblem says what keeps packets from a backend; nil: nothing.
-func backendProblem(s model.Service, b model.Backend, way hop, problem string, neighbours map[netip.Addr]bool) *Finding {
-	check := "backend " + b.Address.String()
-	via := b.Address
+func backendProblem(s model.Service, b model.Backend, end netip.Addr, way hop, problem string, neighbours map[netip.Addr]bool) *Finding {
+	check, via := "backend "+end.String(), end
 	if way.gateway.IsValid() {
 		via = way.gateway
 	}
@@ -71,7 +74,7 @@ func backendProblem(s model.Service, b model.Backend, way hop, problem string, n
 	case way.local || !b.MAC.IsZero():
 		return nil
 	case problem != "":
-		return &Finding{Fail, check, problem, "ip route add " + b.Address.String() + " ..."}
+		return &Finding{Fail, check, problem, "ip route add " + end.String() + " ..."}
 	case b.ModeIn(s) == model.L2DSR && way.gateway.IsValid():
 		return &Finding{Fail, check,
 			fmt.Sprintf("is behind router %s, and service %s sends by l2dsr, which crosses none", way.gateway, s.Name),

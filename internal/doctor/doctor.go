@@ -169,20 +169,20 @@ func (x *examination) reportedBackends() []netip.Addr {
 	var backends []netip.Addr
 	for _, s := range x.localServices() {
 		b := s.Backends[0]
-		if b.ModeIn(s) == model.GUE && !slices.Contains(backends, b.Address) {
+		if b.ModeIn(s) == model.GUE && !b.Host.IsValid() && !slices.Contains(backends, b.Address) {
 			backends = append(backends, b.Address)
 		}
 	}
 	return backends
 }
 
-// localServices returns the services of which this host is a backend, each with
-// that backend only.
+// localServices returns the services of which this host, or a pod of it, is a backend, each
+// with that backend only.
 func (x *examination) localServices() []model.Service {
 	var local []model.Service
 	for _, s := range x.config.Services {
 		for _, b := range s.Backends {
-			if _, here := x.addresses[b.Address]; here {
+			if _, here := x.addresses[hostOf(&b)]; here {
 				s.Backends = []model.Backend{b}
 				local = append(local, s)
 				break

@@ -9,10 +9,20 @@ type AgentStatus struct {
 	VIPs       []netip.Addr     `json:"vips"`     // that the agent holds on lo
 	Reasons    []Counter        `json:"reasons"`  // every reason, in the order of enum host_reason
 	Services   []AgentService   `json:"services"` // of which a backend is on this host
+	Pods       []AgentPod       `json:"pods,omitempty"`
 	// Redirects are the services whose connections may go to backends directly.
 	Redirects []AgentRedirect `json:"redirects,omitempty"`
 	// Loads is what was sent to directors of this host's loads; nil: nothing is to be.
 	Loads *AgentLoads `json:"loads,omitempty"`
+}
+
+// AgentPod is a pod of this host that is a backend of a service.
+type AgentPod struct {
+	Service string     `json:"service"`
+	Address netip.Addr `json:"address"`
+	Port    uint16     `json:"port,omitempty"` // 0: the packet's own
+	// Flows are those that are remembered: established connections of TCP, and flows of UDP.
+	Flows int `json:"flows"`
 }
 
 // AgentLoads is how an agent reports loads.

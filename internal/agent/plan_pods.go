@@ -1,0 +1,83 @@
+package agent
+
+import (
+	"cmp"
+	"encoding/binary"
+	"net/netip"
+	"slices"
+
+	"weir.io/weir/internal/model"
+)
+
+// pod is a backend that is no host, but a pod or container of this one.
+type pod struct {
+	address netip.Addr
+	port    uint16 // 0: the packet's own
+	name    uint32 // that directors call it by
+}
+
+// localPods returns a service's pods of this host. only says that it has no other backends
+// here.
+func localPods(s model.Service, addresses map[netip.Addr]bool) (pods []pod, only bool) {
+	only = true
+	for _, b := range s.Backends {
+		switch {
+		case !unwrapped(b.ModeIn(s)) || !addresses[hostOf(&b)]:
+		case !b.Host.IsValid():
+			only = false
+		default:
+			at := b.PodIn(&s)
+			pods = append(pods, pod{at.Addr(), at.Port(), model.PodName(at)})
+		}
+	}
+	return samePods(pods), only
+}
+
+// samePods puts pods in order, each once.
+func samePods(pods []pod) []pod {
+	slices.SortFunc(pods, func(a, b pod) int {
+		return cmp.Or(a.address.Compare(b.address), cmp.Compare(a.port, b.port))
+	})
+	return slices.Compact(pods)
+}
+
+// addPods writes a service's pods down, by what directors call them and by their addresses.
+// Of two that have the same name, or in ipip the same address, the first one gets all.
+func (t *tables) addPods(s service, index uint32) {
+	for _, p := range s.pods {
+		value := bpfPod{Address: address(p.address), Port: networkOrder(p.port), Name: p.wireName()}
+		for _, end := range []bpfPodEnd{{Address: value.Address}, {Address: value.Address, Service: index}} {
+			if _, taken := t.podEnds[end]; !taken {
+				t.podEnds[end] = value
+			}
+		}
+		name := bpfPodName{Service: index, Name: value.Name}
+		if _, taken := t.podNames[name]; !taken {
+			t.podNames[name] = value
+		}
+	}
+}
+
+// wireName is the name as the number whose bytes in memory are those on the wire.
+func (p pod) wireName() uint32 {
+	return binary.NativeEndian.Uint32(binary.BigEndian.AppendUint32(nil, p.name))
+}
+
+// podsHere is whether packets that leave may be pods'; without pods it is said at one of two
+// times alone: when those that there were are gone, or there will be some.
+func (t *tables) podsHere(here uint32) map[uint32]uint32 {
+	if (len(t.podNames) > 0) != (here > 0) {
+		return nil
+	}
+	return map[uint32]uint32{0: here}
+}
+
+// has says whether the host has a pod for what a client sends to an address and port.
+func (p *plan) has(vip netip.AddrPort, protocol model.Protocol, at netip.AddrPort) bool {
+	return slices.ContainsFunc(p.services, func(s service) bool {
+		return s.vip == vip.Addr() && s.protocol == protocol && s.port.Contains(vip.Port()) &&
+			slices.ContainsFunc(s.pods, func(p pod) bool {
+				return p.address == at.Addr() && (p.port == 0 || p.port == at.Port())
+			})
+	})
+}
