@@ -71,10 +71,11 @@ func newLab(t *testing.T, director ...string) *lab {
 	n.Link(control, lan, netlab.LinkOptions{XDP: true, A: []string{controlAddress + "/24"}})
 	l.cluster = newCluster(t, control)
 	l.applyResources()
+	l.applyGatewayAPI()
 	l.makeSystem()
 	l.applyChart("--values", "testdata/chart/small.values.yaml")
 	kinds := l.applyDocument()
-	for _, kind := range []string{"Service", "AddressPool", "ServicePolicy", "DirectorGroup", "BGPPeer"} {
+	for _, kind := range []string{"Service", "AddressPool", "ServicePolicy", "DirectorGroup", "BGPPeer", "GatewayClass", "Gateway", "TCPRoute"} {
 		if kinds[kind] == 0 {
 			t.Fatalf("docs/kubernetes.md has no %s: %v", kind, kinds)
 		}
@@ -85,6 +86,10 @@ func newLab(t *testing.T, director ...string) *lab {
 	l.deleteResource("servicepolicies", namespace, "web")
 	l.deleteResource("directorgroups", "", "edge")
 	l.deleteResource("bgppeers", "", "rack")
+	l.deleteService("web-canary")
+	l.deleteGateway("tcproutes", namespace, "web")
+	l.deleteGateway("gateways", namespace, "edge")
+	l.deleteGateway("gatewayclasses", "", "weir")
 	l.kubeconfigFile = l.kubeconfig("weir-system", "weir-kube")
 	t.Cleanup(l.logEvents)
 	l.config = l.write("weir-kube.yaml", fmt.Sprintf(`mode: nat
