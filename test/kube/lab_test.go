@@ -34,6 +34,7 @@ type lab struct {
 	*cluster
 	net              *netlab.Lab
 	client, director *netlab.Host
+	lan              *netlab.Host   // the switch
 	servers          []*netlab.Host // the pods
 	api              *api.Client    // of the director
 	config           string         // of controllers
@@ -56,7 +57,8 @@ func newLab(t *testing.T, director ...string) *lab {
 	needsAPIServer(t)
 	n := netlab.ForTest(t)
 	l := &lab{net: n, client: n.Host("client"), director: n.Router("director")}
-	lan := n.Switch("switch")
+	l.lan = n.Switch("switch")
+	lan := l.lan
 	n.Link(l.client, l.director, netlab.LinkOptions{XDP: true, A: []string{"10.0.0.2/24"}, B: []string{"10.0.0.1/24"}})
 	n.Link(l.director, lan, netlab.LinkOptions{XDP: true, A: []string{"10.2.0.11/24", "10.2.0.16/24"}})
 	l.client.Route("default", "10.0.0.1")

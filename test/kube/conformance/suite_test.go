@@ -6,10 +6,13 @@ package conformance
 import (
 	"io/fs"
 	"os"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"sigs.k8s.io/gateway-api/conformance"
+	"sigs.k8s.io/gateway-api/conformance/tests"
 	"sigs.k8s.io/gateway-api/conformance/utils/suite"
 )
 
@@ -46,5 +49,21 @@ func TestConformance(t *testing.T) {
 	o := options(t)
 	o.SkipTests = unsupported
 	o.ReportOutputPath = os.Getenv("WEIR_REPORT")
+	conformance.RunConformanceWithOptions(t, o)
+}
+
+// TestUnsupported runs the tests that TestConformance leaves out, which have to fail.
+func TestUnsupported(t *testing.T) {
+	o := options(t)
+	for _, test := range tests.ConformanceTests {
+		if !slices.Contains(unsupported, test.ShortName) {
+			o.SkipTests = append(o.SkipTests, test.ShortName)
+		}
+	}
+	// What has not come in some seconds does not come.
+	const soon = 5 * time.Second
+	o.TimeoutConfig.GatewayMustHaveCondition, o.TimeoutConfig.GatewayStatusMustHaveListeners, o.TimeoutConfig.GatewayListenersMustHaveConditions = soon, soon, soon
+	o.TimeoutConfig.LatestObservedGenerationSet, o.TimeoutConfig.DefaultTestTimeout, o.TimeoutConfig.GatewayMustHaveAddress = soon, soon, soon
+	o.TimeoutConfig.RouteMustHaveParents, o.TimeoutConfig.HTTPRouteMustHaveCondition = soon, soon
 	conformance.RunConformanceWithOptions(t, o)
 }
