@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	control "weir.io/weir/test/kube/cluster"
+
 )
 
 // conformanceReport is what Gateway API's tests say of weir.
@@ -44,7 +46,7 @@ func newConformance(t *testing.T) *conformance {
 	}
 	c.config = c.write("conformance.yaml", fmt.Sprintf("mode: nat\nbackends: pods\npools: [{name: public, addresses: [203.0.113.0/26]}]\ndirectors:\n- socket: %s\n", filepath.Join(c.director.Dir(), "director.sock")))
 	c.controller("one")
-	start(t, c.host, filepath.Join(c.dir, "kube-controller-manager.log"), controllers, "--kubeconfig", c.writeKubeconfig("controllers", serverURL, adminToken),
+	start(t, c.host, filepath.Join(c.dir, "kube-controller-manager.log"), controllers, "--kubeconfig", c.writeKubeconfig("controllers", control.ServerURL, adminToken),
 		"--controllers", "deployment-controller,replicaset-controller,endpointslice-controller,serviceaccount-controller,garbage-collector-controller,namespace-controller",
 		"--leader-elect=false", "--bind-address", "127.0.0.1", "--cert-dir", filepath.Join(c.dir, "controllers"), "--kube-api-qps", "200", "--kube-api-burst", "400")
 	k := c.newKubelet(40, map[string]string{"echo-basic": filepath.Join(dir, "echo"), "coredns": filepath.Join(dir, "dns")})
