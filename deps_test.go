@@ -21,6 +21,7 @@ var libraries = map[string]string{
 	"cobra":      "github.com/spf13/cobra",
 	"ebpf":       "github.com/cilium/ebpf",
 	"etcd":       "go.etcd.io/etcd",
+	"gateway":    "sigs.k8s.io/gateway-api", // the types of Gateway API; not its client
 	"go-cmp":     "github.com/google/go-cmp",
 	"gobgp":      "github.com/osrg/gobgp/v4/pkg/packet", // reads and writes messages; not the daemon
 	"go-yaml":    "github.com/goccy/go-yaml",
@@ -90,8 +91,9 @@ var mayImport = map[string][]string{
 	"kube/follow":         {"kube/v1alpha1", "kubernetes"},
 	"kube/group":          {"internal/model", "internal/history", "internal/engine", "kube/v1alpha1"},
 	"kube/node":           {"internal/model", "internal/api", "internal/config", "kube/follow", "kube/group", "kube/translate", "kube/v1alpha1", "kubernetes"},
-	"kube/controller":     {"internal/model", "internal/api", "kube/follow", "kube/group", "kube/pool", "kube/translate", "kube/v1alpha1", "kubernetes"},
+	"kube/controller":     {"internal/model", "internal/api", "kube/follow", "kube/gateway", "kube/group", "kube/pool", "kube/translate", "kube/v1alpha1", "gateway", "kubernetes"},
 	"cmd/weir-kube":       {"internal/model", "internal/api", "internal/config", "kube/controller", "kube/node", "kube/pool", "kube/translate", "cobra", "kubernetes", "logr"}, // logr: what the client logs
+	"kube/gateway":        {"internal/model", "kube/pool", "kube/translate", "gateway", "kubernetes"},
 	"test/chaos/schedule": {},
 	"test/chaos/traffic":  {"internal/netlab", "quiclb", "quic-go", "sys"},
 	"test/version":        {},

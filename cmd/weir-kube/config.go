@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	"weir.io/weir/internal/api"
@@ -16,8 +17,9 @@ import (
 // settings are the controller's file.
 type settings struct {
 	Class        string           `json:"class"`
-	WithoutClass bool             `json:"without-class"` // Services without a class, too
-	Owner        string           `json:"owner"`         // of the set that it writes
+	WithoutClass bool             `json:"without-class"`      // Services without a class, too
+	Gateways     string           `json:"gateway-controller"` // whose GatewayClasses are its own
+	Owner        string           `json:"owner"`              // of the set that it writes
 	Mode         model.Mode       `json:"mode"`
 	SNAT         *bool            `json:"snat"`
 	Backends     translate.Target `json:"backends"`
@@ -48,8 +50,10 @@ type director struct {
 const (
 	defaultClass = "weir.io/weir"
 	defaultOwner = "kube"
-	defaultLease = 15 * time.Second
-	shortLease   = 2 * time.Second
+	// defaultGateways is the controllerName of GatewayClasses.
+	defaultGateways = "weir.io/gateway"
+	defaultLease    = 15 * time.Second
+	shortLease      = 2 * time.Second
 	// Between what IPv6 needs inside the longest tunnel header, and jumbo frames.
 	minMTU, maxMTU = 1280 + 52, 9216
 	ownerFile      = "file" // of what a director's own file has
@@ -65,7 +69,7 @@ func loadSettings(path string) (*settings, error) {
 
 func parseSettings(name string, text []byte) (*settings, error) {
 	snat := true
-	s := &settings{Class: defaultClass, Owner: defaultOwner, Mode: model.NAT, SNAT: &snat, Backends: translate.Nodes,
+	s := &settings{Class: defaultClass, Owner: defaultOwner, Gateways: defaultGateways, Mode: model.NAT, SNAT: &snat, Backends: translate.Nodes,
 		Lease: lease{Namespace: "weir-system", Name: "weir-kube", Duration: model.Duration(defaultLease)}}
 	if err := config.Decode(name, text, s, s.check); err != nil {
 		return nil, err
@@ -88,6 +92,9 @@ func (s *settings) check() (errs model.FieldErrors) {
 		add("owner", "%v", err)
 	} else if s.Owner == ownerFile {
 		add("owner", "%q is the director's own file's", s.Owner)
+	}
+	if !strings.Contains(strings.Trim(s.Gateways, "/"), "/") {
+		add("gateway-controller", "%q is not a domain and a path (weir.io/gateway)", s.Gateways)
 	}
 	if time.Duration(s.Lease.Duration) < shortLease {
 		add("lease.duration", "is less than %s, in which the API server may not answer", shortLease)

@@ -18,9 +18,9 @@ func newController() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "controller",
 		Short: "Give Services of type LoadBalancer addresses, and tell directors what to forward",
-		Long: "controller follows Services, EndpointSlices and Nodes, gives Services addresses of\n" +
-			"AddressPools and of the pools in its file, puts what follows to directors, and writes the\n" +
-			"Services' status. Of several processes the one works that holds the Lease.",
+		Long: "controller follows Services, Gateways and the routes to them, EndpointSlices and Nodes,\n" +
+			"gives Services and Gateways addresses of AddressPools and of the pools in its file, puts\n" +
+			"what follows to directors, and writes their status. Of several processes the one works that holds the Lease.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			log, err := logging.logger(cmd.ErrOrStderr())
@@ -44,7 +44,7 @@ func newController() *cobra.Command {
 			// controller how many requests are under way.
 			config.QPS, config.Burst = 500, 1000
 			c, err := controller.New(config, controller.Options{Class: settings.Class, Default: settings.WithoutClass, Identity: identity,
-				Pools: settings.Pools, Translate: settings.options(), Owner: settings.Owner, Directors: directors,
+				Pools: settings.Pools, Translate: settings.options(), Owner: settings.Owner, Gateways: settings.Gateways, Directors: directors,
 				Namespace: settings.Lease.Namespace}, log)
 			if err != nil {
 				return err

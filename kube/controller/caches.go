@@ -33,8 +33,12 @@ import (
 type caches struct {
 	serving, slice, node, address cache.SharedIndexInformer
 	weighted                      cache.SharedIndexInformer // Pods that are labelled with a weight
-	pool, policy, namespace       cache.SharedIndexInformer // nil: the cluster has no custom resources of weir's
+	namespace                     cache.SharedIndexInformer
+	pool, policy                  cache.SharedIndexInformer // nil: the cluster has no custom resources of weir's
 	group, peer, set, lease       cache.SharedIndexInformer // nil: it has none for directors
+
+	// Nil: the cluster has none of these.
+	gatewayClass, gateway, tcpRoute, udpRoute, grant cache.SharedIndexInformer
 
 	// For who reads the caches: slices of weighted Pods, and whether there are any of these.
 	with       map[types.UID]weightedSlice
@@ -88,21 +92,22 @@ func newCaches(config *rest.Config, resources custom, noted *changes, heard *hea
 				noted.note(func(n *news) { n.addresses[a] = true })
 			}
 		}))
+	c.namespace = informer(core.RESTClient(), "namespaces", "", &corev1.Namespace{}, nil)
+	namespaces := func(before, after any) bool {
+		return !maps.Equal(before.(*corev1.Namespace).Labels, after.(*corev1.Namespace).Labels)
+	}
+	err = errors.Join(err, tell(c.namespace, namespaces, func(any) { noted.note(func(n *news) { n.resources, n.gateways = true, true }) }))
 	if err != nil || resources.client == nil {
 		return c, err
 	}
 	c.pool = informer(resources.client, v1alpha1.AddressPools, "", &v1alpha1.AddressPool{}, nil)
 	c.policy = informer(resources.client, v1alpha1.ServicePolicies, "", &v1alpha1.ServicePolicy{}, nil)
-	c.namespace = informer(core.RESTClient(), "namespaces", "", &corev1.Namespace{}, nil)
 	// Their status is this process's own.
 	specs := func(before, after any) bool {
 		return before.(metav1.Object).GetGeneration() != after.(metav1.Object).GetGeneration()
 	}
-	namespaces := func(before, after any) bool {
-		return !maps.Equal(before.(*corev1.Namespace).Labels, after.(*corev1.Namespace).Labels)
-	}
 	read := func(any) { noted.note(func(n *news) { n.resources = true }) }
-	err = errors.Join(tell(c.pool, specs, read), tell(c.policy, specs, read), tell(c.namespace, namespaces, read))
+	err = errors.Join(tell(c.pool, specs, read), tell(c.policy, specs, read))
 	if err != nil || !resources.directors {
 		return c, err
 	}
@@ -160,8 +165,9 @@ func tell(i cache.SharedIndexInformer, matters func(before, after any) bool, cha
 
 // start follows until the context ends, and returns when all has been read once.
 func (c *caches) start(ctx context.Context) error {
-	all := []cache.SharedIndexInformer{c.serving, c.slice, c.node, c.address, c.weighted}
-	for _, i := range []cache.SharedIndexInformer{c.pool, c.policy, c.namespace, c.group, c.peer, c.set, c.lease} {
+	all := []cache.SharedIndexInformer{c.serving, c.slice, c.node, c.address, c.weighted, c.namespace}
+	for _, i := range []cache.SharedIndexInformer{c.pool, c.policy, c.group, c.peer, c.set, c.lease,
+		c.gatewayClass, c.gateway, c.tcpRoute, c.udpRoute, c.grant} {
 		if i != nil {
 			all = append(all, i)
 		}

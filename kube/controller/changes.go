@@ -15,6 +15,7 @@ type news struct {
 	nodes     bool
 	resources bool // custom ones, and namespaces by whose labels they select
 	sets      bool // what is written for groups of directors
+	gateways  bool // objects of Gateway API, and namespaces
 	all       bool
 }
 

@@ -7,6 +7,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"weir.io/weir/kube/pool"
 )
@@ -86,7 +87,20 @@ func claimOf(a *networkingv1.IPAddress) claim {
 // parentOf returns whose an address is.
 func parentOf(a *networkingv1.IPAddress) pool.Service {
 	if p := a.Spec.ParentRef; p != nil {
-		return pool.Service{Namespace: p.Namespace, Name: p.Name}
+		owner := pool.Service{Namespace: p.Namespace, Name: p.Name}
+		if p.Group == gatewayv1.GroupName && p.Resource == gateways {
+			owner.Kind = pool.Gateway
+		}
+		return owner
 	}
 	return pool.Service{}
+}
+
+// parentRef is what parentOf reads.
+func parentRef(owner pool.Service) *networkingv1.ParentReference {
+	p := &networkingv1.ParentReference{Resource: "services", Namespace: owner.Namespace, Name: owner.Name}
+	if owner.Kind == pool.Gateway {
+		p.Group, p.Resource = gatewayv1.GroupName, gateways
+	}
+	return p
 }

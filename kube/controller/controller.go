@@ -46,6 +46,7 @@ type Options struct {
 	Owner     string      // of the set that it writes
 	Directors []*Director // of one group; none: all Services are DirectorGroups'
 	Namespace string      // of the Leases of DirectorGroups' directors
+	Gateways  string      // whose classes of Gateways are its own
 }
 
 // Controller is one that runs. Use New.
@@ -55,7 +56,10 @@ type Controller struct {
 	core      corev1client.CoreV1Interface
 	addresses networkingv1client.IPAddressInterface
 	rest      *rest.Config
-	resources custom // which there are
+	resources custom         // which there are
+	gateways  rest.Interface // those of Gateway API; nil: the cluster has none
+	// gatewayKinds are those that it has.
+	gatewayKinds map[string]bool
 
 	cache   *caches
 	changes *changes
@@ -119,6 +123,9 @@ func (c *Controller) Run(ctx context.Context) error {
 	if c.cache, err = newCaches(c.rest, c.resources, c.changes, c.heard); err != nil {
 		return err
 	}
+	if err := c.followGateways(); err != nil {
+		return err
+	}
 	if err := c.cache.start(ctx); err != nil {
 		return err
 	}
@@ -151,6 +158,7 @@ func (c *Controller) pass(ctx context.Context) (next time.Duration, err error) {
 	claimed := c.claims.make(ctx, p.assign())
 	p.without(claimed.taken)
 	p.translate(c.Translate, c.cache.slices, c.namespaceOf)
+	p.unsaid.unanswered = ""
 	gone := c.staff(p.read, now)
 	refused, putErr := c.put(ctx, p, now)
 	p.refuse(refused)
@@ -165,8 +173,9 @@ func (c *Controller) pass(ctx context.Context) (next time.Duration, err error) {
 		p.pending(putErr)
 	}
 	resourcesErr := errors.Join(c.writeResources(ctx, p), c.writeGroups(ctx, p.read))
+	gatewaysErr := c.writeGateways(ctx, p)
 	unsaid := c.events.report(p, time.Now())
-	p.settle(errors.Join(claimed.err, putErr, statusErr), unsaid)
+	p.settle(errors.Join(claimed.err, putErr, statusErr, gatewaysErr), unsaid)
 	switch next = again; {
 	case len(unsaid) > 0:
 		next = time.Second
@@ -176,7 +185,7 @@ func (c *Controller) pass(ctx context.Context) (next time.Duration, err error) {
 	if first := sooner(gone, c.groups.due()); !first.IsZero() {
 		next = min(next, max(time.Until(first), together))
 	}
-	return next, errors.Join(claimed.err, putErr, releaseErr, statusErr, resourcesErr)
+	return next, errors.Join(claimed.err, putErr, releaseErr, statusErr, resourcesErr, gatewaysErr)
 }
 
 // put tells the file's directors, and those of groups, what to forward.
@@ -215,6 +224,7 @@ func (c *Controller) look(now time.Time) {
 		p.setNodes(c.cache.nodes())
 	}
 	if (n.resources || n.all) && c.readResources(p) {
+		n.gateways = true
 		for name := range p.byName {
 			n.services[name] = true
 		}
@@ -225,7 +235,14 @@ func (c *Controller) look(now time.Time) {
 			n.services[name] = true
 		}
 	}
+	if n.gateways || n.all {
+		c.readGateways(p)
+	}
 	for name := range n.services {
+		p.touch(name)
+		if name.Kind != "" {
+			continue // a Gateway
+		}
 		if s := c.cache.service(name); s != nil && c.isOurs(s) {
 			p.want(s, c.excluding(s, p.read))
 		} else {

@@ -73,19 +73,19 @@ func (c *Controller) readGroups(r *resources) {
 	}
 }
 
-// groupOf returns the group whose directors forward a Service; nil: the file's directors do.
-func (r *resources) groupOf(s *corev1.Service, namespaceOf func(*corev1.Service) map[string]string) *translate.DirectorGroup {
+// groupOf returns the group whose directors forward a Service or a Gateway; nil: the file's directors do.
+func (r *resources) groupOf(o metav1.Object, namespaceOf func(metav1.Object) map[string]string) *translate.DirectorGroup {
 	for _, g := range r.groups {
-		if g.Selects(s, namespaceOf(s)) {
+		if g.Selects(o, namespaceOf(o)) {
 			return g
 		}
 	}
 	return nil
 }
 
-// namespaceOf returns the labels of a Service's namespace.
-func (c *Controller) namespaceOf(s *corev1.Service) map[string]string {
-	if n := one[corev1.Namespace](c.cache.namespace, s.Namespace); n != nil {
+// namespaceOf returns the labels of an object's namespace.
+func (c *Controller) namespaceOf(o metav1.Object) map[string]string {
+	if n := one[corev1.Namespace](c.cache.namespace, o.GetNamespace()); n != nil {
 		return n.Labels
 	}
 	return nil

@@ -156,10 +156,9 @@ func (l *ledger) make(ctx context.Context, claims pool.Claims) claimed {
 // the same, it was made by this process or one before it.
 func (l *ledger) claim(ctx context.Context, address netip.Addr, holders pool.Holders, known bool) (none claim, err error) {
 	if !known {
-		first := holders[0]
 		a := &networkingv1.IPAddress{
 			ObjectMeta: metav1.ObjectMeta{Name: address.String(), Labels: map[string]string{networkingv1.LabelManagedBy: managedBy}},
-			Spec:       networkingv1.IPAddressSpec{ParentRef: &networkingv1.ParentReference{Resource: "services", Namespace: first.Namespace, Name: first.Name}},
+			Spec:       networkingv1.IPAddressSpec{ParentRef: parentRef(holders[0].Service)},
 		}
 		if err := write(a, holders); err != nil {
 			return none, err
@@ -232,12 +231,12 @@ func (l *ledger) known(a netip.Addr) bool {
 }
 
 func (c *Controller) releaseOne(ctx context.Context, a netip.Addr, owner pool.Service) error {
-	now, err := c.core.Services(owner.Namespace).Get(ctx, owner.Name, metav1.GetOptions{})
-	if err != nil && !apierrors.IsNotFound(err) {
-		return err
+	judge := c.judgeService
+	if owner.Kind == pool.Gateway {
+		judge = c.judgeGateway
 	}
-	if read := c.cache.service(owner); err == nil && c.isOurs(now) && (read == nil || !sameWish(read, now)) {
-		return errors.New("what was read of the Service is too old to judge by")
+	if err := judge(ctx, owner); err != nil {
+		return err
 	}
 	there, err := c.addresses.Get(ctx, a.String(), metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -270,6 +269,28 @@ func (c *Controller) releaseOne(ctx context.Context, a netip.Addr, owner pool.Se
 	})
 	c.log.Info("released an address", "address", a, "service", owner.String())
 	return nil
+}
+
+// errTooOld is why nothing is released of somebody who may want it.
+var errTooOld = errors.New("what was read of its owner is too old to judge by")
+
+// judgeService returns no error where the API server says of a Service what was read.
+func (c *Controller) judgeService(ctx context.Context, owner pool.Service) error {
+	now, err := c.core.Services(owner.Namespace).Get(ctx, owner.Name, metav1.GetOptions{})
+	if err != nil {
+		return ignoreNotFound(err)
+	}
+	if read := c.cache.service(owner); c.isOurs(now) && (read == nil || !sameWish(read, now)) {
+		return errTooOld
+	}
+	return nil
+}
+
+func ignoreNotFound(err error) error {
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
 }
 
 // sameWish reports whether two versions of a Service ask for the same addresses.

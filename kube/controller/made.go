@@ -11,12 +11,14 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"weir.io/weir/internal/model"
+	"weir.io/weir/kube/gateway"
 	"weir.io/weir/kube/translate"
 )
 
-// made is what a Service was translated to, and of what. What the API server says is not
+// made is what a Service or a Gateway was translated to, and of what. What the API server says is not
 // changed but replaced, so whatever is the same object says the same.
 type made struct {
 	of       inputs
@@ -28,6 +30,7 @@ type made struct {
 type inputs struct {
 	service   *corev1.Service
 	slices    []*discoveryv1.EndpointSlice
+	gateway   []any // the same of a Gateway
 	addresses []netip.Addr
 	policy    *translate.ServicePolicy
 	group     *translate.DirectorGroup
@@ -35,13 +38,13 @@ type inputs struct {
 }
 
 func (a inputs) same(b inputs) bool {
-	return a.service == b.service && a.policy == b.policy && a.group == b.group && a.cluster == b.cluster && slices.Equal(a.slices, b.slices) && slices.Equal(a.addresses, b.addresses)
+	return a.service == b.service && a.policy == b.policy && a.group == b.group && a.cluster == b.cluster && slices.Equal(a.slices, b.slices) && slices.Equal(a.gateway, b.gateway) && slices.Equal(a.addresses, b.addresses)
 }
 
 // translate makes directors' services of Kubernetes' ones, where something is new.
-func (p *plan) translate(o translate.Options, slicesOf func(*corev1.Service) []*discoveryv1.EndpointSlice, namespaceOf func(*corev1.Service) map[string]string) {
+func (p *plan) translate(o translate.Options, slicesOf func(*corev1.Service) []*discoveryv1.EndpointSlice, namespaceOf func(metav1.Object) map[string]string) {
 	for w := range p.unsettled {
-		group, policies := p.read.groupOf(w.service, namespaceOf), p.read.policies
+		group, policies := p.read.groupOf(w.object(), namespaceOf), p.read.policies
 		if group != nil {
 			policies = group.Policies
 		}
@@ -49,20 +52,25 @@ func (p *plan) translate(o translate.Options, slicesOf func(*corev1.Service) []*
 			w.group, p.recount = group, true
 			p.revision++
 		}
-		policy := policies.For(w.service)
+		policy := policies.For(w.object())
 		if policy != w.policy {
 			w.policy, p.recount = policy, true
 		}
-		of := inputs{service: w.service, slices: slicesOf(w.service), addresses: w.addresses, policy: policy, group: group, cluster: p.cluster}
+		of := inputs{service: w.service, addresses: w.addresses, policy: policy, group: group, cluster: p.cluster}
+		if w.gateway != nil {
+			of.gateway = w.gateway.Sources(slicesOf)
+		} else {
+			of.slices = slicesOf(w.service)
+		}
 		if !of.same(w.made.of) {
-			p.make(w, o, of)
+			p.make(w, o, of, slicesOf)
 		}
 		w.problems[forwarding] = w.made.problems
 	}
 }
 
-// make translates one Service. It depends on nothing but these inputs.
-func (p *plan) make(w *wish, o translate.Options, of inputs) {
+// make translates one Service or Gateway. It depends on nothing but these inputs.
+func (p *plan) make(w *wish, o translate.Options, of inputs, slicesOf gateway.Endpoints) {
 	if of.group != nil {
 		o = of.group.Options
 	}
@@ -70,7 +78,13 @@ func (p *plan) make(w *wish, o translate.Options, of inputs) {
 		o = of.policy.Options
 	}
 	p.work.translated++
-	services, problems := translate.Services(o, of.service, of.slices, of.addresses, of.cluster)
+	var services []model.Service
+	var problems []translate.Problem
+	if w.gateway != nil {
+		services, problems = w.gateway.Services(o, of.addresses, slicesOf, of.cluster)
+	} else {
+		services, problems = translate.Services(o, of.service, of.slices, of.addresses, of.cluster)
+	}
 	if why := valid(services); why != "" {
 		services, problems = nil, append(problems, translate.Problem{Reason: translate.NotForward, Message: why})
 	}

@@ -9,8 +9,10 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"weir.io/weir/kube/gateway"
 	"weir.io/weir/kube/pool"
 	"weir.io/weir/kube/translate"
 )
@@ -29,6 +31,8 @@ type plan struct {
 	unsettled map[*wish]bool // that something may be to be done for yet
 	left      []types.UID    // of Services that are gone, until what was said of them is forgotten
 	release   []pool.Share   // once nobody forwards them
+	view      *gateway.View
+	unsaid    unsaid         // of Gateway API's objects
 	refused   map[*wish]bool // by directors
 	recount   bool           // the statuses of custom resources may count something else
 	revision  uint64         // of all that directors are to forward
@@ -41,9 +45,10 @@ type work struct {
 	written    int // directors' services, as JSON
 }
 
-// wish is what is to become of one Service.
+// wish is what is to become of one Service, or of one Gateway.
 type wish struct {
-	service   *corev1.Service
+	service   *corev1.Service  // nil: it is a Gateway
+	gateway   *gateway.Gateway // nil: it is a Service
 	addresses []netip.Addr
 	policy    *translate.ServicePolicy // nil: none selects it
 	group     *translate.DirectorGroup // that forwards it; nil: the file's directors
@@ -66,36 +71,56 @@ const (
 )
 
 func compareNames(a, b pool.Service) int {
-	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Kind, b.Kind))
 }
 
 func newPlan() *plan {
-	return &plan{book: pool.NewBook(), byName: map[pool.Service]*wish{}, unsettled: map[*wish]bool{}, cluster: translate.NewCluster(nil), read: &resources{}}
+	return &plan{book: pool.NewBook(), byName: map[pool.Service]*wish{}, unsettled: map[*wish]bool{}, cluster: translate.NewCluster(nil), read: &resources{},
+		view: &gateway.View{}, unsaid: unsaid{routes: map[*gateway.Route]bool{}}}
 }
 
-func (w *wish) name() pool.Service { return translate.Of(w.service) }
+func (w *wish) name() pool.Service {
+	if w.gateway != nil {
+		return w.gateway.Name()
+	}
+	return translate.Of(w.service)
+}
+
+// object is what the wish is of.
+func (w *wish) object() metav1.Object {
+	if w.gateway != nil {
+		return w.gateway.Of
+	}
+	return w.service
+}
 
 // byAge puts the oldest first.
 func byAge(a, b *wish) int {
-	return cmp.Or(a.service.CreationTimestamp.Compare(b.service.CreationTimestamp.Time), compareNames(a.name(), b.name()))
+	x, y := a.object().GetCreationTimestamp(), b.object().GetCreationTimestamp()
+	return cmp.Or(x.Compare(y.Time), compareNames(a.name(), b.name()))
 }
 
 // want takes in what a Service says. Some pools are not for it.
 func (p *plan) want(s *corev1.Service, not map[string]string) {
-	name := translate.Of(s)
-	if w := p.byName[name]; w != nil && w.service.UID != s.UID { // another one of the same name
+	request, problems := translate.Wants(s)
+	request.Not = not
+	p.ask(wish{service: s}, request, problems)
+}
+
+// ask takes in what a Service or a Gateway wants.
+func (p *plan) ask(now wish, request pool.Request, problems []translate.Problem) {
+	name := now.name()
+	if w := p.byName[name]; w != nil && w.object().GetUID() != now.object().GetUID() { // another one of the same name
 		p.forget(name)
 	}
 	w := p.byName[name]
 	if w == nil {
-		w = &wish{service: s}
+		w = &now
 		at, _ := slices.BinarySearchFunc(p.of, w, byAge)
 		p.of, p.byName[name] = slices.Insert(p.of, at, w), w
 	}
-	w.service = s
-	request, problems := translate.Wants(s)
-	request.Not, w.problems[asking] = not, problems
-	p.book.Request(s.CreationTimestamp.Unix(), request)
+	w.service, w.gateway, w.problems[asking] = now.service, now.gateway, problems
+	p.book.Request(now.object().GetCreationTimestamp().Unix(), request)
 	p.unsettled[w] = true
 }
 
@@ -112,7 +137,7 @@ func (p *plan) forget(name pool.Service) {
 	delete(p.unsettled, w)
 	delete(p.refused, w)
 	p.book.Forget(name)
-	p.left = append(p.left, w.service.UID)
+	p.left = append(p.left, w.object().GetUID())
 	p.recount = true
 	p.revision++
 }
@@ -176,18 +201,28 @@ func (p *plan) refuse(refusals []refusal) {
 		p.refused[r.whose], p.unsettled[r.whose] = true, true
 	}
 	for w := range p.unsettled {
-		w.problems[accepting], w.forwarded = nil, len(w.made.services) > 0 && !p.refused[w]
+		w.problems[accepting], w.forwarded = nil, w.forwardable() && !p.refused[w]
 	}
 	for _, r := range refusals {
 		r.whose.problem(accepting, translate.NotForward, "%s", r.why)
 	}
 }
 
+// forwardable reports whether directors can forward it, or for a Gateway whether they could if
+// it had a route: its address is known before.
+func (w *wish) forwardable() bool {
+	if w.gateway != nil {
+		return w.gateway.Accepted() && len(w.problems[forwarding]) == 0
+	}
+	return len(w.made.services) > 0
+}
+
 // pending notes that nobody has taken the set, for those who have heard nothing yet: what was
 // forwarded before goes on.
 func (p *plan) pending(err error) {
+	p.unsaid.unanswered = err.Error()
 	for w := range p.unsettled {
-		if w.forwarded && len(w.addresses) > 0 && len(w.service.Status.LoadBalancer.Ingress) == 0 {
+		if w.service != nil && w.forwarded && len(w.addresses) > 0 && len(w.service.Status.LoadBalancer.Ingress) == 0 {
 			w.problem(accepting, translate.NotForward, "no director has taken it yet: %s", strings.ReplaceAll(err.Error(), "\n", "; "))
 		}
 	}

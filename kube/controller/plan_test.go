@@ -67,7 +67,7 @@ func (m *many) pass(tb testing.TB) {
 	for x, holders := range m.assign() {
 		m.book.Claim(x, holders)
 	}
-	m.translate(m.options, func(s *corev1.Service) []*discoveryv1.EndpointSlice { return m.slices[s] }, func(*corev1.Service) map[string]string { return nil })
+	m.translate(m.options, func(s *corev1.Service) []*discoveryv1.EndpointSlice { return m.slices[s] }, func(metav1.Object) map[string]string { return nil })
 	m.refuse(nil)
 	m.settle(nil, map[*wish]bool{})
 }

@@ -56,6 +56,9 @@ func (r *reporter) report(p *plan, now time.Time) (rest map[*wish]bool) {
 
 // of reports whether all has been said of one.
 func (r *reporter) of(w *wish, now time.Time) bool {
+	if w.service == nil {
+		return true // a Gateway's conditions say it
+	}
 	before, all := r.said[w.service.UID], true
 	if w.told {
 		if all = r.may.TryAccept(); all {

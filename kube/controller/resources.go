@@ -56,12 +56,14 @@ func resourcesOf(ctx context.Context, config *rest.Config) (none custom, err err
 	return custom{client: client, directors: has(v1alpha1.DirectorGroups, v1alpha1.BGPPeers, v1alpha1.DirectorSets)}, nil
 }
 
-// findResources finds out whether the cluster has custom resources of weir's. It asks until it
-// is told, or the context ends.
+// findResources finds out whether the cluster has custom resources of weir's, and those of
+// Gateway API. It asks until it is told, or the context ends.
 func (c *Controller) findResources(ctx context.Context) (err error) {
 	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
 		if c.resources, err = resourcesOf(ctx, c.rest); err == nil {
-			return nil
+			if c.gateways, c.gatewayKinds, err = gatewaysOf(ctx, c.rest); err == nil {
+				return nil
+			}
 		}
 		c.log.Warn("it is not known whether there are custom resources; trying again", "error", err)
 		select {
@@ -181,15 +183,11 @@ func conditionOf(o metav1.Object, reason string, wrong error, good string) metav
 	return condition
 }
 
-// excluding returns the pools that are not for a Service, and for whom they are not.
-func (c *Controller) excluding(s *corev1.Service, read *resources) map[string]string {
+// excluding returns the pools that are not for a Service or a Gateway, and for whom they are not.
+func (c *Controller) excluding(o metav1.Object, read *resources) map[string]string {
 	var not map[string]string
 	for _, p := range read.selects {
-		var namespace map[string]string
-		if n := one[corev1.Namespace](c.cache.namespace, s.Namespace); n != nil {
-			namespace = n.Labels
-		}
-		if whom := p.Excludes(s, namespace); whom != "" {
+		if whom := p.Excludes(o, c.namespaceOf(o)); whom != "" {
 			if not == nil {
 				not = map[string]string{}
 			}

@@ -19,7 +19,7 @@ import (
 func (c *Controller) writeStatuses(ctx context.Context, p *plan) error {
 	var list []*wish
 	for w := range p.unsettled {
-		if !equality.Semantic.DeepEqual(w.ingress(), w.service.Status.LoadBalancer.Ingress) {
+		if w.service != nil && !equality.Semantic.DeepEqual(w.ingress(), w.service.Status.LoadBalancer.Ingress) {
 			list = append(list, w)
 		}
 	}

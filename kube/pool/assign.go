@@ -8,17 +8,27 @@ import (
 	"strings"
 )
 
-// Service names a Service.
+// Gateway is the kind of Gateways, which get addresses as Services do.
+const Gateway = "Gateway"
+
+// Service names a Service, or what else is reached at an address of a pool.
 type Service struct {
+	Kind      string `json:"kind,omitempty"` // empty: it is a Service
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
 }
 
-// String returns NAMESPACE/NAME.
-func (s Service) String() string { return s.Namespace + "/" + s.Name }
+// String returns NAMESPACE/NAME, behind its kind if it is no Service.
+func (s Service) String() string {
+	name := s.Namespace + "/" + s.Name
+	if s.Kind != "" {
+		name = s.Kind + " " + name
+	}
+	return name
+}
 
 func (s Service) compare(other Service) int {
-	return cmp.Or(strings.Compare(s.Namespace, other.Namespace), strings.Compare(s.Name, other.Name))
+	return cmp.Or(strings.Compare(s.Namespace, other.Namespace), strings.Compare(s.Name, other.Name), strings.Compare(s.Kind, other.Kind))
 }
 
 // Request is what a Service wants.
@@ -109,7 +119,7 @@ func (a *assigner) one(r Request, family Family) netip.Addr {
 	}
 	if kept, found := a.kept(r, family); found {
 		if !slices.ContainsFunc(a.pools, func(p Pool) bool { return p.Has(kept) }) {
-			a.problem(r, "it keeps %s, which no pool has any more; delete the Service to free it", kept)
+			a.problem(r, "it keeps %s, which no pool has any more; delete the %s to free it", kept, cmp.Or(r.Kind, "Service"))
 		}
 		return a.take(r, kept)
 	}

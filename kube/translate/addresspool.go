@@ -3,7 +3,6 @@ package translate
 import (
 	"fmt"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
@@ -47,14 +46,14 @@ func selector(field string, s *metav1.LabelSelector) (labels.Selector, error) {
 	return read, nil
 }
 
-// Excludes says for whom the pool is not, if a Service in a namespace with these labels is
-// one of them; else nothing.
-func (p *AddressPool) Excludes(s *corev1.Service, namespace map[string]string) string {
+// Excludes says for whom the pool is not, if a Service or a Gateway in a namespace with these
+// labels is one of them; else nothing.
+func (p *AddressPool) Excludes(o metav1.Object, namespace map[string]string) string {
 	switch {
-	case p.services != nil && !p.services.Matches(labels.Set(s.Labels)):
+	case p.services != nil && !p.services.Matches(labels.Set(o.GetLabels())):
 		return "Services with its labels"
 	case p.namespaces != nil && !p.namespaces.Matches(labels.Set(namespace)):
-		return "namespaces with the labels of " + s.Namespace
+		return "namespaces with the labels of " + o.GetNamespace()
 	}
 	return ""
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
 	"weir.io/weir/internal/model"
@@ -61,7 +62,8 @@ func ReadDirectorGroup(g *v1alpha1.DirectorGroup, o Options) (*DirectorGroup, er
 	return read, nil
 }
 
-// Selects reports whether a Service in a namespace with these labels is one of the group's.
-func (g *DirectorGroup) Selects(s *corev1.Service, namespace map[string]string) bool {
-	return (g.services == nil || g.services.Matches(labels.Set(s.Labels))) && (g.namespaces == nil || g.namespaces.Matches(labels.Set(namespace)))
+// Selects reports whether a Service or a Gateway in a namespace with these labels is one of the
+// group's.
+func (g *DirectorGroup) Selects(o metav1.Object, namespace map[string]string) bool {
+	return (g.services == nil || g.services.Matches(labels.Set(o.GetLabels()))) && (g.namespaces == nil || g.namespaces.Matches(labels.Set(namespace)))
 }

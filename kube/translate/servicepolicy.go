@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"slices"
 
-	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
 	"weir.io/weir/internal/model"
@@ -109,10 +109,10 @@ func NewServicePolicies(list []*ServicePolicy) ServicePolicies {
 	return p
 }
 
-// For returns the one that counts for a Service; nil: none.
-func (p ServicePolicies) For(s *corev1.Service) *ServicePolicy {
-	for _, one := range p[s.Namespace] {
-		if one.selector.Matches(labels.Set(s.Labels)) {
+// For returns the one that counts for a Service or a Gateway; nil: none.
+func (p ServicePolicies) For(o metav1.Object) *ServicePolicy {
+	for _, one := range p[o.GetNamespace()] {
+		if one.selector.Matches(labels.Set(o.GetLabels())) {
 			return one
 		}
 	}

@@ -92,6 +92,8 @@ func TestChartRefuses(t *testing.T) {
 		"mtu=1200":                          "/mtu",
 		"replicas=-1":                       "/replicas",
 		"owner=file":                        "/owner",
+		"gatewayController=weir":            "/gatewayController",
+		"gatewayClass=Weir":                 "/gatewayClass",
 		"leaseDuration=soon":                "/leaseDuration",
 		"logLevel=trace":                    "/logLevel",
 		"imagee.repository=x":               "imagee",
@@ -158,6 +160,7 @@ func TestChartIsApplied(t *testing.T) {
 	needsAPIServer(t)
 	c := newCluster(t, netlab.ForTest(t).Host("control"))
 	c.applyResources()
+	c.applyGatewayAPI()
 	c.makeSystem()
 	for _, values := range []string{"small", "all"} {
 		objects := c.applyChart("--values", "testdata/chart/"+values+".values.yaml")

@@ -34,6 +34,7 @@ type lab struct {
 	*cluster
 	net              *netlab.Lab
 	client, director *netlab.Host
+	lan              *netlab.Host   // the switch
 	servers          []*netlab.Host // the pods
 	api              *api.Client    // of the director
 	config           string         // of controllers
@@ -56,7 +57,8 @@ func newLab(t *testing.T, director ...string) *lab {
 	needsAPIServer(t)
 	n := netlab.ForTest(t)
 	l := &lab{net: n, client: n.Host("client"), director: n.Router("director")}
-	lan := n.Switch("switch")
+	l.lan = n.Switch("switch")
+	lan := l.lan
 	n.Link(l.client, l.director, netlab.LinkOptions{XDP: true, A: []string{"10.0.0.2/24"}, B: []string{"10.0.0.1/24"}})
 	n.Link(l.director, lan, netlab.LinkOptions{XDP: true, A: []string{"10.2.0.11/24", "10.2.0.16/24"}})
 	l.client.Route("default", "10.0.0.1")
@@ -71,10 +73,11 @@ func newLab(t *testing.T, director ...string) *lab {
 	n.Link(control, lan, netlab.LinkOptions{XDP: true, A: []string{controlAddress + "/24"}})
 	l.cluster = newCluster(t, control)
 	l.applyResources()
+	l.applyGatewayAPI()
 	l.makeSystem()
 	l.applyChart("--values", "testdata/chart/small.values.yaml")
 	kinds := l.applyDocument()
-	for _, kind := range []string{"Service", "AddressPool", "ServicePolicy", "DirectorGroup", "BGPPeer"} {
+	for _, kind := range []string{"Service", "AddressPool", "ServicePolicy", "DirectorGroup", "BGPPeer", "GatewayClass", "Gateway", "TCPRoute"} {
 		if kinds[kind] == 0 {
 			t.Fatalf("docs/kubernetes.md has no %s: %v", kind, kinds)
 		}
@@ -85,6 +88,10 @@ func newLab(t *testing.T, director ...string) *lab {
 	l.deleteResource("servicepolicies", namespace, "web")
 	l.deleteResource("directorgroups", "", "edge")
 	l.deleteResource("bgppeers", "", "rack")
+	l.deleteService("web-canary")
+	l.deleteGateway("tcproutes", namespace, "web")
+	l.deleteGateway("gateways", namespace, "edge")
+	l.deleteGateway("gatewayclasses", "", "weir")
 	l.kubeconfigFile = l.kubeconfig("weir-system", "weir-kube")
 	t.Cleanup(l.logEvents)
 	l.config = l.write("weir-kube.yaml", fmt.Sprintf(`mode: nat

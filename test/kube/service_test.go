@@ -17,6 +17,7 @@ import (
 // One Service's life, and what becomes of others beside it.
 func TestServices(t *testing.T) {
 	l := newLab(t)
+	l.removeGatewayAPI() // of which the controller needs nothing
 	first := l.controller("first")
 
 	// A Service gets the first address, and its pods answer there.

@@ -23,6 +23,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- define "weir.file" -}}
 class: {{ .Values.class | quote }}
 without-class: {{ .Values.withoutClass }}
+gateway-controller: {{ .Values.gatewayController | quote }}
 owner: {{ .Values.owner | quote }}
 mode: {{ .Values.mode }}
 snat: {{ .Values.snat }}

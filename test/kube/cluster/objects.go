@@ -37,6 +37,12 @@ var paths = map[string]string{
 	"DirectorGroup":            "/apis/weir.io/v1alpha1/directorgroups",
 	"BGPPeer":                  "/apis/weir.io/v1alpha1/bgppeers",
 	"DirectorSet":              "/apis/weir.io/v1alpha1/directorsets",
+
+	"GatewayClass":   "/apis/gateway.networking.k8s.io/v1/gatewayclasses",
+	"Gateway":        "/apis/gateway.networking.k8s.io/v1/namespaces/%s/gateways",
+	"TCPRoute":       "/apis/gateway.networking.k8s.io/v1/namespaces/%s/tcproutes",
+	"UDPRoute":       "/apis/gateway.networking.k8s.io/v1/namespaces/%s/udproutes",
+	"ReferenceGrant": "/apis/gateway.networking.k8s.io/v1/namespaces/%s/referencegrants",
 }
 
 // Path returns where objects of a kind are made.

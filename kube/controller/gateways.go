@@ -1,0 +1,288 @@
+package controller
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"weir.io/weir/kube/gateway"
+	"weir.io/weir/kube/pool"
+	"weir.io/weir/kube/translate"
+)
+
+// The resources of Gateway API.
+const (
+	gatewayClasses  = "gatewayclasses"
+	gateways        = "gateways"
+	tcpRoutes       = "tcproutes"
+	udpRoutes       = "udproutes"
+	referenceGrants = "referencegrants"
+)
+
+// gatewaysOf returns a client of Gateway API's resources and which of them the cluster has, or
+// nil where it has no Gateways.
+func gatewaysOf(ctx context.Context, config *rest.Config) (rest.Interface, map[string]bool, error) {
+	scheme := runtime.NewScheme()
+	if err := gatewayv1.Install(scheme); err != nil {
+		return nil, nil, fmt.Errorf("name the resources of Gateway API: %w", err)
+	}
+	config = rest.CopyConfig(config)
+	config.GroupVersion, config.APIPath = &gatewayv1.SchemeGroupVersion, "/apis"
+	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	client, err := rest.RESTClientFor(config)
+	if err != nil {
+		return nil, nil, fmt.Errorf("make a client of the API server: %w", err)
+	}
+	text, err := client.Get().AbsPath("/apis", gatewayv1.GroupName, gatewayv1.GroupVersion.Version).Do(ctx).Raw()
+	if apierrors.IsNotFound(err) {
+		return nil, nil, nil
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("ask which resources there are of %s: %w", gatewayv1.SchemeGroupVersion, err)
+	}
+	var list metav1.APIResourceList
+	if err := json.Unmarshal(text, &list); err != nil {
+		return nil, nil, fmt.Errorf("read which resources there are of %s: %w", gatewayv1.SchemeGroupVersion, err)
+	}
+	there := map[string]bool{}
+	for _, r := range list.APIResources {
+		there[r.Name] = true
+	}
+	if !there[gatewayClasses] || !there[gateways] {
+		return nil, nil, nil // half of an installation is none
+	}
+	return client, there, nil
+}
+
+// followGateways adds those resources of Gateway API to what is followed that the cluster has.
+func (c *Controller) followGateways() error {
+	if c.gateways == nil {
+		return nil
+	}
+	var errs []error
+	for _, one := range []struct {
+		to       *cache.SharedIndexInformer
+		resource string
+		of       runtime.Object
+	}{
+		{&c.cache.gatewayClass, gatewayClasses, &gatewayv1.GatewayClass{}}, {&c.cache.gateway, gateways, &gatewayv1.Gateway{}},
+		{&c.cache.tcpRoute, tcpRoutes, &gatewayv1.TCPRoute{}}, {&c.cache.udpRoute, udpRoutes, &gatewayv1.UDPRoute{}},
+		{&c.cache.grant, referenceGrants, &gatewayv1.ReferenceGrant{}},
+	} {
+		if c.gatewayKinds[one.resource] {
+			*one.to = informer(c.gateways, one.resource, "", one.of, nil)
+			errs = append(errs, tell(*one.to, wishes, func(any) { c.changes.note(func(n *news) { n.gateways = true }) }))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// wishes reports whether an object was changed by anybody who wants something: statuses are
+// this process's own.
+func wishes(before, after any) bool {
+	a, b := before.(metav1.Object), after.(metav1.Object)
+	return a.GetGeneration() != b.GetGeneration() || a.GetUID() != b.GetUID() || a.GetDeletionTimestamp() != nil != (b.GetDeletionTimestamp() != nil) ||
+		!maps.Equal(a.GetLabels(), b.GetLabels()) || !maps.Equal(a.GetAnnotations(), b.GetAnnotations())
+}
+
+// unsaid is what the statuses of Gateway API's objects do not say yet.
+type unsaid struct {
+	classes    bool
+	routes     map[*gateway.Route]bool
+	unanswered string // why the directors have not taken the set; empty: they have
+}
+
+// readGateways takes in all that there is of Gateway API.
+func (c *Controller) readGateways(p *plan) {
+	if c.gateways == nil {
+		return
+	}
+	before := p.view
+	p.view = gateway.Read(c.gatewayCluster(p))
+	there := map[pool.Service]bool{}
+	for _, g := range p.view.Gateways {
+		there[g.Name()] = true
+		request, problems := g.Request()
+		request.Not = c.excluding(g.Of, p.read)
+		p.ask(wish{gateway: g}, request, problems)
+	}
+	for _, g := range before.Gateways {
+		if !there[g.Name()] {
+			p.forget(g.Name())
+		}
+	}
+	p.unsaid.classes = true
+	clear(p.unsaid.routes)
+	for _, r := range p.view.Routes {
+		p.unsaid.routes[r] = true
+	}
+}
+
+// touch has whatever refers to a Service looked at.
+func (p *plan) touch(s pool.Service) {
+	routes, gateways := p.view.Touch(s)
+	for _, r := range routes {
+		p.unsaid.routes[r] = true
+	}
+	for _, g := range gateways {
+		p.unsettled[p.byName[g.Name()]] = true
+	}
+}
+
+// gatewayCluster returns what is read.
+func (c *Controller) gatewayCluster(p *plan) *gateway.Cluster {
+	return &gateway.Cluster{Controller: gatewayv1.GatewayController(c.Gateways),
+		Backends: func(g *gatewayv1.Gateway) translate.Target {
+			if group := p.read.groupOf(g, c.namespaceOf); group != nil {
+				return group.Options.Backends
+			}
+			return c.Translate.Backends
+		},
+		Classes: list[gatewayv1.GatewayClass](c.cache.gatewayClass), Gateways: list[gatewayv1.Gateway](c.cache.gateway),
+		TCPRoutes: list[gatewayv1.TCPRoute](c.cache.tcpRoute), UDPRoutes: list[gatewayv1.UDPRoute](c.cache.udpRoute),
+		Grants: list[gatewayv1.ReferenceGrant](c.cache.grant),
+		Namespace: func(name string) map[string]string {
+			if n := one[corev1.Namespace](c.cache.namespace, name); n != nil {
+				return n.Labels
+			}
+			return nil
+		},
+		Service: c.cache.service}
+}
+
+// judgeGateway returns no error where the API server says of a Gateway what was read.
+func (c *Controller) judgeGateway(ctx context.Context, owner pool.Service) error {
+	// By its path: the cluster may have had no Gateways when this process began.
+	text, err := c.core.RESTClient().Get().AbsPath("/apis", gatewayv1.GroupName, gatewayv1.GroupVersion.Version).Namespace(owner.Namespace).Resource(gateways).Name(owner.Name).Do(ctx).Raw()
+	if err != nil {
+		return ignoreNotFound(err)
+	}
+	var now gatewayv1.Gateway
+	if err := json.Unmarshal(text, &now); err != nil {
+		return fmt.Errorf("read %s: %w", owner, err)
+	}
+	read := one[gatewayv1.Gateway](c.cache.gateway, key(&now))
+	class := one[gatewayv1.GatewayClass](c.cache.gatewayClass, string(now.Spec.GatewayClassName))
+	ours := class != nil && string(class.Spec.ControllerName) == c.Gateways && now.DeletionTimestamp == nil
+	if c.gateways == nil || ours && (read == nil || !gateway.SameWish(read, &now)) {
+		return errTooOld
+	}
+	return nil
+}
+
+// writeGateways writes the status of classes, Gateways and routes where it says something else
+// than the API server's does now. What has changed since it was looked at is looked at next.
+func (c *Controller) writeGateways(ctx context.Context, p *plan) error {
+	now := metav1.Now()
+	var writes []func() error
+	if p.unsaid.classes {
+		for _, class := range p.view.Classes {
+			if is := one[gatewayv1.GatewayClass](c.cache.gatewayClass, class.Name); current(is, class) {
+				after := is.DeepCopy()
+				after.Status = gateway.ClassStatus(is, now)
+				writes = append(writes, c.statusWrite(ctx, gatewayClasses, is.Status, after.Status, after, after))
+			}
+		}
+	}
+	for w := range p.unsettled {
+		if w.gateway == nil {
+			continue
+		}
+		if is := one[gatewayv1.Gateway](c.cache.gateway, key(w.gateway.Of)); current(is, w.gateway.Of) {
+			after := is.DeepCopy()
+			after.Status = w.gateway.Status(is.Status, w.outcome(is, p.unsaid.unanswered), now)
+			writes = append(writes, c.statusWrite(ctx, gateways, is.Status, after.Status, after, after))
+		}
+	}
+	for r := range p.unsaid.routes {
+		writes = append(writes, c.routeWrite(ctx, p.view, r, now))
+	}
+	var errs []error
+	var mu sync.Mutex
+	each(slices.DeleteFunc(writes, func(f func() error) bool { return f == nil }), func(f func() error) {
+		if err := f(); err != nil {
+			mu.Lock()
+			errs = append(errs, err)
+			mu.Unlock()
+		}
+	})
+	if len(errs) == 0 {
+		p.unsaid.classes = false
+		clear(p.unsaid.routes)
+	}
+	return joined(errs)
+}
+
+func (c *Controller) routeWrite(ctx context.Context, view *gateway.View, r *gateway.Route, now metav1.Time) func() error {
+	switch r.Kind {
+	case gateway.TCPRoute:
+		if is := one[gatewayv1.TCPRoute](c.cache.tcpRoute, key(r.Of)); current(is, r.Of) {
+			after := is.DeepCopy()
+			after.Status.RouteStatus = view.RouteStatus(r, is.Status.RouteStatus, now)
+			return c.statusWrite(ctx, tcpRoutes, is.Status, after.Status, after, after)
+		}
+	case gateway.UDPRoute:
+		if is := one[gatewayv1.UDPRoute](c.cache.udpRoute, key(r.Of)); current(is, r.Of) {
+			after := is.DeepCopy()
+			after.Status.RouteStatus = view.RouteStatus(r, is.Status.RouteStatus, now)
+			return c.statusWrite(ctx, udpRoutes, is.Status, after.Status, after, after)
+		}
+	}
+	return nil
+}
+
+func key(o metav1.Object) string { return o.GetNamespace() + "/" + o.GetName() }
+
+// current reports whether what was looked at is what there is, but for its status.
+func current[T any, P interface {
+	*T
+	metav1.Object
+}](is P, seen metav1.Object) bool {
+	return is != nil && is.GetUID() == seen.GetUID() && is.GetGeneration() == seen.GetGeneration()
+}
+
+// outcome returns what has become of a Gateway. Its status has the addresses that directors
+// have, and what it had and keeps.
+func (w *wish) outcome(is *gatewayv1.Gateway, unanswered string) gateway.Outcome {
+	o := gateway.Outcome{Unanswered: unanswered}
+	for _, a := range w.addresses {
+		had := slices.ContainsFunc(is.Status.Addresses, func(s gatewayv1.GatewayStatusAddress) bool { return s.Value == a.String() })
+		if w.forwarded || had {
+			o.Addresses = append(o.Addresses, a)
+		}
+	}
+	for _, problems := range w.problems {
+		o.Problems = append(o.Problems, problems...)
+	}
+	return o
+}
+
+// statusWrite returns what replaces the status of an object; nil: it says the same.
+func (c *Controller) statusWrite(ctx context.Context, resource string, before, after any, name metav1.Object, o runtime.Object) func() error {
+	if equality.Semantic.DeepEqual(before, after) {
+		return nil
+	}
+	return func() error {
+		err := c.gateways.Put().Resource(resource).NamespaceIfScoped(name.GetNamespace(), name.GetNamespace() != "").
+			Name(name.GetName()).SubResource("status").Body(o).Do(ctx).Error()
+		if err == nil || apierrors.IsNotFound(err) {
+			return nil
+		}
+		// Others write to the same statuses: where one was faster, it is done again.
+		return fmt.Errorf("write the status of %s %s: %w", resource, key(name), err)
+	}
+}

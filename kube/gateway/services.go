@@ -1,0 +1,144 @@
+package gateway
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"weir.io/weir/internal/model"
+	"weir.io/weir/kube/pool"
+	"weir.io/weir/kube/translate"
+)
+
+// Endpoints finds the EndpointSlices of a Service.
+type Endpoints func(*corev1.Service) []*discoveryv1.EndpointSlice
+
+// Sources returns all objects that Services makes its services of. What the API server says is
+// not changed but replaced: while the objects are the same, so are the services.
+func (g *Gateway) Sources(endpoints Endpoints) []any {
+	list := []any{g.Of, g.Accepted()}
+	for _, l := range g.Listeners {
+		if l.wrong() || len(l.routes) == 0 {
+			continue
+		}
+		list = append(list, l.Of.Name, l.routes[0].Of)
+		for _, t := range l.routes[0].to {
+			list = append(list, t.service)
+			for _, s := range endpoints(t.service) {
+				list = append(list, s)
+			}
+		}
+	}
+	return list
+}
+
+// Services returns what directors forward for a Gateway that has these addresses: a service
+// for each listener that has a route, and each address.
+func (g *Gateway) Services(o translate.Options, addresses []netip.Addr, endpoints Endpoints, c *translate.Cluster) ([]model.Service, []translate.Problem) {
+	if !g.Accepted() {
+		return nil, nil
+	}
+	if o.Mode != model.NAT {
+		return nil, []translate.Problem{{Reason: translate.Unsupported, Message: fmt.Sprintf("Gateways are forwarded in mode nat, and not in %s: nodes know addresses of Services alone", o.Mode)}}
+	}
+	var list []model.Service
+	for _, l := range g.Listeners {
+		if l.wrong() || len(l.routes) == 0 || len(l.routes[0].to) == 0 {
+			continue
+		}
+		for _, vip := range addresses {
+			s := model.Service{Name: g.nameOf(l, vip), VIP: vip, Protocol: l.Protocol, Port: model.PortRange{First: uint16(l.Of.Port), Last: uint16(l.Of.Port)},
+				Mode: o.Mode, SNAT: o.SNAT, Policy: o.Policy, Affinity: o.Affinity, Drain: o.Drain, MaxDrain: o.MaxDrain}
+			if l.Protocol == model.UDP {
+				s.Policy = model.Maglev // no datagram says that it begins a flow
+			}
+			to := slices.DeleteFunc(slices.Clone(l.routes[0].to), func(b backend) bool { return !b.reached(o.Backends) })
+			if len(to) == 0 {
+				continue
+			}
+			s.Backends = backends(o, to, endpoints, pool.FamilyOf(vip), c)
+			checked := &corev1.Service{}
+			if len(to) == 1 {
+				checked = to[0].service // it may have a port of its own for it
+			}
+			s.Health = translate.HealthCheck(o, checked)
+			list = append(list, s)
+		}
+	}
+	return list, nil
+}
+
+// nameOf names a service by what cannot change without its being another one. No Service's
+// has as many parts.
+func (g *Gateway) nameOf(l *Listener, vip netip.Addr) string {
+	name := fmt.Sprintf("gateway/%s/%s/%d-%s", g.Of.Namespace, g.Of.Name, l.Of.Port, l.Protocol)
+	if vip.Is6() {
+		name += "-ipv6"
+	}
+	return name
+}
+
+// backends returns the pods or nodes of all Services of a route. Each Service has its share
+// whoever serves it, so its weight is shared out over them, by their own weights. The scale
+// does not depend on how many there are: pods that come and go change the weights of their own
+// Service alone.
+func backends(o translate.Options, to []backend, endpoints Endpoints, family pool.Family, c *translate.Cluster) []model.Backend {
+	most := int32(0)
+	for _, t := range to {
+		most = max(most, t.weight)
+	}
+	list := []model.Backend{}
+	places := map[netip.AddrPort]int{}
+	for _, t := range to {
+		found := translate.Backends(o, t.service, t.port, endpoints(t.service), family, c)
+		whole := 0
+		for _, b := range found {
+			if b.State != model.Draining {
+				whole += int(b.Weight)
+			}
+		}
+		for _, b := range found {
+			b.Weight = share(b.Weight, whole, t.weight, most)
+			b.Name = longName(t.name+b.Name, &b)
+			place := netip.AddrPortFrom(b.Address, b.Port)
+			at, twice := places[place]
+			if !twice {
+				places[place] = len(list)
+				list = append(list, b)
+				continue
+			}
+			// Two Services may have the same pods.
+			first := &list[at]
+			first.Weight = uint16(min(int(first.Weight)+int(b.Weight), math.MaxUint16))
+			if first.State == model.Draining {
+				first.State = b.State
+			}
+		}
+	}
+	slices.SortFunc(list, func(a, b model.Backend) int { return cmp.Compare(a.Name, b.Name) })
+	return list
+}
+
+// share returns the weight of a backend that has one of its own among the whole of its
+// Service's, whose weight is one where the greatest is most. The greatest share is the
+// greatest weight that there is; what has a share has some weight.
+func share(own uint16, whole int, weight, most int32) uint16 {
+	if weight <= 0 || own == 0 {
+		return 0
+	}
+	exact := math.MaxUint16 * float64(weight) / float64(most) * float64(own) / float64(max(whole, int(own)))
+	return uint16(max(1, math.Round(exact)))
+}
+
+// longName returns the name, or where it is longer than names may be what is as good.
+func longName(name string, b *model.Backend) string {
+	if len(name) > model.MaxNameLength {
+		return netip.AddrPortFrom(b.Address, b.Port).String()
+	}
+	return name
+}
