@@ -80,8 +80,8 @@ func newGroupLab(t *testing.T) *groupLab {
 		n.Link(pod, lan, netlab.LinkOptions{XDP: true, A: []string{podAddress(i) + "/24"}})
 		serve(t, pod)
 	}
-	control := n.Host("control")
-	n.Link(control, lan, netlab.LinkOptions{XDP: true, A: []string{controlAddress + "/24"}})
+	host := n.Host("control")
+	n.Link(host, lan, netlab.LinkOptions{XDP: true, A: []string{controlAddress + "/24"}})
 	for i, name := range []string{"node-a", "node-b", "node-c"} {
 		node := &labNode{Host: n.Router(name), l: l, address: fmt.Sprintf("10.2.0.%d", 11+i)}
 		n.Link(node.Host, lan, netlab.LinkOptions{XDP: true, A: []string{node.address + "/24"}})
@@ -94,7 +94,7 @@ func newGroupLab(t *testing.T) *groupLab {
 	if _, err := routerlab.StartFRR(l.router, routerlab.FRRConfig{BFD: "bfd\n", BGP: routerText}); err != nil {
 		t.Fatal(err)
 	}
-	l.cluster = newCluster(t, control)
+	l.cluster = newCluster(t, host)
 	l.applyResources()
 	l.makeSystem()
 	l.applyChart("--values", "testdata/groups.values.yaml")
