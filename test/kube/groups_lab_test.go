@@ -161,6 +161,22 @@ func (n *labNode) startSidecar(more ...string) {
 	n.sidecar = start(n.l.t, n.Host, n.at("node.log"), weirKube, args...)
 }
 
+// waitForFit waits until all nodes say that they may be directors: who says so first becomes
+// one.
+func (l *groupLab) waitForFit() {
+	l.t.Helper()
+	waitFor(l.t, "all nodes to say that they may be directors", func() bool {
+		leases, err := l.coordination.Leases("weir-system").List(l.t.Context(), metav1.ListOptions{LabelSelector: v1alpha1.LabelGroup + "=edge"})
+		fit := 0
+		for _, lease := range leases.Items {
+			if !strings.Contains(lease.Annotations["weir.io/director"], "unfit") {
+				fit++
+			}
+		}
+		return err == nil && fit == len(l.nodes)
+	})
+}
+
 // documents returns what the node's director forwards of the group, with the logs.
 func (n *labNode) documents() string {
 	documents, err := n.api.Documents(n.l.t.Context(), edgeSet)
