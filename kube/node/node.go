@@ -62,6 +62,7 @@ type Node struct {
 	restarted              atomic.Bool // it may be another process, which has forgotten what was put
 
 	sets      sets
+	answered  time.Time // when the director did last, or this process began to ask it
 	role      role
 	passwords map[string]password
 	tunnels   tunnels
@@ -173,12 +174,16 @@ func (n *Node) pass(ctx context.Context, now time.Time) {
 	}
 	g := follow.One[v1alpha1.DirectorGroup](n.group, n.Group)
 	f := n.facts(g)
-	if f.Unfit == "" && !n.answers.Load() {
-		f.Unfit = "weir run does not answer"
-	}
 	var err error
 	if n.Socket != "" {
-		err = errors.Join(n.follow(ctx, g, &f, now), n.tell(ctx, g, &f, now)) // the API server may let it wait
+		err = n.follow(ctx, g, &f, now)
+		if n.answers.Load() || n.answered.IsZero() {
+			n.answered = now
+		}
+		if f.Unfit == "" && !n.answers.Load() {
+			f.Unfit = n.role.unfit(now.Sub(n.answered))
+		}
+		err = errors.Join(err, n.tell(ctx, g, &f, now)) // the last: the API server may let it wait
 	}
 	if n.AgentFile != "" {
 		err = errors.Join(err, n.writeAgent(g, &f, now))

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"weir.io/weir/internal/model"
+	"weir.io/weir/kube/group"
 	"weir.io/weir/kube/v1alpha1"
 )
 
@@ -57,4 +58,14 @@ func drainOf(g *v1alpha1.DirectorGroup) time.Duration {
 		return defaultDrain
 	}
 	return time.Duration(d)
+}
+
+// unfit says why the node is not to be a director, when its weir run has not answered for so
+// long. A director's is waited for: what it forwards goes on without the process, which may
+// only begin again.
+func (r *role) unfit(silent time.Duration) string {
+	if r.state == active && silent < group.Silence {
+		return ""
+	}
+	return "weir run does not answer"
 }

@@ -46,3 +46,17 @@ func TestRole(t *testing.T) {
 		t.Errorf("a group that says nothing drains for %v", d)
 	}
 }
+
+// A director whose process begins again stays one; a node is not made one without.
+func TestUnfit(t *testing.T) {
+	for _, test := range []struct {
+		state  state
+		silent time.Duration
+		unfit  bool
+	}{{active, 0, false}, {active, 14 * time.Second, false}, {active, 15 * time.Second, true}, {standby, 0, true}, {draining, time.Second, true}} {
+		r := role{state: test.state}
+		if got := r.unfit(test.silent); (got != "") != test.unfit {
+			t.Errorf("in state %d, and silent for %v, it is unfit because %q", test.state, test.silent, got)
+		}
+	}
+}

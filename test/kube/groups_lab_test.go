@@ -80,8 +80,8 @@ func newGroupLab(t *testing.T) *groupLab {
 		n.Link(pod, lan, netlab.LinkOptions{XDP: true, A: []string{podAddress(i) + "/24"}})
 		serve(t, pod)
 	}
-	control := n.Host("control")
-	n.Link(control, lan, netlab.LinkOptions{XDP: true, A: []string{controlAddress + "/24"}})
+	host := n.Host("control")
+	n.Link(host, lan, netlab.LinkOptions{XDP: true, A: []string{controlAddress + "/24"}})
 	for i, name := range []string{"node-a", "node-b", "node-c"} {
 		node := &labNode{Host: n.Router(name), l: l, address: fmt.Sprintf("10.2.0.%d", 11+i)}
 		n.Link(node.Host, lan, netlab.LinkOptions{XDP: true, A: []string{node.address + "/24"}})
@@ -94,7 +94,7 @@ func newGroupLab(t *testing.T) *groupLab {
 	if _, err := routerlab.StartFRR(l.router, routerlab.FRRConfig{BFD: "bfd\n", BGP: routerText}); err != nil {
 		t.Fatal(err)
 	}
-	l.cluster = newCluster(t, control)
+	l.cluster = newCluster(t, host)
 	l.applyResources()
 	l.makeSystem()
 	l.applyChart("--values", "testdata/groups.values.yaml")
@@ -159,6 +159,22 @@ func (n *labNode) startSidecar(more ...string) {
 	args := append([]string{"node", "--group", "edge", "--node", n.Name, "--namespace", "weir-system", "--socket", n.at("director.sock"), "--file", n.at("etc/weir.yaml"),
 		"--state", n.at("state"), "--kubeconfig", n.config}, more...)
 	n.sidecar = start(n.l.t, n.Host, n.at("node.log"), weirKube, args...)
+}
+
+// waitForFit waits until all nodes say that they may be directors: who says so first becomes
+// one.
+func (l *groupLab) waitForFit() {
+	l.t.Helper()
+	waitFor(l.t, "all nodes to say that they may be directors", func() bool {
+		leases, err := l.coordination.Leases("weir-system").List(l.t.Context(), metav1.ListOptions{LabelSelector: v1alpha1.LabelGroup + "=edge"})
+		fit := 0
+		for _, lease := range leases.Items {
+			if !strings.Contains(lease.Annotations["weir.io/director"], "unfit") {
+				fit++
+			}
+		}
+		return err == nil && fit == len(l.nodes)
+	})
 }
 
 // documents returns what the node's director forwards of the group, with the logs.

@@ -11,6 +11,7 @@ import (
 func TestDirectorGroup(t *testing.T) {
 	l := newGroupLab(t)
 	a, b, c := l.nodes[0], l.nodes[1], l.nodes[2]
+	l.waitForFit()
 	l.controller("first")
 	l.waitForStatus("node-a node-b, 1 stand by")
 

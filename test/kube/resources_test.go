@@ -27,6 +27,12 @@ const (
 	policyHead = "{apiVersion: weir.io/v1alpha1, kind: ServicePolicy, metadata: {name: NAME, namespace: default}, spec: "
 )
 
+const (
+	groupHead = "{apiVersion: weir.io/v1alpha1, kind: DirectorGroup, metadata: {name: NAME}, spec: "
+	peerHead  = "{apiVersion: weir.io/v1alpha1, kind: BGPPeer, metadata: {name: NAME}, spec: "
+	setHead   = "{apiVersion: weir.io/v1alpha1, kind: DirectorSet, metadata: {name: NAME}, spec: "
+)
+
 func replaceName(head, name string) string { return strings.Replace(head, "NAME", name, 1) }
 
 // What the schemas refuse, and what the API server says then: where it is, and what is wrong.
@@ -71,6 +77,39 @@ var refusedResources = []struct {
 	{"status", policyHead, `{selector: {}, health: {kind: http, http: {status: ["600"]}}}`, "spec.health.http.status[0]", "should match"},
 	{"interval", policyHead, `{selector: {}, health: {kind: tcp, interval: 2h}}`, "spec.health.interval", "is not from 10ms to 1h"},
 	{"timeout", policyHead, `{selector: {}, health: {kind: tcp, timeout: 61s}}`, "spec.health.timeout", "is not from 1ms to 1m"},
+	{"group", groupHead, `{nodeSelector: {a: b}, directors: 5, interfaces: [eth0, bond0.7], bgp: {asn: 4200000000}, neighbor: {interfaces: [eth0]}, namespaceSelector: {}, serviceSelector: {matchLabels: {x: y}}, priority: 5, mode: nat, backends: pods, snat: false, snatPorts: 2000-3000, notice: 100ms, drain: 0s, limits: {services: 10, backends: 100, ringMemory: 1000000, flows: 2048}}`, "", ""},
+	{"nowhere", groupHead, `{}`, "spec.interfaces", "Required value"},
+	{"no-interface", groupHead, `{interfaces: []}`, "spec.interfaces", "should have at least 1 items"},
+	{"twice-interface", groupHead, `{interfaces: [eth0, eth0]}`, "spec.interfaces[1]", "Duplicate value"},
+	{"slash", groupHead, `{interfaces: [a/b]}`, "spec.interfaces[0]", "should match"},
+	{"a-name-of-more-than-forty-characters-is-too-long", groupHead, `{interfaces: [eth0]}`, "", "at most 40 of a-z"},
+	{"dotted.name", groupHead, `{interfaces: [eth0]}`, "", "at most 40 of a-z"},
+	{"nobody", groupHead, `{interfaces: [eth0], directors: 0}`, "spec.directors", "should be greater than or equal to 1"},
+	{"foreign-interface", groupHead, `{interfaces: [eth0], neighbor: {interfaces: [eth1]}}`, "spec.neighbor.interfaces", "has interfaces that the group does not have"},
+	{"as", groupHead, `{interfaces: [eth0], bgp: {asn: 0}}`, "spec.bgp.asn", "should be greater than or equal to 1"},
+	{"group-mode", groupHead, `{interfaces: [eth0], backends: pods, mode: l2dsr}`, "spec.mode", "pods are reached in mode nat alone"},
+	{"group-drain", groupHead, `{interfaces: [eth0], drain: 2h}`, "spec.drain", "is not from 0s to 1h"},
+	{"group-notice", groupHead, `{interfaces: [eth0], notice: 2m}`, "spec.notice", "is not from 1ms to 1m"},
+	{"group-ports", groupHead, `{interfaces: [eth0], snatPorts: all}`, "spec.snatPorts", "should match"},
+	{"group-limits", groupHead, `{interfaces: [eth0], limits: {flows: 1}}`, "spec.limits.flows", "should be greater than or equal to 1024"},
+
+	{"peer", peerHead, `{address: "2001:db8::1", asn: 65000, port: 1790, groups: [edge], nodeSelector: {matchLabels: {rack: r1}}, passwordSecret: tor, bfd: {interval: 50ms, multiplier: 5, multihop: true}, holdTime: 30s, ttl: 5, gracefulRestart: false, restartTime: 60s, families: [ipv4, ipv6], communities: ["65000:100", "1:2:3", no-export], localPref: 0}`, "", ""},
+	{"no-address", peerHead, `{asn: 65000}`, "spec.address", "Required value"},
+	{"peer-name", peerHead, `{address: router, asn: 65000}`, "spec.address", "is not an address, or a link's own"},
+	{"link-local", peerHead, `{address: "fe80::1", asn: 65000}`, "spec.address", "is not an address, or a link's own"},
+	{"peer-as", peerHead, `{address: 10.0.0.1, asn: 4294967295}`, "spec.asn", "should be less than or equal to 4294967294"},
+	{"hold", peerHead, `{address: 10.0.0.1, asn: 1, holdTime: 2s}`, "spec.holdTime", "is not from 3s to 18h"},
+	{"restart", peerHead, `{address: 10.0.0.1, asn: 1, restartTime: 2h}`, "spec.restartTime", "is not from 1s to 4095s"},
+	{"both-ttls", peerHead, `{address: 10.0.0.1, asn: 1, ttl: 2, ttlSecurity: 2}`, "spec.ttlSecurity", "has either ttl or ttlSecurity"},
+	{"peer-bfd", peerHead, `{address: 10.0.0.1, asn: 1, bfd: {interval: 1ms}}`, "spec.bfd.interval", "is not from 10ms to 1m"},
+	{"family", peerHead, `{address: 10.0.0.1, asn: 1, families: [ipx]}`, "spec.families[0]", "Unsupported value"},
+	{"community", peerHead, `{address: 10.0.0.1, asn: 1, communities: [blackhole]}`, "spec.communities[0]", "should match"},
+
+	{"edge-0", setHead, `{group: edge, set: 0, services: [{name: default/web, set: 0, revision: 1, backends: 1, documents: AA==}]}`, "", ""},
+	{"no-group", setHead, `{set: 0}`, "spec.group", "Required value"},
+	{"two-of-a-name", setHead, `{group: edge, set: 0, services: [{name: a, set: 0, revision: 1, documents: AA==}, {name: a, set: 0, revision: 2, documents: AA==}]}`, "spec.services[1]", "Duplicate value"},
+	{"no-documents", setHead, `{group: edge, set: 0, services: [{name: a, set: 0, revision: 1}]}`, "spec.services[0].documents", "Required value"},
+
 	{"rise", policyHead, `{selector: {}, health: {kind: tcp, rise: 0}}`, "spec.health.rise", "should be greater than or equal to 1"},
 }
 
@@ -83,15 +122,18 @@ func TestResources(t *testing.T) {
 	for _, r := range refusedResources {
 		_, _, err := c.make(replaceName(r.head, r.name) + r.spec + "}")
 		switch {
-		case r.field == "" && err != nil:
+		case r.field == "" && r.problem == "" && err != nil:
 			t.Errorf("%s is refused: %v", r.spec, err)
-		case r.field != "" && (err == nil || !strings.Contains(err.Error(), r.field) || !strings.Contains(err.Error(), r.problem)):
+		case r.problem != "" && (err == nil || !strings.Contains(err.Error(), r.field) || !strings.Contains(err.Error(), r.problem)):
 			t.Errorf("%s is answered by %v, want %s: %s", r.spec, err, r.field, r.problem)
 		}
 	}
 	for plural, want := range map[string]string{
 		"addresspools":    "Name Addresses Assigned Priority Ready Reason Age",
 		"servicepolicies": "Name Mode Policy Health Services Ready Age",
+		"directorgroups":  "Name Directors Wanted Standby Services Nodes Ready Reason Age",
+		"bgppeers":        "Name Address ASN BFD Groups Ready Reason Age",
+		"directorsets":    "Name Group Set Services Changes Age",
 	} {
 		text, err := c.core.RESTClient().Get().AbsPath("/apis/weir.io/v1alpha1", plural).
 			SetHeader("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io").Do(t.Context()).Raw()
