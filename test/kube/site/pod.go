@@ -70,7 +70,7 @@ const nginxText = `
 daemon off; worker_processes 1; user root; pid DIR/nginx.pid; error_log stderr;
 events { worker_connections 4096; }
 http {
-	access_log off; default_type text/plain; keepalive_timeout 0; sendfile off; output_buffers 1 4k;
+	access_log off; default_type text/plain; keepalive_timeout 0; client_header_timeout 5s; sendfile off; output_buffers 1 4k;
 	client_body_temp_path DIR; proxy_temp_path DIR; fastcgi_temp_path DIR; uwsgi_temp_path DIR; scgi_temp_path DIR;
 	server {
 		listen PORT backlog=4096; root DIR; add_header Seen-Client $remote_addr; add_header Pod NAME;
