@@ -134,7 +134,7 @@ bench: bench-kubernetes
 endif
 
 .PHONY: bench-kubernetes
-bench-kubernetes: deps-build deps-kubernetes build-kube $(kubebin)/kube-apiserver $(kubebin)/kube-controller-manager
+bench-kubernetes: deps-build deps-kubernetes build-kube $(kubebin)/kube-apiserver $(kubebin)/kube-controller-manager ## build what the scenario kubernetes of make bench needs, some minutes once
 	@go build -trimpath -buildvcs=false -o bin/reactions ./test/kube/reactions >&2
 
 .PHONY: bench
