@@ -111,9 +111,10 @@ type DirectorGroupSpec struct {
 	SNATPorts string `json:"snatPorts,omitempty"`
 
 	// notice is how long before it places connections each new generation is known to the
-	// directors: longer than the news takes to reach all of them, and than a restart takes.
+	// directors: longer than the news takes to reach all of them. For so long a pod that is
+	// ready waits for its first connection, and one that ends still gets some.
 	// +optional
-	// +kubebuilder:default="5s"
+	// +kubebuilder:default="100ms"
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1ms') && duration(self) <= duration('1m')",message="is not from 1ms to 1m"
 	Notice Duration `json:"notice,omitempty"`
 
