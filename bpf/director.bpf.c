@@ -8,7 +8,7 @@
  *   service   service.h    (segment, VIP, protocol, port) -> ring; source.h: who may call it
  *   pick      pick.h       flow -> slot -> row -> backend; flows.h: what is remembered;
  *                          quic.h: connection ID -> backend; policy.h: new connections
- *   forward   forward.h    l2dsr; encap.h: ipip, gue; nat.h: nat; redirect.h: redirect
+ *   forward   forward.h    l2dsr; encap.h: ipip, gue; nat.h: nat; ask.h, echo.h; redirect.h: redirect
  *   count     count.h      one reason per packet
  *
  * What is no service passes to the kernel untouched.
@@ -33,6 +33,8 @@
 #include "fragment.h"
 #include "group.h"
 #include "probe.h"
+#include "ask.h"
+#include "echo.h"
 #include "nat.h"
 #include "redirect.h"
 #include "undo.h"
@@ -61,6 +63,8 @@ const enum flow_event *export_flow_event __attribute__((unused));
 const enum told_outcome *export_told_outcome __attribute__((unused));
 const enum ring_flag *export_ring_flag __attribute__((unused));
 const enum snat_state *export_snat_state __attribute__((unused));
+const enum asked_state *export_asked_state __attribute__((unused));
+const enum ask_event *export_ask_event __attribute__((unused));
 const enum load_scale *export_load_scale __attribute__((unused));
 const struct turns *export_turns __attribute__((unused));
 const enum quic_algorithm *export_quic_algorithm __attribute__((unused));
@@ -109,6 +113,8 @@ static __always_inline enum reason forward_otherwise(struct xdp_md *ctx, struct 
 	if (backend->flags & BACKEND_LOCAL)
 		return backend->mode == MODE_NAT ? forward_nat(ctx, packet, backend, index) :
 						   deliver(packet);
+	if (backend->flags & BACKEND_ASKS)
+		return forward_asking(ctx, packet, backend);
 	if (!is_syn(packet) || packet->flags & PACKET_FRAGMENT_FIRST)
 		return CONTINUE;
 	return forward_redirect(ctx, packet, backend);
@@ -119,7 +125,7 @@ static __always_inline enum reason forward_by_mode(struct xdp_md *ctx, struct pa
 {
 	enum reason reason;
 
-	if (unlikely(backend->flags & (BACKEND_LOCAL | BACKEND_REDIRECT))) {
+	if (unlikely(backend->flags & (BACKEND_LOCAL | BACKEND_REDIRECT | BACKEND_ASKS))) {
 		reason = forward_otherwise(ctx, packet, backend, index);
 		if (reason != CONTINUE)
 			return reason;

@@ -208,6 +208,22 @@ struct {
 	__type(value, __u64);
 } quic_events SEC(".maps");
 
+/* Who may answer for a backend that was asked to hand a connection over: backends of its service. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct ask_backend);
+	__type(value, __u32);
+} ask_backends SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, ASK_EVENT_COUNT);
+	__type(key, __u32);
+	__type(value, __u64);
+} ask_events SEC(".maps");
+
 /* Shared by all CPUs: a NIC spreads later fragments by addresses alone. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);

@@ -3,12 +3,15 @@
  * NAT: the destination becomes the backend; with snat.h, the source becomes this
  * director. A reply is known by where it comes from, without anything that was
  * remembered, so that any director can translate it; with snat.h, by where it
- * goes to. Replies take the kernel's route to the client.
+ * goes to. Replies take the kernel's route to the client. In services that ask for
+ * it, flows go on with who answers for the backend: ask.h, echo.h.
  */
 #pragma once
 
 #include <stddef.h>
 
+#include "ask.h"
+#include "echo.h"
 #include "forward.h"
 #include "fragment.h"
 #include "icmp.h"
@@ -24,24 +27,22 @@ enum {
 	FAMILY_IPV6 = 10,
 };
 
-__noinline enum reason forward_nat(struct xdp_md *ctx, struct packet *packet,
-				   const struct backend *backend, __u32 index)
+/* To a backend, here or not, at a port, which is read where it is needed; 0: the packet's own. */
+static __always_inline enum reason send_nat(struct xdp_md *ctx, struct packet *packet,
+					    const struct backend *backend, __u32 index,
+					    const __be16 *port, int local)
 {
 	enum reason kept = CONTINUE;
 	struct translation t = {};
-	int local;
 
-	if (!packet || !backend)
-		return PASS_MALFORMED;
-	local = backend->flags & BACKEND_LOCAL;
 	t.to = packet->flow;
 	t.hops = !local;
 	t.hide_source = packet->snat && !local;
 	if (!local && packet->ttl <= 1)
 		return PASS_TTL_EXPIRED;
 	t.to.destination = backend->address;
-	if (backend->port)
-		t.to.destination_port = backend->port;
+	if (*port)
+		t.to.destination_port = *port;
 	if (packet->snat && local && !(packet->flags & (PACKET_ICMP_ERROR | PACKET_FRAGMENT_LATER)))
 		kept = keep_local(ctx, packet, &t.to, index);
 	if (kept != CONTINUE)
@@ -57,6 +58,34 @@ __noinline enum reason forward_nat(struct xdp_md *ctx, struct packet *packet,
 	if (!reframe(ctx, packet, backend, ethertype(packet), 0, 0))
 		return DROP_NO_HEADROOM;
 	return leave(ctx, packet, backend->ifindex, FORWARD_NAT);
+}
+
+__noinline enum reason forward_nat(struct xdp_md *ctx, struct packet *packet,
+				   const struct backend *backend, __u32 index)
+{
+	if (!packet || !backend)
+		return PASS_MALFORMED;
+	return send_nat(ctx, packet, backend, index, &backend->port,
+			backend->flags & BACKEND_LOCAL);
+}
+
+/*
+ * To a backend that is asked to hand connections over, and is not this host. CONTINUE: it
+ * does not fit.
+ */
+__noinline enum reason forward_asking(struct xdp_md *ctx, struct packet *packet,
+				      const struct backend *backend)
+{
+	__be16 port;
+
+	if (!packet || !backend)
+		return PASS_MALFORMED;
+	if (packet->length > backend->mtu)
+		return CONTINUE;
+	port = backend->port;
+	if (packet->ttl > 1) /* else it is the kernel's */
+		port = asked_port(ctx, packet, port);
+	return send_nat(ctx, packet, backend, NO_BACKEND, &port, 0);
 }
 
 /* The NAT backend that sends from this address and port. */
@@ -225,6 +254,29 @@ static __always_inline enum reason count_reply(struct packet *packet, __u32 inde
 	return reason;
 }
 
+/* Whether a packet of no known flow may answer for a backend. */
+static __always_inline int may_be_echo(const struct packet *packet)
+{
+	const struct settings *settings;
+
+	if (likely(!(packet->flags & PACKET_TCP_SYN)))
+		return 0;
+	settings = get_settings();
+	return settings && settings->flags & SETTINGS_ASKS;
+}
+
+/* What is not every reply's: it begins a connection, or is in pieces. */
+static __always_inline void reply_seldom(struct xdp_md *ctx, const struct packet *packet,
+					 __u32 index)
+{
+	const struct backend *backend = backend_at(index);
+
+	if (packet->flags & PACKET_FRAGMENT_FIRST)
+		remember_fragment(packet, index, FRAGMENT_TO_CLIENT);
+	else if (backend && asks(backend) && packet->snat)
+		answer_asked(ctx, packet);
+}
+
 /* A packet of no service, perhaps from a NAT backend. CONTINUE: it is not. */
 __noinline enum reason reply(struct xdp_md *ctx, struct packet *packet)
 {
@@ -235,11 +287,15 @@ __noinline enum reason reply(struct xdp_md *ctx, struct packet *packet)
 	if (!packet)
 		return CONTINUE;
 	found = find_reply(&packet->flow);
-	if (!found)
+	if (!found && !may_be_echo(packet))
 		return CONTINUE;
 	t.to = packet->flow;
 	index = find_snat_reply(packet, &t.to);
+	if (index == NO_BACKEND && may_be_echo(packet))
+		index = take_echo(ctx, packet, &t.to);
 	if (index == NO_BACKEND) {
+		if (!found)
+			return CONTINUE;
 		index = *found;
 		backend = backend_at(index);
 		if (!backend || backend->state == BACKEND_FREE ||
@@ -249,8 +305,8 @@ __noinline enum reason reply(struct xdp_md *ctx, struct packet *packet)
 		if (backend->vip_port)
 			t.to.source_port = backend->vip_port;
 	}
-	if (packet->flags & PACKET_FRAGMENT_FIRST)
-		remember_fragment(packet, index, FRAGMENT_TO_CLIENT);
+	if (unlikely(packet->flags & (PACKET_FRAGMENT_FIRST | PACKET_TCP_SYN)))
+		reply_seldom(ctx, packet, index);
 	return count_reply(packet, index, send_reply(ctx, packet, &t));
 }
 

@@ -137,6 +137,7 @@ static __always_inline __u32 snat_take(void *table, const struct snat_place *pla
 	entry->segment = packet->flow.segment;
 	entry->client_port = packet->flow.source_port;
 	entry->vip_port = packet->flow.destination_port;
+	entry->asked = (struct snat_asked){};
 	__sync_lock_test_and_set((__u64 *)entry, fresh.word);
 	return place->number;
 }
@@ -316,21 +317,42 @@ static __noinline __u32 snat_address(const struct snat_header *header,
 	return SNAT_SOURCES_MAX;
 }
 
-/* Whether the flow's backend sent it, from the port that the flow goes to and the network it is in. */
+/* Whether a packet comes from a backend's address, and the network that it is in. */
+static __always_inline int snat_from(const struct snat_flow *entry, const struct backend *backend,
+				     const struct flow *flow)
+{
+	if (!same_address(&backend->address, &flow->source))
+		return 0;
+	return flow->segment == entry->segment ||
+	       flow->segment == (backend->vlan ? SEGMENT_VLAN << SEGMENT_KIND_SHIFT |
+							 (bpf_ntohs(backend->vlan) & VLAN_ID_MASK) :
+						 SEGMENT_NONE);
+}
+
+/* Whether the flow's backend sent it, from the port that the flow goes to. */
 static __always_inline int snat_sent(const struct snat_flow *entry, const struct backend *backend,
 				     const struct packet *packet)
 {
-	const struct flow *flow = &packet->flow;
+	__be16 port = packet->flow.source_port;
 
-	if (!same_address(&backend->address, &flow->source))
-		return 0;
-	if (flow->segment != entry->segment &&
-	    flow->segment != (backend->vlan ? SEGMENT_VLAN << SEGMENT_KIND_SHIFT |
-						      (bpf_ntohs(backend->vlan) & VLAN_ID_MASK) :
-					      SEGMENT_NONE))
-		return 0;
-	return packet->flags & PACKET_FRAGMENT_LATER ||
-	       flow->source_port == (backend->port ? backend->port : entry->vip_port);
+	return snat_from(entry, backend, &packet->flow) &&
+	       (packet->flags & PACKET_FRAGMENT_LATER ||
+		port == (backend->port ? backend->port : entry->vip_port));
+}
+
+/* As snat_client, of what has come from another port than flows of the backend go to: see echo.h. */
+__u32 asked_client(struct packet *packet, __u32 number, struct flow *to);
+
+/* What a packet of the flow at a place becomes, on its way to the client. */
+static __always_inline void to_client(const struct snat_flow *entry, struct packet *packet,
+				      __u32 number, struct flow *to)
+{
+	packet->snat = number;
+	packet->hash = entry->hash;
+	to->source = entry->vip;
+	to->source_port = entry->vip_port;
+	to->destination = entry->client;
+	to->destination_port = entry->client_port;
 }
 
 /*
@@ -351,15 +373,12 @@ __noinline __u32 snat_client(struct packet *packet, __u32 number, struct flow *t
 		const struct backend *backend = snat_backend(entry, word);
 
 		if (!backend || backend->flags & BACKEND_LOCAL || !snat_live(word, now) ||
-		    !snat_sent(entry, backend, packet) || (later && entry->hash != packet->hash))
+		    (later && entry->hash != packet->hash))
 			return NO_BACKEND;
+		if (!snat_sent(entry, backend, packet))
+			return asked_client(packet, number, to);
 		index = entry->backend;
-		packet->snat = number;
-		packet->hash = entry->hash;
-		to->source = entry->vip;
-		to->source_port = entry->vip_port;
-		to->destination = entry->client;
-		to->destination_port = entry->client_port;
+		to_client(entry, packet, number, to);
 		next = later ? word : snat_next(word, packet, SNAT_FIN_BACKEND, now);
 		if (next.word == word.word ? snat_read(entry).word == word.word :
 					     snat_swap(entry, word, next))
@@ -368,18 +387,26 @@ __noinline __u32 snat_client(struct packet *packet, __u32 number, struct flow *t
 	return NO_BACKEND;
 }
 
+/* The number of the flow that a packet to one of this director's source addresses is of; 0: of none. */
+static __always_inline __u32 snat_reply_number(const struct snat_header *header,
+					       const struct packet *packet)
+{
+	__u32 address = snat_address(header, &packet->flow.destination, packet->flow.ipv6);
+
+	if (address == SNAT_SOURCES_MAX)
+		return 0;
+	return snat_number(header, address, packet->flow.protocol,
+			   bpf_ntohs(packet->flow.destination_port));
+}
+
 /* The flow of a packet to one of this director's source addresses: its backend, and what the packet becomes. */
 __noinline __u32 find_snat_reply(struct packet *packet, struct flow *to)
 {
 	struct snat_header *header = snat_header(snat_table());
-	__u32 address, number;
+	__u32 number;
 
 	if (!header || !packet || !to)
 		return NO_BACKEND;
-	address = snat_address(header, &packet->flow.destination, packet->flow.ipv6);
-	if (address == SNAT_SOURCES_MAX)
-		return NO_BACKEND;
-	number = snat_number(header, address, packet->flow.protocol,
-			     bpf_ntohs(packet->flow.destination_port));
+	number = snat_reply_number(header, packet);
 	return number ? snat_client(packet, number, to) : NO_BACKEND;
 }

@@ -222,6 +222,7 @@ enum backend_flag {
 	BACKEND_KEEP_TAGS = 1 << 3, /* leave the VLAN tags as they came */
 	BACKEND_REDIRECT = 1 << 4,  /* connections that ask for it are handed over */
 	BACKEND_POD = 1 << 5,       /* behind the agent of its host: see pod_row.h */
+	BACKEND_ASKS = 1 << 6,      /* full NAT: it is asked to hand connections over */
 };
 
 /*
@@ -320,6 +321,21 @@ enum snat_fin {
 	SNAT_FIN_BACKEND = 1 << 1,
 };
 
+enum asked_state {
+	ASKED_NOTHING = 0, /* no SYN has been looked at */
+	ASKED_PLAIN = 1,   /* nothing that the SYN is answered with redirects */
+	ASKED_OPEN = 2,    /* it left with the option, and no other one has left */
+	ASKED_TAKEN = 3,   /* who has answered has the connection: the flow's backend, at a port */
+};
+
+/* What a flow has asked for, in its client's place: see ask.h. */
+struct snat_asked {
+	__u32 sequence; /* of the SYN */
+	__be16 port;    /* ASKED_TAKEN: of who has the connection */
+	__u8 state;     /* enum asked_state */
+	__u8 pad;
+} __attribute__((aligned(8)));
+
 /* The first word changes as a whole: who changes it first has the flow. */
 struct snat_flow {
 	__u32 seen; /* last packet, in units of 2^30 ns (1.07 s) of CLOCK_MONOTONIC */
@@ -334,7 +350,8 @@ struct snat_flow {
 	__u32 segment; /* of the client */
 	__be16 client_port;
 	__be16 vip_port;
-	__u32 unused[2];
+	struct snat_asked
+		asked; /* of services that ask to be redirected; changes as a whole, too */
 };
 
 struct snat_bucket {
@@ -351,6 +368,30 @@ struct snat_header {
 	struct address sources[SNAT_SOURCES_MAX];
 };
 
+/* A backend of a service that asks to be redirected, by its address: it may answer for others. */
+struct ask_backend {
+	__u32 service;
+	struct address address;
+};
+
+/* What happens to SYNs of services that ask, and to SYN-ACKs that say whom was asked. */
+enum ask_event {
+	ASK_ASKED = 0,     /* a first SYN left with the option */
+	ASK_AGAIN,         /* and a second one without, because it was not answered */
+	ASK_ASKS_ALREADY,  /* the client's host has added the option: it left as it came */
+	ASK_NO_ROOM,       /* its options, or the answer's, have no place for one more */
+	ASK_HAS_DATA,      /* it has data, or is in fragments */
+	ASK_FORBIDDEN,     /* it has an option that does not go with it */
+	ASK_MALFORMED,     /* its options contradict themselves */
+	ASK_ADD_FAILED,    /* the driver leaves no room behind the packet */
+	ASK_TAKEN,         /* who has answered has the connection */
+	ASK_NOT_TAKEN,     /* who was asked has answered himself */
+	ASK_NOT_ASKED_FOR, /* no such SYN has left, or another one since */
+	ASK_MISNAMED,      /* the answer names somebody else than was asked */
+	ASK_FOREIGN,       /* it comes from where the service has no backend */
+	ASK_EVENT_COUNT,
+};
+
 /* What this CPU has used, in this second, of what it may do in one. */
 struct budget {
 	__u64 second;
@@ -364,6 +405,7 @@ enum settings_flag {
 	SETTINGS_GROUP = 1 << 2,   /* fragments may belong to another director */
 	SETTINGS_TELL = 1 << 3,    /* somebody wants to know what is remembered of flows */
 	SETTINGS_MOVES = 1 << 4,   /* and reads all of it: what moves may be missed */
+	SETTINGS_ASKS = 1 << 5,    /* some service asks to be redirected */
 };
 
 /* What the program needs to know about this director; one element. */

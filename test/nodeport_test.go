@@ -52,6 +52,7 @@ func nodePortText(node int) string {
 type nodePortLab struct {
 	*redirectLab
 	directors []*daemon // of the nodes
+	roots     []string  // of the pods' files
 }
 
 // newNodePortLab is a lab without a director of its own:
@@ -64,18 +65,25 @@ func newNodePortLab(t *testing.T) *nodePortLab {
 	t.Helper()
 	l := &nodePortLab{redirectLab: &redirectLab{lab: newLab(t, size{backends: 3}), agents: map[string]*daemon{}}}
 	l.agents["client"] = startDaemon(t, l.client, "agent", nodePortText(0))
+	l.startNodes()
+	return l
+}
+
+// startNodes starts what runs on the nodes.
+func (l *nodePortLab) startNodes() {
+	t := l.t
+	t.Helper()
 	for i, node := range l.backends {
 		node.Sysctl("net.ipv4.ip_forward", "1")
 		node.Sysctl("net.ipv6.conf.all.forwarding", "1")
 		if i < 2 {
-			startNginx(t, node)
+			l.roots = append(l.roots, startNginx(t, node))
 		}
 		l.agents[node.Name] = startDaemon(t, node, "agent", nodePortText(i+1))
 		l.daemon = startDaemon(t, node, "run", nodePortText(i+1))
 		l.directors = append(l.directors, l.daemon)
 	}
 	l.waitRedirects("")
-	return l
 }
 
 // A node that gets a connection and has no pod for it hands it over, and sees no more of it;

@@ -384,9 +384,15 @@ func (l *endsLab) forge(t *testing.T, b *bothEnds, tcp layers.TCP, number uint32
 	t.Helper()
 	from, to := lanAddress(backendHost, b.six), b.client.LocalAddr().(*net.TCPAddr).AddrPort().Addr().Unmap()
 	tcp.SrcPort, tcp.DstPort, tcp.Seq, tcp.Window = layers.TCPPort(l.service.port), layers.TCPPort(b.port), number, 500
+	sendSegment(t, l.neighbour, from, to, tcp)
+}
+
+// sendSegment sends a TCP packet from a host, of any source.
+func sendSegment(t *testing.T, h *netlab.Host, from, to netip.Addr, tcp layers.TCP) {
+	t.Helper()
 	var packet []byte
 	family, where := unix.AF_INET, unix.Sockaddr(&unix.SockaddrInet4{Addr: [4]byte(to.AsSlice()[:4])})
-	if b.six {
+	if to.Is6() {
 		family, where = unix.AF_INET6, &unix.SockaddrInet6{Addr: to.As16()}
 		ip := &layers.IPv6{Version: 6, NextHeader: layers.IPProtocolTCP, HopLimit: 64, SrcIP: from.AsSlice(), DstIP: to.AsSlice()}
 		_ = tcp.SetNetworkLayerForChecksum(ip) // it is a network layer
@@ -396,7 +402,7 @@ func (l *endsLab) forge(t *testing.T, b *bothEnds, tcp layers.TCP, number uint32
 		_ = tcp.SetNetworkLayerForChecksum(ip)
 		packet = frameOf(ip, &tcp)
 	}
-	err := l.neighbour.Do(func() error {
+	err := h.Do(func() error {
 		fd, err := unix.Socket(family, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
 		if err != nil {
 			return err

@@ -94,6 +94,7 @@ func (fakeDirector) Status() (model.DatapathStatus, error) {
 		Neighbor: fakeNeighbor,
 		Capture: model.CaptureStatus{Begun: 3, CaptureCounts: model.CaptureCounts{Matched: 120, Limited: 7, Lost: 2}, Running: &model.CaptureRunning{Client: "ops",
 			Since: time.Date(2026, 1, 2, 3, 5, 0, 0, time.UTC), Wanted: model.Capture{Service: "web", Duration: model.CaptureDuration, Packets: model.CapturePackets}}},
+		Asks:   []model.Tallied{{Name: "ask_asked", Count: 12}, {Name: "ask_again"}, {Name: "ask_not_taken", Count: 2}},
 		QUIC:   []model.Tallied{{Name: "quic_found", Count: 90}, {Name: "quic_unknown"}, {Name: "quic_down"}, {Name: "quic_other", Count: 11}},
 		Left:   []model.Tallied{{Name: "drained", Count: 4}, {Name: "max_drain", Count: 1}, {Name: "gone"}},
 		Agents: model.ReporterStatus{Reporting: 2, Silent: 1},

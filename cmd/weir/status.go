@@ -91,6 +91,11 @@ func statusTable(t *table, s api.Status) {
 			t.row(strings.Replace(e.Name, "_", " ", 1), e.Count)
 		}
 	}
+	for _, e := range s.Asks {
+		if e.Count > 0 {
+			t.row("redirection "+strings.ReplaceAll(strings.TrimPrefix(e.Name, "ask_"), "_", " "), e.Count)
+		}
+	}
 	for _, e := range s.Left {
 		if e.Count > 0 {
 			t.row("generations "+strings.ReplaceAll(e.Name, "_", "-"), e.Count)

@@ -47,6 +47,7 @@ func newDirector() *director {
 			RingMemory: 8256,
 			Flows:      model.FlowStatus{Remembered: 3, Settling: 2, Events: []model.Tallied{{Name: "flow_inserted", Count: 4}}},
 			QUIC:       []model.Tallied{{Name: "quic_found", Count: 5}},
+			Asks:       []model.Tallied{{Name: "ask_taken", Count: 7}},
 			Left:       []model.Tallied{{Name: "drained", Count: 6}},
 			Agents:     model.ReporterStatus{Reporting: 4, Silent: 1},
 			Neighbor: model.NeighborStatus{Interfaces: []model.NeighborInterfaceStatus{{Name: "eth0", MAC: "02:00:00:00:00:01", Announced: 2}},
@@ -145,7 +146,7 @@ func TestClientGetsWhatTheDirectorSays(t *testing.T) {
 	}
 	wantStatus := api.Status{
 		Role: api.RoleDirector, Info: d.info, Interfaces: d.status.Interfaces, Services: 2, Backends: 2, RingMemory: 8256, Probes: d.status.Probes, Panic: []string{},
-		Limits: d.config.Director.Limits, Flows: d.status.Flows, QUIC: d.status.QUIC, Left: d.status.Left, Agents: d.status.Agents, Peers: d.status.Peers, Neighbor: d.status.Neighbor, Strangers: d.status.Strangers, CPUs: d.status.CPUs, Reasons: d.status.Reasons,
+		Limits: d.config.Director.Limits, Flows: d.status.Flows, QUIC: d.status.QUIC, Asks: d.status.Asks, Left: d.status.Left, Agents: d.status.Agents, Peers: d.status.Peers, Neighbor: d.status.Neighbor, Strangers: d.status.Strangers, CPUs: d.status.CPUs, Reasons: d.status.Reasons,
 	}
 	if diff := cmp.Diff(wantStatus, status, equate); diff != "" {
 		t.Errorf("status (-said +got):\n%s", diff)

@@ -67,6 +67,7 @@ type Status struct {
 	Limits     model.Limits            `json:"limits"`
 	Flows      model.FlowStatus        `json:"flows"`
 	QUIC       []model.Tallied         `json:"quic"`
+	Asks       []model.Tallied         `json:"asks"`
 	Left       []model.Tallied         `json:"generations-left"`
 	Agents     model.ReporterStatus    `json:"agents"`
 	Loads      *model.LoadStatus       `json:"loads,omitempty"`
@@ -105,6 +106,7 @@ func newStatus(daemon Daemon, d model.DatapathStatus) Status {
 		Limits:     daemon.Config().Director.Limits,
 		Flows:      d.Flows,
 		QUIC:       orEmpty(d.QUIC),
+		Asks:       orEmpty(d.Asks),
 		Left:       orEmpty(d.Left),
 		Agents:     d.Agents,
 		Loads:      d.Loads,

@@ -16,7 +16,7 @@ import (
 // innerTypes are in no map's declared value, but part of the ABI all the same.
 var innerTypes = []string{"ring_header", "slot", "candidates", "snat_header", "snat_bucket", "quic_config", "quic_servers",
 	"mode", "backend_state", "backend_flag", "affinity", "policy", "ring_flag", "settings_flag", "reason",
-	"flow_state", "flow_event", "flow_tag", "told_outcome", "fragment_path", "snat_state", "snat_fin", "quic_algorithm", "quic_event", "load_scale"}
+	"flow_state", "flow_event", "flow_tag", "told_outcome", "fragment_path", "snat_state", "snat_fin", "asked_state", "ask_event", "quic_algorithm", "quic_event", "load_scale"}
 
 // constants is the map of the program's constants. Each program has its own, and
 // nothing else needs it: it is not pinned, and no part of the ABI.
@@ -30,6 +30,7 @@ var stateMaps = map[string][]string{
 	directorMapFlowTags:        {"flow_tag"},
 	directorMapFlowEvents:      {"flow_event"},
 	directorMapQuicEvents:      {"quic_event"},
+	directorMapAskEvents:       {"ask_event"},
 	directorMapFragments:       {"fragment_path"},
 	directorMapReasons:         {"reason"},
 	directorMapBackendCounters: nil,
@@ -38,7 +39,7 @@ var stateMaps = map[string][]string{
 }
 
 // snatTypes are those of full NAT's table, which is no map of the program's own.
-var snatTypes = []string{"snat_header", "snat_bucket", "snat_state", "snat_fin"}
+var snatTypes = []string{"snat_header", "snat_bucket", "snat_state", "snat_fin", "asked_state"}
 
 // abiHash names what a program and its maps must agree on: the maps' kinds and
 // sizes, the layout of everything in them, and the numbers of what is in an enum.

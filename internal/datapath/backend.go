@@ -183,6 +183,9 @@ func entryOf(s *model.TableService, service uint32, b model.TableBackend, hop ne
 	if b.SNAT {
 		entry.Flags |= uint8(directorBackendFlagBACKEND_SNAT)
 	}
+	if b.Asks {
+		entry.Flags |= uint8(directorBackendFlagBACKEND_ASKS)
+	}
 	if s.Segment.Kind == model.SegmentVLAN && b.VLAN == 0 {
 		stayInSegment(&entry, s.Segment)
 	}

@@ -128,6 +128,8 @@ const (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	captureMapAskBackends         = "ask_backends"
+	captureMapAskEvents           = "ask_events"
 	captureMapBackendCounters     = "backend_counters"
 	captureMapBackendOpened       = "backend_opened"
 	captureMapBackends            = "backends"
@@ -173,6 +175,8 @@ const (
 	captureProgUndoNat            = "undo_nat"
 	captureVarCaptureWant         = "capture_want"
 	captureVarExportAffinity      = "export_affinity"
+	captureVarExportAskEvent      = "export_ask_event"
+	captureVarExportAskedState    = "export_asked_state"
 	captureVarExportBackendFlag   = "export_backend_flag"
 	captureVarExportBackendState  = "export_backend_state"
 	captureVarExportCandidates    = "export_candidates"
@@ -258,6 +262,8 @@ type captureProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type captureMapSpecs struct {
+	AskBackends     *ebpf.MapSpec `ebpf:"ask_backends"`
+	AskEvents       *ebpf.MapSpec `ebpf:"ask_events"`
 	BackendCounters *ebpf.MapSpec `ebpf:"backend_counters"`
 	BackendOpened   *ebpf.MapSpec `ebpf:"backend_opened"`
 	Backends        *ebpf.MapSpec `ebpf:"backends"`
@@ -305,6 +311,8 @@ type captureMapSpecs struct {
 type captureVariableSpecs struct {
 	CaptureWant         *ebpf.VariableSpec `ebpf:"capture_want"`
 	ExportAffinity      *ebpf.VariableSpec `ebpf:"export_affinity"`
+	ExportAskEvent      *ebpf.VariableSpec `ebpf:"export_ask_event"`
+	ExportAskedState    *ebpf.VariableSpec `ebpf:"export_asked_state"`
 	ExportBackendFlag   *ebpf.VariableSpec `ebpf:"export_backend_flag"`
 	ExportBackendState  *ebpf.VariableSpec `ebpf:"export_backend_state"`
 	ExportCandidates    *ebpf.VariableSpec `ebpf:"export_candidates"`
@@ -358,6 +366,8 @@ func (o *captureObjects) Close() error {
 //
 // It can be passed to loadCaptureObjects or ebpf.CollectionSpec.LoadAndAssign.
 type captureMaps struct {
+	AskBackends     *ebpf.Map `ebpf:"ask_backends"`
+	AskEvents       *ebpf.Map `ebpf:"ask_events"`
 	BackendCounters *ebpf.Map `ebpf:"backend_counters"`
 	BackendOpened   *ebpf.Map `ebpf:"backend_opened"`
 	Backends        *ebpf.Map `ebpf:"backends"`
@@ -401,6 +411,8 @@ type captureMaps struct {
 
 func (m *captureMaps) Close() error {
 	return _CaptureClose(
+		m.AskBackends,
+		m.AskEvents,
 		m.BackendCounters,
 		m.BackendOpened,
 		m.Backends,
@@ -449,6 +461,8 @@ func (m *captureMaps) Close() error {
 type captureVariables struct {
 	CaptureWant         *ebpf.Variable `ebpf:"capture_want"`
 	ExportAffinity      *ebpf.Variable `ebpf:"export_affinity"`
+	ExportAskEvent      *ebpf.Variable `ebpf:"export_ask_event"`
+	ExportAskedState    *ebpf.Variable `ebpf:"export_asked_state"`
 	ExportBackendFlag   *ebpf.Variable `ebpf:"export_backend_flag"`
 	ExportBackendState  *ebpf.Variable `ebpf:"export_backend_state"`
 	ExportCandidates    *ebpf.Variable `ebpf:"export_candidates"`

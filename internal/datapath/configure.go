@@ -3,6 +3,7 @@ package datapath
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -217,6 +218,23 @@ func (d *Datapath) keepUsed(idle map[uint32]bool, services []*service) {
 	}
 }
 
+// ownsVIP reports whether the IPv4 VIP of a service with replies is an address of this host.
+func ownsVIP(services []*service) bool {
+	addresses, err := net.InterfaceAddrs()
+	if err != nil {
+		return false
+	}
+	own := map[netip.Addr]bool{}
+	for _, a := range addresses {
+		if p, err := netip.ParsePrefix(a.String()); err == nil && p.Addr().Is4() {
+			own[p.Addr()] = true
+		}
+	}
+	return slices.ContainsFunc(services, func(s *service) bool {
+		return own[s.key.vip] && slices.ContainsFunc(s.order, func(b *backend) bool { return b.desired.Mode == model.NAT })
+	})
+}
+
 // forwardReplies lets the kernel's routing table be used for NAT replies that
 // come in on an interface: bpf_fib_lookup answers only where forwarding is on.
 // Only for families that have replies: switching it on for IPv6 makes the kernel
@@ -241,6 +259,11 @@ func (d *Datapath) forwardReplies(name string, services []*service) {
 	}
 	if replies(true) {
 		set("1", "ipv4", "conf", name, "forwarding")
+		// Replies for which there is no neighbour yet reach the kernel as the VIP's. Where that
+		// is an address of this host, it would take them for forged.
+		if ownsVIP(services) {
+			set("1", "ipv4", "conf", name, "accept_local")
+		}
 	}
 	if !replies(false) {
 		return

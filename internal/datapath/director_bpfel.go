@@ -25,6 +25,40 @@ const (
 	directorAffinityAFFINITY_SOURCE_IP directorAffinity = 1
 )
 
+type directorAskBackend struct {
+	_       structs.HostLayout
+	Service uint32
+	Address directorAddress
+}
+
+type directorAskEvent uint32
+
+const (
+	directorAskEventASK_ASKED         directorAskEvent = 0
+	directorAskEventASK_AGAIN         directorAskEvent = 1
+	directorAskEventASK_ASKS_ALREADY  directorAskEvent = 2
+	directorAskEventASK_NO_ROOM       directorAskEvent = 3
+	directorAskEventASK_HAS_DATA      directorAskEvent = 4
+	directorAskEventASK_FORBIDDEN     directorAskEvent = 5
+	directorAskEventASK_MALFORMED     directorAskEvent = 6
+	directorAskEventASK_ADD_FAILED    directorAskEvent = 7
+	directorAskEventASK_TAKEN         directorAskEvent = 8
+	directorAskEventASK_NOT_TAKEN     directorAskEvent = 9
+	directorAskEventASK_NOT_ASKED_FOR directorAskEvent = 10
+	directorAskEventASK_MISNAMED      directorAskEvent = 11
+	directorAskEventASK_FOREIGN       directorAskEvent = 12
+	directorAskEventASK_EVENT_COUNT   directorAskEvent = 13
+)
+
+type directorAskedState uint32
+
+const (
+	directorAskedStateASKED_NOTHING directorAskedState = 0
+	directorAskedStateASKED_PLAIN   directorAskedState = 1
+	directorAskedStateASKED_OPEN    directorAskedState = 2
+	directorAskedStateASKED_TAKEN   directorAskedState = 3
+)
+
 type directorBackend struct {
 	_         structs.HostLayout
 	Mac       [6]uint8
@@ -52,6 +86,7 @@ const (
 	directorBackendFlagBACKEND_KEEP_TAGS directorBackendFlag = 8
 	directorBackendFlagBACKEND_REDIRECT  directorBackendFlag = 16
 	directorBackendFlagBACKEND_POD       directorBackendFlag = 32
+	directorBackendFlagBACKEND_ASKS      directorBackendFlag = 64
 )
 
 type directorBackendState uint32
@@ -419,12 +454,21 @@ const (
 	directorSettingsFlagSETTINGS_GROUP   directorSettingsFlag = 4
 	directorSettingsFlagSETTINGS_TELL    directorSettingsFlag = 8
 	directorSettingsFlagSETTINGS_MOVES   directorSettingsFlag = 16
+	directorSettingsFlagSETTINGS_ASKS    directorSettingsFlag = 32
 )
 
 type directorSlot struct {
 	_     structs.HostLayout
 	Owner uint32
 	Next  uint32
+}
+
+type directorSnatAsked struct {
+	_        structs.HostLayout
+	Sequence uint32
+	Port     uint16
+	State    uint8
+	Pad      uint8
 }
 
 type directorSnatBucket struct {
@@ -446,7 +490,7 @@ type directorSnatFlow struct {
 	Segment    uint32
 	ClientPort uint16
 	VipPort    uint16
-	Unused     [2]uint32
+	Asked      directorSnatAsked
 }
 
 type directorSnatHeader struct {
@@ -523,6 +567,8 @@ type directorTurns struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	directorMapAskBackends         = "ask_backends"
+	directorMapAskEvents           = "ask_events"
 	directorMapBackendCounters     = "backend_counters"
 	directorMapBackendOpened       = "backend_opened"
 	directorMapBackends            = "backends"
@@ -561,6 +607,8 @@ const (
 	directorProgTakeTellings       = "take_tellings"
 	directorProgUndoNat            = "undo_nat"
 	directorVarExportAffinity      = "export_affinity"
+	directorVarExportAskEvent      = "export_ask_event"
+	directorVarExportAskedState    = "export_asked_state"
 	directorVarExportBackendFlag   = "export_backend_flag"
 	directorVarExportBackendState  = "export_backend_state"
 	directorVarExportCandidates    = "export_candidates"
@@ -644,6 +692,8 @@ type directorProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type directorMapSpecs struct {
+	AskBackends     *ebpf.MapSpec `ebpf:"ask_backends"`
+	AskEvents       *ebpf.MapSpec `ebpf:"ask_events"`
 	BackendCounters *ebpf.MapSpec `ebpf:"backend_counters"`
 	BackendOpened   *ebpf.MapSpec `ebpf:"backend_opened"`
 	Backends        *ebpf.MapSpec `ebpf:"backends"`
@@ -685,6 +735,8 @@ type directorMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type directorVariableSpecs struct {
 	ExportAffinity      *ebpf.VariableSpec `ebpf:"export_affinity"`
+	ExportAskEvent      *ebpf.VariableSpec `ebpf:"export_ask_event"`
+	ExportAskedState    *ebpf.VariableSpec `ebpf:"export_asked_state"`
 	ExportBackendFlag   *ebpf.VariableSpec `ebpf:"export_backend_flag"`
 	ExportBackendState  *ebpf.VariableSpec `ebpf:"export_backend_state"`
 	ExportCandidates    *ebpf.VariableSpec `ebpf:"export_candidates"`
@@ -737,6 +789,8 @@ func (o *directorObjects) Close() error {
 //
 // It can be passed to loadDirectorObjects or ebpf.CollectionSpec.LoadAndAssign.
 type directorMaps struct {
+	AskBackends     *ebpf.Map `ebpf:"ask_backends"`
+	AskEvents       *ebpf.Map `ebpf:"ask_events"`
 	BackendCounters *ebpf.Map `ebpf:"backend_counters"`
 	BackendOpened   *ebpf.Map `ebpf:"backend_opened"`
 	Backends        *ebpf.Map `ebpf:"backends"`
@@ -775,6 +829,8 @@ type directorMaps struct {
 
 func (m *directorMaps) Close() error {
 	return _DirectorClose(
+		m.AskBackends,
+		m.AskEvents,
 		m.BackendCounters,
 		m.BackendOpened,
 		m.Backends,
@@ -817,6 +873,8 @@ func (m *directorMaps) Close() error {
 // It can be passed to loadDirectorObjects or ebpf.CollectionSpec.LoadAndAssign.
 type directorVariables struct {
 	ExportAffinity      *ebpf.Variable `ebpf:"export_affinity"`
+	ExportAskEvent      *ebpf.Variable `ebpf:"export_ask_event"`
+	ExportAskedState    *ebpf.Variable `ebpf:"export_asked_state"`
 	ExportBackendFlag   *ebpf.Variable `ebpf:"export_backend_flag"`
 	ExportBackendState  *ebpf.Variable `ebpf:"export_backend_state"`
 	ExportCandidates    *ebpf.Variable `ebpf:"export_candidates"`

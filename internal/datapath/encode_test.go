@@ -51,6 +51,9 @@ func (w *testWorld) abiSettings() directorSettings {
 			if b.mode == model.NAT {
 				s.Flags |= uint32(directorSettingsFlagSETTINGS_REPLIES)
 			}
+			if b.asks {
+				s.Flags |= uint32(directorSettingsFlagSETTINGS_ASKS | directorSettingsFlagSETTINGS_RANGES)
+			}
 		}
 	}
 	return s
@@ -77,6 +80,7 @@ func (s *testService) abiBackend(i int) directorBackend {
 		directorBackendFlagBACKEND_KEEP_TAGS: b.keepTags,
 		directorBackendFlagBACKEND_REDIRECT:  b.redirect,
 		directorBackendFlagBACKEND_POD:       b.pod != 0,
+		directorBackendFlagBACKEND_ASKS:      b.asks,
 	} {
 		if set {
 			out.Flags |= uint8(flag)
@@ -288,4 +292,16 @@ func (d *testDirector) putReply(t testing.TB, s *testService, i int) {
 		port = s.port.First
 	}
 	d.put(t, family("replies", b.address), endpointKey(s.segment, b.address, uint8(s.protocol), port), s.first+uint32(i))
+}
+
+// putAsked lets a backend answer for the others of its service, from any port.
+func (d *testDirector) putAsked(t testing.TB, s *testService, i int) {
+	t.Helper()
+	b, index := s.backends[i], s.first+uint32(i)
+	d.put(t, "ask_backends", directorAskBackend{Service: s.index, Address: abiAddress(b.address)}, index)
+	if b.address.Is4() {
+		d.put(t, "ranges4", directorRange4{PrefixLen: 80, Segment: s.segment.Key(), Address: be32(b.address.As4()), Protocol: uint8(s.protocol), Reply: 1}, index)
+	} else {
+		d.put(t, "ranges6", directorRange6{PrefixLen: 80 + 96, Segment: s.segment.Key(), Address: abiAddress(b.address), Protocol: uint8(s.protocol), Reply: 1}, index)
+	}
 }

@@ -77,6 +77,9 @@ func (w *world) explain(x *observer, name string, frame []byte) (model.Explanati
 	e.Outcome = model.Outcome(outcome)
 	e.Flow = explainFlow(p)
 	e.Backend = w.explainBackend(p)
+	if err := w.explainAsked(x, e.Backend, p); err != nil {
+		return e, err
+	}
 	w.explainService(&e, p)
 	if slot, header := w.slotOf(p); slot != nil {
 		e.Slot = w.explainSlot(p.Ring, slot, p.flow())
@@ -160,6 +163,24 @@ func (w *world) explainBackend(p *observedPacket) *model.ExplainedBackend {
 		b.Source = w.header.source(p.Snat, p.Flow.Ipv6 != 0)
 	}
 	return b
+}
+
+// explainAsked says what the flow asks for when the program has seen the packet.
+func (w *world) explainAsked(x *observer, b *model.ExplainedBackend, p *observedPacket) error {
+	const asks = uint8(directorBackendFlagBACKEND_ASKS)
+	if b == nil || b.Local || p.Snat < uint32(snatBucketPorts) || w.entries[p.Backend].Flags&asks == 0 {
+		return nil
+	}
+	var bucket directorSnatBucket
+	if err := x.snat.Lookup(p.Snat/uint32(snatBucketPorts), &bucket); err != nil {
+		return fmt.Errorf("read what the flow asks for: %w", err)
+	}
+	asked := bucket.Flows[p.Snat%uint32(snatBucketPorts)].Asked
+	b.Asked = &model.ExplainedAsked{State: x.asked[uint32(asked.State)]}
+	if directorAskedState(asked.State) == directorAskedStateASKED_TAKEN {
+		b.Asked.At = netip.AddrPortFrom(addressOf(w.entries[p.Backend].Address, p.Flow.Ipv6 != 0), bigEndian16(asked.Port))
+	}
+	return nil
 }
 
 // explainMemory says what is remembered of a flow, and whether the packet follows it.

@@ -2,6 +2,7 @@ package datapath
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -19,6 +20,7 @@ import (
 
 	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/packet"
+	optiontwin "weir.io/weir/internal/twin"
 )
 
 // explainLimits keep the maps small enough to be read as a whole again and again.
@@ -47,11 +49,11 @@ func TestExplain(t *testing.T) {
 		}
 	}
 	seen := map[model.Chosen]int{}
-	reasons := map[string]int{}
+	reasons, asked := map[string]int{}, map[string]int{}
 	for seed := range uint64(2) {
 		x := &explainRun{T: t, r: rand.New(rand.NewPCG(seed, 9)), d: openUnswept(t), wire: wire.Attrs().Index,
-			seen: seen, reasons: reasons}
-		for range rounds(8) {
+			seen: seen, reasons: reasons, asked: asked}
+		for range rounds(16) {
 			x.change()
 			for i := range 60 {
 				x.step(i%15 == 0)
@@ -63,6 +65,11 @@ func TestExplain(t *testing.T) {
 	for _, chosen := range []model.Chosen{model.ChosenByFragment, model.ChosenBySNAT, model.ChosenByMemory, model.ChosenByLoad, model.ChosenByTurn, model.ChosenByRow, model.ChosenByAge} {
 		if seen[chosen] == 0 {
 			t.Errorf("no packet's backend was chosen by %s: %v", chosen, seen)
+		}
+	}
+	for _, state := range []string{"open", "plain", "taken"} {
+		if asked[state] == 0 {
+			t.Errorf("no flow that asks was %s: %v", state, asked)
 		}
 	}
 	for _, reason := range []string{"pass_no_service", "forward_l2dsr", "forward_ipip", "forward_gue", "forward_nat", "forward_redirect", "forward_reply", "forward_fragment",
@@ -91,6 +98,7 @@ type explainRun struct {
 	sent    [][]byte // what left, some of it
 	seen    map[model.Chosen]int
 	reasons map[string]int
+	asked   map[string]int // states of flows that ask
 }
 
 func explainBackend(is4 bool, n int) netip.Addr {
@@ -140,7 +148,7 @@ func (x *explainRun) service(n int) model.TableService {
 		over4 := is4 || mode == model.IPIP || mode == model.GUE
 		b := model.TableBackend{Name: fmt.Sprint("b", number), Address: explainBackend(over4, number%60), Mode: mode, Weight: uint16(1 + r.IntN(3)),
 			State: []model.BackendState{model.Active, model.Active, model.Active, model.Draining, model.Down}[r.IntN(5)]}
-		b.SNAT = kind == 5
+		b.SNAT, b.Asks = kind == 5, kind == 5
 		b.Redirect = kind == 3 && !is4 && i != 1
 		if mode == model.NAT {
 			b.Port = backendPort
@@ -204,6 +212,9 @@ func (x *explainRun) step(whole bool) {
 	}
 	x.seen[e.Chosen]++
 	x.reasons[e.Reason]++
+	if e.Backend != nil && e.Backend.Asked != nil {
+		x.asked[e.Backend.Asked.State]++
+	}
 	counters := x.counters()
 	var action uint32
 	var out []byte
@@ -324,6 +335,9 @@ func (x *explainRun) frameOf(services []model.TableService) []byte {
 		if tcp.Flags == packet.SYN && hands(s) && r.IntN(3) > 0 {
 			tcp.Options, payload = asking(linuxSYN...), nil
 		}
+		if tcp.Flags == packet.SYN && s.Backends[0].Asks && r.IntN(3) > 0 {
+			tcp.Seq, tcp.Options, payload = r.Uint32(), linuxSYN, nil
+		}
 		l4 = tcp
 	}
 	return packet.Build(append(headers, l4, payload)...)
@@ -354,7 +368,20 @@ func reply(frame []byte) []byte {
 	}
 	_ = ethernet
 	source, destination := uint16(rest[0])<<8|uint16(rest[1]), uint16(rest[2])<<8|uint16(rest[3])
+	if asked := bytes.HasSuffix(frame, asking()); asked {
+		return echoOf(rest, end{from, source}, end{to, destination})
+	}
 	return build(ip(to, from), packet.TCPHeader{Src: destination, Dst: source, Flags: packet.SYN | packet.ACK}, packet.Text("reply"))
+}
+
+// echoOf is the answer of a backend beside the one that was asked to take a connection over.
+func echoOf(tcp []byte, from, asked end) []byte {
+	n := 0
+	for explainBackend(asked.address.Is4(), n) != asked.address {
+		n++
+	}
+	return build(ip(explainBackend(asked.address.Is4(), n^1), from.address), packet.TCPHeader{Src: podPort, Dst: from.port, Seq: 5,
+		Ack: binary.BigEndian.Uint32(tcp[4:]) + 1, Flags: packet.SYN | packet.ACK, Options: optiontwin.AppendRedirect(slices.Clone(linuxSYN), netip.AddrPortFrom(asked.address, asked.port))})
 }
 
 // counters are the packets of each reason.

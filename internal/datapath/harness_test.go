@@ -56,6 +56,7 @@ type testBackend struct {
 	vlan     uint16
 	keepTags bool
 	redirect bool
+	asks     bool // it is asked to hand connections over
 	local    bool
 	pod      uint32 // its name; 0: it is none
 	gone     bool   // state is free, not to be filled in
@@ -138,7 +139,7 @@ type testDirector struct {
 
 // mapSizes are enough for every test.
 var mapSizes = map[string]uint32{
-	"services4": 1024, "services6": 1024, "ranges4": 1024, "ranges6": 1024, "rings": 256, "source_ranges": 4096, "guesses": 256, "ring_lines": 1 << 16, "backends": 2048,
+	"services4": 1024, "ask_backends": 1024, "services6": 1024, "ranges4": 1024, "ranges6": 1024, "rings": 256, "source_ranges": 4096, "guesses": 256, "ring_lines": 1 << 16, "backends": 2048,
 	"replies4": 1024, "replies6": 1024, "fragments": 4096, "egress": 16, "backend_counters": 2048, "backend_opened": 2048, "service_drops": 256, "loads": 2048, "next_turns": 256,
 	"flows": testFlowBuckets * uint32(ebpf.MustPossibleCPU()), "flow_tags": testFlowBuckets * uint32(ebpf.MustPossibleCPU()),
 }
@@ -231,6 +232,9 @@ func (d *testDirector) fill(t testing.TB, w *testWorld) {
 			d.put(t, "backends", s.first+uint32(i), s.abiBackend(i))
 			if s.backends[i].mode == model.NAT {
 				d.putReply(t, s, i)
+			}
+			if s.backends[i].asks {
+				d.putAsked(t, s, i)
 			}
 		}
 		d.putService(t, s)

@@ -83,7 +83,7 @@ func (d *Datapath) ExplainWith(t model.Table, name string, frame []byte) (model.
 
 // imaginedMaps are what a table decides, of the maps that are shared otherwise.
 var imaginedMaps = []string{directorMapServices4, directorMapServices6, directorMapFronts, directorMapRanges4, directorMapRanges6, directorMapSourceRanges,
-	directorMapRings, directorMapRingLines, directorMapBackends, directorMapReplies4, directorMapReplies6, directorMapThisDirector, directorMapEgress}
+	directorMapRings, directorMapRingLines, directorMapBackends, directorMapReplies4, directorMapReplies6, directorMapAskBackends, directorMapThisDirector, directorMapEgress}
 
 // imagine lays a table out.
 func (d *Datapath) imagine(t *model.Table) (*imagined, error) {
@@ -104,7 +104,7 @@ func (d *Datapath) imagine(t *model.Table) (*imagined, error) {
 		hop, _ := d.hops.imagine(b, t.Interfaces)
 		return hop
 	})
-	const byLookups = uint32(directorSettingsFlagSETTINGS_RANGES | directorSettingsFlagSETTINGS_REPLIES)
+	const byLookups = uint32(directorSettingsFlagSETTINGS_RANGES | directorSettingsFlagSETTINGS_REPLIES | directorSettingsFlagSETTINGS_ASKS)
 	m.settings.Flags = m.settings.Flags&^byLookups | m.lookups.flags()
 	return m, nil
 }
@@ -235,7 +235,8 @@ func (m *imagined) weigh(d *Datapath, s *service, came []bool) error {
 func (m *imagined) fill(x *observer, egress *ebpf.Map) error {
 	of := x.collection.Maps
 	k := &kernel{directorMaps: directorMaps{Services4: of[directorMapServices4], Services6: of[directorMapServices6],
-		Ranges4: of[directorMapRanges4], Ranges6: of[directorMapRanges6], Replies4: of[directorMapReplies4], Replies6: of[directorMapReplies6]}}
+		Ranges4: of[directorMapRanges4], Ranges6: of[directorMapRanges6], Replies4: of[directorMapReplies4], Replies6: of[directorMapReplies6],
+		AskBackends: of[directorMapAskBackends]}}
 	if err := m.lookups.write(k, newLookups(0)); err != nil {
 		return err
 	}

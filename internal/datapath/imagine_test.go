@@ -30,7 +30,7 @@ func TestExplainWith(t *testing.T) {
 	wire, err := netlink.LinkByName("wire0")
 	must(t, err)
 	x := &explainRun{T: t, r: rand.New(rand.NewPCG(4, 9)), d: openUnswept(t), wire: wire.Attrs().Index,
-		seen: map[model.Chosen]int{}, reasons: map[string]int{}}
+		seen: map[model.Chosen]int{}, reasons: map[string]int{}, asked: map[string]int{}}
 	x.change()
 	compared, others := 0, 0
 	for range rounds(4) + 1 {

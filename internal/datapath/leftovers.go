@@ -33,6 +33,9 @@ func readLeftovers(k *kernel, limits model.Limits) (leftovers, error) {
 	if err == nil {
 		err = readPrefixes(k, l.ranges)
 	}
+	if err == nil {
+		err = readAsked(k, l.asked)
+	}
 	if err != nil {
 		return l, fmt.Errorf("read what is pinned: %w", err)
 	}
@@ -93,6 +96,16 @@ func readEndpoints(map4, map6 *ebpf.Map, into map[endpoint]uint32) error {
 	all = map6.Iterate()
 	for all.Next(&key6, &index) {
 		into[endpoint{key6.Segment, addressOf(key6.Address, true), key6.Protocol, bigEndian16(key6.Port)}] = index
+	}
+	return all.Err()
+}
+
+func readAsked(k *kernel, into map[directorAskBackend]uint32) error {
+	var key directorAskBackend
+	var index uint32
+	all := k.AskBackends.Iterate()
+	for all.Next(&key, &index) {
+		into[key] = index
 	}
 	return all.Err()
 }

@@ -27,6 +27,7 @@ type kernel struct {
 	reasons    []string             // names of enum reason, by number
 	flowEvents []string             // of enum flow_event
 	quicEvents []string             // of enum quic_event
+	askEvents  []string             // of enum ask_event
 	told       []string             // of enum told_outcome
 	kept       map[string]bool      // maps whose content an earlier process has made
 }
@@ -51,6 +52,9 @@ func loadKernel(o Options) (*kernel, error) {
 		return nil, err
 	}
 	if k.quicEvents, err = enumNames(spec.Types, "quic_event"); err != nil {
+		return nil, err
+	}
+	if k.askEvents, err = enumNames(spec.Types, "ask_event"); err != nil {
 		return nil, err
 	}
 	if k.told, err = enumNames(spec.Types, "told_outcome"); err != nil {
@@ -177,6 +181,7 @@ func size(spec *ebpf.CollectionSpec, o Options) {
 		directorMapNextTurns:       services,
 		directorMapReplies4:        2 * backends, // those before and after a Set
 		directorMapReplies6:        2 * backends,
+		directorMapAskBackends:     2 * backends,
 		directorMapFragments:       o.Limits.Fragments,
 		directorMapGuesses:         services,
 		directorMapFlows:           max(1, o.Limits.Flows/flowWays),

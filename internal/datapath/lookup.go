@@ -17,13 +17,15 @@ type lookups struct {
 	services map[endpoint]uint32 // VIP and port -> service
 	ranges   map[prefix]uint32   // VIP and ports -> service; backend and ports -> backend
 	replies  map[endpoint]uint32 // backend and port -> backend
+	// of services that ask to be redirected: service and a backend's address -> backend
+	asked map[directorAskBackend]uint32
 }
 
 // vipOnly is SERVICE_VIP_ONLY.
 const vipOnly = ^uint32(0)
 
 func newLookups(services int) lookups {
-	return lookups{make(map[endpoint]uint32, 2*services), map[prefix]uint32{}, map[endpoint]uint32{}}
+	return lookups{make(map[endpoint]uint32, 2*services), map[prefix]uint32{}, map[endpoint]uint32{}, map[directorAskBackend]uint32{}}
 }
 
 // lookupsOf makes all services found. Of nested ranges, which may have prefixes
@@ -46,7 +48,7 @@ func lookupsOf(services []*service) lookups {
 }
 
 func (l *lookups) clone() lookups {
-	return lookups{maps.Clone(l.services), maps.Clone(l.ranges), maps.Clone(l.replies)}
+	return lookups{maps.Clone(l.services), maps.Clone(l.ranges), maps.Clone(l.replies), maps.Clone(l.asked)}
 }
 
 // add makes the service and the replies of its backends found.
@@ -84,6 +86,9 @@ func (l *lookups) addReplies(s *service, b *backend) {
 		return
 	}
 	e := endpoint{replySegment(s, b), b.desired.Address, uint8(s.key.protocol), b.desired.Port}
+	if b.desired.Asks {
+		l.addAsked(s, b, e)
+	}
 	if e.port == 0 && !s.key.port.Single() {
 		for _, p := range portBlocks(e, s.key.port, 1) {
 			addReply(l.ranges, p, b)
@@ -94,6 +99,18 @@ func (l *lookups) addReplies(s *service, b *backend) {
 		e.port = s.key.port.First
 	}
 	addReply(l.replies, e, b)
+}
+
+// addAsked lets a backend answer for the others that are asked, from any port.
+func (l *lookups) addAsked(s *service, b *backend, e endpoint) {
+	key := directorAskBackend{Service: s.index, Address: addressBytes(b.desired.Address)}
+	if _, known := l.asked[key]; !known {
+		l.asked[key] = b.index
+	}
+	e.port = 0
+	for _, p := range portBlocks(e, model.PortRange{}, 1) {
+		addReply(l.ranges, p, b)
+	}
 }
 
 func addReply[K comparable](replies map[K]uint32, key K, b *backend) {
@@ -120,6 +137,9 @@ func (l *lookups) flags() uint32 {
 	if l.haveReplies() {
 		flags |= uint32(directorSettingsFlagSETTINGS_REPLIES)
 	}
+	if len(l.asked) > 0 {
+		flags |= uint32(directorSettingsFlagSETTINGS_ASKS)
+	}
 	return flags
 }
 
@@ -144,7 +164,7 @@ func (d *Datapath) finds(c *change) bool {
 	}
 	return !slices.ContainsFunc(c.changed, func(s *service) bool {
 		now, before := repliesOf(s), c.replied[s]
-		return !maps.Equal(now.replies, before.replies) || !maps.Equal(now.ranges, before.ranges)
+		return !maps.Equal(now.replies, before.replies) || !maps.Equal(now.ranges, before.ranges) || !maps.Equal(now.asked, before.asked)
 	})
 }
 
@@ -154,7 +174,8 @@ func (l *lookups) write(k *kernel, have lookups) error {
 	return errors.Join(
 		writeEndpoints("service", k.Services4, k.Services6, l.services, have.services),
 		writePrefixes(k, l.ranges, have.ranges),
-		writeEndpoints("reply", k.Replies4, k.Replies6, l.replies, have.replies))
+		writeEndpoints("reply", k.Replies4, k.Replies6, l.replies, have.replies),
+		writeAsked(k, l.asked, have.asked))
 }
 
 // remove takes out of the kernel, and of have, what is no longer wanted.
@@ -173,6 +194,11 @@ func (l *lookups) remove(k *kernel, have lookups) error {
 	for e := range have.replies {
 		if _, wanted := l.replies[e]; !wanted {
 			errs = append(errs, forget(have.replies, e, deleteEndpoint(k.Replies4, k.Replies6, e)))
+		}
+	}
+	for a := range have.asked {
+		if _, wanted := l.asked[a]; !wanted {
+			errs = append(errs, forget(have.asked, a, ignoreMissing("remove who may answer", k.AskBackends.Delete(a))))
 		}
 	}
 	return errors.Join(errs...)
@@ -220,6 +246,19 @@ func writePrefixes(k *kernel, want, have map[prefix]uint32) error {
 			return fmt.Errorf("write port range of %s: %w", p.address, err)
 		}
 		have[p] = index
+	}
+	return nil
+}
+
+func writeAsked(k *kernel, want, have map[directorAskBackend]uint32) error {
+	for a, index := range want {
+		if old, known := have[a]; known && old == index {
+			continue
+		}
+		if err := k.AskBackends.Put(a, index); err != nil {
+			return fmt.Errorf("write who may answer, of service %d: %w", a.Service, err)
+		}
+		have[a] = index
 	}
 	return nil
 }

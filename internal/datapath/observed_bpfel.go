@@ -84,6 +84,8 @@ const (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	observedMapAskBackends         = "ask_backends"
+	observedMapAskEvents           = "ask_events"
 	observedMapBackendCounters     = "backend_counters"
 	observedMapBackendOpened       = "backend_opened"
 	observedMapBackends            = "backends"
@@ -124,6 +126,8 @@ const (
 	observedProgTakeTellings       = "take_tellings"
 	observedProgUndoNat            = "undo_nat"
 	observedVarExportAffinity      = "export_affinity"
+	observedVarExportAskEvent      = "export_ask_event"
+	observedVarExportAskedState    = "export_asked_state"
 	observedVarExportBackendFlag   = "export_backend_flag"
 	observedVarExportBackendState  = "export_backend_state"
 	observedVarExportCandidates    = "export_candidates"
@@ -209,6 +213,8 @@ type observedProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type observedMapSpecs struct {
+	AskBackends     *ebpf.MapSpec `ebpf:"ask_backends"`
+	AskEvents       *ebpf.MapSpec `ebpf:"ask_events"`
 	BackendCounters *ebpf.MapSpec `ebpf:"backend_counters"`
 	BackendOpened   *ebpf.MapSpec `ebpf:"backend_opened"`
 	Backends        *ebpf.MapSpec `ebpf:"backends"`
@@ -251,6 +257,8 @@ type observedMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type observedVariableSpecs struct {
 	ExportAffinity      *ebpf.VariableSpec `ebpf:"export_affinity"`
+	ExportAskEvent      *ebpf.VariableSpec `ebpf:"export_ask_event"`
+	ExportAskedState    *ebpf.VariableSpec `ebpf:"export_asked_state"`
 	ExportBackendFlag   *ebpf.VariableSpec `ebpf:"export_backend_flag"`
 	ExportBackendState  *ebpf.VariableSpec `ebpf:"export_backend_state"`
 	ExportCandidates    *ebpf.VariableSpec `ebpf:"export_candidates"`
@@ -304,6 +312,8 @@ func (o *observedObjects) Close() error {
 //
 // It can be passed to loadObservedObjects or ebpf.CollectionSpec.LoadAndAssign.
 type observedMaps struct {
+	AskBackends     *ebpf.Map `ebpf:"ask_backends"`
+	AskEvents       *ebpf.Map `ebpf:"ask_events"`
 	BackendCounters *ebpf.Map `ebpf:"backend_counters"`
 	BackendOpened   *ebpf.Map `ebpf:"backend_opened"`
 	Backends        *ebpf.Map `ebpf:"backends"`
@@ -343,6 +353,8 @@ type observedMaps struct {
 
 func (m *observedMaps) Close() error {
 	return _ObservedClose(
+		m.AskBackends,
+		m.AskEvents,
 		m.BackendCounters,
 		m.BackendOpened,
 		m.Backends,
@@ -386,6 +398,8 @@ func (m *observedMaps) Close() error {
 // It can be passed to loadObservedObjects or ebpf.CollectionSpec.LoadAndAssign.
 type observedVariables struct {
 	ExportAffinity      *ebpf.Variable `ebpf:"export_affinity"`
+	ExportAskEvent      *ebpf.Variable `ebpf:"export_ask_event"`
+	ExportAskedState    *ebpf.Variable `ebpf:"export_asked_state"`
 	ExportBackendFlag   *ebpf.Variable `ebpf:"export_backend_flag"`
 	ExportBackendState  *ebpf.Variable `ebpf:"export_backend_state"`
 	ExportCandidates    *ebpf.Variable `ebpf:"export_candidates"`

@@ -13,7 +13,7 @@ import (
 // program that forwards.
 var lent = map[string]bool{
 	directorMapServices4: true, directorMapServices6: true, directorMapFronts: true, directorMapRanges4: true, directorMapRanges6: true, directorMapSourceRanges: true,
-	directorMapRings: true, directorMapRingLines: true, directorMapBackends: true, directorMapReplies4: true, directorMapReplies6: true,
+	directorMapRings: true, directorMapRingLines: true, directorMapBackends: true, directorMapReplies4: true, directorMapReplies6: true, directorMapAskBackends: true,
 	directorMapThisDirector: true, directorMapEgress: true, directorMapPeers: true, directorMapPeerMacs: true, directorMapGroupSlots: true,
 }
 
@@ -27,7 +27,7 @@ var sparse = map[string]uint32{ // to how many entries
 // counted are the maps that decide about nothing, with their size in an observer; 0: as it
 // is. Where an entry is not there nothing is counted.
 var counted = map[string]uint32{
-	directorMapReasons: 0, directorMapFlowEvents: 0, directorMapQuicEvents: 0, directorMapRowBuffer: 0, directorMapFlowTellings: 1,
+	directorMapReasons: 0, directorMapFlowEvents: 0, directorMapQuicEvents: 0, directorMapAskEvents: 0, directorMapRowBuffer: 0, directorMapFlowTellings: 1,
 	directorMapBackendCounters: 1, directorMapBackendOpened: 1, directorMapServiceDrops: 1, directorMapGuesses: 1, directorMapToldFlows: 4096, observedMapObserved: 0,
 }
 
@@ -47,6 +47,7 @@ type observer struct {
 	reasons    []string
 	flowStates map[uint32]string
 	snatStates map[uint32]string
+	asked      map[uint32]string // of enum asked_state
 }
 
 // loadObserver loads the program beside these maps; those of lent that are not there are
@@ -68,6 +69,9 @@ func loadObserver(o Options, live map[string]*ebpf.Map) (_ *observer, err error)
 		return nil, err
 	}
 	if x.snatStates, err = enumValues(spec.Types, "snat_state", "SNAT_"); err != nil {
+		return nil, err
+	}
+	if x.asked, err = enumValues(spec.Types, "asked_state", "ASKED_"); err != nil {
 		return nil, err
 	}
 	replacements, err := divide(spec, live)

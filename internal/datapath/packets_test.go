@@ -61,6 +61,13 @@ func TestPackets(t *testing.T) {
 		{"redirect with full NAT", testRedirectFullNAT},
 		{"not redirected", testNotRedirected},
 		{"redirect, twin", testRedirectTwin},
+		{"asking", testAsk},
+		{"asking, answers", testAskAnswers},
+		{"asking, taken", testAskTaken},
+		{"asking, connections after one", testAskAgain},
+		{"asking, backends", testAskBackends},
+		{"asking, twin", testAskTwin},
+		{"asking, forged", testAskForged},
 		{"quic vectors", testQUICVectors},
 		{"quic, what names nobody", testQUICUnroutable},
 		{"quic, every length", testQUICLengths},
@@ -82,6 +89,7 @@ func TestPackets(t *testing.T) {
 		t.Run(table.name, table.run)
 	}
 	t.Run("every reason has a row", testEveryReason)
+	t.Run("every event of asking has a row", testEveryAskEvent)
 }
 
 // testEveryReason needs no exception: every reason can be reached through

@@ -39,6 +39,9 @@ func (d *Datapath) Status() (model.DatapathStatus, error) {
 	if status.QUIC, err = tallies(d.kernel.QuicEvents, d.kernel.quicEvents); err != nil {
 		return status, fmt.Errorf("read QUIC events: %w", err)
 	}
+	if status.Asks, err = tallies(d.kernel.AskEvents, d.kernel.askEvents); err != nil {
+		return status, fmt.Errorf("read events of asking: %w", err)
+	}
 	if status.Capture, err = d.captureStatus(); err != nil {
 		return status, err
 	}

@@ -73,7 +73,7 @@ func stageOf(before, after *model.Service, part float64, slots uint32) model.Ser
 func divisible(before, after *model.Service, slots uint32) bool {
 	sizes := before.RingSize == after.RingSize || after.RingSize == 0 && before.RingSize == slots
 	return sizes && before.Mode == after.Mode && reflect.DeepEqual(before.Fallback, after.Fallback) &&
-		reflect.DeepEqual(before.RedirectTo, after.RedirectTo) && before.RedirectUnprobed == after.RedirectUnprobed && before.SNAT == after.SNAT && before.Policy == after.Policy &&
+		reflect.DeepEqual(before.RedirectTo, after.RedirectTo) && before.RedirectUnprobed == after.RedirectUnprobed && before.SNAT == after.SNAT && before.AskRedirect == after.AskRedirect && before.Policy == after.Policy &&
 		before.Affinity == after.Affinity && reflect.DeepEqual(before.QUIC, after.QUIC) &&
 		slices.Equal(before.SourceRanges, after.SourceRanges)
 }

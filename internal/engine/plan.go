@@ -136,6 +136,7 @@ func tableBackend(s *model.Service, b *model.Backend, health *serviceHealth) mod
 		Mode:     mode,
 		Redirect: health.redirects(b),
 		SNAT:     s.SNAT && mode == model.NAT,
+		Asks:     b.AsksIn(s),
 		State:    health.state(b),
 		Unwell:   health.isUnwell(b),
 		MAC:      b.MAC,

@@ -156,8 +156,17 @@ func wayText(b *model.ExplainedBackend) string {
 	if b.Source.IsValid() {
 		text += ", from " + b.Source.String()
 	}
+	if b.Asked != nil {
+		text += askedTexts[b.Asked.State]
+		if b.Asked.At.IsValid() {
+			text += b.Asked.At.String()
+		}
+	}
 	return fmt.Sprintf("%s, MTU %d", text, b.MTU)
 }
+
+// askedTexts say what a flow asks for in its client's place.
+var askedTexts = map[string]string{"open": ", asks to be redirected", "plain": ", not redirected", "taken": ", redirected to "}
 
 func orDash(text string) string {
 	if text == "" {

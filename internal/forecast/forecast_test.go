@@ -284,3 +284,22 @@ func TestRisksByTheLog(t *testing.T) {
 		}
 	}
 }
+
+// Who stops asking loses what others have taken, and nobody else does.
+func TestStopsAsking(t *testing.T) {
+	before := service(model.NAT, 2)
+	before.SNAT, before.AskRedirect = true, true
+	for _, test := range []struct {
+		change func(*model.Service)
+		want   bool
+	}{
+		{func(s *model.Service) { s.AskRedirect = false }, true},
+		{func(s *model.Service) { s.AskRedirect, s.SNAT = false, false }, false}, // translation
+		{func(s *model.Service) { s.Drain = model.Duration(time.Hour) }, false},
+	} {
+		p := Of(changeOf(&before, with(before, test.change)))
+		if got := slices.ContainsFunc(p.Risks, func(r model.Risk) bool { return r.Reason == model.RiskAsks }); got != test.want {
+			t.Errorf("risks %+v, want one of %s: %v", p.Risks, model.RiskAsks, test.want)
+		}
+	}
+}

@@ -20,6 +20,7 @@ var risks = []struct {
 	{model.RiskBackendRemoved, model.WhenApplied, backendRemoved},
 	{model.RiskBackendDown, model.WhenApplied, backendDown},
 	{model.RiskTranslation, model.WhenApplied, translation},
+	{model.RiskAsks, model.WhenApplied, stopsAsking},
 	{model.RiskTunnel, model.WhenUnready, tunnel},
 	{model.RiskLeavesGUE, model.WhenIdle, leavesGUE},
 	{model.RiskAffinity, model.WhenIdle, affinity},
@@ -121,6 +122,14 @@ func translation(c *Change, p *model.PlannedService) (model.Risk, bool) {
 	})
 	r, _ = c.counted(r, p, func(b netip.AddrPort) bool { return other[b] })
 	return r, len(other) > 0
+}
+
+func stopsAsking(c *Change, p *model.PlannedService) (model.Risk, bool) {
+	r := model.Risk{Text: "connections that others have taken, when they were asked to, are at ports that only a service with ask-redirect goes to"}
+	if c.Before == nil || c.After == nil || !c.Before.AskRedirect || c.After.AskRedirect || !c.After.SNAT {
+		return r, false
+	}
+	return r, true
 }
 
 func tunnel(c *Change, _ *model.PlannedService) (model.Risk, bool) {

@@ -45,6 +45,8 @@ var (
 		"What has happened to flow memory: flows inserted, refused for want of a place, moved to another CPU, not told to the group at once.", []string{"event"}, nil)
 	quic = prometheus.NewDesc("weir_quic_packets_total",
 		"Packets of services with quic, by what their connection IDs said: found, unknown, down, other.", []string{"event"}, nil)
+	asks = prometheus.NewDesc("weir_ask_redirect_events_total",
+		"What has happened to SYNs of services with ask-redirect, and to answers that say whom this director asked.", []string{"event"}, nil)
 	left = prometheus.NewDesc("weir_generations_left_total",
 		"Generations that have left their service's log, by why: drained (nobody knew of connections, or others had no room), gone (none of their members is a backend any more), repeated (by a newer one, in a full log), max_drain. In a group each is counted by one director.", []string{"cause"}, nil)
 	agents = prometheus.NewDesc("weir_agents",
@@ -60,7 +62,7 @@ type collector struct {
 
 // Describe implements [prometheus.Collector].
 func (collector) Describe(descriptions chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{build, utilization, flows, flowEvents, quic, left, agents, packets, bytes, probes, checkPackets, healthy, panics, probed, strain, strained, redirectProbes, redirected} {
+	for _, d := range []*prometheus.Desc{build, utilization, flows, flowEvents, quic, asks, left, agents, packets, bytes, probes, checkPackets, healthy, panics, probed, strain, strained, redirectProbes, redirected} {
 		descriptions <- d
 	}
 	for _, d := range slices.Concat(ofServices, ofPeers, ofHooks, ofCaptures, ofNeighbors, ofLoads) {
@@ -93,6 +95,9 @@ func (c collector) Collect(values chan<- prometheus.Metric) {
 	collectNeighbor(values, &status.Neighbor)
 	for _, e := range status.QUIC {
 		values <- prometheus.MustNewConstMetric(quic, prometheus.CounterValue, float64(e.Count), e.Name)
+	}
+	for _, e := range status.Asks {
+		values <- prometheus.MustNewConstMetric(asks, prometheus.CounterValue, float64(e.Count), e.Name)
 	}
 	for _, e := range status.Left {
 		values <- prometheus.MustNewConstMetric(left, prometheus.CounterValue, float64(e.Count), e.Name)

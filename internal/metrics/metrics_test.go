@@ -39,6 +39,7 @@ var busy = datapath{status: model.DatapathStatus{
 		Running: &model.CaptureRunning{Client: "ops"}},
 	Hooks: []model.HookStatus{{Name: "cloud", Current: true, Calls: 5, Failures: 2}},
 	QUIC:  []model.Tallied{{Name: "quic_found", Count: 7}, {Name: "quic_other"}},
+	Asks:  []model.Tallied{{Name: "ask_asked", Count: 8}, {Name: "ask_taken"}},
 	Left:  []model.Tallied{{Name: "drained", Count: 4}, {Name: "max_drain"}},
 	Services: []model.ServiceStatus{{Name: "web", Slots: 1021, Packets: 40, Bytes: 4000, Opened: 4, Dropped: 2, Log: model.LogStatus{
 		Generations: 2, Oldest: time.UnixMilli(1767323100500), Moved: 204, MovedTotal: 545, Shared: 340, Held: 1, Kept: 25},

@@ -161,4 +161,13 @@ type ExplainedBackend struct {
 	VLAN      uint16         `json:"vlan,omitempty"`  // that packets leave with
 	MTU       uint16         `json:"mtu"`             // largest IP packet before encapsulation
 	Source    netip.AddrPort `json:"source,omitzero"` // full NAT: this director's, in the client's place
+	// Asked is what the flow asks for, in its client's place; nil: the service does not ask.
+	Asked *ExplainedAsked `json:"asked,omitempty"`
+}
+
+// ExplainedAsked is what a flow of a service that asks to be redirected has come to with its
+// packet.
+type ExplainedAsked struct {
+	State string         `json:"state"`       // as enum asked_state names it: nothing, plain, open or taken
+	At    netip.AddrPort `json:"at,omitzero"` // taken: where its packets go
 }

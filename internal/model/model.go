@@ -131,14 +131,17 @@ type Service struct {
 	RedirectTo []netip.Prefix `json:"redirect-to,omitempty"`
 	// RedirectUnprobed makes directors hand connections over to all backends, without finding
 	// out whether they can take them.
-	RedirectUnprobed bool         `json:"redirect-unprobed,omitempty"`
-	SNAT             bool         `json:"snat,omitempty"` // with mode nat: full NAT
-	Policy           Policy       `json:"policy,omitzero"`
-	Affinity         Affinity     `json:"affinity,omitzero"`
-	RingSize         uint32       `json:"ring-size,omitempty"` // slots, a prime; 0: by the number of backends
-	Drain            Duration     `json:"drain,omitzero"`      // how long a generation stays in the log at least
-	MaxDrain         Duration     `json:"max-drain,omitzero"`  // and at most
-	QUIC             []QUICConfig `json:"quic,omitempty"`      // with protocol udp: connection IDs that name the backend
+	RedirectUnprobed bool `json:"redirect-unprobed,omitempty"`
+	SNAT             bool `json:"snat,omitempty"` // with mode nat: full NAT
+	// AskRedirect makes directors ask, in the place of clients, backends that are directors
+	// to hand connections over: with full NAT.
+	AskRedirect bool         `json:"ask-redirect,omitempty"`
+	Policy      Policy       `json:"policy,omitzero"`
+	Affinity    Affinity     `json:"affinity,omitzero"`
+	RingSize    uint32       `json:"ring-size,omitempty"` // slots, a prime; 0: by the number of backends
+	Drain       Duration     `json:"drain,omitzero"`      // how long a generation stays in the log at least
+	MaxDrain    Duration     `json:"max-drain,omitzero"`  // and at most
+	QUIC        []QUICConfig `json:"quic,omitempty"`      // with protocol udp: connection IDs that name the backend
 	// MinHealthy is how many backends must not be down for the VIP to be announced; nil: one.
 	MinHealthy *uint32      `json:"min-healthy,omitempty"`
 	Health     *HealthCheck `json:"health,omitempty"` // nil: backends are not checked

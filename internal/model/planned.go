@@ -77,7 +77,7 @@ type PlannedLimit struct {
 
 // Risk is a reason for which connections may end, and which.
 type Risk struct {
-	Reason   RiskReason `json:"reason" enum:"service-removed,backend-removed,backend-down,translation,tunnel,leaves-gue,affinity,no-agents,memory-alone,full-nat,no-notice,max-drain,quic,source-ranges"`
+	Reason   RiskReason `json:"reason" enum:"service-removed,backend-removed,backend-down,translation,asks,tunnel,leaves-gue,affinity,no-agents,memory-alone,full-nat,no-notice,max-drain,quic,source-ranges"`
 	When     RiskWhen   `json:"when" enum:"at-once,if-idle,if-directors-change,if-a-director-is-late,if-not-ready,if-long" doc:"what has to happen for them to end"`
 	Text     string     `json:"text" doc:"the reason, for people"`
 	Backends []string   `json:"backends,omitempty" doc:"names of those whose connections they are; none: of any"`
@@ -117,6 +117,7 @@ const (
 	RiskBackendRemoved RiskReason = "backend-removed"
 	RiskBackendDown    RiskReason = "backend-down"
 	RiskTranslation    RiskReason = "translation"
+	RiskAsks           RiskReason = "asks"
 	RiskTunnel         RiskReason = "tunnel"
 	RiskLeavesGUE      RiskReason = "leaves-gue"
 	RiskAffinity       RiskReason = "affinity"

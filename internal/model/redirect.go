@@ -29,6 +29,12 @@ func (b *Backend) RedirectedTo(s *Service) netip.AddrPort {
 	return netip.AddrPortFrom(b.Address, b.portIn(s))
 }
 
+// AsksIn reports whether directors ask the backend, in the place of clients of the service,
+// to hand connections over.
+func (b *Backend) AsksIn(s *Service) bool {
+	return s.AskRedirect && s.SNAT && b.ModeIn(*s) == NAT
+}
+
 // RedirectProbePriority is that of the sockets at which the answers to probes of redirection
 // come in (enum probe_priority).
 const RedirectProbePriority = 0x57520000

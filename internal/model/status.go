@@ -14,6 +14,7 @@ type DatapathStatus struct {
 	RingMemory uint64            `json:"ring-memory"`       // bytes that rings take now
 	Flows      FlowStatus        `json:"flows"`             // flow memory
 	QUIC       []Tallied         `json:"quic"`              // what connection IDs said, in the order of enum quic_event
+	Asks       []Tallied         `json:"asks"`              // of services that ask to be redirected, in the order of enum ask_event
 	Left       []Tallied         `json:"generations-left"`  // generations that have left logs, by why
 	Agents     ReporterStatus    `json:"agents"`            // whose reports this director has
 	Loads      *LoadStatus       `json:"loads,omitempty"`   // nil: nobody reports loads

@@ -57,6 +57,7 @@ type TableBackend struct {
 	Mode     Mode
 	Redirect bool // connections that ask for it are handed over to it
 	SNAT     bool
+	Asks     bool         // with SNAT: it is asked to hand connections over, in clients' place
 	State    BackendState // desired state and health together
 	// Unwell says that probes have found it down, or nothing yet: while all backends are used
 	// in spite of probes its state does not say so. The next process goes on from there.

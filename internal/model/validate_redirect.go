@@ -20,7 +20,11 @@ func (v *validation) redirect(i int) {
 		if s.RedirectUnprobed {
 			v.errs.addWithOther(servicePath(i, "redirect-unprobed"), servicePath(i, "mode"), "is only for mode redirect, and this service is %s", s.Mode)
 		}
+		v.askRedirect(i)
 		return
+	}
+	if s.AskRedirect {
+		v.errs.addWithOther(servicePath(i, "ask-redirect"), servicePath(i, "mode"), "is for mode nat, and this service is %s: it hands connections over by itself", s.Mode)
 	}
 	if s.Protocol == UDP {
 		v.errs.addWithOther(servicePath(i, "mode"), servicePath(i, "protocol"), "redirect is for protocol tcp, whose SYNs have options")
@@ -43,6 +47,20 @@ func (v *validation) redirect(i int) {
 	}
 	for j := range s.Backends {
 		v.redirectBackend(i, j)
+	}
+}
+
+// askRedirect checks that a service has flows which others may take over.
+func (v *validation) askRedirect(i int) {
+	s := &v.config.Services[i]
+	switch {
+	case !s.AskRedirect:
+	case s.Mode != NAT:
+		v.errs.addWithOther(servicePath(i, "ask-redirect"), servicePath(i, "mode"), "is only for mode nat, and this service is %s", s.Mode)
+	case !s.SNAT:
+		v.errs.add(servicePath(i, "ask-redirect"), "needs snat: what answers in a backend's place has to answer to this director")
+	case s.Protocol == UDP:
+		v.errs.addWithOther(servicePath(i, "ask-redirect"), servicePath(i, "protocol"), "is for protocol tcp, whose SYNs have options")
 	}
 }
 

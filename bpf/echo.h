@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The echo of what ask.h has asked for: which answers are taken, whose the connection is
+ * then, and what of it the client sees.
+ */
+#pragma once
+
+#include "ask.h"
+
+/* What answers a SYN. */
+static __always_inline int is_syn_ack(const struct packet *packet)
+{
+	return packet->flow.protocol == IPPROTO_TCP && is_whole(packet) &&
+	       (packet->tcp_flags & (TCP_FIN | TCP_SYN | TCP_RST | TCP_ACK)) == (TCP_SYN | TCP_ACK);
+}
+
+/*
+ * A packet from the port of who has a connection that was taken: as snat_client. A call of
+ * its own, which packets that come from where their flow goes do not pay for.
+ */
+__noinline __u32 asked_client(struct packet *packet, __u32 number, struct flow *to)
+{
+	void *table = snat_table();
+	struct snat_flow *entry = table ? snat_flow(table, number) : NULL;
+	__u32 now = snat_clock();
+
+	if (!entry || !packet || !to)
+		return NO_BACKEND;
+	for (int i = 0; i < SNAT_TRIES; i++) {
+		union snat_word word = snat_read(entry), next;
+		union ask_word asked = ask_read(entry);
+		const struct backend *backend = snat_backend(entry, word);
+
+		if (!backend || !asks(backend) || asked.asked.state != ASKED_TAKEN ||
+		    asked.asked.port != packet->flow.source_port || !snat_live(word, now) ||
+		    !snat_from(entry, backend, &packet->flow))
+			return NO_BACKEND;
+		to_client(entry, packet, number, to);
+		next = snat_next(word, packet, SNAT_FIN_BACKEND, now);
+		if (next.word == word.word || snat_swap(entry, word, next))
+			return entry->backend;
+	}
+	return NO_BACKEND;
+}
+
+/*
+ * Where in the frame of a SYN-ACK the option is that says whom somebody has asked; 0: it
+ * says nothing of that. Not static: verified once.
+ */
+__noinline __u32 find_echo(struct xdp_md *ctx, const struct packet *packet)
+{
+	const struct redirect_option *option;
+	struct tcp_options options = {};
+	int length;
+
+	if (!packet)
+		return 0;
+	length = options_length(ctx, packet);
+	if (length < REDIRECT_LENGTH || !read_options(ctx, packet, length, &options))
+		return 0;
+	option = option_in(ctx, packet, &options);
+	if (!option || !(option->vip || option->port))
+		return 0;
+	return packet->l4 + sizeof(struct tcphdr) + options.found - 1;
+}
+
+/* A backend that may answer for another one. */
+static __always_inline __u32 answers_for(const struct backend *asked, const struct snat_flow *entry,
+					 const struct packet *packet)
+{
+	struct ask_backend key = { .service = asked->service, .address = packet->flow.source };
+	__u32 *index = bpf_map_lookup_elem(&ask_backends, &key);
+	const struct backend *backend = index ? backend_at(*index) : NULL;
+
+	if (!backend || !asks(backend) || !alive(backend) ||
+	    !snat_from(entry, backend, &packet->flow))
+		return NO_BACKEND;
+	return *index;
+}
+
+/*
+ * Makes the connection that of who has answered. Nobody reads the flow meanwhile; that no
+ * SYN has left without the option is decided by the word that says so.
+ */
+static __always_inline int ask_take(struct snat_flow *entry, union snat_word word,
+				    union ask_word asked, __u32 index, __be16 port)
+{
+	union snat_word claimed = { .seen = word.seen, .state = SNAT_CLAIMED };
+	const struct backend *backend = backend_at(index);
+	union ask_word taken = asked;
+
+	taken.asked.state = ASKED_TAKEN;
+	taken.asked.port = port;
+	if (!backend || !snat_swap(entry, word, claimed))
+		return 0;
+	if (ask_swap(entry, asked, taken)) {
+		entry->backend = index;
+		word.epoch = backend->epoch;
+		word.seen = snat_clock();
+	} else {
+		index = NO_BACKEND;
+	}
+	__sync_lock_test_and_set((__u64 *)entry, word.word);
+	return index != NO_BACKEND;
+}
+
+/*
+ * Takes an echo, if the flow has asked for it: it acknowledges the flow's SYN, after which
+ * no other one has left, names who was asked, and comes from where another backend of the
+ * service is. Who has not seen that SYN would have to guess its number.
+ */
+static __always_inline enum ask_event ask_check(struct xdp_md *ctx, const struct packet *packet,
+						struct snat_flow *entry, __u32 echo)
+{
+	struct redirect_option *option = l4_at(ctx, echo);
+	struct tcphdr *tcp = l4_header(ctx, packet);
+	union snat_word word = snat_read(entry);
+	union ask_word asked = ask_read(entry);
+	const struct backend *backend = snat_backend(entry, word);
+	__u32 index;
+
+	if ((void *)option + REDIRECT_LENGTH > frame_end(ctx) || (void *)(tcp + 1) > frame_end(ctx))
+		return ASK_MALFORMED;
+	if (!backend || !asks(backend) || word.state != SNAT_SYN ||
+	    !snat_live(word, snat_clock()) || asked.asked.state != ASKED_OPEN ||
+	    bpf_ntohl(tcp->ack_seq) != asked.asked.sequence + 1)
+		return ASK_NOT_ASKED_FOR;
+	if (option->vip != ADDRESS_WORD(&backend->address, packet->flow.ipv6 ? 3 : 0) ||
+	    option->port != (backend->port ? backend->port : entry->vip_port))
+		return ASK_MISNAMED;
+	index = answers_for(backend, entry, packet);
+	if (index == NO_BACKEND)
+		return ASK_FOREIGN;
+	return ask_take(entry, word, asked, index, packet->flow.source_port) ? ASK_TAKEN :
+									       ASK_NOT_ASKED_FOR;
+}
+
+/*
+ * A SYN-ACK to a source of this director's own, of nobody whose flow it is. Returns whose
+ * it is now, as find_snat_reply does.
+ */
+__noinline __u32 take_echo(struct xdp_md *ctx, struct packet *packet, struct flow *to)
+{
+	void *table = snat_table();
+	struct snat_header *header = snat_header(table);
+	enum ask_event event = ASK_NOT_ASKED_FOR;
+	struct snat_flow *entry;
+	__u32 number, echo;
+
+	if (!header || !packet || !to || !is_syn_ack(packet))
+		return NO_BACKEND;
+	/* What else comes to this host, such as answers to its probes, is not looked into. */
+	number = snat_reply_number(header, packet);
+	echo = number ? find_echo(ctx, packet) : 0;
+	if (!echo)
+		return NO_BACKEND;
+	entry = snat_flow(table, number);
+	if (entry)
+		event = ask_check(ctx, packet, entry, echo);
+	note_ask(event);
+	if (event != ASK_TAKEN || !entry)
+		return NO_BACKEND;
+	to_client(entry, packet, number, to);
+	return entry->backend;
+}
+
+/* The client's host has not asked, and shall not wonder: the option becomes NOPs. */
+static __always_inline void take_out(struct xdp_md *ctx, const struct packet *packet, __u32 echo)
+{
+	__be16 *words = l4_at(ctx, echo);
+	struct tcphdr *tcp = l4_header(ctx, packet);
+	const __be16 nops = bpf_htons(TCP_NOP << 8 | TCP_NOP);
+	__u64 was = 0;
+
+	if ((void *)words + REDIRECT_LENGTH > frame_end(ctx) || (void *)(tcp + 1) > frame_end(ctx))
+		return;
+#pragma unroll
+	for (int i = 0; i < REDIRECT_LENGTH / 2; i++) {
+		was += words[i];
+		words[i] = nops;
+	}
+	tcp->check = checksum_update(tcp->check, was, (__u64)nops * (REDIRECT_LENGTH / 2));
+}
+
+/* A SYN-ACK of a flow's backend, on its way to the client. Not static: verified once. */
+__noinline int answer_asked(struct xdp_md *ctx, const struct packet *packet)
+{
+	void *table = snat_table();
+	struct tcphdr *tcp;
+	struct snat_flow *entry;
+	union ask_word was, is;
+	__u32 echo;
+
+	if (!table || !packet || !is_syn_ack(packet))
+		return 0;
+	entry = snat_flow(table, packet->snat);
+	tcp = l4_header(ctx, packet);
+	if (!entry || (void *)(tcp + 1) > frame_end(ctx))
+		return 0;
+	was = is = ask_read(entry);
+	is.asked.state = ASKED_PLAIN;
+	if (was.asked.state == ASKED_OPEN && bpf_ntohl(tcp->ack_seq) == was.asked.sequence + 1 &&
+	    ask_swap(entry, was, is))
+		note_ask(ASK_NOT_TAKEN);
+	echo = find_echo(ctx, packet);
+	if (echo)
+		take_out(ctx, packet, echo);
+	return 1;
+}
