@@ -114,6 +114,19 @@ test-kubernetes: deps-build deps-kubernetes $(kubebin)/kube-apiserver $(kubebin)
 	@WEIR_KUBE_APISERVER=$(kubebin)/kube-apiserver WEIR_KUBE_CONTROLLER_MANAGER=$(kubebin)/kube-controller-manager WEIR_KUBE_PROXY=$(kubebin)/kube-proxy WEIR_HELM=$(kubebin)/helm \
 		$(private) go test -timeout 20m -count 1 $(ARGS) ./test/kube
 
+gatewaybin := $(dir $(kubebin))gateway-api
+
+.PHONY: gateway-conformance
+gateway-conformance: deps-build ## build Gateway API's own tests, and the programs that stand for their images
+	@go build -C test/kube/conformance -trimpath -buildvcs=false -o $(gatewaybin)/echo sigs.k8s.io/gateway-api/conformance/echo-basic >&2
+	@go build -C test/kube/conformance -trimpath -buildvcs=false -o $(gatewaybin)/dns ./dns >&2
+	@go test -C test/kube/conformance -c -trimpath -o $(gatewaybin)/suite . >&2
+
+.PHONY: test-gateway-conformance
+test-gateway-conformance: deps-kubernetes gateway-conformance $(kubebin)/kube-apiserver $(kubebin)/kube-controller-manager $(kubebin)/kube-proxy $(kubebin)/helm ## run Gateway API's own tests of TCPRoutes and UDPRoutes: ARGS=-update writes docs/gateway-api-conformance.yaml
+	@WEIR_KUBE_APISERVER=$(kubebin)/kube-apiserver WEIR_KUBE_CONTROLLER_MANAGER=$(kubebin)/kube-controller-manager WEIR_KUBE_PROXY=$(kubebin)/kube-proxy WEIR_HELM=$(kubebin)/helm \
+		WEIR_GATEWAY_CONFORMANCE=$(gatewaybin) $(private) go test -timeout 40m -count 1 -run Conformance ./test/kube $(ARGS)
+
 .PHONY: demo
 demo: deps-demo build ## real traffic through every mode, in network namespaces: ARGS="--duration 10s --json"
 	@.ci/deps frr || echo "without FRR the demo sets the router's routes by hand, and loses no director" >&2

@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
@@ -40,8 +41,9 @@ func gatewaysOf(ctx context.Context, config *rest.Config) (rest.Interface, map[s
 	if err := gatewayv1.Install(scheme); err != nil {
 		return nil, nil, fmt.Errorf("name the resources of Gateway API: %w", err)
 	}
+	version := schema.GroupVersion(gatewayv1.GroupVersion)
 	config = rest.CopyConfig(config)
-	config.GroupVersion, config.APIPath = &gatewayv1.SchemeGroupVersion, "/apis"
+	config.GroupVersion, config.APIPath = &version, "/apis"
 	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
 	client, err := rest.RESTClientFor(config)
 	if err != nil {
@@ -52,11 +54,11 @@ func gatewaysOf(ctx context.Context, config *rest.Config) (rest.Interface, map[s
 		return nil, nil, nil
 	}
 	if err != nil {
-		return nil, nil, fmt.Errorf("ask which resources there are of %s: %w", gatewayv1.SchemeGroupVersion, err)
+		return nil, nil, fmt.Errorf("ask which resources there are of %s: %w", version, err)
 	}
 	var list metav1.APIResourceList
 	if err := json.Unmarshal(text, &list); err != nil {
-		return nil, nil, fmt.Errorf("read which resources there are of %s: %w", gatewayv1.SchemeGroupVersion, err)
+		return nil, nil, fmt.Errorf("read which resources there are of %s: %w", version, err)
 	}
 	there := map[string]bool{}
 	for _, r := range list.APIResources {

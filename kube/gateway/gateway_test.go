@@ -8,11 +8,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/goccy/go-yaml"
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/yaml"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"weir.io/weir/kube/gateway"
@@ -59,7 +59,7 @@ func read(t *testing.T, texts ...string) *cluster {
 	c.Service = func(name pool.Service) *corev1.Service { return c.services[name] }
 	for one := range strings.SplitSeq(strings.Join(texts, "\n---\n"), "\n---\n") {
 		var kind struct{ Kind string }
-		body, err := yaml.YAMLToJSON([]byte(one))
+		body, err := yaml.ToJSON([]byte("#\n" + one)) // it takes what begins with a brace for JSON
 		if err == nil {
 			err = json.Unmarshal(body, &kind)
 		}
@@ -256,13 +256,13 @@ TCPRoute shop/web on edge: Accepted=Accepted ResolvedRefs=ResolvedRefs`},
   a [] 0: !Conflicted=NoConflicts !Programmed=Invalid !ResolvedRefs=InvalidRouteKinds Accepted=Accepted
   b [TCPRoute] 0: !Conflicted=NoConflicts !ResolvedRefs=InvalidRouteKinds Accepted=Accepted Programmed=Programmed`},
 		{"addresses that are none, and parameters", `
-{kind: GatewayClass, metadata: {name: tuned}, spec: {controllerName: weir.io/gateway, parametersRef: {group: x, kind: Y, name: z}}}
+{kind: GatewayClass, metadata: {name: tuned}, spec: {controllerName: weir.io/gateway, parametersRef: {group: x, kind: Kind, name: z}}}
 ---
 {kind: Gateway, metadata: {namespace: shop, name: a}, spec: {gatewayClassName: weir, addresses: [{type: Hostname, value: example.org}], listeners: [{name: web, port: 80, protocol: TCP}]}}
 ---
 {kind: Gateway, metadata: {namespace: shop, name: b}, spec: {gatewayClassName: weir, addresses: [{value: 203.0.113}], listeners: [{name: web, port: 80, protocol: TCP}]}}
 ---
-{kind: Gateway, metadata: {namespace: shop, name: c}, spec: {gatewayClassName: weir, infrastructure: {parametersRef: {group: x, kind: Y, name: z}}, listeners: [{name: web, port: 80, protocol: TCP}]}}
+{kind: Gateway, metadata: {namespace: shop, name: c}, spec: {gatewayClassName: weir, infrastructure: {parametersRef: {group: x, kind: Kind, name: z}}, listeners: [{name: web, port: 80, protocol: TCP}]}}
 ---
 {kind: Gateway, metadata: {namespace: shop, name: d}, spec: {gatewayClassName: tuned, listeners: [{name: web, port: 80, protocol: TCP}]}}
 ---

@@ -117,7 +117,7 @@ func TestRouteStatus(t *testing.T) {
 
 // A class says what it can do, in order, or why Gateways of it cannot be.
 func TestClassStatus(t *testing.T) {
-	c := read(t, base, `{kind: GatewayClass, metadata: {name: tuned}, spec: {controllerName: weir.io/gateway, parametersRef: {group: x, kind: Y, name: z}}}`)
+	c := read(t, base, `{kind: GatewayClass, metadata: {name: tuned}, spec: {controllerName: weir.io/gateway, parametersRef: {group: x, kind: Kind, name: z}}}`)
 	var got []string
 	for _, class := range gateway.Read(&c.Cluster).Classes {
 		s := gateway.ClassStatus(class, at)

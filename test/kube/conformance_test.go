@@ -11,7 +11,6 @@ import (
 	"testing"
 
 	control "weir.io/weir/test/kube/cluster"
-
 )
 
 // conformanceReport is what Gateway API's tests say of weir.
@@ -23,7 +22,7 @@ const conformanceReport = "../../docs/gateway-api-conformance.yaml"
 type conformance struct {
 	*lab
 	suite   string
-	ended   chan error // what the kubelet says
+	kubelet context.Context // ends with it
 	version string
 }
 
@@ -34,7 +33,7 @@ func newConformance(t *testing.T) *conformance {
 	if dir == "" || controllers == "" {
 		t.Skip("needs Gateway API's tests in $WEIR_GATEWAY_CONFORMANCE and a kube-controller-manager in $WEIR_KUBE_CONTROLLER_MANAGER: make test-gateway-conformance builds them")
 	}
-	c := &conformance{lab: newLab(t), suite: filepath.Join(dir, "suite"), ended: make(chan error, 1), version: "development"}
+	c := &conformance{lab: newLab(t), suite: filepath.Join(dir, "suite"), version: "development"}
 	if text, err := exec.Command("git", "describe", "--always", "--dirty").Output(); err == nil {
 		c.version = strings.TrimSpace(string(text))
 	}
@@ -51,12 +50,14 @@ func newConformance(t *testing.T) *conformance {
 		"--leader-elect=false", "--bind-address", "127.0.0.1", "--cert-dir", filepath.Join(c.dir, "controllers"), "--kube-api-qps", "200", "--kube-api-burst", "400")
 	k := c.newKubelet(40, map[string]string{"echo-basic": filepath.Join(dir, "echo"), "coredns": filepath.Join(dir, "dns")})
 	ctx, stop := context.WithCancel(context.Background())
+	alive, end := context.WithCancelCause(t.Context())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		c.ended <- k.run(ctx)
+		end(fmt.Errorf("the kubelet has ended: %w", k.run(ctx)))
 	}()
 	t.Cleanup(func() { stop(); <-done })
+	c.kubelet = alive
 	c.apply(classText)
 	return c
 }
@@ -70,14 +71,12 @@ func (c *conformance) run(test, report string) (said string, err error) {
 		c.t.Fatal(err)
 	}
 	defer file.Close()
-	cmd := c.client.Command(c.t.Context(), c.suite, "-test.v", "-test.timeout", "30m", "-test.run", "^"+test+"$")
+	cmd := c.client.Command(c.kubelet, c.suite, "-test.v", "-test.timeout", "30m", "-test.run", "^"+test+"$")
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+c.writeKubeconfig("suite", "https://"+controlAddress+":6443", adminToken), "WEIR_REPORT="+report, "WEIR_VERSION="+c.version)
 	cmd.Stdout, cmd.Stderr = file, file
 	err = cmd.Run()
-	select {
-	case ended := <-c.ended:
-		c.t.Fatalf("the kubelet has ended: %v", ended)
-	default:
+	if c.kubelet.Err() != nil {
+		c.t.Fatal(context.Cause(c.kubelet))
 	}
 	return c.read(log), err
 }
@@ -111,7 +110,7 @@ func TestConformanceLeavesOut(t *testing.T) {
 	if err == nil {
 		t.Fatal("all of the tests that are left out pass")
 	}
-	skipped := regexp.MustCompile(`(?m)^      - (\w+)$`).FindAllStringSubmatch(c.read(conformanceReport), -1)
+	skipped := regexp.MustCompile(`(?m)^    - (\w+)$`).FindAllStringSubmatch(c.read(conformanceReport), -1)
 	if len(skipped) == 0 {
 		t.Fatalf("%s leaves nothing out", conformanceReport)
 	}
@@ -132,4 +131,3 @@ func failures(said string) string {
 	}
 	return strings.Join(lines[max(0, len(lines)-80):], "")
 }
-

@@ -134,7 +134,7 @@ func (k *kubelet) start(ctx context.Context, p *corev1.Pod) error {
 		}
 	}
 	if program == "" {
-		return fmt.Errorf("nothing stands for image %s", container.Image)
+		return nil // as where an image cannot be pulled
 	}
 	if p.Spec.NodeName == "" {
 		binding := &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Name: p.Name, Namespace: p.Namespace}, Target: corev1.ObjectReference{Kind: "Node", Name: kubeletNode}}
