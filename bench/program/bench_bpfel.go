@@ -16,6 +16,8 @@ import (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	benchMapAskBackends         = "ask_backends"
+	benchMapAskEvents           = "ask_events"
 	benchMapBackendCounters     = "backend_counters"
 	benchMapBackendOpened       = "backend_opened"
 	benchMapBackends            = "backends"
@@ -62,6 +64,8 @@ const (
 	benchVarBenchFront          = "bench_front"
 	benchVarBenchGrowth         = "bench_growth"
 	benchVarExportAffinity      = "export_affinity"
+	benchVarExportAskEvent      = "export_ask_event"
+	benchVarExportAskedState    = "export_asked_state"
 	benchVarExportBackendFlag   = "export_backend_flag"
 	benchVarExportBackendState  = "export_backend_state"
 	benchVarExportCandidates    = "export_candidates"
@@ -151,6 +155,8 @@ type benchProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type benchMapSpecs struct {
+	AskBackends     *ebpf.MapSpec `ebpf:"ask_backends"`
+	AskEvents       *ebpf.MapSpec `ebpf:"ask_events"`
 	BackendCounters *ebpf.MapSpec `ebpf:"backend_counters"`
 	BackendOpened   *ebpf.MapSpec `ebpf:"backend_opened"`
 	Backends        *ebpf.MapSpec `ebpf:"backends"`
@@ -194,6 +200,8 @@ type benchVariableSpecs struct {
 	BenchFront          *ebpf.VariableSpec `ebpf:"bench_front"`
 	BenchGrowth         *ebpf.VariableSpec `ebpf:"bench_growth"`
 	ExportAffinity      *ebpf.VariableSpec `ebpf:"export_affinity"`
+	ExportAskEvent      *ebpf.VariableSpec `ebpf:"export_ask_event"`
+	ExportAskedState    *ebpf.VariableSpec `ebpf:"export_asked_state"`
 	ExportBackendFlag   *ebpf.VariableSpec `ebpf:"export_backend_flag"`
 	ExportBackendState  *ebpf.VariableSpec `ebpf:"export_backend_state"`
 	ExportCandidates    *ebpf.VariableSpec `ebpf:"export_candidates"`
@@ -246,6 +254,8 @@ func (o *benchObjects) Close() error {
 //
 // It can be passed to loadBenchObjects or ebpf.CollectionSpec.LoadAndAssign.
 type benchMaps struct {
+	AskBackends     *ebpf.Map `ebpf:"ask_backends"`
+	AskEvents       *ebpf.Map `ebpf:"ask_events"`
 	BackendCounters *ebpf.Map `ebpf:"backend_counters"`
 	BackendOpened   *ebpf.Map `ebpf:"backend_opened"`
 	Backends        *ebpf.Map `ebpf:"backends"`
@@ -284,6 +294,8 @@ type benchMaps struct {
 
 func (m *benchMaps) Close() error {
 	return _BenchClose(
+		m.AskBackends,
+		m.AskEvents,
 		m.BackendCounters,
 		m.BackendOpened,
 		m.Backends,
@@ -328,6 +340,8 @@ type benchVariables struct {
 	BenchFront          *ebpf.Variable `ebpf:"bench_front"`
 	BenchGrowth         *ebpf.Variable `ebpf:"bench_growth"`
 	ExportAffinity      *ebpf.Variable `ebpf:"export_affinity"`
+	ExportAskEvent      *ebpf.Variable `ebpf:"export_ask_event"`
+	ExportAskedState    *ebpf.Variable `ebpf:"export_asked_state"`
 	ExportBackendFlag   *ebpf.Variable `ebpf:"export_backend_flag"`
 	ExportBackendState  *ebpf.Variable `ebpf:"export_backend_state"`
 	ExportCandidates    *ebpf.Variable `ebpf:"export_candidates"`
