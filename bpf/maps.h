@@ -12,6 +12,7 @@
 #include "group_types.h"
 #include "load_types.h"
 #include "quic_types.h"
+#include "snat_types.h"
 #include "types.h"
 
 /* Values are indexes into rings: hash-map memory is reused at once, an index rests. */

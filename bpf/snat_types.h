@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Full NAT's flows, and what is asked for in clients' place. */
+#pragma once
+
+#include "types.h"
+
+/*
+ * Full NAT: the flows that have a source address and port of this director's
+ * own. A table is an array of buckets of SNAT_BUCKET flows. The first bucket is
+ * the header. After it, a flow's number says what it has:
+ *
+ *   SNAT_BUCKET + (address * 2 + is UDP) * ports + (port - ports_first)
+ *
+ * so nobody can be given what another has, a reply finds its flow by arithmetic,
+ * and nothing has to be cleaned up: a flow past its timeout is free where it is.
+ */
+#define SNAT_BUCKET 16
+#define SNAT_SOURCES_MAX 62
+
+enum snat_state {
+	SNAT_FREE = 0,
+	SNAT_CLAIMED = 1, /* being written */
+	SNAT_SYN = 2,     /* TCP: the client has sent nothing but SYNs */
+	SNAT_ESTABLISHED = 3,
+	SNAT_CLOSING = 4, /* one side has sent a FIN */
+	SNAT_CLOSED = 5,  /* both have */
+	SNAT_RESET = 6,   /* either side has sent a RST */
+	SNAT_ONE_WAY = 7, /* UDP: the backend has not answered */
+	SNAT_TWO_WAY = 8,
+};
+
+enum snat_fin {
+	SNAT_FIN_CLIENT = 1 << 0,
+	SNAT_FIN_BACKEND = 1 << 1,
+};
+
+enum asked_state {
+	ASKED_NOTHING = 0, /* no SYN has been looked at */
+	ASKED_PLAIN = 1,   /* nothing that the SYN is answered with redirects */
+	ASKED_OPEN = 2,    /* it left with the option, and no other one has left */
+	ASKED_TAKEN = 3,   /* who has answered has the connection: the flow's backend, at a port */
+};
+
+/* What a flow has asked for, in its client's place: see ask.h. */
+struct snat_asked {
+	__u32 sequence; /* of the SYN */
+	__be16 port;    /* ASKED_TAKEN: of who has the connection */
+	__u8 state;     /* enum asked_state */
+	__u8 pad;
+} __attribute__((aligned(8)));
+
+/* The first word changes as a whole: who changes it first has the flow. */
+struct snat_flow {
+	__u32 seen; /* last packet, in units of 2^30 ns (1.07 s) of CLOCK_MONOTONIC */
+	__u8 state; /* enum snat_state */
+	__u8 fins;  /* enum snat_fin */
+	__u8 epoch; /* of the backend, when the flow began */
+	__u8 pad;
+	__u32 hash; /* of the flow as the client sees it */
+	__u32 backend;
+	struct address client;
+	struct address vip;
+	__u32 segment; /* of the client */
+	__be16 client_port;
+	__be16 vip_port;
+	struct snat_asked
+		asked; /* of services that ask to be redirected; changes as a whole, too */
+};
+
+struct snat_bucket {
+	struct snat_flow flows[SNAT_BUCKET];
+};
+
+struct snat_header {
+	__u64 salt; /* keys the hash that chooses buckets, against chosen collisions */
+	__u32 ports_first;
+	__u32 ports;      /* per address and protocol, a multiple of SNAT_BUCKET */
+	__u32 addresses4; /* how many of the sources are IPv4 (first) ... */
+	__u32 addresses6; /* ... and IPv6 (after them) */
+	__u32 pad[2];
+	struct address sources[SNAT_SOURCES_MAX];
+};
+
+/* A backend of a service that asks to be redirected, by its address: it may answer for others. */
+struct ask_backend {
+	__u32 service;
+	struct address address;
+};
+
+/* What happens to SYNs of services that ask, and to SYN-ACKs that say whom was asked. */
+enum ask_event {
+	ASK_ASKED = 0,     /* a first SYN left with the option */
+	ASK_AGAIN,         /* and a second one without, because it was not answered */
+	ASK_ASKS_ALREADY,  /* the client's host has added the option: it left as it came */
+	ASK_NO_ROOM,       /* its options, or the answer's, have no place for one more */
+	ASK_HAS_DATA,      /* it has data, or is in fragments */
+	ASK_FORBIDDEN,     /* it has an option that does not go with it */
+	ASK_MALFORMED,     /* its options contradict themselves */
+	ASK_ADD_FAILED,    /* the driver leaves no room behind the packet */
+	ASK_TAKEN,         /* who has answered has the connection */
+	ASK_NOT_TAKEN,     /* who was asked has answered himself */
+	ASK_NOT_ASKED_FOR, /* no such SYN has left, or another one since */
+	ASK_MISNAMED,      /* the answer names somebody else than was asked */
+	ASK_FOREIGN,       /* it comes from where the service has no backend */
+	ASK_EVENT_COUNT,
+};
