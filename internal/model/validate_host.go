@@ -22,7 +22,7 @@ const (
 )
 
 // Full NAT uses ports by the bucket, and names its addresses in a header as large
-// as one (SNAT_SOURCES_MAX, SNAT_BUCKET in bpf/types.h).
+// as one (SNAT_SOURCES_MAX, SNAT_BUCKET in bpf/snat_types.h).
 const (
 	maxSNATAddresses = 62
 	minSNATPorts     = 16
