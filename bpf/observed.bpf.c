@@ -19,21 +19,27 @@ struct {
 	__type(value, struct observation);
 } observed SEC(".maps");
 
+/* With a stack of its own: explain() has no more of it than director() may have (Linux 6.1). */
+__noinline int observe_packet(const struct packet *packet, enum reason reason, int action)
+{
+	struct observation *last;
+	__u32 zero = 0;
+
+	last = bpf_map_lookup_elem(&observed, &zero);
+	if (!packet || !last)
+		return XDP_ABORTED;
+	last->packet = *packet;
+	last->reason = reason;
+	last->action = action;
+	return action;
+}
+
 /* By BPF_PROG_TEST_RUN, one at a time: what would become of a packet. */
 SEC("xdp.frags")
 int explain(struct xdp_md *ctx)
 {
 	struct packet packet = {};
 	enum reason reason = balance(ctx, &packet);
-	int action = verdict(&packet, reason);
-	struct observation *last;
-	__u32 zero = 0;
 
-	last = bpf_map_lookup_elem(&observed, &zero);
-	if (!last)
-		return XDP_ABORTED;
-	last->packet = packet;
-	last->reason = reason;
-	last->action = action;
-	return action;
+	return observe_packet(&packet, reason, verdict(&packet, reason));
 }
