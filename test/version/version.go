@@ -17,7 +17,8 @@ import (
 var otherABI = map[string][][2]string{"types.h": {
 	{"struct settings {\n", "struct settings {\n\t__u64 later;\n"},
 	{"\t__be16 port;\n\t__u8 protocol;\n\t__u8 pad;\n};\n\nstruct endpoint6 {", "\t__u8 protocol;\n\t__u8 pad;\n\t__be16 port;\n\t__u32 later;\n};\n\nstruct endpoint6 {"},
-	{"\tstruct address address;\n\tstruct address vip; /* of its service", "\tstruct address vip;\n\tstruct address address; /* of its service"},
+	{"\tstruct address address;\n\t/* Of its service,", "\tstruct address vip;\n\t/* Of its service,"},
+	{"\tstruct address vip;\n\t__be16 port;     /* NAT, redirect", "\tstruct address address;\n\t__be16 port;     /* NAT, redirect"},
 	{"\tREASON_COUNT,", "\tDROP_LATER,\n\tREASON_COUNT,"},
 }, "host_types.h": {
 	{"struct host_service {\n", "struct host_service {\n\t__u32 later;\n"},
