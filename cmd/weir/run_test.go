@@ -388,6 +388,17 @@ func TestDirectorMountsBPFFS(t *testing.T) {
 	if err := unix.Statfs(h.bpffs, &fs); err != nil || fs.Type != unix.BPF_FS_MAGIC {
 		t.Errorf("%s is no BPF file system (%v)", h.bpffs, err)
 	}
+	// A directory that is made on one is on one: nothing is mounted there, which takes rights
+	// that a container has not.
+	h.bpffs = filepath.Join(h.bpffs, "of-a-pod")
+	h.start(`msg="director runs"`).stop()
+	mounts, err := os.ReadFile("/proc/self/mounts")
+	if err != nil || strings.Contains(string(mounts), h.bpffs) {
+		t.Errorf("%s is mounted by itself (%v)", h.bpffs, err)
+	}
+	if got := h.detach(); !strings.HasPrefix(got, "removed ") {
+		t.Errorf("weir detach of %s says %q", h.bpffs, got)
+	}
 }
 
 func TestDirectorWithoutCapabilities(t *testing.T) {
