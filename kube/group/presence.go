@@ -20,7 +20,7 @@ const AnnotationDirector = "weir.io/director"
 
 // Presence is what a node says of itself.
 type Presence struct {
-	Node      string   `json:"node"` // its name, or the pod's
+	Node      string   `json:"node"`                // its name, or the pod's
 	Addresses []string `json:"addresses,omitempty"` // one of a family
 	Unfit     string   `json:"unfit,omitempty"`     // why it is not to be a director
 }
