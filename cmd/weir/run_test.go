@@ -377,9 +377,10 @@ func TestDirectorCannotStart(t *testing.T) {
 func TestDirectorMountsBPFFS(t *testing.T) {
 	h := newHost(t)
 	h.configure(onEth0, "web")
-	h.bpffs = filepath.Join(t.TempDir(), "bpf")
+	mounted := filepath.Join(t.TempDir(), "bpf")
+	h.bpffs = mounted
 	t.Cleanup(func() {
-		if err := unix.Unmount(h.bpffs, 0); err != nil {
+		if err := unix.Unmount(mounted, 0); err != nil {
 			t.Error("nothing was mounted:", err)
 		}
 	})
@@ -390,7 +391,8 @@ func TestDirectorMountsBPFFS(t *testing.T) {
 	}
 	// A directory that is made on one is on one: nothing is mounted there, which takes rights
 	// that a container has not.
-	h.bpffs = filepath.Join(h.bpffs, "of-a-pod")
+	h.detach()
+	h.bpffs = filepath.Join(mounted, "of-a-pod")
 	h.start(`msg="director runs"`).stop()
 	mounts, err := os.ReadFile("/proc/self/mounts")
 	if err != nil || strings.Contains(string(mounts), h.bpffs) {
