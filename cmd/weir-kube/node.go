@@ -43,7 +43,7 @@ func newNode() *cobra.Command {
 			}
 			if _, err := os.Stat(o.File); writeOnly && err == nil {
 				log.Info("the director's file is there", "file", o.File)
-				return nil
+				return detour(&o)
 			}
 			config, err := apiServer(kubeconfig)
 			if err != nil {
@@ -60,7 +60,10 @@ func newNode() *cobra.Command {
 				return err
 			}
 			if writeOnly {
-				return n.Write(cmd.Context())
+				if err := n.Write(cmd.Context()); err != nil {
+					return err
+				}
+				return detour(&o)
 			}
 			return n.Run(cmd.Context())
 		},
@@ -77,9 +80,17 @@ func newNode() *cobra.Command {
 	f.StringVar(&kubeconfig, "kubeconfig", "", "`file` that says where the API server with the DirectorGroup is; else as a pod of the cluster")
 	f.StringVar(&nodeKubeconfig, "node-kubeconfig", "", "`file` that says where the API server with the Node is; else the same one")
 	pod.add(cmd)
-	f.BoolVar(&writeOnly, "write-only", false, "write the director's file, if there is none, and end")
+	f.BoolVar(&writeOnly, "write-only", false, "write the director's file, if there is none, lead a pod's packets to its director, and end")
 	logging.add(cmd)
 	return cmd
+}
+
+// detour makes a pod's network what its director needs.
+func detour(o *node.Options) error {
+	if o.Pod == nil {
+		return nil
+	}
+	return o.Pod.Detour(o.File)
 }
 
 func namespaceOr(otherwise string) string {

@@ -22,7 +22,7 @@ type facts struct {
 	Labels   map[string]string
 	RouterID netip.Addr // of BGP
 	Unfit    string     // why it is not to be a director; empty: it may be one
-	Generic  bool       // XDP is to be: what a driver's sends back would be lost
+	Pod      bool       // it is a pod: packets come by the detour, and native XDP's would be lost in the pod's veth
 }
 
 func (f *facts) addresses() (list []netip.Addr) {
@@ -48,8 +48,8 @@ func file(g *v1alpha1.DirectorGroup, peers []*translate.BGPPeer, f *facts, told 
 	if addresses := f.addresses(); len(addresses) > 0 {
 		director["snat"] = map[string]any{"addresses": addresses, "ports": g.Spec.SNATPorts}
 	}
-	if f.Generic {
-		director["xdp"] = model.XDPGeneric
+	if f.Pod {
+		director["interfaces"], director["xdp"] = []string{detourDirector}, model.XDPGeneric
 	}
 	if state != "" {
 		director["store"] = map[string]any{"directory": state}

@@ -28,7 +28,7 @@ type Pod struct {
 
 // facts returns what the pod is. That it is there says that it may be a director.
 func (p *Pod) facts() facts {
-	f := facts{Name: p.Name, RouterID: routerID(p.Name), Generic: true}
+	f := facts{Name: p.Name, RouterID: routerID(p.Name), Pod: true}
 	for _, a := range p.Addresses {
 		if a.Is4() {
 			f.V4, f.RouterID = a, a

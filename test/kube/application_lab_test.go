@@ -24,28 +24,26 @@ import (
 //
 //	client --- border --- switch --- node --- shop-1 shop-2 ... directors of shop
 //	                             |        --- blog-1            that of blog
-//	                             --- worker --- pod1 pod2 pod3  nginx
+//	                             |        --- pod1 pod2 pod3    nginx
 //	                             --- reflector
 //	                             --- control
 //
 // where the directors are pods, from two releases of the chart, each with its application. They
 // tell the reflector alone, which knows none of them before, and of which the border and the
-// node learn the VIPs. Pods' network is as CNIs make it: veths without XDP, and a route for
-// each. What leaves the client and the worker has finished checksums, as network cards see to:
-// the node's own pods would not have them (docs/kubernetes.md).
+// node learn the VIPs. Pods' network is as CNIs make it: veths without XDP, which leave
+// checksums and segments to whoever receives, and a route for each.
 type applicationLab struct {
 	*lab
-	border, node, worker, reflector *netlab.Host
-	releases                        map[string]appsv1.Deployment // by their namespace
-	sidecars                        map[string]string            // kubeconfigs, by the same
-	addresses                       int                          // of pods that there were
+	border, node, reflector *netlab.Host
+	releases                map[string]appsv1.Deployment // by their namespace
+	sidecars                map[string]string            // kubeconfigs, by the same
+	addresses               int                          // of pods that there were
 }
 
 const (
 	nodeAddress      = "10.2.0.11"
 	reflectorAddress = "10.2.0.9"
-	workerAddress    = "10.2.0.12"
-	gateway          = "169.254.1.1" // of pods, on each node
+	gateway          = "169.254.1.1" // of pods, on the node
 
 	reflectorText = `
 router bgp 65000
@@ -79,23 +77,20 @@ func newApplicationLab(t *testing.T) *applicationLab {
 	needsAPIServer(t)
 	needs(t, map[string]string{"kube-controller-manager in $WEIR_KUBE_CONTROLLER_MANAGER": controllers})
 	n := netlab.ForTest(t)
-	l := &applicationLab{lab: &lab{net: n, client: n.Host("client")}, border: n.Router("border"), node: n.Router("node"), worker: n.Router("worker"), reflector: n.Host("reflector"),
+	l := &applicationLab{lab: &lab{net: n, client: n.Host("client")}, border: n.Router("border"), node: n.Router("node"), reflector: n.Host("reflector"),
 		releases: map[string]appsv1.Deployment{}, sidecars: map[string]string{}}
 	lan, server := n.Switch("switch"), n.Host("control")
-	n.Link(l.client, l.border, netlab.LinkOptions{XDP: true, A: []string{"10.0.0.2/24"}, B: []string{"10.0.0.1/24"}})
+	n.Link(l.client, l.border, netlab.LinkOptions{A: []string{"10.0.0.2/24"}, B: []string{"10.0.0.1/24"}})
 	n.Link(l.border, lan, netlab.LinkOptions{A: []string{"10.2.0.1/24"}})
 	n.Link(l.node, lan, netlab.LinkOptions{A: []string{nodeAddress + "/24"}})
-	n.Link(l.worker, lan, netlab.LinkOptions{XDP: true, A: []string{workerAddress + "/24"}})
 	n.Link(l.reflector, lan, netlab.LinkOptions{A: []string{reflectorAddress + "/24"}})
 	n.Link(server, lan, netlab.LinkOptions{A: []string{controlAddress + "/24"}})
 	l.client.Route("default", "10.0.0.1")
 	l.node.Route("default", "10.2.0.1")
 	l.node.Sysctl("net.ipv4.fib_multipath_hash_policy", "1")
-	for _, h := range []*netlab.Host{l.border, l.reflector, l.worker, server} {
+	for _, h := range []*netlab.Host{l.border, l.reflector, server} {
 		h.Route("10.244.1.0/24", nodeAddress)
 	}
-	l.node.Route("10.244.2.0/24", workerAddress)
-	l.worker.Route("default", "10.2.0.1")
 	if err := n.Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -135,20 +130,17 @@ func (l *applicationLab) release(application string) {
 	l.sidecars[application] = l.write(application+".kubeconfig", strings.ReplaceAll(l.read(token), control.ServerURL, "https://"+controlAddress+":6443"))
 }
 
-// plug makes a pod's network on a node, as a CNI does, and returns its address.
-func (l *applicationLab) plug(node *netlab.Host, name string) (*netlab.Host, string) {
+// plug makes a pod's network, as a CNI does, and returns its address.
+func (l *applicationLab) plug(name string) (*netlab.Host, string) {
 	l.t.Helper()
 	l.addresses++
 	address := fmt.Sprintf("10.244.1.%d", 10+l.addresses)
-	if node == l.worker {
-		address = fmt.Sprintf("10.244.2.%d", 10+l.addresses)
-	}
 	h, port := l.net.Router(name), "to-"+name // the kernel gives it the node's setting of ip_forward
-	l.net.Link(node, h, netlab.LinkOptions{NameA: port, A: []string{gateway + "/32"}, B: []string{address + "/32"}})
+	l.net.Link(l.node, h, netlab.LinkOptions{NameA: port, A: []string{gateway + "/32"}, B: []string{address + "/32"}})
 	if err := l.net.Err(); err != nil {
 		l.t.Fatal(err)
 	}
-	runOn(l.t, node, "ip", "route", "add", address+"/32", "dev", port)
+	runOn(l.t, l.node, "ip", "route", "add", address+"/32", "dev", port)
 	runOn(l.t, h, "ip", "route", "add", gateway, "dev", "eth0")
 	runOn(l.t, h, "ip", "route", "add", "default", "via", gateway)
 	return h, address
@@ -161,23 +153,34 @@ func runOn(t *testing.T, h *netlab.Host, program string, args ...string) {
 	}
 }
 
+// large is more than a sender's segments, many times over.
+const large = 4 << 20
+
 const nginxText = `
 daemon off; worker_processes 1; user root; pid DIR/nginx.pid; error_log stderr;
 events { worker_connections 1024; }
 http {
 	access_log off; default_type text/plain; keepalive_timeout 0;
 	client_body_temp_path DIR; proxy_temp_path DIR; fastcgi_temp_path DIR; uwsgi_temp_path DIR; scgi_temp_path DIR;
-	server { listen PORT; add_header Seen-Client $remote_addr; location / { return 200 "NAME"; } }
+	server {
+		listen PORT; root DIR; client_max_body_size 8m; add_header Seen-Client $remote_addr;
+		location / { return 200 "NAME"; }
+		location /large { }
+		location /count { proxy_pass http://127.0.0.1:PORT/; }
+	}
 }
 `
 
 // nginx starts a pod of an application, and returns its address.
 func (l *applicationLab) nginx(name string) string {
 	l.t.Helper()
-	h, address := l.plug(l.worker, name)
+	h, address := l.plug(name)
 	conf := filepath.Join(h.Dir(), "nginx.conf")
 	text := strings.NewReplacer("DIR", h.Dir(), "NAME", name, "PORT", fmt.Sprint(podPort)).Replace(nginxText)
 	if err := os.WriteFile(conf, []byte(text), 0o644); err != nil {
+		l.t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(h.Dir(), "large"), make([]byte, large), 0o644); err != nil {
 		l.t.Fatal(err)
 	}
 	start(l.t, h, filepath.Join(h.Dir(), "nginx.log"), "nginx", "-e", "stderr", "-c", conf)
@@ -247,7 +250,7 @@ type directorPod struct {
 func (l *applicationLab) director(application, name string) *directorPod {
 	l.t.Helper()
 	p := &directorPod{l: l, namespace: application}
-	p.Host, p.address = l.plug(l.node, name)
+	p.Host, p.address = l.plug(name)
 	template := l.releases[application].Spec.Template
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: template.Labels}, Spec: template.Spec}
 	pod.Spec.NodeName = l.node.Name

@@ -1,12 +1,16 @@
 package kube
 
 import (
+	"bytes"
 	"encoding/json"
+	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -48,6 +52,8 @@ func TestWithTheApplication(t *testing.T) {
 			t.Errorf("%s forwards %q, want %q", p.Name, got, want)
 		}
 	}
+
+	l.transfers(shopVIP)
 
 	// It is deleted. One request may be under way when the node turns away: nobody else knows
 	// its translation.
@@ -98,6 +104,31 @@ func TestWithTheApplication(t *testing.T) {
 	waitFor(t, "what shop-2 has left to be gone", func() bool { _, err := os.Stat(filepath.Join(shop4.pins, "shop-2")); return os.IsNotExist(err) })
 	l.waitForDirectors("blog", "blog-1")
 	l.reaches(blogVIP, "pod3")
+}
+
+// transfers sends much, and asks for much: senders and nodes put segments together, and leave
+// checksums to others.
+func (l *applicationLab) transfers(vip string) {
+	l.t.Helper()
+	client := http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, DialContext: l.client.DialContext}}
+	for range 4 { // by each director
+		answer, err := client.Get("http://" + vip + "/large")
+		if err != nil {
+			l.t.Fatal(err)
+		}
+		n, err := io.Copy(io.Discard, answer.Body)
+		answer.Body.Close()
+		if err != nil || n != large {
+			l.t.Errorf("of a large answer %d of %d bytes came, %v", n, large, err)
+		}
+		if answer, err = client.Post("http://"+vip+"/count", "application/octet-stream", bytes.NewReader(make([]byte, large))); err != nil {
+			l.t.Fatal(err)
+		}
+		answer.Body.Close()
+		if answer.StatusCode != http.StatusOK {
+			l.t.Errorf("a large request is answered by %s", answer.Status)
+		}
+	}
 }
 
 // pretend writes a Lease as a director's, in a namespace that is not the group's.

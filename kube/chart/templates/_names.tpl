@@ -121,7 +121,7 @@ env:
 securityContext:
   allowPrivilegeEscalation: false
   readOnlyRootFilesystem: true
-  capabilities: {drop: [ALL]}
+  capabilities: {drop: [ALL]{{ with .add }}, add: [{{ . }}]{{ end }}}
 volumeMounts:
 - {name: state, mountPath: /var/lib/weir}
 - {name: run, mountPath: /run/weir}
