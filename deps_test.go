@@ -90,7 +90,7 @@ var mayImport = map[string][]string{
 	"kube/translate":      {"internal/model", "kube/pool", "kube/v1alpha1", "kubernetes"},
 	"kube/follow":         {"kube/v1alpha1", "kubernetes"},
 	"kube/group":          {"internal/model", "internal/history", "internal/engine", "kube/v1alpha1"},
-	"kube/node":           {"internal/model", "internal/api", "internal/config", "kube/follow", "kube/group", "kube/translate", "kube/v1alpha1", "kubernetes"},
+	"kube/node":           {"internal/model", "internal/api", "internal/config", "kube/follow", "kube/group", "kube/translate", "kube/v1alpha1", "kubernetes", "netlink", "sys"},
 	"kube/controller":     {"internal/model", "internal/api", "kube/follow", "kube/gateway", "kube/group", "kube/pool", "kube/translate", "kube/v1alpha1", "gateway", "kubernetes"},
 	"cmd/weir-kube":       {"internal/model", "internal/api", "internal/config", "kube/controller", "kube/node", "kube/pool", "kube/translate", "cobra", "kubernetes", "logr"}, // logr: what the client logs
 	"kube/gateway":        {"internal/model", "kube/pool", "kube/translate", "gateway", "kubernetes"},

@@ -16,6 +16,7 @@ import (
 func newNode() *cobra.Command {
 	o := node.Options{Owner: defaultOwner}
 	var kubeconfig, nodeKubeconfig string
+	var pod podFlags
 	var logging logFlags
 	var writeOnly bool
 	cmd := &cobra.Command{
@@ -25,19 +26,24 @@ func newNode() *cobra.Command {
 			"file, tells the controller that the node is there, and, while that has the node among the\n" +
 			"group's directors, gives the director what the group forwards, with the history that all\n" +
 			"its directors have. A node that is one no more withdraws its routes, forwards for a\n" +
-			"while, and then nothing. While the API server is away everything goes on as it is.",
+			"while, and then nothing. While the API server is away everything goes on as it is.\n" +
+			"With --pod the director is a pod of an application's namespace, in the pods' network,\n" +
+			"and the pod is what the node is otherwise.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			log, err := logging.logger(cmd.ErrOrStderr())
 			if err != nil {
 				return err
 			}
-			if o.Group == "" || o.Node == "" {
-				return errors.New("--group and --node are required: the DirectorGroup, and the name of this node")
+			if o.Pod, err = pod.read(); err != nil {
+				return err
+			}
+			if o.Group == "" || o.Node == "" && o.Pod == nil {
+				return errors.New("--group and --node or --pod are required: the DirectorGroup, and the name of this node, or pod")
 			}
 			if _, err := os.Stat(o.File); writeOnly && err == nil {
 				log.Info("the director's file is there", "file", o.File)
-				return nil
+				return detour(&o)
 			}
 			config, err := apiServer(kubeconfig)
 			if err != nil {
@@ -54,7 +60,10 @@ func newNode() *cobra.Command {
 				return err
 			}
 			if writeOnly {
-				return n.Write(cmd.Context())
+				if err := n.Write(cmd.Context()); err != nil {
+					return err
+				}
+				return detour(&o)
 			}
 			return n.Run(cmd.Context())
 		},
@@ -62,7 +71,7 @@ func newNode() *cobra.Command {
 	f := cmd.Flags()
 	f.StringVar(&o.Group, "group", "", "`name` of the DirectorGroup")
 	f.StringVar(&o.Node, "node", os.Getenv("NODE_NAME"), "`name` of this node; else what NODE_NAME in the environment says")
-	f.StringVar(&o.Namespace, "namespace", namespaceOr("weir-system"), "`name` of the controller's namespace; else what POD_NAMESPACE in the environment says")
+	f.StringVar(&o.Namespace, "namespace", namespaceOr("weir-system"), "`name` of the namespace of Leases: the controller's, or the pod's own; else what POD_NAMESPACE in the environment says")
 	f.StringVar(&o.Owner, "owner", o.Owner, "`name` that begins those of the owners of the director's sets")
 	f.StringVar(&o.Socket, "socket", api.DefaultSocket, "unix `socket` of weir run; empty: the node has no director")
 	f.StringVar(&o.File, "file", "/run/weir/weir.yaml", "`file` of weir run, which is written")
@@ -70,9 +79,18 @@ func newNode() *cobra.Command {
 	f.StringVar(&o.State, "state", "", "`directory` in which weir run keeps its state; else its default")
 	f.StringVar(&kubeconfig, "kubeconfig", "", "`file` that says where the API server with the DirectorGroup is; else as a pod of the cluster")
 	f.StringVar(&nodeKubeconfig, "node-kubeconfig", "", "`file` that says where the API server with the Node is; else the same one")
-	f.BoolVar(&writeOnly, "write-only", false, "write the director's file, if there is none, and end")
+	pod.add(cmd)
+	f.BoolVar(&writeOnly, "write-only", false, "write the director's file, if there is none, lead a pod's packets to its director, and end")
 	logging.add(cmd)
 	return cmd
+}
+
+// detour makes a pod's network what its director needs.
+func detour(o *node.Options) error {
+	if o.Pod == nil {
+		return nil
+	}
+	return o.Pod.Detour(o.File)
 }
 
 func namespaceOr(otherwise string) string {

@@ -65,7 +65,9 @@ func mountBPFFS(path string) error {
 		if err := os.MkdirAll(path, 0o755); err != nil {
 			return fmt.Errorf("make a directory for the BPF file system: %w", err)
 		}
-	} else if err != nil {
+		err = unix.Statfs(path, &fs) // it may have been made on one
+	}
+	if err != nil {
 		return fmt.Errorf("look at %s: %w", path, err)
 	}
 	if fs.Type == unix.BPF_FS_MAGIC {

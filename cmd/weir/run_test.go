@@ -18,7 +18,6 @@ import (
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 
 	"weir.io/weir/internal/api"
 	"weir.io/weir/internal/netlab"
@@ -371,22 +370,6 @@ func TestDirectorCannotStart(t *testing.T) {
 				t.Errorf("the error is\n  %s\nwant one that says %q", got, test.want)
 			}
 		})
-	}
-}
-
-func TestDirectorMountsBPFFS(t *testing.T) {
-	h := newHost(t)
-	h.configure(onEth0, "web")
-	h.bpffs = filepath.Join(t.TempDir(), "bpf")
-	t.Cleanup(func() {
-		if err := unix.Unmount(h.bpffs, 0); err != nil {
-			t.Error("nothing was mounted:", err)
-		}
-	})
-	h.start(`msg="director runs"`).stop()
-	var fs unix.Statfs_t
-	if err := unix.Statfs(h.bpffs, &fs); err != nil || fs.Type != unix.BPF_FS_MAGIC {
-		t.Errorf("%s is no BPF file system (%v)", h.bpffs, err)
 	}
 }
 

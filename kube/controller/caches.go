@@ -50,7 +50,6 @@ type custom struct {
 	client rest.Interface // nil: none
 	// directors says that there are those for directors, too: older definitions have none.
 	directors bool
-	namespace string // of directors' Leases
 }
 
 // byService is the index of EndpointSlices by their Service.
@@ -118,7 +117,7 @@ func newCaches(config *rest.Config, resources custom, noted *changes, heard *hea
 	c.group = informer(resources.client, v1alpha1.DirectorGroups, "", &v1alpha1.DirectorGroup{}, nil)
 	c.peer = informer(resources.client, v1alpha1.BGPPeers, "", &v1alpha1.BGPPeer{}, nil)
 	c.set = informer(resources.client, v1alpha1.DirectorSets, "", &v1alpha1.DirectorSet{}, nil)
-	c.lease = follow.Informer(coordination.RESTClient(), "leases", &coordinationv1.Lease{}, follow.What{Namespace: resources.namespace, Labels: v1alpha1.LabelGroup})
+	c.lease = follow.Informer(coordination.RESTClient(), "leases", &coordinationv1.Lease{}, follow.What{Labels: v1alpha1.LabelGroup})
 	_, err = c.lease.AddEventHandler(heard.handler(func() { noted.note(func(*news) {}) }))
 	sets := func(any) { noted.note(func(n *news) { n.sets = true }) }
 	return c, errors.Join(err, tell(c.group, specs, read), tell(c.peer, specs, read), tell(c.set, specs, sets))

@@ -45,7 +45,7 @@ type Options struct {
 	Translate translate.Options
 	Owner     string      // of the set that it writes
 	Directors []*Director // of one group; none: all Services are DirectorGroups'
-	Namespace string      // of the Leases of DirectorGroups' directors
+	Namespace string      // of the Leases of directors that are nodes
 	Gateways  string      // whose classes of Gateways are its own
 }
 
@@ -108,7 +108,6 @@ func (c *Controller) Run(ctx context.Context) error {
 	if err := c.findResources(ctx); err != nil {
 		return err
 	}
-	c.resources.namespace = c.Namespace
 	c.groups, c.heard = &groupWriter{client: c.resources.client, log: c.log}, newHeard()
 	c.chosen = map[types.UID][]string{}
 	if c.resources.client == nil && len(c.Pools) == 0 {

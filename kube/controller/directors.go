@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -102,12 +103,16 @@ func (c *Controller) staff(r *resources, now time.Time) (next time.Time) {
 	for _, g := range r.groups {
 		// What was written last may not have been read yet.
 		before, known := c.chosen[g.Of.UID]
-		if of := one[v1alpha1.DirectorGroup](c.cache.group, g.Of.Name); !known && of != nil {
-			for _, d := range of.Status.Directors {
+		if now := one[v1alpha1.DirectorGroup](c.cache.group, g.Of.Name); !known && now != nil {
+			for _, d := range now.Status.Directors {
 				before = append(before, d.Node)
 			}
 		}
-		chosen, standby := group.Assign(int(g.Of.Spec.Directors), before, candidates[g.Of.Name])
+		want, key := int(g.Of.Spec.Directors), of{g.Of.Name, c.Namespace}
+		if pods := g.Of.Spec.Namespace; pods != "" { // somebody else says how many there are, and all are there to forward
+			want, key.namespace = math.MaxInt, pods
+		}
+		chosen, standby := group.Assign(want, before, candidates[key])
 		r.staff[g.Of.Name] = staff{chosen, standby}
 		var nodes []string
 		for _, d := range chosen {
@@ -128,10 +133,18 @@ type staff struct {
 func (p *plan) unstaffed() (refused []refusal) {
 	for _, w := range p.of {
 		if w.group != nil && len(w.made.services) > 0 && len(p.read.staff[w.group.Of.Name].directors) == 0 {
-			refused = append(refused, refusal{w, fmt.Sprintf("DirectorGroup %s has no directors: no node runs one that has the group's labels and is neither cordoned nor unready", w.group.Of.Name)})
+			refused = append(refused, refusal{w, fmt.Sprintf("DirectorGroup %s has no directors: %s", w.group.Of.Name, nobody(w.group.Of))})
 		}
 	}
 	return refused
+}
+
+// nobody says why a group has no directors.
+func nobody(g *v1alpha1.DirectorGroup) string {
+	if g.Spec.Namespace != "" {
+		return "no pod of namespace " + g.Spec.Namespace + " runs one"
+	}
+	return "no node runs one that has the group's labels and is neither cordoned nor unready"
 }
 
 // unselected returns which Services nobody forwards, because they are no group's and there are
@@ -171,9 +184,9 @@ func (c *Controller) writeGroups(ctx context.Context, r *resources) error {
 		if condition.Status == metav1.ConditionTrue {
 			switch want := int(before.Spec.Directors); {
 			case len(s.directors) == 0:
-				condition.Status, condition.Reason, condition.Message = metav1.ConditionFalse, v1alpha1.ReasonNoNode, "no node runs a director that has the group's labels and is neither cordoned nor unready"
+				condition.Status, condition.Reason, condition.Message = metav1.ConditionFalse, v1alpha1.ReasonNoNode, nobody(before)
 			case len(s.directors) < want:
-				condition.Reason, condition.Message = v1alpha1.ReasonFewer, fmt.Sprintf("%d of %d directors: no other node could be one", len(s.directors), want)
+				condition.Reason, condition.Message = v1alpha1.ReasonFewer, fmt.Sprintf("%d of %d directors: nobody else could be one", len(s.directors), want)
 			}
 		}
 		meta.SetStatusCondition(&after.Status.Conditions, condition)

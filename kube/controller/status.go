@@ -57,10 +57,15 @@ func isNews(now, before []corev1.LoadBalancerIngress) bool {
 }
 
 // ingress returns what the status is to say. Its mode is VIP: packets for the address may be
-// taken by whatever node sees them first, as by kube-proxy for pods of its own node.
+// taken by whatever node sees them first, as by kube-proxy for pods of its own node. But on
+// their way to directors that are pods packets from outside come by nodes, which are to let
+// them pass: then it is Proxy.
 func (w *wish) ingress() []corev1.LoadBalancerIngress {
 	var list []corev1.LoadBalancerIngress
 	mode := corev1.LoadBalancerIPModeVIP
+	if w.group != nil && w.group.Of.Spec.Namespace != "" {
+		mode = corev1.LoadBalancerIPModeProxy
+	}
 	for _, a := range w.addresses {
 		had := slices.ContainsFunc(w.service.Status.LoadBalancer.Ingress, func(i corev1.LoadBalancerIngress) bool { return i.IP == a.String() })
 		if w.forwarded || had {

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// A node with a director of a group says so in a Lease, which it renews. One that has not been
+// A node with a director of a group, or a pod that is one, says so in a Lease, which it renews. One that has not been
 // renewed for Silence, by the clock of whoever looks, is of a node that is gone. That is longer
 // than a controller holds on to its own Lease without an API server, so that an API server that
 // was away takes no director out: whoever leads then has begun to look anew.
@@ -20,7 +20,7 @@ const AnnotationDirector = "weir.io/director"
 
 // Presence is what a node says of itself.
 type Presence struct {
-	Node      string   `json:"node"`
+	Node      string   `json:"node"`                // its name, or the pod's
 	Addresses []string `json:"addresses,omitempty"` // one of a family
 	Unfit     string   `json:"unfit,omitempty"`     // why it is not to be a director
 }

@@ -15,13 +15,14 @@ import (
 	"weir.io/weir/kube/v1alpha1"
 )
 
-// facts are what a node is, by its object.
+// facts are what a node is, by its object, or a pod, by its environment.
 type facts struct {
 	Name     string
 	V4, V6   netip.Addr // towards backends and routers; the zero one: it has none
 	Labels   map[string]string
 	RouterID netip.Addr // of BGP
 	Unfit    string     // why it is not to be a director; empty: it may be one
+	Pod      bool       // it is a pod: packets come by the detour, and native XDP's would be lost in the pod's veth
 }
 
 func (f *facts) addresses() (list []netip.Addr) {
@@ -46,6 +47,9 @@ func file(g *v1alpha1.DirectorGroup, peers []*translate.BGPPeer, f *facts, told 
 	director := map[string]any{"interfaces": g.Spec.Interfaces, "limits": limits(g.Spec.Limits)}
 	if addresses := f.addresses(); len(addresses) > 0 {
 		director["snat"] = map[string]any{"addresses": addresses, "ports": g.Spec.SNATPorts}
+	}
+	if f.Pod {
+		director["interfaces"], director["xdp"] = []string{detourDirector}, model.XDPGeneric
 	}
 	if state != "" {
 		director["store"] = map[string]any{"directory": state}
@@ -131,8 +135,8 @@ func speaker(g *v1alpha1.DirectorGroup, peers []*translate.BGPPeer, f *facts, to
 	return b
 }
 
-// routerID makes an ID of a node's name that is hardly another node's, for those without an
-// IPv4 address.
+// routerID makes an ID of a name that is hardly another one's, for those without an IPv4
+// address.
 func routerID(name string) netip.Addr {
 	h := fnv.New32a()
 	h.Write([]byte(name)) // it never fails

@@ -128,6 +128,29 @@ func TestFacts(t *testing.T) {
 	}
 }
 
+// A pod is what its environment says, and forwards by generic XDP.
+func TestPod(t *testing.T) {
+	four, six := netip.MustParseAddr("10.244.1.7"), netip.MustParseAddr("2001:db8::7")
+	both := (&Pod{Name: "shop-1", Addresses: []netip.Addr{four, six}}).facts()
+	alone := (&Pod{Name: "shop-1", Addresses: []netip.Addr{six}}).facts()
+	if both.V4 != four || both.V6 != six || both.RouterID != four || both.Unfit != "" {
+		t.Errorf("it is %+v", both)
+	}
+	if alone.V4.IsValid() || alone.V6 != six || !alone.RouterID.Is4() {
+		t.Errorf("without an IPv4 address it is %+v", alone)
+	}
+	g := groupOf("1m")
+	for f, want := range map[*facts]model.XDPMode{&both: model.XDPGeneric, {Name: "node", V4: four, RouterID: four}: model.XDPAuto} {
+		text, err := file(g, nil, f, announced{}, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c, err := config.Parse("f", text); err != nil || c.Director.XDP != want || c.Director.SNAT.Addresses[0] != four {
+			t.Errorf("the file of %s has %+v, error %v", f.Name, c.Director, err)
+		}
+	}
+}
+
 // A file is replaced as a whole, and not touched while it is what it should be.
 func TestReplace(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "f")

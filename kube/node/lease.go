@@ -18,6 +18,7 @@ import (
 type lease struct {
 	client  coordinationv1client.LeaseInterface
 	group   string
+	pod     *Pod                  // whose it is; nil: a node's
 	known   *coordinationv1.Lease // as it was written last; nil: that is not known
 	renewed time.Time
 }
@@ -45,6 +46,9 @@ func (l *lease) renew(ctx context.Context, g *v1alpha1.DirectorGroup, p group.Pr
 	next.Name = name
 	next.Labels, next.Annotations = map[string]string{v1alpha1.LabelGroup: l.group}, map[string]string{group.AnnotationDirector: text}
 	next.OwnerReferences = []metav1.OwnerReference{{APIVersion: v1alpha1.GroupVersion.String(), Kind: "DirectorGroup", Name: g.Name, UID: g.UID}}
+	if l.pod != nil && l.pod.UID != "" { // no other pod will have its name
+		next.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: l.pod.Name, UID: l.pod.UID}}
+	}
 	next.Spec.HolderIdentity, next.Spec.LeaseDurationSeconds, next.Spec.RenewTime = &p.Node, &seconds, &at
 	var written *coordinationv1.Lease
 	var err error

@@ -40,7 +40,8 @@ const (
 // Options say which node it is.
 type Options struct {
 	Group, Node string
-	Namespace   string // of Leases, and of Secrets with passwords
+	Pod         *Pod   // that stands for the node, which is not asked for; nil: the node does
+	Namespace   string // of Leases, and of Secrets with passwords; a pod's own
 	Owner       string // the first part of the owners of sets
 	Socket      string // of the director; empty: the node has none, but an agent
 	File        string // the director's
@@ -56,7 +57,7 @@ type Node struct {
 	lease    lease
 	director director
 
-	group, set, peer, node cache.SharedIndexInformer
+	group, set, peer, node cache.SharedIndexInformer // node is nil for a pod
 	moved                  chan struct{}
 	answers                atomic.Bool // the director does
 	restarted              atomic.Bool // it may be another process, which has forgotten what was put
@@ -79,14 +80,19 @@ func New(config, nodes *rest.Config, o Options, log *slog.Logger) (*Node, error)
 	if err := errors.Join(err1, err2, err3, err4); err != nil {
 		return nil, fmt.Errorf("make a client of the API server: %w", err)
 	}
-	n := &Node{Options: o, log: log, core: core, lease: lease{client: coordination.Leases(o.Namespace), group: o.Group},
+	if o.Pod != nil {
+		o.Node = o.Pod.Name
+	}
+	n := &Node{Options: o, log: log, core: core, lease: lease{client: coordination.Leases(o.Namespace), group: o.Group, pod: o.Pod},
 		director: director{client: api.NewClient(o.Socket), prefix: o.Owner, group: o.Group, log: log},
 		moved:    make(chan struct{}, 1), passwords: map[string]password{}, tunnels: tunnels{}}
 	n.group = follow.Informer(resources, v1alpha1.DirectorGroups, &v1alpha1.DirectorGroup{}, follow.What{Fields: "metadata.name=" + o.Group})
 	n.set = follow.Informer(resources, v1alpha1.DirectorSets, &v1alpha1.DirectorSet{}, follow.What{Labels: v1alpha1.LabelGroup + "=" + o.Group})
 	n.peer = follow.Informer(resources, v1alpha1.BGPPeers, &v1alpha1.BGPPeer{}, follow.What{})
-	n.node = follow.Informer(local.RESTClient(), "nodes", &corev1.Node{}, follow.What{Fields: "metadata.name=" + o.Node})
-	for _, i := range []cache.SharedIndexInformer{n.group, n.set, n.peer, n.node} {
+	if o.Pod == nil {
+		n.node = follow.Informer(local.RESTClient(), "nodes", &corev1.Node{}, follow.What{Fields: "metadata.name=" + o.Node})
+	}
+	for _, i := range n.followed(n.group, n.set, n.peer) {
 		_, err := i.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: func(any) { n.wake() }, UpdateFunc: func(_, _ any) { n.wake() }, DeleteFunc: func(any) { n.wake() }})
 		if err != nil {
 			return nil, err
@@ -105,7 +111,7 @@ func (n *Node) wake() {
 // Write writes the director's file, as far as it is known, and returns: a director that starts
 // needs one. One that is there stays: it is what ran before.
 func (n *Node) Write(ctx context.Context) error {
-	if err := follow.Run(ctx, n.group, n.peer, n.node); err != nil {
+	if err := follow.Run(ctx, n.followed(n.group, n.peer)...); err != nil {
 		return err
 	}
 	for {
@@ -122,13 +128,27 @@ func (n *Node) Write(ctx context.Context) error {
 	}
 }
 
-// Run does the work until the context ends. Then the director goes on as it is.
+// followed returns these, and the Node where there is one to be followed.
+func (n *Node) followed(all ...cache.SharedIndexInformer) []cache.SharedIndexInformer {
+	if n.node != nil {
+		all = append(all, n.node)
+	}
+	return all
+}
+
+// Run does the work until the context ends. Then the director goes on as it is; that of a pod
+// has been told to end, too.
 func (n *Node) Run(ctx context.Context) error {
 	if n.Socket != "" {
 		go n.listen(ctx)
 	}
-	if err := follow.Run(ctx, n.group, n.set, n.peer, n.node); err != nil {
+	if err := follow.Run(ctx, n.followed(n.group, n.set, n.peer)...); err != nil {
 		return err
+	}
+	if n.Pod != nil && n.Pod.BPFFS != "" {
+		if err := n.sweep(ctx); err != nil {
+			n.log.Warn("something of other pods stays", "error", err)
+		}
 	}
 	n.log.Info("following the group", "group", n.Group, "node", n.Node)
 	ticks := time.NewTicker(again)
@@ -140,6 +160,9 @@ func (n *Node) Run(ctx context.Context) error {
 			time.Sleep(together)
 		case <-ticks.C:
 		case <-ctx.Done():
+			if n.Pod != nil {
+				return errors.Join(ctx.Err(), n.leaving())
+			}
 			return ctx.Err()
 		}
 	}
@@ -164,6 +187,9 @@ func (n *Node) listen(ctx context.Context) {
 }
 
 func (n *Node) facts(g *v1alpha1.DirectorGroup) facts {
+	if n.Pod != nil {
+		return n.Pod.facts()
+	}
 	return factsOf(n.Node, follow.One[corev1.Node](n.node, n.Node), g)
 }
 

@@ -2,7 +2,7 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// DirectorGroup is nodes that run directors, and which Services they forward. All of its
+// DirectorGroup is nodes, or pods, that run directors, and which Services they forward. All of its
 // directors forward the same, by the same history, and tell routers or hosts of the same VIPs.
 //
 // +kubebuilder:object:root=true
@@ -34,7 +34,17 @@ type DirectorGroup struct {
 // +kubebuilder:validation:XValidation:rule="!has(self.backends) || self.backends == 'nodes' || !has(self.mode) || self.mode == 'nat'",message="pods are reached in mode nat alone",fieldPath=".mode"
 // +kubebuilder:validation:XValidation:rule="!has(self.neighbor) || !has(self.neighbor.interfaces) || self.neighbor.interfaces.all(i, i in self.interfaces)",message="has interfaces that the group does not have",fieldPath=".neighbor.interfaces"
 // +kubebuilder:validation:XValidation:rule="!has(self.drain) || duration(self.drain) >= duration('0s') && duration(self.drain) <= duration('1h')",message="is not from 0s to 1h",fieldPath=".drain"
+// +kubebuilder:validation:XValidation:rule="!has(self.namespace) || !has(self.nodeSelector)",message="pods are directors wherever they run: a group with a namespace has no nodeSelector",fieldPath=".nodeSelector"
+// +kubebuilder:validation:XValidation:rule="!has(self.namespace) || !has(self.neighbor)",message="pods have no link with clients: a group with a namespace has no neighbor",fieldPath=".neighbor"
 type DirectorGroupSpec struct {
+	// namespace is that of the pods that are the group's directors, which are deployed with an
+	// application; none: nodes are its directors.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
+	Namespace string `json:"namespace,omitempty"`
+
 	// nodeSelector is the labels that a node has to have to be a director. The chart's
 	// DaemonSet of the group runs there.
 	// +optional
@@ -42,7 +52,8 @@ type DirectorGroupSpec struct {
 	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
 
 	// directors is how many of these nodes forward. The others stand by: they run, and take
-	// the place of one that is cordoned, not ready, or gone.
+	// the place of one that is cordoned, not ready, or gone. Of pods all forward: it is how
+	// many are expected.
 	// +optional
 	// +kubebuilder:default=3
 	// +kubebuilder:validation:Minimum=1
@@ -179,7 +190,7 @@ type DirectorLimits struct {
 
 // DirectorGroupStatus is what has become of a group.
 type DirectorGroupStatus struct {
-	// directors are the nodes that forward, in the order in which they came to.
+	// directors are the nodes, or pods, that forward, in the order in which they came to.
 	// +optional
 	// +listType=map
 	// +listMapKey=node
@@ -203,12 +214,12 @@ type DirectorGroupStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// Director is a node that forwards.
+// Director is a node that forwards, or a pod.
 type Director struct {
-	// node is its name.
+	// node is the node's name, or the pod's.
 	// +required
 	Node string `json:"node"`
-	// addresses are the node's, one of a family.
+	// addresses are its own, one of a family.
 	// +optional
 	// +listType=set
 	Addresses []string `json:"addresses,omitempty"`

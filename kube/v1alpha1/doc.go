@@ -40,7 +40,7 @@ const Ready = "Ready"
 const (
 	ReasonInUse   = "InUse"   // it is used as it says
 	ReasonInvalid = "Invalid" // it says what a schema cannot refuse, and is not used
-	ReasonNoNode  = "NoNode"  // no node can be a director of the group
-	ReasonFewer   = "Fewer"   // fewer nodes can be directors than are wanted; it is used
+	ReasonNoNode  = "NoNode"  // no node, or pod, can be a director of the group
+	ReasonFewer   = "Fewer"   // fewer can be directors than are wanted; it is used
 	ReasonOverlap = "Overlap" // it has addresses that an older pool has, and is not used
 )

@@ -101,11 +101,17 @@ func TestChartRefuses(t *testing.T) {
 		"mode=ipip,backends=pods":           "/mode",
 		"networkPolicy.enabled=perhaps":     "/networkPolicy/enabled",
 
-		"groups.Edge.spec.interfaces[0]=eth0,directorImage.repository=x": "'Edge' does not match pattern",
-		"groups.edge.spec.directors=2,directorImage.repository=x":        "/groups/edge/spec",
-		"groups.edge.spec.interfaces[0]=eth0":                            "/directorImage",
-		"bgpPeers.tor.address=10.0.0.1":                                  "/bgpPeers/tor",
-		"director.seccompProfile.type=none":                              "/director/seccompProfile/type",
+		"groups.Edge.spec.interfaces[0]=eth0,directorImage.repository=x":                                 "'Edge' does not match pattern",
+		"groups.edge.spec.directors=2,directorImage.repository=x":                                        "/groups/edge/spec",
+		"groups.edge.spec.interfaces[0]=eth0":                                                            "/directorImage",
+		"groups.shop.deployment.replicas=0,directorImage.repository=x":                                   "/groups/shop/deployment/replicas",
+		"groups.shop.deployment.replicas=2":                                                              "/directorImage",
+		"groups.shop.deployment.drainSeconds=0,directorImage.repository=x":                               "/groups/shop/deployment/drainSeconds",
+		"groups.shop.deployment.replicas=2,groups.shop.spec.nodeSelector.a=b,directorImage.repository=x": "/groups/shop/spec",
+		"groups.shop.deployment.replicas=2,groups.shop.spec.namespace=other,directorImage.repository=x":  "/groups/shop/spec",
+		"groups.shop.deployment.hostNetwork=true,directorImage.repository=x":                             "hostNetwork",
+		"bgpPeers.tor.address=10.0.0.1":                                                                  "/bgpPeers/tor",
+		"director.seccompProfile.type=none":                                                              "/director/seccompProfile/type",
 	} {
 		_, err := render(t, append(good[:len(good):len(good)], "--set", values)...)
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "values don't meet the specifications of the schema") {

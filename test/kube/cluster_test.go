@@ -93,6 +93,12 @@ func (c *cluster) write(name, text string) string {
 // start starts a process that ends with the test, and shows what it said if that fails.
 func start(t *testing.T, h *netlab.Host, log, name string, args ...string) *netlab.Command {
 	t.Helper()
+	return startWith(t, h, log, nil, name, args...)
+}
+
+// startWith starts one with more in its environment.
+func startWith(t *testing.T, h *netlab.Host, log string, environment []string, name string, args ...string) *netlab.Command {
+	t.Helper()
 	file, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		t.Fatal(err)
@@ -100,6 +106,7 @@ func start(t *testing.T, h *netlab.Host, log, name string, args ...string) *netl
 	defer file.Close()
 	cmd := h.Command(context.Background(), name, args...)
 	cmd.Stdout, cmd.Stderr = file, file
+	cmd.Env = append(cmd.Env, environment...)
 	if err := cmd.Start(); err != nil {
 		t.Fatalf("start %s on %s: %v", name, h.Name, err)
 	}

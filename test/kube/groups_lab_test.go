@@ -16,6 +16,7 @@ import (
 	"weir.io/weir/internal/api"
 	"weir.io/weir/internal/netlab"
 	"weir.io/weir/internal/routerlab"
+	"weir.io/weir/kube/group"
 	"weir.io/weir/kube/v1alpha1"
 	control "weir.io/weir/test/kube/cluster"
 )
@@ -108,6 +109,17 @@ func newGroupLab(t *testing.T) *groupLab {
 		}
 		node.startDirector()
 		node.startSidecar()
+	}
+	// Who is there when a controller begins may be a director: all of them are to be.
+	for _, node := range l.nodes {
+		waitFor(t, node.Name+" to say that it may be a director", func() bool {
+			lease, err := l.coordination.Leases("weir-system").Get(t.Context(), group.LeaseName("edge", node.Name), metav1.GetOptions{})
+			if err != nil {
+				return false
+			}
+			p, err := group.ReadPresence(lease.Annotations[group.AnnotationDirector])
+			return err == nil && p.Unfit == ""
+		})
 	}
 	return l
 }

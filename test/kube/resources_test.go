@@ -110,6 +110,10 @@ var refusedResources = []struct {
 	{"two-of-a-name", setHead, `{group: edge, set: 0, services: [{name: a, set: 0, revision: 1, documents: AA==}, {name: a, set: 0, revision: 2, documents: AA==}]}`, "spec.services[1]", "Duplicate value"},
 	{"no-documents", setHead, `{group: edge, set: 0, services: [{name: a, set: 0, revision: 1}]}`, "spec.services[0].documents", "Required value"},
 
+	{"pods", groupHead, `{namespace: shop, interfaces: [eth0], bgp: {asn: 65000}}`, "", ""},
+	{"no-namespace", groupHead, `{namespace: Shop, interfaces: [eth0]}`, "spec.namespace", "should match"},
+	{"pods-of-nodes", groupHead, `{namespace: shop, nodeSelector: {a: b}, interfaces: [eth0]}`, "spec.nodeSelector", "pods are directors wherever they run"},
+	{"pods-on-link", groupHead, `{namespace: shop, neighbor: {}, interfaces: [eth0]}`, "spec.neighbor", "pods have no link with clients"},
 	{"rise", policyHead, `{selector: {}, health: {kind: tcp, rise: 0}}`, "spec.health.rise", "should be greater than or equal to 1"},
 }
 

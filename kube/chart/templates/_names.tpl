@@ -59,6 +59,36 @@ app.kubernetes.io/component: director
 {{ include "weir.release" . }}
 {{- end }}
 
+{{- /* What each director's containers are, with the group's name, its values, and for a pod of its own "pod". */ -}}
+{{- define "weir.director" -}}
+image: {{ printf "%s:%s" .root.Values.directorImage.repository (.root.Values.directorImage.tag | default .root.Chart.AppVersion) | quote }}
+imagePullPolicy: {{ .root.Values.directorImage.pullPolicy }}
+args:
+- run
+- --config=/var/lib/weir/weir.yaml
+- --socket=/run/weir/director.sock
+- --bpffs={{ .root.Values.director.bpffs }}{{ with .pod }}/$(POD_NAME)
+- --drain={{ .drain }}s{{ end }}
+- --log-level={{ .root.Values.logLevel }}
+- --log-format={{ .root.Values.logFormat }}
+{{- if .pod }}
+env:
+- {name: POD_NAME, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
+{{- end }}
+securityContext:
+  allowPrivilegeEscalation: false
+  readOnlyRootFilesystem: true
+  # docs/requirements.md says what each is for.
+  capabilities: {drop: [ALL], add: [BPF, NET_ADMIN, PERFMON, NET_RAW, NET_BIND_SERVICE, SYS_NICE, IPC_LOCK]}
+{{- with .values.resources }}
+resources: {{- toYaml . | nindent 2 }}
+{{- end }}
+volumeMounts:
+- {name: state, mountPath: /var/lib/weir}
+- {name: run, mountPath: /run/weir}
+- {name: bpffs, mountPath: {{ .root.Values.director.bpffs }}, mountPropagation: HostToContainer}
+{{- end }}
+
 {{- /* The container of a director's sidecar, which needs no rights on its node but root's files. */ -}}
 {{- define "weir.sidecar" -}}
 image: {{ printf "%s:%s" .root.Values.image.repository (.root.Values.image.tag | default .root.Chart.AppVersion) | quote }}
@@ -72,17 +102,39 @@ args:
 - --socket=/run/weir/director.sock
 - --log-level={{ .root.Values.logLevel }}
 - --log-format={{ .root.Values.logFormat }}
+{{- if .pod }}
+- --pod=$(POD_NAME)
+- --pod-bpffs={{ .root.Values.director.bpffs }}
+{{- end }}
 {{- with .more }}
 - {{ . }}
 {{- end }}
 env:
+{{- if .pod }}
+- {name: POD_NAME, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
+- {name: POD_UID, valueFrom: {fieldRef: {fieldPath: metadata.uid}}}
+- {name: POD_IPS, valueFrom: {fieldRef: {fieldPath: status.podIPs}}}
+{{- else }}
 - {name: NODE_NAME, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}
+{{- end }}
 - {name: POD_NAMESPACE, valueFrom: {fieldRef: {fieldPath: metadata.namespace}}}
 securityContext:
   allowPrivilegeEscalation: false
   readOnlyRootFilesystem: true
-  capabilities: {drop: [ALL]}
+  capabilities: {drop: [ALL]{{ with .add }}, add: [{{ . }}]{{ end }}}
 volumeMounts:
 - {name: state, mountPath: /var/lib/weir}
 - {name: run, mountPath: /run/weir}
+{{- if .pod }}
+- {name: bpffs, mountPath: {{ .root.Values.director.bpffs }}, mountPropagation: HostToContainer}
+{{- end }}
+{{- end }}
+
+{{- /* Groups whose directors are pods of their own ("pods"), or nodes, as JSON. */ -}}
+{{- define "weir.groups" -}}
+{{- $groups := dict }}
+{{- range $group, $values := .root.Values.groups }}
+{{- if eq $.pods (hasKey $values "deployment") }}{{ $_ := set $groups $group $values }}{{ end }}
+{{- end }}
+{{- toJson $groups }}
 {{- end }}

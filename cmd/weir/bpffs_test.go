@@ -1,0 +1,39 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestDirectorMountsBPFFS(t *testing.T) {
+	h := newHost(t)
+	h.configure(onEth0, "web")
+	mounted := filepath.Join(t.TempDir(), "bpf")
+	h.bpffs = mounted
+	t.Cleanup(func() {
+		if err := unix.Unmount(mounted, 0); err != nil {
+			t.Error("nothing was mounted:", err)
+		}
+	})
+	h.start(`msg="director runs"`).stop()
+	var fs unix.Statfs_t
+	if err := unix.Statfs(h.bpffs, &fs); err != nil || fs.Type != unix.BPF_FS_MAGIC {
+		t.Errorf("%s is no BPF file system (%v)", h.bpffs, err)
+	}
+	// A directory that is made on one is on one: nothing is mounted there, which takes rights
+	// that a container has not.
+	h.detach()
+	h.bpffs = filepath.Join(mounted, "of-a-pod")
+	h.start(`msg="director runs"`).stop()
+	mounts, err := os.ReadFile("/proc/self/mounts")
+	if err != nil || strings.Contains(string(mounts), h.bpffs) {
+		t.Errorf("%s is mounted by itself (%v)", h.bpffs, err)
+	}
+	if got := h.detach(); !strings.HasPrefix(got, "removed ") {
+		t.Errorf("weir detach of %s says %q", h.bpffs, got)
+	}
+}

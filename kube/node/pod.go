@@ -1,0 +1,85 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"weir.io/weir/kube/group"
+)
+
+// Pod is a director that is deployed with an application: it is in the pods' network, and the
+// pod takes the node's place in its group.
+type Pod struct {
+	Name      string
+	UID       types.UID    // its Lease goes with it; empty: with the DirectorGroup
+	Addresses []netip.Addr // its own, one of a family
+	BPFFS     string       // the directory of all the group's pods' on this node; empty: none
+}
+
+// facts returns what the pod is. That it is there says that it may be a director.
+func (p *Pod) facts() facts {
+	f := facts{Name: p.Name, RouterID: routerID(p.Name), Pod: true}
+	for _, a := range p.Addresses {
+		if a.Is4() {
+			f.V4, f.RouterID = a, a
+		} else {
+			f.V6 = a
+		}
+	}
+	return f
+}
+
+// leaving tells the controller that the pod has been told to end: its director withdraws its
+// routes by itself.
+func (n *Node) leaving() error {
+	g := n.role.group
+	if g == nil || n.Socket == "" {
+		return nil
+	}
+	f := n.Pod.facts()
+	f.Unfit = "its pod has been told to end"
+	ctx, cancel := context.WithTimeout(context.Background(), group.Renew) // that of the process has ended
+	defer cancel()
+	return n.tell(ctx, g, &f, time.Now())
+}
+
+// sweep removes what is pinned of pods that are gone. One that ends by itself leaves an empty
+// directory, and one that is killed its maps, which nobody would ever use again.
+func (n *Node) sweep(ctx context.Context) error {
+	entries, err := os.ReadDir(n.Pod.BPFFS)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("look for what pods have left: %w", err)
+	}
+	var errs []error
+	for _, e := range entries {
+		if e.Name() == n.Pod.Name {
+			continue
+		}
+		// A pod is known before anything of it is on a node.
+		_, err := n.core.Pods(n.Namespace).Get(ctx, e.Name(), metav1.GetOptions{})
+		if err == nil {
+			continue
+		}
+		if apierrors.IsNotFound(err) {
+			if err = os.RemoveAll(filepath.Join(n.Pod.BPFFS, e.Name())); err == nil {
+				n.log.Info("what a pod has left is removed", "pod", e.Name())
+				continue
+			}
+		}
+		errs = append(errs, fmt.Errorf("remove what pod %s has left: %w", e.Name(), err))
+	}
+	return errors.Join(errs...)
+}
