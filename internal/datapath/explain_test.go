@@ -26,21 +26,6 @@ import (
 // explainLimits keep the maps small enough to be read as a whole again and again.
 var explainLimits = model.Limits{Services: 64, Backends: 256, RingMemory: 4 << 20, Fragments: 64, Flows: 8192}
 
-// Older kernels load the program that explains, too: they give a program less stack than
-// newer ones. It is asked about a frame that is no packet.
-func TestExplainLoads(t *testing.T) {
-	if !inNamespace(t) {
-		return
-	}
-	d := openUnswept(t)
-	must(t, d.Set(model.Table{Interfaces: []string{"wire0"}}))
-	e, err := d.Explain("wire0", make([]byte, 60))
-	must(t, err)
-	if e.Reason != "pass_not_ip" {
-		t.Errorf("an empty frame is %s, want pass_not_ip", e.Reason)
-	}
-}
-
 // What Explain says of random packets of random histories is what the program then does
 // with them, and it leaves everything as it was.
 func TestExplain(t *testing.T) {
