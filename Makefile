@@ -14,6 +14,9 @@ VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unkn
 # A Go that .ci/deps had to fetch comes first; the usual places come last, for sudo.
 export PATH := $(CURDIR)/build/go/bin:$(PATH):/usr/local/go/bin
 export CGO_ENABLED := 0
+# What is released is built with it, so all else is, too: with other flags all packages would be
+# compiled a second time.
+export GOFLAGS := $(strip $(GOFLAGS) -trimpath)
 
 # What each job needs. The package golang is not here: .ci/deps looks for a Go first.
 deps_build    :=
@@ -83,12 +86,12 @@ contract: deps-test build venv ## try the API by its document, some minutes: EXA
 	@WEIR_CONTRACT_EXAMPLES=$(EXAMPLES) $(private) go test ./cmd/weir -count 1 -timeout 60m -run '^TestContract$$' -v $(ARGS)
 
 # The lab has the machine to itself: what weir talks to there has timers of its own (BFD,
-# BGP, etcd's leases). Of the rest, what takes longest begins first: else it would run alone
-# in the end, and half of the time wait.
+# BGP, etcd's leases). Those of its tests that mostly wait run four at a time, and so do the
+# rest's packages, of which what takes longest begins first: else it would run alone in the end.
 .PHONY: test
 test: deps-test build venv ## run every test, as root: pure, packet tables, lab
-	@status=0; $(private) go test -timeout 20m $(ARGS) ./test || status=$$?; \
-	$(private) go test -timeout 20m $(ARGS) ./internal/datapath $$(go list ./... | grep -v '/test$$') || status=$$?; \
+	@status=0; $(private) go test -timeout 20m -parallel 4 $(ARGS) ./test || status=$$?; \
+	$(private) go test -timeout 20m -p 4 $(ARGS) ./internal/datapath $$(go list ./... | grep -v '/test$$') || status=$$?; \
 	exit $$status
 
 .PHONY: test-kernels
@@ -112,7 +115,7 @@ $(kubebin)/helm: test/kube/helm/go.mod
 .PHONY: test-kubernetes
 test-kubernetes: deps-build deps-kubernetes $(kubebin)/kube-apiserver $(kubebin)/kube-controller-manager $(kubebin)/kube-proxy $(kubebin)/helm ## run the tests with a real Kubernetes API server, which is built once: some minutes
 	@WEIR_KUBE_APISERVER=$(kubebin)/kube-apiserver WEIR_KUBE_CONTROLLER_MANAGER=$(kubebin)/kube-controller-manager WEIR_KUBE_PROXY=$(kubebin)/kube-proxy WEIR_HELM=$(kubebin)/helm \
-		$(private) go test -timeout 20m -count 1 $(ARGS) ./test/kube
+		$(private) go test -timeout 30m -count 1 $(ARGS) ./test/kube
 
 gatewaybin := $(dir $(kubebin))gateway-api
 
@@ -166,13 +169,19 @@ bench-go: deps-build ## run the Go benchmarks: ARGS="-count 5"
 	@$(private) go test -run '^$$' -bench . -benchmem $(ARGS) ./internal/maglev ./internal/datapath ./bench/sim
 
 .PHONY: lint
-lint: deps-build deps-lint ## check format, vet, static analysis and script syntax
+lint: format staticcheck ## check format, vet, static analysis and script syntax
+
+.PHONY: format
+format: deps-build deps-lint ## the same without static analysis, which takes longest
 	@unformatted=$$(git ls-files -z '*.go' | xargs -0 gofmt -l); \
 		test -z "$$unformatted" || { echo "not gofmt's format: $$unformatted" >&2; exit 1; }
 	@go vet ./...
-	@go tool staticcheck ./...
 	@clang-format-19 --dry-run -Werror bpf/*.c bpf/*.h
 	@for script in .ci/*; do bash -n "$$script"; done
+
+.PHONY: staticcheck
+staticcheck: deps-build ## static analysis alone
+	@go tool staticcheck ./...
 
 .PHONY: image
 image: build build-kube deps-image ## make build/weir.oci.tar and build/weir-kube.oci.tar, container images of these programs alone
@@ -181,8 +190,8 @@ image: build build-kube deps-image ## make build/weir.oci.tar and build/weir-kub
 
 # Not part of "make test", which would install a container runtime.
 .PHONY: test-image
-test-image: image deps-podman ## run the image under podman with no capabilities but those that it needs
-	@WEIR_IMAGE=$(CURDIR)/build/weir.oci.tar $(private) go test ./test/image -count 1 $(ARGS)
+test-image: image deps-podman ## run the images under podman with no capabilities but those that the chart gives
+	@WEIR_IMAGE=$(CURDIR)/build/weir.oci.tar WEIR_KUBE_IMAGE=$(CURDIR)/build/weir-kube.oci.tar $(private) go test ./test/image -count 1 $(ARGS)
 
 # Only who changes the dashboard needs it: what it makes is committed, and part of bin/weir.
 .PHONY: web

@@ -50,6 +50,7 @@ var libraries = map[string]string{
 // is the table of docs/architecture.md: change both, with the reason, or neither.
 var mayImport = map[string][]string{
 	"internal/model":       {},
+	"internal/device":      {"netlink", "sys"},
 	"internal/maglev":      {},
 	"internal/turns":       {},
 	"internal/store":       {"internal/model", "etcd", "grpc", "zap"},
@@ -58,9 +59,10 @@ var mayImport = map[string][]string{
 	"internal/history":     {"internal/model"},
 	"internal/forecast":    {"internal/model", "internal/engine"},
 	"internal/desired":     {"internal/model", "internal/store", "internal/history", "internal/engine"},
-	"internal/datapath":    {"internal/model", "ebpf", "netlink", "sys"},
+	"internal/datapath":    {"internal/model", "internal/device", "ebpf", "netlink", "sys"},
 	"internal/flowsync":    {"internal/model"},
 	"internal/loads":       {"internal/model", "sys"},
+	"internal/logs":        {"cobra"},
 	"internal/bfd":         {"internal/model", "sys"},
 	"internal/agent":       {"internal/model", "internal/maglev", "ebpf", "netlink", "netns", "sys"},
 	"internal/api":         {"internal/model", "huma", "net", "time"}, // net: to limit connections; time: how often one may ask
@@ -69,10 +71,10 @@ var mayImport = map[string][]string{
 	"internal/bgp":         {"internal/model", "gobgp", "sys"},
 	"internal/neighbor":    {"internal/model", "netlink", "sys"},
 	"internal/health":      {"internal/model", "grpc", "net", "sys"},
-	"internal/doctor":      {"internal/model", "internal/privilege", "ebpf", "netlink", "sys"},
+	"internal/doctor":      {"internal/model", "internal/device", "internal/privilege", "ebpf", "netlink", "sys"},
 	"internal/privilege":   {"internal/model", "libcap", "sys"},
 	"internal/metrics":     {"internal/model", "prometheus"},
-	"internal/netlab":      {"netlink", "netns", "sys"},
+	"internal/netlab":      {"internal/device", "netlink", "netns", "sys"},
 	"internal/etcdlab":     {"etcd", "zap", "netlink"},
 	"internal/routerlab":   {"internal/netlab", "netlink", "sys"},
 	"internal/packet":      {"gopacket"},
@@ -82,17 +84,17 @@ var mayImport = map[string][]string{
 	"internal/utilization": {"ebpf", "sys"},
 	"internal/demo": {"internal/model", "internal/config", "internal/api", "internal/netlab", "internal/routerlab",
 		"ebpf", "sys"},
-	"cmd/weir": {"internal/model", "internal/config", "internal/engine", "internal/datapath",
-		"internal/agent", "internal/api", "internal/bfd", "internal/bgp", "internal/doctor", "internal/explain", "internal/forecast", "internal/metrics", "internal/neighbor", "internal/privilege", "internal/desired", "internal/flowsync", "internal/health", "internal/history", "internal/hooks", "internal/loads", "internal/store", "internal/utilization", "internal/demo", "web",
+	"cmd/weir": {"internal/model", "internal/device", "internal/config", "internal/engine", "internal/datapath",
+		"internal/agent", "internal/api", "internal/bfd", "internal/bgp", "internal/doctor", "internal/explain", "internal/forecast", "internal/metrics", "internal/neighbor", "internal/privilege", "internal/desired", "internal/flowsync", "internal/health", "internal/history", "internal/hooks", "internal/loads", "internal/logs", "internal/store", "internal/utilization", "internal/demo", "web",
 		"cobra", "gopacket", "pflag", "sys"},
 	"kube/v1alpha1":       {"kubernetes"},
 	"kube/pool":           {"internal/model"},
 	"kube/translate":      {"internal/model", "kube/pool", "kube/v1alpha1", "kubernetes"},
 	"kube/follow":         {"kube/v1alpha1", "kubernetes"},
-	"kube/group":          {"internal/model", "internal/history", "internal/engine", "kube/v1alpha1"},
-	"kube/node":           {"internal/model", "internal/api", "internal/config", "kube/follow", "kube/group", "kube/translate", "kube/v1alpha1", "kubernetes", "netlink", "sys"},
+	"kube/group":          {"internal/model", "internal/history", "internal/engine", "kube/v1alpha1", "kubernetes"}, // kubernetes: to compare versions of objects
+	"kube/node":           {"internal/model", "internal/api", "internal/config", "internal/device", "kube/follow", "kube/group", "kube/translate", "kube/v1alpha1", "kubernetes", "netlink", "sys"},
 	"kube/controller":     {"internal/model", "internal/api", "kube/follow", "kube/gateway", "kube/group", "kube/pool", "kube/translate", "kube/v1alpha1", "gateway", "kubernetes"},
-	"cmd/weir-kube":       {"internal/model", "internal/api", "internal/config", "kube/controller", "kube/node", "kube/pool", "kube/translate", "cobra", "kubernetes", "logr"}, // logr: what the client logs
+	"cmd/weir-kube":       {"internal/model", "internal/api", "internal/config", "internal/logs", "kube/controller", "kube/node", "kube/pool", "kube/translate", "cobra", "kubernetes", "logr"}, // logr: what the client logs
 	"kube/gateway":        {"internal/model", "kube/pool", "kube/translate", "gateway", "kubernetes"},
 	"test/chaos/schedule": {},
 	"test/chaos/traffic":  {"internal/netlab", "quiclb", "quic-go", "sys"},
@@ -124,8 +126,8 @@ var mayImport = map[string][]string{
 	"test/kernels/guest": {"netlink", "sys"},
 
 	"test/kube/cluster":   {"bench/process", "internal/netlab", "go-yaml", "kubernetes"},
-	"test/kube/site":      {"test/kube/cluster", "bench/process", "internal/api", "internal/model", "internal/netlab", "internal/routerlab", "kubernetes"},
-	"test/kube/reactions": {"test/kube/cluster", "test/kube/site", "bench/record", "internal/netlab"},
+	"test/kube/site":      {"test/kube/cluster", "bench/process", "internal/api", "internal/model", "internal/netlab", "internal/routerlab", "kube/group", "kube/v1alpha1", "kubernetes"},
+	"test/kube/reactions": {"test/kube/cluster", "test/kube/site", "bench/record", "internal/netlab", "kubernetes"},
 }
 
 // testsMayImport is what the tests of every package may import besides what the

@@ -32,11 +32,17 @@ var (
 	crr = record.Conditions{"requests": "CRR"}
 )
 
+// latencyParts is how many short ones each round and its samples are in place of. What disturbs a
+// sample often lasts longer than it, and the same for all its time: the bounds of a median of
+// ratios that many short ones give are a third as far apart as those of as much time in long ones.
+const latencyParts = 6
+
 // direct is the name of what others are compared with.
 const direct = "direct"
 
 var latencyNotes = []string{
-	"latency: 8 bytes are sent and come back, one request at a time, over one connection (RR) or over a connection each, whose opening is part of it and whose end is not (CRR). Client and server are one thread each that waits in system calls, on a CPU each and with a real-time priority, as nginx has. Each host receives in a kernel thread of its own (threaded NAPI), which has to be woken, as a machine is by its NIC; those of the balancers share the client's CPU. All hosts have a cable to one switch",
+	"latency: 8 bytes are sent and come back, one request at a time, over one connection (RR) or over a connection each, whose opening is part of it and whose end is not (CRR). Client and server are one thread each that waits in system calls, on a CPU each and with a real-time priority, as nginx has. Each host receives in a kernel thread of its own (threaded NAPI), which has to be woken, as a machine is by its NIC; those of the balancers share the client's CPU. All hosts have a cable to one switch. Each round is six, of samples a sixth as long: the more often ways take turns, the less it matters what disturbs them for a while",
+	"Hosts have what their way needs: direct's no agent, the server of gue and ipip an agent that takes tunnels off, and weir-redirect's server one that echoes the option, with fallback nat, which needs nothing on a server. weir-redirect-gue is redirected to the server of gue and ipip, as where that is the fallback",
 	"p50-vs-direct, p99-vs-direct: the median of the ratios in each round, and the bounds between which the median of all rounds there could be is, but in one case of a hundred",
 	"packets-at-director: how many packets of each request a director has seen. With redirect it is the SYN alone",
 	"agent-time: how long a program of an agent takes for a packet of an open redirected connection, as the kernel measures it, without what an empty program takes; agent-runs: how many packets of each request it sees; agent-share: what all of them take of a request's median latency",
@@ -60,8 +66,18 @@ func (s *session) measureLatency(ctx context.Context) (err error) {
 			steps = append(steps, func(ctx context.Context) error { return s.ask(ctx, l, w, at) })
 		}
 	}
-	steps = append(steps, func(ctx context.Context) error { return s.costOfAgents(ctx, l) })
-	if err := s.inRounds(ctx, steps...); err != nil {
+	for _, w := range bypass.Ways {
+		if w.Name == bypass.Handover || w.Name == bypass.BesideTunnels {
+			steps = append(steps, func(ctx context.Context) error { return s.costOfAgents(ctx, l, w) })
+		}
+	}
+	rounds := s.settings
+	if !s.settings.Smoke {
+		s.settings.Rounds, s.settings.Sample = rounds.Rounds*latencyParts, rounds.Sample/latencyParts
+	}
+	err = s.inRounds(ctx, steps...)
+	s.settings = rounds
+	if err != nil {
 		return err
 	}
 	for _, at := range []record.Conditions{rr, crr} {
@@ -88,8 +104,8 @@ func (s *session) ask(ctx context.Context, l *bypass.Lab, w *bypass.Way, at reco
 }
 
 // costOfAgents measures what agents do to the packets of a redirected connection.
-func (s *session) costOfAgents(ctx context.Context, l *bypass.Lab) error {
-	costs, r, err := l.AgentCosts(ctx, s.sample())
+func (s *session) costOfAgents(ctx context.Context, l *bypass.Lab, w *bypass.Way) error {
+	costs, r, err := l.AgentCosts(ctx, w, s.sample())
 	if err != nil {
 		return fmt.Errorf("cost of agents: %w", err)
 	}
@@ -100,10 +116,10 @@ func (s *session) costOfAgents(ctx context.Context, l *bypass.Lab) error {
 			continue
 		}
 		at := record.Conditions{"host": c.Host, "program": c.Program}
-		s.add(bypass.Handover, at, agentTime, float64(c.Time))
-		s.add(bypass.Handover, at, agentRuns, c.Runs)
+		s.add(w.Name, at, agentTime, float64(c.Time))
+		s.add(w.Name, at, agentRuns, c.Runs)
 	}
-	s.add(bypass.Handover, record.Conditions{}, agentShare, all/float64(r.P50))
+	s.add(w.Name, record.Conditions{}, agentShare, all/float64(r.P50))
 	return nil
 }
 

@@ -38,6 +38,7 @@
 #include "nat.h"
 #include "redirect.h"
 #include "undo.h"
+#include "back.h"
 
 /* BTF keeps only what something refers to; the loader needs these too. */
 const enum revision *export_revision __attribute__((unused));
@@ -213,6 +214,15 @@ static __always_inline enum reason place_otherwise(struct xdp_md *ctx, struct pa
 	return reason;
 }
 
+/* Later fragments of a packet that the kernel gets must not be dropped as unknown. */
+static __always_inline enum reason leave_to_kernel(const struct packet *packet)
+{
+	if (packet->flags & PACKET_FRAGMENT_FIRST &&
+	    is_vip(packet->flow.segment, &packet->flow.destination, packet->flow.ipv6))
+		remember_fragment(packet, NO_BACKEND, FRAGMENT_TO_KERNEL);
+	return PASS_NO_SERVICE;
+}
+
 /* A packet of a service: from here on it is weir's. Chooses its backend. */
 static __always_inline enum reason place(struct xdp_md *ctx, struct packet *packet, __u32 service,
 					 __u32 *index, struct backend **backend)
@@ -232,9 +242,15 @@ static __always_inline enum reason place(struct xdp_md *ctx, struct packet *pack
 		return DROP_NO_BACKEND;
 	hash = hash_flow(&packet->flow, header);
 	packet->hash = hash;
-	seldom = (header->flags & (RING_SNAT | RING_QUIC | RING_REDIRECTED | RING_SOURCES)) |
+	seldom = (header->flags &
+		  (RING_SNAT | RING_QUIC | RING_REDIRECTED | RING_SOURCES | RING_KERNEL_SOURCES)) |
 		 (packet->flags & PACKET_FRAGMENT_FIRST);
 	if (unlikely(seldom)) {
+		if (header->flags & RING_KERNEL_SOURCES &&
+		    is_in_source_ranges(packet, KERNEL_SOURCES_SET - !!packet->flow.ipv6)) {
+			leave_to_kernel(packet);
+			return PASS_KERNEL_SOURCE;
+		}
 		if (header->flags & RING_SOURCES && !is_in_source_ranges(packet, header->sources)) {
 			count_drop(service, packet);
 			return DROP_SOURCE_RANGE;
@@ -287,15 +303,6 @@ static __always_inline __u32 find_other(const struct packet *packet)
 		return NO_SERVICE;
 	service = find_range(&packet->flow, 0);
 	return service ? *service : NO_SERVICE;
-}
-
-/* Later fragments of a packet that the kernel gets must not be dropped as unknown. */
-static __always_inline enum reason leave_to_kernel(const struct packet *packet)
-{
-	if (packet->flags & PACKET_FRAGMENT_FIRST &&
-	    is_vip(packet->flow.segment, &packet->flow.destination, packet->flow.ipv6))
-		remember_fragment(packet, NO_BACKEND, FRAGMENT_TO_KERNEL);
-	return PASS_NO_SERVICE;
 }
 
 /* A reply of a NAT backend, or nothing of weir's. */

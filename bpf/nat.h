@@ -126,6 +126,25 @@ static __always_inline int may_fragment(struct xdp_md *ctx, const struct packet 
 	       !(ip->frag_off & bpf_htons(0x4000));
 }
 
+/* The question for the kernel's route of a packet of a flow. */
+static __always_inline void ask_route(const struct flow *to, __u32 ingress,
+				      struct bpf_fib_lookup *route)
+{
+	route->l4_protocol = to->protocol;
+	route->sport = to->source_port;
+	route->dport = to->destination_port;
+	route->ifindex = ingress;
+	if (to->ipv6) {
+		route->family = FAMILY_IPV6;
+		__builtin_memcpy(route->ipv6_src, &to->source, sizeof(route->ipv6_src));
+		__builtin_memcpy(route->ipv6_dst, &to->destination, sizeof(route->ipv6_dst));
+	} else {
+		route->family = FAMILY_IPV4;
+		route->ipv4_src = ADDRESS_WORD(&to->source, 0);
+		route->ipv4_dst = ADDRESS_WORD(&to->destination, 0);
+	}
+}
+
 /* The kernel's route for what the packet becomes; BPF_FIB_LKUP_RET_... */
 static __always_inline int find_route(struct xdp_md *ctx, const struct packet *packet,
 				      const struct flow *to, struct bpf_fib_lookup *route)
@@ -133,22 +152,12 @@ static __always_inline int find_route(struct xdp_md *ctx, const struct packet *p
 	/* What came with a tag is another interface's, which XDP does not know. */
 	if (packet->tags)
 		return BPF_FIB_LKUP_RET_NOT_FWDED;
-	route->l4_protocol = to->protocol;
-	route->sport = to->source_port;
-	route->dport = to->destination_port;
+	ask_route(to, ctx->ingress_ifindex, route);
 	route->tot_len = packet->length > 0xffff ? 0xffff : packet->length;
-	route->ifindex = ctx->ingress_ifindex;
-	if (to->ipv6) {
-		route->family = FAMILY_IPV6;
+	if (to->ipv6)
 		route->flowinfo = packet->first_word & bpf_htonl(0x0fffffff);
-		__builtin_memcpy(route->ipv6_src, &to->source, sizeof(route->ipv6_src));
-		__builtin_memcpy(route->ipv6_dst, &to->destination, sizeof(route->ipv6_dst));
-	} else {
-		route->family = FAMILY_IPV4;
+	else
 		route->tos = packet->tos;
-		route->ipv4_src = ADDRESS_WORD(&to->source, 0);
-		route->ipv4_dst = ADDRESS_WORD(&to->destination, 0);
-	}
 	return bpf_fib_lookup(ctx, route, sizeof(*route), 0);
 }
 
@@ -199,6 +208,14 @@ static __always_inline int exit_by(struct xdp_md *ctx, __u32 ifindex)
 	return bpf_redirect_map(&egress, ifindex, XDP_PASS);
 }
 
+/* What a reply that is sent is counted as. */
+static __always_inline enum reason sent_back(const struct packet *packet)
+{
+	if (packet->flags & PACKET_ICMP_ERROR)
+		return FORWARD_ICMP_ERROR;
+	return packet->flags & PACKET_FRAGMENT_LATER ? FORWARD_FRAGMENT : FORWARD_REPLY;
+}
+
 /*
  * The kernel routes what the table cannot answer (no neighbour yet, forwarding is
  * off, a tagged interface) and what may be fragmented: it gets the packet as the
@@ -238,9 +255,7 @@ __noinline enum reason send_reply(struct xdp_md *ctx, struct packet *packet, str
 	__builtin_memcpy(ethernet->h_dest, route.dmac, MAC_LENGTH);
 	__builtin_memcpy(ethernet->h_source, route.smac, MAC_LENGTH);
 	packet->action = action;
-	if (packet->flags & PACKET_ICMP_ERROR)
-		return FORWARD_ICMP_ERROR;
-	return packet->flags & PACKET_FRAGMENT_LATER ? FORWARD_FRAGMENT : FORWARD_REPLY;
+	return sent_back(packet);
 }
 
 static __always_inline enum reason count_reply(struct packet *packet, __u32 index,

@@ -134,17 +134,6 @@ static __always_inline enum host_reason begin(struct chance *chance, struct pod_
 	return send_to(v, &v->way);
 }
 
-/* Nobody here has it: on to the next host, or, where there is none, to whom it was sent. */
-static __always_inline enum host_reason go_on(struct chance *chance, struct pod_visit *v)
-{
-	enum host_reason reason;
-
-	if (find_pods_host(chance, v))
-		return HOST_PASSED_ON;
-	reason = begin(chance, v);
-	return reason == HOST_DECAP_POD ? HOST_DECAP_LAST_RESORT : reason;
-}
-
 /*
  * A SYN: of a connection that is open it is a forged one, or asks for a sign of life, and
  * changes nothing; of one that is opened it is sent again.
@@ -156,8 +145,8 @@ static __always_inline enum host_reason judge_syn(struct chance *chance, struct 
 
 	if (!way)
 		return begin(chance, v);
-	if (opening ? way->acknowledgement && v->now - way->seen < POD_OPENING_TIMEOUT :
-		      !has_ended(way))
+	if (!has_ended(way) &&
+	    (!opening || (way->acknowledgement && v->now - way->seen < POD_OPENING_TIMEOUT)))
 		return send_to(v, way);
 	turn_flow(&v->back, &v->flow, way);
 	if (opening) {
@@ -169,19 +158,27 @@ static __always_inline enum host_reason judge_syn(struct chance *chance, struct 
 	return begin(chance, v);
 }
 
+/*
+ * A segment that is not of a connection here goes on to the next host. Where there is none, it
+ * goes to whom it may have been of, or else to whom it was sent, who resets it.
+ */
 static __always_inline enum host_reason judge_segment(struct chance *chance, struct pod_visit *v)
 {
+	enum host_reason reason;
 	struct pod_way *way;
-	int opening;
+	int opening, here;
 
 	if ((v->l4.flags & (POD_TCP_SYN | POD_TCP_ACK)) == POD_TCP_SYN)
 		return judge_syn(chance, v);
 	way = find_way(&v->flow, &opening);
-	if (!way)
-		return go_on(chance, v);
-	send_to(v, way);
+	here = way && is_of(v, way, opening);
+	if (!here && find_pods_host(chance, v))
+		return HOST_PASSED_ON;
+	reason = way ? send_to(v, way) : begin(chance, v);
+	if (!here)
+		return reason == HOST_DECAP_POD ? HOST_DECAP_LAST_RESORT : reason;
 	note_arriving(v, way, opening);
-	return HOST_DECAP_POD;
+	return reason;
 }
 
 /* Whether the pod may still have the flow, as the director sees it: that names who may. */
@@ -237,11 +234,12 @@ static __always_inline enum host_reason judge_pod_error(struct __sk_buff *skb,
 	if (!read_quoted(skb, v, 1))
 		return HOST_DROP_NO_POD;
 	way = find_way(&v->flow, &opening);
-	if (way) {
-		move_error(v, chance->ip - ETH_HLEN);
-		return send_to(v, way);
-	}
-	return find_pods_host(chance, v) ? HOST_PASSED_ON : HOST_DROP_NO_POD;
+	if (!(way && has_sent(v, way, opening)) && find_pods_host(chance, v))
+		return HOST_PASSED_ON;
+	if (!way)
+		return HOST_DROP_NO_POD;
+	move_error(v, chance->ip - ETH_HLEN);
+	return send_to(v, way);
 }
 
 /* What has no ports is a later fragment: it goes where its first one went, if nobody moved. */

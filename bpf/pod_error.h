@@ -22,21 +22,25 @@ static __always_inline int read_error(struct __sk_buff *skb, struct pod_visit *v
 	return 1;
 }
 
-/* The addresses and ports of what is quoted; the client is at the other end than `local`. */
+/*
+ * Addresses, ports and sequence number of what is quoted; the client is at the other end than
+ * `local`.
+ */
 static __always_inline int name_quoted_flow(struct __sk_buff *skb, struct pod_visit *v,
 					    const struct address *source,
 					    const struct address *destination, int local_is_source)
 {
-	__be16 ports[2];
+	struct tcp_beginning l4;
 
 	if (v->error.protocol != IPPROTO_TCP && v->error.protocol != IPPROTO_UDP)
 		return 0;
-	if (bpf_skb_load_bytes(skb, v->error.ports, ports, sizeof(ports)))
+	if (bpf_skb_load_bytes(skb, v->error.ports, &l4, sizeof(l4)))
 		return 0;
 	v->flow.client = local_is_source ? *destination : *source;
 	v->flow.local = local_is_source ? *source : *destination;
-	v->flow.client_port = local_is_source ? ports[1] : ports[0];
-	v->flow.local_port = local_is_source ? ports[0] : ports[1];
+	v->flow.client_port = local_is_source ? l4.destination : l4.source;
+	v->flow.local_port = local_is_source ? l4.source : l4.destination;
+	v->l4.sequence = l4.sequence;
 	v->flow.protocol = v->error.protocol;
 	v->from.port = v->flow.local_port;
 	return 1;

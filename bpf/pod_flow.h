@@ -141,6 +141,11 @@ static __always_inline void establish(struct pod_visit *v, const struct pod_way 
 #define POD_END_BEFORE (1 << 16)
 #define POD_END_AFTER (1 << 20)
 
+static __always_inline int is_near(__u32 number, __u32 end, __u32 before, __u32 after)
+{
+	return number + before - end <= before + after;
+}
+
 static __always_inline int may_end(struct pod_visit *v, const struct pod_way *way)
 {
 	struct pod_way *reply;
@@ -149,8 +154,64 @@ static __always_inline int may_end(struct pod_visit *v, const struct pod_way *wa
 	turn_flow(&v->back, &v->flow, way);
 	reply = find_way(&v->back, &opening);
 	return !reply || !reply->acknowledgement ||
-	       bpf_ntohl(v->l4.sequence) + POD_END_BEFORE - reply->acknowledgement <=
-		       POD_END_BEFORE + POD_END_AFTER;
+	       is_near(bpf_ntohl(v->l4.sequence), reply->acknowledgement, POD_END_BEFORE,
+		       POD_END_AFTER);
+}
+
+/*
+ * What may still be said of a connection that has ended: by the client this far from what the
+ * pod has acknowledged, and about this much of what the pod has sent before its FIN.
+ */
+#define POD_ENDED_CLIENT (1 << 20)
+#define POD_ENDED_POD (1 << 26)
+
+static __always_inline int is_near_fin(const struct pod_way *way, __u32 number)
+{
+	return is_near(number, way->acknowledgement, POD_ENDED_POD, POD_END_AFTER);
+}
+
+/* The pod has sent nothing yet but, if at all, its SYN-ACK. */
+static __always_inline int is_unanswered(const struct pod_way *way, int opening)
+{
+	return opening && !(way->signs & POD_ANSWERED);
+}
+
+/*
+ * Whether a segment of the client's that is no SYN is of this connection. One that goes on has
+ * its ends for itself. While one is opened, or when it has ended, another host may have
+ * another one, whose SYN never came here: the numbers tell.
+ */
+static __always_inline int is_of(struct pod_visit *v, const struct pod_way *way, int opening)
+{
+	__u32 acknowledgement = bpf_ntohl(v->l4.acknowledgement);
+	int acknowledges = v->l4.flags & POD_TCP_ACK;
+	struct pod_way *reply;
+
+	if (is_unanswered(way, opening)) {
+		if (acknowledges)
+			return acknowledgement == way->acknowledgement;
+	} else if (!has_ended(way)) {
+		return 1;
+	}
+	turn_flow(&v->back, &v->flow, way);
+	reply = find_way(&v->back, &opening);
+	if (!reply)
+		return 1;
+	if (!reply->acknowledgement || !is_near(bpf_ntohl(v->l4.sequence), reply->acknowledgement,
+						POD_ENDED_CLIENT, POD_ENDED_CLIENT))
+		return 0;
+	return !acknowledges || !(way->signs & POD_FIN_POD) || is_near_fin(way, acknowledgement);
+}
+
+/* The same of what an error quotes, which a pod has sent. After a RST nobody wants it. */
+static __always_inline int has_sent(const struct pod_visit *v, const struct pod_way *way,
+				    int opening)
+{
+	__u32 sequence = bpf_ntohl(v->l4.sequence);
+
+	if (is_unanswered(way, opening))
+		return sequence + 1 == way->acknowledgement;
+	return !has_ended(way) || (way->signs & POD_FIN_POD && is_near_fin(way, sequence));
 }
 
 /* A segment of the client's that is no SYN. Whatever goes on has not been reset. */
@@ -187,12 +248,14 @@ static __always_inline void note_leaving(struct pod_visit *v, struct pod_way *re
 			bpf_map_lookup_elem(&pod_flows, &v->flow);
 	if (!way)
 		return;
-	if (flags & POD_TCP_RST)
+	if (flags & POD_TCP_RST) {
 		note_signs(way, way->signs | POD_RESET);
-	else if (flags & POD_TCP_SYN)
+	} else if (flags & POD_TCP_SYN) {
 		way->acknowledgement = bpf_ntohl(v->l4.sequence) + 1;
-	else if (flags & POD_TCP_FIN)
+	} else if (flags & POD_TCP_FIN) {
+		way->acknowledgement = bpf_ntohl(v->l4.sequence);
 		note_signs(way, way->signs | POD_FIN_POD | POD_ANSWERED);
-	else
+	} else {
 		note_signs(way, way->signs | POD_ANSWERED);
+	}
 }

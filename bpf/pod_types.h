@@ -56,8 +56,8 @@ struct pod_way {
 	__u8 kind;  /* enum pod_way_kind */
 	__u32 seen; /* last packet this way, s of CLOCK_MONOTONIC */
 	/*
-	 * TCP. Of what arrives, the client's, which completes the handshake; of what leaves,
-	 * the pod's last one. 0: not known.
+	 * TCP. Of what arrives, the client's, which completes the handshake, and once the pod
+	 * has sent a FIN, that one's number; of what leaves, the pod's last one. 0: not known.
 	 */
 	__u32 acknowledgement;
 	__be32 name; /* of the pod */

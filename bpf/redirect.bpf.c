@@ -23,6 +23,7 @@
 const enum redirect_event *export_redirect_event __attribute__((unused));
 const enum redirect_end *export_redirect_end __attribute__((unused));
 const enum redirect_syn_state *export_redirect_syn_state __attribute__((unused));
+const enum redirect_number *export_redirect_number __attribute__((unused));
 const enum redirect_service_flag *export_redirect_service_flag __attribute__((unused));
 
 /*
@@ -33,11 +34,42 @@ const enum redirect_service_flag *export_redirect_service_flag __attribute__((un
  */
 volatile const __u32 sent_mark = 1;
 
+/*
+ * Reads what the kernel has found for a packet of a connection. A call of its own: seldom,
+ * and its room on the stack is not that of every packet.
+ */
+static __noinline void note_neighbor(struct __sk_buff *skb)
+{
+	struct neighbor_found found = { .when = bpf_ktime_get_coarse_ns() };
+	struct neighbor_place place = { .ifindex = skb->ifindex, .mark = skb->mark };
+	struct host_flow arriving, leaving;
+	struct redirect_way *in, *out;
+	struct segment s = {};
+
+	if (skb->vlan_present || !read_segment(skb, &s))
+		return;
+	arriving = flow_of(&s, 1);
+	in = bpf_map_lookup_elem(&redirect_arriving, &arriving);
+	if (!in)
+		return;
+	leaving = flow_to(&arriving, &in->peer, in->peer_port);
+	out = bpf_map_lookup_elem(&redirect_leaving, &leaving);
+	if (!out || out->ifindex != skb->ifindex ||
+	    bpf_skb_load_bytes(skb, offsetof(struct ethhdr, h_dest), &found.neighbor, ETH_ALEN))
+		return;
+	found.neighbor |= neighbor_time(found.when);
+	out->neighbor = found.neighbor;
+	place.client = s.source;
+	place.backend = s.destination;
+	bpf_map_update_elem(&neighbors, &place, &found, BPF_ANY);
+}
+
 static __always_inline int was_sent(struct __sk_buff *skb)
 {
 	if (skb->cb[0] != sent_mark)
 		return 0;
 	skb->cb[0] = 0;
+	note_neighbor(skb);
 	return 1;
 }
 
@@ -50,13 +82,15 @@ static __always_inline int leave_redirected(struct __sk_buff *skb, const struct 
 	struct host_flow flow = flow_of(s, 1);
 	struct redirect_way *way = bpf_map_lookup_elem(&redirect_leaving, &flow);
 	struct redirect_counter *counter;
+	__u64 now = bpf_ktime_get_coarse_ns();
 	struct address peer;
+	int found;
 	__be16 port;
 	__u32 ifindex;
 
 	if (!way)
 		return TC_ACT_UNSPEC;
-	note_leaving(way, s);
+	note_leaving(way, s, now);
 	counter = counter_of(way->service);
 	if (counter) {
 		counter->sent_packets++;
@@ -65,8 +99,11 @@ static __always_inline int leave_redirected(struct __sk_buff *skb, const struct 
 	peer = way->peer;
 	port = way->peer_port;
 	ifindex = way->ifindex;
+	found = to_neighbor(skb, s, way, now);
 	if (!replace_end(skb, s, 0, &peer, port))
 		return TC_ACT_SHOT;
+	if (found)
+		return TC_ACT_UNSPEC;
 	skb->cb[0] = sent_mark;
 	return bpf_redirect_neigh(ifindex, NULL, 0, 0);
 }
@@ -90,6 +127,8 @@ int redirect_leave(struct __sk_buff *skb)
 	default:
 		if (refuses(&s))
 			leave_answer(skb, &s);
+		if (remembers_nothing())
+			return TC_ACT_UNSPEC;
 	}
 	return leave_redirected(skb, &s);
 }
@@ -153,11 +192,10 @@ static __noinline int arrive_syn(struct __sk_buff *skb, const struct segment *s)
 		note(any, REDIRECT_MISNAMED);
 		return TC_ACT_UNSPEC;
 	}
-	echo.sequence = s->sequence;
 	echo.tail = option.vip;
 	echo.port = option.port;
 	flow = flow_of(s, 1);
-	bpf_map_update_elem(&redirect_echoes, &flow, &echo, BPF_ANY);
+	keep_echo(&flow, s->sequence, &echo);
 	note(echo.service, REDIRECT_RECEIVED);
 	return TC_ACT_UNSPEC;
 }
@@ -183,22 +221,20 @@ static __always_inline int rename_source(struct __sk_buff *skb, const struct seg
  */
 static __always_inline int is_answered(const struct segment *s, const struct host_flow *flow)
 {
-	struct redirect_syn *syn = bpf_map_lookup_elem(&redirect_syns, flow);
 	struct host_endpoint vip = {
 		.address = s->source,
 		.port = s->source_port,
 		.protocol = IPPROTO_TCP,
 	};
+	enum redirect_syn_state state = exchange_syn(flow, s->acknowledgement - 1,
+						     REDIRECT_SYN_NONE);
 	__u32 *index;
 
-	if (!syn)
-		return 0;
-	if (syn->sequence + 1 != s->acknowledgement)
-		return 1;
+	if (state != REDIRECT_SYN_ASKED)
+		return state != REDIRECT_SYN_NONE;
 	index = bpf_map_lookup_elem(&redirect_vips, &vip);
-	if (index && syn->state == REDIRECT_SYN_ASKED)
+	if (index)
 		note(*index, REDIRECT_NOT_TAKEN);
-	bpf_map_delete_elem(&redirect_syns, flow);
 	return 1;
 }
 
@@ -214,21 +250,18 @@ static __always_inline enum redirect_event take(const struct segment *s,
 						__u32 ifindex)
 {
 	struct host_flow flow = flow_to(arriving, &service->vip, service->port);
-	struct redirect_syn *syn = bpf_map_lookup_elem(&redirect_syns, &flow);
+	__u32 sequence = s->acknowledgement - 1;
+	enum redirect_syn_state state = exchange_syn(&flow, sequence, REDIRECT_SYN_OTHER);
 
-	if (!syn || syn->sequence + 1 != s->acknowledgement)
+	if (state == REDIRECT_SYN_NONE || state == REDIRECT_SYN_OTHER)
 		return REDIRECT_NOT_ASKED_FOR;
 	if (!in_prefix(index, &s->source))
 		return REDIRECT_FOREIGN;
 	if (meets_another(arriving, service))
 		return REDIRECT_CLASH;
-	if (__sync_val_compare_and_swap(&syn->state, REDIRECT_SYN_ASKED, REDIRECT_SYN_PLAIN) !=
-	    REDIRECT_SYN_ASKED)
+	if (exchange_syn(&flow, sequence, REDIRECT_SYN_PLAIN) != REDIRECT_SYN_ASKED)
 		return REDIRECT_NOT_ASKED_FOR;
-	if (!remember(&flow, s, service, index, ifindex))
-		return REDIRECT_FULL;
-	bpf_map_delete_elem(&redirect_syns, &flow);
-	return REDIRECT_TAKEN;
+	return remember(&flow, s, service, index, ifindex) ? REDIRECT_TAKEN : REDIRECT_FULL;
 }
 
 /*
@@ -283,6 +316,8 @@ int redirect_arrive(struct __sk_buff *skb)
 		return arrive_syn(skb, &s);
 	if (flags == (SEGMENT_SYN | SEGMENT_ACK)) {
 		way = arrive_answer(skb, &s);
+	} else if (remembers_nothing()) {
+		return TC_ACT_UNSPEC;
 	} else {
 		flow = flow_of(&s, 0);
 		way = bpf_map_lookup_elem(&redirect_arriving, &flow);

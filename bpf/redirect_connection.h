@@ -2,9 +2,8 @@
 /* Redirected connections of this host's clients: finding them, keeping and ending them. */
 #pragma once
 
-#include "redirect_packet.h"
-
-#define SECOND 1000000000ULL
+#include "redirect_neighbor.h"
+#include "redirect_slots.h"
 
 /* The client at the packet's source, or its destination, and who is at the other end. */
 static __always_inline struct host_flow flow_of(const struct segment *s, int client_is_source)
@@ -39,12 +38,12 @@ static __always_inline struct host_flow flow_to(const struct host_flow *flow,
 #define FIN_BEFORE (1 << 16)
 #define RST_BEFORE 1 /* who has sent a FIN may reset from its number */
 
-static __always_inline void note_time(struct redirect_way *way)
+static __always_inline void note_time(struct redirect_way *way, __u64 now)
 {
-	__u64 now = bpf_ktime_get_coarse_ns();
-
-	if (now - way->seen > SECOND)
-		way->seen = now;
+	if (now - way->seen <= SECOND)
+		return;
+	way->seen = now;
+	way->neighbor = 0;
 }
 
 /*
@@ -52,11 +51,12 @@ static __always_inline void note_time(struct redirect_way *way)
  * RST, says that the connection lives: also the ACK by which a host answers an RST that is in
  * its window and has not the number that it waits for.
  */
-static __always_inline void note_leaving(struct redirect_way *way, const struct segment *s)
+static __always_inline void note_leaving(struct redirect_way *way, const struct segment *s,
+					 __u64 now)
 {
 	__u16 ends = way->ends & REDIRECT_FIN;
 
-	note_time(way);
+	note_time(way, now);
 	if (s->flags & SEGMENT_FIN)
 		ends |= REDIRECT_FIN;
 	if (s->flags & SEGMENT_RST)
@@ -85,7 +85,7 @@ static __noinline void note_end(struct redirect_way *way, const struct segment *
 
 static __always_inline void note_arriving(struct redirect_way *way, const struct segment *s)
 {
-	note_time(way);
+	note_time(way, bpf_ktime_get_coarse_ns());
 	if (s->flags & (SEGMENT_FIN | SEGMENT_RST))
 		note_end(way, s);
 }
@@ -155,14 +155,17 @@ static __noinline int remember(const struct host_flow *leaving, const struct seg
 		.service = index,
 		.seen = bpf_ktime_get_coarse_ns(),
 	};
+	__u64 *remembered = memory_of(REDIRECT_REMEMBERED);
 
-	if (bpf_map_update_elem(&redirect_arriving, &arriving, &way, BPF_ANY))
+	if (!remembered || bpf_map_update_elem(&redirect_arriving, &arriving, &way, BPF_ANY))
 		return 0;
 	way.peer = s->source;
 	way.peer_port = s->source_port;
 	way.acknowledged = s->sequence + 1;
-	if (!bpf_map_update_elem(&redirect_leaving, leaving, &way, BPF_ANY))
-		return 1;
-	bpf_map_delete_elem(&redirect_arriving, &arriving);
-	return 0;
+	if (bpf_map_update_elem(&redirect_leaving, leaving, &way, BPF_ANY)) {
+		bpf_map_delete_elem(&redirect_arriving, &arriving);
+		return 0;
+	}
+	/* Asked for what it was, which is never 0, this is a barrier, too: first the maps. */
+	return __sync_fetch_and_add(remembered, 1) != 0;
 }

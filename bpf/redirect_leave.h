@@ -62,13 +62,10 @@ static __noinline int may_meet(const struct segment *s)
 	struct redirect_holder mine = { .vip = s->destination, .port = s->destination_port };
 	struct redirect_holder *holder = bpf_map_lookup_elem(&redirect_holders, &key);
 	struct host_flow flow = flow_of(s, 1);
-	struct redirect_syn *syn;
 
 	if (holder && (holder->port != mine.port || !same_bytes(&holder->vip, &mine.vip))) {
 		flow = flow_to(&flow, &holder->vip, holder->port);
-		syn = bpf_map_lookup_elem(&redirect_syns, &flow);
-		if ((syn && syn->state == REDIRECT_SYN_ASKED) ||
-		    bpf_map_lookup_elem(&redirect_leaving, &flow))
+		if (is_asking(&flow) || bpf_map_lookup_elem(&redirect_leaving, &flow))
 			return 1;
 	}
 	bpf_map_update_elem(&redirect_holders, &key, &mine, BPF_ANY);
@@ -109,10 +106,9 @@ static __noinline enum redirect_event may_ask(struct __sk_buff *skb, const struc
 static __always_inline int leave_asking(struct __sk_buff *skb, const struct segment *s, __u32 index)
 {
 	struct host_flow flow = flow_of(s, 1);
-	struct redirect_syn asked = { .sequence = s->sequence, .state = REDIRECT_SYN_ASKED };
 	struct redirect_service *service = bpf_map_lookup_elem(&redirect_services, &index);
 	struct redirect_way *way = bpf_map_lookup_elem(&redirect_leaving, &flow);
-	struct redirect_syn *syn = bpf_map_lookup_elem(&redirect_syns, &flow);
+	enum redirect_syn_state state;
 	enum redirect_event event;
 
 	if (!service)
@@ -124,20 +120,18 @@ static __always_inline int leave_asking(struct __sk_buff *skb, const struct segm
 	}
 	if (way)
 		forget(&flow, way);
-	if (syn && syn->sequence == s->sequence) {
-		if (__sync_val_compare_and_swap(&syn->state, REDIRECT_SYN_ASKED,
-						REDIRECT_SYN_PLAIN) == REDIRECT_SYN_ASKED)
-			note(index, REDIRECT_AGAIN);
+	state = exchange_syn(&flow, s->sequence, REDIRECT_SYN_PLAIN);
+	if (state == REDIRECT_SYN_ASKED)
+		note(index, REDIRECT_AGAIN);
+	if (state == REDIRECT_SYN_ASKED || state == REDIRECT_SYN_PLAIN)
 		return TC_ACT_UNSPEC;
-	}
 	event = may_ask(skb, s, service);
 	if (event == REDIRECT_ASKED && service->flags & REDIRECT_SHARED && may_meet(s))
 		event = REDIRECT_MAY_CLASH;
-	if (event != REDIRECT_ASKED)
-		asked.state = REDIRECT_SYN_PLAIN;
-	if (bpf_map_update_elem(&redirect_syns, &flow, &asked, BPF_ANY))
-		event = REDIRECT_ADD_FAILED;
-	else if (event == REDIRECT_ASKED && !add_option(skb, s, 0, 0))
+	state = event == REDIRECT_ASKED ? REDIRECT_SYN_ASKED : REDIRECT_SYN_PLAIN;
+	if (!keep_syn(&flow, s->sequence, state) && event == REDIRECT_ASKED)
+		event = REDIRECT_NO_PLACE;
+	if (event == REDIRECT_ASKED && !add_option(skb, s, 0, 0))
 		event = REDIRECT_ADD_FAILED;
 	note(index, event);
 	return TC_ACT_UNSPEC;
@@ -175,19 +169,17 @@ static __noinline int is_echoed(struct __sk_buff *skb, const struct segment *s)
 static __noinline int leave_answer(struct __sk_buff *skb, const struct segment *s)
 {
 	struct host_flow flow = flow_of(s, 0);
-	struct redirect_echo *echo = bpf_map_lookup_elem(&redirect_echoes, &flow);
-	struct redirect_echo copy;
+	struct redirect_echo echo = {};
 
-	if (!echo || echo->sequence + 1 != s->acknowledgement)
+	if (!find_echo(&flow, s->acknowledgement - 1, &echo))
 		return TC_ACT_UNSPEC;
-	copy = *echo;
 	if (is_echoed(skb, s))
-		note(copy.service, REDIRECT_ECHOED);
+		note(echo.service, REDIRECT_ECHOED);
 	else if (!is_bare(s) || s->options + sizeof(struct redirect_option) > OPTIONS_MAX)
-		note(copy.service, REDIRECT_UNECHOED);
-	else if (!add_option(skb, s, copy.tail, copy.port))
-		note(copy.service, REDIRECT_ECHO_FAILED);
+		note(echo.service, REDIRECT_UNECHOED);
+	else if (!add_option(skb, s, echo.tail, echo.port))
+		note(echo.service, REDIRECT_ECHO_FAILED);
 	else
-		note(copy.service, REDIRECT_ECHOED);
+		note(echo.service, REDIRECT_ECHOED);
 	return TC_ACT_UNSPEC;
 }

@@ -62,11 +62,42 @@ struct {
 	__type(value, __u32);
 } redirect_ports SEC(".maps");
 
-/* Key: client and VIP. What a flood of local SYNs pushes out falls back. */
+/*
+ * What all programs that share the maps of connections have to know of them, by enum
+ * redirect_number.
+ *
+ * Hosts that are nobody's client remember no connection, and need not look for one. A program
+ * counts what it has remembered, when it is in the maps; the agent reads that, looks whether
+ * they are empty, and then writes the same number. What is remembered meanwhile is one more.
+ */
 struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, REDIRECT_SYNS_MAX);
-	__type(key, struct host_flow);
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, REDIRECT_MEMORY_COUNT);
+	__type(key, __u32);
+	__type(value, __u64);
+} redirect_memory SEC(".maps");
+
+static __always_inline __u64 *memory_of(__u32 what)
+{
+	return bpf_map_lookup_elem(&redirect_memory, &what);
+}
+
+static __always_inline int remembers_nothing(void)
+{
+	volatile __u64 *remembered = memory_of(REDIRECT_REMEMBERED);
+	volatile __u64 *found_empty = memory_of(REDIRECT_FOUND_EMPTY);
+
+	return remembered && found_empty && *remembered == *found_empty;
+}
+
+/* Whether there are source ranges: redirect_sources.h. */
+volatile __u32 guarded;
+
+/* Places of flows between clients and VIPs: redirect_slots.h. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, REDIRECT_SLOTS);
+	__type(key, __u32);
 	__type(value, struct redirect_syn);
 } redirect_syns SEC(".maps");
 
@@ -85,12 +116,12 @@ struct {
 	__type(value, struct redirect_holder);
 } redirect_holders SEC(".maps");
 
-/* Key: client and backend. */
+/* Places of flows between clients and backends. */
 struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, REDIRECT_ECHOES_MAX);
-	__type(key, struct host_flow);
-	__type(value, struct redirect_echo);
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, REDIRECT_SLOTS);
+	__type(key, __u32);
+	__type(value, struct redirect_echo_slot);
 } redirect_echoes SEC(".maps");
 
 /*

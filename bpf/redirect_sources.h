@@ -51,14 +51,6 @@ struct {
 	__type(value, __u8);
 } guard_sources SEC(".maps");
 
-/* Whether there are guards: hosts without any pay for this one look. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, __u32);
-} guard_switch SEC(".maps");
-
 enum ends {
 	ENDS_NONE = 0, /* no TCP, or a later fragment */
 	ENDS_READ,
@@ -156,7 +148,5 @@ static __noinline int is_refused(struct __sk_buff *skb)
 /* Whether a packet that comes is from where nobody may call this backend. */
 static __always_inline int is_from_outside(struct __sk_buff *skb)
 {
-	__u32 zero = 0, *there = bpf_map_lookup_elem(&guard_switch, &zero);
-
-	return there && *there && is_refused(skb);
+	return guarded && is_refused(skb);
 }

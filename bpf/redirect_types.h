@@ -14,10 +14,16 @@
 #define REDIRECT_SERVICES_MAX 4096
 #define REDIRECT_PREFIXES_MAX 131072
 #define REDIRECT_CONNECTIONS_MAX 65536
-#define REDIRECT_SYNS_MAX 16384
+#define REDIRECT_SLOTS 32768 /* a power of two */
 #define REDIRECT_DIRECT_MAX 16384
-#define REDIRECT_ECHOES_MAX 16384
 #define REDIRECT_PORTS_MAX 64
+
+enum redirect_number {
+	REDIRECT_REMEMBERED = 0, /* connections, ever; the agent begins with 1 */
+	REDIRECT_FOUND_EMPTY,    /* how many it were when there were none */
+	REDIRECT_SEED, /* which flows have the same place in an array: a secret of the host's */
+	REDIRECT_MEMORY_COUNT,
+};
 
 enum redirect_service_flag {
 	REDIRECT_NOT_ASKED = 1 << 0, /* another VIP cannot be told from it by an option */
@@ -54,14 +60,19 @@ struct redirect_prefix {
 };
 
 enum redirect_syn_state {
-	REDIRECT_SYN_PLAIN = 0, /* nothing that it is answered with redirects */
-	REDIRECT_SYN_ASKED = 1, /* it left with the option, and no other one has left */
+	REDIRECT_SYN_NONE = 0,
+	REDIRECT_SYN_PLAIN, /* nothing that it is answered with redirects */
+	REDIRECT_SYN_ASKED, /* it left with the option, and no other one has left */
+	REDIRECT_SYN_OTHER, /* of a question: the connection has begun with another number */
 };
 
-/* A connection that has begun and that nobody has answered. */
+/* A connection that has begun, by client and VIP. */
 struct redirect_syn {
+	struct bpf_spin_lock lock;
+	__u32 state; /* enum redirect_syn_state */
 	__u32 sequence;
-	__u32 state; /* enum redirect_syn_state; changed by compare and swap */
+	__u32 when; /* s of CLOCK_MONOTONIC */
+	struct host_flow flow;
 };
 
 /* What somebody on this host has used to call a backend itself. */
@@ -80,11 +91,18 @@ struct redirect_holder {
 
 /* What is to be repeated in a SYN-ACK. */
 struct redirect_echo {
-	__u32 sequence; /* of the SYN */
+	__u32 service;
 	__be32 tail;
 	__be16 port;
 	__u16 pad;
-	__u32 service;
+};
+
+/* The same by client and backend. */
+struct redirect_echo_slot {
+	struct bpf_spin_lock lock;
+	__u32 sequence; /* of the SYN */
+	struct redirect_echo echo;
+	struct host_flow flow;
 };
 
 /*
@@ -107,7 +125,8 @@ struct redirect_way {
 	__u32 sequence; /* of the SYN that began it */
 	__u32 ifindex;  /* by which the host's packets leave */
 	__u32 service;
-	__u64 seen;         /* last packet, ns of CLOCK_MONOTONIC, to a second */
+	__u64 seen; /* last packet, ns of CLOCK_MONOTONIC, to a second */
+	__u64 neighbor; /* of what leaves only: whom the kernel has sent to, and when: redirect_neighbor.h */
 	__u32 acknowledged; /* of what leaves only: the number that the host expects next */
 	__u32 pad;
 };
@@ -132,6 +151,7 @@ enum redirect_event {
 	REDIRECT_AMBIGUOUS,    /* another VIP ends like this one */
 	REDIRECT_MAY_CLASH,    /* its port has been used to call a backend itself */
 	REDIRECT_ADD_FAILED,   /* the kernel did not add the option */
+	REDIRECT_NO_PLACE,     /* another one that may be answered yet has its place */
 	/* On a client's host: a SYN-ACK that comes. */
 	REDIRECT_TAKEN, /* the connection is the backend's */
 	REDIRECT_NOT_TAKEN, /* the VIP answered by itself, although it was asked: nobody has handed the connection over */

@@ -131,7 +131,8 @@ enum ring_flag {
 	RING_QUIC = 1 << 2,   /* connection IDs may name the backend */
 	/* The policy places what is redirected, the ring the rest: nobody would remember it. */
 	RING_REDIRECTED = 1 << 3,
-	RING_SOURCES = 1 << 4, /* only some clients may come: see struct source_range */
+	RING_SOURCES = 1 << 4,        /* only some clients may come: see struct source_range */
+	RING_KERNEL_SOURCES = 1 << 5, /* what comes from some addresses is the kernel's */
 };
 
 struct ring_header {
@@ -162,6 +163,12 @@ struct source_range {
 	__u32 set;
 	struct address address;
 };
+
+/*
+ * The set of those IPv4 addresses whose packets services with RING_KERNEL_SOURCES leave to the
+ * kernel; that of IPv6 is the one before it. No ring names them.
+ */
+#define KERNEL_SOURCES_SET 0xffffffff
 
 /* Backends in the order in which a policy asks them, this many to a line. */
 #define RING_TURNS_PER_LINE 16
@@ -341,6 +348,7 @@ enum reason {
 	PASS_LOCAL,          /* the backend is this host */
 	PASS_REPLY_UNROUTED, /* translated NAT reply that the kernel routes */
 	PASS_SENT_ALREADY,   /* l2dsr: a frame for the backend, which a switch floods */
+	PASS_KERNEL_SOURCE,  /* the service leaves what comes from there to the kernel */
 	/* Sent on. */
 	FORWARD_L2DSR,
 	FORWARD_IPIP,

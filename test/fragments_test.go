@@ -183,11 +183,17 @@ func (l *fragmentLab) arrive(w way, director, datagrams int, wait time.Duration)
 // arrives sends one datagram, and says whether a backend gets it as it was.
 func (l *fragmentLab) arrives(w way, port, size int, wait time.Duration) bool {
 	l.t.Helper()
-	from := "0.0.0.0"
-	if w.inner6 {
-		from = "::"
+	return l.isDigested(netip.AddrPortFrom(w.vip(), 7), port, size, wait)
+}
+
+// isDigested sends a datagram by a port of the client's, and says whether its sum comes back.
+func (l *lab) isDigested(to netip.AddrPort, port, size int, wait time.Duration) bool {
+	l.t.Helper()
+	from := netip.IPv4Unspecified()
+	if to.Addr().Is6() {
+		from = netip.IPv6Unspecified()
 	}
-	conn, err := l.client.ListenPacket("udp", netip.AddrPortFrom(netip.MustParseAddr(from), uint16(port)).String())
+	conn, err := l.client.ListenPacket("udp", netip.AddrPortFrom(from, uint16(port)).String())
 	if err != nil {
 		l.t.Fatalf("take port %d: %v", port, err)
 	}
@@ -196,8 +202,8 @@ func (l *fragmentLab) arrives(w way, port, size int, wait time.Duration) bool {
 	for i := range data {
 		data[i] = byte(rand.Uint32())
 	}
-	if _, err := conn.WriteTo(data, net.UDPAddrFromAddrPort(netip.AddrPortFrom(w.vip(), 7))); err != nil {
-		l.t.Fatalf("send to %s: %v", w.vip(), err)
+	if _, err := conn.WriteTo(data, net.UDPAddrFromAddrPort(to)); err != nil {
+		l.t.Fatalf("send to %s: %v", to, err)
 	}
 	_ = conn.SetReadDeadline(time.Now().Add(wait))
 	n, _, err := conn.ReadFrom(answer)

@@ -21,6 +21,7 @@ import (
 //	                             --- backend1, backend2, backend3
 //	                             --- store (three members of etcd)
 func TestGroupSharesSets(t *testing.T) {
+	t.Parallel()
 	w := way{mode: "l2dsr"}
 	l := newLab(t, size{backends: 3})
 	second, host := l.Router("director2"), l.Host("store")

@@ -108,6 +108,7 @@ func (l *loadsLab) opened() map[string]int {
 // director gets no new ones while another has less to do. When reports stop connections are placed
 // in turn, and by load again when they are back. What is open stays.
 func TestReportedLoads(t *testing.T) {
+	t.Parallel()
 	for _, policy := range []model.Policy{model.LeastConn, model.P2C} {
 		t.Run(policy.String(), func(t *testing.T) { reportedLoads(t, policy) })
 	}

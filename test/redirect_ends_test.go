@@ -214,6 +214,7 @@ func (l *endsLab) closeTogether(t *testing.T, b *bothEnds) {
 
 // What is lost of a handshake comes again, whether or not agents start again meanwhile.
 func TestConnectionsBeginAgain(t *testing.T) {
+	t.Parallel()
 	l := newEndsLab(t)
 	restart := func() {
 		for _, name := range []string{"client", "backend1"} {

@@ -60,9 +60,13 @@ func TestRedirectAgentBehindAgent(t *testing.T) {
 		}
 	}
 	for _, host := range []string{"machine", "backend1"} {
-		received, echoed, not := l.event(host, "received"), l.event(host, "echoed"), l.event(host, "unechoed")
-		if received < 8 || echoed != received || not != 0 {
-			t.Errorf("%s has received %d SYNs that say who was called, and echoed %d, and not %d, want at least 8, and all", host, received, echoed, not)
+		// Probes go on: one may be between the two.
+		waitFor(t, "all SYNs that "+host+" has received to be echoed, at least 8", func() bool {
+			received := l.event(host, "received")
+			return received >= 8 && l.event(host, "echoed") == received
+		})
+		if not := l.event(host, "unechoed"); not != 0 {
+			t.Errorf("%s has not echoed %d SYNs", host, not)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 )
@@ -19,8 +20,15 @@ func TestSeveralVIPsOfABackend(t *testing.T) {
 	for _, b := range l.backends[:2] {
 		startNginx(t, b)
 	}
+	// A port that has called the other VIP might clash: each step has ports of its own.
+	step := 0
+	otherPorts := func() {
+		step++
+		l.client.Sysctl("net.ipv4.ip_local_port_range", fmt.Sprintf("%d %d", 30000+1000*step, 30999+1000*step))
+	}
 	bothFamilies(t, func(t *testing.T, six bool) {
 		for _, s := range []redirectService{one, two} {
+			otherPorts()
 			l.bypasses(t, 10, func() {
 				for range 10 {
 					on(t, l.client, "curl", "-sS", "--fail", "--max-time", "10", "http://"+s.at(six)+"/name")
@@ -29,6 +37,7 @@ func TestSeveralVIPsOfABackend(t *testing.T) {
 		}
 		l.bypasses(t, 0, func() {
 			for _, s := range []redirectService{one, two} {
+				otherPorts()
 				if out := on(t, l.client, "wrk", "-t", "1", "-c", "10", "-d", "1s", "http://"+s.at(six)+"/name"); strings.Contains(out, "Socket errors") || strings.Contains(out, "Non-2xx") {
 					t.Errorf("wrk says:\n%s", out)
 				}

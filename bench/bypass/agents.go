@@ -8,7 +8,7 @@ import (
 	"weir.io/weir/bench/inside"
 )
 
-// AgentCost is what one program of an agent takes of a request by mode redirect.
+// AgentCost is what one program of an agent takes of a request of a redirected connection.
 type AgentCost struct {
 	Host    string // client or backend
 	Program string
@@ -18,20 +18,20 @@ type AgentCost struct {
 
 // AgentCosts asks over one redirected connection for a while, and returns what the agents on
 // both hosts took of that, and how long the median request did meanwhile.
-func (l *Lab) AgentCosts(ctx context.Context, duration time.Duration) (costs []AgentCost, r Result, err error) {
+func (l *Lab) AgentCosts(ctx context.Context, w *Way, duration time.Duration) (costs []AgentCost, r Result, err error) {
 	clock, err := inside.NewClock()
 	if err != nil {
 		return nil, r, err
 	}
 	defer func() { err = errors.Join(err, clock.Close()) }()
-	before, err := l.agentRuns()
+	before, err := l.agentRuns(w)
 	if err != nil {
 		return nil, r, err
 	}
-	if r, err = l.Measure(ctx, handover(), false, duration); err != nil {
+	if r, err = l.Measure(ctx, w, false, duration); err != nil {
 		return nil, r, err
 	}
-	after, err := l.agentRuns()
+	after, err := l.agentRuns(w)
 	if err != nil {
 		return nil, r, err
 	}
@@ -49,20 +49,11 @@ func (l *Lab) AgentCosts(ctx context.Context, duration time.Duration) (costs []A
 }
 
 // agentRuns are those of the client's agent, and of the backend's.
-func (l *Lab) agentRuns() (all [2]map[string]inside.Runs, err error) {
-	for i, agent := range l.agents {
-		if all[i], err = inside.AgentRuns(agent.Pin); err != nil {
+func (l *Lab) agentRuns(w *Way) (all [2]map[string]inside.Runs, err error) {
+	for i, number := range []int{askingClient, w.server} {
+		if all[i], err = inside.AgentRuns(l.agents[number].Pin); err != nil {
 			return all, err
 		}
 	}
 	return all, nil
-}
-
-func handover() *Way {
-	for _, w := range Ways {
-		if w.Name == Handover {
-			return w
-		}
-	}
-	panic("no way is called " + Handover)
 }

@@ -12,6 +12,7 @@ import (
 	"weir.io/weir/bench/echo"
 	"weir.io/weir/bench/process"
 	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/netlab"
 )
 
 // startWeir runs the director and the agents of the hosts that have one. All of them have
@@ -24,31 +25,35 @@ func (l *Lab) startWeir(ctx context.Context) error {
 			continue
 		}
 		b := model.NewBackend()
-		if b.Address = address(agentServer); w.mode == model.NAT {
-			b.Address = address(natServer)
-		} else {
+		b.Address = address(w.server)
+		s := model.Service{Name: w.Name, VIP: w.to, Protocol: model.TCP, Port: model.PortRange{First: port, Last: port}, Mode: w.mode, Backends: []model.Backend{b}}
+		switch w.server {
+		case handedServer:
+			nat := model.NAT
+			s.Fallback, s.SNAT = &nat, true
+		case agentServer:
 			held = append(held, w.to)
 		}
-		shared.Services = append(shared.Services, model.Service{Name: w.Name, VIP: w.to, Protocol: model.TCP,
-			Port: model.PortRange{First: port, Last: port}, Mode: w.mode, Backends: []model.Backend{b}})
+		shared.Services = append(shared.Services, s)
 	}
 	shared.Agent.Interfaces = []string{"eth0"}
-	server, err := process.StartAgent(l.agent, shared, "auto")
-	if err != nil {
-		return err
+	l.agents = map[int]*process.Weir{}
+	for number, on := range map[int]struct {
+		host *netlab.Host
+		held []netip.Addr
+	}{askingClient: {l.asker, nil}, agentServer: {l.agent, held}, handedServer: {l.handed, nil}} {
+		agent, err := process.StartAgent(on.host, shared, "auto")
+		if err != nil {
+			return err
+		}
+		if err := agent.Holds(ctx, on.held...); err != nil {
+			return err
+		}
+		l.agents[number] = agent
 	}
-	asker, err := process.StartAgent(l.asker, shared, "auto")
-	if err != nil {
-		return err
-	}
-	l.agents = []*process.Weir{asker, server}
-	if err := server.Holds(ctx, held...); err != nil {
-		return err
-	}
-	if err := asker.Holds(ctx); err != nil {
-		return err
-	}
+	shared.Director.SNAT = model.SNAT{Addresses: []netip.Addr{address(weirBalancer)}, Ports: model.PortRange{First: 1024, Last: 4095}}
 	shared.Director.Interfaces = []string{"eth0"}
+	var err error
 	if l.director, err = process.StartDirector(l.balancers["weir"], shared); err != nil {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 	"strconv"
 
 	"weir.io/weir/bench/echo"
@@ -34,6 +35,7 @@ const (
 	askingClient
 	plainServer
 	agentServer
+	handedServer
 	natServer      // the plain server's, whence replies go back through weir
 	iptablesServer // the same through iptables
 	weirBalancer
@@ -48,19 +50,25 @@ type Way struct {
 
 	mode     model.Mode
 	balancer string
+	server   int        // number of the host that a director sends it to
 	to       netip.Addr // that is asked
 }
 
-// Handover is the name of mode redirect: another program is called redirect.
-const Handover = "weir-redirect"
+// Handover is the name of mode redirect: another program is called redirect. BesideTunnels is
+// the same to the server at which tunnels end, too.
+const (
+	Handover      = "weir-redirect"
+	BesideTunnels = "weir-redirect-gue"
+)
 
 // Ways are all there are, the first without a balancer.
 var Ways = []*Way{
 	{Name: "direct", to: address(plainServer)},
-	{Name: Handover, Weir: true, mode: model.Redirect, balancer: "weir", to: vip(1)},
-	{Name: "gue", Weir: true, mode: model.GUE, balancer: "weir", to: vip(2)},
-	{Name: "ipip", Weir: true, mode: model.IPIP, balancer: "weir", to: vip(3)},
-	{Name: "nat", Weir: true, mode: model.NAT, balancer: "weir", to: vip(4)},
+	{Name: Handover, Weir: true, mode: model.Redirect, balancer: "weir", server: handedServer, to: vip(1)},
+	{Name: BesideTunnels, Weir: true, mode: model.Redirect, balancer: "weir", server: agentServer, to: vip(7)},
+	{Name: "gue", Weir: true, mode: model.GUE, balancer: "weir", server: agentServer, to: vip(2)},
+	{Name: "ipip", Weir: true, mode: model.IPIP, balancer: "weir", server: agentServer, to: vip(3)},
+	{Name: "nat", Weir: true, mode: model.NAT, balancer: "weir", server: natServer, to: vip(4)},
 	{Name: "iptables", balancer: "iptables", to: vip(5)},
 	{Name: "nginx", balancer: "nginx", to: vip(6)},
 }
@@ -73,22 +81,24 @@ func vip(number int) netip.Addr { return netip.AddrFrom4([4]byte{198, 18, 0, byt
 // Lab is:
 //
 //	client (no agent), asker (agent) --- switch --- weir, iptables, nginx
-//	                                            --- server (no agent), agent
+//	                                            --- server (no agent), agent, handed (agents)
 //
 // The asker's host has an agent because mode redirect needs one there; all other ways are
-// the client's. Server and agent differ likewise.
+// the client's. Servers differ likewise: at agent's host tunnels end, and to handed's
+// connections are redirected that fall back to full NAT, so that tunnels need nothing there.
 type Lab struct {
 	lan       *netlab.Host
 	client    *netlab.Host
 	asker     *netlab.Host
 	server    *netlab.Host
 	agent     *netlab.Host
+	handed    *netlab.Host
 	balancers map[string]*netlab.Host
 	ports     []*netlab.Port // of the hosts
 	lab       *netlab.Lab
 	director  *process.Weir
-	agents    []*process.Weir
-	program   string // this one, whose commands are server and client
+	agents    map[int]*process.Weir // by the host's number
+	program   string                // this one, whose commands are server and client
 }
 
 // New builds the lab, and returns when every way has been seen to lead to its server.
@@ -100,6 +110,7 @@ func New(ctx context.Context, lab *netlab.Lab) (*Lab, error) {
 	l := &Lab{lab: lab, lan: lab.Switch("switch"), balancers: map[string]*netlab.Host{}, program: program}
 	l.client, l.asker = l.plugIn(lab.Host("client"), plainClient), l.plugIn(lab.Host("asker"), askingClient)
 	l.server, l.agent = l.plugIn(lab.Host("server"), plainServer), l.plugIn(lab.Host("agent"), agentServer)
+	l.handed = l.plugIn(lab.Host("handed"), handedServer)
 	for name, number := range map[string]int{"weir": weirBalancer, "iptables": iptablesBalancer, "nginx": nginxBalancer} {
 		l.balancers[name] = l.plugIn(lab.Router(name), number)
 	}
@@ -130,7 +141,7 @@ func (l *Lab) plugIn(h *netlab.Host, number int) *netlab.Host {
 func (l *Lab) receive() error {
 	for _, port := range l.ports {
 		cpu := clientCPU
-		if port.Host == l.server || port.Host == l.agent {
+		if slices.Contains(l.servers(), port.Host) {
 			cpu = serverCPU
 		}
 		threads, err := process.ThreadNAPI(port, cpu)
@@ -162,8 +173,10 @@ func (l *Lab) route() {
 	l.balancers["nginx"].Address("lo", vip(6).String()+"/32")
 }
 
+func (l *Lab) servers() []*netlab.Host { return []*netlab.Host{l.server, l.agent, l.handed} }
+
 func (l *Lab) startServers(ctx context.Context) error {
-	for _, h := range []*netlab.Host{l.server, l.agent} {
+	for _, h := range l.servers() {
 		p, err := process.Start(h, "echo", l.program, "echo-server", "--port", strconv.Itoa(port), "--cpu", strconv.Itoa(serverCPU))
 		if err != nil {
 			return err

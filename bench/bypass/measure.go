@@ -11,6 +11,7 @@ import (
 	"weir.io/weir/bench/echo"
 	"weir.io/weir/bench/process"
 	"weir.io/weir/internal/api"
+	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/netlab"
 )
 
@@ -41,7 +42,7 @@ func (l *Lab) Measure(ctx context.Context, w *Way, connections bool, duration ti
 }
 
 func (l *Lab) clientOf(w *Way) *netlab.Host {
-	if w.Name == Handover {
+	if w.mode == model.Redirect {
 		return l.asker
 	}
 	return l.client

@@ -76,7 +76,7 @@ func (n *NAPI) RealTime(priority uint32) error {
 func (n *NAPI) CPUTime() (time.Duration, error) {
 	var sum time.Duration
 	for _, pid := range n.threads {
-		ran, err := cpuTime(pid)
+		ran, err := CPUTimeOf(pid)
 		if err != nil {
 			return 0, fmt.Errorf("NAPI of %s of %s: %w", n.port.Name, n.port.Host.Name, err)
 		}

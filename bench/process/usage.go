@@ -16,7 +16,7 @@ import (
 // CPUTime returns how long the process has run, all of its threads, in user and
 // kernel mode. Where the kernel is built without CONFIG_IRQ_TIME_ACCOUNTING that
 // includes the softirqs that ran on top of it.
-func (p *Process) CPUTime() (time.Duration, error) { return cpuTime(p.PID()) }
+func (p *Process) CPUTime() (time.Duration, error) { return CPUTimeOf(p.PID()) }
 
 // CPUTime returns how long the host's processes have run together.
 func CPUTime(host *netlab.Host) (time.Duration, error) {
@@ -26,7 +26,7 @@ func CPUTime(host *netlab.Host) (time.Duration, error) {
 	}
 	var sum time.Duration
 	for _, pid := range pids {
-		time, err := cpuTime(pid)
+		time, err := CPUTimeOf(pid)
 		if err != nil {
 			return 0, err
 		}
@@ -35,9 +35,9 @@ func CPUTime(host *netlab.Host) (time.Duration, error) {
 	return sum, nil
 }
 
-// cpuTime adds up the run times of a process's threads: the first number of
+// CPUTimeOf returns how long a process has run: it adds up the run times of a process's threads: the first number of
 // schedstat, in nanoseconds (kernel's Documentation/scheduler/sched-stats.rst).
-func cpuTime(pid int) (time.Duration, error) {
+func CPUTimeOf(pid int) (time.Duration, error) {
 	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
 	if err != nil || len(files) == 0 {
 		return 0, fmt.Errorf("run time of process %d: it is gone", pid)

@@ -59,6 +59,8 @@ const (
 	benchProgBenchTunnel        = "bench_tunnel"
 	benchProgBenchTx            = "bench_tx"
 	benchProgDirector           = "director"
+	benchProgTakeBareReply      = "take_bare_reply"
+	benchProgTakeReply          = "take_reply"
 	benchProgTakeTellings       = "take_tellings"
 	benchProgUndoNat            = "undo_nat"
 	benchVarBenchFront          = "bench_front"
@@ -147,6 +149,8 @@ type benchProgramSpecs struct {
 	BenchTunnel   *ebpf.ProgramSpec `ebpf:"bench_tunnel"`
 	BenchTx       *ebpf.ProgramSpec `ebpf:"bench_tx"`
 	Director      *ebpf.ProgramSpec `ebpf:"director"`
+	TakeBareReply *ebpf.ProgramSpec `ebpf:"take_bare_reply"`
+	TakeReply     *ebpf.ProgramSpec `ebpf:"take_reply"`
 	TakeTellings  *ebpf.ProgramSpec `ebpf:"take_tellings"`
 	UndoNat       *ebpf.ProgramSpec `ebpf:"undo_nat"`
 }
@@ -385,6 +389,8 @@ type benchPrograms struct {
 	BenchTunnel   *ebpf.Program `ebpf:"bench_tunnel"`
 	BenchTx       *ebpf.Program `ebpf:"bench_tx"`
 	Director      *ebpf.Program `ebpf:"director"`
+	TakeBareReply *ebpf.Program `ebpf:"take_bare_reply"`
+	TakeReply     *ebpf.Program `ebpf:"take_reply"`
 	TakeTellings  *ebpf.Program `ebpf:"take_tellings"`
 	UndoNat       *ebpf.Program `ebpf:"undo_nat"`
 }
@@ -398,6 +404,8 @@ func (p *benchPrograms) Close() error {
 		p.BenchTunnel,
 		p.BenchTx,
 		p.Director,
+		p.TakeBareReply,
+		p.TakeReply,
 		p.TakeTellings,
 		p.UndoNat,
 	)

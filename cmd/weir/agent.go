@@ -12,6 +12,7 @@ import (
 	"weir.io/weir/internal/agent"
 	"weir.io/weir/internal/api"
 	"weir.io/weir/internal/loads"
+	"weir.io/weir/internal/logs"
 	"weir.io/weir/internal/metrics"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/privilege"
@@ -21,7 +22,7 @@ import (
 type agentOptions struct {
 	file, bpffs, socket, attach string
 	interfaces                  []string
-	log                         logFlags
+	log                         logs.Flags
 }
 
 func newAgent() *cobra.Command {
@@ -34,7 +35,7 @@ func newAgent() *cobra.Command {
 			"ends; weir detach removes it.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			log, err := o.log.logger(cmd.ErrOrStderr())
+			log, err := logger(&o.log, cmd.ErrOrStderr())
 			if err != nil {
 				return err
 			}
@@ -47,7 +48,7 @@ func newAgent() *cobra.Command {
 	flags.StringVar(&o.attach, "attach", string(agent.AttachAuto), "how packets are caught: auto, xdp or tc")
 	flags.StringSliceVar(&o.interfaces, "interface", nil, "`interfaces` that tunnels come in by, instead of the file's")
 	addBPFFS(cmd, &o.bpffs)
-	o.log.add(cmd)
+	o.log.Add(cmd)
 	return cmd
 }
 

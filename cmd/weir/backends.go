@@ -67,6 +67,8 @@ func backendsTable(t *table, backends []api.Backend) {
 		where, hop := b.Interface, b.NextHop.String()
 		if b.Local {
 			where, hop = "local", ""
+		} else if b.ByKernel {
+			hop = "kernel"
 		}
 		t.row(b.Service, b.Name, endOf(&b.BackendStatus), b.Mode, b.State, share(b, slots[b.Service]), where, hop, b.MTU, b.Opened, b.Packets, b.Bytes, loadOf(b.Load),
 			redirectOf(b.Redirect), healthOf(b.Health), sinceOf(b.Health), whyOf(&b.BackendStatus))

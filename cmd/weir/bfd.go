@@ -14,6 +14,7 @@ import (
 	"weir.io/weir/internal/api"
 	"weir.io/weir/internal/bfd"
 	"weir.io/weir/internal/datapath"
+	"weir.io/weir/internal/logs"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/privilege"
 )
@@ -26,7 +27,7 @@ func bfdSocket(socket string) string { return filepath.Join(filepath.Dir(socket)
 
 type bfdOptions struct {
 	bpffs, socket string
-	log           logFlags
+	log           logs.Flags
 }
 
 func newBFD() *cobra.Command {
@@ -40,7 +41,7 @@ func newBFD() *cobra.Command {
 			"that for a failure.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			log, err := o.log.logger(cmd.ErrOrStderr())
+			log, err := logger(&o.log, cmd.ErrOrStderr())
 			if err != nil {
 				return err
 			}
@@ -49,7 +50,7 @@ func newBFD() *cobra.Command {
 	}
 	cmd.Flags().StringVar(&o.socket, "socket", defaultBFDSocket, "unix `socket` to answer on")
 	addBPFFS(cmd, &o.bpffs)
-	o.log.add(cmd)
+	o.log.Add(cmd)
 	cmd.AddCommand(newBFDStatus())
 	return cmd
 }

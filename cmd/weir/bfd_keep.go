@@ -36,8 +36,7 @@ func startBFD(o *runOptions, socket string) error {
 	if err != nil {
 		return fmt.Errorf("find this program: %w", err)
 	}
-	cmd := exec.Command(self, "bfd", "--socket", socket, "--bpffs", o.bpffs,
-		"--log-format", o.log.format, "--log-level", o.log.level.String())
+	cmd := exec.Command(self, append([]string{"bfd", "--socket", socket, "--bpffs", o.bpffs}, o.log.Args()...)...)
 	cmd.Stderr = os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, AmbientCaps: privilege.HandOn(privilege.BFD)}
 	if err := cmd.Start(); err != nil {

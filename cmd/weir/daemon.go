@@ -56,7 +56,7 @@ func (d *daemon) noteSet(err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.badSet = err; err == nil {
-		d.info.Applied = time.Now().Truncate(time.Second)
+		d.info.Applied = time.Now().Truncate(time.Millisecond)
 	}
 }
 

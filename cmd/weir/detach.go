@@ -11,6 +11,7 @@ import (
 	"weir.io/weir/internal/agent"
 	"weir.io/weir/internal/api"
 	"weir.io/weir/internal/datapath"
+	"weir.io/weir/internal/device"
 	"weir.io/weir/internal/privilege"
 )
 
@@ -66,7 +67,7 @@ func whatIsLeft(pin string) removal {
 		name, isLink := strings.CutPrefix(e.Name(), "xdp-")
 		switch {
 		case isLink:
-			r.Interfaces = append(r.Interfaces, name)
+			r.Interfaces = append(r.Interfaces, device.PinnedInterface(name))
 		case e.Name() == "agent":
 			r.Agent = true
 		default:

@@ -52,7 +52,7 @@ func examineEtcd(e model.Etcd) doctor.Finding {
 			return "", err
 		}
 		return fmt.Sprintf("revision %d, %d services of owners %s",
-			state.Revision, len(state.Documents()), strings.Join(state.Owners(), ", ")), nil
+			state.Revision, state.Count(), strings.Join(state.Owners(), ", ")), nil
 	})
 }
 

@@ -4,27 +4,14 @@ import (
 	"io"
 	"log/slog"
 
-	"github.com/spf13/cobra"
+	"weir.io/weir/internal/logs"
 )
 
-// logFlags choose what a process writes to stderr, and how.
-type logFlags struct {
-	format string
-	level  slog.Level
-}
-
-func (f *logFlags) add(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.format, "log-format", "text", "text or json")
-	cmd.Flags().TextVar(&f.level, "log-level", slog.LevelInfo, "debug, info, warn or error")
-}
-
-func (f *logFlags) logger(w io.Writer) (*slog.Logger, error) {
-	options := &slog.HandlerOptions{Level: f.level}
-	switch f.format {
-	case "text":
-		return slog.New(slog.NewTextHandler(w, options)), nil
-	case "json":
-		return slog.New(slog.NewJSONHandler(w, options)), nil
+// logger returns what logs as the flags say; where they are wrong, so was the command line.
+func logger(f *logs.Flags, w io.Writer) (*slog.Logger, error) {
+	handler, err := f.Handler(w)
+	if err != nil {
+		return nil, usageError{err}
 	}
-	return nil, usagef("unknown log format %q (one of json, text)", f.format)
+	return slog.New(handler), nil
 }

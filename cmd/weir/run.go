@@ -23,6 +23,7 @@ import (
 	"weir.io/weir/internal/health"
 	"weir.io/weir/internal/history"
 	"weir.io/weir/internal/hooks"
+	"weir.io/weir/internal/logs"
 	"weir.io/weir/internal/metrics"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/neighbor"
@@ -34,7 +35,7 @@ import (
 type runOptions struct {
 	file, bpffs, socket string
 	drain               drain
-	log                 logFlags
+	log                 logs.Flags
 }
 
 func newRun() *cobra.Command {
@@ -48,7 +49,7 @@ func newRun() *cobra.Command {
 			"SIGTERM ends it too, after a while: a second SIGTERM ends only the process.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			log, err := o.log.logger(cmd.ErrOrStderr())
+			log, err := logger(&o.log, cmd.ErrOrStderr())
 			if err != nil {
 				return err
 			}
@@ -62,11 +63,12 @@ func newRun() *cobra.Command {
 	cmd.Flags().StringVar(&o.socket, "socket", api.DefaultSocket, "unix `socket` to answer on")
 	cmd.Flags().DurationVar(&o.drain.wait, "drain", 0, "on SIGTERM forward for this `time`, then detach; 0: end at once, forwarding goes on")
 	addBPFFS(cmd, &o.bpffs)
-	o.log.add(cmd)
+	o.log.Add(cmd)
 	return cmd
 }
 
 func runDirector(ctx context.Context, o *runOptions, log *slog.Logger) error {
+	collect()
 	ctx, cancel := o.drain.context(ctx, log)
 	defer cancel()
 	first, changes, err := firstConfig(ctx, o.file)
@@ -308,7 +310,7 @@ func (d *director) run(ctx context.Context, first model.Config, changes <-chan c
 	d.presence.group, d.presence.run = d.group, d.whatRuns
 	server.Handle("/metrics", metrics.Handler(version, d, d.announcers.bgp.Status, d.bfd.Sessions))
 	server.HandleBGP(d.announcers.bgp.Status)
-	server.HandleSets(&sets{planner{d.keeper, d.kernel, d.checker.Results, d.first.Limits}})
+	server.HandleSets(&sets{planner: planner{d.keeper, d.kernel, d.checker.Results, d.first.Limits}})
 	server.HandleExplain(d.explain)
 	server.HandleCapture(d.capture)
 	server.HandleFlows(d.flows)

@@ -1,12 +1,10 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 
 	"weir.io/weir/internal/api"
@@ -17,7 +15,10 @@ import (
 )
 
 // sets is the API's way to the sets of a director's store.
-type sets struct{ planner }
+type sets struct {
+	planner
+	given given
+}
 
 // List returns what sets there are, the file's too.
 func (s *sets) List() []api.SetInfo {
@@ -125,21 +126,14 @@ func (s *sets) Documents(owner string) ([]model.Document, bool) {
 
 // Give makes a set with its logs what runs, beside the file and the other sets.
 func (s *sets) Give(ctx context.Context, owner string, text []byte) (none api.SetChange, err error) {
-	var set struct {
-		Documents []model.Document `json:"documents"`
-	}
-	decoder := json.NewDecoder(bytes.NewReader(text))
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(&set); err != nil {
+	set, err := s.given.parse(owner, text)
+	if err != nil {
 		return none, api.NewProblem(http.StatusBadRequest, "the body is not a set with its logs: "+err.Error())
 	}
-	if _, err := decoder.Token(); err != io.EOF {
-		return none, api.NewProblem(http.StatusBadRequest, "the body is not a set with its logs: something follows the end")
-	}
-	if set.Documents == nil {
+	if set.documents == nil {
 		return none, api.NewProblem(http.StatusUnprocessableEntity, "documents: is required (an empty list is [])", api.FieldProblem{Field: "documents", Detail: "is required (an empty list is [])"})
 	}
-	err = model.ValidateDocuments(set.Documents)
+	err = model.ValidateChangedDocuments(set.documents, func(i int) bool { return set.known[i] })
 	if errs := (model.FieldErrors)(nil); errors.As(err, &errs) {
 		p := api.NewProblem(http.StatusUnprocessableEntity, err.Error())
 		for _, e := range errs {
@@ -150,6 +144,9 @@ func (s *sets) Give(ctx context.Context, owner string, text []byte) (none api.Se
 	if err != nil {
 		return none, err
 	}
-	change, err := s.keeper.Give(ctx, owner, set.Documents)
+	change, err := s.keeper.Give(ctx, owner, set.documents)
+	if err == nil {
+		s.given.keep(owner, set)
+	}
 	return api.SetChange(change), worded(err)
 }

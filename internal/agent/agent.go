@@ -193,16 +193,17 @@ func (a *Agent) apply(p plan, uplinks []uplink) error {
 		return err
 	}
 	a.plan, a.indexes = p, t.indexes
-	if err := a.redirect(p.redirects, uplinks); err != nil {
+	in := entrances(uplinks)
+	if err := a.redirect(p.redirects, in); err != nil {
 		return err
 	}
 	log := a.options.Log
-	if err := loosenReversePath(uplinks, log); err != nil {
+	if err := loosenReversePath(in, log); err != nil {
 		return err
 	}
-	// ARP must be quiet before there is a VIP that it could give away.
-	if p.serves() {
-		if err := quietARP(uplinks, log); err != nil {
+	// ARP must be quiet before there is a VIP that it could give away. Pods' hosts have none.
+	if p.serves() && len(p.vips) > 0 {
+		if err := quietARP(in, log); err != nil {
 			return err
 		}
 	}
@@ -251,6 +252,9 @@ func (a *Agent) attach(uplinks []uplink, p plan) error {
 	var errs []error
 	for _, u := range uplinks {
 		at, err := how.attach(u)
+		if err != nil && u.replies && isGone(u) {
+			continue
+		}
 		if err != nil {
 			errs = append(errs, err)
 			continue

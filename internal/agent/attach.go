@@ -72,6 +72,9 @@ type attacher struct {
 // old one goes: an unwrapped packet is no tunnel packet, so two do no harm.
 func (a *attacher) attach(u uplink) (attachment, error) {
 	at := attachment{uplink: u}
+	if u.replies {
+		return a.attachReplies(u)
+	}
 	if a.serves {
 		var err error
 		if at, err = a.attachHost(u); err != nil {
@@ -89,6 +92,20 @@ func (a *attacher) attach(u uplink) (attachment, error) {
 		at.redirect, err = a.attachTC(u, hookLeave, a.redirector.RedirectLeave)
 	}
 	return at, err
+}
+
+// attachReplies attaches what looks at pods' answers that leave.
+func (a *attacher) attachReplies(u uplink) (attachment, error) {
+	at := attachment{uplink: u}
+	if !a.serves {
+		return at, a.detachHost(u)
+	}
+	var err error
+	if at.egress, err = a.attachTC(u, hookEgress, a.objects.HostEgress); err != nil {
+		return at, err
+	}
+	// It may have been one that tunnels came in by.
+	return at, errors.Join(unpin(a.path(hookXDP, u.index)), unpin(a.path(hookIngress, u.index)), removeFilter(u, hookIngress))
 }
 
 // attachHost attaches what unwraps tunnels.
@@ -210,10 +227,21 @@ func adopt(path string, index int, program *ebpf.Program) (bool, error) {
 	if linkIndex(info) != index {
 		return false, l.Unpin()
 	}
+	if id, known := programID(program); known && id == info.Program {
+		return true, nil // each pod that comes or goes leads here for all interfaces
+	}
 	if err := l.Update(program); err != nil {
 		return false, fmt.Errorf("switch program of link %s: %w", path, err)
 	}
 	return true, nil
+}
+
+func programID(program *ebpf.Program) (ebpf.ProgramID, bool) {
+	info, err := program.Info()
+	if err != nil {
+		return 0, false
+	}
+	return info.ID()
 }
 
 func linkIndex(info *link.Info) int {

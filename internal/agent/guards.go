@@ -47,7 +47,7 @@ func (r *redirector) guard() error {
 	if len(want) > 0 {
 		there = 1
 	}
-	if err := r.GuardSwitch.Put(uint32(0), there); err != nil {
+	if err := r.Guarded.Set(there); err != nil {
 		return fmt.Errorf("switch guards: %w", err)
 	}
 	return removeKeys(r.Guards, was, func(end redirectHostEndpoint) bool {

@@ -15,8 +15,12 @@ type bothEnds struct{ from, to netip.AddrPort }
 // quotes is an ICMP error from one host to another about a packet of TCP. The checksum in what
 // is quoted is that of the packet as it was before its ends were replaced: nobody changes it.
 func quotes(from, to netip.Addr, is, was bothEnds, length int) frame {
+	return quotesNumber(from, to, is, was, length, 4711)
+}
+
+func quotesNumber(from, to netip.Addr, is, was bothEnds, length int, seq uint32) frame {
 	segment := func(e bothEnds) []byte {
-		return packet.Build(ip(e.from.Addr(), e.to.Addr()), packet.TCPHeader{Src: e.from.Port(), Dst: e.to.Port(), Seq: 4711, Window: 512})
+		return packet.Build(ip(e.from.Addr(), e.to.Addr()), packet.TCPHeader{Src: e.from.Port(), Dst: e.to.Port(), Seq: seq, Window: 512})
 	}
 	now, before := segment(is), segment(was)
 	l4 := len(now) - 20
@@ -139,9 +143,9 @@ func (p *podLab) testPodIPIP(t *testing.T) {
 // once.
 func (p *podLab) testPodAges(t *testing.T) {
 	memory := p.memory()
-	age := func(later time.Duration, has func(netip.AddrPort, model.Protocol, netip.AddrPort) bool) {
+	age := func(at time.Duration, has func(netip.AddrPort, model.Protocol, netip.AddrPort) bool) {
 		t.Helper()
-		if err := memory.age(now()+later, has); err != nil {
+		if err := memory.age(at, has); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -160,18 +164,20 @@ func (p *podLab) testPodAges(t *testing.T) {
 			c.says(t, "FIN", podRow(1, p.here(p.first)), packet.FIN|packet.ACK, 101, 902, decapPod, p.first)
 		}, closedTimeout},
 	} {
-		age(48*time.Hour, p.plan.has)
+		age(now()+48*time.Hour, p.plan.has)
 		if n := p.established(t); n != 0 {
 			t.Fatalf("%d connections are there after two days", n)
 		}
 		c2 := p.talk(2001)
+		before := now() // the steps between may take long
 		c2.opens(t, p.first)
 		c.end(c2)
-		age(c.lives-5*time.Second, p.plan.has)
+		after := now()
+		age(before+c.lives-5*time.Second, p.plan.has)
 		if n := p.established(t); n != 1 {
 			t.Errorf("%s: the connection is gone before %v", name, c.lives)
 		}
-		age(c.lives+5*time.Second, p.plan.has)
+		age(after+c.lives+5*time.Second, p.plan.has)
 		if n := p.established(t); n != 0 {
 			t.Errorf("%s: the connection is there after %v", name, c.lives)
 		}
@@ -184,7 +190,7 @@ func (p *podLab) testPodAges(t *testing.T) {
 	one, two := p.talk(2002), p.talk(2003)
 	one.opens(t, p.first)
 	two.opens(t, p.second)
-	age(0, func(_ netip.AddrPort, _ model.Protocol, pod netip.AddrPort) bool { return pod == p.second })
+	age(now(), func(_ netip.AddrPort, _ model.Protocol, pod netip.AddrPort) bool { return pod == p.second })
 	one.says(t, "to a pod that is gone", podRow(1, p.here(p.second)), packet.ACK, 101, 901, lastResort, p.second)
 	two.says(t, "to one that stays", podRow(1, p.here(p.first)), packet.ACK, 101, 901, decapPod, p.second)
 }

@@ -27,6 +27,8 @@ func TestIngressPods(t *testing.T) {
 				{"connection", p.testConnection},
 				{"cookie", p.testPodCookie},
 				{"second chance", p.testPodsSecondChance},
+				{"ports used again", p.testPodsReuse},
+				{"opened twice", p.testPodsOpenedTwice},
 				{"rows", p.testPodRows},
 				{"whose", p.testWhosePods},
 				{"taken", p.testTaken},
@@ -88,7 +90,7 @@ func (p *podLab) testConnection(t *testing.T) {
 	c.leaves(t, "late SYN-ACK of the first", build(frame{ether}, ended(p.first, c.from, packet.SYN|packet.ACK, 5, 101, "")), others, nil)
 	c.hears(t, "SYN-ACK", p.second, packet.SYN|packet.ACK, 900, 101)
 	c.says(t, "SYN again when it has, to another one", podRow(1, p.here(p.first)), packet.SYN, 100, 0, decapPod, p.second)
-	c.says(t, "ACK of something else", podRow(1, p.here(p.first)), packet.ACK, 101, 777, decapPod, p.second)
+	c.says(t, "ACK of something else", podRow(1, p.here(p.first)), packet.ACK, 101, 777, lastResort, p.second)
 	if n := p.established(t); n != before {
 		t.Errorf("a segment that acknowledges nothing makes a connection established: %d are", n)
 	}
@@ -139,7 +141,9 @@ func (p *podLab) testPodsSecondChance(t *testing.T) {
 	c.arrives(t, "from a host before", gue(p.peer, p.host, podRow(2, row[2], row[1], row[2]), inner), bpfHostReasonHOST_PASSED_ON, gue(p.host, p.peer, podRow(3, row[2], row[1], row[2]), inner))
 	c.says(t, "nobody else", podRow(2, row[2], row[1]), packet.ACK, 5, 5, lastResort, p.second)
 	c.hears(t, "reset", p.second, packet.RST, 5, 0)
-	c.says(t, "and again, though another one is picked", podRow(1, row...), packet.ACK, 5, 5, decapPod, p.second)
+	c.goesOn(t, "and again: it is not the pod's", packet.ACK, 5, 5)
+	c = p.talk(1202)
+	c.says(t, "nobody else", podRow(2, row[2], row[1]), packet.ACK, 5, 5, lastResort, p.second)
 	c.hears(t, "of an older memory: it has the connection", p.second, packet.ACK, 5, 9)
 	before := p.established(t)
 	c.says(t, "data", podRow(1, row...), packet.ACK, 9, 5, decapPod, p.second)

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	crand "crypto/rand"
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
@@ -52,7 +53,7 @@ func redirectFormat(spec *ebpf.CollectionSpec) (string, error) {
 
 // isProgramsOwn says which maps each program has of its own.
 func isProgramsOwn(name string) bool {
-	return strings.HasPrefix(name, ".") || strings.HasPrefix(name, "guard")
+	return strings.HasPrefix(name, ".") || strings.HasPrefix(name, "guard") || name == "neighbors"
 }
 
 // openRedirector loads the programs with the maps that are pinned, or pins new ones.
@@ -81,6 +82,9 @@ func openRedirector(state string) (*redirector, error) {
 	if err := spec.LoadAndAssign(r.redirectObjects, &ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: dir}}); err != nil {
 		return nil, fmt.Errorf("load programs of redirection (needs Linux 6.1): %w", err)
 	}
+	if err := r.begin(); err != nil {
+		return nil, errors.Join(err, r.Close())
+	}
 	return r, nil
 }
 
@@ -89,6 +93,30 @@ func openRedirector(state string) (*redirector, error) {
 func markSent(spec *ebpf.CollectionSpec) error {
 	if err := spec.Variables["sent_mark"].Set(rand.Uint32() | 1); err != nil {
 		return fmt.Errorf("set sent_mark: %w", err)
+	}
+	return nil
+}
+
+// The places of redirect_memory, which all programs that share the maps of connections share.
+const (
+	remembered = uint32(redirectRedirectNumberREDIRECT_REMEMBERED)
+	foundEmpty = uint32(redirectRedirectNumberREDIRECT_FOUND_EMPTY)
+	seed       = uint32(redirectRedirectNumberREDIRECT_SEED)
+)
+
+// begin fills a memory in that is new. Its seed is a secret of the host's.
+func (r *redirector) begin() error {
+	var now uint64
+	if err := r.RedirectMemory.Lookup(seed, &now); err != nil {
+		return fmt.Errorf("read the seed of redirection: %w", err)
+	}
+	if now != 0 {
+		return nil
+	}
+	random := make([]byte, 8)
+	_, _ = crand.Read(random) // it never fails
+	if err := errors.Join(r.RedirectMemory.Put(remembered, uint64(1)), r.RedirectMemory.Put(seed, binary.NativeEndian.Uint64(random)|1)); err != nil {
+		return fmt.Errorf("begin with nothing that is redirected: %w", err)
 	}
 	return nil
 }

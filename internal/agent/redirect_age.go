@@ -81,28 +81,39 @@ func (a *Agent) hasSocket(client, vip netip.AddrPort) bool {
 
 // age takes out what is silent for too long: both directions of a connection, or the one
 // that is left of it. One that was reset stays while the host has a socket of it, which has
-// not believed the RST.
+// not believed the RST. If there was nothing, programs need not look for anything until they
+// remember something more.
 func (r *redirector) age(now time.Duration, hasSocket func(client, vip netip.AddrPort) bool) error {
+	var before uint64
+	if err := r.RedirectMemory.Lookup(remembered, &before); err != nil {
+		return fmt.Errorf("read how many connections were remembered: %w", err)
+	}
 	arriving := map[redirectHostFlow]redirectRedirectWay{}
 	if err := eachConnection(r.RedirectArriving, func(flow redirectHostFlow, way redirectRedirectWay) { arriving[flow] = way }); err != nil {
 		return err
 	}
 	var errs []error
+	isEmpty := len(arriving) == 0
 	err := eachConnection(r.RedirectLeaving, func(flow redirectHostFlow, out redirectRedirectWay) {
+		isEmpty = false
 		back := redirectHostFlow{Client: flow.Client, Vip: out.Peer, ClientPort: flow.ClientPort, VipPort: out.PeerPort}
 		in := arriving[back]
 		delete(arriving, back)
-		timeout := timeoutOf(out.Ends, in.Ends)
-		if timeout == resetTimeout && hasSocket(flow.client(), flow.vip()) {
-			timeout = openTimeout
+		timeout, idle := timeoutOf(out.Ends, in.Ends), now-time.Duration(max(out.Seen, in.Seen))
+		// The kernel is asked of those alone that would go: a host can have many.
+		if idle <= timeout || timeout == resetTimeout && idle <= openTimeout && hasSocket(flow.client(), flow.vip()) {
+			return
 		}
-		if idle := now - time.Duration(max(out.Seen, in.Seen)); idle > timeout {
-			errs = append(errs, take(r.RedirectLeaving, flow, out), take(r.RedirectArriving, back, in))
-		}
+		errs = append(errs, take(r.RedirectLeaving, flow, out), take(r.RedirectArriving, back, in))
 	})
 	for flow, way := range arriving {
 		if now-time.Duration(way.Seen) > resetTimeout {
 			errs = append(errs, take(r.RedirectArriving, flow, way))
+		}
+	}
+	if err == nil && isEmpty {
+		if err = r.RedirectMemory.Put(foundEmpty, before); err != nil {
+			err = fmt.Errorf("say that no connection is remembered: %w", err)
 		}
 	}
 	return errors.Join(append(errs, err)...)

@@ -47,6 +47,20 @@ type redirectHostFlow struct {
 	VipPort    uint16
 }
 
+type redirectNeighborFound struct {
+	_        structs.HostLayout
+	Neighbor uint64
+	When     uint64
+}
+
+type redirectNeighborPlace struct {
+	_       structs.HostLayout
+	Client  redirectAddress
+	Backend redirectAddress
+	Ifindex uint32
+	Mark    uint32
+}
+
 type redirectRedirectCounter struct {
 	_               structs.HostLayout
 	SentPackets     uint64
@@ -62,13 +76,21 @@ type redirectRedirectDirect struct {
 	Pad    uint16
 }
 
-type redirectRedirectEcho struct {
-	_        structs.HostLayout
+type redirectRedirectEchoSlot struct {
+	_    structs.HostLayout
+	Lock struct {
+		_   structs.HostLayout
+		Val uint32
+	}
 	Sequence uint32
-	Tail     uint32
-	Port     uint16
-	Pad      uint16
-	Service  uint32
+	Echo     struct {
+		_       structs.HostLayout
+		Service uint32
+		Tail    uint32
+		Port    uint16
+		Pad     uint16
+	}
+	Flow redirectHostFlow
 }
 
 type redirectRedirectEnd uint32
@@ -91,21 +113,22 @@ const (
 	redirectRedirectEventREDIRECT_AMBIGUOUS     redirectRedirectEvent = 7
 	redirectRedirectEventREDIRECT_MAY_CLASH     redirectRedirectEvent = 8
 	redirectRedirectEventREDIRECT_ADD_FAILED    redirectRedirectEvent = 9
-	redirectRedirectEventREDIRECT_TAKEN         redirectRedirectEvent = 10
-	redirectRedirectEventREDIRECT_NOT_TAKEN     redirectRedirectEvent = 11
-	redirectRedirectEventREDIRECT_NOT_ASKED_FOR redirectRedirectEvent = 12
-	redirectRedirectEventREDIRECT_FOREIGN       redirectRedirectEvent = 13
-	redirectRedirectEventREDIRECT_FULL          redirectRedirectEvent = 14
-	redirectRedirectEventREDIRECT_ERROR         redirectRedirectEvent = 15
-	redirectRedirectEventREDIRECT_CLASH         redirectRedirectEvent = 16
-	redirectRedirectEventREDIRECT_EARLY         redirectRedirectEvent = 17
-	redirectRedirectEventREDIRECT_RECEIVED      redirectRedirectEvent = 18
-	redirectRedirectEventREDIRECT_MISNAMED      redirectRedirectEvent = 19
-	redirectRedirectEventREDIRECT_ECHOED        redirectRedirectEvent = 20
-	redirectRedirectEventREDIRECT_UNECHOED      redirectRedirectEvent = 21
-	redirectRedirectEventREDIRECT_ECHO_FAILED   redirectRedirectEvent = 22
-	redirectRedirectEventREDIRECT_OUTSIDE       redirectRedirectEvent = 23
-	redirectRedirectEventREDIRECT_EVENT_COUNT   redirectRedirectEvent = 24
+	redirectRedirectEventREDIRECT_NO_PLACE      redirectRedirectEvent = 10
+	redirectRedirectEventREDIRECT_TAKEN         redirectRedirectEvent = 11
+	redirectRedirectEventREDIRECT_NOT_TAKEN     redirectRedirectEvent = 12
+	redirectRedirectEventREDIRECT_NOT_ASKED_FOR redirectRedirectEvent = 13
+	redirectRedirectEventREDIRECT_FOREIGN       redirectRedirectEvent = 14
+	redirectRedirectEventREDIRECT_FULL          redirectRedirectEvent = 15
+	redirectRedirectEventREDIRECT_ERROR         redirectRedirectEvent = 16
+	redirectRedirectEventREDIRECT_CLASH         redirectRedirectEvent = 17
+	redirectRedirectEventREDIRECT_EARLY         redirectRedirectEvent = 18
+	redirectRedirectEventREDIRECT_RECEIVED      redirectRedirectEvent = 19
+	redirectRedirectEventREDIRECT_MISNAMED      redirectRedirectEvent = 20
+	redirectRedirectEventREDIRECT_ECHOED        redirectRedirectEvent = 21
+	redirectRedirectEventREDIRECT_UNECHOED      redirectRedirectEvent = 22
+	redirectRedirectEventREDIRECT_ECHO_FAILED   redirectRedirectEvent = 23
+	redirectRedirectEventREDIRECT_OUTSIDE       redirectRedirectEvent = 24
+	redirectRedirectEventREDIRECT_EVENT_COUNT   redirectRedirectEvent = 25
 )
 
 type redirectRedirectHolder struct {
@@ -121,6 +144,15 @@ type redirectRedirectName struct {
 	Port uint16
 	Ipv6 uint16
 }
+
+type redirectRedirectNumber uint32
+
+const (
+	redirectRedirectNumberREDIRECT_REMEMBERED   redirectRedirectNumber = 0
+	redirectRedirectNumberREDIRECT_FOUND_EMPTY  redirectRedirectNumber = 1
+	redirectRedirectNumberREDIRECT_SEED         redirectRedirectNumber = 2
+	redirectRedirectNumberREDIRECT_MEMORY_COUNT redirectRedirectNumber = 3
+)
 
 type redirectRedirectPlace struct {
 	_    structs.HostLayout
@@ -150,16 +182,24 @@ const (
 )
 
 type redirectRedirectSyn struct {
-	_        structs.HostLayout
-	Sequence uint32
+	_    structs.HostLayout
+	Lock struct {
+		_   structs.HostLayout
+		Val uint32
+	}
 	State    uint32
+	Sequence uint32
+	When     uint32
+	Flow     redirectHostFlow
 }
 
 type redirectRedirectSynState uint32
 
 const (
-	redirectRedirectSynStateREDIRECT_SYN_PLAIN redirectRedirectSynState = 0
-	redirectRedirectSynStateREDIRECT_SYN_ASKED redirectRedirectSynState = 1
+	redirectRedirectSynStateREDIRECT_SYN_NONE  redirectRedirectSynState = 0
+	redirectRedirectSynStateREDIRECT_SYN_PLAIN redirectRedirectSynState = 1
+	redirectRedirectSynStateREDIRECT_SYN_ASKED redirectRedirectSynState = 2
+	redirectRedirectSynStateREDIRECT_SYN_OTHER redirectRedirectSynState = 3
 )
 
 type redirectRedirectWay struct {
@@ -171,6 +211,7 @@ type redirectRedirectWay struct {
 	Ifindex      uint32
 	Service      uint32
 	Seen         uint64
+	Neighbor     uint64
 	Acknowledged uint32
 	Pad          uint32
 }
@@ -180,8 +221,8 @@ type redirectRedirectWay struct {
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	redirectMapGuardSources              = "guard_sources"
-	redirectMapGuardSwitch               = "guard_switch"
 	redirectMapGuards                    = "guards"
+	redirectMapNeighbors                 = "neighbors"
 	redirectMapRedirectArriving          = "redirect_arriving"
 	redirectMapRedirectCounters          = "redirect_counters"
 	redirectMapRedirectDirects           = "redirect_directs"
@@ -190,6 +231,7 @@ const (
 	redirectMapRedirectHere              = "redirect_here"
 	redirectMapRedirectHolders           = "redirect_holders"
 	redirectMapRedirectLeaving           = "redirect_leaving"
+	redirectMapRedirectMemory            = "redirect_memory"
 	redirectMapRedirectNames             = "redirect_names"
 	redirectMapRedirectPorts             = "redirect_ports"
 	redirectMapRedirectPrefixes          = "redirect_prefixes"
@@ -200,8 +242,10 @@ const (
 	redirectProgRedirectLeave            = "redirect_leave"
 	redirectVarExportRedirectEnd         = "export_redirect_end"
 	redirectVarExportRedirectEvent       = "export_redirect_event"
+	redirectVarExportRedirectNumber      = "export_redirect_number"
 	redirectVarExportRedirectServiceFlag = "export_redirect_service_flag"
 	redirectVarExportRedirectSynState    = "export_redirect_syn_state"
+	redirectVarGuarded                   = "guarded"
 	redirectVarSentMark                  = "sent_mark"
 )
 
@@ -256,8 +300,8 @@ type redirectProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type redirectMapSpecs struct {
 	GuardSources     *ebpf.MapSpec `ebpf:"guard_sources"`
-	GuardSwitch      *ebpf.MapSpec `ebpf:"guard_switch"`
 	Guards           *ebpf.MapSpec `ebpf:"guards"`
+	Neighbors        *ebpf.MapSpec `ebpf:"neighbors"`
 	RedirectArriving *ebpf.MapSpec `ebpf:"redirect_arriving"`
 	RedirectCounters *ebpf.MapSpec `ebpf:"redirect_counters"`
 	RedirectDirects  *ebpf.MapSpec `ebpf:"redirect_directs"`
@@ -266,6 +310,7 @@ type redirectMapSpecs struct {
 	RedirectHere     *ebpf.MapSpec `ebpf:"redirect_here"`
 	RedirectHolders  *ebpf.MapSpec `ebpf:"redirect_holders"`
 	RedirectLeaving  *ebpf.MapSpec `ebpf:"redirect_leaving"`
+	RedirectMemory   *ebpf.MapSpec `ebpf:"redirect_memory"`
 	RedirectNames    *ebpf.MapSpec `ebpf:"redirect_names"`
 	RedirectPorts    *ebpf.MapSpec `ebpf:"redirect_ports"`
 	RedirectPrefixes *ebpf.MapSpec `ebpf:"redirect_prefixes"`
@@ -280,8 +325,10 @@ type redirectMapSpecs struct {
 type redirectVariableSpecs struct {
 	ExportRedirectEnd         *ebpf.VariableSpec `ebpf:"export_redirect_end"`
 	ExportRedirectEvent       *ebpf.VariableSpec `ebpf:"export_redirect_event"`
+	ExportRedirectNumber      *ebpf.VariableSpec `ebpf:"export_redirect_number"`
 	ExportRedirectServiceFlag *ebpf.VariableSpec `ebpf:"export_redirect_service_flag"`
 	ExportRedirectSynState    *ebpf.VariableSpec `ebpf:"export_redirect_syn_state"`
+	Guarded                   *ebpf.VariableSpec `ebpf:"guarded"`
 	SentMark                  *ebpf.VariableSpec `ebpf:"sent_mark"`
 }
 
@@ -306,8 +353,8 @@ func (o *redirectObjects) Close() error {
 // It can be passed to loadRedirectObjects or ebpf.CollectionSpec.LoadAndAssign.
 type redirectMaps struct {
 	GuardSources     *ebpf.Map `ebpf:"guard_sources"`
-	GuardSwitch      *ebpf.Map `ebpf:"guard_switch"`
 	Guards           *ebpf.Map `ebpf:"guards"`
+	Neighbors        *ebpf.Map `ebpf:"neighbors"`
 	RedirectArriving *ebpf.Map `ebpf:"redirect_arriving"`
 	RedirectCounters *ebpf.Map `ebpf:"redirect_counters"`
 	RedirectDirects  *ebpf.Map `ebpf:"redirect_directs"`
@@ -316,6 +363,7 @@ type redirectMaps struct {
 	RedirectHere     *ebpf.Map `ebpf:"redirect_here"`
 	RedirectHolders  *ebpf.Map `ebpf:"redirect_holders"`
 	RedirectLeaving  *ebpf.Map `ebpf:"redirect_leaving"`
+	RedirectMemory   *ebpf.Map `ebpf:"redirect_memory"`
 	RedirectNames    *ebpf.Map `ebpf:"redirect_names"`
 	RedirectPorts    *ebpf.Map `ebpf:"redirect_ports"`
 	RedirectPrefixes *ebpf.Map `ebpf:"redirect_prefixes"`
@@ -327,8 +375,8 @@ type redirectMaps struct {
 func (m *redirectMaps) Close() error {
 	return _RedirectClose(
 		m.GuardSources,
-		m.GuardSwitch,
 		m.Guards,
+		m.Neighbors,
 		m.RedirectArriving,
 		m.RedirectCounters,
 		m.RedirectDirects,
@@ -337,6 +385,7 @@ func (m *redirectMaps) Close() error {
 		m.RedirectHere,
 		m.RedirectHolders,
 		m.RedirectLeaving,
+		m.RedirectMemory,
 		m.RedirectNames,
 		m.RedirectPorts,
 		m.RedirectPrefixes,
@@ -352,8 +401,10 @@ func (m *redirectMaps) Close() error {
 type redirectVariables struct {
 	ExportRedirectEnd         *ebpf.Variable `ebpf:"export_redirect_end"`
 	ExportRedirectEvent       *ebpf.Variable `ebpf:"export_redirect_event"`
+	ExportRedirectNumber      *ebpf.Variable `ebpf:"export_redirect_number"`
 	ExportRedirectServiceFlag *ebpf.Variable `ebpf:"export_redirect_service_flag"`
 	ExportRedirectSynState    *ebpf.Variable `ebpf:"export_redirect_syn_state"`
+	Guarded                   *ebpf.Variable `ebpf:"guarded"`
 	SentMark                  *ebpf.Variable `ebpf:"sent_mark"`
 }
 

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"errors"
 	"net/netip"
 	"testing"
 	"time"
@@ -137,9 +138,59 @@ func TestResetIsNotBelieved(t *testing.T) {
 	}
 }
 
-func (h *redirectHost) ages(t *testing.T, at time.Duration, hasSocket func(client, vip netip.AddrPort) bool) {
+func (h *redirectHost) ages(t testing.TB, at time.Duration, hasSocket func(client, vip netip.AddrPort) bool) {
 	t.Helper()
 	if err := h.age(at, hasSocket); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Programs look for connections exactly as long as there may be any.
+func TestNothingRememberedNothingLookedFor(t *testing.T) {
+	for _, c := range connections()[:2] {
+		t.Run(c.service, func(t *testing.T) {
+			h := newRedirectHost(t)
+			gone := func(netip.AddrPort, netip.AddrPort) bool { return false }
+			h.check(c.asks(), c.taken(), c.sends(packet.ACK, 1), c.receives(packet.ACK, 1))
+			h.ages(t, now(), gone)
+			if h.remembersNothing(t) {
+				t.Fatal("a connection is there")
+			}
+			var all uint64
+			if err := h.RedirectMemory.Lookup(remembered, &all); err != nil {
+				t.Fatal(err)
+			}
+			h.finds(t, all)
+			h.check(leavesAs("nobody looks", "", segment(c.client, c.vip, dataOf(packet.ACK)), nil),
+				arrivesAs("nobody looks", "", segment(c.backend, c.client, dataOf(packet.ACK)), nil))
+			h.finds(t, all-1)
+			h.check(c.sends(packet.ACK, 1), c.receives(packet.ACK, 1))
+			h.ages(t, now()+openTimeout+time.Second, gone)
+			if h.remembersNothing(t) {
+				t.Error("what has just been taken out may have been there when a program looked")
+			}
+			h.ages(t, now(), gone)
+			if !h.remembersNothing(t) {
+				t.Error("no connection is there any more")
+			}
+		})
+	}
+}
+
+// remembersNothing reports whether the programs look for no connections.
+func (h *redirectHost) remembersNothing(t testing.TB) bool {
+	t.Helper()
+	var all, empty uint64
+	if err := errors.Join(h.RedirectMemory.Lookup(remembered, &all), h.RedirectMemory.Lookup(foundEmpty, &empty)); err != nil {
+		t.Fatal(err)
+	}
+	return all == empty
+}
+
+// finds says how many connections it were when there were none.
+func (h *redirectHost) finds(t *testing.T, n uint64) {
+	t.Helper()
+	if err := h.RedirectMemory.Put(foundEmpty, n); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -59,6 +59,17 @@ func entries(t *testing.T, m *ebpf.Map) (n int) {
 	return n
 }
 
+func eachSlot[S any](t *testing.T, m *ebpf.Map, found func(S)) {
+	t.Helper()
+	slots, values := make([]uint32, m.MaxEntries()), make([]S, m.MaxEntries())
+	if n, err := m.BatchLookup(new(ebpf.MapBatchCursor), slots, values, nil); n != len(values) {
+		t.Fatalf("read %d of %d slots of %s: %v", n, len(values), m, err)
+	}
+	for _, value := range values {
+		found(value)
+	}
+}
+
 // Packets that come take no memory of a client's host, and a bounded one of a backend's;
 // a connection that was there before goes on.
 func TestRedirectFlood(t *testing.T) {
@@ -80,18 +91,60 @@ func TestRedirectFlood(t *testing.T) {
 		return segment(netip.AddrPortFrom(peer4, from.Port()), c.client, synAckOf(withOption(c.vip, nil)...))
 	})
 	flood("handed over", h.RedirectArrive, func(from netip.AddrPort) frame { return segment(from, here, synOf(withOption(handedVIP4, nil)...)) })
-	for name, m := range map[string]*ebpf.Map{"SYNs": h.RedirectSyns, "ports": h.RedirectDirects} {
-		if n := entries(t, m); n != 0 {
-			t.Errorf("%d %s are remembered because of what came, want none", n, name)
-		}
+	if n := entries(t, h.RedirectDirects); n != 0 {
+		t.Errorf("%d ports are remembered because of what came, want none", n)
 	}
-	if n := entries(t, h.RedirectEchoes); n == 0 || n > 16384 {
-		t.Errorf("%d SYNs are remembered to be echoed, want at most 16384", n)
+	n := 0
+	eachSlot(t, h.RedirectSyns, func(syn redirectRedirectSyn) {
+		if syn.State != 0 && syn.Flow != h.flow(c) {
+			n++
+		}
+	})
+	if n != 0 {
+		t.Errorf("%d SYNs are remembered because of what came, want none", n)
+	}
+	eachSlot(t, h.RedirectEchoes, func(kept redirectRedirectEchoSlot) {
+		if kept.Echo.Service != 0 {
+			n++
+		}
+	})
+	// As many as slots that some of that many have: each with its own hash.
+	if most := int(h.RedirectEchoes.MaxEntries()); n < many/2 || n > most {
+		t.Errorf("%d SYNs are remembered to be echoed, want %d to %d", n, many/2, most)
 	}
 	if n := entries(t, h.RedirectArriving); n != 1 {
 		t.Errorf("%d connections are remembered, want the one", n)
 	}
 	h.check(c.sends(packet.ACK, 5), c.receives(packet.ACK, 5))
+}
+
+// A SYN that finds its place taken by one that may be answered yet does not ask, and leaves that
+// one its place.
+func TestPlacesOfSYNs(t *testing.T) {
+	h := newRedirectHost(t)
+	c := connections()[0]
+	h.check(c.asks())
+	before := h.events()
+	const many = 8000
+	plain := uint64(0)
+	for i := range many {
+		from := netip.AddrPortFrom(c.client.Addr(), uint16(20000+i))
+		in := build(frame{ether}, segment(from, c.vip, synOf(linuxSYN...)))
+		verdict, out := run(t, h.RedirectLeave, in, nil)
+		if verdict != tcNext {
+			t.Fatalf("a SYN has the verdict %d", int32(verdict))
+		}
+		if len(out) == len(in) {
+			packet.Equal(t, out, in)
+			plain++
+		}
+	}
+	after := h.events()
+	counted := func(event string) uint64 { return after[c.service+" "+event] - before[c.service+" "+event] }
+	if plain == 0 || counted("no_place") != plain || counted("asked") != many-plain {
+		t.Errorf("of %d SYNs %d have left without the option, and %d were counted as no_place and %d as asked", many, plain, counted("no_place"), counted("asked"))
+	}
+	h.check(c.taken())
 }
 
 // Without a place for one more the connection falls back; those that are there go on.

@@ -4,7 +4,9 @@ import (
 	"errors"
 	"net/netip"
 	"slices"
+	"sync"
 	"testing"
+	"unsafe"
 
 	"github.com/cilium/ebpf"
 
@@ -66,7 +68,7 @@ type redirectHost struct {
 // sharedRedirector is loaded once: that takes longer than the tests.
 var sharedRedirector *redirector
 
-// newRedirectHost returns a host that remembers nothing.
+// newRedirectHost returns a host that remembers nothing, and whose programs know that.
 func newRedirectHost(t testing.TB) *redirectHost {
 	t.Helper()
 	if sharedRedirector == nil {
@@ -77,18 +79,10 @@ func newRedirectHost(t testing.TB) *redirectHost {
 		sharedRedirector = loadTestRedirector(t, spec)
 	}
 	h := &redirectHost{sharedRedirector, t}
-	for _, m := range []*ebpf.Map{h.RedirectSyns, h.RedirectDirects, h.RedirectHolders, h.RedirectEchoes, h.RedirectLeaving, h.RedirectArriving} {
-		var keys [][]byte
-		var key []byte
-		for entries := m.Iterate(); entries.Next(&key, new([]byte)); {
-			keys = append(keys, slices.Clone(key))
-		}
-		for _, key := range keys {
-			if err := m.Delete(key); err != nil {
-				t.Fatal(err)
-			}
-		}
+	for _, m := range []*ebpf.Map{h.RedirectDirects, h.RedirectHolders, h.RedirectLeaving, h.RedirectArriving, h.Neighbors} {
+		empty(t, m)
 	}
+	h.emptySlots(t)
 	var indexes []uint32
 	for _, index := range h.indexes {
 		indexes = append(indexes, index)
@@ -96,7 +90,50 @@ func newRedirectHost(t testing.TB) *redirectHost {
 	if err := h.clear(indexes); err != nil {
 		t.Fatal(err)
 	}
+	h.ages(t, now(), nil)
+	if !h.remembersNothing(t) {
+		t.Fatal("a host without connections says it may have some")
+	}
 	return h
+}
+
+// Of arrays that most tests empty: made once, and of bytes, which need not be encoded.
+var (
+	noSyns   [redirectSlots][unsafe.Sizeof(redirectRedirectSyn{})]byte
+	noEchoes [redirectSlots][unsafe.Sizeof(redirectRedirectEchoSlot{})]byte
+	slots    = sync.OnceValue(func() []uint32 {
+		indexes := make([]uint32, redirectSlots)
+		for i := range indexes {
+			indexes[i] = uint32(i)
+		}
+		return indexes
+	})
+)
+
+const redirectSlots = 32768 // REDIRECT_SLOTS in bpf/redirect_types.h
+
+// emptySlots forgets what has not been answered.
+func (h *redirectHost) emptySlots(t testing.TB) {
+	t.Helper()
+	_, syns := h.RedirectSyns.BatchUpdate(slots(), noSyns[:], nil)
+	_, echoes := h.RedirectEchoes.BatchUpdate(slots(), noEchoes[:], nil)
+	if err := errors.Join(syns, echoes); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func empty(t testing.TB, m *ebpf.Map) {
+	t.Helper()
+	var keys [][]byte
+	var key []byte
+	for entries := m.Iterate(); entries.Next(&key, new([]byte)); {
+		keys = append(keys, slices.Clone(key))
+	}
+	for _, key := range keys {
+		if err := m.Delete(key); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 func loadTestRedirector(t testing.TB, spec *ebpf.CollectionSpec) *redirector {
@@ -111,6 +148,9 @@ func loadTestRedirector(t testing.TB, spec *ebpf.CollectionSpec) *redirector {
 			t.Fatalf("load programs: %+v", refusal)
 		}
 		t.Fatalf("load programs: %v", err)
+	}
+	if err := r.begin(); err != nil {
+		t.Fatal(err)
 	}
 	if err := r.set(redirects(redirectConfig(), host{addresses: map[netip.Addr]bool{host4: true, host6: true}})); err != nil {
 		t.Fatal(err)

@@ -16,9 +16,14 @@ const controlField = 48
 // they do afterwards.
 func (h *redirectHost) leaveWith(in frame, control uint32) (verdict uint32, out []byte, left uint32) {
 	h.t.Helper()
+	return h.leaveFrame(build(frame{ether}, in), control)
+}
+
+// leaveFrame is leaveWith for what is a frame already.
+func (h *redirectHost) leaveFrame(packet []byte, control uint32) (verdict uint32, out []byte, left uint32) {
+	h.t.Helper()
 	var before, after skContext
 	binary.NativeEndian.PutUint32(before.Before[controlField:], control)
-	packet := build(frame{ether}, in)
 	options := &ebpf.RunOptions{Data: packet, DataOut: make([]byte, len(packet)+256), Context: before, ContextOut: &after}
 	verdict, err := h.RedirectLeave.Run(options)
 	if err != nil {
@@ -58,9 +63,7 @@ func TestSentMark(t *testing.T) {
 				if verdict != tcNext || left != control {
 					t.Errorf("a SYN with the control bytes %#x has the verdict %d, and then %#x", control, int32(verdict), left)
 				}
-				if err := h.RedirectSyns.Delete(h.flow(c)); err != nil {
-					t.Fatal(err)
-				}
+				h.emptySlots(t)
 			}
 			h.check(c.asks(), c.taken())
 			for _, control := range []uint32{0, other.mark(), ^uint32(0), mark + 1} {

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -14,13 +16,15 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// uplink is an interface at which tunnels come in.
+// uplink is an interface at which tunnels come in, or with replies one that pods' answers alone
+// are looked at that leave by it.
 type uplink struct {
 	name  string
 	index int
 	mtu   int
 	// bridge is the index of the bridge that it is a port of; 0: it is none.
-	bridge int
+	bridge  int
+	replies bool
 }
 
 // addresses returns the addresses of this host, by interface.
@@ -43,6 +47,14 @@ func addresses() (map[netip.Addr]int, error) {
 func findUplinks(names []string, config model.Config, at map[netip.Addr]int) ([]uplink, error) {
 	var links []netlink.Link
 	for _, name := range names {
+		if model.IsInterfacePattern(name) {
+			found, err := matching([]string{name})
+			if err != nil {
+				return nil, err
+			}
+			links = append(links, found...)
+			continue
+		}
 		link, err := netlink.LinkByName(name)
 		if err != nil {
 			return nil, fmt.Errorf("interface %s: %w", name, err)
@@ -56,6 +68,9 @@ func findUplinks(names []string, config model.Config, at map[netip.Addr]int) ([]
 		}
 		links = guessed
 	}
+	if len(links) == 0 && len(names) > 0 {
+		return nil, fmt.Errorf("no interface is like %s (agent.interfaces or --interface)", strings.Join(names, ", "))
+	}
 	if len(links) == 0 {
 		return nil, errors.New("no interface has a default route or a backend's address: name it (agent.interfaces or --interface)")
 	}
@@ -68,8 +83,68 @@ func findUplinks(names []string, config model.Config, at map[netip.Addr]int) ([]
 		}
 		uplinks = append(uplinks, uplink{name: a.Name, index: a.Index, mtu: a.MTU, bridge: bridge})
 	}
+	replies, err := findReplies(config.Agent.ReplyInterfaces, uplinks)
+	if err != nil {
+		return nil, err
+	}
+	uplinks = append(uplinks, replies...)
 	slices.SortFunc(uplinks, func(a, b uplink) int { return cmp.Compare(a.index, b.index) })
 	return slices.Compact(uplinks), nil
+}
+
+// findReplies returns the interfaces that pods' answers may leave by besides. They come and go:
+// one that is not there is none.
+func findReplies(names []string, uplinks []uplink) (list []uplink, err error) {
+	links, err := matching(names)
+	for _, link := range links {
+		a := link.Attrs()
+		is := func(u uplink) bool { return u.index == a.Index }
+		// Programs look for IP behind an Ethernet header.
+		if a.EncapType != "ether" || slices.ContainsFunc(uplinks, is) || slices.ContainsFunc(list, is) {
+			continue
+		}
+		list = append(list, uplink{name: a.Name, index: a.Index, mtu: a.MTU, replies: true})
+	}
+	return list, err
+}
+
+// matching returns the interfaces whose names are these, or like these patterns.
+func matching(names []string) (found []netlink.Link, err error) {
+	if len(names) == 0 {
+		return nil, nil
+	}
+	all, err := netlink.LinkList()
+	if err != nil {
+		return nil, fmt.Errorf("list interfaces: %w", err)
+	}
+	for _, link := range all {
+		a := link.Attrs()
+		like := func(name string) bool {
+			is, err := filepath.Match(name, a.Name) // that it is a pattern was checked when it was read
+			return is && err == nil
+		}
+		if a.Flags&net.FlagLoopback == 0 && slices.ContainsFunc(names, like) {
+			found = append(found, link)
+		}
+	}
+	return found, nil
+}
+
+// isGone reports whether an interface is there no more, as of a pod that has ended meanwhile.
+func isGone(u uplink) bool {
+	_, err := netlink.LinkByIndex(u.index)
+	var none netlink.LinkNotFoundError
+	return errors.As(err, &none)
+}
+
+// entrances returns the uplinks at which tunnels come in.
+func entrances(uplinks []uplink) (list []uplink) {
+	for _, u := range uplinks {
+		if !u.replies {
+			list = append(list, u)
+		}
+	}
+	return list
 }
 
 // bridgeOf returns the index of the bridge that an interface is a port of, or 0.
@@ -144,6 +219,7 @@ func isDefault(dst *net.IPNet) bool {
 // smallestMTU returns the MTU that everything must fit: a reply need not leave by
 // the interface that its connection's packets come in at.
 func smallestMTU(uplinks []uplink) int {
+	uplinks = entrances(uplinks)
 	mtu := uplinks[0].mtu
 	for _, u := range uplinks {
 		mtu = min(mtu, u.mtu)

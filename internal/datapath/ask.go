@@ -26,6 +26,7 @@ type world struct {
 	entries  []directorBackend // by index
 	settings directorSettings
 	services map[uint32]*service // by index
+	onward   *onward
 	live     map[string]*ebpf.Map
 	snat     *ebpf.Map // full NAT's table; nil: there is none
 	header   directorSnatHeader

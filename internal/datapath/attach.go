@@ -13,6 +13,7 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
+	"weir.io/weir/internal/device"
 	"weir.io/weir/internal/model"
 )
 
@@ -24,7 +25,14 @@ type attachment struct {
 
 func (a *attachment) close() { a.link.Close() }
 
-func (p *pins) linkPin(name string) string { return filepath.Join(p.pin, linkPrefix+name) }
+func (p *pins) linkPin(name string) string {
+	return filepath.Join(p.pin, linkPrefix+device.PinName(name))
+}
+
+// interfaceOfPin is the interface whose link has that pin.
+func interfaceOfPin(pin, prefix string) string {
+	return device.PinnedInterface(filepath.Base(pin)[len(prefix):])
+}
 
 // findInterfaces looks all interfaces up before anything is changed for them. One
 // that was there and is gone must not stand in the way of a change, which may well
@@ -67,7 +75,7 @@ func (d *Datapath) attach(interfaces []string, links []netlink.Link) error {
 		return err
 	}
 	for _, pin := range pins {
-		name := filepath.Base(pin)[len(linkPrefix):]
+		name := interfaceOfPin(pin, linkPrefix)
 		if slices.Contains(interfaces, name) {
 			continue
 		}
@@ -160,6 +168,9 @@ func (d *Datapath) attachTo(name string, iface netlink.Link) (fresh bool, err er
 		return false, fmt.Errorf("pin link: %w", err)
 	}
 	d.note(name, &attachment{l, index})
+	// Some drivers send for XDP only where a program is, and nobody tells of that.
+	d.hops.outdated(false)
+	d.hops.tell()
 	return true, nil
 }
 
@@ -186,7 +197,7 @@ func (d *Datapath) renamePin(name string, index int) error {
 		if at != index || pin == d.kernel.linkPin(name) {
 			continue
 		}
-		before := filepath.Base(pin)[len(linkPrefix):]
+		before := interfaceOfPin(pin, linkPrefix)
 		if err := os.Rename(pin, d.kernel.linkPin(name)); err != nil {
 			return fmt.Errorf("rename pinned link: %w", err)
 		}
@@ -297,12 +308,21 @@ func unpinLink(pin string) error {
 	return errors.Join(l.Unpin(), l.Close())
 }
 
+// detachOthers removes what is in the kernel besides XDP.
+func detachOthers(pin string) error {
+	errs := []error{removeCheckDevice(pin), removeOnward(onwardName(pin))}
+	for _, h := range tcHooks {
+		errs = append(errs, detachTC(h, pin, nil))
+	}
+	return errors.Join(errs...)
+}
+
 // Detach removes the datapath that is pinned in a directory: from then on the
 // kernel gets every packet. Nothing pinned is no error.
 func Detach(pin string) error {
 	lock, err := lockPins(pin)
 	if errors.Is(err, os.ErrNotExist) {
-		return errors.Join(removeUndoFilters(nil), removeCheckDevice(pin))
+		return detachOthers(pin)
 	}
 	if err != nil {
 		return fmt.Errorf("detach: %w", err)
@@ -312,14 +332,11 @@ func Detach(pin string) error {
 	if err != nil {
 		return err
 	}
-	undo, err := filepath.Glob(filepath.Join(pin, undoPinPrefix+"*"))
-	if err != nil {
-		return err
-	}
-	errs := []error{removeUndoFilters(nil), removeCheckDevice(pin)}
-	for _, l := range append(links, undo...) {
+	var errs []error
+	for _, l := range links {
 		errs = append(errs, unpinLink(l))
 	}
+	errs = append(errs, detachOthers(pin))
 	errs = append(errs, removeIn(pin, func(name string, directory bool) bool {
 		return !directory || name == stateName || strings.HasPrefix(name, mapsPrefix) || strings.HasPrefix(name, programsPrefix)
 	}))

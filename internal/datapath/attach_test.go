@@ -46,6 +46,31 @@ func TestInterfaceByOtherName(t *testing.T) {
 	}
 }
 
+// TestInterfaceWithADot: BPF file systems have no dots, and interfaces of VLANs have.
+func TestInterfaceWithADot(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	link := wire(t)
+	must(t, netlink.LinkSetDown(link))
+	must(t, netlink.LinkSetName(link, "wire.100"))
+	must(t, netlink.LinkSetUp(link))
+	table := tableOf(1, 1, 0)
+	table.Interfaces = []string{"wire.100"}
+	for range 2 { // the second process takes over what the first has left
+		d := openTest(t, model.Limits{})
+		must(t, d.Set(table))
+		if i := statusOf(t, d).Interfaces; len(i) != 1 || i[0].Name != "wire.100" || i[0].XDP != "native" {
+			t.Errorf("interfaces are %+v, want wire.100 with native XDP", i)
+		}
+		must(t, d.Close())
+	}
+	must(t, Detach("/sys/fs/bpf/weir"))
+	if link, err := netlink.LinkByName("wire.100"); err != nil || link.Attrs().Xdp.Attached {
+		t.Errorf("wire.100 is %+v after the datapath was detached, %v", link, err)
+	}
+}
+
 // TestHeldUntilAdmitted: a director that has yet to learn something gets no packets, unless
 // it had them before it began. From then on every Set lets them in.
 func TestHeldUntilAdmitted(t *testing.T) {

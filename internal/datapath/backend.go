@@ -30,6 +30,7 @@ type backend struct {
 	desired model.TableBackend
 	slots   int    // that it owns
 	vlan    uint16 // tag of its next hop
+	answers int    // the interface by which it may answer, as in nextHop
 }
 
 // backendEntries is the memory of the backends map: a change of an entry is one

@@ -171,6 +171,8 @@ const (
 	captureMapWaitBudgets         = "wait_budgets"
 	captureProgCapture            = "capture"
 	captureProgDirector           = "director"
+	captureProgTakeBareReply      = "take_bare_reply"
+	captureProgTakeReply          = "take_reply"
 	captureProgTakeTellings       = "take_tellings"
 	captureProgUndoNat            = "undo_nat"
 	captureVarCaptureWant         = "capture_want"
@@ -252,10 +254,12 @@ type captureSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type captureProgramSpecs struct {
-	Capture      *ebpf.ProgramSpec `ebpf:"capture"`
-	Director     *ebpf.ProgramSpec `ebpf:"director"`
-	TakeTellings *ebpf.ProgramSpec `ebpf:"take_tellings"`
-	UndoNat      *ebpf.ProgramSpec `ebpf:"undo_nat"`
+	Capture       *ebpf.ProgramSpec `ebpf:"capture"`
+	Director      *ebpf.ProgramSpec `ebpf:"director"`
+	TakeBareReply *ebpf.ProgramSpec `ebpf:"take_bare_reply"`
+	TakeReply     *ebpf.ProgramSpec `ebpf:"take_reply"`
+	TakeTellings  *ebpf.ProgramSpec `ebpf:"take_tellings"`
+	UndoNat       *ebpf.ProgramSpec `ebpf:"undo_nat"`
 }
 
 // captureMapSpecs contains maps before they are loaded into the kernel.
@@ -500,16 +504,20 @@ type captureVariables struct {
 //
 // It can be passed to loadCaptureObjects or ebpf.CollectionSpec.LoadAndAssign.
 type capturePrograms struct {
-	Capture      *ebpf.Program `ebpf:"capture"`
-	Director     *ebpf.Program `ebpf:"director"`
-	TakeTellings *ebpf.Program `ebpf:"take_tellings"`
-	UndoNat      *ebpf.Program `ebpf:"undo_nat"`
+	Capture       *ebpf.Program `ebpf:"capture"`
+	Director      *ebpf.Program `ebpf:"director"`
+	TakeBareReply *ebpf.Program `ebpf:"take_bare_reply"`
+	TakeReply     *ebpf.Program `ebpf:"take_reply"`
+	TakeTellings  *ebpf.Program `ebpf:"take_tellings"`
+	UndoNat       *ebpf.Program `ebpf:"undo_nat"`
 }
 
 func (p *capturePrograms) Close() error {
 	return _CaptureClose(
 		p.Capture,
 		p.Director,
+		p.TakeBareReply,
+		p.TakeReply,
 		p.TakeTellings,
 		p.UndoNat,
 	)

@@ -99,7 +99,7 @@ func (d *checkDevice) link() (netlink.Link, error) {
 		return nil, err
 	}
 	// What is sent there must not wait for a neighbour.
-	if err := errors.Join(netlink.LinkSetARPOff(link), putFilter(link.Attrs().Index, d.program, checkFilterName)); err != nil {
+	if err := errors.Join(netlink.LinkSetARPOff(link), putFilter(link.Attrs().Index, netlink.HANDLE_MIN_EGRESS, d.program, checkFilterName)); err != nil {
 		return nil, err
 	}
 	return setQuietlyUp(d.name)

@@ -12,10 +12,10 @@ import (
 	"weir.io/weir/internal/packet"
 )
 
-// checkContext is struct __sk_buff up to what the program reads (linux/bpf.h).
+// checkContext is struct __sk_buff up to what the programs read (linux/bpf.h).
 type checkContext struct {
-	Length, PacketType, Mark, QueueMapping, Protocol, VLANPresent, VLANTCI, VLANProto, Priority uint32
-	_                                                                                           [144]byte
+	Length, PacketType, Mark, QueueMapping, Protocol, VLANPresent, VLANTCI, VLANProto, Priority, Ingress, Ifindex uint32
+	_                                                                                                             [136]byte
 }
 
 // The verdicts of tc (linux/pkt_cls.h).

@@ -3,6 +3,7 @@ package datapath
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -29,7 +30,7 @@ func (d *Datapath) configure(c *change, flags uint32) error {
 		return err
 	}
 	if flags&uint32(directorSettingsFlagSETTINGS_REPLIES) != 0 {
-		for _, name := range d.table.Interfaces {
+		for _, name := range slices.Concat(d.table.Interfaces, slices.Sorted(maps.Keys(d.takesReplies))) {
 			d.forwardReplies(name, c.all)
 		}
 	}
@@ -123,7 +124,7 @@ func ownAddress(hop nextHop, directors []netip.Prefix) netip.Addr {
 	if len(directors) == 0 || !hop.address.IsValid() || accepted(hop.address) {
 		return hop.address
 	}
-	link, err := netlink.LinkByIndex(hop.ifindex)
+	link, err := netlink.LinkByIndex(hop.link)
 	if err != nil {
 		return hop.address
 	}

@@ -53,6 +53,7 @@ type Datapath struct {
 	guesses        guesses
 	readers        *grace // of all of these: programs that run
 	attached       map[string]*attachment
+	takesReplies   map[string]int   // interfaces that full NAT's replies are taken from, by index; 0: not there
 	replaced       []replaced       // by the Set that runs
 	begun          bool             // the table has been placed, at least once
 	holds          bool             // no interface gets the program that did not have it
@@ -108,6 +109,7 @@ func Open(options Options) (*Datapath, error) {
 		serviceIndexes: newIndexes(0, options.Limits.Services),
 		backendIndexes: newIndexes(1, options.Limits.Backends),
 		attached:       map[string]*attachment{},
+		takesReplies:   map[string]int{},
 		holds:          options.Hold,
 	}
 	if err := d.takeOver(); err != nil {
@@ -161,7 +163,7 @@ func (d *Datapath) takeOver() (err error) {
 	d.serviceIndexes.occupy(d.old.serviceIndexes())
 	d.rings.occupy(d.old.serviceIndexes())
 	d.backendIndexes.occupy(d.old.backendIndexes())
-	if d.hops, err = newResolver(d.log, d.hopsChanged); err != nil {
+	if d.hops, err = newResolver(d.log, newOnward(d.options), d.hopsChanged); err != nil {
 		return err
 	}
 	d.sweeper = startSweeper(d.sweep)

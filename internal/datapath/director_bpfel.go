@@ -355,42 +355,44 @@ const (
 	directorReasonPASS_LOCAL             directorReason = 5
 	directorReasonPASS_REPLY_UNROUTED    directorReason = 6
 	directorReasonPASS_SENT_ALREADY      directorReason = 7
-	directorReasonFORWARD_L2DSR          directorReason = 8
-	directorReasonFORWARD_IPIP           directorReason = 9
-	directorReasonFORWARD_GUE            directorReason = 10
-	directorReasonFORWARD_NAT            directorReason = 11
-	directorReasonFORWARD_REDIRECT       directorReason = 12
-	directorReasonFORWARD_REPLY          directorReason = 13
-	directorReasonFORWARD_ICMP_ERROR     directorReason = 14
-	directorReasonFORWARD_FRAGMENT       directorReason = 15
-	directorReasonFORWARD_FRAGMENT_OWNER directorReason = 16
-	directorReasonFORWARD_FRAGMENT_WAITS directorReason = 17
-	directorReasonFORWARD_FRAGMENT_MET   directorReason = 18
-	directorReasonANSWER_ECHO            directorReason = 19
-	directorReasonANSWER_TOO_BIG         directorReason = 20
-	directorReasonANSWER_PROBE           directorReason = 21
-	directorReasonDROP_NO_BACKEND        directorReason = 22
-	directorReasonDROP_TOO_BIG_LIMITED   directorReason = 23
-	directorReasonDROP_SUPER_FRAME       directorReason = 24
-	directorReasonDROP_FRAGMENT_UNKNOWN  directorReason = 25
-	directorReasonDROP_FRAGMENT_ASTRAY   directorReason = 26
-	directorReasonDROP_SNAT_FULL         directorReason = 27
-	directorReasonDROP_SNAT_CLASH        directorReason = 28
-	directorReasonDROP_SNAT_UNKNOWN      directorReason = 29
-	directorReasonDROP_NO_HEADROOM       directorReason = 30
-	directorReasonDROP_REDIRECT_FAILED   directorReason = 31
-	directorReasonDROP_SOURCE_RANGE      directorReason = 32
-	directorReasonREASON_COUNT           directorReason = 33
+	directorReasonPASS_KERNEL_SOURCE     directorReason = 8
+	directorReasonFORWARD_L2DSR          directorReason = 9
+	directorReasonFORWARD_IPIP           directorReason = 10
+	directorReasonFORWARD_GUE            directorReason = 11
+	directorReasonFORWARD_NAT            directorReason = 12
+	directorReasonFORWARD_REDIRECT       directorReason = 13
+	directorReasonFORWARD_REPLY          directorReason = 14
+	directorReasonFORWARD_ICMP_ERROR     directorReason = 15
+	directorReasonFORWARD_FRAGMENT       directorReason = 16
+	directorReasonFORWARD_FRAGMENT_OWNER directorReason = 17
+	directorReasonFORWARD_FRAGMENT_WAITS directorReason = 18
+	directorReasonFORWARD_FRAGMENT_MET   directorReason = 19
+	directorReasonANSWER_ECHO            directorReason = 20
+	directorReasonANSWER_TOO_BIG         directorReason = 21
+	directorReasonANSWER_PROBE           directorReason = 22
+	directorReasonDROP_NO_BACKEND        directorReason = 23
+	directorReasonDROP_TOO_BIG_LIMITED   directorReason = 24
+	directorReasonDROP_SUPER_FRAME       directorReason = 25
+	directorReasonDROP_FRAGMENT_UNKNOWN  directorReason = 26
+	directorReasonDROP_FRAGMENT_ASTRAY   directorReason = 27
+	directorReasonDROP_SNAT_FULL         directorReason = 28
+	directorReasonDROP_SNAT_CLASH        directorReason = 29
+	directorReasonDROP_SNAT_UNKNOWN      directorReason = 30
+	directorReasonDROP_NO_HEADROOM       directorReason = 31
+	directorReasonDROP_REDIRECT_FAILED   directorReason = 32
+	directorReasonDROP_SOURCE_RANGE      directorReason = 33
+	directorReasonREASON_COUNT           directorReason = 34
 )
 
 type directorRingFlag uint32
 
 const (
-	directorRingFlagRING_SNAT       directorRingFlag = 1
-	directorRingFlagRING_MEMORY     directorRingFlag = 2
-	directorRingFlagRING_QUIC       directorRingFlag = 4
-	directorRingFlagRING_REDIRECTED directorRingFlag = 8
-	directorRingFlagRING_SOURCES    directorRingFlag = 16
+	directorRingFlagRING_SNAT           directorRingFlag = 1
+	directorRingFlagRING_MEMORY         directorRingFlag = 2
+	directorRingFlagRING_QUIC           directorRingFlag = 4
+	directorRingFlagRING_REDIRECTED     directorRingFlag = 8
+	directorRingFlagRING_SOURCES        directorRingFlag = 16
+	directorRingFlagRING_KERNEL_SOURCES directorRingFlag = 32
 )
 
 type directorRingHeader struct {
@@ -604,6 +606,8 @@ const (
 	directorMapToldFlows           = "told_flows"
 	directorMapWaitBudgets         = "wait_budgets"
 	directorProgDirector           = "director"
+	directorProgTakeBareReply      = "take_bare_reply"
+	directorProgTakeReply          = "take_reply"
 	directorProgTakeTellings       = "take_tellings"
 	directorProgUndoNat            = "undo_nat"
 	directorVarExportAffinity      = "export_affinity"
@@ -683,9 +687,11 @@ type directorSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type directorProgramSpecs struct {
-	Director     *ebpf.ProgramSpec `ebpf:"director"`
-	TakeTellings *ebpf.ProgramSpec `ebpf:"take_tellings"`
-	UndoNat      *ebpf.ProgramSpec `ebpf:"undo_nat"`
+	Director      *ebpf.ProgramSpec `ebpf:"director"`
+	TakeBareReply *ebpf.ProgramSpec `ebpf:"take_bare_reply"`
+	TakeReply     *ebpf.ProgramSpec `ebpf:"take_reply"`
+	TakeTellings  *ebpf.ProgramSpec `ebpf:"take_tellings"`
+	UndoNat       *ebpf.ProgramSpec `ebpf:"undo_nat"`
 }
 
 // directorMapSpecs contains maps before they are loaded into the kernel.
@@ -911,14 +917,18 @@ type directorVariables struct {
 //
 // It can be passed to loadDirectorObjects or ebpf.CollectionSpec.LoadAndAssign.
 type directorPrograms struct {
-	Director     *ebpf.Program `ebpf:"director"`
-	TakeTellings *ebpf.Program `ebpf:"take_tellings"`
-	UndoNat      *ebpf.Program `ebpf:"undo_nat"`
+	Director      *ebpf.Program `ebpf:"director"`
+	TakeBareReply *ebpf.Program `ebpf:"take_bare_reply"`
+	TakeReply     *ebpf.Program `ebpf:"take_reply"`
+	TakeTellings  *ebpf.Program `ebpf:"take_tellings"`
+	UndoNat       *ebpf.Program `ebpf:"undo_nat"`
 }
 
 func (p *directorPrograms) Close() error {
 	return _DirectorClose(
 		p.Director,
+		p.TakeBareReply,
+		p.TakeReply,
 		p.TakeTellings,
 		p.UndoNat,
 	)

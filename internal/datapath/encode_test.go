@@ -184,7 +184,21 @@ func (d *testDirector) putSources(t testing.TB, s *testService) {
 	for _, p := range s.sourceRanges {
 		d.put(t, "source_ranges", directorSourceRange{PrefixLen: uint32(32 + p.Bits()), Set: s.sourceSet(), Address: abiAddress(p.Addr())}, uint8(1))
 	}
+	if !s.kernelSources {
+		return
+	}
+	for _, p := range testKernelSources {
+		set := uint32(0xffffffff)
+		if p.Addr().Is6() {
+			set--
+		}
+		d.put(t, "source_ranges", directorSourceRange{PrefixLen: uint32(32 + p.Bits()), Set: set, Address: abiAddress(p.Addr())}, uint8(1))
+	}
 }
+
+// testKernelSources are whose packets some services leave to the kernel. The last one's bytes
+// begin an IPv6 address, too, whose packets are forwarded: 2001:db8::.
+var testKernelSources = prefixes("10.77.0.0/24", "198.51.100.130", "2001:db8:c::4/126", "32.1.13.184")
 
 // encodeRing lays a ring out as bpf/types.h says: the header, the slots eight to
 // a line, the lists; what QUIC needs; the ring before, which is laid out alike.
@@ -200,6 +214,9 @@ func encodeRing(s *testService) [][]byte {
 	}
 	if s.redirected {
 		lines[0][22] |= byte(directorRingFlagRING_REDIRECTED)
+	}
+	if s.kernelSources {
+		lines[0][22] |= byte(directorRingFlagRING_KERNEL_SOURCES)
 	}
 	if len(s.sourceRanges) > 0 {
 		lines[0][22] |= byte(directorRingFlagRING_SOURCES)

@@ -37,7 +37,7 @@ func (d *Datapath) Explain(name string, frame []byte) (model.Explanation, error)
 		return model.Explanation{}, ErrNothingForwarded
 	}
 	d.nameIndexes()
-	w := &world{rings: d.rings.memory, entries: d.entries.entries, settings: d.written, services: d.names.services, live: d.kernel.all}
+	w := &world{rings: d.rings.memory, entries: d.entries.entries, settings: d.written, services: d.names.services, live: d.kernel.all, onward: d.hops.onward}
 	closeTable, err := d.openSNAT(w)
 	if err != nil {
 		return model.Explanation{}, err
@@ -155,9 +155,9 @@ func (w *world) explainBackend(p *observedPacket) *model.ExplainedBackend {
 		return nil
 	}
 	entry := &w.entries[p.Backend]
-	b := &model.ExplainedBackend{State: model.BackendState(entry.State), Mode: model.Mode(entry.Mode), NextHop: entry.Mac,
-		VLAN: bigEndian16(entry.Vlan), MTU: entry.Mtu, Local: entry.Flags&uint8(directorBackendFlagBACKEND_LOCAL) != 0,
-		Interface: interfaceName(entry.Ifindex, map[uint32]string{})}
+	hop, by, kernel := w.onward.wayOf(entry, map[uint32]string{})
+	b := &model.ExplainedBackend{State: model.BackendState(entry.State), Mode: model.Mode(entry.Mode), Interface: by, NextHop: hop, ByKernel: kernel,
+		VLAN: bigEndian16(entry.Vlan), MTU: entry.Mtu, Local: entry.Flags&uint8(directorBackendFlagBACKEND_LOCAL) != 0}
 	b.Name, b.Backend = w.nameOf(p.Backend)
 	if p.Snat != 0 {
 		b.Source = w.header.source(p.Snat, p.Flow.Ipv6 != 0)

@@ -175,7 +175,8 @@ func testFlowStates(t *testing.T) {
 			continue
 		}
 		for name, story := range stories {
-			t.Run(s.name+", "+name, func(t *testing.T) {
+			inTC := false
+			claim := func(t *testing.T) {
 				d.putSNAT(t, snatSources, snatPorts)
 				var source end
 				for i, step := range story {
@@ -183,14 +184,21 @@ func testFlowStates(t *testing.T) {
 					if step.fromBackend {
 						frame = build(ip(s.backendEnd().address, source.address), packet.TCPHeader{Src: s.backendEnd().port, Dst: source.port, Flags: step.flags})
 					}
-					d.run(t, frame, 0)
+					if inTC && step.fromBackend {
+						d.returning(t, frame)
+					} else {
+						d.run(t, frame, 0)
+					}
 					_, e := s.flowOf(t, d, clientPort)
 					if directorSnatState(e.State) != step.want || i > 0 && e.source != source {
 						t.Fatalf("step %d: state %d from %v, want %d from %v", i, e.State, e.source, step.want, source)
 					}
 					source = e.source
 				}
-			})
+			}
+			t.Run(s.name+", "+name, claim)
+			inTC = true
+			t.Run(s.name+", "+name+", replies in tc", claim)
 		}
 	}
 }

@@ -39,10 +39,12 @@ type testService struct {
 	// redirected says that the policy places only what is redirected.
 	redirected   bool
 	sourceRanges []netip.Prefix // where clients have to be; none: anywhere
-	quic         []model.QUICConfig
-	relayed      *testBackend // connection IDs name it, and it is down
-	index        uint32       // of the service
-	first        uint32       // index of the first backend
+	// kernelSources says that packets from those of the tests are the kernel's.
+	kernelSources bool
+	quic          []model.QUICConfig
+	relayed       *testBackend // connection IDs name it, and it is down
+	index         uint32       // of the service
+	first         uint32       // index of the first backend
 }
 
 // testBackend is one backend. Zero: active, mode l2dsr, on the interface that

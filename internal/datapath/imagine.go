@@ -72,7 +72,7 @@ func (d *Datapath) ExplainWith(t model.Table, name string, frame []byte) (model.
 	if d.entries.memory == nil {
 		return model.Explanation{}, ErrNothingForwarded
 	}
-	w := &world{rings: m.lines, entries: m.entries, settings: m.settings, services: m.byIndex, loads: m.loads, live: d.kernel.all}
+	w := &world{rings: m.lines, entries: m.entries, settings: m.settings, services: m.byIndex, loads: m.loads, live: d.kernel.all, onward: d.hops.onward}
 	closeTable, err := d.imagineSNAT(w, &t)
 	if err != nil {
 		return model.Explanation{}, err
@@ -98,6 +98,7 @@ func (d *Datapath) imagine(t *model.Table) (*imagined, error) {
 			return nil, &UnfitError{fmt.Errorf("service %s: %w", t.Services[i].Name, err)}
 		}
 	}
+	maps.Copy(m.sources, kernelSets(t.KernelSources))
 	m.leaveOut(d)
 	m.lookups = lookupsOf(m.services)
 	m.settings = d.settings(m.services, func(b model.TableBackend) nextHop {

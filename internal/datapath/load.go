@@ -18,8 +18,11 @@ import (
 type kernel struct {
 	directorMaps
 	*pins
-	program    *ebpf.Program
-	undo       *ebpf.Program // translates local backends' replies
+	program *ebpf.Program
+	undo    *ebpf.Program // translates local backends' replies
+	// Take full NAT's replies from interfaces with and without Ethernet.
+	takeReply, takeBareReply *ebpf.Program
+
 	take       *ebpf.Program // what other directors remember of flows, into the memory
 	collection *ebpf.Collection
 	book       *book
@@ -125,6 +128,8 @@ func (k *kernel) load(spec *ebpf.CollectionSpec) error {
 	}
 	k.program = k.collection.Programs[directorProgDirector]
 	k.undo = k.collection.Programs[directorProgUndoNat]
+	k.takeReply = k.collection.Programs[directorProgTakeReply]
+	k.takeBareReply = k.collection.Programs[directorProgTakeBareReply]
 	k.take = k.collection.Programs[directorProgTakeTellings]
 	if err := k.keepSNAT(); err != nil {
 		return errors.Join(err, k.directorMaps.Close())

@@ -19,13 +19,15 @@ type lookups struct {
 	replies  map[endpoint]uint32 // backend and port -> backend
 	// of services that ask to be redirected: service and a backend's address -> backend
 	asked map[directorAskBackend]uint32
+	// keys in replies that are of several backends
+	shared map[endpoint]bool
 }
 
 // vipOnly is SERVICE_VIP_ONLY.
 const vipOnly = ^uint32(0)
 
 func newLookups(services int) lookups {
-	return lookups{make(map[endpoint]uint32, 2*services), map[prefix]uint32{}, map[endpoint]uint32{}, map[directorAskBackend]uint32{}}
+	return lookups{make(map[endpoint]uint32, 2*services), map[prefix]uint32{}, map[endpoint]uint32{}, map[directorAskBackend]uint32{}, map[endpoint]bool{}}
 }
 
 // lookupsOf makes all services found. Of nested ranges, which may have prefixes
@@ -48,7 +50,7 @@ func lookupsOf(services []*service) lookups {
 }
 
 func (l *lookups) clone() lookups {
-	return lookups{maps.Clone(l.services), maps.Clone(l.ranges), maps.Clone(l.replies), maps.Clone(l.asked)}
+	return lookups{maps.Clone(l.services), maps.Clone(l.ranges), maps.Clone(l.replies), maps.Clone(l.asked), maps.Clone(l.shared)}
 }
 
 // add makes the service and the replies of its backends found.
@@ -97,6 +99,9 @@ func (l *lookups) addReplies(s *service, b *backend) {
 	}
 	if e.port == 0 {
 		e.port = s.key.port.First
+	}
+	if _, known := l.replies[e]; known {
+		l.shared[e] = true
 	}
 	addReply(l.replies, e, b)
 }

@@ -12,8 +12,10 @@ import (
 // nextHop is how packets leave for a backend. A zero mac means that it is not
 // known (yet).
 type nextHop struct {
-	local   bool // the address is this host's own
-	ifindex int
+	local   bool   // the address is this host's own
+	link    int    // that the route leads into
+	answers int    // by which answers to this host may come where XDP does not see them; 0: by none
+	ifindex int    // by which packets leave: what that is on, or what leads there
 	vlan    uint16 // tag to leave with
 	mac     model.MAC
 	source  model.MAC
@@ -33,7 +35,7 @@ type route struct {
 func (r *resolver) resolve(b model.TableBackend, interfaces []string) nextHop {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.hopOf(b, interfaces, r.macOf)
+	return r.hopOf(b, interfaces, r.macOf, r.onward.hop)
 }
 
 // imagine returns what resolve would for a backend that may never be one: the kernel is not
@@ -47,21 +49,49 @@ func (r *resolver) imagine(b model.TableBackend, interfaces []string) (hop nextH
 		}
 		awaits = r.macs[n].IsZero()
 		return r.macs[n]
-	})
+	}, r.onward.hopBy)
 	return hop, awaits
 }
 
+// leadsOnward returns the interface by which the kernel has to send to a backend; nil: the
+// director's program does. A frame of l2dsr is for the backend itself, and so are those of a
+// configured MAC address or tag: they are sent as they are. The lock is held.
+func (r *resolver) leadsOnward(b model.TableBackend, way route, interfaces []string) netlink.Link {
+	if b.Mode == model.L2DSR || !b.MAC.IsZero() || b.VLAN != 0 || way.via.ifindex == 0 {
+		return nil
+	}
+	by := r.link(way.via.ifindex)
+	real := by
+	if vlan, ok := by.(*netlink.Vlan); ok {
+		real = r.link(vlan.ParentIndex)
+	}
+	if real == nil || !r.onward.egress.ByKernel(real, interfaces) {
+		return nil
+	}
+	return by
+}
+
 // hopOf is the next hop of a backend. The lock is held.
-func (r *resolver) hopOf(b model.TableBackend, interfaces []string, macOf func(neighbour) model.MAC) nextHop {
+func (r *resolver) hopOf(b model.TableBackend, interfaces []string, macOf func(neighbour) model.MAC,
+	onward func(nextHop, netlink.Link) nextHop) nextHop {
 	if b.Host.IsValid() && r.cached(b.Host).hop.local {
 		// Its packets leave for nowhere, but from somewhere.
 		return nextHop{local: true, mtu: 0xffff, address: b.Host}
 	}
 	way := r.cached(b.TunnelEnd())
 	hop := way.hop
-	switch {
-	case hop.local:
+	if hop.local {
 		return hop
+	}
+	by := r.leadsOnward(b, way, interfaces)
+	// Its neighbours', and whose way back is mostly the one there. What is all generic may be led
+	// to the director's interface by rules, as in a pod.
+	if by != nil || way.via.address == b.TunnelEnd() && r.onward.egress.InDriver(interfaces...) {
+		hop.answers = hop.link
+	}
+	switch {
+	case by != nil:
+		hop = onward(hop, by)
 	case !b.MAC.IsZero():
 		hop.mac = b.MAC
 		if hop.ifindex == 0 && len(interfaces) > 0 {
@@ -147,7 +177,7 @@ func (h *nextHop) leaveBy(link netlink.Link) {
 		return
 	}
 	attrs := link.Attrs()
-	h.ifindex, h.mtu = attrs.Index, attrs.MTU
+	h.link, h.ifindex, h.mtu = attrs.Index, attrs.Index, attrs.MTU
 	copy(h.source[:], attrs.HardwareAddr)
 	if vlan, ok := link.(*netlink.Vlan); ok {
 		h.ifindex, h.vlan = attrs.ParentIndex, uint16(vlan.VlanId)

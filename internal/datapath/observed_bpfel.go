@@ -123,6 +123,8 @@ const (
 	observedMapWaitBudgets         = "wait_budgets"
 	observedProgDirector           = "director"
 	observedProgExplain            = "explain"
+	observedProgTakeBareReply      = "take_bare_reply"
+	observedProgTakeReply          = "take_reply"
 	observedProgTakeTellings       = "take_tellings"
 	observedProgUndoNat            = "undo_nat"
 	observedVarExportAffinity      = "export_affinity"
@@ -203,10 +205,12 @@ type observedSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type observedProgramSpecs struct {
-	Director     *ebpf.ProgramSpec `ebpf:"director"`
-	Explain      *ebpf.ProgramSpec `ebpf:"explain"`
-	TakeTellings *ebpf.ProgramSpec `ebpf:"take_tellings"`
-	UndoNat      *ebpf.ProgramSpec `ebpf:"undo_nat"`
+	Director      *ebpf.ProgramSpec `ebpf:"director"`
+	Explain       *ebpf.ProgramSpec `ebpf:"explain"`
+	TakeBareReply *ebpf.ProgramSpec `ebpf:"take_bare_reply"`
+	TakeReply     *ebpf.ProgramSpec `ebpf:"take_reply"`
+	TakeTellings  *ebpf.ProgramSpec `ebpf:"take_tellings"`
+	UndoNat       *ebpf.ProgramSpec `ebpf:"undo_nat"`
 }
 
 // observedMapSpecs contains maps before they are loaded into the kernel.
@@ -437,16 +441,20 @@ type observedVariables struct {
 //
 // It can be passed to loadObservedObjects or ebpf.CollectionSpec.LoadAndAssign.
 type observedPrograms struct {
-	Director     *ebpf.Program `ebpf:"director"`
-	Explain      *ebpf.Program `ebpf:"explain"`
-	TakeTellings *ebpf.Program `ebpf:"take_tellings"`
-	UndoNat      *ebpf.Program `ebpf:"undo_nat"`
+	Director      *ebpf.Program `ebpf:"director"`
+	Explain       *ebpf.Program `ebpf:"explain"`
+	TakeBareReply *ebpf.Program `ebpf:"take_bare_reply"`
+	TakeReply     *ebpf.Program `ebpf:"take_reply"`
+	TakeTellings  *ebpf.Program `ebpf:"take_tellings"`
+	UndoNat       *ebpf.Program `ebpf:"undo_nat"`
 }
 
 func (p *observedPrograms) Close() error {
 	return _ObservedClose(
 		p.Director,
 		p.Explain,
+		p.TakeBareReply,
+		p.TakeReply,
 		p.TakeTellings,
 		p.UndoNat,
 	)

@@ -15,7 +15,8 @@ import (
 // What outlives the process is pinned in one directory. Every version knows these
 // names, whatever is in the maps (docs/operations.md, "Upgrade"):
 //
-//	xdp-IFACE, undo-IFACE   the links that hold the programs on their interfaces
+//	xdp-IFACE, undo-IFACE, reply-IFACE
+//	                        the links that hold the programs on their interfaces
 //	programs-ABI/NAME       the programs that are attached, and build-HASH, one of them by
 //	                        what it was built from; capture: see capture.go
 //	maps-ABI/NAME           all maps of theirs; ABI is abiHash
@@ -245,9 +246,11 @@ func (k *kernel) pinAll() error {
 		}
 	}
 	return makeDirectory(k.programsDir()+beside, func(dir string) error {
-		return errors.Join(pinClone(k.program, filepath.Join(dir, directorProgDirector)),
-			pinClone(k.undo, filepath.Join(dir, directorProgUndoNat)),
-			pinClone(k.take, filepath.Join(dir, directorProgTakeTellings)), k.pinBuild(dir))
+		var errs []error
+		for _, name := range programNames {
+			errs = append(errs, pinClone(k.collection.Programs[name], filepath.Join(dir, name)))
+		}
+		return errors.Join(append(errs, k.pinBuild(dir))...)
 	})
 }
 
@@ -268,6 +271,10 @@ func (k *kernel) publishState() error {
 	return k.book.publish()
 }
 
+func isLinkPin(name string) bool {
+	return strings.HasPrefix(name, linkPrefix) || slices.ContainsFunc(tcHooks, func(h tcHook) bool { return strings.HasPrefix(name, h.pinPrefix) })
+}
+
 // tidy removes what versions before this one have left: no program that is attached
 // uses it any more. Links whose kind this version does not know are a newer one's,
 // whose programs would go on with maps that nobody keeps up to date.
@@ -283,7 +290,7 @@ func (k *kernel) tidy() error {
 	errs := []error{
 		removeIn(k.pin, func(name string, directory bool) bool {
 			if !directory {
-				return !strings.HasPrefix(name, linkPrefix) && !strings.HasPrefix(name, undoPinPrefix)
+				return !isLinkPin(name)
 			}
 			return strings.HasPrefix(name, mapsPrefix) && name != filepath.Base(k.mapsDir()) ||
 				strings.HasPrefix(name, programsPrefix) && name != filepath.Base(k.programsDir())+beside

@@ -11,7 +11,6 @@ type change struct {
 	all     []*service // of the table, in its order
 	changed []*service // those whose entries and rings are to be written
 	came    bool       // some are new
-	found   bool       // all packets are found by what the kernel has already
 	// replied is by what replies were found before, of services that changed and have any.
 	replied map[*service]lookups
 	// whole says that the Set before has gone through: what did not change is as it should be.

@@ -69,6 +69,7 @@ func randomService(r *rand.Rand, n int) testService {
 		}
 		s.sourceRanges = append(s.sourceRanges, p)
 	}
+	s.kernelSources = r.IntN(4) == 0
 	for range 1 + r.IntN(8) {
 		s.backends = append(s.backends, testBackend{mode: model.GUE, address: backendAddress(r.IntN(2) == 0, n), state: randomState(r), mtu: 9000,
 			weight: uint32(r.IntN(4) * 50), opened: uint32(r.IntN(1000))})
@@ -103,6 +104,12 @@ func (w *testWorld) randomRow(r *rand.Rand, name string) row {
 	if n := len(s.sourceRanges); n > 0 && r.IntN(2) == 0 {
 		s.client = randomIn(r, s.sourceRanges[r.IntN(n)])
 	}
+	if s.kernelSources && r.IntN(4) == 0 {
+		from := testKernelSources[r.IntN(len(testKernelSources))]
+		if from.Addr().Is4() == s.vip.Is4() {
+			s.client = randomIn(r, from)
+		}
+	}
 	f := model.Flow{Segment: s.segment, Source: s.client, Destination: s.vip, Protocol: uint8(s.protocol),
 		SourcePort: uint16(r.Uint32()), DestinationPort: s.port.First}
 	headers := []packet.Header{ip(s.client, s.vip), l4(s.protocol, f.SourcePort, f.DestinationPort), packet.Zeros(r.IntN(100))}
@@ -116,7 +123,11 @@ func (w *testWorld) randomRow(r *rand.Rand, name string) row {
 		in = append(in, packet.VLANTag{ID: uint16(s.segment.ID)})
 	}
 	frame := packet.Build(append(in, headers...)...)
-	if len(s.sourceRanges) > 0 && !slices.ContainsFunc(s.sourceRanges, func(p netip.Prefix) bool { return p.Contains(s.client) }) {
+	within := func(p netip.Prefix) bool { return p.Contains(s.client) }
+	if s.kernelSources && slices.ContainsFunc(testKernelSources, within) {
+		return row{name: name, in: frame}.passed(directorReasonPASS_KERNEL_SOURCE)
+	}
+	if len(s.sourceRanges) > 0 && !slices.ContainsFunc(s.sourceRanges, within) {
 		return row{name: name, in: frame}.dropped(directorReasonDROP_SOURCE_RANGE, service)
 	}
 	backend, alive := pick(service, f)

@@ -28,6 +28,7 @@ type resolver struct {
 	done    sync.WaitGroup
 
 	mu     sync.Mutex
+	onward *onward
 	socket *nl.NetlinkSocket // of changes
 	links  map[int]netlink.Link
 	routes map[netip.Addr]route
@@ -42,13 +43,14 @@ type resolver struct {
 	events chan struct{} // one: something has changed
 }
 
-func newResolver(log *slog.Logger, changed func()) (*resolver, error) {
+func newResolver(log *slog.Logger, onward *onward, changed func()) (*resolver, error) {
 	handle, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, fmt.Errorf("open netlink: %w", err)
 	}
-	r := &resolver{log: log, changed: changed, netlink: handle, stop: make(chan struct{}), doubts: map[neighbour]*time.Timer{},
+	r := &resolver{log: log, onward: onward, changed: changed, netlink: handle, stop: make(chan struct{}), doubts: map[neighbour]*time.Timer{},
 		events: make(chan struct{}, 1)}
+	onward.again = r.tryOnward
 	r.outdated(true)
 	r.forget()
 	if r.socket, err = subscribe(); err != nil {
@@ -107,6 +109,14 @@ func (r *resolver) listen() {
 			r.tell()
 		}
 	}
+}
+
+// tryOnward has the way by the kernel opened again, after an error.
+func (r *resolver) tryOnward() {
+	r.mu.Lock()
+	r.onward.failed = nil
+	r.mu.Unlock()
+	r.tell()
 }
 
 // tell lets run know that something has changed.
@@ -187,6 +197,7 @@ func (r *resolver) forget() {
 	defer r.mu.Unlock()
 	if r.oldRoutes {
 		r.links, r.routes, r.others = map[int]netlink.Link{}, map[netip.Addr]route{}, map[otherFamily]netip.Addr{}
+		r.onward.forget()
 	}
 	if r.oldNeighbours {
 		r.macs = nil

@@ -17,7 +17,7 @@ import (
 const buildPrefix = "build-"
 
 // programNames are the programs of the object.
-var programNames = []string{directorProgDirector, directorProgUndoNat, directorProgTakeTellings}
+var programNames = []string{directorProgDirector, directorProgUndoNat, directorProgTakeReply, directorProgTakeBareReply, directorProgTakeTellings}
 
 // buildName names what the programs are built from, besides the maps.
 func buildName(o Options, spec *ebpf.CollectionSpec) string {

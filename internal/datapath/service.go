@@ -43,7 +43,7 @@ type service struct {
 // planner that keeps unchanged rings hands out the same memory again.
 func sameService(a, b *model.TableService) bool {
 	return sameRing(&a.Ring, &b.Ring) && sameBefore(a.Before, b.Before) && a.Reported == b.Reported &&
-		a.Salt == b.Salt && slices.Equal(a.QUIC, b.QUIC) && slices.Equal(a.SourceRanges, b.SourceRanges) && a.Policy == b.Policy && a.Affinity == b.Affinity &&
+		a.Salt == b.Salt && slices.Equal(a.QUIC, b.QUIC) && slices.Equal(a.SourceRanges, b.SourceRanges) && a.KernelSources == b.KernelSources && a.Policy == b.Policy && a.Affinity == b.Affinity &&
 		(sameSlice(a.Backends, b.Backends) || slices.Equal(a.Backends, b.Backends))
 }
 

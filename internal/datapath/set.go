@@ -45,28 +45,31 @@ func (d *Datapath) Set(t model.Table) error {
 	if err := d.configure(&c, d.have.flags()); err != nil {
 		return err
 	}
+	if err := d.sources.leaveToKernel(d.table.KernelSources); err != nil {
+		return err
+	}
+	if err := d.beforeReplies(); err != nil {
+		return err
+	}
 	if err := d.switchRings(c.changed); err != nil {
 		return err
 	}
 	d.awaitGroup()
-	lookups := d.have
-	if c.found = d.finds(&c); !c.found {
-		lookups = lookupsOf(c.all)
-	}
+	lookups := d.lookupsFor(&c)
 	if err := d.configure(&c, lookups.flags()|d.have.flags()); err != nil {
 		return err
 	}
-	if err := d.addLookups(&c, lookups); err != nil {
+	if err := d.addLookups(&lookups); err != nil {
 		return err
 	}
-	if err := d.switchPrograms(t.Interfaces, links, lookups.haveReplies()); err != nil {
+	if err := d.switchPrograms(t.Interfaces, links, lookups.all.haveReplies()); err != nil {
 		return err
 	}
 	if err := d.kernel.tidy(); err != nil {
 		return err
 	}
 	d.publishLoads(&c)
-	if err := d.retire(&c, lookups); err != nil {
+	if err := d.retire(&c, &lookups); err != nil {
 		return err
 	}
 	d.whole = true
@@ -76,7 +79,7 @@ func (d *Datapath) Set(t model.Table) error {
 // checkLimits refuses what the maps have no room for, by the name of the limit.
 func (d *Datapath) checkLimits(t *model.Table) error {
 	limits := d.options.Limits
-	backends, ranges, memory := 0, 0, uint64(0)
+	backends, ranges, memory := 0, len(t.KernelSources), uint64(0)
 	for i := range t.Services {
 		backends += len(t.Services[i].Backends)
 		ranges += len(t.Services[i].SourceRanges)
@@ -101,7 +104,7 @@ func (d *Datapath) writeBackends(s *service) {
 	var turning []uint32
 	for i, b := range s.order {
 		hop := d.hops.resolve(b.desired, d.table.Interfaces)
-		b.vlan = hop.vlan
+		b.vlan, b.answers = hop.vlan, hop.answers
 		entries[i] = d.suspect(b, entryOf(s.desired, s.index, b.desired, hop))
 		if aliveIn(entries[i].State) != d.entries.alive(b.index) {
 			turning = append(turning, b.index)
@@ -138,6 +141,7 @@ func (d *Datapath) hopsChanged() {
 		d.writeBackends(s)
 	}
 	d.awaitSuspects()
+	err = errors.Join(err, d.attachReplies(d.have.haveReplies(), false))
 	if err = errors.Join(err, d.followReplies(services), d.configure(&all, d.have.flags())); err != nil {
 		d.log.Error("follow changed routes", "error", err)
 		d.whole = false // the next Set looks at everything
@@ -240,8 +244,11 @@ func (d *Datapath) imageOf(buffer []byte, s *service, alive func(index uint32) b
 		unsettle(image, func(uint32) bool { return true }) // by what ring is not known
 	}
 	unsettle(image, func(owner uint32) bool { return !alive(owner) })
+	header := (*directorRingHeader)(unsafe.Pointer(&image[0]))
+	if s.desired.KernelSources {
+		header.Flags |= uint8(directorRingFlagRING_KERNEL_SOURCES)
+	}
 	if ranges := s.desired.SourceRanges; len(ranges) > 0 {
-		header := (*directorRingHeader)(unsafe.Pointer(&image[0]))
 		header.Flags |= uint8(directorRingFlagRING_SOURCES)
 		header.Sources = d.sources.setFor(s.index, d.ringOf(s), ranges)
 	}
@@ -257,27 +264,23 @@ func (d *Datapath) ringOf(s *service) ringImage {
 }
 
 // addLookups makes services found that were not.
-func (d *Datapath) addLookups(c *change, lookups lookups) error {
-	if !c.found {
-		if err := lookups.write(d.kernel, d.have); err != nil {
-			return err
-		}
+func (d *Datapath) addLookups(l *lookupChange) error {
+	if err := l.write(d.kernel, d.have); err != nil {
+		return err
 	}
-	if !c.found || d.fronts.rest() {
-		d.fronts.add(lookups.services)
+	if !l.part || d.fronts.rest() {
+		d.fronts.add(l.all.services)
+	} else if len(l.added.services) > 0 {
+		d.fronts.add(l.added.services)
 	}
 	return nil
 }
 
 // retire takes out what the table no longer has: lookups, then services, then
 // backends. Their indexes rest before they are used again.
-func (d *Datapath) retire(c *change, lookups lookups) error {
-	if !c.found {
-		d.fronts.remove(d.have.services, lookups.services)
-		if err := lookups.remove(d.kernel, d.have); err != nil {
-			return err
-		}
-		d.have = lookups
+func (d *Datapath) retire(c *change, l *lookupChange) error {
+	if err := l.remove(d); err != nil {
+		return err
 	}
 	gone := d.gone(c)
 	for _, s := range gone {

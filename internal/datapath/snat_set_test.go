@@ -128,10 +128,10 @@ func TestRepliesOfRanges(t *testing.T) {
 // pinned link or, before Linux 6.6, by a filter.
 func undoLinks(t *testing.T) (names []string) {
 	t.Helper()
-	pins, err := filepath.Glob("/sys/fs/bpf/weir/" + undoPinPrefix + "*")
+	pins, err := filepath.Glob("/sys/fs/bpf/weir/" + undoHook.pinPrefix + "*")
 	must(t, err)
 	for _, pin := range pins {
-		names = append(names, filepath.Base(pin)[len(undoPinPrefix):])
+		names = append(names, filepath.Base(pin)[len(undoHook.pinPrefix):])
 	}
 	if undoFilters(t) > 0 {
 		names = append(names, "wire0")
@@ -150,7 +150,7 @@ func undoFilters(t *testing.T) (n int) {
 	}
 	must(t, err)
 	for _, f := range list {
-		if bpf, ok := f.(*netlink.BpfFilter); ok && bpf.Name == undoFilterName {
+		if bpf, ok := f.(*netlink.BpfFilter); ok && bpf.Name == undoHook.filter {
 			n++
 		}
 	}
@@ -199,12 +199,12 @@ func TestUndoByFilter(t *testing.T) {
 	wire, err := netlink.LinkByName("wire0")
 	must(t, err)
 	for range 2 {
-		must(t, putFilter(wire.Attrs().Index, d.kernel.undo, undoFilterName))
+		must(t, putFilter(wire.Attrs().Index, netlink.HANDLE_MIN_EGRESS, d.kernel.undo, undoHook.filter))
 		if n := undoFilters(t); n != 1 {
 			t.Errorf("%d filters, want 1", n)
 		}
 	}
-	must(t, removeUndoFilters([]string{"wire0"}))
+	must(t, undoHook.removeFilters([]string{"wire0"}))
 	if n := undoFilters(t); n != 1 {
 		t.Errorf("%d filters are left of the one to keep", n)
 	}

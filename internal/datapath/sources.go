@@ -151,12 +151,64 @@ func (s *sources) clean() error {
 
 func (s *sources) empty(set uint32) error {
 	for p := range s.sets[set] {
-		if err := s.kernel.Delete(sourceKey(set, p)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-			return fmt.Errorf("remove source range %s: %w", p, err)
+		if err := s.remove(set, p); err != nil {
+			return err
 		}
-		delete(s.sets[set], p)
 	}
 	delete(s.sets, set)
+	return nil
+}
+
+// remove takes a prefix, as keys have it, out of a set.
+func (s *sources) remove(set uint32, p netip.Prefix) error {
+	if err := s.kernel.Delete(sourceKey(set, p)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return fmt.Errorf("remove source range %s: %w", p, err)
+	}
+	delete(s.sets[set], p)
+	return nil
+}
+
+// kernelSet is KERNEL_SOURCES_SET, for IPv4; the one before it is for IPv6. Those of services are
+// far below.
+const kernelSet = 0xffffffff
+
+// kernelSets divides prefixes among the sets that they are in.
+func kernelSets(list []netip.Prefix) map[uint32][]netip.Prefix {
+	sets := map[uint32][]netip.Prefix{kernelSet: nil, kernelSet - 1: nil}
+	for _, p := range list {
+		set := uint32(kernelSet)
+		if p.Addr().Is6() {
+			set--
+		}
+		sets[set] = append(sets[set], p)
+	}
+	return sets
+}
+
+// leaveToKernel makes these those whose packets the kernel gets, of services that leave them to
+// it. Packets look at them meanwhile: each prefix comes, or goes, by itself.
+func (s *sources) leaveToKernel(list []netip.Prefix) error {
+	for set, prefixes := range kernelSets(list) {
+		delete(s.left, set)
+		wanted := wantedSet(prefixes)
+		for _, p := range prefixes {
+			key := sourceKey(set, p)
+			if at := prefixOf(&key); !s.sets[set][at] {
+				if err := s.kernel.Put(key, uint8(1)); err != nil {
+					return fmt.Errorf("write kernel source %s: %w", p, err)
+				}
+				s.note(set, at)
+			}
+		}
+		for p := range s.sets[set] {
+			if wanted[p] {
+				continue
+			}
+			if err := s.remove(set, p); err != nil {
+				return err
+			}
+		}
+	}
 	return nil
 }
 

@@ -92,11 +92,11 @@ func (d *Datapath) backendStatus(b *backend, desired model.TableBackend, t tally
 	if desired.Redirect {
 		mode = model.Redirect
 	}
+	hop, by, kernel := d.hops.onward.wayOf(&entry, names)
 	return model.BackendStatus{
 		Name: desired.Name, Address: desired.Address, Host: desired.Host, Mode: mode, State: model.BackendState(entry.State),
 		Local:     entry.Flags&uint8(directorBackendFlagBACKEND_LOCAL) != 0,
-		Interface: interfaceName(entry.Ifindex, names),
-		NextHop:   entry.Mac, MTU: entry.Mtu, Slots: b.slots, Packets: t.packets, Bytes: t.bytes, Opened: t.opened,
+		Interface: by, NextHop: hop, ByKernel: kernel, MTU: entry.Mtu, Slots: b.slots, Packets: t.packets, Bytes: t.bytes, Opened: t.opened,
 		ServerID: desired.ServerID, Port: desired.Port,
 	}
 }

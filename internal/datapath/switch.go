@@ -37,7 +37,9 @@ func (d *Datapath) switchPrograms(interfaces []string, links []netlink.Link, rep
 				translating = append(translating, name)
 			}
 		}
-		err = d.attachUndo(translating)
+		if err = d.attachUndo(translating); err == nil {
+			err = d.attachReplies(replies, !d.kernel.inUse)
+		}
 	}
 	if err != nil {
 		return errors.Join(err, d.switchBack())

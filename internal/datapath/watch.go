@@ -9,6 +9,8 @@ import (
 	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"weir.io/weir/internal/device"
 )
 
 // Watch looks at a director's datapath from another process than the one that made it.
@@ -108,7 +110,7 @@ func (w *Watch) up(name string) bool {
 
 // attached opens the link anew each time: whoever holds it open keeps the program there.
 func (w *Watch) attached(name string) bool {
-	l, err := link.LoadPinnedLink(filepath.Join(w.pin, linkPrefix+name), nil)
+	l, err := link.LoadPinnedLink(filepath.Join(w.pin, linkPrefix+device.PinName(name)), nil)
 	if err != nil {
 		return false
 	}

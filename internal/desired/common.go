@@ -34,7 +34,7 @@ func (k *Keeper) tell() {
 	var views []model.View
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	for _, d := range k.shared.Documents() {
+	for d := range k.shared.All() {
 		if d.Service.SharesChange() {
 			views = append(views, viewOf(&d.Service, found))
 		}

@@ -54,7 +54,7 @@ func (k *Keeper) giving(owner string, documents []model.Document) *ledger {
 			return next, refusalOf(conflict, owner, store.Set{Documents: documents}.Services())
 		}
 		if err == nil {
-			_, err = join(file, next, owner)
+			_, err = k.joined.join(file, next, owner)
 		}
 		return next, err
 	})

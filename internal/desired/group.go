@@ -83,7 +83,7 @@ func (k *Keeper) adopt(s store.State) {
 	if k.sharedErr = k.apply(); k.sharedErr != nil {
 		k.log.Error("the group's state is not what runs", "revision", s.Revision, "error", k.sharedErr)
 	} else {
-		k.log.Info("the group's state runs", "revision", s.Revision, "services", len(s.Documents()))
+		k.log.Info("the group's state runs", "revision", s.Revision, "services", s.Count())
 	}
 	close(k.adopted)
 	k.adopted = make(chan struct{})

@@ -3,16 +3,77 @@ package desired
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"reflect"
 	"slices"
 	"strings"
+	"sync"
 
 	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/store"
 )
 
+// joined is what went together last. There may be thousands of services, of which a change
+// changes few: those that were valid by themselves are so still, and the very same ones go
+// together still.
+type joined struct {
+	mu   sync.Mutex
+	file model.Config
+	sets map[string][]store.Document
+	all  model.Config // of both; nothing is known where it has no services
+	work joinWork
+}
+
+// joinWork counts what was done.
+type joinWork struct{ joins, validated int }
+
+// with reports whether these services of a file are those that were joined, beside the same
+// other things.
+func (j *joined) with(c model.Config) bool {
+	if !sameSlice(c.Services, j.file.Services) {
+		return false
+	}
+	was := j.file
+	c.Services, was.Services = nil, nil
+	return reflect.DeepEqual(c, was)
+}
+
+// sameSlice reports whether two slices are the same memory.
+func sameSlice[T any](a, b []T) bool {
+	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
+}
+
 // join returns the file's configuration with the services of the sets of other owners,
 // if they go together. The one who changes something knows their own services by place.
-func join(c model.Config, state store.State, changes string) (model.Config, error) {
+func (j *joined) join(c model.Config, state store.State, changes string) (model.Config, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	sets := maps.Clone(state.Sets)
+	delete(sets, store.OwnerFile)
+	same := j.with(c)
+	if same && len(j.all.Services) > 0 && maps.EqualFunc(sets, j.sets, func(a store.Set, b []store.Document) bool { return sameSlice(a.Documents, b) }) {
+		return j.all, nil
+	}
+	known := func(owner string) bool {
+		was, is := j.sets[owner]
+		if owner == store.OwnerFile {
+			return same
+		}
+		return same && is && sameSlice(was, sets[owner].Documents)
+	}
+	all, err := j.anew(c, state, changes, known)
+	if err == nil {
+		j.file, j.all, j.sets = c, all, map[string][]store.Document{}
+		for owner, set := range sets {
+			j.sets[owner] = set.Documents
+		}
+	}
+	return all, err
+}
+
+// anew joins them, of which the sets of some owners are known to be valid by themselves.
+func (j *joined) anew(c model.Config, state store.State, changes string, valid func(owner string) bool) (model.Config, error) {
+	j.work.joins++
 	owners := make([]string, len(c.Services))
 	first := map[string]int{store.OwnerFile: 0}
 	for i := range owners {
@@ -34,7 +95,17 @@ func join(c model.Config, state store.State, changes string) (model.Config, erro
 		return c, nil // the file is valid by itself
 	}
 	c.Services = services
-	err := c.ValidateShared(own)
+	knows := map[string]bool{}
+	for owner := range first {
+		knows[owner] = valid(owner)
+	}
+	err := c.ValidateChanged(own, func(i int) bool {
+		if knows[owners[i]] {
+			return true
+		}
+		j.work.validated++
+		return false
+	})
 	var fields model.FieldErrors
 	if !errors.As(err, &fields) {
 		return c, err

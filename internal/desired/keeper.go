@@ -53,6 +53,8 @@ type Keeper struct {
 	renewed  time.Time           // when the evidence was
 	asked    map[netip.Addr]bool // the backends that it is about
 
+	joined joined
+
 	mu                       sync.Mutex // one change at a time is checked against the others, and applied
 	file                     model.Config
 	begun                    bool // there is a file
@@ -105,7 +107,7 @@ func (k *Keeper) setFile(c model.Config) (Change, error) {
 		return Change{}, err
 	}
 	k.state = before
-	if _, err := join(c, k.everything(), store.OwnerFile); err != nil {
+	if _, err := k.joined.join(c, k.everything(), store.OwnerFile); err != nil {
 		return Change{}, err
 	}
 	// Until it is stored, the file is what is tried again; what runs goes on.
@@ -141,13 +143,13 @@ const updateTimeout = 30 * time.Second
 // apply hands what is desired to the engine.
 func (k *Keeper) apply() error {
 	all := k.everything()
-	joint, err := join(k.file, all, "")
+	joint, err := k.joined.join(k.file, all, "")
 	if err != nil {
 		return err
 	}
 	logs, now := engine.Logs{}, time.Now()
 	k.placing = time.Time{}
-	for _, d := range all.Documents() {
+	for d := range all.All() {
 		logs[d.Service.ID()] = k.asOf(d.Service.ID(), d.Log, now)
 	}
 	maps.DeleteFunc(k.learned, func(id model.ServiceID, _ learned) bool { _, is := logs[id]; return !is })

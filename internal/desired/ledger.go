@@ -49,7 +49,7 @@ func (l *ledger) change(s store.State) (store.State, error) {
 func (l *ledger) heldByOthers(s store.State) map[model.ServiceID]history.Held {
 	var services []model.Service
 	logs := engine.Logs{}
-	for _, d := range s.Documents() {
+	for d := range s.All() {
 		if id := d.Service.ID(); !sameLog(d.Log, l.applied[id]) {
 			services = append(services, d.Service)
 			logs[id] = d.Log

@@ -2,10 +2,7 @@ package desired
 
 import (
 	"context"
-	"slices"
 	"time"
-
-	"weir.io/weir/internal/store"
 )
 
 // signsPause is how often signs of strain are listened to at most.
@@ -41,5 +38,10 @@ func (k *Keeper) listen(ctx context.Context) {
 func (k *Keeper) relieves() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return slices.ContainsFunc(k.shared.Documents(), func(d store.Document) bool { return d.Service.Relieves() })
+	for d := range k.shared.All() {
+		if d.Service.Relieves() {
+			return true
+		}
+	}
+	return false
 }

@@ -102,12 +102,12 @@ func (k *Keeper) Preview(ctx context.Context, owner string, services []model.Ser
 	defer k.mu.Unlock()
 	all := k.everything()
 	all.Sets[owner] = after.Sets[owner]
-	joint, err := join(k.file, all, owner)
+	joint, err := k.joined.join(k.file, all, owner)
 	if err != nil {
 		return model.Config{}, nil, err
 	}
 	logs, now := engine.Logs{}, time.Now()
-	for _, d := range all.Documents() {
+	for d := range all.All() {
 		id, log := d.Service.ID(), d.Log
 		learned := now
 		if known, is := k.learned[id]; is && len(log.Generations) > 0 && known.number == log.Generations[0].Number {
@@ -195,7 +195,7 @@ func (k *Keeper) replaceInTurn(owner string, puts []*proposal) *ledger {
 			return next, refusalOf(conflict, owner, services)
 		}
 		if err == nil {
-			_, err = join(file, next, owner)
+			_, err = k.joined.join(file, next, owner)
 		}
 		return next, err
 	})

@@ -61,10 +61,15 @@ func (k *Keeper) finds(shared bool) func() map[model.Target]model.Found {
 
 // foundBy returns what is found, if some service's shares depend on it.
 func foundBy(found func() map[model.Target]model.Found, s store.State) map[model.Target]model.Found {
-	if found == nil || !slices.ContainsFunc(s.Documents(), func(d store.Document) bool { return d.Service.SharesChange() }) {
+	if found == nil {
 		return nil
 	}
-	return found()
+	for d := range s.All() {
+		if d.Service.SharesChange() {
+			return found()
+		}
+	}
+	return nil
 }
 
 // knowledge is what the shares of backends are changed by, at a time.

@@ -75,7 +75,7 @@ func divisible(before, after *model.Service, slots uint32) bool {
 	return sizes && before.Mode == after.Mode && reflect.DeepEqual(before.Fallback, after.Fallback) &&
 		reflect.DeepEqual(before.RedirectTo, after.RedirectTo) && before.RedirectUnprobed == after.RedirectUnprobed && before.SNAT == after.SNAT && before.AskRedirect == after.AskRedirect && before.Policy == after.Policy &&
 		before.Affinity == after.Affinity && reflect.DeepEqual(before.QUIC, after.QUIC) &&
-		slices.Equal(before.SourceRanges, after.SourceRanges)
+		slices.Equal(before.SourceRanges, after.SourceRanges) && before.KernelSources == after.KernelSources
 }
 
 // mergeBackends returns the backends of both, with shares in between; false: they cannot be

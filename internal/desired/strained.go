@@ -15,7 +15,7 @@ func (k *Keeper) Strained() map[model.Target]model.BackendStrain {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	all := map[model.Target]model.BackendStrain{}
-	for _, d := range k.shared.Documents() {
+	for d := range k.shared.All() {
 		s := &d.Service
 		if !s.Relieves() {
 			continue

@@ -70,7 +70,7 @@ func (k *Keeper) backends() map[netip.Addr]bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	all := map[netip.Addr]bool{}
-	for _, d := range k.everything().Documents() {
+	for d := range k.everything().All() {
 		for _, b := range d.Service.Backends {
 			if b.ModeIn(d.Service) == model.GUE {
 				all[b.Address] = true
@@ -152,7 +152,7 @@ func (k *Keeper) firstDue(s store.State, compared time.Time, shared bool) time.T
 			first = due
 		}
 	}
-	for _, d := range s.Tended().Documents() {
+	for d := range s.Tended().All() {
 		note(history.Due(d.Log, &d.Service, k.engine.Held(d.Service.ID()), k.evidence, known.now))
 		note(known.dueToStep(d.Log, &d.Service))
 		if awaitsReports(d.Log, &d.Service, k.evidence) {

@@ -1,8 +1,10 @@
 package doctor
 
 import (
+	"maps"
 	"net"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -124,11 +126,23 @@ func (x *examination) onward(check string, vip netip.Addr) {
 	x.ok(check, "is not on this host, and goes on by %s: that must lead into one of agent.namespaces", x.links[routes[0].LinkIndex].Attrs().Name)
 }
 
+// like returns the interfaces that a pattern names; there need be none.
+func (x *examination) like(pattern string) (links []netlink.Link) {
+	for _, index := range slices.Sorted(maps.Keys(x.links)) {
+		if is, err := filepath.Match(pattern, x.links[index].Attrs().Name); is && err == nil {
+			links = append(links, x.links[index])
+		}
+	}
+	return links
+}
+
 // uplinks returns the interfaces that packets for backends come in by.
 func (x *examination) uplinks(services []model.Service) []netlink.Link {
 	var links []netlink.Link
 	for _, name := range x.config.Agent.Interfaces {
-		if link := x.exists(name); link != nil {
+		if model.IsInterfacePattern(name) {
+			links = append(links, x.like(name)...)
+		} else if link := x.exists(name); link != nil {
 			links = append(links, link)
 		}
 	}

@@ -21,6 +21,7 @@ type hop struct {
 	link    netlink.Link
 	gateway netip.Addr // zero: the backend is on the link
 	local   bool
+	kernel  bool // it sends there, and finds the neighbour, if there is one at all
 	mtu     int
 }
 
@@ -79,7 +80,7 @@ func backendProblem(s model.Service, b model.Backend, end netip.Addr, way hop, p
 		return &Finding{Fail, check,
 			fmt.Sprintf("is behind router %s, and service %s sends by l2dsr, which crosses none", way.gateway, s.Name),
 			"use ipip or gue, or give its mac"}
-	case !neighbours[via]:
+	case !neighbours[via] && (!way.kernel || asItIs(s, b)):
 		return &Finding{Warn, check, fmt.Sprintf("the MAC address of its next hop %s is not known: it gets no packets until it is", via),
 			fmt.Sprintf("ping %s, and see that %s reaches it", via, way.link.Attrs().Name)}
 	}
@@ -97,7 +98,7 @@ func (x *examination) way(to netip.Addr) (hop, string) {
 	if h.link == nil {
 		return hop{}, "the route to it leaves by no interface of this host"
 	}
-	h.mtu = h.link.Attrs().MTU
+	h.mtu, h.kernel = h.link.Attrs().MTU, !h.local && x.byKernel(x.below(h.link))
 	if route.MTU != 0 {
 		h.mtu = min(h.mtu, route.MTU)
 	}

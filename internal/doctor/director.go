@@ -2,7 +2,6 @@ package doctor
 
 import (
 	"fmt"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -56,26 +55,6 @@ func (x *examination) group() {
 	}
 	x.fail("group", "name this host's address on the link that it shares with the other directors",
 		"director.group has no address of this host: fragments stay where they arrive")
-}
-
-// snat checks that replies to full NAT's source addresses come to this host.
-func (x *examination) snat() {
-	used := false
-	for _, s := range x.config.Services {
-		used = used || s.SNAT
-	}
-	if !used {
-		return
-	}
-	for _, a := range x.config.Director.SNAT.Addresses {
-		check := "snat " + a.String()
-		if _, here := x.addresses[a]; here {
-			x.ok(check, "is an address of this host")
-			continue
-		}
-		x.warn(check, "ip addr add "+netip.PrefixFrom(a, a.BitLen()).String()+" dev IFACE, or see that the backends' routes to it lead here",
-			"is on no interface of this host: nobody answers ARP and neighbour requests for it")
-	}
 }
 
 // forwarding checks what the replies of nat backends need: the kernel's table

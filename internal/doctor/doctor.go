@@ -9,6 +9,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"weir.io/weir/internal/device"
 	"weir.io/weir/internal/model"
 )
 
@@ -53,7 +54,7 @@ type Options struct {
 // Examine returns what was found, in the order of the checks. It looks at the
 // network namespace of the calling thread.
 func Examine(o Options) []Finding {
-	x := &examination{config: o.Config, pinned: pinned(o.BPFFS)}
+	x := &examination{config: o.Config, pinned: pinned(o.BPFFS), reached: map[string]bool{}}
 	x.kernel()
 	x.capabilities()
 	x.bpf()
@@ -61,6 +62,7 @@ func Examine(o Options) []Finding {
 	if o.Config == nil || !x.readHost() {
 		return x.findings
 	}
+	x.sending = device.NewEgress(o.Config.Director.XDP == model.XDPGeneric)
 	director, agent := x.roles(o.Role)
 	if director {
 		x.director()
@@ -95,6 +97,8 @@ type examination struct {
 	findings  []Finding
 	links     map[int]netlink.Link
 	addresses map[netip.Addr]int // this host's, by interface
+	sending   *device.Egress     // by which interfaces the director's packets leave by XDP
+	reached   map[string]bool    // interfaces by which full NAT's backends are reached and their replies taken
 }
 
 func (x *examination) ok(check, format string, args ...any) {

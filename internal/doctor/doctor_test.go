@@ -193,10 +193,17 @@ func TestDirector(t *testing.T) {
 		found := examine(t, l.director, doctor.Options{Config: c})
 		want(t, found, "nat eth1", doctor.Fail, "nat backend 10.0.1.2 and 1 more is reached through eth1, which is not in director.interfaces",
 			"add eth1 to director.interfaces")
-		c.Director.Interfaces = []string{"eth0", "eth1"}
-		if f, there := examine(t, l.director, doctor.Options{Config: c})["nat eth1"]; there {
-			t.Errorf("with eth1 among the interfaces there is %+v", f)
+		for name, other := range map[string]func(){
+			"with eth1 among the interfaces":       func() { c.Director.Interfaces = []string{"eth0", "eth1"} },
+			"in full NAT, whose replies come here": func() { c.Director.Interfaces, c.Services[0].SNAT = []string{"eth0"}, true },
+		} {
+			other()
+			if f, there := examine(t, l.director, doctor.Options{Config: c})["nat eth1"]; there {
+				t.Errorf("%s there is %+v", name, f)
+			}
 		}
+		c = config(model.NAT, "10.0.3.2")
+		want(t, examine(t, l.director, doctor.Options{Config: c}), "nat eth2", doctor.Warn, "10.0.3.2 is behind a router", "add eth2 to director.interfaces")
 	})
 	t.Run("nobody takes connections", func(t *testing.T) {
 		c := config(model.IPIP, "10.0.1.2", "10.0.1.3")
@@ -209,14 +216,9 @@ func TestDirector(t *testing.T) {
 		c.Services[0].VIP = netip.MustParseAddr("10.0.0.1")
 		found := examine(t, l.director, doctor.Options{Config: c})
 		want(t, found, "vip 10.0.0.1", doctor.Warn, "is an address of eth0", "remove it")
-	})
-	t.Run("snat", func(t *testing.T) {
-		c := config(model.NAT, "10.0.1.2")
-		c.Services[0].SNAT = true
-		c.Director.SNAT.Addresses = []netip.Addr{netip.MustParseAddr("10.0.1.1"), netip.MustParseAddr("10.0.1.9")}
-		found := examine(t, l.director, doctor.Options{Config: c})
-		want(t, found, "snat 10.0.1.1", doctor.OK, "is an address of this host", "")
-		want(t, found, "snat 10.0.1.9", doctor.Warn, "on no interface", "ip addr add 10.0.1.9/32")
+		c.Services[0].Backends[0].Host = netip.MustParseAddr("10.0.1.2")
+		c.Services[0].Backends[0].Address = netip.MustParseAddr("10.244.0.2")
+		want(t, examine(t, l.director, doctor.Options{Config: c}), "vip 10.0.0.1", doctor.OK, "whose other ports stay this host's", "")
 	})
 	t.Run("group", func(t *testing.T) {
 		c := config(model.NAT, "10.0.1.2")
@@ -273,26 +275,6 @@ func TestVethChecksum(t *testing.T) {
 	l.Link(h, h, netlab.LinkOptions{NameA: "eth0", NameB: "lazy"})
 	want(t, examine(t, h, doctor.Options{Config: config(model.IPIP)}), "checksum eth0", doctor.Fail,
 		"its other end, lazy, leaves checksums to offload", "ethtool -K lazy tx off")
-}
-
-// TestVethPeer looks at a link whose other end takes what XDP sends, and at one
-// whose other end loses it.
-func TestVethPeer(t *testing.T) {
-	for name, test := range map[string]struct {
-		ready bool
-		level doctor.Level
-		text  string
-	}{
-		"ready": {true, doctor.OK, "takes what XDP sends"},
-		"deaf":  {false, doctor.Fail, "neither an XDP program nor GRO"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			l := netlab.ForTest(t)
-			director, backend := l.Host("director"), l.Host("backend")
-			l.Link(director, backend, netlab.LinkOptions{XDP: test.ready, A: []string{"10.0.1.1/24"}, B: []string{"10.0.1.2/24"}})
-			want(t, examine(t, director, doctor.Options{Config: config(model.IPIP, "10.0.1.2")}), "peer eth0", test.level, test.text, "")
-		})
-	}
 }
 
 func TestBackendHost(t *testing.T) {

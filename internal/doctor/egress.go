@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 
 	"weir.io/weir/internal/model"
 )
@@ -14,12 +13,15 @@ import (
 type ways struct {
 	links   map[string]netlink.Link // that packets leave by, by name
 	tunnels map[string]tunnel       // the longest outer header, by the link's name
+	framed  map[string][]string     // backends whose frames leave as they are, by the link that they leave by
 	blind   map[string][]string     // nat backends whose replies no program sees, by link
+	routed  map[string][]string     // the same of those behind a router, whose replies may come by another
 	nat     bool
 }
 
 func newWays() *ways {
-	return &ways{make(map[string]netlink.Link), make(map[string]tunnel), make(map[string][]string), false}
+	return &ways{links: map[string]netlink.Link{}, tunnels: map[string]tunnel{},
+		framed: map[string][]string{}, blind: map[string][]string{}, routed: map[string][]string{}}
 }
 
 // tunnel is the longest outer header that leaves by an interface.
@@ -41,16 +43,71 @@ func (x *examination) note(w *ways, s model.Service, b model.Backend, way hop) {
 	if overhead := b.MaxOverheadIn(&s); overhead > w.tunnels[name].overhead {
 		w.tunnels[name] = tunnel{mode, overhead, way.mtu}
 	}
-	if mode == model.NAT && !x.attachable(way.link) && !slices.Contains(w.blind[name], b.Name) {
-		w.blind[name] = append(w.blind[name], b.Name)
+	if asItIs(s, b) {
+		name := x.below(way.link).Attrs().Name
+		w.framed[name] = addName(w.framed[name], b.Name)
+	}
+	// Full NAT's replies go to an address of the director's: see snat.
+	if mode == model.NAT && s.SNAT && x.answersBy(way) {
+		x.reached[name] = true
+	}
+	if mode != model.NAT || s.SNAT || x.attachable(way.link) {
+		return
+	}
+	if way.gateway.IsValid() {
+		w.routed[name] = addName(w.routed[name], b.Name)
+	} else {
+		w.blind[name] = addName(w.blind[name], b.Name)
 	}
 }
 
-// attachable reports whether the configuration has a program on the link, or on
-// the one below it: a VLAN's packets are seen there.
+// asItIs says whether a backend's frames are for itself, or as somebody has configured: the kernel
+// does not send such.
+func asItIs(s model.Service, b model.Backend) bool {
+	return b.ModeIn(s) == model.L2DSR || !b.MAC.IsZero() || b.VLAN != 0
+}
+
+// addName adds a backend that is not listed yet.
+func addName(list []string, name string) []string {
+	if slices.Contains(list, name) {
+		return list
+	}
+	return append(list, name)
+}
+
+// some names the first of several.
+func some(backends []string) string {
+	if more := len(backends) - 1; more > 0 {
+		return fmt.Sprintf("%s and %d more", backends[0], more)
+	}
+	return backends[0]
+}
+
+// attachable reports whether the configuration has a program on the link, or where it gets its
+// packets from: on what it is made on, or on one of its ports.
 func (x *examination) attachable(link netlink.Link) bool {
-	interfaces := x.config.Director.Interfaces
-	return slices.Contains(interfaces, link.Attrs().Name) || slices.Contains(interfaces, x.below(link).Attrs().Name)
+	for ; link != nil; link = x.under(link) {
+		if slices.Contains(x.config.Director.Interfaces, link.Attrs().Name) {
+			return true
+		}
+		for _, port := range x.links {
+			if port.Attrs().MasterIndex == link.Attrs().Index && slices.Contains(x.config.Director.Interfaces, port.Attrs().Name) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// under returns the link whose packets a VLAN or the like sees; nil: it is on none.
+func (x *examination) under(link netlink.Link) netlink.Link {
+	if !slices.Contains([]string{"vlan", "macvlan", "macvtap", "ipvlan"}, link.Type()) || link.Attrs().ParentIndex == link.Attrs().Index {
+		return nil
+	}
+	if parent := x.links[link.Attrs().ParentIndex]; parent != nil {
+		return parent
+	}
+	return nil
 }
 
 // below returns the link that a VLAN interface is on; other links are their own.
@@ -64,15 +121,7 @@ func (x *examination) below(link netlink.Link) netlink.Link {
 // egress examines the ways to the backends.
 func (x *examination) egress(w *ways) {
 	x.tunnels(w)
-	for _, name := range sortedKeys(w.blind) {
-		backends, more := w.blind[name], ""
-		if n := len(backends) - 1; n > 0 {
-			more = fmt.Sprintf(" and %d more", n)
-		}
-		x.fail("nat "+name, "add "+name+" to director.interfaces",
-			"nat backend %s%s is reached through %s, which is not in director.interfaces: its replies are not translated back",
-			backends[0], more, name)
-	}
+	x.replies(w)
 	out := make(map[string]netlink.Link)
 	for _, link := range w.links {
 		out[x.below(link).Attrs().Name] = x.below(link)
@@ -85,7 +134,24 @@ func (x *examination) egress(w *ways) {
 		}
 	}
 	for _, name := range sortedKeys(out) {
-		x.receives(out[name])
+		x.leaves(out[name], w.framed[name])
+	}
+}
+
+// replies checks that those of nat backends come in where a program sees them.
+func (x *examination) replies(w *ways) {
+	for _, name := range sortedKeys(w.blind) {
+		x.fail("nat "+name, "add "+name+" to director.interfaces",
+			"nat backend %s is reached through %s, which is not in director.interfaces: its replies are not translated back",
+			some(w.blind[name]), name)
+	}
+	for _, name := range sortedKeys(w.routed) {
+		if len(w.blind[name]) > 0 {
+			continue
+		}
+		x.warn("nat "+name, "add "+name+" to director.interfaces, or see that replies come by another of them",
+			"nat backend %s is behind a router that is reached through %s, which is not in director.interfaces: replies that come by it are not translated back",
+			some(w.routed[name]), name)
 	}
 }
 
@@ -124,39 +190,4 @@ func (x *examination) clientMTU(w *ways) int {
 		return internetMTU
 	}
 	return largest
-}
-
-// receives checks that a veth's other end takes what XDP sends: it does with a
-// program of its own or with GRO, and loses it without a count otherwise.
-func (x *examination) receives(link netlink.Link) {
-	if link.Type() != "veth" {
-		return
-	}
-	const fix = "ethtool -K PEER gro on, at its other end"
-	name := link.Attrs().Name
-	check := "peer " + name
-	fails := func() {
-		x.fail(check, fix, "is a veth whose other end has neither an XDP program nor GRO: what is forwarded to it is lost, though it counts as forwarded")
-	}
-	// Since Linux 6.3 a veth tells whether its peer is ready.
-	if features, err := xdpFeatures(link.Attrs().Index); err == nil {
-		if features&xdpTransmit == 0 {
-			fails()
-		} else {
-			x.ok(check, "its other end takes what XDP sends")
-		}
-		return
-	}
-	peer := x.links[link.Attrs().ParentIndex]
-	if peer == nil || link.Attrs().NetNsID >= 0 {
-		x.warn(check, fix, "is a veth whose other end is in another namespace: "+
-			"without an XDP program or GRO there, what is forwarded to it is lost, though it counts as forwarded")
-		return
-	}
-	gro, err := ethtoolGet(peer.Attrs().Name, unix.ETHTOOL_GGRO)
-	if err == nil && gro == 0 && programOf(peer) == "" {
-		fails()
-		return
-	}
-	x.ok(check, "its other end, %s, takes what XDP sends", peer.Attrs().Name)
 }

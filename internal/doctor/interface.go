@@ -1,8 +1,6 @@
 package doctor
 
 import (
-	"encoding/binary"
-	"errors"
 	"net"
 	"path/filepath"
 	"strings"
@@ -10,6 +8,8 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
+
+	"weir.io/weir/internal/device"
 )
 
 // The names of weir's XDP programs (bpf/*.bpf.c).
@@ -46,7 +46,7 @@ func pinned(bpffs string) map[string]bool {
 	pins, _ := filepath.Glob(filepath.Join(bpffs, "weir", pinPrefix+"*")) // the pattern is not bad
 	names := make(map[string]bool, len(pins))
 	for _, pin := range pins {
-		names[strings.TrimPrefix(filepath.Base(pin), pinPrefix)] = true
+		names[device.PinnedInterface(strings.TrimPrefix(filepath.Base(pin), pinPrefix))] = true
 	}
 	return names
 }
@@ -105,67 +105,19 @@ func (x *examination) xdp(link netlink.Link, own string) {
 		x.fail(check, "start weir run, and read what it logs", "not attached, though a director has run on this host and was not detached")
 		return
 	}
-	features, err := xdpFeatures(link.Attrs().Index)
+	features, err := device.XDPFeatures(link.Attrs().Index)
 	switch {
 	case err != nil:
 		x.ok(check, "not attached; whether the driver has XDP, this kernel does not tell")
-	case features&xdpBasic == 0:
+	case !features.Has(device.Basic):
 		x.warn(check, "use a network card whose driver has XDP", "the driver has none: generic mode, which is slow, will be used")
-	case link.Attrs().MTU > pageMTU && features&xdpScatterGather == 0:
+	case link.Attrs().MTU > pageMTU && !features.Has(device.ScatterGather):
 		x.fail(check, "ip link set "+name+" mtu 3500", "the driver takes no XDP program with MTU %d", link.Attrs().MTU)
 	default:
 		x.ok(check, "not attached; the driver has native XDP")
 	}
 }
 
-// Bits of enum netdev_xdp_act (linux/netdev.h), and the MTU above which a packet
-// no longer fits in one page, the headroom of XDP included.
-const (
-	xdpBasic         = 1 << 0
-	xdpTransmit      = 1 << 2 // NETDEV_XDP_ACT_NDO_XMIT
-	xdpScatterGather = 1 << 5
-	pageMTU          = 3498
-)
-
-// genericHeader is struct genlmsghdr (linux/genetlink.h) with its reserved bytes:
-// the kernel refuses a request where they are not zero, and nl.Genlmsg leaves
-// them to chance.
-type genericHeader [nl.SizeofGenlmsg]byte
-
-// Len implements nl.NetlinkRequestData.
-func (h *genericHeader) Len() int { return len(h) }
-
-// Serialize implements nl.NetlinkRequestData.
-func (h *genericHeader) Serialize() []byte { return h[:] }
-
-// xdpFeatures asks for NETDEV_A_DEV_XDP_FEATURES, which Linux 6.3 and newer has.
-func xdpFeatures(index int) (uint64, error) {
-	const (
-		commandDevGet = 1 // NETDEV_CMD_DEV_GET
-		attrIndex     = 1 // NETDEV_A_DEV_IFINDEX
-		attrFeatures  = 3 // NETDEV_A_DEV_XDP_FEATURES
-	)
-	family, err := netlink.GenlFamilyGet("netdev")
-	if err != nil {
-		return 0, err
-	}
-	request := nl.NewNetlinkRequest(int(family.ID), 0)
-	request.AddData(&genericHeader{commandDevGet, 1, 0, 0})
-	request.AddData(nl.NewRtAttr(attrIndex, nl.Uint32Attr(uint32(index))))
-	replies, err := request.Execute(16, 0) // NETLINK_GENERIC
-	if err != nil {
-		return 0, err
-	}
-	for _, reply := range replies {
-		attrs, err := nl.ParseRouteAttr(reply[nl.SizeofGenlmsg:])
-		if err != nil {
-			return 0, err
-		}
-		for _, a := range attrs {
-			if a.Attr.Type == attrFeatures && len(a.Value) == 8 {
-				return binary.NativeEndian.Uint64(a.Value), nil
-			}
-		}
-	}
-	return 0, errors.New("no features in the answer")
-}
+// pageMTU is the MTU above which a packet no longer fits in one page, the headroom of XDP
+// included.
+const pageMTU = 3498

@@ -1,11 +1,10 @@
 package doctor
 
 import (
-	"fmt"
-	"unsafe"
-
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"weir.io/weir/internal/device"
 )
 
 // Bits of ETHTOOL_GFLAGS (linux/ethtool.h).
@@ -17,7 +16,7 @@ const (
 // lro checks for a driver's own coalescing, which destroys what is forwarded.
 func (x *examination) lro(link netlink.Link) {
 	name := link.Attrs().Name
-	flags, err := ethtoolGet(name, unix.ETHTOOL_GFLAGS)
+	flags, err := device.Ethtool(name, unix.ETHTOOL_GFLAGS)
 	if err == nil && flags&flagLRO != 0 {
 		x.fail("lro "+name, "ethtool -K "+name+" lro off", "is on: drivers refuse XDP with it")
 	}
@@ -26,7 +25,7 @@ func (x *examination) lro(link netlink.Link) {
 // rxVLAN checks that XDP sees the tags that segments are told by.
 func (x *examination) rxVLAN(link netlink.Link) {
 	name := link.Attrs().Name
-	flags, err := ethtoolGet(name, unix.ETHTOOL_GFLAGS)
+	flags, err := device.Ethtool(name, unix.ETHTOOL_GFLAGS)
 	switch {
 	case err != nil:
 		x.warn("rxvlan "+name, "", "cannot be read: %v", err)
@@ -52,7 +51,7 @@ func (x *examination) checksum(link netlink.Link) {
 		return
 	}
 	other := peer.Attrs().Name
-	on, err := ethtoolGet(other, unix.ETHTOOL_GTXCSUM)
+	on, err := device.Ethtool(other, unix.ETHTOOL_GTXCSUM)
 	switch {
 	case err != nil:
 		x.warn(check, "", "offload of %s cannot be read: %v", other, err)
@@ -61,27 +60,4 @@ func (x *examination) checksum(link netlink.Link) {
 	default:
 		x.ok(check, "its other end, %s, finishes checksums", other)
 	}
-}
-
-// ethtoolGet reads one of ethtool's simple values.
-func ethtoolGet(name string, command uint32) (uint32, error) {
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return 0, fmt.Errorf("socket for ethtool: %w", err)
-	}
-	defer unix.Close(fd)
-	value := struct{ command, data uint32 }{command: command}
-	// struct ifreq: the name, then a union of 24 bytes whose first 8 point to the
-	// command. The pointer keeps its type, so that the collector follows it.
-	request := struct {
-		name [unix.IFNAMSIZ]byte
-		data unsafe.Pointer
-		pad  [16]byte
-	}{data: unsafe.Pointer(&value)}
-	copy(request.name[:unix.IFNAMSIZ-1], name)
-	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&request)))
-	if errno != 0 {
-		return 0, errno
-	}
-	return value.data, nil
 }

@@ -3,6 +3,7 @@ package doctor
 import (
 	"net"
 	"net/netip"
+	"slices"
 
 	"weir.io/weir/internal/model"
 )
@@ -37,15 +38,31 @@ func idle(s model.Service) bool {
 	return true
 }
 
-// vip checks that a VIP is no address of a director's interface.
+// vip checks that a VIP is no address of a director's interface, unless its services are ports
+// of this host.
 func (x *examination) vip(vip netip.Addr, checked map[netip.Addr]bool) {
 	if checked[vip] {
 		return
 	}
 	checked[vip] = true
 	link := x.links[x.addresses[vip]]
-	if link != nil && link.Attrs().Flags&net.FlagLoopback == 0 {
-		x.warn("vip "+vip.String(), "remove it, and route the VIP to this host",
-			"is an address of %s: this host answers itself what it does not forward", link.Attrs().Name)
+	if link == nil || link.Attrs().Flags&net.FlagLoopback != 0 {
+		return
 	}
+	if x.sharesVIP(vip) {
+		x.ok("vip "+vip.String(), "is an address of %s, whose other ports stay this host's", link.Attrs().Name)
+		return
+	}
+	x.warn("vip "+vip.String(), "remove it, and route the VIP to this host",
+		"is an address of %s: this host answers itself what it does not forward", link.Attrs().Name)
+}
+
+// sharesVIP reports whether packets of all services of a VIP come to backends that do not have
+// it: a host's own address may be such a VIP.
+func (x *examination) sharesVIP(vip netip.Addr) bool {
+	return !slices.ContainsFunc(x.config.Services, func(s model.Service) bool {
+		return s.VIP == vip && slices.ContainsFunc(s.Backends, func(b model.Backend) bool {
+			return !b.Host.IsValid() && !(s.SNAT && b.ModeIn(s) == model.NAT)
+		})
+	})
 }

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"weir.io/weir/internal/model"
@@ -102,18 +103,22 @@ func (c *checker) awaits() bool {
 	return false
 }
 
-// servingIn says which backends may have connections by a configuration that runs.
+// servingIn says which backends may have connections by a configuration that runs. There may be
+// a million, and nobody may ask: they are gone through when somebody does.
 func servingIn(c *model.Config) func(model.Target) bool {
-	has := map[model.Target]bool{}
-	for i := range c.Services {
-		s := &c.Services[i]
-		for j := range s.Backends {
-			if s.Backends[j].State != model.Down {
-				has[model.Target{Service: s.ID(), Backend: s.Backends[j].Endpoint()}] = true
+	has := sync.OnceValue(func() map[model.Target]bool {
+		has := map[model.Target]bool{}
+		for i := range c.Services {
+			s := &c.Services[i]
+			for j := range s.Backends {
+				if s.Backends[j].State != model.Down {
+					has[model.Target{Service: s.ID(), Backend: s.Backends[j].Endpoint()}] = true
+				}
 			}
 		}
-	}
-	return func(t model.Target) bool { return has[t] }
+		return has
+	})
+	return func(t model.Target) bool { return has()[t] }
 }
 
 // turn takes changes of health over. If no sink takes what is wanted, what runs must leave

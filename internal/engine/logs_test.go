@@ -255,7 +255,7 @@ func (l *lifeOfAService) boundsOf(s *model.Service, log model.Log) (now, before 
 // the owner.
 func (l *lifeOfAService) placed(log model.Log, hash uint32, backend netip.AddrPort) placed {
 	named := slices.ContainsFunc(log.Generations, func(g model.Generation) bool {
-		ring := l.planner.rings.values[ringDigest(&g)]
+		ring := l.planner.rings.of(&located{Generation: g, ring: ringDigest(&g)})
 		is := func(members []uint32) bool {
 			return len(members) > 0 && g.Members[members[uint64(by(g.Affinity, hash))*uint64(len(members))>>32]].Backend == backend
 		}
@@ -396,10 +396,10 @@ func TestTrimmedLogKeepsRings(t *testing.T) {
 	log = history.Advance(log, &s, now)
 	before, _ := p.Plan(config(s, other), Logs{s.ID(): log}, nil)
 	trimmed, _ := history.Trim(log, &s, nil, nil, now.Add(time.Hour))
-	rings := len(p.rings.values)
+	rings := len(p.rings.rings)
 	after, _ := p.Plan(config(s, other), Logs{s.ID(): trimmed}, nil)
-	if len(p.rings.values) != rings-1 {
-		t.Errorf("%d rings are remembered of %d", len(p.rings.values), rings)
+	if len(p.rings.rings) != rings-1 {
+		t.Errorf("%d rings are remembered of %d", len(p.rings.rings), rings)
 	}
 	if &before.Services[1].Ring.Slots[0] != &after.Services[1].Ring.Slots[0] {
 		t.Error("another service's rows were made again")

@@ -198,11 +198,11 @@ func (m *membership) gone() maglev.Gone {
 }
 
 // makeRows makes the rows of the log.
-func (m *membership) makeRows(rings map[digest]maglev.Generation) rows {
+func (m *membership) makeRows(ringOf func(*located) maglev.Generation) rows {
 	log := make([]maglev.Generation, len(m.log))
 	for i := range m.log {
 		g := &m.log[i]
-		ring := rings[g.ring]
+		ring := ringOf(g)
 		log[i] = maglev.Generation{
 			Owners:  among(g.positions, ring.Owners, g.Kept),
 			Backups: among(g.positions, ring.Backups, g.Kept),

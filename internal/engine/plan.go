@@ -88,16 +88,17 @@ func Plan(desired model.Config, logs Logs, health Health) (model.Table, Report) 
 func tableService(s *model.Service, log model.Log, health *serviceHealth, was *model.TableService) model.TableService {
 	before := was.Backends
 	t := model.TableService{
-		Name:         s.Name,
-		Segment:      s.Segment,
-		VIP:          s.VIP,
-		Protocol:     s.Protocol,
-		Port:         s.Port,
-		Policy:       model.Maglev,
-		QUIC:         s.QUIC,
-		SourceRanges: s.SourceRanges,
-		Reported:     history.Kept(log) > 0,
-		Backends:     before,
+		Name:          s.Name,
+		Segment:       s.Segment,
+		VIP:           s.VIP,
+		Protocol:      s.Protocol,
+		Port:          s.Port,
+		Policy:        model.Maglev,
+		QUIC:          s.QUIC,
+		SourceRanges:  s.SourceRanges,
+		KernelSources: s.KernelSources,
+		Reported:      history.Kept(log) > 0,
+		Backends:      before,
 	}
 	if id := s.ID(); was.Salt != 0 && id == idOf(was) {
 		t.Salt = was.Salt

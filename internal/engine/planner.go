@@ -3,7 +3,6 @@ package engine
 import (
 	"time"
 
-	"weir.io/weir/internal/maglev"
 	"weir.io/weir/internal/model"
 )
 
@@ -11,7 +10,7 @@ import (
 // plan: a ring costs milliseconds, and most changes change few. What it remembers changes no
 // result. It is not for concurrent use.
 type Planner struct {
-	rings    memory[digest, maglev.Generation]
+	rings    ringMemory
 	rows     memory[digest, rows]
 	services []model.TableService
 	known    []known // by the place in the plan
@@ -25,14 +24,17 @@ func NewPlanner() *Planner { return &Planner{} }
 func (p *Planner) Plan(desired model.Config, logs Logs, health Health) (model.Table, Report) {
 	n := len(desired.Services)
 	table := model.Table{
-		Interfaces:   desired.Director.Interfaces,
-		Directors:    desired.Directors,
-		TunnelSource: desired.Director.TunnelSource,
-		SNAT:         desired.Director.SNAT,
-		ICMPRate:     desired.Director.ICMPRate,
-		Suspect:      time.Duration(desired.Suspect),
-		Group:        desired.Director.Group,
-		Services:     make([]model.TableService, n),
+		Interfaces:      desired.Director.Interfaces,
+		ReplyInterfaces: desired.Director.ReplyInterfaces,
+		Directors:       desired.Directors,
+		TunnelSource:    desired.Director.TunnelSource,
+		SNAT:            desired.Director.SNAT,
+		ICMPRate:        desired.Director.ICMPRate,
+		Suspect:         time.Duration(desired.Suspect),
+		Group:           desired.Director.Group,
+
+		KernelSources: desired.Director.KernelSources,
+		Services:      make([]model.TableService, n),
 	}
 	report := Report{Services: make([]ServiceReport, n)}
 	p.known = resized(p.known, n)
@@ -89,20 +91,9 @@ func (p *Planner) makeRows() map[digest]rows {
 			memberships = append(memberships, all.before)
 		}
 	}
-	type generation struct{ service, number int }
-	generations := make([]generation, 0, len(memberships))
-	for i := range memberships {
-		for j := range memberships[i].log {
-			generations = append(generations, generation{i, j})
-		}
-	}
-	rings := p.rings.recall(len(generations),
-		func(i int) digest { g := generations[i]; return memberships[g.service].log[g.number].ring },
-		func(i int) maglev.Generation {
-			g := generations[i]
-			return makeRing(&memberships[g.service].log[g.number].Generation)
-		})
-	return p.rows.recall(len(memberships),
+	made := p.rows.recall(len(memberships),
 		func(i int) digest { return memberships[i].rows },
-		func(i int) rows { return memberships[i].makeRows(rings) })
+		func(i int) rows { return memberships[i].makeRows(p.rings.of) })
+	p.rings.keep(memberships)
+	return made
 }

@@ -53,8 +53,8 @@ func TestMemoryChangesNoResult(t *testing.T) {
 		if !reflect.DeepEqual(table, wantTable) || !reflect.DeepEqual(report, wantReport) {
 			t.Fatalf("step %d: a planner that remembers plans otherwise than one that does not", step)
 		}
-		if n := len(c.Services); len(p.rings.values) > n || len(p.rows.values) > n {
-			t.Fatalf("step %d: %d services, but %d rings and %d rows are remembered", step, n, len(p.rings.values), len(p.rows.values))
+		if n := len(c.Services); len(p.rings.rings) > n || len(p.rows.values) > n {
+			t.Fatalf("step %d: %d services, but %d rings and %d rows are remembered", step, n, len(p.rings.rings), len(p.rows.values))
 		}
 	}
 }
@@ -87,8 +87,8 @@ func TestEqualMembersShareTheirRing(t *testing.T) {
 	slices.Reverse(shuffled.Backends)
 	p := NewPlanner()
 	table, _ := p.Plan(config(web(20), other, shuffled, different), nil, nil)
-	if len(p.rings.values) != 2 || len(p.rows.values) != 3 {
-		t.Errorf("%d rings and %d rows were made, want 2 and 3", len(p.rings.values), len(p.rows.values))
+	if len(p.rings.rings) != 2 || len(p.rows.values) != 3 {
+		t.Errorf("%d rings and %d rows were made, want 2 and 3", len(p.rings.rings), len(p.rows.values))
 	}
 	first := func(i int) *model.Slot { return &table.Services[i].Ring.Slots[0] }
 	if first(0) != first(1) || first(0) == first(2) {
@@ -165,7 +165,7 @@ func TestWhoCameBackIsNamedWhereItWas(t *testing.T) {
 		key := m.log[i].ring
 		rings[key] = makeRing(&log.Generations[i])
 	}
-	table := m.makeRows(rings)
+	table := m.makeRows(func(g *located) maglev.Generation { return rings[g.ring] })
 	owned := 0
 	for slot, position := range rings[m.log[2].ring].Owners {
 		if position != 3 || table.ring.Slots[slot].Owner == 3 {

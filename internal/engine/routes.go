@@ -98,10 +98,10 @@ func routeOf(bgp *model.BGP, vip netip.Addr) (model.Route, bool) {
 
 // staying returns those of the routes that were announced whose prefixes still are to be.
 func staying(announced, next []model.Route) []model.Route {
-	prefixes := make(map[netip.Prefix]bool, len(next))
-	for i := range next {
-		prefixes[next[i].Prefix] = true
+	if slices.EqualFunc(announced, next, func(a, b model.Route) bool { return a.Prefix == b.Prefix }) {
+		return announced // mostly
 	}
+	prefixes := prefixesOf(next)
 	stays := []model.Route{}
 	for _, r := range announced {
 		if prefixes[r.Prefix] {
@@ -109,4 +109,12 @@ func staying(announced, next []model.Route) []model.Route {
 		}
 	}
 	return stays
+}
+
+func prefixesOf(routes []model.Route) map[netip.Prefix]bool {
+	prefixes := make(map[netip.Prefix]bool, len(routes))
+	for i := range routes {
+		prefixes[routes[i].Prefix] = true
+	}
+	return prefixes
 }

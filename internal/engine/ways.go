@@ -60,11 +60,15 @@ func (w *waiting) look(told *model.Announcement) model.Announcement {
 		return now
 	}
 	unreached := w.ways.Unreached()
+	before, moment, rest := w.since, time.Now(), w.pause
+	w.since = map[netip.Prefix]time.Time{}
+	if len(unreached) == 0 {
+		return now
+	}
 	if told == nil {
 		told = &model.Announcement{}
 	}
-	before, moment, rest := w.since, time.Now(), w.pause
-	w.since = map[netip.Prefix]time.Time{}
+	routes := prefixesOf(told.Routes)
 	waits := func(p netip.Prefix) bool {
 		if !coversAny(p, unreached) {
 			return false
@@ -81,7 +85,7 @@ func (w *waiting) look(told *model.Announcement) model.Announcement {
 		return left > 0
 	}
 	now.Routes = slices.DeleteFunc(slices.Clone(now.Routes), func(r model.Route) bool {
-		return !slices.ContainsFunc(told.Routes, func(t model.Route) bool { return t.Prefix == r.Prefix }) && waits(r.Prefix)
+		return !routes[r.Prefix] && waits(r.Prefix)
 	})
 	now.VIPs = slices.DeleteFunc(slices.Clone(now.VIPs), func(vip netip.Addr) bool {
 		_, known := slices.BinarySearchFunc(told.VIPs, vip, netip.Addr.Compare)

@@ -149,7 +149,11 @@ func wayText(b *model.ExplainedBackend) string {
 	if b.Local {
 		return fmt.Sprintf("%s, this host", b.Mode)
 	}
-	text := fmt.Sprintf("%s, by %s to %s", b.Mode, orDash(b.Interface), orDash(b.NextHop.String()))
+	to := orDash(b.NextHop.String())
+	if b.ByKernel {
+		to = "whom the kernel finds there"
+	}
+	text := fmt.Sprintf("%s, by %s to %s", b.Mode, orDash(b.Interface), to)
 	if b.VLAN != 0 {
 		text += fmt.Sprintf(", tag %d", b.VLAN)
 	}

@@ -31,6 +31,7 @@ var risks = []struct {
 	{model.RiskMaxDrain, model.WhenOld, maxDrain},
 	{model.RiskQUIC, model.WhenApplied, quicKeys},
 	{model.RiskSourceRanges, model.WhenApplied, sourceRanges},
+	{model.RiskKernelSources, model.WhenApplied, kernelSources},
 }
 
 func serviceRemoved(c *Change, p *model.PlannedService) (model.Risk, bool) {

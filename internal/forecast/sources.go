@@ -38,6 +38,18 @@ func sourceRanges(c *Change, _ *model.PlannedService) (model.Risk, bool) {
 	return model.Risk{Text: text + ": all or some of " + strings.Join(out, ", ")}, true
 }
 
+// kernelSources are connections that the kernel has, or gets, from somewhere in the middle.
+func kernelSources(c *Change, _ *model.PlannedService) (model.Risk, bool) {
+	if c.Before == nil || c.After == nil || c.Before.KernelSources == c.After.KernelSources {
+		return model.Risk{}, false
+	}
+	text := "packets of open connections from director.kernel-sources are left to the kernel, which does not know them"
+	if c.Before.KernelSources {
+		text = "packets of open connections from director.kernel-sources are forwarded, and the kernel's connections end"
+	}
+	return model.Risk{Text: text}, true
+}
+
 // covered says whether every address of a prefix is in one of some prefixes.
 func covered(p netip.Prefix, by []netip.Prefix) bool {
 	if slices.ContainsFunc(by, func(q netip.Prefix) bool { return q.Bits() <= p.Bits() && q.Contains(p.Addr()) }) {

@@ -48,3 +48,18 @@ func TestSourceRangesRisk(t *testing.T) {
 		}
 	}
 }
+
+// With a change of who gets the packets of kernel sources their open connections end.
+func TestKernelSourcesRisk(t *testing.T) {
+	for _, before := range []bool{false, true} {
+		for _, after := range []bool{false, true} {
+			was := service(model.GUE, 2)
+			was.KernelSources = before
+			p := Of(changeOf(&was, with(was, func(s *model.Service) { s.KernelSources = after })))
+			is := slices.ContainsFunc(p.Risks, func(r model.Risk) bool { return r.Reason == model.RiskKernelSources && r.When == model.WhenApplied })
+			if is != (before != after) {
+				t.Errorf("from %v to %v the risks are %+v", before, after, p.Risks)
+			}
+		}
+	}
+}

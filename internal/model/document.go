@@ -53,6 +53,19 @@ func (d *Document) UnmarshalJSON(text []byte) error {
 			w.Log.Generations[i].Affinity = w.Affinities[i]
 		}
 	}
+	// Decoders leave room to grow, and there may be a million backends.
+	w.Service.Backends = exactly(w.Service.Backends)
+	for i := range w.Log.Generations {
+		w.Log.Generations[i].Members = exactly(w.Log.Generations[i].Members)
+	}
 	*d = Document{w.Service, w.Log}
 	return nil
+}
+
+// exactly returns a slice that takes no more memory than what is in it.
+func exactly[T any](s []T) []T {
+	if len(s) == cap(s) {
+		return s
+	}
+	return append(make([]T, 0, len(s)), s...)
 }

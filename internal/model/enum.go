@@ -111,7 +111,19 @@ func (n names[T]) parse(text []byte) (T, error) {
 	var zero T
 	known := n.texts()
 	slices.Sort(known)
-	return zero, fmt.Errorf("unknown %s %q (one of %s)", n.kind, text, strings.Join(known, ", "))
+	return zero, &UnknownName{n.kind, string(text), known}
+}
+
+// UnknownName is that a text is none of an enum's names: a mistake, or a name that a later version
+// of weir has.
+type UnknownName struct {
+	Kind, Name string
+	Known      []string // in order
+}
+
+// Error lists the known ones.
+func (e *UnknownName) Error() string {
+	return fmt.Sprintf("unknown %s %q (one of %s)", e.Kind, e.Name, strings.Join(e.Known, ", "))
 }
 
 var (

@@ -158,9 +158,11 @@ type ExplainedBackend struct {
 	Local     bool           `json:"local,omitempty"`     // it is this host
 	Interface string         `json:"interface,omitempty"` // that leads there
 	NextHop   MAC            `json:"next-hop,omitzero"`
-	VLAN      uint16         `json:"vlan,omitempty"`  // that packets leave with
-	MTU       uint16         `json:"mtu"`             // largest IP packet before encapsulation
-	Source    netip.AddrPort `json:"source,omitzero"` // full NAT: this director's, in the client's place
+	// ByKernel says that the kernel sends into the interface, as XDP cannot, and finds the next hop.
+	ByKernel bool           `json:"by-kernel,omitempty"`
+	VLAN     uint16         `json:"vlan,omitempty"`  // that packets leave with
+	MTU      uint16         `json:"mtu"`             // largest IP packet before encapsulation
+	Source   netip.AddrPort `json:"source,omitzero"` // full NAT: this director's, in the client's place
 	// Asked is what the flow asks for, in its client's place; nil: the service does not ask.
 	Asked *ExplainedAsked `json:"asked,omitempty"`
 }

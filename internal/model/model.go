@@ -23,19 +23,23 @@ type Config struct {
 
 // Director is what one director must know about itself.
 type Director struct {
-	Interfaces   []string       `json:"interfaces"`              // where clients' packets come in
-	XDP          XDPMode        `json:"xdp,omitempty"`           // how to attach; default auto
-	TunnelSource []netip.Prefix `json:"tunnel-source,omitempty"` // outer source per family; default: the egress interface's address
-	SNAT         SNAT           `json:"snat"`
-	ICMPRate     uint32         `json:"icmp-rate,omitempty"` // generated ICMP errors per second and CPU
-	Limits       Limits         `json:"limits"`
-	Group        []netip.Addr   `json:"group,omitempty"` // of all directors of the group, this one too, on the link that they share
+	Interfaces []string `json:"interfaces"` // where clients' packets come in
+	// ReplyInterfaces are others, without a program in their driver, by which full NAT's replies come: of overlays.
+	ReplyInterfaces []string       `json:"reply-interfaces,omitempty"`
+	XDP             XDPMode        `json:"xdp,omitempty"`           // how to attach; default auto
+	TunnelSource    []netip.Prefix `json:"tunnel-source,omitempty"` // outer source per family; default: the egress interface's address
+	SNAT            SNAT           `json:"snat"`
+	ICMPRate        uint32         `json:"icmp-rate,omitempty"` // generated ICMP errors per second and CPU
+	Limits          Limits         `json:"limits"`
+	Group           []netip.Addr   `json:"group,omitempty"` // of all directors of the group, this one too, on the link that they share
 	// FlowPort is the TCP port at which the group's directors tell each other what they
 	// remember of flows; 0: they do not. Nil is the default.
 	FlowPort *uint16 `json:"flow-port,omitempty"`
 	// Neighbor is how it answers for VIPs by itself, where there is no router to tell.
 	Neighbor Neighbor `json:"neighbor,omitzero"`
-	Store    Store    `json:"store,omitzero"`
+	// KernelSources are whose packets it leaves to its kernel, of services with the same key.
+	KernelSources []netip.Prefix `json:"kernel-sources,omitempty"`
+	Store         Store          `json:"store,omitzero"`
 }
 
 // Store is where a director keeps sets of services, and the logs of all services.
@@ -83,7 +87,10 @@ type Limits struct {
 
 // Agent is what the agent on a backend's host must know about its host.
 type Agent struct {
-	Interfaces []string `json:"interfaces,omitempty"` // where tunnels come in
+	Interfaces []string `json:"interfaces,omitempty"` // where tunnels come in: names or patterns
+	// ReplyInterfaces are others, by names or patterns, by which pods' answers leave: those
+	// to pods of this host, and into an overlay.
+	ReplyInterfaces []string `json:"reply-interfaces,omitempty"`
 	// Namespaces are other network namespaces of this host in which connections to
 	// VIPs end: names of "ip netns", or paths.
 	Namespaces []string `json:"namespaces,omitempty"`
@@ -123,7 +130,9 @@ type Service struct {
 	Port     PortRange  `json:"port"`
 	// SourceRanges are where its clients are: packets of others are dropped. None: everywhere.
 	SourceRanges []netip.Prefix `json:"source-ranges,omitempty"`
-	Mode         Mode           `json:"mode"`
+	// KernelSources leaves what comes from the director's KernelSources to its kernel.
+	KernelSources bool `json:"kernel-sources,omitempty"`
+	Mode          Mode `json:"mode"`
 	// Fallback is, with mode redirect, how packets go that nobody redirects; nil: gue.
 	Fallback *Mode `json:"fallback,omitempty"`
 	// RedirectTo is, with mode redirect, where clients' hosts let connections be handed

@@ -157,13 +157,15 @@ type BackendStatus struct {
 	State     BackendState `json:"state"`     // "down" too while its next hop is unknown
 	Local     bool         `json:"local"`     // it is this host, or a pod of it
 	Interface string       `json:"interface"` // that packets leave by
-	NextHop   MAC          `json:"next-hop"`  // empty while unknown
-	MTU       uint16       `json:"mtu"`       // largest IP packet before encapsulation
-	Slots     int          `json:"slots"`     // that it owns
-	Packets   uint64       `json:"packets"`
-	Bytes     uint64       `json:"bytes"`
-	Opened    uint64       `json:"opened"` // TCP connections: SYNs that were forwarded, those sent again, too
-	ServerID  ServerIDs    `json:"server-id,omitzero"`
+	NextHop   MAC          `json:"next-hop"`  // empty while unknown, and where the kernel knows it
+	// ByKernel says that the kernel sends into the interface, as XDP cannot, and finds the next hop.
+	ByKernel bool      `json:"by-kernel,omitempty"`
+	MTU      uint16    `json:"mtu"`   // largest IP packet before encapsulation
+	Slots    int       `json:"slots"` // that it owns
+	Packets  uint64    `json:"packets"`
+	Bytes    uint64    `json:"bytes"`
+	Opened   uint64    `json:"opened"` // TCP connections: SYNs that were forwarded, those sent again, too
+	ServerID ServerIDs `json:"server-id,omitzero"`
 
 	Port   uint16         `json:"port,omitempty"`   // with mode nat or a host; 0: the packet's own
 	Health *BackendHealth `json:"health,omitempty"` // nil: it is not checked

@@ -8,14 +8,18 @@ import (
 // Table is what the datapath must do: all of it, every time. It is a pure
 // function of desired state and health.
 type Table struct {
-	Interfaces   []string
-	Directors    []netip.Prefix // where agents accept tunnels from
-	TunnelSource []netip.Prefix
-	SNAT         SNAT
-	ICMPRate     uint32
-	Suspect      time.Duration // that a backend keeps its connections when it is lost from sight
-	Group        []netip.Addr  // directors among which fragments are divided
-	Services     []TableService
+	Interfaces []string
+	// ReplyInterfaces are others, by which full NAT's replies come.
+	ReplyInterfaces []string
+	Directors       []netip.Prefix // where agents accept tunnels from
+	TunnelSource    []netip.Prefix
+	SNAT            SNAT
+	ICMPRate        uint32
+	Suspect         time.Duration // that a backend keeps its connections when it is lost from sight
+	Group           []netip.Addr  // directors among which fragments are divided
+	// KernelSources are whose packets the kernel gets, of services with the same field.
+	KernelSources []netip.Prefix
+	Services      []TableService
 }
 
 // TableService is one service as the datapath needs it.
@@ -27,12 +31,14 @@ type TableService struct {
 	Port     PortRange
 	// SourceRanges are where its clients have to be; none: anywhere.
 	SourceRanges []netip.Prefix
-	Policy       Policy
-	Affinity     Affinity // of Ring
-	Salt         uint64   // keys the flow hash; the same on every director
-	QUIC         []QUICConfig
-	Backends     []TableBackend
-	Ring         Ring
+	// KernelSources leaves what comes from the table's KernelSources to the kernel.
+	KernelSources bool
+	Policy        Policy
+	Affinity      Affinity // of Ring
+	Salt          uint64   // keys the flow hash; the same on every director
+	QUIC          []QUICConfig
+	Backends      []TableBackend
+	Ring          Ring
 	// Reported says that agents' reports decide which candidates rows have: backends in
 	// gue are in them for as long as they have connections or flows.
 	Reported bool

@@ -17,6 +17,12 @@ func (c Config) Validate() error { return c.ValidateShared(len(c.Services)) }
 // ValidateShared does what Validate does, for a configuration of which so many services are
 // this director's own, and those behind them are those that it shares with its group.
 func (c Config) ValidateShared(own int) error {
+	return c.ValidateChanged(own, func(int) bool { return false })
+}
+
+// ValidateChanged does what ValidateShared does, for services of which some are known to be valid
+// by themselves: they were, in a configuration that differs from this one in services alone.
+func (c Config) ValidateChanged(own int, known func(i int) bool) error {
 	v := validation{config: &c, own: own}
 	v.director()
 	v.agent()
@@ -30,7 +36,9 @@ func (c Config) ValidateShared(own int) error {
 	v.api()
 	v.loads()
 	for i := range c.Services {
-		v.service(i)
+		if !known(i) {
+			v.service(i)
+		}
 	}
 	v.serviceNames()
 	v.ports()
@@ -67,6 +75,9 @@ func nameProblem(name string) string {
 	}
 	return ""
 }
+
+// AddressProblem says why an address cannot be a backend's, or nothing.
+func AddressProblem(a netip.Addr) string { return addressProblem(a) }
 
 // addressProblem says why an address cannot be one that packets travel to
 // through routers, or nothing.

@@ -3,6 +3,8 @@ package model
 import (
 	"fmt"
 	"net/netip"
+	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -35,6 +37,13 @@ const maxInterfaceName = 15
 func (v *validation) director() {
 	d := &v.config.Director
 	v.interfaces("director.interfaces", d.Interfaces)
+	v.interfaces("director.reply-interfaces", d.ReplyInterfaces)
+	for i, name := range d.ReplyInterfaces {
+		if at := slices.Index(d.Interfaces, name); at >= 0 {
+			v.errs.addWithOther(fmt.Sprintf("director.reply-interfaces[%d]", i), fmt.Sprintf("director.interfaces[%d]", at),
+				"%q is one of director.interfaces, where replies are taken anyway", name)
+		}
+	}
 	switch d.XDP {
 	case XDPAuto, XDPNative, XDPGeneric:
 	default:
@@ -49,6 +58,7 @@ func (v *validation) director() {
 	v.limit("director.limits.fragments", uint64(d.Limits.Fragments), 1, MaxFragments)
 	v.limit("director.limits.flows", uint64(d.Limits.Flows), MinFlows, MaxFlows)
 	v.limit("director.limits.source-ranges", uint64(d.Limits.SourceRanges), 1, MaxSourceRanges)
+	v.prefixes("director.kernel-sources", d.KernelSources)
 	v.answering()
 	v.store()
 }
@@ -60,7 +70,8 @@ func (v *validation) limit(path string, value, low, high uint64) {
 }
 
 func (v *validation) agent() {
-	v.interfaces("agent.interfaces", v.config.Agent.Interfaces)
+	v.interfacePatterns("agent.interfaces", v.config.Agent.Interfaces)
+	v.interfacePatterns("agent.reply-interfaces", v.config.Agent.ReplyInterfaces)
 	v.namespaces()
 	v.prefixes("agent.guests", v.config.Agent.Guests)
 	v.agentStore()
@@ -91,6 +102,20 @@ func (v *validation) namespaces() {
 		seen[name] = i
 	}
 }
+
+// interfacePatterns checks names of interfaces that may be patterns.
+func (v *validation) interfacePatterns(path string, names []string) {
+	v.interfaces(path, names)
+	for i, name := range names {
+		if _, err := filepath.Match(name, ""); err != nil {
+			v.errs.add(fmt.Sprintf("%s[%d]", path, i), "%q is no pattern: %v", name, err)
+		}
+	}
+}
+
+// IsInterfacePattern reports whether what names interfaces is a pattern (path/filepath.Match), of
+// which there may be any number, also none.
+func IsInterfacePattern(name string) bool { return strings.ContainsAny(name, `*?[\\`) }
 
 func (v *validation) interfaces(path string, names []string) {
 	seen := make(map[string]int, len(names))

@@ -9,17 +9,26 @@ import (
 // them, by fields as documents[3].log.generations[0].slots, and fills in the services'
 // defaults.
 func ValidateDocuments(documents []Document) error {
+	return ValidateChangedDocuments(documents, func(int) bool { return false })
+}
+
+// ValidateChangedDocuments does what ValidateDocuments does for documents of which some are known
+// to be valid by themselves, and to have their defaults.
+func ValidateChangedDocuments(documents []Document, known func(i int) bool) error {
 	c := Config{Services: make([]Service, len(documents))}
 	for i := range documents {
 		c.Services[i] = documents[i].Service
 	}
 	c.Director.Limits = Limits{Services: MaxServices, Backends: MaxBackends, RingMemory: MaxRingMemory, Fragments: MaxFragments, SourceRanges: MaxSourceRanges}
 	c.SetDefaults()
-	if err := c.Validate(); err != nil {
+	if err := c.ValidateChanged(len(documents), known); err != nil {
 		return err
 	}
 	var errs FieldErrors
 	for i := range documents {
+		if known(i) {
+			continue
+		}
 		documents[i].Service = c.Services[i]
 		if path, problem := documents[i].Log.problem(); problem != "" {
 			errs = append(errs, FieldError{Path: fmt.Sprintf("documents[%d].log%s", i, path), Problem: problem})
@@ -27,6 +36,15 @@ func ValidateDocuments(documents []Document) error {
 	}
 	if len(errs) > 0 {
 		return errs
+	}
+	return nil
+}
+
+// Validate returns what is wrong with a log that somebody else has written, by fields as
+// log.generations[0].slots.
+func (l *Log) Validate() error {
+	if path, problem := l.problem(); problem != "" {
+		return FieldErrors{{Path: "log" + path, Problem: problem}}
 	}
 	return nil
 }

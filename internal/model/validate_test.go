@@ -164,6 +164,8 @@ func TestInvalidConfig(t *testing.T) {
 			func(c *model.Config) { c.Services[0].Backends[1].Mode = mode(model.Redirect) }},
 		{`agent.namespaces[1]: "a/b" is neither a name of ip netns nor a path from the root`,
 			func(c *model.Config) { c.Agent.Namespaces = []string{"/proc/1/ns/net", "a/b"} }},
+		{`agent.reply-interfaces[1]: "veth[" is no pattern: syntax error in pattern`,
+			func(c *model.Config) { c.Agent.ReplyInterfaces = []string{"veth*", "veth["} }},
 		{`agent.namespaces[0]: "" is neither a name of ip netns nor a path from the root`,
 			func(c *model.Config) { c.Agent.Namespaces = []string{""} }},
 		{`agent.namespaces[1]: "web" is named twice`,
@@ -216,8 +218,14 @@ services[3].backends[1].mode: nat cannot leave with the two tags of vlan:100.200
 				c.Services[3].SNAT = true
 				c.Director.SNAT.Addresses = []netip.Addr{addr("2001:db8::9")}
 			}},
-		{`director.snat.addresses[0]: 203.0.113.1 is the VIP of service "a"`,
-			func(c *model.Config) { c.Director.SNAT.Addresses = []netip.Addr{addr("203.0.113.1")} }},
+		{`director.snat.addresses[0]: 203.0.113.1 is the VIP of service "a", whose port 80 is among director.snat.ports, 1-1000`,
+			func(c *model.Config) {
+				c.Director.SNAT.Addresses, c.Director.SNAT.Ports = []netip.Addr{addr("203.0.113.1")}, model.PortRange{First: 1, Last: 1000}
+			}},
+		{`director.kernel-sources[1]: 10.0.0.1/8 has bits beyond its length; write 10.0.0.0/8, or 10.0.0.1 for one address`,
+			func(c *model.Config) {
+				c.Director.KernelSources = []netip.Prefix{netip.MustParsePrefix("10.0.0.1/32"), netip.MustParsePrefix("10.0.0.1/8")}
+			}},
 		{`director.snat.addresses: 63 are more than 62`,
 			func(c *model.Config) {
 				for i := range 63 {
@@ -260,8 +268,6 @@ services[3].backends[1].mode: nat cannot leave with the two tags of vlan:100.200
 			}},
 		{`services[1].backends[0].host: 127.0.0.1 is a loopback address, which no packet on a wire may have`,
 			func(c *model.Config) { c.Services[1].Backends[0].Host = addr("127.0.0.1") }},
-		{`services[1].backends[0].host: 203.0.113.4 is the VIP of service "d"`,
-			func(c *model.Config) { c.Services[1].Backends[0].Host = addr("203.0.113.4") }},
 		{`services[1].backends[1].port: 10.0.1.1 is also port 0 of backend "10.0.1.1": in ipip the agent knows a pod by its address alone`,
 			func(c *model.Config) {
 				for i := range c.Services[1].Backends {

@@ -101,17 +101,18 @@ func (v *validation) portsOverlap(a, b claim) {
 		s.Port, first.Port, first.Name, s.VIP, s.Protocol)
 }
 
+// guePort is where tunnels of gue end (IANA, UDP).
+const guePort = 6080
+
 // addresses checks that no VIP is also a backend: the director would send the
-// packet to itself, for ever. With nat it may be, at another port.
+// packet to itself, for ever. With nat it may be, at another port. And a backend's host may have
+// a VIP as its own address, as nodes have whose ports services are at: what is of none of
+// these passes to the host, and so do tunnels.
 func (v *validation) addresses() {
-	type host struct {
-		segment Segment
-		address netip.Addr
-	}
-	vips := make(map[host][]int, len(v.config.Services))
+	vips := make(map[segmentAddress][]int, len(v.config.Services))
 	for i, s := range v.config.Services {
 		if s.VIP.IsValid() {
-			at := host{s.Segment, s.VIP}
+			at := segmentAddress{s.Segment, s.VIP}
 			vips[at] = append(vips[at], i)
 		}
 	}
@@ -119,20 +120,59 @@ func (v *validation) addresses() {
 		s := &v.config.Services[i]
 		for j := range s.Backends {
 			b := &s.Backends[j]
-			for _, k := range vips[host{Segment{}, b.Host}] {
-				v.errs.addWithOther(backendPath(i, j, "host"), servicePath(k, "vip"),
-					"%s is the VIP of service %q", b.Host, v.config.Services[k].Name)
-				break
+			end := b.Address
+			if b.Host.IsValid() {
+				end = b.Host
 			}
-			for _, k := range vips[host{b.segmentIn(s), b.Address}] {
-				vip := &v.config.Services[k]
-				if b.ModeIn(*s) == NAT && (vip.Protocol != s.Protocol || !vip.Port.Overlaps(b.portsIn(s))) {
-					continue
+			v.tunnelEnd(i, j, vips[segmentAddress{Segment{}, end}])
+			if b.Host == b.Address { // a pod in its host's own network
+				continue
+			}
+			for _, k := range vips[segmentAddress{b.segmentIn(s), b.Address}] {
+				if vip := &v.config.Services[k]; s.comesTo(b, vip) {
+					v.errs.addWithOther(backendPath(i, j, "address"), servicePath(k, "vip"),
+						"%s is the VIP of service %q", b.Address, vip.Name)
+					break
 				}
-				v.errs.addWithOther(backendPath(i, j, "address"), servicePath(k, "vip"),
-					"%s is the VIP of service %q", b.Address, vip.Name)
-				break
 			}
+		}
+	}
+}
+
+// comesTo reports whether what a backend is sent may come to a service whose VIP is its address.
+// One with kernel sources is at a host's own address, and is met at its ports alone: by nat, by
+// what a pod's host delivers, and by clients that are handed over. What goes to the host's MAC
+// address, or in a tunnel, is the host's.
+func (s *Service) comesTo(b *Backend, vip *Service) bool {
+	mode := b.ModeIn(*s)
+	if mode == NAT || vip.KernelSources && (b.Host.IsValid() || b.RedirectsIn(s)) {
+		return vip.Protocol == s.Protocol && vip.Port.Overlaps(b.portsIn(s))
+	}
+	return !vip.KernelSources
+}
+
+// segmentAddress is an address where it is one.
+type segmentAddress struct {
+	segment Segment
+	address netip.Addr
+}
+
+// tunnelEnd checks that no service at the address where a backend's tunnels end takes them: of a
+// pod's host's, and of those with kernel sources, at hosts' own addresses. What is wrong with
+// others addresses says.
+func (v *validation) tunnelEnd(i, j int, at []int) {
+	s := &v.config.Services[i]
+	b := &s.Backends[j]
+	field, end := "address", b.Address
+	if b.Host.IsValid() {
+		field, end = "host", b.Host
+	}
+	for _, k := range at {
+		vip := &v.config.Services[k]
+		if (b.Host.IsValid() || vip.KernelSources) && b.ModeIn(*s) == GUE && vip.Protocol == UDP && vip.Port.Contains(guePort) {
+			v.errs.addWithOther(backendPath(i, j, field), servicePath(k, "vip"),
+				"%s is the VIP of service %q, which has the UDP port %d, where tunnels of gue end", end, vip.Name, guePort)
+			return
 		}
 	}
 }
@@ -156,9 +196,9 @@ func (b *Backend) portsIn(s *Service) PortRange {
 	return s.Port
 }
 
-// ownAddresses checks that no VIP is an address of a director's own: a source of full
-// NAT, for which a packet to it would be a client's and a reply at once, or one of the
-// group, at which directors ask for each other.
+// ownAddresses checks that no VIP is an address of the group, at which directors ask for each
+// other, and that no service has a port at which full NAT may be at one of its source addresses:
+// a packet to it would be a client's and a reply at once.
 func (v *validation) ownAddresses() {
 	vips := make(map[netip.Addr]int)
 	for i, s := range v.config.Services {
@@ -166,16 +206,26 @@ func (v *validation) ownAddresses() {
 			vips[s.VIP] = i
 		}
 	}
-	check := func(path string, addresses []netip.Addr) {
-		for i, a := range addresses {
-			if vip, is := vips[a]; is && a.IsValid() {
-				v.errs.addWithOther(fmt.Sprintf("%s[%d]", path, i), servicePath(vip, "vip"),
-					"%s is the VIP of service %q", a, v.config.Services[vip].Name)
-			}
+	d := &v.config.Director
+	for i, a := range d.Group {
+		if vip, is := vips[a]; is && a.IsValid() {
+			v.errs.addWithOther(fmt.Sprintf("director.group[%d]", i), servicePath(vip, "vip"), "%s is the VIP of service %q", a, v.config.Services[vip].Name)
 		}
 	}
-	check("director.snat.addresses", v.config.Director.SNAT.Addresses)
-	check("director.group", v.config.Director.Group)
+	sources := make(map[netip.Addr]int)
+	for i, a := range d.SNAT.Addresses {
+		sources[a] = i
+	}
+	said := make(map[netip.Addr]bool)
+	for i, s := range v.config.Services {
+		at, is := sources[s.VIP]
+		if !is || said[s.VIP] || !s.VIP.IsValid() || !s.Port.Overlaps(d.SNAT.Ports) {
+			continue
+		}
+		said[s.VIP] = true
+		v.errs.addWithOther(fmt.Sprintf("director.snat.addresses[%d]", at), servicePath(i, "vip"),
+			"%s is the VIP of service %q, whose port %s is among director.snat.ports, %s", s.VIP, s.Name, s.Port, d.SNAT.Ports)
+	}
 }
 
 // replies checks that the reply of every nat backend without snat can be
@@ -260,7 +310,7 @@ func (c Config) RingMemory() uint64 {
 // limits checks that the services fit in the memory that the director may take.
 func (v *validation) limits() {
 	l := v.config.Director.Limits
-	backends, ranges := 0, 0
+	backends, ranges := 0, len(v.config.Director.KernelSources)
 	for _, s := range v.config.Services {
 		backends += len(s.Backends)
 		ranges += len(s.SourceRanges)

@@ -3,6 +3,7 @@ package netlab
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -88,7 +89,7 @@ func remove(prefixes []string) error {
 		if errors.Is(err, unix.EINVAL) { // made, but not mounted yet when its maker died
 			err = os.Remove(paths[i])
 		}
-		if err != nil {
+		if err != nil && !errors.Is(err, fs.ErrNotExist) { // another lab that begins has
 			errs = append(errs, fmt.Errorf("remove network namespace %s: %w", name, err))
 		}
 	}

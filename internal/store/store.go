@@ -9,6 +9,7 @@ package store
 
 import (
 	"fmt"
+	"iter"
 	"maps"
 	"reflect"
 	"slices"
@@ -55,10 +56,32 @@ func (s State) Owners() []string { return slices.Sorted(maps.Keys(s.Sets)) }
 // director.
 func (s State) Documents() []Document {
 	var all []Document
-	for _, owner := range s.Owners() {
-		all = append(all, s.Sets[owner].Documents...)
+	for d := range s.All() {
+		all = append(all, *d)
 	}
 	return all
+}
+
+// All yields what Documents returns, where it is: there may be 65,536, and each is large.
+func (s State) All() iter.Seq[*Document] {
+	return func(yield func(*Document) bool) {
+		for _, owner := range s.Owners() {
+			documents := s.Sets[owner].Documents
+			for i := range documents {
+				if !yield(&documents[i]) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// Count returns how many services all sets have.
+func (s State) Count() (services int) {
+	for _, set := range s.Sets {
+		services += len(set.Documents)
+	}
+	return services
 }
 
 // Tended is the state without the sets whose logs are given.

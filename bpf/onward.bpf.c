@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Where XDP cannot send: into interfaces of overlays, bridges, veths whose other end is not made
+ * for it. The director sends what is to leave by them into one end of a veth pair, for a MAC
+ * address that names the interface, and it comes in at the other end, here. The kernel finds the
+ * neighbour for its destination, and sends it. No firewall, connection tracking or routing of
+ * this host sees it, as they see nothing of what XDP sends.
+ */
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/pkt_cls.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#include "onward_types.h"
+
+const enum onward_mac *export_onward_mac __attribute__((unused));
+
+SEC("tc")
+int send_onward(struct __sk_buff *skb)
+{
+	const struct onward_destination *to =
+		(void *)(long)skb->data; /* an Ethernet header begins with it */
+
+	if ((void *)(to + 1) > (void *)(long)skb->data_end ||
+	    to->prefix != bpf_htons(ONWARD_PREFIX))
+		return TC_ACT_SHOT; /* none of the director's */
+	return bpf_redirect_neigh(bpf_ntohl(to->ifindex), NULL, 0, 0);
+}
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -1,0 +1,81 @@
+package main
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"io"
+	"sync"
+
+	"weir.io/weir/internal/model"
+)
+
+// given is what has been read of the sets that come with their logs. Each comes as a whole again
+// when one of its services has changed: a document that is written as it was is the one that was
+// read then, in the same memory, by which all that follows knows that nothing is to be done for it.
+type given struct {
+	mu   sync.Mutex
+	of   map[string]map[digest]model.Document // by owner and text
+	read int                                  // documents, for tests
+}
+
+type digest [sha256.Size]byte
+
+// givenSet is a set that was read.
+type givenSet struct {
+	documents []model.Document // nil: the text has none
+	texts     []digest
+	known     []bool // to be valid
+}
+
+// parse reads a set in the JSON that api.DocumentsText writes.
+func (g *given) parse(owner string, text []byte) (set givenSet, err error) {
+	var all struct {
+		Documents []json.RawMessage `json:"documents"`
+	}
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&all); err != nil {
+		return set, err
+	}
+	if _, err := decoder.Token(); err != io.EOF {
+		return set, errors.New("something follows the end")
+	}
+	if all.Documents == nil {
+		return set, nil
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	set.documents = make([]model.Document, len(all.Documents))
+	set.known = make([]bool, len(all.Documents))
+	set.texts = make([]digest, len(all.Documents))
+	for i, one := range all.Documents {
+		set.texts[i] = sha256.Sum256(one)
+		if set.documents[i], set.known[i] = g.of[owner][set.texts[i]]; set.known[i] {
+			continue
+		}
+		g.read++
+		if err := json.Unmarshal(one, &set.documents[i]); err != nil {
+			return set, err
+		}
+	}
+	return set, nil
+}
+
+// keep remembers a set that was taken, and that alone of its owner's.
+func (g *given) keep(owner string, set givenSet) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.of == nil {
+		g.of = map[string]map[digest]model.Document{}
+	}
+	of := make(map[digest]model.Document, len(set.documents))
+	for i, text := range set.texts {
+		of[text] = set.documents[i]
+	}
+	g.of[owner] = of
+	if len(of) == 0 {
+		delete(g.of, owner)
+	}
+}

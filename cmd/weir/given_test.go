@@ -1,0 +1,81 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"weir.io/weir/internal/api"
+	"weir.io/weir/internal/config"
+	"weir.io/weir/internal/model"
+)
+
+// givenText is a set with logs as it is sent, in which each service has so many backends.
+func givenText(t *testing.T, backends ...int) []byte {
+	t.Helper()
+	var documents []model.Document
+	for i, n := range backends {
+		text := "services:\n- name: s" + string(rune('a'+i)) + "\n  vip: 203.0.113." + string(rune('1'+i)) + "\n  protocol: tcp\n  port: 80\n  mode: ipip\n  backends:\n"
+		for j := range n {
+			text += "  - {name: b" + string(rune('0'+j)) + ", address: 10.0." + string(rune('0'+i)) + "." + string(rune('1'+j)) + "}\n"
+		}
+		services, err := config.ParseSet("set", []byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		documents = append(documents, model.Document{Service: services[0], Log: model.Log{Generations: []model.Generation{{Number: 1, Slots: 53}}}})
+	}
+	text, err := api.DocumentsText(documents)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+// Of a set that comes again those services are read that are written otherwise, and the others
+// are in the same memory; of what was not taken, or is another owner's, nothing is known.
+func TestGivenSetsAreReadOnce(t *testing.T) {
+	var g given
+	parse := func(owner string, text []byte, reads int) givenSet {
+		t.Helper()
+		before := g.read
+		set, err := g.parse(owner, text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if g.read-before != reads {
+			t.Errorf("%d documents were read, want %d", g.read-before, reads)
+		}
+		for i, known := range set.known {
+			if len(set.documents[i].Service.Backends) == 0 || !known && reads == 0 {
+				t.Errorf("document %d has no backends, or is not known", i)
+			}
+		}
+		return set
+	}
+	first := parse("kube.edge.0", givenText(t, 2, 2, 2), 3)
+	parse("kube.edge.0", givenText(t, 2, 2, 2), 3) // it was not taken
+	g.keep("kube.edge.0", first)
+	parse("kube.edge.1", givenText(t, 2, 2, 2), 3)
+	next := parse("kube.edge.0", givenText(t, 2, 3, 2), 1)
+	if &next.documents[0].Service.Backends[0] != &first.documents[0].Service.Backends[0] || len(next.documents[1].Service.Backends) != 3 {
+		t.Error("what is written as it was is not the same, or what is not is")
+	}
+	g.keep("kube.edge.0", next)
+	parse("kube.edge.0", givenText(t, 2, 3, 2), 0)
+	parse("kube.edge.0", givenText(t, 2, 2, 2), 1) // what was before is forgotten
+	g.keep("kube.edge.0", parse("kube.edge.0", givenText(t), 0))
+	if len(g.of) != 0 {
+		t.Errorf("of an empty set %v is remembered", g.of)
+	}
+	for _, bad := range []string{`{"documents": [{"service": {"nme": "a"}}]}`, `{"document": []}`, `{"documents": []} {}`, `{"documents": [3]}`, ``} {
+		if _, err := g.parse("kube.edge.0", []byte(bad)); err == nil {
+			t.Errorf("%s is read", bad)
+		}
+	}
+	if set, err := g.parse("kube.edge.0", []byte(`{}`)); err != nil || set.documents != nil {
+		t.Errorf("what has no documents is read as %v, with error %v", set.documents, err)
+	}
+	if _, err := g.parse("kube.edge.0", []byte(strings.Repeat("[", 20000))); err == nil {
+		t.Error("nonsense is read")
+	}
+}

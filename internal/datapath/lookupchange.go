@@ -1,0 +1,97 @@
+package datapath
+
+import "errors"
+
+// lookupChange is what a table makes of the keys by which the kernel finds services and replies.
+// Most tables change few of many: then the part is written that changes.
+type lookupChange struct {
+	all         lookups // that are wanted; of a part, those that the kernel has
+	part        bool
+	added, gone lookups // of a part
+}
+
+// lookupsFor returns what becomes of the keys.
+func (d *Datapath) lookupsFor(c *change) lookupChange {
+	if d.finds(c) {
+		return lookupChange{all: d.have, part: true}
+	}
+	if added, gone, is := d.lookupPart(c); is {
+		return lookupChange{all: d.have, part: true, added: added, gone: gone}
+	}
+	return lookupChange{all: lookupsOf(c.all)}
+}
+
+// lookupPart returns which keys come and go, where that follows from the services that changed
+// alone: none has gone, and no key of theirs is another's, or a range of ports.
+func (d *Datapath) lookupPart(c *change) (added, gone lookups, is bool) {
+	if !c.whole || len(d.services) > len(c.all) || !d.old.empty() {
+		return added, gone, false
+	}
+	added, gone = newLookups(0), newLookups(0)
+	for _, s := range c.changed {
+		now, before := newLookups(0), c.replied[s]
+		now.add(s)
+		if len(now.ranges)+len(now.asked)+len(before.ranges)+len(before.asked) > 0 || len(now.shared) > 0 {
+			return added, gone, false
+		}
+		for e, index := range now.services {
+			has, known := d.have.services[e]
+			if known && has != index {
+				return added, gone, false
+			}
+			if !known {
+				added.services[e] = index
+			}
+		}
+		for e, index := range now.replies {
+			has, known := d.have.replies[e]
+			_, twice := added.replies[e]
+			if old, had := before.replies[e]; had && old == index && has == index {
+				continue
+			}
+			if known || twice {
+				return added, gone, false
+			}
+			added.replies[e] = index
+		}
+		for e, index := range before.replies {
+			if _, stays := now.replies[e]; stays {
+				continue
+			}
+			if d.have.shared[e] || d.have.replies[e] != index {
+				return added, gone, false
+			}
+			gone.replies[e] = index
+		}
+	}
+	// Without any, programs are to be taken off interfaces.
+	return added, gone, len(gone.replies) == 0 || len(gone.replies) < len(d.have.replies)+len(added.replies)
+}
+
+// flags are the settings that what is wanted needs.
+func (l *lookupChange) flags() uint32 { return l.all.flags() | l.added.flags() }
+
+// write puts in what is new or different.
+func (l *lookupChange) write(k *kernel, have lookups) error {
+	if l.part {
+		return l.added.write(k, have)
+	}
+	return l.all.write(k, have)
+}
+
+// remove takes out what is not wanted any more, and returns what the kernel has then.
+func (l *lookupChange) remove(d *Datapath) error {
+	if !l.part {
+		d.fronts.remove(d.have.services, l.all.services)
+		if err := l.all.remove(d.kernel, d.have); err != nil {
+			return err
+		}
+		d.have = l.all
+		return nil
+	}
+	var errs []error
+	for e := range l.gone.replies {
+		errs = append(errs, forget(d.have.replies, e, deleteEndpoint(d.kernel.Replies4, d.kernel.Replies6, e)))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,221 @@
+package datapath
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"weir.io/weir/internal/device"
+	"weir.io/weir/internal/model"
+)
+
+// onward is how packets leave by interfaces that XDP cannot send into, such as an overlay's
+// or a bridge: the director's program sends them into one end of a veth pair, and a program at
+// the other one has the kernel find the neighbour and send them (bpf/onward.bpf.c). The pair is
+// made when it is needed first. What is pinned goes on to use it when its process is gone, so
+// it stays until the datapath is detached, and the next process takes it over as it is.
+type onward struct {
+	log     *slog.Logger
+	name    string
+	egress  *device.Egress
+	index   int    // of the end that the director sends into; 0: to be looked for, or made
+	ours    bool   // its program is this process's
+	failed  error  // why it cannot be made; nobody tries again until again is called
+	problem string // the same, as it was logged last
+	again   func() // has all backends looked at again
+}
+
+const (
+	onwardFilterName = "weir-onward"
+	onwardMTU        = 65535 // the interfaces themselves have smaller ones
+	onwardQueues     = 64
+	// onwardPause is how long it rests after an error. To make a pair and remove it again changes
+	// the host's links, after which everybody tries again.
+	onwardPause = time.Second
+)
+
+func newOnward(o Options) *onward {
+	return &onward{log: o.Log, name: onwardName(o.Pin), egress: device.NewEgress(o.Mode == model.XDPGeneric)}
+}
+
+// onwardName is the name of the end that the director sends into. A host may have several
+// datapaths.
+func onwardName(pin string) string {
+	hash := sha256.Sum256([]byte(pin))
+	return "weirout" + hex.EncodeToString(hash[:3])
+}
+
+func (o *onward) otherEnd() string { return o.name + "-x" }
+
+// forget asks for all interfaces again.
+func (o *onward) forget() {
+	o.egress.Forget()
+	o.index = 0
+}
+
+// hop is the way by the kernel to the same place: it needs no neighbour.
+func (o *onward) hop(hop nextHop, by netlink.Link) nextHop {
+	if err := o.open(); err != nil {
+		if o.problem != err.Error() {
+			o.log.Error("backends are not reached: XDP cannot send into the interface, and the kernel cannot be made to",
+				"interface", by.Attrs().Name, "kind", by.Type(), "error", err)
+			o.problem = err.Error()
+		}
+		return nextHop{local: hop.local, address: hop.address}
+	}
+	o.problem = ""
+	return o.hopBy(hop, by)
+}
+
+// hopBy is hop with the pair as it is, or as if it were there.
+func (o *onward) hopBy(hop nextHop, by netlink.Link) nextHop {
+	if o.index != 0 {
+		hop.ifindex = o.index
+	}
+	hop.vlan = 0
+	binary.BigEndian.PutUint16(hop.mac[:], uint16(onwardOnwardMacONWARD_PREFIX))
+	binary.BigEndian.PutUint32(hop.mac[2:], uint32(by.Attrs().Index))
+	return hop
+}
+
+// wayOf says how packets leave for a backend: to which next hop, where it is known, by which
+// interface, and whether the kernel sends into that one.
+func (o *onward) wayOf(entry *directorBackend, names map[uint32]string) (hop model.MAC, by string, kernel bool) {
+	by = interfaceName(entry.Ifindex, names)
+	if by != o.name {
+		return entry.Mac, by, false
+	}
+	return model.MAC{}, interfaceName(binary.BigEndian.Uint32(entry.Mac[2:]), names), true
+}
+
+// open makes the pair, or takes over the one that is there. After an error it rests.
+func (o *onward) open() error {
+	if o.index != 0 || o.failed != nil {
+		return o.failed
+	}
+	if err := o.find(); err != nil {
+		o.failed = fmt.Errorf("device %s: %w", o.name, err)
+		time.AfterFunc(onwardPause, o.again)
+	}
+	return o.failed
+}
+
+func (o *onward) find() error {
+	link, err := findOnward(o.name)
+	switch {
+	case err != nil:
+	case link == nil:
+		link, err = o.make()
+	case !o.ours:
+		err = o.attach()
+	}
+	if err != nil {
+		return err
+	}
+	o.index, o.ours = link.Attrs().Index, true
+	return nil
+}
+
+// findOnward finds a pair that was made to its end: the first end is set up last. Nil: there is
+// none.
+func findOnward(name string) (netlink.Link, error) {
+	link, err := netlink.LinkByName(name)
+	var none netlink.LinkNotFoundError
+	if errors.As(err, &none) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("look for it: %w", err)
+	}
+	if link.Type() != "veth" {
+		return nil, fmt.Errorf("there is a %s of that name", link.Type())
+	}
+	if link.Attrs().Flags&net.FlagUp == 0 {
+		return nil, removeOnward(name)
+	}
+	return link, nil
+}
+
+func (o *onward) make() (link netlink.Link, err error) {
+	queues, err := ebpf.PossibleCPU() // those that this process may use are fewer
+	if err != nil {
+		return nil, fmt.Errorf("count CPUs: %w", err)
+	}
+	queues = min(queues, onwardQueues) // CPUs share them, where they are more
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.MTU, attrs.NumTxQueues, attrs.NumRxQueues = o.name, onwardMTU, queues, queues
+	ends := netlink.NewVeth(attrs)
+	ends.PeerName, ends.PeerMTU = o.otherEnd(), onwardMTU
+	ends.PeerNumTxQueues, ends.PeerNumRxQueues = uint32(queues), uint32(queues)
+	if err := netlink.LinkAdd(ends); err != nil {
+		return nil, fmt.Errorf("make veth pair: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, removeOnward(o.name))
+		}
+	}()
+	// A veth takes what XDP sends where this end coalesces: it asks when it is set up.
+	if err := device.SetEthtool(o.otherEnd(), unix.ETHTOOL_SGRO, 1); err != nil {
+		return nil, fmt.Errorf("switch gro on: %w", err)
+	}
+	if err := o.attach(); err != nil {
+		return nil, err
+	}
+	for _, name := range []string{o.otherEnd(), o.name} {
+		if link, err = setQuietlyUp(name); err != nil {
+			return nil, fmt.Errorf("set %s up: %w", name, err)
+		}
+	}
+	if device.SendingOf(link) != device.Sends {
+		return nil, errors.New("XDP cannot send into a veth here either")
+	}
+	o.log.Info("where XDP cannot send the kernel does", "device", o.name)
+	return link, nil
+}
+
+// attach gives the other end its program, in one step in place of the one that it has.
+func (o *onward) attach() error {
+	end, err := netlink.LinkByName(o.otherEnd())
+	if err != nil {
+		return fmt.Errorf("other end %s: %w", o.otherEnd(), err)
+	}
+	spec, err := loadOnward()
+	if err != nil {
+		return fmt.Errorf("read its program: %w", err)
+	}
+	delete(spec.Maps, ".bss")
+	clear(spec.Variables)
+	collection, err := ebpf.NewCollection(spec)
+	if err != nil {
+		return loadError(err)
+	}
+	defer collection.Close()
+	return putFilter(end.Attrs().Index, netlink.HANDLE_MIN_INGRESS, collection.Programs[onwardProgSendOnward], onwardFilterName)
+}
+
+// removeOnward removes the pair of a datapath, if there is one: both ends go. What is no veth is
+// not weir's.
+func removeOnward(name string) error {
+	link, err := netlink.LinkByName(name)
+	var none netlink.LinkNotFoundError
+	if errors.As(err, &none) {
+		return nil
+	}
+	if err == nil && link.Type() == "veth" {
+		err = netlink.LinkDel(link)
+	}
+	if err != nil {
+		return fmt.Errorf("remove device %s: %w", name, err)
+	}
+	return nil
+}

@@ -1,0 +1,135 @@
+package datapath
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+
+	"weir.io/weir/internal/model"
+)
+
+// attachUndo makes the program that translates local backends' replies run on exactly these
+// interfaces.
+func (d *Datapath) attachUndo(interfaces []string) error {
+	for _, name := range interfaces {
+		iface, err := netlink.LinkByName(name)
+		if err != nil {
+			return fmt.Errorf("interface %s: %w", name, err)
+		}
+		if err := d.attachUndoTo(name, iface.Attrs().Index); err != nil {
+			return err
+		}
+	}
+	return detachTC(undoHook, d.kernel.pin, interfaces)
+}
+
+func (d *Datapath) attachUndoTo(name string, index int) error {
+	if err := d.attachTC(undoHook, name, index, d.kernel.undo); err != nil {
+		return fmt.Errorf("attach to %s on its way out: %w", name, err)
+	}
+	return nil
+}
+
+// replyInterfaces are those that full NAT's replies may come by, besides the director's own:
+// those that the table names, and those by which its backends are reached without a router, or
+// by the kernel. A backend on this host, such as a pod, answers this host's own address by no other.
+func (d *Datapath) replyInterfaces() []string {
+	names := slices.Clone(d.table.ReplyInterfaces)
+	seen, known := map[int]bool{0: true}, map[uint32]string{}
+	for _, own := range d.links {
+		if own != nil {
+			seen[own.Attrs().Index] = true
+		}
+	}
+	for _, s := range d.services {
+		for _, b := range s.order {
+			if !b.desired.SNAT || b.desired.Mode != model.NAT || seen[b.answers] {
+				continue
+			}
+			seen[b.answers] = true
+			if name := interfaceName(uint32(b.answers), known); name != "" && !slices.Contains(names, name) {
+				names = append(names, name)
+			}
+		}
+	}
+	return names
+}
+
+// attachReplies makes the program that takes full NAT's replies run on exactly the interfaces that
+// they may come by, again where it is there if there is a reason. Those that are not there get it
+// when they are: an overlay may begin later than the director.
+func (d *Datapath) attachReplies(replies, again bool) error {
+	var interfaces []string
+	if replies {
+		interfaces = d.replyInterfaces()
+	}
+	gone := 0
+	maps.DeleteFunc(d.takesReplies, func(name string, _ int) bool {
+		if slices.Contains(interfaces, name) {
+			return false
+		}
+		gone++
+		return true
+	})
+	var errs []error
+	for _, name := range interfaces {
+		errs = append(errs, d.takeReplies(name, again))
+	}
+	if err := errors.Join(errs...); err != nil || !again && gone == 0 {
+		return err
+	}
+	return detachTC(replyHook, d.kernel.pin, interfaces)
+}
+
+// beforeReplies attaches before a ring leads to who may answer. Before the first one nobody is
+// forwarded to by this process's programs.
+func (d *Datapath) beforeReplies() error {
+	if !d.kernel.inUse {
+		return nil
+	}
+	return d.attachReplies(d.have.haveReplies() || usesSNAT(&d.table), false)
+}
+
+// takeReplies attaches to an interface, again if there is a reason besides its having come.
+func (d *Datapath) takeReplies(name string, again bool) error {
+	was, said := d.takesReplies[name]
+	iface, err := netlink.LinkByName(name)
+	if err != nil {
+		if !said || was != 0 {
+			d.log.Warn("interface is not there; replies are taken from it when it is", "interface", name)
+		}
+		d.takesReplies[name] = 0
+		return nil
+	}
+	index := iface.Attrs().Index
+	if was == index && !again {
+		return nil
+	}
+	program := d.kernel.takeReply
+	switch kind := iface.Attrs().EncapType; {
+	case strings.Contains(kind, "gre"): // the kernel shows programs the outer header there
+		if was != index {
+			d.log.Warn("replies that come out of GRE cannot be taken", "interface", name)
+		}
+		d.takesReplies[name] = index
+		return nil
+	case kind != "ether":
+		program = d.kernel.takeBareReply
+	}
+	if err := d.attachTC(replyHook, name, index, program); err != nil {
+		if _, gone := netlink.LinkByIndex(index); gone != nil { // as pods' interfaces go
+			d.takesReplies[name] = 0
+			return nil
+		}
+		return fmt.Errorf("attach to %s for replies: %w", name, err)
+	}
+	d.takesReplies[name] = index
+	if was != index {
+		d.log.Info("takes replies of full NAT", "interface", name)
+	}
+	return nil
+}

@@ -1,0 +1,82 @@
+package device
+
+import (
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// Sending says whether XDP can send by an interface what came in by another.
+type Sending int
+
+// The answers.
+const (
+	Unknown Sending = iota // a veth before Linux 6.3: its other end decides, which is elsewhere
+	Sends
+	Lost // it does not, and the kernel drops what is redirected there
+)
+
+// SendingOf asks the kernel, which tells since Linux 6.3, or goes by the interface's kind. Where
+// packets have no Ethernet header, as in tunnels, XDP cannot send what has one.
+func SendingOf(link netlink.Link) Sending {
+	if link.Attrs().EncapType != "ether" {
+		return Lost
+	}
+	features, err := XDPFeatures(link.Attrs().Index)
+	switch {
+	case err != nil:
+		return sendingOfKind(link)
+	case features.Has(Transmit):
+		return Sends
+	}
+	return Lost
+}
+
+// sendingKinds have ndo_xdp_xmit in Linux 6.1 (drivers/net/tun.c, drivers/net/bonding/bond_main.c),
+// or are a network card's, whose drivers mostly have it.
+var sendingKinds = []string{"device", "tuntap", "bond"}
+
+func sendingOfKind(link netlink.Link) Sending {
+	if link.Type() == "veth" {
+		return sendingOfVeth(link)
+	}
+	if slices.Contains(sendingKinds, link.Type()) {
+		return Sends
+	}
+	return Lost
+}
+
+// sendingOfVeth looks at the other end, which takes what XDP sends with GRO or with a program
+// of its own.
+func sendingOfVeth(link netlink.Link) Sending {
+	if link.Attrs().NetNsID >= 0 {
+		return Unknown
+	}
+	peer, err := netlink.LinkByIndex(link.Attrs().ParentIndex)
+	if err != nil {
+		return Unknown
+	}
+	if xdp := peer.Attrs().Xdp; xdp != nil && xdp.Attached {
+		return Sends
+	}
+	gro, err := Ethtool(peer.Attrs().Name, unix.ETHTOOL_GGRO)
+	switch {
+	case err != nil:
+		return Unknown
+	case gro == 0:
+		return Lost
+	}
+	return Sends
+}
+
+// RunsInDriver says whether a program runs in an interface's driver, or would, as far as the
+// kernel says.
+func RunsInDriver(link netlink.Link) bool {
+	if xdp := link.Attrs().Xdp; xdp != nil && xdp.Attached {
+		return xdp.AttachMode != nl.XDP_ATTACHED_SKB
+	}
+	features, err := XDPFeatures(link.Attrs().Index)
+	return err != nil || features.Has(Basic)
+}

@@ -1,0 +1,80 @@
+package doctor
+
+import (
+	"net"
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+
+	"weir.io/weir/internal/device"
+)
+
+// snat checks that replies to full NAT's source addresses come to this host, and where a program
+// sees them. By which way backends send them says where the address is, and not the way to them.
+func (x *examination) snat() {
+	used := false
+	for _, s := range x.config.Services {
+		used = used || s.SNAT
+	}
+	if !used {
+		return
+	}
+	for _, a := range x.config.Director.SNAT.Addresses {
+		check := "snat " + a.String()
+		index, here := x.addresses[a]
+		if !here {
+			x.warn(check, "ip addr add "+netip.PrefixFrom(a, a.BitLen()).String()+" dev IFACE, or see that the backends' routes to it lead here",
+				"is on no interface of this host: nobody answers ARP and neighbour requests for it")
+			continue
+		}
+		link := x.links[index]
+		if link == nil || x.takesReplies(link) {
+			x.ok(check, "is an address of this host")
+			continue
+		}
+		x.unseen(check, a, link)
+	}
+}
+
+// answersBy says whether the director takes a backend's answers by the interface that it is reached
+// by: without a router, or by the kernel.
+func (x *examination) answersBy(way hop) bool {
+	return x.byKernel(x.below(way.link)) || !way.gateway.IsValid() && x.sending.InDriver(x.config.Director.Interfaces...)
+}
+
+// takesReplies says whether replies that come by an interface come to a program.
+func (x *examination) takesReplies(link netlink.Link) bool {
+	name := link.Attrs().Name
+	return x.attachable(link) || x.reached[name] || slices.Contains(x.config.Director.ReplyInterfaces, name)
+}
+
+// unseen is about an address on an interface without a program. Where hosts of its network are
+// behind that, their replies come by it. One alone is reached by whatever way routers know, but
+// by an overlay if it is the overlay's.
+func (x *examination) unseen(check string, a netip.Addr, link netlink.Link) {
+	name, xdp := link.Attrs().Name, device.RunsInDriver(link)
+	fix := "add " + name + " to director.interfaces"
+	if !xdp {
+		fix = "add " + name + " to director.reply-interfaces"
+	}
+	const text = "is an address of %s, which is not in director.interfaces: replies that come by it are not translated back"
+	switch inNetwork := isInNetwork(link, a); {
+	case link.Attrs().Flags&net.FlagLoopback != 0 || link.Type() == "dummy" || xdp && !inNetwork:
+		x.ok(check, "is an address of this host")
+	case inNetwork:
+		x.fail(check, fix, text, name)
+	default:
+		x.warn(check, fix, text, name)
+	}
+}
+
+// isInNetwork says whether an interface has an address as one of a network.
+func isInNetwork(link netlink.Link, a netip.Addr) bool {
+	addresses, err := netlink.AddrList(link, netlink.FAMILY_ALL)
+	return err == nil && slices.ContainsFunc(addresses, func(of netlink.Addr) bool {
+		own, ok := netip.AddrFromSlice(of.IP)
+		ones, bits := of.Mask.Size()
+		return ok && own.Unmap() == a && ones < bits
+	})
+}

@@ -1,0 +1,41 @@
+// Package logs has the flags by which a process is told how it says what it does.
+package logs
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+
+	"github.com/spf13/cobra"
+)
+
+// Flags choose what a process writes to its log, and how. The zero value is what it writes
+// without any.
+type Flags struct {
+	format string
+	level  slog.Level
+}
+
+// Add adds the flags to a command.
+func (f *Flags) Add(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.format, "log-format", "text", "text or json")
+	cmd.Flags().TextVar(&f.level, "log-level", slog.LevelInfo, "debug, info, warn or error")
+}
+
+// Args returns the flags as they were given, for another process that is to write as this one.
+func (f *Flags) Args() []string {
+	return []string{"--log-format", f.format, "--log-level", f.level.String()}
+}
+
+// Handler returns what writes as the flags say. A format that there is not is the error: the
+// user's.
+func (f *Flags) Handler(w io.Writer) (slog.Handler, error) {
+	options := &slog.HandlerOptions{Level: f.level}
+	switch f.format {
+	case "text":
+		return slog.NewTextHandler(w, options), nil
+	case "json":
+		return slog.NewJSONHandler(w, options), nil
+	}
+	return nil, fmt.Errorf("unknown log format %q (one of json, text)", f.format)
+}
