@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -26,6 +27,10 @@ const (
 	apiserverVariable   = "WEIR_KUBE_APISERVER"
 	controllersVariable = "WEIR_KUBE_CONTROLLER_MANAGER"
 )
+
+// modeVariable says how packets get to pods: nat, as in the record, gue or ipip by a DirectorGroup, or
+// own, nat by directors of their own.
+const modeVariable = "WEIR_KUBE_MODE"
 
 // What is measured: see test/kube/reactions.
 const (
@@ -54,7 +59,8 @@ func measureKubernetes(ctx context.Context, s *session) error {
 	if err != nil {
 		return fmt.Errorf("find %s: %w", reactions, err)
 	}
-	args := []string{"--kube-apiserver", apiserver, "--kube-controller-manager", controllers, "--rounds", strconv.Itoa(s.settings.Rounds)}
+	mode := cmp.Or(os.Getenv(modeVariable), "nat")
+	args := []string{"--mode", mode, "--kube-apiserver", apiserver, "--kube-controller-manager", controllers, "--rounds", strconv.Itoa(s.settings.Rounds)}
 	if s.settings.Smoke {
 		args = append(args, "--smoke")
 	}

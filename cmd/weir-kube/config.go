@@ -26,6 +26,7 @@ type settings struct {
 	NodeHealth   bool             `json:"node-health"`
 	Zone         string           `json:"zone"` // of the directors
 	MTU          uint16           `json:"mtu"`  // of the paths to backends
+	PodWeights   *bool            `json:"pod-weights"`
 	Lease        lease            `json:"lease"`
 	Pools        []pool.Pool      `json:"pools"`
 	Directors    []director       `json:"directors"`
@@ -68,8 +69,8 @@ func loadSettings(path string) (*settings, error) {
 }
 
 func parseSettings(name string, text []byte) (*settings, error) {
-	snat := true
-	s := &settings{Class: defaultClass, Owner: defaultOwner, Gateways: defaultGateways, Mode: model.NAT, SNAT: &snat, Backends: translate.Nodes,
+	snat, weights := true, true
+	s := &settings{Class: defaultClass, Owner: defaultOwner, Gateways: defaultGateways, Mode: model.NAT, SNAT: &snat, PodWeights: &weights, Backends: translate.Nodes,
 		Lease: lease{Namespace: "weir-system", Name: "weir-kube", Duration: model.Duration(defaultLease)}}
 	if err := config.Decode(name, text, s, s.check); err != nil {
 		return nil, err
@@ -113,7 +114,8 @@ func (s *settings) check() (errs model.FieldErrors) {
 }
 
 func (s *settings) options() translate.Options {
-	return translate.Options{Mode: s.Mode, SNAT: *s.SNAT, Backends: s.Backends, NodeHealth: s.NodeHealth, Zone: s.Zone, MTU: s.MTU}
+	return translate.Options{Mode: s.Mode, SNAT: *s.SNAT, Backends: s.Backends, NodeHealth: s.NodeHealth, Zone: s.Zone, MTU: s.MTU,
+		NoAgents: "agents are told of what DirectorGroups forward, and not of what the directors of the controller's file do"}
 }
 
 // clients returns what asks the directors.

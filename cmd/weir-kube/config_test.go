@@ -28,8 +28,7 @@ func TestSettings(t *testing.T) {
 		"directors: [{socket: /a, server: \"https://b:1\"}]\n":            "f:1: directors[0]: has to have either socket or server",
 		"directors: [{socket: /a, ca: /b}]\n":                             "f:1: directors[0]: ca, cert, key and token-file are for server",
 		"mode: redirect\n":                                                "f:1: mode: redirect is not available here yet",
-		"mode: gue\n":                                                     "f:1: mode: gue is not available here yet",
-		"mode: ipip\nbackends: pods\n":                                    "f:1: mode: mode ipip reaches nodes only",
+		"mode: l2dsr\nbackends: pods\n":                                   "f:1: mode: mode l2dsr reaches nodes only",
 		"mtu: 1300\n":                                                     "f:1: mtu: 1300 is out of range 1332 to 9216",
 		"mode: dsr\n":                                                     "f:1: mode: ",
 		"backends: hosts\n":                                               `f:1: backends: "hosts" is not a target (nodes or pods)`,
@@ -54,15 +53,15 @@ func TestSettings(t *testing.T) {
 
 // The file that the document shows is one.
 func TestDocumentedSettingsLoad(t *testing.T) {
-	text, err := os.ReadFile("../../docs/kubernetes.md")
+	text, err := os.ReadFile("../../docs/kubernetes-reference.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	match := regexp.MustCompile("(?ms)^```yaml\n(mode: .*?)^```$").FindSubmatch(text)
 	if match == nil {
-		t.Fatal("docs/kubernetes.md shows no file of the controller's")
+		t.Fatal("docs/kubernetes-reference.md shows no file of the controller's")
 	}
-	if _, err := parseSettings("docs/kubernetes.md", match[1]); err != nil {
+	if _, err := parseSettings("docs/kubernetes-reference.md", match[1]); err != nil {
 		t.Error(err)
 	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"weir.io/weir/internal/logs"
 	"weir.io/weir/kube/controller"
 )
 
@@ -14,7 +15,7 @@ const defaultConfig = "/etc/weir/weir-kube.yaml"
 
 func newController() *cobra.Command {
 	var file, kubeconfig, identity string
-	var logging logFlags
+	var logging logs.Flags
 	cmd := &cobra.Command{
 		Use:   "controller",
 		Short: "Give Services of type LoadBalancer addresses, and tell directors what to forward",
@@ -23,7 +24,7 @@ func newController() *cobra.Command {
 			"what follows to directors, and writes their status. Of several processes the one works that holds the Lease.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			log, err := logging.logger(cmd.ErrOrStderr())
+			log, err := logger(&logging, cmd.ErrOrStderr())
 			if err != nil {
 				return err
 			}
@@ -44,7 +45,7 @@ func newController() *cobra.Command {
 			// controller how many requests are under way.
 			config.QPS, config.Burst = 500, 1000
 			c, err := controller.New(config, controller.Options{Class: settings.Class, Default: settings.WithoutClass, Identity: identity,
-				Pools: settings.Pools, Translate: settings.options(), Owner: settings.Owner, Gateways: settings.Gateways, Directors: directors,
+				Pools: settings.Pools, Translate: settings.options(), Owner: settings.Owner, NoWeights: !*settings.PodWeights, Gateways: settings.Gateways, Directors: directors,
 				Namespace: settings.Lease.Namespace}, log)
 			if err != nil {
 				return err
@@ -56,7 +57,7 @@ func newController() *cobra.Command {
 	cmd.Flags().StringVarP(&file, "config", "c", defaultConfig, "`file` with pools and directors")
 	cmd.Flags().StringVar(&kubeconfig, "kubeconfig", "", "`file` that says where the API server is; else as a pod of the cluster")
 	cmd.Flags().StringVar(&identity, "identity", defaultIdentity(), "`name` of this process in the Lease; no other may have it")
-	logging.add(cmd)
+	logging.Add(cmd)
 	return cmd
 }
 

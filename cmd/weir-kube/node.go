@@ -10,6 +10,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"weir.io/weir/internal/api"
+	"weir.io/weir/internal/logs"
 	"weir.io/weir/kube/node"
 )
 
@@ -17,31 +18,33 @@ func newNode() *cobra.Command {
 	o := node.Options{Owner: defaultOwner}
 	var kubeconfig, nodeKubeconfig string
 	var pod podFlags
-	var logging logFlags
-	var writeOnly bool
+	var logging logs.Flags
+	var nodeInCluster, writeOnly bool
 	cmd := &cobra.Command{
 		Use:   "node",
-		Short: "Keep a node's director at what its DirectorGroup says",
+		Short: "Keep a node's director, or agent, at what DirectorGroups say",
 		Long: "node stands beside weir run on each node of a DirectorGroup. It writes the director's\n" +
 			"file, tells the controller that the node is there, and, while that has the node among the\n" +
 			"group's directors, gives the director what the group forwards, with the history that all\n" +
 			"its directors have. A node that is one no more withdraws its routes, forwards for a\n" +
 			"while, and then nothing. While the API server is away everything goes on as it is.\n" +
 			"With --pod the director is a pod of an application's namespace, in the pods' network,\n" +
-			"and the pod is what the node is otherwise.",
+			"and the pod is what the node is otherwise. With --agent-file and --socket \"\" the node\n" +
+			"has no director but pods: the file of its weir agent is written, for one group or,\n" +
+			"without --group, for all.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			log, err := logging.logger(cmd.ErrOrStderr())
+			log, err := logger(&logging, cmd.ErrOrStderr())
 			if err != nil {
 				return err
 			}
 			if o.Pod, err = pod.read(); err != nil {
 				return err
 			}
-			if o.Group == "" || o.Node == "" && o.Pod == nil {
-				return errors.New("--group and --node or --pod are required: the DirectorGroup, and the name of this node, or pod")
+			if o.Group == "" && (o.Socket != "" || o.AgentFile == "") || o.Node == "" && o.Pod == nil {
+				return errors.New("--group and --node or --pod are required: the DirectorGroup, and the name of this node, or pod; for an agent alone --agent-file, --socket \"\" and --node")
 			}
-			if _, err := os.Stat(o.File); writeOnly && err == nil {
+			if _, err := os.Stat(o.File); writeOnly && o.Socket != "" && err == nil {
 				log.Info("the director's file is there", "file", o.File)
 				return detour(&o)
 			}
@@ -50,7 +53,10 @@ func newNode() *cobra.Command {
 				return err
 			}
 			nodes := config
-			if nodeKubeconfig != "" {
+			if nodeInCluster && nodeKubeconfig != "" {
+				return errors.New("--node-in-cluster and --node-kubeconfig: the Node is in one cluster")
+			}
+			if nodeInCluster || nodeKubeconfig != "" {
 				if nodes, err = apiServer(nodeKubeconfig); err != nil {
 					return err
 				}
@@ -76,12 +82,16 @@ func newNode() *cobra.Command {
 	f.StringVar(&o.Socket, "socket", api.DefaultSocket, "unix `socket` of weir run; empty: the node has no director")
 	f.StringVar(&o.File, "file", "/run/weir/weir.yaml", "`file` of weir run, which is written")
 	f.StringVar(&o.AgentFile, "agent-file", "", "`file` of weir agent, which is written: the services that it has pods of; empty: none")
+	f.StringVar(&o.AgentSocket, "agent-socket", "", "unix `socket` of weir agent: the controller is told whether it runs; empty: it is not, and sends it nothing")
+	f.StringSliceVar(&o.AgentInterfaces, "agent-interface", nil, "`interfaces` that tunnels come in by, as names or patterns; none: those of the default routes and the node's addresses")
+	f.StringSliceVar(&o.AgentReplies, "agent-reply-interface", nil, "other `interfaces`, as names or patterns, that pods' answers leave by")
 	f.StringVar(&o.State, "state", "", "`directory` in which weir run keeps its state; else its default")
 	f.StringVar(&kubeconfig, "kubeconfig", "", "`file` that says where the API server with the DirectorGroup is; else as a pod of the cluster")
 	f.StringVar(&nodeKubeconfig, "node-kubeconfig", "", "`file` that says where the API server with the Node is; else the same one")
+	f.BoolVar(&nodeInCluster, "node-in-cluster", false, "the Node is in the cluster that this is a pod of, whatever --kubeconfig says")
 	pod.add(cmd)
 	f.BoolVar(&writeOnly, "write-only", false, "write the director's file, if there is none, lead a pod's packets to its director, and end")
-	logging.add(cmd)
+	logging.Add(cmd)
 	return cmd
 }
 

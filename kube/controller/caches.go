@@ -36,6 +36,7 @@ type caches struct {
 	namespace                     cache.SharedIndexInformer
 	pool, policy                  cache.SharedIndexInformer // nil: the cluster has no custom resources of weir's
 	group, peer, set, lease       cache.SharedIndexInformer // nil: it has none for directors
+	agent                         cache.SharedIndexInformer // the Leases of nodes' agents; nil: the same
 
 	// Nil: the cluster has none of these.
 	gatewayClass, gateway, tcpRoute, udpRoute, grant cache.SharedIndexInformer
@@ -56,7 +57,7 @@ type custom struct {
 const byService = "service"
 
 // newCaches notes whatever may matter that was read. Without resources there are no custom ones.
-func newCaches(config *rest.Config, resources custom, noted *changes, heard *heard) (*caches, error) {
+func newCaches(config *rest.Config, resources custom, weighs bool, noted *changes, heard *heard) (*caches, error) {
 	core, err1 := corev1client.NewForConfig(config)
 	discovery, err2 := discoveryv1client.NewForConfig(config)
 	networking, err3 := networkingv1client.NewForConfig(config)
@@ -70,9 +71,8 @@ func newCaches(config *rest.Config, resources custom, noted *changes, heard *hea
 			byService: func(o any) ([]string, error) {
 				return []string{servedBy(o.(*discoveryv1.EndpointSlice)).String()}, nil
 			}}),
-		weighted: informer(core.RESTClient(), "pods", translate.LabelWeight, &corev1.Pod{}, nil),
-		node:     informer(core.RESTClient(), "nodes", "", &corev1.Node{}, nil),
-		address:  informer(networking.RESTClient(), "ipaddresses", networkingv1.LabelManagedBy+"="+managedBy, &networkingv1.IPAddress{}, nil),
+		node:    informer(core.RESTClient(), "nodes", "", &corev1.Node{}, nil),
+		address: informer(networking.RESTClient(), "ipaddresses", networkingv1.LabelManagedBy+"="+managedBy, &networkingv1.IPAddress{}, nil),
 	}
 	// Kubelets say that they are alive every few seconds.
 	nodes := func(before, after any) bool {
@@ -85,12 +85,15 @@ func newCaches(config *rest.Config, resources custom, noted *changes, heard *hea
 	err := errors.Join(tell(c.serving, always, func(o any) { noted.note(func(n *news) { n.services[nameOf(o)] = true }) }),
 		tell(c.slice, always, func(o any) { noted.note(func(n *news) { n.services[servedBy(o.(*discoveryv1.EndpointSlice))] = true }) }),
 		tell(c.node, nodes, func(any) { noted.note(func(n *news) { n.nodes = true }) }),
-		tell(c.weighted, weights, func(o any) { noted.note(func(n *news) { n.pods[nameOf(o)] = true }) }),
 		tell(c.address, always, func(o any) {
 			if a, err := netip.ParseAddr(o.(metav1.Object).GetName()); err == nil {
 				noted.note(func(n *news) { n.addresses[a] = true })
 			}
 		}))
+	if weighs {
+		c.weighted = informer(core.RESTClient(), "pods", translate.LabelWeight, &corev1.Pod{}, nil)
+		err = errors.Join(err, tell(c.weighted, weights, func(o any) { noted.note(func(n *news) { n.pods[nameOf(o)] = true }) }))
+	}
 	c.namespace = informer(core.RESTClient(), "namespaces", "", &corev1.Namespace{}, nil)
 	namespaces := func(before, after any) bool {
 		return !maps.Equal(before.(*corev1.Namespace).Labels, after.(*corev1.Namespace).Labels)
@@ -119,8 +122,10 @@ func newCaches(config *rest.Config, resources custom, noted *changes, heard *hea
 	c.set = informer(resources.client, v1alpha1.DirectorSets, "", &v1alpha1.DirectorSet{}, nil)
 	c.lease = follow.Informer(coordination.RESTClient(), "leases", &coordinationv1.Lease{}, follow.What{Labels: v1alpha1.LabelGroup})
 	_, err = c.lease.AddEventHandler(heard.handler(func() { noted.note(func(*news) {}) }))
+	c.agent = follow.Informer(coordination.RESTClient(), "leases", &coordinationv1.Lease{}, follow.What{Labels: v1alpha1.LabelAgent})
+	_, agentErr := c.agent.AddEventHandler(heard.handler(func() { noted.note(func(n *news) { n.nodes = true }) }))
 	sets := func(any) { noted.note(func(n *news) { n.sets = true }) }
-	return c, errors.Join(err, tell(c.group, specs, read), tell(c.peer, specs, read), tell(c.set, specs, sets))
+	return c, errors.Join(err, agentErr, tell(c.group, specs, read), tell(c.peer, specs, read), tell(c.set, specs, sets))
 }
 
 func nameOf(o any) pool.Service {
@@ -164,8 +169,8 @@ func tell(i cache.SharedIndexInformer, matters func(before, after any) bool, cha
 
 // start follows until the context ends, and returns when all has been read once.
 func (c *caches) start(ctx context.Context) error {
-	all := []cache.SharedIndexInformer{c.serving, c.slice, c.node, c.address, c.weighted, c.namespace}
-	for _, i := range []cache.SharedIndexInformer{c.pool, c.policy, c.group, c.peer, c.set, c.lease,
+	all := []cache.SharedIndexInformer{c.serving, c.slice, c.node, c.address, c.namespace}
+	for _, i := range []cache.SharedIndexInformer{c.weighted, c.pool, c.policy, c.group, c.peer, c.set, c.lease, c.agent,
 		c.gatewayClass, c.gateway, c.tcpRoute, c.udpRoute, c.grant} {
 		if i != nil {
 			all = append(all, i)

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 
@@ -13,13 +14,16 @@ import (
 )
 
 // holdersKey is the annotation of a claim that says who has the address, where that is more
-// than its parentRef can say.
+// than its parentRef can say: an array of them. A later version that has more to say of them than
+// this one reads has more keys, or writes an object with the array as "holders"; this version then
+// believes whom it names, and changes nothing.
 const holdersKey = "weir.io/holders"
 
 // claim is who has an address, by one version of its object.
 type claim struct {
 	holders pool.Holders
 	version string
+	newer   bool // a later version of weir has written it: it says more than is known here
 }
 
 // before reports whether the other one is of a newer version.
@@ -46,18 +50,35 @@ func (e *foreignError) Error() string {
 func (c claim) with(more pool.Holders, by string) (want pool.Holders, changed bool, refused *foreignError) {
 	want = c.holders
 	for _, h := range more {
+		before, is := want.Of(h.Service)
+		if c.newer && is {
+			continue
+		}
 		why := want.Refuse(h)
+		if c.newer {
+			why = "is claimed as a newer version of weir writes it, and nobody else gets it"
+		}
 		if by != managedBy {
 			why = "belongs to " + c.holders[0].String()
 		}
 		if why != "" {
 			return nil, false, &foreignError{claim: c, why: why, by: by}
 		}
-		if before, is := want.Of(h.Service); !is || !before.Same(h) {
+		if !is || !before.Same(h) {
 			want, changed = want.With(h), true
 		}
 	}
 	return want, changed, nil
+}
+
+// isOf reports whether the claim is of all of these, and of nobody else.
+func (c claim) isOf(holders pool.Holders) bool {
+	for _, h := range holders {
+		if _, is := c.holders.Of(h.Service); !is {
+			return false
+		}
+	}
+	return len(c.holders) == len(holders)
 }
 
 // write makes a claim say who has its address.
@@ -78,10 +99,31 @@ func write(a *networkingv1.IPAddress, holders pool.Holders) error {
 // has left.
 func claimOf(a *networkingv1.IPAddress) claim {
 	c := claim{version: a.ResourceVersion}
-	if text := a.Annotations[holdersKey]; text == "" || json.Unmarshal([]byte(text), &c.holders) != nil || len(c.holders) == 0 {
+	if text := a.Annotations[holdersKey]; text != "" {
+		c.holders, c.newer = readHolders([]byte(text))
+	}
+	if len(c.holders) == 0 {
 		c.holders = pool.Holders{{Service: parentOf(a)}}
 	}
 	return c
+}
+
+// readHolders reads the annotation; nobody: it is damaged.
+func readHolders(text []byte) (holders pool.Holders, newer bool) {
+	strict := json.NewDecoder(bytes.NewReader(text))
+	strict.DisallowUnknownFields()
+	if strict.Decode(&holders) == nil {
+		return holders, false
+	}
+	holders = nil
+	if json.Unmarshal(text, &holders) == nil {
+		return holders, true
+	}
+	var later struct{ Holders pool.Holders }
+	if json.Unmarshal(text, &later) != nil || len(later.Holders) == 0 {
+		return nil, false
+	}
+	return later.Holders, true
 }
 
 // parentOf returns whose an address is.

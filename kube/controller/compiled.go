@@ -24,6 +24,8 @@ type compiled struct {
 	due       time.Time // when they are to be made again; zero: when the input is another
 	history   *group.History
 	object    int // the number of the DirectorSet that it is written in
+	fronts    uint64
+	since     string // the version of the DirectorSet that had these fronts first; empty: it is not written yet
 }
 
 // wanted is what a Service is to be forwarded as. While it was translated from the same, raw is
@@ -31,10 +33,11 @@ type compiled struct {
 type wanted struct {
 	raw      *model.Service // the first one of what it was translated to
 	services []model.Service
+	ports    []v1alpha1.ServiceNodePort // node ports of these
 }
 
 func (w wanted) same(o wanted) bool {
-	return w.raw != nil && w.raw == o.raw || len(w.services) == len(o.services) && reflect.DeepEqual(w.services, o.services)
+	return slices.Equal(w.ports, o.ports) && (w.raw != nil && w.raw == o.raw || len(w.services) == len(o.services) && reflect.DeepEqual(w.services, o.services))
 }
 
 // setObject is a DirectorSet as it is in the API server, by what is known.
@@ -50,27 +53,52 @@ type compiledGroup struct {
 	name    string
 	objects map[int]*setObject
 	byName  map[string]*compiled
-	due     time.Time // the first of the Services'
+	due     time.Time            // the first of the Services'
+	lost    map[string]*compiled // Services that are in no object, or cannot be read, as far as they are known
+
+	// newer says what a later version of weir has written of it; nil: nothing. Then all of it stays
+	// as it is: of what is in held, its Services, this process could only begin histories anew.
+	newer error
+	held  map[string]*v1alpha1.CompiledService
+	stays map[string]bool // Services of it that a group has to get which is held
 
 	wanted map[string]wanted
+	left   map[string]*compiled // Services that the group has just lost, perhaps to another one
 }
 
 func newCompiledGroup(name string) *compiledGroup {
-	return &compiledGroup{name: name, objects: map[int]*setObject{}, byName: map[string]*compiled{}}
+	return &compiledGroup{name: name, objects: map[int]*setObject{}, byName: map[string]*compiled{}, lost: map[string]*compiled{}}
 }
 
 // read adds what a DirectorSet has. Of a Service that is in two, while it moved, the later one
-// counts.
-func (g *compiledGroup) read(of *v1alpha1.DirectorSet) error {
+// counts. One that cannot be read was written by somebody else: it is to be written anew, by
+// what is known of the group, if anything is, and what was wrong is returned.
+func (g *compiledGroup) read(of *v1alpha1.DirectorSet, known *compiledGroup) error {
+	var errs []error
 	o := &setObject{of: of, services: map[string]*compiled{}}
 	g.objects[int(of.Spec.Set)] = o
 	for i := range of.Spec.Services {
 		w := of.Spec.Services[i]
-		documents, err := group.Decode(&w)
-		if err != nil {
-			return fmt.Errorf("DirectorSet %s: %w", of.Name, err)
+		if g.held == nil {
+			g.held = map[string]*v1alpha1.CompiledService{}
 		}
-		c := &compiled{written: w, documents: documents, object: int(of.Spec.Set)}
+		g.held[w.Name] = &of.Spec.Services[i]
+		documents, err := group.Decode(&w)
+		if errors.Is(err, group.ErrNewer) {
+			g.newer = fmt.Errorf("DirectorSet %s: %w", of.Name, err)
+			continue
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("DirectorSet %s: %w", of.Name, err))
+			o.changed = true
+			if w, documents = known.last(w); documents == nil {
+				if before := g.lost[w.Name]; before == nil || before.written.Revision <= w.Revision {
+					g.lost[w.Name] = &compiled{written: w}
+				}
+				continue
+			}
+		}
+		c := &compiled{written: w, documents: documents, object: int(of.Spec.Set), fronts: group.Fronts(documents), since: of.ResourceVersion}
 		if other := g.byName[w.Name]; other != nil {
 			if other.written.Revision >= w.Revision {
 				o.changed = true // without it
@@ -81,7 +109,29 @@ func (g *compiledGroup) read(of *v1alpha1.DirectorSet) error {
 		}
 		o.services[w.Name], g.byName[w.Name] = c, c
 	}
-	return nil
+	return errors.Join(errs...)
+}
+
+// keep remembers the Services that were known to be in an object, and are in none: somebody has
+// removed it.
+func (g *compiledGroup) keep(known *compiledGroup) {
+	for name, c := range known.byName {
+		if g.byName[name] == nil && g.lost[name] == nil {
+			g.lost[name] = c
+		}
+	}
+}
+
+// last returns what a Service was last, as a later revision than what was read of it, and its
+// documents; nil, if that is not known.
+func (g *compiledGroup) last(read v1alpha1.CompiledService) (v1alpha1.CompiledService, []model.Document) {
+	if g == nil || g.byName[read.Name] == nil {
+		return read, nil
+	}
+	c := g.byName[read.Name]
+	w := c.written
+	w.Revision = max(w.Revision, read.Revision) + 1
+	return w, c.documents
 }
 
 // want notes what Services are to be forwarded as, and which of them cannot be beside the
@@ -90,23 +140,27 @@ func (g *compiledGroup) want(wishes []*wish) (refused []refusal) {
 	g.wanted = map[string]wanted{}
 	var parts []part
 	for _, w := range wishes {
-		g.wanted[w.name().String()] = wanted{&w.made.services[0], w.made.services}
-		for _, s := range w.made.services {
-			parts = append(parts, part{service: s, whose: w})
+		g.wanted[w.key()] = wanted{&w.made.services[0], w.made.services, w.ports}
+		for i := range w.made.services {
+			if mayClash(&w.made.services[i]) {
+				parts = append(parts, part{service: w.made.services[i], whose: w})
+			}
 		}
 	}
 	for _, r := range clashes(parts) {
-		delete(g.wanted, r.whose.name().String())
+		delete(g.wanted, r.whose.key())
 		refused = append(refused, r)
 	}
 	return refused
 }
 
+// mayClash reports whether a service's backends' replies are told apart by the backend alone.
+func mayClash(s *model.Service) bool { return s.Mode == model.NAT && !s.SNAT }
+
 // clashes returns which Services cannot be forwarded beside others. Each alone is valid, and
-// their addresses and ports are their own, so only those can be in each other's way whose
-// backends' replies are told apart by the backend alone.
+// their addresses and ports are their own, so only those can be in each other's way that
+// mayClash.
 func clashes(parts []part) (refused []refusal) {
-	parts = slices.DeleteFunc(parts, func(p part) bool { return p.service.Mode != model.NAT || p.service.SNAT })
 	for len(parts) > 0 {
 		c := model.Config{Services: services(parts)}
 		c.Director.Limits = model.Limits{Services: model.MaxServices, Backends: model.MaxBackends, RingMemory: model.MaxRingMemory, Fragments: model.MaxFragments, SourceRanges: model.MaxSourceRanges}
@@ -145,29 +199,37 @@ func (g *compiledGroup) sizes() map[int]int {
 // along, which elsewhere returns.
 func (g *compiledGroup) set(notice time.Duration, elsewhere func(name string) []model.Document, now time.Time) error {
 	var sizes map[int]int // counted when it is needed
-	g.due = time.Time{}
-	for _, name := range slices.Sorted(maps.Keys(g.wanted)) {
-		is, c := g.wanted[name], g.byName[name]
-		if c == nil || !c.input.same(is) || !c.due.IsZero() && !now.Before(c.due) {
-			if sizes == nil {
-				sizes = g.sizes()
-			}
-			if err := g.compile(name, is, notice, elsewhere, sizes, now); err != nil {
-				return err
-			}
-			c = g.byName[name]
+	var others []string   // than they were
+	for name, is := range g.wanted {
+		if c := g.byName[name]; c == nil || !c.input.same(is) || !c.due.IsZero() && !now.Before(c.due) {
+			others = append(others, name)
 		}
-		c.input = is
-		g.due = sooner(g.due, c.due)
 	}
+	slices.Sort(others)
+	for _, name := range others {
+		if sizes == nil {
+			sizes = g.sizes()
+		}
+		if err := g.compile(name, g.wanted[name], notice, elsewhere, sizes, now); err != nil {
+			return err
+		}
+	}
+	g.due, g.left = time.Time{}, map[string]*compiled{}
 	for name, c := range g.byName {
-		if _, wanted := g.wanted[name]; !wanted {
+		is, wanted := g.wanted[name]
+		switch {
+		case wanted:
+			c.input = is
+			g.due = sooner(g.due, c.due)
+		case !g.stays[name]:
 			o := g.objects[c.object]
 			delete(o.services, name)
 			delete(g.byName, name)
+			g.left[name] = c
 			o.changed = true
 		}
 	}
+	clear(g.lost) // those that are wanted have been made again
 	return nil
 }
 
@@ -180,6 +242,12 @@ func (g *compiledGroup) compile(name string, is wanted, notice time.Duration, el
 		before, revision, set = c.documents, c.written.Revision, int(c.written.Set)
 	} else {
 		before = elsewhere(name)
+		if was := g.lost[name]; was != nil {
+			revision, set = was.written.Revision, int(was.written.Set)
+			if was.documents != nil {
+				before = was.documents
+			}
+		}
 	}
 	continued := &group.History{}
 	if c != nil && c.history != nil {
@@ -187,20 +255,25 @@ func (g *compiledGroup) compile(name string, is wanted, notice time.Duration, el
 	}
 	documents := continued.Advance(before, is.services, notice, now)
 	due := group.Due(documents, now)
-	if c != nil && sameDocuments(before, documents) {
+	if c != nil && sameDocuments(before, documents) && slices.Equal(c.written.NodePorts, is.ports) {
 		c.due, c.history = due, continued
 		return nil
 	}
-	next := &compiled{documents: documents, due: due, history: continued}
+	next := &compiled{documents: documents, due: due, history: continued, fronts: group.Fronts(documents)}
+	if c != nil && c.fronts == next.fronts {
+		next.since = c.since
+	}
 	var err error
 	if next.written, err = group.Encode(name, max(set, 0), revision+1, documents); err != nil {
 		return err
 	}
+	next.written.NodePorts = is.ports
 	size := group.SizeOf(&next.written)
 	switch {
 	case c == nil:
-		next.object = group.Place(size, sizes)
-		next.written.Set = int32(next.object)
+		if next.object = group.Place(size, sizes); set < 0 {
+			next.written.Set = int32(next.object)
+		}
 	case sizes[c.object]-group.SizeOf(&c.written)+size > group.Full && len(g.objects[c.object].services) > 1:
 		without := maps.Clone(sizes)
 		without[c.object] = group.Full

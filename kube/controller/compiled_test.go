@@ -96,7 +96,7 @@ func TestOnlyWhatChangesIsWritten(t *testing.T) {
 	// The next process finds what this one has written, and has nothing to write.
 	next := newCompiledGroup("edge")
 	for _, n := range slices.Sorted(maps.Keys(g.objects)) {
-		if err := next.read(g.object(n, metav1.OwnerReference{})); err != nil {
+		if err := next.read(g.object(n, metav1.OwnerReference{}), nil); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -152,7 +152,7 @@ func TestServicesMoveBetweenObjects(t *testing.T) {
 	second := g.object(1, metav1.OwnerReference{})
 	both := newCompiledGroup("edge")
 	for _, o := range []*v1alpha1.DirectorSet{first, second} {
-		if err := both.read(o); err != nil {
+		if err := both.read(o, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -172,5 +172,85 @@ func TestClashes(t *testing.T) {
 	refused := g.want([]*wish{a, b, c})
 	if len(refused) == 0 || len(g.wanted)+len(refused) != 3 || g.wanted["x/c"].services == nil {
 		t.Errorf("of three %d are wanted, and %v are refused", len(g.wanted), refused)
+	}
+}
+
+// What somebody has written into a DirectorSet, and nobody can read, is written anew: as the
+// process knows it, with its history, or else with a new one. It holds nothing up.
+func TestWhatCannotBeReadIsWrittenAnew(t *testing.T) {
+	now := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
+	known := newCompiledGroup("edge")
+	set := func(g *compiledGroup, backends int) {
+		t.Helper()
+		if refused := g.want([]*wish{wishServedBy("a", 1, backends), wishServedBy("b", 2, 1)}); len(refused) > 0 {
+			t.Fatalf("some are refused: %v", refused[0].why)
+		}
+		if err := g.set(time.Second, nowhere, now); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set(known, 1)
+	set(known, 2)
+	known.changedObjects()
+	for name, damage := range map[string]func(c *v1alpha1.CompiledService){
+		"no compressed text": func(c *v1alpha1.CompiledService) { c.Documents = []byte("none") },
+		"half of it":         func(c *v1alpha1.CompiledService) { c.Documents = c.Documents[:len(c.Documents)/2] },
+		"a ring of no slots": func(c *v1alpha1.CompiledService) {
+			documents, err := group.Decode(c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			documents[0].Log.Generations = slices.Clone(documents[0].Log.Generations)
+			documents[0].Log.Generations[1].Slots = 0
+			if *c, err = group.Encode(c.Name, int(c.Set), c.Revision, documents); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		for _, before := range []*compiledGroup{known, nil} {
+			o := known.object(0, metav1.OwnerReference{})
+			o.Spec.Services[0].Revision = 41
+			damage(&o.Spec.Services[0])
+			g := newCompiledGroup("edge")
+			if err := g.read(o, before); err == nil || !strings.Contains(err.Error(), "DirectorSet edge-0: ") || !strings.Contains(err.Error(), "x/a") {
+				t.Errorf("%s is read with error %v", name, err)
+			}
+			set(g, 2)
+			a, b := g.byName["x/a"], g.byName["x/b"]
+			generations := 1
+			if before != nil {
+				generations = 2
+			}
+			if len(a.documents[0].Log.Generations) != generations || a.written.Revision != 42 || b.written.Revision != 1 {
+				t.Errorf("%s: of a group that is known: %v, it is written as %+v with %d generations", name, before != nil, a.written, len(a.documents[0].Log.Generations))
+			}
+			if got := g.changedObjects(); got != "edge-0 with 2" {
+				t.Errorf("%s: %q are written, want edge-0 with 2", name, got)
+			}
+		}
+	}
+}
+
+// Services of an object that somebody has removed are written again, with their histories, and as
+// later revisions.
+func TestWhatIsRemovedIsWrittenAgain(t *testing.T) {
+	now := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
+	known, g := newCompiledGroup("edge"), newCompiledGroup("edge")
+	for _, backends := range []int{1, 2} {
+		known.want([]*wish{wishServedBy("a", 1, backends)})
+		if err := known.set(time.Second, nowhere, now); err != nil {
+			t.Fatal(err)
+		}
+	}
+	g.keep(known)
+	g.want([]*wish{wishServedBy("a", 1, 2)})
+	if err := g.set(time.Second, nowhere, now); err != nil {
+		t.Fatal(err)
+	}
+	if a := g.byName["x/a"]; a.written.Revision != 3 || len(a.documents[0].Log.Generations) != 2 || len(g.lost) != 0 {
+		t.Errorf("it is written as %+v with %d generations, and %d are lost", a.written, len(a.documents[0].Log.Generations), len(g.lost))
+	}
+	if got := g.changedObjects(); got != "edge-0 with 1" {
+		t.Errorf("%q are written, want edge-0 with 1", got)
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -47,6 +49,7 @@ type Options struct {
 	Directors []*Director // of one group; none: all Services are DirectorGroups'
 	Namespace string      // of the Leases of directors that are nodes
 	Gateways  string      // whose classes of Gateways are its own
+	NoWeights bool        // no Pod is read, and so no weight of one
 }
 
 // Controller is one that runs. Use New.
@@ -70,6 +73,8 @@ type Controller struct {
 	groups  *groupWriter
 	heard   *heard
 	chosen  map[types.UID][]string // directors, by their groups
+	ways    map[types.UID]*ways    // of groups
+	silence time.Time              // when the next of nodes' agents is silent; zero: never
 	events  *reporter
 }
 
@@ -87,8 +92,20 @@ func New(config *rest.Config, o Options, log *slog.Logger) (*Controller, error) 
 }
 
 // Run does the work until the context ends. At any time one process is to run it: Elect sees
-// to that.
+// to that. When the cluster gets other kinds of resources all is read anew.
 func (c *Controller) Run(ctx context.Context) error {
+	for {
+		if err := c.run(ctx); !errors.Is(err, errOtherKinds) || ctx.Err() != nil {
+			return err
+		}
+		c.log.Info("the cluster has other kinds of resources now; all is read anew")
+	}
+}
+
+// run begins anew, and works until the context ends, or there are other kinds of resources.
+func (c *Controller) run(ctx context.Context) error {
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
 	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
 	defer broadcaster.Shutdown()
 	events, err := corev1client.NewForConfig(c.rest) // of its own, so that they hold up nothing else
@@ -108,8 +125,8 @@ func (c *Controller) Run(ctx context.Context) error {
 	if err := c.findResources(ctx); err != nil {
 		return err
 	}
-	c.groups, c.heard = &groupWriter{client: c.resources.client, log: c.log}, newHeard()
-	c.chosen = map[types.UID][]string{}
+	c.groups, c.heard = &groupWriter{client: c.resources.client, log: c.log, tell: c.tellOfGroup}, newHeard()
+	c.chosen, c.ways = map[types.UID][]string{}, map[types.UID]*ways{}
 	if c.resources.client == nil && len(c.Pools) == 0 {
 		c.log.Warn("no Service will get an address: the cluster has no AddressPools and the file has no pools", "resource", v1alpha1.AddressPools+"."+v1alpha1.GroupVersion.Group)
 	}
@@ -119,7 +136,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	// What is read before the lease was taken may be older than what its last holder did, so
 	// nothing is.
 	c.changes = newChanges(func() { c.queue.AddAfter(struct{}{}, together) })
-	if c.cache, err = newCaches(c.rest, c.resources, c.changes, c.heard); err != nil {
+	if c.cache, err = newCaches(c.rest, c.resources, !c.NoWeights, c.changes, c.heard); err != nil {
 		return err
 	}
 	if err := c.followGateways(); err != nil {
@@ -130,15 +147,21 @@ func (c *Controller) Run(ctx context.Context) error {
 	}
 	c.log.Info("following the cluster", "services", len(c.cache.services()), "class", c.Class)
 	c.queue.Add(struct{}{})
+	go c.lookForKinds(ctx, end)
+	return c.work(ctx)
+}
+
+// work makes one pass after the other until the context ends.
+func (c *Controller) work(ctx context.Context) error {
 	for {
 		item, ended := c.queue.Get()
 		if ended {
-			return ctx.Err()
+			return context.Cause(ctx)
 		}
 		next, err := c.pass(ctx)
 		c.queue.Done(item)
 		if ctx.Err() != nil {
-			return ctx.Err()
+			return context.Cause(ctx)
 		}
 		if err != nil {
 			c.log.Warn("not everything could be made so; trying again", "error", err)
@@ -156,23 +179,30 @@ func (c *Controller) pass(ctx context.Context) (next time.Duration, err error) {
 	c.look(now)
 	claimed := c.claims.make(ctx, p.assign())
 	p.without(claimed.taken)
+	gone := sooner(c.staff(p.read, now), c.silence)
+	c.hearWays(p)
 	p.translate(c.Translate, c.cache.slices, c.namespaceOf)
+	c.askWays(p)
+	p.fitNodePorts()
 	p.unsaid.unanswered = ""
-	gone := c.staff(p.read, now)
 	refused, putErr := c.put(ctx, p, now)
 	p.refuse(refused)
 	var statusErr, releaseErr error
+	var waits time.Time
 	if putErr == nil {
+		waits = p.await(c.groups.groups, now)
 		// Only now nobody forwards what is released, and no status has it: the next Service
 		// may have it.
-		if statusErr = c.writeStatuses(ctx, p); statusErr == nil {
-			releaseErr = c.release(ctx, p.release)
+		if statusErr = errors.Join(c.writeStatuses(ctx, p), c.leave(ctx, p)); statusErr == nil {
+			releaseErr = c.release(ctx, c.groups.without(p.release))
 		}
 	} else {
 		p.pending(putErr)
 	}
-	resourcesErr := errors.Join(c.writeResources(ctx, p), c.writeGroups(ctx, p.read))
+	resourcesErr := errors.Join(c.writeResources(ctx, p), c.writeGroups(ctx, p))
+	routes := slices.Collect(maps.Keys(p.unsaid.routes))
 	gatewaysErr := c.writeGateways(ctx, p)
+	c.events.reportRoutes(p.view, routes, time.Now())
 	unsaid := c.events.report(p, time.Now())
 	p.settle(errors.Join(claimed.err, putErr, statusErr, gatewaysErr), unsaid)
 	switch next = again; {
@@ -181,7 +211,7 @@ func (c *Controller) pass(ctx context.Context) (next time.Duration, err error) {
 	case len(refused) > 0:
 		next = soon
 	}
-	if first := sooner(gone, c.groups.due()); !first.IsZero() {
+	if first := sooner(sooner(gone, c.groups.due()), waits); !first.IsZero() {
 		next = min(next, max(time.Until(first), together))
 	}
 	return next, errors.Join(claimed.err, putErr, releaseErr, statusErr, resourcesErr, gatewaysErr)
@@ -219,8 +249,8 @@ func (c *Controller) look(now time.Time) {
 	if n.sets || n.all {
 		c.groups.follow(list[v1alpha1.DirectorSet](c.cache.set))
 	}
-	if n.nodes || n.all {
-		p.setNodes(c.cache.nodes())
+	if n.nodes || n.all || c.silent(now) {
+		p.setNodes(c.nodes(now))
 	}
 	if (n.resources || n.all) && c.readResources(p) {
 		n.gateways = true
@@ -246,6 +276,9 @@ func (c *Controller) look(now time.Time) {
 			p.want(s, c.excluding(s, p.read))
 		} else {
 			p.forget(name)
+			if s != nil && s.Spec.Type != corev1.ServiceTypeLoadBalancer && left(s) != nil { // else it may be another controller's
+				p.others[name] = true
+			}
 		}
 	}
 	for a := range n.addresses {

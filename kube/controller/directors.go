@@ -113,7 +113,7 @@ func (c *Controller) staff(r *resources, now time.Time) (next time.Time) {
 			want, key.namespace = math.MaxInt, pods
 		}
 		chosen, standby := group.Assign(want, before, candidates[key])
-		r.staff[g.Of.Name] = staff{chosen, standby}
+		r.staff[g.Of.Name] = staff{chosen, standby, candidates[key]}
 		var nodes []string
 		for _, d := range chosen {
 			nodes = append(nodes, d.Node)
@@ -123,10 +123,23 @@ func (c *Controller) staff(r *resources, now time.Time) (next time.Time) {
 	return next
 }
 
+// repaired is the reason of the event that something of a group's was not as the controller had
+// written it.
+const repaired = "Repaired"
+
+// tellOfGroup tells users what was wrong with a group, by an event on it.
+func (c *Controller) tellOfGroup(name, reason, text string) {
+	if g := one[v1alpha1.DirectorGroup](c.cache.group, name); g != nil {
+		of := &corev1.ObjectReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: "DirectorGroup", Name: name, UID: g.UID}
+		c.events.events.Event(of, corev1.EventTypeWarning, reason, shortened(text))
+	}
+}
+
 // staff is who the directors of a group are, and how many more could be.
 type staff struct {
 	directors []group.Candidate
 	standby   int
+	all       []group.Candidate // of whom was heard, also those that are neither
 }
 
 // unstaffed returns which Services nobody forwards, because their group has no directors.
@@ -159,8 +172,9 @@ func (p *plan) unselected() (refused []refusal) {
 }
 
 // writeGroups writes the status of groups and peers where it says something else.
-func (c *Controller) writeGroups(ctx context.Context, r *resources) error {
+func (c *Controller) writeGroups(ctx context.Context, p *plan) error {
 	var errs []error
+	r := p.read
 	for _, before := range r.allGroups {
 		if now := one[v1alpha1.DirectorGroup](c.cache.group, before.Name); now != nil && now.UID == before.UID {
 			before = now // its status may be another one
@@ -177,9 +191,15 @@ func (c *Controller) writeGroups(ctx context.Context, r *resources) error {
 		for _, d := range s.directors {
 			after.Status.Directors = append(after.Status.Directors, v1alpha1.Director{Node: d.Node, Addresses: d.Addresses})
 		}
+		if w := c.ways[before.UID]; w != nil {
+			after.Status.Ways = w.status()
+		}
 		after.Status.Active, after.Status.Standby = int32(len(s.directors)), int32(s.standby)
 		if g := c.groups.groups[before.Name]; g != nil {
-			after.Status.Services, after.Status.Sets = int64(len(g.byName)), int32(len(g.objects))
+			after.Status.Services, after.Status.Sets = int64(max(len(g.byName), len(g.held))), int32(len(g.objects))
+			if g.newer != nil && condition.Status == metav1.ConditionTrue {
+				condition.Status, condition.Reason, condition.Message = metav1.ConditionFalse, newer, shortened(g.why())
+			}
 		}
 		if condition.Status == metav1.ConditionTrue {
 			switch want := int(before.Spec.Directors); {
@@ -190,6 +210,12 @@ func (c *Controller) writeGroups(ctx context.Context, r *resources) error {
 			}
 		}
 		meta.SetStatusCondition(&after.Status.Conditions, condition)
+		if ports, wanted := nodePortsOf(before, s); wanted {
+			meta.SetStatusCondition(&after.Status.Conditions, ports)
+		} else {
+			meta.RemoveStatusCondition(&after.Status.Conditions, ports.Type)
+		}
+		after.Status.KernelSources = (&translate.DirectorGroup{Of: before}).KernelSources(p.nodes)
 		errs = append(errs, c.writeGroup(ctx, before, after))
 	}
 	for _, before := range r.allPeers {
@@ -199,6 +225,7 @@ func (c *Controller) writeGroups(ctx context.Context, r *resources) error {
 		after := before.DeepCopy()
 		after.Status.Groups = r.peers[before.UID]
 		meta.SetStatusCondition(&after.Status.Conditions, r.told[before.UID])
+		meta.SetStatusCondition(&after.Status.Conditions, r.established(before))
 		if !equality.Semantic.DeepEqual(before.Status, after.Status) {
 			errs = append(errs, c.writeStatus(ctx, v1alpha1.BGPPeers, after, after))
 		}

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -149,10 +150,14 @@ func (p *plan) touch(s pool.Service) {
 func (c *Controller) gatewayCluster(p *plan) *gateway.Cluster {
 	return &gateway.Cluster{Controller: gatewayv1.GatewayController(c.Gateways),
 		Backends: func(g *gatewayv1.Gateway) translate.Target {
+			o, policies := c.Translate, p.read.policies
 			if group := p.read.groupOf(g, c.namespaceOf); group != nil {
-				return group.Options.Backends
+				o, policies = group.Options, group.Policies
 			}
-			return c.Translate.Backends
+			if policy := policies.For(g); policy != nil {
+				o = policy.Options
+			}
+			return o.To()
 		},
 		Classes: list[gatewayv1.GatewayClass](c.cache.gatewayClass), Gateways: list[gatewayv1.Gateway](c.cache.gateway),
 		TCPRoutes: list[gatewayv1.TCPRoute](c.cache.tcpRoute), UDPRoutes: list[gatewayv1.UDPRoute](c.cache.udpRoute),
@@ -207,7 +212,7 @@ func (c *Controller) writeGateways(ctx context.Context, p *plan) error {
 		if is := one[gatewayv1.Gateway](c.cache.gateway, key(w.gateway.Of)); current(is, w.gateway.Of) {
 			after := is.DeepCopy()
 			after.Status = w.gateway.Status(is.Status, w.outcome(is, p.unsaid.unanswered), now)
-			writes = append(writes, c.statusWrite(ctx, gateways, is.Status, after.Status, after, after))
+			writes = append(writes, w.telling(is, after, c.statusWrite(ctx, gateways, is.Status, after.Status, after, after)))
 		}
 	}
 	for r := range p.unsaid.routes {
@@ -227,6 +232,22 @@ func (c *Controller) writeGateways(ctx context.Context, p *plan) error {
 		clear(p.unsaid.routes)
 	}
 	return joined(errs)
+}
+
+// telling returns the write of a Gateway's status with a note that it names an address which it
+// has not named before, so that an event says so.
+func (w *wish) telling(before, after *gatewayv1.Gateway, write func() error) func() error {
+	news := slices.ContainsFunc(after.Status.Addresses, func(a gatewayv1.GatewayStatusAddress) bool {
+		return !slices.ContainsFunc(before.Status.Addresses, func(b gatewayv1.GatewayStatusAddress) bool { return a.Value == b.Value })
+	})
+	if write == nil || !news {
+		return write
+	}
+	return func() error {
+		err := write()
+		w.told = w.told || err == nil
+		return err
+	}
 }
 
 func (c *Controller) routeWrite(ctx context.Context, view *gateway.View, r *gateway.Route, now metav1.Time) func() error {
@@ -260,7 +281,7 @@ func current[T any, P interface {
 // outcome returns what has become of a Gateway. Its status has the addresses that directors
 // have, and what it had and keeps.
 func (w *wish) outcome(is *gatewayv1.Gateway, unanswered string) gateway.Outcome {
-	o := gateway.Outcome{Unanswered: unanswered}
+	o := gateway.Outcome{Unanswered: cmp.Or(unanswered, w.waits)}
 	for _, a := range w.addresses {
 		had := slices.ContainsFunc(is.Status.Addresses, func(s gatewayv1.GatewayStatusAddress) bool { return s.Value == a.String() })
 		if w.forwarded || had {

@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"weir.io/weir/internal/model"
+	"weir.io/weir/kube/group"
 	"weir.io/weir/kube/translate"
 	"weir.io/weir/kube/v1alpha1"
 )
@@ -25,15 +26,18 @@ import (
 type groupWriter struct {
 	client rest.Interface
 	log    *slog.Logger
+	tell   func(group, reason, text string) // users, of what was wrong with a group
 
 	stale    bool // somebody else has changed a DirectorSet, or may have
 	groups   map[string]*compiledGroup
-	revision uint64    // of the plan that was written last
-	refused  []refusal // in that
+	known    map[string]*compiledGroup // as they were before they had to be read
+	revision uint64                    // of the plan that was written last
+	refused  []refusal                 // in that
 }
 
 // put makes what the plan wants what the groups forward. Services that are in each other's way
-// are left out and returned. What a group has that is there, and cannot be read, stays.
+// are left out and returned, and so are those of a group that is held. What a group has that is
+// wanted, and cannot be read, is written anew.
 func (w *groupWriter) put(ctx context.Context, p *plan, now time.Time) (refused []refusal, err error) {
 	if due := w.due(); w.groups != nil && !w.stale && w.revision == p.revision && (due.IsZero() || now.Before(due)) {
 		return w.refused, nil
@@ -41,21 +45,21 @@ func (w *groupWriter) put(ctx context.Context, p *plan, now time.Time) (refused 
 	if err := w.load(ctx); err != nil {
 		return nil, err
 	}
-	wishes := map[*translate.DirectorGroup][]*wish{}
-	for _, one := range p.of {
-		if one.group != nil && len(one.made.services) > 0 {
-			wishes[one.group] = append(wishes[one.group], one)
-		}
+	wishes, refused := w.wishes(p)
+	for _, g := range w.groups {
+		g.left = nil
 	}
-	elsewhere := w.histories()
 	for _, g := range p.read.groups {
 		c := w.groups[g.Of.Name]
 		if c == nil {
 			c = newCompiledGroup(g.Of.Name)
 			w.groups[g.Of.Name] = c
 		}
+		if c.newer != nil {
+			continue
+		}
 		refused = append(refused, c.want(wishes[g])...)
-		if err := c.set(g.Notice, elsewhere, now); err != nil {
+		if err := c.set(g.Notice, w.history, now); err != nil {
 			w.stale = true
 			return refused, err
 		}
@@ -68,15 +72,38 @@ func (w *groupWriter) put(ctx context.Context, p *plan, now time.Time) (refused 
 	return refused, nil
 }
 
-// histories returns what finds a Service's documents in whatever group it has been.
-func (w *groupWriter) histories() func(string) []model.Document {
-	all := map[string][]model.Document{}
+// wishes returns what each group is to forward, but for what has to do with groups that are held.
+func (w *groupWriter) wishes(p *plan) (of map[*translate.DirectorGroup][]*wish, refused []refusal) {
+	of = map[*translate.DirectorGroup][]*wish{}
+	stays := map[string]bool{}
+	for _, one := range p.of {
+		if one.group == nil || len(one.made.services) == 0 {
+			continue
+		}
+		held := w.heldBy(one.key())
+		if g := w.groups[one.group.Of.Name]; held == nil && g != nil && g.newer != nil {
+			held, stays[one.key()] = g, true
+		}
+		if held != nil {
+			refused = append(refused, refusal{one, held.why()})
+			continue
+		}
+		of[one.group] = append(of[one.group], one)
+	}
 	for _, g := range w.groups {
-		for name, c := range g.byName {
-			all[name] = c.documents
+		g.stays = stays
+	}
+	return of, refused
+}
+
+// history returns a Service's documents from whatever group it has been in, or has just left.
+func (w *groupWriter) history(name string) []model.Document {
+	for _, g := range w.groups {
+		if c := cmp.Or(g.byName[name], g.left[name]); c != nil {
+			return c.documents
 		}
 	}
-	return func(name string) []model.Document { return all[name] }
+	return nil
 }
 
 // load reads all DirectorSets, unless what is there is known.
@@ -84,25 +111,49 @@ func (w *groupWriter) load(ctx context.Context) error {
 	if w.groups != nil && !w.stale {
 		return nil
 	}
+	if w.groups != nil {
+		w.known = w.groups
+	}
 	w.stale, w.groups = true, nil
 	var list v1alpha1.DirectorSetList
 	if err := w.client.Get().Resource(v1alpha1.DirectorSets).Do(ctx).Into(&list); err != nil {
 		return fmt.Errorf("read the DirectorSets: %w", err)
 	}
-	groups := map[string]*compiledGroup{}
+	groups, damaged := map[string]*compiledGroup{}, map[string][]error{}
 	slices.SortFunc(list.Items, func(a, b v1alpha1.DirectorSet) int { return cmp.Compare(a.Name, b.Name) })
 	for i := range list.Items {
 		of := &list.Items[i]
+		if !group.IsNamed(of) {
+			w.log.Warn("a DirectorSet is not the controller's; nobody forwards it", "name", of.Name, "group", of.Spec.Group)
+			w.tell(of.Spec.Group, repaired, fmt.Sprintf("DirectorSet %s is not the controller's, and forwarded by nobody: remove it", of.Name))
+			continue
+		}
 		g := groups[of.Spec.Group]
 		if g == nil {
 			g = newCompiledGroup(of.Spec.Group)
 			groups[of.Spec.Group] = g
 		}
-		if err := g.read(of); err != nil {
-			return err
+		if err := g.read(of, w.known[of.Spec.Group]); err != nil {
+			damaged[of.Spec.Group] = append(damaged[of.Spec.Group], err)
 		}
 	}
-	w.stale, w.groups = false, groups
+	w.hold(groups)
+	for name, errs := range damaged {
+		if groups[name].newer == nil {
+			err := errors.Join(errs...)
+			w.log.Warn("a DirectorSet has what cannot be read, which only somebody else can have written; it is written anew", "error", err)
+			w.tell(name, repaired, "what cannot be read is written anew: "+err.Error())
+		}
+	}
+	for name, known := range w.known { // also of a group none of whose objects is left
+		if groups[name] == nil {
+			groups[name] = newCompiledGroup(name)
+		}
+		if groups[name].newer == nil {
+			groups[name].keep(known)
+		}
+	}
+	w.stale, w.groups, w.known = false, groups, nil
 	return nil
 }
 
@@ -139,6 +190,9 @@ func (w *groupWriter) writeObject(ctx context.Context, g *compiledGroup, number 
 		return fmt.Errorf("write DirectorSet %s: %w", object.Name, err)
 	}
 	w.log.Debug("a DirectorSet is written", "name", object.Name, "services", len(object.Spec.Services), "generation", written.Generation)
+	for _, c := range o.services {
+		c.since = cmp.Or(c.since, written.ResourceVersion)
+	}
 	o.of, o.changed, o.loses = written, false, false
 	o.of.Spec.Services = nil // they are in the group
 	return nil
@@ -177,7 +231,7 @@ func (w *groupWriter) due() (first time.Time) {
 // may be older than what was written, but not newer; and what was written is there, unless
 // somebody has removed it, or it has not been read yet: then it is looked for.
 func (w *groupWriter) follow(read []*v1alpha1.DirectorSet) {
-	there := map[types.UID]*v1alpha1.DirectorSet{}
+	there, ours := map[types.UID]*v1alpha1.DirectorSet{}, map[types.UID]bool{}
 	for _, of := range read {
 		there[of.UID] = of
 	}
@@ -186,10 +240,14 @@ func (w *groupWriter) follow(read []*v1alpha1.DirectorSet) {
 			if o.of == nil {
 				continue
 			}
+			ours[o.of.UID] = true
 			if of := there[o.of.UID]; of == nil || of.Generation > o.of.Generation {
 				w.stale = true
 			}
 		}
+	}
+	for uid, of := range there { // somebody else has made one, or one that was removed is read yet
+		w.stale = w.stale || !ours[uid] && group.IsNamed(of)
 	}
 }
 

@@ -15,11 +15,18 @@ import (
 // heard is when this process last heard of each node that may be a director, by its own clock:
 // nodes' clocks may be wrong.
 type heard struct {
-	mu sync.Mutex
-	at map[string]time.Time // by the Lease's namespace and name
+	mu   sync.Mutex
+	at   map[string]time.Time // by the Lease's namespace and name
+	said map[string]said      // by the same
 }
 
-func newHeard() *heard { return &heard{at: map[string]time.Time{}} }
+// said is what a node said of itself last, and when.
+type said struct {
+	presence group.Presence
+	at       time.Time
+}
+
+func newHeard() *heard { return &heard{at: map[string]time.Time{}, said: map[string]said{}} }
 
 // handler notes that Leases are renewed, and calls changed where they say something else.
 func (h *heard) handler(changed func()) cache.ResourceEventHandler {
@@ -30,13 +37,16 @@ func (h *heard) handler(changed func()) cache.ResourceEventHandler {
 		h.at[keyOf(l)] = time.Now()
 		return l
 	}
+	says := func(l *coordinationv1.Lease) [2]string {
+		return [2]string{l.Annotations[group.AnnotationDirector], l.Annotations[group.AnnotationAgent]}
+	}
 	return cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(o any) { note(o); changed() },
-		DeleteFunc: func(any) { changed() },
+		DeleteFunc: func(o any) { h.forget(o); changed() },
 		UpdateFunc: func(before, after any) {
 			last := h.last(after.(*coordinationv1.Lease))
 			was, is := before.(*coordinationv1.Lease), note(after)
-			if was.Annotations[group.AnnotationDirector] != is.Annotations[group.AnnotationDirector] || time.Since(last) >= group.Silence {
+			if says(was) != says(is) || time.Since(last) >= group.Silence {
 				changed()
 			}
 		},
@@ -59,17 +69,45 @@ type of struct{ group, namespace string }
 func (h *heard) candidates(leases cache.SharedIndexInformer, now time.Time) (by map[of][]group.Candidate, next time.Time) {
 	by = map[of][]group.Candidate{}
 	for _, l := range follow.List[coordinationv1.Lease](leases) {
-		p, err := group.ReadPresence(l.Annotations[group.AnnotationDirector])
-		if err != nil {
+		key := of{l.Labels[v1alpha1.LabelGroup], l.Namespace}
+		p, at, is := h.presence(key.group, l)
+		if !is {
 			continue // it is no director's
 		}
-		gone := h.last(l).Add(group.Silence)
-		c := group.Candidate{Node: p.Node, Addresses: p.Addresses, Unfit: p.Unfit, Gone: !now.Before(gone)}
+		gone := at.Add(group.Silence)
+		c := group.Candidate{Node: p.Node, Addresses: p.Addresses, Unfit: p.Unfit, Taken: p.Taken, Gone: !now.Before(gone), Ways: p.Ways, Peers: p.Peers, NodePorts: p.NodePorts}
 		if !c.Gone {
 			next = sooner(next, gone)
 		}
-		key := of{l.Labels[v1alpha1.LabelGroup], l.Namespace}
 		by[key] = append(by[key], c)
 	}
 	return by, next
+}
+
+// presence returns what a node says of itself in its Lease, and when that was heard last. What
+// somebody else has written there, and cannot be read, changes nothing, until the node has not been
+// heard of for too long: it writes its Lease again at once.
+func (h *heard) presence(of string, l *coordinationv1.Lease) (group.Presence, time.Time, bool) {
+	p, err := group.ReadPresence(of, l.Name, l.Annotations[group.AnnotationDirector])
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	key := keyOf(l)
+	if err == nil {
+		h.said[key] = said{p, h.at[key]}
+	}
+	last, is := h.said[key]
+	return last.presence, last.at, is && l.Name == group.LeaseName(of, last.presence.Node)
+}
+
+// forget forgets a node whose Lease is gone.
+func (h *heard) forget(o any) {
+	if left, is := o.(cache.DeletedFinalStateUnknown); is {
+		o = left.Obj
+	}
+	if l, is := o.(*coordinationv1.Lease); is {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		delete(h.at, keyOf(l))
+		delete(h.said, keyOf(l))
+	}
 }

@@ -165,7 +165,7 @@ func (l *ledger) claim(ctx context.Context, address netip.Addr, holders pool.Hol
 		}
 		made, err := l.client.Create(ctx, a, metav1.CreateOptions{})
 		if err == nil {
-			return claim{holders, made.ResourceVersion}, nil
+			return claim{holders: holders, version: made.ResourceVersion}, nil
 		}
 		if !apierrors.IsAlreadyExists(err) {
 			return none, err
@@ -176,11 +176,16 @@ func (l *ledger) claim(ctx context.Context, address netip.Addr, holders pool.Hol
 		return none, err
 	}
 	has := claimOf(there)
-	want, changed, refused := has.with(holders, there.Labels[networkingv1.LabelManagedBy])
+	by := there.Labels[networkingv1.LabelManagedBy]
+	unlabelled := by == "" && has.isOf(holders) // somebody has taken the label off a claim of weir's
+	if unlabelled {
+		by = managedBy
+	}
+	want, changed, refused := has.with(holders, by)
 	switch {
 	case refused != nil:
 		return none, refused
-	case !changed:
+	case !changed && (!unlabelled || has.newer):
 		return has, nil
 	}
 	return l.replace(ctx, there, want)
@@ -189,6 +194,7 @@ func (l *ledger) claim(ctx context.Context, address netip.Addr, holders pool.Hol
 // replace writes who has an address, where nobody has written since it was read.
 func (l *ledger) replace(ctx context.Context, there *networkingv1.IPAddress, holders pool.Holders) (none claim, err error) {
 	there = there.DeepCopy()
+	metav1.SetMetaDataLabel(&there.ObjectMeta, networkingv1.LabelManagedBy, managedBy)
 	if err := write(there, holders); err != nil {
 		return none, err
 	}
@@ -196,7 +202,7 @@ func (l *ledger) replace(ctx context.Context, there *networkingv1.IPAddress, hol
 	if err != nil {
 		return none, err
 	}
-	return claim{holders, made.ResourceVersion}, nil
+	return claim{holders: holders, version: made.ResourceVersion}, nil
 }
 
 // release removes claims that nobody needs, once the API server itself, and not what was
@@ -249,6 +255,9 @@ func (c *Controller) releaseOne(ctx context.Context, a netip.Addr, owner pool.Se
 	if _, is := has.holders.Of(owner); !is || there.Labels[networkingv1.LabelManagedBy] != managedBy {
 		return nil
 	}
+	if has.newer {
+		return errNewerClaim
+	}
 	if rest := has.holders.Without(owner); len(rest) > 0 {
 		made, err := c.claims.replace(ctx, there, rest)
 		if err != nil {
@@ -273,6 +282,9 @@ func (c *Controller) releaseOne(ctx context.Context, a netip.Addr, owner pool.Se
 
 // errTooOld is why nothing is released of somebody who may want it.
 var errTooOld = errors.New("what was read of its owner is too old to judge by")
+
+// errNewerClaim is why a claim stays that nobody needs here.
+var errNewerClaim = errors.New("a newer version of weir has written the claim, and it says more than is known here; it stays until that version runs again")
 
 // judgeService returns no error where the API server says of a Service what was read.
 func (c *Controller) judgeService(ctx context.Context, owner pool.Service) error {

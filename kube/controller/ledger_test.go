@@ -1,7 +1,9 @@
 package controller
 
 import (
+	"encoding/json"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -23,11 +25,11 @@ func TestLedger(t *testing.T) {
 		return list
 	}
 	l := newLedger(nil)
-	l.note(a, func() { l.made[a] = claim{holders(web), "5"} })
+	l.note(a, func() { l.made[a] = claim{holders: holders(web), version: "5"} })
 	l.note(b, func() { l.gone[b] = true })
-	l.note(c, func() { l.foreign[c] = foreign{claim{holders(shop), "4"}, now.Add(time.Hour)} })
-	l.see(a, claim{holders(shop), "3"}, true)
-	l.see(b, claim{holders(shop), "2"}, true)
+	l.note(c, func() { l.foreign[c] = foreign{claim{holders: holders(shop), version: "4"}, now.Add(time.Hour)} })
+	l.see(a, claim{holders: holders(shop), version: "3"}, true)
+	l.see(b, claim{holders: holders(shop), version: "2"}, true)
 	want := map[netip.Addr]pool.Holders{a: holders(web), b: {{}}, c: holders(shop)}
 	if d := cmp.Diff(want, l.news(now)); d != "" {
 		t.Error("before it is read back (-want +got):", d)
@@ -35,7 +37,7 @@ func TestLedger(t *testing.T) {
 	if news := l.news(now); len(news) != 0 {
 		t.Errorf("where nothing is new it says %v", news)
 	}
-	l.see(a, claim{holders(web, shop), "6"}, true)
+	l.see(a, claim{holders: holders(web, shop), version: "6"}, true)
 	l.see(b, claim{}, false)
 	want = map[netip.Addr]pool.Holders{a: holders(web, shop), b: nil, c: nil}
 	if d := cmp.Diff(want, l.news(now.Add(2*time.Hour))); d != "" || len(l.made)+len(l.gone)+len(l.foreign) != 0 {
@@ -100,6 +102,41 @@ func TestJoinClaim(t *testing.T) {
 		}
 		if d := cmp.Diff(test.want, want); d != "" || changed != test.changed || why != test.refused {
 			t.Errorf("%s: changed %v, refused %q, holders (-want +got): %s", name, changed, why, d)
+		}
+	}
+}
+
+// What a later version of weir has written into a claim is believed, as far as it names who has the
+// address, and not changed: nobody joins, nobody else gets it, and who has it keeps it.
+func TestClaimsOfNewerVersions(t *testing.T) {
+	web, shop, other := pool.Service{Namespace: "x", Name: "web"}, pool.Service{Namespace: "y", Name: "shop"}, pool.Service{Namespace: "z", Name: "other"}
+	holder := func(s pool.Service, port string) pool.Holder {
+		return pool.Holder{Service: s, Key: "k", Ports: []string{port}}
+	}
+	of, err := json.Marshal(pool.Holders{holder(web, "80/TCP"), holder(shop, "443/TCP")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, row := range map[string]struct {
+		text  string
+		newer bool
+	}{
+		"this version":           {string(of), false},
+		"a key that is unknown":  {strings.Replace(string(of), `"key"`, `"since":1,"key"`, 1), true},
+		"an object with holders": {`{"format":2,"holders":` + string(of) + `}`, true},
+	} {
+		a := &networkingv1.IPAddress{ObjectMeta: metav1.ObjectMeta{Name: "203.0.113.1", Annotations: map[string]string{holdersKey: row.text}},
+			Spec: networkingv1.IPAddressSpec{ParentRef: &networkingv1.ParentReference{Resource: "services", Namespace: "x", Name: "web"}}}
+		c := claimOf(a)
+		if len(c.holders) != 2 || c.newer != row.newer {
+			t.Errorf("%s: it is read as %+v", what, c)
+			continue
+		}
+		if _, changed, refused := c.with(pool.Holders{holder(shop, "8443/TCP")}, managedBy); changed == row.newer || refused != nil {
+			t.Errorf("%s: who has it and wants another port of it: changed %v, refused %v", what, changed, refused)
+		}
+		if _, _, refused := c.with(pool.Holders{holder(other, "53/UDP")}, managedBy); (refused != nil) != row.newer {
+			t.Errorf("%s: another one that would share it is refused with %v", what, refused)
 		}
 	}
 }

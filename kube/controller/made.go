@@ -16,6 +16,7 @@ import (
 	"weir.io/weir/internal/model"
 	"weir.io/weir/kube/gateway"
 	"weir.io/weir/kube/translate"
+	"weir.io/weir/kube/v1alpha1"
 )
 
 // made is what a Service or a Gateway was translated to, and of what. What the API server says is not
@@ -25,6 +26,8 @@ type made struct {
 	services []model.Service // with their defaults; the same slice while they are the same
 	texts    [][]byte        // of these, once somebody has asked for them
 	problems []translate.Problem
+	ports    []v1alpha1.ServiceNodePort           // its node ports that directors are to take
+	asks     map[translate.Place][]netip.AddrPort // the pods that directors have to know the way to
 }
 
 type inputs struct {
@@ -35,10 +38,22 @@ type inputs struct {
 	policy    *translate.ServicePolicy
 	group     *translate.DirectorGroup
 	cluster   *translate.Cluster
+	ways      *translate.Ways
 }
 
 func (a inputs) same(b inputs) bool {
-	return a.service == b.service && a.policy == b.policy && a.group == b.group && a.cluster == b.cluster && slices.Equal(a.slices, b.slices) && slices.Equal(a.gateway, b.gateway) && slices.Equal(a.addresses, b.addresses)
+	return a.service == b.service && a.policy == b.policy && a.group == b.group && a.cluster == b.cluster && a.ways == b.ways && slices.Equal(a.slices, b.slices) && slices.Equal(a.gateway, b.gateway) && slices.Equal(a.addresses, b.addresses)
+}
+
+// endpoints returns all EndpointSlices.
+func (i *inputs) endpoints() []*discoveryv1.EndpointSlice {
+	list := i.slices
+	for _, o := range i.gateway {
+		if s, is := o.(*discoveryv1.EndpointSlice); is {
+			list = append(list, s)
+		}
+	}
+	return list
 }
 
 // translate makes directors' services of Kubernetes' ones, where something is new.
@@ -57,6 +72,9 @@ func (p *plan) translate(o translate.Options, slicesOf func(*corev1.Service) []*
 			w.policy, p.recount = policy, true
 		}
 		of := inputs{service: w.service, addresses: w.addresses, policy: policy, group: group, cluster: p.cluster}
+		if group != nil {
+			of.ways = p.ways[group.Of.UID]
+		}
 		if w.gateway != nil {
 			of.gateway = w.gateway.Sources(slicesOf)
 		} else {
@@ -77,6 +95,7 @@ func (p *plan) make(w *wish, o translate.Options, of inputs, slicesOf gateway.En
 	if of.policy != nil {
 		o = of.policy.Options
 	}
+	o.Ways = of.ways
 	p.work.translated++
 	var services []model.Service
 	var problems []translate.Problem
@@ -84,6 +103,12 @@ func (p *plan) make(w *wish, o translate.Options, of inputs, slicesOf gateway.En
 		services, problems = w.gateway.Services(o, of.addresses, slicesOf, of.cluster)
 	} else {
 		services, problems = translate.Services(o, of.service, of.slices, of.addresses, of.cluster)
+	}
+	asks := o.Asks(of.service, of.endpoints())
+	ports, lacks := of.group.NodePorts(o, of.service)
+	problems = append(problems, lacks...)
+	if !slices.Equal(ports, w.made.ports) {
+		p.revision++
 	}
 	if why := valid(services); why != "" {
 		services, problems = nil, append(problems, translate.Problem{Reason: translate.NotForward, Message: why})
@@ -97,7 +122,7 @@ func (p *plan) make(w *wish, o translate.Options, of inputs, slicesOf gateway.En
 	if len(services) == 0 || len(w.made.services) == 0 || &services[0] != &w.made.services[0] {
 		texts = nil
 	}
-	w.made = made{of, services, texts, problems}
+	w.made = made{of, services, texts, problems, ports, asks}
 }
 
 // valid gives services their defaults, and says what is wrong with the first that no director

@@ -15,6 +15,7 @@ import (
 	"weir.io/weir/kube/gateway"
 	"weir.io/weir/kube/pool"
 	"weir.io/weir/kube/translate"
+	"weir.io/weir/kube/v1alpha1"
 )
 
 // plan is what is wanted. It is kept from pass to pass, in which only those Services are
@@ -26,16 +27,20 @@ type plan struct {
 	nodes   []translate.Node
 	cluster *translate.Cluster
 	read    *resources
-	allSeen time.Time // when all was looked at that there is
+	ways    map[types.UID]*translate.Ways // of groups
+	allSeen time.Time                     // when all was looked at that there is
 
-	unsettled map[*wish]bool // that something may be to be done for yet
-	left      []types.UID    // of Services that are gone, until what was said of them is forgotten
-	release   []pool.Share   // once nobody forwards them
+	unsettled map[*wish]bool        // that something may be to be done for yet
+	others    map[pool.Service]bool // Services that were ours, and say so still
+	left      []types.UID           // of Services that are gone, until what was said of them is forgotten
+	release   []pool.Share          // once nobody forwards them
 	view      *gateway.View
 	unsaid    unsaid         // of Gateway API's objects
 	refused   map[*wish]bool // by directors
+	waiting   map[*wish]bool // for directors to say that they have it
 	recount   bool           // the statuses of custom resources may count something else
 	revision  uint64         // of all that directors are to forward
+	fitted    uint64         // the one that node ports were given out by
 	work      work
 }
 
@@ -47,15 +52,19 @@ type work struct {
 
 // wish is what is to become of one Service, or of one Gateway.
 type wish struct {
+	text      string           // its name's; empty: nobody has asked for it yet
 	service   *corev1.Service  // nil: it is a Gateway
 	gateway   *gateway.Gateway // nil: it is a Service
 	addresses []netip.Addr
 	policy    *translate.ServicePolicy // nil: none selects it
 	group     *translate.DirectorGroup // that forwards it; nil: the file's directors
 	made      made
+	ports     []v1alpha1.ServiceNodePort // that its directors take
 	problems  [stages][]translate.Problem
 	forwarded bool // directors have taken it
-	told      bool // its status was written, and no event has said so yet
+	awaited   awaited
+	waits     string // why it is not forwarded yet; empty: it is, or something is wrong
+	told      bool   // its status was written, and no event has said so yet
 }
 
 // stage is where a problem was found.
@@ -66,6 +75,7 @@ const (
 	assigning               // of addresses
 	claiming                // of them
 	forwarding              // by what it was translated to
+	fitting                 // of node ports
 	accepting               // by directors
 	stages
 )
@@ -75,7 +85,7 @@ func compareNames(a, b pool.Service) int {
 }
 
 func newPlan() *plan {
-	return &plan{book: pool.NewBook(), byName: map[pool.Service]*wish{}, unsettled: map[*wish]bool{}, cluster: translate.NewCluster(nil), read: &resources{},
+	return &plan{book: pool.NewBook(), byName: map[pool.Service]*wish{}, others: map[pool.Service]bool{}, unsettled: map[*wish]bool{}, cluster: translate.NewCluster(nil), read: &resources{}, ways: map[types.UID]*translate.Ways{},
 		view: &gateway.View{}, unsaid: unsaid{routes: map[*gateway.Route]bool{}}}
 }
 
@@ -84,6 +94,14 @@ func (w *wish) name() pool.Service {
 		return w.gateway.Name()
 	}
 	return translate.Of(w.service)
+}
+
+// key is its name as a text.
+func (w *wish) key() string {
+	if w.text == "" {
+		w.text = w.name().String()
+	}
+	return w.text
 }
 
 // object is what the wish is of.
@@ -136,6 +154,7 @@ func (p *plan) forget(name pool.Service) {
 	delete(p.byName, name)
 	delete(p.unsettled, w)
 	delete(p.refused, w)
+	delete(p.waiting, w)
 	p.book.Forget(name)
 	p.left = append(p.left, w.object().GetUID())
 	p.recount = true
@@ -194,6 +213,9 @@ func (p *plan) without(taken map[pool.Share]string) {
 // refuse notes what directors do not take.
 func (p *plan) refuse(refusals []refusal) {
 	for w := range p.refused {
+		p.unsettled[w] = true
+	}
+	for w := range p.waiting {
 		p.unsettled[w] = true
 	}
 	p.refused = map[*wish]bool{}

@@ -2,14 +2,19 @@ package controller
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/flowcontrol"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
+	"weir.io/weir/kube/gateway"
+	"weir.io/weir/kube/pool"
 	"weir.io/weir/kube/translate"
 )
 
@@ -27,16 +32,18 @@ const (
 	eventsPerSecond = 50
 )
 
-// reporter tells users what is wrong with their Services, by events on these: once, and
-// again while it stays so.
+// reporter tells users what is wrong with their Services, Gateways and routes, by events on
+// these: once, and again while it stays so.
 type reporter struct {
 	events record.EventRecorder
 	said   map[types.UID]map[translate.Problem]time.Time
+	routes map[types.UID]bool // of said
 	may    flowcontrol.PassiveRateLimiter
 }
 
 func newReporter(events record.EventRecorder) *reporter {
-	return &reporter{events: events, said: map[types.UID]map[translate.Problem]time.Time{}, may: flowcontrol.NewTokenBucketPassiveRateLimiter(eventsPerSecond, eventsAtOnce)}
+	return &reporter{events: events, said: map[types.UID]map[translate.Problem]time.Time{}, routes: map[types.UID]bool{},
+		may: flowcontrol.NewTokenBucketPassiveRateLimiter(eventsPerSecond, eventsAtOnce)}
 }
 
 // report returns those of whom not all has been said, because it was too much at once.
@@ -56,35 +63,75 @@ func (r *reporter) report(p *plan, now time.Time) (rest map[*wish]bool) {
 
 // of reports whether all has been said of one.
 func (r *reporter) of(w *wish, now time.Time) bool {
-	if w.service == nil {
-		return true // a Gateway's conditions say it
-	}
-	before, all := r.said[w.service.UID], true
+	all := true
 	if w.told {
 		if all = r.may.TryAccept(); all {
 			w.told = false
-			r.events.Event(w.service, corev1.EventTypeNormal, addressAssigned, "it is reached at "+addressText(w))
+			r.events.Event(w.reference(), corev1.EventTypeNormal, addressAssigned, "it is reached at "+addressText(w))
 		}
 	}
+	problems := slices.Concat(w.problems[:]...)
+	if w.gateway != nil {
+		problems = append(w.gateway.Problems(), problems...)
+	}
+	return r.say(w.reference(), problems, now) && all
+}
+
+// reportRoutes tells of these routes what is wrong with them.
+func (r *reporter) reportRoutes(view *gateway.View, routes []*gateway.Route, now time.Time) {
+	if len(routes) == 0 {
+		return
+	}
+	there := map[types.UID]bool{}
+	for _, route := range view.Routes {
+		there[route.Of.GetUID()] = true
+	}
+	for uid := range r.routes {
+		if !there[uid] {
+			delete(r.routes, uid)
+			delete(r.said, uid)
+		}
+	}
+	for _, route := range routes {
+		uid := route.Of.GetUID()
+		r.routes[uid] = true
+		r.say(gatewayReference(string(route.Kind), route.Of), view.Problems(route), now)
+	}
+}
+
+// say reports whether all has been said that is wrong with an object.
+func (r *reporter) say(of *corev1.ObjectReference, problems []translate.Problem, now time.Time) bool {
+	before, all := r.said[of.UID], true
 	said := map[translate.Problem]time.Time{} // what is not wrong any more is forgotten
-	for _, problems := range w.problems {
-		for _, problem := range problems {
-			when, known := before[problem]
-			if !known || now.Sub(when) >= repeat {
-				if !r.may.TryAccept() {
-					all = false
-					continue
-				}
-				r.events.Event(w.service, corev1.EventTypeWarning, string(problem.Reason), shortened(problem.Message))
-				when = now
+	for _, problem := range problems {
+		when, known := before[problem]
+		if !known || now.Sub(when) >= repeat {
+			if !r.may.TryAccept() {
+				all = false
+				continue
 			}
-			said[problem] = when
+			r.events.Event(of, corev1.EventTypeWarning, string(problem.Reason), shortened(problem.Message))
+			when = now
 		}
+		said[problem] = when
 	}
-	if r.said[w.service.UID] = said; len(said) == 0 {
-		delete(r.said, w.service.UID)
+	if r.said[of.UID] = said; len(said) == 0 {
+		delete(r.said, of.UID)
 	}
 	return all
+}
+
+// reference says whose events they are.
+func (w *wish) reference() *corev1.ObjectReference {
+	if w.gateway != nil {
+		return gatewayReference(pool.Gateway, w.gateway.Of)
+	}
+	s := w.service
+	return &corev1.ObjectReference{Kind: "Service", APIVersion: "v1", Namespace: s.Namespace, Name: s.Name, UID: s.UID, ResourceVersion: s.ResourceVersion}
+}
+
+func gatewayReference(kind string, o metav1.Object) *corev1.ObjectReference {
+	return &corev1.ObjectReference{Kind: kind, APIVersion: gatewayv1.GroupVersion.String(), Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID(), ResourceVersion: o.GetResourceVersion()}
 }
 
 // longest is how much an event may say.

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -54,24 +53,6 @@ func resourcesOf(ctx context.Context, config *rest.Config) (none custom, err err
 		return none, nil
 	}
 	return custom{client: client, directors: has(v1alpha1.DirectorGroups, v1alpha1.BGPPeers, v1alpha1.DirectorSets)}, nil
-}
-
-// findResources finds out whether the cluster has custom resources of weir's, and those of
-// Gateway API. It asks until it is told, or the context ends.
-func (c *Controller) findResources(ctx context.Context) (err error) {
-	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
-		if c.resources, err = resourcesOf(ctx, c.rest); err == nil {
-			if c.gateways, c.gatewayKinds, err = gatewaysOf(ctx, c.rest); err == nil {
-				return nil
-			}
-		}
-		c.log.Warn("it is not known whether there are custom resources; trying again", "error", err)
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(wait):
-		}
-	}
 }
 
 // resources are the custom ones, read.

@@ -14,12 +14,12 @@ import (
 	"weir.io/weir/kube/translate"
 )
 
-// writeStatuses tells Services their addresses. An address comes into a status after the
-// directors have taken the Service, and stays while it is the Service's.
+// writeStatuses tells Services their addresses, and whether they are forwarded. An address comes
+// into a status after the directors have taken the Service, and stays while it is the Service's.
 func (c *Controller) writeStatuses(ctx context.Context, p *plan) error {
 	var list []*wish
 	for w := range p.unsettled {
-		if w.service != nil && !equality.Semantic.DeepEqual(w.ingress(), w.service.Status.LoadBalancer.Ingress) {
+		if w.service != nil && !equality.Semantic.DeepEqual(w.status(), w.service.Status) {
 			list = append(list, w)
 		}
 	}
@@ -40,13 +40,35 @@ func (c *Controller) writeStatuses(ctx context.Context, p *plan) error {
 // Service is looked at.
 func (c *Controller) tell(ctx context.Context, w *wish) error {
 	changed := w.service.DeepCopy()
-	changed.Status.LoadBalancer.Ingress = w.ingress()
+	changed.Status = w.status()
 	_, err := c.core.Services(changed.Namespace).UpdateStatus(ctx, changed, metav1.UpdateOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil // it is gone, which is about to be read
 	}
 	w.told = w.told || err == nil && isNews(changed.Status.LoadBalancer.Ingress, w.service.Status.LoadBalancer.Ingress)
 	return err
+}
+
+// status returns what the status is to say.
+func (w *wish) status() corev1.ServiceStatus {
+	s := w.service.Status
+	s.LoadBalancer.Ingress, s.Conditions = w.ingress(), w.conditions()
+	return s
+}
+
+// leave takes out of the statuses of Services that are not ours any more what was said of them.
+func (c *Controller) leave(ctx context.Context, p *plan) error {
+	var errs []error
+	for name := range p.others {
+		if after := left(c.cache.service(name)); after != nil {
+			if _, err := c.core.Services(name.Namespace).UpdateStatus(ctx, after, metav1.UpdateOptions{}); err != nil && !apierrors.IsNotFound(err) {
+				errs = append(errs, fmt.Errorf("write the status of %s, which is not ours any more: %w", name, err))
+				continue
+			}
+		}
+		delete(p.others, name)
+	}
+	return joined(errs)
 }
 
 // isNews reports whether a status names an address that it has not named before.
@@ -69,7 +91,7 @@ func (w *wish) ingress() []corev1.LoadBalancerIngress {
 	for _, a := range w.addresses {
 		had := slices.ContainsFunc(w.service.Status.LoadBalancer.Ingress, func(i corev1.LoadBalancerIngress) bool { return i.IP == a.String() })
 		if w.forwarded || had {
-			list = append(list, corev1.LoadBalancerIngress{IP: a.String(), IPMode: &mode, Ports: translate.PortStatuses(w.service)})
+			list = append(list, corev1.LoadBalancerIngress{IP: a.String(), IPMode: &mode, Ports: translate.PortStatuses(w.service, a)})
 		}
 	}
 	return list

@@ -33,7 +33,7 @@ func (c *caches) withWeights(s *discoveryv1.EndpointSlice) *discoveryv1.Endpoint
 
 // readWeights finds out whether there are any. All that was made with them is made anew.
 func (c *caches) readWeights() {
-	c.anyWeights = len(c.weighted.GetStore().ListKeys()) > 0
+	c.anyWeights = c.weighted != nil && len(c.weighted.GetStore().ListKeys()) > 0
 	clear(c.with)
 }
 

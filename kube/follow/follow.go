@@ -47,7 +47,7 @@ func Informer(client rest.Interface, resource string, of runtime.Object, what Wh
 	source := cache.NewFilteredListWatchFromClient(client, resource, what.Namespace, func(o *metav1.ListOptions) {
 		o.LabelSelector, o.FieldSelector = what.Labels, what.Fields
 	})
-	i := cache.NewSharedIndexInformer(source, of, 0, what.Indexers)
+	i := cache.NewSharedIndexInformer(patient(source, resource), of, 0, what.Indexers)
 	// Nobody asks who has written which field, and it is half of the memory.
 	_ = i.SetTransform(func(o any) (any, error) {
 		if m, err := meta.Accessor(o); err == nil {

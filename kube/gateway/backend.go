@@ -64,7 +64,7 @@ func (r *Route) resolve(c *Cluster, g grants) {
 		wrong = append(wrong, bad.message)
 	}
 	if r.resolved.no {
-		r.resolved.message = strings.Join(wrong, "; ")
+		r.resolved.message = strings.Join(wrong, "; ") + "; connections meant for it go to the other backends, as far as there are any"
 	}
 }
 

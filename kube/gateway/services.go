@@ -43,9 +43,14 @@ func (g *Gateway) Services(o translate.Options, addresses []netip.Addr, endpoint
 	if !g.Accepted() {
 		return nil, nil
 	}
-	if o.Mode != model.NAT {
-		return nil, []translate.Problem{{Reason: translate.Unsupported, Message: fmt.Sprintf("Gateways are forwarded in mode nat, and not in %s: nodes know addresses of Services alone", o.Mode)}}
+	switch {
+	case o.ByAgent() && o.NoAgents != "":
+		return nil, []translate.Problem{{Reason: translate.Unsupported, Message: fmt.Sprintf("mode %s to pods needs weir agent on their nodes, and %s", o.Mode, o.NoAgents)}}
+	case o.Mode != model.NAT && !o.ByAgent():
+		return nil, []translate.Problem{{Reason: translate.Unsupported, Message: fmt.Sprintf("Gateways are forwarded in mode nat, or to pods, and not in %s to nodes: these know addresses of Services alone", o.Mode)}}
 	}
+	var problems []translate.Problem
+	o, problems = o.InGUE()
 	var list []model.Service
 	for _, l := range g.Listeners {
 		if l.wrong() || len(l.routes) == 0 || len(l.routes[0].to) == 0 {
@@ -53,15 +58,17 @@ func (g *Gateway) Services(o translate.Options, addresses []netip.Addr, endpoint
 		}
 		for _, vip := range addresses {
 			s := model.Service{Name: g.nameOf(l, vip), VIP: vip, Protocol: l.Protocol, Port: model.PortRange{First: uint16(l.Of.Port), Last: uint16(l.Of.Port)},
-				Mode: o.Mode, SNAT: o.SNAT, Policy: o.Policy, Affinity: o.Affinity, Drain: o.Drain, MaxDrain: o.MaxDrain}
+				Mode: o.Mode, SNAT: o.SNAT && o.Mode == model.NAT, Policy: o.Policy, Affinity: o.Affinity, Drain: o.Drain, MaxDrain: o.MaxDrain, MinHealthy: o.MinHealthy}
 			if l.Protocol == model.UDP {
 				s.Policy = model.Maglev // no datagram says that it begins a flow
 			}
-			to := slices.DeleteFunc(slices.Clone(l.routes[0].to), func(b backend) bool { return !b.reached(o.Backends) })
+			to := slices.DeleteFunc(slices.Clone(l.routes[0].to), func(b backend) bool { return !b.reached(o.To()) })
 			if len(to) == 0 {
 				continue
 			}
-			s.Backends = backends(o, to, endpoints, pool.FamilyOf(vip), c)
+			var lacks []translate.Problem
+			s.Backends, lacks = backends(o, to, endpoints, pool.FamilyOf(vip), c)
+			problems = translate.AddNew(problems, lacks)
 			checked := &corev1.Service{}
 			if len(to) == 1 {
 				checked = to[0].service // it may have a port of its own for it
@@ -70,7 +77,7 @@ func (g *Gateway) Services(o translate.Options, addresses []netip.Addr, endpoint
 			list = append(list, s)
 		}
 	}
-	return list, nil
+	return list, problems
 }
 
 // nameOf names a service by what cannot change without its being another one. No Service's
@@ -87,15 +94,17 @@ func (g *Gateway) nameOf(l *Listener, vip netip.Addr) string {
 // whoever serves it, so its weight is shared out over them, by their own weights. The scale
 // does not depend on how many there are: pods that come and go change the weights of their own
 // Service alone.
-func backends(o translate.Options, to []backend, endpoints Endpoints, family pool.Family, c *translate.Cluster) []model.Backend {
+func backends(o translate.Options, to []backend, endpoints Endpoints, family pool.Family, c *translate.Cluster) (list []model.Backend, problems []translate.Problem) {
 	most := int32(0)
 	for _, t := range to {
 		most = max(most, t.weight)
 	}
-	list := []model.Backend{}
+	list = []model.Backend{}
 	places := map[netip.AddrPort]int{}
+	ends := map[netip.Addr]netip.AddrPort{}
 	for _, t := range to {
-		found := translate.Backends(o, t.service, t.port, endpoints(t.service), family, c)
+		found, lacks := translate.Backends(o, t.service, t.port, endpoints(t.service), family, c)
+		problems = translate.AddNew(problems, lacks)
 		whole := 0
 		for _, b := range found {
 			if b.State != model.Draining {
@@ -107,6 +116,11 @@ func backends(o translate.Options, to []backend, endpoints Endpoints, family poo
 			b.Name = longName(t.name+b.Name, &b)
 			place := netip.AddrPortFrom(b.Address, b.Port)
 			at, twice := places[place]
+			if other, is := ends[b.Address]; is && other != place && o.Mode == model.IPIP {
+				problems = translate.AddNew(problems, []translate.Problem{translate.SamePod(place)})
+				continue
+			}
+			ends[b.Address] = place
 			if !twice {
 				places[place] = len(list)
 				list = append(list, b)
@@ -121,7 +135,7 @@ func backends(o translate.Options, to []backend, endpoints Endpoints, family poo
 		}
 	}
 	slices.SortFunc(list, func(a, b model.Backend) int { return cmp.Compare(a.Name, b.Name) })
-	return list
+	return list, problems
 }
 
 // share returns the weight of a backend that has one of its own among the whole of its

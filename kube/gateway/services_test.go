@@ -47,7 +47,7 @@ func (c *cluster) forwarded(t *testing.T, v *gateway.View, o translate.Options, 
 	for _, a := range more {
 		addresses = append(addresses, netip.MustParseAddr(a))
 	}
-	nodes := translate.NewCluster([]translate.Node{{Name: "n1", V4: netip.MustParseAddr("10.0.0.1"), Ready: true}, {Name: "n2", V4: netip.MustParseAddr("10.0.0.2"), Ready: true}})
+	nodes := translate.NewCluster([]translate.Node{{Name: "n1", V4: netip.MustParseAddr("10.0.0.1"), Ready: true, Agent: translate.AgentRuns}, {Name: "n2", V4: netip.MustParseAddr("10.0.0.2"), Ready: true}})
 	endpoints := func(s *corev1.Service) []*discoveryv1.EndpointSlice { return c.slices[translate.Of(s).String()] }
 	var lines []string
 	for _, g := range v.Gateways {
@@ -124,7 +124,11 @@ gateway/shop/edge/80-tcp 203.0.113.1:80 nat
   canary/n1 10.0.0.1:30080 32768 active
   canary/n2 10.0.0.2:30080 32768 active`},
 		{"Services without node ports are not reached by nodes", []string{edge, route("{name: web, port: 80}")}, toNodes, three, one, "", ``},
-		{"modes of which nodes would have to know", []string{edge, webRoute}, translate.Options{Mode: model.IPIP, Backends: translate.Nodes}, three, one, "", `Unsupported: Gateways are forwarded in mode nat, and not in ipip: nodes know addresses of Services alone`},
+		{"pods by agents", []string{edge, webRoute}, translate.Options{Mode: model.GUE, Backends: translate.Nodes, SNAT: true}, one, three, "", `
+gateway/shop/edge/80-tcp 203.0.113.1:80 gue
+  web/x 10.1.0.9:8080 65535 active`},
+		{"pods by agents that are told nothing", []string{edge, webRoute}, translate.Options{Mode: model.GUE, NoAgents: "these are alone"}, one, three, "", `Unsupported: mode gue to pods needs weir agent on their nodes, and these are alone`},
+		{"modes of which nodes would have to know", []string{edge, webRoute}, translate.Options{Mode: model.IPIP, Backends: translate.Nodes}, three, one, "", `Unsupported: Gateways are forwarded in mode nat, or to pods, and not in ipip to nodes: these know addresses of Services alone`},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			c := read(t, append([]string{base}, test.objects...)...)

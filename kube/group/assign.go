@@ -13,6 +13,11 @@ type Candidate struct {
 	Unfit string
 	// Gone says that nothing has been heard of it lately.
 	Gone bool
+	// Ways and Peers are as in its Presence.
+	Ways, Peers map[string]string
+	NodePorts   string
+	// Taken is what it says that it has of the group; nil: it does not say.
+	Taken *Taken
 }
 
 // Assign returns which nodes are the directors of a group that wants so many, in order, and how

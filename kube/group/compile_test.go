@@ -1,9 +1,14 @@
 package group
 
 import (
+	"bytes"
+	"compress/flate"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -139,4 +144,64 @@ func TestPlace(t *testing.T) {
 			t.Errorf("%d Services of %d bytes are in %d objects, the largest of %d, want %d", test.services, test.size, len(sizes), most, test.objects)
 		}
 	}
+}
+
+// What a later version has written is told from what somebody has damaged: by its number, and by
+// what it says that this version does not know.
+func TestDecodeNewer(t *testing.T) {
+	var h History
+	documents := h.Advance(nil, []model.Service{service("203.0.113.1", 2)}, 0, noon)
+	c, err := Encode("default/web", 0, 1, documents)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Decode(&c); err != nil {
+		t.Fatal(err)
+	}
+	text, err := json.Marshal(documents)
+	if err != nil {
+		t.Fatal(err)
+	}
+	replaced := func(old, by string) string {
+		if !strings.Contains(string(text), old) {
+			t.Fatalf("documents have no %s: %s", old, text)
+		}
+		return strings.Replace(string(text), old, by, 1)
+	}
+	for what, row := range map[string]struct {
+		text  string
+		newer bool
+	}{
+		"a later format":               {`{"format": 2, "what": ["ever"]}`, true},
+		"an unknown key":               {replaced(`"log":{`, `"since":1,"log":{`), true},
+		"an unknown key of a log":      {replaced(`"generations":[{`, `"generations":[{"since-when":1,`), true},
+		"an unknown mode":              {replaced(`"mode":"nat"`, `"mode":"quantum"`), true},
+		"no format at all":             {`{}`, false},
+		"format 1 in an object":        {`{"format": 1, "documents": []}`, false},
+		"half of it":                   {string(text[:len(text)/2]), false},
+		"a number for a name":          {replaced(`"mode":"nat"`, `"mode":7`), false},
+		"an unknown key, and no log":   {`[{"service": {}, "a": 1}]`, false},
+		"an unknown key, and no slots": {strings.Replace(replaced(`"log":{`, `"since":1,"log":{`), `"slots":`, `"slots":1,"was":`, 1), false},
+	} {
+		c.Documents = compressed(t, row.text)
+		if _, err := Decode(&c); err == nil || errors.Is(err, ErrNewer) != row.newer {
+			t.Errorf("%s is read with error %v; of a newer version: %v", what, err, row.newer)
+		}
+	}
+}
+
+func compressed(t *testing.T, text string) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	w, err := flate.NewWriter(&b, flate.BestSpeed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Write([]byte(text)); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
 }

@@ -50,15 +50,25 @@ func Encode(name string, set int, revision int64, documents []model.Document) (v
 	return c, nil
 }
 
-// Decode returns what Encode wrote.
+// Decode returns what Encode wrote. What a later version has written is ErrNewer; all else that
+// cannot be forwarded somebody else wrote.
 func Decode(c *v1alpha1.CompiledService) ([]model.Document, error) {
 	text, err := io.ReadAll(io.LimitReader(flate.NewReader(bytes.NewReader(c.Documents)), mostText))
 	if err != nil {
 		return nil, fmt.Errorf("decompress the documents of %s: %w", c.Name, err)
 	}
-	var documents []model.Document
-	if err := json.Unmarshal(text, &documents); err != nil {
+	documents, err := readDocuments(text)
+	if err != nil {
 		return nil, fmt.Errorf("read the documents of %s: %w", c.Name, err)
+	}
+	for i := range documents {
+		d := &documents[i]
+		if err := d.Log.Validate(); err != nil {
+			return nil, fmt.Errorf("read the documents of %s: documents[%d]: %w", c.Name, i, err)
+		}
+		if !d.Service.VIP.IsValid() {
+			return nil, fmt.Errorf("read the documents of %s: documents[%d]: service %q has no vip", c.Name, i, d.Service.Name)
+		}
 	}
 	return documents, nil
 }

@@ -3,7 +3,11 @@ package group
 import (
 	"encoding/json"
 	"fmt"
+	"net/netip"
+	"regexp"
 	"time"
+
+	"weir.io/weir/internal/model"
 )
 
 // A node with a director of a group, or a pod that is one, says so in a Lease, which it renews. One that has not been
@@ -23,6 +27,15 @@ type Presence struct {
 	Node      string   `json:"node"`                // its name, or the pod's
 	Addresses []string `json:"addresses,omitempty"` // one of a family
 	Unfit     string   `json:"unfit,omitempty"`     // why it is not to be a director
+	// Ways are how it reaches the pods that the group's status names: what is in the way,
+	// empty: nothing.
+	Ways  map[string]string `json:"ways,omitempty"`
+	Taken *Taken            `json:"taken,omitempty"` // nil: it does not say
+	// Peers are the BGPPeers that it speaks with, by their names, and why it has no session
+	// with one; empty: it has.
+	Peers map[string]string `json:"peers,omitempty"`
+	// NodePorts says why its director does not have all node ports that it is to; empty: it has.
+	NodePorts string `json:"nodePorts,omitempty"`
 }
 
 // LeaseName returns the name of a node's Lease for a group.
@@ -37,13 +50,42 @@ func (p Presence) String() string {
 	return string(text)
 }
 
-// ReadPresence reads the annotation.
-func ReadPresence(text string) (p Presence, err error) {
+// nodeName is what names of nodes and pods are: the API server's rule.
+var nodeName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
+
+const longestName = 253
+
+// ReadPresence reads the annotation of a Lease of a group's. Whoever may write Leases may write
+// anything into them, so one that does not say what a sidecar would is nobody's: it may be of the
+// very node alone that it is named by, and what the group's status could not have would keep that
+// from being written for all.
+func ReadPresence(group, lease, text string) (p Presence, err error) {
 	if err := json.Unmarshal([]byte(text), &p); err != nil {
 		return p, fmt.Errorf("annotation %s: %w", AnnotationDirector, err)
 	}
-	if p.Node == "" {
-		return p, fmt.Errorf("annotation %s: names no node", AnnotationDirector)
+	if len(p.Node) > longestName || !nodeName.MatchString(p.Node) {
+		return p, fmt.Errorf("annotation %s: %q is the name of no node", AnnotationDirector, p.Node)
+	}
+	if lease != LeaseName(group, p.Node) {
+		return p, fmt.Errorf("annotation %s: node %s of group %s has another Lease", AnnotationDirector, p.Node, group)
+	}
+	four, six := 0, 0
+	for _, text := range p.Addresses {
+		a, err := netip.ParseAddr(text)
+		if err != nil {
+			return p, fmt.Errorf("annotation %s: %w", AnnotationDirector, err)
+		}
+		if why := model.AddressProblem(a); why != "" {
+			return p, fmt.Errorf("annotation %s: %s %s", AnnotationDirector, a, why)
+		}
+		if a.Is4() {
+			four++
+		} else {
+			six++
+		}
+	}
+	if four > 1 || six > 1 {
+		return p, fmt.Errorf("annotation %s: has %d addresses, and not one of a family", AnnotationDirector, len(p.Addresses))
 	}
 	return p, nil
 }

@@ -37,5 +37,11 @@ func Place(size int, sizes map[int]int) int {
 // ObjectName returns the name of a group's DirectorSet.
 func ObjectName(group string, set int) string { return fmt.Sprintf("%s-%d", group, set) }
 
+// IsNamed reports whether a DirectorSet has the name of what it says that it is: another one is
+// not the controller's.
+func IsNamed(o *v1alpha1.DirectorSet) bool {
+	return o.Name == ObjectName(o.Spec.Group, int(o.Spec.Set))
+}
+
 // Owner returns whose set in directors the Services of a set are.
 func Owner(prefix, group string, set int) string { return fmt.Sprintf("%s.%s.%d", prefix, group, set) }

@@ -29,10 +29,10 @@ func TestAgentFile(t *testing.T) {
 		{Name: "translated", Mode: model.NAT, SNAT: true, Backends: []model.Backend{backend("10.0.0.7", "", 80)}},
 	} {
 		s.VIP, s.Protocol, s.Port = netip.AddrFrom4([4]byte{203, 0, 113, byte(i + 1)}), model.TCP, model.PortRange{First: 80, Last: 80}
-		services = append(services, decoded{documents: []model.Document{{Service: s}}})
+		services = append(services, decoded{of: &v1alpha1.CompiledService{}, documents: []model.Document{{Service: s}}})
 	}
 	f := factsOf("a", nodeOf(), nil)
-	text, err := agentFile(services, []netip.Prefix{netip.MustParsePrefix("10.0.0.2/32")}, &f)
+	text, err := agentFile(services, func(*decoded) []model.Document { return nil }, []netip.Prefix{netip.MustParsePrefix("10.0.0.2/32")}, &f, []string{"eth*"}, []string{"veth*", "flannel.1"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,7 +44,7 @@ func TestAgentFile(t *testing.T) {
 	for _, s := range c.Services {
 		names = append(names, s.Name)
 	}
-	if got := fmt.Sprint(names, c.Directors); got != "[pods-here node-here] [10.0.0.2/32]" {
+	if got := fmt.Sprint(names, c.Directors, c.Agent.Interfaces, c.Agent.ReplyInterfaces); got != "[pods-here node-here] [10.0.0.2/32] [eth*] [veth* flannel.1]" {
 		t.Errorf("the agent is told of %s", got)
 	}
 }
@@ -72,7 +72,7 @@ func TestTunnels(t *testing.T) {
 		{130, []string{"2"}, "[10.0.0.2/32 2001:db8::2/128]"},
 	} {
 		are(step.nodes...)
-		if got := fmt.Sprint(accepted.from(g, now.Add(time.Duration(step.at)*time.Second))); got != step.want {
+		if got := fmt.Sprint(accepted.from([]*v1alpha1.DirectorGroup{g}, now.Add(time.Duration(step.at)*time.Second))); got != step.want {
 			t.Errorf("after %d s packets are taken from %s, want %s", step.at, got, step.want)
 		}
 	}

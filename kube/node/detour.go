@@ -6,13 +6,12 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"runtime"
-	"unsafe"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"weir.io/weir/internal/config"
+	"weir.io/weir/internal/device"
 	"weir.io/weir/internal/model"
 )
 
@@ -68,8 +67,9 @@ func (p *Pod) detour(ports model.PortRange) error {
 	if err := netlink.LinkAdd(pair); err != nil {
 		return fmt.Errorf("make its veth: %w", err)
 	}
-	if err := finishChecksums(detourStack); err != nil {
-		return err
+	// What it leaves to offload are checksums, and so segments: ethtool -K IFACE tx off.
+	if err := device.SetEthtool(detourStack, unix.ETHTOOL_STXCSUM, 0); err != nil {
+		return fmt.Errorf("switch checksums of its veth: %w", err)
 	}
 	end, err := netlink.LinkByName(detourDirector)
 	if err != nil {
@@ -160,30 +160,6 @@ func removeFirst(family int) error {
 				return fmt.Errorf("remove the first rule: %w", err)
 			}
 		}
-	}
-	return nil
-}
-
-// finishChecksums lets an interface leave no checksums to others, and so no segments (ethtool
-// -K IFACE tx off).
-func finishChecksums(name string) error {
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return fmt.Errorf("socket for ethtool: %w", err)
-	}
-	defer unix.Close(fd)
-	value := &struct{ command, data uint32 }{unix.ETHTOOL_STXCSUM, 0}
-	// struct ifreq: the name, then a union of 24 bytes whose first 8 point to the command.
-	request := &struct {
-		name [unix.IFNAMSIZ]byte
-		data unsafe.Pointer
-		pad  [16]byte
-	}{data: unsafe.Pointer(value)}
-	copy(request.name[:unix.IFNAMSIZ-1], name)
-	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(request)))
-	runtime.KeepAlive(value)
-	if errno != 0 {
-		return fmt.Errorf("switch checksums of %s: %w", name, errno)
 	}
 	return nil
 }

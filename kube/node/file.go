@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"time"
 
 	"weir.io/weir/internal/config"
 	"weir.io/weir/internal/model"
@@ -22,6 +23,7 @@ type facts struct {
 	Labels   map[string]string
 	RouterID netip.Addr // of BGP
 	Unfit    string     // why it is not to be a director; empty: it may be one
+	Overlay  overlay    // that pods' nodes answer by; the zero one: there is none
 	Pod      bool       // it is a pod: packets come by the detour, and native XDP's would be lost in the pod's veth
 }
 
@@ -34,6 +36,10 @@ func (f *facts) addresses() (list []netip.Addr) {
 	return list
 }
 
+// coalesce is what the director's file says of it: what belongs together has been waited for, by
+// the controller and by this sidecar, which gives the director one set after the other.
+const coalesce = model.Duration(5 * time.Millisecond)
+
 // announced is what a director tells others of VIPs.
 type announced struct {
 	active    bool              // it tells routers
@@ -41,12 +47,20 @@ type announced struct {
 	passwords map[string]string // the files of peers' passwords, by the peers' names; a peer without one that it needs is left out
 }
 
-// file returns the configuration file of a node's director, which is checked. It is JSON, which
-// is YAML.
-func file(g *v1alpha1.DirectorGroup, peers []*translate.BGPPeer, f *facts, told announced, state string) ([]byte, error) {
+// file returns the configuration file of a node's director, which is checked, and leaves some to
+// the kernel at node ports. It is JSON, which is YAML.
+func file(g *v1alpha1.DirectorGroup, peers []*translate.BGPPeer, f *facts, told announced, leaves []string, state string) ([]byte, error) {
 	director := map[string]any{"interfaces": g.Spec.Interfaces, "limits": limits(g.Spec.Limits)}
+	all := map[string]any{"coalesce": coalesce, "director": director, "services": []any{}}
 	if addresses := f.addresses(); len(addresses) > 0 {
-		director["snat"] = map[string]any{"addresses": addresses, "ports": g.Spec.SNATPorts}
+		director["snat"] = map[string]any{"addresses": f.Overlay.sources(f), "ports": g.Spec.SNATPorts}
+		all["directors"] = addresses // where tunnels come from: agents are told of these
+	}
+	if len(g.Spec.ReplyInterfaces) > 0 {
+		director["reply-interfaces"] = g.Spec.ReplyInterfaces
+	}
+	if len(leaves) > 0 {
+		director["kernel-sources"] = leaves
 	}
 	if f.Pod {
 		director["interfaces"], director["xdp"] = []string{detourDirector}, model.XDPGeneric
@@ -57,7 +71,6 @@ func file(g *v1alpha1.DirectorGroup, peers []*translate.BGPPeer, f *facts, told 
 	if g.Spec.Neighbor != nil && len(told.vips) > 0 {
 		director["neighbor"] = neighbor(g, told.vips)
 	}
-	all := map[string]any{"director": director, "services": []any{}}
 	if b := speaker(g, peers, f, told); b != nil {
 		all["bgp"] = b
 	}
@@ -126,6 +139,10 @@ func speaker(g *v1alpha1.DirectorGroup, peers []*translate.BGPPeer, f *facts, to
 	}
 	if len(b.Neighbors) == 0 {
 		return nil
+	}
+	// Its own addresses are VIPs where it has node ports.
+	for _, a := range f.addresses() {
+		b.Prefixes = append(b.Prefixes, model.BGPPrefix{Prefix: netip.PrefixFrom(a, a.BitLen()), Announce: model.AnnounceNothing})
 	}
 	if !told.active {
 		for _, all := range []string{"0.0.0.0/0", "::/0"} {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -61,7 +62,7 @@ func TestFile(t *testing.T) {
 		peerOf(t, "other-group", func(s *v1alpha1.BGPPeerSpec) { s.Address, s.Groups = "10.0.0.4", []string{"inner"} }),
 		peerOf(t, "locked", func(s *v1alpha1.BGPPeerSpec) { s.Address, s.PasswordSecret = "10.0.0.5", "unknown" }),
 	}
-	text, err := file(g, peers, &f, announced{active: true, passwords: map[string]string{"full": "/run/tor.password"}}, "/var/lib/weir/state")
+	text, err := file(g, peers, &f, announced{active: true, passwords: map[string]string{"full": "/run/tor.password"}}, nil, "/var/lib/weir/state")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,32 +74,45 @@ func TestFile(t *testing.T) {
 		d.Limits.Services != 100 || d.Limits.Backends != 2000 || d.Limits.RingMemory != 1<<20 || d.Limits.Flows != 4096 || d.Store.Directory != "/var/lib/weir/state" {
 		t.Errorf("the director is %+v", d)
 	}
-	if b := c.BGP; b.ASN != 65001 || b.RouterID != netip.MustParseAddr("10.0.0.7") || len(b.Neighbors) != 2 || len(b.Prefixes) != 0 ||
+	if c.Coalesce != coalesce {
+		t.Errorf("the director waits %v for what belongs together", time.Duration(c.Coalesce))
+	}
+	if b := c.BGP; b.ASN != 65001 || b.RouterID != netip.MustParseAddr("10.0.0.7") || len(b.Neighbors) != 2 || len(b.Prefixes) != 2 || b.Prefixes[1].Prefix.String() != "2001:db8::7/128" || b.Prefixes[1].Announce != model.AnnounceNothing ||
 		b.Neighbors[1].Port != 1790 || b.Neighbors[1].PasswordFile != "/run/tor.password" || b.Neighbors[1].BFD.Multiplier != 5 || len(b.Neighbors[1].Attributes.Communities) != 2 || b.Neighbors[0].BFD != nil {
 		t.Errorf("it speaks BGP as %+v", b)
 	}
 
 	// Who stands by has the same sessions, and announces nothing.
-	if text, err = file(g, peers[:1], &f, announced{vips: nil}, ""); err != nil {
+	if text, err = file(g, peers[:1], &f, announced{vips: nil}, nil, ""); err != nil {
 		t.Fatal(err)
 	}
-	if c, err = config.Parse("f", text); err != nil || len(c.BGP.Neighbors) != 1 || len(c.BGP.Prefixes) != 2 || slices.ContainsFunc(c.BGP.Prefixes, func(p model.BGPPrefix) bool { return p.Announce != model.AnnounceNothing }) {
+	if c, err = config.Parse("f", text); err != nil || len(c.BGP.Neighbors) != 1 || len(c.BGP.Prefixes) != 4 || slices.ContainsFunc(c.BGP.Prefixes, func(p model.BGPPrefix) bool { return p.Announce != model.AnnounceNothing }) {
 		t.Errorf("who stands by has %+v, %v", c.BGP, err)
+	}
+
+	// With node ports what comes from nodes and pods is the kernel's.
+	for _, sources := range [][]string{nil, {"10.0.0.7/32", "fd00:244::/64"}} {
+		if text, err = file(g, peers[:1], &f, announced{active: true}, sources, ""); err != nil {
+			t.Fatal(err)
+		}
+		if c, err = config.Parse("f", text); err != nil || len(c.Director.KernelSources) != len(sources) {
+			t.Errorf("it leaves %v to the kernel, %v", c.Director.KernelSources, err)
+		}
 	}
 
 	// Without routers VIPs are answered for, those alone that are the node's.
 	g.Spec.BGP, g.Spec.Neighbor = nil, &v1alpha1.DirectorNeighbor{}
-	if text, err = file(g, peers, &f, announced{active: true, vips: []netip.Addr{netip.MustParseAddr("203.0.113.1"), netip.MustParseAddr("2001:db8:1::1")}}, ""); err != nil {
+	if text, err = file(g, peers, &f, announced{active: true, vips: []netip.Addr{netip.MustParseAddr("203.0.113.1"), netip.MustParseAddr("2001:db8:1::1")}}, nil, ""); err != nil {
 		t.Fatal(err)
 	}
 	if c, err = config.Parse("f", text); err != nil || c.BGP.Given() || len(c.Director.Neighbor.Interfaces) != 1 || len(c.Director.Neighbor.Interfaces[0].Prefixes) != 2 {
 		t.Errorf("without routers it has %+v and %+v, %v", c.BGP, c.Director.Neighbor, err)
 	}
-	if text, err = file(g, peers, &f, announced{active: true}, ""); err != nil || strings.Contains(string(text), "neighbor") {
+	if text, err = file(g, peers, &f, announced{active: true}, nil, ""); err != nil || strings.Contains(string(text), "neighbor") {
 		t.Errorf("who has no VIP answers for some: %s, %v", text, err)
 	}
 	g.Spec.Interfaces = []string{"eth0", "eth0"}
-	if _, err := file(g, nil, &f, announced{}, ""); err == nil || !strings.Contains(err.Error(), "DirectorGroup edge") {
+	if _, err := file(g, nil, &f, announced{}, nil, ""); err == nil || !strings.Contains(err.Error(), "DirectorGroup edge") {
 		t.Errorf("what no director reads is written, with error %v", err)
 	}
 }
@@ -141,7 +155,7 @@ func TestPod(t *testing.T) {
 	}
 	g := groupOf("1m")
 	for f, want := range map[*facts]model.XDPMode{&both: model.XDPGeneric, {Name: "node", V4: four, RouterID: four}: model.XDPAuto} {
-		text, err := file(g, nil, f, announced{}, "")
+		text, err := file(g, nil, f, announced{}, nil, "")
 		if err != nil {
 			t.Fatal(err)
 		}

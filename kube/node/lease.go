@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -14,26 +15,35 @@ import (
 	"weir.io/weir/kube/v1alpha1"
 )
 
-// lease is how the controller hears of the node.
+// lease is how the controller hears of the node's director, or agent.
 type lease struct {
-	client  coordinationv1client.LeaseInterface
-	group   string
-	pod     *Pod                  // whose it is; nil: a node's
-	known   *coordinationv1.Lease // as it was written last; nil: that is not known
-	renewed time.Time
+	client      coordinationv1client.LeaseInterface
+	name, of    string                // and the node, or the pod
+	label, says string                // a label's name, and the annotation
+	value       string                // of the label
+	known       *coordinationv1.Lease // as it was written last; nil: that is not known
+	renewed     time.Time
 }
 
-// renew says what the node is, if that is another thing than before or it is time to.
-func (l *lease) renew(ctx context.Context, g *v1alpha1.DirectorGroup, p group.Presence, now time.Time) error {
-	text := p.String()
-	if l.known != nil && l.known.Annotations[group.AnnotationDirector] == text && now.Sub(l.renewed) < group.Renew {
+func directorLease(client coordinationv1client.LeaseInterface, of, node string) lease {
+	return lease{client: client, name: group.LeaseName(of, node), of: node, label: v1alpha1.LabelGroup, value: of, says: group.AnnotationDirector}
+}
+
+func agentLease(client coordinationv1client.LeaseInterface, node string) lease {
+	return lease{client: client, name: group.AgentLeaseName(node), of: node, label: v1alpha1.LabelAgent, value: "true", says: group.AnnotationAgent}
+}
+
+// renew says how it is, if that is another thing than before or it is time to. The Lease goes with
+// its owner; nil: with nobody.
+func (l *lease) renew(ctx context.Context, owner *metav1.OwnerReference, text string, now time.Time) error {
+	if l.known != nil && l.known.Annotations[l.says] == text && now.Sub(l.renewed) < group.Renew {
 		return nil
 	}
-	name, seconds, at := group.LeaseName(l.group, p.Node), int32(group.Silence/time.Second), metav1.NewMicroTime(now)
+	seconds, at := int32(group.Silence/time.Second), metav1.NewMicroTime(now)
 	if l.known == nil {
-		there, err := l.client.Get(ctx, name, metav1.GetOptions{})
+		there, err := l.client.Get(ctx, l.name, metav1.GetOptions{})
 		if err != nil && !apierrors.IsNotFound(err) {
-			return fmt.Errorf("read Lease %s: %w", name, err)
+			return fmt.Errorf("read Lease %s: %w", l.name, err)
 		}
 		if err == nil {
 			l.known = there
@@ -43,13 +53,12 @@ func (l *lease) renew(ctx context.Context, g *v1alpha1.DirectorGroup, p group.Pr
 	if l.known != nil {
 		next = l.known.DeepCopy()
 	}
-	next.Name = name
-	next.Labels, next.Annotations = map[string]string{v1alpha1.LabelGroup: l.group}, map[string]string{group.AnnotationDirector: text}
-	next.OwnerReferences = []metav1.OwnerReference{{APIVersion: v1alpha1.GroupVersion.String(), Kind: "DirectorGroup", Name: g.Name, UID: g.UID}}
-	if l.pod != nil && l.pod.UID != "" { // no other pod will have its name
-		next.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: l.pod.Name, UID: l.pod.UID}}
+	next.Name = l.name
+	next.Labels, next.Annotations, next.OwnerReferences = map[string]string{l.label: l.value}, map[string]string{l.says: text}, nil
+	if owner != nil {
+		next.OwnerReferences = []metav1.OwnerReference{*owner}
 	}
-	next.Spec.HolderIdentity, next.Spec.LeaseDurationSeconds, next.Spec.RenewTime = &p.Node, &seconds, &at
+	next.Spec.HolderIdentity, next.Spec.LeaseDurationSeconds, next.Spec.RenewTime = &l.of, &seconds, &at
 	var written *coordinationv1.Lease
 	var err error
 	if l.known == nil {
@@ -59,8 +68,78 @@ func (l *lease) renew(ctx context.Context, g *v1alpha1.DirectorGroup, p group.Pr
 	}
 	if err != nil {
 		l.known = nil // somebody else has changed it, or it is gone
-		return fmt.Errorf("write Lease %s: %w", name, err)
+		return fmt.Errorf("write Lease %s: %w", l.name, err)
 	}
 	l.known, l.renewed = written, now
 	return nil
+}
+
+// owner is whom the director's Lease goes with: its DirectorGroup, or its pod, because no other
+// pod will have its name.
+func (n *Node) owner(g *v1alpha1.DirectorGroup) *metav1.OwnerReference {
+	if n.Pod != nil && n.Pod.UID != "" {
+		return &metav1.OwnerReference{APIVersion: "v1", Kind: "Pod", Name: n.Pod.Name, UID: n.Pod.UID}
+	}
+	return &metav1.OwnerReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: "DirectorGroup", Name: g.Name, UID: g.UID}
+}
+
+// teller keeps the Lease at what it is to say, beside all else: an API server that lets it wait
+// is not to hold up what the director forwards. Use newTeller.
+type teller struct {
+	lease lease
+	wake  chan struct{}
+	ended chan struct{}
+
+	mu   sync.Mutex
+	of   *metav1.OwnerReference
+	is   group.Presence
+	last error // of the last time
+}
+
+func newTeller(l lease) *teller {
+	return &teller{lease: l, wake: make(chan struct{}, 1), ended: make(chan struct{})}
+}
+
+// tell has it said soon, if it is something new or it is time to.
+func (t *teller) tell(of *metav1.OwnerReference, is group.Presence) {
+	t.mu.Lock()
+	t.of, t.is = of, is
+	t.mu.Unlock()
+	select {
+	case t.wake <- struct{}{}:
+	default:
+	}
+}
+
+// err returns what was wrong when it was said last.
+func (t *teller) err() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.last
+}
+
+// run says it until the context ends.
+func (t *teller) run(ctx context.Context) {
+	defer close(t.ended)
+	for {
+		select {
+		case <-t.wake:
+		case <-ctx.Done():
+			return
+		}
+		t.mu.Lock()
+		of, is := t.of, t.is
+		t.mu.Unlock()
+		err := t.say(ctx, of, is)
+		t.mu.Lock()
+		t.last = err
+		t.mu.Unlock()
+	}
+}
+
+// say says it now. Nothing else of the teller is to be under way.
+func (t *teller) say(ctx context.Context, of *metav1.OwnerReference, is group.Presence) error {
+	ctx, cancel := context.WithTimeout(ctx, group.Renew)
+	defer cancel()
+	return t.lease.renew(ctx, of, is.String(), time.Now())
 }

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -39,14 +40,19 @@ const (
 
 // Options say which node it is.
 type Options struct {
-	Group, Node string
+	Group, Node string // the group may be empty where the node has an agent alone, which is told of all
 	Pod         *Pod   // that stands for the node, which is not asked for; nil: the node does
 	Namespace   string // of Leases, and of Secrets with passwords; a pod's own
 	Owner       string // the first part of the owners of sets
 	Socket      string // of the director; empty: the node has none, but an agent
 	File        string // the director's
 	AgentFile   string // of the node's weir agent; empty: none is written
-	State       string // the director's directory of state; empty: weir's default
+	AgentSocket string // of that; empty: nobody is told whether it runs
+
+	// What its file says of interfaces; none: the agent's defaults.
+	AgentInterfaces, AgentReplies []string
+
+	State string // the director's directory of state; empty: weir's default
 }
 
 // Node is the sidecar of one director. Use New.
@@ -54,20 +60,33 @@ type Node struct {
 	Options
 	log      *slog.Logger
 	core     corev1client.CoreV1Interface
-	lease    lease
+	teller   *teller
 	director director
 
-	group, set, peer, node cache.SharedIndexInformer // node is nil for a pod
+	agentLease lease
+	agentRan   time.Time // when it did last; zero: it has not been seen to
+	elsewhere  bool      // the Node is in another cluster
+
+	group, set, peer, node cache.SharedIndexInformer // node is nil for a pod, and peer where there is no director
 	moved                  chan struct{}
 	answers                atomic.Bool // the director does
 	restarted              atomic.Bool // it may be another process, which has forgotten what was put
 
-	sets      sets
-	answered  time.Time // when the director did last, or this process began to ask it
-	role      role
-	passwords map[string]password
-	tunnels   tunnels
-	said      string // what was wrong last, which is said once
+	sets     sets
+	answered time.Time // when the director did last, or this process began to ask it
+	role     role
+	taken    taken
+	// lacksPorts says why its director does not have node ports that it is to; empty: it has.
+	lacksPorts string
+	passwords  map[string]password
+	sessions   sessions
+	tunnels    tunnels
+	ports      nodePorts // that the agent knows
+	ways       *looker
+	overlay    overlay // as it was last
+	// forwarding is until when groups do, by their names, as far as is known.
+	forwarding map[string]time.Time
+	said       string // what was wrong last, which is said once
 }
 
 // New returns a sidecar that reads what the group is by one configuration, and the Node by
@@ -83,12 +102,22 @@ func New(config, nodes *rest.Config, o Options, log *slog.Logger) (*Node, error)
 	if o.Pod != nil {
 		o.Node = o.Pod.Name
 	}
-	n := &Node{Options: o, log: log, core: core, lease: lease{client: coordination.Leases(o.Namespace), group: o.Group, pod: o.Pod},
+	leases := coordination.Leases(o.Namespace)
+	n := &Node{Options: o, log: log, core: core, teller: newTeller(directorLease(leases, o.Group, o.Node)), agentLease: agentLease(leases, o.Node), elsewhere: config != nodes,
 		director: director{client: api.NewClient(o.Socket), prefix: o.Owner, group: o.Group, log: log},
-		moved:    make(chan struct{}, 1), passwords: map[string]password{}, tunnels: tunnels{}}
-	n.group = follow.Informer(resources, v1alpha1.DirectorGroups, &v1alpha1.DirectorGroup{}, follow.What{Fields: "metadata.name=" + o.Group})
-	n.set = follow.Informer(resources, v1alpha1.DirectorSets, &v1alpha1.DirectorSet{}, follow.What{Labels: v1alpha1.LabelGroup + "=" + o.Group})
-	n.peer = follow.Informer(resources, v1alpha1.BGPPeers, &v1alpha1.BGPPeer{}, follow.What{})
+		moved:    make(chan struct{}, 1), passwords: map[string]password{}, tunnels: tunnels{}, ports: nodePorts{}, sets: sets{group: o.Group}, forwarding: map[string]time.Time{}}
+	if n.ways = newLooker(n.wake); o.File != "" {
+		n.role.leaves = leftBy(o.File) // its director may have node ports of a process before
+	}
+	var one, its follow.What
+	if o.Group != "" {
+		one, its = follow.What{Fields: "metadata.name=" + o.Group}, follow.What{Labels: v1alpha1.LabelGroup + "=" + o.Group}
+	}
+	n.group = follow.Informer(resources, v1alpha1.DirectorGroups, &v1alpha1.DirectorGroup{}, one)
+	n.set = follow.Informer(resources, v1alpha1.DirectorSets, &v1alpha1.DirectorSet{}, its)
+	if o.Socket != "" {
+		n.peer = follow.Informer(resources, v1alpha1.BGPPeers, &v1alpha1.BGPPeer{}, follow.What{})
+	}
 	if o.Pod == nil {
 		n.node = follow.Informer(local.RESTClient(), "nodes", &corev1.Node{}, follow.What{Fields: "metadata.name=" + o.Node})
 	}
@@ -109,15 +138,27 @@ func (n *Node) wake() {
 }
 
 // Write writes the director's file, as far as it is known, and returns: a director that starts
-// needs one. One that is there stays: it is what ran before.
+// needs one. One that is there stays: it is what ran before. So it does with an agent's.
 func (n *Node) Write(ctx context.Context) error {
+	if n.AgentFile != "" {
+		if err := n.writeOnce(); err != nil || n.Socket == "" {
+			return err
+		}
+	}
 	if err := follow.Run(ctx, n.followed(n.group, n.peer)...); err != nil {
 		return err
 	}
 	for {
 		if g := follow.One[v1alpha1.DirectorGroup](n.group, n.Group); g != nil {
 			f := n.facts(g)
-			return n.writeFile(ctx, g, &f, announced{}, time.Now())
+			err := n.writeFile(ctx, g, &f, announced{}, time.Now())
+			if _, none := os.Stat(n.File); none == nil && err != nil {
+				// A peer whose password cannot be read yet is left out of it, and keeps no director from
+				// starting.
+				n.log.Warn("the director's file is without what could not be read", "error", err)
+				return nil
+			}
+			return err
 		}
 		n.log.Info("waiting for the DirectorGroup", "group", n.Group)
 		select {
@@ -128,12 +169,9 @@ func (n *Node) Write(ctx context.Context) error {
 	}
 }
 
-// followed returns these, and the Node where there is one to be followed.
+// followed returns those of these that are to be followed, and the Node where it is.
 func (n *Node) followed(all ...cache.SharedIndexInformer) []cache.SharedIndexInformer {
-	if n.node != nil {
-		all = append(all, n.node)
-	}
-	return all
+	return slices.DeleteFunc(append(all, n.node), func(i cache.SharedIndexInformer) bool { return i == nil })
 }
 
 // Run does the work until the context ends. Then the director goes on as it is; that of a pod
@@ -150,7 +188,9 @@ func (n *Node) Run(ctx context.Context) error {
 			n.log.Warn("something of other pods stays", "error", err)
 		}
 	}
+	go n.ways.run(ctx)
 	n.log.Info("following the group", "group", n.Group, "node", n.Node)
+	go n.teller.run(ctx)
 	ticks := time.NewTicker(again)
 	defer ticks.Stop()
 	for {
@@ -160,6 +200,7 @@ func (n *Node) Run(ctx context.Context) error {
 			time.Sleep(together)
 		case <-ticks.C:
 		case <-ctx.Done():
+			<-n.teller.ended
 			if n.Pod != nil {
 				return errors.Join(ctx.Err(), n.leaving())
 			}
@@ -190,13 +231,23 @@ func (n *Node) facts(g *v1alpha1.DirectorGroup) facts {
 	if n.Pod != nil {
 		return n.Pod.facts()
 	}
-	return factsOf(n.Node, follow.One[corev1.Node](n.node, n.Node), g)
+	f := factsOf(n.Node, follow.One[corev1.Node](n.node, n.Node), g)
+	if g == nil || len(g.Spec.ReplyInterfaces) == 0 {
+		n.overlay = overlay{}
+		return f
+	}
+	if err := n.overlay.read(g.Spec.ReplyInterfaces); err != nil && f.Unfit == "" {
+		f.Unfit = err.Error()
+	}
+	f.Overlay = n.overlay
+	return f
 }
 
 // pass makes everything so once.
 func (n *Node) pass(ctx context.Context, now time.Time) {
 	if n.restarted.Swap(false) {
-		n.director.has = nil
+		n.director.forget()
+		n.role.emptied = false
 	}
 	g := follow.One[v1alpha1.DirectorGroup](n.group, n.Group)
 	f := n.facts(g)
@@ -209,10 +260,14 @@ func (n *Node) pass(ctx context.Context, now time.Time) {
 		if f.Unfit == "" && !n.answers.Load() {
 			f.Unfit = n.role.unfit(now.Sub(n.answered))
 		}
-		err = errors.Join(err, n.tell(ctx, g, &f, now)) // the last: the API server may let it wait
+		n.hear(ctx, g, &f, now)
+		if g != nil { // else there is nobody to tell
+			n.teller.tell(n.owner(g), n.presence(g, &f))
+		}
+		err = errors.Join(err, n.teller.err())
 	}
 	if n.AgentFile != "" {
-		err = errors.Join(err, n.writeAgent(g, &f, now))
+		err = errors.Join(err, n.writeAgent(follow.List[v1alpha1.DirectorGroup](n.group), &f, now), n.tellOfAgent(ctx, now))
 	}
 	if err == nil {
 		n.said = ""
@@ -222,18 +277,17 @@ func (n *Node) pass(ctx context.Context, now time.Time) {
 	}
 }
 
-// tell tells the controller what the node is.
-func (n *Node) tell(ctx context.Context, g *v1alpha1.DirectorGroup, f *facts, now time.Time) error {
-	if g == nil {
-		return nil // there is nobody to tell
-	}
-	p := group.Presence{Node: n.Node, Unfit: f.Unfit}
+// presence is what the controller is told of the node.
+func (n *Node) presence(g *v1alpha1.DirectorGroup, f *facts) group.Presence {
+	taken := n.taken.Taken
+	p := group.Presence{Node: n.Node, Unfit: f.Unfit, Taken: &taken, Peers: n.sessions.of, NodePorts: n.lacksPorts}
 	for _, a := range f.addresses() {
 		p.Addresses = append(p.Addresses, a.String())
 	}
-	ctx, cancel := context.WithTimeout(ctx, group.Renew)
-	defer cancel()
-	return n.lease.renew(ctx, g, p, now)
+	if n.Pod == nil {
+		p.Ways = n.ways.look(g)
+	}
+	return p
 }
 
 // follow makes the director what the node is in the group now.
@@ -249,19 +303,46 @@ func (n *Node) follow(ctx context.Context, g *v1alpha1.DirectorGroup, f *facts, 
 	}
 	switch n.role.state {
 	case active:
-		err := n.sets.read(follow.List[v1alpha1.DirectorSet](n.set))
-		if n.answers.Load() {
-			err = errors.Join(err, n.director.put(ctx, n.sets.bySet()))
-		}
-		return errors.Join(err, n.writeFile(ctx, n.role.group, f, announced{active: true, vips: n.mine()}, now))
+		return n.forward(ctx, f, now)
 	case draining:
-		return n.writeFile(ctx, n.role.group, f, announced{}, now)
+		err := n.writeFile(ctx, n.role.group, f, announced{}, now)
+		if n.role.group.Spec.NodePorts == nil { // agents do not know them much longer
+			err = errors.Join(err, n.putNodePorts(ctx, f, nil))
+		}
+		return err
+	}
+	if n.taken, n.lacksPorts = (taken{}), ""; n.role.group.Spec.NodePorts != nil {
+		n.lacksPorts = notYet
 	}
 	return errors.Join(n.writeFile(ctx, n.role.group, f, announced{}, now), n.empty(ctx))
 }
 
+// forward gives the director what the group forwards. Whom it leaves to kube-proxy at node ports
+// it is told before it has any, and not until it has none it is told that there is nobody.
+func (n *Node) forward(ctx context.Context, f *facts, now time.Time) error {
+	err := n.sets.read(follow.List[v1alpha1.DirectorSet](n.set))
+	var not map[int]error
+	if n.answers.Load() {
+		not = n.sets.lacks(n.director.put(ctx, n.sets.bySet()))
+		n.taken.is(&n.sets, not, now)
+		err = errors.Join(err, errorOf(not))
+	}
+	write := func() error {
+		return n.writeFile(ctx, n.role.group, f, announced{active: true, vips: n.mine()}, now)
+	}
+	if !takesNodePorts(n.role.group) {
+		ports := n.putNodePorts(ctx, f, not)
+		return errors.Join(err, ports, write())
+	}
+	err = errors.Join(err, write())
+	return errors.Join(err, n.putNodePorts(ctx, f, not))
+}
+
 // mine returns the VIPs that this node answers for by ARP and NDP.
 func (n *Node) mine() (list []netip.Addr) {
+	if n.role.group.Spec.Neighbor == nil {
+		return nil
+	}
 	var directors []string
 	for _, d := range n.role.group.Status.Directors {
 		directors = append(directors, d.Node)
@@ -300,7 +381,7 @@ func (n *Node) writeFile(ctx context.Context, g *v1alpha1.DirectorGroup, f *fact
 	if told.passwords, err = n.readPasswords(ctx, g, peers, f, now); err != nil {
 		errs = append(errs, err)
 	}
-	text, err := file(g, peers, f, told, n.State)
+	text, err := file(g, peers, f, told, n.leaves(g), n.State)
 	if err == nil {
 		err = replace(n.File, text)
 	}
@@ -311,6 +392,7 @@ func (n *Node) writeFile(ctx context.Context, g *v1alpha1.DirectorGroup, f *fact
 type password struct {
 	file string
 	read time.Time
+	err  error // why it could not be, the last time; the one that was read before is used on
 }
 
 // readPasswords returns the files of the passwords of peers that the node speaks with.
@@ -337,10 +419,11 @@ func (n *Node) readPasswords(ctx context.Context, g *v1alpha1.DirectorGroup, pee
 					known.file = path
 				}
 			}
-			if err != nil {
-				errs = append(errs, err)
-			}
+			known.err = err
 			n.passwords[secret] = known
+		}
+		if known.err != nil {
+			errs = append(errs, known.err)
 		}
 		if known.file != "" {
 			files[p.Of.Name] = known.file

@@ -8,13 +8,10 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-
-	"weir.io/weir/kube/group"
 )
 
 // Pod is a director that is deployed with an application: it is in the pods' network, and the
@@ -48,9 +45,7 @@ func (n *Node) leaving() error {
 	}
 	f := n.Pod.facts()
 	f.Unfit = "its pod has been told to end"
-	ctx, cancel := context.WithTimeout(context.Background(), group.Renew) // that of the process has ended
-	defer cancel()
-	return n.tell(ctx, g, &f, time.Now())
+	return n.teller.say(context.Background(), n.owner(g), n.presence(g, &f)) // that of the process has ended
 }
 
 // sweep removes what is pinned of pods that are gone. One that ends by itself leaves an empty

@@ -27,6 +27,7 @@ type role struct {
 	drain   time.Duration
 	until   time.Time // while it drains
 	emptied bool      // its director has nothing of the group any more
+	leaves  []string  // whom that leaves to the kernel at node ports by its file
 }
 
 // is takes in what the group is now; nil: there is none any more. It reports whether the node

@@ -3,13 +3,17 @@ package node
 import (
 	"cmp"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"log/slog"
 	"maps"
 	"net/netip"
 	"slices"
 	"strings"
+
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	"weir.io/weir/internal/api"
 	"weir.io/weir/internal/model"
@@ -19,36 +23,77 @@ import (
 
 // sets are what the controller wants the group's directors to forward, as it was read last.
 type sets struct {
+	group   string                           // whose they are; empty: those of all groups
 	objects map[string]*v1alpha1.DirectorSet // by name
 	decoded map[string]decoded               // by the Service's name
+	version string                           // the newest of the objects that were all read
+	// unread are Services of which nothing could be read since the process began, by their names,
+	// and why. What the director has of their sets it may have from before.
+	unread map[string]unread
+
+	// What follows from these is kept until something else is read: there may be thousands, and it is
+	// asked for all the time.
+	whole  map[string]*v1alpha1.DirectorSet // that were read last, if nothing was wrong with any; nil: something was
+	parts  map[int][]decoded                // as bySet returns them
+	stale  bool                             // parts are of what was read before
+	reads  int                              // Services that were looked at, for tests
+	sums   uint64                           // as fronts returns it
+	places []netip.Addr                     // as vips returns them
+}
+
+type unread struct {
+	of  *v1alpha1.CompiledService
+	why error
 }
 
 // decoded is a Service whose documents were read.
 type decoded struct {
+	group     string // whose directors forward it
 	of        *v1alpha1.CompiledService
 	documents []model.Document
+	fronts    uint64 // of these
+	sum       uint64 // of them as they are written: a revision may have been another one's, where the controller knew of none
+	lost      bool   // its DirectorSet is there no more
 }
 
 // read takes in the DirectorSets that there are. One that is not there any more has been lost:
-// a controller that wants nothing to be forwarded writes an empty one.
+// a controller that wants nothing to be forwarded writes an empty one. One that is not as the
+// controller writes it stays what it was.
 func (s *sets) read(list []*v1alpha1.DirectorSet) error {
+	if s.isWhole(list) {
+		return nil
+	}
 	if s.objects == nil {
 		s.objects = map[string]*v1alpha1.DirectorSet{}
 	}
+	s.stale, s.whole = true, nil
+	var errs []error
+	there := map[string]bool{}
 	for _, o := range list {
+		if !group.IsNamed(o) || s.group != "" && o.Spec.Group != s.group {
+			continue
+		}
+		there[o.Name] = true
+		if has := len(o.Spec.Services); has != int(o.Spec.Count) && s.objects[o.Name] != nil {
+			errs = append(errs, fmt.Errorf("DirectorSet %s: has %d services, and says that they are %d", o.Name, has, o.Spec.Count))
+			continue
+		}
 		s.objects[o.Name] = o
 	}
 	next := map[string]decoded{}
-	var errs []error
-	for _, name := range slices.Sorted(maps.Keys(s.objects)) {
+	s.unread = map[string]unread{}
+	for _, name := range slices.SortedFunc(maps.Keys(s.objects), func(a, b string) int {
+		return cmp.Or(cmp.Compare(place(!there[a]), place(!there[b])), cmp.Compare(a, b))
+	}) {
 		o := s.objects[name]
 		for i := range o.Spec.Services {
+			s.reads++
 			c := &o.Spec.Services[i]
-			if other, twice := next[c.Name]; twice && other.of.Revision >= c.Revision {
-				continue // it is about to be taken out of the one in which it is older
+			if other, twice := next[c.Name]; twice && (other.of.Revision >= c.Revision || !other.lost && !there[name]) {
+				continue // it is about to be taken out of the one in which it is older, or was in a lost one
 			}
 			if before, known := s.decoded[c.Name]; known && (before.of == c || before.of.Revision == c.Revision && string(before.of.Documents) == string(c.Documents)) {
-				next[c.Name] = decoded{c, before.documents}
+				next[c.Name] = decoded{o.Spec.Group, c, before.documents, before.fronts, before.sum, !there[name]}
 				continue
 			}
 			documents, err := group.Decode(c)
@@ -56,19 +101,108 @@ func (s *sets) read(list []*v1alpha1.DirectorSet) error {
 				errs = append(errs, fmt.Errorf("DirectorSet %s: %w", name, err))
 				if before, known := s.decoded[c.Name]; known {
 					next[c.Name] = before
+				} else if _, twice := next[c.Name]; !twice {
+					s.unread[c.Name] = unread{c, err}
 				}
 				continue
 			}
-			next[c.Name] = decoded{c, documents}
+			sum := fnv.New64a()
+			sum.Write(c.Documents) // it never fails
+			next[c.Name] = decoded{o.Spec.Group, c, documents, group.Fronts(documents), sum.Sum64(), !there[name]}
+			delete(s.unread, c.Name)
 		}
 	}
 	s.decoded = next
+	if len(errs) == 0 {
+		s.version = newest(s.objects)
+		s.whole = make(map[string]*v1alpha1.DirectorSet, len(list))
+		for _, o := range list {
+			s.whole[o.Name] = o
+		}
+	}
 	return errors.Join(errs...)
 }
 
+// forget makes a DirectorSet one that was never read.
+func (s *sets) forget(name string) {
+	delete(s.objects, name)
+	s.whole = nil
+}
+
+// isWhole reports whether objects are the very ones that were read last, with nothing wrong.
+func (s *sets) isWhole(list []*v1alpha1.DirectorSet) bool {
+	if s.whole == nil || len(list) != len(s.whole) {
+		return false
+	}
+	for _, o := range list {
+		if s.whole[o.Name] != o {
+			return false
+		}
+	}
+	return true
+}
+
+// newest returns the newest version of any object. What is followed comes in the order of
+// versions, so all that is older has been read.
+func newest(objects map[string]*v1alpha1.DirectorSet) (version string) {
+	for _, o := range objects {
+		if order, err := resourceversion.CompareResourceVersion(version, o.ResourceVersion); version == "" || err == nil && order < 0 {
+			version = o.ResourceVersion
+		}
+	}
+	return version
+}
+
+// fronts tells apart what all Services together are reached at.
+func (s *sets) fronts() uint64 {
+	s.follow()
+	return s.sums
+}
+
+// follow finds out what follows from what was read last.
+func (s *sets) follow() {
+	if s.parts != nil && !s.stale {
+		return
+	}
+	s.stale = false
+	before := s.parts
+	s.parts, s.places, s.sums = s.partsNow(), s.vipsNow(), 0
+	for n, part := range s.parts {
+		if was := before[n]; sameParts(was, part) {
+			s.parts[n] = was
+		}
+	}
+	for name, d := range s.decoded {
+		h := fnv.New64a()
+		h.Write(binary.BigEndian.AppendUint64([]byte(name), d.fronts)) // it never fails
+		s.sums += h.Sum64()
+	}
+}
+
+// sameParts reports whether directors that were given the one have the other.
+func sameParts(a, b []decoded) bool {
+	return slices.EqualFunc(a, b, func(a, b decoded) bool {
+		return a.of.Name == b.of.Name && a.of.Revision == b.of.Revision && a.sum == b.sum
+	})
+}
+
+// place puts what is so behind what is not.
+func place(behind bool) int {
+	if behind {
+		return 1
+	}
+	return 0
+}
+
 // bySet returns the Services of each of the directors' sets, in the order of their names. A
-// set whose DirectorSet has none is empty.
+// set whose DirectorSet has none is empty. One with a Service that cannot be read is left out: it
+// stays what it is.
 func (s *sets) bySet() map[int][]decoded {
+	s.follow()
+	return s.parts
+}
+
+func (s *sets) partsNow() map[int][]decoded {
 	all := map[int][]decoded{}
 	for _, o := range s.objects {
 		all[int(o.Spec.Set)] = nil
@@ -77,15 +211,42 @@ func (s *sets) bySet() map[int][]decoded {
 		d := s.decoded[name]
 		all[int(d.of.Set)] = append(all[int(d.of.Set)], d)
 	}
+	for _, u := range s.unread {
+		delete(all, int(u.of.Set))
+	}
 	return all
+}
+
+// lacks adds which sets stay what they are because something of them cannot be read, and why.
+func (s *sets) lacks(not map[int]error) map[int]error {
+	for _, name := range slices.Sorted(maps.Keys(s.unread)) {
+		if not == nil {
+			not = map[int]error{}
+		}
+		u := s.unread[name]
+		not[int(u.of.Set)] = fmt.Errorf("it stays as it is: %w", u.why)
+	}
+	return not
 }
 
 // vips returns all addresses, in order.
 func (s *sets) vips() []netip.Addr {
+	s.follow()
+	return s.places
+}
+
+func (s *sets) vipsNow() []netip.Addr {
 	seen := map[netip.Addr]bool{}
 	for _, d := range s.decoded {
 		for i := range d.documents {
 			seen[d.documents[i].Service.VIP] = true
+		}
+	}
+	for _, u := range s.unread { // it may be forwarded as it was before this process
+		for _, text := range u.of.VIPs {
+			if vip, err := netip.ParseAddr(text); err == nil {
+				seen[vip] = true
+			}
 		}
 	}
 	return slices.SortedFunc(maps.Keys(seen), netip.Addr.Compare)
@@ -97,35 +258,46 @@ type director struct {
 	prefix string // of the owners of its sets: kube
 	group  string
 	log    *slog.Logger
-	has    map[int]string // what each set was put with last: the Services' names and revisions
+	has    map[int][]decoded // what each set was put with last
+	ports  *string           // what node ports were put with last; empty: it has none; nil: it is not known
+	leaves []string          // whom it leaves to the kernel there, as it has said; nil: it is not known
 }
 
-// put makes these what the director forwards. Only sets that are another one are put.
-func (d *director) put(ctx context.Context, all map[int][]decoded) error {
-	var errs []error
+// put makes these what the director forwards. Only sets that are another one are put. It returns
+// why some are not so, by their numbers.
+func (d *director) put(ctx context.Context, all map[int][]decoded) (not map[int]error) {
 	// What shrinks first: a Service that has moved belongs to one.
 	for _, n := range slices.SortedFunc(maps.Keys(all), func(a, b int) int { return cmp.Or(cmp.Compare(len(all[a]), len(all[b])), cmp.Compare(a, b)) }) {
-		var is strings.Builder
-		var documents []model.Document
-		for _, one := range all[n] {
-			fmt.Fprintf(&is, "%s %d\n", one.of.Name, one.of.Revision)
-			documents = append(documents, one.documents...)
-		}
-		if had, known := d.has[n]; known && had == is.String() {
+		if had, known := d.has[n]; known && sameParts(had, all[n]) {
 			continue
 		}
-		change, err := d.client.PutDocuments(ctx, group.Owner(d.prefix, d.group, n), documents)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("put set %d to the director: %w", n, err))
+		var documents []model.Document
+		for _, one := range all[n] {
+			documents = append(documents, one.documents...)
+		}
+		if err := d.putOne(ctx, group.Owner(d.prefix, d.group, n), documents); err != nil {
+			if not == nil {
+				not = map[int]error{}
+			}
+			not[n] = err
 			continue
 		}
 		if d.has == nil {
-			d.has = map[int]string{}
+			d.has = map[int][]decoded{}
 		}
-		d.has[n] = is.String()
-		d.log.Info("the director has another set", "set", n, "services", len(documents), "added", len(change.Added), "changed", len(change.Changed), "removed", len(change.Removed))
+		d.has[n] = all[n]
 	}
-	return errors.Join(errs...)
+	return not
+}
+
+// putOne puts one set.
+func (d *director) putOne(ctx context.Context, owner string, documents []model.Document) error {
+	change, err := d.client.PutDocuments(ctx, owner, documents)
+	if err != nil {
+		return err
+	}
+	d.log.Info("the director has another set", "owner", owner, "services", len(documents), "added", len(change.Added), "changed", len(change.Changed), "removed", len(change.Removed))
+	return nil
 }
 
 // owned returns which of the director's sets are the group's, and how many services they have.
@@ -143,13 +315,16 @@ func (d *director) owned(ctx context.Context) (map[string]int, error) {
 	return owned, nil
 }
 
+// forget makes the director one of which nothing is known: another process may have nothing.
+func (d *director) forget() { d.has, d.ports, d.leaves = nil, nil, nil }
+
 // empty takes everything out that the group's sets have.
 func (d *director) empty(ctx context.Context) error {
 	owned, err := d.owned(ctx)
 	if err != nil {
 		return err
 	}
-	d.has = nil
+	d.forget()
 	var errs []error
 	for owner, services := range owned {
 		if services == 0 {
@@ -160,6 +335,9 @@ func (d *director) empty(ctx context.Context) error {
 			continue
 		}
 		d.log.Info("a set is empty now, because the node is no director of the group", "owner", owner, "services", services)
+	}
+	if len(errs) == 0 {
+		d.ports = new(string)
 	}
 	return errors.Join(errs...)
 }

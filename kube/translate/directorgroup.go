@@ -20,6 +20,7 @@ type DirectorGroup struct {
 	Notice   time.Duration   // of new generations
 
 	services, namespaces labels.Selector // nil: any
+	snatPorts            model.PortRange // of full NAT, at nodes' addresses
 }
 
 // ReadDirectorGroup returns what a DirectorGroup makes of the options that Services have by the
@@ -46,7 +47,15 @@ func ReadDirectorGroup(g *v1alpha1.DirectorGroup, o Options) (*DirectorGroup, er
 	if g.Spec.SNAT != nil {
 		o.SNAT = *g.Spec.SNAT
 	}
-	o.NodeHealth = o.NodeHealth && o.Backends == Nodes
+	if g.Spec.MTU != 0 {
+		o.MTU = uint16(g.Spec.MTU)
+	}
+	// Nodes' agents follow what groups forward, and take tunnels from the groups' nodes.
+	o.NoAgents = ""
+	if g.Spec.Namespace != "" {
+		o.NoAgents = fmt.Sprintf("pods that are directors, as those of DirectorGroup %s, forward in mode nat alone", g.Name)
+	}
+	o.NodeHealth = o.NodeHealth && o.To() == Nodes
 	if zone := g.Spec.NodeSelector[corev1.LabelTopologyZone]; zone != "" {
 		o.Zone = zone // all of its directors are there
 	}
@@ -54,6 +63,11 @@ func ReadDirectorGroup(g *v1alpha1.DirectorGroup, o Options) (*DirectorGroup, er
 		return nil, fmt.Errorf("spec.mode: %s", why)
 	}
 	read.Options = o
+	if g.Spec.SNATPorts != "" {
+		if err := read.snatPorts.UnmarshalText([]byte(g.Spec.SNATPorts)); err != nil {
+			return nil, fmt.Errorf("spec.snatPorts: %w", err)
+		}
+	}
 	var notice model.Duration
 	if err := notice.UnmarshalText([]byte(g.Spec.Notice)); err != nil {
 		return nil, fmt.Errorf("spec.notice: %w", err)

@@ -2,12 +2,14 @@ package translate
 
 import (
 	"cmp"
+	"fmt"
 	"net/netip"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
+	"weir.io/weir/internal/model"
 	"weir.io/weir/kube/pool"
 )
 
@@ -18,14 +20,17 @@ type endpoint struct {
 	node     string
 	weight   uint16
 	hints    []discoveryv1.ForZone // the zones that it is meant for
+	nodes    []discoveryv1.ForNode // and the nodes
 	draining bool                  // it keeps its connections, and gets no new ones
+	idle     bool                  // it serves nobody, and may have connections
 }
 
 // endpoints returns those of a port in a family, in the order of their addresses. Those that
 // terminate and still serve are draining, unless there is nobody else: then they are all that
 // there is, and used (as kube-proxy does, KEP-1669). So are those that are meant for other
-// zones than the directors'.
-func endpoints(slices_ []*discoveryv1.EndpointSlice, port *corev1.ServicePort, family pool.Family, zone string) (list []endpoint, zoned bool) {
+// zones than the directors'. With idle those that do not serve are there, too: they keep their
+// connections, and nothing else makes them get any.
+func endpoints(slices_ []*discoveryv1.EndpointSlice, port *corev1.ServicePort, family pool.Family, zone string, idle bool) (list []endpoint, zoned bool) {
 	of := map[netip.AddrPort]endpoint{}
 	ready := false
 	for _, slice := range slices_ {
@@ -35,8 +40,8 @@ func endpoints(slices_ []*discoveryv1.EndpointSlice, port *corev1.ServicePort, f
 		}
 		weights, _ := weights(slice)
 		for i := range slice.Endpoints {
-			e, serves := endpointOf(&slice.Endpoints[i], number)
-			if !serves {
+			e, known := endpointOf(&slice.Endpoints[i], number)
+			if !known || e.idle && !idle || pool.FamilyOf(e.at.Addr()) != family {
 				continue
 			}
 			for _, name := range []string{e.at.Addr().String(), e.name} {
@@ -45,7 +50,7 @@ func endpoints(slices_ []*discoveryv1.EndpointSlice, port *corev1.ServicePort, f
 				}
 			}
 			// It may be in two slices while it moves between them: what is ready counts.
-			if before, twice := of[e.at]; !twice || before.draining {
+			if before, twice := of[e.at]; !twice || before.idle || before.draining && !e.idle {
 				of[e.at] = e
 			}
 			ready = ready || !e.draining
@@ -53,7 +58,7 @@ func endpoints(slices_ []*discoveryv1.EndpointSlice, port *corev1.ServicePort, f
 	}
 	list = make([]endpoint, 0, len(of))
 	for _, e := range of {
-		e.draining = e.draining && ready
+		e.draining = e.draining && ready || e.idle
 		list = append(list, e)
 	}
 	slices.SortFunc(list, func(a, b endpoint) int { return a.at.Compare(b.at) })
@@ -109,7 +114,7 @@ func portOf(slice *discoveryv1.EndpointSlice, port *corev1.ServicePort) (uint16,
 	return 0, false
 }
 
-func endpointOf(e *discoveryv1.Endpoint, port uint16) (none endpoint, serves bool) {
+func endpointOf(e *discoveryv1.Endpoint, port uint16) (none endpoint, known bool) {
 	is := func(condition *bool, otherwise bool) bool {
 		if condition == nil {
 			return otherwise
@@ -118,16 +123,16 @@ func endpointOf(e *discoveryv1.Endpoint, port uint16) (none endpoint, serves boo
 	}
 	ready := is(e.Conditions.Ready, true)
 	serving, terminating := is(e.Conditions.Serving, ready), is(e.Conditions.Terminating, false)
-	if len(e.Addresses) == 0 || !ready && !(serving && terminating) {
+	if len(e.Addresses) == 0 {
 		return none, false
 	}
-	a, err := netip.ParseAddr(e.Addresses[0]) // further ones have no meaning (discovery/v1)
+	a, err := addressOf(e)
 	if err != nil {
 		return none, false
 	}
-	found := endpoint{at: netip.AddrPortFrom(a.Unmap(), port), weight: usualWeight, draining: !ready}
+	found := endpoint{at: netip.AddrPortFrom(a, port), weight: usualWeight, draining: !ready, idle: !ready && !(serving && terminating)}
 	if e.Hints != nil {
-		found.hints = e.Hints.ForZones
+		found.hints, found.nodes = e.Hints.ForZones, e.Hints.ForNodes
 	}
 	if e.TargetRef != nil && e.TargetRef.Kind == "Pod" {
 		found.name = e.TargetRef.Name
@@ -136,4 +141,34 @@ func endpointOf(e *discoveryv1.Endpoint, port uint16) (none endpoint, serves boo
 		found.node = *e.NodeName
 	}
 	return found, true
+}
+
+// addressOf returns where an endpoint is. Whoever may write EndpointSlices may write what is no
+// address of a host into them: that one is left out, and the others serve.
+func addressOf(e *discoveryv1.Endpoint) (netip.Addr, error) {
+	a, err := netip.ParseAddr(e.Addresses[0]) // further ones have no meaning (discovery/v1)
+	if err != nil {
+		return a, err
+	}
+	if a = a.Unmap(); model.AddressProblem(a) != "" {
+		return a, fmt.Errorf("%s %s", a, model.AddressProblem(a))
+	}
+	return a, nil
+}
+
+// endpointProblems returns which endpoints are left out because of their addresses.
+func endpointProblems(list []*discoveryv1.EndpointSlice) (problems []Problem) {
+	for _, s := range list {
+		if s.AddressType == discoveryv1.AddressTypeFQDN {
+			continue // names, which nobody forwards to (discovery/v1)
+		}
+		for i := range s.Endpoints {
+			if e := &s.Endpoints[i]; len(e.Addresses) > 0 {
+				if _, err := addressOf(e); err != nil {
+					problems = append(problems, problem(Unsupported, "EndpointSlice %s: %v; the endpoint is left out", s.Name, err)...)
+				}
+			}
+		}
+	}
+	return problems
 }

@@ -2,6 +2,7 @@ package translate
 
 import (
 	"net/netip"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -18,13 +19,27 @@ type Node struct {
 	Excluded bool
 	// Leaving says that it is about to be removed: it gets no new connections.
 	Leaving bool
+	// Agent is whether weir agent delivers packets to its pods.
+	Agent Agent
 	// Ready is what the kubelet, or who misses it, says.
 	Ready bool
 	Zone  string // that it is in; empty: it is not known
+	// Sources are where its packets and its pods' come from, as prefixes with spaces between.
+	Sources string
 	// Weight is its share beside other nodes where any pod can be reached by it, as its label
 	// says; empty: the usual one.
 	Weight string
 }
+
+// Agent is what is known of a node's weir agent.
+type Agent int
+
+// What is known.
+const (
+	AgentNone   Agent = iota // it has none
+	AgentSilent              // nothing was heard of it lately: what it knows it goes on with
+	AgentRuns
+)
 
 // toBeDeleted is the taint by which the cluster autoscaler marks a node that it drains.
 const toBeDeleted = "ToBeDeletedByClusterAutoscaler"
@@ -39,6 +54,7 @@ func NodeOf(n *corev1.Node) Node {
 	for _, c := range n.Status.Conditions {
 		node.Ready = node.Ready || c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
 	}
+	node.Sources = strings.Join(sourcesOf(n), " ")
 	for _, kind := range []corev1.NodeAddressType{corev1.NodeInternalIP, corev1.NodeExternalIP} {
 		for _, given := range n.Status.Addresses {
 			a, err := netip.ParseAddr(given.Address)
@@ -65,15 +81,17 @@ func (n *Node) address(family pool.Family) *netip.Addr {
 type Cluster struct {
 	nodes    []Node // in the order of their names
 	byName   map[string]int
-	dark     bool // none is ready
+	all      map[string]Node // those that load balancers do not use, too
+	dark     bool            // none is ready
 	weights  map[string]uint16
 	problems []Problem // with their weights
 }
 
 // NewCluster returns a cluster of nodes, which are in the order of their names.
 func NewCluster(nodes []Node) *Cluster {
-	c := &Cluster{byName: map[string]int{}, dark: true, weights: map[string]uint16{}}
+	c := &Cluster{byName: map[string]int{}, all: map[string]Node{}, dark: true, weights: map[string]uint16{}}
 	for _, n := range nodes {
+		c.all[n.Name] = n
 		if !n.Excluded {
 			c.byName[n.Name] = len(c.nodes)
 			c.nodes = append(c.nodes, n)

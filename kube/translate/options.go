@@ -55,12 +55,32 @@ type Options struct {
 	Zone string
 	// MTU is of the paths to backends; 0: as the directors' interfaces have it.
 	MTU uint16
+	// NoAgents says why no agents of nodes are told of what these directors forward; empty:
+	// they are.
+	NoAgents string
+	// Ways are how these directors' packets get to pods' addresses, for mode ipip.
+	Ways *Ways
 
 	// What a ServicePolicy says besides; zero: as directors do by themselves.
 	Policy          model.Policy
 	Affinity        model.Affinity
 	Drain, MaxDrain model.Duration
 	Health          *model.HealthCheck // instead of NodeHealth
+	MinHealthy      *uint32            // backends for a VIP to be announced; nil: one
+}
+
+// To returns what the backends are. Those of gue are pods always: no kube-proxy would know what
+// to do with its packets.
+func (o Options) To() Target {
+	if o.Mode == model.GUE {
+		return Pods
+	}
+	return o.Backends
+}
+
+// ByAgent reports whether packets get to pods by the agents of their nodes.
+func (o Options) ByAgent() bool {
+	return o.To() == Pods && (o.Mode == model.GUE || o.Mode == model.IPIP)
 }
 
 // Check says why directors could not forward so, or nothing.
@@ -68,10 +88,8 @@ func (o Options) Check() string {
 	switch {
 	case o.Mode == model.Redirect:
 		return "redirect is not available here yet: clients' hosts have to be told of each Service"
-	case o.Mode == model.GUE:
-		return "gue is not available here yet: weir agent on nodes has to be told of each Service; use l2dsr, ipip or nat"
-	case o.Mode != model.NAT && o.Backends == Pods:
-		return fmt.Sprintf("mode %s reaches nodes only: nobody there hands the packet to a pod yet; use mode nat, or backends: nodes", o.Mode)
+	case o.Mode == model.L2DSR && o.Backends == Pods:
+		return "mode l2dsr reaches nodes only: use gue, ipip or nat, or backends: nodes"
 	}
 	return ""
 }
@@ -89,7 +107,11 @@ func (o Options) of(s *corev1.Service) (Options, []Problem) {
 			}
 		}
 	}
-	if why := asked.Check(); why != "" {
+	why := asked.Check()
+	if asked.Mode == model.GUE && s.Annotations[AnnotationBackends] == string(Nodes) {
+		why = "mode gue reaches pods only"
+	}
+	if why != "" {
 		name := AnnotationMode
 		if _, given := s.Annotations[name]; !given {
 			name = AnnotationBackends
@@ -101,7 +123,7 @@ func (o Options) of(s *corev1.Service) (Options, []Problem) {
 
 // String says how a Service is forwarded that asks for what cannot be.
 func (o Options) String() string {
-	return fmt.Sprintf("it is forwarded in mode %s to %s", o.Mode, o.Backends)
+	return fmt.Sprintf("it is forwarded in mode %s to %s", o.Mode, o.To())
 }
 
 // Reason begins what is told about a Service, in the form of events' reasons.
@@ -112,6 +134,8 @@ const (
 	Unsupported Reason = "Unsupported"  // it asks for what weir cannot do
 	NoAddress   Reason = "NoAddress"    // it has none, or not all
 	NoBackends  Reason = "NoBackends"   // nothing serves it
+	NoAgent     Reason = "NoAgent"      // some pods get nothing, because of their nodes
+	NoWay       Reason = "NoWay"        // some pods get nothing, because of the way to them
 	NotForward  Reason = "NotForwarded" // directors have not taken it
 )
 

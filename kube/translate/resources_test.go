@@ -128,6 +128,10 @@ func TestServicePolicy(t *testing.T) {
 		}
 	}
 	for spec, want := range map[string]string{
+		`{"selector": {}, "health": {"kind": "tls", "tls": {"name": "x", "ca": "none"}}}`:      "spec.health.tls.ca: ",
+		`{"selector": {}, "health": {"kind": "udp", "udp": {"send": "hex:0"}}}`:                "spec.health.udp.send: ",
+		`{"selector": {}, "health": {"kind": "dns", "dns": {"name": "x", "type": "ANY"}}}`:     "spec.health.dns.type: ",
+		`{"selector": {}, "health": {"kind": "tcp", "grpc": {}}}`:                              "spec.health.grpc: ",
 		`{"selector": {"matchExpressions": [{"key": "a", "operator": "Is"}]}}`:                 "spec.selector: ",
 		`{"selector": {}, "mode": "redirect"}`:                                                 "spec.mode: redirect is not available here yet",
 		`{"selector": {}, "policy": "best"}`:                                                   "spec.policy: ",
@@ -141,8 +145,8 @@ func TestServicePolicy(t *testing.T) {
 		}
 	}
 	base.Backends = translate.Pods
-	if _, err := translate.ReadServicePolicy(policy(t, "p", 0, `{"selector": {}, "mode": "ipip"}`), base); err == nil || !strings.Contains(err.Error(), "spec.mode: mode ipip reaches nodes only") {
-		t.Error("a tunnel to pods is read with error", err)
+	if _, err := translate.ReadServicePolicy(policy(t, "p", 0, `{"selector": {}, "mode": "l2dsr"}`), base); err == nil || !strings.Contains(err.Error(), "spec.mode: mode l2dsr reaches nodes only") {
+		t.Error("another link's pods are read with error", err)
 	}
 }
 
@@ -177,5 +181,33 @@ func TestServicePolicyFor(t *testing.T) {
 	}
 	if got := translate.ServicePolicies(nil).For(web()); got != nil {
 		t.Error("without policies one counts:", got.Of.Name)
+	}
+}
+
+// All keys of checks, and of what else directors know of services, come to directors as they are.
+func TestServicePolicyInFull(t *testing.T) {
+	base := translate.Options{Mode: model.NAT, SNAT: true, Backends: translate.Nodes, NodeHealth: true}
+	for spec, want := range map[string]string{
+		`{"selector": {}, "policy": "p2c", "minHealthy": 2, "health": {"kind": "tcp", "to": "address", "panic": 0}}`:                                                                `{"policy":"p2c","min-healthy":2,"health":{"kind":"tcp","panic":0,"to":"address"}}`,
+		`{"selector": {}, "minHealthy": 0, "health": {"kind": "http", "http": {"method": "OPTIONS", "body": "ok", "status": ["200-299", "401"]}}}`:                                  `{"policy":"maglev","min-healthy":0,"health":{"kind":"http","http":{"method":"OPTIONS","status":["200-299","401"],"body":"ok"}}}`,
+		`{"selector": {}, "health": {"kind": "tls", "tls": {"name": "web.example.org"}}}`:                                                                                           `{"policy":"maglev","health":{"kind":"tls","tls":{"name":"web.example.org"}}}`,
+		`{"selector": {}, "health": {"kind": "grpc", "grpc": {"service": "shop"}, "tls": {"skipVerify": true}}}`:                                                                    `{"policy":"maglev","health":{"kind":"grpc","tls":{"skip-verify":true},"grpc":{"service":"shop"}}}`,
+		`{"selector": {}, "health": {"kind": "udp", "udp": {"send": "hex:00ff", "expect": "pong"}}}`:                                                                                `{"policy":"maglev","health":{"kind":"udp","udp":{"send":"hex:00ff","expect":"pong"}}}`,
+		`{"selector": {}, "health": {"kind": "dns", "interval": "500ms", "timeout": "1s", "rise": 1, "fall": 2, "dns": {"name": "x.org", "type": "AAAA", "rcodes": ["nxdomain"]}}}`: `{"policy":"maglev","health":{"kind":"dns","interval":"500ms","timeout":"1s","rise":1,"fall":2,"dns":{"name":"x.org","type":"AAAA","rcodes":["nxdomain"]}}}`,
+	} {
+		p, err := translate.ReadServicePolicy(policy(t, "p", 0, spec), base)
+		if err != nil {
+			t.Errorf("%s: %v", spec, err)
+			continue
+		}
+		services, _ := translate.Services(p.Options, web(), nil, []netip.Addr{netip.MustParseAddr("203.0.113.1")}, translate.NewCluster(nodes))
+		got, err := json.Marshal(struct {
+			Policy     model.Policy       `json:"policy"`
+			MinHealthy *uint32            `json:"min-healthy,omitempty"`
+			Health     *model.HealthCheck `json:"health"`
+		}{services[0].Policy, services[0].MinHealthy, services[0].Health})
+		if err != nil || string(got) != want {
+			t.Errorf("%s makes %s, error %v; want %s", spec, got, err, want)
+		}
 	}
 }

@@ -26,16 +26,20 @@ func Services(o Options, s *corev1.Service, slices []*discoveryv1.EndpointSlice,
 		return nil, append(problems, Problem{Unsupported, why})
 	}
 	if s.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal && o.Mode == model.NAT && o.SNAT {
-		problems = append(problems, problem(Unsupported, "spec.externalTrafficPolicy Local: pods see a director's address, and not the client's, in mode nat with snat; the modes l2dsr and ipip to nodes keep it, and so does nat with snat: false where replies come back through a director")...)
+		problems = append(problems, problem(Unsupported, "spec.externalTrafficPolicy Local: pods see a director's address, and not the client's, in mode nat with snat; the modes gue and ipip to pods and l2dsr and ipip to nodes keep it, and so does nat with snat: false where replies come back through a director")...)
 	}
 	if s.Spec.SessionAffinity == corev1.ServiceAffinityClientIP {
+		problems = append(problems, affinityProblems(s)...)
 		if o.Policy != model.Maglev {
 			problems = append(problems, problem(Unsupported, "spec.sessionAffinity ClientIP wants a client's connections on one backend, and policy %s of its ServicePolicy does not: it is forwarded with maglev", o.Policy)...)
 		}
 		o.Affinity, o.Policy = model.AffinitySourceIP, model.Maglev
 	}
+	o, limits := o.InGUE()
+	problems = append(problems, limits...)
 	problems = append(problems, weightProblems(slices)...)
-	if o.Backends == Nodes && s.Spec.ExternalTrafficPolicy != corev1.ServiceExternalTrafficPolicyLocal {
+	problems = append(problems, endpointProblems(slices)...)
+	if o.To() == Nodes && s.Spec.ExternalTrafficPolicy != corev1.ServiceExternalTrafficPolicyLocal {
 		problems = append(problems, c.problems...)
 	}
 	ranges, err := sourceRanges(s)
@@ -50,16 +54,18 @@ func Services(o Options, s *corev1.Service, slices []*discoveryv1.EndpointSlice,
 		port := &s.Spec.Ports[i]
 		protocol, known := protocolOf(port)
 		if !known {
-			problems = append(problems, problem(Unsupported, "port %d: %s is not forwarded; tcp and udp are", port.Port, port.Protocol)...)
+			problems = append(problems, problem(Unsupported, "%s", unsupported(port))...)
 			continue
 		}
 		for _, vip := range addresses {
-			one := model.Service{Drain: o.Drain, MaxDrain: o.MaxDrain, Affinity: o.Affinity, Policy: o.Policy, Name: nameOf(s, port, vip, protocol), VIP: vip, Protocol: protocol,
+			one := model.Service{MinHealthy: o.MinHealthy, Drain: o.Drain, MaxDrain: o.MaxDrain, Affinity: o.Affinity, Policy: o.Policy, Name: nameOf(s, port, vip, protocol), VIP: vip, Protocol: protocol,
 				Port: model.PortRange{First: uint16(port.Port), Last: uint16(port.Port)}, Mode: o.Mode, SNAT: o.SNAT && o.Mode == model.NAT, SourceRanges: ranges[pool.FamilyOf(vip)]}
 			if protocol == model.UDP {
 				one.Policy = model.Maglev // no datagram says that it begins a flow
 			}
-			one.Backends = Backends(o, s, port, slices, pool.FamilyOf(vip), c)
+			var lacks []Problem
+			one.Backends, lacks = Backends(o, s, port, slices, pool.FamilyOf(vip), c)
+			problems = AddNew(problems, lacks)
 			one.Health = HealthCheck(o, s)
 			if len(one.Backends) == 0 {
 				empty = append(empty, fmt.Sprintf("%s port %d", vip, port.Port))
@@ -73,35 +79,14 @@ func Services(o Options, s *corev1.Service, slices []*discoveryv1.EndpointSlice,
 	return list, problems
 }
 
-// UnsupportedProtocol is what the status of a port says that directors do not forward.
-const UnsupportedProtocol = "weir.io/UnsupportedProtocol"
-
-// PortStatuses returns what the status of a Service says of its ports: nothing, if all of them
-// are forwarded.
-func PortStatuses(s *corev1.Service) []corev1.PortStatus {
-	var list []corev1.PortStatus
-	wrong := false
-	for i := range s.Spec.Ports {
-		p := &s.Spec.Ports[i]
-		status := corev1.PortStatus{Port: p.Port, Protocol: cmp.Or(p.Protocol, corev1.ProtocolTCP)}
-		if _, known := protocolOf(p); !known {
-			text := UnsupportedProtocol
-			status.Error, wrong = &text, true
-		}
-		list = append(list, status)
-	}
-	if !wrong {
-		return nil
-	}
-	return list
-}
-
-// Backends returns those of one port of a Service, in a family.
-func Backends(o Options, s *corev1.Service, port *corev1.ServicePort, slices []*discoveryv1.EndpointSlice, family pool.Family, c *Cluster) []model.Backend {
-	found, zoned := endpoints(slices, port, family, o.Zone)
-	var list []model.Backend
+// Backends returns those of one port of a Service, in a family, and why some are none that
+// could be.
+func Backends(o Options, s *corev1.Service, port *corev1.ServicePort, slices []*discoveryv1.EndpointSlice, family pool.Family, c *Cluster) (list []model.Backend, lacks []Problem) {
+	found, zoned := endpoints(slices, port, family, o.Zone, o.ByAgent())
 	switch {
-	case o.Backends == Pods:
+	case o.ByAgent():
+		list, lacks = c.delivered(o, found, family)
+	case o.To() == Pods:
 		list = pods(found)
 	case s.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal:
 		list = nodesWithPods(o, port, found, c, family)
@@ -112,16 +97,30 @@ func Backends(o Options, s *corev1.Service, port *corev1.ServicePort, slices []*
 		if zoned {
 			list = c.inZone(list, o.Zone)
 		}
+		list = meantFor(list, found)
 	}
 	for i := range list {
 		list[i].MTU = o.MTU
 	}
-	return list
+	return list, lacks
+}
+
+// AddNew adds problems that are none of these already: several ports and addresses have the same ones.
+func AddNew(problems, more []Problem) []Problem {
+	for _, p := range more {
+		if !slices.Contains(problems, p) {
+			problems = append(problems, p)
+		}
+	}
+	return problems
 }
 
 // refuses says why a Service cannot be forwarded as it asks to be, where doing it in another
 // way would be less than it relies on.
 func refuses(o Options, s *corev1.Service) string {
+	if o.ByAgent() && o.NoAgents != "" {
+		return fmt.Sprintf("mode %s to pods needs weir agent on their nodes, and %s", o.Mode, o.NoAgents)
+	}
 	if o.Mode != model.NAT || o.Backends != Nodes {
 		return ""
 	}
@@ -150,24 +149,6 @@ func nameOf(s *corev1.Service, p *corev1.ServicePort, vip netip.Addr, protocol m
 		name += "-ipv6"
 	}
 	return name
-}
-
-func pods(found []endpoint) []model.Backend {
-	list := make([]model.Backend, 0, len(found))
-	names := map[string]bool{}
-	for _, e := range found {
-		b := model.NewBackend()
-		b.Name, b.Address, b.Port, b.Weight = e.name, e.at.Addr(), e.at.Port(), e.weight
-		if b.Name == "" || names[b.Name] {
-			b.Name = e.at.String()
-		}
-		names[b.Name] = true
-		if e.draining {
-			b.State = model.Draining
-		}
-		list = append(list, b)
-	}
-	return list
 }
 
 // nodes returns all that any pod can be reached by.
@@ -249,7 +230,7 @@ func HealthCheck(o Options, s *corev1.Service) *model.HealthCheck {
 		check := *o.Health
 		return &check
 	}
-	if !o.NodeHealth || o.Backends != Nodes {
+	if !o.NodeHealth || o.To() != Nodes {
 		return nil
 	}
 	h := &model.HealthCheck{Kind: model.CheckHTTP, To: model.CheckAddress, Port: healthzPort,

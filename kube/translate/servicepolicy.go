@@ -8,7 +8,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
-	"weir.io/weir/internal/model"
 	"weir.io/weir/kube/v1alpha1"
 )
 
@@ -46,6 +45,10 @@ func ReadServicePolicy(p *v1alpha1.ServicePolicy, o Options) (*ServicePolicy, er
 	if o.Health, err = health(p.Spec.Health); err != nil {
 		return nil, err
 	}
+	if n := p.Spec.MinHealthy; n != nil {
+		least := uint32(max(*n, 0))
+		o.MinHealthy = &least
+	}
 	return &ServicePolicy{Of: p, Options: o, selector: matches}, nil
 }
 
@@ -54,40 +57,6 @@ func duration(d *v1alpha1.Duration) string {
 		return ""
 	}
 	return string(*d)
-}
-
-func health(h *v1alpha1.Health) (*model.HealthCheck, error) {
-	if h == nil {
-		return nil, nil
-	}
-	check := &model.HealthCheck{Port: uint16(h.Port), Rise: uint16(h.Rise), Fall: uint16(h.Fall)}
-	if err := check.Kind.UnmarshalText([]byte(h.Kind)); err != nil {
-		return nil, fmt.Errorf("spec.health.kind: %w", err)
-	}
-	for _, d := range []struct {
-		field string
-		given *v1alpha1.Duration
-		into  *model.Duration
-	}{{"interval", h.Interval, &check.Interval}, {"timeout", h.Timeout, &check.Timeout}} {
-		if d.given == nil {
-			continue
-		}
-		if err := d.into.UnmarshalText([]byte(*d.given)); err != nil {
-			return nil, fmt.Errorf("spec.health.%s: %w", d.field, err)
-		}
-	}
-	if h.HTTP == nil {
-		return check, nil
-	}
-	check.HTTP = &model.HealthHTTP{Path: h.HTTP.Path, Host: h.HTTP.Host}
-	for i, text := range h.HTTP.Status {
-		var r model.StatusRange
-		if err := r.UnmarshalText([]byte(text)); err != nil {
-			return nil, fmt.Errorf("spec.health.http.status[%d]: %w", i, err)
-		}
-		check.HTTP.Status = append(check.HTTP.Status, r)
-	}
-	return check, nil
 }
 
 // ServicePolicies are those of a cluster, by their namespaces: in each the one that counts

@@ -228,7 +228,7 @@ func TestModeOfOneService(t *testing.T) {
 		problem string
 	}{
 		"l2dsr": {model.L2DSR, ""}, "ipip": {model.IPIP, ""}, "nat": {model.NAT, "Local: pods see a director's address"}, "": {model.NAT, "it is forwarded in mode nat"},
-		"dsr": {model.NAT, "it is forwarded in mode nat"}, "redirect": {model.NAT, "it is forwarded in mode nat"}, "gue": {model.NAT, "it is forwarded in mode nat"},
+		"dsr": {model.NAT, "it is forwarded in mode nat"}, "redirect": {model.NAT, "it is forwarded in mode nat"}, "gue": {model.GUE, "NoAgent"},
 	} {
 		s := web(local)
 		s.Annotations = map[string]string{translate.AnnotationMode: annotation}
@@ -236,7 +236,7 @@ func TestModeOfOneService(t *testing.T) {
 		if services[0].Mode != want.mode || !strings.Contains(fmt.Sprint(problems), want.problem) || (want.problem == "") != (len(problems) == 0) {
 			t.Errorf("annotated with mode %q it is forwarded in %s, problems %v", annotation, services[0].Mode, problems)
 		}
-		if h := services[0].Health; h == nil || h.Port != 31000 {
+		if h := services[0].Health; services[0].Mode != model.GUE && (h == nil || h.Port != 31000) {
 			t.Errorf("nodes are checked by %+v, want healthCheckNodePort", h)
 		}
 	}
@@ -266,14 +266,15 @@ func TestWants(t *testing.T) {
 func TestNodeOf(t *testing.T) {
 	var n corev1.Node
 	text := `{"metadata": {"name": "n1", "labels": {"node.kubernetes.io/exclude-from-external-load-balancers": "", "topology.kubernetes.io/zone": "east", "weir.io/weight": "50"}},
-		"spec": {"unschedulable": true, "taints": [{"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}]},
+		"spec": {"podCIDRs": ["10.244.7.1/24", "fd00:244::/64", "0.0.0.0/0", "x"], "unschedulable": true, "taints": [{"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}]},
 		"status": {"conditions": [{"type": "MemoryPressure", "status": "True"}, {"type": "Ready", "status": "Unknown"}],
 			"addresses": [{"type": "Hostname", "address": "10.9.9.9"}, {"type": "ExternalIP", "address": "198.51.100.1"}, {"type": "ExternalIP", "address": "2001:db8::1"},
 				{"type": "InternalIP", "address": "10.0.0.1"}, {"type": "InternalIP", "address": "10.0.0.2"}]}}`
 	if err := json.Unmarshal([]byte(text), &n); err != nil {
 		t.Fatal(err)
 	}
-	want := translate.Node{Name: "n1", V4: netip.MustParseAddr("10.0.0.1"), V6: netip.MustParseAddr("2001:db8::1"), Excluded: true, Zone: "east", Weight: "50"}
+	want := translate.Node{Name: "n1", V4: netip.MustParseAddr("10.0.0.1"), V6: netip.MustParseAddr("2001:db8::1"), Excluded: true, Zone: "east", Weight: "50",
+		Sources: "198.51.100.1/32 2001:db8::1/128 10.0.0.1/32 10.0.0.2/32 10.244.7.0/24 fd00:244::/64"}
 	if got := translate.NodeOf(&n); got != want {
 		t.Errorf("a cordoned node is %+v, want %+v", got, want)
 	}

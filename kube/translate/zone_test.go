@@ -122,7 +122,7 @@ func TestBackendsOfOneService(t *testing.T) {
 	three := []*discoveryv1.EndpointSlice{slice(discoveryv1.AddressTypeIPv4, "http", 8080, "a@n1=10.1.0.1")}
 	noNodePorts := func(s *corev1.ServiceSpec) { s.Ports[0].NodePort = 0 }
 	toNodes := translate.Options{Mode: model.NAT, SNAT: true, Backends: translate.Nodes, NodeHealth: true}
-	tunnel := translate.Options{Mode: model.IPIP, Backends: translate.Nodes}
+	link, gue := translate.Options{Mode: model.L2DSR, Backends: translate.Nodes}, translate.Options{Mode: model.GUE, Backends: translate.Nodes}
 	for _, test := range []struct {
 		name       string
 		options    translate.Options
@@ -135,7 +135,8 @@ func TestBackendsOfOneService(t *testing.T) {
 		{"pods, without node ports", toNodes, "pods", web(noNodePorts), "a 100 active", false, ""},
 		{"nodes, without node ports", toNodes, "nodes", web(noNodePorts), "", false, "port 80 has no node port, by which mode nat reaches nodes: set spec.allocateLoadBalancerNodePorts to true; or, where directors have routes to pods, annotate it with weir.io/backends: pods"},
 		{"nodes, with node ports", toNodes, "nodes", web(), "n1 100 active, n2 100 active", true, ""},
-		{"pods in a tunnel", tunnel, "pods", web(), "n1 100 active, n2 100 active", false, "annotation weir.io/backends: mode ipip reaches nodes only"},
+		{"pods on another link", link, "pods", web(), "n1 100 active, n2 100 active", false, "annotation weir.io/backends: mode l2dsr reaches nodes only"},
+		{"nodes in gue", gue, "nodes", web(), "", false, "annotation weir.io/backends: mode gue reaches pods only; it is forwarded in mode gue to pods"},
 		{"what there is not", toNodes, "hosts", web(), "n1 100 active, n2 100 active", true, `annotation weir.io/backends: "hosts" is not a target (nodes or pods); it is forwarded in mode nat to nodes`},
 	} {
 		test.service.Annotations = map[string]string{translate.AnnotationBackends: test.annotation}
@@ -162,28 +163,6 @@ func TestEndpointsOfAllKinds(t *testing.T) {
 	services, problems := translate.Services(o, web(), []*discoveryv1.EndpointSlice{early, names}, []netip.Addr{netip.MustParseAddr("203.0.113.1")}, translate.NewCluster(nil))
 	if got := backends(services); got != "a 100 active" || services[0].Backends[0].MTU != 1450 || len(problems) > 0 {
 		t.Errorf("backends %s, %+v, problems %v", got, services[0].Backends, problems)
-	}
-}
-
-// The status of ports says which are not forwarded, and nothing where all are.
-func TestPortStatuses(t *testing.T) {
-	s := web(func(s *corev1.ServiceSpec) {
-		s.Ports = append(s.Ports, corev1.ServicePort{Name: "dns", Port: 53, Protocol: corev1.ProtocolUDP})
-	})
-	if got := translate.PortStatuses(s); got != nil {
-		t.Errorf("where all ports are forwarded their status is %+v", got)
-	}
-	s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Name: "s", Port: 9, Protocol: corev1.ProtocolSCTP})
-	var got []string
-	for _, p := range translate.PortStatuses(s) {
-		wrong := "good"
-		if p.Error != nil {
-			wrong = *p.Error
-		}
-		got = append(got, fmt.Sprintf("%d/%s %s", p.Port, p.Protocol, wrong))
-	}
-	if all := strings.Join(got, ", "); all != "80/TCP good, 53/UDP good, 9/SCTP weir.io/UnsupportedProtocol" {
-		t.Errorf("their status is %s", all)
 	}
 }
 

@@ -12,6 +12,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:printcolumn:name="BFD",type=string,JSONPath=`.spec.bfd.interval`,priority=1
 // +kubebuilder:printcolumn:name="Groups",type=integer,JSONPath=`.status.groups`
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Established",type=string,JSONPath=`.status.conditions[?(@.type=="Established")].status`
 // +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`,priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type BGPPeer struct {
@@ -151,7 +152,8 @@ type BGPPeerStatus struct {
 	// groups is how many groups' directors speak with it.
 	// +optional
 	Groups int64 `json:"groups"`
-	// conditions are Ready: whether directors are told of it, and if not, why.
+	// conditions are Ready: whether directors are told of it, and if not, why; and
+	// Established: whether nodes have sessions with it, and if not, why.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

@@ -31,11 +31,16 @@ type DirectorGroup struct {
 
 // DirectorGroupSpec is where directors run, what they forward, and whom they tell.
 //
-// +kubebuilder:validation:XValidation:rule="!has(self.backends) || self.backends == 'nodes' || !has(self.mode) || self.mode == 'nat'",message="pods are reached in mode nat alone",fieldPath=".mode"
+// +kubebuilder:validation:XValidation:rule="!has(self.backends) || self.backends == 'nodes' || !has(self.mode) || self.mode != 'l2dsr'",message="pods are reached in the modes nat, gue and ipip alone",fieldPath=".mode"
+// +kubebuilder:validation:XValidation:rule="!has(self.backends) || self.backends == 'pods' || !has(self.mode) || self.mode != 'gue'",message="mode gue reaches pods alone",fieldPath=".backends"
+// +kubebuilder:validation:XValidation:rule="!has(self.namespace) || !has(self.mode) || self.mode == 'nat'",message="directors that are pods forward in mode nat alone",fieldPath=".mode"
 // +kubebuilder:validation:XValidation:rule="!has(self.neighbor) || !has(self.neighbor.interfaces) || self.neighbor.interfaces.all(i, i in self.interfaces)",message="has interfaces that the group does not have",fieldPath=".neighbor.interfaces"
 // +kubebuilder:validation:XValidation:rule="!has(self.drain) || duration(self.drain) >= duration('0s') && duration(self.drain) <= duration('1h')",message="is not from 0s to 1h",fieldPath=".drain"
 // +kubebuilder:validation:XValidation:rule="!has(self.namespace) || !has(self.nodeSelector)",message="pods are directors wherever they run: a group with a namespace has no nodeSelector",fieldPath=".nodeSelector"
 // +kubebuilder:validation:XValidation:rule="!has(self.namespace) || !has(self.neighbor)",message="pods have no link with clients: a group with a namespace has no neighbor",fieldPath=".neighbor"
+// +kubebuilder:validation:XValidation:rule="!has(self.namespace) || !has(self.nodePorts)",message="pods have no node ports: a group with a namespace has no nodePorts",fieldPath=".nodePorts"
+// +kubebuilder:validation:XValidation:rule="!has(self.namespace) || !has(self.replyInterfaces)",message="pods have one interface: a group with a namespace has no replyInterfaces",fieldPath=".replyInterfaces"
+// +kubebuilder:validation:XValidation:rule="!has(self.replyInterfaces) || !self.replyInterfaces.exists(i, i in self.interfaces)",message="has interfaces of spec.interfaces, where replies are taken anyway",fieldPath=".replyInterfaces"
 type DirectorGroupSpec struct {
 	// namespace is that of the pods that are the group's directors, which are deployed with an
 	// application; none: nodes are its directors.
@@ -71,6 +76,17 @@ type DirectorGroupSpec struct {
 	// +kubebuilder:validation:items:Pattern=`^[^/ ]+$`
 	Interfaces []string `json:"interfaces"`
 
+	// replyInterfaces are others, of an overlay, by which pods' nodes send replies back (flannel.1,
+	// vxlan.calico, tunl0): with mode nat, directors send from the addresses of these, and take
+	// replies there. None: they send from their nodes' addresses, and replies come by interfaces.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=15
+	// +kubebuilder:validation:items:Pattern=`^[^/ ]+$`
+	ReplyInterfaces []string `json:"replyInterfaces,omitempty"`
+
 	// bgp lets directors tell the routers that BGPPeers name which VIPs they forward.
 	// +optional
 	BGP *DirectorBGP `json:"bgp,omitempty"`
@@ -79,6 +95,13 @@ type DirectorGroupSpec struct {
 	// tell. Each VIP is answered for by one of them.
 	// +optional
 	Neighbor *DirectorNeighbor `json:"neighbor,omitempty"`
+
+	// nodePorts lets each director take connections to the node ports of its Services at its
+	// own node's addresses, to pods of any node, which see the client: of those in the modes gue
+	// and ipip to pods with externalTrafficPolicy Cluster. None: all node ports are kube-proxy's,
+	// as those of all other nodes are.
+	// +optional
+	NodePorts *DirectorNodePorts `json:"nodePorts,omitempty"`
 
 	// namespaceSelector selects, by their labels, the namespaces whose Services are forwarded
 	// by the group; none: all.
@@ -97,16 +120,25 @@ type DirectorGroupSpec struct {
 	Priority int32 `json:"priority,omitempty"`
 
 	// mode is how packets reach backends, where neither a Service nor its ServicePolicy says;
-	// none: as the controller's file says.
+	// none: as the controller's file says. gue is to pods, by weir agent on their nodes; so is
+	// ipip with backends pods, in networks that route pods' addresses.
 	// +optional
-	// +kubebuilder:validation:Enum=nat;l2dsr;ipip
+	// +kubebuilder:validation:Enum=nat;l2dsr;ipip;gue
 	Mode string `json:"mode,omitempty"`
 
 	// backends are what directors send to: nodes, where kube-proxy goes on to a pod, or pods;
-	// none: as the controller's file says.
+	// none: as the controller's file says. In mode gue they are pods.
 	// +optional
 	// +kubebuilder:validation:Enum=nodes;pods
 	Backends string `json:"backends,omitempty"`
+
+	// mtu is of the paths from directors to nodes, where it is less than the directors' links
+	// have; none: as the controller's file says, else the links'. What is too long for it,
+	// with what a mode adds, is answered so that the sender sends less at once.
+	// +optional
+	// +kubebuilder:validation:Minimum=1332
+	// +kubebuilder:validation:Maximum=9216
+	MTU int32 `json:"mtu,omitempty"`
 
 	// snat is full NAT in mode nat: false where replies come back through a director by
 	// themselves; none: as the controller's file says.
@@ -162,6 +194,18 @@ type DirectorNeighbor struct {
 	Interfaces []string `json:"interfaces,omitempty"`
 }
 
+// DirectorNodePorts is which connections to node ports directors leave to kube-proxy.
+type DirectorNodePorts struct {
+	// podCIDRs are where pods' addresses are that no Node's spec.podCIDRs has, because the
+	// network gives them out by itself. What comes from pods and nodes is kube-proxy's.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MaxLength=43
+	// +kubebuilder:validation:items:XValidation:rule="isCIDR(self) && cidr(self) == cidr(self).masked() && cidr(self).prefixLength() > 0",message="is not a prefix (10.244.0.0/16)"
+	PodCIDRs []string `json:"podCIDRs,omitempty"`
+}
+
 // DirectorLimits are the sizes of a director's tables; none: weir's defaults.
 type DirectorLimits struct {
 	// services is how many services there may be: one for each port and address of a Service.
@@ -207,11 +251,35 @@ type DirectorGroupStatus struct {
 	// sets is how many DirectorSets the group has.
 	// +optional
 	Sets int32 `json:"sets"`
-	// conditions are Ready: whether the group forwards, and if not, why.
+	// ways are how the directors reach pods' addresses, of one pod of each node and family, for
+	// Services that are forwarded to pods in mode ipip.
+	// +optional
+	// +listType=atomic
+	Ways []Way `json:"ways,omitempty"`
+	// kernelSources are where packets of nodes and pods come from, with nodePorts: directors
+	// leave them to kube-proxy there.
+	// +optional
+	// +listType=atomic
+	KernelSources []string `json:"kernelSources,omitempty"`
+	// conditions are Ready: whether the group forwards, and if not, why; and with nodePorts
+	// NodePorts: whether all directors have Services' node ports at their addresses.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// Way is how directors reach the pods of a node.
+type Way struct {
+	// node is the pods' node.
+	// +required
+	Node string `json:"node"`
+	// pod is the address and port of one of them, which stands for all.
+	// +required
+	Pod string `json:"pod"`
+	// problem is what is in the way; none: packets get there as they are.
+	// +optional
+	Problem string `json:"problem,omitempty"`
 }
 
 // Director is a node that forwards, or a pod.

@@ -2,9 +2,12 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// The labels of DirectorSets, and of the Leases of directors.
+// The labels of DirectorSets, and of the Leases of directors and agents.
 const (
 	LabelGroup = "weir.io/group" // the name of the DirectorGroup
+
+	// LabelAgent is of the Leases of nodes' agents.
+	LabelAgent = "weir.io/agent"
 )
 
 // DirectorSet is a part of what the directors of a group forward, as the controller has
@@ -78,6 +81,12 @@ type CompiledService struct {
 	// +listType=atomic
 	VIPs []string `json:"vips,omitempty"`
 
+	// nodePorts are the node ports that each director has at its own node's addresses, of
+	// these of the Service's ports.
+	// +optional
+	// +listType=atomic
+	NodePorts []ServiceNodePort `json:"nodePorts,omitempty"`
+
 	// backends is how many backends its services have together.
 	// +optional
 	Backends int32 `json:"backends"`
@@ -95,6 +104,19 @@ type CompiledService struct {
 	// +required
 	// +kubebuilder:validation:MaxLength=1500000
 	Documents []byte `json:"documents"`
+}
+
+// ServiceNodePort is one of a Service's ports, and its node port.
+type ServiceNodePort struct {
+	// protocol is tcp or udp.
+	// +required
+	Protocol string `json:"protocol"`
+	// port is the Service's.
+	// +required
+	Port int32 `json:"port"`
+	// nodePort is at which nodes' addresses are called for it.
+	// +required
+	NodePort int32 `json:"nodePort"`
 }
 
 // DirectorSetList is several sets.

@@ -36,11 +36,32 @@ func AddToScheme(s *runtime.Scheme) error {
 // Ready is the type of the condition that says whether an object is used.
 const Ready = "Ready"
 
+// Established is the type of the condition that says whether nodes have sessions with a BGPPeer.
+const Established = "Established"
+
+// NodePorts is the type of the condition that says whether a DirectorGroup's directors have node
+// ports, if they are to.
+const NodePorts = "NodePorts"
+
+// The reasons of the condition NodePorts.
+const (
+	ReasonTaken    = "Taken"    // all directors have them
+	ReasonNotTaken = "NotTaken" // some have not all; there they are kube-proxy's
+)
+
+// The reasons of the condition Established.
+const (
+	ReasonSpeaks = "Speaks" // all that are to speak with it do
+	ReasonDown   = "Down"   // some have no session, or none has
+	ReasonNobody = "Nobody" // there is nobody who is to
+)
+
 // The reasons of the condition Ready.
 const (
 	ReasonInUse   = "InUse"   // it is used as it says
 	ReasonInvalid = "Invalid" // it says what a schema cannot refuse, and is not used
 	ReasonNoNode  = "NoNode"  // no node, or pod, can be a director of the group
 	ReasonFewer   = "Fewer"   // fewer can be directors than are wanted; it is used
+	ReasonNewer   = "Newer"   // a later version of weir has written what cannot be read of it; it stays as it is
 	ReasonOverlap = "Overlap" // it has addresses that an older pool has, and is not used
 )

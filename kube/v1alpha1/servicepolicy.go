@@ -43,15 +43,17 @@ type ServicePolicySpec struct {
 	// +kubebuilder:default=0
 	Priority int32 `json:"priority,omitempty"`
 
-	// mode is how packets reach backends. A Service's annotation weir.io/mode overrules it.
+	// mode is how packets reach backends. A Service's annotation weir.io/mode overrules it. gue
+	// is to pods, by weir agent on their nodes; so is ipip where backends are pods, in networks
+	// that route pods' addresses.
 	// +optional
-	// +kubebuilder:validation:Enum=nat;l2dsr;ipip
+	// +kubebuilder:validation:Enum=nat;l2dsr;ipip;gue
 	Mode string `json:"mode,omitempty"`
 
 	// policy is how new connections are placed. All but maglev are for TCP; UDP ports stay with
-	// maglev.
+	// maglev, and so do all in mode gue.
 	// +optional
-	// +kubebuilder:validation:Enum=maglev;random;round-robin;least-conn
+	// +kubebuilder:validation:Enum=maglev;random;round-robin;least-conn;p2c
 	Policy string `json:"policy,omitempty"`
 
 	// affinity is by what clients are told apart: by each flow, or by their address alone. A
@@ -61,13 +63,21 @@ type ServicePolicySpec struct {
 	Affinity string `json:"affinity,omitempty"`
 
 	// drain is for how long after a change of backends directors remember, at least, where
-	// connections were: 1ms to 24h.
+	// connections were: 1ms to 24h; none: 1m, and 10m in mode gue.
 	// +optional
 	Drain *Duration `json:"drain,omitempty"`
 
 	// maxDrain is for how long they do at most: up to 720h.
 	// +optional
 	MaxDrain *Duration `json:"maxDrain,omitempty"`
+
+	// minHealthy is how many backends of a port have to be up for its VIP to be announced: by
+	// what Kubernetes says and by health. With fewer directors forward what still comes. 0: it is
+	// announced whatever they are.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=65535
+	MinHealthy *int32 `json:"minHealthy,omitempty"`
 
 	// health is how directors find out which backends are healthy, beside what Kubernetes says.
 	// +optional
@@ -79,73 +89,6 @@ type ServicePolicySpec struct {
 // +kubebuilder:validation:MaxLength=32
 // +kubebuilder:validation:Pattern=`^([0-9]+(\.[0-9]+)?(ns|us|ms|s|m|h))+$`
 type Duration string
-
-// Health is how backends are probed.
-//
-// +kubebuilder:validation:XValidation:rule="!has(self.http) || self.kind in ['http', 'https']",message="is for the kinds http and https",fieldPath=".http"
-// +kubebuilder:validation:XValidation:rule="self.kind != 'https' || has(self.http) && has(self.http.host)",message="https needs http.host: the name that the certificate has to be for",fieldPath=".kind"
-// +kubebuilder:validation:XValidation:rule="!has(self.interval) || duration(self.interval) >= duration('10ms') && duration(self.interval) <= duration('1h')",message="is not from 10ms to 1h",fieldPath=".interval"
-// +kubebuilder:validation:XValidation:rule="!has(self.timeout) || duration(self.timeout) >= duration('1ms') && duration(self.timeout) <= duration('1m')",message="is not from 1ms to 1m",fieldPath=".timeout"
-type Health struct {
-	// kind is what a probe is. none: there are none, also no node-health. https asks for the
-	// name http.host, which the certificate has to be for.
-	// +required
-	// +kubebuilder:validation:Enum=none;tcp;syn;http;https;icmp
-	Kind string `json:"kind"`
-
-	// port is probed; none: the one that the backend serves.
-	// +optional
-	// +kubebuilder:validation:Minimum=1
-	// +kubebuilder:validation:Maximum=65535
-	Port int32 `json:"port,omitempty"`
-
-	// interval is from one probe of a backend to the next: 10ms to 1h.
-	// +optional
-	Interval *Duration `json:"interval,omitempty"`
-
-	// timeout is of one probe: 1ms to 1m.
-	// +optional
-	Timeout *Duration `json:"timeout,omitempty"`
-
-	// rise is how many successes in a row make a backend healthy.
-	// +optional
-	// +kubebuilder:validation:Minimum=1
-	// +kubebuilder:validation:Maximum=100
-	Rise int32 `json:"rise,omitempty"`
-
-	// fall is how many failures in a row make it unhealthy.
-	// +optional
-	// +kubebuilder:validation:Minimum=1
-	// +kubebuilder:validation:Maximum=100
-	Fall int32 `json:"fall,omitempty"`
-
-	// http is the request, with the kinds http and https; none: GET /.
-	// +optional
-	HTTP *HealthHTTP `json:"http,omitempty"`
-}
-
-// HealthHTTP is a request, and which answers are good.
-type HealthHTTP struct {
-	// path is asked for; none: /.
-	// +optional
-	// +kubebuilder:validation:MaxLength=1024
-	// +kubebuilder:validation:Pattern=`^/[!-~]*$`
-	Path string `json:"path,omitempty"`
-
-	// host is what the request names; none: the backend's address and port.
-	// +optional
-	// +kubebuilder:validation:MaxLength=253
-	// +kubebuilder:validation:Pattern=`^[!"$-.0->A-~]+$`
-	Host string `json:"host,omitempty"`
-
-	// status are the codes (200) and ranges of codes (200-399) of good answers.
-	// +optional
-	// +listType=set
-	// +kubebuilder:validation:MaxItems=20
-	// +kubebuilder:validation:items:MaxLength=7
-	// +kubebuilder:validation:items:Pattern=`^[1-5][0-9][0-9](-[1-5][0-9][0-9])?$`
-	Status []string `json:"status,omitempty"`
-}
 
 // ServicePolicyStatus is what has become of a policy.
 type ServicePolicyStatus struct {

@@ -1,5 +1,5 @@
-// Package image runs the container image of weir as containers do: with the capabilities that
-// the documents list and no others, as a root that cannot write its file system.
+// Package image runs the container images of weir and weir-kube as containers do: with the
+// capabilities that the chart gives and no others, on a root that cannot be written.
 package image
 
 import (
@@ -12,6 +12,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -34,8 +36,64 @@ services:
   - {name: backend, address: 10.2.0.21}
 `
 
-// What docs/requirements.md lists for this file.
-var capabilities = map[string]string{"run": "BPF,NET_ADMIN,PERFMON,NET_RAW", "agent": "BPF,NET_ADMIN,PERFMON"}
+// charts are what the chart renders with a director, and with an agent; test/kube holds them at that.
+var charts = map[string]string{"run": "groups", "agent": "agent"}
+
+// capabilities returns what the chart gives the container whose argument is a verb.
+func capabilities(t *testing.T, verb string) string {
+	t.Helper()
+	text, err := os.ReadFile("../kube/testdata/chart/" + charts[verb] + ".golden.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	match := regexp.MustCompile(`(?s)- ` + verb + `\n.*?capabilities: \{drop: \[ALL\], add: \[([A-Z_, ]+)\]\}`).FindSubmatch(text)
+	if match == nil {
+		t.Fatalf("the chart gives weir %s no capabilities", verb)
+	}
+	return strings.ReplaceAll(string(match[1]), " ", "")
+}
+
+// An image is a program and nothing else, and is pulled by every node.
+func TestImagesAreSmall(t *testing.T) {
+	const most = 60e6
+	for _, variable := range []string{"WEIR_IMAGE", "WEIR_KUBE_IMAGE"} {
+		archive := os.Getenv(variable)
+		if archive == "" {
+			t.Skip("make test-image runs it")
+		}
+		p := newPodman(t, archive)
+		size, err := strconv.Atoi(strings.TrimSpace(p.must("image", "inspect", "--format", "{{.Size}}", p.image)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("%s takes %d bytes", archive, size)
+		if size > most {
+			t.Errorf("%s takes %d bytes, and %.0f are the most", archive, size, most)
+		}
+	}
+}
+
+// The controller's image runs as nobody, with no capability, and without a cluster says what it
+// looks for.
+func TestImageOfController(t *testing.T) {
+	archive := os.Getenv("WEIR_KUBE_IMAGE")
+	if archive == "" {
+		t.Skip("make test-image runs it")
+	}
+	p, dir := newPodman(t, archive), t.TempDir()
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "weir-kube.yaml"), []byte("mode: nat\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	out, err := p.command("run", "--rm", "--network", "none", "--read-only", "--no-hosts", "--cap-drop", "ALL", "--security-opt", "no-new-privileges",
+		"--user", "65534:65534", "--ulimit", "nofile=20000:20000", "--ulimit", "nproc=1000:1000", "--volume", dir+":/etc/weir/kube:ro",
+		p.image, "controller", "--config=/etc/weir/kube/weir-kube.yaml", "--log-level=info", "--log-format=json")
+	if err == nil || !strings.Contains(err.Error(), "weir-kube: find the API server: ") {
+		t.Errorf("without a cluster it says %q, %v", out, err)
+	}
+}
 
 // Director and agent in containers forward what a client asks for, and go on when the
 // director's container is removed: its datapath stays.
@@ -157,7 +215,7 @@ func (p *podman) run(h *netlab.Host, verb string) (remove func()) {
 	at := func(dir, where string) string { return filepath.Join(h.Dir(), dir) + ":" + where }
 	name, monitor := h.Namespace(), filepath.Join(h.Dir(), "run", "monitor.pid")
 	p.must("run", "--detach", "--name", name, "--network", "ns:/run/netns/"+h.Namespace(), "--read-only", "--no-hosts",
-		"--cap-drop", "ALL", "--cap-add", capabilities[verb], "--security-opt", "no-new-privileges", "--security-opt", "seccomp=unconfined",
+		"--cap-drop", "ALL", "--cap-add", capabilities(p.t, verb), "--security-opt", "no-new-privileges", "--security-opt", "seccomp=unconfined",
 		"--ulimit", "nofile=20000:20000", "--ulimit", "nproc=1000:1000", "--log-driver", "k8s-file", "--conmon-pidfile", monitor,
 		"--volume", h.BPFFS()+":/sys/fs/bpf",
 		"--volume", at("etc", "/etc/weir:ro"), "--volume", at("run", "/run/weir"), "--volume", at("lib", "/var/lib/weir"),

@@ -36,7 +36,6 @@ type applicationLab struct {
 	*lab
 	border, node, reflector *netlab.Host
 	releases                map[string]appsv1.Deployment // by their namespace
-	sidecars                map[string]string            // kubeconfigs, by the same
 	addresses               int                          // of pods that there were
 }
 
@@ -78,7 +77,7 @@ func newApplicationLab(t *testing.T) *applicationLab {
 	needs(t, map[string]string{"kube-controller-manager in $WEIR_KUBE_CONTROLLER_MANAGER": controllers})
 	n := netlab.ForTest(t)
 	l := &applicationLab{lab: &lab{net: n, client: n.Host("client")}, border: n.Router("border"), node: n.Router("node"), reflector: n.Host("reflector"),
-		releases: map[string]appsv1.Deployment{}, sidecars: map[string]string{}}
+		releases: map[string]appsv1.Deployment{}}
 	lan, server := n.Switch("switch"), n.Host("control")
 	n.Link(l.client, l.border, netlab.LinkOptions{A: []string{"10.0.0.2/24"}, B: []string{"10.0.0.1/24"}})
 	n.Link(l.border, lan, netlab.LinkOptions{A: []string{"10.2.0.1/24"}})
@@ -126,8 +125,6 @@ func (l *applicationLab) release(application string) {
 	var deployment appsv1.Deployment
 	fromYAML(l.t, []byte(objects["Deployment"]), &deployment)
 	l.releases[application] = deployment
-	token := l.kubeconfig(application, deployment.Spec.Template.Spec.ServiceAccountName)
-	l.sidecars[application] = l.write(application+".kubeconfig", strings.ReplaceAll(l.read(token), control.ServerURL, "https://"+controlAddress+":6443"))
 }
 
 // plug makes a pod's network, as a CNI does, and returns its address.
@@ -268,11 +265,12 @@ func (l *applicationLab) director(application, name string) *directorPod {
 			l.t.Fatal(err)
 		}
 	}
-	if err := p.start(made, pod.Spec.InitContainers[0], weirKube, "--kubeconfig", l.sidecars[application]).Wait(); err != nil {
+	config := l.write(name+".kubeconfig", strings.ReplaceAll(l.read(l.podKubeconfig(made)), control.ServerURL, "https://"+controlAddress+":6443"))
+	if err := p.start(made, pod.Spec.InitContainers[0], weirKube, "--kubeconfig", config).Wait(); err != nil {
 		l.t.Fatalf("%s writes no file: %v", name, err)
 	}
 	p.weir = p.start(made, pod.Spec.Containers[0], weir)
-	p.sidecar = p.start(made, pod.Spec.Containers[1], weirKube, "--kubeconfig", l.sidecars[application])
+	p.sidecar = p.start(made, pod.Spec.Containers[1], weirKube, "--kubeconfig", config)
 	return p
 }
 

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -16,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"weir.io/weir/internal/netlab"
+	"weir.io/weir/test/kube/site"
 )
 
 var update = flag.Bool("update", false, "write what the chart renders to testdata/chart, to be looked at")
@@ -83,23 +85,26 @@ func TestChartRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	for values, want := range map[string]string{
-		"image.repository=":                 "/image/repository",
-		"directors=":                        "/directors",
-		"directors[0].server=10.0.0.2":      "/directors/0/server",
-		"directors[0].token=x":              "token",
-		"mode=gue":                          "/mode",
-		"backends=hosts":                    "/backends",
-		"mtu=1200":                          "/mtu",
-		"replicas=-1":                       "/replicas",
-		"owner=file":                        "/owner",
-		"gatewayController=weir":            "/gatewayController",
-		"gatewayClass=Weir":                 "/gatewayClass",
-		"leaseDuration=soon":                "/leaseDuration",
-		"logLevel=trace":                    "/logLevel",
-		"imagee.repository=x":               "imagee",
-		"addressPools.public.addresses=all": "/addressPools/public/addresses",
-		"mode=ipip,backends=pods":           "/mode",
-		"networkPolicy.enabled=perhaps":     "/networkPolicy/enabled",
+		"image.repository=":                    "/image/repository",
+		"directors=":                           "/directors",
+		"directors[0].server=10.0.0.2":         "/directors/0/server",
+		"directors[0].token=x":                 "token",
+		"mode=redirect":                        "/mode",
+		"backends=hosts":                       "/backends",
+		"mtu=1200":                             "/mtu",
+		"replicas=-1":                          "/replicas",
+		"owner=file":                           "/owner",
+		"gatewayController=weir":               "/gatewayController",
+		"gatewayClass=Weir":                    "/gatewayClass",
+		"leaseDuration=soon":                   "/leaseDuration",
+		"logLevel=trace":                       "/logLevel",
+		"imagee.repository=x":                  "imagee",
+		"addressPools.public.addresses=all":    "/addressPools/public/addresses",
+		"mode=l2dsr,backends=pods":             "/mode",
+		"networkPolicy.enabled=perhaps":        "/networkPolicy/enabled",
+		"podWeights=perhaps":                   "/podWeights",
+		"networkPolicy.apiServer.ports=443":    "/networkPolicy/apiServer/ports",
+		"networkPolicy.apiServer.cidrs[0]=any": "/networkPolicy/apiServer/cidrs/0",
 
 		"groups.Edge.spec.interfaces[0]=eth0,directorImage.repository=x":                                 "'Edge' does not match pattern",
 		"groups.edge.spec.directors=2,directorImage.repository=x":                                        "/groups/edge/spec",
@@ -110,12 +115,66 @@ func TestChartRefuses(t *testing.T) {
 		"groups.shop.deployment.replicas=2,groups.shop.spec.nodeSelector.a=b,directorImage.repository=x": "/groups/shop/spec",
 		"groups.shop.deployment.replicas=2,groups.shop.spec.namespace=other,directorImage.repository=x":  "/groups/shop/spec",
 		"groups.shop.deployment.hostNetwork=true,directorImage.repository=x":                             "hostNetwork",
-		"bgpPeers.tor.address=10.0.0.1":                                                                  "/bgpPeers/tor",
-		"director.seccompProfile.type=none":                                                              "/director/seccompProfile/type",
+		"agent.enabled=true": "/directorImage",
+		"agent.enabled=true,agent.interfaces[0]=eth0/1,directorImage.repository=x": "/agent/interfaces/0",
+		"agent.enabled=true,agent.replyInterfaces=veth,directorImage.repository=x": "/agent/replyInterfaces",
+		"agent.enabled=true,agent.hostNetwork=true,directorImage.repository=x":     "hostNetwork",
+		"elsewhere.agents=true":                                  "agents",
+		"elsewhere.directors=perhaps":                            "/elsewhere/directors",
+		"servicesCluster.secret=No":                              "/servicesCluster/secret",
+		"servicesCluster.directors=":                             "/servicesCluster/directors",
+		"servicesCluster.secret=x,servicesCluster.directors=a/b": "/servicesCluster/directors",
+		"servicesCluster.secret=x,elsewhere.controller=true":     "/elsewhere/controller",
+		"servicesCluster.secret=x,groups.shop.deployment.replicas=2,directorImage.repository=x": "/groups/shop",
+		"elsewhere.directors=true,groups.shop.deployment.replicas=2,directorImage.repository=x": "/groups/shop",
+		"bgpPeers.tor.address=10.0.0.1":     "/bgpPeers/tor",
+		"director.ownLeases=perhaps":        "/director/ownLeases",
+		"director.seccompProfile.type=none": "/director/seccompProfile/type",
 	} {
 		_, err := render(t, append(good[:len(good):len(good)], "--set", values)...)
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "values don't meet the specifications of the schema") {
 			t.Errorf("--set %s is answered by %v, want something of %s", values, err, want)
+		}
+	}
+}
+
+// agentValues are the lab's, of which the agent's part is rendered alone.
+var agentValues = []string{"--set", "image.repository=x,directorImage.repository=x,agent.enabled=true,agent.replyInterfaces={veth*}", "--show-only", "templates/agents.yaml"}
+
+// directorValues are those of a group as the lab has it, of which the DaemonSet is rendered alone.
+var directorValues = []string{"--set", "image.repository=x,directorImage.repository=x,groups.edge.spec.interfaces={eth0}", "--show-only", "templates/directors.yaml"}
+
+// The lab's nodes run what the chart has for them.
+func TestSiteHasTheChartsContainers(t *testing.T) {
+	agent, director := site.AgentOfChart, site.DirectorOfChart
+	sameContainers(t, agentValues, agent.First, agent.Agent, agent.Sidecar)
+	sameContainers(t, directorValues, director.First, director.Director, director.Sidecar)
+}
+
+// sameContainers compares the containers of the only DaemonSet that is rendered.
+func sameContainers(t *testing.T, values []string, ours ...site.Container) {
+	t.Helper()
+	text, err := render(t, values...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var set appsv1.DaemonSet
+	for one := range strings.SplitSeq("\n"+text, "\n---\n") {
+		if strings.Contains(one, "\nkind: DaemonSet\n") {
+			fromYAML(t, []byte(one), &set)
+		}
+	}
+	containers := append(slices.Clone(set.Spec.Template.Spec.InitContainers), set.Spec.Template.Spec.Containers...)
+	if len(containers) != len(ours) {
+		t.Fatalf("%v has %d containers in the chart, and %d in the lab", values, len(containers), len(ours))
+	}
+	for i, c := range containers {
+		var capabilities []string
+		for _, c := range c.SecurityContext.Capabilities.Add {
+			capabilities = append(capabilities, string(c))
+		}
+		if !slices.Equal(c.Args, ours[i].Args) || !slices.Equal(capabilities, ours[i].Capabilities) {
+			t.Errorf("container %s is %q with %v in the chart, and %q with %v in the lab", c.Name, c.Args, capabilities, ours[i].Args, ours[i].Capabilities)
 		}
 	}
 }
@@ -168,7 +227,7 @@ func TestChartIsApplied(t *testing.T) {
 	c.applyResources()
 	c.applyGatewayAPI()
 	c.makeSystem()
-	for _, values := range []string{"small", "all"} {
+	for _, values := range []string{"small", "all", "narrow"} {
 		objects := c.applyChart("--values", "testdata/chart/"+values+".values.yaml")
 		for _, kind := range []string{"ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "ConfigMap", "Deployment", "PodDisruptionBudget", "NetworkPolicy"} {
 			if objects[kind] == "" {

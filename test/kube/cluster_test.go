@@ -12,6 +12,7 @@ import (
 
 	"github.com/goccy/go-yaml"
 	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	coordinationv1client "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
@@ -131,19 +132,27 @@ func stop(t *testing.T, cmd *netlab.Command) {
 
 var fence = regexp.MustCompile("(?ms)^```yaml\n(.*?)^```$")
 
-// applyDocument makes what docs/kubernetes.md says is to be made, and returns the kinds.
+// applyDocument makes what docs/kubernetes*.md say is to be made, and returns the kinds.
 func (c *cluster) applyDocument() (kinds map[string]int) {
 	c.t.Helper()
-	text, err := os.ReadFile("../../docs/kubernetes.md")
+	pages, err := filepath.Glob("../../docs/kubernetes*.md")
 	if err != nil {
 		c.t.Fatal(err)
+	}
+	var text []byte
+	for _, page := range pages {
+		one, err := os.ReadFile(page)
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		text = append(text, one...)
 	}
 	kinds = map[string]int{}
 	for _, block := range fence.FindAllStringSubmatch(string(text), -1) {
 		for one := range strings.SplitSeq(block[1], "\n---\n") {
 			kind, name, err := c.make(one)
 			if err != nil {
-				c.t.Fatalf("make the %s %s of docs/kubernetes.md: %v", kind, name, err)
+				c.t.Fatalf("make the %s %s of docs: %v", kind, name, err)
 			}
 			kinds[kind]++
 		}
@@ -175,6 +184,46 @@ func (c *cluster) kubeconfig(namespace, account string) string {
 		c.t.Fatal(err)
 	}
 	return c.writeKubeconfig(account, control.ServerURL, token.Status.Token)
+}
+
+// podKubeconfig writes one for a Pod's service account, with a token of that Pod, as a kubelet
+// gives it.
+func (c *cluster) podKubeconfig(p *corev1.Pod) string {
+	c.t.Helper()
+	token, err := podToken(c.t.Context(), c.core, p)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return c.writeKubeconfig(p.Namespace+"-"+p.Name, control.ServerURL, token)
+}
+
+// podToken returns a token of a Pod's service account that says which Pod it is of.
+func podToken(ctx context.Context, core corev1client.CoreV1Interface, p *corev1.Pod) (string, error) {
+	of := &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: p.Name, UID: p.UID}
+	token, err := core.ServiceAccounts(p.Namespace).CreateToken(ctx, p.Spec.ServiceAccountName, &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{BoundObjectRef: of}}, metav1.CreateOptions{})
+	if err != nil {
+		return "", err
+	}
+	return token.Status.Token, nil
+}
+
+// podOn makes a Pod that is bound to a node, and runs nothing.
+func (c *cluster) podOn(node, namespace, account, name string) *corev1.Pod {
+	c.t.Helper()
+	made, err := podOn(c.t.Context(), c.core, node, namespace, account, name)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return made
+}
+
+func podOn(ctx context.Context, core corev1client.CoreV1Interface, node, namespace, account, name string) (*corev1.Pod, error) {
+	yes, no := true, false
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: corev1.PodSpec{NodeName: node, ServiceAccountName: account, AutomountServiceAccountToken: &no,
+		SecurityContext: &corev1.PodSecurityContext{RunAsNonRoot: &yes, SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}},
+		Containers: []corev1.Container{{Name: "none", Image: "none.example.org/none", SecurityContext: &corev1.SecurityContext{AllowPrivilegeEscalation: &no,
+			Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}}}}}}}
+	return core.Pods(namespace).Create(ctx, pod, metav1.CreateOptions{})
 }
 
 func (c *cluster) writeKubeconfig(name, url, token string) string {

@@ -1,15 +1,16 @@
 package kube
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -32,15 +33,39 @@ import (
 type groupLab struct {
 	*lab
 	router *netlab.Host
+	frr    *routerlab.FRR
 	nodes  []*labNode
+	of     *cluster // that has the nodes' objects
+	runs   *cluster // that has the controller's pod
+
+	pod, controllerPod corev1.PodSpec // of directors and the controller, as the chart has it
 }
+
+// groupOptions are what differs between labs of a group.
+type groupOptions struct {
+	values string // of the chart; empty: with the router as a peer
+	bgp    string // the router's; empty: it takes sessions from all nodes
+	pool   string // addresses; empty: those of vip
+	// onLink puts the client on the nodes' link, and there is no router. Everybody has an
+	// IPv6 address there, too.
+	onLink bool
+	nodes  int // that have the group's labels; 0: three
+	// elsewhere makes the nodes those of a cluster of their own, which has nothing else.
+	elsewhere bool
+	// controllerElsewhere makes the controller run there, too, which is then that of the chart.
+	controllerElsewhere bool
+}
+
+const edgeControlAddress = "10.2.0.6" // of the API server of that
 
 // labNode is a node with a director.
 type labNode struct {
 	*netlab.Host
 	l       *groupLab
+	port    *netlab.Port
 	address string
-	config  string // of the sidecar: its kubeconfig
+	six     string // its IPv6 address; empty: it has none
+	inPod   *hostedPod
 	api     *api.Client
 	weir    *netlab.Command
 	sidecar *netlab.Command
@@ -66,47 +91,39 @@ router bgp 65000
 `
 )
 
-func newGroupLab(t *testing.T) *groupLab {
+func newGroupLab(t *testing.T, o groupOptions) *groupLab {
 	t.Helper()
 	needsAPIServer(t)
 	n := netlab.ForTest(t)
-	l := &groupLab{lab: &lab{client: n.Host("client")}, router: n.Router("router")}
-	lan := n.Switch("switch")
-	n.Link(l.client, l.router, netlab.LinkOptions{XDP: true, A: []string{"10.0.0.2/24"}, B: []string{"10.0.0.1/24"}})
-	n.Link(l.router, lan, netlab.LinkOptions{XDP: true, A: []string{"10.2.0.1/24"}})
-	l.client.Route("default", "10.0.0.1")
-	l.router.Sysctl("net.ipv4.fib_multipath_hash_policy", "1")
-	for i := 1; i <= 3; i++ {
-		pod := n.Host(fmt.Sprintf("pod%d", i))
-		n.Link(pod, lan, netlab.LinkOptions{XDP: true, A: []string{podAddress(i) + "/24"}})
-		serve(t, pod)
-	}
-	host := n.Host("control")
-	n.Link(host, lan, netlab.LinkOptions{XDP: true, A: []string{controlAddress + "/24"}})
-	for i, name := range []string{"node-a", "node-b", "node-c"} {
-		node := &labNode{Host: n.Router(name), l: l, address: fmt.Sprintf("10.2.0.%d", 11+i)}
-		n.Link(node.Host, lan, netlab.LinkOptions{XDP: true, A: []string{node.address + "/24"}})
-		node.Route("default", "10.2.0.1")
-		l.nodes = append(l.nodes, node)
-	}
+	l := &groupLab{lab: &lab{net: n, client: n.Host("client")}}
+	l.lan = n.Switch("switch")
+	host := l.network(o)
 	if err := n.Err(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := routerlab.StartFRR(l.router, routerlab.FRRConfig{BFD: "bfd\n", BGP: routerText}); err != nil {
-		t.Fatal(err)
+	for _, pod := range l.servers {
+		serve(t, pod)
+	}
+	if l.router != nil {
+		var err error
+		if l.frr, err = routerlab.StartFRR(l.router, routerlab.FRRConfig{BFD: "bfd\n", BGP: cmp.Or(o.bgp, routerText)}); err != nil {
+			t.Fatal(err)
+		}
 	}
 	l.cluster = newCluster(t, host)
+	if l.of = l.cluster; o.elsewhere {
+		l.of = l.edgeCluster()
+	}
 	l.applyResources()
 	l.makeSystem()
-	l.applyChart("--values", "testdata/groups.values.yaml")
+	l.install(o)
 	l.kubeconfigFile = l.kubeconfig("weir-system", "weir-kube")
-	l.config = l.write("weir-kube.yaml", "lease: {namespace: weir-system, name: weir-kube, duration: 4s}\npools: [{name: public, addresses: [203.0.113.1-203.0.113.2]}]\n")
+	t.Cleanup(l.logEvents)
+	l.config = l.write("weir-kube.yaml", fmt.Sprintf("lease: {namespace: weir-system, name: weir-kube, duration: 4s}\npools: [{name: public, addresses: [%s]}]\n",
+		cmp.Or(o.pool, "203.0.113.1-203.0.113.2")))
 	for _, node := range l.nodes {
 		node.join()
-		node.startSidecar("--write-only")
-		if err := node.sidecar.Wait(); err != nil {
-			t.Fatalf("%s writes no file: %v", node.Name, err)
-		}
+		node.writeFile()
 		node.startDirector()
 		node.startSidecar()
 	}
@@ -117,11 +134,103 @@ func newGroupLab(t *testing.T) *groupLab {
 			if err != nil {
 				return false
 			}
-			p, err := group.ReadPresence(lease.Annotations[group.AnnotationDirector])
+			p, err := group.ReadPresence("edge", lease.Name, lease.Annotations[group.AnnotationDirector])
 			return err == nil && p.Unfit == ""
 		})
 	}
 	return l
+}
+
+// edgeCluster starts a cluster in which there are nodes, and nothing else.
+func (l *groupLab) edgeCluster() *cluster {
+	l.t.Helper()
+	host := l.net.Host("edge-control")
+	l.net.Link(host, l.lan, netlab.LinkOptions{XDP: true, A: []string{edgeControlAddress + "/24", serviceAddress + "/32"}})
+	return newCluster(l.t, host)
+}
+
+// reached returns a kubeconfig of a cluster's account, as hosts other than the API server's have it.
+func (c *cluster) reached(namespace, account, address string) string {
+	c.t.Helper()
+	text := strings.ReplaceAll(c.read(c.kubeconfig(namespace, account)), control.ServerURL, "https://"+address+":6443")
+	return c.write(account+".reached.kubeconfig", text)
+}
+
+// network makes the hosts and their links, and returns that of the API server.
+func (l *groupLab) network(o groupOptions) *netlab.Host {
+	n := l.net
+	on := func(last int) []string {
+		list := []string{fmt.Sprintf("10.2.0.%d/24", last)}
+		if o.onLink {
+			list = append(list, fmt.Sprintf("fd00:2::%d/64", last))
+		}
+		return list
+	}
+	if o.onLink {
+		n.Link(l.client, l.lan, netlab.LinkOptions{XDP: true, A: on(2)})
+	} else {
+		l.router = n.Router("router")
+		n.Link(l.client, l.router, netlab.LinkOptions{XDP: true, A: []string{"10.0.0.2/24"}, B: []string{"10.0.0.1/24"}})
+		n.Link(l.router, l.lan, netlab.LinkOptions{XDP: true, A: on(1)})
+		l.client.Route("default", "10.0.0.1")
+		l.router.Sysctl("net.ipv4.fib_multipath_hash_policy", "1")
+	}
+	for i := 1; i <= 3; i++ {
+		pod := n.Host(fmt.Sprintf("pod%d", i))
+		n.Link(pod, l.lan, netlab.LinkOptions{XDP: true, A: on(20 + i)})
+		l.servers = append(l.servers, pod)
+	}
+	host := n.Host("control")
+	n.Link(host, l.lan, netlab.LinkOptions{XDP: true, A: []string{controlAddress + "/24", serviceAddress + "/32"}})
+	apiServer := controlAddress
+	if o.elsewhere {
+		apiServer = edgeControlAddress
+	}
+	for i, name := range []string{"node-a", "node-b", "node-c"}[:cmp.Or(o.nodes, 3)] {
+		node := &labNode{Host: n.Router(name), l: l, address: fmt.Sprintf("10.2.0.%d", 11+i)}
+		if o.onLink {
+			node.six = fmt.Sprintf("fd00:2::%d", 11+i)
+		}
+		node.port = n.Link(node.Host, l.lan, netlab.LinkOptions{XDP: true, A: on(11 + i)}).A
+		node.Route(serviceAddress+"/32", apiServer)
+		if !o.onLink {
+			node.Route("default", "10.2.0.1")
+		}
+		l.nodes = append(l.nodes, node)
+	}
+	return host
+}
+
+// install makes what the chart has of the group: all of it, or what belongs into each of two clusters.
+func (l *groupLab) install(o groupOptions) {
+	l.t.Helper()
+	values := []string{"--values", cmp.Or(o.values, "testdata/groups.values.yaml")}
+	var objects, ofNodes map[string]string
+	if o.elsewhere {
+		objects, ofNodes = l.installTwice(values, o.controllerElsewhere)
+	} else {
+		objects = l.applyChart(values...)
+		ofNodes = objects
+	}
+	l.runs = l.cluster
+	if o.controllerElsewhere {
+		l.runs, objects = l.of, ofNodes
+	}
+	var set appsv1.DaemonSet
+	fromYAML(l.t, []byte(ofNodes["DaemonSet"]), &set)
+	l.pod = set.Spec.Template.Spec
+	var deployment appsv1.Deployment
+	fromYAML(l.t, []byte(objects["Deployment"]), &deployment)
+	l.controllerPod = deployment.Spec.Template.Spec
+}
+
+// controllerOfChart starts the controller as the chart has it.
+func (l *groupLab) controllerOfChart() *netlab.Command {
+	l.t.Helper()
+	made := l.runs.podOn("somewhere", "weir-system", l.controllerPod.ServiceAccountName, "controller")
+	pod := newHostedPod(l.t, l.runs.host, l.runs, made, map[string]string{"/etc/weir/kube": filepath.Join(l.runs.dir, "kube"), "/etc/weir/services": filepath.Join(l.runs.dir, "services")})
+	pod.volumes(l.controllerPod, l.controllerPod.Containers[0])
+	return pod.start(l.controllerPod.Containers[0], weirKube)
 }
 
 // join makes the node's object, as a kubelet does.
@@ -129,26 +238,31 @@ func (n *labNode) join() {
 	t := n.l.t
 	t.Helper()
 	object := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.Name, Labels: map[string]string{"example.org/edge": "true"}}}
-	made, err := n.l.core.Nodes().Create(t.Context(), object, metav1.CreateOptions{})
+	made, err := n.l.of.core.Nodes().Create(t.Context(), object, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	made.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: n.address}}
+	if n.six != "" {
+		made.Status.Addresses = append(made.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: n.six})
+	}
 	made.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
-	if _, err := n.l.core.Nodes().UpdateStatus(t.Context(), made, metav1.UpdateOptions{}); err != nil {
+	if _, err := n.l.of.core.Nodes().UpdateStatus(t.Context(), made, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	n.config = n.l.kubeconfig("weir-system", "weir-kube-director")
-	text := strings.ReplaceAll(n.l.read(n.config), control.ServerURL, "https://"+controlAddress+":6443")
-	n.config = n.l.write(n.Name+".kubeconfig", text)
+	pod := n.l.of.podOn(n.Name, "weir-system", n.l.pod.ServiceAccountName, "director-"+n.Name)
+	n.inPod = newHostedPod(t, n.Host, n.l.of, pod, map[string]string{"/var/lib/weir": n.at("state"), "/run/weir": n.at("run"), "/sys/fs/bpf": n.BPFFS(), "/etc/weir/services": n.at("services")})
+	for _, c := range n.l.pod.Containers {
+		n.inPod.volumes(n.l.pod, c)
+	}
 }
 
 func (n *labNode) cordon(yes bool) {
 	n.l.t.Helper()
-	object, err := n.l.core.Nodes().Get(n.l.t.Context(), n.Name, metav1.GetOptions{})
+	object, err := n.l.of.core.Nodes().Get(n.l.t.Context(), n.Name, metav1.GetOptions{})
 	if err == nil {
 		object.Spec.Unschedulable = yes
-		_, err = n.l.core.Nodes().Update(n.l.t.Context(), object, metav1.UpdateOptions{})
+		_, err = n.l.of.core.Nodes().Update(n.l.t.Context(), object, metav1.UpdateOptions{})
 	}
 	if err != nil {
 		n.l.t.Fatal(err)
@@ -157,20 +271,24 @@ func (n *labNode) cordon(yes bool) {
 
 func (n *labNode) at(name string) string { return filepath.Join(n.Dir(), name) }
 
+// startDirector and startSidecar start what the chart's DaemonSet has of a director's pod.
 func (n *labNode) startDirector() {
 	n.l.t.Helper()
-	n.weir = start(n.l.t, n.Host, n.at("run.log"), weir, "run", "-c", n.at("etc/weir.yaml"), "--bpffs", n.BPFFS(), "--socket", n.at("director.sock"))
-	n.api = api.NewClient(n.at("director.sock"))
+	n.weir = n.inPod.start(n.l.pod.Containers[0], weir)
+	n.api = api.NewClient(n.at("run/director.sock"))
 }
 
-func (n *labNode) startSidecar(more ...string) {
+func (n *labNode) startSidecar() {
 	n.l.t.Helper()
-	if err := os.MkdirAll(n.at("etc"), 0o755); err != nil {
-		n.l.t.Fatal(err)
+	n.sidecar = n.inPod.start(n.l.pod.Containers[1], weirKube)
+}
+
+// writeFile runs the init container.
+func (n *labNode) writeFile() {
+	n.l.t.Helper()
+	if err := n.inPod.start(n.l.pod.InitContainers[0], weirKube).Wait(); err != nil {
+		n.l.t.Fatalf("%s writes no file: %v", n.Name, err)
 	}
-	args := append([]string{"node", "--group", "edge", "--node", n.Name, "--namespace", "weir-system", "--socket", n.at("director.sock"), "--file", n.at("etc/weir.yaml"),
-		"--state", n.at("state"), "--kubeconfig", n.config}, more...)
-	n.sidecar = start(n.l.t, n.Host, n.at("node.log"), weirKube, args...)
 }
 
 // waitForFit waits until all nodes say that they may be directors: who says so first becomes

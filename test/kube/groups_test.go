@@ -9,7 +9,7 @@ import (
 // cordoned withdraws its routes before all else and the third takes its place; without an API
 // server everything goes on; and a group that is deleted forwards nothing.
 func TestDirectorGroup(t *testing.T) {
-	l := newGroupLab(t)
+	l := newGroupLab(t, groupOptions{})
 	a, b, c := l.nodes[0], l.nodes[1], l.nodes[2]
 	l.waitForFit()
 	l.controller("first")

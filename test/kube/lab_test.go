@@ -51,7 +51,7 @@ const (
 
 func podAddress(i int) string { return fmt.Sprintf("10.2.0.%d", 20+i) }
 
-// newLab may be told more of the director's configuration.
+// newLab may be told more of the director's configuration; its snat first, if it is to be another one.
 func newLab(t *testing.T, director ...string) *lab {
 	t.Helper()
 	needsAPIServer(t)
@@ -79,7 +79,7 @@ func newLab(t *testing.T, director ...string) *lab {
 	kinds := l.applyDocument()
 	for _, kind := range []string{"Service", "AddressPool", "ServicePolicy", "DirectorGroup", "BGPPeer", "GatewayClass", "Gateway", "TCPRoute"} {
 		if kinds[kind] == 0 {
-			t.Fatalf("docs/kubernetes.md has no %s: %v", kind, kinds)
+			t.Fatalf("docs/kubernetes*.md have no %s: %v", kind, kinds)
 		}
 	}
 	// What the document shows to be used is not the tests'.
@@ -132,7 +132,11 @@ func (l *lab) startDirector(t *testing.T, more []string) {
 		t.Fatal(err)
 	}
 	file, socket := filepath.Join(dir, "weir.yaml"), filepath.Join(l.director.Dir(), "director.sock")
-	text := "director:\n  interfaces: [eth0, eth1]\n  snat: {addresses: [10.2.0.16], ports: 20000-29999}\n" + strings.Join(more, "") + "services: []\n"
+	text := strings.Join(more, "")
+	if !strings.HasPrefix(text, "  snat:") {
+		text = "  snat: {addresses: [10.2.0.16], ports: 20000-29999}\n" + text
+	}
+	text = "director:\n  interfaces: [eth0, eth1]\n" + text + "services: []\n"
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}

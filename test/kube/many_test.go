@@ -21,9 +21,10 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-var many = flag.Int("services", 100, "how many Services TestManyServices makes at once; its log says how long all took")
-
-const endpointsPerService = 10
+var (
+	many      = flag.Int("services", 100, "how many Services TestManyServices makes at once; its log says how long all took")
+	endpoints = flag.Int("endpoints", 10, "how many endpoints each of them has")
+)
 
 // each calls f for the numbers below n, some at a time.
 func each(n int, f func(i int)) {
@@ -72,6 +73,26 @@ func (l *lab) manySlice(i, endpoints int) *discoveryv1.EndpointSlice {
 	return slice
 }
 
+// createMany creates many Services and their EndpointSlices, and says when the Services were.
+func (c *cluster) createMany(slice func(i int) *discoveryv1.EndpointSlice) (began, made time.Time) {
+	c.t.Helper()
+	each(*many, func(i int) {
+		if _, err := c.discovery.EndpointSlices(namespace).Create(c.t.Context(), slice(i), metav1.CreateOptions{}); err != nil {
+			c.t.Error(err)
+		}
+	})
+	began = time.Now()
+	each(*many, func(i int) {
+		if _, err := c.core.Services(namespace).Create(c.t.Context(), manyService(i), metav1.CreateOptions{}); err != nil {
+			c.t.Error(err)
+		}
+	})
+	if made = time.Now(); c.t.Failed() {
+		c.t.FailNow()
+	}
+	return began, made
+}
+
 // Many Services that come at once all get an address, each another one, and what then changes
 // gets to the director; a controller that begins anew finds it all as it is.
 func TestManyServices(t *testing.T) {
@@ -80,21 +101,7 @@ func TestManyServices(t *testing.T) {
 	l.config = l.write("many.yaml", strings.ReplaceAll(l.read(l.config), "203.0.113.1-203.0.113.2", "203.0.0.0/16"))
 	controller := l.controller("first")
 	l.waitForLease("first")
-	each(*many, func(i int) {
-		if _, err := l.discovery.EndpointSlices(namespace).Create(t.Context(), l.manySlice(i, endpointsPerService), metav1.CreateOptions{}); err != nil {
-			t.Error(err)
-		}
-	})
-	began := time.Now()
-	each(*many, func(i int) {
-		if _, err := l.core.Services(namespace).Create(t.Context(), manyService(i), metav1.CreateOptions{}); err != nil {
-			t.Error(err)
-		}
-	})
-	made := time.Now()
-	if t.Failed() {
-		t.FailNow()
-	}
+	began, made := l.createMany(func(i int) *discoveryv1.EndpointSlice { return l.manySlice(i, *endpoints) })
 	waitLonger(t, 500*time.Millisecond, "all Services to have an address", func() bool { return len(l.allAddresses()) == *many })
 	t.Logf("%d Services were made in %s, and all had an address %s later", *many, made.Sub(began), time.Since(made))
 	had := l.allAddresses()
@@ -114,7 +121,7 @@ func TestManyServices(t *testing.T) {
 		i := n * 37 % *many
 		tag := l.setTag()
 		began := time.Now()
-		l.putSlice(l.manySlice(i, endpointsPerService-1))
+		l.putSlice(l.manySlice(i, *endpoints-1))
 		waitLonger(t, 5*time.Millisecond, "the director to have another set", func() bool { return l.setTag() != tag })
 		took = append(took, time.Since(began))
 	}

@@ -79,8 +79,9 @@ directors:
 	l.waitForSet("default/direct/80-tcp=node3 default/through/80-tcp=node2,node3")
 }
 
-// node makes a host one of the cluster's nodes, at an address, with a pod and a real kube-proxy.
-func (l *lab) node(host *netlab.Host, i int, address string) {
+// node makes a host one of the cluster's nodes, at an address, with a pod and a real kube-proxy,
+// which it returns.
+func (l *lab) node(host *netlab.Host, i int, address string) *netlab.Command {
 	l.t.Helper()
 	name := fmt.Sprintf("node%d", i)
 	host.Address("lo", nodePod(i)+"/32")
@@ -93,8 +94,14 @@ func (l *lab) node(host *netlab.Host, i int, address string) {
 	if _, err := l.core.Nodes().UpdateStatus(l.t.Context(), node, metav1.UpdateOptions{}); err != nil {
 		l.t.Fatal(err)
 	}
+	return l.startProxy(host, name)
+}
+
+// startProxy starts the kube-proxy of a node.
+func (l *lab) startProxy(host *netlab.Host, name string) *netlab.Command {
+	l.t.Helper()
 	config := l.writeKubeconfig(name, "https://"+controlAddress+":6443", adminToken)
-	start(l.t, host, filepath.Join(host.Dir(), "kube-proxy.log"), proxy, "--proxy-mode", "nftables", "--kubeconfig", config, "--hostname-override", name,
+	return start(l.t, host, filepath.Join(host.Dir(), "kube-proxy.log"), proxy, "--proxy-mode", "nftables", "--kubeconfig", config, "--hostname-override", name,
 		"--conntrack-max-per-core", "0", "--conntrack-tcp-timeout-established", "0s", "--conntrack-tcp-timeout-close-wait", "0s",
 		"--cluster-cidr", "10.244.0.0/16", "--nodeport-addresses", "10.2.0.0/24", "--metrics-bind-address", "127.0.0.1:10249")
 }

@@ -125,7 +125,7 @@ func TestPoolsAndPolicies(t *testing.T) {
 	l.waitForService("default/dear/80-tcp", "policy maglev", func(s model.Service) bool { return s.Policy == model.Maglev && s.Drain == model.DefaultDrain })
 	l.waitForPolicy("slow", v1alpha1.ReasonInUse, 1)
 	l.reaches("203.0.113.1", "pod1", "pod2")
-	l.makeResource(policyHead, "tunnel", "{selector: {}, mode: ipip, priority: 9}")
+	l.makeResource(policyHead, "tunnel", "{selector: {}, mode: l2dsr, priority: 9}")
 	l.waitForPolicy("tunnel", v1alpha1.ReasonInvalid, 0) // these backends are pods
 	l.deleteResource("servicepolicies", namespace, "slow")
 	l.waitForService("default/web/80-tcp", "policy maglev again", func(s model.Service) bool { return s.Policy == model.Maglev && s.Drain == model.DefaultDrain })

@@ -1,10 +1,6 @@
 package kube
 
 import (
-	"fmt"
-	"math/rand/v2"
-	"slices"
-	"strings"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -104,80 +100,4 @@ func TestServices(t *testing.T) {
 	l.waitForSet("")
 	waitFor(t, "all addresses to be released", func() bool { return l.claims() == "" })
 	l.waitForAddresses("late", "")
-}
-
-// Controllers are killed at random moments while Services come, go and change: no address is
-// ever two Services', and in the end everything is as if nothing had happened.
-func TestKilledControllers(t *testing.T) {
-	l := newLab(t)
-	l.config = l.write("many.yaml", strings.ReplaceAll(strings.ReplaceAll(l.read(l.config), "203.0.113.1-203.0.113.2", "203.0.113.0/27"), "4s", "2s"))
-	const seed = 8
-	random := rand.New(rand.NewPCG(seed, seed))
-	there := map[string]bool{}
-	leader := "c0"
-	running := l.controller(leader)
-	had := map[string]string{}
-	for i := range 150 {
-		name := fmt.Sprintf("s%d", random.IntN(20))
-		switch {
-		case !there[name]:
-			l.service(name)
-			l.pods(name, 1+random.IntN(3))
-			there[name] = true
-		case random.IntN(3) == 0:
-			l.deleteService(name)
-			delete(there, name)
-			delete(had, name)
-		default:
-			l.pods(name, 1+random.IntN(3))
-		}
-		if i%15 == 7 {
-			// It has just begun to make true what has changed since the last one, or has done
-			// some of it, or all.
-			l.waitForLease(leader)
-			waitFor(t, "a moment to kill the controller in", func() bool { return random.IntN(6) == 0 })
-			stop(t, running)
-			leader = fmt.Sprintf("c%d", i)
-			running = l.controller(leader)
-		}
-		owners := map[string]string{}
-		for name := range there {
-			address := l.addresses(name)
-			if other, twice := owners[address]; twice && address != "" {
-				t.Fatalf("change %d: %s and %s both have %s", i, name, other, address)
-			}
-			owners[address] = name
-			if before := had[name]; before != "" && before != address {
-				t.Fatalf("change %d: %s had %s and has %q", i, name, before, address)
-			}
-			had[name] = address
-		}
-	}
-	var claims []string
-	for name := range there {
-		waitFor(t, "an address for "+name, func() bool { return l.addresses(name) != "" })
-		claims = append(claims, l.addresses(name)+"="+name)
-	}
-	slices.Sort(claims)
-	want := strings.Join(claims, " ")
-	waitFor(t, "claims to be "+want, func() bool { return l.claims() == want })
-	var set []string
-	for name := range there {
-		set = append(set, fmt.Sprintf("default/%s/80-tcp=%s", name, strings.Join(l.serving(name), ",")))
-	}
-	slices.Sort(set)
-	l.waitForSet(strings.Join(set, " "))
-}
-
-// serving returns the pods of a Service's EndpointSlice.
-func (l *lab) serving(service string) (pods []string) {
-	l.t.Helper()
-	slice, err := l.discovery.EndpointSlices(namespace).Get(l.t.Context(), service+"-1", metav1.GetOptions{})
-	if err != nil {
-		l.t.Fatal(err)
-	}
-	for _, e := range slice.Endpoints {
-		pods = append(pods, e.TargetRef.Name)
-	}
-	return pods
 }

@@ -17,7 +17,7 @@ func newSite(t *testing.T) *site.Site {
 	needs(t, map[string]string{"kube-apiserver in $WEIR_KUBE_APISERVER": apiserver, "kube-controller-manager in $WEIR_KUBE_CONTROLLER_MANAGER": controllers})
 	s, err := site.New(t.Context(), netlab.ForTest(t), site.Options{
 		Programs:    site.Programs{APIServer: apiserver, Controllers: controllers, Weir: weir, WeirKube: weirKube},
-		Definitions: "../../kube/chart/crds", Directors: 2, Nodes: 2, Slots: 6, Notice: 20 * time.Millisecond})
+		Definitions: "../../kube/chart/crds", Directors: 2, Nodes: 2, Slots: 6, OwnNotice: 20 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,46 +133,5 @@ func TestSite(t *testing.T) {
 	requests.Close()
 	if failed := requests.Failures(time.Time{}); len(failed) > 0 {
 		t.Errorf("%d requests failed: %v", len(failed), failed)
-	}
-}
-
-// While all pods of a Service are replaced, no request fails and no long answer breaks.
-func TestRollingUpdate(t *testing.T) {
-	s := newSite(t)
-	ctx := t.Context()
-	pods := startPods(t, s, "web", 4)
-	vip := netip.MustParseAddr("203.0.113.7")
-	if _, err := s.MakeService(ctx, "web", "web", vip); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.HasAddress(ctx, "web", vip); err != nil {
-		t.Fatal(err)
-	}
-	waitFor(t, "an answer from outside", func() bool { return s.Ask(ctx, vip).Err == nil })
-	short := site.Request(ctx, 10*time.Millisecond, func(ctx context.Context) site.Answer { return s.Ask(ctx, vip) })
-	long := site.Request(ctx, 100*time.Millisecond, func(ctx context.Context) site.Answer { return s.AskLong(ctx, vip) })
-	var after []*site.Pod
-	rolled, err := site.Loaded(ctx, short, long, func() (err error) {
-		after, err = s.Roll(ctx, "web", pods, 3*time.Second)
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if rolled.Failed > 0 || rolled.Broken > 0 {
-		t.Errorf("%d of %d requests failed, and %d of %d long answers: %v", rolled.Failed, rolled.Made, rolled.Broken, rolled.Long, rolled.Stories)
-	}
-	if rolled.Made == 0 || rolled.Long == 0 {
-		t.Errorf("%d requests were made, and %d long ones", rolled.Made, rolled.Long)
-	}
-	answers := map[string]bool{}
-	waitFor(t, "the new pods to answer", func() bool {
-		answers[s.Ask(ctx, vip).Pod] = true
-		return !slices.ContainsFunc(after, func(p *site.Pod) bool { return !answers[p.Name] })
-	})
-	for _, p := range pods {
-		if answers[p.Name] {
-			t.Errorf("%s answers, which was replaced", p.Name)
-		}
 	}
 }

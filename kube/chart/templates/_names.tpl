@@ -35,6 +35,9 @@ zone: {{ . | quote }}
 {{- with .Values.mtu }}
 mtu: {{ . }}
 {{- end }}
+{{- if not .Values.podWeights }}
+pod-weights: false
+{{- end }}
 lease:
   namespace: {{ .Release.Namespace | quote }}
   name: {{ include "weir.name" . | quote }}
@@ -78,8 +81,9 @@ env:
 securityContext:
   allowPrivilegeEscalation: false
   readOnlyRootFilesystem: true
-  # docs/requirements.md says what each is for.
-  capabilities: {drop: [ALL], add: [BPF, NET_ADMIN, PERFMON, NET_RAW, NET_BIND_SERVICE, SYS_NICE, IPC_LOCK]}
+  # docs/requirements.md says what each is for. It listens at no port below 1024, and peers with
+  # BFD may come at any time.
+  capabilities: {drop: [ALL], add: [BPF, NET_ADMIN, PERFMON, NET_RAW, SYS_NICE, IPC_LOCK]}
 {{- with .values.resources }}
 resources: {{- toYaml . | nindent 2 }}
 {{- end }}
@@ -87,6 +91,23 @@ volumeMounts:
 - {name: state, mountPath: /var/lib/weir}
 - {name: run, mountPath: /run/weir}
 - {name: bpffs, mountPath: {{ .root.Values.director.bpffs }}, mountPropagation: HostToContainer}
+{{- end }}
+
+{{- /* A token of an account, for what runs in another cluster. */ -}}
+{{- define "weir.token" -}}
+apiVersion: v1
+kind: Secret
+type: kubernetes.io/service-account-token
+metadata:
+  name: {{ .account }}-token
+  namespace: {{ .root.Release.Namespace }}
+  labels: {{- .labels | nindent 4 }}
+  annotations: {kubernetes.io/service-account.name: {{ .account }}}
+{{- end }}
+
+{{- /* The volume with the way to the cluster of the Services. */ -}}
+{{- define "weir.services" -}}
+{name: services, secret: {secretName: {{ .root.Values.servicesCluster.secret }}, defaultMode: {{ .mode }}, items: [{key: {{ .key }}, path: kubeconfig}]}}
 {{- end }}
 
 {{- /* The container of a director's sidecar, which needs no rights on its node but root's files. */ -}}
@@ -102,6 +123,10 @@ args:
 - --socket=/run/weir/director.sock
 - --log-level={{ .root.Values.logLevel }}
 - --log-format={{ .root.Values.logFormat }}
+{{- if .root.Values.servicesCluster.secret }}
+- --kubeconfig=/etc/weir/services/kubeconfig
+- --node-in-cluster
+{{- end }}
 {{- if .pod }}
 - --pod=$(POD_NAME)
 - --pod-bpffs={{ .root.Values.director.bpffs }}
@@ -125,6 +150,9 @@ securityContext:
 volumeMounts:
 - {name: state, mountPath: /var/lib/weir}
 - {name: run, mountPath: /run/weir}
+{{- if .root.Values.servicesCluster.secret }}
+- {name: services, mountPath: /etc/weir/services, readOnly: true}
+{{- end }}
 {{- if .pod }}
 - {name: bpffs, mountPath: {{ .root.Values.director.bpffs }}, mountPropagation: HostToContainer}
 {{- end }}
@@ -137,4 +165,42 @@ volumeMounts:
 {{- if eq $.pods (hasKey $values "deployment") }}{{ $_ := set $groups $group $values }}{{ end }}
 {{- end }}
 {{- toJson $groups }}
+{{- end }}
+
+{{- define "weir.agent.labels" -}}
+{{ include "weir.selector" . }}
+app.kubernetes.io/component: agent
+{{ include "weir.release" . }}
+{{- end }}
+
+{{- /* The container of an agent's sidecar, which needs no rights on its node but root's files. */ -}}
+{{- define "weir.agent.sidecar" -}}
+image: {{ printf "%s:%s" .root.Values.image.repository (.root.Values.image.tag | default .root.Chart.AppVersion) | quote }}
+imagePullPolicy: {{ .root.Values.image.pullPolicy }}
+args:
+- node
+- --agent-file=/var/lib/weir/agent.yaml
+- --agent-socket=/run/weir/agent.sock
+{{- range .root.Values.agent.interfaces }}
+- --agent-interface={{ . }}
+{{- end }}
+{{- range .root.Values.agent.replyInterfaces }}
+- --agent-reply-interface={{ . }}
+{{- end }}
+- --socket=
+- --log-level={{ .root.Values.logLevel }}
+- --log-format={{ .root.Values.logFormat }}
+{{- with .more }}
+- {{ . }}
+{{- end }}
+env:
+- {name: NODE_NAME, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}
+- {name: POD_NAMESPACE, valueFrom: {fieldRef: {fieldPath: metadata.namespace}}}
+securityContext:
+  allowPrivilegeEscalation: false
+  readOnlyRootFilesystem: true
+  capabilities: {drop: [ALL]}
+volumeMounts:
+- {name: state, mountPath: /var/lib/weir}
+- {name: run, mountPath: /run/weir}
 {{- end }}

@@ -15,6 +15,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -54,6 +55,7 @@ type Cluster struct {
 
 	apiserver string
 	server    *process.Process
+	store     *process.Process
 	processes []*process.Process
 }
 
@@ -63,12 +65,7 @@ func Start(ctx context.Context, h *netlab.Host, apiserver string) (*Cluster, err
 	if err := c.files(); err != nil {
 		return nil, err
 	}
-	err := c.run("cluster-etcd", "etcd", "--data-dir", filepath.Join(c.Dir, "etcd"), "--listen-client-urls", etcdURL,
-		"--advertise-client-urls", etcdURL, "--listen-peer-urls", "http://127.0.0.1:2380")
-	if err != nil {
-		return nil, err
-	}
-	if err := c.StartServer(); err != nil {
+	if err := errors.Join(c.StartStore(), c.StartServer()); err != nil {
 		return nil, err
 	}
 	config := &rest.Config{Host: ServerURL, BearerToken: AdminToken, Dial: h.DialContext, TLSClientConfig: rest.TLSClientConfig{Insecure: true}, QPS: -1}
@@ -100,6 +97,16 @@ func (c *Cluster) files() error {
 	_, err2 := c.Write("tokens.csv", AdminToken+",admin,1,system:masters\n")
 	return errors.Join(err1, err2)
 }
+
+// StartStore starts etcd again, after [Cluster.StopStore].
+func (c *Cluster) StartStore() (err error) {
+	c.store, err = process.Start(c.Host, "cluster-etcd", "etcd", "--data-dir", filepath.Join(c.Dir, "etcd"), "--listen-client-urls", etcdURL,
+		"--advertise-client-urls", etcdURL, "--listen-peer-urls", "http://127.0.0.1:2380")
+	return err
+}
+
+// StopStore ends etcd as the loss of its host does. What it has stored stays.
+func (c *Cluster) StopStore() error { return c.store.Kill() }
 
 // StartServer starts the API server again, after [Cluster.StopServer].
 func (c *Cluster) StartServer() (err error) {
@@ -137,7 +144,7 @@ func (c *Cluster) StartControllers(program string, names ...string) error {
 		return err
 	}
 	return c.run("kube-controller-manager", program, "--kubeconfig", kubeconfig, "--controllers", strings.Join(names, ","),
-		"--leader-elect=false", "--bind-address", "127.0.0.1", "--cert-dir", filepath.Join(c.Dir, "controllers"),
+		"--service-account-private-key-file", filepath.Join(c.Dir, "accounts.key"), "--leader-elect=false", "--bind-address", "127.0.0.1", "--cert-dir", filepath.Join(c.Dir, "controllers"),
 		"--kube-api-qps", "200", "--kube-api-burst", "400")
 }
 
@@ -152,7 +159,7 @@ func (c *Cluster) run(name, program string, args ...string) error {
 // Logs returns the ends of what its processes have said, for whoever looks for a fault.
 func (c *Cluster) Logs() string {
 	var all strings.Builder
-	for _, p := range append(c.processes, c.server) {
+	for _, p := range append(slices.Clone(c.processes), c.store, c.server) {
 		if p != nil {
 			text := p.Log()
 			fmt.Fprintf(&all, "%s on %s said, in the end:\n%s\n", p.Name, p.Host.Name, text[max(0, len(text)-8000):])

@@ -20,6 +20,7 @@ const patience = time.Minute
 var paths = map[string]string{
 	"Namespace":           "/api/v1/namespaces",
 	"ServiceAccount":      "/api/v1/namespaces/%s/serviceaccounts",
+	"Secret":              "/api/v1/namespaces/%s/secrets",
 	"ConfigMap":           "/api/v1/namespaces/%s/configmaps",
 	"Service":             "/api/v1/namespaces/%s/services",
 	"Role":                "/apis/rbac.authorization.k8s.io/v1/namespaces/%s/roles",
@@ -30,6 +31,9 @@ var paths = map[string]string{
 	"DaemonSet":           "/apis/apps/v1/namespaces/%s/daemonsets",
 	"PodDisruptionBudget": "/apis/policy/v1/namespaces/%s/poddisruptionbudgets",
 	"NetworkPolicy":       "/apis/networking.k8s.io/v1/namespaces/%s/networkpolicies",
+
+	"ValidatingAdmissionPolicy":        "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies",
+	"ValidatingAdmissionPolicyBinding": "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings",
 
 	"CustomResourceDefinition": "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
 	"AddressPool":              "/apis/weir.io/v1alpha1/addresspools",

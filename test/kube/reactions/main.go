@@ -26,6 +26,7 @@ func main() {
 	var o options
 	flag.IntVar(&o.rounds, "rounds", 5, "how often everything is measured")
 	flag.BoolVar(&o.smoke, "smoke", false, "only show that it works: one of each")
+	flag.StringVar(&o.mode, "mode", "nat", "how packets get to pods: nat, or gue or ipip with agents on the pods' nodes, by directors of a DirectorGroup; or own: nat, by directors of their own that share an etcd")
 	flag.StringVar(&o.programs.APIServer, "kube-apiserver", "", "`path`")
 	flag.StringVar(&o.programs.Controllers, "kube-controller-manager", "", "`path`")
 	flag.StringVar(&o.programs.Weir, "weir", "bin/weir", "`path`")
@@ -41,29 +42,40 @@ func main() {
 type options struct {
 	rounds      int
 	smoke       bool
+	mode        string
 	programs    site.Programs
 	definitions string
 }
 
-// notice is shorter than by default, 5 s: no director of this lab is behind the other for long, and how
-// long changes take is the question. The controller waits for what belongs together, so directors need
-// not.
-const notice, coalesce = 20 * time.Millisecond, 5 * time.Millisecond
+// own is the mode in which directors are of their own. Their file says what docs/kubernetes-directors.md
+// tells such directors to say; a DirectorGroup has its defaults.
+const (
+	own                    = "own"
+	ownNotice, ownCoalesce = 100 * time.Millisecond, 5 * time.Millisecond
+)
 
 // run builds the lab, measures and prints.
 func (o *options) run(ctx context.Context) (err error) {
+	size := site.Options{Programs: o.programs, Definitions: o.definitions, Nodes: 3, Slots: 8, Edges: 3}
+	switch o.mode {
+	case "nat", "gue", "ipip":
+	case own:
+		size.Directors, size.Edges, size.OwnCoalesce, size.OwnNotice = 2, 2, ownCoalesce, ownNotice
+	default:
+		return fmt.Errorf("unknown mode %q (one of nat, gue, ipip, own)", o.mode)
+	}
 	lab, err := netlab.New()
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, lab.Close()) }()
 	began := time.Now()
-	s, err := site.New(ctx, lab, site.Options{Programs: o.programs, Definitions: o.definitions, Directors: 2, Nodes: 3, Slots: 8, Edges: 2, Coalesce: coalesce, Notice: notice})
+	s, err := site.New(ctx, lab, size)
 	if err != nil {
 		return fmt.Errorf("build the lab: %w", err)
 	}
 	say("  the lab is there after %.1f s", time.Since(began).Seconds())
-	m := &measuring{Site: s, into: &record.Scenario{Notes: notes}, perRound: perRound}
+	m := &measuring{Site: s, mode: o.mode, into: &record.Scenario{}, perRound: perRound}
 	if o.smoke {
 		m.perRound = each{pods: 1, services: 1, nodes: 1, rolled: 2}
 	}

@@ -43,8 +43,8 @@ var (
 	madeLong = record.Quantity{Name: "long-requests", Unit: "request", Better: record.Neither}
 )
 
-// vip is the address of the Service that directors forward, and edgeVIP that of the one that the
-// DirectorGroup forwards.
+// vip is the address of the Service that is measured, and edgeVIP that of the one that nodes join for,
+// which the DirectorGroup forwards in nat.
 var vip, edgeVIP = netip.MustParseAddr("203.0.113.1"), netip.MustParseAddr("203.0.113.2")
 
 // each is how much of everything is in a round.
@@ -55,6 +55,7 @@ var perRound = each{pods: 8, services: 5, nodes: 2, rolled: standing}
 // measuring is a run.
 type measuring struct {
 	*site.Site
+	mode     string
 	into     *record.Scenario
 	perRound each
 	requests *site.Requests
@@ -84,17 +85,20 @@ func (m *measuring) all(ctx context.Context, rounds int) error {
 		}
 		m.pods = append(m.pods, p)
 	}
-	if _, err := m.MakeService(ctx, "web", "web", vip); err != nil {
+	if err := m.group(ctx); err != nil {
+		return err
+	}
+	if err := m.notes(ctx); err != nil {
+		return err
+	}
+	if _, err := m.MakeService(ctx, "web", "web", vip, m.inMode); err != nil {
 		return err
 	}
 	if err := cluster.Until(ctx, "an answer from outside", func() error { return m.Ask(ctx, vip).Err }); err != nil {
 		return err
 	}
-	if err := m.group(ctx); err != nil {
-		return err
-	}
 	counted := m.into
-	m.into = &record.Scenario{}
+	m.into = &record.Scenario{} // of what counts for nothing
 	if err := m.round(ctx, each{pods: 2, services: 1, nodes: 1}); err != nil {
 		return fmt.Errorf("warm up: %w", err)
 	}
@@ -149,7 +153,7 @@ func (m *measuring) comesAndGoes(ctx context.Context, n *site.Node) error {
 	if err != nil {
 		return err
 	}
-	first, all, err := m.requests.Served(ctx, p.Name, len(m.Directors))
+	first, all, err := m.requests.Served(ctx, p.Name, m.ways())
 	if err != nil {
 		return err
 	}
@@ -219,7 +223,7 @@ func (m *measuring) service(ctx context.Context, at netip.Addr) error {
 	})
 	defer knocks.Close()
 	name := "made-" + fmt.Sprint(at.As4()[3])
-	began, err := m.MakeService(ctx, name, "web", at)
+	began, err := m.MakeService(ctx, name, "web", at, m.inMode)
 	if err != nil {
 		return err
 	}
@@ -268,17 +272,4 @@ func (m *measuring) roll(ctx context.Context, n int) error {
 	m.add(rollingUpdate, made, float64(rolled.Made))
 	m.add(rollingUpdate, madeLong, float64(rolled.Long))
 	return nil
-}
-
-var notes = []string{
-	"a kube-apiserver, its etcd and a kube-controller-manager (v1.36.3), whose EndpointSlice controller makes slices of Pods; `weir-kube controller` with `backends: pods` and `mode: nat`; an FRR router with the kernel's ECMP, and 2 directors that speak BGP with it; 3 nodes, behind which pods are network namespaces with an nginx each, in addresses that nodes route. What kubelets write of Pods the lab writes. 4 pods are there all the while",
-	"the directors are a group that shares its services in an etcd of one member; `coalesce` is 5 ms instead of 50, because the controller waits for what belongs together, and `notice` is 20 ms instead of 5 s, which is for directors that are behind",
-	"node-labelled: a DirectorGroup with `notice: 20ms` has a director on one node, and another node gets the group's label; from then until the first answer that it has brought (`request`), and until the router sends to it (`route`). What a DaemonSet's controller and a kubelet take to start containers is not in it: the lab starts the programs of the chart's DaemonSet at once, one after the other where the first is an init container. failed: requests to that Service, also while the node leaves the group again",
-	"a client outside makes 500 requests per second, over a connection each, through the router",
-	"pod-ready: a pod is there for 300 ms before it is ready; from when the status that says Ready is begun to be written until the first answer of the pod (`request`), and until each director has brought it one (`request-by-all`): 500 requests per second are 50 for each of 2 directors and 5 pods. slice: until the EndpointSlice says so, as another watcher sees it; set: until the controller has given the directors the set",
-	"pod-terminating: from when the Pod is begun to be deleted until the last request began that it answered",
-	"service-made: from when a Service, of pods that are there, is begun to be made until the router has a route to its address (`route`), and until the first answer from outside: claimed, given to the directors, announced by BGP, forwarded",
-	"rolling-update: 4 pods are replaced one after the other, as a Deployment does by default; a pod that is told to end goes on for 3 s (preStop) and then ends what it was asked. Besides the 500 requests per second, 20 a second are made whose answers take 2 s; `broken` are those of them without the whole answer, `failed` the others",
-	"all of it shares the machine's cores",
-	"every change is a value of its own, so a cell is the median of the changes, not of rounds",
 }

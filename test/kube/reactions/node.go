@@ -13,7 +13,8 @@ import (
 // groupEvery is how often requests are made to the Service that the DirectorGroup forwards.
 const groupEvery = 4 * time.Millisecond
 
-// group makes a DirectorGroup with one director, and its Service.
+// group makes a DirectorGroup with all directors but one, its Service, and what delivers packets to
+// pods.
 func (m *measuring) group(ctx context.Context) error {
 	if err := m.MakeGroup(ctx); err != nil {
 		return err
@@ -21,8 +22,17 @@ func (m *measuring) group(ctx context.Context) error {
 	if _, err := m.MakeService(ctx, "edge", "web", edgeVIP, site.ByEdge); err != nil {
 		return err
 	}
-	if _, err := m.Edges[0].Join(ctx); err != nil {
-		return err
+	for _, e := range m.Edges[:len(m.Edges)-1] {
+		if _, err := e.Join(ctx); err != nil {
+			return err
+		}
+	}
+	if m.mode == "gue" || m.mode == "ipip" {
+		for _, n := range m.Nodes {
+			if err := m.StartAgent(ctx, n); err != nil {
+				return err
+			}
+		}
 	}
 	return cluster.Until(ctx, "an answer from outside by the DirectorGroup", func() error { return m.Ask(ctx, edgeVIP).Err })
 }
@@ -31,7 +41,7 @@ func (m *measuring) group(ctx context.Context) error {
 func (m *measuring) nodeJoins(ctx context.Context) error {
 	requests := site.Request(ctx, groupEvery, func(ctx context.Context) site.Answer { return m.Ask(ctx, edgeVIP) })
 	defer requests.Close()
-	e := m.Edges[1]
+	e := m.Edges[len(m.Edges)-1]
 	began, err := e.Join(ctx)
 	if err != nil {
 		return err

@@ -34,7 +34,7 @@ func (s *Site) addDirector(i int) {
 // config is a director's file: its services come from the controller.
 func (s *Site) config(d *Director) model.Config {
 	n := model.BGPNeighbor{Address: address(routerNumber), ASN: 65000, HoldTime: model.Duration(9 * time.Second)}
-	c := model.Config{Services: []model.Service{}, Coalesce: model.Duration(s.options.Coalesce), Notice: model.Duration(s.options.Notice),
+	c := model.Config{Services: []model.Service{}, Coalesce: model.Duration(s.options.OwnCoalesce), Notice: model.Duration(s.options.OwnNotice),
 		BGP: model.BGP{ASN: 65001, RouterID: d.Address, Neighbors: []model.BGPNeighbor{n}}}
 	for _, other := range s.Directors {
 		c.Directors = append(c.Directors, netip.PrefixFrom(other.Address, 32))
@@ -87,7 +87,12 @@ router bgp 65000
  neighbor directors advertisement-interval 0
  neighbor directors timers 3 9
  bgp listen range 10.1.0.0/16 peer-group directors
+ bgp listen range fd00:1::/64 peer-group directors
  address-family ipv4 unicast
+  maximum-paths 16
+ exit-address-family
+ address-family ipv6 unicast
+  neighbor directors activate
   maximum-paths 16
  exit-address-family
 `

@@ -21,22 +21,32 @@ import (
 
 const edgeNumber = 151
 
-// Edge is a node without pods that may be a director of the site's DirectorGroup.
+// Edge is a node that may be a director of the site's DirectorGroup.
 type Edge struct {
 	*Node
 
 	site          *Site
 	weir, sidecar *process.Process
+	joined        bool
+}
+
+// DirectorPod is the containers of the chart's DaemonSet of a group.
+type DirectorPod struct {
+	First, Director, Sidecar Container
+}
+
+// DirectorOfChart is what the chart makes of it for the site's group, as a test holds.
+var DirectorOfChart = DirectorPod{
+	First: Container{Args: []string{"node", "--group=edge", "--owner=kube", "--file=/var/lib/weir/weir.yaml", "--state=/var/lib/weir/state",
+		"--socket=/run/weir/director.sock", "--log-level=info", "--log-format=json", "--write-only"}},
+	Director: Container{Args: []string{"run", "--config=/var/lib/weir/weir.yaml", "--socket=/run/weir/director.sock", "--bpffs=/sys/fs/bpf",
+		"--log-level=info", "--log-format=json"}, Capabilities: directorCapabilities},
+	Sidecar: Container{Args: []string{"node", "--group=edge", "--owner=kube", "--file=/var/lib/weir/weir.yaml", "--state=/var/lib/weir/state",
+		"--socket=/run/weir/director.sock", "--log-level=info", "--log-format=json"}},
 }
 
 func (s *Site) addEdge(i int) {
-	n := &Node{Name: named("edge", i), Address: address(edgeNumber + i), host: s.lab.Router(named("edge", i))}
-	n.pods = netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 244, byte(200 + i), 0}), 24)
-	s.plugIn(n.host, edgeNumber+i)
-	for _, pods := range s.Nodes {
-		n.host.Route(pods.pods.String(), pods.Address.String())
-	}
-	s.Edges = append(s.Edges, &Edge{Node: n, site: s})
+	s.Edges = append(s.Edges, &Edge{Node: s.newNode(named("edge", i), edgeNumber+i, 200+i, s.options.EdgeSlots), site: s})
 }
 
 // The DirectorGroup's, and what its nodes and Services have to have.
@@ -53,6 +63,11 @@ metadata: {name: router}
 spec: {address: ROUTER, asn: 65000, groups: [edge]}
 ---
 apiVersion: weir.io/v1alpha1
+kind: BGPPeer
+metadata: {name: router-ipv6}
+spec: {address: "SIX", asn: 65000, groups: [edge]}
+---
+apiVersion: weir.io/v1alpha1
 kind: DirectorGroup
 metadata: {name: edge}
 spec:
@@ -60,8 +75,7 @@ spec:
   directors: NUMBER
   interfaces: [eth0]
   backends: pods
-  notice: NOTICE
-  drain: 1s
+NOTICEREPLIES  drain: 1s
   bgp: {asn: 65001}
   serviceSelector: {matchLabels: {LABEL: "true"}}
 `
@@ -69,7 +83,15 @@ spec:
 // MakeGroup makes a DirectorGroup of as many directors as the site has edges. It forwards Services
 // that [ByEdge] was applied to, once edges [Edge.Join].
 func (s *Site) MakeGroup(ctx context.Context) error {
-	text := strings.NewReplacer("LABEL", edgeLabel, "ROUTER", address(routerNumber).String(), "NUMBER", fmt.Sprint(len(s.Edges)), "NOTICE", s.options.Notice.String()).Replace(groupText)
+	notice := "" // what the API server gives it
+	if s.options.Notice > 0 {
+		notice = fmt.Sprintf("  notice: %s\n", s.options.Notice)
+	}
+	replies := ""
+	if s.options.OverlayBack {
+		replies = fmt.Sprintf("  replyInterfaces: [%s]\n", overlay)
+	}
+	text := strings.NewReplacer("REPLIES", replies, "LABEL", edgeLabel, "ROUTER", address(routerNumber).String(), "SIX", address6(routerNumber).String(), "NUMBER", fmt.Sprint(len(s.Edges)), "NOTICE", notice).Replace(groupText)
 	for one := range strings.SplitSeq(text, "\n---\n") {
 		if kind, name, err := s.Make(ctx, one); err != nil {
 			return fmt.Errorf("make %s %s: %w", kind, name, err)
@@ -89,64 +111,79 @@ func (e *Edge) Join(ctx context.Context) (time.Time, error) {
 	if err != nil {
 		return began, err
 	}
-	s, host := e.site, e.host
-	etc, socket := filepath.Join(host.Dir(), "etc"), e.Socket()
-	if err := os.MkdirAll(etc, 0o755); err != nil {
-		return began, fmt.Errorf("make the directory of %s: %w", e.Name, err)
+	s := e.site
+	for _, dir := range []string{e.state(), filepath.Dir(e.Socket())} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return began, fmt.Errorf("make the directories of %s's director: %w", e.Name, err)
+		}
 	}
 	kubeconfig, err := s.WriteKubeconfig(e.Name, fmt.Sprintf("https://%s:6443", address(controlNumber)), cluster.AdminToken)
 	if err != nil {
 		return began, err
 	}
-	file := filepath.Join(etc, "weir.yaml")
-	args := []string{"node", "--group", edgeGroup, "--node", e.Name, "--namespace", "weir-system", "--socket", socket, "--file", file,
-		"--state", filepath.Join(host.Dir(), "state"), "--kubeconfig", kubeconfig}
-	first, err := process.Start(host, "weir-node-first", s.options.Programs.WeirKube, append(args, "--write-only")...)
+	first, err := s.startContainer(e.Node, edgeState, "weir-node-first", s.options.Programs.WeirKube, DirectorOfChart.First, "--kubeconfig", kubeconfig)
 	if err != nil {
 		return began, err
 	}
 	if err := first.Gone(ctx); err != nil {
 		return began, err
 	}
-	if _, err := os.Stat(file); err != nil {
+	if _, err := os.Stat(e.file()); err != nil {
 		return began, fmt.Errorf("%s has no file for its director: %w; weir-kube node said:\n%s", e.Name, err, first.Log())
 	}
-	if e.weir, err = process.Start(host, "weir-run", s.options.Programs.Weir, "run", "-c", file, "--bpffs", host.BPFFS(), "--socket", socket); err != nil {
+	if e.weir, err = s.startContainer(e.Node, edgeState, "weir-run", s.options.Programs.Weir, DirectorOfChart.Director); err != nil {
 		return began, err
 	}
-	e.sidecar, err = process.Start(host, "weir-node", s.options.Programs.WeirKube, args...)
+	e.sidecar, err = s.startContainer(e.Node, edgeState, "weir-node", s.options.Programs.WeirKube, DirectorOfChart.Sidecar, "--kubeconfig", kubeconfig)
+	e.joined = err == nil
 	return began, err
 }
 
+// edgeState is a director's directory on its node.
+const edgeState = "director"
+
+func (e *Edge) state() string { return filepath.Join(e.host.Dir(), edgeState) }
+
+func (e *Edge) file() string { return filepath.Join(e.state(), "weir.yaml") }
+
 // Socket is that of its director.
-func (e *Edge) Socket() string { return filepath.Join(e.host.Dir(), "director.sock") }
+func (e *Edge) Socket() string { return filepath.Join(e.host.Dir(), "run", "director.sock") }
 
 // Leave takes the label away, waits until the router sends a Service's packets elsewhere, and removes
 // all that was there of the director: the node is as it was before [Edge.Join].
 func (e *Edge) Leave(ctx context.Context, vip netip.Addr) error {
-	if _, err := e.label(ctx, "null"); err != nil {
-		return err
-	}
-	if err := cluster.Until(ctx, "the router to send nothing to "+e.Name, func() error {
-		hops, err := e.site.NextHops(vip)
-		if err == nil && slices.Contains(hops, e.Address) {
-			err = fmt.Errorf("it sends to %v", hops)
-		}
-		return err
-	}); err != nil {
+	if err := e.Withdraw(ctx, vip); err != nil {
 		return err
 	}
 	return e.stop(ctx)
 }
 
+// Withdraw takes the label away, and waits until the router sends a Service's packets elsewhere.
+func (e *Edge) Withdraw(ctx context.Context, vip netip.Addr) error {
+	if _, err := e.label(ctx, "null"); err != nil {
+		return err
+	}
+	return cluster.Until(ctx, "the router to send nothing to "+e.Name, func() error {
+		hops, err := e.site.NextHops(vip)
+		if err == nil && slices.Contains(hops, e.Address) {
+			err = fmt.Errorf("it sends to %v", hops)
+		}
+		return err
+	})
+}
+
 func (e *Edge) stop(ctx context.Context) error {
+	e.joined = false
 	if err := errors.Join(e.sidecar.Stop(), e.weir.Stop()); err != nil {
 		return err
 	}
 	if _, err := process.Run(ctx, e.host, e.site.options.Programs.Weir, "detach", "--bpffs", e.host.BPFFS(), "--socket", e.Socket()); err != nil {
 		return err
 	}
-	return errors.Join(os.RemoveAll(filepath.Join(e.host.Dir(), "etc")), os.RemoveAll(filepath.Join(e.host.Dir(), "state")))
+	if err := os.RemoveAll(e.state()); err != nil {
+		return fmt.Errorf("remove what %s's director has left: %w", e.Name, err)
+	}
+	return nil
 }
 
 func (e *Edge) label(ctx context.Context, value string) (time.Time, error) {

@@ -3,7 +3,6 @@ package site
 import (
 	"context"
 	"fmt"
-	"strings"
 	"sync"
 	"time"
 
@@ -73,19 +72,4 @@ func (s *Site) SliceSince(service, pod string, ready bool) time.Time {
 	s.follower.mu.Lock()
 	defer s.follower.mu.Unlock()
 	return s.follower.first[state{service, pod, ready}]
-}
-
-// SetSince returns when the controller, as its log says, had given the directors the first set after a
-// time; zero, if it has not.
-func (s *Site) SetSince(after time.Time) time.Time {
-	for line := range strings.Lines(s.weirKube.Log()) {
-		if !strings.Contains(line, "the directors have another set") {
-			continue
-		}
-		stamp, _, _ := strings.Cut(strings.TrimPrefix(line, "time="), " ")
-		if at, err := time.Parse(time.RFC3339Nano, stamp); err == nil && at.After(after) {
-			return at
-		}
-	}
-	return time.Time{}
 }

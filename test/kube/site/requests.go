@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"weir.io/weir/internal/netlab"
 	"weir.io/weir/test/kube/cluster"
 )
 
@@ -35,17 +36,80 @@ func (s *Site) AskLong(ctx context.Context, vip netip.Addr) Answer {
 	return s.ask(ctx, vip, "/slow", LongAnswer+giveUp)
 }
 
-func (s *Site) ask(ctx context.Context, vip netip.Addr, path string, patience time.Duration) (a Answer) {
+// AskHeld makes one whose answer takes [HeldAnswer].
+func (s *Site) AskHeld(ctx context.Context, vip netip.Addr) Answer {
+	return s.ask(ctx, vip, "/held", HeldAnswer+giveUp)
+}
+
+// sizes are those of answers that are no pod's name, by their paths.
+var sizes = map[string]int{"/slow": slowSize, "/held": heldSize, "/large": LargeSize}
+
+// sent are those of requests with a body, whose answer is the pod's name.
+var sent = map[string]int{"/count": LargeSize}
+
+// AskLarge makes a request with an answer of [LargeSize].
+func (s *Site) AskLarge(ctx context.Context, vip netip.Addr) Answer {
+	return s.ask(ctx, vip, "/large", LargeTime)
+}
+
+// SendLarge makes a request of [LargeSize], all of which the pod reads before it answers.
+func (s *Site) SendLarge(ctx context.Context, vip netip.Addr) Answer {
+	return s.ask(ctx, vip, "/count", LargeTime)
+}
+
+// LargeTime is how long such a one may take.
+const LargeTime = 30 * time.Second
+
+func (s *Site) ask(ctx context.Context, vip netip.Addr, path string, patience time.Duration) Answer {
+	return askFrom(ctx, s.client, netip.AddrPortFrom(vip, ServicePort), path, patience)
+}
+
+// AskPort makes one at any port.
+func (s *Site) AskPort(ctx context.Context, at netip.AddrPort) Answer {
+	return askFrom(ctx, s.client, at, "/", giveUp)
+}
+
+// AskHeldPort makes one whose answer takes [HeldAnswer].
+func (s *Site) AskHeldPort(ctx context.Context, at netip.AddrPort) Answer {
+	return askFrom(ctx, s.client, at, "/held", HeldAnswer+giveUp)
+}
+
+// Ask makes a request from the pod.
+func (p *Pod) Ask(ctx context.Context, vip netip.Addr) Answer {
+	return p.AskPort(ctx, netip.AddrPortFrom(vip, ServicePort))
+}
+
+// AskPort makes one at any port.
+func (p *Pod) AskPort(ctx context.Context, at netip.AddrPort) Answer {
+	return askFrom(ctx, p.slot.host, at, "/", giveUp)
+}
+
+// AskPort makes a request from the node itself, at any port.
+func (n *Node) AskPort(ctx context.Context, at netip.AddrPort) Answer {
+	return askFrom(ctx, n.host, at, "/", giveUp)
+}
+
+// AskHeldPort makes one whose answer takes [HeldAnswer].
+func (n *Node) AskHeldPort(ctx context.Context, at netip.AddrPort) Answer {
+	return askFrom(ctx, n.host, at, "/held", HeldAnswer+giveUp)
+}
+
+// Call makes a request from the pod to another one, at its own address.
+func (p *Pod) Call(ctx context.Context, other *Pod) Answer {
+	return askFrom(ctx, p.slot.host, netip.AddrPortFrom(other.Address, uint16(other.port)), "/", giveUp)
+}
+
+func askFrom(ctx context.Context, from *netlab.Host, at netip.AddrPort, path string, patience time.Duration) (a Answer) {
 	a.Began = time.Now()
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	a.Err = s.exchange(ctx, vip, path, &a)
+	a.Err = exchange(ctx, from, at, path, &a)
 	a.Took = time.Since(a.Began)
 	return a
 }
 
-func (s *Site) exchange(ctx context.Context, vip netip.Addr, path string, a *Answer) error {
-	conn, err := s.client.DialContext(ctx, "tcp4", netip.AddrPortFrom(vip, ServicePort).String())
+func exchange(ctx context.Context, from *netlab.Host, at netip.AddrPort, path string, a *Answer) error {
+	conn, err := from.DialContext(ctx, "tcp", at.String())
 	if err != nil {
 		return err
 	}
@@ -54,7 +118,11 @@ func (s *Site) exchange(ctx context.Context, vip netip.Addr, path string, a *Ans
 	if err := conn.SetDeadline(deadline); err != nil {
 		return err
 	}
-	if _, err := fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n", path, vip); err != nil {
+	request := "GET " + path + " HTTP/1.1\r\nHost: web\r\nConnection: close\r\n\r\n"
+	if size := sent[path]; size > 0 {
+		request = fmt.Sprintf("POST %s HTTP/1.1\r\nHost: web\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s", path, size, strings.Repeat("x", size))
+	}
+	if _, err := io.WriteString(conn, request); err != nil {
 		return err
 	}
 	answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
@@ -71,7 +139,7 @@ func (s *Site) exchange(ctx context.Context, vip netip.Addr, path string, a *Ans
 	switch {
 	case answer.StatusCode != http.StatusOK:
 		return errors.New(answer.Status)
-	case path == "/" && string(body) != a.Pod, path != "/" && len(body) != slowSize:
+	case sizes[path] == 0 && string(body) != a.Pod, sizes[path] > 0 && len(body) != sizes[path]:
 		return fmt.Errorf("the answer has %d bytes that are not what %s says", len(body), a.Pod)
 	}
 	return nil

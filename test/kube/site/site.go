@@ -36,8 +36,11 @@ const (
 // Client is whom pods see in the modes in which they see the client.
 var Client = netip.MustParseAddr("10.0.0.2")
 
+// Client6 is the same for IPv6.
+var Client6 = netip.MustParseAddr("fd00::2")
+
 // Addresses that Services have.
-const vips = "203.0.113.0/24"
+const vips = `203.0.113.0/24, "2001:db8:1::/64"`
 
 // Host numbers in the servers' network.
 const (
@@ -61,9 +64,15 @@ type Options struct {
 	Directors   int
 	Nodes       int
 	Slots       int // pods that may be on a node at a time
-	Edges       int // nodes without pods that may be directors of a DirectorGroup
+	Edges       int // nodes that may be directors of a DirectorGroup
+	EdgeSlots   int // pods that may be on each of these
+	// OverlayBack makes replies to an overlay's addresses the only ones: each node has one there, and
+	// drops what comes by the overlay from where it does not answer by it. Directors send from these.
+	OverlayBack bool
+	Overlay     bool // nodes reach each other's pods through a VXLAN, and pods have what that leaves of the MTU
 
-	Coalesce, Notice time.Duration // of the directors; 0: their defaults
+	Notice                 time.Duration // of the DirectorGroup; 0: what the API server gives it
+	OwnCoalesce, OwnNotice time.Duration // of the directors of their own; 0: their defaults
 }
 
 // Site is the lab:
@@ -79,6 +88,8 @@ type Site struct {
 	Nodes     []*Node
 	Edges     []*Edge
 
+	AgentToken func(node string) (string, error) // of the sidecar of a node's agent; nil: it may do everything
+
 	lab            *netlab.Lab
 	options        Options
 	client, router *netlab.Host
@@ -93,9 +104,10 @@ type Site struct {
 // with the router.
 func New(ctx context.Context, lab *netlab.Lab, o Options) (*Site, error) {
 	s := &Site{lab: lab, options: o, client: lab.Host("client"), router: lab.Router("router"), lan: lab.Switch("switch")}
-	lab.Link(s.client, s.router, netlab.LinkOptions{A: []string{Client.String() + "/24"}, B: []string{"10.0.0.1/24"}})
-	lab.Link(s.router, s.lan, netlab.LinkOptions{XDP: true, A: []string{address(routerNumber).String() + "/16"}})
+	lab.Link(s.client, s.router, netlab.LinkOptions{A: []string{Client.String() + "/24", Client6.String() + "/64"}, B: []string{"10.0.0.1/24", "fd00::1/64"}})
+	lab.Link(s.router, s.lan, netlab.LinkOptions{XDP: true, A: []string{address(routerNumber).String() + "/16", address6(routerNumber).String() + "/64"}})
 	s.client.Route("default", "10.0.0.1")
+	s.client.Route("default", "fd00::1")
 	s.client.Sysctl("net.ipv4.ip_local_port_range", "1024 65535")
 	s.control = lab.Host("control")
 	s.plugIn(s.control, controlNumber)
@@ -111,6 +123,11 @@ func New(ctx context.Context, lab *netlab.Lab, o Options) (*Site, error) {
 	s.addRoutes()
 	if err := lab.Err(); err != nil {
 		return nil, err
+	}
+	if o.Overlay {
+		if err := s.joinOverlay(ctx); err != nil {
+			return nil, fmt.Errorf("make the overlay: %w", err)
+		}
 	}
 	if err := s.startRouter(); err != nil {
 		return nil, err
@@ -129,28 +146,42 @@ func New(ctx context.Context, lab *netlab.Lab, o Options) (*Site, error) {
 
 func address(number int) netip.Addr { return netip.AddrFrom4([4]byte{10, 1, 0, byte(number)}) }
 
+func address6(number int) netip.Addr {
+	return netip.AddrFrom16([16]byte{0: 0xfd, 3: 1, 15: byte(number)})
+}
+
 // plugIn connects a host to the switch.
 func (s *Site) plugIn(h *netlab.Host, numbers ...int) {
 	options := netlab.LinkOptions{XDP: true}
 	for _, n := range numbers {
-		options.A = append(options.A, address(n).String()+"/16")
+		options.A = append(options.A, address(n).String()+"/16", address6(n).String()+"/64")
 	}
 	s.lab.Link(h, s.lan, options)
 	h.Route("default", address(routerNumber).String())
+	h.Route("default", address6(routerNumber).String())
 }
 
 // addRoutes are those of a cluster whose network routes pods' addresses: each node has some.
 func (s *Site) addRoutes() {
-	for _, n := range s.Nodes {
+	for _, n := range s.AllNodes() {
 		for _, d := range s.Directors {
-			d.host.Route(n.pods.String(), n.Address.String())
+			n.routeTo(d.host)
 		}
-		for _, other := range s.Nodes {
+		for _, other := range s.AllNodes() {
 			if other != n {
-				other.host.Route(n.pods.String(), n.Address.String())
+				n.routeTo(other.host)
 			}
 		}
 	}
+}
+
+// AllNodes returns the nodes, and the edges' own.
+func (s *Site) AllNodes() []*Node {
+	nodes := slices.Clone(s.Nodes)
+	for _, e := range s.Edges {
+		nodes = append(nodes, e.Node)
+	}
+	return nodes
 }
 
 func storeURL(port int) string { return fmt.Sprintf("http://%s:%d", address(controlNumber), port) }
@@ -179,11 +210,7 @@ func (s *Site) startCluster(ctx context.Context) (err error) {
 	if _, err := s.Core.Namespaces().Create(ctx, system, metav1.CreateOptions{}); err != nil {
 		return fmt.Errorf("make the controller's namespace: %w", err)
 	}
-	nodes := slices.Clone(s.Nodes)
-	for _, e := range s.Edges {
-		nodes = append(nodes, e.Node)
-	}
-	for _, n := range nodes {
+	for _, n := range s.AllNodes() {
 		if err := s.register(ctx, n); err != nil {
 			return err
 		}
@@ -201,7 +228,10 @@ func (s *Site) startCluster(ctx context.Context) (err error) {
 func (s *Site) startController(ctx context.Context) error {
 	var text strings.Builder
 	fmt.Fprintf(&text, "mode: nat\nbackends: pods\nlease: {namespace: weir-system, name: weir-kube, duration: 15s}\n"+
-		"pools:\n- {name: public, addresses: [%s]}\ndirectors:\n", vips)
+		"pools:\n- {name: public, addresses: [%s]}\n", vips)
+	if len(s.Directors) > 0 {
+		text.WriteString("directors:\n")
+	}
 	for _, d := range s.Directors {
 		fmt.Fprintf(&text, "- socket: %s\n", d.Weir.Socket)
 	}
@@ -255,6 +285,12 @@ func (s *Site) processes() (list []*process.Process) {
 	for _, e := range s.Edges {
 		if e.sidecar != nil {
 			list = append(list, e.weir, e.sidecar)
+		}
+	}
+	for _, n := range s.AllNodes() {
+		list = append(list, n.agent...)
+		if n.proxy != nil {
+			list = append(list, n.proxy)
 		}
 	}
 	return list

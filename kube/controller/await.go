@@ -1,0 +1,127 @@
+package controller
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"weir.io/weir/internal/model"
+	"weir.io/weir/kube/group"
+	"weir.io/weir/kube/translate"
+)
+
+const (
+	// straggle is how long the others are waited for when enough directors have a Service.
+	straggle = 2 * time.Second
+	// patience is how long nothing is said of a Service that not enough directors have. It is
+	// longer than group.Renew, within which each says what it has in any case.
+	patience = 5 * time.Second
+)
+
+// awaited is what is waited for of a Service's or a Gateway's directors.
+type awaited struct {
+	since  string    // the version of the DirectorSet that they are to have; empty: none
+	from   time.Time // when that was first seen
+	enough time.Time // when enough had it
+	done   bool
+}
+
+// await finds out which Services and Gateways the directors of their groups have taken, by what
+// these say, and returns when to look again if they say nothing. The others are not forwarded
+// yet: w.waits says why.
+func (p *plan) await(groups map[string]*compiledGroup, now time.Time) (next time.Time) {
+	p.waiting = map[*wish]bool{}
+	for w := range p.unsettled {
+		w.waits = ""
+		g := w.group
+		if g == nil || !w.forwarded || len(w.made.services) == 0 || groups[g.Of.Name] == nil {
+			continue // the file's directors have answered, or there is nothing to be waited for
+		}
+		c := groups[g.Of.Name].byName[w.name().String()]
+		if c == nil {
+			continue
+		}
+		if w.awaited.since != c.since {
+			w.awaited = awaited{since: c.since, from: now}
+		}
+		if !w.awaited.done {
+			next = sooner(next, w.ask(c, p.read.staff[g.Of.Name].directors, now))
+		}
+		if w.awaited.done {
+			continue
+		}
+		p.waiting[w] = true
+		w.forwarded = false
+		if !now.Before(w.awaited.from.Add(patience)) && w.service != nil {
+			w.problem(accepting, translate.NotForward, "%s", w.waits)
+		}
+	}
+	return next
+}
+
+// ask finds out whether enough directors have what one was compiled to, and when to look again.
+func (w *wish) ask(c *compiled, directors []group.Candidate, now time.Time) (next time.Time) {
+	a := &w.awaited
+	if firstInStatus(w.made.services) {
+		a.done = true
+		return next
+	}
+	has, lacks := map[string]bool{}, []string{}
+	for _, d := range directors {
+		if why := d.Taken.Lacks(c.written.Set, c.since); why == "" {
+			has[d.Node] = true
+		} else {
+			lacks = append(lacks, d.Node+" "+why)
+		}
+	}
+	if !w.enough(has, directors) {
+		a.enough = time.Time{}
+		w.waits = fmt.Sprintf("%s, but is not forwarded yet, by the directors of DirectorGroup %s: %s; the log of weir-kube node there says more", w.ready(), w.group.Of.Name, strings.Join(lacks, "; "))
+		if until := a.from.Add(patience); now.Before(until) {
+			return until
+		}
+		return next
+	}
+	if a.enough.IsZero() {
+		a.enough = now
+	}
+	until := a.enough.Add(straggle)
+	if a.done = len(lacks) == 0 || !now.Before(until); a.done {
+		return next
+	}
+	w.waits = fmt.Sprintf("%s, and waits for some of its directors: %s", w.ready(), strings.Join(lacks, "; "))
+	return until
+}
+
+// ready says what there is before it is forwarded.
+func (w *wish) ready() string { return "it has " + addressText(w) }
+
+// enough reports whether packets find their way when these directors have it: any of them, where
+// routers are told by each director of what it has; and where hosts on the link ask for the
+// address the one that answers.
+func (w *wish) enough(has map[string]bool, directors []group.Candidate) bool {
+	spec := &w.group.Of.Spec
+	if spec.BGP != nil || spec.Neighbor == nil {
+		return len(has) > 0
+	}
+	var names []string
+	for _, d := range directors {
+		names = append(names, d.Node)
+	}
+	for _, vip := range w.addresses {
+		if !slices.ContainsFunc(names, func(n string) bool { return has[n] && group.Answers(n, names, vip) }) {
+			return false
+		}
+	}
+	return len(has) > 0
+}
+
+// firstInStatus reports whether backends take packets for a Service's addresses only when its
+// status names them: nodes in the direct modes, where kube-proxy reads it there. Then waiting
+// for directors would only make them send packets to who does not take them.
+func firstInStatus(services []model.Service) bool {
+	return slices.ContainsFunc(services, func(s model.Service) bool {
+		return s.Mode != model.NAT && slices.ContainsFunc(s.Backends, func(b model.Backend) bool { return !b.Host.IsValid() })
+	})
+}

@@ -1,0 +1,63 @@
+package group
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"weir.io/weir/internal/model"
+)
+
+// Format is the version of what Encode writes. A change that this version would misread, or that
+// a controller of it would lose if it wrote the Service again, gets another number.
+//
+// The first one is an array of documents, as versions wrote it that knew of no numbers. Later
+// ones are an object, whose key "format" has the number.
+const Format = 1
+
+// ErrNewer is that a later version of weir has written something which this one cannot read. It is
+// not damaged, so nobody is to write it anew: the histories in it are what connections live by.
+var ErrNewer = errors.New("was written by a newer version of weir")
+
+// readDocuments reads the text of a Service's documents. What is JSON, and says more than this
+// version knows, is of a newer one also where no number says so.
+func readDocuments(text []byte) ([]model.Document, error) {
+	if trimmed := bytes.TrimLeft(text, " \t\r\n"); len(trimmed) > 0 && trimmed[0] == '{' {
+		var later struct{ Format int }
+		if err := json.Unmarshal(text, &later); err != nil {
+			return nil, err
+		}
+		if later.Format <= Format {
+			return nil, fmt.Errorf("no format is %d", later.Format)
+		}
+		return nil, fmt.Errorf("%w: format %d, and this one reads %d", ErrNewer, later.Format, Format)
+	}
+	var documents []model.Document
+	err := json.Unmarshal(text, &documents)
+	if err != nil && saysMore(text, err) {
+		return nil, fmt.Errorf("%w: %w", ErrNewer, err)
+	}
+	return documents, err
+}
+
+// saysMore reports whether documents that are not read for an error would be, if they did not have
+// fields or names that this version does not know.
+func saysMore(text []byte, err error) bool {
+	if unknown := (*model.UnknownName)(nil); errors.As(err, &unknown) {
+		return true
+	}
+	var known []struct {
+		Service *model.Service
+		Log     *model.Log
+	}
+	if json.Unmarshal(text, &known) != nil {
+		return false
+	}
+	for _, d := range known {
+		if d.Service == nil || d.Log == nil || d.Log.Validate() != nil || !d.Service.VIP.IsValid() {
+			return false
+		}
+	}
+	return len(known) > 0
+}

@@ -1,0 +1,179 @@
+package v1alpha1
+
+// Health is how backends are probed.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.http) || self.kind in ['http', 'https']",message="is for the kinds http and https",fieldPath=".http"
+// +kubebuilder:validation:XValidation:rule="!has(self.tls) || self.kind in ['https', 'tls', 'grpc']",message="is for the kinds https, tls and grpc",fieldPath=".tls"
+// +kubebuilder:validation:XValidation:rule="!has(self.grpc) || self.kind == 'grpc'",message="is for the kind grpc",fieldPath=".grpc"
+// +kubebuilder:validation:XValidation:rule="!has(self.udp) || self.kind == 'udp'",message="is for the kind udp",fieldPath=".udp"
+// +kubebuilder:validation:XValidation:rule="has(self.dns) == (self.kind == 'dns')",message="is for the kind dns, which needs it",fieldPath=".dns"
+// +kubebuilder:validation:XValidation:rule="self.kind != 'https' || has(self.http) && has(self.http.host) || has(self.tls) && (has(self.tls.name) || has(self.tls.skipVerify) && self.tls.skipVerify)",message="https needs http.host or tls.name: the name that the certificate has to be for; or tls.skipVerify",fieldPath=".kind"
+// +kubebuilder:validation:XValidation:rule="self.kind != 'tls' && !(self.kind == 'grpc' && has(self.tls)) || has(self.tls) && (has(self.tls.name) || has(self.tls.skipVerify) && self.tls.skipVerify)",message="needs tls.name: the name that the certificate has to be for; or tls.skipVerify",fieldPath=".kind"
+// +kubebuilder:validation:XValidation:rule="!has(self.interval) || duration(self.interval) >= duration('10ms') && duration(self.interval) <= duration('1h')",message="is not from 10ms to 1h",fieldPath=".interval"
+// +kubebuilder:validation:XValidation:rule="!has(self.timeout) || duration(self.timeout) >= duration('1ms') && duration(self.timeout) <= duration('1m')",message="is not from 1ms to 1m",fieldPath=".timeout"
+type Health struct {
+	// kind is what a probe is. none: there are none, also no node-health.
+	// +required
+	// +kubebuilder:validation:Enum=none;tcp;syn;http;https;tls;grpc;udp;dns;icmp
+	Kind string `json:"kind"`
+
+	// port is probed; none: the one that the backend serves.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
+	Port int32 `json:"port,omitempty"`
+
+	// to is what is probed: vip is the service's address by the way of clients' packets, where
+	// that can be; address is the backend's own.
+	// +optional
+	// +kubebuilder:validation:Enum=vip;address
+	To string `json:"to,omitempty"`
+
+	// interval is from one probe of a backend to the next: 10ms to 1h.
+	// +optional
+	Interval *Duration `json:"interval,omitempty"`
+
+	// timeout is of one probe: 1ms to 1m.
+	// +optional
+	Timeout *Duration `json:"timeout,omitempty"`
+
+	// rise is how many successes in a row make a backend healthy.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=100
+	Rise int32 `json:"rise,omitempty"`
+
+	// fall is how many failures in a row make it unhealthy.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=100
+	Fall int32 `json:"fall,omitempty"`
+
+	// panic is a part of the backends, in per cent: while fewer of them are healthy, all are
+	// used. 0: never.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=100
+	Panic *int32 `json:"panic,omitempty"`
+
+	// http is the request, with the kinds http and https; none: GET /.
+	// +optional
+	HTTP *HealthHTTP `json:"http,omitempty"`
+
+	// tls is what the certificate has to be, with the kinds https and tls; with grpc it makes
+	// probes use TLS.
+	// +optional
+	TLS *HealthTLS `json:"tls,omitempty"`
+
+	// grpc is what is asked with the kind grpc; none: how the server is as a whole.
+	// +optional
+	GRPC *HealthGRPC `json:"grpc,omitempty"`
+
+	// udp is the datagram with the kind udp; none: an empty one, which need not be answered.
+	// +optional
+	UDP *HealthUDP `json:"udp,omitempty"`
+
+	// dns is the question with the kind dns.
+	// +optional
+	DNS *HealthDNS `json:"dns,omitempty"`
+}
+
+// HealthHTTP is a request, and which answers are good.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.body) || !has(self.method) || self.method != 'HEAD'",message="cannot be looked for: an answer to HEAD has no body",fieldPath=".body"
+type HealthHTTP struct {
+	// method is that of the request; none: GET.
+	// +optional
+	// +kubebuilder:validation:Enum=GET;HEAD;OPTIONS
+	Method string `json:"method,omitempty"`
+
+	// path is asked for; none: /.
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	// +kubebuilder:validation:Pattern=`^/[!-~]*$`
+	Path string `json:"path,omitempty"`
+
+	// host is what the request names; none: the backend's address and port.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[!"$-.0->A-~]+$`
+	Host string `json:"host,omitempty"`
+
+	// status are the codes (200) and ranges of codes (200-399) of good answers.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=20
+	// +kubebuilder:validation:items:MaxLength=7
+	// +kubebuilder:validation:items:Pattern=`^[1-5][0-9][0-9](-[1-5][0-9][0-9])?$`
+	Status []string `json:"status,omitempty"`
+
+	// body is text that a good answer's body has in its first 64 KiB.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=1024
+	Body string `json:"body,omitempty"`
+}
+
+// HealthTLS is what a server's certificate has to be.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.ca) || !has(self.skipVerify) || !self.skipVerify",message="is not looked at with skipVerify",fieldPath=".ca"
+type HealthTLS struct {
+	// name is asked for (SNI), and the certificate has to be for it; none: that of http.host.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[-.:_0-9A-Za-z]+$`
+	Name string `json:"name,omitempty"`
+
+	// ca is PEM text of the certificates that may have signed the server's; none: those that the
+	// directors' hosts trust.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=16384
+	CA string `json:"ca,omitempty"`
+
+	// skipVerify is true where any certificate is good.
+	// +optional
+	SkipVerify bool `json:"skipVerify,omitempty"`
+}
+
+// HealthGRPC is what a server's grpc.health.v1.Health is asked.
+type HealthGRPC struct {
+	// service is what it is asked about; none: the server as a whole.
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	Service string `json:"service,omitempty"`
+}
+
+// HealthUDP is a datagram, and its answer.
+type HealthUDP struct {
+	// send is the datagram, as text or as hex:00ff, at most 1024 bytes; none: an empty one.
+	// +optional
+	// +kubebuilder:validation:MaxLength=2052
+	Send string `json:"send,omitempty"`
+
+	// expect is what the answer has in it, likewise; none: it need not answer.
+	// +optional
+	// +kubebuilder:validation:MaxLength=2052
+	Expect string `json:"expect,omitempty"`
+}
+
+// HealthDNS is a question, and which answers are good.
+type HealthDNS struct {
+	// name is asked for.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Name string `json:"name"`
+
+	// type is that of the records; none: A.
+	// +optional
+	// +kubebuilder:validation:Enum=A;AAAA;NS;CNAME;SOA;PTR;MX;TXT;SRV
+	Type string `json:"type,omitempty"`
+
+	// rcodes are the response codes of good answers; none: noerror.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=6
+	// +kubebuilder:validation:items:Enum=noerror;nxdomain;refused;servfail;formerr;notimp
+	RCodes []string `json:"rcodes,omitempty"`
+}
