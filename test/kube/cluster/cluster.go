@@ -168,10 +168,15 @@ func (c *Cluster) Logs() string {
 	return all.String()
 }
 
-// Write writes a file into the cluster's directory.
+// Write writes a file into the cluster's directory. Whoever reads it meanwhile has all of what was
+// or of what is in it.
 func (c *Cluster) Write(name, text string) (path string, err error) {
 	path = filepath.Join(c.Dir, name)
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+	err = os.WriteFile(path+".new", []byte(text), 0o600)
+	if err == nil {
+		err = os.Rename(path+".new", path)
+	}
+	if err != nil {
 		return "", fmt.Errorf("write a file of the cluster: %w", err)
 	}
 	return path, nil
