@@ -20,7 +20,7 @@ static __always_inline int parse_skb4(void *data, void *end, struct packet *pack
 	struct iphdr *ip = data + l3;
 	__u32 offset;
 
-	if ((void *)(ip + 1) > end || ip->ihl < 5)
+	if ((void *)(ip + 1) > end || ip->version != 4 || ip->ihl < 5)
 		return 0;
 	packet->flow.protocol = ip->protocol;
 	packet->ttl = ip->ttl;
@@ -40,7 +40,7 @@ static __always_inline int parse_skb6(void *data, void *end, struct packet *pack
 	struct ipv6hdr *ip = data + l3;
 	struct extension_header *extension = (void *)(ip + 1);
 
-	if ((void *)(ip + 1) > end)
+	if ((void *)(ip + 1) > end || ip->version != 6)
 		return 0;
 	packet->flow.ipv6 = 1;
 	packet->flow.protocol = ip->nexthdr;
@@ -111,6 +111,27 @@ static __always_inline int parse_skb_tcp(void *tcp, void *end, struct packet *pa
 	return 1;
 }
 
+/*
+ * Whether the IP header says that there is what is read, and no more than there is: the kernel has
+ * not looked at it yet. At a super-packet's it has, and the largest ones do not say their length.
+ */
+static __always_inline int is_complete(struct __sk_buff *skb, const struct packet *packet,
+				       __u32 read)
+{
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	struct ipv6hdr *ip6 = data + (packet->l3 & 0x1f);
+	struct iphdr *ip4 = (void *)ip6;
+	__u32 length;
+
+	if (skb->gso_size)
+		return 1;
+	if ((void *)(ip4 + 1) > end || (packet->flow.ipv6 && (void *)(ip6 + 1) > end))
+		return 0;
+	length = packet->flow.ipv6 ? sizeof(*ip6) + bpf_ntohs(ip6->payload_len) :
+				     bpf_ntohs(ip4->tot_len);
+	return packet->l3 + length >= read && length <= packet->length;
+}
+
 /* Reads a packet whose IP header is at l3, of which there is as much at hand as is read. */
 static __always_inline int parse_skb(struct __sk_buff *skb, struct packet *packet, __u32 l3)
 {
@@ -131,10 +152,11 @@ static __always_inline int parse_skb(struct __sk_buff *skb, struct packet *packe
 						   !parse_skb6(data, end, packet, l3))
 		return 0;
 	if (packet->flags & PACKET_FRAGMENT_LATER)
-		return 1;
+		return is_complete(skb, packet, packet->l4);
 	if (is_icmp(&packet->flow))
 		return !(packet->flags & PACKET_FRAGMENT_FIRST) &&
-		       parse_skb_error(data, end, packet);
+		       parse_skb_error(data, end, packet) &&
+		       is_complete(skb, packet, packet->quoted_l4 + sizeof(*ports));
 	if (packet->flow.protocol != IPPROTO_TCP && packet->flow.protocol != IPPROTO_UDP)
 		return 0;
 	/* The helpers that change the checksum must not find half a header. */
@@ -146,7 +168,7 @@ static __always_inline int parse_skb(struct __sk_buff *skb, struct packet *packe
 		return 0;
 	packet->flow.source_port = ports->source;
 	packet->flow.destination_port = ports->dest;
-	return 1;
+	return is_complete(skb, packet, packet->l4 + needed);
 }
 
 /* The checksum of TCP or UDP after addresses and ports have changed. */
@@ -173,9 +195,8 @@ static __always_inline void replace_checksum(struct __sk_buff *skb, const struct
 
 /*
  * A packet of packet->flow becomes one of t->to; 0: it is cut short. A call of its own for its room
- * on the stack. Addresses and ports are
- * written, then checksums: after a helper the packet may be somewhere else. An ICMP error has
- * its whole checksum already.
+ * on the stack. Addresses and ports are written, then checksums: after a helper the packet may be
+ * somewhere else. An ICMP error has its whole checksum already.
  */
 static __noinline int translate_skb(struct __sk_buff *skb, const struct packet *packet,
 				    const struct translation *t)

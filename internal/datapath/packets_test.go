@@ -79,6 +79,7 @@ func TestPackets(t *testing.T) {
 		{"undo leaves others", testUndoLeavesOthers},
 		{"undo full nat", testUndoFullNAT},
 		{"take replies", testTakeReply},
+		{"take replies, mutated", testMutatedReplies},
 		{"flow memory", testFlows},
 		{"full nat, full table", testFullTable},
 		{"full nat, replaced flows", testReplacedFlows},
