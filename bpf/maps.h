@@ -179,7 +179,7 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, FLOW_EVENT_COUNT);
+	__uint(max_entries, 2 * COUNTERS_ROOM);
 	__type(key, __u32);
 	__type(value, __u64);
 } flow_events SEC(".maps");
@@ -204,7 +204,7 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, QUIC_EVENT_COUNT);
+	__uint(max_entries, 2 * COUNTERS_ROOM);
 	__type(key, __u32);
 	__type(value, __u64);
 } quic_events SEC(".maps");
@@ -220,7 +220,7 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, ASK_EVENT_COUNT);
+	__uint(max_entries, 2 * COUNTERS_ROOM);
 	__type(key, __u32);
 	__type(value, __u64);
 } ask_events SEC(".maps");
@@ -250,7 +250,7 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, REASON_COUNT);
+	__uint(max_entries, 2 * COUNTERS_ROOM);
 	__type(key, __u32);
 	__type(value, struct counter);
 } reasons SEC(".maps");
@@ -321,3 +321,8 @@ struct {
 	__type(key, __u32);
 	__type(value, struct budget);
 } wait_budgets SEC(".maps");
+
+_Static_assert(REASON_COUNT <= COUNTERS_ROOM && ASK_EVENT_COUNT <= COUNTERS_ROOM,
+	       "more than there is room for");
+_Static_assert(FLOW_EVENT_COUNT <= COUNTERS_ROOM && QUIC_EVENT_COUNT <= COUNTERS_ROOM,
+	       "more than there is room for");

@@ -329,6 +329,13 @@ struct settings {
 	__u32 wait_rate;    /* later fragments that wait, per second and CPU: see group.h */
 };
 
+/*
+ * Counters of an enum's values have room for those that later versions append, so that all
+ * versions have the maps in common: a number never means something else. The second half of
+ * such a map no program writes: there is what maps of other formats had counted.
+ */
+#define COUNTERS_ROOM 64
+
 struct counter {
 	__u64 packets;
 	__u64 bytes; /* of IP packets as they came, without Ethernet */

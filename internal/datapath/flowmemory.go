@@ -202,7 +202,7 @@ func (d *Datapath) flowStatus() (status model.FlowStatus, reset map[uint32]int, 
 	for _, s := range d.services {
 		status.Settling += s.settling
 	}
-	if status.Events, err = tallies(d.kernel.FlowEvents, d.kernel.flowEvents); err != nil {
+	if status.Events, err = d.kernel.events(directorMapFlowEvents, d.kernel.flowEvents); err != nil {
 		return status, nil, fmt.Errorf("read flow events: %w", err)
 	}
 	status.Told = d.told.tallies(d.kernel.told)

@@ -33,6 +33,7 @@ type kernel struct {
 	askEvents  []string             // of enum ask_event
 	told       []string             // of enum told_outcome
 	kept       map[string]bool      // maps whose content an earlier process has made
+	former     formerCounts         // what an earlier version has counted in another format
 }
 
 func loadKernel(o Options) (*kernel, error) {
@@ -68,6 +69,9 @@ func loadKernel(o Options) (*kernel, error) {
 	}
 	if err := k.load(spec); err != nil {
 		return nil, errors.Join(err, k.lock.Close())
+	}
+	if k.former, err = k.openFormer(); err != nil {
+		return nil, errors.Join(err, k.close())
 	}
 	if k.book, err = openBook(k.pins, o.Limits); err != nil {
 		return nil, errors.Join(err, k.close())
@@ -143,7 +147,7 @@ func (k *kernel) close() error {
 		err = errors.Join(err, k.book.close())
 	}
 	k.collection.Close() // programs; the maps were assigned
-	return errors.Join(err, k.directorMaps.Close(), k.lock.Close())
+	return errors.Join(err, k.former.close(), k.directorMaps.Close(), k.lock.Close())
 }
 
 // ErrRunning says that another process keeps the pinned datapath up to date.

@@ -35,12 +35,13 @@ const (
 
 // pins is that directory, as this version sees it.
 type pins struct {
-	pin   string   // Options.Pin
-	abi   string   // of this version with these limits
-	lock  *os.File // of pin
-	state map[string]string
-	snat  string // pin of full NAT's table
-	build string // what the programs are built from; "": not to be found again
+	pin    string   // Options.Pin
+	abi    string   // of this version with these limits
+	lock   *os.File // of pin
+	state  map[string]string
+	former map[string]string // pins of counters in the format before: see carry.go
+	snat   string            // pin of full NAT's table
+	build  string            // what the programs are built from; "": not to be found again
 
 	attached map[ebpf.ProgramID]bool // when this process began
 
@@ -53,7 +54,7 @@ type pins struct {
 
 // openPins makes the directory, locks it, and works out the names.
 func openPins(o Options, spec *ebpf.CollectionSpec) (*pins, error) {
-	p := &pins{pin: o.Pin, state: map[string]string{}, build: buildName(o, spec)}
+	p := &pins{pin: o.Pin, state: map[string]string{}, former: map[string]string{}, build: buildName(o, spec)}
 	var err error
 	if p.abi, err = abiHash(spec); err != nil {
 		return nil, err
@@ -64,6 +65,13 @@ func openPins(o Options, spec *ebpf.CollectionSpec) (*pins, error) {
 			return nil, err
 		}
 		p.state[name] = p.statePin(name + "-" + format)
+	}
+	for name := range formerSizes {
+		format, err := formerFormat(spec, name)
+		if err != nil {
+			return nil, err
+		}
+		p.former[name] = p.statePin(name + "-" + format)
 	}
 	format, err := snatHash(spec)
 	if err != nil {
@@ -281,6 +289,9 @@ func isLinkPin(name string) bool {
 func (k *kernel) tidy() error {
 	if k.tidied {
 		return nil
+	}
+	if err := k.carryOver(); err != nil {
+		return err
 	}
 	own := []string{filepath.Base(k.snat), filepath.Base(k.snat) + beside}
 	for _, path := range k.state {

@@ -17,7 +17,7 @@ func (d *Datapath) Status() (model.DatapathStatus, error) {
 	defer d.mu.Unlock()
 	var status model.DatapathStatus
 	for i, name := range d.kernel.reasons {
-		t, err := d.kernel.counter(d.kernel.Reasons, uint32(i))
+		t, err := d.kernel.counted(directorMapReasons, uint32(i))
 		if err != nil {
 			return status, fmt.Errorf("read reasons: %w", err)
 		}
@@ -36,10 +36,10 @@ func (d *Datapath) Status() (model.DatapathStatus, error) {
 		return status, err
 	}
 	status.Flows = flows
-	if status.QUIC, err = tallies(d.kernel.QuicEvents, d.kernel.quicEvents); err != nil {
+	if status.QUIC, err = d.kernel.events(directorMapQuicEvents, d.kernel.quicEvents); err != nil {
 		return status, fmt.Errorf("read QUIC events: %w", err)
 	}
-	if status.Asks, err = tallies(d.kernel.AskEvents, d.kernel.askEvents); err != nil {
+	if status.Asks, err = d.kernel.events(directorMapAskEvents, d.kernel.askEvents); err != nil {
 		return status, fmt.Errorf("read events of asking: %w", err)
 	}
 	if status.Capture, err = d.captureStatus(); err != nil {
@@ -118,15 +118,7 @@ func interfaceName(index uint32, names map[uint32]string) string {
 
 // counter sums one element of a per-CPU counter map.
 func (k *kernel) counter(m *ebpf.Map, index uint32) (tally, error) {
-	var perCPU []directorCounter
-	if err := m.Lookup(index, &perCPU); err != nil {
-		return tally{}, fmt.Errorf("read counter %d: %w", index, err)
-	}
-	var t tally
-	for _, c := range perCPU {
-		t = t.plus(tally{packets: c.Packets, bytes: c.Bytes})
-	}
-	return t, nil
+	return readTally(m, index)
 }
 
 // forwarded is what has been forwarded to a backend, by its index.
@@ -143,6 +135,18 @@ func (k *kernel) forwarded(index uint32) (tally, error) {
 		t.opened += n
 	}
 	return t, nil
+}
+
+// events are how often what an enum names has happened.
+func (k *kernel) events(name string, names []string) (list []model.Tallied, err error) {
+	for i, event := range names {
+		t, err := k.counted(name, uint32(i))
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", event, err)
+		}
+		list = append(list, model.Tallied{Name: event, Count: t.packets})
+	}
+	return list, nil
 }
 
 // tallies sums the elements of a per-CPU map that counts what happens.

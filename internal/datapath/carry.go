@@ -1,0 +1,177 @@
+package datapath
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
+)
+
+// Maps that count by an enum have room for values that later versions append
+// (COUNTERS_ROOM), and the enum is no part of their format: versions before and after
+// have them in common. So a number that was given once stays what it is, which
+// TestNumbersStay sees to.
+//
+// Maps of the format before that had as many elements as the enum had values. What they have
+// counted goes to the second half of the new ones, which no program writes, when no
+// program counts in them any more.
+var formerSizes = map[string]struct {
+	enum   string
+	values uint32
+}{
+	directorMapReasons:    {"reason", 34},
+	directorMapFlowEvents: {"flow_event", 4},
+	directorMapQuicEvents: {"quic_event", 4},
+	directorMapAskEvents:  {"ask_event", 13},
+}
+
+// formerFormat is the name that stateHash gave such a map before it had room.
+func formerFormat(spec *ebpf.CollectionSpec, name string) (string, error) {
+	former := formerSizes[name]
+	var enum *btf.Enum
+	if err := spec.Types.TypeByName(former.enum, &enum); err != nil {
+		return "", fmt.Errorf("find enum %s: %w", former.enum, err)
+	}
+	shape := spec.Maps[name].Copy()
+	shape.MaxEntries = former.values
+	return stateFormat(spec, shape, firstOf(enum, former.values))
+}
+
+// firstOf is an enum as it was when it had only its first values, and the one that counts them.
+func firstOf(enum *btf.Enum, values uint32) *btf.Enum {
+	first := *enum
+	first.Values = slices.Clone(enum.Values[:values])
+	for _, v := range enum.Values {
+		if strings.HasSuffix(v.Name, "_COUNT") {
+			first.Values = append(first.Values, btf.EnumValue{Name: v.Name, Value: uint64(values)})
+		}
+	}
+	return &first
+}
+
+// formerCounts are maps of the format before, by name: an earlier version's.
+type formerCounts map[string]*ebpf.Map
+
+// openFormer opens those that are pinned.
+func (p *pins) openFormer() (formerCounts, error) {
+	former := formerCounts{}
+	for name, path := range p.former {
+		m, err := ebpf.LoadPinnedMap(path, nil)
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("open pinned map %s: %w", path, err), former.close())
+		}
+		former[name] = m
+	}
+	return former, nil
+}
+
+func (f formerCounts) close() error {
+	var errs []error
+	for name, m := range f {
+		errs = append(errs, m.Close())
+		delete(f, name)
+	}
+	return errors.Join(errs...)
+}
+
+// counted sums what all CPUs have counted of one of an enum's values, in maps of either format.
+func (k *kernel) counted(name string, value uint32) (tally, error) {
+	m := k.all[name]
+	now, err := readTally(m, value)
+	if err != nil {
+		return tally{}, err
+	}
+	carried, err := readTally(m, m.MaxEntries()/2+value)
+	if err != nil {
+		return tally{}, err
+	}
+	now = now.plus(carried)
+	if f := k.former[name]; f != nil && value < f.MaxEntries() {
+		before, err := readTally(f, value)
+		if err != nil {
+			return tally{}, err
+		}
+		now = now.plus(before)
+	}
+	return now, nil
+}
+
+// carryOver ends the maps of the format before: what they have counted goes to the second half
+// of this version's. Their pins go first, so that nothing is carried over twice.
+func (k *kernel) carryOver() error {
+	for name, f := range k.former {
+		if err := os.Remove(k.pins.former[name]); err != nil {
+			return fmt.Errorf("remove pin of the counters before: %w", err)
+		}
+		m := k.all[name]
+		for value := range f.MaxEntries() {
+			if err := carry(m, m.MaxEntries()/2+value, f, value); err != nil {
+				return fmt.Errorf("carry %s over: %w", name, err)
+			}
+		}
+		delete(k.former, name)
+		if err := f.Close(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// carry adds an element of another map to one that no program writes.
+func carry(to *ebpf.Map, index uint32, from *ebpf.Map, value uint32) error {
+	before, err := readTally(from, value)
+	if err != nil {
+		return err
+	}
+	carried, err := readTally(to, index)
+	if err != nil {
+		return err
+	}
+	return writeTally(to, index, carried.plus(before))
+}
+
+// readTally sums an element of a map of counters, with or without bytes.
+func readTally(m *ebpf.Map, index uint32) (t tally, err error) {
+	if m.ValueSize() == 8 {
+		var perCPU []uint64
+		if err = m.Lookup(index, &perCPU); err == nil {
+			for _, n := range perCPU {
+				t.packets += n
+			}
+		}
+	} else {
+		var perCPU []directorCounter
+		if err = m.Lookup(index, &perCPU); err == nil {
+			for _, c := range perCPU {
+				t = t.plus(tally{packets: c.Packets, bytes: c.Bytes})
+			}
+		}
+	}
+	if err != nil {
+		return t, fmt.Errorf("read counter %d: %w", index, err)
+	}
+	return t, nil
+}
+
+// writeTally makes an element of such a map what it says, on the first CPU.
+func writeTally(m *ebpf.Map, index uint32, t tally) error {
+	cpus, err := ebpf.PossibleCPU()
+	if err != nil {
+		return fmt.Errorf("count CPUs: %w", err)
+	}
+	if m.ValueSize() == 8 {
+		perCPU := make([]uint64, cpus)
+		perCPU[0] = t.packets
+		return m.Put(index, perCPU)
+	}
+	perCPU := make([]directorCounter, cpus)
+	perCPU[0] = directorCounter{Packets: t.packets, Bytes: t.bytes}
+	return m.Put(index, perCPU)
+}
