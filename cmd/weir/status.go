@@ -128,6 +128,7 @@ func statusTable(t *table, s api.Status) {
 	for _, i := range s.Interfaces {
 		t.row(i.Name, i.XDP, i.MTU)
 	}
+	upkeepTable(t, s.Upkeep)
 	neighborTable(t, s.Neighbor)
 	peersTable(t, s.Peers)
 	hooksTable(t, s.Hooks)
@@ -225,6 +226,7 @@ func agentTable(t *table, s api.AgentStatus) {
 	for _, i := range s.Interfaces {
 		t.row(i.Name, i.Ingress, i.Egress, i.Redirect, i.MTU, i.NoXDP)
 	}
+	upkeepTable(t, s.Upkeep)
 	t.line("")
 	t.row("SERVICE", "VIP", "PROTOCOL", "PORT", "MSS", "PACKETS", "BYTES")
 	for _, service := range s.Services {

@@ -33,13 +33,15 @@ const (
 	EventBGP     EventKind = "bgp"     // a session with a router has changed
 	// EventRedirect: connections are handed over to a backend again, or cannot be any more.
 	EventRedirect EventKind = "redirect"
+	// EventUpkeep: a part of the host was not as it should be, and what has become of that.
+	EventUpkeep EventKind = "upkeep"
 )
 
-// Event is something that has happened to a director.
+// Event is something that has happened to a director or an agent.
 type Event struct {
 	ID       uint64    `json:"id" doc:"grows; as Last-Event-ID it says which one was heard last"`
 	Time     time.Time `json:"time"`
-	Kind     EventKind `json:"kind" enum:"file,refused,set,health,bgp,redirect"`
+	Kind     EventKind `json:"kind" enum:"file,refused,set,health,bgp,redirect,upkeep"`
 	Text     string    `json:"text" doc:"what has happened, for people"`
 	Owner    string    `json:"owner,omitempty"`
 	Revision uint64    `json:"revision,omitempty" doc:"of the state that has the set"`
@@ -47,7 +49,8 @@ type Event struct {
 	Backend  string    `json:"backend,omitempty" doc:"its name"`
 	Backends int       `json:"backends,omitempty" doc:"where many have changed at once and are told together: how many"`
 	Neighbor string    `json:"neighbor,omitempty" doc:"the router's address"`
-	State    string    `json:"state,omitempty" doc:"of the backend's health or redirection, or of the session"`
+	State    string    `json:"state,omitempty" doc:"of the backend's health or redirection, of the session, or what has become of a part of the host: repaired, holds, waiting, failing, contested"`
+	Part     string    `json:"part,omitempty" doc:"of the host, as in docs/upkeep.md"`
 }
 
 // Events keeps the last events, and tells them to those who listen.

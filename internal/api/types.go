@@ -79,6 +79,7 @@ type Status struct {
 	Probes     []model.Tallied         `json:"probes"` // of backends' health, by what they said
 	Panic      []string                `json:"panic"`  // services that use all backends, too few being healthy
 	CPUs       []model.CPUStatus       `json:"cpus"`
+	Upkeep     []model.Upkeep          `json:"upkeep,omitempty"` // parts of the host that the director keeps as they should be
 	Reasons    []model.Counter         `json:"reasons"`
 }
 
@@ -118,6 +119,7 @@ func newStatus(daemon Daemon, d model.DatapathStatus) Status {
 		Probes:     orEmpty(d.Probes),
 		Panic:      []string{},
 		CPUs:       orEmpty(d.CPUs),
+		Upkeep:     d.Upkeep,
 		Reasons:    orEmpty(d.Reasons),
 	}
 	s.Flows.Events = orEmpty(s.Flows.Events)

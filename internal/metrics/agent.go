@@ -55,7 +55,7 @@ var (
 )
 
 var ofAgents = []*prometheus.Desc{agentBuild, agentPackets, agentBytes, unwrappedPackets, unwrappedBytes,
-	redirectedOpened, redirectedNow, redirectedPackets, redirectedBytes, redirectEvents, fallbacks, agentLoads, agentLoadDirectors}
+	redirectedOpened, redirectedNow, redirectedPackets, redirectedBytes, redirectEvents, fallbacks, agentLoads, agentLoadDirectors, upkeepRepairs, upkeepProblems}
 
 type agentCollector struct {
 	version string
@@ -88,6 +88,7 @@ func (c agentCollector) Collect(values chan<- prometheus.Metric) {
 		count(unwrappedPackets, s.Packets, s.Name)
 		count(unwrappedBytes, s.Bytes, s.Name)
 	}
+	collectUpkeep(values, status.Upkeep)
 	if l := status.Loads; l != nil {
 		count(agentLoads, l.Sent, "sent")
 		count(agentLoads, l.Failed, "failed")

@@ -65,7 +65,7 @@ func (collector) Describe(descriptions chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{build, utilization, flows, flowEvents, quic, asks, left, agents, packets, bytes, probes, checkPackets, healthy, panics, probed, strain, strained, redirectProbes, redirected} {
 		descriptions <- d
 	}
-	for _, d := range slices.Concat(ofServices, ofPeers, ofHooks, ofCaptures, ofNeighbors, ofLoads) {
+	for _, d := range slices.Concat(ofServices, ofPeers, ofHooks, ofCaptures, ofNeighbors, ofLoads, ofUpkeep) {
 		descriptions <- d
 	}
 	for _, d := range ofLogs {
@@ -93,6 +93,7 @@ func (c collector) Collect(values chan<- prometheus.Metric) {
 	collectLoads(values, &status)
 	collectCapture(values, &status.Capture)
 	collectNeighbor(values, &status.Neighbor)
+	collectUpkeep(values, status.Upkeep)
 	for _, e := range status.QUIC {
 		values <- prometheus.MustNewConstMetric(quic, prometheus.CounterValue, float64(e.Count), e.Name)
 	}

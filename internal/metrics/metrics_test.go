@@ -49,6 +49,7 @@ var busy = datapath{status: model.DatapathStatus{
 			{Name: "c", Health: &model.BackendHealth{State: model.HealthUnknown}, Redirect: &model.BackendRedirect{}}, {Name: "d", Strain: &model.BackendStrain{Parts: 6, Overflows: 12.5}, Redirect: &model.BackendRedirect{Able: true}}}}},
 	Probes: []model.Tallied{{Name: "ok", Count: 9}, {Name: "refused"}}, CheckPackets: []model.Tallied{{Name: "check_sent", Count: 90}},
 	RedirectProbes: []model.Tallied{{Name: "ok", Count: 6}, {Name: "unechoed", Count: 1}},
+	Upkeep:         []model.Upkeep{{Part: "next-hops", Repairs: 2, Problems: []model.UpkeepProblem{{What: "10.0.1.11", State: model.UpkeepFailing}}}},
 	Neighbor: model.NeighborStatus{Director: netip.MustParseAddr("10.0.0.2"), Lease: model.LeaseHeld, Taken: 3, Lost: 1,
 		Interfaces: []model.NeighborInterfaceStatus{{Name: "eth0", Announced: 12, Answered: 7, Conflicts: 1}},
 		VIPs:       []model.NeighborVIP{{State: model.NeighborAnswers}, {State: model.NeighborAnswers}, {State: model.NeighborOther}}},

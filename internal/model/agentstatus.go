@@ -14,6 +14,8 @@ type AgentStatus struct {
 	Redirects []AgentRedirect `json:"redirects,omitempty"`
 	// Loads is what was sent to directors of this host's loads; nil: nothing is to be.
 	Loads *AgentLoads `json:"loads,omitempty"`
+	// Upkeep is how it is with each part of the host that the agent keeps as it should be.
+	Upkeep []Upkeep `json:"upkeep,omitempty"`
 }
 
 // AgentPod is a pod of this host that is a backend of a service.

@@ -30,6 +30,8 @@ type DatapathStatus struct {
 	// become of them; none: no probe does.
 	CheckPackets []Tallied   `json:"check-packets,omitempty"`
 	CPUs         []CPUStatus `json:"cpus"` // that run; none where the kernel does not let them be watched
+	// Upkeep is how it is with each part of the host that the director keeps as it should be.
+	Upkeep []Upkeep `json:"upkeep,omitempty"`
 }
 
 // ReporterStatus is how many backends agents report connections of.

@@ -1,0 +1,35 @@
+package model
+
+import "time"
+
+// Upkeep is how it is with one part of the host that weir keeps as it should be.
+type Upkeep struct {
+	Part     string          `json:"part"`               // as in docs/upkeep.md
+	Repairs  uint64          `json:"repairs"`            // since the process started
+	Problems []UpkeepProblem `json:"problems,omitempty"` // what does not hold now
+}
+
+// UpkeepProblem is one thing that does not hold and should.
+type UpkeepProblem struct {
+	What  string      `json:"what,omitempty"` // empty: the whole part, which cannot be read
+	State UpkeepState `json:"state"`
+	Found string      `json:"found"`           // what is there instead
+	By    string      `json:"by,omitempty"`    // who has changed it, where that is known
+	Error string      `json:"error,omitempty"` // why it cannot be repaired, or read
+	Since time.Time   `json:"since"`           // when it came to this state
+}
+
+// UpkeepState is what has become of a thing that did not hold.
+type UpkeepState string
+
+// The states. The first two are told and over; a problem has one of the others.
+const (
+	UpkeepRepaired  UpkeepState = "repaired"  // weir has put it right
+	UpkeepHolds     UpkeepState = "holds"     // a problem is over
+	UpkeepWaiting   UpkeepState = "waiting"   // weir cannot put it right, and waits for it
+	UpkeepFailing   UpkeepState = "failing"   // putting it right fails, and is tried again each second
+	UpkeepContested UpkeepState = "contested" // somebody else changes it back: weir has stopped
+)
+
+// UpkeepProblems are the states that a problem may have.
+var UpkeepProblems = []UpkeepState{UpkeepWaiting, UpkeepFailing, UpkeepContested}

@@ -1,0 +1,202 @@
+package upkeep
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+
+	"weir.io/weir/internal/model"
+)
+
+// How much weir does against another owner.
+const (
+	// Most is how often a thing is repaired within Window. After that it is contested.
+	Most   = 3
+	Window = time.Minute
+	// Again is how long after a failed repair the next one is tried.
+	Again = time.Second
+	// LongestPause is between two attempts to find whether the other owner has stopped. The
+	// first is a Window after the thing became contested, and each pause is twice the one before.
+	LongestPause = 16 * time.Minute
+)
+
+// Ledger remembers what was repaired in one part, and decides what is to be. It is pure: time
+// is given to it. A thing that differs is repaired, at most Most times within Window. Then it
+// is contested: it is left as it is until the other owner has stopped. That is so when the
+// thing holds for a whole Window: without weir, or after an attempt, of which there is one after
+// each pause. Forget begins anew, because something else should hold now.
+//
+// The zero value is ready.
+type Ledger struct {
+	things  map[string]*thing
+	repairs uint64
+}
+
+// thing is what is remembered of one thing.
+type thing struct {
+	state   model.UpkeepState // empty: it holds, as far as is known
+	found   string
+	by      string
+	err     string
+	since   time.Time   // of the state
+	repairs []time.Time // within the last Window, oldest first
+	next    time.Time   // not repaired before this
+	pause   time.Duration
+	holds   time.Time // since when a contested thing holds; zero: it does not
+}
+
+// Look takes what differs at a moment, repairs what may be repaired, and returns what people
+// should be told. failed is why the part could not be read; then nothing is known of the rest.
+func (l *Ledger) Look(now time.Time, differences []Difference, failed error) []Event {
+	if l.things == nil {
+		l.things = map[string]*thing{}
+	}
+	if failed != nil {
+		return l.unread(now, failed)
+	}
+	var events []Event
+	differs := make(map[string]bool, len(differences))
+	for _, d := range differences {
+		if differs[d.What] {
+			continue
+		}
+		differs[d.What] = true
+		events = append(events, l.differs(now, d)...)
+	}
+	for _, what := range slices.Sorted(maps.Keys(l.things)) {
+		if !differs[what] {
+			events = append(events, l.same(now, what)...)
+		}
+	}
+	return events
+}
+
+func (l *Ledger) unread(now time.Time, failed error) []Event {
+	return l.turn(now, "", l.thing(""), model.UpkeepFailing, Difference{Found: "cannot be read"}, failed)
+}
+
+func (l *Ledger) thing(what string) *thing {
+	t := l.things[what]
+	if t == nil {
+		t = &thing{}
+		l.things[what] = t
+	}
+	return t
+}
+
+// turn notes a state that lasts, and tells it if it is another one than before.
+func (l *Ledger) turn(now time.Time, what string, t *thing, state model.UpkeepState, d Difference, err error) []Event {
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	told := t.state == state && t.err == text && (state == model.UpkeepContested || t.found == d.Found)
+	if t.state != state {
+		t.since = now
+	}
+	t.state, t.found, t.err = state, d.Found, text
+	t.by = cmp.Or(d.By, t.by)
+	if told {
+		return nil
+	}
+	return []Event{{What: what, State: state, Found: d.Found, By: t.by, Error: text}}
+}
+
+// differs decides about one thing that does not hold.
+func (l *Ledger) differs(now time.Time, d Difference) []Event {
+	t := l.thing(d.What)
+	t.forgetRepairs(now)
+	if d.Repair == nil {
+		return l.turn(now, d.What, t, model.UpkeepWaiting, d, nil)
+	}
+	if t.state == model.UpkeepContested {
+		return l.try(now, d, t)
+	}
+	if len(t.repairs) >= Most {
+		t.pause, t.next = Window, now.Add(Window)
+		return l.turn(now, d.What, t, model.UpkeepContested, d, nil)
+	}
+	if now.Before(t.next) {
+		return nil
+	}
+	if err := d.Repair(); err != nil {
+		t.next = now.Add(Again)
+		return l.turn(now, d.What, t, model.UpkeepFailing, d, err)
+	}
+	l.repaired(now, t)
+	t.state, t.err, t.next = "", "", time.Time{}
+	return []Event{{What: d.What, State: model.UpkeepRepaired, Found: d.Found, By: d.By}}
+}
+
+// try repairs a contested thing when the pause is over, without a word: whether it lasts is
+// yet to be seen.
+func (l *Ledger) try(now time.Time, d Difference, t *thing) []Event {
+	t.found, t.by, t.holds = d.Found, cmp.Or(d.By, t.by), time.Time{}
+	if now.Before(t.next) {
+		return nil
+	}
+	t.pause = min(2*t.pause, LongestPause)
+	t.next = now.Add(t.pause)
+	if d.Repair() == nil {
+		l.repaired(now, t)
+		t.holds = now
+	}
+	return nil
+}
+
+func (l *Ledger) repaired(now time.Time, t *thing) {
+	t.repairs = append(t.repairs, now)
+	l.repairs++
+}
+
+// same decides about one thing that holds.
+func (l *Ledger) same(now time.Time, what string) []Event {
+	t := l.things[what]
+	t.forgetRepairs(now)
+	if t.state == model.UpkeepContested {
+		if t.holds.IsZero() {
+			t.holds = now
+		}
+		if now.Sub(t.holds) < Window {
+			return nil
+		}
+	}
+	over := t.state
+	found := t.found
+	t.state, t.found, t.err, t.by, t.next = "", "", "", "", time.Time{}
+	if len(t.repairs) == 0 || over == model.UpkeepContested {
+		delete(l.things, what)
+	}
+	if over == "" {
+		return nil
+	}
+	return []Event{{What: what, State: model.UpkeepHolds, Found: found}}
+}
+
+func (t *thing) forgetRepairs(now time.Time) {
+	t.repairs = slices.DeleteFunc(t.repairs, func(at time.Time) bool { return now.Sub(at) >= Window })
+}
+
+// Forget ends what is contested, and forgets earlier repairs: something else should hold now.
+func (l *Ledger) Forget() {
+	maps.DeleteFunc(l.things, func(_ string, t *thing) bool {
+		t.repairs, t.next = nil, time.Time{}
+		return t.state == "" || t.state == model.UpkeepContested
+	})
+}
+
+// Status returns what people should know of the part now, in order.
+func (l *Ledger) Status(part string) model.Upkeep {
+	s := model.Upkeep{Part: part, Repairs: l.repairs}
+	for _, what := range slices.Sorted(maps.Keys(l.things)) {
+		t := l.things[what]
+		if t.state == "" {
+			continue
+		}
+		s.Problems = append(s.Problems, model.UpkeepProblem{
+			What: what, State: t.state, Found: t.found, By: t.by, Error: t.err, Since: t.since,
+		})
+	}
+	return s
+}

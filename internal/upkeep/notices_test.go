@@ -1,0 +1,137 @@
+package upkeep
+
+import (
+	"context"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/netlab"
+)
+
+const patience = 10 * time.Second
+
+func listen(t *testing.T, h *netlab.Host) *Notices {
+	t.Helper()
+	var n *Notices
+	if err := h.Do(func() (err error) {
+		n, err = Listen(unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR)
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(n.Close)
+	return n
+}
+
+func ip(t *testing.T, h *netlab.Host, args ...string) {
+	t.Helper()
+	if out, err := h.Command(context.Background(), "ip", args...).CombinedOutput(); err != nil {
+		t.Fatalf("ip %v: %v: %s", args, err, out)
+	}
+}
+
+func await(t *testing.T, n *Notices, what string) {
+	t.Helper()
+	select {
+	case <-n.C():
+	case <-time.After(patience):
+		t.Fatalf("%s is no notice within %v", what, patience)
+	}
+}
+
+// TestHand takes an address away from a host, by another process, and sees who has done it.
+func TestHand(t *testing.T) {
+	h := netlab.ForTest(t).Host("host")
+	n := listen(t, h)
+	address := netip.MustParseAddr("192.0.2.10")
+	gone := func(c Change) bool { return c.Type == unix.RTM_DELADDR && c.Address == address }
+	var events []Event
+	k := New(slog.New(slog.DiscardHandler), func(e Event) { events = append(events, e) }, Part{Name: "addresses", Look: func() ([]Difference, error) {
+		lo, err := netlink.LinkByName("lo")
+		if err != nil {
+			return nil, err
+		}
+		wanted, err := netlink.ParseAddr(address.String() + "/32")
+		if err != nil {
+			return nil, err
+		}
+		list, err := netlink.AddrList(lo, netlink.FAMILY_V4)
+		for _, a := range list {
+			if a.Equal(*wanted) {
+				return nil, err
+			}
+		}
+		return []Difference{{What: address.String(), Found: "is gone", By: n.By(gone), Repair: func() error { return netlink.AddrAdd(lo, wanted) }}}, err
+	}})
+	look := func() {
+		if err := h.Do(func() error { k.Look(); return nil }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	look()
+	await(t, n, "an address that comes")
+	ip(t, h, "addr", "del", address.String()+"/32", "dev", "lo")
+	await(t, n, "an address that goes")
+	look()
+	ip(t, h, "addr", "del", address.String()+"/32", "dev", "lo") // an error where it is not there again
+	if len(events) != 2 || events[1].State != model.UpkeepRepaired || !strings.HasPrefix(events[1].By, "process ") {
+		t.Errorf("events are %+v, want two repairs, the second of what a process has done", events)
+	}
+	if status := k.Status(); len(status) != 1 || status[0].Repairs != 2 || status[0].Problems != nil {
+		t.Errorf("status is %+v, want two repairs and no problem", status)
+	}
+}
+
+// TestFilesAreNoticed changes a file, and one in a directory.
+func TestFilesAreNoticed(t *testing.T) {
+	n := listen(t, netlab.ForTest(t).Host("host"))
+	dir := t.TempDir()
+	if err := n.Files(dir, filepath.Join(dir, "not there")); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	await(t, n, "a file that comes")
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	await(t, n, "a directory that goes")
+}
+
+// TestRunLooks has a keeper look by itself, without a notice, and when it is woken.
+func TestRunLooks(t *testing.T) {
+	looks := make(chan struct{}, 1)
+	k := New(slog.New(slog.DiscardHandler), func(Event) {}, Part{Name: "nothing", Look: func() ([]Difference, error) {
+		select {
+		case looks <- struct{}{}:
+		default:
+		}
+		return nil, nil
+	}})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		k.Run(ctx, nil)
+	}()
+	for range 2 {
+		select {
+		case <-looks:
+		case <-time.After(patience):
+			t.Fatalf("nobody looks for %v", patience)
+		}
+	}
+	cancel()
+	<-ended
+}

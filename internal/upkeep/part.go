@@ -1,0 +1,18 @@
+package upkeep
+
+// Part is one part of the host, and who owns it knows how it should be.
+type Part struct {
+	Name string // as in docs/upkeep.md
+	// Look returns what differs now from what should hold; nothing: all holds. It reads the
+	// host each time. An error says that the part could not be read.
+	Look func() ([]Difference, error)
+}
+
+// Difference is one thing that does not hold and should.
+type Difference struct {
+	What  string // which thing, the same each time: "192.0.2.10 on lo"
+	Found string // what is there instead: "is not there", "is 0 instead of 1"
+	By    string // who has changed it, where that is known: "process 4711 (ip)"
+	// Repair makes it hold again. Nil: weir cannot, and waits for it.
+	Repair func() error
+}
