@@ -105,10 +105,12 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, HOST_REASON_COUNT);
+	__uint(max_entries, 2 * COUNTERS_ROOM);
 	__type(key, __u32);
 	__type(value, struct counter);
 } reasons SEC(".maps");
+
+_Static_assert(HOST_REASON_COUNT <= COUNTERS_ROOM, "more reasons than there is room for");
 
 static __always_inline void count(struct counter *counter, __u32 bytes)
 {

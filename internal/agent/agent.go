@@ -27,15 +27,16 @@ type Options struct {
 // Agent is this host's agent. It works on the network namespace of the thread
 // that calls it.
 type Agent struct {
-	options Options
-	pins    *pins
-	version string // of the maps' ABI
-	objects *bpfObjects
-	flows   *flowMemory
-	pods    *podMemory
-	noTCX   bool // behave as before Linux 6.6
-	sockets sockets
-	watched atomic.Pointer[watched] // whose loads are measured
+	options      Options
+	pins         *pins
+	version      string // of the maps' ABI
+	objects      *bpfObjects
+	flows        *flowMemory
+	pods         *podMemory
+	reasonCounts *reasonMemory
+	noTCX        bool // behave as before Linux 6.6
+	sockets      sockets
+	watched      atomic.Pointer[watched] // whose loads are measured
 
 	mu          sync.Mutex
 	redirector  *redirector // nil: nothing has been redirected here
@@ -72,17 +73,22 @@ func Open(options Options) (*Agent, error) {
 	if err != nil {
 		return nil, errors.Join(err, flows.giveUp(), p.lock.Close())
 	}
-	replacements := pods.replacements()
-	maps.Copy(replacements, flows.replacements())
-	objects, version, err := load(p, spec, replacements, options.Log)
+	reasons, err := openReasons(p, spec)
 	if err != nil {
 		return nil, errors.Join(err, pods.giveUp(), flows.giveUp(), p.lock.Close())
 	}
+	replacements := pods.replacements()
+	maps.Copy(replacements, flows.replacements())
+	maps.Copy(replacements, reasons.replacements())
+	objects, version, err := load(p, spec, replacements, options.Log)
+	if err != nil {
+		return nil, errors.Join(err, reasons.giveUp(), pods.giveUp(), flows.giveUp(), p.lock.Close())
+	}
 	s, err := openSockets()
 	if err != nil {
-		return nil, errors.Join(err, objects.Close(), pods.close(), flows.close(), p.lock.Close())
+		return nil, errors.Join(err, objects.Close(), reasons.close(), pods.close(), flows.close(), p.lock.Close())
 	}
-	return &Agent{options: options, pins: p, version: version, objects: objects, flows: flows, pods: pods, sockets: s}, nil
+	return &Agent{options: options, pins: p, version: version, objects: objects, flows: flows, pods: pods, reasonCounts: reasons, sockets: s}, nil
 }
 
 // Close ends the process's part. The programs go on with what they were told, and
@@ -92,7 +98,7 @@ func (a *Agent) Close() error {
 	if a.redirector != nil {
 		_ = a.redirector.Close()
 	}
-	return errors.Join(a.objects.Close(), a.pods.close(), a.flows.close(), a.pins.lock.Close())
+	return errors.Join(a.objects.Close(), a.reasonCounts.close(), a.pods.close(), a.flows.close(), a.pins.lock.Close())
 }
 
 // Set makes the host do what the configuration says. Everything new is in place
@@ -219,6 +225,7 @@ func (a *Agent) apply(p plan, uplinks []uplink) error {
 		t.prune(&a.objects.bpfMaps),
 		a.flows.takeOver(),
 		a.pods.takeOver(),
+		a.reasonCounts.takeOver(),
 		a.agePods(),
 		forgetOtherFormats(a.pins.state()),
 		a.pins.removeOtherMaps(a.version))

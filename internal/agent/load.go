@@ -82,34 +82,26 @@ func (p *pins) removeOtherMaps(abi string) error {
 	return errors.Join(errs...)
 }
 
-// abi returns the hash of what programs and Go must agree about: each map's shape,
-// the types in it, and the numbers of the reasons.
-func abi(spec *ebpf.CollectionSpec) (string, error) {
-	reasons, err := spec.Types.AnyTypeByName("host_reason")
-	if err != nil {
-		return "", fmt.Errorf("find enum host_reason: %w", err)
-	}
+// abi returns the hash of what programs and Go must agree about: each map's shape, and the
+// types in it. Maps that are no version's own are no part of it.
+func abi(spec *ebpf.CollectionSpec) string {
 	hash := sha256.New()
-	fmt.Fprintf(hash, "%9v\n", reasons)
 	for _, name := range slices.Sorted(maps.Keys(spec.Maps)) {
 		m := spec.Maps[name]
-		if name == flowsName || slices.Contains(podMaps, name) {
+		if name == flowsName || name == reasonsName || slices.Contains(podMaps, name) {
 			continue
 		}
 		fmt.Fprintf(hash, "%s %v %d %d %d %d %9v %9v\n", name, m.Type, m.KeySize, m.ValueSize,
 			m.MaxEntries, m.Flags, m.Key, m.Value)
 	}
-	return fmt.Sprintf("%x", hash.Sum(nil)[:8]), nil
+	return fmt.Sprintf("%x", hash.Sum(nil)[:8])
 }
 
 // load loads the programs with the maps that are pinned, or pins new ones. The memory of
-// flows is no part of a version: those maps are the replacements.
+// flows and the counters of reasons are no part of a version: those maps are the replacements.
 func load(p *pins, spec *ebpf.CollectionSpec, replacements map[string]*ebpf.Map, log *slog.Logger) (*bpfObjects, string, error) {
-	version, err := abi(spec)
-	if err != nil {
-		return nil, "", err
-	}
-	_, err = os.Stat(p.maps(version))
+	version := abi(spec)
+	_, err := os.Stat(p.maps(version))
 	fresh := errors.Is(err, os.ErrNotExist)
 	if err := os.MkdirAll(p.maps(version), 0o700); err != nil {
 		return nil, "", fmt.Errorf("make map directory: %w", err)

@@ -15,6 +15,7 @@ import (
 	"strings"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
 	"golang.org/x/sys/unix"
 
 	"weir.io/weir/internal/model"
@@ -33,14 +34,20 @@ type redirector struct {
 // content nobody could make again, so all versions that read the same format share one.
 const redirectDirectories = "redirect-"
 
+// formatEvents is how many events the format is named by: those that were appended since are
+// counted where there was room, and what they are called changes nothing for connections.
+const formatEvents = 25
+
 // redirectFormat names what programs of two versions must agree about.
 func redirectFormat(spec *ebpf.CollectionSpec) (string, error) {
-	events, err := spec.Types.AnyTypeByName("redirect_event")
-	if err != nil {
+	var events *btf.Enum
+	if err := spec.Types.TypeByName("redirect_event", &events); err != nil {
 		return "", fmt.Errorf("find enum redirect_event: %w", err)
 	}
+	first := *events
+	first.Values = append(slices.Clone(events.Values[:formatEvents]), btf.EnumValue{Name: "REDIRECT_EVENT_COUNT", Value: formatEvents})
 	hash := sha256.New()
-	fmt.Fprintf(hash, "%9v\n", events)
+	fmt.Fprintf(hash, "%9v\n", &first)
 	for _, name := range slices.Sorted(maps.Keys(spec.Maps)) {
 		m := spec.Maps[name]
 		if isProgramsOwn(name) {

@@ -2,10 +2,8 @@ package agent
 
 import (
 	"fmt"
-	"strings"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/btf"
 
 	"weir.io/weir/internal/model"
 )
@@ -56,47 +54,6 @@ func (a *Agent) services() ([]model.AgentService, error) {
 		})
 	}
 	return services, nil
-}
-
-func (a *Agent) reasons() ([]model.Counter, error) {
-	names, err := reasonNames()
-	if err != nil {
-		return nil, err
-	}
-	counters := make([]model.Counter, 0, len(names))
-	for i, name := range names {
-		c, err := readCounter(a.objects.Reasons, uint32(i))
-		if err != nil {
-			return nil, fmt.Errorf("counter of reason %s: %w", name, err)
-		}
-		counters = append(counters, model.Counter{Name: name, Packets: c.Packets, Bytes: c.Bytes})
-	}
-	return counters, nil
-}
-
-// reasonNames returns the label of each reason: its name in enum host_reason
-// without what is the same for all, in lower case.
-func reasonNames() ([]string, error) {
-	spec, err := loadBpf()
-	if err != nil {
-		return nil, fmt.Errorf("read programs: %w", err)
-	}
-	return enumNames(spec, "host_reason", "HOST_", uint64(bpfHostReasonHOST_REASON_COUNT))
-}
-
-// enumNames returns the names of an enum by their numbers, but for the one that counts them.
-func enumNames(spec *ebpf.CollectionSpec, name, prefix string, count uint64) ([]string, error) {
-	var enum *btf.Enum
-	if err := spec.Types.TypeByName(name, &enum); err != nil {
-		return nil, fmt.Errorf("find enum %s: %w", name, err)
-	}
-	names := make([]string, count)
-	for _, v := range enum.Values {
-		if v.Value != count {
-			names[v.Value] = strings.ToLower(strings.TrimPrefix(v.Name, prefix))
-		}
-	}
-	return names, nil
 }
 
 // readCounter adds up what all CPUs counted.
