@@ -1,6 +1,7 @@
 package datapath
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -24,6 +25,8 @@ type Options struct {
 
 	// differs makes the program that of another version, in tests.
 	differs func(*ebpf.CollectionSpec)
+	// recheck is how often routes are read again that nobody has said to have changed; 0: as they are.
+	recheck time.Duration
 }
 
 // Datapath is the director's program with its maps, pinned, and what is in them.
@@ -163,7 +166,7 @@ func (d *Datapath) takeOver() (err error) {
 	d.serviceIndexes.occupy(d.old.serviceIndexes())
 	d.rings.occupy(d.old.serviceIndexes())
 	d.backendIndexes.occupy(d.old.backendIndexes())
-	if d.hops, err = newResolver(d.log, newOnward(d.options), d.hopsChanged); err != nil {
+	if d.hops, err = newResolver(d.log, newOnward(d.options), cmp.Or(d.options.recheck, recheckRoutes), d.hopsChanged); err != nil {
 		return err
 	}
 	d.sweeper = startSweeper(d.sweep)

@@ -4,14 +4,17 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/packet"
 )
 
 func settingsOf(t *testing.T, d *Datapath) (settings directorSettings) {
@@ -148,6 +151,108 @@ func TestForwardingByFamily(t *testing.T) {
 			t.Errorf("%s forwarding is %s, want %s: only an IPv4 service is nat", family, got, want)
 		}
 	}
+}
+
+// TestNextHopObjectsAreFollowed: what becomes of a next-hop object, or of a group of them, is no
+// news of a route that names it.
+func TestNextHopObjectsAreFollowed(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	for _, family := range []struct{ backend, first, second string }{
+		{"192.0.2.9", "10.0.0.251", "10.0.0.252"},
+		{"2001:db8:9::9", "2001:db8::fb", "2001:db8::fc"},
+	} {
+		backend, first, second := netip.MustParseAddr(family.backend), netip.MustParseAddr(family.first), netip.MustParseAddr(family.second)
+		addNeighbour(t, first)
+		addNeighbour(t, second)
+		ip := func(args ...string) {
+			t.Helper()
+			if out, err := exec.Command("ip", args...).CombinedOutput(); err != nil {
+				t.Fatalf("ip %s: %v: %s", strings.Join(args, " "), err, out)
+			}
+		}
+		ip("nexthop", "add", "id", "1", "via", family.first, "dev", "wire0")
+		ip("nexthop", "add", "id", "2", "via", family.second, "dev", "wire0")
+		ip("nexthop", "add", "id", "10", "group", "1")
+		ip("route", "add", family.backend, "nhid", "10")
+		d := openOptions(t, Options{recheck: time.Hour})
+		table := tableOf(1, 1, 0)
+		table.Services[0].Backends[0].Address, table.Services[0].Backends[0].Mode = backend, model.IPIP
+		must(t, d.Set(table))
+		leads := func(what string, to netip.Addr) {
+			t.Helper()
+			eventually(t, what, func() bool { return statusOf(t, d).Services[0].Backends[0].NextHop == neighbourMAC(to) })
+		}
+		leads("the backend is behind the first router", first)
+		for range 3 {
+			ip("nexthop", "replace", "id", "10", "group", "2")
+			leads("after the group was replaced it is behind the second", second)
+			ip("nexthop", "replace", "id", "10", "group", "1/2")
+			ip("nexthop", "del", "id", "2")
+			leads("after the second is deleted it is behind the first", first)
+			ip("nexthop", "add", "id", "2", "via", family.second, "dev", "wire0")
+			ip("nexthop", "replace", "id", "1", "via", family.second, "dev", "wire0")
+			leads("after the object has another gateway it is behind that", second)
+			ip("nexthop", "replace", "id", "1", "via", family.first, "dev", "wire0")
+			leads("after the object has the first gateway again it is behind that", first)
+		}
+		ip("nexthop", "flush")
+		eventually(t, "without its next hops the backend is down", func() bool {
+			return statusOf(t, d).Services[0].Backends[0].State == model.Down
+		})
+		must(t, d.Close())
+	}
+}
+
+// TestRoutesAreReadAgain: a path MTU that somebody on the way has told is an exception to a route,
+// of which the kernel tells nobody, neither when it comes nor when it ends.
+func TestRoutesAreReadAgain(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	router, backend := netip.MustParseAddr("10.0.0.254"), netip.MustParseAddr("192.0.2.9")
+	addNeighbour(t, router)
+	must(t, netlink.RouteAdd(&netlink.Route{LinkIndex: wire(t).Attrs().Index, Gw: router.AsSlice(),
+		Dst: &net.IPNet{IP: net.IPv4zero.To4(), Mask: net.CIDRMask(0, 32)}}))
+	d := openOptions(t, Options{recheck: 20 * time.Millisecond})
+	table := tableOf(1, 1, 0)
+	table.Services[0].Backends[0].Address, table.Services[0].Backends[0].Mode = backend, model.IPIP
+	must(t, d.Set(table))
+	mtu := func() uint16 { return statusOf(t, d).Services[0].Backends[0].MTU }
+	whole := mtu()
+	tellTooBig(t, backend, 1400)
+	eventually(t, "the path MTU is followed", func() bool { return mtu() == whole-100 })
+	must(t, os.WriteFile("/proc/sys/net/ipv4/route/flush", []byte("1"), 0))
+	eventually(t, "its end is followed", func() bool { return mtu() == whole })
+}
+
+// tellTooBig makes the kernel take in that packets to an address must be smaller: it sends one,
+// and is told so by the far end of the wire.
+func tellTooBig(t *testing.T, to netip.Addr, mtu uint32) {
+	t.Helper()
+	from := netip.MustParseAddr("10.0.0.1")
+	conn, err := net.DialUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(from, 4000)), net.UDPAddrFromAddrPort(netip.AddrPortFrom(to, 4001)))
+	must(t, err)
+	t.Cleanup(func() { conn.Close() })
+	_, err = conn.Write([]byte("data"))
+	must(t, err)
+	link := wire(t)
+	sendFrom(t, "wire1", packet.Build(packet.EthernetHeader{Dst: [6]byte(link.Attrs().HardwareAddr), Src: neighbourMAC(netip.MustParseAddr("10.0.0.254"))},
+		ip(netip.MustParseAddr("10.0.0.254"), from),
+		packet.ICMPv4Header{Type: packet.Unreachable, Code: packet.FragmentationNeeded, Rest: mtu},
+		ip(from, to), packet.UDPHeader{Src: 4000, Dst: 4001}, packet.Text("data")))
+}
+
+// sendFrom sends a frame by an interface.
+func sendFrom(t *testing.T, name string, frame []byte) {
+	t.Helper()
+	link, err := netlink.LinkByName(name)
+	must(t, err)
+	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW, 0)
+	must(t, err)
+	defer unix.Close(fd)
+	must(t, unix.Sendto(fd, frame, 0, &unix.SockaddrLinklayer{Ifindex: link.Attrs().Index, Halen: 6}))
 }
 
 // TestRulesAreFollowed: a rule decides by which table a backend is reached.

@@ -23,6 +23,7 @@ const settle = 20 * time.Millisecond
 type resolver struct {
 	log     *slog.Logger
 	changed func()
+	recheck time.Duration   // between two times that routes are read again
 	netlink *netlink.Handle // one socket for all questions
 	stop    chan struct{}
 	done    sync.WaitGroup
@@ -43,12 +44,12 @@ type resolver struct {
 	events chan struct{} // one: something has changed
 }
 
-func newResolver(log *slog.Logger, onward *onward, changed func()) (*resolver, error) {
+func newResolver(log *slog.Logger, onward *onward, recheck time.Duration, changed func()) (*resolver, error) {
 	handle, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, fmt.Errorf("open netlink: %w", err)
 	}
-	r := &resolver{log: log, onward: onward, changed: changed, netlink: handle, stop: make(chan struct{}), doubts: map[neighbour]*time.Timer{},
+	r := &resolver{log: log, onward: onward, changed: changed, recheck: recheck, netlink: handle, stop: make(chan struct{}), doubts: map[neighbour]*time.Timer{},
 		events: make(chan struct{}, 1)}
 	onward.again = r.tryOnward
 	r.outdated(true)
@@ -59,12 +60,20 @@ func newResolver(log *slog.Logger, onward *onward, changed func()) (*resolver, e
 	}
 	r.done.Go(r.listen)
 	r.done.Go(r.run)
+	r.done.Go(r.readAgain)
 	return r, nil
 }
 
+// changeGroups tell of all that decides how packets leave. Next-hop objects have
+// their own: a route that names one is not changed by what becomes of it, so no group of routes
+// tells. What the kernel says of its settings (NETCONF) may close a way, too: an interface that
+// ignores routes without a carrier.
+var changeGroups = []uint{unix.RTNLGRP_LINK, unix.RTNLGRP_NEIGH, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
+	unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE,
+	unix.RTNLGRP_NEXTHOP, unix.RTNLGRP_IPV4_NETCONF, unix.RTNLGRP_IPV6_NETCONF}
+
 func subscribe() (*nl.NetlinkSocket, error) {
-	socket, err := nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_NEIGH, unix.RTNLGRP_IPV4_IFADDR,
-		unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE)
+	socket, err := nl.Subscribe(unix.NETLINK_ROUTE, changeGroups...)
 	if err != nil {
 		return nil, fmt.Errorf("watch routes and neighbours: %w", err)
 	}

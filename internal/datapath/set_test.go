@@ -121,7 +121,13 @@ func tableOf(n, m, vary int) model.Table {
 
 func openTest(tb testing.TB, limits model.Limits) *Datapath {
 	tb.Helper()
-	d, err := Open(Options{Pin: "/sys/fs/bpf/weir", Limits: limits})
+	return openOptions(tb, Options{Limits: limits})
+}
+
+func openOptions(tb testing.TB, options Options) *Datapath {
+	tb.Helper()
+	options.Pin = "/sys/fs/bpf/weir"
+	d, err := Open(options)
 	must(tb, err)
 	tb.Cleanup(func() { d.Close() })
 	d.sweepsByHand()
