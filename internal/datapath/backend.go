@@ -31,6 +31,7 @@ type backend struct {
 	slots   int    // that it owns
 	vlan    uint16 // tag of its next hop
 	answers int    // the interface by which it may answer, as in nextHop
+	link    int    // the interface that its route leads into
 }
 
 // backendEntries is the memory of the backends map: a change of an entry is one
@@ -187,7 +188,7 @@ func entryOf(s *model.TableService, service uint32, b model.TableBackend, hop ne
 	if b.Asks {
 		entry.Flags |= uint8(directorBackendFlagBACKEND_ASKS)
 	}
-	if s.Segment.Kind == model.SegmentVLAN && b.VLAN == 0 {
+	if s.Segment.Kind == model.SegmentVLAN && b.VLAN == 0 && !hop.leaves(s.Segment) {
 		stayInSegment(&entry, s.Segment)
 	}
 	switch {
@@ -204,6 +205,13 @@ func podName(s *model.TableService, b *model.TableBackend) (name directorAddress
 	at := model.Backend{Address: b.Address, Port: b.Port}
 	binary.BigEndian.PutUint32(name.Bytes[:], model.PodName(at.PodIn(&model.Service{Port: s.Port})))
 	return name
+}
+
+// leaves says whether the route to a backend leads out of its service's VLAN: the neighbour that
+// was found is in another network, and a frame for it with the segment's tag would reach nobody.
+// From a segment of two tags no route leads by an interface with both.
+func (h *nextHop) leaves(segment model.Segment) bool {
+	return h.routed && segment.ID <= 0xfff && uint32(h.vlan) != segment.ID
 }
 
 // stayInSegment makes packets leave with the tags that they came with: l2dsr does

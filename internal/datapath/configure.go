@@ -30,7 +30,7 @@ func (d *Datapath) configure(c *change, flags uint32) error {
 		return err
 	}
 	if flags&uint32(directorSettingsFlagSETTINGS_REPLIES) != 0 {
-		for _, name := range slices.Concat(d.table.Interfaces, slices.Sorted(maps.Keys(d.takesReplies))) {
+		for _, name := range slices.Concat(d.table.Interfaces, slices.Sorted(maps.Keys(d.takesReplies)), taggedReplies(c.all)) {
 			d.forwardReplies(name, c.all)
 		}
 	}
@@ -234,6 +234,24 @@ func ownsVIP(services []*service) bool {
 	return slices.ContainsFunc(services, func(s *service) bool {
 		return own[s.key.vip] && slices.ContainsFunc(s.order, func(b *backend) bool { return b.desired.Mode == model.NAT })
 	})
+}
+
+// taggedReplies are the VLAN interfaces that the kernel gets replies of nat by: what comes with a
+// tag it has to route (bpf/nat.h, find_route).
+func taggedReplies(services []*service) (names []string) {
+	seen, known := map[int]bool{}, map[uint32]string{}
+	for _, s := range services {
+		for _, b := range s.order {
+			if b.vlan == 0 || b.desired.Mode != model.NAT || seen[b.link] {
+				continue
+			}
+			seen[b.link] = true
+			if name := interfaceName(uint32(b.link), known); name != "" {
+				names = append(names, name)
+			}
+		}
+	}
+	return names
 }
 
 // forwardReplies lets the kernel's routing table be used for NAT replies that

@@ -6,6 +6,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"weir.io/weir/internal/device"
 	"weir.io/weir/internal/model"
 )
 
@@ -17,6 +18,7 @@ type nextHop struct {
 	answers int    // by which answers to this host may come where XDP does not see them; 0: by none
 	ifindex int    // by which packets leave: what that is on, or what leads there
 	vlan    uint16 // tag to leave with
+	routed  bool   // into a network that the route leads to: a VLAN's, or by the kernel
 	mac     model.MAC
 	source  model.MAC
 	mtu     int
@@ -61,11 +63,10 @@ func (r *resolver) leadsOnward(b model.TableBackend, way route, interfaces []str
 		return nil
 	}
 	by := r.link(way.via.ifindex)
-	real := by
-	if vlan, ok := by.(*netlink.Vlan); ok {
-		real = r.link(vlan.ParentIndex)
+	if by == nil {
+		return nil
 	}
-	if real == nil || !r.onward.egress.ByKernel(real, interfaces) {
+	if real, _ := device.Untagged(by, r.link); !r.onward.egress.ByKernel(real, interfaces) {
 		return nil
 	}
 	return by
@@ -95,7 +96,7 @@ func (r *resolver) hopOf(b model.TableBackend, interfaces []string, macOf func(n
 	case !b.MAC.IsZero():
 		hop.mac = b.MAC
 		if hop.ifindex == 0 && len(interfaces) > 0 {
-			hop.leaveBy(linkByName(interfaces[0]))
+			hop.leaveBy(linkByName(interfaces[0]), r.link)
 		}
 	case b.Mode == model.L2DSR && way.via.address != b.Address:
 		// A router would send the packet back here, as it still is one to the VIP: it
@@ -152,7 +153,7 @@ func (r *resolver) lookup(address netip.Addr) route {
 		return route{hop: nextHop{local: true, mtu: 0xffff}}
 	}
 	var way route
-	way.hop.leaveBy(r.link(found.LinkIndex))
+	way.hop.leaveBy(r.link(found.LinkIndex), r.link)
 	if source, ok := netip.AddrFromSlice(found.Src); ok {
 		way.hop.address = source.Unmap()
 	}
@@ -171,19 +172,19 @@ func (r *resolver) lookup(address netip.Addr) route {
 }
 
 // leaveBy fills in what the interface decides. A VLAN interface is its parent and
-// a tag: XDP sends on real interfaces only.
-func (h *nextHop) leaveBy(link netlink.Link) {
-	if link == nil {
+// a tag, if the program can write that: XDP sends on real interfaces only.
+func (h *nextHop) leaveBy(by netlink.Link, link func(index int) netlink.Link) {
+	if by == nil {
 		return
 	}
-	attrs := link.Attrs()
-	h.link, h.ifindex, h.mtu = attrs.Index, attrs.Index, attrs.MTU
+	attrs := by.Attrs()
+	h.link, h.mtu = attrs.Index, attrs.MTU
 	copy(h.source[:], attrs.HardwareAddr)
-	if vlan, ok := link.(*netlink.Vlan); ok {
-		h.ifindex, h.vlan = attrs.ParentIndex, uint16(vlan.VlanId)
-	}
+	real, tag := device.Untagged(by, link)
+	h.ifindex, h.vlan, h.routed = real.Attrs().Index, tag, by.Type() == "vlan"
 }
 
+// link returns an interface by its index; nil: there is none. The lock is held.
 func (r *resolver) link(index int) netlink.Link {
 	if link, known := r.links[index]; known {
 		return link

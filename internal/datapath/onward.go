@@ -81,7 +81,7 @@ func (o *onward) hopBy(hop nextHop, by netlink.Link) nextHop {
 	if o.index != 0 {
 		hop.ifindex = o.index
 	}
-	hop.vlan = 0
+	hop.vlan, hop.routed = 0, true
 	binary.BigEndian.PutUint16(hop.mac[:], uint16(onwardOnwardMacONWARD_PREFIX))
 	binary.BigEndian.PutUint32(hop.mac[2:], uint32(by.Attrs().Index))
 	return hop

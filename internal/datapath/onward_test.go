@@ -266,7 +266,7 @@ func TestOnwardVLAN(t *testing.T) {
 		attrs := *tagged.Attrs()
 		attrs.ParentIndex = c.on.Attrs().Index
 		r := &resolver{log: slog.New(slog.DiscardHandler), onward: newOnward(Options{Pin: onwardPin, Log: slog.New(slog.DiscardHandler)}), netlink: handle,
-			links:  map[int]netlink.Link{attrs.Index: &netlink.Vlan{LinkAttrs: attrs, VlanId: 7}},
+			links:  map[int]netlink.Link{attrs.Index: &netlink.Vlan{LinkAttrs: attrs, VlanId: 7, VlanProtocol: netlink.VLAN_PROTOCOL_8021Q}},
 			routes: map[netip.Addr]route{}}
 		hop := r.hopOf(model.TableBackend{Address: onOverlay, Mode: model.IPIP}, []string{"wire0"}, func(neighbour) model.MAC { return mac }, r.onward.hop)
 		if !c.kernel && (hop.ifindex != c.on.Attrs().Index || hop.vlan != 7 || hop.mac != mac || pair(t) != nil) {

@@ -104,7 +104,7 @@ func (d *Datapath) writeBackends(s *service) {
 	var turning []uint32
 	for i, b := range s.order {
 		hop := d.hops.resolve(b.desired, d.table.Interfaces)
-		b.vlan, b.answers = hop.vlan, hop.answers
+		b.vlan, b.answers, b.link = hop.vlan, hop.answers, hop.link
 		entries[i] = d.suspect(b, entryOf(s.desired, s.index, b.desired, hop))
 		if aliveIn(entries[i].State) != d.entries.alive(b.index) {
 			turning = append(turning, b.index)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"weir.io/weir/internal/device"
 	"weir.io/weir/internal/model"
 )
 
@@ -110,12 +111,11 @@ func (x *examination) under(link netlink.Link) netlink.Link {
 	return nil
 }
 
-// below returns the link that a VLAN interface is on; other links are their own.
+// below returns the link that packets leave by for a VLAN interface, if the director's program
+// writes its tag; other links are their own.
 func (x *examination) below(link netlink.Link) netlink.Link {
-	if parent := x.links[link.Attrs().ParentIndex]; link.Type() == "vlan" && parent != nil {
-		return parent
-	}
-	return link
+	below, _ := device.Untagged(link, func(index int) netlink.Link { return x.links[index] })
+	return below
 }
 
 // egress examines the ways to the backends.
