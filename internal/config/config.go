@@ -23,6 +23,7 @@ type Error struct {
 	Line    int    // 0: the file as a whole
 	Path    string // of the field, as services[1].backends[0].weight; empty: no field
 	Problem string
+	other   string // the path of a field that it is in conflict with
 }
 
 // Error returns "weir.yaml:12: services[1].backends[0].weight: what is wrong".
@@ -92,10 +93,6 @@ func Parse(name string, text []byte) (model.Config, error) {
 		c, errs = doc.config()
 	}
 	if len(errs) == 0 {
-		c.SetDefaults()
-		errs = doc.invalid(c.Validate())
-	}
-	if len(errs) == 0 {
 		errs = doc.hiddenKeys(c.Services)
 	}
 	if len(errs) == 0 {
@@ -135,7 +132,7 @@ func (d *document) invalid(err error) Errors {
 	errs := make(Errors, len(fields))
 	for i, f := range fields {
 		line, _ := d.line(f.Path)
-		errs[i] = Error{Line: line, Path: f.Path, Problem: f.Problem}
+		errs[i] = Error{Line: line, Path: f.Path, Problem: f.Problem, other: f.Other}
 		if other, found := d.line(f.Other); found && other != line {
 			errs[i].Problem += fmt.Sprintf(" (line %d)", other)
 		}

@@ -25,7 +25,8 @@ var required = map[reflect.Type][][2]string{
 		{"vip", "an IP address"},
 		{"protocol", "tcp or udp"},
 		{"port", "443, 8000-8100 or all"},
-		{"mode", "l2dsr, ipip, gue or nat"},
+		{"mode", "l2dsr, ipip, gue, nat or redirect"},
+		{"backends", "a list; an empty one is []"},
 	},
 	reflect.TypeFor[model.Backend]():           {{"address", "an IP address"}},
 	reflect.TypeFor[model.Hook]():              {{"name", "of your choice"}},
@@ -44,23 +45,30 @@ var required = map[reflect.Type][][2]string{
 	reflect.TypeFor[model.APIClient]():   {{"name", "of your choice"}, {"role", "read, write or admin"}},
 }
 
-// config decodes the document. Each key that has a default and is missing has
-// that default, or the zero value that SetDefaults replaces.
+// config decodes the document, sets defaults, and checks what could be decoded.
 func (d *document) config() (model.Config, Errors) {
-	dec := decoder{document: d, open: make(map[string]bool), fields: make(map[reflect.Type]map[string]int)}
 	var c model.Config
-	dec.value(d.root, reflect.ValueOf(&c).Elem(), nil)
+	dec := d.decode(&c)
 	// The zero range means the default there, so "all" would become that, silently.
-	if line, given := d.line("director.snat.ports"); given && c.Director.SNAT.Ports.All() && len(dec.errs) == 0 {
-		dec.errs = Errors{{Line: line, Path: "director.snat.ports", Problem: "all is not a range; write 1024-65535, say"}}
+	if line, given := d.line("director.snat.ports"); given && c.Director.SNAT.Ports.All() && !dec.lost.has("director.snat.ports") {
+		dec.errs = append(dec.errs, Error{Line: line, Path: "director.snat.ports", Problem: "all is not a range; write 1024-65535, say"})
 	}
-	return c, dec.errs
+	c.SetDefaults()
+	return c, append(dec.errs, dec.lost.without(d.invalid(c.Validate()))...)
+}
+
+// decode turns the document into a value. Whatever is wrong with it is in the decoder's errors.
+func (d *document) decode(to any) *decoder {
+	dec := &decoder{document: d, open: make(map[string]bool), fields: make(map[reflect.Type]map[string]int)}
+	dec.value(d.root, reflect.ValueOf(to).Elem(), nil)
+	return dec
 }
 
 // decoder turns nodes into values and collects what is wrong with them.
 type decoder struct {
 	*document
 	errs     Errors
+	lost     lostPaths
 	elements int
 	open     map[string]bool // anchors whose value is being decoded
 	fields   map[reflect.Type]map[string]int
@@ -85,7 +93,14 @@ func (p *path) String() string {
 	return p.parent.String() + "." + p.key
 }
 
+// fail notes what is wrong with a value, which is not decoded then.
 func (d *decoder) fail(n ast.Node, at *path, format string, args ...any) {
+	d.refuse(n, at, format, args...)
+	d.lost = append(d.lost, at.String())
+}
+
+// refuse notes what is wrong and loses no value: a key that is one too many, say.
+func (d *decoder) refuse(n ast.Node, at *path, format string, args ...any) {
 	d.errs = append(d.errs, Error{Line: lineOf(n), Path: at.String(), Problem: fmt.Sprintf(format, args...)})
 }
 
@@ -186,7 +201,7 @@ func (d *decoder) mapping(n ast.Node, v reflect.Value, at *path) {
 			continue
 		}
 		if first, dup := seen[key]; dup {
-			d.fail(entry.Key, here, "is already given on line %d", first)
+			d.refuse(entry.Key, here, "is already given on line %d", first)
 			continue
 		}
 		seen[key] = lineOf(entry.Key)
@@ -237,11 +252,12 @@ func (d *decoder) serverIDs(n ast.Node, ids *model.ServerIDs, at *path) {
 // unknown refuses a key, and returns the one that it must have meant, if any.
 func (d *decoder) unknown(key ast.Node, at *path, fields map[string]int) (meant string) {
 	known := strings.Join(slices.Sorted(maps.Keys(fields)), ", ")
-	if meant = nearest(at.key, fields); meant != "" {
-		d.fail(key, at, "unknown key; did you mean %s? (known here: %s)", meant, known)
+	if meant = model.Nearest(at.key, maps.Keys(fields)); meant != "" {
+		d.refuse(key, at, "unknown key; did you mean %s? (known here: %s)", meant, known)
+		d.lost = append(d.lost, (&path{parent: at.parent, key: meant}).String())
 		return meant
 	}
-	d.fail(key, at, "unknown key (known here: %s)", known)
+	d.refuse(key, at, "unknown key (known here: %s)", known)
 	return ""
 }
 

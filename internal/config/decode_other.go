@@ -1,7 +1,6 @@
 package config
 
 import (
-	"reflect"
 	"slices"
 
 	"weir.io/weir/internal/model"
@@ -13,9 +12,7 @@ import (
 func Decode(name string, text []byte, to any, validate func() model.FieldErrors) error {
 	doc, errs := newDocument(text)
 	if len(errs) == 0 {
-		dec := decoder{document: doc, open: make(map[string]bool), fields: make(map[reflect.Type]map[string]int)}
-		dec.value(doc.root, reflect.ValueOf(to).Elem(), nil)
-		errs = dec.errs
+		errs = doc.decode(to).errs
 	}
 	if len(errs) == 0 {
 		if wrong := validate(); len(wrong) > 0 {

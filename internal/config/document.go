@@ -1,12 +1,11 @@
 package config
 
 import (
-	"errors"
+	"bytes"
 	"fmt"
 	"strconv"
 	"strings"
 
-	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/parser"
 )
@@ -19,10 +18,14 @@ type document struct {
 
 // newDocument parses the text and checks that it is one mapping.
 func newDocument(text []byte) (*document, Errors) {
+	text = bytes.TrimPrefix(text, byteOrderMark)
+	if wrong := checkText(text); wrong != nil {
+		return nil, Errors{*wrong}
+	}
 	// Duplicate keys are the decoder's to report: it knows the path of the field.
 	file, err := parser.ParseBytes(text, 0, parser.AllowDuplicateMapKey())
 	if err != nil {
-		return nil, Errors{syntaxError(err)}
+		return nil, Errors{syntaxError(text, err)}
 	}
 	var body ast.Node
 	for _, doc := range file.Docs {
@@ -44,14 +47,6 @@ func newDocument(text []byte) (*document, Errors) {
 	}
 	d.root = root
 	return d, nil
-}
-
-func syntaxError(err error) Error {
-	var at yaml.Error
-	if !errors.As(err, &at) || at.GetToken() == nil || at.GetToken().Position == nil {
-		return Error{Problem: err.Error()}
-	}
-	return Error{Line: at.GetToken().Position.Line, Problem: "is not YAML: " + at.GetMessage()}
 }
 
 // lineOf returns the line at which a node begins.

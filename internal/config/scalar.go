@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/goccy/go-yaml/ast"
+
+	"weir.io/weir/internal/model"
 )
 
 // text decodes a scalar into something that reads itself from text.
@@ -23,6 +25,10 @@ func (d *decoder) text(n ast.Node, to encoding.TextUnmarshaler, at *path) {
 		text = node.Token.Value
 	default:
 		ok = false
+	}
+	if _, isPort := to.(*model.PortRange); isPort && !ok {
+		d.fail(n, at, "is %s; write one port, a range (8000-8100) or all, and a service for each of several ports", kindOf(n))
+		return
 	}
 	if !ok {
 		d.fail(n, at, "is %s, not text", kindOf(n))

@@ -1,7 +1,6 @@
 package config
 
 import (
-	"reflect"
 	"slices"
 
 	"weir.io/weir/internal/model"
@@ -25,21 +24,19 @@ func ParseSet(name string, text []byte) ([]model.Service, error) {
 	var set struct {
 		Services []model.Service `json:"services"`
 	}
+	var c model.Config
 	if len(errs) == 0 {
-		dec := decoder{document: doc, open: make(map[string]bool), fields: make(map[reflect.Type]map[string]int)}
-		dec.value(doc.root, reflect.ValueOf(&set).Elem(), nil)
+		dec := doc.decode(&set)
 		errs = dec.errs
 		// A file without the key is more likely the wrong one than an empty set.
 		if _, given := doc.line("services"); !given && len(errs) == 0 {
 			errs = Errors{{Path: "services", Problem: "is required (an empty list is [])"}}
 		}
-	}
-	c := model.Config{Services: set.Services}
-	if len(errs) == 0 {
+		c.Services = set.Services
 		c.Director.Limits = model.Limits{Services: model.MaxServices, Backends: model.MaxBackends,
 			RingMemory: model.MaxRingMemory, Fragments: model.MaxFragments, SourceRanges: model.MaxSourceRanges}
 		c.SetDefaults()
-		errs = doc.invalid(c.Validate())
+		errs = append(errs, dec.lost.without(doc.invalid(c.Validate()))...)
 	}
 	if len(errs) == 0 {
 		return c.Services, nil

@@ -78,6 +78,8 @@ const suspect = "suspect"
 type names[T comparable] struct {
 	kind string
 	list []name[T]
+	// What other balancers call the same, in lower case, by its name here.
+	elsewhere map[string]string
 }
 
 type name[T comparable] struct {
@@ -111,7 +113,16 @@ func (n names[T]) parse(text []byte) (T, error) {
 	var zero T
 	known := n.texts()
 	slices.Sort(known)
-	return zero, &UnknownName{n.kind, string(text), known}
+	return zero, &UnknownName{n.kind, string(text), known, n.meant(string(text))}
+}
+
+// meant returns the name that a wrong one must mean, or nothing.
+func (n names[T]) meant(text string) string {
+	text = strings.ToLower(text)
+	if ours, ok := n.elsewhere[text]; ok {
+		return ours
+	}
+	return Nearest(text, slices.Values(n.texts()))
 }
 
 // UnknownName is that a text is none of an enum's names: a mistake, or a name that a later version
@@ -119,23 +130,46 @@ func (n names[T]) parse(text []byte) (T, error) {
 type UnknownName struct {
 	Kind, Name string
 	Known      []string // in order
+	Meant      string   // what the text must mean; empty: none of the known ones is near
 }
 
 // Error lists the known ones.
 func (e *UnknownName) Error() string {
+	if e.Meant != "" {
+		return fmt.Sprintf("unknown %s %q; did you mean %s? (one of %s)", e.Kind, e.Name, e.Meant, strings.Join(e.Known, ", "))
+	}
 	return fmt.Sprintf("unknown %s %q (one of %s)", e.Kind, e.Name, strings.Join(e.Known, ", "))
 }
 
+// Where a word of another balancer's stands beside a name, it is from ipvsadm(8), keepalived.conf(5),
+// HAProxy's configuration manual, Octavia's API or Kubernetes' Service.
 var (
-	protocolNames = names[Protocol]{"protocol", []name[Protocol]{{TCP, "tcp"}, {UDP, "udp"}}}
-	modeNames     = names[Mode]{"mode", []name[Mode]{
-		{L2DSR, "l2dsr"}, {IPIP, "ipip"}, {GUE, "gue"}, {NAT, "nat"}, {Redirect, "redirect"}}}
-	policyNames = names[Policy]{"policy", []name[Policy]{
-		{Maglev, "maglev"}, {Random, "random"}, {RoundRobin, "round-robin"}, {LeastConn, "least-conn"}, {P2C, "p2c"}}}
-	affinityNames = names[Affinity]{"affinity", []name[Affinity]{
-		{AffinityFlow, "flow"}, {AffinitySourceIP, "source-ip"}}}
-	stateNames = names[BackendState]{"state", []name[BackendState]{
-		{Active, "active"}, {Draining, "draining"}, {Down, "down"}}}
+	protocolNames = names[Protocol]{kind: "protocol", list: []name[Protocol]{{TCP, "tcp"}, {UDP, "udp"}}}
+	modeNames     = names[Mode]{
+		kind: "mode",
+		list: []name[Mode]{{L2DSR, "l2dsr"}, {IPIP, "ipip"}, {GUE, "gue"}, {NAT, "nat"}, {Redirect, "redirect"}},
+		elsewhere: map[string]string{"dr": "l2dsr", "dsr": "l2dsr", "gatewaying": "l2dsr",
+			"tun": "ipip", "tunnel": "ipip", "ipip6": "ipip", "l3dsr": "ipip",
+			"masq": "nat", "masquerading": "nat", "dnat": "nat"},
+	}
+	policyNames = names[Policy]{
+		kind: "policy",
+		list: []name[Policy]{{Maglev, "maglev"}, {Random, "random"}, {RoundRobin, "round-robin"},
+			{LeastConn, "least-conn"}, {P2C, "p2c"}},
+		elsewhere: map[string]string{"mh": "maglev", "hash": "maglev",
+			"rr": "round-robin", "wrr": "round-robin", "roundrobin": "round-robin", "round_robin": "round-robin",
+			"lc": "least-conn", "wlc": "least-conn", "leastconn": "least-conn", "least_connections": "least-conn"},
+	}
+	affinityNames = names[Affinity]{
+		kind:      "affinity",
+		list:      []name[Affinity]{{AffinityFlow, "flow"}, {AffinitySourceIP, "source-ip"}},
+		elsewhere: map[string]string{"none": "flow", "source": "source-ip", "source_ip": "source-ip", "clientip": "source-ip", "sh": "source-ip"},
+	}
+	stateNames = names[BackendState]{
+		kind:      "state",
+		list:      []name[BackendState]{{Active, "active"}, {Draining, "draining"}, {Down, "down"}},
+		elsewhere: map[string]string{"up": "active", "enabled": "active", "ready": "active", "drain": "draining", "disabled": "down", "maint": "down"},
+	}
 )
 
 // String returns the name that YAML, JSON and metrics use.

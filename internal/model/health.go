@@ -87,7 +87,7 @@ const (
 	CheckRedirect CheckKind = "redirect"
 )
 
-var checkKindNames = names[CheckKind]{"kind", []name[CheckKind]{
+var checkKindNames = names[CheckKind]{kind: "kind", list: []name[CheckKind]{
 	{CheckNone, "none"}, {CheckTCP, "tcp"}, {CheckSYN, "syn"}, {CheckHTTP, "http"}, {CheckHTTPS, "https"},
 	{CheckTLS, "tls"}, {CheckGRPC, "grpc"}, {CheckUDP, "udp"}, {CheckDNS, "dns"}, {CheckICMP, "icmp"}}}
 
@@ -109,7 +109,7 @@ const (
 	CheckAddress CheckTo = "address" // the backend's own, by the host's routes
 )
 
-var checkToNames = names[CheckTo]{"target of checks", []name[CheckTo]{{CheckVIP, "vip"}, {CheckAddress, "address"}}}
+var checkToNames = names[CheckTo]{kind: "target of checks", list: []name[CheckTo]{{CheckVIP, "vip"}, {CheckAddress, "address"}}}
 
 // UnmarshalText reads the name; the error lists the known ones.
 func (t *CheckTo) UnmarshalText(text []byte) (err error) {
@@ -186,9 +186,9 @@ type DNSType uint16
 type DNSCode uint8
 
 var (
-	dnsTypeNames = names[DNSType]{"record type", []name[DNSType]{
+	dnsTypeNames = names[DNSType]{kind: "record type", list: []name[DNSType]{
 		{1, "A"}, {2, "NS"}, {5, "CNAME"}, {6, "SOA"}, {12, "PTR"}, {15, "MX"}, {16, "TXT"}, {28, "AAAA"}, {33, "SRV"}}}
-	dnsCodeNames = names[DNSCode]{"response code", []name[DNSCode]{
+	dnsCodeNames = names[DNSCode]{kind: "response code", list: []name[DNSCode]{
 		{0, "noerror"}, {1, "formerr"}, {2, "servfail"}, {3, "nxdomain"}, {4, "notimp"}, {5, "refused"}}}
 )
 

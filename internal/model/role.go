@@ -14,7 +14,7 @@ const (
 
 var roles = []Role{RoleRead, RoleWrite, RoleAdmin}
 
-var roleNames = names[Role]{"role", []name[Role]{
+var roleNames = names[Role]{kind: "role", list: []name[Role]{
 	{RoleRead, string(RoleRead)}, {RoleWrite, string(RoleWrite)}, {RoleAdmin, string(RoleAdmin)}}}
 
 // UnmarshalText reads the name; the error lists the known ones.

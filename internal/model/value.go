@@ -88,7 +88,7 @@ const (
 	SegmentGeneve
 )
 
-var segmentKindNames = names[SegmentKind]{"segment", []name[SegmentKind]{
+var segmentKindNames = names[SegmentKind]{kind: "segment", list: []name[SegmentKind]{
 	{SegmentNone, "none"}, {SegmentVLAN, "vlan"}, {SegmentVXLAN, "vxlan"}, {SegmentGeneve, "geneve"}}}
 
 // Segment is a tenant's network. The zero value is none: untagged packets.

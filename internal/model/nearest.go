@@ -1,8 +1,9 @@
-package config
+package model
 
-// nearest returns the known key that a misspelt one must have meant; empty: none
-// is that near.
-func nearest(key string, known map[string]int) string {
+import "iter"
+
+// Nearest returns the known word that a misspelt one must mean; empty: none is that near.
+func Nearest(key string, known iter.Seq[string]) string {
 	best, least := "", 3
 	for candidate := range known {
 		limit := 1

@@ -1,6 +1,9 @@
-package config
+package model
 
-import "testing"
+import (
+	"maps"
+	"testing"
+)
 
 func TestNearest(t *testing.T) {
 	known := map[string]int{"name": 0, "vip": 1, "port": 2, "mode": 3, "backends": 4, "affinity": 5, "mac": 6}
@@ -15,7 +18,7 @@ func TestNearest(t *testing.T) {
 		"weight":    "",
 		"":          "",
 	} {
-		if got := nearest(key, known); got != want {
+		if got := Nearest(key, maps.Keys(known)); got != want {
 			t.Errorf("%q is taken for %q, want %q", key, got, want)
 		}
 	}

@@ -1,0 +1,45 @@
+package config
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// lostPaths are the fields whose value could not be decoded. What the model says of a value that
+// stands in their place is no problem of the file, and neither is what follows from it.
+type lostPaths []string
+
+func (l lostPaths) has(path string) bool { return slices.Contains(l, path) }
+
+// without leaves the errors that stand whatever the lost values are: those of other services, of
+// other backends, and of fields that are checked alone. What is lost outside of services may
+// matter to any of them.
+func (l lostPaths) without(errs Errors) Errors {
+	for _, lost := range l {
+		around := surroundings.FindString(lost)
+		if around == "" {
+			return nil
+		}
+		errs = slices.DeleteFunc(errs, func(e Error) bool {
+			return (inside(e.Path, around) || inside(e.other, around)) && !(l.standsAlone(e.Path) && l.standsAlone(e.other))
+		})
+	}
+	return errs
+}
+
+// standsAlone reports whether what is wrong with a field follows from its own value, which is there.
+func (l lostPaths) standsAlone(path string) bool {
+	return path == "" || alone.MatchString(path) && !l.has(path)
+}
+
+// alone are the fields whose problems depend on no other field, but for those that they name.
+var alone = regexp.MustCompile(`\.(name|vip|segment|ring-size|drain|max-drain|address|mac|mtu)$`)
+
+// surroundings are the service or the backend that a field is of.
+var surroundings = regexp.MustCompile(`^services\[\d+\](\.backends\[\d+\])?`)
+
+func inside(path, around string) bool {
+	rest, found := strings.CutPrefix(path, around)
+	return found && (rest == "" || rest[0] == '.' || rest[0] == '[')
+}
