@@ -150,7 +150,7 @@ func reportedLoads(t *testing.T, policy model.Policy) {
 	l.waitService("place connections without loads", func(s *model.ServiceStatus) bool {
 		return s.Loads.Degraded && s.Loads.Stale == 2 && s.Policy == model.RoundRobin
 	})
-	if table := on(t, l.director, weir, "services", "--socket", l.running.socket); !strings.Contains(table, "0/2,degraded") {
+	if table := on(t, l.director, weir, "services", "-o", "wide", "--socket", l.running.socket); !strings.Contains(table, "0/2,degraded") {
 		t.Errorf("weir services does not say that the service is degraded:\n%s", table)
 	}
 	for range few {

@@ -63,7 +63,7 @@ func TestRedirectDiscovery(t *testing.T) {
 			t.Errorf("backend3 is %+v, in mode %v and health %+v: want it up, and unechoed", *b.Redirect, b.Mode, *b.Health)
 		}
 	}
-	if out := on(t, l.director, weir, "backends", "--socket", l.daemon.socket); strings.Count(out, "no:unechoed") != 2 {
+	if out := on(t, l.director, weir, "backends", "-o", "wide", "--socket", l.daemon.socket); strings.Count(out, "no:unechoed") != 2 {
 		t.Errorf("weir backends does not say that backend3 answers without the option:\n%s", out)
 	}
 	goOn("its backend's agent is gone")

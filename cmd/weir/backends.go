@@ -62,7 +62,8 @@ func backendsTable(t *table, backends []api.Backend) {
 	for _, b := range backends {
 		slots[b.Service] += b.Slots
 	}
-	t.row("SERVICE", "NAME", "ADDRESS", "MODE", "STATE", "SHARE", "INTERFACE", "NEXT-HOP", "MTU", "CONNECTIONS", "PACKETS", "BYTES", "LOAD", "REDIRECT", "HEALTH", "SINCE", "WHY")
+	t.head("SERVICE", "NAME", "ADDRESS", "MODE", "STATE", "SHARE", "CONNECTIONS", "PACKETS", "BYTES", "HEALTH",
+		onlyWide+"INTERFACE", onlyWide+"NEXT-HOP", onlyWide+"MTU", onlyWide+"LOAD", onlyWide+"REDIRECT", onlyWide+"SINCE", "WHY")
 	for _, b := range backends {
 		where, hop := b.Interface, b.NextHop.String()
 		if b.Local {
@@ -70,8 +71,8 @@ func backendsTable(t *table, backends []api.Backend) {
 		} else if b.ByKernel {
 			hop = "kernel"
 		}
-		t.row(b.Service, b.Name, endOf(&b.BackendStatus), b.Mode, b.State, share(b, slots[b.Service]), where, hop, b.MTU, b.Opened, b.Packets, b.Bytes, loadOf(b.Load),
-			redirectOf(b.Redirect), healthOf(b.Health), sinceOf(b.Health), whyOf(&b.BackendStatus))
+		t.row(b.Service, b.Name, endOf(&b.BackendStatus), b.Mode, b.State, share(b, slots[b.Service]), b.Opened, b.Packets, b.Bytes, healthOf(b.Health),
+			where, hop, b.MTU, loadOf(b.Load), redirectOf(b.Redirect), sinceOf(b.Health), whyOf(&b.BackendStatus))
 	}
 }
 

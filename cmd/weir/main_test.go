@@ -39,7 +39,8 @@ func TestTranscripts(t *testing.T) {
 		t.Fatal("no transcripts:", err)
 	}
 	socket, agentSocket := serveFakes(t)
-	names := strings.NewReplacer("DIRECTOR", socket, "AGENT", agentSocket, "SPEAKER", serveFakeBFD(t))
+	speaker := serveFakeBFD(t)
+	names := strings.NewReplacer("DIRECTOR", socket, "AGENT", agentSocket, "SPEAKER", speaker)
 	for _, file := range files {
 		t.Run(filepath.Base(file), func(t *testing.T) {
 			want, err := os.ReadFile(file)
@@ -58,7 +59,7 @@ func TestTranscripts(t *testing.T) {
 				if code := execute(t.Context(), args, &out, &out); code != 0 {
 					fmt.Fprintf(&out, "(exit status %d)\n", code)
 				}
-				text := strings.NewReplacer(socket, "DIRECTOR", agentSocket, "AGENT").Replace(out.String())
+				text := strings.NewReplacer(socket, "DIRECTOR", agentSocket, "AGENT", speaker, "SPEAKER").Replace(out.String())
 				got.WriteString(text)
 			}
 			if *update {

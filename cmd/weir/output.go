@@ -19,16 +19,16 @@ type output struct {
 }
 
 func (o *output) add(cmd *cobra.Command) {
-	cmd.Flags().StringVarP(&o.format, "output", "o", "table", "table, json or yaml")
+	cmd.Flags().StringVarP(&o.format, "output", "o", "table", "table, wide (a table with all columns), json or yaml")
 }
 
 // check refuses an unknown format before anything is asked.
 func (o *output) check() error {
 	switch o.format {
-	case "table", "json", "yaml":
+	case "table", "wide", "json", "yaml":
 		return nil
 	}
-	return usagef("unknown output %q (one of json, table, yaml)", o.format)
+	return usagef("unknown output %q (one of json, table, wide, yaml)", o.format)
 }
 
 // write writes a value, or what table makes of it.
@@ -48,26 +48,50 @@ func (o *output) write(w io.Writer, value any, table func(t *table)) error {
 		return err
 	}
 	t := newTable(w)
+	t.wide = o.format == "wide"
 	table(t)
 	return t.w.Flush()
 }
 
 // table aligns columns.
 type table struct {
-	w *tabwriter.Writer
+	w      *tabwriter.Writer
+	wide   bool   // all columns are written
+	hidden []bool // the columns of the table that head has begun which are not
 }
 
 func newTable(w io.Writer) *table {
-	return &table{tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)}
+	return &table{w: tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)}
+}
+
+// onlyWide marks a column that --output wide alone shows: without such columns a table fits a
+// terminal of 120 columns.
+const onlyWide = "+"
+
+// head writes the names of columns, and chooses those which the rows below write.
+func (t *table) head(names ...string) {
+	t.hidden = make([]bool, len(names))
+	cells := make([]any, len(names))
+	for i, name := range names {
+		name, wide := strings.CutPrefix(name, onlyWide)
+		t.hidden[i] = wide && !t.wide
+		cells[i] = name
+	}
+	t.row(cells...)
 }
 
 // row writes one row; an empty cell becomes "-", so that columns can be counted.
 func (t *table) row(cells ...any) {
-	text := make([]string, len(cells))
+	text := make([]string, 0, len(cells))
 	for i, c := range cells {
-		if text[i] = printable(fmt.Sprint(c)); text[i] == "" {
-			text[i] = "-"
+		if i < len(t.hidden) && t.hidden[i] {
+			continue
 		}
+		cell := printable(fmt.Sprint(c))
+		if cell == "" {
+			cell = "-"
+		}
+		text = append(text, cell)
 	}
 	fmt.Fprintln(t.w, strings.Join(text, "\t"))
 }

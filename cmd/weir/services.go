@@ -60,10 +60,12 @@ func addSocket(cmd *cobra.Command, socket *string) {
 }
 
 func servicesTable(t *table, services []model.ServiceStatus) {
-	t.row("NAME", "SEGMENT", "VIP", "PROTOCOL", "PORT", "POLICY", "LOADS", "QUIC", "BACKENDS", "HEALTHY", "GENERATIONS", "SLOTS", "MOVED", "SHARED", "HELD", "KEPT", "CONNECTIONS", "PACKETS", "BYTES", "DROPPED")
+	t.head("NAME", onlyWide+"SEGMENT", "VIP", "PROTOCOL", "PORT", "MODE", "POLICY", "BACKENDS", "HEALTHY", "CONNECTIONS", "PACKETS", "BYTES", "DROPPED",
+		onlyWide+"LOADS", onlyWide+"QUIC", onlyWide+"GENERATIONS", onlyWide+"SLOTS", onlyWide+"MOVED", onlyWide+"SHARED", onlyWide+"HELD", onlyWide+"KEPT")
 	for _, s := range services {
-		t.row(s.Name, s.Segment, s.VIP, s.Protocol, s.Port, s.Policy, reportedOf(s.Loads), quicNumbers(s.QUIC), fmt.Sprintf("%d/%d", active(s.Backends), len(s.Backends)), healthy(s.Health),
-			s.Log.Generations, s.Slots, s.Log.Moved, s.Log.Shared, s.Log.Held, s.Log.Kept, s.Opened, s.Packets, s.Bytes, s.Dropped)
+		t.row(s.Name, s.Segment, s.VIP, s.Protocol, s.Port, s.Mode, s.Policy, fmt.Sprintf("%d/%d", active(s.Backends), len(s.Backends)), healthy(s.Health),
+			s.Opened, s.Packets, s.Bytes, s.Dropped, reportedOf(s.Loads), quicNumbers(s.QUIC),
+			s.Log.Generations, s.Slots, s.Log.Moved, s.Log.Shared, s.Log.Held, s.Log.Kept)
 	}
 }
 

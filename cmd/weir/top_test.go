@@ -15,6 +15,7 @@ func TestTopRates(t *testing.T) {
 	backend := func(name string, opened, packets, bytes uint64) model.BackendStatus {
 		return model.BackendStatus{Name: name, State: model.Active, Slots: 50, Opened: opened, Packets: packets, Bytes: bytes}
 	}
+	part := func(share float64) *float64 { return &share }
 	at := time.Unix(100, 0)
 	before := topReading{at: at, services: []model.ServiceStatus{
 		{Name: "web", Slots: 100, Opened: 100, Packets: 1000, Bytes: 100000, Dropped: 7, Backends: []model.BackendStatus{backend("a", 60, 600, 60000), backend("b", 40, 400, 40000)}},
@@ -27,8 +28,8 @@ func TestTopRates(t *testing.T) {
 	got.order("packets")
 	want := topRates{Seconds: 2, Services: []topService{
 		{Name: "web", topRate: topRate{20, 1000, 100000}, Dropped: 1, Active: 2, Backends: []topBackend{
-			{Name: "a", State: model.Active, topRate: topRate{15, 500, 50000}, Share: 0.75, Slots: 0.5},
-			{Name: "c", State: model.Active, topRate: topRate{5, 500, 50000}, Share: 0.25, Slots: 0.5}}},
+			{Name: "a", State: model.Active, topRate: topRate{15, 500, 50000}, Share: part(0.75), Slots: 0.5},
+			{Name: "c", State: model.Active, topRate: topRate{5, 500, 50000}, Share: part(0.25), Slots: 0.5}}},
 		{Name: "anew", topRate: topRate{2, 20, 2000}, Backends: []topBackend{}},
 		{Name: "quiet", Backends: []topBackend{}}}}
 	if diff := cmp.Diff(want, got, cmp.AllowUnexported(topService{}, topBackend{})); diff != "" {

@@ -35,7 +35,7 @@ type topBackend struct {
 	Name  string             `json:"name"`
 	State model.BackendState `json:"state"`
 	topRate
-	Share float64 `json:"share"` // of the service's new connections, 0 to 1
+	Share *float64 `json:"share"` // of the service's new connections, 0 to 1; null: there were none
 	Slots float64 `json:"slots"` // of the service's, 0 to 1
 }
 
@@ -74,7 +74,10 @@ func (now topReading) since(before topReading) topRates {
 			opened += of.Backends[len(of.Backends)-1].Connections
 		}
 		for i := range of.Backends {
-			of.Backends[i].Share = part(of.Backends[i].Connections, opened)
+			if opened > 0 {
+				share := of.Backends[i].Connections / opened
+				of.Backends[i].Share = &share
+			}
 		}
 		r.Services = append(r.Services, of)
 	}
@@ -123,9 +126,26 @@ func (r topRates) table(t *table, backends bool) {
 		}
 		t.row(s.Name, "", "", "", "", short(s.Connections), short(s.Packets), short(8*s.Bytes), short(s.Dropped))
 		for _, b := range s.Backends {
-			t.row("", b.Name, b.State, percent(b.Share), percent(b.Slots), short(b.Connections), short(b.Packets), short(8*b.Bytes), "")
+			t.row("", b.Name, b.State, b.share(), b.slots(), short(b.Connections), short(b.Packets), short(8*b.Bytes), "")
 		}
 	}
+}
+
+// share is what part of new connections the backend got; nothing where there were none.
+func (b topBackend) share() string {
+	if b.Share == nil {
+		return ""
+	}
+	return percent(*b.Share)
+}
+
+// slots is what part of the ring is the backend's. What is of a backend that is down goes to
+// its slots' backups.
+func (b topBackend) slots() string {
+	if !b.State.Alive() && b.Slots > 0 {
+		return "backups"
+	}
+	return percent(b.Slots)
 }
 
 func percent(part float64) string { return fmt.Sprintf("%.1f%%", 100*part) }

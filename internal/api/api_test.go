@@ -178,7 +178,7 @@ func TestAgentStatus(t *testing.T) {
 		t.Errorf("status (-said +got):\n%s", diff)
 	}
 	_, err = client.Status(t.Context())
-	if err == nil || !strings.HasSuffix(err.Error(), "is where a weir agent answers, not of a weir director") {
+	if err == nil || !strings.HasSuffix(err.Error(), "is where a weir agent answers, not a weir director") {
 		t.Errorf("an agent's status as a director's gives %v", err)
 	}
 }

@@ -133,7 +133,7 @@ func (c *Client) Capture(ctx context.Context, wanted model.Capture, take func(*m
 	defer response.Body.Close()
 	lines := json.NewDecoder(response.Body)
 	if response.StatusCode != http.StatusOK {
-		return readProblem(response, lines)
+		return c.problem(ctx, "capture", response, lines)
 	}
 	for {
 		var m model.CaptureMessage

@@ -12,6 +12,7 @@ import (
 	"mime"
 	"net"
 	"net/http"
+	"strings"
 	"syscall"
 	"time"
 
@@ -75,7 +76,7 @@ func statusOf[T any](ctx context.Context, c *Client, want Role) (status T, err e
 		return status, fmt.Errorf("read the answer about status: %w", err)
 	}
 	if who.Role != want {
-		return status, fmt.Errorf("%s is where a weir %s answers, not of a weir %s", c.where, who.Role, want)
+		return status, unreachableError{fmt.Errorf("%s is where a weir %s answers, not a weir %s", c.where, who.Role, want)}
 	}
 	if err := json.Unmarshal(text, &status); err != nil {
 		return status, fmt.Errorf("read the answer about status: %w", err)
@@ -134,7 +135,7 @@ func (c *Client) ask(ctx context.Context, method, what string, header http.Heade
 	defer response.Body.Close()
 	answer := json.NewDecoder(io.LimitReader(response.Body, answerBytes))
 	if response.StatusCode != http.StatusOK {
-		return nil, readProblem(response, answer)
+		return nil, c.problem(ctx, what, response, answer)
 	}
 	if err := answer.Decode(value); err != nil {
 		return nil, fmt.Errorf("read the answer about %s: %w", what, err)
@@ -171,6 +172,8 @@ func (c *Client) wordConnectError(err error) error {
 		return fmt.Errorf("ask the director: %w", err) // it names the URL
 	case errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED):
 		return fmt.Errorf("nobody listens on %s: start \"weir run\" or \"weir agent\", or name its --socket (%w)", c.where, root(err))
+	case strings.Contains(err.Error(), "malformed HTTP"): // net/http has no error of its own for it
+		return fmt.Errorf("%s does not answer as a weir director or agent does: only weir bfd status asks the BFD process's socket (%w)", c.where, err)
 	case errors.Is(err, fs.ErrPermission):
 		return fmt.Errorf("may not use %s: be root or in its group (%w)", c.where, root(err))
 	}
@@ -184,6 +187,19 @@ func root(err error) error {
 		return errno
 	}
 	return err
+}
+
+// problem says what is wrong with a question. An agent has not what only directors have.
+func (c *Client) problem(ctx context.Context, what string, response *http.Response, body *json.Decoder) error {
+	problem := readProblem(response, body)
+	if response.StatusCode != http.StatusNotFound || what == "status" {
+		return problem
+	}
+	if role, err := c.Role(ctx); err != nil || role != RoleAgent {
+		return problem
+	}
+	what, _, _ = strings.Cut(what, "?")
+	return unreachableError{fmt.Errorf("%s is where a weir agent answers, and only a director answers about %s: name a director's --socket", c.where, what)}
 }
 
 func readProblem(response *http.Response, body *json.Decoder) error {

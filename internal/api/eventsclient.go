@@ -33,7 +33,7 @@ func (c *Client) Events(ctx context.Context, q EventQuery, take func(Event) erro
 	}
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
-		return readProblem(response, json.NewDecoder(response.Body))
+		return c.problem(ctx, "events", response, json.NewDecoder(response.Body))
 	}
 	lines := bufio.NewScanner(response.Body)
 	lines.Buffer(nil, 1<<20)

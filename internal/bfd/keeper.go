@@ -2,6 +2,7 @@ package bfd
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -215,8 +216,14 @@ func read(lines *bufio.Reader) (status model.BFDStatus, err error) {
 	if err != nil {
 		return status, err
 	}
+	if bytes.HasPrefix(line, []byte("HTTP/")) {
+		return status, errHTTP
+	}
 	return status, json.Unmarshal(line, &status)
 }
+
+// errHTTP is what another process's socket gives away.
+var errHTTP = errors.New("it answers HTTP, as a director and an agent do; the BFD process's socket is bfd.sock beside the director's")
 
 // ErrNobody is returned by Ask where there is no BFD process.
 var ErrNobody = errors.New("nobody speaks BFD on")
@@ -240,7 +247,11 @@ func Ask(ctx context.Context, socket string) (model.BFDStatus, error) {
 	if err := conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
 		return model.BFDStatus{}, err
 	}
-	return read(bufio.NewReader(conn))
+	status, err := read(bufio.NewReader(conn))
+	if err != nil {
+		return status, fmt.Errorf("ask the BFD process on %s: %w", socket, err)
+	}
+	return status, nil
 }
 
 // Stop ends the process that answers on the socket, if there is one. Neighbours hear

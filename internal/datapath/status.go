@@ -65,7 +65,7 @@ func (d *Datapath) Status() (model.DatapathStatus, error) {
 func (d *Datapath) serviceStatus(s *service, names map[uint32]string) (model.ServiceStatus, error) {
 	status := model.ServiceStatus{
 		Name: s.desired.Name, Segment: s.desired.Segment, VIP: s.desired.VIP, Protocol: s.desired.Protocol,
-		Port: s.desired.Port, Policy: s.desired.Policy, Slots: len(s.desired.Ring.Slots), QUIC: quicStatus(s.desired),
+		Port: s.desired.Port, Mode: s.desired.Mode, Policy: s.desired.Policy, Slots: len(s.desired.Ring.Slots), QUIC: quicStatus(s.desired),
 		SourceRanges: s.desired.SourceRanges,
 	}
 	dropped, err := d.kernel.counter(d.kernel.ServiceDrops, s.index)

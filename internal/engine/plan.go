@@ -93,6 +93,7 @@ func tableService(s *model.Service, log model.Log, health *serviceHealth, was *m
 		VIP:           s.VIP,
 		Protocol:      s.Protocol,
 		Port:          s.Port,
+		Mode:          s.Mode,
 		Policy:        model.Maglev,
 		QUIC:          s.QUIC,
 		SourceRanges:  s.SourceRanges,

@@ -99,6 +99,7 @@ type ServiceStatus struct {
 	VIP      netip.Addr `json:"vip"`
 	Protocol Protocol   `json:"protocol"`
 	Port     PortRange  `json:"port"`
+	Mode     Mode       `json:"mode"` // of the service; a backend may have another one
 	Policy   Policy     `json:"policy"`
 	// SourceRanges are where its clients have to be; none: anywhere.
 	SourceRanges []netip.Prefix `json:"source-ranges,omitempty"`

@@ -33,6 +33,7 @@ type TableService struct {
 	SourceRanges []netip.Prefix
 	// KernelSources leaves what comes from the table's KernelSources to the kernel.
 	KernelSources bool
+	Mode          Mode // of the service; a backend may have another one
 	Policy        Policy
 	Affinity      Affinity // of Ring
 	Salt          uint64   // keys the flow hash; the same on every director
