@@ -1,13 +1,17 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What is remembered of a connection only until it is answered: each flow has one place in an
- * array, which it may share with others. A hash table that pushes out the oldest ones would have
- * to be looked at in several places, which are cold because the connection is new, and keeps
- * lists that all CPUs share.
+ * What is remembered of a connection only until it is answered. A flow has SLOT_WAYS places side
+ * by side in an array, which it shares with other flows. A hash table that evicts the oldest
+ * entries would have to be looked at in several places, which are cold because the connection is
+ * new, and keeps lists that all CPUs share.
  *
- * Which flows share a place depends on a number that nobody else knows. A SYN that has asked
- * keeps its place as long as it may be answered, and who finds it taken does not ask. What a
- * backend is to repeat is pushed out by the next one: its answer is due at once.
+ * Several places, because a SYN that finds none free has to do without the option: with one place
+ * a flow, some hundred SYNs whose answers are late are enough for that, and a server that listens
+ * at its own address alone then refuses the connection. Which flows share places depends on a
+ * number that nobody else knows.
+ *
+ * A SYN that has asked keeps its place as long as it may be answered. What a backend is to repeat
+ * is evicted by newer SYNs, the oldest first: its answer is due at once.
  */
 #pragma once
 
@@ -15,7 +19,9 @@
 
 /* s after which a SYN that asked makes room: it has been sent again without, and that again. */
 #define SLOT_TIME 4
+#define SLOT_WAYS 4 /* a power of two */
 
+/* The first place of a flow that is looked at. Earlier versions know this one alone. */
 static __always_inline __u32 slot_of(const struct host_flow *flow)
 {
 	const __u32 *words = (const __u32 *)flow;
@@ -41,19 +47,61 @@ static __always_inline int is_same_flow(const struct host_flow *a, const struct 
 	return !differ;
 }
 
-/* 0: another SYN that has asked is there, and may be answered yet. */
+/* A place is held by a SYN that has asked and may be answered yet. */
+static __always_inline int is_held(const struct redirect_syn *syn, __u32 now)
+{
+	return syn->state == REDIRECT_SYN_ASKED && now - syn->when < SLOT_TIME;
+}
+
+/*
+ * The place of a flow's last SYN; NULL: there is none. Without the lock: what is found is
+ * compared again with it.
+ */
+static __noinline struct redirect_syn *find_syn(const struct host_flow *flow)
+{
+	__u32 first = slot_of(flow);
+
+#pragma unroll
+	for (__u32 way = 0; way < SLOT_WAYS; way++) {
+		__u32 slot = first ^ way;
+		struct redirect_syn *syn = bpf_map_lookup_elem(&redirect_syns, &slot);
+
+		if (syn && is_same_flow(&syn->flow, flow))
+			return syn;
+	}
+	return NULL;
+}
+
+/* A place that nobody holds; NULL: there is none. */
+static __noinline struct redirect_syn *free_syn(const struct host_flow *flow, __u32 now)
+{
+	__u32 first = slot_of(flow);
+
+#pragma unroll
+	for (__u32 way = 0; way < SLOT_WAYS; way++) {
+		__u32 slot = first ^ way;
+		struct redirect_syn *syn = bpf_map_lookup_elem(&redirect_syns, &slot);
+
+		if (syn && !is_held(syn, now))
+			return syn;
+	}
+	return NULL;
+}
+
+/* 0: other SYNs that have asked hold all places of the flow, or another CPU has just taken one. */
 static __always_inline int keep_syn(const struct host_flow *flow, __u32 sequence,
 				    enum redirect_syn_state state)
 {
-	__u32 slot = slot_of(flow), now = bpf_ktime_get_coarse_ns() / SECOND;
-	struct redirect_syn *syn = bpf_map_lookup_elem(&redirect_syns, &slot);
+	__u32 now = bpf_ktime_get_coarse_ns() / SECOND;
+	struct redirect_syn *syn = find_syn(flow);
 	int taken;
 
 	if (!syn)
+		syn = free_syn(flow, now);
+	if (!syn)
 		return 0;
 	bpf_spin_lock(&syn->lock);
-	taken = syn->state == REDIRECT_SYN_ASKED && now - syn->when < SLOT_TIME &&
-		!is_same_flow(&syn->flow, flow);
+	taken = is_held(syn, now) && !is_same_flow(&syn->flow, flow);
 	if (!taken) {
 		syn->flow = *flow;
 		syn->sequence = sequence;
@@ -71,8 +119,7 @@ static __always_inline int keep_syn(const struct host_flow *flow, __u32 sequence
 static __noinline enum redirect_syn_state exchange_syn(const struct host_flow *flow, __u32 sequence,
 						       enum redirect_syn_state to)
 {
-	__u32 slot = slot_of(flow);
-	struct redirect_syn *syn = bpf_map_lookup_elem(&redirect_syns, &slot);
+	struct redirect_syn *syn = find_syn(flow);
 	enum redirect_syn_state was = REDIRECT_SYN_NONE;
 
 	if (!syn)
@@ -94,8 +141,7 @@ static __noinline enum redirect_syn_state exchange_syn(const struct host_flow *f
  */
 static __noinline int is_asking(const struct host_flow *flow)
 {
-	__u32 slot = slot_of(flow);
-	struct redirect_syn *syn = bpf_map_lookup_elem(&redirect_syns, &slot);
+	struct redirect_syn *syn = find_syn(flow);
 	int asks = 0;
 
 	if (!syn)
@@ -107,12 +153,44 @@ static __noinline int is_asking(const struct host_flow *flow)
 	return asks;
 }
 
-static __always_inline void keep_echo(const struct host_flow *flow, __u32 sequence,
-				      const struct redirect_echo *echo)
-{
-	__u32 slot = slot_of(flow);
-	struct redirect_echo_slot *kept = bpf_map_lookup_elem(&redirect_echoes, &slot);
+/* Units of a coarse time in which echoes are told apart by age: 16 ms, of which 16 bits last 18 minutes. */
+#define ECHO_TIME_SHIFT 24
 
+/*
+ * The place that a flow's echo has; else the one to use: that of the oldest. Without the lock, as
+ * find_syn is.
+ */
+static __noinline struct redirect_echo_slot *place_echo(const struct host_flow *flow, __u16 now)
+{
+	struct redirect_echo_slot *oldest = NULL;
+	__u32 first = slot_of(flow), most = 0;
+
+#pragma unroll
+	for (__u32 way = 0; way < SLOT_WAYS; way++) {
+		__u32 slot = first ^ way;
+		struct redirect_echo_slot *kept = bpf_map_lookup_elem(&redirect_echoes, &slot);
+		__u32 age;
+
+		if (!kept)
+			continue;
+		if (is_same_flow(&kept->flow, flow))
+			return kept;
+		age = kept->echo.service ? (__u16)(now - kept->echo.when) : 1 << 16;
+		if (!oldest || age > most) {
+			oldest = kept;
+			most = age;
+		}
+	}
+	return oldest;
+}
+
+static __always_inline void keep_echo(const struct host_flow *flow, __u32 sequence,
+				      struct redirect_echo *echo)
+{
+	struct redirect_echo_slot *kept;
+
+	echo->when = bpf_ktime_get_coarse_ns() >> ECHO_TIME_SHIFT;
+	kept = place_echo(flow, echo->when);
 	if (!kept)
 		return;
 	bpf_spin_lock(&kept->lock);
@@ -126,8 +204,7 @@ static __always_inline void keep_echo(const struct host_flow *flow, __u32 sequen
 static __always_inline int find_echo(const struct host_flow *flow, __u32 sequence,
 				     struct redirect_echo *echo)
 {
-	__u32 slot = slot_of(flow);
-	struct redirect_echo_slot *kept = bpf_map_lookup_elem(&redirect_echoes, &slot);
+	struct redirect_echo_slot *kept = place_echo(flow, 0);
 	int found = 0;
 
 	if (!kept)

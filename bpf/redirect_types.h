@@ -94,7 +94,7 @@ struct redirect_echo {
 	__u32 service;
 	__be32 tail;
 	__be16 port;
-	__u16 pad;
+	__u16 when; /* coarse: redirect_slots.h */
 };
 
 /* The same by client and backend. */

@@ -88,7 +88,7 @@ type redirectRedirectEchoSlot struct {
 		Service uint32
 		Tail    uint32
 		Port    uint16
-		Pad     uint16
+		When    uint16
 	}
 	Flow redirectHostFlow
 }

@@ -1,7 +1,9 @@
 package agent
 
 import (
+	"bytes"
 	"encoding/binary"
+	"fmt"
 	"net/netip"
 	"testing"
 
@@ -145,6 +147,72 @@ func TestPlacesOfSYNs(t *testing.T) {
 		t.Errorf("of %d SYNs %d have left without the option, and %d were counted as no_place and %d as asked", many, plain, counted("no_place"), counted("asked"))
 	}
 	h.check(c.taken())
+}
+
+// Hundreds of connections that have begun and are not answered yet all have places: on a client's
+// host, and on a backend's, whose guests take their time to answer.
+func TestManyBeginAtOnce(t *testing.T) {
+	h := newRedirectHost(t)
+	var secret uint64
+	if err := h.RedirectMemory.Lookup(seed, &secret); err != nil {
+		t.Fatal(err)
+	}
+	// With this one some of the flows share their first place.
+	if err := h.RedirectMemory.Put(seed, uint64(1)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := h.RedirectMemory.Put(seed, secret); err != nil {
+			t.Error(err)
+		}
+	})
+	const many = 1000
+	for i := range many {
+		c := connections()[0]
+		c.client = netip.AddrPortFrom(c.client.Addr(), uint16(20000+i))
+		h.passes(fmt.Sprintf("SYN %d", i), c.asks())
+		c.client = netip.AddrPortFrom(third4, uint16(20000+i))
+		h.passes(fmt.Sprintf("SYN %d to be repeated", i), c.arrivesHere())
+	}
+	for i := range many {
+		c := connections()[0]
+		c.client = netip.AddrPortFrom(c.client.Addr(), uint16(20000+i))
+		h.passes(fmt.Sprintf("answer %d", i), c.taken())
+		c.client = netip.AddrPortFrom(third4, uint16(20000+i))
+		h.passes(fmt.Sprintf("answer %d that repeats the option", i), c.repeats())
+	}
+	if n := h.events()["four no_place"]; n != 0 {
+		t.Errorf("%d SYNs found no place", n)
+	}
+}
+
+// passes takes a step and looks at the packet alone.
+func (h *redirectHost) passes(name string, s hostStep) {
+	h.t.Helper()
+	program := h.RedirectLeave
+	if s.arrives {
+		program = h.RedirectArrive
+	}
+	in, want := build(frame{ether}, s.in), build(frame{ether}, s.in)
+	if s.out != nil {
+		want = build(frame{ether}, s.out)
+	}
+	verdict, out := run(h.t, program, in, nil)
+	if verdict != s.verdict || !bytes.Equal(out, want) {
+		h.t.Fatalf("%s: verdict %d, want %d, and the packet\n%s\nwant\n%s", name, int32(verdict), int32(s.verdict), packet.Describe(out), packet.Describe(want))
+	}
+}
+
+// arrivesHere is the step of a SYN that a director hands over to this host.
+func (c connection) arrivesHere() hostStep {
+	here := netip.AddrPortFrom(host4, c.vip.Port())
+	return arrivesAs("SYN", c.service+" received", segment(c.client, here, synOf(withOption(c.vip, linuxSYN)...)), nil)
+}
+
+// repeats is the step of this host's answer to it.
+func (c connection) repeats() hostStep {
+	here := netip.AddrPortFrom(host4, c.vip.Port())
+	return leavesAs("SYN-ACK", c.service+" echoed", segment(here, c.client, synAckOf(linuxSYN...)), segment(here, c.client, synAckOf(withOption(c.vip, linuxSYN)...)))
 }
 
 // Without a place for one more the connection falls back; those that are there go on.
