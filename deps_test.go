@@ -54,6 +54,7 @@ var mayImport = map[string][]string{
 	"internal/maglev":      {},
 	"internal/turns":       {},
 	"internal/upkeep":      {"internal/model", "netlink", "sys"},
+	"internal/problems":    {"internal/model"},
 	"internal/store":       {"internal/model", "etcd", "grpc", "zap"},
 	"internal/config":      {"internal/model", "go-yaml", "sys"}, // sys: inotify
 	"internal/engine":      {"internal/model", "internal/maglev", "internal/turns", "internal/history"},
@@ -86,7 +87,7 @@ var mayImport = map[string][]string{
 	"internal/demo": {"internal/model", "internal/config", "internal/api", "internal/netlab", "internal/routerlab",
 		"ebpf", "sys"},
 	"cmd/weir": {"internal/model", "internal/device", "internal/config", "internal/engine", "internal/datapath",
-		"internal/agent", "internal/api", "internal/bfd", "internal/bgp", "internal/doctor", "internal/explain", "internal/forecast", "internal/metrics", "internal/neighbor", "internal/privilege", "internal/desired", "internal/flowsync", "internal/health", "internal/history", "internal/hooks", "internal/loads", "internal/logs", "internal/store", "internal/upkeep", "internal/utilization", "internal/demo", "web",
+		"internal/agent", "internal/api", "internal/bfd", "internal/bgp", "internal/doctor", "internal/explain", "internal/forecast", "internal/metrics", "internal/neighbor", "internal/privilege", "internal/problems", "internal/desired", "internal/flowsync", "internal/health", "internal/history", "internal/hooks", "internal/loads", "internal/logs", "internal/store", "internal/upkeep", "internal/utilization", "internal/demo", "web",
 		"cobra", "gopacket", "pflag", "sys"},
 	"kube/v1alpha1":       {"kubernetes"},
 	"kube/pool":           {"internal/model"},

@@ -156,7 +156,7 @@ func (l *evidenceLab) waitForReports(t *testing.T, because string, is func(model
 // agentsHeard asks the director how many backends it has reports of, as a user does.
 func (l *evidenceLab) agentsHeard(t *testing.T) int {
 	t.Helper()
-	out := on(t, l.director, weir, "status", "-o", "json", "--socket", l.running.socket)
+	out := on(t, l.director, weir, "status", "--alive", "-o", "json", "--socket", l.running.socket)
 	var status struct{ Agents model.ReporterStatus }
 	if err := json.Unmarshal([]byte(out), &status); err != nil {
 		t.Fatal(err)

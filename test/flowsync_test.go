@@ -323,7 +323,7 @@ type tellingStatus struct {
 
 func (l *tellingLab) status(i int) (status tellingStatus) {
 	l.t.Helper()
-	out := on(l.t, l.hosts[i], weir, "status", "-o", "json", "--socket", l.directors[i].socket)
+	out := on(l.t, l.hosts[i], weir, "status", "--alive", "-o", "json", "--socket", l.directors[i].socket)
 	if err := json.Unmarshal([]byte(out), &status); err != nil {
 		l.t.Fatal(err)
 	}

@@ -127,7 +127,7 @@ func (l *fragmentLab) reason(number int, name string) uint64 {
 	var status struct {
 		Reasons []model.Counter `json:"reasons"`
 	}
-	if err := json.Unmarshal([]byte(on(l.t, d.host, weir, "status", "-o", "json", "--socket", d.socket)), &status); err != nil {
+	if err := json.Unmarshal([]byte(on(l.t, d.host, weir, "status", "--alive", "-o", "json", "--socket", d.socket)), &status); err != nil {
 		l.t.Fatal(err)
 	}
 	for _, r := range status.Reasons {

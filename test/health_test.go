@@ -80,7 +80,7 @@ func TestHealth(t *testing.T) {
 			return err == nil && *services[0].Health == model.ServiceHealth{Kind: model.CheckHTTP, Up: 1, Down: 2, Panic: true} &&
 				!slices.ContainsFunc(services[0].Backends, func(b model.BackendStatus) bool { return b.State != model.Active })
 		})
-		if status := on(t, director.host, weir, "status", "--socket", director.socket); !strings.Contains(status, "too few backends are healthy") {
+		if status := on(t, director.host, weir, "status", "--alive", "--socket", director.socket); !strings.Contains(status, "too few backends are healthy") {
 			t.Errorf("weir status does not say so:\n%s", status)
 		}
 		if log := director.logged(); !strings.Contains(log, "too few backends are healthy") {

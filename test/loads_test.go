@@ -194,6 +194,6 @@ func (l *loadsLab) waitForgery(t *testing.T, conn net.Conn) {
 		if _, err := conn.Write(make([]byte, 100)); err != nil {
 			return false
 		}
-		return strings.Contains(on(t, l.director, weir, "status", "--socket", l.running.socket), "reports of loads foreign")
+		return strings.Contains(on(t, l.director, weir, "status", "--alive", "--socket", l.running.socket), "reports of loads foreign")
 	})
 }

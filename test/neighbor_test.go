@@ -184,7 +184,7 @@ func (l *neighborLab) tryStatus(i int) (model.NeighborStatus, error) {
 }
 
 func neighborStatus(d *daemon) (model.NeighborStatus, error) {
-	out, err := tryOn(d.t, d.host, weir, "status", "-o", "json", "--socket", d.socket)
+	out, err := tryOn(d.t, d.host, weir, "status", "--alive", "-o", "json", "--socket", d.socket)
 	var status struct{ Neighbor model.NeighborStatus }
 	if err == nil {
 		err = json.Unmarshal([]byte(out), &status)

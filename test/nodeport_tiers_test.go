@@ -67,7 +67,7 @@ func (l *tiersLab) url(vip int, six bool, path string) string {
 func (l *tiersLab) askEvent(name string) uint64 {
 	l.t.Helper()
 	var status api.Status
-	if err := json.Unmarshal([]byte(on(l.t, l.director, weir, "status", "-o", "json", "--socket", l.asks.socket)), &status); err != nil {
+	if err := json.Unmarshal([]byte(on(l.t, l.director, weir, "status", "--alive", "-o", "json", "--socket", l.asks.socket)), &status); err != nil {
 		l.t.Fatal(err)
 	}
 	for _, e := range status.Asks {

@@ -225,7 +225,7 @@ func TestConnectionsBeginAgain(t *testing.T) {
 		}
 		for _, name := range []string{"client", "backend1"} {
 			l.agents[name].waitFor("answer", func() bool {
-				_, err := tryOn(t, l.agents[name].host, weir, "status", "--socket", l.agents[name].socket)
+				_, err := tryOn(t, l.agents[name].host, weir, "status", "--alive", "--socket", l.agents[name].socket)
 				return err == nil
 			})
 		}

@@ -124,7 +124,7 @@ func (l *redirectLab) reason(name string) uint64 {
 	var status struct {
 		Reasons []model.Counter `json:"reasons"`
 	}
-	if err := json.Unmarshal([]byte(on(l.t, l.director, weir, "status", "-o", "json", "--socket", l.daemon.socket)), &status); err != nil {
+	if err := json.Unmarshal([]byte(on(l.t, l.director, weir, "status", "--alive", "-o", "json", "--socket", l.daemon.socket)), &status); err != nil {
 		l.t.Fatal(err)
 	}
 	for _, r := range status.Reasons {
@@ -381,7 +381,10 @@ func TestRedirectedConnectionsStay(t *testing.T) {
 		goOn("no agent on " + host)
 		a.edit(text("", "eth0", backend{number: 1}))
 		a.start()
-		a.waitFor("answer", func() bool { _, err := tryOn(t, a.host, weir, "status", "--socket", a.socket); return err == nil })
+		a.waitFor("answer", func() bool {
+			_, err := tryOn(t, a.host, weir, "status", "--alive", "--socket", a.socket)
+			return err == nil
+		})
 		goOn("an agent on " + host + " that knows one backend")
 	}
 	l.bypasses(t, 6, func() { dial(6); goOn("new connections") })

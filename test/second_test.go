@@ -247,7 +247,7 @@ func (l *chanceLab) count(t *testing.T, reason string, agents ...*daemon) (sum u
 // agentStatus asks the agent, as a user does.
 func (d *daemon) agentStatus() (status model.AgentStatus) {
 	d.t.Helper()
-	out := on(d.t, d.host, weir, "status", "-o", "json", "--socket", d.socket)
+	out := on(d.t, d.host, weir, "status", "--alive", "-o", "json", "--socket", d.socket)
 	if err := json.Unmarshal([]byte(out), &status); err != nil {
 		d.t.Fatal(err)
 	}

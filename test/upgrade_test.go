@@ -95,7 +95,7 @@ func TestUpgradeLosesNothing(t *testing.T) {
 	director.ready()
 	for _, a := range agents {
 		a.waitFor("run", func() bool {
-			out, err := tryOn(t, a.host, weir, "status", "--agent", "--socket", a.socket)
+			out, err := tryOn(t, a.host, weir, "status", "--alive", "--agent", "--socket", a.socket)
 			return err == nil && strings.Contains(out, fmt.Sprintf(" %d, since ", a.cmd.Process.Pid))
 		})
 	}

@@ -94,7 +94,7 @@ func runAgent(ctx context.Context, o agentOptions, log *slog.Logger) error {
 		log.Warn("nobody can ask this agent", "error", err)
 	} else {
 		server := api.NewAgentServer(reporting, d, log)
-		server.Handle("/metrics", metrics.AgentHandler(version, reporting))
+		server.Handle("/metrics", metrics.AgentHandler(version, reporting, d.problems.All))
 		defer d.serve(ctx, server, listener)()
 	}
 	d.follow(ctx, changes)
@@ -133,24 +133,18 @@ func newAgentDaemon(d *daemon, a meteredAgent, began model.Agent) *daemon {
 	var mu sync.Mutex
 	var running model.Config
 	d.apply = func(c model.Config) error {
-		if !reflect.DeepEqual(c.Agent.Store, began.Store) {
-			d.log.Warn("change takes effect when weir agent starts again", "key", "agent.store")
-		}
-		if *c.Agent.UDPFlows != *began.UDPFlows {
-			d.log.Warn("change takes effect when weir agent starts again", "key", "agent.udp-flows")
-		}
+		d.noteRestart("agent.store", !reflect.DeepEqual(c.Agent.Store, began.Store))
+		d.noteRestart("agent.udp-flows", *c.Agent.UDPFlows != *began.UDPFlows)
 		err := needCapabilities(privilege.Agent, &c, d.log)
 		if err != nil {
 			err = fmt.Errorf("%w, and start it again", err) // it may have dropped them
 		} else {
 			err = a.Set(c)
 		}
-		if err := a.sender.Set(&c); err != nil { // no reason not to unwrap what comes
-			d.log.Error("loads are not reported as the configuration says", "error", err)
-		}
+		d.problems.Report(model.ProblemLoads, "", a.sender.Set(&c)) // no reason not to unwrap what comes
 		d.noteSet(err)
 		if err != nil {
-			return err
+			return listedError{err}
 		}
 		mu.Lock()
 		defer mu.Unlock()

@@ -69,7 +69,7 @@ func TestApply(t *testing.T) {
 	h.forwards(t, "mine", "web")
 	// The file cannot take what a set has.
 	h.configure(head, "mine", "web")
-	p.waitLog("configuration not applied yet")
+	p.waitLog("level=ERROR msg=problem kind=file")
 	h.forwards(t, "mine", "web")
 	h.configure(head, "mine")
 	p.stop()

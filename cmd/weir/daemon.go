@@ -8,12 +8,14 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
 	"weir.io/weir/internal/api"
 	"weir.io/weir/internal/config"
 	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/problems"
 )
 
 // daemon is what run and agent have in common: a file that they follow, and what
@@ -25,14 +27,14 @@ type daemon struct {
 	// running returns the configuration that the kernel does.
 	running func() model.Config
 
-	mu      sync.Mutex
-	info    api.Info
-	badFile error // what is wrong with the file as it is now
-	badSet  error // why the kernel did not take the last valid version
+	problems *problems.List
+
+	mu   sync.Mutex
+	info api.Info
 }
 
 func newDaemon(file, pin string, log *slog.Logger) *daemon {
-	return &daemon{log: log, info: api.Info{
+	return &daemon{log: log, problems: problems.New(log), info: api.Info{
 		Version: version, PID: os.Getpid(), Started: time.Now().Truncate(time.Second), File: file, Pin: pin,
 	}}
 }
@@ -43,27 +45,37 @@ func (d *daemon) Config() model.Config { return d.running() }
 // Info returns what the process knows about itself.
 func (d *daemon) Info() api.Info {
 	d.mu.Lock()
-	defer d.mu.Unlock()
 	info := d.info
-	if err := errors.Join(d.badFile, d.badSet); err != nil {
-		info.Refused = err.Error()
+	d.mu.Unlock()
+	info.Problems = d.problems.All()
+	var refused []string
+	for _, p := range info.Problems {
+		if p.Severity == model.SeverityError && p.Kind.Refuses() {
+			refused = append(refused, p.Text)
+		}
 	}
+	info.Refused = strings.Join(refused, "\n")
 	return info
 }
 
 // noteSet remembers whether the kernel took a configuration.
 func (d *daemon) noteSet(err error) {
+	d.problems.Report(model.ProblemDatapath, "", err)
+	if err != nil {
+		return
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.badSet = err; err == nil {
-		d.info.Applied = time.Now().Truncate(time.Millisecond)
-	}
+	d.info.Applied = time.Now().Truncate(time.Millisecond)
 }
 
-func (d *daemon) noteFile(err error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.badFile = err
+// noteRestart lists a change that takes effect when the process starts again.
+func (d *daemon) noteRestart(key string, changed bool) {
+	var err error
+	if changed {
+		err = problems.Fixed(errors.New(key+" is another than when the process started"), "start it again: then the change takes effect")
+	}
+	d.problems.Warn(model.ProblemRestart, key, err)
 }
 
 // follow applies every new version of the file until the context ends. A bad one
@@ -82,32 +94,24 @@ func (d *daemon) follow(ctx context.Context, changes <-chan config.Change) {
 	}
 }
 
+// change applies another version of the file. What is wrong with it is listed, until the next one.
 func (d *daemon) change(change config.Change) {
-	d.noteFile(change.Err)
-	if errors.Is(change.Err, fs.ErrNotExist) {
-		d.log.Warn("there is no configuration any more, what was applied goes on", "error", change.Err)
+	err := change.Err
+	if errors.Is(err, fs.ErrNotExist) {
+		d.problems.Report(model.ProblemFile, d.info.File, problems.Fixed(fmt.Errorf("there is no configuration any more, what was applied goes on: %w", err), "put it back: the process cannot start again without"))
 		return
 	}
-	if change.Err != nil {
-		logErrors(d.log, "configuration refused, the one before goes on", change.Err)
+	if err == nil {
+		err = d.apply(change.Config)
+	}
+	var listed listedError
+	if errors.As(err, &listed) {
+		d.problems.Report(model.ProblemFile, d.info.File, nil)
 		return
 	}
-	if err := d.apply(change.Config); err != nil {
-		d.log.Error("configuration not applied yet", "error", err)
-		return
-	}
-	d.log.Info("configuration applied", "services", len(change.Config.Services))
-}
-
-// logErrors logs what is wrong with a file, each thing on its own.
-func logErrors(log *slog.Logger, message string, err error) {
-	var errs config.Errors
-	if !errors.As(err, &errs) {
-		log.Error(message, "error", err)
-		return
-	}
-	for _, e := range errs {
-		log.Error(message, "error", e)
+	d.problems.Report(model.ProblemFile, d.info.File, err)
+	if err == nil {
+		d.log.Info("configuration applied", "services", len(change.Config.Services))
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"weir.io/weir/internal/api"
 	"weir.io/weir/internal/config"
 	"weir.io/weir/internal/doctor"
 )
@@ -21,11 +22,12 @@ var errUnhealthy = errors.New("something does not work: see the FAIL lines")
 func newDoctor() *cobra.Command {
 	var out output
 	var file, bpffs, role string
+	var sockets doctorSockets
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Examine this host: what would keep weir from working, and how to fix it",
 		Long: "doctor examines this host for what a configuration asks of it, as a director or as\n" +
-			"a backend's host. It changes nothing. The exit status is 1 if something fails.",
+			"a backend's host, and asks those that run there what does not run. It changes nothing. The exit status is 1 if something fails.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := out.check(); err != nil {
@@ -37,7 +39,7 @@ func newDoctor() *cobra.Command {
 			default:
 				return usagef("unknown role %q (one of agent, auto, director)", role)
 			}
-			findings := examine(cmd, file, options)
+			findings := examine(cmd, file, sockets, options)
 			err := out.write(cmd.OutOrStdout(), findings, func(t *table) { findingsTable(t, findings) })
 			if err == nil && doctor.Worst(findings) == doctor.Fail {
 				err = errUnhealthy
@@ -48,16 +50,21 @@ func newDoctor() *cobra.Command {
 	out.add(cmd)
 	cmd.Flags().StringVarP(&file, "config", "c", defaultConfig, "configuration `file`")
 	cmd.Flags().StringVar(&role, "role", string(doctor.Auto), "examine as a director, as an agent, or auto: as the file says")
+	cmd.Flags().StringVar(&sockets.director, "socket", api.DefaultSocket, "unix `socket` of the director that is asked what does not run")
+	cmd.Flags().StringVar(&sockets.agent, "agent-socket", api.DefaultAgentSocket, "the same of the agent")
 	addBPFFS(cmd, &bpffs)
 	return cmd
 }
 
+// doctorSockets are where those answer whom doctor asks what does not run.
+type doctorSockets struct{ director, agent string }
+
 // examine finds out how this host is.
-func examine(cmd *cobra.Command, file string, options doctor.Options) []doctor.Finding {
+func examine(cmd *cobra.Command, file string, sockets doctorSockets, options doctor.Options) []doctor.Finding {
 	waits := progress{w: cmd.ErrOrStderr()}
 	defer waits.begin(func() string { return "examining this host" })()
 	findings := readForDoctor(file, cmd.Flags().Changed("config"), &options)
-	return append(findings, doctor.Examine(options)...)
+	return slices.Concat(findings, doctor.Examine(options), examineProblems(cmd, sockets.director, sockets.agent))
 }
 
 // readForDoctor reads the configuration; what is wrong with it is a finding. A

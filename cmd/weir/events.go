@@ -10,6 +10,7 @@ import (
 	"weir.io/weir/internal/api"
 	"weir.io/weir/internal/desired"
 	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/problems"
 	"weir.io/weir/internal/store"
 )
 
@@ -21,7 +22,6 @@ const lookEvery = 500 * time.Millisecond
 type watcher struct {
 	d        *director
 	events   *api.Events
-	refused  string
 	state    store.State
 	tags     map[string]string // of sets, by owner
 	health   map[model.Target]model.HealthState
@@ -57,7 +57,8 @@ func changesText(before, after store.State, owner string) string {
 // watchEvents runs until the context ends.
 func (d *director) watchEvents(ctx context.Context, events *api.Events) {
 	w := &watcher{d: d, events: events}
-	w.look() // what is there at the start is no event
+	w.look() // what is there at the start is no event, unless it is a problem
+	d.problems.Follow(func(changes []problems.Change) { events.Add(problemEvents(changes)...) })
 	turned := d.checker.Watch()
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
@@ -74,20 +75,8 @@ func (d *director) watchEvents(ctx context.Context, events *api.Events) {
 }
 
 func (w *watcher) look() []api.Event {
-	found := append(w.lookAtRefused(), w.lookAtSets()...)
-	return append(append(found, w.lookAtHealth()...), w.lookAtBGP()...)
-}
-
-func (w *watcher) lookAtRefused() []api.Event {
-	refused := w.d.Info().Refused
-	if refused == w.refused {
-		return nil
-	}
-	w.refused = refused
-	if refused == "" {
-		return []api.Event{{Kind: api.EventRefused, Text: "what is asked for is what runs again"}}
-	}
-	return []api.Event{{Kind: api.EventRefused, Text: refused}}
+	w.d.gather()
+	return append(append(w.lookAtSets(), w.lookAtHealth()...), w.lookAtBGP()...)
 }
 
 // lookAtSets compares services only when there is another state: it is often one whose logs

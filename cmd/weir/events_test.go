@@ -85,9 +85,13 @@ func TestEvents(t *testing.T) {
 	if err := os.WriteFile(h.file, []byte("nonsense"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	hears("the file is refused", func(e api.Event) bool { return e.Kind == api.EventRefused && strings.Contains(e.Text, "weir.yaml") })
+	hears("the file is refused", func(e api.Event) bool {
+		return e.Kind == api.EventProblem && e.State == api.ProblemRaised && e.Problem.Kind == model.ProblemFile && e.Problem.File != "" && strings.Contains(e.Text, "weir.yaml")
+	})
 	h.configure(head, "mine", "yours")
-	hears("the file is good again", func(e api.Event) bool { return e.Kind == api.EventRefused && strings.Contains(e.Text, "runs again") })
+	hears("the file is good again", func(e api.Event) bool {
+		return e.Kind == api.EventProblem && e.State == api.ProblemResolved && e.Problem.Kind == model.ProblemFile
+	})
 	hears("the file is another one", func(e api.Event) bool {
 		return e.Kind == api.EventFile && strings.HasSuffix(e.Text, "other services, 2: added yours")
 	})

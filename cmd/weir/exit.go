@@ -22,6 +22,7 @@ const (
 	exitUsage       exitStatus = 2
 	exitUnreachable exitStatus = 3
 	exitRefused     exitStatus = 4
+	exitProblems    exitStatus = 5
 )
 
 // exitStatuses are all of them, in the words of the manual.
@@ -34,6 +35,7 @@ var exitStatuses = []struct {
 	{exitUsage, "the command line is wrong: nothing was tried"},
 	{exitUnreachable, "nobody could be asked: no process answers there, another kind of process does, or the way there is not safe"},
 	{exitRefused, "the director refused what it was asked: it is wrong, in conflict with another set, or the caller may not"},
+	{exitProblems, "it is done, and something that was asked for does not run: status shows it, or a set is stored and not forwarded yet"},
 }
 
 // usageError is an error of the command line itself.
@@ -48,14 +50,17 @@ func usagef(format string, values ...any) error { return usageError{fmt.Errorf(f
 // statusOf tells by an error what a command line ends with.
 func statusOf(err error) exitStatus {
 	var (
-		usage   usageError
-		problem *api.Problem
+		usage    usageError
+		problem  *api.Problem
+		problems problemsError
 	)
 	switch {
 	case err == nil:
 		return exitDone
 	case errors.As(err, &usage):
 		return exitUsage
+	case errors.As(err, &problems):
+		return exitProblems
 	case errors.Is(err, context.Canceled):
 		return exitFailed // interrupted, whatever it waited for
 	case errors.Is(err, api.ErrUnreachable), errors.Is(err, bfd.ErrNobody):

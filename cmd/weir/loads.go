@@ -23,10 +23,9 @@ func newLoadReports(to loads.Sink, log *slog.Logger) *loadReports {
 
 // set follows the configuration. That reports cannot be heard is no reason not to forward:
 // services that would go by them do without.
+// What is wrong is asked of the receiver.
 func (l *loadReports) set(c *model.Config) {
-	if err := l.receiver.Set(c); err != nil {
-		l.log.Error("reports of loads are not heard as the configuration says", "error", err)
-	}
+	_ = l.receiver.Set(c)
 	l.book.Expect(c.Loads.Given())
 }
 

@@ -140,7 +140,12 @@ func (fakeDirector) Config() model.Config {
 func (fakeDirector) Info() api.Info {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	return api.Info{Version: "v1.2.3", PID: 7, Started: at, Pin: "/sys/fs/bpf/weir", File: "/etc/weir/weir.yaml", Applied: at.Add(time.Minute),
-		Refused: "/etc/weir/weir.yaml:3: service: unknown key", Revision: 12}
+		Refused: "/etc/weir/weir.yaml:3: service: unknown key", Revision: 12,
+		Problems: []model.Problem{
+			{Kind: model.ProblemFile, Part: "/etc/weir/weir.yaml", Severity: model.SeverityError, Text: "/etc/weir/weir.yaml:3: service: unknown key",
+				Place: model.Place{File: "/etc/weir/weir.yaml", Line: 3, Field: "service"}, Since: at.Add(2 * time.Minute)},
+			{Kind: model.ProblemRestart, Part: "director.limits", Severity: model.SeverityWarning, Text: "director.limits is another than when the process started",
+				Fix: "start it again: then the change takes effect", Since: at.Add(time.Minute)}}}
 }
 
 type fakeAgent struct{ fakeDirector }

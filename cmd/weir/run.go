@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/netip"
 	"reflect"
-	"strings"
 	"sync"
 
 	"github.com/spf13/cobra"
@@ -274,7 +273,8 @@ func (d *director) run(ctx context.Context, first model.Config, changes <-chan c
 		d.bfd.want(&c)
 		d.openAPI(c.API)
 		d.loads.set(&c)
-		return errors.Join(d.keeper.SetFile(c), d.shares.set(c.Director), d.presence.set(c.Director))
+		d.problems.Report(model.ProblemGroup, "", errors.Join(d.shares.set(c.Director), d.presence.set(c.Director)))
+		return d.setFile(c)
 	}
 	var err error
 	if d.shares, err = newSharing(ctx, d.kernel, d.group, d.log); err != nil {
@@ -308,7 +308,7 @@ func (d *director) run(ctx context.Context, first model.Config, changes <-chan c
 	d.gauge = gauge
 	server := api.NewServer(d, d, d.log)
 	d.presence.group, d.presence.run = d.group, d.whatRuns
-	server.Handle("/metrics", metrics.Handler(version, d, d.announcers.bgp.Status, d.bfd.Sessions))
+	server.Handle("/metrics", metrics.Handler(version, d, d.announcers.bgp.Status, d.bfd.Sessions, func() []model.Problem { return d.Info().Problems }))
 	server.HandleBGP(d.announcers.bgp.Status)
 	server.HandleSets(&sets{planner: planner{d.keeper, d.kernel, d.checker.Results, d.first.Limits}})
 	server.HandleExplain(d.explain)
@@ -323,9 +323,7 @@ func (d *director) run(ctx context.Context, first model.Config, changes <-chan c
 	d.remote = api.NewRemote(server, d.log)
 	defer d.remote.Close()
 	d.openAPI(first.API)
-	if err := d.presence.set(first.Director); err != nil {
-		d.log.Error("the group does not know what this director runs", "error", err)
-	}
+	d.problems.Report(model.ProblemGroup, "", d.presence.set(first.Director))
 	defer d.presence.close()
 	running.Go(func() { d.watchEvents(ctx, events) })
 	defer d.serve(ctx, server, listener)()
@@ -334,22 +332,27 @@ func (d *director) run(ctx context.Context, first model.Config, changes <-chan c
 	return nil
 }
 
-// Info also says which state of the group's is followed, and why it is not what runs.
+// Info also says which state of the group's is followed, and what does not run now.
 func (d *director) Info() api.Info {
+	d.gather()
 	info := d.daemon.Info()
 	info.Revision = d.keeper.Revision()
-	if err := errors.Join(d.keeper.Problem(), d.remote.Problem(), d.loads.receiver.Problem()); err != nil {
-		info.Refused = strings.TrimPrefix(info.Refused+"\n"+err.Error(), "\n")
-	}
 	return info
 }
 
 // openAPI lets the API be asked where the configuration says. That it cannot is no reason
 // not to forward.
 func (d *director) openAPI(c model.API) {
-	if err := d.remote.Set(c); err != nil {
-		d.log.Error("the API is not what the configuration says; it is tried again", "error", err)
+	d.problems.Report(model.ProblemAPI, "", d.remote.Set(c))
+}
+
+// setFile makes a version of the file what runs. What the kernel does not take is listed there.
+func (d *director) setFile(c model.Config) error {
+	err := d.keeper.SetFile(c)
+	if errors.As(err, new(*desired.PendingError)) {
+		return listedError{err}
 	}
+	return err
 }
 
 // needInterfaces refuses what would take the program off every interface: an
@@ -361,7 +364,7 @@ func needInterfaces(c model.Config) error {
 	return nil
 }
 
-// warnOfRestart says which changes wait for the next start.
+// warnOfRestart lists which changes wait for the next start.
 func (d *director) warnOfRestart(now model.Director) {
 	for _, part := range []struct {
 		key     string
@@ -371,8 +374,6 @@ func (d *director) warnOfRestart(now model.Director) {
 		{"director.xdp", now.XDP != d.first.XDP},
 		{"director.store", !reflect.DeepEqual(now.Store, d.first.Store)},
 	} {
-		if part.changed {
-			d.log.Warn("change takes effect when weir run starts again", "key", part.key)
-		}
+		d.noteRestart(part.key, part.changed)
 	}
 }

@@ -155,7 +155,7 @@ func (l *lines) String() string {
 // status asks the director.
 func (h *host) status() api.Status {
 	h.t.Helper()
-	out, err := h.weir("status", "-o", "json", "--socket", h.socket).Output()
+	out, err := h.weir("status", "--alive", "-o", "json", "--socket", h.socket).Output()
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -251,7 +251,7 @@ func TestDirectorFollowsItsFile(t *testing.T) {
 
 	h.configure(onEth0, "web", "web")
 	want := h.file + `:4: services[1].name: \"web\" is already the name of services[0] (line 3)`
-	p.waitLog(`msg="configuration refused, the one before goes on" error="` + want)
+	p.waitLog(`msg=problem kind=file part=` + h.file + ` error="` + want)
 	if s := h.status(); s.Refused != strings.ReplaceAll(want, `\"`, `"`) {
 		t.Errorf("status says %q about the bad file", s.Refused)
 	}
@@ -268,7 +268,7 @@ func TestDirectorFollowsItsFile(t *testing.T) {
 	if err := os.Rename(h.file, h.file+"~"); err != nil {
 		t.Fatal(err)
 	}
-	p.waitLog(`level=WARN msg="there is no configuration any more, what was applied goes on"`)
+	p.waitLog(`msg=problem kind=file part=` + h.file + ` fix="put it back: the process cannot start again without" error="there is no configuration any more, what was applied goes on`)
 	if s := h.status(); !strings.Contains(s.Refused, "no such file") {
 		t.Errorf("the file is gone and status says %q", s.Refused)
 	}
@@ -322,7 +322,7 @@ func TestDirectorSaysWhatWaitsForItsNextStart(t *testing.T) {
 	h.configure(onEth0, "web")
 	p := h.start(`"msg":"director runs"`, "--log-format", "json")
 	h.configure("director: {interfaces: [eth0], limits: {services: 10}}", "web")
-	p.waitLog(`"msg":"change takes effect when weir run starts again","key":"director.limits"`)
+	p.waitLog(`"msg":"problem","kind":"restart","part":"director.limits","fix":"start it again: then the change takes effect"`)
 	p.stop()
 }
 

@@ -14,11 +14,20 @@ import (
 func newStatus() *cobra.Command {
 	var out output
 	var conn connection
-	var agent bool
+	var agent, alive bool
+	shown := func(err error, list []model.Problem) error {
+		if err == nil && !alive {
+			err = judge(list)
+		}
+		return err
+	}
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show what a director, or an agent, does and counts",
-		Args:  cobra.NoArgs,
+		Long: "status shows what a director, or an agent, does and counts, and what does not run of\n" +
+			"what was asked for. If that is something with severity error, the exit status is 5;\n" +
+			"with --alive it is 0 as long as the process answers.",
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := out.check(); err != nil {
 				return err
@@ -42,17 +51,18 @@ func newStatus() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return out.write(cmd.OutOrStdout(), status, func(t *table) { agentTable(t, status) })
+				return shown(out.write(cmd.OutOrStdout(), status, func(t *table) { agentTable(t, status) }), status.Problems)
 			}
 			status, err := client.Status(cmd.Context())
 			if err != nil {
 				return err
 			}
-			return out.write(cmd.OutOrStdout(), status, func(t *table) { statusTable(t, status) })
+			return shown(out.write(cmd.OutOrStdout(), status, func(t *table) { statusTable(t, status) }), status.Problems)
 		},
 	}
 	out.add(cmd)
 	conn.add(cmd)
+	cmd.Flags().BoolVar(&alive, "alive", false, "end with 0 if the process answers, whatever does not run")
 	cmd.Flags().BoolVar(&agent, "agent", false, "ask the agent instead (its default socket is "+api.DefaultAgentSocket+")")
 	return cmd
 }
@@ -61,9 +71,7 @@ func infoTable(t *table, info api.Info) {
 	t.row("version", info.Version)
 	t.row("process", fmt.Sprintf("%d, since %s", info.PID, info.Started.Format(time.RFC3339)))
 	t.row("configuration", fmt.Sprintf("%s, applied %s", info.File, info.Applied.Format(time.RFC3339)))
-	for problem := range strings.Lines(info.Refused) {
-		t.row("refused", strings.TrimSpace(problem))
-	}
+	problemRows(t, info.Problems)
 }
 
 func statusTable(t *table, s api.Status) {

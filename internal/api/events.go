@@ -27,7 +27,7 @@ type EventKind string
 // The kinds of events.
 const (
 	EventFile    EventKind = "file"    // another version of the director's file was read
-	EventRefused EventKind = "refused" // something that was asked for is not what runs, or is again
+	EventProblem EventKind = "problem" // something that was asked for does not run, or does again
 	EventSet     EventKind = "set"     // an owner's set is another one
 	EventHealth  EventKind = "health"  // a backend's health has changed
 	EventBGP     EventKind = "bgp"     // a session with a router has changed
@@ -37,11 +37,17 @@ const (
 	EventUpkeep EventKind = "upkeep"
 )
 
+// The states of problems.
+const (
+	ProblemRaised   = "raised"
+	ProblemResolved = "resolved"
+)
+
 // Event is something that has happened to a director or an agent.
 type Event struct {
 	ID       uint64    `json:"id" doc:"grows; as Last-Event-ID it says which one was heard last"`
 	Time     time.Time `json:"time"`
-	Kind     EventKind `json:"kind" enum:"file,refused,set,health,bgp,redirect,upkeep"`
+	Kind     EventKind `json:"kind" enum:"file,problem,set,health,bgp,redirect,upkeep"`
 	Text     string    `json:"text" doc:"what has happened, for people"`
 	Owner    string    `json:"owner,omitempty"`
 	Revision uint64    `json:"revision,omitempty" doc:"of the state that has the set"`
@@ -49,8 +55,10 @@ type Event struct {
 	Backend  string    `json:"backend,omitempty" doc:"its name"`
 	Backends int       `json:"backends,omitempty" doc:"where many have changed at once and are told together: how many"`
 	Neighbor string    `json:"neighbor,omitempty" doc:"the router's address"`
-	State    string    `json:"state,omitempty" doc:"of the backend's health or redirection, of the session, or what has become of a part of the host: repaired, holds, waiting, failing, contested"`
+	State    string    `json:"state,omitempty" doc:"of the backend's health or redirection, of the session, or what has become of a part of the host: repaired, holds, waiting, failing, contested; or of the problem: raised, resolved"`
 	Part     string    `json:"part,omitempty" doc:"of the host, as in docs/upkeep.md"`
+	// Problem is what the event is about, of kind problem.
+	Problem *model.Problem `json:"problem,omitempty"`
 }
 
 // Events keeps the last events, and tells them to those who listen.

@@ -28,14 +28,17 @@ var securitySchemes = map[string]*huma.SecurityScheme{
 }
 
 // schemaNames are the names of types that would have another one's: model.Backend is what
-// is configured.
-var schemaNames = map[reflect.Type]string{reflect.TypeFor[Backend](): "ServiceBackend"}
+// is configured, and Problem the document that an error is (RFC 9457).
+var schemaNames = map[reflect.Type]string{reflect.TypeFor[Backend](): "ServiceBackend", reflect.TypeFor[model.Problem](): "RunningProblem"}
 
 const schemaPrefix = "#/components/schemas/"
 
 // newSchemas returns a registry that knows how weir's own types are written.
 func newSchemas() huma.Registry {
 	r := huma.NewMapRegistry(schemaPrefix, func(t reflect.Type, hint string) string {
+		for t.Kind() == reflect.Pointer {
+			t = t.Elem()
+		}
 		if name, own := schemaNames[t]; own {
 			return name
 		}

@@ -49,9 +49,11 @@ type Info struct {
 	Pin     string    `json:"pin"`     // directory of what goes on without the process
 	File    string    `json:"file"`    // of the configuration
 	Applied time.Time `json:"applied"` // when that configuration began to run
-	// Refused is what is wrong with the file as it is now; the configuration that
-	// runs is an earlier version of it. Empty: the file is what runs.
+	// Refused is those of the problems, in words, by which what is asked for is not what runs;
+	// empty: it is.
 	Refused string `json:"refused,omitempty"`
+	// Problems are what does not run of what was asked for.
+	Problems []model.Problem `json:"problems"`
 	// Revision is that of the group's state which is followed; 0: there is no group.
 	Revision uint64 `json:"revision,omitempty"`
 }

@@ -38,6 +38,11 @@ func (e Error) Error() string {
 	return text + e.Problem
 }
 
+// Place returns where in the file it stands.
+func (e Error) Place() model.Place {
+	return model.Place{File: e.File, Line: e.Line, Field: e.Path}
+}
+
 // Errors is everything that is wrong with a file, in the order of its lines.
 type Errors []Error
 

@@ -7,7 +7,6 @@ package desired
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"maps"
 	"net/netip"
@@ -159,11 +158,22 @@ func (k *Keeper) apply() error {
 	k.evidence.Crowd(errors.As(err, new(engine.NoRoom)))
 	if err != nil {
 		k.wake() // perhaps something need not stay then
-		return fmt.Errorf("it is stored, and not applied yet: %w", err)
+		return &PendingError{err}
 	}
 	k.sharedErr = nil
 	return nil
 }
+
+// PendingError is why what is stored is not what is forwarded yet: it is tried again.
+type PendingError struct{ Cause error }
+
+// Error says so.
+func (e *PendingError) Error() string {
+	return "it is stored, and not applied yet: " + e.Cause.Error()
+}
+
+// Unwrap returns the cause.
+func (e *PendingError) Unwrap() error { return e.Cause }
 
 func (k *Keeper) wake() {
 	for _, moved := range k.moved {

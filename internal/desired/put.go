@@ -39,6 +39,18 @@ func (r Refusal) Error() string {
 	return text
 }
 
+// Place returns where what is wrong stands.
+func (r Refusal) Place() model.Place { return model.Place{Owner: r.Owner, Field: r.Path} }
+
+// Unwrap returns the refusals, each alone.
+func (e *RefusedError) Unwrap() []error {
+	list := make([]error, len(e.Refusals))
+	for i, r := range e.Refusals {
+		list[i] = r
+	}
+	return list
+}
+
 // Error names everything that is wrong.
 func (e *RefusedError) Error() string {
 	lines := make([]string, len(e.Refusals))

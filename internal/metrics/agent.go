@@ -18,9 +18,9 @@ type Agent interface {
 
 // AgentHandler answers scrapes of an agent. While the kernel cannot be read it answers with
 // an error.
-func AgentHandler(version string, agent Agent) http.Handler {
+func AgentHandler(version string, agent Agent, list func() []model.Problem) http.Handler {
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(agentCollector{version, agent},
+	registry.MustRegister(agentCollector{version, agent}, newProblems("weir_agent_problems", list),
 		collectors.NewGoCollector(collectors.WithGoCollectorRuntimeMetrics(liveHeap)), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
 }

@@ -23,7 +23,7 @@ func (a agent) Status() (model.AgentStatus, error) { return a.status, a.err }
 func scrapeAgent(t *testing.T, a agent) (code int, body string) {
 	t.Helper()
 	w := httptest.NewRecorder()
-	metrics.AgentHandler("v1.2.3", a).ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	metrics.AgentHandler("v1.2.3", a, func() []model.Problem { return troubles }).ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
 	return w.Code, w.Body.String()
 }
 

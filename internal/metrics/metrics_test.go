@@ -26,9 +26,11 @@ func (d datapath) Status() (model.DatapathStatus, error) { return d.status, d.er
 func scrape(t *testing.T, d datapath) (code int, body string) {
 	t.Helper()
 	w := httptest.NewRecorder()
-	metrics.Handler("v1.2.3", d, func() model.BGPStatus { return told }, func() []model.BFDSessionStatus { return watched }).ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	metrics.Handler("v1.2.3", d, func() model.BGPStatus { return told }, func() []model.BFDSessionStatus { return watched }, func() []model.Problem { return troubles }).ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
 	return w.Code, w.Body.String()
 }
+
+var troubles = []model.Problem{{Kind: model.ProblemSet, Severity: model.SeverityError}, {Kind: model.ProblemSet, Severity: model.SeverityError}, {Kind: model.ProblemBGP, Severity: model.SeverityWarning}}
 
 var busy = datapath{status: model.DatapathStatus{
 	Reasons: []model.Counter{{Name: "pass_not_ip"}, {Name: "forward_ipip", Packets: 3, Bytes: 180}},

@@ -66,6 +66,8 @@ func TestDashboard(t *testing.T) {
 // TestMonitoredMetrics: what alerts and the dashboard ask for is there.
 func TestMonitoredMetrics(t *testing.T) {
 	_, body := scrape(t, busy)
+	_, ofAgent := scrapeAgent(t, redirecting)
+	body += ofAgent
 	for _, file := range []string{"alerts.yml", "alerts_test.yml", "grafana.json"} {
 		for _, name := range regexp.MustCompile(`\bweir_\w+`).FindAllString(read(t, file), -1) {
 			if !strings.Contains(body, "\n# TYPE "+name+" ") {

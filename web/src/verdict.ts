@@ -17,7 +17,11 @@ export function findings(live: Live): Finding[] {
   const bad: Finding[] = [];
   const warn: Finding[] = [];
   const d = live.director;
-  if (d?.refused) bad.push({ tone: "bad", text: `What is asked for is not what runs: ${d.refused}`, href: "#/network" });
+  for (const p of d?.problems ?? []) {
+    // Sessions with routers have lines of their own, below.
+    if (p.severity === "error") bad.push({ tone: "bad", text: p.text, href: "#/network" });
+    else if (p.kind !== "bgp" && p.kind !== "bfd") warn.push({ tone: "warn", text: p.text, href: "#/network" });
+  }
   for (const s of live.services.values()) {
     const href = "#/services/" + encodeURIComponent(s.name);
     if (s.backends > 0 && s.active === 0) bad.push({ tone: "bad", text: `${s.name} has no backend for new connections`, href });

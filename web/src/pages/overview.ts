@@ -79,7 +79,7 @@ export function showEvents(list: HTMLElement, events: readonly HappenedEvent[]):
 
 export function eventTone(event: HappenedEvent): Tone {
   if (event.state === "down" || (event.kind === "bgp" && event.state !== "established")) return "bad";
-  if (event.kind === "refused") return event.text.endsWith("runs again") ? "good" : "bad";
+  if (event.kind === "problem") return event.state === "resolved" ? "good" : event.problem?.severity === "warning" ? "warn" : "bad";
   return event.state === undefined ? "off" : "good";
 }
 

@@ -1,0 +1,192 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"weir.io/weir/internal/api"
+	"weir.io/weir/internal/bfd"
+	"weir.io/weir/internal/doctor"
+	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/problems"
+)
+
+// listedError is an error that is on the list of problems already, by whoever owns the part.
+type listedError struct{ error }
+
+// Unwrap returns what is wrong.
+func (e listedError) Unwrap() error { return e.error }
+
+// gather lists what is wrong with those parts that say so when they are asked.
+func (d *director) gather() {
+	d.problems.Report(model.ProblemAPI, "", d.remote.Problem())
+	d.problems.Report(model.ProblemLoads, "", d.loads.receiver.Problem())
+	d.problems.Replace(model.ProblemBGP, ofBGP(d.announcers.bgp.Status().Neighbors))
+	d.problems.Replace(model.ProblemBFD, ofBFD(d.bfd.Sessions()))
+	d.problems.Replace(model.ProblemHook, ofHooks(d.announcers.hooks.Status()))
+	d.problems.Replace(model.ProblemNeighbor, ofNeighbor(d.announcers.neighbor.Status()))
+}
+
+// ofBGP are the sessions that there are to be, and are not.
+func ofBGP(neighbors []model.BGPNeighborStatus) (found []model.Problem) {
+	for _, n := range neighbors {
+		text := ""
+		switch {
+		case n.State != model.SessionEstablished && n.Problem == "":
+			text = fmt.Sprintf("there is no session with %v yet", n.Address)
+		case n.State != model.SessionEstablished:
+			text = fmt.Sprintf("there is no session with %v: %s", n.Address, n.Problem)
+		case n.Problem != "":
+			text = fmt.Sprintf("the session with %v: %s", n.Address, n.Problem)
+		default:
+			continue
+		}
+		found = append(found, model.Problem{Part: n.Address.String(), Severity: model.SeverityWarning, Text: text})
+	}
+	return found
+}
+
+// ofBFD are the sessions that are not up.
+func ofBFD(sessions []model.BFDSessionStatus) (found []model.Problem) {
+	for _, s := range sessions {
+		text := ""
+		switch {
+		case s.Problem != "":
+			text = fmt.Sprintf("no packets can be sent to %v: %s", s.Neighbor, s.Problem)
+		case s.State != bfd.Up.String():
+			text = fmt.Sprintf("the session with %v is not up", s.Neighbor)
+		default:
+			continue
+		}
+		found = append(found, model.Problem{Part: s.Neighbor.String(), Severity: model.SeverityWarning, Text: text})
+	}
+	return found
+}
+
+// ofHooks are those that have not taken what they are told.
+func ofHooks(hooks []model.HookStatus) (found []model.Problem) {
+	for _, h := range hooks {
+		if !h.Current && h.Problem != "" {
+			found = append(found, model.Problem{Part: h.Name, Text: fmt.Sprintf("hook %q has not taken which VIPs are up: %s", h.Name, h.Problem)})
+		}
+	}
+	return found
+}
+
+// ofNeighbor are the reasons why VIPs are not answered for by ARP and NDP.
+func ofNeighbor(s model.NeighborStatus) (found []model.Problem) {
+	if s.Problem != "" {
+		found = append(found, model.Problem{Text: s.Problem})
+	}
+	for _, i := range s.Interfaces {
+		if i.Problem != "" {
+			found = append(found, model.Problem{Part: i.Name, Text: fmt.Sprintf("no VIP is answered for on %s: %s", i.Name, i.Problem)})
+		}
+	}
+	for _, v := range s.VIPs {
+		if v.Problem != "" {
+			found = append(found, model.Problem{Part: v.VIP.String(), Severity: model.SeverityWarning, Text: fmt.Sprintf("%v: %s", v.VIP, v.Problem)})
+		}
+	}
+	return found
+}
+
+// problemEvents are what there is to hear of changes of the list.
+func problemEvents(changes []problems.Change) []api.Event {
+	events := make([]api.Event, len(changes))
+	for i := range changes {
+		c := &changes[i]
+		events[i] = api.Event{Kind: api.EventProblem, State: api.ProblemRaised, Text: c.Text, Owner: c.Owner, Problem: &c.Problem}
+		if c.Over {
+			events[i].State, events[i].Text = api.ProblemResolved, "is over: "+c.Text
+		}
+	}
+	return events
+}
+
+// problemRows are left out where there are none.
+func problemRows(t *table, list []model.Problem) {
+	for i := range list {
+		p := &list[i]
+		what := string(p.Severity)
+		text := fmt.Sprintf("%s: %s", p.Kind, p.Text)
+		if p.Stored != "" {
+			text += "; the other is in " + p.Stored
+		}
+		if p.Fix != "" {
+			text += "; fix: " + p.Fix
+		}
+		t.row(what, fmt.Sprintf("%s (since %s)", text, p.Since.Format(time.RFC3339)))
+	}
+}
+
+// problemsError says why a command ends with exitProblems; what it printed says the rest.
+type problemsError struct{ count int }
+
+// Error counts them.
+func (e problemsError) Error() string {
+	if e.count == 1 {
+		return "1 thing that was asked for does not run: see the error line"
+	}
+	return fmt.Sprintf("%d things that were asked for do not run: see the error lines", e.count)
+}
+
+// judge returns why what was shown is not well, if it is not.
+func judge(list []model.Problem) error {
+	count := 0
+	for i := range list {
+		if list[i].Severity == model.SeverityError {
+			count++
+		}
+	}
+	if count > 0 {
+		return problemsError{count}
+	}
+	return nil
+}
+
+// examineProblems asks the director and the agent of this host what does not run. One that does
+// not answer is none.
+func examineProblems(cmd *cobra.Command, director, agent string) (findings []doctor.Finding) {
+	for _, of := range []struct{ role, socket string }{{"director", director}, {"agent", agent}} {
+		list, err := askProblems(cmd, of.socket, of.role)
+		var problem *api.Problem
+		switch {
+		case errors.Is(err, api.ErrUnreachable), errors.As(err, &problem):
+			continue
+		case err != nil:
+			findings = append(findings, doctor.Finding{Level: doctor.Warn, Check: of.role, Text: fmt.Sprintf("the %s at %s cannot be asked: %v", of.role, of.socket, err)})
+		case len(list) == 0:
+			findings = append(findings, doctor.Finding{Level: doctor.OK, Check: of.role, Text: fmt.Sprintf("the %s runs all that is asked for", of.role)})
+		}
+		for i := range list {
+			findings = append(findings, findingOf(of.role, &list[i]))
+		}
+	}
+	return findings
+}
+
+func askProblems(cmd *cobra.Command, socket, role string) ([]model.Problem, error) {
+	client := api.NewClient(socket)
+	if role == "agent" {
+		status, err := client.AgentStatus(cmd.Context())
+		return status.Problems, err
+	}
+	status, err := client.Status(cmd.Context())
+	return status.Problems, err
+}
+
+func findingOf(role string, p *model.Problem) doctor.Finding {
+	f := doctor.Finding{Level: doctor.Warn, Check: role + " " + string(p.Kind), Text: p.Text, Fix: p.Fix}
+	if p.Severity == model.SeverityError {
+		f.Level = doctor.Fail
+	}
+	if p.Stored != "" {
+		f.Text += "; the other is in " + p.Stored
+	}
+	f.Text += " (since " + p.Since.Format(time.RFC3339) + ")"
+	return f
+}

@@ -1,0 +1,123 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"reflect"
+	"strings"
+	"testing"
+
+	"weir.io/weir/internal/api"
+	"weir.io/weir/internal/model"
+)
+
+// docs/problems.md and the API's document have every kind, as it is.
+func TestProblemKindsAreDocumented(t *testing.T) {
+	text, err := os.ReadFile("../../docs/problems.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var kinds []string
+	for _, row := range model.ProblemKinds {
+		kinds = append(kinds, string(row.Kind))
+		if line := fmt.Sprintf("\n| `%s` | %s |\n", row.Kind, row.About); !strings.Contains(string(text), line) {
+			t.Errorf("docs/problems.md does not have:%s", line)
+		}
+	}
+	field, _ := reflect.TypeFor[model.Problem]().FieldByName("Kind")
+	if got, want := field.Tag.Get("enum"), strings.Join(kinds, ","); got != want {
+		t.Errorf("the API says that kinds are %s, and they are %s", got, want)
+	}
+}
+
+// exits runs a command on the host, and returns what it prints and ends with.
+func (h *host) exits(args ...string) (out string, status exitStatus) {
+	h.t.Helper()
+	var both bytes.Buffer
+	cmd := h.weir(args...)
+	cmd.Stdout, cmd.Stderr = &both, &both
+	if err := cmd.Run(); err != nil && cmd.ProcessState == nil {
+		h.t.Fatal(err)
+	}
+	return both.String(), exitStatus(cmd.ProcessState.ExitCode())
+}
+
+// scrapes returns what the process's metrics are.
+func (h *host) scrapes(socket string) string {
+	h.t.Helper()
+	out, err := exec.Command("curl", "-sf", "--unix-socket", socket, "http://weir/metrics").Output()
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return string(out)
+}
+
+// problem waits until there is one of a kind, and returns it.
+func (h *host) problem(p *process, kind model.ProblemKind) (found model.Problem) {
+	h.t.Helper()
+	p.wait("list a problem of kind "+string(kind), func() bool {
+		for _, one := range h.status().Problems {
+			if one.Kind == kind {
+				found = one
+				return true
+			}
+		}
+		return false
+	})
+	return found
+}
+
+// shownEverywhere says where a problem, of which the text has these words, is not shown.
+func (h *host) shownEverywhere(kind model.ProblemKind, words string) {
+	h.t.Helper()
+	if out, status := h.exits("status", "--socket", h.socket); status != exitProblems || !strings.Contains(out, words) {
+		h.t.Errorf("weir status ends with %d:\n%s", status, out)
+	}
+	if out, status := h.exits("status", "--alive", "--socket", h.socket); status != exitDone {
+		h.t.Errorf("weir status --alive ends with %d:\n%s", status, out)
+	}
+	if out, status := h.exits("doctor", "-c", h.file, "--socket", h.socket, "--agent-socket", h.beside("none.sock"), "--bpffs", h.bpffs); status != exitFailed || !strings.Contains(out, "FAIL  director "+string(kind)) || !strings.Contains(out, words) {
+		h.t.Errorf("weir doctor ends with %d:\n%s", status, out)
+	}
+	if body, want := h.scrapes(h.socket), fmt.Sprintf(`weir_problems{kind="%s",severity="error"} 1`, kind); !strings.Contains(body, want) {
+		h.t.Errorf("metrics do not say %s", want)
+	}
+	if out, _ := h.exits("events", "--last", "1000", "--socket", h.socket, "-o", "json"); !strings.Contains(out, `"state": "raised"`) || !strings.Contains(out, words) {
+		h.t.Errorf("the events are:\n%s", out)
+	}
+}
+
+// resolvedEverywhere waits until nothing is wrong, and says where that is not shown.
+func (h *host) resolvedEverywhere(p *process, kind model.ProblemKind) {
+	h.t.Helper()
+	p.wait("resolve its problems", func() bool { return len(h.status().Problems) == 0 })
+	if out, status := h.exits("status", "--socket", h.socket); status != exitDone {
+		h.t.Errorf("weir status ends with %d:\n%s", status, out)
+	}
+	if out, _ := h.exits("doctor", "-c", h.file, "--socket", h.socket, "--agent-socket", h.beside("none.sock"), "--bpffs", h.bpffs); !strings.Contains(out, "ok    director  ") && !strings.Contains(out, "the director runs all that is asked for") {
+		h.t.Errorf("weir doctor says:\n%s", out)
+	}
+	if body, want := h.scrapes(h.socket), fmt.Sprintf(`weir_problems{kind="%s",severity="error"} 0`, kind); !strings.Contains(body, want) {
+		h.t.Errorf("metrics do not say %s", want)
+	}
+	if out, _ := h.exits("events", "--last", "1000", "--socket", h.socket, "-o", "json"); !strings.Contains(out, `"state": "`+api.ProblemResolved+`"`) {
+		h.t.Errorf("the events are:\n%s", out)
+	}
+}
+
+// A file that is wrong is shown everywhere, with its line, until it is right.
+func TestWrongFileIsShownEverywhere(t *testing.T) {
+	h := newHost(t)
+	head := "coalesce: 1ms\ndirector: {interfaces: [eth0], store: {directory: " + h.beside("state") + "}}"
+	h.configure(head, "web")
+	p := h.start("director runs")
+	h.configure(head+"\nspeed: 3", "web")
+	if got := h.problem(p, model.ProblemFile); got.File != h.file || got.Line != 3 || got.Field != "speed" || got.Severity != model.SeverityError {
+		t.Errorf("the problem is %+v", got)
+	}
+	h.shownEverywhere(model.ProblemFile, h.file+":3: speed: unknown key")
+	h.configure(head, "web")
+	h.resolvedEverywhere(p, model.ProblemFile)
+}
