@@ -4,6 +4,7 @@
  *
  *   parse     packet.h     headers -> struct packet
  *   meet      group.h      a fragment goes to its director; probe.h: who asks for this one
+ *   refuse    refuse.h     who must not call, and what the kernel must not get
  *   icmp      icmp.h       answer echo; an error takes the place of its flow
  *   service   service.h    (segment, VIP, protocol, port) -> ring; source.h: who may call it
  *   pick      pick.h       flow -> slot -> row -> backend; flows.h: what is remembered;
@@ -11,7 +12,7 @@
  *   forward   forward.h    l2dsr; encap.h: ipip, gue; nat.h: nat; ask.h, echo.h; redirect.h: redirect
  *   count     count.h      one reason per packet
  *
- * What is no service passes to the kernel untouched.
+ * What is no VIP's passes to the kernel untouched.
  */
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
@@ -37,6 +38,7 @@
 #include "echo.h"
 #include "nat.h"
 #include "redirect.h"
+#include "refuse.h"
 #include "undo.h"
 #include "back.h"
 
@@ -324,7 +326,9 @@ static __always_inline enum reason prepare(struct xdp_md *ctx, struct packet *pa
 {
 	enum reason reason = CONTINUE;
 
-	if (packet->flags & (PACKET_FRAGMENT_FIRST | PACKET_FRAGMENT_LATER))
+	if (may_be_refused(&packet->flow))
+		reason = refuse(packet, NO_SERVICE);
+	if (reason == CONTINUE && packet->flags & (PACKET_FRAGMENT_FIRST | PACKET_FRAGMENT_LATER))
 		reason = meet(ctx, packet);
 	if (reason != CONTINUE || !(packet->flags & PACKET_ICMP))
 		return reason;
@@ -332,7 +336,17 @@ static __always_inline enum reason prepare(struct xdp_md *ctx, struct packet *pa
 	return reason == PASS_NO_SERVICE ? leave_to_kernel(packet) : reason;
 }
 
-static __always_inline enum reason balance(struct xdp_md *ctx, struct packet *packet)
+/* A service has what the packet is for. Whoever must not call it is nobody's client. */
+static __always_inline enum reason refuse_client(const struct packet *packet, __u32 service)
+{
+	enum reason reason = refuse(packet, service);
+
+	if (reason != CONTINUE)
+		count_drop(service, packet);
+	return reason;
+}
+
+static __always_inline enum reason decide(struct xdp_md *ctx, struct packet *packet)
 {
 	enum reason reason = parse(ctx, packet);
 	struct backend *backend = NULL;
@@ -361,11 +375,23 @@ static __always_inline enum reason balance(struct xdp_md *ctx, struct packet *pa
 		if (unlikely(service == NO_SERVICE))
 			return no_service(ctx, packet);
 		packet->service = service + 1;
-		reason = place(ctx, packet, service, &index, &backend);
+		if (unlikely(may_be_refused(&packet->flow)))
+			reason = refuse_client(packet, service);
+		if (likely(reason == CONTINUE))
+			reason = place(ctx, packet, service, &index, &backend);
 	}
 	if (unlikely(reason != CONTINUE))
 		return reason;
 	return forward(ctx, packet, index, backend);
+}
+
+static __always_inline enum reason balance(struct xdp_md *ctx, struct packet *packet)
+{
+	enum reason reason = decide(ctx, packet);
+
+	if (unlikely(reason >= PASS_NO_SERVICE && reason <= PASS_UNSUPPORTED))
+		return keep_from_kernel(ctx, packet, reason);
+	return reason;
 }
 
 SEC("xdp.frags")

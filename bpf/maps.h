@@ -65,6 +65,18 @@ struct {
 	__type(value, __u8);
 } source_ranges SEC(".maps");
 
+/* Where backends serve: there or not is the answer. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct backend_source);
+	__type(value, __u8);
+} backend_sources SEC(".maps");
+
+/* Which sources are worth a look: see refuse.h. A map, too, but read without a lookup. */
+__u64 source_filter[1 << (SOURCE_FILTER_BITS - 6)] SEC(".data.sources");
+
 /*
  * By service: the line that its ring begins with, 0 for none. A store of it switches.
  * (Elements of an array take eight bytes at least.)

@@ -161,6 +161,23 @@ static __always_inline int find_route(struct xdp_md *ctx, const struct packet *p
 	return bpf_fib_lookup(ctx, route, sizeof(*route), 0);
 }
 
+/* The socket of this host that a packet of a flow is for; returns its length. */
+static __always_inline __u32 socket_tuple(const struct flow *flow, struct bpf_sock_tuple *tuple)
+{
+	if (flow->ipv6) {
+		__builtin_memcpy(tuple->ipv6.saddr, &flow->source, sizeof(tuple->ipv6.saddr));
+		__builtin_memcpy(tuple->ipv6.daddr, &flow->destination, sizeof(tuple->ipv6.daddr));
+		tuple->ipv6.sport = flow->source_port;
+		tuple->ipv6.dport = flow->destination_port;
+		return sizeof(tuple->ipv6);
+	}
+	tuple->ipv4.saddr = ADDRESS_WORD(&flow->source, 0);
+	tuple->ipv4.daddr = ADDRESS_WORD(&flow->destination, 0);
+	tuple->ipv4.sport = flow->source_port;
+	tuple->ipv4.dport = flow->destination_port;
+	return sizeof(tuple->ipv4);
+}
+
 /*
  * Whether a program on this host called the backend itself, and not the VIP: a health check.
  * A listening socket, and one of UDP that is connected to nobody, has no port there. Probes of
@@ -170,25 +187,13 @@ static __always_inline int find_route(struct xdp_md *ctx, const struct packet *p
 static __noinline int is_own_flow(struct xdp_md *ctx, const struct packet *packet)
 {
 	struct bpf_sock_tuple tuple = {};
-	__u32 length = sizeof(tuple.ipv4);
 	struct bpf_sock *socket;
+	__u32 length;
 	int own;
 
 	if (!packet || packet->flags & (PACKET_ICMP_ERROR | PACKET_FRAGMENT_LATER))
 		return 0;
-	if (packet->flow.ipv6) {
-		length = sizeof(tuple.ipv6);
-		__builtin_memcpy(tuple.ipv6.saddr, &packet->flow.source, sizeof(tuple.ipv6.saddr));
-		__builtin_memcpy(tuple.ipv6.daddr, &packet->flow.destination,
-				 sizeof(tuple.ipv6.daddr));
-		tuple.ipv6.sport = packet->flow.source_port;
-		tuple.ipv6.dport = packet->flow.destination_port;
-	} else {
-		tuple.ipv4.saddr = ADDRESS_WORD(&packet->flow.source, 0);
-		tuple.ipv4.daddr = ADDRESS_WORD(&packet->flow.destination, 0);
-		tuple.ipv4.sport = packet->flow.source_port;
-		tuple.ipv4.dport = packet->flow.destination_port;
-	}
+	length = socket_tuple(&packet->flow, &tuple);
 	socket = packet->flow.protocol == IPPROTO_TCP ?
 			 bpf_sk_lookup_tcp(ctx, &tuple, length, BPF_F_CURRENT_NETNS, 0) :
 			 bpf_sk_lookup_udp(ctx, &tuple, length, BPF_F_CURRENT_NETNS, 0);

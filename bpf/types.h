@@ -170,6 +170,24 @@ struct source_range {
  */
 #define KERNEL_SOURCES_SET 0xffffffff
 
+/*
+ * Where a backend of a service serves: nobody calls the service from there. Port 0: at the
+ * packet's own.
+ */
+struct backend_source {
+	__u32 service;
+	struct address address;
+	__be16 port;
+	__u16 pad;
+};
+
+/*
+ * One bit for each hash of an address that is a VIP or a backend's: 4 KiB, which stay in the
+ * first cache. The factor is odd, without pattern.
+ */
+#define SOURCE_FILTER_BITS 15
+#define SOURCE_FILTER_FACTOR 0x9e3779b1U
+
 /* Backends in the order in which a policy asks them, this many to a line. */
 #define RING_TURNS_PER_LINE 16
 
@@ -384,5 +402,10 @@ enum reason {
 	DROP_NO_HEADROOM,      /* the driver leaves no room for the outer header */
 	DROP_REDIRECT_FAILED,  /* egress interface is not ready for XDP */
 	DROP_SOURCE_RANGE,     /* the service is for other clients */
+	DROP_SOURCE_VIP,       /* to a VIP, from a VIP: who answers it sends here again */
+	DROP_SOURCE_BACKEND,   /* from where a backend of the service serves */
+	DROP_SOURCE_INVALID,   /* to a VIP, from an address that is nobody's */
+	DROP_NO_SERVICE,  /* to a VIP, and no service's: the kernel would send it to a router */
+	DROP_ANSWER_LATE, /* from a VIP to this host, which has no such connection any more */
 	REASON_COUNT,
 };

@@ -114,7 +114,7 @@ func writeTypes(w io.Writer, spec *ebpf.CollectionSpec, names []string) error {
 }
 
 func writeType(w io.Writer, name string, t btf.Type) error {
-	if t == nil {
+	if _, none := t.(*btf.Void); t == nil || none {
 		return nil
 	}
 	format := btf.GoFormatter{}

@@ -132,6 +132,7 @@ const (
 	captureMapAskEvents           = "ask_events"
 	captureMapBackendCounters     = "backend_counters"
 	captureMapBackendOpened       = "backend_opened"
+	captureMapBackendSources      = "backend_sources"
 	captureMapBackends            = "backends"
 	captureMapCaptureBudget       = "capture_budget"
 	captureMapCaptureCounted      = "capture_counted"
@@ -210,6 +211,7 @@ const (
 	captureVarExportSnatState     = "export_snat_state"
 	captureVarExportToldOutcome   = "export_told_outcome"
 	captureVarExportTurns         = "export_turns"
+	captureVarSourceFilter        = "source_filter"
 )
 
 // loadCapture returns the embedded CollectionSpec for capture.
@@ -270,6 +272,7 @@ type captureMapSpecs struct {
 	AskEvents       *ebpf.MapSpec `ebpf:"ask_events"`
 	BackendCounters *ebpf.MapSpec `ebpf:"backend_counters"`
 	BackendOpened   *ebpf.MapSpec `ebpf:"backend_opened"`
+	BackendSources  *ebpf.MapSpec `ebpf:"backend_sources"`
 	Backends        *ebpf.MapSpec `ebpf:"backends"`
 	CaptureBudget   *ebpf.MapSpec `ebpf:"capture_budget"`
 	CaptureCounted  *ebpf.MapSpec `ebpf:"capture_counted"`
@@ -348,6 +351,7 @@ type captureVariableSpecs struct {
 	ExportSnatState     *ebpf.VariableSpec `ebpf:"export_snat_state"`
 	ExportToldOutcome   *ebpf.VariableSpec `ebpf:"export_told_outcome"`
 	ExportTurns         *ebpf.VariableSpec `ebpf:"export_turns"`
+	SourceFilter        *ebpf.VariableSpec `ebpf:"source_filter"`
 }
 
 // captureObjects contains all objects after they have been loaded into the kernel.
@@ -374,6 +378,7 @@ type captureMaps struct {
 	AskEvents       *ebpf.Map `ebpf:"ask_events"`
 	BackendCounters *ebpf.Map `ebpf:"backend_counters"`
 	BackendOpened   *ebpf.Map `ebpf:"backend_opened"`
+	BackendSources  *ebpf.Map `ebpf:"backend_sources"`
 	Backends        *ebpf.Map `ebpf:"backends"`
 	CaptureBudget   *ebpf.Map `ebpf:"capture_budget"`
 	CaptureCounted  *ebpf.Map `ebpf:"capture_counted"`
@@ -419,6 +424,7 @@ func (m *captureMaps) Close() error {
 		m.AskEvents,
 		m.BackendCounters,
 		m.BackendOpened,
+		m.BackendSources,
 		m.Backends,
 		m.CaptureBudget,
 		m.CaptureCounted,
@@ -498,6 +504,7 @@ type captureVariables struct {
 	ExportSnatState     *ebpf.Variable `ebpf:"export_snat_state"`
 	ExportToldOutcome   *ebpf.Variable `ebpf:"export_told_outcome"`
 	ExportTurns         *ebpf.Variable `ebpf:"export_turns"`
+	SourceFilter        *ebpf.Variable `ebpf:"source_filter"`
 }
 
 // capturePrograms contains all programs after they have been loaded into the kernel.

@@ -51,6 +51,7 @@ type Datapath struct {
 	rings          *ringMemory
 	fronts         *fronts
 	sources        *sources
+	refused        *refusal
 	loads          *loads
 	flows          *flowMemory
 	guesses        guesses
@@ -132,6 +133,9 @@ func (d *Datapath) takeOver() (err error) {
 	if d.fronts, err = mapFronts(d.kernel.Fronts); err != nil {
 		return err
 	}
+	if d.refused, err = openRefused(d.kernel); err != nil {
+		return err
+	}
 	if d.sources, err = readSources(d.kernel.SourceRanges); err != nil {
 		return err
 	}
@@ -180,6 +184,9 @@ func (d *Datapath) unmap() error {
 	err := d.entries.close()
 	if d.rings != nil {
 		err = errors.Join(err, d.rings.close())
+	}
+	if d.refused != nil {
+		err = errors.Join(err, d.refused.close())
 	}
 	if d.fronts != nil {
 		err = errors.Join(err, d.fronts.close())

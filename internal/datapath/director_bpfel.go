@@ -89,6 +89,14 @@ const (
 	directorBackendFlagBACKEND_ASKS      directorBackendFlag = 64
 )
 
+type directorBackendSource struct {
+	_       structs.HostLayout
+	Service uint32
+	Address directorAddress
+	Port    uint16
+	Pad     uint16
+}
+
 type directorBackendState uint32
 
 const (
@@ -381,7 +389,12 @@ const (
 	directorReasonDROP_NO_HEADROOM       directorReason = 31
 	directorReasonDROP_REDIRECT_FAILED   directorReason = 32
 	directorReasonDROP_SOURCE_RANGE      directorReason = 33
-	directorReasonREASON_COUNT           directorReason = 34
+	directorReasonDROP_SOURCE_VIP        directorReason = 34
+	directorReasonDROP_SOURCE_BACKEND    directorReason = 35
+	directorReasonDROP_SOURCE_INVALID    directorReason = 36
+	directorReasonDROP_NO_SERVICE        directorReason = 37
+	directorReasonDROP_ANSWER_LATE       directorReason = 38
+	directorReasonREASON_COUNT           directorReason = 39
 )
 
 type directorRingFlag uint32
@@ -573,6 +586,7 @@ const (
 	directorMapAskEvents           = "ask_events"
 	directorMapBackendCounters     = "backend_counters"
 	directorMapBackendOpened       = "backend_opened"
+	directorMapBackendSources      = "backend_sources"
 	directorMapBackends            = "backends"
 	directorMapEgress              = "egress"
 	directorMapFlowEvents          = "flow_events"
@@ -643,6 +657,7 @@ const (
 	directorVarExportSnatState     = "export_snat_state"
 	directorVarExportToldOutcome   = "export_told_outcome"
 	directorVarExportTurns         = "export_turns"
+	directorVarSourceFilter        = "source_filter"
 )
 
 // loadDirector returns the embedded CollectionSpec for director.
@@ -702,6 +717,7 @@ type directorMapSpecs struct {
 	AskEvents       *ebpf.MapSpec `ebpf:"ask_events"`
 	BackendCounters *ebpf.MapSpec `ebpf:"backend_counters"`
 	BackendOpened   *ebpf.MapSpec `ebpf:"backend_opened"`
+	BackendSources  *ebpf.MapSpec `ebpf:"backend_sources"`
 	Backends        *ebpf.MapSpec `ebpf:"backends"`
 	Egress          *ebpf.MapSpec `ebpf:"egress"`
 	FlowEvents      *ebpf.MapSpec `ebpf:"flow_events"`
@@ -773,6 +789,7 @@ type directorVariableSpecs struct {
 	ExportSnatState     *ebpf.VariableSpec `ebpf:"export_snat_state"`
 	ExportToldOutcome   *ebpf.VariableSpec `ebpf:"export_told_outcome"`
 	ExportTurns         *ebpf.VariableSpec `ebpf:"export_turns"`
+	SourceFilter        *ebpf.VariableSpec `ebpf:"source_filter"`
 }
 
 // directorObjects contains all objects after they have been loaded into the kernel.
@@ -799,6 +816,7 @@ type directorMaps struct {
 	AskEvents       *ebpf.Map `ebpf:"ask_events"`
 	BackendCounters *ebpf.Map `ebpf:"backend_counters"`
 	BackendOpened   *ebpf.Map `ebpf:"backend_opened"`
+	BackendSources  *ebpf.Map `ebpf:"backend_sources"`
 	Backends        *ebpf.Map `ebpf:"backends"`
 	Egress          *ebpf.Map `ebpf:"egress"`
 	FlowEvents      *ebpf.Map `ebpf:"flow_events"`
@@ -839,6 +857,7 @@ func (m *directorMaps) Close() error {
 		m.AskEvents,
 		m.BackendCounters,
 		m.BackendOpened,
+		m.BackendSources,
 		m.Backends,
 		m.Egress,
 		m.FlowEvents,
@@ -911,6 +930,7 @@ type directorVariables struct {
 	ExportSnatState     *ebpf.Variable `ebpf:"export_snat_state"`
 	ExportToldOutcome   *ebpf.Variable `ebpf:"export_told_outcome"`
 	ExportTurns         *ebpf.Variable `ebpf:"export_turns"`
+	SourceFilter        *ebpf.Variable `ebpf:"source_filter"`
 }
 
 // directorPrograms contains all programs after they have been loaded into the kernel.

@@ -138,6 +138,31 @@ func (d *testDirector) putService(t testing.TB, s *testService) {
 	}
 }
 
+// putRefused writes who must not call a service: by hand, as all else.
+func (d *testDirector) putRefused(t testing.TB, s *testService) {
+	t.Helper()
+	var filter [1 << sourceFilterBits / 64]uint64
+	must(t, d.Maps[sourceFilter].Lookup(uint32(0), &filter))
+	mark := func(a netip.Addr) {
+		sum := uint32(0)
+		address := abiAddress(a)
+		for at := 0; at < len(address.Bytes); at += 4 {
+			sum ^= binary.LittleEndian.Uint32(address.Bytes[at:])
+		}
+		bit := sum * 0x9e3779b1 >> 17
+		filter[bit/64] |= 1 << (bit % 64)
+	}
+	mark(s.vip)
+	for i, b := range s.backends {
+		if !b.address.IsValid() {
+			continue
+		}
+		mark(b.address)
+		d.put(t, "backend_sources", directorBackendSource{Service: s.index, Address: abiAddress(b.address), Port: be16(s.backends[i].port)}, uint8(1))
+	}
+	d.put(t, sourceFilter, uint32(0), filter)
+}
+
 type portPrefix struct {
 	port uint16
 	bits int

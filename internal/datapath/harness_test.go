@@ -141,7 +141,7 @@ type testDirector struct {
 
 // mapSizes are enough for every test.
 var mapSizes = map[string]uint32{
-	"services4": 1024, "ask_backends": 1024, "services6": 1024, "ranges4": 1024, "ranges6": 1024, "rings": 256, "source_ranges": 4096, "guesses": 256, "ring_lines": 1 << 16, "backends": 2048,
+	"services4": 1024, "ask_backends": 1024, "services6": 1024, "ranges4": 1024, "ranges6": 1024, "rings": 256, "source_ranges": 4096, "backend_sources": 4096, "guesses": 256, "ring_lines": 1 << 16, "backends": 2048,
 	"replies4": 1024, "replies6": 1024, "fragments": 4096, "egress": 16, "backend_counters": 2048, "backend_opened": 2048, "service_drops": 256, "loads": 2048, "next_turns": 256,
 	"flows": testFlowBuckets * uint32(ebpf.MustPossibleCPU()), "flow_tags": testFlowBuckets * uint32(ebpf.MustPossibleCPU()),
 }
@@ -213,6 +213,7 @@ func (d *testDirector) clear(t testing.TB) {
 		d.put(t, "fronts", place, directorFront{})
 	}
 	d.forgetFlows(t)
+	d.put(t, sourceFilter, uint32(0), [1 << sourceFilterBits / 64]uint64{})
 	d.world, d.lines, d.places = nil, 1, nil
 }
 
@@ -241,6 +242,7 @@ func (d *testDirector) fill(t testing.TB, w *testWorld) {
 		}
 		d.putService(t, s)
 		d.putSources(t, s)
+		d.putRefused(t, s)
 		d.putRing(t, s)
 		if s.policy.ByLoad() {
 			d.putLoads(t, s)

@@ -83,7 +83,7 @@ func (d *Datapath) ExplainWith(t model.Table, name string, frame []byte) (model.
 
 // imaginedMaps are what a table decides, of the maps that are shared otherwise.
 var imaginedMaps = []string{directorMapServices4, directorMapServices6, directorMapFronts, directorMapRanges4, directorMapRanges6, directorMapSourceRanges,
-	directorMapRings, directorMapRingLines, directorMapBackends, directorMapReplies4, directorMapReplies6, directorMapAskBackends, directorMapThisDirector, directorMapEgress}
+	directorMapRings, directorMapRingLines, directorMapBackends, directorMapReplies4, directorMapReplies6, directorMapAskBackends, directorMapBackendSources, sourceFilter, directorMapThisDirector, directorMapEgress}
 
 // imagine lays a table out.
 func (d *Datapath) imagine(t *model.Table) (*imagined, error) {
@@ -239,6 +239,9 @@ func (m *imagined) fill(x *observer, egress *ebpf.Map) error {
 		Ranges4: of[directorMapRanges4], Ranges6: of[directorMapRanges6], Replies4: of[directorMapReplies4], Replies6: of[directorMapReplies6],
 		AskBackends: of[directorMapAskBackends]}}
 	if err := m.lookups.write(k, newLookups(0)); err != nil {
+		return err
+	}
+	if err := writeRefused(m.services, of[directorMapBackendSources], of[sourceFilter]); err != nil {
 		return err
 	}
 	for name, bytes := range map[string][]byte{

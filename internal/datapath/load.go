@@ -191,6 +191,7 @@ func size(spec *ebpf.CollectionSpec, o Options) {
 		directorMapReplies4:        2 * backends, // those before and after a Set
 		directorMapReplies6:        2 * backends,
 		directorMapAskBackends:     2 * backends,
+		directorMapBackendSources:  2 * backends,
 		directorMapFragments:       o.Limits.Fragments,
 		directorMapGuesses:         services,
 		directorMapFlows:           max(1, o.Limits.Flows/flowWays),

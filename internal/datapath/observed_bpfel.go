@@ -88,6 +88,7 @@ const (
 	observedMapAskEvents           = "ask_events"
 	observedMapBackendCounters     = "backend_counters"
 	observedMapBackendOpened       = "backend_opened"
+	observedMapBackendSources      = "backend_sources"
 	observedMapBackends            = "backends"
 	observedMapEgress              = "egress"
 	observedMapFlowEvents          = "flow_events"
@@ -161,6 +162,7 @@ const (
 	observedVarExportSnatState     = "export_snat_state"
 	observedVarExportToldOutcome   = "export_told_outcome"
 	observedVarExportTurns         = "export_turns"
+	observedVarSourceFilter        = "source_filter"
 )
 
 // loadObserved returns the embedded CollectionSpec for observed.
@@ -221,6 +223,7 @@ type observedMapSpecs struct {
 	AskEvents       *ebpf.MapSpec `ebpf:"ask_events"`
 	BackendCounters *ebpf.MapSpec `ebpf:"backend_counters"`
 	BackendOpened   *ebpf.MapSpec `ebpf:"backend_opened"`
+	BackendSources  *ebpf.MapSpec `ebpf:"backend_sources"`
 	Backends        *ebpf.MapSpec `ebpf:"backends"`
 	Egress          *ebpf.MapSpec `ebpf:"egress"`
 	FlowEvents      *ebpf.MapSpec `ebpf:"flow_events"`
@@ -294,6 +297,7 @@ type observedVariableSpecs struct {
 	ExportSnatState     *ebpf.VariableSpec `ebpf:"export_snat_state"`
 	ExportToldOutcome   *ebpf.VariableSpec `ebpf:"export_told_outcome"`
 	ExportTurns         *ebpf.VariableSpec `ebpf:"export_turns"`
+	SourceFilter        *ebpf.VariableSpec `ebpf:"source_filter"`
 }
 
 // observedObjects contains all objects after they have been loaded into the kernel.
@@ -320,6 +324,7 @@ type observedMaps struct {
 	AskEvents       *ebpf.Map `ebpf:"ask_events"`
 	BackendCounters *ebpf.Map `ebpf:"backend_counters"`
 	BackendOpened   *ebpf.Map `ebpf:"backend_opened"`
+	BackendSources  *ebpf.Map `ebpf:"backend_sources"`
 	Backends        *ebpf.Map `ebpf:"backends"`
 	Egress          *ebpf.Map `ebpf:"egress"`
 	FlowEvents      *ebpf.Map `ebpf:"flow_events"`
@@ -361,6 +366,7 @@ func (m *observedMaps) Close() error {
 		m.AskEvents,
 		m.BackendCounters,
 		m.BackendOpened,
+		m.BackendSources,
 		m.Backends,
 		m.Egress,
 		m.FlowEvents,
@@ -435,6 +441,7 @@ type observedVariables struct {
 	ExportSnatState     *ebpf.Variable `ebpf:"export_snat_state"`
 	ExportToldOutcome   *ebpf.Variable `ebpf:"export_told_outcome"`
 	ExportTurns         *ebpf.Variable `ebpf:"export_turns"`
+	SourceFilter        *ebpf.Variable `ebpf:"source_filter"`
 }
 
 // observedPrograms contains all programs after they have been loaded into the kernel.

@@ -107,7 +107,7 @@ func (p *pins) reusable(spec *ebpf.CollectionSpec) (map[string]*ebpf.Map, error)
 			if name == constants {
 				continue
 			}
-			path := filepath.Join(p.mapsDir(), name)
+			path := filepath.Join(p.mapsDir(), pinName(name))
 			if _, err := os.Stat(path); err != nil {
 				p.adopted = false
 			}
@@ -242,7 +242,7 @@ func (k *kernel) pinAll() error {
 		err := makeDirectory(k.mapsDir()+beside, func(dir string) error {
 			var errs []error
 			for name, m := range k.all {
-				errs = append(errs, pinClone(m, filepath.Join(dir, name)))
+				errs = append(errs, pinClone(m, filepath.Join(dir, pinName(name))))
 			}
 			return errors.Join(errs...)
 		})

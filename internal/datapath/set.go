@@ -48,6 +48,9 @@ func (d *Datapath) Set(t model.Table) error {
 	if err := d.sources.leaveToKernel(d.table.KernelSources); err != nil {
 		return err
 	}
+	if err := d.refused.set(c.changed); err != nil {
+		return err
+	}
 	if err := d.beforeReplies(); err != nil {
 		return err
 	}
@@ -285,6 +288,12 @@ func (d *Datapath) retire(c *change, l *lookupChange) error {
 	gone := d.gone(c)
 	for _, s := range gone {
 		d.sources.leave(s.index)
+		if err := d.refused.leave(s.index); err != nil {
+			return err
+		}
+	}
+	if err := d.refused.clean(); err != nil {
+		return err
 	}
 	if d.retires(c, gone) {
 		for _, index := range d.leaving(c, gone) {

@@ -41,6 +41,11 @@ var reasons = map[string]string{
 	"drop_no_headroom":       "the driver leaves no room for the outer header",
 	"drop_redirect_failed":   "the interface that leads to the backend does not take XDP frames",
 	"drop_source_range":      "the client is in none of the service's source-ranges",
+	"drop_source_vip":        "it comes from a VIP: whoever answers it sends to the directors again",
+	"drop_source_backend":    "it comes from the very address and port where a backend of the service serves",
+	"drop_source_invalid":    "it comes from an unspecified, loopback, multicast or broadcast address: nobody's",
+	"drop_no_service":        "to a VIP, at a port or of a kind that no service has: the kernel would send it back to a router",
+	"drop_answer_late":       "from a VIP to a connection of this host that is over, a health check's: the kernel would reset it, to the VIP",
 }
 
 // Reasons are the labels of all reasons, sorted.

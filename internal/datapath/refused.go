@@ -1,0 +1,192 @@
+package datapath
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"strings"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+)
+
+// sourceFilter is the section of SOURCE_FILTER_BITS, which is a map.
+const (
+	sourceFilter     = ".data.sources"
+	sourceFilterBits = 15 // SOURCE_FILTER_BITS
+)
+
+// refusal is who must not be a client (bpf/refuse.h): VIPs, and backends where they serve. It is
+// in a hash map, and by the hashes of the addresses in a filter, which says who is worth a look.
+type refusal struct {
+	kernel *ebpf.Map
+	memory []byte // of the filter
+	filter []uint64
+	counts []uint32 // addresses of each bit
+	of     map[uint32]refusedBy
+	old    map[directorBackendSource]bool // of the process before, until all services are known
+}
+
+// refusedBy is what one service adds.
+type refusedBy struct {
+	bits []uint32
+	keys map[directorBackendSource]bool
+}
+
+// openRefused finds out what an earlier process has left.
+func openRefused(k *kernel) (*refusal, error) {
+	memory, err := mapArray(k.all[sourceFilter])
+	if err != nil {
+		return nil, fmt.Errorf("map filter of sources into memory: %w", err)
+	}
+	r := &refusal{kernel: k.BackendSources, memory: memory, filter: filterIn(memory),
+		counts: make([]uint32, 1<<sourceFilterBits), of: map[uint32]refusedBy{}, old: map[directorBackendSource]bool{}}
+	var key directorBackendSource
+	var there uint8
+	all := r.kernel.Iterate()
+	for all.Next(&key, &there) {
+		r.old[key] = true
+	}
+	if err := all.Err(); err != nil {
+		return nil, errors.Join(fmt.Errorf("read where backends serve: %w", err), r.close())
+	}
+	return r, nil
+}
+
+func filterIn(memory []byte) []uint64 {
+	return unsafe.Slice((*uint64)(unsafe.Pointer(&memory[0])), 1<<sourceFilterBits/64)
+}
+
+func (r *refusal) close() error {
+	if r.memory == nil {
+		return nil
+	}
+	err := unix.Munmap(r.memory)
+	r.memory, r.filter = nil, nil
+	if err != nil {
+		return fmt.Errorf("unmap filter of sources: %w", err)
+	}
+	return nil
+}
+
+// sourceBit is an address's in the filter, as in_source_filter in bpf/refuse.h computes it.
+func sourceBit(a netip.Addr) uint32 {
+	bytes := addressBytes(a)
+	words := (*[4]uint32)(unsafe.Pointer(&bytes))
+	return (words[0] ^ words[1] ^ words[2] ^ words[3]) * 0x9e3779b1 >> (32 - sourceFilterBits)
+}
+
+// refusedOf is what a service adds: its VIP, and where its backends serve.
+func refusedOf(s *service) refusedBy {
+	by := refusedBy{bits: []uint32{sourceBit(s.key.vip)}, keys: make(map[directorBackendSource]bool, len(s.order))}
+	for _, b := range s.order {
+		by.bits = append(by.bits, sourceBit(b.desired.Address))
+		by.keys[directorBackendSource{Service: s.index, Address: addressBytes(b.desired.Address), Port: bigEndian16(b.desired.Port)}] = true
+	}
+	return by
+}
+
+// set is called with the services that a table has changed, before packets find them. What they
+// no longer have goes at once: packets pass, of whom nobody refuses the source.
+func (r *refusal) set(changed []*service) error {
+	for _, s := range changed {
+		is, was := refusedOf(s), r.of[s.index]
+		for key := range is.keys {
+			if was.keys[key] || r.old[key] {
+				continue
+			}
+			if err := r.kernel.Put(key, uint8(1)); err != nil {
+				return fmt.Errorf("write where backends of service %d serve: %w", s.index, err)
+			}
+		}
+		for _, bit := range is.bits {
+			if r.counts[bit]++; r.counts[bit] == 1 {
+				atomic.OrUint64(&r.filter[bit/64], 1<<(bit%64))
+			}
+		}
+		r.of[s.index] = refusedBy{bits: is.bits, keys: maps.Clone(is.keys)}
+		if err := r.forget(was, is.keys); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// leave takes out what a service has added that goes.
+func (r *refusal) leave(index uint32) error {
+	was := r.of[index]
+	delete(r.of, index)
+	return r.forget(was, nil)
+}
+
+func (r *refusal) forget(was refusedBy, stay map[directorBackendSource]bool) error {
+	for _, bit := range was.bits {
+		if r.counts[bit]--; r.counts[bit] == 0 {
+			atomic.AndUint64(&r.filter[bit/64], ^(uint64(1) << (bit % 64)))
+		}
+	}
+	for key := range was.keys {
+		if stay[key] {
+			continue
+		}
+		if err := ignoreMissing("remove where a backend served", r.kernel.Delete(key)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// clean takes out what the process before has left of services that nobody has any more.
+func (r *refusal) clean() error {
+	if r.old == nil {
+		return nil
+	}
+	for key := range r.old {
+		if !r.of[key.Service].keys[key] {
+			if err := ignoreMissing("remove where a backend served", r.kernel.Delete(key)); err != nil {
+				return err
+			}
+		}
+	}
+	r.old = nil
+	for i := range r.filter {
+		word := uint64(0)
+		for bit := range 64 {
+			if r.counts[64*i+bit] > 0 {
+				word |= 1 << bit
+			}
+		}
+		atomic.StoreUint64(&r.filter[i], word)
+	}
+	return nil
+}
+
+// writeRefused writes what services add into the maps of an observer.
+func writeRefused(services []*service, keys, filter *ebpf.Map) error {
+	memory, err := mapArray(filter)
+	if err != nil {
+		return fmt.Errorf("map filter of sources into memory: %w", err)
+	}
+	words := filterIn(memory)
+	for _, s := range services {
+		by := refusedOf(s)
+		for key := range by.keys {
+			if err := keys.Put(key, uint8(1)); err != nil {
+				return errors.Join(fmt.Errorf("write where backends serve: %w", err), unix.Munmap(memory))
+			}
+		}
+		for _, bit := range by.bits {
+			words[bit/64] |= 1 << (bit % 64)
+		}
+	}
+	if err := unix.Munmap(memory); err != nil {
+		return fmt.Errorf("unmap filter of sources: %w", err)
+	}
+	return nil
+}
+
+// pinName is a map's in a directory of pins, whose names have no dots.
+func pinName(name string) string { return strings.ReplaceAll(strings.TrimPrefix(name, "."), ".", "-") }
