@@ -92,7 +92,7 @@ func read(path string) ([]byte, error) {
 // Parse reads a configuration from YAML text (JSON is YAML too). The name stands
 // for the file in errors. The result has its defaults set and is valid.
 func Parse(name string, text []byte) (model.Config, error) {
-	doc, errs := newDocument(text)
+	doc, errs := newDocument(text, false)
 	var c model.Config
 	if len(errs) == 0 {
 		c, errs = doc.config()
@@ -134,6 +134,8 @@ func (d *document) invalid(err error) Errors {
 	if !errors.As(err, &fields) {
 		return Errors{{Problem: err.Error()}}
 	}
+	full := len(fields) > mostErrors
+	fields = fields[:min(len(fields), mostErrors)]
 	errs := make(Errors, len(fields))
 	for i, f := range fields {
 		line, _ := d.line(f.Path)
@@ -141,6 +143,9 @@ func (d *document) invalid(err error) Errors {
 		if other, found := d.line(f.Other); found && other != line {
 			errs[i].Problem += fmt.Sprintf(" (line %d)", other)
 		}
+	}
+	if full {
+		errs = andMore(errs)
 	}
 	return errs
 }

@@ -13,9 +13,25 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// maxElements bounds the list elements that a file may expand to: aliases make
-// large configurations out of small files.
-const maxElements = 4 << 20
+// Bounds on the memory that a file, or a set, may expand to, in bytes: aliases make large
+// configurations out of small files. The 65,536 services and million backends that are the most
+// that a director has take 232 million.
+const (
+	mostExpanded    = 1 << 30
+	mostExpandedSet = 256 << 20
+)
+
+// mostErrors bounds what is said to be wrong with a text.
+const mostErrors = 100
+
+// andMore ends a list of errors that has no room for all of them.
+func andMore(errs Errors) Errors {
+	if len(errs) < mostErrors {
+		return errs
+	}
+	last := errs[mostErrors-1].Line
+	return append(errs[:mostErrors:mostErrors], Error{Line: last, Problem: "there are more problems than these"})
+}
 
 // required lists the keys that a mapping must have, with what may be written
 // there: guessing a port or a mode would send traffic where nobody asked for it.
@@ -48,19 +64,26 @@ var required = map[reflect.Type][][2]string{
 // config decodes the document, sets defaults, and checks what could be decoded.
 func (d *document) config() (model.Config, Errors) {
 	var c model.Config
-	dec := d.decode(&c)
+	dec := d.decode(&c, mostExpanded)
 	// The zero range means the default there, so "all" would become that, silently.
 	if line, given := d.line("director.snat.ports"); given && c.Director.SNAT.Ports.All() && !dec.lost.has("director.snat.ports") {
 		dec.errs = append(dec.errs, Error{Line: line, Path: "director.snat.ports", Problem: "all is not a range; write 1024-65535, say"})
+	}
+	if dec.full {
+		return c, dec.errs // most of it may be missing
 	}
 	c.SetDefaults()
 	return c, append(dec.errs, dec.lost.without(d.invalid(c.Validate()))...)
 }
 
-// decode turns the document into a value. Whatever is wrong with it is in the decoder's errors.
-func (d *document) decode(to any) *decoder {
-	dec := &decoder{document: d, open: make(map[string]bool), fields: make(map[reflect.Type]map[string]int)}
+// decode turns the document into a value of so many bytes at most. Whatever is wrong with it is in
+// the decoder's errors.
+func (d *document) decode(to any, most int) *decoder {
+	dec := &decoder{document: d, most: most, open: make(map[string]bool), fields: make(map[reflect.Type]map[string]int)}
 	dec.value(d.root, reflect.ValueOf(to).Elem(), nil)
+	if dec.full {
+		dec.errs = andMore(dec.errs)
+	}
 	return dec
 }
 
@@ -69,7 +92,9 @@ type decoder struct {
 	*document
 	errs     Errors
 	lost     lostPaths
-	elements int
+	full     bool            // no more errors are collected, and nothing is decoded
+	expanded int             // bytes
+	most     int             // bytes to expand to
 	open     map[string]bool // anchors whose value is being decoded
 	fields   map[reflect.Type]map[string]int
 }
@@ -95,17 +120,24 @@ func (p *path) String() string {
 
 // fail notes what is wrong with a value, which is not decoded then.
 func (d *decoder) fail(n ast.Node, at *path, format string, args ...any) {
-	d.refuse(n, at, format, args...)
-	d.lost = append(d.lost, at.String())
+	if d.refuse(n, at, format, args...); !d.full {
+		d.lost = append(d.lost, at.String())
+	}
 }
 
 // refuse notes what is wrong and loses no value: a key that is one too many, say.
 func (d *decoder) refuse(n ast.Node, at *path, format string, args ...any) {
+	if d.full = d.full || len(d.errs) >= mostErrors; d.full {
+		return
+	}
 	d.errs = append(d.errs, Error{Line: lineOf(n), Path: at.String(), Problem: fmt.Sprintf(format, args...)})
 }
 
 // value decodes a node into v.
 func (d *decoder) value(n ast.Node, v reflect.Value, at *path) {
+	if d.full {
+		return
+	}
 	switch node := n.(type) {
 	case *ast.AnchorNode:
 		name := nameOf(node.Name)
@@ -125,6 +157,9 @@ func (d *decoder) value(n ast.Node, v reflect.Value, at *path) {
 		return
 	}
 	if v.Kind() == reflect.Pointer {
+		if !d.expand(n, at, 1, v.Type().Elem()) {
+			return
+		}
 		v.Set(reflect.New(v.Type().Elem()))
 		v = v.Elem()
 	}
@@ -159,6 +194,15 @@ func (d *decoder) alias(node *ast.AliasNode, v reflect.Value, at *path) {
 	}
 }
 
+// expand takes room for values of a type, and reports whether there is room for them.
+func (d *decoder) expand(n ast.Node, at *path, count int, t reflect.Type) bool {
+	if d.expanded += count * int(t.Size()); d.expanded > d.most {
+		d.fail(n, at, "all that is written, and aliases repeat, takes more than %d bytes", d.most)
+		d.full = true
+	}
+	return d.expanded <= d.most
+}
+
 // list decodes a sequence.
 func (d *decoder) list(n ast.Node, v reflect.Value, at *path) {
 	sequence, ok := n.(*ast.SequenceNode)
@@ -166,8 +210,7 @@ func (d *decoder) list(n ast.Node, v reflect.Value, at *path) {
 		d.fail(n, at, "is %s, not a list", kindOf(n))
 		return
 	}
-	if d.elements += len(sequence.Values); d.elements > maxElements {
-		d.fail(n, at, "the file's lists have more than %d elements", maxElements)
+	if !d.expand(n, at, len(sequence.Values), v.Type().Elem()) {
 		return
 	}
 	if len(sequence.Values) == 0 {
@@ -254,7 +297,9 @@ func (d *decoder) unknown(key ast.Node, at *path, fields map[string]int) (meant 
 	known := strings.Join(slices.Sorted(maps.Keys(fields)), ", ")
 	if meant = model.Nearest(at.key, maps.Keys(fields)); meant != "" {
 		d.refuse(key, at, "unknown key; did you mean %s? (known here: %s)", meant, known)
-		d.lost = append(d.lost, (&path{parent: at.parent, key: meant}).String())
+		if !d.full {
+			d.lost = append(d.lost, (&path{parent: at.parent, key: meant}).String())
+		}
 		return meant
 	}
 	d.refuse(key, at, "unknown key (known here: %s)", known)

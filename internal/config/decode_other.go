@@ -10,9 +10,9 @@ import (
 // configuration: for the files of other programs than weir's own. What is wrong with the
 // values, validate says, when all of them could be read. Wrong text gives Errors.
 func Decode(name string, text []byte, to any, validate func() model.FieldErrors) error {
-	doc, errs := newDocument(text)
+	doc, errs := newDocument(text, false)
 	if len(errs) == 0 {
-		errs = doc.decode(to).errs
+		errs = doc.decode(to, mostExpanded).errs
 	}
 	if len(errs) == 0 {
 		if wrong := validate(); len(wrong) > 0 {

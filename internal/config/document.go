@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/goccy/go-yaml/ast"
-	"github.com/goccy/go-yaml/parser"
 )
 
 // document is the one YAML document of a file, and where its anchors are.
@@ -16,16 +15,15 @@ type document struct {
 	anchors map[string]ast.Node
 }
 
-// newDocument parses the text and checks that it is one mapping.
-func newDocument(text []byte) (*document, Errors) {
+// newDocument parses the text, of a set or of something else, and checks that it is one mapping.
+func newDocument(text []byte, set bool) (*document, Errors) {
 	text = bytes.TrimPrefix(text, byteOrderMark)
 	if wrong := checkText(text); wrong != nil {
 		return nil, Errors{*wrong}
 	}
-	// Duplicate keys are the decoder's to report: it knows the path of the field.
-	file, err := parser.ParseBytes(text, 0, parser.AllowDuplicateMapKey())
-	if err != nil {
-		return nil, Errors{syntaxError(text, err)}
+	file, errs := parse(text, set)
+	if len(errs) > 0 {
+		return nil, errs
 	}
 	var body ast.Node
 	for _, doc := range file.Docs {
@@ -91,7 +89,7 @@ func nameOf(n ast.Node) string {
 // line returns the line of the field with this path, and whether there is one;
 // else the line of the innermost field around it.
 func (d *document) line(path string) (line int, found bool) {
-	if path == "" {
+	if path == "" || d.root == nil {
 		return 0, false
 	}
 	var node ast.Node = d.root
@@ -145,11 +143,20 @@ func kindOf(n ast.Node) string {
 	case *ast.IntegerNode, *ast.FloatNode, *ast.InfinityNode, *ast.NanNode:
 		return fmt.Sprintf("the number %s", nameOf(n))
 	case *ast.StringNode:
-		return fmt.Sprintf("the text %q", n.Value)
+		return fmt.Sprintf("the text %q", shown(n.Value))
 	case *ast.LiteralNode:
 		return "text"
 	case *ast.TagNode:
 		return "a tag"
 	}
 	return "a " + strings.ToLower(n.Type().String())
+}
+
+// shown is so much of a text as an error repeats.
+func shown(text string) string {
+	const most = 100
+	if len(text) <= most {
+		return text
+	}
+	return strings.ToValidUTF8(text[:most], "") + "..."
 }

@@ -18,32 +18,56 @@ func LoadSet(path string) (services []model.Service, text []byte, err error) {
 }
 
 // ParseSet reads an owner's services from YAML text, as strictly as Parse. What only a
-// director can know (its limits, its addresses for full NAT) is left to it.
+// director can know (its limits, its addresses for full NAT) is left to it. The text may come
+// from whoever may write to the API: what it takes to read it is bounded.
 func ParseSet(name string, text []byte) ([]model.Service, error) {
-	doc, errs := newDocument(text)
+	if services, is := written(text); is {
+		services, err := validSet(services)
+		if err == nil {
+			return services, nil
+		}
+		if len(text) > mostSetText {
+			return nil, named(name, (&document{}).invalid(err)) // without the lines
+		}
+	}
+	doc, errs := newDocument(text, true)
 	var set struct {
 		Services []model.Service `json:"services"`
 	}
-	var c model.Config
 	if len(errs) == 0 {
-		dec := doc.decode(&set)
+		dec := doc.decode(&set, mostExpandedSet)
 		errs = dec.errs
 		// A file without the key is more likely the wrong one than an empty set.
 		if _, given := doc.line("services"); !given && len(errs) == 0 {
 			errs = Errors{{Path: "services", Problem: "is required (an empty list is [])"}}
 		}
-		c.Services = set.Services
-		c.Director.Limits = model.Limits{Services: model.MaxServices, Backends: model.MaxBackends,
-			RingMemory: model.MaxRingMemory, Fragments: model.MaxFragments, SourceRanges: model.MaxSourceRanges}
-		c.SetDefaults()
-		errs = append(errs, dec.lost.without(doc.invalid(c.Validate()))...)
+		if dec.full {
+			return nil, named(name, errs) // most of it may be missing
+		}
+		var err error
+		set.Services, err = validSet(set.Services)
+		errs = append(errs, dec.lost.without(doc.invalid(err))...)
 	}
 	if len(errs) == 0 {
-		return c.Services, nil
+		return set.Services, nil
 	}
+	return nil, named(name, errs)
+}
+
+// validSet gives services their defaults, and says what is wrong with them for every director.
+func validSet(services []model.Service) ([]model.Service, error) {
+	c := model.Config{Services: services}
+	c.Director.Limits = model.Limits{Services: model.MaxServices, Backends: model.MaxBackends,
+		RingMemory: model.MaxRingMemory, Fragments: model.MaxFragments, SourceRanges: model.MaxSourceRanges}
+	c.SetDefaults()
+	return c.Services, c.Validate()
+}
+
+// named gives errors the name of their file, and the order of its lines.
+func named(name string, errs Errors) Errors {
 	for i := range errs {
 		errs[i].File = name
 	}
 	slices.SortStableFunc(errs, func(a, b Error) int { return a.Line - b.Line })
-	return nil, errs
+	return errs
 }

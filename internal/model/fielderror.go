@@ -36,11 +36,18 @@ func (e FieldErrors) Unwrap() []error {
 	return list
 }
 
+// mostProblems bounds what is found wrong with one configuration: a small text may have a
+// million services.
+const mostProblems = 1000
+
 func (e *FieldErrors) add(path, format string, args ...any) {
-	*e = append(*e, FieldError{Path: path, Problem: fmt.Sprintf(format, args...)})
+	e.addWithOther(path, "", format, args...)
 }
 
 func (e *FieldErrors) addWithOther(path, other, format string, args ...any) {
+	if len(*e) >= mostProblems {
+		return
+	}
 	*e = append(*e, FieldError{Path: path, Other: other, Problem: fmt.Sprintf(format, args...)})
 }
 

@@ -1,0 +1,53 @@
+package config
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"unsafe"
+
+	"weir.io/weir/internal/model"
+)
+
+// written reads a set that stands there as weir itself writes it, {"services":[...]} with each
+// service as model.Service is written: directors' clients are other programs of weir's, and
+// their sets are the large ones. It takes the memory of the services alone, where a YAML tree of
+// the same text takes a hundred times its length. A text of any other form is not read.
+func written(text []byte) (services []model.Service, is bool) {
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	for _, want := range []json.Token{json.Delim('{'), "services", json.Delim('[')} {
+		if got, err := decoder.Token(); err != nil || got != want {
+			return nil, false
+		}
+	}
+	services, expanded := []model.Service{}, 0
+	for decoder.More() {
+		var one json.RawMessage
+		if decoder.Decode(&one) != nil {
+			return nil, false
+		}
+		var s model.Service
+		if json.Unmarshal(one, &s) != nil {
+			return nil, false
+		}
+		// The decoder takes keys in capitals, repeated and unknown ones, and null; what it makes of
+		// a text is what the text says if it is written as the same text.
+		again, err := json.Marshal(&s)
+		if err != nil || !bytes.Equal(again, one) || bytes.Contains(one, []byte(":null")) {
+			return nil, false
+		}
+		expanded += int(unsafe.Sizeof(s)) + len(s.Backends)*int(unsafe.Sizeof(model.Backend{})) + len(one)
+		if expanded > mostExpandedSet+mostSetText {
+			return nil, false
+		}
+		s.Backends = append(make([]model.Backend, 0, len(s.Backends)), s.Backends...)
+		services = append(services, s)
+	}
+	for _, want := range []json.Token{json.Delim(']'), json.Delim('}')} {
+		if got, err := decoder.Token(); err != nil || got != want {
+			return nil, false
+		}
+	}
+	_, err := decoder.Token()
+	return services, err == io.EOF
+}
