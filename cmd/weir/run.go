@@ -310,7 +310,7 @@ func (d *director) run(ctx context.Context, first model.Config, changes <-chan c
 	d.presence.group, d.presence.run = d.group, d.whatRuns
 	server.Handle("/metrics", metrics.Handler(version, d, d.announcers.bgp.Status, d.bfd.Sessions, func() []model.Problem { return d.Info().Problems }))
 	server.HandleBGP(d.announcers.bgp.Status)
-	server.HandleSets(&sets{planner: planner{d.keeper, d.kernel, d.checker.Results, d.first.Limits}})
+	server.HandleSets(&sets{planner: planner{d.keeper, d.kernel, d.checker.Results, d.first.Limits}, reading: api.NewReading()})
 	server.HandleExplain(d.explain)
 	server.HandleCapture(d.capture)
 	server.HandleFlows(d.flows)

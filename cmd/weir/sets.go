@@ -17,7 +17,8 @@ import (
 // sets is the API's way to the sets of a director's store.
 type sets struct {
 	planner
-	given given
+	given   given
+	reading *api.Reading
 }
 
 // List returns what sets there are, the file's too.
@@ -40,19 +41,24 @@ func (s *sets) Get(owner string) (api.Set, bool) {
 
 // Put makes a set what runs, beside the file and the other sets.
 func (s *sets) Put(ctx context.Context, owner string, text api.SetText, when api.Condition) (api.SetChange, error) {
-	return s.change(owner, text, func(services []model.Service) (desired.Change, error) {
+	return s.change(ctx, owner, text, func(services []model.Service) (desired.Change, error) {
 		return s.keeper.PutPart(ctx, owner, services, text.Part, desired.Condition(when))
 	})
 }
 
-func (s *sets) change(owner string, text api.SetText, do func([]model.Service) (desired.Change, error)) (none api.SetChange, err error) {
+func (s *sets) change(ctx context.Context, owner string, text api.SetText, do func([]model.Service) (desired.Change, error)) (none api.SetChange, err error) {
 	if err := store.CheckOwner(owner); err != nil {
 		return none, api.NewProblem(http.StatusUnprocessableEntity, err.Error(), api.FieldProblem{Field: "owner", Detail: err.Error()})
 	}
-	services, err := parseSet(text)
+	var services []model.Service
+	release, err := s.reading.Do(ctx, func() (size int, err error) {
+		services, err = parseSet(text)
+		return model.SizeOf(services), err
+	})
 	if err != nil {
 		return none, err
 	}
+	defer release()
 	change, err := do(services)
 	return api.SetChange(change), worded(err)
 }
@@ -74,8 +80,8 @@ func worded(err error) error {
 
 // parseSet reads a set. JSON is YAML, too, but not the other way round.
 func parseSet(text api.SetText) ([]model.Service, error) {
-	if text.JSON {
-		if err := json.Unmarshal(text.Text, new(json.RawMessage)); err != nil {
+	if text.JSON && !json.Valid(text.Text) {
+		if err := json.Unmarshal(text.Text, new(json.RawMessage)); err != nil { // says where
 			return nil, api.NewProblem(http.StatusBadRequest, "the body is not JSON: "+err.Error())
 		}
 	}
@@ -126,10 +132,17 @@ func (s *sets) Documents(owner string) ([]model.Document, bool) {
 
 // Give makes a set with its logs what runs, beside the file and the other sets.
 func (s *sets) Give(ctx context.Context, owner string, text []byte) (none api.SetChange, err error) {
-	set, err := s.given.parse(owner, text)
+	var set givenSet
+	release, err := s.reading.Do(ctx, func() (int, error) {
+		if set, err = s.given.parse(owner, text); err != nil {
+			return 0, api.NewProblem(http.StatusBadRequest, "the body is not a set with its logs: "+err.Error())
+		}
+		return len(text), nil
+	})
 	if err != nil {
-		return none, api.NewProblem(http.StatusBadRequest, "the body is not a set with its logs: "+err.Error())
+		return none, err
 	}
+	defer release()
 	if set.documents == nil {
 		return none, api.NewProblem(http.StatusUnprocessableEntity, "documents: is required (an empty list is [])", api.FieldProblem{Field: "documents", Detail: "is required (an empty list is [])"})
 	}

@@ -25,7 +25,7 @@ type planner struct {
 // Plan says what Put would change.
 func (s *sets) Plan(ctx context.Context, r api.PlanRequest) (none api.Plan, err error) {
 	var planned desired.Planned
-	change, err := s.change(r.Owner, r.SetText, func(services []model.Service) (desired.Change, error) {
+	change, err := s.change(ctx, r.Owner, r.SetText, func(services []model.Service) (desired.Change, error) {
 		planned, err = s.keeper.Plan(ctx, r.Owner, services, r.Part)
 		return planned.Change, err
 	})

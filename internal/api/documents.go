@@ -40,10 +40,10 @@ func (s *Server) handleDocuments() {
 	handle(s, operation{method: http.MethodGet, path: path, id: "get-documents", summary: "A set with its logs", needs: model.RoleRead,
 		text: "Each service with its log of generations. Keys are hidden.", answers: map[string]*huma.Response{"200": {Description: "OK",
 			Content: map[string]*huma.MediaType{"application/json": {Schema: s.documentsSchema()}}}}}, func(ctx context.Context, in *OwnerPath) (*gotDocuments, error) { return s.getDocuments(ctx, in) })
-	handle(s, operation{method: http.MethodPut, path: path, id: "put-documents", summary: "Replace a set as a whole, and its logs", needs: model.RoleAdmin, large: true,
+	handle(s, operation{method: http.MethodPut, path: path, id: "put-documents", summary: "Replace a set as a whole, and its logs", needs: model.RoleAdmin, body: true,
 		text: "For whoever writes the logs of several directors that have no store in common: the director uses these, and appends nothing to them and takes nothing out until the next are given. " +
 			"The directors of a group that share an etcd write their own, and refuse it.",
-		errors: []int{http.StatusRequestTimeout, http.StatusConflict, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType}}, s.putDocuments)
+		errors: []int{http.StatusRequestTimeout, http.StatusConflict, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType, http.StatusServiceUnavailable}}, s.putDocuments)
 	s.api.OpenAPI().Paths[base+path].Put.RequestBody = &huma.RequestBody{Required: true, Description: "what is wanted, in JSON",
 		Content: map[string]*huma.MediaType{"application/json": {Schema: s.documentsSchema()}}}
 }

@@ -111,12 +111,18 @@ func (p *paces) limiter(name string) *rate.Limiter {
 
 // tooSoon tells a client when to ask again.
 func tooSoon(wait time.Duration, detail string) error {
-	after := http.Header{"Retry-After": {strconv.Itoa(int(math.Ceil(wait.Seconds())))}}
+	after := http.Header{"Retry-After": {seconds(wait)}}
 	return huma.ErrorWithHeaders(NewProblem(http.StatusTooManyRequests, detail), after)
 }
 
+// seconds is a time in whole seconds, as headers have it.
+func seconds(d time.Duration) string { return strconv.Itoa(int(math.Ceil(d.Seconds()))) }
+
 // unreadable says why a body could not be read.
-func unreadable(err error) *Problem {
+func unreadable(err error) error {
+	if known := huma.StatusError(nil); errors.As(err, &known) {
+		return err
+	}
 	if long := (*http.MaxBytesError)(nil); errors.As(err, &long) {
 		return NewProblem(http.StatusRequestEntityTooLarge, fmt.Sprintf("the body is longer than %d bytes", long.Limit))
 	}

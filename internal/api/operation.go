@@ -18,8 +18,11 @@ import (
 // base is what every path of the API begins with.
 const base = "/v1/"
 
+// largeAnswers is how many large answers are made at the same time.
+const largeAnswers = 4
+
 func newServer(title string, log *slog.Logger) *Server {
-	s := &Server{mux: http.NewServeMux(), log: log, large: make(chan struct{}, setsRead)}
+	s := &Server{mux: http.NewServeMux(), log: log, large: make(chan struct{}, largeAnswers)}
 	s.streams, s.endStreams = context.WithCancel(context.Background())
 	s.api = huma.NewAPI(huma.Config{
 		OpenAPI: &huma.OpenAPI{
@@ -47,7 +50,8 @@ type operation struct {
 	needs        model.Role
 	// owner says whose set it is about; nil: nobody's, or the operation looks at that itself.
 	owner  func(huma.Context) string
-	large  bool  // what is sent may be so large that only some are read at a time
+	large  bool  // what it answers may be so large that only some are made at a time
+	body   bool  // what is sent may be so large that there is no room for many
 	errors []int // its own, besides those that everything has
 	// answers are said of those that the library does not know from the output; nil: it does.
 	answers map[string]*huma.Response
@@ -123,6 +127,11 @@ func (s *Server) admit(op operation) func(huma.Context, func(huma.Context)) {
 			case <-ctx.Context().Done():
 				return
 			}
+		}
+		if op.body {
+			b := s.bodies.begin(callerOf(ctx.Context()).Name)
+			defer b.end()
+			ctx = huma.WithValue(ctx, bodyKey{}, b)
 		}
 		next(ctx)
 	}

@@ -31,7 +31,8 @@ type Server struct {
 	log      *slog.Logger
 	document func() ([]byte, error)
 	reading  sync.Mutex    // one reader of every counter in the kernel is enough
-	large    chan struct{} // has one for each large request that is under way
+	large    chan struct{} // has one for each large answer that is made
+	bodies   bodies        // of large requests
 	sets     Sets          // nil: there are none, as in an agent
 	events   *Events       // nil: there are none
 

@@ -2,8 +2,8 @@ package api
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"io"
 	"math"
 	"mime"
 	"net/http"
@@ -19,11 +19,10 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// Bounds on a set that is sent: as a configuration file, and in this time.
+// Bounds on a set that is sent: a million backends, as weir writes them, and in this time.
 const (
-	setBytes = 256 << 20
+	setBytes = 128 << 20
 	setTime  = time.Minute
-	setsRead = 4 // at the same time: a large one takes some GiB until it is understood
 )
 
 // Sets is where the services of owners are kept. An error that is a Problem has its own status.
@@ -143,11 +142,11 @@ func (s *Server) HandleSets(sets Sets) {
 	ofPath := func(ctx huma.Context) string { return ctx.Param("owner") }
 	ofQuery := func(ctx huma.Context) string { return ctx.Query("owner") }
 	errs := []int{http.StatusRequestTimeout, http.StatusConflict, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType, http.StatusServiceUnavailable}
-	handle(s, operation{method: http.MethodPut, path: one, id: "put-set", summary: "Replace a set as a whole", needs: model.RoleWrite, owner: ofPath, large: true,
+	handle(s, operation{method: http.MethodPut, path: one, id: "put-set", summary: "Replace a set as a whole", needs: model.RoleWrite, owner: ofPath, body: true,
 		text: "Services that are not in it are removed. It is one transaction for all directors of a group, and answered when this one forwards by it. " +
 			"With If-Match it replaces only the set that the client knows.",
 		errors: append(errs, http.StatusPreconditionFailed)}, s.putSet)
-	handle(s, operation{method: http.MethodPost, path: "plan", id: "plan-set", summary: "What a set would change", needs: model.RoleWrite, owner: ofQuery, large: true,
+	handle(s, operation{method: http.MethodPost, path: "plan", id: "plan-set", summary: "What a set would change", needs: model.RoleWrite, owner: ofQuery, body: true,
 		text: "It takes what would be put, and says what putting it would answer, what becomes of the traffic that is seen now, and which connections are at risk. Nothing is changed.", errors: errs}, s.planSet)
 	s.handleDrain()
 	s.handleDocuments()
@@ -240,7 +239,11 @@ func (b *setBody) Resolve(ctx huma.Context) []error {
 	if r.ContentLength > setBytes {
 		return []error{unreadable(&http.MaxBytesError{Limit: setBytes})}
 	}
-	if b.text.Text, err = io.ReadAll(http.MaxBytesReader(w, r.Body, setBytes)); err != nil {
+	room := ctx.Context().Value(bodyKey{}).(*body) // admit has put it there
+	if b.text.Text, err = room.read(http.MaxBytesReader(w, r.Body, setBytes)); err != nil {
+		if known := huma.HeadersError(nil); errors.As(err, &known) { // the library forgets them
+			ctx.SetHeader("Retry-After", known.GetHeaders().Get("Retry-After"))
+		}
 		return []error{unreadable(err)}
 	}
 	return nil

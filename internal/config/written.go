@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"io"
-	"unsafe"
 
 	"weir.io/weir/internal/model"
 )
@@ -36,8 +35,7 @@ func written(text []byte) (services []model.Service, is bool) {
 		if err != nil || !bytes.Equal(again, one) || bytes.Contains(one, []byte(":null")) {
 			return nil, false
 		}
-		expanded += int(unsafe.Sizeof(s)) + len(s.Backends)*int(unsafe.Sizeof(model.Backend{})) + len(one)
-		if expanded > mostExpandedSet+mostSetText {
+		if expanded += model.SizeOf([]model.Service{s}) + len(one); expanded > mostExpandedSet+mostSetText {
 			return nil, false
 		}
 		s.Backends = append(make([]model.Backend, 0, len(s.Backends)), s.Backends...)

@@ -1,0 +1,143 @@
+package api
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+)
+
+// Bounds on what large requests take together, in bytes.
+const (
+	bodiesOfAll = 2 * setBytes // that have come, or are coming; of one client at most setBytes
+	servicesIn  = 512 << 20    // services that were read of sets, and are not applied yet
+)
+
+// Large requests wait so long for their turn, and come again after so long where there is none.
+const (
+	turnWait  = 5 * time.Second
+	turnAgain = 5 * time.Second
+)
+
+// busy tells a client that others take what its request needs.
+func busy(detail string) error {
+	after := http.Header{"Retry-After": {seconds(turnAgain)}}
+	return huma.ErrorWithHeaders(NewProblem(http.StatusServiceUnavailable, detail), after)
+}
+
+// Reading lets one set be read at a time, which is when it takes most memory, and bounds what
+// those take together that were read and are not applied yet.
+type Reading struct {
+	turn chan struct{}
+	wait time.Duration
+	most int // bytes of services
+
+	mu   sync.Mutex
+	held int
+}
+
+// NewReading returns one that nobody reads by.
+func NewReading() *Reading {
+	return &Reading{turn: make(chan struct{}, 1), wait: turnWait, most: servicesIn}
+}
+
+// Do reads a set when it is its turn: read returns the bytes that the services take, which are
+// held until release. An error of Do's own is a Problem: ask again.
+func (r *Reading) Do(ctx context.Context, read func() (size int, err error)) (release func(), err error) {
+	end := time.NewTimer(r.wait)
+	defer end.Stop()
+	select {
+	case r.turn <- struct{}{}:
+		defer func() { <-r.turn }()
+	case <-end.C:
+		return nil, busy("another set is being read: ask again")
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	size, err := read()
+	if err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.held > 0 && r.held+size > r.most {
+		return nil, busy("other sets that were sent are not applied yet: ask again")
+	}
+	r.held += size
+	return func() {
+		r.mu.Lock()
+		r.held -= size
+		r.mu.Unlock()
+	}, nil
+}
+
+// bodies are those of large requests that have come, or are coming.
+type bodies struct {
+	mu   sync.Mutex
+	held int
+	of   map[string]int // by client; there are not more than the configuration has
+}
+
+// body is one of them.
+type body struct {
+	of     *bodies
+	client string
+	held   int
+}
+
+type bodyKey struct{}
+
+// begin notes that a client sends one. It ends with the request.
+func (b *bodies) begin(client string) *body { return &body{of: b, client: client} }
+
+// take takes room for more of it, and reports whether there is room.
+func (b *body) take(more int) bool {
+	b.of.mu.Lock()
+	defer b.of.mu.Unlock()
+	if b.of.held+more > bodiesOfAll || b.of.of[b.client]+more > setBytes+readAtLeast {
+		return false
+	}
+	if b.of.of == nil {
+		b.of.of = map[string]int{}
+	}
+	b.of.held += more
+	b.of.of[b.client] += more
+	b.held += more
+	return true
+}
+
+func (b *body) end() {
+	b.of.mu.Lock()
+	defer b.of.mu.Unlock()
+	b.of.held -= b.held
+	if b.of.of[b.client] -= b.held; b.of.of[b.client] == 0 {
+		delete(b.of.of, b.client)
+	}
+	b.held = 0
+}
+
+const readAtLeast = 4096
+
+// read reads a body, with room for what has come and not for what a client says will come.
+func (b *body) read(r io.Reader) ([]byte, error) {
+	var text []byte
+	for {
+		if len(text) == cap(text) {
+			more := max(readAtLeast, cap(text)/2)
+			if !b.take(more) {
+				return nil, busy("others send as much as there is room for: ask again")
+			}
+			text = slices.Grow(text, more)[: len(text) : len(text)+more]
+		}
+		n, err := r.Read(text[len(text):cap(text)])
+		if text = text[:len(text)+n]; err == io.EOF {
+			return text, nil
+		} else if err != nil {
+			return nil, err
+		}
+	}
+}

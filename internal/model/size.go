@@ -1,0 +1,14 @@
+package model
+
+import "unsafe"
+
+// SizeOf returns the bytes that services take with their lists, about: without what aliases of a
+// text or other services may share, such as names.
+func SizeOf(services []Service) (bytes int) {
+	bytes = len(services) * int(unsafe.Sizeof(Service{}))
+	for i := range services {
+		s := &services[i]
+		bytes += len(s.Backends)*int(unsafe.Sizeof(Backend{})) + len(s.SourceRanges)*int(unsafe.Sizeof(s.SourceRanges[0]))
+	}
+	return bytes
+}
