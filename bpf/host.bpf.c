@@ -33,6 +33,7 @@
 /* Go names these too, and the programs alone would not mention them in their BTF. */
 const enum host_reason *export_host_reason __attribute__((unused));
 const enum host_source_flag *export_host_source_flag __attribute__((unused));
+const enum host_peer_flag *export_host_peer_flag __attribute__((unused));
 const enum host_service_flag *export_host_service_flag __attribute__((unused));
 const enum pod_sign *export_pod_sign __attribute__((unused));
 const enum pod_way_kind *export_pod_way_kind __attribute__((unused));
@@ -76,15 +77,15 @@ static __always_inline int ends_at_pod(struct tunnel *t)
 static __always_inline enum host_reason admit(const struct tunnel *t, struct inner *inner,
 					      __u32 senders)
 {
-	struct host_peer peer = { .address = t->source };
+	__u32 *peer;
 
 	inner->service = find_service(&inner->destination);
 	if (!inner->service)
 		return is_vip(inner) ? HOST_DROP_NO_SERVICE : HOST_PASS_NOT_VIP;
 	if (senders & HOST_SOURCE_DIRECTOR)
 		return PARSED;
-	peer.service = inner->service;
-	return bpf_map_lookup_elem(&peers, &peer) ? PARSED : HOST_DROP_NOT_PEER;
+	peer = find_peer(inner->service, &t->source);
+	return peer && *peer & HOST_PEER_SENDS ? PARSED : HOST_DROP_NOT_PEER;
 }
 
 /* RFC 6040 section 4.2: the inner ECN field after decapsulation, -1 to drop. */
@@ -194,6 +195,18 @@ static __always_inline int has_chance(const struct tunnel *t, const struct inner
 	       inner->destination.protocol == IPPROTO_UDP;
 }
 
+/*
+ * Packets go on to backends of their service alone: else this host would send to any address for
+ * everybody who can send from one that it believes.
+ */
+static __always_inline enum host_reason keep_known(enum host_reason reason,
+						   const struct chance *chance)
+{
+	if (reason != HOST_PASSED_ON || find_peer(chance->service, &chance->hop))
+		return reason;
+	return HOST_DROP_UNKNOWN_HOP;
+}
+
 /* Of the service this host has pods alone: the kernel would send the VIP's packets away. */
 static __always_inline int has_pods_only(__u32 index)
 {
@@ -215,7 +228,8 @@ static __always_inline enum host_reason divide(enum host_reason reason, const st
 
 static __always_inline int is_drop(enum host_reason reason)
 {
-	return reason >= HOST_DROP_INNER_MALFORMED && reason <= HOST_DROP_DECAP_FAILED;
+	return (reason >= HOST_DROP_INNER_MALFORMED && reason <= HOST_DROP_DECAP_FAILED) ||
+	       reason == HOST_DROP_UNKNOWN_HOP;
 }
 
 /* Every verdict is counted here. Says whether to drop. */
@@ -280,7 +294,7 @@ int host_xdp(struct xdp_md *ctx)
 		if (reason == PARSED)
 			reason = judge_datagram_xdp(ctx, &chance);
 	}
-	reason = divide(reason, &t, &inner);
+	reason = keep_known(divide(reason, &t, &inner), &chance);
 	if (reason == HOST_PASSED_ON || reason == HOST_DECAP_POD)
 		return XDP_PASS; /* as it came, and counted by host_after_xdp */
 	if (is_decap(reason))
@@ -373,6 +387,7 @@ static __always_inline int conclude(struct __sk_buff *skb, enum host_reason reas
 				       t, inner);
 	if (is_decap(reason) && (unwrap_skb(skb, t, inner) || (pod && send_to_pod(skb))))
 		reason = HOST_DROP_DECAP_FAILED;
+	reason = keep_known(reason, &chance);
 	if (reason == HOST_PASSED_ON) {
 		action = pass_on(skb, t, &chance);
 		if (action < 0)

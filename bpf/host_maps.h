@@ -42,6 +42,7 @@ struct {
 	__type(value, __u32);
 } ranges SEC(".maps");
 
+/* Values are enum host_peer_flag. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, HOST_PEERS_MAX);
@@ -125,6 +126,14 @@ static __always_inline void count_reason(enum host_reason reason, __u32 bytes)
 	__u32 index = reason;
 
 	count(bpf_map_lookup_elem(&reasons, &index), bytes);
+}
+
+/* What a host is to a service: enum host_peer_flag; NULL: none of its backends. */
+static __always_inline __u32 *find_peer(__u32 service, const struct address *host)
+{
+	struct host_peer peer = { .service = service, .address = *host };
+
+	return bpf_map_lookup_elem(&peers, &peer);
 }
 
 /* The index of the service at an address, port and protocol; 0 is none. */

@@ -41,10 +41,17 @@ enum host_source_flag {
 	HOST_SOURCE_BACKEND = 1 << 1,  /* for the services that have it: see host_peer */
 };
 
-/* A backend may send its services' packets on to this host, others' not. */
+/*
+ * Backends send their services' packets on to each other, and to nobody else. Directors may
+ * name one for a while that this host's configuration does not have any more.
+ */
 struct host_peer {
 	__u32 service;
 	struct address address;
+};
+
+enum host_peer_flag {
+	HOST_PEER_SENDS = 1 << 0, /* packets may come from it; they may go to any peer */
 };
 
 /* A flow of UDP, or a connection of TCP, as the client's packets have it. */
@@ -137,5 +144,7 @@ enum host_reason {
 	HOST_CLAMP_LOWERED, /* SYN whose MSS was lowered */
 	HOST_CLAMP_FITS,    /* SYN whose MSS fits as it is */
 	HOST_CLAMP_ABSENT,  /* SYN without a readable MSS option: peers assume 536 or 1220 */
+	/* Appended, because counters outlive versions. Ingress: dropped. */
+	HOST_DROP_UNKNOWN_HOP, /* it was to go on to a host that is no backend of the service */
 	HOST_REASON_COUNT,
 };

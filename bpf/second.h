@@ -60,7 +60,10 @@ static long try_hop(__u32 i, struct hop_search *search)
 	if (i >= search->to || !read_hop(search->view, search->chance, i))
 		return 1;
 	hop = search->chance->hop; /* 6.1 takes keys from the stack only */
-	if (bpf_map_lookup_elem(&tunnel_ends, &hop) || (search->now && !may_ask(&hop, search->now)))
+	if (bpf_map_lookup_elem(&tunnel_ends, &hop))
+		return 0;
+	/* What is no peer is found, for which the packet is dropped, and nothing is remembered of it. */
+	if (search->now && find_peer(search->chance->service, &hop) && !may_ask(&hop, search->now))
 		return 0;
 	search->chance->next = i + 1;
 	search->found = 1;

@@ -43,7 +43,8 @@ type Agent struct {
 	config      model.Config
 	seen        facts // when the configuration was last applied as a whole
 	plan        plan
-	indexes     map[identity]uint32
+	tables      tables      // of that plan
+	former      formerPeers // of services' backends
 	attachments []attachment
 }
 
@@ -88,7 +89,7 @@ func Open(options Options) (*Agent, error) {
 	if err != nil {
 		return nil, errors.Join(err, objects.Close(), reasons.close(), pods.close(), flows.close(), p.lock.Close())
 	}
-	return &Agent{options: options, pins: p, version: version, objects: objects, flows: flows, pods: pods, reasonCounts: reasons, sockets: s}, nil
+	return &Agent{options: options, pins: p, version: version, objects: objects, flows: flows, pods: pods, reasonCounts: reasons, sockets: s, former: formerPeers{}}, nil
 }
 
 // Close ends the process's part. The programs go on with what they were told, and
@@ -198,7 +199,7 @@ func (a *Agent) apply(p plan, uplinks []uplink) error {
 	if err := t.put(&a.objects.bpfMaps); err != nil {
 		return err
 	}
-	a.plan, a.indexes = p, t.indexes
+	a.plan, a.tables = p, t
 	in := entrances(uplinks)
 	if err := a.redirect(p.redirects, in); err != nil {
 		return err
@@ -222,7 +223,7 @@ func (a *Agent) apply(p plan, uplinks []uplink) error {
 	return errors.Join(
 		releaseVIPs(p.vips),
 		detachOthers(a.pins.links(), uplinks),
-		t.prune(&a.objects.bpfMaps),
+		t.prune(&a.objects.bpfMaps, a.former),
 		a.flows.takeOver(),
 		a.pods.takeOver(),
 		a.reasonCounts.takeOver(),

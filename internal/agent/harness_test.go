@@ -115,8 +115,20 @@ func newTestHost(t testing.TB) *testHost {
 		t.Fatal(err)
 	}
 	h.indexes = tables.indexes
+	// As if the services had had backends at these, too.
+	for _, s := range p.services {
+		for _, at := range formerBackends {
+			err := h.Peers.Update(bpfHostPeer{Service: h.indexes[s.identity()], Address: address(at)}, formerPeer, ebpf.UpdateNoExist)
+			if err != nil && !errors.Is(err, ebpf.ErrKeyExist) {
+				t.Fatal(err)
+			}
+		}
+	}
 	return h
 }
+
+// formerBackends may be in rows of any service, and nothing comes from there.
+var formerBackends = []netip.Addr{peer4, third4, peer6, third6}
 
 // counts are all counters: by reason, and by service.
 type counts struct {

@@ -114,7 +114,11 @@ func TestPassesOn(t *testing.T) {
 			defer s.detach(t, a)
 			w := s.wire(t)
 			for _, o := range outers() {
-				inner := w.flow(vip4).segment(packet.ACK, 2, 77, "data")
+				vip := vip4
+				if o.to.Is6() { // of web6 the backends have such addresses
+					vip = vip6
+				}
+				inner := w.flow(vip).segment(packet.ACK, 2, 77, "data")
 				w.passes(o.wrap(o.from, o.to, row(0, o.hops...), inner), o.wrap(o.to, o.hops[0], row(1, o.hops...), inner))
 			}
 			for _, c := range s.status(t, a).Reasons {

@@ -53,6 +53,12 @@ type bpfHostPeer struct {
 	Address bpfAddress
 }
 
+type bpfHostPeerFlag uint32
+
+const (
+	bpfHostPeerFlagHOST_PEER_SENDS bpfHostPeerFlag = 1
+)
+
 type bpfHostQuestion struct {
 	_     structs.HostLayout
 	Since uint64
@@ -103,7 +109,8 @@ const (
 	bpfHostReasonHOST_CLAMP_LOWERED        bpfHostReason = 28
 	bpfHostReasonHOST_CLAMP_FITS           bpfHostReason = 29
 	bpfHostReasonHOST_CLAMP_ABSENT         bpfHostReason = 30
-	bpfHostReasonHOST_REASON_COUNT         bpfHostReason = 31
+	bpfHostReasonHOST_DROP_UNKNOWN_HOP     bpfHostReason = 31
+	bpfHostReasonHOST_REASON_COUNT         bpfHostReason = 32
 )
 
 type bpfHostService struct {
@@ -280,6 +287,7 @@ const (
 	bpfProgHostEgress           = "host_egress"
 	bpfProgHostIngress          = "host_ingress"
 	bpfProgHostXdp              = "host_xdp"
+	bpfVarExportHostPeerFlag    = "export_host_peer_flag"
 	bpfVarExportHostReason      = "export_host_reason"
 	bpfVarExportHostServiceFlag = "export_host_service_flag"
 	bpfVarExportHostSourceFlag  = "export_host_source_flag"
@@ -369,6 +377,7 @@ type bpfMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type bpfVariableSpecs struct {
+	ExportHostPeerFlag    *ebpf.VariableSpec `ebpf:"export_host_peer_flag"`
 	ExportHostReason      *ebpf.VariableSpec `ebpf:"export_host_reason"`
 	ExportHostServiceFlag *ebpf.VariableSpec `ebpf:"export_host_service_flag"`
 	ExportHostSourceFlag  *ebpf.VariableSpec `ebpf:"export_host_source_flag"`
@@ -452,6 +461,7 @@ func (m *bpfMaps) Close() error {
 //
 // It can be passed to loadBpfObjects or ebpf.CollectionSpec.LoadAndAssign.
 type bpfVariables struct {
+	ExportHostPeerFlag    *ebpf.Variable `ebpf:"export_host_peer_flag"`
 	ExportHostReason      *ebpf.Variable `ebpf:"export_host_reason"`
 	ExportHostServiceFlag *ebpf.Variable `ebpf:"export_host_service_flag"`
 	ExportHostSourceFlag  *ebpf.Variable `ebpf:"export_host_source_flag"`

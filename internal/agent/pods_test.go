@@ -184,6 +184,8 @@ func (p *podLab) testWhosePods(t *testing.T) {
 	p.arrives(t, "to a pod of another port", gue(p.director, p.host, podRow(1, p.here(p.dnsFirst)), syn), noPod, nil)
 	p.arrives(t, "to a pod of another host", gue(p.director, p.host, podRow(1, p.here(p.elsewhere)), syn), noPod, nil)
 	p.arrives(t, "to the host", gue(p.director, p.host, nil, syn), noPod, nil)
+	p.arrives(t, "to a host that has none", gue(p.director, p.host, podRow(1, p.here(p.first), candidate{stranger, p.elsewhere}),
+		ended(c.from, c.vip, packet.ACK, 5, 5, "data")), bpfHostReasonHOST_DROP_UNKNOWN_HOP, nil)
 	p.arrives(t, "to the host, by a row", gue(p.director, p.host, row2(p.peer), syn), noPod, nil)
 	p.arrives(t, "to a port without service", gue(p.director, p.host, row, ended(c.from, netip.AddrPortFrom(p.vip, 81), packet.SYN, 5, 0, "")), bpfHostReasonHOST_DROP_NO_SERVICE, nil)
 	p.arrives(t, "from a host that has none", gue(map[bool]netip.Addr{true: otherPeer4, false: stranger6}[p.host.Is4()], p.host, row, syn), map[bool]bpfHostReason{true: bpfHostReasonHOST_DROP_NOT_PEER, false: bpfHostReasonHOST_PASS_UNKNOWN_SOURCE}[p.host.Is4()], nil)

@@ -51,6 +51,9 @@ func (a *Agent) ageFlows(ctx context.Context) {
 		if err := a.agePods(); err != nil {
 			a.options.Log.Error("age flows of pods", "error", err)
 		}
+		if err := a.agePeers(); err != nil {
+			a.options.Log.Error("forget former backends", "error", err)
+		}
 		if a.redirector != nil {
 			if err := a.redirector.age(now(), a.hasSocket); err != nil {
 				a.options.Log.Error("age redirected connections", "error", err)

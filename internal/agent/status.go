@@ -44,7 +44,7 @@ func (a *Agent) services() ([]model.AgentService, error) {
 		if s.protocol == 0 {
 			continue
 		}
-		c, err := readCounter(a.objects.ServicePackets, a.indexes[s.identity()])
+		c, err := readCounter(a.objects.ServicePackets, a.tables.indexes[s.identity()])
 		if err != nil {
 			return nil, fmt.Errorf("counters of service %s: %w", s.describe(), err)
 		}

@@ -64,7 +64,7 @@ func (a *Agent) refusals() (map[identity]uint64, error) {
 			counts[s.identity()] = 0
 			continue
 		}
-		c, err := readCounter(a.objects.ServiceRefusals, a.indexes[s.identity()])
+		c, err := readCounter(a.objects.ServiceRefusals, a.tables.indexes[s.identity()])
 		if err != nil {
 			return nil, fmt.Errorf("refusals of service %s: %w", s.describe(), err)
 		}

@@ -108,7 +108,7 @@ func (t *tables) add(s service, index uint32, flags bpfHostServiceFlag) {
 	t.indexes[s.identity()] = index
 	t.services[index] = bpfHostService{Mss: uint32(s.mss), Flags: uint32(flags)}
 	for _, peer := range s.peers {
-		t.peers[bpfHostPeer{Service: index, Address: address(peer)}] = 1
+		t.peers[bpfHostPeer{Service: index, Address: address(peer)}] = currentPeer
 	}
 	if !s.isRange() {
 		t.endpoints[s.endpoint()] = index
@@ -141,14 +141,15 @@ func (t *tables) put(m *bpfMaps) error {
 		putAll(m.TunnelEnds, t.ends))
 }
 
-// prune removes what must not be there, in the opposite order.
-func (t *tables) prune(m *bpfMaps) error {
+// prune removes what must not be there, in the opposite order. Backends that are none any more
+// are remembered for a while.
+func (t *tables) prune(m *bpfMaps, former formerPeers) error {
 	return errors.Join(
 		removeOthers(m.TunnelEnds, t.ends),
 		removeOthers(m.Ranges, t.ranges),
 		removeOthers(m.Endpoints, t.endpoints),
 		removeOthers(m.Sources, t.sources),
-		removeOthers(m.Peers, t.peers),
+		former.retire(m.Peers, t.peers, t.services, now()),
 		removeOthers(m.PodEnds, t.podEnds),
 		removeOthers(m.PodNames, t.podNames),
 		putAll(m.PodsHere, t.podsHere(0)))

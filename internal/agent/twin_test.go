@@ -40,6 +40,9 @@ func (z *zoo) expect(p *probe) fate {
 	}
 	z.host.Proven = p.carried.proven()
 	verdict, row := z.host.Judge(p.carried.packet, row)
+	if verdict == twin.PassesOn && !p.carried.mayGoTo(row.Hops[row.Next-1]) {
+		return fate{reason: bpfHostReasonHOST_DROP_UNKNOWN_HOP}
+	}
 	if verdict == twin.PassesOn {
 		return fate{reason: bpfHostReasonHOST_PASSED_ON, out: p.wrap(p.to, row.Hops[row.Next-1], row.Bytes())}
 	}
@@ -112,6 +115,12 @@ func (c *carried) peers() (peers []netip.Addr, here bool) {
 		}
 	}
 	return peers, here
+}
+
+// mayGoTo says whether the packet may be sent on to a host.
+func (c *carried) mayGoTo(at netip.Addr) bool {
+	peers, _ := c.peers()
+	return slices.Contains(peers, at) || slices.Contains(formerBackends, at)
 }
 
 func (c *carried) service() string {
@@ -233,6 +242,7 @@ func TestSecondChanceTwin(t *testing.T) {
 		bpfHostReasonHOST_PASS_UNKNOWN_SOURCE, bpfHostReasonHOST_PASS_NOT_VIP, bpfHostReasonHOST_DECAP_GUE, bpfHostReasonHOST_DECAP_LAST_RESORT,
 		bpfHostReasonHOST_PASSED_ON, bpfHostReasonHOST_DROP_INNER_MALFORMED, bpfHostReasonHOST_DROP_NO_SERVICE,
 		bpfHostReasonHOST_DROP_ROW_MALFORMED, bpfHostReasonHOST_DROP_NOT_PEER, bpfHostReasonHOST_DROP_CONGESTED,
+		bpfHostReasonHOST_DROP_UNKNOWN_HOP,
 	} {
 		if met[reason] == 0 {
 			t.Errorf("no packet of %d ended in %s", packets, reasonName(t, reason))
