@@ -98,6 +98,12 @@ test: deps-test build venv ## run every test, as root: pure, packet tables, lab
 test-kernels: deps-build deps-kernels ## run the packet tables on Debian's 6.1 and 6.12 kernels (qemu)
 	@go run ./test/kernels $(ARGS)
 
+# The devices that a host may have and this one's kernel may lack: bonds, VLANs, VRFs, bridges and
+# tunnels. Emulation takes some minutes, so it is not part of "make test".
+.PHONY: test-guest
+test-guest: deps-test deps-kernels ## run the lab tests of devices in a guest with Debian's 6.12 kernel and this host's files (qemu)
+	@go run ./test/kernels -host -kernels 6.12 -packages ./test -run '^TestDevices' -timeout 60m $(ARGS)
+
 # What of Kubernetes weir is tried with. It takes minutes to build, so it stays in the user's
 # cache, and is not part of "make test".
 kubernetes := v1.36.3

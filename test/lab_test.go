@@ -35,6 +35,8 @@ type lab struct {
 	lan      *netlab.Host
 	director *netlab.Host
 	backends []*netlab.Host
+
+	directorRoute func(to, via string) // sets a route of the director's
 }
 
 // size is what differs between labs.
@@ -44,6 +46,8 @@ type size struct {
 	lanMTU    int  // of the servers' network; 0: 1500
 	routed    bool // no routes to the VIPs are set by hand
 	edgeMTU   int  // of a link between the client's router and the servers'; 0: there is but one router
+
+	uplink func(*lab) // connects the director to the switch; nil: by a plain interface
 }
 
 // lanAddress is an address in the servers' network. (bench/traffic's backends have
@@ -80,7 +84,13 @@ func newLab(t *testing.T, s size) *lab {
 	l.Link(l.client, near, netlab.LinkOptions{MTU: s.clientMTU,
 		A: []string{"10.0.0.2/24", "fd00::2/64"}, B: []string{"10.0.0.1/24", "fd00::1/64"}})
 	l.Link(l.router, l.lan, netlab.LinkOptions{MTU: s.lanMTU, A: lanPrefixes(routerHost)})
-	l.Link(l.director, l.lan, netlab.LinkOptions{MTU: s.lanMTU, XDP: true, A: lanPrefixes(directorHost, snatHost)})
+	l.directorRoute = func(to, via string) { l.director.Route(to, via) }
+	if s.uplink == nil {
+		s.uplink = func(l *lab) {
+			l.Link(l.director, l.lan, netlab.LinkOptions{MTU: s.lanMTU, XDP: true, A: lanPrefixes(directorHost, snatHost)})
+		}
+	}
+	s.uplink(l)
 	for i := range s.backends {
 		b := l.Host(fmt.Sprintf("backend%d", i+1))
 		l.Link(b, l.lan, netlab.LinkOptions{MTU: s.lanMTU, XDP: true, A: lanPrefixes(backendHost+i, natHost+i)})
@@ -99,7 +109,7 @@ func (l *lab) route(vips bool) {
 		if vips {
 			l.router.Route(map[bool]string{false: "192.0.2.0/24", true: "2001:db8::/64"}[six], director)
 		}
-		l.director.Route("default", router)
+		l.directorRoute("default", router)
 		for i, b := range l.backends {
 			b.Route("default", router)
 			own := lanAddress(natHost+i, six)

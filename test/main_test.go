@@ -17,7 +17,13 @@ func TestMain(m *testing.M) {
 	os.Exit(run(m))
 }
 
+// builtWeir names, in the environment, the program to test where none can be built: in a guest.
+const builtWeir = "WEIR_BINARY"
+
 func run(m *testing.M) int {
+	if weir = os.Getenv(builtWeir); weir != "" {
+		return m.Run()
+	}
 	dir, err := os.MkdirTemp("", "weir-test")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "make directory for the binary:", err)

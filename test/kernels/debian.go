@@ -19,17 +19,23 @@ type kernel struct {
 
 func (k kernel) image() string { return filepath.Join(k.root, "boot", "vmlinuz-"+k.release) }
 
+// A flavor of Debian's kernels. The cloud one is a third of the usual size and has every network
+// module; only the usual one has 9p, by which a guest sees the files of its host.
+const (
+	cloud = "-cloud-amd64-unsigned"
+	usual = "[0-9]-amd64-unsigned"
+)
+
 // fetch finds the newest kernel of a version ("6.1") in dir, else downloads it with
-// apt. It is only unpacked: nothing is installed on this machine. The cloud flavour
-// is a third of the usual size and has every network module.
-func fetch(dir, version string) (kernel, error) {
-	pattern := "linux-image-" + version + ".*-cloud-amd64-unsigned"
+// apt. It is only unpacked: nothing is installed on this machine.
+func fetch(dir, version, flavor string) (kernel, error) {
+	pattern := "linux-image-" + version + ".*" + flavor
 	found, err := filepath.Glob(filepath.Join(dir, pattern, "boot", "vmlinuz-*"))
 	if err != nil {
 		return kernel{}, err
 	}
 	if len(found) == 0 {
-		if err := download(dir, version); err != nil {
+		if err := download(dir, version, flavor); err != nil {
 			return kernel{}, err
 		}
 		if found, err = filepath.Glob(filepath.Join(dir, pattern, "boot", "vmlinuz-*")); err != nil {
@@ -46,11 +52,11 @@ func fetch(dir, version string) (kernel, error) {
 	}, nil
 }
 
-func download(dir, version string) error {
+func download(dir, version, flavor string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	name, err := newest(version)
+	name, err := newest(version, flavor)
 	if err != nil {
 		return err
 	}
@@ -81,8 +87,8 @@ func download(dir, version string) error {
 
 // newest asks apt for the newest kernel package of a version, and refreshes apt's
 // lists when they do not know one.
-func newest(version string) (string, error) {
-	pattern := "^linux-image-" + regexp.QuoteMeta(version) + `\..*-cloud-amd64-unsigned$`
+func newest(version, flavor string) (string, error) {
+	pattern := "^linux-image-" + regexp.QuoteMeta(version) + `\..*` + flavor + "$"
 	for range 2 {
 		out, err := exec.Command("apt-cache", "search", "--names-only", pattern).Output()
 		if err != nil {

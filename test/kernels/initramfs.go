@@ -8,7 +8,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"time"
 )
 
 // binary is a compiled test package.
@@ -22,21 +21,27 @@ type binary struct {
 // inGuest is its directory's name in the guest: tests run in this order.
 func (b binary) inGuest(position int) string { return fmt.Sprintf("%02d-%s", position, b.name) }
 
-// compile builds the tests and the guest's init into dir, statically linked.
-func compile(dir string, packages []string, run string, timeout time.Duration) ([]binary, error) {
+// compile builds the tests, the guest's init and, for tests of weir as a process, weir into dir,
+// statically linked.
+func (g guests) compile(dir string) ([]binary, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
 	if err := goTool("build", "-trimpath", "-o", filepath.Join(dir, "init"), "./test/kernels/guest"); err != nil {
 		return nil, err
 	}
+	if g.host {
+		if err := goTool("build", "-trimpath", "-o", filepath.Join(dir, "weir"), "./cmd/weir"); err != nil {
+			return nil, err
+		}
+	}
 	var tests []binary
-	for _, p := range packages {
+	for _, p := range g.packages {
 		b := binary{
 			name: filepath.Base(p),
 			dir:  p,
 			path: filepath.Join(dir, filepath.Base(p)+".test"),
-			args: []string{"-test.v", "-test.short", "-test.timeout=" + timeout.String(), "-test.run=" + run},
+			args: []string{"-test.v", "-test.short", "-test.timeout=" + g.timeout.String(), "-test.run=" + g.run},
 		}
 		if err := goTool("test", "-c", "-trimpath", "-ldflags=-s -w", "-o", b.path, p); err != nil {
 			return nil, err
@@ -44,6 +49,17 @@ func compile(dir string, packages []string, run string, timeout time.Duration) (
 		tests = append(tests, b)
 	}
 	return tests, nil
+}
+
+// places are where, on the host, the test's directory, its binary and weir are.
+func (b binary) places() (places []string, err error) {
+	for _, path := range []string{b.dir, b.path, filepath.Join(filepath.Dir(b.path), "weir")} {
+		if path, err = filepath.Abs(path); err != nil {
+			return nil, err
+		}
+		places = append(places, path)
+	}
+	return places, nil
 }
 
 func goTool(args ...string) error {
@@ -56,9 +72,10 @@ func goTool(args ...string) error {
 }
 
 // pack writes the initramfs: /init, /modules in load order, and per test a directory
-// /tests/NAME with the binary, its arguments one to a line, and its testdata.
-func pack(path string, k kernel, tests []binary) (err error) {
-	order, err := loadOrder(k, modules)
+// /tests/NAME with the binary, its arguments one to a line, and its testdata. A guest that sees the
+// host's files has there, instead of the binary, the places of its directory, of it and of weir.
+func (g guests) pack(path string, k kernel, tests []binary) (err error) {
+	order, err := loadOrder(k, g.modules())
 	if err != nil {
 		return err
 	}
@@ -74,7 +91,7 @@ func pack(path string, k kernel, tests []binary) (err error) {
 	out := bufio.NewWriter(file)
 	a := archive{w: out}
 
-	for _, dir := range []string{"dev", "proc", "sys", "tmp", "run", "var", "modules", "tests"} {
+	for _, dir := range []string{"dev", "proc", "sys", "tmp", "run", "var", "modules", "tests", "host"} {
 		a.directory(dir)
 	}
 	a.file("init", filepath.Join(filepath.Dir(tests[0].path), "init"))
@@ -84,8 +101,16 @@ func pack(path string, k kernel, tests []binary) (err error) {
 	for i, t := range tests {
 		dir := "tests/" + t.inGuest(i)
 		a.directory(dir)
-		a.file(dir+"/test", t.path)
 		a.bytes(dir+"/args", []byte(strings.Join(t.args, "\n")))
+		if g.host {
+			places, err := t.places()
+			if err != nil {
+				return err
+			}
+			a.bytes(dir+"/host", []byte(strings.Join(places, "\n")))
+			continue
+		}
+		a.file(dir+"/test", t.path)
 		a.tree(dir+"/testdata", filepath.Join(t.dir, "testdata"))
 	}
 	a.close()

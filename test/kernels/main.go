@@ -4,6 +4,10 @@
 // The guest is an amd64 machine with two CPUs and no disk and no network card. Its
 // init (test/kernels/guest) loads the modules, runs each test binary and says how it
 // ended; whatever else happens (a panic, silence, a kernel warning) is a failure.
+//
+// With -host the guest sees this host's files, so that tests of ./test find the programs that
+// they run; what they write is lost with the guest. There they have the devices that a host's
+// own kernel may lack: bonds, VLANs, VRFs and tunnels.
 package main
 
 import (
@@ -12,6 +16,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -24,15 +29,49 @@ var modules = []string{
 	"tcp_diag",
 }
 
+// hostModules are what guests that see the host's files have besides: those of 9p, and devices.
+var hostModules = []string{
+	"crc32c_generic", // libcrc32c finds no algorithm without it
+	"9p", "9pnet_virtio", "overlay",
+	"bonding", "vrf", "macvlan", "dummy", "geneve", "vxlan", "wireguard", "ip_gre", "sctp", "ip_vs",
+	"inet_diag", "udp_diag", "nf_tables", "nft_ct", "nft_compat", "nft_reject_inet", "nft_chain_nat", "ip_tables",
+	"xt_tcpudp", "xt_conntrack", "act_bpf", "tls", "algif_hash",
+}
+
+// guests are what is booted, and what runs in it.
+type guests struct {
+	dir      string
+	versions []string
+	packages []string
+	run      string
+	timeout  time.Duration
+	host     bool // they see this host's files
+}
+
+func (g guests) modules() []string {
+	if g.host {
+		return slices.Concat(modules, hostModules)
+	}
+	return modules
+}
+
+func (g guests) flavor() string {
+	if g.host {
+		return usual
+	}
+	return cloud
+}
+
 func main() {
 	versions := flag.String("kernels", "6.1,6.12", "kernel `versions`, of those that Debian offers")
 	packages := flag.String("packages", "./internal/datapath,./internal/agent,./internal/utilization,./test/decap", "`packages` whose tests the guest runs")
 	run := flag.String("run", "", "run only the tests that match this `regexp`")
 	dir := flag.String("dir", "build/kernels", "`directory` for kernels, initramfs and logs")
 	timeout := flag.Duration("timeout", 15*time.Minute, "longest time that one kernel may take")
+	host := flag.Bool("host", false, "let the guest see this host's files, without changing them")
 	flag.Parse()
 
-	total, err := runAll(*dir, strings.Split(*versions, ","), strings.Split(*packages, ","), *run, *timeout)
+	total, err := guests{*dir, strings.Split(*versions, ","), strings.Split(*packages, ","), *run, *timeout, *host}.runAll()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		total.failed = max(total.failed, 1)
@@ -44,27 +83,27 @@ func main() {
 }
 
 // runAll tests all kernels at once: each keeps little more than one CPU busy.
-func runAll(dir string, versions, packages []string, run string, timeout time.Duration) (tally, error) {
-	tests, err := compile(filepath.Join(dir, "payload"), packages, run, timeout)
+func (g guests) runAll() (tally, error) {
+	tests, err := g.compile(filepath.Join(g.dir, "payload"))
 	if err != nil {
 		return tally{}, err
 	}
-	kernels := make([]kernel, len(versions))
-	for i, version := range versions {
-		if kernels[i], err = fetch(dir, version); err != nil {
+	kernels := make([]kernel, len(g.versions))
+	for i, version := range g.versions {
+		if kernels[i], err = fetch(g.dir, version, g.flavor()); err != nil {
 			return tally{}, fmt.Errorf("kernel %s: %w", version, err)
 		}
 	}
-	tallies, errs := make([]tally, len(versions)), make([]error, len(versions))
-	var guests sync.WaitGroup
-	for i, version := range versions {
-		guests.Go(func() {
-			if tallies[i], errs[i] = test(dir, version, kernels[i], tests, timeout); errs[i] != nil {
+	tallies, errs := make([]tally, len(g.versions)), make([]error, len(g.versions))
+	var running sync.WaitGroup
+	for i, version := range g.versions {
+		running.Go(func() {
+			if tallies[i], errs[i] = g.test(version, kernels[i], tests); errs[i] != nil {
 				errs[i] = fmt.Errorf("kernel %s: %w", version, errs[i])
 			}
 		})
 	}
-	guests.Wait()
+	running.Wait()
 	var total tally
 	for _, t := range tallies {
 		total.add(t)
@@ -73,24 +112,25 @@ func runAll(dir string, versions, packages []string, run string, timeout time.Du
 }
 
 // test boots one kernel with the tests and counts what they say.
-func test(dir, version string, k kernel, tests []binary, timeout time.Duration) (tally, error) {
-	initramfs := filepath.Join(dir, version+".cpio")
-	if err := pack(initramfs, k, tests); err != nil {
+func (g guests) test(version string, k kernel, tests []binary) (tally, error) {
+	initramfs := filepath.Join(g.dir, version+".cpio")
+	if err := g.pack(initramfs, k, tests); err != nil {
 		return tally{}, fmt.Errorf("pack the initramfs: %w", err)
 	}
-	output, err := os.Create(filepath.Join(dir, version+".out"))
+	output, err := os.Create(filepath.Join(g.dir, version+".out"))
 	if err != nil {
 		return tally{}, err
 	}
 	defer output.Close()
 	start := time.Now()
 	r := newReport(os.Stdout, k.release)
-	bootErr := boot(k, initramfs, filepath.Join(dir, version+".log"), timeout, func(line string) {
+	log := filepath.Join(g.dir, version+".log")
+	bootErr := g.boot(k, initramfs, log, func(line string) {
 		fmt.Fprintln(output, line)
 		r.line(line)
 	})
 	if bootErr == nil && !r.done {
-		bootErr = errors.New(tail(filepath.Join(dir, version+".log")))
+		bootErr = errors.New(tail(log))
 	}
 	err = errors.Join(bootErr, r.verdict(tests))
 	fmt.Printf("%s: %v (%.0f s)\n", k.release, r.total(), time.Since(start).Seconds())

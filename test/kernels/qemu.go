@@ -8,14 +8,13 @@ import (
 	"os/exec"
 	"strings"
 	"syscall"
-	"time"
 )
 
 // boot runs the guest until it powers itself off. Its first serial port is the
 // kernel's console and goes to the log file, its second carries what the tests print
 // and goes to line.
-func boot(k kernel, initramfs, log string, timeout time.Duration, line func(string)) error {
-	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+func (g guests) boot(k kernel, initramfs, log string, line func(string)) error {
+	ctx, cancel := context.WithTimeout(context.Background(), g.timeout)
 	defer cancel()
 	qemu := exec.CommandContext(ctx, "qemu-system-x86_64",
 		"-accel", "tcg,thread=single", "-cpu", "max", "-smp", "2", "-m", "2048",
@@ -25,6 +24,9 @@ func boot(k kernel, initramfs, log string, timeout time.Duration, line func(stri
 		"-append", "console=ttyS0 loglevel=5 no_timer_check panic=-1 oops=panic watchdog_thresh=60 net.ifnames=0", "-no-reboot",
 		"-nic", "none", "-display", "none", "-monitor", "none",
 		"-serial", "file:"+log, "-serial", "stdio")
+	if g.host {
+		qemu.Args = append(qemu.Args, "-virtfs", "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap")
+	}
 	qemu.Stderr = os.Stderr
 	// If this program is killed, the guest must not stay behind.
 	qemu.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -42,7 +44,7 @@ func boot(k kernel, initramfs, log string, timeout time.Duration, line func(stri
 	}
 	if err := qemu.Wait(); err != nil {
 		if ctx.Err() != nil {
-			err = fmt.Errorf("not done after %v", timeout)
+			err = fmt.Errorf("not done after %v", g.timeout)
 		}
 		return fmt.Errorf("run the guest: %w\n%s", err, tail(log))
 	}

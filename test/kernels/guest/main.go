@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -55,8 +56,13 @@ func run() error {
 		return err
 	}
 	tests, err := filepath.Glob("/tests/*")
-	if err != nil {
-		return err
+	if err != nil || len(tests) == 0 {
+		return errors.Join(err, errors.New("there are no tests"))
+	}
+	if _, err := os.Stat("/tests/" + filepath.Base(tests[0]) + "/host"); err == nil {
+		if err := mountHost(); err != nil {
+			return err
+		}
 	}
 	for _, dir := range tests {
 		fmt.Fprintf(port, "guest: exit %s %d\n", filepath.Base(dir), runTest(dir, port))
@@ -92,6 +98,59 @@ func loopbackUp() error {
 	return netlink.LinkSetUp(lo)
 }
 
+// hostRoot is where the host's files are, with what is written kept in memory.
+const hostRoot = "/host"
+
+// mountHost makes the host's root, which qemu offers over 9p for reading, one that can be written
+// to, with this machine's own kernel in it.
+func mountHost() error {
+	for _, dir := range []string{"/run/host", "/run/upper", "/run/work"} {
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			return err
+		}
+	}
+	if err := unix.Mount("host", "/run/host", "9p", unix.MS_RDONLY, "trans=virtio,version=9p2000.L,msize=524288,cache=loose"); err != nil {
+		return fmt.Errorf("mount the host's files: %w", err)
+	}
+	if err := unix.Mount("overlay", hostRoot, "overlay", 0, "lowerdir=/run/host,upperdir=/run/upper,workdir=/run/work"); err != nil {
+		return fmt.Errorf("mount what is written over the host's files: %w", err)
+	}
+	for _, m := range mounts {
+		if m[1] == "/var" || m[1] == "/tmp" {
+			continue // the host's: programs have their data there, and a checkout may be there
+		}
+		if err := unix.Mount(m[0], hostRoot+m[1], m[0], 0, ""); err != nil {
+			return fmt.Errorf("mount %s: %w", hostRoot+m[1], err)
+		}
+	}
+	return nil
+}
+
+// command is how a test is run: from the initramfs, or from the host's files, where it is in the
+// directory of its package and is told where weir is.
+func command(dir string, args []string) (*exec.Cmd, error) {
+	places, err := os.ReadFile(filepath.Join(dir, "host"))
+	if errors.Is(err, os.ErrNotExist) {
+		test := exec.Command("./test", args...)
+		test.Dir = dir
+		test.Env = []string{"PATH=/bin", "HOME=/tmp", "TMPDIR=/tmp"}
+		return test, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	lines := strings.Split(string(places), "\n")
+	if len(lines) != 3 {
+		return nil, fmt.Errorf("%s/host has %d lines", dir, len(lines))
+	}
+	test := exec.Command(lines[1], args...)
+	test.Dir = lines[0]
+	test.SysProcAttr = &syscall.SysProcAttr{Chroot: hostRoot}
+	test.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "TMPDIR=/tmp",
+		"WEIR_BINARY=" + lines[2], "WEIR_DEVICES=all"}
+	return test, nil
+}
+
 // runTest returns the exit status of a test binary, -1 when it did not start.
 func runTest(dir string, port *os.File) int {
 	args, err := os.ReadFile(filepath.Join(dir, "args"))
@@ -99,9 +158,11 @@ func runTest(dir string, port *os.File) int {
 		fmt.Fprintln(port, err)
 		return -1
 	}
-	test := exec.Command("./test", strings.Split(string(args), "\n")...)
-	test.Dir = dir
-	test.Env = []string{"PATH=/bin", "HOME=/tmp", "TMPDIR=/tmp"}
+	test, err := command(dir, strings.Split(string(args), "\n"))
+	if err != nil {
+		fmt.Fprintln(port, err)
+		return -1
+	}
 	test.Stdout, test.Stderr = port, port
 	err = test.Run()
 	var exit *exec.ExitError

@@ -1,0 +1,153 @@
+package test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"weir.io/weir/internal/netlab"
+)
+
+// device is what a director's uplink may be. It is made of one cable or two, and has the
+// director's addresses.
+type device struct {
+	kind    string // as iproute2 names it, and the kernel's module
+	uplink  string // in director.interfaces
+	segment string // of the services; empty: none
+	make    func(l *lab)
+}
+
+// devices are the uplinks that operators have.
+var devices = map[string]device{
+	"bond, active-backup": {kind: "bond", uplink: "bond0", make: func(l *lab) { l.bond("active-backup") }},
+	"bond, 802.3ad":       {kind: "bond", uplink: "bond0", make: func(l *lab) { l.bond("802.3ad") }},
+	"VLAN, 802.1Q":        {kind: "vlan", uplink: "eth0", segment: "vlan:100", make: func(l *lab) { l.trunk("802.1Q") }},
+	"VLAN, 802.1ad":       {kind: "vlan", uplink: "eth0", segment: "vlan:100", make: func(l *lab) { l.trunk("802.1ad") }},
+	"VRF":                 {kind: "vrf", uplink: "eth0", make: (*lab).vrf},
+	"bridge":              {kind: "bridge", uplink: "eth0", make: (*lab).bridge},
+}
+
+// TestDevices sends real traffic in every mode through directors whose uplink is no plain
+// interface. What this host's kernel lacks is tried by "make test-guest".
+//
+//	client --- router --- switch === device of the director
+//	                             --- backend1, backend2
+func TestDevices(t *testing.T) {
+	for name, d := range devices {
+		t.Run(name, func(t *testing.T) {
+			needDevice(t, d.kind)
+			l := newLab(t, size{backends: 2, uplink: d.make})
+			var services []string
+			for _, w := range ways {
+				service := w.service("tcp", "80", everyBackend(2))
+				if d.segment != "" {
+					service = strings.Replace(service, "  vip:", "  segment: "+d.segment+"\n  vip:", 1)
+				}
+				services = append(services, service)
+			}
+			for _, b := range l.backends {
+				startDaemon(t, b, "agent", configText("", "eth0", services...))
+				root := startNginx(t, b)
+				if err := os.WriteFile(filepath.Join(root, "large"), make([]byte, 1<<20), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			director := startDaemon(t, l.director, "run", configText(d.uplink, "", services...))
+			eachWay(t, func(t *testing.T, w way) {
+				for range 4 {
+					if out, err := tryOn(t, l.client, "curl", "--silent", "--show-error", "--globoff", "--max-time", "20", w.url("name")); err != nil || !strings.HasPrefix(out, "backend") {
+						t.Fatalf("curl prints %q (%v)\n%s\n%s", out, err, on(t, l.director, weir, "status", "--socket", director.socket)+on(t, l.director, weir, "backends", "-o", "wide", "--socket", director.socket)+on(t, l.director, "ip", "neigh"), director.logged())
+					}
+				}
+				if out, err := tryOn(t, l.client, "curl", "--silent", "--show-error", "--globoff", "--max-time", "60", "--output", "/dev/null", "--write-out", "%{size_download}", w.url("large")); err != nil || out != fmt.Sprint(1<<20) {
+					t.Errorf("of a large file %q bytes come (%v)", out, err)
+				}
+			})
+		})
+	}
+}
+
+// needDevice skips the test where the kernel has no such device. In a guest that is made for them
+// nothing is skipped.
+func needDevice(t *testing.T, kind string) {
+	t.Helper()
+	h := netlab.ForTest(t).Host("probe")
+	h.Address("lo")
+	args := []string{"link", "add", "probe0", "type", kind}
+	switch kind {
+	case "vlan":
+		args = []string{"link", "add", "link", "lo", "name", "probe0", "type", "vlan", "id", "2"}
+	case "vrf":
+		args = append(args, "table", "9")
+	}
+	if out, err := tryOn(t, h, "ip", args...); err != nil {
+		if os.Getenv("WEIR_DEVICES") == "all" {
+			t.Fatalf("make a device of kind %s: %s", kind, out)
+		}
+		t.Skipf("this kernel has no %s devices; make test-guest tries them", kind)
+	}
+}
+
+// bond connects the director by two cables that are one.
+func (l *lab) bond(mode string) {
+	opts := []string{"miimon", "20"}
+	if mode == "802.3ad" {
+		opts = append(opts, "lacp_rate", "fast", "xmit_hash_policy", "layer3+4")
+	}
+	first := l.Link(l.director, l.lan, netlab.LinkOptions{XDP: true, NameB: "to-director0"})
+	l.Link(l.director, l.lan, netlab.LinkOptions{XDP: true, NameB: "to-director1"})
+	l.enslave(l.director, "bond0", mode, opts, first.A.Name, "eth1")
+	if mode == "802.3ad" {
+		on(l.t, l.lan, "ip", "link", "set", "to-director0", "xdp", "off")
+		on(l.t, l.lan, "ip", "link", "set", "to-director1", "xdp", "off")
+		l.enslave(l.lan, "bond1", mode, opts, "to-director0", "to-director1")
+		on(l.t, l.lan, "ip", "link", "set", "bond1", "master", "bridge")
+		(&netlab.Port{Host: l.lan, Name: "bond1"}).ReceiveXDP()
+	}
+	l.director.Address("bond0", lanPrefixes(directorHost, snatHost)...)
+}
+
+func (l *lab) enslave(h *netlab.Host, bond, mode string, opts []string, ports ...string) {
+	on(l.t, h, "ip", append([]string{"link", "add", bond, "type", "bond", "mode", mode}, opts...)...)
+	for _, port := range ports {
+		on(l.t, h, "ip", "link", "set", port, "nomaster")
+		on(l.t, h, "ip", "link", "set", port, "down")
+		on(l.t, h, "ip", "link", "set", port, "master", bond)
+		on(l.t, h, "ip", "link", "set", port, "up")
+	}
+	on(l.t, h, "ip", "link", "set", bond, "up")
+}
+
+// trunk connects the director by a cable of tagged frames, with a device for the VLAN in which
+// all others of the switch are.
+func (l *lab) trunk(protocol string) {
+	port := l.Link(l.director, l.lan, netlab.LinkOptions{XDP: true, Tagged: true, NameB: "to-director"}).A
+	on(l.t, l.lan, "ip", "link", "set", "bridge", "type", "bridge", "vlan_filtering", "1", "vlan_protocol", protocol, "vlan_default_pvid", "100")
+	on(l.t, l.lan, "bridge", "vlan", "add", "dev", "to-director", "vid", "100")
+	on(l.t, l.director, "ip", "link", "add", "link", port.Name, "name", "tenant", "type", "vlan", "id", "100", "protocol", protocol)
+	on(l.t, l.director, "ip", "link", "set", "tenant", "up")
+	l.director.Address("tenant", lanPrefixes(directorHost, snatHost)...)
+}
+
+// vrf puts the director's uplink into a routing table of its own.
+func (l *lab) vrf() {
+	port := l.Link(l.director, l.lan, netlab.LinkOptions{XDP: true}).A
+	on(l.t, l.director, "ip", "link", "add", "tenant", "type", "vrf", "table", "100")
+	on(l.t, l.director, "ip", "link", "set", "tenant", "up")
+	on(l.t, l.director, "ip", "link", "set", port.Name, "master", "tenant")
+	l.director.Address(port.Name, lanPrefixes(directorHost, snatHost)...)
+	l.directorRoute = func(to, via string) {
+		on(l.t, l.director, "ip", "route", "add", to, "via", via, "vrf", "tenant")
+	}
+}
+
+// bridge plugs the director's uplink into a bridge of its own, which has its addresses.
+func (l *lab) bridge() {
+	port := l.Link(l.director, l.lan, netlab.LinkOptions{XDP: true}).A
+	on(l.t, l.director, "ip", "link", "add", "br0", "type", "bridge")
+	on(l.t, l.director, "ip", "link", "set", port.Name, "master", "br0")
+	on(l.t, l.director, "ip", "link", "set", "br0", "up")
+	l.director.Address("br0", lanPrefixes(directorHost, snatHost)...)
+}
