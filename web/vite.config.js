@@ -25,5 +25,5 @@ export default defineConfig({
     assetsInlineLimit: 0, // the pages' policy has no room for data: addresses
     cssCodeSplit: false,
   },
-  server: { proxy: { "/v1": "http://127.0.0.1:6080" } },
+  server: { proxy: { "/v1": "http://127.0.0.1:6084" } },
 });

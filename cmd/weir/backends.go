@@ -125,10 +125,12 @@ func sinceOf(h *model.BackendHealth) string {
 	return h.Since.Format(time.RFC3339)
 }
 
-// whyOf is what the last probe said that did not succeed: of a backend that is down why it
+// whyOf is why there is no way to a backend, or what the last probe said that did not succeed: of a backend that is down why it
 // is, of one that is up what it may go down by, or why it has not its whole share.
 func whyOf(b *model.BackendStatus) string {
 	switch h := b.Health; {
+	case b.Unreachable != "":
+		return "unreachable: " + b.Unreachable
 	case h != nil && h.Reason != "":
 		return h.Reason + ": " + h.Detail
 	case b.Strain != nil:

@@ -24,10 +24,24 @@ func (e listedError) Unwrap() error { return e.error }
 func (d *director) gather() {
 	d.problems.Report(model.ProblemAPI, "", d.remote.Problem())
 	d.problems.Report(model.ProblemLoads, "", d.loads.receiver.Problem())
+	d.problems.Replace(model.ProblemBackend, ofBackends(d.kernel.Unreachable(mostUnreachable)))
 	d.problems.Replace(model.ProblemBGP, ofBGP(d.announcers.bgp.Status().Neighbors))
 	d.problems.Replace(model.ProblemBFD, ofBFD(d.bfd.Sessions()))
 	d.problems.Replace(model.ProblemHook, ofHooks(d.announcers.hooks.Status()))
 	d.problems.Replace(model.ProblemNeighbor, ofNeighbor(d.announcers.neighbor.Status()))
+}
+
+// mostUnreachable bounds how many backends are listed: a link that is down may take thousands along.
+const mostUnreachable = 100
+
+// ofBackends are those to which there is no way.
+func ofBackends(unreachable []model.UnreachableBackend) []model.Problem {
+	found := make([]model.Problem, len(unreachable))
+	for i, b := range unreachable {
+		found[i] = model.Problem{Part: b.Service + "/" + b.Backend, Severity: model.SeverityWarning,
+			Text: fmt.Sprintf("backend %q of service %q gets no packets: %s", b.Backend, b.Service, b.Why)}
+	}
+	return found
 }
 
 // ofBGP are the sessions that there are to be, and are not.

@@ -36,7 +36,7 @@ type topBackend struct {
 	State model.BackendState `json:"state"`
 	topRate
 	Share *float64 `json:"share"` // of the service's new connections, 0 to 1; null: there were none
-	Slots float64 `json:"slots"` // of the service's, 0 to 1
+	Slots float64  `json:"slots"` // of the service's, 0 to 1
 }
 
 // counts are counters of a service or of a backend.

@@ -1,6 +1,7 @@
 package datapath
 
 import (
+	"fmt"
 	"net/netip"
 
 	"github.com/vishvananda/netlink"
@@ -23,6 +24,7 @@ type nextHop struct {
 	source  model.MAC
 	mtu     int
 	address netip.Addr // of this host, as the kernel would choose it
+	problem string     // why there is no way; empty: there is, or its neighbor has not answered yet
 }
 
 // route is the kernel's way to an address: a next hop without its MAC address,
@@ -37,6 +39,7 @@ type route struct {
 func (r *resolver) resolve(b model.TableBackend, interfaces []string) nextHop {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.routeFrom(interfaces)
 	return r.hopOf(b, interfaces, r.macOf, r.onward.hop)
 }
 
@@ -45,6 +48,7 @@ func (r *resolver) resolve(b model.TableBackend, interfaces []string) nextHop {
 func (r *resolver) imagine(b model.TableBackend, interfaces []string) (hop nextHop, awaits bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.routeFrom(interfaces)
 	hop = r.hopOf(b, interfaces, func(n neighbour) model.MAC {
 		if r.macs == nil {
 			r.readNeighbours()
@@ -55,21 +59,26 @@ func (r *resolver) imagine(b model.TableBackend, interfaces []string) (hop nextH
 	return hop, awaits
 }
 
-// leadsOnward returns the interface by which the kernel has to send to a backend; nil: the
-// director's program does. A frame of l2dsr is for the backend itself, and so are those of a
-// configured MAC address or tag: they are sent as they are. The lock is held.
-func (r *resolver) leadsOnward(b model.TableBackend, way route, interfaces []string) netlink.Link {
-	if b.Mode == model.L2DSR || !b.MAC.IsZero() || b.VLAN != 0 || way.via.ifindex == 0 {
-		return nil
+// byKernel returns the interface by which the kernel has to send, as XDP cannot; nil: the
+// director's program does. The lock is held.
+func (r *resolver) byKernel(way route, interfaces []string) (by, real netlink.Link) {
+	if way.via.ifindex == 0 {
+		return nil, nil
 	}
-	by := r.link(way.via.ifindex)
+	by = r.link(way.via.ifindex)
 	if by == nil {
-		return nil
+		return nil, nil
 	}
-	if real, _ := device.Untagged(by, r.link); !r.onward.egress.ByKernel(real, interfaces) {
-		return nil
+	if real, _ = device.Untagged(by, r.link); !r.onward.egress.ByKernel(real, interfaces) {
+		return nil, nil
 	}
-	return by
+	return by, real
+}
+
+// isForItself reports whether frames are for the backend's own MAC address, or in a tag of its own:
+// they are sent as they are, and the kernel would write both anew.
+func isForItself(b model.TableBackend) bool {
+	return b.Mode == model.L2DSR || !b.MAC.IsZero() || b.VLAN != 0
 }
 
 // hopOf is the next hop of a backend. The lock is held.
@@ -84,7 +93,16 @@ func (r *resolver) hopOf(b model.TableBackend, interfaces []string, macOf func(n
 	if hop.local {
 		return hop
 	}
-	by := r.leadsOnward(b, way, interfaces)
+	by, real := r.byKernel(way, interfaces)
+	if by != nil && isForItself(b) {
+		// Whether a veth sends, its other end decides, which may be where nobody sees it.
+		if r.onward.egress.Sending(real) == device.Lost {
+			return nextHop{address: hop.address, problem: fmt.Sprintf(
+				"XDP cannot send into %s (%s), and the kernel cannot send what is for the backend's own MAC address or tag: mode l2dsr, mac, vlan",
+				real.Attrs().Name, real.Type())}
+		}
+		by = nil
+	}
 	// Its neighbours', and whose way back is mostly the one there. What is all generic may be led
 	// to the director's interface by rules, as in a pod.
 	if by != nil || way.via.address == b.TunnelEnd() && r.onward.egress.InDriver(interfaces...) {
@@ -98,11 +116,14 @@ func (r *resolver) hopOf(b model.TableBackend, interfaces []string, macOf func(n
 		if hop.ifindex == 0 && len(interfaces) > 0 {
 			hop.leaveBy(linkByName(interfaces[0]), r.link)
 		}
+	case !way.via.address.IsValid():
+		hop.problem = "there is no route to it"
 	case b.Mode == model.L2DSR && way.via.address != b.Address:
+		hop.problem = fmt.Sprintf("it is behind router %v, and l2dsr needs it on a link of the director's", way.via.address)
 		// A router would send the packet back here, as it still is one to the VIP: it
 		// would go round until its TTL ends. So it is when the backend's link is down
 		// and the default route is left.
-	case way.via.address.IsValid():
+	default:
 		hop.mac = macOf(way.via)
 	}
 	if b.VLAN != 0 {
@@ -112,6 +133,22 @@ func (r *resolver) hopOf(b model.TableBackend, interfaces []string, macOf func(n
 		hop.mtu = min(hop.mtu, int(b.MTU))
 	}
 	return hop
+}
+
+// neighborOf returns the address that has to answer for a backend to be reached: its own, or its
+// router's.
+func (r *resolver) neighborOf(b model.TableBackend) netip.Addr {
+	return r.routeTo(b.TunnelEnd()).via.address
+}
+
+// nameOf returns an interface's name as it is now.
+func (r *resolver) nameOf(index int) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if link := r.link(index); link != nil {
+		return link.Attrs().Name
+	}
+	return fmt.Sprintf("interface %d, which is gone", index)
 }
 
 // isOwn says whether an address is this host's.
@@ -143,7 +180,7 @@ func (r *resolver) cached(a netip.Addr) route {
 
 // lookup asks the kernel for the route to an address.
 func (r *resolver) lookup(address netip.Addr) route {
-	routes, err := r.netlink.RouteGet(address.AsSlice())
+	routes, err := r.netlink.RouteGetWithOptions(address.AsSlice(), r.inVRF())
 	if err != nil || len(routes) == 0 {
 		r.log.Debug("no route to backend", "address", address, "error", err)
 		return route{}

@@ -33,6 +33,8 @@ type resolver struct {
 	socket *nl.NetlinkSocket // of changes
 	links  map[int]netlink.Link
 	routes map[netip.Addr]route
+	from   []string                   // the interfaces that routes are looked up for; nil: to be asked again
+	vrf    int                        // that they are in; 0: none
 	others map[otherFamily]netip.Addr // this host's addresses where routes name one of the other family
 	macs   map[neighbour]model.MAC    // nil: to be read
 	// To be asked for again.
@@ -206,6 +208,7 @@ func (r *resolver) forget() {
 	defer r.mu.Unlock()
 	if r.oldRoutes {
 		r.links, r.routes, r.others = map[int]netlink.Link{}, map[netip.Addr]route{}, map[otherFamily]netip.Addr{}
+		r.from = nil
 		r.onward.forget()
 	}
 	if r.oldNeighbours {

@@ -97,7 +97,7 @@ func (d *Datapath) backendStatus(b *backend, desired model.TableBackend, t tally
 		Name: desired.Name, Address: desired.Address, Host: desired.Host, Mode: mode, State: model.BackendState(entry.State),
 		Local:     entry.Flags&uint8(directorBackendFlagBACKEND_LOCAL) != 0,
 		Interface: by, NextHop: hop, ByKernel: kernel, MTU: entry.Mtu, Slots: b.slots, Packets: t.packets, Bytes: t.bytes, Opened: t.opened,
-		ServerID: desired.ServerID, Port: desired.Port,
+		ServerID: desired.ServerID, Port: desired.Port, Unreachable: d.whyUnreachable(b),
 	}
 }
 

@@ -1,6 +1,7 @@
 package datapath
 
 import (
+	"fmt"
 	"net/netip"
 
 	"weir.io/weir/internal/model"
@@ -22,6 +23,44 @@ func (d *Datapath) Unreached() map[netip.Addr]bool {
 		}
 	}
 	return unreached
+}
+
+// Unreachable returns the backends that are to get packets and to which there is no way, with the
+// reason, at most so many.
+func (d *Datapath) Unreachable(most int) (found []model.UnreachableBackend) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.entries.memory == nil {
+		return nil // closed
+	}
+	for _, s := range d.table.Services {
+		of := d.services[keyOf(&s)]
+		if of == nil || !of.placed || len(found) == most {
+			continue
+		}
+		for _, b := range of.order {
+			if why := d.whyUnreachable(b); why != "" && len(found) < most {
+				found = append(found, model.UnreachableBackend{Service: s.Name, Backend: b.desired.Name, Why: why})
+			}
+		}
+	}
+	return found
+}
+
+// whyUnreachable says why there is no way to a backend; nothing: there is one, or there is to be none.
+func (d *Datapath) whyUnreachable(b *backend) string {
+	entry := &d.entries.entries[b.index]
+	if !b.desired.State.Alive() || entry.Flags&uint8(directorBackendFlagBACKEND_LOCAL) != 0 || !model.MAC(entry.Mac).IsZero() {
+		return ""
+	}
+	hop := d.hops.resolve(b.desired, d.table.Interfaces)
+	switch {
+	case hop.local || !hop.mac.IsZero():
+		return "" // the entry is about to be written
+	case hop.problem != "":
+		return hop.problem
+	}
+	return fmt.Sprintf("nothing answers for %v on %s", d.hops.neighborOf(b.desired), d.hops.nameOf(hop.link))
 }
 
 func (d *Datapath) lacksWay(s *service) bool {

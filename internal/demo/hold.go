@@ -14,7 +14,7 @@ import (
 )
 
 // dashboard is where a director's dashboard is asked for, on the director's host.
-var dashboard = netip.MustParseAddrPort("127.0.0.1:6080")
+var dashboard = netip.MustParseAddrPort("127.0.0.1:6084")
 
 // holdPause is between requests of one client while the lab is held: there is something to
 // see, and the machine has time for who looks.

@@ -5,7 +5,7 @@ import "time"
 // Problem is something that was asked for, or has to hold, and does not run. It lasts from when it
 // is found until it is resolved.
 type Problem struct {
-	Kind     ProblemKind `json:"kind" enum:"file,set,store,datapath,interface,host,restart,bgp,bfd,neighbor,hook,health,api,group,loads,reports" doc:"what kind of thing does not run"`
+	Kind     ProblemKind `json:"kind" enum:"file,set,store,datapath,interface,host,restart,bgp,bfd,neighbor,hook,health,backend,api,group,loads,reports" doc:"what kind of thing does not run"`
 	Part     string      `json:"part,omitempty" doc:"which of its kind: an interface, a neighbor, a file, an owner"`
 	Severity Severity    `json:"severity" enum:"error,warning" doc:"error: what was asked for does not run; warning: it runs, and not in all of its parts or not for long"`
 	Text     string      `json:"text" doc:"what is wrong, for people"`
@@ -49,6 +49,7 @@ const (
 	ProblemNeighbor  ProblemKind = "neighbor"
 	ProblemHook      ProblemKind = "hook"
 	ProblemHealth    ProblemKind = "health"
+	ProblemBackend   ProblemKind = "backend"
 	ProblemAPI       ProblemKind = "api"
 	ProblemGroup     ProblemKind = "group"
 	ProblemLoads     ProblemKind = "loads"
@@ -74,6 +75,7 @@ var ProblemKinds = []struct {
 	{ProblemNeighbor, false, "answers to ARP and NDP"},
 	{ProblemHook, false, "a hook has not taken which VIPs are up"},
 	{ProblemHealth, false, "checks cannot be made"},
+	{ProblemBackend, false, "there is no way to a backend: no route, no neighbor that answers, or an interface that cannot send to it"},
 	{ProblemAPI, true, "the API is not open where the configuration says"},
 	{ProblemGroup, false, "the other directors of the group, or what is shared with them"},
 	{ProblemLoads, true, "reports of loads"},

@@ -151,6 +151,12 @@ const (
 	FourPass   QUICEncryption = "four-pass"
 )
 
+// UnreachableBackend is a backend that is to get packets, and to which there is no way.
+type UnreachableBackend struct {
+	Service, Backend string
+	Why              string
+}
+
 // BackendStatus is one backend of one service as it is in the kernel.
 type BackendStatus struct {
 	Name      string       `json:"name"`
@@ -162,13 +168,15 @@ type BackendStatus struct {
 	Interface string       `json:"interface"` // that packets leave by
 	NextHop   MAC          `json:"next-hop"`  // empty while unknown, and where the kernel knows it
 	// ByKernel says that the kernel sends into the interface, as XDP cannot, and finds the next hop.
-	ByKernel bool      `json:"by-kernel,omitempty"`
-	MTU      uint16    `json:"mtu"`   // largest IP packet before encapsulation
-	Slots    int       `json:"slots"` // that it owns
-	Packets  uint64    `json:"packets"`
-	Bytes    uint64    `json:"bytes"`
-	Opened   uint64    `json:"opened"` // TCP connections: SYNs that were forwarded, those sent again, too
-	ServerID ServerIDs `json:"server-id,omitzero"`
+	ByKernel bool `json:"by-kernel,omitempty"`
+	// Unreachable says why there is no way to it; empty: there is one.
+	Unreachable string    `json:"unreachable,omitempty"`
+	MTU         uint16    `json:"mtu"`   // largest IP packet before encapsulation
+	Slots       int       `json:"slots"` // that it owns
+	Packets     uint64    `json:"packets"`
+	Bytes       uint64    `json:"bytes"`
+	Opened      uint64    `json:"opened"` // TCP connections: SYNs that were forwarded, those sent again, too
+	ServerID    ServerIDs `json:"server-id,omitzero"`
 
 	Port   uint16         `json:"port,omitempty"`   // with mode nat or a host; 0: the packet's own
 	Health *BackendHealth `json:"health,omitempty"` // nil: it is not checked
