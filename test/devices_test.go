@@ -25,7 +25,7 @@ var devices = map[string]device{
 	"bond, active-backup": {kind: "bond", uplink: "bond0", make: func(l *lab) { l.bond("active-backup") }},
 	"bond, 802.3ad":       {kind: "bond", uplink: "bond0", make: func(l *lab) { l.bond("802.3ad") }},
 	"VLAN, 802.1Q":        {kind: "vlan", uplink: "eth0", segment: "vlan:100", make: func(l *lab) { l.trunk("802.1Q") }},
-	"VLAN, 802.1ad":       {kind: "vlan", uplink: "eth0", segment: "vlan:100", make: func(l *lab) { l.trunk("802.1ad") }},
+	"VLAN, 802.1ad":       {kind: "vlan", uplink: "eth0", segment: "vlan:100", make: func(l *lab) { l.trunk("802.1ad") }, lost: "XDP cannot send into tenant (vlan)"},
 	"VRF":                 {kind: "vrf", uplink: "eth0", make: (*lab).vrf},
 	"bridge":              {kind: "bridge", uplink: "eth0", make: (*lab).bridge, lost: "XDP cannot send into br0 (bridge)"},
 }

@@ -84,6 +84,9 @@ func TestDocumentedCommands(t *testing.T) {
 		switch {
 		case s.words[0] == "bfd":
 			args = append(args, "--socket", speaker)
+		case s.words[0] == "capture": // of which a director begins few at once
+			alone, _ := serveFakes(t)
+			args = append(args, "--socket", alone)
 		case slices.Contains(args, "--agent"):
 			args = append(args, "--socket", agentSocket)
 		case takes(args[0], "socket"):
