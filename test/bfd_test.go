@@ -77,7 +77,12 @@ func bfdEnd(neighbor string, interval, multiplier int) bfdSession {
 
 // bfdStatus returns what a director's BFD process says.
 func bfdStatus(t *testing.T, h *netlab.Host) (s model.BFDStatus, err error) {
-	out, err := tryOn(t, h, weir, "bfd", "status", "-o", "json", "--socket", filepath.Join(h.Dir(), "bfd.sock"))
+	return bfdStatusAt(t, h, bfd.Socket(filepath.Join(h.Dir(), "run.sock")))
+}
+
+// bfdStatusAt is the same of one of several on a host.
+func bfdStatusAt(t *testing.T, h *netlab.Host, socket string) (s model.BFDStatus, err error) {
+	out, err := tryOn(t, h, weir, "bfd", "status", "-o", "json", "--socket", socket)
 	if err != nil {
 		return s, fmt.Errorf("%w: %s", err, out)
 	}

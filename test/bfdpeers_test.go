@@ -1,6 +1,7 @@
 package test
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -17,6 +18,8 @@ type bfdSession struct {
 	multihop      bool
 	interval      int // of both directions, in milliseconds
 	multiplier    int
+	minimumTTL    int    // bfdd's; 0: 250
+	birdAlso      string // options of BIRD's
 }
 
 // bfdPeer is a router's BFD daemon: somebody else's, from the distribution.
@@ -46,7 +49,7 @@ func startBFDD(t *testing.T, h *netlab.Host, sessions []bfdSession) bfdPeer {
 		}
 		fmt.Fprintf(&conf, " local-address %s\n", s.local)
 		if s.multihop {
-			conf.WriteString("  minimum-ttl 250\n")
+			fmt.Fprintf(&conf, "  minimum-ttl %d\n", cmp.Or(s.minimumTTL, 250))
 		}
 		fmt.Fprintf(&conf, "  receive-interval %d\n  transmit-interval %d\n  detect-multiplier %d\n  no shutdown\n", s.interval, s.interval, s.multiplier)
 	}
@@ -128,7 +131,7 @@ func birdBFD(t *testing.T, h *netlab.Host, sessions []bfdSession) bfdPeer {
 	var conf strings.Builder
 	conf.WriteString("log stderr all;\nrouter id 192.0.2.200;\nprotocol device {}\nprotocol bfd {\n")
 	for _, where := range []string{`interface "*"`, "multihop"} {
-		fmt.Fprintf(&conf, " %s { interval %d ms; idle tx interval 1 s; multiplier %d; };\n", where, sessions[0].interval, sessions[0].multiplier)
+		fmt.Fprintf(&conf, " %s { interval %d ms; idle tx interval 1 s; multiplier %d; %s };\n", where, sessions[0].interval, sessions[0].multiplier, sessions[0].birdAlso)
 	}
 	for _, s := range sessions {
 		if s.multihop {

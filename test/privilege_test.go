@@ -12,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"weir.io/weir/internal/bfd"
 
 	"golang.org/x/sys/unix"
 
@@ -239,7 +240,7 @@ func TestRootDropsTheRest(t *testing.T) {
 
 	var pid int
 	waitFor(t, "the BFD process", func() bool {
-		out, err := tryOn(t, l.director, weir, "bfd", "status", "--socket", filepath.Join(l.director.Dir(), "bfd.sock"))
+		out, err := tryOn(t, l.director, weir, "bfd", "status", "--socket", bfd.Socket(filepath.Join(l.director.Dir(), "run.sock")))
 		if err != nil {
 			return false
 		}

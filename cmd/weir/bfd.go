@@ -1,11 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"syscall"
 	"time"
 
@@ -20,10 +20,7 @@ import (
 )
 
 // defaultBFDSocket is beside the director's.
-var defaultBFDSocket = bfdSocket(api.DefaultSocket)
-
-// bfdSocket returns where the BFD process of a director answers.
-func bfdSocket(socket string) string { return filepath.Join(filepath.Dir(socket), "bfd.sock") }
+var defaultBFDSocket = bfd.Socket(api.DefaultSocket)
 
 type bfdOptions struct {
 	bpffs, socket string
@@ -71,7 +68,7 @@ func runBFD(cmd *cobra.Command, o *bfdOptions, log *slog.Logger) error {
 		return err
 	}
 	defer watch.Close()
-	about := model.BFDStatus{Version: version, Started: time.Now().Truncate(time.Second), Realtime: true}
+	about := model.BFDStatus{Version: version, Socket: o.socket, Started: time.Now().Truncate(time.Second), Realtime: true}
 	if err := bfd.Realtime(); err != nil {
 		about.Realtime = false
 		log.Warn("BFD may be late when the host is busy", "error", err)
@@ -126,13 +123,10 @@ func bfdTable(t *table, s model.BFDStatus) {
 	t.row("real-time", s.Realtime)
 	t.row("late", s.Late)
 	t.line("")
-	t.row("NEIGHBOR", "HOPS", "STATE", "SINCE", "DIAGNOSTIC", "NEIGHBOR-STATE", "NEIGHBOR-DIAGNOSTIC", "INTERVAL", "DETECTION", "LOSSES", "PROBLEM")
+	t.row("NEIGHBOR", "HOPS", "STATE", "SINCE", "DIAGNOSTIC", "NEIGHBOR-STATE", "NEIGHBOR-DIAGNOSTIC", "INTERVAL", "DETECTION", "SIGNED", "LOSSES", "PROBLEM")
 	for _, n := range s.Sessions {
-		hops := "one"
-		if n.Multihop {
-			hops = "several"
-		}
-		t.row(n.Neighbor, hops, n.State, n.Since.Format(time.RFC3339), n.Diagnostic, n.RemoteState, n.RemoteDiagnostic, n.Interval, n.Detection, n.Losses, n.Problem)
+		t.row(n.Neighbor, hopsText(n.Multihop), n.State, n.Since.Format(time.RFC3339), n.Diagnostic, n.RemoteState, n.RemoteDiagnostic, n.Interval, n.Detection,
+			cmp.Or(n.Authentication, "no"), n.Losses, cmp.Or(n.Problem, n.Refused))
 	}
 	t.line("")
 	t.row("DISCARDED", "PACKETS")
@@ -143,9 +137,16 @@ func bfdTable(t *table, s model.BFDStatus) {
 	}
 }
 
+func hopsText(multihop bool) string {
+	if multihop {
+		return "several"
+	}
+	return "one"
+}
+
 // endBFD ends a director's BFD process, if there is one.
 func endBFD(socket string) error {
-	err := bfd.Stop(bfdSocket(socket))
+	err := bfd.Stop(bfd.Socket(socket))
 	if err != nil {
 		return fmt.Errorf("end the BFD process: %w", err)
 	}

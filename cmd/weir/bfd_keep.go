@@ -1,13 +1,19 @@
 package main
 
 import (
+	"cmp"
+	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
+	"time"
 
 	"weir.io/weir/internal/bfd"
 	"weir.io/weir/internal/model"
@@ -18,6 +24,8 @@ import (
 type bfdKeeper struct {
 	*bfd.Keeper
 
+	seen atomic.Uint64 // faults of the process
+
 	mu         sync.Mutex
 	wanted     []model.BFDSession // by the configuration
 	interfaces []string           // that the program is attached to, or is about to be
@@ -25,25 +33,54 @@ type bfdKeeper struct {
 }
 
 func newBFDKeeper(o *runOptions, tell func(model.BFDStatus), log *slog.Logger) *bfdKeeper {
-	socket := bfdSocket(o.socket)
-	return &bfdKeeper{Keeper: bfd.NewKeeper(socket, func() error { return startBFD(o, socket) }, tell, log)}
+	socket := bfd.Socket(o.socket)
+	start := func() (<-chan error, error) {
+		endOldBFD(filepath.Join(filepath.Dir(o.socket), "bfd.sock"), socket, log)
+		return startBFD(o, socket)
+	}
+	return &bfdKeeper{Keeper: bfd.NewKeeper(socket, start, tell, log)}
+}
+
+// endOldBFD ends a process of a version in which all directors with sockets in one directory had
+// one together: it holds the ports that a new one needs. Routers take it for no failure.
+func endOldBFD(shared, own string, log *slog.Logger) {
+	if shared == own {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	status, err := bfd.Ask(ctx, shared)
+	if err != nil || status.Socket != "" {
+		return // there is none, or it is the director's whose socket is director.sock
+	}
+	log.Warn("the BFD process of an older version is ended, which several directors may have had together", "version", status.Version, "pid", status.PID)
+	if err := bfd.Stop(shared); err != nil {
+		log.Error("the BFD process of an older version does not end", "error", err)
+	}
 }
 
 // startBFD starts a process that outlives this one: in a session of its own, so that no
 // signal that is meant for this one reaches it, and with those capabilities alone that are its.
-func startBFD(o *runOptions, socket string) error {
+func startBFD(o *runOptions, socket string) (ended <-chan error, err error) {
 	self, err := os.Executable()
 	if err != nil {
-		return fmt.Errorf("find this program: %w", err)
+		return nil, fmt.Errorf("find this program: %w", err)
 	}
 	cmd := exec.Command(self, append([]string{"bfd", "--socket", socket, "--bpffs", o.bpffs}, o.log.Args()...)...)
 	cmd.Stderr = os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, AmbientCaps: privilege.HandOn(privilege.BFD)}
 	if err := cmd.Start(); err != nil {
-		return err
+		return nil, err
 	}
-	go func() { _ = cmd.Wait() }() // how it ended is in the log
-	return nil
+	over := make(chan error, 1)
+	go func() {
+		if err := cmd.Wait(); err != nil {
+			over <- err
+			return
+		}
+		over <- errors.New("exit status 0")
+	}()
+	return over, nil
 }
 
 // want takes the neighbours of a configuration.
@@ -57,23 +94,65 @@ func (k *bfdKeeper) want(c *model.Config) {
 }
 
 // Sessions returns how the sessions are that there are to be. Of those that the process does
-// not know of, or while it says nothing, only whose they are is known.
+// not know of, or while it says nothing, only whose they are is known, and why nothing more is.
 func (k *bfdKeeper) Sessions() []model.BFDSessionStatus {
-	status, _ := k.Status()
+	status, err := k.Status()
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	var sessions []model.BFDSessionStatus
 	for i := range k.wanted {
 		w := &k.wanted[i]
 		one := model.BFDSessionStatus{Neighbor: w.Neighbor, Source: w.Source, Multihop: w.Multihop}
+		if err != nil {
+			one.Problem = err.Error()
+		}
 		for _, s := range status.Sessions {
 			if s.Neighbor == w.Neighbor && s.Source == w.Source && s.Multihop == w.Multihop {
 				one = s
+				one.Problem = cmp.Or(lacks(w, &s, &status), s.Problem)
 			}
 		}
 		sessions = append(sessions, one)
 	}
 	return sessions
+}
+
+// View returns what there is to say of BFD; nil where nobody asks for it.
+func (k *bfdKeeper) View() *model.BFDStatus {
+	sessions := k.Sessions()
+	if len(sessions) == 0 {
+		return nil
+	}
+	status, err := k.Status()
+	if status.Sessions = sessions; err != nil {
+		status.Problem = err.Error()
+	}
+	return &status
+}
+
+// fresh returns what was wrong with the process since it was called last, if anything was: that may
+// be over before anybody looks.
+func (k *bfdKeeper) fresh() string {
+	n, last := k.Faults()
+	if k.seen.Swap(n) == n {
+		return ""
+	}
+	return last
+}
+
+// lacks says what a process does not do of what is asked for, because it is of an older version: it
+// goes on when weir run is replaced.
+func lacks(want *model.BFDSession, has *model.BFDSessionStatus, process *model.BFDStatus) string {
+	lacking := ""
+	switch {
+	case want.Authentication != nil && has.Authentication != want.Authentication.Type:
+		lacking = "authentication"
+	case want.TTLSecurity != has.TTLSecurity:
+		lacking = "ttl-security"
+	default:
+		return ""
+	}
+	return fmt.Sprintf("the weir bfd that runs (version %s, process %d) does not know %s: end it by SIGTERM, and weir run starts its own", process.Version, process.PID, lacking)
 }
 
 // before makes the sessions stand for those interfaces alone that have the program and

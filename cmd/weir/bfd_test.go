@@ -67,9 +67,9 @@ func TestBFDBeginsWithTheProgram(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "bfd.sock")
 	synctest.Test(t, func(t *testing.T) {
 		started := 0
-		start := func() error {
+		start := func() (<-chan error, error) {
 			started++
-			return errors.New("this is a test")
+			return nil, errors.New("this is a test")
 		}
 		k := &bfdKeeper{Keeper: bfd.NewKeeper(socket, start, func(model.BFDStatus) {}, slog.New(slog.DiscardHandler))}
 		ctx, cancel := context.WithCancel(t.Context())

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -25,8 +27,8 @@ func (d *director) gather() {
 	d.problems.Report(model.ProblemAPI, "", d.remote.Problem())
 	d.problems.Report(model.ProblemLoads, "", d.loads.receiver.Problem())
 	d.problems.Replace(model.ProblemBackend, ofBackends(d.kernel.Unreachable(mostUnreachable)))
-	d.problems.Replace(model.ProblemBGP, ofBGP(d.announcers.bgp.Status().Neighbors))
-	d.problems.Replace(model.ProblemBFD, ofBFD(d.bfd.Sessions()))
+	d.problems.Replace(model.ProblemBGP, ofBGP(d.announcers.bgp.Status()))
+	d.problems.Replace(model.ProblemBFD, ofBFD(d.bfd.View(), d.bfd.fresh()))
 	d.problems.Replace(model.ProblemHook, ofHooks(d.announcers.hooks.Status()))
 	d.problems.Replace(model.ProblemNeighbor, ofNeighbor(d.announcers.neighbor.Status()))
 }
@@ -44,9 +46,15 @@ func ofBackends(unreachable []model.UnreachableBackend) []model.Problem {
 	return found
 }
 
-// ofBGP are the sessions that there are to be, and are not.
-func ofBGP(neighbors []model.BGPNeighborStatus) (found []model.Problem) {
-	for _, n := range neighbors {
+// ofBGP are the sessions that there are to be, and are not, and the addresses where neighbors cannot
+// connect. What this host does not allow is an error: what a neighbor does may be meant so.
+func ofBGP(s model.BGPStatus) (found []model.Problem) {
+	for _, l := range s.Listen {
+		if l.Problem != "" {
+			found = append(found, model.Problem{Part: l.Address.String(), Text: fmt.Sprintf("passive neighbors cannot connect to %v: %s", l.Address, l.Problem)})
+		}
+	}
+	for _, n := range s.Neighbors {
 		text := ""
 		switch {
 		case n.State != model.SessionEstablished && n.Problem == "":
@@ -58,24 +66,42 @@ func ofBGP(neighbors []model.BGPNeighborStatus) (found []model.Problem) {
 		default:
 			continue
 		}
-		found = append(found, model.Problem{Part: n.Address.String(), Severity: model.SeverityWarning, Text: text})
+		severity := model.SeverityWarning
+		if n.Own {
+			severity = model.SeverityError
+		}
+		found = append(found, model.Problem{Part: n.Address.String(), Severity: severity, Text: text})
 	}
 	return found
 }
 
-// ofBFD are the sessions that are not up.
-func ofBFD(sessions []model.BFDSessionStatus) (found []model.Problem) {
-	for _, s := range sessions {
-		text := ""
+// ofBFD are the sessions that are not up, or not as they are to be, and what was wrong with the
+// process that has them, also where that is over already. View is nil where there are to be none.
+func ofBFD(view *model.BFDStatus, fault string) (found []model.Problem) {
+	if view == nil {
+		return nil
+	}
+	if problem := cmp.Or(view.Problem, fault); problem != "" {
+		found = append(found, model.Problem{Text: "routers are not told when the datapath is lost: " + problem})
+	}
+	if view.Problem != "" {
+		return found // of the sessions nothing is known
+	}
+	for _, s := range view.Sessions {
+		severity, text := model.SeverityWarning, ""
 		switch {
+		case strings.HasPrefix(s.Problem, bfd.NotSent):
+			text = fmt.Sprintf("no packets can be sent to %v: %s", s.Neighbor, strings.TrimPrefix(s.Problem, bfd.NotSent))
 		case s.Problem != "":
-			text = fmt.Sprintf("no packets can be sent to %v: %s", s.Neighbor, s.Problem)
+			severity, text = model.SeverityError, fmt.Sprintf("the session with %v: %s", s.Neighbor, s.Problem)
+		case s.State != bfd.Up.String() && s.Refused != "":
+			text = fmt.Sprintf("the session with %v is not up: %s", s.Neighbor, s.Refused)
 		case s.State != bfd.Up.String():
 			text = fmt.Sprintf("the session with %v is not up", s.Neighbor)
 		default:
 			continue
 		}
-		found = append(found, model.Problem{Part: s.Neighbor.String(), Severity: model.SeverityWarning, Text: text})
+		found = append(found, model.Problem{Part: s.Neighbor.String(), Severity: severity, Text: text})
 	}
 	return found
 }

@@ -308,7 +308,7 @@ func (d *director) run(ctx context.Context, first model.Config, changes <-chan c
 	d.gauge = gauge
 	server := api.NewServer(d, d, d.log)
 	d.presence.group, d.presence.run = d.group, d.whatRuns
-	server.Handle("/metrics", metrics.Handler(version, d, d.announcers.bgp.Status, d.bfd.Sessions, func() []model.Problem { return d.Info().Problems }))
+	server.Handle("/metrics", metrics.Handler(version, d, d.announcers.bgp.Status, d.bfd.View, func() []model.Problem { return d.Info().Problems }))
 	server.HandleBGP(d.announcers.bgp.Status)
 	server.HandleSets(&sets{planner: planner{d.keeper, d.kernel, d.checker.Results, d.first.Limits}, reading: api.NewReading()})
 	server.HandleExplain(d.explain)

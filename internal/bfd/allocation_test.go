@@ -5,6 +5,8 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -30,12 +32,17 @@ func TestNoAllocation(t *testing.T) {
 
 func exchange(t *testing.T) error {
 	neighbor, own := netip.MustParseAddr("127.0.0.2"), netip.MustParseAddr("127.0.0.1")
-	want := model.BFDSession{Neighbor: neighbor, Source: own, Multihop: true, Interfaces: []string{"lo"},
+	secret := filepath.Join(t.TempDir(), "password")
+	if err := os.WriteFile(secret, []byte("secret\n"), 0o600); err != nil {
+		return err
+	}
+	authentication := &model.BFDAuthentication{Type: model.MeticulousKeyedSHA1, KeyID: 1, PasswordFile: secret}
+	want := model.BFDSession{Authentication: authentication, Neighbor: neighbor, Source: own, Multihop: true, Interfaces: []string{"lo"},
 		Timers: model.BFDTimers{Interval: model.Duration(time.Minute), Multiplier: 3}, RestartTime: model.Duration(time.Hour)}
 	s := NewSpeaker(still{}, slog.New(slog.DiscardHandler))
-	s.set(time.Now(), []model.BFDSession{want}, map[string]Forwarding{"lo": Forwards})
+	s.set(time.Now(), []model.BFDSession{want}, []finding{find(&want)}, map[string]Forwarding{"lo": Forwards})
 	defer s.close()
-	session, r := s.sessions[keyOf(want)], s.receivers[kind{multihop: true}]
+	session, r := s.sessions[keyOf(want)], s.receivers[place{kind{multihop: true}, own, ""}]
 	if r == nil {
 		return fmt.Errorf("no socket: %v", s.problems)
 	}
@@ -47,10 +54,11 @@ func exchange(t *testing.T) error {
 	packet := Packet{State: Init, Multiplier: 3, Mine: 9, Yours: session.Discriminator(), DesiredTx: time.Minute, RequiredRx: time.Minute}
 	up := packet
 	up.State = Up
-	wires := [][]byte{packet.Append(nil), up.Append(nil)}
-	n := 0
+	theirs := &guard{password: find(&want).password}
+	n, wire := 0, make([]byte, 0, maxPacket)
 	turn := func() {
-		if _, err := conn.Write(wires[min(n, 1)]); err != nil {
+		wire = theirs.sign([]Packet{packet, up}[min(n, 1)], wire[:0])
+		if _, err := conn.Write(wire); err != nil {
 			t.Error(err)
 		}
 		s.receive(r) // loopback has delivered it

@@ -10,6 +10,8 @@ import (
 	"io/fs"
 	"log/slog"
 	"net"
+	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -31,7 +33,7 @@ const (
 // sessions that it is to have.
 type Keeper struct {
 	socket string
-	start  func() error
+	start  func() (ended <-chan error, err error)
 	tell   func(model.BFDStatus)
 	log    *slog.Logger
 
@@ -40,13 +42,16 @@ type Keeper struct {
 	known   bool // Set was called
 	status  model.BFDStatus
 	err     error
+	fault   string        // the last err
+	faults  uint64        // how often err came, or became another one
 	changed chan struct{} // one element: wanted is another one
 }
 
-// NewKeeper makes a keeper of the process that answers on the socket; start starts one.
+// NewKeeper makes a keeper of the process that answers on the socket; start starts one, and
+// returns a channel on which is said how it has ended.
 // What the process says about itself, whenever a session changes, is handed to tell, and
 // the zero status when it says nothing more.
-func NewKeeper(socket string, start func() error, tell func(model.BFDStatus), log *slog.Logger) *Keeper {
+func NewKeeper(socket string, start func() (ended <-chan error, err error), tell func(model.BFDStatus), log *slog.Logger) *Keeper {
 	return &Keeper{socket: socket, start: start, tell: tell, log: log, changed: make(chan struct{}, 1)}
 }
 
@@ -68,6 +73,14 @@ func (k *Keeper) Status() (model.BFDStatus, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.status, k.err
+}
+
+// Faults returns how often something was wrong with the process, and what the last time: also
+// where it lasted for less time than anybody waits between two looks at Status.
+func (k *Keeper) Faults() (n uint64, last string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.faults, k.fault
 }
 
 // Run keeps the process until the context ends, and leaves it alone then.
@@ -101,6 +114,8 @@ func (k *Keeper) note(err error) {
 	defer k.mu.Unlock()
 	if err != nil && (k.err == nil || k.err.Error() != err.Error()) {
 		k.log.Error("BFD is not as it should be", "error", err)
+		k.faults++
+		k.fault = err.Error()
 	}
 	if err == nil && k.err != nil {
 		k.log.Info("BFD is as it should be again")
@@ -154,7 +169,8 @@ func (k *Keeper) attend(ctx context.Context, wanted Request) error {
 
 // startAndDial starts the process and waits until it answers.
 func (k *Keeper) startAndDial(ctx context.Context) (net.Conn, error) {
-	if err := k.start(); err != nil {
+	ended, err := k.start()
+	if err != nil {
 		return nil, fmt.Errorf("start the BFD process: %w", err)
 	}
 	for deadline := time.Now().Add(startup); ; {
@@ -168,6 +184,8 @@ func (k *Keeper) startAndDial(ctx context.Context) (net.Conn, error) {
 		select {
 		case <-ctx.Done():
 			return nil, ctx.Err()
+		case err := <-ended:
+			return nil, fmt.Errorf("the BFD process has ended (%w): the log says why", err)
 		case <-time.After(10 * time.Millisecond):
 		}
 	}
@@ -223,7 +241,17 @@ func read(lines *bufio.Reader) (status model.BFDStatus, err error) {
 }
 
 // errHTTP is what another process's socket gives away.
-var errHTTP = errors.New("it answers HTTP, as a director and an agent do; the BFD process's socket is bfd.sock beside the director's")
+var errHTTP = errors.New("it answers HTTP, as a director and an agent do; the socket of weir bfd is another one: bfd.sock beside director.sock, NAME-bfd.sock beside NAME.sock")
+
+// Socket returns where the BFD process of a director answers, whose own socket is that: beside
+// it, and no other director's.
+func Socket(director string) string {
+	dir, name := filepath.Split(director)
+	if name == "director.sock" { // the usual one
+		return dir + "bfd.sock"
+	}
+	return dir + strings.TrimSuffix(name, ".sock") + "-bfd.sock"
+}
 
 // ErrNobody is returned by Ask where there is no BFD process.
 var ErrNobody = errors.New("nobody speaks BFD on")

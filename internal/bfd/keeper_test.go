@@ -29,10 +29,10 @@ type process struct {
 	ended  chan struct{}
 }
 
-func (p *process) start() error {
+func (p *process) start() (<-chan error, error) {
 	listener, err := net.Listen("unix", p.socket)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	p.t.Cleanup(cancel)
@@ -47,7 +47,7 @@ func (p *process) start() error {
 		defer close(ended)
 		server.Run(ctx, listener)
 	}()
-	return nil
+	return nil, nil
 }
 
 // last returns how often a process was started, and the last one.

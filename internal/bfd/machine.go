@@ -23,6 +23,7 @@ type Machine struct {
 	local  uint32 // discriminator
 	timers Timers
 	random *rand.Rand
+	proved bool // all packets are signed: who sends one is the neighbour
 
 	state      State
 	diagnostic Diagnostic
@@ -37,6 +38,8 @@ type Machine struct {
 
 	remote          Packet        // the last one; zero before the first, or long after the last
 	heard           time.Time     // when that was; zero: not at all
+	claim           Packet        // the last one since then that is in doubt; see doubts
+	claimed         time.Time     // when that was; zero: there is none
 	sent            time.Time     // when the last packet was
 	next            time.Time     // when the next is due, if packets are sent periodically
 	wait            time.Duration // what next was computed from
@@ -77,15 +80,20 @@ func (m *Machine) Remote() Packet { return m.remote }
 // Discriminator is this end's name for the session.
 func (m *Machine) Discriminator() uint32 { return m.local }
 
-// Receive takes a packet that is for this session.
-func (m *Machine) Receive(now time.Time, p Packet) {
+// Receive takes a packet that is for this session, and returns Accepted, or that it changes
+// nothing for now.
+func (m *Machine) Receive(now time.Time, p Packet) Discard {
 	p.Auth = nil // it is a part of the receiver's buffer
-	m.remote, m.heard = p, now
+	if m.doubts(p) {
+		m.claim, m.claimed = p, now
+		return DiscardDoubted
+	}
+	m.remote, m.heard, m.claimed = p, now, time.Time{}
 	if p.Final && m.poll {
 		m.endPoll()
 	}
 	if m.state == AdminDown {
-		return
+		return Accepted
 	}
 	switch {
 	case p.State == AdminDown:
@@ -104,6 +112,18 @@ func (m *Machine) Receive(now time.Time, p Packet) {
 		m.final = true
 	}
 	m.reschedule(now)
+	return Accepted
+}
+
+// doubts reports whether a packet says nothing until those have stopped that are right. It does
+// not name this session (Your Discriminator is 0), so anybody can write it who knows two
+// addresses: a neighbour that has begun anew, or has missed this end, or somebody else. RFC 5880
+// (6.8.6) lets it end a session. But a neighbour that sends it sends no other packets any more,
+// and these did name the session: when they have not come for the detection time, the packet is
+// believed (see Advance). So a neighbour's restart is seen no later than its silence is, and
+// nobody can end a session with one packet. One that is signed is believed at once.
+func (m *Machine) doubts(p Packet) bool {
+	return !m.proved && p.Yours == 0 && m.remote.Yours != 0 && (m.state == Init || m.state == Up)
 }
 
 // enter changes the state.
@@ -216,6 +236,10 @@ func (m *Machine) Advance(now time.Time) {
 	if m.heard.IsZero() || now.Sub(m.heard) < m.Detection() {
 		return
 	}
+	if !m.claimed.IsZero() {
+		m.believe(now)
+		return
+	}
 	if m.state == Init || m.state == Up {
 		m.enter(Down, DetectionExpired)
 	}
@@ -224,11 +248,24 @@ func (m *Machine) Advance(now time.Time) {
 	m.reschedule(now)
 }
 
+// believe takes what a neighbour has said that has stopped to name the session: that it is down,
+// and another one from now on. Its other packets are answered as those of one that was Down
+// before, from the next one on.
+func (m *Machine) believe(now time.Time) {
+	m.remote, m.heard, m.claimed = m.claim, m.claimed, time.Time{}
+	m.poll, m.pollAgain = false, false // what was asked was asked of another session
+	m.enter(Down, NeighborDown)
+	m.reschedule(now)
+	if now.Sub(m.heard) >= m.Detection() {
+		m.forget() // it was the last one
+	}
+}
+
 // forget makes the neighbour one that was never heard. One that wanted no packets, or
 // asked for demand mode, is not to have silenced this end for good.
 func (m *Machine) forget() {
 	m.remote = Packet{State: Down, RequiredRx: time.Microsecond} // bfd.RemoteMinRxInterval begins as 1 (6.8.1)
-	m.heard = time.Time{}
+	m.heard, m.claimed = time.Time{}, time.Time{}
 	m.poll, m.pollAgain = false, false
 }
 

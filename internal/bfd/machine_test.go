@@ -151,7 +151,9 @@ func TestOneWayLoss(t *testing.T) {
 	p.until(5*time.Second, Up, Up)
 	p.run(2 * time.Second)
 	p.ends[0].cut = true
-	p.until(ms(200), Down, Down)
+	// The one that misses the other knows no session any more, which anybody could say: it is
+	// believed when its other packets have stopped.
+	p.until(ms(400), Down, Down)
 	if a, b := p.ends[0].diagnostic, p.ends[1].diagnostic; a != NeighborDown || b != DetectionExpired {
 		t.Errorf("%v and %v", a, b)
 	}
@@ -210,8 +212,12 @@ func TestDisable(t *testing.T) {
 func TestNeighborRestarts(t *testing.T) {
 	p := newPair(t, fast, fast)
 	p.until(5*time.Second, Up, Up)
+	p.run(2 * time.Second)
 	p.ends[1] = &end{Machine: NewMachine(p.now, 77, fast, rand.New(rand.NewPCG(5, 5))), delay: ms(1)}
-	p.until(ms(5), Down, Down)
+	p.until(ms(151), Down, Down)
+	if p.ends[0].diagnostic != NeighborDown {
+		t.Errorf("the neighbour is said to be lost: %v", p.ends[0].diagnostic)
+	}
 	p.until(5*time.Second, Up, Up)
 	if p.ends[0].Remote().Mine != 77 {
 		t.Errorf("the neighbour is %d, want 77", p.ends[0].Remote().Mine)

@@ -200,6 +200,7 @@ func (s *Server) tell(ctx context.Context, conn net.Conn) error {
 		return err
 	}
 	status.Version, status.Started, status.Realtime, status.PID = s.about.Version, s.about.Started, s.about.Realtime, os.Getpid()
+	status.Socket = s.about.Socket
 	s.mu.Lock()
 	status.Deadline = s.deadline
 	s.mu.Unlock()

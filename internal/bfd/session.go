@@ -1,6 +1,7 @@
 package bfd
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -24,11 +25,16 @@ func timersOf(b model.BFDTimers) Timers {
 // session is a machine and its way to the neighbour.
 type session struct {
 	*Machine
-	want   model.BFDSession
-	kind   kind
-	sender *sender // nil: not open; see problem
+	want    model.BFDSession
+	kind    kind
+	address netip.Addr // the neighbour's, without a zone
+	index   int        // of the interface that a link-local neighbour is on; 0: it is not, or there is none
+	sender  *sender    // nil: not open; see problem
+	guard   guard
 
-	problem        string
+	receives       place     // where its packets are received
+	problem        string    // why no packets can be sent
+	refused        string    // why the last packet that was for it was not taken
 	tried          time.Time // when it was last tried to open the sender
 	since          time.Time // of the state
 	changes        uint64
@@ -40,15 +46,54 @@ type session struct {
 }
 
 func newSession(now time.Time, want model.BFDSession, discriminator uint32, random *rand.Rand) *session {
-	return &session{
+	s := &session{
 		Machine: NewMachine(now, discriminator, timersOf(want.Timers), random), want: want,
-		kind: kindOf(want.Neighbor, want.Multihop), since: now, told: Down,
+		kind: kindOf(want.Neighbor, want.Multihop), address: want.Neighbor.WithZone(""), since: now, told: Down,
 	}
+	s.guard.sent = random.Uint32() // bfd.XmitAuthSeq begins anywhere (6.8.1)
+	return s
+}
+
+// leastTTL is what a packet's TTL has to be at least.
+func (s *session) leastTTL() int {
+	switch {
+	case !s.kind.multihop:
+		return gtsm // it has passed no router (RFC 5881 5)
+	case s.want.TTLSecurity == 0:
+		return 0
+	}
+	return gtsm + 1 - int(s.want.TTLSecurity)
+}
+
+// take takes a packet that is this session's by its addresses or its name for it.
+func (s *session) take(now time.Time, p Packet, a *arrival) Discard {
+	if a.ttl < s.leastTTL() {
+		s.refused = fmt.Sprintf("its packets come with TTL %d, less than the %d that ttl-security allows", a.ttl, s.leastTTL())
+		return DiscardTTL
+	}
+	if s.refused = s.guard.check(now, &p, a.payload); s.refused != "" {
+		return DiscardAuth
+	}
+	if why := s.Receive(now, p); why != Accepted {
+		return why
+	}
+	s.received++
+	s.guard.accepted(now, s.Detection())
+	return Accepted
 }
 
 // from reports whether a packet that names no session is this one's.
 func (s *session) from(a *arrival, k kind) bool {
-	return s.kind == k && s.want.Neighbor == a.from && (!s.want.Source.IsValid() || s.want.Source == a.to)
+	return s.kind == k && s.address == a.from && (s.want.Neighbor.Zone() == "" || s.index == a.index) && (!s.want.Source.IsValid() || s.want.Source == a.to)
+}
+
+// on notes by which interface a link-local neighbour is reached now: one that was made anew has
+// another number.
+func (s *session) on(index int) {
+	if s.index != index {
+		s.index = index
+		s.close()
+	}
 }
 
 // retry is how long after an error a socket is tried again.
@@ -63,7 +108,11 @@ func (s *session) open(now time.Time, random *rand.Rand) bool {
 		return false
 	}
 	s.tried = now
-	sender, err := openSender(s.kind, s.want.Source, s.want.Neighbor, random)
+	if zone := s.want.Neighbor.Zone(); zone != "" && s.index == 0 {
+		s.problem = fmt.Sprintf("there is no interface %s", zone)
+		return false
+	}
+	sender, err := openSender(s.kind, s.want.Source, s.address, s.index, random)
 	if err != nil {
 		s.problem = err.Error()
 		return false
@@ -72,14 +121,21 @@ func (s *session) open(now time.Time, random *rand.Rand) bool {
 	return true
 }
 
+// NotSent begins a session's problem that a packet could not be sent.
+const NotSent = "send: "
+
 // send sends a packet. Where it cannot be sent, the neighbour's patience is what ends
 // the session, as when it is lost on the way.
 func (s *session) send(now time.Time, packet []byte, random *rand.Rand) {
+	if s.guard.silent() {
+		s.problem = s.guard.problem
+		return
+	}
 	if !s.open(now, random) {
 		return
 	}
 	if err := s.sender.send(packet); err != nil {
-		if text := "send: " + err.Error(); s.problem != text {
+		if text := NotSent + err.Error(); s.problem != text {
 			s.problem = text
 		}
 		return

@@ -28,6 +28,26 @@ type kind struct {
 	six, multihop bool
 }
 
+// place is where packets of a kind are received. A director whose sessions all name their own end,
+// or are all with link-local neighbors, takes no more of the host's ports than these: another
+// director beside it can have sessions, too.
+type place struct {
+	kind
+	local  netip.Addr // that they are sent to; zero: any
+	device string     // that they come in by; empty: any
+}
+
+// text is how errors call it.
+func (p place) text() string {
+	switch {
+	case p.device != "":
+		return fmt.Sprintf("UDP port %d on %s", p.port(), p.device)
+	case p.local.IsValid():
+		return fmt.Sprintf("UDP port %d of %s", p.port(), p.local)
+	}
+	return fmt.Sprintf("UDP port %d", p.port())
+}
+
 func kindOf(neighbor netip.Addr, multihop bool) kind { return kind{neighbor.Is6(), multihop} }
 
 func (k kind) family() int {
@@ -44,10 +64,11 @@ func (k kind) port() int {
 	return singleHopPort
 }
 
-// bindTo returns an address to bind to; the zero address is any.
-func (k kind) sockaddr(a netip.Addr, port int) unix.Sockaddr {
+// sockaddr returns an address to bind to, or to send to; the zero address is any. Zone is the
+// interface of a link-local one.
+func (k kind) sockaddr(a netip.Addr, zone, port int) unix.Sockaddr {
 	if k.six {
-		sa := &unix.SockaddrInet6{Port: port}
+		sa := &unix.SockaddrInet6{Port: port, ZoneId: uint32(zone)}
 		if a.IsValid() {
 			sa.Addr = a.As16()
 		}
@@ -79,7 +100,7 @@ func open(k kind, options ...option) (fd int, err error) {
 
 // receiver is a socket for packets of one kind from anybody.
 type receiver struct {
-	kind
+	place
 	fd      int
 	file    *os.File // of fd, for the runtime to wait for it
 	ready   chan<- struct{}
@@ -95,28 +116,27 @@ type arrival struct {
 	payload []byte
 	from    netip.Addr
 	to      netip.Addr // as it was addressed; zero: not known
+	index   int        // of the interface that it came in by; 0: not known
 	ttl     int
 }
 
 // openReceiver also begins to put an element into ready whenever a packet comes.
-func openReceiver(k kind, ready chan<- struct{}) (*receiver, error) {
+func openReceiver(p place, ready chan<- struct{}) (*receiver, error) {
 	options := []option{{unix.IPPROTO_IP, unix.IP_RECVTTL, 1}, {unix.IPPROTO_IP, unix.IP_PKTINFO, 1}}
-	if k.six {
+	if p.six {
 		options = []option{{unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1},
 			{unix.IPPROTO_IPV6, unix.IPV6_RECVHOPLIMIT, 1}, {unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO, 1}}
 	}
-	fd, err := open(k, options...)
+	// The address may come to this host later.
+	fd, err := open(p.kind, append(options, option{unix.IPPROTO_IP, unix.IP_FREEBIND, 1})...)
 	if err != nil {
 		return nil, err
 	}
-	if err := unix.Bind(fd, k.sockaddr(netip.Addr{}, k.port())); err != nil {
+	if err := p.bind(fd); err != nil {
 		unix.Close(fd)
-		if errors.Is(err, unix.EADDRINUSE) {
-			return nil, fmt.Errorf("UDP port %d is another process's: is there another BFD daemon on this host?", k.port())
-		}
-		return nil, fmt.Errorf("bind to UDP port %d: %w", k.port(), err)
+		return nil, err
 	}
-	r := &receiver{kind: k, fd: fd, file: os.NewFile(uintptr(fd), "BFD"), ready: ready}
+	r := &receiver{place: p, fd: fd, file: os.NewFile(uintptr(fd), "BFD"), ready: ready}
 	// The structures point into themselves, so a receiver must stay where it is.
 	r.vector.Base = &r.packet[0]
 	r.vector.SetLen(len(r.packet))
@@ -136,6 +156,24 @@ func openReceiver(k kind, ready chan<- struct{}) (*receiver, error) {
 		})
 	}()
 	return r, nil
+}
+
+// bind binds a socket to a place. It does not share the port with others, whatever they allow: a
+// daemon that does would get the packets in this one's place.
+func (p place) bind(fd int) error {
+	if p.device != "" {
+		if err := unix.BindToDevice(fd, p.device); err != nil {
+			return fmt.Errorf("receive on %s: %w", p.device, err)
+		}
+	}
+	err := unix.Bind(fd, p.sockaddr(p.local, 0, p.port()))
+	if errors.Is(err, unix.EADDRINUSE) {
+		return fmt.Errorf("%s is another process's: another BFD daemon's, or another director's, whose neighbors have no source", p.text())
+	}
+	if err != nil {
+		return fmt.Errorf("bind to %s: %w", p.text(), err)
+	}
+	return nil
 }
 
 func (r *receiver) close() { r.file.Close() }
@@ -183,9 +221,9 @@ func (a *arrival) note(level, kind int32, data []byte) {
 		level == unix.IPPROTO_IPV6 && kind == unix.IPV6_HOPLIMIT && len(data) >= 4:
 		a.ttl = int(*(*int32)(unsafe.Pointer(&data[0])))
 	case level == unix.IPPROTO_IP && kind == unix.IP_PKTINFO && len(data) >= unix.SizeofInet4Pktinfo:
-		a.to = netip.AddrFrom4([4]byte(data[8:12]))
+		a.to, a.index = netip.AddrFrom4([4]byte(data[8:12])), int(*(*int32)(unsafe.Pointer(&data[0])))
 	case level == unix.IPPROTO_IPV6 && kind == unix.IPV6_PKTINFO && len(data) >= unix.SizeofInet6Pktinfo:
-		a.to = netip.AddrFrom16([16]byte(data[:16]))
+		a.to, a.index = netip.AddrFrom16([16]byte(data[:16])), int(*(*int32)(unsafe.Pointer(&data[16])))
 	}
 }
 
@@ -197,7 +235,7 @@ type sender struct {
 	to unix.Sockaddr
 }
 
-func openSender(k kind, source, neighbor netip.Addr, random *rand.Rand) (*sender, error) {
+func openSender(k kind, source, neighbor netip.Addr, zone int, random *rand.Rand) (*sender, error) {
 	const interactive, internetControl = 6, 0xc0 // TC_PRIO_INTERACTIVE, CS6
 	options := []option{{unix.SOL_SOCKET, unix.SO_PRIORITY, interactive}, {unix.SOL_SOCKET, unix.SO_RCVBUF, 0},
 		{unix.IPPROTO_IP, unix.IP_TTL, gtsm}, {unix.IPPROTO_IP, unix.IP_TOS, internetControl}}
@@ -212,7 +250,7 @@ func openSender(k kind, source, neighbor netip.Addr, random *rand.Rand) (*sender
 	const attempts = 64
 	for range attempts {
 		port := firstSource + random.IntN(lastSource-firstSource+1)
-		if err = unix.Bind(fd, k.sockaddr(source, port)); !errors.Is(err, unix.EADDRINUSE) {
+		if err = unix.Bind(fd, k.sockaddr(source, 0, port)); !errors.Is(err, unix.EADDRINUSE) {
 			break
 		}
 	}
@@ -223,7 +261,7 @@ func openSender(k kind, source, neighbor netip.Addr, random *rand.Rand) (*sender
 		}
 		return nil, fmt.Errorf("bind to a source port: %w", err)
 	}
-	return &sender{fd, k.sockaddr(neighbor, k.port())}, nil
+	return &sender{fd, k.sockaddr(neighbor, zone, k.port())}, nil
 }
 
 func (s *sender) send(packet []byte) error { return unix.Sendto(s.fd, packet, unix.MSG_DONTWAIT, s.to) }

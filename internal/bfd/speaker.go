@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"maps"
 	"math/rand/v2"
+	"net"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -30,8 +31,8 @@ type Speaker struct {
 	sessions  map[key]*session
 	leaving   []*session // switched off; the neighbours are still being told
 	byName    map[uint32]*session
-	receivers map[kind]*receiver
-	problems  map[kind]string       // of those that could not be opened
+	receivers map[place]*receiver
+	problems  map[place]string      // of those that could not be opened
 	tried     time.Time             // when that was
 	does      map[string]Forwarding // what the interfaces do; not to be changed
 	renewed   time.Time             // when the sessions were asked for last
@@ -50,7 +51,7 @@ func NewSpeaker(datapath Datapath, log *slog.Logger) *Speaker {
 		watcher: watcher{datapath: datapath}, log: log, timer: time.NewTimer(0),
 		requests: make(chan func()), ready: make(chan struct{}, 1), events: make(chan func(*slog.Logger), 1024),
 		random:   rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())),
-		sessions: map[key]*session{}, byName: map[uint32]*session{}, receivers: map[kind]*receiver{}, problems: map[kind]string{},
+		sessions: map[key]*session{}, byName: map[uint32]*session{}, receivers: map[place]*receiver{}, problems: map[place]string{},
 		buffer: make([]byte, 0, maxPacket),
 	}
 	s.renew()
@@ -168,9 +169,6 @@ func (s *Speaker) receive(r *receiver) {
 
 // take finds the session of a packet, and says why there is none.
 func (s *Speaker) take(now time.Time, k kind, a *arrival) Discard {
-	if !k.multihop && a.ttl != gtsm {
-		return DiscardTTL
-	}
 	p, why := Parse(a.payload)
 	if why != Accepted {
 		return why
@@ -179,12 +177,7 @@ func (s *Speaker) take(now time.Time, k kind, a *arrival) Discard {
 	if why != Accepted {
 		return why
 	}
-	if p.Auth != nil {
-		return DiscardAuth
-	}
-	session.received++
-	session.Receive(now, p)
-	return Accepted
+	return session.take(now, p, a)
 }
 
 // find returns the session that a packet is of: by the name that it has for it, but
@@ -219,7 +212,7 @@ func (s *Speaker) speak(now time.Time, session *session) {
 		s.late = late
 	}
 	for packet, due := session.Due(now); due; packet, due = session.Due(now) {
-		s.buffer = packet.Append(s.buffer[:0])
+		s.buffer = session.guard.sign(packet, s.buffer[:0])
 		before := session.problem
 		session.send(now, s.buffer, s.random)
 		if session.problem != "" && session.problem != before {
@@ -233,16 +226,46 @@ func (s *Speaker) speak(now time.Time, session *session) {
 // Set makes these the sessions that there are. It returns when they are.
 func (s *Speaker) Set(ctx context.Context, sessions []model.BFDSession) error {
 	var names []string
-	for _, want := range sessions {
-		names = append(names, want.Interfaces...)
+	found := make([]finding, len(sessions))
+	for i := range sessions {
+		names = append(names, sessions[i].Interfaces...)
+		found[i] = find(&sessions[i])
 	}
 	slices.Sort(names)
 	return s.watcher.follow(slices.Compact(names), func(does map[string]Forwarding) error {
-		return s.ask(ctx, func() { s.set(time.Now(), sessions, does) })
+		return s.ask(ctx, func() { s.set(time.Now(), sessions, found, does) })
 	})
 }
 
-func (s *Speaker) set(now time.Time, wanted []model.BFDSession, does map[string]Forwarding) {
+// finding is what was found out for a session, by others than who speaks: a disk may be slow, and
+// the kernel's lock of all network configuration taken.
+type finding struct {
+	password *password
+	err      error // why there is none, if there has to be one
+	index    int   // of the interface in its neighbour's zone
+}
+
+// find finds out what is to be known for a session.
+func find(want *model.BFDSession) (f finding) {
+	if a := want.Authentication; a != nil {
+		f.password, f.err = readPassword(a)
+	}
+	if zone := want.Neighbor.Zone(); zone != "" {
+		f.index = indexOf(zone)
+	}
+	return f
+}
+
+// indexOf returns an interface's number, 0 if there is none.
+func indexOf(name string) int {
+	link, err := net.InterfaceByName(name)
+	if err != nil {
+		return 0
+	}
+	return link.Index
+}
+
+func (s *Speaker) set(now time.Time, wanted []model.BFDSession, found []finding, does map[string]Forwarding) {
 	if s.ending {
 		return
 	}
@@ -256,20 +279,23 @@ func (s *Speaker) set(now time.Time, wanted []model.BFDSession, does map[string]
 			s.retire(now, old)
 		}
 	}
-	for _, want := range wanted {
-		if have := s.sessions[keyOf(want)]; have != nil {
-			have.want = want
-			have.Set(now, timersOf(want.Timers))
-			continue
+	for i, want := range wanted {
+		have := s.sessions[keyOf(want)]
+		if have == nil {
+			have = s.add(now, want)
 		}
-		s.add(now, want)
+		have.want = want
+		have.Set(now, timersOf(want.Timers))
+		have.on(found[i].index)
+		have.guard.set(want.Authentication, found[i].password, found[i].err)
+		have.proved = want.Authentication != nil
 	}
 	s.listen(now)
 	s.look(now)
 }
 
 // add begins a session. One with the same neighbour that is being switched off gives way.
-func (s *Speaker) add(now time.Time, want model.BFDSession) {
+func (s *Speaker) add(now time.Time, want model.BFDSession) *session {
 	s.leaving = slices.DeleteFunc(s.leaving, func(l *session) bool {
 		same := keyOf(l.want) == keyOf(want)
 		if same {
@@ -286,6 +312,7 @@ func (s *Speaker) add(now time.Time, want model.BFDSession) {
 	session.told, session.why = session.State()
 	session.saidHeld = session.Held()
 	s.sessions[keyOf(want)], s.byName[name] = session, session
+	return session
 }
 
 // retire switches a session off, and keeps telling the neighbour for a while.
@@ -302,39 +329,59 @@ func (s *Speaker) drop(session *session) {
 
 // listen opens and closes sockets so that there are those that the sessions need.
 func (s *Speaker) listen(now time.Time) {
-	needed := map[kind]bool{}
-	for _, session := range s.sessions {
-		needed[session.kind] = true
+	needed := map[place]bool{}
+	all := slices.Concat(slices.Collect(maps.Values(s.sessions)), s.leaving)
+	for _, session := range all {
+		session.receives = placeOf(session, all)
+		needed[session.receives] = true
 	}
-	for _, session := range s.leaving {
-		needed[session.kind] = true
-	}
-	for k, r := range s.receivers {
-		if !needed[k] {
+	for p, r := range s.receivers {
+		if !needed[p] {
 			r.close()
-			delete(s.receivers, k)
+			delete(s.receivers, p)
 		}
 	}
-	maps.DeleteFunc(s.problems, func(k kind, _ string) bool { return !needed[k] })
+	maps.DeleteFunc(s.problems, func(p place, _ string) bool { return !needed[p] })
 	s.tried = now
-	for k := range needed {
-		if s.receivers[k] != nil {
+	for p := range needed {
+		if s.receivers[p] != nil {
 			continue
 		}
-		r, err := openReceiver(k, s.ready)
+		r, err := openReceiver(p, s.ready)
 		if err != nil {
-			s.fault(k, err)
+			s.fault(p, err)
 			continue
 		}
-		delete(s.problems, k)
-		s.receivers[k] = r
+		delete(s.problems, p)
+		s.receivers[p] = r
 	}
 }
 
+// placeOf returns where a session's packets are received: where its own end is, if each of its
+// kind has one of its own. The kernel does not let one process have a port of an address and
+// another the same port of all.
+func placeOf(session *session, all []*session) place {
+	sources, devices := true, true
+	for _, other := range all {
+		if other.kind == session.kind {
+			sources = sources && other.want.Source.IsValid()
+			devices = devices && other.want.Neighbor.Zone() != ""
+		}
+	}
+	p := place{kind: session.kind}
+	switch {
+	case sources:
+		p.local = session.want.Source
+	case devices:
+		p.device = session.want.Neighbor.Zone()
+	}
+	return p
+}
+
 // fault notes, and logs once, why no packets can be received.
-func (s *Speaker) fault(k kind, err error) {
-	if text := err.Error(); s.problems[k] != text {
-		s.problems[k] = text
+func (s *Speaker) fault(p place, err error) {
+	if text := err.Error(); s.problems[p] != text {
+		s.problems[p] = text
 		s.say(func(log *slog.Logger) { log.Error("BFD cannot receive packets", "error", text) })
 	}
 }

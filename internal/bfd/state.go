@@ -65,12 +65,13 @@ const (
 	DiscardYours     // it names a session that this end does not have
 	DiscardTTL       // it may have come over a router, where the session is over one hop
 	DiscardPeer      // there is no session with its sender
-	DiscardAuth      // it has authentication, and no session here has
+	DiscardAuth      // it is authenticated otherwise than the session wants, or not
+	DiscardDoubted   // it does not name the session, while others do that come: see Machine.Receive
 	discardReasons   // how many there are
 )
 
 var discardNames = [...]string{"accepted", "length", "version", "multiplier", "multipoint", "my-discriminator",
-	"state-without-session", "your-discriminator", "ttl", "unknown-peer", "authentication"}
+	"state-without-session", "your-discriminator", "ttl", "unknown-peer", "authentication", "doubted"}
 
 // String returns the name that JSON and metrics use.
 func (d Discard) String() string {

@@ -15,7 +15,7 @@ func (s *Speaker) Status(ctx context.Context) (model.BFDStatus, error) {
 	err := s.ask(ctx, func() {
 		for _, session := range s.sessions {
 			one := session.status()
-			if problem := s.problems[session.kind]; problem != "" {
+			if problem := s.problems[session.receives]; problem != "" {
 				one.Problem = problem
 			}
 			status.Sessions = append(status.Sessions, one)
@@ -44,7 +44,14 @@ func (s *session) status() model.BFDSessionStatus {
 		RemoteState: remote.State.String(), RemoteDiagnostic: remote.Diagnostic.String(),
 		Interval: model.Duration(s.Interval()), Detection: model.Duration(s.Detection()),
 		Discriminator: s.Discriminator(), Remote: remote.Mine,
-		Changes: s.changes, Sent: s.left, Received: s.received, Problem: s.problem,
+		TTLSecurity: s.want.TTLSecurity, Changes: s.changes, Sent: s.left, Received: s.received,
+		Problem: cmp.Or(s.problem, s.guard.problem),
+	}
+	if s.guard.required {
+		status.Authentication = s.want.Authentication.Type
+	}
+	if state != Up {
+		status.Refused = s.refused
 	}
 	if held := s.Held(); held != NoDiagnostic {
 		status.Held = held.String()

@@ -3,9 +3,13 @@ package bgp
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
+	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -19,6 +23,22 @@ type listener struct {
 	config net.ListenConfig
 	signed map[netip.Addr]string // passwords that the socket has
 	socket *net.TCPListener
+	// problem is why there is no socket, and kept why neighbors cannot connect to it; of both
+	// there is nothing where all is well.
+	problem string
+	kept    map[netip.Addr]string
+}
+
+// problems says what is wrong with the listener; nothing: nothing is.
+func (l *listener) problems() string {
+	if l.problem != "" {
+		return l.problem
+	}
+	var all []string
+	for _, a := range slices.SortedFunc(maps.Keys(l.kept), netip.Addr.Compare) {
+		all = append(all, fmt.Sprintf("neighbor %v cannot connect: %s", a, l.kept[a]))
+	}
+	return strings.Join(all, "; ")
 }
 
 // listen makes the listeners what is set. The speaker's mutex is held.
@@ -28,7 +48,7 @@ func (s *Speaker) listen() {
 		wanted[a] = true
 		if s.listeners[a] == nil {
 			ctx, cancel := context.WithCancel(context.Background())
-			l := &listener{log: s.log.With("listen", a), end: cancel, signed: map[netip.Addr]string{}}
+			l := &listener{log: s.log.With("listen", a), end: cancel, signed: map[netip.Addr]string{}, kept: map[netip.Addr]string{}}
 			l.config.Control = listening
 			l.config.SetMultipathTCP(false) // such sockets cannot be signed
 			s.listeners[a] = l
@@ -67,19 +87,25 @@ func listening(network, _ string, raw syscall.RawConn) error {
 
 // serve accepts connections until the context ends.
 func (s *Speaker) serve(ctx context.Context, l *listener, a netip.Addr) {
-	for known := ""; ; {
+	for {
 		err := s.accept(ctx, l, a)
 		if ctx.Err() != nil {
 			return
 		}
-		if err.Error() != known {
-			known = err.Error()
-			l.log.Error("no BGP neighbor can connect", "error", systemError(err))
+		problem := systemError(err).Error()
+		if errors.Is(err, syscall.EADDRINUSE) {
+			problem = fmt.Sprintf("TCP port %d of %v is another process's: is there another BGP daemon on this host?", s.port, a)
 		}
+		s.mu.Lock()
+		if problem != l.problem {
+			l.log.Error("no BGP neighbor can connect", "error", problem)
+		}
+		l.problem, l.socket = problem, nil
+		s.mu.Unlock()
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(refusePause):
+		case <-time.After(lastPause):
 		}
 	}
 }
@@ -96,10 +122,16 @@ func (s *Speaker) accept(ctx context.Context, l *listener, a netip.Addr) error {
 		s.mu.Unlock()
 		return context.Cause(ctx)
 	}
-	l.socket = socket
+	if l.problem != "" {
+		l.log.Info("BGP neighbors can connect again")
+	}
+	l.socket, l.problem = socket, ""
 	clear(l.signed)
 	s.sign(l, a)
 	s.mu.Unlock()
+	ended := make(chan struct{})
+	defer close(ended)
+	s.running.Go(func() { s.signAgain(l, a, ended) })
 	for {
 		conn, err := socket.Accept()
 		if err != nil {
@@ -108,6 +140,27 @@ func (s *Speaker) accept(ctx context.Context, l *listener, a netip.Addr) error {
 		s.hand(l, conn.(*net.TCPConn))
 	}
 }
+
+// signAgain tries again, until the socket is closed, what could not be signed.
+func (s *Speaker) signAgain(l *listener, a netip.Addr, ended <-chan struct{}) {
+	again := time.NewTicker(signPause)
+	defer again.Stop()
+	for {
+		select {
+		case <-ended:
+			return
+		case <-again.C:
+		}
+		s.mu.Lock()
+		if len(l.kept) > 0 {
+			s.sign(l, a)
+		}
+		s.mu.Unlock()
+	}
+}
+
+// signPause is how long after an error the password of a passive neighbor is read again.
+const signPause = time.Second
 
 // sign gives the socket the passwords of the passive neighbors. The mutex is held.
 func (s *Speaker) sign(l *listener, a netip.Addr) {
@@ -118,7 +171,13 @@ func (s *Speaker) sign(l *listener, a netip.Addr) {
 	if err != nil {
 		return // it is closed: the next one is signed when it opens
 	}
-	now := map[netip.Addr]string{}
+	kept, now := map[netip.Addr]string{}, map[netip.Addr]string{}
+	keep := func(neighbor netip.Addr, err error) {
+		if kept[neighbor] = err.Error(); l.kept[neighbor] != kept[neighbor] {
+			l.log.Error("a BGP neighbor cannot connect", "neighbor", neighbor, "error", err)
+		}
+	}
+	defer func() { l.kept = kept }()
 	for i := range s.config.Neighbors {
 		n := &s.config.Neighbors[i]
 		if !n.Passive || n.Address.Is4() != a.Is4() {
@@ -126,7 +185,7 @@ func (s *Speaker) sign(l *listener, a netip.Addr) {
 		}
 		secret, err := password(n)
 		if err != nil {
-			l.log.Error("a BGP neighbor cannot connect", "neighbor", n.Address, "error", err)
+			keep(n.Address, err)
 			continue
 		}
 		now[n.Address] = secret
@@ -141,7 +200,7 @@ func (s *Speaker) sign(l *listener, a netip.Addr) {
 			continue
 		}
 		if err := onSocket(raw, func(fd int) error { return sign(fd, address, secret) }); err != nil {
-			l.log.Error("a BGP neighbor cannot connect", "neighbor", address, "error", err)
+			keep(address, err)
 			continue
 		}
 		l.signed[address] = secret

@@ -39,10 +39,13 @@ type session struct {
 	said     map[string]bool // problems that were logged since the last session
 	began    bool            // a session has been established since the process started
 
-	mu     sync.Mutex
-	again  context.CancelCauseFunc // ends an attempt, whose want is another now
-	status model.BGPNeighborStatus
-	told   map[netip.Prefix]bool // prefixes that the neighbor has been told
+	mu sync.Mutex
+	// disagreement is why the last connection ended on which both sides have talked, if none has
+	// been established since.
+	disagreement string
+	again        context.CancelCauseFunc // ends an attempt, whose want is another now
+	status       model.BGPNeighborStatus
+	told         map[netip.Prefix]bool // prefixes that the neighbor has been told
 }
 
 func newSession(w *want, end context.CancelCauseFunc, log *slog.Logger) *session {

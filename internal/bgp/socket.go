@@ -31,7 +31,7 @@ func (s *session) connect(ctx context.Context, w *want) (net.Conn, error) {
 	}
 	options, err := newOptions(w)
 	if err != nil {
-		return nil, err
+		return nil, local{err}
 	}
 	dialer := net.Dialer{Timeout: connectPatience, KeepAlive: -1, Control: options.control}
 	if w.neighbor.Source != nil {
@@ -51,6 +51,12 @@ func (s *session) connect(ctx context.Context, w *want) (net.Conn, error) {
 			return nil, errors.New("connect: no answer: it is not there, or a packet filter is between, or it has another password")
 		}
 		return nil, errors.New("connect: no answer: it is not there, or a packet filter is between, or it wants a password")
+	}
+	if w.neighbor.Source != nil && errors.Is(err, unix.EADDRNOTAVAIL) {
+		return nil, local{fmt.Errorf("connect: source %v is not an address of this host", w.neighbor.Source)}
+	}
+	if own := (local{}); errors.As(err, &own) {
+		return nil, fmt.Errorf("connect: %w", own)
 	}
 	return nil, fmt.Errorf("connect: %w", systemError(err))
 }
@@ -145,7 +151,7 @@ func (o options) set(fd int) error {
 			continue
 		}
 		if err := unix.SetsockoptInt(fd, level, option.key, option.value); err != nil {
-			return fmt.Errorf("set %s of the connection: %w", option.name, err)
+			return local{fmt.Errorf("set %s of the connection: %w", option.name, err)}
 		}
 	}
 	return nil
@@ -174,7 +180,7 @@ func sign(fd int, to netip.Addr, password string) error {
 		return nil // there was none to take away
 	}
 	if err != nil {
-		return fmt.Errorf("sign the connection (TCP MD5): %w", err)
+		return local{fmt.Errorf("sign the connection (TCP MD5, CONFIG_TCP_MD5SIG): %w", err)}
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"slices"
@@ -18,19 +19,56 @@ func (s *Speaker) Status() model.BGPStatus {
 	defer s.mu.Unlock()
 	status := model.BGPStatus{ASN: s.config.ASN, RouterID: s.config.RouterID, Draining: s.phase != announced,
 		Neighbors: []model.BGPNeighborStatus{}, Routes: []model.RouteStatus{}}
+	for _, a := range s.config.Listen {
+		one := model.BGPListenerStatus{Address: a}
+		if l := s.listeners[a]; l != nil {
+			one.Problem = l.problems()
+		}
+		status.Listen = append(status.Listen, one)
+	}
 	told := map[netip.Prefix]int{}
 	for i := range s.config.Neighbors {
 		one := s.sessions[s.config.Neighbors[i].Address]
 		if one == nil {
 			continue
 		}
-		status.Neighbors = append(status.Neighbors, one.report(told))
+		report := one.report(told)
+		if problem := s.keptOut(&s.config.Neighbors[i]); problem != "" && report.State != model.SessionEstablished {
+			report.Problem, report.Own = problem, true
+		}
+		status.Neighbors = append(status.Neighbors, report)
 	}
 	for _, r := range s.routes {
 		status.Routes = append(status.Routes, model.RouteStatus{Prefix: r.Prefix, Attributes: r.Attributes, Neighbors: told[r.Prefix]})
 	}
 	return status
 }
+
+// keptOut says why a passive neighbor cannot connect; nothing: it can. The mutex is held.
+func (s *Speaker) keptOut(n *model.BGPNeighbor) string {
+	if !n.Passive {
+		return ""
+	}
+	problem := ""
+	for _, a := range s.config.Listen {
+		l := s.listeners[a]
+		if l == nil || n.Address.Is4() != a.Is4() {
+			continue
+		}
+		found := cmp.Or(l.problem, l.kept[n.Address])
+		if found == "" {
+			return "" // here it can
+		}
+		problem = found
+	}
+	return problem
+}
+
+// local is an error that is this host's, and not a neighbor's: what is asked for cannot be done.
+type local struct{ error }
+
+// Unwrap returns what is wrong.
+func (l local) Unwrap() error { return l.error }
 
 // report returns the session's status, and counts the prefixes that its neighbor was told.
 func (s *session) report(told map[netip.Prefix]int) model.BGPNeighborStatus {
@@ -60,7 +98,7 @@ func (s *session) state(state model.SessionState) {
 	}
 	s.status = model.BGPNeighborStatus{
 		Address: w.neighbor.Address, ASN: w.neighbor.ASN, State: state, Since: since,
-		Families: []model.BGPFamily{}, Losses: s.status.Losses, Problem: s.status.Problem,
+		Families: []model.BGPFamily{}, Losses: s.status.Losses, Problem: s.status.Problem, Own: s.status.Own,
 	}
 }
 
@@ -72,7 +110,7 @@ func (s *session) established(w *want, p *peer, conn net.Conn) {
 	s.status.RouterID, s.status.HoldTime = p.routerID, model.Duration(p.hold)
 	s.status.Families, s.status.GracefulRestart = p.families, p.restarts
 	s.status.Local = addressOf(conn.LocalAddr())
-	s.status.Problem = p.missing
+	s.status.Problem, s.status.Own, s.disagreement = p.missing, false, ""
 	clear(s.said)
 	s.log.Info("BGP session established", "router-id", p.routerID, "hold-time", p.hold, "families", p.families, "graceful-restart", p.restarts)
 	if p.missing != "" {
@@ -84,7 +122,7 @@ func (s *session) established(w *want, p *peer, conn net.Conn) {
 func (s *session) lost(ctx context.Context, err error) {
 	s.mu.Lock()
 	was := s.status.State
-	s.status.Problem = err.Error()
+	s.status.Problem, s.status.Own = s.remembered(err), errors.As(err, new(local))
 	if errors.Is(err, errBack) {
 		s.status.Problem = ""
 	}
@@ -103,6 +141,20 @@ func (s *session) lost(ctx context.Context, err error) {
 	default:
 		s.say(err)
 	}
+}
+
+// remembered returns what is said of an error. A neighbor with which there is no agreement may not
+// let itself be talked to for a while: then it is said what the disagreement was, and not only
+// that it has closed the connection. The mutex is held.
+func (s *session) remembered(err error) string {
+	if f := (*fault)(nil); errors.As(err, &f) && f.because == nil {
+		s.disagreement = f.text
+		return f.text
+	}
+	if s.disagreement == "" || errors.As(err, new(local)) {
+		return err.Error()
+	}
+	return fmt.Sprintf("%v; when both talked last: %s", err, s.disagreement)
 }
 
 // problem notes why there is no session, without an end of one.

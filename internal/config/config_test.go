@@ -244,7 +244,8 @@ func TestBGP(t *testing.T) {
 			Address: netip.MustParseAddr("10.0.0.1"), ASN: 65000, Port: 1179, Source: &source, PasswordFile: "/etc/weir/bgp.password", TTL: 3,
 			HoldTime: model.Duration(3 * time.Second), Keepalive: model.Duration(500 * time.Millisecond),
 			GracefulRestart: &yes, RestartTime: model.Duration(5 * time.Minute), KeepWhenSilent: true, Families: []model.BGPFamily{model.BGPIPv4, model.BGPIPv6},
-			BFD:     &model.BGPNeighborBFD{Multihop: &no, Interfaces: []string{"eth0"}, Interval: model.Duration(50 * time.Millisecond), Multiplier: 5},
+			BFD:     &model.BGPNeighborBFD{Multihop: &no, Interfaces: []string{"eth0"}, Interval: model.Duration(50 * time.Millisecond), Multiplier: 5, TTLSecurity: 1,
+				Authentication: &model.BFDAuthentication{Type: model.KeyedMD5, KeyID: 9, PasswordFile: "/etc/weir/bfd.password"}},
 			NextHop: []netip.Addr{source, netip.MustParseAddr("2001:db8::2")},
 			Attributes: model.BGPAttributes{MED: number(0), Prepend: 2, Communities: []model.Community{
 				community(false, 65000, 100), community(true, 4200000001, 1, 2), community(false, 65535, 65281)}},
@@ -295,11 +296,13 @@ func TestBFD(t *testing.T) {
 	address, ms := netip.MustParseAddr, func(n int) model.Duration { return model.Duration(time.Duration(n) * time.Millisecond) }
 	want := []model.BFDSession{
 		{Neighbor: address("10.0.0.1"), Source: address("10.0.0.2"), Interfaces: []string{"eth0"},
-			Timers: model.BFDTimers{Interval: ms(50), Multiplier: 5}, RestartTime: model.Duration(5 * time.Minute)},
+			Timers: model.BFDTimers{Interval: ms(50), Multiplier: 5}, RestartTime: model.Duration(5 * time.Minute), TTLSecurity: 1,
+			Authentication: &model.BFDAuthentication{Type: model.KeyedMD5, KeyID: 9, PasswordFile: "/etc/weir/bfd.password"}},
 		{Neighbor: address("2001:db8::1"), Interfaces: c.Director.Interfaces,
 			Timers: model.BFDTimers{Interval: ms(100), Multiplier: 3}, RestartTime: model.DefaultRestartTime},
 		{Neighbor: address("10.0.0.1"), Source: address("10.0.0.2"), Multihop: true, Interfaces: []string{"eth0"},
-			Timers: model.BFDTimers{Interval: ms(40), Multiplier: 2}, RestartTime: model.Duration(90 * time.Second)},
+			Timers: model.BFDTimers{Interval: ms(40), Multiplier: 2}, RestartTime: model.Duration(90 * time.Second), TTLSecurity: 3,
+			Authentication: &model.BFDAuthentication{Type: model.MeticulousKeyedSHA1, KeyID: 1, PasswordFile: "/etc/weir/bfd.password"}},
 		{Neighbor: address("2001:db8::1:1"), Interfaces: c.Director.Interfaces,
 			Timers: model.BFDTimers{Interval: ms(100), Multiplier: 3}, RestartTime: model.Duration(90 * time.Second)},
 	}
@@ -315,6 +318,13 @@ func TestBFD(t *testing.T) {
 		n.BFD.Multihop, n.TTL, n.TTLSecurity = nil, d.ttl, d.security
 		if n.BFDMultihop() != d.want {
 			t.Errorf("with ttl %d and ttl-security %d, multihop is %v", d.ttl, d.security, !d.want)
+		}
+	}
+	// The BGP session's ttl-security is that of BFD, too, unless it has its own.
+	for _, d := range []struct{ of, own, want uint8 }{{3, 0, 3}, {3, 255, 255}, {0, 0, 0}, {1, 0, 0}} {
+		n.TTL, n.TTLSecurity, n.BFD.TTLSecurity = 0, d.of, d.own
+		if got := c.BFDSessions()[0].TTLSecurity; got != d.want {
+			t.Errorf("with ttl-security %d, and %d of bfd, packets may have passed %d hops, want %d", d.of, d.own, got, d.want)
 		}
 	}
 }

@@ -47,6 +47,7 @@ var required = map[reflect.Type][][2]string{
 	reflect.TypeFor[model.Backend]():           {{"address", "an IP address"}},
 	reflect.TypeFor[model.Hook]():              {{"name", "of your choice"}},
 	reflect.TypeFor[model.BFDNeighbor]():       {{"address", "an IP address"}},
+	reflect.TypeFor[model.BFDAuthentication](): {{"password-file", "a file whose first line is the key"}},
 	reflect.TypeFor[model.NeighborInterface](): {{"name", "an interface of the director's"}},
 	reflect.TypeFor[model.QUICConfig]():        {{"id", "0 to 6"}, {"nonce-length", "4 to 18"}},
 	reflect.TypeFor[model.BGP](): {

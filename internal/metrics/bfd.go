@@ -27,11 +27,19 @@ func wayDesc(name, help string) *prometheus.Desc {
 	return prometheus.NewDesc(name, help, []string{"neighbor", "source", "hops"}, nil)
 }
 
-// ways collects them.
-type ways func() []model.BFDSessionStatus
+var (
+	speaks  = prometheus.NewDesc("weir_bfd_process_up", "Whether the process that speaks BFD answers: 1 or 0.", nil, nil)
+	unheard = prometheus.NewDesc("weir_bfd_packets_discarded_total",
+		"Packets to the ports of BFD that changed nothing, by why, since weir bfd started.", []string{"reason"}, nil)
+)
+
+// ways collects them; nil: nobody asks for BFD.
+type ways func() *model.BFDStatus
 
 // Describe implements [prometheus.Collector].
 func (ways) Describe(descriptions chan<- *prometheus.Desc) {
+	descriptions <- speaks
+	descriptions <- unheard
 	for _, d := range ofWays {
 		descriptions <- d.desc
 	}
@@ -39,7 +47,19 @@ func (ways) Describe(descriptions chan<- *prometheus.Desc) {
 
 // Collect implements [prometheus.Collector].
 func (w ways) Collect(values chan<- prometheus.Metric) {
-	for _, s := range w() {
+	status := w()
+	if status == nil {
+		return
+	}
+	up := 0.0
+	if status.PID != 0 && status.Problem == "" {
+		up = 1
+	}
+	values <- prometheus.MustNewConstMetric(speaks, prometheus.GaugeValue, up)
+	for _, d := range status.Discards {
+		values <- prometheus.MustNewConstMetric(unheard, prometheus.CounterValue, float64(d.Count), d.Name)
+	}
+	for _, s := range status.Sessions {
 		source, hops := "", "one"
 		if s.Source.IsValid() {
 			source = s.Source.String()

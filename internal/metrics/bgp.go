@@ -25,6 +25,8 @@ var ofSessions = []struct {
 		func(n model.BGPNeighborStatus) float64 { return float64(n.Losses) }},
 }
 
+var listens = prometheus.NewDesc("weir_bgp_listener_up", "Whether passive neighbors, all of them, can connect to an address of bgp.listen: 1 or 0.", []string{"listen"}, nil)
+
 func sessionDesc(name, help string) *prometheus.Desc {
 	return prometheus.NewDesc(name, help, []string{"neighbor"}, nil)
 }
@@ -34,6 +36,7 @@ type sessions func() model.BGPStatus
 
 // Describe implements [prometheus.Collector].
 func (sessions) Describe(descriptions chan<- *prometheus.Desc) {
+	descriptions <- listens
 	for _, d := range ofSessions {
 		descriptions <- d.desc
 	}
@@ -41,7 +44,15 @@ func (sessions) Describe(descriptions chan<- *prometheus.Desc) {
 
 // Collect implements [prometheus.Collector].
 func (s sessions) Collect(values chan<- prometheus.Metric) {
-	for _, n := range s().Neighbors {
+	status := s()
+	for _, l := range status.Listen {
+		up := 1.0
+		if l.Problem != "" {
+			up = 0
+		}
+		values <- prometheus.MustNewConstMetric(listens, prometheus.GaugeValue, up, l.Address.String())
+	}
+	for _, n := range status.Neighbors {
 		for _, d := range ofSessions {
 			values <- prometheus.MustNewConstMetric(d.desc, d.kind, d.value(n), n.Address.String())
 		}

@@ -25,7 +25,7 @@ type Datapath interface {
 var liveHeap = collectors.GoRuntimeMetricsRule{Matcher: regexp.MustCompile("^/gc/heap/live:bytes$")}
 
 // Handler answers scrapes. While the datapath cannot be read it answers with an error.
-func Handler(version string, datapath Datapath, bgp func() model.BGPStatus, bfd func() []model.BFDSessionStatus, list func() []model.Problem) http.Handler {
+func Handler(version string, datapath Datapath, bgp func() model.BGPStatus, bfd func() *model.BFDStatus, list func() []model.Problem) http.Handler {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collector{version, datapath}, sessions(bgp), ways(bfd), newProblems("weir_problems", list),
 		collectors.NewGoCollector(collectors.WithGoCollectorRuntimeMetrics(liveHeap)), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))

@@ -26,7 +26,7 @@ func (d datapath) Status() (model.DatapathStatus, error) { return d.status, d.er
 func scrape(t *testing.T, d datapath) (code int, body string) {
 	t.Helper()
 	w := httptest.NewRecorder()
-	metrics.Handler("v1.2.3", d, func() model.BGPStatus { return told }, func() []model.BFDSessionStatus { return watched }, func() []model.Problem { return troubles }).ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	metrics.Handler("v1.2.3", d, func() model.BGPStatus { return told }, func() *model.BFDStatus { return &watched }, func() []model.Problem { return troubles }).ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
 	return w.Code, w.Body.String()
 }
 
@@ -60,15 +60,15 @@ var busy = datapath{status: model.DatapathStatus{
 	CPUs:   []model.CPUStatus{{CPU: 0, Utilization: 0.25, Busy: 0.5, Fullness: 0.125}, {CPU: 3}},
 }}
 
-var told = model.BGPStatus{Neighbors: []model.BGPNeighborStatus{
+var told = model.BGPStatus{Listen: []model.BGPListenerStatus{{Address: netip.MustParseAddr("10.0.0.2")}, {Address: netip.MustParseAddr("10.0.0.3"), Problem: "address already in use"}}, Neighbors: []model.BGPNeighborStatus{
 	{Address: netip.MustParseAddr("10.0.0.1"), State: model.SessionEstablished, Announced: 2, Losses: 3},
 	{Address: netip.MustParseAddr("2001:db8::1"), State: model.SessionConnecting},
 }}
 
-var watched = []model.BFDSessionStatus{
+var watched = model.BFDStatus{PID: 8, Discards: []model.Tallied{{Name: "ttl", Count: 3}, {Name: "doubted"}}, Sessions: []model.BFDSessionStatus{
 	{Neighbor: netip.MustParseAddr("10.0.0.1"), Source: netip.MustParseAddr("10.0.0.2"), State: "up", Losses: 2},
 	{Neighbor: netip.MustParseAddr("10.0.0.1"), Multihop: true, State: "down"},
-}
+}}
 
 func TestScrape(t *testing.T) {
 	code, body := scrape(t, busy)

@@ -46,6 +46,10 @@ type BFDNeighbor struct {
 	Interfaces []string    `json:"interfaces,omitempty"` // none: the director's
 	Interval   Duration    `json:"interval,omitzero"`
 	Multiplier uint8       `json:"multiplier,omitempty"`
+	// TTLSecurity is how many hops away it is at most, by the TTL of its packets (RFC 5082); 0:
+	// over one hop 1, over several any number.
+	TTLSecurity    uint8              `json:"ttl-security,omitempty"`
+	Authentication *BFDAuthentication `json:"authentication,omitempty"` // nil: packets are not signed
 }
 
 // IsZero reports whether no key is given.
@@ -58,6 +62,46 @@ type BGPNeighborBFD struct {
 	Interfaces []string `json:"interfaces,omitempty"` // none: the director's
 	Interval   Duration `json:"interval,omitzero"`
 	Multiplier uint8    `json:"multiplier,omitempty"`
+	// TTLSecurity is that of [BFDNeighbor]; 0: the BGP session's.
+	TTLSecurity    uint8              `json:"ttl-security,omitempty"`
+	Authentication *BFDAuthentication `json:"authentication,omitempty"` // nil: packets are not signed
+}
+
+// BFDAuthentication is how both ends of a session know each other's packets (RFC 5880 6.7).
+type BFDAuthentication struct {
+	Type         BFDAuthenticationType `json:"type,omitempty"`
+	KeyID        uint8                 `json:"key-id,omitempty"`
+	PasswordFile string                `json:"password-file"` // its first line is the key, the same at both ends
+}
+
+// BFDAuthenticationType is how packets are signed.
+type BFDAuthenticationType string
+
+// The types. What is not meticulous lets a packet be sent again by somebody else until the next
+// one comes. MD5 is for routers that have nothing better.
+const (
+	KeyedMD5            BFDAuthenticationType = "keyed-md5"
+	MeticulousKeyedMD5  BFDAuthenticationType = "meticulous-keyed-md5"
+	KeyedSHA1           BFDAuthenticationType = "keyed-sha1"
+	MeticulousKeyedSHA1 BFDAuthenticationType = "meticulous-keyed-sha1"
+)
+
+// What a key of authentication that is not given means.
+const (
+	DefaultBFDAuthenticationType       = MeticulousKeyedSHA1
+	DefaultBFDKeyID              uint8 = 1
+)
+
+func (a *BFDAuthentication) setDefaults() {
+	if a == nil {
+		return
+	}
+	if a.Type == "" {
+		a.Type = DefaultBFDAuthenticationType
+	}
+	if a.KeyID == 0 {
+		a.KeyID = DefaultBFDKeyID
+	}
 }
 
 // BFDSessions returns the sessions that the neighbours of both kinds ask for.
@@ -78,7 +122,8 @@ func (c *Config) BFDSessions() []BFDSession {
 
 // bfdSession returns the session that a neighbour asks for, but for its restart time.
 func (n *BFDNeighbor) bfdSession(interfaces []string) BFDSession {
-	session := BFDSession{Neighbor: n.Address, Multihop: n.Multihop, Interfaces: n.Interfaces, Timers: BFDTimers{n.Interval, n.Multiplier}}
+	session := BFDSession{Neighbor: n.Address, Multihop: n.Multihop, Interfaces: n.Interfaces, Timers: BFDTimers{n.Interval, n.Multiplier},
+		TTLSecurity: n.TTLSecurity, Authentication: n.Authentication}
 	if n.Source != nil {
 		session.Source = *n.Source
 	}
@@ -89,7 +134,11 @@ func (n *BFDNeighbor) bfdSession(interfaces []string) BFDSession {
 // routes do, and a little at least: the neighbour, not BFD, ends what lasts less.
 func (n *BGPNeighbor) bfdSession(interfaces []string) BFDSession {
 	session := BFDSession{Neighbor: n.Address, Multihop: n.BFDMultihop(), Interfaces: n.BFD.Interfaces,
-		Timers: BFDTimers{n.BFD.Interval, n.BFD.Multiplier}, RestartTime: max(n.RestartTime, MinBFDRestartTime)}
+		Timers: BFDTimers{n.BFD.Interval, n.BFD.Multiplier}, RestartTime: max(n.RestartTime, MinBFDRestartTime),
+		TTLSecurity: n.BFD.TTLSecurity, Authentication: n.BFD.Authentication}
+	if session.TTLSecurity == 0 && session.Multihop {
+		session.TTLSecurity = n.TTLSecurity
+	}
 	if n.Source != nil {
 		session.Source = *n.Source
 	}
@@ -124,17 +173,22 @@ type BFDSession struct {
 	// each of them that is.
 	Interfaces  []string  `json:"interfaces"`
 	Timers      BFDTimers `json:"timers"`
-	RestartTime Duration  `json:"restart-time,omitzero"` // how long it goes on without a sign of life of who asks for it
+	TTLSecurity uint8     `json:"ttl-security,omitempty"` // hops at most; 0: over one hop 1, over several any number
+	// Authentication is how packets are signed; nil: they are not.
+	Authentication *BFDAuthentication `json:"authentication,omitempty"`
+	RestartTime    Duration           `json:"restart-time,omitzero"` // how long it goes on without a sign of life of who asks for it
 }
 
 // BFDStatus is what the process that speaks BFD says about itself.
 type BFDStatus struct {
 	Version  string             `json:"version"`
 	PID      int                `json:"pid"`
+	Socket   string             `json:"socket,omitempty"` // that it answers on; empty: it is of a version that did not say so
 	Started  time.Time          `json:"started"`
 	Deadline time.Time          `json:"deadline,omitzero"` // when it ends, if nobody tells it to go on
 	Realtime bool               `json:"realtime"`          // it runs before all that is not
 	Late     Duration           `json:"late,omitzero"`     // the most that a packet of it has left after its time
+	Problem  string             `json:"problem,omitempty"` // why there is no such process, or it does not answer, as weir run finds
 	Sessions []BFDSessionStatus `json:"sessions"`
 	Discards []Tallied          `json:"discards"` // packets that changed nothing, by why
 }
@@ -155,10 +209,15 @@ type BFDSessionStatus struct {
 	Discriminator    uint32     `json:"discriminator"`        // this end's name for the session
 	Remote           uint32     `json:"remote-discriminator"` // the neighbour's; 0: it is not heard
 	Held             string     `json:"held,omitempty"`       // why this end keeps it down: what it stands for is not there
-	Changes          uint64     `json:"changes"`              // of the state
-	Losses           uint64     `json:"losses"`               // how often it was up and then was not, because of a failure
-	LastLoss         string     `json:"last-loss,omitempty"`  // the diagnostic of the last of them
-	Sent             uint64     `json:"sent"`
-	Received         uint64     `json:"received"`
-	Problem          string     `json:"problem,omitempty"` // why no packets can be sent
+	// TTLSecurity and Authentication are what the process does of what was asked for: one of an
+	// older version does neither.
+	TTLSecurity    uint8                 `json:"ttl-security,omitempty"`
+	Authentication BFDAuthenticationType `json:"authentication,omitempty"`
+	Changes        uint64                `json:"changes"`             // of the state
+	Losses         uint64                `json:"losses"`              // how often it was up and then was not, because of a failure
+	LastLoss       string                `json:"last-loss,omitempty"` // the diagnostic of the last of them
+	Sent           uint64                `json:"sent"`
+	Received       uint64                `json:"received"`
+	Problem        string                `json:"problem,omitempty"` // why no packets can be sent or received
+	Refused        string                `json:"refused,omitempty"` // why the last packet of the neighbour's was not taken, while it is not up
 }

@@ -10,8 +10,15 @@ type BGPStatus struct {
 	ASN       uint32              `json:"asn,omitempty"` // 0: there is no bgp in the configuration
 	RouterID  netip.Addr          `json:"router-id"`
 	Draining  bool                `json:"draining"` // routes are marked or withdrawn, because the director ends
+	Listen    []BGPListenerStatus `json:"listen,omitempty"`
 	Neighbors []BGPNeighborStatus `json:"neighbors"`
 	Routes    []RouteStatus       `json:"routes"` // that neighbors of their family are told
+}
+
+// BGPListenerStatus is an address that passive neighbors connect to.
+type BGPListenerStatus struct {
+	Address netip.Addr `json:"address"`
+	Problem string     `json:"problem,omitempty"` // why they cannot, or some of them cannot
 }
 
 // SessionState is what a session with a neighbor is in.
@@ -39,6 +46,7 @@ type BGPNeighborStatus struct {
 	BFD             string       `json:"bfd,omitempty"`      // state of the BFD session; empty: none is asked for
 	Losses          uint64       `json:"losses"`             // sessions that ended since the director started
 	Problem         string       `json:"problem,omitempty"`  // why there is no session, or what is missing in it
+	Own             bool         `json:"own,omitempty"`      // that is this host's: a password that cannot be read, say
 }
 
 // RouteStatus is one route.

@@ -156,6 +156,7 @@ func (n *BGPNeighbor) setDefaults() {
 	}
 	if n.BFD != nil {
 		timersOrDefaults(&n.BFD.Interval, &n.BFD.Multiplier)
+		n.BFD.Authentication.setDefaults()
 	}
 }
 

@@ -27,6 +27,7 @@ func (b *BFD) setDefaults() {
 	}
 	for i := range b.Neighbors {
 		timersOrDefaults(&b.Neighbors[i].Interval, &b.Neighbors[i].Multiplier)
+		b.Neighbors[i].Authentication.setDefaults()
 	}
 }
 
@@ -38,6 +39,7 @@ func (v *validation) bfd() {
 		if n := &v.config.BGP.Neighbors[i]; n.BFD != nil && n.Address.IsValid() {
 			at := neighborPath(i, "bfd")
 			v.bfdKeys(at, n.BFD.Interval, n.BFD.Interfaces)
+			v.bfdProof(at, n.BFDMultihop(), n.BFD.TTLSecurity, n.BFD.Authentication)
 			seen.note(n.bfdSession(nil), at)
 		}
 	}
@@ -52,6 +54,7 @@ func (v *validation) bfd() {
 		}
 		v.bfdSource(at+".source", n)
 		v.bfdKeys(at, n.Interval, n.Interfaces)
+		v.bfdProof(at, n.Multihop, n.TTLSecurity, n.Authentication)
 		if first, dup := seen.note(n.bfdSession(nil), at); dup {
 			v.errs.addWithOther(at, first, "there is a session with %s already", n.Address)
 		}
@@ -99,6 +102,23 @@ func (v *validation) bfdKeys(at string, interval Duration, interfaces []string) 
 				"%q is none of the director's, so the session would never be up", name)
 		}
 	}
+}
+
+// bfdProof checks the keys by which a neighbor's packets are known.
+func (v *validation) bfdProof(at string, multihop bool, security uint8, a *BFDAuthentication) {
+	if !multihop && security > 1 {
+		v.errs.addWithOther(at+".ttl-security", at+".multihop", "%d hops are more than the one of a session that is not multihop", security)
+	}
+	if a == nil {
+		return
+	}
+	at += ".authentication"
+	switch a.Type {
+	case KeyedMD5, MeticulousKeyedMD5, KeyedSHA1, MeticulousKeyedSHA1:
+	default:
+		v.errs.add(at+".type", "unknown type %q (one of %s, %s, %s, %s)", a.Type, KeyedMD5, KeyedSHA1, MeticulousKeyedMD5, MeticulousKeyedSHA1)
+	}
+	v.fromRoot(at+".password-file", a.PasswordFile)
 }
 
 func (v *validation) bfdSource(path string, n *BFDNeighbor) {
