@@ -88,7 +88,7 @@ func readForDoctor(file string, named bool, options *doctor.Options) []doctor.Fi
 	}
 	options.Config = &c
 	options.State = func() []doctor.Finding {
-		return slices.Concat(examineState(c.Director.Store), examineBGP(&c.BGP), examineAnswers(&c))
+		return slices.Concat(examineState(c.Director.Store), examineBGP(&c.BGP), examineBFD(&c), examineAnswers(&c))
 	}
 	options.Reports = func(backends []netip.Addr) []doctor.Finding { return examineReports(c.Agent.Store, backends) }
 	findings := []doctor.Finding{{Level: doctor.OK, Check: "config", Text: fmt.Sprintf("%s: %d services", file, len(c.Services))}}

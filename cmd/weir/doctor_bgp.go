@@ -18,6 +18,12 @@ func examineBGP(b *model.BGP) []doctor.Finding {
 	for i := range b.Neighbors {
 		findings = append(findings, examineNeighbor(&b.Neighbors[i]))
 	}
+	if len(b.Listen) > 0 {
+		if who, is := stranger(holdersOf("tcp", model.DefaultBGPPort)); is {
+			findings = append(findings, doctor.Finding{Level: doctor.Warn, Check: "bgp", Text: fmt.Sprintf("TCP port %d, for passive neighbors, is held by %v", model.DefaultBGPPort, who),
+				Fix: "see that it does not listen at the addresses of bgp.listen"})
+		}
+	}
 	return findings
 }
 

@@ -57,8 +57,11 @@ func (k kind) family() int {
 	return unix.AF_INET
 }
 
-func (k kind) port() int {
-	if k.multihop {
+func (k kind) port() int { return int(Port(k.multihop)) }
+
+// Port returns the UDP port of packets over one hop, or over several.
+func Port(multihop bool) uint16 {
+	if multihop {
 		return multihopPort
 	}
 	return singleHopPort

@@ -244,7 +244,7 @@ func TestBGP(t *testing.T) {
 			Address: netip.MustParseAddr("10.0.0.1"), ASN: 65000, Port: 1179, Source: &source, PasswordFile: "/etc/weir/bgp.password", TTL: 3,
 			HoldTime: model.Duration(3 * time.Second), Keepalive: model.Duration(500 * time.Millisecond),
 			GracefulRestart: &yes, RestartTime: model.Duration(5 * time.Minute), KeepWhenSilent: true, Families: []model.BGPFamily{model.BGPIPv4, model.BGPIPv6},
-			BFD:     &model.BGPNeighborBFD{Multihop: &no, Interfaces: []string{"eth0"}, Interval: model.Duration(50 * time.Millisecond), Multiplier: 5, TTLSecurity: 1,
+			BFD: &model.BGPNeighborBFD{Multihop: &no, Interfaces: []string{"eth0"}, Interval: model.Duration(50 * time.Millisecond), Multiplier: 5, TTLSecurity: 1,
 				Authentication: &model.BFDAuthentication{Type: model.KeyedMD5, KeyID: 9, PasswordFile: "/etc/weir/bfd.password"}},
 			NextHop: []netip.Addr{source, netip.MustParseAddr("2001:db8::2")},
 			Attributes: model.BGPAttributes{MED: number(0), Prepend: 2, Communities: []model.Community{
