@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -30,6 +31,7 @@ func (d *director) gather() {
 	d.problems.Replace(model.ProblemBGP, ofBGP(d.announcers.bgp.Status()))
 	d.problems.Replace(model.ProblemBFD, ofBFD(d.bfd.View(), d.bfd.fresh()))
 	d.problems.Replace(model.ProblemHook, ofHooks(d.announcers.hooks.Status()))
+	d.problems.Replace(model.ProblemService, withoutOwners(d.Config().Services, d.keeper.Log))
 	d.problems.Replace(model.ProblemNeighbor, ofNeighbor(d.announcers.neighbor.Status()))
 }
 
@@ -45,6 +47,28 @@ func ofBackends(unreachable []model.UnreachableBackend) []model.Problem {
 	}
 	return found
 }
+
+// withoutOwners are those whose new connections nobody is to have. A ring needs owners, so those
+// that were the last to have a weight go on to get all of them.
+func withoutOwners(services []model.Service, logOf func(model.ServiceID) (model.Log, bool)) (found []model.Problem) {
+	for i := range services {
+		s := &services[i]
+		if len(s.Backends) == 0 || slices.ContainsFunc(s.Backends, owns) {
+			continue
+		}
+		text := fmt.Sprintf("service %s: all backends are draining or of weight 0, and none has had a weight: new connections are dropped", s.Name)
+		log, _ := logOf(s.ID())
+		if slices.ContainsFunc(log.Generations, func(g model.Generation) bool { return len(g.Members) > 0 }) {
+			text = fmt.Sprintf("service %s: all backends are draining or of weight 0: those that were the last to have a weight get all new connections", s.Name)
+		}
+		found = append(found, model.Problem{Part: s.Name, Severity: model.SeverityWarning, Text: text,
+			Fix: "give a backend a weight, or remove the service"})
+	}
+	return found
+}
+
+// owns reports whether new connections are to go to a backend.
+func owns(b model.Backend) bool { return b.State != model.Draining && b.Weight > 0 }
 
 // ofBGP are the sessions that there are to be, and are not, and the addresses where neighbors cannot
 // connect. What this host does not allow is an error: what a neighbor does may be meant so.

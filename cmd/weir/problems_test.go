@@ -121,3 +121,41 @@ func TestWrongFileIsShownEverywhere(t *testing.T) {
 	h.configure(head, "web")
 	h.resolvedEverywhere(p, model.ProblemFile)
 }
+
+// Where the weights of all backends are 0, the last ones that had some keep what comes: that is
+// shown until one has a weight again.
+func TestServiceWithoutOwnersIsShown(t *testing.T) {
+	h := newHost(t)
+	const head = "coalesce: 1ms\n" + onEth0
+	h.configure(head, "web")
+	p := h.start("director runs")
+	text, err := os.ReadFile(h.file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, backend := range []string{"{address: 10.0.0.2, weight: 0}", "{address: 10.0.0.2, state: draining}"} {
+		idle := strings.Replace(string(text), "{address: 10.0.0.2}", backend, 1)
+		if err := os.WriteFile(h.file, []byte(idle), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		const words = "service web: all backends are draining or of weight 0: those that were the last to have a weight get all new connections"
+		if got := h.problem(p, model.ProblemService); got.Part != "web" || got.Severity != model.SeverityWarning || got.Text != words {
+			t.Errorf("the problem is %+v", got)
+		}
+		if out, status := h.exits("status", "--socket", h.socket); status != exitDone || !strings.Contains(out, words) {
+			t.Errorf("weir status ends with %d:\n%s", status, out)
+		}
+		if out, _ := h.exits("doctor", "-c", h.file, "--socket", h.socket, "--agent-socket", h.beside("none.sock"), "--bpffs", h.bpffs); !strings.Contains(out, words) {
+			t.Errorf("weir doctor says:\n%s", out)
+		}
+		if body := h.scrapes(h.socket); !strings.Contains(body, `weir_problems{kind="service",severity="warning"} 1`) {
+			t.Error("metrics do not count the problem")
+		}
+		p.wait("tell of it in an event", func() bool {
+			out, _ := h.exits("events", "--last", "1000", "--socket", h.socket, "-o", "json")
+			return strings.Contains(out, words)
+		})
+		h.configure(head, "web")
+		h.resolvedEverywhere(p, model.ProblemService)
+	}
+}

@@ -143,9 +143,7 @@ func (a *Agent) set(f facts) error {
 	if err := a.apply(p, f.uplinks); err != nil {
 		return err
 	}
-	if len(p.services)+len(p.redirects) == 0 {
-		a.options.Log.Warn("no address of this host is a backend's: there is nothing to do")
-	}
+	a.sayIdle(p, h.addresses)
 	a.seen = f
 	return nil
 }

@@ -209,7 +209,7 @@ func TestDirector(t *testing.T) {
 		c := config(model.IPIP, "10.0.1.2", "10.0.1.3")
 		c.Services[0].Backends[0].State, c.Services[0].Backends[1].State = model.Down, model.Draining
 		found := examine(t, l.director, doctor.Options{Config: c})
-		want(t, found, "service web", doctor.Warn, "no backend takes new connections", "")
+		want(t, found, "service web", doctor.Warn, "no backend is to take new connections", "")
 	})
 	t.Run("vip on an interface", func(t *testing.T) {
 		c := config(model.IPIP, "10.0.1.2")

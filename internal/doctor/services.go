@@ -19,7 +19,7 @@ func (x *examination) services() {
 	for _, s := range x.config.Services {
 		if x.vip(s.VIP, vips); idle(s) {
 			if listed++; listed <= maxListed {
-				x.warn("service "+s.Name, "", "no backend takes new connections: all are down, draining or of weight 0")
+				x.warn("service "+s.Name, "", "no backend is to take new connections: all are down, draining or of weight 0; if some had a weight, the last of these get all of them")
 			}
 		}
 	}

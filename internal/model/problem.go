@@ -5,7 +5,7 @@ import "time"
 // Problem is something that was asked for, or has to hold, and does not run. It lasts from when it
 // is found until it is resolved.
 type Problem struct {
-	Kind     ProblemKind `json:"kind" enum:"file,set,store,datapath,interface,host,restart,bgp,bfd,neighbor,hook,health,backend,api,group,loads,reports" doc:"what kind of thing does not run"`
+	Kind     ProblemKind `json:"kind" enum:"file,set,store,datapath,interface,host,restart,bgp,bfd,neighbor,hook,health,backend,api,group,loads,reports,service" doc:"what kind of thing does not run"`
 	Part     string      `json:"part,omitempty" doc:"which of its kind: an interface, a neighbor, a file, an owner"`
 	Severity Severity    `json:"severity" enum:"error,warning" doc:"error: what was asked for does not run; warning: it runs, and not in all of its parts or not for long"`
 	Text     string      `json:"text" doc:"what is wrong, for people"`
@@ -54,6 +54,7 @@ const (
 	ProblemGroup     ProblemKind = "group"
 	ProblemLoads     ProblemKind = "loads"
 	ProblemReports   ProblemKind = "reports"
+	ProblemService   ProblemKind = "service"
 )
 
 // ProblemKinds are all of them, with what they are about. Of those that refuse, something that
@@ -80,6 +81,7 @@ var ProblemKinds = []struct {
 	{ProblemGroup, false, "the other directors of the group, or what is shared with them"},
 	{ProblemLoads, true, "reports of loads"},
 	{ProblemReports, false, "reports of connections"},
+	{ProblemService, false, "all backends of a service are draining or of weight 0"},
 }
 
 // Refuses reports whether something that was asked for is not what runs.
