@@ -2,6 +2,7 @@ package test
 
 import (
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -39,6 +40,22 @@ func TestDevices(t *testing.T) {
 	for name, d := range devices {
 		t.Run(name, func(t *testing.T) {
 			needDevice(t, d.kind)
+			if d.segment == "" { // whose connections are not handed over
+				t.Run("redirect", func(t *testing.T) {
+					l := newNarrowLab(t, size{backends: 2, uplink: d.make, uplinkName: d.uplink}, redirectService{number: 1, port: 80, fallback: "gue", backends: everyBackend(2)})
+					for _, b := range l.backends {
+						startNginx(t, b)
+					}
+					for _, six := range []bool{false, true} {
+						l.bypasses(t, 1, func() {
+							url := "http://" + netip.AddrPortFrom(redirectVIP(1, six), 80).String() + "/name"
+							if out, err := tryOn(t, l.client, "curl", "--silent", "--show-error", "--globoff", "--max-time", "20", url); err != nil || !strings.HasPrefix(out, "backend") {
+								t.Errorf("%s: curl prints %q (%v)", url, out, err)
+							}
+						})
+					}
+				})
+			}
 			l := newLab(t, size{backends: 2, uplink: d.make})
 			service := func(w way) string {
 				text := w.service("tcp", "80", everyBackend(2))
@@ -152,6 +169,9 @@ func (l *lab) trunk(protocol string) {
 	port := l.Link(l.director, l.lan, netlab.LinkOptions{XDP: true, Tagged: true, NameB: "to-director"}).A
 	on(l.t, l.lan, "ip", "link", "set", "bridge", "type", "bridge", "vlan_filtering", "1", "vlan_protocol", protocol, "vlan_default_pvid", "100")
 	on(l.t, l.lan, "bridge", "vlan", "add", "dev", "to-director", "vid", "100")
+	if protocol == "802.1ad" { // whose tags have an offload of their own: XDP sees what is in the frame
+		on(l.t, l.lan, "ethtool", "-K", "to-director", "tx-vlan-stag-hw-insert", "off")
+	}
 	on(l.t, l.director, "ip", "link", "add", "link", port.Name, "name", "tenant", "type", "vlan", "id", "100", "protocol", protocol)
 	on(l.t, l.director, "ip", "link", "set", "tenant", "up")
 	l.director.Address("tenant", lanPrefixes(directorHost, snatHost)...)

@@ -47,7 +47,8 @@ type size struct {
 	routed    bool // no routes to the VIPs are set by hand
 	edgeMTU   int  // of a link between the client's router and the servers'; 0: there is but one router
 
-	uplink func(*lab) // connects the director to the switch; nil: by a plain interface
+	uplink     func(*lab) // connects the director to the switch; nil: by a plain interface
+	uplinkName string     // in director.interfaces; empty: eth0
 }
 
 // lanAddress is an address in the servers' network. (bench/traffic's backends have

@@ -2,6 +2,7 @@ package test
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -102,7 +103,7 @@ func newNarrowLab(t *testing.T, s size, services ...redirectService) *redirectLa
 	for _, h := range append([]*netlab.Host{l.client, l.neighbour}, l.backends...) {
 		l.agents[h.Name] = startDaemon(t, h, "agent", configText("", "eth0", texts...))
 	}
-	l.daemon = startDaemon(t, l.director, "run", configText("eth0", "", texts...))
+	l.daemon = startDaemon(t, l.director, "run", configText(cmp.Or(s.uplinkName, "eth0"), "", texts...))
 	l.waitRedirects("")
 	return l
 }
