@@ -7,6 +7,7 @@ import (
 	"maps"
 	"time"
 
+	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/store"
 )
 
@@ -15,8 +16,10 @@ type Group interface {
 	Store
 	// Watch sends the state, as soon as it can be read, and every later one.
 	Watch(context.Context) <-chan store.State
-	// Cached returns the last state that this director knew, if it did.
+	// Cached returns the last state that ran here, if it is known.
 	Cached() (s store.State, found bool, err error)
+	// Ran says that a state which Watch has sent runs.
+	Ran(revision uint64) error
 }
 
 // Join makes the sets those that a group shares, and returns when their state is known:
@@ -29,16 +32,18 @@ func (k *Keeper) Join(ctx context.Context, g Group, patience time.Duration) (cur
 	if err != nil {
 		return false, err
 	}
-	for _, owner := range mine.Owners() {
-		if owner != store.OwnerFile && len(mine.Sets[owner].Documents) > 0 {
-			return false, fmt.Errorf("owner %q has a set that is kept by this director alone, and the group's store keeps those of all: start without director.store.etcd, apply an empty set (services: []) and then the services to the group", owner)
-		}
-	}
 	known, found, err := g.Cached()
 	if err != nil {
-		k.log.Error("the group's last known state is lost", "error", err)
+		err = fmt.Errorf("the group's last known state is lost: %w", err)
 	}
-	k.group, k.news = g, g.Watch(ctx)
+	k.problems.Warn(model.ProblemStore, partGroup+"'s last known state", err)
+	k.mu.Lock()
+	k.group, k.news, k.state = g, g.Watch(ctx), mine
+	if found {
+		k.ranBefore = &known
+	}
+	k.tellLeftovers()
+	k.mu.Unlock()
 	over := time.NewTimer(patience)
 	defer over.Stop()
 	for {
@@ -48,7 +53,7 @@ func (k *Keeper) Join(ctx context.Context, g Group, patience time.Duration) (cur
 				return false, ctx.Err()
 			}
 			if lost(known, s) {
-				k.log.Error(storeIsEmpty, "revision", known.Revision)
+				k.problems.Report(model.ProblemStore, partGroup, errStoreIsEmpty)
 				s = known
 			}
 			k.shared = s
@@ -64,36 +69,58 @@ func (k *Keeper) Join(ctx context.Context, g Group, patience time.Duration) (cur
 	}
 }
 
-// storeIsEmpty is what is said of a group whose store has lost its state.
-const storeIsEmpty = "the group's store is empty, and was not: what runs goes on until a set is applied"
+// errStoreIsEmpty is what is said of a group whose store has lost its state.
+var errStoreIsEmpty = errors.New("the group's store is empty, and was not: what runs goes on until a set is applied")
 
 // lost reports whether a state has no successor but emptiness: a store that never had a
 // set. Owners remove their services by empty sets, which are a revision.
 func lost(before, after store.State) bool { return before.Revision > 0 && after.Revision == 0 }
 
-// adopt makes the group's state what is forwarded.
+// adopt makes the group's state what is forwarded, if it goes together with the rest.
 func (k *Keeper) adopt(s store.State) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if lost(k.shared, s) {
-		k.log.Error(storeIsEmpty, "revision", k.shared.Revision)
+		k.problems.Report(model.ProblemStore, partGroup, errStoreIsEmpty)
 		return
 	}
-	k.shared = s
-	if k.sharedErr = k.apply(); k.sharedErr != nil {
-		k.log.Error("the group's state is not what runs", "revision", s.Revision, "error", k.sharedErr)
-	} else {
-		k.log.Info("the group's state runs", "revision", s.Revision, "services", s.Count())
+	k.problems.Report(model.ProblemStore, partGroup, nil)
+	k.refused.shared = &s
+	err := k.apply()
+	if k.refused.shared == nil { // it goes together: what is wrong is elsewhere, and on the list
+		if k.sharedErr = err; err == nil {
+			k.log.Info("the group's state runs", "revision", s.Revision, "services", s.Count())
+		}
+		k.tryFileAgain()
 	}
 	close(k.adopted)
 	k.adopted = make(chan struct{})
+}
+
+// ran says that the group's state which is forwarded runs.
+func (k *Keeper) ran() {
+	k.mu.Lock()
+	revision, err := k.shared.Revision, k.sharedErr
+	k.mu.Unlock()
+	if err == nil {
+		k.problems.Warn(model.ProblemStore, partGroup+"'s last known state", k.group.Ran(revision))
+	}
+}
+
+// heard is the revision of the group's that was heard of last, also if it is refused. The lock is
+// held.
+func (k *Keeper) heard() uint64 {
+	if k.refused.shared != nil {
+		return k.refused.shared.Revision
+	}
+	return k.shared.Revision
 }
 
 // await returns when a revision of the group's is what is forwarded, or why it is not.
 func (k *Keeper) await(ctx context.Context, revision uint64) error {
 	for {
 		k.mu.Lock()
-		there, err, next := k.shared.Revision >= revision, k.sharedErr, k.adopted
+		there, err, next := k.heard() >= revision, k.sharedErr, k.adopted
 		k.mu.Unlock()
 		if there {
 			return err
@@ -101,7 +128,7 @@ func (k *Keeper) await(ctx context.Context, revision uint64) error {
 		select {
 		case <-next:
 		case <-ctx.Done():
-			return errors.New("it is stored, and not applied yet")
+			return &PendingError{errors.New("etcd has it, and does not tell this director")}
 		}
 	}
 }
@@ -114,12 +141,20 @@ func (k *Keeper) Problem() error {
 }
 
 // everything is the state of all sets, this director's and the group's.
-func (k *Keeper) everything() store.State {
-	all := store.State{Sets: maps.Clone(k.shared.Sets)}
+func (k *Keeper) everything() store.State { return k.with(k.shared) }
+
+// with is the same with another state of the group's. Of its own sets a director of a group has
+// the file's, and what is left from before it joined.
+func (k *Keeper) with(shared store.State) store.State {
+	all := store.State{Sets: maps.Clone(shared.Sets)}
 	if all.Sets == nil {
 		all.Sets = map[string]store.Set{}
 	}
-	maps.Copy(all.Sets, k.state.Sets)
+	for owner, set := range k.state.Sets {
+		if k.group == nil || owner == store.OwnerFile || k.isLeftover(owner) {
+			all.Sets[owner] = set
+		}
+	}
 	return all
 }
 
@@ -139,6 +174,9 @@ func (k *Keeper) putShared(owner string, l *ledger) (Change, error) {
 	k.settle(l)
 	k.mu.Unlock()
 	k.log.Info("set stored", "owner", owner, "services", len(after.Sets[owner].Documents), "revision", after.Revision)
+	if err := k.giveUp(owner, after.Revision); err != nil {
+		return Change{}, err
+	}
 	return ChangeOf(before, after, owner).withMoves(before, after, owner), k.await(ctx, after.Revision)
 }
 

@@ -18,6 +18,7 @@ import (
 	"weir.io/weir/internal/etcdlab"
 	"weir.io/weir/internal/history"
 	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/problems"
 	"weir.io/weir/internal/store"
 )
 
@@ -32,6 +33,7 @@ type member struct {
 	notice  model.Duration // zero: short
 	probes  *prober        // nil: nobody probes
 	current bool           // what it began with is etcd's state
+	list    *problems.List
 	*director
 }
 
@@ -60,7 +62,8 @@ func (m *member) run(own ...model.Service) error {
 		local.Close()
 	})
 	m.t.Cleanup(d.stop)
-	m.director = d
+	m.director, m.list = d, problems.New(log)
+	d.Tell(m.list)
 	d.Hear(group.FollowReports(ctx))
 	if m.probes != nil {
 		d.Probe(m.probes)
@@ -74,7 +77,7 @@ func (m *member) run(own ...model.Service) error {
 	if m.notice != 0 {
 		file.Notice = m.notice
 	}
-	if err := d.SetFile(file); err != nil {
+	if err := d.Begin(file, nil); err != nil {
 		return err
 	}
 	running.Go(func() { d.Keeper.Run(ctx) })
@@ -329,7 +332,7 @@ func TestGroupAndFilesThatDoNotGoTogether(t *testing.T) {
 	group[0].must()
 	group[1].must(own)
 	put(t, group[0], "cli", shared("a", 1, 3))
-	until(t, "the second director sees the set", func() bool { return group[1].revision() == 1 })
+	until(t, "the second director refuses the set", func() bool { return group[1].Problem() != nil })
 	if err := group[1].Problem(); err == nil || !strings.Contains(err.Error(), `owner "cli"`) || !strings.Contains(err.Error(), `owner "file"`) {
 		t.Errorf("the problem is told as %v", err)
 	}
@@ -346,27 +349,4 @@ func TestGroupAndFilesThatDoNotGoTogether(t *testing.T) {
 		t.Errorf("there is still a problem: %v", err)
 	}
 	agree(t, group...)
-}
-
-// What one director kept alone is not silently forgotten when it joins a group.
-func TestSetsOfOneDirectorKeepItFromJoining(t *testing.T) {
-	c := etcdlab.New(t, etcdlab.Options{Members: 1})
-	m := newGroup(t, c, 1)[0]
-	alone := start(t, m.dir, nil)
-	alone.set(t)
-	if _, err := alone.Put(t.Context(), "cli", config(shared("a", 1, 1)).Services, Condition{}); err != nil {
-		t.Fatal(err)
-	}
-	alone.stop()
-	if err := m.run(); err == nil || !strings.Contains(err.Error(), `owner "cli"`) {
-		t.Errorf("it joins with %v", err)
-	}
-	m.stop()
-	alone = start(t, m.dir, nil)
-	alone.set(t)
-	if _, err := alone.Put(t.Context(), "cli", nil, Condition{}); err != nil {
-		t.Fatal(err)
-	}
-	alone.stop()
-	m.must()
 }

@@ -123,6 +123,7 @@ func (j *joined) anew(c model.Config, state store.State, changes string, valid f
 		}
 		switch {
 		case of && with && owners[i] != changes && owners[j] == changes:
+			r.With = owners[i]
 			r.Path, r.Problem = path(j, f.Other), fmt.Sprintf("service %q of owner %q: %s", services[i].Name, owners[i], f.Problem)
 		case of:
 			r.Path = path(i, f.Path)
@@ -130,6 +131,7 @@ func (j *joined) anew(c model.Config, state store.State, changes string, valid f
 				r.Owner = owners[i]
 			}
 			if with {
+				r.With, r.Other = owners[j], path(j, f.Other)
 				r.Problem += fmt.Sprintf(" (service %q of owner %q)", services[j].Name, owners[j])
 			}
 		}

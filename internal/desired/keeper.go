@@ -7,6 +7,7 @@ package desired
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"net/netip"
@@ -37,12 +38,13 @@ type Engine interface {
 
 // Keeper is the one who writes logs.
 type Keeper struct {
-	local  Store // of this director alone
-	engine Engine
-	log    *slog.Logger
-	moved  [5]chan struct{} // have something after each change of the logs
-	group  Group            // nil: nobody shares the sets
-	news   <-chan store.State
+	local    Store // of this director alone
+	problems Reporter
+	engine   Engine
+	log      *slog.Logger
+	moved    [5]chan struct{} // have something after each change of the logs
+	group    Group            // nil: nobody shares the sets
+	news     <-chan store.State
 
 	evidence *engine.Evidence
 	reports  Reports // nil: agents have no way to report
@@ -58,8 +60,10 @@ type Keeper struct {
 	file                     model.Config
 	begun                    bool // there is a file
 	state                    store.State
-	shared                   store.State   // the group's
-	sharedErr                error         // why that is not what is forwarded
+	shared                   store.State // the group's
+	sharedErr                error       // why that, or a later one, is not what is forwarded
+	refused                  refused
+	ranBefore                *store.State  // of the group's, in an earlier process; nil: it is not known
 	adopted                  chan struct{} // is closed when another one is
 	applied                  engine.Logs   // that the engine was given last
 	learned                  map[model.ServiceID]learned
@@ -74,7 +78,7 @@ type Keeper struct {
 // is in it, and, unless it joins a group, those of other owners.
 func New(local Store, e Engine, log *slog.Logger) *Keeper {
 	return &Keeper{
-		local: local, engine: e, log: log, adopted: make(chan struct{}), evidence: &engine.Evidence{}, waiting: map[string]*batch{}, left: map[history.Cause]uint64{},
+		local: local, engine: e, log: log, problems: nobody{}, adopted: make(chan struct{}), evidence: &engine.Evidence{}, waiting: map[string]*batch{}, left: map[history.Cause]uint64{},
 		moved:   [5]chan struct{}{make(chan struct{}, 1), make(chan struct{}, 1), make(chan struct{}, 1), make(chan struct{}, 1), make(chan struct{}, 1)},
 		learned: map[model.ServiceID]learned{},
 	}
@@ -107,15 +111,19 @@ func (k *Keeper) setFile(c model.Config) (Change, error) {
 	}
 	k.state = before
 	if _, err := k.joined.join(c, k.everything(), store.OwnerFile); err != nil {
+		k.refuseFile(c, err)
 		return Change{}, err
 	}
 	// Until it is stored, the file is what is tried again; what runs goes on.
-	if k.state, err = k.update(k.local, k.replaceWith(false, store.OwnerFile, c.Services)); err != nil {
+	k.state, err = k.update(k.local, k.replaceWith(false, store.OwnerFile, c.Services))
+	k.problems.Report(model.ProblemStore, partFile, err)
+	if err != nil {
 		k.unstored = &c
 		k.wake()
-		return Change{}, err
+		return Change{}, &PendingError{err}
 	}
-	k.file, k.begun, k.unstored = c, true, nil
+	k.file, k.begun, k.unstored, k.refused.file = c, true, nil, nil
+	k.problems.Report(model.ProblemFile, "", nil)
 	return ChangeOf(before, k.state, store.OwnerFile), k.apply()
 }
 
@@ -128,11 +136,19 @@ func (k *Keeper) update(where Store, l *ledger) (store.State, error) {
 	if err != nil && state.Sets == nil {
 		return k.state, err
 	}
-	if err != nil {
-		k.log.Warn("the state may not outlive a power cut", "error", err)
+	if where == k.local {
+		k.problems.Warn(model.ProblemStore, "", unsynced(err))
 	}
 	k.settle(l)
 	return state, nil
+}
+
+// unsynced words why a change may be lost again.
+func unsynced(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("the state may not outlive a power cut: %w", err)
 }
 
 // updateTimeout ends the wait for a store that does not answer, or that others write
@@ -141,8 +157,10 @@ const updateTimeout = 30 * time.Second
 
 // apply hands what is desired to the engine.
 func (k *Keeper) apply() error {
+	k.takeShared()
 	all := k.everything()
 	joint, err := k.joined.join(k.file, all, "")
+	k.problems.Report(model.ProblemSet, "", err)
 	if err != nil {
 		return err
 	}
@@ -160,16 +178,16 @@ func (k *Keeper) apply() error {
 		k.wake() // perhaps something need not stay then
 		return &PendingError{err}
 	}
-	k.sharedErr = nil
 	return nil
 }
 
-// PendingError is why what is stored is not what is forwarded yet: it is tried again.
+// PendingError is why what was asked for does not run yet, though nothing is wrong with it: it is
+// tried again.
 type PendingError struct{ Cause error }
 
 // Error says so.
 func (e *PendingError) Error() string {
-	return "it is stored, and not applied yet: " + e.Cause.Error()
+	return "it does not run yet, and is tried again: " + e.Cause.Error()
 }
 
 // Unwrap returns the cause.

@@ -21,7 +21,8 @@ type ledger struct {
 	know     func(store.State) knowledge
 	applied  engine.Logs // by which this director forwards
 
-	notice time.Duration // of a new generation; 0: nobody else has to learn of it
+	leftover func(owner string) []store.Document // from before this director joined the group that gets a set
+	notice   time.Duration                       // of a new generation; 0: nobody else has to learn of it
 
 	now    time.Time
 	known  knowledge
@@ -91,6 +92,8 @@ func (k *Keeper) newLedger(shared bool, make func(*ledger, store.State) (store.S
 	l := &ledger{engine: k.engine, evidence: k.evidence, know: know, applied: k.applied, make: make}
 	if shared {
 		l.notice = time.Duration(k.file.Notice)
+		own := k.state
+		l.leftover = func(owner string) []store.Document { return own.Sets[owner].Documents }
 	}
 	return l
 }
@@ -105,8 +108,12 @@ func (k *Keeper) replaceWith(shared bool, owner string, services []model.Service
 
 // replace returns the state in which services are the whole of an owner's set.
 func (l *ledger) replace(s store.State, owner string, services []model.Service) (store.State, error) {
-	before := make(map[model.ServiceID]store.Document, len(s.Sets[owner].Documents))
-	for _, d := range s.Sets[owner].Documents {
+	documents := s.Sets[owner].Documents
+	if len(documents) == 0 && l.leftover != nil {
+		documents = l.leftover(owner)
+	}
+	before := make(map[model.ServiceID]store.Document, len(documents))
+	for _, d := range documents {
 		before[d.Service.ID()] = d
 	}
 	return store.Replace(owner, services, func(_ model.Log, s model.Service) model.Log {

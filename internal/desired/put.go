@@ -24,6 +24,7 @@ type RefusedError struct {
 // Refusal is one thing that is wrong with what was asked for.
 type Refusal struct {
 	Owner string // whose set the field is in; empty: the one that was put
+	With  string // whose set the other thing is in that it does not go together with; empty: it is alone
 	model.FieldError
 }
 
@@ -185,6 +186,7 @@ func (k *Keeper) put(owner string, puts []*proposal) (Change, error) {
 	if err == nil {
 		k.log.Info("set applied", "owner", owner, "services", len(after.Sets[owner].Documents), "revision", after.Revision)
 	}
+	k.tryFileAgain()
 	return change, err
 }
 

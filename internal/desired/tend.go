@@ -2,6 +2,8 @@ package desired
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"maps"
 	"net/netip"
 	"sync"
@@ -90,8 +92,8 @@ func (k *Keeper) Agents() model.ReporterStatus {
 // in, and follows what the group writes, until the context ends.
 func (k *Keeper) Run(ctx context.Context) {
 	var running sync.WaitGroup
-	running.Go(func() { k.whenDue(ctx, leastPause, k.moved[0], k.due, k.tend) })
-	running.Go(func() { k.whenDue(ctx, placePause, k.moved[2], k.dueToPlace, k.place) })
+	running.Go(func() { k.whenDue(ctx, partLogs, leastPause, k.moved[0], k.due, k.tend) })
+	running.Go(func() { k.whenDue(ctx, "coming generations", placePause, k.moved[2], k.dueToPlace, k.place) })
 	if k.reports != nil && k.group != nil {
 		running.Go(func() { k.listen(ctx) })
 	}
@@ -99,18 +101,19 @@ func (k *Keeper) Run(ctx context.Context) {
 		running.Go(func() { k.watch(ctx) })
 	}
 	if k.group != nil {
-		running.Go(func() { k.whenDue(ctx, leastPause, k.moved[1], k.dueShared, k.tendShared) })
+		running.Go(func() { k.whenDue(ctx, "the group's logs", leastPause, k.moved[1], k.dueShared, k.tendShared) })
+		k.ran()
 		for s := range k.news {
 			k.adopt(s)
+			k.ran()
 		}
 	}
 	running.Wait()
 }
 
 // whenDue does something in time, and no sooner again than after the least pause. What fails, or
-// leaves as much to do as before, is tried again after longer and longer; that it fails is said
-// once.
-func (k *Keeper) whenDue(ctx context.Context, least time.Duration, moved <-chan struct{}, due func() time.Time, do func() error) {
+// leaves as much to do as before, is tried again after longer and longer, and is on the list.
+func (k *Keeper) whenDue(ctx context.Context, part string, least time.Duration, moved <-chan struct{}, due func() time.Time, do func() error) {
 	pause, failed := least, false
 	for ctx.Err() == nil {
 		at := due()
@@ -129,8 +132,8 @@ func (k *Keeper) whenDue(ctx context.Context, least time.Duration, moved <-chan 
 		case <-next:
 		}
 		err := do()
-		if err != nil && !failed && ctx.Err() == nil {
-			k.log.Error("logs are not up to date; what runs goes on", "error", err)
+		if ctx.Err() == nil && !errors.As(err, new(*PendingError)) { // that is the kernel's, and listed there
+			k.problems.Report(model.ProblemStore, part, notUpToDate(err))
 		}
 		failed = err != nil
 		if failed || due().Equal(at) {
@@ -139,6 +142,13 @@ func (k *Keeper) whenDue(ctx context.Context, least time.Duration, moved <-chan 
 			pause = least
 		}
 	}
+}
+
+func notUpToDate(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("logs are not up to date, what runs goes on: %w", err)
 }
 
 // firstDue returns when a generation, or slots of one, may first leave one of the logs, or
@@ -186,6 +196,9 @@ func (k *Keeper) tend() error {
 	k.mu.Unlock()
 	if file != nil {
 		_, err := k.setFile(*file)
+		if errors.As(err, new(*RefusedError)) {
+			return nil // it is listed
+		}
 		return err
 	}
 	k.renew()

@@ -168,13 +168,17 @@ func TestCacheOutlivesALostStore(t *testing.T) {
 	states := e.Watch(ctx)
 	want := put(t, e, "cli", service("a", 1, 2))
 	next(t, states, func(s State) bool { return s.Revision == 1 })
+	if err := e.Ran(1); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := c.client().Delete(t.Context(), c.options.Prefix, clientv3.WithPrefix()); err != nil {
 		t.Fatal(err)
 	}
 	next(t, states, func(s State) bool { return s.Revision == 0 })
-	cancel()
-	for range states { // it ends when what has been sent is remembered
+	if err := e.Ran(0); err != nil {
+		t.Fatal(err)
 	}
+	cancel()
 	got, found, err := c.open().Cached()
 	if err != nil || !found {
 		t.Fatalf("the next process finds a state: %v, %v", found, err)

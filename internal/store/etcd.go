@@ -37,8 +37,9 @@ type Etcd struct {
 	segments map[string]segment // of the root that was last read
 	swept    bool               // what interrupted changes left is collected
 	lease    clientv3.LeaseID   // by which this process's reports live
+	sent     snapshot           // to the one who follows, last
 
-	cache *cache // nil: none; only Cached and the one who follows use it
+	cache *cache // nil: none; only Cached and Ran use it
 }
 
 // OpenEtcd returns the store in an etcd, which need not be reachable yet.
@@ -56,8 +57,8 @@ func OpenEtcd(o EtcdOptions) (*Etcd, error) {
 	return e, nil
 }
 
-// Cached returns the last state that a Watch of an earlier process has sent, if it is on
-// this disk. It is called before Watch, also where only Watch is of use: what is known
+// Cached returns the last state that has run here, by what an earlier process has said to Ran, if
+// it is on this disk. It is called before Watch, also where only Watch is of use: what is known
 // already is not read from etcd again.
 func (e *Etcd) Cached() (s State, found bool, err error) {
 	if e.cache == nil {
@@ -74,15 +75,21 @@ func (e *Etcd) Cached() (s State, found bool, err error) {
 	return s, err == nil, err
 }
 
-// remember puts a state on the disk. That it cannot is no reason not to forward by it. A
-// store that has lost everything must not take along what is known here.
-func (e *Etcd) remember(s snapshot) {
-	if e.cache == nil || s.Revision == 0 {
-		return
+// Ran puts the state of a revision, which Watch has sent last, on the disk: it runs. What does not
+// go together with the director's file is not put there, so that a start has something to go on
+// with. That it cannot be written is no reason not to forward by it. A store that has lost
+// everything does not take along what is known here. Ran is not called by several at a time.
+func (e *Etcd) Ran(revision uint64) error {
+	e.mu.Lock()
+	s := e.sent
+	e.mu.Unlock()
+	if e.cache == nil || revision == 0 || s.Revision != revision {
+		return nil
 	}
 	if err := e.cache.save(e.options.Prefix, s.root, s.segments); err != nil {
-		e.options.Log.Warn("a start without etcd would not know the group's state", "error", err)
+		return fmt.Errorf("a start without etcd would not know the group's state: %w", err)
 	}
+	return nil
 }
 func (e *Etcd) rootKey() string      { return e.options.Prefix + "/root" }
 func (e *Etcd) collectedKey() string { return e.options.Prefix + "/collected" }

@@ -48,9 +48,11 @@ func (e *Etcd) follow(ctx context.Context, states chan State) {
 		}
 		away, pause = false, firstPause
 		if s.switched != last {
+			e.mu.Lock()
+			e.sent = s
+			e.mu.Unlock()
 			replace(states, s.State)
 			last = s.switched
-			e.remember(s)
 		}
 		e.awaitSwitch(ctx, s.at)
 	}

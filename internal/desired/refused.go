@@ -1,0 +1,139 @@
+package desired
+
+import (
+	"errors"
+
+	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/store"
+)
+
+// Reporter lists what does not run of what was asked for: problems.List.
+type Reporter interface {
+	Report(kind model.ProblemKind, part string, err error)
+	Warn(kind model.ProblemKind, part string, err error)
+}
+
+// nobody is told.
+type nobody struct{}
+
+func (nobody) Report(model.ProblemKind, string, error) {}
+func (nobody) Warn(model.ProblemKind, string, error)   {}
+
+// Tell makes a list the one that is told what does not run. It is called before Join and Begin. Of
+// the file the part is empty: its name is the caller's to know.
+func (k *Keeper) Tell(r Reporter) { k.problems = r }
+
+// The parts of problems of kind store and set.
+const (
+	partGroup = "group" // the group's state
+	partFile  = "file"  // the set of the director's file
+	partLogs  = "logs"  // of this director's own sets
+)
+
+// refused is what was asked for and does not go together with what runs. It is tried again when
+// that changes.
+type refused struct {
+	file   *model.Config
+	shared *store.State // of the group
+}
+
+// refuseFile notes a version of the file that does not go together with the sets. The lock is
+// held.
+func (k *Keeper) refuseFile(c model.Config, err error) {
+	k.unstored, k.refused.file = nil, &c
+	k.problems.Report(model.ProblemFile, "", err)
+}
+
+// tryFileAgain has a refused version of the file tried again, now that something else has changed.
+// The lock is held.
+func (k *Keeper) tryFileAgain() {
+	if k.refused.file != nil {
+		k.unstored, k.refused.file = k.refused.file, nil
+		k.wake()
+	}
+}
+
+// takeShared follows a refused state of the group's, if it goes together with the rest by now. The
+// lock is held.
+func (k *Keeper) takeShared() {
+	if k.refused.shared == nil {
+		return
+	}
+	_, err := k.joined.join(k.file, k.with(*k.refused.shared), "")
+	k.problems.Report(model.ProblemSet, partGroup, err)
+	if k.sharedErr = err; err == nil {
+		k.shared, k.refused.shared = *k.refused.shared, nil
+	}
+}
+
+// Begin is SetFile for the first version of a process. If it is refused, or the state of the group
+// is, what ran before goes on, and is what is tried: the group's last state that ran here, the
+// version of the file that did (nil: it is not known), or this one with the services of the one
+// that did. The refused one is on the list, and tried again when something else changes.
+func (k *Keeper) Begin(c model.Config, ran *model.Config) error {
+	err := k.SetFile(c)
+	if !errors.As(err, new(*RefusedError)) {
+		return err
+	}
+	k.mu.Lock()
+	current, known := k.shared, k.ranBefore
+	k.mu.Unlock()
+	files := []model.Config{c}
+	if ran != nil {
+		files = append(files, *ran)
+	}
+	files = append(files, k.withStoredServices(c))
+	states := []store.State{current}
+	if known != nil && known.Revision != current.Revision {
+		states = append(states, *known)
+	}
+	for s := range states {
+		for f := range files {
+			if s+f > 0 && k.goesOn(states[s], files[f]) {
+				return k.begin(states[s], files[f], s > 0, f > 0, current, c, err)
+			}
+		}
+	}
+	return err
+}
+
+// withStoredServices is a version of the file with the services of the one that was stored last:
+// only one that went together with the sets ever was.
+func (k *Keeper) withStoredServices(c model.Config) model.Config {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	c.Services = k.state.Sets[store.OwnerFile].Services()
+	return c
+}
+
+// goesOn reports whether a state of the group's and a version of the file go together.
+func (k *Keeper) goesOn(shared store.State, c model.Config) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	_, err := k.joined.join(c, k.with(shared), store.OwnerFile)
+	return err == nil
+}
+
+// begin begins with what ran before, and remembers what was refused.
+func (k *Keeper) begin(shared store.State, c model.Config, otherState, otherFile bool, current store.State, wanted model.Config, why error) error {
+	k.mu.Lock()
+	if otherState {
+		k.shared, k.refused.shared = shared, &current
+	}
+	k.mu.Unlock()
+	err := k.SetFile(c)
+	if otherFile && !errors.As(err, new(*RefusedError)) {
+		k.mu.Lock()
+		k.refuseFile(wanted, why)
+		k.mu.Unlock()
+	}
+	return err
+}
+
+// File returns the version of the file that is followed: an earlier one, where the last one is
+// refused.
+func (k *Keeper) File() model.Config {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.file
+}
