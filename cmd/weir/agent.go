@@ -55,7 +55,7 @@ func newAgent() *cobra.Command {
 func runAgent(ctx context.Context, o agentOptions, log *slog.Logger) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	first, changes, err := firstConfig(ctx, o.file)
+	first, _, changes, err := firstConfig(ctx, o.file)
 	if err != nil {
 		return err
 	}
@@ -143,6 +143,7 @@ func newAgentDaemon(d *daemon, a meteredAgent, began model.Agent) *daemon {
 		}
 		d.problems.Report(model.ProblemLoads, "", a.sender.Set(&c)) // no reason not to unwrap what comes
 		d.noteSet(err)
+		d.problems.Report(model.ProblemFile, d.info.File, nil) // it is right, whatever the kernel says
 		if err != nil {
 			return listedError{err}
 		}

@@ -128,6 +128,9 @@ func sinceOf(h *model.BackendHealth) string {
 // whyOf is why there is no way to a backend, or what the last probe said that did not succeed: of a backend that is down why it
 // is, of one that is up what it may go down by, or why it has not its whole share.
 func whyOf(b *model.BackendStatus) string {
+	if o := b.Override; o != nil {
+		return overrideText(o)
+	}
 	switch h := b.Health; {
 	case b.Unreachable != "":
 		return "unreachable: " + b.Unreachable
@@ -137,6 +140,11 @@ func whyOf(b *model.BackendStatus) string {
 		return strainOf(b.Strain)
 	}
 	return ""
+}
+
+// overrideText says who has given a backend another state than its file does, and when.
+func overrideText(o *model.Override) string {
+	return fmt.Sprintf("%s by %s at %s, beside the file: see weir undrain", o.State, o.By, o.At.Format(time.RFC3339))
 }
 
 // strainOf is what agents report of a backend, and what follows from it.

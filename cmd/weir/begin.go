@@ -2,8 +2,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"time"
 
+	"weir.io/weir/internal/desired"
 	"weir.io/weir/internal/model"
 )
 
@@ -25,7 +27,7 @@ const (
 // earlier: what a router has kept while a host was gone comes at once when it is back. A
 // director that had no program before lets them in when it knows whose they are: what it
 // guesses wrong breaks, and it would tell the others.
-func (d *director) begin(ctx context.Context, first model.Config) error {
+func (d *director) begin(ctx context.Context, first model.Config, text []byte) error {
 	began, current := time.Now(), true
 	if d.group != nil {
 		patience := startPatience
@@ -37,7 +39,7 @@ func (d *director) begin(ctx context.Context, first model.Config) error {
 			return err
 		}
 	}
-	if err := d.keeper.SetFile(first); err != nil {
+	if err := d.beginFile(first, text); err != nil {
 		return err
 	}
 	if err := d.shares.set(first.Director); err != nil {
@@ -58,4 +60,31 @@ func (d *director) begin(ctx context.Context, first model.Config) error {
 	}
 	d.bfd.admit()
 	return nil
+}
+
+// beginFile makes the first version of the file what runs, or goes on with what ran before: see
+// desired.Begin. The text is that of a file that is not refused already.
+func (d *director) beginFile(first model.Config, text []byte) error {
+	err := d.keeper.Begin(first, lastRan(d.info.File, text))
+	switch {
+	case errors.As(err, new(*desired.PendingError)):
+		return nil // it is listed and tried again; what is pinned goes on
+	case err != nil:
+		return d.located(err)
+	}
+	if d.refused != nil {
+		d.problems.Report(model.ProblemFile, d.info.File, d.refused)
+	}
+	used := d.keeper.File()
+	d.bfd.want(&used)
+	d.loads.set(&used)
+	if text != nil && sameServices(used.Services, first.Services) {
+		d.keepRunning(text)
+	}
+	return nil
+}
+
+// sameServices reports whether two lists are the very same one.
+func sameServices(a, b []model.Service) bool {
+	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }

@@ -24,6 +24,8 @@ type daemon struct {
 	log *slog.Logger
 	// apply makes the kernel do what a configuration says.
 	apply func(model.Config) error
+	// keep keeps the text of a file that runs; nil: nobody needs it.
+	keep func(text []byte)
 	// running returns the configuration that the kernel does.
 	running func() model.Config
 
@@ -106,11 +108,13 @@ func (d *daemon) change(change config.Change) {
 	}
 	var listed listedError
 	if errors.As(err, &listed) {
-		d.problems.Report(model.ProblemFile, d.info.File, nil)
 		return
 	}
 	d.problems.Report(model.ProblemFile, d.info.File, err)
 	if err == nil {
+		if d.keep != nil {
+			d.keep(change.Text)
+		}
 		d.log.Info("configuration applied", "services", len(change.Config.Services))
 	}
 }
@@ -128,20 +132,20 @@ func (d *daemon) serve(ctx context.Context, server *api.Server, listener net.Lis
 }
 
 // firstConfig begins to watch the file and reads it, in this order: no version is
-// missed.
-func firstConfig(ctx context.Context, file string) (model.Config, <-chan config.Change, error) {
-	changes, err := config.Watch(ctx, file)
+// missed. The text is there also if the file is invalid.
+func firstConfig(ctx context.Context, file string) (c model.Config, text []byte, changes <-chan config.Change, err error) {
+	changes, err = config.Watch(ctx, file)
 	if errors.Is(err, fs.ErrNotExist) {
-		return model.Config{}, nil, noFile(file)
+		return c, nil, nil, noFile(file)
 	}
 	if err != nil {
-		return model.Config{}, nil, fmt.Errorf("configuration: %w", err)
+		return c, nil, nil, fmt.Errorf("configuration: %w", err)
 	}
-	c, err := config.Load(file)
+	c, text, err = config.LoadText(file)
 	if errors.Is(err, fs.ErrNotExist) {
 		err = noFile(file)
 	}
-	return c, changes, err
+	return c, text, changes, err
 }
 
 func noFile(file string) error { return fmt.Errorf("there is no %s; name one with -c", file) }

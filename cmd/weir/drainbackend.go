@@ -1,6 +1,8 @@
 package main
 
 import (
+	"strings"
+
 	"github.com/spf13/cobra"
 
 	"weir.io/weir/internal/api"
@@ -8,22 +10,40 @@ import (
 )
 
 func newDrain() *cobra.Command {
+	return newDraining("drain", "Give a backend no new connections",
+		"drain makes a backend draining: it keeps its connections and gets no new ones. BACKEND is\n"+
+			"its name or address, in all services that have it, or SERVICE/BACKEND. In a set it lasts\n"+
+			"until the set's owner puts another state; of the director's own file it is kept beside\n"+
+			"the file, over reloads and restarts, until undrain, or until the file itself has another\n"+
+			"state for the backend, or has it no more.", model.Draining)
+}
+
+func newUndrain() *cobra.Command {
+	return newDraining("undrain", "Give a backend new connections again",
+		"undrain ends what drain has begun. BACKEND is as there.", model.Active)
+}
+
+func newDraining(verb, short, long string, state model.BackendState) *cobra.Command {
 	var out output
 	var conn connection
 	var d api.Drain
 	var undo bool
 	cmd := &cobra.Command{
-		Use:   "drain BACKEND",
-		Short: "Give a backend of sets no new connections",
-		Long: "drain makes a backend, by its name or address, draining in the sets that have it: it\n" +
-			"keeps its connections and gets no new ones, until --undo or until the set's owner puts\n" +
-			"another state. Backends in a director's own file are drained there.",
-		Args: cobra.ExactArgs(1),
+		Use:   verb + " BACKEND",
+		Short: short,
+		Long:  long,
+		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := out.check(); err != nil {
 				return err
 			}
-			d.Backend, d.State = args[0], model.Draining
+			d.Backend, d.State = args[0], state
+			if service, backend, both := strings.Cut(args[0], "/"); both {
+				if d.Service != "" && d.Service != service {
+					return usagef("%s names service %q, and --service %q", args[0], service, d.Service)
+				}
+				d.Service, d.Backend = service, backend
+			}
 			if undo {
 				d.State = model.Active
 			}
@@ -39,8 +59,10 @@ func newDrain() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&d.Service, "service", "", "of this `service` alone")
-	cmd.Flags().StringVar(&d.Owner, "owner", "", "of this owner's `set` alone")
-	cmd.Flags().BoolVar(&undo, "undo", false, "give it new connections again")
+	cmd.Flags().StringVar(&d.Owner, "owner", "", "of this owner's `set` alone; file: the director's own file")
+	if state != model.Active {
+		cmd.Flags().BoolVar(&undo, "undo", false, "as undrain: give it new connections again")
+	}
 	out.add(cmd)
 	conn.add(cmd)
 	conn.completeFlag(cmd, "service")
@@ -51,8 +73,11 @@ func drainedTable(t *table, drained []api.Drained) {
 	t.row("OWNER", "SERVICE", "BACKEND", "BEFORE", "STATE")
 	for _, d := range drained {
 		state := d.State.String()
-		if d.Fixed {
-			state += " (the director's own file)"
+		switch {
+		case d.Fixed:
+			state += " (stays what it is: " + whyFixed(d.Owner) + ")"
+		case d.Override != nil:
+			state += " (beside the file, until weir undrain)"
 		}
 		t.row(d.Owner, d.Service, d.Backend, d.Before, state)
 	}

@@ -223,9 +223,22 @@ func openCapture(file io.ReadSeeker) (next func() ([]byte, error), err error) {
 func (d *director) explain(ctx context.Context, q model.Question) (model.Explanation, error) {
 	e, err := d.decide(ctx, q)
 	if err == nil {
+		d.nameOverrides(&e)
 		e.Steps = explain.Steps(&e)
 	}
 	return e, err
+}
+
+// nameOverrides says of candidates who has given them another state than the file does.
+func (d *director) nameOverrides(e *model.Explanation) {
+	if e.Service == nil || e.Slot == nil {
+		return
+	}
+	list := d.keeper.Overridden()
+	for i := range e.Slot.Candidates {
+		c := &e.Slot.Candidates[i]
+		c.Override = overrideOf(list, e.Service.Name, c.Name)
+	}
 }
 
 // decide asks the datapath what it does with a packet.

@@ -27,7 +27,7 @@ func newRoot() *cobra.Command {
 		return fmt.Errorf("%w (see %s --help)", err, cmd.CommandPath())
 	})
 	root.AddCommand(
-		newRun(), newAgent(), newPlan(), newApply(), newDrain(), newDetach(),
+		newRun(), newAgent(), newPlan(), newApply(), newDrain(), newUndrain(), newDetach(),
 		newStatus(), newServices(), newBackends(), newFlows(), newSets(), newEvents(), newDirectors(), newBGP(), newBFD(), newExplain(), newTop(),
 		newDemo(), newDoctor(), newVersion(), newMan())
 	root.AddCommand(newCapture())

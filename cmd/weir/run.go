@@ -70,12 +70,17 @@ func runDirector(ctx context.Context, o *runOptions, log *slog.Logger) error {
 	collect()
 	ctx, cancel := o.drain.context(ctx, log)
 	defer cancel()
-	first, changes, err := firstConfig(ctx, o.file)
-	if err != nil {
-		return err
+	first, text, changes, err := firstConfig(ctx, o.file)
+	if err == nil {
+		if err = needInterfaces(first); err != nil {
+			err = fmt.Errorf("%s: %w", o.file, err)
+		}
 	}
-	if err := needInterfaces(first); err != nil {
-		return fmt.Errorf("%s: %w", o.file, err)
+	refused := err
+	if ran := lastRan(o.file, text); refused != nil && ran != nil && changes != nil {
+		first, text = *ran, nil
+	} else if refused != nil {
+		return refused
 	}
 	if err := prepareHost(o.bpffs, privilege.Run, &first, log); err != nil {
 		return err
@@ -113,7 +118,8 @@ func runDirector(ctx context.Context, o *runOptions, log *slog.Logger) error {
 		daemon: newDaemon(o.file, pin, log), kernel: kernel, announcers: announcers{speaker, hooks.New(log), neighbor.New(joinGroup(group), log)}, bfd: newBFDKeeper(o, speaker.SetBFD, log),
 		first: first.Director, drain: &o.drain, local: local, group: group, checks: checks, checker: checker,
 	}
-	err = d.run(ctx, first, changes, listener)
+	d.refused = refused
+	err = d.run(ctx, first, text, changes, listener)
 	checker.Close()
 	err = errors.Join(err, checks.Close(), kernel.Close())
 	if err == nil {
@@ -152,6 +158,7 @@ type director struct {
 	drain      *drain
 	local      *store.File
 	group      *store.Etcd // nil: this director shares its sets with nobody
+	refused    error       // why the file is not what it began with
 	goesOn     bool        // packets come to backends already, by what an earlier process has left
 	keeper     *desired.Keeper
 	shares     *sharing
@@ -188,6 +195,7 @@ func (d *director) Status() (model.DatapathStatus, error) {
 	if status.CheckPackets, err = d.checks.Sent(); err != nil {
 		return status, fmt.Errorf("read what became of health checks: %w", err)
 	}
+	overrides := d.keeper.Overridden()
 	found, healthy, strained := d.checker.Results(), d.healthy(), d.keeper.Strained()
 	for i := range status.Services {
 		s := &status.Services[i]
@@ -195,6 +203,7 @@ func (d *director) Status() (model.DatapathStatus, error) {
 		s.Log = logs[id]
 		addHealth(s, id, healthy, found)
 		addStrain(s, id, strained)
+		addOverrides(s, overrides)
 	}
 	config := d.Config()
 	d.loads.add(&status, &config)
@@ -231,6 +240,16 @@ func addStrain(s *model.ServiceStatus, id model.ServiceID, strained map[model.Ta
 	}
 }
 
+// addOverrides adds who has given backends of the file other states than it does.
+func addOverrides(s *model.ServiceStatus, list []model.BackendOverride) {
+	for i := range s.Backends {
+		b := &s.Backends[i]
+		if o := overrideOf(list, s.Name, b.Name); o != nil {
+			b.Override = o
+		}
+	}
+}
+
 // Set is the engine's way to the kernel.
 func (d *director) Set(table model.Table) error {
 	d.bfd.before(table.Interfaces)
@@ -244,7 +263,7 @@ func (d *director) Set(table model.Table) error {
 
 // run applies the configurations until the context ends. Only the first one's
 // error ends it earlier: later ones are tried again by the engine.
-func (d *director) run(ctx context.Context, first model.Config, changes <-chan config.Change, listener net.Listener) error {
+func (d *director) run(ctx context.Context, first model.Config, text []byte, changes <-chan config.Change, listener net.Listener) error {
 	ctx, cancel := context.WithCancel(ctx)
 	engine := engine.New(d, d.log)
 	engine.Check(d.checker)
@@ -255,12 +274,15 @@ func (d *director) run(ctx context.Context, first model.Config, changes <-chan c
 	d.loads = newLoadReports(d.kernel, d.log)
 	engine.Loads(d.loads.book)
 	d.keeper = desired.New(d.local, engine, d.log)
+	d.keeper.Tell(keeperList{d})
+	d.keeper.Override(d.local)
 	d.keeper.Probe(d.checker)
 	d.keeper.Look(d.kernel)
 	if d.group != nil {
 		d.keeper.Hear(d.group.FollowReports(ctx))
 		d.keeper.Share(d.group.FollowViews(ctx))
 	}
+	d.keep = d.keepRunning
 	d.running, d.logs, d.healthy, d.preview = engine.Desired, engine.LogStatus, engine.HealthStatus, engine.Preview
 	d.apply = func(c model.Config) error {
 		if err := needInterfaces(c); err != nil {
@@ -292,7 +314,7 @@ func (d *director) run(ctx context.Context, first model.Config, changes <-chan c
 	running.Go(func() { d.loads.book.Run(ctx) })
 	running.Go(func() { engine.Run(ctx) })
 	running.Go(func() { d.bfd.Run(ctx) })
-	if err := d.begin(ctx, first); err != nil {
+	if err := d.begin(ctx, first, text); err != nil {
 		if ctx.Err() != nil {
 			return nil // told to end before it began
 		}
@@ -349,7 +371,7 @@ func (d *director) openAPI(c model.API) {
 // setFile makes a version of the file what runs. What the kernel does not take is listed there.
 func (d *director) setFile(c model.Config) error {
 	err := d.keeper.SetFile(c)
-	if errors.As(err, new(*desired.PendingError)) {
+	if errors.As(err, new(*desired.PendingError)) || errors.As(err, new(*desired.RefusedError)) {
 		return listedError{err}
 	}
 	return err

@@ -341,10 +341,6 @@ func TestDirectorCannotStart(t *testing.T) {
 		prepare func(h *host)
 		want    string
 	}{
-		"interface missing": {
-			func(h *host) { h.configure("director: {interfaces: [eth7]}", "web") },
-			"interface eth7: Link not found",
-		},
 		"no interfaces": {
 			func(h *host) { h.configure("agent: {interfaces: [eth0]}", "web") },
 			"director.interfaces: is empty",

@@ -5,13 +5,15 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"time"
 
 	"weir.io/weir/internal/api"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/store"
 )
 
-// Drain gives backends of sets another state, one set after the other.
+// Drain gives backends another state: in the sets that have them, one after the other, and beside
+// the director's own file.
 func (s *sets) Drain(ctx context.Context, d api.Drain) ([]api.Drained, error) {
 	state := s.keeper.Sets()
 	owners := state.Owners()
@@ -20,30 +22,87 @@ func (s *sets) Drain(ctx context.Context, d api.Drain) ([]api.Drained, error) {
 	}
 	var all []api.Drained
 	for _, owner := range owners {
-		// What comes with logs other directors have, too: they would not learn of it.
-		fixed := owner == store.OwnerFile || state.Sets[owner].Given
-		found := drainIn(owner, fixed, state.Sets[owner].Services(), d)
-		if len(found) > 0 && !fixed {
-			_, err := s.keeper.Edit(ctx, owner, func(services []model.Service) []model.Service {
-				found = drainIn(owner, false, services, d)
-				return drained(services, d)
-			})
-			if err != nil {
-				return nil, worded(err)
-			}
+		set := state.Sets[owner]
+		found, err := s.drainSet(ctx, owner, set, d)
+		if err != nil {
+			return nil, worded(err)
 		}
 		all = append(all, found...)
 	}
-	fixed := func(d api.Drained) bool { return d.Fixed }
 	switch {
 	case len(all) == 0:
 		return nil, api.NewProblem(http.StatusNotFound, fmt.Sprintf("no set has a backend %q%s", d.Backend, ofService(d.Service)),
 			api.FieldProblem{Field: "backend", Detail: "there is none of this name or address"})
-	case !slices.ContainsFunc(all, func(d api.Drained) bool { return !fixed(d) }):
-		return nil, api.NewProblem(http.StatusConflict, fmt.Sprintf("backend %q%s is in the director's own file alone, or in sets that come with their logs: change these where they come from", d.Backend, ofService(d.Service)),
-			api.FieldProblem{Field: "backend", Detail: "is in the director's own file, or in a set that comes with its logs"})
+	case !slices.ContainsFunc(all, func(d api.Drained) bool { return !d.Fixed }):
+		return nil, api.NewProblem(http.StatusConflict, fmt.Sprintf("backend %q%s cannot be changed here: %s", d.Backend, ofService(d.Service), whyFixed(all[0].Owner)),
+			api.FieldProblem{Field: "backend", Detail: whyFixed(all[0].Owner)})
 	}
 	return all, nil
+}
+
+// whyFixed says why a backend of an owner stays what it is.
+func whyFixed(owner string) string {
+	if owner == store.OwnerFile {
+		return "the director's file itself says that it is not active; change the file"
+	}
+	return fmt.Sprintf("the set of owner %q comes with its logs, which other directors have, too; change it where it comes from", owner)
+}
+
+// drainSet drains what is meant of one owner's backends.
+func (s *sets) drainSet(ctx context.Context, owner string, set store.Set, d api.Drain) (found []api.Drained, err error) {
+	switch {
+	case owner == store.OwnerFile:
+		return s.drainFile(ctx, d)
+	case set.Given: // other directors would not learn of it
+		return drainIn(owner, true, set.Services(), d), nil
+	case len(drainIn(owner, false, set.Services(), d)) == 0:
+		return nil, nil
+	}
+	_, err = s.keeper.Edit(ctx, owner, func(services []model.Service) []model.Service {
+		found = drainIn(owner, false, services, d)
+		return drained(services, d)
+	})
+	return found, err
+}
+
+// drainFile drains backends of the director's own file beside the file. What the file itself does
+// not have active stays what it is.
+func (s *sets) drainFile(ctx context.Context, d api.Drain) ([]api.Drained, error) {
+	file, before := s.keeper.File(), s.keeper.Overridden()
+	found := drainIn(store.OwnerFile, false, file.Services, d)
+	if len(found) == 0 {
+		return nil, nil
+	}
+	var o *model.Override
+	if d.State != model.Active {
+		o = &model.Override{State: d.State, By: api.CallerUser(ctx), At: time.Now().UTC().Truncate(time.Second)}
+	}
+	err := s.keeper.SetOverrides(func(service *model.Service, b *model.Backend) bool {
+		return b.State == model.Active && means(d, service, b)
+	}, o)
+	after := s.keeper.Overridden()
+	for i := range found {
+		f := &found[i]
+		if f.Fixed = f.Before != model.Active; f.Fixed {
+			f.State = f.Before
+			continue
+		}
+		f.Override = overrideOf(after, f.Service, f.Backend)
+		if was := overrideOf(before, f.Service, f.Backend); was != nil {
+			f.Before = was.State
+		}
+	}
+	return found, err
+}
+
+// overrideOf returns that of a backend; nil: there is none.
+func overrideOf(list []model.BackendOverride, service, backend string) *model.Override {
+	for i := range list {
+		if o := &list[i]; o.Service == service && o.Backend == backend {
+			return &o.Override
+		}
+	}
+	return nil
 }
 
 func ofService(name string) string {

@@ -8,8 +8,7 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// A backend is drained in all sets that have it, and not in the file, and gets connections
-// again.
+// A backend is drained in all sets that have it, and beside the file, and gets connections again.
 func TestDrainBackends(t *testing.T) {
 	h := newHost(t)
 	h.configure("coalesce: 1ms\ndirector: {interfaces: [eth0], store: {directory: "+h.beside("state")+"}}", "mine")
@@ -45,10 +44,11 @@ func TestDrainBackends(t *testing.T) {
 	const head = "OWNER SERVICE BACKEND BEFORE STATE "
 	for _, test := range []struct{ args, want string }{
 		{"10.0.0.2 --service web-service", head + "web web-service 10.0.0.2 active draining"},
-		{"10.0.0.2", head + "cli cli-service 10.0.0.2 active draining file mine 10.0.0.2 active active (the director's own file) web web-service 10.0.0.2 draining draining"},
+		{"10.0.0.2", head + "cli cli-service 10.0.0.2 active draining file mine 10.0.0.2 active draining (beside the file, until weir undrain) web web-service 10.0.0.2 draining draining"},
 		{"10.0.0.2 --owner cli --undo", head + "cli cli-service 10.0.0.2 draining active"},
 		{"10.0.0.9", `weir: no set has a backend "10.0.0.9"`},
-		{"10.0.0.2 --service mine", `weir: backend "10.0.0.2" of service "mine" is in the director's own file alone, or in sets that come with their logs: change these where they come from`},
+		{"mine/10.0.0.2 --undo", head + "file mine 10.0.0.2 draining active"},
+		{"mine/10.0.0.2 --service web", `weir: mine/10.0.0.2 names service "mine", and --service "web"`},
 	} {
 		if got := drain(strings.Fields(test.args)...); got != test.want {
 			t.Errorf("weir drain %s prints\n  %s\nwant\n  %s", test.args, got, test.want)

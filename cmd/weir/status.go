@@ -128,6 +128,10 @@ func statusTable(t *table, s api.Status) {
 	if c := s.Capture.Running; c != nil {
 		t.row("capture runs", fmt.Sprintf("for %s since %s, for %v or %d packets", c.Client, c.Since.Format(time.RFC3339), c.Wanted.Duration, c.Wanted.Packets))
 	}
+	for i := range s.Overrides {
+		o := &s.Overrides[i]
+		t.row("override", fmt.Sprintf("%s/%s: %s", o.Service, o.Backend, overrideText(&o.Override)))
+	}
 	for _, service := range s.Panic {
 		t.row("panic", service+": too few backends are healthy, all are used")
 	}

@@ -24,6 +24,18 @@ func withCaller(ctx context.Context, c Caller) context.Context {
 // CallerName returns the name of who sends the request that a context is of.
 func CallerName(ctx context.Context) string { return callerOf(ctx).Name }
 
+// localCaller is the name of everybody on the unix socket.
+const localCaller = "local"
+
+// CallerUser returns the name of who sends the request that a context is of, and of a process at
+// the unix socket its user.
+func CallerUser(ctx context.Context) string {
+	if name := CallerName(ctx); name != localCaller {
+		return name
+	}
+	return localUser(ctx)
+}
+
 // callerOf returns who asks. Nobody may do nothing.
 func callerOf(ctx context.Context) Caller {
 	c, _ := ctx.Value(callerKey{}).(Caller)

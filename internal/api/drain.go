@@ -7,7 +7,7 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// Drain asks for backends of sets to be drained, or to get connections again.
+// Drain asks for backends to be drained, or to get connections again.
 type Drain struct {
 	Backend string             `json:"backend" minLength:"1" doc:"name or address"`
 	Service string             `json:"service,omitempty" doc:"of this service alone; none: of all"`
@@ -22,14 +22,16 @@ type Drained struct {
 	Backend string             `json:"backend" doc:"its name"`
 	Before  model.BackendState `json:"before"`
 	State   model.BackendState `json:"state"`
-	Fixed   bool               `json:"fixed,omitempty" doc:"it stands in the director's own file, or in a set that comes with its logs, and stays what it is"`
+	Fixed   bool               `json:"fixed,omitempty" doc:"it stands in a set that comes with its logs, or the file itself says another state than active, and stays what it is"`
+	// Override is what the backend of the director's own file has beside the file.
+	Override *model.Override `json:"override,omitempty"`
 }
 
 func (s *Server) handleDrain() {
 	type input struct{ Body Drain }
 	type output struct{ Body []Drained }
-	handle(s, operation{method: http.MethodPost, path: "drain", id: "drain", summary: "Drain backends of sets, or end that", needs: model.RoleWrite,
-		text: "Every backend of that name or address gets the state, in the sets themselves, so that it lasts until the set's owner puts another. " +
+	handle(s, operation{method: http.MethodPost, path: "drain", id: "drain", summary: "Drain backends, or end that", needs: model.RoleWrite,
+		text: "Every backend of that name or address gets the state: in the sets themselves, so that it lasts until the set's owner puts another; and beside the director's own file, until the same is asked for with state active, or the file says otherwise. " +
 			"A draining backend keeps its connections and gets no new ones.", errors: []int{http.StatusConflict, http.StatusServiceUnavailable}},
 		func(ctx context.Context, in *input) (*output, error) {
 			d := in.Body

@@ -151,7 +151,7 @@ func (s *Server) Handle(path string, handler http.Handler) {
 // Handler returns the API as a handler for those who may do everything.
 func (s *Server) Handler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		s.route(w, r.WithContext(withCaller(r.Context(), Caller{Name: "local", Role: model.RoleAdmin})))
+		s.route(w, r.WithContext(withCaller(r.Context(), Caller{Name: localCaller, Role: model.RoleAdmin})))
 	})
 }
 

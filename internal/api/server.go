@@ -113,6 +113,7 @@ func configOf(daemon Daemon) func(context.Context) (model.Config, error) {
 func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	server := &http.Server{
 		Handler:        s.Handler(),
+		ConnContext:    withPeer,
 		ReadTimeout:    readTimeout,
 		WriteTimeout:   writeTimeout,
 		IdleTimeout:    idleTimeout,

@@ -78,8 +78,9 @@ type Status struct {
 	Hooks      []model.HookStatus      `json:"hooks,omitempty"`
 	Strangers  uint64                  `json:"strangers"`
 	Neighbor   model.NeighborStatus    `json:"neighbor,omitzero"`
-	Probes     []model.Tallied         `json:"probes"` // of backends' health, by what they said
-	Panic      []string                `json:"panic"`  // services that use all backends, too few being healthy
+	Probes     []model.Tallied         `json:"probes"`              // of backends' health, by what they said
+	Overrides  []model.BackendOverride `json:"overrides,omitempty"` // states of backends beside the director's file
+	Panic      []string                `json:"panic"`               // services that use all backends, too few being healthy
 	CPUs       []model.CPUStatus       `json:"cpus"`
 	Upkeep     []model.Upkeep          `json:"upkeep,omitempty"` // parts of the host that the director keeps as they should be
 	Reasons    []model.Counter         `json:"reasons"`
@@ -127,6 +128,11 @@ func newStatus(daemon Daemon, d model.DatapathStatus) Status {
 	s.Flows.Events = orEmpty(s.Flows.Events)
 	for _, service := range d.Services {
 		s.Backends += len(service.Backends)
+		for i := range service.Backends {
+			if b := &service.Backends[i]; b.Override != nil {
+				s.Overrides = append(s.Overrides, model.BackendOverride{Service: service.Name, Backend: b.Name, Address: b.Address, Override: *b.Override})
+			}
+		}
 		if service.Health != nil && service.Health.Panic {
 			s.Panic = append(s.Panic, service.Name)
 		}

@@ -73,6 +73,29 @@ func Load(path string) (model.Config, error) {
 	return Parse(path, text)
 }
 
+// LoadText returns the text, too, also of a file that is invalid.
+func LoadText(path string) (model.Config, []byte, error) {
+	text, err := read(path)
+	if err != nil {
+		return model.Config{}, nil, err
+	}
+	c, err := Parse(path, text)
+	return c, text, err
+}
+
+// Line returns the line of a field, as services[1].vip, in a file's text; 0: it is not there.
+func Line(text []byte, field string) int {
+	doc, errs := newDocument(text, false)
+	if len(errs) > 0 {
+		return 0
+	}
+	line, found := doc.line(field)
+	if !found {
+		return 0
+	}
+	return line
+}
+
 func read(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {

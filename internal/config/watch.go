@@ -22,6 +22,7 @@ const retry = time.Second
 // wrong with it.
 type Change struct {
 	Config model.Config
+	Text   []byte // as it was read
 	Err    error
 }
 
@@ -98,6 +99,7 @@ func (w *watcher) read(ctx context.Context, always bool) {
 	change := Change{Err: err}
 	if err == nil {
 		w.text = text
+		change.Text = text
 		change.Config, change.Err = Parse(w.path, text)
 	}
 	select {

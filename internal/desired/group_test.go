@@ -18,7 +18,6 @@ import (
 	"weir.io/weir/internal/etcdlab"
 	"weir.io/weir/internal/history"
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/problems"
 	"weir.io/weir/internal/store"
 )
 
@@ -33,7 +32,7 @@ type member struct {
 	notice  model.Duration // zero: short
 	probes  *prober        // nil: nobody probes
 	current bool           // what it began with is etcd's state
-	list    *problems.List
+	list    *recorder
 	*director
 }
 
@@ -62,7 +61,7 @@ func (m *member) run(own ...model.Service) error {
 		local.Close()
 	})
 	m.t.Cleanup(d.stop)
-	m.director, m.list = d, problems.New(log)
+	m.director, m.list = d, &recorder{}
 	d.Tell(m.list)
 	d.Hear(group.FollowReports(ctx))
 	if m.probes != nil {

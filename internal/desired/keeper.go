@@ -56,9 +56,12 @@ type Keeper struct {
 
 	joined joined
 
-	mu                       sync.Mutex // one change at a time is checked against the others, and applied
-	file                     model.Config
-	begun                    bool // there is a file
+	mu                       sync.Mutex   // one change at a time is checked against the others, and applied
+	file                     model.Config // with overrides
+	given                    model.Config // as it was given
+	overrides                []model.BackendOverride
+	overridesIn              Overrides // nil: there are none
+	begun                    bool      // there is a file
 	state                    store.State
 	shared                   store.State // the group's
 	sharedErr                error       // why that, or a later one, is not what is forwarded
@@ -114,16 +117,34 @@ func (k *Keeper) setFile(c model.Config) (Change, error) {
 		k.refuseFile(c, err)
 		return Change{}, err
 	}
+	change, err := k.storeFile(c)
+	if k.unstored == nil {
+		k.refused.file = nil
+		k.problems.Report(model.ProblemFile, "", nil)
+	}
+	return change, err
+}
+
+// storeFile makes a version of the file that goes together with the sets what is forwarded, with
+// its overrides. The lock is held.
+func (k *Keeper) storeFile(c model.Config) (Change, error) {
+	given, before := c, k.state
+	overrides := lasting(k.overrides, &c)
+	c.Services = overriding(c.Services, overrides)
+	var err error
 	// Until it is stored, the file is what is tried again; what runs goes on.
 	k.state, err = k.update(k.local, k.replaceWith(false, store.OwnerFile, c.Services))
 	k.problems.Report(model.ProblemStore, partFile, err)
 	if err != nil {
-		k.unstored = &c
+		k.unstored = &given
 		k.wake()
 		return Change{}, &PendingError{err}
 	}
-	k.file, k.begun, k.unstored, k.refused.file = c, true, nil, nil
-	k.problems.Report(model.ProblemFile, "", nil)
+	k.file, k.given, k.begun, k.unstored = c, given, true, nil
+	if len(overrides) < len(k.overrides) {
+		k.overrides = overrides
+		k.problems.Report(model.ProblemStore, "overrides", k.overridesIn.SaveOverrides(overrides))
+	}
 	return ChangeOf(before, k.state, store.OwnerFile), k.apply()
 }
 

@@ -135,5 +135,5 @@ func (k *Keeper) begin(shared store.State, c model.Config, otherState, otherFile
 func (k *Keeper) File() model.Config {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.file
+	return k.given
 }

@@ -167,4 +167,3 @@ func TestRefusedFileIsTriedAgain(t *testing.T) {
 	until(t, "the file runs", func() bool { return len(d.File().Services) == 2 && len(d.Sets().Sets[store.OwnerFile].Documents) == 2 })
 	d.stop()
 }
-

@@ -78,7 +78,11 @@ func (all *steps) addSlot(step model.Decision, s *model.ExplainedSlot) {
 	}
 	all.add(step, text)
 	for _, c := range s.Candidates {
-		all.add(model.StepCandidate, strings.TrimSuffix(fmt.Sprintf("%s %s, %s, %s", c.Name, EndText(c.Backend), c.State, generationsText(c.Generations)), ", "))
+		state := c.State.String()
+		if o := c.Override; o != nil {
+			state += fmt.Sprintf(" (by %s at %s, beside the file)", o.By, o.At.Format(time.RFC3339))
+		}
+		all.add(model.StepCandidate, strings.TrimSuffix(fmt.Sprintf("%s %s, %s, %s", c.Name, EndText(c.Backend), state, generationsText(c.Generations)), ", "))
 	}
 }
 

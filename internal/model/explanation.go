@@ -133,9 +133,10 @@ type ExplainedSlot struct {
 
 // ExplainedCandidate is a backend in a row.
 type ExplainedCandidate struct {
-	Name    string         `json:"name"`
-	Backend netip.AddrPort `json:"backend"`
-	State   BackendState   `json:"state"` // in the kernel: "down" too while its next hop is unknown
+	Name     string         `json:"name"`
+	Backend  netip.AddrPort `json:"backend"`
+	State    BackendState   `json:"state"` // in the kernel: "down" too while its next hop is unknown
+	Override *Override      `json:"override,omitempty" doc:"why it has another state than in the file"`
 	// Age is its place in the order in which a packet of an unknown connection tries them,
 	// the oldest owner first.
 	Age int `json:"age"`

@@ -184,6 +184,8 @@ type BackendStatus struct {
 	Load   *BackendLoad   `json:"load,omitempty"`   // nil: nobody has reported it
 	// Redirect says whether connections are handed over to it; nil: they are not to be.
 	Redirect *BackendRedirect `json:"redirect,omitempty"`
+	// Override is why its state is another than the file's; nil: it is the file's, or its set's.
+	Override *Override `json:"override,omitempty"`
 }
 
 // BackendStrain is what agents report of a backend's strain, and what follows from it.

@@ -1,0 +1,140 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+
+	"weir.io/weir/internal/config"
+	"weir.io/weir/internal/desired"
+	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/store"
+)
+
+// keeperList is the list of problems for the keeper, which knows neither what the file is called
+// nor where sets are stored.
+type keeperList struct{ d *director }
+
+// Report lists what does not run.
+func (l keeperList) Report(kind model.ProblemKind, part string, err error) {
+	l.d.problems.Report(kind, l.part(kind, part), l.d.located(err))
+}
+
+// Warn lists what runs, and not in all of its parts.
+func (l keeperList) Warn(kind model.ProblemKind, part string, err error) {
+	l.d.problems.Warn(kind, l.part(kind, part), l.d.located(err))
+}
+
+func (l keeperList) part(kind model.ProblemKind, part string) string {
+	if kind == model.ProblemFile {
+		return l.d.info.File
+	}
+	return part
+}
+
+// locatedError is a refusal that knows where both sides of it stand.
+type locatedError struct {
+	desired.Refusal
+	place model.Place
+}
+
+// Error begins with the file and the line, where the file is one side.
+func (e *locatedError) Error() string {
+	switch {
+	case e.place.Line > 0:
+		return fmt.Sprintf("%s:%d: %s", e.place.File, e.place.Line, e.Refusal.Error())
+	case e.place.File != "":
+		return fmt.Sprintf("%s: %s", e.place.File, e.Refusal.Error())
+	}
+	return e.Refusal.Error()
+}
+
+// Unwrap returns the refusal.
+func (e *locatedError) Unwrap() error { return e.Refusal }
+
+// Place returns where both sides stand.
+func (e *locatedError) Place() model.Place { return e.place }
+
+// located says where the fields of a refusal stand, and where the sets are stored that they do not
+// go together with.
+func (d *director) located(err error) error {
+	var refused *desired.RefusedError
+	if !errors.As(err, &refused) {
+		return err
+	}
+	text, _ := os.ReadFile(d.info.File)
+	var all []error
+	for _, r := range refused.Refusals {
+		all = append(all, &locatedError{r, d.placeOf(r, text)})
+	}
+	return errors.Join(all...)
+}
+
+// placeOf returns where the two sides of a refusal are: one in the file, whose text is given, the
+// other in an owner's set; or both in sets.
+func (d *director) placeOf(r desired.Refusal, text []byte) model.Place {
+	at, inFile := model.Place{Field: r.Path, Owner: r.Owner}, r.Path
+	switch {
+	case r.Owner == "" || r.Owner == store.OwnerFile:
+		at.Owner = r.With
+	case r.With == store.OwnerFile:
+		inFile = r.Other
+	default:
+		at.Stored = d.storedIn(r.Owner)
+		return at
+	}
+	at.File, at.Line = d.info.File, config.Line(text, inFile)
+	if at.Owner != "" && at.Owner != store.OwnerFile {
+		at.Stored = d.storedIn(at.Owner)
+	}
+	return at
+}
+
+// storedIn says where an owner's set is.
+func (d *director) storedIn(owner string) string {
+	if e := d.first.Store.Etcd; d.group != nil {
+		return fmt.Sprintf("the etcd of %v, %s, owner %q", e.Endpoints, e.Prefix, owner)
+	}
+	return filepath.Join(stateDirectory(d.first.Store), owner+".json")
+}
+
+// keepRunning keeps a version of the file that runs for a start that finds another one, and has to
+// refuse it.
+func (d *director) keepRunning(text []byte) {
+	if len(text) == 0 {
+		return
+	}
+	err := store.SaveRunning(stateDirectory(d.first.Store), store.Running{File: absolute(d.info.File), Text: string(text)})
+	d.problems.Warn(model.ProblemStore, "running", err)
+}
+
+func absolute(file string) string {
+	if abs, err := filepath.Abs(file); err == nil {
+		return abs
+	}
+	return file
+}
+
+// directories finds where the state may be in a file that cannot be read as YAML.
+var directories = regexp.MustCompile(`\bdirectory:[ \t]*["']?([^"',}\s]+)`)
+
+// lastRan returns the version of a file that ran last, by what the state's directory has; nil:
+// none is known. The file's text says where that is, however wrong it is otherwise.
+func lastRan(file string, text []byte) *model.Config {
+	var candidates []string
+	for _, match := range directories.FindAllSubmatch(text, -1) {
+		candidates = append(candidates, string(match[1]))
+	}
+	for _, dir := range append(candidates, stateDirectory(model.Store{})) {
+		r, found, err := store.LoadRunning(dir)
+		if err != nil || !found || r.File != absolute(file) {
+			continue
+		}
+		if c, err := config.Parse(file, []byte(r.Text)); err == nil {
+			return &c
+		}
+	}
+	return nil
+}

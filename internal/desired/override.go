@@ -1,0 +1,104 @@
+package desired
+
+import (
+	"fmt"
+	"slices"
+
+	"weir.io/weir/internal/model"
+)
+
+// Overrides are where overrides outlive the process: a store.File.
+type Overrides interface {
+	Overrides() ([]model.BackendOverride, error)
+	SaveOverrides([]model.BackendOverride) error
+}
+
+// Override makes a store the one of overrides of the file's backends. It is called after Tell, and
+// before Begin.
+func (k *Keeper) Override(in Overrides) {
+	list, err := in.Overrides()
+	if err != nil {
+		err = fmt.Errorf("backends that were drained beside the file get connections again: %w", err)
+	}
+	k.problems.Report(model.ProblemStore, "overrides", err)
+	k.overridesIn, k.overrides = in, list
+}
+
+// Overridden returns the overrides that there are.
+func (k *Keeper) Overridden() []model.BackendOverride {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return slices.Clone(k.overrides)
+}
+
+// lasting returns those overrides that a version of the file does not end.
+func lasting(list []model.BackendOverride, c *model.Config) []model.BackendOverride {
+	if len(list) == 0 {
+		return nil
+	}
+	var lasts []model.BackendOverride
+	for i := range c.Services {
+		s := &c.Services[i]
+		for j := range s.Backends {
+			b := &s.Backends[j]
+			at := slices.IndexFunc(list, func(o model.BackendOverride) bool { return o.Of(s, b) })
+			if at >= 0 && b.State == model.Active {
+				lasts = append(lasts, list[at])
+			}
+		}
+	}
+	return lasts
+}
+
+// overriding returns services with the states that overrides give to their backends.
+func overriding(services []model.Service, list []model.BackendOverride) []model.Service {
+	if len(list) == 0 {
+		return services
+	}
+	services = slices.Clone(services)
+	for i := range services {
+		s := &services[i]
+		if !slices.ContainsFunc(list, func(o model.BackendOverride) bool { return o.Service == s.Name }) {
+			continue
+		}
+		s.Backends = slices.Clone(s.Backends)
+		for j := range s.Backends {
+			b := &s.Backends[j]
+			if at := slices.IndexFunc(list, func(o model.BackendOverride) bool { return o.Of(s, b) }); at >= 0 {
+				b.State = list[at].State
+			}
+		}
+	}
+	return services
+}
+
+// SetOverrides gives backends of the file that runs these states, and takes those of others that
+// mean any of them away: each backend that is meant has the override afterwards, or none if that
+// is nil. It returns when that is forwarded.
+func (k *Keeper) SetOverrides(means func(*model.Service, *model.Backend) bool, o *model.Override) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var next []model.BackendOverride
+	for i := range k.given.Services {
+		s := &k.given.Services[i]
+		for j := range s.Backends {
+			b := &s.Backends[j]
+			switch at := slices.IndexFunc(k.overrides, func(was model.BackendOverride) bool { return was.Of(s, b) }); {
+			case !means(s, b):
+				if at >= 0 {
+					next = append(next, k.overrides[at])
+				}
+			case o != nil && at >= 0 && k.overrides[at].State == o.State:
+				next = append(next, k.overrides[at]) // it is the first one's
+			case o != nil:
+				next = append(next, model.BackendOverride{Service: s.Name, Backend: b.Name, Address: b.Address, Override: *o})
+			}
+		}
+	}
+	if err := k.overridesIn.SaveOverrides(next); err != nil {
+		return fmt.Errorf("nothing is changed: %w", err)
+	}
+	k.overrides = next
+	_, err := k.storeFile(k.given)
+	return err
+}

@@ -1,0 +1,47 @@
+package store
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"weir.io/weir/internal/model"
+)
+
+// overridesFile has no suffix of sets.
+const overridesFile = "overrides"
+
+// Overrides returns what SaveOverrides has written. A file that is damaged gives a *CorruptError,
+// and is moved aside.
+func (f *File) Overrides() (list []model.BackendOverride, err error) {
+	path := filepath.Join(f.dir, overridesFile)
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the overrides: %w", err)
+	}
+	if err := json.Unmarshal(text, &list); err != nil {
+		bad := &CorruptError{File: path, Line: 1, Column: 1, Problem: err}
+		bad.Aside = keepAside(path)
+		bad.moveAside()
+		return nil, bad
+	}
+	return list, nil
+}
+
+// SaveOverrides makes these the overrides of backends of the director's file, all of them.
+func (f *File) SaveOverrides(list []model.BackendOverride) error {
+	text, err := json.Marshal(list)
+	if err != nil {
+		return fmt.Errorf("encode the overrides: %w", err)
+	}
+	if err := writeFile(filepath.Join(f.dir, overridesFile), append(text, '\n')); err != nil {
+		return fmt.Errorf("keep the overrides: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,52 @@
+package store
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// Running is the last version of a director's file that ran: what a start goes on with when the
+// file is refused by then, or is not there.
+type Running struct {
+	File string `json:"file"` // its name
+	Text string `json:"text"`
+}
+
+// runningFile has no suffix of sets, and may have keys: it is for the process's user alone.
+const runningFile = "running"
+
+// SaveRunning writes it into the directory of a File that this process has open.
+func SaveRunning(dir string, r Running) error {
+	text, err := json.Marshal(r)
+	if err != nil {
+		return fmt.Errorf("encode the file that runs: %w", err)
+	}
+	if err := writeFile(filepath.Join(dir, runningFile), append(text, '\n')); err != nil {
+		return fmt.Errorf("keep the file that runs: %w", err)
+	}
+	return nil
+}
+
+// LoadRunning returns what SaveRunning has written; false: nothing. One that is damaged gives a
+// *CorruptError, and is moved aside.
+func LoadRunning(dir string) (r Running, found bool, err error) {
+	path := filepath.Join(dir, runningFile)
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return r, false, nil
+	}
+	if err != nil {
+		return r, false, fmt.Errorf("read the file that ran: %w", err)
+	}
+	if err := json.Unmarshal(text, &r); err != nil {
+		bad := &CorruptError{File: path, Line: 1, Column: 1, Problem: err}
+		bad.Aside = keepAside(path)
+		bad.moveAside()
+		return Running{}, false, bad
+	}
+	return r, true, nil
+}
