@@ -61,7 +61,7 @@ var mayImport = map[string][]string{
 	"internal/history":     {"internal/model"},
 	"internal/forecast":    {"internal/model", "internal/engine"},
 	"internal/desired":     {"internal/model", "internal/store", "internal/history", "internal/engine"},
-	"internal/datapath":    {"internal/model", "internal/device", "ebpf", "netlink", "sys"},
+	"internal/datapath":    {"internal/model", "internal/device", "internal/upkeep", "ebpf", "netlink", "sys"},
 	"internal/flowsync":    {"internal/model"},
 	"internal/loads":       {"internal/model", "sys"},
 	"internal/logs":        {"cobra"},

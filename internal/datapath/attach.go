@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -21,9 +22,26 @@ import (
 type attachment struct {
 	link  link.Link
 	index int
+	fresh bool // there was no program on the interface before
 }
 
 func (a *attachment) close() { a.link.Close() }
+
+// holds says whether the program still is on the interface: the kernel takes the interface from a
+// link that was detached, and from one whose interface is gone.
+func (a *attachment) holds() bool {
+	info, err := a.link.Info()
+	return err == nil && info.XDP() != nil && int(info.XDP().Ifindex) == a.index
+}
+
+// program is the one that its link has; 0: it has none.
+func (a *attachment) program() ebpf.ProgramID {
+	info, err := a.link.Info()
+	if err != nil {
+		return 0
+	}
+	return info.Program
+}
 
 func (p *pins) linkPin(name string) string {
 	return filepath.Join(p.pin, linkPrefix+device.PinName(name))
@@ -34,41 +52,34 @@ func interfaceOfPin(pin, prefix string) string {
 	return device.PinnedInterface(filepath.Base(pin)[len(prefix):])
 }
 
-// findInterfaces looks all interfaces up before anything is changed for them. One
-// that was there and is gone must not stand in the way of a change, which may well
-// be because of that: it is nil, and attached to when it is back.
-func (d *Datapath) findInterfaces(names []string) ([]netlink.Link, error) {
-	links := make([]netlink.Link, len(names))
-	for i, name := range names {
-		iface, err := netlink.LinkByName(name)
-		switch {
-		case err == nil:
-			links[i] = iface
-		case d.attached[name] != nil:
-			d.log.Warn("interface is gone; its packets come in again when it is back", "interface", name)
-		default:
-			return nil, fmt.Errorf("interface %s: %w", name, err)
-		}
-	}
-	return links, nil
-}
-
 // attach makes the program run on exactly these interfaces, if packets need not be
 // held. A link that is pinned already is given the program in one step: no packet sees
-// none. After an error the program is where it was before.
+// none. An interface that is not there, or takes no program, is left to Parts. As long as
+// one is not there those that leave keep the program: whoever mistypes a name must not
+// take it off all. After an error the program is where it was before.
 func (d *Datapath) attach(interfaces []string, links []netlink.Link) error {
 	var made []string
 	for i, name := range interfaces {
 		if links[i] == nil {
 			continue
 		}
-		fresh, err := d.attachTo(name, links[i])
-		if err != nil {
+		var refused *refusedError
+		came, err := d.attachTo(name, links[i])
+		if err != nil && !errors.As(err, &refused) {
 			return errors.Join(fmt.Errorf("attach to %s: %w", name, err), d.detachFrom(made))
 		}
-		if fresh {
+		if came && d.attached[name].fresh {
 			made = append(made, name)
 		}
+	}
+	return d.detachOthers(interfaces, links)
+}
+
+// detachOthers takes the program off interfaces that are not of the table, once all that are, are
+// there.
+func (d *Datapath) detachOthers(interfaces []string, links []netlink.Link) error {
+	if slices.Contains(links, nil) {
+		return nil
 	}
 	pins, err := filepath.Glob(d.kernel.linkPin("*"))
 	if err != nil {
@@ -95,11 +106,8 @@ func (d *Datapath) Admit() error {
 	if !d.begun {
 		return nil
 	}
-	links, err := d.findInterfaces(d.table.Interfaces)
-	if err != nil {
-		return err
-	}
-	return d.switchPrograms(d.table.Interfaces, links, d.have.haveReplies())
+	d.takeInterfaces(d.table.Interfaces)
+	return d.switchPrograms(d.table.Interfaces, d.links, d.have.haveReplies())
 }
 
 func (d *Datapath) detachFrom(interfaces []string) error {
@@ -116,29 +124,42 @@ func (d *Datapath) detachFrom(interfaces []string) error {
 	return nil
 }
 
-// reattach follows interfaces that were made anew under their names: the kernel
-// let go of the old ones, and took the program from them.
+// reattach follows interfaces that come, or were made anew under their names: the kernel
+// let go of the old ones, and took the program from them. What takes no program is left
+// to Parts.
 func (d *Datapath) reattach() error {
 	var errs []error
-	for name, a := range d.attached {
-		iface, err := netlink.LinkByName(name)
-		if err != nil || iface.Attrs().Index == a.index {
+	for i, name := range d.table.Interfaces {
+		link := d.links[i]
+		if link == nil {
 			continue
 		}
-		_, err = d.attachTo(name, iface)
-		if err == nil && d.have.haveReplies() {
-			err = d.attachUndoTo(name, iface.Attrs().Index)
+		var refused *refusedError
+		came, err := d.attachTo(name, link)
+		if err == nil && came && d.have.haveReplies() {
+			err = d.attachUndoTo(link)
 		}
-		if err != nil {
-			errs = append(errs, fmt.Errorf("attach to %s, which was made anew: %w", name, err))
+		if err != nil && !errors.As(err, &refused) {
+			errs = append(errs, fmt.Errorf("attach to %s: %w", name, err))
 		}
+	}
+	if d.kernel.inUse {
+		errs = append(errs, d.detachOthers(d.table.Interfaces, d.links))
 	}
 	return errors.Join(errs...)
 }
 
+// refusedError says that an interface does not take the program now. It may later: another
+// program leaves it, or its MTU or features change.
+type refusedError struct{ error }
+
+// Unwrap returns what the kernel has said.
+func (e *refusedError) Unwrap() error { return e.error }
+
 // attachTo attaches to an interface by the name that the table has for it, which
-// may be any of its names, and says whether there was no program on it before.
-func (d *Datapath) attachTo(name string, iface netlink.Link) (fresh bool, err error) {
+// may be any of its names, and says whether it had none that this process knows. It is a
+// refusedError that the interface does not take the program.
+func (d *Datapath) attachTo(name string, iface netlink.Link) (came bool, err error) {
 	index := iface.Attrs().Index
 	if a := d.attached[name]; a != nil && a.index == index {
 		return false, nil
@@ -152,22 +173,22 @@ func (d *Datapath) attachTo(name string, iface netlink.Link) (fresh bool, err er
 		return false, err
 	}
 	if adopted != nil {
-		d.note(name, &attachment{adopted, index})
-		d.log.Info("adopted", "interface", name)
-		return false, nil
+		d.note(name, &attachment{link: adopted, index: index})
+		d.log.Info("adopted", "interface", iface.Attrs().Name)
+		return true, nil
 	}
 	if d.holds {
 		return false, nil
 	}
 	l, err := d.attachXDP(iface)
 	if err != nil {
-		return false, err
+		return false, &refusedError{err}
 	}
 	if err := l.Pin(pin); err != nil {
 		l.Close()
 		return false, fmt.Errorf("pin link: %w", err)
 	}
-	d.note(name, &attachment{l, index})
+	d.note(name, &attachment{link: l, index: index, fresh: true})
 	// Some drivers send for XDP only where a program is, and nobody tells of that.
 	d.hops.outdated(false)
 	d.hops.tell()
@@ -308,8 +329,8 @@ func unpinLink(pin string) error {
 	return errors.Join(l.Unpin(), l.Close())
 }
 
-// detachOthers removes what is in the kernel besides XDP.
-func detachOthers(pin string) error {
+// detachRest removes what is in the kernel besides XDP.
+func detachRest(pin string) error {
 	errs := []error{removeCheckDevice(pin), removeOnward(onwardName(pin))}
 	for _, h := range tcHooks {
 		errs = append(errs, detachTC(h, pin, nil))
@@ -322,7 +343,7 @@ func detachOthers(pin string) error {
 func Detach(pin string) error {
 	lock, err := lockPins(pin)
 	if errors.Is(err, os.ErrNotExist) {
-		return detachOthers(pin)
+		return detachRest(pin)
 	}
 	if err != nil {
 		return fmt.Errorf("detach: %w", err)
@@ -336,7 +357,7 @@ func Detach(pin string) error {
 	for _, l := range links {
 		errs = append(errs, unpinLink(l))
 	}
-	errs = append(errs, detachOthers(pin))
+	errs = append(errs, detachRest(pin))
 	errs = append(errs, removeIn(pin, func(name string, directory bool) bool {
 		return !directory || name == stateName || strings.HasPrefix(name, mapsPrefix) || strings.HasPrefix(name, programsPrefix)
 	}))

@@ -200,6 +200,14 @@ func (b *book) publish() error {
 		b.director.publish(b.pins.statePin(bookDirector)))
 }
 
+// pinAgain pins what is not pinned any more.
+func (b *book) pinAgain() error {
+	b.services.fresh = b.services.fresh || missing([]string{b.pins.statePin(bookServices)}) > 0
+	b.backends.fresh = b.backends.fresh || missing([]string{b.pins.statePin(bookBackends)}) > 0
+	b.director.fresh = b.director.fresh || missing([]string{b.pins.statePin(bookDirector)}) > 0
+	return b.publish()
+}
+
 func (b *book) close() error {
 	return errors.Join(b.services.close(), b.backends.close(), b.director.close())
 }

@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -100,7 +98,7 @@ func (c *Capture) filter() (none captureCaptureFilter, err error) {
 	if !c.d.forwards() {
 		return none, ErrNothingForwarded
 	}
-	c.interfaces = slices.Sorted(maps.Keys(c.d.attached))
+	c.interfaces = c.d.attachedNames()
 	return c.d.captureFilter(&c.wanted)
 }
 

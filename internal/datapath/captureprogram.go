@@ -3,7 +3,6 @@ package datapath
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -107,10 +106,10 @@ func (d *Datapath) captureFilter(c *model.Capture) (f captureCaptureFilter, err 
 		refuse("backend", "%v", err)
 	}
 	if c.Interface != "" {
-		if a := d.attached[c.Interface]; a != nil {
+		if a := d.attachedBy(c.Interface); a != nil {
 			f.Ingress = uint32(a.index)
 		} else {
-			refuse("interface", "%q is none of the director's: %s", c.Interface, strings.Join(slices.Sorted(maps.Keys(d.attached)), ", "))
+			refuse("interface", "%q is none of the director's: %s", c.Interface, strings.Join(d.attachedNames(), ", "))
 		}
 	}
 	if errs != nil {

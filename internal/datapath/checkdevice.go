@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 
 	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
@@ -185,4 +186,41 @@ func (d *checkDevice) remove(link netlink.Link) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// problem says what of it is gone: rules and routes of others are cleared by tools that manage
+// them all (systemd-networkd, ip rule flush).
+func (d *checkDevice) problem() (text string, index int) {
+	for _, name := range []string{d.name, d.name + "-x"} {
+		link := linkByName(name)
+		switch {
+		case link == nil:
+			return "is not there", 0
+		case link.Attrs().Flags&net.FlagUp == 0:
+			return name + " is down", link.Attrs().Index
+		case name == d.name && !hasFilter(link, netlink.HANDLE_MIN_EGRESS, checkFilterName):
+			return "has not the program that gives probes their way", link.Attrs().Index
+		}
+		index = link.Attrs().Index
+	}
+	for _, family := range d.families() {
+		if !d.hasRule(family) {
+			return "has not the rule that leads probes there", 0
+		}
+		routes, err := netlink.RouteListFiltered(family, &netlink.Route{Table: int(d.mark)}, netlink.RT_FILTER_TABLE)
+		if err == nil && len(routes) == 0 {
+			return "has not the route that leads probes there", 0
+		}
+	}
+	return "", index
+}
+
+func (d *checkDevice) hasRule(family int) bool {
+	rules, err := netlink.RuleList(family)
+	return err != nil || slices.ContainsFunc(rules, func(r netlink.Rule) bool { return r.Priority == checkPriority && r.Mark == d.mark && r.Table == int(d.mark) })
+}
+
+// mend makes it anew, with the program and the ways that it has.
+func (d *checkDevice) mend(pin string) error {
+	return errors.Join(removeCheckDevice(pin), d.make())
 }

@@ -72,7 +72,7 @@ func (c *Checks) Set(checks []model.Check) {
 			c.last++
 			c.ways[check.Target] = &checkWay{number: c.last, since: time.Now()}
 		}
-		c.hops.resolve(check.Way.Backend, check.Way.Interfaces) // so that the neighbour is asked for now
+		c.hops.resolve(check.Way.Backend, c.hops.current(check.Way.Interfaces)) // so that the neighbour is asked for now
 	}
 	for target, w := range c.ways {
 		if !wanted[target] {
@@ -150,7 +150,7 @@ func (c *Checks) Way(check *model.Check) model.Way {
 	if check.Way == nil || w == nil {
 		return direct
 	}
-	hop := c.hops.resolve(check.Way.Backend, check.Way.Interfaces)
+	hop := c.hops.resolve(check.Way.Backend, c.hops.current(check.Way.Interfaces))
 	if hop.local || c.hops.isOwn(check.Way.VIP) || leavesSegment(check.Way, hop) {
 		return direct
 	}

@@ -3,13 +3,8 @@ package datapath
 import (
 	"errors"
 	"fmt"
-	"maps"
-	"net"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -29,11 +24,7 @@ func (d *Datapath) configure(c *change, flags uint32) error {
 	if err := d.openEgress(c); err != nil {
 		return err
 	}
-	if flags&uint32(directorSettingsFlagSETTINGS_REPLIES) != 0 {
-		for _, name := range slices.Concat(d.table.Interfaces, slices.Sorted(maps.Keys(d.takesReplies)), taggedReplies(c.all)) {
-			d.forwardReplies(name, c.all)
-		}
-	}
+	d.switchOn(d.wantedSysctls(flags, c.all))
 	if err := d.writeSettings(settings); err != nil {
 		return err
 	}
@@ -51,7 +42,7 @@ func (d *Datapath) writeSettings(settings directorSettings) error {
 
 // hopOf is the next hop of a backend, for which the kernel is asked.
 func (d *Datapath) hopOf(b model.TableBackend) nextHop {
-	return d.hops.resolve(b, d.table.Interfaces)
+	return d.hops.resolve(b, d.own)
 }
 
 func (d *Datapath) settings(services []*service, hopOf func(model.TableBackend) nextHop) directorSettings {
@@ -175,7 +166,7 @@ func (d *Datapath) openEgress(c *change) error {
 	for _, s := range c.changed {
 		for _, b := range s.order {
 			need(d.entries.entries[b.index].Ifindex)
-			need(uint32(d.hops.resolve(b.desired, d.table.Interfaces).ifindex))
+			need(uint32(d.hops.resolve(b.desired, d.own).ifindex))
 		}
 	}
 	var index, itself uint32
@@ -217,79 +208,4 @@ func (d *Datapath) keepUsed(idle map[uint32]bool, services []*service) {
 			delete(idle, d.entries.entries[b.index].Ifindex)
 		}
 	}
-}
-
-// ownsVIP reports whether the IPv4 VIP of a service with replies is an address of this host.
-func ownsVIP(services []*service) bool {
-	addresses, err := net.InterfaceAddrs()
-	if err != nil {
-		return false
-	}
-	own := map[netip.Addr]bool{}
-	for _, a := range addresses {
-		if p, err := netip.ParsePrefix(a.String()); err == nil && p.Addr().Is4() {
-			own[p.Addr()] = true
-		}
-	}
-	return slices.ContainsFunc(services, func(s *service) bool {
-		return own[s.key.vip] && slices.ContainsFunc(s.order, func(b *backend) bool { return b.desired.Mode == model.NAT })
-	})
-}
-
-// taggedReplies are the VLAN interfaces that the kernel gets replies of nat by: what comes with a
-// tag it has to route (bpf/nat.h, find_route).
-func taggedReplies(services []*service) (names []string) {
-	seen, known := map[int]bool{}, map[uint32]string{}
-	for _, s := range services {
-		for _, b := range s.order {
-			if b.vlan == 0 || b.desired.Mode != model.NAT || seen[b.link] {
-				continue
-			}
-			seen[b.link] = true
-			if name := interfaceName(uint32(b.link), known); name != "" {
-				names = append(names, name)
-			}
-		}
-	}
-	return names
-}
-
-// forwardReplies lets the kernel's routing table be used for NAT replies that
-// come in on an interface: bpf_fib_lookup answers only where forwarding is on.
-// Only for families that have replies: switching it on for IPv6 makes the kernel
-// forget default routes that it has from advertisements, on any interface.
-func (d *Datapath) forwardReplies(name string, services []*service) {
-	replies := func(is4 bool) bool {
-		return slices.ContainsFunc(services, func(s *service) bool {
-			return s.key.vip.Is4() == is4 && slices.ContainsFunc(s.order, func(b *backend) bool { return b.desired.Mode == model.NAT })
-		})
-	}
-	set := func(value string, path ...string) {
-		file := filepath.Join(append([]string{"/proc/sys/net"}, path...)...)
-		old, err := os.ReadFile(file)
-		if err != nil || strings.TrimSpace(string(old)) == value {
-			return
-		}
-		if err := os.WriteFile(file, []byte(value), 0); err != nil {
-			d.log.Warn("switch forwarding on for NAT replies", "file", file, "error", err)
-			return
-		}
-		d.log.Info("switched on for NAT replies", "file", file, "was", strings.TrimSpace(string(old)))
-	}
-	if replies(true) {
-		set("1", "ipv4", "conf", name, "forwarding")
-		// Replies for which there is no neighbour yet reach the kernel as the VIP's. Where that
-		// is an address of this host, it would take them for forged.
-		if ownsVIP(services) {
-			set("1", "ipv4", "conf", name, "accept_local")
-		}
-	}
-	if !replies(false) {
-		return
-	}
-	// A router does not learn routes from advertisements unless told to (accept_ra 2).
-	if ra, err := os.ReadFile(filepath.Join("/proc/sys/net/ipv6/conf", name, "accept_ra")); err == nil && strings.TrimSpace(string(ra)) == "1" {
-		set("2", "ipv6", "conf", name, "accept_ra")
-	}
-	set("1", "ipv6", "conf", name, "forwarding")
 }

@@ -38,8 +38,10 @@ type Datapath struct {
 	opened  time.Time
 
 	mu             sync.Mutex
-	table          model.Table    // of the last Set
-	links          []netlink.Link // of its interfaces; nil: it is gone
+	table          model.Table     // of the last Set
+	links          []netlink.Link  // of its interfaces; nil: it is not there
+	own            []string        // the names that these have now
+	sysctls        map[sysctl]bool // that are to be kept
 	services       map[serviceKey]*service
 	placed         []*service // those of the table, in its order
 	whole          bool       // the last Set has gone through

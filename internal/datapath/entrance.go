@@ -15,27 +15,34 @@ import (
 // first. A name that is not empty is the interface itself.
 func (d *Datapath) Entrance(name string, from netip.Addr) (string, model.MAC, error) {
 	d.mu.Lock()
-	interfaces := d.table.Interfaces
+	links := slices.DeleteFunc(slices.Clone(d.links), func(l netlink.Link) bool { return l == nil })
+	own, begun := d.own, d.begun
 	d.mu.Unlock()
-	switch {
-	case len(interfaces) == 0:
+	if !begun || len(own) == 0 {
 		return "", model.MAC{}, ErrNothingForwarded
-	case name != "" && !slices.Contains(interfaces, name):
-		return "", model.MAC{}, fmt.Errorf("interface %s: is none of the director's (%v)", name, interfaces)
-	case name == "":
-		name = interfaces[0]
-		if from.IsValid() {
-			names := map[uint32]string{}
-			if leads := interfaceName(uint32(d.hops.routeTo(from).hop.ifindex), names); slices.Contains(interfaces, leads) {
-				name = leads
-			}
-		}
 	}
-	link, err := netlink.LinkByName(name)
-	if err != nil {
-		return "", model.MAC{}, fmt.Errorf("interface %s: %w", name, err)
+	if len(links) == 0 {
+		return "", model.MAC{}, fmt.Errorf("none of the director's interfaces is there (%v)", own)
+	}
+	link, wanted := links[0], 0
+	switch {
+	case name != "":
+		given := linkByName(name)
+		if given == nil {
+			return "", model.MAC{}, fmt.Errorf("interface %s: is not there; the director's are %v", name, own)
+		}
+		wanted = given.Attrs().Index
+	case from.IsValid():
+		wanted = d.hops.routeTo(from).hop.ifindex
+	}
+	at := slices.IndexFunc(links, func(l netlink.Link) bool { return l.Attrs().Index == wanted })
+	switch {
+	case at >= 0:
+		link = links[at]
+	case name != "":
+		return "", model.MAC{}, fmt.Errorf("interface %s: is none of the director's (%v)", name, own)
 	}
 	var mac model.MAC
 	copy(mac[:], link.Attrs().HardwareAddr)
-	return name, mac, nil
+	return link.Attrs().Name, mac, nil
 }

@@ -46,7 +46,7 @@ func (d *Datapath) readGroup() group {
 	slices.SortFunc(addresses, netip.Addr.Compare)
 	for _, a := range slices.Compact(addresses) {
 		// As an l2dsr backend: on a link that they share, or not at all.
-		hop := d.hops.resolve(model.TableBackend{Address: a, Mode: model.L2DSR}, d.table.Interfaces)
+		hop := d.hops.resolve(model.TableBackend{Address: a, Mode: model.L2DSR}, d.own)
 		if hop.local {
 			g.own = append(g.own, a)
 			continue

@@ -93,8 +93,9 @@ func (d *Datapath) imagine(t *model.Table) (*imagined, error) {
 	m := &imagined{byIndex: map[uint32]*service{}, entries: slices.Clone(d.entries.entries), begins: map[uint32]uint64{}, loads: map[uint32]directorLoad{}, sources: map[uint32][]netip.Prefix{},
 		lines: make([]byte, lineSize)} // line 0 is nobody's
 	services, backends := d.unused()
+	interfaces := currentNames(t.Interfaces, d.findInterfaces(t.Interfaces))
 	for i := range t.Services {
-		if err := m.add(d, t, &t.Services[i], services, backends); err != nil {
+		if err := m.add(d, interfaces, &t.Services[i], services, backends); err != nil {
 			return nil, &UnfitError{fmt.Errorf("service %s: %w", t.Services[i].Name, err)}
 		}
 	}
@@ -102,7 +103,7 @@ func (d *Datapath) imagine(t *model.Table) (*imagined, error) {
 	m.leaveOut(d)
 	m.lookups = lookupsOf(m.services)
 	m.settings = d.settings(m.services, func(b model.TableBackend) nextHop {
-		hop, _ := d.hops.imagine(b, t.Interfaces)
+		hop, _ := d.hops.imagine(b, interfaces)
 		return hop
 	})
 	const byLookups = uint32(directorSettingsFlagSETTINGS_RANGES | directorSettingsFlagSETTINGS_REPLIES | directorSettingsFlagSETTINGS_ASKS)
@@ -140,7 +141,7 @@ func (d *Datapath) unused() (services, backends *indexes) {
 }
 
 // add lays a service out.
-func (m *imagined) add(d *Datapath, t *model.Table, desired *model.TableService, services, backends *indexes) (err error) {
+func (m *imagined) add(d *Datapath, interfaces []string, desired *model.TableService, services, backends *indexes) (err error) {
 	s := &service{key: keyOf(desired), desired: desired, backends: map[backendKey]*backend{}}
 	was := d.services[s.key]
 	if was == nil {
@@ -154,7 +155,7 @@ func (m *imagined) add(d *Datapath, t *model.Table, desired *model.TableService,
 	var came []bool
 	for _, b := range desired.Backends {
 		key := backendKey{b.Address, b.Port, b.SNAT}
-		hop, awaits := d.hops.imagine(b, t.Interfaces)
+		hop, awaits := d.hops.imagine(b, interfaces)
 		placed, entry := &backend{desired: b, vlan: hop.vlan}, entryOf(desired, s.index, b, hop)
 		if awaits {
 			entry.State = uint8(b.State) // the kernel would be asked then, and find it

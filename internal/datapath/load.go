@@ -33,6 +33,7 @@ type kernel struct {
 	askEvents  []string             // of enum ask_event
 	told       []string             // of enum told_outcome
 	kept       map[string]bool      // maps whose content an earlier process has made
+	snatTable  *ebpf.Map            // full NAT's, as long as there is one; nil: nobody has looked yet
 	former     formerCounts         // what an earlier version has counted in another format
 }
 
@@ -147,6 +148,9 @@ func (k *kernel) close() error {
 		err = errors.Join(err, k.book.close())
 	}
 	k.collection.Close() // programs; the maps were assigned
+	if k.snatTable != nil {
+		k.snatTable.Close()
+	}
 	return errors.Join(err, k.former.close(), k.directorMaps.Close(), k.lock.Close())
 }
 

@@ -233,20 +233,3 @@ func (r *resolver) link(index int) netlink.Link {
 	r.links[index] = link
 	return link
 }
-
-// linksByName returns nil for a link that is not there.
-func linksByName(names []string) []netlink.Link {
-	links := make([]netlink.Link, len(names))
-	for i, name := range names {
-		links[i] = linkByName(name)
-	}
-	return links
-}
-
-func linkByName(name string) netlink.Link {
-	link, err := netlink.LinkByName(name)
-	if err != nil {
-		return nil
-	}
-	return link
-}

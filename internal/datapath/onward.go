@@ -203,6 +203,51 @@ func (o *onward) attach() error {
 	return putFilter(end.Attrs().Index, netlink.HANDLE_MIN_INGRESS, collection.Programs[onwardProgSendOnward], onwardFilterName)
 }
 
+// onwardProblem says what is wrong with the pair that packets are sent into, and of which end; it is
+// nothing where none is needed, or it cannot be made, which is said where it would be needed.
+func (r *resolver) onwardProblem() (text string, index int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	o := r.onward
+	if o.index == 0 {
+		return "", 0
+	}
+	for _, name := range []string{o.name, o.otherEnd()} {
+		end := linkByName(name)
+		switch {
+		case end == nil:
+			return "is not there", o.index
+		case end.Attrs().Flags&net.FlagUp == 0:
+			return name + " is down", end.Attrs().Index
+		case name == o.otherEnd() && !hasFilter(end, netlink.HANDLE_MIN_INGRESS, onwardFilterName):
+			return name + " has not the program that sends", end.Attrs().Index
+		}
+	}
+	return "", 0
+}
+
+// mendOnward makes the pair what it should be.
+func (r *resolver) mendOnward() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	o := r.onward
+	o.index, o.ours = 0, false
+	for _, name := range []string{o.otherEnd(), o.name} {
+		if linkByName(name) == nil {
+			break // it is made anew
+		}
+		if _, err := setQuietlyUp(name); err != nil {
+			return fmt.Errorf("set %s up: %w", name, err)
+		}
+	}
+	if err := o.open(); err != nil {
+		return err
+	}
+	r.oldRoutes = true
+	r.tell()
+	return nil
+}
+
 // removeOnward removes the pair of a datapath, if there is one: both ends go. What is no veth is
 // not weir's.
 func removeOnward(name string) error {

@@ -239,20 +239,29 @@ func (k *kernel) pinAll() error {
 		return err
 	}
 	if !k.adopted {
-		err := makeDirectory(k.mapsDir()+beside, func(dir string) error {
-			var errs []error
-			for name, m := range k.all {
-				errs = append(errs, pinClone(m, filepath.Join(dir, pinName(name))))
-			}
-			return errors.Join(errs...)
-		})
-		if err != nil {
+		if err := k.pinMaps(); err != nil {
 			return err
 		}
 		if err := replaceDirectory(k.mapsDir()); err != nil {
 			return err
 		}
 	}
+	return k.pinPrograms()
+}
+
+// pinMaps pins all maps beside where they are to be.
+func (k *kernel) pinMaps() error {
+	return makeDirectory(k.mapsDir()+beside, func(dir string) error {
+		var errs []error
+		for name, m := range k.all {
+			errs = append(errs, pinClone(m, filepath.Join(dir, pinName(name))))
+		}
+		return errors.Join(errs...)
+	})
+}
+
+// pinPrograms does that with the programs.
+func (k *kernel) pinPrograms() error {
 	return makeDirectory(k.programsDir()+beside, func(dir string) error {
 		var errs []error
 		for _, name := range programNames {

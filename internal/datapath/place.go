@@ -132,7 +132,7 @@ func (d *Datapath) placeBackend(s *service, of *model.TableService, desired mode
 				}
 			}
 		}
-		entry := entryOf(of, s.index, desired, d.hops.resolve(desired, d.table.Interfaces))
+		entry := entryOf(of, s.index, desired, d.hops.resolve(desired, d.own))
 		switch {
 		case !found:
 			d.kernel.book.addBackend(index, s.index, key, desired.Mode, d.entries.nextEpoch(index))

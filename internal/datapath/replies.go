@@ -14,21 +14,20 @@ import (
 
 // attachUndo makes the program that translates local backends' replies run on exactly these
 // interfaces.
-func (d *Datapath) attachUndo(interfaces []string) error {
-	for _, name := range interfaces {
-		iface, err := netlink.LinkByName(name)
-		if err != nil {
-			return fmt.Errorf("interface %s: %w", name, err)
-		}
-		if err := d.attachUndoTo(name, iface.Attrs().Index); err != nil {
+func (d *Datapath) attachUndo(links []netlink.Link) error {
+	var names []string
+	for _, link := range links {
+		if err := d.attachUndoTo(link); err != nil {
 			return err
 		}
+		names = append(names, link.Attrs().Name)
 	}
-	return detachTC(undoHook, d.kernel.pin, interfaces)
+	return detachTC(undoHook, d.kernel.pin, names)
 }
 
-func (d *Datapath) attachUndoTo(name string, index int) error {
-	if err := d.attachTC(undoHook, name, index, d.kernel.undo); err != nil {
+func (d *Datapath) attachUndoTo(link netlink.Link) error {
+	name := link.Attrs().Name
+	if err := d.attachTC(undoHook, name, link.Attrs().Index, d.kernel.undo); err != nil {
 		return fmt.Errorf("attach to %s on its way out: %w", name, err)
 	}
 	return nil
@@ -38,7 +37,7 @@ func (d *Datapath) attachUndoTo(name string, index int) error {
 // those that the table names, and those by which its backends are reached without a router, or
 // by the kernel. A backend on this host, such as a pod, answers this host's own address by no other.
 func (d *Datapath) replyInterfaces() []string {
-	names := slices.Clone(d.table.ReplyInterfaces)
+	names := currentNames(d.table.ReplyInterfaces, d.findInterfaces(d.table.ReplyInterfaces))
 	seen, known := map[int]bool{0: true}, map[uint32]string{}
 	for _, own := range d.links {
 		if own != nil {
@@ -94,6 +93,10 @@ func (d *Datapath) beforeReplies() error {
 	return d.attachReplies(d.have.haveReplies() || usesSNAT(&d.table), false)
 }
 
+// takesNone says that replies cannot be taken from an interface: of GRE the kernel shows programs
+// the outer header.
+func takesNone(link netlink.Link) bool { return strings.Contains(link.Attrs().EncapType, "gre") }
+
 // takeReplies attaches to an interface, again if there is a reason besides its having come.
 func (d *Datapath) takeReplies(name string, again bool) error {
 	was, said := d.takesReplies[name]
@@ -110,14 +113,14 @@ func (d *Datapath) takeReplies(name string, again bool) error {
 		return nil
 	}
 	program := d.kernel.takeReply
-	switch kind := iface.Attrs().EncapType; {
-	case strings.Contains(kind, "gre"): // the kernel shows programs the outer header there
+	switch {
+	case takesNone(iface):
 		if was != index {
 			d.log.Warn("replies that come out of GRE cannot be taken", "interface", name)
 		}
 		d.takesReplies[name] = index
 		return nil
-	case kind != "ether":
+	case iface.Attrs().EncapType != "ether":
 		program = d.kernel.takeBareReply
 	}
 	if err := d.attachTC(replyHook, name, index, program); err != nil {

@@ -32,6 +32,7 @@ type resolver struct {
 	onward *onward
 	socket *nl.NetlinkSocket // of changes
 	links  map[int]netlink.Link
+	named  map[string]int // the director's interfaces, by their names in the configuration
 	routes map[netip.Addr]route
 	from   []string                   // the interfaces that routes are looked up for; nil: to be asked again
 	vrf    int                        // that they are in; 0: none

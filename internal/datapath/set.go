@@ -25,11 +25,8 @@ func (d *Datapath) Set(t model.Table) error {
 	if err := d.checkLimits(&t); err != nil {
 		return err
 	}
-	links, err := d.findInterfaces(t.Interfaces)
-	if err != nil {
-		return err
-	}
-	d.table, d.names, d.links = t, flowNames{}, links
+	d.table, d.names = t, flowNames{}
+	d.takeInterfaces(t.Interfaces)
 	c, err := d.place(&d.table)
 	if err != nil {
 		return err
@@ -65,7 +62,7 @@ func (d *Datapath) Set(t model.Table) error {
 	if err := d.addLookups(&lookups); err != nil {
 		return err
 	}
-	if err := d.switchPrograms(t.Interfaces, links, lookups.all.haveReplies()); err != nil {
+	if err := d.switchPrograms(t.Interfaces, d.links, lookups.all.haveReplies()); err != nil {
 		return err
 	}
 	if err := d.kernel.tidy(); err != nil {
@@ -106,7 +103,7 @@ func (d *Datapath) writeBackends(s *service) {
 	entries := make([]directorBackend, len(s.order))
 	var turning []uint32
 	for i, b := range s.order {
-		hop := d.hops.resolve(b.desired, d.table.Interfaces)
+		hop := d.hops.resolve(b.desired, d.own)
 		b.vlan, b.answers, b.link = hop.vlan, hop.answers, hop.link
 		entries[i] = d.suspect(b, entryOf(s.desired, s.index, b.desired, hop))
 		if aliveIn(entries[i].State) != d.entries.alive(b.index) {
@@ -134,7 +131,7 @@ func (d *Datapath) hopsChanged() {
 	if d.entries.memory == nil || !d.begun {
 		return
 	}
-	d.links = linksByName(d.table.Interfaces)
+	d.takeInterfaces(d.table.Interfaces)
 	services := d.inOrder()
 	all := change{all: services, changed: services}
 	// Before the backends: a packet that follows the new way must find its

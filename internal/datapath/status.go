@@ -1,9 +1,7 @@
 package datapath
 
 import (
-	"cmp"
 	"fmt"
-	"slices"
 
 	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
@@ -23,14 +21,7 @@ func (d *Datapath) Status() (model.DatapathStatus, error) {
 		}
 		status.Reasons = append(status.Reasons, model.Counter{Name: name, Packets: t.packets, Bytes: t.bytes})
 	}
-	for name, a := range d.attached {
-		i := model.InterfaceStatus{Name: name, Index: a.index, XDP: xdpMode(a.index)}
-		if link, err := netlink.LinkByIndex(a.index); err == nil {
-			i.MTU = link.Attrs().MTU
-		}
-		status.Interfaces = append(status.Interfaces, i)
-	}
-	slices.SortFunc(status.Interfaces, func(a, b model.InterfaceStatus) int { return cmp.Compare(a.Name, b.Name) })
+	status.Interfaces = d.interfaceStatus()
 	flows, reset, err := d.flowStatus()
 	if err != nil {
 		return status, err

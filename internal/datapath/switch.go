@@ -31,10 +31,10 @@ func (d *Datapath) switchPrograms(interfaces []string, links []netlink.Link, rep
 	d.replaced = nil
 	err := d.attach(interfaces, links)
 	if err == nil {
-		var translating []string
-		for i, name := range interfaces {
-			if links[i] != nil && replies {
-				translating = append(translating, name)
+		var translating []netlink.Link
+		for _, link := range links {
+			if link != nil && replies {
+				translating = append(translating, link)
 			}
 		}
 		if err = d.attachUndo(translating); err == nil {

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -53,11 +54,14 @@ func (h tcHook) pins(pin string) (map[string]string, error) {
 // attachTC attaches a program to an interface, in place of the one before.
 func (d *Datapath) attachTC(h tcHook, name string, index int, program *ebpf.Program) error {
 	pin := filepath.Join(d.kernel.pin, h.pinPrefix+device.PinName(name))
+	if err := h.renamePin(d.kernel.pin, pin, index); err != nil {
+		return err
+	}
 	adopted, err := d.adoptTC(pin, index, program)
 	if adopted || err != nil {
 		return err
 	}
-	l, err := link.AttachTCX(link.TCXOptions{Interface: index, Program: program, Attach: h.attach, Anchor: h.anchor})
+	l, err := h.attachLink(index, program)
 	if errors.Is(err, ebpf.ErrNotSupported) {
 		return putFilter(index, h.parent, program, h.filter)
 	}
@@ -65,6 +69,57 @@ func (d *Datapath) attachTC(h tcHook, name string, index int, program *ebpf.Prog
 		return err
 	}
 	return errors.Join(l.Pin(pin), l.Close())
+}
+
+// The kernel lets go of a link a moment after its last pin was removed (bpf_link_put_deferred in
+// kernel/bpf/syscall.c). Until then the program is on the interface, and cannot be again.
+const (
+	releaseLooks = 20
+	releasePause = 5 * time.Millisecond
+)
+
+func (h tcHook) attachLink(index int, program *ebpf.Program) (l link.Link, err error) {
+	for range releaseLooks {
+		l, err = link.AttachTCX(link.TCXOptions{Interface: index, Program: program, Attach: h.attach, Anchor: h.anchor})
+		if !errors.Is(err, unix.EEXIST) {
+			return l, err
+		}
+		time.Sleep(releasePause)
+	}
+	return l, err
+}
+
+// renamePin gives the link of an interface that was attached under another name its new pin: the
+// program cannot be attached twice.
+func (h tcHook) renamePin(dir, pin string, index int) error {
+	pins, err := h.pins(dir)
+	if err != nil {
+		return err
+	}
+	for _, path := range pins {
+		if path == pin || tcxIndex(path) != index {
+			continue
+		}
+		if err := os.Rename(path, pin); err != nil {
+			return fmt.Errorf("rename pinned link: %w", err)
+		}
+		return nil
+	}
+	return nil
+}
+
+// tcxIndex is the interface of a pinned link; 0: it is gone.
+func tcxIndex(pin string) int {
+	l, err := link.LoadPinnedLink(pin, nil)
+	if err != nil {
+		return 0
+	}
+	defer l.Close()
+	info, err := l.Info()
+	if err != nil || info.TCX() == nil {
+		return 0
+	}
+	return int(info.TCX().Ifindex)
 }
 
 // adoptTC gives the program to the link that is pinned, if it still is on the interface.
@@ -100,6 +155,23 @@ func detachTC(h tcHook, pin string, except []string) error {
 		}
 	}
 	return errors.Join(append(errs, h.removeFilters(except))...)
+}
+
+// isOn says whether the hook's program is on an interface: by a link that is pinned, or in a filter.
+func (h tcHook) isOn(dir, name string, iface netlink.Link) bool {
+	if tcxIndex(filepath.Join(dir, h.pinPrefix+device.PinName(name))) == iface.Attrs().Index {
+		return true
+	}
+	return hasFilter(iface, h.parent, h.filter)
+}
+
+// hasFilter says whether a program is in a filter of that name.
+func hasFilter(iface netlink.Link, parent uint32, name string) bool {
+	filters, err := netlink.FilterList(iface, parent)
+	return err == nil && slices.ContainsFunc(filters, func(f netlink.Filter) bool {
+		bpf, ok := f.(*netlink.BpfFilter)
+		return ok && bpf.Name == name
+	})
 }
 
 // putFilter puts the program in a filter, by its name.

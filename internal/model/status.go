@@ -77,12 +77,15 @@ type CPUStatus struct {
 	Fullness    float64 `json:"fullness"`    // packets that a poll found, to those that it may take
 }
 
-// InterfaceStatus is one interface that the director is attached to.
+// InterfaceStatus is one interface that the director is to be attached to.
 type InterfaceStatus struct {
-	Name  string `json:"name"`
-	Index int    `json:"index"`
-	XDP   string `json:"xdp"` // "native" or "generic"
-	MTU   int    `json:"mtu"`
+	Name string `json:"name"` // the one that it has now
+	// Configured is what the configuration calls it, where that is another of its names, or one
+	// that it had.
+	Configured string `json:"configured,omitempty"`
+	Index      int    `json:"index"` // 0: it is not there
+	XDP        string `json:"xdp"`   // "native" or "generic"; empty: it has not the director's program
+	MTU        int    `json:"mtu"`
 }
 
 // Counter counts packets and the bytes of their IP packets, as they came.

@@ -1,0 +1,276 @@
+package datapath
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/upkeep"
+)
+
+// differences are those of one part.
+func differences(t *testing.T, parts []upkeep.Part, name string) []upkeep.Difference {
+	t.Helper()
+	i := slices.IndexFunc(parts, func(p upkeep.Part) bool { return p.Name == name })
+	if i < 0 {
+		t.Fatalf("there is no part %s", name)
+	}
+	found, err := parts[i].Look()
+	must(t, err)
+	return found
+}
+
+// wantDifference checks that a part has one difference alone, and what its repair says; empty: it
+// has none.
+func wantDifference(t *testing.T, parts []upkeep.Part, name, what, found, refusal string) {
+	t.Helper()
+	list := differences(t, parts, name)
+	if len(list) != 1 || list[0].What != what || !strings.Contains(list[0].Found, found) {
+		t.Errorf("part %s differs in %+v, want %s that %s", name, list, what, found)
+		return
+	}
+	repair := list[0].Repair
+	switch {
+	case refusal == "" && repair != nil:
+		t.Errorf("%s of part %s is repaired, want it waited for", what, name)
+	case refusal != "" && repair == nil:
+		t.Errorf("%s of part %s is waited for, want it repaired", what, name)
+	case refusal != "":
+		if err := repair(); err == nil || !strings.Contains(err.Error(), refusal) {
+			t.Errorf("the repair of %s says %v, want %q", what, err, refusal)
+		}
+	}
+}
+
+// repair repairs what differs in a part, and nothing differs then.
+func repair(t *testing.T, parts []upkeep.Part, name string) error {
+	t.Helper()
+	var errs []error
+	for _, d := range differences(t, parts, name) {
+		if d.Repair != nil {
+			errs = append(errs, d.Repair())
+		}
+	}
+	if left := differences(t, parts, name); len(left) > 0 && errors.Join(errs...) == nil {
+		t.Errorf("after it was repaired part %s differs in %+v", name, left)
+	}
+	return errors.Join(errs...)
+}
+
+// natTable is of full NAT, to which all parts belong.
+func natTable() model.Table {
+	t := tableOf(1, 1, 0)
+	t.SNAT = model.SNAT{Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.1")}, Ports: model.PortRange{First: 20000, Last: 29999}}
+	t.Services[0].Backends[0].Mode, t.Services[0].Backends[0].SNAT = model.NAT, true
+	t.ReplyInterfaces = []string{"wire1"}
+	return t
+}
+
+// detachLink takes a program off its interface through its link, as bpftool link detach does.
+func detachLink(t *testing.T, pin string) {
+	t.Helper()
+	l, err := link.LoadPinnedLink(pin, nil)
+	must(t, err)
+	defer l.Close()
+	must(t, l.Detach())
+}
+
+// TestPartsAreRepaired puts a hand on each part, twice in a row: what differs is found, and is as it
+// was after its repair.
+func TestPartsAreRepaired(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	const pins = "/sys/fs/bpf/weir"
+	addNeighbour(t, netip.MustParseAddr("10.0.0.11"))
+	d := openTest(t, model.Limits{})
+	parts := d.Parts(nil)
+	for _, p := range parts {
+		if found := differences(t, parts, p.Name); len(found) > 0 {
+			t.Errorf("before the first Set part %s differs in %+v", p.Name, found)
+		}
+	}
+	must(t, d.Set(natTable()))
+	before := pinsBelow(t, pins)
+	hands := []struct {
+		part, what string
+		touch      func()
+	}{
+		{"xdp", "wire0", func() { detachLink(t, pins+"/xdp-wire0") }},
+		{"xdp", "wire0", func() {
+			other, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.XDP, AttachType: ebpf.AttachXDP, Flags: unix.BPF_F_XDP_HAS_FRAGS, License: "GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 2), asm.Return()}})
+			must(t, err)
+			defer other.Close()
+			l, err := link.LoadPinnedLink(pins+"/xdp-wire0", nil)
+			must(t, err)
+			defer l.Close()
+			must(t, l.Update(other))
+		}},
+		{"tc", "wire0 egress", func() { detachLink(t, pins+"/undo-wire0") }},
+		{"tc", "wire1 ingress", func() { must(t, os.Remove(pins+"/reply-wire1")) }},
+		{"sysctls", "net.ipv4.conf.wire0.forwarding", func() {
+			must(t, os.WriteFile("/proc/sys/net/ipv4/conf/wire0/forwarding", []byte("0"), 0))
+		}},
+		{"sysctls", "net.ipv4.conf.wire1.forwarding", func() {
+			must(t, os.WriteFile("/proc/sys/net/ipv4/conf/wire1/forwarding", []byte("0"), 0))
+		}},
+		{"pins", "xdp-wire0", func() { must(t, os.Remove(pins+"/xdp-wire0")) }},
+		{"pins", "maps", func() { must(t, os.RemoveAll(globOne(t, pins+"/maps-*"))) }},
+		{"pins", "programs", func() { must(t, os.RemoveAll(globOne(t, pins+"/programs-*"))) }},
+		{"pins", "state", func() { must(t, os.Remove(globOne(t, pins+"/state/snat_table-*"))) }},
+		{"pins", "state", func() { must(t, os.RemoveAll(pins+"/state")) }},
+	}
+	for _, hand := range hands {
+		for range 2 {
+			for _, p := range parts {
+				if found := differences(t, parts, p.Name); len(found) > 0 {
+					t.Fatalf("before there is a hand on %s part %s differs in %+v", hand.what, p.Name, found)
+				}
+			}
+			hand.touch()
+			if found := differences(t, parts, hand.part); len(found) != 1 || found[0].What != hand.what {
+				t.Fatalf("after a hand on %s part %s differs in %+v", hand.what, hand.part, found)
+			}
+			must(t, repair(t, parts, hand.part))
+			if after := pinsBelow(t, pins); !slices.Equal(after, before) {
+				t.Fatalf("after the repair of %s %v are pinned, want %v", hand.what, after, before)
+			}
+		}
+	}
+	// All at once: the lock is of a directory that is gone.
+	must(t, os.RemoveAll(pins))
+	for _, p := range parts {
+		must(t, repair(t, parts, p.Name))
+	}
+	if after := pinsBelow(t, pins); !slices.Equal(after, before) {
+		t.Errorf("after all pins were removed %v are pinned, want %v", after, before)
+	}
+	if _, err := Open(Options{Pin: pins}); !errors.Is(err, ErrRunning) {
+		t.Errorf("a second director takes the pins: %v", err)
+	}
+	index := d.services[keyOf(&d.table.Services[0])].index
+	must(t, d.Close())
+	next := openTest(t, model.Limits{})
+	must(t, next.Set(natTable()))
+	if !next.kernel.adopted || next.services[keyOf(&next.table.Services[0])].index != index {
+		t.Error("the next process does not go on with what was pinned again")
+	}
+}
+
+// TestChecksAreRepaired: what leads probes is of tables of which others think that they are theirs.
+func TestChecksAreRepaired(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	addNeighbour(t, netip.MustParseAddr("10.0.0.11"))
+	d := openTest(t, model.Limits{})
+	c := d.Checks()
+	t.Cleanup(func() { c.Close() })
+	parts := []upkeep.Part{c.Part(nil)}
+	if found := differences(t, parts, "checks"); len(found) > 0 {
+		t.Errorf("before anything is checked part checks differs in %+v", found)
+	}
+	if !c.open() {
+		t.Fatal("there is no device")
+	}
+	name := c.device.name
+	ip := func(args ...string) {
+		t.Helper()
+		if out, err := exec.Command("ip", args...).CombinedOutput(); err != nil {
+			t.Fatalf("ip %s: %v: %s", strings.Join(args, " "), err, out)
+		}
+	}
+	for what, hand := range map[string]func(){
+		"rules":  func() { ip("rule", "del", "pref", fmt.Sprint(checkPriority)) },
+		"routes": func() { ip("route", "flush", "table", "all", "dev", name) },
+		"down":   func() { ip("link", "set", name, "down") },
+		"device": func() { ip("link", "del", name) },
+		"filter": func() {
+			if out, err := exec.Command("tc", "filter", "del", "dev", name, "egress").CombinedOutput(); err != nil {
+				t.Fatalf("tc filter del: %v: %s", err, out)
+			}
+		},
+	} {
+		for range 2 {
+			hand()
+			if found := differences(t, parts, "checks"); len(found) != 1 || found[0].What != name {
+				t.Fatalf("after a hand on its %s part checks differs in %+v", what, found)
+			}
+			must(t, repair(t, parts, "checks"))
+		}
+	}
+}
+
+func globOne(t *testing.T, pattern string) string {
+	t.Helper()
+	found, err := filepath.Glob(pattern)
+	must(t, err)
+	if len(found) != 1 {
+		t.Fatalf("%s is %v, want one", pattern, found)
+	}
+	return found[0]
+}
+
+// pinsBelow are the paths below a directory.
+func pinsBelow(t *testing.T, dir string) (paths []string) {
+	t.Helper()
+	must(t, filepath.WalkDir(dir, func(path string, _ os.DirEntry, err error) error {
+		paths = append(paths, path)
+		return err
+	}))
+	return paths
+}
+
+// TestRenamedInterface: an interface that is renamed keeps the program, also when the process begins
+// anew, and everything shows the name that it has.
+func TestRenamedInterface(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	d := openTest(t, model.Limits{})
+	must(t, d.Set(natTable()))
+	id := pinnedLinkID(t)
+	link := wire(t)
+	must(t, netlink.LinkSetDown(link))
+	must(t, netlink.LinkSetName(link, "wan0"))
+	must(t, netlink.LinkSetUp(link))
+	check := func(d *Datapath) {
+		t.Helper()
+		if i := statusOf(t, d).Interfaces; len(i) != 1 || i[0].Name != "wan0" || i[0].Configured != "wire0" || i[0].XDP != "native" {
+			t.Errorf("interfaces are %+v, want wan0 with native XDP, by the name wire0", i)
+		}
+		eventually(t, "forwarding is on under the new name", func() bool {
+			value, err := os.ReadFile("/proc/sys/net/ipv4/conf/wan0/forwarding")
+			return err == nil && string(value) == "1\n"
+		})
+		wantDifference(t, d.Parts(nil), "interfaces", "wire0", "is called wan0 now", "")
+		if found := differences(t, d.Parts(nil), "xdp"); len(found) > 0 {
+			t.Errorf("part xdp differs in %+v", found)
+		}
+		eventually(t, "packets come in by wan0", func() bool {
+			name, _, err := d.Entrance("wan0", netip.Addr{})
+			return err == nil && name == "wan0"
+		})
+	}
+	check(d)
+	must(t, d.Close())
+	next := openTest(t, model.Limits{})
+	must(t, next.Set(natTable()))
+	check(next)
+	if now := pinnedLinkID(t); now != id {
+		t.Errorf("the XDP link was made anew (id %d, was %d): packets slipped through", now, id)
+	}
+}

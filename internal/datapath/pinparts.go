@@ -1,0 +1,173 @@
+package datapath
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/cilium/ebpf"
+
+	"weir.io/weir/internal/upkeep"
+)
+
+// pinDifferences are the pins that are gone. What is pinned goes on as long as this process has it
+// open, and no longer: a director that ended now would forward nothing from then on.
+func (d *Datapath) pinDifferences() (found []upkeep.Difference, err error) {
+	if !d.kernel.published || !d.kernel.tidied {
+		return nil, nil
+	}
+	if err := d.kernel.holdSNAT(); err != nil {
+		return nil, err
+	}
+	for _, directory := range []struct {
+		what   string
+		pins   []string
+		repair func() error
+	}{
+		{"maps", d.kernel.mapPins(), d.kernel.pinMapsAgain},
+		{"programs", d.kernel.programPins(), d.kernel.pinProgramsAgain},
+		{"state", d.kernel.statePins(), d.kernel.pinStateAgain},
+	} {
+		if gone := missing(directory.pins); gone > 0 {
+			found = append(found, upkeep.Difference{What: directory.what, Found: fmt.Sprintf("%d of %d pins are gone", gone, len(directory.pins)),
+				Repair: d.locked(func() error { return errors.Join(d.kernel.lockAgain(), directory.repair()) })})
+		}
+	}
+	for name, a := range d.attached {
+		if pin := d.kernel.linkPin(name); missing([]string{pin}) > 0 && a.holds() {
+			found = append(found, upkeep.Difference{What: filepath.Base(pin), Found: "is gone",
+				Repair: d.locked(func() error { return errors.Join(d.kernel.lockAgain(), a.link.Unpin(), a.link.Pin(pin)) })})
+		}
+	}
+	return found, nil
+}
+
+func missing(pins []string) (count int) {
+	for _, pin := range pins {
+		if _, err := os.Lstat(pin); errors.Is(err, os.ErrNotExist) {
+			count++
+		}
+	}
+	return count
+}
+
+func pinsIn(directory string, names []string) []string {
+	pins := make([]string, len(names))
+	for i, name := range names {
+		pins[i] = filepath.Join(directory, name)
+	}
+	return pins
+}
+
+func (k *kernel) mapPins() []string {
+	names := make([]string, 0, len(k.all))
+	for name := range k.all {
+		names = append(names, pinName(name))
+	}
+	slices.Sort(names)
+	return pinsIn(k.mapsDir(), names)
+}
+
+func (k *kernel) programPins() []string {
+	names := slices.Clone(programNames)
+	if k.build != "" {
+		names = append(names, k.build)
+	}
+	return pinsIn(k.programsDir(), names)
+}
+
+func (k *kernel) statePins() []string {
+	pins := pinsIn(k.statePin(""), []string{bookServices, bookBackends, bookDirector})
+	for _, path := range k.state {
+		pins = append(pins, path)
+	}
+	if k.snatTable != nil {
+		pins = append(pins, k.snatPin())
+	}
+	return pins
+}
+
+// lockAgain makes the directory, and locks it, if it is another one than it was: the lock is of a
+// directory that is gone, and would not keep a second director away.
+func (k *kernel) lockAgain() error {
+	if err := os.MkdirAll(k.statePin(""), 0o700); err != nil {
+		return fmt.Errorf("make pin directory: %w", err)
+	}
+	now, err := os.Stat(k.pin)
+	if err != nil {
+		return fmt.Errorf("look at pin directory: %w", err)
+	}
+	if locked, err := k.lock.Stat(); err == nil && os.SameFile(locked, now) {
+		return nil
+	}
+	lock, err := lockPins(k.pin)
+	if err != nil {
+		return err
+	}
+	k.lock.Close() // of a directory that is gone
+	k.lock = lock
+	return nil
+}
+
+func (k *kernel) pinMapsAgain() error {
+	if err := k.pinMaps(); err != nil {
+		return err
+	}
+	return replaceDirectory(k.mapsDir())
+}
+
+func (k *kernel) pinProgramsAgain() error {
+	if err := k.pinPrograms(); err != nil {
+		return err
+	}
+	return replaceDirectory(k.programsDir())
+}
+
+func (k *kernel) pinStateAgain() error {
+	errs := []error{k.book.pinAgain()}
+	for name, path := range k.state {
+		errs = append(errs, pinIfGone(k.all[name], path))
+	}
+	if k.snatTable != nil {
+		errs = append(errs, pinIfGone(k.snatTable, k.snatPin()))
+	}
+	return errors.Join(errs...)
+}
+
+func pinIfGone(m *ebpf.Map, path string) error {
+	if missing([]string{path}) == 0 {
+		return nil
+	}
+	return pinClone(m, path)
+}
+
+// holdSNAT keeps full NAT's table open while there is one: nobody else can name it, and with its pin
+// all its connections would be gone.
+func (k *kernel) holdSNAT() error {
+	var number uint32
+	err := k.SnatTables.Lookup(uint32(0), &number)
+	if err != nil {
+		if k.snatTable != nil {
+			k.snatTable.Close()
+			k.snatTable = nil
+		}
+		if errors.Is(err, ebpf.ErrKeyNotExist) {
+			return nil
+		}
+		return fmt.Errorf("look for table of full NAT: %w", err)
+	}
+	pinned, err := ebpf.LoadPinnedMap(k.snatPin(), nil)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("open table of full NAT: %w", err)
+	}
+	if k.snatTable != nil {
+		k.snatTable.Close()
+	}
+	k.snatTable = pinned
+	return nil
+}
