@@ -109,10 +109,7 @@ func startReports(ctx context.Context, a *agent.Agent, s model.AgentStore, log *
 	if !s.Etcd.Given() {
 		return func() {}, nil
 	}
-	options, err := etcdOptions(s.Etcd)
-	if err != nil {
-		return nil, err
-	}
+	options := etcdOptions(s.Etcd)
 	options.Log = log
 	to, err := store.OpenEtcd(options)
 	if err != nil {

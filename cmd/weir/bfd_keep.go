@@ -30,11 +30,16 @@ type bfdKeeper struct {
 	wanted     []model.BFDSession // by the configuration
 	interfaces []string           // that the program is attached to, or is about to be
 	admitted   bool               // it is
+	restarts   uint64             // of the process, that were told
 }
 
 func newBFDKeeper(o *runOptions, tell func(model.BFDStatus), log *slog.Logger) *bfdKeeper {
 	socket := bfd.Socket(o.socket)
+	var starts bfdStarts
 	start := func() (<-chan error, error) {
+		if err := starts.allow(time.Now()); err != nil {
+			return nil, err
+		}
 		endOldBFD(filepath.Join(filepath.Dir(o.socket), "bfd.sock"), socket, log)
 		return startBFD(o, socket)
 	}

@@ -124,7 +124,7 @@ func (d *daemon) change(change config.Change) {
 func (d *daemon) serve(ctx context.Context, server *api.Server, listener net.Listener) (wait func()) {
 	var served sync.WaitGroup
 	served.Go(func() {
-		if err := server.Serve(ctx, listener); err != nil {
+		if err := server.Serve(ctx, listener); err != nil && !errors.Is(err, net.ErrClosed) { // there is another one
 			d.log.Error("API ended", "error", err)
 		}
 	})

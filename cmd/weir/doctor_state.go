@@ -73,11 +73,7 @@ func examineReports(s model.AgentStore, backends []netip.Addr) []doctor.Finding 
 // askEtcd asks etcd something once.
 func askEtcd(e model.Etcd, fix string, ask func(context.Context, *store.Etcd) (answer string, err error)) doctor.Finding {
 	finding := doctor.Finding{Level: doctor.Fail, Check: "etcd", Fix: fix}
-	options, err := etcdOptions(e)
-	if err != nil {
-		finding.Text = err.Error()
-		return finding
-	}
+	options := etcdOptions(e)
 	options.Log = slog.New(slog.DiscardHandler)
 	group, err := store.OpenEtcd(options)
 	if err != nil {

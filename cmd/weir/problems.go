@@ -28,6 +28,7 @@ func (d *director) gather() {
 	d.problems.Report(model.ProblemAPI, "", d.remote.Problem())
 	d.problems.Report(model.ProblemLoads, "", d.loads.receiver.Problem())
 	d.problems.Replace(model.ProblemBackend, ofBackends(d.kernel.Unreachable(mostUnreachable)))
+	d.problems.Replace(model.ProblemInterface, ofInterfaces(d.kernel.Renamed()))
 	d.problems.Replace(model.ProblemBGP, ofBGP(d.announcers.bgp.Status()))
 	d.problems.Replace(model.ProblemBFD, ofBFD(d.bfd.View(), d.bfd.fresh()))
 	d.problems.Replace(model.ProblemHook, ofHooks(d.announcers.hooks.Status()))

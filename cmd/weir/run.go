@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"reflect"
 	"sync"
+	"sync/atomic"
 
 	"github.com/spf13/cobra"
 
@@ -28,6 +29,7 @@ import (
 	"weir.io/weir/internal/neighbor"
 	"weir.io/weir/internal/privilege"
 	"weir.io/weir/internal/store"
+	"weir.io/weir/internal/upkeep"
 	"weir.io/weir/web"
 )
 
@@ -165,6 +167,7 @@ type director struct {
 	loads      *loadReports
 	presence   presence
 	remote     *api.Remote
+	host       atomic.Pointer[upkeep.Keeper] // of this host's parts that it owns
 
 	checks  *datapath.Checks
 	checker *health.Checker
@@ -183,6 +186,7 @@ func (d *director) Status() (model.DatapathStatus, error) {
 	}
 	maps.Copy(logs, d.logs()) // of services that came meanwhile; those that left had theirs before
 	status.CPUs = d.gauge.cpus()
+	status.Upkeep = d.hostStatus()
 	status.Agents = d.keeper.Agents()
 	status.Peers, status.Strangers = d.shares.status()
 	status.Hooks = d.announcers.hooks.Status()
@@ -295,6 +299,9 @@ func (d *director) run(ctx context.Context, first model.Config, text []byte, cha
 		d.bfd.want(&c)
 		d.openAPI(c.API)
 		d.loads.set(&c)
+		if host := d.host.Load(); host != nil {
+			defer host.Forget() // something else should hold then
+		}
 		d.problems.Report(model.ProblemGroup, "", errors.Join(d.shares.set(c.Director), d.presence.set(c.Director)))
 		return d.setFile(c)
 	}
@@ -320,7 +327,13 @@ func (d *director) run(ctx context.Context, first model.Config, text []byte, cha
 		}
 		return err
 	}
-	engine.Announce(d.announcers) // not earlier: see begin
+	notices, err := upkeep.Listen(datapath.Groups...)
+	if err != nil {
+		return err
+	}
+	defer notices.Close()
+	gate := &gate{announcers: d.announcers, open: func() bool { return d.kernel.Attached() > 0 }}
+	engine.Announce(gate) // not earlier: see begin
 	running.Go(func() { d.keeper.Run(ctx) })
 	d.drain.begins = d.withdraw
 	d.drain.runs.Store(true)
@@ -348,7 +361,13 @@ func (d *director) run(ctx context.Context, first model.Config, text []byte, cha
 	d.problems.Report(model.ProblemGroup, "", d.presence.set(first.Director))
 	defer d.presence.close()
 	running.Go(func() { d.watchEvents(ctx, events) })
-	defer d.serve(ctx, server, listener)()
+	socket, err := keepSocket(listener, func(l net.Listener) (wait func()) { return d.serve(ctx, server, l) })
+	if err != nil {
+		return err
+	}
+	defer socket.wait()
+	d.keepHost(notices, events, gate, socket)
+	running.Go(func() { d.runHost(ctx, notices) })
 	d.follow(ctx, changes)
 	cancel()
 	return nil
@@ -358,6 +377,7 @@ func (d *director) run(ctx context.Context, first model.Config, text []byte, cha
 func (d *director) Info() api.Info {
 	d.gather()
 	info := d.daemon.Info()
+	info.Problems = append(info.Problems, hostProblems(d.hostStatus())...)
 	info.Revision = d.keeper.Revision()
 	return info
 }

@@ -55,23 +55,11 @@ func openGroup(s model.Store, log *slog.Logger) (*store.Etcd, error) {
 	if !s.Etcd.Given() {
 		return nil, nil
 	}
-	options, err := etcdOptions(s.Etcd)
-	if err != nil {
-		return nil, err
-	}
+	options := etcdOptions(s.Etcd)
 	options.Cache, options.Log = filepath.Join(stateDirectory(s), "group"), log
 	return store.OpenEtcd(options)
 }
 
-func etcdOptions(e model.Etcd) (store.EtcdOptions, error) {
-	o := store.EtcdOptions{Endpoints: e.Endpoints, Prefix: e.Prefix, CA: e.CA, Cert: e.Cert, Key: e.Key, Username: e.User}
-	if e.PasswordFile == "" {
-		return o, nil
-	}
-	text, err := os.ReadFile(e.PasswordFile)
-	if err != nil {
-		return o, fmt.Errorf("read the password for etcd: %w", err)
-	}
-	o.Password, _, _ = strings.Cut(string(text), "\n")
-	return o, nil
+func etcdOptions(e model.Etcd) store.EtcdOptions {
+	return store.EtcdOptions{Endpoints: e.Endpoints, Prefix: e.Prefix, CA: e.CA, Cert: e.Cert, Key: e.Key, Username: e.User, PasswordFile: e.PasswordFile}
 }

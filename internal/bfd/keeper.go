@@ -41,6 +41,8 @@ type Keeper struct {
 	wanted  Request
 	known   bool // Set was called
 	status  model.BFDStatus
+	last    int    // number of the process that has answered last; 0: none has since one was needed
+	again   uint64 // processes that have taken the place of one that ended by itself
 	err     error
 	fault   string        // the last err
 	faults  uint64        // how often err came, or became another one
@@ -61,6 +63,9 @@ func (k *Keeper) Set(sessions []model.BFDSession) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.known = true
+	if len(sessions) == 0 {
+		k.last = 0
+	}
 	k.wanted = Request{Sessions: append([]model.BFDSession{}, sessions...), End: len(sessions) == 0}
 	select {
 	case k.changed <- struct{}{}:
@@ -81,6 +86,13 @@ func (k *Keeper) Faults() (n uint64, last string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.faults, k.fault
+}
+
+// Restarts returns how often another process has taken the place of one that ended by itself.
+func (k *Keeper) Restarts() uint64 {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.again
 }
 
 // Run keeps the process until the context ends, and leaves it alone then.
@@ -225,6 +237,12 @@ func (k *Keeper) listen(conn net.Conn) error {
 func (k *Keeper) noteStatus(status model.BFDStatus) {
 	k.mu.Lock()
 	k.status = status
+	if status.PID != 0 && !k.wanted.End {
+		if k.last != 0 && k.last != status.PID {
+			k.again++
+		}
+		k.last = status.PID
+	}
 	k.mu.Unlock()
 	k.tell(status)
 }

@@ -217,7 +217,9 @@ func (d *checkDevice) problem() (text string, index int) {
 
 func (d *checkDevice) hasRule(family int) bool {
 	rules, err := netlink.RuleList(family)
-	return err != nil || slices.ContainsFunc(rules, func(r netlink.Rule) bool { return r.Priority == checkPriority && r.Mark == d.mark && r.Table == int(d.mark) })
+	return err != nil || slices.ContainsFunc(rules, func(r netlink.Rule) bool {
+		return r.Priority == checkPriority && r.Mark == d.mark && r.Table == int(d.mark)
+	})
 }
 
 // mend makes it anew, with the program and the ways that it has.

@@ -2,6 +2,7 @@ package datapath
 
 import (
 	"cmp"
+	"path/filepath"
 	"slices"
 
 	"github.com/vishvananda/netlink"
@@ -154,16 +155,23 @@ func (d *Datapath) statusOfLink(name string, link netlink.Link) model.InterfaceS
 	return status
 }
 
-// Attached returns how many interfaces have the director's program.
+// Attached returns how many interfaces have the director's program, this process's or one before.
 func (d *Datapath) Attached() (count int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	on := map[int]bool{}
 	for _, a := range d.attached {
 		if a.holds() {
-			count++
+			on[a.index] = true
 		}
 	}
-	return count
+	pins, _ := filepath.Glob(d.kernel.linkPin("*")) // the pattern is not bad
+	for _, pin := range pins {
+		if index, err := pinnedIndex(pin); err == nil && index != 0 {
+			on[index] = true
+		}
+	}
+	return len(on)
 }
 
 // linkByName returns nil for a link that is not there.

@@ -90,10 +90,22 @@ func (d *Datapath) wrongWith(name string, link netlink.Link) string {
 		return "is down"
 	case attrs.OperState == netlink.OperDown || attrs.OperState == netlink.OperLowerLayerDown:
 		return "has no carrier"
-	case attrs.Name != name && !slices.Contains(attrs.AltNames, name):
-		return fmt.Sprintf("is called %s now: name it so in director.interfaces", attrs.Name)
 	}
 	return ""
+}
+
+// Renamed are the interfaces that the table calls by a name that they had, with those that they have.
+func (d *Datapath) Renamed() map[string]string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	renamed := map[string]string{}
+	for i, link := range d.links {
+		name := d.table.Interfaces[i]
+		if link != nil && link.Attrs().Name != name && !slices.Contains(link.Attrs().AltNames, name) {
+			renamed[name] = link.Attrs().Name
+		}
+	}
+	return renamed
 }
 
 // keptFor are the interfaces that are not in the table any more and keep the program until those

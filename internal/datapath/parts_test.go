@@ -256,7 +256,9 @@ func TestRenamedInterface(t *testing.T) {
 			value, err := os.ReadFile("/proc/sys/net/ipv4/conf/wan0/forwarding")
 			return err == nil && string(value) == "1\n"
 		})
-		wantDifference(t, d.Parts(nil), "interfaces", "wire0", "is called wan0 now", "")
+		if got := d.Renamed(); len(got) != 1 || got["wire0"] != "wan0" {
+			t.Errorf("renamed are %v, want wire0 to wan0", got)
+		}
 		if found := differences(t, d.Parts(nil), "xdp"); len(found) > 0 {
 			t.Errorf("part xdp differs in %+v", found)
 		}

@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -81,13 +80,27 @@ func (w *Watch) readPins() {
 // program is attached to it. What cannot be told is not so. It waits for the kernel's
 // lock of all network configuration.
 func (w *Watch) Interface(name string) (up, attached bool) {
-	if !w.up(name) {
-		return false, false
-	}
 	// The directory may have been made anew; else this changes nothing.
 	const pins = unix.IN_CREATE | unix.IN_DELETE | unix.IN_MOVE | unix.IN_ONLYDIR
 	_ = w.inAdd(pins)
-	return true, w.attached(name)
+	index := w.attachedIndex(name)
+	if index != 0 {
+		name = w.nameOf(index, name) // it may have been renamed
+	}
+	return w.up(name), index != 0
+}
+
+// nameOf is the name that an interface has now.
+func (w *Watch) nameOf(index int, name string) string {
+	request, err := unix.NewIfreq(name)
+	if err != nil {
+		return name
+	}
+	request.SetUint32(uint32(index))
+	if unix.IoctlIfreq(w.fd, unix.SIOCGIFNAME, request) != nil {
+		return name
+	}
+	return request.Name()
 }
 
 func (w *Watch) inAdd(mask uint32) (err error) {
@@ -108,15 +121,14 @@ func (w *Watch) up(name string) bool {
 	return request.Uint16()&ready == ready
 }
 
-// attached opens the link anew each time: whoever holds it open keeps the program there.
-func (w *Watch) attached(name string) bool {
-	l, err := link.LoadPinnedLink(filepath.Join(w.pin, linkPrefix+device.PinName(name)), nil)
-	if err != nil {
-		return false
-	}
-	defer l.Close()
-	info, err := l.Info()
+// attachedIndex opens the link anew each time: whoever holds it open keeps the program there. 0: it is
+// on none.
+func (w *Watch) attachedIndex(name string) int {
 	// The kernel takes the interface from a link that was detached, and from one whose
 	// interface is gone, although another may have its name by now.
-	return err == nil && info.XDP() != nil && info.XDP().Ifindex != 0
+	index, err := pinnedIndex(filepath.Join(w.pin, linkPrefix+device.PinName(name)))
+	if err != nil {
+		return 0
+	}
+	return index
 }

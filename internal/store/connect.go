@@ -27,6 +27,7 @@ type EtcdOptions struct {
 	Prefix             string   // of weir's keys: one group's
 	CA, Cert, Key      string   // PEM files; none: as the system trusts, no client certificate
 	Username, Password string
+	PasswordFile       string // has the password in its first line; it is read for each client
 	Cache              string // directory of the last known state; empty: none is kept
 	Log                *slog.Logger
 }
@@ -52,8 +53,12 @@ func (o EtcdOptions) dial() (*clientv3.Client, error) {
 	if err != nil {
 		return nil, err
 	}
+	password, err := o.password()
+	if err != nil {
+		return nil, err
+	}
 	config := clientv3.Config{
-		Endpoints: o.Endpoints, TLS: secure, Username: o.Username, Password: o.Password,
+		Endpoints: o.Endpoints, TLS: secure, Username: o.Username, Password: password,
 		DialTimeout: requestTimeout, DialKeepAliveTime: keepAliveTime, DialKeepAliveTimeout: keepAliveTimeout,
 		PermitWithoutStream: true,
 		DialOptions:         []grpc.DialOption{grpc.WithConnectParams(reconnect)},
@@ -67,6 +72,26 @@ func (o EtcdOptions) dial() (*clientv3.Client, error) {
 		return nil, fmt.Errorf("connect to etcd at %s: %w", strings.Join(o.Endpoints, ", "), orUnreachable(err))
 	}
 	return client, nil
+}
+
+func (o EtcdOptions) password() (string, error) {
+	if o.PasswordFile == "" {
+		return o.Password, nil
+	}
+	text, err := os.ReadFile(o.PasswordFile)
+	if err != nil {
+		return "", fmt.Errorf("read the password for etcd: %w", err)
+	}
+	password, _, _ := strings.Cut(string(text), "\n")
+	return password, nil
+}
+
+// halfPair refuses what no file can make right.
+func (o EtcdOptions) halfPair() error {
+	if (o.Cert == "") != (o.Key == "") {
+		return errors.New("a client certificate for etcd needs its key, and a key its certificate")
+	}
+	return nil
 }
 
 // tls returns how connections are secured. A client certificate is read for each
@@ -83,8 +108,8 @@ func (o EtcdOptions) tls() (*tls.Config, error) {
 			return nil, fmt.Errorf("read the CA of etcd: %s has no certificate", o.CA)
 		}
 	}
-	if (o.Cert == "") != (o.Key == "") {
-		return nil, errors.New("a client certificate for etcd needs its key, and a key its certificate")
+	if err := o.halfPair(); err != nil {
+		return nil, err
 	}
 	if o.Cert == "" {
 		return c, nil

@@ -42,12 +42,13 @@ type Etcd struct {
 	cache *cache // nil: none; only Cached and Ran use it
 }
 
-// OpenEtcd returns the store in an etcd, which need not be reachable yet.
+// OpenEtcd returns the store in an etcd, which need not be reachable yet. Nor need the files with
+// certificates and the password be there: they are read when they are needed, again after each error.
 func OpenEtcd(o EtcdOptions) (*Etcd, error) {
 	if len(o.Endpoints) == 0 {
 		return nil, errors.New("etcd has no endpoints")
 	}
-	if _, err := o.tls(); err != nil {
+	if err := o.halfPair(); err != nil {
 		return nil, err
 	}
 	e := &Etcd{options: o, segments: map[string]segment{}}

@@ -1,6 +1,8 @@
 package store
 
 import (
+	"path/filepath"
+	"os"
 	"context"
 	"errors"
 	"fmt"
@@ -330,10 +332,8 @@ func TestEtcdIsAuthenticated(t *testing.T) {
 		}
 	}
 	for name, change := range map[string]func(*EtcdOptions){
-		"no endpoints":     func(o *EtcdOptions) { o.Endpoints = nil },
-		"no CA file":       func(o *EtcdOptions) { o.CA = "/nowhere" },
-		"a CA that is not": func(o *EtcdOptions) { o.CA = o.Key },
-		"half a pair":      func(o *EtcdOptions) { o.Key = "" },
+		"no endpoints": func(o *EtcdOptions) { o.Endpoints = nil },
+		"half a pair":  func(o *EtcdOptions) { o.Key = "" },
 	} {
 		options := c.options
 		change(&options)
@@ -341,6 +341,52 @@ func TestEtcdIsAuthenticated(t *testing.T) {
 			t.Errorf("%s: no error", name)
 		}
 	}
+}
+
+// Files that are missing or are not what they should be are waited for: somebody renews them.
+func TestEtcdFilesMayComeLater(t *testing.T) {
+	c := newCluster(t, 1, true)
+	put(t, c.open(), "cli", service("a", 1, 1))
+	dir := t.TempDir()
+	password := filepath.Join(dir, "password")
+	for name, test := range map[string]struct {
+		change func(o *EtcdOptions, file string)
+		text   string // that the file gets
+		says   string
+	}{
+		"CA":          {func(o *EtcdOptions, file string) { o.CA = file }, contentOf(t, c.options.CA), "read the CA of etcd"},
+		"certificate": {func(o *EtcdOptions, file string) { o.Cert = file }, contentOf(t, c.options.Cert), "read the client certificate for etcd"},
+		"key":         {func(o *EtcdOptions, file string) { o.Key = file }, contentOf(t, c.options.Key), "read the client certificate for etcd"},
+		"password":    {func(o *EtcdOptions, file string) { o.Password, o.PasswordFile = "", file }, c.Password + "\n", "read the password for etcd"},
+	} {
+		options, file := c.options, password+"-"+name
+		test.change(&options, file)
+		e, err := OpenEtcd(options)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		defer e.Close()
+		if _, err := e.Read(t.Context()); err == nil || !strings.Contains(err.Error(), test.says) {
+			t.Errorf("without its file the error is %v, want %q", err, test.says)
+		}
+		if err := os.WriteFile(file, []byte(test.text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, name+" is used when its file is there", func() error {
+			_, err := e.Read(t.Context())
+			return err
+		})
+	}
+}
+
+func contentOf(t *testing.T, file string) string {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
 }
 
 // A director whose token etcd does not know any more, as after a restart of etcd, gets

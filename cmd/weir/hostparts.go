@@ -1,0 +1,215 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"weir.io/weir/internal/api"
+	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/upkeep"
+)
+
+// gate holds back what is announced while no interface has the director's program: packets that
+// somebody sends here then would go nowhere.
+type gate struct {
+	announcers
+	open func() bool
+
+	mu   sync.Mutex
+	last *model.Announcement // nil: there was none
+	told bool                // it was passed on, once
+	was  bool                // open, when it was passed on last
+}
+
+// Set is the engine's way to all who announce. Nobody is told that there is nothing before anybody
+// was told something: routers would forget what they keep from the process before.
+func (g *gate) Set(now model.Announcement) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.last = &now
+	g.pass(g.open())
+}
+
+// pass tells those who announce. The lock is held.
+func (g *gate) pass(open bool) {
+	g.was = open
+	if !open && !g.told {
+		return
+	}
+	now := *g.last
+	if !open {
+		now.Routes, now.VIPs = []model.Route{}, nil
+	}
+	g.told = true
+	g.announcers.Set(now)
+}
+
+// look opens and shuts the gate.
+func (g *gate) look() ([]upkeep.Difference, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.last == nil {
+		return nil, nil
+	}
+	open := g.open()
+	if open != g.was {
+		g.pass(open)
+	}
+	if open || len(g.last.Routes) == 0 && len(g.last.VIPs) == 0 {
+		return nil, nil
+	}
+	return []upkeep.Difference{{What: "all", Found: "are not announced, because no interface has the director's program"}}, nil
+}
+
+// socketKeeper answers on a unix socket, and on a new one when somebody has removed it: nobody
+// could ask the process anything more.
+type socketKeeper struct {
+	path  string
+	serve func(net.Listener) (wait func())
+
+	mu       sync.Mutex
+	listener net.Listener
+	is       os.FileInfo
+	waits    []func()
+}
+
+// keepSocket begins to answer.
+func keepSocket(listener net.Listener, serve func(net.Listener) (wait func())) (*socketKeeper, error) {
+	k := &socketKeeper{path: listener.Addr().String(), serve: serve}
+	return k, k.use(listener)
+}
+
+func (k *socketKeeper) use(listener net.Listener) (err error) {
+	if k.is, err = os.Lstat(k.path); err != nil {
+		return fmt.Errorf("look at the socket: %w", err)
+	}
+	k.listener = listener
+	k.waits = append(k.waits, k.serve(listener))
+	return nil
+}
+
+// wait waits until nobody is answered any more.
+func (k *socketKeeper) wait() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, wait := range k.waits {
+		wait()
+	}
+}
+
+func (k *socketKeeper) look() ([]upkeep.Difference, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	now, err := os.Lstat(k.path)
+	switch {
+	case err == nil && os.SameFile(now, k.is):
+		return nil, nil
+	case err == nil:
+		return []upkeep.Difference{{What: k.path, Found: "is another file", Repair: k.again}}, nil
+	}
+	return []upkeep.Difference{{What: k.path, Found: "is gone", Repair: k.again}}, nil
+}
+
+// again listens anew. Who is connected stays so.
+func (k *socketKeeper) again() error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	listener, err := api.Listen(k.path)
+	if err != nil {
+		return err
+	}
+	if old, ok := k.listener.(*net.UnixListener); ok {
+		old.SetUnlinkOnClose(false) // the path is the new one's
+	}
+	k.listener.Close()
+	return k.use(listener)
+}
+
+// A BFD process that ends again and again is started as often as anything of the host is repaired.
+const bfdMost, bfdWindow = upkeep.Most + 1, upkeep.Window
+
+// bfdStarts allows a process to be started so often.
+type bfdStarts struct{ at []time.Time }
+
+func (s *bfdStarts) allow(now time.Time) error {
+	for len(s.at) > 0 && now.Sub(s.at[0]) >= bfdWindow {
+		s.at = s.at[1:]
+	}
+	if len(s.at) >= bfdMost {
+		return fmt.Errorf("it has ended %d times within %v: it is left alone until a minute has passed", len(s.at), bfdWindow)
+	}
+	s.at = append(s.at, now)
+	return nil
+}
+
+// look says that the process is not as it should be, and once that it was begun again.
+func (k *bfdKeeper) look() ([]upkeep.Difference, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	_, err := k.Status()
+	again := k.Restarts()
+	switch {
+	case len(k.wanted) == 0 || !k.admitted:
+		k.restarts = again
+	case again != k.restarts:
+		k.restarts = again
+		return []upkeep.Difference{{What: "process", Found: "had ended", Repair: func() error { return nil }}}, nil
+	case err != nil:
+		return []upkeep.Difference{{What: "process", Found: err.Error()}}, nil
+	}
+	return nil, nil
+}
+
+// keepHost makes what keeps the parts of this host as they should be.
+func (d *director) keepHost(notices *upkeep.Notices, events *api.Events, gate *gate, socket *socketKeeper) {
+	parts := append(d.kernel.Parts(notices.By), d.checks.Part(notices.By),
+		upkeep.Part{Name: "vips", Look: gate.look},
+		upkeep.Part{Name: "bfd", Look: d.bfd.look},
+		upkeep.Part{Name: "socket", Look: socket.look})
+	d.host.Store(upkeep.New(d.log, tellUpkeep(events), parts...))
+}
+
+// runHost looks after them until the context ends.
+func (d *director) runHost(ctx context.Context, notices *upkeep.Notices) {
+	host := d.host.Load()
+	host.Wake()
+	host.Run(ctx, notices.C())
+}
+
+// hostStatus is how they are; nil: nobody looks after them yet.
+func (d *director) hostStatus() []model.Upkeep {
+	if host := d.host.Load(); host != nil {
+		return host.Status()
+	}
+	return nil
+}
+
+// hostProblems are what of a host is not as it should be, as problems.
+func hostProblems(parts []model.Upkeep) (found []model.Problem) {
+	for _, part := range parts {
+		for _, p := range part.Problems {
+			problem := model.Problem{Kind: model.ProblemHost, Part: part.Part, Severity: model.SeverityError, Since: p.Since}
+			if part.Part == "interfaces" || part.Part == "xdp" {
+				problem.Kind, problem.Part = model.ProblemInterface, p.What
+			}
+			e := upkeep.Event{Part: part.Part, What: p.What, State: p.State, Found: p.Found, By: p.By, Error: p.Error}
+			problem.Text = e.Text()
+			found = append(found, problem)
+		}
+	}
+	return found
+}
+
+// ofInterfaces are those that the configuration names by a name that they had: after the next boot
+// of the host they would not be found.
+func ofInterfaces(renamed map[string]string) (found []model.Problem) {
+	for name, now := range renamed {
+		found = append(found, model.Problem{Part: now, Severity: model.SeverityWarning,
+			Text: fmt.Sprintf("interface %s is called %s now", name, now), Fix: "name it so in director.interfaces"})
+	}
+	return found
+}
