@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
+
 	"weir.io/weir/internal/doctor"
 	"weir.io/weir/internal/netlab"
 )
@@ -81,6 +83,24 @@ func TestDoctor(t *testing.T) {
 			t.Errorf("exit status %d, %q", code, stderr)
 		}
 		wantLines(t, out, "FAIL interface eth7 there is no such interface; fix: there are: eth0")
+	})
+	t.Run("other name", func(t *testing.T) {
+		err := h.Do(func() error {
+			link, err := netlink.LinkByName("eth0")
+			if err != nil {
+				return err
+			}
+			return netlink.LinkAddAltName(link, "enp1s0")
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.configure("director: {interfaces: [enp1s0], snat: {addresses: [10.0.0.1]}}", "web")
+		code, out, _ := h.doctor()
+		if code != 0 {
+			t.Errorf("exit status %d, want 0 where an interface is named by another name of its", code)
+		}
+		wantLines(t, out, "ok interface eth0 is up, MTU 1500")
 	})
 	t.Run("bad file", func(t *testing.T) {
 		if err := os.WriteFile(h.file, []byte("service: []\n"), 0o644); err != nil {

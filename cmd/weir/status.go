@@ -138,14 +138,24 @@ func statusTable(t *table, s api.Status) {
 	t.line("")
 	t.row("INTERFACE", "XDP", "MTU")
 	for _, i := range s.Interfaces {
-		t.row(i.Name, i.XDP, i.MTU)
+		t.row(i.Name, xdpText(&i), i.MTU)
 	}
-	upkeepTable(t, s.Upkeep)
 	neighborTable(t, s.Neighbor)
 	peersTable(t, s.Peers)
 	hooksTable(t, s.Hooks)
 	cpusTable(t, s.CPUs)
 	reasonsTable(t, s.Reasons)
+}
+
+// xdpText says how the program runs on an interface, or why it does not.
+func xdpText(i *model.InterfaceStatus) string {
+	switch {
+	case i.Index == 0:
+		return "is not there"
+	case i.XDP == "":
+		return "not attached"
+	}
+	return i.XDP
 }
 
 // loadsRows are left out where nobody reports loads.

@@ -4,6 +4,7 @@ package doctor
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -62,6 +63,7 @@ func Examine(o Options) []Finding {
 	if o.Config == nil || !x.readHost() {
 		return x.findings
 	}
+	x.name()
 	x.sending = device.NewEgress(o.Config.Director.XDP == model.XDPGeneric)
 	director, agent := x.roles(o.Role)
 	if director {
@@ -159,13 +161,25 @@ func (x *examination) roles(role Role) (director, agent bool) {
 	return director, agent || !director && len(x.config.Agent.Interfaces) > 0
 }
 
-func (x *examination) link(name string) netlink.Link {
-	for _, l := range x.links {
-		if l.Attrs().Name == name {
-			return l
+// name makes the configuration name interfaces as they are called now: it may have other names of
+// theirs, and all checks compare what the kernel says.
+func (x *examination) name() {
+	links := slices.Collect(maps.Values(x.links))
+	c := *x.config
+	c.Director.Interfaces = device.CurrentNames(links, c.Director.Interfaces)
+	c.Director.ReplyInterfaces = device.CurrentNames(links, c.Director.ReplyInterfaces)
+	c.Agent.Interfaces = device.CurrentNames(links, c.Agent.Interfaces)
+	c.Agent.ReplyInterfaces = device.CurrentNames(links, c.Agent.ReplyInterfaces)
+	x.config = &c
+	for name := range x.pinned {
+		if link := device.Named(links, name); link != nil {
+			x.pinned[link.Attrs().Name] = true
 		}
 	}
-	return nil
+}
+
+func (x *examination) link(name string) netlink.Link {
+	return device.Named(slices.Collect(maps.Values(x.links)), name)
 }
 
 // reportedBackends are those of this host whose connections an agent reports.

@@ -1,12 +1,12 @@
 package store
 
 import (
-	"path/filepath"
-	"os"
 	"context"
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
