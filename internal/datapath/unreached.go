@@ -53,7 +53,7 @@ func (d *Datapath) whyUnreachable(b *backend) string {
 	if !b.desired.State.Alive() || entry.Flags&uint8(directorBackendFlagBACKEND_LOCAL) != 0 || !model.MAC(entry.Mac).IsZero() {
 		return ""
 	}
-	hop := d.hops.resolve(b.desired, d.table.Interfaces)
+	hop := d.hops.resolve(b.desired, d.own)
 	switch {
 	case hop.local || !hop.mac.IsZero():
 		return "" // the entry is about to be written
