@@ -54,7 +54,7 @@ func (c claim) with(more pool.Holders, by string) (want pool.Holders, changed bo
 		if c.newer && is {
 			continue
 		}
-		why := want.Refuse(h)
+		why := want.Clash(h)
 		if c.newer {
 			why = "is claimed as a newer version of weir writes it, and nobody else gets it"
 		}

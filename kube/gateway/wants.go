@@ -79,7 +79,7 @@ func (w *wants) add(f pool.Family) {
 // it has, so that nobody else gets it while a mistake is mended.
 func (g *Gateway) Request() (pool.Request, []translate.Problem) {
 	annotations := g.Of.Annotations
-	r := pool.Request{Service: g.Name(), Pool: annotations[translate.AnnotationPool], Key: annotations[translate.AnnotationSharing]}
+	r := pool.Request{Service: g.Name(), Pool: annotations[translate.AnnotationPool], Key: annotations[translate.AnnotationSharing], With: translate.SharedWith(annotations)}
 	for _, a := range g.Of.Status.Addresses {
 		if had, err := netip.ParseAddr(a.Value); err == nil && or(a.Type, gatewayv1.IPAddressType) == gatewayv1.IPAddressType {
 			r.Had = append(r.Had, had)

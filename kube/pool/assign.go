@@ -40,6 +40,7 @@ type Request struct {
 	Had      []netip.Addr // what its status says that it has
 	Key      string       // Services with the same one may share an address; empty: it shares none
 	Ports    []string     // its ports, as 80/TCP, in order: nobody who shares its address has one of them
+	With     []string     // other namespaces whose Services may join it at its address, with its key; *: all
 	// Not are pools, by their names, that are not for it whatever its namespace, and whom they
 	// are not for: "what has its labels".
 	Not map[string]string
@@ -197,7 +198,7 @@ func (a *assigner) may(r Request, x netip.Addr) string {
 	case r.Pool != "" && r.Pool != p.Name:
 		return fmt.Sprintf("is in pool %q, and it asks for pool %q", p.Name, r.Pool)
 	}
-	return a.holders(x).Refuse(r.holder())
+	return a.holders(x).refuse(r.holder(), a.pools[i].AcrossNamespaces)
 }
 
 // free returns the lowest address of a family that nobody has claimed or got. It does not look

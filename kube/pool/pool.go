@@ -21,6 +21,8 @@ type Pool struct {
 	// AvoidBuggy leaves out IPv4 addresses that end in .0 or .255, which some routers and
 	// hosts take for broadcasts.
 	AvoidBuggy bool `json:"avoid-buggy,omitempty"`
+	// AcrossNamespaces lets Services of all namespaces with the same key share an address of it.
+	AcrossNamespaces bool `json:"share-across-namespaces,omitempty"`
 }
 
 // Range is addresses of one family from the first to the last, both of them too.

@@ -7,16 +7,26 @@ import (
 )
 
 // Holder is a Service that has an address. With a key it shares it with others that have the
-// same key and other ports.
+// same key and other ports: with those of its own namespace, and of those that it names.
 type Holder struct {
 	Service
 	Key   string   `json:"key,omitempty"`   // empty: it has the address alone
 	Ports []string `json:"ports,omitempty"` // those that it has of the address, as 80/TCP, in order; without a key all
+	// With are other namespaces whose Services may join it, if it had the address first; *: all.
+	With []string `json:"with,omitempty"`
 }
 
 // Same reports whether both are the same Service and have the same of an address.
 func (h Holder) Same(other Holder) bool {
-	return h.Service == other.Service && h.Key == other.Key && slices.Equal(h.Ports, other.Ports)
+	return h.Service == other.Service && h.Key == other.Key && slices.Equal(h.Ports, other.Ports) && slices.Equal(h.With, other.With)
+}
+
+// everyNamespace is what With has of all of them.
+const everyNamespace = "*"
+
+// lets reports whether a Service of another namespace may join the holder.
+func (h Holder) lets(other Holder) bool {
+	return h.Namespace == other.Namespace || slices.Contains(h.With, other.Namespace) || slices.Contains(h.With, everyNamespace)
 }
 
 // Refuses says why another Service cannot have the address too, or nothing: what is true of
@@ -39,8 +49,23 @@ func (h Holder) Refuses(other Holder) string {
 // Holders are all that have one address. They are not changed, but replaced.
 type Holders []Holder
 
-// Refuse says why a Service cannot have the address beside them, or nothing.
-func (h Holders) Refuse(other Holder) string {
+// Refuse says why a Service cannot have the address beside them, or nothing. The first of them
+// says which namespaces may; who has joined stays.
+func (h Holders) Refuse(other Holder) string { return h.refuse(other, false) }
+
+// refuse does what Refuse does, of an address of a pool that may say that all namespaces may.
+func (h Holders) refuse(other Holder, all bool) string {
+	if why := h.Clash(other); why != "" || len(h) == 0 {
+		return why
+	}
+	if _, joined := h.Of(other.Service); joined || all || h[0].lets(other) {
+		return ""
+	}
+	return fmt.Sprintf("is shared by %s with its own namespace alone", h[0].Service)
+}
+
+// Clash says why a Service cannot have the address beside them whoever may join them, or nothing.
+func (h Holders) Clash(other Holder) string {
 	for _, one := range h {
 		if why := one.Refuses(other); why != "" {
 			return why
@@ -62,8 +87,16 @@ func (h Holders) Without(s Service) Holders {
 	return slices.DeleteFunc(slices.Clone(h), func(one Holder) bool { return one.Service == s })
 }
 
-// With returns them with one more, or with one that has something else than before.
-func (h Holders) With(one Holder) Holders { return append(h.Without(one.Service), one) }
+// With returns them with one more, or with one that has something else than before, in the same
+// place: the first one is who had the address first.
+func (h Holders) With(one Holder) Holders {
+	list := slices.Clone(h)
+	if i := slices.IndexFunc(list, func(h Holder) bool { return h.Service == one.Service }); i >= 0 {
+		list[i] = one
+		return list
+	}
+	return append(list, one)
+}
 
 // Share is an address, and one of those that have it.
 type Share struct {
@@ -79,7 +112,7 @@ func (r Request) holder() Holder {
 	if r.Key == "" {
 		return Holder{Service: r.Service}
 	}
-	return Holder{Service: r.Service, Key: r.Key, Ports: r.Ports}
+	return Holder{Service: r.Service, Key: r.Key, Ports: r.Ports, With: r.With}
 }
 
 // joins returns an address of a family that Services with the same key have, and that the

@@ -21,9 +21,25 @@ func TestShare(t *testing.T) {
 	dual.Families = both
 	for _, test := range []assignTest{
 		{name: "the same key, other ports",
-			requests: []pool.Request{sharing("x/a:k:80/TCP"), sharing("y/b:k:443/TCP,80/UDP"), sharing("x/c:k:53/UDP")},
-			of:       "x/a=203.0.113.1 y/b=203.0.113.1 x/c=203.0.113.1",
-			claim:    "203.0.113.1=x/a:k:80/TCP 203.0.113.1=x/c:k:53/UDP 203.0.113.1=y/b:k:443/TCP,80/UDP"},
+			requests: []pool.Request{sharing("x/a:k:80/TCP"), sharing("x/b:k:443/TCP,80/UDP"), sharing("x/c:k:53/UDP")},
+			of:       "x/a=203.0.113.1 x/b=203.0.113.1 x/c=203.0.113.1",
+			claim:    "203.0.113.1=x/a:k:80/TCP 203.0.113.1=x/b:k:443/TCP,80/UDP 203.0.113.1=x/c:k:53/UDP"},
+		{name: "a key that another namespace has, too",
+			requests: []pool.Request{sharing("x/a:k:80/TCP"), sharing("y/b:k:443/TCP"), sharing("y/c:k:53/UDP")},
+			of:       "x/a=203.0.113.1 y/b=203.0.113.2 y/c=203.0.113.2"},
+		{name: "the address that one of another namespace asks for",
+			requests: []pool.Request{asking("x/a:k:80/TCP", "203.0.113.1"), asking("y/b:k:81/TCP", "203.0.113.1")},
+			of:       "x/a=203.0.113.1", problem: "the address 203.0.113.1 that it asks for is shared by x/a with its own namespace alone"},
+		{name: "a namespace that the first one names, and what that says counts alone",
+			requests: []pool.Request{with(sharing("x/a:k:80/TCP"), "y"), with(sharing("y/b:k:443/TCP"), "*"), sharing("z/c:k:53/UDP"), sharing("x/d:k:81/TCP")},
+			of:       "x/a=203.0.113.1 y/b=203.0.113.1 z/c=203.0.113.2 x/d=203.0.113.1"},
+		{name: "all namespaces",
+			requests: []pool.Request{with(sharing("x/a:k:80/TCP"), "*"), sharing("y/b:k:443/TCP")},
+			of:       "x/a=203.0.113.1 y/b=203.0.113.1"},
+		{name: "the first one names nobody any more: who has joined stays, and nobody else joins",
+			claims:   "203.0.113.1=x/a:k:80/TCP 203.0.113.1=y/b:k:81/TCP",
+			requests: []pool.Request{sharing("x/a:k:80/TCP"), sharing("y/b:k:81/TCP"), sharing("y/c:k:82/TCP")},
+			of:       "x/a=203.0.113.1 y/b=203.0.113.1 y/c=203.0.113.2"},
 		{name: "the same key and the same port",
 			requests: []pool.Request{sharing("x/a:k:80/TCP"), sharing("x/b:k:443/TCP,80/TCP")},
 			of:       "x/a=203.0.113.1 x/b=203.0.113.2"},
@@ -84,5 +100,30 @@ func TestShare(t *testing.T) {
 			of:       "x/a=203.0.113.1 x/b=203.0.113.1"},
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(t, pools) })
+	}
+}
+
+func with(r pool.Request, namespaces ...string) pool.Request {
+	r.With = namespaces
+	return r
+}
+
+// A pool may say that its addresses are shared across namespaces, whatever their holders say.
+func TestShareAcrossNamespaces(t *testing.T) {
+	pools := []pool.Pool{{Name: "public", Addresses: ranges(t, "203.0.113.1-203.0.113.3"), AcrossNamespaces: true}}
+	assignTest{requests: []pool.Request{sharing("x/a:k:80/TCP"), sharing("y/b:k:443/TCP"), sharing("z/c:l:53/UDP")},
+		of: "x/a=203.0.113.1 y/b=203.0.113.1 z/c=203.0.113.2"}.run(t, pools)
+}
+
+// A key that somebody guesses gives nobody a port of another namespace's address.
+func TestGuessedKey(t *testing.T) {
+	bank := pool.Holder{Service: service("bank/www"), Key: "public", Ports: []string{"443/TCP"}}
+	evil := pool.Holder{Service: service("evil/acme"), Key: "public", Ports: []string{"53/UDP", "80/TCP"}, With: []string{"*"}}
+	if got, want := (pool.Holders{bank}).Refuse(evil), "is shared by bank/www with its own namespace alone"; got != want {
+		t.Errorf("evil/acme may join the address of bank/www: %q, want %q", got, want)
+	}
+	bank.With = []string{"evil"}
+	if got := (pool.Holders{bank}).Refuse(evil); got != "" {
+		t.Errorf("whom bank/www names is refused: %q", got)
 	}
 }

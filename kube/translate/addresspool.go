@@ -19,7 +19,8 @@ type AddressPool struct {
 // ReadAddressPool returns what an AddressPool says, or what is wrong with it that its schema
 // cannot refuse.
 func ReadAddressPool(p *v1alpha1.AddressPool) (*AddressPool, error) {
-	read := &AddressPool{Pool: pool.Pool{Name: p.Name, OnRequest: p.Spec.OnRequest, AvoidBuggy: p.Spec.AvoidBuggyIPs, Namespaces: p.Spec.Namespaces}}
+	read := &AddressPool{Pool: pool.Pool{Name: p.Name, OnRequest: p.Spec.OnRequest, AvoidBuggy: p.Spec.AvoidBuggyIPs, Namespaces: p.Spec.Namespaces,
+		AcrossNamespaces: p.Spec.ShareAcrossNamespaces}}
 	for i, text := range p.Spec.Addresses {
 		r, err := pool.ParseRange(string(text))
 		if err != nil {

@@ -22,6 +22,9 @@ const (
 	AnnotationMode      = "weir.io/mode"         // its mode
 	AnnotationBackends  = "weir.io/backends"     // what its backends are: nodes or pods
 	AnnotationSharing   = "weir.io/sharing-key"  // Services with the same one, and other ports, may share an address
+	// AnnotationSharingWith are other namespaces, with commas, whose Services may share its
+	// address, if it had that first; *: all.
+	AnnotationSharingWith = "weir.io/sharing-namespaces"
 )
 
 // Target is what weir's backends are.
@@ -151,7 +154,7 @@ func problem(r Reason, format string, args ...any) []Problem {
 
 // Wants returns which addresses a Service asks for.
 func Wants(s *corev1.Service) (pool.Request, []Problem) {
-	r := pool.Request{Service: Of(s), Pool: s.Annotations[AnnotationPool], Key: s.Annotations[AnnotationSharing]}
+	r := pool.Request{Service: Of(s), Pool: s.Annotations[AnnotationPool], Key: s.Annotations[AnnotationSharing], With: SharedWith(s.Annotations)}
 	for _, p := range s.Spec.Ports {
 		r.Ports = append(r.Ports, fmt.Sprintf("%d/%s", p.Port, cmp.Or(p.Protocol, corev1.ProtocolTCP)))
 	}
@@ -184,6 +187,17 @@ func Wants(s *corev1.Service) (pool.Request, []Problem) {
 		}
 	}
 	return r, problems
+}
+
+// SharedWith returns the namespaces that annotations let share an address, in order.
+func SharedWith(annotations map[string]string) (list []string) {
+	for one := range strings.SplitSeq(annotations[AnnotationSharingWith], ",") {
+		if one = strings.TrimSpace(one); one != "" {
+			list = append(list, one)
+		}
+	}
+	slices.Sort(list)
+	return slices.Compact(list)
 }
 
 // Of returns a Service's name.

@@ -55,6 +55,12 @@ type AddressPoolSpec struct {
 	// +optional
 	AvoidBuggyIPs bool `json:"avoidBuggyIPs,omitempty"`
 
+	// shareAcrossNamespaces lets Services of all namespaces with the same annotation
+	// weir.io/sharing-key share an address of it. Else the Service that has an address first names
+	// the other namespaces that may, in its annotation weir.io/sharing-namespaces.
+	// +optional
+	ShareAcrossNamespaces bool `json:"shareAcrossNamespaces,omitempty"`
+
 	// namespaces are those whose Services may have its addresses. Neither these nor a
 	// namespaceSelector: those of all.
 	// +optional
