@@ -27,9 +27,20 @@ type settings struct {
 	Zone         string           `json:"zone"` // of the directors
 	MTU          uint16           `json:"mtu"`  // of the paths to backends
 	PodWeights   *bool            `json:"pod-weights"`
+	Quota        controller.Quota `json:"quota"`  // of each namespace that quotas do not name
+	Quotas       []quota          `json:"quotas"` // of namespaces
 	Lease        lease            `json:"lease"`
 	Pools        []pool.Pool      `json:"pools"`
 	Directors    []director       `json:"directors"`
+}
+
+// quota is one namespace's.
+type quota struct {
+	Namespace    string `json:"namespace"`
+	Services     uint64 `json:"services"`
+	Backends     uint64 `json:"backends"`
+	SourceRanges uint64 `json:"source-ranges"`
+	RingMemory   uint64 `json:"ring-memory"`
 }
 
 type lease struct {
@@ -100,6 +111,16 @@ func (s *settings) check() (errs model.FieldErrors) {
 	if time.Duration(s.Lease.Duration) < shortLease {
 		add("lease.duration", "is less than %s, in which the API server may not answer", shortLease)
 	}
+	named := map[string]int{}
+	for i, q := range s.Quotas {
+		path := fmt.Sprintf("quotas[%d].namespace", i)
+		if first, dup := named[q.Namespace]; q.Namespace == "" {
+			add(path, "is required")
+		} else if dup {
+			add(path, "%q is already that of quotas[%d]", q.Namespace, first)
+		}
+		named[q.Namespace] = i
+	}
 	errs = append(errs, pool.Check(s.Pools)...)
 	for i, d := range s.Directors {
 		path := fmt.Sprintf("directors[%d]", i)
@@ -116,6 +137,15 @@ func (s *settings) check() (errs model.FieldErrors) {
 func (s *settings) options() translate.Options {
 	return translate.Options{Mode: s.Mode, SNAT: *s.SNAT, Backends: s.Backends, NodeHealth: s.NodeHealth, Zone: s.Zone, MTU: s.MTU,
 		NoAgents: "agents are told of what DirectorGroups forward, and not of what the directors of the controller's file do"}
+}
+
+// quotas returns those of namespaces.
+func (s *settings) quotas() controller.Quotas {
+	q := controller.Quotas{Each: s.Quota, Of: map[string]controller.Quota{}}
+	for _, one := range s.Quotas {
+		q.Of[one.Namespace] = controller.Quota{Services: one.Services, Backends: one.Backends, SourceRanges: one.SourceRanges, RingMemory: one.RingMemory}
+	}
+	return q
 }
 
 // clients returns what asks the directors.

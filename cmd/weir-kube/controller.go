@@ -46,7 +46,7 @@ func newController() *cobra.Command {
 			config.QPS, config.Burst = 500, 1000
 			c, err := controller.New(config, controller.Options{Class: settings.Class, Default: settings.WithoutClass, Identity: identity,
 				Pools: settings.Pools, Translate: settings.options(), Owner: settings.Owner, NoWeights: !*settings.PodWeights, Gateways: settings.Gateways, Directors: directors,
-				Namespace: settings.Lease.Namespace}, log)
+				Namespace: settings.Lease.Namespace, Quotas: settings.quotas()}, log)
 			if err != nil {
 				return err
 			}

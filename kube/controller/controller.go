@@ -50,6 +50,7 @@ type Options struct {
 	Namespace string      // of the Leases of directors that are nodes
 	Gateways  string      // whose classes of Gateways are its own
 	NoWeights bool        // no Pod is read, and so no weight of one
+	Quotas    Quotas      // of namespaces
 }
 
 // Controller is one that runs. Use New.
@@ -183,6 +184,8 @@ func (c *Controller) pass(ctx context.Context) (next time.Duration, err error) {
 	c.hearWays(p)
 	p.translate(c.Translate, c.cache.slices, c.namespaceOf)
 	c.askWays(p)
+	c.set.ask(ctx, p)
+	p.fit(c.Quotas, c.set.limits)
 	p.fitNodePorts()
 	p.unsaid.unanswered = ""
 	refused, putErr := c.put(ctx, p, now)
@@ -221,9 +224,15 @@ func (c *Controller) pass(ctx context.Context) (next time.Duration, err error) {
 func (c *Controller) put(ctx context.Context, p *plan, now time.Time) (refused []refusal, err error) {
 	if len(c.Directors) > 0 {
 		refused, err = c.set.put(ctx, p)
+		if whole := (*wholeError)(nil); errors.As(err, &whole) && c.set.countOthers(ctx) { // they have taken of the limits
+			p.fit(c.Quotas, c.set.limits)
+			p.fitNodePorts()
+			refused, err = c.set.put(ctx, p)
+		}
 	} else {
 		refused = p.unselected()
 	}
+	refused = append(refused, p.beyond()...)
 	if !c.resources.directors {
 		return refused, err
 	}

@@ -145,7 +145,7 @@ type staff struct {
 // unstaffed returns which Services nobody forwards, because their group has no directors.
 func (p *plan) unstaffed() (refused []refusal) {
 	for _, w := range p.of {
-		if w.group != nil && len(w.made.services) > 0 && len(p.read.staff[w.group.Of.Name].directors) == 0 {
+		if w.group != nil && !w.over && len(w.made.services) > 0 && len(p.read.staff[w.group.Of.Name].directors) == 0 {
 			refused = append(refused, refusal{w, fmt.Sprintf("DirectorGroup %s has no directors: %s", w.group.Of.Name, nobody(w.group.Of))})
 		}
 	}
@@ -164,7 +164,7 @@ func nobody(g *v1alpha1.DirectorGroup) string {
 // no other directors.
 func (p *plan) unselected() (refused []refusal) {
 	for _, w := range p.of {
-		if w.group == nil && len(w.made.services) > 0 {
+		if w.group == nil && !w.over && len(w.made.services) > 0 {
 			refused = append(refused, refusal{w, "no DirectorGroup selects it, and the controller's file names no directors"})
 		}
 	}

@@ -77,7 +77,7 @@ func (w *groupWriter) wishes(p *plan) (of map[*translate.DirectorGroup][]*wish, 
 	of = map[*translate.DirectorGroup][]*wish{}
 	stays := map[string]bool{}
 	for _, one := range p.of {
-		if one.group == nil || len(one.made.services) == 0 {
+		if one.group == nil || one.over || len(one.made.services) == 0 {
 			continue
 		}
 		held := w.heldBy(one.key())

@@ -25,6 +25,7 @@ type made struct {
 	of       inputs
 	services []model.Service // with their defaults; the same slice while they are the same
 	texts    [][]byte        // of these, once somebody has asked for them
+	takes    *takes          // of these, once somebody has asked for it
 	problems []translate.Problem
 	ports    []v1alpha1.ServiceNodePort           // its node ports that directors are to take
 	asks     map[translate.Place][]netip.AddrPort // the pods that directors have to know the way to
@@ -118,11 +119,11 @@ func (p *plan) make(w *wish, o translate.Options, of inputs, slicesOf gateway.En
 	} else {
 		p.revision++
 	}
-	texts := w.made.texts
+	texts, takes := w.made.texts, w.made.takes
 	if len(services) == 0 || len(w.made.services) == 0 || &services[0] != &w.made.services[0] {
-		texts = nil
+		texts, takes = nil, nil
 	}
-	w.made = made{of, services, texts, problems, ports, asks}
+	w.made = made{of, services, texts, takes, problems, ports, asks}
 }
 
 // valid gives services their defaults, and says what is wrong with the first that no director
@@ -152,7 +153,7 @@ type part struct {
 func (p *plan) parts() ([]part, error) {
 	parts := make([]part, 0, len(p.of)) // most have one port, and one address
 	for _, w := range p.of {
-		if w.group != nil {
+		if w.group != nil || w.over {
 			continue
 		}
 		if w.made.texts == nil {

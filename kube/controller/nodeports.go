@@ -33,13 +33,15 @@ func (p *plan) fitNodePorts() {
 		}
 	}
 	for _, w := range p.of {
-		if r := left[w.group]; r != nil {
+		if r := left[w.group]; r != nil && !w.over {
 			r.director -= len(w.made.services)
 		}
 	}
 	for _, w := range p.of {
 		ports, why := w.made.ports, ""
-		if r := left[w.group]; r != nil && len(ports) > 0 {
+		if r := left[w.group]; w.over {
+			ports = nil
+		} else if r != nil && len(ports) > 0 {
 			if why = r.take(countNodePorts(ports, w.made.services), int(w.group.Of.Spec.Directors)); why != "" {
 				ports, why = nil, fmt.Sprintf("its node ports stay kube-proxy's: %s of DirectorGroup %s", why, w.group.Of.Name)
 			}

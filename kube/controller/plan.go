@@ -35,12 +35,13 @@ type plan struct {
 	left      []types.UID           // of Services that are gone, until what was said of them is forgotten
 	release   []pool.Share          // once nobody forwards them
 	view      *gateway.View
-	unsaid    unsaid         // of Gateway API's objects
-	refused   map[*wish]bool // by directors
-	waiting   map[*wish]bool // for directors to say that they have it
-	recount   bool           // the statuses of custom resources may count something else
-	revision  uint64         // of all that directors are to forward
-	fitted    uint64         // the one that node ports were given out by
+	unsaid    unsaid           // of Gateway API's objects
+	refused   map[*wish]bool   // by directors
+	over      map[*wish]string // that there is no room for, and why
+	waiting   map[*wish]bool   // for directors to say that they have it
+	recount   bool             // the statuses of custom resources may count something else
+	revision  uint64           // of all that directors are to forward
+	fitted    uint64           // the one that node ports were given out by
 	work      work
 }
 
@@ -61,7 +62,9 @@ type wish struct {
 	made      made
 	ports     []v1alpha1.ServiceNodePort // that its directors take
 	problems  [stages][]translate.Problem
-	forwarded bool // directors have taken it
+	fitted    *takes // that there was room for, while there was; nil: there was not, or nobody has looked
+	over      bool   // there is no room for it
+	forwarded bool   // directors have taken it
 	awaited   awaited
 	waits     string // why it is not forwarded yet; empty: it is, or something is wrong
 	told      bool   // its status was written, and no event has said so yet
@@ -155,6 +158,7 @@ func (p *plan) forget(name pool.Service) {
 	delete(p.unsettled, w)
 	delete(p.refused, w)
 	delete(p.waiting, w)
+	delete(p.over, w)
 	p.book.Forget(name)
 	p.left = append(p.left, w.object().GetUID())
 	p.recount = true

@@ -29,6 +29,8 @@ type setWriter struct {
 	owner     string
 	log       *slog.Logger
 
+	limits limits // of the directors
+
 	asked []byte // what was put, or found to be there
 	tag   string // of the set that has it
 
@@ -43,6 +45,14 @@ type refusal struct {
 	whose *wish
 	why   string
 }
+
+// wholeError is a set that directors refuse without the name of a service that is in the way.
+type wholeError struct{ error }
+
+func (e *wholeError) Error() string {
+	return "the directors refuse the set as a whole: " + e.error.Error()
+}
+func (e *wholeError) Unwrap() error { return e.error }
 
 // put makes what the plan wants the set. Parts that clash with what others have are left out
 // and returned: they must not keep the others from being forwarded.
@@ -72,7 +82,7 @@ func (w *setWriter) put(ctx context.Context, p *plan) (refused []refusal, err er
 			}
 		}
 		if len(named) == 0 {
-			return refused, fmt.Errorf("the directors refuse the set as a whole: %w", err)
+			return refused, &wholeError{err}
 		}
 		rest, more := leaveOut(parts, named)
 		parts, refused = rest, append(refused, more...)

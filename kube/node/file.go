@@ -92,7 +92,7 @@ func limits(l *v1alpha1.DirectorLimits) map[string]any {
 	if l == nil {
 		return given
 	}
-	for name, value := range map[string]int64{"services": int64(l.Services), "backends": int64(l.Backends), "ring-memory": l.RingMemory, "flows": int64(l.Flows)} {
+	for name, value := range map[string]int64{"services": int64(l.Services), "backends": int64(l.Backends), "ring-memory": l.RingMemory, "flows": int64(l.Flows), "source-ranges": int64(l.SourceRanges)} {
 		if value > 0 {
 			given[name] = value
 		}

@@ -230,6 +230,12 @@ type DirectorLimits struct {
 	// +kubebuilder:validation:Minimum=1024
 	// +kubebuilder:validation:Maximum=268435456
 	Flows int32 `json:"flows,omitempty"`
+
+	// sourceRanges is how many source ranges there may be of all services together.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1048576
+	SourceRanges int32 `json:"sourceRanges,omitempty"`
 }
 
 // DirectorGroupStatus is what has become of a group.

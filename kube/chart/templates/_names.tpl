@@ -38,6 +38,21 @@ mtu: {{ . }}
 {{- if not .Values.podWeights }}
 pod-weights: false
 {{- end }}
+{{- with .Values.quota }}
+quota:
+{{- range $key, $most := . }}
+  {{ $key | kebabcase }}: {{ $most | int64 }}
+{{- end }}
+{{- end }}
+{{- with .Values.quotas }}
+quotas:
+{{- range $namespace, $quota := . }}
+- namespace: {{ $namespace | quote }}
+{{- range $key, $most := $quota }}
+  {{ $key | kebabcase }}: {{ $most | int64 }}
+{{- end }}
+{{- end }}
+{{- end }}
 lease:
   namespace: {{ .Release.Namespace | quote }}
   name: {{ include "weir.name" . | quote }}

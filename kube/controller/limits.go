@@ -1,0 +1,249 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+
+	"weir.io/weir/internal/api"
+	"weir.io/weir/internal/model"
+	"weir.io/weir/kube/translate"
+	"weir.io/weir/kube/v1alpha1"
+)
+
+// Quota is how much of the directors the Services and Gateways of one namespace may take, in all
+// groups together. Zero is no bound.
+type Quota struct {
+	Services     uint64 `json:"services"` // one for each port and address
+	Backends     uint64 `json:"backends"` // counted once per service
+	SourceRanges uint64 `json:"source-ranges"`
+	RingMemory   uint64 `json:"ring-memory"` // bytes
+}
+
+// Quotas are those of namespaces.
+type Quotas struct {
+	Each Quota            // of every namespace that is not named
+	Of   map[string]Quota // by namespaces' names
+}
+
+func (q Quotas) of(namespace string) Quota {
+	if own, named := q.Of[namespace]; named {
+		return own
+	}
+	return q.Each
+}
+
+// takes is what services take of directors, in the order of takesNames.
+type takes [4]uint64
+
+var takesNames = [len(takes{})]string{"services", "backends", "source-ranges", "ring-memory"}
+
+func (q Quota) most() takes { return takes{q.Services, q.Backends, q.SourceRanges, q.RingMemory} }
+
+func (t takes) plus(o takes) takes {
+	for i := range t {
+		t[i] += o[i]
+	}
+	return t
+}
+
+// within reports whether it is nowhere more than another.
+func (t takes) within(o takes) bool {
+	for i := range t {
+		if t[i] > o[i] {
+			return false
+		}
+	}
+	return true
+}
+
+func takesOf(services []model.Service) (t takes) {
+	for i := range services {
+		t[1] += uint64(len(services[i].Backends))
+		t[2] += uint64(len(services[i].SourceRanges))
+	}
+	t[0], t[3] = uint64(len(services)), model.Config{Services: services}.RingMemory()
+	return t
+}
+
+// space is what there is for some Services and Gateways, and what those have taken of it.
+type space struct {
+	name  string               // of the limits: followed by a dot and the limit's
+	names [len(takes{})]string // of the limits
+	most  takes                // zero: without bound
+	taken takes
+}
+
+// why says what there is no room for, or nothing. It says the same whatever others take, because
+// what is another problem is told again.
+func (s *space) why(more takes) string {
+	for i, most := range s.most {
+		switch {
+		case most == 0 || more[i] == 0 || s.taken[i]+more[i] <= most:
+		case more[i] > most:
+			return fmt.Sprintf("%s%s is %d, and it takes %d", s.name, s.names[i], most, more[i])
+		default:
+			return fmt.Sprintf("%s%s is %d, of which less is left than the %d that it takes", s.name, s.names[i], most, more[i])
+		}
+	}
+	return ""
+}
+
+// limits are what is known of the file's directors'.
+type limits struct {
+	most   takes // zero: they are not known
+	others takes // that others have taken, the file for one
+}
+
+// fit says which Services and Gateways there is no room for in directors and their namespaces'
+// quotas: what one of them asks for beyond these is nobody's else's loss. Those that are
+// forwarded and have not grown come before those that are not, and else the oldest first.
+func (p *plan) fit(quotas Quotas, file limits) {
+	spaces := map[*translate.DirectorGroup]*space{nil: {name: "director.limits.", names: takesNames, most: file.most, taken: file.others}}
+	for _, g := range p.read.groups {
+		spaces[g] = spaceOf(g.Of)
+	}
+	namespaces := map[string]*space{}
+	over := map[*wish]string{}
+	for _, w := range p.inOrder() {
+		if len(w.made.services) == 0 {
+			continue
+		}
+		need, name := w.takes(), w.name().Namespace
+		if namespaces[name] == nil {
+			namespaces[name] = &space{name: "the quota of namespace " + name + " for ", names: takesNames, most: quotas.of(name).most()}
+		}
+		quota, directors := namespaces[name], spaces[w.group]
+		why := quota.why(need)
+		if why == "" && directors != nil {
+			why = directors.why(need)
+		}
+		if why != "" {
+			over[w] = why
+			continue
+		}
+		quota.taken = quota.taken.plus(need)
+		if directors != nil {
+			directors.taken = directors.taken.plus(need)
+		}
+		w.fitted = &need
+	}
+	p.exceed(over)
+}
+
+// inOrder returns them in the order in which there is room for them.
+func (p *plan) inOrder() []*wish {
+	first := make([]*wish, 0, len(p.of))
+	var rest []*wish
+	for _, w := range p.of { // the oldest first
+		if w.runs() {
+			first = append(first, w)
+		} else {
+			rest = append(rest, w)
+		}
+	}
+	return append(first, rest...)
+}
+
+// runs reports whether it had room when it took as much as now. Of a process before this one the
+// status tells.
+func (w *wish) runs() bool {
+	if w.fitted != nil {
+		return w.takes().within(*w.fitted)
+	}
+	return !w.over && w.service != nil && len(w.service.Status.LoadBalancer.Ingress) > 0
+}
+
+// takes is what it takes of directors, counted once for what it was translated to.
+func (w *wish) takes() takes {
+	if w.made.takes == nil {
+		t := takesOf(w.made.services)
+		w.made.takes = &t
+	}
+	return *w.made.takes
+}
+
+// exceed notes which there is no room for.
+func (p *plan) exceed(over map[*wish]string) {
+	for _, w := range p.of {
+		why, is := over[w]
+		if is != w.over {
+			p.revision++
+		}
+		if is != w.over || p.over[w] != why {
+			p.unsettled[w] = true
+		}
+	}
+	for w := range over {
+		w.fitted = nil
+	}
+	for _, w := range p.of {
+		_, w.over = over[w]
+	}
+	p.over = over
+}
+
+// beyond returns what there is no room for, as directors' refusals.
+func (p *plan) beyond() (refused []refusal) {
+	for _, w := range p.of {
+		if why, is := p.over[w]; is {
+			refused = append(refused, refusal{w, why})
+		}
+	}
+	return refused
+}
+
+// spaceOf is what the directors of a group have.
+func spaceOf(g *v1alpha1.DirectorGroup) *space {
+	s := &space{name: "DirectorGroup " + g.Name + ": spec.limits.", names: [...]string{"services", "backends", "sourceRanges", "ringMemory"},
+		most: takes{model.DefaultServices, model.DefaultBackends, model.DefaultSourceRanges, model.DefaultRingMemory}}
+	if l := g.Spec.Limits; l != nil {
+		for i, n := range []int64{int64(l.Services), int64(l.Backends), int64(l.SourceRanges), l.RingMemory} {
+			if n > 0 {
+				s.most[i] = uint64(n)
+			}
+		}
+	}
+	return s
+}
+
+// ask asks a director for its limits. What is not answered stays as it was: if nobody has ever
+// answered, nothing is counted, and the directors are left to refuse what is too much.
+func (w *setWriter) ask(ctx context.Context, p *plan) {
+	if w.limits.most != (takes{}) && w.revision == p.revision && w.taken {
+		return
+	}
+	for _, d := range w.directors {
+		if s, err := d.Client.Status(ctx); err == nil {
+			l := s.Limits
+			w.limits.most = takes{uint64(l.Services), uint64(l.Backends), uint64(l.SourceRanges), l.RingMemory}
+			return
+		}
+	}
+}
+
+// countOthers counts what others than Kubernetes take of the directors, and reports whether that
+// is another number than was known.
+func (w *setWriter) countOthers(ctx context.Context) bool {
+	for _, d := range w.directors {
+		sets, err := d.Client.Sets(ctx)
+		var others takes
+		for _, other := range sets {
+			if other.Owner == w.owner || err != nil {
+				continue
+			}
+			var set api.Set
+			if set, err = d.Client.Set(ctx, other.Owner); err == nil {
+				others = others.plus(takesOf(set.Services))
+			}
+		}
+		if err == nil {
+			if c, err := d.Client.Config(ctx); err == nil {
+				others[2] += uint64(len(c.Director.KernelSources))
+			}
+			changed := others != w.limits.others
+			w.limits.others = others
+			return changed
+		}
+	}
+	return false
+}
