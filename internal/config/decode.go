@@ -46,6 +46,7 @@ var required = map[reflect.Type][][2]string{
 	},
 	reflect.TypeFor[model.Backend]():           {{"address", "an IP address"}},
 	reflect.TypeFor[model.Hook]():              {{"name", "of your choice"}},
+	reflect.TypeFor[model.OwnerLimits]():       {{"owner", "of a set"}},
 	reflect.TypeFor[model.BFDNeighbor]():       {{"address", "an IP address"}},
 	reflect.TypeFor[model.BFDAuthentication](): {{"password-file", "a file whose first line is the key"}},
 	reflect.TypeFor[model.NeighborInterface](): {{"name", "an interface of the director's"}},

@@ -56,6 +56,9 @@ func (k *Keeper) giving(owner string, documents []model.Document) *ledger {
 		if err == nil {
 			_, err = k.joined.join(file, next, owner)
 		}
+		if err == nil {
+			err = beyond(file, owner, store.Set{Documents: documents}.Services())
+		}
 		return next, err
 	})
 }

@@ -1,6 +1,7 @@
 package desired
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -114,6 +115,9 @@ func (j *joined) anew(c model.Config, state store.State, changes string, valid f
 	for n, f := range fields {
 		refused.Refusals[n] = Refusal{FieldError: model.FieldError{Path: f.Path, Problem: f.Problem}}
 		r := &refused.Refusals[n]
+		if limit, is := strings.CutPrefix(f.Other, "director.limits."); is && f.Path == "services" {
+			r.Problem += takers(services, owners, limit)
+		}
 		i, of := serviceIndex(f.Path)
 		j, with := serviceIndex(f.Other)
 		of, with = of && i < len(owners), with && j < len(owners)
@@ -144,4 +148,35 @@ func (j *joined) anew(c model.Config, state store.State, changes string, valid f
 func serviceIndex(path string) (i int, is bool) {
 	n, err := fmt.Sscanf(path, "services[%d]", &i)
 	return i, n == 1 && err == nil
+}
+
+// takers says how much of a limit each owner takes, the most first.
+func takers(services []model.Service, owners []string, limit string) string {
+	of := map[string]uint64{}
+	for i, owner := range owners {
+		of[owner] += model.TakenBy(services[i : i+1]).Of(limit)
+	}
+	names := slices.SortedFunc(maps.Keys(of), func(a, b string) int { return cmp.Or(cmp.Compare(of[b], of[a]), cmp.Compare(a, b)) })
+	var list []string
+	for _, owner := range names[:min(len(names), mostTakers)] {
+		list = append(list, fmt.Sprintf("owner %q has %d", owner, of[owner]))
+	}
+	return ": " + strings.Join(list, ", ")
+}
+
+// mostTakers is how many owners are named that take of a limit.
+const mostTakers = 5
+
+// beyond says what of an owner's services is beyond what director.owners lets it have. It is asked
+// when they are put alone: what runs goes on when the limit is made a smaller one.
+func beyond(file model.Config, owner string, services []model.Service) error {
+	for _, l := range file.Director.Owners {
+		if l.Owner != owner {
+			continue
+		}
+		if why := l.Refuse(services); why != "" {
+			return &RefusedError{Refusals: []Refusal{{FieldError: model.FieldError{Path: "services", Problem: why}}}}
+		}
+	}
+	return nil
 }

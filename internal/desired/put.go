@@ -211,6 +211,9 @@ func (k *Keeper) replaceInTurn(owner string, puts []*proposal) *ledger {
 		if err == nil {
 			_, err = k.joined.join(file, next, owner)
 		}
+		if err == nil {
+			err = beyond(file, owner, services)
+		}
 		return next, err
 	})
 }

@@ -39,7 +39,9 @@ type Director struct {
 	Neighbor Neighbor `json:"neighbor,omitzero"`
 	// KernelSources are whose packets it leaves to its kernel, of services with the same key.
 	KernelSources []netip.Prefix `json:"kernel-sources,omitempty"`
-	Store         Store          `json:"store,omitzero"`
+	// Owners bound the sets of some owners, when they are put.
+	Owners []OwnerLimits `json:"owners,omitempty"`
+	Store  Store         `json:"store,omitzero"`
 }
 
 // Store is where a director keeps sets of services, and the logs of all services.

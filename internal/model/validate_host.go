@@ -59,6 +59,7 @@ func (v *validation) director() {
 	v.limit("director.limits.flows", uint64(d.Limits.Flows), MinFlows, MaxFlows)
 	v.limit("director.limits.source-ranges", uint64(d.Limits.SourceRanges), 1, MaxSourceRanges)
 	v.prefixes("director.kernel-sources", d.KernelSources)
+	v.owners()
 	v.answering()
 	v.store()
 }
