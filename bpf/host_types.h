@@ -145,6 +145,7 @@ enum host_reason {
 	HOST_CLAMP_FITS,    /* SYN whose MSS fits as it is */
 	HOST_CLAMP_ABSENT,  /* SYN without a readable MSS option: peers assume 536 or 1220 */
 	/* Appended, because counters outlive versions. Ingress: dropped. */
-	HOST_DROP_UNKNOWN_HOP, /* it was to go on to a host that is no backend of the service */
+	HOST_DROP_UNKNOWN_HOP,  /* it was to go on to a host that is no backend of the service */
+	HOST_DROP_INNER_SOURCE, /* from where no client of a VIP of this host is: see is_nobodys */
 	HOST_REASON_COUNT,
 };

@@ -74,6 +74,7 @@ struct tunnel {
 /* What the inner headers say. */
 struct inner {
 	struct host_endpoint destination;
+	struct address source;
 	__u32 service; /* index of its service */
 	__u32 length;
 	__u32 l4;    /* bytes before its L4 header; 0: none, or not all of it: a fragment */
@@ -275,6 +276,7 @@ static __always_inline enum host_reason parse_inner4(struct cursor *c, struct in
 	    bpf_ntohs(ip->tot_len) != c->left)
 		return HOST_DROP_INNER_MALFORMED;
 	map_address(&destination->address, ip->daddr);
+	map_address(&inner->source, ip->saddr);
 	destination->protocol = ip->protocol;
 	if (ip->frag_off & bpf_htons(IPV4_OFFSET_MASK)) {
 		destination->protocol = IPPROTO_ICMP;
@@ -342,6 +344,7 @@ static __always_inline enum host_reason parse_inner6(struct cursor *c, struct in
 		return HOST_DROP_INNER_MALFORMED;
 	inner->ipv6 = 1;
 	__builtin_memcpy(&destination->address, &ip->daddr, sizeof(destination->address));
+	__builtin_memcpy(&inner->source, &ip->saddr, sizeof(inner->source));
 	destination->protocol = ip->nexthdr;
 	c->at = ip + 1;
 	c->left -= sizeof(*ip);

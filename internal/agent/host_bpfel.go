@@ -110,7 +110,8 @@ const (
 	bpfHostReasonHOST_CLAMP_FITS           bpfHostReason = 29
 	bpfHostReasonHOST_CLAMP_ABSENT         bpfHostReason = 30
 	bpfHostReasonHOST_DROP_UNKNOWN_HOP     bpfHostReason = 31
-	bpfHostReasonHOST_REASON_COUNT         bpfHostReason = 32
+	bpfHostReasonHOST_DROP_INNER_SOURCE    bpfHostReason = 32
+	bpfHostReasonHOST_REASON_COUNT         bpfHostReason = 33
 )
 
 type bpfHostService struct {

@@ -208,7 +208,8 @@ func (row ingressRow) context() any {
 }
 
 func isDrop(reason bpfHostReason) bool {
-	return reason >= bpfHostReasonHOST_DROP_INNER_MALFORMED && reason <= bpfHostReasonHOST_DROP_DECAP_FAILED || reason == bpfHostReasonHOST_DROP_UNKNOWN_HOP
+	return reason >= bpfHostReasonHOST_DROP_INNER_MALFORMED && reason <= bpfHostReasonHOST_DROP_DECAP_FAILED ||
+		reason == bpfHostReasonHOST_DROP_UNKNOWN_HOP || reason == bpfHostReasonHOST_DROP_INNER_SOURCE
 }
 
 // checkCounts checks that exactly one reason counted the packet, and exactly the

@@ -1,6 +1,10 @@
 package agent
 
-import "weir.io/weir/internal/packet"
+import (
+	"net/netip"
+
+	"weir.io/weir/internal/packet"
+)
 
 // refused are frames that ingress does not unwrap.
 func refused() []ingressRow {
@@ -45,7 +49,7 @@ func refused() []ingressRow {
 		noService = bpfHostReasonHOST_DROP_NO_SERVICE
 		notPeer   = bpfHostReasonHOST_DROP_NOT_PEER
 	)
-	return []ingressRow{
+	return append([]ingressRow{
 		{name: "ARP", in: build(frame{packet.EthernetHeader{Type: packet.EtherTypeARP}, packet.Zeros(28)}), reason: notIP},
 		{name: "two tags", reason: notIP, only: onXDP, link: 18,
 			in: build(frame{ether, packet.VLANTag{ID: 5}, packet.VLANTag{ID: 6}, fromDirector}, web)},
@@ -127,7 +131,36 @@ func refused() []ingressRow {
 
 		// Without a type the kernel does not know how to take such a packet apart.
 		{name: "coalesced by nobody knows whom", in: outer(fromDirector), reason: bpfHostReasonHOST_DROP_DECAP_FAILED, only: onTC, gso: 30},
+	}, nobodys()...)
+}
+
+// nobodys are packets to services from where no client is: from addresses that nobody has, and, of
+// UDP, from a VIP of this host.
+func nobodys() (rows []ingressRow) {
+	add := func(source string, vip netip.Addr, l4 packet.Header) {
+		outer := ip(director6, host6)
+		if vip.Is4() {
+			outer = ip(director4, host4)
+		}
+		rows = append(rows, ingressRow{name: source + " to " + vip.String(), reason: bpfHostReasonHOST_DROP_INNER_SOURCE,
+			in: build(frame{ether, outer}, frame{ip(netip.MustParseAddr(source), vip), l4})})
 	}
+	tcp, udp := packet.TCPHeader{Src: 33000, Dst: 443, Flags: packet.ACK}, packet.UDPHeader{Src: 53, Dst: 53}
+	for _, source := range []string{"0.0.0.0", "127.0.0.1", "224.0.0.1", "239.1.2.3", "255.255.255.255"} {
+		add(source, vip4, tcp)
+		add(source, vip4, udp)
+	}
+	for _, source := range []string{"::", "::1", "::ffff:10.0.0.1", "ff02::1"} {
+		add(source, vip6, tcp)
+		add(source, vip6, udp)
+	}
+	for _, source := range []netip.Addr{vip4, rangeVIP4} {
+		add(source.String(), vip4, udp)
+	}
+	for _, source := range []netip.Addr{vip6, rangeVIP6} {
+		add(source.String(), vip6, udp)
+	}
+	return rows
 }
 
 // beyond makes a GUE header say that 16 bytes of private data follow.
