@@ -287,6 +287,8 @@ static __always_inline enum reason follow_fragment(struct xdp_md *ctx, struct pa
 			       PASS_NO_SERVICE;
 	if (first->path == FRAGMENT_TO_KERNEL)
 		return PASS_NO_SERVICE;
+	if (first->path == FRAGMENT_ECHO)
+		return send_echo(ctx, packet);
 	packet->hash = first->hash;
 	packet->snat = first->snat;
 	*index = first->backend;
@@ -327,8 +329,10 @@ static __always_inline enum reason prepare(struct xdp_md *ctx, struct packet *pa
 	enum reason reason = CONTINUE;
 
 	if (may_be_refused(&packet->flow))
-		reason = refuse(packet, NO_SERVICE);
-	if (reason == CONTINUE && packet->flags & (PACKET_FRAGMENT_FIRST | PACKET_FRAGMENT_LATER))
+		reason = refuse(ctx, packet, NO_SERVICE);
+	/* Pings have no ports: wherever one of their fragments comes, all do, and are answered. */
+	if (reason == CONTINUE && packet->flags & (PACKET_FRAGMENT_FIRST | PACKET_FRAGMENT_LATER) &&
+	    (packet->request || !is_icmp(&packet->flow)))
 		reason = meet(ctx, packet);
 	if (reason != CONTINUE || !(packet->flags & PACKET_ICMP))
 		return reason;
@@ -337,9 +341,10 @@ static __always_inline enum reason prepare(struct xdp_md *ctx, struct packet *pa
 }
 
 /* A service has what the packet is for. Whoever must not call it is nobody's client. */
-static __always_inline enum reason refuse_client(const struct packet *packet, __u32 service)
+static __always_inline enum reason refuse_client(struct xdp_md *ctx, const struct packet *packet,
+						 __u32 service)
 {
-	enum reason reason = refuse(packet, service);
+	enum reason reason = refuse(ctx, packet, service);
 
 	if (reason != CONTINUE)
 		count_drop(service, packet);
@@ -376,7 +381,7 @@ static __always_inline enum reason decide(struct xdp_md *ctx, struct packet *pac
 			return no_service(ctx, packet);
 		packet->service = service + 1;
 		if (unlikely(may_be_refused(&packet->flow)))
-			reason = refuse_client(packet, service);
+			reason = refuse_client(ctx, packet, service);
 		if (likely(reason == CONTINUE))
 			reason = place(ctx, packet, service, &index, &backend);
 	}

@@ -145,21 +145,10 @@ static __always_inline enum reason send_back(struct xdp_md *ctx, struct packet *
 	return ethertype == GROUP_TAKE ? FORWARD_FRAGMENT_MET : FORWARD_FRAGMENT_WAITS;
 }
 
-/* Waiting takes six packets where there was one: so many a second and CPU, and no more. */
-static __always_inline int may_wait(const struct settings *settings)
+/* Waiting takes six packets where there was one: so many a second and CPU, and few more. */
+static __always_inline int may_wait(const struct packet *packet, const struct settings *settings)
 {
-	__u64 second = bpf_ktime_get_ns() / 1000000000;
-	struct budget *budget;
-	__u32 zero = 0;
-
-	budget = bpf_map_lookup_elem(&wait_budgets, &zero);
-	if (!budget)
-		return 0;
-	if (budget->second != second) {
-		budget->second = second;
-		budget->used = 0;
-	}
-	return budget->used++ < settings->wait_rate;
+	return may_spend(&wait_budgets, &packet->flow, settings->wait_rate, settings);
 }
 
 /* The same on every director of the group: what all fragments of a packet have. */
@@ -207,7 +196,7 @@ static __always_inline enum reason meet_later(struct xdp_md *ctx, struct packet 
 		return send_back(ctx, packet, trips + 1, GROUP_MEET);
 	first = find_fragment(packet);
 	if (!first)
-		return trips < GROUP_TRIPS_LAST && may_wait(settings) ?
+		return trips < GROUP_TRIPS_LAST && may_wait(packet, settings) ?
 			       send_back(ctx, packet, trips + 1, GROUP_MEET) :
 			       DROP_FRAGMENT_UNKNOWN;
 	if (first->path == FRAGMENT_TO_PEER)
@@ -233,8 +222,9 @@ static __always_inline enum reason meet_own(struct xdp_md *ctx, struct packet *p
 		return CONTINUE;
 	first = find_fragment(packet);
 	if (!first)
-		return may_wait(settings) ? send_to_peer(ctx, packet, second, 1, GROUP_MEET) :
-					    CONTINUE;
+		return may_wait(packet, settings) ?
+			       send_to_peer(ctx, packet, second, 1, GROUP_MEET) :
+			       CONTINUE;
 	if (first->path == FRAGMENT_TO_PEER)
 		return send_to_peer(ctx, packet, first->snat, 0, GROUP_TAKE);
 	return CONTINUE;

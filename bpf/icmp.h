@@ -6,8 +6,10 @@
  */
 #pragma once
 
+#include "budget.h"
 #include "checksum.h"
 #include "forward.h"
+#include "fragment.h"
 #include "service.h"
 
 /* The kernel's icmp.h needs a C library; these are all that is used of it. */
@@ -92,17 +94,11 @@ static __always_inline int answer_ipv6(struct xdp_md *ctx, const struct packet *
 	return 1;
 }
 
-/* The frame goes back as an echo reply: types change, the payload stays. */
-static __always_inline enum reason answer_echo(struct xdp_md *ctx, struct packet *packet)
+/* Back to where the frame comes from, as the VIP's. */
+__noinline enum reason send_echo(struct xdp_md *ctx, struct packet *packet)
 {
-	struct icmp_header *icmp = l4_header(ctx, packet);
-	__u8 reply = packet->flow.ipv6 ? ICMPV6_ECHO_REPLY : ICMP_ECHO_REPLY;
-
-	if ((void *)(icmp + 1) > frame_end(ctx))
+	if (!packet)
 		return PASS_MALFORMED;
-	icmp->checksum = checksum_update(icmp->checksum, bpf_htons(icmp->type << 8),
-					 bpf_htons(reply << 8));
-	icmp->type = reply;
 	if (packet->flow.ipv6 ? !answer_ipv6(ctx, packet) : !answer_ipv4(ctx, packet))
 		return PASS_MALFORMED;
 	if (frame(ctx) + sizeof(struct ethhdr) > frame_end(ctx))
@@ -110,6 +106,29 @@ static __always_inline enum reason answer_echo(struct xdp_md *ctx, struct packet
 	swap_ethernet(frame(ctx));
 	packet->action = XDP_TX;
 	return ANSWER_ECHO;
+}
+
+/*
+ * The frame goes back as an echo reply: types change, the payload stays. Of a ping in fragments the
+ * first one has the checksum, which changes by as much; the others follow it as they are, and the
+ * client puts them together.
+ */
+static __always_inline enum reason answer_echo(struct xdp_md *ctx, struct packet *packet)
+{
+	struct icmp_header *icmp = l4_header(ctx, packet);
+	__u8 reply = packet->flow.ipv6 ? ICMPV6_ECHO_REPLY : ICMP_ECHO_REPLY;
+
+	if (packet->flags & PACKET_FRAGMENT_FIRST) {
+		remember_fragment(packet, NO_BACKEND, FRAGMENT_ECHO);
+		icmp = l4_header(ctx, packet);
+	}
+	if ((void *)(icmp + 1) > frame_end(ctx))
+		return PASS_MALFORMED;
+	icmp->checksum = checksum_not_zero(checksum_update(icmp->checksum,
+							   bpf_htons(icmp->type << 8),
+							   bpf_htons(reply << 8)));
+	icmp->type = reply;
+	return send_echo(ctx, packet);
 }
 
 /* A short packet may be padded by Ethernet: what is in the frame is not always in the packet. */
@@ -179,34 +198,24 @@ static __always_inline enum reason parse_icmp(struct xdp_md *ctx, struct packet 
 	if ((void *)(icmp + 1) > frame_end(ctx) ||
 	    !packet_holds(packet, packet->l4 + sizeof(*icmp)))
 		return PASS_MALFORMED;
-	/* The rest of it is elsewhere: the kernel puts it together. */
-	if (packet->flags & PACKET_FRAGMENT_FIRST)
-		return PASS_NO_SERVICE;
+	/* In fragments nobody sends one: what it quotes is cut to fit. */
 	if (is_error(icmp->type, packet->flow.ipv6))
-		return parse_quoted(ctx, packet);
+		return packet->flags & PACKET_FRAGMENT_FIRST ? PASS_NO_SERVICE :
+							       parse_quoted(ctx, packet);
+	/* From another director only one of an earlier version comes: its answer would go there. */
 	if (icmp->type == (packet->flow.ipv6 ? ICMPV6_ECHO_REQUEST : ICMP_ECHO_REQUEST) &&
-	    !icmp->code &&
+	    !icmp->code && !packet->request &&
 	    is_vip(packet->flow.segment, &packet->flow.destination, packet->flow.ipv6))
 		return answer_echo(ctx, packet);
 	return PASS_NO_SERVICE;
 }
 
 /* Errors are rate limited per CPU and second (RFC 1812, 4.3.2.8; RFC 4443, 2.4 f). */
-static __always_inline int icmp_allowed(void)
+static __always_inline int icmp_allowed(const struct packet *packet)
 {
-	__u64 second = bpf_ktime_get_ns() / 1000000000;
 	const struct settings *settings = get_settings();
-	struct budget *budget;
-	__u32 zero = 0;
 
-	budget = bpf_map_lookup_elem(&icmp_budgets, &zero);
-	if (!settings || !budget)
-		return 0;
-	if (budget->second != second) {
-		budget->second = second;
-		budget->used = 0;
-	}
-	return budget->used++ < settings->icmp_rate;
+	return settings && may_spend(&icmp_budgets, &packet->flow, settings->icmp_rate, settings);
 }
 
 /* The checksum of `length` bytes (a constant) at `data`, which the caller has checked. */
@@ -300,7 +309,7 @@ static __noinline enum reason answer_too_big(struct xdp_md *ctx, struct packet *
 
 	if (packet->length > get_link_mtu())
 		return DROP_SUPER_FRAME;
-	if (packet->flags & PACKET_ICMP_ERROR || packet->length < quote || !icmp_allowed())
+	if (packet->flags & PACKET_ICMP_ERROR || packet->length < quote || !icmp_allowed(packet))
 		return DROP_TOO_BIG_LIMITED;
 	/* Always room for two tags: 6.1 loses the bounds of a length that was spilled. */
 	if (bpf_xdp_load_bytes(ctx, 0, &link, sizeof(link)))

@@ -296,7 +296,7 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
+	__uint(max_entries, 1 + (1 << BUDGET_SOURCES_BITS));
 	__type(key, __u32);
 	__type(value, struct budget);
 } icmp_budgets SEC(".maps");
@@ -329,7 +329,7 @@ struct {
 /* Fragments that wait for their first one. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
+	__uint(max_entries, 1 + (1 << BUDGET_SOURCES_BITS));
 	__type(key, __u32);
 	__type(value, struct budget);
 } wait_budgets SEC(".maps");

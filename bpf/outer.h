@@ -147,7 +147,6 @@ static __always_inline __be16 checksum_gue6(const struct packet *packet, const s
 	const __be32 *addresses = (const __be32 *)&ip->saddr;
 	int known;
 	__u64 sum = inner_sum(packet, &known) + outer;
-	__u16 checksum;
 
 	if (!known)
 		return 0;
@@ -157,6 +156,5 @@ static __always_inline __be16 checksum_gue6(const struct packet *packet, const s
 	for (int i = 0; i < 8; i++)
 		sum += addresses[i];
 	sum += (__u64)bpf_htons(udp_length) + bpf_htons(IPPROTO_UDP);
-	checksum = ~checksum_fold(sum);
-	return checksum ? checksum : 0xffff;
+	return checksum_not_zero(~checksum_fold(sum));
 }

@@ -13,7 +13,9 @@
 #include "maps.h"
 #include "nat.h"
 #include "packet.h"
+#include "pick.h"
 #include "service.h"
+#include "source.h"
 
 /* Whether an address may be a VIP or a backend's. As sourceBit in internal/datapath. */
 static __always_inline int in_source_filter(const struct address *address, __u8 ipv6)
@@ -78,8 +80,52 @@ static __always_inline int serves(const struct flow *flow, __u32 service)
 	return bpf_map_lookup_elem(&backend_sources, &key) != NULL;
 }
 
-/* Who must not call: a packet to a service or, NO_SERVICE, to a VIP. CONTINUE: it may. */
-__noinline enum reason refuse(const struct packet *packet, __u32 service)
+/* What the kernel would do with a packet to that address; BPF_FIB_LKUP_RET_... */
+static __always_inline int kernels_way(struct xdp_md *ctx, const struct flow *flow)
+{
+	struct bpf_fib_lookup route = {};
+
+	ask_route(flow, ctx->ingress_ifindex, &route);
+	return bpf_fib_lookup(ctx, &route, sizeof(route), 0);
+}
+
+/* Whether the kernel of this host has the VIP itself: as hosts do whose own addresses are VIPs, too. */
+static __always_inline int is_own_vip(struct xdp_md *ctx, const struct flow *flow)
+{
+	return kernels_way(ctx, flow) == BPF_FIB_LKUP_RET_NOT_FWDED;
+}
+
+/* Whether a service is where a packet comes from, so that its answer would be a question. */
+static __noinline int comes_from_service(const struct flow *flow)
+{
+	const struct settings *settings = get_settings();
+	struct flow back = {
+		.segment = flow->segment,
+		.destination = flow->source,
+		.destination_port = flow->source_port,
+		.protocol = flow->protocol,
+		.ipv6 = flow->ipv6,
+	};
+
+	return find_exact(&back) != NO_SERVICE ||
+	       (settings && settings->flags & SETTINGS_RANGES && find_range(&back, 0));
+}
+
+/* Whether the service leaves packets from there to the kernel. */
+static __always_inline int is_kernels(const struct packet *packet, __u32 service)
+{
+	__u64 *first = bpf_map_lookup_elem(&rings, &service);
+	const struct ring_header *header = first ? ring_line_at(*(volatile __u64 *)first) : NULL;
+
+	return header && header->flags & RING_KERNEL_SOURCES &&
+	       is_in_source_ranges(packet, KERNEL_SOURCES_SET - !!packet->flow.ipv6);
+}
+
+/*
+ * Who must not call: a packet to a service or, NO_SERVICE, to a VIP. CONTINUE: it may. Hosts whose
+ * own addresses are VIPs (NodePort) call each other: by any port but a service's.
+ */
+__noinline enum reason refuse(struct xdp_md *ctx, const struct packet *packet, __u32 service)
 {
 	const struct flow *flow;
 
@@ -90,18 +136,13 @@ __noinline enum reason refuse(const struct packet *packet, __u32 service)
 		return CONTINUE;
 	if (is_nobodys(flow))
 		return DROP_SOURCE_INVALID;
-	if (is_vip(flow->segment, &flow->source, flow->ipv6))
-		return DROP_SOURCE_VIP;
+	if (is_vip(flow->segment, &flow->source, flow->ipv6)) {
+		if (service != NO_SERVICE && is_kernels(packet, service))
+			return CONTINUE;
+		if (!is_own_vip(ctx, flow) || (service != NO_SERVICE && comes_from_service(flow)))
+			return DROP_SOURCE_VIP;
+	}
 	return service != NO_SERVICE && serves(flow, service) ? DROP_SOURCE_BACKEND : CONTINUE;
-}
-
-/* What the kernel would do with a packet to that address; BPF_FIB_LKUP_RET_... */
-static __always_inline int kernels_way(struct xdp_md *ctx, const struct flow *flow)
-{
-	struct bpf_fib_lookup route = {};
-
-	ask_route(flow, ctx->ingress_ifindex, &route);
-	return bpf_fib_lookup(ctx, &route, sizeof(route), 0);
 }
 
 /* Whether the kernel has a socket that waits for the packet, or may open one for it. */

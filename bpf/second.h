@@ -196,9 +196,7 @@ static __always_inline void update_udp(struct udphdr *udp, __u64 removed, __u64 
 {
 	if (!udp->check)
 		return;
-	udp->check = checksum_update(udp->check, removed, added);
-	if (!udp->check)
-		udp->check = 0xffff;
+	udp->check = checksum_not_zero(checksum_update(udp->check, removed, added));
 }
 
 static __always_inline int readdress4(struct passed4 *p, void *end, const struct tunnel *t,

@@ -46,7 +46,7 @@ static __always_inline __u64 sum_flow(const struct flow *flow)
 /* A UDP checksum of zero would say that there is none (RFC 768); a real zero is written 0xffff. */
 static __always_inline __u16 l4_checksum(__u8 protocol, __u16 checksum)
 {
-	return protocol == IPPROTO_UDP && !checksum ? 0xffff : checksum;
+	return protocol == IPPROTO_UDP ? checksum_not_zero(checksum) : checksum;
 }
 
 static __always_inline int rewrite_ip(void *header, void *end, const struct address *source,

@@ -303,6 +303,7 @@ enum fragment_path {
 	FRAGMENT_TO_BACKEND = 1,
 	FRAGMENT_TO_CLIENT = 2, /* NAT reply */
 	FRAGMENT_TO_PEER = 3,   /* the first one was another director's of the group */
+	FRAGMENT_ECHO = 4,      /* a ping, which is answered piece by piece */
 };
 
 struct fragment {
@@ -316,7 +317,12 @@ struct fragment {
 	__u32 snat;
 };
 
-/* What this CPU has used, in this second, of what it may do in one. */
+/*
+ * What this CPU has used, in this second, of what it may do in one: the first is all sources',
+ * those behind it are each of some: see budget.h.
+ */
+#define BUDGET_SOURCES_BITS 6
+
 struct budget {
 	__u64 second;
 	__u32 used;

@@ -38,6 +38,10 @@ var stateMaps = map[string][]string{
 	directorMapServiceDrops:    nil,
 }
 
+// formatPaths is how many values of enum fragment_path name the fragments' format. Those that
+// were appended since are no other version's, which drops what follows them.
+const formatPaths = 4
+
 // snatTypes are those of full NAT's table, which is no map of the program's own.
 var snatTypes = []string{"snat_header", "snat_bucket", "snat_state", "snat_fin", "asked_state"}
 
@@ -64,6 +68,9 @@ func stateHash(spec *ebpf.CollectionSpec, name string) (string, error) {
 		t, err := spec.Types.AnyTypeByName(of)
 		if err != nil {
 			return "", fmt.Errorf("find type %s: %w", of, err)
+		}
+		if path, is := t.(*btf.Enum); is && of == "fragment_path" {
+			t = firstOf(path, formatPaths)
 		}
 		types = append(types, t)
 	}

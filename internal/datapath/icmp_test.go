@@ -1,7 +1,11 @@
 package datapath
 
 import (
+	"bytes"
+	"encoding/binary"
 	"fmt"
+	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"weir.io/weir/internal/model"
@@ -163,6 +167,82 @@ func testEcho(t *testing.T) {
 			row{name: "VIP of another segment", in: otherSegment}.passed(directorReasonPASS_NO_SERVICE),
 			row{name: "other code", in: build(ip(client, vip), strangeEcho(is4))}.passed(directorReasonPASS_NO_SERVICE))
 	}
+	loadTestDirector(t, w).check(t, rows)
+}
+
+// testEchoSums: whatever a ping says, its answer has a checksum that a receiver takes: of one that
+// says nothing but zeroes, too, of whose answer no part is anything else (RFC 1624 leaves that out).
+func testEchoSums(t *testing.T) {
+	w := &testWorld{}
+	random := rand.New(rand.NewPCG(15, 1624))
+	for _, is4 := range []bool{true, false} {
+		w.add(testService{vip: vipAddress(is4, 1), protocol: model.TCP, port: singlePort(80), backends: []testBackend{{}}})
+	}
+	d := loadTestDirector(t, w)
+	for _, is4 := range []bool{true, false} {
+		from, to := clientOf(is4), vipAddress(is4, 1)
+		for try := range 3000 {
+			rest, payload := uint32(0), make(packet.Bytes, random.IntN(40))
+			switch {
+			case try < 41:
+				payload = make(packet.Bytes, try)
+			case try < 41+65536/40:
+				rest = random.Uint32() // an ID and a number, and no more
+				payload = nil
+			case try%3 == 0: // all of it adds up to zero
+				rest = 0xffff<<16 | uint32(try)
+				payload = binary.BigEndian.AppendUint16(nil, ^uint16(try))
+			default:
+				rest = random.Uint32()
+				for i := range payload {
+					payload[i] = byte(random.UintN(256))
+				}
+			}
+			request, reply := packet.Header(packet.ICMPv4Header{Type: packet.EchoRequest, Rest: rest}), packet.Header(packet.ICMPv4Header{Type: packet.EchoReply, Rest: rest})
+			if !is4 {
+				request, reply = packet.ICMPv6Header{Type: packet.EchoRequest6, Rest: rest}, packet.ICMPv6Header{Type: packet.EchoReply6, Rest: rest}
+			}
+			in := build(ip(from, to), request, payload)
+			action, out := d.run(t, in, 0)
+			want := packet.Build(packet.EthernetHeader{Dst: clientMAC, Src: ownMAC}, withTTL(ip(to, from), 64), reply, payload)
+			at := len(want) - len(payload) - 6
+			if binary.BigEndian.Uint16(want[at:]) == 0 {
+				want[at], want[at+1] = 0xff, 0xff // the same sum
+			}
+			if action != xdpTX || !bytes.Equal(out, want) {
+				t.Fatalf("try %d: verdict %d\n%s\nwant\n%s", try, action, packet.Describe(out), packet.Describe(want))
+			}
+			if err := packet.VerifyChecksums(out); err != nil {
+				t.Fatalf("try %d: %v\n%s", try, err, packet.Describe(out))
+			}
+		}
+	}
+}
+
+// testEchoOptions: headers between IP's and a ping's are no reason to leave it unanswered.
+func testEchoOptions(t *testing.T) {
+	w := &testWorld{}
+	w.add(testService{vip: vipAddress(false, 1), protocol: model.TCP, port: singlePort(80), backends: []testBackend{{}}})
+	w.add(testService{vip: vipAddress(true, 1), protocol: model.TCP, port: singlePort(80), backends: []testBackend{{}}})
+	var rows []row
+	back := packet.EthernetHeader{Dst: clientMAC, Src: ownMAC}
+	chains := map[string][]packet.Header{
+		"hop-by-hop":          {packet.ExtensionHeader{Kind: packet.HopByHop}},
+		"destination options": {packet.ExtensionHeader{Kind: packet.DestOptions, Data: make([]byte, 20)}},
+		"both":                {packet.ExtensionHeader{Kind: packet.HopByHop}, packet.ExtensionHeader{Kind: packet.DestOptions}},
+	}
+	for name, chain := range chains {
+		request, answer := echo(false, true, ip(client6, vipAddress(false, 1)), 56), echo(false, false, withTTL(ip(vipAddress(false, 1), client6), 64), 56)
+		rows = append(rows, row{name: name, in: build(slices.Insert(request, 1, chain...)...)}.
+			answered(directorReasonANSWER_ECHO, packet.Build(append([]packet.Header{back}, slices.Insert(answer, 1, chain...)...)...)))
+	}
+	options := func(h packet.Header) packet.Header {
+		four := h.(packet.IPv4Header)
+		four.Options = []byte{1, 1, 1, 0}
+		return four
+	}
+	rows = append(rows, row{name: "IPv4 options", in: build(echo(true, true, options(ip(client4, vipAddress(true, 1))), 56)...)}.
+		answered(directorReasonANSWER_ECHO, packet.Build(append([]packet.Header{back}, echo(true, false, options(withTTL(ip(vipAddress(true, 1), client4), 64)), 56)...)...)))
 	loadTestDirector(t, w).check(t, rows)
 }
 

@@ -151,12 +151,14 @@ type testContext struct {
 // copyBudgets brings the budgets up to date.
 func (x *observer) copyBudgets(live map[string]*ebpf.Map) error {
 	for _, name := range budgets {
-		var all []directorBudget
-		if err := live[name].Lookup(uint32(0), &all); err != nil {
-			return fmt.Errorf("read %s: %w", name, err)
-		}
-		if err := x.collection.Maps[name].Put(uint32(0), all); err != nil {
-			return fmt.Errorf("copy %s: %w", name, err)
+		for i := range live[name].MaxEntries() {
+			var all []directorBudget
+			if err := live[name].Lookup(i, &all); err != nil {
+				return fmt.Errorf("read %s: %w", name, err)
+			}
+			if err := x.collection.Maps[name].Put(i, all); err != nil {
+				return fmt.Errorf("copy %s: %w", name, err)
+			}
 		}
 	}
 	return nil

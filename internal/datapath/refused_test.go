@@ -50,6 +50,9 @@ func testRefused(t *testing.T) {
 	for _, is4 := range []bool{true, false} {
 		for _, protocol := range []model.Protocol{model.TCP, model.UDP} {
 			w, services := refusedWorld(is4, protocol)
+			for _, s := range services {
+				routeVIPs(t, is4, s.vip, vipAddress(is4, 0xfaff))
+			}
 			d := loadTestDirector(t, w)
 			t.Run(fmt.Sprintf("IPv4 %v, %s", is4, protocol), func(t *testing.T) { d.check(t, refusedRows(is4, protocol, services)) })
 		}
@@ -96,6 +99,7 @@ func flowFrom(source netip.Addr, s *testService) model.Flow {
 func testRefusedOtherwise(t *testing.T) {
 	for _, is4 := range []bool{true, false} {
 		w, services := refusedWorld(is4, model.UDP)
+		routeVIPs(t, is4, services[0].vip, vipAddress(is4, 0xfaff))
 		d := loadTestDirector(t, w)
 		s, vip := services[0], services[1].vip
 		nobody, _ := nobodys(is4)
@@ -117,6 +121,35 @@ func testRefusedOtherwise(t *testing.T) {
 		}
 		// What is for nobody's VIP is the kernel's, wherever it comes from: this host may route it.
 		rows = append(rows, row{name: "from a VIP to a client", in: build(ip(vip, clientOf(is4)), l4(model.UDP, servicePort, clientPort))}.passed(directorReasonPASS_NO_SERVICE))
+		t.Run(fmt.Sprintf("IPv4 %v", is4), func(t *testing.T) { d.check(t, rows) })
+	}
+}
+
+// testHostsThatAreVIPs: hosts whose own addresses are VIPs, as with NodePort, call each other, and
+// their services do not.
+func testHostsThatAreVIPs(t *testing.T) {
+	for _, is4 := range []bool{true, false} {
+		other, own := vipAddress(is4, 0xfd01), vipAddress(is4, 0xfd02)
+		routeVIPs(t, is4, other, own)
+		w := &testWorld{}
+		there := w.add(testService{vip: other, protocol: model.UDP, port: singlePort(30053), backends: []testBackend{{address: backendAddress(is4, 0x30)}}})
+		here := w.add(testService{vip: own, protocol: model.UDP, port: singlePort(30053), backends: []testBackend{{address: backendAddress(is4, 0x31)}}})
+		ranged := w.add(testService{vip: other, protocol: model.UDP, port: model.PortRange{First: 31000, Last: 31999}, backends: []testBackend{{}}})
+		w.settings.Flags |= uint32(directorSettingsFlagSETTINGS_RANGES)
+		d := loadTestDirector(t, w)
+		to := func(port uint16) []packet.Header {
+			return []packet.Header{ip(other, own), l4(model.UDP, port, 30053), packet.Text("from one host to another")}
+		}
+		f := model.Flow{Source: other, Destination: own, SourcePort: clientPort, DestinationPort: 30053, Protocol: uint8(model.UDP)}
+		ping := echo(is4, true, ip(other, own), 8)
+		answer := echo(is4, false, withTTL(ip(own, other), 64), 8)
+		rows := []row{
+			row{name: "from the other host", in: build(to(clientPort)...)}.forwarded(directorReasonFORWARD_L2DSR, here, 0, here.leaves(f, 0, to(clientPort)...)),
+			row{name: "from the other host's service", in: build(to(there.port.First)...)}.dropped(directorReasonDROP_SOURCE_VIP, here),
+			row{name: "from the other host's range of ports", in: build(to(ranged.port.First + 5)...)}.dropped(directorReasonDROP_SOURCE_VIP, here),
+			row{name: "ping", in: build(ping...)}.answered(directorReasonANSWER_ECHO, packet.Build(append([]packet.Header{packet.EthernetHeader{Dst: clientMAC, Src: ownMAC}}, answer...)...)),
+			row{name: "fragment", in: pieces(11, ip(other, own), l4(model.UDP, clientPort, 4789), packet.Zeros(600))[0]}.passed(directorReasonPASS_NO_SERVICE),
+		}
 		t.Run(fmt.Sprintf("IPv4 %v", is4), func(t *testing.T) { d.check(t, rows) })
 	}
 }
@@ -175,8 +208,7 @@ func routeVIPs(t *testing.T, is4 bool, vip, own netip.Addr) {
 	lo, err := netlink.LinkByName("lo")
 	must(t, err)
 	address := &netlink.Addr{IPNet: &net.IPNet{IP: own.AsSlice(), Mask: net.CIDRMask(own.BitLen(), own.BitLen())}}
-	must(t, netlink.AddrAdd(lo, address))
-	t.Cleanup(func() { must(t, netlink.AddrDel(lo, address)) })
+	must(t, netlink.AddrReplace(lo, address))
 }
 
 func forwarding(t *testing.T, is4, on bool) {

@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/packet"
 )
 
@@ -122,4 +123,55 @@ func monotonicSecond(t *testing.T) int64 {
 		t.Fatalf("read the clock: %v", err)
 	}
 	return now.Sec
+}
+
+// testTooBigSources: whoever uses up the budget for errors leaves every other network a part of it.
+func testTooBigSources(t *testing.T) {
+	const rate = 640
+	runtime.LockOSThread() // and never unlocked: the thread keeps its one CPU
+	var one unix.CPUSet
+	one.Set(0)
+	must(t, unix.SchedSetaffinity(0, &one))
+	for _, is4 := range []bool{true, false} {
+		w := &testWorld{settings: directorSettings{IcmpRate: rate, FlowSalt: 4711}}
+		s := scenario{testService: w.add(testService{vip: vipAddress(is4, 1), protocol: model.TCP, port: singlePort(servicePort),
+			backends: []testBackend{{}}}), client: clientOf(is4)}
+		d := loadTestDirector(t, w)
+		flood := build(s.sized(1501)...)
+		answersOf := func(frame []byte, packets int) (answers int) {
+			for range packets {
+				if action, _ := d.run(t, frame, 0); action == xdpTX {
+					answers++
+				}
+			}
+			return answers
+		}
+		measured := false
+		for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline) && !measured; {
+			began := nextSecond(t) // nothing of its budgets is spent
+			greedy := answersOf(flood, 2*rate)
+			served := 0
+			const others = 32
+			for n := range others {
+				other := scenario{testService: s.testService, client: numbered(is4, byte(100+n), 1)}
+				if answersOf(build(other.sized(1501)...), 1) == 1 {
+					served++
+				}
+			}
+			if monotonicSecond(t) != began {
+				continue // part of them were of the next second's budget
+			}
+			measured = true
+			if greedy < rate || greedy > rate+rate/64 {
+				t.Errorf("whoever sends too much got %d answers in a second, want %d and its own %d", greedy, rate, rate/64)
+			}
+			// Whose hash is the greedy one's has nothing left.
+			if served < others*3/4 {
+				t.Errorf("of %d other networks %d got an answer", others, served)
+			}
+		}
+		if !measured {
+			t.Error("every second ended before its packets were through")
+		}
+	}
 }

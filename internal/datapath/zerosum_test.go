@@ -46,3 +46,40 @@ func (s scenario) zeroRow(t *testing.T) row {
 	t.Fatalf("%s: no packet has a checksum of zero", s.name)
 	return row{}
 }
+
+// testArrivingChecksums: whichever of its two forms a checksum of zero arrives in, and whatever
+// becomes of it, what leaves in nat is as if it were computed anew.
+func testArrivingChecksums(t *testing.T) {
+	w := &testWorld{}
+	scenarios := w.scenarios(isPlainNAT)
+	d := loadTestDirector(t, w)
+	d.put(t, "egress", wireNumber, wireNumber)
+	for _, s := range scenarios {
+		t.Run(s.name, func(t *testing.T) { d.check(t, s.edgeRows(t)) })
+	}
+}
+
+// edgeRows are packets that arrive, or leave, with checksums from 0xfffd to 0x0002, and those of
+// which only headers are not zero.
+func (s scenario) edgeRows(t *testing.T) (rows []row) {
+	t.Helper()
+	at := 14 + 20
+	if !s.vip.Is4() {
+		at = 14 + 40
+	}
+	at += map[model.Protocol]int{model.TCP: 16, model.UDP: 6}[s.protocol]
+	sums := map[[2]uint16]bool{}
+	for try := range 1 << 16 {
+		headers := []packet.Header{ip(s.client, s.vip), l4(s.protocol, clientPort, servicePort), packet.Bytes(binary.BigEndian.AppendUint16(nil, uint16(try)))}
+		in, out := build(headers...), s.forward("", s.flow(), 0, headers...).out
+		arrives, leaves := binary.BigEndian.Uint16(in[at:]), binary.BigEndian.Uint16(out[at:])
+		if near := arrives+3 < 6 || leaves+3 < 6 || try == 0 || try == 0xffff; near && !sums[[2]uint16{arrives, leaves}] {
+			sums[[2]uint16{arrives, leaves}] = true
+			rows = append(rows, s.forward(fmt.Sprintf("%#04x becomes %#04x", arrives, leaves), s.flow(), 0, headers...))
+		}
+	}
+	if len(rows) < 10 {
+		t.Errorf("%d packets are near the edge, want more", len(rows))
+	}
+	return rows
+}
