@@ -105,7 +105,13 @@ func (d *daemon) end(signal os.Signal) {
 // hangUp asks the process to read its file again.
 func (d *daemon) hangUp() {
 	d.t.Helper()
-	if err := d.cmd.Process.Signal(syscall.SIGHUP); err != nil {
+	d.signal(syscall.SIGHUP)
+}
+
+// signal sends the process a signal that does not end it.
+func (d *daemon) signal(signal os.Signal) {
+	d.t.Helper()
+	if err := d.cmd.Process.Signal(signal); err != nil {
 		d.t.Fatalf("signal weir %s: %v", d.verb, err)
 	}
 }

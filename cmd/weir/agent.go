@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net"
 	"reflect"
 	"sync"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -16,7 +18,9 @@ import (
 	"weir.io/weir/internal/metrics"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/privilege"
+	"weir.io/weir/internal/problems"
 	"weir.io/weir/internal/store"
+	"weir.io/weir/internal/upkeep"
 )
 
 type agentOptions struct {
@@ -63,7 +67,11 @@ func runAgent(ctx context.Context, o agentOptions, log *slog.Logger) error {
 		return err
 	}
 	pin := pinDirectory(o.bpffs)
-	a, err := agent.Open(agent.Options{Pin: pin, Interfaces: o.interfaces, Attach: agent.Attach(o.attach), UDPFlows: *first.Agent.UDPFlows, Log: log})
+	d := newDaemon(o.file, pin, log)
+	events := api.NewEvents()
+	socket := &keptSocket{path: o.socket}
+	a, err := agent.Open(agent.Options{Pin: pin, Interfaces: o.interfaces, Attach: agent.Attach(o.attach), UDPFlows: *first.Agent.UDPFlows, Log: log,
+		Tell: tellUpkeep(events), Parts: []upkeep.Part{socket.part()}, Applied: d.noteSet})
 	if err != nil {
 		return err
 	}
@@ -75,10 +83,9 @@ func runAgent(ctx context.Context, o agentOptions, log *slog.Logger) error {
 	defer meter.Close()
 	reporting := meteredAgent{a, loads.NewSender(meter, log)}
 	defer reporting.sender.Close()
-	d := newAgentDaemon(newDaemon(o.file, pin, log), reporting, first.Agent)
-	if err := d.apply(first); err != nil {
-		return err
-	}
+	newAgentDaemon(d, reporting, first.Agent)
+	// What of it does not run is listed, and tried again; what an earlier agent has set up goes on.
+	_ = d.apply(first)
 	if err := a.Follow(ctx); err != nil {
 		return err
 	}
@@ -88,15 +95,19 @@ func runAgent(ctx context.Context, o agentOptions, log *slog.Logger) error {
 	}
 	defer endReports()
 	log.Info("agent runs", "config", o.file, "pin", pin)
-	// The agent of another network namespace may have the socket; this one then
-	// does its work without.
-	if listener, err := api.Listen(o.socket); err != nil {
-		log.Warn("nobody can ask this agent", "error", err)
-	} else {
-		server := api.NewAgentServer(reporting, d, log)
-		server.Handle("/metrics", metrics.AgentHandler(version, reporting, d.problems.All))
-		defer d.serve(ctx, server, listener)()
+	server := api.NewAgentServer(reporting, d, log)
+	server.Handle("/metrics", metrics.AgentHandler(version, reporting, d.problems.All))
+	server.HandleEvents(events)
+	var answering sync.WaitGroup
+	defer answering.Wait()
+	defer cancel()
+	socket.answer(func(listener net.Listener) { answering.Go(func() { d.answer(ctx, server, listener) }) })
+	// The agent of another network namespace may have the socket; this one then does its work
+	// without, until the other one ends.
+	if err := socket.open(); err != nil {
+		log.Warn("nobody can ask this agent yet", "error", err)
 	}
+	answering.Go(func() { watchAgent(ctx, d, a, events) })
 	d.follow(ctx, changes)
 	cancel()
 	log.Info("agent ends; what it set up goes on until weir detach")
@@ -125,28 +136,28 @@ func startReports(ctx context.Context, a *agent.Agent, s model.AgentStore, log *
 	}, nil
 }
 
-// newAgentDaemon makes a daemon whose configuration the agent applies.
-func newAgentDaemon(d *daemon, a meteredAgent, began model.Agent) *daemon {
+// newAgentDaemon lets the agent apply the daemon's configuration.
+func newAgentDaemon(d *daemon, a meteredAgent, began model.Agent) {
 	var mu sync.Mutex
 	var running model.Config
 	d.apply = func(c model.Config) error {
 		d.noteRestart("agent.store", !reflect.DeepEqual(c.Agent.Store, began.Store))
 		d.noteRestart("agent.udp-flows", *c.Agent.UDPFlows != *began.UDPFlows)
-		err := needCapabilities(privilege.Agent, &c, d.log)
-		if err != nil {
+		if err := needCapabilities(privilege.Agent, &c, d.log); err != nil {
 			err = fmt.Errorf("%w, and start it again", err) // it may have dropped them
-		} else {
-			err = a.Set(c)
+			d.noteSet(err)
+			return listedError{err}
 		}
+		err := a.Set(c)
 		d.problems.Report(model.ProblemLoads, "", a.sender.Set(&c)) // no reason not to unwrap what comes
 		d.noteSet(err)
 		d.problems.Report(model.ProblemFile, d.info.File, nil) // it is right, whatever the kernel says
+		mu.Lock()
+		defer mu.Unlock()
+		running = c // what of it does not run yet is tried again
 		if err != nil {
 			return listedError{err}
 		}
-		mu.Lock()
-		defer mu.Unlock()
-		running = c
 		return nil
 	}
 	d.running = func() model.Config {
@@ -154,5 +165,25 @@ func newAgentDaemon(d *daemon, a meteredAgent, began model.Agent) *daemon {
 		defer mu.Unlock()
 		return running
 	}
-	return d
+}
+
+// watchAgent lists what is wrong with the host, and tells what becomes of the agent's file, until
+// the context ends.
+func watchAgent(ctx context.Context, d *daemon, a *agent.Agent, events *api.Events) {
+	d.problems.Follow(func(changes []problems.Change) { events.Add(problemEvents(changes)...) })
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	applied := d.Info().Applied
+	for {
+		reportUpkeep(d.problems, a.Upkeep())
+		if now := d.Info().Applied; !now.Equal(applied) {
+			applied = now
+			events.Add(api.Event{Kind: api.EventFile, Text: fmt.Sprintf("the agent's file was applied: it has %s", servicesText(len(d.Config().Services)))})
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
 }

@@ -123,12 +123,15 @@ func (d *daemon) change(change config.Change) {
 // returns waits for that.
 func (d *daemon) serve(ctx context.Context, server *api.Server, listener net.Listener) (wait func()) {
 	var served sync.WaitGroup
-	served.Go(func() {
-		if err := server.Serve(ctx, listener); err != nil && !errors.Is(err, net.ErrClosed) { // there is another one
-			d.log.Error("API ended", "error", err)
-		}
-	})
+	served.Go(func() { d.answer(ctx, server, listener) })
 	return served.Wait
+}
+
+// answer answers on the listener until the context ends or the listener is closed.
+func (d *daemon) answer(ctx context.Context, server *api.Server, listener net.Listener) {
+	if err := server.Serve(ctx, listener); err != nil && !errors.Is(err, net.ErrClosed) {
+		d.log.Error("API ended", "error", err)
+	}
 }
 
 // firstConfig begins to watch the file and reads it, in this order: no version is

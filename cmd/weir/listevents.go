@@ -22,12 +22,12 @@ func newEvents() *cobra.Command {
 	var out output
 	var conn connection
 	var last int
-	var follow bool
+	var follow, agent bool
 	cmd := &cobra.Command{
 		Use:   "events",
-		Short: "List what has happened to a director: sets, health, routers",
-		Long: "events lists the last events, the oldest first. A director keeps a thousand, and none of\n" +
-			"an earlier process. With --follow it goes on with those that come, until Ctrl-C.",
+		Short: "List what has happened to a director or an agent: sets, health, routers, the host",
+		Long: "events lists the last events, the oldest first. A process keeps a thousand, and none of\n" +
+			"an earlier one. With --follow it goes on with those that come, until Ctrl-C.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := out.check(); err != nil {
@@ -35,6 +35,9 @@ func newEvents() *cobra.Command {
 			}
 			if last < 0 || last > mostEvents {
 				return usagef("--last %d: 0 to %d", last, mostEvents)
+			}
+			if agent && !cmd.Flags().Changed("socket") {
+				conn.socket = api.DefaultAgentSocket
 			}
 			client, err := conn.client()
 			if err != nil {
@@ -62,6 +65,7 @@ func newEvents() *cobra.Command {
 	}
 	cmd.Flags().IntVar(&last, "last", someEvents, fmt.Sprintf("begin with so `many`, at most %d", mostEvents))
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on with those that come; -o json writes one on each line")
+	cmd.Flags().BoolVar(&agent, "agent", false, "ask the agent instead (its default socket is "+api.DefaultAgentSocket+")")
 	out.add(cmd)
 	conn.add(cmd)
 	return cmd

@@ -248,7 +248,6 @@ func agentTable(t *table, s api.AgentStatus) {
 	for _, i := range s.Interfaces {
 		t.row(i.Name, i.Ingress, i.Egress, i.Redirect, i.MTU, i.NoXDP)
 	}
-	upkeepTable(t, s.Upkeep)
 	t.line("")
 	t.row("SERVICE", "VIP", "PROTOCOL", "PORT", "MSS", "PACKETS", "BYTES")
 	for _, service := range s.Services {

@@ -1,31 +1,47 @@
 package main
 
 import (
-	"time"
-
 	"weir.io/weir/internal/api"
 	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/problems"
 	"weir.io/weir/internal/upkeep"
 )
 
-// tellUpkeep returns what tells events of upkeep to those who listen to a process.
+// tellUpkeep returns what tells those who listen to a process that a part of the host was
+// repaired. What could not be is a problem, and told as one.
 func tellUpkeep(events *api.Events) func(upkeep.Event) {
 	return func(e upkeep.Event) {
-		events.Add(api.Event{Kind: api.EventUpkeep, Part: e.Part, State: string(e.State), Text: e.Text()})
+		if e.State == model.UpkeepRepaired {
+			events.Add(api.Event{Kind: api.EventUpkeep, Part: e.Part, State: string(e.State), Text: e.Text()})
+		}
 	}
 }
 
-// upkeepTable lists what is not as it should be; it is left out where all is.
-func upkeepTable(t *table, parts []model.Upkeep) {
-	headed := false
+// reportUpkeep lists what of the host is not as it should be.
+func reportUpkeep(list *problems.List, parts []model.Upkeep) {
+	host, interfaces := upkeepProblems(parts)
+	list.Replace(model.ProblemHost, host)
+	list.Replace(model.ProblemInterface, interfaces)
+}
+
+// upkeepProblems are what there is to list. That a configuration does not run is listed by whoever
+// applies it.
+func upkeepProblems(parts []model.Upkeep) (host, interfaces []model.Problem) {
 	for i := range parts {
-		for _, p := range parts[i].Problems {
-			if !headed {
-				headed = true
-				t.line("")
-				t.row("PART", "WHAT", "STATE", "SINCE", "FOUND", "CHANGED-BY", "ERROR")
+		u := &parts[i]
+		for _, p := range u.Problems {
+			found := model.Problem{Part: p.What, Text: upkeep.Text(u.Part, &p)}
+			if p.State == model.UpkeepContested {
+				found.Fix = "end what changes it, or the need for it in the configuration"
 			}
-			t.row(parts[i].Part, p.What, p.State, p.Since.Format(time.RFC3339), p.Found, p.By, p.Error)
+			switch u.Part {
+			case upkeep.Configuration:
+			case upkeep.Interfaces:
+				interfaces = append(interfaces, found)
+			default:
+				host = append(host, found)
+			}
 		}
 	}
+	return host, interfaces
 }

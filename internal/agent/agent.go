@@ -11,8 +11,10 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/upkeep"
 )
 
 // Options are what an agent must know before it has a configuration.
@@ -22,6 +24,14 @@ type Options struct {
 	Attach     Attach   // empty: AttachAuto
 	UDPFlows   uint32   // how many are remembered; 0: every datagram stays where it comes
 	Log        *slog.Logger
+
+	// Tell is told what becomes of parts of the host that are not as they should be; nil:
+	// nobody is. Parts are such that the agent's process owns besides.
+	Tell  func(upkeep.Event)
+	Parts []upkeep.Part
+	// Applied is told why the configuration does not run, or nil where it does, each time that
+	// the agent has applied it again by itself.
+	Applied func(error)
 }
 
 // Agent is this host's agent. It works on the network namespace of the thread
@@ -38,13 +48,22 @@ type Agent struct {
 	sockets      sockets
 	watched      atomic.Pointer[watched] // whose loads are measured
 
+	keeper *upkeep.Keeper
+
 	mu          sync.Mutex
+	notices     *upkeep.Notices // nil: nobody follows
+	links       *links
 	redirector  *redirector // nil: nothing has been redirected here
+	given       bool        // there is a configuration
 	config      model.Config
-	seen        facts // when the configuration was last applied as a whole
+	seen        facts // when the configuration was last applied, or tried
+	problem     error // why it does not run as a whole
+	tried       time.Time
+	planned     bool // what follows is what the host should have
 	plan        plan
 	tables      tables      // of that plan
 	former      formerPeers // of services' backends
+	uplinks     []uplink
 	attachments []attachment
 }
 
@@ -89,7 +108,13 @@ func Open(options Options) (*Agent, error) {
 	if err != nil {
 		return nil, errors.Join(err, objects.Close(), reasons.close(), pods.close(), flows.close(), p.lock.Close())
 	}
-	return &Agent{options: options, pins: p, version: version, objects: objects, flows: flows, pods: pods, reasonCounts: reasons, sockets: s, former: formerPeers{}}, nil
+	a := &Agent{options: options, pins: p, links: newLinks(p.links()), version: version, objects: objects, flows: flows, pods: pods, reasonCounts: reasons, sockets: s, former: formerPeers{}}
+	tell := options.Tell
+	if tell == nil {
+		tell = func(upkeep.Event) {}
+	}
+	a.keeper = upkeep.New(options.Log, tell, a.parts()...)
+	return a, nil
 }
 
 // Close ends the process's part. The programs go on with what they were told, and
@@ -99,36 +124,39 @@ func (a *Agent) Close() error {
 	if a.redirector != nil {
 		_ = a.redirector.Close()
 	}
-	return errors.Join(a.objects.Close(), a.reasonCounts.close(), a.pods.close(), a.flows.close(), a.pins.lock.Close())
+	return errors.Join(a.links.close(), a.objects.Close(), a.reasonCounts.close(), a.pods.close(), a.flows.close(), a.pins.lock.Close())
 }
 
-// Set makes the host do what the configuration says. Everything new is in place
-// before anything old goes. After an error the host does some of it, and the next
-// Set or Refresh the rest.
+// Set makes the host do what the configuration says. Everything new is in place before
+// anything old goes. After an error the host does some of it, and who follows the host does
+// the rest as soon as that can be. What is asked for and not there is no error: it is waited
+// for.
 func (a *Agent) Set(config model.Config) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.config, a.seen = config, facts{}
+	a.config, a.given = config, true
+	a.keeper.Forget()
 	f, err := a.look()
 	if err != nil {
+		a.problem, a.tried = err, time.Now()
 		return err
 	}
-	return a.set(f)
+	return a.try(f)
 }
 
-// Refresh does what Set does, with the last configuration, if the host's addresses,
-// interfaces or MTUs have changed.
-func (a *Agent) Refresh() error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	f, err := a.look()
-	if err != nil || f.equal(a.seen) {
-		return err
-	}
-	return a.set(f)
+// try does what Set does, with the last configuration.
+func (a *Agent) try(f facts) error {
+	a.seen, a.tried = f, time.Now()
+	a.problem = a.set(f)
+	return a.problem
 }
 
 func (a *Agent) set(f facts) error {
+	if !a.pins.inPlace() {
+		if err := a.pinAllAgain(); err != nil {
+			return err
+		}
+	}
 	h := host{addresses: make(map[netip.Addr]bool, len(f.addresses)), mtu: smallestMTU(f.uplinks)}
 	for address := range f.addresses {
 		h.addresses[address] = true
@@ -144,19 +172,21 @@ func (a *Agent) set(f facts) error {
 		return err
 	}
 	a.sayIdle(p, h.addresses)
-	a.seen = f
 	return nil
 }
 
 // facts are what Set looks at besides its configuration.
 type facts struct {
 	addresses map[netip.Addr]int // of this host: index of the interface
+	others    map[netip.Addr]int // of these all but VIPs on lo, which the agent sees to, and loopback's own
 	uplinks   []uplink
 	elsewhere elsewhere
+	waits     []wait // what is asked for and not there: no fact, but that it is none
 }
 
+// equal says whether the same has to be done. It is no matter what is waited for.
 func (f facts) equal(o facts) bool {
-	return maps.Equal(f.addresses, o.addresses) && slices.Equal(f.uplinks, o.uplinks) &&
+	return maps.Equal(f.others, o.others) && slices.Equal(f.uplinks, o.uplinks) &&
 		maps.Equal(f.elsewhere.addresses, o.elsewhere.addresses) &&
 		slices.Equal(f.elsewhere.namespaces, o.elsewhere.namespaces)
 }
@@ -166,13 +196,27 @@ func (a *Agent) look() (facts, error) {
 	if err != nil {
 		return facts{}, err
 	}
-	uplinks, err := findUplinks(a.interfaces(a.config), a.config, at)
+	uplinks, waits, err := findUplinks(a.interfaces(a.config), a.config, at, a.wasUplink)
 	if err != nil {
 		return facts{}, err
 	}
 	elsewhere, err := findNamespaces(a.config.Agent.Namespaces, a.options.Log)
-	return facts{at, uplinks, elsewhere}, err
+	return facts{at, a.withoutVIPs(at), uplinks, elsewhere, waits}, err
 }
+
+func (a *Agent) withoutVIPs(at map[netip.Addr]int) map[netip.Addr]int {
+	others := maps.Clone(at)
+	maps.DeleteFunc(others, func(address netip.Addr, _ int) bool { return address.IsLoopback() })
+	for i := range a.config.Services {
+		if vip := a.config.Services[i].VIP; others[vip] == loopbackIndex {
+			delete(others, vip)
+		}
+	}
+	return others
+}
+
+// wasUplink reports whether an interface has programs of the agent's.
+func (a *Agent) wasUplink(index int) bool { return a.links.has(index) || hasFilters(index) }
 
 func (a *Agent) interfaces(config model.Config) []string {
 	if len(a.options.Interfaces) > 0 {
@@ -197,30 +241,23 @@ func (a *Agent) apply(p plan, uplinks []uplink) error {
 	if err := t.put(&a.objects.bpfMaps); err != nil {
 		return err
 	}
-	a.plan, a.tables = p, t
+	a.plan, a.tables, a.uplinks, a.planned = p, t, uplinks, true
 	in := entrances(uplinks)
 	if err := a.redirect(p.redirects, in); err != nil {
 		return err
 	}
-	log := a.options.Log
-	if err := loosenReversePath(in, log); err != nil {
+	if err := raiseSysctls(neededSysctls(in, p.quiet()), a.options.Log); err != nil {
 		return err
-	}
-	// ARP must be quiet before there is a VIP that it could give away. Pods' hosts have none.
-	if p.serves() && len(p.vips) > 0 {
-		if err := quietARP(in, log); err != nil {
-			return err
-		}
 	}
 	if err := holdVIPs(p.vips); err != nil {
 		return err
 	}
-	if err := a.attach(uplinks, p); err != nil {
+	if err := a.attach(uplinks); err != nil {
 		return err
 	}
 	return errors.Join(
 		releaseVIPs(p.vips),
-		detachOthers(a.pins.links(), uplinks),
+		a.links.detachOthers(uplinks),
 		t.prune(&a.objects.bpfMaps, a.former),
 		a.flows.takeOver(),
 		a.pods.takeOver(),
@@ -246,10 +283,14 @@ func (a *Agent) redirect(list []redirect, uplinks []uplink) error {
 	return errors.Join(a.redirector.setPorts(uplinks), a.redirector.set(list))
 }
 
+func (a *Agent) attacher() *attacher {
+	return &attacher{links: a.links, objects: a.objects, redirector: a.redirector, how: a.options.Attach,
+		director: a.plan.director, serves: a.plan.serves(), noTCX: a.noTCX}
+}
+
 // attach attaches to the uplinks and says where the slower way had to do.
-func (a *Agent) attach(uplinks []uplink, p plan) error {
-	how := attacher{dir: a.pins.links(), objects: a.objects, redirector: a.redirector, how: a.options.Attach,
-		director: p.director, serves: p.serves(), noTCX: a.noTCX}
+func (a *Agent) attach(uplinks []uplink) error {
+	how := a.attacher()
 	before := make(map[int]attachment)
 	for _, at := range a.attachments {
 		before[at.index] = at
@@ -289,7 +330,7 @@ func Detach(pin string) error {
 		return err
 	}
 	defer p.lock.Close()
-	err = errors.Join(detachOthers(p.links(), nil), releaseVIPs(nil))
+	err = errors.Join(newLinks(p.links()).detachOthers(nil), releaseVIPs(nil))
 	if err != nil {
 		return fmt.Errorf("detach agent: %w", err)
 	}

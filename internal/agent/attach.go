@@ -3,10 +3,6 @@ package agent
 import (
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
-	"strconv"
-	"strings"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -40,6 +36,8 @@ const (
 	hookLeave   = "leave"
 )
 
+var hooks = []string{hookXDP, hookIngress, hookEgress, hookArrive, hookLeave}
+
 // The ways that AgentInterface names.
 const (
 	viaXDP    = "xdp"
@@ -57,7 +55,7 @@ type attachment struct {
 
 // attacher attaches programs to uplinks and keeps the links pinned.
 type attacher struct {
-	dir      string
+	*links
 	objects  *bpfObjects
 	how      Attach
 	director bool // this host is one, too
@@ -105,7 +103,7 @@ func (a *attacher) attachReplies(u uplink) (attachment, error) {
 		return at, err
 	}
 	// It may have been one that tunnels came in by.
-	return at, errors.Join(unpin(a.path(hookXDP, u.index)), unpin(a.path(hookIngress, u.index)), removeFilter(u, hookIngress))
+	return at, errors.Join(a.unpin(hookXDP, u.index), a.unpin(hookIngress, u.index), removeFilter(u, hookIngress))
 }
 
 // attachHost attaches what unwraps tunnels.
@@ -130,7 +128,7 @@ func (a *attacher) attachHost(u uplink) (attachment, error) {
 		return at, err
 	}
 	if at.ingress != viaXDP {
-		if err := unpin(a.path(hookXDP, u.index)); err != nil {
+		if err := a.unpin(hookXDP, u.index); err != nil {
 			return at, fmt.Errorf("detach from %s: %w", u.name, err)
 		}
 	}
@@ -142,13 +140,9 @@ func (a *attacher) attachHost(u uplink) (attachment, error) {
 func (a *attacher) detachHost(u uplink) error {
 	var errs []error
 	for _, hook := range []string{hookXDP, hookIngress, hookEgress} {
-		errs = append(errs, unpin(a.path(hook, u.index)))
+		errs = append(errs, a.unpin(hook, u.index))
 	}
 	return errors.Join(append(errs, removeFilter(u, hookIngress), removeFilter(u, hookEgress))...)
-}
-
-func (a *attacher) path(hook string, index int) string {
-	return filepath.Join(a.dir, hook+"-"+strconv.Itoa(index))
 }
 
 // An interface has room for one XDP program. Where this host is a director, that
@@ -165,8 +159,7 @@ func (a *attacher) attachXDP(u uplink) error {
 	case a.how == AttachAuto && a.director:
 		return errDirector
 	}
-	path := a.path(hookXDP, u.index)
-	if adopted, err := adopt(path, u.index, a.objects.HostXdp); adopted || err != nil {
+	if adopted, err := a.adopt(hookXDP, u.index, a.objects.HostXdp); adopted || err != nil {
 		return err
 	}
 	l, err := link.AttachXDP(link.XDPOptions{
@@ -175,7 +168,7 @@ func (a *attacher) attachXDP(u uplink) error {
 	if err != nil {
 		return explainXDP(err)
 	}
-	return pin(l, path)
+	return a.pin(l, hookXDP, u.index)
 }
 
 // attachTC attaches by tcx, or by clsact where that is not there.
@@ -184,8 +177,7 @@ func (a *attacher) attachTC(u uplink, hook string, program *ebpf.Program) (via s
 	if leaves(hook) {
 		attach = ebpf.AttachTCXEgress
 	}
-	path := a.path(hook, u.index)
-	adopted, err := adopt(path, u.index, program)
+	adopted, err := a.adopt(hook, u.index, program)
 	if err != nil {
 		return "", fmt.Errorf("update %s of %s: %w", hook, u.name, err)
 	}
@@ -202,95 +194,9 @@ func (a *attacher) attachTC(u uplink, hook string, program *ebpf.Program) (via s
 	if err != nil {
 		return "", fmt.Errorf("attach tcx %s to %s: %w", hook, u.name, err)
 	}
-	if err := pin(l, path); err != nil {
+	if err := a.pin(l, hook, u.index); err != nil {
 		return "", err
 	}
 	// A kernel that has tcx now may have had to use clsact before.
 	return viaTCX, removeFilter(u, hook)
-}
-
-// adopt gives a pinned link of the interface the program. A link without its
-// interface is left from one that is gone.
-func adopt(path string, index int, program *ebpf.Program) (bool, error) {
-	l, err := link.LoadPinnedLink(path, nil)
-	if errors.Is(err, os.ErrNotExist) {
-		return false, nil
-	}
-	if err != nil {
-		return false, fmt.Errorf("open pinned link %s: %w", path, err)
-	}
-	defer l.Close()
-	info, err := l.Info()
-	if err != nil {
-		return false, fmt.Errorf("look at pinned link %s: %w", path, err)
-	}
-	if linkIndex(info) != index {
-		return false, l.Unpin()
-	}
-	if id, known := programID(program); known && id == info.Program {
-		return true, nil // each pod that comes or goes leads here for all interfaces
-	}
-	if err := l.Update(program); err != nil {
-		return false, fmt.Errorf("switch program of link %s: %w", path, err)
-	}
-	return true, nil
-}
-
-func programID(program *ebpf.Program) (ebpf.ProgramID, bool) {
-	info, err := program.Info()
-	if err != nil {
-		return 0, false
-	}
-	return info.ID()
-}
-
-func linkIndex(info *link.Info) int {
-	if xdp := info.XDP(); xdp != nil {
-		return int(xdp.Ifindex)
-	}
-	if tcx := info.TCX(); tcx != nil {
-		return int(tcx.Ifindex)
-	}
-	return 0
-}
-
-// pin pins a new link and lets go of it: the pin holds it.
-func pin(l link.Link, path string) error {
-	defer l.Close()
-	if err := l.Pin(path); err != nil {
-		return fmt.Errorf("pin link: %w", err)
-	}
-	return nil
-}
-
-// unpin detaches a pinned link, at once: without its pin it would go too, but only
-// after a grace period.
-func unpin(path string) error {
-	l, err := link.LoadPinnedLink(path, nil)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("open pinned link %s: %w", path, err)
-	}
-	return errors.Join(l.Detach(), l.Unpin(), l.Close())
-}
-
-// detachOthers detaches from all interfaces that are not among the uplinks.
-func detachOthers(dir string, uplinks []uplink) error {
-	pins, err := os.ReadDir(dir)
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("list pinned links: %w", err)
-	}
-	keep := make(map[string]bool, len(uplinks))
-	for _, u := range uplinks {
-		keep[strconv.Itoa(u.index)] = true
-	}
-	errs := []error{removeFilters(keep)}
-	for _, p := range pins {
-		if _, index, _ := strings.Cut(p.Name(), "-"); !keep[index] {
-			errs = append(errs, unpin(filepath.Join(dir, p.Name())))
-		}
-	}
-	return errors.Join(errs...)
 }

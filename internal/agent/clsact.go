@@ -84,6 +84,23 @@ func removeFilter(u uplink, hook string) error {
 // isNamed says whether a filter is a hook's. The kernel may say more than the name.
 func isNamed(name, hook string) bool { return strings.HasPrefix(name, filterPrefix+hook) }
 
+// hasFilters reports whether an interface has filters of the agent's.
+func hasFilters(index int) bool {
+	link := &netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: index}}
+	for _, hook := range []string{hookIngress, hookEgress, hookArrive, hookLeave} {
+		filters, err := netlink.FilterList(link, filterParent(hook))
+		if err != nil {
+			continue // no clsact
+		}
+		for _, f := range filters {
+			if bpf, ok := f.(*netlink.BpfFilter); ok && isNamed(bpf.Name, hook) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // removeFilters removes the filters of all interfaces but some, by index.
 func removeFilters(except map[string]bool) error {
 	qdiscs, err := netlink.QdiscList(nil)

@@ -363,7 +363,7 @@ func TestRefresh(t *testing.T) {
 	do(t, s.host, "lower the MTU", func() error {
 		return netlink.LinkSetMTU(&netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: s.link.B.Index}}, 1400)
 	})
-	do(t, s.host, "refresh", a.Refresh)
+	do(t, s.host, "look", func() error { a.keeper.Look(); return nil })
 	for _, service := range s.status(t, a).Services {
 		if service.Name == "web4" && service.MSS != webMSS4-100 {
 			t.Errorf("the MSS is %d, want %d", service.MSS, webMSS4-100)
@@ -373,7 +373,7 @@ func TestRefresh(t *testing.T) {
 		return netlink.AddrDel(&netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: s.link.B.Index}},
 			&netlink.Addr{IPNet: &net.IPNet{IP: host4.AsSlice(), Mask: net.CIDRMask(24, 32)}})
 	})
-	do(t, s.host, "refresh", a.Refresh)
+	do(t, s.host, "look", func() error { a.keeper.Look(); return nil })
 	if got, want := s.status(t, a).VIPs, []netip.Addr{vip4, vip6, rangeVIP6}; !slices.Equal(got, want) {
 		t.Errorf("VIPs are %v, want %v: those with a backend here, of vip4 the one at %v", got, want, host6)
 	}
@@ -397,11 +397,6 @@ func TestRefusals(t *testing.T) {
 		defer a.Close()
 		if _, err := Open(options); !errors.Is(err, ErrRunning) {
 			t.Errorf("a second agent: error is %v", err)
-		}
-		c := testConfig()
-		c.Agent.Interfaces = []string{"nowhere"}
-		if err := a.Set(c); err == nil || !strings.Contains(err.Error(), "interface nowhere") {
-			t.Errorf("a missing interface: error is %v", err)
 		}
 		return nil
 	})

@@ -44,19 +44,27 @@ func openPins(pin string) (*pins, error) {
 		_ = os.RemoveAll(p.root)
 		return nil, fmt.Errorf("pin directory %s: %w", pin, ErrNoBPFFS)
 	}
-	lock, err := os.Open(p.root)
+	lock, err := lockDirectory(p.root)
+	if err != nil {
+		return nil, err
+	}
+	p.lock = lock
+	return p, nil
+}
+
+func lockDirectory(path string) (*os.File, error) {
+	lock, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("open pin directory: %w", err)
 	}
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		_ = lock.Close()
 		if errors.Is(err, unix.EWOULDBLOCK) {
-			return nil, fmt.Errorf("lock %s: %w", p.root, ErrRunning)
+			return nil, fmt.Errorf("lock %s: %w", path, ErrRunning)
 		}
-		return nil, fmt.Errorf("lock %s: %w", p.root, err)
+		return nil, fmt.Errorf("lock %s: %w", path, err)
 	}
-	p.lock = lock
-	return p, nil
+	return lock, nil
 }
 
 func (p *pins) links() string { return filepath.Join(p.root, "links") }

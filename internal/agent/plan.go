@@ -58,6 +58,9 @@ type identity struct {
 // they do not.
 func (p *plan) serves() bool { return len(p.services) > 0 || len(p.redirects) == 0 }
 
+// quiet says whether this host must neither answer for nor announce VIPs. Pods' hosts have none.
+func (p *plan) quiet() bool { return p.serves() && len(p.vips) > 0 }
+
 func (s service) identity() identity { return identity{s.vip, s.protocol, s.port} }
 
 // Header lengths, in bytes: an MSS counts neither options (RFC 6691).

@@ -25,6 +25,7 @@ import (
 // when a service is redirected for the first time; hosts without one have nothing of it.
 type redirector struct {
 	*redirectObjects
+	dir     string // where maps are pinned
 	list    []redirect
 	indexes map[netip.AddrPort]uint32
 	guards  guards
@@ -85,7 +86,7 @@ func openRedirector(state string) (*redirector, error) {
 	if err := markSent(spec); err != nil {
 		return nil, err
 	}
-	r := &redirector{redirectObjects: new(redirectObjects)}
+	r := &redirector{redirectObjects: new(redirectObjects), dir: dir}
 	if err := spec.LoadAndAssign(r.redirectObjects, &ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: dir}}); err != nil {
 		return nil, fmt.Errorf("load programs of redirection (needs Linux 6.1): %w", err)
 	}

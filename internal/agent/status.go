@@ -19,6 +19,7 @@ func (a *Agent) Status() (model.AgentStatus, error) {
 			Ingress: at.ingress, Egress: at.egress, Redirect: at.redirect, NoXDP: at.noXDP,
 		})
 	}
+	status.Upkeep = a.keeper.Status()
 	var err error
 	if status.VIPs, err = heldVIPs(); err != nil {
 		return status, err

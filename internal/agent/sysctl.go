@@ -3,11 +3,16 @@ package agent
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"weir.io/weir/internal/upkeep"
 )
 
 // Linux takes the larger of conf/all and the interface's own for each of these, so
@@ -18,37 +23,98 @@ const (
 	rpFilter    = "rp_filter"    // 1: strict, 2: loose
 )
 
-// quietARP keeps the host from answering for and announcing the VIPs on lo: the
-// directors do. IPv6 needs nothing: a neighbour solicitation is answered only for
-// addresses of the interface that it came in on.
-func quietARP(uplinks []uplink, log *slog.Logger) error {
-	errs := []error{raise("all", arpIgnore, 1, log), raise("all", arpAnnounce, 2, log)}
+// strict is the only value of rp_filter that drops packets of clients whose way back is
+// another one.
+const strict = 1
+
+// sysctl is one that the agent needs, of all interfaces or of one.
+type sysctl struct {
+	conf, key string
+	least     int
+}
+
+// neededSysctls are those of the uplinks. A client's packet comes in where its director sent
+// it, which need not be the way back to the client: strict reverse path filtering would drop
+// it without a trace. With quiet the host neither answers for nor announces the VIPs on lo:
+// the directors do. IPv6 needs nothing: a neighbor solicitation is answered only for addresses
+// of the interface that it came in on.
+func neededSysctls(uplinks []uplink, quiet bool) (list []sysctl) {
 	for _, u := range uplinks {
-		errs = append(errs, raise(u.name, arpIgnore, 1, log), raise(u.name, arpAnnounce, 2, log))
+		list = append(list, sysctl{u.name, rpFilter, strict + 1})
+	}
+	if !quiet {
+		return list
+	}
+	list = append(list, sysctl{"all", arpIgnore, 1}, sysctl{"all", arpAnnounce, 2})
+	for _, u := range uplinks {
+		list = append(list, sysctl{u.name, arpIgnore, 1}, sysctl{u.name, arpAnnounce, 2})
+	}
+	return list
+}
+
+func (s sysctl) name() string { return "net.ipv4.conf." + s.conf + "." + s.key }
+
+// wrong returns the value that there is, and whether it has to be another one. Where nobody
+// may write it, as in most containers, what the host has does, if it is enough.
+func (s sysctl) wrong() (value int, wrong bool, err error) {
+	value, err = read(s.conf, s.key)
+	if err != nil {
+		return 0, false, err
+	}
+	all, err := read("all", s.key)
+	if err != nil {
+		return 0, false, err
+	}
+	if s.key == rpFilter {
+		return value, max(all, value) == strict, nil
+	}
+	if value >= s.least {
+		return value, false, nil
+	}
+	writable := unix.Access(sysctlPath(s.conf, s.key), unix.W_OK) == nil
+	return value, writable || all < s.least, nil
+}
+
+// raise sets it.
+func (s sysctl) raise() error {
+	if err := os.WriteFile(sysctlPath(s.conf, s.key), []byte(strconv.Itoa(s.least)), 0o644); err != nil {
+		return fmt.Errorf("set sysctl %s to %d: %w; set it on the host, or let this process write /proc/sys", s.name(), s.least, err)
+	}
+	return nil
+}
+
+// raiseSysctls raises all that are lower.
+func raiseSysctls(list []sysctl, log *slog.Logger) error {
+	var errs []error
+	for _, s := range list {
+		value, wrong, err := s.wrong()
+		if wrong {
+			err = s.raise()
+		}
+		if err != nil {
+			errs = append(errs, err)
+		} else if wrong {
+			log.Info("sysctl raised", "key", s.name(), "from", value, "to", s.least)
+		}
 	}
 	return errors.Join(errs...)
 }
 
-// loosenReversePath turns strict reverse path filtering into loose. A client's
-// packet comes in where its director sent it, which need not be the way back to
-// the client; strict filtering would drop it without a trace.
-func loosenReversePath(uplinks []uplink, log *slog.Logger) error {
-	all, err := read("all", rpFilter)
-	if err != nil {
-		return err
-	}
-	var errs []error
-	for _, u := range uplinks {
-		own, err := read(u.name, rpFilter)
+// sysctlDifferences returns those that somebody has lowered.
+func sysctlDifferences(list []sysctl) (found []upkeep.Difference, err error) {
+	for _, s := range list {
+		value, wrong, err := s.wrong()
+		if errors.Is(err, fs.ErrNotExist) && s.conf != "all" {
+			continue // the interface has gone meanwhile
+		}
 		if err != nil {
-			errs = append(errs, err)
-			continue
+			return nil, err
 		}
-		if max(all, own) == 1 {
-			errs = append(errs, raise(u.name, rpFilter, 2, log))
+		if wrong {
+			found = append(found, upkeep.Difference{What: s.name(), Found: fmt.Sprintf("is %d instead of %d", value, s.least), Repair: s.raise})
 		}
 	}
-	return errors.Join(errs...)
+	return found, nil
 }
 
 func sysctlPath(conf, key string) string {
@@ -65,22 +131,4 @@ func read(conf, key string) (int, error) {
 		return 0, fmt.Errorf("read sysctl %s of %s: %w", key, conf, err)
 	}
 	return value, nil
-}
-
-// raise sets a sysctl that is lower. Where nobody may write it, as in most containers, what the
-// host has does, if it is enough.
-func raise(conf, key string, to int, log *slog.Logger) error {
-	value, err := read(conf, key)
-	if err != nil || value >= to {
-		return err
-	}
-	err = os.WriteFile(sysctlPath(conf, key), []byte(strconv.Itoa(to)), 0o644)
-	if err == nil {
-		log.Info("sysctl raised", "key", "net.ipv4.conf."+conf+"."+key, "from", value, "to", to)
-		return nil
-	}
-	if all, readErr := read("all", key); readErr == nil && all >= to {
-		return nil
-	}
-	return fmt.Errorf("set sysctl net.ipv4.conf.%s.%s to %d: %w; set it on the host, or let this process write /proc/sys", conf, key, to, err)
 }

@@ -42,54 +42,121 @@ func addresses() (map[netip.Addr]int, error) {
 	return at, nil
 }
 
-// findUplinks returns the interfaces that are named or, when none are, those that
-// have a default route or a backend's address.
-func findUplinks(names []string, config model.Config, at map[netip.Addr]int) ([]uplink, error) {
-	var links []netlink.Link
+// noMTU is reckoned with while there is no interface: nothing comes in then.
+const noMTU = 1500
+
+// wait is something of the host that is asked for and is not there.
+type wait struct{ what, found string }
+
+// noUplink is what is waited for where nothing is named and nothing can be guessed.
+const noUplink = "an interface with a default route or a backend's address"
+
+// findUplinks returns the interfaces that are named or, when none are, those that have a
+// default route or a backend's address; and what of that is not there. In place of what is
+// not there, interfaces that have the agent's programs keep them: one that was renamed, one
+// whose default route is changed just now, or those of an earlier configuration.
+func findUplinks(names []string, config model.Config, at map[netip.Addr]int, has func(index int) bool) (uplinks []uplink, waits []wait, err error) {
+	links, waits, err := namedLinks(names)
+	if err == nil && len(names) == 0 {
+		if links, err = guessUplinks(config, at); err == nil && len(links) == 0 {
+			waits = []wait{{noUplink, "is not there: name one (agent.interfaces or --interface)"}}
+		}
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	if len(waits) > 0 {
+		kept, err := keptLinks(links, config.Agent.ReplyInterfaces, has)
+		if err != nil {
+			return nil, nil, err
+		}
+		for i := range waits {
+			waits[i].found += keptText(kept)
+		}
+		links = append(links, kept...)
+	}
+	for _, link := range links {
+		a := link.Attrs()
+		bridge, err := bridgeOf(a)
+		if err != nil {
+			return nil, nil, err
+		}
+		uplinks = append(uplinks, uplink{name: a.Name, index: a.Index, mtu: a.MTU, bridge: bridge})
+		if a.Flags&net.FlagUp == 0 {
+			waits = append(waits, wait{a.Name, "is down"})
+		}
+	}
+	replies, err := findReplies(config.Agent.ReplyInterfaces, uplinks)
+	if err != nil {
+		return nil, nil, err
+	}
+	uplinks = append(uplinks, replies...)
+	slices.SortFunc(uplinks, func(a, b uplink) int { return cmp.Compare(a.index, b.index) })
+	return slices.Compact(uplinks), waits, nil
+}
+
+// namedLinks returns the interfaces of these names and patterns, and the names that none has.
+func namedLinks(names []string) (links []netlink.Link, waits []wait, err error) {
 	for _, name := range names {
 		if model.IsInterfacePattern(name) {
 			found, err := matching([]string{name})
 			if err != nil {
-				return nil, err
+				return nil, nil, err
 			}
 			links = append(links, found...)
 			continue
 		}
 		link, err := netlink.LinkByName(name)
-		if err != nil {
-			return nil, fmt.Errorf("interface %s: %w", name, err)
+		switch {
+		case isNotFound(err):
+			waits = append(waits, wait{name, "is not there"})
+		case err != nil:
+			return nil, nil, fmt.Errorf("interface %s: %w", name, err)
+		default:
+			links = append(links, link)
 		}
-		links = append(links, link)
 	}
-	if len(names) == 0 {
-		guessed, err := guessUplinks(config, at)
-		if err != nil {
-			return nil, err
-		}
-		links = guessed
+	if len(names) > 0 && len(links)+len(waits) == 0 {
+		waits = []wait{{"an interface like " + strings.Join(names, ", "), "is not there (agent.interfaces or --interface)"}}
 	}
-	if len(links) == 0 && len(names) > 0 {
-		return nil, fmt.Errorf("no interface is like %s (agent.interfaces or --interface)", strings.Join(names, ", "))
+	return links, waits, nil
+}
+
+// keptLinks returns the interfaces that have the agent's programs, and are neither among those
+// that are found nor such that pods' answers leave by.
+func keptLinks(found []netlink.Link, replies []string, has func(index int) bool) (kept []netlink.Link, err error) {
+	all, err := netlink.LinkList()
+	if err != nil {
+		return nil, fmt.Errorf("list interfaces: %w", err)
 	}
-	if len(links) == 0 {
-		return nil, errors.New("no interface has a default route or a backend's address: name it (agent.interfaces or --interface)")
-	}
-	var uplinks []uplink
-	for _, link := range links {
-		a := link.Attrs()
-		bridge, err := bridgeOf(a)
-		if err != nil {
-			return nil, err
-		}
-		uplinks = append(uplinks, uplink{name: a.Name, index: a.Index, mtu: a.MTU, bridge: bridge})
-	}
-	replies, err := findReplies(config.Agent.ReplyInterfaces, uplinks)
+	others, err := matching(replies)
 	if err != nil {
 		return nil, err
 	}
-	uplinks = append(uplinks, replies...)
-	slices.SortFunc(uplinks, func(a, b uplink) int { return cmp.Compare(a.index, b.index) })
-	return slices.Compact(uplinks), nil
+	others = append(others, found...)
+	for _, link := range all {
+		is := func(o netlink.Link) bool { return o.Attrs().Index == link.Attrs().Index }
+		if has(link.Attrs().Index) && !slices.ContainsFunc(others, is) {
+			kept = append(kept, link)
+		}
+	}
+	return kept, nil
+}
+
+func keptText(kept []netlink.Link) string {
+	if len(kept) == 0 {
+		return ""
+	}
+	names := make([]string, len(kept))
+	for i, link := range kept {
+		names[i] = link.Attrs().Name
+	}
+	return "; until then the programs stay at " + strings.Join(names, ", ")
+}
+
+func isNotFound(err error) bool {
+	var none netlink.LinkNotFoundError
+	return errors.As(err, &none)
 }
 
 // findReplies returns the interfaces that pods' answers may leave by besides. They come and go:
@@ -133,8 +200,7 @@ func matching(names []string) (found []netlink.Link, err error) {
 // isGone reports whether an interface is there no more, as of a pod that has ended meanwhile.
 func isGone(u uplink) bool {
 	_, err := netlink.LinkByIndex(u.index)
-	var none netlink.LinkNotFoundError
-	return errors.As(err, &none)
+	return isNotFound(err)
 }
 
 // entrances returns the uplinks at which tunnels come in.
@@ -153,6 +219,9 @@ func bridgeOf(port *netlink.LinkAttrs) (int, error) {
 		return 0, nil
 	}
 	master, err := netlink.LinkByIndex(port.MasterIndex)
+	if isNotFound(err) {
+		return 0, nil // it has gone meanwhile
+	}
 	if err != nil {
 		return 0, fmt.Errorf("find what interface %s is a port of: %w", port.Name, err)
 	}
@@ -178,6 +247,9 @@ func guessUplinks(config model.Config, at map[netip.Addr]int) ([]netlink.Link, e
 	var links []netlink.Link
 	for _, index := range slices.Compact(indexes) {
 		link, err := netlink.LinkByIndex(index)
+		if isNotFound(err) {
+			continue // it has gone meanwhile
+		}
 		if err != nil {
 			return nil, fmt.Errorf("interface %d: %w", index, err)
 		}
@@ -220,6 +292,9 @@ func isDefault(dst *net.IPNet) bool {
 // the interface that its connection's packets come in at.
 func smallestMTU(uplinks []uplink) int {
 	uplinks = entrances(uplinks)
+	if len(uplinks) == 0 {
+		return noMTU
+	}
 	mtu := uplinks[0].mtu
 	for _, u := range uplinks {
 		mtu = min(mtu, u.mtu)

@@ -94,32 +94,55 @@ func vipRequest(command, flags, lo int, vip netip.Addr) *nl.NetlinkRequest {
 	return req
 }
 
-// heldVIPs returns the VIPs that weir put on lo, in order.
-func heldVIPs() ([]netip.Addr, error) {
+// onLoopback is an address that lo has.
+type onLoopback struct {
+	address netip.Addr
+	ours    bool // an agent put it there
+}
+
+// listLoopback returns what lo has, whoever put it there.
+func listLoopback() ([]onLoopback, error) {
 	req := nl.NewNetlinkRequest(unix.RTM_GETADDR, unix.NLM_F_DUMP)
 	req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
 	messages, err := req.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWADDR)
 	if err != nil {
 		return nil, fmt.Errorf("list addresses: %w", err)
 	}
-	var held []netip.Addr
+	var list []onLoopback
 	for _, m := range messages {
+		if nl.DeserializeIfAddrmsg(m).Index != loopbackIndex {
+			continue
+		}
 		attrs, err := nl.ParseRouteAttr(m[unix.SizeofIfAddrmsg:])
 		if err != nil {
 			return nil, fmt.Errorf("read address: %w", err)
 		}
-		var a netip.Addr
-		ours := false
+		var a onLoopback
 		for _, attr := range attrs {
 			switch attr.Attr.Type {
 			case unix.IFA_ADDRESS:
-				a, _ = netip.AddrFromSlice(attr.Value)
+				a.address, _ = netip.AddrFromSlice(attr.Value)
 			case ifaProto:
-				ours = attr.Value[0] == weirProtocol
+				a.ours = attr.Value[0] == weirProtocol
 			}
 		}
-		if ours && a.IsValid() {
-			held = append(held, a)
+		if a.address.IsValid() {
+			list = append(list, a)
+		}
+	}
+	return list, nil
+}
+
+// heldVIPs returns the VIPs that weir put on lo, in order.
+func heldVIPs() ([]netip.Addr, error) {
+	list, err := listLoopback()
+	if err != nil {
+		return nil, err
+	}
+	var held []netip.Addr
+	for _, a := range list {
+		if a.ours {
+			held = append(held, a.address)
 		}
 	}
 	return sorted(held), nil

@@ -33,7 +33,7 @@ const (
 	EventBGP     EventKind = "bgp"     // a session with a router has changed
 	// EventRedirect: connections are handed over to a backend again, or cannot be any more.
 	EventRedirect EventKind = "redirect"
-	// EventUpkeep: a part of the host was not as it should be, and what has become of that.
+	// EventUpkeep: a part of the host was not as it should be, and was repaired.
 	EventUpkeep EventKind = "upkeep"
 )
 
@@ -55,7 +55,7 @@ type Event struct {
 	Backend  string    `json:"backend,omitempty" doc:"its name"`
 	Backends int       `json:"backends,omitempty" doc:"where many have changed at once and are told together: how many"`
 	Neighbor string    `json:"neighbor,omitempty" doc:"the router's address"`
-	State    string    `json:"state,omitempty" doc:"of the backend's health or redirection, of the session, or what has become of a part of the host: repaired, holds, waiting, failing, contested; or of the problem: raised, resolved"`
+	State    string    `json:"state,omitempty" doc:"of the backend's health or redirection, of the session, of a part of the host (repaired), or of the problem: raised, resolved"`
 	Part     string    `json:"part,omitempty" doc:"of the host, as in docs/upkeep.md"`
 	// Problem is what the event is about, of kind problem.
 	Problem *model.Problem `json:"problem,omitempty"`

@@ -20,48 +20,47 @@ type Event struct {
 
 // Text says it for people.
 func (e Event) Text() string {
+	return Text(e.Part, &model.UpkeepProblem{What: e.What, State: e.State, Found: e.Found, By: e.By, Error: e.Error})
+}
+
+// Text says for people what is wrong with a thing of a part, or what has become of it.
+func Text(part string, p *model.UpkeepProblem) string {
 	var text strings.Builder
-	text.WriteString(e.Part + ": ")
-	if e.What != "" {
-		text.WriteString(e.What + " ")
+	text.WriteString(part + ": ")
+	if p.What != "" {
+		text.WriteString(p.What + " ")
 	}
-	if e.State == model.UpkeepHolds {
+	if p.State == model.UpkeepHolds {
 		text.WriteString("is as it should be again")
 		return text.String()
 	}
-	text.WriteString(e.Found)
-	if e.By != "" {
-		text.WriteString(", changed by " + e.By)
+	text.WriteString(p.Found)
+	if p.By != "" {
+		text.WriteString(", changed by " + p.By)
 	}
-	switch e.State {
+	switch p.State {
 	case model.UpkeepRepaired:
 		text.WriteString(": repaired")
 	case model.UpkeepWaiting:
 		text.WriteString(": weir waits for it")
 	case model.UpkeepFailing:
-		text.WriteString(": " + e.Error)
+		text.WriteString(": " + p.Error)
 	case model.UpkeepContested:
 		fmt.Fprintf(&text, ": repaired %d times within %v, and somebody changes it back: weir leaves it until that stops or the configuration changes", Most, Window)
 	}
 	return text.String()
 }
 
-// log writes it with keys, as warnings: each of them is something that nobody has asked for.
+// log writes a repair as a warning: nobody has asked for what it undoes. What lasts is logged by
+// whoever lists problems.
 func (e Event) log(log *slog.Logger) {
 	log = log.With("part", e.Part, "what", e.What, "found", e.Found)
 	if e.By != "" {
 		log = log.With("by", e.By)
 	}
-	switch e.State {
-	case model.UpkeepRepaired:
+	if e.State == model.UpkeepRepaired {
 		log.Warn("host repaired")
-	case model.UpkeepHolds:
-		log.Info("host is as it should be again")
-	case model.UpkeepWaiting:
-		log.Warn("weir waits for a part of the host")
-	case model.UpkeepFailing:
-		log.Error("host not repaired", "error", e.Error)
-	case model.UpkeepContested:
-		log.Error("somebody else changes what weir repairs: it is left until that stops or the configuration changes")
+		return
 	}
+	log.Debug("host is not repaired", "state", e.State, "error", e.Error)
 }

@@ -1,5 +1,12 @@
 package upkeep
 
+// The parts whose problems are of kinds of their own: of the configuration as a whole, and of
+// interfaces.
+const (
+	Configuration = "configuration"
+	Interfaces    = "interfaces"
+)
+
 // Part is one part of the host, and who owns it knows how it should be.
 type Part struct {
 	Name string // as in docs/upkeep.md

@@ -1,0 +1,237 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/upkeep"
+)
+
+// The parts of the host that an agent owns, by the names that docs/upkeep.md has.
+const (
+	partPins          = "pins"
+	partConfiguration = upkeep.Configuration
+	partInterfaces    = upkeep.Interfaces
+	partSysctls       = "sysctls"
+	partVIPs          = "vips"
+	partPrograms      = "programs"
+)
+
+// again is how long after a configuration could not be applied it is tried again.
+const again = time.Second
+
+// parts are in the order in which they need each other: programs are pinned, and ARP must be
+// quiet before there is a VIP that it could give away.
+func (a *Agent) parts() []upkeep.Part {
+	return slices.Concat([]upkeep.Part{
+		{Name: partPins, Look: a.locked(a.lookAtPins)},
+		{Name: partConfiguration, Look: a.locked(a.lookAtConfiguration)},
+		{Name: partInterfaces, Look: a.locked(a.lookAtInterfaces)},
+		{Name: partSysctls, Look: a.locked(a.lookAtSysctls)},
+		{Name: partVIPs, Look: a.locked(a.lookAtVIPs)},
+		{Name: partPrograms, Look: a.locked(a.lookAtPrograms)},
+	}, a.options.Parts)
+}
+
+// locked has a part looked at, and repaired, while nobody else works on the host.
+func (a *Agent) locked(look func() ([]upkeep.Difference, error)) func() ([]upkeep.Difference, error) {
+	return func() ([]upkeep.Difference, error) {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		found, err := look()
+		for i := range found {
+			if repair := found[i].Repair; repair != nil {
+				found[i].Repair = func() error {
+					a.mu.Lock()
+					defer a.mu.Unlock()
+					return repair()
+				}
+			}
+		}
+		return found, err
+	}
+}
+
+// Follow keeps the host as the configuration says until the context ends: what changes in the
+// host is followed, and what somebody else has changed of the agent's parts is repaired.
+func (a *Agent) Follow(ctx context.Context) error {
+	if err := a.listen(ctx); err != nil {
+		return err
+	}
+	go a.ageFlows(ctx)
+	go a.keeper.Run(ctx, a.notices.C())
+	a.keeper.Wake()
+	return nil
+}
+
+// listen lets the kernel tell of changes until the context ends.
+func (a *Agent) listen(ctx context.Context) error {
+	notices, err := upkeep.Listen(unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_TC)
+	if err != nil {
+		return err
+	}
+	context.AfterFunc(ctx, notices.Close)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.notices = notices
+	return nil
+}
+
+// Upkeep returns how it is with each part of the host, as of the last look.
+func (a *Agent) Upkeep() []model.Upkeep { return a.keeper.Status() }
+
+// by names who has made one of these changes, if anybody tells.
+func (a *Agent) by(matches func(upkeep.Change) bool) string {
+	if a.notices == nil {
+		return ""
+	}
+	return a.notices.By(matches)
+}
+
+// watch has changes of files noticed. Without it they are found by the next look.
+func (a *Agent) watch(paths ...string) error {
+	if a.notices == nil {
+		return nil
+	}
+	return a.notices.Files(paths...)
+}
+
+// lookAtConfiguration applies the configuration again if the host's addresses, interfaces or
+// MTUs are others, or if it could not be applied.
+func (a *Agent) lookAtConfiguration() ([]upkeep.Difference, error) {
+	if !a.given {
+		return nil, nil
+	}
+	f, err := a.look()
+	if err != nil {
+		return nil, err
+	}
+	if a.problem == nil && f.equal(a.seen) {
+		a.seen.waits = f.waits
+		return nil, nil
+	}
+	before := a.problem
+	if before == nil || time.Since(a.tried) >= again {
+		_ = a.try(f) // it is a.problem
+	}
+	if (before != nil || a.problem != nil) && a.options.Applied != nil {
+		a.options.Applied(a.problem)
+	}
+	if a.problem == nil {
+		return nil, nil
+	}
+	problem := a.problem
+	return []upkeep.Difference{{What: "what the file asks for", Found: "does not run", Repair: func() error { return problem }}}, nil
+}
+
+// lookAtInterfaces says what is asked for and not there: nobody but the host's owner can help.
+func (a *Agent) lookAtInterfaces() (found []upkeep.Difference, err error) {
+	for _, w := range a.seen.waits {
+		found = append(found, upkeep.Difference{What: w.what, Found: w.found})
+	}
+	return found, nil
+}
+
+func (a *Agent) lookAtSysctls() ([]upkeep.Difference, error) {
+	if !a.planned {
+		return nil, nil
+	}
+	needed := neededSysctls(entrances(a.uplinks), a.plan.quiet())
+	paths := make([]string, len(needed))
+	for i, s := range needed {
+		paths[i] = sysctlPath(s.conf, s.key)
+	}
+	if err := a.watch(paths...); err != nil {
+		return nil, err
+	}
+	return sysctlDifferences(needed)
+}
+
+// lookAtVIPs compares what lo has. A VIP that somebody else put there stays theirs.
+func (a *Agent) lookAtVIPs() (found []upkeep.Difference, err error) {
+	if !a.planned {
+		return nil, nil
+	}
+	lo, err := netlink.LinkByIndex(loopbackIndex)
+	if err != nil {
+		return nil, fmt.Errorf("find lo: %w", err)
+	}
+	if lo.Attrs().Flags&net.FlagUp == 0 {
+		found = append(found, upkeep.Difference{What: lo.Attrs().Name, Found: "is down",
+			By:     a.by(func(c upkeep.Change) bool { return c.Type == unix.RTM_NEWLINK && c.Index == loopbackIndex }),
+			Repair: func() error { _, err := loopback(); return err }})
+	}
+	has, err := listLoopback()
+	if err != nil {
+		return nil, err
+	}
+	for _, vip := range a.plan.vips {
+		if !slices.ContainsFunc(has, func(l onLoopback) bool { return l.address == vip }) {
+			found = append(found, upkeep.Difference{What: vip.String() + " on lo", Found: "is gone", By: a.by(deleted(vip)),
+				Repair: func() error { return a.holdAgain(vip) }})
+		}
+	}
+	if a.problem != nil {
+		return found, nil // what was there before goes when what is new is in place
+	}
+	for _, l := range has {
+		if l.ours && !slices.Contains(a.plan.vips, l.address) {
+			found = append(found, upkeep.Difference{What: l.address.String() + " on lo", Found: "is there, and no service has it",
+				Repair: func() error { return releaseVIPs(a.plan.vips) }})
+		}
+	}
+	return found, nil
+}
+
+// holdAgain puts a VIP back, unless it has ceased to be one.
+func (a *Agent) holdAgain(vip netip.Addr) error {
+	if !slices.Contains(a.plan.vips, vip) {
+		return nil
+	}
+	return holdVIPs([]netip.Addr{vip})
+}
+
+func deleted(address netip.Addr) func(upkeep.Change) bool {
+	return func(c upkeep.Change) bool { return c.Type == unix.RTM_DELADDR && c.Address == address }
+}
+
+// lookAtPrograms compares what is attached to each uplink.
+func (a *Agent) lookAtPrograms() (found []upkeep.Difference, err error) {
+	how := a.attacher()
+	for i, at := range a.attachments {
+		for _, w := range how.wanted(at) {
+			wrong, err := how.wrong(at.uplink, w)
+			if err != nil {
+				return nil, err
+			}
+			if wrong == "" || isGone(at.uplink) {
+				continue // one that has gone is followed as such
+			}
+			found = append(found, upkeep.Difference{What: w.hook + " of " + at.name, Found: wrong, By: a.by(detached(at.index)),
+				Repair: func() error { return a.attachAgain(i, at.uplink) }})
+		}
+	}
+	return found, nil
+}
+
+func detached(index int) func(upkeep.Change) bool {
+	return func(c upkeep.Change) bool {
+		return c.Index == index && (c.Type == unix.RTM_DELQDISC || c.Type == unix.RTM_DELTFILTER || c.Type == unix.RTM_NEWTFILTER)
+	}
+}
+
+func (a *Agent) attachAgain(i int, u uplink) error {
+	at, err := a.attacher().attach(u)
+	if err == nil && i < len(a.attachments) && a.attachments[i].index == u.index {
+		a.attachments[i] = at
+	}
+	return err
+}

@@ -1,0 +1,244 @@
+package test
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"weir.io/weir/internal/api"
+	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/netlab"
+)
+
+// agentLab is the smallest lab with an agent, whose host others put their hands on:
+//
+//	peer ---- host, agent, VIPs on lo
+type agentLab struct {
+	t          *testing.T
+	peer, host *netlab.Host
+	agent      *daemon
+}
+
+const (
+	keptVIP  = "192.0.2.10"
+	keptVIP6 = "2001:db8::10"
+)
+
+func keptConfig(interfaces string) string {
+	services := ""
+	for _, s := range []struct{ name, vip, backend string }{{"web", keptVIP, "10.2.0.21"}, {"web6", keptVIP6, "fd00:2::21"}} {
+		services += fmt.Sprintf("- {name: %s, vip: \"%s\", protocol: tcp, port: 80, mode: gue, backends: [{name: b1, address: \"%s\"}]}\n", s.name, s.vip, s.backend)
+	}
+	return "agent: {interfaces: [" + interfaces + "]}\ndirectors: [10.2.0.1, \"fd00:2::1\"]\nservices:\n" + services
+}
+
+func newAgentLab(t *testing.T) *agentLab {
+	t.Helper()
+	lab := netlab.ForTest(t)
+	l := &agentLab{t: t, peer: lab.Host("peer"), host: lab.Host("host")}
+	lab.Link(l.peer, l.host, netlab.LinkOptions{XDP: true, A: []string{"10.2.0.1/24", "fd00:2::1/64"}, B: []string{"10.2.0.21/24", "fd00:2::21/64"}})
+	return l
+}
+
+// events asks the agent, as a user does.
+func (d *daemon) events() (events []api.Event) {
+	d.t.Helper()
+	out := on(d.t, d.host, weir, "events", "--last", "1000", "-o", "json", "--socket", d.socket)
+	if err := json.Unmarshal([]byte(out), &events); err != nil {
+		d.t.Fatal(err)
+	}
+	return events
+}
+
+// repairs counts the events of repairs of a part that name a thing.
+func (d *daemon) repairs(part, what string) (count int) {
+	d.t.Helper()
+	for _, e := range d.events() {
+		if e.Kind == api.EventUpkeep && e.Part == part && e.State == string(model.UpkeepRepaired) && strings.Contains(e.Text, what) {
+			count++
+		}
+	}
+	return count
+}
+
+// raised counts the events of problems that have begun and whose text has these words.
+func (d *daemon) raised(words string) (count int) {
+	d.t.Helper()
+	for _, e := range d.events() {
+		if e.Kind == api.EventProblem && e.State == api.ProblemRaised && strings.Contains(e.Text, words) {
+			count++
+		}
+	}
+	return count
+}
+
+// keptRow is a part of an agent's host, a hand on it, and whether it holds.
+type keptRow struct {
+	part, what string
+	hand       func(l *agentLab)
+	holds      func(l *agentLab) bool
+}
+
+func (l *agentLab) sysctl(key, value string) { on(l.t, l.host, "sysctl", "-qw", key+"="+value) }
+
+func (l *agentLab) lo() string { return on(l.t, l.host, "ip", "addr", "show", "dev", "lo") }
+
+// links lists the pins of links.
+func (l *agentLab) links() (names []string) {
+	files, _ := filepath.Glob(filepath.Join(l.agent.bpffs, "weir", "agent", "links", "*"))
+	return files
+}
+
+// uplinks are the interfaces that have the agent's programs.
+func (l *agentLab) uplinks() []model.AgentInterface {
+	l.t.Helper()
+	status, err := api.NewClient(l.agent.socket).AgentStatus(l.t.Context())
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return status.Interfaces
+}
+
+func keptRows() []keptRow {
+	sysctl := func(key, value, want string) keptRow {
+		return keptRow{"sysctls", key, func(l *agentLab) { l.sysctl(key, value) },
+			func(l *agentLab) bool { return strings.TrimSpace(on(l.t, l.host, "sysctl", "-n", key)) == want }}
+	}
+	return []keptRow{
+		{"vips", keptVIP, func(l *agentLab) { on(l.t, l.host, "ip", "addr", "del", keptVIP+"/32", "dev", "lo") },
+			func(l *agentLab) bool { return strings.Contains(l.lo(), keptVIP+"/32") }},
+		{"vips", keptVIP6, func(l *agentLab) { on(l.t, l.host, "ip", "addr", "del", keptVIP6+"/128", "dev", "lo") },
+			func(l *agentLab) bool { return strings.Contains(l.lo(), keptVIP6+"/128") }},
+		{"vips", "lo is down", func(l *agentLab) { on(l.t, l.host, "ip", "link", "set", "lo", "down") },
+			func(l *agentLab) bool {
+				return strings.Contains(l.lo(), "LOOPBACK,UP") && strings.Contains(l.lo(), keptVIP6+"/128")
+			}},
+		sysctl("net.ipv4.conf.all.arp_ignore", "0", "1"), sysctl("net.ipv4.conf.all.arp_announce", "0", "2"),
+		sysctl("net.ipv4.conf.eth0.rp_filter", "1", "2"),
+		{"pins", "weir/agent", func(l *agentLab) {
+			if err := os.RemoveAll(filepath.Join(l.agent.bpffs, "weir")); err != nil {
+				l.t.Fatal(err)
+			}
+		}, func(l *agentLab) bool { return len(l.links()) == 3 }},
+		{"programs", "xdp of eth0", func(l *agentLab) {
+			for _, pin := range l.links() {
+				if err := os.Remove(pin); err != nil {
+					l.t.Fatal(err)
+				}
+			}
+		}, func(l *agentLab) bool { return len(l.links()) == 3 }},
+		{"socket", "agent.sock", func(l *agentLab) {
+			if err := os.Remove(l.agent.socket); err != nil {
+				l.t.Fatal(err)
+			}
+		}, func(l *agentLab) bool { return l.agent.listens() }},
+	}
+}
+
+// A hand on any part of an agent's host is repaired and told: just after the start, and again
+// at once. A hand while the agent is stopped is found when it goes on, and one while it is
+// killed when it starts.
+func TestAgentKeepsItsHost(t *testing.T) {
+	for _, r := range keptRows() {
+		t.Run(r.part+" "+r.what, func(t *testing.T) {
+			l := newAgentLab(t)
+			l.agent = startDaemon(t, l.host, "agent", keptConfig("eth0"))
+			before := 0
+			repaired := func(when string) {
+				t.Helper()
+				before++
+				l.agent.waitFor("repair what was changed "+when, func() bool { return r.holds(l) })
+				l.agent.waitFor("tell what was changed "+when, func() bool { return l.agent.repairs(r.part, r.what) >= before })
+			}
+			r.hand(l) // nobody waits for anything else: the agent has just started
+			repaired("just after the start")
+			r.hand(l)
+			repaired("again at once")
+			l.agent.signal(syscall.SIGSTOP)
+			r.hand(l)
+			l.agent.signal(syscall.SIGCONT)
+			repaired("while it was stopped")
+			if told := l.agent.repairs(r.part, r.what); told != before {
+				t.Errorf("%d hands were told %d times", before, told)
+			}
+			if !strings.Contains(l.agent.logged(), `msg="host repaired" part=`+r.part) {
+				t.Errorf("the log does not say it:\n%s", l.agent.logged())
+			}
+			l.agent.end(syscall.SIGKILL)
+			r.hand(l)
+			l.agent.start()
+			l.agent.ready()
+			l.agent.waitFor("repair what was changed while it was not there", func() bool { return r.holds(l) })
+		})
+	}
+}
+
+// Against another owner an agent does not fight: after three repairs it leaves the VIP, says so
+// once, shows it, and takes it up again with another configuration.
+func TestAgentDoesNotFight(t *testing.T) {
+	l := newAgentLab(t)
+	l.agent = startDaemon(t, l.host, "agent", keptConfig("eth0"))
+	vip := keptRows()[0]
+	l.agent.waitFor("be in a fight", func() bool {
+		if l.agent.raised("vips: "+keptVIP+" on lo") > 0 {
+			return true
+		}
+		if vip.holds(l) {
+			vip.hand(l)
+		}
+		return false
+	})
+	if told := l.agent.repairs("vips", keptVIP+" "); told != 3 {
+		t.Errorf("it was repaired %d times, want 3", told)
+	}
+	if vip.holds(l) {
+		t.Error("it fights on")
+	}
+	for command, want := range map[string]string{"status": "somebody changes it back", "events": "somebody changes it back"} {
+		if out, _ := tryOn(t, l.host, weir, command, "--socket", l.agent.socket); !strings.Contains(out, want) {
+			t.Errorf("weir %s does not show it:\n%s", command, out)
+		}
+	}
+	if out := on(t, l.host, "curl", "-s", "--unix-socket", l.agent.socket, "http://weir/metrics"); !strings.Contains(out, `weir_upkeep_problems{part="vips",state="contested"} 1`) {
+		t.Errorf("the metrics do not show it:\n%s", out)
+	}
+	if out, err := tryOn(t, l.host, weir, "doctor", "--role", "agent", "-c", l.agent.config, "--bpffs", l.agent.bpffs, "--agent-socket", l.agent.socket); err == nil || !strings.Contains(out, "FAIL  agent host") {
+		t.Errorf("doctor does not find it: %v\n%s", err, out)
+	}
+	l.agent.edit(keptConfig("eth0") + "# changed\n")
+	l.agent.hangUp()
+	l.agent.waitFor("take it up again", func() bool { return vip.holds(l) })
+}
+
+// An agent starts with the interfaces that are there, says which is not, and takes it when it
+// comes; it starts without any.
+func TestAgentWaitsForInterfaces(t *testing.T) {
+	l := newAgentLab(t)
+	l.agent = startDaemon(t, l.host, "agent", keptConfig("eth0, eth1"))
+	l.agent.waitFor("say that eth1 is not there", func() bool { return l.agent.raised("interfaces: eth1 is not there") == 1 })
+	if got := l.uplinks(); len(got) != 1 || got[0].Name != "eth0" {
+		t.Errorf("it has programs at %+v, want eth0", got)
+	}
+	taken := func() bool { return len(l.uplinks()) == 2 }
+	on(t, l.host, "ip", "link", "add", "eth1", "up", "type", "veth", "peer", "name", "far1")
+	l.agent.waitFor("take eth1", taken)
+	on(t, l.host, "ip", "link", "del", "eth1")
+	l.agent.waitFor("go on without eth1", func() bool { return !taken() })
+	l.agent.end(syscall.SIGKILL)
+	l.agent.start()
+	l.agent.ready()
+	on(t, l.host, "ip", "link", "add", "eth1", "up", "type", "veth", "peer", "name", "far1")
+	l.agent.waitFor("take eth1 after it has started without it", taken)
+
+	l.agent.end(syscall.SIGTERM)
+	l.agent.edit(keptConfig("late0"))
+	on(t, l.host, weir, "detach", "--bpffs", l.agent.bpffs)
+	l.agent.start()
+	l.agent.waitFor("start without any interface", l.agent.listens)
+	on(t, l.host, "ip", "link", "add", "late0", "up", "type", "veth", "peer", "name", "far0")
+	l.agent.waitFor("take its only interface", func() bool { return len(l.uplinks()) == 1 })
+}
