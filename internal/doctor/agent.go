@@ -23,21 +23,17 @@ func (x *examination) agent() {
 		x.warn("backend", "ip addr, and the backends' addresses in the file", "no address of this host is a backend's")
 		return
 	}
-	var direct []model.Service   // those whose packets keep the VIP
-	routed := make(map[int]bool) // families of those whose replies go to the client's address
+	var direct []model.Service          // those whose packets keep the VIP
+	routed := make(map[netip.Addr]bool) // backends whose replies go to the client's address
 	for _, s := range services {
 		switch b := s.Backends[0]; {
 		case b.ModeIn(s) != model.NAT:
 			direct = append(direct, s)
-		case !s.SNAT && b.Address.Is4():
-			routed[netlink.FAMILY_V4] = true
 		case !s.SNAT:
-			routed[netlink.FAMILY_V6] = true
+			routed[b.Address] = true
 		}
 	}
-	for _, family := range sortedKeys(routed) {
-		x.wayBack(family)
-	}
+	x.waysBack(slices.SortedFunc(maps.Keys(routed), netip.Addr.Compare))
 	if len(direct) == 0 {
 		x.ok("backend", "nat needs nothing of this host but that replies go back through a director")
 		return
@@ -54,27 +50,6 @@ func (x *examination) agent() {
 		x.uplinkMTU(link, direct)
 		x.checksum(link)
 	}
-}
-
-// wayBack shows where nat's replies go. Whether a director is there, this host
-// cannot tell.
-func (x *examination) wayBack(family int) {
-	check := "nat route IPv4"
-	if family == netlink.FAMILY_V6 {
-		check = "nat route IPv6"
-	}
-	routes, err := netlink.RouteListFiltered(family, &netlink.Route{}, netlink.RT_FILTER_DST)
-	if err != nil || len(routes) == 0 {
-		x.warn(check, "route the clients' addresses through a director", "there is no default route: replies need one that leads through a director")
-		return
-	}
-	for _, r := range routes {
-		if link := x.links[r.LinkIndex]; link != nil && r.Gw != nil {
-			x.ok(check, "replies go by default to %s on %s: that must be a director", r.Gw, link.Attrs().Name)
-			return
-		}
-	}
-	x.warn(check, "route the clients' addresses through a director", "the default route has no gateway: replies need one that is a director")
 }
 
 // directors checks that the agent would take tunnels from somebody.

@@ -324,7 +324,36 @@ func TestBackendHost(t *testing.T) {
 		want(t, found, "nat route IPv4", doctor.Warn, "there is no default route", "through a director")
 		l.backend.Route("0.0.0.0/0", "10.0.1.1")
 		found = examine(t, l.backend, doctor.Options{Config: config(model.NAT, "10.0.1.2")})
-		want(t, found, "nat route IPv4", doctor.OK, "replies go by default to 10.0.1.1 on eth0", "")
+		want(t, found, "nat route IPv4", doctor.OK, "replies go by default to 10.0.1.1 on eth0: a director", "")
+
+		elsewhere := config(model.NAT, "10.0.1.2") // 10.0.1.1 is a router, and no director
+		elsewhere.Directors = []netip.Prefix{netip.MustParsePrefix("10.0.1.77/32")}
+		found = examine(t, l.backend, doctor.Options{Config: elsewhere})
+		want(t, found, "nat route IPv4", doctor.Fail, "10.0.1.1 on eth0, which is none of directors: nobody translates them back, and all clients time out", "or name 10.0.1.1 in directors")
+		neighbor := func(address string) {
+			err := l.backend.Do(func() error {
+				link, err := netlink.LinkByName("eth0")
+				if err != nil {
+					return err
+				}
+				return netlink.NeighSet(&netlink.Neigh{LinkIndex: link.Attrs().Index, IP: net.ParseIP(address), State: netlink.NUD_PERMANENT,
+					HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, 7}})
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		neighbor("10.0.1.1")
+		neighbor("10.0.1.77") // another address of the same host
+		found = examine(t, l.backend, doctor.Options{Config: elsewhere})
+		want(t, found, "nat route IPv4", doctor.OK, "a director", "")
+		elsewhere.Directors = nil
+		found = examine(t, l.backend, doctor.Options{Config: elsewhere})
+		want(t, found, "nat route IPv4", doctor.Warn, "does not say whether it is", "name the directors")
+		l.backend.RouteFrom("10.0.1.2/32", "default", "10.0.1.78") // of the backend's address alone
+		elsewhere.Directors = []netip.Prefix{netip.MustParsePrefix("10.0.1.78/32")}
+		found = examine(t, l.backend, doctor.Options{Config: elsewhere})
+		want(t, found, "nat route IPv4", doctor.OK, "10.0.1.78 on eth0: a director", "")
 	})
 	t.Run("somebody else's file", func(t *testing.T) {
 		found := examine(t, l.backend, doctor.Options{Config: config(model.GUE, "192.0.2.1"), Role: doctor.Agent})
