@@ -175,7 +175,9 @@ func watchAgent(ctx context.Context, d *daemon, a *agent.Agent, events *api.Even
 	defer tick.Stop()
 	applied := d.Info().Applied
 	for {
-		reportUpkeep(d.problems, a.Upkeep())
+		host, interfaces := upkeepProblems(a.Upkeep())
+		d.problems.Replace(model.ProblemHost, host)
+		d.problems.Replace(model.ProblemInterface, interfaces)
 		if now := d.Info().Applied; !now.Equal(applied) {
 			applied = now
 			events.Add(api.Event{Kind: api.EventFile, Text: fmt.Sprintf("the agent's file was applied: it has %s", servicesText(len(d.Config().Services)))})

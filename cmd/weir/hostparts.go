@@ -185,22 +185,6 @@ func (d *director) hostStatus() []model.Upkeep {
 	return nil
 }
 
-// hostProblems are what of a host is not as it should be, as problems.
-func hostProblems(parts []model.Upkeep) (found []model.Problem) {
-	for _, part := range parts {
-		for _, p := range part.Problems {
-			problem := model.Problem{Kind: model.ProblemHost, Part: part.Part, Severity: model.SeverityError, Since: p.Since}
-			if part.Part == "interfaces" || part.Part == "xdp" {
-				problem.Kind, problem.Part = model.ProblemInterface, p.What
-			}
-			e := upkeep.Event{Part: part.Part, What: p.What, State: p.State, Found: p.Found, By: p.By, Error: p.Error}
-			problem.Text = e.Text()
-			found = append(found, problem)
-		}
-	}
-	return found
-}
-
 // ofInterfaces are those that the configuration names by a name that they had: after the next boot
 // of the host they would not be found.
 func ofInterfaces(renamed map[string]string) (found []model.Problem) {

@@ -377,7 +377,6 @@ func (d *director) run(ctx context.Context, first model.Config, text []byte, cha
 func (d *director) Info() api.Info {
 	d.gather()
 	info := d.daemon.Info()
-	info.Problems = append(info.Problems, hostProblems(d.hostStatus())...)
 	info.Revision = d.keeper.Revision()
 	return info
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"weir.io/weir/internal/api"
 	"weir.io/weir/internal/model"
-	"weir.io/weir/internal/problems"
 	"weir.io/weir/internal/upkeep"
 )
 
@@ -15,13 +14,6 @@ func tellUpkeep(events *api.Events) func(upkeep.Event) {
 			events.Add(api.Event{Kind: api.EventUpkeep, Part: e.Part, State: string(e.State), Text: e.Text()})
 		}
 	}
-}
-
-// reportUpkeep lists what of the host is not as it should be.
-func reportUpkeep(list *problems.List, parts []model.Upkeep) {
-	host, interfaces := upkeepProblems(parts)
-	list.Replace(model.ProblemHost, host)
-	list.Replace(model.ProblemInterface, interfaces)
 }
 
 // upkeepProblems are what there is to list. That a configuration does not run is listed by whoever
@@ -36,7 +28,7 @@ func upkeepProblems(parts []model.Upkeep) (host, interfaces []model.Problem) {
 			}
 			switch u.Part {
 			case upkeep.Configuration:
-			case upkeep.Interfaces:
+			case upkeep.Interfaces, upkeep.XDP:
 				interfaces = append(interfaces, found)
 			default:
 				host = append(host, found)

@@ -1,10 +1,11 @@
 package upkeep
 
 // The parts whose problems are of kinds of their own: of the configuration as a whole, and of
-// interfaces.
+// interfaces and of the program at them.
 const (
 	Configuration = "configuration"
 	Interfaces    = "interfaces"
+	XDP           = "xdp"
 )
 
 // Part is one part of the host, and who owns it knows how it should be.
