@@ -2,6 +2,7 @@ package test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -120,7 +121,9 @@ func keptRows() []keptRow {
 		sysctl("net.ipv4.conf.all.arp_ignore", "0", "1"), sysctl("net.ipv4.conf.all.arp_announce", "0", "2"),
 		sysctl("net.ipv4.conf.eth0.rp_filter", "1", "2"),
 		{"pins", "weir/agent", func(l *agentLab) {
-			if err := os.RemoveAll(filepath.Join(l.agent.bpffs, "weir")); err != nil {
+			// All at once: else it may be repaired while it is removed.
+			root, aside := filepath.Join(l.agent.bpffs, "weir"), filepath.Join(l.agent.bpffs, "aside")
+			if err := errors.Join(os.Rename(root, aside), os.RemoveAll(aside)); err != nil {
 				l.t.Fatal(err)
 			}
 		}, func(l *agentLab) bool { return len(l.links()) == 3 }},

@@ -98,16 +98,19 @@ func runAgent(ctx context.Context, o agentOptions, log *slog.Logger) error {
 	server := api.NewAgentServer(reporting, d, log)
 	server.Handle("/metrics", metrics.AgentHandler(version, reporting, d.problems.All))
 	server.HandleEvents(events)
-	var answering sync.WaitGroup
-	defer answering.Wait()
+	var watching sync.WaitGroup
+	defer watching.Wait()
+	defer socket.wait()
 	defer cancel()
-	socket.answer(func(listener net.Listener) { answering.Go(func() { d.answer(ctx, server, listener) }) })
+	if err := socket.answer(nil, func(listener net.Listener) (wait func()) { return d.serve(ctx, server, listener) }); err != nil {
+		return err
+	}
 	// The agent of another network namespace may have the socket; this one then does its work
 	// without, until the other one ends.
 	if err := socket.open(); err != nil {
 		log.Warn("nobody can ask this agent yet", "error", err)
 	}
-	answering.Go(func() { watchAgent(ctx, d, a, events) })
+	watching.Go(func() { watchAgent(ctx, d, a, events) })
 	d.follow(ctx, changes)
 	cancel()
 	log.Info("agent ends; what it set up goes on until weir detach")

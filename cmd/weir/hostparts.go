@@ -3,8 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"net"
-	"os"
 	"sync"
 	"time"
 
@@ -65,70 +63,6 @@ func (g *gate) look() ([]upkeep.Difference, error) {
 	return []upkeep.Difference{{What: "all", Found: "are not announced, because no interface has the director's program"}}, nil
 }
 
-// socketKeeper answers on a unix socket, and on a new one when somebody has removed it: nobody
-// could ask the process anything more.
-type socketKeeper struct {
-	path  string
-	serve func(net.Listener) (wait func())
-
-	mu       sync.Mutex
-	listener net.Listener
-	is       os.FileInfo
-	waits    []func()
-}
-
-// keepSocket begins to answer.
-func keepSocket(listener net.Listener, serve func(net.Listener) (wait func())) (*socketKeeper, error) {
-	k := &socketKeeper{path: listener.Addr().String(), serve: serve}
-	return k, k.use(listener)
-}
-
-func (k *socketKeeper) use(listener net.Listener) (err error) {
-	if k.is, err = os.Lstat(k.path); err != nil {
-		return fmt.Errorf("look at the socket: %w", err)
-	}
-	k.listener = listener
-	k.waits = append(k.waits, k.serve(listener))
-	return nil
-}
-
-// wait waits until nobody is answered any more.
-func (k *socketKeeper) wait() {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	for _, wait := range k.waits {
-		wait()
-	}
-}
-
-func (k *socketKeeper) look() ([]upkeep.Difference, error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	now, err := os.Lstat(k.path)
-	switch {
-	case err == nil && os.SameFile(now, k.is):
-		return nil, nil
-	case err == nil:
-		return []upkeep.Difference{{What: k.path, Found: "is another file", Repair: k.again}}, nil
-	}
-	return []upkeep.Difference{{What: k.path, Found: "is gone", Repair: k.again}}, nil
-}
-
-// again listens anew. Who is connected stays so.
-func (k *socketKeeper) again() error {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	listener, err := api.Listen(k.path)
-	if err != nil {
-		return err
-	}
-	if old, ok := k.listener.(*net.UnixListener); ok {
-		old.SetUnlinkOnClose(false) // the path is the new one's
-	}
-	k.listener.Close()
-	return k.use(listener)
-}
-
 // A BFD process that ends again and again is started as often as anything of the host is repaired.
 const bfdMost, bfdWindow = upkeep.Most + 1, upkeep.Window
 
@@ -162,11 +96,11 @@ func (k *bfdKeeper) look() ([]upkeep.Difference, error) {
 }
 
 // keepHost makes what keeps the parts of this host as they should be.
-func (d *director) keepHost(notices *upkeep.Notices, events *api.Events, gate *gate, socket *socketKeeper) {
+func (d *director) keepHost(notices *upkeep.Notices, events *api.Events, gate *gate, socket *keptSocket) {
 	parts := append(d.kernel.Parts(notices.By), d.checks.Part(notices.By),
 		upkeep.Part{Name: "vips", Look: gate.look},
 		upkeep.Part{Name: "bfd", Look: d.bfd.look},
-		upkeep.Part{Name: "socket", Look: socket.look})
+		socket.part())
 	d.host.Store(upkeep.New(d.log, tellUpkeep(events), parts...))
 }
 

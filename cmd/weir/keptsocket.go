@@ -14,21 +14,35 @@ import (
 const partSocket = "socket"
 
 // keptSocket is the unix socket that a process answers on. Where somebody has removed it, or
-// another process had it at the start, it is made again.
+// another process had it at the start, it is made again. Who is connected stays so.
 type keptSocket struct {
-	path  string
-	serve func(net.Listener) // begins to answer, and returns
+	path string
 
 	mu       sync.Mutex
-	listener *net.UnixListener
+	serve    func(net.Listener) (wait func()) // nil: it does not answer yet
+	listener net.Listener
 	file     os.FileInfo // of the socket as it was made
+	waits    []func()
 }
 
-// answer says how to answer. Before it is called, there is no socket and none is missed.
-func (k *keptSocket) answer(serve func(net.Listener)) {
+// answer says how to answer, and begins to by a listener, if there is one.
+func (k *keptSocket) answer(listener net.Listener, serve func(net.Listener) (wait func())) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.serve = serve
+	if listener == nil {
+		return nil
+	}
+	return k.use(listener)
+}
+
+// wait waits until nobody is answered any more.
+func (k *keptSocket) wait() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, wait := range k.waits {
+		wait()
+	}
 }
 
 // open listens, and begins to answer.
@@ -39,38 +53,40 @@ func (k *keptSocket) open() error {
 	if err != nil {
 		return err
 	}
-	file, err := os.Lstat(k.path)
-	if err != nil {
+	if old, is := k.listener.(*net.UnixListener); is {
+		old.SetUnlinkOnClose(false) // the path is the new one's
+		_ = old.Close()
+	}
+	return k.use(listener)
+}
+
+func (k *keptSocket) use(listener net.Listener) (err error) {
+	if k.file, err = os.Lstat(k.path); err != nil {
 		return fmt.Errorf("look at the socket: %w", err)
 	}
-	if k.listener != nil {
-		// Nobody finds it any more, and its name is the new one's.
-		k.listener.SetUnlinkOnClose(false)
-		_ = k.listener.Close()
-	}
-	k.listener, k.file = listener.(*net.UnixListener), file
-	k.serve(listener)
+	k.listener = listener
+	k.waits = append(k.waits, k.serve(listener))
 	return nil
 }
 
 // part is what has the socket made again.
-func (k *keptSocket) part() upkeep.Part {
-	return upkeep.Part{Name: partSocket, Look: func() ([]upkeep.Difference, error) {
-		k.mu.Lock()
-		defer k.mu.Unlock()
-		if k.serve == nil {
-			return nil, nil // not yet
-		}
-		d := upkeep.Difference{What: k.path, Found: "is not this process's", Repair: k.open}
-		file, err := os.Lstat(k.path)
-		switch {
-		case err == nil && k.file != nil && os.SameFile(file, k.file):
-			return nil, nil
-		case os.IsNotExist(err):
-			d.Found = "is gone"
-		case err != nil:
-			return nil, fmt.Errorf("look at the socket: %w", err)
-		}
-		return []upkeep.Difference{d}, nil
-	}}
+func (k *keptSocket) part() upkeep.Part { return upkeep.Part{Name: partSocket, Look: k.look} }
+
+func (k *keptSocket) look() ([]upkeep.Difference, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.serve == nil {
+		return nil, nil
+	}
+	d := upkeep.Difference{What: k.path, Found: "is another process's", Repair: k.open}
+	file, err := os.Lstat(k.path)
+	switch {
+	case err == nil && k.file != nil && os.SameFile(file, k.file):
+		return nil, nil
+	case os.IsNotExist(err):
+		d.Found = "is gone"
+	case err != nil:
+		return nil, fmt.Errorf("look at the socket: %w", err)
+	}
+	return []upkeep.Difference{d}, nil
 }

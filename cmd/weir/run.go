@@ -361,8 +361,8 @@ func (d *director) run(ctx context.Context, first model.Config, text []byte, cha
 	d.problems.Report(model.ProblemGroup, "", d.presence.set(first.Director))
 	defer d.presence.close()
 	running.Go(func() { d.watchEvents(ctx, events) })
-	socket, err := keepSocket(listener, func(l net.Listener) (wait func()) { return d.serve(ctx, server, l) })
-	if err != nil {
+	socket := &keptSocket{path: listener.Addr().String()}
+	if err := socket.answer(listener, func(l net.Listener) (wait func()) { return d.serve(ctx, server, l) }); err != nil {
 		return err
 	}
 	defer socket.wait()

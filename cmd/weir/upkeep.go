@@ -22,13 +22,14 @@ func upkeepProblems(parts []model.Upkeep) (host, interfaces []model.Problem) {
 	for i := range parts {
 		u := &parts[i]
 		for _, p := range u.Problems {
-			found := model.Problem{Part: p.What, Text: upkeep.Text(u.Part, &p)}
+			found := model.Problem{Part: u.Part, Text: upkeep.Text(u.Part, &p)}
 			if p.State == model.UpkeepContested {
 				found.Fix = "end what changes it, or the need for it in the configuration"
 			}
 			switch u.Part {
 			case upkeep.Configuration:
 			case upkeep.Interfaces, upkeep.XDP:
+				found.Part = p.What
 				interfaces = append(interfaces, found)
 			default:
 				host = append(host, found)

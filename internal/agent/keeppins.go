@@ -16,6 +16,9 @@ import (
 	"weir.io/weir/internal/upkeep"
 )
 
+// fewPins are told one by one.
+const fewPins = 3
+
 // lookAtPins compares what is pinned. Maps and programs live on without their pins while the
 // process has them: nothing is lost, if they are pinned again before it ends.
 func (a *Agent) lookAtPins() ([]upkeep.Difference, error) {
@@ -32,16 +35,24 @@ func (a *Agent) lookAtPins() ([]upkeep.Difference, error) {
 			found = append(found, upkeep.Difference{What: path, Found: "was removed", Repair: func() error { return pinAgain(pinned[path], path) }})
 		}
 	}
+	if len(found) > fewPins {
+		return []upkeep.Difference{{What: a.pins.root, Found: fmt.Sprintf("has lost the pins of %d maps", len(found)), Repair: a.pinAllAgain}}, nil
+	}
 	return found, nil
 }
 
 func (a *Agent) pinAllAgain() error {
-	if err := a.pins.again(); err != nil {
-		return err
+	if !a.pins.inPlace() {
+		if err := a.pins.again(); err != nil {
+			return err
+		}
 	}
 	var errs []error
 	for path, m := range a.pinned() {
 		errs = append(errs, pinAgain(m, path))
+	}
+	if err := os.MkdirAll(a.pins.links(), 0o700); err != nil {
+		errs = append(errs, fmt.Errorf("make pin directory: %w", err))
 	}
 	for name := range a.links.open {
 		errs = append(errs, a.links.pinAgain(name))
