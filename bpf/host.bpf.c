@@ -23,6 +23,7 @@
 #include "clamp.h"
 #include "datagram.h"
 #include "host_maps.h"
+#include "host_refuse.h"
 #include "pod.h"
 #include "pod_reply.h"
 #include "second.h"
@@ -46,44 +47,6 @@ static __always_inline __u32 find_source(const struct tunnel *t)
 	__u32 *flags = bpf_map_lookup_elem(&sources, &key);
 
 	return flags ? *flags : 0;
-}
-
-static __always_inline int is_vip(const struct inner *inner, const struct address *address)
-{
-	struct host_endpoint vip = {
-		.address = *address,
-		.protocol = inner->ipv6 ? IPPROTO_ICMPV6 : IPPROTO_ICMP,
-	};
-
-	return bpf_map_lookup_elem(&endpoints, &vip) != NULL;
-}
-
-/* Unspecified, loopback, multicast, broadcast and mapped addresses, as in refuse.h. */
-static __always_inline int is_nobodys(const struct inner *inner)
-{
-	const __be32 *words = (const __be32 *)inner->source.bytes;
-	__u8 first = inner->source.bytes[inner->ipv6 ? 0 : 12];
-
-	if (!inner->ipv6)
-		return !first || first == 127 || (first >= 224 && first < 240) ||
-		       words[3] == 0xffffffff;
-	if (first == 0xff)
-		return 1;
-	if (words[0] | words[1])
-		return 0;
-	return words[2] == bpf_htonl(0xffff) || (!words[2] && bpf_ntohl(words[3]) <= 1);
-}
-
-/*
- * Where no client is. Directors drop that, so somebody else speaks in one's name. What a server of
- * UDP here would answer to a VIP of this host stays on it, and is a question again: of IPv6 the
- * kernel takes what comes from its own addresses.
- */
-static __always_inline int comes_from_nobody(const struct inner *inner)
-{
-	if (is_nobodys(inner))
-		return 1;
-	return inner->destination.protocol == IPPROTO_UDP && is_vip(inner, &inner->source);
 }
 
 /* Tunnels of ipip to pods end here, too, whatever they are for. */

@@ -212,7 +212,9 @@ func TestBFDProcessIsMissed(t *testing.T) {
 	b.both(oneHop4, "up")
 	pid = b.pid()
 	sendSignal(t, pid, syscall.SIGSTOP)
-	waitFor(t, "weir status to say so", func() bool { return strings.Contains(ask("status"), "when the datapath is lost: the BFD process does not answer") })
+	waitFor(t, "weir status to say so", func() bool {
+		return strings.Contains(ask("status"), "when the datapath is lost: the BFD process does not answer")
+	})
 	waitFor(t, "the metric to say so", func() bool {
 		return strings.Contains(on(t, b.director, "curl", "-s", "--unix-socket", b.run.socket, "http://weir/metrics"), "weir_bfd_process_up 0")
 	})
