@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net/netip"
 	"slices"
 	"time"
@@ -24,6 +25,7 @@ type peer struct {
 	routerID  netip.Addr
 	hold      time.Duration
 	families  []model.BGPFamily
+	old       bool // it knows AS numbers of 16 bits only (RFC 6793)
 	nextHop6  bool // IPv4 routes may have an IPv6 next hop
 	restarts  bool // it keeps routes while the session is lost
 	hardReset bool // it keeps them after a NOTIFICATION too, but for a hard reset (RFC 8538)
@@ -89,16 +91,20 @@ func openMessage(w *want, restarted bool) (*gobgp.BGPMessage, error) {
 			uint16(time.Duration(n.RestartTime)/time.Second), keeps))
 	}
 	capabilities = append(capabilities, gobgp.NewCapFourOctetASNumber(w.asn))
-	as := w.asn
-	if as > 65535 {
-		as = gobgp.AS_TRANS
-	}
-	m, err := gobgp.NewBGPOpenMessage(uint16(as), uint16(time.Duration(n.HoldTime)/time.Second), w.routerID,
+	m, err := gobgp.NewBGPOpenMessage(as16(w.asn), uint16(time.Duration(n.HoldTime)/time.Second), w.routerID,
 		[]gobgp.OptionParameterInterface{gobgp.NewOptionParameterCapability(capabilities)})
 	if err != nil {
 		return nil, fmt.Errorf("write a BGP OPEN: %w", err)
 	}
 	return m, nil
+}
+
+// as16 returns an AS number as those know it whose numbers have 16 bits (RFC 6793).
+func as16(asn uint32) uint16 {
+	if asn > math.MaxUint16 {
+		return gobgp.AS_TRANS
+	}
+	return uint16(asn)
 }
 
 // wantsNextHop6 reports whether IPv4 routes are told over IPv6 without an IPv4 next hop.
@@ -117,8 +123,13 @@ func agree(w *want, m message) (*peer, error) {
 		return nil, err
 	}
 	theirs := newAbilities(hello)
-	if theirs.asn == 0 {
-		return nil, newFault(gobgp.BGP_ERROR_OPEN_MESSAGE_ERROR, gobgp.BGP_ERROR_SUB_UNSUPPORTED_CAPABILITY, "it does not know AS numbers of 32 bits (RFC 6793)")
+	old := theirs.asn == 0
+	if old {
+		theirs.asn = uint32(hello.MyAS)
+	}
+	if old && w.neighbor.ASN > math.MaxUint16 {
+		return nil, newFault(gobgp.BGP_ERROR_OPEN_MESSAGE_ERROR, gobgp.BGP_ERROR_SUB_BAD_PEER_AS,
+			"it is of AS %d and does not know AS numbers of 32 bits (RFC 6793), and the configuration says %d", theirs.asn, w.neighbor.ASN)
 	}
 	if theirs.asn != w.neighbor.ASN {
 		return nil, newFault(gobgp.BGP_ERROR_OPEN_MESSAGE_ERROR, gobgp.BGP_ERROR_SUB_BAD_PEER_AS,
@@ -131,7 +142,7 @@ func agree(w *want, m message) (*peer, error) {
 		return nil, newFault(gobgp.BGP_ERROR_OPEN_MESSAGE_ERROR, gobgp.BGP_ERROR_SUB_UNACCEPTABLE_HOLD_TIME,
 			"it wants a session without a hold time, whose loss nobody would see")
 	}
-	p := &peer{routerID: hello.ID, nextHop6: theirs.nextHop6}
+	p := &peer{routerID: hello.ID, old: old, nextHop6: theirs.nextHop6}
 	p.hold = min(time.Duration(w.neighbor.HoldTime), time.Duration(hello.HoldTime)*time.Second)
 	p.restarts = theirs.restarts && w.neighbor.Restarts()
 	p.hardReset = p.restarts && w.neighbor.KeepWhenSilent && theirs.hardReset

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"math"
 	"net/netip"
 	"slices"
 
@@ -125,7 +126,7 @@ func changes(w *want, p *peer, told map[netip.Prefix]string, now map[netip.Prefi
 	for _, of := range slices.Sorted(maps.Keys(groups)) {
 		g := groups[of]
 		for some := range inMessages(g.family, g.prefixes) {
-			messages = append(messages, announcement(w, g.telling, some))
+			messages = append(messages, announcement(w, p, g.telling, some))
 		}
 	}
 	return messages
@@ -163,12 +164,8 @@ func withdrawal(family model.BGPFamily, prefixes []gobgp.PathNLRI) *gobgp.BGPMes
 }
 
 // announcement tells prefixes. Attributes are in the order of their numbers.
-func announcement(w *want, t telling, prefixes []gobgp.PathNLRI) *gobgp.BGPMessage {
-	path := gobgp.NewPathAttributeAsPath(nil)
-	if w.neighbor.ASN != w.asn {
-		as := slices.Repeat([]uint32{w.asn}, 1+int(t.attributes.Prepend))
-		path = gobgp.NewPathAttributeAsPath([]gobgp.AsPathParamInterface{gobgp.NewAs4PathParam(gobgp.BGP_ASPATH_ATTR_TYPE_SEQ, as)})
-	}
+func announcement(w *want, p *peer, t telling, prefixes []gobgp.PathNLRI) *gobgp.BGPMessage {
+	path, whole := asPath(w, p, t)
 	all := []gobgp.PathAttributeInterface{gobgp.NewPathAttributeOrigin(gobgp.BGP_ORIGIN_ATTR_TYPE_IGP), path}
 	classic := t.family == model.BGPIPv4 && t.nextHop.Is4()
 	if classic {
@@ -190,10 +187,32 @@ func announcement(w *want, t telling, prefixes []gobgp.PathNLRI) *gobgp.BGPMessa
 		all = append(all, reach)
 		prefixes = nil
 	}
+	if whole != nil {
+		all = append(all, whole)
+	}
 	if len(large) > 0 {
 		all = append(all, gobgp.NewPathAttributeLargeCommunities(large))
 	}
 	return gobgp.NewBGPUpdateMessage(nil, all, prefixes)
+}
+
+// asPath returns the path of ASes, and for neighbors that know numbers of 16 bits only, if one in it
+// has more, the whole one in AS4_PATH, which they hand on (RFC 6793 4.2.2).
+func asPath(w *want, p *peer, t telling) (path, whole gobgp.PathAttributeInterface) {
+	if w.neighbor.ASN == w.asn {
+		return gobgp.NewPathAttributeAsPath(nil), nil
+	}
+	as := slices.Repeat([]uint32{w.asn}, 1+int(t.attributes.Prepend))
+	all := gobgp.NewAs4PathParam(gobgp.BGP_ASPATH_ATTR_TYPE_SEQ, as)
+	if !p.old {
+		return gobgp.NewPathAttributeAsPath([]gobgp.AsPathParamInterface{all}), nil
+	}
+	short := slices.Repeat([]uint16{as16(w.asn)}, len(as))
+	path = gobgp.NewPathAttributeAsPath([]gobgp.AsPathParamInterface{gobgp.NewAsPathParam(gobgp.BGP_ASPATH_ATTR_TYPE_SEQ, short)})
+	if w.asn > math.MaxUint16 {
+		whole = gobgp.NewPathAttributeAs4Path([]*gobgp.As4PathParam{all})
+	}
+	return path, whole
 }
 
 // communities returns both kinds as messages have them.

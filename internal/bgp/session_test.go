@@ -203,7 +203,7 @@ func TestNeighborsThatAreWrong(t *testing.T) {
 		"too long":                {raw(marker + "ffff02"), "bad message length", "65535 bytes long"},
 		"a type that is none":     {raw(marker + "001309"), "bad message type", "type 9"},
 		"no OPEN":                 {raw(marker + "001304"), "opensent", "begins with a message of type 4"},
-		"version 3":               {raw(marker + "001d01" + "03" + "fde8" + "005a" + "0a000009" + "00"), "code 2(open)", "32 bits"},
+		"version 3":               {raw(marker + "001d01" + "03" + "fde8" + "005a" + "0a000009" + "00"), "unsupported version number", "unsupported version 3"},
 		"capabilities cut short":  {raw(marker + "002101" + "04" + "fde8" + "005a" + "0a000009" + "04" + "0202ff"), "", ""},
 		"garbage in capabilities": {raw(marker + "002501" + "04" + "fde8" + "005a" + "0a000009" + "08" + "0206" + "41ff0000fde8"), "code 2(open)", ""},
 		"a second OPEN":           {later(marker + "001d01" + "04" + "fde8" + "005a" + "0a000009" + "00"), "established", "second time"},
@@ -219,7 +219,7 @@ func TestNeighborsThatAreWrong(t *testing.T) {
 				[]gobgp.ParameterCapabilityInterface{gobgp.NewCapFourOctetASNumber(theirAS), gobgp.NewCapMultiProtocol(gobgp.RF_IPv6_UC)})})
 			_ = c.write(time.Second, m)
 		}, "unsupported capability", "does not take ipv4 routes"},
-		"no AS numbers of 32 bits": {raw(marker + "001d01" + "04" + "fde8" + "005a" + "0a000009" + "00"), "unsupported capability", "RFC 6793"},
+		"another AS, of 16 bits": {raw(marker + "001d01" + "04" + "fde7" + "005a" + "0a000009" + "00"), "bad peer as", "it is of AS 64999, and the configuration says 65000"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			hold := 9 * time.Second
