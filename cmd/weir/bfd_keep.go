@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -27,10 +28,12 @@ type bfdKeeper struct {
 	seen atomic.Uint64 // faults of the process
 
 	mu         sync.Mutex
-	wanted     []model.BFDSession // by the configuration
-	interfaces []string           // that the program is attached to, or is about to be
-	admitted   bool               // it is
-	restarts   uint64             // of the process, that were told
+	config     model.Config
+	routers    map[string]netip.Addr // that are known by their interface
+	wanted     []model.BFDSession    // by the configuration
+	interfaces []string              // that the program is attached to, or is about to be
+	admitted   bool                  // it is
+	restarts   uint64                // of the process, that were told
 }
 
 func newBFDKeeper(o *runOptions, tell func(model.BFDStatus), log *slog.Logger) *bfdKeeper {
@@ -92,7 +95,22 @@ func startBFD(o *runOptions, socket string) (ended <-chan error, err error) {
 func (k *bfdKeeper) want(c *model.Config) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.wanted = c.BFDSessions()
+	k.config = *c
+	k.renew()
+}
+
+// meet takes which routers are at the other ends of interfaces.
+func (k *bfdKeeper) meet(routers map[string]netip.Addr) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.routers = routers
+	k.renew()
+}
+
+// renew makes the sessions what the configuration and the routers that are found ask for. The mutex
+// is held.
+func (k *bfdKeeper) renew() {
+	k.wanted = k.config.BFDSessions(k.routers)
 	if k.interfaces != nil {
 		k.set(k.interfaces)
 	}

@@ -53,7 +53,11 @@ func bgpTable(t *table, s model.BGPStatus) {
 		if n.State == model.SessionEstablished {
 			hold, restarts = n.HoldTime.String(), fmt.Sprint(n.GracefulRestart)
 		}
-		t.row(n.Address, n.ASN, n.State, n.Since.Format(time.RFC3339), hold, list(n.Families), restarts, n.BFD, n.Announced, n.Losses, n.Problem)
+		name := n.Name()
+		if n.Interface != "" && n.Address.IsValid() {
+			name += " " + n.Address.WithZone("").String()
+		}
+		t.row(name, n.ASN, n.State, n.Since.Format(time.RFC3339), hold, list(n.Families), restarts, n.BFD, n.Announced, n.Losses, n.Problem)
 	}
 	t.line("")
 	t.row("PREFIX", "NEIGHBORS", "COMMUNITIES", "LOCAL-PREF", "MED", "PREPEND")

@@ -12,7 +12,7 @@ import (
 // examineBFD looks at what the BFD sessions of a configuration need of this host. How they
 // are the director says.
 func examineBFD(c *model.Config) []doctor.Finding {
-	sessions := c.BFDSessions()
+	sessions := c.BFDSessions(nil)
 	if len(sessions) == 0 {
 		return nil
 	}

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"net/netip"
 	"strings"
 	"time"
 
@@ -26,7 +25,7 @@ type watcher struct {
 	tags     map[string]string // of sets, by owner
 	health   map[model.Target]model.HealthState
 	changes  uint64 // of states that are in health
-	sessions map[netip.Addr]model.SessionState
+	sessions map[string]model.SessionState
 }
 
 func servicesText(count int) string {
@@ -188,12 +187,12 @@ func (d *director) targetNames(targets []model.Target) map[model.Target]targetNa
 }
 
 func (w *watcher) lookAtBGP() (found []api.Event) {
-	now := map[netip.Addr]model.SessionState{}
+	now := map[string]model.SessionState{}
 	for _, n := range w.d.announcers.bgp.Status().Neighbors {
-		now[n.Address] = n.State
-		if before, had := w.sessions[n.Address]; had && before != n.State {
-			event := api.Event{Kind: api.EventBGP, Neighbor: n.Address.String(), State: string(n.State),
-				Text: fmt.Sprintf("the session with %v is %s", n.Address, n.State)}
+		now[n.Name()] = n.State
+		if before, had := w.sessions[n.Name()]; had && before != n.State {
+			event := api.Event{Kind: api.EventBGP, Neighbor: n.Name(), State: string(n.State),
+				Text: fmt.Sprintf("the session with %v is %s", n.Name(), n.State)}
 			if n.Problem != "" && n.State != model.SessionEstablished {
 				event.Text += ": " + n.Problem
 			}

@@ -85,11 +85,11 @@ func ofBGP(s model.BGPStatus) (found []model.Problem) {
 		text := ""
 		switch {
 		case n.State != model.SessionEstablished && n.Problem == "":
-			text = fmt.Sprintf("there is no session with %v yet", n.Address)
+			text = fmt.Sprintf("there is no session with %s yet", n.Name())
 		case n.State != model.SessionEstablished:
-			text = fmt.Sprintf("there is no session with %v: %s", n.Address, n.Problem)
+			text = fmt.Sprintf("there is no session with %s: %s", n.Name(), n.Problem)
 		case n.Problem != "":
-			text = fmt.Sprintf("the session with %v: %s", n.Address, n.Problem)
+			text = fmt.Sprintf("the session with %s: %s", n.Name(), n.Problem)
 		default:
 			continue
 		}
@@ -97,7 +97,7 @@ func ofBGP(s model.BGPStatus) (found []model.Problem) {
 		if n.Own {
 			severity = model.SeverityError
 		}
-		found = append(found, model.Problem{Part: n.Address.String(), Severity: severity, Text: text})
+		found = append(found, model.Problem{Part: n.Name(), Severity: severity, Text: text})
 	}
 	return found
 }

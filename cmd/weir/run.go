@@ -121,6 +121,7 @@ func runDirector(ctx context.Context, o *runOptions, log *slog.Logger) error {
 		first: first.Director, drain: &o.drain, local: local, group: group, checks: checks, checker: checker,
 	}
 	d.refused = refused
+	speaker.OnRouters(d.bfd.meet)
 	err = d.run(ctx, first, text, changes, listener)
 	checker.Close()
 	err = errors.Join(err, checks.Close(), kernel.Close())

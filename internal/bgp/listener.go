@@ -212,7 +212,7 @@ func (s *Speaker) hand(l *listener, conn *net.TCPConn) {
 	from := addressOf(conn.RemoteAddr())
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	one := s.sessions[from]
+	one := s.sessions[from.String()]
 	if s.closed || one == nil || !one.now.Load().neighbor.Passive {
 		_ = conn.Close()
 		return

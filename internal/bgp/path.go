@@ -15,6 +15,7 @@ const subcodeBFDDown = 10
 
 // path is what BFD says of the way to a neighbor that asks for it.
 type path struct {
+	neighbor netip.Addr
 	state    string // of the session, in BFD's words; empty: nothing is known of it
 	held     string // why this director has it down itself: what routes stand for is not there
 	process  int    // that counts the losses
@@ -34,7 +35,7 @@ func pathOf(n *model.BGPNeighbor, status *model.BFDStatus) path {
 	for i := range status.Sessions {
 		s := &status.Sessions[i]
 		if s.Neighbor == n.Address && s.Source == source && s.Multihop == n.BFDMultihop() {
-			return path{state: s.State, held: s.Held, process: status.PID, losses: s.Losses, lastLoss: s.LastLoss}
+			return path{neighbor: n.Address, state: s.State, held: s.Held, process: status.PID, losses: s.Losses, lastLoss: s.LastLoss}
 		}
 	}
 	return path{}
@@ -45,7 +46,7 @@ func pathOf(n *model.BGPNeighbor, status *model.BFDStatus) path {
 // neighbor may not speak BFD.
 func (p path) lost(before path) error {
 	switch {
-	case p.process != 0 && p.process == before.process && p.losses > before.losses:
+	case p.neighbor == before.neighbor && p.process != 0 && p.process == before.process && p.losses > before.losses:
 		return unreachable{p.lastLoss}
 	case p.held != "" && before.held == "":
 		return unreachable{p.held}
@@ -87,7 +88,8 @@ func (s *Speaker) SetBFD(status model.BFDStatus) {
 	s.bfd = status
 	for i := range s.config.Neighbors {
 		n := &s.config.Neighbors[i]
-		if one := s.sessions[n.Address]; one != nil && pathOf(n, &before) != pathOf(n, &status) {
+		at := s.resolved(n)
+		if one := s.sessions[n.Name()]; one != nil && pathOf(&at, &before) != pathOf(&at, &status) {
 			one.set(s.want(n))
 		}
 	}

@@ -64,7 +64,7 @@ func nextHop(n *model.BGPNeighbor, family model.BGPFamily, local netip.Addr) net
 			return a
 		}
 	}
-	return local
+	return local.WithZone("")
 }
 
 // attributes returns a route's for this neighbor: those of another kind of session left out.

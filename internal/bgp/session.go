@@ -126,7 +126,7 @@ func after(err error, there, before time.Duration, passive bool) time.Duration {
 	switch {
 	case endedByBFD(err):
 		return lostPause
-	case errors.Is(err, errChanged) || errors.Is(err, errBack) || passive:
+	case errors.Is(err, errChanged) || errors.Is(err, errBack) || errors.Is(err, errFound) || passive:
 		return 0 // a passive neighbor makes its own pauses
 	case there > lasted:
 		return firstPause
@@ -173,6 +173,9 @@ func (s *session) once(ctx context.Context, w *want) error {
 	if w.path.held != "" {
 		return s.wait(ctx, w)
 	}
+	if !w.neighbor.Address.IsValid() {
+		return s.find(ctx, w)
+	}
 	conn, err := s.connect(ctx, w)
 	if err != nil {
 		return err
@@ -209,6 +212,9 @@ func sameSession(a, b *want) bool {
 	one, other := a.neighbor, b.neighbor
 	one.Attributes, other.Attributes = model.BGPAttributes{}, model.BGPAttributes{}
 	one.NextHop, other.NextHop = nil, nil
+	if one.Interface != "" && one.Interface == other.Interface {
+		one.Address, other.Address = netip.Addr{}, netip.Addr{} // another router is found only where there is no session
+	}
 	one.BFD, other.BFD = nil, nil
 	return a.asn == b.asn && a.routerID == b.routerID && reflect.DeepEqual(one, other)
 }

@@ -30,8 +30,11 @@ type Speaker struct {
 	phase     phase
 	bfd       model.BFDStatus // what was said last
 	closed    bool
-	sessions  map[netip.Addr]*session
+	sessions  map[string]*session // by the names of their neighbors
 	listeners map[netip.Addr]*listener
+
+	discoveries map[string]*discovery // by interface
+	onRouters   func(map[string]netip.Addr)
 }
 
 // phase is how far a director that drains has come.
@@ -45,7 +48,8 @@ const (
 
 // New returns a speaker that has no neighbors.
 func New(log *slog.Logger) *Speaker {
-	return &Speaker{log: log, port: model.DefaultBGPPort, sessions: map[netip.Addr]*session{}, listeners: map[netip.Addr]*listener{}}
+	return &Speaker{log: log, port: model.DefaultBGPPort, sessions: map[string]*session{}, listeners: map[netip.Addr]*listener{},
+		discoveries: map[string]*discovery{}}
 }
 
 // Set makes the neighbors those that sessions are kept with, and the routes what they are
@@ -113,6 +117,9 @@ func (s *Speaker) Close() {
 	for _, l := range s.listeners {
 		l.close()
 	}
+	for _, d := range s.discoveries {
+		d.end()
+	}
 	s.mu.Unlock()
 	s.running.Wait()
 }
@@ -120,19 +127,20 @@ func (s *Speaker) Close() {
 // reconcile makes sessions and listeners what is set. The mutex is held.
 func (s *Speaker) reconcile() {
 	neighbors := s.config.Neighbors
-	wanted := make(map[netip.Addr]bool, len(neighbors))
+	wanted := make(map[string]bool, len(neighbors))
 	for i := range neighbors {
-		wanted[neighbors[i].Address] = true
+		wanted[neighbors[i].Name()] = true
 	}
-	for address, one := range s.sessions {
-		if !wanted[address] {
+	for name, one := range s.sessions {
+		if !wanted[name] {
 			one.end(errRemoved)
-			delete(s.sessions, address)
+			delete(s.sessions, name)
 		}
 	}
+	s.discover()
 	for i := range neighbors {
 		w := s.want(&neighbors[i])
-		if one := s.sessions[neighbors[i].Address]; one != nil {
+		if one := s.sessions[neighbors[i].Name()]; one != nil {
 			one.set(w)
 			continue
 		}
@@ -143,15 +151,20 @@ func (s *Speaker) reconcile() {
 
 // want returns what the session with a neighbor has to do now. The mutex is held.
 func (s *Speaker) want(n *model.BGPNeighbor) *want {
-	return &want{asn: s.config.ASN, routerID: s.config.RouterID, neighbor: *n, routes: s.routes, phase: s.phase,
-		path: pathOf(n, &s.bfd)}
+	at := s.resolved(n)
+	w := &want{asn: s.config.ASN, routerID: s.config.RouterID, neighbor: at, routes: s.routes, phase: s.phase,
+		path: pathOf(&at, &s.bfd)}
+	if d := s.discoveries[n.Interface]; d != nil {
+		w.seeking = d.problem
+	}
+	return w
 }
 
 // begin starts a session.
 func (s *Speaker) begin(w *want) {
 	ctx, cancel := context.WithCancelCause(context.Background())
-	one := newSession(w, cancel, s.log.With("neighbor", w.neighbor.Address, "asn", w.neighbor.ASN))
-	s.sessions[w.neighbor.Address] = one
+	one := newSession(w, cancel, s.log.With("neighbor", w.neighbor.Name(), "asn", w.neighbor.ASN))
+	s.sessions[w.neighbor.Name()] = one
 	s.running.Go(func() {
 		defer cancel(nil)
 		one.run(ctx)
@@ -166,4 +179,5 @@ type want struct {
 	routes   []model.Route
 	phase    phase
 	path     path
+	seeking  error // why the neighbor on an interface cannot be looked for
 }

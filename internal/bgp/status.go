@@ -28,7 +28,7 @@ func (s *Speaker) Status() model.BGPStatus {
 	}
 	told := map[netip.Prefix]int{}
 	for i := range s.config.Neighbors {
-		one := s.sessions[s.config.Neighbors[i].Address]
+		one := s.sessions[s.config.Neighbors[i].Name()]
 		if one == nil {
 			continue
 		}
@@ -97,7 +97,7 @@ func (s *session) state(state model.SessionState) {
 		since = time.Now().Truncate(time.Second)
 	}
 	s.status = model.BGPNeighborStatus{
-		Address: w.neighbor.Address, ASN: w.neighbor.ASN, State: state, Since: since,
+		Address: w.neighbor.Address, Interface: w.neighbor.Interface, ASN: w.neighbor.ASN, State: state, Since: since,
 		Families: []model.BGPFamily{}, Losses: s.status.Losses, Problem: s.status.Problem, Own: s.status.Own,
 	}
 }
@@ -123,7 +123,7 @@ func (s *session) lost(ctx context.Context, err error) {
 	s.mu.Lock()
 	was := s.status.State
 	s.status.Problem, s.status.Own = s.remembered(err), errors.As(err, new(local))
-	if errors.Is(err, errBack) {
+	if errors.Is(err, errBack) || errors.Is(err, errFound) {
 		s.status.Problem = ""
 	}
 	if was == model.SessionEstablished {
@@ -134,7 +134,7 @@ func (s *session) lost(ctx context.Context, err error) {
 	switch {
 	case ctx.Err() != nil:
 		s.log.Info("BGP session ends", "reason", context.Cause(ctx))
-	case errors.Is(err, errChanged), errors.Is(err, errBack):
+	case errors.Is(err, errChanged), errors.Is(err, errBack), errors.Is(err, errFound):
 		s.log.Info("BGP session begins again", "reason", err)
 	case was == model.SessionEstablished:
 		s.log.Warn("BGP session lost", "reason", err)
@@ -160,7 +160,7 @@ func (s *session) remembered(err error) string {
 // problem notes why there is no session, without an end of one.
 func (s *session) problem(err error) {
 	s.mu.Lock()
-	s.status.Problem = err.Error()
+	s.status.Problem, s.status.Own = err.Error(), errors.As(err, new(local))
 	s.mu.Unlock()
 	s.say(err)
 }

@@ -306,7 +306,7 @@ func TestBFD(t *testing.T) {
 		{Neighbor: address("2001:db8::1:1"), Interfaces: c.Director.Interfaces,
 			Timers: model.BFDTimers{Interval: ms(100), Multiplier: 3}, RestartTime: model.Duration(90 * time.Second)},
 	}
-	if diff := cmp.Diff(want, c.BFDSessions(), comparable); diff != "" {
+	if diff := cmp.Diff(want, c.BFDSessions(nil), comparable); diff != "" {
 		t.Errorf("BFD sessions (-want +got):\n%s", diff)
 	}
 	// Routers in between are expected where the session allows for them.
@@ -323,7 +323,7 @@ func TestBFD(t *testing.T) {
 	// The BGP session's ttl-security is that of BFD, too, unless it has its own.
 	for _, d := range []struct{ of, own, want uint8 }{{3, 0, 3}, {3, 255, 255}, {0, 0, 0}, {1, 0, 0}} {
 		n.TTL, n.TTLSecurity, n.BFD.TTLSecurity = 0, d.of, d.own
-		if got := c.BFDSessions()[0].TTLSecurity; got != d.want {
+		if got := c.BFDSessions(nil)[0].TTLSecurity; got != d.want {
 			t.Errorf("with ttl-security %d, and %d of bfd, packets may have passed %d hops, want %d", d.of, d.own, got, d.want)
 		}
 	}

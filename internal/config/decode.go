@@ -56,7 +56,7 @@ var required = map[reflect.Type][][2]string{
 		{"router-id", "an IPv4 address of this director's"},
 		{"neighbors", "the routers to tell"},
 	},
-	reflect.TypeFor[model.BGPNeighbor](): {{"address", "an IP address"}, {"asn", "the number of its AS"}},
+	reflect.TypeFor[model.BGPNeighbor](): {{"asn", "the number of its AS"}},
 	reflect.TypeFor[model.BGPPrefix]():   {{"prefix", "203.0.113.0/24, say"}},
 	reflect.TypeFor[model.HealthCheck](): {{"kind", "tcp, syn, http, https, tls, grpc, udp, dns, icmp or none"}},
 	reflect.TypeFor[model.HealthDNS]():   {{"name", "a domain name"}},

@@ -54,7 +54,7 @@ func (s sessions) Collect(values chan<- prometheus.Metric) {
 	}
 	for _, n := range status.Neighbors {
 		for _, d := range ofSessions {
-			values <- prometheus.MustNewConstMetric(d.desc, d.kind, d.value(n), n.Address.String())
+			values <- prometheus.MustNewConstMetric(d.desc, d.kind, d.value(n), n.Name())
 		}
 	}
 }

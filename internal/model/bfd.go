@@ -2,6 +2,7 @@ package model
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 )
 
@@ -104,11 +105,22 @@ func (a *BFDAuthentication) setDefaults() {
 	}
 }
 
-// BFDSessions returns the sessions that the neighbours of both kinds ask for.
-func (c *Config) BFDSessions() []BFDSession {
+// AsksForBFD reports whether a neighbour of either kind does.
+func (c *Config) AsksForBFD() bool {
+	return len(c.BFD.Neighbors) > 0 || slices.ContainsFunc(c.BGP.Neighbors, func(n BGPNeighbor) bool { return n.BFD != nil })
+}
+
+// BFDSessions returns the sessions that the neighbours of both kinds ask for. Of those that are
+// known by an interface, routers say which address the router there has; without it there is no
+// session yet.
+func (c *Config) BFDSessions(routers map[string]netip.Addr) []BFDSession {
 	var sessions []BFDSession
 	for i := range c.BGP.Neighbors {
-		if n := &c.BGP.Neighbors[i]; n.BFD != nil {
+		n := c.BGP.Neighbors[i]
+		if n.Interface != "" {
+			n.Address = routers[n.Interface]
+		}
+		if n.BFD != nil && n.Address.IsValid() {
 			sessions = append(sessions, n.bfdSession(c.Director.Interfaces))
 		}
 	}
@@ -154,9 +166,15 @@ func (n *BGPNeighbor) BFDMultihop() bool {
 	return n.TTL > 1 || n.TTLSecurity > 1
 }
 
-// in returns a session that names no interfaces as one of these.
+// in returns a session that names no interfaces as one of these: of the one that a link-local
+// neighbour is on, if that is among them.
 func (s BFDSession) in(interfaces []string) BFDSession {
-	if len(s.Interfaces) == 0 {
+	zone := s.Neighbor.Zone()
+	switch {
+	case len(s.Interfaces) > 0:
+	case slices.Contains(interfaces, zone):
+		s.Interfaces = []string{zone}
+	default:
 		s.Interfaces = interfaces
 	}
 	return s

@@ -27,7 +27,8 @@ func (b BGP) IsZero() bool {
 
 // BGPNeighbor is a router, or a route reflector, and what it is told how.
 type BGPNeighbor struct {
-	Address         netip.Addr  `json:"address"`
+	Address         netip.Addr  `json:"address,omitzero"`    // a link-local one has its interface as its zone
+	Interface       string      `json:"interface,omitempty"` // in its place: whatever router advertises itself there (RFC 4861)
 	ASN             uint32      `json:"asn"`
 	Port            uint16      `json:"port,omitempty"`
 	Passive         bool        `json:"passive,omitempty"`       // it opens the session
@@ -46,6 +47,23 @@ type BGPNeighbor struct {
 	Families       []BGPFamily     `json:"families,omitempty"`
 	NextHop        []netip.Addr    `json:"next-hop,omitempty"` // one per family; none: this end of the session
 	Attributes     BGPAttributes   `json:"attributes,omitzero"`
+}
+
+// Name is what the neighbor is called: its interface, if it is known by that, or its address.
+func (n *BGPNeighbor) Name() string {
+	if n.Interface != "" {
+		return n.Interface
+	}
+	return n.Address.String()
+}
+
+// On returns the interface of a neighbor that is known by that, or by a link-local address; of
+// others "".
+func (n *BGPNeighbor) On() string {
+	if n.Interface != "" {
+		return n.Interface
+	}
+	return n.Address.Zone()
 }
 
 // Restarts reports whether the neighbor is asked to keep routes (graceful restart).

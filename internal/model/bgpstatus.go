@@ -33,7 +33,8 @@ const (
 
 // BGPNeighborStatus is the session with one neighbor.
 type BGPNeighborStatus struct {
-	Address         netip.Addr   `json:"address"`
+	Address         netip.Addr   `json:"address"`             // zero: it is not known yet which router is on the interface
+	Interface       string       `json:"interface,omitempty"` // by which it is known
 	ASN             uint32       `json:"asn"`
 	State           SessionState `json:"state"`
 	Since           time.Time    `json:"since"`              // of the state
@@ -47,6 +48,14 @@ type BGPNeighborStatus struct {
 	Losses          uint64       `json:"losses"`             // sessions that ended since the director started
 	Problem         string       `json:"problem,omitempty"`  // why there is no session, or what is missing in it
 	Own             bool         `json:"own,omitempty"`      // that is this host's: a password that cannot be read, say
+}
+
+// Name is what the neighbor is called, as [BGPNeighbor.Name] says.
+func (n *BGPNeighborStatus) Name() string {
+	if n.Interface != "" {
+		return n.Interface
+	}
+	return n.Address.String()
 }
 
 // RouteStatus is one route.

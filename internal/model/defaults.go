@@ -151,6 +151,9 @@ func (n *BGPNeighbor) setDefaults() {
 	if n.RestartTime == 0 {
 		n.RestartTime = DefaultRestartTime
 	}
+	if len(n.Families) == 0 && n.On() != "" {
+		n.Families = []BGPFamily{BGPIPv4, BGPIPv6}
+	}
 	if len(n.Families) == 0 && n.Address.IsValid() {
 		n.Families = []BGPFamily{FamilyOf(n.Address)}
 	}

@@ -36,11 +36,16 @@ func (b *BFD) setDefaults() {
 func (v *validation) bfd() {
 	seen := bfdSeen{}
 	for i := range v.config.BGP.Neighbors {
-		if n := &v.config.BGP.Neighbors[i]; n.BFD != nil && n.Address.IsValid() {
+		if n := &v.config.BGP.Neighbors[i]; n.BFD != nil && (n.Address.IsValid() || n.Interface != "") {
 			at := neighborPath(i, "bfd")
 			v.bfdKeys(at, n.BFD.Interval, n.BFD.Interfaces)
 			v.bfdProof(at, n.BFDMultihop(), n.BFD.TTLSecurity, n.BFD.Authentication)
-			seen.note(n.bfdSession(nil), at)
+			if n.On() != "" && n.BFDMultihop() {
+				v.errs.add(at+".multihop", "a link-local neighbor is one hop away")
+			}
+			if n.Address.IsValid() {
+				seen.note(n.bfdSession(nil), at)
+			}
 		}
 	}
 	b := &v.config.BFD
@@ -48,9 +53,12 @@ func (v *validation) bfd() {
 	for i := range b.Neighbors {
 		n := &b.Neighbors[i]
 		at := fmt.Sprintf("bfd.neighbors[%d]", i)
-		if problem := addressProblem(n.Address); problem != "" {
+		if problem := routerProblem(n.Address); problem != "" {
 			v.errs.add(at+".address", "%s", withAddress(n.Address, problem))
 			continue
+		}
+		if n.Address.Zone() != "" && n.Multihop {
+			v.errs.add(at+".multihop", "a link-local neighbor is one hop away")
 		}
 		v.bfdSource(at+".source", n)
 		v.bfdKeys(at, n.Interval, n.Interfaces)
@@ -126,6 +134,8 @@ func (v *validation) bfdSource(path string, n *BFDNeighbor) {
 		return
 	}
 	switch problem := addressProblem(*n.Source); {
+	case n.Address.Zone() != "":
+		v.errs.add(path, "cannot be chosen: a link-local neighbor is reached from the interface's own link-local address")
 	case problem != "":
 		v.errs.add(path, "%s %s", n.Source, problem)
 	case n.Source.Is4() != n.Address.Is4():

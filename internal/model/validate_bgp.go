@@ -41,15 +41,22 @@ func (v *validation) bgp() {
 	if n := len(b.Neighbors); n == 0 || n > maxNeighbors {
 		v.errs.add("bgp.neighbors", "are %d, not 1 to %d", n, maxNeighbors)
 	}
-	seen := map[netip.Addr]int{}
+	seen := map[string]int{}
 	for i := range b.Neighbors {
 		n := &b.Neighbors[i]
 		v.neighbor(i, n)
-		if first, dup := seen[n.Address]; dup && n.Address.IsValid() {
-			v.errs.addWithOther(neighborPath(i, "address"), neighborPath(first, "address"), "%s is a neighbor twice", n.Address)
+		if !n.Address.IsValid() && n.Interface == "" {
 			continue
 		}
-		seen[n.Address] = i
+		key := "address"
+		if n.Interface != "" {
+			key = "interface"
+		}
+		if first, dup := seen[n.Name()]; dup {
+			v.errs.addWithOther(neighborPath(i, key), neighborPath(first, key), "%s is a neighbor twice", n.Name())
+			continue
+		}
+		seen[n.Name()] = i
 	}
 	v.bgpPrefixes()
 }
@@ -64,8 +71,7 @@ func (v *validation) asn(path string, asn uint32) {
 
 func (v *validation) neighbor(i int, n *BGPNeighbor) {
 	at := func(field string) string { return neighborPath(i, field) }
-	if problem := addressProblem(n.Address); problem != "" {
-		v.errs.add(at("address"), "%s", withAddress(n.Address, problem))
+	if !v.neighborAddress(i, n) {
 		return
 	}
 	v.asn(at("asn"), n.ASN)
@@ -73,7 +79,9 @@ func (v *validation) neighbor(i int, n *BGPNeighbor) {
 	if n.Passive && len(v.config.BGP.Listen) == 0 {
 		v.errs.addWithOther(at("passive"), "bgp.listen", "needs an address in bgp.listen that the neighbor connects to")
 	}
-	if n.Source != nil {
+	if n.Source != nil && n.On() != "" {
+		v.errs.add(at("source"), "cannot be chosen: a link-local neighbor is reached from the interface's own link-local address")
+	} else if n.Source != nil {
 		switch problem := addressProblem(*n.Source); {
 		case problem != "":
 			v.errs.add(at("source"), "%s %s", n.Source, problem)
@@ -94,6 +102,43 @@ func (v *validation) neighbor(i int, n *BGPNeighbor) {
 	if !internal && n.Attributes.LocalPref != nil {
 		v.errs.addWithOther(at("attributes.local-pref"), at("asn"), "is for neighbors in the same AS: others are not told")
 	}
+}
+
+// neighborAddress checks by what a neighbor is known.
+func (v *validation) neighborAddress(i int, n *BGPNeighbor) bool {
+	at := func(field string) string { return neighborPath(i, field) }
+	switch {
+	case n.Interface == "" && !n.Address.IsValid():
+		v.errs.add(at("address"), "is required (an IP address), or interface")
+	case n.Interface != "" && n.Address.IsValid():
+		v.errs.addWithOther(at("interface"), at("address"), "is in place of an address: give one of both, or the address as fe80::1%%%s", n.Interface)
+	case n.Interface != "" && n.Passive:
+		v.errs.addWithOther(at("passive"), at("interface"), "is for neighbors with an address: to one that is known by its interface, this director opens the session")
+	case n.Interface != "":
+		if problem := interfaceProblem(n.Interface); problem != "" {
+			v.errs.add(at("interface"), "%s", problem)
+		}
+		return true
+	default:
+		problem := routerProblem(n.Address)
+		if problem == "" {
+			return true
+		}
+		v.errs.add(at("address"), "%s", withAddress(n.Address, problem))
+	}
+	return false
+}
+
+// routerProblem says why an address cannot be a router's, or nothing. Routers next door may have
+// link-local ones alone.
+func routerProblem(a netip.Addr) string {
+	switch {
+	case !a.Is6() || !a.IsLinkLocalUnicast():
+		return addressProblem(a)
+	case a.Zone() == "":
+		return "is link-local: write the interface behind it, " + a.String() + "%eth0, say"
+	}
+	return ""
 }
 
 func (v *validation) neighborTimes(i int, n *BGPNeighbor) {

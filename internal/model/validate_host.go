@@ -122,11 +122,8 @@ func (v *validation) interfaces(path string, names []string) {
 	seen := make(map[string]int, len(names))
 	for i, name := range names {
 		at := fmt.Sprintf("%s[%d]", path, i)
-		switch {
-		case name == "" || name == "." || name == ".." || strings.ContainsAny(name, "/: \t\n"):
-			v.errs.add(at, "%q is not a name that an interface can have", name)
-		case len(name) > maxInterfaceName:
-			v.errs.add(at, "%q is longer than the %d bytes of an interface name", name, maxInterfaceName)
+		if problem := interfaceProblem(name); problem != "" {
+			v.errs.add(at, "%s", problem)
 		}
 		if first, dup := seen[name]; dup {
 			v.errs.addWithOther(at, fmt.Sprintf("%s[%d]", path, first), "%q is named twice", name)
@@ -252,4 +249,15 @@ func (v *validation) snat() {
 	case int(s.Ports.Last)-int(s.Ports.First)+1 < minSNATPorts:
 		v.errs.add("director.snat.ports", "%s are fewer than %d ports", s.Ports, minSNATPorts)
 	}
+}
+
+// interfaceProblem says why an interface cannot have a name, or nothing.
+func interfaceProblem(name string) string {
+	switch {
+	case name == "" || name == "." || name == ".." || strings.ContainsAny(name, "/: \t\n"):
+		return fmt.Sprintf("%q is not a name that an interface can have", name)
+	case len(name) > maxInterfaceName:
+		return fmt.Sprintf("%q is longer than the %d bytes of an interface name", name, maxInterfaceName)
+	}
+	return ""
 }

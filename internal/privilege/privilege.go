@@ -124,6 +124,11 @@ func asksForRaw(c *model.Config) string {
 	if len(c.Director.Neighbor.Interfaces) > 0 {
 		return "director.neighbor"
 	}
+	for i := range c.BGP.Neighbors {
+		if c.BGP.Neighbors[i].Interface != "" {
+			return fmt.Sprintf("bgp.neighbors[%d].interface", i)
+		}
+	}
 	for i := range c.Services {
 		if c.Services[i].Health != nil {
 			return fmt.Sprintf("services[%d].health", i)
@@ -164,7 +169,7 @@ func firstFreePort() uint16 {
 }
 
 func asksForBFD(c *model.Config) string {
-	if len(c.BFDSessions()) > 0 {
+	if c.AsksForBFD() {
 		return "bfd"
 	}
 	return ""
