@@ -33,6 +33,7 @@ var libraries = map[string]string{
 	"kubernetes": "k8s.io",                                        // its API's types and its client; see docs/architecture.md
 	"libcap":     "kernel.org/pub/linux/libs/security/libcap/cap", // for all threads, without cgo
 	"logr":       "github.com/go-logr/logr",
+	"ndp":        "github.com/mdlayher/ndp", // router advertisements
 	"netlink":    "github.com/vishvananda/netlink",
 	"netns":      "github.com/vishvananda/netns",
 	"perf":       "golang.org/x/perf",
@@ -70,7 +71,7 @@ var mayImport = map[string][]string{
 	"internal/api":         {"internal/model", "huma", "net", "time"}, // net: to limit connections; time: how often one may ask
 	"internal/explain":     {"internal/model", "internal/engine", "gopacket"},
 	"internal/hooks":       {"internal/model"},
-	"internal/bgp":         {"internal/model", "gobgp", "sys"},
+	"internal/bgp":         {"internal/model", "gobgp", "ndp", "net", "sys"}, // ndp, net: how an unnumbered router is found
 	"internal/neighbor":    {"internal/model", "netlink", "sys"},
 	"internal/health":      {"internal/model", "grpc", "net", "sys"},
 	"internal/doctor":      {"internal/model", "internal/device", "internal/privilege", "ebpf", "netlink", "sys"},

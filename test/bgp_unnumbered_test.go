@@ -123,7 +123,9 @@ router bgp 65000
 	on(t, u.router, "ip", "link", "set", u.link.A.Name, "down")
 	on(t, u.router, "ip", "link", "set", u.link.A.Name, "address", "02:00:00:00:0a:0a")
 	on(t, u.router, "ip", "link", "set", u.link.A.Name, "up")
-	waitFor(t, "the router to have another address", func() bool { return strings.HasSuffix(linkLocal(t, u.router, u.link.A.Name).String(), "aff:fe00:a0a") || strings.HasSuffix(linkLocal(t, u.router, u.link.A.Name).String(), "ff:fe00:a0a") })
+	waitFor(t, "the router to have another address", func() bool {
+		return strings.HasSuffix(linkLocal(t, u.router, u.link.A.Name).String(), "aff:fe00:a0a") || strings.HasSuffix(linkLocal(t, u.router, u.link.A.Name).String(), "ff:fe00:a0a")
+	})
 	u.established(d, linkLocal(t, u.router, u.link.A.Name))
 	waitFor(t, "the route to be back", func() bool { return u.viaLink(four.vip().String() + "/32") })
 	u.answers("of another router", four)
@@ -189,6 +191,11 @@ func TestNobodyOnTheInterface(t *testing.T) {
 		out, _ := tryOn(t, u.director, weir, "status", "--socket", d.socket)
 		return out
 	}
+	defer func() {
+		if t.Failed() {
+			t.Logf("weir status says\n%s\nand logged\n%s", says(), d.logged())
+		}
+	}()
 	waitFor(t, "weir status to say that there is nobody, and no interface", func() bool {
 		out := says()
 		return strings.Contains(out, "there is no session with "+u.link.B.Name+": no router has advertised itself") && strings.Contains(out, "there is no session with eth7: there is no interface eth7")

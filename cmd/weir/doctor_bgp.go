@@ -29,10 +29,18 @@ func examineBGP(b *model.BGP) []doctor.Finding {
 
 func examineNeighbor(n *model.BGPNeighbor) doctor.Finding {
 	bad := func(level doctor.Level, fix, format string, args ...any) doctor.Finding {
-		return doctor.Finding{Level: level, Check: "bgp", Text: fmt.Sprintf("neighbor %s: ", n.Address) + fmt.Sprintf(format, args...), Fix: fix}
+		return doctor.Finding{Level: level, Check: "bgp", Text: fmt.Sprintf("neighbor %s: ", n.Name()) + fmt.Sprintf(format, args...), Fix: fix}
 	}
 	if err := bgp.CheckPassword(n); err != nil {
 		return bad(doctor.Fail, "put the password on the first line of a file that root can read", "%v", err)
+	}
+	if on := n.On(); on != "" {
+		if err := linkLocalOn(on); err != nil {
+			return bad(doctor.Fail, "see that the interface is there and up, with IPv6 (net.ipv6.conf."+on+".disable_ipv6=0)", "%v", err)
+		}
+		if n.Interface != "" {
+			return doctor.Finding{Level: doctor.OK, Check: "bgp", Text: fmt.Sprintf("neighbor %s, AS %d, whatever router advertises itself there", n.Name(), n.ASN)}
+		}
 	}
 	local, err := localAddress(n)
 	if err != nil {
@@ -41,7 +49,25 @@ func examineNeighbor(n *model.BGPNeighbor) doctor.Finding {
 	if info, err := os.Stat(n.PasswordFile); err == nil && info.Mode().Perm()&othersRead != 0 {
 		return bad(doctor.Warn, "chmod o= "+n.PasswordFile, "everybody on this host can read its password in %s", n.PasswordFile)
 	}
-	return doctor.Finding{Level: doctor.OK, Check: "bgp", Text: fmt.Sprintf("neighbor %s, AS %d, from %s", n.Address, n.ASN, local)}
+	return doctor.Finding{Level: doctor.OK, Check: "bgp", Text: fmt.Sprintf("neighbor %s, AS %d, from %s", n.Name(), n.ASN, local)}
+}
+
+// linkLocalOn returns why nobody can be reached on an interface by link-local addresses; nil: they can.
+func linkLocalOn(name string) error {
+	link, err := net.InterfaceByName(name)
+	if err != nil {
+		return fmt.Errorf("there is no interface %s", name)
+	}
+	addresses, err := link.Addrs()
+	if err != nil {
+		return fmt.Errorf("addresses of %s: %w", name, err)
+	}
+	for _, a := range addresses {
+		if prefix, is := a.(*net.IPNet); is && prefix.IP.To4() == nil && prefix.IP.IsLinkLocalUnicast() {
+			return nil
+		}
+	}
+	return fmt.Errorf("%s has no link-local address", name)
 }
 
 // localAddress returns this end of a session, without opening one: a datagram socket is

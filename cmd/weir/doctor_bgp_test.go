@@ -33,6 +33,11 @@ func TestDoctorLooksAtNeighbors(t *testing.T) {
 			"fix: add a route, or see that bgp.neighbors has the right address and source"},
 		{"address: 10.0.0.2, password-file: /nowhere/password", 0o600, 1, "FAIL bgp neighbor 10.0.0.2: password-file: open /nowhere/password: no such file or directory; " +
 			"fix: put the password on the first line of a file that root can read"},
+		{"interface: eth0", 0o600, 0, "ok bgp neighbor eth0, AS 65000, whatever router advertises itself there"},
+		{"interface: eth7", 0o600, 1, "FAIL bgp neighbor eth7: there is no interface eth7; " +
+			"fix: see that the interface is there and up, with IPv6 (net.ipv6.conf.eth7.disable_ipv6=0)"},
+		{"address: \"fe80::1%eth7\"", 0o600, 1, "FAIL bgp neighbor fe80::1%eth7: there is no interface eth7; " +
+			"fix: see that the interface is there and up, with IPv6 (net.ipv6.conf.eth7.disable_ipv6=0)"},
 	} {
 		if err := os.Chmod(secret, test.mode); err != nil {
 			t.Fatal(err)

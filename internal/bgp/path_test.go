@@ -114,7 +114,7 @@ func TestHeldWay(t *testing.T) {
 	}
 	n.eventually("wait", waits)
 	n.speaker.SetBFD(model.BFDStatus{})
-	if n.speaker.sessions[loopback].now.Load().path.held == "" {
+	if n.speaker.sessions[loopback.String()].now.Load().path.held == "" {
 		t.Error("a process that says nothing more is taken to say that the datapath is there")
 	}
 	n.bfd(2, held)

@@ -102,7 +102,7 @@ func (s *Speaker) exchange(ctx context.Context, d *discovery, name string) error
 	if err != nil {
 		return fmt.Errorf("there is no interface %s", name)
 	}
-	conn, _, err := ndp.Listen(link, ndp.LinkLocal)
+	conn, own, err := ndp.Listen(link, ndp.LinkLocal)
 	if err != nil {
 		return fmt.Errorf("listen for routers on %s (it needs a link-local address): %w", name, systemError(err))
 	}
@@ -138,6 +138,7 @@ func (s *Speaker) exchange(ctx context.Context, d *discovery, name string) error
 		case errors.Is(err, os.ErrDeadlineExceeded):
 		case err != nil:
 			return fmt.Errorf("listen for routers on %s: %w", name, systemError(err))
+		case from.WithZone("") == own.WithZone(""): // what is sent to all comes back
 		case n == 0 || control == nil || control.HopLimit != ndp.HopLimit: // a router has touched it
 		case packet[0] == byte(ipv6.ICMPTypeRouterSolicitation):
 			soon = true
