@@ -25,12 +25,13 @@ type Checks struct {
 	limit uint32 // of ways
 	log   *slog.Logger
 
-	mu      sync.Mutex
-	device  *checkDevice // nil: nobody has needed it, or it cannot be made
-	claims  *claims      // with the device
-	problem string       // why not, as it was logged last
-	ways    map[model.Target]*checkWay
-	last    wayNumber // number that was given
+	mu        sync.Mutex
+	device    *checkDevice // nil: nobody has needed it, or it cannot be made
+	claims    *claims      // nil: nobody has needed it
+	confirmed confirmed
+	problem   string // why not, as it was logged last
+	ways      map[model.Target]*checkWay
+	last      wayNumber // number that was given
 }
 
 // checkEntry is struct check_way, of the director's own types.
@@ -90,38 +91,38 @@ func (c *Checks) open() bool {
 	if c.device != nil {
 		return true
 	}
-	device, claims, err := c.make()
-	if err != nil {
+	if err := c.make(); err != nil {
 		if c.problem != err.Error() {
 			c.log.Error("health checks do not take the way of clients' packets, but go to backends' own addresses", "error", err)
 		}
 		c.problem = err.Error()
 		return false
 	}
-	c.device, c.claims, c.problem = device, claims, ""
+	c.problem = ""
 	return true
 }
 
-func (c *Checks) make() (*checkDevice, *claims, error) {
-	claims, err := openClaims()
-	if err != nil {
-		return nil, nil, err
+func (c *Checks) make() (err error) {
+	if c.claims == nil {
+		if c.claims, err = openClaims(); err != nil {
+			return err
+		}
 	}
-	device, err := openCheckDevice(c.pin, c.limit)
-	if err != nil {
-		return nil, nil, errors.Join(err, claims.close())
-	}
-	return device, claims, nil
+	c.device, err = openCheckDevice(c.pin, c.limit)
+	return err
 }
 
 // Close removes the device. The checks have to have ended.
 func (c *Checks) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.device == nil {
-		return nil
+	var err error
+	if c.device != nil {
+		err = c.device.close()
 	}
-	err := errors.Join(c.device.close(), c.claims.close())
+	if c.claims != nil {
+		err = errors.Join(err, c.claims.close())
+	}
 	c.device, c.claims, c.ways = nil, nil, map[model.Target]*checkWay{}
 	return err
 }

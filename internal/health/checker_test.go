@@ -207,6 +207,8 @@ type brokenPath struct{ broken atomic.Bool }
 
 func (p *brokenPath) Set([]model.Check) {}
 
+func (p *brokenPath) Failed(*model.Check) {}
+
 func (p *brokenPath) Way(c *model.Check) model.Way {
 	return model.Way{To: c.To, Prepare: func(int) error {
 		if p.broken.Load() {

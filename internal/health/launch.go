@@ -86,6 +86,9 @@ func (l *launch) end(a *attempt, took time.Duration, err error) {
 	if err != nil {
 		r.failure = explain(err, a.at, a.timeout)
 		r.failure.Detail = printable(r.failure.Detail)
+		if r.failure.Reason == Timeout || r.failure.Reason == Unreachable {
+			l.path.Failed(&l.check)
+		}
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -21,6 +21,9 @@ type Path interface {
 	Set(checks []model.Check)
 	// Way returns how the next probe of a check gets to its backend.
 	Way(c *model.Check) model.Way
+	// Failed is told of a check that a probe of it had no answer: the backend may be at another
+	// place by now. It does not wait for anything.
+	Failed(c *model.Check)
 }
 
 // Direct is the path that this host's own routes make: to the backend's address.
@@ -31,6 +34,9 @@ func (Direct) Set([]model.Check) {}
 
 // Way implements [Path].
 func (Direct) Way(c *model.Check) model.Way { return model.Way{To: c.To} }
+
+// Failed implements [Path].
+func (Direct) Failed(*model.Check) {}
 
 // attempt is one probe on its way.
 type attempt struct {

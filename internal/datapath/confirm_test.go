@@ -1,0 +1,87 @@
+package datapath
+
+import (
+	"net"
+	"net/netip"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"weir.io/weir/internal/model"
+)
+
+// TestMovedBackendIsAskedFor: a host that takes over a backend's address and does not say so is found
+// as soon as a probe has no answer, though the kernel would not doubt the neighbour for an hour.
+func TestMovedBackendIsAskedFor(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	for _, family := range []string{"ipv4", "ipv6"} {
+		must(t, os.WriteFile("/proc/sys/net/"+family+"/neigh/wire0/base_reachable_time_ms", []byte("3600000"), 0))
+	}
+	far := farEnd(t)
+	end, err := far.LinkByName("wire1")
+	must(t, err)
+	backends := []netip.Addr{netip.MustParseAddr("10.0.0.11"), netip.MustParseAddr("2001:db8::11")}
+	for _, prefix := range []string{"10.0.0.11/24", "2001:db8::11/64"} {
+		address, err := netlink.ParseAddr(prefix)
+		must(t, err)
+		address.Flags = unix.IFA_F_NODAD
+		must(t, far.AddrAdd(end, address))
+	}
+	d := openTest(t, model.Limits{})
+	checks := d.Checks()
+	t.Cleanup(func() { checks.Close() })
+	table := tableOf(2, 1, 0)
+	for i, b := range backends {
+		table.Services[i].Backends[0].Address = b
+		if b.Is6() {
+			table.Services[i].VIP = netip.MustParseAddr("2001:db8:1::1")
+		}
+	}
+	must(t, d.Set(table))
+	mac := model.MAC(end.Attrs().HardwareAddr)
+	for move := range byte(2) {
+		for i := range backends {
+			eventually(t, "the backend is where it was", func() bool { return statusOf(t, d).Services[i].Backends[0].NextHop == mac })
+		}
+		mac = model.MAC{2, 0, 0, 0, 9, move}
+		must(t, far.LinkSetHardwareAddr(end, net.HardwareAddr(mac[:])))
+		for i, b := range backends {
+			check := &model.Check{To: netip.AddrPortFrom(b, 80)}
+			eventually(t, "the backend is where it has moved to", func() bool {
+				checks.Failed(check)
+				return statusOf(t, d).Services[i].Backends[0].NextHop == mac
+			})
+		}
+	}
+}
+
+// TestNeighboursAreNotFlooded: however many probes fail, a host is asked for once a second, and
+// fifty of them at most.
+func TestNeighboursAreNotFlooded(t *testing.T) {
+	var c confirmed
+	now := time.Unix(1000, 0)
+	asked := func(at time.Time) (count int) {
+		for range 3 {
+			for i := range 80 {
+				if c.allow(neighbour{2, netip.AddrFrom4([4]byte{10, 0, 0, byte(i)})}, at) {
+					count++
+				}
+			}
+		}
+		return count
+	}
+	if got := asked(now); got != confirmMost {
+		t.Errorf("80 hosts whose probes fail three times are asked for %d times at once, want %d", got, confirmMost)
+	}
+	if got := asked(now.Add(confirmEvery / 2)); got != 0 {
+		t.Errorf("half a second later they are asked for %d times, want 0", got)
+	}
+	if got := asked(now.Add(confirmEvery)); got != confirmMost {
+		t.Errorf("a second later they are asked for %d times, want %d", got, confirmMost)
+	}
+}
