@@ -56,9 +56,30 @@ func (d *director) begin(ctx context.Context, first model.Config, text []byte) e
 		return err
 	}
 	if err := d.kernel.Admit(); err != nil {
-		return err
+		if err := d.goOnAttached(first, text, err); err != nil {
+			return err
+		}
+	} else if text != nil && sameServices(d.keeper.File().Services, first.Services) && len(d.problems.Of(model.ProblemDatapath)) == 0 {
+		d.keepRunning(text)
 	}
 	d.bfd.admit()
+	return nil
+}
+
+// goOnAttached goes on with what ran, where the program cannot be attached to all interfaces of the
+// first version of the file: that is tried again. A director that never ran has nothing to go on
+// with.
+func (d *director) goOnAttached(first model.Config, text []byte, why error) error {
+	ran := lastRan(d.info.File, text)
+	if ran == nil {
+		return why
+	}
+	d.noteSet(why)
+	for _, c := range []model.Config{*ran, first} {
+		if err := d.keeper.SetFile(c); err != nil && !errors.As(err, new(*desired.PendingError)) {
+			return d.located(err)
+		}
+	}
 	return nil
 }
 
@@ -78,9 +99,6 @@ func (d *director) beginFile(first model.Config, text []byte) error {
 	used := d.keeper.File()
 	d.bfd.want(&used)
 	d.loads.set(&used)
-	if text != nil && sameServices(used.Services, first.Services) {
-		d.keepRunning(text)
-	}
 	return nil
 }
 

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"errors"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -170,5 +172,101 @@ func TestStartWaitsForTheKernel(t *testing.T) {
 	}
 	h.resolvedEverywhere(p, model.ProblemDatapath)
 	h.runs("when the interface has come", "web")
+	p.stop()
+}
+
+// A state directory that is full, or has become read-only, is shown everywhere; what runs goes on,
+// over a start too, and the file runs when it can be stored.
+func TestStateCannotBeWritten(t *testing.T) {
+	for name, test := range map[string]struct{ breaks, mends func(dir string) error }{
+		"full": {
+			func(dir string) error {
+				err := os.WriteFile(filepath.Join(dir, "filler"), make([]byte, 1<<20), 0o600)
+				if !errors.Is(err, syscall.ENOSPC) {
+					return fmt.Errorf("the disk is not full: %w", err)
+				}
+				return nil
+			},
+			func(dir string) error { return os.Remove(filepath.Join(dir, "filler")) },
+		},
+		"read-only": {
+			func(dir string) error { // on top: what is open stays writable, and keeps it from being made read-only in place
+				return errors.Join(syscall.Mount(dir, dir, "", syscall.MS_BIND, ""),
+					syscall.Mount("", dir, "", syscall.MS_REMOUNT|syscall.MS_BIND|syscall.MS_RDONLY, ""))
+			},
+			func(dir string) error { return syscall.Unmount(dir, syscall.MNT_DETACH) },
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHost(t)
+			dir := h.beside("state")
+			do := func(err error) {
+				t.Helper()
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			do(os.Mkdir(dir, 0o700))
+			do(syscall.Mount("state", dir, "tmpfs", 0, "size=256k"))
+			t.Cleanup(func() { _ = syscall.Unmount(dir, syscall.MNT_DETACH) })
+			head := "coalesce: 1ms\ndirector: {interfaces: [eth0], store: {directory: " + dir + "}}"
+			h.configure(head, "web")
+			p := h.start("director runs")
+			do(test.breaks(dir))
+			if _, err := api.NewClient(h.socket).PutSet(t.Context(), "cli", api.SetText{Text: []byte(appSet)}, api.Condition{}); err == nil {
+				t.Error("a set is taken that cannot be stored")
+			}
+			h.configure(head, "web", "mail")
+			check := func(when string) {
+				t.Helper()
+				if got := h.problem(p, model.ProblemStore); got.Severity != model.SeverityError {
+					t.Errorf("%s, the problem is %+v", when, got)
+				}
+				h.runs(when, "web")
+			}
+			check("broken")
+			p.kill()
+			p = h.start("director runs")
+			check("started again")
+			if out, status := h.exits("status", "--socket", h.socket); status != exitProblems || !strings.Contains(out, "store: ") {
+				t.Errorf("weir status ends with %d:\n%s", status, out)
+			}
+			do(test.mends(dir))
+			h.resolvedEverywhere(p, model.ProblemStore)
+			h.runs("mended", "web", "mail")
+			p.stop()
+		})
+	}
+}
+
+// What the kernel does not take is shown everywhere, and what ran goes on, over a start too.
+func TestKernelRefuses(t *testing.T) {
+	h := newHost(t)
+	state := ", store: {directory: " + h.beside("state") + "}}"
+	h.configure("coalesce: 1ms\ndirector: {interfaces: [eth0]"+state, "web")
+	p := h.start("director runs")
+	err := h.Do(func() error {
+		return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth7", Flags: net.FlagUp}, PeerName: "eth8"})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	occupy(h, "eth7")
+	h.configure("coalesce: 1ms\ndirector: {interfaces: [eth0, eth7]"+state, "web", "mail")
+	check := func(when string) {
+		t.Helper()
+		h.problem(p, model.ProblemDatapath)
+		h.shownEverywhere(model.ProblemDatapath, "eth7")
+		if h.program() == 0 {
+			t.Errorf("%s, no program is attached", when)
+		}
+	}
+	check("refused")
+	p.kill()
+	p = h.start("director runs")
+	check("started again")
+	h.configure("coalesce: 1ms\ndirector: {interfaces: [eth0]"+state, "web", "mail")
+	h.resolvedEverywhere(p, model.ProblemDatapath)
+	h.runs("when the file is another", "web", "mail")
 	p.stop()
 }

@@ -138,7 +138,7 @@ func (k *Keeper) storeFile(c model.Config) (Change, error) {
 	if err != nil {
 		k.unstored = &given
 		k.wake()
-		return Change{}, &PendingError{err}
+		return Change{}, errors.Join(&PendingError{err}, k.goOnUnstored(given))
 	}
 	k.file, k.given, k.begun, k.unstored = c, given, true, nil
 	if len(overrides) < len(k.overrides) {
@@ -146,6 +146,20 @@ func (k *Keeper) storeFile(c model.Config) (Change, error) {
 		k.problems.Report(model.ProblemStore, "overrides", k.overridesIn.SaveOverrides(overrides))
 	}
 	return ChangeOf(before, k.state, store.OwnerFile), k.apply()
+}
+
+// goOnUnstored begins with the services that are stored, where the file cannot be: those ran
+// before. The rest of the file is not stored anyway. The lock is held.
+func (k *Keeper) goOnUnstored(c model.Config) error {
+	if k.begun {
+		return nil // what runs goes on
+	}
+	c.Services = k.state.Sets[store.OwnerFile].Services()
+	if _, err := k.joined.join(c, k.everything(), store.OwnerFile); err != nil {
+		return err
+	}
+	k.file, k.given, k.begun = c, c, true
+	return k.apply()
 }
 
 // update writes a change. That the disk may lose it again after a power cut is no

@@ -72,6 +72,9 @@ func (k *Keeper) takeShared() {
 // that did. The refused one is on the list, and tried again when something else changes.
 func (k *Keeper) Begin(c model.Config, ran *model.Config) error {
 	err := k.SetFile(c)
+	if ran != nil && errors.As(err, new(*PendingError)) && k.stored() && k.SetFile(*ran) == nil {
+		return k.SetFile(c) // the kernel does not take it: what ran goes on until it does
+	}
 	if !errors.As(err, new(*RefusedError)) {
 		return err
 	}
@@ -95,6 +98,13 @@ func (k *Keeper) Begin(c model.Config, ran *model.Config) error {
 		}
 	}
 	return err
+}
+
+// stored reports whether the file is stored.
+func (k *Keeper) stored() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.unstored == nil
 }
 
 // withStoredServices is a version of the file with the services of the one that was stored last:

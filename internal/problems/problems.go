@@ -103,6 +103,11 @@ func (l *List) All() []model.Problem {
 	return all
 }
 
+// Of returns those of a kind.
+func (l *List) Of(kind model.ProblemKind) []model.Problem {
+	return slices.DeleteFunc(l.All(), func(p model.Problem) bool { return p.Kind != kind })
+}
+
 func rank(kind model.ProblemKind) int {
 	for i, row := range model.ProblemKinds {
 		if row.Kind == kind {

@@ -161,6 +161,9 @@ func makeDirectory(dir string) error {
 func lockDirectory(dir string) (*os.File, error) {
 	path := filepath.Join(dir, "lock")
 	lock, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if errors.Is(err, syscall.EROFS) {
+		lock, err = os.Open(path) // what is there can be read: a start goes on with it
+	}
 	if err != nil {
 		return nil, fmt.Errorf("open the store's lock: %w", err)
 	}
@@ -185,7 +188,7 @@ func readDirectory(dir string, dispensable []string) (State, []*CorruptError, er
 	for _, entry := range entries {
 		name := entry.Name()
 		if strings.HasPrefix(name, temporary) {
-			if err := os.Remove(filepath.Join(dir, name)); err != nil {
+			if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, syscall.EROFS) {
 				return State{}, nil, fmt.Errorf("remove an unfinished file: %w", err)
 			}
 			continue
