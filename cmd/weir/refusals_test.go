@@ -3,14 +3,11 @@ package main
 import (
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
-
-	"github.com/vishvananda/netlink"
 
 	"weir.io/weir/internal/api"
 	"weir.io/weir/internal/etcdlab"
@@ -155,26 +152,6 @@ func TestTheWayIntoAGroup(t *testing.T) {
 	p.stop()
 }
 
-// What the kernel does not take at the start is shown everywhere, and taken when it can be.
-func TestStartWaitsForTheKernel(t *testing.T) {
-	h := newHost(t)
-	h.configure("director: {interfaces: [eth7]}", "web")
-	p := h.start("director runs")
-	if got := h.problem(p, model.ProblemDatapath); !strings.Contains(got.Text, "eth7") {
-		t.Errorf("the problem is %+v", got)
-	}
-	h.shownEverywhere(model.ProblemDatapath, "eth7")
-	err := h.Do(func() error {
-		return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth7", Flags: net.FlagUp}, PeerName: "eth8"})
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	h.resolvedEverywhere(p, model.ProblemDatapath)
-	h.runs("when the interface has come", "web")
-	p.stop()
-}
-
 // A state directory that is full, or has become read-only, is shown everywhere; what runs goes on,
 // over a start too, and the file runs when it can be stored.
 func TestStateCannotBeWritten(t *testing.T) {
@@ -239,34 +216,22 @@ func TestStateCannotBeWritten(t *testing.T) {
 	}
 }
 
-// What the kernel does not take is shown everywhere, and what ran goes on, over a start too.
+// What the kernel does not take, as its maps are too small for it, is shown everywhere, and what ran
+// goes on, until a start makes larger ones.
 func TestKernelRefuses(t *testing.T) {
 	h := newHost(t)
-	state := ", store: {directory: " + h.beside("state") + "}}"
-	h.configure("coalesce: 1ms\ndirector: {interfaces: [eth0]"+state, "web")
+	head := func(services string) string {
+		return "coalesce: 1ms\ndirector: {interfaces: [eth0], limits: {services: " + services + "}, store: {directory: " + h.beside("state") + "}}"
+	}
+	h.configure(head("1"), "web")
 	p := h.start("director runs")
-	err := h.Do(func() error {
-		return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth7", Flags: net.FlagUp}, PeerName: "eth8"})
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	occupy(h, "eth7")
-	h.configure("coalesce: 1ms\ndirector: {interfaces: [eth0, eth7]"+state, "web", "mail")
-	check := func(when string) {
-		t.Helper()
-		h.problem(p, model.ProblemDatapath)
-		h.shownEverywhere(model.ProblemDatapath, "eth7")
-		if h.program() == 0 {
-			t.Errorf("%s, no program is attached", when)
-		}
-	}
-	check("refused")
+	h.configure(head("9"), "web", "mail")
+	h.problem(p, model.ProblemDatapath)
+	h.shownEverywhere(model.ProblemDatapath, "limits.services")
+	h.runs("refused", "web")
 	p.kill()
 	p = h.start("director runs")
-	check("started again")
-	h.configure("coalesce: 1ms\ndirector: {interfaces: [eth0]"+state, "web", "mail")
-	h.resolvedEverywhere(p, model.ProblemDatapath)
-	h.runs("when the file is another", "web", "mail")
+	h.resolvedNow(p)
+	h.runs("started again", "web", "mail")
 	p.stop()
 }
