@@ -35,7 +35,7 @@ func written(text []byte) (services []model.Service, is bool) {
 		if err != nil || !bytes.Equal(again, one) || bytes.Contains(one, []byte(":null")) {
 			return nil, false
 		}
-		if expanded += model.SizeOf([]model.Service{s}) + len(one); expanded > mostExpandedSet+mostSetText {
+		if expanded += model.SizeOf([]model.Service{s}); expanded > mostExpandedSet {
 			return nil, false
 		}
 		s.Backends = append(make([]model.Backend, 0, len(s.Backends)), s.Backends...)
