@@ -129,6 +129,9 @@ static __always_inline enum host_reason begin(struct chance *chance, struct pod_
 	make_ways(v);
 	if (is_taken(v))
 		return HOST_DROP_POD_TAKEN;
+	if (v->protocol == IPPROTO_TCP &&
+	    (v->l4.flags & (POD_TCP_SYN | POD_TCP_ACK)) == POD_TCP_SYN)
+		note_syn(v);
 	bpf_map_update_elem(&pod_opening, &v->back, &v->reply, BPF_ANY);
 	bpf_map_update_elem(&pod_opening, &v->flow, &v->way, BPF_ANY);
 	return send_to(v, &v->way);
@@ -146,7 +149,7 @@ static __always_inline enum host_reason judge_syn(struct chance *chance, struct 
 	if (!way)
 		return begin(chance, v);
 	if (!has_ended(way) &&
-	    (!opening || (way->acknowledgement && v->now - way->seen < POD_OPENING_TIMEOUT)))
+	    (!opening || (number_known(way) && v->now - way->seen < POD_OPENING_TIMEOUT)))
 		return send_to(v, way);
 	turn_flow(&v->back, &v->flow, way);
 	if (opening) {
@@ -195,6 +198,18 @@ static __always_inline int is_named(const struct chance *chance, const struct po
 	return 0;
 }
 
+/* Takes a flow of UDP out of wherever it is. */
+static __noinline void forget_datagrams(struct pod_visit *v, const struct pod_way *way)
+{
+	turn_flow(&v->back, &v->flow, way);
+	bpf_map_delete_elem(&pod_flows, &v->back);
+	bpf_map_delete_elem(&pod_flows, &v->flow);
+	bpf_map_delete_elem(&pod_opening, &v->back);
+	bpf_map_delete_elem(&pod_opening, &v->flow);
+	bpf_map_delete_elem(&pod_datagrams, &v->back);
+	bpf_map_delete_elem(&pod_datagrams, &v->flow);
+}
+
 /*
  * A datagram, whole or the first fragment of one. What the later fragments belong to is not
  * known here, so all of them go to the pod that was picked.
@@ -202,23 +217,21 @@ static __always_inline int is_named(const struct chance *chance, const struct po
 static __always_inline enum host_reason judge_pod_datagram(struct chance *chance,
 							   struct pod_visit *v)
 {
-	struct pod_way *way = bpf_map_lookup_elem(&pod_datagrams, &v->flow);
+	int opening;
+	struct pod_way *way = find_way(&v->flow, &opening);
 
 	if (!pick_pod(chance, v))
 		return HOST_DROP_NO_POD;
-	if (way && chance->l4 && v->now - way->seen < POD_DATAGRAM_TIMEOUT &&
-	    is_named(chance, v, way->name)) {
+	if (way && v->now - way->seen < POD_DATAGRAM_TIMEOUT &&
+	    (chance->l4 ? is_named(chance, v, way->name) : way->name == v->picked.name)) {
 		note_seen(way, v->now);
+		if (opening)
+			note_turn(v, way);
 		return send_to(v, way);
 	}
-	if (way) {
-		turn_flow(&v->back, &v->flow, way);
-		bpf_map_delete_elem(&pod_datagrams, &v->back);
-	}
-	make_ways(v);
-	bpf_map_update_elem(&pod_datagrams, &v->back, &v->reply, BPF_ANY);
-	bpf_map_update_elem(&pod_datagrams, &v->flow, &v->way, BPF_ANY);
-	return send_to(v, &v->way);
+	if (way)
+		forget_datagrams(v, way);
+	return begin(chance, v);
 }
 
 /* An error about what a pod has sent: it quotes the VIP. */

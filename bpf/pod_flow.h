@@ -3,6 +3,7 @@
 #pragma once
 
 #include "pod_maps.h"
+#include "proof.h"
 
 #define POD_SECOND 1000000000ULL
 #define POD_OPENING_TIMEOUT 60   /* s in which a SYN that is sent again goes to the same pod */
@@ -18,21 +19,23 @@ static __always_inline __u32 pod_now(void)
 	return bpf_ktime_get_coarse_ns() / POD_SECOND;
 }
 
-/* The way of a flow: of TCP in `opening` too, which is said. */
+/* The way of a flow, which may be one that begins: that is said. */
 static __always_inline struct pod_way *find_way(const struct pod_flow *flow, int *opening)
 {
 	struct pod_way *way;
 
 	*opening = 0;
-	if (flow->protocol == IPPROTO_UDP)
-		return bpf_map_lookup_elem(&pod_datagrams, flow);
-	if (flow->protocol != IPPROTO_TCP)
+	if (flow->protocol != IPPROTO_TCP && flow->protocol != IPPROTO_UDP)
 		return NULL;
 	way = bpf_map_lookup_elem(&pod_flows, flow);
 	if (way)
 		return way;
 	*opening = 1;
-	return bpf_map_lookup_elem(&pod_opening, flow);
+	way = bpf_map_lookup_elem(&pod_opening, flow);
+	if (way || flow->protocol == IPPROTO_TCP)
+		return way;
+	*opening = 0;
+	return bpf_map_lookup_elem(&pod_datagrams, flow);
 }
 
 /* The same flow as the other end sees it. */
@@ -72,6 +75,7 @@ static __always_inline void make_ways(struct pod_visit *v)
 		.port = v->picked.port ? v->picked.port : v->flow.local_port,
 		.kind = POD_ARRIVING,
 		.seen = v->now,
+		.acknowledgement = v->protocol == IPPROTO_UDP ? v->now : 0,
 		.name = v->picked.name,
 	};
 
@@ -83,9 +87,25 @@ static __always_inline void make_ways(struct pod_visit *v)
 	v->reply = way;
 }
 
+/* What the client's SYN says of a new flow. */
+static __always_inline void note_syn(struct pod_visit *v)
+{
+	v->way.signs = POD_SYN;
+	v->reply.signs = POD_NUMBER;
+	v->reply.acknowledgement = bpf_ntohl(v->l4.sequence) + 1;
+}
+
+/* Whether a flow that stays makes room for another one. */
+static __always_inline int makes_room(const struct pod_visit *v, const struct pod_way *way)
+{
+	if (v->protocol == IPPROTO_UDP)
+		return v->now - way->seen >= POD_DATAGRAM_TIMEOUT;
+	return has_ended(way);
+}
+
 /*
- * Whether the client's port has a connection to the pod by way of another VIP, whose answers
- * could not be told from those of this one. One that has ended makes room.
+ * Whether the client's port has a flow to the pod by way of another VIP, whose answers could
+ * not be told from those of this one. One that has ended makes room.
  */
 static __always_inline int is_taken(struct pod_visit *v)
 {
@@ -97,27 +117,88 @@ static __always_inline int is_taken(struct pod_visit *v)
 		return 0;
 	turn_flow(&other, &v->back, reply);
 	way = bpf_map_lookup_elem(&pod_flows, &other);
-	if (way && !has_ended(way))
+	if (way && !makes_room(v, way))
 		return 1;
 	bpf_map_delete_elem(&pod_flows, &other);
 	bpf_map_delete_elem(&pod_flows, &v->back);
 	return 0;
 }
 
-/* The client has an answer of the pod, or the pod one of the client: no flood is of that kind. */
-static __always_inline int is_established(const struct pod_way *way, const struct pod_l4 *l4)
+static __always_inline int number_known(const struct pod_way *way)
 {
-	if (!(l4->flags & POD_TCP_ACK) || l4->flags & POD_TCP_RST)
-		return 0;
-	return way->signs & POD_ANSWERED ||
-	       (way->acknowledgement && way->acknowledgement == bpf_ntohl(l4->acknowledgement));
+	return way->acknowledgement || way->signs & POD_NUMBER;
 }
 
-/* Takes a connection over among those that stay. Where there is no place, it goes on opening. */
-static __always_inline void establish(struct pod_visit *v, const struct pod_way *way)
+/* What is known of the numbers with which client and pod go on. */
+static __always_inline struct proof_numbers numbers_of(const struct pod_way *way,
+						       const struct pod_way *reply)
+{
+	struct proof_numbers numbers = {
+		.client = reply->acknowledgement,
+		.backend = way->acknowledgement,
+	};
+
+	if (number_known(reply))
+		numbers.known |= PROOF_CLIENT;
+	if (number_known(way))
+		numbers.known |= PROOF_BACKEND;
+	return numbers;
+}
+
+static __always_inline struct proof_segment proof_segment_of(const struct pod_visit *v, __u8 from)
+{
+	struct proof_segment segment = {
+		.sequence = bpf_ntohl(v->l4.sequence),
+		.acknowledgement = bpf_ntohl(v->l4.acknowledgement),
+		.length = from == PROOF_BACKEND ? v->data : 0,
+		.flags = v->l4.flags,
+		.from = from,
+	};
+
+	return segment;
+}
+
+static __always_inline struct pod_quota *quota_of(__u32 index)
+{
+	return bpf_map_lookup_elem(&pod_quotas, &index);
+}
+
+/*
+ * Whether one more flow of the service may stay. One service leaves room for others: of all
+ * that are, the one with most has at most POD_QUOTA times as many as are free.
+ */
+static __noinline int has_quota(const struct pod_flow *flow)
+{
+	struct host_endpoint vip = {
+		.address = flow->local,
+		.port = flow->local_port,
+		.protocol = flow->protocol,
+	};
+	struct pod_quota *all = quota_of(0), *own = quota_of(find_service(&vip));
+	__u32 used;
+
+	if (!all || !own)
+		return 0;
+	used = all->counted + all->added;
+	if (used >= POD_FLOWS_MAX / 2 ||
+	    own->counted + own->added >= POD_QUOTA * (POD_FLOWS_MAX / 2 - used))
+		return 0;
+	__sync_fetch_and_add(&all->added, 1);
+	if (own != all)
+		__sync_fetch_and_add(&own->added, 1);
+	return 1;
+}
+
+/*
+ * Takes a flow over among those that stay. Where there is no place, it goes on as it is. Not
+ * static inline: seldom.
+ */
+static __noinline void establish(struct pod_visit *v, const struct pod_way *way)
 {
 	struct pod_way *reply;
 
+	if (!has_quota(&v->flow))
+		return;
 	v->way = *way;
 	turn_flow(&v->back, &v->flow, way);
 	reply = bpf_map_lookup_elem(&pod_opening, &v->back);
@@ -132,6 +213,38 @@ static __always_inline void establish(struct pod_visit *v, const struct pod_way 
 	}
 	bpf_map_delete_elem(&pod_opening, &v->flow);
 	bpf_map_delete_elem(&pod_opening, &v->back);
+}
+
+/*
+ * A datagram of a client's, of a flow that begins: it stays when client and pod have taken
+ * turns for a while.
+ */
+static __always_inline void note_turn(struct pod_visit *v, struct pod_way *way)
+{
+	__u8 signs = way->signs;
+
+	if (!(signs & POD_ANSWERED))
+		return;
+	if (signs < POD_TURNS * POD_TURN)
+		way->signs = (signs & ~POD_ANSWERED) + POD_TURN;
+	else if (v->now - way->acknowledgement >= PROOF_LASTS)
+		establish(v, way);
+}
+
+/* A segment of a client's that proves a connection which is opened. */
+static __noinline void prove(struct pod_visit *v, const struct pod_way *way)
+{
+	struct proof_segment segment = proof_segment_of(v, PROOF_CLIENT);
+	struct proof_numbers numbers;
+	struct pod_way *reply;
+
+	turn_flow(&v->back, &v->flow, way);
+	reply = bpf_map_lookup_elem(&pod_opening, &v->back);
+	if (!reply)
+		return;
+	numbers = numbers_of(way, reply);
+	if (proof_signs(&numbers, &segment) & PROOF_PROVES)
+		establish(v, way);
 }
 
 /*
@@ -153,7 +266,7 @@ static __always_inline int may_end(struct pod_visit *v, const struct pod_way *wa
 
 	turn_flow(&v->back, &v->flow, way);
 	reply = find_way(&v->back, &opening);
-	return !reply || !reply->acknowledgement ||
+	return !reply || !number_known(reply) ||
 	       is_near(bpf_ntohl(v->l4.sequence), reply->acknowledgement, POD_END_BEFORE,
 		       POD_END_AFTER);
 }
@@ -190,6 +303,8 @@ static __always_inline int is_of(struct pod_visit *v, const struct pod_way *way,
 	if (is_unanswered(way, opening)) {
 		if (acknowledges)
 			return acknowledgement == way->acknowledgement;
+		if (!number_known(way)) /* not even by a SYN-ACK */
+			return 0;
 	} else if (!has_ended(way)) {
 		return 1;
 	}
@@ -197,8 +312,8 @@ static __always_inline int is_of(struct pod_visit *v, const struct pod_way *way,
 	reply = find_way(&v->back, &opening);
 	if (!reply)
 		return 1;
-	if (!reply->acknowledgement || !is_near(bpf_ntohl(v->l4.sequence), reply->acknowledgement,
-						POD_ENDED_CLIENT, POD_ENDED_CLIENT))
+	if (!number_known(reply) || !is_near(bpf_ntohl(v->l4.sequence), reply->acknowledgement,
+					     POD_ENDED_CLIENT, POD_ENDED_CLIENT))
 		return 0;
 	return !acknowledges || !(way->signs & POD_FIN_POD) || is_near_fin(way, acknowledgement);
 }
@@ -225,7 +340,32 @@ static __always_inline void note_arriving(struct pod_visit *v, struct pod_way *w
 	if (flags & (POD_TCP_FIN | POD_TCP_RST) && may_end(v, way))
 		signs |= flags & POD_TCP_RST ? POD_RESET : POD_FIN_CLIENT;
 	note_signs(way, signs);
-	if (opening && is_established(way, &v->l4))
+	if (opening)
+		prove(v, way);
+}
+
+/* What a pod's segment says of a connection that is opened. */
+static __noinline void note_opening(struct pod_visit *v, struct pod_way *reply, struct pod_way *way)
+{
+	struct proof_segment segment = proof_segment_of(v, PROOF_BACKEND);
+	struct proof_numbers numbers = numbers_of(way, reply);
+	__u32 proves = proof_signs(&numbers, &segment) & PROOF_PROVES;
+	__u8 flags = v->l4.flags;
+
+	if (flags & POD_TCP_ACK) {
+		reply->acknowledgement = segment.acknowledgement;
+		note_signs(reply, reply->signs | POD_NUMBER);
+	}
+	if (flags & POD_TCP_RST) {
+		note_signs(way, way->signs | POD_RESET);
+		return;
+	}
+	way->acknowledgement = flags & POD_TCP_FIN ? segment.sequence : proof_next(&segment);
+	/* A listener that waits for the handshake's end answers segments of others, too. */
+	if (!(flags & POD_TCP_SYN) && (proves || !(way->signs & POD_SYN)))
+		way->signs |= POD_ANSWERED;
+	note_signs(way, way->signs | POD_NUMBER | (flags & POD_TCP_FIN ? POD_FIN_POD : 0));
+	if (proves)
 		establish(v, way);
 }
 
@@ -239,23 +379,41 @@ static __always_inline void note_leaving(struct pod_visit *v, struct pod_way *re
 	struct pod_way *way;
 
 	note_seen(reply, v->now);
+	if (opening) {
+		turn_flow(&v->flow, &v->back, reply);
+		way = bpf_map_lookup_elem(&pod_opening, &v->flow);
+		if (way)
+			note_opening(v, reply, way);
+		return;
+	}
 	if (flags & POD_TCP_ACK && reply->acknowledgement != bpf_ntohl(v->l4.acknowledgement))
 		reply->acknowledgement = bpf_ntohl(v->l4.acknowledgement);
-	if (!opening && !(flags & (POD_TCP_SYN | POD_TCP_FIN | POD_TCP_RST)))
+	if (!(flags & (POD_TCP_SYN | POD_TCP_FIN | POD_TCP_RST)))
 		return;
 	turn_flow(&v->flow, &v->back, reply);
-	way = opening ? bpf_map_lookup_elem(&pod_opening, &v->flow) :
-			bpf_map_lookup_elem(&pod_flows, &v->flow);
+	way = bpf_map_lookup_elem(&pod_flows, &v->flow);
 	if (!way)
 		return;
 	if (flags & POD_TCP_RST) {
 		note_signs(way, way->signs | POD_RESET);
 	} else if (flags & POD_TCP_SYN) {
 		way->acknowledgement = bpf_ntohl(v->l4.sequence) + 1;
-	} else if (flags & POD_TCP_FIN) {
+	} else {
 		way->acknowledgement = bpf_ntohl(v->l4.sequence);
 		note_signs(way, way->signs | POD_FIN_POD | POD_ANSWERED);
-	} else {
-		note_signs(way, way->signs | POD_ANSWERED);
 	}
+}
+
+/* A datagram of the pod's. */
+static __always_inline void note_answer(struct pod_visit *v, struct pod_way *reply, int opening)
+{
+	struct pod_way *way;
+
+	note_seen(reply, v->now);
+	if (!opening)
+		return;
+	turn_flow(&v->flow, &v->back, reply);
+	way = bpf_map_lookup_elem(&pod_opening, &v->flow);
+	if (way)
+		note_signs(way, way->signs | POD_ANSWERED);
 }

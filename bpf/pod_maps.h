@@ -2,9 +2,10 @@
 /*
  * Pods of this host, and the flows between them and clients.
  *
- * Connections of TCP begin in pod_opening, where the least used ones give way, and go over to
- * pod_flows once both ends are known to have them: so floods of SYNs, and of segments that
- * pretend to be of a connection, push out nothing that is established.
+ * Flows begin in pod_opening, where the least used ones give way, and go over to pod_flows once
+ * both ends are known to have them (proof.h): so floods of SYNs, of segments that pretend to be
+ * of a connection, and of datagrams push out nothing that is established. pod_datagrams has flows
+ * of UDP that a version before has begun, and gets no more.
  */
 #pragma once
 
@@ -12,7 +13,7 @@
 #include <bpf/bpf_helpers.h>
 
 #include "ending.h"
-#include "host_types.h"
+#include "host_maps.h"
 
 /* Whether there are pods here: 0 spares all packets that leave the looks at flows. */
 struct {
@@ -60,6 +61,14 @@ struct {
 	__type(value, struct pod_way);
 } pod_datagrams SEC(".maps");
 
+/* By the service's index; 0: of all of them. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, HOST_SERVICES_MAX);
+	__type(key, __u32);
+	__type(value, struct pod_quota);
+} pod_quotas SEC(".maps");
+
 /* Values are VIPs. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
@@ -102,6 +111,7 @@ struct pod_visit {
 	struct pod_l4 l4;
 	struct pod_error error;
 	__u32 ports; /* offset; 0: it has none */
+	__u32 data;  /* bytes of it that a pod's segment has */
 	__u32 now;   /* s of CLOCK_MONOTONIC */
 	__u8 protocol;
 	__u8 ipv6;

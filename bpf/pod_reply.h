@@ -127,6 +127,7 @@ static __always_inline int find_reply(struct __sk_buff *skb, struct pod_visit *v
 					 bpf_skb_load_bytes(skb, l->l4, &v->l4, 4))
 		return 0;
 	v->ports = l->l4;
+	v->data = skb->len - l->l4 - (v->l4.offset >> 4) * 4;
 	v->back.local_port = v->l4.source;
 	v->back.client_port = v->l4.destination;
 	reply = find_way(&v->back, &opening);
@@ -138,7 +139,7 @@ static __always_inline int find_reply(struct __sk_buff *skb, struct pod_visit *v
 	if (v->protocol == IPPROTO_TCP)
 		note_leaving(v, reply, opening);
 	else
-		note_seen(reply, v->now);
+		note_answer(v, reply, opening);
 	if (l->part == POD_FIRST) {
 		key = fragment_of(v, l);
 		bpf_map_update_elem(&pod_fragments, &key, &v->to.address, BPF_ANY);

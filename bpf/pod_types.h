@@ -46,8 +46,16 @@ enum pod_sign {
 	POD_FIN_CLIENT = 1 << 0,
 	POD_FIN_POD = 1 << 1,
 	POD_RESET = 1 << 2,
-	POD_ANSWERED = 1 << 3, /* TCP: by what only a pod sends that has the connection */
+	POD_ANSWERED =
+		1
+		<< 3, /* TCP: by what only a pod sends that has the connection; UDP: since the last turn */
+	POD_SYN = 1 << 4,    /* TCP: it has begun with a SYN that came here */
+	POD_NUMBER = 1 << 5, /* TCP: of either way: the number is known, also if it is 0 */
+	POD_TURN = 1 << 6,   /* UDP: this and the next bit count the turns of client and pod */
 };
+
+/* How many turns, and a while, a flow of UDP takes to be one that stays. */
+#define POD_TURNS 3
 
 struct pod_way {
 	struct address address; /* in local's place: of the pod, or the VIP */
@@ -57,7 +65,8 @@ struct pod_way {
 	__u32 seen; /* last packet this way, s of CLOCK_MONOTONIC */
 	/*
 	 * TCP. Of what arrives, the client's, which completes the handshake, and once the pod
-	 * has sent a FIN, that one's number; of what leaves, the pod's last one. 0: not known.
+	 * has sent a FIN, that one's number; of what leaves, the pod's last one, or what follows the
+	 * client's SYN. 0 without POD_NUMBER: not known. UDP: of what arrives, when the flow began.
 	 */
 	__u32 acknowledgement;
 	__be32 name; /* of the pod */
@@ -71,6 +80,15 @@ struct pod_fragment {
 	__u8 protocol;
 	__u8 pad[3];
 };
+
+/* Flows of a service that stay: when the agent has counted them last, and how many came since. */
+struct pod_quota {
+	__u32 counted;
+	__u32 added;
+};
+
+/* As many flows of a service may stay as this times those for which there is room. */
+#define POD_QUOTA 4
 
 /* Of a host: entries of which each flow has two. */
 #define POD_NAMES_MAX 16384

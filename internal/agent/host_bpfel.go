@@ -179,6 +179,12 @@ type bpfPodName struct {
 	Name    uint32
 }
 
+type bpfPodQuota struct {
+	_       structs.HostLayout
+	Counted uint32
+	Added   uint32
+}
+
 type bpfPodSign uint32
 
 const (
@@ -186,6 +192,9 @@ const (
 	bpfPodSignPOD_FIN_POD    bpfPodSign = 2
 	bpfPodSignPOD_RESET      bpfPodSign = 4
 	bpfPodSignPOD_ANSWERED   bpfPodSign = 8
+	bpfPodSignPOD_SYN        bpfPodSign = 16
+	bpfPodSignPOD_NUMBER     bpfPodSign = 32
+	bpfPodSignPOD_TURN       bpfPodSign = 64
 )
 
 type bpfPodVisit struct {
@@ -226,6 +235,7 @@ type bpfPodVisit struct {
 		Pad      [3]uint8
 	}
 	Ports    uint32
+	Data     uint32
 	Now      uint32
 	Protocol uint8
 	Ipv6     uint8
@@ -273,6 +283,7 @@ const (
 	bpfMapPodFragments          = "pod_fragments"
 	bpfMapPodNames              = "pod_names"
 	bpfMapPodOpening            = "pod_opening"
+	bpfMapPodQuotas             = "pod_quotas"
 	bpfMapPodVisits             = "pod_visits"
 	bpfMapPodsHere              = "pods_here"
 	bpfMapQuestions             = "questions"
@@ -361,6 +372,7 @@ type bpfMapSpecs struct {
 	PodFragments    *ebpf.MapSpec `ebpf:"pod_fragments"`
 	PodNames        *ebpf.MapSpec `ebpf:"pod_names"`
 	PodOpening      *ebpf.MapSpec `ebpf:"pod_opening"`
+	PodQuotas       *ebpf.MapSpec `ebpf:"pod_quotas"`
 	PodVisits       *ebpf.MapSpec `ebpf:"pod_visits"`
 	PodsHere        *ebpf.MapSpec `ebpf:"pods_here"`
 	Questions       *ebpf.MapSpec `ebpf:"questions"`
@@ -419,6 +431,7 @@ type bpfMaps struct {
 	PodFragments    *ebpf.Map `ebpf:"pod_fragments"`
 	PodNames        *ebpf.Map `ebpf:"pod_names"`
 	PodOpening      *ebpf.Map `ebpf:"pod_opening"`
+	PodQuotas       *ebpf.Map `ebpf:"pod_quotas"`
 	PodVisits       *ebpf.Map `ebpf:"pod_visits"`
 	PodsHere        *ebpf.Map `ebpf:"pods_here"`
 	Questions       *ebpf.Map `ebpf:"questions"`
@@ -444,6 +457,7 @@ func (m *bpfMaps) Close() error {
 		m.PodFragments,
 		m.PodNames,
 		m.PodOpening,
+		m.PodQuotas,
 		m.PodVisits,
 		m.PodsHere,
 		m.Questions,

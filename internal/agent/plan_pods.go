@@ -72,6 +72,18 @@ func (t *tables) podsHere(here uint32) map[uint32]uint32 {
 	return map[uint32]uint32{0: here}
 }
 
+// serviceOf is the service that clients call at an address and port; nil: there is none. Of
+// several it is the one with one port, as in the programs.
+func (p *plan) serviceOf(vip netip.AddrPort, protocol model.Protocol) (found *service) {
+	for i := range p.services {
+		s := &p.services[i]
+		if s.vip == vip.Addr() && s.protocol == protocol && s.port.Contains(vip.Port()) && (found == nil || s.port.Single()) {
+			found = s
+		}
+	}
+	return found
+}
+
 // has says whether the host has a pod for what a client sends to an address and port.
 func (p *plan) has(vip netip.AddrPort, protocol model.Protocol, at netip.AddrPort) bool {
 	return slices.ContainsFunc(p.services, func(s service) bool {

@@ -106,20 +106,20 @@ func (p *podMemory) takeOver() error {
 }
 
 // How long a flow is remembered after its last packet: of TCP as with connections that are
-// redirected (see timeoutOf), while it is opened by either side as long as its SYN may be
-// sent again, and of UDP as the programs do (POD_DATAGRAM_TIMEOUT).
+// redirected (see timeoutOf), while it begins as long as its SYN may be sent again, and of UDP
+// as the programs do (POD_DATAGRAM_TIMEOUT).
 const (
 	podOpeningTimeout  = time.Minute
 	podDatagramTimeout = time.Duration(flowTimeout)
 )
 
-func (p *podMemory) timeoutOf(m *ebpf.Map, signs uint8) time.Duration {
+func (p *podMemory) timeoutOf(m *ebpf.Map, protocol model.Protocol, signs uint8) time.Duration {
 	const client, pod, reset = uint8(bpfPodSignPOD_FIN_CLIENT), uint8(bpfPodSignPOD_FIN_POD), uint8(bpfPodSignPOD_RESET)
 	switch {
-	case m == p.datagrams:
-		return podDatagramTimeout
 	case m == p.opening:
 		return podOpeningTimeout
+	case protocol == model.UDP:
+		return podDatagramTimeout
 	case signs&reset != 0:
 		return resetTimeout
 	case signs&client != 0 && signs&pod != 0:
@@ -131,8 +131,9 @@ func (p *podMemory) timeoutOf(m *ebpf.Map, signs uint8) time.Duration {
 }
 
 // age takes out flows that are silent for too long, and those of pods that are none of this
-// host's any more: whoever has the address next is not to get their packets.
-func (p *podMemory) age(now time.Duration, has func(vip netip.AddrPort, protocol model.Protocol, pod netip.AddrPort) bool) error {
+// host's any more: whoever has the address next is not to get their packets. It tells of those
+// that stay, once of each flow.
+func (p *podMemory) age(now time.Duration, has func(vip netip.AddrPort, protocol model.Protocol, pod netip.AddrPort) bool, stays func(bpfPodFlow)) error {
 	var errs []error
 	for _, m := range p.all() {
 		errs = append(errs, eachPodFlow(m, func(flow bpfPodFlow, way bpfPodWay) {
@@ -149,7 +150,10 @@ func (p *podMemory) age(now time.Duration, has func(vip netip.AddrPort, protocol
 				if err == nil || idle < podOpeningTimeout {
 					return
 				}
-			} else if idle < p.timeoutOf(m, way.Signs) && has(flow.end(), model.Protocol(flow.Protocol), way.end()) {
+			} else if idle < p.timeoutOf(m, model.Protocol(flow.Protocol), way.Signs) && has(flow.end(), model.Protocol(flow.Protocol), way.end()) {
+				if m == p.flows {
+					stays(flow)
+				}
 				return
 			}
 			errs = append(errs, takeFlow(m, flow, way), takeFlow(m, back, reply))
@@ -201,8 +205,29 @@ func eachPodFlow(m *ebpf.Map, found func(bpfPodFlow, bpfPodWay)) error {
 	}
 }
 
-// agePods takes flows out that have ended. The agent's lock is held.
-func (a *Agent) agePods() error { return a.pods.age(now(), a.plan.has) }
+// agePods takes flows out that have ended, and counts the others for the services' quotas. The
+// agent's lock is held.
+func (a *Agent) agePods() error {
+	counts := map[uint32]bpfPodQuota{0: {}} // 0: all of them
+	for _, s := range a.plan.services {
+		if len(s.pods) > 0 {
+			counts[a.tables.indexes[s.identity()]] = bpfPodQuota{}
+		}
+	}
+	count := func(index uint32) {
+		if of, is := counts[index]; is {
+			of.Counted++
+			counts[index] = of
+		}
+	}
+	err := a.pods.age(now(), a.plan.has, func(flow bpfPodFlow) {
+		count(0)
+		if s := a.plan.serviceOf(flow.end(), model.Protocol(flow.Protocol)); s != nil {
+			count(a.tables.indexes[s.identity()])
+		}
+	})
+	return errors.Join(err, putAll(a.objects.PodQuotas, counts))
+}
 
 // podStatus is what pods of this host have.
 func (a *Agent) podStatus() ([]model.AgentPod, error) {

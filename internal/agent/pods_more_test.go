@@ -145,7 +145,7 @@ func (p *podLab) testPodAges(t *testing.T) {
 	memory := p.memory()
 	age := func(at time.Duration, has func(netip.AddrPort, model.Protocol, netip.AddrPort) bool) {
 		t.Helper()
-		if err := memory.age(at, has); err != nil {
+		if err := memory.age(at, has, func(bpfPodFlow) {}); err != nil {
 			t.Fatal(err)
 		}
 	}
