@@ -57,7 +57,7 @@ static __always_inline int is_held(const struct redirect_syn *syn, __u32 now)
  * The place of a flow's last SYN; NULL: there is none. Without the lock: what is found is
  * compared again with it.
  */
-static __noinline struct redirect_syn *find_syn(const struct host_flow *flow)
+static __always_inline struct redirect_syn *look_for_syn(const struct host_flow *flow)
 {
 	__u32 first = slot_of(flow);
 
@@ -70,6 +70,12 @@ static __noinline struct redirect_syn *find_syn(const struct host_flow *flow)
 			return syn;
 	}
 	return NULL;
+}
+
+/* The same in a call of its own, where that has room on the stack. */
+static __noinline struct redirect_syn *find_syn(const struct host_flow *flow)
+{
+	return look_for_syn(flow);
 }
 
 /* A place that nobody holds; NULL: there is none. */
@@ -141,7 +147,7 @@ static __noinline enum redirect_syn_state exchange_syn(const struct host_flow *f
  */
 static __noinline int is_asking(const struct host_flow *flow)
 {
-	struct redirect_syn *syn = find_syn(flow);
+	struct redirect_syn *syn = look_for_syn(flow);
 	int asks = 0;
 
 	if (!syn)
