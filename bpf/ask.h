@@ -19,24 +19,6 @@
 #include "redirect_option.h"
 #include "snat.h"
 
-/* What a flow asks for, as one word. */
-union ask_word {
-	struct snat_asked asked;
-	__u64 word;
-};
-
-static __always_inline union ask_word ask_read(const struct snat_flow *flow)
-{
-	union ask_word now = { .word = *(const volatile __u64 *)&flow->asked };
-
-	return now;
-}
-
-static __always_inline int ask_swap(struct snat_flow *flow, union ask_word from, union ask_word to)
-{
-	return __sync_val_compare_and_swap((__u64 *)&flow->asked, from.word, to.word) == from.word;
-}
-
 static __always_inline void note_ask(enum ask_event event)
 {
 	__u32 index = event;
@@ -44,11 +26,6 @@ static __always_inline void note_ask(enum ask_event event)
 
 	if (count)
 		(*count)++;
-}
-
-static __always_inline int asks(const struct backend *backend)
-{
-	return (backend->flags & (BACKEND_ASKS | BACKEND_LOCAL)) == BACKEND_ASKS;
 }
 
 /* A segment that is not in pieces. */
@@ -237,5 +214,5 @@ __noinline __u32 asked_port(struct xdp_md *ctx, struct packet *packet, __u32 por
 		ask_once(ctx, packet, entry, bpf_ntohl(tcp->seq));
 	}
 	asked = ask_read(entry);
-	return asked.asked.state == ASKED_TAKEN ? asked.asked.port : port;
+	return is_taken(snat_read(entry), asked) ? asked.asked.port : port;
 }

@@ -66,6 +66,7 @@ const enum flow_event *export_flow_event __attribute__((unused));
 const enum told_outcome *export_told_outcome __attribute__((unused));
 const enum ring_flag *export_ring_flag __attribute__((unused));
 const enum snat_state *export_snat_state __attribute__((unused));
+const enum snat_proof *export_snat_proof __attribute__((unused));
 const enum asked_state *export_asked_state __attribute__((unused));
 const enum ask_event *export_ask_event __attribute__((unused));
 const enum load_scale *export_load_scale __attribute__((unused));
@@ -107,6 +108,17 @@ static __noinline enum reason forward_to_own_pod(struct xdp_md *ctx, struct pack
 	return reason;
 }
 
+/* NAT for a backend that is this host. In full NAT its flow is kept before the packet is its own. */
+static __always_inline enum reason forward_nat_here(struct xdp_md *ctx, struct packet *packet,
+						    const struct backend *backend, __u32 index)
+{
+	enum reason kept = CONTINUE;
+
+	if (packet->snat && !(packet->flags & (PACKET_ICMP_ERROR | PACKET_FRAGMENT_LATER)))
+		kept = keep_local(ctx, packet, index);
+	return kept == CONTINUE ? forward_nat(ctx, packet, backend) : kept;
+}
+
 /* Backends that not all packets reach by their mode. CONTINUE: this one does. */
 static __always_inline enum reason forward_otherwise(struct xdp_md *ctx, struct packet *packet,
 						     const struct backend *backend, __u32 index)
@@ -114,7 +126,7 @@ static __always_inline enum reason forward_otherwise(struct xdp_md *ctx, struct 
 	if (backend->flags & BACKEND_LOCAL && backend->flags & BACKEND_POD)
 		return forward_to_own_pod(ctx, packet, backend, index);
 	if (backend->flags & BACKEND_LOCAL)
-		return backend->mode == MODE_NAT ? forward_nat(ctx, packet, backend, index) :
+		return backend->mode == MODE_NAT ? forward_nat_here(ctx, packet, backend, index) :
 						   deliver(packet);
 	if (backend->flags & BACKEND_ASKS)
 		return forward_asking(ctx, packet, backend);
@@ -138,7 +150,7 @@ static __always_inline enum reason forward_by_mode(struct xdp_md *ctx, struct pa
 	if (backend->mode == MODE_L2DSR)
 		return forward_l2dsr(ctx, packet, backend);
 	if (backend->mode == MODE_NAT)
-		return forward_nat(ctx, packet, backend, index);
+		return forward_nat(ctx, packet, backend);
 	return forward_encap(ctx, packet, backend, index);
 }
 
@@ -257,8 +269,10 @@ static __always_inline enum reason place(struct xdp_md *ctx, struct packet *pack
 			count_drop(service, packet);
 			return DROP_SOURCE_RANGE;
 		}
-		if (header->flags & RING_SNAT)
+		if (header->flags & RING_SNAT) {
+			note_numbers(ctx, packet);
 			*index = find_snat(packet, SNAT_FIN_CLIENT);
+		}
 		if (header->flags & RING_QUIC)
 			*index = find_quic(ctx, packet, ring, header);
 		if (header->flags & RING_REDIRECTED && is_syn(packet)) {
@@ -267,7 +281,7 @@ static __always_inline enum reason place(struct xdp_md *ctx, struct packet *pack
 		}
 	}
 	if (likely(*index == NO_BACKEND && header->size))
-		*index = pick(packet, ring, header, hash, backend);
+		*index = pick(ctx, packet, ring, header, hash, backend);
 	if (unlikely(seldom || *index == NO_BACKEND))
 		reason = place_otherwise(ctx, packet, ring, header, index, backend);
 	if (unlikely(reason != CONTINUE))

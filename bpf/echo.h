@@ -15,35 +15,6 @@ static __always_inline int is_syn_ack(const struct packet *packet)
 }
 
 /*
- * A packet from the port of who has a connection that was taken: as snat_client. A call of
- * its own, which packets that come from where their flow goes do not pay for.
- */
-__noinline __u32 asked_client(struct packet *packet, __u32 number, struct flow *to)
-{
-	void *table = snat_table();
-	struct snat_flow *entry = table ? snat_flow(table, number) : NULL;
-	__u32 now = snat_clock();
-
-	if (!entry || !packet || !to)
-		return NO_BACKEND;
-	for (int i = 0; i < SNAT_TRIES; i++) {
-		union snat_word word = snat_read(entry), next;
-		union ask_word asked = ask_read(entry);
-		const struct backend *backend = snat_backend(entry, word);
-
-		if (!backend || !asks(backend) || asked.asked.state != ASKED_TAKEN ||
-		    asked.asked.port != packet->flow.source_port || !snat_live(word, now) ||
-		    !snat_from(entry, backend, &packet->flow))
-			return NO_BACKEND;
-		to_client(entry, packet, number, to);
-		next = snat_next(word, packet, SNAT_FIN_BACKEND, now);
-		if (next.word == word.word || snat_swap(entry, word, next))
-			return entry->backend;
-	}
-	return NO_BACKEND;
-}
-
-/*
  * Where in the frame of a SYN-ACK the option is that says whom somebody has asked; 0: it
  * says nothing of that. Not static: verified once.
  */
@@ -97,6 +68,7 @@ static __always_inline int ask_take(struct snat_flow *entry, union snat_word wor
 		entry->backend = index;
 		word.epoch = backend->epoch;
 		word.seen = snat_clock();
+		word.state = SNAT_ANSWERED;
 	} else {
 		index = NO_BACKEND;
 	}
@@ -182,26 +154,51 @@ static __always_inline void take_out(struct xdp_md *ctx, const struct packet *pa
 	tcp->check = checksum_update(tcp->check, was, (__u64)nops * (REDIRECT_LENGTH / 2));
 }
 
+/*
+ * Nothing is asked for any more, which leaves a place for what the client has to acknowledge.
+ * Another SYN-ACK, which a backend that keeps nothing may send, is another number.
+ */
+static __always_inline void keep_answer(struct snat_flow *entry, union ask_word was, __u32 answer)
+{
+	union snat_word word = snat_read(entry), next = word;
+	union ask_word is = was;
+
+	is.answer = answer;
+	next.proof |= SNAT_ANSWER | SNAT_KNOWS_BACKEND;
+	if (word.state == SNAT_ANSWERED && ask_swap(entry, was, is))
+		snat_swap(entry, word, next);
+}
+
+/* The backend that was asked has answered itself. */
+static __always_inline void answer_plainly(const struct packet *packet, struct snat_flow *entry)
+{
+	union ask_word was = ask_read(entry), is = was;
+
+	if (packet->acknowledgement != was.asked.sequence + 1)
+		return;
+	is.asked.state = ASKED_PLAIN;
+	if (was.asked.state == ASKED_OPEN && ask_swap(entry, was, is)) {
+		note_ask(ASK_NOT_TAKEN);
+		was = is;
+	}
+	if (was.asked.state == ASKED_PLAIN)
+		keep_answer(entry, was, packet->sequence + 1);
+}
+
 /* A SYN-ACK of a flow's backend, on its way to the client. Not static: verified once. */
 __noinline int answer_asked(struct xdp_md *ctx, const struct packet *packet)
 {
 	void *table = snat_table();
-	struct tcphdr *tcp;
 	struct snat_flow *entry;
-	union ask_word was, is;
 	__u32 echo;
 
 	if (!table || !packet || !is_syn_ack(packet))
 		return 0;
 	entry = snat_flow(table, packet->snat);
-	tcp = l4_header(ctx, packet);
-	if (!entry || (void *)(tcp + 1) > frame_end(ctx))
+	if (!entry)
 		return 0;
-	was = is = ask_read(entry);
-	is.asked.state = ASKED_PLAIN;
-	if (was.asked.state == ASKED_OPEN && bpf_ntohl(tcp->ack_seq) == was.asked.sequence + 1 &&
-	    ask_swap(entry, was, is))
-		note_ask(ASK_NOT_TAKEN);
+	if (!(snat_read(entry).proof & (SNAT_ANSWER | SNAT_HALVES)))
+		answer_plainly(packet, entry);
 	echo = find_echo(ctx, packet);
 	if (echo)
 		take_out(ctx, packet, echo);

@@ -1,17 +1,31 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * What a packet makes of a remembered flow, and how long the flow lives: the first
- * word of struct flow_entry, which only changes as a whole. The director sees no
- * more than what the client sends.
+ * word of struct flow_entry, which only changes as a whole, and the number that the
+ * client goes on with. The director sees no more than what the client sends, and, in
+ * nat, perhaps the SYN-ACK.
  */
 #pragma once
 
 #include "flow_types.h"
 #include "packet.h"
+#include "segment.h"
 #include "snat_state.h"
 
 /* A flow that has ended may give way to another after this: Linux's TIME_WAIT, 60 s. */
 #define FLOW_ENDED SNAT_SECONDS(60)
+
+/* PROOF_LASTS, in units of seen. */
+#define FLOW_LASTS (SNAT_SECONDS(PROOF_LASTS) + 1)
+
+/* States as a set. */
+#define FLOW_STATE(state) (1U << (state))
+#define FLOW_STATES_KEPT                                                                           \
+	(FLOW_STATE(FLOW_ESTABLISHED) | FLOW_STATE(FLOW_ACTIVE) | FLOW_STATE(FLOW_PROVED) |        \
+	 FLOW_STATE(FLOW_CLOSING) | FLOW_STATE(FLOW_RESET))
+#define FLOW_STATES_OVER                                                                           \
+	(FLOW_STATE(FLOW_CLOSING) | FLOW_STATE(FLOW_RESET) | FLOW_STATE(FLOW_PARTED) |             \
+	 FLOW_STATE(FLOW_CUT))
 
 /* The first word of struct flow_entry. */
 union flow_word {
@@ -19,7 +33,8 @@ union flow_word {
 		__u32 seen;
 		__u8 state;
 		__u8 epoch;
-		__u16 turn;
+		__u8 turn;
+		__u8 since;
 	};
 	__u64 word;
 };
@@ -39,19 +54,27 @@ static __always_inline int flow_swap(struct flow_entry *entry, union flow_word f
 
 static __always_inline __u32 flow_timeout(__u8 state)
 {
-	if (state == FLOW_ESTABLISHED || state == FLOW_LEARNED)
+	if (state == FLOW_ESTABLISHED || state == FLOW_PROVED)
 		return SNAT_SECONDS(FLOW_TIMEOUT_ESTABLISHED);
-	if (state == FLOW_ONCE || state == FLOW_ACTIVE)
+	if (state == FLOW_BEGUN || state == FLOW_LEARNED)
+		return SNAT_SECONDS(FLOW_TIMEOUT_BEGUN);
+	if (state == FLOW_ACTIVE)
 		return SNAT_SECONDS(FLOW_TIMEOUT_UDP);
 	if (state == FLOW_CLOSING)
 		return SNAT_SECONDS(FLOW_TIMEOUT_CLOSING);
 	return SNAT_SECONDS(FLOW_TIMEOUT_SYN);
 }
 
+/* Whether it is sustained or proved, or was until it ended. */
+static __always_inline int flow_kept(__u8 state)
+{
+	return FLOW_STATES_KEPT >> (state & 31) & 1;
+}
+
 /* The client has ended it: a SYN begins another connection. */
 static __always_inline int flow_over(__u8 state)
 {
-	return state == FLOW_CLOSING || state == FLOW_RESET;
+	return FLOW_STATES_OVER >> (state & 31) & 1;
 }
 
 /*
@@ -67,25 +90,26 @@ static __always_inline __u32 flow_news_shift(__u8 state)
 
 /*
  * Whether the others of the group should know what a packet has made of its flow. Nothing
- * is said before a second packet: a flood is of flows that have one, and a guess is the
- * same on all directors. An end is news of a flow that was one. When a flow is news again
- * depends on its hash, so that not all of them are at the same moment.
+ * is said of a fresh one, which may be of a flood. An end is news of a flow that was told.
+ * When a flow is news again depends on its hash, so that not all of them are at the same
+ * moment.
  */
 static __always_inline int flow_is_news(union flow_word before, union flow_word now, __u64 hash)
 {
 	__u32 phase = hash;
 
-	if (now.state < FLOW_ESTABLISHED)
+	if (!flow_kept(now.state))
 		return 0;
 	if (now.state != before.state)
-		return before.state >= FLOW_ESTABLISHED || !flow_over(now.state);
+		return flow_kept(before.state) || !flow_over(now.state);
 	return ((before.seen + phase) ^ (now.seen + phase)) >> flow_news_shift(now.state) != 0;
 }
 
 /* Whether a packet is the second of a TCP connection whose first one was a guess. */
 static __always_inline int flow_goes_on(union flow_word before, union flow_word now)
 {
-	return before.state == FLOW_LEARNED && now.state == FLOW_ESTABLISHED;
+	return before.state == FLOW_LEARNED &&
+	       (now.state == FLOW_BEGUN || now.state == FLOW_ESTABLISHED);
 }
 
 static __always_inline __u32 flow_age(union flow_word word, __u32 now)
@@ -99,49 +123,176 @@ static __always_inline int flow_live(union flow_word word, __u32 now)
 	return word.state > FLOW_CLAIMED && flow_age(word, now) <= flow_timeout(word.state);
 }
 
-/* How a flow begins with its first packet that was seen. */
+static __always_inline int flow_lasted(union flow_word word, __u32 now)
+{
+	return (__u8)(now - word.since) >= FLOW_LASTS;
+}
+
+/* How a flow begins with its first packet that was seen; FLOW_FREE: that is none of a flow. */
 static __always_inline __u8 flow_first(const struct packet *packet)
 {
 	if (packet->flow.protocol != IPPROTO_TCP)
 		return FLOW_ONCE;
 	if (is_syn(packet))
 		return FLOW_SYN;
-	return packet->tcp_flags & TCP_FIN ? FLOW_CLOSING : FLOW_LEARNED;
+	if ((packet->tcp_flags & (TCP_SYN | TCP_RST | TCP_ACK)) != TCP_ACK)
+		return FLOW_FREE;
+	return packet->tcp_flags & TCP_FIN ? FLOW_PARTED : FLOW_LEARNED;
+}
+
+/* A number as it is kept: 0 says that it is not known. */
+static __always_inline __u32 flow_number(__u32 number)
+{
+	return number ? number : 1;
+}
+
+static __always_inline __u32 flow_next_number(const struct packet *packet)
+{
+	struct proof_segment segment = segment_from(packet, PROOF_CLIENT);
+
+	return packet->flow.protocol == IPPROTO_TCP ? flow_number(proof_next(&segment)) : 0;
+}
+
+/* Whether a segment goes on where the client was. */
+static __always_inline int flow_in_sequence(__u32 next, const struct packet *packet)
+{
+	return !next || proof_near(packet->sequence, next);
 }
 
 /*
- * What a packet makes of its TCP flow. After a RST, packets that were under way
- * must not bring the flow back; one that comes a while later does, because then
- * the RST was not for real.
+ * What a segment says, by the one number that is kept. A fresh flow has nothing to lose: a
+ * segment that is out of its sequence begins another one. Not static: see snat_signs.
  */
-static __always_inline union flow_word flow_next_tcp(union flow_word word, __u8 flags, __u32 now)
+__noinline __u32 flow_signs(const struct packet *packet, __u32 state, __u32 next)
 {
-	if (word.state == FLOW_RESET && !(flags & (TCP_RST | TCP_SYN)) &&
-	    flow_age(word, now) < SNAT_QUIET)
-		return word;
+	struct proof_numbers numbers = { .client = next, .known = next ? PROOF_CLIENT : 0 };
+	struct proof_segment segment;
+
+	if (!packet)
+		return 0;
+	segment = segment_from(packet, PROOF_CLIENT);
+	if (state == FLOW_ANSWERED) {
+		numbers.backend = next;
+		numbers.known = PROOF_BACKEND;
+	} else if (!flow_kept(state) && !(segment.flags & (TCP_FIN | TCP_RST))) {
+		numbers.known = 0;
+	}
+	return proof_signs(&numbers, &segment);
+}
+
+/* What a segment in sequence makes of a fresh flow. */
+static __always_inline __u8 flow_goes_to(union flow_word word, __u32 signs, __u32 now)
+{
+	enum proof_class class = proof_class_of(PROOF_FRESH, signs, 1, flow_lasted(word, now));
+
+	if (flow_over(word.state))
+		return word.state;
+	if (signs & PROOF_FINISHES && class != PROOF_PROVED)
+		return FLOW_PARTED;
+	if (class == PROOF_PROVED)
+		return signs & PROOF_FINISHES ? FLOW_CLOSING : FLOW_PROVED;
+	if (word.state == FLOW_SYN || word.state == FLOW_ANSWERED)
+		return FLOW_BEGUN;
+	return class == PROOF_SUSTAINED ? FLOW_ESTABLISHED : FLOW_BEGUN;
+}
+
+/* A client's SYN, where it may begin: it is nothing to a flow that is kept and not over. */
+static __always_inline union flow_word flow_opens(union flow_word word, __u32 now)
+{
 	word.seen = now;
-	if (flags & TCP_RST) {
-		word.state = FLOW_RESET;
-	} else if (flags & TCP_SYN) {
-		if (flow_over(word.state))
-			word.state = FLOW_SYN;
-	} else if (flags & TCP_FIN) {
-		word.state = FLOW_CLOSING;
-	} else if (word.state != FLOW_CLOSING) {
-		word.state = FLOW_ESTABLISHED;
+	if (flow_kept(word.state) && !flow_over(word.state))
+		return word;
+	if (word.state != FLOW_ANSWERED) {
+		word.state = FLOW_SYN;
+		word.since = now;
 	}
 	return word;
 }
 
-/* What a packet makes of its flow. An ICMP error proves nothing (RFC 5508). */
-static __always_inline union flow_word flow_next(union flow_word word, const struct packet *packet,
-						 __u32 now)
+/*
+ * What a segment makes of its TCP flow. After a RST, packets that were under way
+ * must not bring the flow back; one that comes a while later does, because then
+ * the RST was not for real. One that says nothing to be believed leaves a fresh flow alone,
+ * and lets another one live on: this director may not have seen what came before it.
+ */
+static __always_inline union flow_word flow_next_tcp(union flow_word word, __u32 signs, __u8 flags,
+						     __u32 now)
 {
-	if (packet->flags & PACKET_ICMP_ERROR)
+	if (signs & PROOF_OPENS)
+		return flow_opens(word, now);
+	if (word.state == FLOW_RESET && !(signs & PROOF_RESETS) &&
+	    (!signs || flow_age(word, now) < SNAT_QUIET))
 		return word;
-	if (packet->flow.protocol == IPPROTO_TCP)
-		return flow_next_tcp(word, packet->tcp_flags, now);
+	if (!signs) {
+		if (flow_kept(word.state) && !(flags & (TCP_FIN | TCP_RST | TCP_SYN)))
+			word.seen = now;
+		return word;
+	}
 	word.seen = now;
-	word.state = FLOW_ACTIVE;
+	if (signs & PROOF_RESETS)
+		word.state = flow_kept(word.state) ? FLOW_RESET : FLOW_CUT;
+	else if (!flow_kept(word.state))
+		word.state = flow_goes_to(word, signs, now);
+	else if (signs & PROOF_FINISHES)
+		word.state = FLOW_CLOSING;
+	else if (word.state == FLOW_RESET)
+		word.state = FLOW_ESTABLISHED;
 	return word;
+}
+
+static __always_inline union flow_word flow_next_udp(union flow_word word, __u32 now)
+{
+	word.seen = now;
+	if (word.state == FLOW_ONCE)
+		word.state = FLOW_TWICE;
+	else if (word.state == FLOW_TWICE && flow_lasted(word, now))
+		word.state = FLOW_ACTIVE;
+	return word;
+}
+
+/* A flow and its number, as a packet makes them. */
+struct flow_step {
+	union flow_word word;
+	__u32 next;
+};
+
+/* The number that is to be kept: where nothing else is written, it may be a little late. */
+static __always_inline __u32 flow_keep_number(union flow_word before, union flow_word after,
+					      __u32 next, __u32 signs, const struct packet *packet)
+{
+	__u32 number = flow_next_number(packet);
+	int fresh = !flow_kept(before.state) && !flow_over(before.state);
+
+	if (after.state == FLOW_ANSWERED || !(signs & (PROOF_OPENS | PROOF_GOES_ON)))
+		return next;
+	if (signs & PROOF_OPENS)
+		return after.state == FLOW_SYN ? number : next;
+	if (before.state == FLOW_ANSWERED || !next || (fresh && !flow_in_sequence(next, packet)))
+		return number;
+	if ((__s32)(number - next) <= 0)
+		return next;
+	return before.word != after.word || proof_late(number, next) ? number : next;
+}
+
+/*
+ * What a packet makes of its flow: of its first word, and of the number that the client goes on
+ * with. An ICMP error proves nothing (RFC 5508). Not static: verified once.
+ */
+__noinline __u64 flow_follow(__u64 read, __u32 *next, const struct packet *packet, __u32 now)
+{
+	union flow_word before = { .word = read }, word = before;
+	__u32 signs;
+
+	if (!next || !packet || packet->flags & PACKET_ICMP_ERROR)
+		return read;
+	if (packet->flow.protocol != IPPROTO_TCP)
+		return flow_next_udp(word, now).word;
+	signs = flow_signs(packet, word.state, *next);
+	/* What is out of a fresh flow's sequence begins another one, and has lasted for no time. */
+	if (!flow_kept(word.state) && word.state != FLOW_ANSWERED && signs & PROOF_GOES_ON &&
+	    !flow_in_sequence(*next, packet))
+		word.since = now;
+	word = flow_next_tcp(word, signs, packet->tcp_flags, now);
+	*next = flow_keep_number(before, word, *next, signs, packet);
+	return word.word;
 }

@@ -2,8 +2,9 @@
 /*
  * Where a remembered flow is: in its bucket of this CPU's, or, when RSS has moved
  * it, of another's. A flow's hash chooses one bucket of each CPU. A new flow takes
- * a place that is free; else the place that was quiet for longest of those whose
- * flow was never established or has ended. An established flow is never pushed out.
+ * a place that is free; else that of a flow that has ended or is fresh: see flow_rank.
+ * A flow that is sustained or proved is never pushed out. Where there are several
+ * services, none has more than its share of a bucket.
  *
  * Only its own CPU fills a bucket, so that what it reads there holds still. Others
  * may free an entry, by a compare-and-swap of its first word, whose count of turns
@@ -21,8 +22,21 @@
 #include "pick.h"
 #include "service.h"
 
+/*
+ * How good a place is for a new flow, by what is there. Those that have sent nothing but what
+ * begins go first, the quiet for longest before others. Those that have gone on come after
+ * them, and then the youngest, because a flood is younger than the connections that were there
+ * before it: so none of these gives way while something in the bucket is too young to do so.
+ * Only those that were quiet for minutes go before that.
+ */
+#define FLOW_PLACE_SAME 0xfffffffeU
 #define FLOW_PLACE_FREE 0xffffff00U
-#define FLOW_PLACE_SAME 0xffffffffU
+#define FLOW_PLACE_UNANSWERED 0x30000000U
+#define FLOW_PLACE_OLD 0x20000000U
+#define FLOW_PLACE_YOUNG 0x10000000U
+#define FLOW_PLACE_BUSY 1U /* of a fresh flow that was seen just now: all others are even */
+#define FLOW_YOUNG SNAT_SECONDS(300)
+#define NO_CPU (~0U)
 #define FLOW_TAGS(byte) ((byte) * 0x0101010101010101ULL)
 #define FLOW_EVERY_PLACE FLOW_TAGS(0x80)
 
@@ -160,6 +174,7 @@ static __always_inline int flow_usable(const struct flow_entry *entry, union flo
 struct flow_fresh {
 	union flow_word word;
 	__u32 backend;
+	__u32 next;
 };
 
 /* The best place of a bucket for a new flow. */
@@ -170,9 +185,16 @@ struct flow_scan {
 	__u32 now;
 	__u32 rank;
 	__u32 place;
+	__u32 ranks; /* of all places, one over the other */
 };
 
-/* How good a place is; 0: it is somebody else's. */
+/* How good the place of a fresh flow that goes on is. */
+static __always_inline __u32 flow_rank_begun(__u32 age)
+{
+	return age > FLOW_YOUNG ? FLOW_PLACE_OLD + age * 2 : FLOW_PLACE_YOUNG - age * 2;
+}
+
+/* How good a place is; 0, or FLOW_PLACE_BUSY: it is somebody else's. */
 static __always_inline __u32 flow_rank(const struct flow_entry *entry, const struct flow_scan *scan)
 {
 	union flow_word word = flow_read(entry);
@@ -187,23 +209,63 @@ static __always_inline __u32 flow_rank(const struct flow_entry *entry, const str
 	if (!flow_live(word, scan->now) || !flow_backend(entry, word))
 		return FLOW_PLACE_FREE;
 	if (word.state == FLOW_CLOSING)
-		return age > FLOW_ENDED ? age : 0;
-	if (word.state == FLOW_ESTABLISHED || word.state == FLOW_ACTIVE)
+		return age > FLOW_ENDED ? FLOW_PLACE_UNANSWERED + age * 2 : 0;
+	if (flow_kept(word.state) && word.state != FLOW_RESET)
 		return 0;
-	return age >= SNAT_QUIET ? age : 0;
+	if (age < SNAT_QUIET)
+		return FLOW_PLACE_BUSY;
+	if (word.state == FLOW_BEGUN || word.state == FLOW_LEARNED || word.state == FLOW_TWICE)
+		return flow_rank_begun(age);
+	return FLOW_PLACE_UNANSWERED + age * 2;
 }
 
 /* By bpf_loop (Linux 5.17), whose body the verifier walks once. */
 static long flow_scan_place(__u32 i, struct flow_scan *scan)
 {
 	__u32 place = i % FLOW_WAYS;
-	__u32 rank = flow_rank(&scan->bucket->entries[place], scan);
+	const struct flow_entry *entry = &scan->bucket->entries[place];
+	__u32 rank = flow_rank(entry, scan);
 
+	scan->ranks |= rank;
 	if (rank > scan->rank) {
 		scan->rank = rank;
 		scan->place = place;
 	}
 	return 0;
+}
+
+/* Counts the service's own flows, in rank. */
+static long flow_count_place(__u32 i, struct flow_scan *scan)
+{
+	const struct flow_entry *entry = &scan->bucket->entries[i % FLOW_WAYS];
+
+	scan->rank += flow_live(flow_read(entry), scan->now) && entry->service == scan->service;
+	return 0;
+}
+
+/* The same where the service has its share of the bucket: only what is its own gives way. */
+static long flow_scan_own(__u32 i, struct flow_scan *scan)
+{
+	if (scan->bucket->entries[i % FLOW_WAYS].service != scan->service ||
+	    flow_rank(&scan->bucket->entries[i % FLOW_WAYS], scan) == FLOW_PLACE_FREE)
+		return 0;
+	return flow_scan_place(i, scan);
+}
+
+/* Chooses a place, within the service's share of the bucket. Returns whether there is one. */
+static __always_inline int flow_scan_bucket(const struct settings *settings, struct flow_scan *scan)
+{
+	int own;
+
+	if (settings->flow_share < FLOW_WAYS)
+		bpf_loop(FLOW_WAYS, flow_count_place, scan, 0);
+	own = scan->rank && scan->rank >= settings->flow_share;
+	scan->rank = 0;
+	if (own)
+		bpf_loop(FLOW_WAYS, flow_scan_own, scan, 0);
+	else
+		bpf_loop(FLOW_WAYS, flow_scan_place, scan, 0);
+	return scan->rank > (scan->ranks & FLOW_PLACE_BUSY ? FLOW_PLACE_YOUNG : 0);
 }
 
 /*
@@ -223,10 +285,7 @@ static __noinline int insert_flow(const struct settings *settings, const struct 
 	union flow_word word, claimed = { .state = FLOW_CLAIMED }, ready = fresh->word;
 	struct flow_entry *entry;
 
-	if (!bucket)
-		return 0;
-	bpf_loop(FLOW_WAYS, flow_scan_place, &scan, 0);
-	if (!scan.rank)
+	if (!bucket || !flow_scan_bucket(settings, &scan))
 		return 0;
 	entry = &bucket->entries[scan.place % FLOW_WAYS];
 	word = flow_read(entry);
@@ -239,6 +298,7 @@ static __noinline int insert_flow(const struct settings *settings, const struct 
 	entry->source = flow->source;
 	entry->source_port = flow->source_port;
 	entry->destination_port = flow->destination_port;
+	entry->next = fresh->next;
 	__sync_lock_test_and_set((__u64 *)entry, ready.word);
 	return 1 + scan.place % FLOW_WAYS;
 }

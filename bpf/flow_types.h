@@ -11,16 +11,26 @@
  */
 #define FLOW_WAYS 8
 
+/*
+ * What was seen of a flow, and so its class: see proof.h. Versions before the classes have no
+ * states above FLOW_RESET, which they take for those of flows that have just begun.
+ */
 enum flow_state {
 	FLOW_FREE = 0,
-	FLOW_CLAIMED = 1, /* being written */
-	FLOW_SYN = 2,     /* TCP: nothing but SYNs was seen */
-	FLOW_LEARNED = 3, /* TCP: one packet of a connection that began elsewhere */
-	FLOW_ONCE = 4,    /* UDP: one packet */
-	FLOW_ESTABLISHED = 5,
-	FLOW_ACTIVE = 6,  /* UDP */
-	FLOW_CLOSING = 7, /* the client has sent a FIN */
-	FLOW_RESET = 8,   /* the client has sent a RST */
+	FLOW_CLAIMED = 1,     /* being written */
+	FLOW_SYN = 2,         /* fresh. TCP: nothing but SYNs */
+	FLOW_LEARNED = 3,     /* fresh. TCP: of a connection that began elsewhere */
+	FLOW_ONCE = 4,        /* fresh. UDP: one packet */
+	FLOW_ESTABLISHED = 5, /* sustained. TCP */
+	FLOW_ACTIVE = 6,      /* sustained. UDP */
+	FLOW_CLOSING = 7,     /* was sustained or proved: the client has sent a FIN */
+	FLOW_RESET = 8,       /* was sustained or proved: the client has sent a RST */
+	FLOW_BEGUN = 9,       /* fresh. TCP: more than SYNs, for less than PROOF_LASTS */
+	FLOW_TWICE = 10,      /* fresh. UDP: several packets, for less than PROOF_LASTS */
+	FLOW_ANSWERED = 11,   /* fresh. TCP in nat: the backend's SYN-ACK has come back here */
+	FLOW_PROVED = 12,     /* proved. TCP: the client has acknowledged it */
+	FLOW_PARTED = 13,     /* fresh. TCP: the client has sent a FIN */
+	FLOW_CUT = 14,        /* fresh. TCP: the client has sent a RST */
 };
 
 /* How long a flow lives without packets, in seconds; where from: see snat_state.h. */
@@ -29,6 +39,11 @@ enum flow_timeout {
 	FLOW_TIMEOUT_ESTABLISHED = 7440,
 	FLOW_TIMEOUT_CLOSING = 240,
 	FLOW_TIMEOUT_UDP = 300,
+	/*
+	 * TCP, as long as nobody needs its place: a client that has sent its request and waits
+	 * may have nothing to say for long, and in DSR that is all that is ever seen of it.
+	 */
+	FLOW_TIMEOUT_BEGUN = 1800,
 };
 
 /* The first word changes as a whole: a flow that is read while it changes is known by it. */
@@ -36,13 +51,18 @@ struct flow_entry {
 	__u32 seen; /* last packet, in units of 2^30 ns (1.07 s) of CLOCK_MONOTONIC */
 	__u8 state; /* enum flow_state */
 	__u8 epoch; /* of the backend */
-	__u16 turn; /* counts who has had this place */
+	__u8 turn;  /* counts who has had this place */
+	__u8 since; /* of a fresh flow: when it began to be in sequence, the lowest bits of seen */
 	__u32 backend;
 	__u32 service; /* index: address, protocol and segment of the VIP */
 	struct address source;
 	__be16 source_port;
 	__be16 destination_port;
-	__u32 pad;
+	/*
+	 * TCP: the sequence number that the client goes on with; of FLOW_ANSWERED the one that it
+	 * has to acknowledge. 0: not known.
+	 */
+	__u32 next;
 };
 
 struct flow_bucket {
@@ -57,7 +77,7 @@ enum flow_tag {
 
 enum flow_event {
 	FLOW_INSERTED = 0,
-	FLOW_REFUSED, /* every place of its bucket is an established flow's */
+	FLOW_REFUSED, /* every place of its bucket is taken, or its service has its share of them */
 	FLOW_MOVED,   /* from the CPU that had it: RSS sends it to another one now */
 	FLOW_UNTOLD,  /* what the group should know of it found no room: all is told anew */
 	FLOW_EVENT_COUNT,
@@ -81,7 +101,7 @@ enum told_outcome {
 	TOLD_NEW,       /* is remembered now */
 	TOLD_AGAIN,     /* was remembered with the same backend */
 	TOLD_OLDER,     /* than what is remembered here */
-	TOLD_REFUSED,   /* every place of its bucket is an established flow's */
+	TOLD_REFUSED,   /* there is no place for it, as FLOW_REFUSED */
 	TOLD_GONE,      /* its backend has left meanwhile */
 	TOLD_UNUSED,    /* its service remembers no flows here */
 	TOLD_UNKNOWN,   /* its service or backend has not come */

@@ -53,6 +53,7 @@ static __noinline __u32 find_flow(const struct settings *settings, const struct 
 	union flow_word word, next;
 	struct flow_entry *entry;
 	__u32 now = snat_clock(), way;
+	__u32 number;
 
 	if (!bucket)
 		return NO_BACKEND;
@@ -65,14 +66,17 @@ static __noinline __u32 find_flow(const struct settings *settings, const struct 
 		return NO_BACKEND;
 	if (!flow_usable(entry, word, packet, now))
 		return FLOW_GONE;
-	next = flow_next(word, packet, now);
+	number = entry->next;
+	next.word = flow_follow(word.word, &number, packet, now);
 	if (next.word != word.word && flow_swap(entry, word, next) &&
 	    settings->flags & SETTINGS_TELL && flow_is_news(word, next, hash))
 		tell_flow(entry, next.word);
+	if (number != entry->next)
+		entry->next = number;
 	if (flow_goes_on(word, next))
 		note_guess(packet, service, entry->backend);
 	/* A connection is new: another CPU may have one before it that never ended. */
-	if (word.state == FLOW_SYN && next.state == FLOW_ESTABLISHED)
+	if ((word.state == FLOW_SYN || word.state == FLOW_ANSWERED) && next.state != word.state)
 		forget_elsewhere(settings, &packet->flow, hash, service, entry->backend);
 	return entry->backend;
 }
@@ -106,7 +110,9 @@ static __noinline __u32 move_flow(const struct settings *settings, const struct 
 	entry = &bucket->entries[hunt.way];
 	word = flow_read(entry);
 	fresh.backend = entry->backend;
-	next = flow_next(word, packet, hunt.now);
+	fresh.next = entry->next;
+	fresh.word.word = flow_follow(word.word, &fresh.next, packet, hunt.now);
+	next = fresh.word;
 	/* Another CPU has changed it meanwhile: the flow's next packet looks again. */
 	if (!flow_live(word, hunt.now) || !flow_matches(entry, &packet->flow, hunt.service))
 		return NO_BACKEND;
@@ -114,10 +120,9 @@ static __noinline __u32 move_flow(const struct settings *settings, const struct 
 		return FLOW_GONE;
 	if (packet->flags & PACKET_ICMP_ERROR)
 		return fresh.backend;
-	fresh.word = next;
 	if (settings->flags & SETTINGS_TELL &&
 	    (flow_is_news(word, next, hunt.hash) ||
-	     (settings->flags & SETTINGS_MOVES && next.state >= FLOW_ESTABLISHED)))
+	     (settings->flags & SETTINGS_MOVES && flow_kept(next.state))))
 		tell_flow(entry, next.word);
 	if (flow_goes_on(word, next))
 		note_guess(packet, service, fresh.backend);
@@ -132,22 +137,69 @@ static __noinline __u32 move_flow(const struct settings *settings, const struct 
 	return fresh.backend;
 }
 
-/* A flow that was placed. A RST is the end of one. Returns 0 if there was no place for it. */
+/*
+ * A backend's SYN-ACK on its way to the client, in nat: when the client acknowledges its number,
+ * both have said what only they can. Another CPU fills the flow's bucket: it has given the place
+ * to nobody else, because the flow has just been seen.
+ */
+static __noinline int note_syn_ack(const struct settings *settings, const struct packet *packet,
+				   const struct flow *flow, __u32 service, __u32 index)
+{
+	struct flow_hunt hunt = {
+		.settings = settings,
+		.flow = flow,
+		.hash = flow_hash(settings, flow),
+		.service = service,
+		.now = snat_clock(),
+		.own = NO_CPU,
+		.way = FLOW_WAYS,
+	};
+	struct proof_segment segment = segment_from(packet, PROOF_BACKEND);
+	struct proof_numbers numbers = {};
+	struct flow_bucket *bucket;
+	struct flow_entry *entry;
+	union flow_word word, next;
+
+	bpf_loop(settings->flow_cpus, flow_hunt_cpu, &hunt, 0);
+	bucket = flow_bucket(settings, hunt.hash, hunt.cpu);
+	if (!bucket || hunt.way >= FLOW_WAYS)
+		return 0;
+	entry = &bucket->entries[hunt.way];
+	word = next = flow_read(entry);
+	if (word.state == FLOW_SYN) {
+		numbers.client = entry->next;
+		numbers.known = PROOF_CLIENT;
+	} else if (word.state != FLOW_ANSWERED) {
+		return 0;
+	}
+	if (entry->backend != index || flow_age(word, hunt.now) >= SNAT_QUIET ||
+	    !(proof_signs(&numbers, &segment) & PROOF_ANSWERS))
+		return 0;
+	next.state = FLOW_ANSWERED;
+	if (next.word == word.word || flow_swap(entry, word, next))
+		entry->next = flow_number(proof_next(&segment));
+	return 1;
+}
+
+/* A flow that was placed, by a packet that may begin one. Returns 0 if there was no place for it. */
 static __noinline int remember_flow(const struct settings *settings, const struct packet *packet,
 				    __u64 hash, __u32 service, __u32 index)
 {
 	const struct backend *backend = backend_at(index);
 	struct flow_fresh fresh = { .backend = index };
+	__u8 state = flow_first(packet);
 	__u32 place;
 
-	if (!backend || (packet->flow.protocol == IPPROTO_TCP && packet->tcp_flags & TCP_RST))
+	if (!backend || state == FLOW_FREE)
 		return 1;
 	/* Full NAT remembers its flows itself. */
 	if (backend->mode == MODE_NAT && backend->flags & BACKEND_SNAT)
 		return 1;
 	fresh.word.seen = snat_clock();
-	fresh.word.state = flow_first(packet);
+	fresh.word.since = fresh.word.seen;
+	fresh.word.state = state;
 	fresh.word.epoch = backend->epoch;
+	fresh.next = flow_next_number(packet);
 	place = insert_flow(settings, &packet->flow, hash, service, &fresh);
 	if (place)
 		flow_put_tag(settings, hash, place - 1);

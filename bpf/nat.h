@@ -12,11 +12,13 @@
 
 #include "ask.h"
 #include "echo.h"
+#include "flows.h"
 #include "forward.h"
 #include "fragment.h"
 #include "icmp.h"
 #include "maps.h"
 #include "packet.h"
+#include "segment.h"
 #include "service.h"
 #include "snat.h"
 #include "translate.h"
@@ -29,10 +31,9 @@ enum {
 
 /* To a backend, here or not, at a port, which is read where it is needed; 0: the packet's own. */
 static __always_inline enum reason send_nat(struct xdp_md *ctx, struct packet *packet,
-					    const struct backend *backend, __u32 index,
-					    const __be16 *port, int local)
+					    const struct backend *backend, const __be16 *port,
+					    int local)
 {
-	enum reason kept = CONTINUE;
 	struct translation t = {};
 
 	t.to = packet->flow;
@@ -43,10 +44,6 @@ static __always_inline enum reason send_nat(struct xdp_md *ctx, struct packet *p
 	t.to.destination = backend->address;
 	if (*port)
 		t.to.destination_port = *port;
-	if (packet->snat && local && !(packet->flags & (PACKET_ICMP_ERROR | PACKET_FRAGMENT_LATER)))
-		kept = keep_local(ctx, packet, &t.to, index);
-	if (kept != CONTINUE)
-		return kept;
 	if (packet->snat && !local && !snat_source(packet->snat, &t.to))
 		return DROP_SNAT_UNKNOWN;
 	if (!translate_packet(ctx, packet, &t))
@@ -61,12 +58,11 @@ static __always_inline enum reason send_nat(struct xdp_md *ctx, struct packet *p
 }
 
 __noinline enum reason forward_nat(struct xdp_md *ctx, struct packet *packet,
-				   const struct backend *backend, __u32 index)
+				   const struct backend *backend)
 {
 	if (!packet || !backend)
 		return PASS_MALFORMED;
-	return send_nat(ctx, packet, backend, index, &backend->port,
-			backend->flags & BACKEND_LOCAL);
+	return send_nat(ctx, packet, backend, &backend->port, backend->flags & BACKEND_LOCAL);
 }
 
 /*
@@ -85,7 +81,7 @@ __noinline enum reason forward_asking(struct xdp_md *ctx, struct packet *packet,
 	port = backend->port;
 	if (packet->ttl > 1) /* else it is the kernel's */
 		port = asked_port(ctx, packet, port);
-	return send_nat(ctx, packet, backend, NO_BACKEND, &port, 0);
+	return send_nat(ctx, packet, backend, &port, 0);
 }
 
 /* The NAT backend that sends from this address and port. */
@@ -285,9 +281,23 @@ static __always_inline int may_be_echo(const struct packet *packet)
 	return settings && settings->flags & SETTINGS_ASKS;
 }
 
+/* A SYN-ACK of the backend's, whose flow may be remembered. */
+static __noinline int answer_remembered(const struct packet *packet, const struct flow *to,
+					__u32 service, __u32 index)
+{
+	const struct settings *settings = get_settings();
+	struct flow flow = *to;
+
+	flow.source = to->destination;
+	flow.source_port = to->destination_port;
+	flow.destination = to->source;
+	flow.destination_port = to->source_port;
+	return settings ? note_syn_ack(settings, packet, &flow, service, index) : 0;
+}
+
 /* What is not every reply's: it begins a connection, or is in pieces. */
 static __always_inline void reply_seldom(struct xdp_md *ctx, const struct packet *packet,
-					 __u32 index)
+					 const struct flow *to, __u32 index)
 {
 	const struct backend *backend = backend_at(index);
 
@@ -295,6 +305,8 @@ static __always_inline void reply_seldom(struct xdp_md *ctx, const struct packet
 		remember_fragment(packet, index, FRAGMENT_TO_CLIENT);
 	else if (backend && asks(backend) && packet->snat)
 		answer_asked(ctx, packet);
+	else if (backend && !packet->snat && is_syn_ack(packet))
+		answer_remembered(packet, to, backend->service, index);
 }
 
 /* A packet of no service, perhaps from a NAT backend. CONTINUE: it is not. */
@@ -310,6 +322,7 @@ __noinline enum reason reply(struct xdp_md *ctx, struct packet *packet)
 	if (!found && !may_be_echo(packet))
 		return CONTINUE;
 	t.to = packet->flow;
+	note_numbers(ctx, packet);
 	index = find_snat_reply(packet, &t.to);
 	if (index == NO_BACKEND && may_be_echo(packet))
 		index = take_echo(ctx, packet, &t.to);
@@ -326,7 +339,7 @@ __noinline enum reason reply(struct xdp_md *ctx, struct packet *packet)
 			t.to.source_port = backend->vip_port;
 	}
 	if (unlikely(packet->flags & (PACKET_FRAGMENT_FIRST | PACKET_TCP_SYN)))
-		reply_seldom(ctx, packet, index);
+		reply_seldom(ctx, packet, &t.to, index);
 	return count_reply(packet, index, send_reply(ctx, packet, &t));
 }
 

@@ -103,10 +103,13 @@ enum packet_request {
 /* A parsed frame. Offsets are from the start of the frame. */
 struct packet {
 	struct flow flow;
-	__u32 l3;          /* offset of the IP header */
-	__u32 l4;          /* offset of what follows the IP header and its extensions */
-	__u32 length;      /* of the IP packet, from its header */
-	__u32 quoted_l4;   /* ICMP error: offset of the L4 header inside */
+	__u32 l3;     /* offset of the IP header */
+	__u32 l4;     /* offset of what follows the IP header and its extensions */
+	__u32 length; /* of the IP packet, from its header */
+	union {
+		__u32 quoted_l4; /* ICMP error: offset of the L4 header inside */
+		__u32 sequence;  /* TCP, where a table of flows is asked: see note_numbers */
+	};
 	__be32 first_word; /* IPv6: version, traffic class and flow label */
 	__u32 fragment_id;
 	__u32 hash;       /* of the flow: entropy for outer headers */
@@ -122,7 +125,9 @@ struct packet {
 	__u8 tcp_flags;
 	__u8 request;      /* enum packet_request */
 	__u16 redirect_at; /* offset of the option that asks, see find_redirect; 0: not looked for */
-	int action;        /* what a FORWARD or ANSWER reason does to the frame */
+	__u32 acknowledgement; /* as sequence */
+	__u32 data;            /* bytes of it in the segment: as sequence */
+	int action;            /* what a FORWARD or ANSWER reason does to the frame */
 };
 
 /* The parsers' word for "go on"; every other value is a reason to stop. */

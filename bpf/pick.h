@@ -8,6 +8,7 @@
 
 #include "maps.h"
 #include "packet.h"
+#include "segment.h"
 
 static __always_inline __u64 hash_mix(__u64 hash, __u64 word)
 {
@@ -152,7 +153,7 @@ static __always_inline struct slot *slot_at(__u32 ring, __u32 number)
  * The index of the backend that the packet belongs to, or NO_BACKEND. Where it was looked
  * up, to see that it is alive, it is in `backend`, so that it need not be again.
  */
-static __always_inline __u32 pick(struct packet *packet, __u32 ring,
+static __always_inline __u32 pick(struct xdp_md *ctx, struct packet *packet, __u32 ring,
 				  const struct ring_header *header, __u64 hash,
 				  struct backend **backend)
 {
@@ -166,8 +167,10 @@ static __always_inline __u32 pick(struct packet *packet, __u32 ring,
 	slot = *at; /* a pointer's would be read again after each lookup */
 	packet->ring = ring;
 	packet->slot = slot;
-	if (unlikely(slot.next & (SLOT_LIST | SLOT_SETTLING)) && header->flags & RING_MEMORY)
+	if (unlikely(slot.next & (SLOT_LIST | SLOT_SETTLING)) && header->flags & RING_MEMORY) {
+		note_numbers(ctx, packet);
 		return pick_remembered(packet, ring, number);
+	}
 	if (unlikely(header->policy != POLICY_MAGLEV) && is_syn(packet))
 		return pick_by_policy(packet);
 	owner = backend_at(slot.owner);

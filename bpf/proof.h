@@ -127,19 +127,20 @@ static __always_inline __u32 proof_syn_signs(const struct proof_numbers *numbers
 
 /*
  * Whether a segment proves a connection whose SYN-ACK has been seen. The client's has to
- * acknowledge it exactly. The backend's has to acknowledge more than the SYN: a listener that
- * waits for the last step of the handshake answers others with an ACK of the SYN (RFC 5961).
+ * acknowledge it exactly. The backend's has to have data, or to acknowledge data: a listener
+ * that waits for the last step of the handshake answers others with a bare ACK of the SYN.
  */
 static __always_inline int proof_proves(const struct proof_numbers *numbers,
 					const struct proof_segment *segment)
 {
 	__u32 acknowledged = segment->acknowledgement;
 
-	if (numbers->known != (PROOF_CLIENT | PROOF_BACKEND))
+	if (!(numbers->known & (segment->from ^ (PROOF_CLIENT | PROOF_BACKEND))))
 		return 0;
 	if (segment->from == PROOF_CLIENT)
 		return acknowledged == numbers->backend;
-	return acknowledged != numbers->client && acknowledged - numbers->client <= PROOF_AFTER;
+	return segment->length || (acknowledged != numbers->client &&
+				   acknowledged - numbers->client <= PROOF_AFTER);
 }
 
 /*

@@ -9,6 +9,7 @@
 #include <linux/bpf.h>
 #include <linux/pkt_cls.h>
 
+#include "segment.h"
 #include "nat.h"
 
 /* Longest headers that are read: Ethernet, IP, ICMP, IP with options, TCP. */
@@ -108,6 +109,7 @@ static __always_inline int parse_skb_tcp(void *tcp, void *end, struct packet *pa
 	if (tcp + sizeof(struct tcphdr) > end)
 		return 0;
 	packet->tcp_flags = ((__u8 *)tcp)[13];
+	set_numbers(packet, tcp);
 	return 1;
 }
 

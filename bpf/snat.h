@@ -3,7 +3,8 @@
  * Full NAT's flows: see struct snat_flow. A flow's hash chooses two buckets, and
  * it is in one of them or nowhere. A new flow takes a place that is free; else,
  * if there is one, the place that was quiet for longest of those whose flow has
- * ended or was never answered. An established flow is never pushed out.
+ * ended or is fresh (proof.h). A flow that is proved is never pushed out. Where there
+ * are several services, none has more than its share of a bucket.
  *
  * Any CPU may change any flow, by one compare-and-swap of its first word:
  * - Two CPUs that want the same place: one gets it, the other looks again.
@@ -18,102 +19,15 @@
  */
 #pragma once
 
-#include "snat_table.h"
+#include "snat_place.h"
 
-/*
- * How good a place is for a new flow: a taken one is worth its age, a free one of
- * two buckets more if its bucket has more of them. The first choice, where a flow
- * is found sooner, is good enough while it has this many.
- */
-#define SNAT_PLACE_FREE 0xffffff00U
-#define SNAT_PLACE_SAME 0xffffffffU
-#define SNAT_PLACES_ENOUGH (SNAT_BUCKET / 4)
 /* claim_snat: every place is taken, or another CPU was faster. No flow has these numbers. */
 #define SNAT_FULL 0
 #define SNAT_LOST 1
 
-/* How good a place is for a new flow; 0: it is somebody else's. */
-static __always_inline __u32 snat_rank(const struct snat_flow *entry, union snat_word word,
-				       const struct packet *packet, __u32 hash, __u32 now)
-{
-	__u32 age = snat_age(word, now);
-
-	if (word.state == SNAT_CLAIMED)
-		return 0;
-	if (word.state == SNAT_FREE)
-		return SNAT_PLACE_FREE;
-	/* The flow itself, with a backend that is gone: two of it would be one too many. */
-	if (snat_matches(entry, &packet->flow, hash))
-		return snat_usable(entry, word, packet, now) ? 0 : SNAT_PLACE_SAME;
-	if (!snat_live(word, now) || !snat_backend(entry, word))
-		return SNAT_PLACE_FREE;
-	if (word.state == SNAT_SYN || word.state == SNAT_ONE_WAY || snat_over(word.state))
-		return age >= SNAT_QUIET ? age : 0;
-	return 0;
-}
-
-struct snat_place {
-	__u32 rank;
-	__u32 number;
-	__u32 hash;
-	__u32 first; /* where in a bucket to begin: spreads the ports that are in use */
-};
-
-/* The best place of one bucket, and how many of its places are free. */
-struct snat_scan {
-	const struct snat_bucket *bucket;
-	const struct packet *packet;
-	__u32 now;
-	__u32 hash;
-	__u32 first;
-	__u32 free;
-	__u32 rank;
-	__u32 place;
-};
-
-static long snat_scan_place(__u32 i, struct snat_scan *scan)
-{
-	__u32 position = (scan->first + i) % SNAT_BUCKET;
-	const struct snat_flow *entry = &scan->bucket->flows[position];
-	__u32 rank = snat_rank(entry, snat_read(entry), scan->packet, scan->hash, scan->now);
-
-	if (rank == SNAT_PLACE_FREE)
-		scan->free++;
-	if (rank > scan->rank) {
-		scan->rank = rank;
-		scan->place = position;
-	}
-	return 0;
-}
-
-/*
- * Looks for a better place in one more bucket. By bpf_loop (Linux 5.17), whose
- * body the verifier walks once: in a plain loop every place doubles its work.
- */
-static __noinline int snat_compare(const struct snat_bucket *bucket, __u32 number,
-				   const struct packet *packet, struct snat_place *best)
-{
-	struct snat_scan scan = {
-		.bucket = bucket,
-		.packet = packet,
-		.now = snat_clock(),
-		.hash = best->hash,
-		.first = best->first,
-	};
-
-	bpf_loop(SNAT_BUCKET, snat_scan_place, &scan, 0);
-	if (scan.rank == SNAT_PLACE_FREE)
-		scan.rank += scan.free < SNAT_PLACES_ENOUGH ? scan.free : SNAT_PLACES_ENOUGH;
-	if (scan.rank > best->rank) {
-		best->rank = scan.rank;
-		best->number = number + scan.place;
-	}
-	return 0;
-}
-
 /* Writes a flow in the place that was found. Nobody reads it before its state says so. */
-static __always_inline __u32 snat_take(void *table, const struct snat_place *place,
-				       const struct packet *packet, __u32 index, __u8 epoch)
+static __noinline __u32 snat_take(void *table, const struct snat_place *place,
+				  const struct packet *packet, __u32 index, __u8 epoch)
 {
 	struct snat_flow *entry = snat_flow(table, place->number);
 	__u32 now = snat_clock();
@@ -122,6 +36,7 @@ static __always_inline __u32 snat_take(void *table, const struct snat_place *pla
 		.seen = now,
 		.state = packet->flow.protocol == IPPROTO_TCP ? SNAT_SYN : SNAT_ONE_WAY,
 		.epoch = epoch,
+		.proof = packet->flow.protocol == IPPROTO_TCP ? SNAT_KNOWS_CLIENT : now,
 	};
 	union snat_word word;
 
@@ -137,7 +52,7 @@ static __always_inline __u32 snat_take(void *table, const struct snat_place *pla
 	entry->segment = packet->flow.segment;
 	entry->client_port = packet->flow.source_port;
 	entry->vip_port = packet->flow.destination_port;
-	entry->asked = (struct snat_asked){};
+	entry->asked = (struct snat_asked){ .sequence = packet->sequence };
 	__sync_lock_test_and_set((__u64 *)entry, fresh.word);
 	return place->number;
 }
@@ -261,27 +176,32 @@ static __noinline int is_open_here(struct xdp_md *ctx, const struct flow *to)
  * client's instead: replies to that one do not leave the host, so nobody would translate
  * them.)
  */
-__noinline enum reason keep_local(struct xdp_md *ctx, struct packet *packet, const struct flow *to,
-				  __u32 index)
+__noinline enum reason keep_local(struct xdp_md *ctx, struct packet *packet, __u32 index)
 {
 	const struct backend *backend = backend_at(index);
 	__u32 found = NO_BACKEND, snat;
-	struct flow flow;
+	struct address vip;
 	int open = 0;
+	__be16 port;
 
-	if (!packet || !to || !backend)
+	if (!packet || !backend)
 		return PASS_MALFORMED;
-	flow = packet->flow;
+	vip = packet->flow.destination;
+	port = packet->flow.destination_port;
 	snat = packet->snat;
-	packet->flow = *to;
+	packet->flow.destination = backend->address;
+	if (backend->port)
+		packet->flow.destination_port = backend->port;
 	for (int i = 0; i < SNAT_TRIES && found == NO_BACKEND && !open; i++) {
 		found = find_snat(packet, SNAT_FIN_CLIENT);
-		open = !i && found == NO_BACKEND && is_syn(packet) && is_open_here(ctx, to);
+		open = !i && found == NO_BACKEND && is_syn(packet) &&
+		       is_open_here(ctx, &packet->flow);
 		if (!open && found == NO_BACKEND &&
 		    claim_snat(packet, index, backend->epoch) >= SNAT_BUCKET)
 			found = index;
 	}
-	packet->flow = flow;
+	packet->flow.destination = vip;
+	packet->flow.destination_port = port;
 	packet->snat = snat;
 	if (found == index)
 		return CONTINUE;
@@ -340,8 +260,27 @@ static __always_inline int snat_sent(const struct snat_flow *entry, const struct
 		port == (backend->port ? backend->port : entry->vip_port));
 }
 
-/* As snat_client, of what has come from another port than flows of the backend go to: see echo.h. */
-__u32 asked_client(struct packet *packet, __u32 number, struct flow *to);
+static __always_inline int asks(const struct backend *backend)
+{
+	return (backend->flags & (BACKEND_ASKS | BACKEND_LOCAL)) == BACKEND_ASKS;
+}
+
+/* Whether who has answered has the connection; else what is in the port's place is a number. */
+static __always_inline int is_taken(union snat_word word, union ask_word asked)
+{
+	return asked.asked.state == ASKED_TAKEN && !(word.proof & SNAT_ANSWER);
+}
+
+/* Whether who has taken the flow sent it, from another port than flows of the backend go to. */
+static __noinline int taker_sent(const struct snat_flow *entry, union snat_word word,
+				 const struct backend *backend, const struct packet *packet)
+{
+	union ask_word asked = ask_read(entry);
+
+	return asks(backend) && is_taken(word, asked) &&
+	       asked.asked.port == packet->flow.source_port &&
+	       snat_from(entry, backend, &packet->flow);
+}
 
 /* What a packet of the flow at a place becomes, on its way to the client. */
 static __always_inline void to_client(const struct snat_flow *entry, struct packet *packet,
@@ -369,19 +308,18 @@ __noinline __u32 snat_client(struct packet *packet, __u32 number, struct flow *t
 		return NO_BACKEND;
 	later = packet->flags & PACKET_FRAGMENT_LATER;
 	for (int i = 0; i < SNAT_TRIES; i++) {
-		union snat_word word = snat_read(entry), next;
+		union snat_word word = snat_read(entry);
 		const struct backend *backend = snat_backend(entry, word);
 
 		if (!backend || backend->flags & BACKEND_LOCAL || !snat_live(word, now) ||
 		    (later && entry->hash != packet->hash))
 			return NO_BACKEND;
-		if (!snat_sent(entry, backend, packet))
-			return asked_client(packet, number, to);
+		if (!snat_sent(entry, backend, packet) && !taker_sent(entry, word, backend, packet))
+			return NO_BACKEND;
 		index = entry->backend;
 		to_client(entry, packet, number, to);
-		next = later ? word : snat_next(word, packet, SNAT_FIN_BACKEND, now);
-		if (next.word == word.word ? snat_read(entry).word == word.word :
-					     snat_swap(entry, word, next))
+		if (later ? snat_read(entry).word == word.word :
+			    snat_follow(entry, packet, word.word, SNAT_FIN_BACKEND, now))
 			return index;
 	}
 	return NO_BACKEND;

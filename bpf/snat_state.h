@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * What a packet makes of a flow of full NAT, and how long the flow lives: the first
- * word of struct snat_flow, which only changes as a whole.
+ * word of struct snat_flow, which only changes as a whole, and the numbers of both
+ * sides, which are all seen here.
  */
 #pragma once
 
 #include "packet.h"
+#include "segment.h"
+#include "snat_types.h"
 
 /* Older than this, in units of struct snat_flow: at least one whole unit, whenever in it it was seen. */
 #define SNAT_QUIET 2
@@ -17,7 +20,23 @@ union snat_word {
 		__u8 state;
 		__u8 fins;
 		__u8 epoch;
-		__u8 pad;
+		__u8 proof;
+	};
+	__u64 word;
+};
+
+/*
+ * What a flow asks for, and its numbers, as one word. While it begins they are that of the
+ * client's SYN, and what acknowledges the backend's SYN-ACK; this one has its place when
+ * nothing is asked for any more. When the flow is proved, the upper halves are enough, 64 KiB
+ * more or less, of what each side goes on with: the line is seldom written then.
+ */
+union ask_word {
+	struct snat_asked asked;
+	struct {
+		__u16 client;
+		__u16 backend;
+		__u32 answer;
 	};
 	__u64 word;
 };
@@ -35,12 +54,34 @@ static __always_inline int snat_swap(struct snat_flow *flow, union snat_word fro
 	return __sync_val_compare_and_swap((__u64 *)flow, from.word, to.word) == from.word;
 }
 
+static __always_inline union ask_word ask_read(const struct snat_flow *flow)
+{
+	union ask_word now = { .word = *(const volatile __u64 *)&flow->asked };
+
+	return now;
+}
+
+static __always_inline int ask_swap(struct snat_flow *flow, union ask_word from, union ask_word to)
+{
+	return __sync_val_compare_and_swap((__u64 *)&flow->asked, from.word, to.word) == from.word;
+}
+
 static __always_inline __u32 snat_clock(void)
 {
 	return bpf_ktime_get_ns() >> 30;
 }
 
 #define SNAT_SECONDS(s) ((__u32)(((s) * 1000000000ULL >> 30) + 1))
+
+/* PROOF_LASTS, in units of seen. */
+#define SNAT_LASTS (SNAT_SECONDS(PROOF_LASTS) + 1)
+
+/* States as a set. */
+#define SNAT_STATE(state) (1U << (state))
+#define SNAT_STATES_FRESH                                                                          \
+	(SNAT_STATE(SNAT_SYN) | SNAT_STATE(SNAT_ANSWERED) | SNAT_STATE(SNAT_ONE_WAY) |             \
+	 SNAT_STATE(SNAT_TRIED))
+#define SNAT_STATES_OVER (SNAT_STATE(SNAT_CLOSED) | SNAT_STATE(SNAT_RESET))
 
 /* How long a flow lives without packets. */
 static __always_inline __u32 snat_timeout(__u8 state)
@@ -51,8 +92,8 @@ static __always_inline __u32 snat_timeout(__u8 state)
 		return SNAT_SECONDS(300); /* RFC 4787, REQ-5: 5 min recommended */
 	if (state == SNAT_CLOSING)
 		return SNAT_SECONDS(240); /* RFC 5382, REQ-5: transitory, 4 min */
-	if (state == SNAT_ONE_WAY)
-		return SNAT_SECONDS(30); /* nf_conntrack_udp_timeout: nobody has answered */
+	if (state == SNAT_ONE_WAY || state == SNAT_TRIED)
+		return SNAT_SECONDS(30); /* nf_conntrack_udp_timeout */
 	/* SYN: nf_conntrack_tcp_timeout_syn_recv. CLOSED, RESET: Linux's TIME_WAIT at a backend. */
 	return SNAT_SECONDS(60);
 }
@@ -73,50 +114,248 @@ static __always_inline int snat_over(__u8 state)
 	return state == SNAT_CLOSED || state == SNAT_RESET;
 }
 
+static __always_inline int snat_fresh(__u8 state)
+{
+	return SNAT_STATES_FRESH >> (state & 31) & 1;
+}
+
+/* The numbers that are known of a flow. */
+static __always_inline struct proof_numbers snat_numbers(union snat_word word, union ask_word asked)
+{
+	struct proof_numbers numbers = {
+		.known = word.proof & (PROOF_CLIENT | PROOF_BACKEND),
+	};
+
+	if (word.proof & SNAT_HALVES) {
+		numbers.client = (__u32)asked.client << 16;
+		numbers.backend = (__u32)asked.backend << 16;
+	} else {
+		numbers.client = asked.asked.sequence + 1;
+		numbers.backend = asked.answer;
+	}
+	return numbers;
+}
+
+/*
+ * What a segment says (enum proof_sign) to a flow that has been read. Not static: verified once,
+ * and its callers have little stack left.
+ */
+__noinline __u32 snat_signs(const struct packet *packet, __u64 read, __u64 asked, __u32 side)
+{
+	struct proof_numbers numbers;
+	struct proof_segment segment;
+
+	if (!packet)
+		return 0;
+	numbers = snat_numbers((union snat_word){ .word = read },
+			       (union ask_word){ .word = asked });
+	segment = segment_from(packet, side);
+	return proof_signs(&numbers, &segment);
+}
+
+/* A SYN of the client's begins a connection where there is none, or one that is over. */
+static __always_inline union snat_word snat_opens(union snat_word word, __u32 now)
+{
+	word.seen = now;
+	if (snat_over(word.state)) {
+		word.state = SNAT_SYN;
+		word.fins = 0;
+		word.proof = SNAT_KNOWS_CLIENT;
+	}
+	return word;
+}
+
+/* What says nothing to be believed: a flow that is not fresh lives on. */
+static __always_inline union snat_word snat_unsaid(union snat_word word, __u8 flags, __u32 now)
+{
+	if (!snat_fresh(word.state) && word.state != SNAT_RESET &&
+	    !(flags & (TCP_FIN | TCP_RST | TCP_SYN)))
+		word.seen = now;
+	return word;
+}
+
+/* The SYN-ACK. Where the flow asks, its number is kept when that is over: see answer_asked. */
+static __always_inline union snat_word snat_answers(union snat_word word, union ask_word asked,
+						    __u32 now)
+{
+	if (!snat_fresh(word.state))
+		return word;
+	word.seen = now;
+	word.state = SNAT_ANSWERED;
+	if (asked.asked.state == ASKED_NOTHING || word.proof & SNAT_ANSWER)
+		word.proof |= SNAT_ANSWER | SNAT_KNOWS_BACKEND;
+	return word;
+}
+
+/* Numbers that a segment in sequence teaches are known then. */
+static __always_inline union snat_word snat_learns(union snat_word word, __u8 side)
+{
+	word.proof |= SNAT_HALVES | (side ^ (PROOF_CLIENT | PROOF_BACKEND));
+	return word;
+}
+
 /*
  * What a packet makes of its TCP flow. After a RST, packets that were under way
  * must not bring the flow back; one that the client sends a while later does,
  * because then the RST was not for real.
  */
-static __always_inline union snat_word snat_next_tcp(union snat_word word, __u8 flags, __u8 fin,
-						     __u32 now)
+static __always_inline union snat_word snat_next_tcp(union snat_word word, union ask_word asked,
+						     __u32 signs, __u8 flags, __u8 side, __u32 now)
 {
-	int client = fin == SNAT_FIN_CLIENT;
 
-	if (word.state == SNAT_RESET && !(flags & (TCP_RST | TCP_SYN)) &&
-	    !(client && snat_age(word, now) >= SNAT_QUIET))
+	if (signs & PROOF_OPENS)
+		return snat_opens(word, now);
+	if (word.state == SNAT_RESET && !(signs & PROOF_RESETS) &&
+	    !(signs & PROOF_GOES_ON && side == PROOF_CLIENT && word.proof & SNAT_HALVES &&
+	      snat_age(word, now) >= SNAT_QUIET))
 		return word;
-	word.seen = now;
-	if (flags & TCP_RST) {
+	if (!signs)
+		return snat_unsaid(word, flags, now);
+	if (signs & PROOF_ANSWERS)
+		return snat_answers(word, asked, now);
+	if (signs & PROOF_RESETS) {
+		word.seen = now;
 		word.state = SNAT_RESET;
-	} else if (flags & TCP_SYN) {
-		if (client && snat_over(word.state)) {
-			word.state = SNAT_SYN;
-			word.fins = 0;
-		}
-	} else {
-		if (flags & TCP_FIN)
-			word.fins |= fin;
-		if (word.fins == (SNAT_FIN_CLIENT | SNAT_FIN_BACKEND))
-			word.state = SNAT_CLOSED;
-		else if (word.fins)
-			word.state = SNAT_CLOSING;
-		else if (client)
-			word.state = SNAT_ESTABLISHED;
+		return word;
+	}
+	/* A version that knew no numbers has seen it begin. */
+	if (snat_fresh(word.state) && word.proof) {
+		if (word.state != SNAT_ANSWERED || !(signs & PROOF_PROVES))
+			return word;
+		word.proof |= SNAT_KNOWS_CLIENT | SNAT_KNOWS_BACKEND;
+	}
+	word.seen = now;
+	word = snat_learns(word, side);
+	if (signs & PROOF_FINISHES)
+		word.fins |= side;
+	if (word.fins == (SNAT_FIN_CLIENT | SNAT_FIN_BACKEND))
+		word.state = SNAT_CLOSED;
+	else if (word.fins)
+		word.state = SNAT_CLOSING;
+	else
+		word.state = SNAT_ESTABLISHED;
+	return word;
+}
+
+/* UDP: assured by datagrams both ways that go on for a while, as nf_conntrack's streams. */
+static __always_inline union snat_word snat_next_udp(union snat_word word, __u8 side, __u32 now)
+{
+	word.seen = now;
+	if (side == PROOF_BACKEND) {
+		if (word.state == SNAT_ONE_WAY)
+			word.state = SNAT_TRIED;
+	} else if (word.state == SNAT_TRIED && (__u8)(now - word.proof) >= SNAT_LASTS) {
+		word.state = SNAT_TWO_WAY;
 	}
 	return word;
 }
 
-/* What a packet makes of its flow; fin says who sent it. An ICMP error proves nothing (RFC 5508). */
-static __always_inline union snat_word snat_next(union snat_word word, const struct packet *packet,
-						 __u8 fin, __u32 now)
+typedef __u16 snat_half __attribute__((may_alias));
+typedef __u32 snat_number_word __attribute__((may_alias));
+
+static __always_inline void snat_put_half(struct snat_flow *flow, int backend, __u16 half)
 {
+	((volatile snat_half *)&flow->asked)[backend] = half;
+}
+
+/* Both numbers of a flow that a segment has just proved. */
+static __always_inline void snat_put_halves(struct snat_flow *flow, const struct packet *packet,
+					    int client)
+{
+	snat_put_half(flow, !client, packet->sequence >> 16);
+	snat_put_half(flow, client, packet->acknowledgement >> 16);
+}
+
+/*
+ * What a side goes on with is what the other one has acknowledged, in sequence. It moves forward
+ * only, and not far, once it is known.
+ */
+static __always_inline void snat_put_acknowledged(struct snat_flow *flow, union snat_word before,
+						  union ask_word asked, __u32 acknowledged,
+						  int client)
+{
+	__u16 half = acknowledged >> 16, was = client ? asked.backend : asked.client;
+
+	if (half == was && before.proof & SNAT_HALVES)
+		return;
+	if (before.proof & SNAT_HALVES &&
+	    before.proof & (client ? SNAT_KNOWS_BACKEND : SNAT_KNOWS_CLIENT) &&
+	    (__u16)(half - was) > PROOF_AFTER >> 16)
+		return;
+	snat_put_half(flow, client, half);
+}
+
+/* The numbers of a connection that begins. What a SYN asks for, and of which number, is ask.h's. */
+static __always_inline void snat_begin(struct snat_flow *flow, union snat_word before,
+				       union snat_word after, union ask_word asked,
+				       const struct packet *packet, __u32 signs)
+{
+	volatile snat_number_word *words = (volatile snat_number_word *)&flow->asked;
+	union ask_word fresh = { .asked.sequence = packet->sequence };
+
+	if (signs & PROOF_ANSWERS && after.proof & SNAT_ANSWER)
+		words[1] = packet->sequence + 1;
+	if (!(signs & PROOF_OPENS) || after.state != SNAT_SYN)
+		return;
+	if (before.state != SNAT_SYN)
+		ask_swap(flow, asked, fresh);
+	else if (asked.asked.state == ASKED_NOTHING && asked.asked.sequence != packet->sequence)
+		words[0] = packet->sequence;
+}
+
+/* A segment of the client's: beside its signs. */
+#define SNAT_FROM_CLIENT (1U << 31)
+
+/* Keeps what a segment teaches of its flow's numbers, when the flow's word has changed. */
+static __always_inline int snat_teach(struct snat_flow *flow, const struct packet *packet,
+				      __u64 was, __u64 is, __u32 signs)
+{
+	union snat_word before = { .word = was }, after = { .word = is };
+	union ask_word asked = ask_read(flow);
+	int client = !!(signs & SNAT_FROM_CLIENT);
+
+	if (!(after.proof & SNAT_HALVES))
+		snat_begin(flow, before, after, asked, packet, signs);
+	else if (!(before.proof & SNAT_HALVES) && before.state == SNAT_ANSWERED)
+		snat_put_halves(flow, packet, client);
+	else if (signs & PROOF_GOES_ON)
+		snat_put_acknowledged(flow, before, asked, packet->acknowledgement, client);
+	return 1;
+}
+
+/* Makes a word what comes next. Returns whether it still was what was read. */
+static __always_inline int snat_change(struct snat_flow *flow, union snat_word word,
+				       union snat_word next)
+{
+	if (next.word == word.word)
+		return snat_read(flow).word == word.word;
+	return snat_swap(flow, word, next);
+}
+
+/*
+ * A packet of the flow, which has been read: side says who sent it (enum snat_fin is enum
+ * proof_side). Returns whether the flow was still what was read. An ICMP error proves nothing
+ * (RFC 5508). Not static: verified once, and its callers have little stack left.
+ */
+__noinline int snat_follow(struct snat_flow *flow, const struct packet *packet, __u64 read,
+			   __u32 side, __u32 now)
+{
+	union snat_word word = { .word = read }, next;
+	union ask_word asked;
+	__u32 signs;
+
+	if (!flow || !packet)
+		return 0;
 	if (packet->flags & PACKET_ICMP_ERROR)
-		return word;
-	if (packet->flow.protocol == IPPROTO_TCP)
-		return snat_next_tcp(word, packet->tcp_flags, fin, now);
-	word.seen = now;
-	if (fin == SNAT_FIN_BACKEND)
-		word.state = SNAT_TWO_WAY;
-	return word;
+		return snat_change(flow, word, word);
+	if (packet->flow.protocol != IPPROTO_TCP)
+		return snat_change(flow, word, snat_next_udp(word, side, now));
+	asked = ask_read(flow);
+	signs = snat_signs(packet, read, asked.word, side);
+	next = snat_next_tcp(word, asked, signs, packet->tcp_flags, side, now);
+	if (!snat_change(flow, word, next))
+		return 0;
+	if (side == PROOF_CLIENT)
+		signs |= SNAT_FROM_CLIENT;
+	return snat_teach(flow, packet, word.word, next.word, signs);
 }

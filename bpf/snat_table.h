@@ -153,14 +153,13 @@ static __always_inline __u32 snat_keep(struct snat_flow *entry, const struct pac
 	__u32 now = snat_clock(), backend = NO_BACKEND;
 
 	for (int i = 0; i < SNAT_TRIES; i++) {
-		union snat_word word = snat_read(entry), next;
+		union snat_word word = snat_read(entry);
 
 		if (!snat_matches(entry, &packet->flow, hash) ||
 		    !snat_usable(entry, word, packet, now))
 			return NO_BACKEND;
 		backend = entry->backend;
-		next = snat_next(word, packet, fin, now);
-		if (next.word == word.word || snat_swap(entry, word, next))
+		if (snat_follow(entry, packet, word.word, fin, now))
 			break;
 	}
 	return backend;

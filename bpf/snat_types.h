@@ -17,16 +17,19 @@
 #define SNAT_BUCKET 16
 #define SNAT_SOURCES_MAX 62
 
+/* The states above SNAT_TWO_WAY are not those of versions before proof.h. */
 enum snat_state {
 	SNAT_FREE = 0,
-	SNAT_CLAIMED = 1, /* being written */
-	SNAT_SYN = 2,     /* TCP: the client has sent nothing but SYNs */
-	SNAT_ESTABLISHED = 3,
-	SNAT_CLOSING = 4, /* one side has sent a FIN */
-	SNAT_CLOSED = 5,  /* both have */
-	SNAT_RESET = 6,   /* either side has sent a RST */
-	SNAT_ONE_WAY = 7, /* UDP: the backend has not answered */
-	SNAT_TWO_WAY = 8,
+	SNAT_CLAIMED = 1,     /* being written */
+	SNAT_SYN = 2,         /* fresh. TCP: the client has sent nothing but SYNs */
+	SNAT_ESTABLISHED = 3, /* proved. TCP */
+	SNAT_CLOSING = 4,     /* was proved: one side has sent a FIN */
+	SNAT_CLOSED = 5,      /* was proved: both have */
+	SNAT_RESET = 6,       /* either side has sent a RST */
+	SNAT_ONE_WAY = 7,     /* fresh. UDP: the backend has not answered */
+	SNAT_TWO_WAY = 8,     /* proved. UDP */
+	SNAT_ANSWERED = 9,    /* fresh. TCP: the backend has sent a SYN-ACK */
+	SNAT_TRIED = 10,      /* fresh. UDP: the backend has answered, less than PROOF_LASTS ago */
 };
 
 enum snat_fin {
@@ -41,7 +44,18 @@ enum asked_state {
 	ASKED_TAKEN = 3,   /* who has answered has the connection: the flow's backend, at a port */
 };
 
-/* What a flow has asked for, in its client's place: see ask.h. */
+/* TCP: what is known of a flow's numbers. UDP has there when the flow began. */
+enum snat_proof {
+	SNAT_KNOWS_CLIENT = 1 << 0,  /* PROOF_CLIENT */
+	SNAT_KNOWS_BACKEND = 1 << 1, /* PROOF_BACKEND */
+	SNAT_HALVES = 1 << 2,        /* snat_asked has numbers as they are of proved flows */
+	SNAT_ANSWER = 1 << 3,        /* snat_asked has the backend's number in the port's place */
+};
+
+/*
+ * What a flow has asked for, in its client's place: see ask.h. Its numbers are there, too: see
+ * union ask_word.
+ */
 struct snat_asked {
 	__u32 sequence; /* of the SYN */
 	__be16 port;    /* ASKED_TAKEN: of who has the connection */
@@ -49,13 +63,16 @@ struct snat_asked {
 	__u8 pad;
 } __attribute__((aligned(8)));
 
-/* The first word changes as a whole: who changes it first has the flow. */
+/*
+ * The first word changes as a whole: who changes it first has the flow. This format is that of
+ * the versions before proof.h, too: what they leave at 0 says that numbers are not known.
+ */
 struct snat_flow {
 	__u32 seen; /* last packet, in units of 2^30 ns (1.07 s) of CLOCK_MONOTONIC */
 	__u8 state; /* enum snat_state */
 	__u8 fins;  /* enum snat_fin */
 	__u8 epoch; /* of the backend, when the flow began */
-	__u8 pad;
+	__u8 proof; /* TCP: enum snat_proof; UDP: the lowest bits of seen when the flow began */
 	__u32 hash; /* of the flow as the client sees it */
 	__u32 backend;
 	struct address client;

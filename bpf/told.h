@@ -9,8 +9,9 @@
 #include "flows.h"
 
 /*
- * Whether what was told is to take the place of what this director remembers: a SYN alone
- * and a guess are less than what somebody has seen, and else the younger one counts.
+ * Whether what was told is to take the place of what this director remembers: what is fresh
+ * is less than what is not, and else the younger one counts. (What an older version tells is
+ * fresh, for it may be of a flood.)
  */
 static __always_inline int telling_prevails(const struct flow_entry *own, union flow_word word,
 					    const struct flow_entry *told)
@@ -18,7 +19,9 @@ static __always_inline int telling_prevails(const struct flow_entry *own, union 
 	union flow_word other = flow_read(told);
 	__s32 younger = other.seen - word.seen;
 
-	if (word.state < FLOW_ESTABLISHED)
+	if (flow_kept(word.state) && !flow_kept(other.state))
+		return 0;
+	if (!flow_kept(word.state) && flow_kept(other.state))
 		return !flow_over(other.state);
 	if (own->backend == told->backend)
 		return younger >= 0;
@@ -77,7 +80,7 @@ static __noinline enum told_outcome
 remember_told(const struct settings *settings, const struct flow *flow, const struct telling *told)
 {
 	const struct backend *backend = backend_at(told->entry.backend);
-	struct flow_fresh fresh = { .backend = told->entry.backend };
+	struct flow_fresh fresh = { .backend = told->entry.backend, .next = told->entry.next };
 	union flow_word word = flow_read(&told->entry);
 	__u32 place;
 
@@ -114,8 +117,13 @@ static __noinline enum told_outcome take_told(const struct settings *settings,
 				return TOLD_OLDER;
 			if (entry->backend == told->entry.backend) {
 				next.seen = other.seen;
-				next.state = other.state;
-				return flow_swap(entry, word, next) ? TOLD_AGAIN : TOLD_OLDER;
+				if (flow_kept(other.state))
+					next.state = other.state;
+				if (!flow_swap(entry, word, next))
+					return TOLD_OLDER;
+				if (told->entry.next)
+					entry->next = told->entry.next;
+				return TOLD_AGAIN;
 			}
 		}
 	}

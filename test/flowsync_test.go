@@ -35,6 +35,11 @@ func TestFlowsOutliveDirectors(t *testing.T) {
 			t.Errorf("%d of %d idle connections are broken", broken, of)
 		}
 		l.backendsChange()
+		// What has not gone on for 2 s yet is told to nobody.
+		l.directors[0].waitFor("know flows that have gone on", func() bool {
+			l.goOn("until they are known")
+			return l.status(0).Flows.Fresh == 0
+		})
 		told := l.status(0).Flows.Remembered
 		l.directors[1].waitFor("know what the other one knows", func() bool { return l.status(1).Flows.Remembered >= told })
 		l.lose(0)

@@ -20,6 +20,7 @@ const (
 	benchMapAskEvents           = "ask_events"
 	benchMapBackendCounters     = "backend_counters"
 	benchMapBackendOpened       = "backend_opened"
+	benchMapBackendSources      = "backend_sources"
 	benchMapBackends            = "backends"
 	benchMapEgress              = "egress"
 	benchMapFlowEvents          = "flow_events"
@@ -95,9 +96,11 @@ const (
 	benchVarExportSnatBucket    = "export_snat_bucket"
 	benchVarExportSnatFin       = "export_snat_fin"
 	benchVarExportSnatHeader    = "export_snat_header"
+	benchVarExportSnatProof     = "export_snat_proof"
 	benchVarExportSnatState     = "export_snat_state"
 	benchVarExportToldOutcome   = "export_told_outcome"
 	benchVarExportTurns         = "export_turns"
+	benchVarSourceFilter        = "source_filter"
 )
 
 // loadBench returns the embedded CollectionSpec for bench.
@@ -163,6 +166,7 @@ type benchMapSpecs struct {
 	AskEvents       *ebpf.MapSpec `ebpf:"ask_events"`
 	BackendCounters *ebpf.MapSpec `ebpf:"backend_counters"`
 	BackendOpened   *ebpf.MapSpec `ebpf:"backend_opened"`
+	BackendSources  *ebpf.MapSpec `ebpf:"backend_sources"`
 	Backends        *ebpf.MapSpec `ebpf:"backends"`
 	Egress          *ebpf.MapSpec `ebpf:"egress"`
 	FlowEvents      *ebpf.MapSpec `ebpf:"flow_events"`
@@ -233,9 +237,11 @@ type benchVariableSpecs struct {
 	ExportSnatBucket    *ebpf.VariableSpec `ebpf:"export_snat_bucket"`
 	ExportSnatFin       *ebpf.VariableSpec `ebpf:"export_snat_fin"`
 	ExportSnatHeader    *ebpf.VariableSpec `ebpf:"export_snat_header"`
+	ExportSnatProof     *ebpf.VariableSpec `ebpf:"export_snat_proof"`
 	ExportSnatState     *ebpf.VariableSpec `ebpf:"export_snat_state"`
 	ExportToldOutcome   *ebpf.VariableSpec `ebpf:"export_told_outcome"`
 	ExportTurns         *ebpf.VariableSpec `ebpf:"export_turns"`
+	SourceFilter        *ebpf.VariableSpec `ebpf:"source_filter"`
 }
 
 // benchObjects contains all objects after they have been loaded into the kernel.
@@ -262,6 +268,7 @@ type benchMaps struct {
 	AskEvents       *ebpf.Map `ebpf:"ask_events"`
 	BackendCounters *ebpf.Map `ebpf:"backend_counters"`
 	BackendOpened   *ebpf.Map `ebpf:"backend_opened"`
+	BackendSources  *ebpf.Map `ebpf:"backend_sources"`
 	Backends        *ebpf.Map `ebpf:"backends"`
 	Egress          *ebpf.Map `ebpf:"egress"`
 	FlowEvents      *ebpf.Map `ebpf:"flow_events"`
@@ -302,6 +309,7 @@ func (m *benchMaps) Close() error {
 		m.AskEvents,
 		m.BackendCounters,
 		m.BackendOpened,
+		m.BackendSources,
 		m.Backends,
 		m.Egress,
 		m.FlowEvents,
@@ -373,9 +381,11 @@ type benchVariables struct {
 	ExportSnatBucket    *ebpf.Variable `ebpf:"export_snat_bucket"`
 	ExportSnatFin       *ebpf.Variable `ebpf:"export_snat_fin"`
 	ExportSnatHeader    *ebpf.Variable `ebpf:"export_snat_header"`
+	ExportSnatProof     *ebpf.Variable `ebpf:"export_snat_proof"`
 	ExportSnatState     *ebpf.Variable `ebpf:"export_snat_state"`
 	ExportToldOutcome   *ebpf.Variable `ebpf:"export_told_outcome"`
 	ExportTurns         *ebpf.Variable `ebpf:"export_turns"`
+	SourceFilter        *ebpf.Variable `ebpf:"source_filter"`
 }
 
 // benchPrograms contains all programs after they have been loaded into the kernel.

@@ -310,6 +310,6 @@ func fakeDirectors(context.Context) ([]model.DirectorRun, error) {
 }
 
 func fakeFlows(context.Context, api.FlowQuery) (api.Flows, error) {
-	return api.Flows{Flows: []api.Flow{{Service: "web", Client: netip.MustParseAddrPort("198.51.100.7:5555"), Port: 443,
+	return api.Flows{Flows: []api.Flow{{Service: "web", Client: netip.MustParseAddrPort("198.51.100.7:5555"), Port: 443, Class: "sustained",
 		Backend: netip.MustParseAddrPort("10.0.1.1:443"), State: "open", Idle: model.Duration(3 * time.Second)}}}, nil
 }

@@ -45,7 +45,7 @@ func fakeDecide(q *model.Question) (model.Explanation, error) {
 	if len(q.Flags) == 0 {
 		return e, nil
 	}
-	e.Memory = &model.ExplainedMemory{Backend: a, State: "closing", Age: model.Duration(70 * time.Second)}
+	e.Memory = &model.ExplainedMemory{Backend: a, Class: "sustained", State: "closing", Age: model.Duration(70 * time.Second)}
 	e.Chosen, e.Reason, e.Outcome, e.Leaves = model.ChosenByRow, "forward_l2dsr", model.OutcomeForward, "eth1"
 	e.Backend = &model.ExplainedBackend{Name: "b", Backend: b, State: model.Active, Mode: model.L2DSR, Interface: "eth1", NextHop: model.MAC{2, 0, 0, 0, 1, 2}, VLAN: 7, MTU: 1500}
 	e.Out = frame

@@ -17,7 +17,7 @@ import (
 // flowTick is the unit of a remembered flow's age, which is counted in 2^30 ns.
 const flowTick = time.Duration(1 << 30)
 
-var flowStates = map[model.RememberedState]string{model.FlowOpen: "open", model.FlowClosing: "closing", model.FlowReset: "reset"}
+var flowStates = map[model.RememberedState]string{model.FlowOpening: "opening", model.FlowOpen: "open", model.FlowClosing: "closing", model.FlowReset: "reset"}
 
 // flows lists what is remembered of flows.
 func (d *director) flows(_ context.Context, q api.FlowQuery) (api.Flows, error) {
@@ -44,7 +44,7 @@ func (d *director) flows(_ context.Context, q api.FlowQuery) (api.Flows, error) 
 				return false
 			}
 			list.Flows = append(list.Flows, api.Flow{Service: name, Client: f.Source, Port: f.Port, Backend: f.Backend,
-				State: flowStates[f.State], Idle: model.Duration((time.Duration(f.Age) * flowTick).Round(time.Second))})
+				Class: f.Class.String(), State: flowStates[f.State], Idle: model.Duration((time.Duration(f.Age) * flowTick).Round(time.Second))})
 		}
 		return true
 	})
@@ -63,7 +63,8 @@ func newFlows() *cobra.Command {
 		Use:   "flows",
 		Short: "List the flows whose backends a director remembers",
 		Long: "flows lists what a director remembers of flows: those of which the ring alone does not\n" +
-			"say where their packets go.",
+			"say where their packets go. CLASS says how far what was seen of a flow shows that it is\n" +
+			"one: those that are fresh may be of a flood, and give way to others.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := out.check(); err != nil {
@@ -105,13 +106,13 @@ func newFlows() *cobra.Command {
 }
 
 func flowsTable(t *table, list api.Flows) {
-	t.row("SERVICE", "CLIENT", "PORT", "BACKEND", "STATE", "IDLE")
+	t.row("SERVICE", "CLIENT", "PORT", "BACKEND", "CLASS", "STATE", "IDLE")
 	for _, f := range list.Flows {
 		idle := f.Idle.String()
 		if f.Idle == 0 {
 			idle = ""
 		}
-		t.row(f.Service, explain.EndText(f.Client), f.Port, explain.EndText(f.Backend), f.State, idle)
+		t.row(f.Service, explain.EndText(f.Client), f.Port, explain.EndText(f.Backend), f.Class, f.State, idle)
 	}
 	if list.More {
 		t.line("there are more: see --limit")

@@ -27,7 +27,8 @@ type Flow struct {
 	Client  netip.AddrPort `json:"client"`
 	Port    uint16         `json:"port" doc:"of the VIP"`
 	Backend netip.AddrPort `json:"backend" doc:"with port 0: the packet's own"`
-	State   string         `json:"state" enum:"open,closing,reset"`
+	Class   string         `json:"class" enum:"fresh,sustained,proved" doc:"how far what was seen of it shows that it is one; fresh: it gives way to others"`
+	State   string         `json:"state" enum:"opening,open,closing,reset"`
 	Idle    model.Duration `json:"idle,omitempty" doc:"since its last packet; none: about a second at most"`
 }
 

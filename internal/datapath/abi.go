@@ -2,6 +2,7 @@ package datapath
 
 import (
 	"crypto/sha256"
+	_ "embed" // the formats
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -16,7 +17,7 @@ import (
 // innerTypes are in no map's declared value, but part of the ABI all the same.
 var innerTypes = []string{"ring_header", "slot", "candidates", "snat_header", "snat_bucket", "quic_config", "quic_servers",
 	"mode", "backend_state", "backend_flag", "affinity", "policy", "ring_flag", "settings_flag", "reason",
-	"flow_state", "flow_event", "flow_tag", "told_outcome", "fragment_path", "snat_state", "snat_fin", "asked_state", "ask_event", "quic_algorithm", "quic_event", "load_scale"}
+	"flow_state", "flow_event", "flow_tag", "told_outcome", "fragment_path", "snat_state", "snat_fin", "snat_proof", "asked_state", "ask_event", "quic_algorithm", "quic_event", "load_scale"}
 
 // constants is the map of the program's constants. Each program has its own, and
 // nothing else needs it: it is not pinned, and no part of the ABI.
@@ -42,8 +43,16 @@ var stateMaps = map[string][]string{
 // were appended since are no other version's, which drops what follows them.
 const formatPaths = 4
 
-// snatTypes are those of full NAT's table, which is no map of the program's own.
-var snatTypes = []string{"snat_header", "snat_bucket", "snat_state", "snat_fin", "asked_state"}
+// Tables that keep the name of a format while later versions give a meaning to what it has left
+// at zero, and append states: their entries are understood by versions before and after, which
+// may both use them at a time. These are the types as the name's first version declared them;
+// TestFormatsHold sees to it that what is written is still where they say.
+var (
+	//go:embed formats/flows.txt
+	flowsFormat string
+	//go:embed formats/snat_table.txt
+	snatFormat string
+)
 
 // abiHash names what a program and its maps must agree on: the maps' kinds and
 // sizes, the layout of everything in them, and the numbers of what is in an enum.
@@ -79,7 +88,13 @@ func stateHash(spec *ebpf.CollectionSpec, name string) (string, error) {
 
 func stateFormat(spec *ebpf.CollectionSpec, shape *ebpf.MapSpec, types ...btf.Type) (string, error) {
 	return hashed(func(w io.Writer) error {
-		errs := []error{writeRevision(w, spec, "REVISION_STATE"), writeShape(w, shape)}
+		errs := []error{writeRevision(w, spec, "REVISION_STATE")}
+		if shape.Name == directorMapFlows {
+			fmt.Fprintln(w, shape.Name, shape.Type, shape.KeySize, shape.ValueSize, shape.MaxEntries, shape.Flags)
+			_, err := io.WriteString(w, flowsFormat)
+			return errors.Join(append(errs, err)...)
+		}
+		errs = append(errs, writeShape(w, shape))
 		for _, t := range types {
 			errs = append(errs, writeType(w, t.TypeName(), t))
 		}
@@ -87,10 +102,12 @@ func stateFormat(spec *ebpf.CollectionSpec, shape *ebpf.MapSpec, types ...btf.Ty
 	})
 }
 
-// snatHash is the same for full NAT's table.
+// snatHash is the same for full NAT's table, which is no map of the program's own.
 func snatHash(spec *ebpf.CollectionSpec) (string, error) {
 	return hashed(func(w io.Writer) error {
-		return errors.Join(writeRevision(w, spec, "REVISION_STATE"), writeTypes(w, spec, snatTypes))
+		err := writeRevision(w, spec, "REVISION_STATE")
+		_, formatErr := io.WriteString(w, snatFormat)
+		return errors.Join(err, formatErr)
 	})
 }
 

@@ -76,11 +76,14 @@ func (a *asker) takenFragments(t *testing.T, source, pod end) {
 func testAskAgain(t *testing.T) {
 	ends := map[string][]func(a *asker, source end) []packet.Header{
 		"closed": {
+			func(a *asker, source end) []packet.Header { // only who has the connection has data
+				return []packet.Header{ip(a.backends[1].address, source.address), packet.TCPHeader{Src: podPort, Dst: source.port, Seq: 78, Ack: askISN + 1, Flags: packet.ACK}, packet.Text("data")}
+			},
 			func(a *asker, _ end) []packet.Header {
-				return []packet.Header{ip(a.client, a.vip), packet.TCPHeader{Src: clientPort, Dst: servicePort, Flags: packet.FIN | packet.ACK}}
+				return []packet.Header{ip(a.client, a.vip), packet.TCPHeader{Src: clientPort, Dst: servicePort, Seq: askISN + 1, Ack: 82, Flags: packet.FIN | packet.ACK}}
 			},
 			func(a *asker, source end) []packet.Header {
-				return []packet.Header{ip(a.backends[1].address, source.address), packet.TCPHeader{Src: podPort, Dst: source.port, Flags: packet.FIN | packet.ACK}}
+				return []packet.Header{ip(a.backends[1].address, source.address), packet.TCPHeader{Src: podPort, Dst: source.port, Seq: 82, Ack: 0, Flags: packet.FIN | packet.ACK}}
 			},
 		},
 		"reset": {func(a *asker, source end) []packet.Header {

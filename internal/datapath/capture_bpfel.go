@@ -101,14 +101,16 @@ type captureCaptureRecord struct {
 				Owner uint32
 				Next  uint32
 			}
-			Tags       uint8
-			Flags      uint8
-			Ttl        uint8
-			Tos        uint8
-			TcpFlags   uint8
-			Request    uint8
-			RedirectAt uint16
-			Action     int32
+			Tags            uint8
+			Flags           uint8
+			Ttl             uint8
+			Tos             uint8
+			TcpFlags        uint8
+			Request         uint8
+			RedirectAt      uint16
+			Acknowledgement uint32
+			Data            uint32
+			Action          int32
 		}
 		Reason uint32
 		Action int32
@@ -208,6 +210,7 @@ const (
 	captureVarExportSnatBucket    = "export_snat_bucket"
 	captureVarExportSnatFin       = "export_snat_fin"
 	captureVarExportSnatHeader    = "export_snat_header"
+	captureVarExportSnatProof     = "export_snat_proof"
 	captureVarExportSnatState     = "export_snat_state"
 	captureVarExportToldOutcome   = "export_told_outcome"
 	captureVarExportTurns         = "export_turns"
@@ -348,6 +351,7 @@ type captureVariableSpecs struct {
 	ExportSnatBucket    *ebpf.VariableSpec `ebpf:"export_snat_bucket"`
 	ExportSnatFin       *ebpf.VariableSpec `ebpf:"export_snat_fin"`
 	ExportSnatHeader    *ebpf.VariableSpec `ebpf:"export_snat_header"`
+	ExportSnatProof     *ebpf.VariableSpec `ebpf:"export_snat_proof"`
 	ExportSnatState     *ebpf.VariableSpec `ebpf:"export_snat_state"`
 	ExportToldOutcome   *ebpf.VariableSpec `ebpf:"export_told_outcome"`
 	ExportTurns         *ebpf.VariableSpec `ebpf:"export_turns"`
@@ -501,6 +505,7 @@ type captureVariables struct {
 	ExportSnatBucket    *ebpf.Variable `ebpf:"export_snat_bucket"`
 	ExportSnatFin       *ebpf.Variable `ebpf:"export_snat_fin"`
 	ExportSnatHeader    *ebpf.Variable `ebpf:"export_snat_header"`
+	ExportSnatProof     *ebpf.Variable `ebpf:"export_snat_proof"`
 	ExportSnatState     *ebpf.Variable `ebpf:"export_snat_state"`
 	ExportToldOutcome   *ebpf.Variable `ebpf:"export_told_outcome"`
 	ExportTurns         *ebpf.Variable `ebpf:"export_turns"`

@@ -68,6 +68,8 @@ type checkCheckWay struct {
 		FlowSalt    uint64
 		FlowBuckets uint32
 		WaitRate    uint32
+		FlowShare   uint32
+		SnatShare   uint32
 	}
 }
 

@@ -50,6 +50,13 @@ func (d *Datapath) settings(services []*service, hopOf func(model.TableBackend) 
 	// that it had: without one, tunnels would come from any address.
 	settings := d.written
 	settings.IcmpRate, settings.LinkMtu, settings.WaitRate = d.table.ICMPRate, 0, waitRate
+	settings.FlowShare, settings.SnatShare = flowWays, uint32(snatBucketPorts)
+	if len(services) > 1 {
+		settings.FlowShare = flowWays * 3 / 4
+	}
+	if fullNATs(&d.table) > 1 {
+		settings.SnatShare = uint32(snatBucketPorts) * 3 / 4
+	}
 	for _, p := range d.tunnelSources(services, hopOf) {
 		setTunnelSource(&settings, p)
 	}

@@ -21,7 +21,7 @@ func TestResetFlowsAreCounted(t *testing.T) {
 		flow(4, directorFlowStateFLOW_RESET, 1), flow(4, directorFlowStateFLOW_ESTABLISHED, 1), flow(5, directorFlowStateFLOW_CLOSING, 1), {},
 	}}}
 	d.entries.entries = []directorBackend{{State: uint8(directorBackendStateBACKEND_ACTIVE)}}
-	remembered, reset := d.countFlows(now)
+	remembered, _, reset := d.countFlows(now)
 	if remembered != 5 || !maps.Equal(reset, map[uint32]int{3: 2, 4: 1}) {
 		t.Errorf("%d flows are remembered, of them reset %v; want 5, of services 3 and 4 two and one", remembered, reset)
 	}

@@ -158,13 +158,14 @@ type directorFlowEntry struct {
 	Seen            uint32
 	State           uint8
 	Epoch           uint8
-	Turn            uint16
+	Turn            uint8
+	Since           uint8
 	Backend         uint32
 	Service         uint32
 	Source          directorAddress
 	SourcePort      uint16
 	DestinationPort uint16
-	Pad             uint32
+	Next            uint32
 }
 
 type directorFlowEvent uint32
@@ -189,6 +190,12 @@ const (
 	directorFlowStateFLOW_ACTIVE      directorFlowState = 6
 	directorFlowStateFLOW_CLOSING     directorFlowState = 7
 	directorFlowStateFLOW_RESET       directorFlowState = 8
+	directorFlowStateFLOW_BEGUN       directorFlowState = 9
+	directorFlowStateFLOW_TWICE       directorFlowState = 10
+	directorFlowStateFLOW_ANSWERED    directorFlowState = 11
+	directorFlowStateFLOW_PROVED      directorFlowState = 12
+	directorFlowStateFLOW_PARTED      directorFlowState = 13
+	directorFlowStateFLOW_CUT         directorFlowState = 14
 )
 
 type directorFlowTag uint32
@@ -205,6 +212,7 @@ const (
 	directorFlowTimeoutFLOW_TIMEOUT_ESTABLISHED directorFlowTimeout = 7440
 	directorFlowTimeoutFLOW_TIMEOUT_CLOSING     directorFlowTimeout = 240
 	directorFlowTimeoutFLOW_TIMEOUT_UDP         directorFlowTimeout = 300
+	directorFlowTimeoutFLOW_TIMEOUT_BEGUN       directorFlowTimeout = 1800
 )
 
 type directorFragment struct {
@@ -459,6 +467,8 @@ type directorSettings struct {
 	FlowSalt      uint64
 	FlowBuckets   uint32
 	WaitRate      uint32
+	FlowShare     uint32
+	SnatShare     uint32
 }
 
 type directorSettingsFlag uint32
@@ -497,7 +507,7 @@ type directorSnatFlow struct {
 	State      uint8
 	Fins       uint8
 	Epoch      uint8
-	Pad        uint8
+	Proof      uint8
 	Hash       uint32
 	Backend    uint32
 	Client     directorAddress
@@ -519,6 +529,15 @@ type directorSnatHeader struct {
 	Sources    [62]directorAddress
 }
 
+type directorSnatProof uint32
+
+const (
+	directorSnatProofSNAT_KNOWS_CLIENT  directorSnatProof = 1
+	directorSnatProofSNAT_KNOWS_BACKEND directorSnatProof = 2
+	directorSnatProofSNAT_HALVES        directorSnatProof = 4
+	directorSnatProofSNAT_ANSWER        directorSnatProof = 8
+)
+
 type directorSnatState uint32
 
 const (
@@ -531,6 +550,8 @@ const (
 	directorSnatStateSNAT_RESET       directorSnatState = 6
 	directorSnatStateSNAT_ONE_WAY     directorSnatState = 7
 	directorSnatStateSNAT_TWO_WAY     directorSnatState = 8
+	directorSnatStateSNAT_ANSWERED    directorSnatState = 9
+	directorSnatStateSNAT_TRIED       directorSnatState = 10
 )
 
 type directorSourceRange struct {
@@ -654,6 +675,7 @@ const (
 	directorVarExportSnatBucket    = "export_snat_bucket"
 	directorVarExportSnatFin       = "export_snat_fin"
 	directorVarExportSnatHeader    = "export_snat_header"
+	directorVarExportSnatProof     = "export_snat_proof"
 	directorVarExportSnatState     = "export_snat_state"
 	directorVarExportToldOutcome   = "export_told_outcome"
 	directorVarExportTurns         = "export_turns"
@@ -786,6 +808,7 @@ type directorVariableSpecs struct {
 	ExportSnatBucket    *ebpf.VariableSpec `ebpf:"export_snat_bucket"`
 	ExportSnatFin       *ebpf.VariableSpec `ebpf:"export_snat_fin"`
 	ExportSnatHeader    *ebpf.VariableSpec `ebpf:"export_snat_header"`
+	ExportSnatProof     *ebpf.VariableSpec `ebpf:"export_snat_proof"`
 	ExportSnatState     *ebpf.VariableSpec `ebpf:"export_snat_state"`
 	ExportToldOutcome   *ebpf.VariableSpec `ebpf:"export_told_outcome"`
 	ExportTurns         *ebpf.VariableSpec `ebpf:"export_turns"`
@@ -927,6 +950,7 @@ type directorVariables struct {
 	ExportSnatBucket    *ebpf.Variable `ebpf:"export_snat_bucket"`
 	ExportSnatFin       *ebpf.Variable `ebpf:"export_snat_fin"`
 	ExportSnatHeader    *ebpf.Variable `ebpf:"export_snat_header"`
+	ExportSnatProof     *ebpf.Variable `ebpf:"export_snat_proof"`
 	ExportSnatState     *ebpf.Variable `ebpf:"export_snat_state"`
 	ExportToldOutcome   *ebpf.Variable `ebpf:"export_told_outcome"`
 	ExportTurns         *ebpf.Variable `ebpf:"export_turns"`

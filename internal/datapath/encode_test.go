@@ -42,6 +42,7 @@ func (w *testWorld) abiSettings() directorSettings {
 	if s.LinkMtu == 0 {
 		s.LinkMtu = linkMTU
 	}
+	s.FlowShare, s.SnatShare = flowWays, snatBucketSize
 	s.FlowCpus, s.FlowBuckets, s.FlowSalt = uint32(ebpf.MustPossibleCPU()), testFlowBuckets, 0xf10f
 	for _, service := range w.services {
 		if !service.port.Single() {

@@ -175,7 +175,11 @@ func (w *world) explainAsked(x *observer, b *model.ExplainedBackend, p *observed
 	if err := x.snat.Lookup(p.Snat/uint32(snatBucketPorts), &bucket); err != nil {
 		return fmt.Errorf("read what the flow asks for: %w", err)
 	}
-	asked := bucket.Flows[p.Snat%uint32(snatBucketPorts)].Asked
+	flow := &bucket.Flows[p.Snat%uint32(snatBucketPorts)]
+	asked := flow.Asked
+	if flow.Proof&uint8(directorSnatProofSNAT_ANSWER) != 0 { // its number is there
+		asked = directorSnatAsked{State: uint8(directorAskedStateASKED_PLAIN)}
+	}
 	b.Asked = &model.ExplainedAsked{State: x.asked[uint32(asked.State)]}
 	if directorAskedState(asked.State) == directorAskedStateASKED_TAKEN {
 		b.Asked.At = netip.AddrPortFrom(addressOf(w.entries[p.Backend].Address, p.Flow.Ipv6 != 0), bigEndian16(asked.Port))
@@ -190,7 +194,7 @@ func (w *world) explainMemory(x *observer, have copied, p *observedPacket) *mode
 	if e == nil || err != nil {
 		return nil
 	}
-	memory := &model.ExplainedMemory{State: x.flowStates[uint32(e.State)], Age: model.Duration(time.Duration(max(0, int32(now-e.Seen))) << 30)}
+	memory := &model.ExplainedMemory{Class: meaningOf(directorFlowState(e.State)).class.String(), State: x.flowStates[uint32(e.State)], Age: model.Duration(time.Duration(max(0, int32(now-e.Seen))) << 30)}
 	if int(e.Backend) < len(w.entries) && w.entries[e.Backend].Epoch == e.Epoch {
 		_, memory.Backend = w.nameOf(e.Backend)
 	}
@@ -205,7 +209,8 @@ func (w *world) usable(e *directorFlowEntry, p *observedPacket, now uint32) bool
 		return false
 	}
 	syn := p.opens()
-	over := e.State == uint8(directorFlowStateFLOW_CLOSING) || e.State == uint8(directorFlowStateFLOW_RESET)
+	state := meaningOf(directorFlowState(e.State)).state
+	over := state == model.FlowClosing || state == model.FlowReset
 	switch directorBackendState(w.entries[e.Backend].State) {
 	case directorBackendStateBACKEND_ACTIVE:
 		return true

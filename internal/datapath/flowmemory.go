@@ -154,9 +154,11 @@ func flowTimeout(state directorFlowState) uint32 {
 	switch state {
 	case directorFlowStateFLOW_FREE, directorFlowStateFLOW_CLAIMED:
 		return 0
-	case directorFlowStateFLOW_ESTABLISHED, directorFlowStateFLOW_LEARNED:
+	case directorFlowStateFLOW_ESTABLISHED, directorFlowStateFLOW_PROVED:
 		seconds = directorFlowTimeoutFLOW_TIMEOUT_ESTABLISHED
-	case directorFlowStateFLOW_ONCE, directorFlowStateFLOW_ACTIVE:
+	case directorFlowStateFLOW_BEGUN, directorFlowStateFLOW_LEARNED:
+		seconds = directorFlowTimeoutFLOW_TIMEOUT_BEGUN
+	case directorFlowStateFLOW_ACTIVE:
 		seconds = directorFlowTimeoutFLOW_TIMEOUT_UDP
 	case directorFlowStateFLOW_CLOSING:
 		seconds = directorFlowTimeoutFLOW_TIMEOUT_CLOSING
@@ -178,18 +180,21 @@ func (e *backendEntries) live(flow *directorFlowEntry, now uint32) bool {
 		b.Epoch == flow.Epoch && b.State != uint8(directorBackendStateBACKEND_FREE)
 }
 
-// countFlows counts what is remembered, and by services' indexes what clients have reset.
-func (d *Datapath) countFlows(now uint32) (remembered int, reset map[uint32]int) {
+// countFlows counts what is remembered, what of it is fresh, and by services' indexes what clients have reset.
+func (d *Datapath) countFlows(now uint32) (remembered, fresh int, reset map[uint32]int) {
 	reset = map[uint32]int{}
 	for i := range d.flows.entries {
 		if e := &d.flows.entries[i]; d.entries.live(e, now) {
 			remembered++
-			if e.State == uint8(directorFlowStateFLOW_RESET) {
+			if meaningOf(directorFlowState(e.State)).class == model.FreshFlow {
+				fresh++
+			}
+			if e.State == uint8(directorFlowStateFLOW_RESET) || e.State == uint8(directorFlowStateFLOW_CUT) {
 				reset[e.Service]++
 			}
 		}
 	}
-	return remembered, reset
+	return remembered, fresh, reset
 }
 
 // flowStatus says what is remembered.
@@ -198,7 +203,7 @@ func (d *Datapath) flowStatus() (status model.FlowStatus, reset map[uint32]int, 
 	if err != nil {
 		return status, nil, err
 	}
-	status.Remembered, reset = d.countFlows(now)
+	status.Remembered, status.Fresh, reset = d.countFlows(now)
 	for _, s := range d.services {
 		status.Settling += s.settling
 	}

@@ -28,49 +28,82 @@ func (d *Datapath) nameIndexes() {
 	}
 }
 
-// nameFlow says what an entry is in words that all directors know; false: it is of no use
-// to others, because it is over, has only begun, or was of a backend that is gone.
+// flowMeaning is what a state of flow memory means to others: see bpf/proof.h.
+type flowMeaning struct {
+	class model.FlowClass
+	state model.RememberedState // 0: it is none of a flow
+}
+
+// meaningOf is of enum flow_state.
+func meaningOf(state directorFlowState) flowMeaning {
+	switch state {
+	case directorFlowStateFLOW_SYN, directorFlowStateFLOW_ONCE:
+		return flowMeaning{model.FreshFlow, model.FlowOpening}
+	case directorFlowStateFLOW_BEGUN, directorFlowStateFLOW_LEARNED, directorFlowStateFLOW_ANSWERED, directorFlowStateFLOW_TWICE:
+		return flowMeaning{model.FreshFlow, model.FlowOpen}
+	case directorFlowStateFLOW_PARTED:
+		return flowMeaning{model.FreshFlow, model.FlowClosing}
+	case directorFlowStateFLOW_CUT:
+		return flowMeaning{model.FreshFlow, model.FlowReset}
+	case directorFlowStateFLOW_ESTABLISHED, directorFlowStateFLOW_ACTIVE:
+		return flowMeaning{model.SustainedFlow, model.FlowOpen}
+	case directorFlowStateFLOW_PROVED:
+		return flowMeaning{model.ProvedFlow, model.FlowOpen}
+	case directorFlowStateFLOW_CLOSING:
+		return flowMeaning{model.SustainedFlow, model.FlowClosing}
+	case directorFlowStateFLOW_RESET:
+		return flowMeaning{model.SustainedFlow, model.FlowReset}
+	}
+	return flowMeaning{}
+}
+
+// nameFlow says what an entry is in words that all directors know; false: it is of no use,
+// because it is of a backend or a service that is gone, or has run out.
 func (d *Datapath) nameFlow(e *directorFlowEntry, now uint32) (model.RememberedFlow, bool) {
-	state := toldState(directorFlowState(e.State))
+	means := meaningOf(directorFlowState(e.State))
 	s, backend := d.names.services[e.Service], d.names.backends[e.Backend]
-	if state == 0 || s == nil || !backend.IsValid() || !d.entries.live(e, now) {
+	if means.state == 0 || s == nil || !backend.IsValid() || !d.entries.live(e, now) {
 		return model.RememberedFlow{}, false
 	}
-	return model.RememberedFlow{
+	f := model.RememberedFlow{
 		Service: model.ServiceID{Segment: s.desired.Segment, VIP: s.key.vip, Protocol: s.key.protocol, Port: s.key.port},
 		Backend: backend,
 		Source:  netip.AddrPortFrom(addressOf(e.Source, s.key.vip.Is6()), bigEndian16(e.SourcePort)),
 		Port:    bigEndian16(e.DestinationPort),
-		State:   state,
+		Class:   means.class,
+		State:   means.state,
 		Age:     uint32(max(0, int32(now-e.Seen))),
-	}, true
-}
-
-// toldState is the state in which others are told of a flow; 0: they are not.
-func toldState(state directorFlowState) model.RememberedState {
-	switch state {
-	case directorFlowStateFLOW_ESTABLISHED, directorFlowStateFLOW_ACTIVE:
-		return model.FlowOpen
-	case directorFlowStateFLOW_CLOSING:
-		return model.FlowClosing
-	case directorFlowStateFLOW_RESET:
-		return model.FlowReset
 	}
-	return 0
+	if e.State != uint8(directorFlowStateFLOW_ANSWERED) {
+		f.Next = e.Next
+	}
+	return f, true
 }
 
-// flowState is the state of a flow that was told; 0: there is none.
-func flowState(state model.RememberedState, protocol model.Protocol) directorFlowState {
+// flowState is the state of a flow that was told; 0: there is none. What an older version
+// tells is fresh, for it may be of a flood.
+func flowState(f *model.RememberedFlow) directorFlowState {
+	fresh := f.Class == model.FreshFlow
 	switch {
-	case protocol != model.TCP && state == model.FlowOpen:
-		return directorFlowStateFLOW_ACTIVE
-	case protocol != model.TCP:
+	case f.Service.Protocol != model.TCP && f.State != model.FlowOpen:
 		return 0
-	case state == model.FlowOpen:
+	case f.Service.Protocol != model.TCP && fresh:
+		return directorFlowStateFLOW_TWICE
+	case f.Service.Protocol != model.TCP:
+		return directorFlowStateFLOW_ACTIVE
+	case f.State == model.FlowOpen && fresh:
+		return directorFlowStateFLOW_BEGUN
+	case f.State == model.FlowOpen && f.Class == model.ProvedFlow:
+		return directorFlowStateFLOW_PROVED
+	case f.State == model.FlowOpen:
 		return directorFlowStateFLOW_ESTABLISHED
-	case state == model.FlowClosing:
+	case f.State == model.FlowClosing && fresh:
+		return directorFlowStateFLOW_PARTED
+	case f.State == model.FlowClosing:
 		return directorFlowStateFLOW_CLOSING
-	case state == model.FlowReset:
+	case f.State == model.FlowReset && fresh:
+		return directorFlowStateFLOW_CUT
+	case f.State == model.FlowReset:
 		return directorFlowStateFLOW_RESET
 	}
 	return 0

@@ -242,87 +242,6 @@ func testFlowSuspect(t *testing.T) {
 	})
 }
 
-// What a FIN and a RST of the client make of a flow.
-func testFlowEnds(t *testing.T) {
-	for _, test := range []struct {
-		name  string
-		flags []uint8
-		state directorFlowState
-	}{
-		{"SYN", []uint8{synFlag}, directorFlowStateFLOW_SYN},
-		{"SYN twice", []uint8{synFlag, synFlag}, directorFlowStateFLOW_SYN},
-		{"established", []uint8{synFlag, ackFlag}, directorFlowStateFLOW_ESTABLISHED},
-		{"old SYN", []uint8{synFlag, ackFlag, synFlag}, directorFlowStateFLOW_ESTABLISHED},
-		{"learned", []uint8{ackFlag}, directorFlowStateFLOW_LEARNED},
-		{"learned twice", []uint8{ackFlag, ackFlag}, directorFlowStateFLOW_ESTABLISHED},
-		{"learned by its FIN", []uint8{finFlag}, directorFlowStateFLOW_CLOSING},
-		{"FIN", []uint8{synFlag, ackFlag, finFlag}, directorFlowStateFLOW_CLOSING},
-		{"half closed", []uint8{synFlag, ackFlag, finFlag, ackFlag}, directorFlowStateFLOW_CLOSING},
-		{"RST", []uint8{synFlag, ackFlag, rstFlag}, directorFlowStateFLOW_RESET},
-		{"under way after RST", []uint8{synFlag, ackFlag, rstFlag, ackFlag}, directorFlowStateFLOW_RESET},
-		{"new after FIN", []uint8{synFlag, ackFlag, finFlag, synFlag}, directorFlowStateFLOW_SYN},
-		{"new after RST", []uint8{synFlag, ackFlag, rstFlag, synFlag, ackFlag}, directorFlowStateFLOW_ESTABLISHED},
-	} {
-		w, s := flowWorld(model.TCP, true)
-		d := loadTestDirector(t, w)
-		for _, flags := range test.flags {
-			s.goes(t, d, clientPort, flags)
-		}
-		if e := s.remembered(t, d)[clientPort]; e == nil || e.State != uint8(test.state) {
-			t.Errorf("%s: remembered as %+v, want state %d", test.name, e, test.state)
-		}
-	}
-	w, s := flowWorld(model.TCP, true)
-	d := loadTestDirector(t, w)
-	s.goes(t, d, clientPort, ackFlag)
-	s.goes(t, d, clientPort, rstFlag)
-	s.remembered(t, d)[clientPort].Seen -= 3
-	s.want(t, d, clientPort, ackFlag, 2, "a RST that was not for real")
-	if e := s.remembered(t, d)[clientPort]; e.State != uint8(directorFlowStateFLOW_ESTABLISHED) {
-		t.Errorf("state %d after packets that go on after a RST", e.State)
-	}
-	s.goes(t, d, clientPort, finFlag)
-	s.setBackend(t, d, 2, directorBackendStateBACKEND_DRAINING)
-	s.want(t, d, clientPort, ackFlag, 2, "the end of a connection, draining")
-	s.want(t, d, clientPort, synFlag, 0, "a new connection is not for a draining backend")
-}
-
-func testFlowExpires(t *testing.T) {
-	for _, test := range []struct {
-		protocol model.Protocol
-		flags    []uint8
-		seconds  uint32
-	}{
-		{model.TCP, []uint8{synFlag}, 60},
-		{model.TCP, []uint8{ackFlag}, 7440},
-		{model.TCP, []uint8{ackFlag, ackFlag}, 7440},
-		{model.TCP, []uint8{ackFlag, finFlag}, 240},
-		{model.TCP, []uint8{ackFlag, rstFlag}, 60},
-		{model.UDP, []uint8{0}, 300},
-		{model.UDP, []uint8{0, 0}, 300},
-	} {
-		w, s := flowWorld(test.protocol, true)
-		d := loadTestDirector(t, w)
-		for _, flags := range test.flags {
-			s.goes(t, d, clientPort, flags)
-		}
-		was := int(s.remembered(t, d)[clientPort].Backend - s.first)
-		s.setRing(t, d, listedRing(1, 2, 0)) // nobody has 1 for an answer yet
-		if was == 0 {
-			s.setRing(t, d, listedRing(1, 0, 2))
-		}
-		units := uint32(uint64(test.seconds) * 1e9 >> 30)
-		s.remembered(t, d)[clientPort].Seen = snatNow(t) - units
-		s.want(t, d, clientPort, ackFlag, was, fmt.Sprint("quiet for ", test.seconds, " s"))
-		s.remembered(t, d)[clientPort].Seen = snatNow(t) - 7000
-		e := s.remembered(t, d)[clientPort]
-		e.Seen -= units + 1000
-		if got := s.goes(t, d, clientPort, ackFlag); got == was {
-			t.Errorf("%v: the flow is still known after %d s", test.protocol, test.seconds)
-		}
-	}
-}
-
 // What has no ports of its own or is about a flow goes with it.
 func testFlowErrorsAndFragments(t *testing.T) {
 	w, s := flowWorld(model.UDP, true)
@@ -412,8 +331,7 @@ func floodFlows(t *testing.T, flags uint8, flood int) {
 	d := loadTestDirector(t, w)
 	const established = 40
 	for i := range uint16(established) {
-		s.goes(t, d, clientPort+i, synFlag)
-		s.goes(t, d, clientPort+i, ackFlag)
+		s.sends(t, d, clientPort+i, int(synFlag), int(ackFlag), int(ackFlag)|lasting)
 	}
 	inserted, refused := d.flowCount(t, directorFlowEventFLOW_INSERTED), d.flowCount(t, directorFlowEventFLOW_REFUSED)
 	frame := build(ip(s.client, s.vip), s.segment4(0, servicePort, flags))

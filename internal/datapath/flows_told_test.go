@@ -29,7 +29,9 @@ func (s scenario) telling(t testing.TB, d *testDirector, port uint16, state dire
 }
 
 // open is the state in which a flow of the service is told while it lasts.
-func (s scenario) openState() directorFlowState { return flowState(model.FlowOpen, s.protocol) }
+func (s scenario) openState() directorFlowState {
+	return flowState(&model.RememberedFlow{Service: model.ServiceID{Protocol: s.protocol}, Class: model.SustainedFlow, State: model.FlowOpen})
+}
 
 // take runs the program over what was told, and returns what became of it.
 func (d *testDirector) take(t testing.TB, tellings ...directorTelling) []directorToldOutcome {
@@ -138,8 +140,7 @@ func testFlowToldPressure(t *testing.T) {
 	d := loadTestDirector(t, w)
 	const established = 40
 	for i := range uint16(established) {
-		s.goes(t, d, clientPort+i, synFlag)
-		s.goes(t, d, clientPort+i, ackFlag)
+		s.sends(t, d, clientPort+i, int(synFlag), int(ackFlag), int(ackFlag)|lasting)
 	}
 	outcomes := map[directorToldOutcome]int{}
 	for first := range uint16(8) {
@@ -199,24 +200,26 @@ func (d *testDirector) news(t testing.TB) (list []directorFlowEntry) {
 // Each step's packet, and in which state the flow is news after it; 0: it is none.
 func testFlowNews(t *testing.T) {
 	type step struct {
-		flags uint8
+		flags int
 		older uint32 // the flow's last packet was so long ago
 		news  directorFlowState
 	}
-	const open, closing, reset = directorFlowStateFLOW_ESTABLISHED, directorFlowStateFLOW_CLOSING, directorFlowStateFLOW_RESET
+	const open, closing, reset, active = directorFlowStateFLOW_ESTABLISHED, directorFlowStateFLOW_CLOSING, directorFlowStateFLOW_RESET, directorFlowStateFLOW_ACTIVE
+	const syn, ack, fin, rst = int(synFlag), int(ackFlag), int(finFlag), int(rstFlag)
 	for _, test := range []struct {
 		name     string
 		protocol model.Protocol
 		cpus     int // that get the packets in turns
 		steps    []step
 	}{
-		{"connection", model.TCP, 2, []step{{synFlag, 0, 0}, {ackFlag, 0, open}, {ackFlag, 0, 0}, {ackFlag, 1024, open},
-			{ackFlag, 0, 0}, {finFlag, 0, closing}, {ackFlag, 0, 0}, {ackFlag, 32, closing}}},
-		{"guess", model.TCP, 2, []step{{ackFlag, 0, 0}, {ackFlag, 0, open}, {rstFlag, 0, reset}, {rstFlag, 0, 0}}},
-		{"attempt", model.TCP, 2, []step{{synFlag, 0, 0}, {rstFlag, 0, 0}}},
-		{"flood", model.TCP, 1, []step{{finFlag, 0, 0}}},
-		{"same port", model.TCP, 1, []step{{synFlag, 0, 0}, {synFlag, 0, 0}, {ackFlag, 0, open}, {finFlag, 0, closing}, {synFlag, 0, 0}, {ackFlag, 0, open}}},
-		{"datagrams", model.UDP, 2, []step{{0, 0, 0}, {0, 0, directorFlowStateFLOW_ACTIVE}, {0, 0, 0}, {0, 64, directorFlowStateFLOW_ACTIVE}, {0, 0, 0}}},
+		{"connection", model.TCP, 2, []step{{syn, 0, 0}, {ack, 0, 0}, {ack | lasting, 0, open}, {ack, 0, 0}, {ack, 1024, open},
+			{ack, 0, 0}, {fin, 0, closing}, {ack, 0, 0}, {ack, 32, closing}}},
+		{"guess", model.TCP, 2, []step{{ack, 0, 0}, {ack, 0, 0}, {ack | lasting, 0, open}, {rst, 0, reset}, {rst, 0, 0}}},
+		{"attempt", model.TCP, 2, []step{{syn, 0, 0}, {rst, 0, 0}}},
+		{"short connection", model.TCP, 2, []step{{syn, 0, 0}, {ack, 0, 0}, {fin, 0, 0}, {rst, 0, 0}}},
+		{"flood", model.TCP, 1, []step{{fin, 0, 0}}},
+		{"same port", model.TCP, 1, []step{{syn, 0, 0}, {syn, 0, 0}, {ack, 0, 0}, {ack | lasting, 0, open}, {fin, 0, closing}, {syn, 0, 0}, {ack, 0, 0}, {ack | lasting, 0, open}}},
+		{"datagrams", model.UDP, 2, []step{{0, 0, 0}, {0, 0, 0}, {lasting, 0, active}, {0, 0, 0}, {0, 64, active}, {0, 0, 0}}},
 	} {
 		for _, is4 := range []bool{true, false} {
 			w, s := flowWorld(test.protocol, is4)
@@ -227,7 +230,7 @@ func testFlowNews(t *testing.T) {
 				if step.older > 0 {
 					s.remembered(t, d)[clientPort].Seen -= step.older
 				}
-				onCPU(t, i%test.cpus, func() { s.goes(t, d, clientPort, step.flags) }) // a flow that moves is news all the same
+				onCPU(t, i%test.cpus, func() { s.sends(t, d, clientPort, step.flags) }) // a flow that moves is news all the same
 				news := d.news(t)
 				if step.news == 0 && len(news) > 0 || step.news != 0 && len(news) != 1 {
 					t.Fatalf("%s, step %d: %d events %+v", test.name, i, len(news), news)
@@ -250,17 +253,16 @@ func testFlowNews(t *testing.T) {
 	d := loadTestDirector(t, w)
 	for i, step := range []struct {
 		cpu   int
-		flags uint8
+		flags int
 		news  int
-	}{{0, synFlag, 0}, {1, ackFlag, 1}, {1, ackFlag, 0}, {0, ackFlag, 1}, {0, ackFlag, 0}, {1, finFlag, 1}, {0, ackFlag, 1}} {
-		onCPU(t, step.cpu, func() { s.goes(t, d, clientPort, step.flags) })
+	}{{0, syn, 0}, {1, ack, 0}, {0, ack | lasting, 1}, {0, ack, 0}, {1, ack, 1}, {1, ack, 0}, {0, fin, 1}, {1, ack, 1}} {
+		onCPU(t, step.cpu, func() { s.sends(t, d, clientPort, step.flags) })
 		if news := d.news(t); len(news) != step.news {
 			t.Errorf("step %d of a flow that moves: %d events, want %d", i, len(news), step.news)
 		}
 	}
 	bothProtocols(t, func(t *testing.T, d *testDirector, s scenario) {
-		s.goes(t, d, clientPort, ackFlag)
-		s.goes(t, d, clientPort, ackFlag)
+		s.sends(t, d, clientPort, int(ackFlag), int(ackFlag), int(ackFlag)|lasting)
 		if news := d.news(t); len(news) > 0 {
 			t.Errorf("nobody wants to know, and %d events are told", len(news))
 		}
@@ -285,8 +287,7 @@ func testFlowNewsWakes(t *testing.T) {
 			news <- err
 		}()
 		onCPU(t, 0, func() {
-			s.goes(t, d, clientPort+i, synFlag)
-			s.goes(t, d, clientPort+i, ackFlag)
+			s.sends(t, d, clientPort+i, int(synFlag), int(ackFlag), int(ackFlag)|lasting)
 		})
 		select {
 		case err := <-news:
@@ -306,8 +307,7 @@ func testFlowUntold(t *testing.T) {
 	d := loadTestDirector(t, w)
 	d.news(t)
 	untold := d.flowCount(t, directorFlowEventFLOW_UNTOLD)
-	s.goes(t, d, clientPort, synFlag)
-	s.goes(t, d, clientPort, ackFlag)
+	s.sends(t, d, clientPort, int(synFlag), int(ackFlag), int(ackFlag)|lasting)
 	const times = 6000
 	entry := s.remembered(t, d)[clientPort]
 	for range times {

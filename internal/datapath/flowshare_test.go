@@ -84,6 +84,17 @@ func (d *Datapath) outcome(t *testing.T, outcome directorToldOutcome) uint64 {
 	return statusOf(t, d).Flows.Told[outcome].Count
 }
 
+// goesOn sends a packet of a connection, and another one when it has gone on for PROOF_LASTS.
+func (d *Datapath) goesOn(t *testing.T, port uint16, flags uint8) (to model.MAC) {
+	t.Helper()
+	d.sendsFrom(t, port, flags)
+	d.sendsFrom(t, port, packet.ACK)
+	for i := range d.flows.entries {
+		d.flows.entries[i].Since -= 3
+	}
+	return d.sendsFrom(t, port, packet.ACK)
+}
+
 func TestFlowsAreShared(t *testing.T) {
 	if !inNamespace(t) {
 		return
@@ -104,14 +115,14 @@ func testFlowsAreShared(t *testing.T) {
 	news := follow(t, one)
 	const told, untold = 20000, 20001
 	backend := one.sendsFrom(t, told, packet.SYN)
-	isTrue(t, one.sendsFrom(t, told, packet.ACK) == backend, "the connection stays")
+	isTrue(t, one.goesOn(t, told, packet.ACK) == backend, "the connection stays")
 	eventually(t, "the connection is told", func() bool { return len(news()) > 0 })
 	flow := news()[0]
 	want := model.RememberedFlow{
 		Service: model.ServiceID{VIP: netip.MustParseAddr("198.51.0.0"), Protocol: model.TCP, Port: model.PortRange{First: 80, Last: 80}},
-		Backend: flow.Backend, Source: netip.AddrPortFrom(client4, told), Port: 80, State: model.FlowOpen,
+		Backend: flow.Backend, Source: netip.AddrPortFrom(client4, told), Port: 80, Class: model.SustainedFlow, State: model.FlowOpen, Next: flow.Next,
 	}
-	if flow.Age = 0; flow != want || neighbourMAC(flow.Backend.Addr()) != backend {
+	if flow.Age = 0; flow != want || flow.Next == 0 || neighbourMAC(flow.Backend.Addr()) != backend {
 		t.Errorf("told %+v, want %+v with the backend at %v", flow, want, backend)
 	}
 	must(t, other.Remember(news()))

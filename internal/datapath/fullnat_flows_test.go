@@ -120,9 +120,9 @@ func testReplacedFlows(t *testing.T) {
 	scenarios := w.scenarios(isFullNAT)
 	d := loadTestDirector(t, w)
 	for _, s := range scenarios {
-		states := map[string][]directorSnatState{"replaceable": {directorSnatStateSNAT_SYN, directorSnatStateSNAT_CLOSED, directorSnatStateSNAT_RESET}, "kept": {directorSnatStateSNAT_ESTABLISHED, directorSnatStateSNAT_CLOSING}}
+		states := map[string][]directorSnatState{"replaceable": {directorSnatStateSNAT_SYN, directorSnatStateSNAT_ANSWERED, directorSnatStateSNAT_CLOSED, directorSnatStateSNAT_RESET}, "kept": {directorSnatStateSNAT_ESTABLISHED, directorSnatStateSNAT_CLOSING}}
 		if s.protocol == model.UDP {
-			states = map[string][]directorSnatState{"replaceable": {directorSnatStateSNAT_ONE_WAY}, "kept": {directorSnatStateSNAT_TWO_WAY}}
+			states = map[string][]directorSnatState{"replaceable": {directorSnatStateSNAT_ONE_WAY, directorSnatStateSNAT_TRIED}, "kept": {directorSnatStateSNAT_TWO_WAY}}
 		}
 		for kind, list := range states {
 			for _, state := range list {
@@ -155,18 +155,18 @@ type step struct {
 // The states of a flow.
 func testFlowStates(t *testing.T) {
 	const syn, ack, fin, rst = packet.SYN, packet.ACK, packet.FIN, packet.RST
-	const opening, established, closing, closed, reset = directorSnatStateSNAT_SYN, directorSnatStateSNAT_ESTABLISHED,
+	const opening, answered, established, closing, closed, reset = directorSnatStateSNAT_SYN, directorSnatStateSNAT_ANSWERED, directorSnatStateSNAT_ESTABLISHED,
 		directorSnatStateSNAT_CLOSING, directorSnatStateSNAT_CLOSED, directorSnatStateSNAT_RESET
 	w := &testWorld{}
 	scenarios := w.scenarios(isFullNAT)
 	d := loadTestDirector(t, w)
 	stories := map[string][]step{
-		"opened, closed by the client":  {{false, syn, opening}, {true, syn | ack, opening}, {false, ack, established}, {true, ack, established}, {false, fin | ack, closing}, {true, ack, closing}, {true, fin | ack, closed}, {false, ack, closed}},
-		"closed by the backend":         {{false, syn, opening}, {false, ack, established}, {true, fin | ack, closing}, {false, ack, closing}, {false, fin | ack, closed}},
-		"SYN again":                     {{false, syn, opening}, {false, syn, opening}, {true, syn | ack, opening}, {false, ack, established}, {false, syn, established}},
-		"reset by the client":           {{false, syn, opening}, {false, ack, established}, {false, rst, reset}, {true, ack, reset}},
+		"opened, closed by the client":  {{false, syn, opening}, {true, syn | ack, answered}, {false, ack, established}, {true, ack, established}, {false, fin | ack, closing}, {true, ack, closing}, {true, fin | ack, closed}, {false, ack, closed}},
+		"closed by the backend":         {{false, syn, opening}, {true, syn | ack, answered}, {false, ack, established}, {true, fin | ack, closing}, {false, ack, closing}, {false, fin | ack, closed}},
+		"SYN again":                     {{false, syn, opening}, {false, syn, opening}, {true, syn | ack, answered}, {false, syn, answered}, {true, syn | ack, answered}, {false, ack, established}, {false, syn, established}},
+		"reset by the client":           {{false, syn, opening}, {true, syn | ack, answered}, {false, ack, established}, {false, rst, reset}, {true, ack, reset}},
 		"refused by the backend":        {{false, syn, opening}, {true, rst | ack, reset}},
-		"port used again after closing": {{false, syn, opening}, {false, fin | ack, closing}, {true, fin | ack, closed}, {false, syn, opening}, {false, ack, established}},
+		"port used again after closing": {{false, syn, opening}, {true, syn | ack, answered}, {false, fin | ack, closing}, {true, fin | ack, closed}, {false, syn, opening}, {true, syn | ack, answered}, {false, ack, established}},
 		"port used again after reset":   {{false, syn, opening}, {true, rst, reset}, {false, syn, opening}},
 	}
 	for _, s := range scenarios {
@@ -180,9 +180,9 @@ func testFlowStates(t *testing.T) {
 				d.putSNAT(t, snatSources, snatPorts)
 				var source end
 				for i, step := range story {
-					frame := build(ip(s.client, s.vip), packet.TCPHeader{Src: clientPort, Dst: servicePort, Flags: step.flags})
+					frame := build(ip(s.client, s.vip), s.numbered(clientPort, servicePort, step.flags, false)[0])
 					if step.fromBackend {
-						frame = build(ip(s.backendEnd().address, source.address), packet.TCPHeader{Src: s.backendEnd().port, Dst: source.port, Flags: step.flags})
+						frame = build(ip(s.backendEnd().address, source.address), s.numbered(s.backendEnd().port, source.port, step.flags, true)[0])
 					}
 					if inTC && step.fromBackend {
 						d.returning(t, frame)
@@ -210,8 +210,20 @@ func (s scenario) datagramStates(t *testing.T, d *testDirector) {
 		t.Errorf("after the first datagram: state %d", got)
 	}
 	d.run(t, build(s.back(e.source, 1)...), 0)
+	d.run(t, build(s.data(1)...), 0)
+	at, e := s.flowOf(t, d, clientPort)
+	if directorSnatState(e.State) != directorSnatStateSNAT_TRIED {
+		t.Errorf("after the answer and one more: state %d", e.State)
+	}
+	e.Proof -= 3 // it has gone on for a while
+	d.setFlow(t, at, e.directorSnatFlow)
+	d.run(t, build(s.back(e.source, 1)...), 0)
+	if _, e = s.flowOf(t, d, clientPort); directorSnatState(e.State) != directorSnatStateSNAT_TRIED {
+		t.Errorf("the backend alone goes on: state %d", e.State)
+	}
+	d.run(t, build(s.data(1)...), 0)
 	if _, e = s.flowOf(t, d, clientPort); directorSnatState(e.State) != directorSnatStateSNAT_TWO_WAY {
-		t.Errorf("after the answer: state %d", e.State)
+		t.Errorf("both have gone on: state %d", e.State)
 	}
 }
 
@@ -223,11 +235,11 @@ func testFlowTimeouts(t *testing.T) {
 	seconds := map[directorSnatState]float64{
 		directorSnatStateSNAT_SYN: 60, directorSnatStateSNAT_ESTABLISHED: 7440, directorSnatStateSNAT_CLOSING: 240,
 		directorSnatStateSNAT_CLOSED: 60, directorSnatStateSNAT_RESET: 60,
-		directorSnatStateSNAT_ONE_WAY: 30, directorSnatStateSNAT_TWO_WAY: 300,
+		directorSnatStateSNAT_ONE_WAY: 30, directorSnatStateSNAT_TWO_WAY: 300, directorSnatStateSNAT_ANSWERED: 60, directorSnatStateSNAT_TRIED: 30,
 	}
 	for _, s := range scenarios {
 		for state, after := range seconds {
-			isUDP := state == directorSnatStateSNAT_ONE_WAY || state == directorSnatStateSNAT_TWO_WAY
+			isUDP := state == directorSnatStateSNAT_ONE_WAY || state == directorSnatStateSNAT_TWO_WAY || state == directorSnatStateSNAT_TRIED
 			if isUDP != (s.protocol == model.UDP) {
 				continue
 			}

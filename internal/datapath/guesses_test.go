@@ -98,15 +98,11 @@ func testGuessesAreTold(t *testing.T, one, other *Datapath, news func() []model.
 		isTrue(t, d.LastGuess(id).Equal(d.opened), "a director has seen nothing since it began to look")
 	}
 	before := len(news())
-	for _, flags := range []uint8{packet.SYN, packet.ACK} {
-		one.sendsFrom(t, 30000, flags)
-	}
+	one.goesOn(t, 30000, packet.SYN)
 	eventually(t, "a connection that begins is told", func() bool { return len(news()) == before+1 })
 	must(t, other.Remember(news()[before:]))
 	isTrue(t, one.LastGuess(id).Equal(one.opened) && other.LastGuess(id).Equal(other.opened), "it shows nothing")
-	for range 2 {
-		one.sendsFrom(t, 30001, packet.ACK)
-	}
+	one.goesOn(t, 30001, packet.ACK)
 	isTrue(t, one.LastGuess(id).After(one.opened), "the oldest owner's has gone on")
 	eventually(t, "it is told", func() bool { return len(news()) == before+2 })
 	flow := news()[before+1]

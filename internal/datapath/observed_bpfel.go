@@ -57,14 +57,16 @@ type observedPacket struct {
 		Owner uint32
 		Next  uint32
 	}
-	Tags       uint8
-	Flags      uint8
-	Ttl        uint8
-	Tos        uint8
-	TcpFlags   uint8
-	Request    uint8
-	RedirectAt uint16
-	Action     int32
+	Tags            uint8
+	Flags           uint8
+	Ttl             uint8
+	Tos             uint8
+	TcpFlags        uint8
+	Request         uint8
+	RedirectAt      uint16
+	Acknowledgement uint32
+	Data            uint32
+	Action          int32
 }
 
 type observedPacketFlag uint32
@@ -159,6 +161,7 @@ const (
 	observedVarExportSnatBucket    = "export_snat_bucket"
 	observedVarExportSnatFin       = "export_snat_fin"
 	observedVarExportSnatHeader    = "export_snat_header"
+	observedVarExportSnatProof     = "export_snat_proof"
 	observedVarExportSnatState     = "export_snat_state"
 	observedVarExportToldOutcome   = "export_told_outcome"
 	observedVarExportTurns         = "export_turns"
@@ -294,6 +297,7 @@ type observedVariableSpecs struct {
 	ExportSnatBucket    *ebpf.VariableSpec `ebpf:"export_snat_bucket"`
 	ExportSnatFin       *ebpf.VariableSpec `ebpf:"export_snat_fin"`
 	ExportSnatHeader    *ebpf.VariableSpec `ebpf:"export_snat_header"`
+	ExportSnatProof     *ebpf.VariableSpec `ebpf:"export_snat_proof"`
 	ExportSnatState     *ebpf.VariableSpec `ebpf:"export_snat_state"`
 	ExportToldOutcome   *ebpf.VariableSpec `ebpf:"export_told_outcome"`
 	ExportTurns         *ebpf.VariableSpec `ebpf:"export_turns"`
@@ -438,6 +442,7 @@ type observedVariables struct {
 	ExportSnatBucket    *ebpf.Variable `ebpf:"export_snat_bucket"`
 	ExportSnatFin       *ebpf.Variable `ebpf:"export_snat_fin"`
 	ExportSnatHeader    *ebpf.Variable `ebpf:"export_snat_header"`
+	ExportSnatProof     *ebpf.Variable `ebpf:"export_snat_proof"`
 	ExportSnatState     *ebpf.Variable `ebpf:"export_snat_state"`
 	ExportToldOutcome   *ebpf.Variable `ebpf:"export_told_outcome"`
 	ExportTurns         *ebpf.Variable `ebpf:"export_turns"`

@@ -93,6 +93,8 @@ func TestPackets(t *testing.T) {
 		{"full nat, full table", testFullTable},
 		{"full nat, replaced flows", testReplacedFlows},
 		{"full nat, states", testFlowStates},
+		{"what is known of flows", testProof},
+		{"full nat, flows of before", testSNATOfBefore},
 		{"full nat, timeouts", testFlowTimeouts},
 		{"full nat, backends", testFlowsAndBackends},
 		{"full nat, no source", testNoSource},

@@ -23,19 +23,19 @@ const (
 )
 
 // usesSNAT reports whether some backend needs full NAT's table.
-func usesSNAT(t *model.Table) bool {
+func usesSNAT(t *model.Table) bool { return fullNATs(t) > 0 }
+
+// fullNATs counts the services with backends that need full NAT's table.
+func fullNATs(t *model.Table) (n int) {
 	if len(t.SNAT.Addresses) == 0 {
-		return false
+		return 0
 	}
 	for i := range t.Services {
-		backends := t.Services[i].Backends
-		for j := range backends {
-			if backends[j].SNAT && backends[j].Mode == model.NAT {
-				return true
-			}
+		if slices.ContainsFunc(t.Services[i].Backends, func(b model.TableBackend) bool { return b.SNAT && b.Mode == model.NAT }) {
+			n++
 		}
 	}
-	return false
+	return n
 }
 
 // snatLayout is the header of the table that the addresses and ports make, but

@@ -19,12 +19,15 @@ type twinFull struct {
 }
 
 type twinFullFlow struct {
-	state   directorSnatState
-	fins    int
-	seen    uint32
-	backend uint32
-	epoch   uint8
-	source  end
+	state directorSnatState
+	fins  int
+	seen  uint32
+	began uint32
+	// TCP: the backend has answered, and the client has acknowledged that.
+	answered, proved bool
+	backend          uint32
+	epoch            uint8
+	source           end
 }
 
 const (
@@ -38,46 +41,81 @@ func (f *twinFullFlow) live(now uint32) bool { return now-f.seen <= lifetime(f.s
 func (f *twinFullFlow) unclear(now uint32) bool {
 	age := now - f.seen
 	return age+1 >= lifetime(f.state) && age <= lifetime(f.state)+1 ||
-		f.state == directorSnatStateSNAT_RESET && age <= 2 && age > 0
+		f.state == directorSnatStateSNAT_RESET && age <= 2 && age > 0 ||
+		f.state == directorSnatStateSNAT_TRIED && (now-f.began == 2 || now-f.began == 3)
 }
 
 func (f *twinFullFlow) over() bool {
 	return f.state == directorSnatStateSNAT_CLOSED || f.state == directorSnatStateSNAT_RESET
 }
 
-func (f *twinFullFlow) hear(from int, protocol model.Protocol, flags uint8, now uint32) {
+// fresh says that somebody may have made it up.
+func (f *twinFullFlow) fresh() bool {
+	switch f.state {
+	case directorSnatStateSNAT_SYN, directorSnatStateSNAT_ANSWERED, directorSnatStateSNAT_ONE_WAY, directorSnatStateSNAT_TRIED:
+		return true
+	}
+	return false
+}
+
+// hear is what a packet makes of the flow. guessed says that its numbers are wrong.
+func (f *twinFullFlow) hear(from int, protocol model.Protocol, flags uint8, guessed bool, now uint32) {
 	if protocol == model.UDP {
 		f.seen = now
-		if from == twinBackend {
+		switch {
+		case from == twinBackend && f.state == directorSnatStateSNAT_ONE_WAY:
+			f.state = directorSnatStateSNAT_TRIED
+		case from == twinClient && f.state == directorSnatStateSNAT_TRIED && now-f.began >= 3:
 			f.state = directorSnatStateSNAT_TWO_WAY
 		}
 		return
 	}
-	plain := flags&(packet.SYN|packet.RST) == 0
-	if f.state == directorSnatStateSNAT_RESET && plain && (from == twinBackend || now-f.seen < 2) {
+	if flags&packet.RST == 0 && flags&packet.SYN != 0 {
+		f.hearSYN(from, flags, guessed, now)
 		return
 	}
-	f.seen = now
+	// While the backend has not answered nobody knows its number.
+	if guessed && (from == twinClient || f.answered) {
+		if !f.fresh() && f.state != directorSnatStateSNAT_RESET && flags&(packet.RST|packet.FIN) == 0 {
+			f.seen = now
+		}
+		return
+	}
 	switch {
 	case flags&packet.RST != 0:
-		f.state = directorSnatStateSNAT_RESET
-	case flags&packet.SYN != 0:
-		if from == twinClient && f.over() {
-			f.state, f.fins = directorSnatStateSNAT_SYN, 0
-		}
+		f.seen, f.state = now, directorSnatStateSNAT_RESET
+	case f.state == directorSnatStateSNAT_RESET && (from == twinBackend || now-f.seen < 2 || !f.proved):
+	case f.fresh() && (f.state != directorSnatStateSNAT_ANSWERED || from == twinBackend):
 	default:
+		f.seen, f.proved = now, true
 		if flags&packet.FIN != 0 {
 			f.fins |= from
 		}
-		switch {
-		case f.fins == twinClient|twinBackend:
-			f.state = directorSnatStateSNAT_CLOSED
-		case f.fins != 0:
-			f.state = directorSnatStateSNAT_CLOSING
-		case from == twinClient:
-			f.state = directorSnatStateSNAT_ESTABLISHED
-		}
+		f.state = map[int]directorSnatState{0: directorSnatStateSNAT_ESTABLISHED, twinClient: directorSnatStateSNAT_CLOSING,
+			twinBackend: directorSnatStateSNAT_CLOSING, twinClient | twinBackend: directorSnatStateSNAT_CLOSED}[f.fins]
 	}
+}
+
+func (f *twinFullFlow) hearSYN(from int, flags uint8, guessed bool, now uint32) {
+	switch {
+	case from == twinClient && flags&packet.ACK == 0:
+		f.seen = now
+		if f.over() {
+			*f = twinFullFlow{state: directorSnatStateSNAT_SYN, seen: now, began: now, backend: f.backend, epoch: f.epoch, source: f.source}
+		}
+	case from == twinBackend && flags&packet.ACK != 0 && !guessed && f.fresh():
+		f.seen, f.state, f.answered = now, directorSnatStateSNAT_ANSWERED, true
+	}
+}
+
+// segment is one in sequence, or of somebody who has guessed.
+func (w *twinFull) segment(from, to uint16, flags uint8, guessed, ofBackend bool) []packet.Header {
+	headers := w.numbered(from, to, flags, ofBackend)
+	if h, is := headers[0].(packet.TCPHeader); is && guessed {
+		h.Seq, h.Ack = h.Seq+1<<30, h.Ack+1<<30
+		headers[0] = h
+	}
+	return headers
 }
 
 // known returns the flow that a client's packet goes on with.
@@ -96,13 +134,14 @@ func (w *twinFull) known(port uint16, flags uint8, now uint32) *twinFullFlow {
 }
 
 // client sends a packet of a client and compares what comes of it.
-func (w *twinFull) client(t *testing.T, d *testDirector, port uint16, flags uint8) {
+func (w *twinFull) client(t *testing.T, d *testDirector, port uint16, flags uint8, guessed bool) {
 	t.Helper()
 	now := snatNow(t)
 	if f := w.flows[port]; f != nil && f.unclear(now) {
 		return
 	}
-	headers := []packet.Header{ip(w.scenario.client, w.vip), w.segment4(port, servicePort, flags), packet.Text("client")}
+	guessed = guessed && flags != packet.SYN // whose number is anybody's to choose
+	headers := append([]packet.Header{ip(w.scenario.client, w.vip)}, w.segment(port, servicePort, flags, guessed, false)...)
 	action, out := d.run(t, build(headers...), 0)
 	f := w.known(port, flags, now)
 	if f == nil {
@@ -121,14 +160,23 @@ func (w *twinFull) client(t *testing.T, d *testDirector, port uint16, flags uint
 		f.source = e.source
 		w.unique(t, port, f.source, now)
 		w.flows[port] = f
-		f.seen = now
+		f.seen, f.began = now, now
 	}
-	f.hear(twinClient, w.protocol, flags, now)
+	f.hear(twinClient, w.protocol, flags, guessed, now)
+	w.same(t, d, port, f)
 	b := w.backends[f.backend]
 	if action != xdpTX {
 		t.Fatalf("port %d, flags %#x: verdict %d for a packet of a flow", port, flags, action)
 	}
 	packet.Equal(t, out, packet.Build(append([]packet.Header{w.left(int(f.backend))}, translated(headers, f.source, end{b.address, b.port}, 1)...)...))
+}
+
+// same checks that the program has come to the same state.
+func (w *twinFull) same(t *testing.T, d *testDirector, port uint16, f *twinFullFlow) {
+	t.Helper()
+	if _, e := w.flowOf(t, d, port); directorSnatState(e.State) != f.state {
+		t.Fatalf("port %d: the program has state %d, want %d: %+v", port, e.State, f.state, f)
+	}
 }
 
 // unique checks that no other live flow has the source.
@@ -142,7 +190,7 @@ func (w *twinFull) unique(t *testing.T, port uint16, source end, now uint32) {
 }
 
 // backend sends a packet to the source that a flow has or had.
-func (w *twinFull) backend(t *testing.T, d *testDirector, port uint16, flags uint8) {
+func (w *twinFull) backend(t *testing.T, d *testDirector, port uint16, flags uint8, guessed bool) {
 	t.Helper()
 	now, f := snatNow(t), w.flows[port]
 	if f == nil || f.unclear(now) {
@@ -154,13 +202,14 @@ func (w *twinFull) backend(t *testing.T, d *testDirector, port uint16, flags uin
 		}
 	}
 	b := w.backends[f.backend]
-	headers := []packet.Header{ip(b.address, f.source.address), w.segment4(b.port, f.source.port, flags), packet.Text("backend")}
+	headers := append([]packet.Header{ip(b.address, f.source.address)}, w.segment(b.port, f.source.port, flags, guessed, true)...)
 	_, out := d.run(t, build(headers...), 0)
 	if !f.live(now) || f.epoch != w.epochs[f.backend] {
 		packet.Equal(t, out, build(headers...))
 		return
 	}
-	f.hear(twinBackend, w.protocol, flags, now)
+	f.hear(twinBackend, w.protocol, flags, guessed, now)
+	w.same(t, d, port, f)
 	packet.Equal(t, out, build(translated(headers, w.vipEnd(), end{w.scenario.client, port}, 0)...))
 }
 
@@ -169,10 +218,14 @@ func (w *twinFull) elapse(t *testing.T, d *testDirector, units uint32) {
 	t.Helper()
 	for at, e := range d.flows(t) {
 		e.Seen -= units
+		if w.protocol == model.UDP {
+			e.Proof -= uint8(units)
+		}
 		d.setFlow(t, at, e.directorSnatFlow)
 	}
 	for _, f := range w.flows {
 		f.seen -= units
+		f.began -= units
 	}
 }
 
@@ -186,6 +239,7 @@ func (w *twinFull) change(t *testing.T, d *testDirector, i int, state directorBa
 
 func testSNATRandom(t *testing.T) {
 	flags := []uint8{packet.SYN, packet.SYN, packet.ACK, packet.ACK, packet.ACK, packet.FIN | packet.ACK, packet.RST}
+	answers := []uint8{packet.SYN, packet.SYN | packet.ACK, packet.SYN | packet.ACK, packet.ACK, packet.ACK, packet.FIN | packet.ACK, packet.RST}
 	states := []directorBackendState{directorBackendStateBACKEND_ACTIVE, directorBackendStateBACKEND_ACTIVE,
 		directorBackendStateBACKEND_DRAINING, directorBackendStateBACKEND_DOWN, directorBackendStateBACKEND_SUSPECT}
 	ages := []uint32{1, 4, 20, 40, 100, 400, 8000}
@@ -202,9 +256,9 @@ func testSNATRandom(t *testing.T) {
 			port := clientPort + uint16(random.IntN(12))
 			switch n := random.IntN(100); {
 			case n < 55:
-				w.client(t, d, port, flags[random.IntN(len(flags))])
+				w.client(t, d, port, flags[random.IntN(len(flags))], random.IntN(5) == 0)
 			case n < 90:
-				w.backend(t, d, port, flags[random.IntN(len(flags))])
+				w.backend(t, d, port, answers[random.IntN(len(answers))], random.IntN(5) == 0)
 			case n < 96:
 				w.elapse(t, d, ages[random.IntN(len(ages))])
 			case n < 99:

@@ -20,7 +20,9 @@ var snatTimeouts = map[directorSnatState]uint64{
 	directorSnatStateSNAT_CLOSING:     240,  // RFC 5382, REQ-5
 	directorSnatStateSNAT_CLOSED:      60,   // Linux's TIME_WAIT
 	directorSnatStateSNAT_RESET:       60,
-	directorSnatStateSNAT_ONE_WAY:     30,  // nf_conntrack_udp_timeout
+	directorSnatStateSNAT_ANSWERED:    60,
+	directorSnatStateSNAT_ONE_WAY:     30, // nf_conntrack_udp_timeout
+	directorSnatStateSNAT_TRIED:       30,
 	directorSnatStateSNAT_TWO_WAY:     300, // RFC 4787, REQ-5
 }
 
@@ -42,10 +44,43 @@ func snatWorld(is4 bool) (w *testWorld, tcp, udp scenario) {
 	return w, tcp, udp
 }
 
+// The numbers of connections in these tests: of the client's SYN, and of the backend's.
+const clientISN, backendISN = 1000, 5000
+
+// numbered is a segment that is in sequence, with no data before it, or a datagram.
+func (s scenario) numbered(from, to uint16, flags uint8, ofBackend bool) []packet.Header {
+	if s.protocol == model.UDP {
+		return []packet.Header{packet.UDPHeader{Src: from, Dst: to}, packet.Text("datagram")}
+	}
+	h := packet.TCPHeader{Src: from, Dst: to, Seq: clientISN, Ack: backendISN + 1, Flags: flags}
+	if ofBackend {
+		h.Seq, h.Ack = backendISN, clientISN+1
+	} else if flags&packet.ACK == 0 {
+		h.Ack = 0
+	}
+	if flags&packet.SYN == 0 {
+		h.Seq++
+	}
+	return []packet.Header{h}
+}
+
+// establish makes an established connection.
+func (s scenario) establish(t testing.TB, d *testDirector, port uint16) {
+	t.Helper()
+	if s.says(t, d, port, packet.SYN) != xdpTX {
+		t.Fatalf("the flow of port %d does not fit", port)
+	}
+	s.hears(t, d, port, packet.SYN|packet.ACK)
+	s.says(t, d, port, packet.ACK)
+	if state := s.state(t, d, port); s.protocol == model.TCP && state != directorSnatStateSNAT_ESTABLISHED {
+		t.Fatalf("a connection that both sides have opened has state %d", state)
+	}
+}
+
 // says sends a client's TCP packet, or datagram, from a port.
 func (s scenario) says(t testing.TB, d *testDirector, port uint16, flags uint8) uint32 {
 	t.Helper()
-	action, _ := d.run(t, build(ip(s.client, s.vip), s.segment4(port, servicePort, flags), packet.Text("client")), 0)
+	action, _ := d.run(t, build(append([]packet.Header{ip(s.client, s.vip)}, s.numbered(port, servicePort, flags, false)...)...), 0)
 	return action
 }
 
@@ -54,7 +89,7 @@ func (s scenario) hears(t testing.TB, d *testDirector, port uint16, flags uint8)
 	t.Helper()
 	_, e := s.flowOf(t, d, port)
 	b := s.backends[e.Backend-s.first]
-	action, _ := d.run(t, build(ip(b.address, e.source.address), s.segment4(b.port, e.source.port, flags), packet.Text("backend")), 0)
+	action, _ := d.run(t, build(append([]packet.Header{ip(b.address, e.source.address)}, s.numbered(b.port, e.source.port, flags, true)...)...), 0)
 	return action
 }
 
@@ -77,63 +112,6 @@ func (s scenario) age(t testing.TB, d *testDirector, port uint16, units uint32) 
 	at, e := s.flowOf(t, d, port)
 	e.Seen = snatNow(t) - units
 	d.setFlow(t, at, e.directorSnatFlow)
-}
-
-// The states of a TCP flow, by what each side sends. Capitals: the client.
-func testSNATStates(t *testing.T) {
-	const (
-		SYN, ACK, FIN, RST = packet.SYN, packet.ACK, packet.FIN | packet.ACK, packet.RST
-	)
-	type step struct {
-		backend bool
-		flags   uint8
-		aged    uint32 // before it
-	}
-	client := func(flags uint8) step { return step{flags: flags} }
-	backend := func(flags uint8) step { return step{backend: true, flags: flags} }
-	for _, test := range []struct {
-		name  string
-		steps []step
-		want  directorSnatState
-	}{
-		{"SYN", []step{client(SYN)}, directorSnatStateSNAT_SYN},
-		{"SYN again", []step{client(SYN), client(SYN)}, directorSnatStateSNAT_SYN},
-		{"only the backend answers", []step{client(SYN), backend(SYN | ACK), backend(ACK)}, directorSnatStateSNAT_SYN},
-		{"established by the client", []step{client(SYN), backend(SYN | ACK), client(ACK)}, directorSnatStateSNAT_ESTABLISHED},
-		{"old SYN", []step{client(SYN), client(ACK), client(SYN)}, directorSnatStateSNAT_ESTABLISHED},
-		{"client's FIN", []step{client(SYN), client(ACK), client(FIN)}, directorSnatStateSNAT_CLOSING},
-		{"backend's FIN", []step{client(SYN), client(ACK), backend(FIN)}, directorSnatStateSNAT_CLOSING},
-		{"one FIN twice", []step{client(SYN), client(ACK), client(FIN), client(FIN)}, directorSnatStateSNAT_CLOSING},
-		{"data after a FIN", []step{client(SYN), client(ACK), client(FIN), backend(ACK)}, directorSnatStateSNAT_CLOSING},
-		{"both FINs", []step{client(SYN), client(ACK), client(FIN), backend(FIN), client(ACK)}, directorSnatStateSNAT_CLOSED},
-		{"new connection after FINs", []step{client(SYN), client(FIN), backend(FIN), client(SYN)}, directorSnatStateSNAT_SYN},
-		{"and it lasts", []step{client(SYN), client(FIN), backend(FIN), client(SYN), client(ACK)}, directorSnatStateSNAT_ESTABLISHED},
-		{"refused", []step{client(SYN), backend(RST)}, directorSnatStateSNAT_RESET},
-		{"under way after RST", []step{client(SYN), client(ACK), backend(RST), client(ACK)}, directorSnatStateSNAT_RESET},
-		{"backend goes on after RST", []step{client(SYN), client(ACK), client(RST), {true, ACK, 5}}, directorSnatStateSNAT_RESET},
-		{"client goes on after RST", []step{client(SYN), client(ACK), backend(RST), {false, ACK, 5}}, directorSnatStateSNAT_ESTABLISHED},
-		{"new connection after RST", []step{client(SYN), client(ACK), backend(RST), client(SYN)}, directorSnatStateSNAT_SYN},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			w, s, _ := snatWorld(true)
-			d := loadTestDirector(t, w)
-			for i, step := range test.steps {
-				if step.aged > 0 {
-					s.age(t, d, clientPort, step.aged)
-				}
-				send := s.says
-				if step.backend {
-					send = s.hears
-				}
-				if action := send(t, d, clientPort, step.flags); action == xdpDrop {
-					t.Fatalf("packet %d was dropped", i+1)
-				}
-			}
-			if got := s.state(t, d, clientPort); got != test.want {
-				t.Errorf("state is %d, want %d", got, test.want)
-			}
-		})
-	}
 }
 
 // An index that stands for another backend than when the flow began.
@@ -220,9 +198,9 @@ func testSNATStays(t *testing.T) {
 func testSNATReusedPortLeavesDrainingBackend(t *testing.T) {
 	w, s, _ := snatWorld(true)
 	d := loadTestDirector(t, w)
-	s.says(t, d, clientPort, packet.SYN)
-	s.says(t, d, clientPort, packet.FIN)
-	s.hears(t, d, clientPort, packet.FIN)
+	s.establish(t, d, clientPort)
+	s.says(t, d, clientPort, packet.FIN|packet.ACK)
+	s.hears(t, d, clientPort, packet.FIN|packet.ACK)
 	s.setBackend(t, d, 0, directorBackendStateBACKEND_DRAINING)
 	s.ring.Slots = []model.Slot{{Owner: 1, Next: 0}}
 	d.putRing(t, s.testService)
@@ -243,9 +221,7 @@ func fullBucket(t *testing.T) (d *testDirector, s scenario, more row) {
 	d = loadTestDirector(t, w)
 	d.putSNAT(t, snatSources[:1], model.PortRange{First: 10000, Last: 10015})
 	for i := range uint16(snatBucketSize) {
-		if s.says(t, d, clientPort+i, packet.SYN) != xdpTX || s.says(t, d, clientPort+i, packet.ACK) != xdpTX {
-			t.Fatalf("flow %d does not fit", i+1)
-		}
+		s.establish(t, d, clientPort+i)
 	}
 	more = row{name: "one more", in: build(ip(s.client, s.vip), s.segment4(clientPort+snatBucketSize, servicePort, packet.SYN))}
 	return d, s, more
@@ -268,7 +244,10 @@ func testSNATEviction(t *testing.T) {
 		{"half closed", directorSnatStateSNAT_CLOSING, 100, false},
 		{"established, idle", directorSnatStateSNAT_ESTABLISHED, 6000, false},
 		{"established, expired", directorSnatStateSNAT_ESTABLISHED, 8000, true},
+		{"answered this moment", directorSnatStateSNAT_ANSWERED, 0, false},
+		{"answered, and not acknowledged", directorSnatStateSNAT_ANSWERED, 3, true},
 		{"one way", directorSnatStateSNAT_ONE_WAY, 3, true},
+		{"both ways, for a moment", directorSnatStateSNAT_TRIED, 3, true},
 		{"two way", directorSnatStateSNAT_TWO_WAY, 100, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -307,8 +286,7 @@ func testSNATFlood(t *testing.T) {
 	d := loadTestDirector(t, w)
 	const established = 40
 	for i := range uint16(established) {
-		s.says(t, d, clientPort+i, packet.SYN)
-		s.says(t, d, clientPort+i, packet.ACK)
+		s.establish(t, d, clientPort+i)
 	}
 	before := d.flows(t)
 	for i := range 2000 {

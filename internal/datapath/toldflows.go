@@ -140,7 +140,7 @@ func (d *Datapath) remember(flows []waitingFlow, wait func(waitingFlow)) error {
 func (d *Datapath) tellingOf(flow *waitingFlow, now uint32) (t directorTelling, older bool, outcome directorToldOutcome) {
 	key := serviceKey{flow.Service.Segment.Key(), flow.Service.VIP, flow.Service.Protocol, flow.Service.Port}
 	s := d.services[key]
-	state := flowState(flow.State, flow.Service.Protocol)
+	state := flowState(&flow.RememberedFlow)
 	if s == nil {
 		return t, false, directorToldOutcomeTOLD_WAITS
 	}
@@ -160,12 +160,13 @@ func (d *Datapath) tellingOf(flow *waitingFlow, now uint32) (t directorTelling, 
 	}
 	age := flow.Age + uint32(time.Since(flow.since)>>30)
 	t.Entry = directorFlowEntry{
-		Seen: now - age, State: uint8(state), Epoch: d.entries.entries[b.index].Epoch, Backend: b.index, Service: s.index,
+		Seen: now - age, State: uint8(state), Since: uint8(now), Epoch: d.entries.entries[b.index].Epoch, Backend: b.index, Service: s.index, Next: flow.Next,
 		Source: addressBytes(flow.Source.Addr()), SourcePort: bigEndian16(flow.Source.Port()), DestinationPort: bigEndian16(flow.Port),
 	}
 	t.Hash = flowOf(s, &t.Entry).Hash(d.written.FlowSalt, model.AffinityFlow)
 	number := slotOf(s, header, &t.Entry)
-	older = state == directorFlowStateFLOW_ESTABLISHED && age < now && d.isOfOlder(s, slots[number], b.index)
+	goes := state == directorFlowStateFLOW_ESTABLISHED || state == directorFlowStateFLOW_PROVED
+	older = goes && age < now && d.isOfOlder(s, slots[number], b.index)
 	s.askFor(slots, number, b.index)
 	return t, older, directorToldOutcomeTOLD_NEW
 }

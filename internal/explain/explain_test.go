@@ -114,7 +114,7 @@ func TestSteps(t *testing.T) {
 			Destination: netip.AddrPortFrom(vip, 443), TTL: 64, Length: 40, Fragment: "first", ICMPError: true},
 		Service: &model.ExplainedService{Name: "web", ID: model.ServiceID{VIP: vip, Protocol: model.UDP, Port: model.PortRange{First: 443, Last: 443}}, Policy: model.RoundRobin,
 			SourceRange: &model.ExplainedSource{Range: netip.MustParsePrefix("198.51.100.0/24"), Of: 3}},
-		Memory:  &model.ExplainedMemory{Backend: a, State: "open", Age: model.Duration(1e9)},
+		Memory:  &model.ExplainedMemory{Backend: a, Class: "proved", State: "open", Age: model.Duration(1e9)},
 		Slot:    &model.ExplainedSlot{Number: 1, Of: 251, Candidates: []model.ExplainedCandidate{{Name: "a", Backend: a, State: model.Active, Generations: []model.ExplainedGeneration{{Number: 2}, {Number: 1, Backup: true}}}}},
 		Before:  &model.ExplainedSlot{Number: 2, Of: 251, Settling: true},
 		Backend: &model.ExplainedBackend{Name: "b", Backend: b, Mode: model.NAT, Interface: "eth1", NextHop: model.MAC{2, 0, 0, 0, 0, 2}, VLAN: 7, MTU: 1500, Source: netip.MustParseAddrPort("10.0.0.2:1024")}}

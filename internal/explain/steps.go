@@ -142,7 +142,7 @@ func memoryText(m *model.ExplainedMemory) string {
 	if m.Backend.IsValid() {
 		backend = EndText(m.Backend)
 	}
-	text := fmt.Sprintf("%s at %s, last packet %s ago", m.State, backend, time.Duration(m.Age).Round(time.Second))
+	text := fmt.Sprintf("%s (%s) at %s, last packet %s ago", m.State, m.Class, backend, time.Duration(m.Age).Round(time.Second))
 	if !m.Follows {
 		text += ", not followed"
 	}

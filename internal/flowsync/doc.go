@@ -7,8 +7,11 @@
 // and whose fingerprint they have written under their address where only directors can
 // write ([Identities]): who could tell flows could send them where they like.
 //
-// The application protocol that TLS agrees on is "weir-flows/1": the number changes with
-// the format. The one who dials sends nothing. The other one sends frames: the length of
+// The application protocol that TLS agrees on is "weir-flows/2": the number changes with
+// the format. A director also speaks "weir-flows/1" with one that knows no other. Only flows
+// that are sustained or proved are told (model.FlowClass); "weir-flows/1" does not say so, and
+// directors that spoke nothing else told of those of floods, too: what is heard by it is fresh.
+// The one who dials sends nothing. The other one sends frames: the length of
 // what follows, 4 bytes; a kind, 1 byte; and, in frames of flows, one flow after the
 // other. Numbers are in network order.
 //
@@ -19,7 +22,8 @@
 // A flow has these bytes, where addresses are 4 or 16:
 //
 //	1       bit 0: the client's and the VIP's address are IPv6; bit 1: the backend's is;
-//	        bits 2 and 3: model.RememberedState; others 0
+//	        bits 2 and 3: model.RememberedState; bit 4, not in weir-flows/1: the flow is
+//	        proved, otherwise it is sustained; others 0
 //	1       protocol of IP: 6 or 17
 //	2       age: since its last packet, in units of 2^30 ns
 //	4       segment: kind << 24 | id
@@ -27,5 +31,7 @@
 //	2       the port of the flow's packets
 //	2       the client's port
 //	2       the backend's port, 0: the packet's own
+//	4       not in weir-flows/1: TCP: the sequence number that the client goes on with, 0:
+//	        not known
 //	        the VIP, the client, the backend
 package flowsync

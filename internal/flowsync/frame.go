@@ -10,8 +10,28 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// protocol is what TLS agrees on.
-const protocol = "weir-flows/1"
+// version is of the format of flows.
+type version int
+
+const (
+	unclassed version = 1 // flows have neither a class nor a number
+	classed   version = 2
+)
+
+// protocols are what TLS agrees on, the one that is liked best first.
+var protocols = []string{classed.protocol(), unclassed.protocol()}
+
+func (v version) protocol() string { return fmt.Sprintf("weir-flows/%d", v) }
+
+// versionOf returns what TLS has agreed on; 0: none of them.
+func versionOf(protocol string) version {
+	for _, v := range []version{classed, unclassed} {
+		if v.protocol() == protocol {
+			return v
+		}
+	}
+	return 0
+}
 
 type frameKind uint8
 
@@ -24,7 +44,7 @@ const (
 const (
 	headerLength = 4
 	maxFrame     = 1 << 16 // of what the length counts
-	flowsAtOnce  = 512     // in a frame: at most 34,000 bytes
+	flowsAtOnce  = 512     // in a frame: at most 36,000 bytes
 )
 
 // frame is a header with no flows yet.
@@ -41,12 +61,15 @@ type telling struct {
 	flows int
 }
 
-// tellingsOf puts flows into frames.
-func tellingsOf(flows []model.RememberedFlow) (list []telling) {
+// tellingsOf puts flows into frames. Those that are fresh, or open, are told to nobody.
+func tellingsOf(flows []model.RememberedFlow, v version) (list []telling) {
+	flows = slices.DeleteFunc(slices.Clone(flows), func(f model.RememberedFlow) bool {
+		return f.Class == model.FreshFlow || f.State == model.FlowOpening
+	})
 	for some := range slices.Chunk(flows, flowsAtOnce) {
 		f := frame(frameFlows)
 		for i := range some {
-			f = appendFlow(f, &some[i])
+			f = appendFlow(f, &some[i], v)
 		}
 		list = append(list, telling{finish(f), len(some)})
 	}

@@ -8,7 +8,7 @@ import (
 
 // FuzzReadFrame: what a peer may send is refused, or read as one frame that would be written so.
 func FuzzReadFrame(f *testing.F) {
-	for _, t := range tellingsOf(some()) {
+	for _, t := range tellingsOf(some(), classed) {
 		f.Add(t.frame)
 		f.Add(append(frame(frameAll), t.frame...))
 		f.Add(t.frame[:len(t.frame)-1])
@@ -32,7 +32,7 @@ func FuzzReadFrame(f *testing.F) {
 			if again := finish(append(frame(kind), flows...)); !bytes.Equal(again, b[at:len(b)-rest.Len()]) {
 				t.Fatalf("% x is read as kind %d and % x", b[at:], kind, flows)
 			}
-			if _, err := readFlows(flows); err != nil && kind != frameFlows {
+			if _, err := readFlows(flows, classed); err != nil && kind != frameFlows {
 				t.Fatalf("a frame of kind %d has flows that cannot be read: %v", kind, err)
 			}
 		}

@@ -108,7 +108,8 @@ func (s *Sync) addressFor(other netip.Addr) net.Addr {
 	return nil
 }
 
-func (s *Sync) read(ctx context.Context, conn, raw net.Conn, p *peer) (heard bool, err error) {
+func (s *Sync) read(ctx context.Context, conn *tls.Conn, raw net.Conn, p *peer) (heard bool, err error) {
+	spoken := versionOf(conn.ConnectionState().NegotiatedProtocol)
 	reader, buffer := bufio.NewReaderSize(conn, maxFrame), []byte(nil)
 	for ctx.Err() == nil {
 		if err := raw.SetReadDeadline(time.Now().Add(silentTime)); err != nil {
@@ -128,7 +129,7 @@ func (s *Sync) read(ctx context.Context, conn, raw net.Conn, p *peer) (heard boo
 		case frameAll:
 			p.answered()
 		case frameFlows:
-			flows, err := readFlows(content)
+			flows, err := readFlows(content, spoken)
 			if err != nil {
 				s.countGarbage(p, err)
 				return heard, err

@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"math/big"
 	"net/netip"
+	"strings"
 	"time"
 )
 
@@ -56,15 +57,15 @@ var errStranger = errors.New("the certificate is not that of a director of the g
 // TLS is told to leave the judgement to this.
 func (s *Sync) secure(accepts func(fingerprint string) bool) *tls.Config {
 	return &tls.Config{
-		MinVersion: tls.VersionTLS13, NextProtos: []string{protocol}, Certificates: []tls.Certificate{s.certificate},
+		MinVersion: tls.VersionTLS13, NextProtos: protocols, Certificates: []tls.Certificate{s.certificate},
 		ClientAuth: tls.RequireAnyClientCert, InsecureSkipVerify: true, SessionTicketsDisabled: true,
 		VerifyConnection: func(state tls.ConnectionState) error {
 			if len(state.PeerCertificates) == 0 || !accepts(fingerprintOf(state.PeerCertificates[0].Raw)) {
 				return errStranger
 			}
 			// A client is not told of what it has offered alone: nothing was agreed on.
-			if state.NegotiatedProtocol != protocol {
-				return fmt.Errorf("the other end does not speak %s", protocol)
+			if versionOf(state.NegotiatedProtocol) == 0 {
+				return fmt.Errorf("the other end speaks none of %s", strings.Join(protocols, ", "))
 			}
 			return nil
 		},

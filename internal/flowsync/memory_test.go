@@ -28,7 +28,7 @@ func flowOf(port uint16, state model.RememberedState) model.RememberedFlow {
 	return model.RememberedFlow{
 		Service: model.ServiceID{VIP: netip.MustParseAddr("192.0.2.1"), Protocol: model.TCP, Port: model.PortRange{First: 80, Last: 90}},
 		Backend: netip.MustParseAddrPort("10.0.0.11:8080"), Source: netip.AddrPortFrom(netip.MustParseAddr("198.51.100.7"), port),
-		Port: 81, State: state, Age: 3,
+		Port: 81, Class: model.SustainedFlow, State: state, Age: 3, Next: 0xcafe0000 + uint32(port),
 	}
 }
 

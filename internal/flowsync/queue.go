@@ -13,6 +13,7 @@ const queueMost = 8 << 20
 type queue struct {
 	wake    chan struct{}  // has something when there is something
 	dropped *atomic.Uint64 // how often it has become too long
+	version version        // that the director understands
 
 	mu       sync.Mutex
 	tellings []telling
@@ -20,8 +21,8 @@ type queue struct {
 	again    bool
 }
 
-func newQueue(dropped *atomic.Uint64) *queue {
-	return &queue{wake: make(chan struct{}, 1), dropped: dropped}
+func newQueue(dropped *atomic.Uint64, v version) *queue {
+	return &queue{wake: make(chan struct{}, 1), dropped: dropped, version: v}
 }
 
 func (q *queue) add(tellings []telling) {

@@ -15,13 +15,15 @@ const (
 	flowIPv6     = 1 << 0
 	backendIPv6  = 1 << 1
 	stateShift   = 2
-	flagsKnown   = flowIPv6 | backendIPv6 | 3<<stateShift
-	fixedLength  = 18 // before the addresses
+	provedFlow   = 1 << 4
+	flagsKnown   = flowIPv6 | backendIPv6 | 3<<stateShift // of unclassed
+	fixedLength  = 18                                     // before the addresses, of unclassed
+	numberLength = 4                                      // behind that, of classed
 	segmentKinds = model.SegmentGeneve
 )
 
 // appendFlow writes a flow behind others.
-func appendFlow(b []byte, f *model.RememberedFlow) []byte {
+func appendFlow(b []byte, f *model.RememberedFlow, v version) []byte {
 	flags := uint8(f.State) << stateShift
 	if f.Service.VIP.Is6() {
 		flags |= flowIPv6
@@ -29,11 +31,17 @@ func appendFlow(b []byte, f *model.RememberedFlow) []byte {
 	if f.Backend.Addr().Is6() {
 		flags |= backendIPv6
 	}
+	if v == classed && f.Class == model.ProvedFlow {
+		flags |= provedFlow
+	}
 	b = append(b, flags, uint8(f.Service.Protocol))
 	b = binary.BigEndian.AppendUint16(b, uint16(min(f.Age, math.MaxUint16)))
 	b = binary.BigEndian.AppendUint32(b, f.Service.Segment.Key())
 	for _, port := range []uint16{f.Service.Port.First, f.Service.Port.Last, f.Port, f.Source.Port(), f.Backend.Port()} {
 		b = binary.BigEndian.AppendUint16(b, port)
+	}
+	if v == classed {
+		b = binary.BigEndian.AppendUint32(b, f.Next)
 	}
 	b = append(b, f.Service.VIP.AsSlice()...)
 	b = append(b, f.Source.Addr().AsSlice()...)
@@ -43,8 +51,12 @@ func appendFlow(b []byte, f *model.RememberedFlow) []byte {
 var errCutShort = errors.New("a flow is cut short")
 
 // readFlow reads the first flow, and returns what is behind it.
-func readFlow(b []byte) (f model.RememberedFlow, rest []byte, err error) {
-	if len(b) < fixedLength {
+func readFlow(b []byte, v version) (f model.RememberedFlow, rest []byte, err error) {
+	fixed, known := fixedLength, flagsKnown
+	if v == classed {
+		fixed, known = fixedLength+numberLength, flagsKnown|provedFlow
+	}
+	if len(b) < fixed {
 		return f, nil, errCutShort
 	}
 	flags, segment := b[0], binary.BigEndian.Uint32(b[4:])
@@ -56,14 +68,20 @@ func readFlow(b []byte) (f model.RememberedFlow, rest []byte, err error) {
 		},
 		Port: port(2), State: model.RememberedState(flags >> stateShift & 3), Age: uint32(binary.BigEndian.Uint16(b[2:])),
 	}
-	vip, rest, vipErr := readAddress(b[fixedLength:], flags&flowIPv6 != 0)
+	if v == classed {
+		f.Class, f.Next = model.SustainedFlow, binary.BigEndian.Uint32(b[fixedLength:])
+		if flags&provedFlow != 0 {
+			f.Class = model.ProvedFlow
+		}
+	}
+	vip, rest, vipErr := readAddress(b[fixed:], flags&flowIPv6 != 0)
 	source, rest, sourceErr := readAddress(rest, flags&flowIPv6 != 0)
 	backend, rest, backendErr := readAddress(rest, flags&backendIPv6 != 0)
 	if err := cmp.Or(vipErr, sourceErr, backendErr); err != nil {
 		return f, nil, err
 	}
 	f.Service.VIP, f.Source, f.Backend = vip, netip.AddrPortFrom(source, port(3)), netip.AddrPortFrom(backend, port(4))
-	return f, rest, check(&f, flags)
+	return f, rest, check(&f, flags, uint8(known))
 }
 
 func readAddress(b []byte, ipv6 bool) (netip.Addr, []byte, error) {
@@ -79,10 +97,10 @@ func readAddress(b []byte, ipv6 bool) (netip.Addr, []byte, error) {
 }
 
 // check refuses what no director writes.
-func check(f *model.RememberedFlow, flags uint8) error {
+func check(f *model.RememberedFlow, flags, known uint8) error {
 	ports := f.Service.Port
 	switch {
-	case flags&^flagsKnown != 0:
+	case flags&^known != 0:
 		return fmt.Errorf("a flow has the flags %#x", flags)
 	case f.Service.Protocol != model.TCP && f.Service.Protocol != model.UDP:
 		return fmt.Errorf("a flow is of protocol %d", uint8(f.Service.Protocol))
@@ -97,10 +115,10 @@ func check(f *model.RememberedFlow, flags uint8) error {
 }
 
 // readFlows reads all flows of a frame.
-func readFlows(b []byte) (flows []model.RememberedFlow, err error) {
+func readFlows(b []byte, v version) (flows []model.RememberedFlow, err error) {
 	for len(b) > 0 {
 		var f model.RememberedFlow
-		if f, b, err = readFlow(b); err != nil {
+		if f, b, err = readFlow(b, v); err != nil {
 			return nil, err
 		}
 		flows = append(flows, f)

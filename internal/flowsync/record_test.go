@@ -14,53 +14,89 @@ func some() []model.RememberedFlow {
 	tcp.Service.Segment = model.Segment{Kind: model.SegmentVXLAN, ID: 5000}
 	udp := model.RememberedFlow{
 		Service: model.ServiceID{VIP: netip.MustParseAddr("2001:db8::53"), Protocol: model.UDP},
-		Backend: netip.MustParseAddrPort("10.0.0.1:0"), Source: netip.MustParseAddrPort("[2001:db8:9::1]:53"), Port: 65535, State: model.FlowOpen, Age: 65535,
+		Backend: netip.MustParseAddrPort("10.0.0.1:0"), Source: netip.MustParseAddrPort("[2001:db8:9::1]:53"), Port: 65535, Class: model.ProvedFlow, State: model.FlowOpen, Age: 65535,
 	}
 	mapped := flowOf(1, model.FlowOpen)
 	mapped.Backend = netip.MustParseAddrPort("[fd00::1]:1")
 	return []model.RememberedFlow{tcp, udp, mapped}
 }
 
+// versions are those that are spoken.
+var versions = []version{unclassed, classed}
+
+// as is a flow as a version can tell it.
+func as(f model.RememberedFlow, v version) model.RememberedFlow {
+	if v == unclassed {
+		f.Class, f.Next = model.FreshFlow, 0
+	}
+	return f
+}
+
+// What is told in the version without classes may be of a flood, so it is fresh.
 func TestFlowsAreReadAsWritten(t *testing.T) {
-	var b []byte
-	for _, f := range some() {
-		b = appendFlow(b, &f)
-	}
-	read, err := readFlows(b)
-	if err != nil || len(read) != 3 {
-		t.Fatalf("read %d flows, %v", len(read), err)
-	}
-	for i, f := range some() {
-		if read[i] != f {
-			t.Errorf("read %+v, want %+v", read[i], f)
+	for _, v := range versions {
+		var b []byte
+		for _, f := range some() {
+			b = appendFlow(b, &f, v)
+		}
+		read, err := readFlows(b, v)
+		if err != nil || len(read) != 3 {
+			t.Fatalf("%s: read %d flows, %v", v.protocol(), len(read), err)
+		}
+		for i, f := range some() {
+			if read[i] != as(f, v) {
+				t.Errorf("%s: read %+v, want %+v", v.protocol(), read[i], as(f, v))
+			}
+		}
+		for cut := 1; cut < len(b); cut++ {
+			if flows, err := readFlows(b[:cut], v); err == nil && len(flows) == 3 {
+				t.Errorf("%s: %d of %d bytes are read as all flows", v.protocol(), cut, len(b))
+			}
+		}
+		old := some()[0]
+		old.Age = 1 << 20
+		read, err = readFlows(appendFlow(nil, &old, v), v)
+		if err != nil || read[0].Age != 65535 {
+			t.Errorf("%s: an age of 2^20 is read as %d, %v, want the largest", v.protocol(), read[0].Age, err)
 		}
 	}
-	for cut := 1; cut < len(b); cut++ {
-		if flows, err := readFlows(b[:cut]); err == nil && len(flows) == 3 {
-			t.Errorf("%d of %d bytes are read as all flows", cut, len(b))
+}
+
+// TestFreshFlowsAreNotTold: what may be of a flood is told to nobody.
+func TestFreshFlowsAreNotTold(t *testing.T) {
+	fresh, open := flowOf(1, model.FlowOpen), flowOf(2, model.FlowOpen)
+	fresh.Class = model.FreshFlow
+	for _, v := range versions {
+		list := tellingsOf([]model.RememberedFlow{fresh, open, fresh}, v)
+		if len(list) != 1 || list[0].flows != 1 {
+			t.Fatalf("%s: %d frames, want one with one flow", v.protocol(), len(list))
 		}
-	}
-	old := some()[0]
-	old.Age = 1 << 20
-	read, err = readFlows(appendFlow(nil, &old))
-	if err != nil || read[0].Age != 65535 {
-		t.Errorf("an age of 2^20 is read as %d, %v, want the largest", read[0].Age, err)
+		flows, err := readFlows(list[0].frame[headerLength+1:], v)
+		if err != nil || len(flows) != 1 || flows[0] != as(open, v) {
+			t.Errorf("%s: %+v is told, error %v", v.protocol(), flows, err)
+		}
 	}
 }
 
 // FuzzReadFlows: whatever comes, it is refused or written again as it was.
 func FuzzReadFlows(f *testing.F) {
-	for _, flow := range some() {
-		f.Add(appendFlow(nil, &flow))
+	for _, v := range versions {
+		for _, flow := range some() {
+			f.Add(appendFlow(nil, &flow, v), v == classed)
+		}
 	}
-	f.Fuzz(func(t *testing.T, b []byte) {
-		flows, err := readFlows(b)
+	f.Fuzz(func(t *testing.T, b []byte, withClass bool) {
+		v := unclassed
+		if withClass {
+			v = classed
+		}
+		flows, err := readFlows(b, v)
 		if err != nil {
 			return
 		}
 		var again []byte
 		for i := range flows {
-			again = appendFlow(again, &flows[i])
+			again = appendFlow(again, &flows[i], v)
 		}
 		if !bytes.Equal(b, again) {
 			t.Errorf("% x is read as %+v and written as % x", b, flows, again)

@@ -156,7 +156,7 @@ func TestStrangers(t *testing.T) {
 
 // TestGarbage: what no director says ends the connection, and is counted.
 func TestGarbage(t *testing.T) {
-	good := appendFlow(frame(frameFlows), new(flowOf(1, model.FlowOpen)))
+	good := appendFlow(frame(frameFlows), new(flowOf(1, model.FlowOpen)), classed)
 	for name, garbage := range map[string][]byte{
 		"too long":      {0xff, 0xff, 0xff, 0xff},
 		"empty":         {0, 0, 0, 0},
@@ -182,7 +182,7 @@ func TestGarbage(t *testing.T) {
 					t.Fatal(err)
 				}
 				conn := tls.Server(raw, teller.secure(func(shown string) bool { return shown == hearer.Fingerprint() }))
-				if _, err := conn.Write(append(finish(appendFlow(frame(frameFlows), new(flowOf(1, model.FlowOpen)))), garbage...)); err != nil {
+				if _, err := conn.Write(append(finish(appendFlow(frame(frameFlows), new(flowOf(1, model.FlowOpen)), classed)), garbage...)); err != nil {
 					t.Fatal(err)
 				}
 				conn.SetReadDeadline(time.Now().Add(20 * time.Second))
@@ -201,6 +201,49 @@ func TestGarbage(t *testing.T) {
 	}
 }
 
+// TestOlderVersion: one that knows no classes is told what it understands.
+func TestOlderVersion(t *testing.T) {
+	d, port := newDirectory(), freePort(t)
+	m := newMemory()
+	fresh := flowOf(7, model.FlowOpen)
+	fresh.Class = model.FreshFlow
+	m.learn(flowOf(1, model.FlowOpen), fresh)
+	s, other := start(t, d, m, 1), start(t, d, newMemory(), 2)
+	s.joinGroup(1, 2, port)
+	before := other.secure(func(shown string) bool { return shown == s.Fingerprint() })
+	before.NextProtos = []string{"weir-flows/1"}
+	var conn *tls.Conn
+	eventually(t, "somebody listens", func() bool {
+		raw, err := dial(2, 1, port)
+		if err == nil {
+			conn = tls.Client(raw, before)
+			err = conn.Handshake()
+		}
+		return err == nil
+	})
+	defer conn.Close()
+	conn.SetDeadline(time.Now().Add(20 * time.Second))
+	var told []model.RememberedFlow
+	var buffer []byte
+	for {
+		kind, content, err := readFrame(conn, &buffer)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if kind == frameAll {
+			break
+		}
+		flows, err := readFlows(content, unclassed)
+		if err != nil {
+			t.Fatalf("it is told what it does not understand: %v", err)
+		}
+		told = append(told, flows...)
+	}
+	if len(told) != 1 || told[0] != as(flowOf(1, model.FlowOpen), unclassed) {
+		t.Errorf("it is told %+v", told)
+	}
+}
+
 // TestVersions: directors of another format are neither told nor heard.
 func TestVersions(t *testing.T) {
 	d, port := newDirectory(), freePort(t)
@@ -208,7 +251,7 @@ func TestVersions(t *testing.T) {
 	m.learn(flowOf(1, model.FlowOpen))
 	s, other := start(t, d, m, 1), start(t, d, newMemory(), 2)
 	s.joinGroup(1, 2, port)
-	for _, protocols := range [][]string{{"weir-flows/2"}, nil} {
+	for _, protocols := range [][]string{{"weir-flows/3"}, nil} {
 		before := s.Strangers()
 		later := other.secure(func(string) bool { return true })
 		later.NextProtos, later.VerifyConnection = protocols, nil
@@ -228,7 +271,7 @@ func TestVersions(t *testing.T) {
 		eventually(t, "it is refused", func() bool { return s.Strangers() > before })
 	}
 	listener, err := tls.Listen("tcp", netip.AddrPortFrom(member(2), port).String(), &tls.Config{
-		Certificates: []tls.Certificate{other.certificate}, NextProtos: []string{"weir-flows/2"}, ClientAuth: tls.RequestClientCert})
+		Certificates: []tls.Certificate{other.certificate}, NextProtos: []string{"weir-flows/3"}, ClientAuth: tls.RequestClientCert})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -316,7 +359,7 @@ func TestSlowDirector(t *testing.T) {
 		if kind != frameFlows {
 			continue
 		}
-		flows, err := readFlows(content)
+		flows, err := readFlows(content, classed)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -71,7 +71,7 @@ func (t *teller) follow(ctx context.Context) {
 }
 
 func (t *teller) spread(ctx context.Context, news []model.RememberedFlow, untold bool) {
-	tellings := tellingsOf(news)
+	tellings := map[version][]telling{classed: tellingsOf(news, classed)}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if ctx.Err() != nil {
@@ -82,8 +82,11 @@ func (t *teller) spread(ctx context.Context, news []model.RememberedFlow, untold
 		if untold {
 			q.everything()
 		}
-		if len(tellings) > 0 {
-			q.add(tellings)
+		if _, made := tellings[q.version]; !made {
+			tellings[q.version] = tellingsOf(news, q.version)
+		}
+		if some := tellings[q.version]; len(some) > 0 {
+			q.add(some)
 		}
 	}
 }
@@ -91,10 +94,10 @@ func (t *teller) spread(ctx context.Context, news []model.RememberedFlow, untold
 func (t *teller) close() { t.done.Wait() }
 
 // tell writes to one who has dialled until that one goes or is too slow.
-func (t *teller) tell(ctx context.Context, conn net.Conn, p *peer) error {
+func (t *teller) tell(ctx context.Context, conn *tls.Conn, p *peer) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	q := newQueue(&p.dropped)
+	q := newQueue(&p.dropped, versionOf(conn.ConnectionState().NegotiatedProtocol))
 	t.join(q)
 	defer t.leave(q)
 	go func() { cancel(awaitEnd(conn)) }()
@@ -120,7 +123,7 @@ func (t *teller) tell(ctx context.Context, conn net.Conn, p *peer) error {
 func (t *teller) empty(q *queue, conn net.Conn, p *peer) error {
 	tellings, everything := q.take()
 	if everything {
-		if err := t.tellAll(conn, p); err != nil {
+		if err := t.tellAll(conn, p, q.version); err != nil {
 			return err
 		}
 	}
@@ -133,10 +136,10 @@ func (t *teller) empty(q *queue, conn net.Conn, p *peer) error {
 	return nil
 }
 
-func (t *teller) tellAll(conn net.Conn, p *peer) error {
+func (t *teller) tellAll(conn net.Conn, p *peer, v version) error {
 	var broken error
 	err := t.memory.RememberedFlows(func(some []model.RememberedFlow) bool {
-		for _, telling := range tellingsOf(some) {
+		for _, telling := range tellingsOf(some, v) {
 			if broken = write(conn, telling.frame); broken != nil {
 				return false
 			}

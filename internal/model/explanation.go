@@ -117,6 +117,7 @@ type ExplainedSource struct {
 // ExplainedMemory is what a director remembers of a flow.
 type ExplainedMemory struct {
 	Backend netip.AddrPort `json:"backend"`      // invalid: of one that is gone
+	Class   string         `json:"class"`        // fresh, sustained or proved
 	State   string         `json:"state"`        // as enum flow_state or snat_state names it
 	Age     Duration       `json:"age,omitzero"` // since its last packet
 	Follows bool           `json:"follows"`      // the packet goes there

@@ -10,16 +10,35 @@ type RememberedFlow struct {
 	Backend netip.AddrPort // port 0: the packet's own
 	Source  netip.AddrPort // the client
 	Port    uint16         // that it sends to: one of the service's
+	Class   FlowClass
 	State   RememberedState
 	Age     uint32 // since its last packet, in units of 2^30 ns
+	Next    uint32 // TCP: the sequence number that the client goes on with; 0: not known
+}
+
+// FlowClass is how far what was seen of a flow shows that it is one, and not a packet that
+// somebody has made up: see bpf/proof.h.
+type FlowClass uint8
+
+// The classes of flows.
+const (
+	FreshFlow     FlowClass = 0 // it may be one of a flood: it gives way to others, and is told to nobody
+	SustainedFlow FlowClass = 1 // one side of it was seen to go on for a while
+	ProvedFlow    FlowClass = 2 // both sides have sent what only they can
+)
+
+// String is the word that people read.
+func (c FlowClass) String() string {
+	return [...]string{"fresh", "sustained", "proved"}[min(c, ProvedFlow)]
 }
 
 // RememberedState is how far a flow has come, by what its client has sent.
 type RememberedState uint8
 
-// The states of flows that directors tell each other. What begins is not told.
+// The states of flows. One that opens is not told.
 const (
-	FlowOpen    RememberedState = 1 // TCP: established; UDP: at least two datagrams
+	FlowOpen    RememberedState = 1 // TCP: more than SYNs; UDP: at least two datagrams
 	FlowClosing RememberedState = 2 // TCP: a FIN
 	FlowReset   RememberedState = 3 // TCP: a RST
+	FlowOpening RememberedState = 4 // TCP: nothing but SYNs; UDP: one datagram
 )

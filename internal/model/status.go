@@ -43,6 +43,7 @@ type ReporterStatus struct {
 // FlowStatus is what the director remembers of flows.
 type FlowStatus struct {
 	Remembered int       `json:"remembered"` // flows, now
+	Fresh      int       `json:"fresh"`      // of these: they may be of a flood, and give way to others
 	Settling   int       `json:"settling"`   // slots without candidates other than owner and backup, whose flows may be of several backends
 	Events     []Tallied `json:"events"`     // every event, in the order of enum flow_event
 	Told       []Tallied `json:"told"`       // what became of flows that other directors have told, in the order of enum told_outcome

@@ -1,0 +1,135 @@
+package datapath
+
+import (
+	"testing"
+	"unsafe"
+
+	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/packet"
+)
+
+// TestFormatsHold: versions before the classes (bpf/proof.h), and after them, have flow memory
+// and full NAT's table in common. So the names of their formats, and the places of what both
+// write, stay what they are.
+func TestFormatsHold(t *testing.T) {
+	spec, err := directorSpec(Options{Limits: smallLimits})
+	must(t, err)
+	flows, err := stateHash(spec, directorMapFlows)
+	must(t, err)
+	snat, err := snatHash(spec)
+	must(t, err)
+	if flows != "7248a15afff91a2a" || snat != "f48e15cb1978682d" {
+		t.Errorf("the formats of flow memory and full NAT's table are named %s and %s", flows, snat)
+	}
+	var e directorFlowEntry
+	var f directorSnatFlow
+	for _, field := range []struct {
+		name     string
+		at, want uintptr
+	}{
+		{"an entry of flow memory", unsafe.Sizeof(e), 40},
+		{"its seen", unsafe.Offsetof(e.Seen), 0},
+		{"its state", unsafe.Offsetof(e.State), 4},
+		{"its epoch", unsafe.Offsetof(e.Epoch), 5},
+		{"its turn", unsafe.Offsetof(e.Turn), 6},
+		{"its backend", unsafe.Offsetof(e.Backend), 8},
+		{"its service", unsafe.Offsetof(e.Service), 12},
+		{"its source", unsafe.Offsetof(e.Source), 16},
+		{"its source port", unsafe.Offsetof(e.SourcePort), 32},
+		{"its destination port", unsafe.Offsetof(e.DestinationPort), 34},
+		{"a flow of full NAT", unsafe.Sizeof(f), 64},
+		{"its seen", unsafe.Offsetof(f.Seen), 0},
+		{"its state", unsafe.Offsetof(f.State), 4},
+		{"its FINs", unsafe.Offsetof(f.Fins), 5},
+		{"its epoch", unsafe.Offsetof(f.Epoch), 6},
+		{"its hash", unsafe.Offsetof(f.Hash), 8},
+		{"its backend", unsafe.Offsetof(f.Backend), 12},
+		{"its client", unsafe.Offsetof(f.Client), 16},
+		{"its VIP", unsafe.Offsetof(f.Vip), 32},
+		{"its segment", unsafe.Offsetof(f.Segment), 48},
+		{"its client's port", unsafe.Offsetof(f.ClientPort), 52},
+		{"its VIP's port", unsafe.Offsetof(f.VipPort), 54},
+		{"what it asks for", unsafe.Offsetof(f.Asked), 56},
+	} {
+		if field.at != field.want {
+			t.Errorf("%s is %d, want %d", field.name, field.at, field.want)
+		}
+	}
+}
+
+// asBefore is an entry as a version without classes leaves it.
+func asBefore(e *directorFlowEntry, state directorFlowState) {
+	e.State, e.Since, e.Next = uint8(state), 0, 0
+}
+
+// TestFlowsOfBeforeAreKept: what a version without classes remembers goes on in another one with
+// the same tables, and is not fresh if it was established.
+func TestFlowsOfBeforeAreKept(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	addNeighbours(t, 4)
+	onCPU(t, 0, func() { testFlowsOfBefore(t) })
+}
+
+func testFlowsOfBefore(t *testing.T) {
+	d := openVersion(t, nil)
+	must(t, d.Set(tableOf(1, 3, 0)))
+	must(t, d.Set(tableOf(1, 3, 1))) // its slots settle
+	backend := d.sends(t, packet.SYN)
+	d.sends(t, packet.ACK)
+	for i := range d.flows.entries {
+		if e := &d.flows.entries[i]; e.State > uint8(directorFlowStateFLOW_CLAIMED) {
+			asBefore(e, directorFlowStateFLOW_ESTABLISHED)
+		}
+	}
+	must(t, d.Close())
+	d = openVersion(t, otherABI)
+	must(t, d.Set(tableOf(1, 3, 2)))
+	if to := d.sends(t, packet.ACK); to != backend {
+		t.Errorf("the connection went from %v to %v", backend, to)
+	}
+	var classes []model.FlowClass
+	must(t, d.RememberedFlows(func(some []model.RememberedFlow) bool {
+		for i := range some {
+			classes = append(classes, some[i].Class)
+			if some[i].Next == 0 {
+				t.Error("its packet has not taught the number that the client goes on with")
+			}
+		}
+		return true
+	}))
+	if len(classes) != 1 || classes[0] != model.SustainedFlow {
+		t.Errorf("flows of classes %v are remembered, want one that is sustained", classes)
+	}
+}
+
+// Full NAT goes on with flows that a version without numbers has left, whatever they had come
+// to, and learns their numbers.
+func testSNATOfBefore(t *testing.T) {
+	for state, want := range map[directorSnatState]directorSnatState{
+		directorSnatStateSNAT_SYN:         directorSnatStateSNAT_ESTABLISHED, // its SYN-ACK came in time of that version
+		directorSnatStateSNAT_ESTABLISHED: directorSnatStateSNAT_ESTABLISHED,
+		directorSnatStateSNAT_CLOSING:     directorSnatStateSNAT_CLOSING,
+	} {
+		w, s, _ := snatWorld(true)
+		d := loadTestDirector(t, w)
+		s.says(t, d, clientPort, packet.SYN)
+		at, e := s.flowOf(t, d, clientPort)
+		e.State, e.Proof, e.Asked = uint8(state), 0, directorSnatAsked{}
+		if state == directorSnatStateSNAT_CLOSING {
+			e.Fins = twinBackend
+		}
+		d.setFlow(t, at, e.directorSnatFlow)
+		s.says(t, d, clientPort, packet.ACK)
+		s.hears(t, d, clientPort, packet.ACK)
+		if got := s.state(t, d, clientPort); got != want {
+			t.Errorf("state %d of before has become %d, want %d", state, got, want)
+		}
+		far := packet.TCPHeader{Src: clientPort, Dst: servicePort, Seq: clientISN + 1<<30, Flags: packet.RST}
+		d.run(t, build(ip(s.client, s.vip), far), 0)
+		if got := s.state(t, d, clientPort); got != want {
+			t.Errorf("a RST of somebody who guesses has made state %d of %d", got, want)
+		}
+	}
+}
