@@ -142,8 +142,9 @@ static __noinline __u32 move_flow(const struct settings *settings, const struct 
  * both have said what only they can. Another CPU fills the flow's bucket: it has given the place
  * to nobody else, because the flow has just been seen.
  */
-static __noinline int note_syn_ack(const struct settings *settings, const struct packet *packet,
-				   const struct flow *flow, __u32 service, __u32 index)
+static __always_inline int note_syn_ack(const struct settings *settings,
+					const struct packet *packet, const struct flow *flow,
+					__u32 service, __u32 index)
 {
 	struct flow_hunt hunt = {
 		.settings = settings,
