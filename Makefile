@@ -94,6 +94,10 @@ test: deps-test build venv ## run every test, as root: pure, packet tables, lab
 	$(private) go test -timeout 20m -p 4 $(ARGS) ./internal/datapath $$(go list ./... | grep -v '/test$$') || status=$$?; \
 	exit $$status
 
+.PHONY: cases
+cases: deps-test build venv ## try again what attackers and operators have found, and say of each whether it is right now: ARGS="-run B6"
+	@$(private) go run ./test/cases $(ARGS)
+
 .PHONY: test-kernels
 test-kernels: deps-build deps-kernels ## run the packet tables on Debian's 6.1 and 6.12 kernels (qemu)
 	@go run ./test/kernels $(ARGS)
