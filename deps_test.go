@@ -125,6 +125,7 @@ var mayImport = map[string][]string{
 	"bench/compare":      {"bench/record", "perf"},
 	"bench/machine":      {"bench/record"},
 	"bench/report":       {"bench/record", "plot"},
+	"test/cases":         {},
 	"test/kernels":       {},
 	"test/kernels/guest": {"netlink", "sys"},
 

@@ -36,7 +36,7 @@ type lab struct {
 	director *netlab.Host
 	backends []*netlab.Host
 
-	directorRoute func(to, via string) // sets a route of the director's
+	directorRoute func(to, via string) // sets a route of the director's; nil: as on all hosts
 }
 
 // size is what differs between labs.
@@ -85,7 +85,6 @@ func newLab(t *testing.T, s size) *lab {
 	l.Link(l.client, near, netlab.LinkOptions{MTU: s.clientMTU,
 		A: []string{"10.0.0.2/24", "fd00::2/64"}, B: []string{"10.0.0.1/24", "fd00::1/64"}})
 	l.Link(l.router, l.lan, netlab.LinkOptions{MTU: s.lanMTU, A: lanPrefixes(routerHost)})
-	l.directorRoute = func(to, via string) { l.director.Route(to, via) }
 	if s.uplink == nil {
 		s.uplink = func(l *lab) {
 			l.Link(l.director, l.lan, netlab.LinkOptions{MTU: s.lanMTU, XDP: true, A: lanPrefixes(directorHost, snatHost)})
@@ -110,7 +109,11 @@ func (l *lab) route(vips bool) {
 		if vips {
 			l.router.Route(map[bool]string{false: "192.0.2.0/24", true: "2001:db8::/64"}[six], director)
 		}
-		l.directorRoute("default", router)
+		if l.directorRoute != nil {
+			l.directorRoute("default", router)
+		} else {
+			l.director.Route("default", router)
+		}
 		for i, b := range l.backends {
 			b.Route("default", router)
 			own := lanAddress(natHost+i, six)

@@ -218,7 +218,7 @@ func TestMistakes(t *testing.T) {
 		{[]string{"frobnicate"}, exitUsage, `weir: unknown command "frobnicate" for "weir"`},
 		{[]string{"run", "--speed"}, exitUsage, "weir: unknown flag: --speed (see weir run --help)"},
 		{[]string{"run", "now"}, exitUsage, `weir: unknown command "now" for "weir run"`},
-		{[]string{"services", "-o", "xml"}, exitUsage, `weir: unknown output "xml" (one of json, table, yaml)`},
+		{[]string{"services", "-o", "xml"}, exitUsage, `weir: unknown output "xml" (one of json, table, wide, yaml)`},
 		{[]string{"run", "--log-format", "xml"}, exitUsage, `weir: unknown log format "xml" (one of json, text)`},
 		{[]string{"doctor", "--role", "client"}, exitUsage, `weir: unknown role "client" (one of agent, auto, director)`},
 		{[]string{"run", "-c", dir + "/none.yaml"}, exitFailed, "weir: there is no " + dir + "/none.yaml; name one with -c"},
@@ -227,7 +227,8 @@ func TestMistakes(t *testing.T) {
 			"weir: " + bad + ":2: services[0].vip: is required (an IP address)",
 			bad + ":2: services[0].protocol: is required (tcp or udp)",
 			bad + ":2: services[0].port: is required (443, 8000-8100 or all)",
-			bad + ":2: services[0].mode: is required (l2dsr, ipip, gue or nat)"}, "\n")},
+			bad + ":2: services[0].mode: is required (l2dsr, ipip, gue, nat or redirect)",
+			bad + ":2: services[0].backends: is required (a list; an empty one is [])"}, "\n")},
 		{[]string{"run", "-c", agentOnly}, exitFailed, "weir: " + agentOnly +
 			": director.interfaces: is empty; name those that clients' packets come in by"},
 		{[]string{"status", "--socket", dir + "/none.sock"}, exitUnreachable, "weir: nobody listens on " + dir +
