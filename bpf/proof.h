@@ -139,8 +139,8 @@ static __always_inline int proof_proves(const struct proof_numbers *numbers,
 		return 0;
 	if (segment->from == PROOF_CLIENT)
 		return acknowledged == numbers->backend;
-	return segment->length || (acknowledged != numbers->client &&
-				   acknowledged - numbers->client <= PROOF_AFTER);
+	return segment->length ||
+	       (acknowledged != numbers->client && acknowledged - numbers->client <= PROOF_AFTER);
 }
 
 /*

@@ -351,8 +351,8 @@ struct settings {
 	__u64 flow_salt;    /* keys the hash that chooses its buckets */
 	__u32 flow_buckets; /* per CPU */
 	__u32 wait_rate;    /* later fragments that wait, per second and CPU: see group.h */
-	__u32 flow_share;   /* how many places of a bucket of flow memory one service may have ... */
-	__u32 snat_share;   /* ... and of full NAT's */
+	__u32 flow_share; /* how many places of a bucket of flow memory one service may have ... */
+	__u32 snat_share; /* ... and of full NAT's */
 };
 
 /*
