@@ -219,18 +219,22 @@ static __always_inline __u32 flow_rank(const struct flow_entry *entry, const str
 	return FLOW_PLACE_UNANSWERED + age * 2;
 }
 
-/* By bpf_loop (Linux 5.17), whose body the verifier walks once. */
-static long flow_scan_place(__u32 i, struct flow_scan *scan)
+/* A place of the bucket, where it is better than those before it. */
+static __always_inline void flow_consider(struct flow_scan *scan, __u32 place, __u32 rank)
 {
-	__u32 place = i % FLOW_WAYS;
-	const struct flow_entry *entry = &scan->bucket->entries[place];
-	__u32 rank = flow_rank(entry, scan);
-
 	scan->ranks |= rank;
 	if (rank > scan->rank) {
 		scan->rank = rank;
 		scan->place = place;
 	}
+}
+
+/* By bpf_loop (Linux 5.17), whose body the verifier walks once. */
+static long flow_scan_place(__u32 i, struct flow_scan *scan)
+{
+	__u32 place = i % FLOW_WAYS;
+
+	flow_consider(scan, place, flow_rank(&scan->bucket->entries[place], scan));
 	return 0;
 }
 
@@ -246,10 +250,14 @@ static long flow_count_place(__u32 i, struct flow_scan *scan)
 /* The same where the service has its share of the bucket: only what is its own gives way. */
 static long flow_scan_own(__u32 i, struct flow_scan *scan)
 {
-	if (scan->bucket->entries[i % FLOW_WAYS].service != scan->service ||
-	    flow_rank(&scan->bucket->entries[i % FLOW_WAYS], scan) == FLOW_PLACE_FREE)
+	__u32 place = i % FLOW_WAYS, rank;
+
+	if (scan->bucket->entries[place].service != scan->service)
 		return 0;
-	return flow_scan_place(i, scan);
+	rank = flow_rank(&scan->bucket->entries[place], scan);
+	if (rank != FLOW_PLACE_FREE)
+		flow_consider(scan, place, rank);
+	return 0;
 }
 
 /* Chooses a place, within the service's share of the bucket. Returns whether there is one. */
