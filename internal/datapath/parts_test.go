@@ -256,9 +256,10 @@ func TestRenamedInterface(t *testing.T) {
 			value, err := os.ReadFile("/proc/sys/net/ipv4/conf/wan0/forwarding")
 			return err == nil && string(value) == "1\n"
 		})
-		if got := d.Renamed(); len(got) != 1 || got["wire0"] != "wan0" {
-			t.Errorf("renamed are %v, want wire0 to wan0", got)
-		}
+		eventually(t, "it is said that wire0 is wan0", func() bool {
+			got := d.Renamed()
+			return len(got) == 1 && got["wire0"] == "wan0"
+		})
 		if found := differences(t, d.Parts(nil), "xdp"); len(found) > 0 {
 			t.Errorf("part xdp differs in %+v", found)
 		}

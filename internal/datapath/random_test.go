@@ -97,6 +97,15 @@ func randomService(r *rand.Rand, n int) testService {
 	return s
 }
 
+// isNobodys reports whether no host has an address: RFC 1122, 3.2.1.3; RFC 4291, 2.5 and 2.7.
+func isNobodys(a netip.Addr) bool {
+	if a.Is4() {
+		b := a.As4()
+		return b[0] == 0 || a.IsLoopback() || a.IsMulticast() || a == netip.AddrFrom4([4]byte{255, 255, 255, 255})
+	}
+	return a.IsUnspecified() || a.IsLoopback() || a.IsMulticast() || a.Is4In6()
+}
+
 // randomRow is a random client's packet to a random service.
 func (w *testWorld) randomRow(r *rand.Rand, name string) row {
 	service := w.services[r.IntN(len(w.services))]
@@ -123,6 +132,9 @@ func (w *testWorld) randomRow(r *rand.Rand, name string) row {
 		in = append(in, packet.VLANTag{ID: uint16(s.segment.ID)})
 	}
 	frame := packet.Build(append(in, headers...)...)
+	if isNobodys(s.client) {
+		return row{name: name, in: frame}.dropped(directorReasonDROP_SOURCE_INVALID, service)
+	}
 	within := func(p netip.Prefix) bool { return p.Contains(s.client) }
 	if s.kernelSources && slices.ContainsFunc(testKernelSources, within) {
 		return row{name: name, in: frame}.passed(directorReasonPASS_KERNEL_SOURCE)

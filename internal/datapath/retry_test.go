@@ -3,24 +3,24 @@ package datapath
 import (
 	"errors"
 	"net/netip"
+	"os"
+	"strings"
 	"testing"
-
-	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 
 	"weir.io/weir/internal/model"
 )
 
-// failAfterLookups makes Set fail where the lookups are written already: it cannot
-// attach where another program is.
+// failAfterLookups makes Set fail where the lookups are written already: it cannot attach
+// where something else is in the place of the link's pin.
 func failAfterLookups(t *testing.T, d *Datapath, table model.Table) {
 	t.Helper()
-	other, err := netlink.LinkByName("wire1")
-	must(t, err)
-	must(t, netlink.LinkSetXdpFdWithFlags(other, d.kernel.program.FD(), unix.XDP_FLAGS_DRV_MODE))
+	taken := d.kernel.linkPin("wire1")
+	must(t, os.Mkdir(taken, 0o700))
 	table.Interfaces = []string{"wire0", "wire1"}
-	if err := d.Set(table); !errors.Is(err, unix.EBUSY) {
-		t.Fatalf("error is %v, want %v", err, unix.EBUSY)
+	err := d.Set(table)
+	must(t, os.Remove(taken))
+	if err == nil || !strings.Contains(err.Error(), "attach to wire") {
+		t.Fatalf("error is %v, want that it cannot attach", err)
 	}
 }
 
