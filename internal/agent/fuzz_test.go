@@ -68,7 +68,7 @@ func fuzzed(t *testing.T, h *testHost, xdp bool, in []byte) (bpfHostReason, []by
 	if xdp && counted == 0 && verdict == pass && bytes.Equal(in, out) {
 		return bpfHostReasonHOST_PASSED_ON, out // tc does it, and counts it
 	}
-	if counted != 1 || reason >= bpfHostReasonHOST_PASS_EGRESS {
+	if counted != 1 || isEgress(reason) {
 		t.Fatalf("counted %d times, last as %s", counted, reasonName(t, reason))
 	}
 	switch {

@@ -258,9 +258,9 @@ func TestIngress(t *testing.T) {
 	}
 	// Second chance needs sockets, and memory: see TestSecondChance and TestDatagrams. So do
 	// pods: see TestIngressPods.
-	second := []bpfHostReason{decapPod, noPod, bpfHostReasonHOST_DROP_POD_TAKEN, bpfHostReasonHOST_PASSED_ON, bpfHostReasonHOST_DECAP_NEW_FLOW, bpfHostReasonHOST_DECAP_LAST_RESORT, bpfHostReasonHOST_DROP_ROW_MALFORMED}
-	for reason := range bpfHostReasonHOST_PASS_EGRESS {
-		if !hit[reason] && !slices.Contains(second, reason) {
+	second := []bpfHostReason{bpfHostReasonHOST_DROP_UNKNOWN_HOP, decapPod, noPod, bpfHostReasonHOST_DROP_POD_TAKEN, bpfHostReasonHOST_PASSED_ON, bpfHostReasonHOST_DECAP_NEW_FLOW, bpfHostReasonHOST_DECAP_LAST_RESORT, bpfHostReasonHOST_DROP_ROW_MALFORMED}
+	for reason := range bpfHostReasonHOST_REASON_COUNT {
+		if !isEgress(reason) && !hit[reason] && !slices.Contains(second, reason) {
 			t.Errorf("no row ends in %s", reasonName(t, reason))
 		}
 	}

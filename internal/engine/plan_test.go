@@ -73,7 +73,7 @@ func TestPlanCopiesWhatTheDatapathNeeds(t *testing.T) {
 	want := model.Table{
 		Interfaces: []string{"eth0"}, TunnelSource: desired.Director.TunnelSource, SNAT: desired.Director.SNAT, ICMPRate: 10,
 		Services: []model.TableService{{
-			Name: "dns", Segment: s.Segment, VIP: s.VIP, Protocol: model.UDP, Port: s.Port, Affinity: model.AffinitySourceIP,
+			Name: "dns", Segment: s.Segment, VIP: s.VIP, Protocol: model.UDP, Port: s.Port, Mode: model.NAT, Affinity: model.AffinitySourceIP,
 			Salt: 4592153721851790760, // held: other directors must have the same
 			QUIC: s.QUIC,
 			Backends: []model.TableBackend{

@@ -124,7 +124,7 @@ func TestSteps(t *testing.T) {
 		{Step: model.StepFlow, Says: "udp 198.51.100.7:5555 > 203.0.113.10:443, an ICMP error about it, first fragment, TTL 64, 40 bytes"},
 		{Step: model.StepService, Says: "web: 203.0.113.10 udp port 443, policy round-robin, affinity flow"},
 		{Step: model.StepClient, Says: "in source range 198.51.100.0/24, one of 3"},
-		{Step: model.StepRemembered, Says: "open at 10.0.1.1, last packet 1s ago, not followed"},
+		{Step: model.StepRemembered, Says: "open (proved) at 10.0.1.1, last packet 1s ago, not followed"},
 		{Step: model.StepSlot, Says: "1 of 251"},
 		{Step: model.StepCandidate, Says: "a 10.0.1.1, active, owner in generation 2; backup in generation 1"},
 		{Step: model.StepSlotBefore, Says: "2 of 251, flows of others may be remembered"},
