@@ -32,7 +32,10 @@ func TestBrokenWaysAreNamed(t *testing.T) {
 		spoil           func(*netlab.Host) // nil: it is broken from the beginning
 		why             string
 	}{
-		{"vip-missing", "192.0.2.10", "l2dsr", 0, func(h *netlab.Host) { on(t, h, "ip", "address", "del", "192.0.2.10/32", "dev", "lo") },
+		{"vip-missing", "192.0.2.10", "l2dsr", 0, func(h *netlab.Host) {
+			agents[0].end(syscall.SIGKILL) // else it puts its VIPs back
+			on(t, h, "ip", "address", "del", "192.0.2.10/32", "dev", "lo")
+		},
 			"vip: 10.2.0.21 answers, and not to what is for 192.0.2.10: the VIP is missing on lo, or something drops it"},
 		{"vip-missing-6", "2001:db8::10", "l2dsr", 0, func(h *netlab.Host) { on(t, h, "ip", "address", "del", "2001:db8::10/128", "dev", "lo") },
 			"vip: fd00:2::21 answers, and not to what is for 2001:db8::10: the VIP is missing on lo, or something drops it"},
@@ -61,7 +64,8 @@ func TestBrokenWaysAreNamed(t *testing.T) {
 		go func() { _ = server.Serve(listener) }()
 		agents[i] = startDaemon(t, b, "agent", configText("", "eth0", services...))
 	}
-	// The agent has seen to it that it does not; and the director asks every ten seconds.
+	// The agent sees to it that it does not; and the director asks every ten seconds.
+	agents[3].end(syscall.SIGKILL)
 	for _, of := range []string{"all", "eth0"} {
 		l.backends[3].Sysctl("net.ipv4.conf."+of+".arp_ignore", "0")
 	}
