@@ -73,8 +73,10 @@ static __noinline __u32 find_flow(const struct settings *settings, const struct 
 		tell_flow(entry, next.word);
 	if (number != entry->next)
 		entry->next = number;
-	if (flow_goes_on(word, next))
-		note_guess(packet, service, entry->backend);
+	/* That is told, though the flow is fresh: once in a second, for all of the service's. */
+	if (flow_goes_on(word, next) && note_guess(packet, service, entry->backend) &&
+	    settings->flags & SETTINGS_TELL)
+		tell_flow(entry, next.word);
 	/* A connection is new: another CPU may have one before it that never ended. */
 	if ((word.state == FLOW_SYN || word.state == FLOW_ANSWERED) && next.state != word.state)
 		forget_elsewhere(settings, &packet->flow, hash, service, entry->backend);
@@ -124,8 +126,9 @@ static __noinline __u32 move_flow(const struct settings *settings, const struct 
 	    (flow_is_news(word, next, hunt.hash) ||
 	     (settings->flags & SETTINGS_MOVES && flow_kept(next.state))))
 		tell_flow(entry, next.word);
-	if (flow_goes_on(word, next))
-		note_guess(packet, service, fresh.backend);
+	if (flow_goes_on(word, next) && note_guess(packet, service, fresh.backend) &&
+	    settings->flags & SETTINGS_TELL)
+		tell_flow(entry, next.word);
 	place = insert_flow(settings, &packet->flow, hunt.hash, hunt.service, &fresh);
 	if (place) {
 		flow_put_tag(settings, hunt.hash, place - 1);

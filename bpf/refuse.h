@@ -179,7 +179,8 @@ static __always_inline int is_late(struct xdp_md *ctx, const struct packet *pack
 	    !in_source_filter(&flow->source, flow->ipv6) ||
 	    !is_vip(flow->segment, &flow->source, flow->ipv6))
 		return 0;
-	return kernels_way(ctx, flow) == BPF_FIB_LKUP_RET_NOT_FWDED && !is_awaited(ctx, packet);
+	return kernels_way(ctx, flow) == BPF_FIB_LKUP_RET_NOT_FWDED && !is_own_flow(ctx, packet) &&
+	       !is_awaited(ctx, packet);
 }
 
 /*

@@ -61,11 +61,16 @@ type telling struct {
 	flows int
 }
 
-// tellingsOf puts flows into frames. Those that are fresh, or open, are told to nobody.
+// withoutFresh leaves out what may be of a flood: of all that is remembered it is told to nobody.
+func withoutFresh(flows []model.RememberedFlow) []model.RememberedFlow {
+	return slices.DeleteFunc(slices.Clone(flows), func(f model.RememberedFlow) bool { return f.Class == model.FreshFlow })
+}
+
+// tellingsOf puts flows into frames. Those that open are told to nobody. Of fresh ones that go on the
+// program tells one in a second: evidence that there are connections like it. Whoever hears of one
+// takes it for a fresh one, too.
 func tellingsOf(flows []model.RememberedFlow, v version) (list []telling) {
-	flows = slices.DeleteFunc(slices.Clone(flows), func(f model.RememberedFlow) bool {
-		return f.Class == model.FreshFlow || f.State == model.FlowOpening
-	})
+	flows = slices.DeleteFunc(slices.Clone(flows), func(f model.RememberedFlow) bool { return f.State == model.FlowOpening })
 	for some := range slices.Chunk(flows, flowsAtOnce) {
 		f := frame(frameFlows)
 		for i := range some {

@@ -67,7 +67,7 @@ func TestFreshFlowsAreNotTold(t *testing.T) {
 	fresh, open := flowOf(1, model.FlowOpen), flowOf(2, model.FlowOpen)
 	fresh.Class = model.FreshFlow
 	for _, v := range versions {
-		list := tellingsOf([]model.RememberedFlow{fresh, open, fresh}, v)
+		list := tellingsOf(withoutFresh([]model.RememberedFlow{fresh, open, fresh}), v)
 		if len(list) != 1 || list[0].flows != 1 {
 			t.Fatalf("%s: %d frames, want one with one flow", v.protocol(), len(list))
 		}

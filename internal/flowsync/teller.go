@@ -139,7 +139,7 @@ func (t *teller) empty(q *queue, conn net.Conn, p *peer) error {
 func (t *teller) tellAll(conn net.Conn, p *peer, v version) error {
 	var broken error
 	err := t.memory.RememberedFlows(func(some []model.RememberedFlow) bool {
-		for _, telling := range tellingsOf(some, v) {
+		for _, telling := range tellingsOf(withoutFresh(some), v) {
 			if broken = write(conn, telling.frame); broken != nil {
 				return false
 			}
