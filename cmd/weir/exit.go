@@ -35,7 +35,7 @@ var exitStatuses = []struct {
 	{exitUsage, "the command line is wrong: nothing was tried"},
 	{exitUnreachable, "nobody could be asked: no process answers there, another kind of process does, or the way there is not safe"},
 	{exitRefused, "the director refused what it was asked: it is wrong, in conflict with another set, or the caller may not"},
-	{exitProblems, "it is done, and something that was asked for does not run: status shows it, or a set is stored and not forwarded yet"},
+	{exitProblems, "it is done, and something that was asked for does not run (status)"},
 }
 
 // usageError is an error of the command line itself.
