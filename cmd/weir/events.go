@@ -53,10 +53,17 @@ func changesText(before, after store.State, owner string) string {
 	return ": " + strings.Join(parts, "; ")
 }
 
-// watchEvents runs until the context ends.
-func (d *director) watchEvents(ctx context.Context, events *api.Events) {
+// watch begins with what is there now, which is no event, unless it is a problem. It returns
+// what goes on until its context ends. What changes after watch has returned is an event, so it
+// is called before anybody is answered.
+func (d *director) watch(events *api.Events) (run func(context.Context)) {
 	w := &watcher{d: d, events: events}
-	w.look() // what is there at the start is no event, unless it is a problem
+	w.look()
+	return w.run
+}
+
+func (w *watcher) run(ctx context.Context) {
+	d, events := w.d, w.events
 	d.problems.Follow(func(changes []problems.Change) { events.Add(problemEvents(changes)...) })
 	turned := d.checker.Watch()
 	tick := time.NewTicker(lookEvery)

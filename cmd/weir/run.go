@@ -361,7 +361,8 @@ func (d *director) run(ctx context.Context, first model.Config, text []byte, cha
 	d.openAPI(first.API)
 	d.problems.Report(model.ProblemGroup, "", d.presence.set(first.Director))
 	defer d.presence.close()
-	running.Go(func() { d.watchEvents(ctx, events) })
+	watch := d.watch(events)
+	running.Go(func() { watch(ctx) })
 	socket := &keptSocket{path: listener.Addr().String()}
 	if err := socket.answer(listener, func(l net.Listener) (wait func()) { return d.serve(ctx, server, l) }); err != nil {
 		return err

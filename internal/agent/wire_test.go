@@ -136,6 +136,20 @@ func (w *wire) write(out []byte) {
 	}
 }
 
+// forget drops what has come and nobody has read. While a test does other things the host sends
+// again what nobody acknowledges, until the socket has no room for what comes next.
+func (w *wire) forget() {
+	w.t.Helper()
+	b := make([]byte, 1)
+	for {
+		if _, _, err := unix.Recvfrom(w.fd, b, unix.MSG_DONTWAIT); errors.Is(err, unix.EAGAIN) {
+			return
+		} else if err != nil && !errors.Is(err, unix.EINTR) {
+			w.t.Fatalf("receive: %v", err)
+		}
+	}
+}
+
 // passes sends a frame, again until the host has found the next hop's MAC, and waits
 // for another to come back. Ethernet is the link's.
 func (w *wire) passes(out, want []byte) {

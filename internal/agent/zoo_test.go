@@ -43,6 +43,7 @@ func (z *zoo) fill(t *testing.T) {
 	t.Helper()
 	z.wire.t = t
 	z.free()
+	z.forget()
 	z.host = &twin.Host{
 		Addresses: map[netip.Addr]bool{host4: true, host6: true},
 		Sockets:   map[twin.Connection]twin.Socket{},
