@@ -7,10 +7,13 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
 
 	"weir.io/weir/internal/bfd"
@@ -109,17 +112,41 @@ func sendSignal(t *testing.T, pid int, signal syscall.Signal) {
 	}
 }
 
-// takeProgramOff detaches a director's program from its interface, and leaves the pin.
-func takeProgramOff(t *testing.T, d *daemon) {
+// takeProgramOff detaches a director's program from its interface, and leaves the pin. Another
+// owner's program takes the place, so that the director cannot put its own back, until the
+// returned function takes that one off.
+func takeProgramOff(t *testing.T, d *daemon) (giveBack func()) {
 	t.Helper()
 	l, err := link.LoadPinnedLink(filepath.Join(d.bpffs, "weir", "xdp-eth0"), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer l.Close()
+	other, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: "firewall", Type: ebpf.XDP, License: "GPL",
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 2), asm.Return()}}) // XDP_PASS
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
 	if err := l.(interface{ Detach() error }).Detach(); err != nil {
 		t.Fatal(err)
 	}
+	err = d.host.Do(func() error {
+		eth0, err := net.InterfaceByName("eth0")
+		if err != nil {
+			return err
+		}
+		theirs, err := link.AttachXDP(link.XDPOptions{Program: other, Interface: eth0.Index, Flags: link.XDPDriverMode})
+		if err == nil {
+			giveBack = sync.OnceFunc(func() { theirs.Close() })
+			t.Cleanup(giveBack)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return giveBack
 }
 
 // status returns what the BFD process says.

@@ -74,15 +74,14 @@ func TestRoutesStandForTheDatapath(t *testing.T) {
 		}
 	})
 	t.Run("the program is taken off", func(t *testing.T) {
-		takeProgramOff(t, d)
+		giveBack := takeProgramOff(t, d)
 		waitRouted(t, l.router, host, one)
 		d.waitFor("say why it tells nobody", func() bool {
 			n := d.bgp().Neighbors[0]
 			return n.State == model.SessionConnecting && strings.Contains(n.Problem, "not there (BFD: forwarding-reset)")
 		})
 		answers("without the other director's program")
-		d.end(syscall.SIGKILL)
-		d.start() // it attaches the program again
+		giveBack() // the director attaches its program again
 		whole()
 	})
 	t.Run("the link is down", func(t *testing.T) {
