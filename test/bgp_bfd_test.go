@@ -47,7 +47,10 @@ func TestRoutesStandForTheDatapath(t *testing.T) {
 		t.Helper()
 		waitRouted(t, l.router, host, both)
 		l.waitFresh(host)
-		d.waitFor("have BGP and BFD", func() bool {
+		d.waitFor("have BGP and BFD, as the router sees it, too", func() bool {
+			if (&bfdd{t, l.frr}).state(lanAddress(directorHost+1, false).String()) != "up" { // one that stood still takes its session for a living one
+				return false
+			}
 			status, err := d.tryBGP()
 			return err == nil && len(status.Neighbors) == 1 && status.Neighbors[0].State == model.SessionEstablished && status.Neighbors[0].BFD == "up"
 		})
