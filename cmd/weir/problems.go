@@ -222,6 +222,10 @@ func examineProblems(cmd *cobra.Command, director, agent string) (findings []doc
 		list, err := askProblems(cmd, of.socket, of.role)
 		var problem *api.Problem
 		switch {
+		case errors.Is(err, api.ErrSilent):
+			findings = append(findings, doctor.Finding{Level: doctor.Fail, Check: of.role, Text: fmt.Sprintf("the %s cannot be asked: %v", of.role, err),
+				Fix: "let it go on, or restart it: what it has set up goes on forwarding meanwhile"})
+			continue
 		case errors.Is(err, api.ErrUnreachable), errors.As(err, &problem):
 			continue
 		case err != nil:

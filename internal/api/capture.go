@@ -116,7 +116,9 @@ func (c *Client) Capture(ctx context.Context, wanted model.Capture, take func(*m
 	if err != nil {
 		return err
 	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, c.base+base+"capture", bytes.NewReader(body))
+	waiting, cancel := c.patience(ctx, 0)
+	defer cancel()
+	request, err := http.NewRequestWithContext(waiting, http.MethodPost, c.base+base+"capture", bytes.NewReader(body))
 	if err != nil {
 		return fmt.Errorf("ask for a capture: %w", err)
 	}
@@ -124,11 +126,9 @@ func (c *Client) Capture(ctx context.Context, wanted model.Capture, take func(*m
 	if c.token != "" {
 		request.Header.Set("Authorization", "Bearer "+c.token)
 	}
-	endless := c.http
-	endless.Timeout = 0
-	response, err := endless.Do(request)
+	response, err := c.http.Do(request)
 	if err != nil {
-		return c.connectError(err)
+		return c.connectError(silence(waiting, err))
 	}
 	defer response.Body.Close()
 	lines := json.NewDecoder(response.Body)
@@ -143,7 +143,7 @@ func (c *Client) Capture(ctx context.Context, wanted model.Capture, take func(*m
 		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 			return ErrCaptureCut
 		case err != nil:
-			return fmt.Errorf("read a captured packet: %w", err)
+			return c.readError("a capture", silence(waiting, err))
 		}
 		if err := take(&m); err != nil {
 			return err

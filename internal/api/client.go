@@ -13,6 +13,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -22,6 +23,7 @@ import (
 // Bounds on what a client waits for and holds.
 const (
 	clientTimeout = time.Minute
+	lookTimeout   = 15 * time.Second // of questions that change nothing
 	answerBytes   = 1 << 30
 )
 
@@ -31,6 +33,7 @@ type Client struct {
 	base  string
 	token string
 	http  http.Client
+	peer  *atomic.Int32 // the process that has the socket; 0: none is known
 
 	// While is called when a question is sent, and what it returns when it is answered; nil:
 	// nobody wants to know.
@@ -39,13 +42,18 @@ type Client struct {
 
 // NewClient returns a client of the process that listens on the socket.
 func NewClient(socket string) *Client {
+	peer := new(atomic.Int32)
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		dialer := net.Dialer{Timeout: dialTimeout}
-		return dialer.DialContext(ctx, "unix", socket)
+		conn, err := dialer.DialContext(ctx, "unix", socket)
+		if err == nil {
+			peer.Store(peerProcess(conn))
+		}
+		return conn, err
 	}
 	return &Client{
-		where: socket, base: "http://weir",
-		http: http.Client{Timeout: clientTimeout, Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}},
+		where: socket, base: "http://weir", peer: peer,
+		http: http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}},
 	}
 }
 
@@ -74,6 +82,9 @@ func statusOf[T any](ctx context.Context, c *Client, want Role) (status T, err e
 	var who struct{ Role Role }
 	if err := json.Unmarshal(text, &who); err != nil {
 		return status, fmt.Errorf("read the answer about status: %w", err)
+	}
+	if who.Role == "" {
+		return status, unreachableError{fmt.Errorf("%s answers, and not as a weir director or agent does", c.where)}
 	}
 	if who.Role != want {
 		return status, unreachableError{fmt.Errorf("%s is where a weir %s answers, not a weir %s", c.where, who.Role, want)}
@@ -117,6 +128,12 @@ func get[T any](ctx context.Context, c *Client, what string) (value T, err error
 // ask sends a request and reads what it is answered with into a value. The header is the
 // answer's.
 func (c *Client) ask(ctx context.Context, method, what string, header http.Header, body []byte, value any) (http.Header, error) {
+	within := clientTimeout
+	if method == http.MethodGet {
+		within = lookTimeout
+	}
+	ctx, cancel := c.patience(ctx, within)
+	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, method, c.base+base+what, bytes.NewReader(body))
 	if err != nil {
 		return nil, fmt.Errorf("ask for %s: %w", what, err)
@@ -130,7 +147,7 @@ func (c *Client) ask(ctx context.Context, method, what string, header http.Heade
 	}
 	response, err := c.http.Do(request)
 	if err != nil {
-		return nil, c.connectError(err)
+		return nil, c.connectError(silence(ctx, err))
 	}
 	defer response.Body.Close()
 	answer := json.NewDecoder(io.LimitReader(response.Body, answerBytes))
@@ -138,7 +155,7 @@ func (c *Client) ask(ctx context.Context, method, what string, header http.Heade
 		return nil, c.problem(ctx, what, response, answer)
 	}
 	if err := answer.Decode(value); err != nil {
-		return nil, fmt.Errorf("read the answer about %s: %w", what, err)
+		return nil, c.readError(what, silence(ctx, err))
 	}
 	return response.Header, nil
 }
@@ -167,13 +184,18 @@ func (e unreachableError) Unwrap() error { return e.error }
 func (c *Client) connectError(err error) error { return unreachableError{c.wordConnectError(err)} }
 
 func (c *Client) wordConnectError(err error) error {
+	var silent *silentError
 	switch {
+	case errors.As(err, &silent):
+		return fmt.Errorf("%s: %w", c.where, silent)
 	case c.base == c.where:
 		return fmt.Errorf("ask the director: %w", err) // it names the URL
 	case errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED):
 		return fmt.Errorf("nobody listens on %s: start \"weir run\" or \"weir agent\", or name its --socket (%w)", c.where, root(err))
 	case strings.Contains(err.Error(), "malformed HTTP"): // net/http has no error of its own for it
 		return fmt.Errorf("%s does not answer as a weir director or agent does: only weir bfd status asks the BFD process's socket (%w)", c.where, err)
+	case errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, io.EOF):
+		return fmt.Errorf("%s takes questions and does not answer as a weir director or agent does (%w)", c.where, err)
 	case errors.Is(err, fs.ErrPermission):
 		return fmt.Errorf("may not use %s: be root or in its group (%w)", c.where, root(err))
 	}

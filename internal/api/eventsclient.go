@@ -18,18 +18,18 @@ type EventQuery struct {
 // Events calls take with each event, the oldest first, until it returns an error, the context
 // ends or the director does, or there are no more.
 func (c *Client) Events(ctx context.Context, q EventQuery, take func(Event) error) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("%s%sevents?last=%d&follow=%t", c.base, base, q.Last, q.Follow), nil)
+	waiting, cancel := c.patience(ctx, 0)
+	defer cancel()
+	request, err := http.NewRequestWithContext(waiting, http.MethodGet, fmt.Sprintf("%s%sevents?last=%d&follow=%t", c.base, base, q.Last, q.Follow), nil)
 	if err != nil {
 		return fmt.Errorf("listen to events: %w", err)
 	}
 	if c.token != "" {
 		request.Header.Set("Authorization", "Bearer "+c.token)
 	}
-	endless := c.http
-	endless.Timeout = 0
-	response, err := endless.Do(request)
+	response, err := c.http.Do(request)
 	if err != nil {
-		return c.connectError(err)
+		return c.connectError(silence(waiting, err))
 	}
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
@@ -54,7 +54,7 @@ func (c *Client) Events(ctx context.Context, q EventQuery, take func(Event) erro
 		return nil
 	}
 	if err := lines.Err(); err != nil {
-		return fmt.Errorf("listen to events: %w", err)
+		return c.readError("events", silence(waiting, err))
 	}
 	return nil
 }

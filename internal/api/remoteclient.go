@@ -43,7 +43,7 @@ func NewRemoteClient(o RemoteOptions) (*Client, error) {
 		t.TLSClientConfig.Certificates = []tls.Certificate{pair}
 	}
 	where := u.Scheme + "://" + u.Host
-	c := &Client{where: where, base: where, http: http.Client{Timeout: clientTimeout, Transport: t,
+	c := &Client{where: where, base: where, http: http.Client{Transport: t,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
 	if o.TokenFile != "" {
 		if c.token, err = readToken(o.TokenFile); err != nil {

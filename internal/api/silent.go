@@ -1,0 +1,125 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"syscall"
+	"time"
+)
+
+// ErrSilent is what errors are that say that a process has a socket, and does not answer on it.
+var ErrSilent = errors.New("it does not answer")
+
+// silentError says who does not answer.
+type silentError struct {
+	process int32 // 0: not known
+	stopped bool
+	within  time.Duration
+}
+
+// Error names the process, by which it can be looked at.
+func (e *silentError) Error() string {
+	switch {
+	case e.stopped:
+		return fmt.Sprintf("process %d has this socket and is stopped, so that it answers nothing: kill -CONT %d lets it go on", e.process, e.process)
+	case e.process > 0:
+		return fmt.Sprintf("process %d has this socket and has not answered within %v", e.process, e.within)
+	}
+	return fmt.Sprintf("nobody has answered within %v", e.within)
+}
+
+// Is is true of ErrSilent.
+func (*silentError) Is(target error) bool { return target == ErrSilent }
+
+// stoppedEvery is how often one who waits for an answer looks whether there can be one.
+const stoppedEvery = time.Second
+
+// patience returns a context that ends when no answer can be hoped for any more: at once where
+// the process that has the socket is stopped, else after a while (0: never). Why is its cause.
+func (c *Client) patience(ctx context.Context, within time.Duration) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	began := time.Now()
+	look := time.NewTicker(stoppedEvery)
+	go func() {
+		defer look.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-look.C:
+			}
+			silent := &silentError{process: c.process(), within: within}
+			if silent.stopped = isStopped(silent.process); silent.stopped || within > 0 && time.Since(began) >= within {
+				cancel(silent)
+				return
+			}
+		}
+	}()
+	return ctx, func() { cancel(nil) }
+}
+
+func (c *Client) process() int32 {
+	if c.peer == nil {
+		return 0
+	}
+	return c.peer.Load()
+}
+
+// silence returns why a context of patience ended, if that is what an error is about.
+func silence(ctx context.Context, err error) error {
+	var silent *silentError
+	if errors.As(context.Cause(ctx), &silent) {
+		return silent
+	}
+	return err
+}
+
+// readError says what is wrong with an answer that was read.
+func (c *Client) readError(what string, err error) error {
+	var other *json.UnmarshalTypeError
+	var syntax *json.SyntaxError
+	switch {
+	case errors.Is(err, ErrSilent):
+		return c.connectError(err)
+	case errors.As(err, &other), errors.As(err, &syntax):
+		return unreachableError{fmt.Errorf("%s answers about %s, and not as a weir director or agent does (%w)", c.where, what, err)}
+	}
+	return fmt.Errorf("read the answer about %s: %w", what, err)
+}
+
+// peerProcess returns the process that made the socket at the other end; 0: not known, as in
+// another PID namespace.
+func peerProcess(conn net.Conn) (pid int32) {
+	socket, is := conn.(*net.UnixConn)
+	if !is {
+		return 0
+	}
+	raw, err := socket.SyscallConn()
+	if err != nil {
+		return 0
+	}
+	_ = raw.Control(func(fd uintptr) {
+		if peer, err := syscall.GetsockoptUcred(int(fd), syscall.SOL_SOCKET, syscall.SO_PEERCRED); err == nil {
+			pid = peer.Pid
+		}
+	})
+	return pid
+}
+
+// isStopped reports whether a process is stopped, by a signal or a debugger (proc_pid_stat(5)).
+func isStopped(pid int32) bool {
+	if pid == 0 {
+		return false
+	}
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return false
+	}
+	_, after, found := bytes.Cut(text[max(0, bytes.LastIndexByte(text, ')')):], []byte(") "))
+	return found && len(after) > 0 && (after[0] == 'T' || after[0] == 't')
+}
