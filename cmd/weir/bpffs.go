@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -73,6 +74,9 @@ func mountBPFFS(path string) error {
 	if fs.Type == unix.BPF_FS_MAGIC {
 		return nil
 	}
+	if err := nothingIn(path); err != nil {
+		return err
+	}
 	err = unix.Mount("bpf", path, "bpf", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=0700")
 	switch {
 	case errors.Is(err, unix.ENODEV):
@@ -81,6 +85,22 @@ func mountBPFFS(path string) error {
 		return fmt.Errorf("mount the BPF file system at %s: mounting takes CAP_SYS_ADMIN; let the host do it (mount -t bpf bpf %s): %w", path, path, err)
 	case err != nil:
 		return fmt.Errorf("mount the BPF file system at %s: %w", path, err)
+	}
+	return nil
+}
+
+// nothingIn refuses a directory that has something in it: mounted over, it would be out of
+// everybody's sight.
+func nothingIn(path string) error {
+	dir, err := os.Open(path)
+	if err != nil {
+		return fmt.Errorf("look at %s: %w", path, err)
+	}
+	defer dir.Close()
+	if names, err := dir.Readdirnames(1); err == nil {
+		return fmt.Errorf("--bpffs %s is no BPF file system, and has %q and perhaps more in it, which would be hidden if one were mounted there: name an empty directory, or one on a BPF file system", path, names[0])
+	} else if !errors.Is(err, io.EOF) {
+		return fmt.Errorf("look at %s: %w", path, err)
 	}
 	return nil
 }

@@ -37,3 +37,23 @@ func TestDirectorMountsBPFFS(t *testing.T) {
 		t.Errorf("weir detach of %s says %q", h.bpffs, got)
 	}
 }
+
+// A directory that somebody uses is not mounted over.
+func TestNothingIsHiddenByBPFFS(t *testing.T) {
+	h := newHost(t)
+	h.configure(onEth0, "web")
+	h.bpffs = t.TempDir()
+	file := filepath.Join(h.bpffs, "letter.txt")
+	if err := os.WriteFile(file, []byte("dear"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, verb := range []string{"run", "agent"} {
+		out, err := h.weir(verb, "-c", h.file, "--bpffs", h.bpffs, "--socket", h.socket).CombinedOutput()
+		if err == nil || !strings.Contains(string(out), `has "letter.txt"`) {
+			t.Errorf("weir %s says %q (%v)", verb, out, err)
+		}
+	}
+	if _, err := os.Stat(file); err != nil {
+		t.Error(err)
+	}
+}
