@@ -245,3 +245,54 @@ func TestAgentWaitsForInterfaces(t *testing.T) {
 	on(t, l.host, "ip", "link", "add", "late0", "up", "type", "veth", "peer", "name", "far0")
 	l.agent.waitFor("take its only interface", func() bool { return len(l.uplinks()) == 1 })
 }
+
+// An agent that starts with a file that is wrong, or gone, goes on with the version that ran, and
+// says so until the file is right.
+func TestAgentGoesOnWithTheFileThatRan(t *testing.T) {
+	t.Parallel()
+	l := newAgentLab(t)
+	l.agent = startDaemon(t, l.host, "agent", keptConfig("eth0"))
+	for _, wrong := range []string{"services: [{name: web", "agent: {interfaces: [eth0]}\nspeed: 3\n", ""} {
+		l.agent.end(syscall.SIGKILL)
+		l.agent.edit(wrong)
+		if wrong == "" {
+			if err := os.Remove(l.agent.config); err != nil {
+				t.Fatal(err)
+			}
+		}
+		on(t, l.host, "ip", "addr", "del", keptVIP+"/32", "dev", "lo")
+		l.agent.start()
+		l.agent.waitFor("hold its VIPs by the file that ran", func() bool { return strings.Contains(l.lo(), keptVIP+"/32") && l.agent.listens() })
+		if out, _ := tryOn(t, l.host, weir, "status", "--socket", l.agent.socket); !strings.Contains(out, "file: ") {
+			t.Errorf("with %q for a file, weir status does not say that it is refused:\n%s", wrong, out)
+		}
+	}
+	l.agent.edit(keptConfig("eth0") + "# right\n")
+	l.agent.hangUp()
+	l.agent.waitFor("run what is right", func() bool { _, err := tryOn(t, l.host, weir, "status", "--socket", l.agent.socket); return err == nil })
+}
+
+// What a file asks of a host in vain is a problem: a file of another host, and one without
+// directors, as that of a director may be.
+func TestAgentSaysWhatIsInVain(t *testing.T) {
+	t.Parallel()
+	l := newAgentLab(t)
+	right := keptConfig("eth0")
+	l.agent = startDaemon(t, l.host, "agent", right)
+	for words, text := range map[string]string{
+		"no address of this host is a backend's":        strings.NewReplacer("10.2.0.21", "10.2.0.99", "fd00:2::21", "fd00:2::99").Replace(right),
+		"no address of the family of [10.2.0.21 fd00:2": strings.Replace(right, "directors: [10.2.0.1, \"fd00:2::1\"]\n", "", 1),
+		"no address of the family of [fd00:2::21]":      strings.Replace(right, ", \"fd00:2::1\"]", "]", 1),
+	} {
+		l.agent.edit(text)
+		l.agent.waitFor("list that "+words, func() bool {
+			out, _ := tryOn(t, l.host, weir, "status", "--socket", l.agent.socket)
+			return strings.Contains(out, words)
+		})
+		l.agent.edit(right)
+		l.agent.waitFor("list nothing any more", func() bool {
+			out, err := tryOn(t, l.host, weir, "status", "--socket", l.agent.socket)
+			return err == nil && !strings.Contains(out, words)
+		})
+	}
+}

@@ -59,9 +59,13 @@ func newAgent() *cobra.Command {
 func runAgent(ctx context.Context, o agentOptions, log *slog.Logger) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	first, _, changes, err := firstConfig(ctx, o.file)
-	if err != nil {
-		return err
+	first, text, changes, refused := firstConfig(ctx, o.file)
+	if refused != nil {
+		ran := lastRan(o.file, store.RunningAgent, nil)
+		if ran == nil || changes == nil {
+			return refused
+		}
+		first, text = *ran, nil
 	}
 	if err := prepareHost(o.bpffs, privilege.Agent, &first, log); err != nil {
 		return err
@@ -71,7 +75,7 @@ func runAgent(ctx context.Context, o agentOptions, log *slog.Logger) error {
 	events := api.NewEvents()
 	socket := &keptSocket{path: o.socket}
 	a, err := agent.Open(agent.Options{Pin: pin, Interfaces: o.interfaces, Attach: agent.Attach(o.attach), UDPFlows: *first.Agent.UDPFlows, Log: log,
-		Tell: tellUpkeep(events), Parts: []upkeep.Part{socket.part()}, Applied: d.noteSet})
+		Tell: tellUpkeep(events), Parts: []upkeep.Part{socket.part()}, Applied: func(err error) { d.noteSet(err); d.keepOffered(err) }})
 	if err != nil {
 		return err
 	}
@@ -84,8 +88,13 @@ func runAgent(ctx context.Context, o agentOptions, log *slog.Logger) error {
 	reporting := meteredAgent{a, loads.NewSender(meter, log)}
 	defer reporting.sender.Close()
 	newAgentDaemon(d, reporting, first.Agent)
+	d.keep = func(text []byte) { d.saveRunning(stateDirectory(model.Store{}), store.RunningAgent, text) }
+	d.offer(text)
 	// What of it does not run is listed, and tried again; what an earlier agent has set up goes on.
-	_ = d.apply(first)
+	d.keepOffered(d.apply(first))
+	if refused != nil {
+		d.problems.Report(model.ProblemFile, d.info.File, refused)
+	}
 	if err := a.Follow(ctx); err != nil {
 		return err
 	}
@@ -177,7 +186,13 @@ func watchAgent(ctx context.Context, d *daemon, a *agent.Agent, events *api.Even
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
 	applied := d.Info().Applied
+	var idle agent.Idle
+	looked := false
 	for {
+		if now, at := a.Idle(), d.Info().Applied; !looked || !reflect.DeepEqual(now, idle) || !at.Equal(applied) {
+			looked, idle = true, now
+			d.reportIdle(idle)
+		}
 		host, interfaces := upkeepProblems(a.Upkeep())
 		d.problems.Replace(model.ProblemHost, host)
 		d.problems.Replace(model.ProblemInterface, interfaces)
@@ -191,4 +206,19 @@ func watchAgent(ctx context.Context, d *daemon, a *agent.Agent, events *api.Even
 		case <-tick.C:
 		}
 	}
+}
+
+// reportIdle lists what the file asks of this host in vain.
+func (d *daemon) reportIdle(idle agent.Idle) {
+	var none, nobody error
+	if idle.NoBackend {
+		none = problems.Fixed(d.placed("services", "no address of this host is a backend's: there is nothing to do"),
+			"see that this is the file of this host, and that the backends' addresses are its own")
+	}
+	if len(idle.NoDirector) > 0 {
+		nobody = problems.Fixed(d.placed("directors", fmt.Sprintf("it has no address of the family of %v: what comes there through tunnels is dropped", idle.NoDirector)),
+			"name the directors' addresses in directors")
+	}
+	d.problems.Warn(model.ProblemFile, "services", none)
+	d.problems.Report(model.ProblemFile, "directors", nobody)
 }

@@ -7,6 +7,7 @@ import (
 
 	"weir.io/weir/internal/desired"
 	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/store"
 )
 
 const (
@@ -70,7 +71,7 @@ func (d *director) begin(ctx context.Context, first model.Config, text []byte) e
 // first version of the file: that is tried again. A director that never ran has nothing to go on
 // with.
 func (d *director) goOnAttached(first model.Config, text []byte, why error) error {
-	ran := lastRan(d.info.File, text)
+	ran := lastRan(d.info.File, store.RunningDirector, text)
 	if ran == nil {
 		return why
 	}
@@ -86,7 +87,7 @@ func (d *director) goOnAttached(first model.Config, text []byte, why error) erro
 // beginFile makes the first version of the file what runs, or goes on with what ran before: see
 // desired.Begin. The text is that of a file that is not refused already.
 func (d *director) beginFile(first model.Config, text []byte) error {
-	err := d.keeper.Begin(first, lastRan(d.info.File, text))
+	err := d.keeper.Begin(first, lastRan(d.info.File, store.RunningDirector, text))
 	switch {
 	case errors.As(err, new(*desired.PendingError)):
 		return nil // it is listed and tried again; what is pinned goes on

@@ -31,8 +31,9 @@ type daemon struct {
 
 	problems *problems.List
 
-	mu   sync.Mutex
-	info api.Info
+	mu      sync.Mutex
+	info    api.Info
+	offered []byte // the text of the last version of the file, until it is kept
 }
 
 func newDaemon(file, pin string, log *slog.Logger) *daemon {
@@ -104,6 +105,7 @@ func (d *daemon) change(change config.Change) {
 		return
 	}
 	if err == nil {
+		d.offer(change.Text)
 		err = d.apply(change.Config)
 	}
 	var listed listedError
@@ -112,10 +114,28 @@ func (d *daemon) change(change config.Change) {
 	}
 	d.problems.Report(model.ProblemFile, d.info.File, err)
 	if err == nil {
-		if d.keep != nil {
-			d.keep(change.Text)
-		}
+		d.keepOffered(nil)
 		d.log.Info("configuration applied", "services", len(change.Config.Services))
+	}
+}
+
+// offer remembers the text of a version of the file that is to run.
+func (d *daemon) offer(text []byte) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.offered = text
+}
+
+// keepOffered keeps that text if it runs, once.
+func (d *daemon) keepOffered(err error) {
+	d.mu.Lock()
+	text := d.offered
+	if err == nil {
+		d.offered = nil
+	}
+	d.mu.Unlock()
+	if err == nil && len(text) > 0 && d.keep != nil {
+		d.keep(text)
 	}
 }
 
@@ -152,3 +172,26 @@ func firstConfig(ctx context.Context, file string) (c model.Config, text []byte,
 }
 
 func noFile(file string) error { return fmt.Errorf("there is no %s; name one with -c", file) }
+
+// fieldError is what is wrong with a field of a file that was read, and runs.
+type fieldError struct {
+	text  string
+	place model.Place
+}
+
+// Error names the file, the line and the field.
+func (e *fieldError) Error() string {
+	if e.place.Line > 0 {
+		return fmt.Sprintf("%s:%d: %s: %s", e.place.File, e.place.Line, e.place.Field, e.text)
+	}
+	return fmt.Sprintf("%s: %s: %s", e.place.File, e.place.Field, e.text)
+}
+
+// Place returns where it stands.
+func (e *fieldError) Place() model.Place { return e.place }
+
+// placed says what is wrong with a field of the file.
+func (d *daemon) placed(field, text string) error {
+	file, _ := os.ReadFile(d.info.File)
+	return &fieldError{text, model.Place{File: d.info.File, Field: field, Line: config.Line(file, field)}}
+}

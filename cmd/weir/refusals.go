@@ -106,7 +106,12 @@ func (d *director) keepRunning(text []byte) {
 	if len(text) == 0 {
 		return
 	}
-	err := store.SaveRunning(stateDirectory(d.first.Store), store.Running{File: absolute(d.info.File), Text: string(text)})
+	d.saveRunning(stateDirectory(d.first.Store), store.RunningDirector, text)
+}
+
+// saveRunning keeps a version of the file in a directory. That it cannot is listed.
+func (d *daemon) saveRunning(dir string, name store.RunningName, text []byte) {
+	err := store.SaveRunning(dir, name, store.Running{File: absolute(d.info.File), Text: string(text)})
 	d.problems.Warn(model.ProblemStore, "running", err)
 }
 
@@ -122,13 +127,13 @@ var directories = regexp.MustCompile(`\bdirectory:[ \t]*["']?([^"',}\s]+)`)
 
 // lastRan returns the version of a file that ran last, by what the state's directory has; nil:
 // none is known. The file's text says where that is, however wrong it is otherwise.
-func lastRan(file string, text []byte) *model.Config {
+func lastRan(file string, name store.RunningName, text []byte) *model.Config {
 	var candidates []string
 	for _, match := range directories.FindAllSubmatch(text, -1) {
 		candidates = append(candidates, string(match[1]))
 	}
 	for _, dir := range append(candidates, stateDirectory(model.Store{})) {
-		r, found, err := store.LoadRunning(dir)
+		r, found, err := store.LoadRunning(dir, name)
 		if err != nil || !found || r.File != absolute(file) {
 			continue
 		}

@@ -79,7 +79,7 @@ func runDirector(ctx context.Context, o *runOptions, log *slog.Logger) error {
 		}
 	}
 	refused := err
-	if ran := lastRan(o.file, text); refused != nil && ran != nil && changes != nil {
+	if ran := lastRan(o.file, store.RunningDirector, text); refused != nil && ran != nil && changes != nil {
 		first, text = *ran, nil
 	} else if refused != nil {
 		return refused

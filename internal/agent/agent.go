@@ -65,6 +65,7 @@ type Agent struct {
 	former      formerPeers // of services' backends
 	uplinks     []uplink
 	attachments []attachment
+	idle        Idle
 }
 
 // Open loads the programs and adopts what an earlier process left pinned. Until
@@ -171,7 +172,7 @@ func (a *Agent) set(f facts) error {
 	if err := a.apply(p, f.uplinks); err != nil {
 		return err
 	}
-	a.sayIdle(p, h.addresses)
+	a.noteIdle(p, h.addresses)
 	return nil
 }
 

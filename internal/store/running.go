@@ -9,23 +9,33 @@ import (
 	"path/filepath"
 )
 
-// Running is the last version of a director's file that ran: what a start goes on with when the
+// Running is the last version of a process's file that ran: what a start goes on with when the
 // file is refused by then, or is not there.
 type Running struct {
 	File string `json:"file"` // its name
 	Text string `json:"text"`
 }
 
-// runningFile has no suffix of sets, and may have keys: it is for the process's user alone.
-const runningFile = "running"
+// RunningName is the name of the file that has it. A director and an agent of one host may have
+// the same directory.
+type RunningName string
 
-// SaveRunning writes it into the directory of a File that this process has open.
-func SaveRunning(dir string, r Running) error {
+// The names have no suffix of sets. The files may have keys: they are for the process's user alone.
+const (
+	RunningDirector RunningName = "running"
+	RunningAgent    RunningName = "running-agent"
+)
+
+// SaveRunning writes it into the directory of a process's state, which it makes if there is none.
+func SaveRunning(dir string, name RunningName, r Running) error {
+	if err := makeDirectory(dir); err != nil {
+		return fmt.Errorf("keep the file that runs: %w", err)
+	}
 	text, err := json.Marshal(r)
 	if err != nil {
 		return fmt.Errorf("encode the file that runs: %w", err)
 	}
-	if err := writeFile(filepath.Join(dir, runningFile), append(text, '\n')); err != nil {
+	if err := writeFile(filepath.Join(dir, string(name)), append(text, '\n')); err != nil {
 		return fmt.Errorf("keep the file that runs: %w", err)
 	}
 	return nil
@@ -33,8 +43,8 @@ func SaveRunning(dir string, r Running) error {
 
 // LoadRunning returns what SaveRunning has written; false: nothing. One that is damaged gives a
 // *CorruptError, and is moved aside.
-func LoadRunning(dir string) (r Running, found bool, err error) {
-	path := filepath.Join(dir, runningFile)
+func LoadRunning(dir string, name RunningName) (r Running, found bool, err error) {
+	path := filepath.Join(dir, string(name))
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return r, false, nil
