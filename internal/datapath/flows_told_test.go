@@ -204,7 +204,7 @@ func testFlowNews(t *testing.T) {
 		older uint32 // the flow's last packet was so long ago
 		news  directorFlowState
 	}
-	const open, closing, reset, active = directorFlowStateFLOW_ESTABLISHED, directorFlowStateFLOW_CLOSING, directorFlowStateFLOW_RESET, directorFlowStateFLOW_ACTIVE
+	const begun, open, closing, reset, active = directorFlowStateFLOW_BEGUN, directorFlowStateFLOW_ESTABLISHED, directorFlowStateFLOW_CLOSING, directorFlowStateFLOW_RESET, directorFlowStateFLOW_ACTIVE
 	const syn, ack, fin, rst = int(synFlag), int(ackFlag), int(finFlag), int(rstFlag)
 	for _, test := range []struct {
 		name     string
@@ -214,7 +214,7 @@ func testFlowNews(t *testing.T) {
 	}{
 		{"connection", model.TCP, 2, []step{{syn, 0, 0}, {ack, 0, 0}, {ack | lasting, 0, open}, {ack, 0, 0}, {ack, 1024, open},
 			{ack, 0, 0}, {fin, 0, closing}, {ack, 0, 0}, {ack, 32, closing}}},
-		{"guess", model.TCP, 2, []step{{ack, 0, 0}, {ack, 0, 0}, {ack | lasting, 0, open}, {rst, 0, reset}, {rst, 0, 0}}},
+		{"guess", model.TCP, 2, []step{{ack, 0, 0}, {ack, 0, begun}, {ack | lasting, 0, open}, {rst, 0, reset}, {rst, 0, 0}}},
 		{"attempt", model.TCP, 2, []step{{syn, 0, 0}, {rst, 0, 0}}},
 		{"short connection", model.TCP, 2, []step{{syn, 0, 0}, {ack, 0, 0}, {fin, 0, 0}, {rst, 0, 0}}},
 		{"flood", model.TCP, 1, []step{{fin, 0, 0}}},

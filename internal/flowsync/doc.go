@@ -9,8 +9,10 @@
 //
 // The application protocol that TLS agrees on is "weir-flows/2": the number changes with
 // the format. A director also speaks "weir-flows/1" with one that knows no other. Only flows
-// that are sustained or proved are told (model.FlowClass); "weir-flows/1" does not say so, and
-// directors that spoke nothing else told of those of floods, too: what is heard by it is fresh.
+// that are sustained or proved are told (model.FlowClass), and of each service one in a second
+// that is fresh, as evidence that a guess was right (bpf/guess.h); "weir-flows/1" does not say
+// the class, and directors that spoke nothing else told of those of floods, too: what is heard
+// by it is fresh.
 // The one who dials sends nothing. The other one sends frames: the length of
 // what follows, 4 bytes; a kind, 1 byte; and, in frames of flows, one flow after the
 // other. Numbers are in network order.
@@ -22,8 +24,8 @@
 // A flow has these bytes, where addresses are 4 or 16:
 //
 //	1       bit 0: the client's and the VIP's address are IPv6; bit 1: the backend's is;
-//	        bits 2 and 3: model.RememberedState; bit 4, not in weir-flows/1: the flow is
-//	        proved, otherwise it is sustained; others 0
+//	        bits 2 and 3: model.RememberedState; bits 4 and 5, not in weir-flows/1:
+//	        model.FlowClass; others 0
 //	1       protocol of IP: 6 or 17
 //	2       age: since its last packet, in units of 2^30 ns
 //	4       segment: kind << 24 | id

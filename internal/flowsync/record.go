@@ -15,7 +15,7 @@ const (
 	flowIPv6     = 1 << 0
 	backendIPv6  = 1 << 1
 	stateShift   = 2
-	provedFlow   = 1 << 4
+	classShift   = 4
 	flagsKnown   = flowIPv6 | backendIPv6 | 3<<stateShift // of unclassed
 	fixedLength  = 18                                     // before the addresses, of unclassed
 	numberLength = 4                                      // behind that, of classed
@@ -31,8 +31,8 @@ func appendFlow(b []byte, f *model.RememberedFlow, v version) []byte {
 	if f.Backend.Addr().Is6() {
 		flags |= backendIPv6
 	}
-	if v == classed && f.Class == model.ProvedFlow {
-		flags |= provedFlow
+	if v == classed {
+		flags |= uint8(f.Class) << classShift
 	}
 	b = append(b, flags, uint8(f.Service.Protocol))
 	b = binary.BigEndian.AppendUint16(b, uint16(min(f.Age, math.MaxUint16)))
@@ -54,7 +54,7 @@ var errCutShort = errors.New("a flow is cut short")
 func readFlow(b []byte, v version) (f model.RememberedFlow, rest []byte, err error) {
 	fixed, known := fixedLength, flagsKnown
 	if v == classed {
-		fixed, known = fixedLength+numberLength, flagsKnown|provedFlow
+		fixed, known = fixedLength+numberLength, flagsKnown|3<<classShift
 	}
 	if len(b) < fixed {
 		return f, nil, errCutShort
@@ -69,10 +69,7 @@ func readFlow(b []byte, v version) (f model.RememberedFlow, rest []byte, err err
 		Port: port(2), State: model.RememberedState(flags >> stateShift & 3), Age: uint32(binary.BigEndian.Uint16(b[2:])),
 	}
 	if v == classed {
-		f.Class, f.Next = model.SustainedFlow, binary.BigEndian.Uint32(b[fixedLength:])
-		if flags&provedFlow != 0 {
-			f.Class = model.ProvedFlow
-		}
+		f.Class, f.Next = model.FlowClass(flags>>classShift&3), binary.BigEndian.Uint32(b[fixedLength:])
 	}
 	vip, rest, vipErr := readAddress(b[fixed:], flags&flowIPv6 != 0)
 	source, rest, sourceErr := readAddress(rest, flags&flowIPv6 != 0)
@@ -102,6 +99,8 @@ func check(f *model.RememberedFlow, flags, known uint8) error {
 	switch {
 	case flags&^known != 0:
 		return fmt.Errorf("a flow has the flags %#x", flags)
+	case f.Class > model.ProvedFlow:
+		return fmt.Errorf("a flow has class %d", f.Class)
 	case f.Service.Protocol != model.TCP && f.Service.Protocol != model.UDP:
 		return fmt.Errorf("a flow is of protocol %d", uint8(f.Service.Protocol))
 	case f.State == 0 || f.State != model.FlowOpen && f.Service.Protocol == model.UDP:

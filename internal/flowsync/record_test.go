@@ -17,7 +17,7 @@ func some() []model.RememberedFlow {
 		Backend: netip.MustParseAddrPort("10.0.0.1:0"), Source: netip.MustParseAddrPort("[2001:db8:9::1]:53"), Port: 65535, Class: model.ProvedFlow, State: model.FlowOpen, Age: 65535,
 	}
 	mapped := flowOf(1, model.FlowOpen)
-	mapped.Backend = netip.MustParseAddrPort("[fd00::1]:1")
+	mapped.Backend, mapped.Class = netip.MustParseAddrPort("[fd00::1]:1"), model.FreshFlow
 	return []model.RememberedFlow{tcp, udp, mapped}
 }
 
