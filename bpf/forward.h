@@ -14,6 +14,12 @@ static __always_inline int is_for(const struct ethhdr *ethernet, const void *wor
 	return !((*(const __u64 *)ethernet ^ link_word(word)) & MAC_MASK);
 }
 
+/* The same of where it comes from. */
+static __always_inline int is_from(const struct ethhdr *ethernet, const void *word)
+{
+	return !((*(const __u64 *)ethernet->h_source ^ link_word(word)) & MAC_MASK);
+}
+
 static __always_inline int is_for_backend(const struct ethhdr *ethernet, __u32 index)
 {
 	const struct backend *backend = backend_at(index);
@@ -172,6 +178,12 @@ static __always_inline enum reason forward_l2dsr(struct xdp_md *ctx, struct pack
 		return PASS_MALFORMED;
 	/* What goes back where it came from is for the interface itself, mostly. */
 	if (unlikely(!is_for(ethernet, backend->source_mac)) && sent_already(ctx, packet, backend))
+		return PASS_SENT_ALREADY;
+	/*
+	 * The backend is a director, too, and has chosen this host. Back and forth it would go for
+	 * as long as the two disagree, because l2dsr leaves the TTL alone.
+	 */
+	if (unlikely(is_from(ethernet, backend->mac)))
 		return PASS_SENT_ALREADY;
 	if (likely((!packet->tags && !vlan_of(next_hop)) || backend->flags & BACKEND_KEEP_TAGS)) {
 		write_macs(ethernet, next_hop, link_word(backend->source_mac));

@@ -1,6 +1,7 @@
 package datapath
 
 import (
+	"slices"
 	"testing"
 
 	"weir.io/weir/internal/model"
@@ -48,6 +49,9 @@ func (s scenario) forwardRows() []row {
 	if s.backends[0].mode == model.L2DSR {
 		sent := s.forward("", s.flow(), 0, s.data(100)...)
 		rows = append(rows, row{name: "flooded by a switch", in: sent.out, backend: sent.backend}.passed(directorReasonPASS_SENT_ALREADY))
+		back := slices.Clone(sent.in)
+		copy(back[6:12], sent.out[:6])
+		rows = append(rows, row{name: "from the backend, which is a director, too", in: back, backend: sent.backend}.passed(directorReasonPASS_SENT_ALREADY))
 	}
 	return append(rows, s.optionRows()...)
 }
