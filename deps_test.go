@@ -79,6 +79,7 @@ var mayImport = map[string][]string{
 	"internal/metrics":     {"internal/model", "prometheus"},
 	"internal/netlab":      {"internal/device", "netlink", "netns", "sys"},
 	"internal/etcdlab":     {"etcd", "zap", "netlink"},
+	"internal/memlab":      {},
 	"internal/routerlab":   {"internal/netlab", "netlink", "sys"},
 	"internal/packet":      {"gopacket"},
 	"internal/twin":        {"internal/model"},
@@ -137,7 +138,7 @@ var mayImport = map[string][]string{
 // testsMayImport is what the tests of every package may import besides what the
 // package itself may.
 var testsMayImport = []string{
-	"internal/model", "internal/maglev", "internal/turns", "internal/netlab", "internal/routerlab", "internal/etcdlab", "internal/packet", "internal/twin", "quiclb",
+	"internal/model", "internal/maglev", "internal/turns", "internal/netlab", "internal/routerlab", "internal/etcdlab", "internal/memlab", "internal/packet", "internal/twin", "quiclb",
 	"ebpf", "etcd", "go-cmp", "gonum", "gopacket", "netlink", "netns", "sys",
 }
 
@@ -147,6 +148,7 @@ var testOnly = map[string][]string{
 	"internal/netlab":    {"internal/routerlab", "internal/demo", "bench", "bench/answers", "bench/bulk", "bench/bypass", "bench/edge", "bench/process", "bench/program", "bench/queues", "bench/site", "bench/track", "bench/traffic", "test/chaos", "test/chaos/numbers", "test/chaos/traffic", "test/kube/cluster", "test/kube/reactions", "test/kube/site"},
 	"internal/packet":    {"bench/answers"},
 	"internal/etcdlab":   {},
+	"internal/memlab":    {},
 	"internal/routerlab": {"bench/edge", "internal/demo", "test/kube/site"},
 	"internal/twin":      {},
 }

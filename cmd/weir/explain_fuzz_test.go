@@ -11,6 +11,7 @@ import (
 	"github.com/gopacket/gopacket/pcapgo"
 
 	"weir.io/weir/internal/explain"
+	"weir.io/weir/internal/memlab"
 )
 
 // FuzzOpenCapture: of whatever is given as a capture file, packets are read to its end or to an
@@ -29,6 +30,12 @@ func FuzzOpenCapture(f *testing.F) {
 	f.Add(old.Bytes()[:30])
 	f.Add([]byte("no capture at all"))
 	f.Fuzz(func(t *testing.T, file []byte) {
+		memlab.Bound{PerByte: 100, AtLeast: 8 << 20}.Check(t, len(file), func() {
+			next, err := openCapture(bytes.NewReader(file))
+			for err == nil {
+				_, err = next()
+			}
+		})
 		next, err := openCapture(bytes.NewReader(file))
 		if err != nil {
 			return

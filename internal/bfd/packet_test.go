@@ -8,6 +8,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/gopacket/gopacket"
 	"github.com/gopacket/gopacket/layers"
+
+	"weir.io/weir/internal/memlab"
 )
 
 // an example of a packet, as bytes
@@ -89,7 +91,9 @@ func FuzzParse(f *testing.F) {
 	f.Add(append(wire(func(b []byte) { b[1] |= 0x04; b[3] = 28 }), 4, 4, 1, 2))
 	f.Fuzz(func(t *testing.T, in []byte) {
 		before := bytes.Clone(in)
-		p, why := Parse(in)
+		var p Packet
+		var why Discard
+		memlab.Bound{AtLeast: 1 << 12}.Check(t, len(in), func() { p, why = Parse(in) })
 		if !bytes.Equal(before, in) {
 			t.Fatal("the packet was changed")
 		}

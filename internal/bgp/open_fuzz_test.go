@@ -6,6 +6,7 @@ import (
 
 	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 
+	"weir.io/weir/internal/memlab"
 	"weir.io/weir/internal/model"
 )
 
@@ -35,7 +36,9 @@ func FuzzAgree(f *testing.F) {
 		if len(body) > gobgp.BGP_MAX_MESSAGE_LENGTH-gobgp.BGP_HEADER_LENGTH {
 			return // what is read is no longer
 		}
-		p, err := agree(w, message{kind, body})
+		var p *peer
+		var err error
+		memlab.Bound{PerByte: 200, AtLeast: 1 << 16}.Check(t, len(body), func() { p, err = agree(w, message{kind, body}) })
 		if (p == nil) == (err == nil) {
 			t.Fatalf("there are both or neither of %+v and %v", p, err)
 		}

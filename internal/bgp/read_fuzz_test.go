@@ -10,6 +10,8 @@ import (
 	"unicode/utf8"
 
 	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
+
+	"weir.io/weir/internal/memlab"
 )
 
 // came is a connection on which these bytes have come, and then its end.
@@ -50,6 +52,13 @@ func FuzzRead(f *testing.F) {
 	f.Add(framed(77))
 	f.Add(framed(gobgp.BGP_MSG_KEEPALIVE)[:18])
 	f.Fuzz(func(t *testing.T, bytes []byte) {
+		memlab.Bound{PerByte: 40, AtLeast: 1 << 16}.Check(t, len(bytes), func() {
+			for all := (&connection{&came{bytes: bytes}}); ; {
+				if _, err := all.read(time.Time{}); err != nil {
+					return
+				}
+			}
+		})
 		c := &connection{&came{bytes: bytes}}
 		for left := len(bytes); ; {
 			m, err := c.read(time.Time{})

@@ -4,10 +4,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"reflect"
-	"runtime"
 	"strings"
 	"testing"
 
+	"weir.io/weir/internal/memlab"
 	"weir.io/weir/internal/model"
 )
 
@@ -17,15 +17,6 @@ const (
 	takenPerByte = 1500
 	takenAtLeast = 4 << 20
 )
-
-// allocated returns how many bytes a function allocates, of which most may be garbage at once.
-func allocated(do func()) int {
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	do()
-	runtime.ReadMemStats(&after)
-	return int(after.TotalAlloc - before.TotalAlloc)
-}
 
 // hostile are texts that the YAML package takes more for than their length warrants, or none of
 // which it should be asked to read.
@@ -88,7 +79,7 @@ func TestHostileTexts(t *testing.T) {
 	for name, text := range hostile() {
 		t.Run(name, func(t *testing.T) {
 			var err error
-			took := allocated(func() { _, err = ParseSet("set.yaml", []byte(text)) })
+			took := memlab.Allocated(func() { _, err = ParseSet("set.yaml", []byte(text)) })
 			if most := takenAtLeast + takenPerByte*len(text); took > min(most, mostExpandedSet*2) {
 				t.Errorf("%d bytes take %d to read, more than %d (error %.200v)", len(text), took, most, err)
 			}
@@ -183,7 +174,7 @@ func TestWritten(t *testing.T) {
 	}
 	var quick, slow []model.Service
 	var err error
-	took := allocated(func() { quick, err = ParseSet("set", text) })
+	took := memlab.Allocated(func() { quick, err = ParseSet("set", text) })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -210,7 +201,7 @@ func FuzzSetMemory(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		var services []model.Service
 		var err error
-		took := allocated(func() { services, err = ParseSet("set", []byte(text)) })
+		took := memlab.Allocated(func() { services, err = ParseSet("set", []byte(text)) })
 		if most := takenAtLeast + takenPerByte*len(text); took > most {
 			t.Errorf("%d bytes take %d to read, more than %d (%v)", len(text), took, most, err)
 		}

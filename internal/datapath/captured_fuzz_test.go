@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"testing"
 	"unsafe"
+
+	"weir.io/weir/internal/memlab"
 )
 
 // FuzzReadCaptured: a record of the capture's ring is refused, or has the bytes that it says.
@@ -23,7 +25,10 @@ func FuzzReadCaptured(f *testing.F) {
 	f.Add(record(1<<32-1, 1, 8))
 	f.Add(record(0, 0, 0)[:start-1])
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		c, frames, err := readCaptured(raw)
+		var c captured
+		var frames []byte
+		var err error
+		memlab.Bound{PerByte: 4, AtLeast: 1 << 12}.Check(t, len(raw), func() { c, frames, err = readCaptured(raw) })
 		if err == nil && uint64(len(frames)) != uint64(c.head.In)+uint64(c.head.Out) {
 			t.Fatalf("frames of %d and %d bytes are %d", c.head.In, c.head.Out, len(frames))
 		}

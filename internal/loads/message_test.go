@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"weir.io/weir/internal/memlab"
 	"weir.io/weir/internal/model"
 )
 
@@ -171,7 +172,10 @@ func FuzzDecode(f *testing.F) {
 			}
 			b = sealed(b)
 		}
-		m, by, err := decode(b, both)
+		var m message
+		var by *key
+		var err error
+		memlab.Bound{PerByte: 40, AtLeast: 1 << 14}.Check(t, len(b), func() { m, by, err = decode(b, both) })
 		if err != nil {
 			return
 		}

@@ -22,6 +22,45 @@ type writtenDocument struct {
 	Affinities []Affinity `json:"affinities,omitempty"`
 }
 
+// readDocument is a written document that is read: its sets of slots are texts first, so that it is
+// known what they would take.
+type readDocument struct {
+	Service Service `json:"service"`
+	Log     struct {
+		Generations []struct {
+			readGeneration
+			Kept *string `json:"kept"`
+		} `json:"generations"`
+		Steps    []Step   `json:"steps"`
+		Strained []Strain `json:"strained"`
+	} `json:"log"`
+	Affinities []Affinity `json:"affinities"`
+}
+
+// readGeneration has a generation's fields, of which one that hides Kept is not read by them.
+type readGeneration Generation
+
+// written returns what was read.
+func (r *readDocument) written() (w writtenDocument, err error) {
+	w = writtenDocument{Service: r.Service, Log: Log{Steps: r.Log.Steps, Strained: r.Log.Strained}, Affinities: r.Affinities}
+	texts := make([]*string, len(r.Log.Generations))
+	for i := range texts {
+		texts[i] = r.Log.Generations[i].Kept
+	}
+	sets, err := readSlotSets(texts)
+	if err != nil {
+		return w, fmt.Errorf("service %q: the log %w", r.Service.Name, err)
+	}
+	if r.Log.Generations != nil {
+		w.Log.Generations = make([]Generation, len(sets))
+	}
+	for i := range sets {
+		w.Log.Generations[i] = Generation(r.Log.Generations[i].readGeneration)
+		w.Log.Generations[i].Kept = sets[i]
+	}
+	return w, nil
+}
+
 // MarshalJSON writes the document.
 func (d Document) MarshalJSON() ([]byte, error) {
 	w := writtenDocument{Service: d.Service, Log: d.Log}
@@ -38,10 +77,17 @@ func (d Document) MarshalJSON() ([]byte, error) {
 
 // UnmarshalJSON reads what MarshalJSON wrote, and nothing else.
 func (d *Document) UnmarshalJSON(text []byte) error {
-	var w writtenDocument
+	if err := checkObjects(text); err != nil {
+		return fmt.Errorf("a document %w", err)
+	}
+	var read readDocument
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(&w); err != nil {
+	if err := decoder.Decode(&read); err != nil {
+		return err
+	}
+	w, err := read.written()
+	if err != nil {
 		return err
 	}
 	if n := len(w.Affinities); n > 0 && n != len(w.Log.Generations) {

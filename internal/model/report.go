@@ -1,6 +1,7 @@
 package model
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math/bits"
@@ -72,6 +73,42 @@ func (r *ReportedService) UsedIn(slot, slots uint32) bool {
 
 // firstHash returns the smallest upper half of a hash that is in a slot.
 func firstHash(slot, slots uint64) uint64 { return (slot<<32 + slots - 1) / slots }
+
+// UnmarshalJSON reads a report that somebody else may have written.
+func (r *AgentReport) UnmarshalJSON(text []byte) error {
+	if err := checkObjects(text); err != nil {
+		return fmt.Errorf("a report %w", err)
+	}
+	var read struct {
+		Backend  netip.Addr `json:"backend"`
+		Taken    time.Time  `json:"taken"`
+		Services []struct {
+			ServiceID
+			Affinity Affinity `json:"affinity"`
+			Used     *string  `json:"used"`
+		} `json:"services"`
+		Signals []Signal `json:"signals"`
+	}
+	if err := json.Unmarshal(text, &read); err != nil {
+		return err
+	}
+	texts := make([]*string, len(read.Services))
+	for i := range texts {
+		texts[i] = read.Services[i].Used
+	}
+	sets, err := readSlotSets(texts)
+	if err != nil {
+		return fmt.Errorf("the report of %s %w", read.Backend, err)
+	}
+	*r = AgentReport{Backend: read.Backend, Taken: read.Taken, Signals: read.Signals}
+	if read.Services != nil {
+		r.Services = make([]ReportedService, len(sets))
+	}
+	for i := range sets {
+		r.Services[i] = ReportedService{read.Services[i].ServiceID, read.Services[i].Affinity, sets[i]}
+	}
+	return nil
+}
 
 // Check says what is wrong with a report that somebody else wrote.
 func (r *AgentReport) Check() error {

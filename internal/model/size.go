@@ -12,3 +12,14 @@ func SizeOf(services []Service) (bytes int) {
 	}
 	return bytes
 }
+
+// Size returns about how many bytes the report takes.
+func (r *AgentReport) Size() int {
+	size := int(unsafe.Sizeof(*r)) + len(r.Services)*int(unsafe.Sizeof(ReportedService{})) + len(r.Signals)*int(unsafe.Sizeof(Signal{}))
+	for i := range r.Services {
+		if used := r.Services[i].Used; used != nil {
+			size += used.Size() / 8
+		}
+	}
+	return size
+}

@@ -147,9 +147,9 @@ func (s *SlotSet) gaps(limit int) []byte {
 
 // UnmarshalText reads what MarshalText writes, and nothing else.
 func (s *SlotSet) UnmarshalText(text []byte) error {
-	fields := strings.Split(string(text), " ")
+	fields := strings.SplitN(string(text), " ", 4)
 	if len(fields) != 3 {
-		return fmt.Errorf("set of slots %q: want a size, bits or gaps, and these", text)
+		return fmt.Errorf("set of slots %.40q: want a size, bits or gaps, and these", text)
 	}
 	size, err := strconv.Atoi(fields[0])
 	if err != nil || size < 1 || size > maxSlotSet {

@@ -61,6 +61,7 @@ func (o EtcdOptions) dial() (*clientv3.Client, error) {
 		Endpoints: o.Endpoints, TLS: secure, Username: o.Username, Password: password,
 		DialTimeout: requestTimeout, DialKeepAliveTime: keepAliveTime, DialKeepAliveTimeout: keepAliveTimeout,
 		PermitWithoutStream: true,
+		MaxCallRecvMsgSize:  mostState, // an answer has no more than all sets; by itself the client takes 2 GiB
 		DialOptions:         []grpc.DialOption{grpc.WithConnectParams(reconnect)},
 		Logger:              zap.NewNop(), // what goes wrong is in the errors
 	}

@@ -160,9 +160,11 @@ func (e *Etcd) fetch(ctx context.Context, r root, revision int64) (map[string]se
 	e.mu.Unlock()
 	segments := map[string]segment{}
 	var missing []string
+	bytesOfAll := 0
 	for name := range r.names() {
 		if s, has := known[name]; has {
 			segments[name] = s
+			bytesOfAll += len(s.text)
 		} else {
 			missing = append(missing, name)
 		}
@@ -182,6 +184,9 @@ func (e *Etcd) fetch(ctx context.Context, r root, revision int64) (map[string]se
 			var text bytes.Buffer
 			for _, kv := range response.Responses[i].GetResponseRange().Kvs {
 				text.Write(kv.Value)
+			}
+			if bytesOfAll += text.Len(); bytesOfAll > mostState {
+				return nil, fmt.Errorf("read the state in etcd: its sets have more than %d bytes", mostState)
 			}
 			if segments[name], err = newSegment(name, text.Bytes()); err != nil {
 				return nil, fmt.Errorf("read the state in etcd: %w", err)

@@ -4,9 +4,12 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"log/slog"
 	"net/netip"
+	"strings"
 	"testing"
 
+	"weir.io/weir/internal/memlab"
 	"weir.io/weir/internal/model"
 )
 
@@ -15,6 +18,65 @@ const (
 	oneDocument  = `{"service":{"name":"web","vip":"192.0.2.1","protocol":"tcp","port":443,"mode":"gue"},"log":{"generations":[]}}`
 	twoDocuments = oneDocument + "\n" + `{"service":{"name":"dns","vip":"2001:db8::1","protocol":"udp","port":53,"mode":"l2dsr"},"log":{}}` + "\n"
 )
+
+// readBound is what may be allocated to read a value or a file, sets of slots included.
+var readBound = memlab.Bound{PerByte: 300, AtLeast: 64 << 20}
+
+// FuzzMemory: whatever is in etcd or a file, to read it takes memory by its length.
+func FuzzMemory(f *testing.F) {
+	f.Add([]byte(twoDocuments))
+	f.Add([]byte(`{"backend":"10.0.0.1","services":[{"used":"1048576 gaps "},{"used":"1048576 gaps "}]}`))
+	f.Add([]byte(`{"service":{"backends":[{},{},null]},"log":{"generations":[{"kept":"1048576 gaps "}]}}`))
+	f.Add([]byte(`{"format":1,"revision":1,"sets":{"a":["x","x"]}}`))
+	f.Add([]byte(`{"format":1,"owner":"config","revision":3,"documents":[` + "\n" + oneDocument + "\n]}\n"))
+	f.Add([]byte(`{"process":"a","vips":["192.0.2.1",""],"up":["192.0.2.1:80","",""]}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		readBound.Check(t, 5*len(text), func() {
+			_, _ = newSegment(nameOf(text), text)
+			_, _ = decode(text)
+			_, _ = readRoot(text)
+			readView(map[string]model.View{}, "", text)
+			(&ownersView{keys: map[string]ownersKey{}, notify: func() {}}).put(membersKey+"a", text, 1, 0)
+			readReport(netip.MustParseAddr("10.0.0.1"), text)
+		})
+	})
+}
+
+// Reports of agents that write of all backends take no more than they may; the others say nothing.
+func TestManyReports(t *testing.T) {
+	backend, held, told := netip.MustParseAddr("10.0.0.0"), newHeldReports(), 0
+	services := strings.Repeat(`{"used":"1048576 gaps "},`, 100)
+	rooms := 0
+	for range 100 {
+		backend = backend.Next()
+		report := readReport(backend, []byte(`{"backend":"`+backend.String()+`","services":[`+services[:len(services)-1]+`]}`))
+		if len(report.Services) != 100 {
+			t.Fatalf("a report of 100 services is read as %+v", report)
+		}
+		if held.put(report) {
+			rooms++
+		}
+		told += len(held.of[backend].Services)
+	}
+	if held.bytes > mostReports || len(held.of) != 100 || rooms < 20 || rooms > 60 || told != 100*rooms {
+		t.Errorf("%d bytes of %d reports are kept, %d of them as they are", held.bytes, len(held.of), rooms)
+	}
+	for b := range held.of {
+		held.remove(b)
+	}
+	if held.bytes != 0 {
+		t.Errorf("%d bytes are kept of no reports", held.bytes)
+	}
+}
+
+// A segment that a root names many times would be that many times its documents.
+func TestRootNamesTwice(t *testing.T) {
+	for _, sets := range []string{`{"a":["x","x"]}`, `{"a":["x"],"b":["x"]}`} {
+		if _, err := readRoot([]byte(`{"format":1,"revision":1,"sets":` + sets + `}`)); err == nil || !strings.Contains(err.Error(), "is there twice") {
+			t.Errorf("the sets %s are read: %v", sets, err)
+		}
+	}
+}
 
 // FuzzDecode: a file of a set is refused with a place inside of it, or read as what is written
 // again, byte for byte the same the second time.
@@ -99,10 +161,10 @@ func FuzzValues(f *testing.F) {
 	f.Add("::ffff:10.0.0.1", []byte(`{`))
 	f.Add("x", []byte(`{"format":1,"revision":1,"sets":{"config":["a"],"x":null}}`))
 	f.Fuzz(func(t *testing.T, key string, text []byte) {
-		r := &Reports{prefix: "/weir/", latest: map[netip.Addr]model.AgentReport{}}
-		latest := map[netip.Addr]model.AgentReport{}
-		r.read(latest, map[netip.Addr]bool{backend: true}, "/weir/"+key, text)
-		for at, report := range latest {
+		r := &Reports{prefix: "/weir/", latest: newHeldReports(), log: slog.New(slog.DiscardHandler)}
+		latest := newHeldReports()
+		r.read(&latest, map[netip.Addr]bool{backend: true}, "/weir/"+key, text)
+		for at, report := range latest.of {
 			if at != backend || report.Backend != backend || report.Check() != nil {
 				t.Fatalf("a report about %s is kept as one of %s: %+v (%v)", report.Backend, at, report, report.Check())
 			}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"net/netip"
 	"slices"
@@ -31,6 +32,10 @@ const reportsLive = 7 * 24 * 60 * 60
 
 // MaxReport is how long the text of a report may be: etcd takes requests of 1.5 MiB.
 const MaxReport = 1 << 20
+
+// mostReports bounds what all reports take that a director keeps, in bytes. Agents may write of any
+// backend: of what is beyond it the director takes that nothing is said.
+const mostReports = 512 << 20
 
 func (e *Etcd) evidenceKey() string { return e.options.Prefix + "/evidence/" }
 
@@ -115,12 +120,14 @@ type Reports struct {
 	backends map[netip.Addr]bool // that there are
 	listed   map[netip.Addr]bool // that there were when the reports were listed; nil: they were not yet
 	renewed  chan struct{}       // is closed when they are listed
-	latest   map[netip.Addr]model.AgentReport
+	latest   heldReports
+	full     bool // that there is no room for some was said
+	log      *slog.Logger
 }
 
 // FollowReports follows what agents say, until the context ends.
 func (e *Etcd) FollowReports(ctx context.Context) *Reports {
-	r := &Reports{prefix: e.evidenceKey(), again: make(chan struct{}, 1), signs: make(chan struct{}, 1), renewed: make(chan struct{}), latest: map[netip.Addr]model.AgentReport{}}
+	r := &Reports{prefix: e.evidenceKey(), again: make(chan struct{}, 1), signs: make(chan struct{}, 1), renewed: make(chan struct{}), latest: newHeldReports(), log: e.options.Log}
 	go func() {
 		pause := firstPause
 		for ctx.Err() == nil {
@@ -171,7 +178,7 @@ func (r *Reports) Latest(backends map[netip.Addr]bool) (reports map[netip.Addr]m
 	}
 	reports = map[netip.Addr]model.AgentReport{}
 	for b := range backends {
-		if report, has := r.latest[b]; has {
+		if report, has := r.latest.of[b]; has {
 			reports[b] = report
 		} else if r.listed != nil && !r.listed[b] {
 			reports[b] = model.AgentReport{Backend: b}
@@ -207,7 +214,7 @@ func (e *Etcd) listReports(ctx context.Context, r *Reports) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	revision, latest, signs := response.Header.Revision, map[netip.Addr]model.AgentReport{}, false
+	revision, latest, signs := response.Header.Revision, newHeldReports(), false
 	for some := range slices.Chunk(slices.Collect(maps.Keys(backends)), readsAtOnce) {
 		var reads []clientv3.Op
 		for _, b := range some {
@@ -219,7 +226,7 @@ func (e *Etcd) listReports(ctx context.Context, r *Reports) (int64, error) {
 		}
 		for _, one := range response.Responses {
 			for _, kv := range one.GetResponseRange().Kvs {
-				signs = r.read(latest, backends, string(kv.Key), kv.Value) || signs
+				signs = r.read(&latest, backends, string(kv.Key), kv.Value) || signs
 			}
 		}
 	}
@@ -240,18 +247,55 @@ func (e *Etcd) listReports(ctx context.Context, r *Reports) (int64, error) {
 // read puts a report about one of the backends among others. One that cannot be read, of
 // another version maybe, is one that says nothing: its agent may have connections anywhere. Signs
 // says that there are signs of strain in it, or were in the one before.
-func (r *Reports) read(latest map[netip.Addr]model.AgentReport, backends map[netip.Addr]bool, key string, text []byte) (signs bool) {
+func (r *Reports) read(latest *heldReports, backends map[netip.Addr]bool, key string, text []byte) (signs bool) {
 	backend, err := netip.ParseAddr(strings.TrimPrefix(key, r.prefix))
 	if err != nil || !backends[backend] {
 		return false
 	}
-	var report model.AgentReport
-	if err := json.Unmarshal(text, &report); err != nil || report.Check() != nil || report.Backend != backend {
-		report = model.AgentReport{Backend: backend}
+	report := readReport(backend, text)
+	signs = len(report.Signals)+len(r.latest.of[backend].Signals) > 0
+	if !latest.put(report) && !r.full {
+		r.full = true
+		r.log.Warn("agents' reports take as much memory as they may: of others it is taken that they say nothing", "backend", backend, "most", mostReports)
 	}
-	signs = len(report.Signals)+len(r.latest[backend].Signals) > 0
-	latest[backend] = report
 	return signs
+}
+
+// readReport reads a report about a backend.
+func readReport(backend netip.Addr, text []byte) (report model.AgentReport) {
+	if len(text) > MaxReport || json.Unmarshal(text, &report) != nil || report.Check() != nil || report.Backend != backend {
+		return model.AgentReport{Backend: backend}
+	}
+	return report
+}
+
+// heldReports are the last report about each backend, and what all of them take.
+type heldReports struct {
+	of    map[netip.Addr]model.AgentReport
+	bytes int
+}
+
+// put keeps a report in place of the one before, or false: one that says nothing, for there is no
+// room for it.
+func (h *heldReports) put(report model.AgentReport) (room bool) {
+	h.remove(report.Backend)
+	size := report.Size()
+	if room = h.bytes+size <= mostReports; !room {
+		report = model.AgentReport{Backend: report.Backend}
+		size = report.Size()
+	}
+	h.of[report.Backend] = report
+	h.bytes += size
+	return room
+}
+
+func newHeldReports() heldReports { return heldReports{of: map[netip.Addr]model.AgentReport{}} }
+
+func (h *heldReports) remove(backend netip.Addr) {
+	if before, has := h.of[backend]; has {
+		h.bytes -= before.Size()
+		delete(h.of, backend)
+	}
 }
 
 // watchReports takes what agents write after a revision of etcd. It returns when it
@@ -280,11 +324,11 @@ func (e *Etcd) watchReports(ctx context.Context, r *Reports, since int64) {
 		for _, event := range response.Events {
 			if event.Type == clientv3.EventTypeDelete {
 				if backend, err := netip.ParseAddr(strings.TrimPrefix(string(event.Kv.Key), r.prefix)); err == nil {
-					delete(r.latest, backend)
+					r.latest.remove(backend)
 				}
 				continue
 			}
-			if r.read(r.latest, r.listed, string(event.Kv.Key), event.Kv.Value) {
+			if r.read(&r.latest, r.listed, string(event.Kv.Key), event.Kv.Value) {
 				signal(r.signs)
 			}
 		}

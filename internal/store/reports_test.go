@@ -211,7 +211,7 @@ func TestReportsOfStrangers(t *testing.T) {
 	kept := func(r *Reports) int {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		return len(r.latest)
+		return len(r.latest.of)
 	}
 	later := c.open().FollowReports(t.Context())
 	says(t, later, all[1:5]...)

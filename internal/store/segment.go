@@ -71,6 +71,10 @@ func nameOf(text []byte) string {
 	return base64.RawURLEncoding.EncodeToString(sum[:])
 }
 
+// mostState is how many bytes the segments of a group's sets may have together: twice the largest set
+// that the API takes.
+const mostState = 256 << 20
+
 // newSegment reads a segment's text and checks that it is the one of that name.
 func newSegment(name string, text []byte) (segment, error) {
 	if nameOf(text) != name {
@@ -109,6 +113,21 @@ func (r root) names() map[string]bool {
 	return names
 }
 
+// check refuses what no director writes: a document is of one service, so a segment is in one place,
+// and a name that is there many times would be many times its segment.
+func (r root) check() error {
+	seen := map[string]bool{}
+	for owner, names := range r.Sets {
+		for _, name := range names {
+			if seen[name] {
+				return fmt.Errorf("segment %s, of owner %q, is there twice", name, owner)
+			}
+			seen[name] = true
+		}
+	}
+	return nil
+}
+
 // state puts the documents of the root's segments together.
 func (r root) state(segments map[string]segment) (State, error) {
 	s := State{Revision: r.Revision, Sets: map[string]Set{}}
@@ -133,6 +152,9 @@ func readRoot(text []byte) (root, error) {
 		return r, nil
 	}
 	if err := json.Unmarshal(text, &r); err != nil {
+		return root{}, fmt.Errorf("read the root: %w", err)
+	}
+	if err := r.check(); err != nil {
 		return root{}, fmt.Errorf("read the root: %w", err)
 	}
 	if r.Format != format {
