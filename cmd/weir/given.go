@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"sync"
 
@@ -27,7 +28,12 @@ type givenSet struct {
 	documents []model.Document // nil: the text has none
 	texts     []digest
 	known     []bool // to be valid
+	size      int    // bytes that the documents take
 }
+
+// mostGiven bounds what the documents of a set take, in bytes: as much as all sets together that
+// wait to be applied.
+const mostGiven = 512 << 20
 
 // parse reads a set in the JSON that api.DocumentsText writes.
 func (g *given) parse(owner string, text []byte) (set givenSet, err error) {
@@ -58,6 +64,9 @@ func (g *given) parse(owner string, text []byte) (set givenSet, err error) {
 		g.read++
 		if err := json.Unmarshal(one, &set.documents[i]); err != nil {
 			return set, err
+		}
+		if set.size += set.documents[i].Size(); set.size > mostGiven {
+			return set, fmt.Errorf("its documents take more than %d bytes", mostGiven)
 		}
 	}
 	return set, nil

@@ -6,6 +6,7 @@ import (
 
 	"weir.io/weir/internal/api"
 	"weir.io/weir/internal/config"
+	"weir.io/weir/internal/memlab"
 	"weir.io/weir/internal/model"
 )
 
@@ -78,4 +79,17 @@ func TestGivenSetsAreReadOnce(t *testing.T) {
 	if _, err := g.parse("kube.edge.0", []byte(strings.Repeat("[", 20000))); err == nil {
 		t.Error("nonsense is read")
 	}
+}
+
+// Few bytes of a log can stand for many: what all of a set take is bounded while it is read.
+func TestGivenSetsAreBounded(t *testing.T) {
+	kept := strings.Repeat(`{"kept":"1048576 gaps "},`, 100)
+	document := `{"service":{},"log":{"generations":[` + kept[:len(kept)-1] + `]}},`
+	text := `{"documents":[` + strings.TrimSuffix(strings.Repeat(document, 100), ",") + `]}`
+	var g given
+	memlab.Bound{PerByte: 100, AtLeast: mostGiven}.Check(t, len(text), func() {
+		if _, err := g.parse("a", []byte(text)); err == nil || !strings.Contains(err.Error(), "take more than") {
+			t.Errorf("a set of %d bytes that takes 1.3 GB is read: %v", len(text), err)
+		}
+	})
 }

@@ -137,7 +137,7 @@ func (s *sets) Give(ctx context.Context, owner string, text []byte) (none api.Se
 		if set, err = s.given.parse(owner, text); err != nil {
 			return 0, api.NewProblem(http.StatusBadRequest, "the body is not a set with its logs: "+err.Error())
 		}
-		return len(text), nil
+		return set.size, nil
 	})
 	if err != nil {
 		return none, err

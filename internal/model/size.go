@@ -23,3 +23,17 @@ func (r *AgentReport) Size() int {
 	}
 	return size
 }
+
+// Size returns about how many bytes the document takes.
+func (d *Document) Size() int {
+	size := SizeOf([]Service{d.Service}) + len(d.Log.Generations)*int(unsafe.Sizeof(Generation{})) +
+		len(d.Log.Steps)*int(unsafe.Sizeof(Step{})) + len(d.Log.Strained)*int(unsafe.Sizeof(Strain{}))
+	for i := range d.Log.Generations {
+		g := &d.Log.Generations[i]
+		size += len(g.Members)*int(unsafe.Sizeof(Member{})) + len(g.Gone)*int(unsafe.Sizeof(g.Gone[0]))
+		if g.Kept != nil {
+			size += g.Kept.Size() / 8
+		}
+	}
+	return size
+}

@@ -160,11 +160,11 @@ func (e *Etcd) fetch(ctx context.Context, r root, revision int64) (map[string]se
 	e.mu.Unlock()
 	segments := map[string]segment{}
 	var missing []string
-	bytesOfAll := 0
+	texts, documents := 0, 0
 	for name := range r.names() {
 		if s, has := known[name]; has {
 			segments[name] = s
-			bytesOfAll += len(s.text)
+			texts, documents = texts+len(s.text), documents+s.size
 		} else {
 			missing = append(missing, name)
 		}
@@ -185,11 +185,14 @@ func (e *Etcd) fetch(ctx context.Context, r root, revision int64) (map[string]se
 			for _, kv := range response.Responses[i].GetResponseRange().Kvs {
 				text.Write(kv.Value)
 			}
-			if bytesOfAll += text.Len(); bytesOfAll > mostState {
+			if texts += text.Len(); texts > mostState {
 				return nil, fmt.Errorf("read the state in etcd: its sets have more than %d bytes", mostState)
 			}
 			if segments[name], err = newSegment(name, text.Bytes()); err != nil {
 				return nil, fmt.Errorf("read the state in etcd: %w", err)
+			}
+			if documents += segments[name].size; documents > mostDocuments {
+				return nil, fmt.Errorf("read the state in etcd: its documents take more than %d bytes", mostDocuments)
 			}
 		}
 	}

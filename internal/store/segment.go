@@ -21,6 +21,7 @@ type segment struct {
 	name      string // the SHA-256 of its text
 	text      []byte // JSON, a document to a line
 	documents []Document
+	size      int // bytes that the documents take
 }
 
 // Where a set is cut: after a document whose ID hashes to a multiple of cutModulus, so
@@ -75,6 +76,13 @@ func nameOf(text []byte) string {
 // that the API takes.
 const mostState = 256 << 20
 
+// mostDocuments is how many bytes the documents of all sets may take when they are read, and those of
+// one segment: few bytes of text may stand for many.
+const (
+	mostDocuments = 1 << 30
+	mostSegment   = 256 << 20
+)
+
 // newSegment reads a segment's text and checks that it is the one of that name.
 func newSegment(name string, text []byte) (segment, error) {
 	if nameOf(text) != name {
@@ -89,6 +97,9 @@ func newSegment(name string, text []byte) (segment, error) {
 			return s, nil
 		} else if err != nil {
 			return segment{}, fmt.Errorf("segment %s: %w", name, err)
+		}
+		if s.size += d.Size(); s.size > mostSegment {
+			return segment{}, fmt.Errorf("segment %s: its documents take more than %d bytes", name, mostSegment)
 		}
 		s.documents = append(s.documents, d)
 	}

@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
+	"weir.io/weir/internal/memlab"
 	"weir.io/weir/internal/model"
 )
 
@@ -71,4 +73,15 @@ func checkSegments(t *testing.T, set Set, segments []segment) {
 	if !set.equal(got.Sets["cli"]) {
 		t.Errorf("a set of %d services is another one when it comes back", len(set.Documents))
 	}
+}
+
+// Few bytes of a log can stand for many: what the documents of a segment take is bounded.
+func TestSegmentsAreBounded(t *testing.T) {
+	kept := strings.Repeat(`{"kept":"1048576 gaps "},`, 100)
+	text := []byte(strings.Repeat(`{"service":{},"log":{"generations":[`+kept[:len(kept)-1]+`]}}`+"\n", 100))
+	memlab.Bound{PerByte: 100, AtLeast: 2 * mostSegment}.Check(t, len(text), func() {
+		if _, err := newSegment(nameOf(text), text); err == nil || !strings.Contains(err.Error(), "take more than") {
+			t.Errorf("a segment of %d bytes that takes 1.3 GB is read: %v", len(text), err)
+		}
+	})
 }
