@@ -93,7 +93,7 @@ func FuzzParse(f *testing.F) {
 		before := bytes.Clone(in)
 		var p Packet
 		var why Discard
-		memlab.Bound{AtLeast: 1 << 12}.Check(t, len(in), func() { p, why = Parse(in) })
+		memlab.Bound{AtLeast: 1 << 20}.Check(t, len(in), func() { p, why = Parse(in) })
 		if !bytes.Equal(before, in) {
 			t.Fatal("the packet was changed")
 		}

@@ -38,7 +38,7 @@ func FuzzAgree(f *testing.F) {
 		}
 		var p *peer
 		var err error
-		memlab.Bound{PerByte: 200, AtLeast: 1 << 16}.Check(t, len(body), func() { p, err = agree(w, message{kind, body}) })
+		memlab.Bound{PerByte: 200, AtLeast: 1 << 20}.Check(t, len(body), func() { p, err = agree(w, message{kind, body}) })
 		if (p == nil) == (err == nil) {
 			t.Fatalf("there are both or neither of %+v and %v", p, err)
 		}

@@ -52,7 +52,7 @@ func FuzzRead(f *testing.F) {
 	f.Add(framed(77))
 	f.Add(framed(gobgp.BGP_MSG_KEEPALIVE)[:18])
 	f.Fuzz(func(t *testing.T, bytes []byte) {
-		memlab.Bound{PerByte: 40, AtLeast: 1 << 16}.Check(t, len(bytes), func() {
+		memlab.Bound{PerByte: 40, AtLeast: 1 << 20}.Check(t, len(bytes), func() {
 			for all := (&connection{&came{bytes: bytes}}); ; {
 				if _, err := all.read(time.Time{}); err != nil {
 					return

@@ -28,7 +28,7 @@ func FuzzReadCaptured(f *testing.F) {
 		var c captured
 		var frames []byte
 		var err error
-		memlab.Bound{PerByte: 4, AtLeast: 1 << 12}.Check(t, len(raw), func() { c, frames, err = readCaptured(raw) })
+		memlab.Bound{PerByte: 4, AtLeast: 1 << 20}.Check(t, len(raw), func() { c, frames, err = readCaptured(raw) })
 		if err == nil && uint64(len(frames)) != uint64(c.head.In)+uint64(c.head.Out) {
 			t.Fatalf("frames of %d and %d bytes are %d", c.head.In, c.head.Out, len(frames))
 		}

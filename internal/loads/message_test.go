@@ -175,7 +175,7 @@ func FuzzDecode(f *testing.F) {
 		var m message
 		var by *key
 		var err error
-		memlab.Bound{PerByte: 40, AtLeast: 1 << 14}.Check(t, len(b), func() { m, by, err = decode(b, both) })
+		memlab.Bound{PerByte: 40, AtLeast: 1 << 20}.Check(t, len(b), func() { m, by, err = decode(b, both) })
 		if err != nil {
 			return
 		}

@@ -21,7 +21,8 @@ func (b Bound) Check(t T, length int, do func()) {
 	}
 }
 
-// Allocated returns how many bytes a function allocates, of which most may be garbage at once.
+// Allocated returns how many bytes a function allocates, of which most may be garbage at once, and
+// the rest of the process meanwhile: a bound leaves that a megabyte.
 func Allocated(do func()) int {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
