@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"weir.io/weir/internal/memlab"
 	"weir.io/weir/internal/model"
 )
 
@@ -78,7 +79,12 @@ func TestFreshFlowsAreNotTold(t *testing.T) {
 	}
 }
 
-// FuzzReadFlows: whatever comes, it is refused or written again as it was.
+// toldBound is what may be allocated to read what a peer sends: a flow takes some ten times what it
+// has on the wire while the list of a frame grows, and a frame's buffer is as long as any frame.
+var toldBound = memlab.Bound{PerByte: 40, AtLeast: 1 << 20}
+
+// FuzzReadFlows: whatever comes, it is refused or written again as it was, and takes memory by its
+// length.
 func FuzzReadFlows(f *testing.F) {
 	for _, v := range versions {
 		for _, flow := range some() {
@@ -90,7 +96,9 @@ func FuzzReadFlows(f *testing.F) {
 		if withClass {
 			v = classed
 		}
-		flows, err := readFlows(b, v)
+		var flows []model.RememberedFlow
+		var err error
+		toldBound.Check(t, len(b), func() { flows, err = readFlows(b, v) })
 		if err != nil {
 			return
 		}
