@@ -75,7 +75,7 @@ func runAgent(ctx context.Context, o agentOptions, log *slog.Logger) error {
 	events := api.NewEvents()
 	socket := &keptSocket{path: o.socket}
 	a, err := agent.Open(agent.Options{Pin: pin, Interfaces: o.interfaces, Attach: agent.Attach(o.attach), UDPFlows: *first.Agent.UDPFlows, Log: log,
-		Tell: tellUpkeep(events), Parts: []upkeep.Part{socket.part()}, Applied: func(err error) { d.noteSet(err); d.keepOffered(err) }})
+		Tell: tellUpkeep(events), Parts: []upkeep.Part{d.ranPart(), socket.part()}, Applied: func(err error) { d.noteSet(err); d.keepOffered(err) }})
 	if err != nil {
 		return err
 	}

@@ -33,6 +33,7 @@ type daemon struct {
 
 	mu      sync.Mutex
 	info    api.Info
+	ran     ranFile
 	offered []byte // the text of the last version of the file, until it is kept
 }
 

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"fmt"
+	"io"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -55,6 +57,7 @@ func newDraining(verb, short, long string, state model.BackendState) *cobra.Comm
 			if err != nil {
 				return err
 			}
+			sayUnkept(cmd.ErrOrStderr(), drained)
 			return out.write(cmd.OutOrStdout(), drained, func(t *table) { drainedTable(t, drained) })
 		},
 	}
@@ -80,5 +83,15 @@ func drainedTable(t *table, drained []api.Drained) {
 			state += " (beside the file, until weir undrain)"
 		}
 		t.row(d.Owner, d.Service, d.Backend, d.Before, state)
+	}
+}
+
+// sayUnkept says what a restart of the director would undo.
+func sayUnkept(w io.Writer, drained []api.Drained) {
+	for i := range drained {
+		if d := &drained[i]; d.Unkept != "" {
+			fmt.Fprintf(w, "weir: done until the director's process ends, and kept as soon as that can be: %s\n", d.Unkept)
+			return
+		}
 	}
 }

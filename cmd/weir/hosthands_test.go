@@ -69,7 +69,7 @@ func (h *host) heard(part string) (texts []string) {
 // in a row: each is repaired, and said once. A third and a fourth on the same thing are too many.
 func TestHandsOnTheHost(t *testing.T) {
 	h := newHost(t)
-	text := "director: {interfaces: [eth0], snat: {addresses: [10.0.0.1], ports: 20000-29999}}\nservices:\n" +
+	text := "director: {interfaces: [eth0], store: {directory: " + h.beside("state") + "}, snat: {addresses: [10.0.0.1], ports: 20000-29999}}\nservices:\n" +
 		"- {name: web, vip: 203.0.113.1, protocol: tcp, port: 80, mode: nat, snat: true, backends: [{address: 10.0.0.2}]}\n" +
 		"- {name: far, vip: 203.0.113.2, protocol: tcp, port: 80, mode: l2dsr, backends: [{address: 10.0.0.2}], health: {kind: tcp, interval: 1s}}\n"
 	if err := os.WriteFile(h.file, []byte(text), 0o644); err != nil {
@@ -97,6 +97,7 @@ func TestHandsOnTheHost(t *testing.T) {
 		{"pins", func() { h.onHost(func() error { return os.RemoveAll(pins + "/state") }) }},
 		{"sysctls", forwarding},
 		{"checks", func() { h.run("ip", "rule", "del", "pref", "1") }},
+		{"state", func() { h.onHost(func() error { return os.RemoveAll(h.beside("state")) }) }},
 		{"socket", func() { h.onHost(func() error { return os.Remove(h.socket) }) }},
 	} {
 		for n := range uint64(2) {

@@ -100,7 +100,7 @@ func (d *director) keepHost(notices *upkeep.Notices, events *api.Events, gate *g
 	parts := append(d.kernel.Parts(notices.By), d.checks.Part(notices.By),
 		upkeep.Part{Name: "vips", Look: gate.look},
 		upkeep.Part{Name: "bfd", Look: d.bfd.look},
-		socket.part())
+		d.statePart(), socket.part())
 	d.host.Store(upkeep.New(d.log, tellUpkeep(events), parts...))
 }
 

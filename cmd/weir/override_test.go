@@ -1,6 +1,8 @@
 package main
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -100,5 +102,39 @@ func TestFileEndsOverrides(t *testing.T) {
 			}
 		}
 	}
+	p.stop()
+}
+
+// A backend is drained also where the state directory cannot be written: that is said to who asks
+// and shown until it can be, and then it outlives the process.
+func TestDrainWithoutRoom(t *testing.T) {
+	h := newHost(t)
+	state := h.beside("state")
+	h.write("coalesce: 1ms\ndirector: {interfaces: [eth0], store: {directory: " + state + "}}\n" +
+		"services: [{name: web, vip: 203.0.113.1, protocol: tcp, port: 80, mode: l2dsr, backends: [{address: 10.0.0.2}, {address: 10.0.0.1}]}]\n")
+	p := h.start("director runs")
+	h.awaitState(p, "web", model.Active)
+	for _, name := range []string{".new-overrides", ".new-file.json"} { // in the way of what is written
+		if err := os.MkdirAll(filepath.Join(state, name, "obstacle"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if out, status := h.exits("drain", "web/10.0.0.2", "--socket", h.socket); status != exitDone || !strings.Contains(out, "done until the director's process ends") {
+		t.Fatalf("weir drain ends with %d:\n%s", status, out)
+	}
+	h.awaitState(p, "web", model.Draining)
+	if got := h.problem(p, model.ProblemHost); got.Part != partState || !strings.Contains(got.Text, "overrides is not written") {
+		t.Errorf("the problem is %+v", got)
+	}
+	h.shownEverywhere(model.ProblemHost, "overrides is not written")
+	for _, name := range []string{".new-overrides", ".new-file.json"} {
+		if err := os.RemoveAll(filepath.Join(state, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h.resolvedEverywhere(p, model.ProblemHost)
+	p.kill()
+	p = h.start("director runs")
+	h.awaitState(p, "web", model.Draining)
 	p.stop()
 }

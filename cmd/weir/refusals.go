@@ -109,12 +109,6 @@ func (d *director) keepRunning(text []byte) {
 	d.saveRunning(stateDirectory(d.first.Store), store.RunningDirector, text)
 }
 
-// saveRunning keeps a version of the file in a directory. That it cannot is listed.
-func (d *daemon) saveRunning(dir string, name store.RunningName, text []byte) {
-	err := store.SaveRunning(dir, name, store.Running{File: absolute(d.info.File), Text: string(text)})
-	d.problems.Warn(model.ProblemStore, "running", err)
-}
-
 func absolute(file string) string {
 	if abs, err := filepath.Abs(file); err == nil {
 		return abs

@@ -77,7 +77,7 @@ func (s *sets) drainFile(ctx context.Context, d api.Drain) ([]api.Drained, error
 	if d.State != model.Active {
 		o = &model.Override{State: d.State, By: api.CallerUser(ctx), At: time.Now().UTC().Truncate(time.Second)}
 	}
-	err := s.keeper.SetOverrides(func(service *model.Service, b *model.Backend) bool {
+	unkept, err := s.keeper.SetOverrides(func(service *model.Service, b *model.Backend) bool {
 		return b.State == model.Active && means(d, service, b)
 	}, o)
 	after := s.keeper.Overridden()
@@ -88,6 +88,9 @@ func (s *sets) drainFile(ctx context.Context, d api.Drain) ([]api.Drained, error
 			continue
 		}
 		f.Override = overrideOf(after, f.Service, f.Backend)
+		if unkept != nil {
+			f.Unkept = unkept.Error()
+		}
 		if was := overrideOf(before, f.Service, f.Backend); was != nil {
 			f.Before = was.State
 		}

@@ -25,6 +25,7 @@ type Drained struct {
 	Fixed   bool               `json:"fixed,omitempty" doc:"it stands in a set that comes with its logs, or the file itself says another state than active, and stays what it is"`
 	// Override is what the backend of the director's own file has beside the file.
 	Override *model.Override `json:"override,omitempty"`
+	Unkept   string          `json:"unkept,omitempty" doc:"why it does not outlive the director's process, if it does not: the state directory cannot be written"`
 }
 
 func (s *Server) handleDrain() {

@@ -39,6 +39,7 @@ type Engine interface {
 // Keeper is the one who writes logs.
 type Keeper struct {
 	local    Store // of this director alone
+	hold     bool  // a change is made there also if it cannot be written
 	problems Reporter
 	engine   Engine
 	log      *slog.Logger
@@ -143,7 +144,8 @@ func (k *Keeper) storeFile(c model.Config) (Change, error) {
 	k.file, k.given, k.begun, k.unstored = c, given, true, nil
 	if len(overrides) < len(k.overrides) {
 		k.overrides = overrides
-		k.problems.Report(model.ProblemStore, "overrides", k.overridesIn.SaveOverrides(overrides))
+		_ = k.overridesIn.SaveOverrides(overrides) // what is not written is said, and written again
+		k.problems.Report(model.ProblemStore, "overrides", nil)
 	}
 	return ChangeOf(before, k.state, store.OwnerFile), k.apply()
 }
@@ -167,7 +169,11 @@ func (k *Keeper) goOnUnstored(c model.Config) error {
 func (k *Keeper) update(where Store, l *ledger) (store.State, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), updateTimeout)
 	defer cancel()
-	state, err := where.Update(ctx, l.change)
+	change := where.Update
+	if k.hold && where == k.local {
+		change = k.overridesIn.Hold
+	}
+	state, err := change(ctx, l.change)
 	if err != nil && state.Sets == nil {
 		return k.state, err
 	}

@@ -1,16 +1,20 @@
 package desired
 
 import (
+	"context"
 	"fmt"
 	"slices"
 
 	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/store"
 )
 
 // Overrides are where overrides outlive the process: a store.File.
 type Overrides interface {
 	Overrides() ([]model.BackendOverride, error)
 	SaveOverrides([]model.BackendOverride) error
+	// Hold is Update of a change that is made also if it cannot be written.
+	Hold(context.Context, store.Change) (store.State, error)
 }
 
 // Override makes a store the one of overrides of the file's backends. It is called after Tell, and
@@ -74,8 +78,9 @@ func overriding(services []model.Service, list []model.BackendOverride) []model.
 
 // SetOverrides gives backends of the file that runs these states, and takes those of others that
 // mean any of them away: each backend that is meant has the override afterwards, or none if that
-// is nil. It returns when that is forwarded.
-func (k *Keeper) SetOverrides(means func(*model.Service, *model.Backend) bool, o *model.Override) error {
+// is nil. It returns when that is forwarded. Unkept says why it lasts no longer than this process,
+// if that is so.
+func (k *Keeper) SetOverrides(means func(*model.Service, *model.Backend) bool, o *model.Override) (unkept, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	var next []model.BackendOverride
@@ -95,10 +100,10 @@ func (k *Keeper) SetOverrides(means func(*model.Service, *model.Backend) bool, o
 			}
 		}
 	}
-	if err := k.overridesIn.SaveOverrides(next); err != nil {
-		return fmt.Errorf("nothing is changed: %w", err)
-	}
+	unkept = k.overridesIn.SaveOverrides(next)
 	k.overrides = next
-	_, err := k.storeFile(k.given)
-	return err
+	k.hold = true // a backend that has to go cannot wait for room on a disk
+	defer func() { k.hold = false }()
+	_, err = k.storeFile(k.given)
+	return unkept, err
 }

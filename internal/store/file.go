@@ -20,9 +20,11 @@ type File struct {
 	lock    *os.File
 	damaged []*CorruptError
 
-	mu      sync.Mutex
-	state   State
-	readers broadcast
+	mu        sync.Mutex
+	state     State
+	overrides []byte              // as in their file
+	files     map[string]keptFile // what this process has in the directory, by name
+	readers   broadcast
 }
 
 // ErrInUse is returned by OpenFile when another process has the directory open.
@@ -46,14 +48,22 @@ func OpenFile(dir string, dispensable ...string) (*File, error) {
 		lock.Close()
 		return nil, err
 	}
-	return &File{dir: dir, lock: lock, state: state, damaged: damaged}, nil
+	f := &File{dir: dir, lock: lock, state: state, damaged: damaged, files: map[string]keptFile{}}
+	for owner := range state.Sets {
+		f.note(owner+suffix, nil)
+	}
+	return f, nil
 }
 
 // Damaged returns what was wrong with files that were moved aside.
 func (f *File) Damaged() []*CorruptError { return f.damaged }
 
 // Close lets other processes open the directory.
-func (f *File) Close() error { return f.lock.Close() }
+func (f *File) Close() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.lock.Close()
+}
 
 // Read returns the state.
 func (f *File) Read(context.Context) (State, error) {
@@ -75,6 +85,14 @@ func (f *File) Watch(ctx context.Context) <-chan State {
 // and logs of all: each owner's file is replaced as a whole, one after the other, and
 // services that moved between owners could be in both or neither after a power cut.
 func (f *File) Update(_ context.Context, change Change) (State, error) {
+	return f.update(change, false)
+}
+
+// Hold is Update of a change that is made also if it cannot be written: it lasts as long as the
+// process, and is written when that can be, by WriteAgain.
+func (f *File) Hold(_ context.Context, change Change) (State, error) { return f.update(change, true) }
+
+func (f *File) update(change Change, hold bool) (State, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	next, err := change(f.state)
@@ -95,6 +113,8 @@ func (f *File) Update(_ context.Context, change Change) (State, error) {
 		err := f.write(owner, f.state.Revision+1, set)
 		if late := (*unsyncedError)(nil); errors.As(err, &late) {
 			unsynced = err
+		} else if err != nil && hold {
+			f.note(owner+suffix, err)
 		} else if err != nil {
 			return State{}, errors.Join(err, unsynced)
 		}
@@ -137,7 +157,11 @@ func (f *File) write(owner string, revision uint64, set Set) error {
 	if err != nil {
 		return err
 	}
-	return writeFile(filepath.Join(f.dir, owner+suffix), text)
+	err = writeFile(filepath.Join(f.dir, owner+suffix), text)
+	if err == nil || errors.As(err, new(*unsyncedError)) {
+		f.note(owner+suffix, nil)
+	}
+	return err
 }
 
 // suffix ends the names of the owners' files.
@@ -157,9 +181,12 @@ func makeDirectory(dir string) error {
 	return nil
 }
 
+// lockFile has no suffix of sets.
+const lockFile = "lock"
+
 // lockDirectory takes the lock that the kernel drops with the process, however it ends.
 func lockDirectory(dir string) (*os.File, error) {
-	path := filepath.Join(dir, "lock")
+	path := filepath.Join(dir, lockFile)
 	lock, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if errors.Is(err, syscall.EROFS) {
 		lock, err = os.Open(path) // what is there can be read: a start goes on with it

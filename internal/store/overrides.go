@@ -31,16 +31,31 @@ func (f *File) Overrides() (list []model.BackendOverride, err error) {
 		bad.moveAside()
 		return nil, bad
 	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.overrides = text
+	f.note(overridesFile, nil)
 	return list, nil
 }
 
-// SaveOverrides makes these the overrides of backends of the director's file, all of them.
+// SaveOverrides makes these the overrides of backends of the director's file, all of them. What
+// cannot be written is remembered, and written by WriteAgain.
 func (f *File) SaveOverrides(list []model.BackendOverride) error {
 	text, err := json.Marshal(list)
 	if err != nil {
 		return fmt.Errorf("encode the overrides: %w", err)
 	}
-	if err := writeFile(filepath.Join(f.dir, overridesFile), append(text, '\n')); err != nil {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.overrides = append(text, '\n')
+	return f.writeOverrides()
+}
+
+// writeOverrides writes them. The lock is held.
+func (f *File) writeOverrides() error {
+	err := writeFile(filepath.Join(f.dir, overridesFile), f.overrides)
+	f.note(overridesFile, err)
+	if err != nil {
 		return fmt.Errorf("keep the overrides: %w", err)
 	}
 	return nil

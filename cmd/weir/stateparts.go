@@ -1,0 +1,86 @@
+package main
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/store"
+	"weir.io/weir/internal/upkeep"
+)
+
+// partState is the directory of a process's state.
+const partState = "state"
+
+// ranFile is the version of the file that runs, as it is kept.
+type ranFile struct {
+	dir     string
+	name    store.RunningName
+	text    []byte // nil: none is kept
+	written bool
+}
+
+// saveRunning keeps a version of the file in a directory. That it cannot is listed.
+func (d *daemon) saveRunning(dir string, name store.RunningName, text []byte) {
+	err := store.SaveRunning(dir, name, store.Running{File: absolute(d.info.File), Text: string(text)})
+	d.problems.Warn(model.ProblemStore, "running", err)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.ran = ranFile{dir, name, text, err == nil}
+}
+
+// lookAtRan says whether the version of the file that runs is gone from where it is kept. What
+// could not be written is tried again.
+func (d *daemon) lookAtRan() (gone string) {
+	d.mu.Lock()
+	ran := d.ran
+	d.mu.Unlock()
+	switch _, err := os.Lstat(filepath.Join(ran.dir, string(ran.name))); {
+	case ran.text == nil:
+	case !ran.written:
+		d.saveRunning(ran.dir, ran.name, ran.text)
+	case os.IsNotExist(err):
+		return string(ran.name) + " is gone"
+	}
+	return ""
+}
+
+// saveRanAgain puts it back.
+func (d *daemon) saveRanAgain() error {
+	d.mu.Lock()
+	ran := d.ran
+	d.mu.Unlock()
+	if ran.text != nil {
+		d.saveRunning(ran.dir, ran.name, ran.text)
+	}
+	return nil // it is listed if it cannot be
+}
+
+// statePart is what has the directory of a director's state kept as the director has it.
+func (d *director) statePart() upkeep.Part {
+	dir := stateDirectory(d.first.Store)
+	return upkeep.Part{Name: partState, Look: func() ([]upkeep.Difference, error) {
+		amiss, gone := d.local.Amiss(), d.lookAtRan()
+		if amiss == "" && gone == "" {
+			return nil, nil
+		}
+		found := strings.Trim(amiss+", "+gone, ", ")
+		return []upkeep.Difference{{What: dir, Found: "is not as it was written: " + found, Repair: func() error {
+			return errors.Join(d.local.WriteAgain(), d.saveRanAgain())
+		}}}, nil
+	}}
+}
+
+// ranPart is the same of an agent, which has no other state.
+func (d *daemon) ranPart() upkeep.Part {
+	dir := stateDirectory(model.Store{})
+	return upkeep.Part{Name: partState, Look: func() ([]upkeep.Difference, error) {
+		gone := d.lookAtRan()
+		if gone == "" {
+			return nil, nil
+		}
+		return []upkeep.Difference{{What: dir, Found: "is not as it was written: " + gone, Repair: d.saveRanAgain}}, nil
+	}}
+}

@@ -1,0 +1,103 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// keptFile is a file of the directory, as this process has read or written it last.
+type keptFile struct {
+	info    os.FileInfo // nil: it is not there yet
+	problem error       // why it is not written
+}
+
+// note remembers how a file is now, or why it is not. The lock is held.
+func (f *File) note(name string, problem error) {
+	info, err := os.Lstat(filepath.Join(f.dir, name))
+	if err != nil {
+		info = nil
+	}
+	f.files[name] = keptFile{info, problem}
+}
+
+// Amiss says what is not in the directory as this process has it: what somebody has removed or
+// changed, and what could not be written. Nothing: all is there.
+func (f *File) Amiss() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var amiss []string
+	if !f.locks() {
+		amiss = append(amiss, "lock is gone")
+	}
+	for _, name := range f.amiss() {
+		what := " was changed by somebody else"
+		if f.files[name].problem != nil {
+			what = " is not written"
+		} else if _, err := os.Lstat(filepath.Join(f.dir, name)); errors.Is(err, fs.ErrNotExist) {
+			what = " is gone"
+		}
+		amiss = append(amiss, name+what)
+	}
+	return strings.Join(amiss, ", ")
+}
+
+// locks reports whether the lock of this process is the directory's.
+func (f *File) locks() bool {
+	there, err := os.Lstat(filepath.Join(f.dir, lockFile))
+	ours, other := f.lock.Stat()
+	return err == nil && other == nil && os.SameFile(there, ours)
+}
+
+// amiss returns the names of files that are not as they should be, in order.
+func (f *File) amiss() (names []string) {
+	for _, name := range slices.Sorted(maps.Keys(f.files)) {
+		kept := f.files[name]
+		now, err := os.Lstat(filepath.Join(f.dir, name))
+		if kept.problem != nil || err != nil || kept.info == nil || !os.SameFile(now, kept.info) || now.Size() != kept.info.Size() || !now.ModTime().Equal(kept.info.ModTime()) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// WriteAgain writes what is amiss. A directory that another process has taken meanwhile is left
+// to it: ErrInUse.
+func (f *File) WriteAgain() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := makeDirectory(f.dir); err != nil {
+		return err
+	}
+	if !f.locks() {
+		lock, err := lockDirectory(f.dir)
+		if err != nil {
+			return err
+		}
+		_ = f.lock.Close() // nobody can find it any more
+		f.lock = lock
+	}
+	for _, name := range f.amiss() {
+		if err := f.writeAgain(name); err != nil && !errors.As(err, new(*unsyncedError)) {
+			return err
+		}
+	}
+	return nil
+}
+
+func (f *File) writeAgain(name string) error {
+	owner, isSet := strings.CutSuffix(name, suffix)
+	if !isSet {
+		return f.writeOverrides()
+	}
+	set, has := f.state.Sets[owner]
+	if !has {
+		return fmt.Errorf("owner %q has no set to write", owner)
+	}
+	return f.write(owner, f.state.Revision, set)
+}
