@@ -15,8 +15,9 @@ const (
 	fewObjects    = 64       // or no more than these
 )
 
-// checkObjects refuses a text of more objects than weir writes in so many bytes.
-func checkObjects(text []byte) error {
+// CheckObjects refuses a text, of documents or a report, that has more objects than weir writes in so
+// many bytes: each may stand for an element with all its defaults.
+func CheckObjects(text []byte) error {
 	objects := bytes.Count(text, []byte("{")) + bytes.Count(text, []byte("null"))
 	if most := fewObjects + len(text)/objectBytes; objects > most {
 		return fmt.Errorf("has %d objects in %d bytes, more than %d", objects, len(text), most)

@@ -22,43 +22,63 @@ type writtenDocument struct {
 	Affinities []Affinity `json:"affinities,omitempty"`
 }
 
-// readDocument is a written document that is read: its sets of slots are texts first, so that it is
-// known what they would take.
+// readDocument is a written document that is read.
 type readDocument struct {
-	Service Service `json:"service"`
-	Log     struct {
-		Generations []struct {
-			readGeneration
-			Kept *string `json:"kept"`
-		} `json:"generations"`
-		Steps    []Step   `json:"steps"`
-		Strained []Strain `json:"strained"`
-	} `json:"log"`
+	Service    Service    `json:"service"`
+	Log        readLog    `json:"log"`
 	Affinities []Affinity `json:"affinities"`
+}
+
+// readLog is a log that is read: its sets of slots are texts first, so that it is known what they
+// would take.
+type readLog struct {
+	Generations []struct {
+		readGeneration
+		Kept *string `json:"kept"`
+	} `json:"generations"`
+	Steps    []Step   `json:"steps"`
+	Strained []Strain `json:"strained"`
 }
 
 // readGeneration has a generation's fields, of which one that hides Kept is not read by them.
 type readGeneration Generation
 
-// written returns what was read.
-func (r *readDocument) written() (w writtenDocument, err error) {
-	w = writtenDocument{Service: r.Service, Log: Log{Steps: r.Log.Steps, Strained: r.Log.Strained}, Affinities: r.Affinities}
-	texts := make([]*string, len(r.Log.Generations))
+// log returns what was read.
+func (r *readLog) log() (Log, error) {
+	l := Log{Steps: r.Steps, Strained: r.Strained}
+	texts := make([]*string, len(r.Generations))
 	for i := range texts {
-		texts[i] = r.Log.Generations[i].Kept
+		texts[i] = r.Generations[i].Kept
 	}
 	sets, err := readSlotSets(texts)
 	if err != nil {
-		return w, fmt.Errorf("service %q: the log %w", r.Service.Name, err)
+		return l, fmt.Errorf("the log %w", err)
 	}
-	if r.Log.Generations != nil {
-		w.Log.Generations = make([]Generation, len(sets))
+	if r.Generations != nil {
+		l.Generations = make([]Generation, len(sets))
 	}
 	for i := range sets {
-		w.Log.Generations[i] = Generation(r.Log.Generations[i].readGeneration)
-		w.Log.Generations[i].Kept = sets[i]
+		l.Generations[i] = Generation(r.Generations[i].readGeneration)
+		l.Generations[i].Kept = sets[i]
 	}
-	return w, nil
+	return l, nil
+}
+
+// UnmarshalJSON reads a log that somebody else may have written, perhaps with more than this version
+// knows.
+func (l *Log) UnmarshalJSON(text []byte) error {
+	if err := CheckObjects(text); err != nil {
+		return fmt.Errorf("a log %w", err)
+	}
+	var read readLog
+	if err := json.Unmarshal(text, &read); err != nil {
+		return err
+	}
+	log, err := read.log()
+	if err == nil {
+		*l = log
+	}
+	return err
 }
 
 // MarshalJSON writes the document.
@@ -77,7 +97,7 @@ func (d Document) MarshalJSON() ([]byte, error) {
 
 // UnmarshalJSON reads what MarshalJSON wrote, and nothing else.
 func (d *Document) UnmarshalJSON(text []byte) error {
-	if err := checkObjects(text); err != nil {
+	if err := CheckObjects(text); err != nil {
 		return fmt.Errorf("a document %w", err)
 	}
 	var read readDocument
@@ -86,10 +106,11 @@ func (d *Document) UnmarshalJSON(text []byte) error {
 	if err := decoder.Decode(&read); err != nil {
 		return err
 	}
-	w, err := read.written()
+	log, err := read.Log.log()
 	if err != nil {
-		return err
+		return fmt.Errorf("service %q: %w", read.Service.Name, err)
 	}
+	w := writtenDocument{Service: read.Service, Log: log, Affinities: read.Affinities}
 	if n := len(w.Affinities); n > 0 && n != len(w.Log.Generations) {
 		return fmt.Errorf("service %q: %d affinities of %d generations", w.Service.Name, n, len(w.Log.Generations))
 	}

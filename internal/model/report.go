@@ -76,7 +76,7 @@ func firstHash(slot, slots uint64) uint64 { return (slot<<32 + slots - 1) / slot
 
 // UnmarshalJSON reads a report that somebody else may have written.
 func (r *AgentReport) UnmarshalJSON(text []byte) error {
-	if err := checkObjects(text); err != nil {
+	if err := CheckObjects(text); err != nil {
 		return fmt.Errorf("a report %w", err)
 	}
 	var read struct {

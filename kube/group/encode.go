@@ -11,9 +11,13 @@ import (
 	"weir.io/weir/kube/v1alpha1"
 )
 
-// mostText bounds what a compressed text may become: nobody but the controller writes one, and
-// a damaged one is not to take all memory.
-const mostText = 256 << 20
+// What a compressed text may become is bounded: nobody but the controller writes one, and a damaged
+// one is not to take all memory. Documents of many equal backends become a 30th.
+const (
+	mostText    = 256 << 20
+	textPerByte = 200
+	textAtLeast = 1 << 20
+)
 
 // Encode writes a Service with its documents, and what a reader wants to know of them.
 func Encode(name string, set int, revision int64, documents []model.Document) (v1alpha1.CompiledService, error) {
@@ -53,9 +57,13 @@ func Encode(name string, set int, revision int64, documents []model.Document) (v
 // Decode returns what Encode wrote. What a later version has written is ErrNewer; all else that
 // cannot be forwarded somebody else wrote.
 func Decode(c *v1alpha1.CompiledService) ([]model.Document, error) {
-	text, err := io.ReadAll(io.LimitReader(flate.NewReader(bytes.NewReader(c.Documents)), mostText))
+	most := min(mostText, textAtLeast+textPerByte*len(c.Documents))
+	text, err := io.ReadAll(io.LimitReader(flate.NewReader(bytes.NewReader(c.Documents)), int64(most)+1))
 	if err != nil {
 		return nil, fmt.Errorf("decompress the documents of %s: %w", c.Name, err)
+	}
+	if len(text) > most {
+		return nil, fmt.Errorf("decompress the documents of %s: %d bytes become more than %d", c.Name, len(c.Documents), most)
 	}
 	documents, err := readDocuments(text)
 	if err != nil {

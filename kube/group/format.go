@@ -33,12 +33,35 @@ func readDocuments(text []byte) ([]model.Document, error) {
 		}
 		return nil, fmt.Errorf("%w: format %d, and this one reads %d", ErrNewer, later.Format, Format)
 	}
-	var documents []model.Document
-	err := json.Unmarshal(text, &documents)
+	if err := model.CheckObjects(text); err != nil {
+		return nil, fmt.Errorf("the text %w", err)
+	}
+	documents, err := readBounded(text)
 	if err != nil && saysMore(text, err) {
 		return nil, fmt.Errorf("%w: %w", ErrNewer, err)
 	}
 	return documents, err
+}
+
+// mostDocuments bounds what the documents of a Service take when they are read, in bytes: few bytes of
+// text may stand for many.
+const mostDocuments = 512 << 20
+
+func readBounded(text []byte) ([]model.Document, error) {
+	var texts []json.RawMessage
+	if err := json.Unmarshal(text, &texts); err != nil || texts == nil {
+		return nil, err
+	}
+	documents, size := make([]model.Document, len(texts)), 0
+	for i := range texts {
+		if err := json.Unmarshal(texts[i], &documents[i]); err != nil {
+			return nil, err
+		}
+		if size += documents[i].Size(); size > mostDocuments {
+			return nil, fmt.Errorf("they take more than %d bytes", mostDocuments)
+		}
+	}
+	return documents, nil
 }
 
 // saysMore reports whether documents that are not read for an error would be, if they did not have
