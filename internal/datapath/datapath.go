@@ -57,6 +57,7 @@ type Datapath struct {
 	loads          *loads
 	flows          *flowMemory
 	guesses        guesses
+	resets         resets
 	readers        *grace // of all of these: programs that run
 	attached       map[string]*attachment
 	takesReplies   map[string]int   // interfaces that full NAT's replies are taken from, by index; 0: not there

@@ -66,7 +66,7 @@ func (d *Datapath) nameFlow(e *directorFlowEntry, now uint32) (model.RememberedF
 		return model.RememberedFlow{}, false
 	}
 	f := model.RememberedFlow{
-		Service: model.ServiceID{Segment: s.desired.Segment, VIP: s.key.vip, Protocol: s.key.protocol, Port: s.key.port},
+		Service: s.key.id(),
 		Backend: backend,
 		Source:  netip.AddrPortFrom(addressOf(e.Source, s.key.vip.Is6()), bigEndian16(e.SourcePort)),
 		Port:    bigEndian16(e.DestinationPort),

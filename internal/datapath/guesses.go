@@ -61,7 +61,7 @@ func (g *guesses) note(service, seen uint32) {
 func (d *Datapath) LastGuess(id model.ServiceID) time.Time {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	s := d.services[serviceKey{id.Segment.Key(), id.VIP, id.Protocol, id.Port}]
+	s := d.services[keyOfID(id)]
 	if s == nil || d.guesses.last == nil {
 		return d.opened
 	}

@@ -3,6 +3,7 @@ package datapath
 import (
 	"net/netip"
 	"testing"
+	"time"
 
 	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/packet"
@@ -82,6 +83,42 @@ func testGuessedBefore(t *testing.T) {
 	s.wantGuess(t, d, clientPort+1, ackFlag, false, "the same owner")
 }
 
+// testResetsAreCounted: flows that are reset while they are fresh are told as a number, and add
+// up with what the other director has seen.
+func testResetsAreCounted(t *testing.T, one, other *Datapath) {
+	id := model.ServiceID{VIP: netip.MustParseAddr("198.51.0.0"), Protocol: model.TCP, Port: model.PortRange{First: 80, Last: 80}}
+	count := func(d *Datapath) (own, all int) {
+		for _, r := range d.FreshResets() {
+			if r.Service == id {
+				own = int(r.Flows)
+			}
+		}
+		status, err := d.Status()
+		must(t, err)
+		for _, s := range status.Services {
+			if s.VIP == id.VIP && s.Port == id.Port && s.Protocol == id.Protocol {
+				all += s.Reset
+			}
+		}
+		return own, all
+	}
+	_, before := count(other)
+	for port := range uint16(3) {
+		one.sendsFrom(t, 31000+port, packet.SYN)
+		one.sendsFrom(t, 31000+port, packet.RST)
+	}
+	one.resets.read = time.Time{} // as if the table had been read a while ago
+	own, _ := count(one)
+	isTrue(t, own == 3, "fresh flows that were reset are counted")
+	director := netip.MustParseAddr("192.0.2.1")
+	other.HearResets(director, one.FreshResets())
+	_, heard := count(other)
+	isTrue(t, heard == before+3, "the other director's are added")
+	other.HearResets(director, nil)
+	_, ended := count(other)
+	isTrue(t, ended == before, "one that says nothing any more has seen nothing")
+}
+
 // testGuessesAreTold: what one director sees of older owners' connections the other one is
 // told, and nothing else. Neither has seen any before.
 func testGuessesAreTold(t *testing.T, one, other *Datapath, news func() []model.RememberedFlow) {
@@ -126,6 +163,7 @@ func testGuessesAreTold(t *testing.T, one, other *Datapath, news func() []model.
 		slots, _ := ringSlots(other.rings.bytes(s.ring))
 		isTrue(t, other.isOfOlder(s, slots[0], s.order[2].index) == (policy == model.Maglev), "an older owner's is who is in the row, but where any backend may be chosen")
 	}
+	testResetsAreCounted(t, one, other)
 	must(t, other.Close())
 	isTrue(t, other.LastGuess(id).Equal(other.opened), "a datapath that is closed knows nothing")
 }

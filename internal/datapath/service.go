@@ -19,6 +19,15 @@ func keyOf(s *model.TableService) serviceKey {
 	return serviceKey{s.Segment.Key(), s.VIP, s.Protocol, s.Port}
 }
 
+func keyOfID(id model.ServiceID) serviceKey {
+	return serviceKey{id.Segment.Key(), id.VIP, id.Protocol, id.Port}
+}
+
+// id is what other directors know the service by.
+func (k serviceKey) id() model.ServiceID {
+	return model.ServiceID{Segment: model.SegmentOf(k.segment), VIP: k.vip, Protocol: k.protocol, Port: k.port}
+}
+
 // service is one service and its place in the kernel.
 type service struct {
 	key      serviceKey

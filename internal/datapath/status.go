@@ -46,7 +46,7 @@ func (d *Datapath) Status() (model.DatapathStatus, error) {
 		if err != nil {
 			return status, fmt.Errorf("service %s: %w", s.desired.Name, err)
 		}
-		service.Reset = reset[s.index]
+		service.Reset = reset[s.index] + d.resets.heardOf(s.key)
 		status.Services = append(status.Services, service)
 		status.RingMemory += uint64(s.ring.lines) * lineSize
 	}

@@ -138,7 +138,7 @@ func (d *Datapath) remember(flows []waitingFlow, wait func(waitingFlow)) error {
 // tellingOf puts a flow into this director's words, and says whether it is an open one of TCP
 // that is of an older owner. The outcome is TOLD_NEW if the program is to have a look.
 func (d *Datapath) tellingOf(flow *waitingFlow, now uint32) (t directorTelling, older bool, outcome directorToldOutcome) {
-	key := serviceKey{flow.Service.Segment.Key(), flow.Service.VIP, flow.Service.Protocol, flow.Service.Port}
+	key := keyOfID(flow.Service)
 	s := d.services[key]
 	state := flowState(&flow.RememberedFlow)
 	if s == nil {

@@ -20,6 +20,8 @@
 //	kind 1  flows
 //	kind 2  all that was remembered has been told, for the first time or again
 //	kind 3  nothing, so that it is known that somebody is there
+//	kind 4  not in weir-flows/1: of services how many fresh flows, which are told to nobody,
+//	        were reset in the last minute; in place of kind 3, and of what kind 4 said before
 //
 // A flow has these bytes, where addresses are 4 or 16:
 //
@@ -36,4 +38,13 @@
 //	4       not in weir-flows/1: TCP: the sequence number that the client goes on with, 0:
 //	        not known
 //	        the VIP, the client, the backend
+//
+// A count of resets has these bytes:
+//
+//	1       bit 0: the VIP is IPv6; others 0
+//	1       protocol of IP: 6
+//	4       segment, as above
+//	2, 2    the service's first and last port; 0, 0: all
+//	4       flows
+//	        the VIP
 package flowsync

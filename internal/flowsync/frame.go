@@ -39,6 +39,8 @@ const (
 	frameFlows frameKind = 1
 	frameAll   frameKind = 2
 	frameAlive frameKind = 3
+	// frameResets is not in weir-flows/1.
+	frameResets frameKind = 4
 )
 
 const (
@@ -102,9 +104,9 @@ func readFrame(r io.Reader, buffer *[]byte) (kind frameKind, flows []byte, err e
 	}
 	kind = frameKind(b[0])
 	switch {
-	case kind < frameFlows || kind > frameAlive:
+	case kind < frameFlows || kind > frameResets:
 		return 0, nil, fmt.Errorf("a frame of kind %d", kind)
-	case kind != frameFlows && length > 1:
+	case kind != frameFlows && kind != frameResets && length > 1:
 		return 0, nil, fmt.Errorf("a frame of kind %d with %d bytes", kind, length)
 	}
 	return kind, b[1:], nil

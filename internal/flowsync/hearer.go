@@ -111,6 +111,7 @@ func (s *Sync) addressFor(other netip.Addr) net.Addr {
 func (s *Sync) read(ctx context.Context, conn *tls.Conn, raw net.Conn, p *peer) (heard bool, err error) {
 	spoken := versionOf(conn.ConnectionState().NegotiatedProtocol)
 	reader, buffer := bufio.NewReaderSize(conn, maxFrame), []byte(nil)
+	defer s.teller.memory.HearResets(p.address, nil)
 	for ctx.Err() == nil {
 		if err := raw.SetReadDeadline(time.Now().Add(silentTime)); err != nil {
 			return heard, err
@@ -138,6 +139,16 @@ func (s *Sync) read(ctx context.Context, conn *tls.Conn, raw net.Conn, p *peer) 
 			if err := s.teller.memory.Remember(flows); err != nil {
 				return heard, err
 			}
+		case frameResets:
+			resets, err := readResets(content)
+			if spoken == unclassed {
+				err = fmt.Errorf("%s has no frame of kind %d", spoken.protocol(), kind)
+			}
+			if err != nil {
+				s.countGarbage(p, err)
+				return heard, err
+			}
+			s.teller.memory.HearResets(p.address, resets)
 		}
 	}
 	return heard, ctx.Err()

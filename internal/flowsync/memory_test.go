@@ -17,10 +17,36 @@ type memory struct {
 	mu        sync.Mutex
 	flows     map[netip.AddrPort]model.RememberedFlow
 	followers map[chan []model.RememberedFlow]bool
+	resets    []model.ServiceResets                // its own
+	heard     map[netip.Addr][]model.ServiceResets // of others
 }
 
 func newMemory() *memory {
-	return &memory{flows: map[netip.AddrPort]model.RememberedFlow{}, followers: map[chan []model.RememberedFlow]bool{}}
+	return &memory{flows: map[netip.AddrPort]model.RememberedFlow{}, followers: map[chan []model.RememberedFlow]bool{}, heard: map[netip.Addr][]model.ServiceResets{}}
+}
+
+func (m *memory) FreshResets() []model.ServiceResets {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.resets
+}
+
+func (m *memory) count(resets ...model.ServiceResets) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.resets = resets
+}
+
+func (m *memory) hears(director netip.Addr) []model.ServiceResets {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.heard[director]
+}
+
+func (m *memory) HearResets(director netip.Addr, resets []model.ServiceResets) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.heard[director] = resets
 }
 
 // flowOf is the flow from a client's port.

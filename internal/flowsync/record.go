@@ -105,10 +105,19 @@ func check(f *model.RememberedFlow, flags, known uint8) error {
 		return fmt.Errorf("a flow is of protocol %d", uint8(f.Service.Protocol))
 	case f.State == 0 || f.State != model.FlowOpen && f.Service.Protocol == model.UDP:
 		return fmt.Errorf("a flow of protocol %d has state %d", uint8(f.Service.Protocol), f.State)
-	case f.Service.Segment.Kind > segmentKinds || f.Service.Segment.Kind == model.SegmentNone && f.Service.Segment.ID != 0:
-		return fmt.Errorf("a flow is of segment %#x", f.Service.Segment.Key())
-	case ports.First > ports.Last || ports.First == 0 && ports.Last != 0 || !ports.Contains(f.Port):
+	case !ports.Contains(f.Port):
 		return fmt.Errorf("a flow to port %d is of a service with ports %s", f.Port, ports)
+	}
+	return checkService(&f.Service)
+}
+
+// checkService says what is wrong with a service that is told of.
+func checkService(s *model.ServiceID) error {
+	switch {
+	case s.Segment.Kind > segmentKinds || s.Segment.Kind == model.SegmentNone && s.Segment.ID != 0:
+		return fmt.Errorf("a service is of segment %#x", s.Segment.Key())
+	case s.Port.First > s.Port.Last || s.Port.First == 0 && s.Port.Last != 0:
+		return fmt.Errorf("a service has ports %s", s.Port)
 	}
 	return nil
 }

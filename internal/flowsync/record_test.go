@@ -3,6 +3,7 @@ package flowsync
 import (
 	"bytes"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"weir.io/weir/internal/memlab"
@@ -82,6 +83,55 @@ func TestFreshFlowsAreNotTold(t *testing.T) {
 // toldBound is what may be allocated to read what a peer sends: a flow takes some ten times what it
 // has on the wire while the list of a frame grows, and a frame's buffer is as long as any frame.
 var toldBound = memlab.Bound{PerByte: 40, AtLeast: 1 << 20}
+
+// counts are of services of all kinds.
+func counts() []model.ServiceResets {
+	var list []model.ServiceResets
+	for i, f := range some() {
+		f.Service.Protocol = model.TCP
+		list = append(list, model.ServiceResets{Service: f.Service, Flows: uint32(1e9 - i)})
+	}
+	return list
+}
+
+// Counts of resets are read as they were written, with the largest first; more are not written.
+func TestResetsAreReadAsWritten(t *testing.T) {
+	list := counts()
+	slices.Reverse(list)
+	read, err := readResets(frameOfResets(list)[headerLength+1:])
+	if err != nil || !slices.Equal(read, counts()) {
+		t.Errorf("read %+v, %v, want %+v", read, err, counts())
+	}
+	read, err = readResets(frameOfResets(slices.Repeat(list, resetsAtOnce))[headerLength+1:])
+	if err != nil || len(read) != resetsAtOnce {
+		t.Errorf("of too many counts %d are read, %v", len(read), err)
+	}
+}
+
+// FuzzReadResets: whatever comes, it is refused or written again as it was.
+func FuzzReadResets(f *testing.F) {
+	var all []byte
+	for _, r := range counts() {
+		all = appendResets(all, r)
+		f.Add(appendResets(nil, r))
+	}
+	f.Add(all)
+	f.Add(all[:len(all)-1])
+	f.Fuzz(func(t *testing.T, b []byte) {
+		toldBound.Check(t, len(b), func() { _, _ = readResets(b) })
+		list, err := readResets(b)
+		if err != nil {
+			return
+		}
+		var again []byte
+		for _, r := range list {
+			again = appendResets(again, r)
+		}
+		if !bytes.Equal(b, again) {
+			t.Errorf("% x is read as %+v and written as % x", b, list, again)
+		}
+	})
+}
 
 // FuzzReadFlows: whatever comes, it is refused or written again as it was, and takes memory by its
 // length.

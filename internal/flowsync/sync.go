@@ -23,6 +23,10 @@ type Memory interface {
 	RememberedFlows(take func(some []model.RememberedFlow) bool) error
 	// Remember takes over what another director has told.
 	Remember(flows []model.RememberedFlow) error
+	// FreshResets returns how many flows that are told to nobody were reset in the last minute.
+	FreshResets() []model.ServiceResets
+	// HearResets takes what another director says of that, in place of what it said before.
+	HearResets(director netip.Addr, resets []model.ServiceResets)
 }
 
 // guestsMost is how many may be connected or about to: more than a group has directors.

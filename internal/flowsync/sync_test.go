@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -50,7 +51,20 @@ func TestDirectorsTellEachOther(t *testing.T) {
 		t.Errorf("the status is %+v", status)
 	}
 
+	one.count(counts()...)
+	hears := func(want []model.ServiceResets) func() bool {
+		return func() bool { return slices.Equal(two.hears(member(1)), want) }
+	}
+	eventually(t, "counts of resets are told", hears(counts()))
+	one.count()
+	eventually(t, "that there are no more is told, too", hears(nil))
+	one.count(counts()...)
+	eventually(t, "counts are told again", hears(counts()))
+
 	second.Close()
+	if got := two.hears(member(1)); got != nil {
+		t.Errorf("of a director that is not heard any more %+v is counted", got)
+	}
 	three := newMemory()
 	again := start(t, d, three, 2)
 	again.joinGroup(2, 2, port)

@@ -103,12 +103,19 @@ func (t *teller) tell(ctx context.Context, conn *tls.Conn, p *peer) error {
 	go func() { cancel(awaitEnd(conn)) }()
 	alive := time.NewTicker(aliveEvery)
 	defer alive.Stop()
+	counted := false // it was told of resets
 	for {
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-alive.C:
-			if err := write(conn, frame(frameAlive)); err != nil {
+			f := frame(frameAlive)
+			if q.version != unclassed {
+				if resets := t.memory.FreshResets(); len(resets) > 0 || counted {
+					f, counted = frameOfResets(resets), len(resets) > 0
+				}
+			}
+			if err := write(conn, f); err != nil {
 				return err
 			}
 		case <-q.wake:

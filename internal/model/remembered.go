@@ -42,3 +42,9 @@ const (
 	FlowReset   RememberedState = 3 // TCP: a RST
 	FlowOpening RememberedState = 4 // TCP: nothing but SYNs; UDP: one datagram
 )
+
+// ServiceResets is how many fresh flows of a service were reset by their clients in the last minute.
+type ServiceResets struct {
+	Service ServiceID
+	Flows   uint32
+}

@@ -115,9 +115,9 @@ type ServiceStatus struct {
 	Bytes        uint64         `json:"bytes"`
 	Opened       uint64         `json:"opened"`  // TCP connections: SYNs that were forwarded, those sent again, too
 	Dropped      uint64         `json:"dropped"` // packets
-	// Reset is of TCP flows that are remembered: their clients have sent a RST in the last
-	// minute.
-	Reset    int             `json:"reset" doc:"remembered flows whose client has sent a RST in the last minute"`
+	// Reset is of TCP flows whose clients have sent a RST in the last minute: those that are
+	// remembered, and those that were fresh at other directors of the group.
+	Reset    int             `json:"reset" doc:"flows whose client has sent a RST in the last minute: those that are remembered, and what other directors of the group count of fresh ones"`
 	Loads    *ServiceLoads   `json:"loads,omitempty"` // nil: its policy goes by none that are reported
 	Backends []BackendStatus `json:"backends"`
 }

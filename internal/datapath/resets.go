@@ -1,0 +1,85 @@
+package datapath
+
+import (
+	"net/netip"
+	"time"
+
+	"weir.io/weir/internal/model"
+)
+
+// resetsEvery is how often the table is read for the resets of fresh flows, while directors of
+// the group ask for them.
+const resetsEvery = 5 * time.Second
+
+// resets are those of fresh flows, of which other directors are told no more than how many.
+type resets struct {
+	own   []model.ServiceResets
+	read  time.Time
+	heard map[netip.Addr]map[serviceKey]uint32 // by director
+}
+
+// heardOf is how many other directors have seen of a service.
+func (r *resets) heardOf(key serviceKey) (flows int) {
+	for _, counts := range r.heard {
+		flows += int(counts[key])
+	}
+	return flows
+}
+
+// FreshResets returns how many fresh flows were reset in the last minute, of services that had any.
+func (d *Datapath) FreshResets() []model.ServiceResets {
+	d.mu.Lock()
+	own, fresh := d.resets.own, time.Since(d.resets.read) < resetsEvery
+	d.mu.Unlock()
+	if fresh {
+		return own
+	}
+	counts := map[uint32]uint32{}
+	const atOnce = 1 << 16 // entries: a Set need not wait long
+	for first, more := 0, true; more; first += atOnce {
+		more = d.countCut(first, first+atOnce, counts)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.resets.own, d.resets.read = nil, time.Now()
+	for _, s := range d.services {
+		if n := counts[s.index]; n > 0 {
+			d.resets.own = append(d.resets.own, model.ServiceResets{Service: s.key.id(), Flows: n})
+		}
+	}
+	return d.resets.own
+}
+
+// countCut adds up, by service, the fresh flows of some places that were reset.
+func (d *Datapath) countCut(from, to int, counts map[uint32]uint32) (more bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	now, err := flowClock()
+	if err != nil || d.flows.entries == nil { // the datapath is closed
+		return false
+	}
+	for i := from; i < min(to, len(d.flows.entries)); i++ {
+		if e := &d.flows.entries[i]; e.State == uint8(directorFlowStateFLOW_CUT) && d.entries.live(e, now) {
+			counts[e.Service]++
+		}
+	}
+	return to < len(d.flows.entries)
+}
+
+// HearResets takes what another director of the group counts, in place of what it said before.
+func (d *Datapath) HearResets(director netip.Addr, list []model.ServiceResets) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.resets.heard == nil {
+		d.resets.heard = map[netip.Addr]map[serviceKey]uint32{}
+	}
+	delete(d.resets.heard, director)
+	if len(list) == 0 {
+		return
+	}
+	counts := make(map[serviceKey]uint32, len(list))
+	for _, r := range list {
+		counts[keyOfID(r.Service)] = r.Flows
+	}
+	d.resets.heard[director] = counts
+}
