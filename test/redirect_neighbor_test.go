@@ -29,6 +29,7 @@ func TestRedirectedPacketsFollowTheirNeighbour(t *testing.T) {
 	// A router, or a host, that takes another's place tells its neighbours.
 	const mac = "02:00:00:00:77:01"
 	l.backends[0].Sysctl("net.ipv4.conf.eth0.arp_notify", "1")
+	l.backends[0].Sysctl("net.ipv6.conf.eth0.ndisc_notify", "1")
 	on(t, l.backends[0], "ip", "link", "set", "eth0", "address", mac)
 	for _, six := range []bool{false, true} {
 		on(t, l.client, "ip", "neigh", "replace", lanAddress(backendHost, six).String(), "lladdr", mac, "dev", "eth0", "nud", "reachable")
