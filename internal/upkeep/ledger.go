@@ -2,8 +2,10 @@ package upkeep
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"weir.io/weir/internal/model"
@@ -89,7 +91,7 @@ func (l *Ledger) thing(what string) *thing {
 func (l *Ledger) turn(now time.Time, what string, t *thing, state model.UpkeepState, d Difference, err error) []Event {
 	text := ""
 	if err != nil {
-		text = err.Error()
+		text = brief(err.Error())
 	}
 	told := t.state == state && t.err == text && (state == model.UpkeepContested || t.found == d.Found)
 	if t.state != state {
@@ -199,4 +201,14 @@ func (l *Ledger) Status(part string) model.Upkeep {
 		})
 	}
 	return s
+}
+
+// brief is the first line of an error, and how many more there are: where a file system is gone,
+// each of a hundred pins says the same.
+func brief(text string) string {
+	first, rest, more := strings.Cut(text, "\n")
+	if !more {
+		return text
+	}
+	return fmt.Sprintf("%s (and %d more)", first, strings.Count(rest, "\n")+1)
 }

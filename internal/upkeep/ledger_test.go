@@ -23,6 +23,22 @@ func every(step, from, until int) hand {
 	return func(second int) bool { return second >= from && second < until && (second-from)%step == 0 }
 }
 
+// A repair that fails in many ways is told in one line.
+func TestErrorsAreBrief(t *testing.T) {
+	for text, want := range map[string]string{
+		"pin a: no":                         "pin a: no",
+		"pin a: no\npin b: no":              "pin a: no (and 1 more)",
+		"pin a: no\npin b: no\npin c: none": "pin a: no (and 2 more)",
+	} {
+		var l Ledger
+		repair := func() error { return errors.New(text) }
+		events := l.Look(time.Now(), []Difference{{What: "pins", Found: "are gone", Repair: repair}}, nil)
+		if len(events) != 1 || events[0].Error != want {
+			t.Errorf("%q is told as %+v, want %q", text, events, want)
+		}
+	}
+}
+
 // TestLedger plays a host with one thing for some minutes, which is looked at every second.
 func TestLedger(t *testing.T) {
 	for _, test := range []struct {
