@@ -29,6 +29,7 @@ type onward struct {
 	egress  *device.Egress
 	index   int    // of the end that the director sends into; 0: to be looked for, or made
 	ours    bool   // its program is this process's
+	lost    bool   // somebody has removed it, and nobody has said so yet
 	failed  error  // why it cannot be made; nobody tries again until again is called
 	problem string // the same, as it was logged last
 	again   func() // has all backends looked at again
@@ -114,6 +115,7 @@ func (o *onward) find() error {
 	switch {
 	case err != nil:
 	case link == nil:
+		o.lost = o.lost || o.ours
 		link, err = o.make()
 	case !o.ours:
 		err = o.attach()
@@ -226,12 +228,24 @@ func (r *resolver) onwardProblem() (text string, index int) {
 	return "", 0
 }
 
+// onwardLost reports, once, whether somebody has removed the pair and it is made anew already: for
+// routes that lead by it, which are read again when an interface goes.
+func (r *resolver) onwardLost() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	lost := r.onward.lost && r.onward.index != 0
+	if lost {
+		r.onward.lost = false
+	}
+	return lost
+}
+
 // mendOnward makes the pair what it should be.
 func (r *resolver) mendOnward() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	o := r.onward
-	o.index, o.ours = 0, false
+	o.index, o.ours, o.lost = 0, false, false
 	for _, name := range []string{o.otherEnd(), o.name} {
 		if linkByName(name) == nil {
 			break // it is made anew

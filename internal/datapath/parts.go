@@ -195,6 +195,9 @@ func (d *Datapath) tcDifferences(by By) (found []upkeep.Difference, err error) {
 // onwardDifferences are those of the device by which the kernel sends, where one is needed.
 func (d *Datapath) onwardDifferences(by By) ([]upkeep.Difference, error) {
 	text, index := d.hops.onwardProblem()
+	if text == "" && d.hops.onwardLost() {
+		return []upkeep.Difference{{What: d.hops.onward.name, Found: "is not there", Repair: func() error { return nil }}}, nil
+	}
 	if text == "" {
 		return nil, nil
 	}
