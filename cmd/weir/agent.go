@@ -77,7 +77,7 @@ func runAgent(ctx context.Context, o agentOptions, log *slog.Logger) error {
 	a, err := agent.Open(agent.Options{Pin: pin, Interfaces: o.interfaces, Attach: agent.Attach(o.attach), UDPFlows: *first.Agent.UDPFlows, Log: log,
 		Tell: tellUpkeep(events), Parts: []upkeep.Part{d.ranPart(), socket.part()}, Applied: func(err error) { d.noteSet(err); d.keepOffered(err) }})
 	if err != nil {
-		return err
+		return notOpened(pin, err)
 	}
 	defer a.Close()
 	meter, err := a.Meter()

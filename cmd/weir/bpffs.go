@@ -12,6 +12,8 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"weir.io/weir/internal/agent"
+	"weir.io/weir/internal/datapath"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/privilege"
 )
@@ -103,4 +105,24 @@ func nothingIn(path string) error {
 		return fmt.Errorf("look at %s: %w", path, err)
 	}
 	return nil
+}
+
+// notOpened says where what is pinned could not be taken over, what that means and what may be
+// done. The process ends by it, and the service manager tries again: without its programs it can do
+// nothing, and what is there goes on without it.
+func notOpened(pin string, err error) error {
+	fix := ""
+	switch {
+	case errors.Is(err, datapath.ErrRunning), errors.Is(err, agent.ErrRunning):
+		return err
+	case errors.Is(err, unix.EROFS):
+		fix = fmt.Sprintf("; the file system is read-only: mount -o remount,rw %s", filepath.Dir(pin))
+	case errors.Is(err, unix.ENOSPC):
+		fix = "; the file system is full"
+	case errors.Is(err, unix.ENOMEM):
+		fix = "; there is no memory for the tables: give the process more (MemoryMax=), or have less in director.limits and agent.udp-flows"
+	case errors.Is(err, unix.EMFILE):
+		fix = "; give the process more files (LimitNOFILE=)"
+	}
+	return fmt.Errorf("take over what is pinned in %s: %w%s. What an earlier process has left there goes on", pin, err, fix)
 }

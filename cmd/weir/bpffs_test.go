@@ -57,3 +57,38 @@ func TestNothingIsHiddenByBPFFS(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A start that cannot take over what is pinned ends with the file system, why, and what to do, and
+// what the process before has left goes on.
+func TestStartWithoutBPFFS(t *testing.T) {
+	h := newHost(t)
+	h.configure(onEth0, "web")
+	agents := h.beside("agent.yaml")
+	text := "agent: {interfaces: [eth0]}\ndirectors: [10.0.0.2]\nservices: [{name: web, vip: 203.0.113.1, protocol: tcp, port: 80, mode: gue, backends: [{address: 10.0.0.1}]}]\n"
+	if err := os.WriteFile(agents, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	h.start(`msg="director runs"`).kill()
+	before := h.program()
+	remount := func(flags uintptr) {
+		t.Helper()
+		h.onHost(func() error { return unix.Mount("", h.bpffs, "", unix.MS_REMOUNT|flags, "mode=0700") })
+	}
+	remount(unix.MS_RDONLY)
+	for verb, file := range map[string]string{"run": h.file, "agent": agents} {
+		got := h.fails(verb, "-c", file, "--bpffs", h.bpffs, "--socket", h.beside(verb+".sock"))
+		for _, words := range []string{"take over what is pinned in " + h.bpffs, "mount -o remount,rw " + h.bpffs, "goes on"} {
+			if !strings.Contains(got, words) {
+				t.Errorf("weir %s says %q, and not %q", verb, got, words)
+			}
+		}
+	}
+	if now := h.program(); now != before || now == 0 {
+		t.Errorf("eth0 has program %d, and had %d", now, before)
+	}
+	remount(0)
+	h.start(`msg="director runs"`).stop()
+	if now := h.program(); now != before {
+		t.Errorf("eth0 has program %d after a start, and had %d", now, before)
+	}
+}

@@ -111,7 +111,7 @@ func runDirector(ctx context.Context, o *runOptions, log *slog.Logger) error {
 		Pin: pin, Mode: first.Director.XDP, Limits: first.Director.Limits, Hold: true, Log: log,
 	})
 	if err != nil {
-		return err
+		return notOpened(pin, err)
 	}
 	checks := kernel.Checks()
 	checker := health.New(checks, log)
