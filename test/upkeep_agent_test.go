@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -139,6 +141,59 @@ func keptRows() []keptRow {
 				l.t.Fatal(err)
 			}
 		}, func(l *agentLab) bool { return l.agent.listens() }},
+		{"state", "running-agent", func(l *agentLab) {
+			if err := os.RemoveAll(filepath.Join(l.host.Dir(), "state")); err != nil {
+				l.t.Fatal(err)
+			}
+		}, func(l *agentLab) bool {
+			_, err := os.Stat(filepath.Join(l.host.Dir(), "state", "running-agent"))
+			return err == nil
+		}},
+	}
+}
+
+// followedParts are those of an agent's host in which nothing is repaired: what changes is followed.
+// TestAgentWaitsForInterfaces and TestAgentFollowsItsAddresses put hands on them.
+var followedParts = []string{"configuration", "interfaces"}
+
+// Each part that docs/upkeep.md lists for agents has a hand here, and no other.
+func TestEveryPartOfAnAgentHasAHand(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../docs/upkeep.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, _ := strings.Cut(string(page), "## Parts of an agent's host")
+	table, _, found := strings.Cut(table, "\n## ")
+	if !found {
+		t.Fatal("docs/upkeep.md has no such table")
+	}
+	var documented []string
+	for _, row := range regexp.MustCompile("(?m)^\\| `([a-z]+)` \\|").FindAllStringSubmatch(table, -1) {
+		documented = append(documented, row[1])
+	}
+	tried := slices.Clone(followedParts)
+	for _, r := range keptRows() {
+		tried = append(tried, r.part)
+	}
+	slices.Sort(documented)
+	slices.Sort(tried)
+	if tried = slices.Compact(tried); !slices.Equal(documented, tried) {
+		t.Errorf("documented are %v, tried %v", documented, tried)
+	}
+}
+
+// An address that goes takes its services along, and brings them back: just after the start, and
+// again.
+func TestAgentFollowsItsAddresses(t *testing.T) {
+	t.Parallel()
+	l := newAgentLab(t)
+	l.agent = startDaemon(t, l.host, "agent", keptConfig("eth0"))
+	for range 2 {
+		on(t, l.host, "ip", "addr", "del", "10.2.0.21/24", "dev", "eth0")
+		l.agent.waitFor("hold no VIP without the backend's address", func() bool { return !strings.Contains(l.lo(), keptVIP+"/32") })
+		on(t, l.host, "ip", "addr", "add", "10.2.0.21/24", "dev", "eth0")
+		l.agent.waitFor("hold the VIP again", func() bool { return strings.Contains(l.lo(), keptVIP+"/32") })
 	}
 }
 
@@ -148,6 +203,7 @@ func keptRows() []keptRow {
 func TestAgentKeepsItsHost(t *testing.T) {
 	for _, r := range keptRows() {
 		t.Run(r.part+" "+r.what, func(t *testing.T) {
+			t.Parallel()
 			l := newAgentLab(t)
 			l.agent = startDaemon(t, l.host, "agent", keptConfig("eth0"))
 			before := 0

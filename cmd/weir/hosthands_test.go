@@ -7,13 +7,18 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
 
 	"weir.io/weir/internal/api"
+	"weir.io/weir/internal/bfd"
 	"weir.io/weir/internal/model"
 )
 
@@ -65,25 +70,16 @@ func (h *host) heard(part string) (texts []string) {
 	return texts
 }
 
-// TestHandsOnTheHost puts a hand on each part of a director's host, as soon as it answers and twice
-// in a row: each is repaired, and said once. A third and a fourth on the same thing are too many.
-func TestHandsOnTheHost(t *testing.T) {
-	h := newHost(t)
-	text := "director: {interfaces: [eth0], store: {directory: " + h.beside("state") + "}, snat: {addresses: [10.0.0.1], ports: 20000-29999}}\nservices:\n" +
-		"- {name: web, vip: 203.0.113.1, protocol: tcp, port: 80, mode: nat, snat: true, backends: [{address: 10.0.0.2}]}\n" +
-		"- {name: far, vip: 203.0.113.2, protocol: tcp, port: 80, mode: l2dsr, backends: [{address: 10.0.0.2}], health: {kind: tcp, interval: 1s}}\n"
-	if err := os.WriteFile(h.file, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	p := h.start(`msg="director runs"`)
+// hostHand is a hand on a part of a director's host.
+type hostHand struct {
+	part  string
+	touch func()
+}
+
+// repairedHands are those that are repaired, where nothing is announced.
+func repairedHands(h *host) []hostHand {
 	pins := filepath.Join(h.bpffs, "weir")
-	forwarding := func() {
-		h.onHost(func() error { return os.WriteFile("/proc/sys/net/ipv4/conf/eth0/forwarding", []byte("0"), 0) })
-	}
-	for _, hand := range []struct {
-		part  string
-		touch func()
-	}{
+	return []hostHand{
 		{"xdp", func() {
 			h.onHost(func() error {
 				l, err := link.LoadPinnedLink(pins+"/xdp-eth0", nil)
@@ -95,11 +91,31 @@ func TestHandsOnTheHost(t *testing.T) {
 		}},
 		{"tc", func() { h.onHost(func() error { return os.Remove(pins + "/undo-eth0") }) }},
 		{"pins", func() { h.onHost(func() error { return os.RemoveAll(pins + "/state") }) }},
-		{"sysctls", forwarding},
+		{"sysctls", h.stopForwarding},
 		{"checks", func() { h.run("ip", "rule", "del", "pref", "1") }},
 		{"state", func() { h.onHost(func() error { return os.RemoveAll(h.beside("state")) }) }},
 		{"socket", func() { h.onHost(func() error { return os.Remove(h.socket) }) }},
-	} {
+	}
+}
+
+func (h *host) stopForwarding() {
+	h.onHost(func() error { return os.WriteFile("/proc/sys/net/ipv4/conf/eth0/forwarding", []byte("0"), 0) })
+}
+
+// TestHandsOnTheHost puts a hand on each part of a director's host, as soon as it answers and twice
+// in a row: each is repaired, and said once. A third and a fourth on the same thing are too many.
+func TestHandsOnTheHost(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	text := "director: {interfaces: [eth0], store: {directory: " + h.beside("state") + "}, snat: {addresses: [10.0.0.1], ports: 20000-29999}}\nservices:\n" +
+		"- {name: web, vip: 203.0.113.1, protocol: tcp, port: 80, mode: nat, snat: true, backends: [{address: 10.0.0.2}]}\n" +
+		"- {name: far, vip: 203.0.113.2, protocol: tcp, port: 80, mode: l2dsr, backends: [{address: 10.0.0.2}], health: {kind: tcp, interval: 1s}}\n"
+	if err := os.WriteFile(h.file, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	p := h.start(`msg="director runs"`)
+	pins := filepath.Join(h.bpffs, "weir")
+	for _, hand := range repairedHands(h) {
 		for n := range uint64(2) {
 			hand.touch()
 			h.awaitAnswer("part "+hand.part+" is repaired", func(s *api.Status) bool { return repairs(s, hand.part) == n+1 && len(s.Problems) == 0 })
@@ -115,9 +131,9 @@ func TestHandsOnTheHost(t *testing.T) {
 		_, other := os.Stat(pins + "/undo-eth0")
 		return err == nil && other == nil && len(s.Problems) == 0
 	})
-	forwarding()
+	h.stopForwarding()
 	h.awaitAnswer("a third hand is repaired", func(s *api.Status) bool { return repairs(s, "sysctls") == 3 })
-	forwarding()
+	h.stopForwarding()
 	h.awaitAnswer("a fourth hand is left alone, and said", func(s *api.Status) bool {
 		return len(s.Problems) == 1 && s.Problems[0].Kind == model.ProblemHost && strings.Contains(s.Problems[0].Text, "somebody changes it back")
 	})
@@ -142,4 +158,116 @@ func (h *host) awaitAnswer(claim string, holds func(s *api.Status) bool) {
 		}
 	}
 	h.t.Fatalf("not seen within %v: %s; upkeep is %+v, problems %+v", patience, claim, s.Upkeep, s.Problems)
+}
+
+// announcingHands are those on the parts by which a director is known, and sends what XDP cannot.
+func announcingHands(h *host) []hostHand {
+	return []hostHand{
+		{"bfd", func() {
+			status, err := bfd.Ask(h.t.Context(), bfd.Socket(h.socket))
+			if err == nil {
+				err = syscall.Kill(status.PID, syscall.SIGKILL)
+			}
+			if err != nil {
+				h.t.Fatal(err)
+			}
+		}},
+		{"onward", func() {
+			h.onHost(func() error {
+				links, err := netlink.LinkList()
+				for _, l := range links {
+					if name := l.Attrs().Name; strings.HasPrefix(name, "weirout") {
+						return netlink.LinkDel(l)
+					}
+				}
+				return errors.Join(err, errors.New("there is no such device"))
+			})
+		}},
+	}
+}
+
+// waitedParts are those of which nothing can be repaired: what comes back is taken.
+var waitedParts = []string{"interfaces", "vips"}
+
+// TestHandsOnAnnouncing puts a hand on the process and the device that TestHandsOnTheHost does not
+// have, and takes the only interface away, as soon as the director answers and twice in a row.
+func TestHandsOnAnnouncing(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	for _, command := range []string{"link add br0 type bridge", "link set br0 up", "link add port0 up master br0 type veth peer name port1", "link set port1 up",
+		"addr add 10.5.0.1/24 dev br0", "neigh add 10.5.0.2 lladdr 02:00:00:00:05:02 dev br0"} {
+		h.run("ip", strings.Fields(command)...)
+	}
+	h.write("director: {interfaces: [eth0], store: {directory: " + h.beside("state") + "}, snat: {addresses: [10.5.0.1], ports: 20000-29999}}\n" +
+		"bgp: {asn: 64512, router-id: 10.0.0.1, neighbors: [{address: 10.0.0.2, asn: 64513, bfd: {}}]}\n" +
+		"services: [{name: web, vip: 203.0.113.1, protocol: tcp, port: 80, mode: nat, snat: true, backends: [{address: 10.5.0.2}]}]\n")
+	p := h.start(`msg="director runs"`)
+	h.awaitAnswer("the BFD process answers", func(*api.Status) bool {
+		_, err := bfd.Ask(t.Context(), bfd.Socket(h.socket))
+		return err == nil
+	})
+	for _, hand := range announcingHands(h) {
+		for n := range uint64(2) {
+			hand.touch()
+			h.awaitAnswer("part "+hand.part+" is repaired", func(s *api.Status) bool { return repairs(s, hand.part) == n+1 })
+		}
+		if texts := h.heard(hand.part); len(texts) != 2 || !strings.Contains(texts[0], "repaired") {
+			t.Errorf("events of part %s are %q, want two that say that it was repaired", hand.part, texts)
+		}
+	}
+	waits := func(words string) func(s *api.Status) bool {
+		return func(s *api.Status) bool {
+			return slices.ContainsFunc(s.Problems, func(p model.Problem) bool { return strings.Contains(p.Text, words) })
+		}
+	}
+	for range 2 {
+		h.run("ip", "link", "set", "eth0", "down")
+		h.awaitAnswer("an interface that is down is waited for", waits("eth0 is down"))
+		h.run("ip", "link", "set", "eth0", "up")
+		h.awaitAnswer("an interface that is up again is used", func(s *api.Status) bool { return !waits("eth0 is down")(s) })
+		h.run("ip", "link", "del", "eth0")
+		h.awaitAnswer("nothing is announced without an interface", waits("are not announced"))
+		h.run("ip", "link", "add", "eth0", "up", "type", "veth", "peer", "name", "far0")
+		h.run("ip", "link", "set", "far0", "up")
+		h.awaitAnswer("all is announced with one", func(s *api.Status) bool { return !waits("are not announced")(s) })
+	}
+	h.stopWithBFD(p)
+}
+
+// stopWithBFD stops a director, and then the BFD process that outlives it and has its log open.
+func (h *host) stopWithBFD(p *process) {
+	h.t.Helper()
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		h.t.Fatal(err)
+	}
+	p.wait("end", func() bool { _, err := os.Stat(h.socket); return os.IsNotExist(err) })
+	if err := bfd.Stop(bfd.Socket(h.socket)); err != nil {
+		h.t.Fatal(err)
+	}
+	<-p.ended
+}
+
+// Each part that docs/upkeep.md lists for directors has a hand here, and no other.
+func TestEveryPartHasAHand(t *testing.T) {
+	page, err := os.ReadFile("../../docs/upkeep.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, found := strings.Cut(string(page), "## Parts of a director's host")
+	if !found {
+		t.Fatal("docs/upkeep.md has no such table")
+	}
+	var documented []string
+	for _, row := range regexp.MustCompile("(?m)^\\| `([a-z]+)` \\|").FindAllStringSubmatch(table, -1) {
+		documented = append(documented, row[1])
+	}
+	tried := slices.Clone(waitedParts)
+	for _, hand := range slices.Concat(repairedHands(&host{}), announcingHands(&host{})) {
+		tried = append(tried, hand.part)
+	}
+	slices.Sort(documented)
+	slices.Sort(tried)
+	if !slices.Equal(documented, tried) {
+		t.Errorf("documented are %v, tried %v", documented, tried)
+	}
 }
