@@ -250,7 +250,7 @@ func (f *liveFrame) backendsOf(name string) (list []LiveBackend, rates map[strin
 }
 
 func liveBackend(b *model.BackendStatus) LiveBackend {
-	of := LiveBackend{Name: b.Name, Address: b.Address, Port: b.Port, Mode: b.Mode, State: b.State, Interface: b.Interface, NextHop: b.NextHop, Slots: b.Slots}
+	of := LiveBackend{Name: b.Name, Address: b.Address, Port: b.Port, Mode: b.Mode, State: b.State, Interface: b.Interface, NextHop: b.NextHop, Slots: b.Slots, Override: b.Override}
 	if h := b.Health; h != nil {
 		of.Health, of.Since, of.Reason, of.Detail = h.State, h.Since, h.Reason, h.Detail
 	}

@@ -119,6 +119,7 @@ type LiveBackend struct {
 	Reason    string             `json:"reason,omitempty" doc:"why the last probe failed"`
 	Detail    string             `json:"detail,omitempty" doc:"the same for people"`
 	Strain    uint8              `json:"strain,omitempty" doc:"eighths of its share that it keeps, because it is strained"`
+	Override  *model.Override    `json:"override,omitempty" doc:"the state that somebody has given it beside the director's file"`
 }
 
 // LiveTroubled are backends that do not get what is meant for them.

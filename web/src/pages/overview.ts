@@ -114,7 +114,8 @@ export function healthOf(health: string | undefined): Cell {
   return health === undefined || health === "" ? { text: "not checked", tone: "off" } : { text: health, tone: tones[health] ?? "off" };
 }
 
-export function why(b: { reason?: string; detail?: string; health?: string; state: string; "next-hop": string; strain?: number }): string {
+export function why(b: { reason?: string; detail?: string; health?: string; state: string; "next-hop": string; strain?: number; override?: { state: string; by: string; at: string } }): string {
+  if (b.override) return `${b.override.state} beside the file by ${b.override.by || "somebody"}, ${ago(b.override.at)} ago: weir undrain ends it`;
   if (b.reason) return b.detail ? `${b.reason}: ${b.detail}` : b.reason;
   if (b.state === "down" && b.health !== "down" && b["next-hop"] === "") return "its next hop is not known";
   if (b.strain !== undefined) return `strained: keeps ${b.strain} eighths of its share`;
