@@ -212,23 +212,6 @@ static __noinline int remember_flow(const struct settings *settings, const struc
 }
 
 /*
- * A new connection, by the ring's policy. Where there is no place to remember it, it goes
- * where who does not know of it sends its other packets. NO_BACKEND: the policy does not say.
- */
-static __noinline __u32 place_by_policy(const struct settings *settings, struct packet *packet,
-					__u64 hash, const struct ring_header *header)
-{
-	__u32 chosen;
-
-	if (header->policy == POLICY_MAGLEV || header->flags & RING_REDIRECTED || !is_syn(packet))
-		return NO_BACKEND;
-	chosen = choose_by_policy(packet);
-	if (chosen == NO_BACKEND || remember_flow(settings, packet, hash, header->service, chosen))
-		return chosen;
-	return first_candidate(packet->ring, &packet->slot);
-}
-
-/*
  * After a change of the ring's size a slot may have parts of two slots of the older ring,
  * which had different owners. Whether the flow is beyond the border: in another slot of that
  * ring than the first hash of its slot.
@@ -302,6 +285,31 @@ static __noinline __u32 likely_candidate(const struct packet *packet, __u32 ring
 			 slot->next & SLOT_LIST && beyond_border(packet, header, number));
 }
 
+/* A new connection: by the ring's policy, or where the ring says. */
+static __noinline __u32 place_new(struct packet *packet, const struct ring_header *header)
+{
+	__u32 chosen = NO_BACKEND;
+
+	if (header->policy != POLICY_MAGLEV && !(header->flags & RING_REDIRECTED) && is_syn(packet))
+		chosen = choose_by_policy(packet);
+	return chosen != NO_BACKEND ? chosen : first_candidate(packet->ring, &packet->slot);
+}
+
+/*
+ * A new connection for which there is no place, as in a flood: it goes where its other packets
+ * will, of which nobody knows whose they are. That is an owner of before while the slot has
+ * several: the ring's or the policy's choice would get the SYN alone.
+ */
+static __noinline __u32 place_unremembered(const struct packet *packet, __u32 ring,
+					   const struct ring_header *header, __u32 number,
+					   __u32 chosen)
+{
+	__u32 likely = likely_candidate(packet, ring, header, number);
+	const struct backend *backend = backend_at(likely);
+
+	return backend && alive(backend) ? likely : chosen;
+}
+
 /* The backend of a packet of a slot whose flows may be of several, or NO_BACKEND. */
 __noinline __u32 pick_remembered(struct packet *packet, __u32 ring, __u32 number)
 {
@@ -320,17 +328,14 @@ __noinline __u32 pick_remembered(struct packet *packet, __u32 ring, __u32 number
 		found = moved = move_flow(settings, packet, hash, service);
 	if (found != NO_BACKEND && found != FLOW_GONE)
 		return found;
-	if (found == NO_BACKEND && !is_syn(packet)) {
+	if (found == NO_BACKEND && !is_syn(packet))
 		found = likely_candidate(packet, ring, header, number);
-	} else {
-		found = place_by_policy(settings, packet, hash, header);
-		if (found != NO_BACKEND)
-			return found;
-		found = first_candidate(ring, slot);
-	}
+	else
+		found = place_new(packet, header);
 	if (found == NO_BACKEND || packet->flags & PACKET_ICMP_ERROR)
 		return found;
-	remember_flow(settings, packet, hash, service, found);
+	if (!remember_flow(settings, packet, hash, service, found) && is_syn(packet))
+		found = place_unremembered(packet, ring, header, number, found);
 	if (moved == FLOW_GONE)
 		forget_elsewhere(settings, &packet->flow, hash, service, found);
 	return found;

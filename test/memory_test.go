@@ -202,7 +202,12 @@ func (f *flowsUnderTest) open(n int) {
 
 func (f *flowsUnderTest) dial(w way, network string) {
 	f.t.Helper()
-	to := netip.AddrPortFrom(w.vip(), memoryPort)
+	f.dialTo(network+" over "+w.String(), network, netip.AddrPortFrom(w.vip(), memoryPort))
+}
+
+// dialTo begins a flow to a service, and names it for people.
+func (f *flowsUnderTest) dialTo(name, network string, to netip.AddrPort) {
+	f.t.Helper()
 	f.must(f.client.Do(func() error {
 		// No probes after 15 s without a packet: who is to have sent nothing has sent nothing,
 		// however long it takes.
@@ -212,7 +217,7 @@ func (f *flowsUnderTest) dial(w way, network string) {
 			return err
 		}
 		f.t.Cleanup(func() { c.Close() })
-		f.flows = append(f.flows, &flowUnderTest{Conn: c, lines: bufio.NewReader(c), name: fmt.Sprintf("%s over %s from %v", network, w, c.LocalAddr())})
+		f.flows = append(f.flows, &flowUnderTest{Conn: c, lines: bufio.NewReader(c), name: fmt.Sprintf("%s from %v", name, c.LocalAddr())})
 		return nil
 	}))
 }

@@ -1,0 +1,152 @@
+package test
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"weir.io/weir/internal/netlab"
+)
+
+// floodRate is how many packets a flood sends in a second.
+const floodRate = 20000
+
+// floodMode is what a flood is made of. Every flow of it has a source of its own that somebody has
+// made up, who sees no answer.
+type floodMode struct {
+	name     string
+	protocol string
+	segments []floodSegment // of each flow
+}
+
+type floodSegment struct {
+	flags           byte
+	sequence        uint32
+	acknowledgement uint32
+}
+
+// Flags of a TCP header.
+const (
+	flagFIN = 0x01
+	flagSYN = 0x02
+	flagRST = 0x04
+	flagPSH = 0x08
+	flagACK = 0x10
+)
+
+var floodModes = []floodMode{
+	{"syn", "tcp", []floodSegment{{flags: flagSYN, sequence: 1000}}},
+	// A listener drops what has no ACK, and says nothing.
+	{"synpsh", "tcp", []floodSegment{{flags: flagSYN, sequence: 1000}, {flags: flagPSH, sequence: 1001}}},
+	{"synack", "tcp", []floodSegment{{flags: flagSYN, sequence: 1000}, {flags: flagACK, sequence: 1001, acknowledgement: 12345}}},
+	{"dns", "udp", []floodSegment{{}}},
+}
+
+// flooder is a host that sends packets with sources of others.
+//
+//	flooder --- router --- ...
+type flooder struct {
+	host *netlab.Host
+	out  *netlab.Port
+	to   net.HardwareAddr // the router
+	next uint32           // flow
+}
+
+// The sources of floods, to which the router has a route: what is sent to them is lost there.
+var floodSources = netip.MustParsePrefix("198.18.0.0/15")
+
+func newFlooder(l *lab) *flooder {
+	l.t.Helper()
+	f := &flooder{host: l.Host("flooder")}
+	link := l.Link(f.host, l.router, netlab.LinkOptions{A: []string{"10.0.7.2/24"}, B: []string{"10.0.7.1/24"}})
+	f.out, f.to = link.A, link.B.MAC
+	f.host.Route("default", "10.0.7.1")
+	l.router.Route(floodSources.String(), "10.0.7.2")
+	l.must(l.Err())
+	return f
+}
+
+// send floods a service until the time is over or the flood has had so many packets, and says how
+// many there were.
+func (f *flooder) send(mode floodMode, to netip.AddrPort, duration time.Duration) (sent int, err error) {
+	err = f.host.Do(func() error {
+		socket, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return fmt.Errorf("packet socket: %w", err)
+		}
+		defer unix.Close(socket)
+		at := &unix.SockaddrLinklayer{Ifindex: f.out.Index}
+		most := int(duration.Seconds() * floodRate)
+		for began := time.Now(); sent < most; {
+			due := min(most, int(time.Since(began).Seconds()*floodRate)+1)
+			for sent < due {
+				for _, segment := range mode.segments {
+					frame := f.frame(mode.protocol, segment, to)
+					if err := unix.Sendto(socket, frame, 0, at); err != nil && !errors.Is(err, unix.ENOBUFS) {
+						return fmt.Errorf("send a frame: %w", err)
+					}
+					sent++
+				}
+				f.next++
+			}
+			time.Sleep(time.Millisecond) // the pace of the flood
+		}
+		return nil
+	})
+	return sent, err
+}
+
+// frame is a packet of the flow whose turn it is.
+func (f *flooder) frame(protocol string, segment floodSegment, to netip.AddrPort) []byte {
+	source := binary.BigEndian.AppendUint32(nil, binary.BigEndian.Uint32(floodSources.Addr().AsSlice())+f.next&0x1ffff)
+	from := netip.AddrPortFrom(netip.AddrFrom4([4]byte(source)), uint16(1024+f.next*7919%60000))
+	packet := spoofed(protocol, segment, from, to, []byte("hi"))
+	frame := append(append([]byte{}, f.to...), f.out.MAC...)
+	return append(append(frame, 0x08, 0x00), packet...)
+}
+
+// spoofed is an IPv4 packet of that source; a segment of TCP has no data.
+func spoofed(protocol string, segment floodSegment, from, to netip.AddrPort, data []byte) []byte {
+	head, number := make([]byte, 20), byte(unix.IPPROTO_TCP)
+	binary.BigEndian.PutUint16(head, from.Port())
+	binary.BigEndian.PutUint16(head[2:], to.Port())
+	if protocol == "udp" {
+		number = unix.IPPROTO_UDP
+		binary.BigEndian.PutUint16(head[4:], uint16(8+len(data)))
+		head = append(head[:8], data...) // without a checksum
+	} else {
+		binary.BigEndian.PutUint32(head[4:], segment.sequence)
+		binary.BigEndian.PutUint32(head[8:], segment.acknowledgement)
+		head[12], head[13] = 5<<4, segment.flags
+		binary.BigEndian.PutUint16(head[14:], 65535)
+	}
+	packet := make([]byte, 20, 20+len(head))
+	packet[0], packet[8], packet[9] = 0x45, 64, number
+	binary.BigEndian.PutUint16(packet[2:], uint16(20+len(head)))
+	copy(packet[12:], from.Addr().AsSlice())
+	copy(packet[16:], to.Addr().AsSlice())
+	binary.BigEndian.PutUint16(packet[10:], internetChecksum(0, packet))
+	if number == unix.IPPROTO_TCP {
+		sum := uint32(number) + uint32(len(head))
+		binary.BigEndian.PutUint16(head[16:], internetChecksum(sum, packet[12:20], head))
+	}
+	return append(packet, head...)
+}
+
+// internetChecksum is that of RFC 1071, of parts with an even number of bytes.
+func internetChecksum(sum uint32, parts ...[]byte) uint16 {
+	for _, part := range parts {
+		for i := 0; i < len(part); i += 2 {
+			sum += uint32(binary.BigEndian.Uint16(part[i:]))
+		}
+	}
+	for sum > 0xffff {
+		sum = sum>>16 + sum&0xffff
+	}
+	return ^uint16(sum)
+}

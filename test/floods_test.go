@@ -1,0 +1,297 @@
+package test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"weir.io/weir/internal/model"
+)
+
+// floodsFor makes each flood of TestFloods that long: WEIR_FLOODS=60s, as make floods does.
+const floodsFor = "WEIR_FLOODS"
+
+// What clients do beside a flood.
+const (
+	idleConnections = 200
+	idleDatagrams   = 40  // flows of UDP
+	newConnections  = 200 // in a second
+	// Longer than it takes until a SYN that is lost twice is sent again.
+	newPatience = 4 * time.Second
+)
+
+// floodKind is a lab whose service remembers flows in one of the ways that there are.
+type floodKind struct {
+	name  string
+	start func(t *testing.T) *floodLab
+}
+
+var floodKinds = []floodKind{
+	{"full NAT", fullNATFloodLab},
+	{"least-conn", leastConnFloodLab},
+	{"gue", gueFloodLab},
+	{"pods", podsFloodLab},
+	{"redirect", redirectFloodLab},
+}
+
+// floodLab is a lab with a flooder, in which every table that remembers flows is small.
+type floodLab struct {
+	flowsUnderTest
+	flooder  *flooder
+	running  *daemon        // the director's
+	tcp, udp netip.AddrPort // the services; no udp: there is none
+	heavy    string         // the director's file with other weights
+	light    string
+}
+
+// Floods of made-up flows break no connection and no UDP flow that went on before, whatever happens
+// to weights meanwhile, and new ones are taken at once when a flood is over. While it lasts they
+// fail at most where there is no room but for flows of which nothing is known. Flows of floods are
+// told to no other director.
+//
+//	client --- router --- switch --- director
+//	flooder ---            --- backend1 ... backend3, which are pods' hosts, too
+func TestFloods(t *testing.T) {
+	duration := 500 * time.Millisecond
+	if text := os.Getenv(floodsFor); text != "" {
+		var err error
+		if duration, err = time.ParseDuration(text); err != nil {
+			t.Fatalf("%s: %v", floodsFor, err)
+		}
+	}
+	var total floodResult
+	for _, kind := range floodKinds {
+		t.Run(kind.name, func(t *testing.T) {
+			l := kind.start(t)
+			l.begin()
+			for _, mode := range floodModes {
+				if mode.protocol == "udp" && !l.udp.IsValid() {
+					continue
+				}
+				r := l.flood(mode, duration)
+				fmt.Printf("%-10s %-6s %v\n", kind.name, mode.name, r)
+				total.add(r)
+				l.judge(mode, r)
+			}
+		})
+	}
+	fmt.Printf("%-17s %v\n", "all", total)
+}
+
+// floodResult is what a flood has done.
+type floodResult struct {
+	floods               int
+	packets              int
+	idle, broken         int
+	datagrams, elsewhere int
+	during, failed       int
+	after, failedAfter   int
+	noRoom               uint64 // packets for whose flows there was no place
+	kept                 int    // flows that the director tells others of
+	errors               map[string]int
+}
+
+func (r *floodResult) add(o floodResult) {
+	r.floods++
+	r.packets += o.packets
+	r.idle, r.broken = r.idle+o.idle, r.broken+o.broken
+	r.datagrams, r.elsewhere = r.datagrams+o.datagrams, r.elsewhere+o.elsewhere
+	r.during, r.failed = r.during+o.during, r.failed+o.failed
+	r.after, r.failedAfter = r.after+o.after, r.failedAfter+o.failedAfter
+	r.noRoom += o.noRoom
+}
+
+func (r floodResult) String() string {
+	return fmt.Sprintf("packets %d, idle broken %d of %d, datagrams elsewhere %d of %d, new failed %d of %d, after it %d of %d, no place %d, kept %d %v",
+		r.packets, r.broken, r.idle, r.elsewhere, r.datagrams, r.failed, r.during, r.failedAfter, r.after, r.noRoom, r.kept, r.errors)
+}
+
+// begin opens what is idle while floods last.
+func (l *floodLab) begin() {
+	l.t.Helper()
+	for range idleConnections {
+		l.dialTo("tcp", "tcp", l.tcp)
+	}
+	for range idleDatagrams {
+		if l.udp.IsValid() {
+			l.dialTo("udp", "udp", l.udp)
+		}
+	}
+	// What has not gone on for 2 s may be of a flood itself (PROOF_LASTS in bpf/proof.h), and time
+	// goes by in units of a second.
+	began := time.Now()
+	l.running.waitFor("see flows that go on for a while", func() bool {
+		l.goOn("before any flood")
+		return time.Since(began) > 4*time.Second
+	})
+}
+
+// flood floods the lab, changes weights meanwhile, and says what has become of clients.
+func (l *floodLab) flood(mode floodMode, duration time.Duration) (r floodResult) {
+	l.t.Helper()
+	to := l.tcp
+	if mode.protocol == "udp" {
+		to = l.udp
+	}
+	before := l.look()
+	over, ended := make(chan struct{}), make(chan calls)
+	go func() { ended <- l.callUntil(over) }()
+	changed := make(chan struct{})
+	go func() {
+		defer close(changed)
+		time.Sleep(duration / 2) // in the midst of the flood
+		l.heavy, l.light = l.light, l.heavy
+		l.running.edit(l.heavy)
+	}()
+	sent, err := l.flooder.send(mode, to, duration)
+	l.must(err)
+	<-changed
+	close(over)
+	during := <-ended
+	after := l.look()
+	r = floodResult{packets: sent, during: during.opened, failed: len(during.failed), errors: map[string]int{}}
+	for _, err := range during.failed {
+		r.errors[err]++
+	}
+	r.noRoom = after.noRoom - before.noRoom
+	r.kept = after.kept
+	// After a second none fails.
+	time.Sleep(time.Second)
+	over = make(chan struct{})
+	time.AfterFunc(min(duration, time.Second), func() { close(over) })
+	late := l.callUntil(over)
+	r.after, r.failedAfter = late.opened, len(late.failed)
+	for _, flow := range l.flows {
+		backend, err := flow.ask()
+		_, datagrams := flow.Conn.(*net.UDPConn)
+		if datagrams {
+			r.datagrams++
+		} else {
+			r.idle++
+		}
+		if err == nil && backend == flow.backend {
+			continue
+		}
+		if datagrams {
+			r.elsewhere++
+			flow.backend = backend
+		} else {
+			r.broken++
+		}
+	}
+	return r
+}
+
+// judge fails the test where a flood has done what none may.
+func (l *floodLab) judge(mode floodMode, r floodResult) {
+	l.t.Helper()
+	if r.broken > 0 || r.elsewhere > 0 {
+		l.t.Errorf("%s: %d of %d idle connections are broken, and %d of %d flows of datagrams are elsewhere", mode.name, r.broken, r.idle, r.elsewhere, r.datagrams)
+	}
+	if r.failed > 0 && r.noRoom == 0 {
+		l.t.Errorf("%s: %d of %d new connections fail, and there was room: %v", mode.name, r.failed, r.during, r.errors)
+	}
+	if r.failedAfter > 0 {
+		l.t.Errorf("%s: %d of %d connections fail that begin a second after the flood", mode.name, r.failedAfter, r.after)
+	}
+	if r.kept > len(l.flows) {
+		l.t.Errorf("%s: %d flows are told to others, and %d are none of the flood's", mode.name, r.kept, len(l.flows))
+	}
+}
+
+// calls are connections that were opened, and why some failed.
+type calls struct {
+	opened int
+	failed []string
+}
+
+// callUntil opens connections, each of which says something and has to be answered.
+func (l *floodLab) callUntil(over chan struct{}) (c calls) {
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	pace := time.NewTicker(time.Second / newConnections)
+	defer pace.Stop()
+	for {
+		select {
+		case <-over:
+			all.Wait()
+			return c
+		case <-pace.C:
+		}
+		c.opened++
+		all.Go(func() {
+			if err := l.call(); err != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				c.failed = append(c.failed, why(err))
+			}
+		})
+	}
+}
+
+func why(err error) string {
+	var deep net.Error
+	if errors.As(err, &deep) && deep.Timeout() {
+		return "timeout"
+	}
+	text := err.Error()
+	return text[strings.LastIndex(text, ": ")+1:]
+}
+
+func (l *floodLab) call() error {
+	ctx, cancel := context.WithTimeout(context.Background(), newPatience)
+	defer cancel()
+	conn, err := l.client.DialContext(ctx, "tcp", l.tcp.String())
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if err := conn.SetDeadline(time.Now().Add(newPatience)); err != nil {
+		return err
+	}
+	if _, err := io.WriteString(conn, "new\n"); err != nil {
+		return err
+	}
+	answer := make([]byte, 100)
+	_, err = conn.Read(answer)
+	return err
+}
+
+// floodLook is what the director says of its flows.
+type floodLook struct {
+	noRoom uint64
+	kept   int
+}
+
+func (l *floodLab) look() (seen floodLook) {
+	l.t.Helper()
+	var status struct {
+		Flows   model.FlowStatus
+		Reasons []model.Counter
+	}
+	out := on(l.t, l.running.host, weir, "status", "--alive", "-o", "json", "--socket", l.running.socket)
+	if err := json.Unmarshal([]byte(out), &status); err != nil {
+		l.t.Fatal(err)
+	}
+	for _, e := range status.Flows.Events {
+		if e.Name == "flow_refused" {
+			seen.noRoom += e.Count
+		}
+	}
+	for _, r := range status.Reasons {
+		if r.Name == "drop_snat_full" {
+			seen.noRoom += r.Packets
+		}
+	}
+	seen.kept = status.Flows.Remembered - status.Flows.Fresh
+	return seen
+}
