@@ -98,6 +98,13 @@ test: deps-test build venv ## run every test, as root: pure, packet tables, lab
 cases: deps-test build venv ## try again what attackers and operators have found, and say of each whether it is right now: ARGS="-run B6"
 	@$(private) go run ./test/cases $(ARGS)
 
+# How long each flood lasts.
+FLOOD ?= 60s
+
+.PHONY: floods
+floods: deps-test build ## flood five kinds of services with made-up flows beside real clients, half an hour: FLOOD=20s
+	@WEIR_FLOODS=$(FLOOD) $(private) go test ./test -count 1 -timeout 90m -run '^TestFloods$$' -v $(ARGS)
+
 .PHONY: test-kernels
 test-kernels: deps-build deps-kernels ## run the packet tables on Debian's 6.1 and 6.12 kernels (qemu)
 	@go run ./test/kernels $(ARGS)

@@ -105,7 +105,29 @@ func (f *flooder) send(mode floodMode, to netip.AddrPort, duration time.Duration
 func (f *flooder) frame(protocol string, segment floodSegment, to netip.AddrPort) []byte {
 	source := binary.BigEndian.AppendUint32(nil, binary.BigEndian.Uint32(floodSources.Addr().AsSlice())+f.next&0x1ffff)
 	from := netip.AddrPortFrom(netip.AddrFrom4([4]byte(source)), uint16(1024+f.next*7919%60000))
-	packet := spoofed(protocol, segment, from, to, []byte("hi"))
+	return f.framed(spoofed(protocol, segment, from, to, []byte("hi")))
+}
+
+// emit sends frames once, not so fast that a link loses them.
+func (f *flooder) emit(frames [][]byte) error {
+	return f.host.Do(func() error {
+		socket, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return fmt.Errorf("packet socket: %w", err)
+		}
+		defer unix.Close(socket)
+		for _, frame := range frames {
+			if err := unix.Sendto(socket, frame, 0, &unix.SockaddrLinklayer{Ifindex: f.out.Index}); err != nil {
+				return fmt.Errorf("send a frame: %w", err)
+			}
+			time.Sleep(100 * time.Microsecond) // the pace
+		}
+		return nil
+	})
+}
+
+// framed is a packet on its way to the router.
+func (f *flooder) framed(packet []byte) []byte {
 	frame := append(append([]byte{}, f.to...), f.out.MAC...)
 	return append(append(frame, 0x08, 0x00), packet...)
 }

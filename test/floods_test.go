@@ -9,10 +9,13 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"weir.io/weir/internal/model"
 )
@@ -61,34 +64,56 @@ type floodLab struct {
 //	client --- router --- switch --- director
 //	flooder ---            --- backend1 ... backend3, which are pods' hosts, too
 func TestFloods(t *testing.T) {
-	duration := 500 * time.Millisecond
-	if text := os.Getenv(floodsFor); text != "" {
-		var err error
-		if duration, err = time.ParseDuration(text); err != nil {
-			t.Fatalf("%s: %v", floodsFor, err)
+	text, long := os.LookupEnv(floodsFor)
+	if !long {
+		for _, kind := range floodKinds {
+			t.Run(kind.name, func(t *testing.T) {
+				t.Parallel() // all of them wait for most of the time
+				for _, line := range kind.flood(t, 500*time.Millisecond, "synack", "dns") {
+					t.Log(line)
+				}
+			})
 		}
+		return
+	}
+	duration, err := time.ParseDuration(text)
+	if err != nil {
+		t.Fatalf("%s: %v", floodsFor, err)
 	}
 	var total floodResult
 	for _, kind := range floodKinds {
 		t.Run(kind.name, func(t *testing.T) {
-			l := kind.start(t)
-			l.begin()
-			for _, mode := range floodModes {
-				if mode.protocol == "udp" && !l.udp.IsValid() {
-					continue
-				}
-				r := l.flood(mode, duration)
-				fmt.Printf("%-10s %-6s %v\n", kind.name, mode.name, r)
+			for _, r := range kind.flood(t, duration, "syn", "synpsh", "synack", "dns") {
+				fmt.Println(r)
 				total.add(r)
-				l.judge(mode, r)
 			}
 		})
 	}
-	fmt.Printf("%-17s %v\n", "all", total)
+	total.of = fmt.Sprintf("%d floods", total.floods)
+	fmt.Println(total)
+}
+
+// flood tries these modes on a kind of service.
+func (k floodKind) flood(t *testing.T, duration time.Duration, modes ...string) (results []floodResult) {
+	t.Helper()
+	l := k.start(t)
+	l.begin()
+	l.strike()
+	for _, mode := range floodModes {
+		if !slices.Contains(modes, mode.name) || mode.protocol == "udp" && !l.udp.IsValid() {
+			continue
+		}
+		r := l.flood(mode, duration)
+		r.of = k.name + ", " + mode.name
+		l.judge(mode, r)
+		results = append(results, r)
+	}
+	return results
 }
 
 // floodResult is what a flood has done.
 type floodResult struct {
+	of                   string
 	floods               int
 	packets              int
 	idle, broken         int
@@ -111,8 +136,8 @@ func (r *floodResult) add(o floodResult) {
 }
 
 func (r floodResult) String() string {
-	return fmt.Sprintf("packets %d, idle broken %d of %d, datagrams elsewhere %d of %d, new failed %d of %d, after it %d of %d, no place %d, kept %d %v",
-		r.packets, r.broken, r.idle, r.elsewhere, r.datagrams, r.failed, r.during, r.failedAfter, r.after, r.noRoom, r.kept, r.errors)
+	return fmt.Sprintf("%-18s packets %d, idle broken %d of %d, datagrams elsewhere %d of %d, new failed %d of %d, after it %d of %d, no place %d, kept %d %v",
+		r.of, r.packets, r.broken, r.idle, r.elsewhere, r.datagrams, r.failed, r.during, r.failedAfter, r.after, r.noRoom, r.kept, r.errors)
 }
 
 // begin opens what is idle while floods last.
@@ -133,6 +158,53 @@ func (l *floodLab) begin() {
 		l.goOn("before any flood")
 		return time.Since(began) > 4*time.Second
 	})
+}
+
+// strike sends packets with the clients' addresses and ports, of somebody who sees nothing of their
+// connections: what is made of them shows when floods take the places of what is over.
+func (l *floodLab) strike() {
+	l.t.Helper()
+	before := l.look().packets
+	var frames [][]byte
+	for _, flow := range l.flows {
+		conn, is := flow.Conn.(*net.TCPConn)
+		if !is {
+			continue
+		}
+		next := sequenceOf(l.t, conn)
+		from := netip.MustParseAddrPort(flow.LocalAddr().String())
+		for _, flags := range []byte{flagRST, flagFIN | flagACK, flagPSH | flagACK, flagRST | flagACK} {
+			guess := floodSegment{flags, next + 1<<30, 12345} // one of 4,000 guesses at random is near
+			frames = append(frames, l.flooder.framed(spoofed("tcp", guess, from, l.tcp, nil)))
+		}
+	}
+	l.must(l.flooder.emit(frames))
+	l.running.waitFor("get what was guessed", func() bool { return l.look().packets >= before+uint64(len(frames)) })
+}
+
+// sequenceOf is the number that a connection goes on with (TCP_REPAIR in net/ipv4/tcp.c).
+func sequenceOf(t *testing.T, conn *net.TCPConn) (sequence uint32) {
+	t.Helper()
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var failed error
+	err = raw.Control(func(fd uintptr) {
+		const sendQueue, offWithoutProbe = 2, -1
+		set := func(option, value int) {
+			failed = errors.Join(failed, unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, option, value))
+		}
+		set(unix.TCP_REPAIR, 1)
+		set(unix.TCP_REPAIR_QUEUE, sendQueue)
+		value, err := unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_QUEUE_SEQ)
+		failed, sequence = errors.Join(failed, err), uint32(value)
+		set(unix.TCP_REPAIR, offWithoutProbe)
+	})
+	if err = errors.Join(err, failed); err != nil {
+		t.Fatal("sequence number:", err)
+	}
+	return sequence
 }
 
 // flood floods the lab, changes weights meanwhile, and says what has become of clients.
@@ -164,8 +236,7 @@ func (l *floodLab) flood(mode floodMode, duration time.Duration) (r floodResult)
 	}
 	r.noRoom = after.noRoom - before.noRoom
 	r.kept = after.kept
-	// After a second none fails.
-	time.Sleep(time.Second)
+	time.Sleep(time.Second) // what is promised begins then: none fails
 	over = make(chan struct{})
 	time.AfterFunc(min(duration, time.Second), func() { close(over) })
 	late := l.callUntil(over)
@@ -268,8 +339,9 @@ func (l *floodLab) call() error {
 
 // floodLook is what the director says of its flows.
 type floodLook struct {
-	noRoom uint64
-	kept   int
+	packets uint64 // that came
+	noRoom  uint64
+	kept    int
 }
 
 func (l *floodLab) look() (seen floodLook) {
@@ -288,6 +360,7 @@ func (l *floodLab) look() (seen floodLook) {
 		}
 	}
 	for _, r := range status.Reasons {
+		seen.packets += r.Packets
 		if r.Name == "drop_snat_full" {
 			seen.noRoom += r.Packets
 		}

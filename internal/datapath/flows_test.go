@@ -355,4 +355,20 @@ func floodFlows(t *testing.T, flags uint8, flood int) {
 	for i := range uint16(established) {
 		s.want(t, d, clientPort+i, ackFlag, 0, "established before the flood")
 	}
+	// One for which there is no place goes where its other packets will: to the owner of before.
+	if flags != synFlag {
+		return
+	}
+	for i := range uint16(established) {
+		refused, owner := d.flowCount(t, directorFlowEventFLOW_REFUSED), 2
+		port := clientPort + established + i
+		got := s.goes(t, d, port, synFlag)
+		if d.flowCount(t, directorFlowEventFLOW_REFUSED) == refused {
+			owner = 1
+		}
+		if got != owner {
+			t.Errorf("a SYN goes to backend %d, want %d", got, owner)
+		}
+		s.want(t, d, port, ackFlag, owner, "the packet behind it")
+	}
 }
