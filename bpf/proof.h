@@ -127,8 +127,9 @@ static __always_inline __u32 proof_syn_signs(const struct proof_numbers *numbers
 
 /*
  * Whether a segment proves a connection whose SYN-ACK has been seen. The client's has to
- * acknowledge it exactly. The backend's has to have data, or to acknowledge data: a listener
- * that waits for the last step of the handshake answers others with a bare ACK of the SYN.
+ * acknowledge it exactly. The backend's has to have data and to acknowledge something near what
+ * the client has sent, or to acknowledge data: a listener that waits for the last step of the
+ * handshake answers others with a bare ACK of the SYN.
  */
 static __always_inline int proof_proves(const struct proof_numbers *numbers,
 					const struct proof_segment *segment)
@@ -139,8 +140,9 @@ static __always_inline int proof_proves(const struct proof_numbers *numbers,
 		return 0;
 	if (segment->from == PROOF_CLIENT)
 		return acknowledged == numbers->backend;
-	return segment->length ||
-	       (acknowledged != numbers->client && acknowledged - numbers->client <= PROOF_AFTER);
+	if (segment->length)
+		return proof_near(acknowledged, numbers->client);
+	return acknowledged != numbers->client && acknowledged - numbers->client <= PROOF_AFTER;
 }
 
 /*

@@ -70,6 +70,7 @@ var proofRows = []struct {
 	{"a bare ACK of a listener", []said{saidSYN, saidSYNACK, {backend: true, flags: proofACK, seq: 1, ack: 1}}, asFresh, asFresh, asFresh, false, false},
 	{"the backend acknowledges data", []said{saidSYN, saidSYNACK, {backend: true, flags: proofACK, seq: 1, ack: 101}}, asProved, asFresh, asFresh, false, false},
 	{"the backend sends data", []said{saidSYN, saidSYNACK, {backend: true, flags: proofACK, seq: 1, ack: 1, data: 10}}, asProved, asFresh, asFresh, false, false},
+	{"the backend sends data, and acknowledges what the client has not sent", []said{saidSYN, saidSYNACK, {backend: true, flags: proofACK, seq: 1, ack: proofFar, data: 10}}, asFresh, asFresh, asFresh, false, false},
 	{"simultaneous open", []said{saidSYN, {backend: true, flags: proofSYN}, {flags: proofSYN | proofACK, ack: 1}, {backend: true, flags: proofSYN | proofACK, ack: 1}, saidLast}, asProved, asProved, asFresh, false, false},
 	{"client alone, for long", []said{saidSYN, {flags: proofACK, seq: 1, ack: 1}, {flags: proofACK, seq: 1, ack: 1, data: 10, lasts: true}}, asFresh, asSustained, asSustained, false, false},
 	{"client alone, out of sequence for long", []said{saidSYN, {flags: proofACK, seq: 1, ack: 1}, {flags: proofACK, seq: proofFar, ack: 1, lasts: true}}, asFresh, asFresh, asFresh, false, false},
