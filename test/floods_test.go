@@ -274,9 +274,28 @@ func (l *floodLab) judge(mode floodMode, r floodResult) {
 	if r.failedAfter > 0 {
 		l.t.Errorf("%s: %d of %d connections fail that begin a second after the flood", mode.name, r.failedAfter, r.after)
 	}
+	if r.noRoom > manyRefused {
+		l.running.waitFor("name the service whose flows have no room", func() bool { return l.crowded(mode.protocol) })
+	}
 	if r.kept > len(l.flows) {
 		l.t.Errorf("%s: %d flows are told to others, and %d are none of the flood's", mode.name, r.kept, len(l.flows))
 	}
+}
+
+// manyRefused are so many flows without a place that a status has to show it.
+const manyRefused = 1000
+
+// crowded reports whether the director names a service of a protocol whose flows have no room.
+func (l *floodLab) crowded(protocol string) bool {
+	l.t.Helper()
+	var status struct{ Problems []model.Problem }
+	out := on(l.t, l.running.host, weir, "status", "--alive", "-o", "json", "--socket", l.running.socket)
+	if err := json.Unmarshal([]byte(out), &status); err != nil {
+		l.t.Fatal(err)
+	}
+	return slices.ContainsFunc(status.Problems, func(p model.Problem) bool {
+		return p.Kind == model.ProblemService && strings.Contains(p.Part, protocol) && strings.Contains(p.Text, "no room")
+	})
 }
 
 // calls are connections that were opened, and why some failed.

@@ -305,7 +305,8 @@ func (l *tellingLab) revive(i int) {
 		return err == nil
 	})
 	l.lost[i] = false
-	told := l.status(1 - i).Flows.Remembered
+	flows := l.status(1 - i).Flows
+	told := flows.Remembered - flows.Fresh
 	if got := l.status(i).Flows.Remembered; got < told {
 		l.t.Errorf("a director that runs remembers %d flows, and the other one %d", got, told)
 	}

@@ -178,6 +178,7 @@ func answerDatagrams(socket *net.UDPConn, b *netlab.Host) {
 type flowsUnderTest struct {
 	*lab
 	flows []*flowUnderTest
+	said  string // when flows went on last: in a loop it is logged once
 }
 
 type flowUnderTest struct {
@@ -240,7 +241,10 @@ func (f *flowsUnderTest) goOn(when string) {
 	if f.t.Failed() {
 		f.t.FailNow()
 	}
-	f.t.Logf("%s: %d flows, by backend %v", when, len(f.flows), used)
+	if f.said != when {
+		f.t.Logf("%s: %d flows, by backend %v", when, len(f.flows), used)
+	}
+	f.said = when
 }
 
 // lose forgets the flows of a backend, which end with it.

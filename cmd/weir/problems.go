@@ -34,7 +34,7 @@ func (d *director) gather() {
 	d.problems.Replace(model.ProblemBGP, ofBGP(d.announcers.bgp.Status()))
 	d.problems.Replace(model.ProblemBFD, ofBFD(d.bfd.View(), d.bfd.fresh()))
 	d.problems.Replace(model.ProblemHook, ofHooks(d.announcers.hooks.Status()))
-	d.problems.Replace(model.ProblemService, withoutOwners(d.Config().Services, d.keeper.Log))
+	d.problems.Replace(model.ProblemService, append(withoutOwners(d.Config().Services, d.keeper.Log), ofCrowds(d.kernel.Crowded())...))
 	d.problems.Replace(model.ProblemNeighbor, ofNeighbor(d.announcers.neighbor.Status()))
 }
 
@@ -47,6 +47,20 @@ func ofBackends(unreachable []model.UnreachableBackend) []model.Problem {
 	for i, b := range unreachable {
 		found[i] = model.Problem{Part: b.Service + "/" + b.Backend, Severity: model.SeverityWarning,
 			Text: fmt.Sprintf("backend %q of service %q gets no packets: %s", b.Backend, b.Service, b.Why)}
+	}
+	return found
+}
+
+// ofCrowds are services whose flows fill a table. Numbers are not said: they change all the time.
+func ofCrowds(crowds []model.CrowdedService) (found []model.Problem) {
+	for _, c := range crowds {
+		text := fmt.Sprintf("service %s: fresh flows have no room in flow memory, and most of them are its own: new connections go where the ring says, and may break when backends change", c.Service)
+		fix := "if this is no flood, give limits.flows more"
+		if c.Table == model.NATTable {
+			text = fmt.Sprintf("service %s: fresh flows have no room in full NAT's table: new connections are dropped (drop_snat_full)", c.Service)
+			fix = "if this is no flood, give the service's SNAT more addresses or ports"
+		}
+		found = append(found, model.Problem{Part: c.Service, Severity: model.SeverityWarning, Text: text, Fix: fix})
 	}
 	return found
 }

@@ -58,6 +58,7 @@ type Datapath struct {
 	flows          *flowMemory
 	guesses        guesses
 	resets         resets
+	crowds         crowds
 	readers        *grace // of all of these: programs that run
 	attached       map[string]*attachment
 	takesReplies   map[string]int   // interfaces that full NAT's replies are taken from, by index; 0: not there

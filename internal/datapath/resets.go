@@ -29,41 +29,24 @@ func (r *resets) heardOf(key serviceKey) (flows int) {
 // FreshResets returns how many fresh flows were reset in the last minute, of services that had any.
 func (d *Datapath) FreshResets() []model.ServiceResets {
 	d.mu.Lock()
-	own, fresh := d.resets.own, time.Since(d.resets.read) < resetsEvery
+	own, late := d.resets.own, time.Since(d.resets.read) >= resetsEvery
+	if late {
+		d.resets.read = time.Now() // whoever asks meanwhile gets what was there
+	}
 	d.mu.Unlock()
-	if fresh {
+	if !late {
 		return own
 	}
-	counts := map[uint32]uint32{}
-	const atOnce = 1 << 16 // entries: a Set need not wait long
-	for first, more := 0, true; more; first += atOnce {
-		more = d.countCut(first, first+atOnce, counts)
-	}
+	counts := d.countFlowsBy(func(e *directorFlowEntry) bool { return e.State == uint8(directorFlowStateFLOW_CUT) })
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.resets.own, d.resets.read = nil, time.Now()
+	d.resets.own = nil
 	for _, s := range d.services {
 		if n := counts[s.index]; n > 0 {
 			d.resets.own = append(d.resets.own, model.ServiceResets{Service: s.key.id(), Flows: n})
 		}
 	}
 	return d.resets.own
-}
-
-// countCut adds up, by service, the fresh flows of some places that were reset.
-func (d *Datapath) countCut(from, to int, counts map[uint32]uint32) (more bool) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	now, err := flowClock()
-	if err != nil || d.flows.entries == nil { // the datapath is closed
-		return false
-	}
-	for i := from; i < min(to, len(d.flows.entries)); i++ {
-		if e := &d.flows.entries[i]; e.State == uint8(directorFlowStateFLOW_CUT) && d.entries.live(e, now) {
-			counts[e.Service]++
-		}
-	}
-	return to < len(d.flows.entries)
 }
 
 // HearResets takes what another director of the group counts, in place of what it said before.

@@ -81,7 +81,7 @@ var ProblemKinds = []struct {
 	{ProblemGroup, false, "the other directors of the group, or what is shared with them"},
 	{ProblemLoads, true, "reports of loads"},
 	{ProblemReports, false, "reports of connections"},
-	{ProblemService, false, "all backends of a service are draining or of weight 0"},
+	{ProblemService, false, "all backends of a service are draining or of weight 0, or a table has no room for its flows"},
 }
 
 // Refuses reports whether something that was asked for is not what runs.

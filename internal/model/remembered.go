@@ -48,3 +48,16 @@ type ServiceResets struct {
 	Service ServiceID
 	Flows   uint32
 }
+
+// The tables of flows, as people call them.
+const (
+	FlowMemoryTable = "flow memory"
+	NATTable        = "full NAT's table"
+)
+
+// CrowdedService is one of those that have most of the flows in a table without room.
+type CrowdedService struct {
+	Service string
+	Table   string
+	Flows   uint32 // FlowMemoryTable: fresh ones that it has there; NATTable: packets that were dropped in some seconds
+}
