@@ -41,11 +41,11 @@ func TestFlowsOutliveDirectors(t *testing.T) {
 			l.goOn("until they are known")
 			return time.Since(began) > 5*time.Second
 		})
-		told := l.status(0).Flows.Remembered - l.status(0).Flows.Fresh
+		told := l.kept(0)
 		if told == 0 {
 			t.Fatal("no flow is sustained: this test shows nothing")
 		}
-		l.directors[1].waitFor("know what the other one knows", func() bool { return l.status(1).Flows.Remembered >= told })
+		l.directors[1].waitFor("know what the other one knows", func() bool { return l.kept(1) >= told })
 		l.lose(0)
 		l.goOn("with another director")
 		// The same the other way round, by a director that has begun anew: it was told
@@ -305,11 +305,15 @@ func (l *tellingLab) revive(i int) {
 		return err == nil
 	})
 	l.lost[i] = false
-	flows := l.status(1 - i).Flows
-	told := flows.Remembered - flows.Fresh
-	if got := l.status(i).Flows.Remembered; got < told {
+	if got, told := l.kept(i), l.kept(1-i); got < told {
 		l.t.Errorf("a director that runs remembers %d flows, and the other one %d", got, told)
 	}
+}
+
+// kept is how many flows a director remembers that are not fresh.
+func (l *tellingLab) kept(i int) int {
+	flows := l.status(i).Flows
+	return flows.Remembered - flows.Fresh
 }
 
 // attached says whether a director's program gets packets.
