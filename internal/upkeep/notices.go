@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/vishvananda/netlink/nl"
@@ -25,6 +26,8 @@ type Notices struct {
 	netlink *nl.NetlinkSocket
 	files   *os.File // inotify
 	c       chan struct{}
+	closed  atomic.Bool
+	hearing sync.WaitGroup
 
 	mu      sync.Mutex
 	changes []Change // of others, the newest last
@@ -46,13 +49,14 @@ func Listen(groups ...uint) (*Notices, error) {
 		return nil, fmt.Errorf("watch files: %w", err)
 	}
 	n := &Notices{netlink: socket, files: os.NewFile(uintptr(fd), "inotify"), c: make(chan struct{}, 1)}
-	go n.hearKernel()
-	go n.hearFiles()
+	n.hearing.Go(n.hearKernel)
+	n.hearing.Go(n.hearFiles)
 	return n, nil
 }
 
 // Close ends it. C is silent from then on.
 func (n *Notices) Close() {
+	n.closed.Store(true)
 	n.netlink.Close()
 	_ = n.files.Close()
 }
@@ -98,7 +102,8 @@ func (n *Notices) By(matches func(Change) bool) string {
 func (n *Notices) hearKernel() {
 	for {
 		messages, _, err := n.netlink.Receive()
-		if errors.Is(err, os.ErrClosed) {
+		// What Receive returns then is no os.ErrClosed: it comes from below package os.
+		if err != nil && n.closed.Load() {
 			return
 		}
 		// Other errors are of one message, or say that some were lost (ENOBUFS).

@@ -135,3 +135,19 @@ func TestRunLooks(t *testing.T) {
 	cancel()
 	<-ended
 }
+
+// TestNoticesEnd: whoever closes them leaves nobody behind who listens.
+func TestNoticesEnd(t *testing.T) {
+	n, err := Listen(unix.RTNLGRP_LINK)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.Close()
+	ended := make(chan struct{})
+	go func() { n.hearing.Wait(); close(ended) }()
+	select {
+	case <-ended:
+	case <-time.After(patience):
+		t.Fatalf("somebody listens %v after Close", patience)
+	}
+}
