@@ -160,7 +160,9 @@ func (k *Keeper) goOnUnstored(c model.Config) error {
 	if _, err := k.joined.join(c, k.everything(), store.OwnerFile); err != nil {
 		return err
 	}
-	k.file, k.given, k.begun = c, c, true
+	given := c
+	given.Services = k.storedServices()
+	k.file, k.given, k.begun = c, given, true
 	return k.apply()
 }
 

@@ -104,6 +104,11 @@ func (k *Keeper) SetOverrides(means func(*model.Service, *model.Backend) bool, o
 	k.overrides = next
 	k.hold = true // a backend that has to go cannot wait for room on a disk
 	defer func() { k.hold = false }()
+	later := k.unstored
 	_, err = k.storeFile(k.given)
+	if later != nil { // a version that is not stored yet is what is tried again
+		k.unstored = later
+		k.wake()
+	}
 	return unkept, err
 }

@@ -2,6 +2,7 @@ package desired
 
 import (
 	"errors"
+	"slices"
 
 	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/store"
@@ -112,8 +113,18 @@ func (k *Keeper) stored() bool {
 func (k *Keeper) withStoredServices(c model.Config) model.Config {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	c.Services = k.state.Sets[store.OwnerFile].Services()
+	c.Services = k.storedServices()
 	return c
+}
+
+// storedServices are those of the file that was stored last, as it gave them: what is stored has the
+// overrides. The lock is held.
+func (k *Keeper) storedServices() []model.Service {
+	list := slices.Clone(k.overrides)
+	for i := range list {
+		list[i].State = model.Active // nothing else is overridden
+	}
+	return overriding(k.state.Sets[store.OwnerFile].Services(), list)
 }
 
 // goesOn reports whether a state of the group's and a version of the file go together.
