@@ -108,7 +108,7 @@ func (r *reasonMemory) takeOver() error {
 		return fmt.Errorf("count CPUs: %w", err)
 	}
 	for path, m := range r.former {
-		if err := os.Remove(path); err != nil {
+		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return fmt.Errorf("remove pin of a version's counters: %w", err)
 		}
 		for reason := range m.MaxEntries() {

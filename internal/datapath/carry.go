@@ -107,7 +107,7 @@ func (k *kernel) counted(name string, value uint32) (tally, error) {
 // of this version's. Their pins go first, so that nothing is carried over twice.
 func (k *kernel) carryOver() error {
 	for name, f := range k.former {
-		if err := os.Remove(k.pins.former[name]); err != nil {
+		if err := os.Remove(k.pins.former[name]); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return fmt.Errorf("remove pin of the counters before: %w", err)
 		}
 		m := k.all[name]
