@@ -51,6 +51,7 @@ type Agent struct {
 	keeper *upkeep.Keeper
 
 	mu          sync.Mutex
+	closed      bool            // it owns nothing any more
 	notices     *upkeep.Notices // nil: nobody follows
 	links       *links
 	redirector  *redirector // nil: nothing has been redirected here
@@ -121,6 +122,9 @@ func Open(options Options) (*Agent, error) {
 // Close ends the process's part. The programs go on with what they were told, and
 // VIPs and sysctls stay: see Detach.
 func (a *Agent) Close() error {
+	a.mu.Lock() // who follows the host may be at it just now
+	defer a.mu.Unlock()
+	a.closed = true
 	a.sockets.close()
 	if a.redirector != nil {
 		_ = a.redirector.Close()

@@ -46,12 +46,18 @@ func (a *Agent) locked(look func() ([]upkeep.Difference, error)) func() ([]upkee
 	return func() ([]upkeep.Difference, error) {
 		a.mu.Lock()
 		defer a.mu.Unlock()
+		if a.closed {
+			return nil, nil
+		}
 		found, err := look()
 		for i := range found {
 			if repair := found[i].Repair; repair != nil {
 				found[i].Repair = func() error {
 					a.mu.Lock()
 					defer a.mu.Unlock()
+					if a.closed {
+						return nil
+					}
 					return repair()
 				}
 			}

@@ -48,6 +48,10 @@ func (a *Agent) ageFlows(ctx context.Context) {
 		case <-tick.C:
 		}
 		a.mu.Lock()
+		if a.closed {
+			a.mu.Unlock()
+			return
+		}
 		if err := a.agePods(); err != nil {
 			a.options.Log.Error("age flows of pods", "error", err)
 		}
