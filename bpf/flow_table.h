@@ -238,12 +238,14 @@ static long flow_scan_place(__u32 i, struct flow_scan *scan)
 	return 0;
 }
 
-/* Counts the service's own flows, in rank. */
+/* Counts the service's own flows, in rank. Those of backends that are gone are nobody's. */
 static long flow_count_place(__u32 i, struct flow_scan *scan)
 {
 	const struct flow_entry *entry = &scan->bucket->entries[i % FLOW_WAYS];
+	union flow_word word = flow_read(entry);
 
-	scan->rank += flow_live(flow_read(entry), scan->now) && entry->service == scan->service;
+	scan->rank += entry->service == scan->service && flow_live(word, scan->now) &&
+		      flow_backend(entry, word);
 	return 0;
 }
 

@@ -51,10 +51,14 @@ struct snat_scan {
 	__u32 place;
 };
 
-/* Whether a flow is of the service of a client's packet. */
-static __always_inline int snat_is_of(const struct snat_flow *entry, const struct packet *packet)
+/*
+ * Whether a flow is of the service of a client's packet. One of a backend that is gone is
+ * nobody's: the backend's index may be another service's by now.
+ */
+static __always_inline int snat_is_of(const struct snat_flow *entry, union snat_word word,
+				      const struct packet *packet)
 {
-	const struct backend *backend = backend_at(entry->backend);
+	const struct backend *backend = snat_backend(entry, word);
 
 	return backend && backend->service + 1 == packet->service;
 }
@@ -63,8 +67,9 @@ static __always_inline int snat_is_of(const struct snat_flow *entry, const struc
 static long snat_count_place(__u32 i, struct snat_scan *scan)
 {
 	const struct snat_flow *entry = &scan->bucket->flows[i % SNAT_BUCKET];
+	union snat_word word = snat_read(entry);
 
-	scan->rank += snat_live(snat_read(entry), scan->now) && snat_is_of(entry, scan->packet);
+	scan->rank += snat_live(word, scan->now) && snat_is_of(entry, word, scan->packet);
 	return 0;
 }
 
@@ -95,9 +100,10 @@ static long snat_scan_own(__u32 i, struct snat_scan *scan)
 	age = snat_age(word, scan->now);
 	if (snat_matches(entry, &scan->packet->flow, scan->hash))
 		age = SNAT_PLACE_SAME;
-	else if (!(snat_fresh(word.state) || snat_over(word.state)) || age < SNAT_QUIET)
+	else if (!(snat_fresh(word.state) || snat_over(word.state)) || age < SNAT_QUIET ||
+		 !snat_is_of(entry, word, scan->packet))
 		return 0;
-	if (age > scan->rank && snat_is_of(entry, scan->packet)) {
+	if (age > scan->rank) {
 		scan->rank = age;
 		scan->place = position;
 	}

@@ -1,6 +1,7 @@
 package datapath
 
 import (
+	"cmp"
 	"encoding/binary"
 	"net/netip"
 	"slices"
@@ -42,7 +43,7 @@ func (w *testWorld) abiSettings() directorSettings {
 	if s.LinkMtu == 0 {
 		s.LinkMtu = linkMTU
 	}
-	s.FlowShare, s.SnatShare = flowWays, snatBucketSize
+	s.FlowShare, s.SnatShare = cmp.Or(s.FlowShare, flowWays), cmp.Or(s.SnatShare, snatBucketSize)
 	s.FlowCpus, s.FlowBuckets, s.FlowSalt = uint32(ebpf.MustPossibleCPU()), testFlowBuckets, 0xf10f
 	for _, service := range w.services {
 		if !service.port.Single() {

@@ -79,6 +79,7 @@ func testFlows(t *testing.T) {
 		{"not asked", testFlowNotAsked},
 		{"moves", testFlowMoves},
 		{"pressure", testFlowPressure},
+		{"share", testFlowShare},
 		{"told", testFlowTold},
 		{"told of what is known", testFlowToldOwn},
 		{"told of ends", testFlowToldEnd},

@@ -403,6 +403,7 @@ var allSNAT = []struct {
 	{"stays", testSNATStays},
 	{"reused port leaves draining backend", testSNATReusedPortLeavesDrainingBackend},
 	{"eviction", testSNATEviction},
+	{"share", testSNATShare},
 	{"flood", testSNATFlood},
 	{"concurrent", testSNATConcurrent},
 	{"fill", testSNATFill},

@@ -1,0 +1,70 @@
+package datapath
+
+import (
+	"testing"
+
+	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/packet"
+)
+
+// Where there are several services, none has more than its share of a bucket, which those of its
+// flows have no part in whose backend is gone: they are free places.
+
+func testSNATShare(t *testing.T) {
+	const share = 12
+	w, s, _ := snatWorld(true)
+	w.settings.SnatShare = share
+	d := loadTestDirector(t, w)
+	d.putSNAT(t, snatSources[:1], model.PortRange{First: 10000, Last: 10015})
+	for i := range uint16(share) {
+		s.establish(t, d, clientPort+i)
+	}
+	more := row{name: "one more", in: build(ip(s.client, s.vip), s.segment4(clientPort+share, servicePort, packet.SYN))}
+	d.check(t, []row{more.dropped(directorReasonDROP_SNAT_FULL, s.testService)})
+	d.replaceBackends(t, s.testService)
+	for i := range uint16(share) {
+		if s.says(t, d, clientPort+share+i, packet.SYN) != xdpTX {
+			t.Fatalf("SYN %d has no place beside flows whose backends are gone", i+1)
+		}
+	}
+}
+
+func testFlowShare(t *testing.T) {
+	const share = 6
+	w, s := flowWorld(model.TCP, true)
+	w.settings.FlowShare = share
+	d := loadTestDirector(t, w)
+	now := snatNow(t)
+	entries := d.flowEntries(t)
+	for i := range entries {
+		if i%flowWays < share {
+			entries[i] = directorFlowEntry{State: uint8(directorFlowStateFLOW_PROVED), Seen: now, Epoch: s.backends[0].epoch,
+				Backend: s.first, Service: s.index, SourcePort: uint16(i)}
+		}
+	}
+	inserts := func(port uint16) uint64 {
+		before := d.flowCount(t, directorFlowEventFLOW_INSERTED)
+		s.goes(t, d, port, synFlag)
+		return d.flowCount(t, directorFlowEventFLOW_INSERTED) - before
+	}
+	if inserts(clientPort) != 0 {
+		t.Error("a service has more than its share")
+	}
+	d.replaceBackends(t, s.testService)
+	if inserts(clientPort+1) != 1 {
+		t.Error("flows whose backend is gone count for the share of their service")
+	}
+}
+
+// replaceBackends makes others of a service's backends, with the same indexes.
+func (d *testDirector) replaceBackends(t *testing.T, s *testService) {
+	t.Helper()
+	for i := range uint32(len(s.backends)) {
+		var entry directorBackend
+		if err := d.Maps["backends"].Lookup(s.first+i, &entry); err != nil {
+			t.Fatalf("read backend %d: %v", i, err)
+		}
+		entry.Epoch++
+		d.put(t, "backends", s.first+i, entry)
+	}
+}
