@@ -344,6 +344,15 @@ static __always_inline void note_arriving(struct pod_visit *v, struct pod_way *w
 		prove(v, way);
 }
 
+/*
+ * Whether a pod's segment is of a connection that goes on, also where nothing is known of it. A
+ * bare ACK is not: a listener that waits for the handshake's end answers segments of others, too.
+ */
+static __always_inline int goes_on(const struct pod_visit *v)
+{
+	return !(v->l4.flags & POD_TCP_SYN) && (v->data || v->l4.flags & POD_TCP_FIN);
+}
+
 /* What a pod's segment says of a connection that is opened. */
 static __noinline void note_opening(struct pod_visit *v, struct pod_way *reply, struct pod_way *way)
 {
@@ -351,6 +360,13 @@ static __noinline void note_opening(struct pod_visit *v, struct pod_way *reply, 
 	struct proof_numbers numbers = numbers_of(way, reply);
 	__u32 proves = proof_signs(&numbers, &segment) & PROOF_PROVES;
 	__u8 flags = v->l4.flags;
+
+	/*
+	 * Nor is a bare ACK before any SYN-ACK was seen: a listener that waits since another SYN
+	 * acknowledges that one's number.
+	 */
+	if (!goes_on(v) && !number_known(way))
+		proves = 0;
 
 	if (flags & POD_TCP_ACK) {
 		reply->acknowledgement = segment.acknowledgement;
@@ -361,8 +377,7 @@ static __noinline void note_opening(struct pod_visit *v, struct pod_way *reply, 
 		return;
 	}
 	way->acknowledgement = flags & POD_TCP_FIN ? segment.sequence : proof_next(&segment);
-	/* A listener that waits for the handshake's end answers segments of others, too. */
-	if (!(flags & POD_TCP_SYN) && (proves || !(way->signs & POD_SYN)))
+	if (proves || (!(way->signs & POD_SYN) && goes_on(v)))
 		way->signs |= POD_ANSWERED;
 	note_signs(way, way->signs | POD_NUMBER | (flags & POD_TCP_FIN ? POD_FIN_POD : 0));
 	if (proves)

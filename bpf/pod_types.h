@@ -46,9 +46,8 @@ enum pod_sign {
 	POD_FIN_CLIENT = 1 << 0,
 	POD_FIN_POD = 1 << 1,
 	POD_RESET = 1 << 2,
-	POD_ANSWERED =
-		1
-		<< 3, /* TCP: by what only a pod sends that has the connection; UDP: since the last turn */
+	/* TCP: by what only a pod sends that has the connection; UDP: since the last turn. */
+	POD_ANSWERED = 1 << 3,
 	POD_SYN = 1 << 4,    /* TCP: it has begun with a SYN that came here */
 	POD_NUMBER = 1 << 5, /* TCP: of either way: the number is known, also if it is 0 */
 	POD_TURN = 1 << 6,   /* UDP: this and the next bit count the turns of client and pod */

@@ -68,6 +68,9 @@ func TestPodsProof(t *testing.T) {
 		{"a listener that answers what is out of the window", []spoken{says(syn, 100, 0), synAck, says(ack, 1<<24, 5), answers(ack, 901, 101, ""), says(ack, 101, 5)}, false},
 		{"the same twice", []spoken{says(syn, 100, 0), synAck, says(ack, 1<<24, 5), answers(ack, 901, 101, ""), says(ack, 101, 5), answers(ack, 901, 101, ""), says(ack, 101, 6)}, false},
 		{"the same, and the SYN is forgotten", []spoken{says(ack, 1<<24, 5), answers(ack, 901, 101, ""), says(ack, 101, 5), answers(ack, 901, 101, ""), says(ack, 101, 6)}, false},
+		{"a listener that waits since another SYN", []spoken{says(syn, 100, 0), answers(ack, 901, 40001, "")}, false},
+		{"the same twice, and a segment between", []spoken{says(syn, 100, 0), answers(ack, 901, 40001, ""), says(ack, 101, 5), answers(ack, 901, 40001, "")}, false},
+		{"the same after a segment of nobody's", []spoken{says(ack, 100, 5), says(syn, 100, 0), answers(ack, 901, 40001, ""), says(syn, 200, 0), answers(ack, 901, 40001, "")}, false},
 		{"refused", []spoken{says(syn, 100, 0), answers(rst|ack, 0, 101, ""), says(ack, 101, 1)}, false},
 	} {
 		for name, p := range labs {
@@ -78,6 +81,47 @@ func TestPodsProof(t *testing.T) {
 				}
 				if stays := p.established(t) > before; stays != row.stays {
 					t.Errorf("the connection stays: %v, want %v", stays, row.stays)
+				}
+			})
+		}
+	}
+}
+
+// TestPodsAnswer: what a pod says of a connection whose SYN has not come to this host makes it the
+// host of all its segments if only who has the connection says it. Else those that acknowledge
+// what the pod has not sent go on to the next host.
+func TestPodsAnswer(t *testing.T) {
+	const syn, ack, fin = packet.SYN, packet.ACK, packet.FIN
+	labs := podLabs(t)
+	for i, row := range []struct {
+		name   string
+		spoken []spoken
+		here   bool
+	}{
+		{"data", []spoken{says(ack, 101, 901), answers(ack, 901, 105, "answer")}, true},
+		{"FIN", []spoken{says(ack, 101, 901), answers(fin|ack, 901, 105, "")}, true},
+		{"the client acknowledges what the pod has sent", []spoken{says(ack, 101, 901), answers(ack, 901, 105, ""), says(ack, 105, 901)}, true},
+		{"the pod acknowledges more", []spoken{says(ack, 101, 901), answers(ack, 901, 105, ""), answers(ack, 901, 109, "")}, true},
+
+		{"nothing", []spoken{says(ack, 101, 901)}, false},
+		{"a listener's bare ACK", []spoken{says(ack, 1<<24, 5), answers(ack, 901, 101, "")}, false},
+		{"the same twice", []spoken{says(ack, 1<<24, 5), answers(ack, 901, 101, ""), says(ack, 1<<24, 6), answers(ack, 901, 101, "")}, false},
+		{"SYN-ACK that is sent again", []spoken{says(ack, 101, 5), answers(syn|ack, 900, 101, "")}, false},
+	} {
+		for name, p := range labs {
+			t.Run(row.name+", "+name, func(t *testing.T) {
+				c := p.talk(uint16(4300 + i))
+				for _, s := range row.spoken {
+					c.speak(t, s)
+				}
+				before, want := p.counts(t), bpfHostReasonHOST_PASSED_ON
+				if row.here {
+					want = bpfHostReasonHOST_DECAP_POD
+				}
+				in := gue(p.director, p.host, podRow(1, p.here(p.first), candidate{p.peer, p.elsewhere}), ended(c.from, c.vip, ack, 105, 7777, ""))
+				run(t, p.HostIngress, in, nil)
+				if got := p.changed(t, before); got != reasonName(t, want) {
+					t.Errorf("a segment with a number that the pod has not sent is counted as %s, want %s", got, reasonName(t, want))
 				}
 			})
 		}
