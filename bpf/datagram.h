@@ -15,6 +15,7 @@
 
 #include "clock.h"
 #include "flow_types.h"
+#include "proof.h"
 #include "second.h"
 
 /* As long as an idle flow lives in a director's memory. */
@@ -298,6 +299,34 @@ static __always_inline enum host_reason relay(const struct view *view, struct ch
 	return send_on(chance, hops_of(row) + 1, row->claim, 0);
 }
 
+/* How long ago a datagram of a flow that has just begun was kept here. */
+static __noinline __u64 age_of_fresh(const struct host_flow *flow, __u64 now)
+{
+	struct host_fresh *fresh = bpf_map_lookup_elem(&udp_fresh, flow);
+
+	return age_of(fresh ? &fresh->seen : NULL, now);
+}
+
+/* Notes a datagram of a flow that is not sustained, which it may be with it. */
+static __noinline void note_fresh(const struct host_flow *flow, __u64 now)
+{
+	struct host_fresh *fresh = bpf_map_lookup_elem(&udp_fresh, flow);
+	struct host_fresh first = { .seen = now, .since = now, .datagrams = 1 };
+
+	if (!fresh || age_of(&fresh->seen, now) >= FLOW_TIMEOUT) {
+		bpf_map_update_elem(&udp_fresh, flow, &first, BPF_ANY);
+		return;
+	}
+	fresh->seen = now;
+	if (fresh->datagrams < HOST_FRESH_DATAGRAMS)
+		fresh->datagrams++;
+	if (fresh->datagrams < HOST_FRESH_DATAGRAMS ||
+	    age_of(&fresh->since, now) < PROOF_LASTS * SECOND)
+		return;
+	if (!bpf_map_update_elem(&udp_flows, flow, &first.seen, BPF_ANY))
+		bpf_map_delete_elem(&udp_fresh, flow);
+}
+
 /*
  * Says how a datagram in GUE goes on, or an error about one, and remembers the flow
  * of what is kept.
@@ -325,7 +354,7 @@ static __always_inline enum host_reason judge_datagram(const struct view *view,
 		return HOST_DECAP_GUE;
 	datagram.now = bpf_ktime_get_coarse_ns();
 	seen = bpf_map_lookup_elem(&udp_flows, &flow);
-	datagram.age = age_of(seen, datagram.now);
+	datagram.age = seen ? age_of(seen, datagram.now) : age_of_fresh(&flow, datagram.now);
 	if (row)
 		reason = walk(view, chance, row, &flow, &datagram);
 	if (chance->protocol != IPPROTO_UDP)
@@ -335,7 +364,7 @@ static __always_inline enum host_reason judge_datagram(const struct view *view,
 	if (seen)
 		*seen = datagram.now;
 	else
-		bpf_map_update_elem(&udp_flows, &flow, &datagram.now, BPF_ANY);
+		note_fresh(&flow, datagram.now);
 	return reason;
 }
 

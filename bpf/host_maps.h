@@ -66,7 +66,18 @@ struct {
 	__type(value, __u32);
 } namespaces SEC(".maps");
 
-/* When a datagram of a flow was last kept here. The loader sets how many are remembered. */
+/*
+ * When a datagram of a flow was last kept here. Flows begin in udp_fresh and go over to udp_flows
+ * once they are sustained (proof.h): so a flood of datagrams pushes out none that goes on. The
+ * loader sets how many are remembered.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 1);
+	__type(key, struct host_flow);
+	__type(value, struct host_fresh);
+} udp_fresh SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 1);

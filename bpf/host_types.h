@@ -62,6 +62,17 @@ struct host_flow {
 	__be16 vip_port;
 };
 
+/* A flow of UDP that has just begun: times are ns of CLOCK_MONOTONIC. */
+struct host_fresh {
+	__u64 seen; /* when a datagram was last kept here */
+	__u64 since;
+	__u32 datagrams; /* at most HOST_FRESH_DATAGRAMS */
+	__u32 pad;
+};
+
+/* How many datagrams, and PROOF_LASTS, make a flow sustained: as in the directors' memory. */
+#define HOST_FRESH_DATAGRAMS 3
+
 /* The segment that acknowledged a SYN cookie of this host. */
 struct host_cookie {
 	__u64 seen; /* ns of CLOCK_MONOTONIC */

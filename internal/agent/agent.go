@@ -41,7 +41,7 @@ type Agent struct {
 	pins         *pins
 	version      string // of the maps' ABI
 	objects      *bpfObjects
-	flows        *flowMemory
+	flows        *udpMemory
 	pods         *podMemory
 	reasonCounts *reasonMemory
 	noTCX        bool // behave as before Linux 6.6

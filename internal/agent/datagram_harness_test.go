@@ -44,6 +44,7 @@ func (w walked) first(first netip.Addr) walked {
 type step struct {
 	name    string
 	age     time.Duration // how long ago this host kept one of its flow; or unknown
+	begun   bool          // which was the first one
 	from    netip.Addr    // unset: the director
 	in      walked
 	asked   map[netip.Addr]bpfHostQuestion // ages, of which 0 is no question
@@ -95,10 +96,12 @@ func monotonic(t testing.TB) uint64 {
 func (h *testHost) remember(t testing.TB, f talk, age time.Duration) {
 	t.Helper()
 	key, seen := f.key(), monotonic(t)-uint64(max(age, 0))
-	if age == unknown {
-		if err := h.UdpFlows.Delete(&key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+	for _, m := range []*ebpf.Map{h.UdpFlows, h.UdpFresh} {
+		if err := m.Delete(&key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 			t.Fatal(err)
 		}
+	}
+	if age == unknown {
 		return
 	}
 	if err := h.UdpFlows.Put(&key, &seen); err != nil {
@@ -106,8 +109,32 @@ func (h *testHost) remember(t testing.TB, f talk, age time.Duration) {
 	}
 }
 
+// rememberBegun does it with a flow of which there was that datagram alone.
+func (h *testHost) rememberBegun(t testing.TB, f talk, age time.Duration) {
+	t.Helper()
+	h.remember(t, f, unknown)
+	if age == unknown {
+		return
+	}
+	key, seen := f.key(), monotonic(t)-uint64(age)
+	if err := h.UdpFresh.Put(&key, &bpfHostFresh{Seen: seen, Since: seen, Datagrams: 1}); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // remembered is when a datagram of the flow was kept; 0: never.
-func (h *testHost) remembered(f talk) (seen uint64) {
+func (h *testHost) remembered(f talk) uint64 {
+	if seen := h.sustained(f); seen > 0 {
+		return seen
+	}
+	var fresh bpfHostFresh
+	key := f.key()
+	_ = h.UdpFresh.Lookup(&key, &fresh)
+	return fresh.Seen
+}
+
+// sustained is the same of flows that are sustained alone.
+func (h *testHost) sustained(f talk) (seen uint64) {
 	key := f.key()
 	_ = h.UdpFlows.Lookup(&key, &seen)
 	return seen
@@ -169,7 +196,11 @@ func (r *second) walk(t *testing.T, o rowTunnel, f talk, inner frame, s step) {
 			before = r.counts(t)
 			options = &ebpf.RunOptions{Data: in, DataOut: make([]byte, len(in)+256)}
 			began := time.Now()
-			r.remember(t, f, s.age)
+			if s.begun {
+				r.rememberBegun(t, f, s.age)
+			} else {
+				r.remember(t, f, s.age)
+			}
 			r.ask(t, s.asked)
 			seen = r.remembered(f)
 			do(t, r.street.host, "run "+h.name, func() (err error) {

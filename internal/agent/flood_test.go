@@ -2,6 +2,7 @@ package agent
 
 import (
 	"encoding/binary"
+	"fmt"
 	"net/netip"
 	"runtime"
 	"testing"
@@ -62,5 +63,57 @@ func TestFlowsInUseOutliveAFlood(t *testing.T) {
 			t.Errorf("%v is remembered, where %d other flows came since, and there is room for %d", f, flood, testFlows)
 		}
 		send(f)
+	}
+}
+
+// TestSustainedFlowsOutliveAFlood: datagrams of clients that do not exist, two of each, push out no
+// flow that has gone on for a while before, of either family, also if it pauses meanwhile. Many
+// datagrams at once are no such flow. See TestFlowsInUseOutliveAFlood for the one CPU.
+func TestSustainedFlowsOutliveAFlood(t *testing.T) {
+	runtime.LockOSThread() // and never unlocked: the thread keeps its one CPU
+	var one unix.CPUSet
+	one.Set(0)
+	if err := unix.SchedSetaffinity(0, &one); err != nil {
+		t.Fatalf("stay on one CPU: %v", err)
+	}
+	h := newTestHost(t)
+	o := outers()[0]
+	send := func(f talk) {
+		t.Helper()
+		if verdict, _ := run(t, h.HostXdp, o.wrap(o.from, o.to, nil, f.datagram()), nil); verdict != xdpPass {
+			t.Fatalf("the verdict about a datagram of %v is %d, want %d", f, verdict, xdpPass)
+		}
+	}
+	var goOn []talk
+	for i := range uint16(32) {
+		goOn = append(goOn, talk{vip4, client4, 1000 + i}, talk{vip6, client6, 1000 + i})
+	}
+	for _, f := range goOn {
+		waitFor(t, fmt.Sprintf("the flow of %v, port %d, to be sustained", f.client, f.port), func() bool {
+			for _, f := range goOn {
+				send(f)
+			}
+			return h.sustained(f) > 0
+		})
+	}
+	burst := talk{vip4, client4, 3000}
+	for range 100 {
+		send(burst)
+	}
+	if h.sustained(burst) > 0 {
+		t.Error("a flow of which there were many datagrams at once is sustained")
+	}
+	prefix := client6.As16()
+	for i := range uint32(4 * testFlows) {
+		binary.BigEndian.PutUint32(prefix[12:], 0xcb007100+i)
+		for _, forged := range []talk{{vip4, netip.AddrFrom4([4]byte(prefix[12:])), 53}, {vip6, netip.AddrFrom16(prefix), 53}} {
+			send(forged)
+			send(forged)
+		}
+	}
+	for _, f := range goOn {
+		if h.sustained(f) == 0 {
+			t.Errorf("the flow of %v, port %d, has gone on for a while, and is forgotten after a flood", f.client, f.port)
+		}
 	}
 }

@@ -13,29 +13,80 @@ import (
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
+
+	"weir.io/weir/internal/model"
 )
 
-// flowMemory is the map of the UDP flows whose datagrams this host has kept. Programs of
+// flowMemory is a map of UDP flows whose datagrams this host has kept. Programs of
 // every version share it, because nobody could fill another one: its pin is not among
 // those of their maps, and is named by format and size. One of another size gets what
 // the one before it has.
 type flowMemory struct {
 	*ebpf.Map
-	dir, name string
-	fresh     bool // this process made it
+	dir, kind, name string
+	fresh           bool // this process made it
 }
 
-const flowsName = "udp_flows"
+// The maps of flows: those that are sustained (bpf/proof.h), and those that have just begun.
+const (
+	flowsName = "udp_flows"
+	freshName = "udp_fresh"
+)
+
+// udpMemory is both of them.
+type udpMemory struct{ sustained, begun *flowMemory }
 
 // openFlows opens the memory for so many flows; 0: nothing is remembered.
-func openFlows(dir string, spec *ebpf.CollectionSpec, flows uint32) (*flowMemory, error) {
-	m := spec.Maps[flowsName]
-	m.MaxEntries = max(1, flows)
+func openFlows(dir string, spec *ebpf.CollectionSpec, flows uint32) (*udpMemory, error) {
 	if err := spec.Variables["remembers_flows"].Set(uint8(min(flows, 1))); err != nil {
 		return nil, fmt.Errorf("set remembers_flows: %w", err)
 	}
+	sustained, err := openMemory(dir, "udp-flows", spec.Maps[flowsName], flows)
+	if err != nil {
+		return nil, err
+	}
+	begun, err := openMemory(dir, "udp-fresh", spec.Maps[freshName], freshFlows(flows))
+	if err != nil {
+		return nil, errors.Join(err, sustained.giveUp())
+	}
+	return &udpMemory{sustained, begun}, nil
+}
+
+// freshFlows is how many flows that have just begun are remembered beside so many that are
+// sustained: few, because most go over or are of a flood.
+func freshFlows(flows uint32) uint32 {
+	if flows == 0 {
+		return 0
+	}
+	return max(model.MinUDPFlows, flows/4)
+}
+
+func (u *udpMemory) all() []*flowMemory { return []*flowMemory{u.sustained, u.begun} }
+
+func (u *udpMemory) each(do func(*flowMemory) error) error {
+	return errors.Join(do(u.sustained), do(u.begun))
+}
+
+func (u *udpMemory) giveUp() error   { return u.each((*flowMemory).giveUp) }
+func (u *udpMemory) close() error    { return u.each((*flowMemory).close) }
+func (u *udpMemory) takeOver() error { return u.each((*flowMemory).takeOver) }
+
+// remembers says whether there is a memory.
+func (u *udpMemory) remembers() bool { return u.sustained.Map != nil }
+
+// replacements gives the programs these maps instead of their own.
+func (u *udpMemory) replacements() map[string]*ebpf.Map {
+	if !u.remembers() {
+		return nil
+	}
+	return map[string]*ebpf.Map{flowsName: u.sustained.Map, freshName: u.begun.Map}
+}
+
+// openMemory opens a map for so many flows; 0: none.
+func openMemory(dir, kind string, m *ebpf.MapSpec, flows uint32) (*flowMemory, error) {
+	m.MaxEntries = max(1, flows)
 	format := sha256.Sum256(fmt.Appendf(nil, "%v %d %d %9v %9v", m.Type, m.KeySize, m.ValueSize, m.Key, m.Value))
-	f := &flowMemory{dir: dir, name: fmt.Sprintf("udp-flows-%x-%d", format[:8], flows)}
+	f := &flowMemory{dir: dir, kind: kind, name: fmt.Sprintf("%s-%x-%d", kind, format[:8], flows)}
 	if flows == 0 {
 		f.name = ""
 		return f, nil
@@ -65,14 +116,6 @@ func openFlows(dir string, spec *ebpf.CollectionSpec, flows uint32) (*flowMemory
 }
 
 func (f *flowMemory) path() string { return filepath.Join(f.dir, f.name) }
-
-// replacements gives the programs this map instead of one of their own.
-func (f *flowMemory) replacements() map[string]*ebpf.Map {
-	if f.Map == nil {
-		return nil
-	}
-	return map[string]*ebpf.Map{flowsName: f.Map}
-}
 
 // giveUp leaves nothing of a memory that this process made and nobody uses.
 func (f *flowMemory) giveUp() error {
@@ -125,7 +168,7 @@ func (f *flowMemory) copyOthers() error {
 }
 
 func (f *flowMemory) eachOther(do func(path string) error) error {
-	others, err := filepath.Glob(filepath.Join(f.dir, "udp-flows-*"))
+	others, err := filepath.Glob(filepath.Join(f.dir, f.kind+"-*"))
 	for _, path := range others {
 		if filepath.Base(path) != f.name {
 			err = errors.Join(err, do(path))
@@ -138,10 +181,10 @@ func (f *flowMemory) eachOther(do func(path string) error) error {
 // an iteration that the kernel has to begin anew for that has seen enough.
 func (f *flowMemory) copy(other *ebpf.Map) error {
 	var flow bpfHostFlow
-	var seen uint64
+	var value []byte
 	entries := other.Iterate()
-	for entries.Next(&flow, &seen) {
-		if err := f.Update(&flow, &seen, ebpf.UpdateNoExist); err != nil && !errors.Is(err, ebpf.ErrKeyExist) {
+	for entries.Next(&flow, &value) {
+		if err := f.Update(&flow, value, ebpf.UpdateNoExist); err != nil && !errors.Is(err, ebpf.ErrKeyExist) {
 			return fmt.Errorf("copy memory of UDP flows: %w", err)
 		}
 	}
@@ -154,27 +197,37 @@ func (f *flowMemory) copy(other *ebpf.Map) error {
 // flowTimeout is how long a flow may be idle, as for the programs (FLOW_TIMEOUT_UDP).
 const flowTimeout = uint64(300 * time.Second)
 
-// alive calls found with both ends of each flow that is remembered and not too old. It reads
-// whole buckets of the map, so that flows that come and go take none of the others along.
-func (f *flowMemory) alive(found func(local, remote netip.AddrPort)) error {
-	if f.Map == nil {
+// alive calls found with both ends of each flow that is remembered and not too old.
+func (u *udpMemory) alive(found func(local, remote netip.AddrPort)) error {
+	if !u.remembers() {
 		return nil
 	}
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
 		return fmt.Errorf("read the clock: %w", err)
 	}
-	flows, seen := make([]bpfHostFlow, flowsAtOnce), make([]uint64, flowsAtOnce)
+	note := func(flow bpfHostFlow, seen uint64) {
+		if uint64(now.Nano()) < seen+flowTimeout {
+			found(flowEnd(flow.Vip, flow.VipPort), flowEnd(flow.Client, flow.ClientPort))
+		}
+	}
+	return errors.Join(
+		eachFlow(u.sustained.Map, note),
+		eachFlow(u.begun.Map, func(flow bpfHostFlow, fresh bpfHostFresh) { note(flow, fresh.Seen) }))
+}
+
+// eachFlow reads whole buckets of the map, so that flows that come and go take none of the
+// others along.
+func eachFlow[V any](m *ebpf.Map, found func(bpfHostFlow, V)) error {
+	flows, values := make([]bpfHostFlow, flowsAtOnce), make([]V, flowsAtOnce)
 	var cursor ebpf.MapBatchCursor
 	for {
-		n, err := f.BatchLookup(&cursor, flows, seen, nil)
+		n, err := m.BatchLookup(&cursor, flows, values, nil)
 		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 			return fmt.Errorf("read memory of UDP flows: %w", err)
 		}
 		for i := range n {
-			if uint64(now.Nano()) < seen[i]+flowTimeout {
-				found(flowEnd(flows[i].Vip, flows[i].VipPort), flowEnd(flows[i].Client, flows[i].ClientPort))
-			}
+			found(flows[i], values[i])
 		}
 		if err != nil {
 			return nil // that was all

@@ -36,7 +36,10 @@ func TestFlowsOutliveAgents(t *testing.T) {
 			w.write(o.wrap(o.from, o.to, nil, f.datagram()))
 			return remembers(a, f)
 		})
-		flows = append(flows, f)
+		goesOn := (&second{wire: w}).talk(vip6)
+		h := testHost{bpfObjects: a.objects}
+		h.remember(t, goesOn, time.Minute)
+		flows = append(flows, f, goesOn)
 	}
 	for i, size := range []uint32{4096, 4096, 8192, 2048} {
 		a := open(size)
@@ -46,8 +49,11 @@ func TestFlowsOutliveAgents(t *testing.T) {
 			}
 		}
 		note(a)
-		if got := a.flows.MaxEntries(); got != size {
+		if got := a.flows.sustained.MaxEntries(); got != size {
 			t.Errorf("process %d has room for %d flows, want %d", i, got, size)
+		}
+		if got, want := a.flows.begun.MaxEntries(), freshFlows(size); got != want {
+			t.Errorf("process %d has room for %d flows that have just begun, want %d", i, got, want)
 		}
 		if i == 1 {
 			a.version = "another" // its maps go, as those of a version before
@@ -108,7 +114,7 @@ func TestFlowsAreReported(t *testing.T) {
 	young, old, six := w.talk(vip4), w.talk(vip4), w.talk(vip6)
 	h.remember(t, young, time.Duration(flowTimeout)-time.Minute)
 	h.remember(t, old, time.Duration(flowTimeout)+time.Minute)
-	h.remember(t, six, 0)
+	h.rememberBegun(t, six, 0)
 	talks := map[netip.Addr]talk{vip4: young, vip6: six}
 	reported := services()
 	if len(reported) != 4*len(model.Affinities) {

@@ -99,6 +99,7 @@ func newTestHost(t testing.TB) *testHost {
 		t.Fatal(err)
 	}
 	spec.Maps[flowsName].MaxEntries = testFlows
+	spec.Maps[freshName].MaxEntries = freshFlows(testFlows)
 	if err := spec.LoadAndAssign(h.bpfObjects, nil); err != nil {
 		var refusal *ebpf.VerifierError
 		if errors.As(err, &refusal) {

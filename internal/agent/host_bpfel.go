@@ -47,6 +47,14 @@ type bpfHostFlow struct {
 	VipPort    uint16
 }
 
+type bpfHostFresh struct {
+	_         structs.HostLayout
+	Seen      uint64
+	Since     uint64
+	Datagrams uint32
+	Pad       uint32
+}
+
 type bpfHostPeer struct {
 	_       structs.HostLayout
 	Service uint32
@@ -295,6 +303,7 @@ const (
 	bpfMapSources               = "sources"
 	bpfMapTunnelEnds            = "tunnel_ends"
 	bpfMapUdpFlows              = "udp_flows"
+	bpfMapUdpFresh              = "udp_fresh"
 	bpfProgHostAfterXdp         = "host_after_xdp"
 	bpfProgHostEgress           = "host_egress"
 	bpfProgHostIngress          = "host_ingress"
@@ -384,6 +393,7 @@ type bpfMapSpecs struct {
 	Sources         *ebpf.MapSpec `ebpf:"sources"`
 	TunnelEnds      *ebpf.MapSpec `ebpf:"tunnel_ends"`
 	UdpFlows        *ebpf.MapSpec `ebpf:"udp_flows"`
+	UdpFresh        *ebpf.MapSpec `ebpf:"udp_fresh"`
 }
 
 // bpfVariableSpecs contains global variables before they are loaded into the kernel.
@@ -443,6 +453,7 @@ type bpfMaps struct {
 	Sources         *ebpf.Map `ebpf:"sources"`
 	TunnelEnds      *ebpf.Map `ebpf:"tunnel_ends"`
 	UdpFlows        *ebpf.Map `ebpf:"udp_flows"`
+	UdpFresh        *ebpf.Map `ebpf:"udp_fresh"`
 }
 
 func (m *bpfMaps) Close() error {
@@ -469,6 +480,7 @@ func (m *bpfMaps) Close() error {
 		m.Sources,
 		m.TunnelEnds,
 		m.UdpFlows,
+		m.UdpFresh,
 	)
 }
 

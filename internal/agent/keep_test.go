@@ -238,7 +238,7 @@ func rows() []handRow {
 		{name: "all pins removed", hand: func(t *testing.T, k *kept) { must(t, os.RemoveAll(k.a.pins.root)) },
 			told: []string{"pins repaired: ROOT"},
 			wrong: func(t *testing.T, k *kept) string {
-				return unpinned(k, filepath.Join(k.a.pins.maps(k.a.version), "services"), k.a.flows.path(), k.a.reasonCounts.path, filepath.Join(k.a.pods.dir, podMaps[1])) +
+				return unpinned(k, filepath.Join(k.a.pins.maps(k.a.version), "services"), k.a.flows.sustained.path(), k.a.flows.begun.path(), k.a.reasonCounts.path, filepath.Join(k.a.pods.dir, podMaps[1])) +
 					k.attached(t, hookXDP, "host_xdp") + k.attached(t, hookIngress, "host_after_xdp") + k.attached(t, hookEgress, "host_egress")
 			}},
 	}

@@ -79,12 +79,14 @@ func pinAgain(m *ebpf.Map, path string) error {
 func (a *Agent) pinned() map[string]*ebpf.Map {
 	pinned := make(map[string]*ebpf.Map)
 	for name, m := range mapsOf(&a.objects.bpfMaps) {
-		if m.IsPinned() && name != flowsName && name != reasonsName && !slices.Contains(podMaps, name) {
+		if m.IsPinned() && !isShared(name) {
 			pinned[filepath.Join(a.pins.maps(a.version), name)] = m
 		}
 	}
-	if a.flows.Map != nil {
-		pinned[a.flows.path()] = a.flows.Map
+	for _, f := range a.flows.all() {
+		if f.Map != nil {
+			pinned[f.path()] = f.Map
+		}
 	}
 	pinned[a.reasonCounts.path] = a.reasonCounts.Map
 	for i, m := range a.pods.all() {

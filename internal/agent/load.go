@@ -90,13 +90,18 @@ func (p *pins) removeOtherMaps(abi string) error {
 	return errors.Join(errs...)
 }
 
+// isShared says whether all versions' programs share a map, so that it is no version's own.
+func isShared(name string) bool {
+	return name == flowsName || name == freshName || name == reasonsName || slices.Contains(podMaps, name)
+}
+
 // abi returns the hash of what programs and Go must agree about: each map's shape, and the
 // types in it. Maps that are no version's own are no part of it.
 func abi(spec *ebpf.CollectionSpec) string {
 	hash := sha256.New()
 	for _, name := range slices.Sorted(maps.Keys(spec.Maps)) {
 		m := spec.Maps[name]
-		if name == flowsName || name == reasonsName || slices.Contains(podMaps, name) {
+		if isShared(name) {
 			continue
 		}
 		fmt.Fprintf(hash, "%s %v %d %d %d %d %9v %9v\n", name, m.Type, m.KeySize, m.ValueSize,
@@ -115,7 +120,7 @@ func load(p *pins, spec *ebpf.CollectionSpec, replacements map[string]*ebpf.Map,
 		return nil, "", fmt.Errorf("make map directory: %w", err)
 	}
 	for name, m := range spec.Maps {
-		if !strings.HasPrefix(name, ".") && replacements[name] == nil && name != flowsName {
+		if !strings.HasPrefix(name, ".") && replacements[name] == nil && name != flowsName && name != freshName {
 			m.Pinning = ebpf.PinByName
 		}
 	}

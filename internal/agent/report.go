@@ -100,7 +100,7 @@ func (a *Agent) connections() ([]model.AgentReport, error) {
 	a.mu.Lock()
 	config, own := a.config, a.seen.addresses
 	a.mu.Unlock()
-	reports := emptyReports(config, own, a.flows.Map != nil, time.Now().UTC())
+	reports := emptyReports(config, own, a.flows.remembers(), time.Now().UTC())
 	t := newTally(reports)
 	tcp := func(local, remote netip.AddrPort) { t.note(model.TCP, local, remote) }
 	if err := a.sockets.connections(tcp); err != nil {
