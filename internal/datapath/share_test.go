@@ -36,7 +36,7 @@ func testFlowShare(t *testing.T) {
 	d := loadTestDirector(t, w)
 	now := snatNow(t)
 	entries := d.flowEntries(t)
-	for i := range entries {
+	for i := range uint32(len(entries)) {
 		if i%flowWays < share {
 			entries[i] = directorFlowEntry{State: uint8(directorFlowStateFLOW_PROVED), Seen: now, Epoch: s.backends[0].epoch,
 				Backend: s.first, Service: s.index, SourcePort: uint16(i)}
