@@ -293,8 +293,15 @@ func (l *floodLab) crowded(protocol string) bool {
 	if err := json.Unmarshal([]byte(out), &status); err != nil {
 		l.t.Fatal(err)
 	}
+	services, err := l.running.services()
+	if err != nil {
+		l.t.Fatal(err)
+	}
 	return slices.ContainsFunc(status.Problems, func(p model.Problem) bool {
-		return p.Kind == model.ProblemService && strings.Contains(p.Part, protocol) && strings.Contains(p.Text, "no room")
+		return p.Kind == model.ProblemService && strings.Contains(p.Text, "no room") &&
+			slices.ContainsFunc(services, func(s model.ServiceStatus) bool {
+				return s.Name == p.Part && s.Protocol.String() == protocol
+			})
 	})
 }
 
