@@ -296,9 +296,9 @@ static __noinline __u32 place_new(struct packet *packet, const struct ring_heade
 }
 
 /*
- * A new connection for which there is no place, as in a flood: it goes where its other packets
- * will, of which nobody knows whose they are. That is an owner of before while the slot has
- * several: the ring's or the policy's choice would get the SYN alone.
+ * Places a new connection that flow memory has no room for, as in a flood. Its later packets are
+ * those of an unknown flow, so the SYN goes to the same backend as they do: to an earlier owner
+ * while the slot has several. The ring's or the policy's choice would get the SYN alone.
  */
 static __noinline __u32 place_unremembered(const struct packet *packet, __u32 ring,
 					   const struct ring_header *header, __u32 number,

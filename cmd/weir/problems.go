@@ -54,7 +54,7 @@ func ofBackends(unreachable []model.UnreachableBackend) []model.Problem {
 // ofCrowds are services whose flows fill a table. Numbers are not said: they change all the time.
 func ofCrowds(crowds []model.CrowdedService) (found []model.Problem) {
 	for _, c := range crowds {
-		text := fmt.Sprintf("service %s: fresh flows have no room in flow memory, and most of them are its own: new connections go where the ring says, and may break when backends change", c.Service)
+		text := fmt.Sprintf("service %s: fresh flows have no room in flow memory, and most of them are its own: new connections are not remembered, and may break when backends change", c.Service)
 		fix := "if this is no flood, give limits.flows more"
 		if c.Table == model.NATTable {
 			text = fmt.Sprintf("service %s: fresh flows have no room in full NAT's table: new connections are dropped (drop_snat_full)", c.Service)

@@ -18,12 +18,7 @@ import (
 // memory last waits in a list of that CPU (kernel/bpf/bpf_lru_list.c) and is safe there
 // from what other CPUs remember, until the CPU itself needs room.
 func TestFlowsInUseOutliveAFlood(t *testing.T) {
-	runtime.LockOSThread() // and never unlocked: the thread keeps its one CPU
-	var one unix.CPUSet
-	one.Set(0)
-	if err := unix.SchedSetaffinity(0, &one); err != nil {
-		t.Fatalf("stay on one CPU: %v", err)
-	}
+	stayOnOneCPU(t)
 	h := newTestHost(t)
 	o := outers()[0]
 	send := func(f talk) {
@@ -70,12 +65,7 @@ func TestFlowsInUseOutliveAFlood(t *testing.T) {
 // flow that has gone on for a while before, of either family, also if it pauses meanwhile. Many
 // datagrams at once are no such flow. See TestFlowsInUseOutliveAFlood for the one CPU.
 func TestSustainedFlowsOutliveAFlood(t *testing.T) {
-	runtime.LockOSThread() // and never unlocked: the thread keeps its one CPU
-	var one unix.CPUSet
-	one.Set(0)
-	if err := unix.SchedSetaffinity(0, &one); err != nil {
-		t.Fatalf("stay on one CPU: %v", err)
-	}
+	stayOnOneCPU(t)
 	h := newTestHost(t)
 	o := outers()[0]
 	send := func(f talk) {
@@ -115,5 +105,16 @@ func TestSustainedFlowsOutliveAFlood(t *testing.T) {
 		if h.sustained(f) == 0 {
 			t.Errorf("the flow of %v, port %d, has gone on for a while, and is forgotten after a flood", f.client, f.port)
 		}
+	}
+}
+
+// stayOnOneCPU keeps the test's goroutine on one CPU until it ends.
+func stayOnOneCPU(t *testing.T) {
+	t.Helper()
+	runtime.LockOSThread() // and never unlocked: the thread keeps its one CPU
+	var one unix.CPUSet
+	one.Set(0)
+	if err := unix.SchedSetaffinity(0, &one); err != nil {
+		t.Fatalf("stay on one CPU: %v", err)
 	}
 }

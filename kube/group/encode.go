@@ -11,8 +11,8 @@ import (
 	"weir.io/weir/kube/v1alpha1"
 )
 
-// What a compressed text may become is bounded: nobody but the controller writes one, and a damaged
-// one is not to take all memory. Documents of many equal backends become a 30th.
+// A compressed text may grow to these bounds when it is read. Only the controller writes one, and a
+// damaged text must not take all memory. Documents of many equal backends become a 30th.
 const (
 	mostText    = 256 << 20
 	textPerByte = 200
