@@ -67,6 +67,7 @@ type Agent struct {
 	uplinks     []uplink
 	attachments []attachment
 	idle        Idle
+	defaults    defaultRoutes
 }
 
 // Open loads the programs and adopts what an earlier process left pinned. Until
@@ -140,6 +141,7 @@ func (a *Agent) Set(config model.Config) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.config, a.given = config, true
+	a.defaults.forget()
 	a.keeper.Forget()
 	f, err := a.look()
 	if err != nil {
@@ -201,7 +203,7 @@ func (a *Agent) look() (facts, error) {
 	if err != nil {
 		return facts{}, err
 	}
-	uplinks, waits, err := findUplinks(a.interfaces(a.config), a.config, at, a.wasUplink)
+	uplinks, waits, err := findUplinks(a.interfaces(a.config), a.config, at, a.wasUplink, func() ([]int, error) { return a.defaults.list(time.Now()) })
 	if err != nil {
 		return facts{}, err
 	}

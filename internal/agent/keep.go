@@ -179,8 +179,12 @@ func (a *Agent) lookAtVIPs() (found []upkeep.Difference, err error) {
 	if err != nil {
 		return nil, err
 	}
+	there, wanted := make(map[netip.Addr]bool, len(has)), make(map[netip.Addr]bool, len(a.plan.vips))
+	for _, l := range has {
+		there[l.address] = true
+	}
 	for _, vip := range a.plan.vips {
-		if !slices.ContainsFunc(has, func(l onLoopback) bool { return l.address == vip }) {
+		if wanted[vip] = true; !there[vip] {
 			found = append(found, upkeep.Difference{What: vip.String() + " on lo", Found: "is gone", By: a.by(deleted(vip)),
 				Repair: func() error { return a.holdAgain(vip) }})
 		}
@@ -189,7 +193,7 @@ func (a *Agent) lookAtVIPs() (found []upkeep.Difference, err error) {
 		return found, nil // what was there before goes when what is new is in place
 	}
 	for _, l := range has {
-		if l.ours && !slices.Contains(a.plan.vips, l.address) {
+		if l.ours && !wanted[l.address] {
 			found = append(found, upkeep.Difference{What: l.address.String() + " on lo", Found: "is there, and no service has it",
 				Repair: func() error { return releaseVIPs(a.plan.vips) }})
 		}

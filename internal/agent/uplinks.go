@@ -11,7 +11,6 @@ import (
 	"strings"
 
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 
 	"weir.io/weir/internal/model"
 )
@@ -55,10 +54,10 @@ const noUplink = "an interface with a default route or a backend's address"
 // default route or a backend's address; and what of that is not there. In place of what is
 // not there, interfaces that have the agent's programs keep them: one that was renamed, one
 // whose default route is changed just now, or those of an earlier configuration.
-func findUplinks(names []string, config model.Config, at map[netip.Addr]int, has func(index int) bool) (uplinks []uplink, waits []wait, err error) {
+func findUplinks(names []string, config model.Config, at map[netip.Addr]int, has func(index int) bool, defaults func() ([]int, error)) (uplinks []uplink, waits []wait, err error) {
 	links, waits, err := namedLinks(names)
 	if err == nil && len(names) == 0 {
-		if links, err = guessUplinks(config, at); err == nil && len(links) == 0 {
+		if links, err = guessUplinks(config, at, defaults); err == nil && len(links) == 0 {
 			waits = []wait{{noUplink, "is not there: name one (agent.interfaces or --interface)"}}
 		}
 	}
@@ -231,8 +230,8 @@ func bridgeOf(port *netlink.LinkAttrs) (int, error) {
 	return port.MasterIndex, nil
 }
 
-func guessUplinks(config model.Config, at map[netip.Addr]int) ([]netlink.Link, error) {
-	indexes, err := defaultRoutes()
+func guessUplinks(config model.Config, at map[netip.Addr]int, defaults func() ([]int, error)) ([]netlink.Link, error) {
+	indexes, err := defaults()
 	if err != nil {
 		return nil, err
 	}
@@ -258,34 +257,6 @@ func guessUplinks(config model.Config, at map[netip.Addr]int) ([]netlink.Link, e
 		}
 	}
 	return links, nil
-}
-
-// defaultRoutes returns the interfaces that default routes of the main table
-// leave by.
-func defaultRoutes() ([]int, error) {
-	filter := &netlink.Route{Table: unix.RT_TABLE_MAIN}
-	routes, err := netlink.RouteListFiltered(netlink.FAMILY_ALL, filter, netlink.RT_FILTER_TABLE)
-	if err != nil {
-		return nil, fmt.Errorf("list routes: %w", err)
-	}
-	var indexes []int
-	for _, r := range routes {
-		if r.Dst != nil && !isDefault(r.Dst) {
-			continue
-		}
-		if r.LinkIndex != 0 {
-			indexes = append(indexes, r.LinkIndex)
-		}
-		for _, hop := range r.MultiPath {
-			indexes = append(indexes, hop.LinkIndex)
-		}
-	}
-	return indexes, nil
-}
-
-func isDefault(dst *net.IPNet) bool {
-	ones, _ := dst.Mask.Size()
-	return ones == 0
 }
 
 // smallestMTU returns the MTU that everything must fit: a reply need not leave by

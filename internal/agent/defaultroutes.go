@@ -1,0 +1,70 @@
+package agent
+
+import (
+	"fmt"
+	"net"
+	"slices"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// The kernel lists all routes of the main table or none, and a router's host may have a million.
+// The host is looked at every second, so where there are more routes than manyRoutes they are
+// listed again after routesRest, and not with each look.
+const (
+	manyRoutes = 5000
+	routesRest = 30 * time.Second
+)
+
+// defaultRoutes are the interfaces that default routes of the main table leave by. The zero value
+// knows none yet.
+type defaultRoutes struct {
+	indexes []int
+	rests   time.Time // not listed again before
+}
+
+// forget has them listed by the next call of list.
+func (d *defaultRoutes) forget() { d.rests = time.Time{} }
+
+// list returns the interfaces, each once, in order.
+func (d *defaultRoutes) list(now time.Time) ([]int, error) {
+	if now.Before(d.rests) {
+		return slices.Clone(d.indexes), nil
+	}
+	count := 0
+	var indexes []int
+	filter := &netlink.Route{Table: unix.RT_TABLE_MAIN}
+	err := netlink.RouteListFilteredIter(netlink.FAMILY_ALL, filter, netlink.RT_FILTER_TABLE, func(r netlink.Route) bool {
+		count++
+		if r.Dst == nil || isDefault(r.Dst) {
+			indexes = append(indexes, leavesBy(&r)...)
+		}
+		return true
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list routes: %w", err)
+	}
+	slices.Sort(indexes)
+	d.indexes = slices.Compact(indexes)
+	if d.forget(); count > manyRoutes {
+		d.rests = now.Add(routesRest)
+	}
+	return slices.Clone(d.indexes), nil
+}
+
+func leavesBy(r *netlink.Route) (indexes []int) {
+	if r.LinkIndex != 0 {
+		indexes = append(indexes, r.LinkIndex)
+	}
+	for _, hop := range r.MultiPath {
+		indexes = append(indexes, hop.LinkIndex)
+	}
+	return indexes
+}
+
+func isDefault(dst *net.IPNet) bool {
+	ones, _ := dst.Mask.Size()
+	return ones == 0
+}
