@@ -207,8 +207,7 @@ func (d *checkDevice) problem() (text string, index int) {
 		if !d.hasRule(family) {
 			return "has not the rule that leads probes there", 0
 		}
-		routes, err := netlink.RouteListFiltered(family, &netlink.Route{Table: int(d.mark)}, netlink.RT_FILTER_TABLE)
-		if err == nil && len(routes) == 0 {
+		if !d.hasRoute(family) {
 			return "has not the route that leads probes there", 0
 		}
 	}
@@ -220,6 +219,21 @@ func (d *checkDevice) hasRule(family int) bool {
 	return err != nil || slices.ContainsFunc(rules, func(r netlink.Rule) bool {
 		return r.Priority == checkPriority && r.Mark == d.mark && r.Table == int(d.mark)
 	})
+}
+
+// hasRoute asks for the routes of the device's table alone: without a strict check (Linux 4.20) the
+// kernel would list all that the host has, and a router's host may have a million, each second.
+func (d *checkDevice) hasRoute(family int) bool {
+	strict, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return true
+	}
+	defer strict.Close()
+	if strict.SetStrictCheck(true) != nil {
+		return true
+	}
+	routes, err := strict.RouteListFiltered(family, &netlink.Route{Table: int(d.mark)}, netlink.RT_FILTER_TABLE)
+	return len(routes) > 0 || err != nil && !errors.Is(err, unix.ENOENT) // there is no such table
 }
 
 // mend makes it anew, with the program and the ways that it has.
