@@ -262,7 +262,7 @@ func TestAgentDoesNotFight(t *testing.T) {
 			t.Errorf("weir %s does not show it:\n%s", command, out)
 		}
 	}
-	if out := on(t, l.host, "curl", "-s", "--unix-socket", l.agent.socket, "http://weir/metrics"); !strings.Contains(out, `weir_upkeep_problems{part="vips",state="contested"} 1`) {
+	if out := on(t, l.host, "curl", "-s", "--unix-socket", l.agent.socket, "http://weir/metrics"); !strings.Contains(out, `weir_agent_problems{kind="host",severity="error"} 1`) {
 		t.Errorf("the metrics do not show it:\n%s", out)
 	}
 	if out, err := tryOn(t, l.host, weir, "doctor", "--role", "agent", "-c", l.agent.config, "--bpffs", l.agent.bpffs, "--agent-socket", l.agent.socket); err == nil || !strings.Contains(out, "FAIL  agent host") {

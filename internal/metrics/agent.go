@@ -55,7 +55,7 @@ var (
 )
 
 var ofAgents = []*prometheus.Desc{agentBuild, agentPackets, agentBytes, unwrappedPackets, unwrappedBytes,
-	redirectedOpened, redirectedNow, redirectedPackets, redirectedBytes, redirectEvents, fallbacks, agentLoads, agentLoadDirectors, upkeepRepairs, upkeepProblems}
+	redirectedOpened, redirectedNow, redirectedPackets, redirectedBytes, redirectEvents, fallbacks, agentLoads, agentLoadDirectors, upkeepRepairs}
 
 type agentCollector struct {
 	version string

@@ -30,6 +30,3 @@ const (
 	UpkeepFailing   UpkeepState = "failing"   // putting it right fails, and is tried again each second
 	UpkeepContested UpkeepState = "contested" // somebody else changes it back: weir has stopped
 )
-
-// UpkeepProblems are the states that a problem may have.
-var UpkeepProblems = []UpkeepState{UpkeepWaiting, UpkeepFailing, UpkeepContested}
