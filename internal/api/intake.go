@@ -127,7 +127,8 @@ func (b *body) read(r io.Reader) ([]byte, error) {
 	var text []byte
 	for {
 		if len(text) == cap(text) {
-			more := max(readAtLeast, cap(text)/2)
+			// Half as much again, but not beyond the longest set and a little, in which its end is read.
+			more := max(readAtLeast, min(cap(text)/2, setBytes+readAtLeast-cap(text)))
 			if !b.take(more) {
 				return nil, busy("others send as much as there is room for: ask again")
 			}

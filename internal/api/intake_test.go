@@ -110,6 +110,15 @@ func TestBodiesAreBounded(t *testing.T) {
 	}
 }
 
+// TestLongestBody: where nobody else sends, there is room for the longest set that may be sent.
+func TestLongestBody(t *testing.T) {
+	var all bodies
+	b := all.begin("alone")
+	if text, err := b.read(io.LimitReader(zeros{}, setBytes)); err != nil || len(text) != setBytes {
+		t.Errorf("of a body of %d bytes %d are read: %v", setBytes, len(text), err)
+	}
+}
+
 // zeros has no end.
 type zeros struct{}
 
