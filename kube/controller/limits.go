@@ -192,6 +192,16 @@ func (p *plan) beyond() (refused []refusal) {
 	return refused
 }
 
+// lacksRoom reports whether there is no room for something that the file's directors are to forward.
+func (p *plan) lacksRoom() bool {
+	for w := range p.over {
+		if w.group == nil {
+			return true
+		}
+	}
+	return false
+}
+
 // spaceOf is what the directors of a group have.
 func spaceOf(g *v1alpha1.DirectorGroup) *space {
 	s := &space{name: "DirectorGroup " + g.Name + ": spec.limits.", names: [...]string{"services", "backends", "sourceRanges", "ringMemory"},
@@ -206,11 +216,16 @@ func spaceOf(g *v1alpha1.DirectorGroup) *space {
 	return s
 }
 
-// ask asks a director for its limits. What is not answered stays as it was: if nobody has ever
-// answered, nothing is counted, and the directors are left to refuse what is too much.
+// ask asks a director for its limits and, as long as there is no room for something, for what
+// others take of them: they may have left some. What is not answered stays as it was: if nobody
+// has ever answered, nothing is counted, and the directors are left to refuse what is too much.
 func (w *setWriter) ask(ctx context.Context, p *plan) {
-	if w.limits.most != (takes{}) && w.revision == p.revision && w.taken {
+	lacks := p.lacksRoom()
+	if w.limits.most != (takes{}) && w.revision == p.revision && w.taken && !lacks {
 		return
+	}
+	if lacks && w.limits.others != (takes{}) {
+		w.countOthers(ctx)
 	}
 	for _, d := range w.directors {
 		if s, err := d.Client.Status(ctx); err == nil {

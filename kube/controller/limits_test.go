@@ -1,8 +1,12 @@
 package controller
 
 import (
+	"encoding/json"
 	"fmt"
+	"net"
+	"net/http"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -11,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"weir.io/weir/internal/api"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/kube/translate"
 	"weir.io/weir/kube/v1alpha1"
@@ -155,6 +160,68 @@ func TestOthersTake(t *testing.T) {
 	if got := s.beyond(); got != "" {
 		t.Errorf("without known limits, refused is %q", got)
 	}
+}
+
+// answering is a director that says what it has, and takes nothing.
+type answering struct {
+	limits model.Limits
+	cli    []model.Service // the set of another owner
+}
+
+func (a *answering) client(t *testing.T) *api.Client {
+	t.Helper()
+	mux := http.NewServeMux()
+	answer := func(path string, value func() any) {
+		mux.HandleFunc("GET /v1/"+path, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Weir-Revision", "1")
+			if err := json.NewEncoder(w).Encode(value()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	answer("status", func() any { return api.Status{Role: api.RoleDirector, Limits: a.limits} })
+	answer("sets", func() any { return []api.SetInfo{{Owner: "cli"}, {Owner: "kubernetes"}} })
+	answer("sets/cli", func() any { return api.Set{Services: a.cli} })
+	answer("config", func() any { return model.Config{} })
+	socket := filepath.Join(t.TempDir(), "director.sock")
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{Handler: mux}
+	go server.Serve(listener)
+	t.Cleanup(func() { server.Close() })
+	return api.NewClient(socket)
+}
+
+// As long as there is no room for something it is asked whether there is by now: others may have
+// left some, and directors may have got more.
+func TestRoomThatComes(t *testing.T) {
+	s := newTenants(t)
+	director := &answering{limits: model.Limits{Services: 3, Backends: 10, SourceRanges: 10, RingMemory: 1 << 30}}
+	director.cli = services([]part{partOf(wishOf("one"), 80), partOf(wishOf("two"), 80)})
+	w := &setWriter{directors: []*Director{{Client: director.client(t)}}, owner: "kubernetes"}
+	pass := func(name string, room bool) {
+		t.Helper()
+		w.ask(t.Context(), s.plan)
+		s.fit(Quotas{}, w.limits)
+		w.revision, w.taken = s.revision, true // the directors have taken what there is room for
+		if got := s.beyond(); (got == "") != room {
+			t.Errorf("%s: refused is %q", name, got)
+		}
+	}
+	s.has("a/a", 2, 1, 0)
+	pass("the directors refuse it", true)
+	if !w.countOthers(t.Context()) {
+		t.Error("nobody else has taken anything")
+	}
+	pass("others have taken the room", false)
+	director.cli = nil
+	pass("others have left", true)
+	s.has("a/a", 4, 1, 0)
+	pass("it has grown", false)
+	director.limits.Services = 4
+	pass("the directors have more room", true)
 }
 
 // A namespace has its quota in all groups together, its own where it has one.
