@@ -211,13 +211,17 @@ func (m *meter) key(tokens token.Tokens, i int) string {
 
 // absent counts a value that is missing behind the mark at i.
 func (m *meter) absent(tokens token.Tokens, i, column int) {
-	if i+1 >= len(tokens) {
+	at := i + 1
+	for isType(tokens, at, token.CommentType) {
+		at++
+	}
+	if at >= len(tokens) {
 		return
 	}
-	mark, next := tokens[i], tokens[i+1]
+	mark, next := tokens[i], tokens[at]
 	outside := next.Position.Line > mark.Position.Line && next.Position.Column <= column
 	// A list may begin in the column of the key that it is the value of.
-	list := mark.Type == token.MappingValueType && next.Type == token.SequenceEntryType
+	list := mark.Type == token.MappingValueType && next.Type == token.SequenceEntryType && next.Position.Column == column
 	if outside && !list || next.Type == token.CollectEntryType || next.Type == token.MappingEndType || next.Type == token.SequenceEndType {
 		m.missing++
 	}

@@ -50,6 +50,7 @@ func hostile() map[string]string {
 		"maps without values":         "services: [" + repeat("{a},", 50000) + "]",
 		"elements without values":     repeat("-\n", 50000),
 		"block keys without values":   "services:\n" + repeat("- a:\n", 50000),
+		"comments before values":      "services:\n" + repeat("- a:\n# c\n  - 1\n", 20000),
 		"a long key above many":       repeat("k", 100000) + ": [" + repeat("1,", 50000) + "]",
 		"long keys above many":        repeat("{"+key+": ", 14) + "[" + repeat("1,", 50000) + "]" + repeat("}", 14),
 		"aliases of aliases":          bomb,
@@ -213,4 +214,20 @@ func FuzzSetMemory(f *testing.F) {
 			t.Errorf("%s is %v (%v), and to the YAML package %v (%v)", text, services, err, slow, again)
 		}
 	})
+}
+
+// TestCommentsAreNoValues: a value that follows a comment is not missing, wherever the comment stands.
+func TestCommentsAreNoValues(t *testing.T) {
+	var text strings.Builder
+	text.WriteString("services:\n")
+	for i := range mostMissing + 1 {
+		fmt.Fprintf(&text, "# of team %d\n- name: s%d\n  backends:\n# - address: 192.0.2.1\n\n# this one only\n  - address: 192.0.2.2\n", i, i)
+	}
+	if _, errs := parse([]byte(text.String()), false); len(errs) > 0 {
+		t.Errorf("a file with comments is refused: %v", errs)
+	}
+	nothing := "services:\n" + strings.Repeat("- a:\n  # nothing\n", mostMissing+2)
+	if _, errs := parse([]byte(nothing), false); len(errs) != 1 || !strings.Contains(errs[0].Problem, "missing") {
+		t.Errorf("values that are missing before comments are refused as %v", errs)
+	}
 }
