@@ -23,8 +23,12 @@ type listedError struct{ error }
 // Unwrap returns what is wrong.
 func (e listedError) Unwrap() error { return e.error }
 
-// gather lists what is wrong with those parts that say so when they are asked.
+// gather lists what is wrong with those parts that say so when they are asked. One asks at a time:
+// else what was found earlier could be listed after what was found later, and problems would seem
+// to end and to begin again.
 func (d *director) gather() {
+	d.gathering.Lock()
+	defer d.gathering.Unlock()
 	d.problems.Report(model.ProblemAPI, "", d.remote.Problem())
 	d.problems.Report(model.ProblemLoads, "", d.loads.receiver.Problem())
 	d.problems.Replace(model.ProblemBackend, ofBackends(d.kernel.Unreachable(mostUnreachable)))

@@ -169,6 +169,7 @@ type director struct {
 	presence   presence
 	remote     *api.Remote
 	host       atomic.Pointer[upkeep.Keeper] // of this host's parts that it owns
+	gathering  sync.Mutex
 
 	checks  *datapath.Checks
 	checker *health.Checker

@@ -56,13 +56,9 @@ func (t takes) within(o takes) bool {
 	return true
 }
 
-func takesOf(services []model.Service) (t takes) {
-	for i := range services {
-		t[1] += uint64(len(services[i].Backends))
-		t[2] += uint64(len(services[i].SourceRanges))
-	}
-	t[0], t[3] = uint64(len(services)), model.Config{Services: services}.RingMemory()
-	return t
+func takesOf(services []model.Service) takes {
+	t := model.TakenBy(services)
+	return takes{t.Services, t.Backends, t.SourceRanges, t.RingMemory}
 }
 
 // space is what there is for some Services and Gateways, and what those have taken of it.
