@@ -90,6 +90,8 @@ enum proof_sign {
 #define PROOF_AFTER (1 << 20)
 /* How much a number may have moved before it is written. */
 #define PROOF_LATE (1 << 16)
+/* How much of what is under way one segment may acknowledge: the largest window (RFC 7323, 2.3). */
+#define PROOF_WINDOW (1 << 30)
 /* A SYN may have data (RFC 7413), which the SYN-ACK acknowledges. */
 #define PROOF_SYN_DATA (1 << 14)
 

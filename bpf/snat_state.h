@@ -268,7 +268,7 @@ static __always_inline void snat_put_halves(struct snat_flow *flow, const struct
 
 /*
  * What a side goes on with is what the other one has acknowledged, in sequence. It moves forward
- * only, and not far, once it is known.
+ * only, once it is known: when a gap is filled, by all that was under way.
  */
 static __always_inline void snat_put_acknowledged(struct snat_flow *flow, union snat_word before,
 						  union ask_word asked, __u32 acknowledged,
@@ -280,7 +280,7 @@ static __always_inline void snat_put_acknowledged(struct snat_flow *flow, union 
 		return;
 	if (before.proof & SNAT_HALVES &&
 	    before.proof & (client ? SNAT_KNOWS_BACKEND : SNAT_KNOWS_CLIENT) &&
-	    (__u16)(half - was) > PROOF_AFTER >> 16)
+	    (__u16)(half - was) > PROOF_WINDOW >> 16)
 		return;
 	snat_put_half(flow, client, half);
 }

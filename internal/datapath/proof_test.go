@@ -86,6 +86,7 @@ var proofRows = []struct {
 	{"data of who guesses, and a RST behind it", after(saidHandshake, saidLater, said{flags: proofACK, seq: proofFar, ack: 1, data: 9}, said{flags: proofRST, seq: proofFar + 9}), asProved, asProved, asSustained, false, false},
 	{"backend's RST in sequence", after(saidHandshake, saidLater, said{backend: true, flags: proofRST, seq: 1}), asProved, asProved, asSustained, true, false},
 	{"backend's RST of who guesses", after(saidHandshake, saidLater, said{backend: true, flags: proofRST, seq: proofFar}), asProved, asProved, asSustained, false, false},
+	{"a gap is filled, and backend's RST behind all that was under way", after(saidHandshake, saidLater, said{flags: proofACK, seq: 1, ack: 2 << 20}, said{backend: true, flags: proofRST, seq: 2 << 20}), asProved, asProved, asSustained, true, false},
 	{"backend's FIN of who guesses", after(saidHandshake, saidLater, said{backend: true, flags: proofFIN | proofACK, seq: proofFar, ack: 1}), asProved, asProved, asSustained, false, false},
 }
 
