@@ -125,7 +125,7 @@ static __always_inline int flow_live(union flow_word word, __u32 now)
 
 static __always_inline int flow_lasted(union flow_word word, __u32 now)
 {
-	return (__u8)(now - word.since) >= FLOW_LASTS;
+	return snat_lasts(word.since, now, FLOW_LASTS);
 }
 
 /* How a flow begins with its first packet that was seen; FLOW_FREE: that is none of a flow. */

@@ -180,7 +180,8 @@ static __always_inline int note_syn_ack(const struct settings *settings,
 	    !(proof_signs(&numbers, &segment) & PROOF_ANSWERS))
 		return 0;
 	next.state = FLOW_ANSWERED;
-	if (next.word == word.word || flow_swap(entry, word, next))
+	/* Also where the word stays as it is: the place may be another flow's by now. */
+	if (flow_swap(entry, word, next))
 		entry->next = flow_number(proof_next(&segment));
 	return 1;
 }

@@ -167,6 +167,45 @@ static __noinline int sent_already(struct xdp_md *ctx, const struct packet *pack
 	return 0;
 }
 
+/* Writes the TTL, where the checksum of IPv4's header follows it. */
+static __always_inline int set_ttl(struct xdp_md *ctx, struct packet *packet, __u8 ttl)
+{
+	struct iphdr *ip4 = l3_header(ctx, packet);
+	struct ipv6hdr *ip6 = l3_header(ctx, packet);
+
+	if (packet->flow.ipv6) {
+		if ((void *)(ip6 + 1) > frame_end(ctx))
+			return 0;
+		ip6->hop_limit = ttl;
+	} else {
+		if ((void *)(ip4 + 1) > frame_end(ctx))
+			return 0;
+		ip4->check = checksum_update(ip4->check, bpf_htons(ip4->ttl << 8),
+					     bpf_htons(ttl << 8));
+		ip4->ttl = ttl;
+	}
+	packet->ttl = ttl;
+	return 1;
+}
+
+/* How often two directors may send each other a packet that l2dsr sends back. */
+#define BACK_HOPS 4
+
+/*
+ * The backend is the host that the frame comes from. It routes for the client, too; or it is a
+ * director that has chosen this host. l2dsr leaves the TTL alone, so two that disagree would send
+ * the packet back and forth for ever: few hops are left to it. Returns 0 if it has none.
+ */
+static __noinline int limit_hops(struct xdp_md *ctx, struct packet *packet)
+{
+	__u8 hops;
+
+	if (!packet)
+		return 0;
+	hops = packet->ttl < BACK_HOPS ? packet->ttl : BACK_HOPS;
+	return hops > 1 && set_ttl(ctx, packet, hops - 1);
+}
+
 /* L2DSR: a new destination MAC, and the VLAN tag of the backend's network. */
 static __always_inline enum reason forward_l2dsr(struct xdp_md *ctx, struct packet *packet,
 						 const struct backend *backend)
@@ -179,12 +218,13 @@ static __always_inline enum reason forward_l2dsr(struct xdp_md *ctx, struct pack
 	/* What goes back where it came from is for the interface itself, mostly. */
 	if (unlikely(!is_for(ethernet, backend->source_mac)) && sent_already(ctx, packet, backend))
 		return PASS_SENT_ALREADY;
-	/*
-	 * The backend is a director, too, and has chosen this host. Back and forth it would go for
-	 * as long as the two disagree, because l2dsr leaves the TTL alone.
-	 */
-	if (unlikely(is_from(ethernet, backend->mac)))
-		return PASS_SENT_ALREADY;
+	if (unlikely(is_from(ethernet, backend->mac))) {
+		if (!limit_hops(ctx, packet))
+			return PASS_SENT_ALREADY;
+		ethernet = frame(ctx);
+		if ((void *)(ethernet + 1) > frame_end(ctx))
+			return PASS_MALFORMED;
+	}
 	if (likely((!packet->tags && !vlan_of(next_hop)) || backend->flags & BACKEND_KEEP_TAGS)) {
 		write_macs(ethernet, next_hop, link_word(backend->source_mac));
 	} else if (!reframe(ctx, packet, backend, ethertype(packet), 0, 0)) {

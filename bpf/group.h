@@ -70,27 +70,6 @@ static __always_inline __u32 find_peer(struct xdp_md *ctx)
 	return peer && is_for(ethernet, peer->source_mac) ? *number : 0;
 }
 
-/* Writes the TTL, where the checksum of IPv4's header follows it. */
-static __always_inline int set_ttl(struct xdp_md *ctx, struct packet *packet, __u8 ttl)
-{
-	struct iphdr *ip4 = l3_header(ctx, packet);
-	struct ipv6hdr *ip6 = l3_header(ctx, packet);
-
-	if (packet->flow.ipv6) {
-		if ((void *)(ip6 + 1) > frame_end(ctx))
-			return 0;
-		ip6->hop_limit = ttl;
-	} else {
-		if ((void *)(ip4 + 1) > frame_end(ctx))
-			return 0;
-		ip4->check = checksum_update(ip4->check, bpf_htons(ip4->ttl << 8),
-					     bpf_htons(ttl << 8));
-		ip4->ttl = ttl;
-	}
-	packet->ttl = ttl;
-	return 1;
-}
-
 /* Between directors: a TTL that counts trips, under an EtherType of weir's own. */
 static __always_inline int mark(struct xdp_md *ctx, struct packet *packet, __u8 trips,
 				__u16 ethertype)

@@ -148,8 +148,8 @@ static __always_inline enum host_reason judge_syn(struct chance *chance, struct 
 
 	if (!way)
 		return begin(chance, v);
-	if (!has_ended(way) &&
-	    (!opening || (number_known(way) && v->now - way->seen < POD_OPENING_TIMEOUT)))
+	if (!has_ended(way) && (!opening || (number_known(way) && seconds_since(way->seen, v->now) <
+									  POD_OPENING_TIMEOUT)))
 		return send_to(v, way);
 	turn_flow(&v->back, &v->flow, way);
 	if (opening) {
@@ -222,7 +222,7 @@ static __always_inline enum host_reason judge_pod_datagram(struct chance *chance
 
 	if (!pick_pod(chance, v))
 		return HOST_DROP_NO_POD;
-	if (way && v->now - way->seen < POD_DATAGRAM_TIMEOUT &&
+	if (way && seconds_since(way->seen, v->now) < POD_DATAGRAM_TIMEOUT &&
 	    (chance->l4 ? is_named(chance, v, way->name) : way->name == v->picked.name)) {
 		note_seen(way, v->now);
 		if (opening)

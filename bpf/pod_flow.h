@@ -99,7 +99,7 @@ static __always_inline void note_syn(struct pod_visit *v)
 static __always_inline int makes_room(const struct pod_visit *v, const struct pod_way *way)
 {
 	if (v->protocol == IPPROTO_UDP)
-		return v->now - way->seen >= POD_DATAGRAM_TIMEOUT;
+		return seconds_since(way->seen, v->now) >= POD_DATAGRAM_TIMEOUT;
 	return has_ended(way);
 }
 
@@ -227,7 +227,7 @@ static __always_inline void note_turn(struct pod_visit *v, struct pod_way *way)
 		return;
 	if (signs < POD_TURNS * POD_TURN)
 		way->signs = (signs & ~POD_ANSWERED) + POD_TURN;
-	else if (v->now - way->acknowledgement >= PROOF_LASTS)
+	else if (seconds_since(way->acknowledgement, v->now) >= PROOF_LASTS)
 		establish(v, way);
 }
 

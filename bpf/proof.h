@@ -79,6 +79,7 @@ enum proof_sign {
 	PROOF_PROVES = 1 << 3,   /* with it both sides have said what only they can */
 	PROOF_FINISHES = 1 << 4, /* FIN, in sequence */
 	PROOF_RESETS = 1 << 5,   /* RST, in sequence */
+	PROOF_ANEW = 1 << 6,     /* PROOF_OPENS with another number than the SYN before */
 };
 
 /*
@@ -119,8 +120,13 @@ static __always_inline __u32 proof_syn_signs(const struct proof_numbers *numbers
 {
 	int client = segment->from == PROOF_CLIENT;
 
-	if (!(segment->flags & PROOF_ACK))
-		return client ? PROOF_OPENS : 0;
+	if (!(segment->flags & PROOF_ACK)) {
+		if (!client)
+			return 0;
+		return numbers->known & PROOF_CLIENT && segment->sequence + 1 != numbers->client ?
+			       PROOF_OPENS | PROOF_ANEW :
+			       PROOF_OPENS;
+	}
 	if (client || (numbers->known & PROOF_CLIENT &&
 		       segment->acknowledgement - numbers->client > PROOF_SYN_DATA))
 		return 0;

@@ -31,16 +31,16 @@ static __noinline int may_ask(struct address *host, __u64 now)
 		bpf_map_update_elem(&questions, host, &first, BPF_ANY);
 		return 1;
 	}
-	if (now - question->last > QUESTION_PAUSE)
+	if (since(question->last, now) > QUESTION_PAUSE)
 		question->since = now;
 	question->last = now;
-	if (question->open && now - question->open > QUESTION_PATIENCE) {
-		if (now - question->open < QUESTION_AGAIN)
+	if (question->open && since(question->open, now) > QUESTION_PATIENCE) {
+		if (since(question->open, now) < QUESTION_AGAIN)
 			return 0;
 		question->open = now - QUESTION_PATIENCE;
 		return 1;
 	}
-	if (now - question->since > QUESTION_LONGEST)
+	if (since(question->since, now) > QUESTION_LONGEST)
 		return 0;
 	if (!question->open)
 		question->open = now;

@@ -40,7 +40,7 @@ static __always_inline struct host_flow flow_to(const struct host_flow *flow,
 
 static __always_inline void note_time(struct redirect_way *way, __u64 now)
 {
-	if (now - way->seen <= SECOND)
+	if (since(way->seen, now) <= SECOND)
 		return;
 	way->seen = now;
 	way->neighbor = 0;

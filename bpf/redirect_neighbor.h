@@ -65,7 +65,7 @@ static __noinline void ask_others(struct __sk_buff *skb, const struct segment *s
 	};
 	struct neighbor_found *found = bpf_map_lookup_elem(&neighbors, &place);
 
-	if (found && now - found->when <= SECOND)
+	if (found && since(found->when, now) <= SECOND)
 		way->neighbor = found->neighbor;
 }
 

@@ -50,7 +50,7 @@ static __always_inline int is_same_flow(const struct host_flow *a, const struct 
 /* A place is held by a SYN that has asked and may be answered yet. */
 static __always_inline int is_held(const struct redirect_syn *syn, __u32 now)
 {
-	return syn->state == REDIRECT_SYN_ASKED && now - syn->when < SLOT_TIME;
+	return syn->state == REDIRECT_SYN_ASKED && seconds_since(syn->when, now) < SLOT_TIME;
 }
 
 /*
@@ -162,6 +162,14 @@ static __noinline int is_asking(const struct host_flow *flow)
 /* Units of a coarse time in which echoes are told apart by age: 16 ms, of which 16 bits last 18 minutes. */
 #define ECHO_TIME_SHIFT 24
 
+/* Another CPU may have written an echo after this one has read the clock: by less than 1 s. */
+static __always_inline __u16 echo_age(__u16 when, __u16 now)
+{
+	__u16 age = now - when;
+
+	return age < (__u16) - (SECOND >> ECHO_TIME_SHIFT) ? age : 0;
+}
+
 /*
  * The place that a flow's echo has; else the one to use: that of the oldest. Without the lock, as
  * find_syn is.
@@ -181,7 +189,7 @@ static __noinline struct redirect_echo_slot *place_echo(const struct host_flow *
 			continue;
 		if (is_same_flow(&kept->flow, flow))
 			return kept;
-		age = kept->echo.service ? (__u16)(now - kept->echo.when) : 1 << 16;
+		age = kept->echo.service ? echo_age(kept->echo.when, now) : 1 << 16;
 		if (!oldest || age > most) {
 			oldest = kept;
 			most = age;

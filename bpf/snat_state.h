@@ -104,6 +104,17 @@ static __always_inline __u32 snat_age(union snat_word word, __u32 now)
 	return (__s32)(now - word.seen) < 0 ? 0 : now - word.seen;
 }
 
+/*
+ * Whether what began then, of which the lowest bits are kept, has lasted so long. Another CPU may
+ * have written them a unit ahead of this one's clock.
+ */
+static __always_inline int snat_lasts(__u8 began, __u32 now, __u8 least)
+{
+	__u8 age = now - began;
+
+	return age >= least && age != (__u8)-1;
+}
+
 static __always_inline int snat_live(union snat_word word, __u32 now)
 {
 	return word.state > SNAT_CLAIMED && snat_age(word, now) <= snat_timeout(word.state);
@@ -153,11 +164,19 @@ __noinline __u32 snat_signs(const struct packet *packet, __u64 read, __u64 asked
 	return proof_signs(&numbers, &segment);
 }
 
-/* A SYN of the client's begins a connection where there is none, or one that is over. */
-static __always_inline union snat_word snat_opens(union snat_word word, __u32 now)
+/*
+ * A SYN of the client's begins a connection where there is none, or one that is over. One with
+ * another number begins anew what was answered and has gone no further for a while: a backend
+ * that answers with SYN cookies has forgotten the first. At once it would not, because anybody
+ * could then keep a connection from being proved.
+ */
+static __always_inline union snat_word snat_opens(union snat_word word, __u32 signs, __u32 now)
 {
+	int anew = word.state == SNAT_ANSWERED && signs & PROOF_ANEW &&
+		   snat_age(word, now) >= SNAT_QUIET;
+
 	word.seen = now;
-	if (snat_over(word.state)) {
+	if (anew || snat_over(word.state)) {
 		word.state = SNAT_SYN;
 		word.fins = 0;
 		word.proof = SNAT_KNOWS_CLIENT;
@@ -204,7 +223,7 @@ static __always_inline union snat_word snat_next_tcp(union snat_word word, union
 {
 
 	if (signs & PROOF_OPENS)
-		return snat_opens(word, now);
+		return snat_opens(word, signs, now);
 	if (word.state == SNAT_RESET && !(signs & PROOF_RESETS) &&
 	    !(signs & PROOF_GOES_ON && side == PROOF_CLIENT && word.proof & SNAT_HALVES &&
 	      snat_age(word, now) >= SNAT_QUIET))
@@ -244,7 +263,7 @@ static __always_inline union snat_word snat_next_udp(union snat_word word, __u8 
 	if (side == PROOF_BACKEND) {
 		if (word.state == SNAT_ONE_WAY)
 			word.state = SNAT_TRIED;
-	} else if (word.state == SNAT_TRIED && (__u8)(now - word.proof) >= SNAT_LASTS) {
+	} else if (word.state == SNAT_TRIED && snat_lasts(word.proof, now, SNAT_LASTS)) {
 		word.state = SNAT_TWO_WAY;
 	}
 	return word;
@@ -258,10 +277,17 @@ static __always_inline void snat_put_half(struct snat_flow *flow, int backend, _
 	((volatile snat_half *)&flow->asked)[backend] = half;
 }
 
-/* Both numbers of a flow that a segment has just proved. */
-static __always_inline void snat_put_halves(struct snat_flow *flow, const struct packet *packet,
-					    int client)
+/*
+ * Both numbers of a flow that a segment has just proved. Nobody needs the backend's whole number
+ * any more, and a version that knew no numbers reads the state of what was asked for in its place.
+ */
+static __always_inline void snat_put_halves(struct snat_flow *flow, union snat_word after,
+					    const struct packet *packet, int client)
 {
+	const union ask_word plain = { .asked.state = ASKED_PLAIN };
+
+	if (after.proof & SNAT_ANSWER)
+		((volatile snat_number_word *)&flow->asked)[1] = plain.answer;
 	snat_put_half(flow, !client, packet->sequence >> 16);
 	snat_put_half(flow, client, packet->acknowledgement >> 16);
 }
@@ -317,7 +343,7 @@ static __always_inline int snat_teach(struct snat_flow *flow, const struct packe
 	if (!(after.proof & SNAT_HALVES))
 		snat_begin(flow, before, after, asked, packet, signs);
 	else if (!(before.proof & SNAT_HALVES) && before.state == SNAT_ANSWERED)
-		snat_put_halves(flow, packet, client);
+		snat_put_halves(flow, after, packet, client);
 	else if (signs & PROOF_GOES_ON)
 		snat_put_acknowledged(flow, before, asked, packet->acknowledgement, client);
 	return 1;
@@ -330,6 +356,22 @@ static __always_inline int snat_change(struct snat_flow *flow, union snat_word w
 	if (next.word == word.word)
 		return snat_read(flow).word == word.word;
 	return snat_swap(flow, word, next);
+}
+
+/*
+ * Whether a packet of the flow changes nothing, as nearly all do: the flow is proved, it has been
+ * seen in this unit of time, and the other side's number stays within its 64 KiB. Whether the
+ * packet is in sequence makes no difference then.
+ */
+static __always_inline int snat_stays(union snat_word word, union ask_word asked,
+				      const struct packet *packet, __u32 side, __u32 now)
+{
+	__u16 other = side == PROOF_CLIENT ? asked.backend : asked.client;
+
+	return word.state == SNAT_ESTABLISHED && word.seen == now &&
+	       (word.proof & SNAT_KNOWS_ALL) == SNAT_KNOWS_ALL &&
+	       !(packet->tcp_flags & (TCP_FIN | TCP_SYN | TCP_RST)) &&
+	       packet->acknowledgement >> 16 == other;
 }
 
 /*
@@ -351,6 +393,8 @@ __noinline int snat_follow(struct snat_flow *flow, const struct packet *packet, 
 	if (packet->flow.protocol != IPPROTO_TCP)
 		return snat_change(flow, word, snat_next_udp(word, side, now));
 	asked = ask_read(flow);
+	if (snat_stays(word, asked, packet, side, now))
+		return snat_change(flow, word, word);
 	signs = snat_signs(packet, read, asked.word, side);
 	next = snat_next_tcp(word, asked, signs, packet->tcp_flags, side, now);
 	if (!snat_change(flow, word, next))

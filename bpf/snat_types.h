@@ -50,6 +50,7 @@ enum snat_proof {
 	SNAT_KNOWS_BACKEND = 1 << 1, /* PROOF_BACKEND */
 	SNAT_HALVES = 1 << 2,        /* snat_asked has numbers as they are of proved flows */
 	SNAT_ANSWER = 1 << 3,        /* snat_asked has the backend's number in the port's place */
+	SNAT_KNOWS_ALL = SNAT_KNOWS_CLIENT | SNAT_KNOWS_BACKEND | SNAT_HALVES,
 };
 
 /*

@@ -380,7 +380,7 @@ enum reason {
 	PASS_TTL_EXPIRED,    /* the kernel answers with "time exceeded" */
 	PASS_LOCAL,          /* the backend is this host */
 	PASS_REPLY_UNROUTED, /* translated NAT reply that the kernel routes */
-	PASS_SENT_ALREADY,   /* l2dsr: a frame for the backend, which a switch floods, or from it */
+	PASS_SENT_ALREADY,   /* l2dsr: a switch floods it, or it goes back and forth */
 	PASS_KERNEL_SOURCE,  /* the service leaves what comes from there to the kernel */
 	/* Sent on. */
 	FORWARD_L2DSR,

@@ -163,6 +163,26 @@ func testAskAnswers(t *testing.T) {
 	})
 }
 
+// A version that knew no numbers reads the state of what was asked for where the number of a
+// SYN-ACK is kept: of a connection that is proved it finds nothing there that leads it away.
+func testAskDowngrade(t *testing.T) {
+	onBoth(t, func(t *testing.T, is4 bool) {
+		a := newAsker(t, is4)
+		own := a.echoTo(a.begin(t, clientPort))
+		own.from, own.names = end{a.backends[0].address, backendPort}, netip.AddrPort{}
+		headers := own.headers()
+		number := headers[1].(packet.TCPHeader)
+		number.Seq = uint32(directorAskedStateASKED_TAKEN) << 16
+		headers[1] = number
+		a.run(t, build(headers...), 0)
+		a.run(t, build(ip(a.client, a.vip), packet.TCPHeader{Src: clientPort, Dst: servicePort, Seq: askISN + 1, Ack: number.Seq + 1, Flags: packet.ACK}), 0)
+		e := a.asks(t, clientPort)
+		if directorSnatState(e.State) != directorSnatStateSNAT_ESTABLISHED || directorAskedState(e.Asked.State) != directorAskedStateASKED_PLAIN {
+			t.Errorf("the flow has become %+v", e)
+		}
+	})
+}
+
 // Who was asked answers himself: nobody else does any more.
 func (a *asker) refusesAfterAnswer(t *testing.T) {
 	t.Helper()

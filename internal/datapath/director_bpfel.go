@@ -536,6 +536,7 @@ const (
 	directorSnatProofSNAT_KNOWS_BACKEND directorSnatProof = 2
 	directorSnatProofSNAT_HALVES        directorSnatProof = 4
 	directorSnatProofSNAT_ANSWER        directorSnatProof = 8
+	directorSnatProofSNAT_KNOWS_ALL     directorSnatProof = 7
 )
 
 type directorSnatState uint32

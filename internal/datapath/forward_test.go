@@ -1,7 +1,6 @@
 package datapath
 
 import (
-	"slices"
 	"testing"
 
 	"weir.io/weir/internal/model"
@@ -49,11 +48,20 @@ func (s scenario) forwardRows() []row {
 	if s.backends[0].mode == model.L2DSR {
 		sent := s.forward("", s.flow(), 0, s.data(100)...)
 		rows = append(rows, row{name: "flooded by a switch", in: sent.out, backend: sent.backend}.passed(directorReasonPASS_SENT_ALREADY))
-		back := slices.Clone(sent.in)
-		copy(back[6:12], sent.out[:6])
-		rows = append(rows, row{name: "from the backend, which is a director, too", in: back, backend: sent.backend}.passed(directorReasonPASS_SENT_ALREADY))
+		for arrives, leaves := range map[uint8]uint8{64: 3, 3: 2, 2: 1} {
+			rows = append(rows, s.forward("from the backend", s.flow(), 0, withTTL(to, leaves), from).from(sent.out[:6], withTTL(to, arrives), from))
+		}
+		rows = append(rows, s.forward("from the backend, for the fourth time", s.flow(), 0, to, from).
+			from(sent.out[:6], withTTL(to, 1), from).passed(directorReasonPASS_SENT_ALREADY))
 	}
 	return append(rows, s.optionRows()...)
+}
+
+// from is the row with a packet that arrives from another host than usually.
+func (r row) from(mac []byte, headers ...packet.Header) row {
+	r.in = build(headers...)
+	copy(r.in[6:12], mac)
+	return r
 }
 
 // sized is a packet of exactly this many bytes.

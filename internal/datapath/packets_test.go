@@ -73,6 +73,7 @@ func TestPackets(t *testing.T) {
 		{"redirect, twin", testRedirectTwin},
 		{"asking", testAsk},
 		{"asking, answers", testAskAnswers},
+		{"asking, downgrade", testAskDowngrade},
 		{"asking, taken", testAskTaken},
 		{"asking, connections after one", testAskAgain},
 		{"asking, backends", testAskBackends},

@@ -66,6 +66,8 @@ var proofRows = []struct {
 	{"last step has no ACK", []said{saidSYN, saidSYNACK, {flags: proofPSH, seq: 1, ack: 1}}, asFresh, asFresh, asFresh, false, false},
 	{"SYN-ACK of another SYN", []said{saidSYN, {backend: true, flags: proofSYN | proofACK, ack: proofFar}, saidLast}, asFresh, asFresh, asFresh, false, false},
 	{"SYN cookie: the SYN again, another number", []said{saidSYN, saidSYNACK, saidSYN, {backend: true, flags: proofSYN | proofACK, seq: 777, ack: 1}, {flags: proofACK, seq: 1, ack: 778}}, asProved, asProved, asFresh, false, false},
+	{"SYN cookie: another SYN, a while after the first was answered", []said{saidSYN, saidSYNACK, {flags: proofSYN, seq: proofFar, lasts: true}, {backend: true, flags: proofSYN | proofACK, ack: proofFar + 1}, {flags: proofACK, seq: proofFar + 1, ack: 1}}, asProved, asProved, asFresh, false, false},
+	{"another SYN at once: somebody's", []said{saidSYN, saidSYNACK, {flags: proofSYN, seq: proofFar}, saidLast}, asProved, asProved, asFresh, false, false},
 	{"data in the SYN", []said{{flags: proofSYN, data: 100}, {backend: true, flags: proofSYN | proofACK, ack: 101}, {flags: proofACK, seq: 101, ack: 1}}, asProved, asProved, asFresh, false, false},
 	{"a bare ACK of a listener", []said{saidSYN, saidSYNACK, {backend: true, flags: proofACK, seq: 1, ack: 1}}, asFresh, asFresh, asFresh, false, false},
 	{"the backend acknowledges data", []said{saidSYN, saidSYNACK, {backend: true, flags: proofACK, seq: 1, ack: 101}}, asProved, asFresh, asFresh, false, false},
@@ -114,6 +116,9 @@ func testProof(t *testing.T) {
 			w, s, _ := snatWorld(true)
 			d := loadTestDirector(t, w)
 			for _, step := range row.steps {
+				if step.lasts {
+					s.age(t, d, clientPort, 3)
+				}
 				frame := build(append([]packet.Header{ip(s.client, s.vip)}, step.header(clientPort, servicePort)...)...)
 				if step.backend {
 					_, e := s.flowOf(t, d, clientPort)
