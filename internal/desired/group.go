@@ -97,16 +97,6 @@ func (k *Keeper) adopt(s store.State) {
 	k.adopted = make(chan struct{})
 }
 
-// ran says that the group's state which is forwarded runs.
-func (k *Keeper) ran() {
-	k.mu.Lock()
-	revision, err := k.shared.Revision, k.sharedErr
-	k.mu.Unlock()
-	if err == nil {
-		k.problems.Warn(model.ProblemStore, partGroup+"'s last known state", k.group.Ran(revision))
-	}
-}
-
 // heard is the revision of the group's that was heard of last, also if it is refused. The lock is
 // held.
 func (k *Keeper) heard() uint64 {
@@ -151,6 +141,11 @@ func (k *Keeper) with(shared store.State) store.State {
 		all.Sets = map[string]store.Set{}
 	}
 	for owner, set := range k.state.Sets {
+		if k.group == nil || owner == store.OwnerFile || k.isLeftover(owner) {
+			all.Sets[owner] = set
+		}
+	}
+	for owner, set := range k.instead {
 		if k.group == nil || owner == store.OwnerFile || k.isLeftover(owner) {
 			all.Sets[owner] = set
 		}

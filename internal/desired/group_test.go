@@ -25,6 +25,7 @@ const patience = 60 * time.Second
 
 // member is the part of weir run that is tested here, with a group's store.
 type member struct {
+	room    int // of the kernel, in services; 0: enough
 	t       *testing.T
 	dir     string
 	cluster *etcdlab.Cluster
@@ -49,7 +50,7 @@ func (m *member) run(own ...model.Service) error {
 		m.t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(m.t.Context())
-	d := &director{sink: &sink{}}
+	d := &director{sink: &sink{room: m.room}}
 	d.engine = engine.New(d.sink, log)
 	d.Keeper = New(local, d.engine, log)
 	var running sync.WaitGroup

@@ -31,6 +31,8 @@ type Engine interface {
 	// Apply makes a configuration with these logs what is forwarded. After an error it
 	// is tried again.
 	Apply(desired model.Config, logs engine.Logs) error
+	// Runs reports whether what Apply was given last is what is forwarded.
+	Runs() bool
 	// Held returns the generations that place connections of a service, though newer
 	// ones have replaced them, by what is forwarded.
 	Held(id model.ServiceID) history.Held
@@ -51,15 +53,19 @@ type Keeper struct {
 	reports  Reports // nil: agents have no way to report
 	health   Health  // nil: nobody probes
 	common   *common // what the group finds; nil: it does not share that
+	noting   sync.Mutex
 	renewing sync.Mutex
 	renewed  time.Time           // when the evidence was
 	asked    map[netip.Addr]bool // the backends that it is about
 
 	joined joined
 
-	mu                       sync.Mutex   // one change at a time is checked against the others, and applied
-	file                     model.Config // with overrides
-	given                    model.Config // as it was given
+	mu                       sync.Mutex           // one change at a time is checked against the others, and applied
+	file                     model.Config         // with overrides
+	given                    model.Config         // as it was given
+	past                     Past                 // nil: what ran before is not kept
+	instead                  map[string]store.Set // of sets of this director's own, while a start tries what ran before
+	handed, noted            revisions            // what the engine was given last, and what is known to have run
 	overrides                []model.BackendOverride
 	overridesIn              Overrides // nil: there are none
 	begun                    bool      // there is a file
@@ -216,6 +222,7 @@ func (k *Keeper) apply() error {
 	k.applied = logs
 	k.wake()
 	err = k.engine.Apply(joint, logs)
+	k.handed = revisions{k.state.Revision, k.shared.Revision}
 	k.evidence.Crowd(errors.As(err, new(engine.NoRoom)))
 	if err != nil {
 		k.wake() // perhaps something need not stay then

@@ -49,6 +49,7 @@ func config(services ...model.Service) model.Config {
 type sink struct {
 	mu   sync.Mutex
 	fail error
+	room int      // of services; 0: enough
 	sets []string // names of the services of each table
 	last model.Table
 }
@@ -61,6 +62,9 @@ func (s *sink) Set(table model.Table) error {
 		names = append(names, service.Name)
 	}
 	s.sets = append(s.sets, strings.Join(names, " "))
+	if s.room > 0 && len(names) > s.room {
+		return errors.New("no room")
+	}
 	s.last = table
 	return s.fail
 }

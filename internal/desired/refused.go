@@ -73,7 +73,7 @@ func (k *Keeper) takeShared() {
 // that did. The refused one is on the list, and tried again when something else changes.
 func (k *Keeper) Begin(c model.Config, ran *model.Config) error {
 	err := k.SetFile(c)
-	if ran != nil && errors.As(err, new(*PendingError)) && k.stored() && k.SetFile(*ran) == nil {
+	if errors.As(err, new(*PendingError)) && k.stored() && k.beginAsItRan(c, ran) {
 		return k.SetFile(c) // the kernel does not take it: what ran goes on until it does
 	}
 	if !errors.As(err, new(*RefusedError)) {

@@ -93,6 +93,7 @@ func (k *Keeper) Agents() model.ReporterStatus {
 func (k *Keeper) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	running.Go(func() { k.whenDue(ctx, partLogs, leastPause, k.moved[0], k.due, k.tend) })
+	running.Go(func() { k.followRuns(ctx) })
 	running.Go(func() { k.whenDue(ctx, "coming generations", placePause, k.moved[2], k.dueToPlace, k.place) })
 	if k.reports != nil && k.group != nil {
 		running.Go(func() { k.listen(ctx) })
@@ -102,10 +103,10 @@ func (k *Keeper) Run(ctx context.Context) {
 	}
 	if k.group != nil {
 		running.Go(func() { k.whenDue(ctx, "the group's logs", leastPause, k.moved[1], k.dueShared, k.tendShared) })
-		k.ran()
+		k.noteRuns()
 		for s := range k.news {
 			k.adopt(s)
-			k.ran()
+			k.noteRuns()
 		}
 	}
 	running.Wait()

@@ -66,6 +66,7 @@ type Engine struct {
 
 	mu      sync.Mutex
 	running model.Config
+	runs    bool // what Apply was given last does
 	report  Report
 	coming  Report // about the plan that a sink is taking, or took in part
 	held    heldAt // in the plan that runs, and in plans that a sink took in part
@@ -132,6 +133,7 @@ func (e *Engine) Run(ctx context.Context) {
 			continue
 		case wanted = <-e.requests:
 			caller, pause = wanted.result, 0
+			e.noteAsked()
 			e.checker.follow(ctx, &wanted, &e.applied)
 			err = e.set(wanted)
 		case <-next:
@@ -190,6 +192,19 @@ func (e *Engine) Apply(desired model.Config, logs Logs) error {
 	default:
 		return ErrStopped
 	}
+}
+
+// Runs reports whether what Apply was given last is what the sinks have taken.
+func (e *Engine) Runs() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.runs
+}
+
+func (e *Engine) noteAsked() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.runs = false
 }
 
 // Desired returns the configuration that runs: the last that the sinks took. It
@@ -260,7 +275,7 @@ func (e *Engine) noteRuns(wanted request, report Report) {
 	defer e.mu.Unlock()
 	e.held = heldAt{}
 	e.held.note(report)
-	e.running, e.report, e.coming = wanted.desired, report, Report{}
+	e.running, e.report, e.coming, e.runs = wanted.desired, report, Report{}, true
 	slots, shared, held := 0, 0, 0
 	for _, s := range report.Services {
 		slots, shared, held = slots+s.Slots, shared+s.Shared, held+s.Held

@@ -19,9 +19,11 @@ type File struct {
 	dir     string
 	lock    *os.File
 	damaged []*CorruptError
+	written []string // dispensable owners: their services are written elsewhere, too
 
 	mu        sync.Mutex
 	state     State
+	before    map[string]Set      // that ran, of owners whose sets have not run since
 	overrides []byte              // as in their file
 	files     map[string]keptFile // what this process has in the directory, by name
 	readers   broadcast
@@ -48,7 +50,11 @@ func OpenFile(dir string, dispensable ...string) (*File, error) {
 		lock.Close()
 		return nil, err
 	}
-	f := &File{dir: dir, lock: lock, state: state, damaged: damaged, files: map[string]keptFile{}}
+	f := &File{dir: dir, lock: lock, state: state, damaged: damaged, written: dispensable, before: map[string]Set{}, files: map[string]keptFile{}}
+	if err := f.readBefore(); err != nil {
+		lock.Close()
+		return nil, err
+	}
 	for owner := range state.Sets {
 		f.note(owner+suffix, nil)
 	}
@@ -110,7 +116,10 @@ func (f *File) update(change Change, hold bool) (State, error) {
 		if !has {
 			return State{}, fmt.Errorf("owner %q: a set can be empty, not gone", owner)
 		}
-		err := f.write(owner, f.state.Revision+1, set)
+		err := f.keepBefore(owner)
+		if err == nil {
+			err = f.write(owner, f.state.Revision+1, set)
+		}
 		if late := (*unsyncedError)(nil); errors.As(err, &late) {
 			unsynced = err
 		} else if err != nil && hold {

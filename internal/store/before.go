@@ -1,0 +1,90 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// beforeSuffix ends the names of files that have what ran of an owner's set, as long as what
+// replaced it has not run. Such a file is a second name of the set's former file: it costs no room.
+const beforeSuffix = ".before"
+
+// Before returns the sets that ran last, by their owners, of those that were replaced by what has
+// not run yet. A start goes on with them where the kernel refuses the newer ones.
+func (f *File) Before() map[string]Set {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return maps.Clone(f.before)
+}
+
+// Ran says that the state runs: what was there before need not be kept any more.
+func (f *File) Ran() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var errs []error
+	for owner := range f.before {
+		if err := os.Remove(f.beforeFile(owner)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, fmt.Errorf("remove what ran before: %w", err))
+			continue
+		}
+		delete(f.before, owner)
+	}
+	return errors.Join(errs...)
+}
+
+func (f *File) beforeFile(owner string) string { return filepath.Join(f.dir, owner+beforeSuffix) }
+
+// keepBefore keeps an owner's set, which is to be replaced, until its successor runs. One that is
+// kept already is the one that ran. What is written elsewhere, too, is kept there. The lock is held.
+func (f *File) keepBefore(owner string) error {
+	if _, kept := f.before[owner]; kept || slices.Contains(f.written, owner) {
+		return nil
+	}
+	path := f.beforeFile(owner)
+	err := os.Link(filepath.Join(f.dir, owner+suffix), path)
+	if errors.Is(err, fs.ErrExist) { // an older process has left it
+		if err = os.Remove(path); err == nil {
+			err = os.Link(filepath.Join(f.dir, owner+suffix), path)
+		}
+	}
+	if err != nil { // there was no set, somebody has removed its file, or the file system has no links
+		set := f.state.Sets[owner]
+		text, wrong := written{format, owner, f.state.Revision, set.Given, set.Documents}.encode()
+		if wrong != nil {
+			return wrong
+		}
+		if err := writeFile(path, text); err != nil && !errors.As(err, new(*unsyncedError)) {
+			return fmt.Errorf("keep what runs: %w", err)
+		}
+	}
+	f.before[owner] = f.state.Sets[owner]
+	return nil
+}
+
+// readBefore reads what ran before. One that is damaged is moved aside: the newer set is there.
+func (f *File) readBefore() error {
+	names, err := filepath.Glob(filepath.Join(f.dir, "*"+beforeSuffix))
+	if err != nil {
+		return fmt.Errorf("find what ran before: %w", err)
+	}
+	for _, path := range names {
+		owner := strings.TrimSuffix(filepath.Base(path), beforeSuffix)
+		w, err := readSet(path, owner)
+		if bad := (*CorruptError)(nil); errors.As(err, &bad) {
+			bad.moveAside()
+			f.damaged = append(f.damaged, bad)
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		f.before[owner] = Set{Documents: w.Documents, Given: w.Given}
+	}
+	return nil
+}
