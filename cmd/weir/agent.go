@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -60,10 +61,12 @@ func runAgent(ctx context.Context, o agentOptions, log *slog.Logger) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	first, text, changes, refused := firstConfig(ctx, o.file)
+	var ran *model.Config
+	var lost error
 	if refused != nil {
-		ran := lastRan(o.file, store.RunningAgent, nil)
+		ran, lost = lastRan(o.file, store.RunningAgent, nil)
 		if ran == nil || changes == nil {
-			return refused
+			return errors.Join(refused, lost)
 		}
 		first, text = *ran, nil
 	}
@@ -75,7 +78,7 @@ func runAgent(ctx context.Context, o agentOptions, log *slog.Logger) error {
 	events := api.NewEvents()
 	socket := &keptSocket{path: o.socket}
 	a, err := agent.Open(agent.Options{Pin: pin, Interfaces: o.interfaces, Attach: agent.Attach(o.attach), UDPFlows: *first.Agent.UDPFlows, Log: log,
-		Tell: tellUpkeep(events), Parts: []upkeep.Part{d.ranPart(), socket.part()}, Applied: func(err error) { d.noteSet(err); d.keepOffered(err) }})
+		Tell: tellUpkeep(events), Parts: []upkeep.Part{d.ranPart(), socket.part()}, Applied: d.noteAgain})
 	if err != nil {
 		return notOpened(pin, err)
 	}
@@ -89,9 +92,12 @@ func runAgent(ctx context.Context, o agentOptions, log *slog.Logger) error {
 	defer reporting.sender.Close()
 	newAgentDaemon(d, reporting, first.Agent)
 	d.keep = func(text []byte) { d.saveRunning(stateDirectory(model.Store{}), store.RunningAgent, text) }
-	d.offer(text)
+	d.problems.Warn(model.ProblemStore, "running", lost)
+	d.offer(first, text)
 	// What of it does not run is listed, and tried again; what an earlier agent has set up goes on.
-	d.keepOffered(d.apply(first))
+	if d.apply(first) == nil {
+		d.keepOffered(first)
+	}
 	if refused != nil {
 		d.problems.Report(model.ProblemFile, d.info.File, refused)
 	}
@@ -124,6 +130,13 @@ func runAgent(ctx context.Context, o agentOptions, log *slog.Logger) error {
 	cancel()
 	log.Info("agent ends; what it set up goes on until weir detach")
 	return nil
+}
+
+// noteAgain remembers what became of a configuration that the agent has tried by itself.
+func (d *daemon) noteAgain(c model.Config, err error) {
+	if d.noteSet(err); err == nil {
+		d.keepOffered(c)
+	}
 }
 
 // startReports lets the agent report its connections to the directors' etcd, if it is

@@ -46,6 +46,7 @@ func (d *director) begin(ctx context.Context, first model.Config, text []byte) e
 	if err := d.shares.set(first.Director); err != nil {
 		return err
 	}
+	d.offer(first, text)
 	patience := groupPatience
 	if !current {
 		// Who is who in the group is in its etcd, too: as long as that does not answer
@@ -60,9 +61,8 @@ func (d *director) begin(ctx context.Context, first model.Config, text []byte) e
 		if err := d.goOnAttached(first, text, err); err != nil {
 			return err
 		}
-	} else if text != nil && sameServices(d.keeper.File().Services, first.Services) && len(d.problems.Of(model.ProblemDatapath)) == 0 {
-		d.keepRunning(text)
 	}
+	d.keepWhatRuns()
 	d.bfd.admit()
 	return nil
 }
@@ -71,7 +71,7 @@ func (d *director) begin(ctx context.Context, first model.Config, text []byte) e
 // first version of the file: that is tried again. A director that never ran has nothing to go on
 // with.
 func (d *director) goOnAttached(first model.Config, text []byte, why error) error {
-	ran := lastRan(d.info.File, store.RunningDirector, text)
+	ran, _ := lastRan(d.info.File, store.RunningDirector, text)
 	if ran == nil {
 		return why
 	}
@@ -87,7 +87,8 @@ func (d *director) goOnAttached(first model.Config, text []byte, why error) erro
 // beginFile makes the first version of the file what runs, or goes on with what ran before: see
 // desired.Begin. The text is that of a file that is not refused already.
 func (d *director) beginFile(first model.Config, text []byte) error {
-	err := d.keeper.Begin(first, lastRan(d.info.File, store.RunningDirector, text))
+	ran, _ := lastRan(d.info.File, store.RunningDirector, text) // what is wrong with it is listed already
+	err := d.keeper.Begin(first, ran)
 	switch {
 	case errors.As(err, new(*desired.PendingError)):
 		return nil // it is listed and tried again; what is pinned goes on
@@ -103,7 +104,9 @@ func (d *director) beginFile(first model.Config, text []byte) error {
 	return nil
 }
 
-// sameServices reports whether two lists are the very same one.
-func sameServices(a, b []model.Service) bool {
-	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
+// keepWhatRuns keeps the text of the last version of the file as soon as that runs.
+func (d *director) keepWhatRuns() {
+	if file, runs := d.keeper.Running(); runs && len(d.problems.Of(model.ProblemDatapath)) == 0 {
+		d.keepOffered(file)
+	}
 }

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"reflect"
 	"strings"
 	"sync"
 	"time"
@@ -34,7 +35,14 @@ type daemon struct {
 	mu      sync.Mutex
 	info    api.Info
 	ran     ranFile
-	offered []byte // the text of the last version of the file, until it is kept
+	offered offered
+	damage  map[string]error // by the name under which the file is kept aside
+}
+
+// offered is the last version of the file that is to run, until it is kept.
+type offered struct {
+	config model.Config
+	text   []byte
 }
 
 func newDaemon(file, pin string, log *slog.Logger) *daemon {
@@ -106,7 +114,7 @@ func (d *daemon) change(change config.Change) {
 		return
 	}
 	if err == nil {
-		d.offer(change.Text)
+		d.offer(change.Config, change.Text)
 		err = d.apply(change.Config)
 	}
 	var listed listedError
@@ -115,27 +123,29 @@ func (d *daemon) change(change config.Change) {
 	}
 	d.problems.Report(model.ProblemFile, d.info.File, err)
 	if err == nil {
-		d.keepOffered(nil)
+		d.keepOffered(change.Config)
 		d.log.Info("configuration applied", "services", len(change.Config.Services))
 	}
 }
 
 // offer remembers the text of a version of the file that is to run.
-func (d *daemon) offer(text []byte) {
+func (d *daemon) offer(c model.Config, text []byte) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.offered = text
+	d.offered = offered{c, text}
 }
 
-// keepOffered keeps that text if it runs, once.
-func (d *daemon) keepOffered(err error) {
+// keepOffered keeps that text, once, if that version is the one that runs: an earlier one may be
+// tried again, and run, while this one does not.
+func (d *daemon) keepOffered(runs model.Config) {
 	d.mu.Lock()
-	text := d.offered
-	if err == nil {
-		d.offered = nil
+	text := d.offered.text
+	keep := len(text) > 0 && reflect.DeepEqual(d.offered.config, runs)
+	if keep {
+		d.offered = offered{}
 	}
 	d.mu.Unlock()
-	if err == nil && len(text) > 0 && d.keep != nil {
+	if keep && d.keep != nil {
 		d.keep(text)
 	}
 }

@@ -120,20 +120,27 @@ func absolute(file string) string {
 var directories = regexp.MustCompile(`\bdirectory:[ \t]*["']?([^"',}\s]+)`)
 
 // lastRan returns the version of a file that ran last, by what the state's directory has; nil:
-// none is known. The file's text says where that is, however wrong it is otherwise.
-func lastRan(file string, name store.RunningName, text []byte) *model.Config {
+// none is known, and lost says why if there was one. The file's text says where that is, however
+// wrong it is otherwise.
+func lastRan(file string, name store.RunningName, text []byte) (ran *model.Config, lost error) {
 	var candidates []string
 	for _, match := range directories.FindAllSubmatch(text, -1) {
 		candidates = append(candidates, string(match[1]))
 	}
 	for _, dir := range append(candidates, stateDirectory(model.Store{})) {
 		r, found, err := store.LoadRunning(dir, name)
-		if err != nil || !found || r.File != absolute(file) {
+		if err != nil {
+			lost = errors.Join(lost, fmt.Errorf("the version of the file that ran last is lost: %w", err))
 			continue
 		}
-		if c, err := config.Parse(file, []byte(r.Text)); err == nil {
-			return &c
+		if !found || r.File != absolute(file) {
+			continue
 		}
+		c, err := config.Parse(file, []byte(r.Text))
+		if err == nil {
+			return &c, nil
+		}
+		lost = errors.Join(lost, fmt.Errorf("the version of the file that ran last is wrong for this version of weir: %w", err))
 	}
-	return nil
+	return nil, lost
 }

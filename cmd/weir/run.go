@@ -79,10 +79,11 @@ func runDirector(ctx context.Context, o *runOptions, log *slog.Logger) error {
 		}
 	}
 	refused := err
-	if ran := lastRan(o.file, store.RunningDirector, text); refused != nil && ran != nil && changes != nil {
+	ran, lost := lastRan(o.file, store.RunningDirector, text)
+	if refused != nil && ran != nil && changes != nil {
 		first, text = *ran, nil
 	} else if refused != nil {
-		return refused
+		return errors.Join(refused, lost)
 	}
 	if err := prepareHost(o.bpffs, privilege.Run, &first, log); err != nil {
 		return err
@@ -121,6 +122,8 @@ func runDirector(ctx context.Context, o *runOptions, log *slog.Logger) error {
 		first: first.Director, drain: &o.drain, local: local, group: group, checks: checks, checker: checker,
 	}
 	d.refused = refused
+	d.problems.Warn(model.ProblemStore, "running", lost)
+	d.noteDamaged(local.Damaged())
 	speaker.OnRouters(d.bfd.meet)
 	err = d.run(ctx, first, text, changes, listener)
 	checker.Close()
@@ -282,6 +285,7 @@ func (d *director) run(ctx context.Context, first model.Config, text []byte, cha
 	d.keeper = desired.New(d.local, engine, d.log)
 	d.keeper.Tell(keeperList{d})
 	d.keeper.Override(d.local)
+	d.keeper.Remember(d.local)
 	d.keeper.Probe(d.checker)
 	d.keeper.Look(d.kernel)
 	if d.group != nil {

@@ -43,9 +43,6 @@ func openStore(s model.Store, log *slog.Logger) (*store.File, error) {
 	case err != nil:
 		return nil, err
 	}
-	for _, bad := range opened.Damaged() {
-		log.Error("the logs of the file's services are lost and begin again", "error", bad)
-	}
 	return opened, nil
 }
 

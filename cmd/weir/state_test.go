@@ -74,7 +74,7 @@ func TestLogsOutliveTheDirector(t *testing.T) {
 		t.Fatal(err)
 	}
 	p = h.start("director runs")
-	p.waitLog("the logs of the file's services are lost and begin again")
+	p.waitLog("the logs of the file's services begin again")
 	if log := p.stderr.String(); !strings.Contains(log, file+":2:") || !strings.Contains(log, file+".corrupt-1") {
 		t.Errorf("the damaged file and its place are not named:\n%s", log)
 	}

@@ -62,6 +62,7 @@ func (d *daemon) saveRanAgain() error {
 func (d *director) statePart() upkeep.Part {
 	dir := stateDirectory(d.first.Store)
 	return upkeep.Part{Name: partState, Look: func() ([]upkeep.Difference, error) {
+		d.lookAtDamaged(dir)
 		amiss, gone := d.local.Amiss(), d.lookAtRan()
 		if amiss == "" && gone == "" {
 			return nil, nil
@@ -77,6 +78,7 @@ func (d *director) statePart() upkeep.Part {
 func (d *daemon) ranPart() upkeep.Part {
 	dir := stateDirectory(model.Store{})
 	return upkeep.Part{Name: partState, Look: func() ([]upkeep.Difference, error) {
+		d.lookAtDamaged(dir)
 		gone := d.lookAtRan()
 		if gone == "" {
 			return nil, nil

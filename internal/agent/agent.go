@@ -29,9 +29,9 @@ type Options struct {
 	// nobody is. Parts are such that the agent's process owns besides.
 	Tell  func(upkeep.Event)
 	Parts []upkeep.Part
-	// Applied is told why the configuration does not run, or nil where it does, each time that
+	// Applied is told why a configuration does not run, or nil where it does, each time that
 	// the agent has applied it again by itself.
-	Applied func(error)
+	Applied func(model.Config, error)
 }
 
 // Agent is this host's agent. It works on the network namespace of the thread

@@ -129,7 +129,7 @@ func (a *Agent) lookAtConfiguration() ([]upkeep.Difference, error) {
 		_ = a.try(f) // it is a.problem
 	}
 	if (before != nil || a.problem != nil) && a.options.Applied != nil {
-		a.options.Applied(a.problem)
+		a.options.Applied(a.config, a.problem)
 	}
 	if a.problem == nil {
 		return nil, nil

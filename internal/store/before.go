@@ -69,12 +69,16 @@ func (f *File) keepBefore(owner string) error {
 
 // readBefore reads what ran before. One that is damaged is moved aside: the newer set is there.
 func (f *File) readBefore() error {
-	names, err := filepath.Glob(filepath.Join(f.dir, "*"+beforeSuffix))
+	entries, err := os.ReadDir(f.dir)
 	if err != nil {
 		return fmt.Errorf("find what ran before: %w", err)
 	}
-	for _, path := range names {
-		owner := strings.TrimSuffix(filepath.Base(path), beforeSuffix)
+	for _, entry := range entries {
+		owner, is := strings.CutSuffix(entry.Name(), beforeSuffix)
+		if !is {
+			continue
+		}
+		path := filepath.Join(f.dir, entry.Name())
 		w, err := readSet(path, owner)
 		if bad := (*CorruptError)(nil); errors.As(err, &bad) {
 			bad.moveAside()

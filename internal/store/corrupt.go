@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
+	"strings"
 )
 
 // CorruptError is a state file that is damaged. It stays where it is, so that every
@@ -27,6 +29,23 @@ func (e *CorruptError) Error() string {
 		text += fmt.Sprintf("; put a good copy in its place, or remove it to begin without its services (it stays as %s)", e.Aside)
 	}
 	return text
+}
+
+// asideMark is between a damaged file's name and a number, in its second name.
+const asideMark = ".corrupt-"
+
+// Aside returns the second names of damaged files that a directory of a director's or an agent's
+// state has, in order: they are kept until somebody removes them.
+func Aside(dir string) (names []string) {
+	for _, in := range []string{dir, filepath.Join(dir, "group"), filepath.Join(dir, "group", "segments")} {
+		entries, _ := os.ReadDir(in) // that a directory is not there is somebody else's problem
+		for _, entry := range entries {
+			if strings.Contains(entry.Name(), asideMark) {
+				names = append(names, filepath.Join(in, entry.Name()))
+			}
+		}
+	}
+	return names
 }
 
 // moveAside leaves the file its second name only.
@@ -66,7 +85,7 @@ func keepAside(path string) string {
 		return ""
 	}
 	for n := 1; n < 100; n++ {
-		aside := fmt.Sprintf("%s.corrupt-%d", path, n)
+		aside := fmt.Sprintf("%s%s%d", path, asideMark, n)
 		err := os.Link(path, aside)
 		if err == nil {
 			return aside

@@ -1,0 +1,55 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/problems"
+	"weir.io/weir/internal/store"
+)
+
+// lostBy says what is lost with a file of the state, by the beginning of its name.
+var lostBy = []struct{ file, lost string }{
+	{"file.json", "the logs of the file's services begin again, and connections that an earlier change has left on other backends may break"},
+	{string(store.RunningAgent), "the version of the file that ran last is not known"},
+	{string(store.RunningDirector), "the version of the file that ran last is not known"},
+	{"overrides", "backends that were drained beside the file get connections again"},
+	{"root.json", "the group's last known state is read from etcd alone"},
+}
+
+// noteDamaged remembers what is wrong with files that were moved aside.
+func (d *daemon) noteDamaged(list []*store.CorruptError) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.damage = map[string]error{}
+	for _, bad := range list {
+		d.damage[bad.Aside] = bad
+	}
+}
+
+// lookAtDamaged lists the damaged files that are kept aside in the directory of the state, until
+// somebody has looked at them and removed them.
+func (d *daemon) lookAtDamaged(dir string) {
+	d.mu.Lock()
+	known := d.damage
+	d.mu.Unlock()
+	var errs []error
+	for _, aside := range store.Aside(dir) {
+		err := known[aside]
+		if err == nil {
+			err = fmt.Errorf("a state file was damaged, and is now %s", aside)
+		}
+		name := filepath.Base(aside)
+		for _, row := range lostBy {
+			if strings.HasPrefix(name, row.file) {
+				err = fmt.Errorf("%w: %s", err, row.lost)
+				break
+			}
+		}
+		errs = append(errs, problems.Fixed(err, "look at the file, and remove it: then this is over"))
+	}
+	d.problems.Warn(model.ProblemStore, "damaged", errors.Join(errs...))
+}

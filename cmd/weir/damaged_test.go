@@ -1,0 +1,86 @@
+package main
+
+import (
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/problems"
+)
+
+// Damaged files of the state are shown, with what is lost by each and where it is now, also after a
+// restart, until somebody has removed them.
+func TestDamagedStateIsShown(t *testing.T) {
+	h := newHost(t)
+	state := h.beside("state")
+	head := "coalesce: 1ms\ndirector: {interfaces: [eth0], store: {directory: " + state + "}}"
+	h.configure(head, "web")
+	h.start("director runs").kill()
+	files := []string{"file.json", "running", "overrides", "cli.before"}
+	for _, name := range files {
+		if err := os.WriteFile(filepath.Join(state, name), []byte("{\"half"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, when := range []string{"damaged", "started again"} {
+		p := h.start("director runs")
+		h.runs(when, "web")
+		p.wait("list every damaged file", func() bool {
+			text := ""
+			for _, problem := range h.status().Problems {
+				if problem.Kind == model.ProblemStore && problem.Fix != "" {
+					text += problem.Text + "\n"
+				}
+			}
+			for _, name := range files {
+				if !strings.Contains(text, filepath.Join(state, name)+".corrupt-1") {
+					return false
+				}
+			}
+			return strings.Contains(text, "the logs of the file's services begin again")
+		})
+		if out, _ := h.exits("status", "--socket", h.socket); !strings.Contains(out, "file.json.corrupt-1") {
+			t.Errorf("%s, weir status says:\n%s", when, out)
+		}
+		if out, _ := h.exits("doctor", "-c", h.file, "--socket", h.socket, "--agent-socket", h.beside("none.sock"), "--bpffs", h.bpffs); !strings.Contains(out, "warn  director store") || !strings.Contains(out, "file.json.corrupt-1") {
+			t.Errorf("%s, weir doctor says:\n%s", when, out)
+		}
+		if out, _ := h.exits("events", "--last", "1000", "--socket", h.socket, "-o", "json"); !strings.Contains(out, "running.corrupt-1") {
+			t.Errorf("%s, the events are:\n%s", when, out)
+		}
+		p.kill()
+	}
+	p := h.start("director runs")
+	for _, name := range files {
+		if err := os.Remove(filepath.Join(state, name) + ".corrupt-1"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h.resolvedNow(p)
+	p.stop()
+}
+
+// The text of a version of the file that does not run is not kept as the one that ran, though an
+// earlier version is tried again meanwhile, and runs.
+func TestTextThatDidNotRunIsNotKept(t *testing.T) {
+	kept := ""
+	d := &daemon{log: slog.New(slog.DiscardHandler), problems: problems.New(slog.New(slog.DiscardHandler)), keep: func(text []byte) { kept = string(text) }}
+	version := func(name string) (c model.Config) {
+		c.Services = []model.Service{{Name: name}}
+		return c
+	}
+	d.offer(version("ran"), []byte("ran"))
+	d.noteAgain(version("ran"), nil)
+	d.offer(version("refused"), []byte("refused"))
+	d.noteAgain(version("ran"), nil)
+	if kept != "ran" {
+		t.Errorf("%q is kept, and the version that runs is another", kept)
+	}
+	d.noteAgain(version("refused"), nil)
+	if kept != "refused" {
+		t.Errorf("the version that runs in the end is not kept, but %q", kept)
+	}
+}
