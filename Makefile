@@ -115,6 +115,16 @@ test-kernels: deps-build deps-kernels ## run the packet tables on Debian's 6.1 a
 test-guest: deps-test deps-kernels ## run the lab tests of devices in a guest with Debian's 6.12 kernel and this host's files (qemu)
 	@go run ./test/kernels -host -kernels 6.12 -packages ./test -run '^TestDevices' -timeout 60m $(ARGS)
 
+# How many instructions one packet takes, of this version and of the commit BASE: counted by an
+# emulator, so the numbers are the same each time. The older weir is built here, because a compiler
+# takes long in the guest.
+BASE ?= HEAD
+.PHONY: instructions
+instructions: deps-bench deps-kernels build ## count the instructions that a packet takes, beside those of a commit (qemu): BASE=v0.1.0
+	@go build -trimpath -buildvcs=false -o bin/bench ./bench >&2
+	@bin/bench run versions --smoke --base $(BASE) > /dev/null
+	@go run ./test/kernels -host -kernels 6.12 -instructions -timeout 20m -command "bin/bench run versions --smoke --base $(BASE)"
+
 # What of Kubernetes weir is tried with. It takes minutes to build, so it stays in the user's
 # cache, and is not part of "make test".
 kubernetes := v1.36.3

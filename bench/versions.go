@@ -52,7 +52,7 @@ func (s *session) olderWeir(ctx context.Context, notes []string) (commit, path s
 // versionRepeats how often each is run on its packet in one of them.
 const (
 	passes, versionRepeats           = 6, 20_000
-	smokePasses, smokeVersionRepeats = 1, 1_000
+	smokePasses, smokeVersionRepeats = 3, 1_000
 )
 
 // What a version's program takes longer than the one before.

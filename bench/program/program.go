@@ -107,9 +107,13 @@ func (b *Bench) prepare(maps map[string]*ebpf.Map, syns, packets [][]byte) error
 			return err
 		}
 		p := b.programs[len(b.programs)-1]
-		if way.snat { // which does not know a flow without its SYN
-			if _, err := p.run(b.port, syns[n], 1); err != nil {
-				return fmt.Errorf("%s: begin a flow: %w", way.Name, err)
+		if way.snat {
+			spec, err := loadBench()
+			if err != nil {
+				return fmt.Errorf("read the programs: %w", err)
+			}
+			if err := handshake(spec, maps, b.port, syns[n], p.frame); err != nil {
+				return fmt.Errorf("%s: begin a connection: %w", way.Name, err)
 			}
 		}
 		if err := p.leavesItsPacket(b.port, p.frame); err != nil {

@@ -1,6 +1,7 @@
 package program
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -57,7 +58,7 @@ type running struct {
 type turn struct {
 	*running
 	subject    Subject
-	frame, syn []byte // syn: begins the flow, where the program must know it
+	frame, syn []byte // syn: begins the connection, where the program must know it
 	option     uint32 // where what is filled in is in the frame; 0: nowhere
 	settings   settings
 }
@@ -177,16 +178,17 @@ func (t *turn) prepare() error {
 	return t.again.leavesItsPacket(t.port, t.frame)
 }
 
-// begin sends the flow's SYN where the program must have seen it.
+// begin begins the connection where the program must know it.
 func (t *turn) begin() error {
 	if t.syn == nil {
 		return nil
 	}
-	if err := t.again.set(settings{times: 1}, t.syn); err != nil {
-		return err
+	spec, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(t.Object))
+	if err != nil {
+		return fmt.Errorf("read the director's object: %w", err)
 	}
-	if _, err := t.again.run(t.port, t.syn, 1); err != nil {
-		return fmt.Errorf("begin a flow: %w", err)
+	if err := handshake(spec, t.maps, t.port, t.syn, t.frame); err != nil {
+		return fmt.Errorf("begin a connection: %w", err)
 	}
 	return nil
 }

@@ -16,6 +16,8 @@ type binary struct {
 	dir  string   // of its source; testdata comes from there
 	path string   // of the test binary
 	args []string // flags of the test binary
+
+	command bool // it is a shell, and has no tests
 }
 
 // inGuest is its directory's name in the guest: tests run in this order.
@@ -35,6 +37,9 @@ func (g guests) compile(dir string) ([]binary, error) {
 			return nil, err
 		}
 	}
+	if g.command != "" {
+		return []binary{{name: "command", dir: ".", path: "/bin/sh", args: []string{"-c", g.command}, command: true}}, nil
+	}
 	var tests []binary
 	for _, p := range g.packages {
 		b := binary{
@@ -52,8 +57,8 @@ func (g guests) compile(dir string) ([]binary, error) {
 }
 
 // places are where, on the host, the test's directory, its binary and weir are.
-func (b binary) places() (places []string, err error) {
-	for _, path := range []string{b.dir, b.path, filepath.Join(filepath.Dir(b.path), "weir")} {
+func (b binary) places(payload string) (places []string, err error) {
+	for _, path := range []string{b.dir, b.path, filepath.Join(payload, "weir")} {
 		if path, err = filepath.Abs(path); err != nil {
 			return nil, err
 		}
@@ -94,7 +99,8 @@ func (g guests) pack(path string, k kernel, tests []binary) (err error) {
 	for _, dir := range []string{"dev", "proc", "sys", "tmp", "run", "var", "modules", "tests", "host"} {
 		a.directory(dir)
 	}
-	a.file("init", filepath.Join(filepath.Dir(tests[0].path), "init"))
+	payload := filepath.Join(g.dir, "payload")
+	a.file("init", filepath.Join(payload, "init"))
 	for i, m := range order {
 		a.bytes(fmt.Sprintf("modules/%02d-%s.ko", i, m.name), m.data)
 	}
@@ -103,7 +109,7 @@ func (g guests) pack(path string, k kernel, tests []binary) (err error) {
 		a.directory(dir)
 		a.bytes(dir+"/args", []byte(strings.Join(t.args, "\n")))
 		if g.host {
-			places, err := t.places()
+			places, err := t.places(payload)
 			if err != nil {
 				return err
 			}

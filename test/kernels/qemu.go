@@ -27,6 +27,10 @@ func (g guests) boot(k kernel, initramfs, log string, line func(string)) error {
 	if g.host {
 		qemu.Args = append(qemu.Args, "-virtfs", "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap")
 	}
+	if g.counts {
+		// One CPU, or the CPUs' turns are in the time, too.
+		qemu.Args = append(qemu.Args, "-icount", "shift=0,sleep=off", "-smp", "1")
+	}
 	qemu.Stderr = os.Stderr
 	// If this program is killed, the guest must not stay behind.
 	qemu.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
