@@ -17,7 +17,10 @@ static __always_inline int is_for(const struct ethhdr *ethernet, const void *wor
 /* The same of where it comes from. */
 static __always_inline int is_from(const struct ethhdr *ethernet, const void *word)
 {
-	return !((*(const __u64 *)ethernet->h_source ^ link_word(word)) & MAC_MASK);
+	/* By way of a pointer to anything: from that to bytes, the compiler reads byte by byte. */
+	const void *source = ethernet->h_source;
+
+	return !((*(const __u64 *)source ^ link_word(word)) & MAC_MASK);
 }
 
 static __always_inline int is_for_backend(const struct ethhdr *ethernet, __u32 index)
