@@ -16,6 +16,7 @@
 #include "clock.h"
 #include "flow_types.h"
 #include "proof.h"
+#include "quota.h"
 #include "second.h"
 
 /* As long as an idle flow lives in a director's memory. */
@@ -34,6 +35,8 @@ struct datagram {
 
 /* Datagrams have a second chance here. */
 const volatile __u8 remembers_flows = 1;
+/* How many flows udp_flows has room for. */
+const volatile __u32 udp_room = 1;
 
 static __always_inline int name_datagram(const struct view *view, const struct chance *chance,
 					 struct host_flow *flow)
@@ -307,8 +310,21 @@ static __noinline __u64 age_of_fresh(const struct host_flow *flow, __u64 now)
 	return age_of(fresh ? &fresh->seen : NULL, now);
 }
 
+/* A flow that is sustained stays, if the service has a place for it; else it goes on as it is. */
+static __noinline void sustain(const struct host_flow *flow, __u64 now, __u32 service)
+{
+	if (!has_quota(&udp_quotas, service, udp_room)) {
+		count(bpf_map_lookup_elem(&service_no_place, &service), 0);
+		return;
+	}
+	if (bpf_map_update_elem(&udp_flows, flow, &now, BPF_ANY))
+		return;
+	count_quota(&udp_quotas, service, 1);
+	bpf_map_delete_elem(&udp_fresh, flow);
+}
+
 /* Notes a datagram of a flow that is not sustained, which it may be with it. */
-static __noinline void note_fresh(const struct host_flow *flow, __u64 now)
+static __noinline void note_fresh(const struct host_flow *flow, __u64 now, __u32 service)
 {
 	struct host_fresh *fresh = bpf_map_lookup_elem(&udp_fresh, flow);
 	struct host_fresh first = { .seen = now, .since = now, .datagrams = 1 };
@@ -323,8 +339,7 @@ static __noinline void note_fresh(const struct host_flow *flow, __u64 now)
 	if (fresh->datagrams < HOST_FRESH_DATAGRAMS ||
 	    age_of(&fresh->since, now) < PROOF_LASTS * SECOND)
 		return;
-	if (!bpf_map_update_elem(&udp_flows, flow, &first.seen, BPF_ANY))
-		bpf_map_delete_elem(&udp_fresh, flow);
+	sustain(flow, now, service);
 }
 
 /*
@@ -364,7 +379,7 @@ static __always_inline enum host_reason judge_datagram(const struct view *view,
 	if (seen)
 		*seen = datagram.now;
 	else
-		note_fresh(&flow, datagram.now);
+		note_fresh(&flow, datagram.now, chance->service);
 	return reason;
 }
 

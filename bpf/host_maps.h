@@ -85,6 +85,14 @@ struct {
 	__type(value, __u64);
 } udp_flows SEC(".maps");
 
+/* Of udp_flows, by the service's index; 0: of all of them. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, HOST_SERVICES_MAX);
+	__type(key, __u32);
+	__type(value, struct host_quota);
+} udp_quotas SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, HOST_COOKIES_MAX);
@@ -114,6 +122,17 @@ struct {
 	__type(key, __u32);
 	__type(value, struct counter);
 } service_refusals SEC(".maps");
+
+/*
+ * Packets of each service whose flow would have stayed, and found no place within the service's
+ * quota, in udp_flows or among those of pods.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, HOST_SERVICES_MAX);
+	__type(key, __u32);
+	__type(value, struct counter);
+} service_no_place SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);

@@ -70,6 +70,15 @@ struct host_fresh {
 	__u32 pad;
 };
 
+/*
+ * Flows of a service that stay (quota.h): when the agent has counted them last, and how many came
+ * since, without those that went.
+ */
+struct host_quota {
+	__u32 counted;
+	__u32 added;
+};
+
 /* How many datagrams, and PROOF_LASTS, make a flow sustained: as in the directors' memory. */
 #define HOST_FRESH_DATAGRAMS 3
 

@@ -152,12 +152,10 @@ static __always_inline enum host_reason judge_syn(struct chance *chance, struct 
 									  POD_OPENING_TIMEOUT)))
 		return send_to(v, way);
 	turn_flow(&v->back, &v->flow, way);
-	if (opening) {
+	if (opening)
 		bpf_map_delete_elem(&pod_opening, &v->back);
-	} else {
-		bpf_map_delete_elem(&pod_flows, &v->flow);
-		bpf_map_delete_elem(&pod_flows, &v->back);
-	}
+	else
+		leave_flows(&v->flow, &v->back);
 	return begin(chance, v);
 }
 
@@ -202,8 +200,7 @@ static __always_inline int is_named(const struct chance *chance, const struct po
 static __noinline void forget_datagrams(struct pod_visit *v, const struct pod_way *way)
 {
 	turn_flow(&v->back, &v->flow, way);
-	bpf_map_delete_elem(&pod_flows, &v->back);
-	bpf_map_delete_elem(&pod_flows, &v->flow);
+	leave_flows(&v->flow, &v->back);
 	bpf_map_delete_elem(&pod_opening, &v->back);
 	bpf_map_delete_elem(&pod_opening, &v->flow);
 	bpf_map_delete_elem(&pod_datagrams, &v->back);

@@ -103,6 +103,26 @@ static __always_inline int makes_room(const struct pod_visit *v, const struct po
 	return has_ended(way);
 }
 
+/* The service of a flow as the client's packets have it. A call of its own for its room on the stack. */
+static __noinline __u32 service_of(const struct pod_flow *flow)
+{
+	struct host_endpoint vip = {
+		.address = flow->local,
+		.port = flow->local_port,
+		.protocol = flow->protocol,
+	};
+
+	return find_service(&vip);
+}
+
+/* Takes a flow out of those that stay. What of it is there is its quota's. */
+static __noinline void leave_flows(const struct pod_flow *flow, const struct pod_flow *back)
+{
+	bpf_map_delete_elem(&pod_flows, back);
+	if (!bpf_map_delete_elem(&pod_flows, flow))
+		count_quota(&pod_quotas, service_of(flow), -1);
+}
+
 /*
  * Whether the client's port has a flow to the pod by way of another VIP, whose answers could
  * not be told from those of this one. One that has ended makes room.
@@ -119,8 +139,7 @@ static __always_inline int is_taken(struct pod_visit *v)
 	way = bpf_map_lookup_elem(&pod_flows, &other);
 	if (way && !makes_room(v, way))
 		return 1;
-	bpf_map_delete_elem(&pod_flows, &other);
-	bpf_map_delete_elem(&pod_flows, &v->back);
+	leave_flows(&other, &v->back);
 	return 0;
 }
 
@@ -158,35 +177,13 @@ static __always_inline struct proof_segment proof_segment_of(const struct pod_vi
 	return segment;
 }
 
-static __always_inline struct pod_quota *quota_of(__u32 index)
+/* Whether one more flow of the service may stay. */
+static __noinline int may_stay(__u32 service)
 {
-	return bpf_map_lookup_elem(&pod_quotas, &index);
-}
-
-/*
- * Whether one more flow of the service may stay. One service leaves room for others: of all
- * that are, the one with most has at most POD_QUOTA times as many as are free.
- */
-static __noinline int has_quota(const struct pod_flow *flow)
-{
-	struct host_endpoint vip = {
-		.address = flow->local,
-		.port = flow->local_port,
-		.protocol = flow->protocol,
-	};
-	struct pod_quota *all = quota_of(0), *own = quota_of(find_service(&vip));
-	__u32 used;
-
-	if (!all || !own)
-		return 0;
-	used = all->counted + all->added;
-	if (used >= POD_FLOWS_MAX / 2 ||
-	    own->counted + own->added >= POD_QUOTA * (POD_FLOWS_MAX / 2 - used))
-		return 0;
-	__sync_fetch_and_add(&all->added, 1);
-	if (own != all)
-		__sync_fetch_and_add(&own->added, 1);
-	return 1;
+	if (has_quota(&pod_quotas, service, POD_FLOWS_MAX / 2))
+		return 1;
+	count(bpf_map_lookup_elem(&service_no_place, &service), 0);
+	return 0;
 }
 
 /*
@@ -196,8 +193,9 @@ static __noinline int has_quota(const struct pod_flow *flow)
 static __noinline void establish(struct pod_visit *v, const struct pod_way *way)
 {
 	struct pod_way *reply;
+	__u32 service = service_of(&v->flow);
 
-	if (!has_quota(&v->flow))
+	if (!may_stay(service))
 		return;
 	v->way = *way;
 	turn_flow(&v->back, &v->flow, way);
@@ -211,6 +209,7 @@ static __noinline void establish(struct pod_visit *v, const struct pod_way *way)
 		bpf_map_delete_elem(&pod_flows, &v->back);
 		return;
 	}
+	count_quota(&pod_quotas, service, 1);
 	bpf_map_delete_elem(&pod_opening, &v->flow);
 	bpf_map_delete_elem(&pod_opening, &v->back);
 }

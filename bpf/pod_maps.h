@@ -14,6 +14,7 @@
 
 #include "ending.h"
 #include "host_maps.h"
+#include "quota.h"
 
 /* Whether there are pods here: 0 spares all packets that leave the looks at flows. */
 struct {
@@ -66,7 +67,7 @@ struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, HOST_SERVICES_MAX);
 	__type(key, __u32);
-	__type(value, struct pod_quota);
+	__type(value, struct host_quota);
 } pod_quotas SEC(".maps");
 
 /* Values are VIPs. */

@@ -80,15 +80,6 @@ struct pod_fragment {
 	__u8 pad[3];
 };
 
-/* Flows of a service that stay: when the agent has counted them last, and how many came since. */
-struct pod_quota {
-	__u32 counted;
-	__u32 added;
-};
-
-/* As many flows of a service may stay as this times those for which there is room. */
-#define POD_QUOTA 4
-
 /* Of a host: entries of which each flow has two. */
 #define POD_NAMES_MAX 16384
 #define POD_OPENING_MAX 32768

@@ -95,12 +95,25 @@ static __always_inline struct redirect_counter *counter_of(__u32 service)
 	return bpf_map_lookup_elem(&redirect_counters, &service);
 }
 
+/* Whether one more connection of a service may be remembered. */
+static __always_inline int has_place(__u32 service)
+{
+	return has_quota(&redirect_quotas, service, REDIRECT_CONNECTIONS_MAX);
+}
+
+/* Takes out what the host's packets of a connection become. */
+static __always_inline void stop_leaving(const struct host_flow *leaving, __u32 service)
+{
+	if (!bpf_map_delete_elem(&redirect_leaving, leaving))
+		count_quota(&redirect_quotas, service, -1);
+}
+
 /* Forgets a connection that another one has taken the place of. */
 static __always_inline void forget(const struct host_flow *leaving, const struct redirect_way *way)
 {
 	struct host_flow arriving = flow_to(leaving, &way->peer, way->peer_port);
 
-	bpf_map_delete_elem(&redirect_leaving, leaving);
+	stop_leaving(leaving, way->service);
 	bpf_map_delete_elem(&redirect_arriving, &arriving);
 }
 
@@ -135,7 +148,7 @@ static __noinline int meets_another(const struct host_flow *arriving,
 	out = bpf_map_lookup_elem(&redirect_leaving, &leaving);
 	if (out && !has_ended(in, out))
 		return 1;
-	bpf_map_delete_elem(&redirect_leaving, &leaving);
+	stop_leaving(&leaving, in->service);
 	return 0;
 }
 
@@ -157,7 +170,8 @@ static __noinline int remember(const struct host_flow *leaving, const struct seg
 	};
 	__u64 *remembered = memory_of(REDIRECT_REMEMBERED);
 
-	if (!remembered || bpf_map_update_elem(&redirect_arriving, &arriving, &way, BPF_ANY))
+	if (!remembered || !has_place(index) ||
+	    bpf_map_update_elem(&redirect_arriving, &arriving, &way, BPF_ANY))
 		return 0;
 	way.peer = s->source;
 	way.peer_port = s->source_port;
@@ -166,6 +180,7 @@ static __noinline int remember(const struct host_flow *leaving, const struct seg
 		bpf_map_delete_elem(&redirect_arriving, &arriving);
 		return 0;
 	}
+	count_quota(&redirect_quotas, index, 1);
 	/* Asked for what it was, which is never 0, this is a barrier, too: first the maps. */
 	return __sync_fetch_and_add(remembered, 1) != 0;
 }

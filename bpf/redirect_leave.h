@@ -44,8 +44,8 @@ static __noinline int leave_directly(const struct segment *s)
 			note(in->service, REDIRECT_CLASH);
 			return TC_ACT_SHOT;
 		}
+		stop_leaving(&leaving, in->service);
 		bpf_map_delete_elem(&redirect_arriving, &arriving);
-		bpf_map_delete_elem(&redirect_leaving, &leaving);
 	}
 	bpf_map_update_elem(&redirect_directs, &key, &now, BPF_ANY);
 	return TC_ACT_UNSPEC;
@@ -125,7 +125,7 @@ static __always_inline int leave_asking(struct __sk_buff *skb, const struct segm
 		note(index, REDIRECT_AGAIN);
 	if (state == REDIRECT_SYN_ASKED || state == REDIRECT_SYN_PLAIN)
 		return TC_ACT_UNSPEC;
-	event = may_ask(skb, s, service);
+	event = has_place(index) ? may_ask(skb, s, service) : REDIRECT_QUOTA;
 	if (event == REDIRECT_ASKED && service->flags & REDIRECT_SHARED && may_meet(s))
 		event = REDIRECT_MAY_CLASH;
 	state = event == REDIRECT_ASKED ? REDIRECT_SYN_ASKED : REDIRECT_SYN_PLAIN;

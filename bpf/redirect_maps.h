@@ -5,6 +5,7 @@
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 
+#include "quota.h"
 #include "redirect_types.h"
 
 /* VIPs that this host may be redirected from. Values are indexes into redirect_services. */
@@ -126,7 +127,8 @@ struct {
 
 /*
  * Connections, by client and VIP, and by client and backend. Nothing pushes one out:
- * when there is no place, the next one falls back. The agent takes out what has ended.
+ * when there is no place, or the service has what it may have, the next one falls back. The
+ * agent takes out what has ended.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -143,6 +145,14 @@ struct {
 	__type(key, struct host_flow);
 	__type(value, struct redirect_way);
 } redirect_arriving SEC(".maps");
+
+/* By the service's index; 0: of all of them. Each program has its own, and its agent counts. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, REDIRECT_SERVICES_MAX);
+	__type(key, __u32);
+	__type(value, struct host_quota);
+} redirect_quotas SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);

@@ -170,5 +170,7 @@ enum redirect_event {
 	REDIRECT_UNECHOED,    /* the same, without room for it */
 	REDIRECT_ECHO_FAILED, /* the kernel did not add it */
 	REDIRECT_OUTSIDE, /* to the backend itself, from outside of the source ranges: dropped */
+	/* On a client's host: a SYN that leaves. */
+	REDIRECT_QUOTA, /* without the option: the service has as many connections as it may */
 	REDIRECT_EVENT_COUNT,
 };

@@ -209,6 +209,9 @@ func watchAgent(ctx context.Context, d *daemon, a *agent.Agent, events *api.Even
 		host, interfaces := upkeepProblems(a.Upkeep())
 		d.problems.Replace(model.ProblemHost, host)
 		d.problems.Replace(model.ProblemInterface, interfaces)
+		if crowds, err := a.Crowded(); err == nil { // else the status says why, too
+			d.problems.Replace(model.ProblemService, ofCrowds(crowds))
+		}
 		if now := d.Info().Applied; !now.Equal(applied) {
 			applied = now
 			events.Add(api.Event{Kind: api.EventFile, Text: fmt.Sprintf("the agent's file was applied: it has %s", servicesText(len(d.Config().Services)))})

@@ -58,15 +58,24 @@ func ofBackends(unreachable []model.UnreachableBackend) []model.Problem {
 // ofCrowds are services whose flows fill a table. Numbers are not said: they change all the time.
 func ofCrowds(crowds []model.CrowdedService) (found []model.Problem) {
 	for _, c := range crowds {
-		text := fmt.Sprintf("service %s: fresh flows have no room in flow memory, and most of them are its own: new connections are not remembered, and may break when backends change", c.Service)
-		fix := "if this is no flood, give limits.flows more"
-		if c.Table == model.NATTable {
-			text = fmt.Sprintf("service %s: fresh flows have no room in full NAT's table: new connections are dropped (drop_snat_full)", c.Service)
-			fix = "if this is no flood, give the service's SNAT more addresses or ports"
-		}
-		found = append(found, model.Problem{Part: c.Service, Severity: model.SeverityWarning, Text: text, Fix: fix})
+		of := tablesCrowded[c.Table]
+		found = append(found, model.Problem{Part: c.Service, Severity: model.SeverityWarning, Text: fmt.Sprintf("service %s: %s", c.Service, of.text), Fix: of.fix})
 	}
 	return found
+}
+
+// tablesCrowded says of each table what it means that a service's flows have no room there.
+var tablesCrowded = map[string]struct{ text, fix string }{
+	model.FlowMemoryTable: {"fresh flows have no room in flow memory, and most of them are its own: new connections are not remembered, and may break when backends change",
+		"if this is no flood, give limits.flows more"},
+	model.NATTable: {"fresh flows have no room in full NAT's table: new connections are dropped (drop_snat_full)",
+		"if this is no flood, give the service's SNAT more addresses or ports"},
+	model.UDPFlowsTable: {"it has its quota of the agent's UDP flows: more of its flows are remembered as those that have just begun, and may move when backends change",
+		"if this is no flood, give the agent's udp-flows more"},
+	model.PodsTable: {"it has its quota of the flows of pods on this host: more of its flows are remembered as those that have just begun, for a minute",
+		"if this is no flood, spread its pods over more nodes"},
+	model.RedirectTable: {"it has its quota of the host's redirected connections: more of its connections go as it falls back",
+		"if this is no attack, spread its clients over more hosts"},
 }
 
 // withoutOwners are those whose new connections nobody is to have. A ring needs owners, so those

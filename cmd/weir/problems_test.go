@@ -32,6 +32,16 @@ func TestProblemKindsAreDocumented(t *testing.T) {
 	}
 }
 
+// A service whose flows have no room is named, with what that means in the table, whichever it is.
+func TestCrowdedTablesAreExplained(t *testing.T) {
+	for _, table := range []string{model.FlowMemoryTable, model.NATTable, model.UDPFlowsTable, model.PodsTable, model.RedirectTable} {
+		found := ofCrowds([]model.CrowdedService{{Service: "web", Table: table, Flows: 7}})
+		if len(found) != 1 || found[0].Part != "web" || !strings.HasPrefix(found[0].Text, "service web: ") || len(found[0].Text) < 40 || found[0].Fix == "" {
+			t.Errorf("of %s it is said: %+v", table, found)
+		}
+	}
+}
+
 // exits runs a command on the host, and returns what it prints and ends with.
 func (h *host) exits(args ...string) (out string, status exitStatus) {
 	h.t.Helper()

@@ -67,6 +67,8 @@ type Agent struct {
 	uplinks     []uplink
 	attachments []attachment
 	idle        Idle
+	crowds      crowds
+	counting    time.Duration // when flows of UDP are counted next
 	defaults    defaultRoutes
 }
 
@@ -270,6 +272,7 @@ func (a *Agent) apply(p plan, uplinks []uplink) error {
 		a.pods.takeOver(),
 		a.reasonCounts.takeOver(),
 		a.agePods(),
+		a.countDatagrams(),
 		forgetOtherFormats(a.pins.state()),
 		a.pins.removeOtherMaps(a.version))
 }

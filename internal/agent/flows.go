@@ -12,8 +12,6 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
-	"golang.org/x/sys/unix"
-
 	"weir.io/weir/internal/model"
 )
 
@@ -40,6 +38,9 @@ type udpMemory struct{ sustained, begun *flowMemory }
 func openFlows(dir string, spec *ebpf.CollectionSpec, flows uint32) (*udpMemory, error) {
 	if err := spec.Variables["remembers_flows"].Set(uint8(min(flows, 1))); err != nil {
 		return nil, fmt.Errorf("set remembers_flows: %w", err)
+	}
+	if err := spec.Variables["udp_room"].Set(flows); err != nil {
+		return nil, fmt.Errorf("set udp_room: %w", err)
 	}
 	sustained, err := openMemory(dir, "udp-flows", spec.Maps[flowsName], flows)
 	if err != nil {
@@ -202,12 +203,9 @@ func (u *udpMemory) alive(found func(local, remote netip.AddrPort)) error {
 	if !u.remembers() {
 		return nil
 	}
-	var now unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
-		return fmt.Errorf("read the clock: %w", err)
-	}
+	now := uint64(now())
 	note := func(flow bpfHostFlow, seen uint64) {
-		if uint64(now.Nano()) < seen+flowTimeout {
+		if now < seen+flowTimeout {
 			found(flowEnd(flow.Vip, flow.VipPort), flowEnd(flow.Client, flow.ClientPort))
 		}
 	}

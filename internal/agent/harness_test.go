@@ -100,6 +100,9 @@ func newTestHost(t testing.TB) *testHost {
 	}
 	spec.Maps[flowsName].MaxEntries = testFlows
 	spec.Maps[freshName].MaxEntries = freshFlows(testFlows)
+	if err := spec.Variables["udp_room"].Set(uint32(testFlows)); err != nil {
+		t.Fatal(err)
+	}
 	if err := spec.LoadAndAssign(h.bpfObjects, nil); err != nil {
 		var refusal *ebpf.VerifierError
 		if errors.As(err, &refusal) {

@@ -74,6 +74,12 @@ type bpfHostQuestion struct {
 	Open  uint64
 }
 
+type bpfHostQuota struct {
+	_       structs.HostLayout
+	Counted uint32
+	Added   uint32
+}
+
 type bpfHostRange struct {
 	_         structs.HostLayout
 	PrefixLen uint32
@@ -187,12 +193,6 @@ type bpfPodName struct {
 	Name    uint32
 }
 
-type bpfPodQuota struct {
-	_       structs.HostLayout
-	Counted uint32
-	Added   uint32
-}
-
 type bpfPodSign uint32
 
 const (
@@ -297,6 +297,7 @@ const (
 	bpfMapQuestions             = "questions"
 	bpfMapRanges                = "ranges"
 	bpfMapReasons               = "reasons"
+	bpfMapServiceNoPlace        = "service_no_place"
 	bpfMapServicePackets        = "service_packets"
 	bpfMapServiceRefusals       = "service_refusals"
 	bpfMapServices              = "services"
@@ -304,6 +305,7 @@ const (
 	bpfMapTunnelEnds            = "tunnel_ends"
 	bpfMapUdpFlows              = "udp_flows"
 	bpfMapUdpFresh              = "udp_fresh"
+	bpfMapUdpQuotas             = "udp_quotas"
 	bpfProgHostAfterXdp         = "host_after_xdp"
 	bpfProgHostEgress           = "host_egress"
 	bpfProgHostIngress          = "host_ingress"
@@ -317,6 +319,7 @@ const (
 	bpfVarExportRowHeader       = "export_row_header"
 	bpfVarReadsSockets          = "reads_sockets"
 	bpfVarRemembersFlows        = "remembers_flows"
+	bpfVarUdpRoom               = "udp_room"
 )
 
 // loadBpf returns the embedded CollectionSpec for bpf.
@@ -387,6 +390,7 @@ type bpfMapSpecs struct {
 	Questions       *ebpf.MapSpec `ebpf:"questions"`
 	Ranges          *ebpf.MapSpec `ebpf:"ranges"`
 	Reasons         *ebpf.MapSpec `ebpf:"reasons"`
+	ServiceNoPlace  *ebpf.MapSpec `ebpf:"service_no_place"`
 	ServicePackets  *ebpf.MapSpec `ebpf:"service_packets"`
 	ServiceRefusals *ebpf.MapSpec `ebpf:"service_refusals"`
 	Services        *ebpf.MapSpec `ebpf:"services"`
@@ -394,6 +398,7 @@ type bpfMapSpecs struct {
 	TunnelEnds      *ebpf.MapSpec `ebpf:"tunnel_ends"`
 	UdpFlows        *ebpf.MapSpec `ebpf:"udp_flows"`
 	UdpFresh        *ebpf.MapSpec `ebpf:"udp_fresh"`
+	UdpQuotas       *ebpf.MapSpec `ebpf:"udp_quotas"`
 }
 
 // bpfVariableSpecs contains global variables before they are loaded into the kernel.
@@ -409,6 +414,7 @@ type bpfVariableSpecs struct {
 	ExportRowHeader       *ebpf.VariableSpec `ebpf:"export_row_header"`
 	ReadsSockets          *ebpf.VariableSpec `ebpf:"reads_sockets"`
 	RemembersFlows        *ebpf.VariableSpec `ebpf:"remembers_flows"`
+	UdpRoom               *ebpf.VariableSpec `ebpf:"udp_room"`
 }
 
 // bpfObjects contains all objects after they have been loaded into the kernel.
@@ -447,6 +453,7 @@ type bpfMaps struct {
 	Questions       *ebpf.Map `ebpf:"questions"`
 	Ranges          *ebpf.Map `ebpf:"ranges"`
 	Reasons         *ebpf.Map `ebpf:"reasons"`
+	ServiceNoPlace  *ebpf.Map `ebpf:"service_no_place"`
 	ServicePackets  *ebpf.Map `ebpf:"service_packets"`
 	ServiceRefusals *ebpf.Map `ebpf:"service_refusals"`
 	Services        *ebpf.Map `ebpf:"services"`
@@ -454,6 +461,7 @@ type bpfMaps struct {
 	TunnelEnds      *ebpf.Map `ebpf:"tunnel_ends"`
 	UdpFlows        *ebpf.Map `ebpf:"udp_flows"`
 	UdpFresh        *ebpf.Map `ebpf:"udp_fresh"`
+	UdpQuotas       *ebpf.Map `ebpf:"udp_quotas"`
 }
 
 func (m *bpfMaps) Close() error {
@@ -474,6 +482,7 @@ func (m *bpfMaps) Close() error {
 		m.Questions,
 		m.Ranges,
 		m.Reasons,
+		m.ServiceNoPlace,
 		m.ServicePackets,
 		m.ServiceRefusals,
 		m.Services,
@@ -481,6 +490,7 @@ func (m *bpfMaps) Close() error {
 		m.TunnelEnds,
 		m.UdpFlows,
 		m.UdpFresh,
+		m.UdpQuotas,
 	)
 }
 
@@ -497,6 +507,7 @@ type bpfVariables struct {
 	ExportRowHeader       *ebpf.Variable `ebpf:"export_row_header"`
 	ReadsSockets          *ebpf.Variable `ebpf:"reads_sockets"`
 	RemembersFlows        *ebpf.Variable `ebpf:"remembers_flows"`
+	UdpRoom               *ebpf.Variable `ebpf:"udp_room"`
 }
 
 // bpfPrograms contains all programs after they have been loaded into the kernel.

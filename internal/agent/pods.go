@@ -208,10 +208,10 @@ func eachPodFlow(m *ebpf.Map, found func(bpfPodFlow, bpfPodWay)) error {
 // agePods takes flows out that have ended, and counts the others for the services' quotas. The
 // agent's lock is held.
 func (a *Agent) agePods() error {
-	counts := map[uint32]bpfPodQuota{0: {}} // 0: all of them
+	counts := map[uint32]bpfHostQuota{0: {}} // 0: all of them
 	for _, s := range a.plan.services {
 		if len(s.pods) > 0 {
-			counts[a.tables.indexes[s.identity()]] = bpfPodQuota{}
+			counts[a.tables.indexes[s.identity()]] = bpfHostQuota{}
 		}
 	}
 	count := func(index uint32) {

@@ -61,7 +61,7 @@ func redirectFormat(spec *ebpf.CollectionSpec) (string, error) {
 
 // isProgramsOwn says which maps each program has of its own.
 func isProgramsOwn(name string) bool {
-	return strings.HasPrefix(name, ".") || strings.HasPrefix(name, "guard") || name == "neighbors"
+	return strings.HasPrefix(name, ".") || strings.HasPrefix(name, "guard") || name == "neighbors" || name == "redirect_quotas"
 }
 
 // openRedirector loads the programs with the maps that are pinned, or pins new ones.
@@ -181,7 +181,7 @@ func (r *redirector) set(list []redirect) error {
 	for _, s := range list {
 		r.indexes[s.vip] = t.vips[redirectEndpoint(s.vip)]
 	}
-	if err := r.guard(); err != nil {
+	if err := errors.Join(r.guard(), r.count()); err != nil {
 		return err
 	}
 	return errors.Join(
@@ -215,6 +215,25 @@ func (r *redirector) clear(indexes []uint32) error {
 		}
 	}
 	return nil
+}
+
+// count counts the connections for the services' quotas.
+func (r *redirector) count() error {
+	counts := make(map[uint32]redirectHostQuota, len(r.indexes)+1)
+	for _, index := range r.indexes {
+		counts[index] = redirectHostQuota{}
+	}
+	err := eachConnection(r.RedirectLeaving, func(_ redirectHostFlow, way redirectRedirectWay) {
+		for _, index := range []uint32{0, way.Service} { // 0: all of them
+			of := counts[index]
+			of.Counted++
+			counts[index] = of
+		}
+	})
+	if err != nil {
+		return err
+	}
+	return putAll(r.RedirectQuotas, counts)
 }
 
 // eventIndex is where an event of a service is counted (REDIRECT_EVENTS_SHIFT).
@@ -266,13 +285,9 @@ func (r *redirector) status() ([]model.AgentRedirect, error) {
 			status.ReceivedBytes += c.ReceivedBytes
 		}
 		for event, name := range names {
-			var counts []uint64
-			if err := r.RedirectEvents.Lookup(eventIndex(index, uint32(event)), &counts); err != nil {
+			sum, err := r.counted(index, redirectRedirectEvent(event))
+			if err != nil {
 				return nil, fmt.Errorf("event %s of %s: %w", name, s.name, err)
-			}
-			sum := uint64(0)
-			for _, n := range counts {
-				sum += n
 			}
 			status.Events = append(status.Events, model.Tallied{Name: name, Count: sum})
 			if event == int(redirectRedirectEventREDIRECT_TAKEN) {
@@ -282,6 +297,18 @@ func (r *redirector) status() ([]model.AgentRedirect, error) {
 		list = append(list, status)
 	}
 	return list, nil
+}
+
+// counted is how often an event of a service was counted.
+func (r *redirector) counted(index uint32, event redirectRedirectEvent) (sum uint64, err error) {
+	var counts []uint64
+	if err := r.RedirectEvents.Lookup(eventIndex(index, uint32(event)), &counts); err != nil {
+		return 0, err
+	}
+	for _, n := range counts {
+		sum += n
+	}
+	return sum, nil
 }
 
 func redirectEventNames() ([]string, error) {

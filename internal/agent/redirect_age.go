@@ -55,6 +55,9 @@ func (a *Agent) ageFlows(ctx context.Context) {
 		if err := a.agePods(); err != nil {
 			a.options.Log.Error("age flows of pods", "error", err)
 		}
+		if err := a.countDatagrams(); err != nil {
+			a.options.Log.Error("count UDP flows", "error", err)
+		}
 		if err := a.agePeers(); err != nil {
 			a.options.Log.Error("forget former backends", "error", err)
 		}
@@ -118,6 +121,7 @@ func (r *redirector) age(now time.Duration, hasSocket func(client, vip netip.Add
 			errs = append(errs, take(r.RedirectArriving, flow, way))
 		}
 	}
+	errs = append(errs, r.count())
 	if err == nil && isEmpty {
 		if err = r.RedirectMemory.Put(foundEmpty, before); err != nil {
 			err = fmt.Errorf("say that no connection is remembered: %w", err)

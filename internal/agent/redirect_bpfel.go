@@ -47,6 +47,12 @@ type redirectHostFlow struct {
 	VipPort    uint16
 }
 
+type redirectHostQuota struct {
+	_       structs.HostLayout
+	Counted uint32
+	Added   uint32
+}
+
 type redirectNeighborFound struct {
 	_        structs.HostLayout
 	Neighbor uint64
@@ -128,7 +134,8 @@ const (
 	redirectRedirectEventREDIRECT_UNECHOED      redirectRedirectEvent = 22
 	redirectRedirectEventREDIRECT_ECHO_FAILED   redirectRedirectEvent = 23
 	redirectRedirectEventREDIRECT_OUTSIDE       redirectRedirectEvent = 24
-	redirectRedirectEventREDIRECT_EVENT_COUNT   redirectRedirectEvent = 25
+	redirectRedirectEventREDIRECT_QUOTA         redirectRedirectEvent = 25
+	redirectRedirectEventREDIRECT_EVENT_COUNT   redirectRedirectEvent = 26
 )
 
 type redirectRedirectHolder struct {
@@ -235,6 +242,7 @@ const (
 	redirectMapRedirectNames             = "redirect_names"
 	redirectMapRedirectPorts             = "redirect_ports"
 	redirectMapRedirectPrefixes          = "redirect_prefixes"
+	redirectMapRedirectQuotas            = "redirect_quotas"
 	redirectMapRedirectServices          = "redirect_services"
 	redirectMapRedirectSyns              = "redirect_syns"
 	redirectMapRedirectVips              = "redirect_vips"
@@ -314,6 +322,7 @@ type redirectMapSpecs struct {
 	RedirectNames    *ebpf.MapSpec `ebpf:"redirect_names"`
 	RedirectPorts    *ebpf.MapSpec `ebpf:"redirect_ports"`
 	RedirectPrefixes *ebpf.MapSpec `ebpf:"redirect_prefixes"`
+	RedirectQuotas   *ebpf.MapSpec `ebpf:"redirect_quotas"`
 	RedirectServices *ebpf.MapSpec `ebpf:"redirect_services"`
 	RedirectSyns     *ebpf.MapSpec `ebpf:"redirect_syns"`
 	RedirectVips     *ebpf.MapSpec `ebpf:"redirect_vips"`
@@ -367,6 +376,7 @@ type redirectMaps struct {
 	RedirectNames    *ebpf.Map `ebpf:"redirect_names"`
 	RedirectPorts    *ebpf.Map `ebpf:"redirect_ports"`
 	RedirectPrefixes *ebpf.Map `ebpf:"redirect_prefixes"`
+	RedirectQuotas   *ebpf.Map `ebpf:"redirect_quotas"`
 	RedirectServices *ebpf.Map `ebpf:"redirect_services"`
 	RedirectSyns     *ebpf.Map `ebpf:"redirect_syns"`
 	RedirectVips     *ebpf.Map `ebpf:"redirect_vips"`
@@ -389,6 +399,7 @@ func (m *redirectMaps) Close() error {
 		m.RedirectNames,
 		m.RedirectPorts,
 		m.RedirectPrefixes,
+		m.RedirectQuotas,
 		m.RedirectServices,
 		m.RedirectSyns,
 		m.RedirectVips,

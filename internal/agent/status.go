@@ -49,9 +49,13 @@ func (a *Agent) services() ([]model.AgentService, error) {
 		if err != nil {
 			return nil, fmt.Errorf("counters of service %s: %w", s.describe(), err)
 		}
+		noPlace, err := readCounter(a.objects.ServiceNoPlace, a.tables.indexes[s.identity()])
+		if err != nil {
+			return nil, fmt.Errorf("counters of service %s: %w", s.describe(), err)
+		}
 		services = append(services, model.AgentService{
 			Name: s.name, VIP: s.vip, Protocol: s.protocol, Port: s.port, MSS: s.mss,
-			Packets: c.Packets, Bytes: c.Bytes,
+			Packets: c.Packets, Bytes: c.Bytes, NoPlace: noPlace.Packets,
 		})
 	}
 	return services, nil

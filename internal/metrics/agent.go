@@ -35,6 +35,8 @@ var (
 	unwrappedPackets = logDesc("weir_agent_service_packets_total", "Packets of the service that were unwrapped; several that the kernel coalesced count once.")
 	unwrappedBytes   = logDesc("weir_agent_service_bytes_total", "Bytes of the packets of the service that were unwrapped, without their outer headers.")
 
+	noPlace = logDesc("weir_agent_service_no_place_total", "Packets whose flow would have stayed in the agent's memory, and found no place within the service's quota.")
+
 	redirectedOpened = logDesc("weir_redirect_connections_total",
 		"Connections of this host's clients that backends have got: directors do not count their packets.")
 	redirectedNow = logDesc("weir_redirect_connections_remembered",
@@ -54,7 +56,7 @@ var (
 		"Directors that this host's loads are reported to, by whether they have answered: known, silent.", []string{"state"}, nil)
 )
 
-var ofAgents = []*prometheus.Desc{agentBuild, agentPackets, agentBytes, unwrappedPackets, unwrappedBytes,
+var ofAgents = []*prometheus.Desc{agentBuild, agentPackets, agentBytes, unwrappedPackets, unwrappedBytes, noPlace,
 	redirectedOpened, redirectedNow, redirectedPackets, redirectedBytes, redirectEvents, fallbacks, agentLoads, agentLoadDirectors, upkeepRepairs}
 
 type agentCollector struct {
@@ -87,6 +89,7 @@ func (c agentCollector) Collect(values chan<- prometheus.Metric) {
 	for _, s := range status.Services {
 		count(unwrappedPackets, s.Packets, s.Name)
 		count(unwrappedBytes, s.Bytes, s.Name)
+		count(noPlace, s.NoPlace, s.Name)
 	}
 	collectUpkeep(values, status.Upkeep)
 	if l := status.Loads; l != nil {

@@ -29,7 +29,7 @@ func scrapeAgent(t *testing.T, a agent) (code int, body string) {
 
 var redirecting = agent{status: model.AgentStatus{
 	Reasons:  []model.Counter{{Name: "decap_gue", Packets: 8, Bytes: 4200}},
-	Services: []model.AgentService{{Name: "web", Packets: 8, Bytes: 4200}},
+	Services: []model.AgentService{{Name: "web", Packets: 8, Bytes: 4200, NoPlace: 3}},
 	Loads:    &model.AgentLoads{Directors: 3, Known: 2, Sent: 12, Failed: 1},
 	Upkeep:   []model.Upkeep{{Part: "vips", Repairs: 4, Problems: []model.UpkeepProblem{{What: "192.0.2.10 on lo", State: model.UpkeepContested}}}, {Part: "sysctls"}},
 	Redirects: []model.AgentRedirect{{Name: "search", VIP: netip.MustParseAddrPort("203.0.113.20:443"), Opened: 7, Connections: 2,

@@ -72,4 +72,7 @@ type AgentService struct {
 	MSS      int        `json:"mss,omitempty"` // largest that a SYN of it may offer
 	Packets  uint64     `json:"packets"`       // unwrapped; several that the kernel coalesced count once
 	Bytes    uint64     `json:"bytes"`         // of these, without their outer headers
+	// NoPlace are packets whose flow would have stayed in the agent's memory, and found no place
+	// within the service's quota.
+	NoPlace uint64 `json:"no-place,omitempty"`
 }

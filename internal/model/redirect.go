@@ -72,6 +72,7 @@ type BackendRedirect struct {
 var fallbackCauses = map[string]string{
 	"again": "client", "no_room": "client", "has_data": "client", "forbidden": "client", "malformed": "client",
 	"ambiguous": "client", "may_clash": "client", "add_failed": "client", "no_place": "client", "not_taken": "client",
+	"quota":    "client",
 	"misnamed": "backend", "unechoed": "backend", "echo_failed": "backend",
 }
 

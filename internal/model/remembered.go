@@ -49,15 +49,19 @@ type ServiceResets struct {
 	Flows   uint32
 }
 
-// The tables of flows, as people call them.
+// The tables of flows, as people call them: of directors, and of agents.
 const (
 	FlowMemoryTable = "flow memory"
 	NATTable        = "full NAT's table"
+
+	UDPFlowsTable = "the agent's UDP flows"
+	PodsTable     = "the flows of pods"
+	RedirectTable = "the redirected connections"
 )
 
 // CrowdedService is one of those that have most of the flows in a table without room.
 type CrowdedService struct {
 	Service string
 	Table   string
-	Flows   uint32 // FlowMemoryTable: fresh ones that it has there; NATTable: packets that were dropped in some seconds
+	Flows   uint32 // FlowMemoryTable: fresh ones that it has there; else: packets that found no place in some seconds
 }
