@@ -47,6 +47,9 @@ func Text(part string, p *model.UpkeepProblem) string {
 		text.WriteString(": " + p.Error)
 	case model.UpkeepContested:
 		fmt.Fprintf(&text, ": repaired %d times within %v, and somebody changes it back: weir leaves it until that stops or the configuration changes", Most, Window)
+		if p.Error != "" {
+			text.WriteString("; the last repair failed: " + p.Error)
+		}
 	}
 	return text.String()
 }

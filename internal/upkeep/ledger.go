@@ -132,7 +132,7 @@ func (l *Ledger) differs(now time.Time, d Difference) []Event {
 }
 
 // try repairs a contested thing when the pause is over, without a word: whether it lasts is
-// yet to be seen.
+// yet to be seen. Why it cannot is told.
 func (l *Ledger) try(now time.Time, d Difference, t *thing) []Event {
 	t.found, t.by, t.holds = d.Found, cmp.Or(d.By, t.by), time.Time{}
 	if now.Before(t.next) {
@@ -140,11 +140,12 @@ func (l *Ledger) try(now time.Time, d Difference, t *thing) []Event {
 	}
 	t.pause = min(2*t.pause, LongestPause)
 	t.next = now.Add(t.pause)
-	if d.Repair() == nil {
+	err := d.Repair()
+	if err == nil {
 		l.repaired(now, t)
 		t.holds = now
 	}
-	return nil
+	return l.turn(now, d.What, t, model.UpkeepContested, d, err)
 }
 
 func (l *Ledger) repaired(now time.Time, t *thing) {
