@@ -125,7 +125,7 @@ func runAgent(ctx context.Context, o agentOptions, log *slog.Logger) error {
 	if err := socket.open(); err != nil {
 		log.Warn("nobody can ask this agent yet", "error", err)
 	}
-	watching.Go(func() { watchAgent(ctx, d, a, events) })
+	watching.Go(func() { watchAgent(ctx, d, reporting, events) })
 	d.follow(ctx, changes)
 	cancel()
 	log.Info("agent ends; what it set up goes on until weir detach")
@@ -194,7 +194,7 @@ func newAgentDaemon(d *daemon, a meteredAgent, began model.Agent) {
 
 // watchAgent lists what is wrong with the host, and tells what becomes of the agent's file, until
 // the context ends.
-func watchAgent(ctx context.Context, d *daemon, a *agent.Agent, events *api.Events) {
+func watchAgent(ctx context.Context, d *daemon, a meteredAgent, events *api.Events) {
 	d.problems.Follow(func(changes []problems.Change) { events.Add(problemEvents(changes)...) })
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
@@ -208,6 +208,8 @@ func watchAgent(ctx context.Context, d *daemon, a *agent.Agent, events *api.Even
 		}
 		host, interfaces := upkeepProblems(a.Upkeep())
 		d.problems.Replace(model.ProblemHost, host)
+		d.problems.Warn(model.ProblemReports, "", a.Untold())
+		d.problems.Warn(model.ProblemLoads, "sent", a.sender.Problem())
 		d.problems.Replace(model.ProblemInterface, interfaces)
 		if crowds, err := a.Crowded(); err == nil { // else the status says why, too
 			d.problems.Replace(model.ProblemService, ofCrowds(crowds))

@@ -92,6 +92,14 @@ func (s *sharing) status() (peers []model.PeerStatus, strangers uint64) {
 	return s.sync.Status(), s.sync.Strangers()
 }
 
+// problem says why directors of the group cannot tell this one of flows.
+func (s *sharing) problem() error {
+	if s.sync == nil {
+		return nil
+	}
+	return s.sync.Problem()
+}
+
 func (s *sharing) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -31,6 +31,8 @@ func (d *director) gather() {
 	defer d.gathering.Unlock()
 	d.problems.Report(model.ProblemAPI, "", d.remote.Problem())
 	d.problems.Report(model.ProblemLoads, "", d.loads.receiver.Problem())
+	d.problems.Warn(model.ProblemHealth, "", d.checker.Prevented())
+	d.problems.Warn(model.ProblemGroup, "listen", d.shares.problem())
 	d.problems.Replace(model.ProblemBackend, ofBackends(d.kernel.Unreachable(mostUnreachable)))
 	host, interfaces := upkeepProblems(d.hostStatus())
 	d.problems.Replace(model.ProblemHost, host)

@@ -100,14 +100,15 @@ func runDirector(ctx context.Context, o *runOptions, log *slog.Logger) error {
 		return err
 	}
 	defer local.Close()
-	group, err := openGroup(first.Director.Store, log)
+	pin := pinDirectory(o.bpffs)
+	self := newDaemon(o.file, pin, log)
+	group, err := openGroup(first.Director.Store, self.problems, log)
 	if err != nil {
 		return err
 	}
 	if group != nil {
 		defer group.Close()
 	}
-	pin := pinDirectory(o.bpffs)
 	kernel, err := datapath.Open(datapath.Options{
 		Pin: pin, Mode: first.Director.XDP, Limits: first.Director.Limits, Hold: true, Log: log,
 	})
@@ -118,7 +119,7 @@ func runDirector(ctx context.Context, o *runOptions, log *slog.Logger) error {
 	checker := health.New(checks, log)
 	speaker := bgp.New(log)
 	d := &director{
-		daemon: newDaemon(o.file, pin, log), kernel: kernel, announcers: announcers{speaker, hooks.New(log), neighbor.New(joinGroup(group), log)}, bfd: newBFDKeeper(o, speaker.SetBFD, log),
+		daemon: self, kernel: kernel, announcers: announcers{speaker, hooks.New(log), neighbor.New(joinGroup(group), log)}, bfd: newBFDKeeper(o, speaker.SetBFD, log),
 		first: first.Director, drain: &o.drain, local: local, group: group, checks: checks, checker: checker,
 	}
 	d.refused = refused

@@ -11,6 +11,7 @@ import (
 	"syscall"
 
 	"weir.io/weir/internal/model"
+	"weir.io/weir/internal/problems"
 	"weir.io/weir/internal/store"
 )
 
@@ -48,12 +49,12 @@ func openStore(s model.Store, log *slog.Logger) (*store.File, error) {
 
 // openGroup returns the store that a group shares, or nil if none is configured. It need
 // not answer yet.
-func openGroup(s model.Store, log *slog.Logger) (*store.Etcd, error) {
+func openGroup(s model.Store, list *problems.List, log *slog.Logger) (*store.Etcd, error) {
 	if !s.Etcd.Given() {
 		return nil, nil
 	}
 	options := etcdOptions(s.Etcd)
-	options.Cache, options.Log = filepath.Join(stateDirectory(s), "group"), log
+	options.Cache, options.Log, options.Warn = filepath.Join(stateDirectory(s), "group"), log, list.Warn
 	return store.OpenEtcd(options)
 }
 

@@ -50,6 +50,10 @@ type Agent struct {
 
 	keeper *upkeep.Keeper
 
+	telling sync.Mutex
+	untold  error // why directors do not learn of connections
+	blind   error // or of servers that drop datagrams
+
 	mu          sync.Mutex
 	closed      bool            // it owns nothing any more
 	notices     *upkeep.Notices // nil: nobody follows

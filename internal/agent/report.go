@@ -42,12 +42,40 @@ func (a *Agent) Report(ctx context.Context, to Reporter, limit int) {
 		if err == nil && r.failed {
 			a.options.Log.Info("directors learn of this host's connections again")
 		}
+		a.noteUntold(err, r.failed)
 		r.failed = err != nil
 		select {
 		case <-ctx.Done():
 		case <-tick.C:
 		}
 	}
+}
+
+// Untold says why directors do not learn of this host's connections, or of all of them; nil: they do,
+// or are not to be told.
+func (a *Agent) Untold() error {
+	a.telling.Lock()
+	defer a.telling.Unlock()
+	return errors.Join(a.untold, a.blind)
+}
+
+// noteUntold remembers the first reason of several failures in a row, so that it is one problem.
+func (a *Agent) noteUntold(err error, again bool) {
+	a.telling.Lock()
+	defer a.telling.Unlock()
+	switch {
+	case err == nil:
+		a.untold = nil
+	case !again:
+		a.untold = fmt.Errorf("directors do not learn of this host's connections, their logs keep generations until max-drain: %w", err)
+	}
+}
+
+// noteBlind remembers that this kernel cannot be asked for sockets that drop datagrams.
+func (a *Agent) noteBlind(err error) {
+	a.telling.Lock()
+	defer a.telling.Unlock()
+	a.blind = fmt.Errorf("directors do not learn which servers drop datagrams: %w", err)
 }
 
 // reporting is what is between two reports.

@@ -40,7 +40,7 @@ func (m *strainMeter) look(a *Agent, now time.Time) (map[model.ServiceID]model.S
 		}
 		err := s.receivers(note)
 		if m.blind = errors.Is(err, fs.ErrNotExist); m.blind {
-			a.options.Log.Warn("directors do not learn which servers drop datagrams", "error", err)
+			a.noteBlind(err)
 			return nil
 		}
 		return err

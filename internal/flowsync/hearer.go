@@ -7,8 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"time"
 )
@@ -172,10 +174,36 @@ func pause(ctx context.Context, wait time.Duration) {
 	}
 }
 
+// Problem says at which of this host's addresses directors of the group cannot tell it of flows; nil:
+// at none.
+func (s *Sync) Problem() error {
+	s.listening.Lock()
+	defer s.listening.Unlock()
+	var errs []error
+	for _, at := range slices.SortedFunc(maps.Keys(s.deaf), netip.AddrPort.Compare) {
+		errs = append(errs, fmt.Errorf("directors of the group cannot tell this one of flows at %v: %w", at, s.deaf[at]))
+	}
+	return errors.Join(errs...)
+}
+
+// noteListening remembers why it cannot be listened at an address; nil: it can.
+func (s *Sync) noteListening(at netip.AddrPort, err error) {
+	s.listening.Lock()
+	defer s.listening.Unlock()
+	if delete(s.deaf, at); err != nil {
+		if s.deaf == nil {
+			s.deaf = map[netip.AddrPort]error{}
+		}
+		s.deaf[at] = err
+	}
+}
+
 // listen waits at one of this host's addresses for directors that dial.
 func (s *Sync) listen(ctx context.Context, at netip.AddrPort) {
+	defer s.noteListening(at, nil) // it is not to be any more
 	for said := false; ctx.Err() == nil; {
 		listener, err := net.Listen("tcp", at.String())
+		s.noteListening(at, err)
 		if err != nil {
 			if !said {
 				s.log.Error("directors of the group cannot be told of flows yet", "at", at, "error", err)

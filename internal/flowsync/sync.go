@@ -47,6 +47,9 @@ type Sync struct {
 	port    uint16
 	stop    context.CancelFunc
 	running sync.WaitGroup
+
+	listening sync.Mutex
+	deaf      map[netip.AddrPort]error // why it cannot be listened there
 }
 
 // New makes a key for this process, and connects to nobody yet.

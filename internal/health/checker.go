@@ -41,6 +41,8 @@ type Checker struct {
 	changes   uint64
 	counts    map[outcome]uint64
 	saidOwn   time.Time // when a failure of this host was last logged
+	own       error     // why this host could not make one
+	ownAt     time.Time // when it could not last
 }
 
 // outcome is what a probe has said of what.

@@ -241,6 +241,9 @@ func TestOwnFailuresAreNobodys(t *testing.T) {
 	if r := c.Results()[check.Target]; r.Reason != string(Local) || !strings.Contains(r.Detail, "too many open files") {
 		t.Errorf("without sockets the result is %+v", r)
 	}
+	if err := c.Prevented(); err == nil || !strings.Contains(err.Error(), "too many open files") {
+		t.Errorf("without sockets what prevents probes is %v", err)
+	}
 	path.broken.Store(false)
 	c.awaitState(t, later, model.HealthUp)
 }

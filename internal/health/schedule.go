@@ -1,6 +1,7 @@
 package health
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"time"
 
@@ -90,6 +91,21 @@ func latest(a, b time.Time) time.Time {
 // ownEvery is how often a failure of this host is logged.
 const ownEvery = time.Minute
 
+// Prevented returns why this host could not make a probe within the last minute, or nil.
+func (c *Checker) Prevented() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.prevented()
+}
+
+// prevented is Prevented while the lock is held.
+func (c *Checker) prevented() error {
+	if time.Since(c.ownAt) > ownEvery {
+		return nil
+	}
+	return c.own
+}
+
 // judge counts a target's last result.
 func (c *Checker) judge(t *target) {
 	f := t.last.failure
@@ -99,6 +115,10 @@ func (c *Checker) judge(t *target) {
 	}
 	c.counts[outcome{t.check.Redirect, said}]++
 	if said == Local {
+		if c.prevented() == nil { // the first one's reason stays, or each probe would be a problem of its own
+			c.own = fmt.Errorf("probes cannot be made, the backends stay what they are: service %q, backend %v: %w", t.check.Service, t.check.Backend, f)
+		}
+		c.ownAt = t.last.at
 		if t.last.at.Sub(c.saidOwn) > ownEvery {
 			c.saidOwn = t.last.at
 			c.log.Error("probes cannot be made, the backends stay what they are", "service", t.check.Service,

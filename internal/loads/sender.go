@@ -171,6 +171,16 @@ func (s *Sender) noteLook(interval time.Duration, err error) {
 	s.interval, s.problem = interval, err
 }
 
+// Problem says why directors do not learn of this host's loads; nil: they do, or are not to.
+func (s *Sender) Problem() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.problem == nil {
+		return nil
+	}
+	return fmt.Errorf("directors do not learn of this host's loads: %w", s.problem)
+}
+
 // Status says what was sent; nil: nothing is to be.
 func (s *Sender) Status() *model.AgentLoads {
 	s.mu.Lock()

@@ -19,6 +19,8 @@ import (
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"weir.io/weir/internal/model"
 )
 
 // EtcdOptions say where a group's etcd is.
@@ -30,6 +32,28 @@ type EtcdOptions struct {
 	PasswordFile       string // has the password in its first line; it is read for each client
 	Cache              string // directory of the last known state; empty: none is kept
 	Log                *slog.Logger
+	// Warn lists what is wrong with a part of what is shared, or nil where nothing is; nil: nobody
+	// lists it.
+	Warn func(kind model.ProblemKind, part string, err error)
+}
+
+// The parts of what is shared of which problems are told.
+const (
+	partEtcd    = "etcd"    // the state
+	partFlows   = "flows"   // by what the directors know each other that tell of flows
+	partViews   = "views"   // what probes find
+	partReports = "reports" // of connections, by agents
+)
+
+// warn lists what is wrong with a part; nil: nothing is.
+func (o *EtcdOptions) warn(kind model.ProblemKind, part, consequence string, err error) {
+	if o.Warn == nil {
+		return
+	}
+	if err != nil {
+		err = fmt.Errorf("%s: %w", consequence, err)
+	}
+	o.Warn(kind, part, err)
 }
 
 // How long one request may take, and how soon a connection that has died is noticed.

@@ -11,6 +11,8 @@ import (
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"weir.io/weir/internal/model"
 )
 
 // What a director's process is known by to the others of its group is beside the state:
@@ -145,11 +147,15 @@ func (e *Etcd) KeepFingerprint(ctx context.Context, addresses []netip.Addr, fing
 		if err != nil {
 			if !said {
 				e.options.Log.Warn("the group's directors do not know this one yet", "error", err)
+				e.options.warn(model.ProblemGroup, partFlows, "the group's directors do not know this one, and share no flows with it", err)
 			}
 			said = true
 			wait(ctx, pause)
 			pause = min(2*pause, lastPause)
 			continue
+		}
+		if said {
+			e.options.warn(model.ProblemGroup, partFlows, "", nil)
 		}
 		said, pause = false, firstPause
 		wait(ctx, renewFingerprint)

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"weir.io/weir/internal/model"
 )
 
 // The first pause after etcd could not be asked, and the longest: each is twice the one
@@ -37,6 +39,7 @@ func (e *Etcd) follow(ctx context.Context, states chan State) {
 		if err != nil {
 			if !away && ctx.Err() == nil {
 				e.options.Log.Warn("etcd cannot be read; what runs goes on", "error", err)
+				e.options.warn(model.ProblemGroup, partEtcd, "etcd cannot be read, what runs goes on", err)
 			}
 			away = true
 			wait(ctx, pause)
@@ -45,6 +48,7 @@ func (e *Etcd) follow(ctx context.Context, states chan State) {
 		}
 		if away {
 			e.options.Log.Info("etcd is back", "revision", s.Revision)
+			e.options.warn(model.ProblemGroup, partEtcd, "", nil)
 		}
 		away, pause = false, firstPause
 		if s.switched != last {

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"log/slog"
 	"net/netip"
 	"strings"
 	"testing"
@@ -53,7 +52,7 @@ func TestManyReports(t *testing.T) {
 		if len(report.Services) != 100 {
 			t.Fatalf("a report of 100 services is read as %+v", report)
 		}
-		if held.put(report) {
+		if held.put(report); !held.noRoom[backend] {
 			rooms++
 		}
 		told += len(held.of[backend].Services)
@@ -61,8 +60,16 @@ func TestManyReports(t *testing.T) {
 	if held.bytes > mostReports || len(held.of) != 100 || rooms < 20 || rooms > 60 || told != 100*rooms {
 		t.Errorf("%d bytes of %d reports are kept, %d of them as they are", held.bytes, len(held.of), rooms)
 	}
+	listed := &listed{}
+	r := &Reports{options: &EtcdOptions{Warn: listed.warn}, latest: held}
+	if r.warn(); !strings.Contains(listed.of(model.ProblemReports, ""), "take as much memory as they may") {
+		t.Errorf("that there is no room for reports is listed as %q", listed.of(model.ProblemReports, ""))
+	}
 	for b := range held.of {
 		held.remove(b)
+	}
+	if r.warn(); listed.of(model.ProblemReports, "") != "" {
+		t.Errorf("when there is room again, listed is %q", listed.of(model.ProblemReports, ""))
 	}
 	if held.bytes != 0 {
 		t.Errorf("%d bytes are kept of no reports", held.bytes)
@@ -161,7 +168,7 @@ func FuzzValues(f *testing.F) {
 	f.Add("::ffff:10.0.0.1", []byte(`{`))
 	f.Add("x", []byte(`{"format":1,"revision":1,"sets":{"config":["a"],"x":null}}`))
 	f.Fuzz(func(t *testing.T, key string, text []byte) {
-		r := &Reports{prefix: "/weir/", latest: newHeldReports(), log: slog.New(slog.DiscardHandler)}
+		r := &Reports{prefix: "/weir/", latest: newHeldReports(), options: &EtcdOptions{}}
 		latest := newHeldReports()
 		r.read(&latest, map[netip.Addr]bool{backend: true}, "/weir/"+key, text)
 		for at, report := range latest.of {

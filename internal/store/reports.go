@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
 	"maps"
 	"net/netip"
 	"slices"
@@ -121,17 +120,21 @@ type Reports struct {
 	listed   map[netip.Addr]bool // that there were when the reports were listed; nil: they were not yet
 	renewed  chan struct{}       // is closed when they are listed
 	latest   heldReports
-	full     bool // that there is no room for some was said
-	log      *slog.Logger
+	warned   string // of reports that are not kept
+	options  *EtcdOptions
 }
 
 // FollowReports follows what agents say, until the context ends.
 func (e *Etcd) FollowReports(ctx context.Context) *Reports {
-	r := &Reports{prefix: e.evidenceKey(), again: make(chan struct{}, 1), signs: make(chan struct{}, 1), renewed: make(chan struct{}), latest: newHeldReports(), log: e.options.Log}
+	r := &Reports{prefix: e.evidenceKey(), again: make(chan struct{}, 1), signs: make(chan struct{}, 1), renewed: make(chan struct{}), latest: newHeldReports(), options: &e.options}
 	go func() {
-		pause := firstPause
+		pause, failed := firstPause, false
 		for ctx.Err() == nil {
 			at, err := e.listReports(ctx, r)
+			if failed != (err != nil) && ctx.Err() == nil {
+				failed = err != nil
+				e.options.warn(model.ProblemReports, partReports, "agents' reports cannot be read, logs keep generations until max-drain", err)
+			}
 			if err != nil {
 				e.options.Log.Debug("agents' reports cannot be read", "error", err)
 				wait(ctx, pause)
@@ -233,6 +236,7 @@ func (e *Etcd) listReports(ctx context.Context, r *Reports) (int64, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.latest, r.listed = latest, backends
+	r.warn()
 	if r.listed == nil {
 		r.listed = map[netip.Addr]bool{}
 	}
@@ -254,10 +258,7 @@ func (r *Reports) read(latest *heldReports, backends map[netip.Addr]bool, key st
 	}
 	report := readReport(backend, text)
 	signs = len(report.Signals)+len(r.latest.of[backend].Signals) > 0
-	if !latest.put(report) && !r.full {
-		r.full = true
-		r.log.Warn("agents' reports take as much memory as they may: of others it is taken that they say nothing", "backend", backend, "most", mostReports)
-	}
+	latest.put(report)
 	return signs
 }
 
@@ -269,32 +270,69 @@ func readReport(backend netip.Addr, text []byte) (report model.AgentReport) {
 	return report
 }
 
-// heldReports are the last report about each backend, and what all of them take.
-type heldReports struct {
-	of    map[netip.Addr]model.AgentReport
-	bytes int
+// warn lists of how many backends the reports say nothing because they cannot be read, or because
+// there is no room for them. The lock is held.
+func (r *Reports) warn() {
+	text := ""
+	var errs []error
+	for _, row := range []struct {
+		backends map[netip.Addr]bool
+		why      string
+	}{
+		{r.latest.noRoom, fmt.Sprintf("all reports take as much memory as they may, %d bytes", mostReports)},
+		{r.latest.unread, "the report is wrong, or of another version of weir"},
+	} {
+		if len(row.backends) == 0 {
+			continue
+		}
+		first := slices.MinFunc(slices.Collect(maps.Keys(row.backends)), netip.Addr.Compare)
+		err := fmt.Errorf("agents' reports about backends (%v and perhaps others) are taken to say nothing, logs keep generations until max-drain: %s", first, row.why)
+		errs, text = append(errs, err), text+err.Error()
+	}
+	if text == r.warned {
+		return
+	}
+	r.warned = text
+	if r.options.Warn != nil {
+		r.options.Warn(model.ProblemReports, "", errors.Join(errs...))
+	}
 }
 
-// put keeps a report in place of the one before, or false: one that says nothing, for there is no
-// room for it.
-func (h *heldReports) put(report model.AgentReport) (room bool) {
+// heldReports are the last report about each backend, and what all of them take.
+type heldReports struct {
+	of     map[netip.Addr]model.AgentReport
+	bytes  int
+	noRoom map[netip.Addr]bool // for these there is none
+	unread map[netip.Addr]bool // these could not be read
+}
+
+// put keeps a report in place of the one before, or one that says nothing, where there is no room
+// for it.
+func (h *heldReports) put(report model.AgentReport) {
 	h.remove(report.Backend)
 	size := report.Size()
-	if room = h.bytes+size <= mostReports; !room {
+	if report.Taken.IsZero() {
+		h.unread[report.Backend] = true
+	}
+	if h.bytes+size > mostReports {
+		h.noRoom[report.Backend] = true
 		report = model.AgentReport{Backend: report.Backend}
 		size = report.Size()
 	}
 	h.of[report.Backend] = report
 	h.bytes += size
-	return room
 }
 
-func newHeldReports() heldReports { return heldReports{of: map[netip.Addr]model.AgentReport{}} }
+func newHeldReports() heldReports {
+	return heldReports{of: map[netip.Addr]model.AgentReport{}, noRoom: map[netip.Addr]bool{}, unread: map[netip.Addr]bool{}}
+}
 
 func (h *heldReports) remove(backend netip.Addr) {
 	if before, has := h.of[backend]; has {
 		h.bytes -= before.Size()
 		delete(h.of, backend)
+		delete(h.noRoom, backend)
+		delete(h.unread, backend)
 	}
 }
 
@@ -332,6 +370,7 @@ func (e *Etcd) watchReports(ctx context.Context, r *Reports, since int64) {
 				signal(r.signs)
 			}
 		}
+		r.warn()
 		r.mu.Unlock()
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net/netip"
 	"reflect"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -115,7 +117,10 @@ func TestReportsEnd(t *testing.T) {
 // taken for one that says nothing.
 func TestReportsThatCannotBeRead(t *testing.T) {
 	c := newCluster(t, 1, false)
-	follower := c.open().FollowReports(t.Context())
+	listed := &listed{}
+	etcd := c.open()
+	etcd.options.Warn = listed.warn
+	follower := etcd.FollowReports(t.Context())
 	silent := func(last byte) model.AgentReport {
 		return model.AgentReport{Backend: netip.AddrFrom4([4]byte{10, 0, 0, last})}
 	}
@@ -131,10 +136,76 @@ func TestReportsThatCannotBeRead(t *testing.T) {
 		}
 	}
 	says(t, follower, silent(1), silent(2), silent(3), silent(4))
+	eventually(t, "they are listed", func() error {
+		if text := listed.of(model.ProblemReports, ""); !strings.Contains(text, "10.0.0.1") || !strings.Contains(text, "another version") {
+			return fmt.Errorf("listed is %q", text)
+		}
+		return nil
+	})
 	if _, err := c.client().Delete(t.Context(), c.Prefix+"/evidence/", clientv3.WithPrefix()); err != nil {
 		t.Fatal(err)
 	}
 	says(t, follower)
+	eventually(t, "nothing is listed", func() error { return listed.none() })
+}
+
+// What is shared and cannot be, because etcd does not answer, is listed until it does.
+func TestSilentEtcdIsListed(t *testing.T) {
+	c := newCluster(t, 1, false)
+	listed := &listed{}
+	etcd := c.open()
+	etcd.options.Warn = listed.warn
+	c.kill(0)
+	etcd.Watch(t.Context())
+	etcd.FollowReports(t.Context()).Latest(backends(1))
+	go etcd.KeepFingerprint(t.Context(), []netip.Addr{netip.MustParseAddr("10.0.0.1")}, "print")
+	views := etcd.FollowViews(t.Context())
+	views.Tell([]model.View{{ServiceID: reportOf(1).Services[0].ServiceID}})
+	for _, part := range []struct {
+		kind model.ProblemKind
+		name string
+	}{{model.ProblemGroup, partEtcd}, {model.ProblemReports, partReports}, {model.ProblemGroup, partFlows}, {model.ProblemGroup, partViews}} {
+		eventually(t, part.name+" is listed", func() error {
+			if listed.of(part.kind, part.name) == "" {
+				return errors.New("it is not")
+			}
+			return nil
+		})
+	}
+	c.start(0)
+	eventually(t, "nothing is listed", func() error { return listed.none() })
+}
+
+// listed are problems that were told.
+type listed struct {
+	mu    sync.Mutex
+	parts map[[2]string]string
+}
+
+func (l *listed) warn(kind model.ProblemKind, part string, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.parts == nil {
+		l.parts = map[[2]string]string{}
+	}
+	if delete(l.parts, [2]string{string(kind), part}); err != nil {
+		l.parts[[2]string{string(kind), part}] = err.Error()
+	}
+}
+
+func (l *listed) of(kind model.ProblemKind, part string) string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.parts[[2]string{string(kind), part}]
+}
+
+func (l *listed) none() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.parts) > 0 {
+		return fmt.Errorf("listed are %v", l.parts)
+	}
+	return nil
 }
 
 // An agent needs no more than to write its own backends' keys, and a user that may write

@@ -112,11 +112,15 @@ func (v *Views) tell(ctx context.Context) {
 		if err := v.write(ctx); err != nil {
 			if !failed && ctx.Err() == nil {
 				v.etcd.options.Log.Warn("other directors do not learn what health checks find here", "error", err)
+				v.etcd.options.warn(model.ProblemGroup, partViews, "other directors do not learn what health checks find here", err)
 			}
 			failed = true
 			wait(ctx, pause)
 			pause = min(2*pause, lastPause)
 			continue
+		}
+		if failed {
+			v.etcd.options.warn(model.ProblemGroup, partViews, "", nil)
 		}
 		pause, failed = firstPause, false
 		wait(ctx, viewsPause)
