@@ -54,6 +54,16 @@ func TestDrainBesideTheFile(t *testing.T) {
 		}
 	}
 	drains("drained")
+	set := h.beside("set.yaml")
+	for _, text := range []string{appSet, "services: []"} {
+		text = strings.ReplaceAll(text, "203.0.113.10", "203.0.113.90")
+		if err := os.WriteFile(set, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if out, status := h.exits("plan", "-f", set, "--measure", "0s", "--socket", h.socket); status != exitDone || !strings.Contains(out, "GOES-ON") || !strings.Contains(out, "root") {
+			t.Errorf("weir plan of %q ends with %d, and does not show the drain:\n%s", text, status, out)
+		}
+	}
 	h.configure(head, "web", "mail", "more")
 	h.awaitState(p, "more", model.Active)
 	drains("reloaded")

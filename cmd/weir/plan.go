@@ -47,8 +47,9 @@ func newPlan() *cobra.Command {
 		Short: "Say what applying a file would move, and which connections it would risk",
 		Long: "plan says what apply would do with the file's services, and changes nothing: the share of\n" +
 			"each service's slots and of its traffic that moves, what backends have before and after,\n" +
-			"which connections are at risk and why, and what of this director's limits it takes. What\n" +
-			"contradicts other sets is refused, as apply would be.",
+			"which connections are at risk and why, what of this director's limits it takes, and which\n" +
+			"backends of the director's own file stay drained. What contradicts other sets is refused,\n" +
+			"as apply would be.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := out.check(); err != nil {
@@ -76,7 +77,7 @@ func newPlan() *cobra.Command {
 }
 
 // planTable has a table of the services that change, one of their backends, one of the
-// connections at risk, and one of limits.
+// connections at risk, one of limits, and one of states beside the director's own file.
 func planTable(t *table, p *api.Plan) {
 	t.row("CHANGE", "SERVICE", "SLOTS", "MOVED", "SHARE", "TRAFFIC", "HELD")
 	for i := range p.Services {
@@ -88,9 +89,20 @@ func planTable(t *table, p *api.Plan) {
 		move := model.Move{Slots: s.Slots, Moved: s.Moved}
 		t.row(s.Change, s.Service, s.Slots, s.Moved, move.Share(), sharePercent(s.Traffic), s.Held)
 	}
-	if len(p.Services) == 0 {
-		return
+	if len(p.Services) > 0 {
+		plannedTables(t, p)
 	}
+	if len(p.Overrides) > 0 {
+		t.line("")
+		t.row("GOES-ON", "BACKEND", "STATE", "BY", "SINCE")
+		for i := range p.Overrides {
+			o := &p.Overrides[i]
+			t.row(o.Service, o.Backend, o.State.String(), o.By, o.At.Format(time.RFC3339))
+		}
+	}
+}
+
+func plannedTables(t *table, p *api.Plan) {
 	t.line("")
 	t.row("SERVICE", "BACKEND", "STATE", "SHARE", "AFTER", "CONNECTIONS/S", "AFTER", "PACKETS/S", "AFTER", "OPEN")
 	for i := range p.Services {

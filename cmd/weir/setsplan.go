@@ -32,7 +32,7 @@ func (s *sets) Plan(ctx context.Context, r api.PlanRequest) (none api.Plan, err 
 	if err != nil {
 		return none, err
 	}
-	plan := api.Plan{SetChange: change, Base: planned.Base, Limits: s.limitsOf(planned.Services)}
+	plan := api.Plan{SetChange: change, Base: planned.Base, Limits: s.limitsOf(planned.Services), Overrides: s.keeper.Overridden()}
 	known, err := s.observe(ctx, planned.Services, r.Measure)
 	if err != nil {
 		return none, err

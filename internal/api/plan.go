@@ -31,6 +31,8 @@ type Plan struct {
 	Measured model.Duration         `json:"measured,omitempty" doc:"for how long traffic was counted; none: it was not"`
 	Services []model.PlannedService `json:"services" doc:"those that are added, changed and removed"`
 	Limits   []model.PlannedLimit   `json:"limits" doc:"what this director would have to have room for"`
+	// Overrides are states that somebody has given to backends of the director's own file.
+	Overrides []model.BackendOverride `json:"overrides,omitempty" doc:"states of backends beside the director's own file, which go on to hold after it"`
 }
 
 type planSet struct {
