@@ -310,6 +310,7 @@ func fakeDirectors(context.Context) ([]model.DirectorRun, error) {
 }
 
 func fakeFlows(context.Context, api.FlowQuery) (api.Flows, error) {
-	return api.Flows{Flows: []api.Flow{{Service: "web", Client: netip.MustParseAddrPort("198.51.100.7:5555"), Port: 443, Class: "sustained",
-		Backend: netip.MustParseAddrPort("10.0.1.1:443"), State: "open", Idle: model.Duration(3 * time.Second)}}}, nil
+	return api.Flows{Flows: []api.Flow{{Table: api.TableFlowMemory, Service: "web", VIP: netip.MustParseAddr("203.0.113.10"), Client: netip.MustParseAddrPort("198.51.100.7:5555"), Port: 443, Class: "sustained",
+		Backend: netip.MustParseAddrPort("10.0.1.1:443"), State: "open", Idle: model.Duration(3 * time.Second)}, {Table: api.TableFullNAT, Service: "mail", VIP: netip.MustParseAddr("203.0.113.11"), Client: netip.MustParseAddrPort("198.51.100.8:6000"), Port: 25,
+		Source: netip.MustParseAddrPort("192.0.2.5:2048"), Backend: netip.MustParseAddrPort("10.0.1.2:25"), Class: "proved", State: "open"}}}, nil
 }

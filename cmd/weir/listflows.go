@@ -32,24 +32,40 @@ func (d *director) flows(_ context.Context, q api.FlowQuery) (api.Flows, error) 
 			api.FieldProblem{Field: "query.service", Detail: "there is none of this name"})
 	}
 	var list api.Flows
+	add := func(table string, f *model.RememberedFlow, source netip.AddrPort) (room bool) {
+		name := names[f.Service]
+		if q.Service != "" && name != q.Service || q.Client.IsValid() && f.Source.Addr() != q.Client || q.Backend.IsValid() && f.Backend.Addr() != q.Backend {
+			return true
+		}
+		if len(list.Flows) == q.Most {
+			list.More = true
+			return false
+		}
+		list.Flows = append(list.Flows, api.Flow{Table: table, Service: name, Client: f.Source, VIP: f.Service.VIP, Port: f.Port, Backend: f.Backend, Source: source,
+			Class: f.Class.String(), State: flowStates[f.State], Idle: model.Duration((time.Duration(f.Age) * flowTick).Round(time.Second))})
+		return true
+	}
 	err := d.kernel.RememberedFlows(func(some []model.RememberedFlow) bool {
 		for i := range some {
-			f := &some[i]
-			name := names[f.Service]
-			if q.Service != "" && name != q.Service || q.Client.IsValid() && f.Source.Addr() != q.Client || q.Backend.IsValid() && f.Backend.Addr() != q.Backend {
-				continue
-			}
-			if len(list.Flows) == q.Most {
-				list.More = true
+			if !add(api.TableFlowMemory, &some[i], netip.AddrPort{}) {
 				return false
 			}
-			list.Flows = append(list.Flows, api.Flow{Service: name, Client: f.Source, Port: f.Port, Backend: f.Backend,
-				Class: f.Class.String(), State: flowStates[f.State], Idle: model.Duration((time.Duration(f.Age) * flowTick).Round(time.Second))})
 		}
 		return true
 	})
 	if err != nil {
 		return list, fmt.Errorf("read what is remembered of flows: %w", err)
+	}
+	err = d.kernel.NATFlows(func(some []model.NATFlow) bool {
+		for i := range some {
+			if !add(api.TableFullNAT, &some[i].RememberedFlow, some[i].Own) {
+				return false
+			}
+		}
+		return true
+	})
+	if err != nil {
+		return list, fmt.Errorf("read the flows of full NAT: %w", err)
 	}
 	return list, nil
 }
@@ -63,8 +79,9 @@ func newFlows() *cobra.Command {
 		Use:   "flows",
 		Short: "List the flows whose backends a director remembers",
 		Long: "flows lists what a director remembers of flows: those of which the ring alone does not\n" +
-			"say where their packets go. CLASS says how far what was seen of a flow shows that it is\n" +
-			"one: those that are fresh may be of a flood, and give way to others.",
+			"say where their packets go, and those of full NAT, whose SOURCE is the director's address\n" +
+			"and port that the backend sees. CLASS says how far what was seen of a flow shows that it\n" +
+			"is one: those that are fresh may be of a flood, and give way to others.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := out.check(); err != nil {
@@ -106,13 +123,17 @@ func newFlows() *cobra.Command {
 }
 
 func flowsTable(t *table, list api.Flows) {
-	t.row("SERVICE", "CLIENT", "PORT", "BACKEND", "CLASS", "STATE", "IDLE")
+	t.row("SERVICE", "CLIENT", "PORT", "SOURCE", "BACKEND", "CLASS", "STATE", "IDLE")
 	for _, f := range list.Flows {
 		idle := f.Idle.String()
 		if f.Idle == 0 {
 			idle = ""
 		}
-		t.row(f.Service, explain.EndText(f.Client), f.Port, explain.EndText(f.Backend), f.Class, f.State, idle)
+		source := ""
+		if f.Source.IsValid() {
+			source = explain.EndText(f.Source)
+		}
+		t.row(f.Service, explain.EndText(f.Client), f.Port, source, explain.EndText(f.Backend), f.Class, f.State, idle)
 	}
 	if list.More {
 		t.line("there are more: see --limit")

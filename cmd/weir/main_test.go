@@ -83,6 +83,7 @@ func (fakeDirector) Status() (model.DatapathStatus, error) {
 		Reasons: []model.Counter{
 			{Name: "pass_not_ip"}, {Name: "forward_ipip", Packets: 120, Bytes: 64000}, {Name: "drop_no_backend", Packets: 3, Bytes: 180}},
 		RingMemory: 16512,
+		NAT:        &model.NATStatus{Flows: 9, Fresh: 4, Places: 4096},
 		Flows: model.FlowStatus{Remembered: 21, Settling: 7, Events: []model.Tallied{
 			{Name: "flow_inserted", Count: 40}, {Name: "flow_refused", Count: 2}, {Name: "flow_moved"}},
 			Told: []model.Tallied{{Name: "told_new", Count: 30}, {Name: "told_older"}}},

@@ -83,6 +83,9 @@ func statusTable(t *table, s api.Status) {
 	t.row("backends", fmt.Sprintf("%d of %d", s.Backends, s.Limits.Backends))
 	t.row("ring memory", fmt.Sprintf("%d of %d bytes", s.RingMemory, s.Limits.RingMemory))
 	t.row("flows remembered", fmt.Sprintf("%d of %d", s.Flows.Remembered, s.Limits.Flows))
+	if s.NAT != nil {
+		t.row("flows of full NAT", fmt.Sprintf("%d of %d, %d fresh", s.NAT.Flows, s.NAT.Places, s.NAT.Fresh))
+	}
 	t.row("slots settling", s.Flows.Settling)
 	for _, e := range s.Flows.Events {
 		if e.Count > 0 {

@@ -21,12 +21,21 @@ type FlowQuery struct {
 // DefaultFlows is how many flows are listed where nobody says how many.
 const DefaultFlows = 1000
 
+// The tables of flows, in the API.
+const (
+	TableFlowMemory = "flow-memory"
+	TableFullNAT    = "full-nat"
+)
+
 // Flow is a flow whose backend the director remembers.
 type Flow struct {
+	Table   string         `json:"table" enum:"flow-memory,full-nat" doc:"which of the director's tables has it"`
 	Service string         `json:"service"`
 	Client  netip.AddrPort `json:"client"`
+	VIP     netip.Addr     `json:"vip"`
 	Port    uint16         `json:"port" doc:"of the VIP"`
 	Backend netip.AddrPort `json:"backend" doc:"with port 0: the packet's own"`
+	Source  netip.AddrPort `json:"source,omitzero" doc:"full NAT: the director's address and port from which its packets come to the backend"`
 	Class   string         `json:"class" enum:"fresh,sustained,proved" doc:"how far what was seen of it shows that it is one; fresh: it gives way to others"`
 	State   string         `json:"state" enum:"opening,open,closing,reset"`
 	Idle    model.Duration `json:"idle,omitempty" doc:"since its last packet; none: about a second at most"`
@@ -49,7 +58,7 @@ func (s *Server) HandleFlows(list func(context.Context, FlowQuery) (Flows, error
 	}
 	type output struct{ Body Flows }
 	handle(s, operation{method: http.MethodGet, path: "flows", id: "get-flows", summary: "The flows whose backends the director remembers", needs: model.RoleRead, large: true,
-		text: "Most flows are in none: the ring says where their packets go. See docs/consistency.md for which are."},
+		text: "Most flows are in none, but those of full NAT: the ring says where their packets go. See docs/consistency.md for which are."},
 		func(ctx context.Context, in *input) (*output, error) {
 			flows, err := list(ctx, FlowQuery{Service: in.Service, Client: in.Client, Backend: in.Backend, Most: in.Limit})
 			flows.Flows = orEmpty(flows.Flows)

@@ -68,6 +68,7 @@ type Status struct {
 	RingMemory uint64                  `json:"ring-memory"`
 	Limits     model.Limits            `json:"limits"`
 	Flows      model.FlowStatus        `json:"flows"`
+	NAT        *model.NATStatus        `json:"nat,omitempty"`
 	QUIC       []model.Tallied         `json:"quic"`
 	Asks       []model.Tallied         `json:"asks"`
 	Left       []model.Tallied         `json:"generations-left"`
@@ -109,6 +110,7 @@ func newStatus(daemon Daemon, d model.DatapathStatus) Status {
 		RingMemory: d.RingMemory,
 		Limits:     daemon.Config().Director.Limits,
 		Flows:      d.Flows,
+		NAT:        d.NAT,
 		QUIC:       orEmpty(d.QUIC),
 		Asks:       orEmpty(d.Asks),
 		Left:       orEmpty(d.Left),

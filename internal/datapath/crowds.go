@@ -20,8 +20,7 @@ const (
 // crowds are the tables of flows without room, as they were read last.
 type crowds struct {
 	read   time.Time
-	tables [2]crowdedTable   // flow memory, full NAT's table
-	drops  map[uint32]uint64 // packets of full NAT's services, by index
+	tables [2]crowdedTable // flow memory, full NAT's table
 }
 
 type crowdedTable struct {
@@ -46,9 +45,9 @@ func (d *Datapath) Crowded() []model.CrowdedService {
 	if more {
 		memory.since = now
 	}
-	dropped := d.droppedNAT()
-	if nat.grew(full) && !first {
-		nat.found, nat.since = d.most(model.NATTable, dropped), now
+	moreNAT := nat.grew(full) && !first
+	if moreNAT {
+		nat.since = now
 	}
 	d.mu.Unlock()
 	if more {
@@ -58,6 +57,13 @@ func (d *Datapath) Crowded() []model.CrowdedService {
 		d.mu.Lock()
 		memory.found = d.most(model.FlowMemoryTable, counts)
 		d.mu.Unlock()
+	}
+	if moreNAT {
+		if counts, err := d.countNATBy(); err == nil { // what cannot be read now is so in the status, too
+			d.mu.Lock()
+			nat.found = d.most(model.NATTable, counts)
+			d.mu.Unlock()
+		}
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -94,22 +100,6 @@ func (d *Datapath) refusedFlows() (memory, nat uint64) {
 		return d.crowds.tables[0].total, d.crowds.tables[1].total
 	}
 	return refused.packets, full.packets
-}
-
-// droppedNAT are the packets of full NAT's services that were dropped since the reading before.
-func (d *Datapath) droppedNAT() map[uint32]uint32 {
-	before, counts := d.crowds.drops, map[uint32]uint32{}
-	d.crowds.drops = map[uint32]uint64{}
-	for _, s := range d.services {
-		if !slices.ContainsFunc(s.desired.Backends, func(b model.TableBackend) bool { return b.SNAT }) {
-			continue
-		}
-		if dropped, err := d.kernel.counter(d.kernel.ServiceDrops, s.index); err == nil {
-			d.crowds.drops[s.index] = dropped.packets
-			counts[s.index] = uint32(max(dropped.packets, before[s.index]) - before[s.index])
-		}
-	}
-	return counts
 }
 
 // most names the services with the largest counts. The lock is held.

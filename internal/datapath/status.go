@@ -11,9 +11,14 @@ import (
 
 // Status reads counters and state from the kernel.
 func (d *Datapath) Status() (model.DatapathStatus, error) {
+	var status model.DatapathStatus
+	nat, err := d.natStatus()
+	if err != nil {
+		return status, fmt.Errorf("count full NAT's flows: %w", err)
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	var status model.DatapathStatus
+	status.NAT = nat
 	for i, name := range d.kernel.reasons {
 		t, err := d.kernel.counted(directorMapReasons, uint32(i))
 		if err != nil {

@@ -41,6 +41,10 @@ var (
 		"Packets that came in on the director's interfaces, by what became of them.", []string{"reason"}, nil)
 	flows = prometheus.NewDesc("weir_flows_remembered",
 		"Flows whose backend the director remembers.", nil, nil)
+	natFlows = prometheus.NewDesc("weir_full_nat_flows",
+		"Flows in full NAT's table, by how far what was seen shows that they are flows: fresh ones give way.", []string{"class"}, nil)
+	natPlaces = prometheus.NewDesc("weir_full_nat_places",
+		"Flows that full NAT's table has places for: addresses, ports and protocols.", nil, nil)
 	flowEvents = prometheus.NewDesc("weir_flow_memory_events_total",
 		"What has happened to flow memory: flows inserted, refused for want of a place, moved to another CPU, not told to the group at once.", []string{"event"}, nil)
 	quic = prometheus.NewDesc("weir_quic_packets_total",
@@ -62,7 +66,7 @@ type collector struct {
 
 // Describe implements [prometheus.Collector].
 func (collector) Describe(descriptions chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{build, utilization, flows, flowEvents, quic, asks, left, agents, packets, bytes, probes, checkPackets, healthy, panics, probed, strain, strained, redirectProbes, redirected} {
+	for _, d := range []*prometheus.Desc{build, utilization, flows, natFlows, natPlaces, flowEvents, quic, asks, left, agents, packets, bytes, probes, checkPackets, healthy, panics, probed, strain, strained, redirectProbes, redirected} {
 		descriptions <- d
 	}
 	for _, d := range slices.Concat(ofServices, ofPeers, ofHooks, ofCaptures, ofNeighbors, ofLoads, ofUpkeep) {
@@ -85,6 +89,11 @@ func (c collector) Collect(values chan<- prometheus.Metric) {
 		values <- prometheus.MustNewConstMetric(utilization, prometheus.GaugeValue, cpu.Utilization, strconv.Itoa(cpu.CPU))
 	}
 	values <- prometheus.MustNewConstMetric(flows, prometheus.GaugeValue, float64(status.Flows.Remembered))
+	if nat := status.NAT; nat != nil {
+		values <- prometheus.MustNewConstMetric(natFlows, prometheus.GaugeValue, float64(nat.Fresh), model.FreshFlow.String())
+		values <- prometheus.MustNewConstMetric(natFlows, prometheus.GaugeValue, float64(nat.Flows-nat.Fresh), model.ProvedFlow.String())
+		values <- prometheus.MustNewConstMetric(natPlaces, prometheus.GaugeValue, float64(nat.Places))
+	}
 	for _, e := range status.Flows.Events {
 		values <- prometheus.MustNewConstMetric(flowEvents, prometheus.CounterValue, float64(e.Count), e.Name)
 	}

@@ -34,6 +34,7 @@ var troubles = []model.Problem{{Kind: model.ProblemSet, Severity: model.Severity
 
 var busy = datapath{status: model.DatapathStatus{
 	Reasons: []model.Counter{{Name: "pass_not_ip"}, {Name: "forward_ipip", Packets: 3, Bytes: 180}},
+	NAT:     &model.NATStatus{Flows: 9, Fresh: 4, Places: 4096},
 	Flows: model.FlowStatus{Remembered: 2, Events: []model.Tallied{{Name: "flow_inserted", Count: 5}, {Name: "flow_refused", Count: 1}},
 		Told: []model.Tallied{{Name: "told_new", Count: 9}}},
 	Peers: []model.PeerStatus{{Director: netip.MustParseAddr("10.0.0.3"), Tells: time.Unix(1, 0), Heard: 9, Told: 4, Slow: 2}},

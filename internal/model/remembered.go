@@ -16,6 +16,12 @@ type RememberedFlow struct {
 	Next    uint32 // TCP: the sequence number that the client goes on with; 0: not known
 }
 
+// NATFlow is a flow of full NAT.
+type NATFlow struct {
+	RememberedFlow
+	Own netip.AddrPort // the director's address and port from which its packets come to the backend
+}
+
 // FlowClass is how far what was seen of a flow shows that it is one, and not a packet that
 // somebody has made up: see bpf/proof.h.
 type FlowClass uint8
@@ -63,5 +69,5 @@ const (
 type CrowdedService struct {
 	Service string
 	Table   string
-	Flows   uint32 // FlowMemoryTable: fresh ones that it has there; else: packets that found no place in some seconds
+	Flows   uint32 // fresh ones that it has there; NATTable: all, where no service has a fresh one; of agents' tables: packets that found no place in some seconds
 }

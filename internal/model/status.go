@@ -13,6 +13,7 @@ type DatapathStatus struct {
 	Services   []ServiceStatus   `json:"services"`
 	RingMemory uint64            `json:"ring-memory"`       // bytes that rings take now
 	Flows      FlowStatus        `json:"flows"`             // flow memory
+	NAT        *NATStatus        `json:"nat,omitempty"`     // full NAT's table; nil: there is none
 	QUIC       []Tallied         `json:"quic"`              // what connection IDs said, in the order of enum quic_event
 	Asks       []Tallied         `json:"asks"`              // of services that ask to be redirected, in the order of enum ask_event
 	Left       []Tallied         `json:"generations-left"`  // generations that have left logs, by why
@@ -47,6 +48,13 @@ type FlowStatus struct {
 	Settling   int       `json:"settling"`   // slots without candidates other than owner and backup, whose flows may be of several backends
 	Events     []Tallied `json:"events"`     // every event, in the order of enum flow_event
 	Told       []Tallied `json:"told"`       // what became of flows that other directors have told, in the order of enum told_outcome
+}
+
+// NATStatus is how full the table of full NAT's flows is.
+type NATStatus struct {
+	Flows  int `json:"flows"`  // that live, now
+	Fresh  int `json:"fresh"`  // of these: they may be of a flood, and give way to others
+	Places int `json:"places"` // one for each address, port and protocol
 }
 
 // PeerStatus is how it is with another director of the group, of what both remember of

@@ -1,0 +1,104 @@
+package datapath
+
+import (
+	"net/netip"
+	"os"
+	"regexp"
+	"slices"
+	"testing"
+
+	"github.com/cilium/ebpf"
+
+	"weir.io/weir/internal/model"
+)
+
+// The flows of full NAT are listed with what people ask for, its table is counted, and the services
+// are named of which the most flows are in it: not those that drop the most, by other reasons.
+func TestFlowsOfFullNATAreKnown(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	d := openTest(t, model.Limits{})
+	must(t, d.Set(tableOf(1, 2, 0)))
+	if status, err := d.Status(); err != nil || status.NAT != nil {
+		t.Errorf("without full NAT its table is %+v, %v", status.NAT, err)
+	}
+	table := tableOf(2, 2, 0)
+	nat := fullNATTable(model.PortRange{First: 1024, Last: 2047}, "192.0.2.5", "2001:db8::5")
+	table.SNAT = nat.SNAT
+	for i := range table.Services {
+		for j := range table.Services[i].Backends {
+			b := &table.Services[i].Backends[j]
+			b.Mode, b.SNAT, b.Port = model.NAT, true, 8080
+		}
+	}
+	must(t, d.Set(table))
+	memory, err := ebpf.LoadPinnedMap(d.kernel.snatPin(), nil)
+	must(t, err)
+	defer memory.Close()
+	now := snatNow(t)
+	write := func(number int, service int, state directorSnatState, age uint32) {
+		s := d.services[keyOf(&table.Services[service])]
+		e := directorSnatFlow{Seen: now - age, State: uint8(state), Backend: s.order[1].index, Epoch: d.entries.entries[s.order[1].index].Epoch,
+			Client: addressBytes(netip.MustParseAddr("198.51.100.7")), ClientPort: uint16(0x3930), Vip: addressBytes(s.key.vip), VipPort: uint16(0x5000)}
+		var bucket directorSnatBucket
+		index := uint32(1 + number/snatBucketPorts)
+		must(t, memory.Lookup(index, &bucket))
+		bucket.Flows[number%snatBucketPorts] = e
+		must(t, memory.Update(index, &bucket, ebpf.UpdateAny))
+	}
+	write(3, 0, directorSnatStateSNAT_ESTABLISHED, 100)
+	write(1024+40, 1, directorSnatStateSNAT_ONE_WAY, 2)
+	write(50, 1, directorSnatStateSNAT_SYN, 2)
+	write(51, 1, directorSnatStateSNAT_SYN, 200) // it has run out
+	write(52, 0, directorSnatStateSNAT_CLAIMED, 0)
+	var got []model.NATFlow
+	must(t, d.NATFlows(func(some []model.NATFlow) bool { got = append(got, some...); return true }))
+	if len(got) != 3 {
+		t.Fatalf("%d flows are listed, want 3: %+v", len(got), got)
+	}
+	first, backend := got[0], table.Services[0].Backends[1]
+	want := model.NATFlow{RememberedFlow: model.RememberedFlow{Service: d.services[keyOf(&table.Services[0])].key.id(),
+		Backend: netip.AddrPortFrom(backend.Address, backend.Port), Source: netip.MustParseAddrPort("198.51.100.7:12345"), Port: 80,
+		Class: model.ProvedFlow, State: model.FlowOpen, Age: first.Age}, Own: netip.MustParseAddrPort("192.0.2.5:1027")}
+	if first != want || first.Age < 100 || first.Age > 110 {
+		t.Errorf("the first flow is\n%+v, want\n%+v", first, want)
+	}
+	if got[1].Own != netip.MustParseAddrPort("192.0.2.5:1074") || got[2].Own != netip.MustParseAddrPort("192.0.2.5:1064") || got[2].Class != model.FreshFlow {
+		t.Errorf("the others are %+v", got[1:])
+	}
+	calls := 0
+	must(t, d.NATFlows(func([]model.NATFlow) bool { calls++; return false }))
+	if calls != 1 {
+		t.Errorf("who has enough is asked %d times", calls)
+	}
+	status, err := d.Status()
+	must(t, err)
+	if *status.NAT != (model.NATStatus{Flows: 3, Fresh: 2, Places: 4 * 1024}) {
+		t.Errorf("full NAT's table is %+v", *status.NAT)
+	}
+	must(t, writeTally(d.kernel.ServiceDrops, d.services[keyOf(&table.Services[0])].index, tally{packets: 1 << 20}))
+	d.Crowded()
+	d.mu.Lock()
+	d.crowds.read = d.crowds.read.Add(-crowdsEvery)
+	d.mu.Unlock()
+	must(t, writeTally(d.kernel.all[directorMapReasons], uint32(directorReasonDROP_SNAT_FULL), tally{packets: 1000}))
+	crowds := d.Crowded()
+	if len(crowds) != 1 || crowds[0] != (model.CrowdedService{Service: table.Services[1].Name, Table: model.NATTable, Flows: 2}) {
+		t.Errorf("full NAT's table is full, and named are %+v", crowds)
+	}
+}
+
+// Timeouts are those of the program.
+func TestTimeoutsOfFullNAT(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../bpf/snat_state.h")
+	must(t, err)
+	var seconds []string
+	for _, m := range regexp.MustCompile(`return SNAT_SECONDS\((\d+)\)`).FindAllSubmatch(text, -1) {
+		seconds = append(seconds, string(m[1]))
+	}
+	if !slices.Equal(seconds, []string{"7440", "300", "240", "30", "60"}) {
+		t.Errorf("the program's timeouts are %v: natTimeout has others", seconds)
+	}
+}
