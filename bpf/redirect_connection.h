@@ -67,7 +67,10 @@ static __always_inline void note_leaving(struct redirect_way *way, const struct 
 		way->ends = ends;
 }
 
-/* A FIN or an RST that came, to the client of a connection. A call of its own: seldom. */
+/*
+ * A FIN or an RST that came, to the client of a connection. A FIN acknowledges something, as all
+ * that follows the SYNs (RFC 9293, 3.10.7.4). A call of its own: seldom.
+ */
 static __noinline void note_end(struct redirect_way *way, const struct segment *s)
 {
 	struct host_flow arriving = flow_of(s, 0);
@@ -75,6 +78,8 @@ static __noinline void note_end(struct redirect_way *way, const struct segment *
 	struct redirect_way *out = bpf_map_lookup_elem(&redirect_leaving, &leaving);
 	__u32 before = s->flags & SEGMENT_RST ? RST_BEFORE : FIN_BEFORE;
 
+	if (!(s->flags & (SEGMENT_RST | SEGMENT_ACK)))
+		return;
 	if (!out || s->sequence + before - out->acknowledged > before + END_AFTER)
 		return;
 	if (s->flags & SEGMENT_RST)

@@ -11,7 +11,8 @@
  * number that nobody else knows.
  *
  * A SYN that has asked keeps its place as long as it may be answered. What a backend is to repeat
- * is evicted by newer SYNs, the oldest first: its answer is due at once.
+ * is evicted by newer SYNs, the oldest first: its answer is due at once. Where that comes too late
+ * it has no option: the client's host does not take it, and tries again without.
  */
 #pragma once
 
@@ -171,10 +172,13 @@ static __always_inline __u16 echo_age(__u16 when, __u16 now)
 }
 
 /*
- * The place that a flow's echo has; else the one to use: that of the oldest. Without the lock, as
- * find_syn is.
+ * The place of what a SYN with that number of a flow has left; else the one to use: that of the
+ * oldest. SYNs of one flow with several numbers have a place each: all but one are strangers', who
+ * know the client's port and not its number, and theirs is not to end what the client has begun.
+ * Without the lock, as find_syn is.
  */
-static __noinline struct redirect_echo_slot *place_echo(const struct host_flow *flow, __u16 now)
+static __noinline struct redirect_echo_slot *place_echo(const struct host_flow *flow,
+							__u32 sequence, __u16 now)
 {
 	struct redirect_echo_slot *oldest = NULL;
 	__u32 first = slot_of(flow), most = 0;
@@ -187,7 +191,7 @@ static __noinline struct redirect_echo_slot *place_echo(const struct host_flow *
 
 		if (!kept)
 			continue;
-		if (is_same_flow(&kept->flow, flow))
+		if (kept->sequence == sequence && is_same_flow(&kept->flow, flow))
 			return kept;
 		age = kept->echo.service ? echo_age(kept->echo.when, now) : 1 << 16;
 		if (!oldest || age > most) {
@@ -204,7 +208,7 @@ static __always_inline void keep_echo(const struct host_flow *flow, __u32 sequen
 	struct redirect_echo_slot *kept;
 
 	echo->when = bpf_ktime_get_coarse_ns() >> ECHO_TIME_SHIFT;
-	kept = place_echo(flow, echo->when);
+	kept = place_echo(flow, sequence, echo->when);
 	if (!kept)
 		return;
 	bpf_spin_lock(&kept->lock);
@@ -218,7 +222,7 @@ static __always_inline void keep_echo(const struct host_flow *flow, __u32 sequen
 static __always_inline int find_echo(const struct host_flow *flow, __u32 sequence,
 				     struct redirect_echo *echo)
 {
-	struct redirect_echo_slot *kept = place_echo(flow, 0);
+	struct redirect_echo_slot *kept = place_echo(flow, sequence, 0);
 	int found = 0;
 
 	if (!kept)
