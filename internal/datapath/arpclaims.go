@@ -21,9 +21,11 @@ import (
 const (
 	claimEvery = 10 * time.Second // from one question about a VIP to the next
 	claimHolds = 3 * claimEvery   // what an answer is believed for
+	claimKept  = 10 * time.Minute // what a claim that no check asks about is kept for
 )
 
-// claims asks links who has VIPs, and keeps who says that it does.
+// claims asks links who has VIPs, and keeps which of the backends there say that they do. Anybody on
+// a link can say anything, in any number of names: nothing is kept of others.
 type claims struct {
 	file *os.File // a packet socket
 	raw  syscall.RawConn
@@ -31,8 +33,11 @@ type claims struct {
 
 	mu    sync.Mutex
 	asked map[neighbour]time.Time
-	heard map[claim]time.Time
+	said  map[claim]*saying
 }
+
+// saying is when a claim was asked about last, and made last; zero: it was not.
+type saying struct{ asked, heard time.Time }
 
 // claim is a VIP on a link, and who says that it has it.
 type claim struct {
@@ -54,7 +59,7 @@ func openClaims() (*claims, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open a socket for ARP: %w", err)
 	}
-	c := &claims{file: os.NewFile(uintptr(socket), "arp"), asked: map[neighbour]time.Time{}, heard: map[claim]time.Time{}}
+	c := &claims{file: os.NewFile(uintptr(socket), "arp"), asked: map[neighbour]time.Time{}, said: map[claim]*saying{}}
 	c.raw, err = c.file.SyscallConn()
 	if err == nil {
 		err = hearReplies(socket)
@@ -105,31 +110,46 @@ func (c *claims) listen() {
 	}
 }
 
-// hear keeps a reply that is about a VIP.
+// hear keeps a reply by which a backend says that it has a VIP.
 func (c *claims) hear(packet []byte, ifindex int) {
 	if len(packet) < arpLength || string(packet[:len(arpKind)]) != arpKind {
 		return
 	}
 	sender := netip.AddrFrom4([4]byte(packet[14:18]))
-	said := claim{neighbour{ifindex, sender}, model.MAC(packet[8:14])}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if _, known := c.asked[said.neighbour]; known { // anybody on a link can say anything
-		c.heard[said] = time.Now()
+	if s := c.said[claim{neighbour{ifindex, sender}, model.MAC(packet[8:14])}]; s != nil {
+		s.heard = time.Now()
 	}
 }
 
-// by says whether a host has said that it has a VIP, and asks for the VIP now and then.
+// by says whether a backend has said that it has a VIP, and asks for the VIP now and then.
 func (c *claims) by(mac model.MAC, vip neighbour, own nextHop) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := time.Now()
+	s := c.said[claim{vip, mac}]
+	if s == nil {
+		s = &saying{}
+		c.said[claim{vip, mac}] = s
+	}
+	s.asked = now
 	if now.Sub(c.asked[vip]) > claimEvery {
 		c.asked[vip] = now
+		c.leaveOut(now)
 		_ = c.ask(vip, own) // the next time is as good
 	}
-	at, said := c.heard[claim{vip, mac}]
-	return said && now.Sub(at) < claimHolds
+	return now.Sub(s.heard) < claimHolds
+}
+
+// leaveOut drops claims that nobody asks about any more: of MAC addresses that backends had before.
+// The lock is held.
+func (c *claims) leaveOut(now time.Time) {
+	for one, s := range c.said {
+		if now.Sub(s.asked) > claimKept {
+			delete(c.said, one)
+		}
+	}
 }
 
 // ask sends a request to everybody on the link.
@@ -157,9 +177,9 @@ func (c *claims) forget(asked func(vip netip.Addr) bool) {
 			delete(c.asked, vip)
 		}
 	}
-	for said := range c.heard {
-		if !asked(said.address) {
-			delete(c.heard, said)
+	for one := range c.said {
+		if !asked(one.address) {
+			delete(c.said, one)
 		}
 	}
 }

@@ -1,0 +1,59 @@
+package datapath
+
+import (
+	"encoding/binary"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"weir.io/weir/internal/memlab"
+	"weir.io/weir/internal/model"
+)
+
+// Whatever anybody on a link says that is no backend takes no memory, in however many names; what a
+// backend says is believed.
+func TestClaimsOfStrangers(t *testing.T) {
+	c, err := openClaims()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.close() })
+	lo, err := net.InterfaceByName("lo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	vip := neighbour{lo.Index, netip.MustParseAddr("192.0.2.1")}
+	own := nextHop{address: netip.MustParseAddr("192.0.2.2")}
+	backend := model.MAC{2, 0, 0, 0, 0, 1}
+	if c.by(backend, vip, own) {
+		t.Error("a backend that has said nothing has the VIP")
+	}
+	reply := func(mac model.MAC) []byte {
+		packet := binary.BigEndian.AppendUint16([]byte(arpKind), arpReply)
+		packet = append(append(packet, mac[:]...), vip.address.AsSlice()...)
+		return append(append(packet, make([]byte, len(mac))...), own.address.AsSlice()...)
+	}
+	const strangers = 100_000
+	stranger := reply(model.MAC{6})
+	memlab.Bound{AtLeast: 1 << 20}.Check(t, 0, func() {
+		for i := range uint32(strangers) {
+			binary.BigEndian.PutUint32(stranger[len(arpKind)+4:], i)
+			c.hear(stranger, vip.ifindex)
+		}
+	})
+	if c.by(backend, vip, own) {
+		t.Error("what strangers say is taken for a backend's")
+	}
+	c.hear(reply(backend), vip.ifindex)
+	if !c.by(backend, vip, own) {
+		t.Error("a backend that says that it has the VIP is not believed")
+	}
+	c.mu.Lock()
+	c.leaveOut(time.Now().Add(2 * claimKept))
+	left := len(c.said)
+	c.mu.Unlock()
+	if left > 0 {
+		t.Errorf("%d claims are kept that no check has asked about for long", left)
+	}
+}
