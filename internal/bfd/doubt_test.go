@@ -40,9 +40,9 @@ func TestDoubtEnds(t *testing.T) {
 		losses uint64
 	}{
 		{Down, false, ms(150), 1},
-		{AdminDown, false, ms(150), 0}, // nothing is broken
+		{AdminDown, false, ms(150), 1}, // anybody can say that
 		{Down, true, 0, 1},
-		{AdminDown, true, 0, 0},
+		{AdminDown, true, 0, 0}, // nothing is broken
 	} {
 		t.Run(fmt.Sprint(c.says, c.proved), func(t *testing.T) {
 			now := time.Unix(1e9, 0)

@@ -250,11 +250,17 @@ func (m *Machine) Advance(now time.Time) {
 
 // believe takes what a neighbour has said that has stopped to name the session: that it is down,
 // and another one from now on. Its other packets are answered as those of one that was Down
-// before, from the next one on.
+// before, from the next one on. That it is switched off there is no better than its silence, which
+// is a failure: else whoever knows two addresses could keep a real one from being told.
 func (m *Machine) believe(now time.Time) {
+	unsaid := m.state == Up && m.claim.State == AdminDown
 	m.remote, m.heard, m.claimed = m.claim, m.claimed, time.Time{}
 	m.poll, m.pollAgain = false, false // what was asked was asked of another session
 	m.enter(Down, NeighborDown)
+	if unsaid {
+		m.losses++
+		m.lastLoss = NeighborDown
+	}
 	m.reschedule(now)
 	if now.Sub(m.heard) >= m.Detection() {
 		m.forget() // it was the last one

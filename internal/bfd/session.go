@@ -68,7 +68,9 @@ func (s *session) leastTTL() int {
 // take takes a packet that is this session's by its addresses or its name for it.
 func (s *session) take(now time.Time, p Packet, a *arrival) Discard {
 	if a.ttl < s.leastTTL() {
-		s.refused = fmt.Sprintf("its packets come with TTL %d, less than the %d that ttl-security allows", a.ttl, s.leastTTL())
+		// Without the TTL that it has: who sends from another address chooses it, and each would be
+		// another problem.
+		s.refused = fmt.Sprintf("packets with its address come with a TTL of less than %d, the least that ttl-security allows", s.leastTTL())
 		return DiscardTTL
 	}
 	if s.refused = s.guard.check(now, &p, a.payload); s.refused != "" {
