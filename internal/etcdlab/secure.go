@@ -9,6 +9,7 @@ import (
 	"encoding/pem"
 	"math/big"
 	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"time"
@@ -43,6 +44,17 @@ func (c *Cluster) requirePasswords() {
 	_, err = client.AuthEnable(ctx)
 	do("require passwords", err)
 	c.Username, c.Password = "director", "of-the-group"
+}
+
+// Reissue writes another CA and certificates of it into the same files. Members that start later, and
+// who reads the files again, go by them.
+func (c *Cluster) Reissue() {
+	c.t.Helper()
+	at, err := url.Parse(c.Endpoints[0])
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.certificates(at.Hostname())
 }
 
 // certificates writes a CA, and one certificate of it for all, and returns the

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"slices"
 	"strings"
@@ -18,6 +19,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
 
 	"weir.io/weir/internal/model"
@@ -89,6 +91,9 @@ func (o EtcdOptions) dial() (*clientv3.Client, error) {
 		DialOptions:         []grpc.DialOption{grpc.WithConnectParams(reconnect)},
 		Logger:              zap.NewNop(), // what goes wrong is in the errors
 	}
+	if strings.HasPrefix(o.Endpoints[0], "https:") { // the client takes its scheme for all's
+		config.DialOptions = append(config.DialOptions, grpc.WithTransportCredentials(renewed{credentials.NewTLS(secure), o}))
+	}
 	if o.Username != "" {
 		config.DialOptions = append(config.DialOptions, askForToken(config))
 	}
@@ -119,8 +124,26 @@ func (o EtcdOptions) halfPair() error {
 	return nil
 }
 
-// tls returns how connections are secured. A client certificate is read for each
-// connection: it can be renewed.
+// renewed secures each connection by what the files have then: the CA, too, can be renewed while all
+// goes on, and the client reads it once.
+type renewed struct {
+	credentials.TransportCredentials
+	options EtcdOptions
+}
+
+// ClientHandshake secures a connection.
+func (r renewed) ClientHandshake(ctx context.Context, authority string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	secure, err := r.options.tls()
+	if err != nil {
+		return nil, nil, err
+	}
+	return credentials.NewTLS(secure).ClientHandshake(ctx, authority, conn)
+}
+
+// Clone returns the same: there is nothing in it that changes.
+func (r renewed) Clone() credentials.TransportCredentials { return r }
+
+// tls returns how a connection is secured by what the files have now.
 func (o EtcdOptions) tls() (*tls.Config, error) {
 	c := &tls.Config{MinVersion: tls.VersionTLS12}
 	if o.CA != "" {
@@ -139,17 +162,11 @@ func (o EtcdOptions) tls() (*tls.Config, error) {
 	if o.Cert == "" {
 		return c, nil
 	}
-	load := func() (*tls.Certificate, error) {
-		pair, err := tls.LoadX509KeyPair(o.Cert, o.Key)
-		if err != nil {
-			return nil, fmt.Errorf("read the client certificate for etcd: %w", err)
-		}
-		return &pair, nil
+	pair, err := tls.LoadX509KeyPair(o.Cert, o.Key)
+	if err != nil {
+		return nil, fmt.Errorf("read the client certificate for etcd: %w", err)
 	}
-	if _, err := load(); err != nil {
-		return nil, err
-	}
-	c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return load() }
+	c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil }
 	return c, nil
 }
 

@@ -13,6 +13,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"weir.io/weir/internal/etcdlab"
 	"weir.io/weir/internal/model"
 )
 
@@ -311,12 +312,18 @@ func TestEtcdMembersDie(t *testing.T) {
 func TestEtcdIsAuthenticated(t *testing.T) {
 	c := newCluster(t, 1, true)
 	put(t, c.open(), "cli", service("a", 1, 1))
+	other := etcdlab.New(t, etcdlab.Options{Members: 1, Secure: true}).CA
+	var asking sync.WaitGroup
 	for name, change := range map[string]func(*EtcdOptions){
 		"no password":    func(o *EtcdOptions) { o.Username, o.Password = "", "" },
 		"wrong password": func(o *EtcdOptions) { o.Password = "x" },
 		"other prefix":   func(o *EtcdOptions) { o.Prefix = "/weir/other" },
 		"unknown CA":     func(o *EtcdOptions) { o.CA = "" },
 		"no certificate": func(o *EtcdOptions) { o.Cert, o.Key = "", "" },
+		"another CA":     func(o *EtcdOptions) { o.CA = other },
+		"another name": func(o *EtcdOptions) {
+			o.Endpoints = []string{strings.Replace(o.Endpoints[0], "127.0.0.1", "localhost", 1)}
+		},
 	} {
 		options := c.options
 		change(&options)
@@ -325,12 +332,13 @@ func TestEtcdIsAuthenticated(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer e.Close()
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
-		defer cancel()
-		if _, err := e.Read(ctx); err == nil {
-			t.Errorf("%s: the state is read", name)
-		}
+		asking.Go(func() {
+			if _, err := e.Read(t.Context()); err == nil {
+				t.Errorf("%s: the state is read", name)
+			}
+		})
 	}
+	asking.Wait()
 	for name, change := range map[string]func(*EtcdOptions){
 		"no endpoints": func(o *EtcdOptions) { o.Endpoints = nil },
 		"half a pair":  func(o *EtcdOptions) { o.Key = "" },
@@ -387,6 +395,34 @@ func contentOf(t *testing.T, file string) string {
 		t.Fatal(err)
 	}
 	return string(text)
+}
+
+// A director follows its group when all certificates are renewed, the CA too, and etcd is started
+// anew with them: also if it has read the files meanwhile when they were half written.
+func TestEtcdGetsAnotherCA(t *testing.T) {
+	c := newCluster(t, 1, true)
+	e := c.open()
+	put(t, e, "cli", service("a", 1, 1))
+	states := e.Watch(t.Context())
+	next(t, states, func(s State) bool { return s.Revision == 1 })
+	c.kill(0)
+	for _, file := range []string{c.CA, c.Cert} {
+		if err := os.WriteFile(file, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	soon, cancel := context.WithTimeout(t.Context(), firstPause)
+	defer cancel()
+	if _, err := e.Read(soon); err == nil {
+		t.Fatal("an etcd that is down is read")
+	}
+	c.Reissue()
+	c.start(0)
+	eventually(t, "a change with the new certificates", func() error {
+		_, err := e.Update(t.Context(), Replace("kube", []model.Service{service("k", 5, 1)}, count))
+		return err
+	})
+	next(t, states, func(s State) bool { return s.Revision == 2 })
 }
 
 // A director whose token etcd does not know any more, as after a restart of etcd, gets
