@@ -76,6 +76,10 @@ func TestOneDirectorAnswers(t *testing.T) {
 		d.waitFor("tell of it", func() bool {
 			return strings.Contains(d.logged(), "another host says that a VIP of this director is its own")
 		})
+		d.waitFor("list it as a problem", func() bool {
+			out, err := tryOn(t, l.director, weir, "status", "--socket", d.socket)
+			return err == nil && strings.Contains(out, fmt.Sprintf("%v: another host, %v, says that it has it", four, other.MAC))
+		})
 	})
 	t.Run("the director's address changes", func(t *testing.T) {
 		moved := net.HardwareAddr{2, 0, 0, 0, 9, 9}

@@ -70,11 +70,21 @@ func (t *turn) tell(what string, vips []netip.Addr) {
 	t.log.Info(what, "vips", text)
 }
 
-// defend announces VIPs anew that other hosts have claimed.
+// defend announces VIPs anew that other hosts have claimed, and keeps who has until nobody does.
 func (t *turn) defend(now time.Duration, claimed map[netip.Addr]mac) {
-	for vip, with := range claimed {
-		h := t.holds[vip]
-		if h == nil || h.defended != 0 && now < h.defended+defence {
+	for vip, h := range t.holds {
+		if h.rival != nil && now >= h.rival.heard+contested {
+			h.rival = nil
+		}
+		with, is := claimed[vip]
+		if !is {
+			continue
+		}
+		if h.rival == nil {
+			h.rival = &rival{with: with}
+		}
+		h.rival.heard = now
+		if h.defended != 0 && now < h.defended+defence {
 			continue
 		}
 		h.defended = now
@@ -169,6 +179,9 @@ func (t *turn) vips(group *model.NeighborGroup, where map[netip.Addr][]string) [
 		switch h := t.holds[vip]; {
 		case h != nil && !t.guard.lapsed():
 			one.State, one.Since = model.NeighborAnswers, h.since
+			if h.rival != nil {
+				one.Problem = h.rival.text()
+			}
 		case owned && !owner.Mine:
 			one.State = model.NeighborOther
 		}
@@ -178,6 +191,12 @@ func (t *turn) vips(group *model.NeighborGroup, where map[netip.Addr][]string) [
 		list = append(list, one)
 	}
 	return list
+}
+
+// text says who has claimed a VIP. Of several only the first is named: whoever forges claims chooses
+// what the next one is from, and each would be another problem.
+func (r *rival) text() string {
+	return fmt.Sprintf("another host, %v, says that it has it, and gets packets of those that believe it", r.with)
 }
 
 // whyNot returns why this director could not answer for a VIP.

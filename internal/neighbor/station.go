@@ -196,3 +196,6 @@ func (s *station) count(status *model.NeighborInterfaceStatus) {
 // defence is the least time between two announcements that are made because another host
 // claims a VIP (RFC 5227 2.4): two that insist would else go on for ever.
 const defence = 10 * time.Second
+
+// contested is how long after the last claim of another host a VIP is a problem.
+const contested = 3 * defence

@@ -46,7 +46,14 @@ type turn struct {
 type holding struct {
 	since    time.Time
 	defended time.Duration // when it was announced because of another host's claim
+	rival    *rival        // nil: no other host claims it
 	on       map[string]*announced
+}
+
+// rival is another host that claims a VIP.
+type rival struct {
+	with  mac           // the first of them
+	heard time.Duration // when one did last
 }
 
 func newTurn(s *Speaker) *turn {
