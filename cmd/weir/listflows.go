@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -20,7 +21,7 @@ const flowTick = time.Duration(1 << 30)
 var flowStates = map[model.RememberedState]string{model.FlowOpening: "opening", model.FlowOpen: "open", model.FlowClosing: "closing", model.FlowReset: "reset"}
 
 // flows lists what is remembered of flows.
-func (d *director) flows(_ context.Context, q api.FlowQuery) (api.Flows, error) {
+func (d *director) flows(ctx context.Context, q api.FlowQuery) (api.Flows, error) {
 	names := map[model.ServiceID]string{}
 	known := q.Service == ""
 	for _, s := range d.Config().Services {
@@ -51,9 +52,9 @@ func (d *director) flows(_ context.Context, q api.FlowQuery) (api.Flows, error) 
 				return false
 			}
 		}
-		return true
+		return ctx.Err() == nil
 	})
-	if err != nil {
+	if err = cmp.Or(err, ctx.Err()); err != nil {
 		return list, fmt.Errorf("read what is remembered of flows: %w", err)
 	}
 	err = d.kernel.NATFlows(func(some []model.NATFlow) bool {

@@ -130,12 +130,16 @@ func TestWatchJudges(t *testing.T) {
 		change  func(*model.ServiceStatus)
 		says    string
 	}{
-		"nothing":        {0, func(*model.ServiceStatus) {}, ""},
-		"one fails":      {0, func(s *model.ServiceStatus) { s.Backends[1].Health.State = model.HealthDown }, "web/b1 fail their probes"},
-		"one may fail":   {1, func(s *model.ServiceStatus) { s.Backends[1].Health.State = model.HealthDown }, ""},
-		"one is better":  {0, func(s *model.ServiceStatus) { s.Backends[2].Health.State = model.HealthUp }, ""},
-		"few resets":     {0, func(s *model.ServiceStatus) { s.Reset += 100 }, ""},
-		"resets":         {0, func(s *model.ServiceStatus) { s.Reset += 200 }, "3.3 connections in a second are refused or reset more than before: more than 2"},
+		"nothing":       {0, func(*model.ServiceStatus) {}, ""},
+		"one fails":     {0, func(s *model.ServiceStatus) { s.Backends[1].Health.State = model.HealthDown }, "web/b1 fail their probes"},
+		"one may fail":  {1, func(s *model.ServiceStatus) { s.Backends[1].Health.State = model.HealthDown }, ""},
+		"one is better": {0, func(s *model.ServiceStatus) { s.Backends[2].Health.State = model.HealthUp }, ""},
+		"few resets":    {0, func(s *model.ServiceStatus) { s.Reset += 100 }, ""},
+		"resets":        {0, func(s *model.ServiceStatus) { s.Reset += 200 }, "3.3 connections in a second are refused or reset more than before: more than 2"},
+		"told": {0, func(s *model.ServiceStatus) {
+			s.Reset += 200
+			s.ResetTold = []model.ResetsTold{{Director: netip.MustParseAddr("10.0.0.3"), Flows: 120}}
+		}, "more than 2; of these are counted 2.0 by director 10.0.0.3"},
 		"refused":        {0, func(s *model.ServiceStatus) { s.Backends[0].Strain = &model.BackendStrain{Refused: 1.5, Overflows: 1} }, "2.5 connections"},
 		"as many drops":  {0, func(s *model.ServiceStatus) { s.Dropped += 10 }, ""},
 		"drops":          {0, func(s *model.ServiceStatus) { s.Dropped += 20 }, "15.0 packets in a second are dropped more than before: more than 5"},

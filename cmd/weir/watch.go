@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -56,12 +58,13 @@ func (w *watch) check() error {
 // reading is how services are at a moment.
 type reading struct {
 	at      time.Time
-	failing []string // backends, with why
-	unknown []string // that are checked, and of whom nothing is known yet
-	coming  []string // services whose slots have not moved yet
-	behind  []string // directors of the group that do not follow the step yet
-	refused []string // those that do not run what is asked for, with why
-	resets  float64  // in a second
+	failing []string               // backends, with why
+	unknown []string               // that are checked, and of whom nothing is known yet
+	coming  []string               // services whose slots have not moved yet
+	behind  []string               // directors of the group that do not follow the step yet
+	refused []string               // those that do not run what is asked for, with why
+	resets  float64                // in a second
+	told    map[netip.Addr]float64 // which of these other directors count
 	dropped uint64
 }
 
@@ -119,7 +122,7 @@ func (r *reading) addDirectors(directors []model.DirectorRun, revision uint64) {
 }
 
 func (w *watch) readingOf(services []model.ServiceStatus, now time.Time) reading {
-	r := reading{at: now}
+	r := reading{at: now, told: map[netip.Addr]float64{}}
 	for i := range services {
 		s := &services[i]
 		if !w.services[s.Name] {
@@ -127,6 +130,9 @@ func (w *watch) readingOf(services []model.ServiceStatus, now time.Time) reading
 		}
 		r.dropped += s.Dropped
 		r.resets += float64(s.Reset) / resetsRemembered.Seconds()
+		for _, t := range s.ResetTold {
+			r.told[t.Director] += float64(t.Flows) / resetsRemembered.Seconds()
+		}
 		if s.Log.Coming > 0 {
 			r.coming = append(r.coming, s.Name)
 		}
@@ -186,11 +192,25 @@ func (w *watch) judge(now reading) error {
 	case len(failing) > w.failing:
 		return fmt.Errorf("%s fail their probes, which did not before: more than %d", model.Some(failing), w.failing)
 	case resets > w.resets:
-		return fmt.Errorf("%.1f connections in a second are refused or reset more than before: more than %g", resets, w.resets)
+		return fmt.Errorf("%.1f connections in a second are refused or reset more than before: more than %g%s", resets, w.resets, w.tellers(now))
 	case dropped > w.dropped:
 		return fmt.Errorf("%.1f packets in a second are dropped more than before: more than %g", dropped, w.dropped)
 	}
 	return nil
+}
+
+// tellers says which other directors count more resets than before: what they say is believed.
+func (w *watch) tellers(now reading) string {
+	var list []string
+	for _, director := range slices.SortedFunc(maps.Keys(now.told), netip.Addr.Compare) {
+		if more := now.told[director] - w.first.told[director]; more > 0 {
+			list = append(list, fmt.Sprintf("%.1f by director %s", more, director))
+		}
+	}
+	if len(list) == 0 {
+		return ""
+	}
+	return "; of these are counted " + model.Some(list)
 }
 
 // look looks at the services until it is known how they are and the time is over, or until

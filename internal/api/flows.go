@@ -57,7 +57,7 @@ func (s *Server) HandleFlows(list func(context.Context, FlowQuery) (Flows, error
 		Limit   int        `query:"limit" minimum:"1" maximum:"100000" default:"1000" doc:"how many at most"`
 	}
 	type output struct{ Body Flows }
-	handle(s, operation{method: http.MethodGet, path: "flows", id: "get-flows", summary: "The flows whose backends the director remembers", needs: model.RoleRead, large: true,
+	handle(s, operation{method: http.MethodGet, path: "flows", id: "get-flows", summary: "The flows whose backends the director remembers", needs: model.RoleRead, large: true, errors: []int{http.StatusServiceUnavailable},
 		text: "Most flows are in none, but those of full NAT: the ring says where their packets go. See docs/consistency.md for which are."},
 		func(ctx context.Context, in *input) (*output, error) {
 			flows, err := list(ctx, FlowQuery{Service: in.Service, Client: in.Client, Backend: in.Backend, Most: in.Limit})

@@ -18,11 +18,8 @@ import (
 // base is what every path of the API begins with.
 const base = "/v1/"
 
-// largeAnswers is how many large answers are made at the same time.
-const largeAnswers = 4
-
 func newServer(title string, log *slog.Logger) *Server {
-	s := &Server{mux: http.NewServeMux(), log: log, large: make(chan struct{}, largeAnswers)}
+	s := &Server{mux: http.NewServeMux(), log: log, large: newLarge()}
 	s.streams, s.endStreams = context.WithCancel(context.Background())
 	s.api = huma.NewAPI(huma.Config{
 		OpenAPI: &huma.OpenAPI{
@@ -121,12 +118,13 @@ func (s *Server) admit(op operation) func(huma.Context, func(huma.Context)) {
 			return
 		}
 		if op.large {
-			select {
-			case s.large <- struct{}{}:
-				defer func() { <-s.large }()
-			case <-ctx.Context().Done():
+			end, err := s.large.begin(ctx.Context(), callerOf(ctx.Context()).Name)
+			if err != nil {
+				ctx.SetHeader("Retry-After", seconds(turnAgain))
+				_ = huma.WriteErr(s.api, ctx, http.StatusServiceUnavailable, "", err)
 				return
 			}
+			defer end()
 		}
 		if op.body {
 			b := s.bodies.begin(callerOf(ctx.Context()).Name)

@@ -3,6 +3,7 @@ package api
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"strings"
 
@@ -65,7 +66,25 @@ func newError(status int, detail string, errs ...error) huma.StatusError {
 		}
 		p.Errors = append(p.Errors, field)
 	}
+	if len(p.Errors) > 0 && detail == libraryDetail {
+		p.Detail = inWords(p.Errors)
+	}
 	return p
+}
+
+// libraryDetail is all that the library says of a request whose fields are wrong.
+const libraryDetail = "validation failed"
+
+// inWords says what is wrong with fields, for those who read the detail alone.
+func inWords(fields []FieldProblem) string {
+	text := fields[0].Detail
+	if fields[0].Field != "" {
+		text = fields[0].Field + ": " + text
+	}
+	if more := len(fields) - 1; more > 0 {
+		text += fmt.Sprintf(" (and %d more)", more)
+	}
+	return text
 }
 
 func writeProblem(w http.ResponseWriter, p *Problem) {

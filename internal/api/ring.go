@@ -31,7 +31,7 @@ func (s *Server) HandleRing(ring func(service string) (Ring, bool)) {
 		Service string `query:"service" required:"true" doc:"the service's name"`
 	}
 	type output struct{ Body Ring }
-	handle(s, operation{method: http.MethodGet, path: "ring", id: "get-ring", summary: "Who owns the slots of a service's ring, and what has moved", needs: model.RoleRead, large: true},
+	handle(s, operation{method: http.MethodGet, path: "ring", id: "get-ring", summary: "Who owns the slots of a service's ring, and what has moved", needs: model.RoleRead, large: true, errors: []int{http.StatusServiceUnavailable}},
 		func(_ context.Context, in *input) (*output, error) {
 			r, found := ring(in.Service)
 			if !found {

@@ -30,11 +30,11 @@ type Server struct {
 	api      huma.API
 	log      *slog.Logger
 	document func() ([]byte, error)
-	reading  sync.Mutex    // one reader of every counter in the kernel is enough
-	large    chan struct{} // has one for each large answer that is made
-	bodies   bodies        // of large requests
-	sets     Sets          // nil: there are none, as in an agent
-	events   *Events       // nil: there are none
+	reading  sync.Mutex // one reader of every counter in the kernel is enough
+	large    *large     // answers that are made
+	bodies   bodies     // of large requests
+	sets     Sets       // nil: there are none, as in an agent
+	events   *Events    // nil: there are none
 
 	streams    context.Context // ends when answers that do not end by themselves have to
 	endStreams func()

@@ -2,6 +2,7 @@ package datapath
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -114,6 +115,11 @@ func testResetsAreCounted(t *testing.T, one, other *Datapath) {
 	other.HearResets(director, one.FreshResets())
 	_, heard := count(other)
 	isTrue(t, heard == before+3, "the other director's are added")
+	status, err := other.Status()
+	must(t, err)
+	isTrue(t, slices.ContainsFunc(status.Services, func(s model.ServiceStatus) bool {
+		return slices.Equal(s.ResetTold, []model.ResetsTold{{Director: director, Flows: 3}})
+	}), "it is said which director has told of them")
 	other.HearResets(director, nil)
 	_, ended := count(other)
 	isTrue(t, ended == before, "one that says nothing any more has seen nothing")

@@ -2,6 +2,7 @@ package datapath
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 
 	"weir.io/weir/internal/model"
@@ -18,12 +19,16 @@ type resets struct {
 	heard map[netip.Addr]map[serviceKey]uint32 // by director
 }
 
-// heardOf is how many other directors have seen of a service.
-func (r *resets) heardOf(key serviceKey) (flows int) {
-	for _, counts := range r.heard {
-		flows += int(counts[key])
+// heardOf is how many other directors say that they have seen of a service, in the order of the
+// directors.
+func (r *resets) heardOf(key serviceKey) (told []model.ResetsTold) {
+	for director, counts := range r.heard {
+		if n := counts[key]; n > 0 {
+			told = append(told, model.ResetsTold{Director: director, Flows: n})
+		}
 	}
-	return flows
+	slices.SortFunc(told, func(a, b model.ResetsTold) int { return a.Director.Compare(b.Director) })
+	return told
 }
 
 // FreshResets returns how many fresh flows were reset in the last minute, of services that had any.

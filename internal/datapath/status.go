@@ -51,7 +51,10 @@ func (d *Datapath) Status() (model.DatapathStatus, error) {
 		if err != nil {
 			return status, fmt.Errorf("service %s: %w", s.desired.Name, err)
 		}
-		service.Reset = reset[s.index] + d.resets.heardOf(s.key)
+		service.Reset, service.ResetTold = reset[s.index], d.resets.heardOf(s.key)
+		for _, told := range service.ResetTold {
+			service.Reset += int(told.Flows)
+		}
 		status.Services = append(status.Services, service)
 		status.RingMemory += uint64(s.ring.lines) * lineSize
 	}

@@ -125,9 +125,17 @@ type ServiceStatus struct {
 	Dropped      uint64         `json:"dropped"` // packets
 	// Reset is of TCP flows whose clients have sent a RST in the last minute: those that are
 	// remembered, and those that were fresh at other directors of the group.
-	Reset    int             `json:"reset" doc:"flows whose client has sent a RST in the last minute: those that are remembered, and what other directors of the group count of fresh ones"`
-	Loads    *ServiceLoads   `json:"loads,omitempty"` // nil: its policy goes by none that are reported
-	Backends []BackendStatus `json:"backends"`
+	Reset int `json:"reset" doc:"flows whose client has sent a RST in the last minute: those that are remembered, and what other directors of the group count of fresh ones"`
+	// ResetTold is what of these other directors of the group have told.
+	ResetTold []ResetsTold    `json:"reset-told,omitempty" doc:"which of these other directors of the group count, by director"`
+	Loads     *ServiceLoads   `json:"loads,omitempty"` // nil: its policy goes by none that are reported
+	Backends  []BackendStatus `json:"backends"`
+}
+
+// ResetsTold is how many fresh flows another director of the group says were reset in the last minute.
+type ResetsTold struct {
+	Director netip.Addr `json:"director"`
+	Flows    uint32     `json:"flows"`
 }
 
 // LogStatus is what a service's log of generations is and does.
