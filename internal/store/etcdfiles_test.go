@@ -1,0 +1,85 @@
+package store
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"weir.io/weir/internal/model"
+)
+
+// Files that are missing or are not what they should be are waited for: somebody renews them.
+func TestEtcdFilesMayComeLater(t *testing.T) {
+	c := newCluster(t, 1, true)
+	put(t, c.open(), "cli", service("a", 1, 1))
+	dir := t.TempDir()
+	password := filepath.Join(dir, "password")
+	for name, test := range map[string]struct {
+		change func(o *EtcdOptions, file string)
+		text   string // that the file gets
+		says   string
+	}{
+		"CA":          {func(o *EtcdOptions, file string) { o.CA = file }, contentOf(t, c.options.CA), "read the CA of etcd"},
+		"certificate": {func(o *EtcdOptions, file string) { o.Cert = file }, contentOf(t, c.options.Cert), "read the client certificate for etcd"},
+		"key":         {func(o *EtcdOptions, file string) { o.Key = file }, contentOf(t, c.options.Key), "read the client certificate for etcd"},
+		"password":    {func(o *EtcdOptions, file string) { o.Password, o.PasswordFile = "", file }, c.Password + "\n", "read the password for etcd"},
+	} {
+		options, file := c.options, password+"-"+name
+		test.change(&options, file)
+		e, err := OpenEtcd(options)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		defer e.Close()
+		if _, err := e.Read(t.Context()); err == nil || !strings.Contains(err.Error(), test.says) {
+			t.Errorf("without its file the error is %v, want %q", err, test.says)
+		}
+		if err := os.WriteFile(file, []byte(test.text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, name+" is used when its file is there", func() error {
+			_, err := e.Read(t.Context())
+			return err
+		})
+	}
+}
+
+func contentOf(t *testing.T, file string) string {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// A director follows its group when all certificates are renewed, the CA too, and etcd is started
+// anew with them: also if it has read the files meanwhile when they were half written.
+func TestEtcdGetsAnotherCA(t *testing.T) {
+	c := newCluster(t, 1, true)
+	e := c.open()
+	put(t, e, "cli", service("a", 1, 1))
+	states := e.Watch(t.Context())
+	next(t, states, func(s State) bool { return s.Revision == 1 })
+	c.kill(0)
+	for _, file := range []string{c.CA, c.Cert} {
+		if err := os.WriteFile(file, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	soon, cancel := context.WithTimeout(t.Context(), firstPause)
+	defer cancel()
+	if _, err := e.Read(soon); err == nil {
+		t.Fatal("an etcd that is down is read")
+	}
+	c.Reissue()
+	c.start(0)
+	eventually(t, "a change with the new certificates", func() error {
+		_, err := e.Update(t.Context(), Replace("kube", []model.Service{service("k", 5, 1)}, count))
+		return err
+	})
+	next(t, states, func(s State) bool { return s.Revision == 2 })
+}
