@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -69,7 +68,10 @@ func (d *director) statePart() upkeep.Part {
 		}
 		found := strings.Trim(amiss+", "+gone, ", ")
 		return []upkeep.Difference{{What: dir, Found: "is not as it was written: " + found, Repair: func() error {
-			return errors.Join(d.local.WriteAgain(), d.saveRanAgain())
+			if err := d.local.WriteAgain(); err != nil {
+				return err // perhaps the directory is another process's: nothing is written there
+			}
+			return d.saveRanAgain()
 		}}}, nil
 	}}
 }

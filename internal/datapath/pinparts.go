@@ -32,16 +32,30 @@ func (d *Datapath) pinDifferences() (found []upkeep.Difference, err error) {
 	} {
 		if gone := missing(directory.pins); gone > 0 {
 			found = append(found, upkeep.Difference{What: directory.what, Found: fmt.Sprintf("%d of %d pins are gone", gone, len(directory.pins)),
-				Repair: d.locked(func() error { return errors.Join(d.kernel.lockAgain(), directory.repair()) })})
+				Repair: d.inDirectory(directory.repair)})
 		}
 	}
 	for name, a := range d.attached {
 		if pin := d.kernel.linkPin(name); missing([]string{pin}) > 0 && a.holds() {
 			found = append(found, upkeep.Difference{What: filepath.Base(pin), Found: "is gone",
-				Repair: d.locked(func() error { return errors.Join(d.kernel.lockAgain(), a.link.Unpin(), a.link.Pin(pin)) })})
+				Repair: d.inDirectory(func() error { return errors.Join(a.link.Unpin(), a.link.Pin(pin)) })})
 		}
 	}
+	if len(found) == 0 && !d.kernel.locks() {
+		found = append(found, upkeep.Difference{What: d.kernel.pin, Found: "is another directory than this process has locked", Repair: d.inDirectory(func() error { return nil })})
+	}
 	return found, nil
+}
+
+// inDirectory makes a repair of what is in the directory. One that another director has taken
+// meanwhile is left to it, with all that is there: what is pinned there is what that one goes by.
+func (d *Datapath) inDirectory(repair func() error) func() error {
+	return d.locked(func() error {
+		if err := d.kernel.lockAgain(); err != nil {
+			return err
+		}
+		return repair()
+	})
 }
 
 func missing(pins []string) (count int) {
@@ -95,11 +109,7 @@ func (k *kernel) lockAgain() error {
 	if err := os.MkdirAll(k.statePin(""), 0o700); err != nil {
 		return fmt.Errorf("make pin directory: %w", err)
 	}
-	now, err := os.Stat(k.pin)
-	if err != nil {
-		return fmt.Errorf("look at pin directory: %w", err)
-	}
-	if locked, err := k.lock.Stat(); err == nil && os.SameFile(locked, now) {
+	if k.locks() {
 		return nil
 	}
 	lock, err := lockPins(k.pin)
@@ -109,6 +119,13 @@ func (k *kernel) lockAgain() error {
 	k.lock.Close() // of a directory that is gone
 	k.lock = lock
 	return nil
+}
+
+// locks reports whether the directory that is there is the one that this process has locked.
+func (k *kernel) locks() bool {
+	now, err := os.Stat(k.pin)
+	locked, other := k.lock.Stat()
+	return err == nil && other == nil && os.SameFile(locked, now)
 }
 
 func (k *kernel) pinMapsAgain() error {
