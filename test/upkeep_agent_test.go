@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/cilium/ebpf"
+
 	"weir.io/weir/internal/api"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/netlab"
@@ -90,6 +92,29 @@ func (l *agentLab) sysctl(key, value string) { on(l.t, l.host, "sysctl", "-qw", 
 
 func (l *agentLab) lo() string { return on(l.t, l.host, "ip", "addr", "show", "dev", "lo") }
 
+// onEnds does something with the first end of tunnels that the agent's program knows, if there is one.
+func (l *agentLab) onEnds(do func(ends *ebpf.Map, key []byte) error) {
+	l.t.Helper()
+	files, err := filepath.Glob(filepath.Join(l.agent.bpffs, "weir", "agent", "maps*", "tunnel_ends"))
+	if err != nil || len(files) != 1 {
+		return // it is being pinned again
+	}
+	ends, err := ebpf.LoadPinnedMap(files[0], nil)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	defer ends.Close()
+	key := make([]byte, ends.KeySize())
+	if err := ends.NextKey(nil, &key); errors.Is(err, ebpf.ErrKeyNotExist) {
+		return
+	} else if err != nil {
+		l.t.Fatal(err)
+	}
+	if err := do(ends, key); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
 // links lists the pins of links.
 func (l *agentLab) links() (names []string) {
 	files, _ := filepath.Glob(filepath.Join(l.agent.bpffs, "weir", "agent", "links", "*"))
@@ -129,6 +154,11 @@ func keptRows() []keptRow {
 				l.t.Fatal(err)
 			}
 		}, func(l *agentLab) bool { return len(l.links()) == 3 }},
+		{"tables", "map tunnel_ends", func(l *agentLab) { l.onEnds(func(ends *ebpf.Map, key []byte) error { return ends.Delete(key) }) },
+			func(l *agentLab) (there bool) {
+				l.onEnds(func(*ebpf.Map, []byte) error { there = true; return nil })
+				return there
+			}},
 		{"programs", "xdp of eth0", func(l *agentLab) {
 			for _, pin := range l.links() {
 				if err := os.Remove(pin); err != nil {

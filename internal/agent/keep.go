@@ -34,6 +34,7 @@ func (a *Agent) parts() []upkeep.Part {
 	return slices.Concat([]upkeep.Part{
 		{Name: partPins, Look: a.locked(a.lookAtPins)},
 		{Name: partConfiguration, Look: a.locked(a.lookAtConfiguration)},
+		{Name: partTables, Look: a.locked(a.lookAtTables)},
 		{Name: partInterfaces, Look: a.locked(a.lookAtInterfaces)},
 		{Name: partSysctls, Look: a.locked(a.lookAtSysctls)},
 		{Name: partVIPs, Look: a.locked(a.lookAtVIPs)},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -171,6 +172,42 @@ func (k *kept) filters(t *testing.T) (names []string) {
 	return names
 }
 
+// spoil changes what maps have: one entry of each is gone, another one, or nobody's.
+func (k *kept) spoil(t *testing.T) {
+	t.Helper()
+	m := &k.a.objects.bpfMaps
+	for index := range k.a.tables.services {
+		must(t, m.Services.Put(index, bpfHostService{Mss: 1}))
+		break
+	}
+	for key := range k.a.tables.endpoints {
+		must(t, m.Endpoints.Delete(key))
+		break
+	}
+	must(t, m.TunnelEnds.Put(address(netip.MustParseAddr("203.0.113.250")), uint32(7)))
+}
+
+// spoiled says which maps have not what they must have.
+func (k *kept) spoiled(t *testing.T) (wrong string) {
+	t.Helper()
+	m := &k.a.objects.bpfMaps
+	for index, want := range k.a.tables.services {
+		var have bpfHostService
+		if must(t, m.Services.Lookup(index, &have)); have != want {
+			wrong += "a service is another one\n"
+		}
+	}
+	for key := range k.a.tables.endpoints {
+		if m.Endpoints.Lookup(key, new(uint32)) != nil {
+			wrong += "an endpoint is gone\n"
+		}
+	}
+	if m.TunnelEnds.Lookup(address(netip.MustParseAddr("203.0.113.250")), new(uint32)) == nil {
+		wrong += "somebody else's address is an end of tunnels\n"
+	}
+	return wrong
+}
+
 // handRow is a hand on one of the parts of the host, as docs/upkeep.md lists them.
 type handRow struct {
 	name  string
@@ -235,6 +272,9 @@ func rows() []handRow {
 			wrong: func(t *testing.T, k *kept) string {
 				return unpinned(k, filepath.Join(k.a.pins.maps(k.a.version), "services"))
 			}},
+		{name: "entries removed", hand: func(t *testing.T, k *kept) { k.spoil(t) },
+			told:  []string{"tables repaired: map services", "tables repaired: map endpoints", "tables repaired: map tunnel_ends"},
+			wrong: func(t *testing.T, k *kept) string { return k.spoiled(t) }},
 		{name: "all pins removed", hand: func(t *testing.T, k *kept) { must(t, os.RemoveAll(k.a.pins.root)) },
 			told: []string{"pins repaired: ROOT"},
 			wrong: func(t *testing.T, k *kept) string {
