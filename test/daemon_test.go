@@ -22,6 +22,7 @@ type daemon struct {
 	t      *testing.T
 	host   *netlab.Host
 	binary string // of weir
+	vrf    string // its sockets are in; empty: none
 	verb   string
 	flags  []string // besides those that it always gets
 	bpffs  string
@@ -79,7 +80,11 @@ func (d *daemon) start() {
 	}
 	defer log.Close()
 	flags := append([]string{d.verb, "-c", d.config, "--bpffs", d.bpffs, "--socket", d.socket}, d.flags...)
-	d.cmd = d.host.Command(context.Background(), d.binary, flags...)
+	if d.vrf != "" {
+		d.cmd = d.host.Command(context.Background(), "ip", append([]string{"vrf", "exec", d.vrf, d.binary}, flags...)...)
+	} else {
+		d.cmd = d.host.Command(context.Background(), d.binary, flags...)
+	}
 	d.cmd.Stdout, d.cmd.Stderr = log, log
 	d.cmd.SysProcAttr.Credential, d.cmd.SysProcAttr.AmbientCaps = d.user, d.gives
 	if err := d.cmd.Start(); err != nil {

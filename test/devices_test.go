@@ -17,6 +17,7 @@ type device struct {
 	kind    string // as iproute2 names it, and the kernel's module
 	uplink  string // in director.interfaces
 	segment string // of the services; empty: none
+	vrf     string // that the uplink is in: what the director itself sends needs "ip vrf exec"
 	make    func(l *lab)
 	lost    string // why frames for a backend's own MAC address cannot leave; empty: they can
 }
@@ -27,7 +28,7 @@ var devices = map[string]device{
 	"bond, 802.3ad":       {kind: "bond", uplink: "bond0", make: func(l *lab) { l.bond("802.3ad") }},
 	"VLAN, 802.1Q":        {kind: "vlan", uplink: "eth0", segment: "vlan:100", make: func(l *lab) { l.trunk("802.1Q") }},
 	"VLAN, 802.1ad":       {kind: "vlan", uplink: "eth0", segment: "vlan:100", make: func(l *lab) { l.trunk("802.1ad") }, lost: "XDP cannot send into tenant (vlan)"},
-	"VRF":                 {kind: "vrf", uplink: "eth0", make: (*lab).vrf},
+	"VRF":                 {kind: "vrf", uplink: "eth0", vrf: "tenant", make: (*lab).vrf},
 	"bridge":              {kind: "bridge", uplink: "eth0", make: (*lab).bridge, lost: "XDP cannot send into br0 (bridge)"},
 }
 
@@ -42,7 +43,7 @@ func TestDevices(t *testing.T) {
 			needDevice(t, d.kind)
 			if d.segment == "" { // whose connections are not handed over
 				t.Run("redirect", func(t *testing.T) {
-					l := newNarrowLab(t, size{backends: 2, uplink: d.make, uplinkName: d.uplink}, redirectService{number: 1, port: 80, fallback: "gue", backends: everyBackend(2)})
+					l := newNarrowLab(t, size{backends: 2, uplink: d.make, uplinkName: d.uplink, vrf: d.vrf}, redirectService{number: 1, port: 80, fallback: "gue", backends: everyBackend(2)})
 					for _, b := range l.backends {
 						startNginx(t, b)
 					}

@@ -49,6 +49,7 @@ type size struct {
 
 	uplink     func(*lab) // connects the director to the switch; nil: by a plain interface
 	uplinkName string     // in director.interfaces; empty: eth0
+	vrf        string     // in which the director's own sockets are; empty: none
 }
 
 // lanAddress is an address in the servers' network. (bench/traffic's backends have

@@ -103,7 +103,10 @@ func newNarrowLab(t *testing.T, s size, services ...redirectService) *redirectLa
 	for _, h := range append([]*netlab.Host{l.client, l.neighbour}, l.backends...) {
 		l.agents[h.Name] = startDaemon(t, h, "agent", configText("", "eth0", texts...))
 	}
-	l.daemon = startDaemon(t, l.director, "run", configText(cmp.Or(s.uplinkName, "eth0"), "", texts...))
+	l.daemon = newDaemon(t, l.director, "run", configText(cmp.Or(s.uplinkName, "eth0"), "", texts...))
+	l.daemon.vrf = s.vrf
+	l.daemon.start()
+	l.daemon.ready()
 	l.waitRedirects("")
 	return l
 }
