@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"time"
 
 	"weir.io/weir/internal/model"
 )
@@ -21,6 +22,7 @@ type access struct {
 	clientCA    *x509.CertPool               // nil: no client has a certificate
 	tokens      map[[sha256.Size]byte]Caller // by their digests
 	names       map[string]Caller            // by a name in their certificates
+	clientCAs   []byte                       // the certificates of clientCA, in PEM
 }
 
 // leastToken is how long a token is at least: shorter ones can be guessed.
@@ -45,6 +47,7 @@ func readAccess(c *model.API) (*access, error) {
 		if err != nil {
 			return nil, fmt.Errorf("api.client-ca: %w", err)
 		}
+		a.clientCAs = pem
 		if a.clientCA = x509.NewCertPool(); !a.clientCA.AppendCertsFromPEM(pem) {
 			return nil, fmt.Errorf("api.client-ca: %s has no certificate in PEM", c.ClientCA)
 		}
@@ -55,6 +58,22 @@ func readAccess(c *model.API) (*access, error) {
 		}
 	}
 	return a, nil
+}
+
+// outdated says which certificates nobody believes any more, or yet: the API goes on with them, and
+// clients refuse it, or are refused.
+func (a *access) outdated(c *model.API, now time.Time) error {
+	if a == nil || a.certificate == nil {
+		return nil
+	}
+	var all []error
+	if err := model.Outdated(a.certificate.Leaf, now); err != nil {
+		all = append(all, fmt.Errorf("api.cert: %s: %w: clients refuse it", c.Cert, err))
+	}
+	if err := model.OutdatedCA(a.clientCAs, now); err != nil {
+		all = append(all, fmt.Errorf("api.client-ca: %s: %w: clients with certificates are refused", c.ClientCA, err))
+	}
+	return errors.Join(all...)
 }
 
 func (a *access) add(c *model.APIClient) error {

@@ -75,11 +75,11 @@ func (r *Remote) Set(c model.API) error {
 	return r.apply()
 }
 
-// Problem returns what is wrong with the last configuration, or nil.
+// Problem returns what is wrong with the last configuration or the certificates, or nil.
 func (r *Remote) Problem() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.problem
+	return errors.Join(r.problem, r.access.Load().outdated(&r.config, time.Now()))
 }
 
 // Close ends all connections.

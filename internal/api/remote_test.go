@@ -33,16 +33,18 @@ type authority struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
 	last int64
+
+	lasts time.Duration // what it signs from now on
 }
 
 func newAuthority(t *testing.T) *authority {
 	t.Helper()
-	a := &authority{dir: t.TempDir()}
+	a := &authority{dir: t.TempDir(), lasts: time.Hour}
 	a.cert, a.key = a.issue(t, "ca", "ca")
 	return a
 }
 
-// issue writes NAME.pem and NAME.key, of a certificate that lasts an hour.
+// issue writes NAME.pem and NAME.key.
 func (a *authority) issue(t *testing.T, file, name string) (*x509.Certificate, *ecdsa.PrivateKey) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -51,7 +53,7 @@ func (a *authority) issue(t *testing.T, file, name string) (*x509.Certificate, *
 	}
 	a.last++
 	template := &x509.Certificate{SerialNumber: big.NewInt(a.last), Subject: pkix.Name{CommonName: name},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(a.lasts), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}}
 	parent, signer := a.cert, a.key
 	if parent == nil {
@@ -239,6 +241,26 @@ func TestRoles(t *testing.T) {
 		if got := r.asks(t, test.who, test.method, test.path); got.StatusCode != test.want {
 			t.Errorf("%s: %s %s gives %s, want %d", test.who, test.method, test.path, got.Status, test.want)
 		}
+	}
+}
+
+// A certificate that has ended is what clients see, and so does who asks what is wrong.
+func TestCertificateEnds(t *testing.T) {
+	r := startRemote(t)
+	if err := r.remote.Problem(); err != nil {
+		t.Errorf("with good certificates the problem is %v", err)
+	}
+	r.lasts = -time.Minute
+	r.issue(t, "director", "director")
+	r.set(t)
+	if err := r.remote.Problem(); err == nil || !strings.Contains(err.Error(), "director.pem: the certificate has ended on") {
+		t.Errorf("with one that has ended the problem is %v", err)
+	}
+	r.lasts = time.Hour
+	r.issue(t, "director", "director")
+	r.set(t)
+	if err := r.remote.Problem(); err != nil {
+		t.Errorf("with one that is renewed the problem is %v", err)
 	}
 }
 

@@ -68,7 +68,7 @@ func New(t *testing.T, o Options) *Cluster {
 	var more []string
 	if o.Secure {
 		scheme = "https"
-		more = c.certificates(o.Address)
+		more = c.certificates(o.Address, time.Hour)
 	}
 	var ports []int
 	c.do("find free ports", func() (err error) {

@@ -47,22 +47,22 @@ func (c *Cluster) requirePasswords() {
 }
 
 // Reissue writes another CA and certificates of it into the same files. Members that start later, and
-// who reads the files again, go by them.
-func (c *Cluster) Reissue() {
+// who reads the files again, go by them. They last for so long from now on.
+func (c *Cluster) Reissue(lasts time.Duration) {
 	c.t.Helper()
 	at, err := url.Parse(c.Endpoints[0])
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	c.certificates(at.Hostname())
+	c.certificates(at.Hostname(), lasts)
 }
 
 // certificates writes a CA, and one certificate of it for all, and returns the
 // members' options.
-func (c *Cluster) certificates(address string) []string {
+func (c *Cluster) certificates(address string, lasts time.Duration) []string {
 	c.t.Helper()
 	ca := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "CA"}, IsCA: true,
-		BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign, NotAfter: time.Now().Add(time.Hour)}
+		BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign, NotAfter: time.Now().Add(lasts)}
 	leaf := &x509.Certificate{SerialNumber: big.NewInt(2), IPAddresses: []net.IP{net.ParseIP(address)}, NotAfter: ca.NotAfter,
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}}
 	caKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

@@ -45,6 +45,8 @@ const (
 	partFlows   = "flows"   // by what the directors know each other that tell of flows
 	partViews   = "views"   // what probes find
 	partReports = "reports" // of connections, by agents
+
+	partCertificates = "etcd's certificates"
 )
 
 // warn lists what is wrong with a part; nil: nothing is.
@@ -168,6 +170,23 @@ func (o EtcdOptions) tls() (*tls.Config, error) {
 	}
 	c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil }
 	return c, nil
+}
+
+// outdated says which certificate is not believed any more, or yet. A connection that there is goes on
+// all the same: only the next one fails.
+func (o EtcdOptions) outdated(now time.Time) error {
+	var all []error
+	if text, err := os.ReadFile(o.CA); err == nil {
+		if err := model.OutdatedCA(text, now); err != nil {
+			all = append(all, fmt.Errorf("%s: %w", o.CA, err))
+		}
+	}
+	if pair, err := tls.LoadX509KeyPair(o.Cert, o.Key); err == nil {
+		if err := model.Outdated(pair.Leaf, now); err != nil {
+			all = append(all, fmt.Errorf("%s: %w", o.Cert, err))
+		}
+	}
+	return errors.Join(all...)
 }
 
 // connect returns the client, which it makes when it is first needed: etcd need not be

@@ -2,11 +2,14 @@ package store
 
 import (
 	"context"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"weir.io/weir/internal/etcdlab"
 	"weir.io/weir/internal/model"
 )
 
@@ -75,11 +78,48 @@ func TestEtcdGetsAnotherCA(t *testing.T) {
 	if _, err := e.Read(soon); err == nil {
 		t.Fatal("an etcd that is down is read")
 	}
-	c.Reissue()
+	c.Reissue(time.Hour)
 	c.start(0)
 	eventually(t, "a change with the new certificates", func() error {
 		_, err := e.Update(t.Context(), Replace("kube", []model.Service{service("k", 5, 1)}, count))
 		return err
 	})
 	next(t, states, func(s State) bool { return s.Revision == 2 })
+}
+
+// A certificate that has ended is a problem while the connection that was made with it goes on: the
+// next one would fail. It is none any more when it is renewed.
+func TestEtcdCertificateEnds(t *testing.T) {
+	// Without a password, for which each watch would make a connection.
+	c := &cluster{Cluster: etcdlab.New(t, etcdlab.Options{Members: 1, Secure: true}), t: t}
+	problems := make(chan error, 64)
+	c.options = EtcdOptions{Endpoints: c.Endpoints, Prefix: c.Prefix, CA: c.CA, Cert: c.Cert, Key: c.Key, Log: slog.New(slog.DiscardHandler),
+		Warn: func(_ model.ProblemKind, part string, err error) {
+			if part == partCertificates {
+				problems <- err
+			}
+		}}
+	e := c.open()
+	states := e.Watch(t.Context())
+	next(t, states, func(State) bool { return true })
+	heard := func(want string) {
+		t.Helper()
+		for {
+			select {
+			case err := <-problems:
+				if (err == nil) == (want == "") && (err == nil || strings.Count(err.Error(), want) == 2) {
+					return
+				}
+			case <-time.After(patience):
+				t.Fatalf("never heard of the CA and the certificate: %q", want)
+			}
+		}
+	}
+	heard("")
+	c.Reissue(-time.Minute)
+	put(t, e, "cli", service("a", 1, 1))
+	heard("the certificate has ended on")
+	c.Reissue(time.Hour)
+	put(t, e, "cli", service("a", 1, 2))
+	heard("")
 }

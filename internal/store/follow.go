@@ -50,6 +50,7 @@ func (e *Etcd) follow(ctx context.Context, states chan State) {
 			e.options.Log.Info("etcd is back", "revision", s.Revision)
 			e.options.warn(model.ProblemGroup, partEtcd, "", nil)
 		}
+		e.options.warn(model.ProblemGroup, partCertificates, "the next connection to etcd fails", e.options.outdated(time.Now()))
 		away, pause = false, firstPause
 		if s.switched != last {
 			e.mu.Lock()
