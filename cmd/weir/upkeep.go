@@ -6,6 +6,9 @@ import (
 	"weir.io/weir/internal/upkeep"
 )
 
+// partPrograms is the part of an agent's host that are its programs.
+const partPrograms = "programs"
+
 // tellUpkeep returns what tells those who listen to a process that a part of the host was
 // repaired. What could not be is a problem, and told as one.
 func tellUpkeep(events *api.Events) func(upkeep.Event) {
@@ -25,6 +28,9 @@ func upkeepProblems(parts []model.Upkeep) (host, interfaces []model.Problem) {
 			found := model.Problem{Part: u.Part, Text: upkeep.Text(u.Part, &p)}
 			if p.State == model.UpkeepContested {
 				found.Fix = "end what changes it, or the need for it in the configuration"
+			}
+			if u.Part == partPrograms && p.State == model.UpkeepWaiting { // perhaps it lets everything go on
+				found.Severity, found.Fix = model.SeverityWarning, "see that the other program lets tunnels go on (TCX_NEXT), or attach it behind the agent's"
 			}
 			switch u.Part {
 			case upkeep.Configuration:

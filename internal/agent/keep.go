@@ -223,8 +223,18 @@ func (a *Agent) lookAtPrograms() (found []upkeep.Difference, err error) {
 			if err != nil {
 				return nil, err
 			}
-			if wrong == "" || isGone(at.uplink) {
+			if isGone(at.uplink) {
 				continue // one that has gone is followed as such
+			}
+			if wrong == "" {
+				behind, err := a.behind(at, w)
+				if err != nil {
+					return nil, err
+				}
+				if behind != nil {
+					found = append(found, *behind)
+				}
+				continue
 			}
 			found = append(found, upkeep.Difference{What: w.hook + " of " + at.name, Found: wrong, By: a.by(detached(at.index)),
 				Repair: func() error { return a.attachAgain(i, at.uplink) }})

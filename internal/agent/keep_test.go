@@ -318,6 +318,47 @@ func unpinned(k *kept, paths ...string) (wrong string) {
 	return wrong
 }
 
+// A program of somebody else's before the agent's is said, and left where it is; one behind it is not
+// said. Where it lets packets go on, the agent does its work.
+func TestProgramBeforeTheAgents(t *testing.T) {
+	if !hasTCX() {
+		t.Skip("this kernel is older than 6.6 and has no tcx")
+	}
+	k := newKept(t, false, testConfig())
+	if told := k.look(t); len(told) > 0 {
+		t.Fatalf("without any other program it tells %q", told)
+	}
+	attach := func(anchor link.Anchor) link.Link {
+		t.Helper()
+		other, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: "somebody", Type: ebpf.SchedCLS, License: "GPL",
+			Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, -1), asm.Return()}})
+		must(t, err)
+		t.Cleanup(func() { _ = other.Close() })
+		var l link.Link
+		do(t, k.host, "attach another program", func() (err error) {
+			l, err = link.AttachTCX(link.TCXOptions{Interface: k.link.B.Index, Program: other, Attach: ebpf.AttachTCXIngress, Anchor: anchor})
+			return err
+		})
+		t.Cleanup(func() { _ = l.Close() })
+		return l
+	}
+	attach(link.Tail())
+	if told := k.look(t); len(told) > 0 {
+		t.Errorf("of a program behind its own it tells %q", told)
+	}
+	before := attach(link.Head())
+	if told := k.look(t); !slices.Equal(told, []string{"programs waiting: " + hookIngress + " of eth0"}) {
+		t.Errorf("of a program before its own it tells %q", told)
+	}
+	if problems := k.problems(); len(problems) != 1 || !strings.Contains(problems[0].Found, "somebody") {
+		t.Errorf("status shows %+v", problems)
+	}
+	must(t, before.Close())
+	if told := k.look(t); !slices.Equal(told, []string{"programs holds: " + hookIngress + " of eth0"}) {
+		t.Errorf("when the other program is gone it tells %q", told)
+	}
+}
+
 // TestHands puts a hand on each part of an agent's host: just after the start, twice in a row,
 // and until the agent leaves it to the other owner. Another configuration takes it up again.
 func TestHands(t *testing.T) {
