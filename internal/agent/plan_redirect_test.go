@@ -109,7 +109,7 @@ func TestFallbackCausesAreEvents(t *testing.T) {
 	}
 	// Neither is why: an attempt that goes on, or a connection that somebody has, or nobody's.
 	others := []string{"asked", "asks_already", "taken", "not_asked_for", "foreign", "full", "error", "clash", "early", "received", "echoed", "outside"}
-	if len(causes) != 13 || len(causes)+len(others) != len(names) {
+	if len(causes) != 14 || len(causes)+len(others) != len(names) {
 		t.Errorf("of the events %v, %v are why connections fall back, and %v are not", names, causes, others)
 	}
 	for _, name := range others {
