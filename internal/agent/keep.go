@@ -249,7 +249,14 @@ func detached(index int) func(upkeep.Change) bool {
 	}
 }
 
+// attachAgain attaches to an uplink whose programs are others, and pins them: not in a directory that
+// another agent has taken meanwhile, which would take them for its own.
 func (a *Agent) attachAgain(i int, u uplink) error {
+	if !a.pins.inPlace() {
+		if err := a.pins.again(); err != nil {
+			return err
+		}
+	}
 	at, err := a.attacher().attach(u)
 	if err == nil && i < len(a.attachments) && a.attachments[i].index == u.index {
 		a.attachments[i] = at

@@ -318,6 +318,38 @@ func unpinned(k *kept, paths ...string) (wrong string) {
 	return wrong
 }
 
+// Where somebody removes the pins and starts a second agent, the first one leaves to it what that one
+// has pinned, and says so: else the second would take the first one's links for its own.
+func TestTwoAgentsDoNotFight(t *testing.T) {
+	k := newKept(t, false, testConfig())
+	must(t, os.RemoveAll(k.a.pins.root))
+	var second *Agent
+	do(t, k.host, "start a second agent", func() (err error) {
+		if second, err = Open(Options{Pin: k.host.BPFFS(), UDPFlows: testFlows, Log: slog.New(slog.DiscardHandler)}); err != nil {
+			return err
+		}
+		return second.Set(testConfig())
+	})
+	t.Cleanup(func() { _ = second.Close() })
+	if wrong := k.attached(t, hookXDP, "host_xdp"); wrong == "" {
+		t.Fatal("the second agent has XDP, too: then this test shows nothing")
+	}
+	for range 3 {
+		for _, told := range k.look(t) {
+			if strings.Contains(told, string(model.UpkeepRepaired)) {
+				t.Errorf("in the second one's directory it tells %q", told)
+			}
+		}
+		k.now = k.now.Add(time.Second)
+	}
+	if problems := k.problems(); len(problems) == 0 || !strings.Contains(problems[0].Error, ErrRunning.Error()) {
+		t.Errorf("status shows %+v", problems)
+	}
+	if wrong := k.attached(t, hookXDP, "host_xdp"); wrong == "" {
+		t.Error("the first one's link is pinned in the second one's directory")
+	}
+}
+
 // A program of somebody else's before the agent's is said, and left where it is; one behind it is not
 // said. Where it lets packets go on, the agent does its work.
 func TestProgramBeforeTheAgents(t *testing.T) {

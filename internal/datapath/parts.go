@@ -138,7 +138,7 @@ func (d *Datapath) xdpDifferences(by By) (found []upkeep.Difference, err error) 
 		switch {
 		case a == nil || a.index != link.Attrs().Index || !a.holds():
 			difference.Found = "has not the director's program"
-			difference.Repair = d.locked(func() error { return d.attachAgain(name) })
+			difference.Repair = d.inDirectory(func() error { return d.attachAgain(name) })
 		case a.program() != want:
 			difference.Found = fmt.Sprintf("has program %d instead of the director's", a.program())
 			difference.Repair = d.locked(func() error { return a.link.Update(d.attaching()) })
@@ -178,7 +178,7 @@ func (d *Datapath) tcDifferences(by By) (found []upkeep.Difference, err error) {
 	for _, link := range d.findInterfaces(d.table.Interfaces) {
 		if link != nil && !undoHook.isOn(d.kernel.pin, link.Attrs().Name, link) {
 			found = append(found, upkeep.Difference{What: link.Attrs().Name + " egress", Found: "has not the program that translates replies",
-				By: by.ofLink(link.Attrs().Index), Repair: d.locked(func() error { return d.attachUndoTo(link) })})
+				By: by.ofLink(link.Attrs().Index), Repair: d.inDirectory(func() error { return d.attachUndoTo(link) })})
 		}
 	}
 	for name, index := range d.takesReplies {
@@ -187,7 +187,7 @@ func (d *Datapath) tcDifferences(by By) (found []upkeep.Difference, err error) {
 			continue
 		}
 		found = append(found, upkeep.Difference{What: name + " ingress", Found: "has not the program that takes replies",
-			By: by.ofLink(index), Repair: d.locked(func() error { return d.takeReplies(name, true) })})
+			By: by.ofLink(index), Repair: d.inDirectory(func() error { return d.takeReplies(name, true) })})
 	}
 	return found, nil
 }
