@@ -22,6 +22,11 @@ const (
 	advertiseSoon = time.Second      // between advertisements while there is no session
 	advertise     = 10 * time.Second // between two while there is one
 	advertiseGap  = 500 * time.Millisecond
+
+	// routerStays is how long another router's advertisement changes nothing after one was found: so
+	// long it has to answer. Hosts that advertise themselves in turns would else be a line of the
+	// log, a connection and a session of BFD with each packet.
+	routerStays = 5 * time.Second
 )
 
 var (
@@ -39,6 +44,7 @@ var errFound = errors.New("a router has advertised itself on the interface")
 type discovery struct {
 	end     context.CancelFunc
 	address netip.Addr // the router's, the interface its zone; zero: there is none yet
+	found   time.Time  // when that was
 	problem error      // why it cannot be looked for
 }
 
@@ -183,6 +189,9 @@ func (s *Speaker) note(d *discovery, name string, router netip.Addr, problem err
 	if !router.IsValid() {
 		router = d.address
 	}
+	if router != d.address && time.Since(d.found) < routerStays {
+		router = d.address
+	}
 	same := router == d.address && fmt.Sprint(problem) == fmt.Sprint(d.problem)
 	if s.closed || s.discoveries[name] != d || one == nil || same || router != d.address && one.isEstablished() {
 		s.mu.Unlock()
@@ -190,6 +199,7 @@ func (s *Speaker) note(d *discovery, name string, router netip.Addr, problem err
 	}
 	if router != d.address {
 		one.log.Info("BGP router found on an interface", "router", router)
+		d.found = time.Now()
 	}
 	d.address, d.problem = router, problem
 	for i := range s.config.Neighbors {
