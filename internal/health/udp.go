@@ -2,8 +2,10 @@ package health
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"net"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -29,21 +31,40 @@ func newUDP(how *model.HealthCheck) (probe, error) {
 		if _, err := conn.Write([]byte(u.Send)); err != nil {
 			return err
 		}
-		buffer := make([]byte, 2048)
-		if u.Expect != "" {
-			buffer = make([]byte, largest)
+		if u.Expect == "" {
+			_, err := conn.Read(make([]byte, 2048))
+			if err != nil && explain(err, sending, a.timeout).Reason == Timeout {
+				return nil
+			}
+			return err
 		}
+		return awaitText(conn, []byte(u.Expect))
+	}, nil
+}
+
+// otherAnswer is for how long the right answer may come after another one.
+const otherAnswer = 100 * time.Millisecond
+
+// awaitText reads until an answer has a text in it. One that has not is no end yet: anybody may send
+// one that looks as if it were the backend's, and comes before.
+func awaitText(conn net.Conn, text []byte) error {
+	buffer := make([]byte, largest)
+	var other error
+	for {
 		n, err := conn.Read(buffer)
 		switch {
-		case err != nil && u.Expect == "" && explain(err, sending, a.timeout).Reason == Timeout:
-			return nil
 		case err != nil:
-			return err
-		case !bytes.Contains(buffer[:n], []byte(u.Expect)):
-			return failure(Body, "the answer, %d bytes, does not contain %q", n, u.Expect.String())
+			return cmp.Or(other, err)
+		case bytes.Contains(buffer[:n], text):
+			return nil
 		}
-		return nil
-	}, nil
+		if other == nil {
+			if err := conn.SetReadDeadline(time.Now().Add(otherAnswer)); err != nil {
+				return err
+			}
+		}
+		other = failure(Body, "the answer, %d bytes, does not contain %q", n, text)
+	}
 }
 
 // datagrams connects a UDP socket that ends with the context and reports every ICMP error.
