@@ -88,7 +88,11 @@ static long snat_scan_place(__u32 i, struct snat_scan *scan)
 	return 0;
 }
 
-/* The same where the service has its share of the bucket: only what is its own gives way. */
+/*
+ * The same where the service has its share of the bucket: only what is its own gives way. The flow
+ * itself is the best place, whether it goes on or not: if another CPU has just put it there,
+ * snat_take does not take it, and find_snat finds it.
+ */
 static long snat_scan_own(__u32 i, struct snat_scan *scan)
 {
 	__u32 position = i % SNAT_BUCKET, age;

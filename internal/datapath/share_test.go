@@ -29,6 +29,39 @@ func testSNATShare(t *testing.T) {
 	}
 }
 
+// testSNATShares: a share is a service's. Two services, which may be one owner's, have all places
+// of a bucket between them; then a third one has none there, and what it has had goes on.
+func testSNATShares(t *testing.T) {
+	const share = 12
+	w := &testWorld{}
+	var services []scenario
+	for len(services) < 3 {
+		for _, s := range w.scenarios(isFullNAT) {
+			if s.vip.Is4() && s.protocol == model.TCP {
+				services = append(services, s)
+			}
+		}
+	}
+	first, second, third := services[0], services[1], services[2]
+	w.settings.SnatShare = share
+	d := loadTestDirector(t, w)
+	d.putSNAT(t, snatSources[:1], model.PortRange{First: 10000, Last: 10015})
+	third.establish(t, d, clientPort)
+	for i := range uint16(share) {
+		first.establish(t, d, clientPort+i)
+	}
+	for i := range uint16(snatBucketSize - share - 1) {
+		second.establish(t, d, clientPort+i)
+	}
+	for _, s := range []scenario{first, second, third} {
+		more := row{name: "one more", in: build(ip(s.client, s.vip), s.segment4(clientPort+share, servicePort, packet.SYN))}
+		d.check(t, []row{more.dropped(directorReasonDROP_SNAT_FULL, s.testService)})
+	}
+	if third.says(t, d, clientPort, packet.ACK) != xdpTX {
+		t.Error("a connection of before does not go on beside services that have all other places")
+	}
+}
+
 func testFlowShare(t *testing.T) {
 	const share = 6
 	w, s := flowWorld(model.TCP, true)

@@ -404,6 +404,7 @@ var allSNAT = []struct {
 	{"reused port leaves draining backend", testSNATReusedPortLeavesDrainingBackend},
 	{"eviction", testSNATEviction},
 	{"share", testSNATShare},
+	{"shares of two services", testSNATShares},
 	{"flood", testSNATFlood},
 	{"concurrent", testSNATConcurrent},
 	{"fill", testSNATFill},
