@@ -2,6 +2,7 @@ package kube
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -68,12 +69,17 @@ func clientIn(at netip.Addr) netip.Addr {
 // and returns whom pods have seen.
 func transfers(t *testing.T, s *site.Site, pods []*site.Pod, at netip.Addr) map[netip.Addr]int {
 	t.Helper()
+	// When one more director comes, the router may send it the packets of a connection of full NAT.
+	waitFor(t, "the router to send to all directors", func() bool {
+		hops, err := s.NextHops(at)
+		return err == nil && len(hops) == len(s.Edges)
+	})
 	all := map[netip.Addr]int{}
 	for what, ask := range map[string]func(context.Context, netip.Addr) site.Answer{"answers": s.AskLarge, "requests": s.SendLarge} {
 		for who, n := range answered(t, pods, func(ctx context.Context) site.Answer {
 			a := ask(ctx, at)
 			if a.Err != nil {
-				t.Errorf("of large %s at %s one failed after %v: %v", what, at, a.Took, a.Err)
+				t.Errorf("of large %s at %s one failed after %v: %v\n%s", what, at, a.Took, a.Err, reasonsOf(t, s))
 			}
 			return a
 		}) {
@@ -81,6 +87,20 @@ func transfers(t *testing.T, s *site.Site, pods []*site.Pod, at netip.Addr) map[
 		}
 	}
 	return all
+}
+
+// reasonsOf are the directors' counters.
+func reasonsOf(t *testing.T, s *site.Site) string {
+	t.Helper()
+	var text strings.Builder
+	for _, e := range s.Edges {
+		status, err := api.NewClient(e.Socket()).Status(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(&text, "%s: %v\n", e.Name, status.Reasons)
+	}
+	return text.String()
 }
 
 // overlaid is how many packets a node has sent through the VXLAN.
