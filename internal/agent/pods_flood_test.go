@@ -22,7 +22,7 @@ func TestPodsOutliveAFlood(t *testing.T) {
 	if err := unix.SchedSetaffinity(0, &one); err != nil {
 		t.Fatalf("stay on one CPU: %v", err)
 	}
-	p := podLabs(t)["vip 4 true, over 4 true"]
+	p := newPodLab(t, true, true)
 	var open []podTalk
 	for port := range uint16(64) {
 		c := p.talk(3000 + port)

@@ -21,28 +21,38 @@ type podLab struct {
 	dnsFirst, dnsSecond, dnsFar netip.AddrPort
 }
 
-// podLabs are all combinations. A host has one pod by its address of IPv4 and one by that of
-// IPv6, and both are its own, whichever the packet came to.
+// podLabs are all combinations of the families of VIPs and hosts. An emulated kernel takes two
+// minutes to verify the programs of each, so in a short run there are those with one family each.
 func podLabs(t *testing.T) map[string]*podLab {
-	at := netip.MustParseAddrPort
+	t.Helper()
 	all := map[string]*podLab{}
 	for _, over4 := range []bool{true, false} {
 		for _, vip4 := range []bool{true, false} {
-			p := &podLab{testHost: newTestHost(t), vip: podVIP6, otherVIP: otherPodVIP6, client: client6, host: host6, peer: peer6, director: director6,
-				first: at("[fd00:1::5]:8080"), second: at("[fd00:1::6]:9090"), elsewhere: at("[fd00:2::9]:8080"),
-				dnsFirst: at("[fd00:1::5]:5353"), dnsSecond: at("[fd00:1::6]:53"), dnsFar: at("[fd00:2::9]:53")}
-			if vip4 {
-				p.vip, p.otherVIP, p.client = podVIP4, otherPodVIP4, client4
-				p.first, p.second, p.elsewhere = at("10.244.1.5:8080"), at("10.244.1.6:9090"), at("10.244.2.9:8080")
-				p.dnsFirst, p.dnsSecond, p.dnsFar = at("10.244.1.5:5353"), at("10.244.1.6:53"), at("10.244.2.9:53")
+			if vip4 == over4 || !testing.Short() {
+				all[fmt.Sprintf("vip 4 %v, over 4 %v", vip4, over4)] = newPodLab(t, vip4, over4)
 			}
-			if over4 {
-				p.host, p.peer, p.director = host4, peer4, director4
-			}
-			all[fmt.Sprintf("vip 4 %v, over 4 %v", vip4, over4)] = p
 		}
 	}
 	return all
+}
+
+// newPodLab is a host that has one pod by its address of IPv4 and one by that of IPv6: both are its
+// own, whichever the packet came to.
+func newPodLab(t *testing.T, vip4, over4 bool) *podLab {
+	t.Helper()
+	at := netip.MustParseAddrPort
+	p := &podLab{testHost: newTestHost(t), vip: podVIP6, otherVIP: otherPodVIP6, client: client6, host: host6, peer: peer6, director: director6,
+		first: at("[fd00:1::5]:8080"), second: at("[fd00:1::6]:9090"), elsewhere: at("[fd00:2::9]:8080"),
+		dnsFirst: at("[fd00:1::5]:5353"), dnsSecond: at("[fd00:1::6]:53"), dnsFar: at("[fd00:2::9]:53")}
+	if vip4 {
+		p.vip, p.otherVIP, p.client = podVIP4, otherPodVIP4, client4
+		p.first, p.second, p.elsewhere = at("10.244.1.5:8080"), at("10.244.1.6:9090"), at("10.244.2.9:8080")
+		p.dnsFirst, p.dnsSecond, p.dnsFar = at("10.244.1.5:5353"), at("10.244.1.6:53"), at("10.244.2.9:53")
+	}
+	if over4 {
+		p.host, p.peer, p.director = host4, peer4, director4
+	}
+	return p
 }
 
 // candidate is an entry of a row of pods.

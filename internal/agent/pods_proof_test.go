@@ -132,7 +132,7 @@ func TestPodsAnswer(t *testing.T) {
 // the window alone.
 func TestPodsEnds(t *testing.T) {
 	const far = 101 + 1<<24
-	p := podLabs(t)["vip 4 true, over 4 true"]
+	p := newPodLab(t, true, true)
 	for i, row := range []struct {
 		name  string
 		open  bool
@@ -204,7 +204,7 @@ func TestPodDatagramsOutliveAFlood(t *testing.T) {
 	if err := unix.SchedSetaffinity(0, &one); err != nil {
 		t.Fatalf("stay on one CPU: %v", err)
 	}
-	p := podLabs(t)["vip 4 true, over 4 true"]
+	p := newPodLab(t, true, true)
 	vip := netip.AddrPortFrom(p.vip, 53)
 	var talks []netip.AddrPort
 	for port := range uint16(64) {
@@ -245,7 +245,7 @@ func TestPodDatagramsOutliveAFlood(t *testing.T) {
 // TestPodQuotas: a service that has most of the flows leaves room for others; its own go on as
 // they began, and stay once there is room.
 func TestPodQuotas(t *testing.T) {
-	p := podLabs(t)["vip 4 true, over 4 true"]
+	p := newPodLab(t, true, true)
 	most := p.PodFlows.MaxEntries() / 2
 	index := p.indexes[identity{podVIP4, model.TCP, model.PortRange{First: 80, Last: 80}}]
 	set := func(all, own uint32) {

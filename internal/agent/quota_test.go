@@ -186,7 +186,7 @@ func TestUDPQuotas(t *testing.T) {
 // TestPodQuotasAreGivenBack: a connection for which the table has no place takes nothing of its
 // service's quota, and one by the same port as one that has ended takes that one's.
 func TestPodQuotasAreGivenBack(t *testing.T) {
-	p := podLabs(t)["vip 4 true, over 4 true"]
+	p := newPodLab(t, true, true)
 	added := func() (all, own uint32) {
 		t.Helper()
 		var quotas [2]bpfHostQuota
