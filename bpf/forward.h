@@ -17,7 +17,7 @@ static __always_inline int is_for(const struct ethhdr *ethernet, const void *wor
 /* The same of where it comes from. */
 static __always_inline int is_from(const struct ethhdr *ethernet, const void *word)
 {
-	/* By way of a pointer to anything: from that to bytes, the compiler reads byte by byte. */
+	/* Through a pointer to void: from h_source itself the compiler loads single bytes. */
 	const void *source = ethernet->h_source;
 
 	return !((*(const __u64 *)source ^ link_word(word)) & MAC_MASK);

@@ -69,7 +69,7 @@ static __always_inline void note_leaving(struct redirect_way *way, const struct 
 
 /*
  * A FIN or an RST that came, to the client of a connection. A FIN acknowledges something, as all
- * that follows the SYNs (RFC 9293, 3.10.7.4). A call of its own: seldom.
+ * that follows the SYNs (RFC 9293, 3.10.7.4). Not inlined, because few packets need it.
  */
 static __noinline void note_end(struct redirect_way *way, const struct segment *s)
 {

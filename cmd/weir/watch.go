@@ -59,7 +59,7 @@ func (w *watch) check() error {
 type reading struct {
 	at      time.Time
 	failing []string               // backends, with why
-	unknown []string               // that are checked, and of whom nothing is known yet
+	unknown []string               // backends that are checked, and whose result is not known yet
 	coming  []string               // services whose slots have not moved yet
 	behind  []string               // directors of the group that do not follow the step yet
 	refused []string               // those that do not run what is asked for, with why

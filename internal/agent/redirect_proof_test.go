@@ -33,7 +33,7 @@ type uttered struct {
 	option   optionSaid
 }
 
-// optionSaid is what a segment says of whom the client has called.
+// optionSaid is which VIP a segment's option says that the client has called.
 type optionSaid int
 
 const (
@@ -191,7 +191,7 @@ func TestRedirectProof(t *testing.T) {
 }
 
 // TestRedirectEchoes is the same of a backend's host, which sees the client alone: an answer has the
-// option if it acknowledges a SYN that said whom the client has called.
+// option if it acknowledges a SYN that said which VIP the client has called.
 func TestRedirectEchoes(t *testing.T) {
 	const syn, synACK = packet.SYN, packet.SYN | packet.ACK
 	step := func(seq uint32, option optionSaid) uttered { return uttered{flags: syn, seq: seq, option: option} }
