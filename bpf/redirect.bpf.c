@@ -216,8 +216,9 @@ static __always_inline int rename_source(struct __sk_buff *skb, const struct seg
 }
 
 /*
- * The VIP itself has answered: whatever else answers now comes too late. Why a SYN did not
- * ask, or does not any more, was counted when it left.
+ * The VIP itself has answered: a backend's answer comes too late from then on, and the SYN asks
+ * no more. It may leave once more before its client gets the answer. Why a SYN did not ask was
+ * counted when it left.
  */
 static __always_inline int is_answered(const struct segment *s, const struct host_flow *flow)
 {
@@ -227,7 +228,7 @@ static __always_inline int is_answered(const struct segment *s, const struct hos
 		.protocol = IPPROTO_TCP,
 	};
 	enum redirect_syn_state state = exchange_syn(flow, s->acknowledgement - 1,
-						     REDIRECT_SYN_NONE);
+						     REDIRECT_SYN_PLAIN);
 	__u32 *index;
 
 	if (state != REDIRECT_SYN_ASKED)

@@ -82,7 +82,8 @@ func openTap(t *testing.T, h *netlab.Host, name string) *os.File {
 		t.Fatalf("make tap %s on %s: %v", name, h.Name, err)
 	}
 	t.Cleanup(func() { _ = tap.Close() })
-	on(t, h, "ip", "link", "set", name, "up")
+	// Its queue has room for what a test sends at once: a tap has room for 500 frames by itself.
+	on(t, h, "ip", "link", "set", name, "txqueuelen", "10000", "up")
 	return tap
 }
 

@@ -98,7 +98,7 @@ const guestPort = 7000
 // guestServices are those that redirect to these backends, one each.
 func guestServices(backends ...netip.Addr) (services []string) {
 	for _, address := range backends {
-		services = append(services, fmt.Sprintf("- name: redirect1-%v\n  vip: %s\n  protocol: tcp\n  port: %d\n  mode: redirect\n  fallback: nat\n  health: {kind: none}\n  backends:\n  - {name: machine, address: \"%s\"}\n",
+		services = append(services, fmt.Sprintf("- name: redirect1-%v\n  vip: %s\n  protocol: tcp\n  port: %d\n  mode: redirect\n  fallback: nat\n  snat: true\n  health: {kind: none}\n  backends:\n  - {name: machine, address: \"%s\"}\n",
 			address.Is6(), redirectVIP(1, address.Is6()), guestPort, address))
 	}
 	return services

@@ -71,6 +71,38 @@ func TestRedirectPortsOfGuestsAfterReset(t *testing.T) {
 	}
 }
 
+// A guest whose SYN is answered too late sends it again without the option, and has its connection
+// by full NAT, although the backend's host has repeated the option in what came too late.
+func TestRedirectGuestsFallBack(t *testing.T) {
+	l := newRoutedGuestsLab(t)
+	l.startGuests(t, routedMachine...)
+	for _, address := range routedMachine {
+		six := address.Is6()
+		guests, client := "10.9.1.0/24", clientAddress(2, six)
+		if six {
+			guests = "fd00:9:1::/64"
+		}
+		again, taken := l.event("client", "again"), l.event("client", "taken")
+		on(t, l.router, "ip", "route", "replace", "blackhole", guests)
+		var fd int
+		err := l.guest.Do(func() (err error) {
+			fd, err = beginCall(netip.AddrPortFrom(redirectVIP(1, six), guestPort))
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.agents["client"].waitFor("have a SYN sent again", func() bool { return l.event("client", "again") > again })
+		l.router.Route(guests, client.String())
+		if err := errors.Join(sendQuestion(fd), awaitAnswer(fd), unix.Close(fd)); err != nil {
+			t.Errorf("call %v: %v", address, err)
+		}
+		if n := l.event("client", "taken") - taken; n != 0 {
+			t.Errorf("%v: %d connections were taken over, which shows nothing: want 0", address, n)
+		}
+	}
+}
+
 // slowDown lets what a host sends wait in a queue of its own link, in both families: many SYNs are
 // under way at once then.
 func slowDown(t *testing.T, h *netlab.Host) {
@@ -102,21 +134,36 @@ func atOnce(to netip.AddrPort, connections int) (err error) {
 		open = append(open, fd)
 	}
 	for i, fd := range open {
-		if err := awaitSocket(fd, unix.POLLOUT); err != nil {
-			return fmt.Errorf("open connection %d of %d: %w", i, connections, err)
-		}
-		if _, err := unix.Write(fd, []byte("question\n")); err != nil {
-			return fmt.Errorf("connection %d of %d: send: %w", i, connections, err)
+		if err := sendQuestion(fd); err != nil {
+			return fmt.Errorf("connection %d of %d: %w", i, connections, err)
 		}
 	}
-	answer := make([]byte, 100)
 	for i, fd := range open {
-		if err := awaitSocket(fd, unix.POLLIN); err != nil {
-			return fmt.Errorf("connection %d of %d: wait for an answer: %w", i, connections, err)
+		if err := awaitAnswer(fd); err != nil {
+			return fmt.Errorf("connection %d of %d: %w", i, connections, err)
 		}
-		if n, err := unix.Read(fd, answer); err != nil || n == 0 {
-			return fmt.Errorf("connection %d of %d: %d bytes are the answer: %w", i, connections, n, err)
-		}
+	}
+	return nil
+}
+
+// sendQuestion waits until a connection is open, and sends something.
+func sendQuestion(fd int) error {
+	if err := awaitSocket(fd, unix.POLLOUT); err != nil {
+		return fmt.Errorf("open: %w", err)
+	}
+	if _, err := unix.Write(fd, []byte("question\n")); err != nil {
+		return fmt.Errorf("send: %w", err)
+	}
+	return nil
+}
+
+func awaitAnswer(fd int) error {
+	if err := awaitSocket(fd, unix.POLLIN); err != nil {
+		return fmt.Errorf("wait for an answer: %w", err)
+	}
+	answer := make([]byte, 100)
+	if n, err := unix.Read(fd, answer); err != nil || n == 0 {
+		return fmt.Errorf("%d bytes are the answer: %w", n, err)
 	}
 	return nil
 }
