@@ -8,6 +8,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"weir.io/weir/internal/crowd"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/packet"
 )
@@ -250,14 +251,14 @@ func TestCrowds(t *testing.T) {
 			t.Errorf("%s: %q are named, want %q", what, got, want)
 		}
 	}
-	c.take(map[tableOf]uint64{of("web", model.RedirectTable): 1000}, at)
+	c.Take(map[tableOf]uint64{of("web", model.RedirectTable): 1000}, at)
 	check("counted before the agent looked", at)
-	next := map[tableOf]uint64{of("web", model.RedirectTable): 1000 + crowdsFrom, of("few", model.RedirectTable): crowdsFrom - 1,
+	next := map[tableOf]uint64{of("web", model.RedirectTable): 1000 + crowd.From, of("few", model.RedirectTable): crowd.From - 1,
 		of("dns", model.UDPFlowsTable): 50, of("a", model.PodsTable): 20, of("b", model.PodsTable): 40, of("c", model.PodsTable): 30, of("d", model.PodsTable): 10}
-	c.take(next, at)
+	c.Take(next, at)
 	want := []string{model.UDPFlowsTable + ": dns", model.PodsTable + ": b", model.PodsTable + ": c", model.PodsTable + ": a", model.RedirectTable + ": web"}
 	check("many", at, want...)
-	c.take(next, at.Add(crowdsLast))
-	check("a while later", at.Add(crowdsLast), want...)
-	check("later than that", at.Add(crowdsLast+time.Second))
+	c.Take(next, at.Add(crowd.Lasts))
+	check("a while later", at.Add(crowd.Lasts), want...)
+	check("later than that", at.Add(crowd.Lasts+time.Second))
 }

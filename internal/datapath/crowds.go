@@ -2,104 +2,66 @@ package datapath
 
 import (
 	"cmp"
-	"slices"
 	"time"
 
+	"weir.io/weir/internal/crowd"
 	"weir.io/weir/internal/model"
 )
 
-const (
-	crowdsEvery = 2 * time.Second  // at most, the counters are read
-	crowdsLast  = 10 * time.Second // a table counts as crowded for so long after a flow found no place
-	// crowdsFrom is how many flows between two readings find no place before anybody is told: a
-	// bucket may fill by chance where there is room.
-	crowdsFrom  = 10
-	crowdsNamed = 3 // services, those with the most
-)
-
-// crowds are the tables of flows without room, as they were read last.
+// crowds are the tables of flows without room, and the services with the most flows there.
 type crowds struct {
-	read   time.Time
-	tables [2]crowdedTable // flow memory, full NAT's table
-}
-
-type crowdedTable struct {
-	total uint64    // flows for which there was no place, ever
-	since time.Time // when many of them came last; zero: never
-	found []model.CrowdedService
+	crowd.Watch[string] // by table
+	found               map[string][]model.CrowdedService
 }
 
 // Crowded returns the services with the most flows for which a table of flows has had no place
 // just now, as in a flood.
-func (d *Datapath) Crowded() []model.CrowdedService {
-	d.mu.Lock()
-	if time.Since(d.crowds.read) < crowdsEvery {
-		defer d.mu.Unlock()
-		return d.crowds.list()
-	}
-	first, now := d.crowds.read.IsZero(), time.Now()
-	d.crowds.read = now
-	memory, nat := &d.crowds.tables[0], &d.crowds.tables[1]
-	refused, full := d.refusedFlows()
-	more := memory.grew(refused) && !first
-	if more {
-		memory.since = now
-	}
-	moreNAT := nat.grew(full) && !first
-	if moreNAT {
-		nat.since = now
-	}
-	d.mu.Unlock()
-	if more {
-		counts := d.countFlowsBy(func(e *directorFlowEntry) bool {
-			return meaningOf(directorFlowState(e.State)).class == model.FreshFlow
-		})
-		d.mu.Lock()
-		memory.found = d.most(model.FlowMemoryTable, counts)
-		d.mu.Unlock()
-	}
-	if moreNAT {
-		if counts, err := d.countNATBy(); err == nil { // what cannot be read now is so in the status, too
-			d.mu.Lock()
-			nat.found = d.most(model.NATTable, counts)
-			d.mu.Unlock()
+func (d *Datapath) Crowded() []model.CrowdedService { return d.crowded(time.Now()) }
+
+func (d *Datapath) crowded(now time.Time) (found []model.CrowdedService) {
+	for _, table := range d.fullTables(now) {
+		counts, err := d.countFlowsOf(table)
+		if err != nil {
+			continue // what cannot be read now is so in the status, too
 		}
+		d.mu.Lock()
+		d.crowds.found[table] = d.most(table, counts)
+		d.mu.Unlock()
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.crowds.list()
+	for table := range d.crowds.Lasting(now) {
+		found = append(found, d.crowds.found[table]...)
+	}
+	return crowd.Most(found)
 }
 
-func (c *crowds) list() (found []model.CrowdedService) {
-	for i := range c.tables {
-		if !c.tables[i].over() {
-			found = append(found, c.tables[i].found...)
-		}
+// fullTables are those in which many flows have found no place since they were read last.
+func (d *Datapath) fullTables(now time.Time) []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.crowds.Due(now) || d.flows == nil || d.flows.entries == nil { // nil: the datapath is closed
+		return nil
 	}
-	return found
+	if d.crowds.found == nil {
+		d.crowds.found = map[string][]model.CrowdedService{}
+	}
+	memory, err := d.kernel.counted(directorMapFlowEvents, uint32(directorFlowEventFLOW_REFUSED))
+	nat, err2 := d.kernel.counted(directorMapReasons, uint32(directorReasonDROP_SNAT_FULL))
+	if cmp.Or(err, err2) != nil {
+		return nil // which is so in the status, too
+	}
+	return d.crowds.Take(map[string]uint64{model.FlowMemoryTable: memory.packets, model.NATTable: nat.packets}, now)
 }
 
-func (t *crowdedTable) over() bool { return t.since.IsZero() || time.Since(t.since) > crowdsLast }
-
-// grew takes a new total, and reports whether that is many more.
-func (t *crowdedTable) grew(total uint64) bool {
-	more := total >= t.total+crowdsFrom
-	t.total = total
-	return more
-}
-
-// refusedFlows are those for which flow memory and full NAT's table had no place. What cannot be
-// read now is so in the status, too, which says why.
-func (d *Datapath) refusedFlows() (memory, nat uint64) {
-	if d.flows == nil || d.flows.entries == nil { // the datapath is closed
-		return d.crowds.tables[0].total, d.crowds.tables[1].total
+// countFlowsOf counts the flows of a table that a flood may have made, by service.
+func (d *Datapath) countFlowsOf(table string) (map[uint32]uint32, error) {
+	if table == model.NATTable {
+		return d.countNATBy()
 	}
-	refused, err := d.kernel.counted(directorMapFlowEvents, uint32(directorFlowEventFLOW_REFUSED))
-	full, err2 := d.kernel.counted(directorMapReasons, uint32(directorReasonDROP_SNAT_FULL))
-	if err := cmp.Or(err, err2); err != nil {
-		return d.crowds.tables[0].total, d.crowds.tables[1].total
-	}
-	return refused.packets, full.packets
+	return d.countFlowsBy(func(e *directorFlowEntry) bool {
+		return meaningOf(directorFlowState(e.State)).class == model.FreshFlow
+	}), nil
 }
 
 // most names the services with the largest counts. The lock is held.
@@ -109,10 +71,7 @@ func (d *Datapath) most(table string, counts map[uint32]uint32) (found []model.C
 			found = append(found, model.CrowdedService{Service: s.desired.Name, Table: table, Flows: n})
 		}
 	}
-	slices.SortFunc(found, func(a, b model.CrowdedService) int {
-		return cmp.Or(cmp.Compare(b.Flows, a.Flows), cmp.Compare(a.Service, b.Service))
-	})
-	return found[:min(len(found), crowdsNamed)]
+	return crowd.Most(found)
 }
 
 // countFlowsBy counts flows that live, by service. A Set need not wait for all of it.

@@ -6,9 +6,11 @@ import (
 	"regexp"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/cilium/ebpf"
 
+	"weir.io/weir/internal/crowd"
 	"weir.io/weir/internal/model"
 )
 
@@ -78,12 +80,10 @@ func TestFlowsOfFullNATAreKnown(t *testing.T) {
 		t.Errorf("full NAT's table is %+v", *status.NAT)
 	}
 	must(t, writeTally(d.kernel.ServiceDrops, d.services[keyOf(&table.Services[0])].index, tally{packets: 1 << 20}))
-	d.Crowded()
-	d.mu.Lock()
-	d.crowds.read = d.crowds.read.Add(-crowdsEvery)
-	d.mu.Unlock()
+	read := time.Now()
+	d.crowded(read)
 	must(t, writeTally(d.kernel.all[directorMapReasons], uint32(directorReasonDROP_SNAT_FULL), tally{packets: 1000}))
-	crowds := d.Crowded()
+	crowds := d.crowded(read.Add(crowd.Every))
 	if len(crowds) != 1 || crowds[0] != (model.CrowdedService{Service: table.Services[1].Name, Table: model.NATTable, Flows: 2}) {
 		t.Errorf("full NAT's table is full, and named are %+v", crowds)
 	}
