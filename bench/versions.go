@@ -84,7 +84,7 @@ func measureVersions(ctx context.Context, s *session) (err error) {
 	}
 	defer func() { err = errors.Join(err, lab.Close()) }()
 	var steps []func(context.Context) error
-	for _, vip6 := range s.families() {
+	for _, vip6 := range []bool{false, true} {
 		v, failure := program.NewVersions(ctx, lab, vip6, versions...)
 		if failure != nil {
 			return fmt.Errorf("%s: %w", familyNames[vip6], failure)

@@ -2,18 +2,29 @@ package program
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"slices"
 
 	"github.com/cilium/ebpf"
 
+	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/netlab"
 )
 
+// A bucket of full NAT's table has 16 places, which are looked at in turn: what a packet of a flow
+// costs depends on its place, and a flow's place on the table's own seed. What is measured are flows
+// in the middle, of each version.
+const (
+	places      = 16
+	middle      = places / 2
+	handshakes  = 1000 // more are not needed
+	clientPorts = 10000
+)
+
 // handshake makes the packet's flow one that full NAT knows as a connection: it has seen the
-// client's SYN, the backend's SYN-ACK, and the packet itself, which acknowledges that. The spec is
-// one that has the director in it, and the maps are those of the one that runs.
+// client's SYN, the backend's SYN-ACK, and the packet itself, which acknowledges that. It changes
+// the client's port in both frames until the flow is in the middle of its bucket. The spec is one
+// that has the director in it, and the maps are those of the one that runs.
 func handshake(spec *ebpf.CollectionSpec, maps map[string]*ebpf.Map, port *netlab.Port, syn, last []byte) error {
 	for name := range spec.Programs {
 		if name != director {
@@ -26,27 +37,50 @@ func handshake(spec *ebpf.CollectionSpec, maps map[string]*ebpf.Map, port *netla
 	}
 	defer collection.Close()
 	p := program{collection.Programs[director]}
-	sent, err := p.run(port, syn, 1)
-	if err != nil {
-		return fmt.Errorf("send the SYN: %w", err)
+	for n := range uint16(handshakes) {
+		setClientPort(syn, clientPorts+n)
+		setClientPort(last, clientPorts+n)
+		sent, err := p.run(port, syn, 1)
+		if err != nil {
+			return fmt.Errorf("send the SYN: %w", err)
+		}
+		source := binary.BigEndian.Uint16(sent.frame[tcpOf(sent.frame):])
+		if (source-model.DefaultSNATPorts.First)%places != middle {
+			continue
+		}
+		// The client does not exist, so the kernel gets what is for it.
+		if r, err := p.run(port, synACK(sent.frame, syn, last), 1); err != nil && r.verdict != xdpPass {
+			return fmt.Errorf("send the SYN-ACK: %w", err)
+		}
+		if _, err := p.run(port, last, 1); err != nil {
+			return fmt.Errorf("send the last step of the handshake: %w", err)
+		}
+		return nil
 	}
-	// The client does not exist, so the kernel gets what is for it.
-	if _, err := p.run(port, synACK(sent.frame, syn, last), 1); err != nil && !errors.Is(err, errNotForwarded) {
-		return fmt.Errorf("send the SYN-ACK: %w", err)
+	return fmt.Errorf("none of %d flows is in the middle of its bucket", handshakes)
+}
+
+const ethernetLength = 14
+
+// tcpOf is where TCP's header is in a frame without tags and options.
+func tcpOf(frame []byte) int {
+	if frame[ethernetLength]>>4 == 6 {
+		return ethernetLength + 40
 	}
-	if _, err := p.run(port, last, 1); err != nil {
-		return fmt.Errorf("send the last step of the handshake: %w", err)
-	}
-	return nil
+	return ethernetLength + 20
+}
+
+// setClientPort leaves the checksum as it is: nothing looks at it.
+func setClientPort(frame []byte, port uint16) {
+	binary.BigEndian.PutUint16(frame[tcpOf(frame):], port)
 }
 
 // synACK is how a backend answers the SYN as it was sent to it, with the number that the client
 // acknowledges in the last step. Nothing looks at its checksum.
 func synACK(sent, syn, last []byte) []byte {
-	const ethernet = 14
-	address, size, tcp := ethernet+12, 4, ethernet+20
-	if sent[ethernet]>>4 == 6 {
-		address, size, tcp = ethernet+8, 16, ethernet+40
+	address, size, tcp := ethernetLength+12, 4, tcpOf(sent)
+	if sent[ethernetLength]>>4 == 6 {
+		address, size = ethernetLength+8, 16
 	}
 	answer := slices.Clone(sent)
 	copy(answer, syn[:12]) // the MAC addresses of what arrives

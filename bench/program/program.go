@@ -103,19 +103,19 @@ func (b *Bench) prepare(maps map[string]*ebpf.Map, syns, packets [][]byte) error
 		}
 	}
 	for n, way := range Ways {
-		if err := b.load(way.Name, way.program(), maps, packets[n], way.growth()); err != nil {
-			return err
-		}
-		p := b.programs[len(b.programs)-1]
 		if way.snat {
 			spec, err := loadBench()
 			if err != nil {
 				return fmt.Errorf("read the programs: %w", err)
 			}
-			if err := handshake(spec, maps, b.port, syns[n], p.frame); err != nil {
+			if err := handshake(spec, maps, b.port, syns[n], packets[n]); err != nil {
 				return fmt.Errorf("%s: begin a connection: %w", way.Name, err)
 			}
 		}
+		if err := b.load(way.Name, way.program(), maps, packets[n], way.growth()); err != nil {
+			return err
+		}
+		p := b.programs[len(b.programs)-1]
 		if err := p.leavesItsPacket(b.port, p.frame); err != nil {
 			return fmt.Errorf("%s: %w", way.Name, err)
 		}

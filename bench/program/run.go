@@ -15,8 +15,8 @@ import (
 	"weir.io/weir/internal/netlab"
 )
 
-// xdpTX is the verdict of a packet that leaves where it came in.
-const xdpTX = 3
+// Verdicts: a packet that the kernel gets, and one that leaves where it came in.
+const xdpPass, xdpTX = 2, 3
 
 // errNotForwarded says that a program did something else with its packet.
 var errNotForwarded = errors.New("the packet is not forwarded")
@@ -46,8 +46,9 @@ type metadata struct {
 type program struct{ *ebpf.Program }
 
 type result struct {
-	took  time.Duration // of one run
-	frame []byte
+	took    time.Duration // of one run
+	verdict uint32
+	frame   []byte
 }
 
 // run runs the program that often on a frame that came in by the port. The kernel
@@ -77,9 +78,9 @@ func (p program) repeat(ingress int, frame []byte, repeats int) (result, error) 
 			return result{}, fmt.Errorf("run the program: %w", errno)
 		}
 		if attr.verdict != xdpTX {
-			return result{}, fmt.Errorf("%w: verdict %d", errNotForwarded, attr.verdict)
+			return result{verdict: attr.verdict}, fmt.Errorf("%w: verdict %d", errNotForwarded, attr.verdict)
 		}
-		return result{time.Duration(attr.duration), out[:attr.sizeOut]}, nil
+		return result{took: time.Duration(attr.duration), verdict: attr.verdict, frame: out[:attr.sizeOut]}, nil
 	}
 }
 

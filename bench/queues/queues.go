@@ -20,6 +20,7 @@ import (
 const (
 	director = 1
 	client   = 2
+	source   = 3      // of what the director relays by full NAT
 	group    = 1 << 8 // servers of hosts with agents: groups, from this on
 	single   = 2 << 8 // servers that are a host each
 )
@@ -29,6 +30,9 @@ const (
 const groups = 3
 
 var vip = netip.MustParseAddr("198.18.0.1") // for benchmarks (RFC 2544, appendix C.2.2)
+
+// relayed is how a connection goes that is not redirected.
+var relayed = model.NAT
 
 // Way is how a server is chosen, and how requests come there.
 type Way struct {
@@ -105,6 +109,7 @@ func build(lab *netlab.Lab, servers int) (*Lab, error) {
 		return h
 	}
 	l.balancer = plug(lab.Router("director"), director)
+	l.balancer.Address("eth0", address(source).String()+"/16")
 	l.client = plug(lab.Host("client"), client)
 	l.client.Sysctl("net.ipv4.ip_local_port_range", "1024 65535")
 	l.client.Route(netip.PrefixFrom(vip, 32).String(), address(director).String())
@@ -162,12 +167,17 @@ func (l *Lab) Close() error {
 // start runs the director and the agents.
 func (l *Lab) start(ctx context.Context) error {
 	c := model.Config{Directors: []netip.Prefix{netip.PrefixFrom(address(director), 32)}}
+	c.Director.SNAT.Addresses = []netip.Addr{address(source)}
 	if err := l.report(&c); err != nil {
 		return err
 	}
 	for _, w := range Ways {
 		s := model.Service{Name: w.policy.String() + "-" + w.mode.String(), VIP: vip, Protocol: model.TCP,
 			Port: model.PortRange{First: w.port, Last: w.port}, Mode: w.mode, Policy: w.policy}
+		if w.mode == model.Redirect {
+			// A SYN that is sent again is not redirected, and its server has no VIP.
+			s.Fallback, s.SNAT = &relayed, true
+		}
 		for i := range l.servers {
 			b := model.NewBackend()
 			if b.Address = address(group + i); w.mode == model.L2DSR {

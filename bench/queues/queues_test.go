@@ -1,6 +1,10 @@
 package queues
 
 import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
 	"net/netip"
 	"testing"
 	"time"
@@ -64,7 +68,32 @@ func TestFiles(t *testing.T) {
 		if least := l.service / 2; r.P50 < least {
 			t.Errorf("%s: %d files took %v, want %v at least", w.Name, r.Requests, r.P50, least)
 		}
+		if err := l.client.Do(func() error { return l.fallsBack(w) }); err != nil {
+			t.Errorf("%s: %v", w.Name, err)
+		}
 	}
+}
+
+// fallsBack makes a request over a connection that is not redirected, because the client's port has
+// called a server itself before. The calling thread is the client's.
+func (l *Lab) fallsBack(w *Way) error {
+	from := net.TCPAddrFromAddrPort(netip.AddrPortFrom(address(client), 900))
+	_, server := l.place(w, 0)
+	for _, to := range []netip.Addr{server, vip} {
+		conn, err := (&net.Dialer{LocalAddr: from}).Dial("tcp", netip.AddrPortFrom(to, w.port).String())
+		if err != nil {
+			return err
+		}
+		_, err = conn.Write(l.request)
+		if err == nil {
+			_, err = io.ReadFull(conn, make([]byte, l.answer))
+		}
+		// Reset, so that the port can be used again at once.
+		if err := errors.Join(err, conn.(*net.TCPConn).SetLinger(0), conn.Close()); err != nil {
+			return fmt.Errorf("ask %v: %w", to, err)
+		}
+	}
+	return nil
 }
 
 func TestQuantile(t *testing.T) {
