@@ -27,29 +27,40 @@ func (l *Lab) report(c *model.Config) error {
 	return nil
 }
 
-// awaitLoads returns when every policy that goes by loads knows them.
-func (l *Lab) awaitLoads(ctx context.Context) error {
-	return l.director.Await(ctx, "know the servers' loads", func() error {
-		_, err := l.degradations(ctx)
-		return err
+// awaitLoads returns when every policy that goes by loads knows them, and how often services have
+// been placed without so far because reports were missing. On a machine that is busy for a moment
+// they may be at any time, which is counted and ends nothing.
+func (l *Lab) awaitLoads(ctx context.Context) (degradations uint64, err error) {
+	err = l.director.Await(ctx, "know the servers' loads", func() error {
+		services, err := l.services(ctx)
+		if err != nil {
+			return err
+		}
+		for _, s := range services {
+			if s.Loads != nil && s.Loads.Degraded {
+				return fmt.Errorf("service %s goes in turn: loads of %d of its backends are not known", s.Name, s.Loads.Stale)
+			}
+		}
+		degradations = count(services)
+		return nil
 	})
+	return degradations, err
 }
 
-// degradations is how often services have been placed without loads so far because reports
-// were missing; an error if one is now.
-func (l *Lab) degradations(ctx context.Context) (n uint64, err error) {
+func (l *Lab) services(ctx context.Context) ([]model.ServiceStatus, error) {
 	services, err := api.NewClient(l.director.Socket).Services(ctx)
 	if err != nil {
-		return 0, fmt.Errorf("ask for the services: %w", err)
+		return nil, fmt.Errorf("ask for the services: %w", err)
 	}
+	return services, nil
+}
+
+// count is how often the services have been placed without loads.
+func count(services []model.ServiceStatus) (degradations uint64) {
 	for _, s := range services {
-		if s.Loads == nil {
-			continue
+		if s.Loads != nil {
+			degradations += s.Loads.Degradations
 		}
-		if s.Loads.Degraded {
-			return n, fmt.Errorf("service %s goes in turn: loads of %d of its backends are not known", s.Name, s.Loads.Stale)
-		}
-		n += s.Loads.Degradations
 	}
-	return n, nil
+	return degradations
 }

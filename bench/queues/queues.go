@@ -209,13 +209,14 @@ func (l *Lab) start(ctx context.Context) error {
 	if err := l.director.Forwards(ctx); err != nil {
 		return err
 	}
-	return l.awaitLoads(ctx)
+	_, err = l.awaitLoads(ctx)
+	return err
 }
 
 // Measure puts a load on a way: of 1 all servers would be busy all the time.
 func (l *Lab) Measure(ctx context.Context, w *Way, load float64, settle, duration time.Duration) (Result, error) {
 	l.seed++
-	before, err := l.degradations(ctx)
+	before, err := l.awaitLoads(ctx)
 	if err != nil {
 		return Result{}, err
 	}
@@ -224,7 +225,10 @@ func (l *Lab) Measure(ctx context.Context, w *Way, load float64, settle, duratio
 	if err != nil {
 		return r, fmt.Errorf("%s at load %g: %w", w.Name, load, err)
 	}
-	after, err := l.degradations(ctx)
-	r.Degraded = after - before
-	return r, err
+	services, err := l.services(ctx)
+	if err != nil {
+		return r, err
+	}
+	r.Degraded = count(services) - before
+	return r, nil
 }

@@ -75,7 +75,7 @@ func (d *director) goOnAttached(first model.Config, text []byte, why error) erro
 	if ran == nil {
 		return why
 	}
-	d.noteSet(why)
+	d.noteTaken(why)
 	for _, c := range []model.Config{*ran, first} {
 		if err := d.keeper.SetFile(c); err != nil && !errors.As(err, new(*desired.PendingError)) {
 			return d.located(err)

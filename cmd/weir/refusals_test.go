@@ -235,3 +235,31 @@ func TestKernelRefuses(t *testing.T) {
 	h.runs("started again", "web", "mail")
 	p.stop()
 }
+
+// A set that the kernel does not take is stored, and its owner is named until it runs.
+func TestKernelRefusesASet(t *testing.T) {
+	h := newHost(t)
+	head := func(services string) string {
+		return "coalesce: 1ms\ndirector: {interfaces: [eth0], limits: {services: " + services + "}, store: {directory: " + h.beside("state") + "}}"
+	}
+	h.configure(head("2"), "web")
+	p := h.start("director runs")
+	h.put("tenant", appSet)
+	h.configure(head("9"), "web") // which takes effect at the next start
+	h.problem(p, model.ProblemRestart)
+	two := strings.Replace(appSet, "services: [", "services: [{name: more, vip: 203.0.113.11, protocol: tcp, port: 80, mode: l2dsr, backends: [{name: a, address: 10.0.0.2}]}, ", 1)
+	_, err := api.NewClient(h.socket).PutSet(t.Context(), "tenant", api.SetText{Text: []byte(two)}, api.Condition{})
+	if err == nil || !strings.Contains(err.Error(), "limits.services") {
+		t.Errorf("a set that has no room is put, and the answer is %v", err)
+	}
+	if got := h.problem(p, model.ProblemDatapath); !strings.Contains(got.Text, `the set of owner "tenant" is stored`) {
+		t.Errorf("the problem is %+v", got)
+	}
+	h.shownEverywhere(model.ProblemDatapath, "is stored and does not run")
+	h.runs("refused", "web", "app")
+	p.kill()
+	p = h.start("director runs")
+	h.resolvedNow(p)
+	h.runs("with room", "web", "more", "app")
+	p.stop()
+}

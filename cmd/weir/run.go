@@ -267,8 +267,19 @@ func (d *director) Set(table model.Table) error {
 	if err == nil {
 		d.bfd.after(table.Interfaces)
 	}
-	d.noteSet(err)
+	d.noteTaken(err)
 	return err
+}
+
+// noteTaken remembers whether the kernel took what is desired, and if not, of which owners a set is
+// stored that does not run.
+func (d *director) noteTaken(err error) {
+	if err != nil && d.keeper != nil {
+		for _, owner := range d.keeper.Behind() {
+			err = fmt.Errorf("%w; the set of owner %q is stored and does not run", err, owner)
+		}
+	}
+	d.noteSet(err)
 }
 
 // run applies the configurations until the context ends. Only the first one's

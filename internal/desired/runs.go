@@ -2,6 +2,8 @@ package desired
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"time"
 
 	"weir.io/weir/internal/model"
@@ -45,6 +47,14 @@ func (k *Keeper) Running() (file model.Config, runs bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.given, k.run()
+}
+
+// Behind returns the owners whose stored sets do not run: what ran of them before is kept.
+func (k *Keeper) Behind() []string {
+	if k.past == nil {
+		return nil
+	}
+	return slices.Sorted(maps.Keys(k.past.Before()))
 }
 
 // run reports whether the kernel has taken what is stored. The lock is held.
