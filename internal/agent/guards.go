@@ -18,6 +18,15 @@ type guards struct {
 	sets map[uint32]map[redirectGuardSource]uint8
 }
 
+// sources are the prefixes of all sets.
+func (g *guards) sources() map[redirectGuardSource]uint8 {
+	all := map[redirectGuardSource]uint8{}
+	for _, set := range g.sets {
+		maps.Copy(all, set)
+	}
+	return all
+}
+
 // guard makes the kernel's guards those of the list.
 func (r *redirector) guard() error {
 	if err := r.forgetUnnamed(); err != nil {

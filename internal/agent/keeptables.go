@@ -11,7 +11,8 @@ import (
 	"weir.io/weir/internal/upkeep"
 )
 
-// partTables is what the programs look at: services, their peers and pods, by the plan.
+// partTables is what the programs look at: services, their peers and pods, and what is redirected, by
+// the plan.
 const partTables = "tables"
 
 // comparedInSecond is how many entries are compared in a second: some hundredth of a CPU. Where there
@@ -21,6 +22,7 @@ const comparedInSecond = 4096
 // compared is one of the maps whose contents are compared.
 type compared struct {
 	name    string
+	kept    *ebpf.Map
 	entries int
 	look    func() (amiss, more int, err error)
 	mend    func() error
@@ -32,7 +34,7 @@ func (a *Agent) lookAtTables() (found []upkeep.Difference, err error) {
 		return nil, nil
 	}
 	entries := 0
-	for _, c := range a.tables.compared(&a.objects.bpfMaps) {
+	for _, c := range a.compared() {
 		entries += c.entries
 		amiss, more, err := c.look()
 		if err != nil {
@@ -60,25 +62,49 @@ func entriesText(amiss, more int) string {
 	return strings.Join(parts, ", ")
 }
 
-// compared are the maps, in the order in which put writes them. Former peers stay for a while, and
-// services and namespaces are arrays: what is more there is nobody's.
-func (t *tables) compared(m *bpfMaps) []compared {
-	return []compared{
+// compared are the maps, in the order in which they are written. Services and namespaces are arrays:
+// what is more there is nobody's.
+func (a *Agent) compared() []compared {
+	t, m := &a.tables, &a.objects.bpfMaps
+	podsHere := map[uint32]uint32{0: 0}
+	if len(t.podNames) > 0 {
+		podsHere[0] = 1
+	}
+	list := []compared{
+		wanting("pods_here", m.PodsHere, podsHere),
 		whole("pod_names", m.PodNames, t.podNames),
 		whole("pod_ends", m.PodEnds, t.podEnds),
 		wanting("namespaces", m.Namespaces, t.namespaces),
 		wanting("services", m.Services, t.services),
-		wanting("peers", m.Peers, t.peers),
+		whole("peers", m.Peers, a.former.with(t.peers)),
 		whole("sources", m.Sources, t.sources),
 		whole("endpoints", m.Endpoints, t.endpoints),
 		whole("ranges", m.Ranges, t.ranges),
 		whole("tunnel_ends", m.TunnelEnds, t.ends),
 	}
+	if a.redirector != nil {
+		list = append(list, a.redirector.compared()...)
+	}
+	return list
+}
+
+// compared are the maps of redirection.
+func (r *redirector) compared() []compared {
+	return []compared{
+		whole("redirect_ports", r.RedirectPorts, r.ports),
+		wanting("redirect_services", r.RedirectServices, r.tables.services),
+		whole("redirect_prefixes", r.RedirectPrefixes, r.tables.prefixes),
+		whole("redirect_names", r.RedirectNames, r.tables.names),
+		whole("redirect_here", r.RedirectHere, r.tables.here),
+		whole("redirect_vips", r.RedirectVips, r.tables.vips),
+		whole("guard_sources", r.GuardSources, r.guards.sources()),
+		whole("guards", r.Guards, r.guards.at),
+	}
 }
 
 // wanting compares a map that may have more.
 func wanting[K, V comparable](name string, m *ebpf.Map, want map[K]V) compared {
-	return compared{name, len(want), func() (amiss, more int, err error) {
+	return compared{name, m, len(want), func() (amiss, more int, err error) {
 		for key, value := range want {
 			var have V
 			switch err := m.Lookup(key, &have); {
@@ -96,7 +122,7 @@ func wanting[K, V comparable](name string, m *ebpf.Map, want map[K]V) compared {
 
 // whole compares a map that must have this and no more.
 func whole[K, V comparable](name string, m *ebpf.Map, want map[K]V) compared {
-	return compared{name, len(want), func() (amiss, more int, err error) {
+	return compared{name, m, len(want), func() (amiss, more int, err error) {
 		have, err := readAllOf[K, V](m)
 		if err != nil {
 			return 0, 0, err

@@ -3,6 +3,7 @@ package agent
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -57,6 +58,17 @@ func (f formerPeers) retire(m *ebpf.Map, want map[bpfHostPeer]uint32, services m
 		}
 	}
 	return nil
+}
+
+// with returns these and the former ones: what the map must have.
+func (f formerPeers) with(peers map[bpfHostPeer]uint32) map[bpfHostPeer]uint32 {
+	all := maps.Clone(peers)
+	for peer := range f {
+		if _, is := all[peer]; !is {
+			all[peer] = formerPeer
+		}
+	}
+	return all
 }
 
 // agePeers forgets former backends in time. The agent's lock is held.

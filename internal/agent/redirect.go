@@ -28,6 +28,8 @@ type redirector struct {
 	dir     string // where maps are pinned
 	list    []redirect
 	indexes map[netip.AddrPort]uint32
+	tables  redirectTables
+	ports   map[uint32]uint32 // bridges, by their ports
 	guards  guards
 }
 
@@ -177,7 +179,7 @@ func (r *redirector) set(list []redirect) error {
 	if err != nil {
 		return err
 	}
-	r.list, r.indexes = list, make(map[netip.AddrPort]uint32, len(list))
+	r.list, r.tables, r.indexes = list, t, make(map[netip.AddrPort]uint32, len(list))
 	for _, s := range list {
 		r.indexes[s.vip] = t.vips[redirectEndpoint(s.vip)]
 	}
@@ -199,6 +201,7 @@ func (r *redirector) setPorts(uplinks []uplink) error {
 			ports[uint32(u.index)] = uint32(u.bridge)
 		}
 	}
+	r.ports = ports
 	return errors.Join(putAll(r.RedirectPorts, ports), removeOthers(r.RedirectPorts, ports))
 }
 
