@@ -52,6 +52,7 @@ var libraries = map[string]string{
 var mayImport = map[string][]string{
 	"internal/model":       {},
 	"internal/device":      {"netlink", "sys"},
+	"internal/contents":    {"internal/upkeep", "ebpf"},
 	"internal/crowd":       {"internal/model"},
 	"internal/maglev":      {},
 	"internal/turns":       {},
@@ -63,12 +64,12 @@ var mayImport = map[string][]string{
 	"internal/history":     {"internal/model"},
 	"internal/forecast":    {"internal/model", "internal/engine"},
 	"internal/desired":     {"internal/model", "internal/store", "internal/history", "internal/engine"},
-	"internal/datapath":    {"internal/model", "internal/crowd", "internal/device", "internal/upkeep", "ebpf", "netlink", "sys"},
+	"internal/datapath":    {"internal/model", "internal/contents", "internal/crowd", "internal/device", "internal/upkeep", "ebpf", "netlink", "sys"},
 	"internal/flowsync":    {"internal/model"},
 	"internal/loads":       {"internal/model", "sys"},
 	"internal/logs":        {"cobra"},
 	"internal/bfd":         {"internal/model", "sys"},
-	"internal/agent":       {"internal/model", "internal/crowd", "internal/maglev", "internal/upkeep", "ebpf", "netlink", "netns", "sys"},
+	"internal/agent":       {"internal/model", "internal/contents", "internal/crowd", "internal/maglev", "internal/upkeep", "ebpf", "netlink", "netns", "sys"},
 	"internal/api":         {"internal/model", "huma", "net", "time"}, // net: to limit connections; time: how often one may ask
 	"internal/explain":     {"internal/model", "internal/engine", "gopacket"},
 	"internal/hooks":       {"internal/model"},

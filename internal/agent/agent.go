@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"weir.io/weir/internal/contents"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/upkeep"
 )
@@ -54,27 +55,27 @@ type Agent struct {
 	untold  error // why directors do not learn of connections
 	blind   error // or of servers that drop datagrams
 
-	mu           sync.Mutex
-	closed       bool            // it owns nothing any more
-	notices      *upkeep.Notices // nil: nobody follows
-	links        *links
-	redirector   *redirector // nil: nothing has been redirected here
-	given        bool        // there is a configuration
-	config       model.Config
-	seen         facts // when the configuration was last applied, or tried
-	problem      error // why it does not run as a whole
-	tried        time.Time
-	planned      bool // what follows is what the host should have
-	plan         plan
-	tables       tables      // of that plan
-	former       formerPeers // of services' backends
-	comparedNext time.Time   // when the maps are compared with them again; zero: at the next look
-	uplinks      []uplink
-	attachments  []attachment
-	idle         Idle
-	crowds       crowds
-	counting     time.Duration // when flows of UDP are counted next
-	defaults     defaultRoutes
+	mu          sync.Mutex
+	closed      bool            // it owns nothing any more
+	notices     *upkeep.Notices // nil: nobody follows
+	links       *links
+	redirector  *redirector // nil: nothing has been redirected here
+	given       bool        // there is a configuration
+	config      model.Config
+	seen        facts // when the configuration was last applied, or tried
+	problem     error // why it does not run as a whole
+	tried       time.Time
+	planned     bool // what follows is what the host should have
+	plan        plan
+	tables      tables              // of that plan
+	former      formerPeers         // of services' backends
+	comparison  contents.Comparison // of what the maps have
+	uplinks     []uplink
+	attachments []attachment
+	idle        Idle
+	crowds      crowds
+	counting    time.Duration // when flows of UDP are counted next
+	defaults    defaultRoutes
 }
 
 // Open loads the programs and adopts what an earlier process left pinned. Until

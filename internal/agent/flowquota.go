@@ -3,6 +3,7 @@ package agent
 import (
 	"net/netip"
 
+	"weir.io/weir/internal/contents"
 	"weir.io/weir/internal/model"
 )
 
@@ -39,7 +40,7 @@ func (a *Agent) countDatagrams() error {
 		}
 		addQuota(counts, index, n)
 	}
-	return putAll(a.objects.UdpQuotas, counts)
+	return contents.Put(a.objects.UdpQuotas, counts)
 }
 
 // addQuota adds flows to what all services have, and to what one has; 0: to that of none.

@@ -8,6 +8,8 @@ import (
 	"slices"
 
 	"github.com/cilium/ebpf"
+
+	"weir.io/weir/internal/contents"
 )
 
 // guards are what a redirector lets in at this host's backends: by address and port, the set
@@ -47,7 +49,7 @@ func (r *redirector) guard() error {
 			want[redirectEndpoint(end)] = guard
 		}
 	}
-	if err := putAll(r.Guards, want); err != nil {
+	if err := contents.Put(r.Guards, want); err != nil {
 		return err
 	}
 	was := r.guards.at
@@ -97,7 +99,7 @@ func (r *redirector) fill(set uint32, keys map[redirectGuardSource]uint8) error 
 		r.guards.sets = map[uint32]map[redirectGuardSource]uint8{}
 	}
 	r.guards.sets[set] = keys // before they are there: what is not may be removed, too
-	return putAll(r.GuardSources, keys)
+	return contents.Put(r.GuardSources, keys)
 }
 
 // forgetUnnamed empties the sets that no guard names since the change before.

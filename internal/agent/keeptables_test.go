@@ -27,18 +27,18 @@ func TestContentsAreKept(t *testing.T) {
 	k := newKept(t, false, c)
 	var names []string
 	for _, m := range k.a.compared() {
-		names = append(names, m.name)
+		names = append(names, m.Name)
 		k.now = k.now.Add(time.Hour)
-		if m.name == "redirect_ports" { // there is no bridge here
-			must(t, m.kept.Put(uint32(77), uint32(78)))
+		if m.Name == "redirect_ports" { // there is no bridge here
+			must(t, m.Kernel[0].Put(uint32(77), uint32(78)))
 		} else {
-			spoil(t, m.kept)
+			spoil(t, m.Kernel[0])
 		}
-		if told, want := k.look(t), []string{"tables repaired: map " + m.name}; !slices.Equal(told, want) {
+		if told, want := k.look(t), []string{"tables repaired: map " + m.Name}; !slices.Equal(told, want) {
 			t.Errorf("it tells %q, want %q", told, want)
 		}
 		if told := k.look(t); told != nil {
-			t.Errorf("map %s: after it was repaired it tells %q", m.name, told)
+			t.Errorf("map %s: after it was repaired it tells %q", m.Name, told)
 		}
 	}
 	if !slices.Equal(names, keptMaps) {

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"weir.io/weir/internal/packet"
+
+	"weir.io/weir/internal/contents"
 )
 
 // TestUnknownHops: whatever a row says, a packet goes on to backends of its service alone. All
@@ -81,7 +83,7 @@ func TestFormerPeers(t *testing.T) {
 		}
 		here := maps.Clone(services)
 		delete(here, step.gone)
-		if err := putAll(h.Peers, wanted); err != nil {
+		if err := contents.Put(h.Peers, wanted); err != nil {
 			t.Fatal(err)
 		}
 		if err := former.retire(h.Peers, wanted, here, step.at); err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"weir.io/weir/internal/contents"
 	"weir.io/weir/internal/model"
 )
 
@@ -226,7 +227,7 @@ func (a *Agent) agePods() error {
 			count(a.tables.indexes[s.identity()])
 		}
 	})
-	return errors.Join(err, putAll(a.objects.PodQuotas, counts))
+	return errors.Join(err, contents.Put(a.objects.PodQuotas, counts))
 }
 
 // podStatus is what pods of this host have.

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"weir.io/weir/internal/contents"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/packet"
 )
@@ -250,7 +251,7 @@ func TestPodQuotas(t *testing.T) {
 	index := p.indexes[identity{podVIP4, model.TCP, model.PortRange{First: 80, Last: 80}}]
 	set := func(all, own uint32) {
 		t.Helper()
-		if err := putAll(p.PodQuotas, map[uint32]bpfHostQuota{0: {Counted: all}, index: {Counted: own}}); err != nil {
+		if err := contents.Put(p.PodQuotas, map[uint32]bpfHostQuota{0: {Counted: all}, index: {Counted: own}}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"weir.io/weir/internal/contents"
 	"weir.io/weir/internal/crowd"
 	"weir.io/weir/internal/model"
 	"weir.io/weir/internal/packet"
@@ -128,7 +129,7 @@ func TestUDPQuotas(t *testing.T) {
 	}
 	set := func(all, own uint32) {
 		t.Helper()
-		if err := putAll(h.UdpQuotas, map[uint32]bpfHostQuota{0: {Counted: all}, index("talk4"): {Counted: own}, index("talk6"): {}}); err != nil {
+		if err := contents.Put(h.UdpQuotas, map[uint32]bpfHostQuota{0: {Counted: all}, index("talk4"): {Counted: own}, index("talk6"): {}}); err != nil {
 			t.Fatal(err)
 		}
 	}

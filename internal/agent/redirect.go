@@ -18,6 +18,7 @@ import (
 	"github.com/cilium/ebpf/btf"
 	"golang.org/x/sys/unix"
 
+	"weir.io/weir/internal/contents"
 	"weir.io/weir/internal/model"
 )
 
@@ -171,11 +172,11 @@ func (r *redirector) set(list []redirect) error {
 	}
 	// A SYN asks only when everything is there that its answer needs.
 	err = errors.Join(
-		putAll(r.RedirectServices, t.services),
-		putAll(r.RedirectPrefixes, t.prefixes),
-		putAll(r.RedirectNames, t.names),
-		putAll(r.RedirectHere, t.here),
-		putAll(r.RedirectVips, t.vips))
+		contents.Put(r.RedirectServices, t.services),
+		contents.Put(r.RedirectPrefixes, t.prefixes),
+		contents.Put(r.RedirectNames, t.names),
+		contents.Put(r.RedirectHere, t.here),
+		contents.Put(r.RedirectVips, t.vips))
 	if err != nil {
 		return err
 	}
@@ -187,10 +188,10 @@ func (r *redirector) set(list []redirect) error {
 		return err
 	}
 	return errors.Join(
-		removeOthers(r.RedirectVips, t.vips),
-		removeOthers(r.RedirectHere, t.here),
-		removeOthers(r.RedirectNames, t.names),
-		removeOthers(r.RedirectPrefixes, t.prefixes))
+		contents.Prune(r.RedirectVips, t.vips),
+		contents.Prune(r.RedirectHere, t.here),
+		contents.Prune(r.RedirectNames, t.names),
+		contents.Prune(r.RedirectPrefixes, t.prefixes))
 }
 
 // setPorts says which uplinks are ports of which bridges.
@@ -202,7 +203,7 @@ func (r *redirector) setPorts(uplinks []uplink) error {
 		}
 	}
 	r.ports = ports
-	return errors.Join(putAll(r.RedirectPorts, ports), removeOthers(r.RedirectPorts, ports))
+	return errors.Join(contents.Put(r.RedirectPorts, ports), contents.Prune(r.RedirectPorts, ports))
 }
 
 // clear makes indexes count from zero for whoever has them now.
@@ -236,7 +237,7 @@ func (r *redirector) count() error {
 	if err != nil {
 		return err
 	}
-	return putAll(r.RedirectQuotas, counts)
+	return contents.Put(r.RedirectQuotas, counts)
 }
 
 // eventIndex is where an event of a service is counted (REDIRECT_EVENTS_SHIFT).

@@ -6,6 +6,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"weir.io/weir/internal/contents"
 	"weir.io/weir/internal/model"
 )
 
@@ -129,69 +130,30 @@ func (t *tables) put(m *bpfMaps) error {
 		}
 	}
 	return errors.Join(
-		putAll(m.PodsHere, t.podsHere(1)),
-		putAll(m.PodNames, t.podNames),
-		putAll(m.PodEnds, t.podEnds),
-		putAll(m.Namespaces, t.namespaces),
-		putAll(m.Services, t.services),
-		putAll(m.Peers, t.peers),
-		putAll(m.Sources, t.sources),
-		putAll(m.Endpoints, t.endpoints),
-		putAll(m.Ranges, t.ranges),
-		putAll(m.TunnelEnds, t.ends))
+		contents.Put(m.PodsHere, t.podsHere(1)),
+		contents.Put(m.PodNames, t.podNames),
+		contents.Put(m.PodEnds, t.podEnds),
+		contents.Put(m.Namespaces, t.namespaces),
+		contents.Put(m.Services, t.services),
+		contents.Put(m.Peers, t.peers),
+		contents.Put(m.Sources, t.sources),
+		contents.Put(m.Endpoints, t.endpoints),
+		contents.Put(m.Ranges, t.ranges),
+		contents.Put(m.TunnelEnds, t.ends))
 }
 
 // prune removes what must not be there, in the opposite order. Backends that are none any more
 // are remembered for a while.
 func (t *tables) prune(m *bpfMaps, former formerPeers) error {
 	return errors.Join(
-		removeOthers(m.TunnelEnds, t.ends),
-		removeOthers(m.Ranges, t.ranges),
-		removeOthers(m.Endpoints, t.endpoints),
-		removeOthers(m.Sources, t.sources),
+		contents.Prune(m.TunnelEnds, t.ends),
+		contents.Prune(m.Ranges, t.ranges),
+		contents.Prune(m.Endpoints, t.endpoints),
+		contents.Prune(m.Sources, t.sources),
 		former.retire(m.Peers, t.peers, t.services, now()),
-		removeOthers(m.PodEnds, t.podEnds),
-		removeOthers(m.PodNames, t.podNames),
-		putAll(m.PodsHere, t.podsHere(0)))
+		contents.Prune(m.PodEnds, t.podEnds),
+		contents.Prune(m.PodNames, t.podNames),
+		contents.Put(m.PodsHere, t.podsHere(0)))
 }
 
-func putAll[K comparable, V any](m *ebpf.Map, want map[K]V) error {
-	for key, value := range want {
-		if err := m.Put(key, value); err != nil {
-			return fmt.Errorf("write map %s of %d elements: %w", m, m.MaxEntries(), err)
-		}
-	}
-	return nil
-}
-
-func removeOthers[K comparable, V any](m *ebpf.Map, want map[K]V) error {
-	have, err := readAllOf[K, V](m)
-	if err != nil {
-		return err
-	}
-	for key := range have {
-		if _, ok := want[key]; ok {
-			continue
-		}
-		if err := m.Delete(key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-			return fmt.Errorf("remove from map %s: %w", m, err)
-		}
-	}
-	return nil
-}
-
-func readAll[K comparable](m *ebpf.Map) (map[K]uint32, error) { return readAllOf[K, uint32](m) }
-
-func readAllOf[K comparable, V any](m *ebpf.Map) (map[K]V, error) {
-	have := make(map[K]V)
-	var key K
-	var value V
-	entries := m.Iterate()
-	for entries.Next(&key, &value) {
-		have[key] = value
-	}
-	if err := entries.Err(); err != nil {
-		return nil, fmt.Errorf("read map %s: %w", m, err)
-	}
-	return have, nil
-}
+func readAll[K comparable](m *ebpf.Map) (map[K]uint32, error) { return contents.Read[K, uint32](m) }

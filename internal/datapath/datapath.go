@@ -12,6 +12,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
 
+	"weir.io/weir/internal/contents"
 	"weir.io/weir/internal/model"
 )
 
@@ -59,7 +60,8 @@ type Datapath struct {
 	guesses        guesses
 	resets         resets
 	crowds         crowds
-	readers        *grace // of all of these: programs that run
+	comparison     contents.Comparison // of what the maps have
+	readers        *grace              // of all of these: programs that run
 	attached       map[string]*attachment
 	takesReplies   map[string]int   // interfaces that full NAT's replies are taken from, by index; 0: not there
 	replaced       []replaced       // by the Set that runs

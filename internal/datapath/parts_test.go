@@ -88,6 +88,14 @@ func detachLink(t *testing.T, pin string) {
 	must(t, l.Detach())
 }
 
+// deleteFirst removes an entry of a map.
+func deleteFirst(t *testing.T, m *ebpf.Map) {
+	t.Helper()
+	var key []byte
+	must(t, m.NextKey(nil, &key))
+	must(t, m.Delete(key))
+}
+
 // TestPartsAreRepaired puts a hand on each part, twice in a row: what differs is found, and is as it
 // was after its repair.
 func TestPartsAreRepaired(t *testing.T) {
@@ -119,6 +127,12 @@ func TestPartsAreRepaired(t *testing.T) {
 			defer l.Close()
 			must(t, l.Update(other))
 		}},
+		{"tables", "map services", func() { deleteFirst(t, d.kernel.Services4) }},
+		{"tables", "map services", func() { must(t, d.kernel.Services4.Put(directorEndpoint4{Port: 77}, uint32(1))) }},
+		{"tables", "map ranges", func() { must(t, d.kernel.Ranges4.Put(directorRange4{PrefixLen: fixedBits4}, uint32(1))) }},
+		{"tables", "map replies", func() { deleteFirst(t, d.kernel.Replies4) }},
+		{"tables", "map ask_backends", func() { must(t, d.kernel.AskBackends.Put(directorAskBackend{Service: 5}, uint32(1))) }},
+		{"tables", "map backend_sources", func() { deleteFirst(t, d.kernel.BackendSources) }},
 		{"tc", "wire0 egress", func() { detachLink(t, pins+"/undo-wire0") }},
 		{"tc", "wire1 ingress", func() { must(t, os.Remove(pins+"/reply-wire1")) }},
 		{"sysctls", "net.ipv4.conf.wire0.forwarding", func() {

@@ -139,6 +139,17 @@ func (r *refusal) forget(was refusedBy, stay map[directorBackendSource]bool) err
 	return nil
 }
 
+// all are where backends serve.
+func (r *refusal) all() map[directorBackendSource]uint8 {
+	all := map[directorBackendSource]uint8{}
+	for _, by := range r.of {
+		for key := range by.keys {
+			all[key] = 1
+		}
+	}
+	return all
+}
+
 // clean takes out what the process before has left of services that nobody has any more.
 func (r *refusal) clean() error {
 	if r.old == nil {

@@ -108,6 +108,8 @@ type endpoint struct {
 	port     uint16
 }
 
+func (e endpoint) is4() bool { return e.address.Is4() }
+
 func (e endpoint) v4() directorEndpoint4 {
 	return directorEndpoint4{Segment: e.segment, Address: bigEndianAddress(e.address), Port: bigEndian16(e.port), Protocol: e.protocol}
 }
@@ -138,6 +140,8 @@ const (
 	fixedBits4 = 8 * (4 + 4 + 2)
 	fixedBits6 = 8 * (4 + 16 + 2)
 )
+
+func (p prefix) is4() bool { return p.address.Is4() }
 
 func (p prefix) v4() directorRange4 {
 	return directorRange4{PrefixLen: fixedBits4 + p.bits, Segment: p.segment, Address: bigEndianAddress(p.address),

@@ -1,0 +1,158 @@
+// Package contents compares what maps of the kernel have with what they must have. Programs look
+// packets up in these maps, and nothing but weir writes to them: an entry that is gone or another one
+// is the hand of somebody else's.
+package contents
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/cilium/ebpf"
+
+	"weir.io/weir/internal/upkeep"
+)
+
+// inSecond is how many entries are compared in a second: some hundredth of a CPU. Where there are
+// more, all are compared less often.
+const inSecond = 4096
+
+// Map is one whose contents are compared.
+type Map struct {
+	Name    string
+	Kernel  []*ebpf.Map // one, or one for each family of addresses
+	Entries int
+	look    func() (amiss, more int, err error)
+	mend    func() error
+}
+
+// Mend makes the contents what they must be.
+func (m Map) Mend() error { return m.mend() }
+
+// Comparison is when maps are compared again. The zero value compares them at once.
+type Comparison struct{ next time.Time }
+
+// Look compares maps, if it is time to, and returns those that differ, to be repaired by their names.
+func (c *Comparison) Look(maps func() []Map, repair func(name string) error) (found []upkeep.Difference, err error) {
+	if time.Now().Before(c.next) {
+		return nil, nil
+	}
+	entries := 0
+	for _, m := range maps() {
+		entries += m.Entries
+		amiss, more, err := m.look()
+		if err != nil {
+			return nil, err
+		}
+		if amiss+more > 0 {
+			found = append(found, upkeep.Difference{What: "map " + m.Name, Found: describe(amiss, more), Repair: func() error { return repair(m.Name) }})
+		}
+	}
+	c.next = time.Time{}
+	if pause := time.Duration(entries/inSecond) * time.Second; len(found) == 0 {
+		c.next = time.Now().Add(pause)
+	}
+	return found, nil
+}
+
+func describe(amiss, more int) string {
+	var parts []string
+	if amiss > 0 {
+		parts = append(parts, fmt.Sprintf("%d entries are gone or are others", amiss))
+	}
+	if more > 0 {
+		parts = append(parts, fmt.Sprintf("%d entries are there that nobody has made", more))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// Both joins the maps of both families of addresses to one that is named once.
+func Both(four, six Map) Map {
+	return Map{four.Name, append(four.Kernel, six.Kernel...), four.Entries + six.Entries, func() (amiss, more int, err error) {
+		amiss4, more4, err4 := four.look()
+		amiss6, more6, err6 := six.look()
+		return amiss4 + amiss6, more4 + more6, errors.Join(err4, err6)
+	}, func() error { return errors.Join(four.mend(), six.mend()) }}
+}
+
+// Within is a map that may have more, as an array has.
+func Within[K, V comparable](name string, m *ebpf.Map, want map[K]V) Map {
+	return Map{name, []*ebpf.Map{m}, len(want), func() (amiss, more int, err error) {
+		for key, value := range want {
+			var have V
+			switch err := m.Lookup(key, &have); {
+			case errors.Is(err, ebpf.ErrKeyNotExist):
+				amiss++
+			case err != nil:
+				return 0, 0, fmt.Errorf("read map %s: %w", m, err)
+			case have != value:
+				amiss++
+			}
+		}
+		return amiss, 0, nil
+	}, func() error { return Put(m, want) }}
+}
+
+// Whole is a map that must have this and no more.
+func Whole[K, V comparable](name string, m *ebpf.Map, want map[K]V) Map {
+	return Map{name, []*ebpf.Map{m}, len(want), func() (amiss, more int, err error) {
+		have, err := Read[K, V](m)
+		if err != nil {
+			return 0, 0, err
+		}
+		for key, value := range want {
+			if is, there := have[key]; !there || is != value {
+				amiss++
+			}
+		}
+		for key := range have {
+			if _, wanted := want[key]; !wanted {
+				more++
+			}
+		}
+		return amiss, more, nil
+	}, func() error { return errors.Join(Put(m, want), Prune(m, want)) }}
+}
+
+// Put writes entries.
+func Put[K comparable, V any](m *ebpf.Map, want map[K]V) error {
+	for key, value := range want {
+		if err := m.Put(key, value); err != nil {
+			return fmt.Errorf("write map %s of %d elements: %w", m, m.MaxEntries(), err)
+		}
+	}
+	return nil
+}
+
+// Prune removes all entries but those that are wanted.
+func Prune[K comparable, V any](m *ebpf.Map, want map[K]V) error {
+	have, err := Read[K, V](m)
+	if err != nil {
+		return err
+	}
+	for key := range have {
+		if _, ok := want[key]; ok {
+			continue
+		}
+		if err := m.Delete(key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("remove from map %s: %w", m, err)
+		}
+	}
+	return nil
+}
+
+// Read reads all entries.
+func Read[K comparable, V any](m *ebpf.Map) (map[K]V, error) {
+	have := make(map[K]V)
+	var key K
+	var value V
+	entries := m.Iterate()
+	for entries.Next(&key, &value) {
+		have[key] = value
+	}
+	if err := entries.Err(); err != nil {
+		return nil, fmt.Errorf("read map %s: %w", m, err)
+	}
+	return have, nil
+}
