@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
 
@@ -91,11 +92,29 @@ func repairedHands(h *host) []hostHand {
 		}},
 		{"tc", func() { h.onHost(func() error { return os.Remove(pins + "/undo-eth0") }) }},
 		{"pins", func() { h.onHost(func() error { return os.RemoveAll(pins + "/state") }) }},
+		{"tables", func() { h.onHost(func() error { return loseEntry(pins + "/maps-*/services4") }) }},
 		{"sysctls", h.stopForwarding},
 		{"checks", func() { h.run("ip", "rule", "del", "pref", "1") }},
 		{"state", func() { h.onHost(func() error { return os.RemoveAll(h.beside("state")) }) }},
 		{"socket", func() { h.onHost(func() error { return os.Remove(h.socket) }) }},
 	}
+}
+
+// loseEntry removes an entry of a pinned map.
+func loseEntry(pattern string) error {
+	paths, err := filepath.Glob(pattern)
+	if err != nil || len(paths) != 1 {
+		return fmt.Errorf("%v are pinned (%w)", paths, err)
+	}
+	m, err := ebpf.LoadPinnedMap(paths[0], nil)
+	if err != nil {
+		return err
+	}
+	var key []byte
+	if err = m.NextKey(nil, &key); err == nil {
+		err = m.Delete(key)
+	}
+	return errors.Join(err, m.Close())
 }
 
 func (h *host) stopForwarding() {
