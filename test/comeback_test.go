@@ -195,6 +195,31 @@ func TestOnePacketMakesFew(t *testing.T) {
 	}
 }
 
+// TestRouterAsAServer: a router whose own route to a VIP leads back to the director gets a packet of
+// L2DSR a few times, and not until its TTL ends.
+func TestRouterAsAServer(t *testing.T) {
+	l := &comebackLab{lab: newLab(t, size{backends: 1})}
+	var services []string
+	for _, six := range []bool{false, true} {
+		vip := redirectVIP(9, six)
+		l.vips = append(l.vips, vip)
+		services = append(services, fmt.Sprintf("- {name: s%v, vip: \"%s\", protocol: udp, port: 53, mode: l2dsr, backends: [{name: router, address: \"%s\"}]}\n", six, vip, lanAddress(routerHost, six)))
+	}
+	l.daemon = l.start(services...)
+	for _, vip := range l.vips {
+		before := l.counted("forward_l2dsr")
+		n := l.becomes(func() {
+			inject(t, l.client, ipFrom(l.clientAddress(vip), vip), packet.UDPHeader{Src: 4711, Dst: 53}, packet.Text("question"))
+		})
+		if n > few {
+			t.Errorf("one packet to %s became %d", vip, n)
+		}
+		if sent := l.counted("forward_l2dsr") - before; sent < 1 || sent > 3 {
+			t.Errorf("the director has sent a packet to %s %d times to the router that it came from, want 1 to 3", vip, sent)
+		}
+	}
+}
+
 // counted is how often the director has counted a reason.
 func (l *comebackLab) counted(reason string) uint64 {
 	l.t.Helper()
