@@ -79,20 +79,28 @@ static __noinline struct redirect_syn *find_syn(const struct host_flow *flow)
 	return look_for_syn(flow);
 }
 
-/* A place that nobody holds; NULL: there is none. */
+/*
+ * The place, of those that no SYN holds, that was written first; NULL: there is none. A SYN that is
+ * not to ask again has left its place not long ago.
+ */
 static __noinline struct redirect_syn *free_syn(const struct host_flow *flow, __u32 now)
 {
-	__u32 first = slot_of(flow);
+	__u32 first = slot_of(flow), longest = 0;
+	struct redirect_syn *oldest = NULL;
 
 #pragma unroll
 	for (__u32 way = 0; way < SLOT_WAYS; way++) {
 		__u32 slot = first ^ way;
 		struct redirect_syn *syn = bpf_map_lookup_elem(&redirect_syns, &slot);
 
-		if (syn && !is_held(syn, now))
-			return syn;
+		if (!syn || is_held(syn, now))
+			continue;
+		if (!oldest || seconds_since(syn->when, now) > longest) {
+			oldest = syn;
+			longest = seconds_since(syn->when, now);
+		}
 	}
-	return NULL;
+	return oldest;
 }
 
 /* 0: other SYNs that have asked hold all places of the flow, or another CPU has just taken one. */

@@ -120,6 +120,35 @@ func TestRedirectFlood(t *testing.T) {
 	h.check(c.sends(packet.ACK, 5), c.receives(packet.ACK, 5))
 }
 
+// Others' SYNs take the places of those that the VIP has answered last of all: such a SYN may leave
+// once more, and must not ask then.
+func TestPlacesOfAnsweredSYNs(t *testing.T) {
+	h := newRedirectHost(t)
+	c := connections()[0]
+	var answered []connection
+	for i := range uint16(200) {
+		one := c
+		one.client = netip.AddrPortFrom(c.client.Addr(), 10000+i)
+		h.utter(one, uttersSYN)
+		h.utter(one, uttered{from: ofVIP, flags: utSYN | utACK, ack: 1})
+		answered = append(answered, one)
+	}
+	for i := range uint16(8000) {
+		from := netip.AddrPortFrom(c.client.Addr(), 20000+i)
+		run(t, h.RedirectLeave, build(frame{ether}, segment(from, c.vip, synOf(linuxSYN...))), nil)
+	}
+	asked := 0
+	for _, one := range answered {
+		in := build(frame{ether}, uttersSYN.segment(one, one.client, one.vip))
+		if _, out := run(t, h.RedirectLeave, in, nil); len(out) > len(in) {
+			asked++
+		}
+	}
+	if asked > len(answered)/20 {
+		t.Errorf("%d of %d SYNs that the VIP has answered ask again", asked, len(answered))
+	}
+}
+
 // A SYN that finds its place taken by one that may be answered yet does not ask, and leaves that
 // one its place.
 func TestPlacesOfSYNs(t *testing.T) {
