@@ -115,6 +115,11 @@ test-kernels: deps-build deps-kernels ## run the packet tables on Debian's 6.1 a
 test-guest: deps-test deps-kernels ## run the lab tests of devices in a guest with Debian's 6.12 kernel and this host's files (qemu)
 	@go run ./test/kernels -host -kernels 6.12 -packages ./test -run '^TestDevices' -timeout 60m $(ARGS)
 
+# What a change that keeps behavior keeps, too. With BASE it is compared with that of a commit.
+.PHONY: frozen
+frozen: deps-build ## write what users and other versions rely on to build/frozen, or compare it with a commit's: BASE=v0.1.0
+	@go run ./test/frozen $(if $(filter command line environment,$(origin BASE)),-base $(BASE))
+
 # How many instructions one packet takes, of this version and of the commit BASE: counted by an
 # emulator, so the numbers are the same each time. The older weir is built here, because a compiler
 # takes long in the guest.

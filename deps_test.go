@@ -129,6 +129,7 @@ var mayImport = map[string][]string{
 	"bench/machine":      {"bench/record"},
 	"bench/report":       {"bench/record", "plot"},
 	"test/cases":         {},
+	"test/frozen":        {"ebpf"},
 	"test/kernels":       {},
 	"test/kernels/guest": {"netlink", "sys"},
 

@@ -1,0 +1,123 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
+)
+
+// product are the folders of what runs at users': programs and texts of others are not frozen.
+var product = []string{"cmd", "internal", "kube", "quiclb"}
+
+// laboratories are the folders of the product that users have nothing of.
+var laboratories = []string{"internal/netlab", "internal/routerlab", "internal/etcdlab", "internal/memlab", "internal/packet", "internal/twin"}
+
+// writePrograms writes, for each object of BPF programs, its functions, and its maps and enums.
+func writePrograms(tree, out string) error {
+	return eachFile(tree, func(path string) error {
+		name, is := strings.CutSuffix(filepath.Base(path), "_bpfel.o")
+		if !is {
+			return nil
+		}
+		spec, err := ebpf.LoadCollectionSpec(path)
+		if err != nil {
+			return fmt.Errorf("read %s: %w", path, err)
+		}
+		return errors.Join(
+			os.WriteFile(filepath.Join(out, name+".functions"), functionsOf(spec), 0o644),
+			os.WriteFile(filepath.Join(out, name+".maps"), mapsOf(spec), 0o644))
+	})
+}
+
+// eachFile visits the files of the product.
+func eachFile(tree string, visit func(path string) error) error {
+	for _, folder := range product {
+		err := filepath.WalkDir(filepath.Join(tree, folder), func(path string, entry fs.DirEntry, err error) error {
+			if err != nil {
+				return err
+			}
+			if !entry.IsDir() {
+				return visit(path)
+			}
+			for _, lab := range laboratories {
+				if path == filepath.Join(tree, lab) {
+					return fs.SkipDir
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// functionsOf are how many instructions each function has, and which: not where in the sources.
+func functionsOf(spec *ebpf.CollectionSpec) []byte {
+	functions := map[string][]string{}
+	for _, program := range spec.Programs {
+		name := ""
+		for i := range program.Instructions {
+			instruction := &program.Instructions[i]
+			if f := btf.FuncMetadata(instruction); f != nil { // with it a function begins
+				name = f.Name
+				if functions[name] != nil {
+					name = "" // another program has it, too
+				} else {
+					functions[name] = []string{}
+				}
+			}
+			if name != "" {
+				functions[name] = append(functions[name], strings.TrimSpace(fmt.Sprintf("%v", *instruction)))
+			}
+		}
+	}
+	var text bytes.Buffer
+	names := slices.Sorted(maps.Keys(functions))
+	for _, name := range names {
+		fmt.Fprintf(&text, "%s: %d instructions\n", name, len(functions[name]))
+	}
+	for _, name := range names {
+		fmt.Fprintf(&text, "\n%s:\n\t%s\n", name, strings.Join(functions[name], "\n\t"))
+	}
+	return text.Bytes()
+}
+
+// mapsOf are the maps with the layout of what is in them, and the enums.
+func mapsOf(spec *ebpf.CollectionSpec) []byte {
+	var text bytes.Buffer
+	for _, name := range slices.Sorted(maps.Keys(spec.Maps)) {
+		m := spec.Maps[name]
+		fmt.Fprintf(&text, "map %s: %v, keys of %d bytes, values of %d, %d entries, flags %#x, pinned %v\n\t%9v\n\t%9v\n", name, m.Type, m.KeySize, m.ValueSize, m.MaxEntries, m.Flags, m.Pinning, m.Key, m.Value)
+	}
+	var enums []string
+	for one, err := range spec.Types.All() {
+		if enum, is := one.(*btf.Enum); is && err == nil {
+			enums = append(enums, enumText(enum))
+		}
+	}
+	slices.Sort(enums)
+	for _, enum := range slices.Compact(enums) {
+		fmt.Fprintf(&text, "%s\n", enum)
+	}
+	return text.Bytes()
+}
+
+func enumText(enum *btf.Enum) string {
+	var text strings.Builder
+	fmt.Fprintf(&text, "enum %s of %d bytes", enum.Name, enum.Size)
+	for _, value := range enum.Values {
+		fmt.Fprintf(&text, "\n\t%s = %d", value.Name, value.Value)
+	}
+	return text.String()
+}
