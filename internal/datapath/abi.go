@@ -14,18 +14,19 @@ import (
 	"github.com/cilium/ebpf/btf"
 )
 
-// innerTypes are in no map's declared value, but part of the ABI all the same.
+// innerTypes are the types that no map declares as its value but that are part of the ABI all the
+// same.
 var innerTypes = []string{"ring_header", "slot", "candidates", "snat_header", "snat_bucket", "quic_config", "quic_servers",
 	"mode", "backend_state", "backend_flag", "affinity", "policy", "ring_flag", "settings_flag", "reason",
 	"flow_state", "flow_event", "flow_tag", "told_outcome", "fragment_path", "snat_state", "snat_fin", "snat_proof", "asked_state", "ask_event", "quic_algorithm", "quic_event", "load_scale"}
 
-// constants is the map of the program's constants. Each program has its own, and
-// nothing else needs it: it is not pinned, and no part of the ABI.
+// constants is the map of the program's constants. Each program has its own, and nothing else needs
+// it: it is neither pinned nor part of the ABI.
 const constants = ".rodata"
 
-// stateMaps are the maps whose content nobody could make again, with the types that
-// say what is in them besides those of their keys and values. Another version that
-// has the same ones goes on with them. What counts by an enum does not name it: see carry.go.
+// stateMaps are the maps whose content cannot be made again, with the types that define it besides
+// the types of their keys and values. Another version that has the same maps and types goes on with
+// them. A map that counts by an enum does not name the enum: see carry.go.
 var stateMaps = map[string][]string{
 	directorMapFlows:           {"flow_state"},
 	directorMapFlowTags:        {"flow_tag"},
@@ -39,14 +40,14 @@ var stateMaps = map[string][]string{
 	directorMapServiceDrops:    nil,
 }
 
-// formatPaths is how many values of enum fragment_path name the fragments' format. Those that
-// were appended since are no other version's, which drops what follows them.
+// formatPaths is how many values of enum fragment_path name the format of fragments. Values that
+// were appended later are unknown to other versions, which drop the fragments after such an entry.
 const formatPaths = 4
 
-// Tables that keep the name of a format while later versions give a meaning to what it has left
-// at zero, and append states: their entries are understood by versions before and after, which
-// may both use them at a time. These are the types as the name's first version declared them;
-// TestFormatsHold sees to it that what is written is still where they say.
+// Tables that keep the name of their format while later versions append states and give a meaning
+// to bytes that the format left at zero. Versions before and after understand such entries, and may
+// use the table at the same time. These are the types as the version that began the name declared
+// them; TestFormatsHold checks that each of their fields is still where they say.
 var (
 	//go:embed formats/flows.txt
 	flowsFormat string
@@ -54,8 +55,8 @@ var (
 	snatFormat string
 )
 
-// abiHash names what a program and its maps must agree on: the maps' kinds and
-// sizes, the layout of everything in them, and the numbers of what is in an enum.
+// abiHash names what a program and its maps must agree on: the kinds and sizes of the maps, the
+// layout of everything in them, and the numbers of enum values.
 func abiHash(spec *ebpf.CollectionSpec) (string, error) {
 	return hashed(func(w io.Writer) error {
 		errs := []error{writeRevision(w, spec, "REVISION_MAPS"), writeRevision(w, spec, "REVISION_STATE")}
@@ -69,8 +70,7 @@ func abiHash(spec *ebpf.CollectionSpec) (string, error) {
 	})
 }
 
-// stateHash names what two versions must agree on to have one of the stateMaps in
-// common.
+// stateHash names what two versions must agree on to share one of the stateMaps.
 func stateHash(spec *ebpf.CollectionSpec, name string) (string, error) {
 	var types []btf.Type
 	for _, of := range stateMaps[name] {
@@ -102,7 +102,7 @@ func stateFormat(spec *ebpf.CollectionSpec, shape *ebpf.MapSpec, types ...btf.Ty
 	})
 }
 
-// snatHash is the same for full NAT's table, which is no map of the program's own.
+// snatHash does the same for full NAT's table, which is not a map of the program's own.
 func snatHash(spec *ebpf.CollectionSpec) (string, error) {
 	return hashed(func(w io.Writer) error {
 		err := writeRevision(w, spec, "REVISION_STATE")

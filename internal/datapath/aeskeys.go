@@ -2,10 +2,10 @@ package datapath
 
 import "math/bits"
 
-// aesKeysSize is that of the eleven round keys of AES-128, in bytes.
+// aesKeysSize is the size of the eleven round keys of AES-128, in bytes.
 const aesKeysSize = 11 * aesBlockSize
 
-// aesRoundKeys expands a key (FIPS 197, section 5.2), which crypto/aes keeps to itself.
+// aesRoundKeys expands a key (FIPS 197, section 5.2). crypto/aes does not export this.
 func aesRoundKeys(key [aesBlockSize]byte) (keys [aesKeysSize]byte) {
 	sbox := aesSubstitution()
 	copy(keys[:], key[:])
@@ -26,8 +26,8 @@ func aesRoundKeys(key [aesBlockSize]byte) (keys [aesKeysSize]byte) {
 // aesDouble multiplies by x in the field of AES.
 func aesDouble(b byte) byte { return b<<1 ^ b>>7*0x1b }
 
-// aesSubstitution is the table of SubBytes (FIPS 197, section 5.1.1): the inverse in
-// the field, of which 3 and its inverse walk through all but zero, and a rotation sum.
+// aesSubstitution is the table of SubBytes (FIPS 197, section 5.1.1): the inverse in the field,
+// then a sum of rotations. The powers of 3 and of its inverse run through all values but zero.
 func aesSubstitution() (sbox [256]byte) {
 	power, inverse := byte(1), byte(1)
 	for range 255 {

@@ -15,17 +15,17 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// A backend that answers ARP for a VIP on its own link takes the VIP's packets away from
-// the directors, now and then: who asks believes who answers last. Only asking shows it.
-// IPv6 needs no question: Linux answers for addresses of the interface that was asked.
+// A backend that answers ARP for a VIP on its own link takes the VIP's packets away from the
+// directors now and then, because a host that asks believes the last answer. Only asking shows it.
+// IPv6 needs no question: Linux answers only for addresses of the interface that was asked.
 const (
-	claimEvery = 10 * time.Second // from one question about a VIP to the next
-	claimHolds = 3 * claimEvery   // what an answer is believed for
-	claimKept  = 10 * time.Minute // what a claim that no check asks about is kept for
+	claimEvery = 10 * time.Second // between two questions about a VIP
+	claimHolds = 3 * claimEvery   // how long an answer is believed
+	claimKept  = 10 * time.Minute // how long a claim that no check asks about is kept
 )
 
-// claims asks links who has VIPs, and keeps which of the backends there say that they do. Anybody on
-// a link can say anything, in any number of names: nothing is kept of others.
+// claims asks links which hosts have VIPs, and keeps which of the backends there say that they do.
+// It keeps nothing of other hosts: any host on a link can say anything, under any number of names.
 type claims struct {
 	file *os.File // a packet socket
 	raw  syscall.RawConn
@@ -36,16 +36,16 @@ type claims struct {
 	said  map[claim]*saying
 }
 
-// saying is when a claim was asked about last, and made last; zero: it was not.
+// saying is when a claim was last asked about, and when it was last made; zero: never.
 type saying struct{ asked, heard time.Time }
 
-// claim is a VIP on a link, and who says that it has it.
+// claim is a VIP on a link, and the MAC address of the host that says that it has the VIP.
 type claim struct {
 	neighbour
 	by model.MAC
 }
 
-// ARP for IPv4 over Ethernet (RFC 826): what its packets begin with, and their length.
+// ARP for IPv4 over Ethernet (RFC 826): how its packets begin, and their length.
 const (
 	arpKind    = "\x00\x01\x08\x00\x06\x04"
 	arpLength  = 28
@@ -53,7 +53,7 @@ const (
 	arpReply   = 2
 )
 
-// openClaims begins to listen, on all links.
+// openClaims starts to listen, on all links.
 func openClaims() (*claims, error) {
 	socket, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
@@ -110,7 +110,7 @@ func (c *claims) listen() {
 	}
 }
 
-// hear keeps a reply by which a backend says that it has a VIP.
+// hear keeps a reply in which a backend says that it has a VIP.
 func (c *claims) hear(packet []byte, ifindex int) {
 	if len(packet) < arpLength || string(packet[:len(arpKind)]) != arpKind {
 		return
@@ -137,13 +137,13 @@ func (c *claims) by(mac model.MAC, vip neighbour, own nextHop) bool {
 	if now.Sub(c.asked[vip]) > claimEvery {
 		c.asked[vip] = now
 		c.leaveOut(now)
-		_ = c.ask(vip, own) // the next time is as good
+		_ = c.ask(vip, own) // on an error, the next request does as well
 	}
 	return now.Sub(s.heard) < claimHolds
 }
 
-// leaveOut drops claims that nobody asks about any more: of MAC addresses that backends had before.
-// The lock is held.
+// leaveOut drops claims that are not asked about any more: those of MAC addresses that backends had
+// before. The lock is held.
 func (c *claims) leaveOut(now time.Time) {
 	for one, s := range c.said {
 		if now.Sub(s.asked) > claimKept {
@@ -152,7 +152,7 @@ func (c *claims) leaveOut(now time.Time) {
 	}
 }
 
-// ask sends a request to everybody on the link.
+// ask broadcasts a request on the link.
 func (c *claims) ask(vip neighbour, own nextHop) error {
 	packet := []byte(arpKind)
 	packet = binary.BigEndian.AppendUint16(packet, arpRequest)
@@ -168,7 +168,7 @@ func (c *claims) ask(vip neighbour, own nextHop) error {
 	return errors.Join(err, failed)
 }
 
-// forget drops what is known of VIPs that nobody asks for any more.
+// forget drops what is known of VIPs that are not asked for any more.
 func (c *claims) forget(asked func(vip netip.Addr) bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

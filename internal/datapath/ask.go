@@ -13,14 +13,14 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// What a packet asks a director's memory for is known only when the program has looked at
-// it. So an observer runs it with what is known, and again while it has asked for more.
+// Only a run of the program shows what a packet needs from a director's memory. So an observer runs
+// it with what is known, and again for as long as a run asks for more.
 
-// mostRounds is more than any packet needs: to know its flow, what is remembered of that,
-// a flow of full NAT that this names, and one of a backend on this host.
+// mostRounds is more than any packet needs: it asks for its flow, for what is remembered of the
+// flow, for a flow of full NAT that this names, and for a flow of a backend on this host.
 const mostRounds = 6
 
-// world is what an observer runs in: the director's, or one that is imagined.
+// world is what an observer runs in: the director's state, or an imagined one.
 type world struct {
 	rings    []byte            // all lines
 	entries  []directorBackend // by index
@@ -33,7 +33,7 @@ type world struct {
 	loads    map[uint32]directorLoad // in place of the live ones; nil: there are none
 }
 
-// ask runs a frame until the observer has had all that it asked for.
+// ask runs a frame until the observer has everything that it asked for.
 func (w *world) ask(x *observer, frame []byte, ifindex int) (o observedObservation, out []byte, have copied, err error) {
 	have = copied{}
 	if w.snat != nil {
@@ -88,7 +88,7 @@ func (w *world) lendFor(have copied, p *observedPacket) error {
 	return errors.Join(errs...)
 }
 
-// lendForPolicy copies what the service's policy goes by.
+// lendForPolicy copies what the service's policy decides by.
 func (w *world) lendForPolicy(have copied, p *observedPacket, slot *directorSlot, header *directorRingHeader, lend func(name, key string)) {
 	var asked []uint32
 	switch model.Policy(header.Policy) {
@@ -108,14 +108,14 @@ func (w *world) lendForPolicy(have copied, p *observedPacket, slot *directorSlot
 	}
 }
 
-// distinctTurns has each of those once who have turns.
+// distinctTurns returns each backend that has turns once.
 func (w *world) distinctTurns(ring uint32, header *directorRingHeader) []uint32 {
 	turns := slices.Clone(w.turnsOf(ring, header))
 	slices.Sort(turns)
 	return slices.Compact(turns)
 }
 
-// lendSNAT names the buckets in which a flow of full NAT may be.
+// lendSNAT copies the buckets in which a flow of full NAT may be.
 func (w *world) lendSNAT(p *observedPacket, slot *directorSlot, lend func(name, key string)) {
 	bucket := func(number uint32) {
 		if number >= uint32(snatBucketPorts) {
@@ -148,7 +148,7 @@ func (w *world) lendSNAT(p *observedPacket, slot *directorSlot, lend func(name, 
 	}
 }
 
-// choices are the numbers with which the buckets begin that a flow may be in: snat_choose.
+// choices are the first numbers of the buckets in which a flow may be: snat_choose.
 func (h *directorSnatHeader) choices(f model.Flow) []uint32 {
 	hash := f.Hash(h.Salt, model.AffinityFlow)
 	buckets, first, count := h.Ports/uint32(snatBucketPorts), uint32(0), h.Addresses4
@@ -166,7 +166,7 @@ func (h *directorSnatHeader) choices(f model.Flow) []uint32 {
 	return numbers
 }
 
-// number is that of a flow, by the port's place among the ports: snat_number.
+// number is a flow's number, given the port's place among the ports: snat_number.
 func (h *directorSnatHeader) number(address uint32, protocol uint8, offset uint32) uint32 {
 	kind := address * 2
 	if model.Protocol(protocol) == model.UDP {
@@ -175,8 +175,8 @@ func (h *directorSnatHeader) number(address uint32, protocol uint8, offset uint3
 	return uint32(snatBucketPorts) + kind*h.Ports + offset
 }
 
-// replyTo is the number of the flow that a packet to one of this director's addresses is a
-// reply of; 0: it is none.
+// replyTo is the number of the flow to which a packet to one of this director's addresses replies;
+// 0: it is not a reply.
 func (h *directorSnatHeader) replyTo(f model.Flow) uint32 {
 	first, count := uint32(0), h.Addresses4
 	if f.Source.Is6() {
@@ -203,9 +203,8 @@ func (h *directorSnatHeader) source(number uint32, six bool) netip.AddrPort {
 	return netip.AddrPortFrom(addressOf(h.Sources[address], six), uint16(h.PortsFirst+offset))
 }
 
-// lendFlow copies what is remembered of a flow. A packet comes to the CPU that the NIC
-// chooses by its addresses and ports, which is the one that has the flow: so the bucket of
-// that one is any CPU's, and those of the others are empty.
+// lendFlow copies what is remembered of a flow. The NIC chooses a packet's CPU by addresses and
+// ports, and only that CPU has the flow. So its bucket is copied as every CPU's, and the other buckets are left out.
 func (w *world) lendFlow(have copied, p *observedPacket) error {
 	f := p.flow()
 	hash := f.Hash(w.settings.FlowSalt, model.AffinityFlow)
@@ -230,7 +229,7 @@ func (w *world) lendFlow(have copied, p *observedPacket) error {
 			return fmt.Errorf("read tags of flow memory: %w", err)
 		}
 	}
-	if its == nil { // a place for the flow, which a policy asks for before it chooses
+	if its == nil { // an empty place for the flow, which a policy asks for before it chooses
 		its = make([]byte, unsafe.Sizeof(directorFlowBucket{}))
 	}
 	for cpu := range w.settings.FlowCpus {
@@ -240,7 +239,7 @@ func (w *world) lendFlow(have copied, p *observedPacket) error {
 	return nil
 }
 
-// remembered is what lendFlow has found; nil: nothing.
+// remembered is what lendFlow has found; nil if it found nothing.
 func (w *world) remembered(have copied, p *observedPacket) *directorFlowEntry {
 	f := p.flow()
 	bucket := uint32(f.Hash(w.settings.FlowSalt, model.AffinityFlow) >> 32 * uint64(w.settings.FlowBuckets) >> 32)
@@ -263,7 +262,7 @@ func (w *world) find(bucket []byte, f model.Flow, service uint32) *directorFlowE
 	return nil
 }
 
-// lend copies an entry of the director's, unless it is copied already.
+// lend copies an entry of the director's maps, unless it is copied already.
 func (w *world) lend(have copied, name, key string) error {
 	at := mapKey{name, key}
 	if _, done := have[at]; done {
@@ -299,7 +298,7 @@ func keyOf32(n uint32) string { return string(binary.NativeEndian.AppendUint32(n
 
 func (p *observedPacket) has(flag observedPacketFlag) bool { return p.Flags&uint8(flag) != 0 }
 
-// flow is the packet's, as the program looks it up.
+// flow is the packet's flow, as the program looks it up.
 func (p *observedPacket) flow() model.Flow {
 	six := p.Flow.Ipv6 != 0
 	return model.Flow{

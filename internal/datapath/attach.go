@@ -27,14 +27,14 @@ type attachment struct {
 
 func (a *attachment) close() { a.link.Close() }
 
-// holds says whether the program still is on the interface: the kernel takes the interface from a
-// link that was detached, and from one whose interface is gone.
+// holds says whether the program is still on the interface: a link has no interface any more after
+// it was detached, or after its interface is gone.
 func (a *attachment) holds() bool {
 	info, err := a.link.Info()
 	return err == nil && info.XDP() != nil && int(info.XDP().Ifindex) == a.index
 }
 
-// program is the one that its link has; 0: it has none.
+// program is the ID of the link's program; 0: it has none.
 func (a *attachment) program() ebpf.ProgramID {
 	info, err := a.link.Info()
 	if err != nil {
@@ -47,16 +47,16 @@ func (p *pins) linkPin(name string) string {
 	return filepath.Join(p.pin, linkPrefix+device.PinName(name))
 }
 
-// interfaceOfPin is the interface whose link has that pin.
+// interfaceOfPin is the interface whose link is pinned there.
 func interfaceOfPin(pin, prefix string) string {
 	return device.PinnedInterface(filepath.Base(pin)[len(prefix):])
 }
 
-// attach makes the program run on exactly these interfaces, if packets need not be
-// held. A link that is pinned already is given the program in one step: no packet sees
-// none. An interface that is not there, or takes no program, is left to Parts. As long as
-// one is not there those that leave keep the program: whoever mistypes a name must not
-// take it off all. After an error the program is where it was before.
+// attach makes the program run on exactly these interfaces, if packets need not be held. A link
+// that is pinned already gets the program in one step, so that every packet meets a program. An
+// interface that is not there, or does not take the program, is left to Parts. While one is not
+// there, interfaces that leave the table keep the program: a mistyped name must not take it off all
+// of them. After an error the program is where it was before.
 func (d *Datapath) attach(interfaces []string, links []netlink.Link) error {
 	var made []string
 	for i, name := range interfaces {
@@ -75,8 +75,8 @@ func (d *Datapath) attach(interfaces []string, links []netlink.Link) error {
 	return d.detachOthers(interfaces, links)
 }
 
-// detachOthers takes the program off interfaces that are not of the table, once all that are, are
-// there.
+// detachOthers takes the program off interfaces that are not in the table, once all interfaces of
+// the table are there.
 func (d *Datapath) detachOthers(interfaces []string, links []netlink.Link) error {
 	if slices.Contains(links, nil) {
 		return nil
@@ -97,8 +97,8 @@ func (d *Datapath) detachOthers(interfaces []string, links []netlink.Link) error
 	return nil
 }
 
-// Admit attaches the program to the interfaces of the last Set that it was held from, and
-// to those of each Set after it.
+// Admit attaches the program to the interfaces of the last Set that were held without it, and to
+// those of each Set after it.
 func (d *Datapath) Admit() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -124,9 +124,9 @@ func (d *Datapath) detachFrom(interfaces []string) error {
 	return nil
 }
 
-// reattach follows interfaces that come, or were made anew under their names: the kernel
-// let go of the old ones, and took the program from them. What takes no program is left
-// to Parts.
+// reattach follows interfaces that come, or were made anew under their names: the kernel took the
+// program from the old ones when they went. An interface that does not take the program is left to
+// Parts.
 func (d *Datapath) reattach() error {
 	var errs []error
 	for i, name := range d.table.Interfaces {
@@ -149,16 +149,16 @@ func (d *Datapath) reattach() error {
 	return errors.Join(errs...)
 }
 
-// refusedError says that an interface does not take the program now. It may later: another
-// program leaves it, or its MTU or features change.
+// refusedError says that an interface does not take the program now. It may take it later, when
+// another program leaves it, or when its MTU or features change.
 type refusedError struct{ error }
 
-// Unwrap returns what the kernel has said.
+// Unwrap returns what the kernel said.
 func (e *refusedError) Unwrap() error { return e.error }
 
-// attachTo attaches to an interface by the name that the table has for it, which
-// may be any of its names, and says whether it had none that this process knows. It is a
-// refusedError that the interface does not take the program.
+// attachTo attaches to an interface by its name in the table, which may be any of its names. It
+// says whether this process knew of no attachment to the interface before. The error is a
+// refusedError if the interface does not take the program.
 func (d *Datapath) attachTo(name string, iface netlink.Link) (came bool, err error) {
 	index := iface.Attrs().Index
 	if a := d.attached[name]; a != nil && a.index == index {
@@ -189,13 +189,13 @@ func (d *Datapath) attachTo(name string, iface netlink.Link) (came bool, err err
 		return false, fmt.Errorf("pin link: %w", err)
 	}
 	d.note(name, &attachment{link: l, index: index, fresh: true})
-	// Some drivers send for XDP only where a program is, and nobody tells of that.
+	// Some drivers send for XDP only where a program is attached, and no event says so.
 	d.hops.outdated(false)
 	d.hops.tell()
 	return true, nil
 }
 
-// note keeps an attachment in place of the one that the name had.
+// note keeps an attachment in place of the one under the same name.
 func (d *Datapath) note(name string, a *attachment) {
 	if old := d.attached[name]; old != nil {
 		old.close()
@@ -203,8 +203,8 @@ func (d *Datapath) note(name string, a *attachment) {
 	d.attached[name] = a
 }
 
-// renamePin gives the link of an interface that was attached under another name
-// its new one: a second link is not possible.
+// renamePin gives the link of an interface that was attached under another name its new pin: an
+// interface cannot have a second link.
 func (d *Datapath) renamePin(name string, index int) error {
 	pins, err := filepath.Glob(d.kernel.linkPin("*"))
 	if err != nil {
@@ -246,7 +246,7 @@ func pinnedIndex(pin string) (int, error) {
 	return int(info.XDP().Ifindex), nil
 }
 
-// adopt takes over the link that is pinned for an interface, if it still is on it.
+// adopt takes over the link that is pinned for an interface, if the link is still on it.
 func (d *Datapath) adopt(pin string, index int) (link.Link, error) {
 	pinned, err := link.LoadPinnedLink(pin, nil)
 	if errors.Is(err, os.ErrNotExist) {
@@ -295,7 +295,7 @@ func (d *Datapath) attachXDP(iface netlink.Link) (link.Link, error) {
 	return nil, err
 }
 
-// programID names the foreign program, if the kernel tells.
+// programID names another owner's program, if the kernel tells.
 func programID(iface netlink.Link) string {
 	if xdp := iface.Attrs().Xdp; xdp != nil && xdp.Attached {
 		return fmt.Sprintf(" (id %d)", xdp.ProgId)
@@ -320,7 +320,7 @@ func xdpMode(index int) string {
 	return ""
 }
 
-// unpinLink removes a pin, and with the last reference the program from its hook.
+// unpinLink removes a pin. With the last reference, the program leaves its hook.
 func unpinLink(pin string) error {
 	l, err := link.LoadPinnedLink(pin, nil)
 	if err != nil {
@@ -338,8 +338,8 @@ func detachRest(pin string) error {
 	return errors.Join(errs...)
 }
 
-// Detach removes the datapath that is pinned in a directory: from then on the
-// kernel gets every packet. Nothing pinned is no error.
+// Detach removes the datapath that is pinned in a directory: from then on the kernel gets every
+// packet. It is no error if nothing is pinned.
 func Detach(pin string) error {
 	lock, err := lockPins(pin)
 	if errors.Is(err, os.ErrNotExist) {

@@ -15,9 +15,9 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// backendKey is what a backend's index stands for as long as it is used: what it
-// is, not how it is at the moment, and not how packets get there: what is remembered of
-// its flows stays true in another mode. Full NAT alone knows flows by itself.
+// backendKey is what a backend's index stands for as long as it is used. It identifies the backend,
+// not its state nor the way to it: what is remembered of its flows stays true in another mode. Only
+// full NAT knows flows by itself.
 type backendKey struct {
 	address netip.Addr
 	port    uint16
@@ -30,12 +30,12 @@ type backend struct {
 	desired model.TableBackend
 	slots   int    // that it owns
 	vlan    uint16 // tag of its next hop
-	answers int    // the interface by which it may answer, as in nextHop
+	answers int    // the interface by which its answers may come, as in nextHop
 	link    int    // the interface that its route leads into
 }
 
-// backendEntries is the memory of the backends map: a change of an entry is one
-// store, without a system call.
+// backendEntries is the memory of the backends map: one store changes an entry, without a system
+// call.
 type backendEntries struct {
 	memory  []byte
 	entries []directorBackend
@@ -73,13 +73,13 @@ func (e *backendEntries) create(index uint32, entry directorBackend) {
 	e.write(index, entry)
 }
 
-// restore writes a whole entry of the backend that the index stands for already.
+// restore writes a whole entry of the backend that already has the index.
 func (e *backendEntries) restore(index uint32, entry directorBackend) {
 	entry.Epoch = max(1, e.entries[index].Epoch)
 	e.write(index, entry)
 }
 
-// nextEpoch is that of the next backend with the index; never 0: see used.
+// nextEpoch is the epoch of the next backend with the index; never 0: see used.
 func (e *backendEntries) nextEpoch(index uint32) uint8 {
 	return e.entries[index].Epoch%math.MaxUint8 + 1
 }
@@ -103,7 +103,7 @@ func (e *backendEntries) epochs(records []backendRecord) {
 	}
 }
 
-// update changes what may change under traffic, each word as a whole.
+// update changes what may change under traffic, one whole word at a time.
 func (e *backendEntries) update(index uint32, entry directorBackend) {
 	entry.Epoch = e.entries[index].Epoch
 	stored, fresh := (*words)(unsafe.Pointer(&e.entries[index])), (*words)(unsafe.Pointer(&entry))
@@ -114,7 +114,7 @@ func (e *backendEntries) update(index uint32, entry directorBackend) {
 	}
 }
 
-// redirects says whether connections are handed over to the backend.
+// redirects says whether connections are redirected to the backend.
 func (e *backendEntries) redirects(index uint32) bool {
 	return int(index) < len(e.entries) && e.alive(index) && e.entries[index].Flags&uint8(directorBackendFlagBACKEND_REDIRECT) != 0
 }
@@ -132,14 +132,14 @@ func aliveIn(state uint8) bool {
 // used says whether the index has stood for another backend before.
 func (e *backendEntries) used(index uint32) bool { return e.entries[index].Epoch != 0 }
 
-// holds says whether the entry is of this backend, in all that does not change.
+// holds says whether the entry is this backend's, in everything that does not change.
 func (e *backendEntries) holds(index uint32, entry directorBackend) bool {
 	stored, fresh := (*words)(unsafe.Pointer(&e.entries[index])), (*words)(unsafe.Pointer(&entry))
 	return slices.Equal(stored[changing:], fresh[changing:])
 }
 
-// disown makes what remembers a backend let go of it, while packets that are on
-// their way to it still find it alive.
+// disown makes memory of a backend's flows let go of it, while packets on their way to it still
+// find it alive.
 func (e *backendEntries) disown(index uint32) {
 	entry := e.entries[index]
 	entry.Epoch = e.nextEpoch(index)
@@ -147,7 +147,8 @@ func (e *backendEntries) disown(index uint32) {
 	atomic.StoreUint64(&stored[changing-1], fresh[changing-1]) // ifindex to epoch
 }
 
-// free forgets a backend; its epoch stays, so that what remembers it can tell.
+// free forgets a backend. Its epoch stays, so that memory of its flows can tell it from the next
+// one.
 func (e *backendEntries) free(index uint32) {
 	entry := e.entries[index]
 	entry.State = uint8(directorBackendStateBACKEND_FREE)
@@ -200,22 +201,22 @@ func entryOf(s *model.TableService, service uint32, b model.TableBackend, hop ne
 	return entry
 }
 
-// podName is what the agent of a pod's host knows it by, where an entry has it.
+// podName is the name by which the agent of a pod's host knows the pod, in the form of an entry.
 func podName(s *model.TableService, b *model.TableBackend) (name directorAddress) {
 	at := model.Backend{Address: b.Address, Port: b.Port}
 	binary.BigEndian.PutUint32(name.Bytes[:], model.PodName(at.PodIn(&model.Service{Port: s.Port})))
 	return name
 }
 
-// leaves says whether the route to a backend leads out of its service's VLAN: the neighbour that
-// was found is in another network, and a frame for it with the segment's tag would reach nobody.
-// From a segment of two tags no route leads by an interface with both.
+// leaves says whether the route to a backend leads out of its service's VLAN: the neighbor that was
+// found is in another network, and a frame to it with the segment's tag would reach no host. No
+// route leads out by an interface with both tags of a segment that has two.
 func (h *nextHop) leaves(segment model.Segment) bool {
 	return h.routed && segment.ID <= 0xfff && uint32(h.vlan) != segment.ID
 }
 
-// stayInSegment makes packets leave with the tags that they came with: l2dsr does
-// not touch them, nat writes its one tag again. Tunnels leave the segment.
+// stayInSegment makes packets leave with the tags that they came with: l2dsr does not change the
+// tags, nat writes its one tag again. Tunnels leave the segment.
 func stayInSegment(entry *directorBackend, segment model.Segment) {
 	switch model.Mode(entry.Mode) {
 	case model.L2DSR:

@@ -13,15 +13,14 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// The book says what each index stands for, in a format that is the same in all
-// versions: what is remembered of flows and fragments names backends by their
-// indexes, so another version, whose other maps look different, has to give every
-// service and backend the index that it had. No program reads it. A record is
-// written before the kernel's maps have the index, and erased after; its first word
-// is written last and erased first.
+// The book says what each index stands for, in a format that is the same in all versions.
+// Remembered flows and fragments name backends by their indexes. So another version, whose other
+// maps look different, has to give every service and backend the index that it had. No program
+// reads the book. A record is written before the kernel's maps have the index, and erased after;
+// its first word is written last and erased first.
 //
-// The number at the end of a name is the format's: a version that needs another one
-// takes another number.
+// The number at the end of a name is the format's: a version that needs another format takes
+// another number.
 const (
 	bookServices = "services-1"
 	bookBackends = "backends-1"
@@ -46,7 +45,7 @@ type serviceRecord struct {
 	ipv6     uint8
 	_        [2]uint8
 	vip      [16]byte
-	retired  [3]uint64 // packets, bytes, connections of backends that are gone
+	retired  [3]uint64 // packets, bytes and connections of backends that are gone
 	_        [8]byte
 }
 
@@ -64,10 +63,10 @@ type backendRecord struct {
 	_       [32]byte
 }
 
-// What probes have said of a backend. Versions before this one leave it as it was.
+// What probes have said of a backend. Versions before this one do not write it.
 const (
 	notSaid = iota
-	wasWell // or nobody has asked
+	wasWell // or has not been probed
 	wasUnwell
 )
 
@@ -98,7 +97,7 @@ func openBook(p *pins, limits model.Limits) (*book, error) {
 	b := &book{pins: p}
 	err := errors.Join(
 		b.services.open(p.statePin(bookServices), limits.Services),
-		b.backends.open(p.statePin(bookBackends), limits.Backends+1), // index 0 is nobody
+		b.backends.open(p.statePin(bookBackends), limits.Backends+1), // index 0 is no backend
 		b.director.open(p.statePin(bookDirector), 1))
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("open the book of indexes: %w", err), b.close())
@@ -106,7 +105,7 @@ func openBook(p *pins, limits model.Limits) (*book, error) {
 	return b, nil
 }
 
-// hasBook says whether there is one.
+// hasBook says whether there is a book.
 func (p *pins) hasBook() bool {
 	for _, name := range []string{bookServices, bookBackends, bookDirector} {
 		if _, err := os.Stat(p.statePin(name)); err != nil {
@@ -116,8 +115,8 @@ func (p *pins) hasBook() bool {
 	return true
 }
 
-// open opens what is pinned. If it is too small now, its records go to a larger one,
-// which takes its place when it is published.
+// open opens what is pinned. If it is too small now, its records go to a larger map, which takes
+// its place in publish.
 func (b *bookMap[T]) open(path string, records uint32) error {
 	pinned, err := ebpf.LoadPinnedMap(path, nil)
 	if errors.Is(err, os.ErrNotExist) {
@@ -222,8 +221,8 @@ func (b *book) addService(index uint32, key serviceKey) {
 	atomic.StoreUint32(&r.used, 1)
 }
 
-// retire notes what was forwarded to a service's backends that are gone: its counters go on
-// from there when the next process has forgotten them.
+// retire notes what was forwarded to a service's backends that are gone: the service's counters go
+// on from there in the next process.
 func (b *book) retire(index uint32, t tally) {
 	b.services.records[index].retired = [3]uint64{t.packets, t.bytes, t.opened}
 }
@@ -244,7 +243,7 @@ func (b *book) addBackend(index, service uint32, key backendKey, mode model.Mode
 	atomic.StoreUint32(&r.used, 1)
 }
 
-// note notes what may change of a backend: the mode, by which versions before this one tell
+// note records what may change of a backend: its mode, by which versions before this one tell
 // backends apart, and what probes say.
 func (b *book) note(index uint32, desired *model.TableBackend) {
 	r := &b.backends.records[index]
@@ -254,16 +253,16 @@ func (b *book) note(index uint32, desired *model.TableBackend) {
 	}
 }
 
-// removeBackend erases the record but for the epoch: what remembers the backend must
-// not take the next one with its index for it.
+// removeBackend erases the record except the epoch: memory of the backend must not take the next
+// backend with its index for it.
 func (b *book) removeBackend(index uint32, epoch uint8) {
 	r := &b.backends.records[index]
 	atomic.StoreUint32(&r.used, 0)
 	r.epoch = epoch
 }
 
-// within are the records of services and backends whose indexes this process has
-// room for. Others count as new.
+// within returns the records of services and backends whose indexes this process has room for.
+// Others count as new.
 func (b *book) within(limits model.Limits) (map[serviceKey]uint32, map[uint32]map[backendKey]uint32) {
 	services, backends := map[serviceKey]uint32{}, map[uint32]map[backendKey]uint32{}
 	for i := range min(uint32(len(b.services.records)), limits.Services) {
@@ -284,7 +283,7 @@ func (b *book) within(limits model.Limits) (map[serviceKey]uint32, map[uint32]ma
 	return services, backends
 }
 
-// forgetBeyond erases the others.
+// forgetBeyond erases the records that this process has no room for.
 func (b *book) forgetBeyond(limits model.Limits) {
 	for i := limits.Services; i < uint32(len(b.services.records)); i++ {
 		b.removeService(i)
@@ -311,7 +310,7 @@ func truth(b bool) uint8 {
 	return 0
 }
 
-// Records have room for more.
+// Records have room for more fields.
 var (
 	_ [64]byte = [unsafe.Sizeof(serviceRecord{})]byte{}
 	_ [64]byte = [unsafe.Sizeof(backendRecord{})]byte{}

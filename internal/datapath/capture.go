@@ -17,40 +17,39 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// While somebody captures, links hold another program: the same director, by the same
-// functions and with the same maps, that keeps packets for who reads. The plain one knows
-// nothing of that and costs what it costs. A packet never meets none, as each link's
-// program is replaced in one step.
+// While a capture runs, links hold another program: the same director, with the same functions and
+// maps, which also keeps packets for the reader. The plain program has nothing of it, and so costs
+// no more. Each link's program is replaced in one step, so that every packet meets a program.
 
-// ErrCapturing says that somebody captures already.
+// ErrCapturing says that a capture runs already.
 var ErrCapturing = errors.New("a capture runs already: there is one at a time")
 
 // How a capture is read.
 const (
-	captureLease = 10 * time.Second      // the program keeps nothing when nobody has read for so long
-	captureLook  = 20 * time.Millisecond // how often the ring is looked at
-	captureTell  = time.Second           // how often it is said how things are
+	captureLease = 10 * time.Second      // without a read for so long, the program keeps nothing
+	captureLook  = 20 * time.Millisecond // how often the ring is read
+	captureTell  = time.Second           // how often the counts are sent
 	captureBatch = 256                   // packets that are sent together, at most
 )
 
 // Capture is a capture that runs.
 type Capture struct {
 	d          *Datapath
-	client     string // whose it is
+	client     string // whose capture it is
 	began      time.Time
 	wanted     model.Capture
 	collection *ebpf.Collection
 	reader     *ringbuf.Reader
 	interfaces []string
 	names      captureNames
-	stop       func() bool // of following the context
+	stop       func() bool // ends following the context
 	closing    sync.Once
 	closed     atomic.Bool
 }
 
-// StartCapture lets packets be captured for a client, by its name, until the context ends, or Close. An error is
-// ErrCapturing, ErrNothingForwarded, FieldErrors about what is asked for, or the kernel's.
-// It loads a program, which takes up to seconds.
+// StartCapture captures packets for a client, which it names, until the context ends or Close is
+// called. The error is ErrCapturing, ErrNothingForwarded, FieldErrors about the request, or the
+// kernel's. It loads a program, which may take seconds.
 func (d *Datapath) StartCapture(ctx context.Context, client string, wanted model.Capture) (*Capture, error) {
 	wanted.SetDefaults()
 	if err := wanted.Validate(); err != nil {
@@ -102,12 +101,12 @@ func (c *Capture) filter() (none captureCaptureFilter, err error) {
 	return c.d.captureFilter(&c.wanted)
 }
 
-// forwards says whether the datapath is in place as a whole: an earlier process may have left
-// another program until then.
+// forwards says whether the whole datapath is in place: until then, an earlier process may have
+// left another program.
 func (d *Datapath) forwards() bool { return d.begun && d.kernel.tidied && !d.ends }
 
-// attach puts the program in the place of the director's. It is pinned first: the next
-// process knows by that whose the maps are, should this one be killed.
+// attach puts the capturing program in place of the director's. It is pinned first: if this process
+// is killed, the next one tells by the pin whose maps they are.
 func (c *Capture) attach() error {
 	d := c.d
 	d.mu.Lock()
@@ -129,12 +128,12 @@ func (c *Capture) attach() error {
 
 func (c *Capture) program() *ebpf.Program { return c.collection.Programs[captureProgCapture] }
 
-// detach gives the interfaces the director's program. It is called with the datapath's lock.
+// detach gives the interfaces the director's program again. It is called with the datapath's lock.
 func (c *Capture) detach() error {
 	d := c.d
 	d.captures, d.capture = nil, nil
 	if err := d.switchTo(d.kernel.program); err != nil {
-		return err // what is still there stays pinned
+		return err // the pin stays while some link has the program
 	}
 	return removePin(d.kernel.capturePin())
 }
@@ -143,7 +142,7 @@ func (c *Capture) detach() error {
 func (d *Datapath) switchTo(program *ebpf.Program) error {
 	var errs []error
 	for name, a := range d.attached {
-		// ENOLINK: the interface is gone, of which an event is on its way.
+		// ENOLINK: the interface is gone, and an event about it is on its way.
 		if err := a.link.Update(program); err != nil && !errors.Is(err, unix.ENOLINK) {
 			errs = append(errs, fmt.Errorf("replace the program of %s: %w", name, err))
 		}
@@ -151,7 +150,7 @@ func (d *Datapath) switchTo(program *ebpf.Program) error {
 	return errors.Join(errs...)
 }
 
-// attaching is the program that interfaces get.
+// attaching is the program that interfaces are to have.
 func (d *Datapath) attaching() *ebpf.Program {
 	if d.captures != nil {
 		return d.captures
@@ -168,7 +167,7 @@ func removePin(path string) error {
 	return nil
 }
 
-// renew puts off the moment from which on the program keeps nothing.
+// renew postpones the moment from which the program keeps nothing.
 func (c *Capture) renew() error {
 	now, err := monotonic()
 	if err != nil {
@@ -180,7 +179,7 @@ func (c *Capture) renew() error {
 	return nil
 }
 
-// monotonic is the kernel's clock of that name, which programs go by.
+// monotonic is the kernel's clock CLOCK_MONOTONIC, which programs use.
 func monotonic() (time.Duration, error) {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
@@ -211,7 +210,7 @@ func (c *Capture) Close() {
 	})
 }
 
-// endCapture ends the capture that runs, and lets none begin any more.
+// endCapture ends the capture that runs, and prevents new ones.
 func (d *Datapath) endCapture() {
 	d.mu.Lock()
 	d.ends = true
@@ -222,8 +221,8 @@ func (d *Datapath) endCapture() {
 	}
 }
 
-// captureStatus says what is captured. It is called with the datapath's lock, so what runs does
-// not end meanwhile.
+// captureStatus says what is captured. It is called with the datapath's lock, so that the capture
+// does not end meanwhile.
 func (d *Datapath) captureStatus() (model.CaptureStatus, error) {
 	status := d.taken
 	if c := d.capture; c != nil {
@@ -243,8 +242,8 @@ func (c *Capture) release() error {
 	return err
 }
 
-// Run gives packets to send, in the order in which they left, until the context or the
-// capture ends, or until send has an error. What it gives last says why it has ended.
+// Run gives packets to send, in the order in which they left, until the context or the capture
+// ends, or send returns an error. The last message says why the capture ended.
 func (c *Capture) Run(ctx context.Context, send func([]model.CaptureMessage) error) error {
 	defer c.Close()
 	r := &captureRun{Capture: c, send: send, began: time.Now(), told: time.Now()}
@@ -256,7 +255,7 @@ func (c *Capture) Run(ctx context.Context, send func([]model.CaptureMessage) err
 		batch, err := r.read()
 		switch {
 		case ctx.Err() != nil:
-			return nil // nobody listens
+			return nil // there is no reader
 		case c.closed.Load():
 			ended = captureEndedByDirector
 		case err != nil:
@@ -273,5 +272,5 @@ func (c *Capture) Run(ctx context.Context, send func([]model.CaptureMessage) err
 	return nil
 }
 
-// captureEndedByDirector is the end of a capture whose director ends.
+// captureEndedByDirector is the reason of a capture that ends because its director ends.
 const captureEndedByDirector = "director"

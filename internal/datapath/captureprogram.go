@@ -12,8 +12,7 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// captureSpec is the director's program that captures, with its maps as large as the
-// director's.
+// captureSpec is the director's capturing program, with maps as large as the director's.
 func captureSpec(o Options, filter captureCaptureFilter) (*ebpf.CollectionSpec, error) {
 	spec, err := loadCapture()
 	if err != nil {
@@ -28,7 +27,7 @@ func captureSpec(o Options, filter captureCaptureFilter) (*ebpf.CollectionSpec, 
 	size(spec, o)
 	for _, m := range spec.Maps {
 		if m.InnerMap != nil {
-			m.InnerMap.Key, m.InnerMap.Value = nil, nil // as directorSpec
+			m.InnerMap.Key, m.InnerMap.Value = nil, nil // as in directorSpec
 		}
 	}
 	if o.differs != nil {
@@ -37,7 +36,7 @@ func captureSpec(o Options, filter captureCaptureFilter) (*ebpf.CollectionSpec, 
 	return spec, nil
 }
 
-// captureOwn are the capture's own; all others are the director's.
+// captureOwn are the capture's own maps; all others are the director's.
 var captureOwn = []string{captureMapCaptured, captureMapCaptureScratch, captureMapCaptureCounted, captureMapCaptureBudget, captureMapCaptureLease, constants}
 
 // loadCaptureProgram loads the program beside the one that forwards, with the same maps.
@@ -62,12 +61,11 @@ func loadCaptureProgram(o Options, filter captureCaptureFilter, live map[string]
 	return collection, nil
 }
 
-// quiet are the reasons that a capture leaves out unless they are named: what is no service's,
-// the session of who captures among it.
+// quiet are the reasons that a capture leaves out unless they are named: those of packets of no
+// service, among which are the packets of the capturing client's own session.
 var quiet = []string{"pass_not_ip", "pass_no_service"}
 
-// captureFilter makes the program's filter of what is asked for, which is valid. Errors are
-// FieldErrors.
+// captureFilter makes the program's filter from a valid request. Errors are FieldErrors.
 func (d *Datapath) captureFilter(c *model.Capture) (f captureCaptureFilter, err error) {
 	f = captureCaptureFilter{Protocol: model.CaptureProtocols[c.Protocol], Sample: uint32(c.Sample), Snap: uint32(c.Snap),
 		Rate: uint32(max(1, uint64(c.Rate)<<30/1e9))}
@@ -95,7 +93,7 @@ func (d *Datapath) captureFilter(c *model.Capture) (f captureCaptureFilter, err 
 		text string
 		to   *captureCaptureEndpoint
 	}{{c.VIP, &f.Vip}, {c.Client, &f.Client}} {
-		if parsed, err := model.ParseCaptureEnd(end.text); err == nil { // else it is empty
+		if parsed, err := model.ParseCaptureEnd(end.text); err == nil { // otherwise it is empty
 			*end.to = captureEndpoint(parsed)
 		}
 	}
@@ -118,7 +116,7 @@ func (d *Datapath) captureFilter(c *model.Capture) (f captureCaptureFilter, err 
 	return f, nil
 }
 
-// captureEndpoint is one end of packets as the program has it.
+// captureEndpoint is one end of packets, in the program's format.
 func captureEndpoint(end model.CaptureEnd) (e captureCaptureEndpoint) {
 	address := end.Prefix.Addr()
 	e.Address.Bytes = addressBytes(address).Bytes
@@ -145,7 +143,7 @@ func (d *Datapath) captureService(name string) (uint32, error) {
 	return 0, fmt.Errorf("there is no service %q", name)
 }
 
-// captureBackend finds a backend by its name or its address, in a service where one is named.
+// captureBackend finds a backend by its name or address, within a service if one is named.
 func (d *Datapath) captureBackend(text, service string) (none captureCaptureEndpoint, err error) {
 	if text == "" {
 		return none, nil

@@ -16,7 +16,7 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// captureRun is a capture that is read.
+// captureRun is a capture while it is read.
 type captureRun struct {
 	*Capture
 	send        func([]model.CaptureMessage) error
@@ -57,8 +57,8 @@ func (r *captureRun) read() (batch []model.CapturedPacket, err error) {
 	return r.name(records, frames)
 }
 
-// readCaptured reads struct capture_record, of which the frames' bytes are as long as they are.
-// Records in the ring are rounded up.
+// readCaptured reads struct capture_record, whose frames are as long as they are. Records in the
+// ring are rounded up.
 func readCaptured(raw []byte) (c captured, frames []byte, err error) {
 	var layout captureCaptureRecord
 	const start = unsafe.Offsetof(layout.Bytes)
@@ -66,7 +66,7 @@ func readCaptured(raw []byte) (c captured, frames []byte, err error) {
 		return c, nil, fmt.Errorf("read the capture's ring: a record of %d bytes", len(raw))
 	}
 	copy(unsafe.Slice((*byte)(unsafe.Pointer(&layout)), start), raw)
-	// One structure, which two programs have: bpf/observe.h.
+	// One structure, which both programs have: bpf/observe.h.
 	c = captured{*(*observedObservation)(unsafe.Pointer(&layout.Seen)), layout.Head}
 	if frames = raw[start:]; len(frames) < int(c.head.In)+int(c.head.Out) {
 		return c, nil, fmt.Errorf("read the capture's ring: frames of %d and %d bytes in %d", c.head.In, c.head.Out, len(frames))
@@ -74,7 +74,7 @@ func readCaptured(raw []byte) (c captured, frames []byte, err error) {
 	return c, append([]byte(nil), frames[:c.head.In+c.head.Out]...), nil
 }
 
-// name says in words what indexes stand for.
+// name says in words what the indexes stand for.
 func (r *captureRun) name(records []captured, frames [][]byte) ([]model.CapturedPacket, error) {
 	offset, err := wallOffset()
 	if err != nil {
@@ -106,7 +106,7 @@ func (r *captureRun) name(records []captured, frames [][]byte) ([]model.Captured
 	return packets, nil
 }
 
-// wallOffset is what to add to CLOCK_MONOTONIC for the time of day, in nanoseconds.
+// wallOffset is what to add to CLOCK_MONOTONIC to get the time of day, in nanoseconds.
 func wallOffset() (int64, error) {
 	now, err := monotonic()
 	return time.Now().UnixNano() - int64(now), err
@@ -137,7 +137,7 @@ func captureAddress(a netip.AddrPort) string {
 	return net.JoinHostPort(a.Addr().String(), strconv.Itoa(int(a.Port())))
 }
 
-// leaves is the interface that a packet has left by.
+// leaves is the interface that a packet left by.
 func (r *captureRun) leaves(w *world, p *model.CapturedPacket, c *captured) string {
 	const tx, redirect = 3, 4
 	switch b := c.seen.Packet.Backend; {
@@ -150,11 +150,13 @@ func (r *captureRun) leaves(w *world, p *model.CapturedPacket, c *captured) stri
 	case len(p.Out) < 12:
 		return ""
 	}
-	// A reply takes the kernel's route: the frame has the address of what it leaves by.
+	// A reply takes the kernel's route: its frame has the MAC address of the interface that it
+	// leaves by.
 	return r.names.byMAC([6]byte(p.Out[6:12]))
 }
 
-// captureNames are those of interfaces, read again when there is one that is not among them.
+// captureNames are the names of interfaces. They are read again when an interface is not among
+// them.
 type captureNames struct {
 	read     time.Time
 	indexes  map[uint32]string
@@ -178,7 +180,7 @@ func (n *captureNames) refresh(missing bool) {
 	n.read = time.Now()
 	links, err := netlink.LinkList()
 	if err != nil {
-		return // they have no names then, and the next time perhaps
+		return // they have no names now, but may have the next time
 	}
 	n.indexes, n.hardware = map[uint32]string{}, map[[6]byte]string{}
 	for _, l := range links {
@@ -190,7 +192,7 @@ func (n *captureNames) refresh(missing bool) {
 	}
 }
 
-// tell sends what was read, from time to time how things are, and why it ends.
+// tell sends the packets that were read, the counts from time to time, and why the capture ends.
 func (r *captureRun) tell(packets []model.CapturedPacket, ended string) error {
 	messages := make([]model.CaptureMessage, 0, len(packets)+1)
 	for i := range packets {
@@ -216,7 +218,7 @@ func (r *captureRun) tell(packets []model.CapturedPacket, ended string) error {
 	return r.renew()
 }
 
-// counts are those of all CPUs.
+// counts sums the counts of all CPUs.
 func (c *Capture) counts() (*model.CaptureCounts, error) {
 	var perCPU []captureCaptureCounts
 	if err := c.collection.Maps[captureMapCaptureCounted].Lookup(uint32(0), &perCPU); err != nil {

@@ -11,14 +11,13 @@ import (
 	"github.com/cilium/ebpf/btf"
 )
 
-// Maps that count by an enum have room for values that later versions append
-// (COUNTERS_ROOM), and the enum is no part of their format: versions before and after
-// have them in common. So a number that was given once stays what it is, which
-// TestNumbersStay sees to.
+// Maps that count by an enum have room for values that later versions append (COUNTERS_ROOM), and
+// the enum is not part of their format: versions before and after share them. So a number, once
+// given, never changes its meaning, which TestNumbersStay checks.
 //
-// Maps of the format before that had as many elements as the enum had values. What they have
-// counted goes to the second half of the new ones, which no program writes, when no
-// program counts in them any more.
+// In the format before, these maps had as many elements as the enum had values. When no program
+// counts in such a map any more, its counts go to the second half of the new map, which no program
+// writes.
 var formerSizes = map[string]struct {
 	enum   string
 	values uint32
@@ -29,7 +28,7 @@ var formerSizes = map[string]struct {
 	directorMapAskEvents:  {"ask_event", 13},
 }
 
-// formerFormat is the name that stateHash gave such a map before it had room.
+// formerFormat is the name that stateHash gave such a map before it had that room.
 func formerFormat(spec *ebpf.CollectionSpec, name string) (string, error) {
 	former := formerSizes[name]
 	var enum *btf.Enum
@@ -41,7 +40,7 @@ func formerFormat(spec *ebpf.CollectionSpec, name string) (string, error) {
 	return stateFormat(spec, shape, firstOf(enum, former.values))
 }
 
-// firstOf is an enum as it was when it had only its first values, and the one that counts them.
+// firstOf is an enum with only its first values and the value that counts them.
 func firstOf(enum *btf.Enum, values uint32) *btf.Enum {
 	first := *enum
 	first.Values = slices.Clone(enum.Values[:values])
@@ -53,10 +52,10 @@ func firstOf(enum *btf.Enum, values uint32) *btf.Enum {
 	return &first
 }
 
-// formerCounts are maps of the format before, by name: an earlier version's.
+// formerCounts are an earlier version's maps of the format before, by name.
 type formerCounts map[string]*ebpf.Map
 
-// openFormer opens those that are pinned.
+// openFormer opens those maps that are pinned.
 func (p *pins) openFormer() (formerCounts, error) {
 	former := formerCounts{}
 	for name, path := range p.former {
@@ -81,7 +80,7 @@ func (f formerCounts) close() error {
 	return errors.Join(errs...)
 }
 
-// counted sums what all CPUs have counted of one of an enum's values, in maps of either format.
+// counted sums the counts of all CPUs for one of an enum's values, in maps of both formats.
 func (k *kernel) counted(name string, value uint32) (tally, error) {
 	m := k.all[name]
 	now, err := readTally(m, value)
@@ -103,8 +102,8 @@ func (k *kernel) counted(name string, value uint32) (tally, error) {
 	return now, nil
 }
 
-// carryOver ends the maps of the format before: what they have counted goes to the second half
-// of this version's. Their pins go first, so that nothing is carried over twice.
+// carryOver ends the maps of the format before: their counts go to the second half of this
+// version's maps. Their pins go first, so that no count is carried over twice.
 func (k *kernel) carryOver() error {
 	for name, f := range k.former {
 		if err := os.Remove(k.pins.former[name]); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -124,7 +123,7 @@ func (k *kernel) carryOver() error {
 	return nil
 }
 
-// carry adds an element of another map to one that no program writes.
+// carry adds an element of another map to an element that no program writes.
 func carry(to *ebpf.Map, index uint32, from *ebpf.Map, value uint32) error {
 	before, err := readTally(from, value)
 	if err != nil {
@@ -160,7 +159,7 @@ func readTally(m *ebpf.Map, index uint32) (t tally, err error) {
 	return t, nil
 }
 
-// writeTally makes an element of such a map what it says, on the first CPU.
+// writeTally sets an element of such a map, on the first CPU.
 func writeTally(m *ebpf.Map, index uint32, t tally) error {
 	cpus, err := ebpf.PossibleCPU()
 	if err != nil {

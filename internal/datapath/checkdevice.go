@@ -15,10 +15,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// checkDevice is where health checks leave the host's own routes: a device that leads
-// nowhere, with the program that gives their packets another one. A rule leads there what
-// has the mark, and nothing else does: the VIP may be of a network that this host is in.
-// All of it has names and numbers of the datapath's own, because a host may have several.
+// checkDevice is the device by which health checks leave the host's own routes. It leads nowhere,
+// and its program gives their packets another route. Only a rule for packets with the mark leads
+// there, because the VIP may be in one of this host's networks. Its names and numbers are the
+// datapath's own, because a host may have several datapaths.
 type checkDevice struct {
 	name     string
 	mark     uint32
@@ -31,16 +31,16 @@ type checkDevice struct {
 const (
 	checkPriority   = 1 // of the rule: after the host's own addresses, before rules of others
 	checkFilterName = "weir-check"
-	checkMTU        = 65535 // the ways have smaller ones, which sockets are told
+	checkMTU        = 65535 // ways have smaller MTUs, which their sockets are told
 )
 
-// checkNames are the device's name and the mark, which also numbers the table.
+// checkNames returns the device's name and the mark, which is also the number of the table.
 func checkNames(pin string) (string, uint32) {
 	hash := sha256.Sum256([]byte(pin))
 	return "weir-" + hex.EncodeToString(hash[:4]), binary.BigEndian.Uint32(hash[4:])>>1 | 1<<30
 }
 
-// openCheckDevice makes it anew: what a process has left that was killed, has its program.
+// openCheckDevice makes the device anew: one that a killed process left has that process's program.
 func openCheckDevice(pin string, limit uint32) (*checkDevice, error) {
 	spec, err := loadCheck()
 	if err != nil {
@@ -65,7 +65,7 @@ func openCheckDevice(pin string, limit uint32) (*checkDevice, error) {
 	return d, nil
 }
 
-// make makes the device, and then what leads there.
+// make makes the device, and then the rules and routes that lead there.
 func (d *checkDevice) make() error {
 	link, err := d.link()
 	if err != nil {
@@ -82,8 +82,8 @@ func (d *checkDevice) make() error {
 	return nil
 }
 
-// link makes the device itself: of the kinds that lead nowhere, kernels without modules
-// are likeliest to have veth, whose other end gets nothing.
+// link makes the device itself: of the kinds that lead nowhere, a kernel without modules is
+// likeliest to have veth. The other end of the pair gets nothing.
 func (d *checkDevice) link() (netlink.Link, error) {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU = d.name, checkMTU
@@ -99,15 +99,15 @@ func (d *checkDevice) link() (netlink.Link, error) {
 	if err != nil {
 		return nil, err
 	}
-	// What is sent there must not wait for a neighbour.
+	// Packets that are sent there must not wait for a neighbor.
 	if err := errors.Join(netlink.LinkSetARPOff(link), putFilter(link.Attrs().Index, netlink.HANDLE_MIN_EGRESS, d.program, checkFilterName)); err != nil {
 		return nil, err
 	}
 	return setQuietlyUp(d.name)
 }
 
-// setQuietlyUp sets a link up without an address of its own, so that it looks for no
-// routers. Where /proc cannot be written it does, and nobody hears of it.
+// setQuietlyUp sets a link up without an address of its own, so that it does not look for routers.
+// Where /proc cannot be written it does look for them, but no host hears it.
 func setQuietlyUp(name string) (netlink.Link, error) {
 	_ = os.WriteFile("/proc/sys/net/ipv6/conf/"+name+"/addr_gen_mode", []byte("1"), 0)
 	link, err := netlink.LinkByName(name)
@@ -117,7 +117,7 @@ func setQuietlyUp(name string) (netlink.Link, error) {
 	return link, netlink.LinkSetUp(link)
 }
 
-// families are those that the host has.
+// families are the address families that the host has.
 func (d *checkDevice) families() []int {
 	off, err := os.ReadFile("/proc/sys/net/ipv6/conf/" + d.name + "/disable_ipv6")
 	if err != nil || string(off) != "0\n" {
@@ -146,7 +146,7 @@ func (d *checkDevice) release() error {
 	return d.program.Close()
 }
 
-// close removes it, with everything that leads there.
+// close removes the device, with everything that leads there.
 func (d *checkDevice) close() error {
 	link, err := netlink.LinkByName(d.name)
 	if err == nil {
@@ -170,8 +170,8 @@ func removeCheckDevice(pin string) error {
 	return d.remove(link)
 }
 
-// remove takes the rules out first: what has no rule takes the host's own routes. Routes
-// go with their device.
+// remove takes the rules out first: packets without a rule take the host's own routes. Routes go
+// with their device.
 func (d *checkDevice) remove(link netlink.Link) error {
 	var errs []error
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
@@ -188,8 +188,8 @@ func (d *checkDevice) remove(link netlink.Link) error {
 	return errors.Join(errs...)
 }
 
-// problem says what of it is gone: rules and routes of others are cleared by tools that manage
-// them all (systemd-networkd, ip rule flush).
+// problem says which part of the device is gone: tools that manage all rules and routes of a host
+// (systemd-networkd, ip rule flush) clear these, too.
 func (d *checkDevice) problem() (text string, index int) {
 	for _, name := range []string{d.name, d.name + "-x"} {
 		link := linkByName(name)
@@ -222,7 +222,7 @@ func (d *checkDevice) hasRule(family int) bool {
 }
 
 // hasRoute asks for the routes of the device's table alone: without a strict check (Linux 4.20) the
-// kernel would list all that the host has, and a router's host may have a million, each second.
+// kernel would list all routes of the host every second, and a router may have a million.
 func (d *checkDevice) hasRoute(family int) bool {
 	strict, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
@@ -233,10 +233,10 @@ func (d *checkDevice) hasRoute(family int) bool {
 		return true
 	}
 	routes, err := strict.RouteListFiltered(family, &netlink.Route{Table: int(d.mark)}, netlink.RT_FILTER_TABLE)
-	return len(routes) > 0 || err != nil && !errors.Is(err, unix.ENOENT) // there is no such table
+	return len(routes) > 0 || err != nil && !errors.Is(err, unix.ENOENT) // ENOENT: there is no such table
 }
 
-// mend makes it anew, with the program and the ways that it has.
+// mend makes the device anew, with the program and the ways that it has.
 func (d *checkDevice) mend(pin string) error {
 	return errors.Join(removeCheckDevice(pin), d.make())
 }

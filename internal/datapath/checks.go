@@ -15,10 +15,9 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// Checks lead health checks to backends by the way of clients' packets: to the VIP, in
-// the headers that the director's program would give them (bpf/check.bpf.c). They depend
-// on nothing that is pinned, nor on a table: backends are checked before they are in one.
-// What Set has made ends with Close.
+// Checks lead health checks to backends by the way of clients' packets: to the VIP, in the headers
+// that the director's program would give them (bpf/check.bpf.c). They need nothing that is pinned,
+// and no table: backends are checked before they are in one. Close removes what Set has made.
 type Checks struct {
 	hops  *resolver
 	pin   string
@@ -26,15 +25,15 @@ type Checks struct {
 	log   *slog.Logger
 
 	mu        sync.Mutex
-	device    *checkDevice // nil: nobody has needed it, or it cannot be made
-	claims    *claims      // nil: nobody has needed it
+	device    *checkDevice // nil: it was not needed yet, or cannot be made
+	claims    *claims      // nil: they were not needed yet
 	confirmed confirmed
-	problem   string // why not, as it was logged last
+	problem   string // why there is no device, as it was logged last
 	ways      map[model.Target]*checkWay
-	last      wayNumber // number that was given
+	last      wayNumber // the number that was given last
 }
 
-// checkEntry is struct check_way, of the director's own types.
+// checkEntry is struct check_way, made of the director's own types.
 type checkEntry struct {
 	To       directorBackend
 	Settings directorSettings
@@ -45,20 +44,20 @@ const _ = -(unsafe.Sizeof(checkEntry{}) ^ unsafe.Sizeof(checkCheckWay{}))
 
 // checkWay is the way to one backend.
 type checkWay struct {
-	number wayNumber // in the kernel, and of no other way ever
+	number wayNumber // in the kernel; no other way ever has the same
 	since  time.Time
 	from   netip.Addr
-	entry  checkEntry // that the kernel has
+	entry  checkEntry // as the kernel has it
 	way    model.Way
 }
 
-// Checks returns what leads checks by the way of this datapath's packets.
+// Checks returns the Checks that lead probes by the way of this datapath's packets.
 func (d *Datapath) Checks() *Checks {
 	return &Checks{hops: d.hops, pin: d.options.Pin, limit: d.options.Limits.Backends, log: d.log, ways: map[model.Target]*checkWay{}}
 }
 
-// Set makes ways for these checks and forgets all others. Without a way of its own a
-// check goes to the backend's address.
+// Set makes ways for these checks and forgets all others. A check without a way of its own goes to
+// the backend's address.
 func (c *Checks) Set(checks []model.Check) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -73,12 +72,12 @@ func (c *Checks) Set(checks []model.Check) {
 			c.last++
 			c.ways[check.Target] = &checkWay{number: c.last, since: time.Now()}
 		}
-		c.hops.resolve(check.Way.Backend, c.hops.current(check.Way.Interfaces)) // so that the neighbour is asked for now
+		c.hops.resolve(check.Way.Backend, c.hops.current(check.Way.Interfaces)) // so that the kernel looks for the neighbor now
 	}
 	for target, w := range c.ways {
 		if !wanted[target] {
 			delete(c.ways, target)
-			_ = c.device.ways.Delete(w.number) // it may not have come as far
+			_ = c.device.ways.Delete(w.number) // it may not have been written yet
 		}
 	}
 	if c.claims != nil {
@@ -86,7 +85,7 @@ func (c *Checks) Set(checks []model.Check) {
 	}
 }
 
-// open makes the device when it is needed first, and says whether there is one.
+// open makes the device when it is first needed, and says whether there is one.
 func (c *Checks) open() bool {
 	if c.device != nil {
 		return true
@@ -112,7 +111,7 @@ func (c *Checks) make() (err error) {
 	return err
 }
 
-// Close removes the device. The checks have to have ended.
+// Close removes the device. All checks must have ended before.
 func (c *Checks) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -140,9 +139,9 @@ func (c *Checks) Sent() ([]model.Tallied, error) {
 // firstHop is how long a new way waits for the kernel to find its next hop.
 const firstHop = 200 * time.Millisecond
 
-// Way returns how the next probe of a check gets to its backend. It goes to the backend's
-// own address where packets do not leave this host, or where the next hop is not known:
-// then the kernel asks for it, and its answer is the probe's.
+// Way returns how the next probe of a check gets to its backend. It goes to the backend's own
+// address where packets do not leave this host, or where the next hop is not known: then the kernel
+// looks for the next hop, and what it finds decides the probe.
 func (c *Checks) Way(check *model.Check) model.Way {
 	direct := model.Way{To: check.To}
 	c.mu.Lock()
@@ -171,8 +170,7 @@ func (c *Checks) Way(check *model.Check) model.Way {
 	return w.way
 }
 
-// isClaimed says whether a backend answers ARP for the VIP, where the VIP is of the link
-// that the backend is on.
+// isClaimed says whether a backend answers ARP for the VIP, if the VIP is on the backend's link.
 func (c *Checks) isClaimed(way *model.CheckWay, hop nextHop) bool {
 	if !way.VIP.Is4() {
 		return false
@@ -181,13 +179,12 @@ func (c *Checks) isClaimed(way *model.CheckWay, hop nextHop) bool {
 	return on && c.claims.by(hop.mac, neighbour{link, way.VIP}, own)
 }
 
-// leavesSegment says that this host has no address in the backend's network to probe it
-// from.
+// leavesSegment says that this host has no address in the backend's network from which to probe it.
 func leavesSegment(way *model.CheckWay, hop nextHop) bool {
 	return way.Backend.Mode == model.L2DSR && way.Segment != (model.Segment{}) && hop.vlan == 0
 }
 
-// lead writes the way where it is not as it should be.
+// lead writes the way if it differs from what it should be.
 func (c *Checks) lead(w *checkWay, check *model.Check, hop nextHop) error {
 	entry, err := checkEntryOf(check.Way, hop)
 	if err != nil {
@@ -227,7 +224,7 @@ func checkEntryOf(way *model.CheckWay, hop nextHop) (checkEntry, error) {
 	return entry, nil
 }
 
-// outerSource is the configured one of the backend's family, or this host's address.
+// outerSource is the configured tunnel source of the backend's family, or this host's address.
 func outerSource(way *model.CheckWay, hop nextHop) (netip.Prefix, error) {
 	i := slices.IndexFunc(way.TunnelSource, func(p netip.Prefix) bool { return p.Addr().Is4() == way.Backend.Address.Is4() })
 	if i >= 0 {

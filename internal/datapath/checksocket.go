@@ -7,12 +7,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// checkHops is how many hosts may forward a check: the backend's own, to a container. A
-// host that lacks the VIP and forwards would send it to a router, and that one back to a
-// director, which would find a backend that is well.
+// checkHops limits how many hosts may forward a check: only the backend itself, to a container. A
+// host that forwards and lacks the VIP would send the check to a router, which would send it back
+// to a director, which would find a healthy backend.
 const checkHops = 2
 
-// checkSocket is what makes a socket's packets take ways, but for which of them they take.
+// checkSocket is what makes a socket's packets take a way, except for the number of the way.
 type checkSocket struct {
 	mark     uint32
 	from     netip.Addr // invalid: as the kernel chooses
@@ -20,11 +20,11 @@ type checkSocket struct {
 	six, tcp bool
 }
 
-// wayNumber is a way's.
+// wayNumber is the number of a way.
 type wayNumber uint32
 
-// prepare is called with a socket before it is connected. It is bound to an address, and
-// its port is chosen when it is known to whom it connects: there are enough for each.
+// prepare is called with a socket before it is connected. It binds the socket to an address only:
+// the port is chosen on connect, when the destination is known, so that there are enough for each.
 func (s checkSocket) prepare(fd int, way wayNumber) error {
 	hops, at := unix.IP_TTL, unix.IPPROTO_IP
 	if s.six {
@@ -41,8 +41,8 @@ func (s checkSocket) prepare(fd int, way wayNumber) error {
 	return errors.Join(errs...)
 }
 
-// again makes a socket that was prepared, and was connected since, one of a way: the longest
-// segment ends with a connection, and all else stays (tcp_disconnect in net/ipv4/tcp.c).
+// again gives another way to a socket that was prepared and has been connected since: the longest
+// segment is reset when a connection ends, and all else stays (tcp_disconnect in net/ipv4/tcp.c).
 func (s checkSocket) again(fd int, way wayNumber) error {
 	err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PRIORITY, int(way))
 	if !s.tcp || err != nil {
@@ -55,7 +55,7 @@ func (s checkSocket) again(fd int, way wayNumber) error {
 	return unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_MAXSEG, min(s.mtu-header, mostSegment))
 }
 
-// mostSegment is the longest that TCP_MAXSEG takes (MAX_TCP_WINDOW in net/tcp.h).
+// mostSegment is the largest value that TCP_MAXSEG takes (MAX_TCP_WINDOW in net/tcp.h).
 const mostSegment = 32767
 
 func sockaddrOf(a netip.Addr) unix.Sockaddr {
