@@ -12,8 +12,8 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// configure writes what the program needs to know of this host. While lookups
-// change, flags are those of the old and of the new ones.
+// configure writes what the program needs to know of this host. While lookups change, flags are
+// those of both the old and the new lookups.
 func (d *Datapath) configure(c *change, flags uint32) error {
 	settings := d.settings(c.all, d.hopOf)
 	group, err := d.followGroup()
@@ -40,14 +40,14 @@ func (d *Datapath) writeSettings(settings directorSettings) error {
 	return nil
 }
 
-// hopOf is the next hop of a backend, for which the kernel is asked.
+// hopOf is the next hop of a backend, as the kernel has it.
 func (d *Datapath) hopOf(b model.TableBackend) nextHop {
 	return d.hops.resolve(b, d.own)
 }
 
 func (d *Datapath) settings(services []*service, hopOf func(model.TableBackend) nextHop) directorSettings {
-	// A family for which there is no source now, as there is no route, keeps the one
-	// that it had: without one, tunnels would come from any address.
+	// A family that has no source now, because there is no route, keeps the source that it had:
+	// without one, tunnels would come from any address.
 	settings := d.written
 	settings.IcmpRate, settings.LinkMtu, settings.WaitRate = d.table.ICMPRate, 0, waitRate
 	settings.FlowShare, settings.SnatShare = flowWays, uint32(snatBucketPorts)
@@ -92,7 +92,7 @@ func (d *Datapath) tunnelSources(services []*service, hopOf func(model.TableBack
 			break
 		}
 		if !(s.tunnels[0] && !have4 || s.tunnels[1] && !have6) {
-			continue // nothing to ask its backends
+			continue // its backends need not be looked at
 		}
 		for _, b := range s.order {
 			is4 := b.desired.TunnelEnd().Is4()
@@ -104,7 +104,7 @@ func (d *Datapath) tunnelSources(services []*service, hopOf func(model.TableBack
 				continue
 			}
 			if own.Is4() != is4 {
-				continue // a pod's host, of which the address of another family is known
+				continue // this host's pod, whose known host address is of the other family
 			}
 			sources = append(sources[:len(sources):len(sources)], netip.PrefixFrom(own, own.BitLen()))
 			have4, have6 = have4 || is4, have6 || !is4
@@ -113,8 +113,8 @@ func (d *Datapath) tunnelSources(services []*service, hopOf func(model.TableBack
 	return sources
 }
 
-// ownAddress is the address to send from: the kernel's choice for the route, or,
-// where agents would not accept that one, the first on its interface that they do.
+// ownAddress is the address to send from: the kernel's choice for the route, or, if agents would
+// not accept that one, the first address on its interface that they accept.
 func ownAddress(hop nextHop, directors []netip.Prefix) netip.Addr {
 	accepted := func(a netip.Addr) bool {
 		return slices.ContainsFunc(directors, func(p netip.Prefix) bool { return p.Contains(a) })
@@ -149,11 +149,10 @@ func netmask(p netip.Prefix) netip.Addr {
 	return mask
 }
 
-// openEgress lets packets leave by every interface that has a backend behind it,
-// or will have when its entry is written. What is open is left alone: a device map
-// takes an entry out before it puts the new one in, and packets fall into the gap.
-// The kernel itself closes an interface that goes, also one that comes back by its
-// number.
+// openEgress lets packets leave by every interface that has a backend behind it, or will have when
+// its entry is written. Interfaces that are open are left alone: a device map removes an entry
+// before it puts the new one in, and packets in between would be lost. The kernel itself removes an
+// interface that goes, even if one with its number comes back.
 func (d *Datapath) openEgress(c *change) error {
 	want := map[uint32]bool{}
 	for _, link := range d.links {
@@ -163,7 +162,7 @@ func (d *Datapath) openEgress(c *change) error {
 	}
 	last := uint32(0)
 	need := func(index uint32) {
-		if index != last { // most of thousands are behind the same one
+		if index != last { // thousands of backends are mostly behind the same one
 			want[index], last = true, index
 		}
 	}
@@ -190,7 +189,7 @@ func (d *Datapath) openEgress(c *change) error {
 	}
 	delete(want, 0)
 	for index := range want {
-		// EINVAL: the interface is gone, of which an event is on its way.
+		// EINVAL: the interface is gone, and an event about it is on its way.
 		if err := d.kernel.Egress.Put(index, index); err != nil && !errors.Is(err, unix.EINVAL) {
 			return fmt.Errorf("open interface %d for forwarding: %w", index, err)
 		}
@@ -204,8 +203,8 @@ func (d *Datapath) openEgress(c *change) error {
 	return nil
 }
 
-// keepUsed takes the interfaces out that some backend is behind. It looks no further than
-// it has to: mostly at none, or at the first.
+// keepUsed takes the interfaces that some backend is behind out of idle. It stops when idle is
+// empty: mostly at once, or after the first backend.
 func (d *Datapath) keepUsed(idle map[uint32]bool, services []*service) {
 	for _, s := range services {
 		for _, b := range s.order {

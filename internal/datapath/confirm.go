@@ -10,17 +10,17 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// How often hosts are asked whether they still have the MAC address that the kernel knows them by:
-// one, and all of them together in a second.
+// How often one host is asked whether it still has the MAC address that the kernel has for it, and
+// how many hosts are asked in one second.
 const (
 	confirmEvery = time.Second
 	confirmMost  = 50
 )
 
-// confirmed is when neighbours were asked for.
+// confirmed is when neighbors were asked.
 type confirmed struct {
 	at     map[neighbour]time.Time
-	second time.Time // in which so many were
+	second time.Time // in which count neighbors were asked
 	count  int
 }
 
@@ -32,7 +32,7 @@ func (c *confirmed) allow(n neighbour, now time.Time) bool {
 	if c.count >= confirmMost || now.Sub(c.at[n]) < confirmEvery {
 		return false
 	}
-	if c.at == nil || len(c.at) > 10*confirmMost { // those of a link that is down are asked again and again
+	if c.at == nil || len(c.at) > 10*confirmMost { // neighbors on a link that is down are asked again and again
 		c.at = map[neighbour]time.Time{}
 	}
 	c.at[n] = now
@@ -40,10 +40,10 @@ func (c *confirmed) allow(n neighbour, now time.Time) bool {
 	return true
 }
 
-// Failed asks for the backend of a check whose probe has had no answer. The kernel believes in a
-// neighbour's MAC address for half a minute and longer, and then asks who has it at that address: a
-// backend whose address another host has taken over, and that has not said so, would get nothing
-// until then. The kernel takes the answer in, as it does any, and says so.
+// Failed asks for the backend of a check whose probe got no answer. The kernel trusts a neighbor's
+// MAC address for half a minute or longer, and then asks at that MAC address. If another host has
+// taken over a backend's address and not announced it, that host would get nothing until then. The
+// kernel takes the answer in like any other, and reports it.
 func (c *Checks) Failed(check *model.Check) {
 	to := check.To.Addr()
 	if check.Way != nil {
@@ -63,7 +63,7 @@ func (c *Checks) Failed(check *model.Check) {
 	}
 }
 
-// confirm asks everybody on the link. The lock is held.
+// confirm asks all hosts on the link. The lock is held.
 func (c *Checks) confirm(n neighbour, own nextHop) error {
 	if n.address.Is6() {
 		return solicit(n, own.source)
@@ -89,7 +89,7 @@ func solicit(n neighbour, own model.MAC) error {
 			return fmt.Errorf("set up a socket for NDP: %w", err)
 		}
 	}
-	message := append([]byte{135, 0, 0, 0, 0, 0, 0, 0}, n.address.AsSlice()...) // the kernel has the checksum
+	message := append([]byte{135, 0, 0, 0, 0, 0, 0, 0}, n.address.AsSlice()...) // the kernel fills in the checksum
 	message = append(append(message, 1, 1), own[:]...)
 	if err := unix.Sendto(fd, message, 0, &unix.SockaddrInet6{Addr: solicitedNode(n.address).As16(), ZoneId: uint32(n.ifindex)}); err != nil {
 		return fmt.Errorf("send a neighbour solicitation: %w", err)

@@ -10,11 +10,11 @@ import (
 )
 
 // contentDifferences compares the maps by which packets find services, backends of replies and
-// sources, with what they must have. Rings and backends are memory that this process shares with the
+// sources with what they must have. Rings and backends are memory that this process shares with the
 // programs; flows are the programs' own.
 func (d *Datapath) contentDifferences() ([]upkeep.Difference, error) {
 	if !d.whole || !d.old.empty() || d.refused.old != nil {
-		return nil, nil // what an earlier process has left may be there, too
+		return nil, nil // what an earlier process left may be there, too
 	}
 	return d.comparison.Look(d.keptMaps, func(name string) error {
 		return d.locked(func() error {

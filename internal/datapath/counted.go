@@ -37,15 +37,15 @@ func (d *Datapath) Count(which func(model.ServiceID) bool) (Counted, error) {
 	return c, nil
 }
 
-// Since returns what was forwarded in a second since an earlier count, to the backends of each
-// service that are in both.
+// Since returns how much was forwarded per second since an earlier count, to the backends of each
+// service that are in both counts.
 func (c Counted) Since(before Counted) map[model.ServiceID]map[netip.AddrPort]model.Rate {
 	seconds := c.at.Sub(before.at).Seconds()
 	rates := map[model.ServiceID]map[netip.AddrPort]model.Rate{}
 	for target, now := range c.all {
 		old, had := before.all[target]
 		if !had || now.packets < old.packets || seconds <= 0 {
-			continue // it came meanwhile, perhaps in the place of another
+			continue // the backend came meanwhile, perhaps in the place of another
 		}
 		of := rates[target.Service]
 		if of == nil {

@@ -14,15 +14,15 @@ type crowds struct {
 	found               map[string][]model.CrowdedService
 }
 
-// Crowded returns the services with the most flows for which a table of flows has had no place
-// just now, as in a flood.
+// Crowded returns the services with the most flows for which a table of flows has just had no
+// place, as in a flood.
 func (d *Datapath) Crowded() []model.CrowdedService { return d.crowded(time.Now()) }
 
 func (d *Datapath) crowded(now time.Time) (found []model.CrowdedService) {
 	for _, table := range d.fullTables(now) {
 		counts, err := d.countFlowsOf(table)
 		if err != nil {
-			continue // what cannot be read now is so in the status, too
+			continue // the status reports that error, too
 		}
 		d.mu.Lock()
 		d.crowds.found[table] = d.most(table, counts)
@@ -36,7 +36,7 @@ func (d *Datapath) crowded(now time.Time) (found []model.CrowdedService) {
 	return crowd.Most(found)
 }
 
-// fullTables are those in which many flows have found no place since they were read last.
+// fullTables are the tables in which many flows have found no place since the last reading.
 func (d *Datapath) fullTables(now time.Time) []string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -49,7 +49,7 @@ func (d *Datapath) fullTables(now time.Time) []string {
 	memory, err := d.kernel.counted(directorMapFlowEvents, uint32(directorFlowEventFLOW_REFUSED))
 	nat, err2 := d.kernel.counted(directorMapReasons, uint32(directorReasonDROP_SNAT_FULL))
 	if cmp.Or(err, err2) != nil {
-		return nil // which is so in the status, too
+		return nil // the status reports that error, too
 	}
 	return d.crowds.Take(map[string]uint64{model.FlowMemoryTable: memory.packets, model.NATTable: nat.packets}, now)
 }
@@ -74,7 +74,8 @@ func (d *Datapath) most(table string, counts map[uint32]uint32) (found []model.C
 	return crowd.Most(found)
 }
 
-// countFlowsBy counts flows that live, by service. A Set need not wait for all of it.
+// countFlowsBy counts living flows, by service. A Set need not wait until it has counted all of
+// them.
 func (d *Datapath) countFlowsBy(counts func(*directorFlowEntry) bool) map[uint32]uint32 {
 	found := map[uint32]uint32{}
 	const atOnce = 1 << 16 // entries

@@ -26,7 +26,7 @@ type Options struct {
 
 	// differs makes the program that of another version, in tests.
 	differs func(*ebpf.CollectionSpec)
-	// recheck is how often routes are read again that nobody has said to have changed; 0: as they are.
+	// recheck is how often routes are read again without news of a change; 0: recheckRoutes.
 	recheck time.Duration
 }
 
@@ -61,12 +61,12 @@ type Datapath struct {
 	resets         resets
 	crowds         crowds
 	comparison     contents.Comparison // of what the maps have
-	readers        *grace              // of all of these: programs that run
+	readers        *grace              // waits for running programs, which read all of these
 	attached       map[string]*attachment
 	takesReplies   map[string]int   // interfaces that full NAT's replies are taken from, by index; 0: not there
 	replaced       []replaced       // by the Set that runs
 	begun          bool             // the table has been placed, at least once
-	holds          bool             // no interface gets the program that did not have it
+	holds          bool             // interfaces that do not have the program do not get it
 	written        directorSettings // that the kernel has
 	hops           *resolver
 	reported       reported
@@ -74,8 +74,8 @@ type Datapath struct {
 	sweeper        *sweeper
 	group          group
 	wrote          groupMaps
-	outside        bool                // of the configured group
-	meets          map[netip.Addr]bool // who was said to take part in the group, or not to
+	outside        bool                // this host is not in the configured group
+	meets          map[netip.Addr]bool // directors that were logged as taking part in the group, or not
 	prober         *prober
 	told           told
 	followers      int // of what becomes known of flows
@@ -84,17 +84,17 @@ type Datapath struct {
 	closing        sync.Once
 
 	observing sync.Mutex // is taken before mu
-	observer  *observer  // nil: nobody has asked it yet
+	observer  *observer  // nil: not used yet
 
 	capturing sync.Mutex          // is held while there is a capture, and taken before mu
 	capture   *Capture            // nil: there is none
 	taken     model.CaptureStatus // by captures that have ended
-	ends      bool                // there will be none
-	captures  *ebpf.Program       // that interfaces have in place of the director's; nil: they have that
+	ends      bool                // there will be no more captures
+	captures  *ebpf.Program       // that interfaces have in place of the director's; nil: they have the director's
 }
 
-// Open loads the program and its maps, or adopts what another process left
-// pinned. Nothing changes for packets until Set.
+// Open loads the program and its maps, or adopts those that another process left pinned. Nothing
+// changes for packets until Set.
 func Open(options Options) (*Datapath, error) {
 	if options.Log == nil {
 		options.Log = slog.Default()

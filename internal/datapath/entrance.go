@@ -10,9 +10,9 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// Entrance returns the interface that packets from an address come in by, as far as routes
-// say, and its MAC address: of the director's interfaces the one that leads there, else the
-// first. A name that is not empty is the interface itself.
+// Entrance returns the interface by which packets from an address come in, as far as routes tell,
+// and its MAC address: of the director's interfaces the one that leads to the address, else the
+// first. If name is not empty, it names the interface.
 func (d *Datapath) Entrance(name string, from netip.Addr) (string, model.MAC, error) {
 	d.mu.Lock()
 	links := slices.DeleteFunc(slices.Clone(d.links), func(l netlink.Link) bool { return l == nil })

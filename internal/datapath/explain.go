@@ -15,12 +15,12 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// ErrNothingForwarded says that there was no Set yet.
+// ErrNothingForwarded says that there has been no Set yet.
 var ErrNothingForwarded = errors.New("nothing is forwarded yet")
 
-// Explain returns what would become of a frame that comes in by an interface, and why: the
-// program itself says so, beside a copy of what it remembers. Nothing changes by it. The
-// first call loads the program, which takes seconds.
+// Explain returns what would become of a frame that comes in by an interface, and why. The program
+// itself says so, run beside a copy of what it remembers. Nothing changes by it. The first call
+// loads the program, which takes seconds.
 func (d *Datapath) Explain(name string, frame []byte) (model.Explanation, error) {
 	d.observing.Lock()
 	defer d.observing.Unlock()
@@ -46,7 +46,7 @@ func (d *Datapath) Explain(name string, frame []byte) (model.Explanation, error)
 	return w.explain(d.observer, name, frame)
 }
 
-// openSNAT lets a world have full NAT's table.
+// openSNAT gives a world full NAT's table.
 func (d *Datapath) openSNAT(w *world) (func(), error) {
 	header, found, err := d.kernel.snatHeader()
 	if err != nil || !found {
@@ -128,7 +128,7 @@ func tcpFlags(flags uint8) string {
 	return strings.Join(set, ",")
 }
 
-// explainService names the service; of a later fragment and of a reply, its backend's.
+// explainService names the service; for a later fragment or a reply, it is the backend's service.
 func (w *world) explainService(e *model.Explanation, p *observedPacket) {
 	index := p.Service - 1
 	switch {
@@ -165,7 +165,7 @@ func (w *world) explainBackend(p *observedPacket) *model.ExplainedBackend {
 	return b
 }
 
-// explainAsked says what the flow asks for when the program has seen the packet.
+// explainAsked says what the flow asks for after the program has seen the packet.
 func (w *world) explainAsked(x *observer, b *model.ExplainedBackend, p *observedPacket) error {
 	const asks = uint8(directorBackendFlagBACKEND_ASKS)
 	if b == nil || b.Local || p.Snat < uint32(snatBucketPorts) || w.entries[p.Backend].Flags&asks == 0 {
@@ -177,7 +177,7 @@ func (w *world) explainAsked(x *observer, b *model.ExplainedBackend, p *observed
 	}
 	flow := &bucket.Flows[p.Snat%uint32(snatBucketPorts)]
 	asked := flow.Asked
-	if flow.Proof&uint8(directorSnatProofSNAT_ANSWER) != 0 { // its number is there
+	if flow.Proof&uint8(directorSnatProofSNAT_ANSWER) != 0 { // the proof has the flow's number
 		asked = directorSnatAsked{State: uint8(directorAskedStateASKED_PLAIN)}
 	}
 	b.Asked = &model.ExplainedAsked{State: x.asked[uint32(asked.State)]}
@@ -228,7 +228,7 @@ func (p *observedPacket) opens() bool {
 	return model.Protocol(p.Flow.Protocol) == model.TCP && !p.has(observedPacketFlagPACKET_ICMP_ERROR) && p.TcpFlags&finSynRstAck == syn
 }
 
-// chosen says what chose the backend, by what the program has asked.
+// chosen says what chose the backend, judging by what the program asked for.
 func (w *world) chosen(e *model.Explanation, p *observedPacket) model.Chosen {
 	slot, header := w.slotOf(p)
 	switch {
@@ -263,10 +263,10 @@ func (w *world) byPolicy(e *model.Explanation, p *observedPacket, header *direct
 	case !p.opens():
 		return ""
 	case policy == model.P2C && (header.TurnCount == 0 || header.Flags&uint8(directorRingFlagRING_REDIRECTED) != 0):
-		return model.ChosenByLoad // what is not redirected is of the slot's two
+		return model.ChosenByLoad // a connection that is not redirected goes to one of the slot's two
 	case header.Flags&uint8(directorRingFlagRING_REDIRECTED) != 0 && e.Reason != reasonRedirect:
 		return ""
-	case !slices.Contains(w.turnsOf(p.Ring, header), p.Backend): // all whose turn it is are down
+	case !slices.Contains(w.turnsOf(p.Ring, header), p.Backend): // all backends with turns are down
 		return ""
 	}
 	return map[model.Policy]model.Chosen{model.Random: model.ChosenAtRandom, model.RoundRobin: model.ChosenByTurn, model.LeastConn: model.ChosenByLeast, model.P2C: model.ChosenByLoad}[policy]
@@ -286,8 +286,8 @@ func (w *world) leaves(e *model.Explanation, action int32, in netlink.Link, out 
 	case e.Service != nil && e.Chosen != "":
 		return e.Backend.Interface
 	}
-	// A reply takes the kernel's route, and another director of the group is on a link:
-	// the frame has the address of the interface that leads there.
+	// A reply takes the kernel's route, and another director of the group is on a link: the frame
+	// has the MAC address of the interface that leads there.
 	if len(out) < 12 {
 		return ""
 	}

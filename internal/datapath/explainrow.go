@@ -15,9 +15,9 @@ func (w *world) line(n uint32) unsafe.Pointer {
 	return nil
 }
 
-// slotOf is the slot that the ring was asked for, as the packet has it, and the header of
-// the ring; nil: no ring was asked. What a policy has handed over has not read its slot:
-// there it is the one whose row the flow would have had.
+// slotOf is the slot that a packet has read of its ring, and the ring's header; nil: it asked no
+// ring. A packet that a policy redirected has not read its slot: for that one, slotOf is the slot
+// whose row the flow would have had.
 func (w *world) slotOf(p *observedPacket) (*directorSlot, *directorRingHeader) {
 	header := (*directorRingHeader)(w.line(p.Ring))
 	if header == nil {
@@ -68,7 +68,7 @@ func (w *world) rowOf(ring uint32, slot *directorSlot) []uint32 {
 	return kept
 }
 
-// turnsOf are the backends among whom the ring's policy chooses; nil: it does not.
+// turnsOf are the backends among which the ring's policy chooses; nil: it does not choose.
 func (w *world) turnsOf(ring uint32, header *directorRingHeader) (all []uint32) {
 	for i := range header.TurnCount {
 		line := (*directorTurns)(w.line(ring + header.Turns + i/uint32(turnsPerLine)))
@@ -82,7 +82,7 @@ func (w *world) turnsOf(ring uint32, header *directorRingHeader) (all []uint32) 
 	return all
 }
 
-// ages has the positions of a row in the order in which an unknown connection tries them.
+// ages are the positions of a row in the order in which an unknown connection tries them.
 func (w *world) ages(ring uint32, slot *directorSlot, beyond bool) []uint8 {
 	list := w.listOf(ring, slot)
 	switch {

@@ -22,8 +22,8 @@ const flowWays = uint32(len(directorFlowBucket{}.Entries))
 // flowTagAny is FLOW_TAG_ANY.
 const flowTagAny = uint8(directorFlowTagFLOW_TAG_ANY)
 
-// flowMemory is what the program remembers of flows. It is only read here: an entry
-// may change under the reader's eyes.
+// flowMemory is what the program remembers of flows. Here it is only read: an entry may change
+// while it is read.
 type flowMemory struct {
 	memory  []byte
 	entries []directorFlowEntry
@@ -38,8 +38,8 @@ func mapFlows(m *ebpf.Map) (*flowMemory, error) {
 	return &flowMemory{memory, unsafe.Slice(first, int(m.MaxEntries())*int(flowWays))}, nil
 }
 
-// read returns an entry as it was at one moment; false: it is free, or is being written.
-// Whoever writes it changes its first word first and last.
+// read returns an entry as it was at one moment; false: it is free, or is being written. A writer
+// changes the entry's first word first and last.
 func (f *flowMemory) read(i int) (directorFlowEntry, bool) {
 	word := (*uint64)(unsafe.Pointer(&f.entries[i]))
 	for {
@@ -98,8 +98,8 @@ func (d *Datapath) layFlows() error {
 	return nil
 }
 
-// tagAnything makes the program look at every place. A version that has no tags has
-// filled the memory, and still does until this one's program replaces its own.
+// tagAnything makes the program look at every place. A version without tags has filled the memory,
+// and goes on filling it until this version's program replaces its own.
 func (d *Datapath) tagAnything() error {
 	tags, err := mapArray(d.kernel.FlowTags)
 	if err != nil {
@@ -120,8 +120,8 @@ func (d *Datapath) noteFlowLayout() {
 	layout.flowCPUs, layout.flowBuckets, layout.flowSalt = d.written.FlowCpus, d.written.FlowBuckets, d.written.FlowSalt
 }
 
-// onlineCPUs is one more than the highest number of a CPU that runs. Machines often
-// could have many more than they have, whose memory would be idle.
+// onlineCPUs is one more than the highest number of a CPU that runs. Many machines have room for
+// many more CPUs than they have, whose memory would be idle.
 func onlineCPUs() (uint32, error) {
 	text, err := os.ReadFile("/sys/devices/system/cpu/online")
 	if errors.Is(err, os.ErrNotExist) {
@@ -180,7 +180,8 @@ func (e *backendEntries) live(flow *directorFlowEntry, now uint32) bool {
 		b.Epoch == flow.Epoch && b.State != uint8(directorBackendStateBACKEND_FREE)
 }
 
-// countFlows counts what is remembered, what of it is fresh, and by services' indexes what clients have reset.
+// countFlows counts the remembered flows, the fresh ones among them, and by service index those
+// that clients have reset.
 func (d *Datapath) countFlows(now uint32) (remembered, fresh int, reset map[uint32]int) {
 	reset = map[uint32]int{}
 	for i := range d.flows.entries {

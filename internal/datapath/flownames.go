@@ -6,7 +6,7 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// Directors tell each other of flows by names: their indexes differ.
+// Directors use names when they tell each other of flows, because their indexes differ.
 
 // flowNames is what the indexes in flow memory stand for. It is made when it is first
 // needed after a Set.
@@ -31,10 +31,10 @@ func (d *Datapath) nameIndexes() {
 // flowMeaning is what a state of flow memory means to others: see bpf/proof.h.
 type flowMeaning struct {
 	class model.FlowClass
-	state model.RememberedState // 0: it is none of a flow
+	state model.RememberedState // 0: no flow has this state
 }
 
-// meaningOf is of enum flow_state.
+// meaningOf is the meaning of a value of enum flow_state.
 func meaningOf(state directorFlowState) flowMeaning {
 	switch state {
 	case directorFlowStateFLOW_SYN, directorFlowStateFLOW_ONCE:
@@ -57,8 +57,8 @@ func meaningOf(state directorFlowState) flowMeaning {
 	return flowMeaning{}
 }
 
-// nameFlow says what an entry is in words that all directors know; false: it is of no use,
-// because it is of a backend or a service that is gone, or has run out.
+// nameFlow describes an entry in names that all directors know; false: the entry is of no use,
+// because its backend or service is gone, or it has timed out.
 func (d *Datapath) nameFlow(e *directorFlowEntry, now uint32) (model.RememberedFlow, bool) {
 	means := meaningOf(directorFlowState(e.State))
 	s, backend := d.names.services[e.Service], d.names.backends[e.Backend]
@@ -80,8 +80,8 @@ func (d *Datapath) nameFlow(e *directorFlowEntry, now uint32) (model.RememberedF
 	return f, true
 }
 
-// flowState is the state of a flow that was told; 0: there is none. What an older version
-// tells is fresh, for it may be of a flood.
+// flowState is the state of a flow that another director told; 0: there is none. What an older
+// version tells counts as fresh, because it may be part of a flood.
 func flowState(f *model.RememberedFlow) directorFlowState {
 	fresh := f.Class == model.FreshFlow
 	switch {

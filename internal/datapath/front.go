@@ -15,8 +15,8 @@ import (
 // frontBits is FRONT_BITS: places of the front are so many bits of a key's hash.
 const frontBits = 15
 
-// fronts is the front of the services' hash maps (struct front): each key has one
-// place, and who comes first has it. Changes are stores, without a system call.
+// fronts is the front of the services' hash maps (struct front): each key has one place, and the
+// first key that comes has it. Changes are stores, without a system call.
 type fronts struct {
 	memory []byte
 	places []directorFront
@@ -85,7 +85,7 @@ func (f *fronts) add(services map[endpoint]uint32) {
 	}
 }
 
-// remove clears the places of services that are not to be found any more.
+// remove clears the places of services that are no longer to be found.
 func (f *fronts) remove(have, wanted map[endpoint]uint32) {
 	for e := range have {
 		if _, stays := wanted[e]; stays {
@@ -100,5 +100,5 @@ func (f *fronts) remove(have, wanted map[endpoint]uint32) {
 	}
 }
 
-// rest says whether some place may be had later that could not be had now.
+// rest says whether a place that was refused now may be free later.
 func (f *fronts) rest() bool { return len(f.since) > 0 }

@@ -7,8 +7,8 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// grace waits until no program runs that began before: a packet that looked at a
-// ring just before its switch must find its backend as it was.
+// grace waits until all program runs that began before have ended: a packet that looked at a ring
+// just before its switch must find its backend as it was.
 type grace struct {
 	outer, inner *ebpf.Map
 }

@@ -13,9 +13,8 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// waitRate is how many later fragments may wait for their first one, per second and
-// CPU. Each takes six frames between directors at most: what anybody can send must not
-// fill their link.
+// waitRate is how many later fragments may wait for their first one, per second and CPU. Each takes
+// at most six frames between directors: packets that any host can send must not fill their link.
 const waitRate = 10000
 
 // peer is another director of the group and the way to it.
@@ -27,25 +26,24 @@ type peer struct {
 
 // group are the directors among which fragments are divided, as this one sees them.
 type group struct {
-	own     []netip.Addr // of the configured addresses
+	own     []netip.Addr // those of the configured addresses that are this host's
 	peers   []peer       // the others, in their order; the first is number 1
-	divided bool         // the maps divide fragments among those who are there
+	divided bool         // the maps divide fragments among the directors that are there
 }
 
-// groupMaps is what this process has written of them; nil: nothing yet.
+// groupMaps is what this process has written of the group's maps; nil: nothing yet.
 type groupMaps struct {
 	peers []directorPeer
 	slots []directorGroupSlot
 }
 
-// readGroup looks the configured directors up: which is this one, and how frames get
-// to the others.
+// readGroup looks up the configured directors: which one this is, and how frames get to the others.
 func (d *Datapath) readGroup() group {
 	var g group
 	addresses := slices.Clone(d.table.Group)
 	slices.SortFunc(addresses, netip.Addr.Compare)
 	for _, a := range slices.Compact(addresses) {
-		// As an l2dsr backend: on a link that they share, or not at all.
+		// As for an l2dsr backend: on a shared link, or not at all.
 		hop := d.hops.resolve(model.TableBackend{Address: a, Mode: model.L2DSR}, d.own)
 		if hop.local {
 			g.own = append(g.own, a)
@@ -56,9 +54,8 @@ func (d *Datapath) readGroup() group {
 	return g
 }
 
-// followGroup brings the group's maps up to date, and returns the flag of the settings
-// that goes with them. What an earlier process has written stays until it is known who
-// answers.
+// followGroup brings the group's maps up to date, and returns the flag of the settings that goes
+// with them. What an earlier process has written stays until it is known which directors answer.
 func (d *Datapath) followGroup() (flag uint32, err error) {
 	d.group = d.readGroup()
 	on := uint32(directorSettingsFlagSETTINGS_GROUP)
@@ -96,8 +93,8 @@ func (d *Datapath) followGroup() (flag uint32, err error) {
 	return on, nil
 }
 
-// sayGroup logs who has begun and who has ceased to take part, when it is so: an answer
-// alone is not enough, as the kernel may tell only after it how frames get there.
+// sayGroup logs which directors have begun or ceased to take part, once they have: an answer alone
+// is not enough, because the kernel may find out only after it how frames get there.
 func (d *Datapath) sayGroup() {
 	if !d.group.divided {
 		return
@@ -121,18 +118,18 @@ func (d *Datapath) awaitGroup() {
 	if len(d.attached) > 0 || d.kernel.adopted || len(d.group.own) == 0 {
 		return
 	}
-	for deadline := time.Now().Add(probeEvery / 4); time.Now().Before(deadline); time.Sleep(time.Millisecond) { // between two looks
+	for deadline := time.Now().Add(probeEvery / 4); time.Now().Before(deadline); time.Sleep(time.Millisecond) { // between two looks at the answers
 		if _, decided := d.prober.answers(); decided {
 			return
 		}
 	}
 }
 
-// writePeers says how frames get to the other directors, and by what addresses theirs
-// are known.
+// writePeers says how frames get to the other directors, and by which MAC addresses frames from
+// them are known.
 func (d *Datapath) writePeers() error {
 	macs := map[uint64]uint32{}
-	entries := make([]directorPeer, d.kernel.Peers.MaxEntries()) // the first is nobody's
+	entries := make([]directorPeer, d.kernel.Peers.MaxEntries()) // the first entry is no director's
 	for i, p := range d.group.peers {
 		if p.hop.mac.IsZero() {
 			continue
@@ -204,9 +201,9 @@ func (d *Datapath) writeSlots() error {
 // groupSlots is GROUP_SLOTS.
 const groupSlots = 256
 
-// divide gives each slot to the director that ranks highest in it, of those that are
-// there: all who see the same ones agree, and when one goes or comes only its own slots
-// change (rendezvous hashing; Thaler and Ravishankar 1998).
+// divide gives each slot to the director that ranks highest in it, of those that are there: all
+// directors that see the same ones agree, and when one goes or comes only its own slots change
+// (rendezvous hashing; Thaler and Ravishankar 1998).
 func (g *group) divide() []directorGroupSlot {
 	slots := make([]directorGroupSlot, groupSlots)
 	for slot := range slots {
@@ -229,7 +226,7 @@ func (g *group) divide() []directorGroupSlot {
 	return slots
 }
 
-// rank is a director's in a slot: never 0, and the same whoever asks.
+// rank is a director's rank in a slot: never 0, and the same on every director.
 func rank(a netip.Addr, slot int) uint64 {
 	bytes := a.As16()
 	hash := uint64(slot) + 1

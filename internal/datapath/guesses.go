@@ -12,11 +12,11 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// A connection that nobody remembers is taken for the oldest owner's of its slot. When it
-// goes on, that was right, and the program notes when (bpf/guess.h): the service's log
-// should go on naming that owner, for there may be more of them.
+// A connection that no director remembers is taken to be that of its slot's oldest owner. If it
+// goes on, that was right, and the program notes the time (bpf/guess.h): the service's log should
+// go on naming that owner, because there may be more such connections.
 
-// guesses has that time of each service, by its index, in the clock of flow memory; 0:
+// guesses has the last such time of each service, by its index, in the clock of flow memory; 0:
 // there was none.
 type guesses struct {
 	memory []byte
@@ -43,21 +43,20 @@ func (g *guesses) close() error {
 	return nil
 }
 
-// forget is for a service that is about to get an index of another one.
+// forget clears the time of an index that a service is about to get.
 func (g *guesses) forget(service uint32) { atomic.StoreUint64(&g.last[service], 0) }
 
-// note is what the program does, for a time that may be past.
+// note does what the program does, for a time that may be in the past.
 func (g *guesses) note(service, seen uint32) {
 	if uint64(seen) > atomic.LoadUint64(&g.last[service]) {
 		atomic.StoreUint64(&g.last[service], uint64(seen))
 	}
 }
 
-// LastGuess returns when this director last learned that a connection of a TCP service
-// lives of which no director of the group had seen a packet since its slot had several
-// candidates, and that is of an older one: from its packets, or from another director. It
-// is no earlier than the moment at which this process began to look, because nobody knows
-// what went unseen before.
+// LastGuess returns when this director last learned, from packets or from another director, that a
+// connection of a TCP service lives which is of an older owner, and of which no director of the
+// group had seen a packet since its slot had several candidates. The time is never before the
+// moment at which this process began to look, because what happened before that is unknown.
 func (d *Datapath) LastGuess(id model.ServiceID) time.Time {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -70,7 +69,7 @@ func (d *Datapath) LastGuess(id model.ServiceID) time.Time {
 	if last == 0 || unix.ClockGettime(unix.CLOCK_MONOTONIC, &clock) != nil {
 		return d.opened
 	}
-	// Its unit may have just begun when it was noted, or been about to end.
+	// When the time was noted, its unit may have just begun or been about to end.
 	now, age := time.Now(), time.Duration(clock.Nano()-int64(last+1)<<30)
 	if at := now.Add(-max(0, age)); at.After(d.opened) {
 		return at
@@ -78,13 +77,13 @@ func (d *Datapath) LastGuess(id model.ServiceID) time.Time {
 	return d.opened
 }
 
-// isOfOlder says whether a remembered flow is of a backend that its slot names only
-// because of older generations: not the owner, nor who stands in for it.
+// isOfOlder says whether a remembered flow is of a backend that its slot names only because of
+// older generations: neither the owner nor its backup.
 func (d *Datapath) isOfOlder(s *service, slot directorSlot, backend uint32) bool {
 	image := d.rings.bytes(s.ring)
 	_, header := ringSlots(image)
 	if slot.Next&slotList == 0 && header.Before == 0 || s.desired.AmongAll() {
-		return false // nobody older is named, or any backend may have been chosen just now
+		return false // no older backend is named, or any backend may have been chosen just now
 	}
 	if state := d.entries.entries[slot.Owner].State; aliveIn(state) || state == uint8(directorBackendStateBACKEND_SUSPECT) {
 		return backend != slot.Owner

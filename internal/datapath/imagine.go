@@ -15,8 +15,8 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// imagined is a table laid out as Set would lay it out, beside the one that is forwarded:
-// who is in both has the same index in both, so that what is remembered of it counts.
+// imagined is a table laid out as Set would lay it out, beside the one that is forwarded. What is
+// in both tables has the same index in both, so that what is remembered of it counts.
 type imagined struct {
 	services []*service
 	byIndex  map[uint32]*service
@@ -29,7 +29,7 @@ type imagined struct {
 	sources  map[uint32][]netip.Prefix // by their sets
 }
 
-// UnfitError says why the kernel's maps have no room for a table that is supposed.
+// UnfitError says why the kernel's maps have no room for an imagined table.
 type UnfitError struct{ cause error }
 
 // Error names the limit.
@@ -38,8 +38,8 @@ func (e *UnfitError) Error() string { return e.cause.Error() }
 // Unwrap returns the cause.
 func (e *UnfitError) Unwrap() error { return e.cause }
 
-// ExplainWith is Explain as if this table were what is forwarded. It loads the program once
-// more, with maps for this one question, which takes up to seconds.
+// ExplainWith is Explain as if this table were forwarded. It loads the program once more, with maps
+// for this one question, which may take seconds.
 func (d *Datapath) ExplainWith(t model.Table, name string, frame []byte) (model.Explanation, error) {
 	d.observing.Lock()
 	defer d.observing.Unlock()
@@ -81,7 +81,7 @@ func (d *Datapath) ExplainWith(t model.Table, name string, frame []byte) (model.
 	return w.explain(x, name, frame)
 }
 
-// imaginedMaps are what a table decides, of the maps that are shared otherwise.
+// imaginedMaps are the maps that a table decides, of those that are shared otherwise.
 var imaginedMaps = []string{directorMapServices4, directorMapServices6, directorMapFronts, directorMapRanges4, directorMapRanges6, directorMapSourceRanges,
 	directorMapRings, directorMapRingLines, directorMapBackends, directorMapReplies4, directorMapReplies6, directorMapAskBackends, directorMapBackendSources, sourceFilter, directorMapThisDirector, directorMapEgress}
 
@@ -91,7 +91,7 @@ func (d *Datapath) imagine(t *model.Table) (*imagined, error) {
 		return nil, &UnfitError{err}
 	}
 	m := &imagined{byIndex: map[uint32]*service{}, entries: slices.Clone(d.entries.entries), begins: map[uint32]uint64{}, loads: map[uint32]directorLoad{}, sources: map[uint32][]netip.Prefix{},
-		lines: make([]byte, lineSize)} // line 0 is nobody's
+		lines: make([]byte, lineSize)} // line 0 is no ring's
 	services, backends := d.unused()
 	interfaces := currentNames(t.Interfaces, d.findInterfaces(t.Interfaces))
 	for i := range t.Services {
@@ -111,7 +111,7 @@ func (d *Datapath) imagine(t *model.Table) (*imagined, error) {
 	return m, nil
 }
 
-// leaveOut frees the backends that would be gone: what is remembered of them counts no more.
+// leaveOut frees the backends that would be gone: what is remembered of them no longer counts.
 func (m *imagined) leaveOut(d *Datapath) {
 	stays := map[uint32]bool{}
 	for _, s := range m.services {
@@ -128,7 +128,7 @@ func (m *imagined) leaveOut(d *Datapath) {
 	}
 }
 
-// unused hand out indexes that no service and no backend has.
+// unused hands out indexes that no service and no backend has.
 func (d *Datapath) unused() (services, backends *indexes) {
 	services, backends = newIndexes(0, d.options.Limits.Services), newIndexes(1, d.options.Limits.Backends)
 	for _, s := range d.services {
@@ -158,7 +158,7 @@ func (m *imagined) add(d *Datapath, interfaces []string, desired *model.TableSer
 		hop, awaits := d.hops.imagine(b, interfaces)
 		placed, entry := &backend{desired: b, vlan: hop.vlan}, entryOf(desired, s.index, b, hop)
 		if awaits {
-			entry.State = uint8(b.State) // the kernel would be asked then, and find it
+			entry.State = uint8(b.State) // the kernel would be asked for the neighbor then, and would find it
 		}
 		old := was.backends[key]
 		if old != nil {
@@ -189,7 +189,8 @@ func (m *imagined) add(d *Datapath, interfaces []string, desired *model.TableSer
 	return m.weigh(d, s, came)
 }
 
-// imagineSuspect is suspect for who is not suspected now: who is keeps its connections.
+// imagineSuspect is suspect for a backend that is not a suspect now: one that is keeps its
+// connections.
 func (d *Datapath) imagineSuspect(index uint32, entry directorBackend) directorBackend {
 	if entry.State != uint8(directorBackendStateBACKEND_SUSPECT) {
 		return entry
@@ -201,7 +202,7 @@ func (d *Datapath) imagineSuspect(index uint32, entry directorBackend) directorB
 	return entry
 }
 
-// weigh gives the backends of a service that goes by loads theirs, as weighLoads does.
+// weigh sets the loads of the backends of a service whose policy goes by loads, as weighLoads does.
 func (m *imagined) weigh(d *Datapath, s *service, came []bool) error {
 	if !s.desired.Policy.ByLoad() {
 		return nil
@@ -232,8 +233,8 @@ func (m *imagined) weigh(d *Datapath, s *service, came []bool) error {
 	return nil
 }
 
-// fill writes the table into an observer's maps. The front of the services stays empty: what
-// is not found there is found behind it.
+// fill writes the table into an observer's maps. The front of the services stays empty: a service
+// that is not found there is found behind it.
 func (m *imagined) fill(x *observer, egress *ebpf.Map) error {
 	of := x.collection.Maps
 	k := &kernel{directorMaps: directorMaps{Services4: of[directorMapServices4], Services6: of[directorMapServices6],
@@ -276,7 +277,7 @@ func (m *imagined) fill(x *observer, egress *ebpf.Map) error {
 	return m.openEgress(of[directorMapEgress], egress)
 }
 
-// openEgress lets packets leave as they do now, and to where backends are.
+// openEgress lets packets leave as they do now, and to where the table's backends are.
 func (m *imagined) openEgress(own, live *ebpf.Map) error {
 	open := map[uint32]bool{}
 	var index, itself uint32
@@ -294,15 +295,15 @@ func (m *imagined) openEgress(own, live *ebpf.Map) error {
 	}
 	delete(open, 0)
 	for index := range open {
-		if err := own.Put(index, index); err != nil && !errors.Is(err, unix.EINVAL) { // EINVAL: it is gone
+		if err := own.Put(index, index); err != nil && !errors.Is(err, unix.EINVAL) { // EINVAL: the interface is gone
 			return fmt.Errorf("open interface %d for forwarding: %w", index, err)
 		}
 	}
 	return nil
 }
 
-// imagineSNAT gives a world the table of full NAT that a table of services would have: the
-// one that there is, or one in which nobody has a port yet.
+// imagineSNAT gives a world the table of full NAT that a table of services would have: the present
+// one, or one in which no flow has a port yet.
 func (d *Datapath) imagineSNAT(w *world, t *model.Table) (func(), error) {
 	if !usesSNAT(t) {
 		return func() {}, nil

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// errNoIndex says that a limit is reached, perhaps only for a moment: what a Set
-// takes out keeps its index until what it brings is in place.
+// errNoIndex says that a limit is reached, perhaps only for a moment: what a Set takes out keeps
+// its index until what it brings is in place.
 var errNoIndex = errors.New("no index is free: director.limits must have room for what a change takes out and what it brings, together")
 
 // rest is how long an index stays unused after it was freed: longer than any
@@ -32,7 +32,7 @@ func newIndexes(first, count uint32) *indexes {
 	return &indexes{next: first, end: first + count, used: map[uint32]bool{}, now: time.Now}
 }
 
-// occupy marks indexes that an earlier process has handed out.
+// occupy marks indexes that an earlier process handed out.
 func (x *indexes) occupy(taken []uint32) {
 	for _, i := range taken {
 		x.used[i] = true

@@ -11,12 +11,13 @@ import (
 )
 
 // A table names the director's interfaces as the configuration does: by their names, or by other
-// names that they have. This is the only place that makes interfaces of these names. All else goes
-// by indexes, and by the names that the interfaces have now.
+// names that they have. Only this file turns such names into interfaces. All else goes by indexes,
+// and by the names that the interfaces have now.
 
-// findInterfaces returns the interfaces of that name, or of that other name. One that was renamed
-// since is found by the program on it, unless another is called so now. Nil: it is not there. The
-// director goes on with those that are, and takes the others when they come.
+// findInterfaces returns the interfaces that have these names, or have them as other names. An
+// interface that was renamed since is found by the program on it, unless another one has its name
+// now. Nil: it is not there. The director goes on with those that are, and takes the others when
+// they come.
 func (d *Datapath) findInterfaces(names []string) []netlink.Link {
 	links := make([]netlink.Link, len(names))
 	found := map[int]bool{}
@@ -38,13 +39,13 @@ func (d *Datapath) findInterfaces(names []string) []netlink.Link {
 	return links
 }
 
-// attachedIndex is the interface that has the program by that name, of this process or of one
-// before; 0: there is none.
+// attachedIndex is the interface to which this process or an earlier one attached the program under
+// that name; 0: there is none.
 func (d *Datapath) attachedIndex(name string) int {
 	if a := d.attached[name]; a != nil {
 		return a.index
 	}
-	index, _ := pinnedIndex(d.kernel.linkPin(name)) // what cannot be opened is not there
+	index, _ := pinnedIndex(d.kernel.linkPin(name)) // an interface whose pin cannot be opened is not there
 	return index
 }
 
@@ -67,8 +68,8 @@ func (r *resolver) name(names []string, links []netlink.Link) {
 	}
 }
 
-// current are the names that these interfaces of the configuration have now, as far as they have
-// been in a table.
+// current are the names that these interfaces of the configuration have now, if they have been in a
+// table.
 func (r *resolver) current(names []string) []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -81,8 +82,8 @@ func (r *resolver) current(names []string) []string {
 	return currentNames(names, links)
 }
 
-// currentNames are the names that interfaces have now; of those that are not there, the names by
-// which they are awaited.
+// currentNames are the names that interfaces have now; those that are not there keep the names
+// under which they are awaited.
 func currentNames(names []string, links []netlink.Link) []string {
 	current := slices.Clone(names)
 	for i, link := range links {
@@ -93,8 +94,8 @@ func currentNames(names []string, links []netlink.Link) []string {
 	return current
 }
 
-// attachedBy is the interface with the program that has a name now, or in the table; nil: there is
-// none.
+// attachedBy is the interface with the program that has that name now, or in the table; nil: there
+// is none.
 func (d *Datapath) attachedBy(name string) *attachment {
 	if a := d.attached[name]; a != nil {
 		return a
@@ -123,8 +124,8 @@ func (d *Datapath) attachedNames() (names []string) {
 	return names
 }
 
-// interfaceStatus says how the interfaces of the table are, also those that are not there, and
-// others that keep the program until all are.
+// interfaceStatus returns the state of the table's interfaces, also of those that are not there,
+// and of others that keep the program until all are there.
 func (d *Datapath) interfaceStatus() (list []model.InterfaceStatus) {
 	names := slices.Clone(d.table.Interfaces)
 	for name := range d.attached {
@@ -155,7 +156,8 @@ func (d *Datapath) statusOfLink(name string, link netlink.Link) model.InterfaceS
 	return status
 }
 
-// Attached returns how many interfaces have the director's program, this process's or one before.
+// Attached returns how many interfaces have the program of this director's process or an earlier
+// one.
 func (d *Datapath) Attached() (count int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -11,9 +11,9 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// leftovers is what an earlier process left in the kernel and what goes on
-// forwarding: the first Set keeps the indexes of what it finds again, so that
-// counters and remembered flows go on, and frees the rest.
+// leftovers is what an earlier process left in the kernel, where it goes on forwarding. The first
+// Set keeps the indexes of what it finds again, so that counters and remembered flows go on, and
+// frees the rest.
 type leftovers struct {
 	lookups                                   // of maps that were adopted
 	services map[serviceKey]uint32            // by the book
@@ -42,15 +42,15 @@ func readLeftovers(k *kernel, limits model.Limits) (leftovers, error) {
 	return l, nil
 }
 
-// Inherited returns the backends that packets come to by what an earlier process has left, and
-// that its probes found well, or nobody probed; and those that it handed connections over to.
-// It is for before the first Set.
+// Inherited returns the backends to which an earlier process's programs send packets and which its
+// probes found healthy, or which were not probed; and those to which it redirected connections. It
+// is for before the first Set.
 func (d *Datapath) Inherited() map[model.Target]bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	well := map[model.Target]bool{}
 	if len(d.kernel.attached) == 0 {
-		return well // nobody forwards, so there is nothing to go on with
+		return well // no program forwards, so there is nothing to go on with
 	}
 	for service, index := range d.old.services {
 		id := model.ServiceID{Segment: model.SegmentOf(service.segment), VIP: service.vip, Protocol: service.protocol, Port: service.port}

@@ -33,7 +33,7 @@ type kernel struct {
 	askEvents  []string             // of enum ask_event
 	told       []string             // of enum told_outcome
 	kept       map[string]bool      // maps whose content an earlier process has made
-	snatTable  *ebpf.Map            // full NAT's, as long as there is one; nil: nobody has looked yet
+	snatTable  *ebpf.Map            // full NAT's, while there is one; nil: there is none, or it was not looked for yet
 	former     formerCounts         // what an earlier version has counted in another format
 }
 
@@ -102,9 +102,9 @@ func directorSpec(o Options) (*ebpf.CollectionSpec, error) {
 	return spec, nil
 }
 
-// load loads the program beside the one that runs, with the maps that are pinned or
-// with others; where the one that runs is the same it takes that. Nothing is pinned yet, so that a program which is refused leaves
-// nothing behind.
+// load loads the program beside the one that runs, with the pinned maps or with new ones. If the
+// one that runs was built from the same bytes, load takes that one. Nothing is pinned yet, so that
+// a program that is refused leaves nothing behind.
 func (k *kernel) load(spec *ebpf.CollectionSpec) error {
 	pinned, err := k.reusable(spec)
 	if err != nil {
@@ -157,8 +157,8 @@ func (k *kernel) close() error {
 // ErrRunning says that another process keeps the pinned datapath up to date.
 var ErrRunning = errors.New("another director runs on it")
 
-// lockPins makes sure that one process at a time writes to what is pinned. The
-// lock goes with the process, the pins do not.
+// lockPins makes sure that only one process at a time writes to what is pinned. The lock ends with
+// the process, the pins do not.
 func lockPins(pin string) (*os.File, error) {
 	lock, err := os.Open(pin)
 	if err != nil {
@@ -174,8 +174,8 @@ func lockPins(pin string) (*os.File, error) {
 	return lock, nil
 }
 
-// size sets the maps' sizes from the limits. Where a map is not allocated ahead,
-// its size costs little and the limit is that of services and backends.
+// size sets the maps' sizes from the limits. Where a map is not allocated ahead, its size costs
+// little, and the limit is that of services and backends.
 func size(spec *ebpf.CollectionSpec, o Options) {
 	services, backends := o.Limits.Services, o.Limits.Backends
 	for name, entries := range map[string]uint32{
@@ -185,9 +185,9 @@ func size(spec *ebpf.CollectionSpec, o Options) {
 		directorMapRanges6:         32 * (services + backends), // of a service, and of each backend's replies
 		directorMapSourceRanges:    2 * o.Limits.SourceRanges,  // those before and after a Set
 		directorMapRings:           services,
-		directorMapRingLines:       1 + uint32(o.Limits.RingMemory/lineSize), // line 0 is nobody's
+		directorMapRingLines:       1 + uint32(o.Limits.RingMemory/lineSize), // line 0 is no ring's
 		directorMapServiceDrops:    services,
-		directorMapBackends:        backends + 1, // index 0 is nobody
+		directorMapBackends:        backends + 1, // index 0 is no backend's
 		directorMapBackendCounters: backends + 1,
 		directorMapBackendOpened:   backends + 1,
 		directorMapLoads:           backends + 1,
@@ -206,8 +206,8 @@ func size(spec *ebpf.CollectionSpec, o Options) {
 	}
 }
 
-// enumNames are the names of an enum's values up to the one that counts them, in
-// lower case: labels of metrics, written only in bpf/types.h.
+// enumNames are the names of an enum's values up to the one that counts them, in lower case. They
+// are the labels of metrics, and are written only in bpf/types.h.
 func enumNames(types *btf.Spec, name string) ([]string, error) {
 	var enum *btf.Enum
 	if err := types.TypeByName(name, &enum); err != nil {
@@ -239,7 +239,7 @@ func enumValues(types *btf.Spec, name, prefix string) (map[uint32]string, error)
 // minKernel is the oldest kernel that weir is tested on.
 var minKernel = [2]int{6, 1}
 
-// checkHost turns what would be a riddle later into an error now.
+// checkHost reports now, as an error, what would be hard to explain later.
 func checkHost(pin string) error {
 	var name unix.Utsname
 	if err := unix.Uname(&name); err != nil {

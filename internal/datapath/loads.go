@@ -13,9 +13,9 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// loads is what the program knows of backends' loads, and their weights. The program
-// counts; here a load is changed only where it would say nothing: of a backend that has
-// just come, and of one that is gone.
+// loads is what the program knows of backends' loads, and their weights. The program counts. This
+// side changes a load only where it would say nothing: that of a backend that has just come, or is
+// gone.
 type loads struct {
 	memory  []byte
 	entries []directorLoad
@@ -51,7 +51,7 @@ func (l *loads) read(index uint32) (loadWord, uint64) {
 	return loadWord{uint32(word), uint32(word >> 32)}, word
 }
 
-// in is the load in a period, as the program says it.
+// in is the load in a period, as the program computes it.
 func (w loadWord) in(period uint32) uint32 {
 	passed := int32(period - w.period)
 	switch {
@@ -76,15 +76,15 @@ func (l *loads) raise(index, opened, period uint32) {
 	}
 }
 
-// weigh sets the divisor of a load. Pages of services whose policy asks for no loads are
-// not written to.
+// weigh sets the divisor of a load. It does not write to pages of services whose policy asks for no
+// loads.
 func (l *loads) weigh(index uint32, weight uint16) {
 	if l.entries[index].Weight != uint32(weight) {
 		atomic.StoreUint32(&l.entries[index].Weight, uint32(weight))
 	}
 }
 
-// forget is for an index that is nobody's any more.
+// forget clears the load of an index that no backend has any more.
 func (l *loads) forget(index uint32) {
 	if l.entries[index] != (directorLoad{}) {
 		l.weigh(index, 0)
@@ -101,10 +101,10 @@ func loadPeriod() (uint32, error) {
 	return uint32(uint64(now.Nano()) >> directorLoadScaleLOAD_PERIOD), nil
 }
 
-// weighLoads brings weights up to date, before the entries that the service's backends
-// are about to get. A backend that comes, comes back or gets a larger weight has opened
-// fewer connections than the others for its weight, and would get all that it may have
-// until it has caught up. So it begins with a load that is like theirs.
+// weighLoads brings weights up to date, before the service's backends get these entries. A backend
+// that comes, comes back or gets a larger weight has opened fewer connections for its weight than
+// the others. It would get every connection that it can until it has caught up, so it begins with a
+// load like theirs.
 func (d *Datapath) weighLoads(s *service, entries []directorBackend) {
 	var came, others []uint32 // indexes
 	weights := map[uint32]uint16{}
@@ -123,7 +123,7 @@ func (d *Datapath) weighLoads(s *service, entries []directorBackend) {
 		period, err := loadPeriod()
 		if err != nil {
 			d.log.Error("set loads of backends that came", "service", s.desired.Name, "error", err)
-			return // without a weight nobody goes by them
+			return // without weights no director goes by loads
 		}
 		perWeight := d.loads.perWeight(others, weights, period)
 		for _, index := range came {
@@ -136,7 +136,7 @@ func (d *Datapath) weighLoads(s *service, entries []directorBackend) {
 	}
 }
 
-// perWeight is the mean load of some backends.
+// perWeight is the mean load of some backends per unit of weight.
 func (l *loads) perWeight(of []uint32, weights map[uint32]uint16, period uint32) float64 {
 	var opened, weight float64
 	for _, index := range of {
@@ -147,8 +147,8 @@ func (l *loads) perWeight(of []uint32, weights map[uint32]uint16, period uint32)
 	return opened / weight
 }
 
-// asksForLoads says whether the service's policy goes by loads, or did, or would if they were
-// known.
+// asksForLoads says whether the service's policy goes by loads, did so before, or would if they
+// were known.
 func (d *Datapath) asksForLoads(s *service) bool {
 	weighed := func(b model.TableBackend) bool { return b.Weight != 0 }
 	return s.desired.Policy.ByLoad() || slices.ContainsFunc(s.desired.Backends, weighed) || slices.ContainsFunc(s.order, func(b *backend) bool {

@@ -11,8 +11,8 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// lookups is everything that the kernel looks packets up in, by key. It is made
-// of the desired services each time; sync takes the kernel from one to the next.
+// lookups is everything that the kernel looks packets up in, by key. It is made of the desired
+// services each time; write and remove take the kernel from one to the next.
 type lookups struct {
 	services map[endpoint]uint32 // VIP and port -> service
 	ranges   map[prefix]uint32   // VIP and ports -> service; backend and ports -> backend
@@ -30,8 +30,8 @@ func newLookups(services int) lookups {
 	return lookups{make(map[endpoint]uint32, 2*services), map[prefix]uint32{}, map[endpoint]uint32{}, map[directorAskBackend]uint32{}, map[endpoint]bool{}}
 }
 
-// lookupsOf makes all services found. Of nested ranges, which may have prefixes
-// in common, the narrowest has them: it comes last.
+// lookupsOf has the keys of all services. Nested ranges may have prefixes in common: the narrowest
+// range has them, because it comes last.
 func lookupsOf(services []*service) lookups {
 	l := newLookups(len(services))
 	var ranges []*service
@@ -53,7 +53,7 @@ func (l *lookups) clone() lookups {
 	return lookups{maps.Clone(l.services), maps.Clone(l.ranges), maps.Clone(l.replies), maps.Clone(l.asked), maps.Clone(l.shared)}
 }
 
-// add makes the service and the replies of its backends found.
+// add adds the keys of the service and of its backends' replies.
 func (l *lookups) add(s *service) {
 	l.services[s.key.vipEndpoint()] = vipOnly
 	if s.key.port.Single() {
@@ -68,8 +68,8 @@ func (l *lookups) add(s *service) {
 	}
 }
 
-// repliesOf makes the replies of one service's backends found, and nothing else. Most have
-// none.
+// repliesOf has the keys of the replies of one service's backends, and nothing else. Most services
+// have none.
 func repliesOf(s *service) (l lookups) {
 	if slices.ContainsFunc(s.order, func(b *backend) bool { return b.desired.Mode == model.NAT }) {
 		l = newLookups(0)
@@ -80,9 +80,9 @@ func repliesOf(s *service) (l lookups) {
 	return l
 }
 
-// addReplies lets what a NAT backend sends be found. Full NAT finds the client by
-// the port that it gave, and here only that it has to look: several of its
-// services may have the backend, which without snat belongs to one.
+// addReplies adds the keys of a NAT backend's replies. Full NAT finds the client by the port that
+// it gave, so the key says only that it has to look: several of its services may have the backend.
+// Without snat, a backend belongs to one service.
 func (l *lookups) addReplies(s *service, b *backend) {
 	if b.desired.Mode != model.NAT {
 		return
@@ -106,7 +106,7 @@ func (l *lookups) addReplies(s *service, b *backend) {
 	addReply(l.replies, e, b)
 }
 
-// addAsked lets a backend answer for the others that are asked, from any port.
+// addAsked lets a backend answer, from any port, for the others that are asked.
 func (l *lookups) addAsked(s *service, b *backend, e endpoint) {
 	key := directorAskBackend{Service: s.index, Address: addressBytes(b.desired.Address)}
 	if _, known := l.asked[key]; !known {
@@ -124,8 +124,8 @@ func addReply[K comparable](replies map[K]uint32, key K, b *backend) {
 	}
 }
 
-// replySegment is the segment that a backend's own packets arrive in: that of the
-// tag with which packets leave for it, by configuration or by its route.
+// replySegment is the segment in which a backend's own packets arrive: that of the tag with which
+// packets leave for it, by configuration or by its route.
 func replySegment(s *service, b *backend) uint32 {
 	if b.vlan != 0 {
 		return model.Segment{Kind: model.SegmentVLAN, ID: uint32(b.vlan)}.Key()
@@ -161,8 +161,8 @@ func (l *lookups) haveReplies() bool {
 	return false
 }
 
-// finds says whether all packets are found by what the kernel has already: no service came
-// or goes, and none has other replies.
+// finds says whether the kernel has all keys already: no service comes or goes, and no service has
+// other replies.
 func (d *Datapath) finds(c *change) bool {
 	if !c.whole || c.came || len(d.services) > len(c.all) || !d.old.empty() {
 		return false
@@ -173,8 +173,8 @@ func (d *Datapath) finds(c *change) bool {
 	})
 }
 
-// write puts in what is new or different, and notes it in have, which also after
-// an error is what the kernel has.
+// write puts in what is new or different, and notes it in have, which matches the kernel even after
+// an error.
 func (l *lookups) write(k *kernel, have lookups) error {
 	return errors.Join(
 		writeEndpoints("service", k.Services4, k.Services6, l.services, have.services),

@@ -2,15 +2,15 @@ package datapath
 
 import "errors"
 
-// lookupChange is what a table makes of the keys by which the kernel finds services and replies.
-// Most tables change few of many: then the part is written that changes.
+// lookupChange is what a table changes of the keys by which the kernel finds services and replies.
+// Most tables change few of many keys: then only that part is written.
 type lookupChange struct {
-	all         lookups // that are wanted; of a part, those that the kernel has
+	all         lookups // that are wanted; for a part, those that the kernel has
 	part        bool
 	added, gone lookups // of a part
 }
 
-// lookupsFor returns what becomes of the keys.
+// lookupsFor returns how the keys change.
 func (d *Datapath) lookupsFor(c *change) lookupChange {
 	if d.finds(c) {
 		return lookupChange{all: d.have, part: true}
@@ -21,8 +21,8 @@ func (d *Datapath) lookupsFor(c *change) lookupChange {
 	return lookupChange{all: lookupsOf(c.all)}
 }
 
-// lookupPart returns which keys come and go, where that follows from the services that changed
-// alone: none has gone, and no key of theirs is another's, or a range of ports.
+// lookupPart returns which keys come and go, if the changed services alone decide that: no service
+// has gone, and none of their keys is another service's, or a range of ports.
 func (d *Datapath) lookupPart(c *change) (added, gone lookups, is bool) {
 	if !c.whole || len(d.services) > len(c.all) || !d.old.empty() {
 		return added, gone, false
@@ -64,7 +64,7 @@ func (d *Datapath) lookupPart(c *change) (added, gone lookups, is bool) {
 			gone.replies[e] = index
 		}
 	}
-	// Without any, programs are to be taken off interfaces.
+	// If no replies remain, programs have to be taken off interfaces.
 	return added, gone, len(gone.replies) == 0 || len(gone.replies) < len(d.have.replies)+len(added.replies)
 }
 
@@ -79,7 +79,7 @@ func (l *lookupChange) write(k *kernel, have lookups) error {
 	return l.all.write(k, have)
 }
 
-// remove takes out what is not wanted any more, and returns what the kernel has then.
+// remove takes out what is no longer wanted, and updates what the kernel has.
 func (l *lookupChange) remove(d *Datapath) error {
 	if !l.part {
 		d.fronts.remove(d.have.services, l.all.services)

@@ -13,7 +13,7 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// natMemory is full NAT's table. It is only read here: an entry may change under the reader's eyes.
+// natMemory is full NAT's table. Here it is only read: an entry may change while it is read.
 type natMemory struct {
 	memory []byte
 	header directorSnatHeader
@@ -59,7 +59,7 @@ func (t *natMemory) read(i int) (directorSnatFlow, bool) {
 	}
 }
 
-// source is the address and port of this director's that an entry stands for.
+// source is the address and port of this director that an entry stands for.
 func (t *natMemory) source(i int) netip.AddrPort {
 	ports := int(t.header.Ports)
 	address := i / ports / 2
@@ -104,7 +104,7 @@ func natMeaning(e *directorSnatFlow) flowMeaning {
 	return flowMeaning{}
 }
 
-// liveNAT is live of an entry of full NAT's table.
+// liveNAT is live for an entry of full NAT's table.
 func (e *backendEntries) liveNAT(flow *directorSnatFlow, now uint32) bool {
 	if int(flow.Backend) >= len(e.entries) {
 		return false
@@ -114,9 +114,9 @@ func (e *backendEntries) liveNAT(flow *directorSnatFlow, now uint32) bool {
 		b.Epoch == flow.Epoch && b.State != uint8(directorBackendStateBACKEND_FREE)
 }
 
-// eachNAT calls see for each flow of full NAT's table that lives, with the lock held, as long as it
-// returns true. A Set need not wait for all of it: between some entries the lock is free, and then
-// between is called, which may end it.
+// eachNAT calls see for each living flow of full NAT's table, with the lock held, as long as
+// between returns true. The lock is free while between is called, from time to time, so that a Set
+// need not wait for all of the table.
 func (d *Datapath) eachNAT(see func(t *natMemory, i int, e *directorSnatFlow, now uint32), between func() bool) (places int, err error) {
 	d.mu.Lock()
 	if d.entries.memory == nil { // the datapath is closed
@@ -175,7 +175,7 @@ func (d *Datapath) NATFlows(take func(some []model.NATFlow) bool) error {
 	return err
 }
 
-// natStatus says how full full NAT's table is; nil: there is none.
+// natStatus says how full the table of full NAT is; nil: there is none.
 func (d *Datapath) natStatus() (*model.NATStatus, error) {
 	var status model.NATStatus
 	places, err := d.eachNAT(func(_ *natMemory, _ int, e *directorSnatFlow, _ uint32) {
@@ -191,7 +191,7 @@ func (d *Datapath) natStatus() (*model.NATStatus, error) {
 	return &status, nil
 }
 
-// countNATBy counts flows of full NAT by service: the fresh ones, or all where none is fresh.
+// countNATBy counts the fresh flows of full NAT by service, or all flows if none is fresh.
 func (d *Datapath) countNATBy() (map[uint32]uint32, error) {
 	fresh, all := map[uint32]uint32{}, map[uint32]uint32{}
 	_, err := d.eachNAT(func(_ *natMemory, _ int, e *directorSnatFlow, _ uint32) {

@@ -17,7 +17,7 @@ type neighbour struct {
 	address netip.Addr
 }
 
-// usable are the neighbour states in which the kernel itself would send.
+// usable are the neighbor states in which the kernel itself would send.
 const usable = netlink.NUD_REACHABLE | netlink.NUD_STALE | netlink.NUD_DELAY | netlink.NUD_PROBE |
 	netlink.NUD_PERMANENT | netlink.NUD_NOARP
 
@@ -34,7 +34,7 @@ func (r *resolver) macOf(n neighbour) model.MAC {
 	return r.macs[n]
 }
 
-// ask makes the kernel look for a neighbour now, and keep it.
+// ask makes the kernel look for a neighbor now, and keep it.
 func (r *resolver) ask(n neighbour) {
 	err := r.netlink.NeighSet(&netlink.Neigh{LinkIndex: n.ifindex, Family: familyOf(n.address), IP: n.address.AsSlice(),
 		State: netlink.NUD_NONE, FlagsExt: netlink.NTF_EXT_MANAGED})
@@ -43,14 +43,13 @@ func (r *resolver) ask(n neighbour) {
 	}
 }
 
-// secondAnswer is how long a neighbour that has not answered the kernel is asked again
-// before it counts as lost. The kernel asks three times, a second apart, and gives up a
-// second after that: also one that was away until just now, and has been sent
-// connections since.
+// secondAnswer is how long a neighbor that has not answered the kernel is asked again before it
+// counts as lost. The kernel asks three times, a second apart, and gives up a second after that. It
+// gives up also on a neighbor that was away until just now and has had connections since.
 const secondAnswer = 300 * time.Millisecond
 
-// doubt keeps the address of a neighbour that the kernel has just given up, and asks
-// again. It reports whether there is doubt: the neighbour was there before.
+// doubt keeps the address of a neighbor that the kernel has just given up, and asks again. It
+// reports whether there is doubt: the neighbor was there before.
 func (r *resolver) doubt(n neighbour) bool {
 	if r.macs[n].IsZero() {
 		return false
@@ -62,7 +61,7 @@ func (r *resolver) doubt(n neighbour) bool {
 	return true
 }
 
-// believe ends the doubts about a neighbour.
+// believe ends the doubts about a neighbor.
 func (r *resolver) believe(n neighbour) {
 	if timer := r.doubts[n]; timer != nil {
 		timer.Stop()
@@ -70,8 +69,8 @@ func (r *resolver) believe(n neighbour) {
 	}
 }
 
-// lose takes a neighbour for lost that has not answered again. On a busy host its time may be
-// over before anybody has read that it has answered: the kernel is asked.
+// lose takes a neighbor that has not answered again for lost. On a busy host its time may be over
+// before its answer was read, so the kernel is asked.
 func (r *resolver) lose(n neighbour) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -89,15 +88,15 @@ func (r *resolver) lose(n neighbour) {
 	r.tell()
 }
 
-// kernelNeighbour returns the kernel's entry of one neighbour, or nil. (Its table may be long:
-// it is not read for one.)
+// kernelNeighbour returns the kernel's entry of one neighbor, or nil. It does not read the whole
+// table, which may be long.
 func kernelNeighbour(n neighbour) *netlink.Neigh {
 	request := nl.NewNetlinkRequest(unix.RTM_GETNEIGH, 0)
 	request.AddData(&netlink.Ndmsg{Family: uint8(familyOf(n.address)), Index: uint32(n.ifindex)})
 	request.AddData(nl.NewRtAttr(netlink.NDA_DST, n.address.AsSlice()))
 	messages, err := request.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWNEIGH)
 	if err != nil || len(messages) == 0 {
-		return nil // there is none any more
+		return nil // there is no such entry any more
 	}
 	entry, err := netlink.NeighDeserialize(messages[0])
 	if err != nil {
@@ -127,10 +126,10 @@ func (r *resolver) readNeighbours() {
 	}
 }
 
-// learn takes in what the kernel says of one neighbour, and reports whether that
-// changes how packets leave, or ends that the kernel keeps it: its garbage
-// collection also takes those that it was asked to keep, while they do not answer.
-// A neighbour that is only confirmed changes nothing.
+// learn takes in what the kernel says of one neighbor, and reports whether that changes how packets
+// leave, or means that the kernel no longer keeps the neighbor: its garbage collection takes even
+// neighbors that it was asked to keep, while they do not answer. A neighbor that is only confirmed
+// changes nothing.
 func (r *resolver) learn(event uint16, entry *netlink.Neigh) bool {
 	address, ok := netip.AddrFromSlice(entry.IP)
 	if !ok || r.macs == nil {
@@ -141,7 +140,7 @@ func (r *resolver) learn(event uint16, entry *netlink.Neigh) bool {
 	if event == unix.RTM_NEWNEIGH && entry.State&usable != 0 {
 		copy(mac[:], entry.HardwareAddr)
 	}
-	// Permanent ones need nobody to keep them; a removed one must be asked for again.
+	// A permanent neighbor need not be kept; a removed one must be asked for again.
 	fixed := entry.State&(netlink.NUD_PERMANENT|netlink.NUD_NOARP) != 0
 	managed := event == unix.RTM_NEWNEIGH && (fixed || entry.FlagsExt&netlink.NTF_EXT_MANAGED != 0)
 	if givenUp := event == unix.RTM_NEWNEIGH && entry.State&(netlink.NUD_FAILED|netlink.NUD_INCOMPLETE) != 0; givenUp && managed && r.doubt(n) {
@@ -149,7 +148,7 @@ func (r *resolver) learn(event uint16, entry *netlink.Neigh) bool {
 	}
 	r.believe(n)
 	news := r.macs[n] != mac || r.managed[n] && !managed
-	// Only what there is: anybody on a link can make neighbours come and go.
+	// Keep only neighbors with an address: any host on a link can make neighbors come and go.
 	if r.macs[n] = mac; mac.IsZero() {
 		delete(r.macs, n)
 	}

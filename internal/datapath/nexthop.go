@@ -15,9 +15,9 @@ import (
 // known (yet).
 type nextHop struct {
 	local   bool   // the address is this host's own
-	link    int    // that the route leads into
-	answers int    // by which answers to this host may come where XDP does not see them; 0: by none
-	ifindex int    // by which packets leave: what that is on, or what leads there
+	link    int    // the interface that the route leads into
+	answers int    // the interface by which answers to this host may come where XDP does not see them; 0: none
+	ifindex int    // the interface by which packets leave: what link is on, or what leads there
 	vlan    uint16 // tag to leave with
 	routed  bool   // into a network that the route leads to: a VLAN's, or by the kernel
 	mac     model.MAC
@@ -27,15 +27,15 @@ type nextHop struct {
 	problem string     // why there is no way; empty: there is, or its neighbor has not answered yet
 }
 
-// route is the kernel's way to an address: a next hop without its MAC address,
-// which the neighbour has.
+// route is the kernel's way to an address: a next hop without its MAC address, which the neighbor
+// has.
 type route struct {
 	hop nextHop
 	via neighbour
 }
 
-// resolve returns the next hop of a backend. What is configured wins over what
-// the kernel says; interfaces are the director's own.
+// resolve returns the next hop of a backend. The configuration wins over what the kernel says;
+// interfaces are the director's own.
 func (r *resolver) resolve(b model.TableBackend, interfaces []string) nextHop {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -43,8 +43,8 @@ func (r *resolver) resolve(b model.TableBackend, interfaces []string) nextHop {
 	return r.hopOf(b, interfaces, r.macOf, r.onward.hop)
 }
 
-// imagine returns what resolve would for a backend that may never be one: the kernel is not
-// asked to find its neighbour. awaits says that it would be, and has not found it yet.
+// imagine returns what resolve would for a backend that may never exist: the kernel is not asked to
+// find its neighbor. awaits says that the kernel would be asked, and has not found it yet.
 func (r *resolver) imagine(b model.TableBackend, interfaces []string) (hop nextHop, awaits bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -59,8 +59,8 @@ func (r *resolver) imagine(b model.TableBackend, interfaces []string) (hop nextH
 	return hop, awaits
 }
 
-// byKernel returns the interface by which the kernel has to send, as XDP cannot; nil: the
-// director's program does. The lock is held.
+// byKernel returns the interface by which the kernel has to send, because XDP cannot; nil: the
+// director's program sends. The lock is held.
 func (r *resolver) byKernel(way route, interfaces []string) (by, real netlink.Link) {
 	if way.via.ifindex == 0 {
 		return nil, nil
@@ -75,8 +75,8 @@ func (r *resolver) byKernel(way route, interfaces []string) (by, real netlink.Li
 	return by, real
 }
 
-// isForItself reports whether frames are for the backend's own MAC address, or in a tag of its own:
-// they are sent as they are, and the kernel would write both anew.
+// isForItself reports whether frames are for the backend's own MAC address, or have a tag of its
+// own: they are sent as they are, and the kernel would rewrite both.
 func isForItself(b model.TableBackend) bool {
 	return b.Mode == model.L2DSR || !b.MAC.IsZero() || b.VLAN != 0
 }
@@ -85,7 +85,7 @@ func isForItself(b model.TableBackend) bool {
 func (r *resolver) hopOf(b model.TableBackend, interfaces []string, macOf func(neighbour) model.MAC,
 	onward func(nextHop, netlink.Link) nextHop) nextHop {
 	if b.Host.IsValid() && r.cached(b.Host).hop.local {
-		// Its packets leave for nowhere, but from somewhere.
+		// No packets leave for it, but they come from some address.
 		return nextHop{local: true, mtu: 0xffff, address: b.Host}
 	}
 	way := r.cached(b.TunnelEnd())
@@ -95,7 +95,7 @@ func (r *resolver) hopOf(b model.TableBackend, interfaces []string, macOf func(n
 	}
 	by, real := r.byKernel(way, interfaces)
 	if by != nil && isForItself(b) {
-		// Whether a veth sends, its other end decides, which may be where nobody sees it.
+		// A veth's other end decides whether it sends, and that end may be out of sight.
 		if r.onward.egress.Sending(real) == device.Lost {
 			return nextHop{address: hop.address, problem: fmt.Sprintf(
 				"XDP cannot send into %s (%s), and the kernel cannot send what is for the backend's own MAC address or tag: mode l2dsr, mac, vlan",
@@ -103,8 +103,8 @@ func (r *resolver) hopOf(b model.TableBackend, interfaces []string, macOf func(n
 		}
 		by = nil
 	}
-	// Its neighbours', and whose way back is mostly the one there. What is all generic may be led
-	// to the director's interface by rules, as in a pod.
+	// These, and neighbors, mostly answer by the same interface. If all interfaces run XDP in
+	// generic mode, rules may lead answers to the director's interface, as in a pod.
 	if by != nil || way.via.address == b.TunnelEnd() && r.onward.egress.InDriver(interfaces...) {
 		hop.answers = hop.link
 	}
@@ -120,9 +120,9 @@ func (r *resolver) hopOf(b model.TableBackend, interfaces []string, macOf func(n
 		hop.problem = "there is no route to it"
 	case b.Mode == model.L2DSR && way.via.address != b.Address:
 		hop.problem = fmt.Sprintf("it is behind router %v, and l2dsr needs it on a link of the director's", way.via.address)
-		// A router would send the packet back here, as it still is one to the VIP: it
-		// would go round until its TTL ends. So it is when the backend's link is down
-		// and the default route is left.
+		// A router would send the packet back here, because it is still addressed to the VIP: it
+		// would go round until its TTL ends. This happens when the backend's link is down and only
+		// the default route is left.
 	default:
 		hop.mac = macOf(way.via)
 	}
@@ -135,8 +135,8 @@ func (r *resolver) hopOf(b model.TableBackend, interfaces []string, macOf func(n
 	return hop
 }
 
-// neighborOf returns the address that has to answer for a backend to be reached: its own, or its
-// router's.
+// neighborOf returns the address that has to answer so that a backend can be reached: its own or
+// its router's.
 func (r *resolver) neighborOf(b model.TableBackend) netip.Addr {
 	return r.routeTo(b.TunnelEnd()).via.address
 }
@@ -151,11 +151,11 @@ func (r *resolver) nameOf(index int) string {
 	return fmt.Sprintf("interface %d, which is gone", index)
 }
 
-// isOwn says whether an address is this host's.
+// isOwn says whether an address is one of this host's.
 func (r *resolver) isOwn(a netip.Addr) bool { return r.routeTo(a).hop.local }
 
-// linkOf returns the link that an address is on, and what this host is there; false: it is
-// on none.
+// linkOf returns the link that an address is on, and this host's next hop there; false: it is on no
+// link.
 func (r *resolver) linkOf(a netip.Addr) (int, nextHop, bool) {
 	way := r.routeTo(a)
 	return way.via.ifindex, way.hop, way.via.address == a && way.hop.address.IsValid()
@@ -168,7 +168,7 @@ func (r *resolver) routeTo(a netip.Addr) route {
 	return r.cached(a)
 }
 
-// cached asks the kernel once. The lock is held.
+// cached asks the kernel only once for each address. The lock is held.
 func (r *resolver) cached(a netip.Addr) route {
 	way, known := r.routes[a]
 	if !known {
@@ -208,8 +208,8 @@ func (r *resolver) lookup(address netip.Addr) route {
 	return way
 }
 
-// leaveBy fills in what the interface decides. A VLAN interface is its parent and
-// a tag, if the program can write that: XDP sends on real interfaces only.
+// leaveBy fills in what the interface decides. A VLAN interface becomes its parent and a tag, if
+// the program can write that tag: XDP sends on real interfaces only.
 func (h *nextHop) leaveBy(by netlink.Link, link func(index int) netlink.Link) {
 	if by == nil {
 		return
