@@ -204,7 +204,8 @@ func (h *directorSnatHeader) source(number uint32, six bool) netip.AddrPort {
 }
 
 // lendFlow copies what is remembered of a flow. The NIC chooses a packet's CPU by addresses and
-// ports, and only that CPU has the flow. So its bucket is copied as every CPU's, and the other buckets are left out.
+// ports, and only that CPU has the flow. So its bucket is copied as every CPU's, and the other
+// buckets are left out.
 func (w *world) lendFlow(have copied, p *observedPacket) error {
 	f := p.flow()
 	hash := f.Hash(w.settings.FlowSalt, model.AffinityFlow)

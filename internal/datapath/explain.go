@@ -177,7 +177,7 @@ func (w *world) explainAsked(x *observer, b *model.ExplainedBackend, p *observed
 	}
 	flow := &bucket.Flows[p.Snat%uint32(snatBucketPorts)]
 	asked := flow.Asked
-	if flow.Proof&uint8(directorSnatProofSNAT_ANSWER) != 0 { // the proof has the flow's number
+	if flow.Proof&uint8(directorSnatProofSNAT_ANSWER) != 0 { // the backend's number is in the port's place
 		asked = directorSnatAsked{State: uint8(directorAskedStateASKED_PLAIN)}
 	}
 	b.Asked = &model.ExplainedAsked{State: x.asked[uint32(asked.State)]}

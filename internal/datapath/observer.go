@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lent are the maps that the program only reads: an observer has them in common with the
-// program that forwards.
+// lent are the maps that the program only reads: an observer shares them with the program that
+// forwards.
 var lent = map[string]bool{
 	directorMapServices4: true, directorMapServices6: true, directorMapFronts: true, directorMapRanges4: true, directorMapRanges6: true, directorMapSourceRanges: true,
 	directorMapRings: true, directorMapRingLines: true, directorMapBackends: true, directorMapReplies4: true, directorMapReplies6: true, directorMapAskBackends: true,
@@ -18,28 +18,28 @@ var lent = map[string]bool{
 	directorMapBackendSources: true, sourceFilter: true,
 }
 
-// sparse are the maps that the program reads and writes, and that decide about packets. An
-// observer has its own, hash maps with copies of the entries that a packet may ask for:
-// the program does not see the difference.
-var sparse = map[string]uint32{ // to how many entries
+// sparse are the maps that the program reads and writes, and that decide about packets. An observer
+// has its own: hash maps with copies of the entries that a packet may ask for. The program does not
+// see the difference.
+var sparse = map[string]uint32{ // how many entries each has
 	directorMapFlows: 1024, directorMapFlowTags: 1024, directorMapLoads: 1 << 16, directorMapFragments: 64, directorMapNextTurns: 1,
 }
 
-// counted are the maps that decide about nothing, with their size in an observer; 0: as it
-// is. Where an entry is not there nothing is counted.
+// counted are the maps that decide about nothing, with their size in an observer; 0: the usual
+// size. Nothing is counted where an entry is missing.
 var counted = map[string]uint32{
 	directorMapReasons: 0, directorMapFlowEvents: 0, directorMapQuicEvents: 0, directorMapAskEvents: 0, directorMapRowBuffer: 0, directorMapFlowTellings: 1,
 	directorMapBackendCounters: 1, directorMapBackendOpened: 1, directorMapServiceDrops: 1, directorMapGuesses: 1, directorMapToldFlows: 4096, observedMapObserved: 0,
 }
 
-// budgets are what this CPU may still do in this second: copied as they are.
+// budgets are how much this CPU may still do in this second. They are copied as they are.
 var budgets = []string{directorMapIcmpBudgets, directorMapWaitBudgets}
 
-// snatEntries bounds the buckets of full NAT's table that one packet asks for.
+// snatEntries limits how many buckets of full NAT's table one packet may ask for.
 const snatEntries = 64
 
-// observer is the director's program a second time, to be asked what it would do with a
-// packet: it reads what the first one reads, and writes to maps of its own alone.
+// observer is the director's program a second time, to ask what it would do with a packet. It reads
+// what the first one reads, and writes only to maps of its own.
 type observer struct {
 	collection *ebpf.Collection
 	program    *ebpf.Program
@@ -51,8 +51,8 @@ type observer struct {
 	asked      map[uint32]string // of enum asked_state
 }
 
-// loadObserver loads the program beside these maps; those of lent that are not there are
-// the observer's own, as large as the options say.
+// loadObserver loads the program beside these maps. Maps of lent that are missing there are the
+// observer's own, as large as the options say.
 func loadObserver(o Options, live map[string]*ebpf.Map) (_ *observer, err error) {
 	spec, err := loadObserved()
 	if err != nil {
@@ -89,7 +89,7 @@ func loadObserver(o Options, live map[string]*ebpf.Map) (_ *observer, err error)
 	return x, nil
 }
 
-// divide says which maps the observer shares, and makes the others its own.
+// divide returns the maps that the observer shares, and makes the others its own.
 func divide(spec *ebpf.CollectionSpec, live map[string]*ebpf.Map) (map[string]*ebpf.Map, error) {
 	shared := map[string]*ebpf.Map{}
 	for name, m := range spec.Maps {
@@ -140,7 +140,7 @@ func (x *observer) run(frame []byte, ifindex int) (o observedObservation, out []
 	return o, options.DataOut, nil
 }
 
-// mostGrowth is more than any mode adds to a frame.
+// mostGrowth is more bytes than any mode adds to a frame.
 const mostGrowth = 512
 
 // testContext is the kernel's struct xdp_md.
@@ -164,8 +164,8 @@ func (x *observer) copyBudgets(live map[string]*ebpf.Map) error {
 	return nil
 }
 
-// offerSNAT lets the program find full NAT's table, or none. A write to a map of maps waits
-// for a grace period, so not for nothing.
+// offerSNAT lets the program find full NAT's table, or none. It writes only if that changes
+// something, because a write to a map of maps waits for a grace period.
 func (x *observer) offerSNAT(there bool) error {
 	if x.hasSNAT == there {
 		return nil
@@ -182,10 +182,10 @@ func (x *observer) offerSNAT(there bool) error {
 	return nil
 }
 
-// copied are entries of live maps, by map and key; nil where there is none.
+// copied are entries of live maps, by map and key; nil where there is no entry.
 type copied map[mapKey][]byte
 
-// mapKey is a key, as bytes, of a map. snatTable stands for full NAT's table.
+// mapKey is a map and a key of it, as bytes. snatTable stands for full NAT's table.
 type mapKey struct{ name, key string }
 
 const snatTable = "snat_table"
@@ -197,7 +197,7 @@ func (x *observer) mapOf(name string) *ebpf.Map {
 	return x.collection.Maps[name]
 }
 
-// remember makes these entries all that the program remembers.
+// remember makes these entries everything that the program remembers.
 func (x *observer) remember(entries copied) error {
 	for name := range maps.Keys(sparse) {
 		if err := empty(x.mapOf(name)); err != nil {
@@ -218,7 +218,7 @@ func (x *observer) remember(entries copied) error {
 	return nil
 }
 
-// empty takes everything out of a hash map.
+// empty removes all entries of a hash map.
 func empty(m *ebpf.Map) error {
 	for {
 		key, err := m.NextKeyBytes(nil)

@@ -18,29 +18,29 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// onward is how packets leave by interfaces that XDP cannot send into, such as an overlay's
-// or a bridge: the director's program sends them into one end of a veth pair, and a program at
-// the other one has the kernel find the neighbour and send them (bpf/onward.bpf.c). The pair is
-// made when it is needed first. What is pinned goes on to use it when its process is gone, so
-// it stays until the datapath is detached, and the next process takes it over as it is.
+// onward is how packets leave by interfaces that XDP cannot send into, such as an overlay's or a
+// bridge. The director's program sends them into one end of a veth pair, and a program at the other
+// end makes the kernel find the neighbor and send them (bpf/onward.bpf.c). The pair is made when it
+// is first needed. Pinned programs use it even after their process ends, so it stays until the
+// datapath is detached, and the next process takes it over as it is.
 type onward struct {
 	log     *slog.Logger
 	name    string
 	egress  *device.Egress
 	index   int    // of the end that the director sends into; 0: to be looked for, or made
 	ours    bool   // its program is this process's
-	lost    bool   // somebody has removed it, and nobody has said so yet
-	failed  error  // why it cannot be made; nobody tries again until again is called
-	problem string // the same, as it was logged last
+	lost    bool   // the pair was removed, and that was not reported yet
+	failed  error  // why it cannot be made; it is not tried again until again is called
+	problem string // failed, as it was logged last
 	again   func() // has all backends looked at again
 }
 
 const (
 	onwardFilterName = "weir-onward"
-	onwardMTU        = 65535 // the interfaces themselves have smaller ones
+	onwardMTU        = 65535 // the interfaces themselves have smaller MTUs
 	onwardQueues     = 64
-	// onwardPause is how long it rests after an error. To make a pair and remove it again changes
-	// the host's links, after which everybody tries again.
+	// onwardPause is how long it rests after an error. Making a pair and removing it again changes
+	// the host's links, and every such change leads to another try.
 	onwardPause = time.Second
 )
 
@@ -63,7 +63,7 @@ func (o *onward) forget() {
 	o.index = 0
 }
 
-// hop is the way by the kernel to the same place: it needs no neighbour.
+// hop is the kernel's way to the same place: it needs no neighbor.
 func (o *onward) hop(hop nextHop, by netlink.Link) nextHop {
 	if err := o.open(); err != nil {
 		if o.problem != err.Error() {
@@ -77,7 +77,7 @@ func (o *onward) hop(hop nextHop, by netlink.Link) nextHop {
 	return o.hopBy(hop, by)
 }
 
-// hopBy is hop with the pair as it is, or as if it were there.
+// hopBy is hop with the pair as it is, or as if the pair were there.
 func (o *onward) hopBy(hop nextHop, by netlink.Link) nextHop {
 	if o.index != 0 {
 		hop.ifindex = o.index
@@ -88,8 +88,8 @@ func (o *onward) hopBy(hop nextHop, by netlink.Link) nextHop {
 	return hop
 }
 
-// wayOf says how packets leave for a backend: to which next hop, where it is known, by which
-// interface, and whether the kernel sends into that one.
+// wayOf says how packets leave for a backend: to which next hop, if that is known, by which
+// interface, and whether the kernel sends into that interface.
 func (o *onward) wayOf(entry *directorBackend, names map[uint32]string) (hop model.MAC, by string, kernel bool) {
 	by = interfaceName(entry.Ifindex, names)
 	if by != o.name {
@@ -127,7 +127,7 @@ func (o *onward) find() error {
 	return nil
 }
 
-// findOnward finds a pair that was made to its end: the first end is set up last. Nil: there is
+// findOnward finds a pair that was made completely: its first end is set up last. Nil: there is
 // none.
 func findOnward(name string) (netlink.Link, error) {
 	link, err := netlink.LinkByName(name)
@@ -148,11 +148,11 @@ func findOnward(name string) (netlink.Link, error) {
 }
 
 func (o *onward) make() (link netlink.Link, err error) {
-	queues, err := ebpf.PossibleCPU() // those that this process may use are fewer
+	queues, err := ebpf.PossibleCPU() // this process may be allowed fewer CPUs
 	if err != nil {
 		return nil, fmt.Errorf("count CPUs: %w", err)
 	}
-	queues = min(queues, onwardQueues) // CPUs share them, where they are more
+	queues = min(queues, onwardQueues) // if there are more CPUs, they share queues
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU, attrs.NumTxQueues, attrs.NumRxQueues = o.name, onwardMTU, queues, queues
 	ends := netlink.NewVeth(attrs)
@@ -166,7 +166,7 @@ func (o *onward) make() (link netlink.Link, err error) {
 			err = errors.Join(err, removeOnward(o.name))
 		}
 	}()
-	// A veth takes what XDP sends where this end coalesces: it asks when it is set up.
+	// A veth takes what XDP sends if its other end coalesces. It checks that when it is set up.
 	if err := device.SetEthtool(o.otherEnd(), unix.ETHTOOL_SGRO, 1); err != nil {
 		return nil, fmt.Errorf("switch gro on: %w", err)
 	}
@@ -185,7 +185,7 @@ func (o *onward) make() (link netlink.Link, err error) {
 	return link, nil
 }
 
-// attach gives the other end its program, in one step in place of the one that it has.
+// attach gives the other end its program, in place of any before it, in one step.
 func (o *onward) attach() error {
 	end, err := netlink.LinkByName(o.otherEnd())
 	if err != nil {
@@ -205,8 +205,9 @@ func (o *onward) attach() error {
 	return putFilter(end.Attrs().Index, netlink.HANDLE_MIN_INGRESS, collection.Programs[onwardProgSendOnward], onwardFilterName)
 }
 
-// onwardProblem says what is wrong with the pair that packets are sent into, and of which end; it is
-// nothing where none is needed, or it cannot be made, which is said where it would be needed.
+// onwardProblem says what is wrong with the pair that packets are sent into, and at which end. It
+// says nothing if no pair is needed, or if none can be made, which is reported where one would be
+// needed.
 func (r *resolver) onwardProblem() (text string, index int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -228,8 +229,8 @@ func (r *resolver) onwardProblem() (text string, index int) {
 	return "", 0
 }
 
-// onwardLost reports, once, whether somebody has removed the pair and it is made anew already: for
-// routes that lead by it, which are read again when an interface goes.
+// onwardLost reports, once, whether the pair was removed and has been made anew already, for routes
+// that lead by it: these are read again when an interface goes.
 func (r *resolver) onwardLost() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -262,8 +263,8 @@ func (r *resolver) mendOnward() error {
 	return nil
 }
 
-// removeOnward removes the pair of a datapath, if there is one: both ends go. What is no veth is
-// not weir's.
+// removeOnward removes the pair of a datapath, if there is one: both ends go. A device that is not
+// a veth is not weir's.
 func removeOnward(name string) error {
 	link, err := netlink.LinkByName(name)
 	var none netlink.LinkNotFoundError

@@ -12,10 +12,10 @@ import (
 	"weir.io/weir/internal/upkeep"
 )
 
-// By says who has made a change of the host that matches, or nothing: upkeep.Notices.By.
+// By says what program made a change of the host that matches, or nothing: upkeep.Notices.By.
 type By func(matches func(upkeep.Change) bool) string
 
-// ofLink says who has changed an interface, or what hangs on it.
+// ofLink says what program changed an interface, or what is attached to it.
 func (by By) ofLink(index int) string {
 	if by == nil {
 		return ""
@@ -23,8 +23,8 @@ func (by By) ofLink(index int) string {
 	return by(func(c upkeep.Change) bool { return c.Index == index })
 }
 
-// Groups are those of rtnetlink that tell of changes of the parts. Of a program that is taken off
-// an interface through its link, of pins and of most sysctls nobody tells.
+// Groups are the groups of rtnetlink that report changes of the parts. No group reports that a
+// program was taken off an interface through its link, nor changes of pins and of most sysctls.
 var Groups = []uint{unix.RTNLGRP_LINK, unix.RTNLGRP_TC, unix.RTNLGRP_IPV4_NETCONF, unix.RTNLGRP_IPV6_NETCONF,
 	unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE}
 
@@ -32,7 +32,7 @@ var Groups = []uint{unix.RTNLGRP_LINK, unix.RTNLGRP_TC, unix.RTNLGRP_IPV4_NETCON
 func (d *Datapath) Parts(by By) []upkeep.Part {
 	return []upkeep.Part{
 		{Name: "interfaces", Look: d.whileItRuns(d.interfaceDifferences)},
-		{Name: "pins", Look: d.whileItRuns(d.pinDifferences)}, // before all that is pinned
+		{Name: "pins", Look: d.whileItRuns(d.pinDifferences)}, // before everything that is pinned
 		{Name: "tables", Look: d.whileItRuns(d.contentDifferences)},
 		{Name: "xdp", Look: d.whileItRuns(func() ([]upkeep.Difference, error) { return d.xdpDifferences(by) })},
 		{Name: "tc", Look: d.whileItRuns(func() ([]upkeep.Difference, error) { return d.tcDifferences(by) })},
@@ -41,8 +41,8 @@ func (d *Datapath) Parts(by By) []upkeep.Part {
 	}
 }
 
-// whileItRuns compares with the table of the last Set that has gone through: what is not begun, or
-// has ended, owns nothing yet.
+// whileItRuns compares with the table of the last Set that has succeeded: a datapath that has not
+// begun, or has ended, owns nothing.
 func (d *Datapath) whileItRuns(look func() ([]upkeep.Difference, error)) func() ([]upkeep.Difference, error) {
 	return func() ([]upkeep.Difference, error) {
 		d.mu.Lock()
@@ -54,19 +54,20 @@ func (d *Datapath) whileItRuns(look func() ([]upkeep.Difference, error)) func() 
 	}
 }
 
-// locked makes a repair of what needs the lock.
+// locked makes a repair hold the lock.
 func (d *Datapath) locked(repair func() error) func() error {
 	return func() error {
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		if d.entries.memory == nil {
-			return nil // closed meanwhile: it owns nothing any more
+			return nil // closed meanwhile: it no longer owns anything
 		}
 		return repair()
 	}
 }
 
-// interfaceDifferences are the interfaces that weir waits for: it makes none, and sets none up.
+// interfaceDifferences are the interfaces that weir waits for: it neither makes interfaces nor sets
+// them up.
 func (d *Datapath) interfaceDifferences() (found []upkeep.Difference, err error) {
 	for i, link := range d.findInterfaces(d.table.Interfaces) {
 		name := d.table.Interfaces[i]
@@ -95,7 +96,7 @@ func (d *Datapath) wrongWith(name string, link netlink.Link) string {
 	return ""
 }
 
-// Renamed are the interfaces that the table calls by a name that they had, with those that they have.
+// Renamed are the interfaces that the table calls by an old name, with their present names.
 func (d *Datapath) Renamed() map[string]string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -109,8 +110,8 @@ func (d *Datapath) Renamed() map[string]string {
 	return renamed
 }
 
-// keptFor are the interfaces that are not in the table any more and keep the program until those
-// are there that are.
+// keptFor are the interfaces that are no longer in the table, and keep the program until all
+// interfaces of the table are there.
 func (d *Datapath) keptFor() (kept []string) {
 	for name := range d.attached {
 		if !slices.Contains(d.table.Interfaces, name) {
@@ -155,7 +156,7 @@ func (d *Datapath) xdpDifferences(by By) (found []upkeep.Difference, err error) 
 func (d *Datapath) attachAgain(name string) error {
 	link := d.findInterfaces([]string{name})[0]
 	if link == nil {
-		return nil // it is waited for
+		return nil // the datapath waits for it
 	}
 	if a := d.attached[name]; a != nil {
 		a.close()
@@ -171,7 +172,7 @@ func (d *Datapath) attachAgain(name string) error {
 	return d.attachUndoTo(link)
 }
 
-// tcDifferences are the interfaces that do not have the programs for replies.
+// tcDifferences are the interfaces that lack the programs for replies.
 func (d *Datapath) tcDifferences(by By) (found []upkeep.Difference, err error) {
 	if d.holds || !d.have.haveReplies() {
 		return nil, nil
@@ -193,7 +194,7 @@ func (d *Datapath) tcDifferences(by By) (found []upkeep.Difference, err error) {
 	return found, nil
 }
 
-// onwardDifferences are those of the device by which the kernel sends, where one is needed.
+// onwardDifferences are the differences of the device by which the kernel sends, if one is needed.
 func (d *Datapath) onwardDifferences(by By) ([]upkeep.Difference, error) {
 	text, index := d.hops.onwardProblem()
 	if text == "" && d.hops.onwardLost() {

@@ -12,8 +12,8 @@ import (
 	"weir.io/weir/internal/upkeep"
 )
 
-// pinDifferences are the pins that are gone. What is pinned goes on as long as this process has it
-// open, and no longer: a director that ended now would forward nothing from then on.
+// pinDifferences are the pins that are gone. Their objects go on only while this process has them
+// open: a director that ended now would forward nothing from then on.
 func (d *Datapath) pinDifferences() (found []upkeep.Difference, err error) {
 	if !d.kernel.published || !d.kernel.tidied {
 		return nil, nil
@@ -47,8 +47,8 @@ func (d *Datapath) pinDifferences() (found []upkeep.Difference, err error) {
 	return found, nil
 }
 
-// inDirectory makes a repair of what is in the directory. One that another director has taken
-// meanwhile is left to it, with all that is there: what is pinned there is what that one goes by.
+// inDirectory makes a repair that works in the pin directory. If another director has taken the
+// directory meanwhile, it is left alone: that director uses what is pinned there.
 func (d *Datapath) inDirectory(repair func() error) func() error {
 	return d.locked(func() error {
 		if err := d.kernel.lockAgain(); err != nil {
@@ -103,8 +103,8 @@ func (k *kernel) statePins() []string {
 	return pins
 }
 
-// lockAgain makes the directory, and locks it, if it is another one than it was: the lock is of a
-// directory that is gone, and would not keep a second director away.
+// lockAgain makes the directory and locks it, if it is not the one that was locked: the old lock is
+// of a directory that is gone, and would not keep a second director away.
 func (k *kernel) lockAgain() error {
 	if err := os.MkdirAll(k.statePin(""), 0o700); err != nil {
 		return fmt.Errorf("make pin directory: %w", err)
@@ -116,7 +116,7 @@ func (k *kernel) lockAgain() error {
 	if err != nil {
 		return err
 	}
-	k.lock.Close() // of a directory that is gone
+	k.lock.Close() // its directory is gone
 	k.lock = lock
 	return nil
 }
@@ -160,8 +160,8 @@ func pinIfGone(m *ebpf.Map, path string) error {
 	return pinClone(m, path)
 }
 
-// holdSNAT keeps full NAT's table open while there is one: nobody else can name it, and with its pin
-// all its connections would be gone.
+// holdSNAT keeps full NAT's table open while there is one: no other program can open it, and
+// without its pin all its connections would be gone.
 func (k *kernel) holdSNAT() error {
 	var number uint32
 	err := k.SnatTables.Lookup(uint32(0), &number)

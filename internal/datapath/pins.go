@@ -41,13 +41,13 @@ type pins struct {
 	state  map[string]string
 	former map[string]string // pins of counters in the format before: see carry.go
 	snat   string            // pin of full NAT's table
-	build  string            // what the programs are built from; "": not to be found again
+	build  string            // what the programs are built from; "": they are not to be found again
 
 	attached map[ebpf.ProgramID]bool // when this process began
 
 	adopted   bool     // the maps of this ABI are those of the programs that are attached
 	published bool     // what this process has loaded is pinned
-	inUse     bool     // and attached
+	inUse     bool     // and attached, too
 	made      []string // pins of state that were not there before
 	tidied    bool     // nothing of other versions is left
 }
@@ -90,10 +90,9 @@ func (p *pins) statePin(name string) string { return filepath.Join(p.pin, stateN
 func (p *pins) mapsDir() string     { return filepath.Join(p.pin, mapsPrefix+p.abi) }
 func (p *pins) programsDir() string { return filepath.Join(p.pin, programsPrefix+p.abi) }
 
-// reusable opens the maps to go on with: all of them, if a program of this ABI is
-// attached; else those that an attached program of another ABI has in common. Maps
-// of this ABI that no program uses were left by a version that came and went: nobody
-// has kept them up to date since.
+// reusable opens the maps to go on with: all of them, if a program of this ABI is attached;
+// otherwise those that are shared with an attached program of another ABI. Maps of this ABI that no
+// program uses were left by a version that came and went, and have not been kept up to date since.
 func (p *pins) reusable(spec *ebpf.CollectionSpec) (map[string]*ebpf.Map, error) {
 	paths := map[string]string{}
 	attached, err := p.attachedPrograms()
@@ -154,8 +153,8 @@ func (p *pins) attachedPrograms() (map[ebpf.ProgramID]bool, error) {
 	return attached, p.countCaptures(attached)
 }
 
-// countCaptures counts a director as attached where a capture of its has its place: it has the
-// same maps, and is what a process leaves that is killed while somebody captures.
+// countCaptures counts a director as attached if a capture of its own has its place: the capture
+// has the same maps. A process that is killed during a capture leaves that.
 func (p *pins) countCaptures(attached map[ebpf.ProgramID]bool) error {
 	captures, err := filepath.Glob(filepath.Join(p.pin, programsPrefix+"*", captureProgCapture))
 	if err != nil {
@@ -172,8 +171,8 @@ func (p *pins) countCaptures(attached map[ebpf.ProgramID]bool) error {
 	return nil
 }
 
-// runs says whether a program of this ABI is attached. One that was attached by a
-// process that then ended is still beside the one before.
+// runs says whether a program of this ABI is attached. If its process ended right after attaching
+// it, its pins are still beside those of the program before.
 func (p *pins) runs(attached map[ebpf.ProgramID]bool) bool {
 	for _, dir := range []string{p.programsDir(), p.programsDir() + beside} {
 		if id, err := pinnedProgramID(filepath.Join(dir, directorProgDirector)); err == nil && attached[id] {
@@ -221,8 +220,7 @@ func (p *pins) openProgram(id ebpf.ProgramID) (*ebpf.Program, error) {
 	return ebpf.NewProgramFromID(id)
 }
 
-// publish pins what was loaded and filled. After it, and not before, a link may get
-// the program.
+// publish pins what was loaded and filled. Only after that may a link get the program.
 func (k *kernel) publish() error {
 	if k.published {
 		return nil
@@ -260,7 +258,7 @@ func (k *kernel) pinMaps() error {
 	})
 }
 
-// pinPrograms does that with the programs.
+// pinPrograms does the same with the programs.
 func (k *kernel) pinPrograms() error {
 	return makeDirectory(k.programsDir()+beside, func(dir string) error {
 		var errs []error
@@ -275,7 +273,7 @@ func (k *kernel) pinPrograms() error {
 func (k *kernel) publishState() error {
 	for name, path := range k.state {
 		if k.kept[name] && !k.adopted {
-			continue // from there
+			continue // the map was opened there
 		}
 		if _, err := os.Stat(path); err == nil {
 			continue
@@ -292,9 +290,9 @@ func isLinkPin(name string) bool {
 	return strings.HasPrefix(name, linkPrefix) || slices.ContainsFunc(tcHooks, func(h tcHook) bool { return strings.HasPrefix(name, h.pinPrefix) })
 }
 
-// tidy removes what versions before this one have left: no program that is attached
-// uses it any more. Links whose kind this version does not know are a newer one's,
-// whose programs would go on with maps that nobody keeps up to date.
+// tidy removes what versions before this one have left: no attached program uses it any more. Links
+// of a kind that this version does not know are a newer version's. They go, too, because their
+// programs would go on with maps that are not kept up to date.
 func (k *kernel) tidy() error {
 	if k.tidied {
 		return nil
@@ -327,7 +325,7 @@ func (k *kernel) tidy() error {
 	return nil
 }
 
-// withdraw removes what was pinned for programs that never were attached.
+// withdraw removes what was pinned for programs that were never attached.
 func (k *kernel) withdraw() error {
 	if !k.published || k.inUse {
 		return nil
@@ -358,7 +356,7 @@ func makeDirectory(dir string, fill func(dir string) error) error {
 	return fill(dir)
 }
 
-// replaceDirectory puts the directory that was made beside in place.
+// replaceDirectory puts the directory that was made beside it in its place.
 func replaceDirectory(dir string) error {
 	if err := os.RemoveAll(dir); err != nil {
 		return fmt.Errorf("remove pins: %w", err)
@@ -390,8 +388,8 @@ type pinned[T any] interface {
 	Close() error
 }
 
-// pinClone pins something that may be pinned elsewhere, too: pinning it again itself
-// would move the pin.
+// pinClone pins something that may be pinned elsewhere, too: pinning the object itself again would
+// move that pin.
 func pinClone[T pinned[T]](object T, path string) error {
 	clone, err := object.Clone()
 	if err != nil {

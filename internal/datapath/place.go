@@ -9,15 +9,15 @@ import (
 // change is what a table changes of what the kernel has.
 type change struct {
 	all     []*service // of the table, in its order
-	changed []*service // those whose entries and rings are to be written
+	changed []*service // whose entries and rings are to be written
 	came    bool       // some are new
-	// replied is by what replies were found before, of services that changed and have any.
+	// replied has the keys by which replies were found before, for changed services that have any.
 	replied map[*service]lookups
-	// whole says that the Set before has gone through: what did not change is as it should be.
+	// whole says that the Set before has succeeded: what did not change is as it should be.
 	whole bool
 }
 
-// touched are the services of which something may have to be taken out.
+// touched are the services from which something may have to be taken out.
 func (c *change) touched() []*service {
 	if c.whole {
 		return c.changed
@@ -25,11 +25,11 @@ func (c *change) touched() []*service {
 	return c.all
 }
 
-// place gives every service and backend its index: the one it has, the one that
-// an earlier process gave it, or a free one.
+// place gives every service and backend its index: the one that it has, the one that an earlier
+// process gave it, or a free one.
 func (d *Datapath) place(t *model.Table) (change, error) {
 	c := change{all: make([]*service, 0, len(t.Services)), replied: map[*service]lookups{}, whole: d.whole}
-	d.whole = false // until this one has gone through
+	d.whole = false // until this one has succeeded
 	known := len(d.services)
 	for i := range t.Services {
 		var before *service
@@ -50,7 +50,7 @@ func (d *Datapath) place(t *model.Table) (change, error) {
 	return c, nil
 }
 
-// placeService is quick where the service is at the same place of the table as before.
+// placeService is quick if the service is at the same place of the table as before.
 func (d *Datapath) placeService(c *change, desired *model.TableService, before *service) (*service, error) {
 	key := keyOf(desired)
 	s := before
@@ -90,7 +90,7 @@ func (d *Datapath) placeService(c *change, desired *model.TableService, before *
 		}
 		order = append(order, placed)
 	}
-	// Not before every backend has its index: until then the service is as it was.
+	// Not before every backend has its index: until then the service stays as it was.
 	if l := repliesOf(s); l.haveReplies() {
 		c.replied[s] = l
 	}

@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// Every probeEvery each other director of the group is asked for, and whoever leaves
-// probesMissed questions in a row without an answer is not there.
+// Every probeEvery each other director of the group is asked for. One that leaves probesMissed
+// questions in a row without an answer is not there.
 const (
 	probeEvery   = time.Second
 	probesMissed = 3
@@ -25,12 +25,12 @@ const (
 // probePort is GUE_PORT.
 const probePort = 6080
 
-// prober finds out which directors of the group are there. Their programs answer, not
-// their processes: what counts is who forwards.
+// prober finds out which directors of the group are there. Their programs answer, not their
+// processes: what counts is which directors forward.
 type prober struct {
 	log     *slog.Logger
-	changed func() // somebody has begun or ceased to answer
-	secret  uint64 // in every question: nobody else can answer it
+	changed func() // called when a director has begun or ceased to answer
+	secret  uint64 // in every question: no other host can answer it
 	stop    chan struct{}
 	done    sync.WaitGroup
 
@@ -76,8 +76,8 @@ func (p *prober) close() {
 	p.done.Wait()
 }
 
-// ask makes the prober ask for exactly these directors. Sockets are made here, in the
-// caller's network namespace.
+// ask makes the prober ask for exactly these directors. The sockets are made here, in the caller's
+// network namespace.
 func (p *prober) ask(others []netip.Addr) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -115,14 +115,14 @@ func (p *prober) open(is4 bool) error {
 	return nil
 }
 
-// question is struct probe after its UDP header, then what the answer is known by.
+// question is struct probe after its UDP header, followed by what the answer is recognized by.
 func question(secret uint64, round uint32) []byte {
 	q := []byte{0x20, 0x57, 0, 0, 'w', 'e', 'i', 'r'} // GUE_CONTROL, PROBE_TYPE, flags, PROBE_MAGIC
 	q = binary.BigEndian.AppendUint64(q, secret)
 	return binary.BigEndian.AppendUint32(q, round)
 }
 
-// send asks. Whoever cannot be reached does not answer, which is all that matters.
+// send asks these directors. One that cannot be reached does not answer, which is all that matters.
 func (p *prober) send(to []netip.Addr) {
 	for _, a := range to {
 		if _, err := p.sockets[a.Is4()].WriteToUDPAddrPort(question(p.secret, p.round), netip.AddrPortFrom(a, probePort)); err != nil {
@@ -131,12 +131,12 @@ func (p *prober) send(to []netip.Addr) {
 	}
 }
 
-// next looks at the answers of the rounds before, and begins another one.
+// next checks which directors have missed too many answers, and begins another round.
 func (p *prober) next() {
 	p.mu.Lock()
 	news := p.missed()
 	for a, o := range p.others {
-		if p.round == o.since { // it has had its time
+		if p.round == o.since { // it has had its time to answer
 			news = true
 			if !o.there {
 				p.log.Warn("director of the group has not answered yet: it gets fragments when it does, on a link that it shares with this host", "director", a)
@@ -151,8 +151,8 @@ func (p *prober) next() {
 	}
 }
 
-// missed gives up who has left too many questions without an answer, and reports
-// whether there is anybody.
+// missed gives up directors that have left too many questions unanswered, and reports whether there
+// were any.
 func (p *prober) missed() (news bool) {
 	for _, o := range p.others {
 		if o.there && p.round-o.answered >= probesMissed {
@@ -171,7 +171,7 @@ func (p *prober) listen(socket *net.UDPConn) {
 		case errors.Is(err, net.ErrClosed):
 			return
 		case err != nil:
-			continue // of an ICMP error: nobody is there
+			continue // from an ICMP error: no director is there
 		}
 		if p.take(netip.AddrPortFrom(from.Addr().Unmap(), from.Port()), buffer[:n]) {
 			p.changed()
@@ -199,7 +199,7 @@ func (p *prober) take(from netip.AddrPort, answer []byte) bool {
 	return true
 }
 
-// answers says who is there, and whether everybody has had the time to answer.
+// answers says which directors are there, and whether all of them have had the time to answer.
 func (p *prober) answers() (there map[netip.Addr]bool, decided bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -7,7 +7,7 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// What a ring has for QUIC, as bpf/types.h says it.
+// What a ring has for QUIC, as in bpf/types.h.
 const (
 	quicConfigs        = 7 // QUIC_CONFIGS
 	quicConfigLines    = 4 // QUIC_CONFIG_LINES
@@ -16,13 +16,13 @@ const (
 	aesBlockSize       = 16
 )
 
-// quicEntry is a server ID of a configuration, and the backend's position.
+// quicEntry is a server ID of a configuration, and its backend's position.
 type quicEntry struct {
 	key      [2]uint64
 	position int
 }
 
-// quicEntries are all that the ring's table has to find.
+// quicEntries are all entries of the ring's table.
 func quicEntries(s *model.TableService) []quicEntry {
 	entries := make([]quicEntry, 0, len(s.QUIC)*len(s.Backends))
 	for _, c := range s.QUIC {
@@ -41,8 +41,8 @@ func quicEntries(s *model.TableService) []quicEntry {
 	return entries
 }
 
-// quicTable puts the entries in the least table, of those with a power of two of
-// lines, in which each is at most quicProbes lines from its bucket.
+// quicTable puts the entries in the smallest table, of those whose number of lines is a power of
+// two, in which each entry is at most quicProbes lines from its bucket.
 func quicTable(s *model.TableService) [][]quicEntry {
 	entries := quicEntries(s)
 	for buckets := 1; ; buckets *= 2 {
@@ -113,7 +113,7 @@ func writeQUIC(lines []byte, s *model.TableService, index []uint32) uint32 {
 	return uint32(len(table))
 }
 
-// serverIDLength is that of a configuration's server IDs; 0 without backends.
+// serverIDLength is the length of a configuration's server IDs; 0 without backends.
 func serverIDLength(s *model.TableService, number uint8) int {
 	length := 0
 	for _, b := range s.Backends {
@@ -132,7 +132,7 @@ func encryptionOf(c model.QUICConfig, serverIDLength int) model.QUICEncryption {
 	return model.FourPass
 }
 
-// quicStatus is what may be seen of a service's configurations.
+// quicStatus is what may be shown of a service's configurations.
 func quicStatus(s *model.TableService) (list []model.QUICStatus) {
 	for _, c := range s.QUIC {
 		length := serverIDLength(s, c.ID)
@@ -142,7 +142,7 @@ func quicStatus(s *model.TableService) (list []model.QUICStatus) {
 	return list
 }
 
-// quicConfigOf says how a connection ID is cut in halves and what of it is the server ID.
+// quicConfigOf says how a connection ID is cut in halves and which part of it is the server ID.
 func quicConfigOf(c model.QUICConfig, serverIDLength int) directorQuicConfig {
 	length := serverIDLength + int(c.NonceLength)
 	out := directorQuicConfig{Length: uint8(length), LastPass: 1, ServerId: byteMask(serverIDLength)}
@@ -169,7 +169,7 @@ func quicConfigOf(c model.QUICConfig, serverIDLength int) directorQuicConfig {
 	return out
 }
 
-// byteMask has the first n bytes, as words in memory.
+// byteMask is a mask of the first n bytes, as words in memory.
 func byteMask(n int) (mask [2]uint64) {
 	for i := range n {
 		mask[i/8] |= 0xff << (8 * (i % 8))

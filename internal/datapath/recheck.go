@@ -6,16 +6,16 @@ import (
 	"time"
 )
 
-// recheckRoutes is how often routes are read again without news. The kernel tells nobody of the
-// exceptions to its routes that it keeps: path MTUs and redirects that somebody has told, and that
-// end after minutes.
+// recheckRoutes is how often routes are read again without news. The kernel does not report the
+// exceptions to its routes: path MTUs and redirects that other hosts have sent, and that end after
+// minutes.
 const recheckRoutes = 5 * time.Second
 
-// recheckShare is how many times longer it rests than reading takes: a director may have thousands
-// of backends.
+// recheckShare is how many times longer than one reading takes the pause after it is: a director
+// may have thousands of backends.
 const recheckShare = 50
 
-// readAgain reads the routes that are used from time to time, and tells if one is another way.
+// readAgain reads the routes in use from time to time, and tells run if one has changed.
 func (r *resolver) readAgain() {
 	rest := r.recheck
 	for !r.wait(rest) {
@@ -28,8 +28,8 @@ func (r *resolver) readAgain() {
 	}
 }
 
-// stale says whether the kernel has another way to some address than the one that is known. It
-// lets others at what is known between two questions.
+// stale says whether the kernel's way to some address has changed. It frees the lock between two
+// questions.
 func (r *resolver) stale() bool {
 	r.mu.Lock()
 	known := maps.Clone(r.routes)

@@ -13,19 +13,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sourceFilter is the section of SOURCE_FILTER_BITS, which is a map.
+// sourceFilter is the section of SOURCE_FILTER_BITS; the section is a map.
 const (
 	sourceFilter     = ".data.sources"
 	sourceFilterBits = 15 // SOURCE_FILTER_BITS
 )
 
-// refusal is who must not be a client (bpf/refuse.h): VIPs, and backends where they serve. It is
-// in a hash map, and by the hashes of the addresses in a filter, which says who is worth a look.
+// refusal is which addresses must not be clients (bpf/refuse.h): VIPs, and backends where they
+// serve. A hash map has the backends. A filter of address hashes says which sources are worth a
+// look there.
 type refusal struct {
 	kernel *ebpf.Map
 	memory []byte // of the filter
 	filter []uint64
-	counts []uint32 // addresses of each bit
+	counts []uint32 // how many addresses each bit stands for
 	of     map[uint32]refusedBy
 	old    map[directorBackendSource]bool // of the process before, until all services are known
 }
@@ -36,7 +37,7 @@ type refusedBy struct {
 	keys map[directorBackendSource]bool
 }
 
-// openRefused finds out what an earlier process has left.
+// openRefused finds out what an earlier process left.
 func openRefused(k *kernel) (*refusal, error) {
 	memory, err := mapArray(k.all[sourceFilter])
 	if err != nil {
@@ -72,7 +73,7 @@ func (r *refusal) close() error {
 	return nil
 }
 
-// sourceBit is an address's in the filter, as in_source_filter in bpf/refuse.h computes it.
+// sourceBit is an address's bit in the filter, as in_source_filter in bpf/refuse.h computes it.
 func sourceBit(a netip.Addr) uint32 {
 	bytes := addressBytes(a)
 	words := (*[4]uint32)(unsafe.Pointer(&bytes))
@@ -89,8 +90,8 @@ func refusedOf(s *service) refusedBy {
 	return by
 }
 
-// set is called with the services that a table has changed, before packets find them. What they
-// no longer have goes at once: packets pass, of whom nobody refuses the source.
+// set is called with the services that a table has changed, before packets find them. Sources that
+// they no longer have are removed at once: packets from these sources pass.
 func (r *refusal) set(changed []*service) error {
 	for _, s := range changed {
 		is, was := refusedOf(s), r.of[s.index]
@@ -115,7 +116,7 @@ func (r *refusal) set(changed []*service) error {
 	return nil
 }
 
-// leave takes out what a service has added that goes.
+// leave takes out what a service that goes has added.
 func (r *refusal) leave(index uint32) error {
 	was := r.of[index]
 	delete(r.of, index)
@@ -139,7 +140,7 @@ func (r *refusal) forget(was refusedBy, stay map[directorBackendSource]bool) err
 	return nil
 }
 
-// all are where backends serve.
+// all are the places where backends serve.
 func (r *refusal) all() map[directorBackendSource]uint8 {
 	all := map[directorBackendSource]uint8{}
 	for _, by := range r.of {
@@ -150,7 +151,7 @@ func (r *refusal) all() map[directorBackendSource]uint8 {
 	return all
 }
 
-// clean takes out what the process before has left of services that nobody has any more.
+// clean takes out what the process before left of services that are gone.
 func (r *refusal) clean() error {
 	if r.old == nil {
 		return nil
@@ -175,7 +176,7 @@ func (r *refusal) clean() error {
 	return nil
 }
 
-// writeRefused writes what services add into the maps of an observer.
+// writeRefused writes what services add into an observer's maps.
 func writeRefused(services []*service, keys, filter *ebpf.Map) error {
 	memory, err := mapArray(filter)
 	if err != nil {
@@ -199,5 +200,5 @@ func writeRefused(services []*service, keys, filter *ebpf.Map) error {
 	return nil
 }
 
-// pinName is a map's in a directory of pins, whose names have no dots.
+// pinName is a map's name in a directory of pins, where names have no dots.
 func pinName(name string) string { return strings.ReplaceAll(strings.TrimPrefix(name, "."), ".", "-") }

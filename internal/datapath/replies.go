@@ -33,9 +33,10 @@ func (d *Datapath) attachUndoTo(link netlink.Link) error {
 	return nil
 }
 
-// replyInterfaces are those that full NAT's replies may come by, besides the director's own:
-// those that the table names, and those by which its backends are reached without a router, or
-// by the kernel. A backend on this host, such as a pod, answers this host's own address by no other.
+// replyInterfaces are the interfaces by which full NAT's replies may come, besides the director's
+// own: those that the table names, and those by which its backends are reached without a router, or
+// by the kernel. A backend on this host, such as a pod, answers this host's own address by no other
+// interface.
 func (d *Datapath) replyInterfaces() []string {
 	names := currentNames(d.table.ReplyInterfaces, d.findInterfaces(d.table.ReplyInterfaces))
 	seen, known := map[int]bool{0: true}, map[uint32]string{}
@@ -58,9 +59,9 @@ func (d *Datapath) replyInterfaces() []string {
 	return names
 }
 
-// attachReplies makes the program that takes full NAT's replies run on exactly the interfaces that
-// they may come by, again where it is there if there is a reason. Those that are not there get it
-// when they are: an overlay may begin later than the director.
+// attachReplies makes the program that takes full NAT's replies run on exactly the interfaces by
+// which they may come. If again is set, it attaches also where the program is already. Interfaces
+// that are missing get it when they come: an overlay may begin later than the director.
 func (d *Datapath) attachReplies(replies, again bool) error {
 	var interfaces []string
 	if replies {
@@ -84,8 +85,8 @@ func (d *Datapath) attachReplies(replies, again bool) error {
 	return detachTC(replyHook, d.kernel.pin, interfaces)
 }
 
-// beforeReplies attaches before a ring leads to who may answer. Before the first one nobody is
-// forwarded to by this process's programs.
+// beforeReplies attaches before a ring leads to backends that may answer. Before the first switch
+// of programs, this process's programs forward nothing.
 func (d *Datapath) beforeReplies() error {
 	if !d.kernel.inUse {
 		return nil
@@ -93,11 +94,11 @@ func (d *Datapath) beforeReplies() error {
 	return d.attachReplies(d.have.haveReplies() || usesSNAT(&d.table), false)
 }
 
-// takesNone says that replies cannot be taken from an interface: of GRE the kernel shows programs
-// the outer header.
+// takesNone says that replies cannot be taken from an interface: on GRE interfaces the kernel shows
+// programs the outer header.
 func takesNone(link netlink.Link) bool { return strings.Contains(link.Attrs().EncapType, "gre") }
 
-// takeReplies attaches to an interface, again if there is a reason besides its having come.
+// takeReplies attaches to an interface that has come, or to any if again is set.
 func (d *Datapath) takeReplies(name string, again bool) error {
 	was, said := d.takesReplies[name]
 	iface, err := netlink.LinkByName(name)
@@ -124,7 +125,7 @@ func (d *Datapath) takeReplies(name string, again bool) error {
 		program = d.kernel.takeBareReply
 	}
 	if err := d.attachTC(replyHook, name, index, program); err != nil {
-		if _, gone := netlink.LinkByIndex(index); gone != nil { // as pods' interfaces go
+		if _, gone := netlink.LinkByIndex(index); gone != nil { // as happens to interfaces of pods
 			d.takesReplies[name] = 0
 			return nil
 		}

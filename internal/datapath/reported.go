@@ -9,16 +9,17 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// reported is where loads that agents report go. It has a lock of its own: a Set may take long,
-// and loads are of now.
+// reported is where loads that agents report go. It has a lock of its own: a Set may take long, and
+// a load must be current.
 type reported struct {
 	mu    sync.Mutex
-	index map[model.Target]uint32 // of backends whose loads somebody goes by
+	index map[model.Target]uint32 // of backends whose loads some policy goes by
 }
 
-// SetLoad makes the load of a backend so many units, for policies that go by it. One that lasts
-// does not fade: what is reported is not halved. What this director places there from now on is
-// added, until the next report has it. It returns false where no policy asks for this load.
+// SetLoad sets the load of a backend, for policies that go by it. A load that lasts does not fade:
+// it is not halved from period to period. Connections that this director places there from now on
+// are added, until the next report includes them. It returns false where no policy asks for this
+// load.
 func (d *Datapath) SetLoad(target model.Target, units uint32, lasts bool) bool {
 	d.reported.mu.Lock()
 	defer d.reported.mu.Unlock()
@@ -32,7 +33,7 @@ func (d *Datapath) SetLoad(target model.Target, units uint32, lasts bool) bool {
 		return false
 	}
 	if lasts {
-		period++ // a load of a period that has not begun is as it is (load_now)
+		period++ // the load of a period that has not begun stays as it is (load_now)
 	}
 	d.loads.set(index, min(units, uint32(directorLoadScaleLOAD_MOST)), period)
 	return true
@@ -43,7 +44,7 @@ func (l *loads) set(index, opened, period uint32) {
 	atomic.StoreUint64(l.word(index), uint64(period)<<32|uint64(opened))
 }
 
-// publishLoads says where loads go, before an index of one that is gone is used again.
+// publishLoads says where loads go, before the index of a backend that is gone is used again.
 func (d *Datapath) publishLoads(c *change) {
 	known := len(d.reported.index) > 0 && (len(c.changed) > 0 || len(d.services) != len(c.all))
 	if !known && !slices.ContainsFunc(c.changed, d.asksForLoads) {
@@ -64,7 +65,7 @@ func (d *Datapath) publishLoads(c *change) {
 	d.reported.mu.Unlock()
 }
 
-// endLoads lets nobody set loads any more: their memory goes.
+// endLoads ends the setting of loads: their memory goes.
 func (d *Datapath) endLoads() {
 	d.reported.mu.Lock()
 	d.reported.index = nil

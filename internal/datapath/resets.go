@@ -12,15 +12,15 @@ import (
 // the group ask for them.
 const resetsEvery = 5 * time.Second
 
-// resets are those of fresh flows, of which other directors are told no more than how many.
+// resets are the resets of fresh flows. Other directors are told only how many there were.
 type resets struct {
 	own   []model.ServiceResets
 	read  time.Time
 	heard map[netip.Addr]map[serviceKey]uint32 // by director
 }
 
-// heardOf is how many other directors say that they have seen of a service, in the order of the
-// directors.
+// heardOf is how many resets other directors say that they have seen of a service, in the order of
+// the directors.
 func (r *resets) heardOf(key serviceKey) (told []model.ResetsTold) {
 	for director, counts := range r.heard {
 		if n := counts[key]; n > 0 {
@@ -31,12 +31,13 @@ func (r *resets) heardOf(key serviceKey) (told []model.ResetsTold) {
 	return told
 }
 
-// FreshResets returns how many fresh flows were reset in the last minute, of services that had any.
+// FreshResets returns how many fresh flows were reset in the last minute, for services that had
+// any.
 func (d *Datapath) FreshResets() []model.ServiceResets {
 	d.mu.Lock()
 	own, late := d.resets.own, time.Since(d.resets.read) >= resetsEvery
 	if late {
-		d.resets.read = time.Now() // whoever asks meanwhile gets what was there
+		d.resets.read = time.Now() // calls meanwhile get the counts that were there
 	}
 	d.mu.Unlock()
 	if !late {
@@ -54,7 +55,7 @@ func (d *Datapath) FreshResets() []model.ServiceResets {
 	return d.resets.own
 }
 
-// HearResets takes what another director of the group counts, in place of what it said before.
+// HearResets takes the counts of another director of the group, in place of its counts before.
 func (d *Datapath) HearResets(director netip.Addr, list []model.ServiceResets) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -15,15 +15,15 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// settle is how long changes are collected before next hops are worked out again.
+// settle is how long changes are collected before next hops are determined again.
 const settle = 20 * time.Millisecond
 
-// resolver finds next hops through the kernel's routes and neighbours, and tells
-// when any of it has changed. The kernel keeps the neighbours fresh by itself.
+// resolver finds next hops through the kernel's routes and neighbors, and tells when any of these
+// has changed. The kernel keeps the neighbors fresh by itself.
 type resolver struct {
 	log     *slog.Logger
 	changed func()
-	recheck time.Duration   // between two times that routes are read again
+	recheck time.Duration   // between two readings of the routes
 	netlink *netlink.Handle // one socket for all questions
 	stop    chan struct{}
 	done    sync.WaitGroup
@@ -35,14 +35,14 @@ type resolver struct {
 	named  map[string]int // the director's interfaces, by their names in the configuration
 	routes map[netip.Addr]route
 	from   []string                   // the interfaces that routes are looked up for; nil: to be asked again
-	vrf    int                        // that they are in; 0: none
+	vrf    int                        // that these interfaces are in; 0: none
 	others map[otherFamily]netip.Addr // this host's addresses where routes name one of the other family
 	macs   map[neighbour]model.MAC    // nil: to be read
-	// To be asked for again.
+	// What has to be asked for again.
 	oldRoutes, oldNeighbours bool
 
-	managed map[neighbour]bool        // the kernel keeps it, or has been asked to
-	doubts  map[neighbour]*time.Timer // it has been given up, and is asked again until then
+	managed map[neighbour]bool        // neighbors that the kernel keeps, or was asked to keep
+	doubts  map[neighbour]*time.Timer // neighbors that the kernel has given up, and that are asked again until then
 
 	events chan struct{} // one: something has changed
 }
@@ -67,10 +67,10 @@ func newResolver(log *slog.Logger, onward *onward, recheck time.Duration, change
 	return r, nil
 }
 
-// changeGroups tell of all that decides how packets leave. Next-hop objects have
-// their own: a route that names one is not changed by what becomes of it, so no group of routes
-// tells. What the kernel says of its settings (NETCONF) may close a way, too: an interface that
-// ignores routes without a carrier.
+// changeGroups report everything that decides how packets leave. Next-hop objects have a group of
+// their own: when one changes, the routes that name it do not, so the groups of routes do not
+// report it. A change of the kernel's settings (NETCONF) may close a way, too: an interface may
+// ignore routes without a carrier.
 var changeGroups = []uint{unix.RTNLGRP_LINK, unix.RTNLGRP_NEIGH, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
 	unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE,
 	unix.RTNLGRP_NEXTHOP, unix.RTNLGRP_IPV4_NETCONF, unix.RTNLGRP_IPV6_NETCONF}
@@ -97,9 +97,9 @@ func (r *resolver) close() {
 	r.netlink.Close()
 }
 
-// listen turns messages into events. Routes, links and addresses are asked for
-// again after any message; neighbours, of which there are many that only confirm
-// what is known, are followed one by one. Lost messages mean: ask for all.
+// listen turns messages into events. Routes, links and addresses are asked for again after any
+// message. Neighbors are followed one by one, because many of their messages only confirm what is
+// known. If messages are lost, everything is asked for again.
 func (r *resolver) listen() {
 	for {
 		messages, _, err := r.socket.Receive()
@@ -123,7 +123,7 @@ func (r *resolver) listen() {
 	}
 }
 
-// tryOnward has the way by the kernel opened again, after an error.
+// tryOnward lets the way by the kernel be opened again, after an error.
 func (r *resolver) tryOnward() {
 	r.mu.Lock()
 	r.onward.failed = nil
@@ -195,7 +195,7 @@ func (r *resolver) take(kind uint16, data []byte) bool {
 	return r.learn(kind, entry)
 }
 
-// outdated makes run ask the kernel again; until then what is known is used.
+// outdated makes run ask the kernel again; until then the old answers are used.
 func (r *resolver) outdated(neighbours bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -218,9 +218,9 @@ func (r *resolver) forget() {
 	r.oldRoutes, r.oldNeighbours = false, false
 }
 
-// run collects events for a moment and then tells that something has changed. It
-// rests four times as long as that took: a host that follows thousands of routes
-// by BGP must not spend its time on asking for those of its backends.
+// run collects events for a moment and then tells that something has changed. It rests four times
+// as long as that took: a host that follows thousands of routes by BGP must not spend its time on
+// asking for the routes of its backends.
 func (r *resolver) run() {
 	var next time.Time
 	for {

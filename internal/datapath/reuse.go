@@ -8,12 +8,12 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// The kernel takes seconds to verify the program. A process that starts again finds it
-// loaded, and until it has it forwards by what the group wanted before: so a program
-// that was built from the same bytes is taken as it is.
+// The kernel takes seconds to verify the program. A process that starts again finds it loaded, and
+// until it has it, forwards what the group wanted before. So it takes over a program that was built
+// from the same bytes.
 
-// buildPrefix is what the director's program is also pinned as, beside its own name: the
-// rest says what it was built from.
+// buildPrefix begins the second name under which the director's program is pinned: the rest of that
+// name says what it was built from.
 const buildPrefix = "build-"
 
 // programNames are the programs of the object.
@@ -22,7 +22,7 @@ var programNames = []string{directorProgDirector, directorProgUndoNat, directorP
 // buildName names what the programs are built from, besides the maps.
 func buildName(o Options, spec *ebpf.CollectionSpec) string {
 	if o.differs != nil {
-		return "" // nobody knows how
+		return "" // it cannot be told how
 	}
 	hash := sha256.New()
 	hash.Write(_DirectorBytes)
@@ -36,8 +36,8 @@ func buildName(o Options, spec *ebpf.CollectionSpec) string {
 	return buildPrefix + hex.EncodeToString(hash.Sum(nil)[:16])
 }
 
-// loaded opens the programs that were built from the same bytes for the same maps, if
-// they are attached; nil: there are none.
+// loaded opens the programs that were built from the same bytes for the same maps, if they are
+// attached; nil: there are none.
 func (p *pins) loaded(attached map[ebpf.ProgramID]bool) map[string]*ebpf.Program {
 	if p.build == "" || !p.adopted {
 		return nil

@@ -34,7 +34,7 @@ func firstList(r *model.Ring) int {
 	return headerLines + (len(r.Slots)+slotsPerLine-1)/slotsPerLine
 }
 
-// firstTurn is the line at which its turns begin.
+// firstTurn is the line at which a ring's turns begin.
 func firstTurn(r *model.Ring) int { return firstList(r) + len(r.Lists) }
 
 func ringLines(r *model.Ring) int {
@@ -44,9 +44,9 @@ func ringLines(r *model.Ring) int {
 // firstBefore is the line at which the ring before begins.
 func firstBefore(s *model.TableService) int { return ringLines(&s.Ring) + quicLines(s) }
 
-// remembers says whether flows of a service are remembered for backends of a mode. Over
-// GUE a packet carries its row, and the backends' agents know whose it is: for TCP that
-// has to do, for UDP it does where the row names everybody as long as it has flows.
+// remembers says whether flows of a service are remembered for backends of a mode. Over GUE a
+// packet carries its row, and the backends' agents know which backend has its flow. That has to do
+// for TCP. For UDP it does if the row names every backend for as long as it has flows.
 func remembers(s *model.TableService, mode model.Mode) bool {
 	return mode != model.GUE || s.Protocol == model.UDP && !s.Reported
 }
@@ -96,8 +96,8 @@ func buildRing(buffer []byte, s *model.TableService, service uint32, index []uin
 	return image, nil
 }
 
-// alwaysAsks says whether all slots of a service ask flow memory for as long as it is as it
-// is: there is a ring before, or any slot's flow may be any backend's.
+// alwaysAsks says whether all slots of a service ask flow memory for as long as the service stays
+// the same: there is a ring before, or any slot's flow may be any backend's.
 func alwaysAsks(s *model.TableService) bool { return s.Before != nil || s.AmongAll() }
 
 func newHeader(image []byte, s *model.TableService, service uint32, affinity model.Affinity, r *model.Ring) *directorRingHeader {
@@ -119,7 +119,7 @@ func writeRows(image []byte, s *model.TableService, r *model.Ring, index []uint3
 		slots := unsafe.Slice((*directorSlot)(unsafe.Pointer(&image[headerLines*lineSize])), len(r.Slots))
 		for i, slot := range r.Slots {
 			if slot.Owner == model.NoBackend {
-				continue // index 0 is nobody
+				continue // index 0 is no backend
 			}
 			if int(slot.Owner) >= len(index) {
 				return fmt.Errorf("service %s: slot %d is owned by backend %d of %d", s.Name, i, slot.Owner, len(index))

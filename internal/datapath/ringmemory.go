@@ -23,7 +23,7 @@ func (e ringMemoryError) Error() string { return string(e) }
 // NoRoom says what kind of error this is.
 func (ringMemoryError) NoRoom() {}
 
-// errNoLines says that they are so perhaps only for a moment: what a Set replaces keeps its
+// errNoLines says that they are too large, perhaps only for a moment: what a Set replaces keeps its
 // lines until what it brings is in place.
 const errNoLines = ringMemoryError("no room for a ring: director.limits.ring-memory must have room for the rings that a change replaces and those that it brings, together")
 
@@ -38,8 +38,8 @@ func (r run) end() uint32 { return r.first + r.lines }
 type ringMemory struct {
 	memory []byte   // of map ring_lines
 	begins []byte   // of map rings
-	first  []uint64 // the same: by the index of the service
-	free   []run    // in order, none beside another
+	first  []uint64 // begins, by the index of the service
+	free   []run    // in order; adjacent ones are merged
 	tired  []tiredRun
 	now    func() time.Time
 }
@@ -63,7 +63,7 @@ func mapRings(lines, begins *ebpf.Map) (*ringMemory, error) {
 		memory: memory,
 		begins: first,
 		first:  unsafe.Slice((*uint64)(unsafe.Pointer(&first[0])), begins.MaxEntries()),
-		free:   []run{{1, lines.MaxEntries() - 1}}, // line 0 is nobody's
+		free:   []run{{1, lines.MaxEntries() - 1}}, // line 0 is no ring's
 		now:    time.Now,
 	}, nil
 }
@@ -84,14 +84,13 @@ func (m *ringMemory) close() error {
 	return nil
 }
 
-// bytes are the lines themselves.
+// bytes are the bytes of the lines.
 func (m *ringMemory) bytes(r run) []byte {
 	return m.memory[uint64(r.first)*lineSize : uint64(r.end())*lineSize]
 }
 
-// of returns the ring that a service has. What an earlier process left may be
-// damaged: a ring that is not inside of the memory counts as none, and is written
-// anew.
+// of returns a service's ring. What an earlier process left may be damaged: a ring that is not
+// inside the memory counts as none, and is written anew.
 func (m *ringMemory) of(service uint32) run {
 	first, lines := m.first[service], uint64(len(m.memory)/lineSize)
 	if first == 0 || first >= lines {
@@ -119,7 +118,7 @@ func (m *ringMemory) occupy(services []uint32) {
 	}
 }
 
-// take returns lines in which no packet is.
+// take returns lines that no packet reads.
 func (m *ringMemory) take(lines uint32) (run, error) {
 	for {
 		m.wake()
@@ -148,7 +147,7 @@ func (m *ringMemory) switchTo(service uint32, old, next run) {
 	}
 }
 
-// wake frees what has rested, together with what is free beside it.
+// wake frees the lines that have rested, and merges them with free ones beside them.
 func (m *ringMemory) wake() {
 	n := 0
 	for n < len(m.tired) && m.now().Sub(m.tired[n].since) >= rest {

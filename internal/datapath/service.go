@@ -35,28 +35,28 @@ type service struct {
 	desired  *model.TableService
 	backends map[backendKey]*backend
 	placed   bool       // desired has been, at least once
-	order    []*backend // as desired
+	order    []*backend // as in desired
 	distinct int        // backends in order, each counted once
 	changed  bool       // since its ring was switched in
 	tunnels  [2]bool    // some backend is behind a tunnel over IPv4, over IPv6
-	ring     run        // that the kernel has
-	// remembered says that a program before this one may remember flows of it, though
-	// its ring is not known.
+	ring     run        // as the kernel has it
+	// remembered says that a program before this one may remember flows of the service, though its
+	// ring is not known.
 	remembered bool
-	settling   int    // slots of it that are
-	clean      []bool // by slot: the last sweep saw no reason why
+	settling   int    // how many slots are flagged SLOT_SETTLING
+	clean      []bool // by slot: the last sweep saw no reason for the flag
 	retired    tally  // forwarded to backends that are gone
 }
 
-// sameService says whether a service is as it was, without reading its ring: a
-// planner that keeps unchanged rings hands out the same memory again.
+// sameService says whether a service is unchanged, without reading its ring: a planner that keeps
+// rings unchanged returns the same memory again.
 func sameService(a, b *model.TableService) bool {
 	return sameRing(&a.Ring, &b.Ring) && sameBefore(a.Before, b.Before) && a.Reported == b.Reported &&
 		a.Salt == b.Salt && slices.Equal(a.QUIC, b.QUIC) && slices.Equal(a.SourceRanges, b.SourceRanges) && a.KernelSources == b.KernelSources && a.Policy == b.Policy && a.Affinity == b.Affinity &&
 		(sameSlice(a.Backends, b.Backends) || slices.Equal(a.Backends, b.Backends))
 }
 
-// tunnels says whether packets get to backends of a mode in packets of this host's.
+// tunnels says whether packets get to backends of a mode inside packets of this host's own.
 func tunnels(m model.Mode) bool { return m == model.IPIP || m == model.GUE }
 
 // tunnelsTo says whether some backend is behind a tunnel over IPv4, and over IPv6.
@@ -87,7 +87,7 @@ func sameSlice[T any](a, b []T) bool {
 // tally is a counter summed over CPUs.
 type tally struct {
 	packets, bytes uint64
-	opened         uint64 // TCP connections: of backends alone
+	opened         uint64 // TCP connections: only counted for backends
 }
 
 func (t tally) plus(o tally) tally {

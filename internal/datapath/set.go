@@ -12,13 +12,12 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// Set makes the kernel forward what the table says. New state is built aside and
-// switched in: new backends, then rings, then services; what is gone is taken out
-// in the opposite order. After an error the kernel has some of both, each service
-// consistent in itself; the next Set goes on from there. The table's slices must
-// not be written to afterwards.
+// Set makes the kernel forward what the table says. New state is built aside and switched in: new
+// backends, then rings, then services. What is gone is taken out in the opposite order. After an
+// error the kernel has some of both, and each service is consistent in itself; the next Set goes on
+// from there. The table's slices must not be written to afterwards.
 //
-// What is as it was is compared, and nothing else: most changes are of few services.
+// What has not changed is only compared: most changes are of few services.
 func (d *Datapath) Set(t model.Table) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -76,7 +75,7 @@ func (d *Datapath) Set(t model.Table) error {
 	return d.rememberWaiting()
 }
 
-// checkLimits refuses what the maps have no room for, by the name of the limit.
+// checkLimits refuses a table that the maps have no room for. The error names the limit.
 func (d *Datapath) checkLimits(t *model.Table) error {
 	limits := d.options.Limits
 	backends, ranges, memory := 0, len(t.KernelSources), uint64(0)
@@ -115,19 +114,19 @@ func (d *Datapath) writeBackends(s *service) {
 	}
 	d.turn(s, turning)
 	for i, b := range s.order {
-		if !d.entries.holds(b.index, entries[i]) { // a pod that is another host's now
+		if !d.entries.holds(b.index, entries[i]) { // a pod that has moved to another host
 			d.entries.restore(b.index, entries[i])
 		}
 		d.entries.update(b.index, entries[i])
 	}
 }
 
-// hopsChanged runs when the kernel's routes, links or neighbours have changed.
+// hopsChanged runs when the kernel's routes, links or neighbors have changed.
 func (d *Datapath) hopsChanged() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	// Before the first Set nothing may change: what an earlier process has set
-	// goes on, of which this one does not know the table.
+	// Before the first Set nothing may change: what an earlier process has set goes on, and this
+	// process does not know its table.
 	if d.entries.memory == nil || !d.begun {
 		return
 	}
@@ -148,8 +147,8 @@ func (d *Datapath) hopsChanged() {
 	}
 }
 
-// inOrder are all services: those of the table in its order, by which for instance the source
-// of tunnels is chosen, and behind them those that are on their way out.
+// inOrder are all services: those of the table in its order, which decides for instance the source
+// of tunnels, followed by those that are about to go.
 func (d *Datapath) inOrder() []*service {
 	list := make([]*service, 0, len(d.services))
 	for i := range d.table.Services {
@@ -172,8 +171,7 @@ func (d *Datapath) inOrder() []*service {
 	return list
 }
 
-// followReplies finds the replies of NAT backends whose routes now lead through
-// another VLAN.
+// followReplies finds the replies of NAT backends whose routes now lead through another VLAN.
 func (d *Datapath) followReplies(services []*service) error {
 	if !d.have.haveReplies() {
 		return nil
@@ -216,15 +214,14 @@ func (d *Datapath) switchRings(want []*service) error {
 		} else {
 			d.sources.switched(image, image)
 		}
-		// Also of a ring that an earlier process has left.
+		// Count also for a ring that an earlier process left.
 		s.settling, s.clean = countSettling(d.rings.bytes(s.ring)), nil
 		s.changed = false
 	}
 	return nil
 }
 
-// imageOf writes a service's next ring, with what it has to carry on of the one that the
-// service has.
+// imageOf writes a service's next ring, with what it has to take over from the present ring.
 func (d *Datapath) imageOf(buffer []byte, s *service, alive func(index uint32) bool) (ringImage, error) {
 	index := make([]uint32, len(s.order))
 	for i, b := range s.order {
@@ -241,7 +238,7 @@ func (d *Datapath) imageOf(buffer []byte, s *service, alive func(index uint32) b
 		}
 		carrySettling(image, d.rings.bytes(s.ring))
 	case s.remembered:
-		unsettle(image, func(uint32) bool { return true }) // by what ring is not known
+		unsettle(image, func(uint32) bool { return true }) // the ring by which they were placed is not known
 	}
 	unsettle(image, func(owner uint32) bool { return !alive(owner) })
 	header := (*directorRingHeader)(unsafe.Pointer(&image[0]))
@@ -255,7 +252,7 @@ func (d *Datapath) imageOf(buffer []byte, s *service, alive func(index uint32) b
 	return image, nil
 }
 
-// ringOf is the ring that packets of a service look at; nil: there is none.
+// ringOf is the ring that packets of a service read; nil: there is none.
 func (d *Datapath) ringOf(s *service) ringImage {
 	if s.ring.lines == 0 {
 		return nil
@@ -263,7 +260,7 @@ func (d *Datapath) ringOf(s *service) ringImage {
 	return d.rings.bytes(s.ring)
 }
 
-// addLookups makes services found that were not.
+// addLookups adds the keys of services that were not found before.
 func (d *Datapath) addLookups(l *lookupChange) error {
 	if err := l.write(d.kernel, d.have); err != nil {
 		return err
@@ -303,8 +300,8 @@ func (d *Datapath) retire(c *change, l *lookupChange) error {
 	if err := d.sources.clean(); err != nil {
 		return err
 	}
-	// First, while those that are retired below still have their indexes: one that
-	// was left over and taken up again must not be released twice.
+	// Retire leftovers first, while those that are retired below still have their indexes: an index
+	// that was left over and taken up again must not be released twice.
 	d.retireLeftovers()
 	for _, s := range c.touched() {
 		if len(s.backends) > s.distinct {
@@ -323,7 +320,7 @@ func (d *Datapath) retire(c *change, l *lookupChange) error {
 	return d.configure(c, d.have.flags())
 }
 
-// gone are the services that are not in the table any more.
+// gone are the services that are no longer in the table.
 func (d *Datapath) gone(c *change) (gone []*service) {
 	if len(d.services) == len(c.all) {
 		return nil
@@ -355,7 +352,7 @@ func (d *Datapath) retireBackends(s *service) {
 	}
 }
 
-// retireCounters keeps in a service's sum what was forwarded to a backend that goes.
+// retireCounters adds what was forwarded to a backend that goes to its service's sum.
 func (d *Datapath) retireCounters(s *service, backend uint32) {
 	if t, err := d.kernel.forwarded(backend); err == nil {
 		s.retired = s.retired.plus(t)
@@ -369,8 +366,8 @@ func (d *Datapath) retires(c *change, gone []*service) bool {
 		slices.ContainsFunc(c.touched(), func(s *service) bool { return len(s.backends) > s.distinct })
 }
 
-// leaving are the backends that are taken out. What an earlier process left may be of any
-// service of the table; where something is left, all are touched.
+// leaving are the backends that are taken out. What an earlier process left may be of any service
+// of the table: while something is left, all services are touched.
 func (d *Datapath) leaving(c *change, gone []*service) (leaving []uint32) {
 	stay := map[uint32]bool{}
 	for _, s := range c.touched() {
@@ -394,7 +391,7 @@ func (d *Datapath) leaving(c *change, gone []*service) (leaving []uint32) {
 	return leaving
 }
 
-// retireService frees what a service has that no lookup finds any more.
+// retireService frees what a service has once no lookup finds it any more.
 func (d *Datapath) retireService(index uint32, ring run) {
 	d.rings.switchTo(index, ring, run{})
 	d.kernel.book.removeService(index)

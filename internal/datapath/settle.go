@@ -9,19 +9,20 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// A slot without a list asks flow memory all the same as long as a remembered flow
-// may be of a backend that is not its owner: SLOT_SETTLING. A new ring has it where
-// the ring before had a list, the flag, or another owner. A ring gets it where the
-// owner goes down or comes back, before it does. A sweep over the memory takes it away
-// where the owner is alive and two sweeps in a row have found no such flow. Two,
-// because a flow that moves to another CPU just then may be seen in neither place.
+// A slot without a list still asks flow memory for as long as a remembered flow may be of a backend
+// other than its owner: SLOT_SETTLING. A slot of a new ring has the flag if the ring before had a
+// list, the flag, or another owner there. A slot of a ring in use gets the flag before its owner
+// goes down or comes back. A sweep over the memory clears the flag if the owner is alive and two
+// sweeps in a row have found no such flow. Two, because a flow that moves to another CPU during a
+// sweep may be seen in neither place.
 
 const slotSettling = uint32(1) << 30 // SLOT_SETTLING
 
 // sweepEvery is the time between two sweeps.
 const sweepEvery = 5 * time.Second
 
-// ringSlots are the slots of a ring in memory, and whether flows of it are remembered.
+// ringSlots are the slots of a ring in memory, and its header, which says whether its flows are
+// remembered.
 func ringSlots(image []byte) (slots []directorSlot, header *directorRingHeader) {
 	header = (*directorRingHeader)(unsafe.Pointer(&image[0]))
 	room := (len(image) - headerLines*lineSize) / int(unsafe.Sizeof(directorSlot{}))
@@ -31,8 +32,8 @@ func ringSlots(image []byte) (slots []directorSlot, header *directorRingHeader) 
 	return unsafe.Slice((*directorSlot)(unsafe.Pointer(&image[headerLines*lineSize])), header.Size), header
 }
 
-// carryMemory lets a TCP service that comes to gue go on asking for flows that are
-// remembered where no row names them.
+// carryMemory lets a TCP service that changes to gue go on asking for remembered flows that no row
+// names.
 func carryMemory(fresh, before []byte) {
 	const memory, full = uint8(directorRingFlagRING_MEMORY), uint8(directorRingFlagRING_SNAT)
 	_, header := ringSlots(fresh)
@@ -43,14 +44,14 @@ func carryMemory(fresh, before []byte) {
 	}
 }
 
-// carrySettling flags the slots of a ring that takes another's place.
+// carrySettling flags slots of a ring that replaces another.
 func carrySettling(fresh, before []byte) {
 	slots, header := ringSlots(fresh)
 	old, was := ringSlots(before)
 	if header.Flags&uint8(directorRingFlagRING_MEMORY) == 0 {
 		return
 	}
-	// Other slots for the same flows: any of them may have been another backend's.
+	// The same flows have other slots: any of them may have been another backend's.
 	moved := len(slots) != len(old) || header.Affinity != was.Affinity || header.Salt != was.Salt || was.Before != 0
 	for i := range slots {
 		if slots[i].Next&slotList != 0 {
@@ -72,7 +73,7 @@ func settleAll(image []byte) {
 	}
 }
 
-// unsettle flags the slots of some owners, also of a ring that packets use.
+// unsettle flags the slots of some owners, even in a ring that packets use.
 func unsettle(image []byte, of func(owner uint32) bool) {
 	slots, header := ringSlots(image)
 	if header.Flags&uint8(directorRingFlagRING_MEMORY) == 0 {
@@ -85,8 +86,8 @@ func unsettle(image []byte, of func(owner uint32) bool) {
 	}
 }
 
-// turn flags the slots whose owner is about to go down or to come back: from here on
-// the backup's flows are told from the owner's.
+// turn flags the slots whose owner is about to go down or to come back: from here on the backup's
+// flows are told apart from the owner's.
 func (d *Datapath) turn(s *service, turning []uint32) {
 	if s.ring.lines == 0 || len(turning) == 0 {
 		return
@@ -107,7 +108,7 @@ func countSettling(image []byte) (n int) {
 	return n
 }
 
-// sweep looks which slots still have flows of others than their owner.
+// sweep finds the slots that still have flows of backends other than their owner.
 func (d *Datapath) sweep() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -150,8 +151,7 @@ func (d *Datapath) sweep() {
 	}
 }
 
-// settled takes the flag from slots that neither this sweep nor the last one found
-// in need of it.
+// settled clears the flag of slots for which neither this sweep nor the last one found a reason.
 func (d *Datapath) settled(s *service, needed []bool) {
 	slots, _ := ringSlots(d.rings.bytes(s.ring))
 	if len(s.clean) != len(slots) {
@@ -171,7 +171,7 @@ func slotOf(s *service, header *directorRingHeader, flow *directorFlowEntry) uin
 	return uint32(flowOf(s, flow).Hash(header.Salt, model.Affinity(header.Affinity)) >> 32 * uint64(header.Size) >> 32)
 }
 
-// flowOf is a remembered flow as hashes know it.
+// flowOf is a remembered flow in the form that hashes take.
 func flowOf(s *service, flow *directorFlowEntry) model.Flow {
 	return model.Flow{
 		Segment: s.desired.Segment, Source: addressOf(flow.Source, s.key.vip.Is6()), Destination: s.key.vip,

@@ -15,7 +15,7 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// Ports are used by the bucket; the header is as large as one (SNAT_BUCKET).
+// Ports are used in buckets; the header is as large as one (SNAT_BUCKET).
 const (
 	snatBucketPorts = len(directorSnatBucket{}.Flows)
 	snatBucketBytes = int(unsafe.Sizeof(directorSnatBucket{}))
@@ -38,8 +38,8 @@ func fullNATs(t *model.Table) (n int) {
 	return n
 }
 
-// snatLayout is the header of the table that the addresses and ports make, but
-// for its salt. Left-over ports that do not fill a bucket are not used.
+// snatLayout is the header of the table for these addresses and ports, except for its salt.
+// Left-over ports that do not fill a bucket are not used.
 func snatLayout(s model.SNAT) (directorSnatHeader, error) {
 	var header directorSnatHeader
 	ports := s.Ports
@@ -66,9 +66,9 @@ func snatLayout(s model.SNAT) (directorSnatHeader, error) {
 	return header, nil
 }
 
-// switchSNAT makes sure that full NAT has its table before a ring needs it. The
-// place of a flow is what it stands for, so other addresses or ports make another
-// table, and the flows of the one before end.
+// switchSNAT makes sure that full NAT has its table before a ring needs it. A flow's place in the
+// table is its address and port. So other addresses or ports need another table, and the flows of
+// the one before end.
 func (d *Datapath) switchSNAT(t *model.Table) error {
 	if !usesSNAT(t) {
 		return nil
@@ -105,7 +105,7 @@ func (d *Datapath) dropSNAT(t *model.Table) error {
 	if usesSNAT(t) {
 		return nil
 	}
-	// A write to a map of maps waits for a grace period, so not for nothing.
+	// Write only if there is a table: a write to a map of maps waits for a grace period.
 	if _, found, err := d.kernel.snatHeader(); err != nil || !found {
 		return err
 	}
@@ -113,12 +113,11 @@ func (d *Datapath) dropSNAT(t *model.Table) error {
 	return errors.Join(err, os.Remove(d.kernel.snatPin()))
 }
 
-// snatPin is where the table that is in use is pinned itself: to open it by the
-// number that its outer map gives would take CAP_SYS_ADMIN.
+// snatPin is where the table in use is pinned itself: opening it by the number in its outer map
+// would take CAP_SYS_ADMIN.
 func (k *kernel) snatPin() string { return k.pins.snat }
 
-// keepSNAT gives a program whose other maps were made anew the table that the one
-// before it has.
+// keepSNAT gives a program whose other maps were made anew the table of the program before.
 func (k *kernel) keepSNAT() error {
 	if k.adopted {
 		return nil
@@ -155,8 +154,7 @@ func (k *kernel) putSNAT(table *ebpf.Map) error {
 	return nil
 }
 
-// loadSNAT makes an empty table: the kernel's memory is zero, and a zero flow is
-// free.
+// loadSNAT makes an empty table: the kernel's memory is zero, and a flow of zeros is free.
 func loadSNAT(header directorSnatHeader) (*ebpf.Map, error) {
 	buckets := 2 * (header.Addresses4 + header.Addresses6) * header.Ports / uint32(snatBucketPorts)
 	table, err := ebpf.NewMap(&ebpf.MapSpec{

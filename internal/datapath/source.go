@@ -7,14 +7,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// otherFamily is a link, and the family that a route through it is not of.
+// otherFamily is a link, and the family other than that of a route through it.
 type otherFamily struct {
 	ifindex int
 	six     bool
 }
 
-// addressFor returns this host's address of a family on the way to an address, which may be of
-// the other family: a tunnel carries either in either. Invalid: the kernel is to choose.
+// addressFor returns this host's address of a family on the way to an address, which may be of the
+// other family: a tunnel of either family carries both. Invalid: the kernel is to choose.
 func (r *resolver) addressFor(to netip.Addr, six bool) netip.Addr {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -31,7 +31,7 @@ func (r *resolver) addressFor(to netip.Addr, six bool) netip.Addr {
 	return own
 }
 
-// addressOn returns the first address on a link that others than its neighbours may answer.
+// addressOn returns the first address on a link to which hosts beyond the link can reply.
 func (r *resolver) addressOn(ifindex int, six bool) netip.Addr {
 	family := netlink.FAMILY_V4
 	if six {

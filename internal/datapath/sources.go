@@ -12,21 +12,20 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// sources are the source ranges of services, in sets, that the kernel has. A ring names its
-// service's set, and comes with a switch; what is in a set that a packet may look at does not
-// change. So each service has two sets by turns, and between two changes none but the one
-// that its ring names.
+// sources are the source ranges of services in the kernel, in sets. A ring names its service's set,
+// and a switch of rings changes sets, because a set must not change while packets look at it. So
+// each service uses two sets in turn, and between two changes only the one that its ring names.
 type sources struct {
 	kernel *ebpf.Map
 	sets   map[uint32]map[netip.Prefix]bool
-	left   map[uint32]bool // sets that no ring names: to be emptied when no packet looks
+	left   map[uint32]bool // sets that no ring names: to be emptied once no packet looks at them
 }
 
-// sourceBits are those of struct source_range before the address.
+// sourceBits are the bits of struct source_range before the address.
 const sourceBits = 32
 
-// readSources finds out what an earlier process has left. All of it is left until some ring
-// names it.
+// readSources finds out what an earlier process left. All sets count as left until a ring names
+// them.
 func readSources(m *ebpf.Map) (*sources, error) {
 	s := &sources{kernel: m, sets: map[uint32]map[netip.Prefix]bool{}, left: map[uint32]bool{}}
 	var key directorSourceRange
@@ -42,8 +41,8 @@ func readSources(m *ebpf.Map) (*sources, error) {
 	return s, nil
 }
 
-// prefixOf is a key's prefix. That a set is of one family nobody has to say: keys of IPv4 have
-// nothing behind their fourth byte, and no more bits.
+// prefixOf is a key's prefix. It need not say the family: keys of IPv4 have nothing behind their
+// fourth byte, and no more bits than that.
 func prefixOf(key *directorSourceRange) netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom16(key.Address.Bytes), int(key.PrefixLen)-sourceBits)
 }
@@ -60,7 +59,7 @@ func (s *sources) note(set uint32, p netip.Prefix) {
 	s.sets[set][p] = true
 }
 
-// wantedSet has the prefixes as keys have them, each once.
+// wantedSet has the prefixes in the form of keys, each once.
 func wantedSet(ranges []netip.Prefix) map[netip.Prefix]bool {
 	wanted := make(map[netip.Prefix]bool, len(ranges))
 	for _, p := range ranges {
@@ -70,8 +69,8 @@ func wantedSet(ranges []netip.Prefix) map[netip.Prefix]bool {
 	return wanted
 }
 
-// setFor is the set that a service's next ring names: the one that its ring names, if that has
-// these ranges, else the other one.
+// setFor is the set for a service's next ring: the one that its present ring names, if that has
+// these ranges, otherwise the other one.
 func (s *sources) setFor(index uint32, ring ringImage, ranges []netip.Prefix) uint32 {
 	set, named := namedSet(ring)
 	if !named {
@@ -83,7 +82,8 @@ func (s *sources) setFor(index uint32, ring ringImage, ranges []netip.Prefix) ui
 	return set ^ 1
 }
 
-// namedSet is the set that a ring names; false: its service is for everybody, or it is none.
+// namedSet is the set that a ring names; false: its service is for all clients, or there is no
+// ring.
 func namedSet(ring ringImage) (uint32, bool) {
 	if len(ring) == 0 {
 		return 0, false
@@ -92,8 +92,8 @@ func namedSet(ring ringImage) (uint32, bool) {
 	return header.Sources, header.Flags&uint8(directorRingFlagRING_SOURCES) != 0
 }
 
-// write makes a set what it has to be before a ring names it. Other prefixes than these are
-// in it only if a change was broken off.
+// write fills a set before a ring names it. The set has other prefixes than these only if a change
+// was interrupted.
 func (s *sources) write(set uint32, ranges []netip.Prefix, readers *grace) error {
 	wanted := wantedSet(ranges)
 	if maps.Equal(s.sets[set], wanted) {
@@ -117,7 +117,7 @@ func (s *sources) write(set uint32, ranges []netip.Prefix, readers *grace) error
 	return nil
 }
 
-// switched notes that a ring which names one set is in the place of another.
+// switched notes that one ring has replaced another, each of which may name a set.
 func (s *sources) switched(was, is ringImage) {
 	old, hadOne := namedSet(was)
 	set, hasOne := namedSet(is)
@@ -129,7 +129,7 @@ func (s *sources) switched(was, is ringImage) {
 	}
 }
 
-// leave gives up the sets of a service that goes.
+// leave gives up the sets of a service that is about to go.
 func (s *sources) leave(index uint32) {
 	for _, set := range []uint32{2 * index, 2*index + 1} {
 		if len(s.sets[set]) > 0 {
@@ -138,7 +138,7 @@ func (s *sources) leave(index uint32) {
 	}
 }
 
-// clean empties what no ring names, and no packet looks at any more.
+// clean empties the sets that no ring names and no packet looks at any more.
 func (s *sources) clean() error {
 	for set := range s.left {
 		if err := s.empty(set); err != nil {
@@ -168,11 +168,11 @@ func (s *sources) remove(set uint32, p netip.Prefix) error {
 	return nil
 }
 
-// kernelSet is KERNEL_SOURCES_SET, for IPv4; the one before it is for IPv6. Those of services are
-// far below.
+// kernelSet is KERNEL_SOURCES_SET, for IPv4; the set before it is for IPv6. The sets of services
+// have far lower numbers.
 const kernelSet = 0xffffffff
 
-// kernelSets divides prefixes among the sets that they are in.
+// kernelSets divides prefixes among the two sets.
 func kernelSets(list []netip.Prefix) map[uint32][]netip.Prefix {
 	sets := map[uint32][]netip.Prefix{kernelSet: nil, kernelSet - 1: nil}
 	for _, p := range list {
@@ -185,8 +185,8 @@ func kernelSets(list []netip.Prefix) map[uint32][]netip.Prefix {
 	return sets
 }
 
-// leaveToKernel makes these those whose packets the kernel gets, of services that leave them to
-// it. Packets look at them meanwhile: each prefix comes, or goes, by itself.
+// leaveToKernel sets the sources whose packets the kernel gets, for services that leave packets to
+// it. Packets look at these sets meanwhile, so prefixes come and go one by one.
 func (s *sources) leaveToKernel(list []netip.Prefix) error {
 	for set, prefixes := range kernelSets(list) {
 		delete(s.left, set)
@@ -212,7 +212,7 @@ func (s *sources) leaveToKernel(list []netip.Prefix) error {
 	return nil
 }
 
-// explainSource says whether a service is for a client; nil: it is for everybody.
+// explainSource says whether a service is for a client; nil: it is for all clients.
 func explainSource(s *model.TableService, client netip.Addr) *model.ExplainedSource {
 	if len(s.SourceRanges) == 0 {
 		return nil

@@ -136,7 +136,7 @@ func (k *kernel) forwarded(index uint32) (tally, error) {
 	return t, nil
 }
 
-// events are how often what an enum names has happened.
+// events are how often each event of an enum has happened.
 func (k *kernel) events(name string, names []string) (list []model.Tallied, err error) {
 	for i, event := range names {
 		t, err := k.counted(name, uint32(i))
@@ -148,7 +148,7 @@ func (k *kernel) events(name string, names []string) (list []model.Tallied, err 
 	return list, nil
 }
 
-// tallies sums the elements of a per-CPU map that counts what happens.
+// tallies sums the elements of a per-CPU map that counts events.
 func tallies(m *ebpf.Map, names []string) (list []model.Tallied, err error) {
 	for i, name := range names {
 		var perCPU []uint64
@@ -164,7 +164,7 @@ func tallies(m *ebpf.Map, names []string) (list []model.Tallied, err error) {
 	return list, nil
 }
 
-// clearCounter makes an index's counter start at zero for its next holder.
+// clearCounter makes an index's counter start at zero for the next holder of the index.
 func (k *kernel) clearCounter(m *ebpf.Map, index uint32) error {
 	cpus, err := ebpf.PossibleCPU()
 	if err != nil {
@@ -176,7 +176,7 @@ func (k *kernel) clearCounter(m *ebpf.Map, index uint32) error {
 	return nil
 }
 
-// clearForwarded does that for those of a backend.
+// clearForwarded does the same for the counters of a backend.
 func (k *kernel) clearForwarded(index uint32) error {
 	cpus, err := ebpf.PossibleCPU()
 	if err != nil {

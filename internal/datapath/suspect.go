@@ -8,19 +8,19 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// A backend that this director loses from sight may be there for all others: its next
-// hop does not answer this host, or a check of this host fails. Sent to another backend,
-// its connections would end at once. So it keeps them for a while where nobody behind
-// the director can send them on: BACKEND_SUSPECT. New ones go by the row, as those of a
-// backend that is down do, and are remembered.
+// A backend that this director loses sight of, because its next hop does not answer this host or a
+// check of this host fails, may be there for all other hosts. If its connections went to another
+// backend they would end at once. So the director keeps them for a while, if no host behind it can
+// send them on: BACKEND_SUSPECT. New connections go by the row, as those of a backend that is down
+// do, and are remembered.
 
 // suspicions says until when backends are suspects.
 type suspicions struct {
 	until map[uint32]time.Time // by index
-	timer *time.Timer          // of the first of them
+	timer *time.Timer          // for the first time in until
 }
 
-// suspect is a backend's entry as it should be now, when it is as this says otherwise.
+// suspect is a backend's entry as it should be now, given the entry that it would have otherwise.
 func (d *Datapath) suspect(b *backend, entry directorBackend) directorBackend {
 	const down, suspect = uint8(directorBackendStateBACKEND_DOWN), uint8(directorBackendStateBACKEND_SUSPECT)
 	stored := &d.entries.entries[b.index]
@@ -38,8 +38,8 @@ func (d *Datapath) suspect(b *backend, entry directorBackend) directorBackend {
 	return entry
 }
 
-// suspected is the entry of a suspect: packets take the way that they took, if no other
-// is known.
+// suspected is the entry of a suspect: packets take the way that they took before, if no other is
+// known.
 func suspected(stored, entry directorBackend) directorBackend {
 	if entry.Flags&uint8(directorBackendFlagBACKEND_LOCAL) == 0 && model.MAC(entry.Mac).IsZero() {
 		entry.Mac, entry.Vlan, entry.SourceMac = stored.Mac, stored.Vlan, stored.SourceMac
@@ -49,7 +49,7 @@ func suspected(stored, entry directorBackend) directorBackend {
 	return entry
 }
 
-// holds says whether a backend that is lost still is a suspect, and begins to count.
+// holds says whether a backend that is lost is still a suspect. The first call starts the time.
 func (s *suspicions) holds(index uint32, lasts time.Duration) bool {
 	until, known := s.until[index]
 	if !known {
@@ -62,7 +62,7 @@ func (s *suspicions) holds(index uint32, lasts time.Duration) bool {
 	return time.Now().Before(until)
 }
 
-// awaitSuspects has those looked at again whose time is over.
+// awaitSuspects arranges for suspects to be looked at again when their time is over.
 func (d *Datapath) awaitSuspects() {
 	s := &d.suspicions
 	if s.timer != nil {
@@ -81,7 +81,7 @@ func (d *Datapath) awaitSuspects() {
 	}
 }
 
-// condemn takes the suspects whose time is over for down.
+// condemn takes down the suspects whose time is over.
 func (d *Datapath) condemn() {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -11,9 +11,8 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// A link's program is replaced in one step, so that no packet meets none. Where one
-// of several links refuses its new program, all get back the one that they had: the
-// version before goes on as a whole.
+// A link's program is replaced in one step, so that every packet meets a program. If one of several
+// links refuses its new program, all get their old one back: the version before goes on as a whole.
 
 // replaced is a link that has got another program.
 type replaced struct {
@@ -61,12 +60,12 @@ func (d *Datapath) replaceProgram(l link.Link, pin string, program *ebpf.Program
 	return nil
 }
 
-// switchBack gives the links of a Set that failed the programs that they had.
+// switchBack gives links their old programs again after a Set that failed.
 func (d *Datapath) switchBack() error {
 	var errs []error
 	for _, r := range slices.Backward(d.replaced) {
 		if err := d.switchLinkBack(r); err != nil {
-			// It goes on with the new program, whose maps must stay.
+			// This link goes on with the new program, whose maps must stay.
 			d.kernel.inUse = true
 			errs = append(errs, fmt.Errorf("give %s its program back: %w", filepath.Base(r.pin), err))
 		}

@@ -14,16 +14,16 @@ import (
 	"weir.io/weir/internal/upkeep"
 )
 
-// sysctl is a setting of the kernel for one interface, and the value that it has to have.
+// sysctl is a setting of the kernel for one interface, and the value that it must have.
 type sysctl struct {
 	file, value string
-	not         string // the only value that is wrong; empty: all others are
+	not         string // the only value that is wrong; empty: every other value is
 }
 
 // wantedSysctls let the kernel's routing table be used for NAT replies that come in on an
-// interface: bpf_fib_lookup answers only where forwarding is on. Only for families that have
-// replies: switching it on for IPv6 makes the kernel forget default routes that it has from
-// advertisements, on any interface.
+// interface: bpf_fib_lookup answers only where forwarding is on. They are only for families that
+// have replies: switching forwarding on for IPv6 makes the kernel forget default routes that it has
+// from advertisements, on any interface.
 func (d *Datapath) wantedSysctls(flags uint32, services []*service) (wanted []sysctl) {
 	if flags&uint32(directorSettingsFlagSETTINGS_REPLIES) == 0 {
 		return nil
@@ -32,8 +32,8 @@ func (d *Datapath) wantedSysctls(flags uint32, services []*service) (wanted []sy
 	for _, name := range slices.Concat(d.own, slices.Sorted(maps.Keys(d.takesReplies)), taggedReplies(services)) {
 		if replies4 {
 			wanted = append(wanted, sysctlOf("1", "ipv4", "conf", name, "forwarding"))
-			// Replies for which there is no neighbour yet reach the kernel as the VIP's. Where that
-			// is an address of this host, it would take them for forged.
+			// Replies without a known neighbor reach the kernel with the VIP as their source. If
+			// the VIP is an address of this host, the kernel would take them for forged.
 			if owns {
 				wanted = append(wanted, sysctlOf("1", "ipv4", "conf", name, "accept_local"))
 			}
@@ -52,11 +52,11 @@ func sysctlOf(value string, path ...string) sysctl {
 	return sysctl{file: filepath.Join(append([]string{"/proc/sys/net"}, path...)...), value: value}
 }
 
-// wrong returns the value, if it is another one than it has to be.
+// wrong returns the value, if it is not as it has to be.
 func (s *sysctl) wrong() (value string, is bool) {
 	text, err := os.ReadFile(s.file)
 	if err != nil {
-		return "", false // of an interface that is gone, or a family that the host has not
+		return "", false // the interface is gone, or the host lacks the family
 	}
 	value = strings.TrimSpace(string(text))
 	return value, value != s.value && (s.not == "" || value == s.not)
@@ -69,8 +69,8 @@ func (s *sysctl) set() error {
 	return nil
 }
 
-// switchOn sets what is wanted from now on. What has been already is left to Parts: somebody has
-// changed it.
+// switchOn sets settings that are wanted from now on. Those that were wanted before are left to
+// Parts: another program has changed them.
 func (d *Datapath) switchOn(wanted []sysctl) {
 	kept := make(map[sysctl]bool, len(wanted))
 	for _, s := range wanted {
@@ -88,8 +88,8 @@ func (d *Datapath) switchOn(wanted []sysctl) {
 	d.sysctls = kept
 }
 
-// sysctlDifferences are those that somebody has changed. (RTNLGRP_..._NETCONF tells of forwarding
-// alone, and not who.)
+// sysctlDifferences are the settings that other programs have changed. (RTNLGRP_..._NETCONF reports
+// only forwarding, and not what program changed it.)
 func (d *Datapath) sysctlDifferences() (found []upkeep.Difference, err error) {
 	for s := range d.sysctls {
 		if value, wrong := s.wrong(); wrong {
@@ -100,7 +100,7 @@ func (d *Datapath) sysctlDifferences() (found []upkeep.Difference, err error) {
 	return found, nil
 }
 
-// haveReplies says whether services of a family have backends that are nat.
+// haveReplies says whether services of a family have backends of mode nat.
 func haveReplies(services []*service, is4 bool) bool {
 	return slices.ContainsFunc(services, func(s *service) bool {
 		return s.key.vip.Is4() == is4 && slices.ContainsFunc(s.order, func(b *backend) bool { return b.desired.Mode == model.NAT })
@@ -124,8 +124,8 @@ func ownsVIP(services []*service) bool {
 	})
 }
 
-// taggedReplies are the VLAN interfaces that the kernel gets replies of nat by: what comes with a
-// tag it has to route (bpf/nat.h, find_route).
+// taggedReplies are the VLAN interfaces by which the kernel gets replies of nat: it has to route
+// packets that come with a tag (bpf/nat.h, find_route).
 func taggedReplies(services []*service) (names []string) {
 	seen, known := map[int]bool{}, map[uint32]string{}
 	for _, s := range services {

@@ -2,8 +2,8 @@ package datapath
 
 import "weir.io/weir/internal/model"
 
-// Service returns a service as the kernel was set to it last, by its name; false: there is
-// none. It is to be read only.
+// Service returns the service of that name as the kernel was last set to it; false: there is none.
+// It must only be read.
 func (d *Datapath) Service(name string) (model.TableService, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

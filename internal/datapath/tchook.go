@@ -16,27 +16,27 @@ import (
 	"weir.io/weir/internal/device"
 )
 
-// tcHook is where in tc programs of the director's are, besides XDP. Before Linux 6.6 there is
-// no tcx, so no link either: a filter of the clsact queueing discipline holds the program. It is
-// replaced in one step, and found again by its name.
+// tcHook is where in tc the director has programs, besides XDP. Before Linux 6.6 there is no tcx,
+// and so no link: a filter of the clsact queueing discipline holds the program. It is replaced in
+// one step, and found again by its name.
 type tcHook struct {
 	pinPrefix string // of its links
 	filter    string // the filters' name
 	attach    ebpf.AttachType
-	anchor    link.Anchor // where among the programs of others; nil: behind them
+	anchor    link.Anchor // where among other owners' programs; nil: behind them
 	parent    uint32      // of the filters
 }
 
 // The hooks. Replies of nat backends on this host are translated where they leave the director's
-// interfaces (bpf/undo.h); and full NAT's replies where they come in by other interfaces that
-// the director is told of (bpf/back.h). Both are there only while some service is nat.
+// interfaces (bpf/undo.h). Full NAT's replies are translated where they come in by other interfaces
+// that the director is told of (bpf/back.h). Both hooks are used only while some service is nat.
 var (
 	undoHook  = tcHook{"undo-", "weir-undo-nat", ebpf.AttachTCXEgress, nil, netlink.HANDLE_MIN_EGRESS}
 	replyHook = tcHook{"reply-", "weir-take-reply", ebpf.AttachTCXIngress, link.Head(), netlink.HANDLE_MIN_INGRESS}
 	tcHooks   = []tcHook{undoHook, replyHook}
 )
 
-const filterPriority = 87 // 'W'; filters of other numbers are others'
+const filterPriority = 87 // 'W'; filters with other numbers have other owners
 
 // pins are the paths of its links' pins, by their interfaces.
 func (h tcHook) pins(pin string) (map[string]string, error) {
@@ -72,7 +72,7 @@ func (d *Datapath) attachTC(h tcHook, name string, index int, program *ebpf.Prog
 }
 
 // The kernel lets go of a link a moment after its last pin was removed (bpf_link_put_deferred in
-// kernel/bpf/syscall.c). Until then the program is on the interface, and cannot be again.
+// kernel/bpf/syscall.c). Until then the program is on the interface, and cannot be attached again.
 const (
 	releaseLooks = 20
 	releasePause = 5 * time.Millisecond
@@ -122,7 +122,7 @@ func tcxIndex(pin string) int {
 	return int(info.TCX().Ifindex)
 }
 
-// adoptTC gives the program to the link that is pinned, if it still is on the interface.
+// adoptTC gives the program to the link that is pinned, if the link is still on the interface.
 func (d *Datapath) adoptTC(pin string, index int, program *ebpf.Program) (bool, error) {
 	pinned, err := link.LoadPinnedLink(pin, nil)
 	if errors.Is(err, os.ErrNotExist) {
@@ -142,7 +142,7 @@ func (d *Datapath) adoptTC(pin string, index int, program *ebpf.Program) (bool, 
 	return true, nil
 }
 
-// detachTC takes the programs of a hook from all interfaces but some.
+// detachTC takes the programs of a hook off all interfaces but some.
 func detachTC(h tcHook, pin string, except []string) error {
 	pins, err := h.pins(pin)
 	if err != nil {
@@ -157,7 +157,7 @@ func detachTC(h tcHook, pin string, except []string) error {
 	return errors.Join(append(errs, h.removeFilters(except))...)
 }
 
-// isOn says whether the hook's program is on an interface: by a link that is pinned, or in a filter.
+// isOn says whether the hook's program is on an interface: by a pinned link, or in a filter.
 func (h tcHook) isOn(dir, name string, iface netlink.Link) bool {
 	if tcxIndex(filepath.Join(dir, h.pinPrefix+device.PinName(name))) == iface.Attrs().Index {
 		return true
@@ -195,8 +195,8 @@ func putFilter(index int, parent uint32, program *ebpf.Program, name string) err
 	return nil
 }
 
-// removeFilters removes the filters of all interfaces but some. Their
-// queueing disciplines stay, others may use them.
+// removeFilters removes the filters of all interfaces but some. The queueing disciplines stay,
+// because other programs may use them.
 func (h tcHook) removeFilters(except []string) error {
 	qdiscs, err := netlink.QdiscList(nil)
 	if err != nil {

@@ -14,27 +14,25 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// The program writes what it learns of flows into a ring. The kernel wakes the process for
-// the first flow that comes when all before were taken; then the ring is left alone for
-// flowNewsEvery, because at 20,000 new connections per second it would be woken for many of
-// them. When the ring is full something goes untold, and is counted: then all that is
-// remembered has to be told again.
+// The program writes what it learns of flows into a ring. The kernel wakes the process for the
+// first flow after the ring was emptied. Then the process leaves the ring alone for flowNewsEvery,
+// because at 20,000 new connections per second it would be woken for many of them. What finds the
+// ring full is not told, and is counted: then everything that is remembered has to be told again.
 const (
 	flowNewsEvery = 4 * time.Millisecond
 	untoldEvery   = time.Second
 )
 
-// flowsAtOnce is how many flows are handed out at a time, at most; newsAtOnce, how many of
-// those that are new: more than the ring has room for.
+// flowsAtOnce is how many flows are handed out at a time, at most. newsAtOnce is the same for new
+// flows: more than the ring has room for.
 const (
 	flowsAtOnce = 512
 	newsAtOnce  = 1 << 13
 )
 
-// FollowFlows hands out what becomes known of flows, some at a time, until the context
-// ends. untold says that something may be missing before it: so does the first call, for
-// the program says nothing while nobody follows. Whoever wants all of it asks for
-// RememberedFlows then.
+// FollowFlows hands out what becomes known of flows, some at a time, until the context ends. untold
+// says that something before it may be missing. The first call says so, too, because the program
+// tells nothing while there are no followers. To have all of it, call RememberedFlows then.
 func (d *Datapath) FollowFlows(ctx context.Context, take func(news []model.RememberedFlow, untold bool)) error {
 	reader, err := ringbuf.NewReader(d.kernel.ToldFlows)
 	if err != nil {
@@ -53,8 +51,8 @@ func (d *Datapath) FollowFlows(ctx context.Context, take func(news []model.Remem
 	return errors.Join(d.follow(ctx, reader, lost, take), d.tell(&d.followers, -1))
 }
 
-// follow hands out what comes, and looks from time to time whether more has gone untold
-// than was lost before.
+// follow hands out what comes, and checks from time to time whether more has gone untold than was
+// lost before.
 func (d *Datapath) follow(ctx context.Context, reader *ringbuf.Reader, lost uint64, take func(news []model.RememberedFlow, untold bool)) error {
 	count := time.Now().Add(untoldEvery)
 	for ctx.Err() == nil {
@@ -104,7 +102,7 @@ func (d *Datapath) readNews(reader *ringbuf.Reader) ([]model.RememberedFlow, err
 	return d.nameFlows(entries)
 }
 
-// nameFlows leaves out what others cannot use.
+// nameFlows leaves out flows that other directors cannot use.
 func (d *Datapath) nameFlows(entries []directorFlowEntry) ([]model.RememberedFlow, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -122,9 +120,9 @@ func (d *Datapath) nameFlows(entries []directorFlowEntry) ([]model.RememberedFlo
 	return flows, nil
 }
 
-// RememberedFlows hands out everything that is remembered of flows that have begun, some
-// at a time, for as long as take returns true. A flow that moves to another CPU meanwhile
-// may be in none of the places that are looked at: so those who follow are told of each.
+// RememberedFlows hands out everything that is remembered of flows that have begun, some at a time,
+// for as long as take returns true. A flow that moves to another CPU meanwhile may be in none of
+// the places that are read, so followers are told of each such move.
 func (d *Datapath) RememberedFlows(take func(some []model.RememberedFlow) bool) error {
 	if err := d.tell(&d.readings, 1); err != nil {
 		return err
@@ -165,15 +163,15 @@ func (d *Datapath) readFlows(from, to int) (entries []directorFlowEntry, more bo
 	return entries, to < len(d.flows.entries)
 }
 
-// tell makes the program write down what it learns while there are followers, and what
-// moves while there are readings. One of these has become more or less; what packets that
-// are on their way do is by the flags before until this returns.
+// tell makes the program write down what it learns while there are followers, and what moves while
+// there are readings. The caller adds one to the number of either, or takes one from it. Packets on
+// their way go by the old flags until this returns.
 func (d *Datapath) tell(who *int, more int) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	*who += more
 	if d.entries.memory == nil || !d.begun {
-		return nil // the next Set does
+		return nil // the next Set writes them
 	}
 	settings := d.written
 	settings.Flags = settings.Flags&^tellFlags | d.tellFlag()
@@ -185,7 +183,7 @@ func (d *Datapath) tell(who *int, more int) error {
 		err = d.readers.wait()
 	}
 	if err != nil && more > 0 {
-		*who -= more // nobody follows or reads who has been told that it cannot
+		*who -= more // a caller that gets an error does not follow or read
 	}
 	return err
 }

@@ -15,21 +15,21 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// What other directors tell of flows may be of a service or a backend that this one has
-// not been told of yet: it waits for the next Sets, if it need not wait for long.
+// Other directors may tell of flows of a service or a backend that this one does not know yet:
+// these wait for the next Sets, but not for long.
 const (
 	tellingWaits = 10 * time.Second
 	tellingsWait = 1 << 16 // at most
 )
 
-// told is the way of other directors' flows into the memory, and what became of them.
+// told is how other directors' flows get into the memory, and what became of them.
 type told struct {
 	memory   []byte
 	tellings []directorTelling // that the program reads
-	older    []bool            // by these: whether it would tell of an older owner's flows
+	older    []bool            // by telling: whether it would tell of an older owner's flow
 	outcomes []uint64          // by enum told_outcome
-	waiting  []waitingFlow     // the longest first
-	cpu      uint32            // that took the last ones
+	waiting  []waitingFlow     // the oldest first
+	cpu      uint32            // the CPU that took the last ones
 }
 
 type waitingFlow struct {
@@ -65,8 +65,8 @@ func (t *told) tallies(names []string) (list []model.Tallied) {
 	return list
 }
 
-// Remember takes over what other directors remember of flows, as if their packets had
-// come here: also of services and backends that a Set brings a moment later.
+// Remember takes over what other directors remember of flows, as if the packets had come here. That
+// includes flows of services and backends that a Set brings a moment later.
 func (d *Datapath) Remember(flows []model.RememberedFlow) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -85,7 +85,7 @@ func (d *Datapath) Remember(flows []model.RememberedFlow) error {
 	return err
 }
 
-// rememberWaiting tries again what a Set may have made room for.
+// rememberWaiting tries flows again that a Set may have made room for.
 func (d *Datapath) rememberWaiting() error {
 	if len(d.told.waiting) == 0 {
 		return nil
@@ -97,7 +97,7 @@ func (d *Datapath) rememberWaiting() error {
 	return err
 }
 
-// dropWaiting gives up what has waited for too long, or has become too much.
+// dropWaiting gives up flows that have waited too long, or are too many.
 func (d *Datapath) dropWaiting() {
 	late := time.Now().Add(-tellingWaits)
 	drop := max(0, len(d.told.waiting)-tellingsWait)
@@ -108,7 +108,7 @@ func (d *Datapath) dropWaiting() {
 	d.told.waiting = slices.Delete(d.told.waiting, 0, drop)
 }
 
-// remember hands flows to the program, and those that are of nothing known to wait.
+// remember hands flows to the program. Flows of unknown services or backends go to wait.
 func (d *Datapath) remember(flows []waitingFlow, wait func(waitingFlow)) error {
 	now, err := flowClock()
 	if err != nil {
@@ -135,8 +135,8 @@ func (d *Datapath) remember(flows []waitingFlow, wait func(waitingFlow)) error {
 	return nil
 }
 
-// tellingOf puts a flow into this director's words, and says whether it is an open one of TCP
-// that is of an older owner. The outcome is TOLD_NEW if the program is to have a look.
+// tellingOf translates a flow into this director's indexes, and says whether it is an open TCP flow
+// of an older owner. The outcome is TOLD_NEW if the program is to look at it.
 func (d *Datapath) tellingOf(flow *waitingFlow, now uint32) (t directorTelling, older bool, outcome directorToldOutcome) {
 	key := keyOfID(flow.Service)
 	s := d.services[key]
@@ -171,7 +171,8 @@ func (d *Datapath) tellingOf(flow *waitingFlow, now uint32) (t directorTelling, 
 	return t, older, directorToldOutcomeTOLD_NEW
 }
 
-// askFor makes a slot ask flow memory that is about to have a flow of somebody else than its owner.
+// askFor makes a slot ask flow memory if it is about to have a flow of a backend other than its
+// owner.
 func (s *service) askFor(slots []directorSlot, number, backend uint32) {
 	if number < uint32(len(s.clean)) {
 		s.clean[number] = false
@@ -182,8 +183,8 @@ func (s *service) askFor(slots []directorSlot, number, backend uint32) {
 	}
 }
 
-// runTellings runs the program over the first tellings. A CPU fills its own part of the
-// memory alone, so they take turns.
+// runTellings runs the program over the first tellings. A CPU fills only its own part of the
+// memory, so CPUs take turns.
 func (d *Datapath) runTellings(count int) error {
 	if count == 0 {
 		return nil
@@ -209,7 +210,7 @@ func (d *Datapath) runTellings(count int) error {
 	return nil
 }
 
-// onOneCPU runs a function on a CPU, or where this process may run if not there.
+// onOneCPU runs a function on a CPU, or, where that is not allowed, on any CPU that is.
 func onOneCPU(cpu int, f func() error) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

@@ -7,9 +7,9 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// Unreached returns the VIPs, in no segment, of which a backend is to get packets and gets
-// none, because its next hop is not known: after a Set with backends that are new here until
-// their neighbours have answered, and for as long as one does not.
+// Unreached returns the VIPs, in no segment, that have a backend which is to get packets and gets
+// none, because its next hop is not known. That is so after a Set with backends that are new here,
+// until their neighbors have answered, and for as long as one does not answer.
 func (d *Datapath) Unreached() map[netip.Addr]bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -25,8 +25,8 @@ func (d *Datapath) Unreached() map[netip.Addr]bool {
 	return unreached
 }
 
-// Unreachable returns the backends that are to get packets and to which there is no way, with the
-// reason, at most so many.
+// Unreachable returns the backends that are to get packets but to which there is no way, with the
+// reason, up to that many.
 func (d *Datapath) Unreachable(most int) (found []model.UnreachableBackend) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -47,7 +47,7 @@ func (d *Datapath) Unreachable(most int) (found []model.UnreachableBackend) {
 	return found
 }
 
-// whyUnreachable says why there is no way to a backend; nothing: there is one, or there is to be none.
+// whyUnreachable says why there is no way to a backend; empty: there is one, or none is needed.
 func (d *Datapath) whyUnreachable(b *backend) string {
 	entry := &d.entries.entries[b.index]
 	if !b.desired.State.Alive() || entry.Flags&uint8(directorBackendFlagBACKEND_LOCAL) != 0 || !model.MAC(entry.Mac).IsZero() {

@@ -6,8 +6,8 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// routeFrom has routes looked up where packets come in: in the VRF that the first of the director's
-// interfaces is in, if it is in one. The lock is held.
+// routeFrom makes routes be looked up as where packets come in: in the VRF of the first of the
+// director's interfaces, if that is in one. The lock is held.
 func (r *resolver) routeFrom(interfaces []string) {
 	if r.from != nil && slices.Equal(r.from, interfaces) {
 		return
@@ -29,8 +29,8 @@ func (r *resolver) routeFrom(interfaces []string) {
 	}
 }
 
-// vrfOf returns the index of the VRF that an interface is in, also by a bridge, bond or VLAN's; 0: it
-// is in none.
+// vrfOf returns the index of the VRF that an interface is in, directly or by a bridge, bond or VLAN
+// interface; 0: it is in none.
 func (r *resolver) vrfOf(link netlink.Link) int {
 	for link != nil && link.Attrs().MasterIndex != 0 {
 		link = r.link(link.Attrs().MasterIndex)
@@ -41,8 +41,8 @@ func (r *resolver) vrfOf(link netlink.Link) int {
 	return 0
 }
 
-// inVRF are the options of a question about a route. The kernel takes an outgoing VRF for its table
-// (Documentation/networking/vrf.rst).
+// inVRF are the options for asking about a route. The kernel takes a VRF as outgoing interface for
+// its table (Documentation/networking/vrf.rst).
 func (r *resolver) inVRF() *netlink.RouteGetOptions {
 	if r.vrf == 0 {
 		return nil

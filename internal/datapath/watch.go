@@ -12,7 +12,7 @@ import (
 	"weir.io/weir/internal/device"
 )
 
-// Watch looks at a director's datapath from another process than the one that made it.
+// Watch observes a director's datapath from a process other than the one that made it.
 type Watch struct {
 	pin     string
 	fd      int      // a socket, for asking about interfaces
@@ -21,8 +21,7 @@ type Watch struct {
 	done    chan struct{}
 }
 
-// NewWatch makes a watch of the director with that pin directory, whether there is one
-// or not.
+// NewWatch makes a watch of the director with that pin directory, whether or not there is one.
 func NewWatch(pin string) (*Watch, error) {
 	w := &Watch{pin: pin, changed: make(chan struct{}, 1), done: make(chan struct{})}
 	var err error
@@ -53,9 +52,9 @@ func (w *Watch) Close() error {
 	return errors.Join(w.inotify.Close(), unix.Close(w.fd))
 }
 
-// Changed returns a channel that has an element when something may be another way than
-// it was: an interface, or a pin. It is not told of a program that is taken off an
-// interface, and whoever has to know that has to ask from time to time.
+// Changed returns a channel that has an element when something may have changed: an interface, or a
+// pin. It does not tell when a program is taken off an interface: to know that, ask from time to
+// time.
 func (w *Watch) Changed() <-chan struct{} { return w.changed }
 
 func (w *Watch) notify() {
@@ -76,11 +75,11 @@ func (w *Watch) readPins() {
 	}
 }
 
-// Interface says whether packets can come in by an interface, and whether the director's
-// program is attached to it. What cannot be told is not so. It waits for the kernel's
-// lock of all network configuration.
+// Interface says whether packets can come in by an interface, and whether the director's program is
+// attached to it. If that cannot be found out, it says no. It waits for the kernel's lock of all
+// network configuration.
 func (w *Watch) Interface(name string) (up, attached bool) {
-	// The directory may have been made anew; else this changes nothing.
+	// The directory may have been made anew; otherwise this changes nothing.
 	const pins = unix.IN_CREATE | unix.IN_DELETE | unix.IN_MOVE | unix.IN_ONLYDIR
 	_ = w.inAdd(pins)
 	index := w.attachedIndex(name)
@@ -121,11 +120,11 @@ func (w *Watch) up(name string) bool {
 	return request.Uint16()&ready == ready
 }
 
-// attachedIndex opens the link anew each time: whoever holds it open keeps the program there. 0: it is
-// on none.
+// attachedIndex opens the link anew each time: a link that is held open keeps the program attached.
+// 0: it is on none.
 func (w *Watch) attachedIndex(name string) int {
-	// The kernel takes the interface from a link that was detached, and from one whose
-	// interface is gone, although another may have its name by now.
+	// A link has no interface any more after it was detached, or after its interface is gone, even
+	// if another interface has that name by now.
 	index, err := pinnedIndex(filepath.Join(w.pin, linkPrefix+device.PinName(name)))
 	if err != nil {
 		return 0
