@@ -21,17 +21,17 @@ import (
 // Options are what an agent must know before it has a configuration.
 type Options struct {
 	Pin        string   // directory on a BPF file system, shared with a director
-	Interfaces []string // where tunnels come in; empty: the configuration says
+	Interfaces []string // where tunnels come in; empty: the configuration says where
 	Attach     Attach   // empty: AttachAuto
-	UDPFlows   uint32   // how many are remembered; 0: every datagram stays where it comes
+	UDPFlows   uint32   // how many flows are remembered; 0: every datagram stays where it arrives
 	Log        *slog.Logger
 
-	// Tell is told what becomes of parts of the host that are not as they should be; nil:
-	// nobody is. Parts are such that the agent's process owns besides.
+	// Tell is called with what becomes of parts of the host that are not as they should be, unless
+	// it is nil. Parts are further parts that the agent's process owns.
 	Tell  func(upkeep.Event)
 	Parts []upkeep.Part
-	// Applied is told why a configuration does not run, or nil where it does, each time that
-	// the agent has applied it again by itself.
+	// Applied is called each time that the agent has applied a configuration again by itself, with
+	// the reason why it does not run, or nil if it runs.
 	Applied func(model.Config, error)
 }
 
@@ -47,17 +47,17 @@ type Agent struct {
 	reasonCounts *reasonMemory
 	noTCX        bool // behave as before Linux 6.6
 	sockets      sockets
-	watched      atomic.Pointer[watched] // whose loads are measured
+	watched      atomic.Pointer[watched] // the backends whose loads are measured
 
 	keeper *upkeep.Keeper
 
 	telling sync.Mutex
 	untold  error // why directors do not learn of connections
-	blind   error // or of servers that drop datagrams
+	blind   error // why they do not learn which servers drop datagrams
 
 	mu          sync.Mutex
 	closed      bool            // it owns nothing any more
-	notices     *upkeep.Notices // nil: nobody follows
+	notices     *upkeep.Notices // nil: Follow was not called
 	links       *links
 	redirector  *redirector // nil: nothing has been redirected here
 	given       bool        // there is a configuration
@@ -128,10 +128,10 @@ func Open(options Options) (*Agent, error) {
 	return a, nil
 }
 
-// Close ends the process's part. The programs go on with what they were told, and
-// VIPs and sysctls stay: see Detach.
+// Close ends the process's part. The programs go on as they were set, and VIPs and sysctls stay:
+// see Detach.
 func (a *Agent) Close() error {
-	a.mu.Lock() // who follows the host may be at it just now
+	a.mu.Lock() // a look of Follow may be under way
 	defer a.mu.Unlock()
 	a.closed = true
 	a.sockets.close()
@@ -141,10 +141,9 @@ func (a *Agent) Close() error {
 	return errors.Join(a.links.close(), a.objects.Close(), a.reasonCounts.close(), a.pods.close(), a.flows.close(), a.pins.lock.Close())
 }
 
-// Set makes the host do what the configuration says. Everything new is in place before
-// anything old goes. After an error the host does some of it, and who follows the host does
-// the rest as soon as that can be. What is asked for and not there is no error: it is waited
-// for.
+// Set makes the host do what the configuration says. Everything new is in place before anything old
+// goes. After an error the host does part of it, and Follow does the rest as soon as possible. It
+// is no error that something that is asked for is not there: the agent waits for it.
 func (a *Agent) Set(config model.Config) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -193,13 +192,13 @@ func (a *Agent) set(f facts) error {
 // facts are what Set looks at besides its configuration.
 type facts struct {
 	addresses map[netip.Addr]int // of this host: index of the interface
-	others    map[netip.Addr]int // of these all but VIPs on lo, which the agent sees to, and loopback's own
+	others    map[netip.Addr]int // these without VIPs on lo, which the agent manages, and without loopback's own
 	uplinks   []uplink
 	elsewhere elsewhere
-	waits     []wait // what is asked for and not there: no fact, but that it is none
+	waits     []wait // what is asked for and not there; not compared
 }
 
-// equal says whether the same has to be done. It is no matter what is waited for.
+// equal says whether the same has to be done. What is waited for does not matter.
 func (f facts) equal(o facts) bool {
 	return maps.Equal(f.others, o.others) && slices.Equal(f.uplinks, o.uplinks) &&
 		maps.Equal(f.elsewhere.addresses, o.elsewhere.addresses) &&
@@ -283,8 +282,8 @@ func (a *Agent) apply(p plan, uplinks []uplink) error {
 		a.pins.removeOtherMaps(a.version))
 }
 
-// redirect prepares what the programs of redirection look at. Once they are there they
-// stay, for connections that have begun; before that there is nothing of them.
+// redirect prepares the maps of the programs of redirection. Once these are loaded they stay, for
+// connections that have begun; before that nothing of them is loaded.
 func (a *Agent) redirect(list []redirect, uplinks []uplink) error {
 	if a.redirector == nil {
 		if len(list) == 0 && !wasRedirecting(a.pins.state()) {
@@ -304,7 +303,7 @@ func (a *Agent) attacher() *attacher {
 		director: a.plan.director, serves: a.plan.serves(), noTCX: a.noTCX}
 }
 
-// attach attaches to the uplinks and says where the slower way had to do.
+// attach attaches to the uplinks and logs where only the slower way was possible.
 func (a *Agent) attach(uplinks []uplink) error {
 	how := a.attacher()
 	before := make(map[int]attachment)
@@ -334,9 +333,9 @@ func (a *Agent) attach(uplinks []uplink) error {
 	return errors.Join(errs...)
 }
 
-// Detach removes all that agents of this pin directory left in the kernel: programs,
-// maps, and the VIPs on lo. Sysctls stay as they are: others may count on them by
-// now. It refuses while an agent runs (ErrRunning). Nothing there is no error.
+// Detach removes everything that agents of this pin directory left in the kernel: programs, maps,
+// and the VIPs on lo. Sysctls stay as they are, because other programs may need them by now. It
+// refuses while an agent runs (ErrRunning). It is no error if nothing is there.
 func Detach(pin string) error {
 	if _, err := os.Stat(filepath.Join(pin, "agent")); errors.Is(err, os.ErrNotExist) {
 		return nil

@@ -15,7 +15,7 @@ type Attach string
 const (
 	AttachAuto Attach = "auto" // native XDP, or tc where there is none or a director may want it
 	AttachXDP  Attach = "xdp"  // native XDP or an error
-	AttachTC   Attach = "tc"   // tcx, or clsact before Linux 6.6: leaves XDP to others
+	AttachTC   Attach = "tc"   // tcx, or clsact before Linux 6.6: leaves XDP to other programs
 )
 
 // Validate says whether there is such a way.
@@ -32,7 +32,7 @@ const (
 	hookXDP     = "xdp"
 	hookIngress = "ingress"
 	hookEgress  = "egress"
-	hookArrive  = "arrive" // redirection, besides the others
+	hookArrive  = "arrive" // redirection, in addition to the other hooks
 	hookLeave   = "leave"
 )
 
@@ -48,8 +48,8 @@ const (
 // attachment is one uplink's programs.
 type attachment struct {
 	uplink
-	ingress, egress string // via what; none: no tunnels come here
-	redirect        string // the same of redirection; none: there is nothing of it
+	ingress, egress string // how they are attached; empty: no tunnels come here
+	redirect        string // the same for redirection; empty: it is not attached
 	noXDP           string // why ingress is not XDP
 }
 
@@ -58,16 +58,16 @@ type attacher struct {
 	*links
 	objects  *bpfObjects
 	how      Attach
-	director bool // this host is one, too
+	director bool // this host is a director, too
 	serves   bool // tunnels come here
-	noTCX    bool // as before Linux 6.6
+	noTCX    bool // behave as before Linux 6.6
 
 	redirector *redirector // nil: nothing is redirected
 }
 
-// attach attaches to an uplink. What is attached already gets the program of this
-// version in one step, without a packet lost. The new way is in place before the
-// old one goes: an unwrapped packet is no tunnel packet, so two do no harm.
+// attach attaches to an uplink. A link that is attached already gets the program of this version in
+// one step, without losing a packet. The new way is in place before the old one goes: an unwrapped
+// packet is not a tunnel packet, so two programs do no harm.
 func (a *attacher) attach(u uplink) (attachment, error) {
 	at := attachment{uplink: u}
 	if u.replies {
@@ -84,7 +84,7 @@ func (a *attacher) attach(u uplink) (attachment, error) {
 	if a.redirector == nil {
 		return at, nil
 	}
-	// What leaves asks for answers that only the other one understands: that one is first.
+	// RedirectLeave asks for answers that only RedirectArrive understands, so that one comes first.
 	_, err := a.attachTC(u, hookArrive, a.redirector.RedirectArrive)
 	if err == nil {
 		at.redirect, err = a.attachTC(u, hookLeave, a.redirector.RedirectLeave)
@@ -92,7 +92,7 @@ func (a *attacher) attach(u uplink) (attachment, error) {
 	return at, err
 }
 
-// attachReplies attaches what looks at pods' answers that leave.
+// attachReplies attaches the program for pods' answers that leave.
 func (a *attacher) attachReplies(u uplink) (attachment, error) {
 	at := attachment{uplink: u}
 	if !a.serves {
@@ -102,11 +102,11 @@ func (a *attacher) attachReplies(u uplink) (attachment, error) {
 	if at.egress, err = a.attachTC(u, hookEgress, a.objects.HostEgress); err != nil {
 		return at, err
 	}
-	// It may have been one that tunnels came in by.
+	// Tunnels may have come in by this interface before.
 	return at, errors.Join(a.unpin(hookXDP, u.index), a.unpin(hookIngress, u.index), removeFilter(u, hookIngress))
 }
 
-// attachHost attaches what unwraps tunnels.
+// attachHost attaches the programs that unwrap tunnels.
 func (a *attacher) attachHost(u uplink) (attachment, error) {
 	at := attachment{uplink: u}
 	err := a.attachXDP(u)
@@ -119,7 +119,7 @@ func (a *attacher) attachHost(u uplink) (attachment, error) {
 		at.noXDP = err.Error()
 	}
 	if at.ingress == viaXDP {
-		// What XDP finds no connection for, it leaves to this one.
+		// XDP leaves packets to this program if it finds no connection for them.
 		_, err = a.attachTC(u, hookIngress, a.objects.HostAfterXdp)
 	} else {
 		at.ingress, err = a.attachTC(u, hookIngress, a.objects.HostIngress)
@@ -136,7 +136,7 @@ func (a *attacher) attachHost(u uplink) (attachment, error) {
 	return at, err
 }
 
-// detachHost detaches it where it has been.
+// detachHost detaches these programs where they were attached.
 func (a *attacher) detachHost(u uplink) error {
 	var errs []error
 	for _, hook := range []string{hookXDP, hookIngress, hookEgress} {
@@ -145,8 +145,8 @@ func (a *attacher) detachHost(u uplink) error {
 	return errors.Join(append(errs, removeFilter(u, hookIngress), removeFilter(u, hookEgress))...)
 }
 
-// An interface has room for one XDP program. Where this host is a director, that
-// is the director's, whichever of the two is started first.
+// An interface has room for one XDP program. If this host is a director, that is the director's
+// program, whichever of the two is started first.
 var (
 	errNotWanted = errors.New("tc was asked for")
 	errDirector  = errors.New("this host's address is one of directors, so XDP is the director's")
@@ -171,7 +171,7 @@ func (a *attacher) attachXDP(u uplink) error {
 	return a.pin(l, hookXDP, u.index)
 }
 
-// attachTC attaches by tcx, or by clsact where that is not there.
+// attachTC attaches by tcx, or by clsact if there is no tcx.
 func (a *attacher) attachTC(u uplink, hook string, program *ebpf.Program) (via string, err error) {
 	attach := ebpf.AttachTCXIngress
 	if leaves(hook) {

@@ -11,13 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Before Linux 6.6 there is no tcx, so no link either: a filter of the clsact
-// queueing discipline holds the program. It is replaced in one step, and found
-// again by its name.
+// Before Linux 6.6 there is no tcx, and so no link: a filter of the clsact queueing discipline
+// holds the program. It is replaced in one step, and found again by its name.
 const (
 	filterPrefix     = "weir-host-"
-	filterPriority   = 87 // 'W'; filters of other numbers are others'
-	redirectPriority = 88 // after it: a packet that redirection sends away is gone
+	filterPriority   = 87 // 'W'; filters with other numbers have other owners
+	redirectPriority = 88 // after the others: a packet that redirection sends away is gone
 )
 
 // leaves says whether the hook is for packets that leave.
@@ -58,8 +57,8 @@ func putFilter(u uplink, hook string, program *ebpf.Program) error {
 	return nil
 }
 
-// removeFilter removes what putFilter attached, if it did. The queueing discipline
-// stays, others may use it.
+// removeFilter removes what putFilter attached, if it did. The queueing discipline stays, because
+// other programs may use it.
 func removeFilter(u uplink, hook string) error {
 	link := &netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: u.index}}
 	filters, err := netlink.FilterList(link, filterParent(hook))
@@ -81,7 +80,7 @@ func removeFilter(u uplink, hook string) error {
 	return nil
 }
 
-// isNamed says whether a filter is a hook's. The kernel may say more than the name.
+// isNamed says whether a filter is a hook's. The kernel may append to the name.
 func isNamed(name, hook string) bool { return strings.HasPrefix(name, filterPrefix+hook) }
 
 // hasFilters reports whether an interface has filters of the agent's.

@@ -7,13 +7,13 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// crowds are the services whose flows found no place within their quota.
+// crowds are the services with flows that found no place within their quota.
 type crowds struct{ crowd.Watch[tableOf] }
 
 // tableOf is a service in a table.
 type tableOf struct{ service, table string }
 
-// Crowded returns the services whose flows had no place just now, within their quota, in a table
+// Crowded returns the services whose flows have just found no place, within their quota, in a table
 // of the host.
 func (a *Agent) Crowded() ([]model.CrowdedService, error) {
 	a.mu.Lock()
@@ -48,7 +48,7 @@ func (a *Agent) refusedFlows() (map[tableOf]uint64, error) {
 	return totals, a.redirector.refused(totals)
 }
 
-// table is where flows of a service stay on this host.
+// table is the table in which flows of a service are kept on this host.
 func (s *service) table() string {
 	if len(s.pods) > 0 {
 		return model.PodsTable
@@ -56,7 +56,7 @@ func (s *service) table() string {
 	return model.UDPFlowsTable
 }
 
-// refused adds the connections of each service for which there was no place.
+// refused adds the number of connections of each service for which there was no place.
 func (r *redirector) refused(totals map[tableOf]uint64) error {
 	for _, s := range r.list {
 		for _, event := range []redirectRedirectEvent{redirectRedirectEventREDIRECT_QUOTA, redirectRedirectEventREDIRECT_FULL} {

@@ -10,22 +10,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The kernel lists all routes of the main table or none, and a router's host may have a million.
-// The host is looked at every second, so where there are more routes than manyRoutes they are
-// listed again after routesRest, and not with each look.
+// The kernel lists all routes of the main table or none, and a router may have a million. The host
+// is looked at every second. So if there are more than manyRoutes routes, they are listed again
+// only after routesRest, not with each look.
 const (
 	manyRoutes = 5000
 	routesRest = 30 * time.Second
 )
 
-// defaultRoutes are the interfaces that default routes of the main table leave by. The zero value
+// defaultRoutes are the interfaces by which default routes of the main table leave. The zero value
 // knows none yet.
 type defaultRoutes struct {
 	indexes []int
 	rests   time.Time // not listed again before
 }
 
-// forget has them listed by the next call of list.
+// forget makes the next call of list list them again.
 func (d *defaultRoutes) forget() { d.rests = time.Time{} }
 
 // list returns the interfaces, each once, in order.

@@ -7,7 +7,7 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// countCost bounds how much of the time counting takes: a memory may have millions of flows.
+// countCost limits the share of time that counting takes: a memory may have millions of flows.
 const countCost = 100
 
 // countDatagrams counts the sustained flows of UDP that are not too old, for the
@@ -27,7 +27,7 @@ func (a *Agent) countDatagrams() error {
 	if err != nil {
 		return err
 	}
-	counts := map[uint32]bpfHostQuota{0: {}} // 0: all of them
+	counts := map[uint32]bpfHostQuota{0: {}} // 0: all services
 	for _, s := range a.plan.services {
 		if s.protocol == model.UDP {
 			counts[a.tables.indexes[s.identity()]] = bpfHostQuota{}
@@ -43,7 +43,7 @@ func (a *Agent) countDatagrams() error {
 	return contents.Put(a.objects.UdpQuotas, counts)
 }
 
-// addQuota adds flows to what all services have, and to what one has; 0: to that of none.
+// addQuota adds flows to the count of all services, and to that of one; 0: of none.
 func addQuota(counts map[uint32]bpfHostQuota, service, flows uint32) {
 	all := counts[0]
 	all.Counted += flows

@@ -15,10 +15,9 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// flowMemory is a map of UDP flows whose datagrams this host has kept. Programs of
-// every version share it, because nobody could fill another one: its pin is not among
-// those of their maps, and is named by format and size. One of another size gets what
-// the one before it has.
+// flowMemory is a map of UDP flows whose datagrams this host has kept. Programs of every version
+// share it, because its content cannot be made again. So its pin is not among those of their maps,
+// and is named by format and size. A map of another size gets the content of the one before it.
 type flowMemory struct {
 	*ebpf.Map
 	dir, kind, name string
@@ -31,7 +30,7 @@ const (
 	freshName = "udp_fresh"
 )
 
-// udpMemory is both of them.
+// udpMemory is both maps.
 type udpMemory struct{ sustained, begun *flowMemory }
 
 // openFlows opens the memory for so many flows; 0: nothing is remembered.
@@ -54,7 +53,7 @@ func openFlows(dir string, spec *ebpf.CollectionSpec, flows uint32) (*udpMemory,
 }
 
 // freshFlows is how many flows that have just begun are remembered beside so many that are
-// sustained: few, because most go over or are of a flood.
+// sustained: few, because most soon become sustained or are part of a flood.
 func freshFlows(flows uint32) uint32 {
 	if flows == 0 {
 		return 0
@@ -118,7 +117,7 @@ func openMemory(dir, kind string, m *ebpf.MapSpec, flows uint32) (*flowMemory, e
 
 func (f *flowMemory) path() string { return filepath.Join(f.dir, f.name) }
 
-// giveUp leaves nothing of a memory that this process made and nobody uses.
+// giveUp removes a memory that this process made and no program uses.
 func (f *flowMemory) giveUp() error {
 	if f.Map == nil {
 		return nil
@@ -126,7 +125,7 @@ func (f *flowMemory) giveUp() error {
 	err := f.Close()
 	if f.fresh {
 		err = errors.Join(err, os.Remove(f.path()))
-		_ = os.Remove(f.dir) // only if nothing is left in it
+		_ = os.Remove(f.dir) // only if it is empty
 	}
 	return err
 }
@@ -139,8 +138,8 @@ func (f *flowMemory) close() error {
 	return f.Close()
 }
 
-// takeOver ends the memories of settings and versions before: their programs run no
-// more. What they have noted since the first copy comes along.
+// takeOver ends the memories of earlier settings and versions, whose programs no longer run. What
+// they have noted since the first copy is copied, too.
 func (f *flowMemory) takeOver() error {
 	if err := f.copyOthers(); err != nil {
 		return err
@@ -148,8 +147,8 @@ func (f *flowMemory) takeOver() error {
 	return f.eachOther(os.Remove)
 }
 
-// copyOthers takes what memories of another size have. Where there is less room, the
-// kernel decides what has none.
+// copyOthers copies the flows in memories of another size. If there is less room, the kernel
+// decides which flows have none.
 func (f *flowMemory) copyOthers() error {
 	if f.Map == nil {
 		return nil
@@ -157,7 +156,7 @@ func (f *flowMemory) copyOthers() error {
 	format := f.name[:strings.LastIndex(f.name, "-")]
 	return f.eachOther(func(path string) error {
 		if !strings.HasPrefix(filepath.Base(path), format) {
-			return nil // nobody can read it
+			return nil // this version cannot read it
 		}
 		other, err := ebpf.LoadPinnedMap(path, nil)
 		if err != nil {
@@ -178,8 +177,8 @@ func (f *flowMemory) eachOther(do func(path string) error) error {
 	return err
 }
 
-// copy adds the flows of another memory that this one does not have. That one is in use:
-// an iteration that the kernel has to begin anew for that has seen enough.
+// copy adds the flows of another memory that this one lacks. The other one is in use: an iteration
+// that the kernel would have to begin anew because of that has seen enough.
 func (f *flowMemory) copy(other *ebpf.Map) error {
 	var flow bpfHostFlow
 	var value []byte
@@ -214,8 +213,8 @@ func (u *udpMemory) alive(found func(local, remote netip.AddrPort)) error {
 		eachFlow(u.begun.Map, func(flow bpfHostFlow, fresh bpfHostFresh) { note(flow, fresh.Seen) }))
 }
 
-// eachFlow reads whole buckets of the map, so that flows that come and go take none of the
-// others along.
+// eachFlow reads whole buckets of the map, so that flows that come and go do not make it miss
+// others.
 func eachFlow[V any](m *ebpf.Map, found func(bpfHostFlow, V)) error {
 	flows, values := make([]bpfHostFlow, flowsAtOnce), make([]V, flowsAtOnce)
 	var cursor ebpf.MapBatchCursor

@@ -12,9 +12,9 @@ import (
 	"weir.io/weir/internal/contents"
 )
 
-// guards are what a redirector lets in at this host's backends: by address and port, the set
-// of prefixes that may send there. A service has two sets by turns, so that one that packets
-// are looked up in does not change; what no guard names any more goes with the next change.
+// guards are what a redirector lets in at this host's backends: by address and port, the set of
+// prefixes that may send there. A service uses two sets in turn, so that a set in which packets are
+// looked up does not change. A set that no guard names any more goes with the next change.
 type guards struct {
 	at   map[redirectHostEndpoint]redirectGuard
 	sets map[uint32]map[redirectGuardSource]uint8
@@ -67,7 +67,7 @@ func (r *redirector) guard() error {
 	})
 }
 
-// letIn returns a set with these prefixes: the one that the service has, if it is the same.
+// letIn returns a set with these prefixes: the service's present one, if it has the same.
 func (r *redirector) letIn(service uint32, callers []netip.Prefix) (uint32, error) {
 	named := 2 * service
 	for _, guard := range r.guards.at {
@@ -90,7 +90,7 @@ func (r *redirector) letIn(service uint32, callers []netip.Prefix) (uint32, erro
 	return named ^ 1, r.fill(named^1, build(named^1))
 }
 
-// fill writes a set that no packet is looked up in, or that is like this already.
+// fill writes a set in which no packet is looked up, or that is the same already.
 func (r *redirector) fill(set uint32, keys map[redirectGuardSource]uint8) error {
 	if maps.Equal(r.guards.sets[set], keys) {
 		return nil
@@ -98,11 +98,11 @@ func (r *redirector) fill(set uint32, keys map[redirectGuardSource]uint8) error 
 	if r.guards.sets == nil {
 		r.guards.sets = map[uint32]map[redirectGuardSource]uint8{}
 	}
-	r.guards.sets[set] = keys // before they are there: what is not may be removed, too
+	r.guards.sets[set] = keys // before they are written: keys that are missing may be removed, too
 	return contents.Put(r.GuardSources, keys)
 }
 
-// forgetUnnamed empties the sets that no guard names since the change before.
+// forgetUnnamed empties the sets that no guard has named since the change before.
 func (r *redirector) forgetUnnamed() error {
 	named := map[uint32]bool{}
 	for _, guard := range r.guards.at {
@@ -120,7 +120,7 @@ func (r *redirector) forgetUnnamed() error {
 	return nil
 }
 
-// removeKeys takes those out of a map that do not stay.
+// removeKeys removes keys from a map, except those that stay.
 func removeKeys[K comparable, V any](m *ebpf.Map, keys map[K]V, stays func(K) bool) error {
 	for key := range keys {
 		if stays(key) {

@@ -9,11 +9,11 @@ import (
 
 // Idle is why an agent does nothing for the services that it is given, or for some of them.
 type Idle struct {
-	// NoBackend: no address of this host is a backend's. Hosts of pods are so whenever they have
-	// none: of services with such it is not said.
+	// NoBackend says that no address of this host is a backend's. It is not said if services have
+	// pods: hosts of pods have no backend whenever they have no pod.
 	NoBackend bool
-	// NoDirector are backends' addresses here to which nobody may send through tunnels: directors
-	// has no address of their family.
+	// NoDirector are addresses of backends here to which no host may send through tunnels:
+	// directors has no address of their family.
 	NoDirector []netip.Addr
 }
 
@@ -41,7 +41,7 @@ func (a *Agent) noteIdle(p plan, addresses map[netip.Addr]bool) {
 	a.idle.NoBackend = !hasPods(a.config.Services)
 }
 
-// withoutDirector returns those ends of tunnels whose family no director has.
+// withoutDirector returns the ends of tunnels whose family no director has.
 func withoutDirector(ends []netip.Addr, directors []netip.Prefix) (without []netip.Addr) {
 	for _, end := range ends {
 		if !slices.ContainsFunc(directors, func(d netip.Prefix) bool { return d.Addr().Is4() == end.Is4() }) {

@@ -25,10 +25,10 @@ const (
 	partPrograms      = "programs"
 )
 
-// again is how long after a configuration could not be applied it is tried again.
+// again is how long after a failed attempt a configuration is applied again.
 const again = time.Second
 
-// parts are in the order in which they need each other: programs are pinned, and ARP must be
+// parts are in the order in which they depend on each other: programs are pinned, and ARP must be
 // quiet before there is a VIP that it could give away.
 func (a *Agent) parts() []upkeep.Part {
 	return slices.Concat([]upkeep.Part{
@@ -42,7 +42,7 @@ func (a *Agent) parts() []upkeep.Part {
 	}, a.options.Parts)
 }
 
-// locked has a part looked at, and repaired, while nobody else works on the host.
+// locked makes looks at a part, and its repairs, hold the lock of the agent.
 func (a *Agent) locked(look func() ([]upkeep.Difference, error)) func() ([]upkeep.Difference, error) {
 	return func() ([]upkeep.Difference, error) {
 		a.mu.Lock()
@@ -67,8 +67,8 @@ func (a *Agent) locked(look func() ([]upkeep.Difference, error)) func() ([]upkee
 	}
 }
 
-// Follow keeps the host as the configuration says until the context ends: what changes in the
-// host is followed, and what somebody else has changed of the agent's parts is repaired.
+// Follow keeps the host as the configuration says until the context ends. It follows changes of the
+// host, and repairs what other programs have changed of the agent's parts.
 func (a *Agent) Follow(ctx context.Context) error {
 	if err := a.listen(ctx); err != nil {
 		return err
@@ -79,7 +79,7 @@ func (a *Agent) Follow(ctx context.Context) error {
 	return nil
 }
 
-// listen lets the kernel tell of changes until the context ends.
+// listen subscribes to changes that the kernel reports, until the context ends.
 func (a *Agent) listen(ctx context.Context) error {
 	notices, err := upkeep.Listen(unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_TC)
 	if err != nil {
@@ -92,10 +92,10 @@ func (a *Agent) listen(ctx context.Context) error {
 	return nil
 }
 
-// Upkeep returns how it is with each part of the host, as of the last look.
+// Upkeep returns the state of each part of the host, as of the last look.
 func (a *Agent) Upkeep() []model.Upkeep { return a.keeper.Status() }
 
-// by names who has made one of these changes, if anybody tells.
+// by names the process that made one of these changes, if that is known.
 func (a *Agent) by(matches func(upkeep.Change) bool) string {
 	if a.notices == nil {
 		return ""
@@ -103,7 +103,7 @@ func (a *Agent) by(matches func(upkeep.Change) bool) string {
 	return a.notices.By(matches)
 }
 
-// watch has changes of files noticed. Without it they are found by the next look.
+// watch reports changes of files. Without it the next look finds them.
 func (a *Agent) watch(paths ...string) error {
 	if a.notices == nil {
 		return nil
@@ -111,8 +111,8 @@ func (a *Agent) watch(paths ...string) error {
 	return a.notices.Files(paths...)
 }
 
-// lookAtConfiguration applies the configuration again if the host's addresses, interfaces or
-// MTUs are others, or if it could not be applied.
+// lookAtConfiguration applies the configuration again if the host's addresses, interfaces or MTUs
+// have changed, or if it could not be applied.
 func (a *Agent) lookAtConfiguration() ([]upkeep.Difference, error) {
 	if !a.given {
 		return nil, nil
@@ -127,7 +127,7 @@ func (a *Agent) lookAtConfiguration() ([]upkeep.Difference, error) {
 	}
 	before := a.problem
 	if before == nil || time.Since(a.tried) >= again {
-		_ = a.try(f) // it is a.problem
+		_ = a.try(f) // a.problem keeps the error
 	}
 	if (before != nil || a.problem != nil) && a.options.Applied != nil {
 		a.options.Applied(a.config, a.problem)
@@ -139,7 +139,7 @@ func (a *Agent) lookAtConfiguration() ([]upkeep.Difference, error) {
 	return []upkeep.Difference{{What: "what the file asks for", Found: "does not run", Repair: func() error { return problem }}}, nil
 }
 
-// lookAtInterfaces says what is asked for and not there: nobody but the host's owner can help.
+// lookAtInterfaces says what is asked for and not there: only the host's owner can help.
 func (a *Agent) lookAtInterfaces() (found []upkeep.Difference, err error) {
 	for _, w := range a.seen.waits {
 		found = append(found, upkeep.Difference{What: w.what, Found: w.found})
@@ -162,7 +162,8 @@ func (a *Agent) lookAtSysctls() ([]upkeep.Difference, error) {
 	return sysctlDifferences(needed)
 }
 
-// lookAtVIPs compares what lo has. A VIP that somebody else put there stays theirs.
+// lookAtVIPs compares the addresses of lo. A VIP that another program put there remains that
+// program's.
 func (a *Agent) lookAtVIPs() (found []upkeep.Difference, err error) {
 	if !a.planned {
 		return nil, nil
@@ -191,7 +192,7 @@ func (a *Agent) lookAtVIPs() (found []upkeep.Difference, err error) {
 		}
 	}
 	if a.problem != nil {
-		return found, nil // what was there before goes when what is new is in place
+		return found, nil // old VIPs go once the new ones are in place
 	}
 	for _, l := range has {
 		if l.ours && !wanted[l.address] {
@@ -202,7 +203,7 @@ func (a *Agent) lookAtVIPs() (found []upkeep.Difference, err error) {
 	return found, nil
 }
 
-// holdAgain puts a VIP back, unless it has ceased to be one.
+// holdAgain puts a VIP back, unless it is no longer one.
 func (a *Agent) holdAgain(vip netip.Addr) error {
 	if !slices.Contains(a.plan.vips, vip) {
 		return nil
@@ -224,7 +225,7 @@ func (a *Agent) lookAtPrograms() (found []upkeep.Difference, err error) {
 				return nil, err
 			}
 			if isGone(at.uplink) {
-				continue // one that has gone is followed as such
+				continue // an interface that is gone is followed as such
 			}
 			if wrong == "" {
 				behind, err := a.behind(at, w)
@@ -249,8 +250,9 @@ func detached(index int) func(upkeep.Change) bool {
 	}
 }
 
-// attachAgain attaches to an uplink whose programs are others, and pins them: not in a directory that
-// another agent has taken meanwhile, which would take them for its own.
+// attachAgain attaches again to an uplink that has other programs, and pins its own. It does not
+// pin in a directory that another agent has taken meanwhile, which would take the programs for its
+// own.
 func (a *Agent) attachAgain(i int, u uplink) error {
 	if !a.pins.inPlace() {
 		if err := a.pins.again(); err != nil {

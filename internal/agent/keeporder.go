@@ -11,9 +11,9 @@ import (
 	"weir.io/weir/internal/upkeep"
 )
 
-// behind says which program of somebody else's sees packets before one of the agent's does, at a hook
-// of tcx; nil: none does. It may keep them, or let them go on to the kernel without the agent: nobody
-// can tell. It has its place by right, so it is said and left there.
+// behind says which program of another owner sees packets before one of the agent's does, at a hook
+// of tcx; nil: none does. It may keep packets, or let them go on to the kernel without the agent:
+// that cannot be told. It has its place by right, so it is reported and left there.
 func (a *Agent) behind(at attachment, w wanted) (*upkeep.Difference, error) {
 	if w.via != viaTCX {
 		return nil, nil
@@ -49,7 +49,7 @@ func (a *Agent) behind(at attachment, w wanted) (*upkeep.Difference, error) {
 	return nil, nil
 }
 
-// ownPrograms are those of this agent, and those of a director of the same host.
+// ownPrograms are the programs of this agent, and of a director on the same host.
 func (a *Agent) ownPrograms() (map[ebpf.ProgramID]bool, error) {
 	ours := map[ebpf.ProgramID]bool{}
 	programs := []*ebpf.Program{a.objects.HostXdp, a.objects.HostIngress, a.objects.HostAfterXdp, a.objects.HostEgress}
@@ -68,7 +68,7 @@ func (a *Agent) ownPrograms() (map[ebpf.ProgramID]bool, error) {
 	for _, pin := range pins {
 		p, err := ebpf.LoadPinnedProgram(pin, nil)
 		if err != nil {
-			continue // it is no program, or has gone meanwhile
+			continue // it is not a program, or is gone meanwhile
 		}
 		if id, known := programID(p); known {
 			ours[id] = true

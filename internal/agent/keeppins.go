@@ -16,11 +16,11 @@ import (
 	"weir.io/weir/internal/upkeep"
 )
 
-// fewPins are told one by one.
+// fewPins is up to how many lost pins are reported one by one.
 const fewPins = 3
 
-// lookAtPins compares what is pinned. Maps and programs live on without their pins while the
-// process has them: nothing is lost, if they are pinned again before it ends.
+// lookAtPins compares what is pinned. Without their pins, maps and programs live on while the
+// process has them: nothing is lost if they are pinned again before it ends.
 func (a *Agent) lookAtPins() ([]upkeep.Difference, error) {
 	if err := a.watch(a.pins.root, a.pins.links(), a.pins.state(), a.pins.maps(a.version)); err != nil {
 		return nil, err
@@ -60,7 +60,7 @@ func (a *Agent) pinAllAgain() error {
 	return errors.Join(errs...)
 }
 
-// pinAgain pins a map whose pin somebody has removed.
+// pinAgain pins a map whose pin was removed.
 func pinAgain(m *ebpf.Map, path string) error {
 	if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
 		return err
@@ -103,7 +103,7 @@ func (a *Agent) pinned() map[string]*ebpf.Map {
 	return pinned
 }
 
-// mapsOf returns the maps of a structure that bpf2go has made, by their names.
+// mapsOf returns the maps of a structure that bpf2go made, by their names.
 func mapsOf(objects any) map[string]*ebpf.Map {
 	list := make(map[string]*ebpf.Map)
 	value := reflect.ValueOf(objects).Elem()
@@ -129,7 +129,7 @@ func (p *pins) inPlace() bool {
 	return a.Dev == b.Dev && a.Ino == b.Ino
 }
 
-// again makes and locks the directory once more.
+// again makes and locks the directory again.
 func (p *pins) again() error {
 	dir := p.root
 	var fs unix.Statfs_t
@@ -151,7 +151,7 @@ func (p *pins) again() error {
 	if err != nil {
 		return err
 	}
-	_ = p.lock.Close() // of a directory that nobody finds
+	_ = p.lock.Close() // its directory is gone
 	p.lock = lock
 	return nil
 }

@@ -7,8 +7,8 @@ import (
 	"weir.io/weir/internal/upkeep"
 )
 
-// partTables is what the programs look at: services, their peers and pods, and what is redirected, by
-// the plan.
+// partTables is what the programs look things up in: services, their peers and pods, and what is
+// redirected, as planned.
 const partTables = "tables"
 
 // lookAtTables compares what the maps have with what they must have.
@@ -26,8 +26,8 @@ func (a *Agent) lookAtTables() ([]upkeep.Difference, error) {
 	})
 }
 
-// compared are the maps, in the order in which they are written. Services and namespaces are arrays:
-// what is more there is nobody's.
+// compared are the maps, in the order in which they are written. Services and namespaces are
+// arrays: further elements there belong to no service.
 func (a *Agent) compared() []contents.Map {
 	t, m := &a.tables, &a.objects.bpfMaps
 	podsHere := map[uint32]uint32{0: 0}

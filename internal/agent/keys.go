@@ -33,8 +33,8 @@ func (s service) endpoint() bpfHostEndpoint {
 // isRange says whether the service's keys are ranges.
 func (s service) isRange() bool { return s.protocol != 0 && !s.port.Single() }
 
-// ranges returns the keys of a service with several ports: the prefixes that
-// together are its range.
+// ranges returns the keys of a service with several ports: the prefixes that together make up its
+// range.
 func (s service) ranges() []bpfHostRange {
 	const fixed = 8 * (16 + 1 + 1) // address, protocol and padding
 	var keys []bpfHostRange

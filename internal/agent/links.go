@@ -14,9 +14,9 @@ import (
 	"github.com/cilium/ebpf/link"
 )
 
-// links are the links of the agent's programs, by the names of their pins: "xdp-2". The pins
-// keep them when the process ends. The process holds them, too: who removes the pins, or
-// unmounts the BPF file system, does not detach a program while an agent runs.
+// links are the links of the agent's programs, by the names of their pins: "xdp-2". The pins keep
+// them when the process ends. The process holds them, too: removing the pins, or unmounting the BPF
+// file system, does not detach a program while an agent runs.
 type links struct {
 	dir  string
 	open map[string]link.Link
@@ -54,8 +54,8 @@ func (l *links) find(name string) (link.Link, error) {
 	return pinned, nil
 }
 
-// adopt gives a link of the interface the program, and a pin if it has lost its own. A link
-// without its interface is left from one that is gone, or somebody has detached it.
+// adopt gives the program to a link of the interface, and a pin to a link that has lost its own. A
+// link without its interface was detached, or its interface is gone.
 func (l *links) adopt(hook string, index int, program *ebpf.Program) (bool, error) {
 	name := linkName(hook, index)
 	found, err := l.find(name)
@@ -69,7 +69,7 @@ func (l *links) adopt(hook string, index int, program *ebpf.Program) (bool, erro
 	if linkIndex(info) != index {
 		return false, l.forget(name)
 	}
-	// Each pod that comes or goes leads here for all interfaces.
+	// This runs for all interfaces whenever a pod comes or goes.
 	if id, known := programID(program); !known || id != info.Program {
 		if err := found.Update(program); err != nil {
 			return false, fmt.Errorf("switch program of link %s: %w", l.path(name), err)
@@ -85,7 +85,7 @@ func (l *links) forget(name string) error {
 	return errors.Join(found.Unpin(), found.Close())
 }
 
-// pinAgain pins a link that is held and whose pin somebody has removed.
+// pinAgain pins a link that is held and whose pin was removed.
 func (l *links) pinAgain(name string) error {
 	if _, err := os.Lstat(l.path(name)); !errors.Is(err, os.ErrNotExist) {
 		return err
@@ -108,8 +108,7 @@ func (l *links) pin(made link.Link, hook string, index int) error {
 	return nil
 }
 
-// unpin detaches a link, at once: without its pin it would go too, but only after a grace
-// period.
+// unpin detaches a link at once: without its pin it would go too, but only after a grace period.
 func (l *links) unpin(hook string, index int) error { return l.remove(linkName(hook, index)) }
 
 func (l *links) remove(name string) error {
@@ -130,8 +129,8 @@ func (l *links) has(index int) bool {
 	return false
 }
 
-// holds says what is wrong with a link that should hold a program at an interface; empty:
-// nothing is.
+// holds says what is wrong with a link that should hold a program at an interface; empty: nothing
+// is wrong.
 func (l *links) holds(hook string, index int, program *ebpf.Program) (string, error) {
 	name := linkName(hook, index)
 	found, err := l.find(name)
@@ -152,7 +151,7 @@ func (l *links) holds(hook string, index int, program *ebpf.Program) (string, er
 		return "has " + describeProgram(info.Program), nil
 	}
 	if _, err := os.Lstat(l.dir); err != nil {
-		return "", nil // all pins are gone: that is said of them
+		return "", nil // all pins are gone: lookAtPins reports that
 	}
 	if _, err := os.Lstat(l.path(name)); errors.Is(err, os.ErrNotExist) {
 		return "has lost its pin " + l.path(name), nil

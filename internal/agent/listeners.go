@@ -10,8 +10,8 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// What sock_diag says of a listening socket besides (linux/inet_diag.h, linux/sock_diag.h):
-// attributes behind the answer, of which the drops are asked for.
+// What else sock_diag says of a listening socket (linux/inet_diag.h, linux/sock_diag.h): attributes
+// follow the answer, of which the drops are asked for.
 const (
 	diagExtensions   = 2 // where they are in the request: a bit for each attribute, from 1
 	diagCookie       = 44
@@ -22,19 +22,19 @@ const (
 	attributeGroup   = 21 // INET_DIAG_CGROUP_ID, since Linux 5.9
 	memoryDrops      = 8  // SK_MEMINFO_DROPS: which of the numbers
 	listening        = uint32(1 << stateListen)
-	unconnected      = uint32(1 << stateClose) // what a UDP socket is in that serves everybody
+	unconnected      = uint32(1 << stateClose) // the state of a UDP socket that serves all clients
 )
 
-// listener is a socket that serves everybody: a listening one of TCP, or one of UDP.
+// listener is a socket that serves all clients: a listening TCP socket, or a UDP socket.
 type listener struct {
 	protocol model.Protocol
 	cookie   [diagCookieLength]byte // no other socket of this boot has it
 	at       netip.AddrPort
 	v6only   bool
 	waiting  uint32 // of TCP: connections in its accept queue
-	// drops is, for TCP, how many segments of connections that are being opened it has
-	// dropped, nearly all because its accept queue was full (tcp_listendrop in the kernel);
-	// for UDP, how many datagrams, nearly all because its receive buffer was.
+	// drops is, for TCP, how many segments of connections that are being opened the socket has
+	// dropped, nearly all because its accept queue was full (tcp_listendrop in the kernel). For
+	// UDP, it is how many datagrams it has dropped, nearly all because its receive buffer was full.
 	drops uint32
 	group uint64 // the number of its cgroup v2; 0: not known
 }
@@ -57,7 +57,7 @@ func (s sockets) serving(protocol model.Protocol, number byte, states uint32, fo
 		}
 		attributes, err := nl.ParseRouteAttr(answer[diagAnswerLength:])
 		if err != nil {
-			return // the kernel writes what can be read
+			return // what the kernel writes can be read
 		}
 		for _, a := range attributes {
 			switch {
@@ -73,12 +73,13 @@ func (s sockets) serving(protocol model.Protocol, number byte, states uint32, fo
 	})
 }
 
-// serves reports whether what begins at a service comes to the socket, if there is no closer one.
+// serves reports whether new connections or datagrams of a service come to the socket, if no socket
+// matches more closely.
 func (l listener) serves(s *model.ServiceID) bool {
 	return s.Protocol == l.protocol && l.takes(s.VIP, s.Port)
 }
 
-// takes reports whether what is sent to an address and one of these ports comes to the socket.
+// takes reports whether packets for an address and one of these ports come to the socket.
 func (l listener) takes(address netip.Addr, ports model.PortRange) bool {
 	if !ports.Contains(l.at.Port()) {
 		return false
@@ -89,5 +90,5 @@ func (l listener) takes(address netip.Addr, ports model.PortRange) bool {
 	return l.at.Addr() == address
 }
 
-// families are those that sock_diag is asked for, one after the other.
+// families are the address families that sock_diag is asked for, one after the other.
 var families = []byte{unix.AF_INET, unix.AF_INET6}

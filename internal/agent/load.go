@@ -21,9 +21,9 @@ var ErrRunning = errors.New("another weir agent is running here")
 // ErrNoBPFFS says that the pin directory would not keep anything.
 var ErrNoBPFFS = errors.New("not on a BPF file system (mount -t bpf bpf /sys/fs/bpf)")
 
-// pins is the agent's directory on a BPF file system. The maps are in a directory
-// whose name is the hash of their ABI: what another version pinned is either the
-// same or not looked at. Links are named by hook and interface index.
+// pins is the agent's directory on a BPF file system. The maps are in a directory whose name is the
+// hash of their ABI: what another version pinned is either the same or not looked at. Links are
+// named by hook and interface index.
 type pins struct {
 	root string
 	lock *os.File
@@ -69,7 +69,7 @@ func lockDirectory(path string) (*os.File, error) {
 
 func (p *pins) links() string { return filepath.Join(p.root, "links") }
 
-// state is where maps are whose content nobody could make again.
+// state is the directory of maps whose content cannot be made again.
 func (p *pins) state() string { return filepath.Join(p.root, "state") }
 
 func (p *pins) maps(abi string) string { return filepath.Join(p.root, "maps-"+abi) }
@@ -90,13 +90,14 @@ func (p *pins) removeOtherMaps(abi string) error {
 	return errors.Join(errs...)
 }
 
-// isShared says whether all versions' programs share a map, so that it is no version's own.
+// isShared says whether the programs of all versions share a map, so that it belongs to none of
+// them.
 func isShared(name string) bool {
 	return name == flowsName || name == freshName || name == reasonsName || slices.Contains(podMaps, name)
 }
 
-// abi returns the hash of what programs and Go must agree about: each map's shape, and the
-// types in it. Maps that are no version's own are no part of it.
+// abi returns the hash of what programs and Go must agree about: each map's shape, and the types in
+// it. It leaves out maps that belong to no version.
 func abi(spec *ebpf.CollectionSpec) string {
 	hash := sha256.New()
 	for _, name := range slices.Sorted(maps.Keys(spec.Maps)) {
@@ -110,8 +111,8 @@ func abi(spec *ebpf.CollectionSpec) string {
 	return fmt.Sprintf("%x", hash.Sum(nil)[:8])
 }
 
-// load loads the programs with the maps that are pinned, or pins new ones. The memory of
-// flows and the counters of reasons are no part of a version: those maps are the replacements.
+// load loads the programs with the maps that are pinned, or pins new ones. The memory of flows and
+// the counters of reasons belong to no version: their maps are the replacements.
 func load(p *pins, spec *ebpf.CollectionSpec, replacements map[string]*ebpf.Map, log *slog.Logger) (*bpfObjects, string, error) {
 	version := abi(spec)
 	_, err := os.Stat(p.maps(version))
@@ -127,7 +128,7 @@ func load(p *pins, spec *ebpf.CollectionSpec, replacements map[string]*ebpf.Map,
 	options := ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: p.maps(version)}, MapReplacements: replacements}
 	objects, err := loadJudging(spec, options, log)
 	if err != nil && fresh {
-		// The version before goes on; nobody else would remove these.
+		// The version before goes on, and nothing else would remove these maps.
 		err = errors.Join(err, os.RemoveAll(p.maps(version)))
 	}
 	if errors.Is(err, unix.EPERM) {
@@ -139,9 +140,9 @@ func load(p *pins, spec *ebpf.CollectionSpec, replacements map[string]*ebpf.Map,
 	return objects, version, nil
 }
 
-// loadJudging loads programs that judge by the kernel's sockets whether a connection
-// is here. Where the kernel does not say how its sockets look (no BTF), or lets
-// nobody read them (lockdown), programs do without: every packet stays.
+// loadJudging loads programs that judge by the kernel's sockets whether a connection is here. If
+// the kernel does not describe its sockets (no BTF), or does not let programs read them (lockdown),
+// the programs do without: every packet stays.
 func loadJudging(spec *ebpf.CollectionSpec, options ebpf.CollectionOptions, log *slog.Logger) (*bpfObjects, error) {
 	objects := new(bpfObjects)
 	refused := spec.Copy().LoadAndAssign(objects, &options)
@@ -158,8 +159,8 @@ func loadJudging(spec *ebpf.CollectionSpec, options ebpf.CollectionOptions, log 
 	return objects, nil
 }
 
-// keepAll makes the programs read no sockets. What they would read then only has to
-// have some offset: that of the programs' own idea of it.
+// keepAll makes the programs read no sockets. The fields that they would read then only need some
+// offset: that in the programs' own types.
 func keepAll(spec *ebpf.CollectionSpec, options *ebpf.CollectionOptions) error {
 	options.Programs.KernelTypes = spec.Types
 	if err := spec.Variables["reads_sockets"].Set(uint8(0)); err != nil {

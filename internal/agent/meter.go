@@ -11,8 +11,8 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// Connections that a server has open are those that it may have something to do for: once it has
-// closed its end the rest is the kernel's.
+// A server's open connections are those for which it may have something to do: once it has closed
+// its end, the rest is the kernel's work.
 const (
 	stateEstablished = 1
 	stateCloseWait   = 8
@@ -26,7 +26,7 @@ type Meter struct {
 	pressure pressure
 }
 
-// Meter returns one for the network namespace of the thread that calls it.
+// Meter returns a Meter for the network namespace of the thread that calls it.
 func (a *Agent) Meter() (*Meter, error) {
 	s, err := openSockets()
 	if err != nil {
@@ -38,8 +38,8 @@ func (a *Agent) Meter() (*Meter, error) {
 // Close ends measuring.
 func (m *Meter) Close() { m.sockets.close() }
 
-// Loads returns the load of each TCP service on each of its backends that is this host, and the
-// time of a CPU that it took to find out.
+// Loads returns the load of each TCP service on each of its backends that is this host, and the CPU
+// time that it took to find out.
 func (m *Meter) Loads() (loads []model.Load, took time.Duration, err error) {
 	began, unlock, err := threadTime()
 	if err != nil {
@@ -59,15 +59,15 @@ func (m *Meter) Loads() (loads []model.Load, took time.Duration, err error) {
 	}
 	for i := range count.loads {
 		l := &count.loads[i]
-		l.Queue = min(l.Queue, l.Connections) // some came or went between the two looks
+		l.Queue = min(l.Queue, l.Connections) // some came or went between the two listings
 		l.Pressure = m.pressure.of(count.groups[i], time.Now())
 	}
 	ended, err := cpuTime()
 	return count.loads, ended - began, err
 }
 
-// threadTime keeps the goroutine on its thread, whose time is what it uses itself: on a busy host
-// more passes by a clock.
+// threadTime keeps the goroutine on its thread and returns the CPU time of that thread: on a busy
+// host more time passes by a clock.
 func threadTime() (now time.Duration, unlock func(), err error) {
 	runtime.LockOSThread()
 	now, err = cpuTime()
@@ -85,7 +85,8 @@ func cpuTime() (time.Duration, error) {
 	return time.Duration(now.Nano()), nil
 }
 
-// watched is whose load is measured: a pure function of the configuration and the host.
+// watched is the backends whose loads are measured: a pure function of the configuration and the
+// host.
 type watched struct {
 	loads      []model.Load // all zero
 	ends       map[netip.Addr][]end
@@ -117,8 +118,8 @@ func newWatched(config model.Config, here func(netip.Addr) bool) *watched {
 	return w
 }
 
-// add watches a backend. By its mode its connections are to the VIP, to the backend itself, or
-// to either.
+// add watches a backend. Depending on its mode, its connections are to the VIP, to the backend
+// itself, or to either.
 func (w *watched) add(s *model.Service, b *model.Backend) {
 	at := len(w.loads)
 	w.loads = append(w.loads, model.Load{Target: model.Target{Service: s.ID(), Backend: b.Endpoint()}})
@@ -146,8 +147,8 @@ func newCount(w *watched) *count {
 	return &count{w, append([]model.Load(nil), w.loads...), make([]uint64, len(w.loads))}
 }
 
-// look adds what a network namespace has. Listening sockets come first: a connection that is
-// accepted meanwhile does not wait any more, and is open all the same.
+// look adds the sockets of a network namespace. Listening sockets come first: a connection that is
+// accepted meanwhile no longer waits, but still counts as open.
 func (c *count) look(s sockets) error {
 	err := s.listeners(func(l listener) {
 		for address, ends := range c.ends {

@@ -17,15 +17,15 @@ import (
 // namedNamespaces is where "ip netns" keeps its names.
 const namedNamespaces = "/run/netns"
 
-// elsewhere is what other network namespaces have of this host's connections: the
-// numbers by which this one's kernel knows them, and their addresses.
+// elsewhere is what other network namespaces have of this host's connections: the numbers by which
+// this namespace's kernel knows them, and their addresses.
 type elsewhere struct {
 	namespaces []uint32
 	addresses  map[netip.Addr]bool
 }
 
-// findNamespaces looks at the namespaces that the configuration names. One that is
-// not there has no connections: its container does not run.
+// findNamespaces looks at the namespaces that the configuration names. A namespace that is not
+// there has no connections: its container does not run.
 func findNamespaces(names []string, log *slog.Logger) (elsewhere, error) {
 	e := elsewhere{addresses: make(map[netip.Addr]bool)}
 	for _, name := range names {
@@ -71,9 +71,9 @@ func (e *elsewhere) add(name string) error {
 	return nil
 }
 
-// namespaceID returns the number by which this namespace's kernel knows another. It
-// gives numbers when it has to name one, as the other end of a veth; others get theirs
-// here.
+// namespaceID returns the number by which this namespace's kernel knows another namespace. The
+// kernel numbers a namespace when it has to name it, such as for the other end of a veth; others
+// get their number here.
 func namespaceID(fd int) (uint32, error) {
 	id, err := netlink.GetNetNsIdByFd(fd)
 	if err == nil && id < 0 {

@@ -9,8 +9,9 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// peerGrace is how long packets may still go on to a backend that a service has no more: directors
-// that have not read the change yet name it in rows. Nothing is taken from it any more.
+// peerGrace is how long packets may still go on to a backend that a service no longer has:
+// directors that have not read the change yet name it in rows. No packets are accepted from it any
+// more.
 const peerGrace = 10 * time.Minute
 
 // Flags of a peer: it is a backend of the service, or it was one.
@@ -19,11 +20,11 @@ const (
 	formerPeer  = uint32(0)
 )
 
-// formerPeers are the backends that services have no more, and when they left.
+// formerPeers are the backends that services no longer have, and when they left.
 type formerPeers map[bpfHostPeer]time.Duration
 
-// retire makes those former that are not wanted, and removes those that have been for long enough,
-// or whose service is not here any more: its index may become another one's.
+// retire makes peers former that are not wanted, and removes those that have been former for long
+// enough, or whose service is no longer here: its index may become another service's.
 func (f formerPeers) retire(m *ebpf.Map, want map[bpfHostPeer]uint32, services map[uint32]bpfHostService, now time.Duration) error {
 	have, err := readAll[bpfHostPeer](m)
 	if err != nil {
@@ -60,7 +61,7 @@ func (f formerPeers) retire(m *ebpf.Map, want map[bpfHostPeer]uint32, services m
 	return nil
 }
 
-// with returns these and the former ones: what the map must have.
+// with returns these peers and the former ones: what the map must have.
 func (f formerPeers) with(peers map[bpfHostPeer]uint32) map[bpfHostPeer]uint32 {
 	all := maps.Clone(peers)
 	for peer := range f {

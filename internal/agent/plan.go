@@ -20,22 +20,22 @@ type host struct {
 // the host.
 type plan struct {
 	ends     []netip.Addr       // addresses of this host at which tunnels end
-	holders  map[netip.Addr]int // and the interface, unless it is lo
+	holders  map[netip.Addr]int // and the interfaces that have them, unless that is lo
 	sources  map[netip.Prefix]bpfHostSourceFlag
 	services []service // and one for each VIP, which has neither protocol nor MSS
 	vips     []netip.Addr
-	director bool // this host is one, too
+	director bool // this host is a director, too
 	keepsAll bool // no packet is sent on to another host
 	// redirects are the services whose connections may bypass directors.
 	redirects []redirect
 
-	namespaces []uint32 // whose sockets are looked at too
+	namespaces []uint32 // whose sockets are looked at, too
 
 	position map[identity]int // in services
 }
 
-// service is a service of which a backend is on this host, or with protocol 0 a
-// VIP: what comes for it and has no port.
+// service is a service with a backend on this host or, with protocol 0, a VIP, for packets to it
+// that have no port.
 type service struct {
 	name     string
 	vip      netip.Addr
@@ -44,7 +44,7 @@ type service struct {
 	mss      int // 0: none
 	peers    []netip.Addr
 	pods     []pod // of this host
-	podsOnly bool  // nothing but pods of it is here: the host does not have the VIP
+	podsOnly bool  // only pods of it are here: the host does not have the VIP
 }
 
 // identity is what tells services apart.
@@ -54,11 +54,10 @@ type identity struct {
 	port     model.PortRange
 }
 
-// serves says whether tunnels come to this host. Where its clients alone are redirected,
-// they do not.
+// serves says whether tunnels come to this host. If only its clients are redirected, they do not.
 func (p *plan) serves() bool { return len(p.services) > 0 || len(p.redirects) == 0 }
 
-// quiet says whether this host must neither answer for nor announce VIPs. Pods' hosts have none.
+// quiet says whether this host must neither answer for nor announce VIPs. Hosts of pods have none.
 func (p *plan) quiet() bool { return p.serves() && len(p.vips) > 0 }
 
 func (s service) identity() identity { return identity{s.vip, s.protocol, s.port} }
@@ -69,7 +68,7 @@ const (
 	ipv6TCPHeaders = 40 + 20
 )
 
-// loopbackIndex is that of lo, in every namespace.
+// loopbackIndex is the index of lo, in every namespace.
 const loopbackIndex = 1
 
 // newPlan computes what the host has to do.
@@ -87,7 +86,7 @@ func newPlan(config model.Config, h host) (plan, error) {
 		p.ends = append(p.ends, ends...)
 		pods, podsOnly := localPods(s, h.addresses)
 		if !podsOnly && !h.elsewhere.addresses[s.VIP] {
-			p.vips = append(p.vips, s.VIP) // on lo it would never get there
+			p.vips = append(p.vips, s.VIP) // with the VIP on lo, packets would never get to that namespace
 		}
 		peers := backendAddresses(s)
 		p.add(service{name: s.Name, vip: s.VIP, protocol: s.Protocol, port: s.Port, mss: mss, peers: peers, pods: pods, podsOnly: podsOnly})
@@ -106,9 +105,9 @@ func newPlan(config model.Config, h host) (plan, error) {
 	return p, nil
 }
 
-// unwrapped says whether packets of the mode reach the host with the VIP as their
-// destination. What it means for a service, it means for tunnels of every kind:
-// directors and agents do not learn of a change of mode at the same moment.
+// unwrapped says whether packets of the mode reach the host with the VIP as their destination. A
+// service takes tunnels of every kind or none: directors and agents do not learn of a change of
+// mode at the same moment.
 func unwrapped(m model.Mode) bool { return m != model.NAT }
 
 // localEnds returns the addresses of the service's backends that are this host, or pods of it.
@@ -122,7 +121,7 @@ func localEnds(s model.Service, addresses map[netip.Addr]bool) []netip.Addr {
 	return ends
 }
 
-// hostOf returns the address whose agent packets to a backend come to.
+// hostOf returns the address of the host to whose agent packets for a backend go.
 func hostOf(b *model.Backend) netip.Addr {
 	if b.Host.IsValid() {
 		return b.Host
@@ -140,8 +139,8 @@ func backendAddresses(s model.Service) []netip.Addr {
 	return sorted(addresses)
 }
 
-// largestMSS returns what a TCP service may offer: what fits whichever of its
-// backends has the connection, so that it is the same on every host.
+// largestMSS returns the MSS that a TCP service may offer. It fits all backends of the service, so
+// that it is the same on every host.
 func largestMSS(s model.Service, mtu int) (int, error) {
 	if s.Protocol != model.TCP {
 		return 0, nil
@@ -180,8 +179,8 @@ func (p *plan) add(s service) {
 	same.podsOnly = same.podsOnly && s.podsOnly
 }
 
-// sources returns where tunnels may come from. Of the prefixes that hold an
-// address the kernel finds the longest only, so it has to have the flags of all.
+// sources returns where tunnels may come from. The kernel finds only the longest of the prefixes
+// that hold an address, so that one must have the flags of all.
 func sources(directors []netip.Prefix, services []service) map[netip.Prefix]bpfHostSourceFlag {
 	flags := make(map[netip.Prefix]bpfHostSourceFlag)
 	for _, d := range directors {

@@ -9,14 +9,14 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// pod is a backend that is no host, but a pod or container of this one.
+// pod is a backend that is not a host, but a pod or container of this host.
 type pod struct {
 	address netip.Addr
 	port    uint16 // 0: the packet's own
-	name    uint32 // that directors call it by
+	name    uint32 // by which directors call it
 }
 
-// localPods returns a service's pods of this host. only says that it has no other backends
+// localPods returns a service's pods on this host. only says that the service has no other backends
 // here.
 func localPods(s model.Service, addresses map[netip.Addr]bool) (pods []pod, only bool) {
 	only = true
@@ -41,8 +41,8 @@ func samePods(pods []pod) []pod {
 	return slices.Compact(pods)
 }
 
-// addPods writes a service's pods down, by what directors call them and by their addresses.
-// Of two that have the same name, or in ipip the same address, the first one gets all.
+// addPods writes down a service's pods, by the names that directors use and by their addresses. If
+// two have the same name, or in ipip the same address, the first one gets all packets.
 func (t *tables) addPods(s service, index uint32) {
 	for _, p := range s.pods {
 		value := bpfPod{Address: address(p.address), Port: networkOrder(p.port), Name: p.wireName()}
@@ -63,8 +63,8 @@ func (p pod) wireName() uint32 {
 	return binary.NativeEndian.Uint32(binary.BigEndian.AppendUint32(nil, p.name))
 }
 
-// podsHere is whether packets that leave may be pods'; without pods it is said at one of two
-// times alone: when those that there were are gone, or there will be some.
+// podsHere says whether packets that leave may be pods'. It is nil at the wrong time: pods are said
+// to be here before they are written, and not to be here after former ones are removed.
 func (t *tables) podsHere(here uint32) map[uint32]uint32 {
 	if (len(t.podNames) > 0) != (here > 0) {
 		return nil
@@ -72,8 +72,8 @@ func (t *tables) podsHere(here uint32) map[uint32]uint32 {
 	return map[uint32]uint32{0: here}
 }
 
-// serviceOf is the service that clients call at an address and port; nil: there is none. Of
-// several it is the one with one port, as in the programs.
+// serviceOf is the service that clients call at an address and port; nil: there is none. If several
+// match, it is the one with one port, as in the programs.
 func (p *plan) serviceOf(vip netip.AddrPort, protocol model.Protocol) (found *service) {
 	for i := range p.services {
 		s := &p.services[i]

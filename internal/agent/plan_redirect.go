@@ -8,21 +8,22 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// redirect is a service whose connections go to its backends directly, where directors
-// and hosts agree to.
+// redirect is a service whose connections go to its backends directly, if directors and hosts agree
+// to that.
 type redirect struct {
 	name      string
 	vip       netip.AddrPort
 	ambiguous bool // another VIP has the same option
 	shared    bool // another VIP has one of its backends
 	prefixes  []netip.Prefix
-	here      []netip.AddrPort // of its backends, this host's
-	callers   []netip.Prefix   // who may send to these; none: everybody
+	here      []netip.AddrPort // those of its backends that are on this host
+	callers   []netip.Prefix   // sources that may send to these; empty: all
 }
 
-// redirects returns the services that this host's clients may be redirected from, and
-// its backends to which others' may: those whose address it has, and those in the namespaces
-// that it looks at and its guests, whose packets it forwards past the programs on its uplinks.
+// redirects returns the services from which this host's clients may be redirected, and this host's
+// backends to which other hosts' clients may be: backends whose address it has, and backends in the
+// namespaces that it looks at and its guests, whose packets it forwards past the programs on its
+// uplinks.
 func redirects(config model.Config, h host) []redirect {
 	var list []redirect
 	named := make(map[optionName]int)     // first of that name
@@ -86,7 +87,7 @@ type redirectTables struct {
 	here     map[redirectRedirectPlace]uint32
 	services map[uint32]redirectRedirectService
 	prefixes map[redirectRedirectPrefix]uint32
-	fresh    []uint32 // indexes that nobody had before: what they count is old
+	fresh    []uint32 // newly given indexes, whose counters are old
 }
 
 // newRedirectTables gives every service an index: the one that its VIP has in the kernel,

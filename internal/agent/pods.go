@@ -15,8 +15,8 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// podMemory is the maps of flows between clients and pods of this host. Programs of every
-// version that read the same format share them, because nobody could fill others: they are
+// podMemory is the maps of flows between clients and pods of this host. Programs of every version
+// that reads the same format share them, because their content cannot be made again: they are
 // pinned in a directory named by the format.
 type podMemory struct {
 	opening, flows, datagrams *ebpf.Map
@@ -84,18 +84,18 @@ func (p *podMemory) close() error {
 	return errors.Join(errs...)
 }
 
-// giveUp leaves nothing of a memory that this process made and nobody uses.
+// giveUp removes a memory that this process made and no program uses.
 func (p *podMemory) giveUp() error {
 	err := p.close()
 	if p.fresh {
 		err = errors.Join(err, os.RemoveAll(p.dir))
-		_ = os.Remove(filepath.Dir(p.dir)) // only if nothing is left in it
+		_ = os.Remove(filepath.Dir(p.dir)) // only if it is empty
 	}
 	return err
 }
 
-// takeOver ends the memories of other formats: their programs run no more, and nobody can
-// read them.
+// takeOver ends the memories of other formats: their programs no longer run, and this version
+// cannot read them.
 func (p *podMemory) takeOver() error {
 	dirs, err := filepath.Glob(filepath.Join(filepath.Dir(p.dir), podDirectories+"*"))
 	for _, dir := range dirs {
@@ -106,9 +106,9 @@ func (p *podMemory) takeOver() error {
 	return err
 }
 
-// How long a flow is remembered after its last packet: of TCP as with connections that are
-// redirected (see timeoutOf), while it begins as long as its SYN may be sent again, and of UDP
-// as the programs do (POD_DATAGRAM_TIMEOUT).
+// How long a flow is remembered after its last packet: a TCP flow as long as a redirected
+// connection (see timeoutOf), one that is being opened as long as its SYN may be sent again, and a
+// UDP flow as long as in the programs (POD_DATAGRAM_TIMEOUT).
 const (
 	podOpeningTimeout  = time.Minute
 	podDatagramTimeout = time.Duration(flowTimeout)
@@ -131,9 +131,9 @@ func (p *podMemory) timeoutOf(m *ebpf.Map, protocol model.Protocol, signs uint8)
 	return openTimeout
 }
 
-// age takes out flows that are silent for too long, and those of pods that are none of this
-// host's any more: whoever has the address next is not to get their packets. It tells of those
-// that stay, once of each flow.
+// age removes flows that have been silent for too long, and those of pods that this host no longer
+// has: the next pod with the address must not get their packets. It calls stays once for each flow
+// that stays.
 func (p *podMemory) age(now time.Duration, has func(vip netip.AddrPort, protocol model.Protocol, pod netip.AddrPort) bool, stays func(bpfPodFlow)) error {
 	var errs []error
 	for _, m := range p.all() {
@@ -147,7 +147,7 @@ func (p *podMemory) age(now time.Duration, has func(vip netip.AddrPort, protocol
 			}
 			idle := now - time.Duration(max(way.Seen, reply.Seen))*time.Second
 			if way.Kind == uint8(bpfPodWayKindPOD_LEAVING) {
-				// The other way has been pushed out, or is looked at by itself.
+				// The other way was pushed out, or is looked at by itself.
 				if err == nil || idle < podOpeningTimeout {
 					return
 				}
@@ -174,7 +174,7 @@ func (f bpfPodFlow) end() netip.AddrPort { return flowEnd(f.Local, f.LocalPort) 
 
 func (w bpfPodWay) end() netip.AddrPort { return flowEnd(w.Address, w.Port) }
 
-// takeFlow takes a flow out unless another one has its place by now.
+// takeFlow removes a flow, unless another flow has its place by now.
 func takeFlow(m *ebpf.Map, flow bpfPodFlow, was bpfPodWay) error {
 	var is bpfPodWay
 	err := m.Lookup(flow, &is)
@@ -187,8 +187,8 @@ func takeFlow(m *ebpf.Map, flow bpfPodFlow, was bpfPodWay) error {
 	return nil
 }
 
-// eachPodFlow reads whole buckets of the map, so that flows that come and go take none of the
-// others along.
+// eachPodFlow reads whole buckets of the map, so that flows that come and go do not make it miss
+// others.
 func eachPodFlow(m *ebpf.Map, found func(bpfPodFlow, bpfPodWay)) error {
 	flows, ways := make([]bpfPodFlow, flowsAtOnce), make([]bpfPodWay, flowsAtOnce)
 	var cursor ebpf.MapBatchCursor
@@ -206,10 +206,10 @@ func eachPodFlow(m *ebpf.Map, found func(bpfPodFlow, bpfPodWay)) error {
 	}
 }
 
-// agePods takes flows out that have ended, and counts the others for the services' quotas. The
+// agePods removes flows that have ended, and counts the others for the services' quotas. The
 // agent's lock is held.
 func (a *Agent) agePods() error {
-	counts := map[uint32]bpfHostQuota{0: {}} // 0: all of them
+	counts := map[uint32]bpfHostQuota{0: {}} // 0: all services
 	for _, s := range a.plan.services {
 		if len(s.pods) > 0 {
 			counts[a.tables.indexes[s.identity()]] = bpfHostQuota{}
@@ -230,7 +230,7 @@ func (a *Agent) agePods() error {
 	return errors.Join(err, contents.Put(a.objects.PodQuotas, counts))
 }
 
-// podStatus is what pods of this host have.
+// podStatus is the number of flows of each pod on this host.
 func (a *Agent) podStatus() ([]model.AgentPod, error) {
 	var list []model.AgentPod
 	place := map[bpfPodFlow]int{} // by VIP and pod: see below
@@ -261,8 +261,8 @@ func (a *Agent) podStatus() ([]model.AgentPod, error) {
 	return list, errors.Join(eachPodFlow(a.pods.flows, count), eachPodFlow(a.pods.datagrams, count))
 }
 
-// podPlace names a pod of a service: of several services with the same VIP and pod, one
-// counts for all.
+// podPlace identifies a pod of a service. If several services have the same VIP and pod, one counts
+// for all.
 func podPlace(vip netip.Addr, protocol model.Protocol, pod netip.Addr, port uint16) bpfPodFlow {
 	return bpfPodFlow{Client: address(vip), Local: address(pod), LocalPort: networkOrder(port), Protocol: uint8(protocol)}
 }

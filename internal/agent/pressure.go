@@ -12,12 +12,12 @@ import (
 	"time"
 )
 
-// The kernel sums up stalls every two seconds (PSI_FREQ in kernel/sched/psi.c): who asks more
-// often hears the same again.
+// The kernel sums up stalls every two seconds (PSI_FREQ in kernel/sched/psi.c): reading them more
+// often gives the same again.
 const pressureEvery = 2 * time.Second
 
-// pressure says in what part of the time somebody waits for a CPU: Linux's PSI, of the host, and
-// of a server's cgroup where it has one. Without PSI it is none.
+// pressure says in what part of the time some task waits for a CPU: Linux's PSI, of the host, and
+// of a server's cgroup if it has one. Without PSI there is no pressure.
 type pressure struct {
 	host   stalls
 	groups map[uint64]*groupStalls
@@ -27,15 +27,15 @@ type pressure struct {
 
 // stalls is what is known of one file.
 type stalls struct {
-	total time.Duration // that somebody has waited, at the last look
-	at    time.Time     // of it; zero: there was none
-	share float64       // of the time between the last two
+	total time.Duration // for which some task has waited, at the last look
+	at    time.Time     // of the last look; zero: there was none
+	share float64       // of the time between the last two looks
 }
 
 type groupStalls struct {
 	stalls
-	used   time.Time // by a look
-	dir    string    // of it; "": it was not found
+	used   time.Time // by the last look that needed it
+	dir    string    // of the cgroup; "": it was not found
 	sought time.Time
 }
 
@@ -60,7 +60,7 @@ func unifiedIn(mounts string) string {
 	return ""
 }
 
-// of returns the pressure of a server in a cgroup, or in none that is known: 0.
+// of returns the pressure of a server in a cgroup. The cgroup 0 is one that is not known.
 func (p *pressure) of(group uint64, now time.Time) float64 {
 	p.host.look(now, p.read)
 	if group == 0 || p.mount == "" {
@@ -86,8 +86,8 @@ func (p *pressure) forget(now time.Time) {
 	}
 }
 
-// look reads a file if it may say something new. One that cannot be read says that there is no
-// pressure: neither every kernel nor every cgroup has one.
+// look reads a file if it may say something new. A file that cannot be read counts as no pressure:
+// neither every kernel nor every cgroup has one.
 func (s *stalls) look(now time.Time, read func() (string, error)) {
 	passed := now.Sub(s.at)
 	if !s.at.IsZero() && passed < pressureEvery {
@@ -107,7 +107,7 @@ func (s *stalls) look(now time.Time, read func() (string, error)) {
 	*s = stalls{at: now}
 }
 
-// stalledIn returns for how long somebody has waited: the total, in microseconds, of the line
+// stalledIn returns for how long some task has waited: the total, in microseconds, of the line
 // "some" (Documentation/accounting/psi.rst).
 func stalledIn(text string) (time.Duration, error) {
 	for line := range strings.Lines(text) {
@@ -127,8 +127,8 @@ func stalledIn(text string) (time.Duration, error) {
 	return 0, errors.New("read pressure: there is no total of some")
 }
 
-// seekEvery is how often a cgroup is looked for that is not where it was, or was not found: what
-// this host does not show stays so.
+// seekEvery is how often a cgroup is looked for that is no longer in its place, or was not found: a
+// cgroup that this host does not show will not appear later.
 const seekEvery = time.Minute
 
 // readGroup reads the pressure of a cgroup. Its number is that of its directory's inode; a handle
@@ -151,7 +151,7 @@ func (p *pressure) readGroup(id uint64, g *groupStalls, now time.Time) (string, 
 	return string(text), err
 }
 
-// findDirectory returns the directory with an inode's number, or "".
+// findDirectory returns the directory with that inode number, or "".
 func findDirectory(below string, inode uint64) (found string) {
 	_ = filepath.WalkDir(below, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || !d.IsDir() {

@@ -14,13 +14,13 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// reasonMemory has the counters of enum host_reason. All versions share it: the map has room
-// for reasons that later ones append (COUNTERS_ROOM), and a number stays what it is, which
-// TestNumbersStay sees to. Its pin is not among those of a version's maps.
+// reasonMemory has the counters of enum host_reason. All versions share it: the map has room for
+// reasons that later versions append (COUNTERS_ROOM), and a number never changes its meaning, which
+// TestNumbersStay checks. Its pin is not among those of a version's maps.
 //
-// Versions up to b0b593b had a map among their maps, with as many elements as there were
-// reasons. What it has counted goes to the second half of this one, which no program writes,
-// when nobody counts in it any more.
+// Versions up to b0b593b had a map of their own, with as many elements as there were reasons. When
+// no program counts in that map any more, its counts go to the second half of this one, which no
+// program writes.
 type reasonMemory struct {
 	*ebpf.Map
 	path   string
@@ -63,7 +63,7 @@ func (r *reasonMemory) openFormer(p *pins) error {
 			return fmt.Errorf("open counters of a version before: %w", err)
 		}
 		if m.Type() != ebpf.PerCPUArray || m.ValueSize() != r.ValueSize() || m.MaxEntries() != formerReasons {
-			_ = m.Close() // of a version that nobody has had
+			_ = m.Close() // of a version that was never in use
 			continue
 		}
 		r.former[path] = m
@@ -76,7 +76,7 @@ func (r *reasonMemory) replacements() map[string]*ebpf.Map {
 	return map[string]*ebpf.Map{reasonsName: r.Map}
 }
 
-// counted is what programs of all versions have counted of a reason.
+// counted is what programs of all versions have counted for a reason.
 func (r *reasonMemory) counted(reason uint32) (bpfCounter, error) {
 	sum, err := readCounter(r.Map, reason)
 	if err != nil {
@@ -100,8 +100,8 @@ func (r *reasonMemory) counted(reason uint32) (bpfCounter, error) {
 	return sum, nil
 }
 
-// takeOver ends the maps of versions before: their programs run no more. Their pins go
-// first, so that nothing is carried over twice.
+// takeOver ends the maps of earlier versions, whose programs no longer run. Their pins go first, so
+// that no count is carried over twice.
 func (r *reasonMemory) takeOver() error {
 	cpus, err := ebpf.PossibleCPU()
 	if err != nil {
@@ -144,12 +144,12 @@ func (r *reasonMemory) close() error {
 	return errors.Join(errs...)
 }
 
-// giveUp leaves nothing of a memory that this process made and nobody uses.
+// giveUp removes a memory that this process made and no program uses.
 func (r *reasonMemory) giveUp() error {
 	err := r.close()
 	if r.fresh {
 		err = errors.Join(err, os.Remove(r.path))
-		_ = os.Remove(filepath.Dir(r.path)) // only if nothing is left in it
+		_ = os.Remove(filepath.Dir(r.path)) // only if it is empty
 	}
 	return err
 }
@@ -170,8 +170,8 @@ func (a *Agent) reasons() ([]model.Counter, error) {
 	return counters, nil
 }
 
-// reasonNames returns the label of each reason: its name in enum host_reason
-// without what is the same for all, in lower case.
+// reasonNames returns the label of each reason: its name in enum host_reason, in lower case,
+// without the prefix that all names have.
 func reasonNames() ([]string, error) {
 	spec, err := loadBpf()
 	if err != nil {
@@ -180,7 +180,7 @@ func reasonNames() ([]string, error) {
 	return enumNames(spec, "host_reason", "HOST_", uint64(bpfHostReasonHOST_REASON_COUNT))
 }
 
-// enumNames returns the names of an enum by their numbers, but for the one that counts them.
+// enumNames returns the names of an enum by their numbers, except the one that counts them.
 func enumNames(spec *ebpf.CollectionSpec, name, prefix string, count uint64) ([]string, error) {
 	var enum *btf.Enum
 	if err := spec.Types.TypeByName(name, &enum); err != nil {

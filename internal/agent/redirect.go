@@ -22,8 +22,9 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// redirector is the part of an agent by which connections bypass directors. It is loaded
-// when a service is redirected for the first time; hosts without one have nothing of it.
+// redirector is the part of an agent by which connections bypass directors. It is loaded when a
+// service is redirected for the first time; on hosts without such a service nothing of it is
+// loaded.
 type redirector struct {
 	*redirectObjects
 	dir     string // where maps are pinned
@@ -34,12 +35,12 @@ type redirector struct {
 	guards  guards
 }
 
-// redirectDirectories begin the names of directories with maps in the agent's state. Their
-// content nobody could make again, so all versions that read the same format share one.
+// redirectDirectories begin the names of directories with maps in the agent's state. Their content
+// cannot be made again, so all versions that read the same format share one.
 const redirectDirectories = "redirect-"
 
-// formatEvents is how many events the format is named by: those that were appended since are
-// counted where there was room, and what they are called changes nothing for connections.
+// formatEvents is how many events the format is named by. Events that were appended since are
+// counted where there was room, and their names change nothing for connections.
 const formatEvents = 25
 
 // redirectFormat names what programs of two versions must agree about.
@@ -62,7 +63,7 @@ func redirectFormat(spec *ebpf.CollectionSpec) (string, error) {
 	return fmt.Sprintf("%x", hash.Sum(nil)[:8]), nil
 }
 
-// isProgramsOwn says which maps each program has of its own.
+// isProgramsOwn says whether each program has a map of that name of its own.
 func isProgramsOwn(name string) bool {
 	return strings.HasPrefix(name, ".") || strings.HasPrefix(name, "guard") || name == "neighbors" || name == "redirect_quotas"
 }
@@ -99,8 +100,8 @@ func openRedirector(state string) (*redirector, error) {
 	return r, nil
 }
 
-// markSent gives these programs a number of their own (sent_mark). It is never 0, which the
-// control bytes of most packets begin with.
+// markSent gives these programs a number of their own (sent_mark). It is never 0, because the
+// control bytes of most packets begin with 0.
 func markSent(spec *ebpf.CollectionSpec) error {
 	if err := spec.Variables["sent_mark"].Set(rand.Uint32() | 1); err != nil {
 		return fmt.Errorf("set sent_mark: %w", err)
@@ -115,7 +116,7 @@ const (
 	seed       = uint32(redirectRedirectNumberREDIRECT_SEED)
 )
 
-// begin fills a memory in that is new. Its seed is a secret of the host's.
+// begin initializes a memory that is new. Its seed is a secret of this host.
 func (r *redirector) begin() error {
 	var now uint64
 	if err := r.RedirectMemory.Lookup(seed, &now); err != nil {
@@ -138,7 +139,7 @@ func wasRedirecting(state string) bool {
 	return err == nil && len(dirs) > 0
 }
 
-// forgetOtherFormats removes what programs of other formats had, which do not run any more.
+// forgetOtherFormats removes the maps of programs of other formats, which no longer run.
 func forgetOtherFormats(state string) error {
 	spec, err := loadRedirect()
 	if err != nil {
@@ -157,7 +158,7 @@ func forgetOtherFormats(state string) error {
 	return err
 }
 
-// set makes the maps say what the list says. Connections stay as they are.
+// set writes the list into the maps. Connections stay as they are.
 func (r *redirector) set(list []redirect) error {
 	known, err := readAll[redirectHostEndpoint](r.RedirectVips)
 	if err != nil {
@@ -170,7 +171,7 @@ func (r *redirector) set(list []redirect) error {
 	if err := r.clear(t.fresh); err != nil {
 		return err
 	}
-	// A SYN asks only when everything is there that its answer needs.
+	// A SYN asks only when everything that its answer needs is there.
 	err = errors.Join(
 		contents.Put(r.RedirectServices, t.services),
 		contents.Put(r.RedirectPrefixes, t.prefixes),
@@ -206,7 +207,7 @@ func (r *redirector) setPorts(uplinks []uplink) error {
 	return errors.Join(contents.Put(r.RedirectPorts, ports), contents.Prune(r.RedirectPorts, ports))
 }
 
-// clear makes indexes count from zero for whoever has them now.
+// clear makes indexes count from zero for the services that have them now.
 func (r *redirector) clear(indexes []uint32) error {
 	cpus := ebpf.MustPossibleCPU()
 	for _, index := range indexes {
@@ -228,7 +229,7 @@ func (r *redirector) count() error {
 		counts[index] = redirectHostQuota{}
 	}
 	err := eachConnection(r.RedirectLeaving, func(_ redirectHostFlow, way redirectRedirectWay) {
-		for _, index := range []uint32{0, way.Service} { // 0: all of them
+		for _, index := range []uint32{0, way.Service} { // 0: all services
 			of := counts[index]
 			of.Counted++
 			counts[index] = of

@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// How long a redirected connection is remembered after its last packet, by what has been
-// seen of its end, and how often is looked. The first two are longer than Linux keeps
-// what is left of such connections; an open one that says nothing for a day has no
+// How long a redirected connection is remembered after its last packet, depending on what has been
+// seen of its end, and how often connections are looked at. The first two times are longer than
+// Linux keeps what is left of such connections. An open connection that is silent for a day has no
 // keep-alives (2 h by default), and may have lost its other end long ago.
 const (
 	resetTimeout  = 10 * time.Second
@@ -23,7 +23,7 @@ const (
 	ageInterval   = 10 * time.Second
 )
 
-// timeoutOf is how long a connection may be silent, of which these ends were seen.
+// timeoutOf is how long a connection may be silent after these ends were seen.
 func timeoutOf(out, in uint16) time.Duration {
 	const fin, rst = uint16(redirectRedirectEndREDIRECT_FIN), uint16(redirectRedirectEndREDIRECT_RST)
 	switch {
@@ -37,7 +37,7 @@ func timeoutOf(out, in uint16) time.Duration {
 	return openTimeout
 }
 
-// ageFlows takes connections out that have ended, until the context does.
+// ageFlows removes connections that have ended, until the context ends.
 func (a *Agent) ageFlows(ctx context.Context) {
 	tick := time.NewTicker(ageInterval)
 	defer tick.Stop()
@@ -74,13 +74,13 @@ func (a *Agent) ageFlows(ctx context.Context) {
 func now() time.Duration {
 	var t unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &t); err != nil {
-		panic(err) // it exists
+		panic(err) // this clock exists
 	}
 	return time.Duration(t.Nano())
 }
 
-// hasSocket reports whether a socket of this host's own has that connection. What containers
-// and virtual machines behind it have is not known.
+// hasSocket reports whether a socket of this host's own has that connection. It knows nothing of
+// containers and virtual machines behind the host.
 func (a *Agent) hasSocket(client, vip netip.AddrPort) bool {
 	found, err := a.sockets.hasConnection(client, vip)
 	if err != nil {
@@ -89,10 +89,10 @@ func (a *Agent) hasSocket(client, vip netip.AddrPort) bool {
 	return found
 }
 
-// age takes out what is silent for too long: both directions of a connection, or the one
-// that is left of it. One that was reset stays while the host has a socket of it, which has
-// not believed the RST. If there was nothing, programs need not look for anything until they
-// remember something more.
+// age removes connections that have been silent for too long: both directions, or the one that is
+// left. A connection that was reset stays while the host has a socket of it, because that socket
+// did not believe the RST. If there were no connections, programs need not look for any until they
+// remember another one.
 func (r *redirector) age(now time.Duration, hasSocket func(client, vip netip.AddrPort) bool) error {
 	var before uint64
 	if err := r.RedirectMemory.Lookup(remembered, &before); err != nil {
@@ -110,7 +110,7 @@ func (r *redirector) age(now time.Duration, hasSocket func(client, vip netip.Add
 		in := arriving[back]
 		delete(arriving, back)
 		timeout, idle := timeoutOf(out.Ends, in.Ends), now-time.Duration(max(out.Seen, in.Seen))
-		// The kernel is asked of those alone that would go: a host can have many.
+		// The kernel is asked only about connections that would go, because a host can have many.
 		if idle <= timeout || timeout == resetTimeout && idle <= openTimeout && hasSocket(flow.client(), flow.vip()) {
 			return
 		}
@@ -138,7 +138,7 @@ func endOf(a redirectAddress, port uint16) netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom16(a.Bytes).Unmap(), networkOrder(port))
 }
 
-// take takes a connection out unless another one has its place by now.
+// take removes a connection, unless another one has its place by now.
 func take(m *ebpf.Map, flow redirectHostFlow, was redirectRedirectWay) error {
 	var is redirectRedirectWay
 	err := m.Lookup(flow, &is)
@@ -154,8 +154,8 @@ func take(m *ebpf.Map, flow redirectHostFlow, was redirectRedirectWay) error {
 	return nil
 }
 
-// eachConnection reads whole buckets of the map, so that connections that come and go
-// take none of the others along.
+// eachConnection reads whole buckets of the map, so that connections that come and go do not make
+// it miss others.
 func eachConnection(m *ebpf.Map, found func(redirectHostFlow, redirectRedirectWay)) error {
 	flows, ways := make([]redirectHostFlow, flowsAtOnce), make([]redirectRedirectWay, flowsAtOnce)
 	var cursor ebpf.MapBatchCursor

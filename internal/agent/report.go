@@ -13,10 +13,10 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// How often connections are looked at, and how often they are reported, also where
-// nothing about them has changed: directors count only on what is younger than their
-// changes. etcd keeps every version of a report until it is compacted, so there are
-// not more, but where signs of strain begin or end.
+// How often connections are looked at, and how often they are reported, even if nothing about them
+// has changed: directors count only on reports that are younger than their changes. etcd keeps
+// every version of a report until it is compacted, so there are more reports only when signs of
+// strain begin or end.
 const (
 	lookAtSockets = 5 * time.Second
 	reportEvery   = 15 * time.Second
@@ -27,9 +27,9 @@ type Reporter interface {
 	PutReports(ctx context.Context, reports []model.AgentReport) error
 }
 
-// Report tells the directors which connections this host's backends have, until the
-// context ends. A report is no longer than limit bytes. What goes wrong is logged once,
-// and tried again; a report that is not known to be true is not made.
+// Report tells the directors which connections this host's backends have, until the context ends. A
+// report is no longer than limit bytes. A failure is logged once, and tried again; a report that is
+// not known to be true is not made.
 func (a *Agent) Report(ctx context.Context, to Reporter, limit int) {
 	r := reporting{agent: a, to: to, limit: limit}
 	tick := time.NewTicker(lookAtSockets)
@@ -51,15 +51,15 @@ func (a *Agent) Report(ctx context.Context, to Reporter, limit int) {
 	}
 }
 
-// Untold says why directors do not learn of this host's connections, or of all of them; nil: they do,
-// or are not to be told.
+// Untold says why directors do not learn of this host's connections, or not of all of them; nil:
+// they do, or are not to be told.
 func (a *Agent) Untold() error {
 	a.telling.Lock()
 	defer a.telling.Unlock()
 	return errors.Join(a.untold, a.blind)
 }
 
-// noteUntold remembers the first reason of several failures in a row, so that it is one problem.
+// noteUntold remembers the first reason of several failures in a row, so that they are one problem.
 func (a *Agent) noteUntold(err error, again bool) {
 	a.telling.Lock()
 	defer a.telling.Unlock()
@@ -78,14 +78,14 @@ func (a *Agent) noteBlind(err error) {
 	a.blind = fmt.Errorf("directors do not learn which servers drop datagrams: %w", err)
 }
 
-// reporting is what is between two reports.
+// reporting is the state between two reports.
 type reporting struct {
 	agent  *Agent
 	to     Reporter
 	limit  int
 	failed bool
 	seen   []model.AgentReport // when the sockets were last looked at
-	told   time.Time           // when the directors were
+	told   time.Time           // when the directors were told
 	strain strainMeter
 	signs  map[model.ServiceID]model.Signal // that the directors were told
 }
@@ -100,8 +100,8 @@ func (r *reporting) once(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// A listing may miss a socket; two in a row will hardly miss the same. Where there is
-	// no other one yet, the next is reported.
+	// A listing may miss a socket, but two in a row will hardly miss the same one. If there is no
+	// listing before this one, the next is reported.
 	reports, joined := joinListings(now, r.seen)
 	r.seen = now
 	// The directors were told some time after a look, and looks are not quite on time.
@@ -141,7 +141,7 @@ func (a *Agent) connections() ([]model.AgentReport, error) {
 	return reports, eachNamespace(config.Agent.Namespaces, func(s sockets) error { return s.connections(tcp) })
 }
 
-// eachNamespace asks in each of these network namespaces whose container runs.
+// eachNamespace calls ask in each of these network namespaces whose container runs.
 func eachNamespace(names []string, ask func(sockets) error) error {
 	for _, name := range names {
 		there, err := openSocketsIn(name)
@@ -159,8 +159,8 @@ func eachNamespace(names []string, ask func(sockets) error) error {
 	return nil
 }
 
-// emptyReports returns a report without connections about each backend on this host:
-// those of services with a second chance. UDP has one where flows are remembered.
+// emptyReports returns a report without connections about each backend on this host, for services
+// with a second chance. UDP has a second chance if flows are remembered.
 func emptyReports(config model.Config, own map[netip.Addr]int, udp bool, now time.Time) []model.AgentReport {
 	var reports []model.AgentReport
 	about := map[netip.Addr]int{}
@@ -187,8 +187,8 @@ func emptyReports(config model.Config, own map[netip.Addr]int, udp bool, now tim
 	return reports
 }
 
-// emptyReport is about a service by each affinity, its own first: directors may change
-// from one to another, and each generation of their logs has slots of one.
+// emptyReport is about a service by each affinity, its own first: directors may change from one to
+// another, and each generation of their logs has the slots of one.
 func emptyReport(s *model.Service) []model.ReportedService {
 	var list []model.ReportedService
 	for _, affinity := range model.Affinities {
@@ -240,8 +240,8 @@ func (t tally) note(protocol model.Protocol, local, remote netip.AddrPort) {
 	}
 }
 
-// joinListings returns reports as of now with the connections that were seen before,
-// too. It is false where something was not looked at before, or in another way.
+// joinListings returns reports as of now, with the connections of the listing before added. joined
+// is false if something was not looked at before, or was looked at in another way.
 func joinListings(now, before []model.AgentReport) (reports []model.AgentReport, joined bool) {
 	for _, r := range now {
 		at := slices.IndexFunc(before, func(b model.AgentReport) bool { return b.Backend == r.Backend })
@@ -262,8 +262,8 @@ func joinListings(now, before []model.AgentReport) (reports []model.AgentReport,
 	return reports, true
 }
 
-// shorten makes the ranges of a report's largest services wider until it is no longer
-// than limit bytes.
+// shorten makes the ranges of a report's largest services wider until it is no longer than limit
+// bytes.
 func shorten(r *model.AgentReport, limit int) error {
 	for {
 		text, err := json.Marshal(r)

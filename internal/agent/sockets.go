@@ -26,17 +26,17 @@ const (
 	diagSource        = 8
 	diagDestination   = 24
 	diagState         = 1 // where the state is in the answer
-	// Where ports and addresses are in a request for one socket, and what says that any
-	// will do (INET_DIAG_NOCOOKIE).
+	// Where ports and addresses are in a request for one socket, and where the value that accepts
+	// any cookie is (INET_DIAG_NOCOOKIE).
 	askedPorts       = 8
 	askedSource      = 12
 	askedDestination = 28
 	askedCookie      = 48
 )
 
-// The states of the kernel (net/tcp_states.h) in which a socket has no connection. All
-// others have one: those being opened (TCP_NEW_SYN_RECV is a request socket), those
-// that nobody has open any more, and TIME_WAIT.
+// The states of the kernel (net/tcp_states.h) in which a socket has no connection. In all others it
+// has one: a connection that is being opened (TCP_NEW_SYN_RECV is a request socket), one that no
+// process has open any more, or one in TIME_WAIT.
 const (
 	stateTimeWait = 6
 	stateClose    = 7
@@ -79,7 +79,7 @@ func newSockets(s *nl.NetlinkSocket, err error) (sockets, error) {
 
 func (s sockets) close() { s.netlink.Close() }
 
-// namespacePath is where a namespace of the configuration is.
+// namespacePath is the path of a namespace that the configuration names.
 func namespacePath(name string) string {
 	if strings.HasPrefix(name, "/") {
 		return name
@@ -87,17 +87,17 @@ func namespacePath(name string) string {
 	return filepath.Join(namedNamespaces, name)
 }
 
-// connections calls found with both ends of each TCP connection of the namespace, of
-// both families; IPv4 in IPv6 sockets is IPv4. A connection that is there all the time
-// may be missed when its neighbours in the kernel's table go while they are listed.
+// connections calls found with both ends of each TCP connection of the namespace, of both families;
+// IPv4 in IPv6 sockets is IPv4. A connection may be missed when its neighbors in the kernel's table
+// go while they are listed.
 func (s sockets) connections(found func(local, remote netip.AddrPort)) error {
 	return s.dump(unix.IPPROTO_TCP, connected, 0, func(answer []byte) {
 		found(diagEnd(answer, diagSource, 0), diagEnd(answer, diagDestination, 1))
 	})
 }
 
-// hasConnection reports whether a socket of the namespace has a connection with these ends.
-// One in TIME_WAIT has none any more.
+// hasConnection reports whether a socket of the namespace has a connection with these ends. A
+// socket in TIME_WAIT no longer has one.
 func (s sockets) hasConnection(local, remote netip.AddrPort) (bool, error) {
 	family := byte(unix.AF_INET)
 	if local.Addr().Is6() {
@@ -113,7 +113,7 @@ func (s sockets) hasConnection(local, remote netip.AddrPort) (bool, error) {
 	request.AddRawData(text)
 	found := false
 	err := request.ExecuteIter(unix.NETLINK_INET_DIAG, nl.SOCK_DIAG_BY_FAMILY, func(answer []byte) bool {
-		// Where no socket has these ends, the kernel answers with one that listens there.
+		// If no socket has these ends, the kernel answers with one that listens there.
 		if len(answer) >= diagAnswerLength {
 			state := answer[diagState]
 			found = found || state != stateListen && state != stateClose && state != stateTimeWait
@@ -129,7 +129,7 @@ func (s sockets) hasConnection(local, remote netip.AddrPort) (bool, error) {
 	return found, nil
 }
 
-// request begins one: the sockets of a family and a protocol.
+// request begins a request for the sockets of a family and a protocol.
 func (s sockets) request(family, protocol byte, flags int) (*nl.NetlinkRequest, []byte) {
 	request := nl.NewNetlinkRequest(nl.SOCK_DIAG_BY_FAMILY, flags)
 	request.Sockets = map[int]*nl.SocketHandle{unix.NETLINK_INET_DIAG: {Socket: s.netlink, Seq: request.Seq}}
@@ -138,8 +138,8 @@ func (s sockets) request(family, protocol byte, flags int) (*nl.NetlinkRequest, 
 	return request, text
 }
 
-// dump calls found with what the kernel says of each socket of a protocol in these states,
-// with these attributes behind it.
+// dump calls found with what the kernel says of each socket of a protocol in these states, followed
+// by these attributes.
 func (s sockets) dump(protocol byte, states uint32, attributes byte, found func(answer []byte)) error {
 	name := map[byte]string{unix.IPPROTO_TCP: "tcp", unix.IPPROTO_UDP: "udp"}[protocol]
 	for _, family := range families {

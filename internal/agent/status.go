@@ -61,7 +61,7 @@ func (a *Agent) services() ([]model.AgentService, error) {
 	return services, nil
 }
 
-// readCounter adds up what all CPUs counted.
+// readCounter adds up the counts of all CPUs.
 func readCounter(m *ebpf.Map, index uint32) (bpfCounter, error) {
 	var perCPU []bpfCounter
 	if err := m.Lookup(index, &perCPU); err != nil {

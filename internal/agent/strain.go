@@ -14,12 +14,12 @@ import (
 // for them, from one look to the next.
 type strainMeter struct {
 	last     time.Time
-	drops    map[[diagCookieLength]byte]uint32 // of sockets that serve everybody
+	drops    map[[diagCookieLength]byte]uint32 // of sockets that serve all clients
 	refusals map[identity]uint64
 	blind    bool // the kernel does not list UDP sockets
 }
 
-// look returns the signs of strain since the look before; after the first one there are none.
+// look returns the signs of strain since the last look; the first look returns none.
 func (m *strainMeter) look(a *Agent, now time.Time) (map[model.ServiceID]model.Signal, error) {
 	a.mu.Lock()
 	config := a.config
@@ -54,8 +54,8 @@ func (m *strainMeter) look(a *Agent, now time.Time) (map[model.ServiceID]model.S
 	return m.measure(config.Services, refusals, all, now), nil
 }
 
-// refusals returns how many connections to each service this host has refused: none of UDP,
-// where Linux bounds its refusals so that their number says nothing (icmp_ratelimit: one a
+// refusals returns how many connections to each service this host has refused. There are none for
+// UDP: Linux limits its refusals there, so that their number says nothing (icmp_ratelimit: one a
 // second to each client). The lock is held.
 func (a *Agent) refusals() (map[identity]uint64, error) {
 	counts := make(map[identity]uint64, len(a.plan.services))
@@ -73,7 +73,7 @@ func (a *Agent) refusals() (map[identity]uint64, error) {
 	return counts, nil
 }
 
-// measure compares what is counted now with what was.
+// measure compares the present counts with the last ones.
 func (m *strainMeter) measure(services []model.Service, refusals map[identity]uint64, all []listener, now time.Time) map[model.ServiceID]model.Signal {
 	before, seconds := *m, now.Sub(m.last).Seconds()
 	*m = strainMeter{now, make(map[[diagCookieLength]byte]uint32, len(all)), refusals, before.blind}
@@ -88,7 +88,7 @@ func (m *strainMeter) measure(services []model.Service, refusals map[identity]ui
 		s := &services[i]
 		count, known := refusals[identity{s.VIP, s.Protocol, s.Port}]
 		if !known {
-			continue // it has no backend here
+			continue // the service has no backend here
 		}
 		sign := model.Signal{ServiceID: s.ID(), Refused: perSecond(since(count, before.refusals[identity{s.VIP, s.Protocol, s.Port}]), seconds)}
 		dropped := uint64(0)
@@ -104,7 +104,7 @@ func (m *strainMeter) measure(services []model.Service, refusals map[identity]ui
 	return signs
 }
 
-// since is how much a counter has counted that may have begun anew.
+// since is how much a counter has counted; the counter may have begun anew.
 func since(now, before uint64) uint64 {
 	if now < before {
 		return now
@@ -112,15 +112,15 @@ func since(now, before uint64) uint64 {
 	return now - before
 }
 
-// perSecond rounds to tenths: nobody needs to be told more.
+// perSecond rounds to tenths: more digits say nothing more.
 func perSecond(count uint64, seconds float64) float64 {
 	return math.Round(10*float64(count)/seconds) / 10
 }
 
-// leastSign is what is worth a report of its own when it begins or ends: per second.
+// leastSign is the rate per second that is worth a report of its own when it begins or ends.
 const leastSign = 0.5
 
-// otherSigns reports whether signs of strain are not what they were: twice as many, or half.
+// otherSigns reports whether signs of strain have changed: to twice as many, or half.
 func otherSigns(before, now map[model.ServiceID]model.Signal) bool {
 	differ := func(a, b float64) bool { return max(a, b) >= leastSign && max(a, b) > 2*min(a, b) }
 	for id, s := range now {
@@ -136,12 +136,12 @@ func otherSigns(before, now map[model.ServiceID]model.Signal) bool {
 	return false
 }
 
-// addSigns adds those of the services that a report is about.
+// addSigns adds the signs of the services that a report is about.
 func addSigns(r *model.AgentReport, signs map[model.ServiceID]model.Signal) {
 	for i := range r.Services {
 		id := r.Services[i].ServiceID
 		if i > 0 && r.Services[i-1].ServiceID == id {
-			continue // the same by another affinity
+			continue // the same service by another affinity
 		}
 		if s, has := signs[id]; has {
 			r.Signals = append(r.Signals, s)

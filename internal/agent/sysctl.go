@@ -18,26 +18,26 @@ import (
 // Linux takes the larger of conf/all and the interface's own for each of these, so
 // they are only ever raised.
 const (
-	arpIgnore   = "arp_ignore"   // 1: answer for addresses of the interface that was asked only
+	arpIgnore   = "arp_ignore"   // 1: answer only for addresses of the interface that was asked
 	arpAnnounce = "arp_announce" // 2: never name a VIP as the sender
 	rpFilter    = "rp_filter"    // 1: strict, 2: loose
 )
 
-// strict is the only value of rp_filter that drops packets of clients whose way back is
+// strict is the only value of rp_filter that drops packets of clients to which the way back is
 // another one.
 const strict = 1
 
-// sysctl is one that the agent needs, of all interfaces or of one.
+// sysctl is a sysctl that the agent needs, of all interfaces or of one.
 type sysctl struct {
 	conf, key string
 	least     int
 }
 
-// neededSysctls are those of the uplinks. A client's packet comes in where its director sent
-// it, which need not be the way back to the client: strict reverse path filtering would drop
-// it without a trace. With quiet the host neither answers for nor announces the VIPs on lo:
-// the directors do. IPv6 needs nothing: a neighbor solicitation is answered only for addresses
-// of the interface that it came in on.
+// neededSysctls are the sysctls of the uplinks. A client's packet comes in where its director sent
+// it, which need not be the way back to the client: strict reverse path filtering would drop it
+// without a trace. With quiet the host neither answers for nor announces the VIPs on lo, because
+// the directors do. IPv6 needs nothing: a neighbor solicitation is answered only for addresses of
+// the interface that it came in on.
 func neededSysctls(uplinks []uplink, quiet bool) (list []sysctl) {
 	for _, u := range uplinks {
 		list = append(list, sysctl{u.name, rpFilter, strict + 1})
@@ -54,8 +54,8 @@ func neededSysctls(uplinks []uplink, quiet bool) (list []sysctl) {
 
 func (s sysctl) name() string { return "net.ipv4.conf." + s.conf + "." + s.key }
 
-// wrong returns the value that there is, and whether it has to be another one. Where nobody
-// may write it, as in most containers, what the host has does, if it is enough.
+// wrong returns the present value, and whether it must be changed. If it cannot be written, as in
+// most containers, the value in conf/all will do if it is high enough.
 func (s sysctl) wrong() (value int, wrong bool, err error) {
 	value, err = read(s.conf, s.key)
 	if err != nil {
@@ -75,7 +75,7 @@ func (s sysctl) wrong() (value int, wrong bool, err error) {
 	return value, writable || all < s.least, nil
 }
 
-// raise sets it.
+// raise sets the sysctl to the least value that will do.
 func (s sysctl) raise() error {
 	if err := os.WriteFile(sysctlPath(s.conf, s.key), []byte(strconv.Itoa(s.least)), 0o644); err != nil {
 		return fmt.Errorf("set sysctl %s to %d: %w; set it on the host, or let this process write /proc/sys", s.name(), s.least, err)
@@ -83,7 +83,7 @@ func (s sysctl) raise() error {
 	return nil
 }
 
-// raiseSysctls raises all that are lower.
+// raiseSysctls raises all sysctls that are lower.
 func raiseSysctls(list []sysctl, log *slog.Logger) error {
 	var errs []error
 	for _, s := range list {
@@ -100,12 +100,12 @@ func raiseSysctls(list []sysctl, log *slog.Logger) error {
 	return errors.Join(errs...)
 }
 
-// sysctlDifferences returns those that somebody has lowered.
+// sysctlDifferences returns the sysctls that another program has lowered.
 func sysctlDifferences(list []sysctl) (found []upkeep.Difference, err error) {
 	for _, s := range list {
 		value, wrong, err := s.wrong()
 		if errors.Is(err, fs.ErrNotExist) && s.conf != "all" {
-			continue // the interface has gone meanwhile
+			continue // the interface is gone meanwhile
 		}
 		if err != nil {
 			return nil, err

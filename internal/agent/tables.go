@@ -23,16 +23,15 @@ type tables struct {
 	podNames   map[bpfPodName]bpfPod
 	podEnds    map[bpfPodEnd]bpfPod
 	indexes    map[identity]uint32
-	fresh      []uint32 // indexes that nobody had before: their counters are old
+	fresh      []uint32 // newly given indexes, whose counters are old
 }
 
 // noService is the index that the programs take for "none".
 const noService = 0
 
-// newTables gives every service an index and writes the plan down as keys and
-// values. A service that is in the kernel already keeps its index and so its
-// counters; an index that is in use by another service is not taken, because
-// packets may still be looking at it.
+// newTables gives every service an index and writes the plan down as keys and values. A service
+// that is in the kernel already keeps its index and so its counters. An index that another service
+// uses is not taken, because packets may still be looking at it.
 func newTables(p plan, endpoints map[bpfHostEndpoint]uint32, ranges map[bpfHostRange]uint32, limit uint32) (tables, error) {
 	t := tables{
 		ends:       map[bpfAddress]uint32{},
@@ -142,8 +141,8 @@ func (t *tables) put(m *bpfMaps) error {
 		contents.Put(m.TunnelEnds, t.ends))
 }
 
-// prune removes what must not be there, in the opposite order. Backends that are none any more
-// are remembered for a while.
+// prune removes what must not be there, in the opposite order. Former backends are remembered for a
+// while.
 func (t *tables) prune(m *bpfMaps, former formerPeers) error {
 	return errors.Join(
 		contents.Prune(m.TunnelEnds, t.ends),

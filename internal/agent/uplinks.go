@@ -15,13 +15,13 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// uplink is an interface at which tunnels come in, or with replies one that pods' answers alone
-// are looked at that leave by it.
+// uplink is an interface at which tunnels come in. With replies, the programs look only at pods'
+// answers that leave by it.
 type uplink struct {
 	name  string
 	index int
 	mtu   int
-	// bridge is the index of the bridge that it is a port of; 0: it is none.
+	// bridge is the index of the bridge that it is a port of; 0: it is not a port.
 	bridge  int
 	replies bool
 }
@@ -41,19 +41,19 @@ func addresses() (map[netip.Addr]int, error) {
 	return at, nil
 }
 
-// noMTU is reckoned with while there is no interface: nothing comes in then.
+// noMTU is the MTU that is assumed while there is no interface: no packets come in then.
 const noMTU = 1500
 
 // wait is something of the host that is asked for and is not there.
 type wait struct{ what, found string }
 
-// noUplink is what is waited for where nothing is named and nothing can be guessed.
+// noUplink is what the agent waits for if no interface is named and none can be guessed.
 const noUplink = "an interface with a default route or a backend's address"
 
-// findUplinks returns the interfaces that are named or, when none are, those that have a
-// default route or a backend's address; and what of that is not there. In place of what is
-// not there, interfaces that have the agent's programs keep them: one that was renamed, one
-// whose default route is changed just now, or those of an earlier configuration.
+// findUplinks returns the interfaces that are named or, if none are, those that have a default
+// route or a backend's address; and what is missing of these. In place of those that are missing,
+// interfaces that have the agent's programs keep them: one that was renamed, one whose default
+// route is being changed, or those of an earlier configuration.
 func findUplinks(names []string, config model.Config, at map[netip.Addr]int, has func(index int) bool, defaults func() ([]int, error)) (uplinks []uplink, waits []wait, err error) {
 	links, waits, err := namedLinks(names)
 	if err == nil && len(names) == 0 {
@@ -94,7 +94,8 @@ func findUplinks(names []string, config model.Config, at map[netip.Addr]int, has
 	return slices.Compact(uplinks), waits, nil
 }
 
-// namedLinks returns the interfaces of these names and patterns, and the names that none has.
+// namedLinks returns the interfaces of these names and patterns, and the names that no interface
+// has.
 func namedLinks(names []string) (links []netlink.Link, waits []wait, err error) {
 	for _, name := range names {
 		if model.IsInterfacePattern(name) {
@@ -121,8 +122,8 @@ func namedLinks(names []string) (links []netlink.Link, waits []wait, err error) 
 	return links, waits, nil
 }
 
-// keptLinks returns the interfaces that have the agent's programs, and are neither among those
-// that are found nor such that pods' answers leave by.
+// keptLinks returns the interfaces that have the agent's programs, and are neither among those that
+// were found nor among those by which pods' answers leave.
 func keptLinks(found []netlink.Link, replies []string, has func(index int) bool) (kept []netlink.Link, err error) {
 	all, err := netlink.LinkList()
 	if err != nil {
@@ -158,8 +159,8 @@ func isNotFound(err error) bool {
 	return errors.As(err, &none)
 }
 
-// findReplies returns the interfaces that pods' answers may leave by besides. They come and go:
-// one that is not there is none.
+// findReplies returns the other interfaces by which pods' answers may leave. They come and go: one
+// that is not there is not waited for.
 func findReplies(names []string, uplinks []uplink) (list []uplink, err error) {
 	links, err := matching(names)
 	for _, link := range links {
@@ -174,7 +175,7 @@ func findReplies(names []string, uplinks []uplink) (list []uplink, err error) {
 	return list, err
 }
 
-// matching returns the interfaces whose names are these, or like these patterns.
+// matching returns the interfaces with one of these names, or that match one of these patterns.
 func matching(names []string) (found []netlink.Link, err error) {
 	if len(names) == 0 {
 		return nil, nil
@@ -186,7 +187,7 @@ func matching(names []string) (found []netlink.Link, err error) {
 	for _, link := range all {
 		a := link.Attrs()
 		like := func(name string) bool {
-			is, err := filepath.Match(name, a.Name) // that it is a pattern was checked when it was read
+			is, err := filepath.Match(name, a.Name) // patterns were checked when they were read
 			return is && err == nil
 		}
 		if a.Flags&net.FlagLoopback == 0 && slices.ContainsFunc(names, like) {
@@ -196,7 +197,7 @@ func matching(names []string) (found []netlink.Link, err error) {
 	return found, nil
 }
 
-// isGone reports whether an interface is there no more, as of a pod that has ended meanwhile.
+// isGone reports whether an interface is no longer there, such as that of a pod that has ended.
 func isGone(u uplink) bool {
 	_, err := netlink.LinkByIndex(u.index)
 	return isNotFound(err)
@@ -219,7 +220,7 @@ func bridgeOf(port *netlink.LinkAttrs) (int, error) {
 	}
 	master, err := netlink.LinkByIndex(port.MasterIndex)
 	if isNotFound(err) {
-		return 0, nil // it has gone meanwhile
+		return 0, nil // it is gone meanwhile
 	}
 	if err != nil {
 		return 0, fmt.Errorf("find what interface %s is a port of: %w", port.Name, err)
@@ -247,7 +248,7 @@ func guessUplinks(config model.Config, at map[netip.Addr]int, defaults func() ([
 	for _, index := range slices.Compact(indexes) {
 		link, err := netlink.LinkByIndex(index)
 		if isNotFound(err) {
-			continue // it has gone meanwhile
+			continue // it is gone meanwhile
 		}
 		if err != nil {
 			return nil, fmt.Errorf("interface %d: %w", index, err)

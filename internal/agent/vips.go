@@ -11,19 +11,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// VIPs are on lo with scope host, so that Linux never takes an IPv4 one as the
-// source of a connection of its own, and the IPv6 ones, whose scope cannot be
-// chosen, are deprecated for the same reason. An address carries who made it
-// (IFA_PROTO, Linux 5.18), so that a restarted agent knows its own and never
-// touches those of others.
+// VIPs are on lo with scope host, so that Linux never takes an IPv4 VIP as the source of a
+// connection of its own. IPv6 VIPs, whose scope cannot be chosen, are deprecated for the same
+// reason. An address carries a number of the program that made it (IFA_PROTO, Linux 5.18), so that
+// a restarted agent knows its own addresses and never touches others.
 const (
 	ifaProto     = 11   // IFA_PROTO (linux/if_addr.h)
 	weirProtocol = 0x57 // 'W'
 	forever      = ^uint32(0)
 )
 
-// loopback returns the index of lo, which must be up: the routes to its addresses
-// go with it.
+// loopback returns the index of lo and sets it up: without that, the routes to its addresses are
+// missing.
 func loopback() (int, error) {
 	lo, err := netlink.LinkByName("lo")
 	if err != nil {
@@ -35,7 +34,7 @@ func loopback() (int, error) {
 	return lo.Attrs().Index, nil
 }
 
-// holdVIPs puts the VIPs on lo. One that somebody else put there stays theirs.
+// holdVIPs puts the VIPs on lo. A VIP that another program put there remains that program's.
 func holdVIPs(vips []netip.Addr) error {
 	lo, err := loopback()
 	if err != nil {
@@ -100,7 +99,7 @@ type onLoopback struct {
 	ours    bool // an agent put it there
 }
 
-// listLoopback returns what lo has, whoever put it there.
+// listLoopback returns all addresses of lo, also those of other programs.
 func listLoopback() ([]onLoopback, error) {
 	req := nl.NewNetlinkRequest(unix.RTM_GETADDR, unix.NLM_F_DUMP)
 	req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))

@@ -12,10 +12,10 @@ import (
 	"weir.io/weir/internal/upkeep"
 )
 
-// By says what program made a change of the host that matches, or nothing: upkeep.Notices.By.
+// By says which process made a change of the host that matches, or nothing: upkeep.Notices.By.
 type By func(matches func(upkeep.Change) bool) string
 
-// ofLink says what program changed an interface, or what is attached to it.
+// ofLink says which process changed an interface, or what is attached to it.
 func (by By) ofLink(index int) string {
 	if by == nil {
 		return ""

@@ -21,7 +21,7 @@ const (
 
 // refusal is which addresses must not be clients (bpf/refuse.h): VIPs, and backends where they
 // serve. A hash map has the backends. A filter of address hashes says which sources are worth a
-// look there.
+// look.
 type refusal struct {
 	kernel *ebpf.Map
 	memory []byte // of the filter
