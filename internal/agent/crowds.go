@@ -29,7 +29,8 @@ func (a *Agent) Crowded() ([]model.CrowdedService, error) {
 	return a.crowds.list(now), nil
 }
 
-// refusedFlows counts the packets of each service whose flow found no place, ever. The lock is held.
+// refusedFlows counts all packets so far of each service whose flow found no place. The lock is
+// held.
 func (a *Agent) refusedFlows() (map[tableOf]uint64, error) {
 	totals := map[tableOf]uint64{}
 	for _, s := range a.plan.services {

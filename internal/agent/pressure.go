@@ -60,7 +60,7 @@ func unifiedIn(mounts string) string {
 	return ""
 }
 
-// of returns the pressure of a server in a cgroup. The cgroup 0 is one that is not known.
+// of returns the pressure of a server in a cgroup; 0: its cgroup is not known.
 func (p *pressure) of(group uint64, now time.Time) float64 {
 	p.host.look(now, p.read)
 	if group == 0 || p.mount == "" {

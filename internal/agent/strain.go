@@ -54,9 +54,9 @@ func (m *strainMeter) look(a *Agent, now time.Time) (map[model.ServiceID]model.S
 	return m.measure(config.Services, refusals, all, now), nil
 }
 
-// refusals returns how many connections to each service this host has refused. There are none for
-// UDP: Linux limits its refusals there, so that their number says nothing (icmp_ratelimit: one a
-// second to each client). The lock is held.
+// refusals returns how many connections to each service this host has refused. UDP counts as none:
+// Linux limits its refusals there, so that their number says nothing (icmp_ratelimit: one a second
+// to each client). The lock is held.
 func (a *Agent) refusals() (map[identity]uint64, error) {
 	counts := make(map[identity]uint64, len(a.plan.services))
 	for _, s := range a.plan.services {

@@ -100,7 +100,7 @@ func raiseSysctls(list []sysctl, log *slog.Logger) error {
 	return errors.Join(errs...)
 }
 
-// sysctlDifferences returns the sysctls that another program has lowered.
+// sysctlDifferences returns the sysctls that have been lowered.
 func sysctlDifferences(list []sysctl) (found []upkeep.Difference, err error) {
 	for _, s := range list {
 		value, wrong, err := s.wrong()

@@ -138,8 +138,8 @@ func (e *backendEntries) holds(index uint32, entry directorBackend) bool {
 	return slices.Equal(stored[changing:], fresh[changing:])
 }
 
-// disown makes memory of a backend's flows let go of it, while packets on their way to it still
-// find it alive.
+// disown makes everything that remembers a backend let go of it, while packets on their way to it
+// still find it alive.
 func (e *backendEntries) disown(index uint32) {
 	entry := e.entries[index]
 	entry.Epoch = e.nextEpoch(index)
@@ -147,8 +147,7 @@ func (e *backendEntries) disown(index uint32) {
 	atomic.StoreUint64(&stored[changing-1], fresh[changing-1]) // ifindex to epoch
 }
 
-// free forgets a backend. Its epoch stays, so that memory of its flows can tell it from the next
-// one.
+// free forgets a backend. Its epoch stays, so that what remembers it can tell it from the next one.
 func (e *backendEntries) free(index uint32) {
 	entry := e.entries[index]
 	entry.State = uint8(directorBackendStateBACKEND_FREE)

@@ -253,8 +253,8 @@ func (b *book) note(index uint32, desired *model.TableBackend) {
 	}
 }
 
-// removeBackend erases the record except the epoch: memory of the backend must not take the next
-// backend with its index for it.
+// removeBackend erases the record except the epoch, so that the next backend with its index is not
+// mistaken for this one.
 func (b *book) removeBackend(index uint32, epoch uint8) {
 	r := &b.backends.records[index]
 	atomic.StoreUint32(&r.used, 0)

@@ -24,7 +24,7 @@ type confirmed struct {
 	count  int
 }
 
-// allow says whether a neighbour may be asked now.
+// allow says whether a neighbor may be asked now.
 func (c *confirmed) allow(n neighbour, now time.Time) bool {
 	if now.Sub(c.second) >= time.Second {
 		c.second, c.count = now, 0
@@ -77,7 +77,7 @@ func (c *Checks) confirm(n neighbour, own nextHop) error {
 	return c.claims.ask(n, own)
 }
 
-// solicit sends a neighbour solicitation (RFC 4861, 4.3).
+// solicit sends a neighbor solicitation (RFC 4861, 4.3).
 func solicit(n neighbour, own model.MAC) error {
 	fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_ICMPV6)
 	if err != nil {

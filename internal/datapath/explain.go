@@ -19,8 +19,8 @@ import (
 var ErrNothingForwarded = errors.New("nothing is forwarded yet")
 
 // Explain returns what would become of a frame that comes in by an interface, and why. The program
-// itself says so, run beside a copy of what it remembers. Nothing changes by it. The first call
-// loads the program, which takes seconds.
+// itself says so, run with a copy of what it remembers. Nothing changes by it. The first call loads
+// the program, which takes seconds.
 func (d *Datapath) Explain(name string, frame []byte) (model.Explanation, error) {
 	d.observing.Lock()
 	defer d.observing.Unlock()

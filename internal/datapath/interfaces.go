@@ -156,7 +156,7 @@ func (d *Datapath) statusOfLink(name string, link netlink.Link) model.InterfaceS
 	return status
 }
 
-// Attached returns how many interfaces have the program of this director's process or an earlier
+// Attached returns how many interfaces have the director's program, from this process or an earlier
 // one.
 func (d *Datapath) Attached() (count int) {
 	d.mu.Lock()

@@ -14,7 +14,7 @@ import (
 )
 
 // loads is what the program knows of backends' loads, and their weights. The program counts. This
-// side changes a load only where it would say nothing: that of a backend that has just come, or is
+// process changes a load only where counting says nothing: for a backend that has just come, or is
 // gone.
 type loads struct {
 	memory  []byte

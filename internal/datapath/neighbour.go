@@ -69,7 +69,7 @@ func (r *resolver) believe(n neighbour) {
 	}
 }
 
-// lose takes a neighbor that has not answered again for lost. On a busy host its time may be over
+// lose counts a neighbor as lost that has not answered again. On a busy host its time may be over
 // before its answer was read, so the kernel is asked.
 func (r *resolver) lose(n neighbour) {
 	r.mu.Lock()

@@ -85,7 +85,7 @@ func isForItself(b model.TableBackend) bool {
 func (r *resolver) hopOf(b model.TableBackend, interfaces []string, macOf func(neighbour) model.MAC,
 	onward func(nextHop, netlink.Link) nextHop) nextHop {
 	if b.Host.IsValid() && r.cached(b.Host).hop.local {
-		// No packets leave for it, but they come from some address.
+		// Its packets leave by no interface, but still need a source address.
 		return nextHop{local: true, mtu: 0xffff, address: b.Host}
 	}
 	way := r.cached(b.TunnelEnd())

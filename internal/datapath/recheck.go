@@ -11,8 +11,8 @@ import (
 // minutes.
 const recheckRoutes = 5 * time.Second
 
-// recheckShare is how many times longer than one reading takes the pause after it is: a director
-// may have thousands of backends.
+// recheckShare is how many times longer the pause is than the reading before it: a director may
+// have thousands of backends.
 const recheckShare = 50
 
 // readAgain reads the routes in use from time to time, and tells run if one has changed.

@@ -45,8 +45,8 @@ func ringLines(r *model.Ring) int {
 func firstBefore(s *model.TableService) int { return ringLines(&s.Ring) + quicLines(s) }
 
 // remembers says whether flows of a service are remembered for backends of a mode. Over GUE a
-// packet carries its row, and the backends' agents know which backend has its flow. That has to do
-// for TCP. For UDP it does if the row names every backend for as long as it has flows.
+// packet carries its row, and the backends' agents know which backend has its flow. For TCP that
+// must be enough. For UDP it is enough if the row names every backend for as long as it has flows.
 func remembers(s *model.TableService, mode model.Mode) bool {
 	return mode != model.GUE || s.Protocol == model.UDP && !s.Reported
 }

@@ -81,7 +81,7 @@ func (d *Datapath) awaitSuspects() {
 	}
 }
 
-// condemn takes down the suspects whose time is over.
+// condemn counts suspects as down when their time is over.
 func (d *Datapath) condemn() {
 	d.mu.Lock()
 	defer d.mu.Unlock()

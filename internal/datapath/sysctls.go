@@ -89,7 +89,7 @@ func (d *Datapath) switchOn(wanted []sysctl) {
 }
 
 // sysctlDifferences are the settings that other programs have changed. (RTNLGRP_..._NETCONF reports
-// only forwarding, and not what program changed it.)
+// only forwarding, and not which program changed it.)
 func (d *Datapath) sysctlDifferences() (found []upkeep.Difference, err error) {
 	for s := range d.sysctls {
 		if value, wrong := s.wrong(); wrong {

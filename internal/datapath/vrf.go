@@ -6,7 +6,7 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// routeFrom makes routes be looked up as where packets come in: in the VRF of the first of the
+// routeFrom sets where routes are looked up: where packets come in, in the VRF of the first of the
 // director's interfaces, if that is in one. The lock is held.
 func (r *resolver) routeFrom(interfaces []string) {
 	if r.from != nil && slices.Equal(r.from, interfaces) {

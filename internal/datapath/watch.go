@@ -121,7 +121,7 @@ func (w *Watch) up(name string) bool {
 }
 
 // attachedIndex opens the link anew each time: a link that is held open keeps the program attached.
-// 0: it is on none.
+// 0: it is on no interface.
 func (w *Watch) attachedIndex(name string) int {
 	// A link has no interface any more after it was detached, or after its interface is gone, even
 	// if another interface has that name by now.
