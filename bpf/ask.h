@@ -3,14 +3,14 @@
  * Full NAT in front of directors that redirect: this one asks in the place of clients
  * whose hosts have no agents, and takes the echo.
  *
- *   client        this director           backend: a director       somebody's host
+ *   client        this director           backend: a director       a host behind it
  *   SYN  -------->  flow, option  ------->  picks, fills it in --->  remembers it
  *        <--------  checks, takes out  <--------------------------  SYN-ACK, the option
  *        <------------------------------------------------------->  (by the flow)
  *
- * The flow's backend is who has answered then, one of the same service, whose entry has
- * the way there; the port that he answers from is kept with the flow. A SYN that is sent
- * again does not ask, so who cannot be redirected to costs a connection that time.
+ * Then the flow's backend is the host that answered, one of the same service, whose entry has
+ * the way there; the port that it answers from is kept with the flow. A SYN that is sent
+ * again does not ask, so a host that cannot be redirected to costs only the time until then.
  */
 #pragma once
 
@@ -35,7 +35,7 @@ static __always_inline int is_whole(const struct packet *packet)
 		 (PACKET_ICMP_ERROR | PACKET_FRAGMENT_FIRST | PACKET_FRAGMENT_LATER));
 }
 
-/* Bytes of a header that are options, of a packet with no data. Negative: it is none. */
+/* Bytes of TCP options of a packet with no data. Negative: the event that says why there are none. */
 static __always_inline int options_length(struct xdp_md *ctx, const struct packet *packet)
 {
 	__u32 left = packet->l3 + packet->length - packet->l4, length;
@@ -49,13 +49,13 @@ static __always_inline int options_length(struct xdp_md *ctx, const struct packe
 	return length == left ? (int)(length - sizeof(*tcp)) : -ASK_HAS_DATA;
 }
 
-/* Reads so many bytes of options. */
+/* Reads `length` bytes of options. */
 static __always_inline int read_options(struct xdp_md *ctx, const struct packet *packet,
 					__u32 length, struct tcp_options *options)
 {
 	options->length = length;
 	if (length) {
-		/* Bounds by arithmetic: verifiers do not follow comparisons that were made one. */
+		/* Bounds by arithmetic: verifiers do not follow comparisons that were merged. */
 		length -= 4;
 		barrier_var(length);
 		length = (length & OPTIONS_MASK) + 4;
@@ -67,7 +67,7 @@ static __always_inline int read_options(struct xdp_md *ctx, const struct packet 
 	return 1;
 }
 
-/* The option of a segment whose options have it, or NULL. */
+/* The redirect option of a segment, or NULL. */
 static __always_inline struct redirect_option *
 option_in(struct xdp_md *ctx, const struct packet *packet, const struct tcp_options *options)
 {
@@ -80,7 +80,7 @@ option_in(struct xdp_md *ctx, const struct packet *packet, const struct tcp_opti
 	return (void *)option + REDIRECT_LENGTH > frame_end(ctx) ? NULL : option;
 }
 
-/* Whether a SYN may have the option: ASK_ASKED, or what says no. Not static: verified once. */
+/* Whether a SYN may have the option: ASK_ASKED, or the event that says why not. Not static: verified once. */
 __noinline __u32 may_ask(struct xdp_md *ctx, const struct packet *packet)
 {
 	const struct redirect_option *option;
@@ -103,7 +103,7 @@ __noinline __u32 may_ask(struct xdp_md *ctx, const struct packet *packet)
 	return has_room(&options) ? ASK_ASKED : ASK_NO_ROOM;
 }
 
-/* The IP packet is as much longer as the option is. */
+/* Makes the IP packet longer by the option. */
 static __always_inline int lengthen(void *ip, void *end, __u8 ipv6)
 {
 	const __be16 more = bpf_htons(sizeof(struct redirect_option));
@@ -119,7 +119,7 @@ static __always_inline int lengthen(void *ip, void *end, __u8 ipv6)
 		length = &six->payload_len;
 	} else {
 		length = &four->tot_len;
-		/* The sum of 16 bits is as that of the whole length: it does not overflow. */
+		/* The length does not overflow its 16 bits, so the sum changes by as much. */
 		four->check = checksum_update(four->check, 0, more);
 	}
 	*length = bpf_htons(bpf_ntohs(*length) + sizeof(struct redirect_option));
@@ -128,8 +128,8 @@ static __always_inline int lengthen(void *ip, void *end, __u8 ipv6)
 
 /*
  * Adds the option behind the others, which is behind the packet, where a short frame may
- * have padding. TCP's sum changes by the option, by the header's own length and by that of
- * the packet in the pseudo header. Returns 0, and has changed nothing that counts, where
+ * have padding. TCP's sum changes by the option, by the header's own length and by the
+ * packet's length in the pseudo header. Returns 0, and has changed nothing that counts, if
  * the driver leaves no room.
  */
 static __always_inline int add_option(struct xdp_md *ctx, const struct packet *packet)
@@ -162,7 +162,7 @@ static __always_inline int add_option(struct xdp_md *ctx, const struct packet *p
 	return 1;
 }
 
-/* What a client's SYN makes of what its flow asks for. */
+/* Changes what a flow asks for, by a client's SYN. */
 static __always_inline void ask_once(struct xdp_md *ctx, struct packet *packet,
 				     struct snat_flow *entry, __u32 sequence)
 {
@@ -192,8 +192,8 @@ static __always_inline void ask_once(struct xdp_md *ctx, struct packet *packet,
 
 /*
  * The port at which the backend has the packet's flow. The first SYN of a connection asks,
- * while its client has sent nothing else: one that somebody sends in an open connection
- * could lead that one away. Not static: verified once.
+ * while its client has sent nothing else: a SYN that somebody sends in an open connection
+ * could redirect that one. Not static: verified once.
  */
 __noinline __u32 asked_port(struct xdp_md *ctx, struct packet *packet, __u32 port)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Full NAT's replies where they come in by interfaces besides the director's, such as a pod's or
+ * Full NAT's replies that come in by other interfaces than the director's, such as a pod's or
  * an overlay's: in tc, because the kernel has made super-packets of them by then, and the sender
  * may be on this host and have left their checksums to a device.
  */
@@ -8,7 +8,7 @@
 
 #include "skb.h"
 
-/* The backend that a reply is of, and what it becomes. NO_BACKEND: it is none. */
+/* The backend that a reply is of, and what the reply becomes. NO_BACKEND: it is no reply. */
 static __always_inline __u32 reply_of(struct packet *packet, struct flow *to)
 {
 	struct fragment *first;
@@ -27,7 +27,7 @@ static __always_inline __u32 reply_of(struct packet *packet, struct flow *to)
 	return index;
 }
 
-/* Bytes of the largest packet that leaves: of a super-packet one of its pieces. */
+/* Bytes of the largest packet that leaves: of a super-packet, those of one piece. */
 static __always_inline __u32 largest_piece(struct __sk_buff *skb, const struct packet *packet)
 {
 	__u32 header = sizeof(struct udphdr);
@@ -43,7 +43,7 @@ static __always_inline __u32 largest_piece(struct __sk_buff *skb, const struct p
 	return packet->l4 - packet->l3 + header + skb->gso_size;
 }
 
-/* The interface by which the kernel would send what the packet becomes; 0: it has to see to it itself. */
+/* The interface by which the kernel would send the reply; 0: the kernel has to route it itself. */
 static __noinline __u32 way_back(struct __sk_buff *skb, const struct packet *packet,
 				 const struct flow *to)
 {
@@ -61,9 +61,9 @@ static __noinline __u32 way_back(struct __sk_buff *skb, const struct packet *pac
 }
 
 /*
- * Sends a reply to its client, by the kernel's neighbours; or has the kernel route what the client
- * shall see, where that may have to be cut or cannot be answered from here. What is none of full
- * NAT's goes on to whoever is next.
+ * Sends a reply to its client, by the kernel's neighbors; or has the kernel route what the client
+ * will see, if that may have to be fragmented or cannot be answered from here. A packet that is
+ * not full NAT's goes on to the next program.
  */
 static __always_inline int return_skb(struct __sk_buff *skb, __u32 l3)
 {
@@ -83,7 +83,7 @@ static __always_inline int return_skb(struct __sk_buff *skb, __u32 l3)
 	if (!translate_skb(skb, &packet, &t))
 		return TC_ACT_UNSPEC;
 	reason = ifindex ? sent_back(&packet) : PASS_REPLY_UNROUTED;
-	/* The helper that sends takes off an Ethernet header. */
+	/* The helper that sends removes an Ethernet header. */
 	if (ifindex && !l3 && bpf_skb_change_head(skb, sizeof(struct ethhdr), 0))
 		reason = DROP_NO_HEADROOM;
 	count(bpf_map_lookup_elem(&reasons, &reason), &packet);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * A service whose affinity has changed: connections that are older than the change are
- * where another hash finds them, in the ring before. It lies behind the ring that places
- * new ones, and every slot of that one says, by its list or SLOT_SETTLING, that it is not
- * all.
+ * found by another hash, in the ring before. It lies behind the ring that places new
+ * ones, and every slot of the latter says, by its list or SLOT_SETTLING, that its
+ * candidates are not all.
  */
 #pragma once
 
@@ -14,7 +14,7 @@ struct before {
 	struct slot slot;
 };
 
-/* Finds the flow's slot in the ring before; 0: there is none, or nobody needs the slot. */
+/* Finds the flow's slot in the ring before; 0: there is none, or the slot has no owner. */
 static __noinline int find_before(const struct packet *packet, __u32 ring, struct before *before)
 {
 	const struct ring_header *header = ring_line_at(ring);

@@ -3,8 +3,8 @@
  * The director. A packet's journey, top to bottom:
  *
  *   parse     packet.h     headers -> struct packet
- *   meet      group.h      a fragment goes to its director; probe.h: who asks for this one
- *   refuse    refuse.h     who must not call, and what the kernel must not get
+ *   meet      group.h      a fragment goes to its director; probe.h: directors ask for this one
+ *   refuse    refuse.h     sources that must not call, packets that the kernel must not get
  *   icmp      icmp.h       answer echo; an error takes the place of its flow
  *   service   service.h    (segment, VIP, protocol, port) -> ring; source.h: who may call it
  *   pick      pick.h       flow -> slot -> row -> backend; flows.h: what is remembered;
@@ -12,7 +12,7 @@
  *   forward   forward.h    l2dsr; encap.h: ipip, gue; nat.h: nat; ask.h, echo.h; redirect.h: redirect
  *   count     count.h      one reason per packet
  *
- * What is no VIP's passes to the kernel untouched.
+ * Packets that do not concern a VIP pass to the kernel untouched.
  */
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
@@ -88,8 +88,8 @@ static __always_inline enum reason deliver(struct packet *packet)
 }
 
 /*
- * A pod of this host: the packet is sent as to any other host, and goes up the stack instead
- * of out, where the host's agent meets it. So the frame stays for this host's own address.
+ * The backend is a pod of this host: the packet is wrapped as for another host, but goes up
+ * the stack, where the host's agent takes it. So the frame keeps this host's own address.
  */
 static __noinline enum reason forward_to_own_pod(struct xdp_md *ctx, struct packet *packet,
 						 const struct backend *backend, __u32 index)
@@ -108,7 +108,7 @@ static __noinline enum reason forward_to_own_pod(struct xdp_md *ctx, struct pack
 	return reason;
 }
 
-/* NAT for a backend that is this host. In full NAT its flow is kept before the packet is its own. */
+/* NAT for a backend that is this host. In full NAT its flow is kept before the translation. */
 static __always_inline enum reason forward_nat_here(struct xdp_md *ctx, struct packet *packet,
 						    const struct backend *backend, __u32 index)
 {
@@ -119,7 +119,7 @@ static __always_inline enum reason forward_nat_here(struct xdp_md *ctx, struct p
 	return kept == CONTINUE ? forward_nat(ctx, packet, backend) : kept;
 }
 
-/* Backends that not all packets reach by their mode. CONTINUE: this one does. */
+/* Backends that some packets do not reach by their mode. CONTINUE: this packet does. */
 static __always_inline enum reason forward_otherwise(struct xdp_md *ctx, struct packet *packet,
 						     const struct backend *backend, __u32 index)
 {
@@ -154,7 +154,7 @@ static __always_inline enum reason forward_by_mode(struct xdp_md *ctx, struct pa
 	return forward_encap(ctx, packet, backend, index);
 }
 
-/* A packet that opens a connection, or is not a flow's own: what it is counted as. */
+/* What a packet with SYN, an ICMP error or a later fragment is counted as. */
 static __always_inline enum reason forwarded_seldom(const struct packet *packet, enum reason reason,
 						    __u32 index)
 {
@@ -172,7 +172,7 @@ static __always_inline enum reason forward(struct xdp_md *ctx, struct packet *pa
 
 	packet->backend = index;
 	reason = CONTINUE;
-	if (!backend) { /* where pick has it, it is alive */
+	if (!backend) { /* a backend that pick has looked up is alive */
 		backend = backend_at(index);
 		if (unlikely(!backend || backend->state == BACKEND_FREE))
 			return DROP_NO_BACKEND;
@@ -188,13 +188,13 @@ static __always_inline enum reason forward(struct xdp_md *ctx, struct packet *pa
 		return reason;
 	}
 	count(bpf_map_lookup_elem(&backend_counters, &index), packet);
-	/* One look for all that is seldom: what each packet does takes each packet's time. */
+	/* One test for all rare cases: every test here costs every packet time. */
 	if (unlikely(packet->flags & (PACKET_TCP_SYN | PACKET_ICMP_ERROR | PACKET_FRAGMENT_LATER)))
 		return forwarded_seldom(packet, reason, index);
 	return reason;
 }
 
-/* A connection that the backend gets as its own has no flow here, in full NAT neither. */
+/* Whether the connection is handed over to the backend: then full NAT, too, has no flow of it. */
 static __noinline int is_handed_over(struct xdp_md *ctx, struct packet *packet, __u32 index)
 {
 	const struct backend *backend;
@@ -207,7 +207,7 @@ static __noinline int is_handed_over(struct xdp_md *ctx, struct packet *packet, 
 	       asks_redirect(ctx, packet);
 }
 
-/* What is not every packet's, when its backend was chosen: nobody is left, full NAT, QUIC, fragments. */
+/* Rare cases after the choice of a backend: none is alive, full NAT, QUIC, fragments. */
 static __always_inline enum reason place_otherwise(struct xdp_md *ctx, struct packet *packet,
 						   __u32 ring, const struct ring_header *header,
 						   __u32 *index, struct backend **backend)
@@ -289,7 +289,7 @@ static __always_inline enum reason place(struct xdp_md *ctx, struct packet *pack
 	return reason;
 }
 
-/* Without ports: where the first fragment went. */
+/* A later fragment has no ports: it goes where the first one went. */
 static __always_inline enum reason follow_fragment(struct xdp_md *ctx, struct packet *packet,
 						   __u32 *index)
 {
@@ -323,7 +323,7 @@ static __always_inline __u32 find_other(const struct packet *packet)
 	return service ? *service : NO_SERVICE;
 }
 
-/* A reply of a NAT backend, or nothing of weir's. */
+/* A probe of another director, a reply of a NAT backend, or a packet that is not weir's. */
 static __always_inline enum reason no_service(struct xdp_md *ctx, struct packet *packet)
 {
 	const struct settings *settings = get_settings();
@@ -337,14 +337,14 @@ static __always_inline enum reason no_service(struct xdp_md *ctx, struct packet 
 	return reason == CONTINUE ? leave_to_kernel(packet) : reason;
 }
 
-/* What a fragment, or ICMP, goes through before its service is looked for. */
+/* Prepares a fragment or an ICMP packet before its service is looked up. */
 static __always_inline enum reason prepare(struct xdp_md *ctx, struct packet *packet)
 {
 	enum reason reason = CONTINUE;
 
 	if (may_be_refused(&packet->flow))
 		reason = refuse(ctx, packet, NO_SERVICE);
-	/* Pings have no ports: wherever one of their fragments comes, all do, and are answered. */
+	/* Pings have no ports: all fragments of one come to the same director, and are answered. */
 	if (reason == CONTINUE && packet->flags & (PACKET_FRAGMENT_FIRST | PACKET_FRAGMENT_LATER) &&
 	    (packet->request || !is_icmp(&packet->flow)))
 		reason = meet(ctx, packet);
@@ -354,7 +354,7 @@ static __always_inline enum reason prepare(struct xdp_md *ctx, struct packet *pa
 	return reason == PASS_NO_SERVICE ? leave_to_kernel(packet) : reason;
 }
 
-/* A service has what the packet is for. Whoever must not call it is nobody's client. */
+/* Drops a packet to a service whose source must not call it. */
 static __always_inline enum reason refuse_client(struct xdp_md *ctx, const struct packet *packet,
 						 __u32 service)
 {
@@ -377,7 +377,7 @@ static __always_inline enum reason decide(struct xdp_md *ctx, struct packet *pac
 		if (reason != CONTINUE)
 			return reason;
 	}
-	/* One look for all that is seldom: what each packet does takes each packet's time. */
+	/* One test for all rare cases: every test here costs every packet time. */
 	if (unlikely(packet->flags &
 		     (PACKET_FRAGMENT_FIRST | PACKET_FRAGMENT_LATER | PACKET_ICMP))) {
 		reason = prepare(ctx, packet);
@@ -422,7 +422,7 @@ int director(struct xdp_md *ctx)
 	return verdict(&packet, reason);
 }
 
-/* No packet's: userspace runs it when other directors have told something of flows. */
+/* Not run for packets: userspace runs it when other directors have told of flows. */
 SEC("syscall")
 int take_tellings(struct tellings *ctx)
 {

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The echo of what ask.h has asked for: which answers are taken, whose the connection is
- * then, and what of it the client sees.
+ * The echo of what ask.h has asked for: which answers are taken, which host has the
+ * connection then, and what the client sees of it.
  */
 #pragma once
 
 #include "ask.h"
 
-/* What answers a SYN. */
+/* Whether a packet answers a SYN. */
 static __always_inline int is_syn_ack(const struct packet *packet)
 {
 	return packet->flow.protocol == IPPROTO_TCP && is_whole(packet) &&
@@ -15,8 +15,8 @@ static __always_inline int is_syn_ack(const struct packet *packet)
 }
 
 /*
- * Where in the frame of a SYN-ACK the option is that says whom somebody has asked; 0: it
- * says nothing of that. Not static: verified once.
+ * Where in the frame of a SYN-ACK the option is that says which backend was asked; 0: it
+ * has no such option. Not static: verified once.
  */
 __noinline __u32 find_echo(struct xdp_md *ctx, const struct packet *packet)
 {
@@ -50,8 +50,8 @@ static __always_inline __u32 answers_for(const struct backend *asked, const stru
 }
 
 /*
- * Makes the connection that of who has answered. Nobody reads the flow meanwhile; that no
- * SYN has left without the option is decided by the word that says so.
+ * Gives the connection to the host that answered. No CPU reads the flow meanwhile. ask_swap
+ * fails if a SYN has left without the option.
  */
 static __always_inline int ask_take(struct snat_flow *entry, union snat_word word,
 				    union ask_word asked, __u32 index, __be16 port)
@@ -78,8 +78,9 @@ static __always_inline int ask_take(struct snat_flow *entry, union snat_word wor
 
 /*
  * Takes an echo, if the flow has asked for it: it acknowledges the flow's SYN, after which
- * no other one has left, names who was asked, and comes from where another backend of the
- * service is. Who has not seen that SYN would have to guess its number.
+ * no other SYN has left, names the backend that was asked, and comes from the address of
+ * another backend of the service. A host that has not seen that SYN would have to guess its
+ * number.
  */
 static __always_inline enum ask_event ask_check(struct xdp_md *ctx, const struct packet *packet,
 						struct snat_flow *entry, __u32 echo)
@@ -108,8 +109,8 @@ static __always_inline enum ask_event ask_check(struct xdp_md *ctx, const struct
 }
 
 /*
- * A SYN-ACK to a source of this director's own, of nobody whose flow it is. Returns whose
- * it is now, as find_snat_reply does.
+ * A SYN-ACK to one of this director's source addresses that is not from the flow's backend.
+ * Returns the flow's new backend, as find_snat_reply does.
  */
 __noinline __u32 take_echo(struct xdp_md *ctx, struct packet *packet, struct flow *to)
 {
@@ -121,7 +122,7 @@ __noinline __u32 take_echo(struct xdp_md *ctx, struct packet *packet, struct flo
 
 	if (!header || !packet || !to || !is_syn_ack(packet))
 		return NO_BACKEND;
-	/* What else comes to this host, such as answers to its probes, is not looked into. */
+	/* Other packets to this host, such as answers to its probes, are not looked into. */
 	number = snat_reply_number(header, packet);
 	echo = number ? find_echo(ctx, packet) : 0;
 	if (!echo)
@@ -136,7 +137,7 @@ __noinline __u32 take_echo(struct xdp_md *ctx, struct packet *packet, struct flo
 	return entry->backend;
 }
 
-/* The client's host has not asked, and shall not wonder: the option becomes NOPs. */
+/* The client's host has not asked, and must not see the option, which becomes NOPs. */
 static __always_inline void take_out(struct xdp_md *ctx, const struct packet *packet, __u32 echo)
 {
 	__be16 *words = l4_at(ctx, echo);
@@ -155,8 +156,8 @@ static __always_inline void take_out(struct xdp_md *ctx, const struct packet *pa
 }
 
 /*
- * Nothing is asked for any more, which leaves a place for what the client has to acknowledge.
- * Another SYN-ACK, which a backend that keeps nothing may send, is another number.
+ * Nothing is asked for any more, so the number that the client has to acknowledge has a place.
+ * A backend that keeps no state may send another SYN-ACK, with another number.
  */
 static __always_inline void keep_answer(struct snat_flow *entry, union ask_word was, __u32 answer)
 {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What a packet makes of a remembered flow, and how long the flow lives: the first
- * word of struct flow_entry, which only changes as a whole, and the number that the
- * client goes on with. The director sees no more than what the client sends, and, in
- * nat, perhaps the SYN-ACK.
+ * How a packet changes a remembered flow, and how long the flow lives: the first word
+ * of struct flow_entry, which only changes as a whole, and the client's next sequence
+ * number. The director sees only what the client sends and, in nat, perhaps the
+ * SYN-ACK.
  */
 #pragma once
 
@@ -79,7 +79,7 @@ static __always_inline int flow_over(__u8 state)
 
 /*
  * A flow that goes on is news again once in 2^this units of seen (18 min, 69 s, 34 s), so
- * that those who do not get its packets hear of it four times in its timeout.
+ * that directors that do not get its packets hear of it four times in its timeout.
  */
 static __always_inline __u32 flow_news_shift(__u8 state)
 {
@@ -89,10 +89,10 @@ static __always_inline __u32 flow_news_shift(__u8 state)
 }
 
 /*
- * Whether the others of the group should know what a packet has made of its flow. Nothing
- * is said of a fresh one, which may be of a flood. An end is news of a flow that was told.
- * When a flow is news again depends on its hash, so that not all of them are at the same
- * moment.
+ * Whether the other directors of the group should know how a packet has changed its flow.
+ * They hear nothing of a fresh flow, which may be of a flood. An end is news if the flow
+ * was told. When a flow is news again depends on its hash, so that not all flows are at
+ * the same moment.
  */
 static __always_inline int flow_is_news(union flow_word before, union flow_word now, __u64 hash)
 {
@@ -128,7 +128,7 @@ static __always_inline int flow_lasted(union flow_word word, __u32 now)
 	return snat_lasts(word.since, now, FLOW_LASTS);
 }
 
-/* How a flow begins with its first packet that was seen; FLOW_FREE: that is none of a flow. */
+/* The state after the first packet that was seen; FLOW_FREE: the packet begins no flow. */
 static __always_inline __u8 flow_first(const struct packet *packet)
 {
 	if (packet->flow.protocol != IPPROTO_TCP)
@@ -153,7 +153,7 @@ static __always_inline __u32 flow_next_number(const struct packet *packet)
 	return packet->flow.protocol == IPPROTO_TCP ? flow_number(proof_next(&segment)) : 0;
 }
 
-/* Whether a segment goes on where the client was. */
+/* Whether a segment is near the client's next number, or that is not known. */
 static __always_inline int flow_in_sequence(__u32 next, const struct packet *packet)
 {
 	return !next || proof_near(packet->sequence, next);
@@ -161,7 +161,7 @@ static __always_inline int flow_in_sequence(__u32 next, const struct packet *pac
 
 /*
  * What a segment says, by the one number that is kept. A fresh flow has nothing to lose: a
- * segment that is out of its sequence begins another one. Not static: see snat_signs.
+ * segment out of its sequence begins another flow. Not static: see snat_signs.
  */
 __noinline __u32 flow_signs(const struct packet *packet, __u32 state, __u32 next)
 {
@@ -196,7 +196,7 @@ static __always_inline __u8 flow_goes_to(union flow_word word, __u32 signs, __u3
 	return class == PROOF_SUSTAINED ? FLOW_ESTABLISHED : FLOW_BEGUN;
 }
 
-/* A client's SYN, where it may begin: it is nothing to a flow that is kept and not over. */
+/* A client's SYN. The state of a flow that is kept and not over stays as it is. */
 static __always_inline union flow_word flow_opens(union flow_word word, __u32 now)
 {
 	word.seen = now;
@@ -210,10 +210,10 @@ static __always_inline union flow_word flow_opens(union flow_word word, __u32 no
 }
 
 /*
- * What a segment makes of its TCP flow. After a RST, packets that were under way
+ * How a segment changes its TCP flow. After a RST, packets that were under way
  * must not bring the flow back; one that comes a while later does, because then
- * the RST was not for real. One that says nothing to be believed leaves a fresh flow alone,
- * and lets another one live on: this director may not have seen what came before it.
+ * the RST was not real. A segment that says nothing credible leaves a fresh flow alone,
+ * and keeps any other flow alive: this director may not have seen what came before it.
  */
 static __always_inline union flow_word flow_next_tcp(union flow_word word, __u32 signs, __u8 flags,
 						     __u32 now)
@@ -250,13 +250,13 @@ static __always_inline union flow_word flow_next_udp(union flow_word word, __u32
 	return word;
 }
 
-/* A flow and its number, as a packet makes them. */
+/* A flow and its number after a packet. */
 struct flow_step {
 	union flow_word word;
 	__u32 next;
 };
 
-/* The number that is to be kept: where nothing else is written, it may be a little late. */
+/* The number to keep: if nothing else is written, it may be a little late. */
 static __always_inline __u32 flow_keep_number(union flow_word before, union flow_word after,
 					      __u32 next, __u32 signs, const struct packet *packet)
 {
@@ -275,8 +275,8 @@ static __always_inline __u32 flow_keep_number(union flow_word before, union flow
 }
 
 /*
- * What a packet makes of its flow: of its first word, and of the number that the client goes on
- * with. An ICMP error proves nothing (RFC 5508). Not static: verified once.
+ * How a packet changes its flow: the first word, and the client's next number. An ICMP error
+ * proves nothing (RFC 5508). Not static: verified once.
  */
 __noinline __u64 flow_follow(__u64 read, __u32 *next, const struct packet *packet, __u32 now)
 {
@@ -288,7 +288,7 @@ __noinline __u64 flow_follow(__u64 read, __u32 *next, const struct packet *packe
 	if (packet->flow.protocol != IPPROTO_TCP)
 		return flow_next_udp(word, now).word;
 	signs = flow_signs(packet, word.state, *next);
-	/* What is out of a fresh flow's sequence begins another one, and has lasted for no time. */
+	/* A segment out of a fresh flow's sequence begins another one, which has lasted for no time. */
 	if (!flow_kept(word.state) && word.state != FLOW_ANSWERED && signs & PROOF_GOES_ON &&
 	    !flow_in_sequence(*next, packet))
 		word.since = now;

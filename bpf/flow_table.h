@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Where a remembered flow is: in its bucket of this CPU's, or, when RSS has moved
- * it, of another's. A flow's hash chooses one bucket of each CPU. A new flow takes
- * a place that is free; else that of a flow that has ended or is fresh: see flow_rank.
- * A flow that is sustained or proved is never pushed out. Where there are several
- * services, none has more than its share of a bucket.
+ * Where a remembered flow is: in its bucket of this CPU or, when RSS has moved it, of
+ * another CPU. A flow's hash chooses one bucket of each CPU. A new flow takes a place
+ * that is free; else that of a flow that has ended or is fresh: see flow_rank. A flow
+ * that is sustained or proved is never pushed out. If there are several services, none
+ * has more than its share of a bucket.
  *
- * Only its own CPU fills a bucket, so that what it reads there holds still. Others
- * may free an entry, by a compare-and-swap of its first word, whose count of turns
- * tells them whether it still is the one that they have read.
+ * Only its own CPU fills a bucket, so that what it reads there does not change under it.
+ * Other CPUs may free an entry, by a compare-and-swap of its first word, whose count of turns
+ * tells them whether it is still the entry that they have read.
  *
- * Each place has a tag besides, a byte of its flow's hash, which stays when the flow goes:
- * another tag says that a flow is not there, its own that it may be. Others look at tags
- * first; a CPU does not need its own ones.
+ * Each place also has a tag, a byte of its flow's hash, which stays when the flow goes: a
+ * different tag says that a flow is not there, an equal one that it may be. A CPU looks first
+ * at the tags of other CPUs; it does not need its own.
  */
 #pragma once
 
@@ -23,18 +23,18 @@
 #include "service.h"
 
 /*
- * How good a place is for a new flow, by what is there. Those that have sent nothing but what
- * begins go first, the quiet for longest before others. Those that have gone on come after
- * them, and then the youngest, because a flood is younger than the connections that were there
- * before it: so none of these gives way while something in the bucket is too young to do so.
- * Only those that were quiet for minutes go before that.
+ * How good a place is for a new flow, by the flow that is there. Flows that have sent nothing
+ * but their beginning give way first, the quiet for longest before others. Flows that have
+ * gone on come after them, the youngest first, because a flood is younger than the
+ * connections that were there before it; so none of these gives way while a flow in the
+ * bucket is too young to do so. Only flows that were quiet for minutes give way before that.
  */
 #define FLOW_PLACE_SAME 0xfffffffeU
 #define FLOW_PLACE_FREE 0xffffff00U
 #define FLOW_PLACE_UNANSWERED 0x30000000U
 #define FLOW_PLACE_OLD 0x20000000U
 #define FLOW_PLACE_YOUNG 0x10000000U
-#define FLOW_PLACE_BUSY 1U /* of a fresh flow that was seen just now: all others are even */
+#define FLOW_PLACE_BUSY 1U /* of a fresh flow that was seen just now: all other ranks are even */
 #define FLOW_YOUNG SNAT_SECONDS(300)
 #define NO_CPU (~0U)
 #define FLOW_TAGS(byte) ((byte) * 0x0101010101010101ULL)
@@ -55,7 +55,7 @@ static __always_inline __u64 flow_hash(const struct settings *settings, const st
 	return hash_flow(flow, &key);
 }
 
-/* The flow's bucket of a CPU's; NULL: the CPU has none. */
+/* The flow's bucket of a CPU; NULL: the CPU has none. */
 static __always_inline struct flow_bucket *flow_bucket(const struct settings *settings, __u64 hash,
 						       __u32 cpu)
 {
@@ -118,8 +118,8 @@ static __always_inline int flow_matches(const struct flow_entry *entry, const st
 
 /*
  * Where of these places in the bucket the flow is, live or not; FLOW_WAYS: nowhere. Not
- * static: the verifier looks at it once, and goes on with one result instead of nine. It
- * takes that for any number, so the compiler must not know better than to keep checks of it.
+ * static: the verifier looks at it once, and goes on with one result instead of nine. It takes
+ * the result for any number, so the compiler must not know its range, and drop checks of it.
  */
 __noinline __u32 flow_search(const struct flow_bucket *bucket, const struct flow *flow,
 			     __u32 service, __u64 places)
@@ -139,7 +139,7 @@ __noinline __u32 flow_search(const struct flow_bucket *bucket, const struct flow
 	return place;
 }
 
-/* The backend of the flow, if there still is the one that it began with. */
+/* The flow's backend, if it is still the one that the flow began with. */
 static __always_inline const struct backend *flow_backend(const struct flow_entry *entry,
 							  union flow_word word)
 {
@@ -151,9 +151,9 @@ static __always_inline const struct backend *flow_backend(const struct flow_entr
 }
 
 /*
- * Whether the packet may go on with this flow. A SYN on one that is over begins a
- * new connection, which a draining backend does not get. One that is suspected to be
- * down gets what goes on for sure: no SYN, and no datagram that may be a flow's second try.
+ * Whether the packet may go on with this flow. A SYN on a flow that is over begins a new
+ * connection, which a draining backend does not get. A backend that is suspected to be down
+ * gets only what surely goes on: no SYN, and no datagram that may be a flow's second try.
  */
 static __always_inline int flow_usable(const struct flow_entry *entry, union flow_word word,
 				       const struct packet *packet, __u32 now)
@@ -185,7 +185,7 @@ struct flow_scan {
 	__u32 now;
 	__u32 rank;
 	__u32 place;
-	__u32 ranks; /* of all places, one over the other */
+	__u32 ranks; /* of all places, combined by OR */
 };
 
 /* How good the place of a fresh flow that goes on is. */
@@ -194,7 +194,7 @@ static __always_inline __u32 flow_rank_begun(__u32 age)
 	return age > FLOW_YOUNG ? FLOW_PLACE_OLD + age * 2 : FLOW_PLACE_YOUNG - age * 2;
 }
 
-/* How good a place is; 0, or FLOW_PLACE_BUSY: it is somebody else's. */
+/* How good a place is; 0, or FLOW_PLACE_BUSY: another flow keeps it. */
 static __always_inline __u32 flow_rank(const struct flow_entry *entry, const struct flow_scan *scan)
 {
 	union flow_word word = flow_read(entry);
@@ -219,7 +219,7 @@ static __always_inline __u32 flow_rank(const struct flow_entry *entry, const str
 	return FLOW_PLACE_UNANSWERED + age * 2;
 }
 
-/* A place of the bucket, where it is better than those before it. */
+/* Chooses a place of the bucket if it is better than those before it. */
 static __always_inline void flow_consider(struct flow_scan *scan, __u32 place, __u32 rank)
 {
 	scan->ranks |= rank;
@@ -238,7 +238,7 @@ static long flow_scan_place(__u32 i, struct flow_scan *scan)
 	return 0;
 }
 
-/* Counts the service's own flows, in rank. Those of backends that are gone are nobody's. */
+/* Counts the service's own flows, in rank. Flows of backends that are gone do not count. */
 static long flow_count_place(__u32 i, struct flow_scan *scan)
 {
 	const struct flow_entry *entry = &scan->bucket->entries[i % FLOW_WAYS];
@@ -249,7 +249,7 @@ static long flow_count_place(__u32 i, struct flow_scan *scan)
 	return 0;
 }
 
-/* The same where the service has its share of the bucket: only what is its own gives way. */
+/* As flow_scan_place, if the service has its share of the bucket: only its own flows give way. */
 static long flow_scan_own(__u32 i, struct flow_scan *scan)
 {
 	__u32 place = i % FLOW_WAYS, rank;
@@ -280,7 +280,7 @@ static __always_inline int flow_scan_bucket(const struct settings *settings, str
 
 /*
  * Remembers a flow's backend. Returns 0 if there was no place for it, else one more than
- * the place's number, whose tag is still another flow's.
+ * the place's number. The place's tag is still that of another flow.
  */
 static __noinline int insert_flow(const struct settings *settings, const struct flow *flow,
 				  __u64 hash, __u32 service, const struct flow_fresh *fresh)
@@ -323,7 +323,7 @@ struct flow_hunt {
 	__u32 own;  /* this CPU */
 	__u32 cpu;  /* that has the flow ... */
 	__u32 way;  /* ... here; FLOW_WAYS: none has */
-	__u32 keep; /* flow_forget_cpu leaves what is of this backend */
+	__u32 keep; /* flow_forget_cpu leaves entries with this backend */
 };
 
 static long flow_hunt_cpu(__u32 cpu, struct flow_hunt *hunt)
@@ -348,8 +348,8 @@ static long flow_hunt_cpu(__u32 cpu, struct flow_hunt *hunt)
 }
 
 /*
- * Frees what one of the other CPUs has, unless it says the same: that CPU may be moving
- * the flow there at this moment, and free it here.
+ * Frees another CPU's entry of the flow, unless it has the same backend: that CPU may be
+ * moving the flow to itself at this moment, and free the entry here.
  */
 static long flow_forget_cpu(__u32 cpu, struct flow_hunt *hunt)
 {

@@ -6,14 +6,14 @@
 
 /*
  * Flow memory: the backends of flows whose slot may have connections of several.
- * Each CPU has buckets of its own and is the only one that fills them; another one
- * does no more than free an entry, when the flow has moved to it.
+ * Each CPU has buckets of its own and is the only one that fills them; another CPU
+ * only frees an entry there, when the flow has moved to it.
  */
 #define FLOW_WAYS 8
 
 /*
  * What was seen of a flow, and so its class: see proof.h. Versions before the classes have no
- * states above FLOW_RESET, which they take for those of flows that have just begun.
+ * states above FLOW_RESET, and treat flows in those as if they had just begun.
  */
 enum flow_state {
 	FLOW_FREE = 0,
@@ -33,25 +33,25 @@ enum flow_state {
 	FLOW_CUT = 14,        /* fresh. TCP: the client has sent a RST */
 };
 
-/* How long a flow lives without packets, in seconds; where from: see snat_state.h. */
+/* How long a flow lives without packets, in seconds; for the sources see snat_state.h. */
 enum flow_timeout {
 	FLOW_TIMEOUT_SYN = 60, /* and after a RST */
 	FLOW_TIMEOUT_ESTABLISHED = 7440,
 	FLOW_TIMEOUT_CLOSING = 240,
 	FLOW_TIMEOUT_UDP = 300,
 	/*
-	 * TCP, as long as nobody needs its place: a client that has sent its request and waits
-	 * may have nothing to say for long, and in DSR that is all that is ever seen of it.
+	 * TCP, as long as no other flow needs its place: a client that has sent its request and
+	 * waits may send nothing for long, and in DSR that is all that is ever seen of it.
 	 */
 	FLOW_TIMEOUT_BEGUN = 1800,
 };
 
-/* The first word changes as a whole: a flow that is read while it changes is known by it. */
+/* The first word changes as a whole: it tells a reader whether the flow has changed meanwhile. */
 struct flow_entry {
 	__u32 seen; /* last packet, in units of 2^30 ns (1.07 s) of CLOCK_MONOTONIC */
 	__u8 state; /* enum flow_state */
 	__u8 epoch; /* of the backend */
-	__u8 turn;  /* counts who has had this place */
+	__u8 turn;  /* counts the flows that have had this place */
 	__u8 since; /* of a fresh flow: when it began to be in sequence, the lowest bits of seen */
 	__u32 backend;
 	__u32 service; /* index: address, protocol and segment of the VIP */
@@ -59,7 +59,7 @@ struct flow_entry {
 	__be16 source_port;
 	__be16 destination_port;
 	/*
-	 * TCP: the sequence number that the client goes on with; of FLOW_ANSWERED the one that it
+	 * TCP: the client's next sequence number; of FLOW_ANSWERED the number that the client
 	 * has to acknowledge. 0: not known.
 	 */
 	__u32 next;
@@ -69,10 +69,10 @@ struct flow_bucket {
 	struct flow_entry entries[FLOW_WAYS];
 };
 
-/* In the tags of a bucket. A flow's own is larger. */
+/* Values of the tags of a bucket. A flow's own tag is larger. */
 enum flow_tag {
 	FLOW_TAG_NONE = 0,
-	FLOW_TAG_ANY = 1, /* nobody knows of which flow the place is */
+	FLOW_TAG_ANY = 1, /* it is not known which flow has the place */
 };
 
 enum flow_event {
@@ -84,7 +84,7 @@ enum flow_event {
 };
 
 /*
- * What another director of the group remembers of a flow, on its way into this one's
+ * What another director of the group remembers of a flow, on its way into this director's
  * memory: the entry as it should be there, in this host's clock and indexes.
  */
 #define TELLINGS_MAX 512

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Slots whose flows may be of several backends, without agents: what the director
- * has seen of a flow says whose it is. A SYN that it does not know goes where the
- * ring says, and is remembered; any other packet that it does not know belongs to
- * the oldest owner that is alive, and is remembered too.
+ * Slots whose flows may be of several backends, without agents: the director knows a
+ * flow's backend by what it has seen of the flow. A SYN that it does not know goes where
+ * the ring says, and is remembered; any other packet that it does not know goes to the
+ * oldest owner that is alive, and is remembered, too.
  */
 #pragma once
 
@@ -11,10 +11,10 @@
 #include "flow_table.h"
 #include "guess.h"
 
-/* What is remembered of the flow is of a backend that is not there any more. */
+/* The flow is remembered, but its backend is gone or must not get this packet. */
 #define FLOW_GONE 0xffffffffU
 
-/* Frees what the other CPUs have of a flow of this backend: what this one has is younger. */
+/* Frees other CPUs' entries of the flow with another backend: this CPU's entry is younger. */
 static __noinline int forget_elsewhere(const struct settings *settings, const struct flow *flow,
 				       __u64 hash, __u32 service, __u32 backend)
 {
@@ -30,7 +30,7 @@ static __noinline int forget_elsewhere(const struct settings *settings, const st
 	return bpf_loop(settings->flow_cpus, flow_forget_cpu, &hunt, 0);
 }
 
-/* What the other directors of the group are to know. Who reads is woken if all before was read. */
+/* Reports a flow for the group's other directors. The reader is woken if it has read all before. */
 static __noinline int tell_flow(const struct flow_entry *entry, __u64 word)
 {
 	struct flow_entry *told = bpf_ringbuf_reserve(&told_flows, sizeof(*told), 0);
@@ -73,19 +73,19 @@ static __noinline __u32 find_flow(const struct settings *settings, const struct 
 		tell_flow(entry, next.word);
 	if (number != entry->next)
 		entry->next = number;
-	/* That is told, though the flow is fresh: once in a second, for all of the service's. */
+	/* This is told although the flow is fresh: once a second for all of the service's flows. */
 	if (flow_goes_on(word, next) && note_guess(packet, service, entry->backend) &&
 	    settings->flags & SETTINGS_TELL)
 		tell_flow(entry, next.word);
-	/* A connection is new: another CPU may have one before it that never ended. */
+	/* The connection is new: another CPU may have an earlier one that never ended. */
 	if ((word.state == FLOW_SYN || word.state == FLOW_ANSWERED) && next.state != word.state)
 		forget_elsewhere(settings, &packet->flow, hash, service, entry->backend);
 	return entry->backend;
 }
 
 /*
- * The flow in another CPU's bucket (as find_flow says it), from where it moves to this one's. It is
- * written here before it is freed there, and stays there if it has no place here.
+ * The flow in another CPU's bucket (returned as by find_flow), from where it moves to this CPU's.
+ * It is written here before it is freed there, and stays there if it has no place here.
  */
 static __noinline __u32 move_flow(const struct settings *settings, const struct packet *packet,
 				  __u64 hash, __u32 service)
@@ -142,8 +142,8 @@ static __noinline __u32 move_flow(const struct settings *settings, const struct 
 
 /*
  * A backend's SYN-ACK on its way to the client, in nat: when the client acknowledges its number,
- * both have said what only they can. Another CPU fills the flow's bucket: it has given the place
- * to nobody else, because the flow has just been seen.
+ * both have sent what only they can. Another CPU fills the flow's bucket: it has not given the
+ * place to another flow, because this one has just been seen.
  */
 static __always_inline int note_syn_ack(const struct settings *settings,
 					const struct packet *packet, const struct flow *flow,
@@ -180,13 +180,13 @@ static __always_inline int note_syn_ack(const struct settings *settings,
 	    !(proof_signs(&numbers, &segment) & PROOF_ANSWERS))
 		return 0;
 	next.state = FLOW_ANSWERED;
-	/* Also where the word stays as it is: the place may be another flow's by now. */
+	/* Swapped even if the word stays as it is: the place may be another flow's by now. */
 	if (flow_swap(entry, word, next))
 		entry->next = flow_number(proof_next(&segment));
 	return 1;
 }
 
-/* A flow that was placed, by a packet that may begin one. Returns 0 if there was no place for it. */
+/* Remembers a placed flow if its packet may begin one. Returns 0 if there was no place for it. */
 static __noinline int remember_flow(const struct settings *settings, const struct packet *packet,
 				    __u64 hash, __u32 service, __u32 index)
 {
@@ -214,8 +214,8 @@ static __noinline int remember_flow(const struct settings *settings, const struc
 
 /*
  * After a change of the ring's size a slot may have parts of two slots of the older ring,
- * which had different owners. Whether the flow is beyond the border: in another slot of that
- * ring than the first hash of its slot.
+ * which had different owners. Whether the flow is beyond the border: in another slot of the
+ * older ring than the first hash of its slot.
  */
 static __noinline int beyond_border(const struct packet *packet, const struct ring_header *header,
 				    __u32 number)
@@ -229,15 +229,15 @@ static __noinline int beyond_border(const struct packet *packet, const struct ri
 }
 
 /*
- * Whether an unknown flow may be of the backend. A datagram may be a flow's first, which
- * one that is suspected to be down does not get.
+ * Whether the backend may have an unknown flow. A datagram may be the flow's first, which
+ * a backend that is suspected to be down does not get.
  */
 static __always_inline int may_have(const struct backend *backend, const struct packet *packet)
 {
 	return packet->flow.protocol == IPPROTO_TCP ? keeps(backend) : alive(backend);
 }
 
-/* The first such one in the order in which an unknown connection is likely to be theirs. */
+/* The first candidate that may have the flow, in the order in which they are likely to. */
 static __noinline __u32 oldest_candidate(const struct packet *packet, __u32 ring, __u32 owner,
 					 __u32 next, int beyond)
 {
@@ -256,7 +256,7 @@ static __noinline __u32 oldest_candidate(const struct packet *packet, __u32 ring
 	return NO_BACKEND;
 }
 
-/* The same of any slot: without a list, what is not the owner's has been remembered. */
+/* The same for any slot: in one without a list, flows of others than the owner are remembered. */
 static __noinline __u32 likely_in(const struct packet *packet, __u32 ring, const struct slot *slot,
 				  int beyond)
 {
@@ -268,7 +268,7 @@ static __noinline __u32 likely_in(const struct packet *packet, __u32 ring, const
 	return owner && may_have(owner, packet) ? slot->owner : next_candidate(ring, slot->next);
 }
 
-/* A flow that nobody remembers, and that does not begin: whose it is likely to be. */
+/* The likely backend of a flow that is not remembered and does not begin. */
 static __noinline __u32 likely_candidate(const struct packet *packet, __u32 ring,
 					 const struct ring_header *header, __u32 number)
 {
@@ -299,7 +299,7 @@ static __noinline __u32 place_new(struct packet *packet, const struct ring_heade
 /*
  * Places a new connection that flow memory has no room for, as in a flood. Its later packets are
  * those of an unknown flow, so the SYN goes to the same backend as they do: to an earlier owner
- * while the slot has several. The ring's or the policy's choice would get the SYN alone.
+ * while the slot has several. The ring's or the policy's choice would get only the SYN.
  */
 static __noinline __u32 place_unremembered(const struct packet *packet, __u32 ring,
 					   const struct ring_header *header, __u32 number,

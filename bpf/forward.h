@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Ethernet: every forwarded packet gets a new one here and leaves. */
+/* Ethernet: here every forwarded packet gets a new header and leaves. */
 #pragma once
 
 #include "count.h"
@@ -14,7 +14,7 @@ static __always_inline int is_for(const struct ethhdr *ethernet, const void *wor
 	return !((*(const __u64 *)ethernet ^ link_word(word)) & MAC_MASK);
 }
 
-/* The same of where it comes from. */
+/* Whether a frame comes from the MAC address that a word of struct backend begins with. */
 static __always_inline int is_from(const struct ethhdr *ethernet, const void *word)
 {
 	/* Through a pointer to void: from h_source itself the compiler loads single bytes. */
@@ -78,7 +78,7 @@ static __always_inline void *reframe(struct xdp_md *ctx, const struct packet *pa
 	return data + ethernet;
 }
 
-/* Back on the same wire, or over to another interface. */
+/* Sends the packet back by the same interface, by another one, or (0) up the stack. */
 static __always_inline enum reason leave(struct xdp_md *ctx, struct packet *packet, __u32 ifindex,
 					 enum reason reason)
 {
@@ -99,7 +99,7 @@ static __always_inline __be16 ethertype(const struct packet *packet)
 	return packet->flow.ipv6 ? bpf_htons(ETH_P_IPV6) : bpf_htons(ETH_P_IP);
 }
 
-/* Whom a frame is for, and where the backends are that a policy may have chosen. */
+/* A search for a frame's destination among the backends that a policy may have chosen. */
 struct turn_hunt {
 	__u64 destination;
 	__u32 turns;
@@ -119,7 +119,7 @@ static long is_for_turn(__u32 number, struct turn_hunt *hunt)
 
 /*
  * Whether a frame for this address is for any backend that the ring's policy may have chosen.
- * Not static: the compiler lays out the usual way as it would without it.
+ * Not static, so that the compiler lays out the common path as it would without it.
  */
 __noinline __u32 is_for_turns(__u64 destination, __u32 ring)
 {
@@ -134,9 +134,9 @@ __noinline __u32 is_for_turns(__u64 destination, __u32 ring)
 }
 
 /*
- * Whether another director has sent the frame: a switch that does not know where a backend
- * is shows what is for it to all. With every director sending it on it would not end,
- * because l2dsr leaves the TTL alone, and another backend would reset the connection.
+ * Whether another director has sent the frame: a switch that does not know where a backend is
+ * floods the frames for it to all. If every director sent them on, that would not end, because
+ * l2dsr leaves the TTL alone; and another backend would reset the connection.
  */
 static __noinline int sent_already(struct xdp_md *ctx, const struct packet *packet,
 				   const struct backend *backend)
@@ -170,7 +170,7 @@ static __noinline int sent_already(struct xdp_md *ctx, const struct packet *pack
 	return 0;
 }
 
-/* Writes the TTL, where the checksum of IPv4's header follows it. */
+/* Writes the TTL, and corrects the checksum of an IPv4 header. */
 static __always_inline int set_ttl(struct xdp_md *ctx, struct packet *packet, __u8 ttl)
 {
 	struct iphdr *ip4 = l3_header(ctx, packet);
@@ -195,9 +195,9 @@ static __always_inline int set_ttl(struct xdp_md *ctx, struct packet *packet, __
 #define BACK_HOPS 4
 
 /*
- * The backend is the host that the frame comes from. It routes for the client, too; or it is a
+ * The backend is the host that the frame comes from: it also routes for the client, or it is a
  * director that has chosen this host. l2dsr leaves the TTL alone, so two that disagree would send
- * the packet back and forth for ever: few hops are left to it. Returns 0 if it has none.
+ * the packet back and forth for ever: it gets few hops. Returns 0 if it has none.
  */
 static __noinline int limit_hops(struct xdp_md *ctx, struct packet *packet)
 {
@@ -218,7 +218,7 @@ static __always_inline enum reason forward_l2dsr(struct xdp_md *ctx, struct pack
 
 	if ((void *)(ethernet + 1) > frame_end(ctx))
 		return PASS_MALFORMED;
-	/* What goes back where it came from is for the interface itself, mostly. */
+	/* Mostly a frame is for the interface by which it leaves. */
 	if (unlikely(!is_for(ethernet, backend->source_mac)) && sent_already(ctx, packet, backend))
 		return PASS_SENT_ALREADY;
 	if (unlikely(is_from(ethernet, backend->mac))) {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * NAT: the destination becomes the backend; with snat.h, the source becomes this
- * director. A reply is known by where it comes from, without anything that was
- * remembered, so that any director can translate it; with snat.h, by where it
- * goes to. Replies take the kernel's route to the client. In services that ask for
- * it, flows go on with who answers for the backend: ask.h, echo.h.
+ * director. A reply is recognized by its source, without anything that was
+ * remembered, so that any director can translate it; with snat.h, by its
+ * destination. Replies take the kernel's route to the client. In services that ask
+ * for it, flows go on with the host that answers for the backend: ask.h, echo.h.
  */
 #pragma once
 
@@ -29,7 +29,7 @@ enum {
 	FAMILY_IPV6 = 10,
 };
 
-/* To a backend, here or not, at a port, which is read where it is needed; 0: the packet's own. */
+/* Sends to a backend, here or not, at a port, read where it is needed; 0: the packet's own. */
 static __always_inline enum reason send_nat(struct xdp_md *ctx, struct packet *packet,
 					    const struct backend *backend, const __be16 *port,
 					    int local)
@@ -66,8 +66,8 @@ __noinline enum reason forward_nat(struct xdp_md *ctx, struct packet *packet,
 }
 
 /*
- * To a backend that is asked to hand connections over, and is not this host. CONTINUE: it
- * does not fit.
+ * Sends to a backend that is asked to hand connections over, and is not this host. CONTINUE:
+ * the packet does not fit.
  */
 __noinline enum reason forward_asking(struct xdp_md *ctx, struct packet *packet,
 				      const struct backend *backend)
@@ -113,7 +113,7 @@ static __noinline __u32 *find_reply(const struct flow *flow)
 	return find_range(&sender, 1);
 }
 
-/* Whether somebody on the way may cut the packet into fragments. */
+/* Whether routers on the way may cut the packet into fragments. */
 static __always_inline int may_fragment(struct xdp_md *ctx, const struct packet *packet)
 {
 	struct iphdr *ip = l3_header(ctx, packet);
@@ -122,7 +122,7 @@ static __always_inline int may_fragment(struct xdp_md *ctx, const struct packet 
 	       !(ip->frag_off & bpf_htons(0x4000));
 }
 
-/* The question for the kernel's route of a packet of a flow. */
+/* Fills in the question for the kernel's route of a packet of a flow. */
 static __always_inline void ask_route(const struct flow *to, __u32 ingress,
 				      struct bpf_fib_lookup *route)
 {
@@ -145,7 +145,7 @@ static __always_inline void ask_route(const struct flow *to, __u32 ingress,
 static __always_inline int find_route(struct xdp_md *ctx, const struct packet *packet,
 				      const struct flow *to, struct bpf_fib_lookup *route)
 {
-	/* What came with a tag is another interface's, which XDP does not know. */
+	/* A packet with a tag is of another interface, which XDP does not know. */
 	if (packet->tags)
 		return BPF_FIB_LKUP_RET_NOT_FWDED;
 	ask_route(to, ctx->ingress_ifindex, route);
@@ -157,7 +157,7 @@ static __always_inline int find_route(struct xdp_md *ctx, const struct packet *p
 	return bpf_fib_lookup(ctx, route, sizeof(*route), 0);
 }
 
-/* The socket of this host that a packet of a flow is for; returns its length. */
+/* The addresses and ports of this host's socket for a packet of a flow; returns their length. */
 static __always_inline __u32 socket_tuple(const struct flow *flow, struct bpf_sock_tuple *tuple)
 {
 	if (flow->ipv6) {
@@ -176,9 +176,9 @@ static __always_inline __u32 socket_tuple(const struct flow *flow, struct bpf_so
 
 /*
  * Whether a program on this host called the backend itself, and not the VIP: a health check.
- * A listening socket, and one of UDP that is connected to nobody, has no port there. Probes of
- * redirection have one that listens, of a priority of its own: it is no socket of TCP that
- * sends them.
+ * A listening socket, and an unconnected UDP socket, has no port of a peer. Probes of
+ * redirection have a listening socket, with a priority of its own: they are not sent by a
+ * TCP socket.
  */
 static __noinline int is_own_flow(struct xdp_md *ctx, const struct packet *packet)
 {
@@ -201,7 +201,7 @@ static __noinline int is_own_flow(struct xdp_md *ctx, const struct packet *packe
 	return own;
 }
 
-/* How a reply leaves; XDP_PASS: by the kernel, as the interface is none of weir's. */
+/* How a reply leaves; XDP_PASS: by the kernel, because the interface is not weir's. */
 static __always_inline int exit_by(struct xdp_md *ctx, __u32 ifindex)
 {
 	if (ifindex == ctx->ingress_ifindex)
@@ -218,12 +218,12 @@ static __always_inline enum reason sent_back(const struct packet *packet)
 }
 
 /*
- * The kernel routes what the table cannot answer (no neighbour yet, forwarding is
- * off, a tagged interface) and what may be fragmented: it gets the packet as the
- * client shall see it. One that may not be fragmented and does not fit is
- * answered from here: the backend must be told about the packet that it sent, and
- * the kernel would only know the translated one, and tell the VIP. With TTL 1 the
- * kernel gets it as it is, unless that is a packet to this host's own address.
+ * The kernel routes replies for which the lookup has no answer (no neighbor yet,
+ * forwarding is off, a tagged interface), and those that may be fragmented: it gets
+ * the packet as the client will see it. A packet that may not be fragmented and does
+ * not fit is answered from here: the backend must be told about the packet that it
+ * sent, but the kernel would only know the translated one, and tell the VIP. With TTL 1
+ * the kernel gets it as it is, unless that is a packet to this host's own address.
  */
 __noinline enum reason send_reply(struct xdp_md *ctx, struct packet *packet, struct translation *t)
 {
@@ -239,7 +239,7 @@ __noinline enum reason send_reply(struct xdp_md *ctx, struct packet *packet, str
 		return PASS_TTL_EXPIRED;
 	if (status == BPF_FIB_LKUP_RET_FRAG_NEEDED && !may_fragment(ctx, packet))
 		return answer_too_big(ctx, packet, route.mtu_result);
-	/* What is for this host itself is not forwarded. */
+	/* A packet for this host itself is not forwarded. */
 	if (status == BPF_FIB_LKUP_RET_NOT_FWDED && is_own_flow(ctx, packet)) {
 		if (packet->flags & PACKET_FRAGMENT_FIRST)
 			remember_fragment(packet, NO_BACKEND, FRAGMENT_TO_KERNEL);
@@ -270,7 +270,7 @@ static __always_inline enum reason count_reply(struct packet *packet, __u32 inde
 	return reason;
 }
 
-/* Whether a packet of no known flow may answer for a backend. */
+/* Whether a packet of no known flow may be the answer of another host for a backend. */
 static __always_inline int may_be_echo(const struct packet *packet)
 {
 	const struct settings *settings;
@@ -295,7 +295,7 @@ static __noinline int answer_remembered(const struct packet *packet, const struc
 	return settings ? note_syn_ack(settings, packet, &flow, service, index) : 0;
 }
 
-/* What is not every reply's: it begins a connection, or is in pieces. */
+/* Handles a reply that begins a connection, or is in fragments. */
 static __always_inline void reply_seldom(struct xdp_md *ctx, const struct packet *packet,
 					 const struct flow *to, __u32 index)
 {

@@ -4,7 +4,7 @@
 
 #include <linux/types.h>
 
-/* Destination MAC addresses of what the kernel is to send: two bytes, and the interface's index. */
+/* Destination MAC of a frame that the kernel is to send: two bytes, and the interface's index. */
 enum onward_mac {
 	ONWARD_PREFIX =
 		0x0257, /* locally administered (the second bit of the first byte), and a W */

@@ -19,8 +19,8 @@
 #include "types.h"
 
 /*
- * What most packets do. For BPF the compiler does not move code by it, but it decides what
- * stays in registers, and a packet has more to remember than there are.
+ * Mark what most packets do. For BPF the compiler does not move code by it, but it chooses what
+ * stays in registers, and a packet needs more values than there are registers.
  */
 #define likely(x) __builtin_expect(!!(x), 1)
 #define unlikely(x) __builtin_expect(!!(x), 0)
@@ -95,9 +95,9 @@ enum tcp_flag {
 
 /* What another director of the group wants of this one: see group.h. */
 enum packet_request {
-	PACKET_OWN = 0, /* nothing: it does not come from there */
-	PACKET_TO_MEET, /* this is the fragment's owner */
-	PACKET_TAKEN,   /* this forwards it */
+	PACKET_OWN = 0, /* nothing: no director has sent the packet */
+	PACKET_TO_MEET, /* this director is the fragment's owner */
+	PACKET_TAKEN,   /* this director forwards it */
 };
 
 /* A parsed frame. Offsets are from the start of the frame. */
@@ -114,10 +114,10 @@ struct packet {
 	__u32 fragment_id;
 	__u32 hash;       /* of the flow: entropy for outer headers */
 	__u32 snat;       /* full NAT: number of the flow, see struct snat_flow; 0: none */
-	__u32 service;    /* index of its service, plus 1; 0: it is none's */
-	__u32 backend;    /* index of its backend: for who observes what became of it */
+	__u32 service;    /* index of its service, plus 1; 0: of none */
+	__u32 backend;    /* index of its backend: for programs that observe what became of it */
 	__u32 ring;       /* where its ring begins */
-	struct slot slot; /* of the ring; nobody's: it was not looked at */
+	struct slot slot; /* of the ring; without an owner: it was not looked at */
 	__u8 tags;        /* VLAN tags */
 	__u8 flags;       /* enum packet_flag */
 	__u8 ttl;
@@ -133,7 +133,7 @@ struct packet {
 /* The parsers' word for "go on"; every other value is a reason to stop. */
 #define CONTINUE REASON_COUNT
 
-/* What opens a connection. */
+/* Whether the packet opens a connection. */
 static __always_inline int is_syn(const struct packet *packet)
 {
 	return packet->flow.protocol == IPPROTO_TCP && !(packet->flags & PACKET_ICMP_ERROR) &&
@@ -296,7 +296,7 @@ static __always_inline int is_extension(__u8 protocol)
 	       protocol == IPPROTO_AH || protocol == IPPROTO_MH;
 }
 
-/* One extension header: moves behind it. Returns whether the chain may go on. */
+/* Moves past one extension header. Returns whether the chain may go on. */
 static __always_inline int parse_extension(struct xdp_md *ctx, union chain *chain)
 {
 	struct extension_header *extension = l4_at(ctx, chain->l4);
@@ -325,7 +325,7 @@ static __always_inline int parse_extension(struct xdp_md *ctx, union chain *chai
 		chain->flags |= CHAIN_UNSUPPORTED;
 		return 0;
 	case IPPROTO_ROUTING:
-		/* Segments left: the packet only comes by, its checksum is of another address. */
+		/* Segments left: the packet only passes, its checksum is of another address. */
 		if (extension->segments_left) {
 			chain->flags |= CHAIN_UNSUPPORTED;
 			return 0;
@@ -388,7 +388,7 @@ static __always_inline enum reason parse_ipv6(struct xdp_md *ctx, struct packet 
 	return CONTINUE;
 }
 
-/* Reads the ports, both at once; other protocols than TCP and UDP have none and are parsed. */
+/* Reads both ports at once; protocols other than TCP and UDP have none and count as parsed. */
 static __always_inline enum reason parse_ports(struct xdp_md *ctx, struct packet *packet)
 {
 	void *l4 = l4_header(ctx, packet);

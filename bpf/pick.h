@@ -71,7 +71,7 @@ static __always_inline int alive(const struct backend *backend)
 	return backend->state == BACKEND_ACTIVE || backend->state == BACKEND_DRAINING;
 }
 
-/* Gets packets, if only those of the connections that it has: it may not be down at all. */
+/* Whether it gets packets of connections that it has: a suspect may not be down at all. */
 static __always_inline int keeps(const struct backend *backend)
 {
 	return alive(backend) || backend->state == BACKEND_SUSPECT;
@@ -91,7 +91,7 @@ static __always_inline __u32 candidate_at(const struct candidates *list, __u32 p
 	return position ? ((const __u32 *)list)[position] : owner;
 }
 
-/* A row's candidate, in the order in which an unknown connection is likely to be theirs. */
+/* A row's candidate, in the order in which candidates are likely to have an unknown connection. */
 static __always_inline __u32 candidate_by_age(const struct candidates *list, __u32 i, __u32 owner)
 {
 	return candidate_at(list, list->oldest[i], owner);
@@ -119,7 +119,7 @@ static __noinline __u32 next_candidate(__u32 ring, __u32 next)
 	return NO_BACKEND;
 }
 
-/* The backend whose turn a number is, of the turns that begin with a line: see policy.h. */
+/* The backend of a turn; `turns` is the line at which the turns begin: see policy.h. */
 static __always_inline __u32 turn_at(__u32 turns, __u32 number)
 {
 	const struct turns *line = ring_line_at(turns + number / RING_TURNS_PER_LINE);
@@ -150,8 +150,8 @@ static __always_inline struct slot *slot_at(__u32 ring, __u32 number)
 }
 
 /*
- * The index of the backend that the packet belongs to, or NO_BACKEND. Where it was looked
- * up, to see that it is alive, it is in `backend`, so that it need not be again.
+ * The index of the backend that the packet belongs to, or NO_BACKEND. If that was looked
+ * up, to see that it is alive, it is in `backend`, so that it need not be looked up again.
  */
 static __always_inline __u32 pick(struct xdp_md *ctx, struct packet *packet, __u32 ring,
 				  const struct ring_header *header, __u64 hash,
@@ -164,7 +164,7 @@ static __always_inline __u32 pick(struct xdp_md *ctx, struct packet *packet, __u
 
 	if (unlikely(!at))
 		return NO_BACKEND;
-	slot = *at; /* a pointer's would be read again after each lookup */
+	slot = *at; /* a copy: through the pointer it would be read again after each lookup */
 	packet->ring = ring;
 	packet->slot = slot;
 	if (unlikely(slot.next & (SLOT_LIST | SLOT_SETTLING)) && header->flags & RING_MEMORY) {

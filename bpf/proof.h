@@ -1,31 +1,31 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * How far what was seen of a flow shows that it is one. Anybody can send packets with a
- * client's address, so every table that remembers flows goes by these classes:
+ * How well the packets that were seen of a flow show that it is real. Anybody can send packets with
+ * a client's address, so every table that remembers flows goes by these classes:
  *
  *   proved     both sides have sent what only they could: the client has acknowledged the
- *              number of the backend's SYN-ACK, or the backend data of the client's; UDP:
+ *              number of the backend's SYN-ACK, or the backend the client's data; UDP:
  *              datagrams both ways for a while; or an agent has said so.
  *   sustained  only one side is seen, as in DSR: it has sent in sequence for a while.
- *   fresh      all else.
+ *   fresh      all other flows.
  *
- * A fresh flow lives for a short time, gives way to any other one, and is told to nobody. The
- * others keep their timeouts, no fresh one takes their places, and directors tell each other of
- * them. A flow for which there is no place goes where the ring says, and is not remembered.
+ * A fresh flow lives for a short time, gives way to any other one, and is not told to other
+ * directors. The others keep their timeouts, no fresh one takes their places, and directors tell
+ * each other of them. A flow without a place goes where the ring says, and is not remembered.
  *
- * How a table uses this. It keeps the numbers that it has room for, and its own state, whose
- * class it can tell. With each packet it
+ * How a table uses this: it keeps the numbers that it has room for, and its own state, which
+ * tells it the class. With each packet it
  *   1. fills in a struct proof_segment, and the numbers that it knows in struct proof_numbers,
- *   2. asks proof_signs what the segment says, which is 0 if somebody may have made it up,
- *   3. makes its next state of the signs: PROOF_PROVES makes a fresh flow proved;
+ *   2. asks proof_signs what the segment says, which is 0 if the segment may be forged,
+ *   3. derives its next state from the signs: PROOF_PROVES makes a fresh flow proved;
  *      PROOF_GOES_ON makes one sustained if it began PROOF_LASTS ago and the table sees one
- *      side only; PROOF_FINISHES and PROOF_RESETS end it. Whatever has no sign goes to the
- *      backend all the same, but is nothing to a fresh flow: not even its life is longer.
- *   4. writes the numbers that the segment teaches: proof_next is what the sender goes on
- *      with. Where both sides are seen, a side's number is what the other one has acknowledged
- *      last (SYN and SYN-ACK say it, too), for nobody can make that up from outside.
- * Numbers may be written late, PROOF_LATE bytes after: a line that is only read stays in many
- * CPUs' caches.
+ *      side only; PROOF_FINISHES and PROOF_RESETS end it. A segment without a sign still goes
+ *      to the backend, but does not change a fresh flow: it does not even prolong its life.
+ *   4. writes the numbers that the segment teaches: proof_next is the sender's next number.
+ *      Where both sides are seen, a side's number is what the other one has acknowledged
+ *      last (SYN and SYN-ACK say it, too), because an outsider cannot forge that.
+ * Numbers may be written late, by PROOF_LATE bytes: a cache line that is only read stays in the
+ * caches of many CPUs.
  *
  * Pure: nothing here reads a map, a packet or a clock.
  */
@@ -64,34 +64,34 @@ struct proof_segment {
 	__u8 from;    /* enum proof_side */
 };
 
-/* The number that each side goes on with, of which one or both may not be known. */
+/* The next number of each side; one or both may be unknown. */
 struct proof_numbers {
 	__u32 client;
 	__u32 backend;
-	__u8 known; /* enum proof_side: whose */
+	__u8 known; /* enum proof_side: whose number is known */
 };
 
-/* What a segment says; 0: nothing that is to be believed. */
+/* What a segment says; 0: nothing that can be believed. */
 enum proof_sign {
 	PROOF_OPENS = 1 << 0,    /* SYN of the client's */
 	PROOF_ANSWERS = 1 << 1,  /* SYN-ACK of the backend's, to the client's SYN */
 	PROOF_GOES_ON = 1 << 2,  /* it is in sequence */
-	PROOF_PROVES = 1 << 3,   /* with it both sides have said what only they can */
+	PROOF_PROVES = 1 << 3,   /* both sides have now sent what only they can */
 	PROOF_FINISHES = 1 << 4, /* FIN, in sequence */
 	PROOF_RESETS = 1 << 5,   /* RST, in sequence */
 	PROOF_ANEW = 1 << 6,     /* PROOF_OPENS with another number than the SYN before */
 };
 
 /*
- * How far from the number that is expected a segment may be: what is farther was made up by
- * somebody who has guessed (RFC 5961). Data that is sent again is before it, and data that the
- * other side has not acknowledged yet after it.
+ * How far a segment may be from the expected number: one that is farther off is a forger's guess
+ * (RFC 5961). Data that is sent again is before that number, and data that the other side has not
+ * acknowledged yet is after it.
  */
 #define PROOF_BEFORE (1 << 16)
 #define PROOF_AFTER (1 << 20)
 /* How much a number may have moved before it is written. */
 #define PROOF_LATE (1 << 16)
-/* How much of what is under way one segment may acknowledge: the largest window (RFC 7323, 2.3). */
+/* How much data under way one segment may acknowledge: the largest window (RFC 7323, 2.3). */
 #define PROOF_WINDOW (1 << 30)
 /* A SYN may have data (RFC 7413), which the SYN-ACK acknowledges. */
 #define PROOF_SYN_DATA (1 << 14)
@@ -107,14 +107,14 @@ static __always_inline int proof_late(__u32 number, __u32 written)
 	return number - written >= PROOF_LATE && number - written <= PROOF_AFTER;
 }
 
-/* The number that the sender goes on with. */
+/* The sender's next number. */
 static __always_inline __u32 proof_next(const struct proof_segment *segment)
 {
 	return segment->sequence + segment->length + !!(segment->flags & PROOF_SYN) +
 	       !!(segment->flags & PROOF_FIN);
 }
 
-/* A segment that begins or answers. A backend does not call, and a client does not answer. */
+/* The signs of a SYN or SYN-ACK. A backend sends no SYN, and a client sends no SYN-ACK. */
 static __always_inline __u32 proof_syn_signs(const struct proof_numbers *numbers,
 					     const struct proof_segment *segment)
 {
@@ -134,10 +134,10 @@ static __always_inline __u32 proof_syn_signs(const struct proof_numbers *numbers
 }
 
 /*
- * Whether a segment proves a connection whose SYN-ACK has been seen. The client's has to
- * acknowledge it exactly. The backend's has to have data and to acknowledge something near what
+ * Whether a segment proves a connection whose SYN-ACK has been seen. A client's segment has to
+ * acknowledge that exactly. A backend's has to have data and to acknowledge something near what
  * the client has sent, or to acknowledge data: a listener that waits for the last step of the
- * handshake answers others with a bare ACK of the SYN.
+ * handshake answers other segments with a bare ACK of the SYN.
  */
 static __always_inline int proof_proves(const struct proof_numbers *numbers,
 					const struct proof_segment *segment)
@@ -154,8 +154,8 @@ static __always_inline int proof_proves(const struct proof_numbers *numbers,
 }
 
 /*
- * What a segment of a flow says. Whatever follows the SYNs acknowledges something (RFC 9293,
- * 3.10.7.4): without ACK it is dropped, so it says nothing. A side whose number is not known is
+ * What a segment of a flow says. Segments after the SYNs acknowledge something (RFC 9293,
+ * 3.10.7.4): one without ACK is dropped, so it says nothing. A side whose number is unknown is
  * believed where that ends nothing that has been proved by numbers.
  */
 static __always_inline __u32 proof_signs(const struct proof_numbers *numbers,
@@ -178,7 +178,7 @@ static __always_inline __u32 proof_signs(const struct proof_numbers *numbers,
 	return signs;
 }
 
-/* What a flow's class becomes of its signs, where one side of it is seen or both. */
+/* The next class of a flow, by the signs of a segment, where one side of it is seen or both. */
 static __always_inline enum proof_class proof_class_of(enum proof_class before, __u32 signs,
 						       int one_sided, int lasted)
 {

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Packets that would come back, or make others that do: see "What comes back" in
- * docs/datapath.md. Whoever answers one whose source is a VIP sends to the director
- * again; a backend, at the port where it serves, answers what another one has
- * answered; nobody has a loopback or multicast address; and the kernel, which does not
- * have a VIP, forwards what no service takes to a router that sends it back.
+ * docs/datapath.md. A host that answers a packet whose source is a VIP sends its answer to
+ * the director again. A backend, at the port where it serves, answers what another backend
+ * has answered. No host has a loopback or multicast address. The kernel, which does not
+ * have a VIP, forwards packets that no service takes to a router that sends them back.
  *
- * Few sources need a look: a filter of one bit for each hash of an address says which.
+ * Few sources have to be looked up: a filter of one bit for each hash of an address says which.
  */
 #pragma once
 
@@ -29,7 +29,7 @@ static __always_inline int in_source_filter(const struct address *address, __u8 
 	return source_filter[bit >> 6] >> (bit & 63) & 1;
 }
 
-/* Whether a source is so odd that it may be nobody's. */
+/* Whether a source is so odd that it may be an address that no host has. */
 static __always_inline int is_odd(const struct flow *flow)
 {
 	__u8 first = flow->source.bytes[0];
@@ -40,7 +40,7 @@ static __always_inline int is_odd(const struct flow *flow)
 	return (__u8)(first + 32) <= 32 || first == 127;
 }
 
-/* What each packet of a service pays: few go on to refuse(). */
+/* The test that each packet of a service pays for: few go on to refuse(). */
 static __always_inline int may_be_refused(const struct flow *flow)
 {
 	return in_source_filter(&flow->source, flow->ipv6) || is_odd(flow);
@@ -63,7 +63,7 @@ static __always_inline int is_nobodys(const struct flow *flow)
 	       (!ADDRESS_WORD(source, 2) && bpf_ntohl(ADDRESS_WORD(source, 3)) <= 1);
 }
 
-/* Whether a backend of the service serves at the source's port; its own: at the packet's port. */
+/* Whether a backend of the service serves at the source's port; port 0: at the packet's own. */
 static __always_inline int serves(const struct flow *flow, __u32 service)
 {
 	struct backend_source key = {
@@ -80,7 +80,7 @@ static __always_inline int serves(const struct flow *flow, __u32 service)
 	return bpf_map_lookup_elem(&backend_sources, &key) != NULL;
 }
 
-/* What the kernel would do with a packet to that address; BPF_FIB_LKUP_RET_... */
+/* What the kernel would do with a packet to the flow's destination; BPF_FIB_LKUP_RET_... */
 static __always_inline int kernels_way(struct xdp_md *ctx, const struct flow *flow)
 {
 	struct bpf_fib_lookup route = {};
@@ -89,13 +89,13 @@ static __always_inline int kernels_way(struct xdp_md *ctx, const struct flow *fl
 	return bpf_fib_lookup(ctx, &route, sizeof(route), 0);
 }
 
-/* Whether the kernel of this host has the VIP itself: as hosts do whose own addresses are VIPs, too. */
+/* Whether this host has the VIP itself, as hosts do whose own addresses are VIPs, too. */
 static __always_inline int is_own_vip(struct xdp_md *ctx, const struct flow *flow)
 {
 	return kernels_way(ctx, flow) == BPF_FIB_LKUP_RET_NOT_FWDED;
 }
 
-/* Whether a service is where a packet comes from, so that its answer would be a question. */
+/* Whether the packet's source is a service, so that the answer would call that service. */
 static __noinline int comes_from_service(const struct flow *flow)
 {
 	const struct settings *settings = get_settings();
@@ -111,7 +111,7 @@ static __noinline int comes_from_service(const struct flow *flow)
 	       (settings && settings->flags & SETTINGS_RANGES && find_range(&back, 0));
 }
 
-/* Whether the service leaves packets from there to the kernel. */
+/* Whether the service leaves packets from the packet's source to the kernel. */
 static __always_inline int is_kernels(const struct packet *packet, __u32 service)
 {
 	__u64 *first = bpf_map_lookup_elem(&rings, &service);
@@ -122,8 +122,8 @@ static __always_inline int is_kernels(const struct packet *packet, __u32 service
 }
 
 /*
- * Who must not call: a packet to a service or, NO_SERVICE, to a VIP. CONTINUE: it may. Hosts whose
- * own addresses are VIPs (NodePort) call each other: by any port but a service's.
+ * Drops packets whose source must not call a service or, with NO_SERVICE, a VIP. CONTINUE: it may.
+ * Hosts whose own addresses are VIPs (NodePort) call each other: from any port but a service's.
  */
 __noinline enum reason refuse(struct xdp_md *ctx, const struct packet *packet, __u32 service)
 {
@@ -167,8 +167,9 @@ static __always_inline int is_awaited(struct xdp_md *ctx, const struct packet *p
 }
 
 /*
- * An answer of a VIP to this host, whose connection is over: a health check's, mostly. The kernel
- * would answer by an RST or an ICMP error to the VIP, which takes the way of clients' packets.
+ * An answer of a VIP to this host whose connection is over: mostly that of a health check. The
+ * kernel would answer with an RST or an ICMP error to the VIP, which goes the way of clients'
+ * packets.
  */
 static __always_inline int is_late(struct xdp_md *ctx, const struct packet *packet)
 {
@@ -184,8 +185,9 @@ static __always_inline int is_late(struct xdp_md *ctx, const struct packet *pack
 }
 
 /*
- * What the kernel must not get, of the packets that are left to it: what it would send to a router
- * because it does not have the VIP. A VIP that it has it may serve itself.
+ * Drops what the kernel must not get of the packets that are left to it: those that it would send
+ * to a router because it does not have the VIP, and late answers. If the kernel has the VIP, it
+ * may serve the packet itself.
  */
 __noinline enum reason keep_from_kernel(struct xdp_md *ctx, const struct packet *packet,
 					enum reason reason)

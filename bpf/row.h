@@ -11,13 +11,13 @@
 #include "row_types.h"
 
 #define ROW_HOPS6_MAX 5 /* room for more is not reserved in the MTU */
-#define ROW_BYTES 144   /* the most that can be written, and what the verifier takes it for */
+#define ROW_BYTES 144   /* the most that can be written, as the verifier counts it */
 #define ROW_OFFSET_MASK 0x7c
 #define ROW_NEVER 0x02 /* TCP's SYN */
 
 /* Beside enum backend_flag: the row is a datagram's. */
 #define ROW_DATAGRAM (1 << 8)
-/* With that: whose it is is certain, and he is not to be reached from here. */
+/* With ROW_DATAGRAM: the packet's backend is certain, and cannot be reached from here. */
 #define ROW_RELAYED (1 << 9)
 
 /* The row of a slot with a list. */
@@ -27,7 +27,7 @@ struct row_list {
 	__u32 hops;
 	__u32 up;   /* of them */
 	__u32 down; /* bits of candidates that are down: named last */
-	__u32 both; /* candidates of two rings */
+	__u32 both; /* number of candidates of two rings */
 	__u32 candidates[RING_CANDIDATES_MAX];
 	__u8 bytes[ROW_BYTES];
 };
@@ -39,25 +39,25 @@ struct {
 	__type(value, struct row_list);
 } row_buffer SEC(".maps");
 
-/* The private data of one packet. A lone candidate is not worth the way through the buffer. */
+/* The private data of one packet. A single candidate does not go through the buffer. */
 struct row {
-	const struct backend *lone; /* NULL: they are in list */
+	const struct backend *lone; /* NULL: the candidates are in list */
 	const struct row_list *list;
 	__be32 header; /* struct row_header of the lone one */
-	__u32 length;  /* 0: there is nobody to name */
+	__u32 length;  /* 0: there is no candidate to name */
 };
 
 /*
- * A host that has not kept a flow's datagram lately asks the others first, and where the
- * backup is dead, and nobody has noticed, the datagram would be lost: so those to the
- * owner of a slot without a list stay there.
+ * A host that has not kept a flow's datagram lately asks the others first. If the backup is
+ * dead, and that was not noticed yet, the datagram would be lost: so datagrams to the owner
+ * of a slot without a list have no row.
  */
 static __always_inline int stays_with_owner(const struct packet *packet, __u32 sent)
 {
 	return packet->flow.protocol == IPPROTO_UDP && sent == packet->slot.owner;
 }
 
-/* A SYN opens a connection where it comes, and fragments go where their first one went. */
+/* A SYN opens a connection where it arrives, and fragments go where their first one went. */
 static __always_inline int carries_row(const struct packet *packet, __u32 sent)
 {
 	const struct slot *slot = &packet->slot;
@@ -70,8 +70,8 @@ static __always_inline int carries_row(const struct packet *packet, __u32 sent)
 }
 
 /*
- * A struct row_header as one word. Hosts do not send a datagram on to one that is down
- * as they do with a segment.
+ * A struct row_header as one word. A datagram's says how many hosts are down: they get
+ * datagrams in another way than segments.
  */
 static __always_inline __be32 header_of(__u32 hops, __u32 down, __u32 flags)
 {
@@ -82,7 +82,7 @@ static __always_inline __be32 header_of(__u32 hops, __u32 down, __u32 flags)
 	return bpf_htonl(ROW_KIND << 24 | hops << 16);
 }
 
-/* Only what has an agent, and can be reached from the host that the packet goes to. */
+/* Whether a backend has an agent, and can be reached from the host that the packet goes to. */
 static __always_inline int may_be_named(const struct backend *backend, __u32 flags)
 {
 	return backend && backend->state != BACKEND_FREE && backend->mode == MODE_GUE &&
@@ -110,8 +110,8 @@ static __always_inline void add_hop(struct row_list *row, const struct backend *
 }
 
 /*
- * The oldest owner first: whose an unknown connection is likely to be. Those that are
- * down here come last, because nobody may be there to send the packet on.
+ * The oldest owner comes first: an unknown connection is likely to be its. Candidates that
+ * are down here come last, because there may be no host that sends the packet on.
  */
 static __always_inline void add_hops(struct row_list *row, __u32 ring, struct slot slot, __u32 sent,
 				     __u32 flags)
@@ -142,7 +142,7 @@ static __always_inline void add_hops(struct row_list *row, __u32 ring, struct sl
 	}
 }
 
-/* A candidate of two rings, unless it is one already. Not static: as note_row. */
+/* Notes a candidate of two rings, unless it was noted already. Not static: as note_row. */
 __noinline int note_candidate(struct row_list *row, __u32 index)
 {
 	__u32 i;
@@ -181,7 +181,7 @@ __noinline int note_row(__u32 ring, __u64 word)
 	return 0;
 }
 
-/* As add_hops, of both rings of a service whose affinity has changed. */
+/* As add_hops, for both rings of a service whose affinity has changed. */
 static __always_inline void add_both(struct row_list *row, __u32 sent, __u32 flags)
 {
 	const struct backend *backend;
@@ -215,8 +215,8 @@ static __always_inline __u64 sum_words(const struct row_list *row)
 }
 
 /*
- * Writes the candidates but the one that it is sent to, and returns the length; 0:
- * there are none to name. Without a ring they are those that were noted. Not static: the
+ * Writes the candidates except the one that the packet is sent to, and returns the length;
+ * 0: there are none to name. With ring 0 they are those that were noted. Not static: the
  * verifier looks at it once.
  */
 __noinline int write_list(__u32 ring, __u64 word, __u32 sent, __u32 flags)
@@ -245,7 +245,7 @@ static __always_inline __u64 slot_word(const struct slot *slot)
 	return slot->owner | (__u64)slot->next << 32;
 }
 
-/* The row of a packet whose connection may be in the ring before; 0: there is none. */
+/* Notes the row of a packet whose connection may be in the ring before; 0: there is none. */
 static __always_inline int note_both(const struct packet *packet)
 {
 	struct before before = {};
@@ -263,7 +263,7 @@ static __always_inline int note_both(const struct packet *packet)
 	return 1;
 }
 
-/* Of a slot without a list: the owner's backup, or the owner. */
+/* The row of a slot without a list: the owner's backup, or the owner. */
 static __always_inline struct row row_of_two(const struct packet *packet, __u32 sent, __u32 flags)
 {
 	const struct slot *slot = &packet->slot;
@@ -314,8 +314,8 @@ static __always_inline __u64 row_sum6(const struct row *row)
 
 /*
  * Writes the row at this offset of the frame, which is where `at` is, with room
- * checked for one candidate. It has eight bytes at least, which the verifier does
- * not know: it wants more than none.
+ * checked for one candidate. A row has eight bytes at least, which the verifier does
+ * not know: it demands more than none.
  */
 static __always_inline int put_row(struct xdp_md *ctx, const struct row *row, void *at, int ipv6)
 {

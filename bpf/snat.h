@@ -2,20 +2,20 @@
 /*
  * Full NAT's flows: see struct snat_flow. A flow's hash chooses two buckets, and
  * it is in one of them or nowhere. A new flow takes a place that is free; else,
- * if there is one, the place that was quiet for longest of those whose flow has
- * ended or is fresh (proof.h). A flow that is proved is never pushed out. Where there
- * are several services, none has more than its share of a bucket.
+ * if there is one, the place of a flow that has ended or is fresh (proof.h), of these
+ * the one that was quiet for longest. A flow that is proved is never pushed out. If
+ * there are several services, none has more than its share of a bucket.
  *
  * Any CPU may change any flow, by one compare-and-swap of its first word:
  * - Two CPUs that want the same place: one gets it, the other looks again.
  * - Two that start the same flow at once, in different places: each looks again
- *   when its own is in place, and whoever finds the other's first gives its own
- *   up. Where neither could see the other in time, two places stand for the flow:
- *   the backend sees the first packet twice, later ones take the first place, and
+ *   when its own is in place, and a CPU that finds the other's first gives its own
+ *   up. If neither could see the other in time, the flow has two places: the
+ *   backend sees the first packet twice, later ones take the first place, and
  *   the other one runs out.
  * - A flow that ends and is replaced while a packet of it is under way: a flow is
  *   replaced only when it was quiet for more than a second, and a packet that
- *   finds it quiet must first make it seen, which fails if it was replaced.
+ *   finds it quiet must first mark it as seen, which fails if it was replaced.
  */
 #pragma once
 
@@ -25,7 +25,7 @@
 #define SNAT_FULL 0
 #define SNAT_LOST 1
 
-/* Writes a flow in the place that was found. Nobody reads it before its state says so. */
+/* Writes a flow in the place that was found. No CPU reads it before its state says so. */
 static __noinline __u32 snat_take(void *table, const struct snat_place *place,
 				  const struct packet *packet, __u32 index, __u8 epoch)
 {
@@ -133,8 +133,8 @@ __noinline enum reason start_snat(struct packet *packet, __u32 *index)
 }
 
 /*
- * Whether a connection from the client to the backend is open already: another director has
- * handed it over, of another VIP. (Listening sockets have no port there.)
+ * Whether a connection from the client to the backend is open already: one to another VIP that
+ * another director has handed over. (Listening sockets have no port of a peer.)
  */
 static __noinline int is_open_here(struct xdp_md *ctx, const struct flow *to)
 {
@@ -167,14 +167,14 @@ static __noinline int is_open_here(struct xdp_md *ctx, const struct flow *to)
 }
 
 /*
- * A backend on this host answers the client itself, so its packets keep their
- * source, and only undo.h sees the replies. What they need is another flow in the
- * table: from the client to the backend, not to the VIP, of which several may have
- * the backend. Its port is used by nobody. There may be no place for it, or the client
+ * A backend on this host answers the client itself, so packets to it keep their
+ * source, and only undo.h sees the replies. Those need another flow in the table:
+ * from the client to the backend, not to the VIP, because several VIPs may have the
+ * backend. The flow's port is not used. There may be no place for it, or the client
  * has the same port open to another VIP of this backend, here or by a director that has
- * handed the connection over. (It could not have this director's source address for the
- * client's instead: replies to that one do not leave the host, so nobody would translate
- * them.)
+ * handed the connection over. (The packets could not have this director's source address
+ * for the client's instead: replies to that do not leave the host, so they would not be
+ * translated.)
  */
 __noinline enum reason keep_local(struct xdp_md *ctx, struct packet *packet, __u32 index)
 {
@@ -208,7 +208,7 @@ __noinline enum reason keep_local(struct xdp_md *ctx, struct packet *packet, __u
 	return open || found != NO_BACKEND ? DROP_SNAT_CLASH : DROP_SNAT_FULL;
 }
 
-/* The backend on this host that sends a packet in such a flow. */
+/* The backend on this host that sends a packet in a flow that keep_local has begun. */
 static __always_inline __u32 find_local(struct packet *packet)
 {
 	struct flow flow = packet->flow;
@@ -249,7 +249,7 @@ static __always_inline int snat_from(const struct snat_flow *entry, const struct
 						 SEGMENT_NONE);
 }
 
-/* Whether the flow's backend sent it, from the port that the flow goes to. */
+/* Whether the flow's backend sent the packet, from the port that the flow goes to. */
 static __always_inline int snat_sent(const struct snat_flow *entry, const struct backend *backend,
 				     const struct packet *packet)
 {
@@ -265,13 +265,13 @@ static __always_inline int asks(const struct backend *backend)
 	return (backend->flags & (BACKEND_ASKS | BACKEND_LOCAL)) == BACKEND_ASKS;
 }
 
-/* Whether who has answered has the connection; else what is in the port's place is a number. */
+/* Whether the host that answered has the connection; else the port's place has a number. */
 static __always_inline int is_taken(union snat_word word, union ask_word asked)
 {
 	return asked.asked.state == ASKED_TAKEN && !(word.proof & SNAT_ANSWER);
 }
 
-/* Whether who has taken the flow sent it, from another port than flows of the backend go to. */
+/* Whether the host that took the flow sent the packet, from the port that it took it with. */
 static __noinline int taker_sent(const struct snat_flow *entry, union snat_word word,
 				 const struct backend *backend, const struct packet *packet)
 {
@@ -282,7 +282,7 @@ static __noinline int taker_sent(const struct snat_flow *entry, union snat_word 
 	       snat_from(entry, backend, &packet->flow);
 }
 
-/* What a packet of the flow at a place becomes, on its way to the client. */
+/* What a packet of the flow with this number becomes, on its way to the client. */
 static __always_inline void to_client(const struct snat_flow *entry, struct packet *packet,
 				      __u32 number, struct flow *to)
 {
@@ -296,7 +296,7 @@ static __always_inline void to_client(const struct snat_flow *entry, struct pack
 
 /*
  * The client that a packet from a backend is for. A later fragment has no ports
- * to be found by: its flow must still be the first fragment's, by its hash.
+ * to find its flow by: that must still be the first fragment's, by its hash.
  */
 __noinline __u32 snat_client(struct packet *packet, __u32 number, struct flow *to)
 {
@@ -325,7 +325,7 @@ __noinline __u32 snat_client(struct packet *packet, __u32 number, struct flow *t
 	return NO_BACKEND;
 }
 
-/* The number of the flow that a packet to one of this director's source addresses is of; 0: of none. */
+/* The flow's number of a packet to one of this director's source addresses; 0: it has none. */
 static __always_inline __u32 snat_reply_number(const struct snat_header *header,
 					       const struct packet *packet)
 {

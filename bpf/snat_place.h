@@ -5,14 +5,14 @@
 #include "snat_table.h"
 
 /*
- * How good a place is for a new flow: a taken one is worth its age, a free one of
- * two buckets more if its bucket has more of them. The first choice, where a flow
- * is found sooner, is good enough while it has this many.
+ * How good a place is for a new flow: a taken one is worth its age, and a free one is better in
+ * a bucket with more free places. The first choice, where a flow is found sooner, is good
+ * enough while its bucket has this many.
  */
 #define SNAT_PLACE_FREE 0xffffff00U
 #define SNAT_PLACE_SAME 0xffffffffU
 #define SNAT_PLACES_ENOUGH (SNAT_BUCKET / 4)
-/* How good a place is for a new flow; 0: it is somebody else's. */
+/* How good a place is for a new flow; 0: another flow keeps it. */
 static __always_inline __u32 snat_rank(const struct snat_flow *entry, union snat_word word,
 				       const struct packet *packet, __u32 hash, __u32 now)
 {
@@ -22,7 +22,7 @@ static __always_inline __u32 snat_rank(const struct snat_flow *entry, union snat
 		return 0;
 	if (word.state == SNAT_FREE)
 		return SNAT_PLACE_FREE;
-	/* The flow itself, with a backend that is gone: two of it would be one too many. */
+	/* The flow itself, with a backend that is gone: it must not get a second place. */
 	if (snat_matches(entry, &packet->flow, hash))
 		return snat_usable(entry, word, packet, now) ? 0 : SNAT_PLACE_SAME;
 	if (!snat_live(word, now) || !snat_backend(entry, word))
@@ -52,8 +52,8 @@ struct snat_scan {
 };
 
 /*
- * Whether a flow is of the service of a client's packet. One of a backend that is gone is
- * nobody's: the backend's index may be another service's by now.
+ * Whether a flow is of the service of a client's packet. A flow whose backend is gone is of
+ * none: the backend's index may be another service's by now.
  */
 static __always_inline int snat_is_of(const struct snat_flow *entry, union snat_word word,
 				      const struct packet *packet)
@@ -89,7 +89,7 @@ static long snat_scan_place(__u32 i, struct snat_scan *scan)
 }
 
 /*
- * The same where the service has its share of the bucket: only what is its own gives way. The flow
+ * As snat_scan_place, if the service has its share of the bucket: only its own flows give way. The flow
  * itself is the best place, whether it goes on or not: if another CPU has just put it there,
  * snat_take does not take it, and find_snat finds it.
  */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What a packet makes of a flow of full NAT, and how long the flow lives: the first
+ * How a packet changes a flow of full NAT, and how long the flow lives: the first
  * word of struct snat_flow, which only changes as a whole, and the numbers of both
- * sides, which are all seen here.
+ * sides, whose packets all pass here.
  */
 #pragma once
 
@@ -10,7 +10,7 @@
 #include "segment.h"
 #include "snat_types.h"
 
-/* Older than this, in units of struct snat_flow: at least one whole unit, whenever in it it was seen. */
+/* The least age of a quiet flow, in units of struct snat_flow: at least one whole unit has passed. */
 #define SNAT_QUIET 2
 
 /* The first word of struct snat_flow. */
@@ -26,10 +26,10 @@ union snat_word {
 };
 
 /*
- * What a flow asks for, and its numbers, as one word. While it begins they are that of the
- * client's SYN, and what acknowledges the backend's SYN-ACK; this one has its place when
- * nothing is asked for any more. When the flow is proved, the upper halves are enough, 64 KiB
- * more or less, of what each side goes on with: the line is seldom written then.
+ * What a flow asks for, and its numbers, as one word. While the flow begins they are the number
+ * of the client's SYN, and what acknowledges the backend's SYN-ACK; the latter has its place
+ * when nothing is asked for any more. When the flow is proved, the upper halves of each side's
+ * next number, within 64 KiB, are enough: the cache line is rarely written then.
  */
 union ask_word {
 	struct snat_asked asked;
@@ -106,7 +106,7 @@ static __always_inline __u32 snat_age(union snat_word word, __u32 now)
 
 /*
  * Whether what began then, of which the lowest bits are kept, has lasted so long. Another CPU may
- * have written them a unit ahead of this one's clock.
+ * have written that a unit ahead of this CPU's clock.
  */
 static __always_inline int snat_lasts(__u8 began, __u32 now, __u8 least)
 {
@@ -165,10 +165,10 @@ __noinline __u32 snat_signs(const struct packet *packet, __u64 read, __u64 asked
 }
 
 /*
- * A SYN of the client's begins a connection where there is none, or one that is over. One with
- * another number begins anew what was answered and has gone no further for a while: a backend
- * that answers with SYN cookies has forgotten the first. At once it would not, because anybody
- * could then keep a connection from being proved.
+ * A client's SYN begins a connection if there is none, or one that is over. A SYN with another
+ * number begins a connection anew that was answered and has gone no further for a while: a
+ * backend that answers with SYN cookies has forgotten the first SYN. It does not do so at once,
+ * because anybody could then keep a connection from being proved.
  */
 static __always_inline union snat_word snat_opens(union snat_word word, __u32 signs, __u32 now)
 {
@@ -184,7 +184,7 @@ static __always_inline union snat_word snat_opens(union snat_word word, __u32 si
 	return word;
 }
 
-/* What says nothing to be believed: a flow that is not fresh lives on. */
+/* A segment that says nothing credible: a flow that is not fresh lives on. */
 static __always_inline union snat_word snat_unsaid(union snat_word word, __u8 flags, __u32 now)
 {
 	if (!snat_fresh(word.state) && word.state != SNAT_RESET &&
@@ -193,7 +193,7 @@ static __always_inline union snat_word snat_unsaid(union snat_word word, __u8 fl
 	return word;
 }
 
-/* The SYN-ACK. Where the flow asks, its number is kept when that is over: see answer_asked. */
+/* The SYN-ACK. If the flow asks, its number is kept when the asking is over: see answer_asked. */
 static __always_inline union snat_word snat_answers(union snat_word word, union ask_word asked,
 						    __u32 now)
 {
@@ -206,7 +206,7 @@ static __always_inline union snat_word snat_answers(union snat_word word, union 
 	return word;
 }
 
-/* Numbers that a segment in sequence teaches are known then. */
+/* Notes that the numbers that a segment in sequence teaches are known. */
 static __always_inline union snat_word snat_learns(union snat_word word, __u8 side)
 {
 	word.proof |= SNAT_HALVES | (side ^ (PROOF_CLIENT | PROOF_BACKEND));
@@ -214,9 +214,9 @@ static __always_inline union snat_word snat_learns(union snat_word word, __u8 si
 }
 
 /*
- * What a packet makes of its TCP flow. After a RST, packets that were under way
+ * How a packet changes its TCP flow. After a RST, packets that were under way
  * must not bring the flow back; one that the client sends a while later does,
- * because then the RST was not for real.
+ * because then the RST was not real.
  */
 static __always_inline union snat_word snat_next_tcp(union snat_word word, union ask_word asked,
 						     __u32 signs, __u8 flags, __u8 side, __u32 now)
@@ -237,7 +237,7 @@ static __always_inline union snat_word snat_next_tcp(union snat_word word, union
 		word.state = SNAT_RESET;
 		return word;
 	}
-	/* A version that knew no numbers has seen it begin. */
+	/* proof is 0 if a version that knew no numbers has seen the flow begin. */
 	if (snat_fresh(word.state) && word.proof) {
 		if (word.state != SNAT_ANSWERED || !(signs & PROOF_PROVES))
 			return word;
@@ -278,8 +278,8 @@ static __always_inline void snat_put_half(struct snat_flow *flow, int backend, _
 }
 
 /*
- * Both numbers of a flow that a segment has just proved. Nobody needs the backend's whole number
- * any more, and a version that knew no numbers reads the state of what was asked for in its place.
+ * Writes both numbers of a flow that a segment has just proved. The backend's whole number is not
+ * needed any more, and a version that knew no numbers reads in its place what was asked for.
  */
 static __always_inline void snat_put_halves(struct snat_flow *flow, union snat_word after,
 					    const struct packet *packet, int client)
@@ -293,8 +293,8 @@ static __always_inline void snat_put_halves(struct snat_flow *flow, union snat_w
 }
 
 /*
- * What a side goes on with is what the other one has acknowledged, in sequence. It moves forward
- * only, once it is known: when a gap is filled, by all that was under way.
+ * A side's next number is what the other side has acknowledged, in sequence. Once it is known it
+ * only moves forward: when a gap is filled, by all that was under way.
  */
 static __always_inline void snat_put_acknowledged(struct snat_flow *flow, union snat_word before,
 						  union ask_word asked, __u32 acknowledged,
@@ -311,7 +311,7 @@ static __always_inline void snat_put_acknowledged(struct snat_flow *flow, union 
 	snat_put_half(flow, client, half);
 }
 
-/* The numbers of a connection that begins. What a SYN asks for, and of which number, is ask.h's. */
+/* Writes the numbers of a connection that begins. ask.h writes what a SYN asks for, and its number. */
 static __always_inline void snat_begin(struct snat_flow *flow, union snat_word before,
 				       union snat_word after, union ask_word asked,
 				       const struct packet *packet, __u32 signs)
@@ -349,7 +349,7 @@ static __always_inline int snat_teach(struct snat_flow *flow, const struct packe
 	return 1;
 }
 
-/* Makes a word what comes next. Returns whether it still was what was read. */
+/* Replaces a flow's word. Returns whether it was still the word that was read. */
 static __always_inline int snat_change(struct snat_flow *flow, union snat_word word,
 				       union snat_word next)
 {
@@ -375,9 +375,9 @@ static __always_inline int snat_stays(union snat_word word, union ask_word asked
 }
 
 /*
- * A packet of the flow, which has been read: side says who sent it (enum snat_fin is enum
- * proof_side). Returns whether the flow was still what was read. An ICMP error proves nothing
- * (RFC 5508). Not static: verified once, and its callers have little stack left.
+ * Follows a packet of the flow, which has been read: side says which side sent it (enum snat_fin
+ * is enum proof_side). Returns whether the flow was still what was read. An ICMP error proves
+ * nothing (RFC 5508). Not static: verified once, and its callers have little stack left.
  */
 __noinline int snat_follow(struct snat_flow *flow, const struct packet *packet, __u64 read,
 			   __u32 side, __u32 now)

@@ -69,7 +69,7 @@ static __always_inline int snat_source(__u32 number, struct flow *to)
 	return 1;
 }
 
-/* What of the flow's 64 bits of hash chooses its buckets: one half each. */
+/* The flow's 64 bits of hash: each half chooses one of its buckets. */
 static __always_inline __u64 snat_hash(const struct snat_header *header, const struct flow *flow)
 {
 	struct ring_header key = { .salt = header->salt, .affinity = AFFINITY_FLOW };
@@ -116,7 +116,7 @@ __noinline __u32 snat_search(const struct snat_bucket *bucket, const struct flow
 	return SNAT_BUCKET;
 }
 
-/* The backend of the flow, if there still is the one that it began with. */
+/* The flow's backend, if it is still the one that the flow began with. */
 static __always_inline const struct backend *snat_backend(const struct snat_flow *entry,
 							  union snat_word word)
 {
@@ -128,7 +128,7 @@ static __always_inline const struct backend *snat_backend(const struct snat_flow
 }
 
 /*
- * Whether a client's packet may go on with this flow. A SYN on one that is over
+ * Whether a client's packet may go on with this flow. A SYN on a flow that is over
  * begins a new connection, which a draining backend does not get; see flow_usable.
  */
 static __always_inline int snat_usable(const struct snat_flow *entry, union snat_word word,
@@ -146,7 +146,7 @@ static __always_inline int snat_usable(const struct snat_flow *entry, union snat
 	return backend->state == BACKEND_ACTIVE || !snat_over(word.state) || !is_syn(packet);
 }
 
-/* A packet of the flow: the flow lives on. Returns its backend, NO_BACKEND: it does not. */
+/* Notes a packet of the flow. Returns its backend; NO_BACKEND: the flow does not go on. */
 static __always_inline __u32 snat_keep(struct snat_flow *entry, const struct packet *packet,
 				       __u32 hash, __u8 fin)
 {
@@ -167,7 +167,7 @@ static __always_inline __u32 snat_keep(struct snat_flow *entry, const struct pac
 
 /*
  * The backend of the flow whose client the packet->flow is from; its number goes
- * into packet->snat. fin says who has sent the packet.
+ * into packet->snat. fin says which side has sent the packet.
  */
 __noinline __u32 find_snat(struct packet *packet, __u8 fin)
 {
@@ -188,7 +188,7 @@ __noinline __u32 find_snat(struct packet *packet, __u8 fin)
 		position = snat_search(bucket, &packet->flow, hash);
 		if (position >= SNAT_BUCKET)
 			continue;
-		/* The verifier knows nothing of it, and loses what was compared on the stack. */
+		/* The verifier does not know its range, and forgets comparisons of what is on the stack. */
 		barrier_var(position);
 		position %= SNAT_BUCKET;
 		backend = snat_keep(&bucket->flows[position], packet, hash, fin);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Full NAT's flows, and what is asked for in clients' place. */
+/* Full NAT's flows, and what is asked for in place of clients. */
 #pragma once
 
 #include "types.h"
@@ -7,17 +7,17 @@
 /*
  * Full NAT: the flows that have a source address and port of this director's
  * own. A table is an array of buckets of SNAT_BUCKET flows. The first bucket is
- * the header. After it, a flow's number says what it has:
+ * the header. After it, a flow's number says which address, protocol and port it has:
  *
  *   SNAT_BUCKET + (address * 2 + is UDP) * ports + (port - ports_first)
  *
- * so nobody can be given what another has, a reply finds its flow by arithmetic,
- * and nothing has to be cleaned up: a flow past its timeout is free where it is.
+ * so no two flows can have the same port, a reply finds its flow by arithmetic, and
+ * nothing has to be cleaned up: a flow past its timeout is free where it is.
  */
 #define SNAT_BUCKET 16
 #define SNAT_SOURCES_MAX 62
 
-/* The states above SNAT_TWO_WAY are not those of versions before proof.h. */
+/* Versions before proof.h do not have the states above SNAT_TWO_WAY. */
 enum snat_state {
 	SNAT_FREE = 0,
 	SNAT_CLAIMED = 1,     /* being written */
@@ -39,34 +39,34 @@ enum snat_fin {
 
 enum asked_state {
 	ASKED_NOTHING = 0, /* no SYN has been looked at */
-	ASKED_PLAIN = 1,   /* nothing that the SYN is answered with redirects */
-	ASKED_OPEN = 2,    /* it left with the option, and no other one has left */
-	ASKED_TAKEN = 3,   /* who has answered has the connection: the flow's backend, at a port */
+	ASKED_PLAIN = 1,   /* no answer to the SYN redirects */
+	ASKED_OPEN = 2,    /* the SYN left with the option, and no other SYN has left */
+	ASKED_TAKEN = 3,   /* the host that answered has the connection: the flow's backend, at a port */
 };
 
-/* TCP: what is known of a flow's numbers. UDP has there when the flow began. */
+/* TCP: which of a flow's numbers are known. UDP has there when the flow began. */
 enum snat_proof {
 	SNAT_KNOWS_CLIENT = 1 << 0,  /* PROOF_CLIENT */
 	SNAT_KNOWS_BACKEND = 1 << 1, /* PROOF_BACKEND */
-	SNAT_HALVES = 1 << 2,        /* snat_asked has numbers as they are of proved flows */
+	SNAT_HALVES = 1 << 2,        /* snat_asked has the numbers of a proved flow */
 	SNAT_ANSWER = 1 << 3,        /* snat_asked has the backend's number in the port's place */
 	SNAT_KNOWS_ALL = SNAT_KNOWS_CLIENT | SNAT_KNOWS_BACKEND | SNAT_HALVES,
 };
 
 /*
- * What a flow has asked for, in its client's place: see ask.h. Its numbers are there, too: see
- * union ask_word.
+ * What was asked for in the place of a flow's client: see ask.h. The flow's numbers are there,
+ * too: see union ask_word.
  */
 struct snat_asked {
 	__u32 sequence; /* of the SYN */
-	__be16 port;    /* ASKED_TAKEN: of who has the connection */
+	__be16 port;    /* ASKED_TAKEN: of the host that has the connection */
 	__u8 state;     /* enum asked_state */
 	__u8 pad;
 } __attribute__((aligned(8)));
 
 /*
- * The first word changes as a whole: who changes it first has the flow. This format is that of
- * the versions before proof.h, too: what they leave at 0 says that numbers are not known.
+ * The first word changes as a whole: the CPU that changes it first has the flow. Versions before
+ * proof.h have the same format: where they leave 0, numbers are not known.
  */
 struct snat_flow {
 	__u32 seen; /* last packet, in units of 2^30 ns (1.07 s) of CLOCK_MONOTONIC */
@@ -105,20 +105,20 @@ struct ask_backend {
 	struct address address;
 };
 
-/* What happens to SYNs of services that ask, and to SYN-ACKs that say whom was asked. */
+/* What happens to SYNs of services that ask, and to SYN-ACKs that say which backend was asked. */
 enum ask_event {
 	ASK_ASKED = 0,     /* a first SYN left with the option */
-	ASK_AGAIN,         /* and a second one without, because it was not answered */
+	ASK_AGAIN,         /* then a second one without, because the first was not answered */
 	ASK_ASKS_ALREADY,  /* the client's host has added the option: it left as it came */
 	ASK_NO_ROOM,       /* its options, or the answer's, have no place for one more */
 	ASK_HAS_DATA,      /* it has data, or is in fragments */
-	ASK_FORBIDDEN,     /* it has an option that does not go with it */
+	ASK_FORBIDDEN,     /* it has an option that excludes this one */
 	ASK_MALFORMED,     /* its options contradict themselves */
 	ASK_ADD_FAILED,    /* the driver leaves no room behind the packet */
-	ASK_TAKEN,         /* who has answered has the connection */
-	ASK_NOT_TAKEN,     /* who was asked has answered himself */
-	ASK_NOT_ASKED_FOR, /* no such SYN has left, or another one since */
-	ASK_MISNAMED,      /* the answer names somebody else than was asked */
+	ASK_TAKEN,         /* the host that answered has the connection */
+	ASK_NOT_TAKEN,     /* the backend that was asked has answered itself */
+	ASK_NOT_ASKED_FOR, /* no such SYN has left, or another one has since */
+	ASK_MISNAMED,      /* the answer names another backend than was asked */
 	ASK_FOREIGN,       /* it comes from where the service has no backend */
 	ASK_EVENT_COUNT,
 };

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What another director of the group remembers of a flow becomes what this one does, as
- * if the flow's packets had come here. It runs beside packets, also of this CPU, which
- * may come between any two of its steps: what they have written stays.
+ * Takes over what another director of the group remembers of a flow, as if the flow's
+ * packets had come here. It runs beside packets, also on this CPU, which may come between
+ * any two of its steps: what they have written stays.
  */
 #pragma once
 
 #include "flows.h"
 
 /*
- * Whether what was told is to take the place of what this director remembers: what is fresh
- * is less than what is not, and else the younger one counts. (What an older version tells is
- * fresh, for it may be of a flood.)
+ * Whether what was told takes the place of what this director remembers: a flow that is not
+ * fresh prevails over a fresh one, and else the younger one counts. (A flow that an older
+ * version tells is fresh, because it may be of a flood.)
  */
 static __always_inline int telling_prevails(const struct flow_entry *own, union flow_word word,
 					    const struct flow_entry *told)
@@ -55,7 +55,7 @@ static __noinline struct flow_entry *find_told(const struct settings *settings,
 	return &bucket->entries[hunt.way];
 }
 
-/* A packet of the flow has come while it was being written: what that has left stays alone. */
+/* If a packet of the flow has come meanwhile, what it has written stays, and the told one goes. */
 static __noinline int yield_told(const struct settings *settings, const struct flow *flow,
 				 const struct telling *told, __u32 place)
 {
@@ -75,7 +75,7 @@ static __noinline int yield_told(const struct settings *settings, const struct f
 	return flow_swap(&bucket->entries[place], word, nothing);
 }
 
-/* Writes a flow that is not remembered, or with another backend. */
+/* Writes a flow that is not remembered, or is remembered with another backend. */
 static __noinline enum told_outcome
 remember_told(const struct settings *settings, const struct flow *flow, const struct telling *told)
 {
@@ -127,7 +127,7 @@ static __noinline enum told_outcome take_told(const struct settings *settings,
 			}
 		}
 	}
-	/* The end of a flow that nobody here knows of. */
+	/* The end of a flow that is not known here. */
 	if (other.state == FLOW_RESET)
 		return TOLD_OLDER;
 	return remember_told(settings, &flow, told);

@@ -12,10 +12,10 @@
 #include <linux/types.h>
 
 /*
- * To be raised when what is in a map means something else though it looks the same:
- * versions that differ in it do not share what they have pinned. The first is of all
- * maps, the second of those whose content nobody could make again (what is remembered
- * of flows and of fragments, and the counters).
+ * Raise these when the content of a map changes its meaning but not its look: versions that
+ * differ in them do not share what they have pinned. The first is for all maps, the second
+ * for those whose content cannot be made again (what is remembered of flows and of
+ * fragments, and the counters).
  */
 enum revision {
 	REVISION_MAPS = 1,
@@ -87,22 +87,22 @@ struct range6 {
 #define NO_SERVICE SERVICE_VIP_ONLY
 
 /*
- * The front of services{4,6}, which spares packets the calls of a lookup in a hash map.
+ * A cache in front of services{4,6}, which saves packets the calls of a lookup in a hash map.
  * Each key has one place here, by its hash, and the first service to come has it. A place's
- * last word is written last and cleared first, and it rests before it is another's.
+ * last word is written last and cleared first, and the place rests before another key has it.
  */
 #define FRONT_BITS 15
 
 struct front {
 	__u64 address[2]; /* as in memory; IPv4 is in the first four bytes */
 	__u64 key;        /* segment | port as in memory << 32 | protocol << 48 | is IPv6 << 56 */
-	__u64 service;    /* index + 1; 0: nobody's place */
+	__u64 service;    /* index + 1; 0: the place is free */
 };
 
 /*
  * A ring is a run of 64-byte lines: the header, then the slots eight to a line,
  * then the lists. Everything a ring means is in its header, so that one switch of
- * the ring switches all of it. Line 0 of all lines is the ring of nobody.
+ * the ring switches all of it. Line 0 of all lines is the ring of no service.
  */
 #define RING_SLOTS_PER_LINE 8
 #define RING_CANDIDATES_MAX 8
@@ -129,10 +129,10 @@ enum ring_flag {
 	RING_SNAT = 1 << 0,   /* some backend is full NAT: flows have a place of their own */
 	RING_MEMORY = 1 << 1, /* slots may ask for flow memory: see struct flow_entry */
 	RING_QUIC = 1 << 2,   /* connection IDs may name the backend */
-	/* The policy places what is redirected, the ring the rest: nobody would remember it. */
+	/* The policy places redirected connections, the ring the rest, which is not remembered. */
 	RING_REDIRECTED = 1 << 3,
 	RING_SOURCES = 1 << 4,        /* only some clients may come: see struct source_range */
-	RING_KERNEL_SOURCES = 1 << 5, /* what comes from some addresses is the kernel's */
+	RING_KERNEL_SOURCES = 1 << 5, /* packets from some addresses are left to the kernel */
 };
 
 struct ring_header {
@@ -155,8 +155,8 @@ struct ring_header {
 };
 
 /*
- * A prefix in which clients of a service have to be. A set is all of a service's: what is in
- * a set that a ring names stays as it is, and another ring names another set.
+ * A prefix in which clients of a service have to be. A set is all prefixes of a service: a set
+ * that a ring names stays as it is, and another ring names another set.
  */
 struct source_range {
 	__u32 prefix_len;
@@ -165,14 +165,14 @@ struct source_range {
 };
 
 /*
- * The set of those IPv4 addresses whose packets services with RING_KERNEL_SOURCES leave to the
- * kernel; that of IPv6 is the one before it. No ring names them.
+ * The set of IPv4 addresses whose packets services with RING_KERNEL_SOURCES leave to the
+ * kernel; the set of IPv6 addresses is the one before it. No ring names them.
  */
 #define KERNEL_SOURCES_SET 0xffffffff
 
 /*
- * Where a backend of a service serves: nobody calls the service from there. Port 0: at the
- * packet's own.
+ * An address and port where a backend of a service serves: no client calls the service from
+ * there. Port 0: the packet's own.
  */
 struct backend_source {
 	__u32 service;
@@ -183,7 +183,7 @@ struct backend_source {
 
 /*
  * One bit for each hash of an address that is a VIP or a backend's: 4 KiB, which stay in the
- * first cache. The factor is odd, without pattern.
+ * L1 cache. The factor is odd, without pattern.
  */
 #define SOURCE_FILTER_BITS 15
 #define SOURCE_FILTER_FACTOR 0x9e3779b1U
@@ -195,12 +195,12 @@ struct turns {
 	__u32 index[RING_TURNS_PER_LINE];
 };
 
-/* Backend index 0 is nobody, so a zeroed slot forwards nothing. */
+/* Backend index 0 is no backend, so a zeroed slot forwards nothing. */
 #define NO_BACKEND 0
 /*
  * next: the backup's index, or SLOT_LIST | line, in the ring, of the other candidates.
  * SLOT_SETTLING is with an index only: the slot had a list or another owner, and some
- * remembered flow may still be of somebody else; or there is a ring before to look in.
+ * remembered flow may still be of another backend; or there is a ring before to look in.
  */
 #define SLOT_LIST 0x80000000U
 #define SLOT_SETTLING 0x40000000U
@@ -211,9 +211,9 @@ struct slot {
 };
 
 /*
- * A row's candidates after the owner, in the order in which they are tried; and the
- * positions in the row (0 is the owner), count + 1 of them, in the order in which a
- * packet of an unknown connection is likely to be theirs: the oldest owner first.
+ * A row's candidates after the owner, in the order in which they are tried; and count + 1
+ * positions in the row (0 is the owner), in the order in which the candidates are likely to
+ * have an unknown connection: the oldest owner first.
  */
 struct candidates {
 	__u32 count;
@@ -229,11 +229,11 @@ enum mode {
 	MODE_IPIP = 1,
 	MODE_GUE = 2,
 	MODE_NAT = 3,
-	MODE_REDIRECT = 4, /* no backend's: it has BACKEND_REDIRECT, and the mode to fall back to */
+	MODE_REDIRECT = 4, /* no backend's: that has BACKEND_REDIRECT, and the mode to fall back to */
 };
 
 enum backend_state {
-	BACKEND_FREE = 0, /* nobody: the index is not in use */
+	BACKEND_FREE = 0, /* the index is not in use */
 	BACKEND_ACTIVE = 1,
 	BACKEND_DRAINING = 2, /* keeps its connections, owns no slot */
 	BACKEND_DOWN = 3,     /* unhealthy, or its next hop is unknown */
@@ -252,7 +252,7 @@ enum backend_flag {
 
 /*
  * One backend of one service: exactly one cache line. The first three words can
- * change while packets flow (a neighbour moved, a backend went down); each is
+ * change while packets flow (a neighbor moved, a backend went down); each is
  * stored as a whole, so a reader never sees half of a MAC address.
  */
 struct backend {
@@ -274,8 +274,8 @@ struct backend {
 };
 
 /*
- * Of the socket at whose port the answers to probes of redirection come in: what comes there
- * is no client's. Nobody else has it, and no qdisc has a class of this name.
+ * Of the socket at whose port the answers to probes of redirection come in: packets to it are
+ * no client's. No other socket has it, and no qdisc has a class of this name.
  */
 enum probe_priority {
 	REDIRECT_PROBE_PRIORITY = 0x57520000,
@@ -302,7 +302,7 @@ enum fragment_path {
 	FRAGMENT_TO_KERNEL = 0, /* first fragment to a VIP, but to no service */
 	FRAGMENT_TO_BACKEND = 1,
 	FRAGMENT_TO_CLIENT = 2, /* NAT reply */
-	FRAGMENT_TO_PEER = 3,   /* the first one was another director's of the group */
+	FRAGMENT_TO_PEER = 3,   /* another director of the group has the first one */
 	FRAGMENT_ECHO = 4,      /* a ping, which is answered piece by piece */
 };
 
@@ -318,8 +318,8 @@ struct fragment {
 };
 
 /*
- * What this CPU has used, in this second, of what it may do in one: the first is all sources',
- * those behind it are each of some: see budget.h.
+ * What this CPU has used, in this second, of what it may do in one: the first is for all
+ * sources, each one behind it for some of them: see budget.h.
  */
 #define BUDGET_SOURCES_BITS 6
 
@@ -333,15 +333,15 @@ enum settings_flag {
 	SETTINGS_RANGES = 1 << 0,  /* some service has a port range or all ports */
 	SETTINGS_REPLIES = 1 << 1, /* some service is NAT: look replies up */
 	SETTINGS_GROUP = 1 << 2,   /* fragments may belong to another director */
-	SETTINGS_TELL = 1 << 3,    /* somebody wants to know what is remembered of flows */
-	SETTINGS_MOVES = 1 << 4,   /* and reads all of it: what moves may be missed */
+	SETTINGS_TELL = 1 << 3,    /* a program wants to know what is remembered of flows */
+	SETTINGS_MOVES = 1 << 4,   /* and it reads the whole memory: it may miss what moves */
 	SETTINGS_ASKS = 1 << 5,    /* some service asks to be redirected */
 };
 
 /* What the program needs to know about this director; one element. */
 struct settings {
-	__be32 tunnel_source4; /* outer source: these bits, and under */
-	__be32 tunnel_mask4;   /* the mask's complement bits of the flow's hash */
+	__be32 tunnel_source4; /* outer source: these bits, and where */
+	__be32 tunnel_mask4;   /* this mask is 0, bits of the flow's hash */
 	struct address tunnel_source6;
 	struct address tunnel_mask6;
 	__u32 flags;        /* enum settings_flag */
@@ -357,8 +357,8 @@ struct settings {
 
 /*
  * Counters of an enum's values have room for those that later versions append, so that all
- * versions have the maps in common: a number never means something else. The second half of
- * such a map no program writes: there is what maps of other formats had counted.
+ * versions share the maps: a number never changes its meaning. No program writes the second
+ * half of such a map: it has what maps of other formats had counted.
  */
 #define COUNTERS_ROOM 64
 
@@ -381,7 +381,7 @@ enum reason {
 	PASS_LOCAL,          /* the backend is this host */
 	PASS_REPLY_UNROUTED, /* translated NAT reply that the kernel routes */
 	PASS_SENT_ALREADY,   /* l2dsr: a switch floods it, or it goes back and forth */
-	PASS_KERNEL_SOURCE,  /* the service leaves what comes from there to the kernel */
+	PASS_KERNEL_SOURCE,  /* the service leaves packets from there to the kernel */
 	/* Sent on. */
 	FORWARD_L2DSR,
 	FORWARD_IPIP,
@@ -389,7 +389,7 @@ enum reason {
 	FORWARD_NAT,
 	FORWARD_REDIRECT,   /* SYN whose connection goes on without the director */
 	FORWARD_REPLY,      /* NAT reply on its way to the client */
-	FORWARD_ICMP_ERROR, /* to whom the inner flow belongs: its backend or, NAT, its client */
+	FORWARD_ICMP_ERROR, /* to the backend of the inner flow or, NAT, to its client */
 	FORWARD_FRAGMENT,   /* followed its first fragment, in either direction */
 	FORWARD_FRAGMENT_OWNER, /* to the director of the group where its packet's fragments meet */
 	FORWARD_FRAGMENT_WAITS, /* between directors, until the first fragment has been there */
@@ -403,17 +403,17 @@ enum reason {
 	DROP_TOO_BIG_LIMITED,  /* would not fit, and the ICMP budget is spent */
 	DROP_SUPER_FRAME,      /* longer than the link's MTU: sender's TSO reached XDP */
 	DROP_FRAGMENT_UNKNOWN, /* its first fragment was not seen here */
-	DROP_FRAGMENT_ASTRAY,  /* from a director of the group, as none would send it */
+	DROP_FRAGMENT_ASTRAY,  /* from a director of the group, but not as one would send it */
 	DROP_SNAT_FULL,        /* every source port of its bucket is taken */
 	DROP_SNAT_CLASH,       /* a backend here has a connection of that port by another VIP */
 	DROP_SNAT_UNKNOWN,     /* reply or mid-stream packet of no known flow */
 	DROP_NO_HEADROOM,      /* the driver leaves no room for the outer header */
 	DROP_REDIRECT_FAILED,  /* egress interface is not ready for XDP */
 	DROP_SOURCE_RANGE,     /* the service is for other clients */
-	DROP_SOURCE_VIP,       /* to a VIP, from a VIP: who answers it sends here again */
+	DROP_SOURCE_VIP,       /* to a VIP, from a VIP: the answer would come here again */
 	DROP_SOURCE_BACKEND,   /* from where a backend of the service serves */
-	DROP_SOURCE_INVALID,   /* to a VIP, from an address that is nobody's */
-	DROP_NO_SERVICE,  /* to a VIP, and no service's: the kernel would send it to a router */
+	DROP_SOURCE_INVALID,   /* to a VIP, from an address that no host has */
+	DROP_NO_SERVICE,  /* to a VIP, of no service: the kernel would send it to a router */
 	DROP_ANSWER_LATE, /* from a VIP to this host, which has no such connection any more */
 	REASON_COUNT,
 };

@@ -29,7 +29,7 @@ static __always_inline int undo_what(struct packet *packet, struct flow *to)
 	backend = backend_at(index);
 	if (!backend || backend->state == BACKEND_FREE || !(backend->flags & BACKEND_LOCAL))
 		return 0;
-	/* In full NAT every flow has a place: another director has handed this one over. */
+	/* In full NAT every flow has a place: this one was handed over by another director. */
 	if (backend->flags & BACKEND_SNAT && local == NO_BACKEND)
 		return 0;
 	*to = packet->flow;
@@ -41,7 +41,7 @@ static __always_inline int undo_what(struct packet *packet, struct flow *to)
 	return 1;
 }
 
-/* Never stops a packet: what is not weir's goes on to whoever is next. */
+/* Never stops a packet: all packets go on to the next program. */
 SEC("tcx/egress")
 int undo_nat(struct __sk_buff *skb)
 {
