@@ -35,7 +35,7 @@ static __always_inline int is_whole(const struct packet *packet)
 		 (PACKET_ICMP_ERROR | PACKET_FRAGMENT_FIRST | PACKET_FRAGMENT_LATER));
 }
 
-/* Bytes of TCP options of a packet with no data. Negative: the event that says why there are none. */
+/* Bytes of TCP options of a packet with no data. Negative: the event that says what is wrong. */
 static __always_inline int options_length(struct xdp_md *ctx, const struct packet *packet)
 {
 	__u32 left = packet->l3 + packet->length - packet->l4, length;
@@ -80,7 +80,7 @@ option_in(struct xdp_md *ctx, const struct packet *packet, const struct tcp_opti
 	return (void *)option + REDIRECT_LENGTH > frame_end(ctx) ? NULL : option;
 }
 
-/* Whether a SYN may have the option: ASK_ASKED, or the event that says why not. Not static: verified once. */
+/* ASK_ASKED if a SYN may have the option, else what says no. Not static: verified once. */
 __noinline __u32 may_ask(struct xdp_md *ctx, const struct packet *packet)
 {
 	const struct redirect_option *option;

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Second chance of UDP. Sockets tell nothing about datagrams, because one serves every
- * client: so each host remembers the flows whose datagrams it kept. The row of a
+ * Second chance for UDP. Sockets tell nothing about datagrams, because one socket serves all
+ * clients: so each host remembers the flows whose datagrams it kept. The row of a
  * datagram (ROW_KIND_UDP in row_types.h) is walked like this:
  *
- *   visit     up to the last host that is up for the director. Who has kept the flow just
- *             now, keeps it. Who has it of older says so in the row, and the youngest wins.
- *   end       who said so gets the datagram; else it goes back to the first host, whose
- *             flow it is from now on.
- *   question  before it takes the flow, the first host asks those that are down for the
+ *   visit     up to the last host that is up for the director. A host that has kept the flow
+ *             just now keeps the datagram. A host that has kept the flow longer ago says so in
+ *             the row, and the youngest wins.
+ *   end       the host that said so gets the datagram; else it goes back to the first host,
+ *             which has the flow from now on.
+ *   question  before it takes the flow, the first host asks the hosts that are down for the
  *             director, one after the other: another director may see them up.
  */
 #pragma once
@@ -21,10 +22,10 @@
 
 /* As long as an idle flow lives in a director's memory. */
 #define FLOW_TIMEOUT (FLOW_TIMEOUT_UDP * SECOND)
-/* A host that was lost cannot be back by then: nobody else has the flow meanwhile. */
+/* A host that was lost cannot be back by then: no other host has got the flow meanwhile. */
 #define FLOW_FRESH SECOND
 
-/* An age in a row: units of 2^30 ns, 1 is the youngest; 0: nobody has the flow. */
+/* An age in a row: units of 2^30 ns, 1 is the youngest; 0: no host has the flow. */
 #define CLAIM_OLDEST 254
 
 /* What a host knows of a datagram that is not in it. */
@@ -33,7 +34,7 @@ struct datagram {
 	__u64 age; /* of the last one of its flow that was kept here */
 };
 
-/* Datagrams have a second chance here. */
+/* Whether datagrams have a second chance here. */
 const volatile __u8 remembers_flows = 1;
 /* How many flows udp_flows has room for. */
 const volatile __u32 udp_room = 1;
@@ -63,7 +64,7 @@ static __always_inline int name_datagram(const struct view *view, const struct c
 	return 1;
 }
 
-/* Not inlined, as what follows: the stack has no room for all of it at once. */
+/* Not inlined, like the next ones: the stack has no room for all of them at once. */
 static __noinline int name_quoted(const struct view *view, const struct chance *chance,
 				  struct host_flow *flow)
 {
@@ -87,7 +88,7 @@ static __noinline int name_quoted(const struct view *view, const struct chance *
 	return 1;
 }
 
-/* Whose datagram it is, or about whose datagram; 0: nobody's. */
+/* The flow of a datagram, or of the one that an error is about; 0: there is none. */
 static __always_inline int name_flow(const struct view *view, const struct chance *chance,
 				     struct host_flow *flow)
 {
@@ -117,8 +118,8 @@ static __always_inline int has_datagram_socket(void *ctx, struct question *quest
 }
 
 /*
- * Somebody here still answers the flow's datagrams. Where sockets are not to be seen,
- * a host gives up what it has when a director sees it down. No bpf_loop: 6.1 counts
+ * Whether a socket here still answers the flow's datagrams. If sockets cannot be seen here,
+ * a host gives up what it has when a director sees it down. No bpf_loop: Linux 6.1 counts
  * 32 bytes of stack for its body, and there are none left.
  */
 static __noinline int serves(const struct view *view, const struct chance *chance,
@@ -167,7 +168,7 @@ static __always_inline int is_walkable(const struct chance *chance, const struct
 	       chance->private == sizeof(*row) + hops * size;
 }
 
-/* To the host that is chance->hop, with the row's other fields. */
+/* Sends to the host in chance->hop, with the row's other fields. */
 static __always_inline enum host_reason send_on(struct chance *chance, __u32 next, __u8 claim,
 						int as_first)
 {
@@ -177,7 +178,7 @@ static __always_inline enum host_reason send_on(struct chance *chance, __u32 nex
 	return HOST_PASSED_ON;
 }
 
-/* Who sent it here. Outer headers have one length. */
+/* The host that sent the packet here. Outer headers have one length. */
 static __always_inline int read_sender(const struct view *view, const struct chance *chance,
 				       struct address *sender)
 {
@@ -197,7 +198,7 @@ static __always_inline int read_sender(const struct view *view, const struct cha
 	return 1;
 }
 
-/* What a host that is down for the director has to say: to the first one. */
+/* The answer of a host that is down for the director: it goes to the first host. */
 static __always_inline enum host_reason answer(const struct view *view, struct chance *chance,
 					       const struct row_header *row,
 					       const struct host_flow *flow,
@@ -210,7 +211,7 @@ static __always_inline enum host_reason answer(const struct view *view, struct c
 	return send_on(chance, row->next | ROW_RETURNED, has, 0);
 }
 
-/* All hosts that are up were asked. PARSED: nobody has it, and this is the first one. */
+/* All hosts that are up were asked. PARSED: none has the flow, and this is the first host. */
 static __always_inline enum host_reason end_visit(const struct view *view, struct chance *chance,
 						  const struct row_header *row)
 {
@@ -242,7 +243,7 @@ static __always_inline enum host_reason visit(const struct view *view, struct ch
 	return mine ? HOST_DECAP_GUE : end_visit(view, chance, row);
 }
 
-/* Walks the row one step: HOST_DECAP_* is here, HOST_PASSED_ON to chance->hop. */
+/* Walks the row one step: HOST_DECAP_*: it ends here; HOST_PASSED_ON: on to chance->hop. */
 static __always_inline enum host_reason walk(const struct view *view, struct chance *chance,
 					     const struct row_header *row,
 					     const struct host_flow *flow,
@@ -276,7 +277,7 @@ static __always_inline enum host_reason walk(const struct view *view, struct cha
 	return HOST_DECAP_NEW_FLOW;
 }
 
-/* A row that is there in whole, and is a datagram's; NULL: there is none. */
+/* The header of the packet's row, if it is there and a datagram's; else NULL. */
 static __always_inline const struct row_header *datagram_row(const struct view *view,
 							     const struct chance *chance)
 {
@@ -288,7 +289,7 @@ static __always_inline const struct row_header *datagram_row(const struct view *
 	return row;
 }
 
-/* To the host that keeps it, whoever knows the flow. HOST_DECAP_GUE: this is that host. */
+/* To the host that keeps it, whichever has the flow. HOST_DECAP_GUE: this is that host. */
 static __always_inline enum host_reason relay(const struct view *view, struct chance *chance,
 					      const struct row_header *row)
 {
@@ -310,7 +311,7 @@ static __noinline __u64 age_of_fresh(const struct host_flow *flow, __u64 now)
 	return age_of(fresh ? &fresh->seen : NULL, now);
 }
 
-/* A flow that is sustained stays, if the service has a place for it; else it goes on as it is. */
+/* Moves a sustained flow to udp_flows, if the service has a place; else it goes on as it is. */
 static __noinline void sustain(const struct host_flow *flow, __u64 now, __u32 service)
 {
 	if (!has_quota(&udp_quotas, service, udp_room)) {
@@ -323,7 +324,7 @@ static __noinline void sustain(const struct host_flow *flow, __u64 now, __u32 se
 	bpf_map_delete_elem(&udp_fresh, flow);
 }
 
-/* Notes a datagram of a flow that is not sustained, which it may be with it. */
+/* Notes a datagram of a flow that is not sustained yet, and may be with this datagram. */
 static __noinline void note_fresh(const struct host_flow *flow, __u64 now, __u32 service)
 {
 	struct host_fresh *fresh = bpf_map_lookup_elem(&udp_fresh, flow);
@@ -343,8 +344,8 @@ static __noinline void note_fresh(const struct host_flow *flow, __u64 now, __u32
 }
 
 /*
- * Says how a datagram in GUE goes on, or an error about one, and remembers the flow
- * of what is kept.
+ * Decides how a datagram in GUE, or an error about one, goes on, and remembers the flow
+ * of a datagram that is kept.
  */
 static __always_inline enum host_reason judge_datagram(const struct view *view,
 						       struct chance *chance)

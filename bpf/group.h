@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * A group of directors: fragments of one packet meet at one of them, their owner, which
- * their addresses, ID and protocol choose. Routers choose directors for first fragments
- * by ports, too, which later ones do not have. A first fragment goes to its owner, which
- * remembers who has sent it, and back: it is forwarded where it came in, where the other
- * packets of its flow come in. A later one goes to its owner, and on to that director.
+ * A group of directors: fragments of one packet meet at one of them, their owner, chosen by
+ * their addresses, ID and protocol. Routers choose directors for first fragments also by
+ * ports, which later ones do not have. A first fragment goes to its owner, which remembers the
+ * director that sent it, and back: it is forwarded where it came in, where the other packets
+ * of its flow come in. A later one goes to its owner, and on to that director.
  *
  * Between directors a fragment is as it was, not a byte longer, because most are as long
- * as a link allows. The EtherType says what is to be done with it: GROUP_MEET at its
- * owner, GROUP_TAKE where it is forwarded, and nothing that was taken is sent on.
+ * as a link allows. The EtherType says what to do with it: GROUP_MEET at its owner,
+ * GROUP_TAKE where it is forwarded. A fragment with GROUP_TAKE is not sent to a director again.
  *
- * A later fragment may be at the owner before the first one, which comes by way of
- * another director. The owner then lets it go to a director and back, three times at most,
+ * A later fragment may reach the owner before the first one, which comes by way of
+ * another director. The owner then sends it to a director and back, three times at most,
  * until the first one is there. The low bits of its TTL count how often it was sent
- * between directors; they cost a fragment up to seven hops, and are never added to.
+ * between directors; that costs a fragment up to seven hops, and never adds any.
  */
 #pragma once
 
@@ -49,9 +49,9 @@ static __always_inline __be16 *ethertype_before(struct xdp_md *ctx, const struct
 }
 
 /*
- * The number of the director that a frame comes from; 0: none of the group, or it is not for
- * this one: a switch floods what is for a director whose link is down, and nobody may answer
- * in its place.
+ * The number of the director that a frame comes from; 0: none of the group, or the frame is not
+ * for this director: a switch floods frames for a director whose link is down, and no other one
+ * may answer in its place.
  */
 static __always_inline __u32 find_peer(struct xdp_md *ctx)
 {
@@ -70,7 +70,7 @@ static __always_inline __u32 find_peer(struct xdp_md *ctx)
 	return peer && is_for(ethernet, peer->source_mac) ? *number : 0;
 }
 
-/* Between directors: a TTL that counts trips, under an EtherType of weir's own. */
+/* Marks a packet between directors: its TTL counts trips, its EtherType is weir's own. */
 static __always_inline int mark(struct xdp_md *ctx, struct packet *packet, __u8 trips,
 				__u16 ethertype)
 {
@@ -85,7 +85,7 @@ static __always_inline int mark(struct xdp_md *ctx, struct packet *packet, __u8 
 	return 1;
 }
 
-/* To a director of the group. CONTINUE: there is none with this number. */
+/* Sends a packet to a director of the group. CONTINUE: there is none with this number. */
 static __noinline enum reason send_to_peer(struct xdp_md *ctx, struct packet *packet, __u32 number,
 					   __u8 trips, __u16 ethertype)
 {
@@ -108,7 +108,7 @@ static __noinline enum reason send_to_peer(struct xdp_md *ctx, struct packet *pa
 	return leave(ctx, packet, peer->ifindex, reason);
 }
 
-/* Back to the director that it comes from. */
+/* Sends a packet back to the director that it comes from. */
 static __always_inline enum reason send_back(struct xdp_md *ctx, struct packet *packet, __u8 trips,
 					     __u16 ethertype)
 {
@@ -130,7 +130,7 @@ static __always_inline int may_wait(const struct packet *packet, const struct se
 	return may_spend(&wait_budgets, &packet->flow, settings->wait_rate, settings);
 }
 
-/* The same on every director of the group: what all fragments of a packet have. */
+/* The slot of a packet's fragments, by what all of them have: the same on every director. */
 static __always_inline struct group_slot *group_slot(const struct packet *packet)
 {
 	const struct flow *flow = &packet->flow;
@@ -153,7 +153,7 @@ static __always_inline struct group_slot *group_slot(const struct packet *packet
 	return bpf_map_lookup_elem(&group_slots, &number);
 }
 
-/* What is forwarded here has a TTL again. */
+/* A fragment that is forwarded here gets a TTL without trips. */
 static __always_inline enum reason take(struct xdp_md *ctx, struct packet *packet)
 {
 	__u8 hops = packet->ttl & ~GROUP_TRIPS_MASK;
@@ -161,7 +161,7 @@ static __always_inline enum reason take(struct xdp_md *ctx, struct packet *packe
 	return set_ttl(ctx, packet, hops ? hops : 1) ? CONTINUE : PASS_MALFORMED;
 }
 
-/* A later fragment that another director has sent to its owner, or waits with. */
+/* A later fragment from another director: this is its owner, or sends it back to its owner. */
 static __always_inline enum reason meet_later(struct xdp_md *ctx, struct packet *packet,
 					      const struct settings *settings)
 {
@@ -183,7 +183,7 @@ static __always_inline enum reason meet_later(struct xdp_md *ctx, struct packet 
 	return reason == CONTINUE ? take(ctx, packet) : reason;
 }
 
-/* A first fragment that another director has sent to its owner. */
+/* A first fragment that another director has sent to this one, its owner. */
 static __always_inline enum reason meet_first(struct xdp_md *ctx, struct packet *packet)
 {
 	packet->snat = find_peer(ctx);
@@ -234,7 +234,7 @@ __noinline enum reason meet(struct xdp_md *ctx, struct packet *packet)
 }
 
 /*
- * A frame that is not IP: perhaps another director's. Then it becomes what it was, and
+ * A frame that is not IP: perhaps from another director. Then it becomes what it was, and
  * is parsed; only fragments come this way.
  */
 __noinline enum reason parse_from_peer(struct xdp_md *ctx, struct packet *packet)

@@ -33,8 +33,8 @@ union load_word {
 };
 
 /*
- * The load in this period, in units. Whoever is the first to look in a new period halves
- * it for all CPUs. One whose clock is a little behind takes it as it is.
+ * The load in this period, in units. The first CPU to look in a new period halves it for
+ * all CPUs. A CPU whose clock is a little behind takes it as it is.
  */
 static __always_inline __u32 load_now(struct load *load, __u32 period)
 {

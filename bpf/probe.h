@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Is a director of the group there, with its program attached? Another one's process
- * asks by a datagram to its address, a control message of GUE, and only the program
- * answers: it sends the datagram back.
+ * Tells whether a director of the group is there, with its program attached. The process of
+ * another director asks by a datagram to its address, a control message of GUE, and only the
+ * program answers: it sends the datagram back.
  */
 #pragma once
 
@@ -16,7 +16,7 @@ struct probe {
 	__be32 magic;
 };
 
-/* CONTINUE: it is none, or nobody of the group asks. */
+/* CONTINUE: the packet is no probe, or not from a director of the group. */
 __noinline enum reason answer_probe(struct xdp_md *ctx, struct packet *packet)
 {
 	struct probe *probe;
@@ -32,7 +32,7 @@ __noinline enum reason answer_probe(struct xdp_md *ctx, struct packet *packet)
 		return CONTINUE;
 	probe->udp.source = packet->flow.destination_port;
 	probe->udp.dest = packet->flow.source_port;
-	/* None over IPv4: the device of who asked may have left it to be finished. */
+	/* No checksum over IPv4: the asking host's device may have left it to be finished. */
 	if (!packet->flow.ipv6)
 		probe->udp.check = 0;
 	if (packet->flow.ipv6 ? !answer_ipv6(ctx, packet) : !answer_ipv4(ctx, packet))

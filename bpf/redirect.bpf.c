@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Redirection on hosts of clients and of backends: the option goes into SYNs and
- * SYN-ACKs, and a redirected connection's packets get the backend's address for the
- * VIP's when they leave, and the VIP's when they come. Sockets, and netfilter, know of
- * the VIP only: both programs are below them.
+ * SYN-ACKs, and a redirected connection's packets get the backend's address instead of the
+ * VIP's when they leave, and the VIP's when they come. Sockets and netfilter know only
+ * the VIP: both programs are below them.
  *
  *   client's host                        director            backend's host
  *   SYN, option with zeroes   -------->  fills it in  ---->  remembers it
@@ -27,16 +27,16 @@ const enum redirect_number *export_redirect_number __attribute__((unused));
 const enum redirect_service_flag *export_redirect_service_flag __attribute__((unused));
 
 /*
- * What the control bytes of a packet begin with between its being sent to a backend and
- * when it leaves: the kernel runs redirect_leave once more for it then. Each time that the
- * programs are loaded it is another number, and IP and bridges clear these bytes, so nobody
- * else's packet has it: an agent behind this host, or in front of it, has a number of its own.
+ * The first control bytes of a packet between its being sent to a backend and its leaving: the
+ * kernel runs redirect_leave once more for it then. The number is another one each time that the
+ * programs are loaded, and IP and bridges clear these bytes, so no other program's packet has it:
+ * an agent behind this host, or in front of it, has a number of its own.
  */
 volatile const __u32 sent_mark = 1;
 
 /*
- * Reads what the kernel has found for a packet of a connection. A call of its own: seldom,
- * and its room on the stack is not that of every packet.
+ * Reads what the kernel has found for a packet of a connection. Not inlined: few packets need
+ * it, and the others do not need its room on the stack.
  */
 static __noinline void note_neighbor(struct __sk_buff *skb)
 {
@@ -74,8 +74,8 @@ static __always_inline int was_sent(struct __sk_buff *skb)
 }
 
 /*
- * A packet of a connection: to the backend, by its own route, which need not be the
- * VIP's.
+ * Sends a packet of a connection to the backend, by the backend's own route, which need not be
+ * the VIP's.
  */
 static __always_inline int leave_redirected(struct __sk_buff *skb, const struct segment *s)
 {
@@ -134,8 +134,8 @@ int redirect_leave(struct __sk_buff *skb)
 }
 
 /*
- * Reads the option of a bare packet that came: 0: there is none that says something. A call
- * of its own for its room on the stack.
+ * Reads the option of a bare packet that came; 0: there is none, or it is empty. Not inlined,
+ * for its room on the stack.
  */
 static __noinline int read_filled(struct __sk_buff *skb, const struct segment *s,
 				  struct redirect_option *option)
@@ -153,9 +153,9 @@ static __noinline int read_filled(struct __sk_buff *skb, const struct segment *s
 }
 
 /*
- * The service of a backend of this host whose VIP an option says; without one, any service
- * of the backend. 0: there is none. A call of its own: seldom, and its room on the stack is
- * not that of every packet.
+ * The service of a backend of this host whose VIP an option says; without an option, any
+ * service of the backend. 0: there is none. Not inlined: few packets need it, and the others
+ * do not need its room on the stack.
  */
 static __noinline __u32 find_here(const struct segment *s, const struct redirect_option *option)
 {
@@ -177,7 +177,7 @@ static __noinline __u32 find_here(const struct segment *s, const struct redirect
 	return index ? *index : 0;
 }
 
-/* A connection that a director hands over: the answer will say to whom it was begun. */
+/* A connection that a director hands over: the answer will say to which VIP it was begun. */
 static __noinline int arrive_syn(struct __sk_buff *skb, const struct segment *s)
 {
 	struct redirect_option option = {};
@@ -216,9 +216,9 @@ static __always_inline int rename_source(struct __sk_buff *skb, const struct seg
 }
 
 /*
- * The VIP itself has answered: a backend's answer comes too late from then on, and the SYN asks
- * no more. It may leave once more before its client gets the answer. Why a SYN did not ask was
- * counted when it left.
+ * If the VIP itself has answered, a backend's answer comes too late from then on, and the SYN asks
+ * no more. It may leave once more before its client gets the answer. The reason why a SYN did not
+ * ask was counted when it left.
  */
 static __always_inline int is_answered(const struct segment *s, const struct host_flow *flow)
 {
@@ -241,9 +241,9 @@ static __always_inline int is_answered(const struct segment *s, const struct hos
 
 /*
  * Takes a connection over, if this host has asked for that: in a SYN of this client to
- * this VIP with the number that is acknowledged, of which no other one without the option
- * has left. Who has not seen that SYN would have to guess its number, and be where the
- * service has backends.
+ * this VIP with the number that is acknowledged, which has not left again without the
+ * option. A host that has not seen that SYN would have to guess its number, and be where
+ * the service has backends.
  */
 static __always_inline enum redirect_event take(const struct segment *s,
 						const struct host_flow *arriving, __u32 index,
@@ -266,8 +266,8 @@ static __always_inline enum redirect_event take(const struct segment *s,
 }
 
 /*
- * A SYN-ACK that came: the connection that it is of, if a backend has that one. A call of its
- * own, as arrive_syn is.
+ * The connection that a SYN-ACK that came is of, if a backend has it. Not inlined, as
+ * arrive_syn.
  */
 static __noinline struct redirect_way *arrive_answer(struct __sk_buff *skb, const struct segment *s)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Redirection: the SYN of a client whose host asks for it becomes the backend's, with
- * the VIP in its option, and nothing of the connection comes by here any more. A SYN
+ * Redirection: the SYN of a client whose host asks for it gets the backend's address, with
+ * the VIP in its option, and no other packet of the connection comes by here. A SYN
  * that does not ask goes in the mode that the service falls back to.
  */
 #pragma once
@@ -11,10 +11,10 @@
 #include "packet.h"
 #include "redirect_option.h"
 
-/* Of what find_redirect says: it was asked for, and is nowhere. No option is there. */
+/* A result of find_redirect: the option was looked for, and is nowhere. No option is at 1. */
 #define REDIRECT_NOWHERE 1
 
-/* Words of Linux's ordinary SYN, and behind its options the one that asks. */
+/* 8-byte words of options in the usual SYN of Linux, with the option that asks behind them. */
 #define USUAL_OPTIONS 4
 
 /*
@@ -36,8 +36,8 @@ static __always_inline int asks_as_usual(const struct tcphdr *tcp)
 }
 
 /*
- * The same in any other options. Not static: the verifier looks at it once, and whoever
- * calls it knows afterwards what it knew before.
+ * Finds the option among any other ones. Not static: the verifier looks at it once, and its
+ * callers know afterwards what they knew before.
  */
 __noinline __u32 walk_to_redirect(struct xdp_md *ctx, __u32 l4, __u32 length)
 {
@@ -45,7 +45,7 @@ __noinline __u32 walk_to_redirect(struct xdp_md *ctx, __u32 l4, __u32 length)
 	struct tcp_options options = {};
 	__u32 at;
 
-	/* Bounds by arithmetic: verifiers do not follow comparisons that were made one. */
+	/* Bounds by arithmetic: verifiers do not follow comparisons that were merged. */
 	length -= sizeof(struct tcphdr) + 4;
 	barrier_var(length);
 	length = (length & OPTIONS_MASK) + 4;
@@ -64,9 +64,9 @@ __noinline __u32 walk_to_redirect(struct xdp_md *ctx, __u32 l4, __u32 length)
 }
 
 /*
- * Where in the frame the option of a SYN is that asks to be redirected, or
- * REDIRECT_NOWHERE: it does not, or must not be. A part of who asks: a call takes as long
- * as all of the usual way.
+ * Where in the frame of a SYN the option is that asks for redirection, or REDIRECT_NOWHERE:
+ * the SYN does not ask, or must not be redirected. Inlined, because a call takes as long as
+ * all of the usual way.
  */
 static __always_inline __u32 find_redirect(struct xdp_md *ctx, const struct packet *packet)
 {
@@ -77,7 +77,7 @@ static __always_inline __u32 find_redirect(struct xdp_md *ctx, const struct pack
 	if ((void *)(tcp + 1) > frame_end(ctx))
 		return REDIRECT_NOWHERE;
 	length = tcp->doff * 4;
-	/* With data: whoever gets it would have to keep it until the client answers. */
+	/* A SYN with data is not redirected: its data would have to be kept until the client answers. */
 	if (length < sizeof(*tcp) + sizeof(struct redirect_option) || length != left)
 		return REDIRECT_NOWHERE;
 	if (likely(length == usual && (void *)tcp + usual <= frame_end(ctx) && asks_as_usual(tcp)))
@@ -93,7 +93,7 @@ static __always_inline int asks_redirect(struct xdp_md *ctx, struct packet *pack
 	return packet->redirect_at != REDIRECT_NOWHERE;
 }
 
-/* One less time to live, and another destination: the header's sum by what changed. */
+/* Decrements the TTL and changes the destination; the header's sum changes by the difference. */
 static __always_inline void readdress4(struct iphdr *ip, __be32 was, __be32 is)
 {
 	__u64 sum = (__u64)(__u16)~ip->check + (__u32)~was + is + (__u16)~bpf_htons(1 << 8);
@@ -105,8 +105,8 @@ static __always_inline void readdress4(struct iphdr *ip, __be32 was, __be32 is)
 
 /*
  * The destination becomes the backend's, and the VIP and its port go into the option.
- * What moves from the one place to the other does not change TCP's sum: the VIP's last
- * word, and the port. Returns 0, and has changed nothing, where the frame is cut short.
+ * What moves between the two does not change TCP's sum: the VIP's last word, and the
+ * port. Returns 0, and has changed nothing, if the frame is cut short.
  */
 static __always_inline int hand_over(struct xdp_md *ctx, const struct packet *packet,
 				     const struct backend *backend)
@@ -148,7 +148,7 @@ static __always_inline int hand_over(struct xdp_md *ctx, const struct packet *pa
 	return 1;
 }
 
-/* CONTINUE: the SYN does not ask. Otherwise the last thing that happens to it. */
+/* Hands over and sends a SYN that asks for it. CONTINUE: the SYN does not ask. */
 __noinline enum reason forward_redirect(struct xdp_md *ctx, struct packet *packet,
 					const struct backend *backend)
 {

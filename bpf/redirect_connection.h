@@ -5,7 +5,7 @@
 #include "redirect_neighbor.h"
 #include "redirect_slots.h"
 
-/* The client at the packet's source, or its destination, and who is at the other end. */
+/* The flow of a segment: the client is its source, or its destination, and the peer the other end. */
 static __always_inline struct host_flow flow_of(const struct segment *s, int client_is_source)
 {
 	struct host_flow flow = {
@@ -30,13 +30,13 @@ static __always_inline struct host_flow flow_to(const struct host_flow *flow,
 }
 
 /*
- * How far from what the host has acknowledged a FIN or an RST may be: what is farther ends
- * nothing, for somebody has guessed its number (RFC 5961). Data that has come may not be
- * acknowledged yet, and with a FIN, which may be sent again, some may be that has been.
+ * How far a FIN or an RST may be from what the host has acknowledged: one that is farther off ends
+ * nothing, because its number is a guess (RFC 5961). Data that has come may not be acknowledged
+ * yet, and a FIN, which may be sent again, may come with data that has been.
  */
 #define END_AFTER (1 << 20)
 #define FIN_BEFORE (1 << 16)
-#define RST_BEFORE 1 /* who has sent a FIN may reset from its number */
+#define RST_BEFORE 1 /* a host that has sent a FIN may reset from its number */
 
 static __always_inline void note_time(struct redirect_way *way, __u64 now)
 {
@@ -47,9 +47,9 @@ static __always_inline void note_time(struct redirect_way *way, __u64 now)
 }
 
 /*
- * A packet of the host's own. Written when it says something new. Whatever leaves, but an
- * RST, says that the connection lives: also the ACK by which a host answers an RST that is in
- * its window and has not the number that it waits for.
+ * Notes a packet of the host's own, if it says something new. Every packet that leaves, except an
+ * RST, shows that the connection lives: also the ACK by which a host answers an RST that is in its
+ * window but does not have the number that the host waits for.
  */
 static __always_inline void note_leaving(struct redirect_way *way, const struct segment *s,
 					 __u64 now)
@@ -68,8 +68,8 @@ static __always_inline void note_leaving(struct redirect_way *way, const struct 
 }
 
 /*
- * A FIN or an RST that came, to the client of a connection. A FIN acknowledges something, as all
- * that follows the SYNs (RFC 9293, 3.10.7.4). Not inlined, because few packets need it.
+ * Notes a FIN or an RST that came to the client of a connection. A FIN acknowledges something, like
+ * all that follows the SYNs (RFC 9293, 3.10.7.4). Not inlined, because few packets need it.
  */
 static __noinline void note_end(struct redirect_way *way, const struct segment *s)
 {
@@ -106,14 +106,14 @@ static __always_inline int has_place(__u32 service)
 	return has_quota(&redirect_quotas, service, REDIRECT_CONNECTIONS_MAX);
 }
 
-/* Takes out what the host's packets of a connection become. */
+/* Removes the entry for the host's packets of a connection. */
 static __always_inline void stop_leaving(const struct host_flow *leaving, __u32 service)
 {
 	if (!bpf_map_delete_elem(&redirect_leaving, leaving))
 		count_quota(&redirect_quotas, service, -1);
 }
 
-/* Forgets a connection that another one has taken the place of. */
+/* Forgets a connection that another one has replaced. */
 static __always_inline void forget(const struct host_flow *leaving, const struct redirect_way *way)
 {
 	struct host_flow arriving = flow_to(leaving, &way->peer, way->peer_port);
@@ -122,13 +122,13 @@ static __always_inline void forget(const struct host_flow *leaving, const struct
 	bpf_map_delete_elem(&redirect_arriving, &arriving);
 }
 
-/* Whether both sides have ended it, or one has for good. */
+/* Whether both sides have ended the connection, or one side has reset it. */
 static __always_inline int has_ended(const struct redirect_way *a, const struct redirect_way *b)
 {
 	return ((a->ends | b->ends) & REDIRECT_RST) || (a->ends & b->ends & REDIRECT_FIN);
 }
 
-/* By what the host's packets leave, of a connection whose answer has come by an interface. */
+/* The interface by which the host's packets leave, by the one that the connection's answer came by. */
 static __always_inline __u32 leaves_by(__u32 ifindex)
 {
 	__u32 *bridge = bpf_map_lookup_elem(&redirect_ports, &ifindex);
@@ -137,9 +137,9 @@ static __always_inline __u32 leaves_by(__u32 ifindex)
 }
 
 /*
- * Whether the client's port has a connection to that backend by way of another VIP. One that
- * has ended makes room. A call of its own: seldom, and its room on the stack is not that of
- * every packet.
+ * Whether the client's port has a connection to that backend by way of another VIP. A connection
+ * that has ended makes room. Not inlined: few packets need it, and the others do not need its
+ * room on the stack.
  */
 static __noinline int meets_another(const struct host_flow *arriving,
 				    const struct redirect_service *service)
@@ -158,8 +158,8 @@ static __noinline int meets_another(const struct host_flow *arriving,
 }
 
 /*
- * Remembers a connection: first what comes, for its packets leave only when the host
- * has got the answer. 0: there is no place. A call of its own, as meets_another is.
+ * Remembers a connection: first what arrives, because its packets leave only when the host
+ * has got the answer. 0: there is no place. Not inlined, as meets_another.
  */
 static __noinline int remember(const struct host_flow *leaving, const struct segment *s,
 			       const struct redirect_service *service, __u32 index, __u32 ifindex)
@@ -186,6 +186,6 @@ static __noinline int remember(const struct host_flow *leaving, const struct seg
 		return 0;
 	}
 	count_quota(&redirect_quotas, index, 1);
-	/* Asked for what it was, which is never 0, this is a barrier, too: first the maps. */
+	/* Its result, which is never 0, is used, so this is also a barrier: first the maps. */
 	return __sync_fetch_and_add(remembered, 1) != 0;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * ICMP errors about packets of redirected connections: whoever sends one quotes the
+ * ICMP errors about packets of redirected connections: the sender of an error quotes the
  * packet as it was on the wire, to the backend; the host's kernel has to read the VIP
  * there, to find the connection and to learn what fits on its path.
  */
@@ -92,7 +92,7 @@ static __always_inline int read_error6(struct __sk_buff *skb, struct quote *q)
 
 /*
  * The quoted destination becomes the VIP. Over IPv4 the quoted header's checksum makes
- * up for the address. The quoted TCP checksum, where there is one, stays: nobody looks.
+ * up for the address. The quoted TCP checksum, if there is one, stays: it is not checked.
  */
 static __always_inline int rename_quoted(struct __sk_buff *skb, const struct quote *q,
 					 const struct redirect_way *way)
@@ -120,7 +120,7 @@ static __always_inline int rename_quoted(struct __sk_buff *skb, const struct quo
 	       !bpf_l4_csum_replace(skb, q->checksum, q->flow.vip_port, port, sizeof(port));
 }
 
-/* A call of its own: its room on the stack is not that of every packet. */
+/* Not inlined: other packets do not need its room on the stack. */
 static __noinline int arrive_error(struct __sk_buff *skb)
 {
 	struct redirect_way *way;

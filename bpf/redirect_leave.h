@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What opens a connection, on its way out: SYNs of this host's clients, which ask to be
- * redirected or must not meet what is, and the answers of its backends, which say who was
- * called. All of that is seldom, and in calls of their own.
+ * Leaving packets that open a connection: SYNs of this host's clients, which ask to be
+ * redirected or must not meet a redirected connection, and the answers of its backends, which
+ * say which VIP was called. All of these are rare, so their functions are not inlined.
  */
 #pragma once
 
@@ -22,8 +22,8 @@ static __always_inline int in_prefix(__u32 service, const struct address *addres
 }
 
 /*
- * A SYN to no VIP. To a backend, it may meet a redirected connection of the same port,
- * which the kernel thinks is to somebody else: that one goes on, this one has to wait.
+ * A SYN that is not to a VIP. To a backend, it may meet a redirected connection of the same port,
+ * which the kernel thinks is to a VIP: that connection goes on, this one has to wait.
  */
 static __noinline int leave_directly(const struct segment *s)
 {
@@ -36,7 +36,7 @@ static __noinline int leave_directly(const struct segment *s)
 		return TC_ACT_UNSPEC;
 	in = bpf_map_lookup_elem(&redirect_arriving, &arriving);
 	if (in && in->sequence == s->sequence)
-		return TC_ACT_UNSPEC; /* one to the VIP, on its way */
+		return TC_ACT_UNSPEC; /* a SYN to the VIP, on its way */
 	if (in) {
 		leaving = flow_to(&arriving, &in->peer, in->peer_port);
 		out = bpf_map_lookup_elem(&redirect_leaving, &leaving);
@@ -53,7 +53,7 @@ static __noinline int leave_directly(const struct segment *s)
 
 /*
  * Whether the client's port has a connection to another VIP of the same backends, which may
- * be redirected to the very one that this one would be: at a backend they would be one. One
+ * be redirected to the same backend as this one: there they would be one connection. One
  * that has ended counts until it is forgotten, because the backend may remember it, too.
  */
 static __noinline int may_meet(const struct segment *s)
@@ -73,8 +73,8 @@ static __noinline int may_meet(const struct segment *s)
 }
 
 /*
- * Whether a SYN may have the option; what says no, else REDIRECT_ASKED. A call of its own for
- * its room on the stack.
+ * REDIRECT_ASKED if a SYN may have the option, else the event that says why not. Not inlined,
+ * for its room on the stack.
  */
 static __noinline enum redirect_event may_ask(struct __sk_buff *skb, const struct segment *s,
 					      const struct redirect_service *service)
@@ -100,8 +100,8 @@ static __noinline enum redirect_event may_ask(struct __sk_buff *skb, const struc
 }
 
 /*
- * The first SYN of a connection to a VIP asks, the next ones do without. TC_ACT_REDIRECT: it
- * is the backend's already.
+ * The first SYN of a connection to a VIP asks, the next ones do not. TC_ACT_REDIRECT: the
+ * connection is the backend's already.
  */
 static __always_inline int leave_asking(struct __sk_buff *skb, const struct segment *s, __u32 index)
 {
@@ -137,7 +137,7 @@ static __always_inline int leave_asking(struct __sk_buff *skb, const struct segm
 	return TC_ACT_UNSPEC;
 }
 
-/* A call of its own, as all that opens a connection: seldom, and long. */
+/* Not inlined, like all that opens a connection: few packets need it, and it is long. */
 static __noinline int leave_syn(struct __sk_buff *skb, const struct segment *s)
 {
 	struct host_endpoint vip = {
@@ -151,8 +151,8 @@ static __noinline int leave_syn(struct __sk_buff *skb, const struct segment *s)
 }
 
 /*
- * Whether an answer has the option already: the guest that it is of has an agent, too. A
- * second one would make it malformed.
+ * Whether an answer has the option already, because the guest that sent it has an agent, too. A
+ * second option would make it malformed.
  */
 static __noinline int is_echoed(struct __sk_buff *skb, const struct segment *s)
 {
@@ -162,9 +162,9 @@ static __noinline int is_echoed(struct __sk_buff *skb, const struct segment *s)
 }
 
 /*
- * A backend's answer to a SYN that said who was called: a SYN-ACK, or the RST of a port that
- * nobody listens at. Of that a client makes nothing; a director's probe is told by it that
- * this host answers as it has to.
+ * A backend's answer to a SYN that said which VIP was called: a SYN-ACK, or the RST of a port
+ * without a listener. A client makes nothing of an RST's option; it tells a director's probe
+ * that this host answers as it has to.
  */
 static __noinline int leave_answer(struct __sk_buff *skb, const struct segment *s)
 {

@@ -52,7 +52,7 @@ struct {
 } redirect_prefixes SEC(".maps");
 
 /*
- * Interfaces that are ports of a bridge: the bridge. Routes and neighbours are the bridge's, so
+ * The bridges of interfaces that are ports of one. Routes and neighbors are the bridge's, so
  * what is to be sent by the port has to be sent by the bridge.
  */
 struct {
@@ -67,9 +67,10 @@ struct {
  * What all programs that share the maps of connections have to know of them, by enum
  * redirect_number.
  *
- * Hosts that are nobody's client remember no connection, and need not look for one. A program
- * counts what it has remembered, when it is in the maps; the agent reads that, looks whether
- * they are empty, and then writes the same number. What is remembered meanwhile is one more.
+ * Hosts without redirected clients remember no connection, and need not look for one. A program
+ * counts each connection that it has remembered, when it is in the maps; the agent reads that
+ * count, looks whether the maps are empty, and then writes the same number. A connection that is
+ * remembered meanwhile makes the count larger.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -126,9 +127,9 @@ struct {
 } redirect_echoes SEC(".maps");
 
 /*
- * Connections, by client and VIP, and by client and backend. Nothing pushes one out:
- * when there is no place, or the service has what it may have, the next one falls back. The
- * agent takes out what has ended.
+ * Connections, by client and VIP, and by client and backend. No connection is pushed out:
+ * when there is no place, or the service has its quota, the next one falls back. The
+ * agent removes connections that have ended.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -146,7 +147,7 @@ struct {
 	__type(value, struct redirect_way);
 } redirect_arriving SEC(".maps");
 
-/* By the service's index; 0: of all of them. Each program has its own, and its agent counts. */
+/* By the service's index; 0: of all of them. Each program has its own map, and its agent counts. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, REDIRECT_SERVICES_MAX);

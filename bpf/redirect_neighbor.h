@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The neighbour that packets for a backend leave to. The kernel finds it for one packet in a
- * while: it asks the routes to the backend, waits for the neighbour where it has to, and
- * sends the packet by the same device once more (bpf_redirect_neigh). What is in that one's
- * Ethernet header then is written into those that follow, also of connections that begin,
- * which so go on as they came.
+ * The neighbor that packets for a backend leave to. The kernel finds it for one packet in each
+ * period: it asks the routes to the backend, waits for the neighbor if it has to, and sends the
+ * packet by the same device once more (bpf_redirect_neigh). The destination in its Ethernet
+ * header is then written into the packets that follow, also of connections that begin, so that
+ * they go on as they came.
  *
- * A while is less than any time after which TCP sends again (200 ms at least, TCP_RTO_MIN in
- * the kernel's include/net/tcp.h): what is sent again goes by today's route.
+ * A period is less than any time after which TCP sends again (200 ms at least, TCP_RTO_MIN in
+ * the kernel's include/net/tcp.h): what is sent again goes by the current route.
  */
 #pragma once
 
@@ -27,7 +27,7 @@ struct neighbor_place {
 };
 
 struct neighbor_found {
-	__u64 neighbor; /* and the while, as in redirect_way */
+	__u64 neighbor; /* and the period, as in redirect_way */
 	__u64 when;     /* ns of CLOCK_MONOTONIC */
 };
 
@@ -39,7 +39,7 @@ struct {
 	__type(value, struct neighbor_found);
 } neighbors SEC(".maps");
 
-/* The while that it is now, of which 65,536 have names: nobody keeps one for longer than a second. */
+/* The current period, one of 65,536 numbers: none is kept for longer than a second. */
 static __always_inline __u64 neighbor_time(__u64 now)
 {
 	return now >> NEIGHBOR_TIME_SHIFT << NEIGHBOR_BITS;
@@ -51,8 +51,8 @@ static __always_inline int is_known(__u64 neighbor, __u64 now)
 }
 
 /*
- * Asks what other connections have found. A call of its own: seldom, and its room on the
- * stack is not that of every packet.
+ * Asks what other connections have found. Not inlined: few packets need it, and the others do
+ * not need its room on the stack.
  */
 static __noinline void ask_others(struct __sk_buff *skb, const struct segment *s,
 				  struct redirect_way *way, __u64 now)
@@ -69,7 +69,7 @@ static __noinline void ask_others(struct __sk_buff *skb, const struct segment *s
 		way->neighbor = found->neighbor;
 }
 
-/* Whether a packet of the connection has the neighbour now. It leaves by the device it is at. */
+/* Writes the neighbor, if it is known, into a packet that leaves by the device it is at. */
 static __always_inline int to_neighbor(struct __sk_buff *skb, const struct segment *s,
 				       struct redirect_way *way, __u64 now)
 {

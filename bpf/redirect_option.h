@@ -3,8 +3,8 @@
  * The redirect option, in SYNs and SYN-ACKs: an experimental option (RFC 6994) that
  * says which VIP a connection was begun to. A client's host puts it into a SYN with
  * zeroes; the director that hands the connection over fills it in, in place; the
- * backend's host repeats it in the SYN-ACK. Whoever adds it adds it at the end of the
- * header, with two NOPs, so that all options keep their alignment.
+ * backend's host repeats it in the SYN-ACK. It is added at the end of the header, with
+ * two NOPs, so that all options keep their alignment.
  *
  * internal/twin reads options the same way; a change here is a change there.
  */
@@ -50,7 +50,7 @@ enum options_flag {
 	OPTIONS_MALFORMED = 1 << 0, /* an option is cut short, or ours is not as it has to be */
 	OPTIONS_FORBID = 1 << 1,    /* one that does not survive another address, or carries data */
 	OPTIONS_MSS = 1 << 2,
-	OPTIONS_END = 1 << 3, /* nobody reads what comes after it */
+	OPTIONS_END = 1 << 3, /* options after it are not read */
 };
 
 /* What the options of one header say. */
@@ -67,13 +67,13 @@ static __always_inline __u16 option_exid(const struct tcp_options *o, __u32 at)
 	return o->bytes[at + 2] << 8 | o->bytes[at + 3];
 }
 
-/* Addresses and numbers of a connection are in these options, or data is. */
+/* Options with addresses and numbers of a connection, or with data. */
 static __always_inline int is_forbidding(__u8 kind)
 {
 	return kind == TCP_MD5 || kind == TCP_AO || kind == TCP_MPTCP || kind == TCP_FAST_OPEN;
 }
 
-/* An experiment: ours, Fast Open's, or one that is nobody's business. */
+/* An experimental option: ours, Fast Open's, or another one, which does not matter. */
 static __always_inline void read_experiment(struct tcp_options *o, __u32 at, __u8 kind, __u8 size)
 {
 	__u16 exid = option_exid(o, at);
@@ -123,7 +123,7 @@ static long walk_option(__u32 index, struct tcp_options *o)
 }
 
 /*
- * Reads all options, of which bytes and length are there. A loop that the verifier sees
+ * Reads all options, whose bytes and length are there. A loop that the verifier sees
  * once (bpf_loop, Linux 5.17): unrolled it takes half a second to load.
  */
 static __always_inline void walk_options(struct tcp_options *o)

@@ -2,8 +2,8 @@
 /*
  * TCP packets on a host, in tc: reading their headers, changing an end of them, adding
  * the option. They may be super-packets, and the device may yet have to finish their
- * checksums: the helpers know about both. Nothing is written but by helpers, so that
- * packets of others are not copied first.
+ * checksums: the helpers know about both. Only helpers write, so that packets that are not
+ * weir's are not copied first.
  */
 #pragma once
 
@@ -109,8 +109,8 @@ static __always_inline int read_tcp(void *data, void *end, struct segment *s)
 }
 
 /*
- * How much of a packet its headers are, up to TCP's, as far as what is there says; 0: it is
- * no TCP.
+ * The length of a packet's headers, up to TCP's, as far as the bytes that are there tell; 0: it
+ * is not TCP.
  */
 static __always_inline __u32 headers_of(void *data, void *end, __be16 protocol)
 {
@@ -129,8 +129,8 @@ static __always_inline __u32 headers_of(void *data, void *end, __be16 protocol)
 }
 
 /*
- * Reads a TCP packet; 0: it is none, or in pieces. The kernel has taken the outermost
- * VLAN tag off; a packet with one more is none of weir's.
+ * Reads a TCP packet; 0: it is none, or a fragment. The kernel has removed the outermost
+ * VLAN tag; a packet with one more is not weir's.
  *
  * Drivers may leave headers outside the part of the packet that programs see. What the
  * host's own TCP sends has its headers there and its data elsewhere, and would be copied
@@ -155,7 +155,7 @@ static __always_inline int read_segment(struct __sk_buff *skb, struct segment *s
 	return read_tcp(data, end, s);
 }
 
-/* What opens a connection, and what answers that. */
+/* The flags of a packet that opens a connection, or answers that; else 0. */
 static __always_inline __u8 opening(const struct segment *s)
 {
 	__u8 flags = s->flags & (SEGMENT_FIN | SEGMENT_SYN | SEGMENT_RST | SEGMENT_ACK);
@@ -169,7 +169,7 @@ static __always_inline int refuses(const struct segment *s)
 	return s->flags & SEGMENT_RST && s->flags & SEGMENT_ACK && !s->sequence;
 }
 
-/* Without data; of super-packets, the length may not be said. */
+/* Whether a packet has no data; a super-packet's header may not tell its length. */
 static __always_inline int is_bare(const struct segment *s)
 {
 	return s->l4 + sizeof(struct tcphdr) + s->options == s->end;
@@ -182,7 +182,7 @@ static __always_inline int read_options(struct __sk_buff *skb, const struct segm
 	__u32 length = s->options;
 
 	if (length) {
-		/* Bounds by arithmetic: verifiers do not follow comparisons that were made one. */
+		/* Bounds by arithmetic: verifiers do not follow comparisons that were merged. */
 		length -= 4;
 		barrier_var(length);
 		length = (length & OPTIONS_MASK) + 4;
@@ -194,7 +194,7 @@ static __always_inline int read_options(struct __sk_buff *skb, const struct segm
 	return 1;
 }
 
-/* What of an IPv4 header an end's address is in, as it is there. */
+/* The part of an IPv4 header from its checksum to its addresses. */
 struct ipv4_ends {
 	__sum16 check;
 	__be32 source;
@@ -226,7 +226,8 @@ static __always_inline int replace_address6(struct __sk_buff *skb, int source,
 /*
  * Replaces the source or the destination. The checksum helper takes what it changes of
  * a pseudo header off the sum that a device made of the whole packet; over IPv6 the
- * addresses themselves have to be added to it, over IPv4 the header's own checksum does.
+ * addresses themselves have to be added to that sum, over IPv4 the header's own checksum
+ * makes up for them.
  */
 static __always_inline int replace_end(struct __sk_buff *skb, const struct segment *s, int source,
 				       const struct address *to, __be16 to_port)
@@ -255,7 +256,7 @@ static __always_inline int replace_end(struct __sk_buff *skb, const struct segme
 	       !bpf_l4_csum_replace(skb, checksum, from_port, to_port, sizeof(to_port));
 }
 
-/* The length in the IP header grows by what the option is long. */
+/* Adds the option's length to the length in the IP header. */
 static __always_inline int lengthen(struct __sk_buff *skb, const struct segment *s)
 {
 	__u32 ip = ETH_HLEN, length = s->end - ETH_HLEN, checksum = offsetof(struct iphdr, check);
@@ -275,8 +276,8 @@ static __always_inline int lengthen(struct __sk_buff *skb, const struct segment 
 
 /*
  * Adds the option to a bare packet, behind its other options, which is behind the
- * packet. Of the checksum change: the length in the pseudo header, the header's own
- * length, the option. A failure half-way leaves a packet that its receiver drops.
+ * packet. The checksum changes by the length in the pseudo header, the header's own
+ * length, and the option. A failure half-way leaves a packet that its receiver drops.
  */
 static __always_inline int add_option(struct __sk_buff *skb, const struct segment *s, __be32 tail,
 				      __be16 port)
@@ -294,7 +295,7 @@ static __always_inline int add_option(struct __sk_buff *skb, const struct segmen
 	__be16 was, is;
 	__s64 sum;
 
-	/* Padding of short frames goes. */
+	/* This cuts off the padding of short frames. */
 	if (bpf_skb_change_tail(skb, s->end + sizeof(option), 0))
 		return 0;
 	sum = bpf_csum_diff(NULL, 0, (__be32 *)&option, sizeof(option), 0);

@@ -7,22 +7,22 @@
  *
  * Several places, because a SYN that finds none free has to do without the option: with one place
  * a flow, some hundred SYNs whose answers are late are enough for that, and a server that listens
- * at its own address alone then refuses the connection. Which flows share places depends on a
- * number that nobody else knows.
+ * only at its own address then refuses the connection. Which flows share places depends on a
+ * secret number.
  *
- * A SYN that has asked keeps its place as long as it may be answered. What a backend is to repeat
- * is evicted by newer SYNs, the oldest first: its answer is due at once. Where that comes too late
- * it has no option: the client's host does not take it, and tries again without.
+ * A SYN that has asked keeps its place as long as it may be answered. What a backend has to repeat
+ * is evicted by newer SYNs, the oldest first: its answer is due at once. An answer that comes too
+ * late has no option: the client's host does not take it, and tries again without.
  */
 #pragma once
 
 #include "redirect_maps.h"
 
-/* s after which a SYN that asked makes room: it has been sent again without, and that again. */
+/* s after which a SYN that asked makes room: it has been sent again twice, without the option. */
 #define SLOT_TIME 4
 #define SLOT_WAYS 4 /* a power of two */
 
-/* The first place of a flow that is looked at. Earlier versions know this one alone. */
+/* The first place of a flow that is looked at. Earlier versions know only this one. */
 static __always_inline __u32 slot_of(const struct host_flow *flow)
 {
 	const __u32 *words = (const __u32 *)flow;
@@ -48,15 +48,15 @@ static __always_inline int is_same_flow(const struct host_flow *a, const struct 
 	return !differ;
 }
 
-/* A place is held by a SYN that has asked and may be answered yet. */
+/* Whether a place is held: by a SYN that has asked and may still be answered. */
 static __always_inline int is_held(const struct redirect_syn *syn, __u32 now)
 {
 	return syn->state == REDIRECT_SYN_ASKED && seconds_since(syn->when, now) < SLOT_TIME;
 }
 
 /*
- * The place of a flow's last SYN; NULL: there is none. Without the lock: what is found is
- * compared again with it.
+ * The place of a flow's last SYN; NULL: there is none. Without the lock: callers compare what is
+ * found again, with it.
  */
 static __always_inline struct redirect_syn *look_for_syn(const struct host_flow *flow)
 {
@@ -73,7 +73,7 @@ static __always_inline struct redirect_syn *look_for_syn(const struct host_flow 
 	return NULL;
 }
 
-/* The same in a call of its own, where that has room on the stack. */
+/* The same, not inlined, where a call has room on the stack. */
 static __noinline struct redirect_syn *find_syn(const struct host_flow *flow)
 {
 	return look_for_syn(flow);
@@ -128,8 +128,8 @@ static __always_inline int keep_syn(const struct host_flow *flow, __u32 sequence
 }
 
 /*
- * What is known of the SYN with that number by which a flow began, which has another state from
- * then on, unless that is REDIRECT_SYN_OTHER. REDIRECT_SYN_OTHER: it began with another number.
+ * The state of the SYN with that number by which a flow began. Its state becomes `to`, unless
+ * that is REDIRECT_SYN_OTHER. Returns REDIRECT_SYN_OTHER if the flow began with another number.
  */
 static __noinline enum redirect_syn_state exchange_syn(const struct host_flow *flow, __u32 sequence,
 						       enum redirect_syn_state to)
@@ -151,8 +151,8 @@ static __noinline enum redirect_syn_state exchange_syn(const struct host_flow *f
 }
 
 /*
- * Whether a flow's last SYN has asked, and nobody has answered. A call of its own for its room on
- * the stack.
+ * Whether a flow's last SYN has asked, and was not answered. Not inlined, for its room on the
+ * stack.
  */
 static __noinline int is_asking(const struct host_flow *flow)
 {
@@ -180,10 +180,10 @@ static __always_inline __u16 echo_age(__u16 when, __u16 now)
 }
 
 /*
- * The place of what a SYN with that number of a flow has left; else the one to use: that of the
+ * The place of what a flow's SYN with that number has left; else the place to use: that of the
  * oldest. SYNs of one flow with several numbers have a place each: all but one are strangers', who
- * know the client's port and not its number, and theirs is not to end what the client has begun.
- * Without the lock, as find_syn is.
+ * know the client's port but not its number, and must not end what the client has begun.
+ * Without the lock, as find_syn.
  */
 static __noinline struct redirect_echo_slot *place_echo(const struct host_flow *flow,
 							__u32 sequence, __u16 now)

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Source ranges on a backend's host. Of a redirected connection the director sees the SYN
- * alone, and who calls the backend at its own address does not come by a director: so here
- * is asked who sends to an address and port to which connections are redirected.
+ * Source ranges on a backend's host. A director sees only the SYN of a redirected connection,
+ * and clients that call the backend at its own address do not come by a director: so the
+ * sources of packets to addresses and ports that connections are redirected to are checked here.
  *
- * Packets are read by themselves, because what another one is told from must not hide it:
- * first fragments, and IPv6 extension headers. Later fragments are left to the kernel, which
- * makes nothing of them without the first.
+ * Packets have a parser of their own here, because first fragments and IPv6 extension headers
+ * must not hide a packet. Later fragments are left to the kernel, which makes nothing of them
+ * without the first.
  */
 #pragma once
 
@@ -20,14 +20,14 @@
 
 /*
  * None of these maps is pinned: a program has those of the agent that has loaded it, which
- * fills them before it is attached.
+ * fills them before it attaches the program.
  */
 struct guard {
 	__u32 service;
 	__u32 set; /* of guard_sources: what is in it does not change while a guard names it */
 };
 
-/* As an LPM key: who may call. */
+/* As an LPM key: the sources that may call. */
 struct guard_source {
 	__u32 prefix_len;
 	__u32 set;
@@ -145,7 +145,7 @@ static __noinline int is_refused(struct __sk_buff *skb)
 	return 1;
 }
 
-/* Whether a packet that comes is from where nobody may call this backend. */
+/* Whether a packet that comes is from a source that must not call this backend. */
 static __always_inline int is_from_outside(struct __sk_buff *skb)
 {
 	return guarded && is_refused(skb);

@@ -20,14 +20,14 @@
 
 enum redirect_number {
 	REDIRECT_REMEMBERED = 0, /* connections, ever; the agent begins with 1 */
-	REDIRECT_FOUND_EMPTY,    /* how many it were when there were none */
+	REDIRECT_FOUND_EMPTY,    /* how many it were when the maps were empty */
 	REDIRECT_SEED, /* which flows have the same place in an array: a secret of the host's */
 	REDIRECT_MEMORY_COUNT,
 };
 
 enum redirect_service_flag {
 	REDIRECT_NOT_ASKED = 1 << 0, /* another VIP cannot be told from it by an option */
-	REDIRECT_SHARED = 1 << 1,    /* another VIP has a backend of its own, too */
+	REDIRECT_SHARED = 1 << 1,    /* another VIP has one of its backends, too */
 };
 
 struct redirect_service {
@@ -44,8 +44,8 @@ struct redirect_name {
 };
 
 /*
- * A backend of this host under the VIP that an option says. Without a name: of any, by which
- * packets to other ports are told apart at once.
+ * A backend of this host under the VIP that an option says. Without a name: under any VIP, by
+ * which packets to other ports are told apart at once.
  */
 struct redirect_place {
 	struct host_endpoint here;
@@ -61,9 +61,9 @@ struct redirect_prefix {
 
 enum redirect_syn_state {
 	REDIRECT_SYN_NONE = 0,
-	REDIRECT_SYN_PLAIN, /* nothing that it is answered with redirects */
-	REDIRECT_SYN_ASKED, /* it left with the option, and no other one has left */
-	REDIRECT_SYN_OTHER, /* of a question: the connection has begun with another number */
+	REDIRECT_SYN_PLAIN, /* no answer to it redirects */
+	REDIRECT_SYN_ASKED, /* it left with the option, and no other SYN has left */
+	REDIRECT_SYN_OTHER, /* only in exchange_syn: the connection has begun with another number */
 };
 
 /* A connection that has begun, by client and VIP. */
@@ -75,7 +75,7 @@ struct redirect_syn {
 	struct host_flow flow;
 };
 
-/* What somebody on this host has used to call a backend itself. */
+/* The address and port by which a client on this host has called a backend itself. */
 struct redirect_direct {
 	struct address client;
 	__be16 port;
@@ -106,7 +106,7 @@ struct redirect_echo_slot {
 };
 
 /*
- * An RST is noted of what leaves only: either side has reset the connection, and nothing
+ * An RST is noted only of what leaves: either side has reset the connection, and nothing
  * has left since.
  */
 enum redirect_end {
@@ -115,8 +115,8 @@ enum redirect_end {
 };
 
 /*
- * One direction of a redirected connection: what its packets become. Of the host's
- * packets the peer is the backend, of those that come it is the VIP.
+ * One direction of a redirected connection: what its packets become. The peer of the host's
+ * packets is the backend, the peer of packets that come is the VIP.
  */
 struct redirect_way {
 	struct address peer;
@@ -126,8 +126,8 @@ struct redirect_way {
 	__u32 ifindex;  /* by which the host's packets leave */
 	__u32 service;
 	__u64 seen; /* last packet, ns of CLOCK_MONOTONIC, to a second */
-	__u64 neighbor; /* of what leaves only: whom the kernel has sent to, and when: redirect_neighbor.h */
-	__u32 acknowledged; /* of what leaves only: the number that the host expects next */
+	__u64 neighbor; /* only of what leaves: where the kernel has sent to, and when: redirect_neighbor.h */
+	__u32 acknowledged; /* only of what leaves: the number that the host expects next */
 	__u32 pad;
 };
 
@@ -145,16 +145,16 @@ enum redirect_event {
 	REDIRECT_AGAIN,        /* without, because one with it was not answered */
 	REDIRECT_NO_ROOM,      /* its options, or the answer's, have no place for one more */
 	REDIRECT_HAS_DATA,     /* it has data */
-	REDIRECT_FORBIDDEN,    /* it has an option that does not go with it */
+	REDIRECT_FORBIDDEN,    /* it has an option that excludes this one */
 	REDIRECT_MALFORMED,    /* its options contradict themselves */
-	REDIRECT_ASKS_ALREADY, /* somebody has added the option before */
+	REDIRECT_ASKS_ALREADY, /* another program has added the option before */
 	REDIRECT_AMBIGUOUS,    /* another VIP ends like this one */
 	REDIRECT_MAY_CLASH,    /* its port has been used to call a backend itself */
 	REDIRECT_ADD_FAILED,   /* the kernel did not add the option */
-	REDIRECT_NO_PLACE,     /* another one that may be answered yet has its place */
+	REDIRECT_NO_PLACE,     /* another SYN that may still be answered has its place */
 	/* On a client's host: a SYN-ACK that comes. */
 	REDIRECT_TAKEN, /* the connection is the backend's */
-	REDIRECT_NOT_TAKEN, /* the VIP answered by itself, although it was asked: nobody has handed the connection over */
+	REDIRECT_NOT_TAKEN, /* the VIP answered by itself, although it was asked: no director has handed the connection over */
 	REDIRECT_NOT_ASKED_FOR, /* no such SYN has left, or another one with the same ports since */
 	REDIRECT_FOREIGN,       /* from where the service has no backends */
 	REDIRECT_FULL,          /* no place for one more connection */

@@ -11,7 +11,7 @@
 #include "socket.h"
 #include "tunnel.h"
 
-/* The row that a director put in, in the one form that is followed. */
+/* Whether the row that a director put in has the one form that is followed. */
 static __always_inline int is_well_formed(const struct chance *chance, const struct row_header *row)
 {
 	__u32 size = chance->outer6 ? sizeof(struct in6_addr) : sizeof(__be32);
@@ -39,11 +39,11 @@ static __always_inline int read_hop(const struct view *view, struct chance *chan
 	return 1;
 }
 
-/* Between which two of the row's hosts one is looked for. */
+/* A search for a host between two places of the row. */
 struct hop_search {
 	const struct view *view;
 	struct chance *chance;
-	__u64 now; /* 0: also one that does not answer (question.h) */
+	__u64 now; /* 0: also a host that does not answer (question.h) */
 	__u8 from;
 	__u8 to;
 	__u8 found;
@@ -62,7 +62,7 @@ static long try_hop(__u32 i, struct hop_search *search)
 	hop = search->chance->hop; /* 6.1 takes keys from the stack only */
 	if (bpf_map_lookup_elem(&tunnel_ends, &hop))
 		return 0;
-	/* What is no peer is found, for which the packet is dropped, and nothing is remembered of it. */
+	/* A host that is no peer is found: the packet is dropped for it, and nothing is remembered. */
 	if (search->now && find_peer(search->chance->service, &hop) && !may_ask(&hop, search->now))
 		return 0;
 	search->chance->next = i + 1;
@@ -94,8 +94,8 @@ static __always_inline int keeps_all(__u32 index)
 }
 
 /*
- * Says how a packet in GUE that has come to its service goes on: HOST_DECAP_* is up,
- * and PARSED is a matter of datagram.h.
+ * Decides how a packet in GUE that has come to its service goes on: HOST_DECAP_*: up the
+ * stack; PARSED: datagram.h decides.
  */
 static __always_inline enum host_reason judge(const struct view *view, struct chance *chance)
 {
@@ -155,7 +155,7 @@ static __always_inline struct chance chance_of(const struct tunnel *t, const str
 	return chance;
 }
 
-/* From here on to the private data the outer headers have one length: no options. */
+/* From here to the private data, outer headers have one length: they have no options. */
 struct passed4 {
 	struct iphdr ip;
 	struct udphdr udp;
@@ -242,10 +242,10 @@ static __always_inline int readdress6(struct passed6 *p, void *end, const struct
 }
 
 /*
- * Out by the interface that has this host's address, which need not be the one that
- * the program is attached to: the address may be a VLAN's, a bond's or a bridge's.
- * The kernel knows route and neighbour, also where the host forwards nothing (which
- * is why this is not bpf_fib_lookup). Returns a verdict of tc, or -1.
+ * Sends a packet by the interface that has this host's address, which need not be the one
+ * that the program is attached to: the address may be a VLAN's, a bond's or a bridge's.
+ * The kernel knows route and neighbor, also if the host forwards nothing (which is why
+ * this is not bpf_fib_lookup). Returns a verdict of tc, or -1.
  */
 static __noinline int pass_on(struct __sk_buff *skb, const struct tunnel *t,
 			      const struct chance *chance)

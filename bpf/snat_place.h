@@ -89,9 +89,9 @@ static long snat_scan_place(__u32 i, struct snat_scan *scan)
 }
 
 /*
- * As snat_scan_place, if the service has its share of the bucket: only its own flows give way. The flow
- * itself is the best place, whether it goes on or not: if another CPU has just put it there,
- * snat_take does not take it, and find_snat finds it.
+ * As snat_scan_place, if the service has its share of the bucket: only its own flows give way.
+ * The flow itself is the best place, whether it goes on or not: if another CPU has just put it
+ * there, snat_take does not take it, and find_snat finds it.
  */
 static long snat_scan_own(__u32 i, struct snat_scan *scan)
 {

@@ -10,7 +10,7 @@
 #include "segment.h"
 #include "snat_types.h"
 
-/* The least age of a quiet flow, in units of struct snat_flow: at least one whole unit has passed. */
+/* The age of a quiet flow, in units of struct snat_flow: at least one whole unit has passed. */
 #define SNAT_QUIET 2
 
 /* The first word of struct snat_flow. */
@@ -311,7 +311,7 @@ static __always_inline void snat_put_acknowledged(struct snat_flow *flow, union 
 	snat_put_half(flow, client, half);
 }
 
-/* Writes the numbers of a connection that begins. ask.h writes what a SYN asks for, and its number. */
+/* Writes the numbers of a connection that begins. ask.h writes what a SYN asks for, and with which. */
 static __always_inline void snat_begin(struct snat_flow *flow, union snat_word before,
 				       union snat_word after, union ask_word asked,
 				       const struct packet *packet, __u32 signs)

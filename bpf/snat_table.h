@@ -188,7 +188,7 @@ __noinline __u32 find_snat(struct packet *packet, __u8 fin)
 		position = snat_search(bucket, &packet->flow, hash);
 		if (position >= SNAT_BUCKET)
 			continue;
-		/* The verifier does not know its range, and forgets comparisons of what is on the stack. */
+		/* The verifier knows no range of it, and forgets what was compared on the stack. */
 		barrier_var(position);
 		position %= SNAT_BUCKET;
 		backend = snat_keep(&bucket->flows[position], packet, hash, fin);
