@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What may be done so often in a second, by each CPU. All sources have one budget in common,
- * which whoever sends most uses up; then each has a small one of its own, by a keyed hash of
- * its network. So one source, or one network of spoofed ones, leaves the others theirs.
+ * Limits what each CPU may do in a second. All sources share one budget, which the sources that
+ * send most use up; then each source has a small one of its own, by a keyed hash of its
+ * network. So one source, or one network of spoofed ones, leaves the others theirs.
  */
 #pragma once
 
@@ -34,7 +34,7 @@ static __always_inline __u32 budget_of(const struct flow *flow, __u64 salt)
 	return 1 + ((network ^ salt) * HASH_K1 >> (64 - BUDGET_SOURCES_BITS));
 }
 
-/* Whether the packet's source may have one more of what `budgets` are of. */
+/* Whether the packet's source may have one more of what `budgets` limit. */
 static __always_inline int may_spend(void *budgets, const struct flow *flow, __u32 rate,
 				     const struct settings *settings)
 {

@@ -289,7 +289,7 @@ static __always_inline const struct row_header *datagram_row(const struct view *
 	return row;
 }
 
-/* To the host that keeps it, whichever has the flow. HOST_DECAP_GUE: this is that host. */
+/* On to the host that keeps it, whichever host has the flow. HOST_DECAP_GUE: this is that host. */
 static __always_inline enum host_reason relay(const struct view *view, struct chance *chance,
 					      const struct row_header *row)
 {

@@ -124,7 +124,7 @@ static __always_inline enum reason send_back(struct xdp_md *ctx, struct packet *
 	return ethertype == GROUP_TAKE ? FORWARD_FRAGMENT_MET : FORWARD_FRAGMENT_WAITS;
 }
 
-/* Waiting takes six packets where there was one: so many a second and CPU, and few more. */
+/* Waiting makes six packets of one, so the number that wait is limited: see budget.h. */
 static __always_inline int may_wait(const struct packet *packet, const struct settings *settings)
 {
 	return may_spend(&wait_budgets, &packet->flow, settings->wait_rate, settings);

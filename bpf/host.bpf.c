@@ -8,12 +8,13 @@
  *   parse outer -> here? -> from whom? -> parse inner -> service -> connection here?
  *               -> ECN -> unwrap
  *
- * What has no connection here goes to the next host that may have it (second.h, of UDP
- * datagram.h). In XDP nobody would find its way, so there it is left to host_after_xdp. So is
- * what is for pods of this host, which becomes theirs on the way (pod.h).
+ * A packet without a connection here goes to the next host that may have it (second.h, for UDP
+ * datagram.h). XDP cannot find its way there, so such packets are left to host_after_xdp. So are
+ * packets for pods of this host, whose destination becomes the pod (pod.h).
  *
- * Egress (host_egress) makes what pods answer the VIP's (pod_reply.h), lowers the MSS that a VIP offers in its SYNs and SYN-ACKs
- * to what fits together with those headers, and counts the SYNs that are refused.
+ * Egress (host_egress) makes what pods answer the VIP's (pod_reply.h), lowers the MSS that a VIP
+ * offers in its SYNs and SYN-ACKs to what fits together with those headers, and counts the SYNs
+ * that are refused.
  */
 #include <stddef.h>
 #include <linux/bpf.h>
@@ -40,7 +41,7 @@ const enum pod_sign *export_pod_sign __attribute__((unused));
 const enum pod_way_kind *export_pod_way_kind __attribute__((unused));
 const struct row_header *export_row_header __attribute__((unused));
 
-/* Who sent it, or 0: nobody that weir knows. */
+/* The kind of host that sent it; 0: none that weir knows. */
 static __always_inline __u32 find_source(const struct tunnel *t)
 {
 	struct host_source key = { .prefix_len = 8 * sizeof(key.address), .address = t->source };
@@ -49,7 +50,7 @@ static __always_inline __u32 find_source(const struct tunnel *t)
 	return flags ? *flags : 0;
 }
 
-/* Tunnels of ipip to pods end here, too, whatever they are for. */
+/* Tunnels of ipip to pods end here, too, whatever is inside. */
 static __always_inline int ends_at_pod(struct tunnel *t)
 {
 	struct pod_end end = { .address = t->destination };
@@ -133,8 +134,8 @@ static __always_inline int is_decap(enum host_reason reason)
 }
 
 /*
- * Decides about a frame of some length, of which the headers are between data and
- * end, whether it is a tunnel to a service here: HOST_DECAP_*.
+ * Decides whether a frame of this length, whose headers are between data and end, is a
+ * tunnel to a service here: HOST_DECAP_*.
  */
 static __always_inline enum host_reason ingress(void *data, void *end, __u32 length,
 						struct tunnel *t, struct inner *inner)
@@ -167,8 +168,8 @@ static __always_inline enum host_reason ingress(void *data, void *end, __u32 len
 }
 
 /*
- * Makes the inner header right. The inner TTL stays: the tunnel is one hop, which
- * the director did not count.
+ * Updates the ECN field of the inner header. The inner TTL stays: the tunnel is one hop,
+ * which the director did not count.
  */
 static __always_inline enum host_reason propagate_ecn(void *data, void *end,
 						      enum host_reason reason,
@@ -182,7 +183,7 @@ static __always_inline enum host_reason propagate_ecn(void *data, void *end,
 	return ecn == PARSED ? reason : ecn;
 }
 
-/* It may have to go on, or to be remembered. */
+/* Whether the packet may have to go on, or its flow to be remembered. */
 static __always_inline int has_chance(const struct tunnel *t, const struct inner *inner)
 {
 	return t->private >= sizeof(struct row_header) ||
@@ -190,8 +191,8 @@ static __always_inline int has_chance(const struct tunnel *t, const struct inner
 }
 
 /*
- * Packets go on to backends of their service alone: else this host would send to any address for
- * everybody who can send from one that it believes.
+ * Packets go on only to backends of their service: else this host would send to any address for
+ * everybody who can send from a source that it believes.
  */
 static __always_inline enum host_reason keep_known(enum host_reason reason,
 						   const struct chance *chance)
@@ -201,7 +202,7 @@ static __always_inline enum host_reason keep_known(enum host_reason reason,
 	return HOST_DROP_UNKNOWN_HOP;
 }
 
-/* Of the service this host has pods alone: the kernel would send the VIP's packets away. */
+/* Whether this host has only pods of the service: the kernel would send the VIP's packets away. */
 static __always_inline int has_pods_only(__u32 index)
 {
 	const struct host_service *service = bpf_map_lookup_elem(&services, &index);
@@ -209,7 +210,7 @@ static __always_inline int has_pods_only(__u32 index)
 	return service && service->flags & HOST_SERVICE_PODS;
 }
 
-/* In ipip the outer address says whose it is, in GUE the private data have said so. */
+/* In ipip the outer address says that a packet is a pod's, in GUE the private data have said so. */
 static __always_inline enum host_reason divide(enum host_reason reason, const struct tunnel *t,
 					       const struct inner *inner)
 {
@@ -325,7 +326,7 @@ static __always_inline int unwrap_skb(struct __sk_buff *skb, const struct tunnel
 
 /*
  * Drivers may leave headers outside the part of the packet that programs see.
- * Only what may be a tunnel is worth bringing them in.
+ * They are brought in only for packets that may be tunnels.
  */
 static __always_inline void pull_headers(struct __sk_buff *skb)
 {
@@ -355,7 +356,7 @@ static __always_inline enum host_reason ingress_skb(struct __sk_buff *skb, struc
 	return ingress((void *)(long)skb->data, (void *)(long)skb->data_end, skb->len, t, inner);
 }
 
-/* Judges what has come to a service, does it, counts it, and returns tc's verdict. */
+/* Decides about a packet to a service, acts on it, counts it, and returns tc's verdict. */
 static __always_inline int conclude(struct __sk_buff *skb, enum host_reason reason,
 				    const struct tunnel *t, const struct inner *inner)
 {
@@ -401,8 +402,8 @@ int host_ingress(struct __sk_buff *skb)
 }
 
 /*
- * What host_xdp has left, among all that it has unwrapped or passed and counted.
- * Nobody else's packets come as far as to a service in a tunnel to this host.
+ * Handles what host_xdp has left, among all that it has unwrapped or passed and counted. Only
+ * these packets come as far as to a service in a tunnel to this host.
  */
 SEC("tc")
 int host_after_xdp(struct __sk_buff *skb)

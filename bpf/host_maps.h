@@ -25,7 +25,7 @@ struct {
 	__type(value, __u32);
 } sources SEC(".maps");
 
-/* Values are indexes into services: hash-map memory is reused at once, an index rests. */
+/* Values are indexes into services: the memory of hash maps is reused at once, an index rests. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, HOST_SERVICES_MAX);
@@ -58,7 +58,7 @@ struct {
 	__type(value, struct host_service);
 } services SEC(".maps");
 
-/* The numbers that this namespace knows others by, and one; 0 ends the list. */
+/* The numbers that this namespace has for others, plus 1; 0 ends the list. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, HOST_NAMESPACES_MAX);
@@ -67,8 +67,8 @@ struct {
 } namespaces SEC(".maps");
 
 /*
- * When a datagram of a flow was last kept here. Flows begin in udp_fresh and go over to udp_flows
- * once they are sustained (proof.h): so a flood of datagrams pushes out none that goes on. The
+ * When a datagram of a flow was last kept here. Flows begin in udp_fresh and move to udp_flows
+ * once they are sustained (proof.h): so a flood of datagrams pushes out no flow that goes on. The
  * loader sets how many are remembered.
  */
 struct {
@@ -124,8 +124,8 @@ struct {
 } service_refusals SEC(".maps");
 
 /*
- * Packets of each service whose flow would have stayed, and found no place within the service's
- * quota, in udp_flows or among those of pods.
+ * Packets of each service whose flow would have stayed, but found no place within the service's
+ * quota, in udp_flows or among the flows of pods.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);

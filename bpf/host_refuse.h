@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Which inner packets no client has sent: see refuse.h, which says the same of the director's. */
+/* Finds inner packets that no client has sent, as refuse.h does on directors. */
 #pragma once
 
 #include "host_maps.h"
@@ -32,9 +32,9 @@ static __always_inline int is_nobodys(const struct inner *inner)
 }
 
 /*
- * Where no client is. Directors drop that, so somebody else speaks in one's name. What a server of
- * UDP here would answer to a VIP of this host stays on it, and is a question again: of IPv6 the
- * kernel takes what comes from its own addresses.
+ * Whether no client can be at the source. Directors drop such packets, so another host speaks in a
+ * director's name. The answer of a UDP server here to a VIP of this host stays on the host, and is
+ * a question again: over IPv6 the kernel takes packets from its own addresses.
  */
 static __always_inline int comes_from_nobody(const struct inner *inner)
 {

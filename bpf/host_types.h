@@ -12,7 +12,7 @@
 
 /*
  * A VIP and its port. With protocol ICMP or ICMPv6 and port 0 it is the VIP
- * itself: what has no ports (ICMP, later fragments) belongs to it.
+ * itself: packets without ports (ICMP, later fragments) belong to it.
  */
 struct host_endpoint {
 	struct address address;
@@ -42,8 +42,8 @@ enum host_source_flag {
 };
 
 /*
- * Backends send their services' packets on to each other, and to nobody else. Directors may
- * name one for a while that this host's configuration does not have any more.
+ * Backends send their services' packets on to each other, and to no other host. For a while
+ * directors may name a backend that this host's configuration does not have any more.
  */
 struct host_peer {
 	__u32 service;
@@ -71,7 +71,7 @@ struct host_fresh {
 };
 
 /*
- * Flows of a service that stay (quota.h): when the agent has counted them last, and how many came
+ * Flows of a service that stay (quota.h): how many the agent counted last, and how many came
  * since, without those that went.
  */
 struct host_quota {
@@ -91,9 +91,9 @@ struct host_cookie {
 
 /* What was asked of a host that is down for a director: ns of CLOCK_MONOTONIC. */
 struct host_question {
-	__u64 since; /* from here on there were questions all the time */
+	__u64 since; /* since then there were questions all the time */
 	__u64 last;
-	__u64 open; /* the oldest one that it has not answered; 0: none */
+	__u64 open; /* the oldest question that it has not answered; 0: none */
 };
 
 /* Services, VIPs, and prefixes of ranges; peers and sources; per host. */
@@ -107,7 +107,7 @@ struct host_question {
 
 /*
  * SYN cookies that were acknowledged a moment ago. The kernel keeps up to 128 free places
- * for each CPU, so few places would be none where there are many CPUs.
+ * for each CPU, so a small map would have none left where there are many CPUs.
  */
 #define HOST_COOKIES_MAX 16384
 
@@ -115,7 +115,7 @@ struct host_question {
 #define HOST_NAMESPACES_MAX 16
 
 enum host_service_flag {
-	/* Nothing is sent on: its sockets are not to be seen here. */
+	/* Nothing is sent on: its sockets cannot be seen here. */
 	HOST_SERVICE_KEEPS_ALL = 1 << 0,
 	/* This host has pods of it and nothing else: the host itself does not have the VIP. */
 	HOST_SERVICE_PODS = 1 << 1,
@@ -138,13 +138,13 @@ enum host_reason {
 	HOST_PASS_GUE_VERSION,    /* not variant 0 */
 	HOST_PASS_GUE_CONTROL,    /* control message */
 	HOST_PASS_GUE_PROTOCOL,   /* carries neither IPv4 nor IPv6 */
-	HOST_PASS_UNKNOWN_SOURCE, /* tunnel from nobody that weir knows */
-	HOST_PASS_NOT_VIP,        /* tunnel of somebody else: no VIP of this host inside */
+	HOST_PASS_UNKNOWN_SOURCE, /* tunnel from a host that weir does not know */
+	HOST_PASS_NOT_VIP,        /* not weir's tunnel: no VIP of this host inside */
 	/* Ingress: unwrapped and given to the kernel. */
 	HOST_DECAP_IPIP,
 	HOST_DECAP_GUE,
 	HOST_DECAP_NEW_FLOW,    /* datagram of a flow that no host of its row has: it begins here */
-	HOST_DECAP_LAST_RESORT, /* has no connection here either, and nobody else is left to try */
+	HOST_DECAP_LAST_RESORT, /* has no connection here either, and no other host is left to try */
 	HOST_DECAP_POD,         /* unwrapped, and its destination is a pod now */
 	/* Ingress: second chance. */
 	HOST_PASSED_ON, /* its connection is not here: sent to the next host of its row */
@@ -160,12 +160,12 @@ enum host_reason {
 	/* Egress. */
 	HOST_PASS_EGRESS,   /* no SYN of a VIP */
 	HOST_PASS_REFUSED,  /* RST of a VIP that refuses a connection */
-	HOST_POD_REPLY,     /* of a pod, or an error about what was sent to one: the VIP's now */
+	HOST_POD_REPLY,     /* of a pod, or an error about a packet to one: the VIP's now */
 	HOST_CLAMP_LOWERED, /* SYN whose MSS was lowered */
 	HOST_CLAMP_FITS,    /* SYN whose MSS fits as it is */
 	HOST_CLAMP_ABSENT,  /* SYN without a readable MSS option: peers assume 536 or 1220 */
 	/* Appended, because counters outlive versions. Ingress: dropped. */
 	HOST_DROP_UNKNOWN_HOP,  /* it was to go on to a host that is no backend of the service */
-	HOST_DROP_INNER_SOURCE, /* from where no client of a VIP of this host is: see is_nobodys */
+	HOST_DROP_INNER_SOURCE, /* from where no client of a VIP of this host can be: see is_nobodys */
 	HOST_REASON_COUNT,
 };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Packets for pods of this host: which pod has the connection, or gets it, and the packet
- * with that pod as its destination. In tc only: host_xdp leaves them to it.
+ * Packets for pods of this host: finds the pod that has the connection, or gets it, and makes
+ * it the packet's destination. In tc only: host_xdp leaves these packets to it.
  *
  *   row -> whose flow is it -> the flow's pod, or the one that was picked, or another host
  */
@@ -121,7 +121,7 @@ static __always_inline enum host_reason send_to(struct pod_visit *v, const struc
 	return HOST_DECAP_POD;
 }
 
-/* A new flow, to the pod that was picked. Half a flow is better than none. */
+/* Begins a flow to the pod that was picked. If only one of its entries has room, it still helps. */
 static __always_inline enum host_reason begin(struct chance *chance, struct pod_visit *v)
 {
 	if (!pick_pod(chance, v))
@@ -138,8 +138,8 @@ static __always_inline enum host_reason begin(struct chance *chance, struct pod_
 }
 
 /*
- * A SYN: of a connection that is open it is a forged one, or asks for a sign of life, and
- * changes nothing; of one that is opened it is sent again.
+ * A SYN on an open connection is forged, or asks for a sign of life, and changes nothing; on one
+ * that is being opened it is sent again.
  */
 static __always_inline enum host_reason judge_syn(struct chance *chance, struct pod_visit *v)
 {
@@ -160,8 +160,8 @@ static __always_inline enum host_reason judge_syn(struct chance *chance, struct 
 }
 
 /*
- * A segment that is not of a connection here goes on to the next host. Where there is none, it
- * goes to whom it may have been of, or else to whom it was sent, who resets it.
+ * A segment that is not of a connection here goes on to the next host. If there is none, it goes
+ * to the pod whose flow it may be, or else to the pod that it was sent to, which resets it.
  */
 static __always_inline enum host_reason judge_segment(struct chance *chance, struct pod_visit *v)
 {
@@ -182,7 +182,7 @@ static __always_inline enum host_reason judge_segment(struct chance *chance, str
 	return reason;
 }
 
-/* Whether the pod may still have the flow, as the director sees it: that names who may. */
+/* Whether the pod may still have the flow, as the director sees it: it names the pods that may. */
 static __always_inline int is_named(const struct chance *chance, const struct pod_visit *v,
 				    __be32 name)
 {
@@ -196,7 +196,7 @@ static __always_inline int is_named(const struct chance *chance, const struct po
 	return 0;
 }
 
-/* Takes a flow of UDP out of wherever it is. */
+/* Removes a flow of UDP from every map that it may be in. */
 static __noinline void forget_datagrams(struct pod_visit *v, const struct pod_way *way)
 {
 	turn_flow(&v->back, &v->flow, way);
@@ -208,8 +208,8 @@ static __noinline void forget_datagrams(struct pod_visit *v, const struct pod_wa
 }
 
 /*
- * A datagram, whole or the first fragment of one. What the later fragments belong to is not
- * known here, so all of them go to the pod that was picked.
+ * A datagram, whole or the first fragment of one. The flow of later fragments is not known
+ * here, so all fragments go to the pod that was picked.
  */
 static __always_inline enum host_reason judge_pod_datagram(struct chance *chance,
 							   struct pod_visit *v)
@@ -252,7 +252,7 @@ static __always_inline enum host_reason judge_pod_error(struct __sk_buff *skb,
 	return send_to(v, way);
 }
 
-/* What has no ports is a later fragment: it goes where its first one went, if nobody moved. */
+/* A packet without ports is a later fragment: it goes to the pod that is picked, like its first. */
 static __always_inline enum host_reason judge_rest(struct chance *chance, struct pod_visit *v)
 {
 	if (!pick_pod(chance, v))
@@ -292,9 +292,9 @@ static __always_inline int read_ends(struct __sk_buff *skb, const struct chance 
 }
 
 /*
- * Says how a packet for a pod goes on, and notes in the visit what is to become of it. Not
- * static: the verifier looks at it once. A packet of ipip has no row; where it was sent to is
- * in chance->hop.
+ * Decides how a packet for a pod goes on, and notes in the visit what is to become of it. Not
+ * static: the verifier looks at it once. A packet of ipip has no row; the address that it was
+ * sent to is in chance->hop.
  */
 __noinline int judge_pod(struct __sk_buff *skb, struct chance *chance)
 {
@@ -308,7 +308,7 @@ __noinline int judge_pod(struct __sk_buff *skb, struct chance *chance)
 	v->protocol = chance->protocol;
 	v->ipv6 = chance->ipv6;
 	v->flow.protocol = chance->protocol;
-	/* Where they are once it is unwrapped. */
+	/* Where the ports are once the packet is unwrapped. */
 	v->ports = chance->ports ? chance->ports - chance->ip + ETH_HLEN : 0;
 	if (chance->gue && !read_row(skb, chance, v))
 		return HOST_DROP_ROW_MALFORMED;
@@ -326,7 +326,7 @@ __noinline int judge_pod(struct __sk_buff *skb, struct chance *chance)
 	return judge_rest(chance, v);
 }
 
-/* The packet as it was unwrapped gets its pod as its destination; 0: done. */
+/* Gives the unwrapped packet its pod as its destination; 0: done. */
 __noinline int send_to_pod(struct __sk_buff *skb)
 {
 	struct pod_visit *v = pod_visit();

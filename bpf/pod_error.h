@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Rewriting packets between clients and pods, and ICMP errors about them, which quote the
- * packet as whoever sent the error has seen it: the ends in there change, too.
+ * packet as the error's sender has seen it: the addresses and ports in there change, too.
  */
 #pragma once
 
@@ -74,8 +74,8 @@ static __always_inline int read_quoted(struct __sk_buff *skb, struct pod_visit *
 }
 
 /*
- * The local end of what is quoted. Over IPv4 the quoted header's checksum makes up for the
- * address. The quoted packet's own checksum, where there is one, stays: nobody looks.
+ * Replaces the local end of the quoted packet. Over IPv4 the quoted header's checksum makes up for
+ * the address. The quoted packet's own checksum, if there is one, stays: it is not checked.
  */
 static __always_inline int replace_quoted(struct __sk_buff *skb, struct pod_visit *v, int source,
 					  const struct address *from)
@@ -108,7 +108,7 @@ static __always_inline __u32 error_checksum(const struct pod_visit *v)
 	return v->ipv6 ? v->error.checksum : NO_CHECKSUM;
 }
 
-/* Offsets in an error that has been unwrapped are others than those before. */
+/* Moves the offsets of an error that has been unwrapped. */
 static __always_inline void move_error(struct pod_visit *v, __u32 by)
 {
 	v->error.checksum -= by;
@@ -117,9 +117,9 @@ static __always_inline void move_error(struct pod_visit *v, __u32 by)
 }
 
 /*
- * An error to a pod, or from behind one: the end that is the VIP's on the way and the pod's
- * here. Of an error that leaves the end is the quoted packet's destination, and its own source
- * only if the pod has sent it, and not a router before it.
+ * Replaces the local end of an error to a pod, or from behind one: on the way it is the VIP, here
+ * the pod. In an error that leaves this end is the quoted packet's destination, and the error's
+ * source only if the pod has sent the error, and not a router before the pod.
  */
 static __always_inline int replace_error(struct __sk_buff *skb, struct pod_visit *v, int leaves)
 {

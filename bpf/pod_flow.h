@@ -19,7 +19,7 @@ static __always_inline __u32 pod_now(void)
 	return bpf_ktime_get_coarse_ns() / POD_SECOND;
 }
 
-/* The way of a flow, which may be one that begins: that is said. */
+/* The way of a flow; `opening`: the flow is one that begins. */
 static __always_inline struct pod_way *find_way(const struct pod_flow *flow, int *opening)
 {
 	struct pod_way *way;
@@ -103,7 +103,7 @@ static __always_inline int makes_room(const struct pod_visit *v, const struct po
 	return has_ended(way);
 }
 
-/* The service of a flow as the client's packets have it. A call of its own for its room on the stack. */
+/* The service of a flow as the client's packets have it. Not inlined, for its room on the stack. */
 static __noinline __u32 service_of(const struct pod_flow *flow)
 {
 	struct host_endpoint vip = {
@@ -115,7 +115,7 @@ static __noinline __u32 service_of(const struct pod_flow *flow)
 	return find_service(&vip);
 }
 
-/* Takes a flow out of those that stay. What of it is there is its quota's. */
+/* Removes a flow from those that stay. The quota counts the entry of the client's packets. */
 static __noinline void leave_flows(const struct pod_flow *flow, const struct pod_flow *back)
 {
 	bpf_map_delete_elem(&pod_flows, back);
@@ -125,7 +125,7 @@ static __noinline void leave_flows(const struct pod_flow *flow, const struct pod
 
 /*
  * Whether the client's port has a flow to the pod by way of another VIP, whose answers could
- * not be told from those of this one. One that has ended makes room.
+ * not be told from those of this one. A flow that has ended makes room.
  */
 static __always_inline int is_taken(struct pod_visit *v)
 {
@@ -148,7 +148,7 @@ static __always_inline int number_known(const struct pod_way *way)
 	return way->acknowledgement || way->signs & POD_NUMBER;
 }
 
-/* What is known of the numbers with which client and pod go on. */
+/* The next numbers of client and pod that are known. */
 static __always_inline struct proof_numbers numbers_of(const struct pod_way *way,
 						       const struct pod_way *reply)
 {
@@ -187,8 +187,8 @@ static __noinline int may_stay(__u32 service)
 }
 
 /*
- * Takes a flow over among those that stay. Where there is no place, it goes on as it is. Not
- * static inline: seldom.
+ * Moves a flow to those that stay. If there is no place, it goes on as it is. Not inlined,
+ * because few packets need it.
  */
 static __noinline void establish(struct pod_visit *v, const struct pod_way *way)
 {
@@ -215,8 +215,8 @@ static __noinline void establish(struct pod_visit *v, const struct pod_way *way)
 }
 
 /*
- * A datagram of a client's, of a flow that begins: it stays when client and pod have taken
- * turns for a while.
+ * Notes a client's datagram of a flow that begins: the flow stays when client and pod have
+ * taken turns for a while.
  */
 static __always_inline void note_turn(struct pod_visit *v, struct pod_way *way)
 {
@@ -230,7 +230,7 @@ static __always_inline void note_turn(struct pod_visit *v, struct pod_way *way)
 		establish(v, way);
 }
 
-/* A segment of a client's that proves a connection which is opened. */
+/* Establishes a connection that is being opened, if a client's segment proves it. */
 static __noinline void prove(struct pod_visit *v, const struct pod_way *way)
 {
 	struct proof_segment segment = proof_segment_of(v, PROOF_CLIENT);
@@ -247,8 +247,8 @@ static __noinline void prove(struct pod_visit *v, const struct pod_way *way)
 }
 
 /*
- * How far from what the pod has acknowledged a client's FIN or RST may be: what is farther
- * ends nothing, for somebody has guessed its number (RFC 5961). What is sent again is before.
+ * How far a client's FIN or RST may be from what the pod has acknowledged: one that is farther off
+ * ends nothing, because its number is a guess (RFC 5961). What is sent again is before.
  */
 #define POD_END_BEFORE (1 << 16)
 #define POD_END_AFTER (1 << 20)
@@ -271,8 +271,8 @@ static __always_inline int may_end(struct pod_visit *v, const struct pod_way *wa
 }
 
 /*
- * What may still be said of a connection that has ended: by the client this far from what the
- * pod has acknowledged, and about this much of what the pod has sent before its FIN.
+ * What may still be said of a connection that has ended: the client's segments may be this far
+ * from what the pod has acknowledged, and be about this much of what the pod sent before its FIN.
  */
 #define POD_ENDED_CLIENT (1 << 20)
 #define POD_ENDED_POD (1 << 26)
@@ -282,16 +282,16 @@ static __always_inline int is_near_fin(const struct pod_way *way, __u32 number)
 	return is_near(number, way->acknowledgement, POD_ENDED_POD, POD_END_AFTER);
 }
 
-/* The pod has sent nothing yet but, if at all, its SYN-ACK. */
+/* Whether the pod has sent nothing yet, or only its SYN-ACK. */
 static __always_inline int is_unanswered(const struct pod_way *way, int opening)
 {
 	return opening && !(way->signs & POD_ANSWERED);
 }
 
 /*
- * Whether a segment of the client's that is no SYN is of this connection. One that goes on has
- * its ends for itself. While one is opened, or when it has ended, another host may have
- * another one, whose SYN never came here: the numbers tell.
+ * Whether a client's segment that is no SYN is of this connection. A connection that goes on has
+ * its addresses and ports for itself. While one is opened, or when it has ended, another host may
+ * have another one with the same, whose SYN never came here: the numbers tell.
  */
 static __always_inline int is_of(struct pod_visit *v, const struct pod_way *way, int opening)
 {
@@ -317,7 +317,7 @@ static __always_inline int is_of(struct pod_visit *v, const struct pod_way *way,
 	return !acknowledges || !(way->signs & POD_FIN_POD) || is_near_fin(way, acknowledgement);
 }
 
-/* The same of what an error quotes, which a pod has sent. After a RST nobody wants it. */
+/* The same for what an error quotes, which a pod has sent. After a RST no errors are needed. */
 static __always_inline int has_sent(const struct pod_visit *v, const struct pod_way *way,
 				    int opening)
 {
@@ -328,7 +328,7 @@ static __always_inline int has_sent(const struct pod_visit *v, const struct pod_
 	return !has_ended(way) || (way->signs & POD_FIN_POD && is_near_fin(way, sequence));
 }
 
-/* A segment of the client's that is no SYN. Whatever goes on has not been reset. */
+/* Notes a client's segment that is no SYN. A connection that goes on has not been reset. */
 static __always_inline void note_arriving(struct pod_visit *v, struct pod_way *way, int opening)
 {
 	__u8 signs = way->signs, flags = v->l4.flags;
@@ -344,15 +344,15 @@ static __always_inline void note_arriving(struct pod_visit *v, struct pod_way *w
 }
 
 /*
- * Whether a pod's segment is of a connection that goes on, also where nothing is known of it. A
- * bare ACK is not: a listener that waits for the handshake's end answers segments of others, too.
+ * Whether a pod's segment is of a connection that goes on, also if nothing is known of it. A bare
+ * ACK is not: a listener that waits for the handshake's end also answers other segments with it.
  */
 static __always_inline int goes_on(const struct pod_visit *v)
 {
 	return !(v->l4.flags & POD_TCP_SYN) && (v->data || v->l4.flags & POD_TCP_FIN);
 }
 
-/* What a pod's segment says of a connection that is opened. */
+/* Notes what a pod's segment says of a connection that is being opened. */
 static __noinline void note_opening(struct pod_visit *v, struct pod_way *reply, struct pod_way *way)
 {
 	struct proof_segment segment = proof_segment_of(v, PROOF_BACKEND);
@@ -361,8 +361,8 @@ static __noinline void note_opening(struct pod_visit *v, struct pod_way *reply, 
 	__u8 flags = v->l4.flags;
 
 	/*
-	 * Nor is a bare ACK before any SYN-ACK was seen: a listener that waits since another SYN
-	 * acknowledges that one's number.
+	 * A bare ACK before any SYN-ACK was seen proves nothing, either: a listener that waits
+	 * since another SYN acknowledges that SYN's number.
 	 */
 	if (!goes_on(v) && !number_known(way))
 		proves = 0;
@@ -384,8 +384,8 @@ static __noinline void note_opening(struct pod_visit *v, struct pod_way *reply, 
 }
 
 /*
- * A segment of the pod's: what it says is noted where the client's packets are looked up.
- * Most say nothing new.
+ * Notes a pod's segment: what it says is noted where the client's packets are looked up.
+ * Most segments say nothing new.
  */
 static __always_inline void note_leaving(struct pod_visit *v, struct pod_way *reply, int opening)
 {
@@ -418,7 +418,7 @@ static __always_inline void note_leaving(struct pod_visit *v, struct pod_way *re
 	}
 }
 
-/* A datagram of the pod's. */
+/* Notes a datagram of the pod's. */
 static __always_inline void note_answer(struct pod_visit *v, struct pod_way *reply, int opening)
 {
 	struct pod_way *way;

@@ -2,10 +2,10 @@
 /*
  * Pods of this host, and the flows between them and clients.
  *
- * Flows begin in pod_opening, where the least used ones give way, and go over to pod_flows once
+ * Flows begin in pod_opening, where the least used ones give way, and move to pod_flows once
  * both ends are known to have them (proof.h): so floods of SYNs, of segments that pretend to be
- * of a connection, and of datagrams push out nothing that is established. pod_datagrams has flows
- * of UDP that a version before has begun, and gets no more.
+ * of a connection, and of datagrams do not push out established flows. pod_datagrams has flows
+ * of UDP that an earlier version has begun, and gets no more.
  */
 #pragma once
 
@@ -16,7 +16,7 @@
 #include "host_maps.h"
 #include "quota.h"
 
-/* Whether there are pods here: 0 spares all packets that leave the looks at flows. */
+/* Whether there are pods here: with 0, packets that leave are not looked up. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -100,7 +100,7 @@ struct pod_l4 {
 
 #define POD_ROW_MAX 128
 
-/* What is worked out of one packet; the stack has no room for it. */
+/* The working state of one packet; the stack has no room for it. */
 struct pod_visit {
 	struct pod_flow flow; /* as the client's packets have it */
 	struct pod_flow back;
@@ -112,7 +112,7 @@ struct pod_visit {
 	struct pod_l4 l4;
 	struct pod_error error;
 	__u32 ports; /* offset; 0: it has none */
-	__u32 data;  /* bytes of it that a pod's segment has */
+	__u32 data;  /* bytes of data in a pod's segment */
 	__u32 now;   /* s of CLOCK_MONOTONIC */
 	__u8 protocol;
 	__u8 ipv6;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What pods of this host send to clients: it leaves with the VIP as its source, and so do
+ * Packets that pods of this host send to clients leave with the VIP as their source, and so do
  * errors about what clients have sent to them.
  */
 #pragma once
@@ -164,8 +164,8 @@ static __always_inline int find_error(struct __sk_buff *skb, struct pod_visit *v
 }
 
 /*
- * A packet that leaves: HOST_POD_REPLY where it is the VIP's now, HOST_PASS_EGRESS where it
- * is as it was. Not static: the verifier looks at it once.
+ * Handles a packet that leaves: HOST_POD_REPLY: it is the VIP's now; HOST_PASS_EGRESS: it is as
+ * it was. Not static: the verifier looks at it once.
  */
 __noinline int leave_pod(struct __sk_buff *skb)
 {

@@ -2,13 +2,13 @@
 /*
  * Pods: the private data of GUE say which pod of the host a packet is for, and which pods
  * of other hosts may have its connection (see ROW_KIND_PODS). Every packet to a pod has
- * such a row, so all of them take the way through the buffer.
+ * such a row, so all of them go through the buffer.
  */
 #pragma once
 
 #include "row.h"
 
-#define ROW_PODS6_MAX (ROW_HOPS6_MAX + 1) /* as many candidates as are without pods */
+#define ROW_PODS6_MAX (ROW_HOPS6_MAX + 1) /* as many candidates as in rows without pods */
 
 static __always_inline void add_pod(struct row_list *row, const struct backend *backend,
 				    __u32 flags)
@@ -27,7 +27,7 @@ static __always_inline void add_pod(struct row_list *row, const struct backend *
 	row->hops++;
 }
 
-/* Of those that were noted, the ones that are alive here or are not. */
+/* Adds the noted candidates that are alive here, or those that are not. */
 static __always_inline void add_noted(struct row_list *row, __u32 sent, __u32 flags, int are_alive)
 {
 	const struct backend *backend;
@@ -63,7 +63,7 @@ __noinline int write_pods(__u32 sent, __u32 flags)
 	return row->length;
 }
 
-/* Nobody else may have what opens a connection, and what goes to a slot's only candidate. */
+/* No other pod may have a packet that opens a connection, or goes to a slot's only candidate. */
 static __always_inline struct row find_pods(const struct packet *packet, __u32 sent, __u32 flags)
 {
 	struct row_list *list;

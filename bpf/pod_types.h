@@ -4,7 +4,7 @@
 
 #include "types.h"
 
-/* A pod of this host, by what directors call it. */
+/* A pod of this host, by the name that directors use. */
 struct pod_name {
 	__u32 service;
 	__be32 name;
@@ -41,19 +41,19 @@ enum pod_way_kind {
 	POD_LEAVING = 1,
 };
 
-/* What has been seen of a flow; of one that arrives. */
+/* What has been seen of a flow, noted in the way of its arriving packets. */
 enum pod_sign {
 	POD_FIN_CLIENT = 1 << 0,
 	POD_FIN_POD = 1 << 1,
 	POD_RESET = 1 << 2,
-	/* TCP: by what only a pod sends that has the connection; UDP: since the last turn. */
+	/* TCP: by what only a pod with the connection sends; UDP: since the last turn. */
 	POD_ANSWERED = 1 << 3,
 	POD_SYN = 1 << 4,    /* TCP: it has begun with a SYN that came here */
 	POD_NUMBER = 1 << 5, /* TCP: of either way: the number is known, also if it is 0 */
 	POD_TURN = 1 << 6,   /* UDP: this and the next bit count the turns of client and pod */
 };
 
-/* How many turns, and a while, a flow of UDP takes to be one that stays. */
+/* How many turns a flow of UDP takes to be one that stays, besides PROOF_LASTS. */
 #define POD_TURNS 3
 
 struct pod_way {
@@ -63,9 +63,10 @@ struct pod_way {
 	__u8 kind;  /* enum pod_way_kind */
 	__u32 seen; /* last packet this way, s of CLOCK_MONOTONIC */
 	/*
-	 * TCP. Of what arrives, the client's, which completes the handshake, and once the pod
-	 * has sent a FIN, that one's number; of what leaves, the pod's last one, or what follows the
-	 * client's SYN. 0 without POD_NUMBER: not known. UDP: of what arrives, when the flow began.
+	 * TCP: of what arrives, the number with which the client completes the handshake and,
+	 * once the pod has sent a FIN, the FIN's number; of what leaves, the pod's last one, or
+	 * what follows the client's SYN. 0 without POD_NUMBER: not known. UDP: of what arrives,
+	 * when the flow began.
 	 */
 	__u32 acknowledgement;
 	__be32 name; /* of the pod */
@@ -80,7 +81,7 @@ struct pod_fragment {
 	__u8 pad[3];
 };
 
-/* Of a host: entries of which each flow has two. */
+/* Limits of a host: each flow has two entries. */
 #define POD_NAMES_MAX 16384
 #define POD_OPENING_MAX 32768
 #define POD_FLOWS_MAX 262144

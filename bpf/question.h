@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Hosts that are down for a director may be up all the same: a host asks them about
- * datagrams that are nobody else's. What has become of its questions says whether
- * there still is somebody to answer.
+ * datagrams that no other host has. What has become of its questions says whether a host
+ * is still there to answer.
  */
 #pragma once
 
@@ -16,12 +16,12 @@
 #define QUESTION_PATIENCE (SECOND / 2)
 /* ... and gets one more datagram after this time. */
 #define QUESTION_AGAIN (300 * SECOND)
-/* One that directors see down for so long loses its flows, even if it says that it has them, ... */
+/* A host that directors see down for so long loses its flows, even if it says that it has them, ... */
 #define QUESTION_LONGEST (30 * SECOND)
-/* ... where "so long" means that never so much time has passed without a question. */
+/* ... where "so long" means without a pause of this length between two questions. */
 #define QUESTION_PAUSE (5 * SECOND)
 
-/* A host of which nobody has heard for long enough is not asked. Else this is a question. */
+/* Whether a host may be asked: one that is dead, or down for too long, is not. Counts the question. */
 static __noinline int may_ask(struct address *host, __u64 now)
 {
 	struct host_question *question = bpf_map_lookup_elem(&questions, host);
@@ -47,7 +47,7 @@ static __noinline int may_ask(struct address *host, __u64 now)
 	return 1;
 }
 
-/* Whoever sends a row on is alive. */
+/* A host that sends a row on is alive. */
 static __always_inline void heard_from(struct address *host)
 {
 	struct host_question *question = bpf_map_lookup_elem(&questions, host);

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What a service may take of a table of flows that stay, on an agent's host. One service leaves
- * room for others: the one with most has at most QUOTA times as many flows as there is room for.
+ * How much of a table of flows that stay a service may take, on an agent's host. One service
+ * leaves room for others: the one with most has at most QUOTA times as many flows as there is
+ * room for.
  *
- * The agent counts the flows every few seconds, and programs count what came and went since: when
- * it is certain, which is when a flow has its place. So a few more may get one at the same time.
+ * The agent counts the flows every few seconds, and programs count those that came and went since,
+ * once that is certain, which is when a flow has its place. So a few more flows may get a place at
+ * the same time.
  */
 #pragma once
 
@@ -19,7 +21,7 @@ static __always_inline struct host_quota *quota_of(void *quotas, __u32 service)
 	return bpf_map_lookup_elem(quotas, &service);
 }
 
-/* What goes while the agent counts may be less than none, for as long as until it counts again. */
+/* Flows that go while the agent counts may make it less than zero, until the agent counts again. */
 static __always_inline __u32 quota_used(const struct host_quota *quota)
 {
 	__s32 used = quota->counted + quota->added;

@@ -77,7 +77,7 @@ static __always_inline __u32 find_redirect(struct xdp_md *ctx, const struct pack
 	if ((void *)(tcp + 1) > frame_end(ctx))
 		return REDIRECT_NOWHERE;
 	length = tcp->doff * 4;
-	/* A SYN with data is not redirected: its data would have to be kept until the client answers. */
+	/* Not with data: the backend would have to keep it until the client answers. */
 	if (length < sizeof(*tcp) + sizeof(struct redirect_option) || length != left)
 		return REDIRECT_NOWHERE;
 	if (likely(length == usual && (void *)tcp + usual <= frame_end(ctx) && asks_as_usual(tcp)))

@@ -5,7 +5,7 @@
 #include "redirect_neighbor.h"
 #include "redirect_slots.h"
 
-/* The flow of a segment: the client is its source, or its destination, and the peer the other end. */
+/* The flow of a segment whose client is its source, or its destination; vip is the other end. */
 static __always_inline struct host_flow flow_of(const struct segment *s, int client_is_source)
 {
 	struct host_flow flow = {
@@ -128,7 +128,7 @@ static __always_inline int has_ended(const struct redirect_way *a, const struct 
 	return ((a->ends | b->ends) & REDIRECT_RST) || (a->ends & b->ends & REDIRECT_FIN);
 }
 
-/* The interface by which the host's packets leave, by the one that the connection's answer came by. */
+/* The interface that the host's packets leave by: the answer's own, or the bridge that has it. */
 static __always_inline __u32 leaves_by(__u32 ifindex)
 {
 	__u32 *bridge = bpf_map_lookup_elem(&redirect_ports, &ifindex);

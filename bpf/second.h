@@ -62,7 +62,7 @@ static long try_hop(__u32 i, struct hop_search *search)
 	hop = search->chance->hop; /* 6.1 takes keys from the stack only */
 	if (bpf_map_lookup_elem(&tunnel_ends, &hop))
 		return 0;
-	/* A host that is no peer is found: the packet is dropped for it, and nothing is remembered. */
+	/* A host that is no peer is found: then the packet is dropped, and nothing remembered. */
 	if (search->now && find_peer(search->chance->service, &hop) && !may_ask(&hop, search->now))
 		return 0;
 	search->chance->next = i + 1;

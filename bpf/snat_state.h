@@ -311,7 +311,7 @@ static __always_inline void snat_put_acknowledged(struct snat_flow *flow, union 
 	snat_put_half(flow, client, half);
 }
 
-/* Writes the numbers of a connection that begins. ask.h writes what a SYN asks for, and with which. */
+/* Writes the numbers of a connection that begins. ask.h keeps what a SYN asks for, with its own. */
 static __always_inline void snat_begin(struct snat_flow *flow, union snat_word before,
 				       union snat_word after, union ask_word asked,
 				       const struct packet *packet, __u32 signs)

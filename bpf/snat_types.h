@@ -41,7 +41,7 @@ enum asked_state {
 	ASKED_NOTHING = 0, /* no SYN has been looked at */
 	ASKED_PLAIN = 1,   /* no answer to the SYN redirects */
 	ASKED_OPEN = 2,    /* the SYN left with the option, and no other SYN has left */
-	ASKED_TAKEN = 3,   /* the host that answered has it: that is the flow's backend, at a port */
+	ASKED_TAKEN = 3,   /* the host that answered has it: it is the flow's backend, at a port */
 };
 
 /* TCP: which of a flow's numbers are known. UDP has there when the flow began. */

@@ -67,7 +67,7 @@ struct chance {
 	__u8 outer6;
 	__u8 ipv6;
 	__u8 protocol;
-	/* What comes of it: the next host, and what the row says then. */
+	/* The result: the next host, and what the row says then. */
 	struct address hop;
 	__u8 next;
 	__u8 claim;
@@ -89,14 +89,14 @@ enum presence {
 	HERE_BY_COOKIE, /* there will be a socket, once the kernel has seen it */
 };
 
-/* Whose socket is looked for: the client is the tuple's source. */
+/* The socket that is looked for: the client is the tuple's source. */
 struct question {
 	struct bpf_sock_tuple tuple;
 	__u32 size;
 	__u32 quoted_sequence;
 };
 
-/* More than where any header begins that is looked at, for the verifier. */
+/* More than the offset of any header that is looked at, for the verifier. */
 #define OFFSET_MASK 0x3ff
 
 /* The kernel says where its sockets' fields are, and lets programs read them. */
@@ -112,7 +112,7 @@ static __always_inline void *at(const struct view *view, __u32 offset)
 /*
  * A field of the kernel's socket. bpf_skc_to_tcp_request_sock and the like would
  * type the pointer, but not that of a socket whose listener speaks MPTCP, as every
- * Go server's does. The verifier gives no address of a socket for arithmetic: it
+ * Go server's does. The verifier allows no arithmetic with the address of a socket: that
  * has to be read like any other word.
  */
 static __always_inline int read_socket(struct bpf_sock *sk, __u32 offset, __u32 *field)
@@ -133,8 +133,8 @@ static __always_inline int before(__u32 a, __u32 b)
 }
 
 /*
- * A connection that is only being opened: with the same addresses another one may
- * have been, or may be, elsewhere, so the packet must be about this one's SYN-ACK.
+ * A connection that is only being opened: another one with the same addresses may have
+ * been, or may be, elsewhere, so the packet must be about this one's SYN-ACK.
  */
 static __always_inline int of_request(struct bpf_sock *sk, const struct tcphdr *tcp)
 {
@@ -163,7 +163,7 @@ static __always_inline int of_time_wait(struct bpf_sock *sk, const struct tcphdr
 	return !before(after, expected - 1) && !before(expected + window, first);
 }
 
-/* An acknowledgement that this host's SYN cookie makes a connection of. */
+/* Whether a segment acknowledges a SYN cookie of this host, which makes a connection of it. */
 static __always_inline int of_cookie(struct bpf_sock *sk, const struct view *view,
 				     const struct chance *chance, struct tcphdr *tcp)
 {
@@ -191,8 +191,8 @@ static __always_inline enum presence of_socket(struct bpf_sock *sk, const struct
 }
 
 /*
- * An error about a packet that this host sent: of a SYN-ACK only if it is this one. One
- * that has ended takes no errors, and another host may have a later one by that name.
+ * An error about a packet that this host sent: about a SYN-ACK only if it is this one. A connection
+ * that has ended takes no errors, and another host may have a later one with the same addresses.
  */
 static __always_inline int quotes_socket(struct bpf_sock *sk, __u32 sequence)
 {
@@ -304,8 +304,8 @@ static __noinline int by_cookie(const struct question *question, const struct tc
 }
 
 /*
- * A SYN opens a connection here, wherever another one was. Where not all headers
- * are to be seen, the packet stays.
+ * A SYN opens a connection here, wherever another one was. If not all headers can be
+ * seen, the packet stays.
  */
 static __always_inline int has_segment(const struct view *view, const struct chance *chance)
 {
@@ -406,7 +406,7 @@ static __always_inline int has_quoted(const struct view *view, const struct chan
 }
 
 /*
- * Only TCP's connections can be told by sockets: UDP's mostly serve every client, and
+ * Only TCP's connections can be told by sockets: UDP sockets mostly serve all clients, and
  * fragments would have to go where their first one went.
  */
 static __always_inline int is_here(const struct view *view, const struct chance *chance)

@@ -210,7 +210,7 @@ static __always_inline enum host_reason parse_udp(const struct cursor *c)
 /*
  * Moves past UDP and GUE and their private data. The UDP checksum is not looked
  * at: zero is allowed for tunnels in IPv6 too (RFC 6935), and what RFC 6936 asks
- * of those who accept it is done: outer addresses and inner packet are checked.
+ * of receivers that accept it is done: outer addresses and inner packet are checked.
  */
 static __always_inline enum host_reason parse_gue(struct cursor *c, struct tunnel *t)
 {
@@ -240,7 +240,7 @@ static __always_inline enum host_reason parse_gue(struct cursor *c, struct tunne
 	return PARSED;
 }
 
-/* Reads the port. What has none belongs to the VIP itself. */
+/* Reads the port. A packet without ports belongs to the VIP itself. */
 static __always_inline enum host_reason parse_port(struct cursor *c, struct inner *inner)
 {
 	struct host_endpoint *destination = &inner->destination;
@@ -304,8 +304,8 @@ __noinline __u32 extension_length(__u8 protocol, __u8 length)
 }
 
 /*
- * Moves past one extension header; returns 0 when what follows is no header. A fragment
- * header of a packet that is whole makes it none (RFC 6946).
+ * Moves past one extension header; returns 0 when what follows is no header. A whole packet
+ * with a fragment header is no fragment (RFC 6946).
  */
 static __always_inline int skip_extension(struct cursor *c, __u8 *protocol, int *fragment)
 {

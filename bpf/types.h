@@ -229,7 +229,7 @@ enum mode {
 	MODE_IPIP = 1,
 	MODE_GUE = 2,
 	MODE_NAT = 3,
-	MODE_REDIRECT = 4, /* of no backend, which has BACKEND_REDIRECT and a mode to fall back to */
+	MODE_REDIRECT = 4, /* of no backend: it has BACKEND_REDIRECT, and a mode to fall back to */
 };
 
 enum backend_state {
