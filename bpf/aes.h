@@ -5,7 +5,7 @@
  *
  * A column of the state is a word whose lowest byte is row 0, as the bytes lie in
  * memory. The tables are read at places that depend on the key, as in any AES without
- * instructions for it: whoever can time this host's cache is not kept out.
+ * instructions for it: that does not keep out an attacker who can time this host's cache.
  */
 #pragma once
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Any version's director, run on one packet again and again: its loader puts that
- * version's instructions in the place of those of director(). So nothing but the call is
- * different from what is attached, and in all versions the same.
+ * version's instructions in the place of those of director(). So only the call is
+ * different from what is attached, and it is the same in all versions.
  */
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
@@ -24,7 +24,7 @@ SEC(".data.again") __u64 again_front[FRONT_WORDS];
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
-/* Weak, or the compiler would know what it returns. What it takes is that of calling it. */
+/* Weak, or the compiler would know what it returns. Its time is that of the call. */
 __weak int director(struct xdp_md *ctx __attribute__((unused)))
 {
 	return XDP_TX;

@@ -21,7 +21,7 @@ enum arrival_shape {
 };
 
 enum arrival_problem {
-	ARRIVAL_NO_BACKEND = 0,    /* sent to nobody */
+	ARRIVAL_NO_BACKEND = 0,    /* sent to no backend */
 	ARRIVAL_MALFORMED = 1,     /* not the headers that it must have */
 	ARRIVAL_WRONG_FLOW = 2,    /* addresses or ports that no source sends */
 	ARRIVAL_WRONG_VIP = 3,     /* backend of another VIP */
@@ -42,7 +42,7 @@ const volatile __u32 backends_per_vip = 1; /* the last VIP also has what is left
 const volatile __u32 backend4;
 const volatile __u32 backend6[4];
 
-/* All packets, for whoever watches. One CPU at a time is the sink's. */
+/* All packets, for programs that watch. Only one CPU at a time runs the sink. */
 __u64 arrived;
 
 struct arrival {
@@ -162,7 +162,7 @@ static __always_inline __u32 vip_of_backend(__u32 backend)
 	return vip < vips ? vip : vips - 1;
 }
 
-/* Whose ports and addresses they are, as far as they say. */
+/* Checks the flow that the ports and addresses name, as far as they do. */
 static __always_inline enum arrival_problem check_flow(__u32 offset, __u16 from_port, __u32 backend)
 {
 	__u32 flow = offset | (__u32)(from_port - SOURCE_PORT_FIRST) << SOURCE_BITS;
@@ -207,7 +207,7 @@ static __always_inline enum arrival_problem check_options(void *l4, void *end, _
 	return ARRIVAL_FINE;
 }
 
-/* Over 20 bytes: after UDP's 8, as in the rest of the payload, are zeros. */
+/* Over 20 bytes: those after UDP's 8 are zeros, as in the rest of the payload. */
 static __always_inline enum arrival_problem check_l4(void *l4, void *end, __u32 sum)
 {
 	enum arrival_problem problem;
@@ -296,13 +296,13 @@ static __noinline int report(struct xdp_md *ctx, enum arrival_problem problem)
 		return XDP_DROP;
 	packet->problem = problem;
 	packet->length = bpf_xdp_get_buff_len(ctx);
-	/* All of it or, of a short frame, what each has at least. */
+	/* All of it or, of a short frame, the bytes that every frame has. */
 	if (bpf_xdp_load_bytes(ctx, 0, packet->bytes, EVIDENCE_LENGTH))
 		bpf_xdp_load_bytes(ctx, 0, packet->bytes, EVIDENCE_SHORT);
 	return XDP_DROP;
 }
 
-/* What the hosts of the lab say to each other is no traffic. */
+/* Packets between the hosts of the lab themselves are no traffic. */
 static __always_inline int is_housekeeping(struct xdp_md *ctx)
 {
 	struct ethhdr *ethernet = at(ctx, 0);

@@ -11,7 +11,7 @@
 const volatile __u32 bench_growth;
 const volatile __u64 bench_front[FRONT_WORDS];
 
-/* As a program that answers on the wire does at least. */
+/* The least that a program does which answers on the wire. */
 SEC("xdp.frags")
 int bench_tx(struct xdp_md *ctx __attribute__((unused)))
 {

@@ -8,7 +8,7 @@
 
 #include "capture.h"
 
-/* As in director.bpf.c: who reads it needs these. */
+/* As in director.bpf.c: the reader needs these. */
 const enum capture_size *export_capture_size __attribute__((unused));
 
 SEC("xdp.frags")

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What a capture takes of packets: as each came, what became of it, and as it left. Which
- * packets is decided when all is known about them, so that any of it can be asked for.
- * What it may cost is bounded here, and not where packets are read.
+ * What a capture takes of packets: as each came, what became of it, and as it left. Packets are
+ * chosen when all is known about them, so that any of it can be asked for. The cost is
+ * bounded here, and not where packets are read.
  */
 #pragma once
 
@@ -26,7 +26,7 @@ struct capture_endpoint {
 	struct address mask;
 	__be16 port;
 	__u8 ipv6;
-	__u8 given; /* 0: anybody's */
+	__u8 given; /* 0: any */
 };
 
 /* What is wanted, and how much of it; 0: anything. */
@@ -44,7 +44,7 @@ struct capture_filter {
 	__u8 pad[3];
 };
 
-/* Frozen when the program is loaded: what is not asked for is no part of it. */
+/* Frozen when the program is loaded: tests that are not asked for are no part of it. */
 const volatile struct capture_filter capture_want;
 
 /* One packet, behind what was observed of it; and behind both, the frame's bytes. */
@@ -98,7 +98,7 @@ struct {
 	__type(value, __u64);
 } capture_budget SEC(".maps");
 
-/* Until when somebody reads: CLOCK_MONOTONIC. Who reads puts it off. */
+/* Until when a program reads: CLOCK_MONOTONIC. The reader puts it off. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -172,7 +172,7 @@ static __always_inline int capture_is(const struct address *address, __be16 port
 	       capture_same(address, wanted);
 }
 
-/* In either direction: a reply goes to whom the packet that it answers has come from. */
+/* In either direction: a reply goes to the source of the packet that it answers. */
 static __always_inline int capture_has(const struct packet *packet,
 				       const volatile struct capture_endpoint *wanted)
 {
@@ -196,7 +196,7 @@ static __always_inline int capture_is_client(const struct packet *packet)
 				  &capture_want.client);
 }
 
-/* A reply comes from its backend: that says whose VIP it will have. */
+/* A reply comes from its backend, which tells the VIP that it will have. */
 static __always_inline int capture_is_vip(const struct packet *packet,
 					  const struct backend *backend)
 {
@@ -263,7 +263,7 @@ static __always_inline int capture_changed(__u32 reason, int action)
 	return action == XDP_TX || action == XDP_REDIRECT;
 }
 
-/* Gives the packet to who reads, if it is wanted. What does not fit is counted alone. */
+/* Gives the packet to the reader, if it is wanted. A packet that does not fit is only counted. */
 __noinline int end_capture(struct xdp_md *ctx, const struct packet *packet, __u32 reason,
 			   int action)
 {
@@ -295,7 +295,7 @@ __noinline int end_capture(struct xdp_md *ctx, const struct packet *packet, __u3
 			out = 0;
 	}
 	record->head.out = out;
-	/* Who reads looks from time to time: waking it up would be this packet's time. */
+	/* The reader looks from time to time: waking it up would take this packet's time. */
 	if (bpf_ringbuf_output(&captured, record, offsetof(struct capture_record, bytes) + in + out,
 			       BPF_RB_NO_WAKEUP))
 		counts->lost++;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Health checks go to the VIP by the way of clients' packets. A socket says which way its
- * packets take (SO_PRIORITY), a rule for their mark leads them to a device of their own,
- * and where they leave that this program gives them what the director's program would:
- * the backend's MAC address, or outer headers. Answers come as they come to clients.
+ * Health checks go to the VIP on the path of clients' packets. A socket says which way its
+ * packets take (SO_PRIORITY), and a rule for their mark leads them to a device of their own.
+ * Where they leave it, this program gives them what the director's program would: the
+ * backend's MAC address, or outer headers. Answers come as they come to clients.
  */
 #include <linux/bpf.h>
 #include <linux/pkt_cls.h>
@@ -15,7 +15,7 @@
 
 const enum check_verdict *export_check_verdict __attribute__((unused));
 
-/* By number: they are never given twice, so no entry is ever another backend's. */
+/* By number: numbers are never given twice, so no entry is ever another backend's. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1);
@@ -155,7 +155,7 @@ static __always_inline enum check_verdict send(struct __sk_buff *skb)
 		return CHECK_NOT_IP;
 	if ((way->to.mode != MODE_L2DSR && !wrap(skb, &packet, way)) || !address(skb, &way->to))
 		return CHECK_NO_ROOM;
-	/* They were for this program: what is next may have a meaning of its own for them. */
+	/* They were for this program: the next one may give them another meaning. */
 	skb->mark = 0;
 	skb->priority = 0;
 	bpf_redirect(way->to.ifindex, 0);

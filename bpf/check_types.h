@@ -13,7 +13,7 @@ struct check_way {
 /* What became of a packet on its way: the index of its counter and the label of its metric. */
 enum check_verdict {
 	CHECK_SENT = 0,
-	CHECK_NOT_MARKED, /* of the kernel itself, for nobody: the device discards it */
+	CHECK_NOT_MARKED, /* from the kernel itself, no check: the device discards it */
 	CHECK_NO_WAY,     /* its backend is not checked any more, or has no next hop */
 	CHECK_NOT_IP,     /* or cut short */
 	CHECK_NO_ROOM,    /* the kernel has none for outer headers */

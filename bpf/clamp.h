@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * The MSS clamp: what a VIP offers in its SYNs and SYN-ACKs is lowered to what
- * still fits once a director has put its longest header in front. Never raised. What
- * refuses a SYN is counted.
+ * still fits once a director has put its longest header in front. It is never raised. RSTs that
+ * refuse a SYN are counted.
  */
 #pragma once
 
@@ -22,7 +22,7 @@
 #define TCP_OPTION_MSS 2
 #define TCP_OPTION_MSS_LENGTH 4
 
-/* A SYN, or what answers one, that leaves: where its TCP header is, and whose it is. */
+/* A leaving SYN, or an answer to one: where its TCP header is, and its source. */
 struct syn {
 	struct host_endpoint source;
 	__u32 tcp;     /* offset of the TCP header */
@@ -60,14 +60,14 @@ static __always_inline int find_tcp(struct cursor *c, struct syn *syn)
 
 /*
  * An RST that answers a SYN without ACK has the sequence number 0 (RFC 9293 section 3.10.7.1):
- * the connection is refused. One that ends a connection has its number.
+ * the connection is refused. An RST that ends a connection has a number of the connection's.
  */
 static __always_inline int refuses(const struct tcphdr *tcp, __u8 flags)
 {
 	return flags & TCP_FLAG_RST && flags & TCP_FLAG_ACK && !tcp->seq;
 }
 
-/* Finds a SYN, with or without ACK, or what refuses one; its flags, 0: this is neither. */
+/* Finds a SYN, with or without ACK, or an RST that refuses one. Returns its flags; 0: neither. */
 static __always_inline __u8 find_syn(struct cursor *c, struct syn *syn)
 {
 	struct tcphdr *tcp;
@@ -166,7 +166,7 @@ static __always_inline enum host_reason clamp_mss(struct __sk_buff *skb)
 		return HOST_CLAMP_ABSENT;
 	/*
 	 * The verifiers of 6.1 and 6.12 do not follow two comparisons that the compiler
-	 * made one, and call the length zero or huge: give it bounds by arithmetic.
+	 * has merged, and call the length zero or huge: give it bounds by arithmetic.
 	 */
 	length = syn.options - 4;
 	barrier_var(length);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* What an agent remembers has an age, by the kernel's coarse clock. */
+/* Ages of what an agent remembers, by the kernel's coarse clock. */
 #pragma once
 
 #include <linux/types.h>
@@ -19,7 +19,7 @@ static __always_inline __u32 seconds_since(__u32 when, __u32 now)
 	return when < now ? now - when : 0;
 }
 
-/* How long ago something was, of which the time may have been written down. */
+/* How long ago something was; NEVER if its time was not written down. */
 static __always_inline __u64 age_of(const __u64 *when, __u64 now)
 {
 	return when ? since(*when, now) : NEVER;

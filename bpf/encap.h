@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Tunnels: a packet gets outer headers (outer.h), and in GUE a row. The inner packet is
- * not changed: its TTL is decremented where it is routed, not where it is tunnelled.
+ * not changed: its TTL is decremented where it is routed, not where it is tunneled.
  */
 #pragma once
 
@@ -63,8 +63,8 @@ static __always_inline enum reason forward_encap6(struct xdp_md *ctx, struct pac
 
 /*
  * Not inlined and not static: the verifier looks at it once, and it has a stack of its
- * own. What is met most of the time does not come here, because a call is not free
- * where processors have return thunks.
+ * own. Common packets do not come here, because a call is not free where processors have
+ * return thunks.
  */
 __noinline enum reason forward_with_row(struct xdp_md *ctx, struct packet *packet,
 					const struct backend *backend, __u32 index)
@@ -99,11 +99,11 @@ static __always_inline enum reason forward_gue(struct xdp_md *ctx, struct packet
 		if (unlikely(!names_backup(packet, backend)))
 			return forward_with_row(ctx, packet, backend, index);
 		row = row_of_two(packet, index, 0);
-		/* Apart from those below: here the row's length is known when it is compiled. */
+		/* Apart from those below: here the compiler knows the row's length. */
 		if (likely(row.length))
 			return forward_encap4(ctx, packet, backend, settings, 1, &row);
 	}
-	/* One look for both: backends over IPv4 that are no pods pay for neither. */
+	/* One test for both: backends over IPv4 that are no pods pay for neither. */
 	if (likely(!(backend->flags & (BACKEND_IPV6 | BACKEND_POD))))
 		return forward_encap4(ctx, packet, backend, settings, 1, NULL);
 	if (backend->flags & BACKEND_POD)

@@ -24,7 +24,7 @@ struct ending {
 	__u16 pad;
 };
 
-/* The word of an address that is in the packet, of IPv4 the only one. */
+/* The last word of an address: of IPv4 the only one that is in the packet. */
 static __always_inline __be32 last_word(const struct address *address)
 {
 	return ((const __be32 *)address->bytes)[3];
@@ -40,10 +40,10 @@ static __always_inline int same_bytes(const struct address *a, const struct addr
 #define NO_CHECKSUM 0 /* none covers the addresses: ICMP's, or a later fragment's */
 
 /*
- * Replaces the source's or the destination's address in the IP header, and in the checksum at
- * an offset, of which these are flags. The helper takes what it changes of a pseudo header
+ * Replaces the source or the destination address in the IP header, and in the checksum at an
+ * offset, which these flags are for. The helper takes what it changes of a pseudo header
  * off the sum that a device made of the whole packet; over IPv6 the addresses themselves have
- * to be added to it, over IPv4 the header's own checksum does.
+ * to be added to that sum, over IPv4 the header's own checksum makes up for them.
  */
 static __always_inline int replace_address(struct __sk_buff *skb, int ipv6, int source,
 					   __u32 checksum, __u64 flags, const struct address *from,
@@ -83,7 +83,7 @@ static __always_inline int replace_port(struct __sk_buff *skb, __u32 at, __u32 c
 	       !bpf_l4_csum_replace(skb, checksum, from, to, flags | sizeof(to));
 }
 
-/* Both, of a packet of TCP whose header is at an offset. */
+/* Replaces address and port of a packet of TCP whose header is at an offset. */
 static __always_inline int replace_tcp_end(struct __sk_buff *skb, __u32 l4, int ipv6, int source,
 					   const struct ending *from, const struct ending *to)
 {
@@ -95,7 +95,7 @@ static __always_inline int replace_tcp_end(struct __sk_buff *skb, __u32 l4, int 
 	       replace_port(skb, port, checksum, 0, from->port, to->port);
 }
 
-/* Both, of UDP: a checksum of zero is none (RFC 768), and stays. */
+/* The same for UDP: a checksum of zero is none (RFC 768), and stays. */
 static __always_inline int replace_udp_end(struct __sk_buff *skb, __u32 l4, int ipv6, int source,
 					   const struct ending *from, const struct ending *to)
 {

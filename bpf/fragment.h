@@ -26,7 +26,7 @@ static __always_inline struct fragment_key fragment_key(const struct packet *pac
 	return key;
 }
 
-/* Of nobody, too: index 0. */
+/* Also for index 0, which is no backend. */
 static __always_inline __u8 epoch_at(__u32 index)
 {
 	const struct backend *backend = backend_at(index);

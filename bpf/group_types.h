@@ -6,7 +6,7 @@
 
 /*
  * A director of the group other than this one: how frames get there. Like a backend's, its
- * first words change as a whole. Number 0 is this director itself, or nobody.
+ * first words change as a whole. Number 0 is this director itself, or none.
  */
 #define GROUP_MAX 64
 
@@ -27,10 +27,10 @@ struct peer {
 
 struct group_slot {
 	__u32 owner;  /* number of a peer */
-	__u32 second; /* whose slot it would be if there were no owner */
+	__u32 second; /* the director that has the slot without the owner */
 };
 
-/* Of frames between directors, where IP follows (IEEE 802, local experimental EtherTypes). */
+/* In frames between directors, before the IP header (IEEE 802, local experimental EtherTypes). */
 #define GROUP_MEET 0x88b5 /* to the owner of the fragment */
 #define GROUP_TAKE 0x88b6 /* to the director that forwards it */
 

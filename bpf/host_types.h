@@ -144,7 +144,7 @@ enum host_reason {
 	HOST_DECAP_IPIP,
 	HOST_DECAP_GUE,
 	HOST_DECAP_NEW_FLOW,    /* datagram of a flow that no host of its row has: it begins here */
-	HOST_DECAP_LAST_RESORT, /* has no connection here either, and no other host is left to try */
+	HOST_DECAP_LAST_RESORT, /* has no connection here either, and no host is left to try */
 	HOST_DECAP_POD,         /* unwrapped, and its destination is a pod now */
 	/* Ingress: second chance. */
 	HOST_PASSED_ON, /* its connection is not here: sent to the next host of its row */
@@ -166,6 +166,6 @@ enum host_reason {
 	HOST_CLAMP_ABSENT,  /* SYN without a readable MSS option: peers assume 536 or 1220 */
 	/* Appended, because counters outlive versions. Ingress: dropped. */
 	HOST_DROP_UNKNOWN_HOP,  /* it was to go on to a host that is no backend of the service */
-	HOST_DROP_INNER_SOURCE, /* from where no client of a VIP of this host can be: see is_nobodys */
+	HOST_DROP_INNER_SOURCE, /* from where no client of a VIP of this host is: see is_nobodys */
 	HOST_REASON_COUNT,
 };

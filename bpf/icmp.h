@@ -94,7 +94,7 @@ static __always_inline int answer_ipv6(struct xdp_md *ctx, const struct packet *
 	return 1;
 }
 
-/* Back to where the frame comes from, as the VIP's. */
+/* Sends the frame back to where it comes from, as an answer of the VIP's. */
 __noinline enum reason send_echo(struct xdp_md *ctx, struct packet *packet)
 {
 	if (!packet)
@@ -109,8 +109,8 @@ __noinline enum reason send_echo(struct xdp_md *ctx, struct packet *packet)
 }
 
 /*
- * The frame goes back as an echo reply: types change, the payload stays. Of a ping in fragments the
- * first one has the checksum, which changes by as much; the others follow it as they are, and the
+ * The frame goes back as an echo reply: types change, the payload stays. The first fragment of a
+ * ping has the checksum, which changes by as much; the others follow it as they are, and the
  * client puts them together.
  */
 static __always_inline enum reason answer_echo(struct xdp_md *ctx, struct packet *packet)
@@ -176,7 +176,7 @@ static __always_inline enum reason parse_quoted(struct xdp_md *ctx, struct packe
 	}
 	if (flow.protocol != IPPROTO_TCP && flow.protocol != IPPROTO_UDP)
 		return PASS_NO_SERVICE;
-	/* Errors go to the source: one that quotes another is about no flow of this VIP. */
+	/* Errors go to the source: one that quotes another source is about no flow of this VIP. */
 	if (!same_address(&flow.destination, &packet->flow.destination))
 		return PASS_NO_SERVICE;
 	ports = l4_at(ctx, offset);
@@ -198,11 +198,11 @@ static __always_inline enum reason parse_icmp(struct xdp_md *ctx, struct packet 
 	if ((void *)(icmp + 1) > frame_end(ctx) ||
 	    !packet_holds(packet, packet->l4 + sizeof(*icmp)))
 		return PASS_MALFORMED;
-	/* In fragments nobody sends one: what it quotes is cut to fit. */
+	/* Errors are not sent in fragments: what they quote is cut to fit. */
 	if (is_error(icmp->type, packet->flow.ipv6))
 		return packet->flags & PACKET_FRAGMENT_FIRST ? PASS_NO_SERVICE :
 							       parse_quoted(ctx, packet);
-	/* From another director only one of an earlier version comes: its answer would go there. */
+	/* Only a director of an earlier version sends a ping here: the answer would go to it. */
 	if (icmp->type == (packet->flow.ipv6 ? ICMPV6_ECHO_REQUEST : ICMP_ECHO_REQUEST) &&
 	    !icmp->code && !packet->request &&
 	    is_vip(packet->flow.segment, &packet->flow.destination, packet->flow.ipv6))
@@ -318,7 +318,7 @@ static __noinline enum reason answer_too_big(struct xdp_md *ctx, struct packet *
 	if (bpf_xdp_adjust_tail(ctx, (int)(packet->l3 + quote) - (int)bpf_xdp_get_buff_len(ctx)) ||
 	    bpf_xdp_adjust_head(ctx, -grow) || bpf_xdp_store_bytes(ctx, 0, &link, sizeof(link)))
 		return DROP_NO_HEADROOM;
-	/* Over what was stored of a tag that is not there. */
+	/* This overwrites what was stored for a tag that is not there. */
 	error = l3_header(ctx, packet);
 	written = packet->flow.ipv6 ? write_too_big6(error, frame_end(ctx), packet, mtu) :
 				      write_too_big4(error, frame_end(ctx), packet, mtu);

@@ -18,12 +18,12 @@ enum load_scale {
 
 struct load {
 	__u32 opened; /* units, at the beginning of the period and since */
-	__u32 period; /* number of the last one that was looked at */
-	__u32 weight; /* 0: the backend's load is nothing to go by */
+	__u32 period; /* number of the last period that was looked at */
+	__u32 weight; /* 0: the backend's load does not count */
 	__u32 pad;
 };
 
-/* Whose turn it is with policy round-robin: a cache line of a service's own. */
+/* The next turn of policy round-robin: each service has a cache line of its own. */
 struct turn {
 	__u64 next; /* counts connections; added to, so that no two CPUs have the same one */
 	__u64 pad[7];

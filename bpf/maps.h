@@ -15,7 +15,7 @@
 #include "snat_types.h"
 #include "types.h"
 
-/* Values are indexes into rings: hash-map memory is reused at once, an index rests. */
+/* Values are indexes into rings: the memory of hash maps is reused at once, an index rests. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1);
@@ -56,7 +56,7 @@ struct {
 	__type(value, __u32);
 } ranges6 SEC(".maps");
 
-/* Where clients have to be, of services that are not for all: there or not is the answer. */
+/* The prefixes of clients, for services that are not for all: a key is there or not. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
 	__uint(max_entries, 1);
@@ -65,7 +65,7 @@ struct {
 	__type(value, __u8);
 } source_ranges SEC(".maps");
 
-/* Where backends serve: there or not is the answer. */
+/* Where backends serve: a key is there or not. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1);
@@ -74,11 +74,11 @@ struct {
 	__type(value, __u8);
 } backend_sources SEC(".maps");
 
-/* Which sources are worth a look: see refuse.h. A map, too, but read without a lookup. */
+/* The sources that have to be looked up: see refuse.h. A map, too, but read without a lookup. */
 __u64 source_filter[1 << (SOURCE_FILTER_BITS - 6)] SEC(".data.sources");
 
 /*
- * By service: the line that its ring begins with, 0 for none. A store of it switches.
+ * By service: the line that its ring begins with, 0 for none. One store switches the ring.
  * (Elements of an array take eight bytes at least.)
  */
 struct {
@@ -158,7 +158,7 @@ struct {
 	__array(values, struct snat_table);
 } snat_tables SEC(".maps");
 
-/* Flow memory: the buckets of one CPU after those of the other. */
+/* Flow memory: the buckets of one CPU after those of another. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -169,8 +169,8 @@ struct {
 
 /*
  * A byte for each place of a bucket, which says of which flows it may be (see
- * flow_table.h). Those of one bucket on all CPUs lie side by side, so that nobody has
- * to read 64 buckets to learn that no CPU has a flow.
+ * flow_table.h). Those of one bucket on all CPUs lie side by side, so that no CPU has
+ * to read 64 buckets to learn that none has a flow.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -197,15 +197,15 @@ struct {
 } flow_events SEC(".maps");
 
 /*
- * What others of the group should know: struct flow_entry as it has become. 5,400 of them
- * in the few milliseconds between two looks.
+ * What other directors of the group should know: struct flow_entry as it has become. It has
+ * room for 5,400 of them in the few milliseconds between two looks.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 256 * 1024);
 } told_flows SEC(".maps");
 
-/* What others have told: see told.h. */
+/* What other directors have told: see told.h. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, TELLINGS_MAX);
@@ -221,7 +221,7 @@ struct {
 	__type(value, __u64);
 } quic_events SEC(".maps");
 
-/* Who may answer for a backend that was asked to hand a connection over: backends of its service. */
+/* Backends that may answer for one of their service that was asked to hand a connection over. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1);
@@ -318,7 +318,7 @@ struct {
 	__type(value, __u32);
 } peer_macs SEC(".maps");
 
-/* ... and what fragments are theirs. */
+/* ... and the fragments that are theirs. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, GROUP_SLOTS);

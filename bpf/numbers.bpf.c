@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Sequence numbers of one host of a lab, told apart from those of the others. Hosts of a lab
- * are namespaces of one kernel, which makes the SYN cookies of all with one secret, so each
- * would take another one's for its own. On the way out of a host every sequence number of
- * its own becomes larger by its offset, and on the way in what acknowledges them smaller: for
+ * Makes the sequence numbers of one host of a lab differ from those of the others. Hosts of a lab
+ * are namespaces of one kernel, which makes all their SYN cookies with one secret, so each would
+ * take another host's cookie for its own. On the way out of a host every sequence number of its
+ * own becomes larger by its offset, and on the way in what acknowledges them becomes smaller: to
  * the others it is a host with a secret of its own.
  *
  *	from_host: what the host sends: its segments, and clients' that it passes on in tunnels
  *	to_host:   what it gets, in tunnels or without
  *
- * IPv4 alone. Both attach to tc of the other end of the host's cable.
+ * IPv4 only. Both attach to tc of the other end of the host's cable.
  */
 #include <stddef.h>
 #include <linux/bpf.h>
@@ -30,7 +30,7 @@
 
 const volatile __u32 offset; /* of this host */
 
-/* Where the IP header behind a tunnel's is; 0: the packet at this place is no tunnel's. */
+/* The offset of the IP header inside a tunnel; 0: the packet at this place is no tunnel's. */
 static __always_inline __u32 inside(struct __sk_buff *skb, __u32 at, const struct iphdr *ip)
 {
 	__u32 payload = at + ip->ihl * 4;
@@ -91,7 +91,7 @@ static long add_option(__u32 number __attribute__((unused)), struct options *o)
 	return 0;
 }
 
-/* Adds to the numbers of the host's that another one says it has got, selectively. */
+/* Adds to those of the host's numbers that another host acknowledges selectively. */
 static __always_inline void add_selective(struct __sk_buff *skb, __u32 tcp, __u32 length,
 					  __u32 value)
 {

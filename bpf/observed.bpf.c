@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The director, observed: what becomes of a packet is what director() makes of it, by the
- * same functions, and what they found out is kept. Nothing of this is in the program that
- * interfaces have.
+ * The director, observed: the functions of director() decide what becomes of a packet, and
+ * what they found out is kept. Nothing of this is in the program that interfaces have.
  */
 #include "director.bpf.c"
 
 #include "observe.h"
 
-/* As in director.bpf.c: who reads it needs these. */
+/* As in director.bpf.c: the reader needs these. */
 const enum packet_flag *export_packet_flag __attribute__((unused));
 
 /* Of the last packet. */
@@ -19,7 +18,7 @@ struct {
 	__type(value, struct observation);
 } observed SEC(".maps");
 
-/* With a stack of its own: explain() has no more of it than director() may have (Linux 6.1). */
+/* Not inlined: explain() has no more stack than director() may have (Linux 6.1). */
 __noinline int observe_packet(const struct packet *packet, enum reason reason, int action)
 {
 	struct observation *last;

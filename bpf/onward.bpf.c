@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Where XDP cannot send: into interfaces of overlays, bridges, veths whose other end is not made
- * for it. The director sends what is to leave by them into one end of a veth pair, for a MAC
- * address that names the interface, and it comes in at the other end, here. The kernel finds the
- * neighbour for its destination, and sends it. No firewall, connection tracking or routing of
- * this host sees it, as they see nothing of what XDP sends.
+ * Sends where XDP cannot: into interfaces of overlays, bridges, veths whose other end is not made
+ * for it. The director sends a packet that is to leave by them into one end of a veth pair, for a
+ * MAC address that names the interface, and it comes in at the other end, here. The kernel finds
+ * the neighbor for its destination, and sends it. Firewall, connection tracking and routing of
+ * this host do not see it, as they see nothing of what XDP sends.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -24,7 +24,7 @@ int send_onward(struct __sk_buff *skb)
 
 	if ((void *)(to + 1) > (void *)(long)skb->data_end ||
 	    to->prefix != bpf_htons(ONWARD_PREFIX))
-		return TC_ACT_SHOT; /* none of the director's */
+		return TC_ACT_SHOT; /* not from the director */
 	return bpf_redirect_neigh(bpf_ntohl(to->ifindex), NULL, 0, 0);
 }
 

@@ -11,7 +11,7 @@
 
 #define MAC_MASK 0xffffffffffffULL
 
-/* A word of struct backend that begins with a MAC address: read at once, for it may change. */
+/* A word of struct backend that begins with a MAC address: read at once, because it may change. */
 static __always_inline __u64 link_word(const void *word)
 {
 	return *(const volatile __u64 *)word;

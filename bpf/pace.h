@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * A rate for the benchmarks' source, which otherwise sends as fast as goes.
+ * A rate for the benchmarks' source, which otherwise sends as fast as it can.
  */
 #pragma once
 
@@ -12,7 +12,7 @@
  * that no rate has. A veth holds 256.
  */
 #define PACE_BEHIND 128
-/* The clock takes longer to read than a packet to write: so many wait together. */
+/* Reading the clock takes longer than writing a packet: so many packets wait together. */
 #define PACE_TOGETHER 8
 /* Looks at the clock while waiting for a packet's turn: some ms. */
 #define PACE_LOOKS (1 << 18)

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Where a new connection goes, by policies that are no hash. Only SYNs come here. Whoever
- * is chosen must be found again by the connection's other packets, which are hashed:
+ * Chooses the backend of a new connection, by policies that are no hash. Only SYNs come here. The
+ * connection's other packets, which are hashed, must find that backend again:
  *
  *   p2c in gue     the backend is in the slot's row (p2c.h): the ring has no turns
- *   all others     any backend may be: flow memory has it, as every slot asks for it
- *                  (flows.h); full NAT has its own; what is redirected needs no memory,
+ *   all others     any backend may be chosen: flow memory has it, as every slot asks for it
+ *                  (flows.h); full NAT has its own; a redirected connection needs no memory,
  *                  because the director sees nothing more of it
  */
 #pragma once
@@ -13,10 +13,10 @@
 #include "p2c.h"
 #include "redirect.h"
 
-/* Turns that one connection may take: more in a row are hardly ever of those that are down. */
+/* Turns that one connection may take: hardly ever are more in a row those of backends down. */
 #define TURNS_TRIED 16
 
-/* Draws until p2c has two that are up: less than one in two billion needs more, of two equals. */
+/* Draws until p2c has two that are up: of two equals, less than one in two billion needs more. */
 #define DRAWS_TRIED 32
 
 /* How many backends least-conn compares, beginning anywhere: all, where there are no more. */
@@ -30,7 +30,7 @@ static __always_inline int may_get_new(const struct backend *backend)
 	return backend && backend->state == BACKEND_ACTIVE;
 }
 
-/* The owner of a slot that is drawn, or who stands in for him. */
+/* The owner of a slot that is drawn, or the next live candidate. */
 static __always_inline __u32 pick_random(__u32 ring, const struct ring_header *header)
 {
 	__u32 number = slot_of((__u64)bpf_get_prandom_u32() << 32, header->size);
@@ -40,9 +40,9 @@ static __always_inline __u32 pick_random(__u32 ring, const struct ring_header *h
 }
 
 /*
- * Whose turn it is. All CPUs count in one place, so the order is kept exactly however they
- * meet. Who is down is passed over. Directors begin at
- * different places of the same order, or they would all begin with the same backend.
+ * The backend whose turn it is. All CPUs count in one place, so the order is exact, however they
+ * meet. Backends that are down are passed over. Directors begin at different places of the same
+ * order, or they would all begin with the same backend.
  */
 static __always_inline __u32 pick_in_turn(__u32 ring, const struct ring_header *header)
 {
@@ -99,8 +99,8 @@ static long compare_load(__u32 i, struct least *least)
 }
 
 /*
- * Who has the least load for its weight, also with one connection more. It is looked for
- * from any place on, so that equals get equally much.
+ * The backend with the least load for its weight, also with one connection more. The search
+ * begins at any place, so that equal backends get equally much.
  */
 static __noinline __u32 pick_least(__u32 ring, const struct ring_header *header)
 {
@@ -109,8 +109,8 @@ static __noinline __u32 pick_least(__u32 ring, const struct ring_header *header)
 		.count = header->turn_count,
 		.period = bpf_ktime_get_ns() >> LOAD_PERIOD,
 		/*
-		 * Nothing that the verifier could take for known: Linux 6.1 walks the loop's
-		 * body once, and takes branches out that this first turn would not take.
+		 * A value that the verifier does not know: Linux 6.1 walks the loop's body
+		 * once, and takes branches out that this first turn would not take.
 		 */
 		.load = LEAST_NONE | bpf_get_prandom_u32(),
 		.weight = 1,
@@ -138,8 +138,8 @@ static __always_inline int is_lighter(__u32 second, __u32 first, __u32 period)
 }
 
 /*
- * The better of two that are drawn, each as likely as its turns are many. No packet goes by
- * one of them to the other, so neither is preferred (has_less_load).
+ * The better of two backends that are drawn, each as likely as its turns are many. No packet goes
+ * by one of them to the other, so neither is preferred (has_less_load).
  */
 static __noinline __u32 pick_of_two(__u32 ring, const struct ring_header *header)
 {
@@ -188,8 +188,8 @@ __noinline __u32 choose_by_policy(struct packet *packet)
 }
 
 /*
- * The same for what is redirected alone, of a ring with RING_REDIRECTED; NO_BACKEND: the
- * ring says where it goes. Its slot is not read: whoever is chosen needs nothing of it.
+ * The same only for redirected connections, in a ring with RING_REDIRECTED; NO_BACKEND: the ring
+ * says where the connection goes. Its slot is not read: the chosen backend needs nothing of it.
  */
 __noinline __u32 choose_redirected(struct xdp_md *ctx, struct packet *packet)
 {
@@ -205,15 +205,15 @@ __noinline __u32 choose_redirected(struct xdp_md *ctx, struct packet *packet)
 	chosen = header->policy == POLICY_ROUND_ROBIN ? pick_in_turn(packet->ring, header) :
 							choose_by_policy(packet);
 	backend = backend_at(chosen);
-	/* Nobody else is handed the connection over: it would have to be remembered. */
+	/* A connection to any other backend is not handed over: it would have to be remembered. */
 	if (!backend || !(backend->flags & BACKEND_REDIRECT) || backend->flags & BACKEND_LOCAL)
 		return NO_BACKEND;
 	return chosen;
 }
 
 /*
- * The backend of a new connection in a ring without flow memory, or NO_BACKEND. What the
- * policy places of a ring with RING_REDIRECTED has not come here.
+ * The backend of a new connection in a ring without flow memory, or NO_BACKEND. Connections that
+ * the policy places in a ring with RING_REDIRECTED do not come here.
  */
 __noinline __u32 pick_by_policy(struct packet *packet)
 {
@@ -227,7 +227,7 @@ __noinline __u32 pick_by_policy(struct packet *packet)
 		return NO_BACKEND;
 	if (!(header->flags & RING_REDIRECTED))
 		chosen = choose_by_policy(packet);
-	/* What is not redirected goes by gue: its packets name both backends of the slot. */
+	/* A connection that is not redirected goes by gue: its packets name both backends of the slot. */
 	else if (header->policy == POLICY_P2C)
 		return pick_less_loaded(packet);
 	return chosen != NO_BACKEND ? chosen : first_candidate(packet->ring, &packet->slot);

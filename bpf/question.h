@@ -16,12 +16,12 @@
 #define QUESTION_PATIENCE (SECOND / 2)
 /* ... and gets one more datagram after this time. */
 #define QUESTION_AGAIN (300 * SECOND)
-/* A host that directors see down for so long loses its flows, even if it says that it has them, ... */
+/* A host that directors see down for so long loses its flows, even if it says it has them, ... */
 #define QUESTION_LONGEST (30 * SECOND)
 /* ... where "so long" means without a pause of this length between two questions. */
 #define QUESTION_PAUSE (5 * SECOND)
 
-/* Whether a host may be asked: one that is dead, or down for too long, is not. Counts the question. */
+/* Whether a host may be asked: not one that is dead, or down for too long. If so, this is a question. */
 static __noinline int may_ask(struct address *host, __u64 now)
 {
 	struct host_question *question = bpf_map_lookup_elem(&questions, host);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * QUIC: the backend that a connection ID names, as in draft-ietf-quic-load-balancers-21;
- * quiclb is the same in Go. Its client may have another address than before.
+ * quiclb is the same in Go. The client may have another address than before.
  * The first connection ID of a client is its own and random: the ring places it.
  */
 #pragma once
@@ -141,7 +141,7 @@ static __always_inline int quic_read(struct xdp_md *ctx, __u32 at, const struct 
 	return 1;
 }
 
-/* Asks the packet's connection ID; only QUIC_FOUND sets the backend's index. */
+/* Looks up the packet's connection ID; QUIC_FOUND and QUIC_DOWN set the backend's index. */
 static __always_inline enum quic_event ask_quic(struct xdp_md *ctx, const struct packet *packet,
 						__u32 ring, const struct ring_header *header,
 						__u32 *index)
@@ -175,7 +175,7 @@ static __always_inline enum quic_event ask_quic(struct xdp_md *ctx, const struct
 
 /*
  * The backend that the packet's connection ID names, if it is alive, or NO_BACKEND. If it
- * is down here the packet is marked, and whose it is is the answer when asked again.
+ * is down here the packet is marked, and a second call returns the backend.
  */
 static __noinline __u32 find_quic(struct xdp_md *ctx, struct packet *packet, __u32 ring,
 				  const struct ring_header *header)
@@ -198,12 +198,12 @@ static __noinline __u32 find_quic(struct xdp_md *ctx, struct packet *packet, __u
 }
 
 /*
- * Whose the packet is cannot be reached from here, but perhaps from the host that it is
- * sent to: the row names the one who keeps it, as the owner of a slot of his own.
+ * The packet's backend cannot be reached from here, but perhaps from the host that the packet
+ * is sent to: the row names the host that keeps it, as the owner of a slot of its own.
  */
 static __always_inline void name_quic(struct xdp_md *ctx, struct packet *packet, __u32 ring,
 				      const struct ring_header *header)
 {
 	packet->slot.owner = find_quic(ctx, packet, ring, header);
-	packet->slot.next = SLOT_SETTLING; /* not a list, and not nobody */
+	packet->slot.next = SLOT_SETTLING; /* neither a list nor no candidate */
 }

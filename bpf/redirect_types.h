@@ -126,7 +126,7 @@ struct redirect_way {
 	__u32 ifindex;  /* by which the host's packets leave */
 	__u32 service;
 	__u64 seen; /* last packet, ns of CLOCK_MONOTONIC, to a second */
-	__u64 neighbor; /* only of what leaves: where to, and when: redirect_neighbor.h */
+	__u64 neighbor; /* of what leaves only: where the kernel has sent to, and when: redirect_neighbor.h */
 	__u32 acknowledged; /* only of what leaves: the number that the host expects next */
 	__u32 pad;
 };
@@ -154,7 +154,7 @@ enum redirect_event {
 	REDIRECT_NO_PLACE,     /* another SYN that may still be answered has its place */
 	/* On a client's host: a SYN-ACK that comes. */
 	REDIRECT_TAKEN, /* the connection is the backend's */
-	REDIRECT_NOT_TAKEN, /* the VIP was asked, and answered by itself: no director handed it over */
+	REDIRECT_NOT_TAKEN, /* the VIP answered by itself, although it was asked: no director has handed the connection over */
 	REDIRECT_NOT_ASKED_FOR, /* no such SYN has left, or another one with the same ports since */
 	REDIRECT_FOREIGN,       /* from where the service has no backends */
 	REDIRECT_FULL,          /* no place for one more connection */

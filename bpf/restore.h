@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * A repeated test run does not reset the packet: what the benchmarks put it back with as
- * it was. `front` is how the packet began.
+ * A repeated test run does not reset the packet: these functions of the benchmarks do. `front`
+ * is how the packet began.
  */
 #pragma once
 
@@ -40,8 +40,8 @@ static __always_inline int restore(struct xdp_md *ctx, const volatile __u64 *fro
 }
 
 /*
- * The same, and empties a redirect option from where it says an address: that, a port and
- * two NOPs, at once, as whoever reads them does.
+ * The same, and empties a redirect option from its address on: address, port and two NOPs in
+ * one write, as they are read.
  */
 static __always_inline int restore_option(struct xdp_md *ctx, __u32 at, const volatile __u64 *front)
 {

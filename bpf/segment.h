@@ -5,7 +5,7 @@
 #include "packet.h"
 #include "proof.h"
 
-/* What tables of flows go by: see proof.h. The caller has checked that the header is there. */
+/* The numbers that tables of flows go by: see proof.h. The caller has checked that the header is there. */
 static __always_inline void set_numbers(struct packet *packet, const struct tcphdr *tcp)
 {
 	__u32 left = packet->l3 + packet->length - packet->l4, header = tcp->doff * 4;
@@ -15,7 +15,7 @@ static __always_inline void set_numbers(struct packet *packet, const struct tcph
 	packet->data = header < left ? left - header : 0;
 }
 
-/* Not with the ports: packets that no table is asked for do not pay for it. */
+/* Not read with the ports: packets that need no table do not pay for it. */
 static __always_inline void note_numbers(struct xdp_md *ctx, struct packet *packet)
 {
 	struct tcphdr *tcp = l4_header(ctx, packet);

@@ -51,7 +51,7 @@ static __always_inline __u32 find_front(const struct flow *flow)
 	if (unlikely(!front || front->address[0] != first || front->address[1] != second ||
 		     front->key != key))
 		return NO_SERVICE;
-	return front->service - 1; /* nobody's: 0, and this is NO_SERVICE */
+	return front->service - 1; /* a free place: 0, and this is NO_SERVICE */
 }
 
 /* The service of exactly this address, protocol and port. */

@@ -103,7 +103,7 @@ static __always_inline int parse_skb_error(void *data, void *end, struct packet 
 	return 1;
 }
 
-/* What the states of flows go by. */
+/* Reads what the states of flows depend on. */
 static __always_inline int parse_skb_tcp(void *tcp, void *end, struct packet *packet)
 {
 	if (tcp + sizeof(struct tcphdr) > end)
@@ -114,8 +114,8 @@ static __always_inline int parse_skb_tcp(void *tcp, void *end, struct packet *pa
 }
 
 /*
- * Whether the IP header says that there is what is read, and no more than there is: the kernel has
- * not looked at it yet. At a super-packet's it has, and the largest ones do not say their length.
+ * Whether the length in the IP header covers what is read, and is no more than there is: the kernel
+ * has not looked at it yet. It has in super-packets, of which the largest do not say their length.
  */
 static __always_inline int is_complete(struct __sk_buff *skb, const struct packet *packet,
 				       __u32 read)
@@ -134,7 +134,7 @@ static __always_inline int is_complete(struct __sk_buff *skb, const struct packe
 	return packet->l3 + length >= read && length <= packet->length;
 }
 
-/* Reads a packet whose IP header is at l3, of which there is as much at hand as is read. */
+/* Reads a packet whose IP header is at l3, and brings in as many bytes as are read. */
 static __always_inline int parse_skb(struct __sk_buff *skb, struct packet *packet, __u32 l3)
 {
 	struct udphdr *ports;
@@ -184,7 +184,7 @@ static __always_inline void replace_checksum(struct __sk_buff *skb, const struct
 	const struct flow *from = &packet->flow;
 	__s64 sum;
 
-	/* Where it is IPv4, what is behind the address is 0. Size 0: the value is a difference of sums. */
+	/* Of IPv4, the bytes behind the address are 0. Size 0: the value is a difference of sums. */
 	sum = bpf_csum_diff((void *)&from->source, sizeof(struct address), (void *)&to->source,
 			    sizeof(struct address), 0);
 	sum = bpf_csum_diff((void *)&from->destination, sizeof(struct address),
@@ -196,8 +196,8 @@ static __always_inline void replace_checksum(struct __sk_buff *skb, const struct
 }
 
 /*
- * A packet of packet->flow becomes one of t->to; 0: it is cut short. A call of its own for its room
- * on the stack. Addresses and ports are written, then checksums: after a helper the packet may be
+ * A packet of packet->flow becomes one of t->to; 0: it is cut short. Not inlined, for its room on
+ * the stack. Addresses and ports are written, then checksums: after a helper the packet may be
  * somewhere else. An ICMP error has its whole checksum already.
  */
 static __noinline int translate_skb(struct __sk_buff *skb, const struct packet *packet,

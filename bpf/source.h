@@ -5,7 +5,7 @@
 #include "maps.h"
 #include "packet.h"
 
-/* Of an ICMP error it is asked of the client whose flow it is about, not of who sends it. */
+/* For an ICMP error this is about the client of its flow, not about the error's sender. */
 static __noinline int is_in_source_ranges(const struct packet *packet, __u32 set)
 {
 	struct source_range key = {

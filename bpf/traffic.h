@@ -34,7 +34,7 @@ const volatile __u32 source4, vip4;
 const volatile __u32 source6[4], vip6[4]; /* words in host order */
 const volatile __u16 mac[6];              /* halfwords as in memory: destination, source */
 
-/* Between packets. */
+/* State between packets. */
 __u64 source_state = 88172645463325252ULL;
 __u64 source_sent;
 __u32 source_frame;
@@ -55,7 +55,7 @@ static __always_inline __u16 source_port(__u32 flow)
 	return SOURCE_PORT_FIRST + (flow >> SOURCE_BITS);
 }
 
-/* One VIP is divided by, too: sources of one and of many must take the same time. */
+/* Also divides by one VIP: sources of one and of many must take the same time. */
 static __always_inline __u32 vip_of(__u32 flow)
 {
 	return vips ? flow % vips : 0;

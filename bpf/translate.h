@@ -14,7 +14,7 @@
 struct translation {
 	struct flow to;
 	__u16 hops;        /* taken off the TTL: 1 where weir routes, 0 where the kernel does */
-	__u16 hide_source; /* ICMP error: whoever sent it, it comes from to.source */
+	__u16 hide_source; /* ICMP error: it comes from to.source, whatever its sender */
 };
 
 static __always_inline __u64 sum_address(const struct address *address, __u8 ipv6)
@@ -99,7 +99,7 @@ static __always_inline int rewrite_l4(void *l4, void *end, const struct packet *
 	return 1;
 }
 
-/* A packet of packet->flow becomes one of t->to. Returns 0, and has changed nothing, where it is cut short. */
+/* Makes a packet of packet->flow one of t->to. Returns 0, with nothing changed, if it is cut short. */
 static __always_inline int translate(void *data, void *end, const struct packet *packet,
 				     const struct translation *t)
 {

@@ -134,9 +134,9 @@ int sched_switch(__u64 *ctx)
 }
 
 /*
- * Devices come and go, and nothing says when: where all places are taken, the one goes
- * that has not been polled for longest. A reader copies the name before the sums, so the
- * name is written after them.
+ * Devices come and go, and nothing says when: if all places are taken, the instance goes that
+ * has not been polled for longest. A reader copies the name before the sums, so the name is
+ * written after them.
  */
 static __always_inline struct instance *find_instance(struct processor *p, __u64 napi)
 {
