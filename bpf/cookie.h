@@ -4,7 +4,8 @@
  * has several segments on their way before the kernel has made a socket of a SYN cookie.
  * Programs see a whole round of NAPI before the kernel sees the first of it, and only the
  * first segment proves the cookie: it has the client's number. So this host remembers for
- * a moment whose cookies were acknowledged here. Only who was told a cookie gets in.
+ * a moment the flows whose cookies were acknowledged here. Only a client that was told a
+ * cookie gets in.
  */
 #pragma once
 

@@ -227,7 +227,7 @@ __noinline __u32 pick_by_policy(struct packet *packet)
 		return NO_BACKEND;
 	if (!(header->flags & RING_REDIRECTED))
 		chosen = choose_by_policy(packet);
-	/* A connection that is not redirected goes by gue: its packets name both backends of the slot. */
+	/* What is not redirected goes by gue: its packets name both backends of the slot. */
 	else if (header->policy == POLICY_P2C)
 		return pick_less_loaded(packet);
 	return chosen != NO_BACKEND ? chosen : first_candidate(packet->ring, &packet->slot);

@@ -21,7 +21,7 @@
 /* ... where "so long" means without a pause of this length between two questions. */
 #define QUESTION_PAUSE (5 * SECOND)
 
-/* Whether a host may be asked: not one that is dead, or down for too long. If so, this is a question. */
+/* Whether a host may be asked: not one that is dead, or down for long. If so, it is a question. */
 static __noinline int may_ask(struct address *host, __u64 now)
 {
 	struct host_question *question = bpf_map_lookup_elem(&questions, host);

@@ -5,7 +5,7 @@
 #include "packet.h"
 #include "proof.h"
 
-/* The numbers that tables of flows go by: see proof.h. The caller has checked that the header is there. */
+/* The numbers for tables of flows: see proof.h. The caller has checked that the header is there. */
 static __always_inline void set_numbers(struct packet *packet, const struct tcphdr *tcp)
 {
 	__u32 left = packet->l3 + packet->length - packet->l4, header = tcp->doff * 4;

@@ -184,7 +184,7 @@ static __always_inline void replace_checksum(struct __sk_buff *skb, const struct
 	const struct flow *from = &packet->flow;
 	__s64 sum;
 
-	/* Of IPv4, the bytes behind the address are 0. Size 0: the value is a difference of sums. */
+	/* For IPv4, what is behind the address is 0. Size 0: the value is a difference of sums. */
 	sum = bpf_csum_diff((void *)&from->source, sizeof(struct address), (void *)&to->source,
 			    sizeof(struct address), 0);
 	sum = bpf_csum_diff((void *)&from->destination, sizeof(struct address),

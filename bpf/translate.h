@@ -99,7 +99,7 @@ static __always_inline int rewrite_l4(void *l4, void *end, const struct packet *
 	return 1;
 }
 
-/* Makes a packet of packet->flow one of t->to. Returns 0, with nothing changed, if it is cut short. */
+/* Makes a packet of packet->flow one of t->to. Returns 0, and changes nothing, if it is cut. */
 static __always_inline int translate(void *data, void *end, const struct packet *packet,
 				     const struct translation *t)
 {

@@ -413,7 +413,7 @@ enum reason {
 	DROP_SOURCE_VIP,       /* to a VIP, from a VIP: the answer would come here again */
 	DROP_SOURCE_BACKEND,   /* from where a backend of the service serves */
 	DROP_SOURCE_INVALID,   /* to a VIP, from an address that no host has */
-	DROP_NO_SERVICE,  /* to a VIP, of no service: the kernel would send it to a router */
+	DROP_NO_SERVICE,  /* to a VIP, but of no service: the kernel would send it to a router */
 	DROP_ANSWER_LATE, /* from a VIP to this host, which has no such connection any more */
 	REASON_COUNT,
 };
