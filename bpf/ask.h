@@ -192,8 +192,8 @@ static __always_inline void ask_once(struct xdp_md *ctx, struct packet *packet,
 
 /*
  * The port at which the backend has the packet's flow. The first SYN of a connection asks,
- * while its client has sent nothing else: a SYN that somebody sends in an open connection
- * could redirect that one. Not static: verified once.
+ * while its client has sent nothing else: a SYN that an attacker sends in an open connection
+ * could redirect that connection. Not static: verified once.
  */
 __noinline __u32 asked_port(struct xdp_md *ctx, struct packet *packet, __u32 port)
 {

@@ -288,7 +288,7 @@ __noinline __u64 flow_follow(__u64 read, __u32 *next, const struct packet *packe
 	if (packet->flow.protocol != IPPROTO_TCP)
 		return flow_next_udp(word, now).word;
 	signs = flow_signs(packet, word.state, *next);
-	/* A segment out of a fresh flow's sequence begins another one, with no time behind it. */
+	/* A segment out of a fresh flow's sequence begins another flow, without any age. */
 	if (!flow_kept(word.state) && word.state != FLOW_ANSWERED && signs & PROOF_GOES_ON &&
 	    !flow_in_sequence(*next, packet))
 		word.since = now;

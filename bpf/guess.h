@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * A connection that no director remembers is taken for the oldest owner's. If it goes on, that
+ * A connection that is not remembered is taken for the oldest owner's. If it goes on, that
  * was right: a backend that does not have it would have reset it. So there are connections of
  * older owners of which no director has seen a packet yet, and perhaps more of them: the
  * service's log should go on naming these owners (internal/history).

@@ -5,16 +5,16 @@
  * Ingress (host_xdp where the driver has native XDP, else host_ingress) takes the
  * outer headers off packets that directors sent:
  *
- *   parse outer -> here? -> from whom? -> parse inner -> service -> connection here?
+ *   parse outer -> here? -> from where? -> parse inner -> service -> connection here?
  *               -> ECN -> unwrap
  *
  * A packet without a connection here goes to the next host that may have it (second.h, for UDP
  * datagram.h). XDP cannot find its way there, so such packets are left to host_after_xdp. So are
  * packets for pods of this host, whose destination becomes the pod (pod.h).
  *
- * Egress (host_egress) makes what pods answer the VIP's (pod_reply.h), lowers the MSS that a VIP
- * offers in its SYNs and SYN-ACKs to what fits together with those headers, and counts the SYNs
- * that are refused.
+ * Egress (host_egress) gives answers of pods the VIP's address (pod_reply.h), lowers the MSS that
+ * a VIP offers in its SYNs and SYN-ACKs to what fits together with those headers, and counts the
+ * SYNs that are refused.
  */
 #include <stddef.h>
 #include <linux/bpf.h>

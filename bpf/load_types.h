@@ -19,7 +19,7 @@ enum load_scale {
 struct load {
 	__u32 opened; /* units, at the beginning of the period and since */
 	__u32 period; /* number of the last period that was looked at */
-	__u32 weight; /* 0: the backend's load does not count */
+	__u32 weight; /* 0: the backend's load is not used */
 	__u32 pad;
 };
 

@@ -56,7 +56,7 @@ struct {
 	__type(value, __u32);
 } ranges6 SEC(".maps");
 
-/* The prefixes of clients, for services that are not for all: a key is there or not. */
+/* The prefixes of clients, for services that are not for all: only the keys matter. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
 	__uint(max_entries, 1);
@@ -65,7 +65,7 @@ struct {
 	__type(value, __u8);
 } source_ranges SEC(".maps");
 
-/* Where backends serve: a key is there or not. */
+/* Where backends serve: only the keys matter. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1);

@@ -118,8 +118,8 @@ static __always_inline void move_error(struct pod_visit *v, __u32 by)
 
 /*
  * Replaces the local end of an error to a pod, or from behind one: on the way it is the VIP, here
- * the pod. In an error that leaves this end is the quoted packet's destination, and the error's
- * source only if the pod has sent the error, and not a router before the pod.
+ * the pod. A leaving error has this end as the quoted packet's destination, and as its own source
+ * only if the pod has sent the error, and not a router before the pod.
  */
 static __always_inline int replace_error(struct __sk_buff *skb, struct pod_visit *v, int leaves)
 {

@@ -272,7 +272,8 @@ static __always_inline int may_end(struct pod_visit *v, const struct pod_way *wa
 
 /*
  * What may still be said of a connection that has ended: the client's segments may be this far
- * from what the pod has acknowledged, and be about this much of what the pod sent before its FIN.
+ * from what the pod has acknowledged, and may acknowledge, as errors may quote, this much of what
+ * the pod has sent before its FIN.
  */
 #define POD_ENDED_CLIENT (1 << 20)
 #define POD_ENDED_POD (1 << 26)

@@ -164,8 +164,8 @@ static __always_inline int find_error(struct __sk_buff *skb, struct pod_visit *v
 }
 
 /*
- * Handles a packet that leaves: HOST_POD_REPLY: it is the VIP's now; HOST_PASS_EGRESS: it is as
- * it was. Not static: the verifier looks at it once.
+ * Handles a packet that leaves: HOST_POD_REPLY: its source is the VIP now; HOST_PASS_EGRESS: it
+ * is as it was. Not static: the verifier looks at it once.
  */
 __noinline int leave_pod(struct __sk_buff *skb)
 {

@@ -13,7 +13,7 @@
 #include "p2c.h"
 #include "redirect.h"
 
-/* Turns that one connection may take: hardly ever are more in a row those of backends down. */
+/* Turns that one connection may take: more in a row are hardly ever of backends that are down. */
 #define TURNS_TRIED 16
 
 /* Draws until p2c has two that are up: of two equals, less than one in two billion needs more. */

@@ -4,8 +4,8 @@
  * a client's address, so every table that remembers flows goes by these classes:
  *
  *   proved     both sides have sent what only they could: the client has acknowledged the
- *              number of the backend's SYN-ACK, or the backend the client's data; UDP:
- *              datagrams both ways for a while; or an agent has said so.
+ *              number of the backend's SYN-ACK, or the backend has acknowledged the client's
+ *              data; UDP: datagrams both ways for a while; or an agent has said so.
  *   sustained  only one side is seen, as in DSR: it has sent in sequence for a while.
  *   fresh      all other flows.
  *
@@ -83,7 +83,7 @@ enum proof_sign {
 };
 
 /*
- * How far a segment may be from the expected number: one that is farther off is a forger's guess
+ * How far a segment may be from the expected number: one that is farther off is only a guess
  * (RFC 5961). Data that is sent again is before that number, and data that the other side has not
  * acknowledged yet is after it.
  */

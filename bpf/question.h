@@ -21,7 +21,10 @@
 /* ... where "so long" means without a pause of this length between two questions. */
 #define QUESTION_PAUSE (5 * SECOND)
 
-/* Whether a host may be asked: not one that is dead, or down for long. If so, it is a question. */
+/*
+ * Whether a host may be asked; if so, this counts as a question. A host that does not answer, or
+ * that directors see down for too long, is not asked.
+ */
 static __noinline int may_ask(struct address *host, __u64 now)
 {
 	struct host_question *question = bpf_map_lookup_elem(&questions, host);

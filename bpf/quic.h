@@ -199,11 +199,11 @@ static __noinline __u32 find_quic(struct xdp_md *ctx, struct packet *packet, __u
 
 /*
  * The packet's backend cannot be reached from here, but perhaps from the host that the packet
- * is sent to: the row names the host that keeps it, as the owner of a slot of its own.
+ * is sent to: the row names the host that keeps it all the same, as the owner of a slot of its own.
  */
 static __always_inline void name_quic(struct xdp_md *ctx, struct packet *packet, __u32 ring,
 				      const struct ring_header *header)
 {
 	packet->slot.owner = find_quic(ctx, packet, ring, header);
-	packet->slot.next = SLOT_SETTLING; /* neither a list nor no candidate */
+	packet->slot.next = SLOT_SETTLING; /* no list, and not 0 */
 }

@@ -8,8 +8,8 @@
  * A configuration of QUIC connection IDs, with the three lines of its round keys
  * behind it; a ring with RING_QUIC has one for each number that it may have. Words
  * are as in memory. A connection ID without its first byte is two halves, which
- * are as in memory. A connection ID without its first byte is two halves, which share
- * the middle byte if their bytes are odd in number: masks say which half has which bits. Without
+ * share the middle byte if its length is odd: masks say which bits are in which half.
+ * Without encryption all of it is in the left half.
  */
 #define QUIC_CONFIGS 7
 #define QUIC_CONFIG_LINES 4
@@ -45,8 +45,8 @@ enum quic_event {
 
 /*
  * A line of the hash table from (server ID, configuration) to backend: a key is in
+ * its bucket or one of the QUIC_PROBES - 1 lines after it. Its last byte is the
  * configuration's number + 1, and zero where the place is free.
- * configuration's number + 1, and zero where nobody has the place.
  */
 struct quic_servers {
 	__u64 keys[QUIC_SERVERS_PER_LINE][2];

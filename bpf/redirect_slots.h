@@ -55,8 +55,8 @@ static __always_inline int is_held(const struct redirect_syn *syn, __u32 now)
 }
 
 /*
- * The place of a flow's last SYN; NULL: there is none. Without the lock: callers compare what is
- * found again, with it.
+ * The place of a flow's last SYN; NULL: there is none. Without the lock: callers compare the flow
+ * again with the lock.
  */
 static __always_inline struct redirect_syn *look_for_syn(const struct host_flow *flow)
 {

@@ -20,7 +20,7 @@
 
 enum redirect_number {
 	REDIRECT_REMEMBERED = 0, /* connections, ever; the agent begins with 1 */
-	REDIRECT_FOUND_EMPTY,    /* how many it were when the maps were empty */
+	REDIRECT_FOUND_EMPTY,    /* how many they were when the maps were empty */
 	REDIRECT_SEED, /* which flows have the same place in an array: a secret of the host's */
 	REDIRECT_MEMORY_COUNT,
 };

@@ -315,7 +315,7 @@ static __always_inline __u64 row_sum6(const struct row *row)
 /*
  * Writes the row at this offset of the frame, which is where `at` is, with room
  * checked for one candidate. A row has eight bytes at least, which the verifier does
- * not know: it demands more than none.
+ * not know: it demands a length above 0.
  */
 static __always_inline int put_row(struct xdp_md *ctx, const struct row *row, void *at, int ipv6)
 {

@@ -2,9 +2,9 @@
 /*
  * Full NAT's flows: see struct snat_flow. A flow's hash chooses two buckets, and
  * it is in one of them or nowhere. A new flow takes a place that is free; else,
- * if there is one, the place of a flow that has ended or is fresh (proof.h), of these
- * the one that was quiet for longest. A flow that is proved is never pushed out. If
- * there are several services, none has more than its share of a bucket.
+ * if there is one, the place of a flow that has ended or is fresh (proof.h): the one
+ * that was quiet for longest. A flow that is proved is never pushed out. If there are
+ * several services, none has more than its share of a bucket.
  *
  * Any CPU may change any flow, by one compare-and-swap of its first word:
  * - Two CPUs that want the same place: one gets it, the other looks again.

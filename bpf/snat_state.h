@@ -279,7 +279,7 @@ static __always_inline void snat_put_half(struct snat_flow *flow, int backend, _
 
 /*
  * Writes both numbers of a flow that a segment has just proved. The backend's whole number is not
- * needed any more, and a version that knew no numbers reads in its place what was asked for.
+ * needed any more, and a version that knew no numbers reads the state of what was asked for there.
  */
 static __always_inline void snat_put_halves(struct snat_flow *flow, union snat_word after,
 					    const struct packet *packet, int client)
@@ -311,7 +311,7 @@ static __always_inline void snat_put_acknowledged(struct snat_flow *flow, union 
 	snat_put_half(flow, client, half);
 }
 
-/* Writes the numbers of a connection that begins. ask.h keeps what a SYN asks for, with its own. */
+/* The numbers of a connection that begins. ask.h writes what a SYN asks for, and its number. */
 static __always_inline void snat_begin(struct snat_flow *flow, union snat_word before,
 				       union snat_word after, union ask_word asked,
 				       const struct packet *packet, __u32 signs)

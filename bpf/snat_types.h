@@ -11,7 +11,7 @@
  *
  *   SNAT_BUCKET + (address * 2 + is UDP) * ports + (port - ports_first)
  *
- * so no two flows can have the same port, a reply finds its flow by arithmetic, and
+ * so no two flows can have the same ones, a reply finds its flow by arithmetic, and
  * nothing has to be cleaned up: a flow past its timeout is free where it is.
  */
 #define SNAT_BUCKET 16

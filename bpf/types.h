@@ -129,7 +129,7 @@ enum ring_flag {
 	RING_SNAT = 1 << 0,   /* some backend is full NAT: flows have a place of their own */
 	RING_MEMORY = 1 << 1, /* slots may ask for flow memory: see struct flow_entry */
 	RING_QUIC = 1 << 2,   /* connection IDs may name the backend */
-	/* The policy places redirected connections, the ring the rest, which is not remembered. */
+	/* The policy places what is redirected, the ring the rest: that would not be remembered. */
 	RING_REDIRECTED = 1 << 3,
 	RING_SOURCES = 1 << 4,        /* only some clients may come: see struct source_range */
 	RING_KERNEL_SOURCES = 1 << 5, /* packets from some addresses are left to the kernel */
@@ -229,7 +229,7 @@ enum mode {
 	MODE_IPIP = 1,
 	MODE_GUE = 2,
 	MODE_NAT = 3,
-	MODE_REDIRECT = 4, /* of no backend: it has BACKEND_REDIRECT, and a mode to fall back to */
+	MODE_REDIRECT = 4, /* no backend has it, but BACKEND_REDIRECT and a mode to fall back to */
 };
 
 enum backend_state {
