@@ -19,7 +19,7 @@ static __always_inline __u16 checksum_fold(__u64 sum)
 	return sum;
 }
 
-/* The same of a few words of 32 bits, 32,768 of them at most. */
+/* The same for a sum of few words of 32 bits: at most 32,768. */
 static __always_inline __u16 checksum_fold_few(__u64 sum)
 {
 	sum = (sum & 0xffff) + (sum >> 16);

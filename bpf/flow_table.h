@@ -117,7 +117,7 @@ static __always_inline int flow_matches(const struct flow_entry *entry, const st
 }
 
 /*
- * Where of these places in the bucket the flow is, live or not; FLOW_WAYS: nowhere. Not
+ * In which of these places in the bucket the flow is, live or not; FLOW_WAYS: in none. Not
  * static: the verifier looks at it once, and goes on with one result instead of nine. It takes
  * the result for any number, so the compiler must not know its range, and drop checks of it.
  */

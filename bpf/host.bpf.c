@@ -64,7 +64,7 @@ static __always_inline int ends_at_pod(struct tunnel *t)
 /*
  * A packet to no service of a VIP is dropped: given to the kernel as it came, it
  * would be answered with "protocol unreachable" to the director. A packet to
- * another address is none of weir's; the host may have tunnels of its own.
+ * another address is not weir's; the host may have tunnels of its own.
  */
 static __always_inline enum host_reason admit(const struct tunnel *t, struct inner *inner,
 					      __u32 senders)

@@ -41,7 +41,7 @@ enum {
 	ICMPV6_ECHO_REPLY = 129,
 };
 
-/* Of the packet that did not fit: what an IPv4 error quotes, in one checksum call ... */
+/* How much of a packet that did not fit an IPv4 error quotes, in one checksum call ... */
 #define QUOTE4 508
 /* ... and an IPv6 error: as much as fits in the least MTU (RFC 4443, 3.2). */
 #define QUOTE6 (1280 - sizeof(struct ipv6hdr) - sizeof(struct icmp_header))

@@ -178,7 +178,7 @@ static __always_inline __u32 proof_signs(const struct proof_numbers *numbers,
 	return signs;
 }
 
-/* The next class of a flow, by the signs of a segment, where one side of it is seen or both. */
+/* The next class of a flow, by a segment's signs; one_sided: only one of its sides is seen. */
 static __always_inline enum proof_class proof_class_of(enum proof_class before, __u32 signs,
 						       int one_sided, int lasted)
 {

@@ -64,8 +64,8 @@ struct {
 } redirect_ports SEC(".maps");
 
 /*
- * What all programs that share the maps of connections have to know of them, by enum
- * redirect_number.
+ * What all programs that share the maps of connections have to know about these connections,
+ * by enum redirect_number.
  *
  * Hosts without redirected clients remember no connection, and need not look for one. A program
  * counts each connection that it has remembered, when it is in the maps; the agent reads that

@@ -274,8 +274,8 @@ struct backend {
 };
 
 /*
- * Of the socket at whose port the answers to probes of redirection come in: packets to it are
- * no client's. No other socket has it, and no qdisc has a class of this name.
+ * Priority of the socket whose port gets the answers to probes of redirection: packets to that
+ * port are no client's. No other socket has it, and no qdisc has a class of this name.
  */
 enum probe_priority {
 	REDIRECT_PROBE_PRIORITY = 0x57520000,

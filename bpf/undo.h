@@ -7,7 +7,7 @@
 
 #include "skb.h"
 
-/* What the packet becomes; 0: it is no reply of a backend on this host. */
+/* Finds what the packet becomes; 0: it is no reply of a backend on this host. */
 static __always_inline int undo_what(struct packet *packet, struct flow *to)
 {
 	const struct backend *backend;
