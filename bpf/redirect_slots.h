@@ -80,8 +80,8 @@ static __noinline struct redirect_syn *find_syn(const struct host_flow *flow)
 }
 
 /*
- * The place, of those that no SYN holds, that was written first; NULL: there is none. A SYN that is
- * not to ask again has left its place not long ago.
+ * The place that was written first, among those that no SYN holds; NULL: there is none. A SYN that
+ * must not ask again has left its place not long ago.
  */
 static __noinline struct redirect_syn *free_syn(const struct host_flow *flow, __u32 now)
 {
