@@ -387,10 +387,10 @@ enum reason {
 	FORWARD_IPIP,
 	FORWARD_GUE,
 	FORWARD_NAT,
-	FORWARD_REDIRECT,   /* SYN whose connection goes on without the director */
-	FORWARD_REPLY,      /* NAT reply on its way to the client */
-	FORWARD_ICMP_ERROR, /* to the backend of the inner flow or, NAT, to its client */
-	FORWARD_FRAGMENT,   /* followed its first fragment, in either direction */
+	FORWARD_REDIRECT,       /* SYN whose connection goes on without the director */
+	FORWARD_REPLY,          /* NAT reply on its way to the client */
+	FORWARD_ICMP_ERROR,     /* to the backend of the inner flow or, NAT, to its client */
+	FORWARD_FRAGMENT,       /* followed its first fragment, in either direction */
 	FORWARD_FRAGMENT_OWNER, /* to the director of the group where its packet's fragments meet */
 	FORWARD_FRAGMENT_WAITS, /* between directors, until the first fragment has been there */
 	FORWARD_FRAGMENT_MET,   /* from there to the director that the first one came to */
