@@ -89,10 +89,9 @@ static __always_inline __u32 flow_news_shift(__u8 state)
 }
 
 /*
- * Whether the other directors of the group should know how a packet has changed its flow.
- * They hear nothing of a fresh flow, which may be of a flood. An end is news if the flow
- * was told. When a flow is news again depends on its hash, so that not all flows are at
- * the same moment.
+ * Whether the other directors of the group should know how a packet has changed a flow that is
+ * sustained or proved, or was. An end is news if the flow was told as such. When a flow is news
+ * again depends on its hash, so that not all flows are at the same moment.
  */
 static __always_inline int flow_is_news(union flow_word before, union flow_word now, __u64 hash)
 {
@@ -103,6 +102,19 @@ static __always_inline int flow_is_news(union flow_word before, union flow_word 
 	if (now.state != before.state)
 		return flow_kept(before.state) || !flow_over(now.state);
 	return ((before.seen + phase) ^ (now.seen + phase)) >> flow_news_shift(now.state) != 0;
+}
+
+/*
+ * The same of a fresh flow, which may be of a flood: that it goes on, and that its client has ended
+ * it. A connection is fresh for 2 s at least, and for as long as its client sends nothing more.
+ * Another director that did not know it would guess its backend. Resets are counted (flowsync).
+ */
+static __always_inline int flow_is_fresh_news(union flow_word before, union flow_word now)
+{
+	const __u32 told = FLOW_STATE(FLOW_BEGUN) | FLOW_STATE(FLOW_TWICE) |
+			   FLOW_STATE(FLOW_PARTED);
+
+	return now.state != before.state && told >> (now.state & 31) & 1;
 }
 
 /* Whether a packet is the second of a TCP connection whose first one was a guess. */

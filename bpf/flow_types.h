@@ -84,6 +84,12 @@ enum flow_event {
 };
 
 /*
+ * Of how many fresh flows each CPU tells the group in a second, and a 64th of that for each source
+ * that finds this used up: 8,192 are 600 kB of what directors tell each other.
+ */
+#define FRESH_FLOWS_TOLD 8192
+
+/*
  * What another director of the group remembers of a flow, on its way into this director's
  * memory: the entry as it should be there, in this host's clock and indexes.
  */

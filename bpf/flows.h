@@ -8,6 +8,7 @@
 #pragma once
 
 #include "before.h"
+#include "budget.h"
 #include "flow_table.h"
 #include "guess.h"
 
@@ -31,7 +32,7 @@ static __noinline int forget_elsewhere(const struct settings *settings, const st
 }
 
 /* Reports a flow for the group's other directors. The reader is woken if it has read all before. */
-static __noinline int tell_flow(const struct flow_entry *entry, __u64 word)
+static __always_inline int put_told(const struct flow_entry *entry, __u64 word)
 {
 	struct flow_entry *told = bpf_ringbuf_reserve(&told_flows, sizeof(*told), 0);
 
@@ -45,6 +46,35 @@ static __noinline int tell_flow(const struct flow_entry *entry, __u64 word)
 	return 1;
 }
 
+static __noinline int tell_flow(const struct flow_entry *entry, __u64 word)
+{
+	return put_told(entry, word);
+}
+
+/*
+ * Tells of a fresh flow, within a budget: a flood uses it up, and then only the sources that send
+ * least are told of.
+ */
+static __noinline int tell_fresh_flow(const struct settings *settings, const struct packet *packet,
+				      const struct flow_entry *entry, __u64 word)
+{
+	return may_spend(&fresh_budgets, &packet->flow, FRESH_FLOWS_TOLD, settings) &&
+	       put_told(entry, word);
+}
+
+/* Tells the other directors of the group how a packet has changed its flow, if that is news. */
+static __always_inline int tell_news(const struct settings *settings, const struct packet *packet,
+				     const struct flow_entry *entry, union flow_word before,
+				     union flow_word now, __u64 hash)
+{
+	if (!(settings->flags & SETTINGS_TELL))
+		return 0;
+	if (flow_is_news(before, now, hash))
+		return tell_flow(entry, now.word);
+	return flow_is_fresh_news(before, now) &&
+	       tell_fresh_flow(settings, packet, entry, now.word);
+}
+
 /* The flow in this CPU's bucket: its backend, NO_BACKEND or FLOW_GONE. */
 static __noinline __u32 find_flow(const struct settings *settings, const struct packet *packet,
 				  __u64 hash, __u32 service)
@@ -54,6 +84,7 @@ static __noinline __u32 find_flow(const struct settings *settings, const struct 
 	struct flow_entry *entry;
 	__u32 now = snat_clock(), way;
 	__u32 number;
+	int told = 0;
 
 	if (!bucket)
 		return NO_BACKEND;
@@ -68,13 +99,12 @@ static __noinline __u32 find_flow(const struct settings *settings, const struct 
 		return FLOW_GONE;
 	number = entry->next;
 	next.word = flow_follow(word.word, &number, packet, now);
-	if (next.word != word.word && flow_swap(entry, word, next) &&
-	    settings->flags & SETTINGS_TELL && flow_is_news(word, next, hash))
-		tell_flow(entry, next.word);
+	if (next.word != word.word && flow_swap(entry, word, next))
+		told = tell_news(settings, packet, entry, word, next, hash);
 	if (number != entry->next)
 		entry->next = number;
-	/* This is told although the flow is fresh: once a second for all of the service's flows. */
-	if (flow_goes_on(word, next) && note_guess(packet, service, entry->backend) &&
+	/* Evidence is told even if the budget is used up: once a second for all of a service's flows. */
+	if (flow_goes_on(word, next) && note_guess(packet, service, entry->backend) && !told &&
 	    settings->flags & SETTINGS_TELL)
 		tell_flow(entry, next.word);
 	/* The connection is new: another CPU may have an earlier one that never ended. */
@@ -104,6 +134,7 @@ static __noinline __u32 move_flow(const struct settings *settings, const struct 
 	struct flow_entry *entry;
 	struct flow_bucket *bucket;
 	__u32 place;
+	int told;
 
 	bpf_loop(settings->flow_cpus, flow_hunt_cpu, &hunt, 0);
 	bucket = flow_bucket(settings, hunt.hash, hunt.cpu);
@@ -122,11 +153,12 @@ static __noinline __u32 move_flow(const struct settings *settings, const struct 
 		return FLOW_GONE;
 	if (packet->flags & PACKET_ICMP_ERROR)
 		return fresh.backend;
-	if (settings->flags & SETTINGS_TELL &&
-	    (flow_is_news(word, next, hunt.hash) ||
-	     (settings->flags & SETTINGS_MOVES && flow_kept(next.state))))
-		tell_flow(entry, next.word);
-	if (flow_goes_on(word, next) && note_guess(packet, service, fresh.backend) &&
+	if (settings->flags & SETTINGS_TELL && settings->flags & SETTINGS_MOVES &&
+	    flow_kept(next.state))
+		told = tell_flow(entry, next.word);
+	else
+		told = tell_news(settings, packet, entry, word, next, hunt.hash);
+	if (flow_goes_on(word, next) && note_guess(packet, service, fresh.backend) && !told &&
 	    settings->flags & SETTINGS_TELL)
 		tell_flow(entry, next.word);
 	place = insert_flow(settings, &packet->flow, hunt.hash, hunt.service, &fresh);

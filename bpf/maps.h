@@ -334,6 +334,14 @@ struct {
 	__type(value, struct budget);
 } wait_budgets SEC(".maps");
 
+/* Fresh flows that other directors are told of. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1 + (1 << BUDGET_SOURCES_BITS));
+	__type(key, __u32);
+	__type(value, struct budget);
+} fresh_budgets SEC(".maps");
+
 _Static_assert(REASON_COUNT <= COUNTERS_ROOM && ASK_EVENT_COUNT <= COUNTERS_ROOM,
 	       "more than there is room for");
 _Static_assert(FLOW_EVENT_COUNT <= COUNTERS_ROOM && QUIC_EVENT_COUNT <= COUNTERS_ROOM,

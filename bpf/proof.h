@@ -9,9 +9,10 @@
  *   sustained  only one side is seen, as in DSR: it has sent in sequence for a while.
  *   fresh      all other flows.
  *
- * A fresh flow lives for a short time, gives way to any other one, and is not told to other
- * directors. The others keep their timeouts, no fresh one takes their places, and directors tell
- * each other of them. A flow without a place goes where the ring says, and is not remembered.
+ * A fresh flow lives for a short time and gives way to any other one; other directors are told of
+ * few, and take them for fresh ones. The others keep their timeouts, no fresh one takes their
+ * places, and directors tell each other of them. A flow without a place goes where the ring says,
+ * and is not remembered.
  *
  * How a table uses this: it keeps the numbers that it has room for, and its own state, which
  * tells it the class. With each packet it

@@ -117,7 +117,8 @@ static __noinline enum told_outcome take_told(const struct settings *settings,
 				return TOLD_OLDER;
 			if (entry->backend == told->entry.backend) {
 				next.seen = other.seen;
-				if (flow_kept(other.state))
+				if (flow_kept(other.state) ||
+				    (flow_over(other.state) && !flow_kept(word.state)))
 					next.state = other.state;
 				if (!flow_swap(entry, word, next))
 					return TOLD_OLDER;
@@ -128,7 +129,7 @@ static __noinline enum told_outcome take_told(const struct settings *settings,
 		}
 	}
 	/* The end of a flow that is not known here. */
-	if (other.state == FLOW_RESET)
+	if (other.state == FLOW_RESET || other.state == FLOW_CUT)
 		return TOLD_OLDER;
 	return remember_told(settings, &flow, told);
 }

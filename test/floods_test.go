@@ -58,8 +58,8 @@ type floodLab struct {
 
 // Floods of made-up flows break no connection and no UDP flow that went on before, whatever happens
 // to weights meanwhile, and new ones are taken at once when a flood is over. While it lasts they
-// fail at most where there is no room but for flows of which nothing is known. Flows of floods are
-// told to no other director.
+// fail at most where there is no room but for flows of which nothing is known. No flow of a flood is
+// sustained or proved.
 //
 //	client --- router --- switch --- director
 //	flooder ---            --- backend1 ... backend3, which are pods' hosts, too

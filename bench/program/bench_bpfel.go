@@ -28,6 +28,7 @@ const (
 	benchMapFlowTellings        = "flow_tellings"
 	benchMapFlows               = "flows"
 	benchMapFragments           = "fragments"
+	benchMapFreshBudgets        = "fresh_budgets"
 	benchMapFronts              = "fronts"
 	benchMapGroupSlots          = "group_slots"
 	benchMapGuesses             = "guesses"
@@ -174,6 +175,7 @@ type benchMapSpecs struct {
 	FlowTellings    *ebpf.MapSpec `ebpf:"flow_tellings"`
 	Flows           *ebpf.MapSpec `ebpf:"flows"`
 	Fragments       *ebpf.MapSpec `ebpf:"fragments"`
+	FreshBudgets    *ebpf.MapSpec `ebpf:"fresh_budgets"`
 	Fronts          *ebpf.MapSpec `ebpf:"fronts"`
 	GroupSlots      *ebpf.MapSpec `ebpf:"group_slots"`
 	Guesses         *ebpf.MapSpec `ebpf:"guesses"`
@@ -276,6 +278,7 @@ type benchMaps struct {
 	FlowTellings    *ebpf.Map `ebpf:"flow_tellings"`
 	Flows           *ebpf.Map `ebpf:"flows"`
 	Fragments       *ebpf.Map `ebpf:"fragments"`
+	FreshBudgets    *ebpf.Map `ebpf:"fresh_budgets"`
 	Fronts          *ebpf.Map `ebpf:"fronts"`
 	GroupSlots      *ebpf.Map `ebpf:"group_slots"`
 	Guesses         *ebpf.Map `ebpf:"guesses"`
@@ -317,6 +320,7 @@ func (m *benchMaps) Close() error {
 		m.FlowTellings,
 		m.Flows,
 		m.Fragments,
+		m.FreshBudgets,
 		m.Fronts,
 		m.GroupSlots,
 		m.Guesses,

@@ -147,6 +147,7 @@ const (
 	captureMapFlowTellings        = "flow_tellings"
 	captureMapFlows               = "flows"
 	captureMapFragments           = "fragments"
+	captureMapFreshBudgets        = "fresh_budgets"
 	captureMapFronts              = "fronts"
 	captureMapGroupSlots          = "group_slots"
 	captureMapGuesses             = "guesses"
@@ -288,6 +289,7 @@ type captureMapSpecs struct {
 	FlowTellings    *ebpf.MapSpec `ebpf:"flow_tellings"`
 	Flows           *ebpf.MapSpec `ebpf:"flows"`
 	Fragments       *ebpf.MapSpec `ebpf:"fragments"`
+	FreshBudgets    *ebpf.MapSpec `ebpf:"fresh_budgets"`
 	Fronts          *ebpf.MapSpec `ebpf:"fronts"`
 	GroupSlots      *ebpf.MapSpec `ebpf:"group_slots"`
 	Guesses         *ebpf.MapSpec `ebpf:"guesses"`
@@ -395,6 +397,7 @@ type captureMaps struct {
 	FlowTellings    *ebpf.Map `ebpf:"flow_tellings"`
 	Flows           *ebpf.Map `ebpf:"flows"`
 	Fragments       *ebpf.Map `ebpf:"fragments"`
+	FreshBudgets    *ebpf.Map `ebpf:"fresh_budgets"`
 	Fronts          *ebpf.Map `ebpf:"fronts"`
 	GroupSlots      *ebpf.Map `ebpf:"group_slots"`
 	Guesses         *ebpf.Map `ebpf:"guesses"`
@@ -441,6 +444,7 @@ func (m *captureMaps) Close() error {
 		m.FlowTellings,
 		m.Flows,
 		m.Fragments,
+		m.FreshBudgets,
 		m.Fronts,
 		m.GroupSlots,
 		m.Guesses,

@@ -616,6 +616,7 @@ const (
 	directorMapFlowTellings        = "flow_tellings"
 	directorMapFlows               = "flows"
 	directorMapFragments           = "fragments"
+	directorMapFreshBudgets        = "fresh_budgets"
 	directorMapFronts              = "fronts"
 	directorMapGroupSlots          = "group_slots"
 	directorMapGuesses             = "guesses"
@@ -748,6 +749,7 @@ type directorMapSpecs struct {
 	FlowTellings    *ebpf.MapSpec `ebpf:"flow_tellings"`
 	Flows           *ebpf.MapSpec `ebpf:"flows"`
 	Fragments       *ebpf.MapSpec `ebpf:"fragments"`
+	FreshBudgets    *ebpf.MapSpec `ebpf:"fresh_budgets"`
 	Fronts          *ebpf.MapSpec `ebpf:"fronts"`
 	GroupSlots      *ebpf.MapSpec `ebpf:"group_slots"`
 	Guesses         *ebpf.MapSpec `ebpf:"guesses"`
@@ -848,6 +850,7 @@ type directorMaps struct {
 	FlowTellings    *ebpf.Map `ebpf:"flow_tellings"`
 	Flows           *ebpf.Map `ebpf:"flows"`
 	Fragments       *ebpf.Map `ebpf:"fragments"`
+	FreshBudgets    *ebpf.Map `ebpf:"fresh_budgets"`
 	Fronts          *ebpf.Map `ebpf:"fronts"`
 	GroupSlots      *ebpf.Map `ebpf:"group_slots"`
 	Guesses         *ebpf.Map `ebpf:"guesses"`
@@ -889,6 +892,7 @@ func (m *directorMaps) Close() error {
 		m.FlowTellings,
 		m.Flows,
 		m.Fragments,
+		m.FreshBudgets,
 		m.Fronts,
 		m.GroupSlots,
 		m.Guesses,

@@ -98,6 +98,7 @@ const (
 	observedMapFlowTellings        = "flow_tellings"
 	observedMapFlows               = "flows"
 	observedMapFragments           = "fragments"
+	observedMapFreshBudgets        = "fresh_budgets"
 	observedMapFronts              = "fronts"
 	observedMapGroupSlots          = "group_slots"
 	observedMapGuesses             = "guesses"
@@ -234,6 +235,7 @@ type observedMapSpecs struct {
 	FlowTellings    *ebpf.MapSpec `ebpf:"flow_tellings"`
 	Flows           *ebpf.MapSpec `ebpf:"flows"`
 	Fragments       *ebpf.MapSpec `ebpf:"fragments"`
+	FreshBudgets    *ebpf.MapSpec `ebpf:"fresh_budgets"`
 	Fronts          *ebpf.MapSpec `ebpf:"fronts"`
 	GroupSlots      *ebpf.MapSpec `ebpf:"group_slots"`
 	Guesses         *ebpf.MapSpec `ebpf:"guesses"`
@@ -336,6 +338,7 @@ type observedMaps struct {
 	FlowTellings    *ebpf.Map `ebpf:"flow_tellings"`
 	Flows           *ebpf.Map `ebpf:"flows"`
 	Fragments       *ebpf.Map `ebpf:"fragments"`
+	FreshBudgets    *ebpf.Map `ebpf:"fresh_budgets"`
 	Fronts          *ebpf.Map `ebpf:"fronts"`
 	GroupSlots      *ebpf.Map `ebpf:"group_slots"`
 	Guesses         *ebpf.Map `ebpf:"guesses"`
@@ -378,6 +381,7 @@ func (m *observedMaps) Close() error {
 		m.FlowTellings,
 		m.Flows,
 		m.Fragments,
+		m.FreshBudgets,
 		m.Fronts,
 		m.GroupSlots,
 		m.Guesses,

@@ -8,11 +8,10 @@
 // write ([Identities]): who could tell flows could send them where they like.
 //
 // The application protocol that TLS agrees on is "weir-flows/2": the number changes with
-// the format. A director also speaks "weir-flows/1" with one that knows no other. Only flows
-// that are sustained or proved are told (model.FlowClass), and of each service one in a second
-// that is fresh, as evidence that a guess was right (bpf/guess.h); "weir-flows/1" does not say
-// the class, and directors that spoke nothing else told of those of floods, too: what is heard
-// by it is fresh.
+// the format. A director also speaks "weir-flows/1" with one that knows no other. Flows
+// that are fresh (model.FlowClass) are told within a budget, because they may be of a flood, and
+// their receiver takes them for fresh ones, too. "weir-flows/1" does not say the class: what is
+// heard by it is fresh.
 // The one who dials sends nothing. The other one sends frames: the length of
 // what follows, 4 bytes; a kind, 1 byte; and, in frames of flows, one flow after the
 // other. Numbers are in network order.

@@ -63,14 +63,23 @@ type telling struct {
 	flows int
 }
 
-// withoutFresh leaves out what may be of a flood: of all that is remembered it is told to nobody.
-func withoutFresh(flows []model.RememberedFlow) []model.RememberedFlow {
-	return slices.DeleteFunc(slices.Clone(flows), func(f model.RememberedFlow) bool { return f.Class == model.FreshFlow })
+// mostFresh is how many fresh flows are told of all that is remembered: of a flood there may be as
+// many as there is room for.
+const mostFresh = 1 << 16
+
+// fewFresh leaves out fresh flows that are more than so many, and counts those that are told.
+func fewFresh(flows []model.RememberedFlow, room *int) []model.RememberedFlow {
+	return slices.DeleteFunc(slices.Clone(flows), func(f model.RememberedFlow) bool {
+		if f.Class != model.FreshFlow || f.State == model.FlowOpening {
+			return false
+		}
+		*room--
+		return *room < 0
+	})
 }
 
-// tellingsOf puts flows into frames. Those that open are told to nobody. Of fresh ones that go on the
-// program tells one in a second: evidence that there are connections like it. Whoever hears of one
-// takes it for a fresh one, too.
+// tellingsOf puts flows into frames. Flows that open are not told. A receiver takes a fresh flow for
+// a fresh one, too.
 func tellingsOf(flows []model.RememberedFlow, v version) (list []telling) {
 	flows = slices.DeleteFunc(slices.Clone(flows), func(f model.RememberedFlow) bool { return f.State == model.FlowOpening })
 	for some := range slices.Chunk(flows, flowsAtOnce) {

@@ -64,18 +64,22 @@ func TestFlowsAreReadAsWritten(t *testing.T) {
 	}
 }
 
-// TestFreshFlowsAreNotTold: what may be of a flood is told to nobody.
-func TestFreshFlowsAreNotTold(t *testing.T) {
+// TestFewFreshFlowsAreTold: of all that is remembered, flows that may be of a flood are told as long
+// as they are few, and all others.
+func TestFewFreshFlowsAreTold(t *testing.T) {
 	fresh, open := flowOf(1, model.FlowOpen), flowOf(2, model.FlowOpen)
 	fresh.Class = model.FreshFlow
 	for _, v := range versions {
-		list := tellingsOf(withoutFresh([]model.RememberedFlow{fresh, open, fresh}), v)
-		if len(list) != 1 || list[0].flows != 1 {
-			t.Fatalf("%s: %d frames, want one with one flow", v.protocol(), len(list))
-		}
-		flows, err := readFlows(list[0].frame[headerLength+1:], v)
-		if err != nil || len(flows) != 1 || flows[0] != as(open, v) {
-			t.Errorf("%s: %+v is told, error %v", v.protocol(), flows, err)
+		room := 1
+		for _, want := range [][]model.RememberedFlow{{as(fresh, v), as(open, v)}, {as(open, v)}} {
+			list := tellingsOf(fewFresh([]model.RememberedFlow{fresh, open, fresh}, &room), v)
+			if len(list) != 1 || list[0].flows != len(want) {
+				t.Fatalf("%s: %d frames, want one with %d flows", v.protocol(), len(list), len(want))
+			}
+			flows, err := readFlows(list[0].frame[headerLength+1:], v)
+			if err != nil || !slices.Equal(flows, want) {
+				t.Errorf("%s: %+v is told, error %v", v.protocol(), flows, err)
+			}
 		}
 	}
 }

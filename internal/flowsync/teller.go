@@ -145,8 +145,12 @@ func (t *teller) empty(q *queue, conn net.Conn, p *peer) error {
 
 func (t *teller) tellAll(conn net.Conn, p *peer, v version) error {
 	var broken error
+	room := mostFresh
+	if v == unclassed {
+		room = 0 // the other one would keep them as long as any
+	}
 	err := t.memory.RememberedFlows(func(some []model.RememberedFlow) bool {
-		for _, telling := range tellingsOf(withoutFresh(some), v) {
+		for _, telling := range tellingsOf(fewFresh(some, &room), v) {
 			if broken = write(conn, telling.frame); broken != nil {
 				return false
 			}

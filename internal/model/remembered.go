@@ -28,7 +28,7 @@ type FlowClass uint8
 
 // The classes of flows.
 const (
-	FreshFlow     FlowClass = 0 // it may be one of a flood: it gives way to others, and is told to nobody but as evidence of a guess
+	FreshFlow     FlowClass = 0 // it may be one of a flood: it gives way to others, and of few directors tell each other
 	SustainedFlow FlowClass = 1 // one side of it was seen to go on for a while
 	ProvedFlow    FlowClass = 2 // both sides have sent what only they can
 )
