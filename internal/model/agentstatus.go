@@ -12,9 +12,9 @@ type AgentStatus struct {
 	Pods       []AgentPod       `json:"pods,omitempty"`
 	// Redirects are the services whose connections may go to backends directly.
 	Redirects []AgentRedirect `json:"redirects,omitempty"`
-	// Loads is what was sent to directors of this host's loads; nil: nothing is to be.
+	// Loads is what was sent to directors about this host's loads; nil: nothing is to be sent.
 	Loads *AgentLoads `json:"loads,omitempty"`
-	// Upkeep is how it is with each part of the host that the agent keeps as it should be.
+	// Upkeep is the state of each part of the host that the agent maintains.
 	Upkeep []Upkeep `json:"upkeep,omitempty"`
 }
 
@@ -23,14 +23,14 @@ type AgentPod struct {
 	Service string     `json:"service"`
 	Address netip.Addr `json:"address"`
 	Port    uint16     `json:"port,omitempty"` // 0: the packet's own
-	// Flows are those that are remembered: established connections of TCP, and flows of UDP.
+	// Flows are the flows that the agent remembers: established TCP connections, and UDP flows.
 	Flows int `json:"flows"`
 }
 
 // AgentLoads is how an agent reports loads.
 type AgentLoads struct {
 	Directors int      `json:"directors"` // that it reports to
-	Known     int      `json:"known"`     // of these, those that have said their number: they listen, and have the same key
+	Known     int      `json:"known"`     // those of them that have sent their number: they listen, and have the same key
 	Interval  Duration `json:"interval"`  // between two reports, now
 	Sent      uint64   `json:"sent"`      // messages
 	Failed    uint64   `json:"failed"`    // that could not be sent
@@ -42,8 +42,8 @@ type AgentLoads struct {
 type AgentRedirect struct {
 	Name            string         `json:"name"`
 	VIP             netip.AddrPort `json:"vip"`
-	Opened          uint64         `json:"opened"`       // connections of this host's clients that backends have got
-	Connections     int            `json:"connections"`  // of these, remembered
+	Opened          uint64         `json:"opened"`       // connections of this host's clients that backends have taken over
+	Connections     int            `json:"connections"`  // those of them that are remembered
 	SentPackets     uint64         `json:"sent-packets"` // of these; several that the kernel coalesced count once
 	SentBytes       uint64         `json:"sent-bytes"`
 	ReceivedPackets uint64         `json:"received-packets"`
@@ -55,15 +55,16 @@ type AgentRedirect struct {
 type AgentInterface struct {
 	Name    string `json:"name"`
 	Index   int    `json:"index"`
-	Ingress string `json:"ingress"` // "xdp", "tcx" or "clsact"; empty: only clients are here, of redirected services
+	Ingress string `json:"ingress"` // "xdp", "tcx" or "clsact"; empty: this host has only clients, of redirected services
 	Egress  string `json:"egress"`  // "tcx" or "clsact", or empty
-	// Redirect is how redirection is attached, both ways: "tcx" or "clsact"; empty: it is not.
+	// Redirect is how redirection is attached, both ways: "tcx" or "clsact"; empty: it is not
+	// attached.
 	Redirect string `json:"redirect,omitempty"`
 	MTU      int    `json:"mtu"`
-	NoXDP    string `json:"no-xdp,omitempty"` // why ingress is not XDP
+	NoXDP    string `json:"no-xdp,omitempty"` // why ingress does not use XDP
 }
 
-// AgentService is one service of this host's as it is in the kernel.
+// AgentService is one service of this host as it is in the kernel.
 type AgentService struct {
 	Name     string     `json:"name"`
 	VIP      netip.Addr `json:"vip"`
@@ -71,8 +72,8 @@ type AgentService struct {
 	Port     PortRange  `json:"port"`
 	MSS      int        `json:"mss,omitempty"` // largest that a SYN of it may offer
 	Packets  uint64     `json:"packets"`       // unwrapped; several that the kernel coalesced count once
-	Bytes    uint64     `json:"bytes"`         // of these, without their outer headers
-	// NoPlace are packets whose flow would have stayed in the agent's memory, and found no place
-	// within the service's quota.
+	Bytes    uint64     `json:"bytes"`         // bytes of these packets, without their outer headers
+	// NoPlace are packets whose flow the agent would have remembered, but the service's quota had
+	// no room for it.
 	NoPlace uint64 `json:"no-place,omitempty"`
 }

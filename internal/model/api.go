@@ -5,15 +5,15 @@ import (
 	"net/netip"
 )
 
-// API is where a director can be asked over TCP, and by whom. It always can on its unix
-// socket.
+// API is where a director can be asked over TCP, and by which clients. On its unix socket it can
+// always be asked.
 type API struct {
 	Listen   []netip.AddrPort `json:"listen,omitempty"`    // with TLS, by clients only
 	Cert     string           `json:"cert,omitempty"`      // PEM files
 	Key      string           `json:"key,omitempty"`       //
 	ClientCA string           `json:"client-ca,omitempty"` // who may have signed clients' certificates
 	Clients  []APIClient      `json:"clients,omitempty"`
-	// ReadOnly are where everybody on this host may ask, without TLS.
+	// ReadOnly are the addresses where every process of this host may ask, without TLS.
 	ReadOnly []netip.AddrPort `json:"read-only,omitempty"`
 }
 
@@ -21,9 +21,9 @@ type API struct {
 type APIClient struct {
 	Name        string `json:"name"`
 	Role        Role   `json:"role"`
-	Owner       string `json:"owner,omitempty"`       // whose set it may write, with role write; empty: the one of its name
+	Owner       string `json:"owner,omitempty"`       // the owner whose set it may write, with role write; empty: the owner of its name
 	TokenFile   string `json:"token-file,omitempty"`  // the token that it shows, or what is left of it: sha256:HEX
-	Certificate string `json:"certificate,omitempty"` // in its place, or besides: the common or a DNS name in its certificate
+	Certificate string `json:"certificate,omitempty"` // instead, or in addition: the common name or a DNS name in its certificate
 }
 
 // IsZero reports whether no key is given.
@@ -45,8 +45,8 @@ func (c *APIClient) WritesTo() string {
 // maxOwner bounds an owner's name, in bytes: it is a part of file names and keys.
 const maxOwner = 63
 
-// CheckOwner says what is wrong with the name of a set's owner, or nothing. Names become
-// those of files and keys: lower case letters, digits, and - . _ after the first.
+// CheckOwner says what is wrong with the name of a set's owner, or nothing. Names become file names
+// and keys: lower case letters, digits, and - . _ after the first.
 func CheckOwner(owner string) error {
 	if owner == "" || len(owner) > maxOwner {
 		return fmt.Errorf("owner %q: a name has 1 to %d characters", owner, maxOwner)

@@ -6,17 +6,17 @@ import (
 	"time"
 )
 
-// BFDTimers are how fast the loss of the way to a neighbour is to be found, by both ends
-// (RFC 5880): after Multiplier packets have not come, each of which was due within Interval
-// of the one before. The neighbour may want it slower.
+// BFDTimers are how fast both ends find that the way to a neighbor is lost (RFC 5880): after
+// Multiplier packets in a row have not come, each due within Interval of the one before. The
+// neighbor may ask for slower timers.
 type BFDTimers struct {
 	Interval   Duration `json:"interval,omitzero"`
 	Multiplier uint8    `json:"multiplier,omitempty"`
 }
 
-// What a key of BFD that is not given means, and what it may be. RFC 7419 has 100 ms
-// and 50 ms among the intervals that everybody should offer; below 10 ms, a packet's
-// time would be less than what an ordinary kernel may keep a process waiting.
+// Defaults and bounds of BFD's keys. RFC 7419 has 100 ms and 50 ms among the intervals that every
+// implementation should offer; an interval below 10 ms would be shorter than an ordinary kernel may
+// keep a process waiting.
 const (
 	DefaultBFDInterval   = Duration(100 * time.Millisecond)
 	DefaultBFDMultiplier = 3
@@ -24,22 +24,22 @@ const (
 	MaxBFDInterval       = Duration(time.Minute)
 )
 
-// BFD are the neighbours that are to know at once when a director's datapath is gone, and
-// have no BGP session with it: routers with static routes to it, say.
+// BFD are the neighbors that must learn at once when a director's datapath is gone, and that have
+// no BGP session with it: routers with static routes to it, say.
 type BFD struct {
 	RestartTime Duration      `json:"restart-time,omitzero"` // how long sessions outlive the process
 	Neighbors   []BFDNeighbor `json:"neighbors,omitempty"`
 }
 
-// DefaultBFDRestartTime is how long sessions outlive the process, where it is not given,
-// and what is between its bounds.
+// DefaultBFDRestartTime is how long sessions outlive the process by default; the others are the
+// bounds.
 const (
 	DefaultBFDRestartTime = Duration(2 * time.Minute)
 	MinBFDRestartTime     = Duration(5 * time.Second)
 	MaxBFDRestartTime     = Duration(time.Hour)
 )
 
-// BFDNeighbor is one of them.
+// BFDNeighbor is one neighbor of BFD.
 type BFDNeighbor struct {
 	Address    netip.Addr  `json:"address"`
 	Source     *netip.Addr `json:"source,omitempty"` // nil: the one that the host sends from
@@ -47,8 +47,8 @@ type BFDNeighbor struct {
 	Interfaces []string    `json:"interfaces,omitempty"` // none: the director's
 	Interval   Duration    `json:"interval,omitzero"`
 	Multiplier uint8       `json:"multiplier,omitempty"`
-	// TTLSecurity is how many hops away it is at most, by the TTL of its packets (RFC 5082); 0:
-	// over one hop 1, over several any number.
+	// TTLSecurity is how many hops away the neighbor is at most, by the TTL of its packets (RFC
+	// 5082); 0: 1 for a neighbor on the link, any number for one behind routers.
 	TTLSecurity    uint8              `json:"ttl-security,omitempty"`
 	Authentication *BFDAuthentication `json:"authentication,omitempty"` // nil: packets are not signed
 }
@@ -56,19 +56,19 @@ type BFDNeighbor struct {
 // IsZero reports whether no key is given.
 func (b BFD) IsZero() bool { return len(b.Neighbors) == 0 && b.RestartTime == 0 }
 
-// BGPNeighborBFD is how the way to a BGP neighbour is watched. The addresses, and how long
-// a session outlives the process, are those of the BGP session.
+// BGPNeighborBFD is how the way to a BGP neighbor is watched. The addresses, and the time that a
+// session outlives the process, are those of the BGP session.
 type BGPNeighborBFD struct {
-	Multihop   *bool    `json:"multihop,omitempty"`   // nil: if the neighbour's TTLs allow for routers in between
+	Multihop   *bool    `json:"multihop,omitempty"`   // nil: if the neighbor's TTLs allow routers in between
 	Interfaces []string `json:"interfaces,omitempty"` // none: the director's
 	Interval   Duration `json:"interval,omitzero"`
 	Multiplier uint8    `json:"multiplier,omitempty"`
-	// TTLSecurity is that of [BFDNeighbor]; 0: the BGP session's.
+	// TTLSecurity is as in [BFDNeighbor]; 0: the BGP session's.
 	TTLSecurity    uint8              `json:"ttl-security,omitempty"`
 	Authentication *BFDAuthentication `json:"authentication,omitempty"` // nil: packets are not signed
 }
 
-// BFDAuthentication is how both ends of a session know each other's packets (RFC 5880 6.7).
+// BFDAuthentication is how both ends of a session recognize each other's packets (RFC 5880 6.7).
 type BFDAuthentication struct {
 	Type         BFDAuthenticationType `json:"type,omitempty"`
 	KeyID        uint8                 `json:"key-id,omitempty"`
@@ -78,8 +78,8 @@ type BFDAuthentication struct {
 // BFDAuthenticationType is how packets are signed.
 type BFDAuthenticationType string
 
-// The types. What is not meticulous lets a packet be sent again by somebody else until the next
-// one comes. MD5 is for routers that have nothing better.
+// The types. With a type that is not meticulous, an attacker can replay a packet until the next one
+// comes. MD5 is for routers that have nothing better.
 const (
 	KeyedMD5            BFDAuthenticationType = "keyed-md5"
 	MeticulousKeyedMD5  BFDAuthenticationType = "meticulous-keyed-md5"
@@ -87,7 +87,7 @@ const (
 	MeticulousKeyedSHA1 BFDAuthenticationType = "meticulous-keyed-sha1"
 )
 
-// What a key of authentication that is not given means.
+// The default of a key of authentication.
 const (
 	DefaultBFDAuthenticationType       = MeticulousKeyedSHA1
 	DefaultBFDKeyID              uint8 = 1
@@ -105,13 +105,13 @@ func (a *BFDAuthentication) setDefaults() {
 	}
 }
 
-// AsksForBFD reports whether a neighbour of either kind does.
+// AsksForBFD reports whether a neighbor of either kind asks for BFD.
 func (c *Config) AsksForBFD() bool {
 	return len(c.BFD.Neighbors) > 0 || slices.ContainsFunc(c.BGP.Neighbors, func(n BGPNeighbor) bool { return n.BFD != nil })
 }
 
-// BFDSessions returns the sessions that the neighbours of both kinds ask for. Of those that are
-// known by an interface, routers say which address the router there has; without it there is no
+// BFDSessions returns the sessions that the neighbors of both kinds ask for. For a neighbor that is
+// known by an interface, routers has the address of the router there; without it there is no
 // session yet.
 func (c *Config) BFDSessions(routers map[string]netip.Addr) []BFDSession {
 	var sessions []BFDSession
@@ -132,7 +132,7 @@ func (c *Config) BFDSessions(routers map[string]netip.Addr) []BFDSession {
 	return sessions
 }
 
-// bfdSession returns the session that a neighbour asks for, but for its restart time.
+// bfdSession returns the session that a neighbor asks for, except its restart time.
 func (n *BFDNeighbor) bfdSession(interfaces []string) BFDSession {
 	session := BFDSession{Neighbor: n.Address, Multihop: n.Multihop, Interfaces: n.Interfaces, Timers: BFDTimers{n.Interval, n.Multiplier},
 		TTLSecurity: n.TTLSecurity, Authentication: n.Authentication}
@@ -142,8 +142,8 @@ func (n *BFDNeighbor) bfdSession(interfaces []string) BFDSession {
 	return session.in(interfaces)
 }
 
-// bfdSession returns the session that a BGP neighbour asks for. It lasts as long as its
-// routes do, and a little at least: the neighbour, not BFD, ends what lasts less.
+// bfdSession returns the session that a BGP neighbor asks for. It lasts as long as the neighbor
+// keeps the routes, and a little at least: the neighbor, not BFD, ends a shorter one.
 func (n *BGPNeighbor) bfdSession(interfaces []string) BFDSession {
 	session := BFDSession{Neighbor: n.Address, Multihop: n.BFDMultihop(), Interfaces: n.BFD.Interfaces,
 		Timers: BFDTimers{n.BFD.Interval, n.BFD.Multiplier}, RestartTime: max(n.RestartTime, MinBFDRestartTime),
@@ -157,8 +157,7 @@ func (n *BGPNeighbor) bfdSession(interfaces []string) BFDSession {
 	return session.in(interfaces)
 }
 
-// BFDMultihop reports whether there may be routers on the way to a neighbour that asks
-// for BFD.
+// BFDMultihop reports whether there may be routers on the way to a neighbor that asks for BFD.
 func (n *BGPNeighbor) BFDMultihop() bool {
 	if n.BFD.Multihop != nil {
 		return *n.BFD.Multihop
@@ -166,8 +165,8 @@ func (n *BGPNeighbor) BFDMultihop() bool {
 	return n.TTL > 1 || n.TTLSecurity > 1
 }
 
-// in returns a session that names no interfaces as one of these: of the one that a link-local
-// neighbour is on, if that is among them.
+// in gives these interfaces to a session that names none; to that of a link-local neighbor only its
+// own, if it is among them.
 func (s BFDSession) in(interfaces []string) BFDSession {
 	zone := s.Neighbor.Zone()
 	switch {
@@ -180,32 +179,30 @@ func (s BFDSession) in(interfaces []string) BFDSession {
 	return s
 }
 
-// BFDSession is a neighbour that is to know at once when this director's datapath is
-// gone.
+// BFDSession is a neighbor that must learn at once when this director's datapath is gone.
 type BFDSession struct {
 	Neighbor netip.Addr `json:"neighbor"`
 	Source   netip.Addr `json:"source,omitzero"`    // zero: the one that the host sends from
 	Multihop bool       `json:"multihop,omitempty"` // there are routers in between
-	// Interfaces are those by which the neighbour sends what this director forwards.
-	// The session is up only while one of them is, and while the program is attached to
-	// each of them that is.
+	// Interfaces are those by which the neighbor sends what this director forwards. The session is
+	// up only while one of them is up, and while the program is attached to each one that is up.
 	Interfaces  []string  `json:"interfaces"`
 	Timers      BFDTimers `json:"timers"`
-	TTLSecurity uint8     `json:"ttl-security,omitempty"` // hops at most; 0: over one hop 1, over several any number
-	// Authentication is how packets are signed; nil: they are not.
+	TTLSecurity uint8     `json:"ttl-security,omitempty"` // hops at most; 0: 1 on the link, any number behind routers
+	// Authentication is how packets are signed; nil: they are not signed.
 	Authentication *BFDAuthentication `json:"authentication,omitempty"`
-	RestartTime    Duration           `json:"restart-time,omitzero"` // how long it goes on without a sign of life of who asks for it
+	RestartTime    Duration           `json:"restart-time,omitzero"` // how long it goes on without a sign of life from the process that asks for it
 }
 
-// BFDStatus is what the process that speaks BFD says about itself.
+// BFDStatus is what the BFD process says about itself.
 type BFDStatus struct {
 	Version  string             `json:"version"`
 	PID      int                `json:"pid"`
-	Socket   string             `json:"socket,omitempty"` // that it answers on; empty: it is of a version that did not say so
+	Socket   string             `json:"socket,omitempty"` // that it answers on; empty: the process's version does not say so
 	Started  time.Time          `json:"started"`
-	Deadline time.Time          `json:"deadline,omitzero"` // when it ends, if nobody tells it to go on
-	Realtime bool               `json:"realtime"`          // it runs before all that is not
-	Late     Duration           `json:"late,omitzero"`     // the most that a packet of it has left after its time
+	Deadline time.Time          `json:"deadline,omitzero"` // when it ends, unless it is told to go on
+	Realtime bool               `json:"realtime"`          // it runs before all other processes
+	Late     Duration           `json:"late,omitzero"`     // the longest delay of a packet that it sent
 	Problem  string             `json:"problem,omitempty"` // why there is no such process, or it does not answer, as weir run finds
 	Sessions []BFDSessionStatus `json:"sessions"`
 	Discards []Tallied          `json:"discards"` // packets that changed nothing, by why
@@ -223,19 +220,19 @@ type BFDSessionStatus struct {
 	RemoteState      string     `json:"remote-state"`
 	RemoteDiagnostic string     `json:"remote-diagnostic"`
 	Interval         Duration   `json:"interval,omitzero"`    // between packets of this end, as agreed upon
-	Detection        Duration   `json:"detection,omitzero"`   // how long the neighbour may be silent
+	Detection        Duration   `json:"detection,omitzero"`   // how long the neighbor may be silent
 	Discriminator    uint32     `json:"discriminator"`        // this end's name for the session
-	Remote           uint32     `json:"remote-discriminator"` // the neighbour's; 0: it is not heard
-	Held             string     `json:"held,omitempty"`       // why this end keeps it down: what it stands for is not there
-	// TTLSecurity and Authentication are what the process does of what was asked for: one of an
-	// older version does neither.
+	Remote           uint32     `json:"remote-discriminator"` // the neighbor's; 0: the neighbor is not heard
+	Held             string     `json:"held,omitempty"`       // why this end keeps it down: this director's datapath is not there
+	// TTLSecurity and Authentication are what the process does of what the configuration asks for:
+	// a process of an older version does neither.
 	TTLSecurity    uint8                 `json:"ttl-security,omitempty"`
 	Authentication BFDAuthenticationType `json:"authentication,omitempty"`
 	Changes        uint64                `json:"changes"`             // of the state
-	Losses         uint64                `json:"losses"`              // how often it was up and then was not, because of a failure
+	Losses         uint64                `json:"losses"`              // how often it went down because of a failure
 	LastLoss       string                `json:"last-loss,omitempty"` // the diagnostic of the last of them
 	Sent           uint64                `json:"sent"`
 	Received       uint64                `json:"received"`
 	Problem        string                `json:"problem,omitempty"` // why no packets can be sent or received
-	Refused        string                `json:"refused,omitempty"` // why the last packet of the neighbour's was not taken, while it is not up
+	Refused        string                `json:"refused,omitempty"` // why the neighbor's last packet was not taken, while the session is not up
 }

@@ -5,29 +5,29 @@ import (
 	"time"
 )
 
-// BGPStatus is what is announced to whom.
+// BGPStatus is what is announced to which neighbors.
 type BGPStatus struct {
 	ASN       uint32              `json:"asn,omitempty"` // 0: there is no bgp in the configuration
 	RouterID  netip.Addr          `json:"router-id"`
 	Draining  bool                `json:"draining"` // routes are marked or withdrawn, because the director ends
 	Listen    []BGPListenerStatus `json:"listen,omitempty"`
 	Neighbors []BGPNeighborStatus `json:"neighbors"`
-	Routes    []RouteStatus       `json:"routes"` // that neighbors of their family are told
+	Routes    []RouteStatus       `json:"routes"` // that neighbors of their families are told
 }
 
 // BGPListenerStatus is an address that passive neighbors connect to.
 type BGPListenerStatus struct {
 	Address netip.Addr `json:"address"`
-	Problem string     `json:"problem,omitempty"` // why they cannot, or some of them cannot
+	Problem string     `json:"problem,omitempty"` // why neighbors, or some of them, cannot connect
 }
 
-// SessionState is what a session with a neighbor is in.
+// SessionState is the state of a session with a neighbor.
 type SessionState string
 
 // The states of a session.
 const (
 	SessionConnecting  SessionState = "connecting"  // no connection
-	SessionOpening     SessionState = "opening"     // connected; both sides say who they are
+	SessionOpening     SessionState = "opening"     // connected; both sides send OPEN messages
 	SessionEstablished SessionState = "established" // routes are told
 )
 
@@ -40,14 +40,14 @@ type BGPNeighborStatus struct {
 	Since           time.Time    `json:"since"`              // of the state
 	RouterID        netip.Addr   `json:"router-id"`          // the neighbor's, while established
 	Local           netip.Addr   `json:"local"`              // this end of the session
-	HoldTime        Duration     `json:"hold-time,omitzero"` // that both agreed on
-	Families        []BGPFamily  `json:"families"`           // that both know
+	HoldTime        Duration     `json:"hold-time,omitzero"` // that both ends agreed on
+	Families        []BGPFamily  `json:"families"`           // that both ends support
 	GracefulRestart bool         `json:"graceful-restart"`   // the neighbor keeps routes for restart-time
 	Announced       int          `json:"announced"`          // routes that it has been told
 	BFD             string       `json:"bfd,omitempty"`      // state of the BFD session; empty: none is asked for
 	Losses          uint64       `json:"losses"`             // sessions that ended since the director started
-	Problem         string       `json:"problem,omitempty"`  // why there is no session, or what is missing in it
-	Own             bool         `json:"own,omitempty"`      // that is this host's: a password that cannot be read, say
+	Problem         string       `json:"problem,omitempty"`  // why there is no session, or what it lacks
+	Own             bool         `json:"own,omitempty"`      // the problem is on this host, such as a password that cannot be read
 }
 
 // Name is what the neighbor is called, as [BGPNeighbor.Name] says.

@@ -7,8 +7,9 @@ import (
 	"strings"
 )
 
-// Bounds on texts that somebody else may have written: what agents report, and documents. A few
-// bytes of text stand for a large set of slots, or for an element of a list with all its defaults.
+// Bounds on texts that other programs may have written: what agents report, and documents. A few
+// bytes of text can stand for a large set of slots, or for an element of a list with all its
+// defaults.
 const (
 	mostSlotBytes = 16 << 20 // of sets of slots, in one text
 	objectBytes   = 16       // a text has at least so many bytes for each object or null in it
@@ -25,7 +26,8 @@ func CheckObjects(text []byte) error {
 	return nil
 }
 
-// readSlotSets reads sets of slots, of which nil stays nil, if all of them take no more than they may.
+// readSlotSets reads sets of slots, unless all of them together take more than they may; nil stays
+// nil.
 func readSlotSets(texts []*string) ([]*SlotSet, error) {
 	bytes := 0
 	for _, text := range texts {

@@ -6,10 +6,10 @@ import "net/netip"
 // GUE header's private data.
 const candidateListHeader = 4
 
-// MaxOverhead returns the bytes that the mode may ever put in front of a packet
-// for a backend of this address: Overhead, and with GUE the longest list of other
-// candidates that it may carry. What is offered to clients must leave room for
-// all of it, so that a change never shrinks a live connection's packets.
+// MaxOverhead returns the bytes that the mode may ever put in front of a packet for a backend of
+// this address: Overhead, and with GUE the longest list of other candidates that it may carry. The
+// packet size that clients are offered must leave room for all of it, so that a change never
+// shrinks a live connection's packets.
 func (m Mode) MaxOverhead(backend netip.Addr) int {
 	overhead := m.Overhead(backend)
 	switch {

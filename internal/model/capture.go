@@ -8,9 +8,8 @@ import (
 	"time"
 )
 
-// Capture asks a director for packets as they come and leave, with what became of them. What
-// is empty is anything. Packets that are no service's are left out, unless their reason is
-// named.
+// Capture asks a director for packets as they come and leave, with what became of them. An empty
+// field matches anything. Packets of no service are left out, unless their reason is named.
 type Capture struct {
 	Service   string   `json:"service,omitempty" doc:"name of the service that they are of"`
 	VIP       string   `json:"vip,omitempty" doc:"address of the service, perhaps with a port"`
@@ -28,7 +27,7 @@ type Capture struct {
 	Rate     int      `json:"rate,omitempty" minimum:"1" maximum:"50000" default:"2000" doc:"in a second, at most"`
 }
 
-// Bounds on a capture, and what it is where nothing is said.
+// Bounds and defaults of a capture.
 const (
 	CaptureSnap, MostCaptureSnap         = 256, 2048
 	leastCaptureSnap                     = 64
@@ -38,7 +37,7 @@ const (
 	mostCaptureSample                    = 1_000_000
 )
 
-// SetDefaults fills in what is not said.
+// SetDefaults fills in what is not given.
 func (c *Capture) SetDefaults() {
 	for _, f := range []struct {
 		to    *int
@@ -56,7 +55,7 @@ func (c *Capture) SetDefaults() {
 // CaptureProtocols are the protocols that can be asked for, with their numbers.
 var CaptureProtocols = map[string]uint8{"tcp": uint8(TCP), "udp": uint8(UDP), "icmp": 1, "icmpv6": 58}
 
-// Validate returns FieldErrors, or nil. Names it cannot know.
+// Validate returns FieldErrors, or nil. It cannot check names.
 func (c *Capture) Validate() error {
 	var errs FieldErrors
 	for _, f := range []struct {
@@ -155,7 +154,7 @@ type CaptureCounts struct {
 	Lost    uint64 `json:"lost" doc:"of those, lost: they were not read quickly enough"`
 }
 
-// Add adds others.
+// Add adds other counts.
 func (c *CaptureCounts) Add(more CaptureCounts) {
 	c.Matched, c.Limited, c.Lost = c.Matched+more.Matched, c.Limited+more.Limited, c.Lost+more.Lost
 }
@@ -167,20 +166,20 @@ type CaptureStatus struct {
 	Running       *CaptureRunning `json:"running,omitempty" doc:"the capture that runs; absent: none does"`
 }
 
-// CaptureRunning is a capture that runs, and whose it is.
+// CaptureRunning is a capture that runs, and who asked for it.
 type CaptureRunning struct {
 	Client string    `json:"client" doc:"the name of who asked for it in api.clients, or local: by the unix socket"`
 	Since  time.Time `json:"since"`
 	Wanted Capture   `json:"wanted"`
 }
 
-// CaptureMessage is one line of a capture: a packet, or else how it is.
+// CaptureMessage is one line of a capture: a packet, or the state of the capture.
 type CaptureMessage struct {
 	Packet *CapturedPacket `json:"packet,omitempty"`
 	Counts *CaptureCounts  `json:"counts,omitempty"`
-	// Began is when packets began to be taken; it is said once, with the director's interfaces.
+	// Began is when the capture began; it is sent once, with the director's interfaces.
 	Began      *time.Time `json:"began,omitempty" doc:"said first: from then on packets are taken"`
 	Interfaces []string   `json:"interfaces,omitempty" doc:"said with began: the director's"`
-	// Ended is why there is nothing more; it is said last.
+	// Ended is why the capture has ended; it is sent last.
 	Ended string `json:"ended,omitempty" doc:"said last: why it has ended: packets, duration, or director, which ends itself"`
 }

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Outdated says why nobody believes a certificate at a time: it has ended, or has not begun. Nil: it is
-// believed as far as its time goes.
+// Outdated says why a certificate is not valid at a time: it has expired, or its time has not
+// begun. Nil: it is valid at that time.
 func Outdated(c *x509.Certificate, now time.Time) error {
 	switch {
 	case c == nil:
@@ -21,13 +21,13 @@ func Outdated(c *x509.Certificate, now time.Time) error {
 	return nil
 }
 
-// OutdatedCA is Outdated of a CA's certificates in PEM: what is wrong with the last, if no one of them
-// is believed.
+// OutdatedCA is Outdated for a CA's certificates in PEM: what is wrong with the last, if none of
+// them is valid.
 func OutdatedCA(text []byte, now time.Time) (err error) {
 	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
 		c, wrong := x509.ParseCertificate(block.Bytes)
 		if wrong != nil {
-			continue // whoever reads it says so
+			continue // the code that reads it says so
 		}
 		if err = Outdated(c, now); err == nil {
 			return nil

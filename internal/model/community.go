@@ -10,7 +10,7 @@ import (
 // Community is a BGP community: two numbers of 16 bits (RFC 1997), or three of 32 (RFC 8092).
 type Community struct {
 	Large bool
-	Parts [3]uint32 // the last one is that of large communities only
+	Parts [3]uint32 // only large communities have the third
 }
 
 // GracefulShutdown is the community of routes that are about to be withdrawn (RFC 8326).
@@ -80,7 +80,7 @@ func (c Community) compare(o Community) int {
 	return slices.Compare(c.Parts[:], o.Parts[:])
 }
 
-// uniqueCommunities sorts a list, and leaves out what it has twice; nil for none.
+// uniqueCommunities sorts a list and leaves out duplicates; nil for none.
 func uniqueCommunities(list []Community) []Community {
 	if len(list) == 0 {
 		return nil

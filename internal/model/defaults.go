@@ -2,7 +2,7 @@ package model
 
 import "time"
 
-// What a key that is not given means.
+// The defaults of keys.
 const (
 	DefaultWeight     = 100
 	DefaultICMPRate   = 1000 // as Linux's net.ipv4.icmp_msgs_per_sec
@@ -21,7 +21,7 @@ const (
 // DefaultEtcdPrefix begins the keys of a group that gives no other.
 const DefaultEtcdPrefix = "/weir"
 
-// What a time that is not given means.
+// The defaults of times.
 const (
 	DefaultCoalesce = Duration(50 * time.Millisecond)
 	DefaultNotice   = Duration(5 * time.Second)
@@ -39,16 +39,14 @@ const (
 // full NAT gave to a client's connection.
 var DefaultSNATPorts = PortRange{First: 1024, Last: 32767}
 
-// NewBackend returns a backend in which every key that has a default has it. Its
-// weight is why it exists: 0 is a weight, so a missing one cannot be told from it
-// afterwards.
+// NewBackend returns a backend in which every key that has a default has it. It exists because of
+// the weight: 0 is a weight, so a missing one cannot be told from it afterwards.
 func NewBackend() Backend {
 	return Backend{Weight: DefaultWeight, State: Active}
 }
 
-// SetDefaults fills in whatever is zero and has a default, except weights, which
-// NewBackend sets. A list that is missing becomes an empty one, so that what is
-// written out again says [] and not null.
+// SetDefaults fills in every field that is zero and has a default, except weights, which NewBackend
+// sets. A missing list becomes an empty one, so that it is written out again as [] and not null.
 func (c *Config) SetDefaults() {
 	d := &c.Director
 	if d.XDP == "" {
@@ -102,8 +100,8 @@ func (c *Config) SetDefaults() {
 	}
 }
 
-// FlowPortOrDefault returns where the group's directors tell each other of flows; 0: they
-// do not.
+// FlowPortOrDefault returns the port at which the group's directors tell each other of flows; 0:
+// they do not.
 func (d *Director) FlowPortOrDefault() uint16 {
 	if d.FlowPort == nil {
 		return DefaultFlowPort

@@ -1,6 +1,6 @@
-// Package model is weir's vocabulary: services, backends, segments and what the
-// datapath must forward. Every front door produces it, the engine reads it, the
-// sinks receive it. It imports the standard library only.
+// Package model is weir's vocabulary: services, backends, segments and what the datapath must
+// forward. Configuration, API and Kubernetes produce it, the engine reads it, the sinks receive it.
+// It imports the standard library only.
 //
 // # Glossary
 //

@@ -12,13 +12,13 @@ type Document struct {
 	Log     Log
 }
 
-// writtenDocument is a document as stores, and those who give directors their logs, have it.
+// writtenDocument is a document as stores, and the clients that give directors their logs, have it.
 type writtenDocument struct {
 	Service Service `json:"service"`
 	Log     Log     `json:"log"`
-	// Affinities are those of the log's generations; none: all have the service's. So what
-	// versions wrote that knew of one affinity only is read as they meant it, and they read
-	// what is written while there is one.
+	// Affinities are those of the log's generations; none: all have the service's. So documents of
+	// older versions, which knew one affinity per service, are read correctly, and older versions
+	// can read new ones while all affinities are equal.
 	Affinities []Affinity `json:"affinities,omitempty"`
 }
 
@@ -29,8 +29,8 @@ type readDocument struct {
 	Affinities []Affinity `json:"affinities"`
 }
 
-// readLog is a log that is read: its sets of slots are texts first, so that it is known what they
-// would take.
+// readLog is a log that is read: its sets of slots are texts at first, so that their size can be
+// checked.
 type readLog struct {
 	Generations []struct {
 		readGeneration
@@ -40,10 +40,11 @@ type readLog struct {
 	Strained []Strain `json:"strained"`
 }
 
-// readGeneration has a generation's fields, of which one that hides Kept is not read by them.
+// readGeneration has a generation's fields; readLog reads Kept in another field, which hides this
+// one.
 type readGeneration Generation
 
-// log returns what was read.
+// log returns the log that was read.
 func (r *readLog) log() (Log, error) {
 	l := Log{Steps: r.Steps, Strained: r.Strained}
 	texts := make([]*string, len(r.Generations))
@@ -64,8 +65,8 @@ func (r *readLog) log() (Log, error) {
 	return l, nil
 }
 
-// UnmarshalJSON reads a log that somebody else may have written, perhaps with more than this version
-// knows.
+// UnmarshalJSON reads a log that another program may have written, perhaps with fields that this
+// version does not know.
 func (l *Log) UnmarshalJSON(text []byte) error {
 	if err := CheckObjects(text); err != nil {
 		return fmt.Errorf("a log %w", err)
@@ -129,7 +130,7 @@ func (d *Document) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// exactly returns a slice that takes no more memory than what is in it.
+// exactly returns a slice that takes no more memory than its elements.
 func exactly[T any](s []T) []T {
 	if len(s) == cap(s) {
 		return s

@@ -5,9 +5,8 @@ import (
 	"time"
 )
 
-// Duration is a time.Duration that is written as text: 50ms, 60s, 24h. The zero
-// value is none, and is not written as text: where it has a meaning, it is that
-// nothing was given.
+// Duration is a time.Duration that is written as text: 50ms, 60s, 24h. The zero value is none, and
+// is not written as text: where it has a meaning, it means that no duration was given.
 type Duration time.Duration
 
 // String returns "1m30s".

@@ -40,14 +40,14 @@ const (
 	P2C
 )
 
-// AmongAll reports whether a new connection may go to any backend. No row says which one
-// has it, so that has to be remembered. With p2c it depends on the mode: [Service.AmongAll].
+// AmongAll reports whether a new connection may go to any backend. No row says which backend has
+// it, so directors must remember it. With p2c it depends on the mode: [Service.AmongAll].
 func (p Policy) AmongAll() bool { return p == Random || p == RoundRobin || p == LeastConn }
 
 // ByLoad reports whether the policy compares the loads of backends.
 func (p Policy) ByLoad() bool { return p == LeastConn || p == P2C }
 
-// Affinity is what of a packet chooses its slot. The numbers are those of enum affinity.
+// Affinity is which fields of a packet choose its slot. The numbers are those of enum affinity.
 type Affinity uint8
 
 // The affinities.
@@ -59,7 +59,7 @@ const (
 // Affinities are all of them.
 var Affinities = []Affinity{AffinityFlow, AffinitySourceIP}
 
-// BackendState is what may be sent to a backend. The numbers are those of enum
+// BackendState is which connections may go to a backend. The numbers are those of enum
 // backend_state; 0 is not a state.
 type BackendState uint8
 
@@ -68,7 +68,7 @@ const (
 	Active   BackendState = 1 // gets new connections
 	Draining BackendState = 2 // keeps its connections, gets no new ones
 	Down     BackendState = 3 // gets nothing
-	Suspect  BackendState = 4 // down as far as a director knows: keeps its connections for a while; nobody asks for it
+	Suspect  BackendState = 4 // down by a director's checks: keeps its connections for a while; no configuration has it
 )
 
 // suspect is the name of a state that the error need not list.
@@ -78,7 +78,7 @@ const suspect = "suspect"
 type names[T comparable] struct {
 	kind string
 	list []name[T]
-	// What other balancers call the same, in lower case, by its name here.
+	// The names that other balancers use, in lower case, with weir's name for each.
 	elsewhere map[string]string
 }
 
@@ -116,7 +116,7 @@ func (n names[T]) parse(text []byte) (T, error) {
 	return zero, &UnknownName{n.kind, string(text), known, n.meant(string(text))}
 }
 
-// meant returns the name that a wrong one must mean, or nothing.
+// meant returns the name that a wrong name must mean, or nothing.
 func (n names[T]) meant(text string) string {
 	text = strings.ToLower(text)
 	if ours, ok := n.elsewhere[text]; ok {
@@ -125,8 +125,8 @@ func (n names[T]) meant(text string) string {
 	return Nearest(text, slices.Values(n.texts()))
 }
 
-// UnknownName is that a text is none of an enum's names: a mistake, or a name that a later version
-// of weir has.
+// UnknownName says that a text is none of an enum's names: a mistake, or a name that a later
+// version of weir has.
 type UnknownName struct {
 	Kind, Name string
 	Known      []string // in order
@@ -141,8 +141,8 @@ func (e *UnknownName) Error() string {
 	return fmt.Sprintf("unknown %s %q (one of %s)", e.Kind, e.Name, strings.Join(e.Known, ", "))
 }
 
-// Where a word of another balancer's stands beside a name, it is from ipvsadm(8), keepalived.conf(5),
-// HAProxy's configuration manual, Octavia's API or Kubernetes' Service.
+// The words of other balancers are from ipvsadm(8), keepalived.conf(5), HAProxy's configuration
+// manual, Octavia's API or Kubernetes' Service.
 var (
 	protocolNames = names[Protocol]{kind: "protocol", list: []name[Protocol]{{TCP, "tcp"}, {UDP, "udp"}}}
 	modeNames     = names[Mode]{
@@ -232,7 +232,7 @@ func (a *Affinity) UnmarshalText(text []byte) (err error) {
 	return err
 }
 
-// Alive reports whether new packets go to the backend: it is neither down nor a suspect.
+// Alive reports whether new packets go to the backend: it is neither down nor suspect.
 func (s BackendState) Alive() bool { return s == Active || s == Draining }
 
 // String returns the name that YAML, JSON and metrics use.

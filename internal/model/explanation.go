@@ -7,17 +7,17 @@ type Explanation struct {
 	Interface string            `json:"interface"`         // that the packet comes in by
 	Frame     Hex               `json:"frame"`             // as it comes in
 	Flow      *ExplainedFlow    `json:"flow,omitempty"`    // nil: it has none, or its headers are not whole
-	Service   *ExplainedService `json:"service,omitempty"` // nil: it is none's
+	Service   *ExplainedService `json:"service,omitempty"` // nil: the packet is of no service
 	// Chosen is what chose the backend; "": nothing did, or the packet is a reply.
 	Chosen Chosen `json:"chosen,omitempty"`
-	// Memory is what is remembered of the flow, whether it is followed or not.
+	// Memory is what the director remembers of the flow, whether the packet follows that or not.
 	Memory *ExplainedMemory `json:"memory,omitempty"`
-	// Slot is where the ring places the flow; nil: nobody asked it.
+	// Slot is where the ring places the flow; nil: the ring was not asked.
 	Slot *ExplainedSlot `json:"slot,omitempty"`
 	// Before is the same in the ring of a service whose affinity has changed, for
 	// connections that are older than the change.
 	Before  *ExplainedSlot    `json:"before,omitempty"`
-	Backend *ExplainedBackend `json:"backend,omitempty"` // whose the packet is; of a reply, who has sent it
+	Backend *ExplainedBackend `json:"backend,omitempty"` // the packet's backend; of a reply, its sender
 	Reason  string            `json:"reason"`            // the label under which it would be counted
 	Outcome Outcome           `json:"outcome"`
 	Out     Hex               `json:"out,omitempty"`    // the frame as it leaves, or as the kernel gets it
@@ -55,14 +55,14 @@ const (
 	StepPacketOut  Decision = "packet out"
 )
 
-// Outcome is what becomes of a packet: what a reason's label begins with.
+// Outcome is what becomes of a packet: the beginning of a reason's label.
 type Outcome string
 
 // The outcomes.
 const (
 	OutcomePass    Outcome = "pass"    // to the kernel
 	OutcomeForward Outcome = "forward" // to the backend or the client
-	OutcomeAnswer  Outcome = "answer"  // back to who has sent it
+	OutcomeAnswer  Outcome = "answer"  // back to its sender
 	OutcomeDrop    Outcome = "drop"
 )
 
@@ -73,7 +73,7 @@ type Chosen string
 const (
 	ChosenByFragment Chosen = "first-fragment" // where the packet's first fragment went
 	ChosenBySNAT     Chosen = "full-nat"       // full NAT knows the flow
-	ChosenByQUIC     Chosen = "connection-id"  // QUIC's names the backend
+	ChosenByQUIC     Chosen = "connection-id"  // QUIC's connection ID names the backend
 	ChosenByMemory   Chosen = "memory"         // the flow is remembered
 	ChosenByLoad     Chosen = "load"           // p2c: the less loaded of two, for a new connection
 	ChosenByTurn     Chosen = "turn"           // round-robin: the next new connection's
@@ -83,8 +83,8 @@ const (
 	ChosenByAge      Chosen = "age"            // the oldest candidate that is up: the connection is older than what is remembered
 )
 
-// ExplainedFlow is what a packet is looked up by. Of an ICMP error it is the flow of the
-// packet inside, as the client sends it.
+// ExplainedFlow is what a packet is looked up by. For an ICMP error it is the flow of the packet
+// inside, as the client sends it.
 type ExplainedFlow struct {
 	Segment     Segment        `json:"segment,omitzero"`
 	Protocol    uint8          `json:"protocol"` // number of IANA's
@@ -97,18 +97,18 @@ type ExplainedFlow struct {
 	ICMPError   bool           `json:"icmp-error,omitempty"`
 }
 
-// ExplainedService is the service that a packet is looked up to be of.
+// ExplainedService is the service that the look-up finds for a packet.
 type ExplainedService struct {
 	Name     string    `json:"name"`
 	ID       ServiceID `json:"id"`
 	Policy   Policy    `json:"policy"`
 	Affinity Affinity  `json:"affinity"`
-	// SourceRange says whether the service is for the client, if it is for some only.
+	// SourceRange says whether the service is for this client, if it is only for some.
 	SourceRange *ExplainedSource `json:"source-range,omitempty"`
 }
 
-// ExplainedSource is where a client is, for a service that has source ranges. Of an ICMP error
-// it is the client whose flow that is about.
+// ExplainedSource is where a client is, for a service that has source ranges. For an ICMP error it
+// is the client whose flow the error is about.
 type ExplainedSource struct {
 	Range netip.Prefix `json:"range,omitzero"` // the longest that it is in; none: the packet is dropped
 	Of    int          `json:"of"`             // ranges that the service has
@@ -116,7 +116,7 @@ type ExplainedSource struct {
 
 // ExplainedMemory is what a director remembers of a flow.
 type ExplainedMemory struct {
-	Backend netip.AddrPort `json:"backend"`      // invalid: of one that is gone
+	Backend netip.AddrPort `json:"backend"`      // invalid: the backend is gone
 	Class   string         `json:"class"`        // fresh, sustained or proved
 	State   string         `json:"state"`        // as enum flow_state or snat_state names it
 	Age     Duration       `json:"age,omitzero"` // since its last packet
@@ -127,7 +127,7 @@ type ExplainedMemory struct {
 type ExplainedSlot struct {
 	Number int `json:"number"`
 	Of     int `json:"of"`
-	// Settling says that flows of others than the row's may be remembered.
+	// Settling says that flows of backends outside the row may be remembered.
 	Settling   bool                 `json:"settling,omitempty"`
 	Candidates []ExplainedCandidate `json:"candidates"` // in the order in which a new connection tries them
 }
@@ -141,7 +141,8 @@ type ExplainedCandidate struct {
 	// Age is its place in the order in which a packet of an unknown connection tries them,
 	// the oldest owner first.
 	Age int `json:"age"`
-	// Generations are those of the service's log that place the flow on it, the newest first.
+	// Generations are those of the service's log that place the flow on the candidate, the newest
+	// first.
 	Generations []ExplainedGeneration `json:"generations,omitempty"`
 }
 
@@ -160,17 +161,17 @@ type ExplainedBackend struct {
 	Local     bool           `json:"local,omitempty"`     // it is this host
 	Interface string         `json:"interface,omitempty"` // that leads there
 	NextHop   MAC            `json:"next-hop,omitzero"`
-	// ByKernel says that the kernel sends into the interface, as XDP cannot, and finds the next hop.
+	// ByKernel says that the kernel finds the next hop and sends into the interface, because XDP
+	// cannot.
 	ByKernel bool           `json:"by-kernel,omitempty"`
 	VLAN     uint16         `json:"vlan,omitempty"`  // that packets leave with
 	MTU      uint16         `json:"mtu"`             // largest IP packet before encapsulation
-	Source   netip.AddrPort `json:"source,omitzero"` // full NAT: this director's, in the client's place
-	// Asked is what the flow asks for, in its client's place; nil: the service does not ask.
+	Source   netip.AddrPort `json:"source,omitzero"` // full NAT: this director's, instead of the client's
+	// Asked is what the director asks for in the client's place; nil: the service does not ask.
 	Asked *ExplainedAsked `json:"asked,omitempty"`
 }
 
-// ExplainedAsked is what a flow of a service that asks to be redirected has come to with its
-// packet.
+// ExplainedAsked is how far asking for redirection has come for the packet's flow.
 type ExplainedAsked struct {
 	State string         `json:"state"`       // as enum asked_state names it: nothing, plain, open or taken
 	At    netip.AddrPort `json:"at,omitzero"` // taken: where its packets go

@@ -36,7 +36,7 @@ func (e FieldErrors) Unwrap() []error {
 	return list
 }
 
-// mostProblems bounds what is found wrong with one configuration: a small text may have a
+// mostProblems bounds the problems that are listed for one configuration: a small text may have a
 // million services.
 const mostProblems = 1000
 

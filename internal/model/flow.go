@@ -13,7 +13,7 @@ type Flow struct {
 	Destination     netip.Addr // the VIP; of the source's family
 	SourcePort      uint16
 	DestinationPort uint16
-	Protocol        uint8 // number of IANA's, as in the IP header
+	Protocol        uint8 // IANA's number, as in the IP header
 }
 
 // Hash returns the flow's hash in a service. The upper half chooses the slot, the
@@ -52,7 +52,7 @@ func (f Flow) Hash(salt uint64, affinity Affinity) uint64 {
 	return hash ^ hash>>32
 }
 
-// SlotOf returns the slot of a hash in a ring with slots.
+// SlotOf returns the slot of a hash in a ring with that many slots.
 func (r *Ring) SlotOf(hash uint64) int {
 	return int(hash >> 32 * uint64(len(r.Slots)) >> 32)
 }

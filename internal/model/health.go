@@ -15,13 +15,13 @@ import (
 type HealthCheck struct {
 	Kind     CheckKind `json:"kind"`
 	Interval Duration  `json:"interval,omitzero"` // from one probe of a backend to the next
-	Jitter   Duration  `json:"jitter,omitzero"`   // by which each interval is longer or shorter at most
+	Jitter   Duration  `json:"jitter,omitzero"`   // how much longer or shorter an interval may be
 	Timeout  Duration  `json:"timeout,omitzero"`  // of one probe, from its first packet to its last
 	Rise     uint16    `json:"rise,omitempty"`    // successes in a row that make a backend healthy
 	Fall     uint16    `json:"fall,omitempty"`    // failures in a row that make it unhealthy
-	Panic    *uint8    `json:"panic,omitempty"`   // percent: with fewer healthy backends all are used; 0: never
-	// SlowStart is how long a backend takes to its whole share after it came or was down;
-	// 0: it has it at once.
+	Panic    *uint8    `json:"panic,omitempty"`   // percent: with fewer healthy backends, all backends are used; 0: never
+	// SlowStart is how long a backend takes to reach its whole share after it came or was down; 0:
+	// it has its share at once.
 	SlowStart Duration    `json:"slow-start,omitzero"`
 	Passive   *Passive    `json:"passive,omitempty"` // nil: what agents report changes no share
 	Port      uint16      `json:"port,omitempty"`    // that is probed; 0: the one that the backend serves
@@ -33,7 +33,7 @@ type HealthCheck struct {
 	DNS       *HealthDNS  `json:"dns,omitempty"`     // kind dns
 }
 
-// HealthHTTP is a request, and which answers are good.
+// HealthHTTP is a request, and the answers that are good.
 type HealthHTTP struct {
 	Method string        `json:"method,omitempty"`
 	Path   string        `json:"path,omitempty"`
@@ -42,10 +42,10 @@ type HealthHTTP struct {
 	Body   string        `json:"body,omitempty"`   // text that a good answer's body has in its first 64 KiB
 }
 
-// HealthTLS is what is asked of a server's certificate.
+// HealthTLS is what a server's certificate must have.
 type HealthTLS struct {
 	Name       string `json:"name,omitempty"`        // asked for (SNI) and looked for in the certificate
-	CA         string `json:"ca,omitempty"`          // PEM: who may have signed it; empty: as the system trusts
+	CA         string `json:"ca,omitempty"`          // PEM: CAs that may have signed it; empty: as the system trusts
 	SkipVerify bool   `json:"skip-verify,omitempty"` // any certificate will do
 }
 
@@ -54,13 +54,13 @@ type HealthGRPC struct {
 	Service string `json:"service,omitempty"` // empty: the server as a whole
 }
 
-// HealthUDP is a datagram, and its answer.
+// HealthUDP is a datagram, and the answer to it.
 type HealthUDP struct {
 	Send   Payload `json:"send,omitzero"`   // zero: an empty datagram
 	Expect Payload `json:"expect,omitzero"` // that the answer contains; zero: it need not answer
 }
 
-// HealthDNS is a query, and which answers are good.
+// HealthDNS is a query, and the answers that are good.
 type HealthDNS struct {
 	Name   string    `json:"name"`
 	Type   DNSType   `json:"type,omitzero"`
@@ -72,7 +72,7 @@ type CheckKind string
 
 // The kinds of health checks.
 const (
-	CheckNone  CheckKind = "none"  // they are not
+	CheckNone  CheckKind = "none"  // they are not checked
 	CheckTCP   CheckKind = "tcp"   // a connection is made, and ended
 	CheckSYN   CheckKind = "syn"   // a SYN is answered by a SYN-ACK; no connection is made
 	CheckHTTP  CheckKind = "http"  // a request is answered well
@@ -83,7 +83,8 @@ const (
 	CheckDNS   CheckKind = "dns"   // a query is answered
 	CheckICMP  CheckKind = "icmp"  // an echo request is answered
 
-	// CheckRedirect asks whether connections can be handed over to a backend. No file has it.
+	// CheckRedirect asks whether connections can be handed over to a backend. Configuration files
+	// cannot have it.
 	CheckRedirect CheckKind = "redirect"
 )
 
@@ -147,7 +148,7 @@ func (r *StatusRange) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// Payload is bytes of a datagram, written as text, or as hex: and hexadecimal digits.
+// Payload is the bytes of a datagram, written as text, or as hex: and hexadecimal digits.
 type Payload string
 
 const payloadHex = "hex:"
@@ -232,9 +233,9 @@ func (s *Service) ProbeAddress(b *Backend) netip.AddrPort {
 	return netip.AddrPortFrom(b.Address, s.ProbePort(b))
 }
 
-// ChecksVIP reports whether probes of a backend go to the VIP, by the way that the
-// service's own packets take to it. In nat nobody has the VIP, and what is of no service
-// ends at an agent.
+// ChecksVIP reports whether probes of a backend go to the VIP, by the way that the service's own
+// packets take to it. In nat no backend has the VIP, and a packet of no service gets no further
+// than an agent.
 func (s *Service) ChecksVIP(b *Backend) bool {
 	mode := b.ModeIn(*s)
 	if b.Host.IsValid() {
@@ -244,7 +245,7 @@ func (s *Service) ChecksVIP(b *Backend) bool {
 		s.Health.protocol(s.Protocol) == s.Protocol && s.Port.Contains(s.ProbePort(b))
 }
 
-// protocol is that of the probes for a service of this one; zero: ICMP.
+// protocol is the protocol of the probes for a service of this protocol; zero: ICMP.
 func (h *HealthCheck) protocol(service Protocol) Protocol {
 	switch h.Kind {
 	case CheckICMP:
@@ -257,7 +258,7 @@ func (h *HealthCheck) protocol(service Protocol) Protocol {
 	return TCP
 }
 
-// What a key of a check that is not given means.
+// The defaults of a check's keys.
 const (
 	DefaultHealthInterval = Duration(time.Second)
 	DefaultHealthTimeout  = Duration(time.Second)
@@ -266,8 +267,8 @@ const (
 	DefaultHealthPanic    = 20
 )
 
-// withDefaults returns the check with every key that has a default. The check itself may
-// be another service's, too, and is not written to.
+// withDefaults returns the check with all defaults. The check itself is not written to: other
+// services may share it.
 func (h HealthCheck) withDefaults() *HealthCheck {
 	if h.Interval == 0 {
 		h.Interval = DefaultHealthInterval
@@ -329,29 +330,29 @@ func (h *HealthDNS) withDefaults() *HealthDNS {
 	return &out
 }
 
-// Target is a backend of a service, whatever the two are called.
+// Target is a backend of a service, without the names of the two.
 type Target struct {
 	Service ServiceID
 	Backend netip.AddrPort
-	// Redirect says that it is not asked whether the backend is healthy, but whether
+	// Redirect says that the question is not whether the backend is healthy, but whether
 	// connections can be handed over to it.
 	Redirect bool
 }
 
-// Check is what is to be found out about a backend, and how.
+// Check is what to find out about a backend, and how.
 type Check struct {
 	Target
 	Service string         // name
 	Backend string         // name
 	To      netip.AddrPort // the backend's own address
-	Way     *CheckWay      // of the service's packets to it; nil: the probes do not take it
+	Way     *CheckWay      // the way of the service's packets to it; nil: the probes do not take it
 	How     *HealthCheck   // with its defaults; not written to any more
 	// Serving says that the backend gets connections already: one failure is not enough
 	// to take it out when nothing else is known of it.
 	Serving bool
 }
 
-// CheckWay is what leads a service's packets from a director to a backend.
+// CheckWay is the way of a service's packets from a director to a backend.
 type CheckWay struct {
 	*CheckHost
 	VIP     netip.Addr
@@ -359,28 +360,29 @@ type CheckWay struct {
 	Backend TableBackend // its address, mode, MAC, VLAN and MTU
 }
 
-// CheckHost is what the ways of all checks have in common: see Director.
+// CheckHost is the part that the ways of all checks share: see Director.
 type CheckHost struct {
 	Interfaces   []string
 	TunnelSource []netip.Prefix
 	Directors    []netip.Prefix
 }
 
-// FaultARP is that a backend answers ARP for the VIP.
+// FaultARP says that a backend answers ARP for the VIP.
 const FaultARP = "arp"
 
 // Way is how one probe gets to its backend.
 type Way struct {
 	To netip.AddrPort
-	// Prepare is called with the probe's socket before anything is sent from it; nil: it
-	// is as it should be.
+	// Prepare is called with the probe's socket before anything is sent from it; nil: the socket
+	// needs no preparation.
 	Prepare func(socket int) error
-	// Alike is equal to that of ways for which sockets are prepared alike, up to what Again
-	// does: it makes a socket that was prepared for one of them one of this way. nil: a socket
-	// that was prepared is of no use to another way. Its type is comparable.
+	// Alike is equal for ways that prepare sockets alike, except for what Again does: Again adapts
+	// a socket that was prepared for one of them to this way. nil: a prepared socket is of no use
+	// to another way. Its type is comparable.
 	Alike any
 	Again func(socket int) error
-	// MTU is the largest packet that clients may send by this way; 0: it is not theirs.
+	// MTU is the largest packet that clients may send by this way; 0: clients' packets do not take
+	// it.
 	MTU int
 	// Fault is what is wrong with the backend already, and needs no probe; "": nothing.
 	Fault, Detail string
@@ -388,7 +390,7 @@ type Way struct {
 	Later bool
 }
 
-// HealthState is what is known of a backend's health.
+// HealthState is what is known about a backend's health.
 type HealthState string
 
 // The states of health.

@@ -5,17 +5,17 @@ import (
 	"time"
 )
 
-// Hook is a program, or a server, that is told which VIPs this director forwards: what sets
-// routes where no router speaks BGP, in a cloud.
+// Hook is a program, or a server, that is told which VIPs this director forwards: it sets routes
+// where no router speaks BGP, in a cloud.
 type Hook struct {
 	Name      string   `json:"name"`
 	Exec      []string `json:"exec,omitempty"`       // a program and its arguments
-	URL       string   `json:"url,omitempty"`        // in its place: a server that is sent a POST
-	TokenFile string   `json:"token-file,omitempty"` // what the server is to believe us by: Authorization: Bearer
+	URL       string   `json:"url,omitempty"`        // instead: a server that is sent a POST
+	TokenFile string   `json:"token-file,omitempty"` // the secret for the server: Authorization: Bearer
 	Timeout   Duration `json:"timeout,omitzero"`     // of one call
 }
 
-// What a hook's time-out is and may be, and how many hooks there may be.
+// The default and the bounds of a hook's time-out, and the largest number of hooks.
 const (
 	DefaultHookTimeout = Duration(10 * time.Second)
 	minHookTimeout     = Duration(100 * time.Millisecond)
@@ -28,23 +28,23 @@ type HookEvent string
 
 // Why hooks are called.
 const (
-	HookStart  HookEvent = "start"  // the director, or the hook, is new: nothing is known of what the hook knows
+	HookStart  HookEvent = "start"  // the director or the hook is new: what the hook knows is unknown
 	HookChange HookEvent = "change" // VIPs came up, or went
 	HookDrain  HookEvent = "drain"  // the director withdraws all of them, and will end
 )
 
-// HookCall is what a hook is told. Up is all that counts: a call may come twice, and changes
-// that follow each other soon come as one.
+// HookCall is what a hook is told. Only Up counts: a call may come twice, and changes that follow
+// each other quickly come as one.
 type HookCall struct {
 	Hook    string       `json:"hook"`
 	Event   HookEvent    `json:"event"`
 	Attempt int          `json:"attempt"` // 1, and more after calls that failed
 	Up      []netip.Addr `json:"up"`      // the VIPs that this director forwards
-	Came    []netip.Addr `json:"came"`    // of them, those that the hook has not taken yet
-	Went    []netip.Addr `json:"went"`    // those that it was told of, and that are not up any more
+	Came    []netip.Addr `json:"came"`    // those of them that the hook has not taken yet
+	Went    []netip.Addr `json:"went"`    // those that it was told of and that are no longer up
 }
 
-// HookStatus is what has become of a hook's calls.
+// HookStatus is what became of a hook's calls.
 type HookStatus struct {
 	Name     string    `json:"name"`
 	Current  bool      `json:"current"`            // it has taken what is up now
@@ -58,12 +58,13 @@ type HookStatus struct {
 	Duration Duration  `json:"duration,omitempty"` // of the last call
 }
 
-// Announcement is what is told of the VIPs that a director forwards, and whom.
+// Announcement is what is announced of the VIPs that a director forwards, and to which neighbors
+// and hooks.
 type Announcement struct {
 	BGP    BGP
-	Routes []Route // for BGP's neighbors
+	Routes []Route // for BGP neighbors
 	Hooks  []Hook
-	// Neighbor is where this director, one of the group, answers for VIPs itself.
+	// Neighbor is where this director, as one of the group, answers for VIPs itself.
 	Neighbor Neighbor
 	Group    []netip.Addr
 	VIPs     []netip.Addr // for hooks and for hosts on the link: those that are up, in order

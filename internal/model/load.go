@@ -8,13 +8,13 @@ import (
 
 // Loads is how agents report the loads of backends to directors, for policies that go by them.
 type Loads struct {
-	KeyFile  string       `json:"key-file,omitempty"` // of keys that directors and agents share; empty: nobody reports
+	KeyFile  string       `json:"key-file,omitempty"` // of keys that directors and agents share; empty: agents do not report
 	Port     uint16       `json:"port,omitempty"`     // UDP, of directors
 	Interval Duration     `json:"interval,omitzero"`  // of an agent, between two reports
 	To       []netip.Addr `json:"to,omitempty"`       // directors; none: the single addresses in Config.Directors
 }
 
-// What reports are unless the configuration says otherwise, and what it may say.
+// Defaults and bounds of reports.
 const (
 	DefaultLoadPort     = 6085
 	DefaultLoadInterval = Duration(100 * time.Millisecond)
@@ -58,36 +58,36 @@ func (l *Loads) setDefaults() {
 	}
 }
 
-// Load is what an agent says about a service on one backend, when it looked last.
+// Load is what an agent says about a service on one backend, as of its last look.
 type Load struct {
 	Target
 	Connections uint32  // TCP connections that its server has open
-	Queue       uint32  // of these, those that wait in an accept queue
-	Pressure    float64 // share of the time in which somebody there waited for a CPU, 0 to 1
+	Queue       uint32  // those of them that wait in an accept queue
+	Pressure    float64 // share of the time in which some task there waited for a CPU, 0 to 1
 }
 
-// LoadStatus is what a director knows of the reports that come to it.
+// LoadStatus is what a director knows about the reports that come to it.
 type LoadStatus struct {
 	Listens  []netip.AddrPort `json:"listens"`           // where reports come to
-	Problem  string           `json:"problem,omitempty"` // why they do not
+	Problem  string           `json:"problem,omitempty"` // why they do not come
 	Agents   int              `json:"agents"`            // that report
 	Messages []Tallied        `json:"messages"`          // by what became of them
 }
 
-// ServiceLoads is what a service has to go by that is placed by load.
+// ServiceLoads is what is known of the loads of a service that is placed by load.
 type ServiceLoads struct {
 	Reported int  `json:"reported"` // backends that may get connections, and whose load is known
-	Stale    int  `json:"stale"`    // the same whose is not, or not any more
+	Stale    int  `json:"stale"`    // backends that may get connections, and whose load is not known, or no longer
 	Degraded bool `json:"degraded"` // too few are reported: new connections are placed without loads
-	// Degradations is how often it has become so, since the director started.
+	// Degradations is how often the service has become degraded since the director started.
 	Degradations uint64 `json:"degradations"`
 }
 
-// BackendLoad is what was reported of a backend last.
+// BackendLoad is what was last reported about a backend.
 type BackendLoad struct {
 	Connections uint32  `json:"connections"` // that its server has open
-	Queue       uint32  `json:"queue"`       // of these, in the accept queue
-	Pressure    float64 `json:"pressure"`    // share of the time in which somebody waited for a CPU, 0 to 1
+	Queue       uint32  `json:"queue"`       // those of them in the accept queue
+	Pressure    float64 `json:"pressure"`    // share of the time in which some task waited for a CPU, 0 to 1
 	Age         float64 `json:"age"`         // seconds since the report
-	Stale       bool    `json:"stale"`       // too old to go by
+	Stale       bool    `json:"stale"`       // too old to be used
 }

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// ServiceID is what packets name a service by. A service that changes it is
-// another service, with a log of its own.
+// ServiceID is what packets name a service by. A service whose ID changes is another service, with
+// a log of its own.
 type ServiceID struct {
 	Segment  Segment    `json:"segment,omitzero"`
 	VIP      netip.Addr `json:"vip"`
@@ -42,44 +42,44 @@ type Log struct {
 	// Steps has the backends that do not have their whole share yet, in the order of their
 	// addresses and ports (history.Ramp).
 	Steps []Step `json:"steps,omitempty"`
-	// Strained has the backends that keep a part of their share only, in the same order
+	// Strained has the backends that keep only a part of their share, in the same order
 	// (history.Relieve).
 	Strained []Strain `json:"strained,omitempty"`
-	// Coming is how many of the newest generations no connection is placed by yet: rows
-	// name their owners, and the newest of the others places connections. It is what the
-	// clock says of their times, and is not stored.
+	// Coming is how many of the newest generations place no connections yet: rows name their
+	// owners, and the newest of the other generations places connections. It follows from their
+	// times and the clock, and is not stored.
 	Coming int `json:"-"`
 }
 
-// Generation is a version of a service's membership and weights: the least that a
-// ring can be made of again.
+// Generation is a version of a service's membership and weights: the least from which a ring can be
+// made again.
 type Generation struct {
 	Number uint64    `json:"number"` // larger than those of all older ones
 	Since  time.Time `json:"since"`  // when it became the newest, UTC
-	// From is when connections are first placed by it, UTC; zero: when it became the newest.
-	// Where generations have left between it and the next older one, it is when the oldest
-	// of them replaced that one.
+	// From is when it first places connections, UTC; zero: when it became the newest. If
+	// generations between it and the next older one have left the log, it is when the oldest of
+	// them replaced that older one.
 	From time.Time `json:"from,omitzero"`
-	// Held is the last time, UTC, at which it still placed connections after a newer
-	// one had replaced it: in slots that the newer ones had to wait for.
+	// Held is the last time, UTC, at which it still placed connections although a newer one had
+	// replaced it: in slots that the newer ones had to wait for.
 	Held  time.Time `json:"held,omitzero"`
 	Slots uint32    `json:"slots"` // the ring's size, a prime
-	// Policy is how it places connections: p2c places them on backups as on owners.
+	// Policy is how it places connections: p2c places them on backups as well as on owners.
 	Policy Policy `json:"policy,omitzero"`
-	// Affinity is what chose its slots. It is written beside the log, and only where it is
-	// not the service's (store.Document).
+	// Affinity is what chose its slots. It is stored beside the log, and only where it is not the
+	// service's (store.Document).
 	Affinity Affinity `json:"-"`
 	Members  []Member `json:"members"`
-	// Gone has the members that were no backends any more at some time since. Coming
-	// back does not bring them back into this generation: their connections are lost.
+	// Gone has the members that have been removed from the service at some time since. One that
+	// comes back does not come back into this generation: its connections are lost.
 	Gone []netip.AddrPort `json:"gone,omitempty"`
-	// Kept has the slots that connections may still need this generation in, by what
-	// agents report; nil: all. It only shrinks, but for the newest generation whose
-	// members are not all gone: that one places connections, and needs all.
+	// Kept has the slots that connections may still need this generation in, by what agents report;
+	// nil: all. It only shrinks, except for the newest generation whose members are not all gone:
+	// that one places connections, and needs all slots.
 	Kept *SlotSet `json:"kept,omitempty"`
 }
 
-// Places returns when connections are first placed by the generation.
+// Places returns when the generation first places connections.
 func (g *Generation) Places() time.Time {
 	if g.From.IsZero() {
 		return g.Since
@@ -87,8 +87,8 @@ func (g *Generation) Places() time.Time {
 	return g.From
 }
 
-// Member is a backend that owns slots of a generation. Members are in the order of
-// their addresses and ports, each there once.
+// Member is a backend that owns slots of a generation. Members are in the order of their addresses
+// and ports, without duplicates.
 type Member struct {
 	Backend netip.AddrPort `json:"backend"` // port 0: the packet's own
 	Weight  uint16         `json:"weight"`  // more than 0

@@ -4,19 +4,19 @@ import (
 	"net/netip"
 )
 
-// Config is everything one director or agent is told: what the group shares
-// (Directors, Services) and what is this host's own (Director, Agent, BGP, BFD, Hooks, API).
+// Config is everything that one director or agent is told: what the group shares (Directors,
+// Services) and what belongs to this host (Director, Agent, BGP, BFD, Hooks, API).
 type Config struct {
 	Director  Director       `json:"director"`
 	Agent     Agent          `json:"agent"`
 	Directors []netip.Prefix `json:"directors,omitempty"` // the group: where agents accept tunnels from
 	Coalesce  Duration       `json:"coalesce,omitzero"`   // changes within it are one generation
-	Notice    Duration       `json:"notice,omitzero"`     // in a group: from a generation to the first connection that is placed by it
+	Notice    Duration       `json:"notice,omitzero"`     // in a group: from a new generation to the first connection that it places
 	Suspect   Duration       `json:"suspect,omitzero"`    // backends that a director loses from sight keep their connections for this long
-	BGP       BGP            `json:"bgp,omitzero"`        // who is told about the VIPs that are forwarded
-	BFD       BFD            `json:"bfd,omitzero"`        // who, besides, is to know at once when they are not
+	BGP       BGP            `json:"bgp,omitzero"`        // the routers that are told which VIPs are forwarded
+	BFD       BFD            `json:"bfd,omitzero"`        // further neighbors that must learn at once when they are not
 	Hooks     []Hook         `json:"hooks,omitempty"`     // what is called when VIPs come up or go
-	API       API            `json:"api,omitzero"`        // who may ask over TCP
+	API       API            `json:"api,omitzero"`        // the clients that may ask over TCP
 	Loads     Loads          `json:"loads,omitzero"`      // how agents report loads of backends to directors
 	Services  []Service      `json:"services"`
 }
@@ -24,20 +24,22 @@ type Config struct {
 // Director is what one director must know about itself.
 type Director struct {
 	Interfaces []string `json:"interfaces"` // where clients' packets come in
-	// ReplyInterfaces are others, without a program in their driver, by which full NAT's replies come: of overlays.
+	// ReplyInterfaces are further interfaces, by which full NAT's replies come, and whose driver
+	// runs no program: those of overlays.
 	ReplyInterfaces []string       `json:"reply-interfaces,omitempty"`
 	XDP             XDPMode        `json:"xdp,omitempty"`           // how to attach; default auto
 	TunnelSource    []netip.Prefix `json:"tunnel-source,omitempty"` // outer source per family; default: the egress interface's address
 	SNAT            SNAT           `json:"snat"`
 	ICMPRate        uint32         `json:"icmp-rate,omitempty"` // generated ICMP errors per second and CPU
 	Limits          Limits         `json:"limits"`
-	Group           []netip.Addr   `json:"group,omitempty"` // of all directors of the group, this one too, on the link that they share
-	// FlowPort is the TCP port at which the group's directors tell each other what they
-	// remember of flows; 0: they do not. Nil is the default.
+	Group           []netip.Addr   `json:"group,omitempty"` // of all directors of the group, including this one, on the link that they share
+	// FlowPort is the TCP port at which the group's directors tell each other what they remember of
+	// flows; 0: they do not. nil: the default.
 	FlowPort *uint16 `json:"flow-port,omitempty"`
-	// Neighbor is how it answers for VIPs by itself, where there is no router to tell.
+	// Neighbor is how the director answers for VIPs itself, where there is no router to tell.
 	Neighbor Neighbor `json:"neighbor,omitzero"`
-	// KernelSources are whose packets it leaves to its kernel, of services with the same key.
+	// KernelSources are the sources whose packets it leaves to its kernel, for services with the
+	// key of the same name.
 	KernelSources []netip.Prefix `json:"kernel-sources,omitempty"`
 	// Owners bound the sets of some owners, when they are put.
 	Owners []OwnerLimits `json:"owners,omitempty"`
@@ -47,14 +49,14 @@ type Director struct {
 // Store is where a director keeps sets of services, and the logs of all services.
 type Store struct {
 	Directory string `json:"directory,omitempty"` // empty: what the service manager says, or /var/lib/weir
-	Etcd      Etcd   `json:"etcd,omitzero"`       // zero: nobody shares the sets
+	Etcd      Etcd   `json:"etcd,omitzero"`       // zero: the sets are not shared
 }
 
 // Etcd is the store that a group of directors shares, and agents report to.
 type Etcd struct {
 	Endpoints    []string `json:"endpoints,omitempty"` // https://HOST:PORT, of every member
 	Prefix       string   `json:"prefix,omitempty"`    // of the group's keys
-	CA           string   `json:"ca,omitempty"`        // PEM files; none: as the system trusts, no client certificate
+	CA           string   `json:"ca,omitempty"`        // PEM files; none: the system's CAs, and no client certificate
 	Cert         string   `json:"cert,omitempty"`
 	Key          string   `json:"key,omitempty"`
 	User         string   `json:"user,omitempty"`
@@ -64,7 +66,7 @@ type Etcd struct {
 // Given reports whether a group's store is configured.
 func (e Etcd) Given() bool { return len(e.Endpoints) > 0 }
 
-// IsZero reports whether no key is given but those that have a default.
+// IsZero reports whether only keys that have a default are given.
 func (e Etcd) IsZero() bool {
 	return !e.Given() && e.Prefix == "" && e.CA+e.Cert+e.Key+e.User+e.PasswordFile == ""
 }
@@ -82,28 +84,28 @@ type Limits struct {
 	Backends   uint32 `json:"backends,omitempty"`    // backends, counted once per service
 	RingMemory uint64 `json:"ring-memory,omitempty"` // bytes of all rings, old and new
 	Fragments  uint32 `json:"fragments,omitempty"`   // fragmented packets under way
-	Flows      uint32 `json:"flows,omitempty"`       // flows that are remembered, of all CPUs together
-	// SourceRanges are prefixes in source-ranges, of all services together.
+	Flows      uint32 `json:"flows,omitempty"`       // flows that are remembered, on all CPUs together
+	// SourceRanges are the prefixes in source-ranges of all services together.
 	SourceRanges uint32 `json:"source-ranges,omitempty"`
 }
 
 // Agent is what the agent on a backend's host must know about its host.
 type Agent struct {
 	Interfaces []string `json:"interfaces,omitempty"` // where tunnels come in: names or patterns
-	// ReplyInterfaces are others, by names or patterns, by which pods' answers leave: those
-	// to pods of this host, and into an overlay.
+	// ReplyInterfaces are further interfaces, names or patterns, by which pods' answers leave: to
+	// pods of this host, and into an overlay.
 	ReplyInterfaces []string `json:"reply-interfaces,omitempty"`
 	// Namespaces are other network namespaces of this host in which connections to
 	// VIPs end: names of "ip netns", or paths.
 	Namespaces []string `json:"namespaces,omitempty"`
-	// Guests are where backends are that this host forwards to and that it has no sockets
-	// of, such as virtual machines: connections may be redirected to them.
+	// Guests are the prefixes of backends that this host forwards to and that have no sockets on
+	// it, such as virtual machines: connections may be redirected to them.
 	Guests []netip.Prefix `json:"guests,omitempty"`
-	// SocketsElsewhere says that connections end where the agent does not see their
-	// sockets, so that it must not judge by them.
+	// SocketsElsewhere says that connections end where the agent does not see their sockets, so
+	// that it must not judge by sockets.
 	SocketsElsewhere bool `json:"sockets-elsewhere,omitempty"`
-	// UDPFlows is how many flows of UDP are remembered, so that it is known which
-	// datagrams belong here; 0: they stay where they come. Nil is the default.
+	// UDPFlows is how many UDP flows the agent remembers, to know which datagrams belong to this
+	// host; 0: each datagram stays where it arrives. nil: the default.
 	UDPFlows *uint32    `json:"udp-flows,omitempty"`
 	Store    AgentStore `json:"store,omitzero"`
 }
@@ -130,22 +132,23 @@ type Service struct {
 	VIP      netip.Addr `json:"vip"`
 	Protocol Protocol   `json:"protocol"`
 	Port     PortRange  `json:"port"`
-	// SourceRanges are where its clients are: packets of others are dropped. None: everywhere.
+	// SourceRanges are where its clients are: packets of other clients are dropped. None:
+	// everywhere.
 	SourceRanges []netip.Prefix `json:"source-ranges,omitempty"`
-	// KernelSources leaves what comes from the director's KernelSources to its kernel.
+	// KernelSources leaves packets from the director's KernelSources to the director's kernel.
 	KernelSources bool `json:"kernel-sources,omitempty"`
 	Mode          Mode `json:"mode"`
-	// Fallback is, with mode redirect, how packets go that nobody redirects; nil: gue.
+	// Fallback is, with mode redirect, how packets go that are not redirected; nil: gue.
 	Fallback *Mode `json:"fallback,omitempty"`
-	// RedirectTo is, with mode redirect, where clients' hosts let connections be handed
-	// over to; none: the backends that are listed.
+	// RedirectTo is, with mode redirect, the prefixes that clients' hosts let connections be handed
+	// over to; none: the listed backends.
 	RedirectTo []netip.Prefix `json:"redirect-to,omitempty"`
 	// RedirectUnprobed makes directors hand connections over to all backends, without finding
 	// out whether they can take them.
 	RedirectUnprobed bool `json:"redirect-unprobed,omitempty"`
 	SNAT             bool `json:"snat,omitempty"` // with mode nat: full NAT
-	// AskRedirect makes directors ask, in the place of clients, backends that are directors
-	// to hand connections over: with full NAT.
+	// AskRedirect makes directors with full NAT ask backends that are directors to hand connections
+	// over, in the place of clients.
 	AskRedirect bool         `json:"ask-redirect,omitempty"`
 	Policy      Policy       `json:"policy,omitzero"`
 	Affinity    Affinity     `json:"affinity,omitzero"`
@@ -163,19 +166,19 @@ type Service struct {
 type Backend struct {
 	Name     string       `json:"name"`
 	Address  netip.Addr   `json:"address"`
-	Host     netip.Addr   `json:"host,omitzero"`  // whose agent delivers packets to the address: a pod or container of that host; zero: nobody has to
+	Host     netip.Addr   `json:"host,omitzero"`  // the host whose agent delivers packets to the address, of a pod or container; zero: none
 	Port     uint16       `json:"port,omitempty"` // with mode nat, or to fall back to, or with a host; 0: the packet's own
 	Weight   uint16       `json:"weight"`         // share of new connections; 0: none
 	State    BackendState `json:"state"`
 	Mode     *Mode        `json:"mode,omitempty"`     // nil: the service's
-	MAC      MAC          `json:"mac,omitzero"`       // next hop; zero: resolved through the kernel's neighbours
+	MAC      MAC          `json:"mac,omitzero"`       // next hop; zero: resolved through the kernel's neighbors
 	VLAN     uint16       `json:"vlan,omitempty"`     // 802.1Q tag to leave with; 0: as the mode and segment say
-	MTU      uint16       `json:"mtu,omitempty"`      // of the path to it; 0: of the interface it leaves by
-	ServerID ServerIDs    `json:"server-id,omitzero"` // in a service with quic: what its connection IDs name it by
+	MTU      uint16       `json:"mtu,omitempty"`      // of the path to it; 0: that of the egress interface
+	ServerID ServerIDs    `json:"server-id,omitzero"` // in a service with quic: the server IDs that name it in connection IDs
 }
 
-// ModeIn returns how packets reach the backend in a service that are not redirected: by
-// its own mode, else the service's.
+// ModeIn returns how packets that are not redirected reach the backend in a service: by its own
+// mode, else the service's.
 func (b Backend) ModeIn(s Service) Mode {
 	if b.Mode != nil {
 		return *b.Mode
@@ -183,8 +186,8 @@ func (b Backend) ModeIn(s Service) Mode {
 	return s.PacketMode()
 }
 
-// Endpoint returns what the backend is hashed by, so that no slot moves when it
-// gets another name: its address and port.
+// Endpoint returns what the backend is hashed by, its address and port: so no slot moves when it
+// gets another name.
 func (b Backend) Endpoint() netip.AddrPort {
 	return netip.AddrPortFrom(b.Address, b.Port)
 }

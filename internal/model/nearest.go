@@ -18,8 +18,8 @@ func Nearest(key string, known iter.Seq[string]) string {
 	return best
 }
 
-// typos counts what turns a into b at the least: letters added, left out, replaced,
-// or swapped with the next one (optimal string alignment).
+// typos counts the fewest changes that turn a into b: letters added, left out, replaced, or swapped
+// with the next one (optimal string alignment).
 func typos(a, b string) int {
 	if len(a) > len(b)+2 || len(b) > len(a)+2 {
 		return 3 // too far, however long

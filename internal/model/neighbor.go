@@ -5,14 +5,13 @@ import (
 	"time"
 )
 
-// Neighbor is how a director answers for VIPs on links where no router is told of them:
-// by ARP and NDP. The zero value: it does not.
+// Neighbor is how a director answers for VIPs by ARP and NDP, on links where no router is told of
+// them. The zero value: it does not.
 type Neighbor struct {
 	Interfaces []NeighborInterface `json:"interfaces,omitempty"` // of the director's, where it does
-	// Lease is how long a director that is gone still has its VIPs, in a group.
+	// Lease is how long a director of a group that is gone still has its VIPs.
 	Lease Duration `json:"lease,omitzero"`
-	// Settle is how long another director has to be there before VIPs move to it from one
-	// that is well.
+	// Settle is how long a director has to be there before VIPs move to it from a healthy one.
 	Settle  Duration `json:"settle,omitzero"`
 	Refresh Duration `json:"refresh,omitzero"` // between announcements of a VIP that nothing has happened to
 	Rate    uint32   `json:"rate,omitempty"`   // announcements per second and interface at most
@@ -21,13 +20,12 @@ type Neighbor struct {
 // NeighborInterface is a link that VIPs are on.
 type NeighborInterface struct {
 	Name string `json:"name"`
-	// Prefixes say which VIPs; none: those in the networks that the interface has addresses of.
+	// Prefixes say which VIPs; none: those in the networks of the interface's addresses.
 	Prefixes []netip.Prefix `json:"prefixes,omitempty"`
 }
 
-// What a key that is not given means, and what is between the bounds of each. etcd counts
-// leases in seconds, and takes up to two for choosing another leader: a lease that ends
-// before that would take the VIPs from directors that are well.
+// Defaults and bounds of the keys. etcd counts leases in seconds, and takes up to two to choose
+// another leader: a lease that ends before that would take the VIPs from healthy directors.
 const (
 	DefaultNeighborLease   = Duration(5 * time.Second)
 	MinNeighborLease       = Duration(2 * time.Second)
@@ -69,12 +67,12 @@ func (n *Neighbor) setDefaults() {
 	}
 }
 
-// NeighborGroup is what the directors of a group have written about who answers for
+// NeighborGroup is what the directors of a group have written about which director answers for
 // which VIP. It is to be read only.
 type NeighborGroup struct {
 	Known   bool                         // it has been read; else the rest says nothing
 	Members map[netip.Addr][]netip.Addr  // the directors that are there, and the VIPs that each could answer for, in order
-	Owners  map[netip.Addr]NeighborOwner // by VIP; of those that are not in it nobody answers
+	Owners  map[netip.Addr]NeighborOwner // by VIP; no director answers for a VIP that is not in it
 	Joined  bool                         // this director is among the members, by its present lease
 }
 

@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// NeighborStatus is which VIPs a director answers for by ARP and NDP, and who answers for
-// the others.
+// NeighborStatus is which VIPs a director answers for by ARP and NDP, and which directors answer
+// for the others.
 type NeighborStatus struct {
-	Director   netip.Addr                `json:"director"` // by which the group knows this one; zero: it is alone
+	Director   netip.Addr                `json:"director"` // by which the group knows this director; zero: it is alone
 	Draining   bool                      `json:"draining,omitempty"`
 	Lease      LeaseState                `json:"lease,omitempty"` // empty: alone, it needs none
 	Problem    string                    `json:"problem,omitempty"`
@@ -21,7 +21,7 @@ type NeighborStatus struct {
 // IsZero reports whether the director answers nowhere.
 func (s NeighborStatus) IsZero() bool { return len(s.Interfaces) == 0 }
 
-// LeaseState is how it is with the lease that a director of a group answers by.
+// LeaseState is the state of the lease by which a director of a group answers.
 type LeaseState string
 
 // The states.
@@ -37,11 +37,11 @@ type NeighborInterfaceStatus struct {
 	Problem   string `json:"problem,omitempty"` // why no VIP is answered for there
 	Announced uint64 `json:"announced"`         // frames that nobody asked for
 	Answered  uint64 `json:"answered"`          // questions
-	Limited   uint64 `json:"limited"`           // questions that were left alone: there were too many
-	Conflicts uint64 `json:"conflicts"`         // frames of others that claim a VIP of this director's
+	Limited   uint64 `json:"limited"`           // questions that were not answered: there were too many
+	Conflicts uint64 `json:"conflicts"`         // frames of other hosts that claim a VIP of this director
 }
 
-// NeighborState is who answers for a VIP.
+// NeighborState is which director answers for a VIP.
 type NeighborState string
 
 // The states of a VIP.
@@ -60,6 +60,6 @@ type NeighborVIP struct {
 	State      NeighborState `json:"state"`
 	Owner      netip.Addr    `json:"owner"`          // in a group
 	Since      time.Time     `json:"since,omitzero"` // this director answers
-	Interfaces []string      `json:"interfaces"`     // where it would
+	Interfaces []string      `json:"interfaces"`     // the interfaces where it would answer
 	Problem    string        `json:"problem,omitempty"`
 }

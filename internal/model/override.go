@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Override is the state that somebody has given to a backend of a director's own file, beside the
+// Override is a state that an operator has given to a backend of a director's own file, outside the
 // file.
 type Override struct {
 	State BackendState `json:"state"`
@@ -13,8 +13,8 @@ type Override struct {
 	At    time.Time    `json:"at"`
 }
 
-// BackendOverride is an override with whose it is. It ends when the file gives the backend another
-// state than active, another address, or has it no more.
+// BackendOverride is an override with its backend. It ends when the file gives the backend another
+// address or a state other than active, or no longer has it.
 type BackendOverride struct {
 	Service  string     `json:"service"`
 	Backend  string     `json:"backend"`
@@ -22,7 +22,7 @@ type BackendOverride struct {
 	Override `json:",inline"`
 }
 
-// Of reports whether it is that of a backend of a service.
+// Of reports whether it is the override of a backend of a service.
 func (o *BackendOverride) Of(s *Service, b *Backend) bool {
 	return o.Service == s.Name && o.Backend == b.Name && o.Address == b.Address
 }

@@ -2,7 +2,7 @@ package model
 
 import "fmt"
 
-// OwnerLimits bound what one owner's set may take of a director. Zero is no bound.
+// OwnerLimits bound how much of a director's limits one owner's set may take. Zero is no bound.
 type OwnerLimits struct {
 	Owner        string `json:"owner"`
 	Services     uint32 `json:"services,omitempty"`
@@ -11,7 +11,7 @@ type OwnerLimits struct {
 	SourceRanges uint32 `json:"source-ranges,omitempty"`
 }
 
-// Taken is what services take of a director's limits.
+// Taken is how much of a director's limits services take.
 type Taken struct{ Services, Backends, RingMemory, SourceRanges uint64 }
 
 // TakenBy counts what services take.
@@ -24,12 +24,12 @@ func TakenBy(services []Service) (t Taken) {
 	return t
 }
 
-// Of returns what is taken of the limit of this name, as director.limits has it.
+// Of returns how much is taken of the limit of this name, as director.limits has it.
 func (t Taken) Of(limit string) uint64 {
 	return map[string]uint64{"services": t.Services, "backends": t.Backends, "ring-memory": t.RingMemory, "source-ranges": t.SourceRanges}[limit]
 }
 
-// Refuse says what of an owner's services is beyond the limits of its set, or nothing.
+// Refuse says how an owner's services exceed the limits of its set, or nothing.
 func (l OwnerLimits) Refuse(services []Service) string {
 	taken := TakenBy(services)
 	for _, one := range []struct {
@@ -43,7 +43,7 @@ func (l OwnerLimits) Refuse(services []Service) string {
 	return ""
 }
 
-// owners checks whose sets have limits.
+// owners checks the owners whose sets have limits.
 func (v *validation) owners() {
 	first := map[string]int{}
 	for i, o := range v.config.Director.Owners {

@@ -6,16 +6,16 @@ import (
 	"time"
 )
 
-// Passive says which signs of strain that agents report take a part of a backend's share away,
-// and how much of it.
+// Passive says which signs of strain, reported by agents, take a part of a backend's share away,
+// and how much.
 type Passive struct {
-	Refused   *uint32  `json:"refused,omitempty"`   // connections a second that are too many; 0: they do not count; of UDP none is seen
-	Overflows *uint32  `json:"overflows,omitempty"` // the same, of those, or of datagrams, for which the server's socket has no room
+	Refused   *uint32  `json:"refused,omitempty"`   // connections a second that are too many; 0: they do not count; agents see none of UDP
+	Overflows *uint32  `json:"overflows,omitempty"` // the same for connections, or datagrams, for which the server's socket has no room
 	Floor     uint8    `json:"floor,omitempty"`     // percent of its share that a backend keeps at least
 	Pace      Duration `json:"pace,omitzero"`       // from one step to the next
 }
 
-// What a key of passive that is not given means.
+// The defaults of passive's keys.
 const (
 	DefaultPassiveRate  = 1
 	DefaultPassiveFloor = 50
@@ -45,7 +45,7 @@ func (p *Passive) withDefaults() *Passive {
 // Strains reports whether a signal is a reason to take a part of a share away.
 func (p *Passive) Strains(s Signal) bool { return p.exceeds(s, 1) }
 
-// Calms reports whether it is none to keep that away: there is less than half of what is too
+// Calms reports whether a signal lets the share come back: it is less than half of what is too
 // much.
 func (p *Passive) Calms(s Signal) bool { return !p.exceeds(s, 0.5) }
 
@@ -54,12 +54,12 @@ func (p *Passive) exceeds(s Signal, part float64) bool {
 	return over(s.Refused, p.Refused) || over(s.Overflows, p.Overflows)
 }
 
-// LeastParts returns how many of ShareParts parts of its share a strained backend keeps.
+// LeastParts returns how many of ShareParts parts of its share a strained backend keeps at least.
 func (p *Passive) LeastParts() uint8 {
 	return uint8(max(1, (int(p.Floor)*ShareParts+99)/100))
 }
 
-// ShareParts is how many parts strain divides a share in.
+// ShareParts is how many parts strain divides a share into.
 const ShareParts = 8
 
 // Strain is what a backend keeps of its share because agents report signs of strain.
@@ -69,7 +69,7 @@ type Strain struct {
 	Since   time.Time      `json:"since"` // UTC
 }
 
-// Heard is what an agent has reported of a service's backend last. The zero value is nothing.
+// Heard is what an agent has last reported about a service's backend. The zero value is nothing.
 type Heard struct {
 	Signal
 	Taken time.Time
@@ -78,14 +78,14 @@ type Heard struct {
 // Relieves reports whether signs of strain change the shares of the service's backends.
 func (s *Service) Relieves() bool { return s.Checked() && s.Health.Passive != nil }
 
-// SharesChange reports whether the shares of the service's backends change by what is found and
-// reported of them.
+// SharesChange reports whether the shares of the service's backends change with what probes find
+// and agents report.
 func (s *Service) SharesChange() bool { return s.StartsSlowly() || s.Relieves() }
 
 // WholeShare is a backend's share by its weight alone, in the parts of Log.Share.
 const WholeShare = StartSteps * ShareParts
 
-// Share returns what part of its share a backend has: it may start slowly, and be strained.
+// Share returns which part of its share a backend has: it may start slowly, and be strained.
 func (l *Log) Share(b netip.AddrPort) uint32 {
 	share := uint32(WholeShare)
 	if i, is := slices.BinarySearchFunc(l.Steps, b, func(s Step, b netip.AddrPort) int { return s.Backend.Compare(b) }); is {

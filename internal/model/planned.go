@@ -2,7 +2,7 @@ package model
 
 import "net/netip"
 
-// Rate is what a director forwards in a second.
+// Rate is what a director forwards per second.
 type Rate struct {
 	Connections float64 `json:"connections" doc:"TCP connections that clients open: SYNs"`
 	Packets     float64 `json:"packets"`
@@ -14,13 +14,13 @@ func (r Rate) Plus(o Rate, part float64) Rate {
 	return Rate{r.Connections + part*o.Connections, r.Packets + part*o.Packets, r.Bytes + part*o.Bytes}
 }
 
-// SeenIn is what the share of traffic is a share of.
+// SeenIn is the unit in which the share of traffic was counted.
 type SeenIn string
 
 // What may be counted of a service's traffic.
 const (
 	SeenInConnections SeenIn = "connections" // that clients have opened meanwhile
-	SeenInPackets     SeenIn = "packets"     // of UDP, or because no connection was opened meanwhile
+	SeenInPackets     SeenIn = "packets"     // for UDP, or because no connection was opened meanwhile
 )
 
 // PlannedService is what a change does to a service.
@@ -31,22 +31,22 @@ type PlannedService struct {
 	Moved   int    `json:"moved" doc:"slots that have another owner than before"`
 	Held    int    `json:"held" doc:"slots that keep an older owner until their rows have room"`
 	Waits   bool   `json:"waits,omitempty" doc:"its other membership, ring size, affinity or policy waits until older generations have left its log"`
-	// Traffic is the share of what was counted whose like goes to other backends: what is
-	// open stays where it is.
+	// Traffic is the share of the counted traffic whose like will go to other backends: open
+	// connections stay where they are.
 	Traffic *float64 `json:"traffic,omitempty" doc:"share, 0 to 1, of the traffic that was counted whose like will go to other backends; none: nothing was counted"`
 	Of      SeenIn   `json:"traffic-of,omitempty" enum:"connections,packets" doc:"what that is a share of"`
 	Seen    *Rate    `json:"seen,omitempty" doc:"what was counted, in a second"`
 	Moves   *Rate    `json:"moves,omitempty" doc:"what of that is to go to other backends"`
-	// Open is the share of open connections, by agents' reports, in slots that move.
+	// Open is the share of open connections that are in slots that move, by agents' reports.
 	Open     *float64         `json:"open,omitempty" doc:"share, 0 to 1, of the open connections that agents report which are in slots that move; none: some agent does not report"`
 	Backends []PlannedBackend `json:"backends"`
 	Risks    []Risk           `json:"risks"`
-	// KeysGo says that what it was before cannot be put again by who has got it.
+	// KeysGo says that a client that has read the service as it was before cannot put it again.
 	KeysGo bool `json:"keys-go,omitempty" doc:"keys of quic go that nobody can read: what the service was before cannot be put again without them"`
 }
 
-// PlannedBackend is what a change does to a backend: of two that have the same address and
-// port it is the same one.
+// PlannedBackend is what a change does to a backend. A backend with the same address and port is
+// the same one.
 type PlannedBackend struct {
 	Name    string       `json:"name"`
 	Address netip.Addr   `json:"address"`
@@ -65,7 +65,7 @@ type PlannedLoad struct {
 	Rate  *Rate        `json:"rate,omitempty" doc:"before: what was counted; after: what it would have been. None: nothing was counted"`
 }
 
-// PlannedLimit is what a change takes of what this director has.
+// PlannedLimit is how much of one of this director's limits a change takes.
 type PlannedLimit struct {
 	Limit    string `json:"limit" enum:"services,backends,ring-memory,source-ranges"`
 	Before   uint64 `json:"before"`
@@ -75,21 +75,21 @@ type PlannedLimit struct {
 	Exceeded bool   `json:"exceeded" doc:"it would be stored, and not applied"`
 }
 
-// Risk is a reason for which connections may end, and which.
+// Risk is a reason why connections may end, and which ones.
 type Risk struct {
 	Reason   RiskReason `json:"reason" enum:"service-removed,backend-removed,backend-down,translation,asks,tunnel,leaves-gue,affinity,no-agents,memory-alone,full-nat,no-notice,max-drain,quic,source-ranges,kernel-sources"`
 	When     RiskWhen   `json:"when" enum:"at-once,if-idle,if-directors-change,if-a-director-is-late,if-not-ready,if-long" doc:"what has to happen for them to end"`
 	Text     string     `json:"text" doc:"the reason, for people"`
 	Backends []string   `json:"backends,omitempty" doc:"names of those whose connections they are; none: of any"`
-	// Connections is how many are known: of those whose number nobody knows it is nil.
+	// Connections is how many are known; nil: their number is not known.
 	Connections *uint64   `json:"connections,omitempty" doc:"how many are known to be at risk; none: nobody knows"`
 	CountedBy   CountedBy `json:"counted-by,omitempty" enum:"agents,memory" doc:"who knows them"`
 }
 
-// CountedBy is who knows of connections.
+// CountedBy is the source of the number of connections.
 type CountedBy string
 
-// Who may know of them.
+// The sources of the number of connections.
 const (
 	CountedByAgents CountedBy = "agents" // an estimate, from agents' reports of their sockets
 	CountedByMemory CountedBy = "memory" // flows that the director remembers: there may be more
@@ -98,7 +98,7 @@ const (
 // RiskWhen is what has to happen for connections at risk to end.
 type RiskWhen string
 
-// When they do.
+// The occasions on which they end.
 const (
 	WhenApplied   RiskWhen = "at-once"               // with the change itself
 	WhenIdle      RiskWhen = "if-idle"               // when they send nothing for longer than drain

@@ -8,9 +8,9 @@ import (
 // A backend with a host is a pod or container: packets reach it by the agent of its host,
 // which sends them on to the pod's address and port. See docs/datapath.md.
 
-// PodName tells the pods that one host has of a service apart, on the wire between directors
-// and agents: both make it of the pod's address and port (0: the packet's own). Of two that
-// have the same name, one in four thousand million, one gets the other's new connections.
+// PodName tells the pods of a service on one host apart, on the wire between directors and agents:
+// both compute it from the pod's address and port (0: the packet's own). If two have the same name,
+// one chance in four thousand million, one gets the other's new connections.
 func PodName(pod netip.AddrPort) uint32 {
 	address, port := pod.Addr().As16(), pod.Port()
 	return crc32.ChecksumIEEE(append(address[:], byte(port>>8), byte(port)))
@@ -22,8 +22,8 @@ func (b *Backend) PodIn(s *Service) netip.AddrPort {
 	return netip.AddrPortFrom(b.Address, b.portIn(s))
 }
 
-// TunnelEnd returns the address that packets for a backend are sent to: in gue that of its
-// host, if it has one.
+// TunnelEnd returns the address that packets for a backend are sent to: in gue its host's, if it
+// has a host.
 func (m Mode) TunnelEnd(backend, host netip.Addr) netip.Addr {
 	if m == GUE && host.IsValid() {
 		return host
@@ -55,7 +55,7 @@ func maxOverhead(m Mode, backend, host netip.Addr) int {
 	return m.Overhead(host) + candidateListHeader + candidates*podCandidate(host)
 }
 
-// minOverhead is what is always in front of a packet.
+// minOverhead is how many bytes are always in front of a packet.
 func minOverhead(m Mode, backend, host netip.Addr) int {
 	if m != GUE || !host.IsValid() {
 		return m.Overhead(backend)
@@ -66,5 +66,5 @@ func minOverhead(m Mode, backend, host netip.Addr) int {
 // podCandidate is how many bytes a candidate of a row of pods takes.
 func podCandidate(host netip.Addr) int { return host.BitLen()/8 + podNameLength }
 
-// podNameLength is that of a pod's name.
+// podNameLength is the length of a pod's name.
 const podNameLength = 4

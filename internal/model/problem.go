@@ -2,8 +2,8 @@ package model
 
 import "time"
 
-// Problem is something that was asked for, or has to hold, and does not run. It lasts from when it
-// is found until it is resolved.
+// Problem is something that was asked for and does not run, or that has to hold and does not. It
+// lasts from when it is found until it is resolved.
 type Problem struct {
 	Kind     ProblemKind `json:"kind" enum:"file,set,store,datapath,interface,host,restart,bgp,bfd,neighbor,hook,health,backend,api,group,loads,reports,service" doc:"what kind of thing does not run"`
 	Part     string      `json:"part,omitempty" doc:"which of its kind: an interface, a neighbor, a file, an owner"`
@@ -14,7 +14,7 @@ type Problem struct {
 	Since    time.Time `json:"since"`
 }
 
-// Place is where something stands that is wrong.
+// Place is where in the input something is wrong.
 type Place struct {
 	File   string `json:"file,omitempty"`
 	Line   int    `json:"line,omitempty" doc:"in the file, from 1"`
@@ -29,10 +29,10 @@ type Severity string
 // The severities.
 const (
 	SeverityError   Severity = "error"   // what was asked for does not run
-	SeverityWarning Severity = "warning" // it runs, and not in all of its parts or not for long
+	SeverityWarning Severity = "warning" // it runs, but not all of it, or not for long
 )
 
-// ProblemKind is what kind of thing does not run.
+// ProblemKind is the kind of thing that does not run.
 type ProblemKind string
 
 // The kinds of problems. ProblemKinds has a row for each.
@@ -57,8 +57,8 @@ const (
 	ProblemService   ProblemKind = "service"
 )
 
-// ProblemKinds are all of them, with what they are about. Of those that refuse, something that
-// was asked for is not what runs: whoever changes things in steps stops there.
+// ProblemKinds are all of them, with what they are about. For kinds that refuse, what runs is not
+// what was asked for: a change in steps stops there.
 var ProblemKinds = []struct {
 	Kind    ProblemKind
 	Refuses bool
@@ -84,7 +84,7 @@ var ProblemKinds = []struct {
 	{ProblemService, false, "all backends of a service are draining or of weight 0, or a table has no room for its flows"},
 }
 
-// Refuses reports whether something that was asked for is not what runs.
+// Refuses reports whether what runs is not what was asked for.
 func (k ProblemKind) Refuses() bool {
 	for _, row := range ProblemKinds {
 		if row.Kind == k {

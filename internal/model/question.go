@@ -2,15 +2,15 @@ package model
 
 import "net/netip"
 
-// Question asks what a director would do with a packet: with a frame, or with one that
-// has these addresses and ports.
+// Question asks what a director would do with a packet: with a given frame, or with a packet of
+// these addresses and ports.
 type Question struct {
-	// Interface is where the packet comes in; empty: of the director's, the one that leads
-	// to the source, or else the first.
+	// Interface is where the packet comes in; empty: the director's interface that leads to the
+	// source, or else its first.
 	Interface string `json:"interface,omitempty"`
 	Frame     Hex    `json:"frame,omitempty"` // Ethernet, without FCS; then no addresses and ports count
 
-	// With is a set as it would be: the answer is as if it had been put. nil: as it is.
+	// With is a set that the answer supposes to have been put; nil: sets are as they are.
 	With *QuestionSet `json:"with,omitempty"`
 
 	Source      netip.AddrPort `json:"source,omitzero"`

@@ -14,8 +14,7 @@ import (
 const QUICConfigs = 7
 
 // QUICConfig says how the connection IDs of a service's backends name them, as in
-// draft-ietf-quic-load-balancers-21. Its server IDs have the length that the backends'
-// have.
+// draft-ietf-quic-load-balancers-21. Its server IDs are as long as those of the backends.
 type QUICConfig struct {
 	ID          uint8   `json:"id"`           // 0 to 6: the first three bits of a connection ID
 	NonceLength uint8   `json:"nonce-length"` // bytes
@@ -25,8 +24,8 @@ type QUICConfig struct {
 // QUICKey is an AES-128 key. The zero value is none: connection IDs are not encrypted.
 type QUICKey [16]byte
 
-// HiddenKey stands for a key that may not be seen. It is what the API writes, and whoever
-// gives it back means the key that is there. No key may be the same: it is all ones.
+// HiddenKey stands for a key that may not be seen. The API writes it, and a client that gives it
+// back means the key that is there. It is all ones, which no key may be.
 var HiddenKey = QUICKey{255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255}
 
 // hiddenKey is how it is written.
@@ -35,7 +34,7 @@ const hiddenKey = "hidden"
 // IsZero reports whether there is no key.
 func (k QUICKey) IsZero() bool { return k == QUICKey{} }
 
-// Hidden reports whether it only stands for a key.
+// Hidden reports whether it is HiddenKey, which only stands for a key.
 func (k QUICKey) Hidden() bool { return k == HiddenKey }
 
 // Format writes whether there is a key, and never the key itself: logs and error
@@ -79,7 +78,7 @@ func (k *QUICKey) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// HideKeys returns services whose keys cannot be seen. What it was given stays as it is.
+// HideKeys returns services whose keys cannot be seen. It does not change its argument.
 func HideKeys(services []Service) []Service {
 	services = slices.Clone(services)
 	for i := range services {
@@ -119,8 +118,8 @@ func (s *ServerID) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// ServerIDs are a backend's server IDs by the numbers of the configurations. Written
-// down they are one text where all are the same, and else a mapping.
+// ServerIDs are a backend's server IDs by the numbers of the configurations. They are written as
+// one text if all are the same, else as a mapping.
 type ServerIDs [QUICConfigs]ServerID
 
 // SameServerID is one server ID for all configurations.
@@ -134,10 +133,10 @@ func SameServerID(id ServerID) (all ServerIDs) {
 // IsZero reports whether there is none.
 func (s ServerIDs) IsZero() bool { return s == ServerIDs{} }
 
-// same reports whether they are one for all configurations.
+// same reports whether all configurations have the same server ID.
 func (s ServerIDs) same() bool { return s == SameServerID(s[0]) }
 
-// mapping has those that there are, by their configurations' numbers.
+// mapping returns the server IDs by their configurations' numbers.
 func (s ServerIDs) mapping() map[string]ServerID {
 	m := make(map[string]ServerID)
 	for i, id := range s {
@@ -148,7 +147,7 @@ func (s ServerIDs) mapping() map[string]ServerID {
 	return m
 }
 
-// MarshalJSON writes a text or an object, an empty one where there is none.
+// MarshalJSON writes a text or an object, an empty object where there is none.
 func (s ServerIDs) MarshalJSON() ([]byte, error) {
 	if s.same() && !s.IsZero() {
 		return json.Marshal(s[0])
@@ -188,8 +187,8 @@ func (s *ServerIDs) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// Put puts the server ID in the configuration with a number, which is as text. The
-// error says that there can be no such configuration.
+// Put sets the server ID for the configuration whose number is given as text. The error says that
+// there can be no such configuration.
 func (s *ServerIDs) Put(number string, id ServerID) error {
 	i, err := strconv.ParseUint(number, 10, 8)
 	if err != nil || i >= QUICConfigs || number != strconv.FormatUint(i, 10) {

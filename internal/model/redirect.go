@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// DefaultFallback is how packets of a service with mode redirect go that nobody redirects:
-// its backends have agents anyway.
+// DefaultFallback is how packets of a service with mode redirect go that are not redirected: its
+// backends have agents anyway.
 const DefaultFallback = GUE
 
 // PacketMode returns how packets of the service reach backends that are not redirected.
@@ -24,7 +24,7 @@ func (s *Service) PacketMode() Mode {
 // it has no mode of its own.
 func (b *Backend) RedirectsIn(s *Service) bool { return s.Mode == Redirect && b.Mode == nil }
 
-// RedirectedTo returns where on the backend such connections are.
+// RedirectedTo returns the backend's address and port for such connections.
 func (b *Backend) RedirectedTo(s *Service) netip.AddrPort {
 	return netip.AddrPortFrom(b.Address, b.portIn(s))
 }
@@ -35,16 +35,16 @@ func (b *Backend) AsksIn(s *Service) bool {
 	return s.AskRedirect && s.SNAT && b.ModeIn(*s) == NAT
 }
 
-// RedirectProbePriority is that of the sockets at which the answers to probes of redirection
-// come in (enum probe_priority).
+// RedirectProbePriority is the priority of the sockets that receive the answers to probes of
+// redirection (enum probe_priority).
 const RedirectProbePriority = 0x57520000
 
-// ProbesRedirects reports whether directors find out by probes whom connections of the service
-// can be handed over to.
+// ProbesRedirects reports whether directors find out by probes which backends connections of the
+// service can be handed over to.
 func (s *Service) ProbesRedirects() bool { return s.Mode == Redirect && !s.RedirectUnprobed }
 
-// RedirectCheck returns how it is found out whether connections of the service can be handed
-// over to a backend: as often, and by as many results, as whether it is healthy.
+// RedirectCheck returns the check of whether connections of the service can be handed over to a
+// backend: as often, and with as many results, as its health check.
 func (s *Service) RedirectCheck() *HealthCheck {
 	how := HealthCheck{Kind: CheckRedirect}
 	if s.Checked() {
@@ -65,10 +65,9 @@ type BackendRedirect struct {
 	Detail string    `json:"detail,omitempty"` // the same for people
 }
 
-// fallbackCauses are the events of redirection (enum redirect_event) after which a connection
-// goes as its service falls back, and the host that counts them. A client's host counts each
-// such connection under one of them; what a backend's host counts, the client's counts as
-// "again" besides.
+// fallbackCauses are the events of redirection (enum redirect_event) after which a connection uses
+// its service's fallback, and the host that counts them. A client's host counts each such
+// connection under one of them; it counts as "again" those that a backend's host counts.
 var fallbackCauses = map[string]string{
 	"again": "client", "no_room": "client", "has_data": "client", "forbidden": "client", "malformed": "client",
 	"ambiguous": "client", "may_clash": "client", "add_failed": "client", "no_place": "client", "not_taken": "client",
@@ -76,6 +75,6 @@ var fallbackCauses = map[string]string{
 	"misnamed": "backend", "unechoed": "backend", "echo_failed": "backend",
 }
 
-// FallbackHost returns whose host counts connections that fall back under an event of
-// redirection, "client" or "backend"; empty: none falls back by it.
+// FallbackHost returns which host counts connections that fall back by an event of redirection,
+// "client" or "backend"; empty: none falls back by it.
 func FallbackHost(event string) string { return fallbackCauses[event] }

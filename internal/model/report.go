@@ -13,12 +13,11 @@ import (
 // AgentReport is what an agent says about the connections of one backend on its host.
 type AgentReport struct {
 	Backend netip.Addr `json:"backend"`
-	// Taken is when the agent began to look: a connection that there was then, and is
-	// there still, is in the report.
+	// Taken is when the agent began to look: a connection that existed then, and still does, is in
+	// the report.
 	Taken    time.Time         `json:"taken"`
-	Services []ReportedService `json:"services"` // all that the agent knows of the backend
-	// Signals are the signs of strain in the seconds before the report, of services that show
-	// any.
+	Services []ReportedService `json:"services"` // all services that the agent knows of the backend
+	// Signals are the signs of strain in the seconds before the report, for services that show any.
 	Signals []Signal `json:"signals,omitempty"`
 }
 
@@ -34,21 +33,21 @@ type Signal struct {
 type ReportedService struct {
 	ServiceID
 	Affinity Affinity `json:"affinity"` // that the connections were hashed with
-	// Used has the ranges of hashes with a connection. Its size is a power of two: so
-	// many ranges of equal size are all hashes.
+	// Used has the ranges of hashes with a connection. Its size is a power of two: that many equal
+	// ranges cover all hashes.
 	Used *SlotSet `json:"used"`
 }
 
-// The fewest and the most ranges in a report, and how many there are to a slot: a range
-// on the border of two slots counts for both.
+// The fewest and the most ranges in a report, and how many there are per slot: a range on the
+// border of two slots counts for both.
 const (
 	minReportRanges     = 1 << 14
 	maxReportRanges     = 1 << 20
 	reportRangesPerSlot = 16
 )
 
-// ReportRanges returns how many ranges a report about the service has. Reports may have
-// others, so agents and directors need not agree about the size of the ring.
+// ReportRanges returns how many ranges a report about the service has. Reports may have another
+// number, so agents and directors need not agree about the size of the ring.
 func (s *Service) ReportRanges() int {
 	slots := s.RingSize
 	if slots == 0 {
@@ -74,7 +73,7 @@ func (r *ReportedService) UsedIn(slot, slots uint32) bool {
 // firstHash returns the smallest upper half of a hash that is in a slot.
 func firstHash(slot, slots uint64) uint64 { return (slot<<32 + slots - 1) / slots }
 
-// UnmarshalJSON reads a report that somebody else may have written.
+// UnmarshalJSON reads a report that another program may have written.
 func (r *AgentReport) UnmarshalJSON(text []byte) error {
 	if err := CheckObjects(text); err != nil {
 		return fmt.Errorf("a report %w", err)
@@ -110,7 +109,7 @@ func (r *AgentReport) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// Check says what is wrong with a report that somebody else wrote.
+// Check says what is wrong with a report that another program wrote.
 func (r *AgentReport) Check() error {
 	if !r.Backend.IsValid() {
 		return errors.New("a report about nobody")
@@ -123,7 +122,7 @@ func (r *AgentReport) Check() error {
 	return nil
 }
 
-// Of returns what the report says about a service by the slots of an affinity, or nil.
+// Of returns what the report says about a service, for the slots of an affinity, or nil.
 func (r *AgentReport) Of(id ServiceID, affinity Affinity) *ReportedService {
 	for i := range r.Services {
 		if r.Services[i].ServiceID == id && r.Services[i].Affinity == affinity {

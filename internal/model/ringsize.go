@@ -29,9 +29,9 @@ func ringMemory(slots uint32) uint64 {
 	return ringLine + ringLine*((uint64(slots)+slotsPerLine-1)/slotsPerLine)
 }
 
-// quicMemory returns the bytes that a ring takes for connection IDs: configurations of
-// four lines, and the least table of server IDs, three to a line. The table may be
-// larger, by what their hashes are.
+// quicMemory returns the bytes that a ring takes for connection IDs: configurations of four lines,
+// and the smallest table of server IDs, three to a line. The table may be larger, depending on
+// their hashes.
 func quicMemory(s *Service) uint64 {
 	if len(s.QUIC) == 0 {
 		return 0

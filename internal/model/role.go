@@ -26,7 +26,7 @@ func (r *Role) UnmarshalText(text []byte) (err error) {
 // Names returns all names.
 func (Role) Names() []string { return roleNames.texts() }
 
-// Includes reports whether whoever has the role may do what another one may.
+// Includes reports whether the role may do all that another one may.
 func (r Role) Includes(other Role) bool {
 	return slices.Contains(roles, r) && slices.Index(roles, r) >= slices.Index(roles, other)
 }

@@ -2,7 +2,7 @@ package model
 
 import "unsafe"
 
-// SizeOf returns the bytes that services take with their lists, about: without what aliases of a
+// SizeOf returns about how many bytes services take with their lists, without what aliases of a
 // text or other services may share, such as names.
 func SizeOf(services []Service) (bytes int) {
 	bytes = len(services) * int(unsafe.Sizeof(Service{}))

@@ -11,14 +11,14 @@ import (
 	"strings"
 )
 
-// SlotSet is a set of a ring's slots, or of other numbers below a size. Nobody adds to
-// one that others can see. A nil set has no size and contains everything.
+// SlotSet is a set of a ring's slots, or of other numbers below a size. A set that others can see
+// is not added to. A nil set has no size and contains everything.
 type SlotSet struct {
 	size  int
 	words []uint64
 }
 
-// maxSlotSet bounds the size of a set: it is read from texts that others write.
+// maxSlotSet bounds the size of a set: it is read from texts of other programs.
 const maxSlotSet = 1 << 20
 
 const wordBits = 64
@@ -58,7 +58,7 @@ func (s *SlotSet) Count() int {
 	return n
 }
 
-// And returns what two sets of one size have in common.
+// And returns the numbers that two sets of one size have in common.
 func (s *SlotSet) And(o *SlotSet) *SlotSet {
 	both := NewSlotSet(s.size)
 	for i := range both.words {
@@ -67,7 +67,7 @@ func (s *SlotSet) And(o *SlotSet) *SlotSet {
 	return both
 }
 
-// Or returns what either of two sets of one size has.
+// Or returns the numbers in either of two sets of one size.
 func (s *SlotSet) Or(o *SlotSet) *SlotSet {
 	either := NewSlotSet(s.size)
 	for i := range either.words {
@@ -76,7 +76,7 @@ func (s *SlotSet) Or(o *SlotSet) *SlotSet {
 	return either
 }
 
-// Within reports whether everything in the set is in another one, too.
+// Within reports whether the set is a subset of another one.
 func (s *SlotSet) Within(o *SlotSet) bool {
 	switch {
 	case o == nil:
@@ -130,7 +130,7 @@ func (s *SlotSet) bits() []byte {
 	return raw[:(s.size+7)/8]
 }
 
-// gaps returns nil where it would take that many bytes.
+// gaps returns nil if it would take that many bytes.
 func (s *SlotSet) gaps(limit int) []byte {
 	raw, next := []byte{}, 0
 	for i, word := range s.words {

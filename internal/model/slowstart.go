@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// StartSteps is how many steps a backend takes to its whole share. Backends hardly feel
-// smaller ones, and each is a generation.
+// StartSteps is how many steps a backend takes to its whole share. Backends hardly feel smaller
+// steps, and each step is a generation.
 const StartSteps = 8
 
 // Step is how far a backend has come on its way to its whole share.
@@ -16,8 +16,8 @@ type Step struct {
 	Since   time.Time      `json:"since"`  // UTC
 }
 
-// Found is what is known of a backend's health, and how long that has been so. The zero
-// value is nothing.
+// Found is what is known about a backend's health, and how long it has been so. The zero value is
+// nothing.
 type Found struct {
 	State HealthState
 	For   time.Duration

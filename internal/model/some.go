@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// mostNamed is how many of a list a message names: a line of a log, or of a terminal, has
-// room for no more, and whoever wants all of them asks for a table.
+// mostNamed is how many of a list a message names: a line of a log, or of a terminal, has room for
+// no more, and tables have all of them.
 const mostNamed = 5
 
 // Some writes the beginning of a list: "a, b, c, d, e and 495 more".

@@ -5,8 +5,8 @@ import (
 	"net/netip"
 )
 
-// SourceRange returns the longest of a service's source ranges that a client is in; false:
-// it is in none. A service that has none is for everybody.
+// SourceRange returns the longest of a service's source ranges that a client is in; false: it is in
+// none. A service without source ranges is for all clients.
 func SourceRange(ranges []netip.Prefix, client netip.Addr) (longest netip.Prefix, within bool) {
 	for _, p := range ranges {
 		if p.Contains(client) && (!within || p.Bits() > longest.Bits()) {
@@ -16,7 +16,7 @@ func SourceRange(ranges []netip.Prefix, client netip.Addr) (longest netip.Prefix
 	return longest, within || len(ranges) == 0
 }
 
-// sourceRanges checks where a service's clients may be.
+// sourceRanges checks a service's source ranges.
 func (v *validation) sourceRanges(i int) {
 	s := &v.config.Services[i]
 	for j, p := range s.SourceRanges {

@@ -18,82 +18,82 @@ type DatapathStatus struct {
 	Asks       []Tallied         `json:"asks"`              // of services that ask to be redirected, in the order of enum ask_event
 	Left       []Tallied         `json:"generations-left"`  // generations that have left logs, by why
 	Agents     ReporterStatus    `json:"agents"`            // whose reports this director has
-	Loads      *LoadStatus       `json:"loads,omitempty"`   // nil: nobody reports loads
-	Peers      []PeerStatus      `json:"peers,omitempty"`   // the other directors, where they share what they remember of flows
+	Loads      *LoadStatus       `json:"loads,omitempty"`   // nil: agents do not report loads
+	Peers      []PeerStatus      `json:"peers,omitempty"`   // the other directors, if they share the flows that they remember
 	Capture    CaptureStatus     `json:"capture"`           // what is captured for clients
-	Hooks      []HookStatus      `json:"hooks,omitempty"`   // who else is told which VIPs are up
-	Neighbor   NeighborStatus    `json:"neighbor,omitzero"` // who answers for VIPs by ARP and NDP
-	Strangers  uint64            `json:"strangers"`         // who wanted to be told of flows, and were no directors of the group
-	Probes     []Tallied         `json:"probes"`            // of backends' health, by what they said
-	// RedirectProbes are of whether backends can be redirected to, by what they said.
+	Hooks      []HookStatus      `json:"hooks,omitempty"`   // the programs and servers that are told which VIPs are up
+	Neighbor   NeighborStatus    `json:"neighbor,omitzero"` // which director answers for VIPs by ARP and NDP
+	Strangers  uint64            `json:"strangers"`         // hosts that asked for flows, and are no directors of the group
+	Probes     []Tallied         `json:"probes"`            // of backends' health, by their results
+	// RedirectProbes are the probes of whether connections can be redirected to backends, by their
+	// results.
 	RedirectProbes []Tallied `json:"redirect-probes,omitempty"`
-	// CheckPackets are those of probes that take the way of clients' packets, by what has
-	// become of them; none: no probe does.
+	// CheckPackets are the packets of probes that take the way of clients' packets, by what became
+	// of them; none: no probe takes it.
 	CheckPackets []Tallied   `json:"check-packets,omitempty"`
-	CPUs         []CPUStatus `json:"cpus"` // that run; none where the kernel does not let them be watched
-	// Upkeep is how it is with each part of the host that the director keeps as it should be.
+	CPUs         []CPUStatus `json:"cpus"` // that run; none if the kernel does not let them be watched
+	// Upkeep is the state of each part of the host that the director maintains.
 	Upkeep []Upkeep `json:"upkeep,omitempty"`
 }
 
-// ReporterStatus is how many backends agents report connections of.
+// ReporterStatus is how many backends have agents that report connections.
 type ReporterStatus struct {
 	Reporting int `json:"reporting"`
-	Silent    int `json:"silent"` // that were reported of, and have not been for more than a minute
+	Silent    int `json:"silent"` // whose last report is older than a minute
 }
 
 // FlowStatus is what the director remembers of flows.
 type FlowStatus struct {
 	Remembered int       `json:"remembered"` // flows, now
-	Fresh      int       `json:"fresh"`      // of these: they may be of a flood, and give way to others
+	Fresh      int       `json:"fresh"`      // those of them that may be of a flood, and give way to others
 	Settling   int       `json:"settling"`   // slots without candidates other than owner and backup, whose flows may be of several backends
 	Events     []Tallied `json:"events"`     // every event, in the order of enum flow_event
 	Told       []Tallied `json:"told"`       // what became of flows that other directors have told, in the order of enum told_outcome
 }
 
-// NATStatus is how full the table of full NAT's flows is.
+// NATStatus is how full full NAT's flow table is.
 type NATStatus struct {
 	Flows  int `json:"flows"`  // that live, now
-	Fresh  int `json:"fresh"`  // of these: they may be of a flood, and give way to others
-	Places int `json:"places"` // one for each address, port and protocol
+	Fresh  int `json:"fresh"`  // those of them that may be of a flood, and give way to others
+	Places int `json:"places"` // how many there can be: one for each address, port and protocol
 }
 
-// PeerStatus is how it is with another director of the group, of what both remember of
-// flows.
+// PeerStatus is the state of another director of the group, as to the flows that both remember.
 type PeerStatus struct {
 	Director   netip.Addr `json:"director"`
-	Tells      time.Time  `json:"tells,omitzero"`    // since when it tells this one; zero: it does not
-	Listens    time.Time  `json:"listens,omitzero"`  // since when this one tells it
+	Tells      time.Time  `json:"tells,omitzero"`    // since when it tells this director; zero: it does not
+	Listens    time.Time  `json:"listens,omitzero"`  // since when this director tells it
 	Heard      uint64     `json:"heard"`             // flows that it has told
 	Told       uint64     `json:"told"`              // flows that it was told
-	Everything uint64     `json:"everything"`        // times that it was told all that is remembered
-	Slow       uint64     `json:"slow"`              // times that it was, because it was too slow for what is new
+	Everything uint64     `json:"everything"`        // times that it was told all remembered flows
+	Slow       uint64     `json:"slow"`              // times that it was, because it was too slow for new flows
 	Garbage    uint64     `json:"garbage"`           // times that it could not be understood
 	Problem    string     `json:"problem,omitempty"` // why it does not tell
 }
 
-// Tallied is how often something has happened.
+// Tallied is how often an event has happened.
 type Tallied struct {
 	Name  string `json:"name"`
 	Count uint64 `json:"count"`
 }
 
-// CPUStatus is a CPU's work with packets, weir's and all others, in the last 10
-// seconds. Shares are from 0 to 1.
+// CPUStatus is a CPU's work on packets, weir's and all others, in the last 10 seconds. Shares are
+// from 0 to 1.
 type CPUStatus struct {
 	CPU         int     `json:"cpu"`
 	Utilization float64 `json:"utilization"` // share of its capacity for packets
 	Busy        float64 `json:"busy"`        // share of its time
-	Fullness    float64 `json:"fullness"`    // packets that a poll found, to those that it may take
+	Fullness    float64 `json:"fullness"`    // packets that a poll found, as a share of those that it may take
 }
 
-// InterfaceStatus is one interface that the director is to be attached to.
+// InterfaceStatus is one interface that the director should be attached to.
 type InterfaceStatus struct {
 	Name string `json:"name"` // the one that it has now
-	// Configured is what the configuration calls it, where that is another of its names, or one
-	// that it had.
+	// Configured is the interface's name in the configuration, if that is an alternative or a
+	// former name.
 	Configured string `json:"configured,omitempty"`
-	Index      int    `json:"index"` // 0: it is not there
-	XDP        string `json:"xdp"`   // "native" or "generic"; empty: it has not the director's program
+	Index      int    `json:"index"` // 0: the interface does not exist
+	XDP        string `json:"xdp"`   // "native" or "generic"; empty: the director's program is not attached
 	MTU        int    `json:"mtu"`
 }
 
@@ -121,18 +121,19 @@ type ServiceStatus struct {
 	QUIC         []QUICStatus   `json:"quic,omitempty"`   // configurations of connection IDs
 	Packets      uint64         `json:"packets"`          // forwarded, also to backends that are gone
 	Bytes        uint64         `json:"bytes"`
-	Opened       uint64         `json:"opened"`  // TCP connections: SYNs that were forwarded, those sent again, too
+	Opened       uint64         `json:"opened"`  // TCP connections: SYNs that were forwarded, including those sent again
 	Dropped      uint64         `json:"dropped"` // packets
-	// Reset is of TCP flows whose clients have sent a RST in the last minute: those that are
-	// remembered, and those that were fresh at other directors of the group.
+	// Reset counts the TCP flows whose clients have sent a RST in the last minute: remembered ones,
+	// and those that were fresh at other directors of the group.
 	Reset int `json:"reset" doc:"flows whose client has sent a RST in the last minute: those that are remembered, and what other directors of the group count of fresh ones"`
-	// ResetTold is what of these other directors of the group have told.
+	// ResetTold counts those of them that other directors of the group have told.
 	ResetTold []ResetsTold    `json:"reset-told,omitempty" doc:"which of these other directors of the group count, by director"`
-	Loads     *ServiceLoads   `json:"loads,omitempty"` // nil: its policy goes by none that are reported
+	Loads     *ServiceLoads   `json:"loads,omitempty"` // nil: its policy uses no reported loads
 	Backends  []BackendStatus `json:"backends"`
 }
 
-// ResetsTold is how many fresh flows another director of the group says were reset in the last minute.
+// ResetsTold is how many fresh flows were reset in the last minute, as another director of the
+// group says.
 type ResetsTold struct {
 	Director netip.Addr `json:"director"`
 	Flows    uint32     `json:"flows"`
@@ -148,12 +149,11 @@ type LogStatus struct {
 	Moved       int       `json:"moved"`           // slots that got another owner with the last change that moved any, since the director started
 	MovedTotal  uint64    `json:"moved-total"`     // slots that got another owner with any change since then
 	Held        int       `json:"held"`            // slots that keep an older owner until their rows have room
-	Kept        int       `json:"kept"`            // slots of older generations that agents may still have connections in
+	Kept        int       `json:"kept"`            // slots of older generations in which backends may still have connections
 	Starting    int       `json:"starting"`        // backends that start slowly, and do not have their whole share yet
 }
 
-// QUICStatus is a configuration of connection IDs as it is in the kernel: what may be
-// seen of it.
+// QUICStatus is the visible part of a configuration of connection IDs as it is in the kernel.
 type QUICStatus struct {
 	ID             uint8          `json:"id"`
 	Encryption     QUICEncryption `json:"encryption"`
@@ -171,7 +171,7 @@ const (
 	FourPass   QUICEncryption = "four-pass"
 )
 
-// UnreachableBackend is a backend that is to get packets, and to which there is no way.
+// UnreachableBackend is a backend that should get packets, and to which there is no way.
 type UnreachableBackend struct {
 	Service, Backend string
 	Why              string
@@ -181,13 +181,14 @@ type UnreachableBackend struct {
 type BackendStatus struct {
 	Name      string       `json:"name"`
 	Address   netip.Addr   `json:"address"`
-	Host      netip.Addr   `json:"host,omitzero"` // whose agent delivers packets to it; none: nobody has to
+	Host      netip.Addr   `json:"host,omitzero"` // the host whose agent delivers packets to it; none: no agent
 	Mode      Mode         `json:"mode"`
 	State     BackendState `json:"state"`     // "down" too while its next hop is unknown
 	Local     bool         `json:"local"`     // it is this host, or a pod of it
 	Interface string       `json:"interface"` // that packets leave by
-	NextHop   MAC          `json:"next-hop"`  // empty while unknown, and where the kernel knows it
-	// ByKernel says that the kernel sends into the interface, as XDP cannot, and finds the next hop.
+	NextHop   MAC          `json:"next-hop"`  // empty while unknown, and if the kernel finds it
+	// ByKernel says that the kernel finds the next hop and sends into the interface, because XDP
+	// cannot.
 	ByKernel bool `json:"by-kernel,omitempty"`
 	// Unreachable says why there is no way to it; empty: there is one.
 	Unreachable string    `json:"unreachable,omitempty"`
@@ -195,28 +196,28 @@ type BackendStatus struct {
 	Slots       int       `json:"slots"` // that it owns
 	Packets     uint64    `json:"packets"`
 	Bytes       uint64    `json:"bytes"`
-	Opened      uint64    `json:"opened"` // TCP connections: SYNs that were forwarded, those sent again, too
+	Opened      uint64    `json:"opened"` // TCP connections: SYNs that were forwarded, including those sent again
 	ServerID    ServerIDs `json:"server-id,omitzero"`
 
 	Port   uint16         `json:"port,omitempty"`   // with mode nat or a host; 0: the packet's own
 	Health *BackendHealth `json:"health,omitempty"` // nil: it is not checked
-	Strain *BackendStrain `json:"strain,omitempty"` // nil: nobody reports signs of strain, and it has its share
-	Load   *BackendLoad   `json:"load,omitempty"`   // nil: nobody has reported it
-	// Redirect says whether connections are handed over to it; nil: they are not to be.
+	Strain *BackendStrain `json:"strain,omitempty"` // nil: no agent reports signs of strain, and the backend has its share
+	Load   *BackendLoad   `json:"load,omitempty"`   // nil: it was not reported
+	// Redirect says whether connections are handed over to it; nil: they should not be.
 	Redirect *BackendRedirect `json:"redirect,omitempty"`
-	// Override is why its state is another than the file's; nil: it is the file's, or its set's.
+	// Override is why its state is not the file's; nil: it is the file's, or its set's.
 	Override *Override `json:"override,omitempty"`
 }
 
-// BackendStrain is what agents report of a backend's strain, and what follows from it.
+// BackendStrain is what agents report about a backend's strain, and the result.
 type BackendStrain struct {
-	Parts     uint8     `json:"parts"`               // of eight that it keeps of its share
+	Parts     uint8     `json:"parts"`               // how many eighths of its share it keeps
 	Since     time.Time `json:"since,omitzero"`      // of the last step, UTC
 	Refused   float64   `json:"refused,omitempty"`   // connections in a second, by the last report
 	Overflows float64   `json:"overflows,omitempty"` // that found no room in the accept queue, or datagrams in the receive buffer
 }
 
-// BackendHealth is what a director's own probes of a backend have found out.
+// BackendHealth is what a director's own probes have found out about a backend.
 type BackendHealth struct {
 	Kind     CheckKind      `json:"kind"`
 	State    HealthState    `json:"state"`
@@ -226,15 +227,15 @@ type BackendHealth struct {
 	Took     Duration       `json:"took,omitzero"`     // that probe
 	Reason   string         `json:"reason,omitempty"`  // why it failed
 	Detail   string         `json:"detail,omitempty"`  // the same for people
-	Failures int            `json:"failures,omitzero"` // in a row, of a backend that is up all the same
+	Failures int            `json:"failures,omitzero"` // in a row, of a backend that is still up
 }
 
-// ServiceHealth is how many of a service's backends are healthy, of those that would get
-// connections if all were.
+// ServiceHealth is how many of a service's backends are healthy, among those that would get
+// connections if all were healthy.
 type ServiceHealth struct {
 	Kind    CheckKind `json:"kind"`
 	Up      int       `json:"up"`
 	Down    int       `json:"down"`
-	Unknown int       `json:"unknown"` // no probe of theirs has ended yet
-	Panic   bool      `json:"panic"`   // so few are up that all of them are used
+	Unknown int       `json:"unknown"` // none of their probes has ended yet
+	Panic   bool      `json:"panic"`   // so few are up that all backends are used
 }

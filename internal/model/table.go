@@ -5,19 +5,20 @@ import (
 	"time"
 )
 
-// Table is what the datapath must do: all of it, every time. It is a pure
-// function of desired state and health.
+// Table is what the datapath must do: always all of it. It is a pure function of desired state and
+// health.
 type Table struct {
 	Interfaces []string
-	// ReplyInterfaces are others, by which full NAT's replies come.
+	// ReplyInterfaces are further interfaces, by which full NAT's replies come.
 	ReplyInterfaces []string
 	Directors       []netip.Prefix // where agents accept tunnels from
 	TunnelSource    []netip.Prefix
 	SNAT            SNAT
 	ICMPRate        uint32
-	Suspect         time.Duration // that a backend keeps its connections when it is lost from sight
+	Suspect         time.Duration // how long a backend that is lost from sight keeps its connections
 	Group           []netip.Addr  // directors among which fragments are divided
-	// KernelSources are whose packets the kernel gets, of services with the same field.
+	// KernelSources are the sources whose packets the kernel gets, for services with the field of
+	// the same name.
 	KernelSources []netip.Prefix
 	Services      []TableService
 }
@@ -31,7 +32,7 @@ type TableService struct {
 	Port     PortRange
 	// SourceRanges are where its clients have to be; none: anywhere.
 	SourceRanges []netip.Prefix
-	// KernelSources leaves what comes from the table's KernelSources to the kernel.
+	// KernelSources leaves packets from the table's KernelSources to the kernel.
 	KernelSources bool
 	Mode          Mode // of the service; a backend may have another one
 	Policy        Policy
@@ -48,8 +49,8 @@ type TableService struct {
 	Before *RingBefore
 }
 
-// RingBefore is the ring of a service whose affinity has changed, as it was before:
-// connections that are older than the change are where it says.
+// RingBefore is the former ring of a service whose affinity has changed: it places connections that
+// are older than the change.
 type RingBefore struct {
 	Affinity Affinity
 	Ring     Ring
@@ -59,20 +60,21 @@ type RingBefore struct {
 type TableBackend struct {
 	Name     string
 	Address  netip.Addr
-	Host     netip.Addr // whose agent delivers packets to it: see Backend
+	Host     netip.Addr // the host whose agent delivers packets to it: see Backend
 	Port     uint16
 	Mode     Mode
 	Redirect bool // connections that ask for it are handed over to it
 	SNAT     bool
 	Asks     bool         // with SNAT: it is asked to hand connections over, in clients' place
 	State    BackendState // desired state and health together
-	// Unwell says that probes have found it down, or nothing yet: while all backends are used
-	// in spite of probes its state does not say so. The next process goes on from there.
+	// Unwell says that probes have found the backend down, or have no result yet. While all
+	// backends are used in spite of probes, State does not say so. The next process goes on from
+	// there.
 	Unwell   bool
 	MAC      MAC
 	VLAN     uint16
 	MTU      uint16
-	Weight   uint16 // what policies that look at loads divide them by; 0: this one's says nothing
+	Weight   uint16 // policies by load divide the load by it; 0: the load does not count
 	ServerID ServerIDs
 }
 
@@ -99,29 +101,28 @@ type Ring struct {
 	// beyond the border of its slot when it is in another slot of that ring than the first
 	// hash of its slot.
 	Older uint32
-	// Turns has the positions of those among whom a policy that is AmongAll places new
-	// connections: in the order in which it is their turn with round-robin, and as often with
-	// p2c, else each once. Without turns p2c chooses between a slot's two.
+	// Turns has the positions of the backends among which an AmongAll policy places new
+	// connections: with round-robin in the order of their turns, with p2c as often as with
+	// round-robin, else each once. Without turns p2c chooses between a slot's two.
 	Turns []uint32
 }
 
-// CandidateList is what follows a slot's owner where connections may be of more
-// than one backend.
+// CandidateList is what follows a slot's owner where connections may belong to more than one
+// backend.
 type CandidateList struct {
 	Next []uint32 // positions in TableService.Backends
-	// Oldest has the positions in the row (0 is the owner) in the order in which a
-	// packet of an unknown connection is likely to be theirs: the oldest owner first.
+	// Oldest has the positions in the row (0 is the owner) in the order in which a packet of an
+	// unknown connection tries them, the likeliest first: the oldest owner.
 	Oldest []uint8
-	// Beyond has the same for packets beyond the border of Ring.Older; nil: nothing differs.
+	// Beyond has the same for packets beyond the border of Ring.Older; nil: it is the same order.
 	Beyond []uint8
 	// Fixed says that no policy may choose Next[0] for a new connection while the owner is up.
 	Fixed bool
 }
 
-// Slot is a row: its owner and what follows it, which is the one other
-// candidate, ListFlag | index of a list, or NoBackend. The owner is NoBackend where all
-// who might own the slot are removed, and in a ring before also where no connection needs
-// it any more.
+// Slot is a row: its owner and what follows it: the one other candidate, ListFlag | index of a
+// list, or NoBackend. The owner is NoBackend if all backends that might own the slot are removed,
+// and in a former ring also if no connection needs the slot any more.
 type Slot struct {
 	Owner uint32
 	Next  uint32

@@ -2,31 +2,31 @@ package model
 
 import "time"
 
-// Upkeep is how it is with one part of the host that weir keeps as it should be.
+// Upkeep is the state of one part of the host that weir maintains.
 type Upkeep struct {
 	Part     string          `json:"part"`               // as in docs/upkeep.md
 	Repairs  uint64          `json:"repairs"`            // since the process started
 	Problems []UpkeepProblem `json:"problems,omitempty"` // what does not hold now
 }
 
-// UpkeepProblem is one thing that does not hold and should.
+// UpkeepProblem is one thing that should hold and does not.
 type UpkeepProblem struct {
 	What  string      `json:"what,omitempty"` // empty: the whole part, which cannot be read
 	State UpkeepState `json:"state"`
 	Found string      `json:"found"`           // what is there instead
-	By    string      `json:"by,omitempty"`    // who has changed it, where that is known
+	By    string      `json:"by,omitempty"`    // the process that changed it, if known
 	Error string      `json:"error,omitempty"` // why it cannot be repaired, or read
 	Since time.Time   `json:"since"`           // when it came to this state
 }
 
-// UpkeepState is what has become of a thing that did not hold.
+// UpkeepState is what became of a thing that did not hold.
 type UpkeepState string
 
-// The states. The first two are told and over; a problem has one of the others.
+// The states. The first two are told once and then over; a problem has one of the others.
 const (
 	UpkeepRepaired  UpkeepState = "repaired"  // weir has put it right
 	UpkeepHolds     UpkeepState = "holds"     // a problem is over
 	UpkeepWaiting   UpkeepState = "waiting"   // weir cannot put it right, and waits for it
 	UpkeepFailing   UpkeepState = "failing"   // putting it right fails, and is tried again each second
-	UpkeepContested UpkeepState = "contested" // somebody else changes it back: weir has stopped
+	UpkeepContested UpkeepState = "contested" // another program changes it back: weir has stopped
 )

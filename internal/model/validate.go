@@ -14,14 +14,14 @@ const MaxNameLength = 253
 // FieldErrors, or nil. It expects defaults to be set (SetDefaults).
 func (c Config) Validate() error { return c.ValidateShared(len(c.Services)) }
 
-// ValidateShared does what Validate does, for a configuration of which so many services are
-// this director's own, and those behind them are those that it shares with its group.
+// ValidateShared does what Validate does, for a configuration whose first own services are this
+// director's; it shares the others with its group.
 func (c Config) ValidateShared(own int) error {
 	return c.ValidateChanged(own, func(int) bool { return false })
 }
 
 // ValidateChanged does what ValidateShared does, for services of which some are known to be valid
-// by themselves: they were, in a configuration that differs from this one in services alone.
+// by themselves: they were valid in a configuration that differs from this one only in services.
 func (c Config) ValidateChanged(own int, known func(i int) bool) error {
 	v := validation{config: &c, own: own}
 	v.director()
@@ -55,13 +55,12 @@ func (c Config) ValidateChanged(own int, known func(i int) bool) error {
 // validation collects the problems of one configuration.
 type validation struct {
 	config *Config
-	own    int // services; those behind them are the group's
+	own    int // the director's own services; the group's follow
 	errs   FieldErrors
 }
 
-// nameProblem says what is wrong with the name of a service or backend. Names
-// end up in tables, labels and paths, where white space and control characters
-// would be trouble.
+// nameProblem says what is wrong with the name of a service or backend. Names end up in tables,
+// labels and paths, where white space and control characters would do harm.
 func nameProblem(name string) string {
 	switch {
 	case name == "":
@@ -79,8 +78,7 @@ func nameProblem(name string) string {
 // AddressProblem says why an address cannot be a backend's, or nothing.
 func AddressProblem(a netip.Addr) string { return addressProblem(a) }
 
-// addressProblem says why an address cannot be one that packets travel to
-// through routers, or nothing.
+// addressProblem says why packets cannot travel to an address through routers, or nothing.
 func addressProblem(a netip.Addr) string {
 	switch {
 	case !a.IsValid():

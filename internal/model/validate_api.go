@@ -5,7 +5,7 @@ import (
 	"net/netip"
 )
 
-// maxAPIClients bounds who may ask: each is a token or a name that is looked for.
+// maxAPIClients bounds the clients that may ask: each is a token or a name to look for.
 const maxAPIClients = 1024
 
 // api checks where a director can be asked.

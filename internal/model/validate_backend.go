@@ -2,9 +2,9 @@ package model
 
 import "net/netip"
 
-// backends checks the backends of one service, and that no two of them are the
-// same: two of a name could not be told apart, two of an address would get a
-// double share that nobody wrote down as a weight.
+// backends checks the backends of one service, and that no two of them are the same: two with one
+// name could not be told apart, two with one address would get a double share that is not written
+// as a weight.
 func (v *validation) backends(i int) {
 	s := &v.config.Services[i]
 	names := make(map[string]int, len(s.Backends))
@@ -108,9 +108,9 @@ func (v *validation) backendNAT(i, j int) {
 	}
 }
 
-// backendHost checks that the host's agent can deliver what comes to it. In nat packets go to
-// the backend's address by themselves, in l2dsr to a host that has the VIP, and connections
-// that are redirected are the clients' own.
+// backendHost checks that the host's agent can deliver what comes to it. In nat packets go to the
+// backend's address without an agent, in l2dsr to a host that has the VIP, and clients make
+// redirected connections themselves.
 func (v *validation) backendHost(i, j int) {
 	s := &v.config.Services[i]
 	b := &s.Backends[j]
@@ -135,9 +135,8 @@ func (v *validation) backendHost(i, j int) {
 	}
 }
 
-// backendMTU checks the MTU of the path to a backend: what every link has, and
-// for an IPv6 VIP in a tunnel what its clients may rely on besides the outer
-// header.
+// backendMTU checks that the MTU of the path to a backend is at least what every link has, and for
+// an IPv6 VIP in a tunnel at least what its clients may rely on plus the outer header.
 func (v *validation) backendMTU(i, j int) {
 	s := &v.config.Services[i]
 	b := &s.Backends[j]

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// timersOrDefaults returns what holds where a key is not given.
+// timersOrDefaults replaces keys that are not given by their defaults.
 func timersOrDefaults(interval *Duration, multiplier *uint8) {
 	if *interval == 0 {
 		*interval = DefaultBFDInterval
@@ -17,7 +17,7 @@ func timersOrDefaults(interval *Duration, multiplier *uint8) {
 	}
 }
 
-// setDefaults leaves a file without neighbours as it is.
+// setDefaults leaves a file without neighbors as it is.
 func (b *BFD) setDefaults() {
 	if len(b.Neighbors) == 0 {
 		return
@@ -31,8 +31,8 @@ func (b *BFD) setDefaults() {
 	}
 }
 
-// bfd checks the sessions of neighbours of both kinds. Those of BGP are checked first, so
-// that one that is there twice is reported where it is not needed.
+// bfd checks the sessions of both kinds of neighbors. BGP's are checked first, so that a duplicate
+// is reported where it is not needed.
 func (v *validation) bfd() {
 	seen := bfdSeen{}
 	for i := range v.config.BGP.Neighbors {
@@ -69,11 +69,11 @@ func (v *validation) bfd() {
 	}
 }
 
-// bfdSeen are where sessions were asked for.
+// bfdSeen are the places where sessions were asked for.
 type bfdSeen map[bfdWay][]bfdPlace
 
-// bfdWay is what a packet of a neighbour's that names no session yet tells of it, besides
-// the address that it was sent to.
+// bfdWay is what a neighbor's packet that names no session yet tells about it, besides the
+// destination address.
 type bfdWay struct {
 	neighbor netip.Addr
 	multihop bool
@@ -84,8 +84,8 @@ type bfdPlace struct {
 	at     string
 }
 
-// note remembers where a session is asked for, and says where one was whose packets could
-// not be told from its own.
+// note remembers where a session is asked for, and says where another one was asked for whose
+// packets could not be told from its own.
 func (s bfdSeen) note(session BFDSession, at string) (first string, dup bool) {
 	way := bfdWay{session.Neighbor, session.Multihop}
 	for _, other := range s[way] {
@@ -97,7 +97,7 @@ func (s bfdSeen) note(session BFDSession, at string) (first string, dup bool) {
 	return "", false
 }
 
-// bfdKeys checks the keys that both kinds of neighbours have.
+// bfdKeys checks the keys that both kinds of neighbors have.
 func (v *validation) bfdKeys(at string, interval Duration, interfaces []string) {
 	v.duration(at+".interval", interval, MinBFDInterval, MaxBFDInterval)
 	if time.Duration(interval)%time.Microsecond != 0 {
@@ -112,7 +112,7 @@ func (v *validation) bfdKeys(at string, interval Duration, interfaces []string) 
 	}
 }
 
-// bfdProof checks the keys by which a neighbor's packets are known.
+// bfdProof checks the keys that authenticate a neighbor's packets.
 func (v *validation) bfdProof(at string, multihop bool, security uint8, a *BFDAuthentication) {
 	if !multihop && security > 1 {
 		v.errs.addWithOther(at+".ttl-security", at+".multihop", "%d hops are more than the one of a session that is not multihop", security)

@@ -104,7 +104,7 @@ func (v *validation) neighbor(i int, n *BGPNeighbor) {
 	}
 }
 
-// neighborAddress checks by what a neighbor is known.
+// neighborAddress checks the address or the interface of a neighbor.
 func (v *validation) neighborAddress(i int, n *BGPNeighbor) bool {
 	at := func(field string) string { return neighborPath(i, field) }
 	switch {
@@ -129,8 +129,8 @@ func (v *validation) neighborAddress(i int, n *BGPNeighbor) bool {
 	return false
 }
 
-// routerProblem says why an address cannot be a router's, or nothing. Routers next door may have
-// link-local ones alone.
+// routerProblem says why an address cannot be a router's, or nothing. Routers on the link may have
+// only link-local ones.
 func routerProblem(a netip.Addr) string {
 	switch {
 	case !a.Is6() || !a.IsLinkLocalUnicast():
@@ -216,7 +216,7 @@ func (v *validation) bgpPrefixes() {
 	for i := range v.config.BGP.Prefixes {
 		p := &v.config.BGP.Prefixes[i]
 		at := fmt.Sprintf("bgp.prefixes[%d]", i)
-		nothing := p.Prefix.IsValid() && p.Prefix.Bits() == 0 && p.Announce == AnnounceNothing // of all that there is
+		nothing := p.Prefix.IsValid() && p.Prefix.Bits() == 0 && p.Announce == AnnounceNothing // of all addresses
 		if problem := prefixProblem(p.Prefix); problem != "" && !nothing {
 			v.errs.add(at+".prefix", "%s %s", prefixText(p.Prefix), problem)
 			continue

@@ -79,8 +79,8 @@ func (h healthValidation) counts() {
 	}
 }
 
-// slowStart also refuses what directors would not do together: rings are functions of what
-// all of them have in common, and what a director finds out by itself is not.
+// slowStart also refuses slow starts that a group's directors would not do together: rings must
+// depend only on what all directors share, and what one director finds out by itself is not shared.
 func (h healthValidation) slowStart() {
 	s := h.service.Health.SlowStart
 	if s != 0 && (s < minSlowStart || s > maxSlowStart) {
@@ -91,7 +91,7 @@ func (h healthValidation) slowStart() {
 	}
 }
 
-// shared refuses a field that changes weights where directors would not do that together.
+// shared refuses a field that changes weights if directors would not do that together.
 func (h healthValidation) shared(field string) {
 	d := &h.config.Director
 	switch {
@@ -103,8 +103,7 @@ func (h healthValidation) shared(field string) {
 	}
 }
 
-// passive also refuses what nobody would report: agents tell what they see through etcd, and
-// only of gue.
+// passive also refuses what no agent would report: agents report through etcd, and only for gue.
 func (h healthValidation) passive() {
 	p := h.service.Health.Passive
 	if p == nil {
@@ -132,8 +131,8 @@ func (h healthValidation) passive() {
 	}
 }
 
-// sections refuses what a check of another kind needs: it is not what was meant. A check
-// that is switched off may have anything.
+// sections refuses keys of another kind of check: they are a mistake. A check that is switched off
+// may have any keys.
 func (h healthValidation) sections() {
 	c := h.service.Health
 	for _, section := range []struct {
@@ -159,7 +158,7 @@ func (h healthValidation) sections() {
 	}
 }
 
-// port checks that every backend has a port that is probed.
+// port checks that every backend has a port to probe.
 func (h healthValidation) port() {
 	s := h.service
 	for j := range s.Backends {
@@ -197,7 +196,7 @@ func (h healthValidation) http() {
 	}
 }
 
-// tls checks that a certificate can be judged: by nothing but an address, hardly any can.
+// tls checks that a certificate can be verified: hardly any can be by an address alone.
 func (h healthValidation) tls() {
 	c := h.service.Health
 	if t := c.TLS; t != nil {
@@ -256,7 +255,7 @@ func caProblem(text string) string {
 	return ""
 }
 
-// texts bounds what is sent to every backend, and looked for in what it answers.
+// texts bounds the texts that are sent to every backend, and looked for in its answers.
 func (h healthValidation) texts() {
 	c := h.service.Health
 	check := func(field string, length int) {
@@ -289,8 +288,8 @@ func (h healthValidation) dns() {
 	}
 }
 
-// isDNSName reports whether the text can be asked for: labels of 1 to 63 bytes, 253 bytes
-// in all (RFC 1035, section 2.3.4), or the root.
+// isDNSName reports whether the text can be queried: labels of 1 to 63 bytes, 253 bytes in all (RFC
+// 1035, section 2.3.4), or the root.
 func isDNSName(text string) bool {
 	if text == "." {
 		return true

@@ -33,7 +33,7 @@ func (v *validation) hooks() {
 	}
 }
 
-// hookTarget checks whom a hook calls: one program, or one server.
+// hookTarget checks what a hook calls: one program, or one server.
 func (v *validation) hookTarget(at string, h *Hook) {
 	switch {
 	case len(h.Exec) == 0 && h.URL == "":
@@ -59,7 +59,7 @@ func (v *validation) hookTarget(at string, h *Hook) {
 func hookURLProblem(text string) string {
 	u, err := url.Parse(text)
 	switch {
-	case err == nil && u.User != nil: // which is not repeated here
+	case err == nil && u.User != nil: // the message must not repeat it
 		return "has a password in it, which everybody would see who sees the configuration: use token-file"
 	case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "":
 		return fmt.Sprintf("%q is not http://HOST/PATH or https://HOST/PATH", text)

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// The largest limits. An index of a backend has to leave room for flags, and
-// what is past these has never been tried.
+// The largest limits. An index of a backend has to leave room for flags, and larger limits have
+// never been tried.
 const (
 	MaxServices   = 65536
 	MaxBackends   = 1 << 20
@@ -81,8 +81,8 @@ func (v *validation) agent() {
 	}
 }
 
-// MaxNamespaces bounds Agent.Namespaces: all of them are looked at for a packet whose
-// connection is nowhere.
+// MaxNamespaces bounds Agent.Namespaces: all of them are searched for a packet whose connection is
+// in none.
 const MaxNamespaces = 16
 
 func (v *validation) namespaces() {
@@ -114,8 +114,8 @@ func (v *validation) interfacePatterns(path string, names []string) {
 	}
 }
 
-// IsInterfacePattern reports whether what names interfaces is a pattern (path/filepath.Match), of
-// which there may be any number, also none.
+// IsInterfacePattern reports whether a name of interfaces is a pattern (path/filepath.Match), which
+// any number of interfaces may match, also none.
 func IsInterfacePattern(name string) bool { return strings.ContainsAny(name, `*?[\\`) }
 
 func (v *validation) interfaces(path string, names []string) {

@@ -5,9 +5,8 @@ import (
 	"slices"
 )
 
-// ValidateDocuments returns what is wrong with services and the logs that somebody gives with
-// them, by fields as documents[3].log.generations[0].slots, and fills in the services'
-// defaults.
+// ValidateDocuments returns what is wrong with services and the logs that a client gives with them,
+// by fields such as documents[3].log.generations[0].slots, and fills in the services' defaults.
 func ValidateDocuments(documents []Document) error {
 	return ValidateChangedDocuments(documents, func(int) bool { return false })
 }
@@ -40,7 +39,7 @@ func ValidateChangedDocuments(documents []Document, known func(i int) bool) erro
 	return nil
 }
 
-// Validate returns what is wrong with a log that somebody else has written, by fields as
+// Validate returns what is wrong with a log that another program has written, by fields such as
 // log.generations[0].slots.
 func (l *Log) Validate() error {
 	if path, problem := l.problem(); problem != "" {
@@ -49,7 +48,8 @@ func (l *Log) Validate() error {
 	return nil
 }
 
-// problem says what a log has that none has which weir writes: rings could not be made of it.
+// problem says what is wrong with a log so that rings could not be made from it: weir writes no
+// such log.
 func (l *Log) problem() (path, problem string) {
 	if len(l.Generations) == 0 {
 		return ".generations", "is empty; the newest one places connections"

@@ -1,6 +1,6 @@
 package model
 
-// policy checks that the service's policy is there, and can do what it promises.
+// policy checks that the service's policy exists, and can do what it promises.
 func (v *validation) policy(i int) {
 	switch s := &v.config.Services[i]; s.Policy {
 	case Maglev:
@@ -18,8 +18,8 @@ func (v *validation) policy(i int) {
 	}
 }
 
-// amongAll checks what it takes for a connection to be found that may be on any backend: it
-// has a beginning that can be seen, and directors remember it, or see nothing more of it.
+// amongAll checks that a connection that may be on any backend can be found: its beginning can be
+// seen, and directors remember it, or see no more of its packets.
 func (v *validation) amongAll(i int) {
 	s := &v.config.Services[i]
 	if s.Protocol == UDP {
@@ -36,7 +36,7 @@ func (v *validation) amongAll(i int) {
 		return
 	}
 	if s.Mode == Redirect && s.PacketMode() == GUE {
-		return // the policy places what is redirected alone
+		return // the policy places only redirected connections
 	}
 	for j := range s.Backends {
 		if s.Backends[j].ModeIn(*s) == GUE {
@@ -46,9 +46,8 @@ func (v *validation) amongAll(i int) {
 	}
 }
 
-// ofTwo checks what it takes for a connection to be found that may be on either of two
-// backends: both have agents that see whose it is, and a packet that goes to one of them
-// can name the other.
+// ofTwo checks that a connection that may be on either of two backends can be found: both have
+// agents that see whether it is theirs, and a packet to one of them can name the other.
 func (v *validation) ofTwo(i int) {
 	s := &v.config.Services[i]
 	if s.Mode == GUE && s.Protocol == UDP {

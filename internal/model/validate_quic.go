@@ -16,7 +16,7 @@ type quicValidation struct {
 	service *Service
 	index   int
 	config  [QUICConfigs]int // position of each number's configuration + 1
-	said    map[string]bool  // paths of server IDs that something is wrong with
+	said    map[string]bool  // paths of server IDs that have been reported
 }
 
 // quic checks that a service's connection IDs are as the draft says and name each of
@@ -68,8 +68,8 @@ func (q *quicValidation) idPath(backend int, number uint8) string {
 	return backendPath(q.index, backend, fmt.Sprintf("server-id.%d", number))
 }
 
-// addID adds what is wrong with a server ID, unless something is already: one that is
-// written once may be of several configurations.
+// addID reports a problem of a server ID, unless one is reported already: an ID that is written
+// once may belong to several configurations.
 func (q *quicValidation) addID(backend int, number uint8, other, format string, args ...any) {
 	path := q.idPath(backend, number)
 	if !q.said[path] {
@@ -91,8 +91,8 @@ func (q *quicValidation) lengths(n int) {
 	}
 }
 
-// serverIDs checks the server IDs of a configuration, and returns the length of the
-// first, or the longest that may be.
+// serverIDs checks the server IDs of a configuration, and returns the length of the first, or the
+// longest allowed.
 func (q *quicValidation) serverIDs(number uint8) (length int) {
 	seen := make(map[ServerID]int, len(q.service.Backends))
 	first := -1
@@ -124,7 +124,7 @@ func (q *quicValidation) serverIDs(number uint8) (length int) {
 	return length
 }
 
-// strayServerIDs refuses those of configurations that the service does not have.
+// strayServerIDs refuses server IDs of configurations that the service does not have.
 func (q *quicValidation) strayServerIDs() {
 	for j := range q.service.Backends {
 		ids := &q.service.Backends[j].ServerID

@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// redirect checks that clients' connections can be handed over: what the option has room
-// to say, and what the backends' hosts can be told apart by.
+// redirect checks that clients' connections can be handed over: that the option has room for the
+// backends, and that their hosts can be told apart.
 func (v *validation) redirect(i int) {
 	s := &v.config.Services[i]
 	if s.Mode != Redirect {
@@ -50,7 +50,7 @@ func (v *validation) redirect(i int) {
 	}
 }
 
-// askRedirect checks that a service has flows which others may take over.
+// askRedirect checks that a service has flows that other directors may take over.
 func (v *validation) askRedirect(i int) {
 	s := &v.config.Services[i]
 	switch {
@@ -78,7 +78,7 @@ func (v *validation) redirectBackend(i, j int) {
 	}
 }
 
-// packetModeProblem says why packets cannot go in a mode, or nothing.
+// packetModeProblem says why packets cannot use a mode, or nothing.
 func packetModeProblem(m Mode) string {
 	switch m {
 	case L2DSR, IPIP, GUE, NAT:

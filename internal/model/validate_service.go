@@ -68,7 +68,7 @@ func modeProblem(m Mode) string {
 	return m.String() + " is not a mode (l2dsr, ipip, gue, nat or redirect)"
 }
 
-// serviceSNAT checks that full NAT has a mode to be of and addresses to use.
+// serviceSNAT checks that full NAT has the right mode and addresses to use.
 func (v *validation) serviceSNAT(i int) {
 	s := &v.config.Services[i]
 	if !s.SNAT {
@@ -87,7 +87,7 @@ func (v *validation) serviceSNAT(i int) {
 			map[bool]string{false: "is", true: "falls back to"}[s.Mode == Redirect], s.PacketMode())
 		return
 	}
-	// A file without director.interfaces is an agent's, and gives out no ports.
+	// A file without director.interfaces is an agent's, which gives out no ports.
 	if len(v.config.Director.Interfaces) == 0 {
 		return
 	}
@@ -116,8 +116,8 @@ func (v *validation) ringSize(i int) {
 	case int(size) < len(s.Backends):
 		v.errs.add(servicePath(i, "ring-size"), "%d slots are too few for %d backends", size, len(s.Backends))
 	}
-	// The size of a larger default ring is not worked out: a search for primes is
-	// the one thing here that takes longer the larger the numbers are.
+	// The size of a larger default ring is not worked out: the time of a search for primes grows
+	// with the numbers.
 	if size == 0 && len(s.Backends)*slotsPerBackend > MaxRingSize {
 		v.errs.add(servicePath(i, "ring-size"), "is required for %d backends: %d slots for each are more than the largest ring, %d",
 			len(s.Backends), slotsPerBackend, MaxRingSize)

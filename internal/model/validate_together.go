@@ -7,8 +7,8 @@ import (
 	"slices"
 )
 
-// This file holds what depends on several services at once. Each rule sorts or
-// hashes: a configuration may have 65,536 services and a million backends.
+// This file holds the rules about several services at once. Each rule sorts or hashes: a
+// configuration may have 65,536 services and a million backends.
 
 func (v *validation) serviceNames() {
 	seen := make(map[string]int, len(v.config.Services))
@@ -22,7 +22,7 @@ func (v *validation) serviceNames() {
 	}
 }
 
-// place is an address and protocol as a segment sees them.
+// place is an address and protocol in a segment.
 type place struct {
 	segment  Segment
 	address  netip.Addr
@@ -34,7 +34,7 @@ func (p place) compare(o place) int {
 		cmp.Compare(p.protocol, o.protocol))
 }
 
-// claim is a range of ports at a place, and whose it is.
+// claim is a range of ports at a place, and the service that has it.
 type claim struct {
 	place
 	first, last      int
@@ -68,8 +68,8 @@ func sweep(claims []claim, clash func(outer, inner claim)) {
 	}
 }
 
-// ports checks that every packet has one service. Of nested ranges the most
-// specific wins; equal ones, and those that overlap in part, have no winner.
+// ports checks that every packet has one service. The most specific of nested ranges wins; equal
+// ranges, and those that overlap in part, have no winner.
 func (v *validation) ports() {
 	var claims []claim
 	for i, s := range v.config.Services {
@@ -104,10 +104,10 @@ func (v *validation) portsOverlap(a, b claim) {
 // guePort is where tunnels of gue end (IANA, UDP).
 const guePort = 6080
 
-// addresses checks that no VIP is also a backend: the director would send the
-// packet to itself, for ever. With nat it may be, at another port. And a backend's host may have
-// a VIP as its own address, as nodes have whose ports services are at: what is of none of
-// these passes to the host, and so do tunnels.
+// addresses checks that no VIP is also a backend: the director would send the packet to itself, for
+// ever. With nat it may be, at another port. And a backend's host may have a VIP as its own
+// address, as nodes do for services at their ports: packets of no service pass to the host, and so
+// do tunnels.
 func (v *validation) addresses() {
 	vips := make(map[segmentAddress][]int, len(v.config.Services))
 	for i, s := range v.config.Services {
@@ -139,10 +139,10 @@ func (v *validation) addresses() {
 	}
 }
 
-// comesTo reports whether what a backend is sent may come to a service whose VIP is its address.
-// One with kernel sources is at a host's own address, and is met at its ports alone: by nat, by
-// what a pod's host delivers, and by clients that are handed over. What goes to the host's MAC
-// address, or in a tunnel, is the host's.
+// comesTo reports whether packets for a backend may come to a service whose VIP is its address. A
+// service with kernel sources is at a host's own address, and gets packets only at its ports: from
+// nat, from a pod's host that delivers them, and from clients that are handed over. Packets to the
+// host's MAC address, or in a tunnel, are the host's.
 func (s *Service) comesTo(b *Backend, vip *Service) bool {
 	mode := b.ModeIn(*s)
 	if mode == NAT || vip.KernelSources && (b.Host.IsValid() || b.RedirectsIn(s)) {
@@ -151,15 +151,15 @@ func (s *Service) comesTo(b *Backend, vip *Service) bool {
 	return !vip.KernelSources
 }
 
-// segmentAddress is an address where it is one.
+// segmentAddress is an address in a segment.
 type segmentAddress struct {
 	segment Segment
 	address netip.Addr
 }
 
-// tunnelEnd checks that no service at the address where a backend's tunnels end takes them: of a
-// pod's host's, and of those with kernel sources, at hosts' own addresses. What is wrong with
-// others addresses says.
+// tunnelEnd checks that no service at the address where a backend's tunnels end takes them: it
+// checks services at a pod's host, and those with kernel sources, at hosts' own addresses.
+// addresses checks the others.
 func (v *validation) tunnelEnd(i, j int, at []int) {
 	s := &v.config.Services[i]
 	b := &s.Backends[j]
@@ -188,7 +188,7 @@ func (b *Backend) segmentIn(s *Service) Segment {
 	return s.Segment
 }
 
-// portsIn returns the ports of a nat backend that packets of a service come to.
+// portsIn returns the ports at which a nat backend gets the packets of a service.
 func (b *Backend) portsIn(s *Service) PortRange {
 	if b.Port != 0 {
 		return PortRange{b.Port, b.Port}
@@ -196,9 +196,9 @@ func (b *Backend) portsIn(s *Service) PortRange {
 	return s.Port
 }
 
-// ownAddresses checks that no VIP is an address of the group, at which directors ask for each
-// other, and that no service has a port at which full NAT may be at one of its source addresses:
-// a packet to it would be a client's and a reply at once.
+// ownAddresses checks that no VIP is an address of the group, by which directors reach each other,
+// and that no service has a port that full NAT may use at one of its source addresses: a packet to
+// it would be a client's and a reply at once.
 func (v *validation) ownAddresses() {
 	vips := make(map[netip.Addr]int)
 	for i, s := range v.config.Services {
@@ -228,9 +228,9 @@ func (v *validation) ownAddresses() {
 	}
 }
 
-// replies checks that the reply of every nat backend without snat can be
-// translated by its source alone: nothing is remembered about connections. And that no
-// redirected connection ends where one does whose replies are: its own would be, too.
+// replies checks that the reply of every nat backend without snat can be translated by its source
+// alone: nothing is remembered about connections. It also checks that no redirected connection ends
+// at an address and port whose replies are translated: its own replies would be translated, too.
 // Several VIPs whose connections are redirected may have the same backends.
 func (v *validation) replies() {
 	var claims []claim
@@ -262,7 +262,8 @@ func (v *validation) repliesClash(a, b claim) {
 	}
 	first, second := &v.config.Services[a.service], &v.config.Services[b.service]
 	if !first.repliesBy(&first.Backends[a.backend]) && !second.repliesBy(&second.Backends[b.backend]) {
-		// Of each packet of theirs the client's host knows the VIP, and the backend's does not.
+		// For each of their packets, the client's host knows the VIP, and the backend's host does
+		// not.
 		if !slices.Equal(first.SourceRanges, second.SourceRanges) {
 			v.errs.addWithOther(servicePath(b.service, "source-ranges"), servicePath(a.service, "source-ranges"),
 				"are others than those of service %q, and connections of both are handed over to %s %s port %s, where nothing tells which they are of",

@@ -2,7 +2,7 @@ package model
 
 import "net/netip"
 
-// View is what a director's probes have found of a service's backends. Those of which it
+// View is what a director's probes have found about a service's backends. Backends about which it
 // knows nothing yet are not in it.
 type View struct {
 	ServiceID
