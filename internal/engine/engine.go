@@ -14,17 +14,17 @@ import (
 
 // Forwarder is the sink that forwards packets: the datapath.
 type Forwarder interface {
-	// Set makes the table what is forwarded, all of it. It can be called again
-	// after an error, with any table, and works out the difference itself. It returns
-	// a NoRoom if rows with fewer candidates might do.
+	// Set makes the datapath forward by the table, all of it. It can be called again after an
+	// error, with any table, and works out the difference itself. It returns a NoRoom if rows with
+	// fewer candidates might do.
 	Set(table model.Table) error
 }
 
 // Checker finds out which backends are healthy: internal/health.
 type Checker interface {
-	// Set makes these the checks that are made, all of them.
+	// Set replaces the checks that are made.
 	Set(checks []model.Check)
-	// States returns what is known of every backend that is checked, if it is to count.
+	// States returns what is known about every backend that is checked, if it should count.
 	States() map[model.Target]model.HealthState
 	// Changed is sent to when what States returns has changed.
 	Changed() <-chan struct{}
@@ -39,21 +39,21 @@ type NoRoom interface {
 // ErrStopped is what Apply returns after Run has.
 var ErrStopped = errors.New("the engine has stopped")
 
-// The first pause before a sink that returned an error is tried again, and the
-// longest: each is twice the one before.
+// The first and the longest pause before a sink that returned an error is tried again: each is
+// twice the one before.
 const (
 	firstRetry = 100 * time.Millisecond
 	lastRetry  = 10 * time.Second
 )
 
-// Engine keeps the sinks at what is desired. One goroutine, the one in Run, owns all
-// of its state but what Desired, Report, LogStatus and Held return.
+// Engine makes the sinks do what is desired. One goroutine, the one in Run, owns all of its state
+// except what Desired, Report, LogStatus and Held return.
 type Engine struct {
 	forwarder Forwarder
-	announcer Announcer           // nil: routers are told by somebody else, or not yet
-	announced *model.Announcement // what it is to be set to; nil: nothing is known yet
+	announcer Announcer           // nil: routers are told by another program, or not yet
+	announced *model.Announcement // what the announcer should be set to; nil: nothing is known yet
 	begun     bool                // it has been set
-	waiting   waiting             // what it is to be set to later
+	waiting   waiting             // what the announcer is set to later
 	begin     chan Announcer
 	checker   checker
 	loads     loads
@@ -66,7 +66,7 @@ type Engine struct {
 
 	mu      sync.Mutex
 	running model.Config
-	runs    bool // what Apply was given last does
+	runs    bool // what Apply was last given runs
 	report  Report
 	coming  Report // about the plan that a sink is taking, or took in part
 	held    heldAt // in the plan that runs, and in plans that a sink took in part
@@ -93,8 +93,8 @@ func New(forwarder Forwarder, log *slog.Logger) *Engine {
 	}
 }
 
-// Announce makes a sink the one that tells routers, from now on, or from when there are
-// [Ways] for all that it is to tell first. It needs Run to be running, and waits for it.
+// Announce sets the sink that tells routers, from now on, or from when there are [Ways] for all
+// that it should tell first. It needs Run to be running, and waits for it.
 func (e *Engine) Announce(announcer Announcer) {
 	select {
 	case e.begin <- announcer:
@@ -102,7 +102,7 @@ func (e *Engine) Announce(announcer Announcer) {
 	}
 }
 
-// Check makes the engine follow what a checker finds out. It is called before Run.
+// Check makes the engine follow a checker's results. It is called before Run.
 func (e *Engine) Check(c Checker) { e.checker.Checker = c }
 
 // Run does what Apply asks for, until the context ends. It is called once. The
@@ -112,8 +112,8 @@ func (e *Engine) Run(ctx context.Context) {
 	var (
 		wanted request
 		pause  time.Duration
-		next   <-chan time.Time // when what is wanted is tried again
-		turn   <-chan time.Time // when changes of health are taken over
+		next   <-chan time.Time // when the wanted plan is tried again
+		turn   <-chan time.Time // when changes of health are applied
 	)
 	for {
 		var (
@@ -148,7 +148,7 @@ func (e *Engine) Run(ctx context.Context) {
 				turn = time.After(healthSettle)
 			}
 			continue
-		case <-turn: // what has changed is taken over all at once
+		case <-turn: // all changes are applied at once
 			turn = nil
 			if err = e.turn(wanted); err == nil {
 				continue
@@ -170,10 +170,10 @@ func (e *Engine) Run(ctx context.Context) {
 	}
 }
 
-// Apply makes a valid configuration the desired one, with the logs of its services,
-// and returns when the sinks have taken it or with the error of one that has not.
-// After an error it is still the desired one: it is tried again until a sink takes
-// it, or until Apply is called again. Apply needs Run to be running, and waits for it.
+// Apply makes a valid configuration the desired one, with the logs of its services, and returns
+// when the sinks have taken it, or with the error of a sink that has not. After an error it is
+// still the desired one: it is tried again until a sink takes it, or until Apply is called again.
+// Apply needs Run to be running, and waits for it.
 func (e *Engine) Apply(desired model.Config, logs Logs) error {
 	result := make(chan error, 1)
 	select {
@@ -207,31 +207,29 @@ func (e *Engine) noteAsked() {
 	e.runs = false
 }
 
-// Desired returns the configuration that runs: the last that the sinks took. It
-// is to be read only.
+// Desired returns the configuration that runs: the last that the sinks took. It is read only.
 func (e *Engine) Desired() model.Config {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.running
 }
 
-// Preview returns the table that a valid configuration with these logs would be, by what is
-// known of health now. Nothing is set by it.
+// Preview returns the table of a valid configuration with these logs, by the health that is known
+// now. It sets nothing.
 func (e *Engine) Preview(desired model.Config, logs Logs) model.Table {
 	table, _ := NewPlanner().Plan(desired, logs, e.checker.health())
 	return table
 }
 
-// Report returns what the plan that runs says besides its table. It is to be read
-// only.
+// Report returns the report of the plan that runs. It is read only.
 func (e *Engine) Report() Report {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.report
 }
 
-// LogStatus returns what the services' logs are and do in the plan that runs; of services
-// that are not in it, in the plan that a sink is taking: it may forward to them already.
+// LogStatus returns the status of the services' logs in the plan that runs; for services that are
+// not in it, in the plan that a sink is taking: it may forward to them already.
 func (e *Engine) LogStatus() map[model.ServiceID]model.LogStatus {
 	e.mu.Lock()
 	running, coming, moves := e.report, e.coming, maps.Clone(e.moves)
@@ -245,8 +243,8 @@ func (e *Engine) LogStatus() map[model.ServiceID]model.LogStatus {
 	return all
 }
 
-// set hands the plan to the sinks. After an error, too, connections may have been
-// placed by it: a sink may have taken a part of it.
+// set hands the plan to the sinks. Even after an error connections may have been placed by it: a
+// sink may have taken a part of it.
 func (e *Engine) set(wanted request) error {
 	table, report := e.planner.Plan(wanted.desired, wanted.logs, e.checker.health())
 	e.mu.Lock()
@@ -263,8 +261,8 @@ func (e *Engine) set(wanted request) error {
 	e.noteHealth(&report)
 	e.applied = wanted
 	e.noteRuns(wanted, report)
-	// Not earlier: it looks at the forwarder, and waits for those who read its state. They would
-	// get what runs now with what is said of the plan before.
+	// Not earlier: it looks at the forwarder, and waits for readers of its state. They would get
+	// what runs now with the report of the plan before.
 	e.announce(&next)
 	return nil
 }
@@ -283,9 +281,9 @@ func (e *Engine) noteRuns(wanted request, report Report) {
 	e.log.Debug("desired state runs", "services", len(report.Services), "slots", slots, "shared", shared, "held", held)
 }
 
-// withdraw withdraws what will not be forwarded any more, before it is not. A director that
-// has announced nothing yet opens no session for it: it would tell routers that it has no
-// routes, and they would forget those that they keep from the process before.
+// withdraw withdraws routes before their VIPs are no longer forwarded. A director that has
+// announced nothing yet opens no session for it: it would tell routers that it has no routes, and
+// they would forget those that they keep from the process before.
 func (e *Engine) withdraw(next *model.Announcement) {
 	e.waiting.forget(next)
 	if e.announced == nil {
@@ -298,8 +296,8 @@ func (e *Engine) withdraw(next *model.Announcement) {
 	}
 }
 
-// tell sets the announcer. It is not set to a part the first time: it would tell routers
-// that this is all, and they would forget the rest of what they keep from the process before.
+// tell sets the announcer. It is not first set to a part: it would tell routers that this is all,
+// and they would forget the other routes that they keep from the process before.
 func (e *Engine) tell(now *model.Announcement) {
 	e.announced = now
 	if e.announcer == nil || !e.begun && e.waiting.again != nil {

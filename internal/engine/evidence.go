@@ -10,42 +10,41 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// Evidence judges by agents' reports which slots of older generations connections may
-// still need, and by what directors see without agents whether there are any. It implements
-// history.Evidence.
+// Evidence judges by agents' reports in which slots connections may still need older generations,
+// and, without agents, by what directors see whether any do. It implements history.Evidence.
 //
-// A backend that nobody ever reported of is judged as one without an agent: by the clock
-// alone. So agents can be given a way to report one after the other, and a log never
-// waits for one that has none. An agent that has reported and stopped is another thing:
-// nobody knows about its connections, and they may need everything, until max-drain.
+// A backend without any report yet is judged as one without an agent: by the clock alone. So agents
+// can be set up to report one after the other, and a log never waits for an agent that cannot
+// report. An agent that has reported and stopped is different: its connections are unknown, and may
+// need everything, until max-drain.
 type Evidence struct {
 	mu      sync.Mutex
 	blind   bool // there may be reports that this director has not seen yet
 	reports map[netip.Addr]model.AgentReport
-	latest  time.Time // a report from later than this has a clock that is wrong
-	// rings that were asked for since Renew, and before: one ring costs milliseconds.
+	latest  time.Time // the clock of a report from later than this is wrong
+	// rings that were asked for since Renew, and before it: one ring costs milliseconds.
 	rings, before map[digest]maglev.Generation
-	guesses       Guesses // nil: nobody looks
+	guesses       Guesses // nil: directors do not look
 	noRoom        bool
 }
 
-// Guesses is what the datapath sees of connections that nobody remembers.
+// Guesses is what the datapath sees of connections that no director remembers.
 type Guesses interface {
-	// LastGuess returns when such a connection of a service was last found to be of an older
-	// generation's owner, by any director of the group, or when this director began to look.
+	// LastGuess returns when any director of the group last found that such a connection of a
+	// service belongs to an older generation's owner, or when this director began to look.
 	LastGuess(id model.ServiceID) time.Time
 }
 
 const (
-	// maxAhead is how far an agent's clock may be ahead. As much of drain is not there
-	// to wait for connections that are being opened.
+	// maxAhead is how far an agent's clock may be ahead. That much of drain is lost for waiting for
+	// connections that are being opened.
 	maxAhead = 5 * time.Second
-	// silence is after how long without a report an agent counts as silent.
+	// silence is the time without a report after which an agent counts as silent.
 	silence = time.Minute
 )
 
-// Renew makes these reports, by backend, the ones to judge by. While it is not known
-// which there are, nothing that agents could report leaves before max-drain.
+// Renew sets the reports to judge by, by backend. While it is not known which reports exist,
+// nothing that agents could report leaves before max-drain.
 func (e *Evidence) Renew(reports map[netip.Addr]model.AgentReport, known bool, now time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -53,22 +52,22 @@ func (e *Evidence) Renew(reports map[netip.Addr]model.AgentReport, known bool, n
 	e.before, e.rings = e.rings, map[digest]maglev.Generation{}
 }
 
-// Look makes these what directors see.
+// Look sets what directors see.
 func (e *Evidence) Look(guesses Guesses) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.guesses = guesses
 }
 
-// Crowd says whether there is no room for the rows of everything that may be needed: then
-// no generation stays because of what directors see.
+// Crowd says whether the rows of all generations that may be needed have no room: then no
+// generation stays because of what directors see.
 func (e *Evidence) Crowd(noRoom bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.noRoom = noRoom
 }
 
-// Guessed returns when directors last saw that a connection of an older owner's lives.
+// Guessed returns when directors last saw a living connection of an older owner.
 func (e *Evidence) Guessed(s *model.Service) time.Time {
 	e.mu.Lock()
 	guesses := e.guesses
@@ -82,8 +81,8 @@ func (e *Evidence) Guessed(s *model.Service) time.Time {
 	return guesses.LastGuess(s.ID())
 }
 
-// isGuessed reports whether directors guess whose a service's unknown connections are, and can
-// tell that they were right: a datagram may be of a flow that begins.
+// isGuessed reports whether directors guess the backends of a service's unknown connections, and
+// can tell that they were right: a datagram may be of a new flow.
 func isGuessed(s *model.Service) bool {
 	return s.Protocol == model.TCP && slices.ContainsFunc(s.Backends, func(b model.Backend) bool {
 		mode := b.ModeIn(*s)
@@ -91,7 +90,7 @@ func isGuessed(s *model.Service) bool {
 	})
 }
 
-// Status says how many backends there are reports of.
+// Status says how many backends have reports.
 func (e *Evidence) Status(now time.Time) model.ReporterStatus {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -106,8 +105,8 @@ func (e *Evidence) Status(now time.Time) model.ReporterStatus {
 	return status
 }
 
-// Reported reports whether some backend of the service has an agent that reports. Backends
-// of other modes have no second chance.
+// Reported reports whether some backend of the service has an agent that reports. Backends in other
+// modes have no second chance.
 func (e *Evidence) Reported(s *model.Service) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -122,7 +121,7 @@ func counts(s *model.Service, b model.Backend) bool {
 	return b.ModeIn(*s) == model.GUE
 }
 
-// Needed returns the slots that connections may need a generation in.
+// Needed returns the slots in which connections may need a generation.
 func (e *Evidence) Needed(s *model.Service, g *model.Generation, newer []model.Generation, at time.Time) *model.SlotSet {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -147,10 +146,10 @@ func (e *Evidence) Needed(s *model.Service, g *model.Generation, newer []model.G
 	return needed
 }
 
-// Heard returns what says what agents have reported last of a service's backends.
+// Heard returns a function that says what agents have last reported about a service's backends.
 func (e *Evidence) Heard(s *model.Service) func(netip.AddrPort) model.Heard {
 	e.mu.Lock()
-	reports := e.reports // which nobody writes to any more
+	reports := e.reports // which are no longer written to
 	e.mu.Unlock()
 	id := s.ID()
 	return func(b netip.AddrPort) model.Heard {
@@ -183,7 +182,7 @@ func (e *Evidence) ring(g *model.Generation) maglev.Generation {
 
 // word is what a member's agent says about a service.
 type word struct {
-	unknown bool // nobody knows: there may be connections everywhere
+	unknown bool // not known: there may be connections everywhere
 	report  *model.ReportedService
 }
 
@@ -191,8 +190,8 @@ func (w word) usedIn(slot, slots uint32) bool {
 	return w.unknown || w.report != nil && w.report.UsedIn(slot, slots)
 }
 
-// says returns what is known of each member's connections that a generation may have
-// placed until a time.
+// says returns what is known about each member's connections that a generation may have placed
+// until a time.
 func (e *Evidence) says(s *model.Service, g *model.Generation, at time.Time) []word {
 	words := make([]word, len(g.Members))
 	for i, m := range g.Members {
@@ -218,7 +217,7 @@ func (e *Evidence) says(s *model.Service, g *model.Generation, at time.Time) []w
 	return words
 }
 
-// namer is a newer generation, in the terms of an older one.
+// namer is a newer generation, as an older one sees it.
 type namer struct {
 	ring      maglev.Generation
 	both      bool // its backups are in every row, too
@@ -249,10 +248,10 @@ func (e *Evidence) namers(g *model.Generation, newer []model.Generation) namers 
 	return all
 }
 
-// name reports whether one of the newer generations names a member of the older one in a
-// slot: as its owner or, if any backup will do, as its backup. Owners are in every row, and
-// so are the backups of generations that place connections on these, but others' only
-// where there is room, the newer first.
+// name reports whether one of the newer generations names a member of the older one in a slot: as
+// its owner or, if any backup will do, as its backup. Rows always have the owners, and the backups
+// of generations that place connections on backups; other backups only if there is room, newer
+// generations' first.
 func (n namers) name(slot, member uint32, backup bool) bool {
 	for i := range n {
 		position := n[i].positions[member]

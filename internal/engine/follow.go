@@ -8,13 +8,13 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// healthSettle is how long changes of health are collected before they are acted upon: of
-// a rack that is cut off, all backends fall within moments.
+// healthSettle is how long changes of health are collected before they are applied: all backends of
+// a rack that is cut off fall within moments.
 const healthSettle = 10 * time.Millisecond
 
-// firstResults is how long the first plan of all waits for what its checks say first. What
-// an earlier process has pinned goes on meanwhile; to begin with backends that are down
-// would break what that one has brought to others.
+// firstResults is how long the very first plan waits for the first results of its checks. What an
+// earlier process has pinned goes on meanwhile; a plan with backends that are down would break
+// connections that the earlier process had sent to others.
 const firstResults = 2 * time.Second
 
 // checker is a Checker, or none.
@@ -39,8 +39,8 @@ func (c *checker) health() Health {
 	return c.States()
 }
 
-// follow makes the checks of what is wanted, and goes on with those of what runs: it may
-// go on for long if no sink takes what is wanted.
+// follow makes the checks of the wanted plan, and goes on with those of the plan that runs: that
+// may run for long if no sink takes the wanted one.
 func (c *checker) follow(ctx context.Context, wanted, applied *request) {
 	if c.Checker == nil {
 		return
@@ -66,20 +66,20 @@ func (c *checker) follow(ctx context.Context, wanted, applied *request) {
 	}
 }
 
-// only makes the checks of what runs.
+// only makes only the checks of the plan that runs.
 func (c *checker) only(applied *request) {
 	if c.Checker != nil {
 		c.Set(Checks(&applied.desired, servingIn(&applied.desired)))
 	}
 }
 
-// Inherit says which backends an earlier process has left well, and in use. They stay so until
-// as many probes have failed as it takes for any other: a process that starts is no reason to
-// believe the first one. It is called before the first Apply.
+// Inherit says which backends an earlier process left healthy and in use. They stay so until as
+// many probes have failed as it takes for any backend: a new process is no reason to believe the
+// first failure. It is called before the first Apply.
 func (e *Engine) Inherit(well map[model.Target]bool) { e.checker.inherited = well }
 
-// await returns when something is known of every backend, also whether connections can be handed
-// over to it, or enough time has passed.
+// await returns when something is known about every backend, including whether connections can be
+// handed over to it, or when enough time has passed.
 func (c *checker) await(ctx context.Context) {
 	late := time.NewTimer(firstResults)
 	defer late.Stop()
@@ -103,8 +103,8 @@ func (c *checker) awaits() bool {
 	return false
 }
 
-// servingIn says which backends may have connections by a configuration that runs. There may be
-// a million, and nobody may ask: they are gone through when somebody does.
+// servingIn says which backends may have connections by a configuration that runs. There may be a
+// million: it goes through them only when it is asked.
 func servingIn(c *model.Config) func(model.Target) bool {
 	has := sync.OnceValue(func() map[model.Target]bool {
 		has := map[model.Target]bool{}
@@ -121,8 +121,8 @@ func servingIn(c *model.Config) func(model.Target) bool {
 	return func(t model.Target) bool { return has()[t] }
 }
 
-// turn takes changes of health over. If no sink takes what is wanted, what runs must leave
-// backends that are down all the same.
+// turn applies changes of health. Even if no sink takes the wanted plan, the plan that runs must
+// avoid backends that are down.
 func (e *Engine) turn(wanted request) error {
 	if e.applied.result == nil {
 		return nil // the first Apply is still to come

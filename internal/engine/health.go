@@ -2,7 +2,7 @@ package engine
 
 import "weir.io/weir/internal/model"
 
-// Health is what is known of the health of backends. One that is not in it counts as
+// Health is what is known about the health of backends. A backend that is not in it counts as
 // healthy: it is not checked, or was in service before its check.
 type Health map[model.Target]model.HealthState
 
@@ -63,7 +63,7 @@ func wayOf(s *model.Service, b *model.Backend, host *model.CheckHost) *model.Che
 	}}
 }
 
-// serviceHealth is what health means for a service: which of its backends are used.
+// serviceHealth is what health means for a service: the backends that it uses.
 type serviceHealth struct {
 	service *model.Service
 	known   Health
@@ -90,7 +90,7 @@ func newServiceHealth(s *model.Service, known Health) serviceHealth {
 			h.counts.Up++
 		}
 	}
-	// Backends of which nothing is known yet say nothing about how many are healthy.
+	// Backends about which nothing is known yet do not count here.
 	h.counts.Panic = s.TooFew(h.counts.Up, h.counts.Down)
 	return h
 }
@@ -99,8 +99,9 @@ func (h *serviceHealth) of(b *model.Backend) model.HealthState {
 	return h.known[model.Target{Service: h.service.ID(), Backend: b.Endpoint()}]
 }
 
-// redirects reports whether connections are handed over to a backend: it has answered as
-// one that can take them, or nobody asks. What is not known falls back, which always goes.
+// redirects reports whether connections are handed over to a backend: it has answered that it can
+// take them, or is not probed. While that is not known, connections use the fallback, which always
+// works.
 func (h *serviceHealth) redirects(b *model.Backend) bool {
 	if !b.RedirectsIn(h.service) {
 		return false
@@ -109,8 +110,8 @@ func (h *serviceHealth) redirects(b *model.Backend) bool {
 	return !asked || state == model.HealthUp
 }
 
-// isUnwell reports whether a process after this one has no reason to take a backend for
-// healthy before its own probes say so.
+// isUnwell reports whether the next process must not take a backend for healthy before its own
+// probes say so.
 func (h *serviceHealth) isUnwell(b *model.Backend) bool {
 	if !h.service.Checked() {
 		return b.State == model.Down
@@ -119,7 +120,7 @@ func (h *serviceHealth) isUnwell(b *model.Backend) bool {
 	return b.State == model.Down || state == model.HealthDown || state == model.HealthUnknown
 }
 
-// report is what there is to say about it; nil: nothing.
+// report is the health of the service for reports; nil: it is not checked.
 func (h *serviceHealth) report() *model.ServiceHealth {
 	if !h.service.Checked() {
 		return nil
@@ -127,9 +128,9 @@ func (h *serviceHealth) report() *model.ServiceHealth {
 	return &h.counts
 }
 
-// state is desired state and health together. When so few backends are healthy that the
-// checks are likelier to be wrong than the backends, all are used. A backend of which
-// nothing is known yet is left out as long as there are others.
+// state is desired state and health together. When so few backends are healthy that the checks are
+// likelier to be wrong than the backends, all are used. A backend about which nothing is known yet
+// is left out as long as there are others.
 func (h *serviceHealth) state(b *model.Backend) model.BackendState {
 	if h.counts.Panic {
 		return b.State
@@ -137,8 +138,8 @@ func (h *serviceHealth) state(b *model.Backend) model.BackendState {
 	return h.found(b)
 }
 
-// isUp reports whether so many backends are left that packets are to come here. Probes count
-// also while all backends are used in spite of them: other directors may see more. A draining
+// isUp reports whether enough backends are left for packets to come here. Probes count even while
+// all backends are used in spite of them: other directors may see more healthy ones. A draining
 // backend counts: its connections go on only while their packets come here.
 func (h *serviceHealth) isUp() bool {
 	left := uint32(0)
@@ -150,7 +151,7 @@ func (h *serviceHealth) isUp() bool {
 	return left >= h.service.LeastHealthy()
 }
 
-// found is desired state and what probes say of a backend.
+// found is desired state and the result of probes of a backend.
 func (h *serviceHealth) found(b *model.Backend) model.BackendState {
 	if !h.service.Checked() {
 		return b.State

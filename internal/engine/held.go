@@ -7,8 +7,7 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// heldAt has the generations that place connections though newer ones have replaced
-// them.
+// heldAt has the generations that still place connections though newer ones have replaced them.
 type heldAt map[model.ServiceID]history.Held
 
 func (h heldAt) note(r Report) {
@@ -22,27 +21,26 @@ func (h heldAt) note(r Report) {
 	}
 }
 
-// Held returns the generations of a service that place connections though newer ones
-// have replaced them: in the plan that runs, and in later ones that a sink may have
-// taken a part of.
+// Held returns the generations of a service that still place connections though newer ones have
+// replaced them: in the plan that runs, and in later plans that a sink may have taken in part.
 func (e *Engine) Held(id model.ServiceID) history.Held {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return maps.Clone(e.held[id])
 }
 
-// fewestToHold is the fewest generations of a log with which a row can be too long: the
-// newest names two candidates, and each older one two more where sizes differ or policies
-// place connections on backups, and four more with both.
+// fewestToHold is the fewest generations of a log with which a row can be too long: the newest
+// names two candidates, and each older one two more if sizes differ or policies place connections
+// on backups, or four more if both.
 const fewestToHold = 3
 
-// HeldAt returns the generations that hold slots of services by their logs, whoever
+// HeldAt returns the generations that hold slots of services by their logs, whichever director
 // forwards by them.
 func HeldAt(services []model.Service, logs Logs) map[model.ServiceID]history.Held {
 	return NewPlanner().HeldAt(services, logs)
 }
 
-// HeldAt does so with the rings that the planner has made last.
+// HeldAt does so with the rings that the planner made last.
 func (p *Planner) HeldAt(services []model.Service, logs Logs) map[model.ServiceID]history.Held {
 	var long []model.Service
 	for i := range services {

@@ -8,14 +8,14 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// known is what a service's memberships are made from, and what was made of it: most
-// services are in the next plan as they were.
+// known is what a service's memberships are made from, and the result: most services are in the
+// next plan as they were.
 type known struct {
 	policy   model.Policy
 	mode     model.Mode
 	affinity model.Affinity
 	ringSize uint32
-	shares   bool // change
+	shares   bool // shares change
 	backends []knownBackend
 	given    model.Log
 
@@ -34,7 +34,8 @@ func knownOf(b *model.Backend) knownBackend {
 	return knownBackend{b.Endpoint(), b.Weight, b.State}
 }
 
-// learn makes what follows from a service and its log, if that is not known already.
+// learn makes the memberships and the report of a service and its log, if they are not known
+// already.
 func (k *known) learn(s *model.Service, given model.Log) {
 	if k.memberships != nil && k.is(s, given) {
 		return
@@ -51,8 +52,8 @@ func (k *known) learn(s *model.Service, given model.Log) {
 	k.memberships, k.report = &all, newServiceReport(s, k.log)
 }
 
-// is says whether everything is as it was that memberships and reports are made from. Logs
-// are not written to: the same memory has the same log.
+// is says whether everything from which memberships and reports are made is unchanged. Logs are not
+// written to: the same memory has the same log.
 func (k *known) is(s *model.Service, given model.Log) bool {
 	if k.policy != s.Policy || k.mode != s.Mode || k.affinity != s.Affinity || k.ringSize != s.RingSize || k.shares != s.SharesChange() ||
 		len(k.backends) != len(s.Backends) || k.given.Coming != given.Coming ||

@@ -7,35 +7,35 @@ import (
 	"weir.io/weir/internal/turns"
 )
 
-// Loads says which services have loads to go by: internal/loads.
+// Loads says which services have known loads: internal/loads.
 type Loads interface {
-	// Follow makes these the services that it looks after, all of them.
+	// Follow replaces the services that it looks after.
 	Follow(services []model.TableService)
-	// Degraded reports whether a service that is placed by load has no loads to go by.
+	// Degraded reports whether no loads are known for a service that is placed by load.
 	Degraded(id model.ServiceID) bool
 	// Changed is sent to when what Degraded returns has changed.
 	Changed() <-chan struct{}
 }
 
-// Loads makes the engine place connections without loads where there are none. It is called
-// before Run.
+// Loads makes the engine place connections without loads if none are known. It is called before
+// Run.
 func (e *Engine) Loads(l Loads) { e.loads.Loads = l }
 
-// loads are Loads, or none, and the turns of services without.
+// loads are Loads, or none, and the turns of services without loads.
 type loads struct {
 	Loads
 	turns map[model.ServiceID]turnsBy
 }
 
-// turnsBy are turns, and what they were made from: a ring whose turns are the same memory is
-// not written again.
+// turnsBy are turns, and what they were made from: a ring is not written again if its turns are the
+// same memory.
 type turnsBy struct {
 	weights []uint16
 	order   []uint32
 	slots   int
 }
 
-// changed is never sent to when nobody reports loads.
+// changed is never sent to when no loads are reported.
 func (l *loads) changed() <-chan struct{} {
 	if l.Loads == nil {
 		return nil
@@ -43,9 +43,9 @@ func (l *loads) changed() <-chan struct{} {
 	return l.Changed()
 }
 
-// degrade returns the table with policies turned into round-robin that have no loads to go by.
-// p2c of mode gue stays: a connection of it has to be on one of two backends. It goes by what the
-// director has opened itself, which is even on both from then on.
+// degrade returns the table with round-robin in place of policies without known loads. p2c in mode
+// gue stays: its connections have to be on one of two backends. It compares what the director
+// itself has opened, which is even on both from then on.
 func (l *loads) degrade(table model.Table) model.Table {
 	if l.Loads == nil {
 		return table
@@ -53,7 +53,7 @@ func (l *loads) degrade(table model.Table) model.Table {
 	l.Follow(table.Services)
 	before := l.turns
 	l.turns = map[model.ServiceID]turnsBy{}
-	own := false // the services are the planner's memory until one is to change
+	own := false // the services are the planner's memory until one changes
 	for i := range table.Services {
 		s := &table.Services[i]
 		id := idOf(s)
@@ -81,7 +81,7 @@ func turnsOf(s *model.TableService, before turnsBy) turnsBy {
 		return before
 	}
 	if now.order = turns.Order(now.weights, now.slots); len(now.order) == 0 {
-		now.order = s.Ring.Turns // of none that has a weight any more
+		now.order = s.Ring.Turns // no backend has a weight any more
 	}
 	return now
 }

@@ -13,36 +13,36 @@ import (
 
 // membership is what the rows of one ring of a service are made from.
 type membership struct {
-	log      []located // of one affinity
-	coming   int       // how many of the newest place no connections yet
+	log      []located // generations of one affinity
+	coming   int       // how many of the newest generations place no connections yet
 	backends int
 	bound    int  // on the candidates in a row
 	anywhere bool // p2c chooses among all: the service is not in gue
 
-	rows digest // of everything: equal ones have equal rows
+	rows digest // of everything: equal digests mean equal rows
 }
 
 // located is a generation and where its members are.
 type located struct {
 	model.Generation
-	ring digest // equal ones have equal rings
-	// positions has the members among the service's backends. The position behind them is
-	// that of all who are gone for good; one that went and came back is so many behind that
-	// as its own position is behind the first, and one more.
+	ring digest // equal digests mean equal rings
+	// positions has the members' positions among the service's backends. With n backends, n stands
+	// for all members that are gone for good, and n+1+i for one that went and came back as backend
+	// i.
 	positions []uint32
 }
 
 type digest [sha256.Size]byte
 
-// usualText is as much text as most digests are made from: it is not on the heap.
+// usualText is how much text most digests are made from, at most: it is not on the heap.
 const usualText = 1024
 
 // memberships are what a service's rings are made from.
 type memberships struct {
 	affinity model.Affinity // of the ring that places connections
 	now      membership
-	// before has the generations of another affinity, if there are any: they have a ring of
-	// their own. A packet may carry the rows of both, so they share the bound.
+	// before has the generations of another affinity, if there are any, which have their own ring.
+	// A packet may carry the rows of both, so they share the bound.
 	before *membership
 }
 
@@ -57,16 +57,15 @@ func newMemberships(s *model.Service, log model.Log) memberships {
 	}
 	now := newMembership(s, log)
 	all := memberships{affinity: log.Generations[0].Affinity}
-	places := false // one of the newer generations has somebody who is there
+	places := false // one of the newer generations has a member that exists
 	for i, g := range log.Generations {
 		positions, there := positionsIn(&g, known, uint32(len(s.Backends)))
 		switch {
 		case there && !places:
 			if g.Affinity != all.affinity {
-				now = newMembership(s, log) // the newer ones have nobody
+				now = newMembership(s, log) // the newer ones have no such member
 			}
-			// It places connections in all of its slots, also before somebody has noted in the
-			// log that it does.
+			// It places connections in all of its slots, even before the log says so.
 			all.affinity, places, g.Kept = g.Affinity, true, nil
 			now.add(g, positions)
 		case g.Affinity == all.affinity:
@@ -79,7 +78,7 @@ func newMemberships(s *model.Service, log model.Log) memberships {
 			all.before.add(g, positions)
 		}
 		if i < log.Coming {
-			now.coming = len(now.log) // one of another affinity does not come: it is there at once
+			now.coming = len(now.log) // a generation of another affinity takes effect at once
 		}
 	}
 	if all.before != nil {
@@ -93,8 +92,8 @@ func newMemberships(s *model.Service, log model.Log) memberships {
 	return all
 }
 
-// positionsIn returns the positions of a generation's members as membership has them, and
-// whether anybody is there.
+// positionsIn returns the positions of a generation's members as membership has them, and whether
+// any member exists.
 func positionsIn(g *model.Generation, known map[netip.AddrPort]uint32, backends uint32) (positions []uint32, there bool) {
 	positions = make([]uint32, len(g.Members))
 	for j, member := range g.Members {
@@ -112,7 +111,7 @@ func positionsIn(g *model.Generation, known map[netip.AddrPort]uint32, backends 
 	return positions, there
 }
 
-// newMembership returns one of no generations yet, with room for all of the log's.
+// newMembership returns an empty membership with room for all of the log's generations.
 func newMembership(s *model.Service, log model.Log) membership {
 	return membership{log: make([]located, 0, len(log.Generations)), backends: len(s.Backends), anywhere: s.Mode != model.GUE}
 }
@@ -121,7 +120,7 @@ func (m *membership) add(g model.Generation, positions []uint32) {
 	m.log = append(m.log, located{g, ringDigest(&g), positions})
 }
 
-// seal says that all generations are there.
+// seal says that all generations have been added.
 func (m *membership) seal(bound int) {
 	m.bound = bound
 	text := append(make([]byte, 0, usualText), byte(bound))
@@ -173,8 +172,8 @@ func makeRing(g *model.Generation) maglev.Generation {
 	return maglev.Generation{Owners: owners, Backups: backups}
 }
 
-// placesOnBackups reports whether new connections of a generation are on backups as they
-// are on owners.
+// placesOnBackups reports whether a generation places new connections on backups as well as on
+// owners.
 func placesOnBackups(g *model.Generation) bool { return g.Policy == model.P2C }
 
 // rows are a service's rows in their final form.
@@ -184,7 +183,7 @@ type rows struct {
 	heldAt       []uint64
 }
 
-// gone says who is, as membership numbers them.
+// gone says which positions of membership are of members that are gone.
 func (m *membership) gone() maglev.Gone {
 	gone := maglev.Gone{uint32(m.backends): maglev.None}
 	for i := range m.log {
@@ -228,9 +227,9 @@ func (m *membership) makeRows(ringOf func(*located) maglev.Generation) rows {
 	return r
 }
 
-// turns are those of the generation that places connections, if its policy has turns: no
-// more than slots, so that shares are as exact as theirs. Where all of its members are
-// gone it is the next older one's that has some, or the newest one's that comes.
+// turns returns the turns of the generation that places connections, if its policy has turns: no
+// more than slots, so that shares are as exact as theirs. If all of its members are gone, they are
+// those of the next older generation that has some, or of the newest coming one.
 func (m *membership) turns(slots int) []uint32 {
 	for i := range m.log {
 		g := &m.log[(m.coming+i)%len(m.log)]
@@ -254,8 +253,8 @@ func (m *membership) turns(slots int) []uint32 {
 	return nil
 }
 
-// among turns positions in members into positions among the service's backends, and
-// leaves out slots that are not kept.
+// among translates positions in members into positions among the service's backends, and leaves out
+// slots that are not kept.
 func among(positions, members []uint32, kept *model.SlotSet) []uint32 {
 	backends := make([]uint32, len(members))
 	for i, e := range members {

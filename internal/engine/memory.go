@@ -6,16 +6,15 @@ import (
 	"sync/atomic"
 )
 
-// memory holds the values that were asked for last time, and no others: it is
-// bounded by what is in use.
+// memory holds only the values that were asked for last time: it is bounded by what is in use.
 type memory[K comparable, V any] struct {
 	values map[K]V
 	spare  map[K]V // empty, for the next ones
 }
 
-// recall returns the values of n keys. Those that it does not remember are
-// computed in parallel, each once; compute gets the number of one of their keys. What is
-// returned is to be read until the next call.
+// recall returns the values of n keys. Values that it does not remember are computed in parallel,
+// each once; compute gets the number of one of their keys. The result may be read until the next
+// call.
 func (m *memory[K, V]) recall(n int, key func(i int) K, compute func(i int) V) map[K]V {
 	values := m.spare
 	if values == nil {

@@ -9,7 +9,7 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// Services are services and their logs.
+// Services are services with their logs.
 type Services struct {
 	List []model.Service
 	Logs Logs
@@ -20,8 +20,8 @@ func (s Services) plan(p *Planner) (map[model.ServiceID]*model.TableService, Rep
 	return byID(table.Services), report
 }
 
-// Moves says what a change does to the slots of each service that is there before and
-// after it, in the order in which they are after. It forwards nothing.
+// Moves says what a change does to the slots of each service that exists before and after it, in
+// the order after it. It forwards nothing.
 func Moves(before, after Services) []model.Move {
 	p := NewPlanner() // the same for both: most rings are in both
 	was, _ := before.plan(p)
@@ -48,11 +48,10 @@ func idOf(s *model.TableService) model.ServiceID {
 	return model.ServiceID{Segment: s.Segment, VIP: s.VIP, Protocol: s.Protocol, Port: s.Port}
 }
 
-// slotsMoved returns how many slots of a service have another owner than before: to whom new
-// connections go while all backends are up. Slots of another size count by the share of
-// the new ones that they are. By another affinity every flow is in another slot, which
-// may have the same owner: what counts is the share of flows to be expected whose owner is
-// another one.
+// slotsMoved returns how many slots of a service have another owner than before: the backend of new
+// connections while all backends are up. If the ring's size changes, slots count by the share of
+// new slots that moves. With another affinity every flow is in another slot, which may have the
+// same owner: then the expected share of flows with another owner counts.
 func slotsMoved(before, after *model.TableService) int {
 	n, m := uint64(len(after.Ring.Slots)), uint64(len(before.Ring.Slots))
 	if n == 0 || m == 0 {
@@ -91,8 +90,7 @@ func sameRing(a, b *model.TableService) bool {
 
 func endpoint(b *model.TableBackend) netip.AddrPort { return netip.AddrPortFrom(b.Address, b.Port) }
 
-// ownersOf returns the owner of each slot, who is the same at any position among the
-// backends.
+// ownersOf returns the owner of each slot, independent of its position among the backends.
 func ownersOf(s *model.TableService) []netip.AddrPort {
 	owners := make([]netip.AddrPort, len(s.Ring.Slots))
 	for i, slot := range s.Ring.Slots {
@@ -103,7 +101,7 @@ func ownersOf(s *model.TableService) []netip.AddrPort {
 	return owners
 }
 
-// chanceOfSame is that of two slots that have nothing to do with each other.
+// chanceOfSame is the chance that two unrelated slots have the same owner.
 func chanceOfSame(was, is []netip.AddrPort) (chance float64) {
 	count := map[netip.AddrPort]int{}
 	for _, owner := range was {

@@ -9,19 +9,19 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// mostPlacements is how many rings Placements keeps: those of a few services.
+// mostPlacements is how many rings Placements keeps: enough for a few services.
 const mostPlacements = 64
 
-// Placements says on whom generations place flows. It remembers rings, which cost
+// Placements says on which backends generations place flows. It remembers rings, which cost
 // milliseconds, and is for concurrent use. The zero value is ready.
 type Placements struct {
 	mu    sync.Mutex
 	rings map[digest]maglev.Generation
 }
 
-// Of returns who a generation of a service's log places a flow on, and who stands in for
-// that; invalid: nobody does, or no connection needs the slot any more. Places says that the
-// generation is the one that places new connections, which needs all of its slots.
+// Of returns the backend on which a generation of a service's log places a flow, and its backup;
+// invalid: there is none, or no connection needs the slot any more. Places says that the generation
+// is the one that places new connections, which needs all of its slots.
 func (p *Placements) Of(g *model.Generation, f model.Flow, salt uint64, places bool) (owner, backup netip.AddrPort) {
 	if g.Slots == 0 || len(g.Members) == 0 {
 		return owner, backup
@@ -60,7 +60,7 @@ func (p *Placements) ring(g *model.Generation) maglev.Generation {
 	return ring
 }
 
-// Owners returns who owns each slot of a generation's ring; invalid: nobody does.
+// Owners returns the owner of each slot of a generation's ring; invalid: it has none.
 func (p *Placements) Owners(g *model.Generation) []netip.AddrPort {
 	if g.Slots == 0 || len(g.Members) == 0 {
 		return nil

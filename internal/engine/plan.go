@@ -1,7 +1,6 @@
-// Package engine turns desired state into what the sinks must do. It is one loop
-// around one pure function: [Plan] works out the datapath's whole table from
-// what is desired and what is healthy, without a clock and without I/O; [Engine]
-// hands it to the sinks again until they have taken it.
+// Package engine turns desired state into what the sinks must do. It is one loop around one pure
+// function: [Plan] works out the datapath's whole table from desired state and health, without a
+// clock and without I/O; [Engine] hands it to the sinks until they have taken it.
 package engine
 
 import (
@@ -15,7 +14,7 @@ import (
 // Logs are the logs of services. A service without one has a log of what it is now.
 type Logs map[model.ServiceID]model.Log
 
-// Report is what a plan has to say besides its table.
+// Report is what a plan says besides its table.
 type Report struct {
 	Services []ServiceReport
 }
@@ -24,22 +23,22 @@ type Report struct {
 type ServiceReport struct {
 	Name        string
 	ID          model.ServiceID
-	Members     int // backends that own slots of the newest generation, if they are there
+	Members     int // backends that own slots of the newest generation, if they exist
 	Generations int
 	Oldest      time.Time // when the oldest generation became the newest
-	// Waits says that the service asks for another membership or ring size than that of
-	// the newest generation: the log has no room for it yet.
+	// Waits says that the service asks for another membership or ring size than the newest
+	// generation has: the log has no room for it yet.
 	Waits bool
 	// Coming is how many of the newest generations place no connections yet.
 	Coming int
 	Slots  int
-	// Shared is how many slots may have connections of several backends.
+	// Shared is how many slots may have connections on several backends.
 	Shared int
-	// Held is how many slots stay with an owner of an older generation because
-	// their rows are full of living candidates.
+	// Held is how many slots stay with an older generation's owner because their rows are full of
+	// living candidates.
 	Held int
-	// Kept is how many slots of older generations stay in the log because agents report
-	// connections in them, or have not said that there are none.
+	// Kept is how many slots of older generations stay in the log because agents report connections
+	// in them, or have not reported that there are none.
 	Kept int
 	// HeldAt has the numbers of the generations whose rows such slots have.
 	HeldAt []uint64
@@ -47,7 +46,7 @@ type ServiceReport struct {
 	Starting int
 	// Health says how many backends are healthy; nil: they are not checked.
 	Health *model.ServiceHealth
-	// Up says that somebody is to send the VIP's packets here.
+	// Up says that routers should send the VIP's packets here.
 	Up bool
 }
 
@@ -76,15 +75,15 @@ func (r Report) LogStatus() map[model.ServiceID]model.LogStatus {
 // Plan returns what the datapath must do. It is a pure function: equal arguments
 // give equal results on every director. The configuration is a valid one.
 //
-// Health changes the states of backends and never a ring: a backend that is down
-// keeps its slots, and the datapath goes on to their next candidates.
+// Health changes the states of backends, and never a ring: a backend that is down keeps its slots,
+// and the datapath goes on to their next candidates.
 func Plan(desired model.Config, logs Logs, health Health) (model.Table, Report) {
 	return NewPlanner().Plan(desired, logs, health)
 }
 
-// tableService is a service without its ring. The newest generation may have waited for a
-// change of the policy: rows are such as its own policy needs. If its backends are as they
-// were before, they are those.
+// tableService returns a service without its ring. A new policy may still wait for a generation
+// with the rows that it needs: until then it is maglev. If no backend has changed, they are the
+// same memory as before.
 func tableService(s *model.Service, log model.Log, health *serviceHealth, was *model.TableService) model.TableService {
 	before := was.Backends
 	t := model.TableService{
@@ -119,7 +118,7 @@ func tableService(s *model.Service, log model.Log, health *serviceHealth, was *m
 			b.Weight = loadWeight(&log, &s.Backends[i])
 		}
 		if same && b != before[i] {
-			same, t.Backends = false, slices.Clone(before) // tables are to be read only
+			same, t.Backends = false, slices.Clone(before) // tables are read only
 		}
 		if !same {
 			t.Backends[i] = b
@@ -148,7 +147,7 @@ func tableBackend(s *model.Service, b *model.Backend, health *serviceHealth) mod
 	}
 }
 
-// loadWeight is what a backend's load is divided by: one that starts slowly or is strained
+// loadWeight is what a backend's load is divided by: a backend that starts slowly or is strained
 // has a part of its weight, like its share of the slots.
 func loadWeight(log *model.Log, b *model.Backend) uint16 {
 	share := log.Share(b.Endpoint())

@@ -19,8 +19,8 @@ type Planner struct {
 // NewPlanner returns a planner that remembers nothing.
 func NewPlanner() *Planner { return &Planner{} }
 
-// Plan returns what [Plan] returns. Services with the same members share a ring, also with
-// later plans, and so do backends that stay as they are: the table is to be read only.
+// Plan returns what [Plan] returns. Services with the same members share a ring, also with later
+// plans, as do unchanged backends: the table is read only.
 func (p *Planner) Plan(desired model.Config, logs Logs, health Health) (model.Table, Report) {
 	n := len(desired.Services)
 	table := model.Table{
@@ -63,7 +63,7 @@ func (p *Planner) Plan(desired model.Config, logs Logs, health Health) (model.Ta
 	return table, report
 }
 
-// resized returns a slice of that many, which begins as it did.
+// resized returns the slice with that many elements, the first of which are unchanged.
 func resized[T any](s []T, n int) []T {
 	if n <= len(s) {
 		clear(s[n:])
@@ -72,8 +72,8 @@ func resized[T any](s []T, n int) []T {
 	return append(s, make([]T, n-len(s))...)
 }
 
-// before is what a service was in the last plan, if it was at the same place of it: most
-// are. Else it is nothing.
+// before is the service as it was in the last plan, if it was at the same place: most are. Else it
+// is nil.
 func (p *Planner) before(i int, s *model.Service) *model.TableService {
 	if i < len(p.services) && p.services[i].Name == s.Name {
 		return &p.services[i]

@@ -10,13 +10,12 @@ import (
 )
 
 // mostRingSlots bounds the slots of the rings that a planner remembers, of 8 bytes each. Rings are
-// asked for when the rows of their service are made again, and most services stay as they are: of
-// those that have not changed for long a ring is made again, as often as there are generations in
-// the log.
+// asked for when the rows of their service are made again, and most services do not change: one
+// that has not changed for long has its rings made again, one for each generation in its log.
 const mostRingSlots = 1 << 21
 
-// ringMemory holds rings of generations that are in use: those that were asked for last, where all
-// would be too many. It is for concurrent use.
+// ringMemory holds rings of generations that are in use: if all would be too many, those that were
+// asked for last. It is for concurrent use.
 type ringMemory struct {
 	most int // slots; 0: mostRingSlots
 
@@ -31,11 +30,11 @@ type knownRing struct {
 	once  sync.Once
 	ring  maglev.Generation
 	slots int
-	there bool // it is made
+	there bool // the ring is made
 	used  uint64
 }
 
-// of returns a generation's ring. Whoever asks for one that another is making waits for it.
+// of returns a generation's ring. A caller waits for a ring that another goroutine is making.
 func (m *ringMemory) of(g *located) maglev.Generation {
 	m.mu.Lock()
 	if m.rings == nil {
@@ -60,8 +59,8 @@ func (m *ringMemory) of(g *located) maglev.Generation {
 	return k.ring
 }
 
-// shrink forgets the rings that have not been asked for for longest, if there are too many: so
-// many that this is not to be done for each. The lock is held.
+// shrink forgets the rings whose last use is longest ago, if there are too many: enough of them
+// that it need not be called for each ring. The lock is held.
 func (m *ringMemory) shrink() {
 	most := cmp.Or(m.most, mostRingSlots)
 	if m.slots <= most {
@@ -78,7 +77,7 @@ func (m *ringMemory) shrink() {
 	}
 }
 
-// forget forgets a ring that was made. Who is using it goes on.
+// forget forgets a ring that was made. A goroutine that is using it goes on.
 func (m *ringMemory) forget(d digest) {
 	if k := m.rings[d]; k.there {
 		m.slots -= k.slots

@@ -8,21 +8,22 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// Announcer is the sink that tells routers, hooks, and hosts on the link, which VIPs this director forwards.
+// Announcer is the sink that tells routers, hooks, and hosts on the link, which VIPs this director
+// forwards.
 type Announcer interface {
-	// Set makes those who are told the ones of the announcement, and what they are told what
-	// it says, all of it. It does not wait for them.
+	// Set replaces the receivers, and what they are told, by those of the announcement. It does not
+	// wait for the receivers.
 	Set(model.Announcement)
 }
 
-// announcement returns who is to be told what.
+// announcement returns what to tell to which receivers.
 func announcement(desired *model.Config, report *Report) model.Announcement {
 	return model.Announcement{BGP: desired.BGP, Routes: Routes(desired, report), Hooks: desired.Hooks,
 		Neighbor: desired.Director.Neighbor, Group: desired.Director.Group, VIPs: VIPs(desired, report)}
 }
 
-// VIPs returns those of which a service is up, in order: what hooks are told, and what hosts on
-// the link may ask for. VIPs in segments are not in it, as they are not in Routes.
+// VIPs returns the VIPs that have a service that is up, in order: what hooks are told, and what
+// hosts on the link may ask for. VIPs in segments are not in it, as they are not in Routes.
 func VIPs(desired *model.Config, report *Report) []netip.Addr {
 	if len(desired.Hooks) == 0 && !desired.Director.Neighbor.Given() {
 		return nil
@@ -30,7 +31,7 @@ func VIPs(desired *model.Config, report *Report) []netip.Addr {
 	return vipsUp(report)
 }
 
-// stayingUp returns those VIPs that were told and still are to be.
+// stayingUp returns the VIPs that were told and still should be.
 func stayingUp(told, next []netip.Addr) []netip.Addr {
 	return slices.DeleteFunc(slices.Clone(told), func(vip netip.Addr) bool {
 		_, stays := slices.BinarySearchFunc(next, vip, netip.Addr.Compare)
@@ -38,10 +39,10 @@ func stayingUp(told, next []netip.Addr) []netip.Addr {
 	})
 }
 
-// Routes returns what routers are to be told: the VIPs of which a service is up, or the
-// prefixes that are announced in their place. It is a pure function of desired state and
-// health, as the table is; the report is about that. VIPs in segments are not in it: they are
-// not the routers' that the host itself has.
+// Routes returns what to tell routers: the VIPs that have a service that is up, or the prefixes
+// that are announced in their place. It is a pure function of desired state and health, like the
+// table; the report is about that. VIPs in segments are not in it: the host's own routers do not
+// reach them.
 func Routes(desired *model.Config, report *Report) []model.Route {
 	if !desired.BGP.Given() {
 		return nil
@@ -62,7 +63,7 @@ func Routes(desired *model.Config, report *Report) []model.Route {
 	return routes
 }
 
-// vipsUp returns the VIPs of which a service is up, in order: those that somebody is to send
+// vipsUp returns the VIPs that have a service that is up, in order: those whose packets should come
 // to this director. VIPs in segments are not among them.
 func vipsUp(report *Report) []netip.Addr {
 	up := []netip.Addr{}
@@ -75,7 +76,7 @@ func vipsUp(report *Report) []netip.Addr {
 	return slices.Compact(up)
 }
 
-// routeOf returns the route that stands for a VIP, if any does.
+// routeOf returns the route that covers a VIP, if any does.
 func routeOf(bgp *model.BGP, vip netip.Addr) (model.Route, bool) {
 	host := model.Route{Prefix: netip.PrefixFrom(vip, vip.BitLen())}
 	longest := -1
@@ -96,10 +97,10 @@ func routeOf(bgp *model.BGP, vip netip.Addr) (model.Route, bool) {
 	return host, p.Announce != model.AnnounceNothing
 }
 
-// staying returns those of the routes that were announced whose prefixes still are to be.
+// staying returns the announced routes whose prefixes still should be announced.
 func staying(announced, next []model.Route) []model.Route {
 	if slices.EqualFunc(announced, next, func(a, b model.Route) bool { return a.Prefix == b.Prefix }) {
-		return announced // mostly
+		return announced // the usual case
 	}
 	prefixes := prefixesOf(next)
 	stays := []model.Route{}

@@ -7,15 +7,15 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// Shift is a service before and after a change; nil: it is not there.
+// Shift is a service before and after a change; nil: it does not exist.
 type Shift struct {
 	ID            model.ServiceID
 	Before, After *model.TableService
 	Was, Is       ServiceReport
 }
 
-// Shifts plans services before and after a change: those that are before it in their order,
-// and those that come behind them. It forwards nothing.
+// Shifts plans services before and after a change: first those that exist before it in their order,
+// then the new ones. It forwards nothing.
 func Shifts(before, after Services) []Shift {
 	p := NewPlanner() // the same for both: most rings are in both
 	var shifts []Shift
@@ -46,12 +46,12 @@ func (s *Shift) Moved() int {
 	return slotsMoved(s.Before, s.After)
 }
 
-// Way is from whom new connections go to whom.
+// Way is the backend to which new connections went, and the one to which they go.
 type Way struct{ From, To netip.AddrPort }
 
-// Ways returns which share of all new connections went to whom before the change, and goes
-// to whom after it, if these backends are down. Who is in nobody's place is invalid: of a
-// service that comes, goes, or has no members.
+// Ways returns the share of all new connections for each pair of a backend before the change and
+// one after it, if these backends are down. A backend is invalid if there is none: the service
+// comes, goes, or has no members.
 func (s *Shift) Ways(down func(netip.AddrPort) bool) map[Way]float64 {
 	was, is := live(s.Before, down), live(s.After, down)
 	ways := map[Way]float64{}
@@ -64,7 +64,7 @@ func (s *Shift) Ways(down func(netip.AddrPort) bool) map[Way]float64 {
 		return ways
 	}
 	n, m := uint64(len(was)), uint64(len(is))
-	// All hashes are n*m parts: a slot of the one has m of them, of the other n.
+	// All hashes are n*m parts: a slot of one ring has m of them, a slot of the other n.
 	var at uint64
 	for i, j := uint64(0), uint64(0); i < n && j < m; {
 		end := min((i+1)*m, (j+1)*n)
@@ -91,8 +91,8 @@ func sharesOf(owners []netip.AddrPort) map[netip.AddrPort]float64 {
 	return shares
 }
 
-// live returns who gets a new connection in each slot; a service that is not there, or has
-// no slots, has one that is nobody's.
+// live returns the backend that gets a new connection in each slot; a service that does not exist,
+// or has no slots, has one slot without a backend.
 func live(s *model.TableService, down func(netip.AddrPort) bool) []netip.AddrPort {
 	if s == nil || len(s.Ring.Slots) == 0 {
 		return []netip.AddrPort{{}}
@@ -103,7 +103,7 @@ func live(s *model.TableService, down func(netip.AddrPort) bool) []netip.AddrPor
 	}
 	owners := make([]netip.AddrPort, len(s.Ring.Slots))
 	for i, slot := range s.Ring.Slots {
-		owner := slot.Owner // who stays where all are down: probes are not believed, or nobody gets it
+		owner := slot.Owner // the owner stays if all are down: probes are not believed, or no backend gets it
 		if owner != model.NoBackend && !up[owner] {
 			row := s.Ring.Row(i)
 			if first := slices.IndexFunc(row, func(b uint32) bool { return up[b] }); first >= 0 {
@@ -128,7 +128,8 @@ func Owned(s *model.TableService) map[netip.AddrPort]int {
 	return owned
 }
 
-// OwnerAt returns what says who owns the slot of a hash, by its upper half; invalid: nobody.
+// OwnerAt returns a function that says which backend owns the slot of a hash, by its upper half;
+// invalid: none.
 func OwnerAt(s *model.TableService) func(hash uint32) netip.AddrPort {
 	if s == nil || len(s.Ring.Slots) == 0 {
 		return func(uint32) netip.AddrPort { return netip.AddrPort{} }

@@ -8,35 +8,36 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// Ways says where packets for backends cannot be sent yet: a Forwarder that has just taken a
-// table has to ask neighbours first.
+// Ways says where packets for backends cannot be sent yet: a Forwarder that has just taken a table
+// has to resolve neighbors first.
 type Ways interface {
-	// Unreached returns the VIPs, in no segment, of which a backend is to get packets and
-	// gets none, because nobody has said where it is.
+	// Unreached returns the VIPs, in no segment, that have a backend that should get packets and
+	// gets none, because its neighbor is not resolved.
 	Unreached() map[netip.Addr]bool
 }
 
-// How long what is new waits for the ways to the backends, and the first pause between two
-// looks. A backend that does not answer by then may be dead, and holds nobody up any longer.
+// How long a new announcement waits for the ways to the backends, and the first pause between two
+// looks. A backend that does not answer by then may be dead, and no longer delays the announcement.
 const (
 	waysPatience = time.Second
 	firstLook    = 5 * time.Millisecond
 )
 
-// waiting is what of an announcement is not told yet. Routers send packets as soon as they are
-// told, and a backend that nobody knows the way to counts as down.
+// waiting is the part of an announcement that is not told yet. Routers send packets as soon as they
+// are told, and a backend without a known way counts as down.
 type waiting struct {
-	ways  Ways                       // nil: nothing waits
+	ways  Ways                       // nil: no part waits
 	next  *model.Announcement        // what is told when nothing waits any more
 	since map[netip.Prefix]time.Time // of what waits
 	again <-chan time.Time           // when there is another look; nil: nothing waits
 	pause time.Duration
 }
 
-// Ways makes what is new wait until it can be forwarded. It is called before Run.
+// Ways makes a new VIP's announcement wait until its packets can be forwarded. It is called before
+// Run.
 func (e *Engine) Ways(w Ways) { e.waiting.ways = w }
 
-// announce tells what is forwarded now, as soon as there are ways for it.
+// announce tells what is forwarded now, as soon as it has ways.
 func (e *Engine) announce(next *model.Announcement) {
 	e.waiting.next, e.waiting.pause = next, firstLook
 	now := e.waiting.look(e.announced)
@@ -52,7 +53,7 @@ func (e *Engine) lookAgain() {
 	}
 }
 
-// look returns what of the next announcement can be told now, when this has been told.
+// look returns the part of the next announcement that can be told now, given what has been told.
 func (w *waiting) look(told *model.Announcement) model.Announcement {
 	w.again = nil
 	now := *w.next
@@ -97,7 +98,7 @@ func (w *waiting) look(told *model.Announcement) model.Announcement {
 	return now
 }
 
-// forget drops from what waits all that is not to be told any more.
+// forget drops what waits and should no longer be told.
 func (w *waiting) forget(next *model.Announcement) {
 	if w.next == nil {
 		return
