@@ -2,8 +2,8 @@ package desired
 
 import "time"
 
-// batch is the changes of one owner that come within a short time: the last of them is
-// made, as one generation, and all who brought one get its result.
+// batch is the changes of one owner that come within a short time: only their result is applied, as
+// one generation, and all callers get its result.
 type batch struct {
 	puts   []*proposal // of a set
 	do     func() (Change, error)
@@ -12,8 +12,8 @@ type batch struct {
 	err    error
 }
 
-// coalesce lets a change of an owner's wait for others, as long as the first of them
-// says. Each joins the batch in its turn, and says what is to be done of all that have.
+// coalesce lets an owner's change wait for others, as long as the first of them says. Each change
+// joins the batch in its turn, and says what to do for all that have joined.
 func (k *Keeper) coalesce(owner string, wait time.Duration, join func(*batch)) *batch {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -29,7 +29,7 @@ func (k *Keeper) coalesce(owner string, wait time.Duration, join func(*batch)) *
 
 func (k *Keeper) flush(owner string, b *batch) {
 	k.mu.Lock()
-	delete(k.waiting, owner) // from now on nobody joins it
+	delete(k.waiting, owner) // from now on no change joins it
 	do := b.do
 	k.mu.Unlock()
 	b.change, b.err = do()

@@ -9,23 +9,23 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// Views are what the directors of a group have found, each by its own probes.
+// Views are what the directors of a group have found, each with its own probes.
 type Views interface {
-	// Views returns what each director has found of each service, this one too.
+	// Views returns what each director has found about each service, including this director.
 	Views() []model.View
-	// Changed is sent to when that has changed.
+	// Changed is sent to when a view has changed.
 	Changed() <-chan struct{}
-	// Tell makes these views what the others are told that this director has found, all of
-	// them. It does not wait for them.
+	// Tell replaces the views that the others are told as this director's. It does not wait for
+	// them.
 	Tell([]model.View)
 }
 
-// Share makes what most of a group's directors find what the shares of its services' backends
-// change by. It is called before Join and Run, and needs Probe.
+// Share makes the shares of a group's backends change by what most of its directors find. It is
+// called before Join and Run, and needs Probe.
 func (k *Keeper) Share(v Views) { k.common = &common{views: v} }
 
-// tell tells the others of the group what this director's probes find of the services whose
-// shares depend on it.
+// tell tells the others of the group what this director's probes find about services whose shares
+// depend on it.
 func (k *Keeper) tell() {
 	if k.common == nil {
 		return
@@ -42,7 +42,7 @@ func (k *Keeper) tell() {
 	k.common.views.Tell(views)
 }
 
-// viewOf is what has been found of a service.
+// viewOf returns what has been found about a service.
 func viewOf(s *model.Service, found map[model.Target]model.Found) model.View {
 	v := model.View{ServiceID: s.ID()}
 	for i := range s.Backends {
@@ -58,8 +58,8 @@ func viewOf(s *model.Service, found map[model.Target]model.Found) model.View {
 	return v
 }
 
-// common is what most directors of a group have found, of those that have found anything:
-// nothing where as many say this as that.
+// common is what most directors of a group have found, among those that have found anything:
+// nothing if they are evenly split.
 type common struct {
 	views Views
 
@@ -67,14 +67,14 @@ type common struct {
 	seen map[model.Target]seen
 }
 
-// seen is what most have found, and since when this director knows it.
+// seen is what most directors have found, and since when this director knows it.
 type seen struct {
 	state model.HealthState
 	since time.Time
 }
 
-// Found returns that, and for how long this director has known it. Whoever has known it for
-// longer writes the next step.
+// Found returns what most directors have found, and for how long this one has known it. The
+// director that has known it longest writes the next step.
 func (c *common) Found() map[model.Target]model.Found {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -91,7 +91,7 @@ func (c *common) Found() map[model.Target]model.Found {
 	return found
 }
 
-// majority returns what most of the views say of each backend.
+// majority returns what most of the views say about each backend.
 func majority(views []model.View) map[model.Target]model.HealthState {
 	balance := map[model.Target]int{}
 	for i := range views {

@@ -8,19 +8,19 @@ import (
 	"weir.io/weir/internal/store"
 )
 
-// Condition is what must be so of an owner's set for a Put to replace it. The zero value
-// is nothing. It is judged inside of the store's transaction, so of two that were made for
-// the same set one is refused.
+// Condition is what must hold for an owner's set before a Put replaces it. The zero value demands
+// nothing. It is judged inside the store's transaction, so one of two Puts for the same set is
+// refused.
 type Condition struct {
 	Tags []string // one of them is the set's: see store.TagOf
 	Some bool     // there is a set
-	None bool     // there is none
+	None bool     // there is no set
 }
 
 // ErrOtherSet is returned by Put when the set is not what its condition says.
 var ErrOtherSet = errors.New("the set is not the one that this was made for: somebody else has changed it; get it, and make the change again")
 
-// holds judges a set that there is, or is not.
+// holds judges a set, which may be absent.
 func (c *Condition) holds(had bool, services []model.Service) bool {
 	switch {
 	case c.None && had, c.Some && !had:
@@ -34,14 +34,14 @@ func (c *Condition) holds(had bool, services []model.Service) bool {
 // proposal is one Put, or one Edit.
 type proposal struct {
 	services []model.Service
-	part     float64                               // of the way there from those that there are; 0: all of it
-	edit     func([]model.Service) []model.Service // makes them of those that there are; nil: they are given
+	part     float64                               // of the way there from the current services; 0: all of it
+	edit     func([]model.Service) []model.Service // makes the services from the current ones; nil: they are given
 	when     Condition
-	err      error // of its own; what is wrong with the result is told all who came together
+	err      error // its own error; an error of the result goes to all callers of the batch
 }
 
-// inTurn returns what becomes of a set when puts are made one after the other, each as if
-// it had been alone: those whose condition does not hold make nothing of it.
+// inTurn returns a set after puts that are made one after the other, each as if it were alone:
+// those whose condition does not hold change nothing.
 func inTurn(set store.Set, had bool, puts []*proposal) (services []model.Service, replaced bool) {
 	services = set.Services()
 	for _, p := range puts {

@@ -10,9 +10,9 @@ import (
 )
 
 // Give makes valid documents the whole of an owner's set, and returns when they are what is
-// forwarded. Their logs are used as they are, and stay so until the next are given: whoever
-// gives them writes them for several directors. What the directors of a group share in a store
-// has logs of the group's own, so there none can be given.
+// forwarded. Their logs are used unchanged until the next are given: the client that gives them
+// writes them for several directors. The sets that a group's directors share in a store have logs
+// of the group, so none can be given for them.
 func (k *Keeper) Give(_ context.Context, owner string, documents []model.Document) (Change, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -26,7 +26,7 @@ func (k *Keeper) Give(_ context.Context, owner string, documents []model.Documen
 	}
 	k.state = after
 	if after.Revision == before.Revision {
-		return ChangeOf(before, after, owner), nil // it is what runs already, or is tried again
+		return ChangeOf(before, after, owner), nil // it runs already, or is tried again
 	}
 	change := ChangeOf(before, after, owner)
 	if err = k.apply(); err == nil {
@@ -45,7 +45,7 @@ func (k *Keeper) refuses(owner string) string {
 	return ""
 }
 
-// giving returns the change that gives documents. The lock is held.
+// giving returns the store's change that gives documents. The lock is held.
 func (k *Keeper) giving(owner string, documents []model.Document) *ledger {
 	file := k.file
 	return k.newLedger(false, func(_ *ledger, s store.State) (store.State, error) {

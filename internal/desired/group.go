@@ -18,15 +18,15 @@ type Group interface {
 	Watch(context.Context) <-chan store.State
 	// Cached returns the last state that ran here, if it is known.
 	Cached() (s store.State, found bool, err error)
-	// Ran says that a state which Watch has sent runs.
+	// Ran says that a state that Watch has sent runs.
 	Ran(revision uint64) error
 }
 
-// Join makes the sets those that a group shares, and returns when their state is known:
-// from the group's store, which is current, or the last one that this director knew if
-// that has not answered for as long as the patience lasts. While neither is there it
-// waits: whatever it forwarded without them would be wrong. It is called before SetFile,
-// and the context is that of Run, which goes on to the store's state when that is back.
+// Join makes the sets those that a group shares, and returns when their state is known: the current
+// one from the group's store, or the last one that this director knew if the store does not answer
+// within the patience. If there is neither it waits: forwarding without the sets would be wrong. It
+// is called before SetFile. The context is that of Run, which follows the store's state when the
+// store is back.
 func (k *Keeper) Join(ctx context.Context, g Group, patience time.Duration) (current bool, err error) {
 	mine, err := k.local.Read(ctx)
 	if err != nil {
@@ -69,14 +69,14 @@ func (k *Keeper) Join(ctx context.Context, g Group, patience time.Duration) (cur
 	}
 }
 
-// errStoreIsEmpty is what is said of a group whose store has lost its state.
+// errStoreIsEmpty is the error when a group's store has lost its state.
 var errStoreIsEmpty = errors.New("the group's store is empty, and was not: what runs goes on until a set is applied")
 
-// lost reports whether a state has no successor but emptiness: a store that never had a
-// set. Owners remove their services by empty sets, which are a revision.
+// lost reports whether the successor of a state is a store that never had a set. Owners remove
+// their services by empty sets, which are a revision.
 func lost(before, after store.State) bool { return before.Revision > 0 && after.Revision == 0 }
 
-// adopt makes the group's state what is forwarded, if it goes together with the rest.
+// adopt makes the director forward by the group's state, if that is compatible with the rest.
 func (k *Keeper) adopt(s store.State) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -87,7 +87,7 @@ func (k *Keeper) adopt(s store.State) {
 	k.problems.Report(model.ProblemStore, partGroup, nil)
 	k.refused.shared = &s
 	err := k.apply()
-	if k.refused.shared == nil { // it goes together: what is wrong is elsewhere, and on the list
+	if k.refused.shared == nil { // it is compatible: the error is another one, which is on the list
 		if k.sharedErr = err; err == nil {
 			k.log.Info("the group's state runs", "revision", s.Revision, "services", s.Count())
 		}
@@ -97,8 +97,7 @@ func (k *Keeper) adopt(s store.State) {
 	k.adopted = make(chan struct{})
 }
 
-// heard is the revision of the group's that was heard of last, also if it is refused. The lock is
-// held.
+// heard is the group's revision that was last heard of, also if it is refused. The lock is held.
 func (k *Keeper) heard() uint64 {
 	if k.refused.shared != nil {
 		return k.refused.shared.Revision
@@ -106,7 +105,7 @@ func (k *Keeper) heard() uint64 {
 	return k.shared.Revision
 }
 
-// await returns when a revision of the group's is what is forwarded, or why it is not.
+// await returns when the director forwards by a revision of the group, or why it does not.
 func (k *Keeper) await(ctx context.Context, revision uint64) error {
 	for {
 		k.mu.Lock()
@@ -123,7 +122,7 @@ func (k *Keeper) await(ctx context.Context, revision uint64) error {
 	}
 }
 
-// Problem returns why the group's state is not what is forwarded, or nil.
+// Problem returns why the director does not forward by the group's state, or nil.
 func (k *Keeper) Problem() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -133,8 +132,8 @@ func (k *Keeper) Problem() error {
 // everything is the state of all sets, this director's and the group's.
 func (k *Keeper) everything() store.State { return k.with(k.shared) }
 
-// with is the same with another state of the group's. Of its own sets a director of a group has
-// the file's, and what is left from before it joined.
+// with is the same with another state of the group. A director of a group has as its own sets the
+// file's, and what is left from before it joined.
 func (k *Keeper) with(shared store.State) store.State {
 	all := store.State{Sets: maps.Clone(shared.Sets)}
 	if all.Sets == nil {
@@ -153,8 +152,8 @@ func (k *Keeper) with(shared store.State) store.State {
 	return all
 }
 
-// putShared is put for a set that the group shares. Nothing is locked while etcd is
-// asked: what others write meanwhile is applied, and the change is made again from it.
+// putShared is put for a set that the group shares. No lock is held while etcd is asked: what other
+// directors write meanwhile is applied, and the change is made again from it.
 func (k *Keeper) putShared(owner string, l *ledger) (Change, error) {
 	k.mu.Lock()
 	before := k.shared
@@ -175,8 +174,8 @@ func (k *Keeper) putShared(owner string, l *ledger) (Change, error) {
 	return ChangeOf(before, after, owner).withMoves(before, after, owner), k.await(ctx, after.Revision)
 }
 
-// tendShared does what is due in the logs of the group's services. All directors do, and
-// the first one's change leaves nothing to do for the others.
+// tendShared does what is due in the logs of the group's services. All directors do it, and the
+// first change leaves nothing to do for the others.
 func (k *Keeper) tendShared() error {
 	k.renew()
 	k.mu.Lock()

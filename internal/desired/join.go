@@ -14,22 +14,21 @@ import (
 	"weir.io/weir/internal/store"
 )
 
-// joined is what went together last. There may be thousands of services, of which a change
-// changes few: those that were valid by themselves are so still, and the very same ones go
-// together still.
+// joined is the last compatible configuration. There may be thousands of services, and a change
+// concerns few of them: the others are still valid by themselves, and compatible with each other.
 type joined struct {
 	mu   sync.Mutex
 	file model.Config
 	sets map[string][]store.Document
-	all  model.Config // of both; nothing is known where it has no services
+	all  model.Config // of both; without services nothing is known
 	work joinWork
 }
 
 // joinWork counts what was done.
 type joinWork struct{ joins, validated int }
 
-// with reports whether these services of a file are those that were joined, beside the same
-// other things.
+// with reports whether these services of a file were joined last, with the rest of the file
+// unchanged.
 func (j *joined) with(c model.Config) bool {
 	if !sameSlice(c.Services, j.file.Services) {
 		return false
@@ -44,8 +43,8 @@ func sameSlice[T any](a, b []T) bool {
 	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }
 
-// join returns the file's configuration with the services of the sets of other owners,
-// if they go together. The one who changes something knows their own services by place.
+// join returns the file's configuration with the services of the sets of other owners, if they are
+// compatible. Errors name the changing owner's own services by their index.
 func (j *joined) join(c model.Config, state store.State, changes string) (model.Config, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -72,7 +71,7 @@ func (j *joined) join(c model.Config, state store.State, changes string) (model.
 	return all, err
 }
 
-// anew joins them, of which the sets of some owners are known to be valid by themselves.
+// anew joins them; the sets of some owners are known to be valid by themselves.
 func (j *joined) anew(c model.Config, state store.State, changes string, valid func(owner string) bool) (model.Config, error) {
 	j.work.joins++
 	owners := make([]string, len(c.Services))
@@ -144,7 +143,7 @@ func (j *joined) anew(c model.Config, state store.State, changes string, valid f
 	return c, refused
 }
 
-// serviceIndex returns which service a field's path is of, if it is of one.
+// serviceIndex returns the index of the service that a field's path is in, if it is in one.
 func serviceIndex(path string) (i int, is bool) {
 	n, err := fmt.Sscanf(path, "services[%d]", &i)
 	return i, n == 1 && err == nil
@@ -164,11 +163,11 @@ func takers(services []model.Service, owners []string, limit string) string {
 	return ": " + strings.Join(list, ", ")
 }
 
-// mostTakers is how many owners are named that take of a limit.
+// mostTakers is how many owners that take of a limit are named.
 const mostTakers = 5
 
-// beyond says what of an owner's services is beyond what director.owners lets it have. It is asked
-// when they are put alone: what runs goes on when the limit is made a smaller one.
+// beyond says how an owner's services exceed what director.owners lets it have. It is asked only
+// when they are put: what runs goes on when the limit shrinks.
 func beyond(file model.Config, owner string, services []model.Service) error {
 	for _, l := range file.Director.Owners {
 		if l.Owner != owner {

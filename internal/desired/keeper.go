@@ -1,7 +1,6 @@
-// Package desired keeps what a director forwards at what is desired: the services of
-// the director's own file and those of the sets in its store, each with its log of
-// generations. A log is written before anything is forwarded by it, so that whoever
-// comes next, this process's successor among them, continues it.
+// Package desired makes a director forward what is desired: the services of its own file and those
+// of the sets in its store, each with its log of generations. A log is written before anything is
+// forwarded by it, so that this process's successor, or another director, continues it.
 package desired
 
 import (
@@ -26,62 +25,62 @@ type Store interface {
 	Update(context.Context, store.Change) (store.State, error)
 }
 
-// Engine forwards.
+// Engine is the part that forwards.
 type Engine interface {
-	// Apply makes a configuration with these logs what is forwarded. After an error it
-	// is tried again.
+	// Apply makes the engine forward by a configuration with these logs. After an error it is tried
+	// again.
 	Apply(desired model.Config, logs engine.Logs) error
-	// Runs reports whether what Apply was given last is what is forwarded.
+	// Runs reports whether the engine forwards by what Apply was last given.
 	Runs() bool
-	// Held returns the generations that place connections of a service, though newer
-	// ones have replaced them, by what is forwarded.
+	// Held returns the generations that still place connections of a service, though newer ones
+	// have replaced them.
 	Held(id model.ServiceID) history.Held
 }
 
-// Keeper is the one who writes logs.
+// Keeper writes the logs.
 type Keeper struct {
 	local    Store // of this director alone
-	hold     bool  // a change is made there also if it cannot be written
+	hold     bool  // a change is made there even if it cannot be written
 	problems Reporter
 	engine   Engine
 	log      *slog.Logger
-	moved    [5]chan struct{} // have something after each change of the logs
-	group    Group            // nil: nobody shares the sets
+	moved    [5]chan struct{} // are sent to after each change of the logs
+	group    Group            // nil: the sets are not shared
 	news     <-chan store.State
 
 	evidence *engine.Evidence
 	reports  Reports // nil: agents have no way to report
-	health   Health  // nil: nobody probes
-	common   *common // what the group finds; nil: it does not share that
+	health   Health  // nil: there are no probes
+	common   *common // what the group finds; nil: the group does not share it
 	noting   sync.Mutex
 	renewing sync.Mutex
-	renewed  time.Time           // when the evidence was
+	renewed  time.Time           // when the evidence was renewed
 	asked    map[netip.Addr]bool // the backends that it is about
 
 	joined joined
 
-	mu                       sync.Mutex           // one change at a time is checked against the others, and applied
+	mu                       sync.Mutex           // changes are checked against each other, and applied, one at a time
 	file                     model.Config         // with overrides
 	given                    model.Config         // as it was given
 	past                     Past                 // nil: what ran before is not kept
-	instead                  map[string]store.Set // of sets of this director's own, while a start tries what ran before
-	handed, noted            revisions            // what the engine was given last, and what is known to have run
+	instead                  map[string]store.Set // this director's own sets, while a start tries what ran before
+	handed, noted            revisions            // what the engine was last given, and what is known to have run
 	overrides                []model.BackendOverride
 	overridesIn              Overrides // nil: there are none
 	begun                    bool      // there is a file
 	state                    store.State
-	shared                   store.State // the group's
+	shared                   store.State // the group's state
 	sharedErr                error       // why that, or a later one, is not what is forwarded
 	refused                  refused
-	ranBefore                *store.State  // of the group's, in an earlier process; nil: it is not known
-	adopted                  chan struct{} // is closed when another one is
-	applied                  engine.Logs   // that the engine was given last
+	ranBefore                *store.State  // the group's state in an earlier process; nil: it is not known
+	adopted                  chan struct{} // is closed when another state is adopted
+	applied                  engine.Logs   // that the engine was last given
 	learned                  map[model.ServiceID]learned
-	placing                  time.Time     // when the first of what is coming places connections; zero: nothing is
+	placing                  time.Time     // when the first coming generation places connections; zero: none is coming
 	unstored                 *model.Config // the file, if the store could not be written
 	waiting                  map[string]*batch
-	compared, comparedShared time.Time                // when the logs were, with the evidence
-	left                     map[history.Cause]uint64 // generations
+	compared, comparedShared time.Time                // when the logs were compared with the evidence
+	left                     map[history.Cause]uint64 // generations that have left logs
 }
 
 // New returns a keeper of a director that has a store of its own: the set of its file
@@ -94,9 +93,9 @@ func New(local Store, e Engine, log *slog.Logger) *Keeper {
 	}
 }
 
-// SetFile makes a valid version of the director's file what is forwarded, beside the
-// sets. The first is applied at once, later ones when they have waited for the time
-// that they give as coalesce: of several that come meanwhile the last is applied.
+// SetFile makes the director forward by a valid version of its file, beside the sets. The first
+// version is applied at once, later ones after the time that they give as coalesce: if several come
+// meanwhile, the last is applied.
 func (k *Keeper) SetFile(c model.Config) error {
 	k.mu.Lock()
 	first := !k.begun
@@ -132,8 +131,8 @@ func (k *Keeper) setFile(c model.Config) (Change, error) {
 	return change, err
 }
 
-// storeFile makes a version of the file that goes together with the sets what is forwarded, with
-// its overrides. The lock is held.
+// storeFile makes the director forward by a version of the file that is compatible with the sets,
+// with its overrides. The lock is held.
 func (k *Keeper) storeFile(c model.Config) (Change, error) {
 	given, before := c, k.state
 	overrides := lasting(k.overrides, &c)
@@ -150,14 +149,14 @@ func (k *Keeper) storeFile(c model.Config) (Change, error) {
 	k.file, k.given, k.begun, k.unstored = c, given, true, nil
 	if len(overrides) < len(k.overrides) {
 		k.overrides = overrides
-		_ = k.overridesIn.SaveOverrides(overrides) // what is not written is said, and written again
+		_ = k.overridesIn.SaveOverrides(overrides) // a failure is reported, and writing is tried again
 		k.problems.Report(model.ProblemStore, "overrides", nil)
 	}
 	return ChangeOf(before, k.state, store.OwnerFile), k.apply()
 }
 
-// goOnUnstored begins with the services that are stored, where the file cannot be: those ran
-// before. The rest of the file is not stored anyway. The lock is held.
+// goOnUnstored begins with the stored services if the file cannot be stored: they ran before. The
+// rest of the file is not stored anyway. The lock is held.
 func (k *Keeper) goOnUnstored(c model.Config) error {
 	if k.begun {
 		return nil // what runs goes on
@@ -172,8 +171,7 @@ func (k *Keeper) goOnUnstored(c model.Config) error {
 	return k.apply()
 }
 
-// update writes a change. That the disk may lose it again after a power cut is no
-// reason not to forward by it.
+// update writes a change. The director forwards by it even if the disk may lose it in a power cut.
 func (k *Keeper) update(where Store, l *ledger) (store.State, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), updateTimeout)
 	defer cancel()
@@ -200,8 +198,8 @@ func unsynced(err error) error {
 	return fmt.Errorf("the state may not outlive a power cut: %w", err)
 }
 
-// updateTimeout ends the wait for a store that does not answer, or that others write
-// all the time.
+// updateTimeout ends the wait for a store that does not answer, or that other directors write all
+// the time.
 const updateTimeout = 30 * time.Second
 
 // apply hands what is desired to the engine.
@@ -225,17 +223,16 @@ func (k *Keeper) apply() error {
 	k.handed = revisions{k.state.Revision, k.shared.Revision}
 	k.evidence.Crowd(errors.As(err, new(engine.NoRoom)))
 	if err != nil {
-		k.wake() // perhaps something need not stay then
+		k.wake() // perhaps some generations can leave now
 		return &PendingError{err}
 	}
 	return nil
 }
 
-// PendingError is why what was asked for does not run yet, though nothing is wrong with it: it is
-// tried again.
+// PendingError is why what was asked for does not run yet, though it is valid: it is tried again.
 type PendingError struct{ Cause error }
 
-// Error says so.
+// Error returns the reason.
 func (e *PendingError) Error() string {
 	return "it does not run yet, and is tried again: " + e.Cause.Error()
 }
@@ -252,7 +249,7 @@ func (k *Keeper) wake() {
 	}
 }
 
-// Log returns the log of a service by which it is forwarded; false: there is none.
+// Log returns the log by which a service is forwarded; false: there is none.
 func (k *Keeper) Log(id model.ServiceID) (model.Log, bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -12,8 +12,8 @@ import (
 	"weir.io/weir/internal/store"
 )
 
-// ledger is a change of a store that writes logs. The store may make it several times:
-// each time begins from nothing, and the last one counts.
+// ledger is a change of a store that writes logs. The store may make it several times: each time
+// begins anew, and the last one counts.
 type ledger struct {
 	make     func(*ledger, store.State) (store.State, error)
 	engine   Engine
@@ -21,8 +21,8 @@ type ledger struct {
 	know     func(store.State) knowledge
 	applied  engine.Logs // by which this director forwards
 
-	leftover func(owner string) []store.Document // from before this director joined the group that gets a set
-	notice   time.Duration                       // of a new generation; 0: nobody else has to learn of it
+	leftover func(owner string) []store.Document // from before this director joined the group, for an owner whose set the group gets
+	notice   time.Duration                       // of a new generation; 0: no other director has to learn of it
 
 	now    time.Time
 	known  knowledge
@@ -45,8 +45,8 @@ func (l *ledger) change(s store.State) (store.State, error) {
 	return l.make(l, s)
 }
 
-// heldByOthers returns the generations that place connections by logs which others have
-// applied already, or an earlier process has: with rings that are made for it.
+// heldByOthers returns the generations that place connections by logs that other directors, or an
+// earlier process, have applied already: it makes rings for this.
 func (l *ledger) heldByOthers(s store.State) map[model.ServiceID]history.Held {
 	var services []model.Service
 	logs := engine.Logs{}
@@ -59,8 +59,8 @@ func (l *ledger) heldByOthers(s store.State) map[model.ServiceID]history.Held {
 	return engine.HeldAt(services, logs)
 }
 
-// held returns the generations that place connections of a service though newer ones
-// have replaced them.
+// held returns the generations that still place connections of a service, though newer ones have
+// replaced them.
 func (l *ledger) held(id model.ServiceID) history.Held {
 	held := history.Held{}
 	maps.Copy(held, l.engine.Held(id))
@@ -68,8 +68,8 @@ func (l *ledger) held(id model.ServiceID) history.Held {
 	return held
 }
 
-// successor returns the log of a service that takes the place of a document: what no
-// connection needs any more goes out, and what the service has become comes in.
+// successor returns the log of a service that replaces a document: generations that no connection
+// needs leave, and a generation of the new service is added.
 func (l *ledger) successor(before store.Document, s *model.Service) model.Log {
 	log, left := history.Trim(before.Log, s, l.held(before.Service.ID()), l.evidence, l.now)
 	log = l.reshare(log, before.Log, s)
@@ -85,8 +85,8 @@ func (l *ledger) successor(before store.Document, s *model.Service) model.Log {
 	return next
 }
 
-// newLedger returns a change of the store that the group shares, or of this director's own. It
-// is called with the lock held.
+// newLedger returns a change of the store that the group shares, or of this director's own store.
+// It is called with the lock held.
 func (k *Keeper) newLedger(shared bool, make func(*ledger, store.State) (store.State, error)) *ledger {
 	know := func(s store.State) knowledge { return k.knows(s, shared) }
 	l := &ledger{engine: k.engine, evidence: k.evidence, know: know, applied: k.applied, make: make}
@@ -98,8 +98,8 @@ func (k *Keeper) newLedger(shared bool, make func(*ledger, store.State) (store.S
 	return l
 }
 
-// replaceWith returns the change that makes services the whole of an owner's set. As trim,
-// it is called with the lock held.
+// replaceWith returns the change that makes services the whole of an owner's set. Like trim, it is
+// called with the lock held.
 func (k *Keeper) replaceWith(shared bool, owner string, services []model.Service) *ledger {
 	return k.newLedger(shared, func(l *ledger, s store.State) (store.State, error) {
 		return l.replace(s, owner, services)
@@ -121,9 +121,9 @@ func (l *ledger) replace(s store.State, owner string, services []model.Service) 
 	})(s)
 }
 
-// trim returns the change that brings the logs up to date of which a generation is due
-// to leave, or keeps notably more than agents report, or backends are to get other shares. Who
-// comes second finds nothing to do.
+// trim returns the change that brings logs up to date: those with a generation that is due to
+// leave, or keeps notably more than agents report, or with backends that should get other shares.
+// The second director to do it finds nothing to do.
 func (k *Keeper) trim(shared bool) *ledger {
 	return k.newLedger(shared, func(l *ledger, s store.State) (store.State, error) {
 		return store.Trim(func(log model.Log, s model.Service) model.Log {
@@ -148,7 +148,7 @@ func awaitsReports(log model.Log, s *model.Service, evidence history.Evidence) b
 	return history.Kept(log) > 0 && evidence.Reported(s)
 }
 
-// sameLog is quick for a log and itself.
+// sameLog is quick if both are the same log.
 func sameLog(a, b model.Log) bool {
 	if len(a.Generations) != len(b.Generations) {
 		return false

@@ -6,8 +6,8 @@ import (
 	"weir.io/weir/internal/history"
 )
 
-// settle counts what a change, which was made, has taken out of the logs, and warns of
-// what was needed, and says who starts slowly or is strained. It is called with the lock held.
+// settle counts what a change has taken out of the logs, warns if it was still needed, and logs
+// which backends start slowly or are strained. It is called with the lock held.
 func (k *Keeper) settle(l *ledger) {
 	for _, d := range l.left {
 		k.left[d.Cause]++
@@ -26,8 +26,8 @@ func (k *Keeper) settle(l *ledger) {
 	}
 }
 
-// Left returns how many generations have left logs in changes that this keeper made, by
-// the cause. In a group each is counted by one director.
+// Left returns how many generations have left logs in changes that this keeper made, by the cause.
+// In a group one director counts each.
 func (k *Keeper) Left() map[history.Cause]uint64 {
 	k.mu.Lock()
 	defer k.mu.Unlock()

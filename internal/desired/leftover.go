@@ -7,7 +7,7 @@ import (
 	"weir.io/weir/internal/store"
 )
 
-// leftoverError is a set that this director has kept alone, before it joined its group.
+// leftoverError is a set that this director kept alone before it joined its group.
 type leftoverError struct{ owner string }
 
 // Error says what runs.
@@ -20,16 +20,16 @@ func (e *leftoverError) Fix() string {
 	return "apply the owner's set to this director: it is the group's then, with its connections; or end the director, remove the file and start it again"
 }
 
-// Place returns whose set it is.
+// Place returns the set's owner.
 func (e *leftoverError) Place() model.Place { return model.Place{Owner: e.owner} }
 
 // isLeftover reports whether a set of this director's own store is one from before it joined a
-// group. An empty one is nothing: it does not hide the group's.
+// group. An empty one does not count: it does not hide the group's.
 func (k *Keeper) isLeftover(owner string) bool {
 	return k.group != nil && owner != store.OwnerFile && len(k.state.Sets[owner].Documents) > 0
 }
 
-// tellLeftovers lists them. The lock is held.
+// tellLeftovers lists the leftover sets as problems. The lock is held.
 func (k *Keeper) tellLeftovers() {
 	for _, owner := range k.state.Owners() {
 		var err error
@@ -59,5 +59,5 @@ func (k *Keeper) giveUp(owner string, revision uint64) error {
 	if k.shared.Revision >= revision {
 		return k.apply()
 	}
-	return nil // what comes is applied with it
+	return nil // the new state is applied with it
 }

@@ -5,16 +5,16 @@ import (
 	"time"
 )
 
-// signsPause is how often signs of strain are listened to at most.
+// signsPause is the least time between two looks at signs of strain.
 const signsPause = time.Second
 
-// listen looks anew for what is due when agents report signs of strain.
+// listen looks again for what is due when agents report signs of strain.
 func (k *Keeper) listen(ctx context.Context) {
 	follow := time.NewTicker(reportsPause)
 	defer follow.Stop()
 	for ctx.Err() == nil {
 		if k.relieves() {
-			k.renew() // so that reports about backends that are new are listened to
+			k.renew() // so that reports about new backends are listened to
 		}
 		select {
 		case <-k.reports.Signs():

@@ -13,8 +13,8 @@ type learned struct {
 	at     time.Time
 }
 
-// asOf returns a log as it is at a time: its newest generations may be coming. The lock is
-// held.
+// asOf returns a log as it is at a time: its newest generations may place no connections yet. The
+// lock is held.
 func (k *Keeper) asOf(id model.ServiceID, log model.Log, now time.Time) model.Log {
 	if len(log.Generations) == 0 {
 		return log
@@ -38,7 +38,7 @@ func (k *Keeper) dueToPlace() time.Time {
 	return k.placing
 }
 
-// place lets the generations place connections whose time has come.
+// place lets generations place connections when their time has come.
 func (k *Keeper) place() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()

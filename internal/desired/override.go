@@ -9,15 +9,15 @@ import (
 	"weir.io/weir/internal/store"
 )
 
-// Overrides are where overrides outlive the process: a store.File.
+// Overrides store overrides so that they outlive the process: a store.File.
 type Overrides interface {
 	Overrides() ([]model.BackendOverride, error)
 	SaveOverrides([]model.BackendOverride) error
-	// Hold is Update of a change that is made also if it cannot be written.
+	// Hold is Update for a change that is made even if it cannot be written.
 	Hold(context.Context, store.Change) (store.State, error)
 }
 
-// Override makes a store the one of overrides of the file's backends. It is called after Tell, and
+// Override sets the store of the overrides of the file's backends. It is called after Tell, and
 // before Begin.
 func (k *Keeper) Override(in Overrides) {
 	list, err := in.Overrides()
@@ -28,7 +28,7 @@ func (k *Keeper) Override(in Overrides) {
 	k.overridesIn, k.overrides = in, list
 }
 
-// Overridden returns the overrides that there are.
+// Overridden returns all overrides.
 func (k *Keeper) Overridden() []model.BackendOverride {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -76,10 +76,9 @@ func overriding(services []model.Service, list []model.BackendOverride) []model.
 	return services
 }
 
-// SetOverrides gives backends of the file that runs these states, and takes those of others that
-// mean any of them away: each backend that is meant has the override afterwards, or none if that
-// is nil. It returns when that is forwarded. Unkept says why it lasts no longer than this process,
-// if that is so.
+// SetOverrides gives these states to backends of the file that runs, in place of all earlier
+// overrides of these backends: afterwards each has the override, or none if that is nil. It returns
+// when that is forwarded. Unkept says why it lasts no longer than this process, if it does not.
 func (k *Keeper) SetOverrides(means func(*model.Service, *model.Backend) bool, o *model.Override) (unkept, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -94,7 +93,7 @@ func (k *Keeper) SetOverrides(means func(*model.Service, *model.Backend) bool, o
 					next = append(next, k.overrides[at])
 				}
 			case o != nil && at >= 0 && k.overrides[at].State == o.State:
-				next = append(next, k.overrides[at]) // it is the first one's
+				next = append(next, k.overrides[at]) // it stays the first client's
 			case o != nil:
 				next = append(next, model.BackendOverride{Service: s.Name, Backend: b.Name, Address: b.Address, Override: *o})
 			}
@@ -102,11 +101,11 @@ func (k *Keeper) SetOverrides(means func(*model.Service, *model.Backend) bool, o
 	}
 	unkept = k.overridesIn.SaveOverrides(next)
 	k.overrides = next
-	k.hold = true // a backend that has to go cannot wait for room on a disk
+	k.hold = true // draining a backend cannot wait for room on a disk
 	defer func() { k.hold = false }()
 	later := k.unstored
 	_, err = k.storeFile(k.given)
-	if later != nil { // a version that is not stored yet is what is tried again
+	if later != nil { // a version that is not stored yet is tried again
 		k.unstored = later
 		k.wake()
 	}

@@ -11,20 +11,20 @@ import (
 	"weir.io/weir/internal/store"
 )
 
-// Planned is what a put would change.
+// Planned says what a put would change.
 type Planned struct {
 	Change
-	Base     string // tag of the set that there is; "": there is none
-	Group    bool   // other directors would follow it, too
+	Base     string // tag of the current set; "": there is none
+	Group    bool   // other directors would apply it, too
 	Services []PlannedService
 }
 
-// PlannedService is a service that is another one before and after a put.
+// PlannedService is a service that a put would change.
 type PlannedService struct {
 	engine.Shift
-	Before, After *store.Document // nil: it is not there
-	// Reported is what the agent of a backend has reported lately of the service before the
-	// change; nil: it does not report.
+	Before, After *store.Document // nil: it does not exist
+	// Reported is what a backend's agent has lately reported about the service before the change;
+	// nil: it does not report.
 	Reported func(netip.AddrPort) *model.ReportedService
 }
 
@@ -54,8 +54,8 @@ func (k *Keeper) Plan(ctx context.Context, owner string, services []model.Servic
 	return planned, nil
 }
 
-// plannedOf are the services that differ between two sets: those of the later one in its
-// order, then those that it does not have.
+// plannedOf returns the services that differ between two sets: those of the later set in its order,
+// then those that only the earlier one has.
 func plannedOf(before, after store.Set) []PlannedService {
 	was := documentsOf(before)
 	from, to := engine.Services{Logs: engine.Logs{}}, engine.Services{Logs: engine.Logs{}}

@@ -18,13 +18,13 @@ import (
 // RefusedError is what is wrong with what was asked for. Nothing was changed.
 type RefusedError struct {
 	Refusals []Refusal
-	Conflict bool // it contradicts what somebody else has
+	Conflict bool // it contradicts another owner's services
 }
 
-// Refusal is one thing that is wrong with what was asked for.
+// Refusal is one problem of what was asked for.
 type Refusal struct {
-	Owner string // whose set the field is in; empty: the one that was put
-	With  string // whose set the other thing is in that it does not go together with; empty: it is alone
+	Owner string // the owner whose set the field is in; empty: the set that was put
+	With  string // the owner of the other set of a contradiction; empty: there is none
 	model.FieldError
 }
 
@@ -40,10 +40,10 @@ func (r Refusal) Error() string {
 	return text
 }
 
-// Place returns where what is wrong stands.
+// Place returns where the problem is.
 func (r Refusal) Place() model.Place { return model.Place{Owner: r.Owner, Field: r.Path} }
 
-// Unwrap returns the refusals, each alone.
+// Unwrap returns the single refusals.
 func (e *RefusedError) Unwrap() []error {
 	list := make([]error, len(e.Refusals))
 	for i, r := range e.Refusals {
@@ -52,7 +52,7 @@ func (e *RefusedError) Unwrap() []error {
 	return list
 }
 
-// Error names everything that is wrong.
+// Error lists everything that is wrong.
 func (e *RefusedError) Error() string {
 	lines := make([]string, len(e.Refusals))
 	for i, r := range e.Refusals {
@@ -61,22 +61,22 @@ func (e *RefusedError) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// Change is what became of a set: services by their names.
+// Change is how a set changed: services by their names.
 type Change struct {
 	Revision                uint64 // of the state that has it
 	Tag                     string // of the set
 	Added, Changed, Removed []string
-	Moves                   []model.Move // what becomes of the slots of those that are changed
+	Moves                   []model.Move // what happens to the slots of changed services
 }
 
-// Put makes valid services the whole of an owner's set if the condition holds, and returns
-// when they are what is forwarded. Sets of one owner that come within the file's coalesce
-// are one change, made in the order in which they came.
+// Put makes valid services the whole of an owner's set if the condition holds, and returns when
+// they are forwarded. Puts of one owner that come within the file's coalesce are one change, made
+// in the order in which they came.
 func (k *Keeper) Put(ctx context.Context, owner string, services []model.Service, when Condition) (Change, error) {
 	return k.PutPart(ctx, owner, services, 1, when)
 }
 
-// PutPart does what Put does for a part of the way from what the set is to these services.
+// PutPart does what Put does, for a part of the way from the current set to these services.
 func (k *Keeper) PutPart(ctx context.Context, owner string, services []model.Service, part float64, when Condition) (Change, error) {
 	return k.submit(ctx, owner, proposal{services: services, part: part, when: when})
 }
@@ -84,7 +84,7 @@ func (k *Keeper) PutPart(ctx context.Context, owner string, services []model.Ser
 func (k *Keeper) submit(ctx context.Context, owner string, p proposal) (Change, error) {
 	try := p
 	if _, _, err := k.tryPut(ctx, owner, &try); err != nil {
-		return Change{}, err // before it takes the place of another that waits
+		return Change{}, err // before it replaces another one that waits
 	}
 	k.mu.Lock()
 	wait := time.Duration(k.file.Coalesce)
@@ -105,7 +105,7 @@ func (k *Keeper) submit(ctx context.Context, owner string, p proposal) (Change, 
 }
 
 // Preview returns the configuration and the logs by which a director would forward if these
-// services were an owner's set. Nothing is changed.
+// services were an owner's set. It changes nothing.
 func (k *Keeper) Preview(ctx context.Context, owner string, services []model.Service) (model.Config, engine.Logs, error) {
 	_, after, err := k.tryPut(ctx, owner, &proposal{services: services})
 	if err != nil {
@@ -132,7 +132,7 @@ func (k *Keeper) Preview(ctx context.Context, owner string, services []model.Ser
 	return joint, logs, nil
 }
 
-// Sets returns what is forwarded, or is to be: the sets of all owners and the file's.
+// Sets returns what is forwarded, or should be: the sets of all owners and the file's.
 func (k *Keeper) Sets() store.State {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -144,7 +144,7 @@ func (k *Keeper) Sets() store.State {
 	return all
 }
 
-// tryPut returns the state, and what a put would make of it.
+// tryPut returns the state before and after a put.
 func (k *Keeper) tryPut(ctx context.Context, owner string, p *proposal) (before, after store.State, err error) {
 	if owner == store.OwnerFile {
 		return before, after, &RefusedError{Conflict: true, Refusals: []Refusal{{Owner: owner,
@@ -190,9 +190,8 @@ func (k *Keeper) put(owner string, puts []*proposal) (Change, error) {
 	return change, err
 }
 
-// replaceInTurn returns the change that makes puts of an owner's set, one after the other.
-// It is refused where its result does not go together with the file or with itself. It is
-// called with the lock held.
+// replaceInTurn returns the change that makes an owner's puts, one after the other. It is refused
+// if its result contradicts the file or itself. It is called with the lock held.
 func (k *Keeper) replaceInTurn(owner string, puts []*proposal) *ledger {
 	file := k.file
 	return k.newLedger(k.group != nil, func(l *ledger, s store.State) (store.State, error) {
@@ -218,7 +217,7 @@ func (k *Keeper) replaceInTurn(owner string, puts []*proposal) *ledger {
 	})
 }
 
-// refusalOf says by which fields of an owner's services two sets contradict each other.
+// refusalOf says in which fields of an owner's services two sets contradict each other.
 func refusalOf(conflict *store.ConflictError, owner string, services []model.Service) *RefusedError {
 	refused := &RefusedError{}
 	for _, c := range conflict.All() {
@@ -271,7 +270,7 @@ func ChangeOf(before, after store.State, owner string) Change {
 	return change
 }
 
-// withMoves adds what becomes of the slots of the services that are changed.
+// withMoves adds what happens to the slots of changed services.
 func (c Change) withMoves(before, after store.State, owner string) Change {
 	was := map[model.ServiceID]store.Document{}
 	for _, d := range before.Sets[owner].Documents {

@@ -14,18 +14,17 @@ import (
 
 // Health is what this director's probes find out.
 type Health interface {
-	// Found returns what is known of every backend that is checked.
+	// Found returns what is known about every backend that is checked.
 	Found() map[model.Target]model.Found
 	// Watch returns a channel that is sent to when a state that Found returns has changed.
 	Watch() <-chan struct{}
 }
 
-// Probe makes what probes find out what backends start slowly by. It is called before
-// SetFile.
+// Probe makes slow starts follow what probes find. It is called before SetFile.
 func (k *Keeper) Probe(h Health) { k.health = h }
 
-// watch looks anew for what is due when a backend's health has changed, or what most of the
-// group's directors find of it, and tells these what this one finds.
+// watch looks again for what is due when a backend's health, or what most of the group's directors
+// find about it, has changed, and tells them what this director finds.
 func (k *Keeper) watch(ctx context.Context) {
 	var others <-chan struct{}
 	if k.common != nil {
@@ -47,8 +46,8 @@ func (k *Keeper) watch(ctx context.Context) {
 	}
 }
 
-// finds returns what says how backends are: of the group's services most of its directors, of
-// others this one; nil: nobody does.
+// finds returns the source of backends' health: for the group's services most of its directors, for
+// others this director; nil: there is none.
 func (k *Keeper) finds(shared bool) func() map[model.Target]model.Found {
 	switch {
 	case !shared && k.health != nil:
@@ -59,7 +58,7 @@ func (k *Keeper) finds(shared bool) func() map[model.Target]model.Found {
 	return nil
 }
 
-// foundBy returns what is found, if some service's shares depend on it.
+// foundBy returns what the source finds, if some service's shares depend on it.
 func foundBy(found func() map[model.Target]model.Found, s store.State) map[model.Target]model.Found {
 	if found == nil {
 		return nil
@@ -72,14 +71,15 @@ func foundBy(found func() map[model.Target]model.Found, s store.State) map[model
 	return nil
 }
 
-// knowledge is what the shares of backends are changed by, at a time.
+// knowledge is what determines the shares of backends at a time.
 type knowledge struct {
 	now   time.Time
 	found map[model.Target]model.Found
-	heard func(*model.Service) func(netip.AddrPort) model.Heard // nil: nobody reports
+	heard func(*model.Service) func(netip.AddrPort) model.Heard // nil: no agent reports
 }
 
-// knows returns what is known of backends now: of the group's services, or this director's own.
+// knows returns what is known about backends now: those of the group's services, or of this
+// director's own.
 func (k *Keeper) knows(s store.State, shared bool) knowledge {
 	is := knowledge{now: time.Now(), found: foundBy(k.finds(shared), s)}
 	if shared {
@@ -88,8 +88,8 @@ func (k *Keeper) knows(s store.State, shared bool) knowledge {
 	return is
 }
 
-// shares returns a log with the shares that follow those which it has, and when they change
-// next if nothing else is known: the zero time is never.
+// shares returns a log with the shares that follow its current ones, and when they change next if
+// nothing new becomes known: the zero time is never.
 func (is *knowledge) shares(log model.Log, s *model.Service) (model.Log, time.Time) {
 	id := s.ID()
 	found := func(b netip.AddrPort) model.Found { return is.found[model.Target{Service: id, Backend: b}] }
@@ -129,7 +129,7 @@ func sameStrain(a, b model.Log) bool {
 	})
 }
 
-// reshared is a service whose backends have got other shares.
+// reshared is a service whose backends got other shares.
 type reshared struct {
 	service       string
 	before, after model.Log
@@ -160,7 +160,7 @@ func orNone(parts []string) string {
 	return model.Some(parts)
 }
 
-// reshare returns a log with the shares that follow those that it had before.
+// reshare returns a log with the shares that follow its earlier ones.
 func (l *ledger) reshare(log, before model.Log, s *model.Service) model.Log {
 	after, _ := l.known.shares(before, s)
 	if !sameShares(before, after) {

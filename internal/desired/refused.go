@@ -8,20 +8,20 @@ import (
 	"weir.io/weir/internal/store"
 )
 
-// Reporter lists what does not run of what was asked for: problems.List.
+// Reporter lists what was asked for and does not run: problems.List.
 type Reporter interface {
 	Report(kind model.ProblemKind, part string, err error)
 	Warn(kind model.ProblemKind, part string, err error)
 }
 
-// nobody is told.
+// nobody is a Reporter that tells no one.
 type nobody struct{}
 
 func (nobody) Report(model.ProblemKind, string, error) {}
 func (nobody) Warn(model.ProblemKind, string, error)   {}
 
-// Tell makes a list the one that is told what does not run. It is called before Join and Begin. Of
-// the file the part is empty: its name is the caller's to know.
+// Tell sets the list that is told what does not run. It is called before Join and Begin. For the
+// file the part is empty: the caller knows its name.
 func (k *Keeper) Tell(r Reporter) { k.problems = r }
 
 // The parts of problems of kind store and set.
@@ -31,15 +31,14 @@ const (
 	partLogs  = "logs"  // of this director's own sets
 )
 
-// refused is what was asked for and does not go together with what runs. It is tried again when
-// that changes.
+// refused is what was asked for and contradicts what runs. It is tried again when what runs
+// changes.
 type refused struct {
 	file   *model.Config
 	shared *store.State // of the group
 }
 
-// refuseFile notes a version of the file that does not go together with the sets. The lock is
-// held.
+// refuseFile notes a version of the file that contradicts the sets. The lock is held.
 func (k *Keeper) refuseFile(c model.Config, err error) {
 	k.unstored, k.refused.file = nil, &c
 	k.problems.Report(model.ProblemFile, "", err)
@@ -54,8 +53,8 @@ func (k *Keeper) tryFileAgain() {
 	}
 }
 
-// takeShared follows a refused state of the group's, if it goes together with the rest by now. The
-// lock is held.
+// takeShared follows a refused state of the group, if it no longer contradicts the rest. The lock
+// is held.
 func (k *Keeper) takeShared() {
 	if k.refused.shared == nil {
 		return
@@ -67,10 +66,10 @@ func (k *Keeper) takeShared() {
 	}
 }
 
-// Begin is SetFile for the first version of a process. If it is refused, or the state of the group
-// is, what ran before goes on, and is what is tried: the group's last state that ran here, the
-// version of the file that did (nil: it is not known), or this one with the services of the one
-// that did. The refused one is on the list, and tried again when something else changes.
+// Begin is SetFile for the first version of a process. If it, or the group's state, is refused,
+// what ran before goes on: it tries the group's last state that ran here, the version of the file
+// that ran (nil: it is not known), or this version with the services of the one that ran. The
+// refused one is on the list, and is tried again when something else changes.
 func (k *Keeper) Begin(c model.Config, ran *model.Config) error {
 	err := k.SetFile(c)
 	if errors.As(err, new(*PendingError)) && k.stored() && k.beginAsItRan(c, ran) {
@@ -108,8 +107,8 @@ func (k *Keeper) stored() bool {
 	return k.unstored == nil
 }
 
-// withStoredServices is a version of the file with the services of the one that was stored last:
-// only one that went together with the sets ever was.
+// withStoredServices returns a version of the file with the services of the one that was stored
+// last: only a version that is compatible with the sets is ever stored.
 func (k *Keeper) withStoredServices(c model.Config) model.Config {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -117,8 +116,8 @@ func (k *Keeper) withStoredServices(c model.Config) model.Config {
 	return c
 }
 
-// storedServices are those of the file that was stored last, as it gave them: what is stored has the
-// overrides. The lock is held.
+// storedServices returns the services of the file that was stored last, as the file gave them: the
+// stored ones have the overrides. The lock is held.
 func (k *Keeper) storedServices() []model.Service {
 	list := slices.Clone(k.overrides)
 	for i := range list {
@@ -127,7 +126,7 @@ func (k *Keeper) storedServices() []model.Service {
 	return overriding(k.state.Sets[store.OwnerFile].Services(), list)
 }
 
-// goesOn reports whether a state of the group's and a version of the file go together.
+// goesOn reports whether a state of the group and a version of the file are compatible.
 func (k *Keeper) goesOn(shared store.State, c model.Config) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -151,7 +150,7 @@ func (k *Keeper) begin(shared store.State, c model.Config, otherState, otherFile
 	return err
 }
 
-// File returns the version of the file that is followed: an earlier one, where the last one is
+// File returns the version of the file that is followed: an earlier one, if the last one is
 // refused.
 func (k *Keeper) File() model.Config {
 	k.mu.Lock()

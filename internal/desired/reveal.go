@@ -7,8 +7,8 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// reveal returns services in which each key that was hidden when it was read is again the
-// one that the same service has: what was got can be put.
+// reveal returns services in which each hidden key is again the key that the same service has: so a
+// client can put what it got.
 func reveal(services, before []model.Service) ([]model.Service, error) {
 	hidden := func(s model.Service) bool {
 		return slices.ContainsFunc(s.QUIC, func(q model.QUICConfig) bool { return q.Key.Hidden() })

@@ -10,7 +10,7 @@ import (
 	"weir.io/weir/internal/store"
 )
 
-// Past has what ran, as long as what replaced it has not: a store.File.
+// Past has what ran, until what replaced it has run: a store.File.
 type Past interface {
 	// Before returns the sets that ran, of owners whose stored sets have not run yet.
 	Before() map[string]store.Set
@@ -18,17 +18,17 @@ type Past interface {
 	Ran() error
 }
 
-// Remember makes a start go on with the sets that ran where the kernel does not take those that are
-// stored. It is called before Join and Begin.
+// Remember makes a start go on with the sets that ran if the kernel does not take the stored ones.
+// It is called before Join and Begin.
 func (k *Keeper) Remember(past Past) { k.past = past }
 
-// revisions are those of a state of this director's own sets, and of one of the group's.
+// revisions are those of a state of this director's own sets, and of a state of the group.
 type revisions struct{ own, shared uint64 }
 
-// runsPause is how often it is looked whether what was not taken at once runs by now.
+// runsPause is the time between two looks whether what was not taken at once runs by now.
 const runsPause = time.Second
 
-// followRuns notes what has come to run, until the context ends.
+// followRuns notes what runs by now, until the context ends.
 func (k *Keeper) followRuns(ctx context.Context) {
 	tick := time.NewTicker(runsPause)
 	defer tick.Stop()
@@ -49,7 +49,7 @@ func (k *Keeper) Running() (file model.Config, runs bool) {
 	return k.given, k.run()
 }
 
-// Behind returns the owners whose stored sets do not run: what ran of them before is kept.
+// Behind returns the owners whose stored sets do not run: their sets that ran before are kept.
 func (k *Keeper) Behind() []string {
 	if k.past == nil {
 		return nil
@@ -62,8 +62,8 @@ func (k *Keeper) run() bool {
 	return k.begun && k.instead == nil && k.handed == revisions{k.state.Revision, k.shared.Revision} && k.engine.Runs()
 }
 
-// noteRuns has what ran before forgotten when its successor runs, of this director's own sets and
-// of the group's state. It is not called by several at a time.
+// noteRuns makes the stores forget what ran before when its successor runs, for this director's own
+// sets and the group's state. It is not for concurrent use.
 func (k *Keeper) noteRuns() {
 	k.noting.Lock()
 	defer k.noting.Unlock()
@@ -90,8 +90,9 @@ func (k *Keeper) noteRuns() {
 	}
 }
 
-// beginAsItRan makes what ran before what is forwarded, or as much of it as the kernel needs to
-// take it: the sets, the group's state, the version of the file. It reports whether that goes.
+// beginAsItRan makes the director forward by what ran before, or by as much of it as makes the
+// kernel take it: the sets, the group's state, the version of the file. It reports whether that
+// works.
 func (k *Keeper) beginAsItRan(c model.Config, ran *model.Config) bool {
 	k.mu.Lock()
 	current, known := k.shared, k.ranBefore

@@ -10,15 +10,14 @@ import (
 	"weir.io/weir/internal/store"
 )
 
-// stage returns the services that are a part of the way from some to others, less than all of
-// it. Backends' shares change by that part: those that come have that much of their share, and
-// those that go or drain have lost it. What cannot be divided comes with the last part, when
-// the others take the whole place: services that go, those that come in the place of one that
-// is still there, all of a service whose slots would all move or whose packets would go another
-// way, and names.
+// stage returns the services that are a part of the way from some to others, less than all of it.
+// Backends' shares change by that part: those that come have that much of their share, and those
+// that go or drain have lost it. Changes that cannot be divided come with the last part: services
+// that go, those that replace one that is still there, all changes of a service whose slots would
+// all move or whose packets would go another way, and names.
 //
-// slots says how many a service's newest generation has: while there are backends of both, a
-// ring whose size nobody chose keeps its own.
+// slots says how many slots a service's newest generation has: while there are backends of both, a
+// ring whose size is not configured keeps its size.
 func stage(before, after []model.Service, part float64, slots func(model.ServiceID) uint32) []model.Service {
 	was, is := map[model.ServiceID]*model.Service{}, map[model.ServiceID]bool{}
 	for i := range before {
@@ -43,7 +42,8 @@ func stage(before, after []model.Service, part float64, slots func(model.Service
 	return list
 }
 
-// claims reports whether one of the services may have what a new one wants to have.
+// claims reports whether one of the services may have the name, or the VIP and protocol, that a new
+// one wants.
 func claims(services []model.Service, next *model.Service) bool {
 	for i := range services {
 		s := &services[i]
@@ -68,7 +68,7 @@ func stageOf(before, after *model.Service, part float64, slots uint32) model.Ser
 	return s
 }
 
-// divisible reports whether what else than the backends differs moves no slot, and changes no
+// divisible reports whether the differences besides the backends move no slot, and change no
 // packet's way.
 func divisible(before, after *model.Service, slots uint32) bool {
 	sizes := before.RingSize == after.RingSize || after.RingSize == 0 && before.RingSize == slots
@@ -78,8 +78,8 @@ func divisible(before, after *model.Service, slots uint32) bool {
 		slices.Equal(before.SourceRanges, after.SourceRanges) && before.KernelSources == after.KernelSources
 }
 
-// mergeBackends returns the backends of both, with shares in between; false: they cannot be
-// together, or have no shares.
+// mergeBackends returns the backends of both, with shares in between; false: they cannot be mixed,
+// or have no shares.
 func mergeBackends(before, after *model.Service, part float64) ([]model.Backend, bool) {
 	place, list := map[netip.AddrPort]int{}, []model.Backend{}
 	was, is := sharesOf(before), sharesOf(after)
@@ -117,7 +117,7 @@ func mergeBackends(before, after *model.Service, part float64) ([]model.Backend,
 	for i := range list {
 		b := &list[i]
 		if shares[i] == 0 {
-			continue // it gets nothing on the way either
+			continue // it gets no connections on the way either
 		}
 		b.Weight = uint16(max(1, math.Round(shares[i]/most*math.MaxUint16)))
 		if b.State == model.Draining {
@@ -127,7 +127,7 @@ func mergeBackends(before, after *model.Service, part float64) ([]model.Backend,
 	return list, together(list, len(before.QUIC) > 0)
 }
 
-// sharesOf are those of a service's slots that its backends have.
+// sharesOf returns the share of a service's slots that each backend has.
 func sharesOf(s *model.Service) map[netip.AddrPort]float64 {
 	shares, sum := map[netip.AddrPort]float64{}, 0.0
 	for i := range s.Backends {
@@ -142,8 +142,8 @@ func sharesOf(s *model.Service) map[netip.AddrPort]float64 {
 	return shares
 }
 
-// together gives those that come a name of their own if somebody who goes has theirs, and
-// reports whether all have names and server IDs of their own then.
+// together renames a backend that comes if one that goes has its name, and reports whether all
+// backends have different names and server IDs then.
 func together(list []model.Backend, quic bool) bool {
 	count := map[string]int{}
 	for i := range list {
@@ -164,8 +164,8 @@ func together(list []model.Backend, quic bool) bool {
 	return true
 }
 
-// slotsIn returns what says how many slots the newest generation of a service of the set has; 0:
-// there is none.
+// slotsIn returns a function that says how many slots the newest generation of a service of the set
+// has; 0: there is none.
 func slotsIn(set store.Set) func(model.ServiceID) uint32 {
 	slots := make(map[model.ServiceID]uint32, len(set.Documents))
 	for i := range set.Documents {

@@ -9,8 +9,8 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// Strained returns what agents report of the backends of the group's services that are
-// strained, or show signs of it, and what follows from it.
+// Strained returns what agents report about backends of the group's services that are strained, or
+// show signs of it, and the result.
 func (k *Keeper) Strained() map[model.Target]model.BackendStrain {
 	k.mu.Lock()
 	defer k.mu.Unlock()

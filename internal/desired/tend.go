@@ -15,16 +15,16 @@ import (
 	"weir.io/weir/internal/store"
 )
 
-// leastPause is how long the keeper waits at least before it looks again for
-// generations to take out of the logs: those of many services leave together. After an
-// error it waits longer each time, to the longest.
+// leastPause is the shortest time before the keeper looks again for generations to take out of the
+// logs: those of many services leave together. After errors it waits longer each time, up to
+// longestPause.
 const (
 	leastPause = 100 * time.Millisecond
 	lastPause  = 10 * time.Second
 )
 
-// placePause is the same for generations that place connections from a moment on: those of
-// many services do at about the same one, and a notice may be as short as that.
+// placePause is the same for generations that begin to place connections: those of many services
+// begin at about the same time, and a notice may be as short as that.
 const placePause = 10 * time.Millisecond
 
 // reportsPause is how often the logs are compared with what agents report, by each
@@ -33,25 +33,25 @@ const reportsPause = 5 * time.Second
 
 // Reports are what agents say about connections.
 type Reports interface {
-	// Latest returns the last report about each of these backends, and whether it is known
-	// yet which there are.
+	// Latest returns the last report about each of these backends, and whether it is known yet
+	// which reports exist.
 	Latest(backends map[netip.Addr]bool) (reports map[netip.Addr]model.AgentReport, known bool)
-	// Signs is sent to when there is a report with signs of strain, or the first one without.
+	// Signs is sent to when there is a report with signs of strain, or the first one without any.
 	Signs() <-chan struct{}
 }
 
-// Hear makes agents' reports the evidence by which generations leave the logs. It is
-// called before Join and SetFile.
+// Hear makes generations leave the logs by the evidence of agents' reports. It is called before
+// Join and SetFile.
 func (k *Keeper) Hear(reports Reports) {
 	k.reports = reports
 	k.evidence.Renew(nil, false, time.Now()) // it is not known which backends there are
 }
 
-// Look makes what the datapath sees the evidence by which generations leave the logs where
-// no agents report. It is called before Join and SetFile.
+// Look makes generations leave the logs by the evidence of what the datapath sees, if no agents
+// report. It is called before Join and SetFile.
 func (k *Keeper) Look(guesses engine.Guesses) { k.evidence.Look(guesses) }
 
-// renew brings the evidence up to date, if it has not just been for the same backends.
+// renew brings the evidence up to date, unless it was just renewed for the same backends.
 func (k *Keeper) renew() {
 	k.renewing.Lock()
 	defer k.renewing.Unlock()
@@ -67,7 +67,7 @@ func (k *Keeper) renew() {
 	k.renewed, k.asked = now, backends
 }
 
-// backends are the addresses of all that there are in mode gue.
+// backends returns the addresses of all backends in mode gue.
 func (k *Keeper) backends() map[netip.Addr]bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -82,14 +82,14 @@ func (k *Keeper) backends() map[netip.Addr]bool {
 	return all
 }
 
-// Agents says how many backends are reported of.
+// Agents says how many backends are reported on.
 func (k *Keeper) Agents() model.ReporterStatus {
 	k.renew()
 	return k.evidence.Status(time.Now())
 }
 
-// Run takes generations out of the logs in time, and what waits for room or for a store
-// in, and follows what the group writes, until the context ends.
+// Run takes generations out of the logs in time, adds those that wait for room or for a store, and
+// follows what the group writes, until the context ends.
 func (k *Keeper) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	running.Go(func() { k.whenDue(ctx, partLogs, leastPause, k.moved[0], k.due, k.tend) })
@@ -112,8 +112,9 @@ func (k *Keeper) Run(ctx context.Context) {
 	running.Wait()
 }
 
-// whenDue does something in time, and no sooner again than after the least pause. What fails, or
-// leaves as much to do as before, is tried again after longer and longer, and is on the list.
+// whenDue does something when it is due, and again no sooner than after the least pause. If it
+// fails, or leaves as much to do as before, it is tried again after longer and longer pauses, and
+// is on the list.
 func (k *Keeper) whenDue(ctx context.Context, part string, least time.Duration, moved <-chan struct{}, due func() time.Time, do func() error) {
 	pause, failed := least, false
 	for ctx.Err() == nil {
@@ -133,7 +134,7 @@ func (k *Keeper) whenDue(ctx context.Context, part string, least time.Duration, 
 		case <-next:
 		}
 		err := do()
-		if ctx.Err() == nil && !errors.As(err, new(*PendingError)) { // that is the kernel's, and listed there
+		if ctx.Err() == nil && !errors.As(err, new(*PendingError)) { // the engine lists that, as the kernel's problem
 			k.problems.Report(model.ProblemStore, part, notUpToDate(err))
 		}
 		failed = err != nil
@@ -152,9 +153,9 @@ func notUpToDate(err error) error {
 	return fmt.Errorf("logs are not up to date, what runs goes on: %w", err)
 }
 
-// firstDue returns when a generation, or slots of one, may first leave one of the logs, or
-// a backend that starts slowly gets another share, or the zero time. The logs were last
-// compared with agents' reports at a time, and are the group's or this director's own.
+// firstDue returns when a generation, or slots of one, may first leave one of the logs, or a
+// backend that starts slowly gets another share, or the zero time. compared is when the logs were
+// last compared with agents' reports; they are the group's or this director's own.
 func (k *Keeper) firstDue(s store.State, compared time.Time, shared bool) time.Time {
 	known := k.knows(s, shared)
 	var first time.Time
@@ -198,7 +199,7 @@ func (k *Keeper) tend() error {
 	if file != nil {
 		_, err := k.setFile(*file)
 		if errors.As(err, new(*RefusedError)) {
-			return nil // it is listed
+			return nil // it is listed as a problem
 		}
 		return err
 	}
