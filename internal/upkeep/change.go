@@ -17,7 +17,7 @@ import (
 // socket has its process's number if it is that process's first, or one far above.
 const mostPID = 1 << 22
 
-// Change is what the kernel has told of something that another process has done.
+// Change is what the kernel has told about something that another process has done.
 type Change struct {
 	Type    uint16     // unix.RTM_DELADDR, ...
 	Index   int        // of the interface; 0: the message names none, or it is not read
@@ -26,8 +26,8 @@ type Change struct {
 	at      time.Time
 }
 
-// note remembers who has made changes. What the kernel has done by itself, and this process,
-// is left out.
+// note remembers which processes have made changes. Changes by the kernel itself, and by this
+// process, are left out.
 func (n *Notices) note(messages []syscall.NetlinkMessage) {
 	own := uint32(os.Getpid())
 	var changes []Change
@@ -95,7 +95,7 @@ func attribute(data []byte, kind uint16) (address netip.Addr) {
 	return address
 }
 
-// processName names a process for people. Commands like ip have mostly ended by now.
+// processName names a process for people. Commands like ip have usually ended by now.
 func processName(pid uint32) string {
 	name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
 	if err != nil {

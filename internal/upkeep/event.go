@@ -14,7 +14,7 @@ type Event struct {
 	What  string // empty: the whole part, which cannot be read
 	State model.UpkeepState
 	Found string // what was there instead
-	By    string // who had changed it, where that is known
+	By    string // the process that changed it, if known
 	Error string // why it could not be repaired, or read
 }
 
@@ -23,7 +23,7 @@ func (e Event) Text() string {
 	return Text(e.Part, &model.UpkeepProblem{What: e.What, State: e.State, Found: e.Found, By: e.By, Error: e.Error})
 }
 
-// Text says for people what is wrong with a thing of a part, or what has become of it.
+// Text says for people what is wrong with a thing of a part, or what became of it.
 func Text(part string, p *model.UpkeepProblem) string {
 	var text strings.Builder
 	text.WriteString(part + ": ")
@@ -54,8 +54,8 @@ func Text(part string, p *model.UpkeepProblem) string {
 	return text.String()
 }
 
-// log writes a repair as a warning: nobody has asked for what it undoes. What lasts is logged by
-// whoever lists problems.
+// log writes a repair as a warning: it undoes a change that was not asked for. Lasting problems are
+// logged by the list of problems.
 func (e Event) log(log *slog.Logger) {
 	log = log.With("part", e.Part, "what", e.What, "found", e.Found)
 	if e.By != "" {

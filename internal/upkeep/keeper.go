@@ -10,8 +10,8 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// When a host is looked at: so long after a notice, because notices come in crowds, and so
-// often where none has come. Not all that changes is told.
+// When a host is looked at: some time after a notice, because notices come in crowds, and regularly
+// without one. The kernel does not tell of every change.
 const (
 	settle = 100 * time.Millisecond
 	anyway = time.Second
@@ -73,8 +73,8 @@ func (k *Keeper) Wake() {
 	}
 }
 
-// Forget ends what is contested: something else should hold from now on. It may be called
-// while the parts are looked at.
+// Forget ends all contests: something else should hold from now on. It may be called while the
+// parts are looked at.
 func (k *Keeper) Forget() {
 	k.forget.Store(true)
 	k.Wake()

@@ -11,7 +11,7 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// How much weir does against another owner.
+// The bounds on repairs against another owner.
 const (
 	// Most is how often a thing is repaired within Window. After that it is contested.
 	Most   = 3
@@ -23,11 +23,11 @@ const (
 	LongestPause = 16 * time.Minute
 )
 
-// Ledger remembers what was repaired in one part, and decides what is to be. It is pure: time
-// is given to it. A thing that differs is repaired, at most Most times within Window. Then it
-// is contested: it is left as it is until the other owner has stopped. That is so when the
-// thing holds for a whole Window: without weir, or after an attempt, of which there is one after
-// each pause. Forget begins anew, because something else should hold now.
+// Ledger remembers what was repaired in one part, and decides what to repair. It is pure: callers
+// pass the time. A thing that differs is repaired, at most Most times within Window. Then it is
+// contested: it is left as it is until the other owner has stopped. That is so when the thing holds
+// for a whole Window: without weir, or after an attempt, one after each pause. Forget begins anew,
+// because something else should hold now.
 //
 // The zero value is ready.
 type Ledger struct {
@@ -131,8 +131,8 @@ func (l *Ledger) differs(now time.Time, d Difference) []Event {
 	return []Event{{What: d.What, State: model.UpkeepRepaired, Found: d.Found, By: d.By}}
 }
 
-// try repairs a contested thing when the pause is over, without a word: whether it lasts is
-// yet to be seen. Why it cannot is told.
+// try repairs a contested thing when the pause is over, and tells nothing: it may not last. A
+// failure is told.
 func (l *Ledger) try(now time.Time, d Difference, t *thing) []Event {
 	t.found, t.by, t.holds = d.Found, cmp.Or(d.By, t.by), time.Time{}
 	if now.Before(t.next) {
@@ -181,7 +181,7 @@ func (t *thing) forgetRepairs(now time.Time) {
 	t.repairs = slices.DeleteFunc(t.repairs, func(at time.Time) bool { return now.Sub(at) >= Window })
 }
 
-// Forget ends what is contested, and forgets earlier repairs: something else should hold now.
+// Forget ends all contests, and forgets earlier repairs: something else should hold now.
 func (l *Ledger) Forget() {
 	maps.DeleteFunc(l.things, func(_ string, t *thing) bool {
 		t.repairs, t.next = nil, time.Time{}
@@ -204,8 +204,8 @@ func (l *Ledger) Status(part string) model.Upkeep {
 	return s
 }
 
-// brief is the first line of an error, and how many more there are: where a file system is gone,
-// each of a hundred pins says the same.
+// brief is the first line of an error, and how many more there are: if a file system is gone, each
+// of a hundred pins says the same.
 func brief(text string) string {
 	first, rest, more := strings.Cut(text, "\n")
 	if !more {

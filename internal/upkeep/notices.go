@@ -13,15 +13,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What is done so that few notices are lost. One that is lost costs time alone: a look follows.
+// The bounds that keep lost notices rare. A lost notice costs only time: a look follows.
 const (
 	receiveBuffer = 1 << 20
 	rememberOwner = 5 * time.Second
 	mostChanges   = 1024
 )
 
-// Notices say when the host may have changed, and who has changed it as far as the kernel
-// tells. They are of the network namespace of the thread that calls Listen.
+// Notices say when the host may have changed, and which process has changed it, as far as the
+// kernel tells. They are of the network namespace of the thread that calls Listen.
 type Notices struct {
 	netlink *nl.NetlinkSocket
 	files   *os.File // inotify
@@ -39,7 +39,7 @@ func Listen(groups ...uint) (*Notices, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen to the kernel: %w", err)
 	}
-	// Without the right to force it, as in some containers, the usual size has to do.
+	// Without the right to force it, as in some containers, the usual size must do.
 	if socket.SetReceiveBufferSize(receiveBuffer, true) != nil {
 		_ = socket.SetReceiveBufferSize(receiveBuffer, false)
 	}
@@ -64,8 +64,8 @@ func (n *Notices) Close() {
 // C has one when something may have changed since it was last read.
 func (n *Notices) C() <-chan struct{} { return n.c }
 
-// Files lets changes of these files, and of what directories hold, be notices, too. A file that
-// is replaced has to be named again; naming it twice does no harm.
+// Files makes changes of these files, and of directories' entries, notices, too. A file that is
+// replaced has to be named again; naming it twice does no harm.
 func (n *Notices) Files(paths ...string) error {
 	const changes = unix.IN_MODIFY | unix.IN_CREATE | unix.IN_DELETE | unix.IN_DELETE_SELF | unix.IN_MOVE | unix.IN_MOVE_SELF | unix.IN_UNMOUNT
 	raw, err := n.files.SyscallConn()
@@ -83,7 +83,7 @@ func (n *Notices) Files(paths ...string) error {
 	return errors.Join(append(errs, controlled)...)
 }
 
-// By names the process that made the newest of the changes which match, as far as it is known.
+// By names the process that made the newest matching change, as far as it is known.
 func (n *Notices) By(matches func(Change) bool) string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -106,7 +106,7 @@ func (n *Notices) hearKernel() {
 		if err != nil && n.closed.Load() {
 			return
 		}
-		// Other errors are of one message, or say that some were lost (ENOBUFS).
+		// Other errors concern one message, or say that some were lost (ENOBUFS).
 		n.note(messages)
 		select {
 		case n.c <- struct{}{}:

@@ -1,14 +1,14 @@
 package upkeep
 
-// The parts whose problems are of kinds of their own: of the configuration as a whole, and of
-// interfaces and of the program at them.
+// The parts whose problems have kinds of their own: those of the whole configuration, and of
+// interfaces and the programs at them.
 const (
 	Configuration = "configuration"
 	Interfaces    = "interfaces"
 	XDP           = "xdp"
 )
 
-// Part is one part of the host, and who owns it knows how it should be.
+// Part is one part of the host; its owner knows how it should be.
 type Part struct {
 	Name string // as in docs/upkeep.md
 	// Look returns what differs now from what should hold; nothing: all holds. It reads the
@@ -16,11 +16,11 @@ type Part struct {
 	Look func() ([]Difference, error)
 }
 
-// Difference is one thing that does not hold and should.
+// Difference is one thing that should hold and does not.
 type Difference struct {
 	What  string // which thing, the same each time: "192.0.2.10 on lo"
 	Found string // what is there instead: "is not there", "is 0 instead of 1"
-	By    string // who has changed it, where that is known: "process 4711 (ip)"
+	By    string // the process that changed it, if known: "process 4711 (ip)"
 	// Repair makes it hold again. Nil: weir cannot, and waits for it.
 	Repair func() error
 }
