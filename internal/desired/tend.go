@@ -17,7 +17,7 @@ import (
 
 // leastPause is the shortest time before the keeper looks again for generations to take out of the
 // logs: those of many services leave together. After errors it waits longer each time, up to
-// longestPause.
+// lastPause.
 const (
 	leastPause = 100 * time.Millisecond
 	lastPause  = 10 * time.Second
