@@ -13,7 +13,7 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// Checker makes checks, each again and again, and keeps what they say.
+// Checker makes checks, each again and again, and keeps their results.
 type Checker struct {
 	path  Path
 	log   *slog.Logger
@@ -24,58 +24,58 @@ type Checker struct {
 
 	scheduler sync.WaitGroup
 	done      sync.WaitGroup // probes that are not the connector's
-	connector connector      // the scheduler's
+	connector connector      // owned by the scheduler
 	redirects redirects
 
 	wake  chan struct{} // the schedule has changed
-	turns chan struct{} // a state has
+	turns chan struct{} // a state has changed
 
 	mu      sync.Mutex
-	others  []chan struct{} // are sent to as turns is
+	others  []chan struct{} // are sent to like turns
 	targets map[model.Target]*target
 	queue   queue
 	running int
-	// diagnoses is how many are being made.
+	// diagnoses is how many diagnoses are being made.
 	diagnoses int
 	armed     time.Time // when the scheduler wakes up by itself
 	changes   uint64
 	counts    map[outcome]uint64
 	saidOwn   time.Time // when a failure of this host was last logged
-	own       error     // why this host could not make one
-	ownAt     time.Time // when it could not last
+	own       error     // why this host could not make a probe
+	ownAt     time.Time // when it last could not
 }
 
-// outcome is what a probe has said of what.
+// outcome is a result of a kind of probe.
 type outcome struct {
 	redirect bool
 	said     Reason
 }
 
-// succeeded counts probes that found a backend well.
+// succeeded counts probes that found a backend healthy.
 const succeeded Reason = "ok"
 
-// target is a backend and what is known of it.
+// target is a backend and what is known about it.
 type target struct {
 	check    model.Check
 	probe    probe
 	standing standing
 	last     result
-	// diagnosis is of the last failure that needed one.
+	// diagnosis is that of the last failure that needed one.
 	diagnosis diagnosis
 	due       time.Time
 	place     int // in the queue
 	cancel    context.CancelFunc
-	version   int // of the check: results of another one do not count
+	version   int // of the check: results of another version do not count
 	begun     bool
 	gone      bool // it is not checked any more
 }
 
 // result is what became of a probe.
 type result struct {
-	at      time.Time // when it ended; zero: none has
+	at      time.Time // when it ended; zero: no probe has ended
 	took    time.Duration
 	to      netip.AddrPort
-	failure *Failure // nil: the backend is well
+	failure *Failure // nil: the backend is healthy
 }
 
 // New returns a checker that has nothing to check.
@@ -90,8 +90,8 @@ func New(path Path, log *slog.Logger) *Checker {
 	return c
 }
 
-// mostProbes bounds the probes under way: each takes a descriptor, of which others need
-// some, too. What does not answer takes one for as long as its timeout.
+// mostProbes bounds the probes under way: each takes a descriptor, and other parts need some, too.
+// A probe that is not answered keeps its descriptor until its timeout.
 func mostProbes() int {
 	var files syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files); err != nil {
@@ -109,9 +109,8 @@ func (c *Checker) Close() {
 	c.redirects.ports.close()
 }
 
-// Set makes these the checks that are made, all of them. What is known of a backend stays
-// as long as its check asks for the same; with another question it holds until that is
-// answered otherwise.
+// Set replaces the checks that are made. A backend's state stays as long as its check asks for the
+// same; when the check changes it holds until the new check gives another result.
 func (c *Checker) Set(checks []model.Check) {
 	c.path.Set(checks)
 	c.mu.Lock()
@@ -138,8 +137,7 @@ func (c *Checker) Set(checks []model.Check) {
 	signal(c.wake)
 }
 
-// spread is the time between the first probes of targets that are new: all at once would
-// be a burst.
+// spread is the time between the first probes of new targets: all at once would be a burst.
 const spread = 100 * time.Microsecond
 
 // put adds a check or changes it, and reports whether its probe is due at once.
@@ -153,7 +151,7 @@ func (c *Checker) put(check model.Check, probes map[*model.HealthCheck]probe, du
 	if !made {
 		var err error
 		if p, err = c.newProbe(check.How); err != nil {
-			// Validation has seen it already; whoever did not ask it is told here.
+			// Validation refuses it; this is for callers that did not validate.
 			p = func(context.Context, *attempt) error { return failure(Local, "%v", err) }
 		}
 		probes[check.How] = p
@@ -171,7 +169,7 @@ func (c *Checker) put(check model.Check, probes map[*model.HealthCheck]probe, du
 	return true
 }
 
-// reschedule takes what a check has besides its question.
+// reschedule takes over the fields of a check besides what it asks.
 func (c *Checker) reschedule(t *target, check model.Check) {
 	before := t.check.How.Interval
 	t.check = check
@@ -206,7 +204,7 @@ func sameProbe(a, b *model.HealthCheck) bool {
 // Changed is sent to when a backend's state has changed since it was last received from.
 func (c *Checker) Changed() <-chan struct{} { return c.turns }
 
-// Watch returns a channel that is sent to as that of Changed is, for somebody else.
+// Watch returns a channel that is sent to like that of Changed, for another reader.
 func (c *Checker) Watch() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -215,14 +213,14 @@ func (c *Checker) Watch() <-chan struct{} {
 	return other
 }
 
-// Changes returns another number when a state has changed, or what is checked may have.
+// Changes returns another number when a state has changed, or the set of checks may have.
 func (c *Checker) Changes() uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.changes
 }
 
-// turned says that a state has changed. The lock is held.
+// turned tells that a state has changed. The lock is held.
 func (c *Checker) turned() {
 	c.changes++
 	signal(c.turns)
@@ -242,8 +240,8 @@ func (c *Checker) Found() map[model.Target]model.Found {
 	return found
 }
 
-// States returns what is known of every backend that is checked. One is missing that was
-// serving when its check was switched on, until its first state is known.
+// States returns what is known about every backend that is checked. A backend that was serving when
+// its check was switched on is missing until its first state is known.
 func (c *Checker) States() map[model.Target]model.HealthState {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -256,7 +254,7 @@ func (c *Checker) States() map[model.Target]model.HealthState {
 	return states
 }
 
-// Results returns what the last probes of every backend have said.
+// Results returns the results of the last probes of every backend.
 func (c *Checker) Results() map[model.Target]model.BackendHealth {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -281,10 +279,11 @@ func (t *target) health() model.BackendHealth {
 	return h
 }
 
-// Probes returns how many probes of health have ended, by what they said.
+// Probes returns how many probes of health have ended, by result.
 func (c *Checker) Probes() []model.Tallied { return c.tallied(false, Reasons) }
 
-// RedirectProbes returns how many probes of redirection have; none, where no probe has ended.
+// RedirectProbes returns how many probes of redirection have ended, by result; none, if no probe
+// has ended.
 func (c *Checker) RedirectProbes() []model.Tallied {
 	list := c.tallied(true, RedirectReasons)
 	if !slices.ContainsFunc(list, func(t model.Tallied) bool { return t.Count > 0 }) {

@@ -10,15 +10,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// connector makes connections for the probes that need nothing else: they are the ones
-// that are made by the thousand. Most of what a goroutine for each would take is waking up
-// for its answer. So a connector is asked what has become of all of them whenever the
-// scheduler wakes up, whose goroutine owns it.
+// connector makes connections for the probes that need nothing else, which are made by the
+// thousand. Most of the cost of a goroutine for each would be waking up for its answer. So the
+// scheduler asks the connector what became of all of them whenever it wakes up; its goroutine owns
+// the connector.
 type connector struct {
 	dials []*dial
 	polls []unix.PollFd
-	// spares are sockets whose connection was ended, the last one at the end: to connect them
-	// again takes less than new ones do.
+	// spares are sockets whose connection was ended, the last one at the end: connecting them again
+	// costs less than new sockets.
 	spares []spare
 }
 
@@ -28,20 +28,20 @@ type spare struct {
 	socket int
 }
 
-// likeness is equal where a socket of one probe is as good for the other.
+// likeness is equal for probes that can use each other's sockets.
 type likeness struct {
 	six   bool
-	alike any // of the ways that it was prepared for; nil: it goes to backends' own addresses
+	alike any // Alike of the ways that it was prepared for; nil: it goes to backends' own addresses
 }
 
-// mostSpare is how many of them are kept: more than are connected together, mostly.
+// mostSpare is how many spares are kept: usually more than are connected together.
 const mostSpare = 128
 
 // dial is a connection that is being made.
 type dial struct {
 	ctx      context.Context
 	socket   int
-	keep     bool // the socket may be a spare one afterwards
+	keep     bool // the socket may become a spare afterwards
 	likeness likeness
 	begun    time.Time
 	deadline time.Time
@@ -60,8 +60,8 @@ func (c *connector) close() {
 	c.spares = nil
 }
 
-// start begins to connect a socket for an attempt, and lets said have what becomes of it until
-// the timeout or the context's end, when the socket is let go of again.
+// start begins to connect a socket for an attempt, and calls said with the result, at the latest at
+// the timeout or the context's end. Then the socket is released.
 func (c *connector) start(ctx context.Context, a *attempt, kind prepare, said func(took time.Duration, err error)) {
 	now := time.Now()
 	d := &dial{ctx: ctx, begun: now, deadline: now.Add(a.timeout), said: said}
@@ -76,7 +76,7 @@ func (c *connector) start(ctx context.Context, a *attempt, kind prepare, said fu
 	c.dials = append(c.dials, d)
 }
 
-// open gives a dial its socket: a new one, or one that was connected before and is as good.
+// open gives a dial its socket: a new one, or a spare that is as good.
 func (c *connector) open(d *dial, a *attempt, kind prepare) (err error) {
 	d.likeness = likeness{six: !a.way.To.Addr().Is4(), alike: a.way.Alike}
 	d.keep = a.segment == 0 && (a.way.Prepare == nil || a.way.Alike != nil)
@@ -106,8 +106,8 @@ func (c *connector) open(d *dial, a *attempt, kind prepare) (err error) {
 	return nil
 }
 
-// take returns a spare socket that is as good as a new one for a dial. The last ones are looked at
-// first: those of ways that are no more are at the beginning, and leave first.
+// take returns a spare socket that is as good as a new one for a dial. It looks at the last ones
+// first: those of ways that no longer exist are at the beginning, and leave first.
 func (c *connector) take(d *dial) (socket int, ok bool) {
 	if !d.keep {
 		return 0, false
@@ -131,7 +131,7 @@ func (c *connector) put(d *dial) {
 	c.spares = append(c.spares, spare{d.likeness, d.socket})
 }
 
-// collect says what has become of dials since it was asked last.
+// collect reports what became of dials since the last call.
 func (c *connector) collect() {
 	if len(c.dials) == 0 {
 		return
@@ -140,7 +140,7 @@ func (c *connector) collect() {
 	for _, d := range c.dials {
 		c.polls = append(c.polls, unix.PollFd{Fd: int32(d.socket), Events: unix.POLLOUT})
 	}
-	_, _ = unix.Poll(c.polls, 0) // with an error nothing has become of any: the next time will do
+	_, _ = unix.Poll(c.polls, 0) // after an error no dial has ended: the next call will collect
 	now := time.Now()
 	left := c.dials[:0]
 	for i, d := range c.dials {
@@ -170,7 +170,7 @@ func (d *dial) failure() error {
 	return err
 }
 
-// end lets go of the socket and says what became of it.
+// end releases the socket and reports the result.
 func (c *connector) end(d *dial, err error) {
 	took := time.Since(d.begun)
 	if err == nil {
@@ -184,8 +184,8 @@ func (c *connector) end(d *dial, err error) {
 	d.said(took, err)
 }
 
-// roundTrip is how long the kernel waited for the SYN-ACK, which is less than until it was
-// asked. It does not know where it had to send the SYN again.
+// roundTrip is how long the kernel waited for the SYN-ACK, which is less than the time until the
+// kernel was asked. The kernel does not know it if it had to send the SYN again.
 func roundTrip(socket int, waited time.Duration) time.Duration {
 	rtt := rttOf(socket)
 	if rtt == 0 {

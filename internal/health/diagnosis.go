@@ -8,35 +8,35 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// A probe that gets no answer from the VIP says that something is wrong with the backend
-// or the way there, and not what. More probes tell: to the backend's own address, and
-// with short segments. They are made once, and again while the backend stays silent.
+// A probe that gets no answer from the VIP says that something is wrong with the backend or the way
+// there, but not what. More probes find out: to the backend's own address, and with short segments.
+// They are made once, and again while the backend stays silent.
 
-// diagnosis is what more probes have said of a backend.
+// diagnosis is the result of more probes of a backend.
 type diagnosis struct {
-	of      Failure  // what they were made for
-	failure *Failure // what it is; nil: nobody knows better
+	of      Failure  // the failure that they were made for
+	failure *Failure // what it is; nil: the probes found nothing more
 	at      time.Time
 	busy    bool // they are being made
 }
 
 const (
-	// mostDiagnoses bounds those that are made at the same time: of a rack that is cut
-	// off all backends say the same.
+	// mostDiagnoses bounds the diagnoses that are made at the same time: all backends of a rack
+	// that is cut off have the same.
 	mostDiagnoses = 16
-	// diagnosisHolds is how long a diagnosis is believed.
+	// diagnosisHolds is how long a diagnosis is valid.
 	diagnosisHolds = 10 * time.Second
 	// mostPatience is how long each of its probes waits at most.
 	mostPatience = time.Second
 	// refusalPatience is longer than the pause that Linux makes between two ICMP errors to
 	// the same host, and than the first one of TCP between two SYNs.
 	refusalPatience = 1500 * time.Millisecond
-	// shortSegment is of TCP, in bytes: what every way takes.
+	// shortSegment is a TCP segment size, in bytes, that every way takes.
 	shortSegment = 500
 )
 
-// better returns what is known of a failure from a diagnosis, and begins one if there is
-// none. The lock is held.
+// better returns what a diagnosis says about a failure, and begins one if there is none. The lock
+// is held.
 func (l *launch) better(a *attempt, f *Failure) *Failure {
 	t := l.target
 	if f == nil || !a.onWay() || (f.Reason != Timeout && f.Reason != Unreachable) {
@@ -76,14 +76,14 @@ func (l *launch) diagnose(a *attempt, of Failure) {
 		"reason", found.Reason, "detail", found.Detail)
 }
 
-// causeOf makes the probes; nil: they say nothing new.
+// causeOf makes the probes; nil: they find nothing new.
 func (l *launch) causeOf(a *attempt) *Failure {
 	if a.at == shaking || a.at == asking {
 		return l.tooLong(a)
 	}
 	own := l.again(a, model.Way{To: l.check.To}, 0)
 	if own != nil && own.Reason != Refused {
-		return nil // it does not answer there either, or that says nothing
+		return nil // it does not answer there either, or the result says nothing
 	}
 	backend, vip := l.check.To.Addr(), a.way.To.Addr()
 	if l.check.Way.Backend.Mode == model.L2DSR {
@@ -96,7 +96,7 @@ func (l *launch) causeOf(a *attempt) *Failure {
 		backend, vip, l.check.Way.Backend.Mode)
 }
 
-// tooLong says that short packets are answered where long ones are not.
+// tooLong says that short packets are answered and long ones are not.
 func (l *launch) tooLong(a *attempt) *Failure {
 	if l.check.Target.Service.Protocol != model.TCP {
 		return nil
@@ -108,8 +108,8 @@ func (l *launch) tooLong(a *attempt) *Failure {
 	return failure(MTU, "short packets are answered, and those of %d bytes are not: something on the way takes no such long ones", a.way.MTU)
 }
 
-// again makes the probe once more, otherwise; of kinds that only connect, and where what
-// is asked does not matter, the connection is enough.
+// again makes the probe once more, in another way; for kinds that only connect, and where the
+// request does not matter, the connection is enough.
 func (l *launch) again(first *attempt, way model.Way, segment int) *Failure {
 	a := &attempt{check: first.check, way: way, segment: segment, timeout: min(first.timeout, mostPatience)}
 	ctx, cancel := context.WithTimeout(l.Checker.ctx, a.timeout)
@@ -130,8 +130,8 @@ func (l *launch) again(first *attempt, way model.Way, segment int) *Failure {
 	return explain(err, a.at, a.timeout)
 }
 
-// refusesTunnel probes again and says whether the backend's host says by ICMP that nobody
-// there is whom the outer headers are for.
+// refusesTunnel probes again and says whether the backend's host answers by ICMP that no receiver
+// for the outer headers is there.
 func (l *launch) refusesTunnel(a *attempt, backend netip.Addr) bool {
 	ctx, cancel := context.WithTimeout(l.Checker.ctx, refusalPatience)
 	defer cancel()

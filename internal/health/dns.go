@@ -80,8 +80,8 @@ var (
 	}
 )
 
-// ask sends the query and judges its answer. What is not an answer to it is somebody
-// else's doing, and passed over.
+// ask sends the query and judges its answer. Messages that do not answer it are ignored: others may
+// have sent them.
 func (q *query) ask(conn net.Conn, f framing) error {
 	id := uint16(rand.Uint32())
 	message := dnsmessage.Message{

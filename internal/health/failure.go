@@ -23,21 +23,21 @@ type Reason string
 // The reasons of failures.
 const (
 	Refused     Reason = "refused"     // an RST, or ICMP: the port is closed
-	Unreachable Reason = "unreachable" // no route, no neighbour, or ICMP that says so
+	Unreachable Reason = "unreachable" // no route, no neighbor, or ICMP that says so
 	Timeout     Reason = "timeout"     // no answer, or not all of it, in time
 	Closed      Reason = "closed"      // the connection ended before the answer
-	Certificate Reason = "certificate" // it is not for the name, not trusted or not valid
+	Certificate Reason = "certificate" // the certificate is not for the name, not trusted or not valid
 	Handshake   Reason = "tls"         // the TLS handshake failed otherwise
 	Malformed   Reason = "malformed"   // the answer is of another protocol
-	Status      Reason = "status"      // HTTP: another status than those that are good
+	Status      Reason = "status"      // HTTP: the status is not one of the good ones
 	Body        Reason = "body"        // HTTP, UDP: the answer lacks what is looked for
 	NotServing  Reason = "not-serving" // gRPC: the server says so, or does not know the service
-	RCode       Reason = "rcode"       // DNS: another response code than those that are good
+	RCode       Reason = "rcode"       // DNS: the response code is not one of the good ones
 	ARP         Reason = model.FaultARP
-	NoVIP       Reason = "vip"    // the backend answers, and not at the VIP
-	NoTunnel    Reason = "tunnel" // the backend answers, and not through the tunnel
-	MTU         Reason = "mtu"    // short packets are answered, and long ones not
-	Local       Reason = "local"  // this host could not make the probe: nobody's failure
+	NoVIP       Reason = "vip"    // the backend answers, but not at the VIP
+	NoTunnel    Reason = "tunnel" // the backend answers, but not through the tunnel
+	MTU         Reason = "mtu"    // short packets are answered, but long ones are not
+	Local       Reason = "local"  // this host could not make the probe: not the backend's failure
 )
 
 // Reasons are all of them.
@@ -59,7 +59,7 @@ func failure(reason Reason, format string, args ...any) *Failure {
 // step is what a probe is at when it fails.
 type step struct {
 	doing  string // "to connect"
-	silent string // what it means that nothing comes, for people
+	silent string // what it means if no answer comes, for people
 }
 
 var (
@@ -69,7 +69,7 @@ var (
 	sending    = step{"waiting for the answer", "no answer within %v"}
 )
 
-// The errors that say that this host cannot make probes. They say nothing of the backend.
+// The errors that say that this host cannot make probes. They say nothing about the backend.
 var local = []error{
 	syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.EADDRNOTAVAIL,
 	syscall.EACCES, syscall.EPERM, syscall.EAFNOSUPPORT, syscall.EPROTONOSUPPORT, syscall.EADDRINUSE,
@@ -112,7 +112,7 @@ func explain(err error, at step, timeout time.Duration) *Failure {
 // mostDetail bounds what is kept of a detail, in bytes.
 const mostDetail = 256
 
-// printable makes a detail fit for terminals and logs: backends have a say in it.
+// printable makes a detail safe for terminals and logs: backends can put text into it.
 func printable(detail string) string {
 	detail = strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
@@ -132,7 +132,7 @@ func isOneOf(err error, targets ...error) bool {
 	return false
 }
 
-// bare is the error of the kernel itself, without the addresses that are said elsewhere.
+// bare returns the kernel's own error, without the addresses that messages have elsewhere.
 func bare(err error) error {
 	var number syscall.Errno
 	if errors.As(err, &number) {

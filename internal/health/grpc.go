@@ -13,8 +13,8 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// newGRPC makes a probe that calls grpc.health.v1.Health/Check, on a connection of its
-// own each time: one that stays open would not notice a server that takes no new ones.
+// newGRPC makes a probe that calls grpc.health.v1.Health/Check, on a connection of its own each
+// time: one that stays open would not notice a server that takes no new connections.
 func newGRPC(how *model.HealthCheck) (probe, error) {
 	call := &healthCall{authority: how.ServerName()}
 	if how.GRPC != nil {
@@ -49,13 +49,13 @@ func newGRPC(how *model.HealthCheck) (probe, error) {
 	}, nil
 }
 
-// healthCall is what is asked of every backend of a service.
+// healthCall is the call to every backend of a service.
 type healthCall struct {
 	ask       grpc_health_v1.HealthCheckRequest
 	authority string // that the call is for; empty: the backend's address and port
 }
 
-// on calls the health service on a connection that is there already.
+// on calls the health service on an existing connection.
 func (h *healthCall) on(ctx context.Context, conn net.Conn, a *attempt) error {
 	dial := func(context.Context, string) (net.Conn, error) { return conn, nil }
 	options := []grpc.DialOption{grpc.WithContextDialer(dial), grpc.WithNoProxy(), grpc.WithDisableServiceConfig(),

@@ -16,7 +16,7 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// The bounds on what is read of an answer: a backend must not fill the director's memory.
+// The bounds on how much of an answer is read: a backend must not fill the director's memory.
 const (
 	mostHeader = 64 << 10
 	mostBody   = 64 << 10
@@ -39,7 +39,7 @@ func newHTTP(how *model.HealthCheck) (probe, error) {
 	}, nil
 }
 
-// newHTTPS makes the same over TLS, in HTTP/1.1.
+// newHTTPS makes the same probe over TLS, in HTTP/1.1.
 func newHTTPS(how *model.HealthCheck) (probe, error) {
 	ask, err := newRequest(how.HTTP)
 	if err != nil {
@@ -64,7 +64,7 @@ func newHTTPS(how *model.HealthCheck) (probe, error) {
 	}, nil
 }
 
-// request is what is asked of every backend of a service.
+// request is the request to every backend of a service.
 type request struct {
 	how *model.HealthHTTP
 	url *url.URL
@@ -109,11 +109,11 @@ func (r *request) on(conn net.Conn, a *attempt) error {
 	return r.body(answer)
 }
 
-// mostPadding is of one field: servers bound how long lines may be.
+// mostPadding bounds one field: servers bound how long lines may be.
 const mostPadding = 2000
 
-// padding makes a request on the way of clients' packets longer than a packet, so that the
-// longest one that they may send is sent. One that is asked by short segments has it, too.
+// padding makes a request on the way of clients' packets longer than a packet, so that the longest
+// packet that clients may send is sent. A request in short segments has it, too.
 func padding(a *attempt) (fields []string) {
 	for left := a.way.MTU; left > 0; left -= mostPadding {
 		fields = append(fields, strings.Repeat("x", min(left, mostPadding)))

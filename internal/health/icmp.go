@@ -25,9 +25,9 @@ var (
 	echo6 = echo{"ip6:ipv6-icmp", 58, ipv6.ICMPTypeEchoRequest, ipv6.ICMPTypeEchoReply}
 )
 
-// probeICMP sends an echo request from a raw socket. The socket is connected: it gets what
-// comes from the backend, and no other's. It needs CAP_NET_RAW, as the kernel's own ping
-// sockets need a sysctl that few hosts have set (net.ipv4.ping_group_range).
+// probeICMP sends an echo request from a raw socket. The socket is connected: it gets only what
+// comes from the backend. It needs CAP_NET_RAW, as the kernel's own ping sockets need a sysctl that
+// few hosts have set (net.ipv4.ping_group_range).
 func probeICMP(ctx context.Context, a *attempt) error {
 	a.at = sending
 	e := echo6
@@ -51,7 +51,7 @@ func probeICMP(ctx context.Context, a *attempt) error {
 	return e.await(conn.(*net.IPConn), id, cookie)
 }
 
-// await reads until the reply comes. Other probes' replies come here, too.
+// await reads until the reply comes. Replies to other probes come here, too.
 func (e *echo) await(conn *net.IPConn, id int, cookie []byte) error {
 	buffer := make([]byte, 1500)
 	for {

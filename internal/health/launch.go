@@ -7,30 +7,30 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// launch is a probe that is to begin, or under way.
+// launch is a probe that is about to begin, or under way.
 type launch struct {
 	*Checker
 	target  *target
 	version int // of the check
 	check   model.Check
 	probe   probe
-	ctx     context.Context // ends when nobody wants to know any more
+	ctx     context.Context // ends when the result is no longer wanted
 	begun   time.Time
 }
 
-// launch takes what a probe needs of a target that waits no more.
+// launch takes what a probe needs from a target that no longer waits.
 func (c *Checker) launch(t *target) *launch {
 	c.running++
 	l := &launch{Checker: c, target: t, version: t.version, check: t.check, probe: t.probe}
 	if l.probe != nil {
 		l.ctx, t.cancel = context.WithTimeout(c.ctx, time.Duration(t.check.How.Timeout))
-	} else { // the connector looks at the time by itself
+	} else { // the connector watches the time itself
 		l.ctx, t.cancel = context.WithCancel(c.ctx)
 	}
 	return l
 }
 
-// begin sends the probe. It does not wait for what becomes of it.
+// begin sends the probe. It does not wait for the result.
 func (l *launch) begin() {
 	l.begun = time.Now()
 	a := &attempt{check: &l.check, way: l.path.Way(&l.check), timeout: time.Duration(l.check.How.Timeout)}
@@ -53,7 +53,7 @@ func (l *launch) begin() {
 	l.connector.start(l.ctx, a, connects[l.check.How.Kind], func(took time.Duration, err error) { l.end(a, took, err) })
 }
 
-// soon is how long a probe waits whose way is not known yet.
+// soon is how long a probe waits if its way is not known yet.
 const soon = 10 * time.Millisecond
 
 // later lets the target wait until its way is known.
@@ -69,8 +69,8 @@ func (l *launch) later() {
 	signal(l.wake)
 }
 
-// over counts the probe as ended, and says whether nobody wants to know what it says any
-// more: the target is checked otherwise, or not at all. The lock is held.
+// over counts the probe as ended, and says whether its result no longer matters: the target is
+// checked in another way, or not at all. The lock is held.
 func (l *launch) over() bool {
 	full := l.running >= l.most
 	l.running--
@@ -80,7 +80,7 @@ func (l *launch) over() bool {
 	return l.target.version != l.version || l.target.gone || l.Checker.ctx.Err() != nil
 }
 
-// end takes what became of the probe and lets the target wait for the next one.
+// end takes the result of the probe and lets the target wait for the next one.
 func (l *launch) end(a *attempt, took time.Duration, err error) {
 	r := result{at: time.Now(), took: took, to: a.way.To}
 	if err != nil {

@@ -17,16 +17,16 @@ type prepare = func(socket int) error
 
 // Path is how probes get to backends.
 type Path interface {
-	// Set says which checks there are, all of them, before they are made.
+	// Set sets all checks, before they are made.
 	Set(checks []model.Check)
 	// Way returns how the next probe of a check gets to its backend.
 	Way(c *model.Check) model.Way
-	// Failed is told of a check that a probe of it had no answer: the backend may be at another
-	// place by now. It does not wait for anything.
+	// Failed is told that a probe of a check had no answer: the backend may have moved. It does not
+	// wait for anything.
 	Failed(c *model.Check)
 }
 
-// Direct is the path that this host's own routes make: to the backend's address.
+// Direct is the path by this host's own routes: to the backend's address.
 type Direct struct{}
 
 // Set implements [Path].
@@ -38,11 +38,11 @@ func (Direct) Way(c *model.Check) model.Way { return model.Way{To: c.To} }
 // Failed implements [Path].
 func (Direct) Failed(*model.Check) {}
 
-// attempt is one probe on its way.
+// attempt is one probe under way.
 type attempt struct {
 	check   *model.Check
 	way     model.Way
-	segment int // the longest of TCP; 0: as the way has it
+	segment int // the longest TCP segment; 0: as the way has it
 	timeout time.Duration
 	at      step
 }
@@ -50,7 +50,7 @@ type attempt struct {
 // onWay says whether the probe goes to the VIP.
 func (a *attempt) onWay() bool { return a.way.MTU != 0 }
 
-// prepares are what a probe's socket is prepared by.
+// prepares are the functions that prepare a probe's socket.
 func (a *attempt) prepares(more prepare) []prepare {
 	var list []prepare
 	for _, p := range []prepare{a.way.Prepare, more, a.shorten()} {
@@ -61,7 +61,7 @@ func (a *attempt) prepares(more prepare) []prepare {
 	return list
 }
 
-// shorten makes segments short; nil: they are as long as they may be.
+// shorten makes segments short; nil: they are as long as allowed.
 func (a *attempt) shorten() prepare {
 	if a.segment == 0 {
 		return nil
@@ -71,9 +71,9 @@ func (a *attempt) shorten() prepare {
 	}
 }
 
-// dial connects a socket that was prepared as the path wants it, and then as the probe
-// does. It does not bind it: a port that is bound before it is known for which backend is
-// no other's, and there are some 28,000.
+// dial connects a socket, prepared first for the path and then for the probe. It does not bind the
+// socket: a port that is bound before the backend is known is taken for all backends, and there are
+// only some 28,000.
 func (a *attempt) dial(ctx context.Context, network, to string, more prepare) (net.Conn, error) {
 	d := &net.Dialer{KeepAlive: -1}
 	if prepares := a.prepares(more); len(prepares) > 0 {
@@ -90,9 +90,9 @@ func (a *attempt) dial(ctx context.Context, network, to string, more prepare) (n
 	return d.DialContext(ctx, network, to)
 }
 
-// connect makes a TCP connection that ends with the context, and by an RST: the end that
-// closes first keeps the connection in TIME_WAIT for a minute, and a thousand probes a
-// second would be more of them than a kernel keeps for all.
+// connect makes a TCP connection that ends with the context, and by an RST: the end that closes
+// first keeps the connection in TIME_WAIT for a minute, and a thousand probes a second would need
+// more of them than a kernel keeps.
 func (a *attempt) connect(ctx context.Context) (net.Conn, error) {
 	a.at = connecting
 	conn, err := a.dial(ctx, "tcp", a.way.To.String(), reset)
@@ -103,7 +103,7 @@ func (a *attempt) connect(ctx context.Context) (net.Conn, error) {
 	return bound(ctx, conn), nil
 }
 
-// bound makes what is read and written fail when the context ends.
+// bound makes reads and writes fail when the context ends.
 func bound(ctx context.Context, conn net.Conn) net.Conn {
 	b := &boundConn{Conn: conn}
 	b.stop = context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
@@ -115,7 +115,7 @@ type boundConn struct {
 	stop func() bool
 }
 
-// Close also lets go of the context.
+// Close also releases the context.
 func (b *boundConn) Close() error {
 	b.stop()
 	return b.Conn.Close()

@@ -7,7 +7,7 @@ import (
 	"sync"
 )
 
-// perFamily is a port of this host for each family, which is taken when it is needed first.
+// perFamily is a port of this host for each family, which is taken when it is first needed.
 type perFamily struct {
 	mu        sync.Mutex
 	listeners map[string]net.Listener
@@ -41,7 +41,7 @@ func (p *perFamily) close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, l := range p.listeners {
-		_ = l.Close() // nobody is at its other end
+		_ = l.Close() // there is no peer
 	}
 	p.listeners = nil
 }

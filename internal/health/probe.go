@@ -7,9 +7,8 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// probe is one way to check backends. It is made once for a check and may be used for
-// many backends at once, each in a goroutine of its own. It returns nil when the backend
-// is well.
+// probe is one way to check backends. It is made once for a check and may be used for many backends
+// at once, each in a goroutine of its own. It returns nil when the backend is healthy.
 type probe func(ctx context.Context, a *attempt) error
 
 // kinds makes the probes of each kind that does more than connect.
@@ -23,7 +22,7 @@ var kinds = map[model.CheckKind]func(how *model.HealthCheck) (probe, error){
 	model.CheckICMP:  func(*model.HealthCheck) (probe, error) { return probeICMP, nil },
 }
 
-// newProbe makes a probe that may need what the checker has.
+// newProbe makes a probe that may need parts of the checker.
 func (c *Checker) newProbe(how *model.HealthCheck) (probe, error) {
 	if how.Kind == model.CheckRedirect {
 		return c.redirects.probe, nil
@@ -31,7 +30,7 @@ func (c *Checker) newProbe(how *model.HealthCheck) (probe, error) {
 	return newProbe(how)
 }
 
-// newProbe makes a probe of a valid check; nil: it is the connector's.
+// newProbe makes a probe of a valid check; nil: the connector makes it.
 func newProbe(how *model.HealthCheck) (probe, error) {
 	if connects[how.Kind] != nil {
 		return nil, nil

@@ -5,7 +5,7 @@ import "container/heap"
 // queue has the targets that wait for their next probe, the next one first.
 type queue []*target
 
-// waitsNot is the place of a target that is in no queue.
+// waitsNot is the place of a target that is not in the queue.
 const waitsNot = -1
 
 func (q queue) Len() int           { return len(q) }

@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Calls that do not block, made without a word to Go's scheduler: it takes each ordinary one
-// for one that may last, and looks every 20 us whether to give its processor to others. With
-// thousands of short calls a second that costs more than some of them.
+// Calls that do not block, made without telling Go's scheduler: it assumes that each ordinary call
+// may last, and looks every 20 us whether to give its processor to others. With thousands of short
+// calls a second that costs more than some of the calls.
 
 // quickly makes a call, in which a pointer may be the second argument.
 func quickly(call, socket uintptr, pointer unsafe.Pointer, size uintptr) error {
@@ -38,13 +38,13 @@ func disconnect(socket int) error {
 	return quickly(unix.SYS_CONNECT, uintptr(socket), unsafe.Pointer(&address), unsafe.Sizeof(address))
 }
 
-// closeSocket closes one whose connection ends by an RST: it waits for nothing.
+// closeSocket closes a socket whose connection ends by an RST: it waits for nothing.
 func closeSocket(socket int) { _ = quickly(unix.SYS_CLOSE, uintptr(socket), nil, 0) }
 
-// rttOf is how long the kernel has waited for a SYN-ACK; 0: it does not say.
+// rttOf is how long the kernel has waited for a SYN-ACK; 0: the kernel does not say.
 func rttOf(socket int) time.Duration {
 	var info unix.TCPInfo
-	size := uint32(unsafe.Offsetof(info.Rtt) + unsafe.Sizeof(info.Rtt)) // what is behind it is not copied
+	size := uint32(unsafe.Offsetof(info.Rtt) + unsafe.Sizeof(info.Rtt)) // fields after it are not copied
 	_, _, errno := unix.RawSyscall6(unix.SYS_GETSOCKOPT, uintptr(socket), unix.IPPROTO_TCP, unix.TCP_INFO,
 		uintptr(unsafe.Pointer(&info)), uintptr(unsafe.Pointer(&size)), 0)
 	if errno != 0 {

@@ -15,15 +15,16 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// A probe of redirection is the very SYN that a director hands a connection over by, of this
-// host's own: with the option that names the VIP, to the backend's own address and port. Only
-// a host on which both of the agent's programs are attached, and know the service, answers
-// with the same option; no process on it has a part in that.
+// A probe of redirection is the same SYN by which a director hands a connection over, from this
+// host itself: with the option that names the VIP, to the backend's own address and port. Only a
+// host on which both of the agent's programs are attached, and know the service, answers with the
+// same option; no process on it is involved.
 
-// Unechoed is that a backend's host answers without the option: nobody there redirects.
+// Unechoed says that a backend's host answers without the option: no agent there redirects.
 const Unechoed Reason = "unechoed"
 
-// RedirectReasons are why a probe says that a backend cannot be redirected to.
+// RedirectReasons are the reasons why a probe finds that connections cannot be redirected to a
+// backend.
 var RedirectReasons = []Reason{Unechoed, Refused, Unreachable, Timeout, Malformed, Local}
 
 var handing = step{"waiting for the answer", "no answer to a SYN with the option within %v: the host is gone, or something drops it"}
@@ -36,14 +37,14 @@ const (
 	flagACK   = 0x10
 )
 
-// redirects makes probes of redirection. They are answered at a port of this host that is
-// nobody else's: at it listens a socket that takes no connection, so the kernel answers
-// SYN-ACKs by an RST, and the backend's server sees nothing of them.
+// redirects makes probes of redirection. They are answered at a port of this host that no other
+// program uses: a socket listens there and takes no connection, so the kernel answers SYN-ACKs with
+// an RST, and the backend's server sees no connection.
 type redirects struct {
 	ports perFamily
 }
 
-// probe sends one, from a raw socket that is connected to the backend.
+// probe sends a probe from a raw socket that is connected to the backend.
 func (r *redirects) probe(ctx context.Context, a *attempt) error {
 	a.at = handing
 	to := a.way.To
@@ -92,7 +93,7 @@ const (
 	redirectLength     = 10
 )
 
-// option is what says which VIP a connection was begun to, with the NOPs behind it.
+// option names the VIP to which a connection was begun; NOPs follow it.
 func (s *handingSYN) option() []byte {
 	vip := s.vip.Addr().AsSlice()
 	option := binary.BigEndian.AppendUint16([]byte{experiment, redirectLength}, redirectExperiment)
@@ -100,8 +101,8 @@ func (s *handingSYN) option() []byte {
 	return append(option, 1, 1)
 }
 
-// bytes is the SYN as Linux makes it, which is what clients send: an answer to one that has
-// fewer options might have room for the option where theirs has none.
+// bytes is the SYN as Linux makes it, like clients' SYNs: the answer to a SYN with fewer options
+// might have room for the option where the answer to clients has none.
 func (s *handingSYN) bytes() []byte {
 	segment := uint16(1460)
 	if s.to.Addr().Is6() {
@@ -122,7 +123,7 @@ func (s *handingSYN) bytes() []byte {
 	return b
 }
 
-// checksum is TCP's, of a segment whose own is 0.
+// checksum returns TCP's checksum of a segment whose checksum field is 0.
 func checksum(from, to netip.AddrPort, segment []byte) uint16 {
 	sum := uint32(unix.IPPROTO_TCP) + uint32(len(segment))
 	for _, part := range [][]byte{from.Addr().AsSlice(), to.Addr().AsSlice(), segment} {
@@ -150,9 +151,9 @@ func (s *handingSYN) await(conn *net.IPConn) error {
 	}
 }
 
-// isAnsweredBy says whether a segment answers the SYN, and how. An RST with the option is as
-// good as a SYN-ACK: both of the agent's programs had to see a packet for it. That nobody
-// listens is for health checks to say.
+// isAnsweredBy says whether a segment answers the SYN, and how. An RST with the option is as good
+// as a SYN-ACK: both of the agent's programs had to see a packet for it. Whether a server listens
+// is for health checks to say.
 func (s *handingSYN) isAnsweredBy(segment []byte) (bool, error) {
 	if len(segment) < tcpHeader || binary.BigEndian.Uint32(segment[8:]) != s.sequence+1 {
 		return false, nil
@@ -171,8 +172,8 @@ func (s *handingSYN) isAnsweredBy(segment []byte) (bool, error) {
 	return true, nil
 }
 
-// hasOption says whether an option is among others. Behind one that contradicts itself
-// nothing counts.
+// hasOption says whether an option is among others. Options after one with an invalid length do not
+// count.
 func hasOption(options, option []byte) bool {
 	for len(options) > 0 && options[0] != 0 {
 		if options[0] == 1 {
@@ -190,7 +191,7 @@ func hasOption(options, option []byte) bool {
 	return false
 }
 
-// answersTo lets through what answers a probe: SYN-ACKs and RSTs from there to this port. Raw
+// answersTo lets the answers to a probe through: SYN-ACKs and RSTs from there to this port. Raw
 // sockets of IPv4 see the IP header, those of IPv6 do not.
 func answersTo(port uint16, from netip.AddrPort) []bpf.Instruction {
 	begin := bpf.Instruction(bpf.LoadConstant{Dst: bpf.RegX, Val: 0})
@@ -210,7 +211,7 @@ func answersTo(port uint16, from netip.AddrPort) []bpf.Instruction {
 	}
 }
 
-// answersOnly makes a listening socket deaf to who wants to connect.
+// answersOnly makes a listening socket drop connection attempts.
 var answersOnly = []bpf.Instruction{
 	bpf.LoadAbsolute{Off: 13, Size: 1},
 	bpf.JumpIf{Cond: bpf.JumpBitsSet, Val: flagACK | flagRST, SkipFalse: 1},
@@ -230,8 +231,8 @@ func attach(fd int, program []bpf.Instruction) error {
 	return unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(filters)), Filter: &filters[0]})
 }
 
-// takeAnswers makes a socket that is to listen what redirects want it to be. By its priority the
-// director's program knows that what comes to it is no reply to a client (bpf/nat.h).
+// takeAnswers prepares a socket that will listen for redirects. By its priority the director's
+// program knows that packets to it are no replies to clients (bpf/nat.h).
 func takeAnswers(_, _ string, socket syscall.RawConn) (err error) {
 	failed := socket.Control(func(fd uintptr) {
 		if err = attach(int(fd), answersOnly); err == nil {

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/net/ipv6"
 )
 
-// guePort is where GUE is sent to (IANA).
+// guePort is the port that GUE is sent to (IANA).
 const guePort = 6080
 
 // The protocols that tunnels begin with (IANA).
@@ -22,8 +22,8 @@ const (
 	protocolIPv6 = 41
 )
 
-// listenRefusals begins to listen for what a host says of tunnels to it, and returns what
-// waits until it has refused one, or the context has ended.
+// listenRefusals begins to listen for what a host says about tunnels to it, and returns a function
+// that waits until the host has refused one, or the context has ended.
 func listenRefusals(ctx context.Context, host netip.Addr) (func() bool, error) {
 	e := echo6
 	if host.Is4() {
@@ -54,8 +54,8 @@ func listenRefusals(ctx context.Context, host netip.Addr) (func() bool, error) {
 	}, nil
 }
 
-// refusesTunnel says whether an ICMP message is about a tunnel, and says that nobody at
-// its end takes it.
+// refusesTunnel says whether an ICMP message is about a tunnel, and says that its end does not take
+// it.
 func refusesTunnel(m *icmp.Message) bool {
 	body, quotes := quoted(m)
 	switch {
@@ -70,7 +70,7 @@ func refusesTunnel(m *icmp.Message) bool {
 	return false
 }
 
-// quoted is the packet that an ICMP error is about.
+// quoted returns the packet that an ICMP error is about.
 func quoted(m *icmp.Message) ([]byte, bool) {
 	switch body := m.Body.(type) {
 	case *icmp.DstUnreach:

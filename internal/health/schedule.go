@@ -8,7 +8,7 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// early is how much too early a probe may begin: those that are due together begin
+// early is how much too early a probe may begin: probes that are due at about the same time begin
 // together, and the scheduler wakes up less often.
 const early = time.Millisecond
 
@@ -35,8 +35,8 @@ func (c *Checker) run() {
 	}
 }
 
-// beginDue begins what is due, and returns how long nothing is. While as many probes are
-// under way as may be, the next one that ends wakes the scheduler up.
+// beginDue begins the probes that are due, and returns the time until the next is due. While as
+// many probes are under way as allowed, the next one that ends wakes the scheduler up.
 func (c *Checker) beginDue() time.Duration {
 	var due []*launch
 	c.mu.Lock()
@@ -67,13 +67,13 @@ func (t *target) pause() time.Duration {
 	return time.Duration(how.Interval-how.Jitter) + rand.N(2*time.Duration(how.Jitter)+1)
 }
 
-// look is how long answers to the connector wait at most until somebody looks: in a data
-// centre most are there by then.
+// look is how long answers to the connector wait at most before they are collected: in a data
+// center most are there by then.
 const look = 10 * time.Millisecond
 
-// mostStep is the coarsest step of the grid on which probes begin: fifty together cost half
-// of what fifty one by one do, because each wakes up to caches that others have filled, and
-// what Go's runtime does whenever a process wakes up and goes to sleep is done once for all.
+// mostStep is the coarsest step of the grid on which probes begin: fifty together cost half as much
+// as fifty one by one, because each one alone finds the caches filled by other programs, and Go's
+// runtime does its work at each wake-up and sleep only once.
 const mostStep = 100 * time.Millisecond
 
 // onGrid moves a time to the grid, which is finer for short intervals.
@@ -115,7 +115,7 @@ func (c *Checker) judge(t *target) {
 	}
 	c.counts[outcome{t.check.Redirect, said}]++
 	if said == Local {
-		if c.prevented() == nil { // the first one's reason stays, or each probe would be a problem of its own
+		if c.prevented() == nil { // the first reason stays, or each probe would be another problem
 			c.own = fmt.Errorf("probes cannot be made, the backends stay what they are: service %q, backend %v: %w", t.check.Service, t.check.Backend, f)
 		}
 		c.ownAt = t.last.at
@@ -134,7 +134,7 @@ func (c *Checker) judge(t *target) {
 	c.sayTurned(t, before)
 }
 
-// sayTurned logs that a target's state is another one.
+// sayTurned logs that a target's state has changed.
 func (c *Checker) sayTurned(t *target, before model.HealthState) {
 	log := c.log.With("service", t.check.Service, "backend", t.check.Backend, "to", t.check.To)
 	down, again, up := "backend is down", "backend is up again", "backend is up"
@@ -146,7 +146,7 @@ func (c *Checker) sayTurned(t *target, before model.HealthState) {
 		log.Warn(down, "reason", f.Reason, "detail", f.Detail)
 	case before == model.HealthDown:
 		log.Info(again)
-	default: // as it should be
+	default: // the normal case
 		log.Debug(up)
 	}
 }

@@ -6,17 +6,17 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// standing is what the results so far say of a backend. It has no clock.
+// standing is what the results so far say about a backend. It has no clock.
 type standing struct {
 	state               model.HealthState
 	since               time.Time // of the state
 	successes, failures uint16    // in a row: one of them is 0 once a probe has ended
-	serving             bool      // unknown, and not to be taken out for that
+	serving             bool      // in use: not taken out while its state is unknown
 }
 
-// begin returns what is known before the first result, which then decides alone: it takes
-// several to overrule what is known, and nothing is. But a backend that has connections
-// already is not taken out by less than the failures that would take out any other.
+// begin returns what is known before the first result, which then decides alone: several results
+// are needed only to overrule something known. But taking out a backend that has connections
+// already needs as many failures as for any other.
 func begin(how *model.HealthCheck, serving bool, now time.Time) standing {
 	s := standing{state: model.HealthUnknown, since: now, serving: serving}
 	if !serving {
@@ -25,9 +25,9 @@ func begin(how *model.HealthCheck, serving bool, now time.Time) standing {
 	return s
 }
 
-// ask makes the standing that of a check which asks for something else than before. The
-// state holds until there is evidence against it; if the backend was found down by what is
-// not asked for any more, the first success is enough.
+// ask adapts the standing to a check that asks for something else than before. The state holds
+// until there is evidence against it; if the former check found the backend down, the first success
+// is enough.
 func (s *standing) ask(how *model.HealthCheck) {
 	if s.state == model.HealthUnknown {
 		*s = begin(how, s.serving, s.since)
@@ -36,7 +36,7 @@ func (s *standing) ask(how *model.HealthCheck) {
 	s.successes, s.failures = how.Rise-1, 0
 }
 
-// note counts a result, and says whether the state has turned.
+// note counts a result, and says whether the state has changed.
 func (s *standing) note(ok bool, how *model.HealthCheck, now time.Time) (turned bool) {
 	next := s.state
 	if ok {

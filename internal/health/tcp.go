@@ -6,13 +6,11 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// connects says how sockets are prepared for each connection of the checks that want one and
-// nothing on it.
+// connects says how sockets are prepared for the checks that only connect.
 //
 // Kind syn waits for a SYN-ACK and answers with an RST: the server's process never sees a
-// connection. Linux holds the handshake's last ACK back, for 200 ms, where it expects the
-// socket to send data soon (TCP_QUICKACK off; tcp_rcv_synsent_state_process in
-// net/ipv4/tcp_input.c).
+// connection. Linux delays the handshake's last ACK for 200 ms if it expects the socket to send
+// data soon (TCP_QUICKACK off; tcp_rcv_synsent_state_process in net/ipv4/tcp_input.c).
 var connects = map[model.CheckKind]prepare{
 	model.CheckTCP: func(int) error { return nil },
 	model.CheckSYN: func(fd int) error { return unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_QUICKACK, 0) },

@@ -10,7 +10,7 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// newTLS makes a probe that ends with the handshake.
+// newTLS makes a probe that ends after the handshake.
 func newTLS(how *model.HealthCheck) (probe, error) {
 	config, err := tlsConfig(how)
 	if err != nil {
@@ -27,8 +27,8 @@ func newTLS(how *model.HealthCheck) (probe, error) {
 	}, nil
 }
 
-// tlsConfig says what a check wants of a certificate. There are no tickets in it: a
-// session that is taken up again says nothing about the server's certificate as it is now.
+// tlsConfig says what a check demands of a certificate. It has no tickets: a resumed session says
+// nothing about the server's current certificate.
 func tlsConfig(how *model.HealthCheck) (*tls.Config, error) {
 	config := &tls.Config{ServerName: how.ServerName()}
 	if how.TLS == nil {

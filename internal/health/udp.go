@@ -15,8 +15,8 @@ import (
 // largest is the largest datagram.
 const largest = 1 << 16
 
-// newUDP makes a probe that sends a datagram. Where no answer is expected, ICMP that says
-// that nobody is there until the timeout is the only failure.
+// newUDP makes a probe that sends a datagram. If no answer is expected, the only failure is an ICMP
+// error, before the timeout, that says that the port or host is not there.
 func newUDP(how *model.HealthCheck) (probe, error) {
 	var u model.HealthUDP
 	if how.UDP != nil {
@@ -45,8 +45,8 @@ func newUDP(how *model.HealthCheck) (probe, error) {
 // otherAnswer is for how long the right answer may come after another one.
 const otherAnswer = 100 * time.Millisecond
 
-// awaitText reads until an answer has a text in it. One that has not is no end yet: anybody may send
-// one that looks as if it were the backend's, and comes before.
+// awaitText reads until an answer contains a text. An answer without it does not end the wait:
+// anyone may forge one that arrives before the backend's.
 func awaitText(conn net.Conn, text []byte) error {
 	buffer := make([]byte, largest)
 	var other error
