@@ -14,19 +14,19 @@ import (
 	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 )
 
-// fault is why one side ends a session: what a NOTIFICATION says.
+// fault is why one side ends a session: the content of a NOTIFICATION.
 type fault struct {
 	code, subcode uint8
 	data          []byte
-	text          string // in the words of who reads the log
-	received      bool   // the neighbor says so
-	because       error  // what we end it for, if it is on purpose
+	text          string // in words for the log
+	received      bool   // the neighbor sent it
+	because       error  // why we end it, if it is on purpose
 }
 
 // Error returns the text.
 func (f *fault) Error() string { return f.text }
 
-// Unwrap returns what a session is ended on purpose for.
+// Unwrap returns why a session is ended on purpose.
 func (f *fault) Unwrap() error { return f.because }
 
 func newFault(code, subcode uint8, format string, args ...any) *fault {
@@ -36,13 +36,13 @@ func newFault(code, subcode uint8, format string, args ...any) *fault {
 // connection is a TCP connection on which messages come and go.
 type connection struct{ net.Conn }
 
-// message is one that came, its body as it came.
+// message is a received message, its body as it came.
 type message struct {
 	kind uint8
 	body []byte
 }
 
-// read reads a message: no longer than BGP allows, of a kind that there is.
+// read reads a message: no longer than BGP allows, and of a known kind.
 func (c *connection) read(deadline time.Time) (message, error) {
 	if err := c.SetReadDeadline(deadline); err != nil {
 		return message{}, err
@@ -91,7 +91,7 @@ func readError(err error) error {
 	return systemError(err)
 }
 
-// received returns what a NOTIFICATION of the neighbor's says.
+// received returns what a NOTIFICATION of the neighbor says.
 func received(body []byte) *fault {
 	code, subcode, data := body[0], body[1], body[2:]
 	hard := ""
@@ -136,8 +136,8 @@ func (c *connection) write(patience time.Duration, messages ...*gobgp.BGPMessage
 // farewell is how long a NOTIFICATION may take.
 const farewell = time.Second
 
-// refuse tells the neighbor why the session ends, unless it was the neighbor who ended it,
-// and returns the error.
+// refuse tells the neighbor why the session ends, unless the neighbor ended it, and returns the
+// error.
 func (c *connection) refuse(err error) error {
 	var f *fault
 	if !errors.As(err, &f) || f.received {
@@ -150,13 +150,13 @@ func (c *connection) refuse(err error) error {
 }
 
 // linger reads until the neighbor has closed its side. The kernel resets a connection that is
-// closed with something unread in it, and a neighbor that sees that may never read what it
-// was told last.
+// closed with something unread in it, and a neighbor that sees that may never read the last
+// message.
 func (c *connection) linger() {
 	if tcp, is := c.Conn.(*net.TCPConn); !is || tcp.CloseWrite() != nil {
 		return
 	}
-	end := time.AfterFunc(farewell, func() { _ = c.Close() }) // whoever reads besides may set another deadline
+	end := time.AfterFunc(farewell, func() { _ = c.Close() }) // another reader may set another deadline
 	defer end.Stop()
 	_, _ = io.Copy(io.Discard, c)
 }
@@ -166,8 +166,8 @@ func (c *connection) interrupt(ctx context.Context) (stop func() bool) {
 	return context.AfterFunc(ctx, func() { _ = c.Close() })
 }
 
-// systemError returns the system's own word for what is wrong: what wraps it repeats
-// addresses that the log has already.
+// systemError returns the system's own error: the errors that wrap it repeat addresses that the log
+// has already.
 func systemError(err error) error {
 	var op *net.OpError
 	if errors.As(err, &op) {

@@ -23,13 +23,13 @@ type listener struct {
 	config net.ListenConfig
 	signed map[netip.Addr]string // passwords that the socket has
 	socket *net.TCPListener
-	// problem is why there is no socket, and kept why neighbors cannot connect to it; of both
-	// there is nothing where all is well.
+	// problem is why there is no socket, and kept is why neighbors cannot connect to it; both are
+	// empty if all is well.
 	problem string
 	kept    map[netip.Addr]string
 }
 
-// problems says what is wrong with the listener; nothing: nothing is.
+// problems says what is wrong with the listener; empty: nothing.
 func (l *listener) problems() string {
 	if l.problem != "" {
 		return l.problem
@@ -41,7 +41,7 @@ func (l *listener) problems() string {
 	return strings.Join(all, "; ")
 }
 
-// listen makes the listeners what is set. The speaker's mutex is held.
+// listen opens and closes listeners as set. The speaker's mutex is held.
 func (s *Speaker) listen() {
 	wanted := map[netip.Addr]bool{}
 	for _, a := range s.config.Listen {
@@ -50,7 +50,7 @@ func (s *Speaker) listen() {
 			ctx, cancel := context.WithCancel(context.Background())
 			l := &listener{log: s.log.With("listen", a), end: cancel, signed: map[netip.Addr]string{}, kept: map[netip.Addr]string{}}
 			l.config.Control = listening
-			l.config.SetMultipathTCP(false) // such sockets cannot be signed
+			l.config.SetMultipathTCP(false) // TCP MD5 does not work on such sockets
 			s.listeners[a] = l
 			s.running.Go(func() { s.serve(ctx, l, a) })
 		}
@@ -72,9 +72,9 @@ func (l *listener) close() {
 	}
 }
 
-// listening lets a socket have an address that the host gets later, and answers all with the
-// TTL that neighbors with ttl-security want: before a connection is accepted, it is not
-// known whose it is.
+// listening lets a socket have an address that the host gets later, and answers all neighbors with
+// the TTL that those with ttl-security want: before a connection is accepted, its neighbor is not
+// known.
 func listening(network, _ string, raw syscall.RawConn) error {
 	level, ttl := unix.IPPROTO_IP, unix.IP_TTL
 	if network == "tcp6" {
@@ -141,7 +141,7 @@ func (s *Speaker) accept(ctx context.Context, l *listener, a netip.Addr) error {
 	}
 }
 
-// signAgain tries again, until the socket is closed, what could not be signed.
+// signAgain tries again to set the passwords that failed, until the socket is closed.
 func (s *Speaker) signAgain(l *listener, a netip.Addr, ended <-chan struct{}) {
 	again := time.NewTicker(signPause)
 	defer again.Stop()
@@ -169,7 +169,7 @@ func (s *Speaker) sign(l *listener, a netip.Addr) {
 	}
 	raw, err := l.socket.SyscallConn()
 	if err != nil {
-		return // it is closed: the next one is signed when it opens
+		return // it is closed: the next socket is signed when it opens
 	}
 	kept, now := map[netip.Addr]string{}, map[netip.Addr]string{}
 	keep := func(neighbor netip.Addr, err error) {
@@ -227,11 +227,11 @@ func (s *Speaker) hand(l *listener, conn *net.TCPConn) {
 		_ = old.Close()
 	default:
 	}
-	one.incoming <- conn // has room: only this sends, and holds the mutex
+	one.incoming <- conn // has room: only this code sends, and holds the mutex
 }
 
-// prepare sets what is the connection's own. The listener must have signed it: without the
-// password nobody may say that he is the neighbor.
+// prepare sets the connection's own options. The listener must have signed it: without the password
+// no host may claim to be the neighbor.
 func (l *listener) prepare(w *want, conn *net.TCPConn) error {
 	o, err := newOptions(w)
 	if err != nil {

@@ -14,10 +14,10 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// openPatience is how long the neighbor may take to say who it is.
+// openPatience is how long the neighbor may take to send its OPEN.
 const openPatience = 30 * time.Second
 
-// families are gobgp's names of ours.
+// families are gobgp's names of weir's families.
 var families = map[model.BGPFamily]gobgp.Family{model.BGPIPv4: gobgp.RF_IPv4_UC, model.BGPIPv6: gobgp.RF_IPv6_UC}
 
 // peer is what both sides have agreed on.
@@ -25,14 +25,14 @@ type peer struct {
 	routerID  netip.Addr
 	hold      time.Duration
 	families  []model.BGPFamily
-	old       bool // it knows AS numbers of 16 bits only (RFC 6793)
+	old       bool // it knows only AS numbers of 16 bits (RFC 6793)
 	nextHop6  bool // IPv4 routes may have an IPv6 next hop
 	restarts  bool // it keeps routes while the session is lost
-	hardReset bool // it keeps them after a NOTIFICATION too, but for a hard reset (RFC 8538)
+	hardReset bool // it keeps them after a NOTIFICATION too, except a hard reset (RFC 8538)
 	missing   string
 }
 
-// open is the beginning of a session: both say who they are and what they can, and agree.
+// open begins a session: both sides say who they are and what they support, and agree.
 func open(ctx context.Context, c *connection, w *want, restarted bool) (*peer, error) {
 	stop := c.interrupt(ctx)
 	defer stop()
@@ -63,7 +63,7 @@ func open(ctx context.Context, c *connection, w *want, restarted bool) (*peer, e
 	return p, nil
 }
 
-// unlessEnded returns the error, or why the context has ended if it was that.
+// unlessEnded returns the error, or why the context has ended if that caused it.
 func unlessEnded(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -71,9 +71,9 @@ func unlessEnded(ctx context.Context, err error) error {
 	return err
 }
 
-// openMessage says who we are. A process that is new says that it has restarted, so that the
-// neighbor does not wait for it; that forwarding went on is true always: sessions are opened
-// when the datapath does what is announced, and it does not need the process.
+// openMessage says who we are. A new process says that it has restarted, so that the neighbor does
+// not wait for it. It always says that forwarding went on: sessions are opened when the datapath
+// does what is announced, and the datapath does not need the process.
 func openMessage(w *want, restarted bool) (*gobgp.BGPMessage, error) {
 	n := &w.neighbor
 	capabilities := []gobgp.ParameterCapabilityInterface{gobgp.NewCapRouteRefresh()}
@@ -99,7 +99,7 @@ func openMessage(w *want, restarted bool) (*gobgp.BGPMessage, error) {
 	return m, nil
 }
 
-// as16 returns an AS number as those know it whose numbers have 16 bits (RFC 6793).
+// as16 returns an AS number as speakers with 16-bit numbers know it (RFC 6793).
 func as16(asn uint32) uint16 {
 	if asn > math.MaxUint16 {
 		return gobgp.AS_TRANS
@@ -153,7 +153,7 @@ func agree(w *want, m message) (*peer, error) {
 	return p, nil
 }
 
-// agreeFamilies leaves the families that both sides know and that have a next hop.
+// agreeFamilies keeps the families that both sides know and that have a next hop.
 func (p *peer) agreeFamilies(w *want, theirs abilities) {
 	n := &w.neighbor
 	for _, f := range n.Families {
@@ -175,7 +175,7 @@ func (p *peer) agreeFamilies(w *want, theirs abilities) {
 	}
 }
 
-// abilities are what an OPEN says that its sender can.
+// abilities are the capabilities in an OPEN.
 type abilities struct {
 	asn       uint32
 	families  map[gobgp.Family]bool
@@ -196,7 +196,7 @@ func newAbilities(hello *gobgp.BGPOpen) abilities {
 		}
 	}
 	if len(a.families) == 0 {
-		a.families[gobgp.RF_IPv4_UC] = true // what BGP is about without saying so
+		a.families[gobgp.RF_IPv4_UC] = true // BGP's family without the capability
 	}
 	return a
 }
@@ -216,8 +216,8 @@ func (a *abilities) note(capability gobgp.ParameterCapabilityInterface) {
 	}
 }
 
-// parseOpen reads an OPEN. A neighbor may send anything: what would end the parser must not
-// end the director.
+// parseOpen reads an OPEN. A neighbor may send anything: a panic of the parser must not end the
+// director.
 func parseOpen(m message) (hello *gobgp.BGPOpen, err error) {
 	malformed := newFault(gobgp.BGP_ERROR_OPEN_MESSAGE_ERROR, 0, "its OPEN message is malformed")
 	defer func() {
@@ -236,7 +236,7 @@ func parseOpen(m message) (hello *gobgp.BGPOpen, err error) {
 	return hello, nil
 }
 
-// faultOf returns what gobgp finds wrong with an OPEN.
+// faultOf returns gobgp's objection to an OPEN.
 func faultOf(err error) *fault {
 	f := newFault(gobgp.BGP_ERROR_OPEN_MESSAGE_ERROR, 0, "its OPEN message is malformed: %v", err)
 	var found *gobgp.MessageError

@@ -13,17 +13,17 @@ import (
 // subcodeBFDDown is the subcode of Cease that says that BFD finds the way lost (RFC 9384).
 const subcodeBFDDown = 10
 
-// path is what BFD says of the way to a neighbor that asks for it.
+// path is what BFD says about the way to a neighbor that asks for BFD.
 type path struct {
 	neighbor netip.Addr
-	state    string // of the session, in BFD's words; empty: nothing is known of it
-	held     string // why this director has it down itself: what routes stand for is not there
-	process  int    // that counts the losses
+	state    string // of the session, in BFD's words; empty: the state is not known
+	held     string // why this director itself keeps it down: the datapath behind the routes is not there
+	process  int    // the process that counts the losses
 	losses   uint64
 	lastLoss string
 }
 
-// pathOf finds the session that a neighbor asks for among those that there are.
+// pathOf finds the session that a neighbor asks for among the existing ones.
 func pathOf(n *model.BGPNeighbor, status *model.BFDStatus) path {
 	if n.BFD == nil {
 		return path{}
@@ -41,9 +41,9 @@ func pathOf(n *model.BGPNeighbor, status *model.BFDStatus) path {
 	return path{}
 }
 
-// lost returns what ends a session, if the way was lost since the one before was known, or
-// may not be used any more. A session that BFD has not yet seen up is not ended: the
-// neighbor may not speak BFD.
+// lost returns why to end a session, if the way was lost since the earlier path was known, or may
+// no longer be used. A session that BFD has not yet seen up is not ended: the neighbor may not
+// speak BFD.
 func (p path) lost(before path) error {
 	switch {
 	case p.neighbor == before.neighbor && p.process != 0 && p.process == before.process && p.losses > before.losses:
@@ -54,16 +54,15 @@ func (p path) lost(before path) error {
 	return nil
 }
 
-// unreachable is why a session ends that BFD has ended.
+// unreachable is why BFD has ended a session.
 type unreachable struct{ diagnostic string }
 
 // Error says what BFD says.
 func (u unreachable) Error() string { return fmt.Sprintf("BFD finds the way lost: %s", u.diagnostic) }
 
-// endedByBFD reports whether a session has ended because BFD finds the way lost, here or at
-// the neighbor. FRR's bgpd takes a neighbor that it knows by a range of addresses out of
-// bfdd then, and when the next session comes before that is done, bfdd stays silent for as
-// long as that session lasts.
+// endedByBFD reports whether a session has ended because BFD finds the way lost, here or at the
+// neighbor. FRR's bgpd then removes a neighbor that it knows by a range of addresses from bfdd; if
+// the next session comes before that is done, bfdd stays silent for as long as that session lasts.
 func endedByBFD(err error) bool {
 	if errors.As(err, new(unreachable)) {
 		return true
@@ -72,9 +71,9 @@ func endedByBFD(err error) bool {
 	return errors.As(err, &f) && f.received && f.code == gobgp.BGP_ERROR_CEASE && f.subcode == subcodeBFDDown
 }
 
-// SetBFD takes what the process says that speaks BFD; the zero status: it says nothing. A
-// session whose way is lost is ended at once, and opened again after a pause; one
-// whose routes stand for a datapath that is not there is not opened until it is.
+// SetBFD takes what the BFD process says; the zero status: it says nothing. A session whose way is
+// lost is ended at once, and opened again after a pause; a session for a datapath that is not there
+// is not opened until the datapath is there.
 func (s *Speaker) SetBFD(status model.BFDStatus) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -95,8 +94,8 @@ func (s *Speaker) SetBFD(status model.BFDStatus) {
 	}
 }
 
-// unknown returns what holds while nobody says anything: what was not there is still not, as
-// far as anybody knows.
+// unknown returns the status while the process says nothing: a datapath that was not there is
+// assumed to be still missing.
 func unknown(before model.BFDStatus) (status model.BFDStatus) {
 	for _, s := range before.Sessions {
 		s.State = ""

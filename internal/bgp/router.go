@@ -16,16 +16,16 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// Times of looking for the router on an interface, and of being found by it. RFC 4861 has longer
-// ones (10.): they are for many hosts on a link, and here two ends wait for each other.
+// The times for finding the router on an interface, and for being found by it. RFC 4861 has longer
+// ones (10.): they are for many hosts on a link, but here two ends wait for each other.
 const (
-	advertiseSoon = time.Second      // between advertisements while there is no session
-	advertise     = 10 * time.Second // between two while there is one
+	advertiseSoon = time.Second      // between advertisements without a session
+	advertise     = 10 * time.Second // between advertisements with a session
 	advertiseGap  = 500 * time.Millisecond
 
-	// routerStays is how long another router's advertisement changes nothing after one was found: so
-	// long it has to answer. Hosts that advertise themselves in turns would else be a line of the
-	// log, a connection and a session of BFD with each packet.
+	// routerStays is how long another router's advertisement is ignored after one was found: the
+	// found router has that long to answer. Else hosts that advertise themselves in turns would
+	// cause a line of the log, a connection and a BFD session with each packet.
 	routerStays = 5 * time.Second
 )
 
@@ -34,10 +34,10 @@ var (
 	allRouters = netip.MustParseAddr("ff02::2")
 )
 
-// errNobody says that there is nobody to connect to on an interface.
+// errNobody says that there is no router to connect to on an interface.
 var errNobody = errors.New("no router has advertised itself (RFC 4861) on the interface yet")
 
-// errFound says that now there is.
+// errFound says that there is a router now.
 var errFound = errors.New("a router has advertised itself on the interface")
 
 // discovery looks for the router on an interface. The speaker's mutex guards it.
@@ -48,7 +48,7 @@ type discovery struct {
 	problem error      // why it cannot be looked for
 }
 
-// discover makes the discoveries those that neighbors are known by. The mutex is held.
+// discover sets the discoveries to the interfaces by which neighbors are known. The mutex is held.
 func (s *Speaker) discover() {
 	wanted := map[string]bool{}
 	for i := range s.config.Neighbors {
@@ -72,8 +72,7 @@ func (s *Speaker) discover() {
 	}
 }
 
-// resolved returns a neighbor of the configuration with the address that it has now. The mutex is
-// held.
+// resolved returns a neighbor of the configuration with its current address. The mutex is held.
 func (s *Speaker) resolved(n *model.BGPNeighbor) model.BGPNeighbor {
 	at := *n
 	if d := s.discoveries[n.Interface]; n.Interface != "" && d != nil {
@@ -82,8 +81,8 @@ func (s *Speaker) resolved(n *model.BGPNeighbor) model.BGPNeighbor {
 	return at
 }
 
-// OnRouters has a function called with the routers that are found on interfaces, whenever they are
-// others. It is called before Set, once, and must not call the speaker.
+// OnRouters sets a function that is called with the routers that are found on interfaces, whenever
+// they change. OnRouters is called once, before Set; the function must not call the speaker.
 func (s *Speaker) OnRouters(f func(map[string]netip.Addr)) { s.onRouters = f }
 
 // seek looks for a router until the context ends.
@@ -101,8 +100,8 @@ func (s *Speaker) seek(ctx context.Context, d *discovery, name string) {
 	}
 }
 
-// exchange advertises this director on an interface, so that a router that knows its neighbor by the
-// interface, too, finds it, and hears which router is there, until something is wrong with that.
+// exchange advertises this director on an interface, so that a router that also knows its neighbor
+// by the interface finds it, and hears which router is there, until there is an error.
 func (s *Speaker) exchange(ctx context.Context, d *discovery, name string) error {
 	link, err := net.InterfaceByName(name)
 	if err != nil {
@@ -119,7 +118,7 @@ func (s *Speaker) exchange(ctx context.Context, d *discovery, name string) error
 	}
 	s.note(d, name, netip.Addr{}, nil)
 	var sent time.Time
-	soon := true // somebody asks
+	soon := true // a router asks
 	for packet := make([]byte, 1500); ; {
 		settled := s.settled(name)
 		wait := advertiseSoon
@@ -144,8 +143,8 @@ func (s *Speaker) exchange(ctx context.Context, d *discovery, name string) error
 		case errors.Is(err, os.ErrDeadlineExceeded):
 		case err != nil:
 			return fmt.Errorf("listen for routers on %s: %w", name, systemError(err))
-		case from.WithZone("") == own.WithZone(""): // what is sent to all comes back
-		case n == 0 || control == nil || control.HopLimit != ndp.HopLimit: // a router has touched it
+		case from.WithZone("") == own.WithZone(""): // multicasts come back to their sender
+		case n == 0 || control == nil || control.HopLimit != ndp.HopLimit: // a router has forwarded it
 		case packet[0] == byte(ipv6.ICMPTypeRouterSolicitation):
 			soon = true
 		case packet[0] == byte(ipv6.ICMPTypeRouterAdvertisement) && from.IsLinkLocalUnicast():
@@ -163,8 +162,8 @@ func hearRouters(conn *ndp.Conn) error {
 		conn.SetControlMessage(ipv6.FlagHopLimit, true))
 }
 
-// tell advertises this director, as a router that is nobody's default one, and asks who else is
-// there. What cannot be sent, as on a link that is down, is sent later.
+// tell advertises this director, as a router that is no default router, and asks for other routers.
+// A packet that cannot be sent, as on a link that is down, is sent later.
 func tell(conn *ndp.Conn, link *net.Interface, ask bool) {
 	own := []ndp.Option{&ndp.LinkLayerAddress{Direction: ndp.Source, Addr: link.HardwareAddr}}
 	_ = conn.WriteTo(&ndp.RouterAdvertisement{Options: own}, nil, allNodes)
@@ -181,8 +180,8 @@ func (s *Speaker) settled(name string) bool {
 	return one != nil && one.isEstablished()
 }
 
-// note remembers which router is on an interface (zero: the one that was), or why that cannot be found
-// out. While there is a session with one, another one changes nothing.
+// note remembers which router is on an interface (zero: the known one), or why that cannot be found
+// out. While there is a session with one, another router is ignored.
 func (s *Speaker) note(d *discovery, name string, router netip.Addr, problem error) {
 	s.mu.Lock()
 	one := s.sessions[name]
@@ -217,7 +216,7 @@ func (s *Speaker) note(d *discovery, name string, router netip.Addr, problem err
 	}
 }
 
-// find waits until there is a router to connect to, and says what keeps it from that.
+// find waits until there is a router to connect to, and says why there is none.
 func (s *session) find(ctx context.Context, w *want) error {
 	for {
 		if w.neighbor.Address.IsValid() {

@@ -13,8 +13,8 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// How many prefixes a message has room for beside the most attributes that validation lets
-// through: 4,096 bytes, 5 for each IPv4 prefix and 17 for each IPv6 one.
+// How many prefixes a message has room for beside the most attributes that validation allows: 4,096
+// bytes, 5 for each IPv4 prefix and 17 for each IPv6 one.
 const (
 	perMessage4 = 400
 	perMessage6 = 120
@@ -27,7 +27,7 @@ type telling struct {
 	attributes model.BGPAttributes
 }
 
-// key says what neighbors know of a route, so that it is told again when that differs.
+// key says what neighbors know about a route, so that it is told again when that differs.
 func (t telling) key() string {
 	a := t.attributes
 	text := fmt.Sprintf("%s %v %d", t.nextHop, a.Communities, a.Prepend)
@@ -40,7 +40,7 @@ func (t telling) key() string {
 	return text
 }
 
-// tellings returns what the neighbor is to be told of each prefix.
+// tellings returns what to tell the neighbor about each prefix.
 func tellings(w *want, p *peer, local netip.Addr) map[netip.Prefix]telling {
 	all := map[netip.Prefix]telling{}
 	if w.phase == withdrawn {
@@ -57,7 +57,7 @@ func tellings(w *want, p *peer, local netip.Addr) map[netip.Prefix]telling {
 	return all
 }
 
-// nextHop returns where the neighbor shall send packets to.
+// nextHop returns the address to which the neighbor should send packets.
 func nextHop(n *model.BGPNeighbor, family model.BGPFamily, local netip.Addr) netip.Addr {
 	for _, a := range n.NextHop {
 		if model.FamilyOf(a) == family {
@@ -67,7 +67,8 @@ func nextHop(n *model.BGPNeighbor, family model.BGPFamily, local netip.Addr) net
 	return local.WithZone("")
 }
 
-// attributes returns a route's for this neighbor: those of another kind of session left out.
+// attributes returns a route's attributes for this neighbor, without those for the other kind of
+// session.
 func attributes(w *want, r *model.Route) model.BGPAttributes {
 	a := r.Attributes.Over(w.neighbor.Attributes)
 	internal := w.neighbor.ASN == w.asn
@@ -89,8 +90,8 @@ func attributes(w *want, r *model.Route) model.BGPAttributes {
 	return a
 }
 
-// changes returns the messages that change what the neighbor has been told (keys of
-// tellings) to what it is to be told, and notes that. What is gone is withdrawn first.
+// changes returns the messages that change what the neighbor has been told (keys of tellings) to
+// what it should be told, and notes that. Withdrawals come first.
 func changes(w *want, p *peer, told map[netip.Prefix]string, now map[netip.Prefix]telling) []*gobgp.BGPMessage {
 	var messages []*gobgp.BGPMessage
 	gone := map[model.BGPFamily][]netip.Prefix{}
@@ -132,7 +133,7 @@ func changes(w *want, p *peer, told map[netip.Prefix]string, now map[netip.Prefi
 	return messages
 }
 
-// inMessages divides prefixes, in their order, into as many as a message has room for.
+// inMessages divides prefixes, in their order, into parts that each fit into a message.
 func inMessages(family model.BGPFamily, prefixes []netip.Prefix) func(func([]gobgp.PathNLRI) bool) {
 	slices.SortFunc(prefixes, func(a, b netip.Prefix) int {
 		return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
@@ -145,7 +146,7 @@ func inMessages(family model.BGPFamily, prefixes []netip.Prefix) func(func([]gob
 		for some := range slices.Chunk(prefixes, room) {
 			list := make([]gobgp.PathNLRI, len(some))
 			for i, prefix := range some {
-				// Its only error is a prefix that is none.
+				// Its only error is an invalid prefix.
 				list[i].NLRI, _ = gobgp.NewIPAddrPrefix(prefix)
 			}
 			if !yield(list) {
@@ -196,8 +197,8 @@ func announcement(w *want, p *peer, t telling, prefixes []gobgp.PathNLRI) *gobgp
 	return gobgp.NewBGPUpdateMessage(nil, all, prefixes)
 }
 
-// asPath returns the path of ASes, and for neighbors that know numbers of 16 bits only, if one in it
-// has more, the whole one in AS4_PATH, which they hand on (RFC 6793 4.2.2).
+// asPath returns the path of ASes. For neighbors that know only 16-bit numbers, if one in it is
+// larger, it also returns the whole path in AS4_PATH, which they pass on (RFC 6793 4.2.2).
 func asPath(w *want, p *peer, t telling) (path, whole gobgp.PathAttributeInterface) {
 	if w.neighbor.ASN == w.asn {
 		return gobgp.NewPathAttributeAsPath(nil), nil
@@ -215,7 +216,7 @@ func asPath(w *want, p *peer, t telling) (path, whole gobgp.PathAttributeInterfa
 	return path, whole
 }
 
-// communities returns both kinds as messages have them.
+// communities returns both kinds in the form of messages.
 func communities(list []model.Community) (small []uint32, large []*gobgp.LargeCommunity) {
 	for _, c := range list {
 		if c.Large {

@@ -16,34 +16,34 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// The pauses between connections: the first, the longest where the neighbor is not reached,
-// and the longest where it is and there is no agreement. A session that has lasted this
-// long does not count as a failure.
+// The pauses between connections: the first, the longest if the neighbor is not reached, and the
+// longest if it is reached but does not agree. A session that has lasted this long does not count
+// as a failure.
 const (
 	firstPause  = 100 * time.Millisecond
 	lastPause   = 2 * time.Second
 	refusePause = 10 * time.Second
-	lostPause   = time.Second // after BFD has found the way lost: the neighbor has to be done with that, too
+	lostPause   = time.Second // after BFD has found the way lost: the neighbor has to notice it, too
 	lasted      = 10 * time.Second
 )
 
-// session is the connection with one neighbor, again and again. One goroutine, the one in
-// run, owns it; what others read is behind the mutex.
+// session is the connection with one neighbor, again and again. One goroutine, the one in run, owns
+// it; the mutex protects what other goroutines read.
 type session struct {
 	now      atomic.Pointer[want]
-	wake     chan struct{} // now is another
+	wake     chan struct{} // now has changed
 	log      *slog.Logger
 	end      context.CancelCauseFunc
 	incoming chan net.Conn   // from a passive neighbor
-	before   net.Conn        // one that came while there was another
+	before   net.Conn        // a connection that came during another one
 	said     map[string]bool // problems that were logged since the last session
 	began    bool            // a session has been established since the process started
 
 	mu sync.Mutex
-	// disagreement is why the last connection ended on which both sides have talked, if none has
+	// disagreement is why the last connection on which both sides talked has ended, if none has
 	// been established since.
 	disagreement string
-	again        context.CancelCauseFunc // ends an attempt, whose want is another now
+	again        context.CancelCauseFunc // ends an attempt whose want has changed
 	status       model.BGPNeighborStatus
 	told         map[netip.Prefix]bool // prefixes that the neighbor has been told
 }
@@ -56,14 +56,14 @@ func newSession(w *want, end context.CancelCauseFunc, log *slog.Logger) *session
 	return s
 }
 
-// errChanged says that the session has to be opened anew, because of a change of what both
-// sides said in the beginning.
+// errChanged says that the session has to be opened anew, because what both sides said in the
+// beginning has changed.
 var errChanged = errors.New("its configuration has changed")
 
-// errBack says that a session may be opened again that BFD has kept from it.
+// errBack says that a session that BFD has held back may be opened again.
 var errBack = errors.New("this director's datapath is back")
 
-// over returns why a connection that was made for one does not do for the next.
+// over returns why a connection that was made for one want does not suit the next.
 func over(before, next *want) error {
 	if err := next.path.lost(before.path); err != nil {
 		return err
@@ -77,7 +77,7 @@ func over(before, next *want) error {
 	return nil
 }
 
-// set makes the session do something else: on the same connection, if that will do.
+// set gives the session a new want: on the same connection, if possible.
 func (s *session) set(next *want) {
 	s.mu.Lock()
 	why := over(s.now.Swap(next), next)
@@ -88,7 +88,7 @@ func (s *session) set(next *want) {
 	}
 	select {
 	case s.wake <- struct{}{}:
-	default: // it has not seen the one before yet
+	default: // it has not seen the previous wake yet
 	}
 }
 
@@ -113,15 +113,15 @@ func (s *session) run(ctx context.Context) {
 		s.lost(ctx, err)
 		pause = after(err, time.Since(began), pause, w.neighbor.Passive)
 		if endedByBFD(err) {
-			rest(ctx, pause) // what BFD says meanwhile does not make it shorter
+			rest(ctx, pause) // news from BFD does not make it shorter
 		} else {
 			rest(attempt, pause)
 		}
 	}
 }
 
-// after returns the pause after a connection, by why it has ended, how long there was one,
-// and the pause before it.
+// after returns the pause after a connection, by why it has ended, how long it lasted, and the
+// pause before it.
 func after(err error, there, before time.Duration, passive bool) time.Duration {
 	switch {
 	case endedByBFD(err):
@@ -134,7 +134,7 @@ func after(err error, there, before time.Duration, passive bool) time.Duration {
 	return longer(before, err)
 }
 
-// closeWaiting closes connections that nobody will talk on.
+// closeWaiting closes waiting connections that will not be used.
 func (s *session) closeWaiting() {
 	if s.before != nil {
 		_ = s.before.Close()
@@ -155,7 +155,7 @@ func longer(pause time.Duration, err error) time.Duration {
 	return min(max(2*pause, firstPause), limit)
 }
 
-// rest waits, up to a quarter longer, so that neighbors are not asked all at once.
+// rest waits, up to a quarter longer, so that neighbors are not all asked at once.
 func rest(ctx context.Context, pause time.Duration) {
 	if pause == 0 {
 		return
@@ -192,8 +192,8 @@ func (s *session) once(ctx context.Context, w *want) error {
 	return c.refuse(s.tell(ctx, c, w, peer))
 }
 
-// wait waits while there must be no session, because routers would send here what is not
-// forwarded, and says so.
+// wait waits while there must be no session, because this director would not forward what routers
+// send here, and says so.
 func (s *session) wait(ctx context.Context, w *want) error {
 	s.problem(fmt.Errorf("what its routes stand for is not there (BFD: %s)", w.path.held))
 	for {
@@ -206,14 +206,13 @@ func (s *session) wait(ctx context.Context, w *want) error {
 	}
 }
 
-// sameSession reports whether both are satisfied by the same connection: what is told on it
-// may differ.
+// sameSession reports whether the same connection suits both: what is told on it may differ.
 func sameSession(a, b *want) bool {
 	one, other := a.neighbor, b.neighbor
 	one.Attributes, other.Attributes = model.BGPAttributes{}, model.BGPAttributes{}
 	one.NextHop, other.NextHop = nil, nil
 	if one.Interface != "" && one.Interface == other.Interface {
-		one.Address, other.Address = netip.Addr{}, netip.Addr{} // another router is found only where there is no session
+		one.Address, other.Address = netip.Addr{}, netip.Addr{} // another router is found only without a session
 	}
 	one.BFD, other.BFD = nil, nil
 	return a.asn == b.asn && a.routerID == b.routerID && reflect.DeepEqual(one, other)

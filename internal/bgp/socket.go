@@ -61,7 +61,7 @@ func (s *session) connect(ctx context.Context, w *want) (net.Conn, error) {
 	return nil, fmt.Errorf("connect: %w", systemError(err))
 }
 
-// accept waits for a connection of a passive neighbor's.
+// accept waits for a passive neighbor's connection.
 func (s *session) accept(ctx context.Context) (net.Conn, error) {
 	select {
 	case conn := <-s.incoming:
@@ -78,7 +78,7 @@ func network(a netip.Addr) string {
 	return "tcp6"
 }
 
-// options are what a neighbor's connections have beside addresses.
+// options are the socket options of a neighbor's connections.
 type options struct {
 	address  netip.Addr
 	ttl      int // of packets to it; 0: the kernel's
@@ -132,7 +132,7 @@ func (o options) control(_, _ string, raw syscall.RawConn) error {
 	})
 }
 
-// set sets what is the connection's own: all but the password, which a listener has.
+// set sets the connection's own options: all except the password, which a listener has.
 func (o options) set(fd int) error {
 	level, ttl, least, class := unix.IPPROTO_IP, unix.IP_TTL, unix.IP_MINTTL, unix.IP_TOS
 	if o.address.Is6() {
@@ -157,8 +157,8 @@ func (o options) set(fd int) error {
 	return nil
 }
 
-// sign makes the kernel sign what goes to an address by a socket, and drop what comes from
-// there without a signature (RFC 2385). Without a password it does neither.
+// sign makes the kernel sign what a socket sends to an address, and drop what comes from there
+// without a signature (RFC 2385). Without a password it does neither.
 func sign(fd int, to netip.Addr, password string) error {
 	s := unix.TCPMD5Sig{Keylen: uint16(copy(make([]byte, unix.TCP_MD5SIG_MAXKEYLEN), password))}
 	copy(s.Key[:], password)
@@ -177,7 +177,7 @@ func sign(fd int, to netip.Addr, password string) error {
 	}
 	err := unix.SetsockoptTCPMD5Sig(fd, unix.IPPROTO_TCP, unix.TCP_MD5SIG, &s)
 	if password == "" && err != nil {
-		return nil // there was none to take away
+		return nil // there was no password to remove
 	}
 	if err != nil {
 		return local{fmt.Errorf("sign the connection (TCP MD5, CONFIG_TCP_MD5SIG): %w", err)}

@@ -11,7 +11,7 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// Why the sessions of a speaker end that are told to.
+// Why a speaker ends sessions on purpose.
 var (
 	errRemoved = errors.New("it is not in the configuration any more")
 	errStopped = errors.New("this director's process ends")
@@ -28,7 +28,7 @@ type Speaker struct {
 	config    model.BGP
 	routes    []model.Route
 	phase     phase
-	bfd       model.BFDStatus // what was said last
+	bfd       model.BFDStatus // the last status
 	closed    bool
 	sessions  map[string]*session // by the names of their neighbors
 	listeners map[netip.Addr]*listener
@@ -37,7 +37,7 @@ type Speaker struct {
 	onRouters   func(map[string]netip.Addr)
 }
 
-// phase is how far a director that drains has come.
+// phase is how far a draining director has come.
 type phase uint8
 
 const (
@@ -52,8 +52,8 @@ func New(log *slog.Logger) *Speaker {
 		discoveries: map[string]*discovery{}}
 }
 
-// Set makes the neighbors those that sessions are kept with, and the routes what they are
-// told, all of them. It does not wait: routes are sent, and connections made, beside it.
+// Set replaces the neighbors with which sessions are kept, and the routes that they are told. It
+// does not wait: routes are sent, and connections made, in the background.
 func (s *Speaker) Set(config model.BGP, routes []model.Route) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -64,9 +64,9 @@ func (s *Speaker) Set(config model.BGP, routes []model.Route) {
 	s.reconcile()
 }
 
-// Withdraw ends what the routes promise, while the sessions go on: they are marked for a
-// time, so that routers which have others turn away first, and then withdrawn. Routes that
-// are set later are not told.
+// Withdraw withdraws the routes while the sessions go on: they are first marked for a time, so that
+// routers that have other routes use those, and then withdrawn. Routes that are set later are not
+// told.
 func (s *Speaker) Withdraw(mark time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -91,7 +91,7 @@ func (s *Speaker) withdrawMarked() {
 	s.reconcile()
 }
 
-// Resume announces again what Withdraw has withdrawn.
+// Resume announces again what Withdraw withdrew.
 func (s *Speaker) Resume() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -124,7 +124,7 @@ func (s *Speaker) Close() {
 	s.running.Wait()
 }
 
-// reconcile makes sessions and listeners what is set. The mutex is held.
+// reconcile opens and closes sessions and listeners as set. The mutex is held.
 func (s *Speaker) reconcile() {
 	neighbors := s.config.Neighbors
 	wanted := make(map[string]bool, len(neighbors))

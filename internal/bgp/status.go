@@ -13,7 +13,7 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// Status says what is announced to whom.
+// Status says what is announced to which neighbors.
 func (s *Speaker) Status() model.BGPStatus {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -44,7 +44,7 @@ func (s *Speaker) Status() model.BGPStatus {
 	return status
 }
 
-// keptOut says why a passive neighbor cannot connect; nothing: it can. The mutex is held.
+// keptOut says why a passive neighbor cannot connect; empty: it can. The mutex is held.
 func (s *Speaker) keptOut(n *model.BGPNeighbor) string {
 	if !n.Passive {
 		return ""
@@ -64,7 +64,7 @@ func (s *Speaker) keptOut(n *model.BGPNeighbor) string {
 	return problem
 }
 
-// local is an error that is this host's, and not a neighbor's: what is asked for cannot be done.
+// local is an error of this host, and not of a neighbor: what is asked for cannot be done.
 type local struct{ error }
 
 // Unwrap returns what is wrong.
@@ -86,7 +86,7 @@ func (s *session) report(told map[netip.Prefix]int) model.BGPNeighborStatus {
 	return status
 }
 
-// state begins a state, in which nothing is known of the neighbor.
+// state begins a state in which nothing is known about the neighbor.
 func (s *session) state(state model.SessionState) {
 	w := s.now.Load()
 	s.mu.Lock()
@@ -143,9 +143,9 @@ func (s *session) lost(ctx context.Context, err error) {
 	}
 }
 
-// remembered returns what is said of an error. A neighbor with which there is no agreement may not
-// let itself be talked to for a while: then it is said what the disagreement was, and not only
-// that it has closed the connection. The mutex is held.
+// remembered returns the text for an error. A neighbor that did not agree may refuse connections
+// for a while: then the text says what the disagreement was, and not only that the neighbor has
+// closed the connection. The mutex is held.
 func (s *session) remembered(err error) string {
 	if f := (*fault)(nil); errors.As(err, &f) && f.because == nil {
 		s.disagreement = f.text
@@ -157,7 +157,7 @@ func (s *session) remembered(err error) string {
 	return fmt.Sprintf("%v; when both talked last: %s", err, s.disagreement)
 }
 
-// problem notes why there is no session, without an end of one.
+// problem notes why there is no session, without the end of a session.
 func (s *session) problem(err error) {
 	s.mu.Lock()
 	s.status.Problem, s.status.Own = err.Error(), errors.As(err, new(local))
@@ -167,7 +167,7 @@ func (s *session) problem(err error) {
 
 // say logs a problem, once between two sessions.
 func (s *session) say(err error) {
-	if !s.said[err.Error()] && len(s.said) < 16 { // a neighbor may have as many words as it likes
+	if !s.said[err.Error()] && len(s.said) < 16 { // a neighbor may send any number of texts
 		s.said[err.Error()] = true
 		s.log.Warn("no BGP session yet", "reason", err)
 	}

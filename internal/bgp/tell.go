@@ -10,8 +10,8 @@ import (
 	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 )
 
-// errReplaced says that a passive neighbor has opened another connection: it knows nothing
-// of this one any more (RFC 4724, section 5).
+// errReplaced says that a passive neighbor has opened another connection: it has lost this one (RFC
+// 4724, section 5).
 var errReplaced = errors.New("it has opened another connection")
 
 // teller tells one neighbor routes on one connection.
@@ -47,7 +47,7 @@ func (s *session) tell(ctx context.Context, c *connection, w *want, p *peer) err
 	for err == nil {
 		select {
 		case <-ctx.Done():
-			_ = t.update(s, false, farewell) // what was set last holds until a new process says more
+			_ = t.update(s, false, farewell) // the last routes hold until a new process says more
 			return goodbye(context.Cause(ctx), p)
 		case again := <-s.incoming:
 			s.before = again
@@ -58,7 +58,7 @@ func (s *session) tell(ctx context.Context, c *connection, w *want, p *peer) err
 			err = c.write(patience(), gobgp.NewBGPKeepAliveMessage())
 		case h := <-heard:
 			if err = h.err; err == nil {
-				clear(t.told) // it asks to be told all of it again
+				clear(t.told) // the neighbor asks to be told everything again
 				err = t.update(s, false, patience())
 			}
 		}
@@ -66,12 +66,12 @@ func (s *session) tell(ctx context.Context, c *connection, w *want, p *peer) err
 	return err
 }
 
-// update tells the neighbor what is different from what it knows, and after the first time
-// that this was all (RFC 4724, section 2).
+// update tells the neighbor what differs from what it knows, and after the first time that it has
+// told all routes (RFC 4724, section 2).
 func (t *teller) update(s *session, first bool, patience time.Duration) error {
 	w := s.now.Load()
 	if !sameSession(w, t.begun) {
-		return nil // the context ends
+		return nil // the context has ended
 	}
 	messages := changes(w, t.peer, t.told, tellings(w, t.peer, t.local))
 	if first {
@@ -89,8 +89,8 @@ func (t *teller) update(s *session, first bool, patience time.Duration) error {
 	return nil
 }
 
-// goodbye returns what the neighbor is told when a session is ended on purpose. A director
-// whose process alone ends says nothing: routers then keep its routes.
+// goodbye returns what to tell the neighbor when a session is ended on purpose. When only a
+// director's process ends, it says nothing: routers then keep its routes.
 func goodbye(why error, p *peer) error {
 	subcode := uint8(gobgp.BGP_ERROR_SUB_ADMINISTRATIVE_SHUTDOWN)
 	switch {
@@ -110,11 +110,11 @@ func goodbye(why error, p *peer) error {
 	return f
 }
 
-// heard is what a neighbor asks for, or why it is not heard any more.
+// heard is what a neighbor asks for, or why it is no longer heard.
 type heard struct{ err error }
 
-// hear reads until the connection ends, or the session is over. Routes are not kept,
-// whatever they are; that they came is a sign of life.
+// hear reads until the connection ends, or the session is over. The neighbor's routes are not kept;
+// that they came is a sign of life.
 func hear(c *connection, p *peer, over <-chan struct{}) <-chan heard {
 	news := make(chan heard)
 	go func() {
@@ -139,8 +139,8 @@ func hear(c *connection, p *peer, over <-chan struct{}) <-chan heard {
 	return news
 }
 
-// strange returns what is wrong with a message of an established session. Of an UPDATE only
-// that its parts fit: nothing is done with them.
+// strange returns what is wrong with a message of an established session. For an UPDATE it only
+// checks that its parts fit: they are not used.
 func strange(m message) error {
 	switch m.kind {
 	case gobgp.BGP_MSG_OPEN:
