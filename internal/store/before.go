@@ -11,19 +11,19 @@ import (
 	"strings"
 )
 
-// beforeSuffix ends the names of files that have what ran of an owner's set, as long as what
-// replaced it has not run. Such a file is a second name of the set's former file: it costs no room.
+// beforeSuffix ends the names of files that have an owner's set that ran, as long as its
+// replacement has not run. Such a file is a second name of the set's former file: it costs no room.
 const beforeSuffix = ".before"
 
-// Before returns the sets that ran last, by their owners, of those that were replaced by what has
-// not run yet. A start goes on with them where the kernel refuses the newer ones.
+// Before returns, by owner, the sets that ran last and whose replacements have not run yet. A start
+// goes on with them if the kernel refuses the newer ones.
 func (f *File) Before() map[string]Set {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return maps.Clone(f.before)
 }
 
-// Ran says that the state runs: what was there before need not be kept any more.
+// Ran says that the state runs: earlier sets need no longer be kept.
 func (f *File) Ran() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -40,8 +40,9 @@ func (f *File) Ran() error {
 
 func (f *File) beforeFile(owner string) string { return filepath.Join(f.dir, owner+beforeSuffix) }
 
-// keepBefore keeps an owner's set, which is to be replaced, until its successor runs. One that is
-// kept already is the one that ran. What is written elsewhere, too, is kept there. The lock is held.
+// keepBefore keeps an owner's set, which is about to be replaced, until its successor runs. If one
+// is kept already, that is the one that ran. Sets that are also written elsewhere are kept there.
+// The lock is held.
 func (f *File) keepBefore(owner string) error {
 	if _, kept := f.before[owner]; kept || slices.Contains(f.written, owner) {
 		return nil
@@ -53,7 +54,7 @@ func (f *File) keepBefore(owner string) error {
 			err = os.Link(filepath.Join(f.dir, owner+suffix), path)
 		}
 	}
-	if err != nil { // there was no set, somebody has removed its file, or the file system has no links
+	if err != nil { // there was no set, its file was removed, or the file system has no links
 		set := f.state.Sets[owner]
 		text, wrong := written{format, owner, f.state.Revision, set.Given, set.Documents}.encode()
 		if wrong != nil {
@@ -67,7 +68,7 @@ func (f *File) keepBefore(owner string) error {
 	return nil
 }
 
-// readBefore reads what ran before. One that is damaged is moved aside: the newer set is there.
+// readBefore reads the sets that ran before. A damaged one is moved aside: the newer set is there.
 func (f *File) readBefore() error {
 	entries, err := os.ReadDir(f.dir)
 	if err != nil {

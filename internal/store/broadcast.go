@@ -5,13 +5,13 @@ import (
 	"sync"
 )
 
-// broadcast sends states to those who watch. A slow one misses states, never the last.
+// broadcast sends states to watchers. A slow watcher misses states, never the last.
 type broadcast struct {
 	mu       sync.Mutex
 	channels map[chan State]bool
 }
 
-// add returns a channel that has the first state already. It is closed with the context.
+// add returns a channel that already has the first state. It is closed when the context ends.
 func (b *broadcast) add(ctx context.Context, first State) <-chan State {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -17,7 +17,7 @@ type cache struct {
 	saved map[string]bool // segments that are on the disk
 }
 
-// cachedRoot says which group it is the root of: a director may be moved to another.
+// cachedRoot says whose group's root it is: a director may be moved to another group.
 type cachedRoot struct {
 	Prefix string `json:"prefix"`
 	Root   root   `json:"root"`
@@ -26,9 +26,8 @@ type cachedRoot struct {
 func (c *cache) rootFile() string               { return filepath.Join(c.dir, "root.json") }
 func (c *cache) segmentFile(name string) string { return filepath.Join(c.dir, "segments", name) }
 
-// load returns the root and the segments of the group with that prefix; false: there
-// are none. A file that is damaged gives a *CorruptError, and the root is moved aside:
-// the next load finds nothing.
+// load returns the root and the segments of the group with that prefix; false: there are none. A
+// damaged file gives a *CorruptError, and the root is moved aside: the next load finds nothing.
 func (c *cache) load(prefix string) (r root, segments map[string]segment, found bool, err error) {
 	c.saved = map[string]bool{}
 	text, err := os.ReadFile(c.rootFile())
@@ -59,7 +58,7 @@ func (c *cache) load(prefix string) (r root, segments map[string]segment, found 
 	return cached.Root, segments, true, nil
 }
 
-// corrupt returns the error about a file, and keeps it aside with the root.
+// corrupt returns the error about a file, and keeps the file aside with the root.
 func (c *cache) corrupt(path string, text []byte, problem error) error {
 	c.saved = map[string]bool{}
 	bad := &CorruptError{File: path, Line: 1, Column: 1, Problem: problem}
@@ -76,8 +75,8 @@ func (c *cache) corrupt(path string, text []byte, problem error) error {
 	return bad
 }
 
-// save writes a root, and those of its segments that are not on the disk. After a power
-// cut there is the root before or this one, with all of its segments.
+// save writes a root, and those of its segments that are not on the disk. After a power cut there
+// is the earlier root or this one, with all of its segments.
 func (c *cache) save(prefix string, r root, segments map[string]segment) error {
 	if err := makeDirectory(filepath.Join(c.dir, "segments")); err != nil {
 		return err
@@ -108,7 +107,7 @@ func (c *cache) save(prefix string, r root, segments map[string]segment) error {
 	return c.collect(wanted)
 }
 
-// collect removes the segments that the root does not name, of earlier processes too.
+// collect removes the segments that the root does not name, including those of earlier processes.
 func (c *cache) collect(wanted map[string]bool) error {
 	c.saved = wanted
 	entries, err := os.ReadDir(filepath.Join(c.dir, "segments"))

@@ -6,9 +6,9 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// Replace returns the change that makes these services the whole of an owner's set.
-// Each service's log is what advance makes of the log that its ID had in the same
-// set, or of none. A service that is no longer there takes its log along.
+// Replace returns the change that makes these services the whole of an owner's set. advance makes
+// each service's log from the log that its ID had in the same set, or from none. A service that is
+// removed takes its log along.
 func Replace(owner string, services []model.Service, advance func(model.Log, model.Service) model.Log) Change {
 	return func(s State) (State, error) {
 		if err := CheckOwner(owner); err != nil {
@@ -39,8 +39,7 @@ func Give(owner string, documents []Document) Change {
 	}
 }
 
-// Trim returns the change that makes every log what trim makes of it, but for those that are
-// given.
+// Trim returns the change that applies trim to every log, except those that are given.
 func Trim(trim func(model.Log, model.Service) model.Log) Change {
 	return func(s State) (State, error) {
 		for _, owner := range s.Owners() {
@@ -58,18 +57,17 @@ func Trim(trim func(model.Log, model.Service) model.Log) Change {
 	}
 }
 
-// ConflictError is two services that cannot both be: they have the same ID, or the
-// same name.
+// ConflictError is two services that cannot both exist: they have the same ID, or the same name.
 type ConflictError struct {
 	Shared        string // what they have in common, in words
-	Names         bool   // it is the name
+	Names         bool   // they share the name
 	Owner, Name   string // of the first, in the order of owners
 	Owner2, Name2 string // of the second
-	// Others are the other conflicts that there are, up to mostConflicts.
+	// Others are the other conflicts, up to mostConflicts.
 	Others []ConflictError
 }
 
-// mostConflicts is how many are told: whoever puts another's set would have thousands.
+// mostConflicts is how many conflicts are told: putting another owner's set would have thousands.
 const mostConflicts = 100
 
 // Error names both services and their owners, of each conflict.
@@ -81,7 +79,7 @@ func (e *ConflictError) Error() string {
 	return text
 }
 
-// All are this conflict and the others, each alone.
+// All returns this conflict and the others as single conflicts.
 func (e *ConflictError) All() []ConflictError {
 	first := *e
 	first.Others = nil
@@ -113,7 +111,7 @@ func (s State) check() error {
 			switch first, named := names[here.name]; {
 			case !named:
 				names[here.name] = here
-			case !taken || first != same: // else it is said already what these two have in common
+			case !taken || first != same: // else the conflict of these two is reported already
 				note(fmt.Sprintf("the name %q", here.name), true, first)
 			}
 		}

@@ -29,27 +29,27 @@ import (
 type EtcdOptions struct {
 	Endpoints          []string // https://HOST:PORT, of every member
 	Prefix             string   // of weir's keys: one group's
-	CA, Cert, Key      string   // PEM files; none: as the system trusts, no client certificate
+	CA, Cert, Key      string   // PEM files; none: the system's CAs, and no client certificate
 	Username, Password string
 	PasswordFile       string // has the password in its first line; it is read for each client
 	Cache              string // directory of the last known state; empty: none is kept
 	Log                *slog.Logger
-	// Warn lists what is wrong with a part of what is shared, or nil where nothing is; nil: nobody
-	// lists it.
+	// Warn lists what is wrong with a part of the shared data, or nil if nothing is; if Warn is nil
+	// it is not listed.
 	Warn func(kind model.ProblemKind, part string, err error)
 }
 
-// The parts of what is shared of which problems are told.
+// The parts of the shared data whose problems are told.
 const (
 	partEtcd    = "etcd"    // the state
-	partFlows   = "flows"   // by what the directors know each other that tell of flows
+	partFlows   = "flows"   // how the directors that tell of flows know each other
 	partViews   = "views"   // what probes find
 	partReports = "reports" // of connections, by agents
 
 	partCertificates = "etcd's certificates"
 )
 
-// warn lists what is wrong with a part; nil: nothing is.
+// warn lists what is wrong with a part; nil: nothing.
 func (o *EtcdOptions) warn(kind model.ProblemKind, part, consequence string, err error) {
 	if o.Warn == nil {
 		return
@@ -67,15 +67,15 @@ const (
 	keepAliveTimeout = 3 * time.Second
 )
 
-// reconnect bounds the pause between two attempts: gRPC's own is up to two minutes, for
-// so long an etcd that is back would not be found.
+// reconnect bounds the pause between two attempts: gRPC's own is up to two minutes, and an etcd
+// that is back would not be found for that long.
 var reconnect = grpc.ConnectParams{
 	Backoff:           backoff.Config{BaseDelay: firstPause, Multiplier: 1.6, Jitter: 0.2, MaxDelay: lastPause},
 	MinConnectTimeout: requestTimeout,
 }
 
-// dial makes a client. With a user it asks etcd for a token, so it can fail for want
-// of etcd; else it does not wait for one.
+// dial makes a client. With a user it asks etcd for a token, so it can fail without etcd; else it
+// does not wait for etcd.
 func (o EtcdOptions) dial() (*clientv3.Client, error) {
 	secure, err := o.tls()
 	if err != nil {
@@ -89,11 +89,11 @@ func (o EtcdOptions) dial() (*clientv3.Client, error) {
 		Endpoints: o.Endpoints, TLS: secure, Username: o.Username, Password: password,
 		DialTimeout: requestTimeout, DialKeepAliveTime: keepAliveTime, DialKeepAliveTimeout: keepAliveTimeout,
 		PermitWithoutStream: true,
-		MaxCallRecvMsgSize:  mostState, // an answer has no more than all sets; by itself the client takes 2 GiB
+		MaxCallRecvMsgSize:  mostState, // an answer has no more than all sets; the client's default is 2 GiB
 		DialOptions:         []grpc.DialOption{grpc.WithConnectParams(reconnect)},
-		Logger:              zap.NewNop(), // what goes wrong is in the errors
+		Logger:              zap.NewNop(), // the errors have all of it
 	}
-	if strings.HasPrefix(o.Endpoints[0], "https:") { // the client takes its scheme for all's
+	if strings.HasPrefix(o.Endpoints[0], "https:") { // the client takes the first one's scheme for all
 		config.DialOptions = append(config.DialOptions, grpc.WithTransportCredentials(renewed{credentials.NewTLS(secure), o}))
 	}
 	if o.Username != "" {
@@ -118,7 +118,7 @@ func (o EtcdOptions) password() (string, error) {
 	return password, nil
 }
 
-// halfPair refuses what no file can make right.
+// halfPair refuses a certificate without a key, or a key without a certificate.
 func (o EtcdOptions) halfPair() error {
 	if (o.Cert == "") != (o.Key == "") {
 		return errors.New("a client certificate for etcd needs its key, and a key its certificate")
@@ -126,8 +126,8 @@ func (o EtcdOptions) halfPair() error {
 	return nil
 }
 
-// renewed secures each connection by what the files have then: the CA, too, can be renewed while all
-// goes on, and the client reads it once.
+// renewed secures each connection with the current contents of the files: the CA can be renewed
+// during operation, too, but the client itself reads it only once.
 type renewed struct {
 	credentials.TransportCredentials
 	options EtcdOptions
@@ -142,10 +142,10 @@ func (r renewed) ClientHandshake(ctx context.Context, authority string, conn net
 	return credentials.NewTLS(secure).ClientHandshake(ctx, authority, conn)
 }
 
-// Clone returns the same: there is nothing in it that changes.
+// Clone returns the same value: nothing in it changes.
 func (r renewed) Clone() credentials.TransportCredentials { return r }
 
-// tls returns how a connection is secured by what the files have now.
+// tls returns the configuration of TLS by the current contents of the files.
 func (o EtcdOptions) tls() (*tls.Config, error) {
 	c := &tls.Config{MinVersion: tls.VersionTLS12}
 	if o.CA != "" {
@@ -172,8 +172,8 @@ func (o EtcdOptions) tls() (*tls.Config, error) {
 	return c, nil
 }
 
-// outdated says which certificate is not believed any more, or yet. A connection that there is goes on
-// all the same: only the next one fails.
+// outdated says which certificate has expired, or is not valid yet. An existing connection goes on:
+// only the next one fails.
 func (o EtcdOptions) outdated(now time.Time) error {
 	var all []error
 	if text, err := os.ReadFile(o.CA); err == nil {
@@ -189,8 +189,8 @@ func (o EtcdOptions) outdated(now time.Time) error {
 	return errors.Join(all...)
 }
 
-// connect returns the client, which it makes when it is first needed: etcd need not be
-// there when a director starts.
+// connect returns the client, which it makes when it is first needed: a director can start without
+// etcd.
 func (e *Etcd) connect() (*clientv3.Client, error) {
 	e.connecting.Lock()
 	defer e.connecting.Unlock()
@@ -218,22 +218,22 @@ func (e *Etcd) Close() error {
 	return e.client.Close()
 }
 
-// elections are what etcd answers while its members choose a leader.
+// elections are etcd's errors while its members choose a leader.
 var elections = []error{rpctypes.ErrLeaderChanged, rpctypes.ErrNoLeader, rpctypes.ErrNotLeader,
 	rpctypes.ErrTimeoutDueToLeaderFail, rpctypes.ErrTimeoutDueToConnectionLost}
 
-// commit runs a transaction: then, if all comparisons hold. While etcd chooses a leader
-// it is tried again, although it may have been made: a second time changes nothing, as
-// what is put is named by its content or is compared with what was there before.
+// commit runs a transaction: then, if all comparisons hold. While etcd chooses a leader it is tried
+// again, although it may have been made: a second time changes nothing, because the keys are named
+// by their content or compared with their earlier values.
 func (e *Etcd) commit(ctx context.Context, compare []clientv3.Cmp, then ...clientv3.Op) (*clientv3.TxnResponse, error) {
 	return e.transact(ctx, func(t clientv3.Txn) clientv3.Txn { return t.If(compare...).Then(then...) })
 }
 
-// ErrUnreachable says that etcd does not answer, or has no majority that could: not that it
+// ErrUnreachable says that etcd does not answer, or has no majority that could; not that it
 // refuses.
 var ErrUnreachable = errors.New("etcd cannot be reached")
 
-// orUnreachable makes an error of the client say so, where it means that.
+// orUnreachable wraps ErrUnreachable around an error of the client that means that.
 func orUnreachable(err error) error {
 	code := status.Code(err)
 	if answered := (rpctypes.EtcdError{}); errors.As(err, &answered) {

@@ -9,14 +9,14 @@ import (
 	"strings"
 )
 
-// CorruptError is a state file that is damaged. It stays where it is, so that every
-// start refuses it, and has a second name, so that it is not lost with the first.
+// CorruptError is a state file that is damaged. It stays in place, so that every start refuses it,
+// and has a second name, so that it is not lost with the first.
 type CorruptError struct {
 	File         string
 	Line, Column int // from 1
 	Problem      error
 	Aside        string // its second name; empty if it could not have one
-	moved        bool   // which is the only one that it has now
+	moved        bool   // the second name is the only one now
 }
 
 // Error names the file, the place, and what to do.
@@ -34,11 +34,11 @@ func (e *CorruptError) Error() string {
 // asideMark is between a damaged file's name and a number, in its second name.
 const asideMark = ".corrupt-"
 
-// Aside returns the second names of damaged files that a directory of a director's or an agent's
-// state has, in order: they are kept until somebody removes them.
+// Aside returns, in order, the second names of damaged files in a directory of a director's or an
+// agent's state: they are kept until an operator removes them.
 func Aside(dir string) (names []string) {
 	for _, in := range []string{dir, filepath.Join(dir, "group"), filepath.Join(dir, "group", "segments")} {
-		entries, _ := os.ReadDir(in) // that a directory is not there is somebody else's problem
+		entries, _ := os.ReadDir(in) // a missing directory is reported elsewhere
 		for _, entry := range entries {
 			if strings.Contains(entry.Name(), asideMark) {
 				names = append(names, filepath.Join(in, entry.Name()))
@@ -48,7 +48,7 @@ func Aside(dir string) (names []string) {
 	return names
 }
 
-// moveAside leaves the file its second name only.
+// moveAside leaves the file only its second name.
 func (e *CorruptError) moveAside() bool {
 	e.moved = e.Aside != "" && os.Remove(e.File) == nil
 	return e.moved
@@ -78,7 +78,7 @@ func readSet(path, owner string) (written, error) {
 	return written{}, corrupt
 }
 
-// keepAside gives a file a second name, that it has not yet, and returns it.
+// keepAside gives a file a new second name and returns it.
 func keepAside(path string) string {
 	file, err := os.Stat(path)
 	if err != nil {

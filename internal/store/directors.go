@@ -15,21 +15,21 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// What a director's process is known by to the others of its group is beside the state:
+// The keys by which the other directors of a group know a director's process are beside the state:
 //
 //	PREFIX/directors/ADDRESS
 //	PREFIX/directors/ADDRESS/lives
 //
-// The value is the fingerprint of the certificate that the process has made. The first stays
-// for days, so that directors which etcd cannot hear go on with each other; the second goes
-// some seconds after the process. Only directors may write there: whoever may write there is
-// one.
+// The value is the fingerprint of the certificate that the process has made. The first key stays
+// for days, so that directors that cannot reach etcd go on with each other; the second disappears
+// some seconds after the process. Only directors may write there: a client that may write there
+// counts as one.
 
-// renewFingerprint is the time between two looks whether what was written is still there.
+// renewFingerprint is the time between two checks that the written keys are still there.
 const renewFingerprint = 5 * time.Second
 
-// livesFor is how long a process counts as alive that says nothing, in seconds: it may be late
-// with two of its looks.
+// livesFor is how long a silent process counts as alive, in seconds: it may be late with two of its
+// checks.
 const livesFor = 15
 
 const livesKey = "/lives"
@@ -54,7 +54,7 @@ func (f *Fingerprints) Fingerprint(director netip.Addr) (fingerprint string, kno
 	return f.by[director], f.listed
 }
 
-// Lives returns whether the director with an address has said some seconds ago that it is there.
+// Lives returns whether the director with an address has said in the last seconds that it is there.
 func (f *Fingerprints) Lives(director netip.Addr) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -66,7 +66,7 @@ func (f *Fingerprints) note(key string, value []byte, gone bool) {
 	name, lives := strings.CutSuffix(strings.TrimPrefix(key, f.prefix), livesKey)
 	a, err := netip.ParseAddr(name)
 	switch {
-	case err != nil: // of another version
+	case err != nil: // written by another version
 	case lives && gone:
 		delete(f.lives, a)
 	case lives:
@@ -113,9 +113,8 @@ func (e *Etcd) listFingerprints(ctx context.Context, f *Fingerprints) (revision 
 	return response.Header.Revision, nil
 }
 
-// watchFingerprints takes what directors write after a revision of etcd. It returns when
-// it cannot go on, and from time to time: a network can lose a watch without either end
-// knowing.
+// watchFingerprints takes what directors write after a revision of etcd. It returns when it cannot
+// go on, and from time to time: a network can lose a watch without either end noticing.
 func (e *Etcd) watchFingerprints(ctx context.Context, f *Fingerprints, since int64) {
 	client, err := e.connect()
 	if err != nil {
@@ -137,9 +136,9 @@ func (e *Etcd) watchFingerprints(ctx context.Context, f *Fingerprints, since int
 	}
 }
 
-// KeepFingerprint writes by what this process is known, under each of its addresses, and that it
-// lives, and writes it again where etcd has lost it, until the context ends. What is left of it
-// when the process has ended is of no use to anybody, and goes with its leases.
+// KeepFingerprint writes this process's fingerprint under each of its addresses, and that it lives,
+// and writes both again if etcd has lost them, until the context ends. After the process has ended
+// the keys are of no use, and disappear with their leases.
 func (e *Etcd) KeepFingerprint(ctx context.Context, addresses []netip.Addr, fingerprint string) {
 	pause, life := firstPause, lease{seconds: livesFor}
 	for said := false; ctx.Err() == nil; {
@@ -166,7 +165,7 @@ func (e *Etcd) putFingerprint(ctx context.Context, life *lease, addresses []neti
 	stays, err := e.renewLease(ctx)
 	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
 		e.mu.Lock()
-		e.lease = clientv3.NoLease // it has ended, or etcd has lost it
+		e.lease = clientv3.NoLease // the lease has ended, or etcd has lost it
 		e.mu.Unlock()
 		stays, err = e.renewLease(ctx)
 	}
@@ -194,13 +193,13 @@ func (e *Etcd) putFingerprint(ctx context.Context, life *lease, addresses []neti
 	return nil
 }
 
-// lease is one of this process's own; the zero ID: none that is known to live.
+// lease is a lease of this process; the zero ID: none that is known to live.
 type lease struct {
 	seconds int64
 	id      clientv3.LeaseID
 }
 
-// prolong prolongs a lease, or begins another one.
+// prolong prolongs a lease, or begins a new one.
 func (e *Etcd) prolong(ctx context.Context, l *lease) error {
 	client, err := e.connect()
 	if err != nil {
@@ -216,7 +215,7 @@ func (e *Etcd) prolong(ctx context.Context, l *lease) error {
 		if !errors.Is(err, rpctypes.ErrLeaseNotFound) {
 			return fmt.Errorf("say to etcd that this director lives: %w", err)
 		}
-		l.id = clientv3.NoLease // it has ended, or etcd has lost it
+		l.id = clientv3.NoLease // the lease has ended, or etcd has lost it
 	}
 	granted, err := client.Grant(ctx, l.seconds)
 	if err != nil {

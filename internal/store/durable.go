@@ -6,19 +6,19 @@ import (
 	"path/filepath"
 )
 
-// temporary begins the names of files that are being written. One that is found at
-// the start is what a power cut left of a change that did not happen.
+// temporary begins the names of files that are being written. A file that is found at the start is
+// what a power cut left of a change that did not happen.
 const temporary = ".new-"
 
-// unsyncedError is returned when a file is in its place and the directory could not be
-// written: the change is there, and a power cut may still undo it.
+// unsyncedError is returned when a file is in place but the directory could not be synced: the
+// change is there, but a power cut may still undo it.
 type unsyncedError struct{ cause error }
 
 func (e *unsyncedError) Error() string { return "write the state's directory: " + e.cause.Error() }
 func (e *unsyncedError) Unwrap() error { return e.cause }
 
-// writeFile gives a file new contents so that a power cut at any moment leaves the old
-// ones or the new ones: they are on the disk under another name first.
+// writeFile gives a file new contents so that a power cut at any moment leaves the old or the new
+// ones: the new ones are first on the disk under another name.
 func writeFile(path string, text []byte) error {
 	dir, name := filepath.Split(path)
 	aside := filepath.Join(dir, temporary+name)

@@ -17,7 +17,7 @@ type written struct {
 	Format    int
 	Owner     string
 	Revision  uint64
-	Given     bool // only written where it is so
+	Given     bool // only written if true
 	Documents []Document
 }
 
@@ -74,8 +74,8 @@ func newReader(text []byte) *reader {
 	return r
 }
 
-// value decodes the next value. What is wrong inside of it without being bad JSON is
-// at its beginning: the decoder does not say more.
+// value decodes the next value. An error inside it that is not bad JSON is reported at its
+// beginning: the decoder says no more.
 func (r *reader) value(v any) error {
 	at := r.begin(r.InputOffset())
 	err := r.Decode(v)
@@ -89,7 +89,7 @@ func (r *reader) value(v any) error {
 	return r.at(at, err)
 }
 
-// begin passes over what stands between two values.
+// begin skips what stands between two values.
 func (r *reader) begin(offset int64) int64 {
 	for int(offset) < len(r.text) && bytes.IndexByte([]byte(", \t\r\n:"), r.text[offset]) >= 0 {
 		offset++
@@ -161,7 +161,7 @@ func decode(text []byte) (w written, err error) {
 	return w, nil
 }
 
-// version reads the format before all else: what another one means is not known.
+// version reads the format first: the meaning of another format is not known.
 func (r *reader) version(v *int) error {
 	at := r.InputOffset()
 	if err := r.value(v); err != nil {

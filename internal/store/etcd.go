@@ -12,7 +12,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// Etcd is the store of a group of directors, in an etcd that they share. Its keys:
+// Etcd is the store of a group of directors, in the etcd that they share. Its keys:
 //
 //	PREFIX/root               names the segments of every set
 //	PREFIX/segments/NAME/PART some documents, in parts that etcd takes
@@ -23,9 +23,8 @@ import (
 //	PREFIX/views/...          what directors' probes have found
 //	PREFIX/neighbor/...       who answers for which VIP, where there is no router
 //
-// A change writes the segments that are new and then switches the root in one
-// transaction, which holds only if nobody else has switched it, and nobody has deleted
-// segments, since the change began.
+// A change writes the segments that are new and then switches the root in one transaction, which
+// succeeds only if no other director has switched it or deleted segments since the change began.
 type Etcd struct {
 	options EtcdOptions
 
@@ -35,15 +34,16 @@ type Etcd struct {
 
 	mu       sync.Mutex
 	segments map[string]segment // of the root that was last read
-	swept    bool               // what interrupted changes left is collected
+	swept    bool               // the remains of interrupted changes are collected
 	lease    clientv3.LeaseID   // by which this process's reports live
-	sent     snapshot           // to the one who follows, last
+	sent     snapshot           // last, to the follower
 
 	cache *cache // nil: none; only Cached and Ran use it
 }
 
-// OpenEtcd returns the store in an etcd, which need not be reachable yet. Nor need the files with
-// certificates and the password be there: they are read when they are needed, again after each error.
+// OpenEtcd returns the store in an etcd, which need not be reachable yet. The files with
+// certificates and the password need not exist yet, either: they are read when needed, again after
+// each error.
 func OpenEtcd(o EtcdOptions) (*Etcd, error) {
 	if len(o.Endpoints) == 0 {
 		return nil, errors.New("etcd has no endpoints")
@@ -58,9 +58,9 @@ func OpenEtcd(o EtcdOptions) (*Etcd, error) {
 	return e, nil
 }
 
-// Cached returns the last state that has run here, by what an earlier process has said to Ran, if
-// it is on this disk. It is called before Watch, also where only Watch is of use: what is known
-// already is not read from etcd again.
+// Cached returns the last state that has run here, as an earlier process told Ran, if it is on this
+// disk. It is called before Watch, even if its result is not used: the segments that it reads are
+// not read from etcd again.
 func (e *Etcd) Cached() (s State, found bool, err error) {
 	if e.cache == nil {
 		return State{}, false, nil
@@ -76,10 +76,10 @@ func (e *Etcd) Cached() (s State, found bool, err error) {
 	return s, err == nil, err
 }
 
-// Ran puts the state of a revision, which Watch has sent last, on the disk: it runs. What does not
-// go together with the director's file is not put there, so that a start has something to go on
-// with. That it cannot be written is no reason not to forward by it. A store that has lost
-// everything does not take along what is known here. Ran is not called by several at a time.
+// Ran puts the state of a revision, which Watch sent last, on the disk, because it runs. A state
+// that contradicts the director's file is not put there, so that a start has something to go on
+// with. The director forwards by the state even if it cannot be written. A store that has lost
+// everything does not delete what is known here. Ran is not for concurrent use.
 func (e *Etcd) Ran(revision uint64) error {
 	e.mu.Lock()
 	s := e.sent
@@ -96,7 +96,7 @@ func (e *Etcd) rootKey() string      { return e.options.Prefix + "/root" }
 func (e *Etcd) collectedKey() string { return e.options.Prefix + "/collected" }
 func (e *Etcd) segmentsKey() string  { return e.options.Prefix + "/segments/" }
 
-// parts is what the parts of a segment have in common.
+// parts returns the prefix of the keys of a segment's parts.
 func (e *Etcd) parts(name string) string { return e.segmentsKey() + name + "/" }
 
 // snapshot is the state at one moment of etcd.
@@ -118,7 +118,7 @@ func (e *Etcd) Read(ctx context.Context) (State, error) {
 func (e *Etcd) read(ctx context.Context) (snapshot, error) {
 	for {
 		s, err := e.tryRead(ctx)
-		// The moment of the root is gone from etcd's memory: there is a later one.
+		// etcd has compacted the root's revision: there is a later one.
 		if !errors.Is(err, rpctypes.ErrCompacted) || ctx.Err() != nil {
 			return s, err
 		}
@@ -202,9 +202,9 @@ func (e *Etcd) fetch(ctx context.Context, r root, revision int64) (map[string]se
 	return segments, nil
 }
 
-// Update makes the change and returns the state that it led to. A change that changes
-// nothing has no revision of its own. After an error that is not the change's own the
-// change may have been made all the same: etcd's answer can be lost.
+// Update makes the change and returns the state that it led to. A change that changes nothing has
+// no revision of its own. After an error that is not the change's own, the change may still have
+// been made: etcd's answer can be lost.
 func (e *Etcd) Update(ctx context.Context, change Change) (State, error) {
 	for {
 		from, err := e.read(ctx)
@@ -241,7 +241,7 @@ func (e *Etcd) Update(ctx context.Context, change Change) (State, error) {
 	}
 }
 
-// switchRoot makes a root the one that counts, if the snapshot is still what is there.
+// switchRoot makes a root the current one, if the snapshot is still current.
 func (e *Etcd) switchRoot(ctx context.Context, from snapshot, to root) (done bool, switched int64, err error) {
 	text, err := json.Marshal(to)
 	if err != nil {

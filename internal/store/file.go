@@ -23,7 +23,7 @@ type File struct {
 
 	mu        sync.Mutex
 	state     State
-	before    map[string]Set      // that ran, of owners whose sets have not run since
+	before    map[string]Set      // sets that ran, of owners whose sets have not run since
 	overrides []byte              // as in their file
 	files     map[string]keptFile // what this process has in the directory, by name
 	readers   broadcast
@@ -32,11 +32,11 @@ type File struct {
 // ErrInUse is returned by OpenFile when another process has the directory open.
 var ErrInUse = errors.New("another process has the store open")
 
-// OpenFile opens the store in a directory, which it makes if there is none. A file
-// that is damaged gives a *CorruptError, and none of the files is touched: starting
-// without it would forward without its services. But the sets of some owners may be
-// dispensable: their services are written elsewhere, too, and only their logs are lost.
-// A damaged file of theirs is moved aside, and their set is gone.
+// OpenFile opens the store in a directory, which it makes if there is none. A damaged file gives a
+// *CorruptError, and none of the files is touched: starting without it would forward without its
+// services. But the sets of some owners may be dispensable: their services are also written
+// elsewhere, and only their logs are lost. A damaged file of theirs is moved aside, and their set
+// is gone.
 func OpenFile(dir string, dispensable ...string) (*File, error) {
 	if err := makeDirectory(dir); err != nil {
 		return nil, err
@@ -78,8 +78,8 @@ func (f *File) Read(context.Context) (State, error) {
 	return f.state, nil
 }
 
-// Watch sends the state as it is, and then every later one, but for those that
-// another has followed before they were taken. It ends with the context.
+// Watch sends the current state, and then every later one, except those that were replaced before
+// they were taken. It ends with the context.
 func (f *File) Watch(ctx context.Context) <-chan State {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -94,8 +94,8 @@ func (f *File) Update(_ context.Context, change Change) (State, error) {
 	return f.update(change, false)
 }
 
-// Hold is Update of a change that is made also if it cannot be written: it lasts as long as the
-// process, and is written when that can be, by WriteAgain.
+// Hold is Update for a change that is made even if it cannot be written: it lasts as long as the
+// process, and WriteAgain writes it when possible.
 func (f *File) Hold(_ context.Context, change Change) (State, error) { return f.update(change, true) }
 
 func (f *File) update(change Change, hold bool) (State, error) {
@@ -176,7 +176,7 @@ func (f *File) write(owner string, revision uint64, set Set) error {
 // suffix ends the names of the owners' files.
 const suffix = ".json"
 
-// makeDirectory makes the directory for its owner alone, and makes it last.
+// makeDirectory makes the directory, accessible only to its owner, and syncs it.
 func makeDirectory(dir string) error {
 	if _, err := os.Stat(dir); err == nil {
 		return nil
@@ -198,7 +198,7 @@ func lockDirectory(dir string) (*os.File, error) {
 	path := filepath.Join(dir, lockFile)
 	lock, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if errors.Is(err, syscall.EROFS) {
-		lock, err = os.Open(path) // what is there can be read: a start goes on with it
+		lock, err = os.Open(path) // the files can be read: a start goes on with them
 	}
 	if err != nil {
 		return nil, fmt.Errorf("open the store's lock: %w", err)
@@ -213,7 +213,7 @@ func lockDirectory(dir string) (*os.File, error) {
 	return lock, nil
 }
 
-// readDirectory reads every owner's file and clears what a power cut left.
+// readDirectory reads every owner's file and removes what a power cut left.
 func readDirectory(dir string, dispensable []string) (State, []*CorruptError, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

@@ -9,18 +9,18 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// The first pause after etcd could not be asked, and the longest: each is twice the one
-// before. And how often the root is looked at while its watch says nothing: a network
-// can lose a watch without either end knowing.
+// The first pause after etcd could not be asked, and the longest: each is twice the one before. And
+// how often the root is read while its watch says nothing: a network can lose a watch without
+// either end noticing.
 const (
 	firstPause = 100 * time.Millisecond
 	lastPause  = 5 * time.Second
 	lookAgain  = 30 * time.Second
 )
 
-// Watch sends the state as soon as it can be read, and then every later one, but for
-// those that another has followed before they were taken. While etcd cannot be reached
-// nothing is sent. It ends with the context.
+// Watch sends the state as soon as it can be read, and then every later one, except those that were
+// replaced before they were taken. While etcd cannot be reached nothing is sent. It ends with the
+// context.
 func (e *Etcd) Watch(ctx context.Context) <-chan State {
 	states := make(chan State, 1)
 	go func() {
@@ -63,8 +63,8 @@ func (e *Etcd) follow(ctx context.Context, states chan State) {
 	}
 }
 
-// replace puts a state in the channel, which its one sender calls, in place of an
-// earlier one that nobody has taken.
+// replace puts a state in the channel, in place of an earlier one that was not taken. Only the
+// channel's one sender calls it.
 func replace(states chan State, s State) {
 	select {
 	case <-states:
@@ -73,8 +73,7 @@ func replace(states chan State, s State) {
 	states <- s
 }
 
-// awaitSwitch returns when the root is another one than at a revision of etcd, or
-// may be.
+// awaitSwitch returns when the root is, or may be, another one than at a revision of etcd.
 func (e *Etcd) awaitSwitch(ctx context.Context, since int64) {
 	client, err := e.connect()
 	if err != nil {

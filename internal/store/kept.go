@@ -11,13 +11,13 @@ import (
 	"strings"
 )
 
-// keptFile is a file of the directory, as this process has read or written it last.
+// keptFile is a file of the directory, as this process last read or wrote it.
 type keptFile struct {
-	info    os.FileInfo // nil: it is not there yet
+	info    os.FileInfo // nil: the file does not exist yet
 	problem error       // why it is not written
 }
 
-// note remembers how a file is now, or why it is not. The lock is held.
+// note remembers a file's current state, or why it does not exist. The lock is held.
 func (f *File) note(name string, problem error) {
 	info, err := os.Lstat(filepath.Join(f.dir, name))
 	if err != nil {
@@ -26,8 +26,8 @@ func (f *File) note(name string, problem error) {
 	f.files[name] = keptFile{info, problem}
 }
 
-// Amiss says what is not in the directory as this process has it: what somebody has removed or
-// changed, and what could not be written. Nothing: all is there.
+// Amiss says what in the directory is not as this process has it: files that were removed or
+// changed, and those that could not be written. Empty: all is there.
 func (f *File) Amiss() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -47,7 +47,7 @@ func (f *File) Amiss() string {
 	return strings.Join(amiss, ", ")
 }
 
-// locks reports whether the lock of this process is the directory's.
+// locks reports whether this process's lock is still the directory's.
 func (f *File) locks() bool {
 	there, err := os.Lstat(filepath.Join(f.dir, lockFile))
 	ours, other := f.lock.Stat()
@@ -66,8 +66,8 @@ func (f *File) amiss() (names []string) {
 	return names
 }
 
-// WriteAgain writes what is amiss. A directory that another process has taken meanwhile is left
-// to it: ErrInUse.
+// WriteAgain writes the files that are amiss. A directory that another process has taken meanwhile
+// is left to that process: ErrInUse.
 func (f *File) WriteAgain() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -79,7 +79,7 @@ func (f *File) WriteAgain() error {
 		if err != nil {
 			return err
 		}
-		_ = f.lock.Close() // nobody can find it any more
+		_ = f.lock.Close() // no process can find it any more
 		f.lock = lock
 	}
 	for _, name := range f.amiss() {

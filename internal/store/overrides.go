@@ -14,8 +14,8 @@ import (
 // overridesFile has no suffix of sets.
 const overridesFile = "overrides"
 
-// Overrides returns what SaveOverrides has written. A file that is damaged gives a *CorruptError,
-// and is moved aside.
+// Overrides returns what SaveOverrides has written. A damaged file gives a *CorruptError, and is
+// moved aside.
 func (f *File) Overrides() (list []model.BackendOverride, err error) {
 	path := filepath.Join(f.dir, overridesFile)
 	text, err := os.ReadFile(path)
@@ -38,8 +38,8 @@ func (f *File) Overrides() (list []model.BackendOverride, err error) {
 	return list, nil
 }
 
-// SaveOverrides makes these the overrides of backends of the director's file, all of them. What
-// cannot be written is remembered, and written by WriteAgain.
+// SaveOverrides replaces the overrides of backends of the director's file. If they cannot be
+// written they are remembered, and WriteAgain writes them.
 func (f *File) SaveOverrides(list []model.BackendOverride) error {
 	text, err := json.Marshal(list)
 	if err != nil {
@@ -51,7 +51,7 @@ func (f *File) SaveOverrides(list []model.BackendOverride) error {
 	return f.writeOverrides()
 }
 
-// writeOverrides writes them. The lock is held.
+// writeOverrides writes the overrides. The lock is held.
 func (f *File) writeOverrides() error {
 	err := writeFile(filepath.Join(f.dir, overridesFile), f.overrides)
 	f.note(overridesFile, err)

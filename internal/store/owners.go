@@ -17,8 +17,8 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// Where there is no router, the directors of a group write who answers for which VIP beside
-// the state:
+// Without a router, the directors of a group write beside the state which director answers for
+// which VIP:
 //
 //	PREFIX/neighbor/members/ADDRESS  a director that is there, and the VIPs that it could answer for
 //	PREFIX/neighbor/owners/VIP       the address of the one director that does
@@ -26,12 +26,12 @@ import (
 // Both end with the director's lease. An owner's key is only ever made where there is none,
 // and deleted by its owner.
 
-// Owners is a director's part in that.
+// Owners is a director's part in owning VIPs.
 type Owners struct {
 	etcd    *Etcd
 	self    netip.Addr
 	ttl     time.Duration
-	process string // tells this process from another one that says it is the same director
+	process string // tells this process from another one that claims to be the same director
 	stop    context.CancelFunc
 	running sync.WaitGroup
 
@@ -40,12 +40,12 @@ type Owners struct {
 	view  ownersView
 }
 
-// errReplaced says that another process has taken this director's part.
+// errReplaced says that another process has taken this director's place.
 var errReplaced = errors.New("another process is this director by its address in the group")
 
-// Owners begins to follow who answers for which VIP, until Leave. Notify is called when
-// something has changed. The director is known by its address, and gone a time to live after
-// it has prolonged its lease for the last time.
+// Owners begins to follow which director answers for which VIP, until Leave. notify is called when
+// something has changed. The director is known by its address, and counts as gone a time to live
+// after it last prolonged its lease.
 func (e *Etcd) Owners(self netip.Addr, ttl time.Duration, notify func()) *Owners {
 	ctx, cancel := context.WithCancel(context.Background())
 	o := &Owners{etcd: e, self: self, ttl: ttl, process: rand.Text(), stop: cancel,
@@ -61,9 +61,8 @@ func (o *Owners) Group() model.NeighborGroup {
 	return o.view.group(o.self, o.process, o.lease)
 }
 
-// Renew prolongs the lease, or begins one, and returns for how long from when it was called.
-// The lease of a process before this one, which has ended and nobody has noticed yet, goes on
-// as this one's, and so does what it answered for.
+// Renew prolongs the lease, or begins one, and returns how long it lasts from the call on. If the
+// lease of an ended earlier process still lives, this process takes it over with its VIPs.
 func (o *Owners) Renew(ctx context.Context) (time.Duration, error) {
 	client, err := o.etcd.connect()
 	if err != nil {
@@ -88,7 +87,7 @@ func (o *Owners) Renew(ctx context.Context) (time.Duration, error) {
 	return time.Duration(kept.TTL) * time.Second, nil
 }
 
-// begin takes over the lease of the process before, or makes one.
+// begin takes over the earlier process's lease, or makes one.
 func (o *Owners) begin(ctx context.Context, client *clientv3.Client) (time.Duration, error) {
 	found, err := client.Get(ctx, o.member())
 	if err != nil {
@@ -100,7 +99,7 @@ func (o *Owners) begin(ctx context.Context, client *clientv3.Client) (time.Durat
 			continue // it has ended meanwhile
 		}
 		var m ownersMember
-		_ = json.Unmarshal(kv.Value, &m) // of another version: then it is as if it offered nothing
+		_ = json.Unmarshal(kv.Value, &m) // written by another version: it counts as offering nothing
 		m.Process = o.process
 		same := clientv3.Compare(clientv3.ModRevision(o.member()), "=", kv.ModRevision)
 		done, err := o.putMember(ctx, client, m, clientv3.LeaseID(kv.Lease), same)
@@ -121,7 +120,7 @@ func (o *Owners) begin(ctx context.Context, client *clientv3.Client) (time.Durat
 	return time.Duration(granted.TTL) * time.Second, nil
 }
 
-// have makes a lease the present one. What is owned by another one is not owned.
+// have sets the current lease. VIPs owned by another lease are not owned.
 func (o *Owners) have(lease clientv3.LeaseID) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -172,7 +171,7 @@ func (o *Owners) putMember(ctx context.Context, client *clientv3.Client, m owner
 	return response.Succeeded, nil
 }
 
-// failed notes that the lease has ended, if that is why.
+// failed notes that the lease has ended, if that caused the error.
 func (o *Owners) failed(what string, err error) error {
 	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
 		o.have(clientv3.NoLease)
@@ -183,9 +182,9 @@ func (o *Owners) failed(what string, err error) error {
 // movesAtOnce is how many VIPs one transaction moves: etcd takes 128 operations in one.
 const movesAtOnce = 60
 
-// Move makes this director the owner of VIPs that have none, and gives up others, which are
-// not among them, each by itself. After an error some may have been moved all the same: Group says which, when etcd
-// does.
+// Move makes this director the owner of VIPs that have none, and gives up others, which are not
+// among them, each by itself. After an error some may still have been moved: Group says which, when
+// etcd does.
 func (o *Owners) Move(ctx context.Context, claim, release []netip.Addr) error {
 	client, lease, err := o.connect()
 	if err != nil {
@@ -225,8 +224,8 @@ func (o *Owners) Move(ctx context.Context, claim, release []netip.Addr) error {
 	return nil
 }
 
-// Leave ends the lease, and with it all that this director owns, at once if etcd can be
-// asked, and else with the lease. Nothing else is called after it.
+// Leave ends the lease, and with it this director's ownership of VIPs: at once if etcd can be
+// asked, else when the lease expires. No other method is called after it.
 func (o *Owners) Leave(ctx context.Context) error {
 	o.stop()
 	o.running.Wait()

@@ -24,16 +24,16 @@ type ownersMember struct {
 	VIPs    []netip.Addr `json:"vips"`
 }
 
-// ownersKey is the last that is known of a key.
+// ownersKey is the last known state of a key.
 type ownersKey struct {
-	revision int64 // of etcd, when it was written or deleted
+	revision int64 // etcd's revision when it was written or deleted
 	lease    clientv3.LeaseID
 	gone     bool
-	member   ownersMember // of a member's
-	director netip.Addr   // of an owner's
+	member   ownersMember // of a member's key
+	director netip.Addr   // of an owner's key
 }
 
-// ownersView is what is known of the keys: from watching them, and from the answers to this
+// ownersView is what is known about the keys: from watching them, and from the answers to this
 // director's own transactions, whichever is newer. Its methods are called with the mutex held.
 type ownersView struct {
 	prefix  string
@@ -57,8 +57,7 @@ func (v *ownersView) set(key string, k ownersKey) {
 	v.change()
 }
 
-// put notes that a key was written. One that cannot be read counts as if it were not there:
-// another version's.
+// put notes that a key was written. One that cannot be read, of another version, counts as missing.
 func (v *ownersView) put(key string, value []byte, revision int64, lease clientv3.LeaseID) {
 	k := ownersKey{revision: revision, lease: lease}
 	if name := strings.TrimPrefix(key, v.prefix); strings.HasPrefix(name, membersKey) {
@@ -75,7 +74,7 @@ func (v *ownersView) delete(key string, revision int64) {
 	v.set(key, ownersKey{revision: revision, gone: true})
 }
 
-// moved notes what became of an attempt to own a VIP, or to give it up.
+// moved notes the result of an attempt to own a VIP, or to give it up.
 func (v *ownersView) moved(key, self string, lease clientv3.LeaseID, revision int64, t *etcdserverpb.TxnResponse) {
 	switch one := t.Responses[0]; {
 	case one.GetResponsePut() != nil:
@@ -143,8 +142,8 @@ func (v *ownersView) group(self netip.Addr, process string, lease clientv3.Lease
 	return g
 }
 
-// follow keeps the view as the keys are, until the context ends. What was known stays while
-// etcd cannot be reached.
+// follow keeps the view up to date with the keys, until the context ends. What was known stays
+// while etcd cannot be reached.
 func (o *Owners) follow(ctx context.Context) {
 	pause := firstPause
 	for ctx.Err() == nil {
@@ -169,8 +168,8 @@ func (o *Owners) follow(ctx context.Context) {
 	}
 }
 
-// watch takes what is written after a revision. It returns when it cannot go on, and from
-// time to time: a network can lose a watch without either end knowing.
+// watch takes what is written after a revision. It returns when it cannot go on, and from time to
+// time: a network can lose a watch without either end noticing.
 func (o *Owners) watch(ctx context.Context, client *clientv3.Client, since int64) {
 	ctx, cancel := context.WithTimeout(clientv3.WithRequireLeader(ctx), lookAgain)
 	defer cancel()

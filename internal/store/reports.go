@@ -18,28 +18,27 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// What agents say about connections is beside the state, in keys of its own:
+// Agents' reports about connections are beside the state, in their own keys:
 //
 //	PREFIX/evidence/ADDRESS of a backend
 //
-// It is no part of the state and no revision of it: losing it loses no configuration.
+// They are no part of the state and not in its revisions: losing them loses no configuration.
 
-// reportsLive is how long a report stays in etcd when its agent does not renew it, in
-// seconds. Until then an agent that is away is not taken for one that never reported;
-// a host that is gone for good leaves nothing behind.
+// reportsLive is how long a report stays in etcd when its agent does not renew it, in seconds.
+// Until then an absent agent is not taken for one that never reported; a host that is gone for good
+// leaves nothing behind.
 const reportsLive = 7 * 24 * 60 * 60
 
 // MaxReport is how long the text of a report may be: etcd takes requests of 1.5 MiB.
 const MaxReport = 1 << 20
 
-// mostReports bounds what all reports take that a director keeps, in bytes. Agents may write of any
-// backend: of what is beyond it the director takes that nothing is said.
+// mostReports bounds the bytes of all reports that a director keeps. Agents may write about any
+// backend: a report beyond the bound counts as one that says nothing.
 const mostReports = 512 << 20
 
 func (e *Etcd) evidenceKey() string { return e.options.Prefix + "/evidence/" }
 
-// PutReports writes what an agent says, in place of what it has said before about the
-// same backends.
+// PutReports writes an agent's reports, in place of its earlier ones about the same backends.
 func (e *Etcd) PutReports(ctx context.Context, reports []model.AgentReport) error {
 	for again := false; ; again = true {
 		err := e.putReports(ctx, reports)
@@ -47,7 +46,7 @@ func (e *Etcd) PutReports(ctx context.Context, reports []model.AgentReport) erro
 			return err
 		}
 		e.mu.Lock()
-		e.lease = clientv3.NoLease // it has ended, or etcd has lost it
+		e.lease = clientv3.NoLease // the lease has ended, or etcd has lost it
 		e.mu.Unlock()
 	}
 }
@@ -76,12 +75,12 @@ func (e *Etcd) MayReport(ctx context.Context, backends []netip.Addr) error {
 	for _, b := range backends {
 		puts = append(puts, clientv3.OpPut(e.evidenceKey()+b.String(), ""))
 	}
-	// No comparison fails, so the other branch is never done; but it has to be allowed.
+	// No comparison fails, so the other branch never runs, but etcd checks that it is allowed.
 	_, err := e.transact(ctx, func(t clientv3.Txn) clientv3.Txn { return t.Else(puts...) })
 	return err
 }
 
-// renewLease returns the lease by which this process's reports live, for as long again.
+// renewLease renews and returns the lease by which this process's reports live.
 func (e *Etcd) renewLease(ctx context.Context) (clientv3.LeaseID, error) {
 	client, err := e.connect()
 	if err != nil {
@@ -108,19 +107,19 @@ func (e *Etcd) renewLease(ctx context.Context) (clientv3.LeaseID, error) {
 	return e.lease, nil
 }
 
-// Reports are the reports of agents that a director follows: those about the backends
-// that it has. Whoever may write reports may write many, of addresses that are nobody's.
+// Reports are the reports of agents that a director follows: those about its own backends. A client
+// that may write reports may write many, about addresses that are no backends.
 type Reports struct {
 	prefix string
-	again  chan struct{} // has something when there are other backends
-	signs  chan struct{} // has something when there are signs of strain, or no more
+	again  chan struct{} // is sent to when the backends have changed
+	signs  chan struct{} // is sent to when signs of strain appear, or disappear
 
 	mu       sync.Mutex
-	backends map[netip.Addr]bool // that there are
-	listed   map[netip.Addr]bool // that there were when the reports were listed; nil: they were not yet
-	renewed  chan struct{}       // is closed when they are listed
+	backends map[netip.Addr]bool // all of the director
+	listed   map[netip.Addr]bool // all when the reports were listed; nil: they were not yet listed
+	renewed  chan struct{}       // is closed when the reports are listed
 	latest   heldReports
-	warned   string // of reports that are not kept
+	warned   string // about reports that are not kept
 	options  *EtcdOptions
 }
 
@@ -148,15 +147,15 @@ func (e *Etcd) FollowReports(ctx context.Context) *Reports {
 	return r
 }
 
-// Signs is sent to when there is a report with signs of strain, or the first one without.
+// Signs is sent to when there is a report with signs of strain, or the first one without any.
 func (r *Reports) Signs() <-chan struct{} { return r.signs }
 
-// listPatience is how long Latest waits for reports about backends that are new.
+// listPatience is how long Latest waits for reports about new backends.
 const listPatience = time.Second
 
-// Latest returns the last report about each of these backends, and whether it is known yet
-// which there are. One that is new, while etcd does not say whether there is a report, is
-// one that says nothing: its agent may have connections anywhere.
+// Latest returns the last report about each of these backends, and whether it is known yet which
+// reports exist. While etcd does not say whether a new backend has a report, it counts as one whose
+// report says nothing: its agent may have connections anywhere.
 func (r *Reports) Latest(backends map[netip.Addr]bool) (reports map[netip.Addr]model.AgentReport, known bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -190,7 +189,7 @@ func (r *Reports) Latest(backends map[netip.Addr]bool) (reports map[netip.Addr]m
 	return reports, r.listed != nil
 }
 
-// covers says whether the reports about these backends are known, if there are any.
+// covers says whether the reports about these backends, if any, are known.
 func (r *Reports) covers(backends map[netip.Addr]bool) bool {
 	for b := range backends {
 		if !r.listed[b] {
@@ -203,8 +202,8 @@ func (r *Reports) covers(backends map[netip.Addr]bool) bool {
 // readsAtOnce is how many keys one transaction reads: etcd takes 128, of 1.5 MiB each.
 const readsAtOnce = 16
 
-// listReports reads the reports about the backends and returns the revision of etcd up to
-// which nothing is missing.
+// listReports reads the reports about the backends and returns the revision of etcd up to which
+// they are complete.
 func (e *Etcd) listReports(ctx context.Context, r *Reports) (int64, error) {
 	select {
 	case <-r.again:
@@ -248,9 +247,9 @@ func (e *Etcd) listReports(ctx context.Context, r *Reports) (int64, error) {
 	return revision, nil
 }
 
-// read puts a report about one of the backends among others. One that cannot be read, of
-// another version maybe, is one that says nothing: its agent may have connections anywhere. Signs
-// says that there are signs of strain in it, or were in the one before.
+// read adds a report about one of the backends. A report that cannot be read, perhaps of another
+// version, counts as one that says nothing: its agent may have connections anywhere. signs says
+// that this report, or the one before, has signs of strain.
 func (r *Reports) read(latest *heldReports, backends map[netip.Addr]bool, key string, text []byte) (signs bool) {
 	backend, err := netip.ParseAddr(strings.TrimPrefix(key, r.prefix))
 	if err != nil || !backends[backend] {
@@ -270,8 +269,8 @@ func readReport(backend netip.Addr, text []byte) (report model.AgentReport) {
 	return report
 }
 
-// warn lists of how many backends the reports say nothing because they cannot be read, or because
-// there is no room for them. The lock is held.
+// warn lists how many backends have reports that say nothing because they cannot be read, or
+// because there is no room for them. The lock is held.
 func (r *Reports) warn() {
 	text := ""
 	var errs []error
@@ -298,16 +297,16 @@ func (r *Reports) warn() {
 	}
 }
 
-// heldReports are the last report about each backend, and what all of them take.
+// heldReports are the last report about each backend, and the bytes that all of them take.
 type heldReports struct {
 	of     map[netip.Addr]model.AgentReport
 	bytes  int
-	noRoom map[netip.Addr]bool // for these there is none
-	unread map[netip.Addr]bool // these could not be read
+	noRoom map[netip.Addr]bool // backends whose reports have no room
+	unread map[netip.Addr]bool // backends whose reports could not be read
 }
 
-// put keeps a report in place of the one before, or one that says nothing, where there is no room
-// for it.
+// put keeps a report in place of the one before, or one that says nothing if there is no room for
+// it.
 func (h *heldReports) put(report model.AgentReport) {
 	h.remove(report.Backend)
 	size := report.Size()
@@ -336,9 +335,9 @@ func (h *heldReports) remove(backend netip.Addr) {
 	}
 }
 
-// watchReports takes what agents write after a revision of etcd. It returns when it
-// cannot go on, when there are other backends, and from time to time: a network can lose a watch without either end
-// knowing.
+// watchReports takes what agents write after a revision of etcd. It returns when it cannot go on,
+// when the backends have changed, and from time to time: a network can lose a watch without either
+// end noticing.
 func (e *Etcd) watchReports(ctx context.Context, r *Reports, since int64) {
 	client, err := e.connect()
 	if err != nil {

@@ -9,24 +9,25 @@ import (
 	"path/filepath"
 )
 
-// Running is the last version of a process's file that ran: what a start goes on with when the
-// file is refused by then, or is not there.
+// Running is the last version of a process's file that ran: a start goes on with it if the file is
+// refused or missing.
 type Running struct {
 	File string `json:"file"` // its name
 	Text string `json:"text"`
 }
 
-// RunningName is the name of the file that has it. A director and an agent of one host may have
-// the same directory.
+// RunningName is the name of the file that stores Running. A director and an agent of one host may
+// have the same directory.
 type RunningName string
 
-// The names have no suffix of sets. The files may have keys: they are for the process's user alone.
+// The names have no suffix of sets. The files may have keys: only the process's user may read them.
 const (
 	RunningDirector RunningName = "running"
 	RunningAgent    RunningName = "running-agent"
 )
 
-// SaveRunning writes it into the directory of a process's state, which it makes if there is none.
+// SaveRunning writes Running into the directory of a process's state, which it makes if there is
+// none.
 func SaveRunning(dir string, name RunningName, r Running) error {
 	if err := makeDirectory(dir); err != nil {
 		return fmt.Errorf("keep the file that runs: %w", err)
@@ -41,7 +42,7 @@ func SaveRunning(dir string, name RunningName, r Running) error {
 	return nil
 }
 
-// LoadRunning returns what SaveRunning has written; false: nothing. One that is damaged gives a
+// LoadRunning returns what SaveRunning has written; false: nothing. A damaged file gives a
 // *CorruptError, and is moved aside.
 func LoadRunning(dir string, name RunningName) (r Running, found bool, err error) {
 	path := filepath.Join(dir, string(name))

@@ -12,19 +12,19 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// What a director says about itself is beside that by which it is known to the others:
+// What a director says about itself is beside its fingerprint:
 //
 //	PREFIX/directors/ADDRESS/runs
 //
-// It is for people, and ends some seconds after the process.
+// It is for people, and disappears some seconds after the process.
 const runsSuffix = "/runs"
 
-// lookAtRun is how often it is looked whether what a director says has changed; what has not
-// is written again as often as fingerprints are.
+// lookAtRun is the time between two checks whether what a director says has changed; without a
+// change it is written again as often as fingerprints.
 const lookAtRun = renewFingerprint / 5
 
-// KeepRun writes what a director says about itself under its addresses, whenever that has
-// changed and where etcd has lost it, until the context ends.
+// KeepRun writes what a director says about itself under its addresses, whenever that has changed
+// or etcd has lost it, until the context ends.
 func (e *Etcd) KeepRun(ctx context.Context, addresses []netip.Addr, run func() model.DirectorRun) {
 	pause, life, last, rest := firstPause, lease{seconds: livesFor}, "", 0
 	for ctx.Err() == nil {

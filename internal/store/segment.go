@@ -16,7 +16,7 @@ import (
 // is cut into segments, which are named by their content and written first; then one
 // small key, the root, is switched from the old names to the new ones.
 
-// segment is some of an owner's documents, one after the other.
+// segment is a sequence of an owner's documents.
 type segment struct {
 	name      string // the SHA-256 of its text
 	text      []byte // JSON, a document to a line
@@ -24,9 +24,9 @@ type segment struct {
 	size      int // bytes that the documents take
 }
 
-// Where a set is cut: after a document whose ID hashes to a multiple of cutModulus, so
-// that a service that comes or goes changes one segment and not all behind it; and
-// where a segment would be longer than this many bytes otherwise.
+// Where a set is cut: after a document whose ID hashes to a multiple of cutModulus, so that a
+// service that comes or goes changes one segment and not all that follow; and where a segment would
+// else be longer than this many bytes.
 const (
 	cutModulus  = 8
 	cutLength   = 256 << 10
@@ -76,14 +76,14 @@ func nameOf(text []byte) string {
 // that the API takes.
 const mostState = 256 << 20
 
-// mostDocuments is how many bytes the documents of all sets may take when they are read, and those of
-// one segment: few bytes of text may stand for many.
+// mostDocuments is how many bytes the documents of all sets may take when they are read, and those
+// of one segment: a few bytes of text may stand for many.
 const (
 	mostDocuments = 1 << 30
 	mostSegment   = 256 << 20
 )
 
-// newSegment reads a segment's text and checks that it is the one of that name.
+// newSegment reads a segment's text and checks that its name matches.
 func newSegment(name string, text []byte) (segment, error) {
 	if nameOf(text) != name {
 		return segment{}, fmt.Errorf("segment %s: %s", name, nameProblem)
@@ -124,8 +124,8 @@ func (r root) names() map[string]bool {
 	return names
 }
 
-// check refuses what no director writes: a document is of one service, so a segment is in one place,
-// and a name that is there many times would be many times its segment.
+// check refuses what no director writes: each service has one document, so each segment is in one
+// place, and a repeated name would repeat its segment.
 func (r root) check() error {
 	seen := map[string]bool{}
 	for owner, names := range r.Sets {
@@ -139,7 +139,7 @@ func (r root) check() error {
 	return nil
 }
 
-// state puts the documents of the root's segments together.
+// state joins the documents of the root's segments.
 func (r root) state(segments map[string]segment) (State, error) {
 	s := State{Revision: r.Revision, Sets: map[string]Set{}}
 	for owner, names := range r.Sets {
@@ -174,8 +174,8 @@ func readRoot(text []byte) (root, error) {
 	return r, nil
 }
 
-// follow returns the root after a change of these owners' sets, and its segments that
-// the one before does not have.
+// follow returns the root after a change of these owners' sets, and the segments that the earlier
+// root does not have.
 func (r root) follow(next State, owners []string) (root, []segment, error) {
 	to := root{Format: format, Revision: r.Revision + 1, Sets: map[string][]string{}}
 	for owner, names := range r.Sets {

@@ -2,9 +2,9 @@
 // the log of generations of every service. [File] keeps it for one director, [Etcd] for
 // a group.
 //
-// A state changes by a [Change], a pure function that the store calls inside of its
-// transaction, again if another writer was first. So what depends on the state
-// before, as a service's log does, is never made from a stale one.
+// A state changes by a [Change], a pure function that the store calls inside its transaction, again
+// if another writer was first. So what depends on the earlier state, such as a service's log, is
+// never made from a stale one.
 package store
 
 import (
@@ -27,20 +27,19 @@ type State struct {
 // Set is what one owner wants, in the order in which the owner gave it.
 type Set struct {
 	Documents []Document
-	// Given says that its logs are those of whoever puts it, who writes them for several
-	// directors: nobody here appends to them or takes anything out.
+	// Given says that the client that puts the set writes its logs, for several directors: this
+	// director never adds generations to them or removes any.
 	Given bool
 }
 
 // Document is one service with its history.
 type Document = model.Document
 
-// Change returns the state that follows another. It is pure: a store may call it
-// several times and takes the last result. It leaves Revision to the store, and what
-// it gets as it is.
+// Change returns the state that follows another. It is pure: a store may call it several times and
+// takes the last result. It leaves Revision to the store, and does not change its argument.
 type Change func(State) (State, error)
 
-// named returns "203.0.113.10 tcp port 443", with the segment where there is one.
+// named returns "203.0.113.10 tcp port 443", with the segment if there is one.
 func named(id model.ServiceID) string {
 	text := fmt.Sprintf("%s %s port %s", id.VIP, id.Protocol, id.Port)
 	if id.Segment != (model.Segment{}) {
@@ -62,7 +61,7 @@ func (s State) Documents() []Document {
 	return all
 }
 
-// All yields what Documents returns, where it is: there may be 65,536, and each is large.
+// All yields pointers to what Documents returns: there may be 65,536 documents, and each is large.
 func (s State) All() iter.Seq[*Document] {
 	return func(yield func(*Document) bool) {
 		for _, owner := range s.Owners() {
@@ -105,7 +104,7 @@ func (s State) with(owner string, set Set) State {
 	return State{Revision: s.Revision, Sets: sets}
 }
 
-// equal reports whether two sets are the same; that is quick for a set and itself.
+// equal reports whether two sets are equal; that is quick if they are the same memory.
 func (s Set) equal(o Set) bool {
 	if len(s.Documents) != len(o.Documents) || s.Given != o.Given {
 		return false

@@ -23,15 +23,15 @@ func (s Set) Services() []model.Service {
 // Tag returns the tag of the set's services: see TagOf.
 func (s Set) Tag() string { return TagOf(s.Services()) }
 
-// TagOf returns what tells services from others: the same services in the same order have
-// the same tag on every director of one version, whatever their logs are. Nobody can tell
-// from it what is in them.
+// TagOf returns a tag that differs for different services: the same services in the same order have
+// the same tag on every director of one version, whatever their logs are. The tag does not reveal
+// the services.
 func TagOf(services []model.Service) string {
 	digest := sha256.New()
 	encoder := json.NewEncoder(digest)
 	for i := range services {
 		if err := encoder.Encode(&services[i]); err != nil {
-			panic("a service cannot be written: " + err.Error()) // valid ones can
+			panic("a service cannot be written: " + err.Error()) // valid services can
 		}
 	}
 	return hex.EncodeToString(digest.Sum(nil))[:tagLength]

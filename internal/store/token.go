@@ -8,13 +8,12 @@ import (
 	"google.golang.org/grpc"
 )
 
-// askForToken makes a client ask for a token by a connection of its own, which shows none.
+// askForToken makes a client ask for a token on a separate connection, which sends no token.
 //
-// The client shows the token that it has with whatever it asks, also when it asks for
-// another one because etcd does not know that one any more: etcd forgets tokens when it
-// starts again or the password changes. Before 3.5 etcd refuses it even then
-// (etcd-io/etcd#12165), the client takes that for a reason to ask for a token, and so on
-// until its time is up: it would never be served again.
+// The client sends its token with every request, even when it asks for a new one because etcd no
+// longer knows the old one: etcd forgets tokens when it restarts or the password changes. Before
+// 3.5 etcd refuses even that request (etcd-io/etcd#12165), the client then asks for a token again,
+// and so on until its time is up: it would never be served again.
 func askForToken(anonymous clientv3.Config) grpc.DialOption {
 	anonymous.Username, anonymous.Password = "", ""
 	return grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, request, reply any,

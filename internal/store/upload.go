@@ -8,16 +8,16 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// What etcd takes as it comes: requests of 1.5 MiB (--max-request-bytes) with 128
-// operations (--max-txn-ops). Both are kept well away from.
+// Bounds well below etcd's defaults: requests of 1.5 MiB (--max-request-bytes) with 128 operations
+// (--max-txn-ops).
 const (
 	partBytes    = 512 << 10
 	requestBytes = 1 << 20
 	requestOps   = 100
 )
 
-// upload writes segments. What is there already is written again, which changes nothing:
-// a segment's name is its content.
+// upload writes segments. An existing segment is written again, which changes nothing: its name is
+// a digest of its content.
 func (e *Etcd) upload(ctx context.Context, segments []segment) error {
 	var puts []clientv3.Op
 	size := 0
@@ -45,11 +45,10 @@ func (e *Etcd) upload(ctx context.Context, segments []segment) error {
 	return send()
 }
 
-// collect deletes the segments that a change has left without a root; after the first
-// change of this process also those of changes that were never finished. It holds only
-// while the root is the one that was switched to, and makes changes that have begun
-// begin again: they may count on a segment that is deleted. What it cannot delete waits
-// for the next process.
+// collect deletes the segments that a change has left without a root; after the first change of
+// this process also those of changes that were never finished. It succeeds only while the root is
+// the one that was switched to, and makes running changes begin again: they may rely on a deleted
+// segment. Segments that it cannot delete wait for the next process.
 func (e *Etcd) collect(ctx context.Context, from, to root, switched int64) {
 	garbage := from.names()
 	e.mu.Lock()

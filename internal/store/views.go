@@ -16,16 +16,16 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// What the probes of each director find is beside the state, for the services whose shares
-// depend on it:
+// The results of each director's probes are beside the state, for the services whose shares depend
+// on them:
 //
 //	PREFIX/views/LEASE/SERVICE
 //
-// The lease is the director's process's: what it has found does not outlive it for long. Only
+// The lease is that of the director's process: its results do not outlive it for long. Only
 // directors may write there.
 
-// How long a view lives when nobody renews it, in seconds, how often it is renewed, and how
-// often it is written at most: etcd keeps every version.
+// How long a view lives without renewal, in seconds, how often it is renewed, and how often it is
+// written at most: etcd keeps every version.
 const (
 	viewsLive  = 10
 	renewViews = 3 * time.Second
@@ -35,23 +35,23 @@ const (
 // writesAtOnce is how many keys one transaction writes: etcd takes 128.
 const writesAtOnce = 100
 
-// Views are what the directors of a group have found, each by its own probes.
+// Views are what the directors of a group have found, each with its own probes.
 type Views struct {
 	etcd   *Etcd
 	prefix string
-	told   chan struct{} // has something when there is something else to tell
-	news   chan struct{} // has something when somebody's view is another one
+	told   chan struct{} // is sent to when there is something new to tell
+	news   chan struct{} // is sent to when some director's view has changed
 
 	lease   clientv3.LeaseID
-	written map[string]string // under the lease
+	written map[string]string // the keys and values under the lease
 
 	mu     sync.Mutex
 	wanted map[string]string // texts by the names of services
 	views  map[string]model.View
 }
 
-// FollowViews follows what directors find, and tells them what this one is told to, until the
-// context ends.
+// FollowViews follows what directors find, and tells them this director's views, until the context
+// ends.
 func (e *Etcd) FollowViews(ctx context.Context) *Views {
 	v := &Views{etcd: e, prefix: e.options.Prefix + "/views/", told: make(chan struct{}, 1), news: make(chan struct{}, 1), views: map[string]model.View{}}
 	go v.tell(ctx)
@@ -75,16 +75,15 @@ func (e *Etcd) FollowViews(ctx context.Context) *Views {
 // Changed is sent to when what Views returns has changed.
 func (v *Views) Changed() <-chan struct{} { return v.news }
 
-// Views returns what each director has found of each service, in no order. That of this one is
-// in it when it has come back from etcd: all directors count the same.
+// Views returns what each director has found about each service, in no order. This director's view
+// is in it once it has come back from etcd: so all directors count the same.
 func (v *Views) Views() []model.View {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return slices.Collect(maps.Values(v.views))
 }
 
-// Tell makes these views this director's, all of them. They are written later, and at most
-// once a second.
+// Tell replaces this director's views. They are written later, and at most once a second.
 func (v *Views) Tell(views []model.View) {
 	wanted := make(map[string]string, len(views))
 	for i := range views {
@@ -151,8 +150,8 @@ func (v *Views) write(ctx context.Context) error {
 	return nil
 }
 
-// changes returns what makes of what is written what is wanted. Until that is done nobody knows
-// what is written.
+// changes returns the operations that turn the written keys into the wanted ones. Until they are
+// done it is unknown what is written.
 func (v *Views) changes(wanted map[string]string) (ops []clientv3.Op) {
 	own, perhaps := fmt.Sprintf("%s%016x/", v.prefix, v.lease), map[string]string{}
 	for name, text := range wanted {
@@ -172,7 +171,7 @@ func (v *Views) changes(wanted map[string]string) (ops []clientv3.Op) {
 	return ops
 }
 
-// renew prolongs the lease, or begins one, under which nothing is written yet.
+// renew prolongs the lease, or begins one under which nothing is written yet.
 func (v *Views) renew(ctx context.Context) error {
 	client, err := v.etcd.connect()
 	if err != nil {
@@ -214,7 +213,7 @@ func (v *Views) list(ctx context.Context) (revision int64, err error) {
 	return response.Header.Revision, nil
 }
 
-// readView puts a view among others. One that cannot be read, of another version maybe, is none.
+// readView adds a view. A view that cannot be read, perhaps of another version, does not count.
 func readView(views map[string]model.View, key string, text []byte) {
 	var view model.View
 	if err := json.Unmarshal(text, &view); err != nil {
@@ -224,8 +223,8 @@ func readView(views map[string]model.View, key string, text []byte) {
 	views[key] = view
 }
 
-// watch takes what directors write after a revision of etcd. It returns when it cannot go on,
-// and from time to time: a network can lose a watch without either end knowing.
+// watch takes what directors write after a revision of etcd. It returns when it cannot go on, and
+// from time to time: a network can lose a watch without either end noticing.
 func (v *Views) watch(ctx context.Context, since int64) {
 	client, err := v.etcd.connect()
 	if err != nil {
