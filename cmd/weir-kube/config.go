@@ -18,7 +18,7 @@ import (
 type settings struct {
 	Class        string           `json:"class"`
 	WithoutClass bool             `json:"without-class"`      // Services without a class, too
-	Gateways     string           `json:"gateway-controller"` // whose GatewayClasses are its own
+	Gateways     string           `json:"gateway-controller"` // the controllerName of its GatewayClasses
 	Owner        string           `json:"owner"`              // of the set that it writes
 	Mode         model.Mode       `json:"mode"`
 	SNAT         *bool            `json:"snat"`
@@ -34,7 +34,7 @@ type settings struct {
 	Directors    []director       `json:"directors"`
 }
 
-// quota is one namespace's.
+// quota is the quota of one namespace.
 type quota struct {
 	Namespace    string `json:"namespace"`
 	Services     uint64 `json:"services"`
@@ -49,7 +49,7 @@ type lease struct {
 	Duration  model.Duration `json:"duration"`
 }
 
-// director is where one is asked: at a socket of this host, or over TCP.
+// director is where a director is asked: at a socket of this host, or over TCP.
 type director struct {
 	Socket    string `json:"socket"`
 	Server    string `json:"server"`
@@ -68,7 +68,7 @@ const (
 	shortLease      = 2 * time.Second
 	// Between what IPv6 needs inside the longest tunnel header, and jumbo frames.
 	minMTU, maxMTU = 1280 + 52, 9216
-	ownerFile      = "file" // of what a director's own file has
+	ownerFile      = "file" // the owner of a director's own file
 )
 
 func loadSettings(path string) (*settings, error) {
@@ -139,7 +139,7 @@ func (s *settings) options() translate.Options {
 		NoAgents: "agents are told of what DirectorGroups forward, and not of what the directors of the controller's file do"}
 }
 
-// quotas returns those of namespaces.
+// quotas returns the quotas of namespaces.
 func (s *settings) quotas() controller.Quotas {
 	q := controller.Quotas{Each: s.Quota, Of: map[string]controller.Quota{}}
 	for _, one := range s.Quotas {
@@ -148,7 +148,7 @@ func (s *settings) quotas() controller.Quotas {
 	return q
 }
 
-// clients returns what asks the directors.
+// clients returns the clients of the directors.
 func (s *settings) clients() ([]*controller.Director, error) {
 	var list []*controller.Director
 	for i, d := range s.Directors {

@@ -40,9 +40,9 @@ func newController() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			// Thousands of Services that come at once are each to be claimed and written.
-			// The API server bounds who asks too much (priority and fairness), and the
-			// controller how many requests are under way.
+			// Thousands of Services that come at once must each be claimed and written. The API
+			// server bounds clients that ask too much (priority and fairness), and the controller
+			// how many requests are under way.
 			config.QPS, config.Burst = 500, 1000
 			c, err := controller.New(config, controller.Options{Class: settings.Class, Default: settings.WithoutClass, Identity: identity,
 				Pools: settings.Pools, Translate: settings.options(), Owner: settings.Owner, NoWeights: !*settings.PodWeights, Gateways: settings.Gateways, Directors: directors,

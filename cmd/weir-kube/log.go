@@ -10,7 +10,7 @@ import (
 	"weir.io/weir/internal/logs"
 )
 
-// logger returns what logs as the flags say, also what the client's library has to say.
+// logger returns a logger that logs as the flags say, including messages of the client library.
 func logger(f *logs.Flags, w io.Writer) (*slog.Logger, error) {
 	handler, err := f.Handler(w)
 	if err != nil {

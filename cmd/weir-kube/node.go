@@ -95,7 +95,7 @@ func newNode() *cobra.Command {
 	return cmd
 }
 
-// detour makes a pod's network what its director needs.
+// detour sets up a pod's network as its director needs it.
 func detour(o *node.Options) error {
 	if o.Pod == nil {
 		return nil

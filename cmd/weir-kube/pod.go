@@ -12,7 +12,7 @@ import (
 	"weir.io/weir/kube/node"
 )
 
-// podFlags are what a director that is a pod knows of itself.
+// podFlags are what a director that is a pod knows about itself.
 type podFlags struct {
 	name, uid, addresses, bpffs string
 }

@@ -94,7 +94,7 @@ func runAgent(ctx context.Context, o agentOptions, log *slog.Logger) error {
 	d.keep = func(text []byte) { d.saveRunning(stateDirectory(model.Store{}), store.RunningAgent, text) }
 	d.problems.Warn(model.ProblemStore, "running", lost)
 	d.offer(first, text)
-	// What of it does not run is listed, and tried again; what an earlier agent has set up goes on.
+	// Parts that do not run are listed, and tried again; what an earlier agent has set up goes on.
 	if d.apply(first) == nil {
 		d.keepOffered(first)
 	}
@@ -120,8 +120,8 @@ func runAgent(ctx context.Context, o agentOptions, log *slog.Logger) error {
 	if err := socket.answer(nil, func(listener net.Listener) (wait func()) { return d.serve(ctx, server, listener) }); err != nil {
 		return err
 	}
-	// The agent of another network namespace may have the socket; this one then does its work
-	// without, until the other one ends.
+	// The agent of another network namespace may have the socket; this one then works without a
+	// socket, until the other one ends.
 	if err := socket.open(); err != nil {
 		log.Warn("nobody can ask this agent yet", "error", err)
 	}
@@ -132,15 +132,15 @@ func runAgent(ctx context.Context, o agentOptions, log *slog.Logger) error {
 	return nil
 }
 
-// noteAgain remembers what became of a configuration that the agent has tried by itself.
+// noteAgain remembers the result of a configuration that the agent has tried again by itself.
 func (d *daemon) noteAgain(c model.Config, err error) {
 	if d.noteSet(err); err == nil {
 		d.keepOffered(c)
 	}
 }
 
-// startReports lets the agent report its connections to the directors' etcd, if it is
-// told where that is. The etcd need not answer yet.
+// startReports lets the agent report its connections to the directors' etcd, if its address is
+// configured. The etcd need not answer yet.
 func startReports(ctx context.Context, a *agent.Agent, s model.AgentStore, log *slog.Logger) (end func(), err error) {
 	if !s.Etcd.Given() {
 		return func() {}, nil
@@ -174,12 +174,12 @@ func newAgentDaemon(d *daemon, a meteredAgent, began model.Agent) {
 			return listedError{err}
 		}
 		err := a.Set(c)
-		d.problems.Report(model.ProblemLoads, "", a.sender.Set(&c)) // no reason not to unwrap what comes
+		d.problems.Report(model.ProblemLoads, "", a.sender.Set(&c)) // tunnels are unwrapped all the same
 		d.noteSet(err)
 		d.problems.Report(model.ProblemFile, d.info.File, nil) // it is right, whatever the kernel says
 		mu.Lock()
 		defer mu.Unlock()
-		running = c // what of it does not run yet is tried again
+		running = c // parts that do not run yet are tried again
 		if err != nil {
 			return listedError{err}
 		}
@@ -192,7 +192,7 @@ func newAgentDaemon(d *daemon, a meteredAgent, began model.Agent) {
 	}
 }
 
-// watchAgent lists what is wrong with the host, and tells what becomes of the agent's file, until
+// watchAgent lists what is wrong with the host, and tells what happens with the agent's file, until
 // the context ends.
 func watchAgent(ctx context.Context, d *daemon, a meteredAgent, events *api.Events) {
 	d.problems.Follow(func(changes []problems.Change) { events.Add(problemEvents(changes)...) })
@@ -226,7 +226,7 @@ func watchAgent(ctx context.Context, d *daemon, a meteredAgent, events *api.Even
 	}
 }
 
-// reportIdle lists what the file asks of this host in vain.
+// reportIdle lists what in the file has no effect on this host.
 func (d *daemon) reportIdle(idle agent.Idle) {
 	var none, nobody error
 	if idle.NoBackend {

@@ -9,15 +9,15 @@ import (
 	"weir.io/weir/internal/api"
 )
 
-// applied is what apply writes: the plan, and what has become of it.
+// applied is what apply writes: the plan, and its result.
 type applied struct {
 	api.Plan
 	Applied bool          `json:"applied"`
 	Steps   []appliedStep `json:"steps,omitempty"`
-	Failed  string        `json:"failed,omitempty"` // why it is not applied after all
+	Failed  string        `json:"failed,omitempty"` // why it is not applied
 }
 
-// What a change in steps is looked at by, where nothing else is said.
+// Defaults and bounds of a change in steps.
 const (
 	defaultWatch = 10 * time.Second
 	lookPause    = time.Second
@@ -67,7 +67,7 @@ func newApply() *cobra.Command {
 			if a.Plan, err = client.Plan(cmd.Context(), request); err != nil {
 				return err
 			}
-			people := out.format == "table" // the others are one document, of all
+			people := out.format == "table" // the other formats are one document for everything
 			say := func(format string, values ...any) {
 				if people {
 					fmt.Fprintf(cmd.OutOrStdout(), format+"\n", values...)
@@ -83,7 +83,7 @@ func newApply() *cobra.Command {
 			}
 			switch {
 			case dryRun:
-			case len(a.Services) > 0 && (count > 1 || cmd.Flags().Changed("watch")): // else there is nothing to look at
+			case len(a.Services) > 0 && (count > 1 || cmd.Flags().Changed("watch")): // else there is nothing to watch
 				s := steps{client: client, request: request, plan: &a.Plan, count: count, watch: w, say: say, progress: &conn.progress}
 				var last api.SetChange
 				if a.Steps, last, err = s.apply(cmd.Context()); err == nil {
@@ -118,7 +118,7 @@ func newApply() *cobra.Command {
 	return cmd
 }
 
-// conditionOf is that the set is the one that was planned for.
+// conditionOf demands that the set is the one that was planned for.
 func conditionOf(p *api.Plan) api.Condition {
 	if p.Base == "" {
 		return api.Condition{None: true}

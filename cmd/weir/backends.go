@@ -42,7 +42,7 @@ func newBackends() *cobra.Command {
 	return cmd
 }
 
-// ofServices keeps the backends of the named services; none named: of all.
+// ofServices keeps the backends of the named services; if none is named, of all.
 func ofServices(ctx context.Context, client *api.Client, backends []api.Backend, names []string) ([]api.Backend, error) {
 	if len(names) == 0 {
 		return backends, nil
@@ -110,7 +110,7 @@ func redirectOf(r *model.BackendRedirect) string {
 	return "no:" + r.Reason
 }
 
-// healthOf is what the director's probes say of a backend, if it is checked.
+// healthOf is what the director's probes say about a backend, if it is checked.
 func healthOf(h *model.BackendHealth) string {
 	if h == nil {
 		return ""
@@ -125,8 +125,9 @@ func sinceOf(h *model.BackendHealth) string {
 	return h.Since.Format(time.RFC3339)
 }
 
-// whyOf is why there is no way to a backend, or what the last probe said that did not succeed: of a backend that is down why it
-// is, of one that is up what it may go down by, or why it has not its whole share.
+// whyOf is why there is no way to a backend, or the last failure of a probe: for a backend that is
+// down the reason, for one that is up what may take it down, or why it does not have its whole
+// share.
 func whyOf(b *model.BackendStatus) string {
 	if o := b.Override; o != nil {
 		return overrideText(o)
@@ -142,12 +143,12 @@ func whyOf(b *model.BackendStatus) string {
 	return ""
 }
 
-// overrideText says who has given a backend another state than its file does, and when.
+// overrideText says who has overridden the state that the file gives to a backend, and when.
 func overrideText(o *model.Override) string {
 	return fmt.Sprintf("%s by %s at %s, beside the file: see weir undrain", o.State, o.By, o.At.Format(time.RFC3339))
 }
 
-// strainOf is what agents report of a backend, and what follows from it.
+// strainOf is what agents report about a backend, and the result.
 func strainOf(s *model.BackendStrain) string {
 	text := "strain: none any more"
 	if s.Refused > 0 || s.Overflows > 0 {
@@ -159,8 +160,8 @@ func strainOf(s *model.BackendStrain) string {
 	return text
 }
 
-// share is what part of new connections a backend gets. Those of a backend that is
-// down go to others, its slots' backups.
+// share is which part of new connections a backend gets. Those of a backend that is down go to the
+// backups of its slots.
 func share(b api.Backend, of int) string {
 	switch {
 	case of == 0:

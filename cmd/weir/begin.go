@@ -11,23 +11,23 @@ import (
 )
 
 const (
-	// startPatience is how long a start waits for the group's etcd before it lets packets in
-	// and tells routers by the last state that it knew.
+	// startPatience is how long a start waits for the group's etcd before it lets packets in and
+	// tells routers, by the last state that it knew.
 	startPatience = 5 * time.Second
-	// goingOnPatience is the same before it forwards by that state where an earlier process's
-	// datapath does so already: nothing is gained by waiting, and until it forwards nobody
-	// looks after its backends' health.
+	// goingOnPatience is the same if an earlier process's datapath forwards by that state already:
+	// nothing is gained by waiting, and until this process forwards, its backends' health is not
+	// checked.
 	goingOnPatience = time.Second
-	// groupPatience is how long it waits for what the other directors remember. Those that
-	// are dead or far away are not worth more: what they tell later counts, too.
+	// groupPatience is how long a start waits for the flows that the other directors remember. Dead
+	// or distant directors are not worth a longer wait: what they tell later counts, too.
 	groupPatience = 3 * time.Second
 )
 
-// begin makes the first configuration what runs, with the sets that the group has, and waits
-// for what the group remembers of flows. Packets come as soon as routers are told, and some
-// earlier: what a router has kept while a host was gone comes at once when it is back. A
-// director that had no program before lets them in when it knows whose they are: what it
-// guesses wrong breaks, and it would tell the others.
+// begin makes the first configuration run, with the sets of the group, and waits for the flows that
+// the group remembers. Packets come as soon as routers are told, and some earlier: a router that
+// kept its routes while a host was gone sends at once when the host is back. A director that had no
+// program before lets packets in when it knows their backends: a wrong guess breaks a connection,
+// and the director would tell it to the others.
 func (d *director) begin(ctx context.Context, first model.Config, text []byte) error {
 	began, current := time.Now(), true
 	if d.group != nil {
@@ -49,8 +49,8 @@ func (d *director) begin(ctx context.Context, first model.Config, text []byte) e
 	d.offer(first, text)
 	patience := groupPatience
 	if !current {
-		// Who is who in the group is in its etcd, too: as long as that does not answer
-		// nobody can tell anything.
+		// The directors' fingerprints are in the group's etcd, too: while that does not answer, no
+		// director can tell anything.
 		patience = startPatience - time.Since(began)
 	}
 	d.shares.await(ctx, patience)
@@ -67,9 +67,9 @@ func (d *director) begin(ctx context.Context, first model.Config, text []byte) e
 	return nil
 }
 
-// goOnAttached goes on with what ran, where the program cannot be attached to all interfaces of the
-// first version of the file: that is tried again. A director that never ran has nothing to go on
-// with.
+// goOnAttached goes on with what ran if the program cannot be attached to all interfaces of the
+// first version of the file: that version is tried again. A director that never ran has nothing to
+// go on with.
 func (d *director) goOnAttached(first model.Config, text []byte, why error) error {
 	ran, _ := lastRan(d.info.File, store.RunningDirector, text)
 	if ran == nil {
@@ -84,10 +84,10 @@ func (d *director) goOnAttached(first model.Config, text []byte, why error) erro
 	return nil
 }
 
-// beginFile makes the first version of the file what runs, or goes on with what ran before: see
-// desired.Begin. The text is that of a file that is not refused already.
+// beginFile makes the first version of the file run, or goes on with what ran before: see
+// desired.Begin. The text is that of a file that is not refused yet.
 func (d *director) beginFile(first model.Config, text []byte) error {
-	ran, _ := lastRan(d.info.File, store.RunningDirector, text) // what is wrong with it is listed already
+	ran, _ := lastRan(d.info.File, store.RunningDirector, text) // a problem with it is listed already
 	err := d.keeper.Begin(first, ran)
 	switch {
 	case errors.As(err, new(*desired.PendingError)):

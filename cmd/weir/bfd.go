@@ -19,7 +19,7 @@ import (
 	"weir.io/weir/internal/privilege"
 )
 
-// defaultBFDSocket is beside the director's.
+// defaultBFDSocket is beside the director's socket.
 var defaultBFDSocket = bfd.Socket(api.DefaultSocket)
 
 type bfdOptions struct {
@@ -53,7 +53,7 @@ func newBFD() *cobra.Command {
 }
 
 func runBFD(cmd *cobra.Command, o *bfdOptions, log *slog.Logger) error {
-	// Whoever reads what is logged may be gone: that is no reason to end.
+	// The process goes on if the reader of its log is gone.
 	signal.Ignore(syscall.SIGPIPE, syscall.SIGHUP)
 	if err := keepCapabilities(privilege.BFD, nil, log); err != nil {
 		return err
@@ -80,7 +80,7 @@ func runBFD(cmd *cobra.Command, o *bfdOptions, log *slog.Logger) error {
 	return nil
 }
 
-// watched is the datapath as a BFD speaker asks about it.
+// watched is the datapath about which a BFD speaker asks.
 type watched struct{ *datapath.Watch }
 
 func (w watched) Interface(name string) bfd.Forwarding {

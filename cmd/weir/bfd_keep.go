@@ -21,7 +21,7 @@ import (
 	"weir.io/weir/internal/privilege"
 )
 
-// bfdKeeper gives the BFD process the sessions that go with what the kernel has.
+// bfdKeeper gives the BFD process the sessions that match what the kernel has.
 type bfdKeeper struct {
 	*bfd.Keeper
 
@@ -32,7 +32,7 @@ type bfdKeeper struct {
 	routers    map[string]netip.Addr // that are known by their interface
 	wanted     []model.BFDSession    // by the configuration
 	interfaces []string              // that the program is attached to, or is about to be
-	admitted   bool                  // it is
+	admitted   bool                  // the program is attached
 	restarts   uint64                // of the process, that were told
 }
 
@@ -49,8 +49,8 @@ func newBFDKeeper(o *runOptions, tell func(model.BFDStatus), log *slog.Logger) *
 	return &bfdKeeper{Keeper: bfd.NewKeeper(socket, start, tell, log)}
 }
 
-// endOldBFD ends a process of a version in which all directors with sockets in one directory had
-// one together: it holds the ports that a new one needs. Routers take it for no failure.
+// endOldBFD ends a process of a version in which all directors with sockets in one directory shared
+// one: it holds the ports that a new process needs. To routers that is no failure.
 func endOldBFD(shared, own string, log *slog.Logger) {
 	if shared == own {
 		return
@@ -67,8 +67,8 @@ func endOldBFD(shared, own string, log *slog.Logger) {
 	}
 }
 
-// startBFD starts a process that outlives this one: in a session of its own, so that no
-// signal that is meant for this one reaches it, and with those capabilities alone that are its.
+// startBFD starts a process that outlives this one: in a session of its own, so that no signal for
+// this process reaches it, and with only the capabilities that it needs.
 func startBFD(o *runOptions, socket string) (ended <-chan error, err error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -91,7 +91,7 @@ func startBFD(o *runOptions, socket string) (ended <-chan error, err error) {
 	return over, nil
 }
 
-// want takes the neighbours of a configuration.
+// want takes the neighbors of a configuration.
 func (k *bfdKeeper) want(c *model.Config) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -99,7 +99,7 @@ func (k *bfdKeeper) want(c *model.Config) {
 	k.renew()
 }
 
-// meet takes which routers are at the other ends of interfaces.
+// meet takes the routers at the other ends of interfaces.
 func (k *bfdKeeper) meet(routers map[string]netip.Addr) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -107,8 +107,7 @@ func (k *bfdKeeper) meet(routers map[string]netip.Addr) {
 	k.renew()
 }
 
-// renew makes the sessions what the configuration and the routers that are found ask for. The mutex
-// is held.
+// renew sets the sessions that the configuration and the found routers ask for. The mutex is held.
 func (k *bfdKeeper) renew() {
 	k.wanted = k.config.BFDSessions(k.routers)
 	if k.interfaces != nil {
@@ -116,8 +115,8 @@ func (k *bfdKeeper) renew() {
 	}
 }
 
-// Sessions returns how the sessions are that there are to be. Of those that the process does
-// not know of, or while it says nothing, only whose they are is known, and why nothing more is.
+// Sessions returns the status of all wanted sessions. For sessions that the process does not know,
+// or while it says nothing, only their neighbors are known, and why there is nothing more.
 func (k *bfdKeeper) Sessions() []model.BFDSessionStatus {
 	status, err := k.Status()
 	k.mu.Lock()
@@ -140,7 +139,7 @@ func (k *bfdKeeper) Sessions() []model.BFDSessionStatus {
 	return sessions
 }
 
-// View returns what there is to say of BFD; nil where nobody asks for it.
+// View returns the status of BFD; nil if it is not configured.
 func (k *bfdKeeper) View() *model.BFDStatus {
 	sessions := k.Sessions()
 	if len(sessions) == 0 {
@@ -153,8 +152,8 @@ func (k *bfdKeeper) View() *model.BFDStatus {
 	return &status
 }
 
-// fresh returns what was wrong with the process since it was called last, if anything was: that may
-// be over before anybody looks.
+// fresh returns what was wrong with the process since the last call, if anything was: it may be
+// over before the next look.
 func (k *bfdKeeper) fresh() string {
 	n, last := k.Faults()
 	if k.seen.Swap(n) == n {
@@ -163,8 +162,8 @@ func (k *bfdKeeper) fresh() string {
 	return last
 }
 
-// lacks says what a process does not do of what is asked for, because it is of an older version: it
-// goes on when weir run is replaced.
+// lacks says which requests a process does not fulfill because it is of an older version: the
+// process goes on when weir run is replaced.
 func lacks(want *model.BFDSession, has *model.BFDSessionStatus, process *model.BFDStatus) string {
 	lacking := ""
 	switch {
@@ -178,8 +177,8 @@ func lacks(want *model.BFDSession, has *model.BFDSessionStatus, process *model.B
 	return fmt.Sprintf("the weir bfd that runs (version %s, process %d) does not know %s: end it by SIGTERM, and weir run starts its own", process.Version, process.PID, lacking)
 }
 
-// before makes the sessions stand for those interfaces alone that have the program and
-// will have it: the others are about to lose it, and that is no failure.
+// before makes the sessions stand for only those interfaces that have the program and will keep it:
+// the others are about to lose it, and that is no failure.
 func (k *bfdKeeper) before(interfaces []string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -197,9 +196,9 @@ func (k *bfdKeeper) after(interfaces []string) {
 }
 
 // admit says that the program is attached to the interfaces of the last Set, and from now on to
-// those of each. A director that starts on a host without one fills its maps before: a session
-// would stand for a datapath that is not there, be down for that, and say so to its router, which
-// and BGP here would wait a second until they look again.
+// those of each. A director that starts on a host without the program fills its maps first: until
+// then a session would stand for a datapath that is not there, be down for that, and tell its
+// router, and the router and BGP here would wait a second before they look again.
 func (k *bfdKeeper) admit() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -209,7 +208,7 @@ func (k *bfdKeeper) admit() {
 	}
 }
 
-// set gives the sessions on, if the program gets packets. One whose interfaces are all others
+// set gives the sessions on, if the program gets packets. A session with only other interfaces
 // keeps them: it is down, and says so.
 func (k *bfdKeeper) set(interfaces []string) {
 	if !k.admitted {
@@ -224,7 +223,7 @@ func (k *bfdKeeper) set(interfaces []string) {
 	k.Set(sessions)
 }
 
-// common returns what is in both.
+// common returns the elements that are in both.
 func common(a, b []string) []string {
 	return slices.DeleteFunc(slices.Clone(a), func(name string) bool { return !slices.Contains(b, name) })
 }

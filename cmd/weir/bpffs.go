@@ -24,8 +24,8 @@ func addBPFFS(cmd *cobra.Command, bpffs *string) {
 
 func pinDirectory(bpffs string) string { return filepath.Join(bpffs, "weir") }
 
-// prepareHost turns what would be a riddle later into an error now, mounts the BPF file
-// system where it is not, and drops all that the process does not need from then on.
+// prepareHost turns later, obscure failures into a clear error now, mounts the BPF file system if
+// it is not mounted, and drops all privileges that the process no longer needs.
 func prepareHost(bpffs string, process privilege.Process, c *model.Config, log *slog.Logger) error {
 	if err := needCapabilities(process, c, log); err != nil {
 		return err
@@ -36,7 +36,8 @@ func prepareHost(bpffs string, process privilege.Process, c *model.Config, log *
 	return keepCapabilities(process, c, log)
 }
 
-// needCapabilities names what is missing for a configuration; nil: for each.
+// needCapabilities names the capabilities that a configuration lacks; nil: those that every
+// configuration needs.
 func needCapabilities(process privilege.Process, c *model.Config, log *slog.Logger) error {
 	var missing []string
 	for _, n := range privilege.Missing(process, c) {
@@ -52,7 +53,7 @@ func needCapabilities(process privilege.Process, c *model.Config, log *slog.Logg
 	return nil
 }
 
-// keepCapabilities drops what the process does not need.
+// keepCapabilities drops the capabilities that the process does not need.
 func keepCapabilities(process privilege.Process, c *model.Config, log *slog.Logger) error {
 	kept, err := privilege.Keep(process, c)
 	if err == nil {
@@ -91,8 +92,7 @@ func mountBPFFS(path string) error {
 	return nil
 }
 
-// nothingIn refuses a directory that has something in it: mounted over, it would be out of
-// everybody's sight.
+// nothingIn refuses a directory that is not empty: a mount would hide its contents.
 func nothingIn(path string) error {
 	dir, err := os.Open(path)
 	if err != nil {
@@ -107,9 +107,9 @@ func nothingIn(path string) error {
 	return nil
 }
 
-// notOpened says where what is pinned could not be taken over, what that means and what may be
-// done. The process ends by it, and the service manager tries again: without its programs it can do
-// nothing, and what is there goes on without it.
+// notOpened says that the pinned programs could not be taken over, what that means and what can be
+// done. The process ends with this error, and the service manager tries again: the process can do
+// nothing without its programs, and the pinned ones go on without it.
 func notOpened(pin string, err error) error {
 	fix := ""
 	switch {

@@ -10,11 +10,12 @@ import (
 	"weir.io/weir/internal/api"
 )
 
-// completionPatience is how long a shell waits for names: who presses Tab does not want more.
+// completionPatience is how long a shell waits for names: a user who presses Tab does not want to
+// wait longer.
 const completionPatience = time.Second
 
-// addCompletion adds the command that writes shells' scripts, and says of flags and arguments
-// what they may be. Where nothing says so no files are offered: most arguments are none.
+// addCompletion adds the command that writes shells' scripts, and sets the completions of flags and
+// arguments. By default no files are offered: most arguments are not files.
 func addCompletion(root *cobra.Command) {
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
@@ -24,10 +25,10 @@ func addCompletion(root *cobra.Command) {
 	})
 }
 
-// completeByKind offers what a flag's value may be by what its help calls it.
+// completeByKind offers values of a flag by the kind that its help names.
 func completeByKind(cmd *cobra.Command, f *pflag.Flag) {
 	offer := func(directive cobra.ShellCompDirective, values ...string) {
-		// It fails only where the flag has one already, which knows better.
+		// It fails only if the flag already has a completion, which is better.
 		_ = cmd.RegisterFlagCompletionFunc(f.Name, cobra.FixedCompletions(values, directive))
 	}
 	switch kind, _ := pflag.UnquoteUsage(f); {
@@ -44,7 +45,7 @@ func completeByKind(cmd *cobra.Command, f *pflag.Flag) {
 	}
 }
 
-// completeServices offers the names of the director's services; none where it does not answer.
+// completeServices offers the names of the director's services; none if it does not answer.
 func (c *connection) completeServices(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 	return c.offer(cmd, func(ctx context.Context, client *api.Client) []string {
 		services, _ := client.Services(ctx) // without an answer nothing is offered
@@ -56,7 +57,7 @@ func (c *connection) completeServices(cmd *cobra.Command, _ []string, _ string) 
 	})
 }
 
-// offer asks the director for what there is.
+// offer asks the director for the names to offer.
 func (c *connection) offer(cmd *cobra.Command, ask func(context.Context, *api.Client) []string) ([]string, cobra.ShellCompDirective) {
 	client, err := c.client()
 	if err != nil {

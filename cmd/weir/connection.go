@@ -28,8 +28,8 @@ func (c *connection) add(cmd *cobra.Command) {
 	cmd.MarkFlagsMutuallyExclusive("server", "socket")
 }
 
-// environment is where flags come from that a command line does not have: WEIR_SERVER for
-// --server. They say together who is asked, and so a command line that says it has all of them.
+// environment fills in flags that a command line does not have: WEIR_SERVER for --server. Together
+// they say which director is asked, so they are not used if the command line says it.
 func (c *connection) environment() {
 	flags := c.cmd.Flags()
 	for _, f := range []string{"server", "socket"} {

@@ -19,15 +19,14 @@ import (
 	"weir.io/weir/internal/problems"
 )
 
-// daemon is what run and agent have in common: a file that they follow, and what
-// they can say about that.
+// daemon is the common part of run and agent: a file that they follow, and its status.
 type daemon struct {
 	log *slog.Logger
 	// apply makes the kernel do what a configuration says.
 	apply func(model.Config) error
-	// keep keeps the text of a file that runs; nil: nobody needs it.
+	// keep keeps the text of a file that runs; nil: it is not needed.
 	keep func(text []byte)
-	// running returns the configuration that the kernel does.
+	// running returns the configuration that runs in the kernel.
 	running func() model.Config
 
 	problems *problems.List
@@ -39,7 +38,7 @@ type daemon struct {
 	damage  map[string]error // by the name under which the file is kept aside
 }
 
-// offered is the last version of the file that is to run, until it is kept.
+// offered is the last version of the file that should run, until it is kept.
 type offered struct {
 	config model.Config
 	text   []byte
@@ -106,7 +105,7 @@ func (d *daemon) follow(ctx context.Context, changes <-chan config.Change) {
 	}
 }
 
-// change applies another version of the file. What is wrong with it is listed, until the next one.
+// change applies another version of the file. Its errors are listed, until the next version.
 func (d *daemon) change(change config.Change) {
 	err := change.Err
 	if errors.Is(err, fs.ErrNotExist) {
@@ -128,7 +127,7 @@ func (d *daemon) change(change config.Change) {
 	}
 }
 
-// offer remembers the text of a version of the file that is to run.
+// offer remembers the text of a version of the file that should run.
 func (d *daemon) offer(c model.Config, text []byte) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -150,8 +149,8 @@ func (d *daemon) keepOffered(runs model.Config) {
 	}
 }
 
-// serve answers on the listener until the context ends. The function that it
-// returns waits for that.
+// serve answers on the listener until the context ends. The function that it returns waits for the
+// end.
 func (d *daemon) serve(ctx context.Context, server *api.Server, listener net.Listener) (wait func()) {
 	var served sync.WaitGroup
 	served.Go(func() { d.answer(ctx, server, listener) })
@@ -165,8 +164,8 @@ func (d *daemon) answer(ctx context.Context, server *api.Server, listener net.Li
 	}
 }
 
-// firstConfig begins to watch the file and reads it, in this order: no version is
-// missed. The text is there also if the file is invalid.
+// firstConfig begins to watch the file and reads it, in this order: no version is missed. The text
+// is returned even if the file is invalid.
 func firstConfig(ctx context.Context, file string) (c model.Config, text []byte, changes <-chan config.Change, err error) {
 	changes, err = config.Watch(ctx, file)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -184,7 +183,7 @@ func firstConfig(ctx context.Context, file string) (c model.Config, text []byte,
 
 func noFile(file string) error { return fmt.Errorf("there is no %s; name one with -c", file) }
 
-// fieldError is what is wrong with a field of a file that was read, and runs.
+// fieldError is a problem with a field of a file that was read, and runs.
 type fieldError struct {
 	text  string
 	place model.Place
@@ -198,10 +197,10 @@ func (e *fieldError) Error() string {
 	return fmt.Sprintf("%s: %s: %s", e.place.File, e.place.Field, e.text)
 }
 
-// Place returns where it stands.
+// Place returns the field's place in the file.
 func (e *fieldError) Place() model.Place { return e.place }
 
-// placed says what is wrong with a field of the file.
+// placed returns the error with the place of the file's field.
 func (d *daemon) placed(field, text string) error {
 	file, _ := os.ReadFile(d.info.File)
 	return &fieldError{text, model.Place{File: d.info.File, Field: field, Line: config.Line(file, field)}}

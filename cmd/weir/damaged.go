@@ -11,7 +11,7 @@ import (
 	"weir.io/weir/internal/store"
 )
 
-// lostBy says what is lost with a file of the state, by the beginning of its name.
+// lostBy says what is lost with a damaged file of the state, by the beginning of its name.
 var lostBy = []struct{ file, lost string }{
 	{"file.json", "the logs of the file's services begin again, and connections that an earlier change has left on other backends may break"},
 	{string(store.RunningAgent), "the version of the file that ran last is not known"},
@@ -20,7 +20,7 @@ var lostBy = []struct{ file, lost string }{
 	{"root.json", "the group's last known state is read from etcd alone"},
 }
 
-// noteDamaged remembers what is wrong with files that were moved aside.
+// noteDamaged remembers the errors of files that were moved aside.
 func (d *daemon) noteDamaged(list []*store.CorruptError) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -30,8 +30,8 @@ func (d *daemon) noteDamaged(list []*store.CorruptError) {
 	}
 }
 
-// lookAtDamaged lists the damaged files that are kept aside in the directory of the state, until
-// somebody has looked at them and removed them.
+// lookAtDamaged lists the damaged files that are kept aside in the directory of the state, until an
+// operator has looked at them and removed them.
 func (d *daemon) lookAtDamaged(dir string) {
 	d.mu.Lock()
 	known := d.damage

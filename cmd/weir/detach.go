@@ -55,14 +55,14 @@ func newDetach() *cobra.Command {
 type removal struct {
 	Directory  string   `json:"directory"`  // of the pins
 	Interfaces []string `json:"interfaces"` // that the director was attached to
-	Agent      bool     `json:"agent"`      // it, and its VIPs
+	Agent      bool     `json:"agent"`      // the agent, and its VIPs
 	Maps       bool     `json:"maps"`       // of a director
 }
 
 // whatIsLeft says what detach is about to remove.
 func whatIsLeft(pin string) removal {
 	r := removal{Directory: pin, Interfaces: []string{}}
-	entries, _ := os.ReadDir(pin) // unreadable: detach itself will say so
+	entries, _ := os.ReadDir(pin) // if it cannot be read, detach itself will say so
 	for _, e := range entries {
 		name, isLink := strings.CutPrefix(e.Name(), "xdp-")
 		switch {
@@ -77,7 +77,7 @@ func whatIsLeft(pin string) removal {
 	return r
 }
 
-// String says it for people.
+// String describes the removal for people.
 func (r removal) String() string {
 	var parts []string
 	for _, name := range r.Interfaces {
@@ -95,7 +95,7 @@ func (r removal) String() string {
 	return "nothing of weir under " + r.Directory
 }
 
-// notRunning refuses to detach what a running director would not know of.
+// notRunning refuses to detach under a running director, which would not know of it.
 func notRunning(cmd *cobra.Command, socket, pin string) error {
 	status, err := api.NewClient(socket).Status(cmd.Context())
 	if err == nil && status.Pin == pin {

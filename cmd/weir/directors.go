@@ -17,7 +17,7 @@ import (
 
 // presence tells a group what this director runs.
 type presence struct {
-	group *store.Etcd // nil: there is nobody to tell
+	group *store.Etcd // nil: there is no group to tell
 	run   func() model.DirectorRun
 
 	mu      sync.Mutex
@@ -26,7 +26,7 @@ type presence struct {
 	running sync.WaitGroup
 }
 
-// set follows by which addresses the group knows this director.
+// set sets the addresses by which the group knows this director.
 func (p *presence) set(d model.Director) error {
 	if p.group == nil {
 		return nil
@@ -62,8 +62,8 @@ func (p *presence) close() {
 	p.end()
 }
 
-// directors returns what the directors of the group say about themselves, this one among
-// them: of itself it says what it knows now.
+// directors returns what the directors of the group say about themselves, including this one: about
+// itself it says what it knows now.
 func (p *presence) directors(ctx context.Context) ([]model.DirectorRun, error) {
 	self := p.run()
 	self.Self = true

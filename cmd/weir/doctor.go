@@ -56,10 +56,10 @@ func newDoctor() *cobra.Command {
 	return cmd
 }
 
-// doctorSockets are where those answer whom doctor asks what does not run.
+// doctorSockets are the sockets of the processes that doctor asks what does not run.
 type doctorSockets struct{ director, agent string }
 
-// examine finds out how this host is.
+// examine examines this host.
 func examine(cmd *cobra.Command, file string, sockets doctorSockets, options doctor.Options) []doctor.Finding {
 	waits := progress{w: cmd.ErrOrStderr()}
 	defer waits.begin(func() string { return "examining this host" })()
@@ -67,8 +67,8 @@ func examine(cmd *cobra.Command, file string, sockets doctorSockets, options doc
 	return slices.Concat(findings, doctor.Examine(options), examineProblems(cmd, sockets.director, sockets.agent))
 }
 
-// readForDoctor reads the configuration; what is wrong with it is a finding. A
-// file that nobody named may be missing.
+// readForDoctor reads the configuration; what is wrong with it is a finding. A file that was not
+// named may be missing.
 func readForDoctor(file string, named bool, options *doctor.Options) []doctor.Finding {
 	c, err := config.Load(file)
 	if err != nil && !named && errors.Is(err, fs.ErrNotExist) {

@@ -9,8 +9,8 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// examineBFD looks at what the BFD sessions of a configuration need of this host. How they
-// are the director says.
+// examineBFD looks at what the BFD sessions of a configuration need of this host. The director
+// tells their state.
 func examineBFD(c *model.Config) []doctor.Finding {
 	sessions := c.BFDSessions(nil)
 	if len(sessions) == 0 {

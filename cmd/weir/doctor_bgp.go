@@ -52,7 +52,8 @@ func examineNeighbor(n *model.BGPNeighbor) doctor.Finding {
 	return doctor.Finding{Level: doctor.OK, Check: "bgp", Text: fmt.Sprintf("neighbor %s, AS %d, from %s", n.Name(), n.ASN, local)}
 }
 
-// linkLocalOn returns why nobody can be reached on an interface by link-local addresses; nil: they can.
+// linkLocalOn returns why routers cannot be reached on an interface by link-local addresses; nil:
+// they can.
 func linkLocalOn(name string) error {
 	link, err := net.InterfaceByName(name)
 	if err != nil {
@@ -70,8 +71,8 @@ func linkLocalOn(name string) error {
 	return fmt.Errorf("%s has no link-local address", name)
 }
 
-// localAddress returns this end of a session, without opening one: a datagram socket is
-// connected by a look at the routes.
+// localAddress returns this end of a session, without opening one: connecting a datagram socket
+// only looks at the routes.
 func localAddress(n *model.BGPNeighbor) (netip.Addr, error) {
 	dialer := net.Dialer{}
 	if n.Source != nil {

@@ -10,7 +10,7 @@ import (
 	"weir.io/weir/internal/neighbor"
 )
 
-// examineAnswers looks at what a director needs of this host that answers for VIPs itself.
+// examineAnswers looks at what a director that answers for VIPs itself needs of this host.
 func examineAnswers(c *model.Config) []doctor.Finding {
 	n := &c.Director.Neighbor
 	if !n.Given() {
@@ -46,14 +46,14 @@ type hostAddress struct {
 	name   string
 }
 
-// vipsOnInterfaces returns the VIPs that this host has as addresses, where others would be told
-// of them. On lo they are for a backend, whose agent sees that the kernel does not answer.
+// vipsOnInterfaces returns the VIPs that this host has as addresses, where the kernel would answer
+// for them. On lo they are for a backend, whose agent sees to it that the kernel does not answer.
 func vipsOnInterfaces(services []model.Service) (found []hostAddress) {
 	vips := map[netip.Addr]bool{}
 	for i := range services {
 		vips[services[i].VIP] = true
 	}
-	interfaces, _ := net.Interfaces() // what cannot be listed is not found
+	interfaces, _ := net.Interfaces() // without a list nothing is found
 	for i := range interfaces {
 		if interfaces[i].Flags&net.FlagLoopback != 0 {
 			continue

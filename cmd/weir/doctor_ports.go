@@ -16,7 +16,7 @@ type holder struct {
 	name string // as /proc/PID/comm has it
 }
 
-// String is how findings call it.
+// String is the holder's name in findings.
 func (h holder) String() string {
 	if h.pid == 0 {
 		return "a process that cannot be seen from here"
@@ -24,9 +24,9 @@ func (h holder) String() string {
 	return fmt.Sprintf("%s (process %d)", h.name, h.pid)
 }
 
-// holdersOf returns who has a port of this network namespace: "udp" ones that are bound, "tcp" ones
-// that listen. It reads the tables of /proc/net (proc_net(5)), and needs to be root to know whose
-// the sockets are.
+// holdersOf returns the processes that have a port of this network namespace: "udp" sockets that
+// are bound, "tcp" sockets that listen. It reads the tables of /proc/net (proc_net(5)), and needs
+// root to find the sockets' processes.
 func holdersOf(protocol string, port uint16) []holder {
 	sockets := map[string]bool{}
 	for _, table := range []string{protocol, protocol + "6"} {
@@ -41,7 +41,7 @@ func holdersOf(protocol string, port uint16) []holder {
 	for _, link := range links {
 		to, err := os.Readlink(link)
 		if err != nil || !sockets[to] {
-			continue // it has ended meanwhile, or is another file
+			continue // the process has ended meanwhile, or it is another file
 		}
 		parts := strings.Split(link, "/")
 		pid, err := strconv.Atoi(parts[2])
@@ -49,7 +49,7 @@ func holdersOf(protocol string, port uint16) []holder {
 			continue
 		}
 		seen[pid] = true
-		name, _ := os.ReadFile("/proc/" + parts[2] + "/comm") // without: it has ended meanwhile
+		name, _ := os.ReadFile("/proc/" + parts[2] + "/comm") // no name: the process has ended meanwhile
 		holders = append(holders, holder{pid, strings.TrimSpace(string(name))})
 	}
 	if holders == nil {
@@ -76,8 +76,8 @@ func socketsIn(table string, listening bool, port uint16, sockets map[string]boo
 	}
 }
 
-// stranger returns who has a port of which weir has nothing: each may have it at addresses of its
-// own.
+// stranger returns the process that has a port that weir does not have: each may have it at its own
+// addresses.
 func stranger(holders []holder) (h holder, is bool) {
 	if len(holders) == 0 || slices.ContainsFunc(holders, func(h holder) bool { return h.name == "weir" }) {
 		return holder{}, false

@@ -28,7 +28,7 @@ func examineState(s model.Store) []doctor.Finding {
 	return findings
 }
 
-// examineDirectory says whether a director could write there, which makes what is missing.
+// examineDirectory says whether a director, which makes missing directories, could write there.
 func examineDirectory(dir string) doctor.Finding {
 	at := dir
 	err := unix.Access(at, unix.W_OK|unix.X_OK)

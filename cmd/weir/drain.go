@@ -10,18 +10,18 @@ import (
 	"time"
 )
 
-// drain is how a director ends that is told to. Without a wait it ends at once, and
-// what is pinned goes on forwarding for the next one. With a wait it withdraws its routes
-// and goes on for so long, for clients whose routers have not left yet, and then detaches.
+// drain is how a director ends that is told to. Without a wait it ends at once, and the pinned
+// programs go on forwarding for the next process. With a wait it withdraws its routes, goes on for
+// that time, for clients whose routers have not turned away yet, and then detaches.
 type drain struct {
 	wait   time.Duration
 	begins func(wait time.Duration) // called when the wait begins; set before runs is
-	runs   atomic.Bool              // it forwards: there is something to wait for
+	runs   atomic.Bool              // the director forwards: there is something to wait for
 	over   atomic.Bool              // the wait has passed
 }
 
-// context returns a context that outlasts the one that a signal ends, by the wait. A
-// second signal ends it at once.
+// context returns a context that ends the wait after the one that a signal ends. A second signal
+// ends it at once.
 func (d *drain) context(told context.Context, log *slog.Logger) (context.Context, context.CancelFunc) {
 	if d.wait <= 0 {
 		return context.WithCancel(told)
@@ -51,7 +51,7 @@ func (d *drain) outlast(ctx context.Context, signals <-chan os.Signal, log *slog
 	}
 	end := time.NewTimer(d.wait)
 	defer end.Stop()
-	for range 2 { // the first is the one that it was told by
+	for range 2 { // the first is the one that began the drain
 		select {
 		case <-signals:
 		case <-ctx.Done():

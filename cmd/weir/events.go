@@ -13,11 +13,11 @@ import (
 	"weir.io/weir/internal/store"
 )
 
-// lookEvery is how often it is looked whether something has changed that nobody tells.
+// lookEvery is the time between two looks for changes that are not signaled.
 const lookEvery = 500 * time.Millisecond
 
-// watcher finds events by comparing what is with what was: so nothing that happens has to
-// know of it, and what comes and goes in between is none.
+// watcher finds events by comparing the current state with the earlier one: so no other code has to
+// know of it, and what comes and goes in between is no event.
 type watcher struct {
 	d        *director
 	events   *api.Events
@@ -35,7 +35,7 @@ func servicesText(count int) string {
 	return fmt.Sprintf("%d services", count)
 }
 
-// changesText says which services of an owner are others than before.
+// changesText says which services of an owner have changed.
 func changesText(before, after store.State, owner string) string {
 	change := desired.ChangeOf(before, after, owner)
 	var parts []string
@@ -48,14 +48,14 @@ func changesText(before, after store.State, owner string) string {
 		}
 	}
 	if parts == nil {
-		return "" // their order alone
+		return "" // only their order has changed
 	}
 	return ": " + strings.Join(parts, "; ")
 }
 
-// watch begins with what is there now, which is no event, unless it is a problem. It returns
-// what goes on until its context ends. What changes after watch has returned is an event, so it
-// is called before anybody is answered.
+// watch begins with the current state, which is no event, unless it is a problem. It returns a
+// function that goes on until its context ends. Every change after watch has returned is an event,
+// so it is called before clients are answered.
 func (d *director) watch(events *api.Events) (run func(context.Context)) {
 	w := &watcher{d: d, events: events}
 	w.look()
@@ -86,8 +86,7 @@ func (w *watcher) look() []api.Event {
 	return append(append(w.lookAtSets(), w.lookAtHealth()...), w.lookAtBGP()...)
 }
 
-// lookAtSets compares services only when there is another state: it is often one whose logs
-// alone are others.
+// lookAtSets compares services only when the state is a new one: often only its logs have changed.
 func (w *watcher) lookAtSets() (found []api.Event) {
 	state := w.d.keeper.Sets()
 	if w.tags != nil && state.Revision == w.state.Revision {
@@ -115,14 +114,14 @@ func (w *watcher) lookAtSets() (found []api.Event) {
 	return found
 }
 
-// sameDocuments is true of a set and itself.
+// sameDocuments is true for a set and itself.
 func sameDocuments(a, b store.Set) bool {
 	return len(a.Documents) == len(b.Documents) && (len(a.Documents) == 0 || &a.Documents[0] == &b.Documents[0])
 }
 
 // lookAtHealth compares states only when one may have changed: there may be many.
 func (w *watcher) lookAtHealth() (found []api.Event) {
-	changes := w.d.checker.Changes() // before the results: what changes meanwhile is looked at again
+	changes := w.d.checker.Changes() // before the results: changes meanwhile are looked at again
 	if w.health != nil && changes == w.changes {
 		return nil
 	}
@@ -132,7 +131,7 @@ func (w *watcher) lookAtHealth() (found []api.Event) {
 	var changed []model.Target
 	for target, h := range results {
 		now[target] = h.State
-		// That a backend which is new is well is what everybody expects.
+		// A new backend is expected to be healthy.
 		before, had := w.health[target]
 		if !had {
 			before = model.HealthUnknown
@@ -162,7 +161,7 @@ func (w *watcher) lookAtHealth() (found []api.Event) {
 	return fewer(found)
 }
 
-// redirectEvent is about a backend to which connections are handed over again, or not any more.
+// redirectEvent is about a backend to which connections are handed over again, or no longer.
 func redirectEvent(h model.BackendHealth, name targetName) api.Event {
 	event := api.Event{Kind: api.EventRedirect, Service: name.service, Backend: name.backend, State: string(h.State)}
 	if h.State == model.HealthDown {

@@ -13,7 +13,7 @@ import (
 	"weir.io/weir/internal/bfd"
 )
 
-// exitStatus is what a command line ends with: scripts tell by it what to do next.
+// exitStatus is the status with which a command line ends: scripts decide by it what to do next.
 type exitStatus int
 
 const (
@@ -25,7 +25,7 @@ const (
 	exitProblems    exitStatus = 5
 )
 
-// exitStatuses are all of them, in the words of the manual.
+// exitStatuses are all statuses, in the words of the manual.
 var exitStatuses = []struct {
 	status  exitStatus
 	meaning string
@@ -47,7 +47,7 @@ func (e usageError) Unwrap() error { return e.error }
 // usagef says what is wrong with a command line.
 func usagef(format string, values ...any) error { return usageError{fmt.Errorf(format, values...)} }
 
-// statusOf tells by an error what a command line ends with.
+// statusOf returns the exit status for an error.
 func statusOf(err error) exitStatus {
 	var (
 		usage    usageError
@@ -81,8 +81,8 @@ func exitHelp() string {
 	return b.String()
 }
 
-// noteBegin notes whether a command has begun: an error before that is one of usage. Commands
-// and flags are unknown then, arguments missing or too many.
+// noteBegin notes whether a command has begun: an error before that is one of usage. Such errors
+// are unknown commands and flags, and missing or extra arguments.
 func noteBegin(root *cobra.Command) (began *bool) {
 	began = new(bool)
 	walk(root, func(cmd *cobra.Command) {

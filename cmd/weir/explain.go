@@ -107,7 +107,7 @@ func (o *explainOptions) ask(ctx context.Context, client *api.Client, questions 
 // mostLength is the longest payload that a question may have.
 const mostLength = 9000
 
-// questions are what is asked: about one packet, or about those of a file.
+// questions returns the questions: about one packet, or about those of a file.
 func (o *explainOptions) questions(args []string) ([]model.Question, error) {
 	if o.pcap != "" {
 		if len(args) > 0 {
@@ -149,7 +149,7 @@ func (o *explainOptions) questions(args []string) ([]model.Question, error) {
 	return []model.Question{q}, nil
 }
 
-// suppose adds the set that there would be.
+// suppose adds the supposed set.
 func (o *explainOptions) suppose(questions []model.Question) error {
 	if o.set == "" {
 		return nil
@@ -167,10 +167,10 @@ func (o *explainOptions) suppose(questions []model.Question) error {
 	return nil
 }
 
-// mostPackets bounds what is read of a file.
+// mostPackets bounds how much of a file is read.
 const mostPackets = 10_000
 
-// questionsIn are about the packets of a capture file.
+// questionsIn returns questions about the packets of a capture file.
 func questionsIn(path, by string) ([]model.Question, error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -198,7 +198,7 @@ func questionsIn(path, by string) ([]model.Question, error) {
 	return questions, nil
 }
 
-// openCapture reads pcap, or pcapng where that is none.
+// openCapture reads pcap, or else pcapng.
 func openCapture(file io.ReadSeeker) (next func() ([]byte, error), err error) {
 	if r, err := pcapgo.NewReader(file); err == nil {
 		if link := r.LinkType(); link != layers.LinkTypeEthernet {
@@ -229,7 +229,7 @@ func (d *director) explain(ctx context.Context, q model.Question) (model.Explana
 	return e, err
 }
 
-// nameOverrides says of candidates who has given them another state than the file does.
+// nameOverrides says for candidates who has overridden the state that the file gives them.
 func (d *director) nameOverrides(e *model.Explanation) {
 	if e.Service == nil || e.Slot == nil {
 		return

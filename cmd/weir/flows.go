@@ -16,8 +16,8 @@ import (
 	"weir.io/weir/internal/store"
 )
 
-// sharing is a director's part in what its group remembers of flows. Who is who in the
-// group is in its etcd: a director without one shares nothing.
+// sharing is a director's part in the flows that its group remembers. The directors' fingerprints
+// are in the group's etcd: a director without one shares nothing.
 type sharing struct {
 	log   *slog.Logger
 	group *store.Etcd
@@ -40,7 +40,7 @@ func newSharing(ctx context.Context, kernel *datapath.Datapath, group *store.Etc
 	return s, err
 }
 
-// set follows what the configuration says of the group.
+// set follows what the configuration says about the group.
 func (s *sharing) set(d model.Director) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -73,7 +73,7 @@ func (s *sharing) set(d model.Director) error {
 	return nil
 }
 
-// await gives the other directors time to tell what they remember.
+// await gives the other directors time to tell the flows that they remember.
 func (s *sharing) await(ctx context.Context, patience time.Duration) {
 	if s.sync == nil {
 		return

@@ -5,13 +5,13 @@ import (
 	"runtime/debug"
 )
 
-// garbage is how much of it there may be in a director before it is collected, in per cent of what
-// is in use. That is nearly all tables, which stay: with thousands of services hundreds of
-// megabytes, beside which there would be as many of garbage by default. A change makes little of
-// it, and collecting costs what is in use, so it costs little to do it twice as often.
+// garbage is how much garbage a director may have before it is collected, in percent of the memory
+// in use. That memory is nearly all tables, which stay: with thousands of services hundreds of
+// megabytes, and by default there could be as much garbage. A change makes little garbage, so
+// collecting twice as often costs little, although its cost grows with the memory in use.
 const garbage = 50
 
-// collect has garbage collected by that, unless somebody wants it otherwise.
+// collect sets that limit, unless the environment sets another one.
 func collect() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(garbage)

@@ -12,9 +12,9 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// given is what has been read of the sets that come with their logs. Each comes as a whole again
-// when one of its services has changed: a document that is written as it was is the one that was
-// read then, in the same memory, by which all that follows knows that nothing is to be done for it.
+// given is what has been read of sets that come with their logs. A set comes as a whole again when
+// one of its services has changed: a document whose text is unchanged is the one that was read
+// before, in the same memory, so later code knows that it has nothing to do for it.
 type given struct {
 	mu   sync.Mutex
 	of   map[string]map[digest]model.Document // by owner and text
@@ -72,7 +72,7 @@ func (g *given) parse(owner string, text []byte) (set givenSet, err error) {
 	return set, nil
 }
 
-// keep remembers a set that was taken, and that alone of its owner's.
+// keep remembers a set that was taken, and forgets its owner's earlier ones.
 func (g *given) keep(owner string, set givenSet) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -7,9 +7,9 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// mostOfOneLook is how many events one look at backends' health makes. Where more backends
-// have changed, as when a rack is lost, those of a service are one event: nobody reads
-// hundreds, and they would push everything else out of what is kept.
+// mostOfOneLook is how many events one look at backends' health makes. If more backends have
+// changed, as when a rack is lost, those of a service are one event: people do not read hundreds,
+// and they would push all other events out of the kept ones.
 const mostOfOneLook = 20
 
 // alike are events of one service's backends that have come to the same state.
@@ -18,7 +18,7 @@ type alike struct {
 	service, state string
 }
 
-// fewer makes one event of those that are alike, if there are more than people read.
+// fewer makes one event of events that are alike, if there are more than people read.
 func fewer(events []api.Event) []api.Event {
 	if len(events) <= mostOfOneLook {
 		return events
@@ -42,7 +42,7 @@ func fewer(events []api.Event) []api.Event {
 	return list
 }
 
-// together is one event of many.
+// together makes one event of many.
 func together(key alike, events []api.Event) api.Event {
 	if len(events) == 1 {
 		return events[0]
@@ -62,7 +62,7 @@ func together(key alike, events []api.Event) api.Event {
 		Text: fmt.Sprintf("%d backends of service %s %s: %s", len(events), key.service, is, model.Some(names))}
 }
 
-// ofMoreServices is one event of what has no room.
+// ofMoreServices is one event for all that have no room.
 func ofMoreServices(left []alike, of map[alike][]api.Event) api.Event {
 	e := api.Event{Kind: api.EventHealth}
 	services := map[string]bool{}

@@ -11,8 +11,8 @@ import (
 	"weir.io/weir/internal/upkeep"
 )
 
-// gate holds back what is announced while no interface has the director's program: packets that
-// somebody sends here then would go nowhere.
+// gate holds back what is announced while no interface has the director's program: packets that are
+// sent here then would go nowhere.
 type gate struct {
 	announcers
 	open func() bool
@@ -23,8 +23,8 @@ type gate struct {
 	was  bool                // open, when it was passed on last
 }
 
-// Set is the engine's way to all who announce. Nobody is told that there is nothing before anybody
-// was told something: routers would forget what they keep from the process before.
+// Set is the engine's way to all announcers. They are not told that there is nothing before they
+// were told something: routers would forget what they keep from the process before.
 func (g *gate) Set(now model.Announcement) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -32,7 +32,7 @@ func (g *gate) Set(now model.Announcement) {
 	g.pass(g.open())
 }
 
-// pass tells those who announce. The lock is held.
+// pass tells the announcers. The lock is held.
 func (g *gate) pass(open bool) {
 	g.was = open
 	if !open && !g.told {
@@ -63,10 +63,10 @@ func (g *gate) look() ([]upkeep.Difference, error) {
 	return []upkeep.Difference{{What: "all", Found: "are not announced, because no interface has the director's program"}}, nil
 }
 
-// A BFD process that ends again and again is started as often as anything of the host is repaired.
+// A BFD process that ends again and again is restarted as often as a part of the host is repaired.
 const bfdMost, bfdWindow = upkeep.Most + 1, upkeep.Window
 
-// bfdStarts allows a process to be started so often.
+// bfdStarts allows that many starts of a process.
 type bfdStarts struct{ at []time.Time }
 
 func (s *bfdStarts) allow(now time.Time) error {
@@ -80,7 +80,8 @@ func (s *bfdStarts) allow(now time.Time) error {
 	return nil
 }
 
-// look says once that the process was begun again. That it is not there is a problem of kind bfd.
+// look says once that the process was started again. If it is not there, that is a problem of kind
+// bfd.
 func (k *bfdKeeper) look() ([]upkeep.Difference, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -95,7 +96,7 @@ func (k *bfdKeeper) look() ([]upkeep.Difference, error) {
 	return nil, nil
 }
 
-// keepHost makes what keeps the parts of this host as they should be.
+// keepHost makes the keeper of this host's parts.
 func (d *director) keepHost(notices *upkeep.Notices, events *api.Events, gate *gate, socket *keptSocket) {
 	parts := append(d.kernel.Parts(notices.By), d.checks.Part(notices.By),
 		upkeep.Part{Name: "vips", Look: gate.look},
@@ -104,14 +105,14 @@ func (d *director) keepHost(notices *upkeep.Notices, events *api.Events, gate *g
 	d.host.Store(upkeep.New(d.log, tellUpkeep(events), parts...))
 }
 
-// runHost looks after them until the context ends.
+// runHost runs that keeper until the context ends.
 func (d *director) runHost(ctx context.Context, notices *upkeep.Notices) {
 	host := d.host.Load()
 	host.Wake()
 	host.Run(ctx, notices.C())
 }
 
-// hostStatus is how they are; nil: nobody looks after them yet.
+// hostStatus is the state of the parts; nil: there is no keeper yet.
 func (d *director) hostStatus() []model.Upkeep {
 	if host := d.host.Load(); host != nil {
 		return host.Status()
@@ -119,8 +120,8 @@ func (d *director) hostStatus() []model.Upkeep {
 	return nil
 }
 
-// ofInterfaces are those that the configuration names by a name that they had: after the next boot
-// of the host they would not be found.
+// ofInterfaces are the interfaces that the configuration knows by a former name: after the next
+// boot of the host they would not be found.
 func ofInterfaces(renamed map[string]string) (found []model.Problem) {
 	for name, now := range renamed {
 		found = append(found, model.Problem{Part: now, Severity: model.SeverityWarning,

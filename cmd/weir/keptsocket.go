@@ -13,8 +13,8 @@ import (
 // partSocket is the name of the part that a keptSocket is.
 const partSocket = "socket"
 
-// keptSocket is the unix socket that a process answers on. Where somebody has removed it, or
-// another process had it at the start, it is made again. Who is connected stays so.
+// keptSocket is the unix socket that a process answers on. It is made again if it was removed, or
+// if another process had it at the start. Connected clients stay connected.
 type keptSocket struct {
 	path string
 
@@ -25,7 +25,7 @@ type keptSocket struct {
 	waits    []func()
 }
 
-// answer says how to answer, and begins to by a listener, if there is one.
+// answer sets how to answer, and begins to answer on the listener, if there is one.
 func (k *keptSocket) answer(listener net.Listener, serve func(net.Listener) (wait func())) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -36,7 +36,7 @@ func (k *keptSocket) answer(listener net.Listener, serve func(net.Listener) (wai
 	return k.use(listener)
 }
 
-// wait waits until nobody is answered any more.
+// wait waits until no client is being answered.
 func (k *keptSocket) wait() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -69,7 +69,7 @@ func (k *keptSocket) use(listener net.Listener) (err error) {
 	return nil
 }
 
-// part is what has the socket made again.
+// part is the part of the host that makes the socket again.
 func (k *keptSocket) part() upkeep.Part { return upkeep.Part{Name: partSocket, Look: k.look} }
 
 func (k *keptSocket) look() ([]upkeep.Difference, error) {

@@ -12,7 +12,7 @@ import (
 	"weir.io/weir/internal/config"
 )
 
-// How many events are listed where nothing else is said, and at most.
+// How many events are listed by default, and at most.
 const (
 	someEvents = 20
 	mostEvents = 1000
@@ -71,7 +71,7 @@ func newEvents() *cobra.Command {
 	return cmd
 }
 
-// writeEvent writes an event of which nobody knows whether another one follows.
+// writeEvent writes an event without knowing whether another one follows.
 func writeEvent(w io.Writer, format string, e *api.Event) error {
 	switch format {
 	case "json":

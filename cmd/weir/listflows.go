@@ -20,7 +20,7 @@ const flowTick = time.Duration(1 << 30)
 
 var flowStates = map[model.RememberedState]string{model.FlowOpening: "opening", model.FlowOpen: "open", model.FlowClosing: "closing", model.FlowReset: "reset"}
 
-// flows lists what is remembered of flows.
+// flows lists the remembered flows.
 func (d *director) flows(ctx context.Context, q api.FlowQuery) (api.Flows, error) {
 	names := map[model.ServiceID]string{}
 	known := q.Service == ""

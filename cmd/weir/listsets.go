@@ -73,7 +73,7 @@ func setTable(t *table, set *api.Set) {
 	}
 }
 
-// completeOwners offers whose sets there are; none where nobody answers.
+// completeOwners offers the owners of sets; none if the director does not answer.
 func (c *connection) completeOwners(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp

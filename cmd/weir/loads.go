@@ -9,7 +9,7 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// loadReports are what agents report of loads, and what a director makes of it.
+// loadReports are agents' reports of loads, and a director's use of them.
 type loadReports struct {
 	book     *loads.Book
 	receiver *loads.Receiver
@@ -21,15 +21,14 @@ func newLoadReports(to loads.Sink, log *slog.Logger) *loadReports {
 	return &loadReports{book, loads.NewReceiver(book.Take, log), log}
 }
 
-// set follows the configuration. That reports cannot be heard is no reason not to forward:
-// services that would go by them do without.
-// What is wrong is asked of the receiver.
+// set follows the configuration. A director that cannot receive reports still forwards: services
+// that would use them do without. The receiver tells what is wrong.
 func (l *loadReports) set(c *model.Config) {
 	_ = l.receiver.Set(c)
 	l.book.Expect(c.Loads.Given())
 }
 
-// add adds to a status what was reported. Without a configuration of it there is nothing.
+// add adds to a status what was reported. Without a configuration of loads it adds nothing.
 func (l *loadReports) add(status *model.DatapathStatus, c *model.Config) {
 	if !c.Loads.Given() {
 		return

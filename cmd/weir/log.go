@@ -7,7 +7,7 @@ import (
 	"weir.io/weir/internal/logs"
 )
 
-// logger returns what logs as the flags say; where they are wrong, so was the command line.
+// logger returns a logger as the flags say; wrong flags are an error of the command line.
 func logger(f *logs.Flags, w io.Writer) (*slog.Logger, error) {
 	handler, err := f.Handler(w)
 	if err != nil {

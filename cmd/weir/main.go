@@ -1,5 +1,5 @@
-// Command weir is a layer-4 load balancer: a director, the agent on backends'
-// hosts, and what asks and examines both.
+// Command weir is a layer-4 load balancer: a director, the agent on backends' hosts, and the
+// commands that ask and examine both.
 package main
 
 import (
@@ -25,7 +25,7 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	addCompletion(root) // it writes to what is stdout now
+	addCompletion(root) // it writes to the current stdout
 	began := noteBegin(root)
 	err := root.ExecuteContext(ctx)
 	if err != nil {

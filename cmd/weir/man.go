@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra/doc"
 )
 
-// manSection is that of commands for whoever looks after a host.
+// manSection is the section of commands for administrators.
 const manSection = "8"
 
 func newMan() *cobra.Command {

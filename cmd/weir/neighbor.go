@@ -9,7 +9,7 @@ import (
 	"weir.io/weir/internal/store"
 )
 
-// joinGroup lets the directors that share a store agree on who answers for which VIP.
+// joinGroup lets the directors that share a store agree on which of them answers for which VIP.
 func joinGroup(group *store.Etcd) neighbor.Join {
 	if group == nil {
 		return nil
@@ -19,7 +19,7 @@ func joinGroup(group *store.Etcd) neighbor.Join {
 	}
 }
 
-// neighborTable is left out where the director answers for nothing by itself.
+// neighborTable is left out if the director answers for no VIP itself.
 func neighborTable(t *table, s model.NeighborStatus) {
 	if len(s.Interfaces) == 0 {
 		return

@@ -31,7 +31,7 @@ func (o *output) check() error {
 	return usagef("unknown output %q (one of json, table, wide, yaml)", o.format)
 }
 
-// write writes a value, or what table makes of it.
+// write writes a value, or the table that table makes of it.
 func (o *output) write(w io.Writer, value any, table func(t *table)) error {
 	switch o.format {
 	case "json":
@@ -57,18 +57,18 @@ func (o *output) write(w io.Writer, value any, table func(t *table)) error {
 type table struct {
 	w      *tabwriter.Writer
 	wide   bool   // all columns are written
-	hidden []bool // the columns of the table that head has begun which are not
+	hidden []bool // the columns of the current table that are not written
 }
 
 func newTable(w io.Writer) *table {
 	return &table{w: tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)}
 }
 
-// onlyWide marks a column that --output wide alone shows: without such columns a table fits a
+// onlyWide marks a column that only --output wide shows: without such columns a table fits a
 // terminal of 120 columns.
 const onlyWide = "+"
 
-// head writes the names of columns, and chooses those which the rows below write.
+// head writes the names of columns, and chooses those that the rows below write.
 func (t *table) head(names ...string) {
 	t.hidden = make([]bool, len(names))
 	cells := make([]any, len(names))
@@ -96,8 +96,8 @@ func (t *table) row(cells ...any) {
 	fmt.Fprintln(t.w, strings.Join(text, "\t"))
 }
 
-// printable keeps what others have written, such as a backend's answer to a probe or a router's
-// last words, from moving a terminal's cursor, or beginning another line.
+// printable keeps text from other hosts, such as a backend's answer to a probe or a router's last
+// message, from moving a terminal's cursor, or beginning another line.
 func printable(text string) string {
 	return strings.Map(func(r rune) rune {
 		switch {

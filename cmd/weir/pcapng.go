@@ -27,7 +27,7 @@ type pcapng struct {
 	interfaces map[string]int
 }
 
-// Nobody else is to read what people send to services.
+// Other users must not read what clients send to services.
 const captureMode = 0o600
 
 func (f *pcapng) begin(interfaces []string) (err error) {
@@ -57,7 +57,7 @@ func (f *pcapng) describe(name string) pcapgo.NgInterface {
 	return pcapgo.NgInterface{Name: name, OS: runtime.GOOS, LinkType: layers.LinkTypeEthernet, TimestampResolution: 9, SnapLength: uint32(f.snap)}
 }
 
-// number is that of an interface in the file.
+// number is the number of an interface in the file.
 func (f *pcapng) number(name string) (int, error) {
 	if name == "" {
 		name = "unknown"
@@ -80,7 +80,7 @@ func (f *pcapng) packet(p *model.CapturedPacket) error {
 		return err
 	}
 	if len(p.Out) > 0 {
-		// What the kernel gets changed has come by the same interface.
+		// A changed packet for the kernel stays on the interface by which it came.
 		by := p.Leaves
 		if by == "" {
 			by = p.Interface
@@ -105,7 +105,7 @@ func (f *pcapng) write(p *model.CapturedPacket, by string, frame []byte, length 
 	return nil
 }
 
-// flush writes whole packets: who is killed leaves a file that can be read.
+// flush writes whole packets: a killed process leaves a readable file.
 func (f *pcapng) flush() error {
 	if err := f.writer.Flush(); err != nil {
 		return fmt.Errorf("write capture: %w", err)

@@ -76,8 +76,8 @@ func newPlan() *cobra.Command {
 	return cmd
 }
 
-// planTable has a table of the services that change, one of their backends, one of the
-// connections at risk, one of limits, and one of states beside the director's own file.
+// planTable has tables of the services that change, of their backends, of the connections at risk,
+// of limits, and of states beside the director's own file.
 func planTable(t *table, p *api.Plan) {
 	t.row("CHANGE", "SERVICE", "SLOTS", "MOVED", "SHARE", "TRAFFIC", "HELD")
 	for i := range p.Services {

@@ -17,15 +17,15 @@ import (
 	"weir.io/weir/internal/problems"
 )
 
-// listedError is an error that is on the list of problems already, by whoever owns the part.
+// listedError is an error that the owner of the part has already put on the list of problems.
 type listedError struct{ error }
 
 // Unwrap returns what is wrong.
 func (e listedError) Unwrap() error { return e.error }
 
-// gather lists what is wrong with those parts that say so when they are asked. One asks at a time:
-// else what was found earlier could be listed after what was found later, and problems would seem
-// to end and to begin again.
+// gather lists what is wrong with those parts that say so when they are asked. Only one caller asks
+// at a time: else an earlier result could be listed after a later one, and problems would seem to
+// end and to begin again.
 func (d *director) gather() {
 	d.gathering.Lock()
 	defer d.gathering.Unlock()
@@ -47,7 +47,7 @@ func (d *director) gather() {
 // mostUnreachable bounds how many backends are listed: a link that is down may take thousands along.
 const mostUnreachable = 100
 
-// ofBackends are those to which there is no way.
+// ofBackends are the problems of backends to which there is no way.
 func ofBackends(unreachable []model.UnreachableBackend) []model.Problem {
 	found := make([]model.Problem, len(unreachable))
 	for i, b := range unreachable {
@@ -57,7 +57,8 @@ func ofBackends(unreachable []model.UnreachableBackend) []model.Problem {
 	return found
 }
 
-// ofCrowds are services whose flows fill a table. Numbers are not said: they change all the time.
+// ofCrowds are the problems of services whose flows fill a table. They have no numbers, which
+// change all the time.
 func ofCrowds(crowds []model.CrowdedService) (found []model.Problem) {
 	for _, c := range crowds {
 		of := tablesCrowded[c.Table]
@@ -66,7 +67,7 @@ func ofCrowds(crowds []model.CrowdedService) (found []model.Problem) {
 	return found
 }
 
-// tablesCrowded says of each table what it means that a service's flows have no room there.
+// tablesCrowded says for each table what it means if a service's flows have no room there.
 var tablesCrowded = map[string]struct{ text, fix string }{
 	model.FlowMemoryTable: {"fresh flows have no room in flow memory, and most of them are its own: new connections are not remembered, and may break when backends change",
 		"if this is no flood, give limits.flows more"},
@@ -80,8 +81,8 @@ var tablesCrowded = map[string]struct{ text, fix string }{
 		"if this is no attack, spread its clients over more hosts"},
 }
 
-// withoutOwners are those whose new connections nobody is to have. A ring needs owners, so those
-// that were the last to have a weight go on to get all of them.
+// withoutOwners are the problems of services without a backend for new connections. A ring needs
+// owners, so the backends that last had a weight go on to get all new connections.
 func withoutOwners(services []model.Service, logOf func(model.ServiceID) (model.Log, bool)) (found []model.Problem) {
 	for i := range services {
 		s := &services[i]
@@ -99,11 +100,12 @@ func withoutOwners(services []model.Service, logOf func(model.ServiceID) (model.
 	return found
 }
 
-// owns reports whether new connections are to go to a backend.
+// owns reports whether new connections should go to a backend.
 func owns(b model.Backend) bool { return b.State != model.Draining && b.Weight > 0 }
 
-// ofBGP are the sessions that there are to be, and are not, and the addresses where neighbors cannot
-// connect. What this host does not allow is an error: what a neighbor does may be meant so.
+// ofBGP are the problems of wanted sessions that do not exist or have a problem, and of addresses
+// where neighbors cannot connect. A problem of this host is an error; a neighbor may do something
+// on purpose.
 func ofBGP(s model.BGPStatus) (found []model.Problem) {
 	for _, l := range s.Listen {
 		if l.Problem != "" {
@@ -131,8 +133,8 @@ func ofBGP(s model.BGPStatus) (found []model.Problem) {
 	return found
 }
 
-// ofBFD are the sessions that are not up, or not as they are to be, and what was wrong with the
-// process that has them, also where that is over already. View is nil where there are to be none.
+// ofBFD are the problems of sessions that are not up, or not as configured, and of the process that
+// has them, even if that problem is over. view is nil if no sessions are wanted.
 func ofBFD(view *model.BFDStatus, fault string) (found []model.Problem) {
 	if view == nil {
 		return nil
@@ -141,7 +143,7 @@ func ofBFD(view *model.BFDStatus, fault string) (found []model.Problem) {
 		found = append(found, model.Problem{Text: "routers are not told when the datapath is lost: " + problem})
 	}
 	if view.Problem != "" {
-		return found // of the sessions nothing is known
+		return found // nothing is known about the sessions
 	}
 	for _, s := range view.Sessions {
 		severity, text := model.SeverityWarning, ""
@@ -162,7 +164,7 @@ func ofBFD(view *model.BFDStatus, fault string) (found []model.Problem) {
 	return found
 }
 
-// ofHooks are those that have not taken what they are told.
+// ofHooks are the problems of hooks that have not taken what they are told.
 func ofHooks(hooks []model.HookStatus) (found []model.Problem) {
 	for _, h := range hooks {
 		if !h.Current && h.Problem != "" {
@@ -190,7 +192,7 @@ func ofNeighbor(s model.NeighborStatus) (found []model.Problem) {
 	return found
 }
 
-// problemEvents are what there is to hear of changes of the list.
+// problemEvents are the events of changes of the list.
 func problemEvents(changes []problems.Change) []api.Event {
 	events := make([]api.Event, len(changes))
 	for i := range changes {
@@ -203,7 +205,7 @@ func problemEvents(changes []problems.Change) []api.Event {
 	return events
 }
 
-// problemRows are left out where there are none.
+// problemRows are left out if there are no problems.
 func problemRows(t *table, list []model.Problem) {
 	for i := range list {
 		p := &list[i]
@@ -222,7 +224,7 @@ func problemRows(t *table, list []model.Problem) {
 // problemsError says why a command ends with exitProblems; what it printed says the rest.
 type problemsError struct{ count int }
 
-// Error counts them.
+// Error counts the problems.
 func (e problemsError) Error() string {
 	if e.count == 1 {
 		return "1 thing that was asked for does not run: see the error line"
@@ -230,7 +232,7 @@ func (e problemsError) Error() string {
 	return fmt.Sprintf("%d things that were asked for do not run: see the error lines", e.count)
 }
 
-// judge returns why what was shown is not well, if it is not.
+// judge returns an error if what was shown has problems.
 func judge(list []model.Problem) error {
 	count := 0
 	for i := range list {
@@ -244,8 +246,8 @@ func judge(list []model.Problem) error {
 	return nil
 }
 
-// examineProblems asks the director and the agent of this host what does not run. One that does
-// not answer is none.
+// examineProblems asks the director and the agent of this host what does not run. A process that
+// does not answer is no problem.
 func examineProblems(cmd *cobra.Command, director, agent string) (findings []doctor.Finding) {
 	for _, of := range []struct{ role, socket string }{{"director", director}, {"agent", agent}} {
 		list, err := askProblems(cmd, of.socket, of.role)

@@ -12,20 +12,20 @@ import (
 // progressPatience is for how long a command may be silent; then it says what it waits for.
 const progressPatience = time.Second
 
-// overwrite begins a terminal's last line anew.
+// overwrite begins the terminal's current line anew.
 const overwrite = "\r\x1b[K"
 
-// progress says on a terminal what a command waits for, on one line that is gone when the wait
-// is over. Where there is no terminal it says nothing: what is written there is read later.
+// progress says on a terminal what a command waits for, on one line that is gone when the wait is
+// over. Without a terminal it says nothing: other output is read later.
 type progress struct {
-	w io.Writer // nil: nobody wants to know
+	w io.Writer // nil: progress is not wanted
 
 	mu   sync.Mutex
 	busy bool
 }
 
-// begin says something about a wait each second, until what it returns is called. A wait in
-// another one is part of it.
+// begin says something about a wait each second, until the returned function is called. A wait
+// within another one is part of it.
 func (p *progress) begin(say func() string) (end func()) {
 	if p.w == nil || !isTerminal(p.w) {
 		return func() {}
@@ -43,7 +43,7 @@ func (p *progress) begin(say func() string) (end func()) {
 	}()
 	return func() {
 		close(over)
-		<-quiet // what follows begins on an empty line
+		<-quiet // the next output begins on an empty line
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		p.busy = false
@@ -67,7 +67,7 @@ func (p *progress) follow(say func() string, over <-chan struct{}) {
 	}
 }
 
-// follows has a client's questions said while they are not answered.
+// follows makes progress say a client's questions while they are not answered.
 func (p *progress) follows(client *api.Client, where string) *api.Client {
 	client.While = func() (done func()) {
 		return p.begin(func() string { return "waiting for the answer of " + where })

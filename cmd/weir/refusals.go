@@ -22,7 +22,7 @@ func (l keeperList) Report(kind model.ProblemKind, part string, err error) {
 	l.d.problems.Report(kind, l.part(kind, part), l.d.located(err))
 }
 
-// Warn lists what runs, and not in all of its parts.
+// Warn lists what runs, but not in all of its parts.
 func (l keeperList) Warn(kind model.ProblemKind, part string, err error) {
 	l.d.problems.Warn(kind, l.part(kind, part), l.d.located(err))
 }
@@ -34,7 +34,7 @@ func (l keeperList) part(kind model.ProblemKind, part string) string {
 	return part
 }
 
-// locatedError is a refusal that knows where both sides of it stand.
+// locatedError is a refusal that knows the places of both sides.
 type locatedError struct {
 	desired.Refusal
 	place model.Place
@@ -54,11 +54,11 @@ func (e *locatedError) Error() string {
 // Unwrap returns the refusal.
 func (e *locatedError) Unwrap() error { return e.Refusal }
 
-// Place returns where both sides stand.
+// Place returns the places of both sides.
 func (e *locatedError) Place() model.Place { return e.place }
 
-// located says where the fields of a refusal stand, and where the sets are stored that they do not
-// go together with.
+// located adds the places of a refusal's fields, and where the sets that they contradict are
+// stored.
 func (d *director) located(err error) error {
 	var refused *desired.RefusedError
 	if !errors.As(err, &refused) {
@@ -100,8 +100,8 @@ func (d *director) storedIn(owner string) string {
 	return filepath.Join(stateDirectory(d.first.Store), owner+".json")
 }
 
-// keepRunning keeps a version of the file that runs for a start that finds another one, and has to
-// refuse it.
+// keepRunning keeps a version of the file that runs for a start that finds another version, and has
+// to refuse it.
 func (d *director) keepRunning(text []byte) {
 	if len(text) == 0 {
 		return
@@ -119,9 +119,9 @@ func absolute(file string) string {
 // directories finds where the state may be in a file that cannot be read as YAML.
 var directories = regexp.MustCompile(`\bdirectory:[ \t]*["']?([^"',}\s]+)`)
 
-// lastRan returns the version of a file that ran last, by what the state's directory has; nil:
-// none is known, and lost says why if there was one. The file's text says where that is, however
-// wrong it is otherwise.
+// lastRan returns the version of a file that ran last, from the state's directory; nil: none is
+// known, and lost says why if there was one. The file's text says where the directory is, even if
+// the file is wrong otherwise.
 func lastRan(file string, name store.RunningName, text []byte) (ran *model.Config, lost error) {
 	var candidates []string
 	for _, match := range directories.FindAllSubmatch(text, -1) {

@@ -7,8 +7,8 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// ring says who owns a service's slots, and what has moved with the last change, for as long
-// as the service's log has the generation before it.
+// ring says which backends own a service's slots, and what has moved with the last change, for as
+// long as the service's log has the generation before it.
 func (d *director) ring(name string) (api.Ring, bool) {
 	s, there := d.kernel.Service(name)
 	if !there {
@@ -17,7 +17,7 @@ func (d *director) ring(name string) (api.Ring, bool) {
 	id := model.ServiceID{Segment: s.Segment, VIP: s.VIP, Protocol: s.Protocol, Port: s.Port}
 	log, _ := d.keeper.Log(id)
 	var before []netip.AddrPort
-	// Generations that are still to come place nothing yet, and the ring is that of the next.
+	// Coming generations place nothing yet; the ring is that of the next older one.
 	if place := log.Coming + 1; place < len(log.Generations) {
 		before = d.placements.Owners(&log.Generations[place])
 	}

@@ -88,8 +88,8 @@ func runDirector(ctx context.Context, o *runOptions, log *slog.Logger) error {
 	if err := prepareHost(o.bpffs, privilege.Run, &first, log); err != nil {
 		return err
 	}
-	// The socket before the kernel: a director that runs already must not find
-	// its datapath changed by one that is then refused.
+	// The socket comes before the kernel: a process that is then refused must not change the
+	// datapath of a running director.
 	listener, err := api.Listen(o.socket)
 	if err != nil {
 		return err
@@ -160,13 +160,13 @@ type director struct {
 	announcers announcers
 	bfd        *bfdKeeper
 	logs       func() map[model.ServiceID]model.LogStatus
-	first      model.Director // what the kernel's maps were made for
+	first      model.Director // the configuration that the kernel's maps were made for
 	gauge      gauge
 	drain      *drain
 	local      *store.File
-	group      *store.Etcd // nil: this director shares its sets with nobody
-	refused    error       // why the file is not what it began with
-	goesOn     bool        // packets come to backends already, by what an earlier process has left
+	group      *store.Etcd // nil: this director does not share its sets
+	refused    error       // why it did not begin with the file
+	goesOn     bool        // packets come to backends already, through what an earlier process left
 	keeper     *desired.Keeper
 	shares     *sharing
 	loads      *loadReports
@@ -190,7 +190,7 @@ func (d *director) Status() (model.DatapathStatus, error) {
 	if err != nil {
 		return status, err
 	}
-	maps.Copy(logs, d.logs()) // of services that came meanwhile; those that left had theirs before
+	maps.Copy(logs, d.logs()) // of services that came meanwhile; those that left are there already
 	status.CPUs = d.gauge.cpus()
 	status.Upkeep = d.hostStatus()
 	status.Agents = d.keeper.Agents()
@@ -240,7 +240,7 @@ func addHealth(s *model.ServiceStatus, id model.ServiceID, healthy map[model.Ser
 	}
 }
 
-// addStrain adds what agents report of backends that are strained.
+// addStrain adds what agents report about strained backends.
 func addStrain(s *model.ServiceStatus, id model.ServiceID, strained map[model.Target]model.BackendStrain) {
 	for i := range s.Backends {
 		b := &s.Backends[i]
@@ -250,7 +250,7 @@ func addStrain(s *model.ServiceStatus, id model.ServiceID, strained map[model.Ta
 	}
 }
 
-// addOverrides adds who has given backends of the file other states than it does.
+// addOverrides adds who has overridden the states of the file's backends.
 func addOverrides(s *model.ServiceStatus, list []model.BackendOverride) {
 	for i := range s.Backends {
 		b := &s.Backends[i]
@@ -271,8 +271,8 @@ func (d *director) Set(table model.Table) error {
 	return err
 }
 
-// noteTaken remembers whether the kernel took what is desired, and if not, of which owners a set is
-// stored that does not run.
+// noteTaken remembers whether the kernel took the desired state, and if not, the owners whose
+// stored sets do not run.
 func (d *director) noteTaken(err error) {
 	if err != nil && d.keeper != nil {
 		for _, owner := range d.keeper.Behind() {
@@ -282,8 +282,8 @@ func (d *director) noteTaken(err error) {
 	d.noteSet(err)
 }
 
-// run applies the configurations until the context ends. Only the first one's
-// error ends it earlier: later ones are tried again by the engine.
+// run applies the configurations until the context ends. Only an error of the first one ends it
+// earlier: the engine tries later ones again.
 func (d *director) run(ctx context.Context, first model.Config, text []byte, changes <-chan config.Change, listener net.Listener) error {
 	ctx, cancel := context.WithCancel(ctx)
 	engine := engine.New(d, d.log)
@@ -330,7 +330,7 @@ func (d *director) run(ctx context.Context, first model.Config, text []byte, cha
 	}
 	defer d.shares.close()
 	var running sync.WaitGroup
-	defer d.endAnnouncing() // the last: what is set until then is told
+	defer d.endAnnouncing() // the last: everything set until then is told
 	defer running.Wait()
 	defer cancel()
 	d.bfd.want(&first)
@@ -392,7 +392,7 @@ func (d *director) run(ctx context.Context, first model.Config, text []byte, cha
 	return nil
 }
 
-// Info also says which state of the group's is followed, and what does not run now.
+// Info also says which state of the group is followed, and what does not run now.
 func (d *director) Info() api.Info {
 	d.gather()
 	info := d.daemon.Info()
@@ -400,13 +400,12 @@ func (d *director) Info() api.Info {
 	return info
 }
 
-// openAPI lets the API be asked where the configuration says. That it cannot is no reason
-// not to forward.
+// openAPI opens the API at the configured address. The director forwards even if that fails.
 func (d *director) openAPI(c model.API) {
 	d.problems.Report(model.ProblemAPI, "", d.remote.Set(c))
 }
 
-// setFile makes a version of the file what runs. What the kernel does not take is listed there.
+// setFile makes a version of the file run. The engine lists what the kernel does not take.
 func (d *director) setFile(c model.Config) error {
 	err := d.keeper.SetFile(c)
 	if errors.As(err, new(*desired.PendingError)) || errors.As(err, new(*desired.RefusedError)) {
@@ -415,8 +414,8 @@ func (d *director) setFile(c model.Config) error {
 	return err
 }
 
-// needInterfaces refuses what would take the program off every interface: an
-// agent's file, or a key lost in an edit.
+// needInterfaces refuses a file that would take the program off every interface: an agent's file,
+// or a key lost in an edit.
 func needInterfaces(c model.Config) error {
 	if len(c.Director.Interfaces) == 0 {
 		return errors.New("director.interfaces: is empty; name those that clients' packets come in by")

@@ -42,7 +42,7 @@ func newServices() *cobra.Command {
 	return cmd
 }
 
-// named keeps the services of these names; none named: all.
+// named keeps the services of these names; if none is named, all.
 func named(services []model.ServiceStatus, names []string) ([]model.ServiceStatus, error) {
 	if len(names) == 0 {
 		return services, nil
@@ -69,7 +69,7 @@ func servicesTable(t *table, services []model.ServiceStatus) {
 	}
 }
 
-// quicNumbers are those of a service's configurations of connection IDs.
+// quicNumbers are the numbers of a service's configurations of connection IDs.
 func quicNumbers(configs []model.QUICStatus) string {
 	numbers := make([]string, len(configs))
 	for i, c := range configs {
@@ -78,7 +78,7 @@ func quicNumbers(configs []model.QUICStatus) string {
 	return strings.Join(numbers, ",")
 }
 
-// reportedOf is of how many backends the load is reported, of those that may get connections.
+// reportedOf is how many of the backends that may get connections have a reported load.
 func reportedOf(l *model.ServiceLoads) string {
 	if l == nil {
 		return ""
@@ -90,7 +90,7 @@ func reportedOf(l *model.ServiceLoads) string {
 	return text
 }
 
-// healthy is how many backends are, of those that would get connections if they were.
+// healthy is how many backends are healthy, of those that would get connections if they were.
 func healthy(h *model.ServiceHealth) string {
 	if h == nil {
 		return ""

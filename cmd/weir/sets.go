@@ -21,7 +21,7 @@ type sets struct {
 	reading *api.Reading
 }
 
-// List returns what sets there are, the file's too.
+// List returns all sets, including the file's.
 func (s *sets) List() []api.SetInfo {
 	state := s.keeper.Sets()
 	var list []api.SetInfo
@@ -39,7 +39,7 @@ func (s *sets) Get(owner string) (api.Set, bool) {
 	return api.Set{Services: set.Services(), Tag: set.Tag(), Revision: state.Revision}, found
 }
 
-// Put makes a set what runs, beside the file and the other sets.
+// Put makes a set run, beside the file and the other sets.
 func (s *sets) Put(ctx context.Context, owner string, text api.SetText, when api.Condition) (api.SetChange, error) {
 	return s.change(ctx, owner, text, func(services []model.Service) (desired.Change, error) {
 		return s.keeper.PutPart(ctx, owner, services, text.Part, desired.Condition(when))
@@ -63,8 +63,8 @@ func (s *sets) change(ctx context.Context, owner string, text api.SetText, do fu
 	return api.SetChange(change), worded(err)
 }
 
-// worded returns what is wrong with a change as a problem, where it is the client's, or where
-// nothing is wrong with the change: it may be asked for again when the store answers.
+// worded returns an error of a change as a problem, if the error is the client's, or if nothing is
+// wrong with the change: then the client may ask again when the store answers.
 func worded(err error) error {
 	var refused *desired.RefusedError
 	switch {
@@ -78,7 +78,7 @@ func worded(err error) error {
 	return err
 }
 
-// parseSet reads a set. JSON is YAML, too, but not the other way round.
+// parseSet reads a set. JSON is also YAML, but not the other way round.
 func parseSet(text api.SetText) ([]model.Service, error) {
 	if text.JSON && !json.Valid(text.Text) {
 		if err := json.Unmarshal(text.Text, new(json.RawMessage)); err != nil { // says where
@@ -97,14 +97,14 @@ func parseSet(text api.SetText) ([]model.Service, error) {
 		}
 		field := api.FieldProblem{Field: e.Path, Line: e.Line, Detail: e.Problem}
 		if text.JSON {
-			field.Line = 0 // all of it may be on one
+			field.Line = 0 // all of it may be on one line
 		}
 		p.Errors = append(p.Errors, field)
 	}
 	return nil, p
 }
 
-// problemOf words why a set does not go together with what else there is.
+// problemOf words why a set contradicts the rest.
 func problemOf(refused *desired.RefusedError) *api.Problem {
 	status := http.StatusUnprocessableEntity
 	if refused.Conflict {
@@ -130,7 +130,7 @@ func (s *sets) Documents(owner string) ([]model.Document, bool) {
 	return set.Documents, found
 }
 
-// Give makes a set with its logs what runs, beside the file and the other sets.
+// Give makes a set with its logs run, beside the file and the other sets.
 func (s *sets) Give(ctx context.Context, owner string, text []byte) (none api.SetChange, err error) {
 	var set givenSet
 	release, err := s.reading.Do(ctx, func() (int, error) {

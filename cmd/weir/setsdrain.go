@@ -40,7 +40,7 @@ func (s *sets) Drain(ctx context.Context, d api.Drain) ([]api.Drained, error) {
 	return all, nil
 }
 
-// whyFixed says why a backend of an owner stays what it is.
+// whyFixed says why the state of an owner's backend cannot change.
 func whyFixed(owner string) string {
 	if owner == store.OwnerFile {
 		return "the director's file itself says that it is not active; change the file"
@@ -48,7 +48,7 @@ func whyFixed(owner string) string {
 	return fmt.Sprintf("the set of owner %q comes with its logs, which other directors have, too; change it where it comes from", owner)
 }
 
-// drainSet drains what is meant of one owner's backends.
+// drainSet drains those backends of one owner that are meant.
 func (s *sets) drainSet(ctx context.Context, owner string, set store.Set, d api.Drain) (found []api.Drained, err error) {
 	switch {
 	case owner == store.OwnerFile:
@@ -65,8 +65,8 @@ func (s *sets) drainSet(ctx context.Context, owner string, set store.Set, d api.
 	return found, err
 }
 
-// drainFile drains backends of the director's own file beside the file. What the file itself does
-// not have active stays what it is.
+// drainFile drains backends of the director's own file beside the file. Backends that are not
+// active in the file itself stay as they are.
 func (s *sets) drainFile(ctx context.Context, d api.Drain) ([]api.Drained, error) {
 	file, before := s.keeper.File(), s.keeper.Overridden()
 	found := drainIn(store.OwnerFile, false, file.Services, d)
@@ -98,7 +98,7 @@ func (s *sets) drainFile(ctx context.Context, d api.Drain) ([]api.Drained, error
 	return found, err
 }
 
-// overrideOf returns that of a backend; nil: there is none.
+// overrideOf returns a backend's override; nil: there is none.
 func overrideOf(list []model.BackendOverride, service, backend string) *model.Override {
 	for i := range list {
 		if o := &list[i]; o.Service == service && o.Backend == backend {

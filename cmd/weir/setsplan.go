@@ -63,14 +63,14 @@ func (s *sets) Plan(ctx context.Context, r api.PlanRequest) (none api.Plan, err 
 	return plan, nil
 }
 
-// observed is what a director has seen of services that are to change.
+// observed is what a director has seen of services that would change.
 type observed struct {
 	rates map[model.ServiceID]map[netip.AddrPort]model.Rate // nil: nothing was counted
-	flows map[model.ServiceID]map[netip.AddrPort]uint64     // that are remembered
+	flows map[model.ServiceID]map[netip.AddrPort]uint64     // remembered flows
 }
 
-// observe counts the traffic of services that are there already, and what is remembered of
-// their flows. Of others there is nothing to wait for.
+// observe counts the traffic of existing services, and their remembered flows. For others there is
+// nothing to wait for.
 func (p *planner) observe(ctx context.Context, services []desired.PlannedService, measure time.Duration) (o observed, err error) {
 	there := map[model.ServiceID]bool{}
 	for i := range services {
@@ -118,7 +118,7 @@ func (p *planner) observe(ctx context.Context, services []desired.PlannedService
 	return o, ctx.Err()
 }
 
-// limitsOf says what the change takes of what this director has room for.
+// limitsOf says how much of this director's limits the change takes.
 func (p *planner) limitsOf(services []desired.PlannedService) []model.PlannedLimit {
 	before := p.kernel.Taken()
 	after, peak := before, before

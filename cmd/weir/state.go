@@ -15,8 +15,8 @@ import (
 	"weir.io/weir/internal/store"
 )
 
-// defaultState is where state is kept when neither the configuration nor a service
-// manager says where.
+// defaultState is where state is kept if neither the configuration nor a service manager says
+// where.
 const defaultState = "/var/lib/weir"
 
 // stateDirectory returns where a director keeps its state: where its configuration
@@ -31,8 +31,8 @@ func stateDirectory(s model.Store) string {
 	return defaultState
 }
 
-// openStore opens a director's own store. Without one the logs would be lost with the
-// process, and connections with them: so there is always one.
+// openStore opens a director's own store. Without a store the logs would be lost with the process,
+// and connections with them: so there always is one.
 func openStore(s model.Store, log *slog.Logger) (*store.File, error) {
 	dir := stateDirectory(s)
 	opened, err := store.OpenFile(dir, store.OwnerFile)

@@ -21,7 +21,7 @@ type ranFile struct {
 	written bool
 }
 
-// saveRunning keeps a version of the file in a directory. That it cannot is listed.
+// saveRunning keeps a version of the file in a directory. A failure is listed.
 func (d *daemon) saveRunning(dir string, name store.RunningName, text []byte) {
 	err := store.SaveRunning(dir, name, store.Running{File: absolute(d.info.File), Text: string(text)})
 	d.problems.Warn(model.ProblemStore, "running", err)
@@ -30,8 +30,8 @@ func (d *daemon) saveRunning(dir string, name store.RunningName, text []byte) {
 	d.ran = ranFile{dir, name, text, err == nil}
 }
 
-// lookAtRan says whether the version of the file that runs is gone from where it is kept. What
-// could not be written is tried again.
+// lookAtRan says whether the version of the file that runs is gone from where it is kept. Failed
+// writes are tried again.
 func (d *daemon) lookAtRan() (gone string) {
 	d.mu.Lock()
 	ran := d.ran
@@ -54,10 +54,10 @@ func (d *daemon) saveRanAgain() error {
 	if ran.text != nil {
 		d.saveRunning(ran.dir, ran.name, ran.text)
 	}
-	return nil // it is listed if it cannot be
+	return nil // a failure is listed
 }
 
-// statePart is what has the directory of a director's state kept as the director has it.
+// statePart is the part of the host that keeps a director's state directory as the director has it.
 func (d *director) statePart() upkeep.Part {
 	dir := stateDirectory(d.first.Store)
 	return upkeep.Part{Name: partState, Look: func() ([]upkeep.Difference, error) {
@@ -69,14 +69,14 @@ func (d *director) statePart() upkeep.Part {
 		found := strings.Trim(amiss+", "+gone, ", ")
 		return []upkeep.Difference{{What: dir, Found: "is not as it was written: " + found, Repair: func() error {
 			if err := d.local.WriteAgain(); err != nil {
-				return err // perhaps the directory is another process's: nothing is written there
+				return err // the directory may be another process's: nothing is written there
 			}
 			return d.saveRanAgain()
 		}}}, nil
 	}}
 }
 
-// ranPart is the same of an agent, which has no other state.
+// ranPart is the same for an agent, which has no other state.
 func (d *daemon) ranPart() upkeep.Part {
 	dir := stateDirectory(model.Store{})
 	return upkeep.Part{Name: partState, Look: func() ([]upkeep.Difference, error) {

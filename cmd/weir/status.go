@@ -161,7 +161,7 @@ func xdpText(i *model.InterfaceStatus) string {
 	return i.XDP
 }
 
-// loadsRows are left out where nobody reports loads.
+// loadsRows are left out if no loads are reported.
 func loadsRows(t *table, l *model.LoadStatus) {
 	if l == nil {
 		return
@@ -180,7 +180,7 @@ func loadsRows(t *table, l *model.LoadStatus) {
 	}
 }
 
-// peersTable is left out where the director shares what it remembers with nobody.
+// peersTable is left out if the director does not share what it remembers.
 func peersTable(t *table, peers []model.PeerStatus) {
 	if len(peers) == 0 {
 		return
@@ -198,7 +198,7 @@ func peersTable(t *table, peers []model.PeerStatus) {
 	}
 }
 
-// hooksTable is left out where there are none.
+// hooksTable is left out if there are no hooks.
 func hooksTable(t *table, hooks []model.HookStatus) {
 	if len(hooks) == 0 {
 		return
@@ -214,7 +214,7 @@ func hooksTable(t *table, hooks []model.HookStatus) {
 	}
 }
 
-// hookState says how far a hook is with being told.
+// hookState says how much a hook has been told.
 func hookState(h *model.HookStatus) string {
 	switch {
 	case h.Running:
@@ -225,7 +225,7 @@ func hookState(h *model.HookStatus) string {
 	return "waits"
 }
 
-// cpusTable is left out where the kernel does not let CPUs be watched.
+// cpusTable is left out if the kernel does not let CPUs be watched.
 func cpusTable(t *table, cpus []model.CPUStatus) {
 	if len(cpus) == 0 {
 		return
@@ -261,7 +261,7 @@ func agentTable(t *table, s api.AgentStatus) {
 	reasonsTable(t, s.Reasons)
 }
 
-// podsTable is left out where no backend is a pod of the host.
+// podsTable is left out if no backend is a pod of the host.
 func podsTable(t *table, pods []model.AgentPod) {
 	if len(pods) == 0 {
 		return
@@ -273,7 +273,7 @@ func podsTable(t *table, pods []model.AgentPod) {
 	}
 }
 
-// redirectsTable is left out where no service is redirected.
+// redirectsTable is left out if no service is redirected.
 func redirectsTable(t *table, redirects []model.AgentRedirect) {
 	if len(redirects) == 0 {
 		return
@@ -294,7 +294,7 @@ func redirectsTable(t *table, redirects []model.AgentRedirect) {
 	}
 }
 
-// reasonsTable lists the reasons that have counted anything.
+// reasonsTable lists the reasons whose counters are not zero.
 func reasonsTable(t *table, reasons []model.Counter) {
 	t.line("")
 	t.row("REASON", "PACKETS", "BYTES")

@@ -12,20 +12,19 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// rollbackTimeout is how long a return to the previous set may take, also of who was
-// interrupted.
+// rollbackTimeout is how long a return to the previous set may take, also after an interruption.
 const rollbackTimeout = 30 * time.Second
 
 // appliedStep is a part of a change.
 type appliedStep struct {
 	Step  int          `json:"step"`
 	Moves []model.Move `json:"moves"`
-	ETag  string       `json:"etag"` // of the set that it made
+	ETag  string       `json:"etag"` // of the set that the step made
 }
 
-// steps applies a set in equal parts, looks at the services after each, and returns to the set
-// that there was when they get worse. It asks nothing of the director but its API, and writes
-// nothing over what somebody else has written meanwhile.
+// steps applies a set in equal parts, looks at the services after each, and returns to the earlier
+// set when they get worse. It uses only the director's API, and overwrites nothing that another
+// client has written meanwhile.
 type steps struct {
 	client  *api.Client
 	request api.PlanRequest
@@ -33,16 +32,16 @@ type steps struct {
 	count   int
 	watch   watch
 	say     func(format string, values ...any)
-	// progress is where waits are said.
+	// progress tells what the command waits for.
 	progress *progress
 
-	before  api.SetText // the set that there was
-	tags    []string    // one of which it has now, if nobody else has written it
+	before  api.SetText // the earlier set
+	tags    []string    // the set has one of them, unless another client has written it
 	changed bool        // something may have been stored
 }
 
-// apply returns the steps that were made, what the last of them has answered, and why the set
-// is the previous one again, if it is.
+// apply returns the steps that were made, the answer to the last one, and why the set is the
+// previous one again, if it is.
 func (s *steps) apply(ctx context.Context) (done []appliedStep, last api.SetChange, err error) {
 	if err := s.remember(ctx); err != nil {
 		return nil, last, err
@@ -64,7 +63,7 @@ func (s *steps) apply(ctx context.Context) (done []appliedStep, last api.SetChan
 	return done, last, nil
 }
 
-// remember notes what there is, to return to.
+// remember notes the current set, to return to.
 func (s *steps) remember(ctx context.Context) error {
 	for i := range s.plan.Services {
 		if p := &s.plan.Services[i]; p.KeysGo {
@@ -91,7 +90,7 @@ func (s *steps) remember(ctx context.Context) error {
 func (s *steps) step(ctx context.Context, k int) (change api.SetChange, err error) {
 	text := s.request.SetText
 	text.Part = 1 / float64(s.count-k+1)
-	// Whose answer is lost has to know what was asked for.
+	// If the answer is lost, the client has to know what it asked for.
 	would, err := s.client.Plan(ctx, api.PlanRequest{Owner: s.request.Owner, SetText: text})
 	if err != nil {
 		return change, err
@@ -115,7 +114,7 @@ func (s *steps) look(ctx context.Context) error {
 	return s.watch.look(ctx, s.client)
 }
 
-// goBack makes the set what it was, unless somebody else has written it.
+// goBack restores the earlier set, unless another client has written it.
 func (s *steps) goBack(ctx context.Context, k int, why error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
 	defer cancel()

@@ -72,8 +72,8 @@ func (o *topOptions) check() error {
 	return nil
 }
 
-// Of a terminal that can do what a VT100 could: a screen of its own, without a cursor; the
-// way back; and to begin at its top again, and leave nothing below what was written.
+// Sequences for a terminal like a VT100: a separate screen without a cursor; back to the main
+// screen; back to the top; and erase the rest of the line, and of the screen.
 const (
 	ownScreen  = "\x1b[?1049h\x1b[?25l"
 	mainScreen = "\x1b[?25h\x1b[?1049l"
@@ -97,7 +97,7 @@ func (o *topOptions) watch(ctx context.Context, client *api.Client, w io.Writer,
 	for {
 		select {
 		case <-ctx.Done():
-			return nil // which is how it ends
+			return nil // the usual end of top
 		case <-ticks.C:
 		}
 		now, err := readTop(ctx, client, names)
@@ -142,7 +142,7 @@ func (o *topOptions) draw(w io.Writer, rates topRates) error {
 	return err
 }
 
-// sizeOf is the size of a terminal; of one that does not say it, VT100's.
+// sizeOf is the size of a terminal; a VT100's if the terminal does not tell it.
 func sizeOf(w io.Writer) (rows, columns int) {
 	if file, is := w.(*os.File); is {
 		if size, err := unix.IoctlGetWinsize(int(file.Fd()), unix.TIOCGWINSZ); err == nil && size.Row > 0 && size.Col > 0 {
@@ -152,7 +152,7 @@ func sizeOf(w io.Writer) (rows, columns int) {
 	return 24, 80
 }
 
-// topReading is what the director has counted until one moment.
+// topReading is the director's counters at one moment.
 type topReading struct {
 	at       time.Time
 	cpus     []model.CPUStatus

@@ -36,14 +36,14 @@ type topBackend struct {
 	State model.BackendState `json:"state"`
 	topRate
 	Share *float64 `json:"share"` // of the service's new connections, 0 to 1; null: there were none
-	Slots float64  `json:"slots"` // of the service's, 0 to 1
+	Slots float64  `json:"slots"` // share of the service's slots, 0 to 1
 }
 
-// counts are counters of a service or of a backend.
+// counts are the counters of a service or of a backend.
 type counts struct{ connections, packets, bytes uint64 }
 
-// since returns what came after an earlier reading. Who was not in it, or has counted less
-// since, began anew: all that it has counted came since.
+// since returns the counts since an earlier reading. A service or backend that was not in it, or
+// has smaller counts now, began anew: all its counts came since.
 func (now topReading) since(before topReading) topRates {
 	seconds := now.at.Sub(before.at).Seconds()
 	r := topRates{Seconds: seconds, CPUs: now.cpus, Services: []topService{}}
@@ -84,7 +84,7 @@ func (now topReading) since(before topReading) topRates {
 	return r
 }
 
-// part is what part of all something is; 0 of nothing.
+// part is the fraction of all that something is; 0 if all is 0.
 func part(of, all float64) float64 {
 	if all == 0 {
 		return 0
@@ -92,7 +92,8 @@ func part(of, all float64) float64 {
 	return of / all
 }
 
-// orders are what services are sorted by, the most first. Names come as they are sorted.
+// orders are the values by which services are sorted, the largest first; equal ones are in the
+// order of names.
 var orders = map[string]func(topService) float64{
 	"connections": func(s topService) float64 { return s.Connections },
 	"packets":     func(s topService) float64 { return s.Packets },
@@ -131,7 +132,7 @@ func (r topRates) table(t *table, backends bool) {
 	}
 }
 
-// share is what part of new connections the backend got; nothing where there were none.
+// share is which part of new connections the backend got; empty if there were none.
 func (b topBackend) share() string {
 	if b.Share == nil {
 		return ""
@@ -139,7 +140,7 @@ func (b topBackend) share() string {
 	return percent(*b.Share)
 }
 
-// slots is what part of the ring is the backend's. What is of a backend that is down goes to
+// slots is which part of the ring the backend owns. Connections for a backend that is down go to
 // its slots' backups.
 func (b topBackend) slots() string {
 	if !b.State.Alive() && b.Slots > 0 {

@@ -6,11 +6,11 @@ import (
 	"weir.io/weir/internal/upkeep"
 )
 
-// partPrograms is the part of an agent's host that are its programs.
+// partPrograms is the part of a host that is the agent's programs.
 const partPrograms = "programs"
 
-// tellUpkeep returns what tells those who listen to a process that a part of the host was
-// repaired. What could not be is a problem, and told as one.
+// tellUpkeep returns a function that tells a process's listeners that a part of the host was
+// repaired. A failed repair is a problem, and told as one.
 func tellUpkeep(events *api.Events) func(upkeep.Event) {
 	return func(e upkeep.Event) {
 		if e.State == model.UpkeepRepaired {
@@ -19,8 +19,8 @@ func tellUpkeep(events *api.Events) func(upkeep.Event) {
 	}
 }
 
-// upkeepProblems are what there is to list. That a configuration does not run is listed by whoever
-// applies it.
+// upkeepProblems are the problems to list. The code that applies a configuration lists that it does
+// not run.
 func upkeepProblems(parts []model.Upkeep) (host, interfaces []model.Problem) {
 	for i := range parts {
 		u := &parts[i]

@@ -9,15 +9,15 @@ import (
 	"weir.io/weir/internal/utilization"
 )
 
-// gauge is how busy the CPUs are. The zero value knows nothing: that is what a
-// director has whose kernel refuses to tell.
+// gauge is how busy the CPUs are. The zero value knows nothing: it is for a director whose kernel
+// refuses to tell.
 type gauge struct {
 	watch *utilization.Watch
 	log   *slog.Logger
 }
 
-// startGauge watches the CPUs until the context ends; end waits for that. Packets
-// need none of it, so what goes wrong is logged and no more.
+// startGauge watches the CPUs until the context ends; end waits for that. Forwarding does not need
+// it, so errors are only logged.
 func startGauge(ctx context.Context, log *slog.Logger) (g gauge, end func()) {
 	meter, err := utilization.Open()
 	if err != nil {

@@ -15,25 +15,25 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// resetsRemembered is for how long a flow counts as reset that its client has.
+// resetsRemembered is how long a flow that its client has reset counts as reset.
 const resetsRemembered = time.Minute
 
-// watch looks at services that change, and says when they are worse than before by more than
-// its limits.
+// watch looks at services that change, and says when they are worse than before by more than its
+// limits.
 type watch struct {
-	time     time.Duration // for which they are looked at after a step
-	patience time.Duration // until what is to be known is
+	time     time.Duration // how long services are watched after a step
+	patience time.Duration // how long it waits until all is known
 	every    time.Duration
-	failing  int     // backends more that fail their probes
-	resets   float64 // connections more, in a second, that are refused or reset
-	dropped  float64 // packets more, in a second, that no backend gets
+	failing  int     // additional backends that fail their probes
+	resets   float64 // additional connections per second that are refused or reset
+	dropped  float64 // additional packets per second that no backend gets
 
-	saw func(text string) // is told what each look finds; nil: nobody wants to know
+	saw func(text string) // is told what each look finds; nil: not wanted
 
 	services map[string]bool
-	revision uint64 // that the group's directors are to follow
+	revision uint64 // that the group's directors should follow
 	first    reading
-	drops    float64 // in a second, before
+	drops    float64 // per second, before the step
 	last     reading
 }
 
@@ -44,7 +44,7 @@ func (w *watch) add(cmd *cobra.Command) {
 	cmd.Flags().Float64Var(&w.dropped, "max-dropped", 10, "with --watch: return when this `many` packets more in a second are dropped")
 }
 
-// check refuses limits that say nothing.
+// check refuses limits that have no meaning.
 func (w *watch) check() error {
 	switch {
 	case w.time < 0:
@@ -55,20 +55,20 @@ func (w *watch) check() error {
 	return nil
 }
 
-// reading is how services are at a moment.
+// reading is the state of services at a moment.
 type reading struct {
 	at      time.Time
 	failing []string               // backends, with why
 	unknown []string               // backends that are checked, and whose result is not known yet
 	coming  []string               // services whose slots have not moved yet
 	behind  []string               // directors of the group that do not follow the step yet
-	refused []string               // those that do not run what is asked for, with why
-	resets  float64                // in a second
+	refused []string               // directors that do not run what is asked for, with the reason
+	resets  float64                // per second
 	told    map[netip.Addr]float64 // which of these other directors count
 	dropped uint64
 }
 
-// begin reads how the services are that a plan changes.
+// begin reads the state of the services that a plan changes.
 func (w *watch) begin(ctx context.Context, client *api.Client, plan *api.Plan) error {
 	w.services = map[string]bool{}
 	for i := range plan.Services {
@@ -98,7 +98,7 @@ func (w *watch) read(ctx context.Context, client *api.Client) (r reading, err er
 	r = w.readingOf(services, time.Now())
 	directors, err := client.Directors(ctx)
 	if errors.As(err, new(*api.Problem)) {
-		return r, nil // the group's etcd does not answer: nothing is known of the others
+		return r, nil // the group's etcd does not answer: nothing is known about the others
 	}
 	r.addDirectors(directors, w.revision)
 	return r, err
@@ -156,8 +156,8 @@ func (w *watch) readingOf(services []model.ServiceStatus, now time.Time) reading
 	return r
 }
 
-// dropsSince returns how many packets were dropped in a second since an earlier reading. A
-// service that went took its count along.
+// dropsSince returns how many packets were dropped per second since an earlier reading. A removed
+// service took its count along.
 func (r *reading) dropsSince(before reading) float64 {
 	seconds := r.at.Sub(before.at).Seconds()
 	if seconds <= 0 || r.dropped < before.dropped {
@@ -166,8 +166,8 @@ func (r *reading) dropsSince(before reading) float64 {
 	return float64(r.dropped-before.dropped) / seconds
 }
 
-// worse is what has become worse than it was before: backends that fail their probes, and in a
-// second connections that are refused or reset, and packets that are dropped.
+// worse is what has become worse than before: backends that fail their probes, and per second
+// connections that are refused or reset, and packets that are dropped.
 func (w *watch) worse(now reading) (failing []string, resets, dropped float64) {
 	for _, b := range now.failing {
 		if !slices.Contains(w.first.failing, b) {
@@ -177,7 +177,7 @@ func (w *watch) worse(now reading) (failing []string, resets, dropped float64) {
 	return failing, now.resets - w.first.resets, now.dropsSince(w.last) - w.drops
 }
 
-// judge says what is worse than before by more than the limits; nil: nothing is.
+// judge says what is worse than before by more than the limits; nil: nothing.
 func (w *watch) judge(now reading) error {
 	for _, why := range now.refused {
 		if !slices.Contains(w.first.refused, why) {
@@ -199,7 +199,7 @@ func (w *watch) judge(now reading) error {
 	return nil
 }
 
-// tellers says which other directors count more resets than before: what they say is believed.
+// tellers says which other directors count more resets than before; their counts are believed.
 func (w *watch) tellers(now reading) string {
 	var list []string
 	for _, director := range slices.SortedFunc(maps.Keys(now.told), netip.Addr.Compare) {
@@ -213,8 +213,8 @@ func (w *watch) tellers(now reading) string {
 	return "; of these are counted " + model.Some(list)
 }
 
-// look looks at the services until it is known how they are and the time is over, or until
-// they are worse than they may be.
+// look looks at the services until their state is known and the time is over, or until they are
+// worse than the limits allow.
 func (w *watch) look(ctx context.Context, client *api.Client) error {
 	from := time.Now()
 	var silent time.Time // since when the director does not answer
