@@ -24,8 +24,8 @@ const (
 // method is how the packets of one type of authentication are signed.
 type method struct {
 	number     uint8
-	digest     int  // how long it is, and a key at most
-	meticulous bool // the sequence number of each packet is another one
+	digest     int  // its length, which is also a key's greatest length
+	meticulous bool // each packet has a new sequence number
 }
 
 var methods = map[model.BFDAuthenticationType]method{
@@ -67,15 +67,15 @@ func CheckPassword(a *model.BFDAuthentication) error {
 	return err
 }
 
-// guard signs a session's packets and checks those that come (RFC 5880 6.7.3, 6.7.4).
+// guard signs a session's packets and checks received ones (RFC 5880 6.7.3, 6.7.4).
 type guard struct {
 	password *password // nil: the session has no authentication, or problem says why it has no key
-	required bool      // it has one
+	required bool      // the session has authentication
 	problem  string
 
 	sent    uint32    // the sequence number of the last packet that was sent
-	last    uint32    // of the last one that was accepted
-	forgets time.Time // when any number will do again; zero: it does now
+	last    uint32    // of the last packet that was accepted
+	forgets time.Time // when any number is accepted again; zero: it is now
 	scratch [fixedSize + mostSection]byte
 	section [mostSection]byte
 }
@@ -99,7 +99,7 @@ func (g *guard) set(want *model.BFDAuthentication, p *password, err error) {
 // silent reports whether no packet can be sent, because it could not be signed.
 func (g *guard) silent() bool { return g.required && g.password == nil }
 
-// sign appends a packet to b, with its authentication section if it has to have one.
+// sign appends a packet to b, with its authentication section if it needs one.
 func (g *guard) sign(p Packet, b []byte) []byte {
 	if g.password == nil {
 		return p.Append(b)
@@ -117,7 +117,7 @@ func (g *guard) sign(p Packet, b []byte) []byte {
 	return b
 }
 
-// sum writes the digest of a packet in which the password is where the digest is to be.
+// sum writes the digest of a packet that has the password in the digest's place.
 func (p *password) sum(packet, to []byte) {
 	if p.digest == md5.Size {
 		digest := md5.Sum(packet)
@@ -128,8 +128,8 @@ func (p *password) sum(packet, to []byte) {
 	copy(to, digest[:])
 }
 
-// check says why a packet is not to be believed, because its sender does not know the session's
-// password, or it was sent before; nothing: it is. Bytes are the packet as it came.
+// check says why a packet must be discarded: its sender does not know the session's password, or it
+// was sent before; empty: it is valid. bytes are the packet as it came.
 func (g *guard) check(now time.Time, p *Packet, bytes []byte) string {
 	switch {
 	case !g.required && p.Auth == nil:
@@ -165,8 +165,8 @@ func (g *guard) check(now time.Time, p *Packet, bytes []byte) string {
 	return ""
 }
 
-// follows reports whether a sequence number may come after the last one, in the circle of 32
-// bits: no later than after three times the packets that may be lost.
+// follows reports whether a sequence number may come after the last one, in the circle of 32 bits:
+// by at most three times the number of packets that may be lost.
 func (g *guard) follows(number uint32, multiplier uint8) bool {
 	ahead := number - g.last
 	return ahead <= 3*uint32(multiplier) && (ahead > 0 || !g.password.meticulous)

@@ -6,8 +6,7 @@ import (
 	"time"
 )
 
-// say has something logged, unless what reads the log has stopped: that must not stop the
-// sessions.
+// say logs something, unless the reader of the log has stopped: that must not stop the sessions.
 func (s *Speaker) say(event func(*slog.Logger)) {
 	select {
 	case s.events <- event:
@@ -15,9 +14,9 @@ func (s *Speaker) say(event func(*slog.Logger)) {
 	}
 }
 
-// note remembers that a session's state is another one than before, and lets those know
-// who want to: also that it is not held down any more, which its state says only when the
-// neighbour has been heard, up to a second later.
+// note remembers that a session's state has changed, and tells those who wait: also that it is no
+// longer held down, which its state shows only when the neighbor has been heard, up to a second
+// later.
 func (s *Speaker) note(now time.Time, session *session) {
 	if held := session.Held(); held != session.saidHeld {
 		session.saidHeld = held
@@ -44,7 +43,7 @@ func (s *Speaker) note(now time.Time, session *session) {
 	s.renew()
 }
 
-// renew lets those know who wait for a change.
+// renew tells those who wait for a change.
 func (s *Speaker) renew() {
 	fresh := make(chan struct{})
 	if old := s.changed.Swap(&fresh); old != nil {
@@ -52,6 +51,5 @@ func (s *Speaker) renew() {
 	}
 }
 
-// Changed returns a channel that is closed when the state of a session is another one
-// than now.
+// Changed returns a channel that is closed when the state of a session changes.
 func (s *Speaker) Changed() <-chan struct{} { return *s.changed.Load() }

@@ -21,16 +21,15 @@ import (
 
 // Times of a keeper.
 const (
-	// heartbeat is how often the process that speaks is told that all is still so.
+	// heartbeat is how often the BFD process is told that nothing has changed.
 	heartbeat = time.Second
-	// patience is how long it may take to answer.
+	// patience is how long the process may take to answer.
 	patience = 5 * time.Second
-	// startup is how long a process may take until it can be talked to.
+	// startup is how long a process may take until it accepts connections.
 	startup = 5 * time.Second
 )
 
-// Keeper sees to it that there is a process that speaks BFD, and that it has the
-// sessions that it is to have.
+// Keeper keeps a BFD process running, and gives it the sessions that it should have.
 type Keeper struct {
 	socket string
 	start  func() (ended <-chan error, err error)
@@ -41,24 +40,23 @@ type Keeper struct {
 	wanted  Request
 	known   bool // Set was called
 	status  model.BFDStatus
-	last    int    // number of the process that has answered last; 0: none has since one was needed
-	again   uint64 // processes that have taken the place of one that ended by itself
+	last    int    // number of the process that answered last; 0: none has since one was needed
+	again   uint64 // processes that have replaced one that ended by itself
 	err     error
 	fault   string        // the last err
-	faults  uint64        // how often err came, or became another one
-	changed chan struct{} // one element: wanted is another one
+	faults  uint64        // how often err came, or changed
+	changed chan struct{} // one element: wanted has changed
 }
 
-// NewKeeper makes a keeper of the process that answers on the socket; start starts one, and
-// returns a channel on which is said how it has ended.
-// What the process says about itself, whenever a session changes, is handed to tell, and
-// the zero status when it says nothing more.
+// NewKeeper makes a keeper of the process that answers on the socket; start starts one, and returns
+// a channel that gets how it ended. tell gets what the process says about itself whenever a session
+// changes, and the zero status when it says nothing more.
 func NewKeeper(socket string, start func() (ended <-chan error, err error), tell func(model.BFDStatus), log *slog.Logger) *Keeper {
 	return &Keeper{socket: socket, start: start, tell: tell, log: log, changed: make(chan struct{}, 1)}
 }
 
-// Set makes these the sessions that there are. Each lasts for its restart time after the
-// last sign of life of this process. Without any, no process is needed.
+// Set replaces the sessions. Each lasts for its restart time after the last sign of life of this
+// process. Without sessions no process is needed.
 func (k *Keeper) Set(sessions []model.BFDSession) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -73,29 +71,29 @@ func (k *Keeper) Set(sessions []model.BFDSession) {
 	}
 }
 
-// Status returns what the process has said last, and why it is not as it should be.
+// Status returns what the process said last, and what is wrong with it.
 func (k *Keeper) Status() (model.BFDStatus, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.status, k.err
 }
 
-// Faults returns how often something was wrong with the process, and what the last time: also
-// where it lasted for less time than anybody waits between two looks at Status.
+// Faults returns how often something was wrong with the process, and what it was the last time:
+// even if it lasted for less than the time between two looks at Status.
 func (k *Keeper) Faults() (n uint64, last string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.faults, k.fault
 }
 
-// Restarts returns how often another process has taken the place of one that ended by itself.
+// Restarts returns how often another process has replaced one that ended by itself.
 func (k *Keeper) Restarts() uint64 {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.again
 }
 
-// Run keeps the process until the context ends, and leaves it alone then.
+// Run keeps the process running until the context ends, and then leaves it alone.
 func (k *Keeper) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		k.mu.Lock()
@@ -111,7 +109,7 @@ func (k *Keeper) Run(ctx context.Context) {
 		}
 		k.note(err)
 		if err != nil && time.Since(began) > heartbeat {
-			continue // it was well until now: there is no reason to wait
+			continue // it worked until now: there is no reason to wait
 		}
 		select {
 		case <-ctx.Done():
@@ -135,7 +133,7 @@ func (k *Keeper) note(err error) {
 	k.err = err
 }
 
-// attend tells the process what is wanted until that fails, or nothing is wanted.
+// attend tells the process the wanted sessions until that fails, or none are wanted.
 func (k *Keeper) attend(ctx context.Context, wanted Request) error {
 	conn, err := net.Dial("unix", k.socket)
 	absent := errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED)
@@ -151,7 +149,7 @@ func (k *Keeper) attend(ctx context.Context, wanted Request) error {
 	}
 	var listening sync.WaitGroup
 	defer k.noteStatus(model.BFDStatus{})
-	defer listening.Wait() // what it says of this conversation it says before the next
+	defer listening.Wait() // it tells all of this conversation before the next begins
 	defer conn.Close()
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
@@ -258,11 +256,11 @@ func read(lines *bufio.Reader) (status model.BFDStatus, err error) {
 	return status, json.Unmarshal(line, &status)
 }
 
-// errHTTP is what another process's socket gives away.
+// errHTTP says that the socket is another kind of process's.
 var errHTTP = errors.New("it answers HTTP, as a director and an agent do; the socket of weir bfd is another one: bfd.sock beside director.sock, NAME-bfd.sock beside NAME.sock")
 
-// Socket returns where the BFD process of a director answers, whose own socket is that: beside
-// it, and no other director's.
+// Socket returns the socket of a director's BFD process: beside the director's own socket, which is
+// given, and different for each director.
 func Socket(director string) string {
 	dir, name := filepath.Split(director)
 	if name == "director.sock" { // the usual one
@@ -271,10 +269,10 @@ func Socket(director string) string {
 	return dir + strings.TrimSuffix(name, ".sock") + "-bfd.sock"
 }
 
-// ErrNobody is returned by Ask where there is no BFD process.
+// ErrNobody is returned by Ask if there is no BFD process.
 var ErrNobody = errors.New("nobody speaks BFD on")
 
-// Ask returns what the process that answers on the socket says.
+// Ask returns the status of the process that answers on the socket.
 func Ask(ctx context.Context, socket string) (model.BFDStatus, error) {
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(ctx, "unix", socket)
@@ -300,8 +298,8 @@ func Ask(ctx context.Context, socket string) (model.BFDStatus, error) {
 	return status, nil
 }
 
-// Stop ends the process that answers on the socket, if there is one. Neighbours hear
-// that the sessions are switched off, or still that they are down.
+// Stop ends the process that answers on the socket, if there is one. Neighbors hear that the
+// sessions are switched off, or still that they are down.
 func Stop(socket string) error {
 	conn, err := net.Dial("unix", socket)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) {

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// noteForwarding takes what the interfaces do.
+// noteForwarding takes the state of the interfaces.
 func (s *Speaker) noteForwarding(ctx context.Context, does map[string]Forwarding) {
 	s.request(ctx, func() {
 		s.does = does
@@ -14,8 +14,8 @@ func (s *Speaker) noteForwarding(ctx context.Context, does map[string]Forwarding
 	})
 }
 
-// look holds the sessions down whose interfaces do not forward, and those that nobody has
-// asked for in time: then nobody answers for this director any more.
+// look holds the sessions down whose interfaces do not forward, and those that no process has asked
+// for in time: then no process answers for this director any more.
 func (s *Speaker) look(now time.Time) {
 	s.expiry = time.Time{}
 	for _, session := range s.sessions {
@@ -34,7 +34,7 @@ func (s *Speaker) look(now time.Time) {
 	}
 }
 
-// abandon says once that a session is taken down because nobody asks for it.
+// abandon says once that a session is taken down because no process asks for it.
 func (s *Speaker) abandon(session *session) {
 	if session.abandoned {
 		return

@@ -5,57 +5,56 @@ import (
 	"time"
 )
 
-// slow is the shortest interval between packets, and the shortest that is promised,
-// while a session is not Up (RFC 5880 6.8.3).
+// slow is the shortest interval between packets, and the shortest that is announced, while a
+// session is not Up (RFC 5880 6.8.3).
 const slow = time.Second
 
-// Timers are what one end asks for. Both ends send as slowly as the slower of them
-// wants.
+// Timers are what one end asks for. Each direction uses the slower of what the two ends want.
 type Timers struct {
 	Tx         time.Duration // between packets of this end
-	Rx         time.Duration // between packets of the neighbour
-	Multiplier uint8         // packets that the neighbour must miss in a row
+	Rx         time.Duration // between packets of the neighbor
+	Multiplier uint8         // packets that the neighbor must miss in a row
 }
 
-// Machine is the state machine and the timers of one session (RFC 5880 6.8). It is not
-// for more than one goroutine.
+// Machine is the state machine and the timers of one session (RFC 5880 6.8). It is for one
+// goroutine only.
 type Machine struct {
 	local  uint32 // discriminator
 	timers Timers
 	random *rand.Rand
-	proved bool // all packets are signed: who sends one is the neighbour
+	proved bool // all packets are signed: only the neighbor can send one
 
 	state      State
 	diagnostic Diagnostic
-	hold       Diagnostic    // why it is to be Down; NoDiagnostic: it is not
+	hold       Diagnostic    // why it is held Down; NoDiagnostic: it is not held
 	poll       bool          // packets carry Poll until one with Final comes
-	pollAgain  bool          // what the poll under way does not announce has changed since
-	final      bool          // a Poll is to be answered
-	changed    bool          // the neighbour has not been told of the last change
-	losses     uint64        // how often it was Up and then was not, but for the neighbour's own will
+	pollAgain  bool          // something that the current poll does not announce has changed
+	final      bool          // a Poll must be answered
+	changed    bool          // the neighbor has not been told of the last change
+	losses     uint64        // how often it went from Up to down, except when the neighbor switched it off
 	lastLoss   Diagnostic    // why, the last time
-	tx, rx     time.Duration // in force; what is announced may wait for the end of the poll
+	tx, rx     time.Duration // in force; announced ones may wait for the end of the poll
 
-	remote          Packet        // the last one; zero before the first, or long after the last
-	heard           time.Time     // when that was; zero: not at all
-	claim           Packet        // the last one since then that is in doubt; see doubts
+	remote          Packet        // the last packet; zero before the first, or long after the last
+	heard           time.Time     // when that was; zero: never
+	claim           Packet        // the last packet since then that is in doubt; see doubts
 	claimed         time.Time     // when that was; zero: there is none
-	sent            time.Time     // when the last packet was
-	next            time.Time     // when the next is due, if packets are sent periodically
+	sent            time.Time     // when the last packet was sent
+	next            time.Time     // when the next packet is due, if they are sent periodically
 	wait            time.Duration // what next was computed from
-	hushed          time.Time     // when a Poll is answered at the earliest
+	hushed          time.Time     // the earliest time to answer a Poll
 	began, disabled time.Time
 }
 
-// hush is how long a session that this end has taken down leaves Polls unanswered, although
-// RFC 5880 (6.5) wants an answer as soon as practicable. The neighbour polls as soon as it hears
-// of it, and the answer says Down, too: so it goes on from Down to Init. BIRD's BGP asks only now
-// and then which state a session has, and finds one that was Up and is in Init not lost: on a
-// busy router one in six losses was never noticed when this came within 0.1 ms.
+// hush is how long a session that this end has taken down leaves Polls unanswered, although RFC
+// 5880 (6.5) wants an answer as soon as practicable. The neighbor polls as soon as it hears of it,
+// and the answer says Down, too: so the neighbor goes on from Down to Init. BIRD's BGP asks only
+// from time to time for a session's state, and does not count one as lost that was Up and is in
+// Init: on a busy router one in six losses was never noticed when the answer came within 0.1 ms.
 const hush = 200 * time.Millisecond
 
-// NewMachine makes a session that begins now, Down. The discriminator must not be 0 and
-// not be another session's; the random numbers are those of the jitter.
+// NewMachine makes a session that begins now, Down. The discriminator must not be 0 or another
+// session's; the random numbers are those of the jitter.
 func NewMachine(now time.Time, discriminator uint32, t Timers, random *rand.Rand) *Machine {
 	m := &Machine{local: discriminator, timers: t, random: random, state: Down, began: now, hushed: now, next: now}
 	m.forget()
@@ -63,25 +62,23 @@ func NewMachine(now time.Time, discriminator uint32, t Timers, random *rand.Rand
 	return m
 }
 
-// State returns the session's state and why it is so.
+// State returns the session's state and the reason for it.
 func (m *Machine) State() (State, Diagnostic) { return m.state, m.diagnostic }
 
-// Held returns why this end keeps the session down, NoDiagnostic if it does not.
+// Held returns why this end keeps the session down, or NoDiagnostic.
 func (m *Machine) Held() Diagnostic { return m.hold }
 
-// Losses returns how often the session was Up and then was not because of a failure, and
-// of which the last time. That somebody switches it off is none (RFC 5882 4.2).
+// Losses returns how often the session went down from Up because of a failure, and the last
+// failure. Switching the session off is no failure (RFC 5882 4.2).
 func (m *Machine) Losses() (n uint64, last Diagnostic) { return m.losses, m.lastLoss }
 
-// Remote returns what was last heard; Mine is 0 when nothing was, or when that is too
-// long ago.
+// Remote returns what was last heard; Mine is 0 if nothing was heard, or too long ago.
 func (m *Machine) Remote() Packet { return m.remote }
 
 // Discriminator is this end's name for the session.
 func (m *Machine) Discriminator() uint32 { return m.local }
 
-// Receive takes a packet that is for this session, and returns Accepted, or that it changes
-// nothing for now.
+// Receive takes a packet for this session, and returns Accepted, or why it changes nothing for now.
 func (m *Machine) Receive(now time.Time, p Packet) Discard {
 	p.Auth = nil // it is a part of the receiver's buffer
 	if m.doubts(p) {
@@ -115,13 +112,13 @@ func (m *Machine) Receive(now time.Time, p Packet) Discard {
 	return Accepted
 }
 
-// doubts reports whether a packet says nothing until those have stopped that are right. It does
-// not name this session (Your Discriminator is 0), so anybody can write it who knows two
-// addresses: a neighbour that has begun anew, or has missed this end, or somebody else. RFC 5880
-// (6.8.6) lets it end a session. But a neighbour that sends it sends no other packets any more,
-// and these did name the session: when they have not come for the detection time, the packet is
-// believed (see Advance). So a neighbour's restart is seen no later than its silence is, and
-// nobody can end a session with one packet. One that is signed is believed at once.
+// doubts reports whether a packet must wait until packets that name the session have stopped. It
+// does not name this session (Your Discriminator is 0), so any host that knows two addresses can
+// send it: a neighbor that has begun anew, or has not heard this end, or an attacker. RFC 5880
+// (6.8.6) lets it end a session. But a neighbor that sends it no longer sends packets that name the
+// session: when none have come for the detection time, the packet is believed (see Advance). So a
+// neighbor's restart is seen no later than its silence, and an attacker cannot end a session with
+// one packet. A signed packet is believed at once.
 func (m *Machine) doubts(p Packet) bool {
 	return !m.proved && p.Yours == 0 && m.remote.Yours != 0 && (m.state == Init || m.state == Up)
 }
@@ -138,25 +135,25 @@ func (m *Machine) enter(s State, why Diagnostic) {
 	switch {
 	case wasUp == (s == Up):
 	case m.timers.Tx < slow:
-		m.announce() // another interval than before
+		m.announce() // the interval has changed
 	default:
 		m.apply()
 	}
 }
 
-// announce begins to tell the neighbour that a timer has changed (6.8.3, 6.5).
+// announce begins to tell the neighbor that a timer has changed (6.8.3, 6.5).
 func (m *Machine) announce() {
 	m.apply()
 	if m.remote.Mine == 0 {
-		m.poll, m.pollAgain = false, false // nobody to ask; the first packet that is heard says all
+		m.poll, m.pollAgain = false, false // there is no neighbor to ask; its first packet says all
 		return
 	}
 	m.pollAgain, m.poll = m.poll, true
 }
 
-// apply brings the intervals in force as near to what is announced as is allowed:
-// while the session is Up, what makes this end slower, or its patience shorter, has to
-// wait until the neighbour knows.
+// apply brings the intervals in force as near to the announced ones as allowed: while the session
+// is Up, a change that makes this end slower, or its patience shorter, has to wait until the
+// neighbor knows.
 func (m *Machine) apply() {
 	if m.state == Up {
 		m.tx, m.rx = min(m.tx, m.desired()), max(m.rx, m.timers.Rx)
@@ -217,13 +214,13 @@ func (m *Machine) Disable(now time.Time) {
 	m.reschedule(now)
 }
 
-// Gone reports whether the session was switched off so long ago that the neighbour has
-// heard of it: nothing more has to be sent.
+// Gone reports whether the session was switched off so long ago that the neighbor has heard of it:
+// no more packets have to be sent.
 func (m *Machine) Gone(now time.Time) bool {
 	return m.state == AdminDown && now.Sub(m.disabled) >= time.Duration(m.timers.Multiplier)*max(m.tx, m.remote.RequiredRx)
 }
 
-// Detection is how long the neighbour may be silent (6.8.4); 0 before it was heard.
+// Detection is how long the neighbor may be silent (6.8.4); 0 before it was heard.
 func (m *Machine) Detection() time.Duration {
 	return time.Duration(m.remote.Multiplier) * max(m.rx, m.remote.DesiredTx)
 }
@@ -231,7 +228,7 @@ func (m *Machine) Detection() time.Duration {
 // Interval is the time between packets of this end, before jitter (6.8.7).
 func (m *Machine) Interval() time.Duration { return max(m.tx, m.remote.RequiredRx) }
 
-// Advance does what time does: a neighbour that was silent for too long is lost.
+// Advance applies the passing of time: a neighbor that was silent for too long is lost.
 func (m *Machine) Advance(now time.Time) {
 	if m.heard.IsZero() || now.Sub(m.heard) < m.Detection() {
 		return
@@ -248,14 +245,14 @@ func (m *Machine) Advance(now time.Time) {
 	m.reschedule(now)
 }
 
-// believe takes what a neighbour has said that has stopped to name the session: that it is down,
-// and another one from now on. Its other packets are answered as those of one that was Down
-// before, from the next one on. That it is switched off there is no better than its silence, which
-// is a failure: else whoever knows two addresses could keep a real one from being told.
+// believe takes the packet of a neighbor that no longer names the session: the session is down, and
+// a new one from now on. From the next packet on, packets are answered as those of a session that
+// was Down before. A packet that says that the session is switched off counts as silence, which is
+// a failure: else a host that knows two addresses could hide a real failure.
 func (m *Machine) believe(now time.Time) {
 	unsaid := m.state == Up && m.claim.State == AdminDown
 	m.remote, m.heard, m.claimed = m.claim, m.claimed, time.Time{}
-	m.poll, m.pollAgain = false, false // what was asked was asked of another session
+	m.poll, m.pollAgain = false, false // the poll was for another session
 	m.enter(Down, NeighborDown)
 	if unsaid {
 		m.losses++
@@ -263,24 +260,23 @@ func (m *Machine) believe(now time.Time) {
 	}
 	m.reschedule(now)
 	if now.Sub(m.heard) >= m.Detection() {
-		m.forget() // it was the last one
+		m.forget() // it was the neighbor's last packet
 	}
 }
 
-// forget makes the neighbour one that was never heard. One that wanted no packets, or
-// asked for demand mode, is not to have silenced this end for good.
+// forget makes the neighbor count as never heard. A neighbor that wanted no packets, or asked for
+// demand mode, must not silence this end for good.
 func (m *Machine) forget() {
 	m.remote = Packet{State: Down, RequiredRx: time.Microsecond} // bfd.RemoteMinRxInterval begins as 1 (6.8.1)
 	m.heard, m.claimed = time.Time{}, time.Time{}
 	m.poll, m.pollAgain = false, false
 }
 
-// Due returns the packet that is to be sent now, if one is. It is to be called until it
-// returns none.
+// Due returns the packet to send now, if there is one. It must be called until it returns none.
 func (m *Machine) Due(now time.Time) (p Packet, due bool) {
 	switch {
 	case m.final && !now.Before(m.hushed):
-		// Whatever the timers say, and beside what they say (6.8.7).
+		// Regardless of the timers, and in addition to them (6.8.7).
 		m.final, m.changed = false, false
 		p = m.packet()
 		p.Final = true
@@ -296,8 +292,8 @@ func (m *Machine) Due(now time.Time) (p Packet, due bool) {
 	return Packet{}, false
 }
 
-// periodic reports whether packets are sent by the timer: not when the neighbour wants
-// none, nor while it is in demand mode and nothing is asked of it (6.8.7).
+// periodic reports whether packets are sent by the timer: not when the neighbor wants none, nor
+// while it is in demand mode and there is no poll (6.8.7).
 func (m *Machine) periodic() bool {
 	demand := m.remote.Demand && m.state == Up && m.remote.State == Up
 	return m.remote.RequiredRx > 0 && (!demand || m.poll)
@@ -314,8 +310,8 @@ func (m *Machine) reschedule(now time.Time) {
 	}
 }
 
-// jittered is the interval less 0 to 25 %, or less 10 to 25 % where a single lost packet
-// is the neighbour's end of patience (6.8.7).
+// jittered is the interval less 0 to 25 %, or less 10 to 25 % if the neighbor's patience ends with
+// a single lost packet (6.8.7).
 func (m *Machine) jittered() time.Duration {
 	share := m.random.Float64() / 4
 	if m.timers.Multiplier == 1 {
@@ -324,8 +320,8 @@ func (m *Machine) jittered() time.Duration {
 	return time.Duration(float64(m.Interval()) * (1 - share))
 }
 
-// packet is what this end has to say now. Demand mode is never asked for: silence would
-// then be a good sign, and here it is to be the bad one.
+// packet is this end's current packet. Demand mode is never asked for: silence would then be a good
+// sign, but here it must be a bad one.
 func (m *Machine) packet() Packet {
 	return Packet{
 		State: m.state, Diagnostic: m.diagnostic, Independent: true, Multiplier: m.timers.Multiplier,
@@ -333,8 +329,8 @@ func (m *Machine) packet() Packet {
 	}
 }
 
-// Next is when Advance or Due next have something to do: in the past when it is due
-// now, and the zero time when there is nothing until a packet comes.
+// Next is when Advance or Due next have something to do: in the past if it is due now, and the zero
+// time if there is nothing until a packet comes.
 func (m *Machine) Next() time.Time {
 	if m.changed {
 		return m.began // long past
@@ -344,7 +340,7 @@ func (m *Machine) Next() time.Time {
 		next = m.next
 	}
 	if m.final && (next.IsZero() || m.hushed.Before(next)) {
-		next = m.hushed // long past, mostly
+		next = m.hushed // usually long past
 	}
 	if !m.heard.IsZero() {
 		if end := m.heard.Add(m.Detection()); next.IsZero() || end.Before(next) {

@@ -11,7 +11,7 @@ const (
 	version     = 1
 	fixedSize   = 24
 	authMinimum = 2
-	maxPacket   = fixedSize + math.MaxUint8 // Length is one byte; what follows it is not looked at
+	maxPacket   = fixedSize + math.MaxUint8 // Length is one byte; what follows the packet is ignored
 
 	// MaxInterval is the longest interval that a packet can name.
 	MaxInterval = math.MaxUint32 * time.Microsecond
@@ -44,8 +44,8 @@ type Packet struct {
 	Auth         []byte // the authentication section, type and length first; nil: none
 }
 
-// Parse reads a control packet, and says Accepted or which rule of RFC 5880 6.8.6 has
-// it discarded, as far as that can be told without the session. Auth is a part of b.
+// Parse reads a control packet, and returns Accepted, or the rule of RFC 5880 6.8.6 that discards
+// it, as far as that can be told without the session. Auth is a part of b.
 func Parse(b []byte) (p Packet, why Discard) {
 	if len(b) < fixedSize {
 		return Packet{}, DiscardLength

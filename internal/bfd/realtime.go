@@ -10,21 +10,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// priority is the least that is before all that is not real-time. More is not needed:
-// the kernel's own threads for packets and timers are either below it as well, or above.
+// priority is the lowest that is before all that is not real-time. A higher one is not needed: the
+// kernel's own threads for packets and timers are either below it as well, or above.
 const priority = 1
 
-// Realtime makes this process run before every ordinary one, and keeps its memory where
-// it is. Either may not be permitted: the other is done all the same.
+// Realtime makes this process run before every ordinary one, and locks its memory. If one is not
+// permitted, the other is still done.
 //
-// All threads are made so, not only the one that speaks: that one would have to wait
-// for one of Go's that stops the world and is then not given the CPU itself. Threads
-// that are made later are like the one that makes them. The kernel leaves 5 % of the
-// time to others (sched_rt_runtime_us), whatever happens.
+// All threads are made real-time, not only the one that speaks: that one would have to wait for a
+// thread of Go's that stops the world and then does not get the CPU. New threads are like the one
+// that makes them. The kernel leaves 5 % of the time to others (sched_rt_runtime_us), whatever
+// happens.
 func Realtime() error { return errors.Join(realtime(), lock()) }
 
 func realtime() error {
-	// Until a pass finds none to change: threads may be made meanwhile.
+	// Until a pass finds no thread to change: threads may be made meanwhile.
 	for done := map[int]bool{}; ; {
 		fresh, err := threads(done)
 		if err != nil {
@@ -57,16 +57,16 @@ func threads(but map[int]bool) ([]int, error) {
 	return fresh, nil
 }
 
-// garbage is how much of it there may be before it is collected, in per cent of what is in use.
-// By default there may be 4 MB, four times as much as this process uses, which it makes in some
-// minutes; what is locked stays resident, so it would grow to that. Collecting the little that
-// there is takes a millisecond or two, beside what speaks BFD, every half minute.
+// garbage is how much garbage there may be before it is collected, in percent of the memory in use.
+// By default it may be 4 MB, four times what this process uses, which it makes in some minutes;
+// locked memory stays resident, so the process would grow to that. Collecting this little takes a
+// millisecond or two, beside BFD, every half minute.
 const garbage = 25
 
-// lock keeps what is in memory there, once it is: a program's text is read back from a
-// disk otherwise, and that may take as long as a neighbour's patience.
+// lock keeps pages in memory once they are there: else a program's text is read back from a disk,
+// which may take as long as a neighbor's patience.
 func lock() error {
-	if os.Getenv("GOGC") == "" { // somebody may want it otherwise
+	if os.Getenv("GOGC") == "" { // the environment may set it
 		debug.SetGCPercent(garbage)
 	}
 	if err := unix.Mlockall(unix.MCL_CURRENT | unix.MCL_FUTURE | unix.MCL_ONFAULT); err != nil {

@@ -14,17 +14,17 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// Request is what one line of the control socket asks for. Each is answered by a line
-// with a [model.BFDStatus], and one more follows whenever a session changes its state.
+// Request is what one line of the control socket asks for. Each is answered by a line with a
+// [model.BFDStatus], and another line follows whenever a session changes its state.
 type Request struct {
-	// Sessions are those that there are to be from now on, each for its restart time if no
-	// other request for sessions comes; nil: as before.
+	// Sessions are the wanted sessions from now on, each for its restart time if no other request
+	// for sessions comes; nil: as before.
 	Sessions []model.BFDSession `json:"sessions"`
 	// End switches every session off, and then ends the process.
 	End bool `json:"end,omitempty"`
 }
 
-// Times of a process that nobody talks to.
+// Times of a process without clients.
 const (
 	// unclaimed is how long it waits for the first request.
 	unclaimed = time.Minute
@@ -44,19 +44,19 @@ type Server struct {
 
 	mu       sync.Mutex
 	deadline time.Time
-	renewed  chan struct{} // one element: the deadline is another one
-	end      chan struct{} // closed when it is to end
+	renewed  chan struct{} // one element: the deadline has changed
+	end      chan struct{} // closed when the process must end
 	endOnce  sync.Once
 }
 
-// NewServer makes a server. about is what its answers say of the process.
+// NewServer makes a server. about is what its answers say about the process.
 func NewServer(speaker *Speaker, about model.BFDStatus, log *slog.Logger) *Server {
 	return &Server{speaker: speaker, about: about, log: log, deadline: time.Now().Add(unclaimed),
 		renewed: make(chan struct{}, 1), end: make(chan struct{})}
 }
 
-// Run speaks BFD and answers on the listener until the context ends, or a request says
-// so, or nobody has renewed the sessions in time.
+// Run speaks BFD and answers on the listener until the context ends, or a request says so, or the
+// sessions were not renewed in time.
 func (s *Server) Run(ctx context.Context, listener net.Listener) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -80,8 +80,8 @@ func (s *Server) Run(ctx context.Context, listener net.Listener) {
 	all.Wait()
 }
 
-// expired returns a channel that is closed when nobody has asked for sessions in time, and
-// the neighbours know.
+// expired returns a channel that is closed when no process has asked for sessions in time, and the
+// neighbors know.
 func (s *Server) expired(ctx context.Context) <-chan struct{} {
 	over := make(chan struct{})
 	go func() {
@@ -188,12 +188,12 @@ func (s *Server) do(ctx context.Context, r Request) {
 		}
 	}
 	if r.End {
-		s.speaker.Look(ctx) // what has just been detached is not to be said to be well
+		s.speaker.Look(ctx) // a program that was just detached must not count as attached
 		s.endOnce.Do(func() { close(s.end) })
 	}
 }
 
-// tell writes how everything is.
+// tell writes the status.
 func (s *Server) tell(ctx context.Context, conn net.Conn) error {
 	status, err := s.speaker.Status(ctx)
 	if err != nil {

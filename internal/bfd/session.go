@@ -10,7 +10,7 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// key is what two sessions cannot have in common.
+// key is what no two sessions may share.
 type key struct {
 	neighbor, source netip.Addr
 	multihop         bool
@@ -22,27 +22,27 @@ func timersOf(b model.BFDTimers) Timers {
 	return Timers{Tx: time.Duration(b.Interval), Rx: time.Duration(b.Interval), Multiplier: b.Multiplier}
 }
 
-// session is a machine and its way to the neighbour.
+// session is a machine and its way to the neighbor.
 type session struct {
 	*Machine
 	want    model.BFDSession
 	kind    kind
-	address netip.Addr // the neighbour's, without a zone
-	index   int        // of the interface that a link-local neighbour is on; 0: it is not, or there is none
+	address netip.Addr // the neighbor's, without a zone
+	index   int        // of a link-local neighbor's interface; 0: it is not link-local, or there is no interface
 	sender  *sender    // nil: not open; see problem
 	guard   guard
 
 	receives       place     // where its packets are received
 	problem        string    // why no packets can be sent
-	refused        string    // why the last packet that was for it was not taken
-	tried          time.Time // when it was last tried to open the sender
+	refused        string    // why the last packet for it was not taken
+	tried          time.Time // when opening the sender was last tried
 	since          time.Time // of the state
 	changes        uint64
 	received, left uint64 // packets
-	abandoned      bool   // nobody has asked for it for its restart time
-	told           State  // that of which was logged last
+	abandoned      bool   // no process has asked for it for its restart time
+	told           State  // the state that was last logged
 	why            Diagnostic
-	saidHeld       Diagnostic // what those know who wait for changes
+	saidHeld       Diagnostic // the reason that those who wait for changes know
 }
 
 func newSession(now time.Time, want model.BFDSession, discriminator uint32, random *rand.Rand) *session {
@@ -54,22 +54,21 @@ func newSession(now time.Time, want model.BFDSession, discriminator uint32, rand
 	return s
 }
 
-// leastTTL is what a packet's TTL has to be at least.
+// leastTTL is the least TTL of a packet.
 func (s *session) leastTTL() int {
 	switch {
 	case !s.kind.multihop:
-		return gtsm // it has passed no router (RFC 5881 5)
+		return gtsm // no router has forwarded it (RFC 5881 5)
 	case s.want.TTLSecurity == 0:
 		return 0
 	}
 	return gtsm + 1 - int(s.want.TTLSecurity)
 }
 
-// take takes a packet that is this session's by its addresses or its name for it.
+// take takes a packet that is this session's by its addresses or its discriminator.
 func (s *session) take(now time.Time, p Packet, a *arrival) Discard {
 	if a.ttl < s.leastTTL() {
-		// Without the TTL that it has: who sends from another address chooses it, and each would be
-		// another problem.
+		// Without the packet's TTL: a forger chooses it, and each would be another problem.
 		s.refused = fmt.Sprintf("packets with its address come with a TTL of less than %d, the least that ttl-security allows", s.leastTTL())
 		return DiscardTTL
 	}
@@ -89,8 +88,8 @@ func (s *session) from(a *arrival, k kind) bool {
 	return s.kind == k && s.address == a.from && (s.want.Neighbor.Zone() == "" || s.index == a.index) && (!s.want.Source.IsValid() || s.want.Source == a.to)
 }
 
-// on notes by which interface a link-local neighbour is reached now: one that was made anew has
-// another number.
+// on notes by which interface a link-local neighbor is reached now: an interface that was made anew
+// has another number.
 func (s *session) on(index int) {
 	if s.index != index {
 		s.index = index
@@ -101,7 +100,7 @@ func (s *session) on(index int) {
 // retry is how long after an error a socket is tried again.
 const retry = time.Second
 
-// open makes the sender, unless that was in vain just now.
+// open makes the sender, unless that has just failed.
 func (s *session) open(now time.Time, random *rand.Rand) bool {
 	if s.sender != nil {
 		return true
@@ -123,11 +122,11 @@ func (s *session) open(now time.Time, random *rand.Rand) bool {
 	return true
 }
 
-// NotSent begins a session's problem that a packet could not be sent.
+// NotSent begins the text of a session's problem that a packet could not be sent.
 const NotSent = "send: "
 
-// send sends a packet. Where it cannot be sent, the neighbour's patience is what ends
-// the session, as when it is lost on the way.
+// send sends a packet. If it cannot be sent, the neighbor's patience ends the session, as if it
+// were lost on the way.
 func (s *session) send(now time.Time, packet []byte, random *rand.Rand) {
 	if s.guard.silent() {
 		s.problem = s.guard.problem
@@ -153,9 +152,9 @@ func (s *session) close() {
 	}
 }
 
-// held says why the session must be down, by what its interfaces do: NoDiagnostic if it
-// need not be. What is down brings nothing that could be lost, so the others decide; but
-// one at least has to be up.
+// held says why the session must be down, by the state of its interfaces: NoDiagnostic if it need
+// not be. No packets that could be lost come in by an interface that is down, so the others decide;
+// but at least one has to be up.
 func held(interfaces []string, does map[string]Forwarding) Diagnostic {
 	up := func(name string) bool { return does[name] != LinkDown }
 	switch {

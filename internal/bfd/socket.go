@@ -19,8 +19,8 @@ const (
 	lastSource    = 65535
 )
 
-// gtsm is the TTL of packets that no router has touched (RFC 5082): that of all that are
-// sent, and over one hop of all that are taken.
+// gtsm is the TTL of packets that no router has forwarded (RFC 5082): all packets are sent with it,
+// and over one hop only packets with it are taken.
 const gtsm = 255
 
 // kind is what a socket for receiving is for.
@@ -29,15 +29,15 @@ type kind struct {
 }
 
 // place is where packets of a kind are received. A director whose sessions all name their own end,
-// or are all with link-local neighbors, takes no more of the host's ports than these: another
-// director beside it can have sessions, too.
+// or are all with link-local neighbors, takes only these of the host's ports: another director
+// beside it can have sessions, too.
 type place struct {
 	kind
-	local  netip.Addr // that they are sent to; zero: any
-	device string     // that they come in by; empty: any
+	local  netip.Addr // the destination of the packets; zero: any
+	device string     // the interface by which they come in; empty: any
 }
 
-// text is how errors call it.
+// text is the place's name in errors.
 func (p place) text() string {
 	switch {
 	case p.device != "":
@@ -84,7 +84,7 @@ func (k kind) sockaddr(a netip.Addr, zone, port int) unix.Sockaddr {
 	return sa
 }
 
-// option is a socket option that is a number.
+// option is a socket option with a number as its value.
 type option struct{ level, name, value int }
 
 func open(k kind, options ...option) (fd int, err error) {
@@ -101,7 +101,7 @@ func open(k kind, options ...option) (fd int, err error) {
 	return fd, nil
 }
 
-// receiver is a socket for packets of one kind from anybody.
+// receiver is a socket for packets of one kind from any host.
 type receiver struct {
 	place
 	fd      int
@@ -114,16 +114,16 @@ type receiver struct {
 	control [128]byte
 }
 
-// arrival is a packet as it came. Its payload is valid until the next one is read.
+// arrival is a packet as it came. Its payload is valid until the next packet is read.
 type arrival struct {
 	payload []byte
 	from    netip.Addr
-	to      netip.Addr // as it was addressed; zero: not known
+	to      netip.Addr // its destination; zero: not known
 	index   int        // of the interface that it came in by; 0: not known
 	ttl     int
 }
 
-// openReceiver also begins to put an element into ready whenever a packet comes.
+// openReceiver opens a receiver, which puts an element into ready whenever a packet comes.
 func openReceiver(p place, ready chan<- struct{}) (*receiver, error) {
 	options := []option{{unix.IPPROTO_IP, unix.IP_RECVTTL, 1}, {unix.IPPROTO_IP, unix.IP_PKTINFO, 1}}
 	if p.six {
@@ -152,7 +152,7 @@ func openReceiver(p place, ready chan<- struct{}) (*receiver, error) {
 		return nil, fmt.Errorf("wait for packets: %w", err)
 	}
 	go func() {
-		// Each packet that comes has it called again, until the file is closed.
+		// It is called again for each packet that comes, until the file is closed.
 		_ = conn.Read(func(uintptr) (done bool) {
 			r.notify()
 			return false
@@ -161,8 +161,8 @@ func openReceiver(p place, ready chan<- struct{}) (*receiver, error) {
 	return r, nil
 }
 
-// bind binds a socket to a place. It does not share the port with others, whatever they allow: a
-// daemon that does would get the packets in this one's place.
+// bind binds a socket to a place. It does not share the port with other sockets, whatever they
+// allow: a daemon that shares it would get the packets instead of this one.
 func (p place) bind(fd int) error {
 	if p.device != "" {
 		if err := unix.BindToDevice(fd, p.device); err != nil {
@@ -217,7 +217,7 @@ func (r *receiver) source() netip.Addr {
 	return netip.AddrFrom4((*unix.RawSockaddrInet4)(unsafe.Pointer(&r.from)).Addr)
 }
 
-// note takes what the kernel says beside the packet.
+// note takes the control messages of the packet.
 func (a *arrival) note(level, kind int32, data []byte) {
 	switch {
 	case level == unix.IPPROTO_IP && kind == unix.IP_TTL && len(data) >= 4,
@@ -230,9 +230,9 @@ func (a *arrival) note(level, kind int32, data []byte) {
 	}
 }
 
-// sender is a session's socket for sending. It is not connected: an answer of the
-// neighbour's host that nobody listens there would cost a packet, and the source could
-// not follow the route. Its port is the session's own (RFC 5881 4).
+// sender is a session's socket for sending. It is not connected: an ICMP error of the neighbor's
+// host that the port is closed would cost a packet, and the source could not follow the route. Its
+// port is the session's own (RFC 5881 4).
 type sender struct {
 	fd int
 	to unix.Sockaddr

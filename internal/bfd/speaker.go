@@ -15,10 +15,10 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// burst is how many packets of a socket are read before the timers have their turn.
+// burst is how many packets of a socket are read before the timers are served.
 const burst = 64
 
-// Speaker speaks BFD. One goroutine, Run's, has all of its state; the others ask it.
+// Speaker speaks BFD. One goroutine, Run's, owns all of its state; the others ask it.
 type Speaker struct {
 	watcher  watcher
 	log      *slog.Logger
@@ -29,14 +29,14 @@ type Speaker struct {
 	changed  atomic.Pointer[chan struct{}] // closed when a session's state changes
 
 	sessions  map[key]*session
-	leaving   []*session // switched off; the neighbours are still being told
+	leaving   []*session // switched off; the neighbors are still being told
 	byName    map[uint32]*session
 	receivers map[place]*receiver
-	problems  map[place]string      // of those that could not be opened
-	tried     time.Time             // when that was
-	does      map[string]Forwarding // what the interfaces do; not to be changed
-	renewed   time.Time             // when the sessions were asked for last
-	expiry    time.Time             // when the next one is abandoned; zero: none is to be
+	problems  map[place]string      // of receivers that could not be opened
+	tried     time.Time             // when opening them was tried
+	does      map[string]Forwarding // the state of the interfaces; not to be changed
+	renewed   time.Time             // when the sessions were last asked for
+	expiry    time.Time             // when the next session is abandoned; zero: none
 	ending    bool                  // every session has been switched off
 
 	discards [discardReasons]uint64
@@ -58,8 +58,8 @@ func NewSpeaker(datapath Datapath, log *slog.Logger) *Speaker {
 	return s
 }
 
-// Run speaks until the context ends, and then as long as it takes to tell all neighbours
-// that the sessions are switched off.
+// Run speaks until the context ends, and then until all neighbors are told that the sessions are
+// switched off.
 func (s *Speaker) Run(ctx context.Context) {
 	var helpers sync.WaitGroup
 	watching, blind := context.WithCancel(context.WithoutCancel(ctx))
@@ -87,15 +87,15 @@ func (s *Speaker) Run(ctx context.Context) {
 	}
 }
 
-// wait waits until there may be something to do: a packet, a request, or a time. The
-// runtime waits for all three in one place, and none of its threads is kept from others
-// meanwhile, which would have it look every 20 microseconds whether that still is so.
+// wait waits until there may be something to do: a packet, a request, or a time. The runtime waits
+// for all three in one place, and no thread is blocked meanwhile, which would make the runtime
+// check it every 20 microseconds.
 func (s *Speaker) wait(ctx context.Context) {
 	now := time.Now()
 	s.timer.Reset(max(s.next(now).Sub(now), 0))
 	end := ctx.Done()
 	if s.ending {
-		end = nil // that is known
+		end = nil // the end is known
 	}
 	select {
 	case <-s.ready:
@@ -106,10 +106,10 @@ func (s *Speaker) wait(ctx context.Context) {
 	}
 }
 
-// turn does what there is to do.
+// turn does the work that is due.
 func (s *Speaker) turn() {
-	// Packets first: one that has come in time is not to be late because this
-	// process was.
+	// Packets first: a packet that has come in time must not count as late because this process was
+	// late.
 	for _, r := range s.receivers {
 		s.receive(r)
 	}
@@ -167,7 +167,7 @@ func (s *Speaker) receive(r *receiver) {
 	r.notify() // there may be more
 }
 
-// take finds the session of a packet, and says why there is none.
+// take finds the session of a packet, or says why there is none.
 func (s *Speaker) take(now time.Time, k kind, a *arrival) Discard {
 	p, why := Parse(a.payload)
 	if why != Accepted {
@@ -180,8 +180,8 @@ func (s *Speaker) take(now time.Time, k kind, a *arrival) Discard {
 	return session.take(now, p, a)
 }
 
-// find returns the session that a packet is of: by the name that it has for it, but
-// only from the neighbour itself; or by its addresses, if it has none yet.
+// find returns the session of a packet: by the discriminator in the packet, but only from the
+// neighbor itself; or by the packet's addresses, if it has no discriminator yet.
 func (s *Speaker) find(p Packet, k kind, a *arrival) (*session, Discard) {
 	if p.Yours != 0 {
 		session := s.byName[p.Yours]
@@ -201,7 +201,7 @@ func (s *Speaker) find(p Packet, k kind, a *arrival) (*session, Discard) {
 	return nil, DiscardPeer
 }
 
-// speak sends what a session has to say now.
+// speak sends the packets of a session that are due.
 func (s *Speaker) speak(now time.Time, session *session) {
 	if next := session.Next(); next.IsZero() || next.After(now) {
 		s.note(now, session)
@@ -223,7 +223,7 @@ func (s *Speaker) speak(now time.Time, session *session) {
 	s.note(now, session)
 }
 
-// Set makes these the sessions that there are. It returns when they are.
+// Set replaces the sessions. It returns when that is done.
 func (s *Speaker) Set(ctx context.Context, sessions []model.BFDSession) error {
 	var names []string
 	found := make([]finding, len(sessions))
@@ -237,15 +237,15 @@ func (s *Speaker) Set(ctx context.Context, sessions []model.BFDSession) error {
 	})
 }
 
-// finding is what was found out for a session, by others than who speaks: a disk may be slow, and
-// the kernel's lock of all network configuration taken.
+// finding is what was found out for a session, not by the goroutine that speaks: a disk may be
+// slow, and the kernel's lock of all network configuration may be held.
 type finding struct {
 	password *password
-	err      error // why there is none, if there has to be one
-	index    int   // of the interface in its neighbour's zone
+	err      error // why there is no password, if there has to be one
+	index    int   // of the interface in its neighbor's zone
 }
 
-// find finds out what is to be known for a session.
+// find finds out what a session needs to know.
 func find(want *model.BFDSession) (f finding) {
 	if a := want.Authentication; a != nil {
 		f.password, f.err = readPassword(a)
@@ -294,7 +294,7 @@ func (s *Speaker) set(now time.Time, wanted []model.BFDSession, found []finding,
 	s.look(now)
 }
 
-// add begins a session. One with the same neighbour that is being switched off gives way.
+// add begins a session. It replaces one with the same neighbor that is being switched off.
 func (s *Speaker) add(now time.Time, want model.BFDSession) *session {
 	s.leaving = slices.DeleteFunc(s.leaving, func(l *session) bool {
 		same := keyOf(l.want) == keyOf(want)
@@ -315,7 +315,7 @@ func (s *Speaker) add(now time.Time, want model.BFDSession) *session {
 	return session
 }
 
-// retire switches a session off, and keeps telling the neighbour for a while.
+// retire switches a session off, and keeps telling the neighbor for a while.
 func (s *Speaker) retire(now time.Time, session *session) {
 	delete(s.sessions, keyOf(session.want))
 	session.Disable(now)
@@ -327,7 +327,7 @@ func (s *Speaker) drop(session *session) {
 	delete(s.byName, session.Discriminator())
 }
 
-// listen opens and closes sockets so that there are those that the sessions need.
+// listen opens and closes the sockets as the sessions need them.
 func (s *Speaker) listen(now time.Time) {
 	needed := map[place]bool{}
 	all := slices.Concat(slices.Collect(maps.Values(s.sessions)), s.leaving)
@@ -357,9 +357,9 @@ func (s *Speaker) listen(now time.Time) {
 	}
 }
 
-// placeOf returns where a session's packets are received: where its own end is, if each of its
-// kind has one of its own. The kernel does not let one process have a port of an address and
-// another the same port of all.
+// placeOf returns where a session's packets are received: at its own end's address, if each session
+// of its kind names its own end. The kernel does not let one process have a port at one address and
+// another the same port at all addresses.
 func placeOf(session *session, all []*session) place {
 	sources, devices := true, true
 	for _, other := range all {
@@ -386,8 +386,8 @@ func (s *Speaker) fault(p place, err error) {
 	}
 }
 
-// end switches every session off, but for those that are held down: that means that all
-// is well, and the neighbour must not believe it.
+// end switches every session off, except those that are held down: switched off means that nothing
+// is wrong, which the neighbor must not believe of those.
 func (s *Speaker) end(now time.Time) {
 	s.ending = true
 	for k, session := range s.sessions {
@@ -410,7 +410,7 @@ func (s *Speaker) close() {
 	}
 }
 
-// ask runs f where the state is, and waits until it has.
+// ask runs f in the goroutine that owns the state, and waits for it.
 func (s *Speaker) ask(ctx context.Context, f func()) error {
 	done := make(chan struct{})
 	s.request(ctx, func() { f(); close(done) })
@@ -422,7 +422,7 @@ func (s *Speaker) ask(ctx context.Context, f func()) error {
 	}
 }
 
-// request has f run where the state is.
+// request lets the goroutine that owns the state run f.
 func (s *Speaker) request(ctx context.Context, f func()) {
 	select {
 	case s.requests <- f:

@@ -2,14 +2,14 @@ package bfd
 
 import "fmt"
 
-// State is a session's, or what its neighbour says of its own (RFC 5880 4.1, Sta).
+// State is a session's state, or the one that its neighbor reports (RFC 5880 4.1, Sta).
 type State uint8
 
 // The states. A session is not used unless it is Up.
 const (
 	AdminDown State = iota // switched off on purpose: no reason to think that the path is gone
 	Down
-	Init // the neighbour is heard, and has not yet heard this end
+	Init // the neighbor is heard, but has not yet heard this end
 	Up
 )
 
@@ -23,15 +23,15 @@ func (s State) String() string {
 	return fmt.Sprintf("state(%d)", uint8(s))
 }
 
-// Diagnostic is why a session has changed its state last (RFC 5880 4.1, Diag).
+// Diagnostic is why a session last changed its state (RFC 5880 4.1, Diag).
 type Diagnostic uint8
 
 // The diagnostics.
 const (
 	NoDiagnostic            Diagnostic = iota
-	DetectionExpired                   // nothing was heard of the neighbour in time
+	DetectionExpired                   // nothing was heard from the neighbor in time
 	EchoFailed                         // not used here
-	NeighborDown                       // the neighbour says that the session is down
+	NeighborDown                       // the neighbor says that the session is down
 	ForwardingReset                    // the datapath is not there
 	PathDown                           // the link is down
 	ConcatenatedDown                   // not used here
@@ -63,10 +63,10 @@ const (
 	DiscardMine
 	DiscardStateless // it names no session of this end, in a state that needs one
 	DiscardYours     // it names a session that this end does not have
-	DiscardTTL       // it may have come over a router, where the session is over one hop
+	DiscardTTL       // it may have passed a router, but the session is over one hop
 	DiscardPeer      // there is no session with its sender
-	DiscardAuth      // it is authenticated otherwise than the session wants, or not
-	DiscardDoubted   // it does not name the session, while others do that come: see Machine.Receive
+	DiscardAuth      // it is not authenticated as the session wants, or not at all
+	DiscardDoubted   // it does not name the session, while other packets do: see Machine.Receive
 	discardReasons   // how many there are
 )
 

@@ -9,7 +9,7 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// Status says how the sessions are: in the order of their neighbours.
+// Status returns the state of the sessions, in the order of their neighbors.
 func (s *Speaker) Status(ctx context.Context) (model.BFDStatus, error) {
 	status := model.BFDStatus{Sessions: []model.BFDSessionStatus{}}
 	err := s.ask(ctx, func() {
@@ -34,7 +34,7 @@ func (s *Speaker) Status(ctx context.Context) (model.BFDStatus, error) {
 	return status, nil
 }
 
-// status says how the session is.
+// status returns the state of the session.
 func (s *session) status() model.BFDSessionStatus {
 	state, why := s.State()
 	remote := s.Remote()

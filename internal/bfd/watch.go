@@ -7,22 +7,22 @@ import (
 	"time"
 )
 
-// Forwarding is what becomes of packets that come in by an interface.
+// Forwarding is what happens to packets that come in by an interface.
 type Forwarding uint8
 
-// What an interface does.
+// The states of an interface.
 const (
 	LinkDown Forwarding = iota // nothing comes in
 	Detached                   // packets come in, and no program of weir's sees them
 	Forwards
 )
 
-// Datapath is what a speaker stands for.
+// Datapath is the datapath that a speaker stands for.
 type Datapath interface {
-	// Interface says what an interface does.
+	// Interface returns the state of an interface.
 	Interface(name string) Forwarding
-	// Changed returns a channel that has an element when that may have changed. There
-	// may be changes that it is not told of.
+	// Changed returns a channel that has an element when a state may have changed. It may miss
+	// changes.
 	Changed() <-chan struct{}
 }
 
@@ -30,18 +30,18 @@ type Datapath interface {
 // taken off an interface.
 const look = 50 * time.Millisecond
 
-// watcher looks at the interfaces of all sessions. It may have to wait for others in
-// the kernel (the lock of all network configuration), so it is not who speaks.
+// watcher looks at the interfaces of all sessions. It may have to wait in the kernel (for the lock
+// of all network configuration), so it is not the goroutine that speaks.
 type watcher struct {
 	datapath Datapath
 
 	mu    sync.Mutex
 	names []string
-	does  map[string]Forwarding // what it has told last
+	does  map[string]Forwarding // what it told last
 }
 
-// follow makes these the interfaces to look at, and tells what they do. Nothing newer is
-// told before that has returned.
+// follow sets the interfaces to look at, and tells their states. Nothing newer is told before it
+// has returned.
 func (w *watcher) follow(names []string, tell func(map[string]Forwarding) error) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -58,7 +58,7 @@ func (w *watcher) see() map[string]Forwarding {
 	return does
 }
 
-// check looks, and tells when something is not as it was told.
+// check looks, and tells when a state has changed.
 func (w *watcher) check(tell func(map[string]Forwarding)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
