@@ -19,8 +19,8 @@ const (
 	firstPause = 50 * time.Millisecond
 	lastPause  = 2 * time.Second
 	dialTime   = 2 * time.Second
-	doubtTime  = 250 * time.Millisecond // the same for one that has shown no life, while a start waits for it
-	silentTime = 4 * aliveEvery         // after which nobody is there
+	doubtTime  = 250 * time.Millisecond // the same for a director without a sign of life, while a start waits for it
+	silentTime = 4 * aliveEvery         // after which the other director is gone
 	soonPause  = 200 * time.Millisecond // at most, while a start waits for it
 )
 
@@ -35,8 +35,7 @@ func (s *Sync) hear(ctx context.Context, p *peer, port uint16) {
 		if heard {
 			wait = firstPause
 		}
-		// One that is there, and does not take this director for one of the group yet, is
-		// about to.
+		// A director that is there, and does not take this one for one of the group yet, soon will.
 		var unreachable *net.OpError
 		if errors.As(err, &unreachable) && unreachable.Op == "dial" || errors.Is(err, errNobody) {
 			p.answered()
@@ -55,13 +54,14 @@ func (s *Sync) hear(ctx context.Context, p *peer, port uint16) {
 	}
 }
 
-// errNobody says that a director has not written what it is known by.
+// errNobody says that a director has not written its fingerprint.
 var (
 	errNobody  = errors.New("it has not said by which certificate it is known")
 	errUnknown = errors.New("it is not known yet who is who in the group")
 )
 
-// hearOnce hears one director until the connection ends; heard says that it has told something.
+// hearOnce hears one director until the connection ends; heard says that the director has told
+// something.
 func (s *Sync) hearOnce(ctx context.Context, p *peer, port uint16) (heard bool, err error) {
 	fingerprint, known := s.identities.Fingerprint(p.address)
 	switch {
@@ -87,9 +87,9 @@ func (s *Sync) hearOnce(ctx context.Context, p *peer, port uint16) (heard bool, 
 	return s.read(ctx, conn, raw, p)
 }
 
-// patience is how long a director may take to answer. One that lives may have a packet lost. One
-// that has left nothing but its fingerprint, which stays for days, most likely is dead, and a
-// start waits for it: if it is there all the same, cut off from etcd say, it answers by then.
+// patience is how long a director may take to answer. A live one may have lost a packet. One that
+// has left only its fingerprint, which stays for days, is most likely dead, and a start waits for
+// it: if it is still there, cut off from etcd for example, it answers by then.
 func (s *Sync) patience(p *peer) time.Duration {
 	if p.awaited() && !s.identities.Lives(p.address) {
 		return doubtTime
@@ -97,8 +97,8 @@ func (s *Sync) patience(p *peer) time.Duration {
 	return dialTime
 }
 
-// addressFor is by which address another director knows this one; nil: by none of its
-// family, so it takes this one for a stranger.
+// addressFor is the address by which another director knows this one; nil: none of its family, so
+// it takes this one for a stranger.
 func (s *Sync) addressFor(other netip.Addr) net.Addr {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -156,8 +156,8 @@ func (s *Sync) read(ctx context.Context, conn *tls.Conn, raw net.Conn, p *peer) 
 	return heard, ctx.Err()
 }
 
-// countGarbage counts what no director of this version says: everything that is not the
-// end of a connection.
+// countGarbage counts errors that no director of this version causes: all except the end of a
+// connection.
 func (s *Sync) countGarbage(p *peer, err error) {
 	var network net.Error
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed) || errors.As(err, &network) {
@@ -174,8 +174,8 @@ func pause(ctx context.Context, wait time.Duration) {
 	}
 }
 
-// Problem says at which of this host's addresses directors of the group cannot tell it of flows; nil:
-// at none.
+// Problem says at which of this host's addresses directors of the group cannot dial it to hear of
+// flows; nil: at none.
 func (s *Sync) Problem() error {
 	s.listening.Lock()
 	defer s.listening.Unlock()
@@ -186,7 +186,7 @@ func (s *Sync) Problem() error {
 	return errors.Join(errs...)
 }
 
-// noteListening remembers why it cannot be listened at an address; nil: it can.
+// noteListening remembers why this director cannot listen at an address; nil: it can.
 func (s *Sync) noteListening(at netip.AddrPort, err error) {
 	s.listening.Lock()
 	defer s.listening.Unlock()
@@ -200,7 +200,7 @@ func (s *Sync) noteListening(at netip.AddrPort, err error) {
 
 // listen waits at one of this host's addresses for directors that dial.
 func (s *Sync) listen(ctx context.Context, at netip.AddrPort) {
-	defer s.noteListening(at, nil) // it is not to be any more
+	defer s.noteListening(at, nil) // it should no longer listen there
 	for said := false; ctx.Err() == nil; {
 		listener, err := net.Listen("tcp", at.String())
 		s.noteListening(at, err)

@@ -19,15 +19,15 @@ import (
 
 // Identities says which director has which certificate.
 type Identities interface {
-	// Fingerprint returns what a director has written of its certificate, "" if nothing.
-	// known is false as long as it cannot be said.
+	// Fingerprint returns the fingerprint that a director has written, "" if none. known is false
+	// as long as that is not known.
 	Fingerprint(director netip.Addr) (fingerprint string, known bool)
-	// Lives says whether the director was there some seconds ago.
+	// Lives says whether the director was there in the last seconds.
 	Lives(director netip.Addr) bool
 }
 
-// newCertificate makes a key pair that lives as long as this process. The certificate
-// says nothing: it is known by its fingerprint.
+// newCertificate makes a key pair that lives as long as this process. The certificate has no names:
+// it is known by its fingerprint.
 func newCertificate() (tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -49,12 +49,12 @@ func fingerprintOf(der []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// errStranger is what is wrong with the certificate of the other end.
+// errStranger says what is wrong with the other end's certificate.
 var errStranger = errors.New("the certificate is not that of a director of the group")
 
-// secure returns how both ends of a connection are secured: the other one has to show a
-// certificate with a fingerprint that is accepted. Names and issuers mean nothing, so
-// TLS is told to leave the judgement to this.
+// secure returns the TLS configuration of both ends of a connection: the other end has to show a
+// certificate whose fingerprint is accepted. Names and issuers mean nothing, so TLS leaves the
+// verification to this function.
 func (s *Sync) secure(accepts func(fingerprint string) bool) *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13, NextProtos: protocols, Certificates: []tls.Certificate{s.certificate},
@@ -63,7 +63,7 @@ func (s *Sync) secure(accepts func(fingerprint string) bool) *tls.Config {
 			if len(state.PeerCertificates) == 0 || !accepts(fingerprintOf(state.PeerCertificates[0].Raw)) {
 				return errStranger
 			}
-			// A client is not told of what it has offered alone: nothing was agreed on.
+			// TLS gives a client no error if the server has agreed on none of its protocols.
 			if versionOf(state.NegotiatedProtocol) == 0 {
 				return fmt.Errorf("the other end speaks none of %s", strings.Join(protocols, ", "))
 			}

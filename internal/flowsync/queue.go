@@ -5,13 +5,13 @@ import (
 	"sync/atomic"
 )
 
-// queueMost is how many bytes wait for a director that is slow.
+// queueMost is how many bytes may wait for a slow director.
 const queueMost = 8 << 20
 
-// queue is what one director is to be told. When it has become too long it is dropped,
-// and the director is told everything again.
+// queue is what to tell one director. When it has become too long it is dropped, and the director
+// is told everything again.
 type queue struct {
-	wake    chan struct{}  // has something when there is something
+	wake    chan struct{}  // is sent to when the queue has something
 	dropped *atomic.Uint64 // how often it has become too long
 	version version        // that the director understands
 
@@ -29,7 +29,7 @@ func (q *queue) add(tellings []telling) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.again {
-		return // all of it will be told
+		return // everything will be told anyway
 	}
 	for _, t := range tellings {
 		q.bytes += len(t.frame)
@@ -42,7 +42,7 @@ func (q *queue) add(tellings []telling) {
 	q.ring()
 }
 
-// everything makes the director be told everything again.
+// everything makes the queue tell the director everything again.
 func (q *queue) everything() {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -50,7 +50,7 @@ func appendFlow(b []byte, f *model.RememberedFlow, v version) []byte {
 
 var errCutShort = errors.New("a flow is cut short")
 
-// readFlow reads the first flow, and returns what is behind it.
+// readFlow reads the first flow, and returns what follows it.
 func readFlow(b []byte, v version) (f model.RememberedFlow, rest []byte, err error) {
 	fixed, known := fixedLength, flagsKnown
 	if v == classed {
@@ -111,7 +111,7 @@ func check(f *model.RememberedFlow, flags, known uint8) error {
 	return checkService(&f.Service)
 }
 
-// checkService says what is wrong with a service that is told of.
+// checkService says what is wrong with a told service.
 func checkService(s *model.ServiceID) error {
 	switch {
 	case s.Segment.Kind > segmentKinds || s.Segment.Kind == model.SegmentNone && s.Segment.ID != 0:

@@ -40,7 +40,7 @@ func appendResets(b []byte, r model.ServiceResets) []byte {
 	return append(b, r.Service.VIP.AsSlice()...)
 }
 
-// readResets reads what a frame has behind its kind.
+// readResets reads what follows the kind in a frame.
 func readResets(b []byte) (list []model.ServiceResets, err error) {
 	for len(b) > 0 {
 		var r model.ServiceResets

@@ -14,22 +14,22 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// Memory is what a director remembers of flows.
+// Memory is a director's memory of flows.
 type Memory interface {
-	// FollowFlows hands out what becomes known, until the context ends. untold says that
-	// something may be missing before it, as before the first call.
+	// FollowFlows hands out flows as they become known, until the context ends. untold says that
+	// something may be missing before them, as before the first call.
 	FollowFlows(ctx context.Context, take func(news []model.RememberedFlow, untold bool)) error
-	// RememberedFlows hands out everything, some at a time, while take returns true.
+	// RememberedFlows hands out all flows, some at a time, while take returns true.
 	RememberedFlows(take func(some []model.RememberedFlow) bool) error
 	// Remember takes over what another director has told.
 	Remember(flows []model.RememberedFlow) error
-	// FreshResets returns how many flows that are told to nobody were reset in the last minute.
+	// FreshResets returns how many flows that are not told were reset in the last minute.
 	FreshResets() []model.ServiceResets
-	// HearResets takes what another director says of that, in place of what it said before.
+	// HearResets takes these counts of another director, in place of its earlier ones.
 	HearResets(director netip.Addr, resets []model.ServiceResets)
 }
 
-// guestsMost is how many may be connected or about to: more than a group has directors.
+// guestsMost is how many hosts may be connected or connecting: more than a group has directors.
 const guestsMost = 128
 
 // Sync is a director's part in the group.
@@ -39,7 +39,7 @@ type Sync struct {
 	certificate tls.Certificate
 	teller      teller
 	guests      chan struct{}
-	strangers   atomic.Uint64 // who dialled and were not of the group
+	strangers   atomic.Uint64 // hosts that dialed and are not of the group
 
 	mu      sync.Mutex
 	peers   []*peer // in the order of their addresses
@@ -49,10 +49,10 @@ type Sync struct {
 	running sync.WaitGroup
 
 	listening sync.Mutex
-	deaf      map[netip.AddrPort]error // why it cannot be listened there
+	deaf      map[netip.AddrPort]error // why this director cannot listen there
 }
 
-// New makes a key for this process, and connects to nobody yet.
+// New makes a key for this process, and does not connect yet.
 func New(memory Memory, identities Identities, log *slog.Logger) (*Sync, error) {
 	certificate, err := newCertificate()
 	if err != nil {
@@ -64,12 +64,11 @@ func New(memory Memory, identities Identities, log *slog.Logger) (*Sync, error) 
 	}, nil
 }
 
-// Fingerprint is what the others have to know this director by.
+// Fingerprint is the fingerprint by which the others know this director.
 func (s *Sync) Fingerprint() string { return fingerprintOf(s.certificate.Certificate[0]) }
 
-// Set says which addresses of the group are this director's and the others', and the port
-// of all. Nothing is connected to itself, and nothing at all where this director is none of
-// the group.
+// Set says which addresses of the group are this director's and the others', and the port of all. A
+// director does not connect to itself, nor to others if it is not of the group.
 func (s *Sync) Set(own, others []netip.Addr, port uint16) {
 	own, others = slices.SortedFunc(slices.Values(own), netip.Addr.Compare), slices.SortedFunc(slices.Values(others), netip.Addr.Compare)
 	if len(own) == 0 || port == 0 {
@@ -102,8 +101,8 @@ func (s *Sync) Set(own, others []netip.Addr, port uint16) {
 	}
 }
 
-// Await waits until every other director has told all that it remembers, or has shown
-// that it has nothing to tell, or the context ends. It returns who is missing then.
+// Await waits until every other director has told all that it remembers, or has shown that it has
+// nothing to tell, or the context ends. It returns the directors that are missing then.
 func (s *Sync) Await(ctx context.Context) (missing []netip.Addr) {
 	s.mu.Lock()
 	peers := s.peers
@@ -128,7 +127,7 @@ func (s *Sync) Close() {
 	s.teller.close()
 }
 
-// peerOf is who has a certificate; nil: nobody of the group.
+// peerOf is the director that has a certificate; nil: none of the group.
 func (s *Sync) peerOf(fingerprint string) *peer {
 	s.mu.Lock()
 	peers := s.peers
@@ -141,7 +140,7 @@ func (s *Sync) peerOf(fingerprint string) *peer {
 	return nil
 }
 
-// Status says how it is with each of the others.
+// Status returns the state of each of the other directors.
 func (s *Sync) Status() (list []model.PeerStatus) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -151,14 +150,15 @@ func (s *Sync) Status() (list []model.PeerStatus) {
 	return list
 }
 
-// Strangers is how many have dialled who were none of the group, or could not show it.
+// Strangers is how many hosts have dialed that are not of the group, or could not show that they
+// are.
 func (s *Sync) Strangers() uint64 { return s.strangers.Load() }
 
 // peer is another director of the group.
 type peer struct {
 	address netip.Addr
 	first   chan struct{} // is closed when it has told everything once, or has nothing to tell
-	knocks  chan struct{} // has something when it has dialled: it is there
+	knocks  chan struct{} // is sent to when it has dialed: it is there
 
 	heard     atomic.Uint64 // flows
 	garbage   atomic.Uint64 // how often it could not be understood
@@ -168,10 +168,10 @@ type peer struct {
 
 	mu        sync.Mutex
 	once      bool
-	hearsFrom time.Time // since when it tells; zero: it does not
-	hearing   net.Conn  // by which it tells
+	hearsFrom time.Time // since when it tells this director; zero: it does not
+	hearing   net.Conn  // the connection by which it tells
 	hears     string    // the fingerprint that it has shown there
-	guest     net.Conn  // by which it is told
+	guest     net.Conn  // the connection by which it is told
 	told      time.Time // since when
 	problem   string
 }
@@ -189,7 +189,7 @@ func (p *peer) answered() {
 	}
 }
 
-// awaited says that it has not told everything yet, as far as that is known.
+// awaited says that the peer has not told everything yet, as far as that is known.
 func (p *peer) awaited() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -202,15 +202,15 @@ func (p *peer) tells() {
 	p.hearsFrom, p.problem = time.Now().Truncate(time.Second), ""
 }
 
-// dialled notes the connection by which it tells.
+// dialled notes the connection by which the peer tells.
 func (p *peer) dialled(conn net.Conn, fingerprint string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.hearing, p.hears = conn, fingerprint
 }
 
-// knock says that a process with this fingerprint is there. What another one before it has
-// told is all there is of that.
+// knock says that a process with this fingerprint is there. An earlier process will tell no more
+// than it has told.
 func (p *peer) knock(fingerprint string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -229,8 +229,8 @@ func (p *peer) fail(err error) {
 	p.hearsFrom, p.hearing, p.problem = time.Time{}, nil, err.Error()
 }
 
-// enter notes the connection by which the peer is told. One that was there before is of a
-// process that has ended, and goes.
+// enter notes the connection by which the peer is told. An earlier connection is of a process that
+// has ended, and is closed.
 func (p *peer) enter(conn net.Conn) (leave func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

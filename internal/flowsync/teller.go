@@ -20,7 +20,7 @@ const (
 	writeTime     = 10 * time.Second // for one frame
 )
 
-// teller tells everybody who has dialled. The memory is followed while there is somebody.
+// teller tells all directors that have dialed. The memory is followed while there are any.
 type teller struct {
 	memory Memory
 	log    *slog.Logger
@@ -32,8 +32,8 @@ type teller struct {
 	done   sync.WaitGroup
 }
 
-// join makes a queue that everything comes to. It begins with all that is remembered, as
-// soon as nothing can be missed between that and what is learned then.
+// join makes a queue that gets everything. It begins with all that is remembered, as soon as
+// nothing can be missed between that and what is learned from then on.
 func (t *teller) join(q *queue) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -75,7 +75,7 @@ func (t *teller) spread(ctx context.Context, news []model.RememberedFlow, untold
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if ctx.Err() != nil {
-		return // of a following that has been ended
+		return // the call is of an ended following
 	}
 	t.begun = true
 	for q := range t.queues {
@@ -93,7 +93,7 @@ func (t *teller) spread(ctx context.Context, news []model.RememberedFlow, untold
 
 func (t *teller) close() { t.done.Wait() }
 
-// tell writes to one who has dialled until that one goes or is too slow.
+// tell writes to a director that has dialed until that one goes or is too slow.
 func (t *teller) tell(ctx context.Context, conn *tls.Conn, p *peer) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -126,7 +126,7 @@ func (t *teller) tell(ctx context.Context, conn *tls.Conn, p *peer) error {
 	}
 }
 
-// empty tells what is in the queue.
+// empty tells all that is in the queue.
 func (t *teller) empty(q *queue, conn net.Conn, p *peer) error {
 	tellings, everything := q.take()
 	if everything {
@@ -173,7 +173,7 @@ func write(conn net.Conn, f []byte) error {
 	return err
 }
 
-// awaitEnd waits until the other end goes. It has nothing to say.
+// awaitEnd waits until the other end goes. The other end sends nothing.
 func awaitEnd(conn net.Conn) error {
 	n, err := conn.Read(make([]byte, 1))
 	switch {
@@ -185,7 +185,7 @@ func awaitEnd(conn net.Conn) error {
 	return err
 }
 
-// accept takes in everybody who dials, until the listener is closed.
+// accept accepts connections until the listener is closed.
 func (s *Sync) accept(ctx context.Context, listener net.Listener) {
 	for {
 		conn, err := listener.Accept()
@@ -205,7 +205,7 @@ func (s *Sync) accept(ctx context.Context, listener net.Listener) {
 		select {
 		case s.guests <- struct{}{}:
 		default:
-			conn.Close() // more than all directors there may be
+			conn.Close() // more than a group has directors
 			continue
 		}
 		s.running.Go(func() {
@@ -215,8 +215,8 @@ func (s *Sync) accept(ctx context.Context, listener net.Listener) {
 	}
 }
 
-// isFromGroup says whether somebody dials from another director's address: whoever else
-// does is not worth a handshake.
+// isFromGroup says whether a connection comes from another director's address: others are not worth
+// a handshake.
 func (s *Sync) isFromGroup(from net.Addr) bool {
 	at, is := from.(*net.TCPAddr)
 	if !is {
@@ -228,7 +228,7 @@ func (s *Sync) isFromGroup(from net.Addr) bool {
 	return slices.ContainsFunc(s.peers, func(p *peer) bool { return p.address == address })
 }
 
-// entertain tells one who has dialled, if it is of the group.
+// entertain tells a director that has dialed, if it is of the group.
 func (s *Sync) entertain(ctx context.Context, raw net.Conn) {
 	defer context.AfterFunc(ctx, func() { raw.Close() })()
 	defer raw.Close()
