@@ -1,6 +1,6 @@
-// Package history keeps a service's log of generations: it appends what the
-// service becomes and takes out what no connection needs any more. It has no clock
-// and does no I/O: equal arguments give equal logs.
+// Package history keeps a service's log of generations: it appends generations as the service
+// changes, and takes out those that no connection needs any more. It has no clock and does no I/O:
+// equal arguments give equal logs.
 package history
 
 import (
@@ -10,31 +10,29 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// A log's rings are kept in memory, and each makes the making of rows longer: a log
-// has at most maxSlots slots in all its rings together, within these bounds on its
-// generations.
+// A log's rings are kept in memory, and each makes computing rows slower: a log has at most
+// maxSlots slots in all its rings together, within these bounds on its generations.
 const (
 	maxSlots         = 1 << 22
 	leastGenerations = 8
 	mostGenerations  = 256
 )
 
-// mostBeforeOtherSlots is how many members the older generations, all with the same slots,
-// may name in a slot when a generation is appended whose slots are others: of another size
-// or affinity. After a change of size a slot may lie on the border of two slots in each of
-// them, which name two owners and, if connections were placed on backups, too, two backups.
-// With the owner and the backup of the new ring these are six candidates, which is the
-// least bound on a row, so that no slot is held back by the change (see maglev.Rows). After
-// a change of affinity a packet is in two rows, which share the bound: the older row has
-// three candidates at most that have to be named, which is half of the least bound.
+// mostBeforeOtherSlots is how many members the older generations, all with the same slots, may name
+// in a slot when a generation with other slots is appended: of another size or affinity. After a
+// change of size a slot may lie on the border of two slots in each of them, which name two owners
+// and, if connections were placed on backups, too, two backups. With the owner and the backup of
+// the new ring these are six candidates, which is the least bound on a row, so that no slot is held
+// back by the change (see maglev.Rows). After a change of affinity a packet is in two rows, which
+// share the bound: the older row has at most three candidates that must be named, which is half of
+// the least bound.
 const mostBeforeOtherSlots = 4
 
-// Advance returns the log with a new generation if the service's membership, weights,
-// policy, ring size or affinity are no longer those of the newest one. The generation
-// waits, and the log is returned as it is, while the log is full; its change of size and
-// of affinity alone wait while the log has more than two generations, with p2c more than
-// one, rings of two sizes or two affinities. [Current] says whether something waits. The
-// log that is passed is not written to.
+// Advance returns the log with a new generation if the service's membership, weights, policy, ring
+// size or affinity are no longer those of the newest one. The generation waits, and the log is
+// returned unchanged, while the log is full. Only its change of size and of affinity wait while the
+// log has more than two generations, with p2c more than one, rings of two sizes or two affinities.
+// [Current] says whether something waits. The passed log is not written to.
 func Advance(log model.Log, s *model.Service, now time.Time) model.Log {
 	next := nextOf(log, s)
 	if len(log.Generations) == 0 {
@@ -70,8 +68,8 @@ func Current(log model.Log, s *model.Service) bool {
 	return is(&log.Generations[0], &next)
 }
 
-// nextOf is the generation that comes next: what the service asks for, but for a size or an
-// affinity that has to wait.
+// nextOf is the next generation: what the service asks for, except a size or an affinity that has
+// to wait.
 func nextOf(log model.Log, s *model.Service) model.Generation {
 	next := desired(log, s)
 	if len(log.Generations) > 0 && !mayHaveOtherSlots(log) {
@@ -80,7 +78,7 @@ func nextOf(log model.Log, s *model.Service) model.Generation {
 	return next
 }
 
-// isFull reports whether something waits because the log is as long as it may be.
+// isFull reports whether something waits because the log has its greatest length.
 func isFull(log model.Log, s *model.Service) bool {
 	log = Advance(log, s, time.Time{})
 	next := nextOf(log, s)
@@ -110,9 +108,9 @@ func desired(log model.Log, s *model.Service) model.Generation {
 // owns reports whether a backend owns slots.
 func owns(b *model.Backend) bool { return b.State != model.Draining && b.Weight > 0 }
 
-// defaultSize is the size of a ring whose size nobody chose. It follows all backends,
-// so that it does not change when one drains, and stays until it is off by a factor
-// of two: a change of size moves every slot.
+// defaultSize is the size of a ring whose size is not configured. It follows all backends, so that
+// it does not change when one drains, and stays until it is off by a factor of two: a change of
+// size moves every slot.
 func defaultSize(log model.Log, backends int) uint32 {
 	size := model.DefaultRingSize(backends)
 	if len(log.Generations) == 0 {
@@ -149,7 +147,7 @@ func same(a, b *model.Generation) bool {
 	return sameSlots(a, b) && a.Policy == b.Policy && slices.Equal(a.Members, b.Members)
 }
 
-// is reports whether the newest generation is the next one, and nobody has left it.
+// is reports whether the newest generation equals the next one, and no member has left it.
 func is(newest, next *model.Generation) bool {
 	return same(newest, next) && len(newest.Gone) == 0
 }
@@ -159,8 +157,8 @@ func capacity(slots uint32) int {
 	return min(max(maxSlots/int(slots), leastGenerations), mostGenerations)
 }
 
-// withoutRepeated takes the oldest generations out whose ring a newer one has, too,
-// until so many are left, or none is left to take. No row loses a candidate by it.
+// withoutRepeated takes out the oldest generations whose ring a newer one also has, until that many
+// generations are left, or none can be taken. No row loses a candidate by it.
 func withoutRepeated(log []model.Generation, left int) []model.Generation {
 	for i := len(log) - 1; i > 0 && len(log) > left; i-- {
 		if slices.ContainsFunc(log[:i], func(newer model.Generation) bool {

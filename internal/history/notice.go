@@ -6,11 +6,11 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// Announce lets the newest generation of a log, if Advance has just appended it, place
-// connections only after a notice. Until then rows name its owners, so that directors
-// which have not learned of it yet are asked for nobody whom they do not know. One of
-// another size, affinity or policy than the generation before places connections at once,
-// and so does the first. The log that is passed is not written to.
+// Announce lets the newest generation of a log, if Advance has just appended it, place connections
+// only after a notice. Until then rows name its owners, so that directors that have not learned of
+// it yet get no connections of backends that they do not know. A generation of another size,
+// affinity or policy than the one before places connections at once, and so does the first. The
+// passed log is not written to.
 func Announce(log, before model.Log, notice time.Duration) model.Log {
 	if notice <= 0 || len(before.Generations) == 0 || len(log.Generations) < 2 {
 		return log
@@ -24,9 +24,9 @@ func Announce(log, before model.Log, notice time.Duration) model.Log {
 	return log
 }
 
-// Coming returns how many of the newest generations place no connections yet, and when
-// that changes next. Whose clock is behind waits no longer than the notice from when it
-// learned of the newest.
+// Coming returns how many of the newest generations place no connections yet, and when that changes
+// next. A director whose clock is behind waits no longer than the notice from when it learned of
+// the newest.
 func Coming(log model.Log, learned, now time.Time) (coming int, next time.Time) {
 	for i := range log.Generations {
 		g := &log.Generations[i]

@@ -3,19 +3,19 @@ package history
 import "time"
 
 // pace is when steps are taken: at multiples of their time, by all of a service's backends
-// together, so that many make hardly more generations than one.
+// together, so that many backends make hardly more generations than one.
 type pace struct {
 	now  time.Time
 	each time.Duration
-	next time.Time // when a step is due that is not yet; zero: none is
+	next time.Time // when the next step is due; zero: none is
 }
 
-// mostAhead is by how much the clock of another director, or an agent, may be ahead of this
-// one's. Steps follow the clock that is furthest: the others find nothing due.
+// mostAhead is how far the clock of another director, or an agent, may be ahead of this one's.
+// Steps follow the clock that is furthest ahead: the other directors find nothing due.
 const mostAhead = 5 * time.Second
 
-// known returns when a step was taken, as far as it can have been: the clock may have been set
-// back since.
+// known returns when a step was taken, but no impossible time: the clock may have been set back
+// since.
 func (p *pace) known(since time.Time) time.Time {
 	if since.Sub(p.now) > max(p.each, mostAhead) {
 		return p.now
@@ -23,7 +23,7 @@ func (p *pace) known(since time.Time) time.Time {
 	return since
 }
 
-// due reports whether the time of a step has passed since, and notes when it will have.
+// due reports whether the time of a step has passed since then, and notes when it will have passed.
 func (p *pace) due(since time.Time) bool {
 	at := since.Add(p.each)
 	if late := at.Sub(at.Truncate(p.each)); late > 0 {
@@ -36,7 +36,7 @@ func (p *pace) due(since time.Time) bool {
 	return false
 }
 
-// note notes that something may be due at a time.
+// note notes that a step may be due at a time.
 func (p *pace) note(at time.Time) {
 	if p.now.Before(at) && (p.next.IsZero() || at.Before(p.next)) {
 		p.next = at

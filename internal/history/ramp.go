@@ -8,19 +8,20 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// Ramp returns the steps that follow those of a log, and when they may be others next if
-// nothing else is found: the zero time is never.
+// Ramp returns the steps that follow those of a log, and when they may next change if nothing else
+// is found: the zero time is never.
 //
-//   - A backend that is new to a service that has others takes the first step. So does one
-//     that was down for the time of a step: before that it has kept its share and its
-//     caches. It owns no more when it comes back, and by then has lost no slot that was not
-//     somebody else's all the while.
-//   - One that is up takes the next step when it has been at the last for that time, and up.
-//   - Nobody's share shrinks while so few are up that the checks may be wrong: all are used
-//     then, and those that are down are not to leave their shares to the few.
+//   - A backend that is new to a service that has others takes the first step. So does one that was
+//     down for the time of a step: before that it has kept its share and its caches. It owns no
+//     more slots when it comes back, and by then has lost only slots whose connections went to
+//     others all the while.
+//   - A backend that is up takes the next step when it has been up, and at the last step, for that
+//     time.
+//   - No share shrinks while so few backends are up that the checks may be wrong: all are used
+//     then, and those that are down must not leave their shares to the few.
 //
-// Steps are taken at times that are multiples of theirs, by all of a service's backends
-// together: a rack that comes back is about as many generations as one backend.
+// Steps are taken at multiples of their time, by all of a service's backends together: a rack that
+// comes back makes about as many generations as one backend.
 func Ramp(log model.Log, s *model.Service, found func(netip.AddrPort) model.Found, now time.Time) (steps []model.Step, next time.Time) {
 	if !s.StartsSlowly() {
 		return nil, next
@@ -41,7 +42,7 @@ type ramp struct {
 	found  func(netip.AddrPort) model.Found
 	panics bool
 	before map[netip.AddrPort]model.Step
-	owned  map[netip.AddrPort]bool // had a share in the newest generation; nil: nobody had
+	owned  map[netip.AddrPort]bool // had a share in the newest generation; nil: none had
 
 	steps []model.Step
 }
@@ -76,7 +77,7 @@ func tooFew(s *model.Service, found func(netip.AddrPort) model.Found) bool {
 	return s.TooFew(up, down)
 }
 
-// backend adds the step that a backend is at, if it is at one.
+// backend adds the step that a backend is at, if any.
 func (r *ramp) backend(b *model.Backend) {
 	step, starts := r.before[b.Endpoint()]
 	found := r.found(b.Endpoint())
@@ -99,9 +100,9 @@ func (r *ramp) backend(b *model.Backend) {
 	}
 }
 
-// scale gives members that start slowly, or are strained, their part of their weights,
-// compared with who has most. Small weights have no parts: all are multiplied first, which moves
-// nothing.
+// scale gives members that start slowly, or are strained, their part of their weights, relative to
+// the member with the largest part. Small weights cannot be divided: all are multiplied first,
+// which moves no slot.
 func scale(members []model.Member, log *model.Log) {
 	shares := make([]uint32, len(members))
 	most, least, heaviest := uint32(0), uint32(model.WholeShare), uint16(0)

@@ -8,22 +8,20 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// Silence is after how long without a report an agent's signs of strain do not count.
+// Silence is the time without a report after which an agent's signs of strain no longer count.
 const Silence = time.Minute
 
-// Relieve returns which backends are strained after those of a log, by what their agents have
-// reported last, and when that may change next if nothing else is reported: the zero time is
-// never.
+// Relieve returns the strained backends that follow those of a log, by their agents' last reports,
+// and when that may next change if nothing else is reported: the zero time is never.
 //
-//   - A backend whose agent reports too much of something keeps a part less of its share, down
-//     to the service's floor: strain is no reason to take a backend out, that is what checks
-//     are for.
-//   - One whose agent reports less than half of that, or nothing, gets a part back.
-//   - A part less follows a report that is younger than the last step: it must have seen what
-//     that has changed. Nobody's share shrinks while so few are up that all are used.
+//   - A backend whose agent reports too much of something keeps one part less of its share, down to
+//     the service's floor: strain does not take a backend out, only checks do.
+//   - A backend whose agent reports less than half of that, or nothing, gets a part back.
+//   - A part is only taken after a report that is younger than the last step: it must have seen the
+//     effect of that step. No share shrinks while so few are up that all are used.
 //
 // The first step is taken at once, and others at multiples of the pace from then on, by all of a
-// service's backends together: many make hardly more generations than one.
+// service's backends together: many backends make hardly more generations than one.
 func Relieve(log model.Log, s *model.Service, found func(netip.AddrPort) model.Found, heard func(netip.AddrPort) model.Heard, now time.Time) (strained []model.Strain, next time.Time) {
 	if !s.Relieves() {
 		return nil, next
@@ -59,7 +57,7 @@ type relief struct {
 	panics bool
 }
 
-// step returns what a backend keeps after what it kept, by what is reported of it.
+// step returns what a backend keeps next, by what it kept and what is reported about it.
 func (r *relief) step(b model.Strain, last model.Heard) model.Strain {
 	stale := !last.Taken.Add(Silence).After(r.steps.now)
 	switch {

@@ -6,16 +6,15 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// sighting says which generations stay because directors see connections of them, without
-// agents. A connection that no director remembers was opened in a slot without a list: all
-// generations that the log had at that moment named the same owner there, or nobody who is
-// left. As long as one of them stays, so does the owner in the slot's row, and later ones
-// are younger. So it is enough that the oldest stays and, behind those that have lost
-// members, the oldest that has all of its own. What is opened where rows name others, too,
-// is remembered.
+// sighting says which generations stay because directors see connections of them, without agents. A
+// connection that no director remembers was opened in a slot without a list: all generations that
+// the log had at that moment named the same owner there, or one that has left. As long as one of
+// them stays, so does the owner in the slot's row, and later generations are younger. So it is
+// enough that the oldest stays and, after those that have lost members, the oldest that has all of
+// its members. Connections that are opened where rows name further backends are remembered.
 type sighting struct {
-	from int       // position in the log of the newest that stays
-	end  time.Time // until then; zero: nobody has seen anything
+	from int       // position in the log of the newest generation that stays
+	end  time.Time // they stay until then; zero: directors have seen no such connection
 }
 
 func newSighting(t *trimmer, log model.Log, held Held, now time.Time) sighting {
@@ -38,7 +37,7 @@ func newSighting(t *trimmer, log model.Log, held Held, now time.Time) sighting {
 	return seen
 }
 
-// until returns until when the generation at a position of the log stays.
+// until returns the time until which the generation at a position of the log stays.
 func (s *sighting) until(position int) time.Time {
 	if position < s.from {
 		return time.Time{}
@@ -46,8 +45,8 @@ func (s *sighting) until(position int) time.Time {
 	return s.end
 }
 
-// isCrowded reports whether slots are held because their rows are full. A generation that
-// places connections until the notice of newer ones is over is held at, too.
+// isCrowded reports whether slots are held because their rows are full. A generation that places
+// connections until the notice of newer ones is over also counts as holding slots.
 func isCrowded(log model.Log, held Held, now time.Time) bool {
 	places := false
 	for i := range log.Generations {

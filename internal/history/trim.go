@@ -10,22 +10,21 @@ import (
 
 // Evidence is what agents report, and what directors see.
 type Evidence interface {
-	// Reported reports whether agents report connections of the service at all. Where none
-	// does the clock decides alone.
+	// Reported reports whether agents report connections of the service at all. If none does, the
+	// clock alone decides.
 	Reported(s *model.Service) bool
-	// Needed returns the slots that connections may still need a generation in, of those
-	// that it keeps, which no newer generation names their backends in. The newer ones
-	// are in every row that it is in. Reports count that were taken at a time at which
-	// it placed no connection any more, or later.
+	// Needed returns those of a generation's kept slots in which connections may still need it,
+	// because no newer generation names their backends there. The newer ones are in every row that
+	// it is in. Only reports count that were taken when it no longer placed connections.
 	Needed(s *model.Service, g *model.Generation, newer []model.Generation, at time.Time) *model.SlotSet
-	// Guessed returns when directors last saw that a connection lives which none of them
-	// had remembered, and which is of an older generation's owner; the zero time: directors
-	// do not look, or nothing may wait for it.
+	// Guessed returns when directors last saw a living connection that none of them had remembered,
+	// and that belongs to an older generation's owner; the zero time: directors do not look, or no
+	// generation may wait for it.
 	Guessed(s *model.Service) time.Time
 }
 
-// Held has the numbers of the generations that some slot is held at: new connections
-// of these slots are still placed by them (maglev.Rows).
+// Held has the numbers of the generations that hold some slot: they still place new connections of
+// these slots (maglev.Rows).
 type Held map[uint64]bool
 
 // Cause is why a generation left its log.
@@ -33,9 +32,9 @@ type Cause string
 
 // The causes.
 const (
-	Drained  Cause = "drained"   // it has not placed a connection for the service's drain, and nobody knows of one
+	Drained  Cause = "drained"   // it has not placed a connection for the service's drain, and none is known
 	Gone     Cause = "gone"      // none of its members is a backend any more
-	Overdue  Cause = "max_drain" // at max-drain, although agents report connections of it, or say nothing, or directors see some
+	Overdue  Cause = "max_drain" // at max-drain, although agents report connections of it, or are silent, or directors see some
 	Repeated Cause = "repeated"  // a newer one has its ring, and there was no room
 )
 
@@ -48,20 +47,19 @@ type Departure struct {
 	Cause Cause
 }
 
-// Trim notes which members are gone and which slots no connection needs any more, and
-// returns the log without the generations that nobody needs, and these. The newest
-// stays, and so does the newest that has members. Others leave
+// Trim notes which members are gone and which slots no connection needs any more, and returns the
+// log without the generations that are not needed, and those generations. The newest stays, and so
+// does the newest that has members. Others leave
 //
 //   - at once, when none of their members is a backend any more;
 //   - when they have not placed a connection for the service's drain;
-//   - but if agents report connections of the service: from then on slot by slot, when
-//     the agents of its owner and of its backup report no connection there, and all
-//     that is left at max-drain. Of UDP directors send new flows to older owners, too,
-//     until a log keeps slots for what agents report: so at first it keeps all, and the
-//     generation has placed flows until then;
+//   - but if agents report connections of the service: from then on slot by slot, when the agents
+//     of its owner and of its backup report no connection there, and all that is left at max-drain.
+//     With UDP, directors send new flows to older owners, too, until a log keeps slots for what
+//     agents report: so at first it keeps all, and the generation has placed flows until then;
 //   - and not while directors see connections of the oldest (see sighting), up to max-drain.
 //
-// The log that is passed is not written to.
+// The passed log is not written to.
 func Trim(log model.Log, s *model.Service, held Held, evidence Evidence, now time.Time) (trimmed model.Log, left []Departure) {
 	now = stamp(now)
 	trimmed.Steps, trimmed.Strained = log.Steps, log.Strained
@@ -69,7 +67,7 @@ func Trim(log model.Log, s *model.Service, held Held, evidence Evidence, now tim
 	t.sighting = newSighting(t, log, held, now)
 	trimmed, left = t.trim(log, held, now)
 	if t.spared && isFull(trimmed, s) {
-		t = newTrimmer(s, evidence) // what waits for room has waited for drain
+		t = newTrimmer(s, evidence) // a generation that waits for room has waited for drain
 		trimmed, left = t.trim(log, held, now)
 	}
 	return trimmed, left
@@ -77,7 +75,7 @@ func Trim(log model.Log, s *model.Service, held Held, evidence Evidence, now tim
 
 func (t *trimmer) trim(log model.Log, held Held, now time.Time) (trimmed model.Log, left []Departure) {
 	t.guesses = t.reported && t.service.Protocol == model.UDP && Kept(log) == 0
-	var replacing time.Time // when the generation that is looked at was replaced, by one that leaves
+	var replacing time.Time // when the current generation was replaced, by one that leaves
 	for i, g := range log.Generations {
 		if back := g.Since.Sub(now); back > 0 { // the clock was set back
 			g.Since = now
@@ -102,7 +100,7 @@ func (t *trimmer) trim(log model.Log, held Held, now time.Time) (trimmed model.L
 		}
 		replacing = time.Time{}
 		if held[g.Number] {
-			t.newer = nil // a row that is held here names nobody for what is newer
+			t.newer = nil // a row that is held here names no backend of newer generations
 		}
 		t.newer = append(t.newer, g)
 		trimmed.Generations = append(trimmed.Generations, g)
@@ -110,9 +108,9 @@ func (t *trimmer) trim(log model.Log, held Held, now time.Time) (trimmed model.L
 	return trimmed, left
 }
 
-// Due returns when Trim may next take a generation or its first slots out, or the zero
-// time. What later reports let go is due when they come, and what directors see meanwhile
-// may put it off.
+// Due returns when Trim may next take a generation or its first slots out, or the zero time. Slots
+// that later reports free are due when the reports come, and what directors see meanwhile may delay
+// it.
 func Due(log model.Log, s *model.Service, held Held, evidence Evidence, now time.Time) time.Time {
 	t := newTrimmer(s, evidence)
 	if len(log.Generations) > 1 && !isFull(log, s) {
@@ -140,14 +138,14 @@ func Due(log model.Log, s *model.Service, held Held, evidence Evidence, now time
 	return due
 }
 
-// worthwhile is the share of a generation's slots, one in so many, that has to leave at
-// once: every write of a log makes the rows of all directors again, and so it is written
-// a bounded number of times for each generation.
+// worthwhile is the least share of a generation's slots, one in that many, that must leave at once:
+// every write of a log makes all directors compute rows again, so it is written a bounded number of
+// times for each generation.
 const worthwhile = 16
 
-// Shrunk reports whether a log that Trim and Advance have made of another one is worth
-// writing before the next moment that is Due: its generations are others, or one keeps
-// notably fewer slots. Where slots are held any slot may be what they wait for.
+// Shrunk reports whether a log that Trim and Advance have made from another one is worth writing
+// before the next Due time: its generations have changed, or one keeps notably fewer slots. If
+// slots are held, they may wait for any slot.
 func Shrunk(before, after model.Log, held Held) bool {
 	if len(before.Generations) != len(after.Generations) {
 		return true
@@ -199,7 +197,7 @@ type trimmer struct {
 	reported bool
 	guesses  bool // older owners get new flows, too
 	backends map[netip.AddrPort]bool
-	newer    []model.Generation // that stay, and are in every row that the next one is in
+	newer    []model.Generation // generations that stay, and are in every row that the next one is in
 	replaced time.Time          // when the newer generations replaced the next one
 	members  bool               // one of the newer generations has members that are not gone
 
