@@ -11,11 +11,11 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// Sink is where the loads of backends are that connections are placed by: the datapath.
+// Sink has the loads of backends by which connections are placed: the datapath.
 type Sink interface {
-	// SetLoad sets a load, in parts of a connection (UnitsPerConnection). One that lasts stays
-	// until the next one, but for what is placed there meanwhile; another one fades. It
-	// reports whether the backend is there.
+	// SetLoad sets a load, in parts of a connection (UnitsPerConnection). A lasting load stays
+	// until the next one, plus what is placed there meanwhile; others fade. It reports whether the
+	// backend is there.
 	SetLoad(target model.Target, units uint32, lasts bool) bool
 }
 
@@ -25,17 +25,17 @@ const (
 	unitsMost          = 1 << 30
 )
 
-// How long reports count, how often it is looked after, and how long a service that has gone
-// without goes without at least: each change is a new ring.
+// How long reports count, how often that is checked, and how long a service that is degraded stays
+// so at least: each change is a new ring.
 const (
-	staleAfter = 3                      // of the intervals that the agent says
+	staleAfter = 3                      // of the agent's intervals
 	staleLeast = 300 * time.Millisecond // a busy host is late
 	lookEvery  = 50 * time.Millisecond
 	restsFor   = time.Second
 )
 
-// Book has the loads of the backends that connections are placed on by load, and says whether
-// there are enough of them to go by.
+// Book has the loads of the backends of services that are placed by load, and says whether enough
+// of them are known.
 type Book struct {
 	sink    Sink
 	log     *slog.Logger
@@ -43,12 +43,12 @@ type Book struct {
 	clock   func() time.Time
 
 	mu       sync.Mutex
-	on       bool // agents are to report
+	on       bool // agents should report
 	services map[model.ServiceID]*service
-	agents   map[uint64]time.Time // by their numbers without the lines': until when they count as there
+	agents   map[uint64]time.Time // by their numbers without the lines' part: until when they count as present
 }
 
-// service is one that is placed by load.
+// service is a service that is placed by load.
 type service struct {
 	id           model.ServiceID
 	name         string
@@ -59,7 +59,7 @@ type service struct {
 	fresh, stale int // backends that may get connections, at the last look
 }
 
-// backend is one of a service's.
+// backend is a backend of a service.
 type backend struct {
 	weight uint16 // 0: it gets no new connections
 	load   model.Load
@@ -67,13 +67,13 @@ type backend struct {
 	until  time.Time // the load counts
 }
 
-// NewBook returns an empty one, which needs Run.
+// NewBook returns an empty book, which needs Run.
 func NewBook(sink Sink, log *slog.Logger) *Book {
 	return &Book{sink: sink, log: log, changed: make(chan struct{}, 1), clock: time.Now,
 		services: map[model.ServiceID]*service{}, agents: map[uint64]time.Time{}}
 }
 
-// Run looks after reports that stop, until the context ends.
+// Run notices when reports stop, until the context ends.
 func (b *Book) Run(ctx context.Context) {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
@@ -90,7 +90,7 @@ func (b *Book) Run(ctx context.Context) {
 // Changed is sent to when what Degraded returns has changed.
 func (b *Book) Changed() <-chan struct{} { return b.changed }
 
-// Degraded reports whether a service that is placed by load has too few reports to go by.
+// Degraded reports whether a service that is placed by load has too few reports.
 func (b *Book) Degraded(id model.ServiceID) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -98,8 +98,8 @@ func (b *Book) Degraded(id model.ServiceID) bool {
 	return b.on && s != nil && s.degraded
 }
 
-// Expect says whether agents are to report at all. Where they are not, nothing is degraded:
-// connections are placed by what this director has opened itself.
+// Expect says whether agents should report at all. If not, nothing is degraded: connections are
+// placed by what this director itself has opened.
 func (b *Book) Expect(on bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -116,7 +116,7 @@ func (b *Book) Expect(on bool) {
 	b.tell()
 }
 
-// Follow makes these the services, all of them. One that is new has no reports yet.
+// Follow replaces the services. A new one has no reports yet.
 func (b *Book) Follow(table []model.TableService) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -155,7 +155,7 @@ func (s *service) follow(backends []model.TableBackend) {
 	s.backends = next
 }
 
-// Take takes what an agent says, and is to say again after an interval.
+// Take takes what an agent says, and should say again after an interval.
 func (b *Book) Take(from uint64, interval time.Duration, loads []model.Load) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -175,9 +175,8 @@ func (b *Book) Take(from uint64, interval time.Duration, loads []model.Load) {
 	}
 }
 
-// units is what a report comes to. A connection that waits for the server counts twice. Where
-// all of the time somebody waits for a CPU, everything takes twice as long, the next connection
-// as well.
+// units is the load of a report. A connection that waits for the server counts twice. If some task
+// waits for a CPU all of the time, everything counts twice, including the next connection.
 func units(l *model.Load) uint32 {
 	count := float64(l.Connections) + float64(l.Queue)
 	all := UnitsPerConnection * (count + l.Pressure*(count+1))
@@ -247,8 +246,8 @@ func (b *Book) put(s *service, now time.Time) {
 	b.fill(s, now)
 }
 
-// fill gives backends that say nothing a load like those of the others, so that they get about
-// their share.
+// fill gives backends without reports a load like those of the others, so that they get about their
+// share.
 func (b *Book) fill(s *service, now time.Time) {
 	mean := s.perWeight(func(is *backend) bool { return is.freshAt(now) })
 	for at, is := range s.backends {
@@ -258,8 +257,8 @@ func (b *Book) fill(s *service, now time.Time) {
 	}
 }
 
-// level makes all loads alike: none is known any more. They fade, and what this director opens
-// itself is what is compared, where loads are.
+// level makes all loads alike: none is known any more. They fade, and then only what this director
+// opens itself is compared.
 func (b *Book) level(s *service) {
 	mean := s.perWeight(func(is *backend) bool { return !is.heard.IsZero() })
 	for at, is := range s.backends {

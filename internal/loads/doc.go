@@ -1,11 +1,10 @@
-// Package loads carries what backends have to do from their hosts' agents to directors, some
-// ten to a hundred times a second: how many connections a server has open, how many of them
-// wait for it, and how busy its CPUs are. [Sender] is the agent's part, [Receiver] the
-// director's; [Book] is what a director makes of it.
+// Package loads carries the loads of backends from their hosts' agents to directors, some ten to a
+// hundred times a second: how many connections a server has open, how many of them wait for it, and
+// how busy its CPUs are. [Sender] is the agent's part, [Receiver] the director's; [Book] is what a
+// director makes of it.
 //
-// Reports are UDP, at most 1,200 bytes, so that no path has to fragment them. Each is whole in
-// itself: one that is lost is made good by the next. Numbers are in network order. Each begins
-// and ends alike:
+// Reports are UDP, at most 1,200 bytes, so that no path has to fragment them. Each is complete: the
+// next one makes up for a lost one. Numbers are in network order. Each begins and ends alike:
 //
 //	4   "WL", the version of the format (1), the kind
 //	4   which key: the first bytes of the SHA-256 of "weir loads" and the key
@@ -15,7 +14,7 @@
 //	    what follows by kind
 //	16  the first bytes of the HMAC-SHA256, by the key, of all that comes before
 //
-// Kind 1 is a report, of an agent to a director:
+// Kind 1 is a report from an agent to a director:
 //
 //	8   sequence: more than in all reports of this agent's number before
 //	2   milliseconds to the next report, at most
@@ -29,9 +28,9 @@
 //	    2     CPU pressure: 65,535 is all of the time
 //	          the VIP, the backend: 4 or 16 bytes
 //
-// Kind 2, of a director to an agent, has nothing more. It answers a report with another
-// director's number than its own, that of the process before say, and the agent's next report
-// has it. So nothing that was sent to an earlier process is believed, and no clocks have to
-// agree; what was sent to this one is believed once, by its sequence. An answer is shorter
-// than what it answers, and nobody gets one who does not have the key.
+// Kind 2, from a director to an agent, has nothing more. It answers a report that has another
+// director number than its own, such as that of an earlier process, and the agent's next report has
+// the right one. So nothing that was sent to an earlier process is believed, and no clocks have to
+// agree; what was sent to this one is believed once, by its sequence. An answer is shorter than the
+// report, and only senders that have the key get one.
 package loads

@@ -14,9 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// gate is two sockets at one address: what comes from where agents have been believed comes to
-// the first, everything else to the second. The kernel tells them apart before it queues a
-// datagram, so that a flood fills the second queue only.
+// gate is two sockets at one address: the first gets datagrams from addresses whose agents have
+// been believed, the second all others. The kernel tells them apart before it queues a datagram, so
+// that a flood fills the second queue only.
 type gate struct {
 	known, others *net.UDPConn
 
@@ -24,8 +24,8 @@ type gate struct {
 	sources map[uint32]time.Time
 }
 
-// How many sources a gate knows, and how long one that says nothing has its place when another
-// one wants it. A program of the classic BPF has at most 4,096 instructions.
+// How many sources a gate knows, and how long a silent one keeps its place when another one wants
+// it. A program of the classic BPF has at most 4,096 instructions.
 const (
 	sourcesMost = 1024
 	sourceRests = time.Minute
@@ -80,7 +80,7 @@ func (g *gate) believe(from netip.Addr, now time.Time) error {
 			}
 		}
 		if len(g.sources) >= sourcesMost {
-			return nil // it goes on among the others
+			return nil // its datagrams stay among the others
 		}
 	}
 	g.sources[tag] = now
@@ -90,8 +90,8 @@ func (g *gate) believe(from netip.Addr, now time.Time) error {
 	return g.attach(from.Is6())
 }
 
-// tagOf is an address of IPv4, and the exclusive or of the words of one of IPv6. Another one
-// with the same tag is taken for it: no message is believed for that.
+// tagOf is an IPv4 address, or the exclusive or of the words of an IPv6 address. Another address
+// with the same tag is taken for it, but no message is believed for that.
 func tagOf(a netip.Addr) (tag uint32) {
 	for b := a.AsSlice(); len(b) >= 4; b = b[4:] {
 		tag ^= binary.BigEndian.Uint32(b)
@@ -99,8 +99,8 @@ func tagOf(a netip.Addr) (tag uint32) {
 	return tag
 }
 
-// attach gives the sockets a program that looks for a datagram's source among those that are
-// known. The lock is held, or nobody else has the gate yet.
+// attach gives the sockets a program that looks for a datagram's source among the known ones. The
+// lock is held, or the gate is not shared yet.
 func (g *gate) attach(six bool) error {
 	program := sourceTag(six)
 	for tag := range g.sources {

@@ -33,13 +33,13 @@ func (k *key) mac(text []byte) (mac [macLength]byte) {
 	return [macLength]byte(h.Sum(nil))
 }
 
-// made reports whether a MAC is one by this key.
+// made reports whether a MAC was made with this key.
 func (k *key) made(text, mac []byte) bool {
 	right := k.mac(text)
 	return hmac.Equal(right[:], mac)
 }
 
-// keys are those that messages may be made with. The first is the one to make them with.
+// keys are those that messages may be made with. This process makes them with the first.
 type keys []key
 
 func (k keys) of(id [4]byte) *key {
@@ -51,8 +51,8 @@ func (k keys) of(id [4]byte) *key {
 	return nil
 }
 
-// readKeys reads a file with one key to a line: 64 hexadecimal digits. Empty lines and those
-// that begin with # are left out. The errors do not repeat what is in the file.
+// readKeys reads a file with one key to a line: 64 hexadecimal digits. Empty lines and those that
+// begin with # are left out. The errors do not repeat the file's contents.
 func readKeys(path string) (keys, error) {
 	info, err := os.Stat(path)
 	if err != nil {

@@ -45,8 +45,8 @@ type message struct {
 	loads           []model.Load
 }
 
-// Why bytes are not a message. What is wrong behind a right MAC is malformed: somebody has the
-// key and speaks another language.
+// Why bytes are not a message. A message with a right MAC and other errors is malformed: its sender
+// has the key, but uses another format.
 var (
 	errShort     = errors.New("it is shorter than any message")
 	errForeign   = errors.New("it is not a message about loads")
@@ -94,8 +94,8 @@ func appendLoad(b []byte, l *model.Load) []byte {
 	return append(b, l.Backend.Addr().AsSlice()...)
 }
 
-// decode reads a message that was made with one of the keys. Nothing behind the head is looked
-// at before its MAC is known to be right.
+// decode reads a message that was made with one of the keys. Nothing after the head is read before
+// the MAC is known to be right.
 func decode(b []byte, keys keys) (m message, by *key, err error) {
 	if len(b) < shortest {
 		return m, nil, errShort

@@ -24,24 +24,24 @@ const (
 	foreign           // no message about loads
 	unknown           // by a key that is not known
 	forged            // its MAC is not right
-	malformed         // who has the key speaks another language
-	oldEpoch          // not to this process: it has been told the number
+	malformed         // the sender has the key, but uses another format
+	oldEpoch          // not for this process: the agent has been told the number
 	replayed          // or overtaken
 	outcomes
 )
 
 var outcomeNames = [outcomes]string{"taken", "short", "foreign", "unknown_key", "forged", "malformed", "old_epoch", "replayed"}
 
-// Of messages that are not taken a socket reads so many in a time slice, and then nothing until
-// the slice ends: a flood takes a small part of a CPU. What agents send that have been believed
-// comes to a socket of its own (gate); what others send is lost with the flood then.
+// A socket reads this many messages that are not taken in a time slice, and then nothing until the
+// slice ends: a flood takes a small part of a CPU. Agents that have been believed have a separate
+// socket (gate); messages of others are lost with the flood.
 const (
 	slice        = 100 * time.Millisecond
 	wrongInSlice = 1000
 )
 
 // agentsMost bounds what is remembered of agents. When there are more the director takes another
-// number, and all have to hear it: nothing that was forgotten is believed again.
+// number, which all agents have to hear: nothing that was forgotten is believed again.
 const agentsMost = 1 << 14
 
 // Receiver is a director's part: it hears what agents report.
@@ -52,11 +52,11 @@ type Receiver struct {
 
 	counts [outcomes]atomic.Uint64
 
-	hearing   sync.Mutex // guards these
+	hearing   sync.Mutex // guards the following fields
 	number    uint64
 	sequences map[uint64]uint64 // the last one of each agent
 
-	setting sync.Mutex // is held while what is heard is another one
+	setting sync.Mutex // is held while Set changes what is heard
 	stop    context.CancelFunc
 	running sync.WaitGroup
 	now     setting
@@ -66,8 +66,8 @@ type Receiver struct {
 	badKeys  error
 }
 
-// NewReceiver returns one that hears nothing before Set. take is called with what agents say,
-// and who says it.
+// NewReceiver returns a receiver that hears nothing before Set. take is called with what agents
+// say, and their numbers.
 func NewReceiver(take func(from uint64, interval time.Duration, loads []model.Load), log *slog.Logger) *Receiver {
 	return &Receiver{log: log, take: take, local: isLocal, number: randomNumber(), sequences: map[uint64]uint64{}, stop: func() {}}
 }
@@ -134,7 +134,7 @@ func isLocal(a netip.Addr) bool {
 	})
 }
 
-// listen hears at one address for as long as it is this host's, until the context ends.
+// listen hears at one address while it is this host's, until the context ends.
 func (r *Receiver) listen(ctx context.Context, at netip.AddrPort, by keys) {
 	for said := false; ctx.Err() == nil; pause(ctx, again) {
 		if !r.local(at.Addr()) {
@@ -155,7 +155,7 @@ func (r *Receiver) listen(ctx context.Context, at netip.AddrPort, by keys) {
 		stop := context.AfterFunc(ctx, g.close)
 		var known sync.WaitGroup
 		known.Go(func() {
-			_ = r.hear(ctx, g, g.known, by) // the other one's error says what there is to say
+			_ = r.hear(ctx, g, g.known, by) // the other socket's error is enough
 			g.close()
 		})
 		err = r.hear(ctx, g, g.others, by)
@@ -179,7 +179,7 @@ func (r *Receiver) noteKeys(err error) {
 	r.badKeys = err
 }
 
-// Problem returns why the configuration is not what is heard by, or nil.
+// Problem returns why the receiver does not work as configured, or nil.
 func (r *Receiver) Problem() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -198,7 +198,7 @@ func (r *Receiver) hear(ctx context.Context, g *gate, conn *net.UDPConn, by keys
 		what, answer := r.hearOne(b[:n], by)
 		r.counts[what].Add(1)
 		if answer != nil {
-			_, _ = conn.WriteToUDPAddrPort(answer, from) // it is said again when it is asked for again
+			_, _ = conn.WriteToUDPAddrPort(answer, from) // it is sent again when it is asked for again
 		}
 		if what == taken {
 			if err := g.believe(from.Addr(), time.Now()); err != nil {
@@ -215,7 +215,7 @@ func (r *Receiver) hear(ctx context.Context, g *gate, conn *net.UDPConn, by keys
 	}
 }
 
-// hearOne takes one message; answer is what its agent has to hear.
+// hearOne takes one message; answer is the answer for its agent.
 func (r *Receiver) hearOne(b []byte, by keys) (what outcome, answer []byte) {
 	m, k, err := decode(b, by)
 	switch {

@@ -17,9 +17,9 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// Meter says what the backends on a host have to do.
+// Meter measures the loads of the backends on a host.
 type Meter interface {
-	// Loads returns all that there is to say, and the time of a CPU that it took to find out.
+	// Loads returns all loads, and the CPU time that it took to find them.
 	Loads() ([]model.Load, time.Duration, error)
 }
 
@@ -30,9 +30,9 @@ type Sender struct {
 	agent uint64 // its number, without the line's
 
 	sent   atomic.Uint64 // messages
-	failed atomic.Uint64 // that could not be
+	failed atomic.Uint64 // messages that could not be sent
 
-	setting sync.Mutex // is held while what is sent is another one
+	setting sync.Mutex // is held while Set changes what is sent
 	stop    context.CancelFunc
 	running sync.WaitGroup
 	now     setting
@@ -44,7 +44,7 @@ type Sender struct {
 	badKeys  error
 }
 
-// setting is what a sender is to do.
+// setting is what a sender should do.
 type setting struct {
 	keys      keys
 	interval  time.Duration
@@ -55,12 +55,12 @@ func (s *setting) equal(o *setting) bool {
 	return slices.Equal(s.keys, o.keys) && s.interval == o.interval && slices.Equal(s.directors, o.directors)
 }
 
-// NewSender returns one that sends nothing before Set.
+// NewSender returns a sender that sends nothing before Set.
 func NewSender(meter Meter, log *slog.Logger) *Sender {
 	return &Sender{meter: meter, log: log, agent: randomNumber() << lineBits, stop: func() {}}
 }
 
-// randomNumber is never 0, which is nobody's.
+// randomNumber is never 0, which is no agent's or director's number.
 func randomNumber() uint64 {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // which does not fail
