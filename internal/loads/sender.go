@@ -67,8 +67,8 @@ func randomNumber() uint64 {
 	return max(1, binary.BigEndian.Uint64(b[:]))
 }
 
-// Set makes the sender do what a valid configuration says. The file with keys is read again.
-// After an error it goes on as before.
+// Set makes the sender follow a valid configuration. The file with keys is read again. After an
+// error it goes on as before.
 func (s *Sender) Set(c *model.Config) error {
 	s.setting.Lock()
 	defer s.setting.Unlock()
@@ -123,8 +123,8 @@ func (s *Sender) end() {
 	s.running.Wait()
 }
 
-// report measures and sends until the context ends. What goes wrong is logged once: directors
-// see that nothing comes.
+// report measures and sends until the context ends. Errors are logged once: directors see that
+// nothing comes.
 func (s *Sender) report(ctx context.Context, interval time.Duration, lines []*line) {
 	broken := false
 	var sequence uint64
@@ -154,8 +154,8 @@ func (s *Sender) report(ctx context.Context, interval time.Duration, lines []*li
 	}
 }
 
-// restFactor keeps measuring to a twentieth of a CPU: with very many connections reports are
-// rarer. What was counted once is not reported twice, as directors add what they place meanwhile.
+// restFactor bounds measuring to a twentieth of a CPU: with very many connections reports are
+// rarer. A count is not reported twice, because directors add what they place meanwhile.
 const restFactor = 20
 
 // note keeps an error for the status.
@@ -171,7 +171,7 @@ func (s *Sender) noteLook(interval time.Duration, err error) {
 	s.interval, s.problem = interval, err
 }
 
-// Problem says why directors do not learn of this host's loads; nil: they do, or are not to.
+// Problem says why directors do not learn of this host's loads; nil: they do, or should not.
 func (s *Sender) Problem() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -181,7 +181,7 @@ func (s *Sender) Problem() error {
 	return fmt.Errorf("directors do not learn of this host's loads: %w", s.problem)
 }
 
-// Status says what was sent; nil: nothing is to be.
+// Status says what was sent; nil: nothing should be sent.
 func (s *Sender) Status() *model.AgentLoads {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -201,9 +201,9 @@ func (s *Sender) Status() *model.AgentLoads {
 	return status
 }
 
-// lineBits of an agent's number say which line it is: a director may have two addresses, and
-// what comes to one of them must not seem to be the other one's, again. The configuration has
-// room for no more addresses.
+// lineBits of an agent's number say which line it is: a director may have two addresses, and what
+// comes to one of them must not look like a replay of the other's. The configuration has room for
+// no more addresses.
 const lineBits = 8
 
 // line leads to one director.
@@ -211,8 +211,8 @@ type line struct {
 	sender   *Sender
 	director netip.AddrPort
 	keys     keys
-	agent    uint64        // who reports by this line
-	number   atomic.Uint64 // the director's, 0 before it has said it
+	agent    uint64        // the agent's number on this line
+	number   atomic.Uint64 // the director's number, 0 before it has sent it
 	conn     atomic.Pointer[net.UDPConn]
 }
 
@@ -238,13 +238,13 @@ func (l *line) run(ctx context.Context) {
 	}
 }
 
-// hear returns when the socket is closed, or has not been heard of for too long after an error.
+// hear returns when the socket is closed, or when no answer has come for too long after an error.
 func (l *line) hear(ctx context.Context, conn *net.UDPConn) {
 	b := make([]byte, longest+1)
 	for ctx.Err() == nil {
 		n, err := conn.Read(b)
 		if err != nil {
-			// Nobody listens there (ICMP), or the socket's address is gone: a new one may be
+			// The port is closed (ICMP), or the socket's address is gone: a new socket may be
 			// better, and is no worse.
 			pause(ctx, again)
 			return

@@ -13,8 +13,8 @@ func (b *Book) Agents() int {
 	return len(b.agents)
 }
 
-// Status returns what a service has to go by, and what was reported of its backends; nil: it
-// goes by no reports.
+// Status returns a service's known loads, and what was reported about its backends; nil: it uses no
+// reports.
 func (b *Book) Status(id model.ServiceID) (*model.ServiceLoads, map[netip.AddrPort]*model.BackendLoad) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
