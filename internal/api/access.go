@@ -16,19 +16,19 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// access is who may ask over TCP, as the configuration's files say at one moment.
+// access is which clients may ask over TCP, by the configuration's files at one moment.
 type access struct {
 	certificate *tls.Certificate
 	clientCA    *x509.CertPool               // nil: no client has a certificate
 	tokens      map[[sha256.Size]byte]Caller // by their digests
-	names       map[string]Caller            // by a name in their certificates
+	names       map[string]Caller            // callers by a name in their certificates
 	clientCAs   []byte                       // the certificates of clientCA, in PEM
 }
 
-// leastToken is how long a token is at least: shorter ones can be guessed.
+// leastToken is the least length of a token: shorter ones can be guessed.
 const leastToken = 16
 
-// digestPrefix begins what stands for a token in a file that does not have the token.
+// digestPrefix begins the digest in a file that does not have the token itself.
 const digestPrefix = "sha256:"
 
 // readAccess reads the files that a configuration names.
@@ -60,8 +60,8 @@ func readAccess(c *model.API) (*access, error) {
 	return a, nil
 }
 
-// outdated says which certificates nobody believes any more, or yet: the API goes on with them, and
-// clients refuse it, or are refused.
+// outdated says which certificates have expired, or are not valid yet: the API goes on with them,
+// and clients refuse it, or are refused.
 func (a *access) outdated(c *model.API, now time.Time) error {
 	if a == nil || a.certificate == nil {
 		return nil
@@ -99,8 +99,8 @@ func (a *access) add(c *model.APIClient) error {
 	return nil
 }
 
-// digestOf returns the digest of the token in a file, which may have the digest alone. Its
-// errors do not repeat what is in the file.
+// digestOf returns the digest of the token in a file, which may have only the digest. Its errors do
+// not repeat the file's contents.
 func digestOf(text []byte) (digest [sha256.Size]byte, err error) {
 	line, rest, _ := bytes.Cut(text, []byte("\n"))
 	if len(bytes.TrimSpace(rest)) > 0 {
@@ -120,12 +120,13 @@ func digestOf(text []byte) (digest [sha256.Size]byte, err error) {
 	return sha256.Sum256([]byte(token)), nil
 }
 
-// caller returns who sends a request; false: nobody that is known.
+// caller returns the caller that sends a request; false: it is not known.
 func (a *access) caller(r *http.Request) (Caller, bool) {
 	if name, token, shown := shownToken(r); shown {
-		// A digest is looked for, and not the token: how long that takes says nothing of it.
+		// It looks for a digest, not the token: the time of the search reveals nothing about the
+		// token.
 		c, known := a.tokens[sha256.Sum256([]byte(token))]
-		return c, known && token != "" && (name == "" || name == c.Name) // whoever shows a token is not believed by a certificate
+		return c, known && token != "" && (name == "" || name == c.Name) // a caller that shows a token is not identified by its certificate
 	}
 	if r.TLS == nil || len(r.TLS.VerifiedChains) == 0 {
 		return Caller{}, false
@@ -139,8 +140,8 @@ func (a *access) caller(r *http.Request) (Caller, bool) {
 	return Caller{}, false
 }
 
-// shownToken returns the token that a request shows, and, where a browser has asked somebody
-// for it, the name that it is said to be of.
+// shownToken returns the token that a request shows, and, if a browser has asked its user for it,
+// the name that the user gave.
 func shownToken(r *http.Request) (name, token string, shown bool) {
 	text := r.Header.Get("Authorization")
 	if text == "" {
@@ -151,12 +152,12 @@ func shownToken(r *http.Request) (name, token string, shown bool) {
 	}
 	name, token, _ = r.BasicAuth()
 	if name == "" {
-		return "", "", true // shown, and nobody's
+		return "", "", true // shown, but of no client
 	}
 	return name, token, true
 }
 
-// tls returns how connections are made.
+// tls returns the configuration of TLS.
 func (a *access) tls() *tls.Config {
 	c := &tls.Config{MinVersion: tls.VersionTLS13, NextProtos: []string{"http/1.1"}, Certificates: []tls.Certificate{*a.certificate}}
 	if a.clientCA != nil {

@@ -2,22 +2,21 @@ package api
 
 import "net/http"
 
-// challenges are what strangers are asked for. By the second one a browser asks who sits
-// before it for the name of one of api.clients, and for its token: so it needs no page that
-// everybody may read.
+// challenges are what unknown callers are asked for. The second one makes a browser ask its user
+// for the name of one of api.clients, and for its token: so the dashboard needs no public page.
 var challenges = []string{"Bearer", `Basic realm="weir", charset="UTF-8"`}
 
-// logoutPath is where a browser forgets whom it asks as.
+// logoutPath is where a browser forgets its name and token.
 const logoutPath = "/logout"
 
-// crossOrigin finds requests that change something, and that a page of another origin has a
+// crossOrigin finds requests that change something, and that a page of another origin makes a
 // browser send.
 var crossOrigin = http.NewCrossOriginProtection()
 
-// foreign says why a request is refused that a browser sends for a page that is not this
-// director's, or returns nil. A browser adds by itself what it is believed by, a password or
-// a certificate, also to what others have it ask for. Such a page could not read the answer,
-// but it would count. Somebody may follow a link from there to here.
+// foreign says why a request is refused that a browser sends for another site's page, or returns
+// nil. A browser itself adds its password or certificate, even to requests that other pages cause.
+// Such a page could not read the answer, but the request would take effect. Following a link from
+// there to here is allowed.
 func foreign(r *http.Request) *Problem {
 	site := r.Header.Get("Sec-Fetch-Site")
 	follows := r.Method == http.MethodGet && r.Header.Get("Sec-Fetch-Mode") == "navigate" && r.Header.Get("Sec-Fetch-Dest") == "document"
@@ -27,20 +26,20 @@ func foreign(r *http.Request) *Problem {
 	return nil
 }
 
-// leaves reports whether somebody asks to be forgotten by the browser. It does so when it
-// hears 401 once more. A certificate it would show again.
+// leaves reports whether a user asks the browser to forget the name and token. It does so when it
+// gets 401 once more. It would show a certificate again.
 func leaves(r *http.Request) bool {
 	_, _, byName := r.BasicAuth()
 	return byName && r.URL.Path == logoutPath
 }
 
-// refuseStranger tells somebody to show who they are.
+// refuseStranger tells a caller to authenticate.
 func refuseStranger(w http.ResponseWriter, detail string) {
 	for _, one := range challenges {
 		w.Header().Add("WWW-Authenticate", one)
 	}
 	w.Header().Set("Cache-Control", "no-store")
-	w.Header().Set("Connection", "close") // there are not many for all
+	w.Header().Set("Connection", "close") // there are few connections for all
 	writeProblem(w, NewProblem(http.StatusUnauthorized, detail))
 }
 
@@ -51,7 +50,7 @@ type asking struct {
 	end     func()
 }
 
-// begins notes a request of somebody who is known.
+// begins notes a request of a known caller.
 func (r *Remote) begins(a *asking) {
 	r.askers.Lock()
 	defer r.askers.Unlock()
@@ -65,8 +64,8 @@ func (r *Remote) ends(a *asking) {
 	delete(r.asked, a)
 }
 
-// endUnknown ends the answers to those whom the files do not know any more, or know as
-// somebody else: some answers do not end by themselves.
+// endUnknown ends the answers to callers that the files no longer know, or know as others: some
+// answers do not end by themselves.
 func (r *Remote) endUnknown(now *access) {
 	r.askers.Lock()
 	defer r.askers.Unlock()

@@ -12,7 +12,7 @@ import (
 type Caller struct {
 	Name  string
 	Role  model.Role
-	Owner string // whose set may be written, with RoleWrite
+	Owner string // the owner whose set the caller may write, with RoleWrite
 }
 
 type callerKey struct{}
@@ -21,14 +21,14 @@ func withCaller(ctx context.Context, c Caller) context.Context {
 	return context.WithValue(ctx, callerKey{}, c)
 }
 
-// CallerName returns the name of who sends the request that a context is of.
+// CallerName returns the name of the caller whose request a context is of.
 func CallerName(ctx context.Context) string { return callerOf(ctx).Name }
 
-// localCaller is the name of everybody on the unix socket.
+// localCaller is the name of all callers on the unix socket.
 const localCaller = "local"
 
-// CallerUser returns the name of who sends the request that a context is of, and of a process at
-// the unix socket its user.
+// CallerUser returns the name of the caller whose request a context is of; for a process at the
+// unix socket, its user.
 func CallerUser(ctx context.Context) string {
 	if name := CallerName(ctx); name != localCaller {
 		return name
@@ -36,14 +36,14 @@ func CallerUser(ctx context.Context) string {
 	return localUser(ctx)
 }
 
-// callerOf returns who asks. Nobody may do nothing.
+// callerOf returns the caller of a request. Without one it may do nothing.
 func callerOf(ctx context.Context) Caller {
 	c, _ := ctx.Value(callerKey{}).(Caller)
 	return c
 }
 
-// refuse says why a caller may not do what needs a role, or returns nil. Where it is about
-// an owner's set, that is who may write it.
+// refuse says why a caller may not do what needs a role, or returns nil. If it is about an owner's
+// set, owner is the one who may write it.
 func (c Caller) refuse(needs model.Role, owner string, owned bool) *Problem {
 	if c.Role == "" {
 		return NewProblem(http.StatusUnauthorized, "nobody is named who asks")

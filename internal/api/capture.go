@@ -16,22 +16,23 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// Capturer begins a capture, which lasts as long as the context at most. An error that is a
-// Problem has its own status.
+// Capturer begins a capture, which lasts at most as long as the context. An error that is a Problem
+// has its own status.
 type Capturer func(context.Context, model.Capture) (CaptureRun, error)
 
-// CaptureRun gives what a capture takes to send, until the context or the capture ends, or
-// send has an error.
+// CaptureRun passes what a capture takes to send, until the context or the capture ends, or send
+// has an error.
 type CaptureRun func(ctx context.Context, send func([]model.CaptureMessage) error) error
 
-// captureType is that of lines each of which is JSON.
+// captureType is the content type of lines of JSON.
 const captureType = "application/x-ndjson"
 
-// capturePatience is how long a client may not read: then it is gone, and so is the capture.
+// capturePatience is how long a client may stop reading: then it counts as gone, and its capture
+// ends.
 const capturePatience = 10 * time.Second
 
-// How often one may begin a capture: each has a program loaded, which is the kernel's work for
-// up to seconds.
+// How often a client may begin a capture: each loads a program, which takes the kernel up to
+// seconds.
 const (
 	captureEvery = 2 * time.Second
 	captureBurst = 5
@@ -39,7 +40,7 @@ const (
 
 type captured struct{ Body model.Capture }
 
-// HandleCapture lets packets be captured. It is called before Serve.
+// HandleCapture handles captures of packets. It is called before Serve.
 func (s *Server) HandleCapture(begin Capturer) {
 	begun := newPaces(captureEvery, captureBurst)
 	line := s.api.OpenAPI().Components.Schemas.Schema(reflect.TypeFor[model.CaptureMessage](), true, "")
@@ -53,12 +54,12 @@ func (s *Server) HandleCapture(begin Capturer) {
 			if wait := begun.wait(client); wait > 0 {
 				return nil, tooSoon(wait, "captures are begun too often: each loads a program")
 			}
-			// The server's end is the capture's, too; and it can be said to the client.
+			// The capture ends with the server, which can still tell the client.
 			life, end := context.WithCancel(ctx)
 			follow := context.AfterFunc(s.streams, end)
 			run, err := begin(life, in.Body)
 			if refused := (*Problem)(nil); !errors.As(err, &refused) {
-				begun.count(client) // a program was loaded, or tried to be
+				begun.count(client) // loading a program was done, or tried
 			}
 			if err != nil {
 				follow()
@@ -75,7 +76,7 @@ func (s *Server) HandleCapture(begin Capturer) {
 
 // stream sends what a capture takes to its client.
 func (s *Server) stream(to huma.Context, run CaptureRun) {
-	_ = to.SetReadDeadline(time.Time{}) // nothing more is read, for as long as it takes
+	_ = to.SetReadDeadline(time.Time{}) // no more is read, however long it takes
 	to.SetHeader("Content-Type", captureType)
 	to.SetStatus(http.StatusOK)
 	w, is := to.BodyWriter().(http.ResponseWriter)
@@ -109,8 +110,8 @@ func (s *Server) stream(to huma.Context, run CaptureRun) {
 // ErrCaptureCut says that a director has ended a capture without saying why.
 var ErrCaptureCut = errors.New("the connection to the director has ended, and the capture with it")
 
-// Capture calls take with all that a capture says, until it ends, or the context does, or
-// take has an error.
+// Capture calls take with all messages of a capture, until it or the context ends, or take has an
+// error.
 func (c *Client) Capture(ctx context.Context, wanted model.Capture, take func(*model.CaptureMessage) error) error {
 	body, err := encode(wanted)
 	if err != nil {

@@ -20,7 +20,7 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// Bounds on what a client waits for and holds.
+// Bounds on a client's waits and memory.
 const (
 	clientTimeout = time.Minute
 	lookTimeout   = 15 * time.Second // of questions that change nothing
@@ -35,8 +35,8 @@ type Client struct {
 	http  http.Client
 	peer  *atomic.Int32 // the process that has the socket; 0: none is known
 
-	// While is called when a question is sent, and what it returns when it is answered; nil:
-	// nobody wants to know.
+	// While is called when a question is sent, and its result when the answer comes; nil: not
+	// wanted.
 	While func() (done func())
 }
 
@@ -105,7 +105,7 @@ func (c *Client) Backends(ctx context.Context) ([]Backend, error) {
 	return get[[]Backend](ctx, c, "backends")
 }
 
-// BGP returns what is announced to whom.
+// BGP returns what is announced to which neighbors.
 func (c *Client) BGP(ctx context.Context) (model.BGPStatus, error) {
 	return get[model.BGPStatus](ctx, c, "bgp")
 }
@@ -125,8 +125,7 @@ func get[T any](ctx context.Context, c *Client, what string) (value T, err error
 	return value, err
 }
 
-// ask sends a request and reads what it is answered with into a value. The header is the
-// answer's.
+// ask sends a request and reads the answer into a value. The header is the answer's.
 func (c *Client) ask(ctx context.Context, method, what string, header http.Header, body []byte, value any) (http.Header, error) {
 	within := clientTimeout
 	if method == http.MethodGet {
@@ -168,7 +167,7 @@ func encode(v any) ([]byte, error) {
 	return body, nil
 }
 
-// ErrUnreachable is what errors are that say why nobody could be asked.
+// ErrUnreachable matches errors that say why no process could be asked.
 var ErrUnreachable = errors.New("nobody could be asked")
 
 // unreachableError keeps its own words.
@@ -180,7 +179,7 @@ func (unreachableError) Is(target error) bool { return target == ErrUnreachable 
 // Unwrap returns why.
 func (e unreachableError) Unwrap() error { return e.error }
 
-// connectError says what a refused connection means.
+// connectError says what a failed connection means.
 func (c *Client) connectError(err error) error { return unreachableError{c.wordConnectError(err)} }
 
 func (c *Client) wordConnectError(err error) error {
@@ -202,7 +201,7 @@ func (c *Client) wordConnectError(err error) error {
 	return fmt.Errorf("ask on %s: %w", c.where, err)
 }
 
-// root returns the system's own error: what wraps it repeats the socket.
+// root returns the system's own error: the errors that wrap it repeat the socket.
 func root(err error) error {
 	var errno syscall.Errno
 	if errors.As(err, &errno) {
@@ -211,7 +210,7 @@ func root(err error) error {
 	return err
 }
 
-// problem says what is wrong with a question. An agent has not what only directors have.
+// problem says what is wrong with a question. An agent lacks what only directors have.
 func (c *Client) problem(ctx context.Context, what string, response *http.Response, body *json.Decoder) error {
 	problem := readProblem(response, body)
 	if response.StatusCode != http.StatusNotFound || what == "status" {

@@ -34,7 +34,7 @@ type putDocuments struct {
 	setBody
 }
 
-// handleDocuments lets those who write the logs of several directors give them.
+// handleDocuments lets clients that write the logs of several directors give them.
 func (s *Server) handleDocuments() {
 	path := "sets/{owner}/documents"
 	handle(s, operation{method: http.MethodGet, path: path, id: "get-documents", summary: "A set with its logs", needs: model.RoleRead,

@@ -23,7 +23,7 @@ type Drained struct {
 	Before  model.BackendState `json:"before"`
 	State   model.BackendState `json:"state"`
 	Fixed   bool               `json:"fixed,omitempty" doc:"it stands in a set that comes with its logs, or the file itself says another state than active, and stays what it is"`
-	// Override is what the backend of the director's own file has beside the file.
+	// Override is the override of a backend of the director's own file.
 	Override *model.Override `json:"override,omitempty"`
 	Unkept   string          `json:"unkept,omitempty" doc:"why it does not outlive the director's process, if it does not: the state directory cannot be written"`
 }
@@ -44,7 +44,7 @@ func (s *Server) handleDrain() {
 				return nil, NewProblem(http.StatusUnprocessableEntity, "state: nobody asks for a suspect", FieldProblem{Field: "state", Detail: "is draining, active or down"})
 			}
 			if d.Owner == "" {
-				d.Owner = who.Owner // of nobody alone: an admin's
+				d.Owner = who.Owner // empty for an admin: of all owners
 			}
 			if p := who.refuse(model.RoleWrite, d.Owner, true); p != nil {
 				return nil, p
@@ -54,7 +54,7 @@ func (s *Server) handleDrain() {
 		})
 }
 
-// Drain drains backends, or what else it asks for.
+// Drain drains backends, or lets them get connections again.
 func (c *Client) Drain(ctx context.Context, d Drain) (drained []Drained, err error) {
 	body, err := encode(d)
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// Bounds on events: how many are kept, who may listen at the same time, and how long nothing
-// is sent to them.
+// Bounds on events: how many are kept, how many clients may listen at the same time, and how long
+// they may get nothing.
 const (
 	mostEvents    = 1000
 	mostListeners = 64
@@ -28,10 +28,10 @@ type EventKind string
 const (
 	EventFile    EventKind = "file"    // another version of the director's file was read
 	EventProblem EventKind = "problem" // something that was asked for does not run, or does again
-	EventSet     EventKind = "set"     // an owner's set is another one
+	EventSet     EventKind = "set"     // an owner's set has changed
 	EventHealth  EventKind = "health"  // a backend's health has changed
 	EventBGP     EventKind = "bgp"     // a session with a router has changed
-	// EventRedirect: connections are handed over to a backend again, or cannot be any more.
+	// EventRedirect: connections are handed over to a backend again, or no longer.
 	EventRedirect EventKind = "redirect"
 	// EventUpkeep: a part of the host was not as it should be, and was repaired.
 	EventUpkeep EventKind = "upkeep"
@@ -61,16 +61,16 @@ type Event struct {
 	Problem *model.Problem `json:"problem,omitempty"`
 }
 
-// Events keeps the last events, and tells them to those who listen.
+// Events keeps the last events, and tells them to listeners.
 type Events struct {
 	mu     sync.Mutex
 	last   []Event // the oldest first
 	next   uint64
-	news   chan struct{} // is closed when there is another one
+	news   chan struct{} // is closed when there is a new event
 	closed bool
 }
 
-// NewEvents returns one that has none. Its events' numbers are larger than those of an earlier
+// NewEvents returns an empty Events. Its events' numbers are larger than those of an earlier
 // process.
 func NewEvents() *Events {
 	const perSecond = 1 << 20
@@ -100,7 +100,7 @@ func (e *Events) Add(events ...Event) {
 	e.news = make(chan struct{})
 }
 
-// Close ends what is told.
+// Close ends telling.
 func (e *Events) Close() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -110,8 +110,8 @@ func (e *Events) Close() {
 	}
 }
 
-// after returns the events behind one, and what is closed when there are more; nil: there
-// never will be.
+// after returns the events after a number, and a channel that is closed when there are more; nil:
+// there never will be.
 func (e *Events) after(id uint64) (list []Event, news <-chan struct{}) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -127,14 +127,14 @@ func (e *Events) after(id uint64) (list []Event, news <-chan struct{}) {
 	return list, e.news
 }
 
-// before returns the number behind which there are so many events, or as many as there are.
+// before returns the number after which there are that many events, or all of them.
 func (e *Events) before(count int) uint64 {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.next - 1 - uint64(min(count, len(e.last)))
 }
 
-// HandleEvents lets events be listened to. It is called before Serve.
+// HandleEvents lets clients listen to events. It is called before Serve.
 func (s *Server) HandleEvents(events *Events) {
 	s.events = events
 	type input struct {
@@ -153,8 +153,8 @@ func (s *Server) HandleEvents(events *Events) {
 	})
 }
 
-// tell sends the events behind one, and all that follow, until nobody listens any more; or
-// those that there are alone.
+// tell sends the events after a number, and all that follow, until the client is gone; or only the
+// existing ones.
 func (e *Events) tell(ctx context.Context, from uint64, follow bool, send sse.Sender) {
 	beat := time.NewTicker(heartbeat)
 	defer beat.Stop()

@@ -11,12 +11,12 @@ import (
 
 // EventQuery is which events are asked for.
 type EventQuery struct {
-	Last   int  // how many that have been
-	Follow bool // and those that come, too
+	Last   int  // how many past ones
+	Follow bool // and new ones, too
 }
 
-// Events calls take with each event, the oldest first, until it returns an error, the context
-// ends or the director does, or there are no more.
+// Events calls take with each event, the oldest first, until it returns an error, the context or
+// the director ends, or there are no more.
 func (c *Client) Events(ctx context.Context, q EventQuery, take func(Event) error) error {
 	waiting, cancel := c.patience(ctx, 0)
 	defer cancel()

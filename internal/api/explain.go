@@ -17,7 +17,7 @@ type question struct{ Body model.Question }
 
 type explanation struct{ Body model.Explanation }
 
-// HandleExplain lets packets be asked about. It is called before Serve.
+// HandleExplain lets clients ask about packets. It is called before Serve.
 func (s *Server) HandleExplain(explain Explainer) {
 	handle(s, operation{method: http.MethodPost, path: "explain", id: "explain-packet", summary: "What would become of a packet, and why", needs: model.RoleRead,
 		text:   "The director's program says so itself. Nothing is counted, remembered or sent. To suppose a set takes the right to put it.",

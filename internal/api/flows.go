@@ -18,7 +18,7 @@ type FlowQuery struct {
 	Most    int
 }
 
-// DefaultFlows is how many flows are listed where nobody says how many.
+// DefaultFlows is how many flows are listed by default.
 const DefaultFlows = 1000
 
 // The tables of flows, in the API.
@@ -47,8 +47,7 @@ type Flows struct {
 	More  bool   `json:"more" doc:"there are more than were asked for"`
 }
 
-// HandleFlows lets the flows be asked for that a director remembers. It is called before
-// Serve.
+// HandleFlows lets clients ask for the flows that a director remembers. It is called before Serve.
 func (s *Server) HandleFlows(list func(context.Context, FlowQuery) (Flows, error)) {
 	type input struct {
 		Service string     `query:"service" doc:"of this service alone"`

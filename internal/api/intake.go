@@ -13,24 +13,25 @@ import (
 
 // Bounds on what large requests take together, in bytes.
 const (
-	bodiesOfAll = 2 * setBytes // that have come, or are coming; of one client at most setBytes
-	servicesIn  = 512 << 20    // services that were read of sets, and are not applied yet
+	bodiesOfAll = 2 * setBytes // bodies that have come, or are coming; of one client at most setBytes
+	servicesIn  = 512 << 20    // services that were read from sets, and are not applied yet
 )
 
-// Large requests wait so long for their turn, and come again after so long where there is none.
+// How long large requests wait for their turn, and after how long clients should ask again if there
+// is none.
 const (
 	turnWait  = 5 * time.Second
 	turnAgain = 5 * time.Second
 )
 
-// busy tells a client that others take what its request needs.
+// busy tells a client that other clients take what its request needs.
 func busy(detail string) error {
 	after := http.Header{"Retry-After": {seconds(turnAgain)}}
 	return huma.ErrorWithHeaders(NewProblem(http.StatusServiceUnavailable, detail), after)
 }
 
-// Reading lets one set be read at a time, which is when it takes most memory, and bounds what
-// those take together that were read and are not applied yet.
+// Reading lets one set be read at a time, because reading takes most memory, and bounds the memory
+// of all sets that were read and are not applied yet.
 type Reading struct {
 	turn chan struct{}
 	wait time.Duration
@@ -40,13 +41,13 @@ type Reading struct {
 	held int
 }
 
-// NewReading returns one that nobody reads by.
+// NewReading returns an unused Reading.
 func NewReading() *Reading {
 	return &Reading{turn: make(chan struct{}, 1), wait: turnWait, most: servicesIn}
 }
 
-// Do reads a set when it is its turn: read returns the bytes that the services take, which are
-// held until release. An error of Do's own is a Problem: ask again.
+// Do reads a set when it is its turn: read returns the bytes that the services take, which are held
+// until release. An error of Do itself is a Problem that says to ask again.
 func (r *Reading) Do(ctx context.Context, read func() (size int, err error)) (release func(), err error) {
 	end := time.NewTimer(r.wait)
 	defer end.Stop()
@@ -91,10 +92,10 @@ type body struct {
 
 type bodyKey struct{}
 
-// begin notes that a client sends one. It ends with the request.
+// begin notes that a client sends a body. It ends with the request.
 func (b *bodies) begin(client string) *body { return &body{of: b, client: client} }
 
-// take takes room for more of it, and reports whether there is room.
+// take takes room for more of the body, and reports whether there is room.
 func (b *body) take(more int) bool {
 	b.of.mu.Lock()
 	defer b.of.mu.Unlock()

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Large answers that are made, or read by who has asked, at the same time: of all clients, and of one.
-// A client that does not read its answer keeps its place until the write times out.
+// How many large answers are made, or read by clients, at the same time: of all clients, and of
+// one. A client that does not read its answer keeps its place until the write times out.
 const (
 	largeAnswers   = 4
 	largeOfOneName = 2
@@ -27,7 +27,8 @@ func newLarge() *large {
 	return &large{wait: turnWait, of: map[string]int{}, left: make(chan struct{})}
 }
 
-// begin waits for a place, and returns what gives it back; an error is a Problem's, or the context's.
+// begin waits for a place, and returns a function that gives it back; an error is a Problem, or the
+// context's.
 func (l *large) begin(ctx context.Context, name string) (end func(), err error) {
 	over := time.NewTimer(l.wait)
 	defer over.Stop()

@@ -16,14 +16,14 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// How often one may ask over TCP: a client, and a stranger from one address. Some may come
-// at once.
+// How often a client may ask over TCP, and a stranger from one address. Some requests may come at
+// once.
 const (
 	callerRate, callerBurst     = 300, 600
 	strangerRate, strangerBurst = 20, 100
 	mostStrangers               = 4096
 
-	strangerPause = time.Second // before one hears who has asked too often
+	strangerPause = time.Second // before a stranger that has asked too often gets an answer
 )
 
 // limits are how often each has asked.
@@ -47,8 +47,8 @@ func (l *limits) caller(name string) bool {
 	return l.callers[name].Allow()
 }
 
-// stranger lets somebody at an address wait who asks too often. When there are too many to
-// remember all begin again.
+// stranger makes an address that asks too often wait. When there are too many to remember, all
+// begin again.
 func (l *limits) stranger(ctx context.Context, address string) {
 	if l.may(address) {
 		return
@@ -77,7 +77,7 @@ func (l *limits) may(address string) bool {
 	return l.strangers[host].Allow()
 }
 
-// paces are how often each client may do what is work for the whole host.
+// paces are how often each client may do what costs the whole host work.
 type paces struct {
 	mu    sync.Mutex
 	every time.Duration
@@ -89,7 +89,7 @@ func newPaces(every time.Duration, burst int) *paces {
 	return &paces{every: every, burst: burst, of: map[string]*rate.Limiter{}}
 }
 
-// wait returns how long a client has to wait, or 0: it may now. It does not count.
+// wait returns how long a client has to wait; 0: it may now. It does not count the request.
 func (p *paces) wait(name string) time.Duration {
 	if missing := 1 - p.limiter(name).Tokens(); missing > 0 {
 		return max(1, time.Duration(missing*float64(p.every)))
@@ -97,7 +97,7 @@ func (p *paces) wait(name string) time.Duration {
 	return 0
 }
 
-// count says that a client has done it now.
+// count counts a request of a client.
 func (p *paces) count(name string) { p.limiter(name).Allow() }
 
 func (p *paces) limiter(name string) *rate.Limiter {

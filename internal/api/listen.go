@@ -29,7 +29,7 @@ func Listen(path string) (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen on the socket: %w", err)
 	}
-	// Until here the umask keeps others out: connecting needs the right to write.
+	// Until here the umask keeps other users out: connecting needs the right to write.
 	if err := os.Chmod(path, 0o660); err != nil {
 		listener.Close()
 		return nil, fmt.Errorf("set the socket's mode: %w", err)

@@ -13,19 +13,19 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// How often the kernel is read for those who listen: all of them hear of the same reading.
+// How often the kernel is read for listeners: all of them get the same reading.
 const (
 	liveEvery = time.Second
-	liveShare = 10                     // it waits so many times as long as reading took,
+	liveShare = 10                     // it waits this many times as long as reading took,
 	liveMost  = 4 * time.Second        // and no longer: the dashboard says after 6 s that it is old
 	liveSoon  = 250 * time.Millisecond // after an event, which has often changed something
 	// rateSpan is the least time that rates are taken over: less would be noise.
 	rateSpan      = 900 * time.Millisecond
-	groupEvery    = 5 * time.Second // other directors are asked for, in etcd
+	groupEvery    = 5 * time.Second // how often etcd is asked for other directors
 	groupPatience = time.Second
 )
 
-// Bounds on what is told.
+// Bounds on messages.
 const (
 	mostTroubled = 50
 	mostHistory  = 900 // readings
@@ -33,7 +33,7 @@ const (
 	mostTold     = 100 // events in one message
 )
 
-// LiveSources are what a director's live view is made of.
+// LiveSources are the sources of a director's live view.
 type LiveSources struct {
 	Datapath  Datapath
 	Daemon    Daemon
@@ -42,7 +42,7 @@ type LiveSources struct {
 	Events    *Events
 }
 
-// live reads what is told to those who listen. Nothing is read while nobody does.
+// live reads what listeners are told. It reads nothing without listeners.
 type live struct {
 	LiveSources
 	reading *sync.Mutex
@@ -54,8 +54,8 @@ type live struct {
 	groupAt time.Time
 }
 
-// HandleLive lets what the director does be watched. It is called before Serve, and after
-// HandleEvents, which ends it with the director.
+// HandleLive lets clients watch the director. It is called before Serve, and after HandleEvents,
+// which ends it with the director.
 func (s *Server) HandleLive(sources LiveSources) {
 	l := &live{LiveSources: sources, reading: &s.reading}
 	type input struct {
@@ -70,7 +70,7 @@ func (s *Server) HandleLive(sources LiveSources) {
 	})
 }
 
-// endless returns an operation whose answer does not end: only some may be under way.
+// endless returns an operation whose answer does not end: their number is bounded.
 func (s *Server) endless(of operation) huma.Operation {
 	listeners := make(chan struct{}, mostListeners)
 	op := s.operation(of)
@@ -82,13 +82,13 @@ func (s *Server) endless(of operation) huma.Operation {
 			_ = huma.WriteErr(s.api, ctx, http.StatusTooManyRequests, "too many listen already")
 			return
 		}
-		_ = ctx.SetReadDeadline(time.Time{}) // nothing more is read, for as long as it takes
+		_ = ctx.SetReadDeadline(time.Time{}) // no more is read, however long it takes
 		next(ctx)
 	})
 	return op
 }
 
-// tell sends messages until nobody listens any more, or the director ends.
+// tell sends messages until the client is gone, or the director ends.
 func (l *live) tell(ctx context.Context, service string, send sse.Sender) error {
 	var told *liveFrame
 	from, least := l.Events.before(firstEvents), rateSpan
@@ -108,7 +108,7 @@ func (l *live) tell(ctx context.Context, service string, send sse.Sender) error 
 		}
 		if frame != told || len(events) > 0 {
 			if send.Data(message) != nil {
-				return nil // who listened has gone
+				return nil // the client has gone
 			}
 		}
 		for _, event := range events {
@@ -135,7 +135,7 @@ func (l *live) tell(ctx context.Context, service string, send sse.Sender) error 
 	}
 }
 
-// frame returns what was read last, if it is no older than that, or reads it.
+// frame returns the last reading, if it is no older than that, or reads again.
 func (l *live) frame(ctx context.Context, least time.Duration) (*liveFrame, []LivePoint, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -150,7 +150,7 @@ func (l *live) frame(ctx context.Context, least time.Duration) (*liveFrame, []Li
 	now := newReading(time.Now(), status)
 	frame := &liveFrame{now: now, took: time.Since(begin)}
 	if l.last != nil {
-		// The one before, or where that was just now, the one before that.
+		// The last reading, or if that was just now, the one before it.
 		if frame.before = l.last.now; now.at.Sub(frame.before.at) < rateSpan && l.last.before != nil {
 			frame.before = l.last.before
 		}
@@ -163,7 +163,7 @@ func (l *live) frame(ctx context.Context, least time.Duration) (*liveFrame, []Li
 	frame.make()
 	l.last = frame
 	if frame.point.Seconds > 0 {
-		// Who has got the list before goes on reading it: it is not changed in place.
+		// Other goroutines still read the old list: it is not changed in place.
 		l.history = append(l.history[max(0, len(l.history)+1-mostHistory):len(l.history):len(l.history)], frame.point)
 	}
 	return frame, l.history, nil
@@ -175,7 +175,7 @@ func (l *live) read() (model.DatapathStatus, error) {
 	return l.Datapath.Status()
 }
 
-// directors returns the group's, who are asked for less often.
+// directors returns the group's directors, which are asked for less often.
 func (l *live) directors(ctx context.Context) *LiveGroup {
 	if l.group != nil && time.Since(l.groupAt) < groupEvery {
 		return l.group

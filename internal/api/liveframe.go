@@ -41,11 +41,11 @@ func (r *reading) service(name string) *model.ServiceStatus {
 	return nil
 }
 
-// liveFrame is what is told of one reading. It is not changed once it is made: many read it.
+// liveFrame is what listeners are told of one reading. It is never changed: many read it.
 type liveFrame struct {
 	now      *reading
-	before   *reading      // that rates are taken from; nil: there was none
-	took     time.Duration // to read it
+	before   *reading      // the start of rates; nil: there was none
+	took     time.Duration // the time that reading took
 	point    LivePoint
 	flows    LiveFlows
 	director *LiveDirector
@@ -57,10 +57,10 @@ type liveFrame struct {
 	troubled LiveTroubled
 }
 
-// dropsBegin is what reasons begin with under which packets are dropped.
+// dropsBegin begins the reasons for which packets are dropped.
 const dropsBegin = string(model.OutcomeDrop) + "_"
 
-// make works out what does not depend on who listens.
+// make works out what does not depend on the listener.
 func (f *liveFrame) make() {
 	f.point = LivePoint{Time: f.now.at.UTC().Truncate(time.Millisecond), Drops: map[string]float64{}}
 	if f.before != nil {
@@ -118,7 +118,7 @@ func (f *liveFrame) add(s *model.ServiceStatus) {
 	t.Connections, t.Packets, t.Bytes = t.Connections+rate.Connections, t.Packets+rate.Packets, t.Bytes+rate.Bytes
 }
 
-// counted are counters of a service or of a backend.
+// counted are the counters of a service or of a backend.
 type counted struct{ opened, packets, bytes, dropped uint64 }
 
 // countedOf returns a service's counters; nil: it was not there.
@@ -130,8 +130,8 @@ func (r *reading) countedOf(name string) *counted {
 	return &counted{s.Opened, s.Packets, s.Bytes, s.Dropped}
 }
 
-// rate returns what came between two readings. Of what was not there before, or has counted
-// less since, all that it has counted may be old: it has no rate yet.
+// rate returns the rate between two readings. A service or backend that is new, or whose counters
+// have shrunk, has no rate yet: all that it has counted may be old.
 func (f *liveFrame) rate(now counted, before *counted) LiveRate {
 	if before == nil || now.packets < before.packets || f.before == nil {
 		return LiveRate{}
@@ -144,7 +144,7 @@ func (f *liveFrame) perSecond(now, before uint64) float64 {
 	return rounded(float64(now-min(now, before)) / f.now.at.Sub(f.before.at).Seconds())
 }
 
-// rounded leaves what can be seen of a rate: less is to be told then.
+// rounded rounds a rate to what can be seen: so less has to be told.
 func rounded(n float64) float64 {
 	if n < 100 {
 		return math.Round(10*n) / 10
@@ -153,7 +153,7 @@ func rounded(n float64) float64 {
 	return math.Round(math.Round(n/unit) * unit)
 }
 
-// message returns what is different in this frame from one that was told; nil: nothing was.
+// message returns what differs between this frame and one that was told; nil: none was told.
 func (f *liveFrame) message(told *liveFrame, service string) LiveMessage {
 	m := LiveMessage{Whole: told == nil, LivePoint: f.point, Flows: f.flows, CPUs: orEmpty(f.now.status.CPUs)}
 	if told == nil {

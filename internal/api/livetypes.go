@@ -34,7 +34,7 @@ type LivePoint struct {
 	Drops   map[string]float64 `json:"drops,omitempty" doc:"packets in a second that were dropped, by the reason; those of none are left out"`
 }
 
-// LiveRate is what came in a second.
+// LiveRate is what came per second.
 type LiveRate struct {
 	Connections float64 `json:"connections,omitempty" doc:"of TCP, that were opened"`
 	Packets     float64 `json:"packets,omitempty" doc:"that were forwarded"`
@@ -122,13 +122,13 @@ type LiveBackend struct {
 	Override  *model.Override    `json:"override,omitempty" doc:"the state that somebody has given it beside the director's file"`
 }
 
-// LiveTroubled are backends that do not get what is meant for them.
+// LiveTroubled are backends that do not get what they should.
 type LiveTroubled struct {
 	Count    int                   `json:"count"`
 	Backends []LiveTroubledBackend `json:"backends" doc:"some of them, at most 50"`
 }
 
-// LiveTroubledBackend is one of them.
+// LiveTroubledBackend is one backend of LiveTroubled.
 type LiveTroubledBackend struct {
 	Service     string `json:"service"`
 	LiveBackend `json:",inline"`

@@ -15,7 +15,7 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// base is what every path of the API begins with.
+// base begins every path of the API.
 const base = "/v1/"
 
 func newServer(title string, log *slog.Logger) *Server {
@@ -45,16 +45,16 @@ type operation struct {
 	summary      string
 	text         string
 	needs        model.Role
-	// owner says whose set it is about; nil: nobody's, or the operation looks at that itself.
+	// owner says whose set it is about; nil: no owner's, or the operation checks that itself.
 	owner  func(huma.Context) string
-	large  bool  // what it answers may be so large that only some are made at a time
-	body   bool  // what is sent may be so large that there is no room for many
-	errors []int // its own, besides those that everything has
-	// answers are said of those that the library does not know from the output; nil: it does.
+	large  bool  // its answer may be so large that only some are made at a time
+	body   bool  // its body may be so large that there is no room for many
+	errors []int // its own, besides those of all operations
+	// answers describe the answers that the library cannot derive from the output; nil: it can.
 	answers map[string]*huma.Response
 }
 
-// read lets a value be got by its name. Its errors are its own, besides those that everything has.
+// read lets a value be got by its name. errs are its own errors, besides those of all operations.
 func read[T any](s *Server, name, summary string, value func(context.Context) (T, error), errs ...int) {
 	type answer struct{ Body T }
 	handle(s, operation{method: http.MethodGet, path: name, id: "get-" + name, summary: summary, needs: model.RoleRead, errors: errs},
@@ -83,7 +83,7 @@ func handle[I, O any](s *Server, op operation, do func(context.Context, *I) (*O,
 	})
 }
 
-// operation returns what the library is to know of one.
+// operation returns what the library has to know about one.
 func (s *Server) operation(op operation) huma.Operation {
 	return huma.Operation{
 		Method: op.method, Path: base + op.path, OperationID: op.id, Summary: op.summary, Description: op.text,
@@ -91,7 +91,7 @@ func (s *Server) operation(op operation) huma.Operation {
 	}
 }
 
-// statusOfError returns what an operation is answered with.
+// statusOfError returns the status of an operation's answer.
 func statusOfError(err error) int {
 	if known := huma.StatusError(nil); errors.As(err, &known) {
 		return known.GetStatus()
@@ -102,11 +102,11 @@ func statusOfError(err error) int {
 	return http.StatusOK
 }
 
-// commonErrors are those that everything may end with.
+// commonErrors are those that every operation may end with.
 var commonErrors = []int{http.StatusBadRequest, http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound,
 	http.StatusUnprocessableEntity, http.StatusTooManyRequests}
 
-// admit lets only those ask who may.
+// admit refuses callers that may not ask.
 func (s *Server) admit(op operation) func(huma.Context, func(huma.Context)) {
 	return func(ctx huma.Context, next func(huma.Context)) {
 		owner := ""
@@ -135,7 +135,7 @@ func (s *Server) admit(op operation) func(huma.Context, func(huma.Context)) {
 	}
 }
 
-// Handle lets a handler answer who reads a path. It is called before Serve.
+// Handle lets a handler answer reads of a path. It is called before Serve.
 func (s *Server) Handle(path string, handler http.Handler) {
 	s.mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) {
 		if p := callerOf(r.Context()).refuse(model.RoleRead, "", false); p != nil {
@@ -146,14 +146,14 @@ func (s *Server) Handle(path string, handler http.Handler) {
 	})
 }
 
-// Handler returns the API as a handler for those who may do everything.
+// Handler returns the API as a handler for callers that may do everything.
 func (s *Server) Handler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.route(w, r.WithContext(withCaller(r.Context(), Caller{Name: localCaller, Role: model.RoleAdmin})))
 	})
 }
 
-// route finds what a request is about. What is not there is a problem, too.
+// route finds the operation of a request. An unknown path is a problem, too.
 func (s *Server) route(w http.ResponseWriter, r *http.Request) {
 	answer, pattern := s.mux.Handler(r)
 	if pattern != "" {
@@ -171,13 +171,13 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request) {
 	writeProblem(w, NewProblem(http.StatusMethodNotAllowed, r.URL.Path+" is only for "+allowed))
 }
 
-// head is what an answer begins with.
+// head is the beginning of an answer.
 type head struct {
 	header http.Header
 	status int
 }
 
-// Header returns what is set of it.
+// Header returns the headers that are set.
 func (h *head) Header() http.Header {
 	if h.header == nil {
 		h.header = http.Header{}
@@ -188,5 +188,5 @@ func (h *head) Header() http.Header {
 // WriteHeader notes the status.
 func (h *head) WriteHeader(status int) { h.status = status }
 
-// Write forgets the body.
+// Write drops the body.
 func (h *head) Write(b []byte) (int, error) { return len(b), nil }

@@ -13,12 +13,12 @@ import (
 	"time"
 )
 
-// contentPolicy is what a page of the dashboard may do: use what comes from this director, and
-// nothing that is written into the page.
+// contentPolicy is what a page of the dashboard may do: use what comes from this director, but
+// nothing inline.
 const contentPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
 	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
 
-// pageTypes are what files are by their names. The host's own list may say something else.
+// pageTypes are the content types of files by their names. The host's own list may differ.
 var pageTypes = map[string]string{
 	".html": "text/html; charset=utf-8",
 	".js":   "text/javascript; charset=utf-8",
@@ -30,8 +30,8 @@ var pageTypes = map[string]string{
 // indexPage is the file that is the page at /.
 const indexPage = "index.html"
 
-// HandlePages serves files: index.html at /, and the others at their own names, which change
-// with what is in them, so that browsers need not ask for them twice. It is called before Serve.
+// HandlePages serves files: index.html at /, and the others at their own names, which change with
+// their contents, so that browsers need not ask for them twice. It is called before Serve.
 func (s *Server) HandlePages(files fs.FS) {
 	err := fs.WalkDir(files, ".", func(name string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
@@ -63,7 +63,7 @@ type page struct {
 	content, packed          []byte
 }
 
-// packable is how long a file is at least for packing it to be worth it.
+// packable is the least length of a file that is worth packing.
 const packable = 512
 
 func newPage(name, kind, caching string, content []byte) *page {
@@ -75,7 +75,7 @@ func newPage(name, kind, caching string, content []byte) *page {
 	var packed bytes.Buffer
 	w, err := gzip.NewWriterLevel(&packed, gzip.BestCompression)
 	if err != nil {
-		panic(err) // there is such a level
+		panic(err) // the level exists
 	}
 	_, _ = w.Write(content) // to memory: it cannot fail
 	_ = w.Close()
@@ -83,7 +83,7 @@ func newPage(name, kind, caching string, content []byte) *page {
 	return p
 }
 
-// ServeHTTP sends the file, packed to who understands that, or says that it is still the same.
+// ServeHTTP sends the file, packed if the client understands that, or says that it has not changed.
 func (p *page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	h.Set("Content-Type", p.kind)
@@ -103,7 +103,7 @@ func (p *page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	http.ServeContent(w, r, p.name, time.Time{}, bytes.NewReader(content))
 }
 
-// understandsGzip reads Accept-Encoding, without weights but that of none.
+// understandsGzip reads Accept-Encoding, without weights except that of none.
 func understandsGzip(accepts string) bool {
 	for one := range strings.SplitSeq(accepts, ",") {
 		coding, parameter, _ := strings.Cut(strings.TrimSpace(one), ";")

@@ -14,15 +14,15 @@ import (
 // mostMeasured is how long traffic may be counted for a plan.
 const mostMeasured = 10 * time.Second
 
-// PlanRequest is what is to be planned.
+// PlanRequest is what to plan.
 type PlanRequest struct {
 	Owner string
 	SetText
-	Measure time.Duration // that traffic is counted for; 0: it is not
+	Measure time.Duration // how long traffic is counted; 0: it is not
 }
 
-// Plan says what a set would change: what putting it would answer, and what becomes of traffic
-// and connections.
+// Plan says what a set would change: what putting it would answer, and what happens to traffic and
+// connections.
 type Plan struct {
 	SetChange `json:",inline"`
 	// Base is the tag of the set that it was planned for: a condition for putting it. None:
@@ -31,7 +31,7 @@ type Plan struct {
 	Measured model.Duration         `json:"measured,omitempty" doc:"for how long traffic was counted; none: it was not"`
 	Services []model.PlannedService `json:"services" doc:"those that are added, changed and removed"`
 	Limits   []model.PlannedLimit   `json:"limits" doc:"what this director would have to have room for"`
-	// Overrides are states that somebody has given to backends of the director's own file.
+	// Overrides are states that operators have given to backends of the director's own file.
 	Overrides []model.BackendOverride `json:"overrides,omitempty" doc:"states of backends beside the director's own file, which go on to hold after it"`
 }
 

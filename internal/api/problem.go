@@ -21,8 +21,8 @@ type Problem struct {
 	Errors []FieldProblem `json:"errors,omitempty" doc:"each thing that is wrong with what was sent"`
 }
 
-// FieldProblem is what is wrong with one field of a request. It does not repeat what was
-// sent, which may be secret.
+// FieldProblem is what is wrong with one field of a request. It does not repeat the sent value,
+// which may be secret.
 type FieldProblem struct {
 	Field  string `json:"field,omitempty" doc:"path of the field, as services[1].backends[0].weight, query.service or path.owner"`
 	Line   int    `json:"line,omitempty" doc:"of the YAML text that was sent"`
@@ -72,10 +72,10 @@ func newError(status int, detail string, errs ...error) huma.StatusError {
 	return p
 }
 
-// libraryDetail is all that the library says of a request whose fields are wrong.
+// libraryDetail is all that the library says about a request with wrong fields.
 const libraryDetail = "validation failed"
 
-// inWords says what is wrong with fields, for those who read the detail alone.
+// inWords says what is wrong with fields, for people who read only the detail.
 func inWords(fields []FieldProblem) string {
 	text := fields[0].Detail
 	if fields[0].Field != "" {

@@ -25,8 +25,8 @@ const (
 	remoteHeaderBytes = 8 << 10
 )
 
-// Remote answers over TCP: with TLS whom the configuration knows, and on this host alone
-// everybody who only wants to read.
+// Remote answers over TCP: with TLS to callers that the configuration knows, and only on this host
+// to all that only read.
 type Remote struct {
 	server *Server
 	log    *slog.Logger
@@ -42,7 +42,7 @@ type Remote struct {
 	tended    sync.WaitGroup
 
 	askers sync.Mutex
-	asked  map[*asking]struct{} // by those whom the files know
+	asked  map[*asking]struct{} // by callers that the files know
 }
 
 // listening is one listener.
@@ -51,13 +51,13 @@ type listening struct {
 	readOnly bool
 }
 
-// served is what answers at a listener.
+// served is the server at a listener.
 type served struct {
 	*http.Server
 	room *room
 }
 
-// NewRemote returns one that answers nowhere yet.
+// NewRemote returns a Remote that does not answer yet.
 func NewRemote(server *Server, log *slog.Logger) *Remote {
 	ctx, stop := context.WithCancel(context.Background())
 	r := &Remote{server: server, log: log, limits: newLimits(), listeners: map[listening]*served{}, stop: stop,
@@ -66,8 +66,8 @@ func NewRemote(server *Server, log *slog.Logger) *Remote {
 	return r
 }
 
-// Set makes a valid configuration what is answered by. What is wrong with its files or
-// addresses is tried again until it is not; what was before goes on where it can.
+// Set makes Remote follow a valid configuration. Failing files or addresses are tried again until
+// they work; the earlier configuration goes on where it can.
 func (r *Remote) Set(c model.API) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -94,8 +94,7 @@ func (r *Remote) Close() {
 	r.serving.Wait()
 }
 
-// tend reads the files again from time to time: certificates are renewed by others, who
-// tell nobody.
+// tend reads the files again from time to time: other programs renew certificates without notice.
 func (r *Remote) tend(ctx context.Context) {
 	tick := time.NewTicker(lookAtFilesEvery)
 	defer tick.Stop()
@@ -116,7 +115,8 @@ func (r *Remote) tend(ctx context.Context) {
 	}
 }
 
-// tellCrowds says where strangers hold all connections. It is called with the lock held.
+// tellCrowds says at which listeners strangers hold all connections. It is called with the lock
+// held.
 func (r *Remote) tellCrowds() {
 	for at, here := range r.listeners {
 		if went := here.room.crowd(); went > 0 {
@@ -134,7 +134,7 @@ func (r *Remote) apply() error {
 	}
 	want := map[listening]bool{}
 	for _, at := range r.config.Listen {
-		// Without a certificate nothing can be said to anybody.
+		// Without a certificate no caller can be answered.
 		want[listening{at, false}] = r.access.Load() != nil && r.access.Load().certificate != nil
 	}
 	for _, at := range r.config.ReadOnly {
@@ -175,8 +175,8 @@ func (r *Remote) begin(at listening) error {
 		ErrorLog:          slog.NewLogLogger(r.log.Handler(), slog.LevelDebug),
 		Protocols:         new(http.Protocols),
 	}
-	server.DisableGeneralOptionsHandler = true // "OPTIONS *" would be answered to anybody
-	server.Protocols.SetHTTP1(true)            // all that a stranger can make the process do is then one request
+	server.DisableGeneralOptionsHandler = true // "OPTIONS *" would be answered for any caller
+	server.Protocols.SetHTTP1(true)            // then a stranger can make the process do only one request at a time
 	if !at.readOnly {
 		server.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS13,
 			GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return r.access.Load().tls(), nil },
@@ -204,7 +204,7 @@ func (r *Remote) end(at listening) {
 	r.log.Info("the API does not answer any more", "address", at.at)
 }
 
-// checked answers whom the configuration knows. Everybody else hears the same, whatever
+// checked answers callers that the configuration knows. All others get the same answer, whatever
 // they ask.
 func (r *Remote) checked(w http.ResponseWriter, request *http.Request) {
 	caller, known := r.access.Load().caller(request)
@@ -238,8 +238,8 @@ func (r *Remote) checked(w http.ResponseWriter, request *http.Request) {
 	r.server.route(w, request.WithContext(ctx))
 }
 
-// readOnly answers who is on this host. Browsers are, too, and show pages of others: so
-// they must ask by an address of this host, which no other name can stand for.
+// readOnly answers callers on this host. These may be browsers that show other sites' pages: so
+// callers must ask by localhost or a loopback address: another name could be another site's.
 func (r *Remote) readOnly(w http.ResponseWriter, request *http.Request) {
 	if !ownName(request.Host) {
 		writeProblem(w, NewProblem(http.StatusMisdirectedRequest, "ask by 127.0.0.1, [::1] or localhost"))
@@ -254,7 +254,7 @@ func (r *Remote) readOnly(w http.ResponseWriter, request *http.Request) {
 		tooMany(w)
 		return
 	}
-	// Everybody on this host is as good as anybody: only what is answered now is kept.
+	// All callers on this host are alike: only requests that are being answered are remembered.
 	knows(request.Context(), true)
 	defer knows(request.Context(), false)
 	r.server.route(w, request.WithContext(withCaller(request.Context(), Caller{Name: name, Role: model.RoleRead})))

@@ -10,10 +10,10 @@ import (
 	"strings"
 )
 
-// RemoteOptions are how a director is asked over TCP.
+// RemoteOptions say how to ask a director over TCP.
 type RemoteOptions struct {
 	URL       string // https://HOST:PORT; http:// only on this host
-	CA        string // PEM: who may have signed its certificate; empty: as the system trusts
+	CA        string // PEM: CAs that may have signed its certificate; empty: the system's CAs
 	Cert, Key string // PEM: of the client
 	TokenFile string
 }
@@ -53,7 +53,7 @@ func NewRemoteClient(o RemoteOptions) (*Client, error) {
 	return c, nil
 }
 
-// readToken returns the token in a file. What is in the file is in no error.
+// readToken returns the token in a file. Its errors do not repeat the file's contents.
 func readToken(file string) (string, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// Ring is who owns a service's slots.
+// Ring is which backends own a service's slots.
 type Ring struct {
 	Service  string   `json:"service"`
 	Backends []string `json:"backends" doc:"their names, those that have lost slots with the last change too"`
@@ -25,7 +25,7 @@ type RingMove struct {
 	From int `json:"from" doc:"who owned it: a place in backends; -1: nobody"`
 }
 
-// HandleRing lets a service's ring be looked at. It is called before Serve.
+// HandleRing lets clients look at a service's ring. It is called before Serve.
 func (s *Server) HandleRing(ring func(service string) (Ring, bool)) {
 	type input struct {
 		Service string `query:"service" required:"true" doc:"the service's name"`

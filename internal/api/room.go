@@ -8,17 +8,16 @@ import (
 	"sync/atomic"
 )
 
-// room is a listener that holds so many connections, and no more. When it is full somebody
-// nobody knows has to go, so that strangers who hold connections keep nobody out: of the
-// address that has most of theirs the oldest. What clients hold who are known is theirs; where
-// nothing else is left the next one waits.
+// room is a listener with a bounded number of connections. When it is full it closes a connection
+// of a stranger, so that strangers cannot keep clients out: the oldest one of the address that has
+// most of them. Connections of known clients are kept; if no others are left the next one waits.
 type room struct {
 	net.Listener
 	most int
 
 	mu   sync.Mutex
 	held []*guest // the oldest first
-	went uint64   // strangers who had to go, since it was asked last
+	went uint64   // strangers' connections that were closed since the last question
 	left chan struct{}
 	shut chan struct{}
 	once sync.Once
@@ -78,7 +77,8 @@ func (r *room) take(g *guest) bool {
 	return true
 }
 
-// stranger returns who has to go first; nil: all are known. It is called with the lock held.
+// stranger returns the connection to close first; nil: all are of known clients. It is called with
+// the lock held.
 func (r *room) stranger() *guest {
 	many := map[string]int{}
 	for _, g := range r.held {
@@ -95,7 +95,7 @@ func (r *room) stranger() *guest {
 	return goes
 }
 
-// crowd returns how many strangers had to go since it was asked last.
+// crowd returns how many strangers' connections were closed since the last call.
 func (r *room) crowd() uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -114,13 +114,13 @@ func (r *room) remove(g *guest) {
 	}
 }
 
-// Close ends listening, and the wait of who has found no room.
+// Close ends listening, and the wait for room.
 func (r *room) Close() error {
 	r.once.Do(func() { close(r.shut) })
 	return r.Listener.Close()
 }
 
-// Close gives the place to the next one.
+// Close gives the place to the next connection.
 func (g *guest) Close() error {
 	g.gone.Do(func() {
 		g.room.mu.Lock()
@@ -136,7 +136,7 @@ func (g *guest) Close() error {
 
 type guestKey struct{}
 
-// withGuest lets handlers say who has a connection: it is a server's ConnContext.
+// withGuest lets handlers say whose a connection is: it is a server's ConnContext.
 func withGuest(ctx context.Context, conn net.Conn) context.Context {
 	if over, is := conn.(interface{ NetConn() net.Conn }); is {
 		conn = over.NetConn() // TLS
@@ -147,7 +147,7 @@ func withGuest(ctx context.Context, conn net.Conn) context.Context {
 	return ctx
 }
 
-// knows says whether somebody known has the connection that a request came by.
+// knows says whether a known client has the connection of a request.
 func knows(ctx context.Context, known bool) {
 	if g, is := ctx.Value(guestKey{}).(*guest); is {
 		g.known.Store(known)

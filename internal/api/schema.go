@@ -19,16 +19,16 @@ const description = `What a running weir can be asked and told: see docs/api.md.
 Fields have the names of the configuration file, and mean what docs/configuration.md says. ` +
 	`An error is a problem document (RFC 9457) that names the fields it is about.`
 
-// securitySchemes are how a client shows over TCP who it is. On the unix socket and on the
-// read-only listener it need not.
+// securitySchemes are how a client authenticates over TCP. On the unix socket and on the read-only
+// listener it need not.
 var securitySchemes = map[string]*huma.SecurityScheme{
 	"token":       {Type: "http", Scheme: "bearer", Description: "a token of one of api.clients"},
 	"name":        {Type: "http", Scheme: "basic", Description: "the name of one of api.clients, and its token: as a browser sends them"},
 	"certificate": {Type: "mutualTLS", Description: "a certificate of one of api.clients"},
 }
 
-// schemaNames are the names of types that would have another one's: model.Backend is what
-// is configured, and Problem the document that an error is (RFC 9457).
+// schemaNames are the names of types that would else share one: model.Backend is what is
+// configured, and Problem the document that an error is (RFC 9457).
 var schemaNames = map[reflect.Type]string{reflect.TypeFor[Backend](): "ServiceBackend", reflect.TypeFor[model.Problem](): "RunningProblem"}
 
 const schemaPrefix = "#/components/schemas/"
@@ -87,7 +87,7 @@ type (
 	serverIDs    struct{}
 )
 
-// Schema says what an address is written as; where there may be none it is empty.
+// Schema says what an address is written as; it is empty if there is none.
 func (addressText) Schema(huma.Registry) *huma.Schema {
 	return &huma.Schema{Type: huma.TypeString, Description: "IPv4 or IPv6 address", Examples: []any{"203.0.113.10"}}
 }
@@ -125,8 +125,8 @@ func (serverIDs) Schema(huma.Registry) *huma.Schema {
 		{Type: huma.TypeString}, {Type: huma.TypeObject, AdditionalProperties: &huma.Schema{Type: huma.TypeString}}}}
 }
 
-// mayLack are the fields that need not be written, because they have defaults, though they
-// are always read.
+// mayLack are the fields that requests may leave out, because they have defaults, though answers
+// always have them.
 var mayLack = map[reflect.Type][]string{
 	reflect.TypeFor[model.Service](): {"backends"},
 	reflect.TypeFor[model.Backend](): {"name", "weight", "state"},
@@ -171,7 +171,7 @@ func boundNumbers(t reflect.Type, schema *huma.Schema) {
 	}
 }
 
-// boundTexts says of names and addresses what they must be, where they are given.
+// boundTexts says what names and addresses must be, if they are given.
 func boundTexts(t reflect.Type, schema *huma.Schema) {
 	if t != reflect.TypeFor[model.Service]() && t != reflect.TypeFor[model.Backend]() {
 		return
@@ -186,8 +186,7 @@ func boundTexts(t reflect.Type, schema *huma.Schema) {
 	}
 }
 
-// Document returns what the API is, in OpenAPI 3.1. It is called after everything that can
-// be asked is there.
+// Document describes the API in OpenAPI 3.1. It is called after all operations have been added.
 func (s *Server) Document() ([]byte, error) { return s.document() }
 
 func (s *Server) sendDocument(w http.ResponseWriter, _ *http.Request) {

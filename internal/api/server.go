@@ -15,7 +15,7 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// Bounds on what a client can make the director hold or wait for.
+// Bounds on how much memory and time a client can cost the director.
 const (
 	headerBytes   = 16 << 10
 	readTimeout   = 10 * time.Second
@@ -31,16 +31,16 @@ type Server struct {
 	log      *slog.Logger
 	document func() ([]byte, error)
 	reading  sync.Mutex // one reader of every counter in the kernel is enough
-	large    *large     // answers that are made
+	large    *large     // large answers that are being made
 	bodies   bodies     // of large requests
 	sets     Sets       // nil: there are none, as in an agent
 	events   *Events    // nil: there are none
 
-	streams    context.Context // ends when answers that do not end by themselves have to
+	streams    context.Context // ends when endless answers must end
 	endStreams func()
 }
 
-// NewServer returns a director's server, which asks these.
+// NewServer returns a director's server, with these sources.
 func NewServer(datapath Datapath, daemon Daemon, log *slog.Logger) *Server {
 	s := newServer("weir director", log)
 	read(s, "status", "What the director does and counts", fromDatapath(s, datapath, func(d model.DatapathStatus) Status { return newStatus(daemon, d) }))
@@ -50,7 +50,7 @@ func NewServer(datapath Datapath, daemon Daemon, log *slog.Logger) *Server {
 	return s
 }
 
-// NewAgentServer returns an agent's server, which asks these.
+// NewAgentServer returns an agent's server, with these sources.
 func NewAgentServer(agent Agent, daemon Daemon, log *slog.Logger) *Server {
 	s := newServer("weir agent", log)
 	read(s, "status", "What the agent does and counts", func(context.Context) (AgentStatus, error) {
@@ -84,7 +84,7 @@ func (s *Server) HandleDirectors(directors func(context.Context) ([]model.Direct
 	read(s, "directors", "The directors of the group, and what each runs", directors, http.StatusServiceUnavailable)
 }
 
-// fromDatapath returns an answer that is made of what the datapath says.
+// fromDatapath returns an answer made from the datapath's status.
 func fromDatapath[T any](s *Server, datapath Datapath, of func(model.DatapathStatus) T) func(context.Context) (T, error) {
 	return func(context.Context) (none T, err error) {
 		s.reading.Lock()
@@ -126,7 +126,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeDeadline)
 		defer cancel()
 		if s.events != nil {
-			s.events.Close() // who listens would not end by themselves
+			s.events.Close() // listeners would not end by themselves
 		}
 		s.endStreams()
 		if server.Shutdown(end) != nil {
@@ -137,6 +137,6 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve the API: %w", err)
 	}
-	<-ended // it has only begun: who listens is yet to hear that this is the end
+	<-ended // the end has only begun: listeners have yet to hear of it
 	return nil
 }

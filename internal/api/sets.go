@@ -19,28 +19,28 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// Bounds on a set that is sent: a million backends, as weir writes them, and in this time.
+// Bounds on a sent set: a million backends, as weir writes them, and this time.
 const (
 	setBytes = 128 << 20
 	setTime  = time.Minute
 )
 
-// Sets is where the services of owners are kept. An error that is a Problem has its own status.
+// Sets stores the services of owners. An error that is a Problem has its own status.
 type Sets interface {
-	// List returns what sets there are, by their owners' names.
+	// List returns all sets, by their owners' names.
 	List() []SetInfo
-	// Get returns an owner's set. Its keys can be seen.
+	// Get returns an owner's set. Its keys are visible.
 	Get(owner string) (set Set, found bool)
 	// Put makes the services in the text the whole of an owner's set, if the condition holds.
 	Put(ctx context.Context, owner string, text SetText, when Condition) (SetChange, error)
-	// Documents returns an owner's set with its logs. Its keys can be seen.
+	// Documents returns an owner's set with its logs. Its keys are visible.
 	Documents(owner string) (documents []model.Document, found bool)
 	// Give makes services with their logs, in the JSON of Documents, the whole of an owner's
 	// set.
 	Give(ctx context.Context, owner string, text []byte) (SetChange, error)
-	// Plan says what that would change.
+	// Plan says what Put would change.
 	Plan(ctx context.Context, r PlanRequest) (Plan, error)
-	// Drain gives backends of sets another state, and returns those that it has found.
+	// Drain gives backends of sets another state, and returns those that it found.
 	Drain(ctx context.Context, d Drain) ([]Drained, error)
 }
 
@@ -48,17 +48,17 @@ type Sets interface {
 type SetText struct {
 	JSON bool // else it is YAML
 	Text []byte
-	Part float64 // of the way there from the set that there is; 0: all of it
+	Part float64 // of the way there from the current set; 0: all of it
 }
 
-// Condition is what must be so of a set for it to be replaced. The zero value is nothing.
+// Condition is what must hold for a set before it is replaced. The zero value demands nothing.
 type Condition struct {
 	Tags []string // one of them is the set's
 	Some bool     // there is a set
-	None bool     // there is none
+	None bool     // there is no set
 }
 
-// Set is what one owner wants. It is got in the form in which it is put.
+// Set is what one owner wants. GET returns it in the form in which it is put.
 type Set struct {
 	Services []model.Service `json:"services"`
 
@@ -74,14 +74,14 @@ type SetInfo struct {
 	Fixed    bool   `json:"fixed,omitempty" doc:"it is the director's own file, and can only be got"`
 }
 
-// SetChange is what became of a set: services by their names, in order.
+// SetChange is how a set changed: services by their names, in order.
 type SetChange struct {
 	Revision uint64   `json:"revision"` // of the state that has it
 	Tag      string   `json:"-"`        // of the set
 	Added    []string `json:"added"`
 	Changed  []string `json:"changed"`
 	Removed  []string `json:"removed"`
-	// Moves are what becomes of the slots of those that are changed.
+	// Moves are what happens to the slots of changed services.
 	Moves []model.Move `json:"moves"`
 }
 
@@ -90,8 +90,8 @@ type OwnerPath struct {
 	Owner string `path:"owner" minLength:"1" maxLength:"63" pattern:"^[a-z0-9][a-z0-9._-]*$" doc:"whose set"`
 }
 
-// setBody is a set that is sent. The library's own way would read it into a map before it is
-// looked at, which takes ten times the memory; and it is to say the same as the file's reader.
+// setBody is a sent set. The library would first read it into a map, which takes ten times the
+// memory; and errors must be the same as those of the file's reader.
 type setBody struct{ text SetText }
 
 type getSet struct {
@@ -105,13 +105,13 @@ type gotSet struct {
 	Body     Set
 }
 
-// PartQuery is how much of the way there from the set that there is.
+// PartQuery is how much of the way there from the current set.
 type PartQuery struct {
 	Part float64 `query:"part" exclusiveMinimum:"0" maximum:"1" default:"1" doc:"how much of the way from the set that there is to this one: backends' shares change by that part, and what cannot be divided comes with 1"`
 }
 
-// of is that part of the way to a set. No bound refuses what is not a number, because the
-// library compares.
+// of is that part of the way to a set. The library's bounds do not refuse NaN, because they
+// compare.
 func (p PartQuery) of(text SetText) (SetText, error) {
 	if text.Part = p.Part; math.IsNaN(p.Part) {
 		return text, NewProblem(http.StatusUnprocessableEntity, "part: is not a number", FieldProblem{Field: "query.part", Detail: "is not a number"})
@@ -132,7 +132,7 @@ type changedSet struct {
 	Body SetChange
 }
 
-// HandleSets lets sets be got and put. It is called before Serve.
+// HandleSets lets clients get and put sets. It is called before Serve.
 func (s *Server) HandleSets(sets Sets) {
 	s.sets = sets
 	read(s, "sets", "Which sets there are", func(context.Context) ([]SetInfo, error) { return orEmpty(sets.List()), nil })
@@ -210,7 +210,7 @@ func (c *SetChange) fill() {
 	c.Added, c.Changed, c.Removed, c.Moves = orEmpty(c.Added), orEmpty(c.Changed), orEmpty(c.Removed), orEmpty(c.Moves)
 }
 
-// parseTags reads a list of ETags (RFC 9110, section 13.1). Weak ones are no one's.
+// parseTags reads a list of ETags (RFC 9110, section 13.1). Weak ones match no set.
 func parseTags(text string) (tags []string, any bool) {
 	if strings.TrimSpace(text) == "*" {
 		return nil, true

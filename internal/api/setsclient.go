@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Sets lists the sets that there are.
+// Sets lists all sets.
 func (c *Client) Sets(ctx context.Context) ([]SetInfo, error) {
 	return get[[]SetInfo](ctx, c, "sets")
 }

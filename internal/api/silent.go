@@ -12,17 +12,17 @@ import (
 	"time"
 )
 
-// ErrSilent is what errors are that say that a process has a socket, and does not answer on it.
+// ErrSilent matches errors that say that a process has a socket, but does not answer on it.
 var ErrSilent = errors.New("it does not answer")
 
-// silentError says who does not answer.
+// silentError says which process does not answer.
 type silentError struct {
 	process int32 // 0: not known
 	stopped bool
 	within  time.Duration
 }
 
-// Error names the process, by which it can be looked at.
+// Error names the process, so that it can be examined.
 func (e *silentError) Error() string {
 	switch {
 	case e.stopped:
@@ -36,11 +36,11 @@ func (e *silentError) Error() string {
 // Is is true of ErrSilent.
 func (*silentError) Is(target error) bool { return target == ErrSilent }
 
-// stoppedEvery is how often one who waits for an answer looks whether there can be one.
+// stoppedEvery is how often a client that waits for an answer checks whether there can be one.
 const stoppedEvery = time.Second
 
-// patience returns a context that ends when no answer can be hoped for any more: at once where
-// the process that has the socket is stopped, else after a while (0: never). Why is its cause.
+// patience returns a context that ends when no answer can be expected any more: at once if the
+// process that has the socket is stopped, else after a while (0: never). Its cause says why.
 func (c *Client) patience(ctx context.Context, within time.Duration) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	began := time.Now()
@@ -70,7 +70,7 @@ func (c *Client) process() int32 {
 	return c.peer.Load()
 }
 
-// silence returns why a context of patience ended, if that is what an error is about.
+// silence returns why a context of patience ended, if that caused an error.
 func silence(ctx context.Context, err error) error {
 	var silent *silentError
 	if errors.As(context.Cause(ctx), &silent) {
@@ -79,7 +79,7 @@ func silence(ctx context.Context, err error) error {
 	return err
 }
 
-// readError says what is wrong with an answer that was read.
+// readError says why an answer could not be read.
 func (c *Client) readError(what string, err error) error {
 	var other *json.UnmarshalTypeError
 	var syntax *json.SyntaxError

@@ -8,7 +8,7 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// Where a director and an agent listen when nothing else is said.
+// Where a director and an agent listen by default.
 const (
 	DefaultSocket      = "/run/weir/director.sock"
 	DefaultAgentSocket = "/run/weir/agent.sock"
@@ -46,15 +46,15 @@ type Info struct {
 	Version string    `json:"version"`
 	PID     int       `json:"pid"`
 	Started time.Time `json:"started"`
-	Pin     string    `json:"pin"`     // directory of what goes on without the process
+	Pin     string    `json:"pin"`     // directory of the pinned programs and maps, which go on without the process
 	File    string    `json:"file"`    // of the configuration
 	Applied time.Time `json:"applied"` // when that configuration began to run
-	// Refused is those of the problems, in words, by which what is asked for is not what runs;
+	// Refused has, in words, the problems because of which what runs is not what was asked for;
 	// empty: it is.
 	Refused string `json:"refused,omitempty"`
-	// Problems are what does not run of what was asked for.
+	// Problems are what was asked for and does not run.
 	Problems []model.Problem `json:"problems"`
-	// Revision is that of the group's state which is followed; 0: there is no group.
+	// Revision is the revision of the group's state that is followed; 0: there is no group.
 	Revision uint64 `json:"revision,omitempty"`
 }
 
@@ -79,15 +79,15 @@ type Status struct {
 	Hooks      []model.HookStatus      `json:"hooks,omitempty"`
 	Strangers  uint64                  `json:"strangers"`
 	Neighbor   model.NeighborStatus    `json:"neighbor,omitzero"`
-	Probes     []model.Tallied         `json:"probes"`              // of backends' health, by what they said
-	Overrides  []model.BackendOverride `json:"overrides,omitempty"` // states of backends beside the director's file
+	Probes     []model.Tallied         `json:"probes"`              // of backends' health, by their results
+	Overrides  []model.BackendOverride `json:"overrides,omitempty"` // states of backends that override the director's file
 	Panic      []string                `json:"panic"`               // services that use all backends, too few being healthy
 	CPUs       []model.CPUStatus       `json:"cpus"`
-	Upkeep     []model.Upkeep          `json:"upkeep,omitempty"` // parts of the host that the director keeps as they should be
+	Upkeep     []model.Upkeep          `json:"upkeep,omitempty"` // parts of the host that the director maintains
 	Reasons    []model.Counter         `json:"reasons"`
 }
 
-// Backend is a backend and whose it is: an element of GET /v1/backends.
+// Backend is a backend with its service: an element of GET /v1/backends.
 type Backend struct {
 	Service             string `json:"service"`
 	model.BackendStatus `json:",inline"`
@@ -100,7 +100,7 @@ type AgentStatus struct {
 	model.AgentStatus `json:",inline"`
 }
 
-// newStatus puts together what the process and the kernel say.
+// newStatus combines what the process and the kernel say.
 func newStatus(daemon Daemon, d model.DatapathStatus) Status {
 	s := Status{
 		Role:       RoleDirector,
@@ -142,7 +142,7 @@ func newStatus(daemon Daemon, d model.DatapathStatus) Status {
 	return s
 }
 
-// newAgentStatus puts together what the process and the kernel say.
+// newAgentStatus combines what the process and the kernel say.
 func newAgentStatus(daemon Daemon, a model.AgentStatus) AgentStatus {
 	a.Interfaces, a.VIPs = orEmpty(a.Interfaces), orEmpty(a.VIPs)
 	a.Reasons, a.Services = orEmpty(a.Reasons), orEmpty(a.Services)
