@@ -10,11 +10,11 @@ import (
 	"github.com/goccy/go-yaml/token"
 )
 
-// Bounds on a text, looked at in its tokens before the YAML package makes a tree of them. That
+// Bounds on a text, checked in its tokens before the YAML package makes a tree of them. That
 // package has no bounds of its own: each of its nodes holds its path as text, so nesting costs
 // memory by its square; it calls itself once for each level, each further key of a mapping, each
-// anchor before an anchor and each document, until the stack ends, which ends the process; and it
-// moves all tokens behind a value that is missing. No file of weir's comes near these bounds.
+// anchor before an anchor and each document, until the stack overflows, which ends the process; and
+// it moves all tokens after a missing value. No weir file comes near these bounds.
 const (
 	mostDepth     = 16      // mappings and lists in each other
 	mostKeys      = 256     // of one mapping
@@ -34,8 +34,8 @@ const (
 	mostSetTokens = 1 << 20
 )
 
-// parse makes the tree of a text that keeps the bounds. The text of a set comes from whoever may
-// write to the API, and has further bounds.
+// parse makes the tree of a text that keeps the bounds. The text of a set comes from clients of the
+// API, and has further bounds.
 func parse(text []byte, set bool) (*ast.File, Errors) {
 	if set {
 		if wrong := looseSet(text); wrong != "" {
@@ -49,7 +49,7 @@ func parse(text []byte, set bool) (*ast.File, Errors) {
 	if wrong := bounded(tokens, len(text)); wrong != nil {
 		return nil, Errors{*wrong}
 	}
-	// Duplicate keys are the decoder's to report: it knows the path of the field.
+	// The decoder reports duplicate keys: it knows the path of the field.
 	file, err := parser.Parse(tokens, 0, parser.AllowDuplicateMapKey())
 	if err != nil {
 		return nil, Errors{syntaxError(text, err)}
@@ -59,8 +59,7 @@ func parse(text []byte, set bool) (*ast.File, Errors) {
 
 const asWritten = "a set of this size is sent as JSON in the form in which the API returns it"
 
-// looseSet says why the text of a set is too large for the YAML package to even look at, or
-// nothing.
+// looseSet says why the text of a set is too large to give to the YAML package, or nothing.
 func looseSet(text []byte) string {
 	if len(text) > mostSetText {
 		return fmt.Sprintf("has %d bytes, more than %d; %s", len(text), mostSetText, asWritten)
@@ -75,15 +74,15 @@ func looseSet(text []byte) string {
 	return ""
 }
 
-// level is a mapping or list that is open.
+// level is an open mapping or list.
 type level struct {
 	flow   bool // in brackets
-	list   bool // in square ones
+	list   bool // in square brackets
 	column int  // of what begins its elements, if it is not in brackets
 	keys   int
 	path   int  // bytes that it adds to the paths in it
-	colon  bool // the element at hand has its value's colon
-	empty  bool // the element at hand has nothing yet
+	colon  bool // the current element has its value's colon
+	empty  bool // the current element has nothing yet
 }
 
 // meter goes through tokens and measures what the tree of them would take.
@@ -96,7 +95,7 @@ type meter struct {
 	documents int
 }
 
-// bounded says which bound tokens go beyond, or nothing.
+// bounded says which bound tokens exceed, or nothing.
 func bounded(tokens token.Tokens, size int) *Error {
 	var m meter
 	for i, t := range tokens {
@@ -123,7 +122,7 @@ func bounded(tokens token.Tokens, size int) *Error {
 	return nil
 }
 
-// scalar says which bound a value or key goes beyond.
+// scalar says which bound a value or key exceeds.
 func (m *meter) scalar(tokens token.Tokens, i int) string {
 	switch size := len(tokens[i].Value); {
 	case size > mostScalar:
@@ -138,7 +137,7 @@ func isType(tokens token.Tokens, i int, t token.Type) bool {
 	return i >= 0 && i < len(tokens) && tokens[i].Type == t
 }
 
-// take takes one token in, and says which bound its mapping goes beyond.
+// take takes in one token, and says which bound its mapping exceeds.
 func (m *meter) take(tokens token.Tokens, i int) string {
 	t := tokens[i]
 	named := isType(tokens, i-1, token.AnchorType) // an anchor's name
@@ -182,7 +181,7 @@ func (m *meter) take(tokens token.Tokens, i int) string {
 // indexPath is what a list's element adds to a path, at most.
 const indexPath = 10
 
-// key takes a key's mark in.
+// key takes in a key's mark.
 func (m *meter) key(tokens token.Tokens, i int) string {
 	t := tokens[i]
 	column, size := t.Position.Column, 1
@@ -209,7 +208,7 @@ func (m *meter) key(tokens token.Tokens, i int) string {
 	return ""
 }
 
-// absent counts a value that is missing behind the mark at i.
+// absent counts a missing value after the mark at i.
 func (m *meter) absent(tokens token.Tokens, i, column int) {
 	at := i + 1
 	for isType(tokens, at, token.CommentType) {
@@ -234,7 +233,7 @@ func (m *meter) endElement() {
 	}
 }
 
-// fill notes that the element at hand has something.
+// fill notes that the current element has something.
 func (m *meter) fill() {
 	if l := m.top(); l != nil {
 		l.empty = false
@@ -273,7 +272,7 @@ func (m *meter) pop() {
 	m.levels = m.levels[:len(m.levels)-1]
 }
 
-// leave closes levels from the innermost on, while they are so.
+// leave closes levels, from the innermost on, while the condition holds for them.
 func (m *meter) leave(while func(level) bool) {
 	for len(m.levels) > 0 && while(*m.top()) {
 		m.pop()

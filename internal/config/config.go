@@ -1,5 +1,5 @@
-// Package config reads weir's configuration file, strictly: whatever is wrong
-// with it is an error that names file, line and field.
+// Package config reads weir's configuration file, strictly: everything wrong in it is an error that
+// names file, line and field.
 package config
 
 import (
@@ -17,11 +17,11 @@ import (
 // take about a hundred MiB.
 const MaxSize = 256 << 20
 
-// Error is one thing that is wrong with a file.
+// Error is one problem of a file.
 type Error struct {
 	File    string
 	Line    int    // 0: the file as a whole
-	Path    string // of the field, as services[1].backends[0].weight; empty: no field
+	Path    string // of the field, such as services[1].backends[0].weight; empty: no field
 	Problem string
 	other   string // the path of a field that it is in conflict with
 }
@@ -38,7 +38,7 @@ func (e Error) Error() string {
 	return text + e.Problem
 }
 
-// Place returns where in the file it stands.
+// Place returns where in the file the problem is.
 func (e Error) Place() model.Place {
 	return model.Place{File: e.File, Line: e.Line, Field: e.Path}
 }
@@ -73,7 +73,7 @@ func Load(path string) (model.Config, error) {
 	return Parse(path, text)
 }
 
-// LoadText returns the text, too, also of a file that is invalid.
+// LoadText also returns the text, even of an invalid file.
 func LoadText(path string) (model.Config, []byte, error) {
 	text, err := read(path)
 	if err != nil {
@@ -83,7 +83,7 @@ func LoadText(path string) (model.Config, []byte, error) {
 	return c, text, err
 }
 
-// Line returns the line of a field, as services[1].vip, in a file's text; 0: it is not there.
+// Line returns the line of a field, such as services[1].vip, in a file's text; 0: it is not there.
 func Line(text []byte, field string) int {
 	doc, errs := newDocument(text, false)
 	if len(errs) > 0 {
@@ -133,8 +133,7 @@ func Parse(name string, text []byte) (model.Config, error) {
 	return model.Config{}, errs
 }
 
-// hiddenKeys refuses what the API writes in the place of keys: a file has nobody to ask for
-// them.
+// hiddenKeys refuses what the API writes in place of keys: for a file there is no earlier key.
 func (d *document) hiddenKeys(services []model.Service) (errs Errors) {
 	for i := range services {
 		for n, q := range services[i].QUIC {
@@ -148,7 +147,7 @@ func (d *document) hiddenKeys(services []model.Service) (errs Errors) {
 	return errs
 }
 
-// invalid gives what the model's validation found its lines.
+// invalid adds lines to what the model's validation found.
 func (d *document) invalid(err error) Errors {
 	if err == nil {
 		return nil

@@ -14,17 +14,17 @@ import (
 )
 
 // Bounds on the memory that a file, or a set, may expand to, in bytes: aliases make large
-// configurations out of small files. The 65,536 services and million backends that are the most
-// that a director has take 232 million.
+// configurations out of small files. The most that a director has, 65,536 services and a million
+// backends, take 232 million.
 const (
 	mostExpanded    = 1 << 30
 	mostExpandedSet = 256 << 20
 )
 
-// mostErrors bounds what is said to be wrong with a text.
+// mostErrors bounds how many errors of a text are listed.
 const mostErrors = 100
 
-// andMore ends a list of errors that has no room for all of them.
+// andMore ends a list of errors that is not complete.
 func andMore(errs Errors) Errors {
 	if len(errs) < mostErrors {
 		return errs
@@ -33,8 +33,8 @@ func andMore(errs Errors) Errors {
 	return append(errs[:mostErrors:mostErrors], Error{Line: last, Problem: "there are more problems than these"})
 }
 
-// required lists the keys that a mapping must have, with what may be written
-// there: guessing a port or a mode would send traffic where nobody asked for it.
+// required lists the keys that a mapping must have, with what may be written there: guessing a port
+// or a mode would send traffic where it was not meant to go.
 var required = map[reflect.Type][][2]string{
 	reflect.TypeFor[model.Service](): {
 		{"name", "any text"},
@@ -67,7 +67,7 @@ var required = map[reflect.Type][][2]string{
 func (d *document) config() (model.Config, Errors) {
 	var c model.Config
 	dec := d.decode(&c, mostExpanded)
-	// The zero range means the default there, so "all" would become that, silently.
+	// The zero range means the default there, so "all" would silently become the default.
 	if line, given := d.line("director.snat.ports"); given && c.Director.SNAT.Ports.All() && !dec.lost.has("director.snat.ports") {
 		dec.errs = append(dec.errs, Error{Line: line, Path: "director.snat.ports", Problem: "all is not a range; write 1024-65535, say"})
 	}
@@ -78,8 +78,8 @@ func (d *document) config() (model.Config, Errors) {
 	return c, append(dec.errs, dec.lost.without(d.invalid(c.Validate()))...)
 }
 
-// decode turns the document into a value of so many bytes at most. Whatever is wrong with it is in
-// the decoder's errors.
+// decode turns the document into a value of at most that many bytes. The decoder's errors have all
+// that is wrong with it.
 func (d *document) decode(to any, most int) *decoder {
 	dec := &decoder{document: d, most: most, open: make(map[string]bool), fields: make(map[reflect.Type]map[string]int)}
 	dec.value(d.root, reflect.ValueOf(to).Elem(), nil)
@@ -120,14 +120,14 @@ func (p *path) String() string {
 	return p.parent.String() + "." + p.key
 }
 
-// fail notes what is wrong with a value, which is not decoded then.
+// fail notes what is wrong with a value, which is then not decoded.
 func (d *decoder) fail(n ast.Node, at *path, format string, args ...any) {
 	if d.refuse(n, at, format, args...); !d.full {
 		d.lost = append(d.lost, at.String())
 	}
 }
 
-// refuse notes what is wrong and loses no value: a key that is one too many, say.
+// refuse notes an error by which no value is lost, such as a superfluous key.
 func (d *decoder) refuse(n ast.Node, at *path, format string, args ...any) {
 	if d.full = d.full || len(d.errs) >= mostErrors; d.full {
 		return
@@ -196,7 +196,7 @@ func (d *decoder) alias(node *ast.AliasNode, v reflect.Value, at *path) {
 	}
 }
 
-// expand takes room for values of a type, and reports whether there is room for them.
+// expand takes room for values of a type, and reports whether there was room.
 func (d *decoder) expand(n ast.Node, at *path, count int, t reflect.Type) bool {
 	if d.expanded += count * int(t.Size()); d.expanded > d.most {
 		d.fail(n, at, "all that is written, and aliases repeat, takes more than %d bytes", d.most)
@@ -237,7 +237,7 @@ func (d *decoder) mapping(n ast.Node, v reflect.Value, at *path) {
 	}
 	fields := d.fieldsOf(v.Type())
 	seen := make(map[string]int, len(mapping.Values))
-	meant := make(map[string]bool) // by misspelt keys, whose errors are enough
+	meant := make(map[string]bool) // keys meant by misspelled ones, whose errors are enough
 	for _, entry := range mapping.Values {
 		key := nameOf(entry.Key)
 		here := &path{parent: at, key: key}
@@ -308,7 +308,7 @@ func (d *decoder) unknown(key ast.Node, at *path, fields map[string]int) (meant 
 	return ""
 }
 
-// hint says what to write where a list is left out on purpose.
+// hint says what to write if a list is left out on purpose.
 func hint(v reflect.Value) string {
 	if v.Kind() == reflect.Slice {
 		return " (an empty list is [])"

@@ -7,8 +7,8 @@ import (
 )
 
 // Decode reads YAML text into a structure, by its json names, as strictly as Parse reads the
-// configuration: for the files of other programs than weir's own. What is wrong with the
-// values, validate says, when all of them could be read. Wrong text gives Errors.
+// configuration: for the files of programs other than weir. validate says what is wrong with the
+// values, when all of them could be read. Wrong text gives Errors.
 func Decode(name string, text []byte, to any, validate func() model.FieldErrors) error {
 	doc, errs := newDocument(text, false)
 	if len(errs) == 0 {

@@ -152,7 +152,7 @@ func kindOf(n ast.Node) string {
 	return "a " + strings.ToLower(n.Type().String())
 }
 
-// shown is so much of a text as an error repeats.
+// shown is as much of a text as an error repeats.
 func shown(text string) string {
 	const most = 100
 	if len(text) <= most {

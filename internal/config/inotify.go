@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What happens to a directory when a file in it gets another content: it was
-// written, another took its name, or a link to it was made; or when it goes. The
-// beginning of a write is left out: the file is incomplete then.
+// The events of a directory when a file in it gets new contents: it was written, another one took
+// its name, or a link to it was made; or when the file goes. The beginning of a write is left out:
+// the file is incomplete then.
 const watched = unix.IN_CLOSE_WRITE | unix.IN_MOVED_TO | unix.IN_CREATE |
 	unix.IN_DELETE | unix.IN_MOVED_FROM | unix.IN_MOVE_SELF | unix.IN_ONLYDIR
 

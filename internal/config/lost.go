@@ -6,15 +6,15 @@ import (
 	"strings"
 )
 
-// lostPaths are the fields whose value could not be decoded. What the model says of a value that
-// stands in their place is no problem of the file, and neither is what follows from it.
+// lostPaths are the fields whose value could not be decoded. What the model says about a value in
+// their place is no problem of the file, and neither are its consequences.
 type lostPaths []string
 
 func (l lostPaths) has(path string) bool { return slices.Contains(l, path) }
 
-// without leaves the errors that stand whatever the lost values are: those of other services, of
-// other backends, and of fields that are checked alone. What is lost outside of services may
-// matter to any of them.
+// without keeps the errors that do not depend on the lost values: those of other services, of other
+// backends, and of fields that are checked alone. A value that is lost outside services may matter
+// to any of them.
 func (l lostPaths) without(errs Errors) Errors {
 	for _, lost := range l {
 		around := surroundings.FindString(lost)
@@ -28,12 +28,12 @@ func (l lostPaths) without(errs Errors) Errors {
 	return errs
 }
 
-// standsAlone reports whether what is wrong with a field follows from its own value, which is there.
+// standsAlone reports whether a field's problem follows from its own value, which is not lost.
 func (l lostPaths) standsAlone(path string) bool {
 	return path == "" || alone.MatchString(path) && !l.has(path)
 }
 
-// alone are the fields whose problems depend on no other field, but for those that they name.
+// alone are the fields whose problems depend on no other field, except those that they name.
 var alone = regexp.MustCompile(`\.(name|vip|segment|ring-size|drain|max-drain|address|mac|mtu)$`)
 
 // surroundings are the service or the backend that a field is of.

@@ -7,9 +7,9 @@ import (
 	"github.com/goccy/go-yaml"
 )
 
-// Marshal writes a value as YAML under its json names. What it writes of a
-// model.Config, Parse reads. It goes by way of JSON, because the YAML package leaves out
-// addresses that are there: it looks at no private fields to find out what is zero.
+// Marshal writes a value as YAML under its json names. Parse reads what it writes of a
+// model.Config. It writes JSON first, because the YAML package leaves out addresses that are set:
+// it does not look at private fields to find out what is zero.
 func Marshal(v any) ([]byte, error) {
 	text, err := json.Marshal(v)
 	if err != nil {

@@ -17,9 +17,9 @@ func LoadSet(path string) (services []model.Service, text []byte, err error) {
 	return services, text, err
 }
 
-// ParseSet reads an owner's services from YAML text, as strictly as Parse. What only a
-// director can know (its limits, its addresses for full NAT) is left to it. The text may come
-// from whoever may write to the API: what it takes to read it is bounded.
+// ParseSet reads an owner's services from YAML text, as strictly as Parse. What only a director can
+// know (its limits, its addresses for full NAT) is left to it. The text may come from any client
+// that may write to the API: the cost of reading it is bounded.
 func ParseSet(name string, text []byte) ([]model.Service, error) {
 	if services, is := written(text); is {
 		services, err := validSet(services)
@@ -37,7 +37,7 @@ func ParseSet(name string, text []byte) ([]model.Service, error) {
 	if len(errs) == 0 {
 		dec := doc.decode(&set, mostExpandedSet)
 		errs = dec.errs
-		// A file without the key is more likely the wrong one than an empty set.
+		// A file without the key is more likely the wrong file than an empty set.
 		if _, given := doc.line("services"); !given && len(errs) == 0 {
 			errs = Errors{{Path: "services", Problem: "is required (an empty list is [])"}}
 		}
@@ -63,7 +63,7 @@ func validSet(services []model.Service) ([]model.Service, error) {
 	return c.Services, c.Validate()
 }
 
-// named gives errors the name of their file, and the order of its lines.
+// named adds the file's name to errors, and puts them in the order of lines.
 func named(name string, errs Errors) Errors {
 	for i := range errs {
 		errs[i].File = name

@@ -15,8 +15,8 @@ import (
 // byteOrderMark begins the files of some editors, and means nothing in UTF-8.
 var byteOrderMark = []byte("\ufeff")
 
-// checkText refuses what YAML does not allow anywhere (YAML 1.2.2, 5.1), which its readers
-// replace or take without a word: bytes that are no UTF-8, and control characters.
+// checkText refuses what YAML allows nowhere (YAML 1.2.2, 5.1), but its readers silently replace or
+// accept: bytes that are no UTF-8, and control characters.
 func checkText(text []byte) *Error {
 	for rest := text; len(rest) > 0; {
 		r, size := utf8.DecodeRune(rest)
@@ -35,7 +35,7 @@ func checkText(text []byte) *Error {
 	return nil
 }
 
-// syntaxError says what of the text is not YAML, in the words of those who wrote it.
+// syntaxError says what in the text is not YAML, in the words of its authors.
 func syntaxError(text []byte, err error) Error {
 	var at yaml.Error
 	if !errors.As(err, &at) || at.GetToken() == nil || at.GetToken().Position == nil {
@@ -64,8 +64,8 @@ func syntaxError(text []byte, err error) Error {
 	return Error{Line: line, Problem: "is not YAML: " + message}
 }
 
-// unclosed finds the bracket that is open where the reader gave up: what is open before that line,
-// if anything is, for that line would be read on as part of it.
+// unclosed finds the bracket that is open where the reader gave up: one that was open before that
+// line, if any, because that line would be read as part of it.
 func unclosed(text []byte, line int) (Error, bool) {
 	var open []*token.Token
 	var before *token.Token
@@ -108,8 +108,8 @@ func unclosed(text []byte, line int) (Error, bool) {
 	return Error{Line: before.Position.Line, Problem: fmt.Sprintf("opens %s with %s that no %s closes", kind, before.Value, end)}, true
 }
 
-// indentationError says which line is indented as none may be there. The reader's line is the
-// wrong one, or the one before: a line that is indented deeper goes on with that one's value.
+// indentationError says which line has a wrong indentation. The reader's line is the wrong one, or
+// the one before it: a line that is indented deeper continues that one's value.
 func indentationError(lines []string, line int) (Error, bool) {
 	if line < 1 || line > len(lines) {
 		return Error{}, false
@@ -154,7 +154,7 @@ func spaces(n int) string {
 
 func indent(line string) int { return len(line) - len(strings.TrimLeft(line, " ")) }
 
-// keyColumn is where a line's key begins: behind the dashes of the lists that it begins.
+// keyColumn is where a line's key begins: after the dashes of the lists that it begins.
 func keyColumn(line string) int {
 	column := indent(line)
 	for strings.HasPrefix(line[column:], "- ") {

@@ -15,7 +15,7 @@ import (
 // editor or a copy does several things to it.
 const settle = 50 * time.Millisecond
 
-// retry is how often a directory that has gone is looked for.
+// retry is how often a missing directory is looked for.
 const retry = time.Second
 
 // Change is a new version of the configuration file: a valid one, or what is
@@ -26,11 +26,10 @@ type Change struct {
 	Err    error
 }
 
-// Watch reports every new version of the file until the context ends; then it
-// closes the channel. A version is looked for on SIGHUP, which reports also an
-// unchanged file, and when something changes in the file's directory: so editors
-// that rename, and Kubernetes, which swaps a symbolic link beside the file, are
-// seen. A file that is itself a link to another directory needs SIGHUP.
+// Watch reports every new version of the file until the context ends; then it closes the channel.
+// It looks for a version on SIGHUP, which also reports an unchanged file, and when something
+// changes in the file's directory: so editors that rename, and Kubernetes, which swaps a symbolic
+// link beside the file, are seen. A file that is itself a link to another directory needs SIGHUP.
 func Watch(ctx context.Context, path string) (<-chan Change, error) {
 	dir, err := watchDirectory(path)
 	if err != nil {
@@ -85,7 +84,7 @@ func (w *watcher) run(ctx context.Context, hangup <-chan os.Signal) {
 	}
 }
 
-// read reports the file if it is not what it was, or if that is asked for.
+// read reports the file if it has changed, or if that is asked for.
 func (w *watcher) read(ctx context.Context, always bool) {
 	text, err := read(w.path)
 	problem := ""

@@ -8,10 +8,10 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// written reads a set that stands there as weir itself writes it, {"services":[...]} with each
-// service as model.Service is written: directors' clients are other programs of weir's, and
-// their sets are the large ones. It takes the memory of the services alone, where a YAML tree of
-// the same text takes a hundred times its length. A text of any other form is not read.
+// written reads a set in the form that weir itself writes, {"services":[...]} with each service as
+// model.Service is written: weir's own programs are clients of directors, and their sets are the
+// large ones. It takes only the memory of the services, but a YAML tree of the same text takes a
+// hundred times its length. A text of any other form is not read.
 func written(text []byte) (services []model.Service, is bool) {
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	for _, want := range []json.Token{json.Delim('{'), "services", json.Delim('[')} {
@@ -29,8 +29,8 @@ func written(text []byte) (services []model.Service, is bool) {
 		if json.Unmarshal(one, &s) != nil {
 			return nil, false
 		}
-		// The decoder takes keys in capitals, repeated and unknown ones, and null; what it makes of
-		// a text is what the text says if it is written as the same text.
+		// The decoder accepts keys in capitals, repeated and unknown ones, and null; its result is
+		// right if it is written as the same text.
 		again, err := json.Marshal(&s)
 		if err != nil || !bytes.Equal(again, one) || bytes.Contains(one, []byte(":null")) {
 			return nil, false
