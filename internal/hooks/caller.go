@@ -10,7 +10,7 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// Caller keeps all hooks told.
+// Caller keeps all hooks informed.
 type Caller struct {
 	log     *slog.Logger
 	running sync.WaitGroup
@@ -28,8 +28,8 @@ func New(log *slog.Logger) *Caller {
 	return &Caller{log: log, keepers: map[string]*keeper{}}
 }
 
-// Set makes the hooks those that are told, and the VIPs what they are told, all of them. It
-// does not wait: hooks are called beside it. A hook that has changed is told like a new one.
+// Set replaces the hooks, and the VIPs that they are told. It does not wait: hooks are called in
+// the background. A hook that has changed is told like a new one.
 func (c *Caller) Set(hooks []model.Hook, vips []netip.Addr) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -40,7 +40,7 @@ func (c *Caller) Set(hooks []model.Hook, vips []netip.Addr) {
 	c.reconcile()
 }
 
-// Withdraw tells hooks that nothing is up any more, whatever is set later.
+// Withdraw tells hooks that no VIP is up any more, whatever is set later.
 func (c *Caller) Withdraw() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -62,7 +62,7 @@ func (c *Caller) Close() {
 	c.running.Wait()
 }
 
-// Status says what has become of each hook's calls, in the configuration's order.
+// Status says what became of each hook's calls, in the configuration's order.
 func (c *Caller) Status() []model.HookStatus {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -75,7 +75,7 @@ func (c *Caller) Status() []model.HookStatus {
 	return list
 }
 
-// reconcile makes the keepers what is set. The mutex is held.
+// reconcile starts and ends keepers as set. The mutex is held.
 func (c *Caller) reconcile() {
 	now := wanted{vips: c.vips, draining: c.draining}
 	if c.draining {
@@ -103,8 +103,8 @@ func (c *Caller) reconcile() {
 	}
 }
 
-// begin keeps a hook told, after the keeper before it has ended: a hook is never called twice
-// at once.
+// begin starts a hook's keeper after the earlier one has ended: a hook is never called twice at
+// once.
 func (c *Caller) begin(hook model.Hook, now wanted, before *keeper) *keeper {
 	ctx, cancel := context.WithCancel(context.Background())
 	k := newKeeper(hook, now, cancel, c.log.With("hook", hook.Name))

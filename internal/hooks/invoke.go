@@ -17,7 +17,7 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// mostSaid is how much of what a hook says is kept, in bytes.
+// mostSaid is how much of a hook's output is kept, in bytes.
 const mostSaid = 1024
 
 // invoke calls a hook once. The context bounds how long that takes.
@@ -38,18 +38,18 @@ func invoke(ctx context.Context, hook *model.Hook, call model.HookCall) error {
 	return err
 }
 
-// run runs the program with the call on its standard input. When the time is over, all that
-// it has started is killed with it, as far as that has stayed in its process group.
+// run runs the program with the call on its standard input. When the time is over, the program is
+// killed with all its children that have stayed in its process group.
 func run(ctx context.Context, hook *model.Hook, call []byte) error {
 	said := &beginning{}
 	cmd := exec.CommandContext(ctx, hook.Exec[0], hook.Exec[1:]...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(call), said, said
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	cmd.WaitDelay = time.Second // what it leaves behind may keep its output open
+	cmd.WaitDelay = time.Second // processes that it leaves behind may keep its output open
 	err := cmd.Run()
 	if err == nil || errors.Is(err, exec.ErrWaitDelay) {
-		return nil // it need not end what it has started
+		return nil // it need not end the processes that it has started
 	}
 	return withWords(err, string(said.text))
 }
@@ -83,7 +83,7 @@ func post(ctx context.Context, hook *model.Hook, call []byte) error {
 	return nil
 }
 
-// withWords adds what the hook says, on one line.
+// withWords adds the hook's output, on one line.
 func withWords(err error, words string) error {
 	if words = strings.Join(strings.Fields(strings.ToValidUTF8(words, "?")), " "); words == "" {
 		return err
@@ -94,7 +94,7 @@ func withWords(err error, words string) error {
 // beginning keeps the beginning of what is written to it.
 type beginning struct{ text []byte }
 
-// Write never fails: a program does not end because it says too much.
+// Write never fails: a program does not end because it writes too much.
 func (b *beginning) Write(text []byte) (int, error) {
 	b.text = append(b.text, text[:min(len(text), mostSaid-len(b.text))]...)
 	return len(text), nil

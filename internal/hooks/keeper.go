@@ -11,14 +11,14 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// The first pause after a call that failed, and the longest: each is twice the one before. A
-// change does not wait for its end.
+// The first and the longest pause after a failed call: each is twice the one before. A change does
+// not wait for the end of a pause.
 const (
 	firstPause = time.Second
 	lastPause  = time.Minute
 )
 
-// wanted is what a hook is to be told.
+// wanted is what a hook should be told.
 type wanted struct {
 	vips     []netip.Addr // in order
 	draining bool
@@ -28,18 +28,18 @@ func (w wanted) same(other wanted) bool {
 	return w.draining == other.draining && slices.Equal(w.vips, other.vips)
 }
 
-// keeper keeps one hook told. One goroutine, the one in run, owns it; what others set and
-// read is behind the mutex.
+// keeper keeps one hook informed. One goroutine, the one in run, owns it; the mutex protects what
+// others set and read.
 type keeper struct {
 	hook  model.Hook
 	log   *slog.Logger
-	pause time.Duration // the first
+	pause time.Duration // the first pause
 	end   context.CancelFunc
 	ended chan struct{}
-	wake  chan struct{} // now is another
+	wake  chan struct{} // now has changed
 
 	known map[netip.Addr]bool // VIPs that the hook may have as up
-	took  wanted              // what it took last
+	took  wanted              // what it last took
 	began bool                // it has taken anything
 
 	mu     sync.Mutex
@@ -52,7 +52,7 @@ func newKeeper(hook model.Hook, now wanted, end context.CancelFunc, log *slog.Lo
 		known: map[netip.Addr]bool{}, now: now, status: model.HookStatus{Name: hook.Name}}
 }
 
-// set makes the hook be told something else. What is told already is not told again.
+// set changes what the hook should be told. It is not told the same again.
 func (k *keeper) set(now wanted) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -62,12 +62,12 @@ func (k *keeper) set(now wanted) {
 	k.now, k.status.Current = now, false
 	select {
 	case k.wake <- struct{}{}:
-	default: // it has not seen the one before yet
+	default: // it has not seen the previous wake yet
 	}
 }
 
-// news returns what the hook is to be told, and whether it has to be: it may be what it took
-// last, and then it counts as told, unless a call has failed since.
+// news returns what the hook should be told, and whether a call is needed: it may be what the hook
+// last took, and then it counts as told, unless a call has failed since.
 func (k *keeper) news(attempt int) (now wanted, is bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -84,8 +84,8 @@ func (k *keeper) report() model.HookStatus {
 	return status
 }
 
-// run calls the hook until the context ends: when there is something new, and again after a
-// pause when that failed.
+// run calls the hook until the context ends: when there is news, and again after a pause when a
+// call failed.
 func (k *keeper) run(ctx context.Context) {
 	for attempt := 1; ctx.Err() == nil; {
 		var retry <-chan time.Time
@@ -108,7 +108,7 @@ func (k *keeper) run(ctx context.Context) {
 	}
 }
 
-// after returns the pause after so many attempts in a row that failed.
+// after returns the pause after that many failed attempts in a row.
 func (k *keeper) after(attempts int) time.Duration {
 	return min(k.pause<<min(attempts-1, 16), lastPause)
 }
@@ -185,7 +185,7 @@ func (k *keeper) failed(ctx context.Context, err error, pause time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.status.Failures++
-	if k.status.Problem != err.Error() { // the same is said once
+	if k.status.Problem != err.Error() { // the same error is logged once
 		k.log.Warn("hook failed", "error", err, "retry-in", pause)
 	}
 	k.status.Problem = err.Error()
