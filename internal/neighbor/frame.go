@@ -18,7 +18,7 @@ const (
 
 	ipv6Length           = 40
 	protocolICMPv6       = 58
-	hopLimit             = 255 // of what no router has touched
+	hopLimit             = 255 // of packets that no router has forwarded
 	neighborSolicitation = 135
 	neighborAdvert       = 136
 	messageLength        = 24 // of both, without options
@@ -38,15 +38,15 @@ var (
 
 // heard is what a frame says.
 type heard struct {
-	// asks is whose address the sender wants to know; zero: nobody's.
+	// asks is the address that the sender asks for; zero: none.
 	asks netip.Addr
-	// claims is which address the sender says is its own; zero: none. Who asks says it, too.
+	// claims is the address that the sender says is its own; zero: none. Questions also have it.
 	claims netip.Addr
 	from   mac
 }
 
-// parse returns what a frame says, if it is a question or a claim that a host of the link
-// would take.
+// parse returns what a frame says, if it is a question or a claim that a host on the link would
+// accept.
 func parse(frame []byte) (h heard, ok bool) {
 	if len(frame) < ethernetLength {
 		return h, false
@@ -61,7 +61,7 @@ func parse(frame []byte) (h heard, ok bool) {
 }
 
 func parseARP(p []byte) (h heard, ok bool) {
-	// Ethernet, IPv4, and how long their addresses are.
+	// Ethernet, IPv4, and the lengths of their addresses.
 	if len(p) < arpLength || binary.BigEndian.Uint64(p)>>16 != 0x0001_0800_0604 {
 		return h, false
 	}
@@ -74,7 +74,7 @@ func parseARP(p []byte) (h heard, ok bool) {
 	if !sender.IsUnspecified() {
 		h.claims = sender
 	}
-	// Who asks for an address that it says is its own does not want an answer.
+	// A host that asks for its own address does not want an answer.
 	if operation == arpRequest && sender != target && !target.IsUnspecified() {
 		h.asks = target
 	}
@@ -146,14 +146,14 @@ func answer(h heard, own mac) []byte {
 		}
 		return arp(arpReply, h.from, own, h.asks, h.from, asker)
 	}
-	if !h.claims.IsValid() { // it is nobody yet whom one could answer
+	if !h.claims.IsValid() { // it has no address yet to which an answer could go
 		return advert(h.asks, own, multicast(allNodes), allNodes, flagOverride)
 	}
 	return advert(h.asks, own, h.from, h.claims, flagSolicited|flagOverride)
 }
 
-// announcements returns the frames that tell everybody on the link that an address is at this
-// one. Some hosts take only requests, and others only replies (RFC 5944 4.6).
+// announcements returns the frames that tell all hosts on the link that an address is at this
+// director's. Some hosts take only requests, and others only replies (RFC 5944 4.6).
 func announcements(vip netip.Addr, own mac) [][]byte {
 	if vip.Is4() {
 		return [][]byte{arp(arpRequest, broadcast, own, vip, mac{}, vip), arp(arpReply, broadcast, own, vip, own, vip)}
@@ -192,7 +192,7 @@ func advert(vip netip.Addr, own, to mac, destination netip.Addr, flags uint32) [
 	return append(frame, message...)
 }
 
-// checksum is that of ICMPv6 (RFC 4443 2.3); of a message that has it already, 0.
+// checksum is ICMPv6's (RFC 4443 2.3); 0 for a message that already has it.
 func checksum(source, destination netip.Addr, message []byte) uint16 {
 	sum := uint32(len(message)) + protocolICMPv6
 	for _, part := range [][]byte{source.AsSlice(), destination.AsSlice(), message} {
@@ -209,7 +209,7 @@ func checksum(source, destination netip.Addr, message []byte) uint16 {
 	return ^uint16(sum)
 }
 
-// solicitedNode is the group that whoever has an address is in (RFC 4291 2.7.1).
+// solicitedNode is the group that all hosts with an address are in (RFC 4291 2.7.1).
 func solicitedNode(a netip.Addr) netip.Addr {
 	group := netip.MustParseAddr("ff02::1:ff00:0").As16()
 	own := a.As16()

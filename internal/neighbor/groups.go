@@ -8,11 +8,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// groups are the multicast groups of an interface to which hosts send their questions about
-// IPv6 addresses. Without them a network card drops those, and switches that follow MLD do.
+// groups are the multicast groups of an interface to which hosts send their questions about IPv6
+// addresses. Without them network cards, and switches that follow MLD, drop the questions.
 type groups struct {
 	index   int
-	sockets []int // each may be in so many groups as the kernel gives it memory for
+	sockets []int // each may be in as many groups as the kernel gives it memory for
 	where   map[netip.Addr]int
 }
 
@@ -20,7 +20,7 @@ type groups struct {
 // (net.core.optmem_max, 20 kB before Linux 6.7).
 const groupsPerSocket = 128
 
-// set makes the groups those of these addresses, all of them.
+// set replaces the groups by those of these addresses.
 func (g *groups) set(vips []netip.Addr) error {
 	want := map[netip.Addr]bool{}
 	for _, a := range vips {
@@ -52,7 +52,7 @@ func (g *groups) set(vips []netip.Addr) error {
 	return errors.Join(errs...)
 }
 
-// room returns a socket that can be in one group more.
+// room returns a socket that can join one more group.
 func (g *groups) room() (fd int, err error) {
 	in := map[int]int{}
 	for _, fd := range g.where {
@@ -79,7 +79,7 @@ func (g *groups) option(fd, option int, group netip.Addr) error {
 	return nil
 }
 
-// close leaves all of them.
+// close leaves all groups.
 func (g *groups) close() {
 	for _, fd := range g.sockets {
 		unix.Close(fd)

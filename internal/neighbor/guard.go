@@ -10,28 +10,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// guard is what every frame has to pass: it says for which VIPs this director answers at this
-// moment.
+// guard checks every frame: it says for which VIPs this director answers at this moment.
 type guard struct {
 	clock func() time.Duration
 
 	mu    sync.RWMutex
-	until time.Duration                  // for how long, by the clock; it ends before the lease does
+	until time.Duration                  // the end of answering, by the clock; it is before the lease's end
 	held  map[string]map[netip.Addr]bool // by interface
 }
 
-// forever is until when a director answers that needs no lease.
+// forever is the end of answering for a director that needs no lease.
 const forever = time.Duration(math.MaxInt64)
 
 // bootTime also goes on while the host is suspended.
 func bootTime() time.Duration {
 	var now unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &now) // there is no way for it to fail
+	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &now) // it cannot fail
 	return time.Duration(now.Nano())
 }
 
-// send calls a function if this director answers for a VIP on an interface. When set has
-// returned, nothing is sent by what was there before.
+// send calls a function if this director answers for a VIP on an interface. When set has returned,
+// nothing is sent by the earlier VIPs.
 func (g *guard) send(on string, vip netip.Addr, frames func()) bool {
 	g.mu.RLock()
 	defer g.mu.RUnlock()
@@ -42,14 +41,14 @@ func (g *guard) send(on string, vip netip.Addr, frames func()) bool {
 	return true
 }
 
-// set makes these the VIPs that are answered for.
+// set sets the VIPs that are answered for.
 func (g *guard) set(held map[string]map[netip.Addr]bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.held = held
 }
 
-// allow sets until when, and returns whether nothing was answered before that.
+// allow sets the end of answering, and returns whether the earlier end had passed.
 func (g *guard) allow(until time.Duration) (back bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// hold makes these the VIPs that are answered for.
+// hold sets the VIPs that are answered for.
 func (t *turn) hold(now time.Duration, where map[netip.Addr][]string, vips []netip.Addr) {
 	held := map[string]map[netip.Addr]bool{}
 	var taken, lost []netip.Addr
@@ -40,7 +40,7 @@ func (t *turn) hold(now time.Duration, where map[netip.Addr][]string, vips []net
 	}
 	t.mu.Lock()
 	t.guard.set(held)
-	if t.set.draining != t.want.draining { // since this turn began
+	if t.set.draining != t.want.draining { // it changed since this turn began
 		t.guard.only(nil)
 	}
 	t.guard.only(t.set.vips)
@@ -70,7 +70,8 @@ func (t *turn) tell(what string, vips []netip.Addr) {
 	t.log.Info(what, "vips", text)
 }
 
-// defend announces VIPs anew that other hosts have claimed, and keeps who has until nobody does.
+// defend announces VIPs anew that other hosts have claimed, and remembers these hosts until no host
+// claims the VIP.
 func (t *turn) defend(now time.Duration, claimed map[netip.Addr]mac) {
 	for vip, h := range t.holds {
 		if h.rival != nil && now >= h.rival.heard+contested {
@@ -95,8 +96,8 @@ func (t *turn) defend(now time.Duration, claimed map[netip.Addr]mac) {
 	}
 }
 
-// announce sends what is due, as far as the rate allows it, and returns in what time there is
-// more.
+// announce sends the announcements that are due, as far as the rate allows, and returns the time
+// until there are more.
 func (t *turn) announce(now time.Duration) time.Duration {
 	type due struct {
 		vip netip.Addr
@@ -114,7 +115,7 @@ func (t *turn) announce(now time.Duration) time.Duration {
 			}
 		}
 	}
-	// Who has not been announced at all comes before who is repeated.
+	// VIPs that have not been announced yet come before repetitions.
 	slices.SortFunc(list, func(a, b due) int {
 		return cmp.Or(cmp.Compare(a.done, b.done), cmp.Compare(a.due, b.due), a.vip.Compare(b.vip))
 	})
@@ -162,7 +163,7 @@ func (t *turn) report(group *model.NeighborGroup, where map[netip.Addr][]string)
 	t.last, t.counted = status, stations
 }
 
-// vips returns who answers for each VIP that is up, or that somebody has.
+// vips returns which director answers for each VIP that is up, or that has an owner.
 func (t *turn) vips(group *model.NeighborGroup, where map[netip.Addr][]string) []model.NeighborVIP {
 	all := map[netip.Addr]bool{}
 	for _, vip := range t.want.vips {
@@ -193,8 +194,8 @@ func (t *turn) vips(group *model.NeighborGroup, where map[netip.Addr][]string) [
 	return list
 }
 
-// text says who has claimed a VIP. Of several only the first is named: whoever forges claims chooses
-// what the next one is from, and each would be another problem.
+// text says which host has claimed a VIP. It names only the first of several: a forger chooses the
+// sources of claims, and each would be another problem.
 func (r *rival) text() string {
 	return fmt.Sprintf("another host, %v, says that it has it, and gets packets of those that believe it", r.with)
 }

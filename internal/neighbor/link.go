@@ -11,15 +11,15 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// link is what an interface is at a moment.
+// link is the state of an interface at a moment.
 type link struct {
 	index    int
 	address  mac
 	prefixes []netip.Prefix // of the networks that are on it
-	problem  string         // why nothing is answered there; empty: there is no reason not to
+	problem  string         // why nothing is answered there; empty: it can be
 }
 
-// look asks the kernel what an interface is.
+// look asks the kernel for the state of an interface.
 func look(c *model.NeighborInterface) link {
 	found, err := netlink.LinkByName(c.Name)
 	if err != nil {
@@ -50,11 +50,10 @@ func look(c *model.NeighborInterface) link {
 	return l
 }
 
-// notAttached is what is wrong with an interface also before a director has started.
+// notAttached is a problem that every interface has before a director has started.
 const notAttached = "no program is attached to it: restart weir run"
 
-// Examine returns which VIPs could be answered for on an interface by a director that runs, or
-// why none could.
+// Examine returns which VIPs a running director could answer for on an interface, or why none.
 func Examine(c *model.NeighborInterface) (prefixes []netip.Prefix, problem string) {
 	l := look(c)
 	if l.problem == notAttached {
@@ -102,7 +101,7 @@ func (l *link) has(vip netip.Addr) bool {
 	return false
 }
 
-// same reports whether hosts and switches on the link need not be told anything new.
+// same reports whether there is nothing new to tell hosts and switches on the link.
 func (l *link) same(o *link) bool {
 	return l.index == o.index && l.address == o.address && l.problem == o.problem
 }

@@ -12,7 +12,7 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// part is a director's in its group.
+// part is a director's part in its group.
 type part struct {
 	*Speaker
 	self     netip.Addr
@@ -20,12 +20,12 @@ type part struct {
 	stop     context.CancelFunc
 	running  sync.WaitGroup
 
-	giving map[netip.Addr]bool // VIPs that were given up, until it is known that they are
-	busy   atomic.Bool         // something is being written
-	pause  time.Duration       // after an attempt that failed; of who writes
+	giving map[netip.Addr]bool // VIPs that were given up, until the group confirms it
+	busy   atomic.Bool         // a write is under way
+	pause  time.Duration       // after a failed attempt; owned by the writer
 }
 
-// The bounds of the pause after something could not be written.
+// The bounds of the pause after a failed write.
 const (
 	firstPause = 50 * time.Millisecond
 	lastPause  = time.Second
@@ -34,8 +34,8 @@ const (
 // writePatience is how long one attempt to write may take.
 const writePatience = 2 * time.Second
 
-// leavePatience is how long the end of a process may wait for etcd: without its answer the
-// others wait for the end of the lease.
+// leavePatience is how long the end of a process may wait for etcd: without its answer the other
+// directors wait for the end of the lease.
 const leavePatience = 2 * time.Second
 
 func (t *turn) newPart(ctx context.Context, self netip.Addr, lease time.Duration) *part {
@@ -47,14 +47,14 @@ func (t *turn) newPart(ctx context.Context, self netip.Addr, lease time.Duration
 	return p
 }
 
-// margin is how long before its lease ends a director ends to answer: a thread may have to wait
-// for its turn between looking at the clock and sending.
+// margin is how long before the end of its lease a director stops answering: a thread may have to
+// wait for a CPU between looking at the clock and sending.
 func margin(lease time.Duration) time.Duration { return max(lease/6, minMargin) }
 
 const minMargin = 300 * time.Millisecond
 
-// renew keeps the lease, several times in its length. An attempt is short: the member of etcd
-// that is asked may be gone without a word, and the next attempt asks another one.
+// renew keeps the lease, several times in its length. An attempt is short: the etcd member that is
+// asked may be gone without notice, and the next attempt asks another one.
 func (p *part) renew(ctx context.Context, lease time.Duration) {
 	every, patience := lease/5, max(lease/10, minPatience)
 	for ctx.Err() == nil {
@@ -77,7 +77,7 @@ func (p *part) renew(ctx context.Context, lease time.Duration) {
 	}
 }
 
-// note remembers what is wrong with the lease. Each thing is logged once.
+// note remembers what is wrong with the lease. Each problem is logged once.
 func (p *part) note(ctx context.Context, problem string) {
 	p.Speaker.mu.Lock()
 	before := p.problem
@@ -92,7 +92,7 @@ func (p *part) note(ctx context.Context, problem string) {
 	}
 }
 
-// minPatience is how long etcd has for an answer at least: it writes to its disk first.
+// minPatience is the least time that etcd has for an answer: it writes to its disk first.
 const minPatience = 500 * time.Millisecond
 
 func wait(ctx context.Context, pause time.Duration) {
@@ -102,9 +102,9 @@ func wait(ctx context.Context, pause time.Duration) {
 	}
 }
 
-// keep returns what this director answers for now, and what it gives up. What it gives up it
-// answers for no more, whatever is decided later, until the group knows it: another director
-// may have it by then.
+// keep returns the VIPs that this director answers for now, and those that it gives up. It does not
+// answer for those again, whatever is decided later, until the group knows it: another director may
+// have them by then.
 func (p *part) keep(group *model.NeighborGroup, d decision) (hold, release []netip.Addr) {
 	for vip := range p.giving {
 		if !group.Owners[vip].Mine {
@@ -118,8 +118,8 @@ func (p *part) keep(group *model.NeighborGroup, d decision) (hold, release []net
 	return hold, slices.SortedFunc(maps.Keys(p.giving), netip.Addr.Compare)
 }
 
-// write begins to make the group know what this director offers, claims and gives up, unless
-// it is at that still.
+// write begins to tell the group what this director offers, claims and gives up, unless a write is
+// under way.
 func (p *part) write(ctx context.Context, group *model.NeighborGroup, offers []netip.Addr, d decision) {
 	offer := !group.Joined || !slices.Equal(group.Members[p.self], offers)
 	if p.guard.lapsed() || !offer && len(d.claim)+len(d.release) == 0 || !p.busy.CompareAndSwap(false, true) {

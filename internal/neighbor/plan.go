@@ -12,18 +12,17 @@ import (
 // decision is what a director does about the VIPs now.
 type decision struct {
 	hold    []netip.Addr // it answers for them
-	claim   []netip.Addr // nobody does, and it is to
-	release []netip.Addr // it is not to any more
+	claim   []netip.Addr // no director does, and this one should
+	release []netip.Addr // it should no longer answer for them
 }
 
-// plan returns what a director does, that could answer for what it offers. It is a pure
-// function of what the group knows: directors that know the same decide so that the others'
-// decisions fit.
+// plan returns what a director does that could answer for the VIPs that it offers. It is a pure
+// function of what the group knows: the decisions of directors that know the same fit together.
 //
-// A VIP stays where it is as long as its owner offers it, and the loss of a director moves
-// that one's VIPs only: each goes to the director that has the fewest. VIPs move to one that
-// has come back, or has come new, as long as that makes the numbers more equal, and only when
-// it is settled: one that comes and goes takes nothing along.
+// A VIP stays where it is as long as its owner offers it, and the loss of a director moves only its
+// VIPs: each goes to the director that has the fewest. VIPs move to a returning or new director as
+// long as that makes the numbers more equal, and only when it is settled: one that comes and goes
+// takes no VIPs.
 func plan(self netip.Addr, offers []netip.Addr, group *model.NeighborGroup, settled func(netip.Addr) bool) decision {
 	members := maps.Clone(group.Members)
 	members[self] = offers
@@ -68,7 +67,7 @@ func plan(self netip.Addr, offers []netip.Addr, group *model.NeighborGroup, sett
 	return d
 }
 
-// unowned returns what somebody offers and nobody owns, in order.
+// unowned returns the VIPs that are offered and have no owner, in order.
 func unowned(members map[netip.Addr][]netip.Addr, group *model.NeighborGroup) []netip.Addr {
 	free := map[netip.Addr]bool{}
 	for _, vips := range members {
@@ -81,12 +80,12 @@ func unowned(members map[netip.Addr][]netip.Addr, group *model.NeighborGroup) []
 	return slices.SortedFunc(maps.Keys(free), netip.Addr.Compare)
 }
 
-// placement is who has which VIPs, or is about to.
+// placement is which director has, or will soon have, which VIPs.
 type placement struct {
-	members   map[netip.Addr][]netip.Addr // what each offers, in order
+	members   map[netip.Addr][]netip.Addr // what each director offers, in order
 	directors []netip.Addr                // in order
 	owned     map[netip.Addr][]netip.Addr
-	coming    map[netip.Addr]int // VIPs that nobody has yet: they do not move before somebody does
+	coming    map[netip.Addr]int // VIPs without an owner yet: they do not move before they have one
 }
 
 func (p *placement) load(director netip.Addr) int { return len(p.owned[director]) + p.coming[director] }
@@ -96,7 +95,7 @@ func (p *placement) offers(director, vip netip.Addr) bool {
 	return does
 }
 
-// fewest returns who has the fewest VIPs of those that offer one.
+// fewest returns the director with the fewest VIPs among those that offer one.
 func (p *placement) fewest(vip netip.Addr) (director netip.Addr) {
 	for _, d := range p.directors {
 		if p.offers(d, vip) && (!director.IsValid() || p.load(d) < p.load(director)) {
@@ -106,9 +105,8 @@ func (p *placement) fewest(vip netip.Addr) (director netip.Addr) {
 	return director
 }
 
-// balance moves VIPs from those that have more to settled ones that have at least two fewer,
-// until nothing is to move, and returns what one director is to give up. Others do the same
-// for theirs.
+// balance moves VIPs to settled directors from those that have at least two more, until none has to
+// move, and returns what one director should give up. The others do the same for theirs.
 func (p *placement) balance(self netip.Addr, settled func(netip.Addr) bool) (leaving map[netip.Addr]bool) {
 	leaving = map[netip.Addr]bool{}
 	for {
@@ -122,7 +120,8 @@ func (p *placement) balance(self netip.Addr, settled func(netip.Addr) bool) (lea
 	}
 }
 
-// move moves one VIP from who has the most to who has the fewest, of those who may.
+// move moves one VIP from the director with the most to the one with the fewest, among those
+// allowed.
 func (p *placement) move(may func(netip.Addr) bool) (vip, from netip.Addr) {
 	byLoad := slices.Clone(p.directors)
 	slices.SortStableFunc(byLoad, func(a, b netip.Addr) int { return cmp.Compare(p.load(a), p.load(b)) })
@@ -135,7 +134,7 @@ func (p *placement) move(may func(netip.Addr) bool) (vip, from netip.Addr) {
 			if !may(to) {
 				continue
 			}
-			// From the end, which is where what moves is added.
+			// From the end, where moved VIPs are added.
 			for j := len(p.owned[from]) - 1; j >= 0; j-- {
 				if vip := p.owned[from][j]; p.offers(to, vip) {
 					p.owned[from] = slices.Delete(p.owned[from], j, j+1)

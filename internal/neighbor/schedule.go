@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// repeats are when a VIP is announced, from when there is something to say: frames get lost,
-// and switches that have just seen a link come up may pass none for a while.
+// repeats are the times of a VIP's announcements, from the first one on: frames get lost, and
+// switches that have just seen a link come up may pass none for a while.
 var repeats = []time.Duration{0, time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second}
 
-// announced is how far the announcements of a VIP on one link are.
+// announced is the progress of a VIP's announcements on one link.
 type announced struct {
 	since time.Duration // by the speaker's clock
 	done  int           // of repeats
@@ -19,15 +19,15 @@ type announced struct {
 // again begins anew.
 func again(now time.Duration) *announced { return &announced{since: now, due: now} }
 
-// next notes that the VIP was announced. After the last repeat it is announced every so
-// often: a switch forgets a host that only ever hears, and floods or loses what is for it.
+// next notes that the VIP was announced. After the last repeat it is announced regularly: a switch
+// forgets a host that never sends, and floods or loses frames for it.
 func (a *announced) next(vip netip.Addr, now, refresh time.Duration) {
 	a.done++
 	if a.done < len(repeats) {
 		a.due = max(a.since+repeats[a.done], now)
 		return
 	}
-	if a.done == len(repeats) { // not all of those that were taken together at the same time
+	if a.done == len(repeats) { // VIPs that were taken together are not all announced at the same time
 		a.due = now + refresh/2 + time.Duration(spread(vip))*refresh/2/256
 		return
 	}
@@ -40,7 +40,7 @@ func spread(vip netip.Addr) byte {
 	return b[15]*167 + b[14]*59 + b[13]
 }
 
-// limiter lets so many things happen per second, and at once as many as in a tenth of one.
+// limiter allows that many events per second, and at once as many as in a tenth of a second.
 type limiter struct {
 	rate  float64
 	room  float64
@@ -53,7 +53,7 @@ func newLimiter(rate uint32, now time.Duration) *limiter {
 
 func burst(rate uint32) float64 { return max(1, float64(rate)/10) }
 
-// allow reports whether one more thing may happen now.
+// allow reports whether one more event is allowed now.
 func (l *limiter) allow(now time.Duration) bool {
 	l.room = min(l.room+(now-l.since).Seconds()*l.rate, burst(uint32(l.rate)))
 	l.since = now

@@ -8,10 +8,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Packets are read behind XDP, which passes on what is no service's: packet sockets see
-// what the program left, before the kernel judges it.
+// Packets are read behind XDP, which passes on packets of no service: packet sockets see what the
+// program left, before the kernel handles it.
 
-// kinds are what a director listens to, each with a socket of its own.
+// kinds are the frames that a director listens to, each with its own socket.
 var kinds = []struct {
 	name      string
 	etherType uint16
@@ -26,10 +26,10 @@ var kinds = []struct {
 		jump(unix.BPF_JEQ, neighborAdvert, 0, jumpToDrop))},
 }
 
-// jumpToDrop stands for as many instructions as there are to the last but one.
+// jumpToDrop stands for the distance to the last instruction but one.
 const jumpToDrop = 255
 
-// The kernel's words about a packet beside its bytes (linux/filter.h).
+// The kernel's metadata of a packet (linux/filter.h).
 const (
 	aboutType  = 0xfffff000 + 4
 	aboutIndex = 0xfffff000 + 8
@@ -44,14 +44,14 @@ func jump(test uint16, value uint32, yes, no uint8) unix.SockFilter {
 	return unix.SockFilter{Code: unix.BPF_JMP | test | unix.BPF_K, Jt: yes, Jf: no, K: value}
 }
 
-// only drops what has another value there.
+// only drops packets that have another value there.
 func only(size uint16, at, value uint32) []unix.SockFilter {
 	return []unix.SockFilter{load(size, at), jump(unix.BPF_JEQ, value, 0, jumpToDrop)}
 }
 
-// filter takes what is for this interface. Sockets also see what a VLAN's interface on top of
-// it gets (of another index), what has a VLAN that nobody has, what is for other hosts, and
-// what this one sends.
+// filter takes frames for this interface. Sockets also see frames of a VLAN interface on top of it
+// (with another index), of VLANs without an interface, for other hosts, and those that this host
+// sends.
 func filter(index int, etherType uint16, more []unix.SockFilter) []unix.SockFilter {
 	code := []unix.SockFilter{load(unix.BPF_B, aboutType), jump(unix.BPF_JGE, unix.PACKET_OTHERHOST, jumpToDrop, 0)}
 	code = append(code, only(unix.BPF_W, aboutIndex, uint32(index))...)
@@ -75,7 +75,7 @@ func filter(index int, etherType uint16, more []unix.SockFilter) []unix.SockFilt
 
 // openSocket returns a socket for frames of one type on an interface, both ways.
 func openSocket(index int, etherType uint16, more []unix.SockFilter) (*os.File, error) {
-	// Without a protocol it gets nothing before its filter is there.
+	// Without a protocol it gets no frames before its filter is set.
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return nil, fmt.Errorf("open packet socket: %w", err)

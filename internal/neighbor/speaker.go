@@ -11,16 +11,16 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// Lease is what a director of a group answers by.
+// Lease is the lease by which a director of a group answers.
 type Lease interface {
-	// Renew prolongs it, or begins one, and returns for how long from when it was called.
+	// Renew prolongs the lease, or begins one, and returns how long it lasts from the call on.
 	Renew(ctx context.Context) (time.Duration, error)
-	// Leave ends it, and with it all that the director owns. It is the last that is called.
+	// Leave ends the lease, and with it all that the director owns. It is the last call.
 	Leave(ctx context.Context) error
 }
 
-// Registry is where the directors of a group say who answers for which VIP. What is there ends
-// with the lease of who has written it.
+// Registry is where the directors of a group write which of them answers for which VIP. An entry
+// ends with the lease of its writer.
 type Registry interface {
 	Lease
 	// Group returns what is known now. It does not wait.
@@ -31,7 +31,7 @@ type Registry interface {
 	Move(ctx context.Context, claim, release []netip.Addr) error
 }
 
-// Join makes this director, known by its address, one of the group. Notify is called when what
+// Join makes this director, known by its address, a member of the group. notify is called when what
 // the group knows has changed; it does not wait.
 type Join func(self netip.Addr, lease time.Duration, notify func()) Registry
 
@@ -46,13 +46,13 @@ type Speaker struct {
 
 	mu      sync.Mutex
 	set     want
-	claimed map[netip.Addr]mac // VIPs that somebody else says he has, since the last turn
+	claimed map[netip.Addr]mac // VIPs that another host has claimed since the last turn
 	problem string             // of the lease
 	last    model.NeighborStatus
 	counted []*station // of last
 }
 
-// want is what a speaker is to do.
+// want is what a speaker should do.
 type want struct {
 	version  int // one more with each Set
 	config   model.Neighbor
@@ -70,9 +70,9 @@ func New(join Join, log *slog.Logger) *Speaker {
 	return s
 }
 
-// Set makes the VIPs, which are in order, those that this director can answer for, all of
-// them, on the interfaces that its configuration names, as the one of the group that has an
-// address of this host. When it returns, none is answered for that is not among them.
+// Set replaces the VIPs, which are in order, that this director can answer for, on the interfaces
+// that its configuration names, as the director of the group that has an address of this host. When
+// it returns, other VIPs are no longer answered for.
 func (s *Speaker) Set(config model.Neighbor, group, vips []netip.Addr) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -90,8 +90,7 @@ func (s *Speaker) Withdraw() {
 	s.notify()
 }
 
-// Close answers for nothing more, and gives everything up, so that another director answers at
-// once.
+// Close stops answering, and gives everything up, so that another director answers at once.
 func (s *Speaker) Close() {
 	s.stop()
 	<-s.ended
@@ -104,7 +103,7 @@ func (s *Speaker) notify() {
 	}
 }
 
-// Status says who answers for which VIP.
+// Status says which director answers for which VIP.
 func (s *Speaker) Status() model.NeighborStatus {
 	s.mu.Lock()
 	status, stations := s.last, s.counted
@@ -122,7 +121,7 @@ func (s *Speaker) Status() model.NeighborStatus {
 	return status
 }
 
-// conflicted notes that somebody else says that a VIP is his.
+// conflicted notes that another host has claimed a VIP.
 func (s *Speaker) conflicted(vip netip.Addr, with mac) {
 	s.mu.Lock()
 	s.claimed[vip] = with
@@ -130,7 +129,7 @@ func (s *Speaker) conflicted(vip netip.Addr, with mac) {
 	s.notify()
 }
 
-// run does what there is to do until the context ends.
+// run takes turns until the context ends.
 func (s *Speaker) run(ctx context.Context) {
 	defer close(s.ended)
 	links := make(chan struct{}, 1)

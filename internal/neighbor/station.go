@@ -16,8 +16,8 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// answersPerSecond bounds the questions that are answered on one interface: a host asks once
-// a second at most, and less than twice a minute when it knows.
+// answersPerSecond bounds the questions that are answered on one interface: a host asks at most
+// once a second, and less than twice a minute when it knows the answer.
 const answersPerSecond = 2000
 
 // station is a director on one interface.
@@ -31,15 +31,15 @@ type station struct {
 	sockets []*os.File
 	groups  groups
 	own     atomic.Pointer[mac]
-	broken  atomic.Bool // a socket has ended by itself: they have to be opened again
-	problem string      // why they could not be
+	broken  atomic.Bool // a socket has ended by itself: the sockets have to be opened again
+	problem string      // why the sockets could not be opened
 	pacer   *limiter    // of announcements
 
 	announced, answered, limited, conflicts atomic.Uint64
 }
 
-// set makes the station one of the interface as it is now, on which these VIPs may come to be
-// answered for, and returns whether the link has to be told everything anew.
+// set adapts the station to the current state of the interface, on which these VIPs may be answered
+// for, and returns whether the link has to be told everything anew.
 func (s *station) set(l link, vips []netip.Addr) (anew bool) {
 	anew = !s.link.same(&l)
 	if anew || s.broken.Swap(false) {
@@ -98,14 +98,14 @@ func (s *station) close() {
 	s.groups.close()
 }
 
-// listen answers what comes in by a socket until it is closed.
+// listen answers questions from a socket until it is closed.
 func (s *station) listen(socket *os.File) {
 	frame := make([]byte, 2048)
 	limit := newLimiter(answersPerSecond, s.guard.clock())
 	for {
 		n, err := socket.Read(frame)
 		switch {
-		case errors.Is(err, syscall.ENETDOWN): // said once, when the link goes down
+		case errors.Is(err, syscall.ENETDOWN): // returned once, when the link goes down
 			continue
 		case errors.Is(err, fs.ErrClosed):
 			return
@@ -120,11 +120,11 @@ func (s *station) listen(socket *os.File) {
 	}
 }
 
-// hear answers a question, and notes who else says that it has a VIP.
+// hear answers a question, and notes other hosts that claim a VIP.
 func (s *station) hear(socket *os.File, h heard, limit *limiter) {
 	own := *s.own.Load()
 	if h.from == own {
-		return // a frame of this one's that somebody sent back
+		return // one of this director's own frames that came back
 	}
 	if h.claims.IsValid() && s.guard.send(s.name, h.claims, func() { s.conflicts.Add(1) }) {
 		s.conflict(h.claims, h.from)
@@ -151,7 +151,7 @@ func (s *station) pace(rate uint32, now time.Duration) bool {
 	return s.pacer.allow(now)
 }
 
-// announce tells everybody on the link that a VIP is here, if it is.
+// announce tells all hosts on the link that a VIP is here, if it is.
 func (s *station) announce(vip netip.Addr) bool {
 	if !s.works() {
 		return false
@@ -168,7 +168,7 @@ func (s *station) announce(vip netip.Addr) bool {
 	})
 }
 
-// write sends a frame now or not at all: nobody waits for a queue while holding the guard.
+// write sends a frame now or not at all: it must not wait for a queue while it holds the guard.
 func write(socket *os.File, frame []byte) error {
 	conn, err := socket.SyscallConn()
 	if err != nil {
@@ -178,7 +178,7 @@ func write(socket *os.File, frame []byte) error {
 	return errors.Join(control, err)
 }
 
-// status says how the station is; what it counts, count adds.
+// status returns the state of the station; count adds its counters.
 func (s *station) status() model.NeighborInterfaceStatus {
 	status := model.NeighborInterfaceStatus{Name: s.name, Problem: s.why()}
 	if s.works() {
@@ -193,8 +193,8 @@ func (s *station) count(status *model.NeighborInterfaceStatus) {
 	status.Limited, status.Conflicts = s.limited.Load(), s.conflicts.Load()
 }
 
-// defence is the least time between two announcements that are made because another host
-// claims a VIP (RFC 5227 2.4): two that insist would else go on for ever.
+// defence is the least time between two announcements that are made because another host claims a
+// VIP (RFC 5227 2.4): else two hosts that insist would go on for ever.
 const defence = 10 * time.Second
 
 // contested is how long after the last claim of another host a VIP is a problem.

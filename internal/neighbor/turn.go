@@ -11,11 +11,11 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// lookAgain is how often interfaces are looked at while no notice comes: there is none of a
-// program that is taken off one.
+// lookAgain is how often interfaces are looked at without a notice: there is none when a program is
+// detached from one.
 const lookAgain = time.Second
 
-// idle is how long nothing has to be looked at that nobody has asked for.
+// idle is the longest pause without VIPs to answer for.
 const idle = time.Hour
 
 // maxVIPs is how many a director offers to its group: what it offers is one value in etcd, of
@@ -28,15 +28,15 @@ type turn struct {
 	*Speaker
 	want     want
 	stations map[string]*station
-	looked   time.Duration // when the interfaces were; 0: they have to be
-	version  int           // of what was wanted then
+	looked   time.Duration // when the interfaces were looked at; 0: they have to be
+	version  int           // the version of want then
 	self     netip.Addr    // this director's address in the group
 	part     *part         // in the group; nil: none
-	joined   netip.Addr    // as whom
+	joined   netip.Addr    // the address with which it joined
 	lease    model.Duration
-	seen     map[netip.Addr]time.Duration // since when other members are there
+	seen     map[netip.Addr]time.Duration // since when other members have been there
 	holds    map[netip.Addr]*holding
-	lapsed   bool // the lease has, while VIPs were held by it
+	lapsed   bool // the lease has ended while VIPs were held by it
 	full     bool // there are more VIPs than a group can share
 	taken    uint64
 	lost     uint64
@@ -52,15 +52,15 @@ type holding struct {
 
 // rival is another host that claims a VIP.
 type rival struct {
-	with  mac           // the first of them
-	heard time.Duration // when one did last
+	with  mac           // the first host that claimed it
+	heard time.Duration // the time of the last claim
 }
 
 func newTurn(s *Speaker) *turn {
 	return &turn{Speaker: s, stations: map[string]*station{}, seen: map[netip.Addr]time.Duration{}, holds: map[netip.Addr]*holding{}}
 }
 
-// take does what there is to do now, and returns in what time there may be more.
+// take does the work that is due, and returns the time until there may be more.
 func (t *turn) take(ctx context.Context) time.Duration {
 	t.mu.Lock()
 	t.want = t.set
@@ -88,7 +88,7 @@ func (t *turn) take(ctx context.Context) time.Duration {
 	return min(next, t.looked+lookAgain-now, t.unsettled(now))
 }
 
-// lookAround makes the stations what the configuration and the interfaces say.
+// lookAround sets up the stations by the configuration and the interfaces.
 func (t *turn) lookAround() {
 	wanted := map[string]bool{}
 	for i := range t.want.config.Interfaces {
@@ -130,9 +130,9 @@ func (t *turn) lookAround() {
 	}
 }
 
-// ownAddress returns the address of the group that is this host's.
+// ownAddress returns the group's address that this host has.
 func (t *turn) ownAddress() netip.Addr {
-	addresses, _ := net.InterfaceAddrs() // without them it is nobody
+	addresses, _ := net.InterfaceAddrs() // without them none is found
 	for _, a := range t.want.group {
 		for _, here := range addresses {
 			if prefix, err := netip.ParsePrefix(here.String()); err == nil && prefix.Addr() == a {
@@ -143,8 +143,8 @@ func (t *turn) ownAddress() netip.Addr {
 	return netip.Addr{}
 }
 
-// where returns on which interfaces each VIP would be answered for; one that would be on none
-// is not in it.
+// where returns on which interfaces each VIP would be answered for; a VIP without an interface is
+// not in it.
 func (t *turn) where() map[netip.Addr][]string {
 	where := map[netip.Addr][]string{}
 	if t.want.draining {
@@ -169,7 +169,7 @@ func (t *turn) where() map[netip.Addr][]string {
 	return where
 }
 
-// meet makes this director one of its group, or no more.
+// meet makes this director join its group, or leave it.
 func (t *turn) meet(ctx context.Context) {
 	wanted := netip.Addr{}
 	if t.join != nil && t.want.config.Given() {
@@ -185,7 +185,7 @@ func (t *turn) meet(ctx context.Context) {
 	}
 }
 
-// leave ends this director's part in its group. Nothing is answered any more before it does.
+// leave ends this director's part in its group. It stops answering before that.
 func (t *turn) leave() {
 	t.guard.set(nil)
 	t.guard.allow(0)
@@ -195,7 +195,7 @@ func (t *turn) leave() {
 	}
 }
 
-// noteLapse logs that a lease has ended, of which etcd cannot tell if it cannot be asked.
+// noteLapse logs that a lease has ended: etcd cannot tell so if it cannot be asked.
 func (t *turn) noteLapse() {
 	lapsed := t.part != nil && len(t.holds) > 0 && t.guard.lapsed()
 	if lapsed && !t.lapsed {
@@ -204,9 +204,9 @@ func (t *turn) noteLapse() {
 	t.lapsed = lapsed
 }
 
-// decide returns what is known of the group, and which VIPs this director answers for, which
-// in a group is what its etcd says and the plan does not give up. What the group has to know
-// is written after what is given up is not answered for any more.
+// decide returns what is known about the group, and the VIPs that this director answers for: in a
+// group those that its etcd says are its own and the plan does not give up. Before it writes to the
+// group it stops answering for the VIPs that it gives up.
 func (t *turn) decide(now time.Duration, offers []netip.Addr) (group model.NeighborGroup, hold []netip.Addr, write func(context.Context)) {
 	write = func(context.Context) {}
 	switch {
@@ -229,7 +229,7 @@ func (t *turn) decide(now time.Duration, offers []netip.Addr) (group model.Neigh
 	return group, d.hold, func(ctx context.Context) { t.part.write(ctx, &group, offers, d) }
 }
 
-// watch notes since when which directors are there.
+// watch notes since when each director is there.
 func (t *turn) watch(now time.Duration, group *model.NeighborGroup) {
 	for a := range t.seen {
 		if _, there := group.Members[a]; !there {
@@ -243,7 +243,7 @@ func (t *turn) watch(now time.Duration, group *model.NeighborGroup) {
 	}
 }
 
-// unsettled returns in what time the next director may get VIPs that has come.
+// unsettled returns the time until the next new director may get VIPs.
 func (t *turn) unsettled(now time.Duration) time.Duration {
 	next := lookAgain
 	for _, since := range t.seen {
@@ -254,7 +254,7 @@ func (t *turn) unsettled(now time.Duration) time.Duration {
 	return next
 }
 
-// end ends all of it. The others of the group know it at once.
+// end ends everything. The other directors of the group know it at once.
 func (t *turn) end() {
 	t.leave()
 	for _, one := range t.stations {
