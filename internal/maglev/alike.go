@@ -1,10 +1,10 @@
 package maglev
 
-// layer is a generation as it is in the slots of the table.
+// layer is a generation laid over the slots of the table.
 type layer struct {
 	Generation
-	// border says that the layer is the other half of the one before it: the owners
-	// beyond the border, in slots that lie on one.
+	// border says that the layer is the other half of the one before it: the owners beyond the
+	// border, in slots that lie on a border.
 	border bool
 	slots  int // of the generation's own ring
 	number int // of the generation in the log

@@ -21,7 +21,7 @@ type member struct {
 type fill struct {
 	size    uint32
 	members []member // those with a weight, in the order of their keys
-	turns   []uint32 // whose turn each of the size turns is
+	turns   []uint32 // the member of each of the size turns
 }
 
 func newFill(size uint32, members []Member) *fill {
@@ -51,7 +51,7 @@ func newFill(size uint32, members []Member) *fill {
 	return f
 }
 
-// order returns whose turn each turn is.
+// order returns the member of each turn.
 func (f *fill) order() []uint32 {
 	order := make([]uint32, f.size)
 	if f.equalWeights() {
@@ -113,7 +113,7 @@ func (f *fill) step(p, skip uint32) uint32 {
 	return p
 }
 
-// owners turns the slot of each turn into the member of each slot.
+// owners translates the slot of each turn into the member of each slot.
 func (f *fill) owners(claims []uint32) []uint32 {
 	owners := make([]uint32, f.size)
 	for t, slot := range claims {

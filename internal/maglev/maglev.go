@@ -1,39 +1,39 @@
-// Package maglev decides which member of a service owns each slot of its ring,
-// who takes the slot when that member goes, and which members a slot's packets
-// may belong to after changes (its row).
+// Package maglev decides which member of a service owns each slot of its ring, which one takes the
+// slot when that member goes, and which members a slot's packets may belong to after changes (its
+// row).
 //
 // All of it is a pure function of its arguments: every director computes the
 // same bytes, on every machine and in every run.
 //
-// The ring is that of Eisenbud et al., "Maglev: A Fast and Reliable Software
-// Network Load Balancer" (NSDI 2016), section 3.4, with weighted turns: members
-// take turns, and at its turn a member takes the free slot that it likes best.
+// The ring is that of Eisenbud et al., "Maglev: A Fast and Reliable Software Network Load Balancer"
+// (NSDI 2016), section 3.4, with weighted turns: members take turns, and at its turn a member takes
+// the free slot that it likes best.
 package maglev
 
-// None is nobody: where a member's position is expected, there is none.
+// None, in place of a member's position, says that there is no member.
 const None = ^uint32(0)
 
-// Member is somebody who may own slots.
+// Member is a backend that may own slots.
 type Member struct {
-	// Key is what is hashed: two rings agree about a member when its keys are
-	// equal. Keys of one ring are distinct.
+	// Key is hashed: two rings agree about a member if its keys are equal. The keys of one ring are
+	// distinct.
 	Key string
-	// Weight is the member's share of the slots, relative to the others'. A
-	// member of weight 0 owns nothing.
+	// Weight is the member's share of the slots, relative to the others'. A member of weight 0 owns
+	// no slots.
 	Weight uint16
 }
 
-// Ring returns the owner of each slot, as a position in members; nil where no
-// member has a weight. The size must be a prime of at most [MaxSize]: Ring
-// panics at any other. The order of members changes nothing but the positions.
+// Ring returns the owner of each slot, as a position in members; nil if no member has a weight. The
+// size must be a prime of at most [MaxSize]: Ring panics at any other. The order of members changes
+// only the positions.
 //
 // A member owns at least its exact share rounded down, and at most that share
 // times 1 + len(members)/size.
 //
-// Without one of n members of equal weight, in rings of [DefaultSize], slots of
-// the others move, too: on average 0.7 % of them at n = 3, 2.8 % at 10 (the
-// most), 2.0 % at 64, 0.6 % at 1,000. In small rings single removals can move
-// several times that, when two members' skips are small multiples of each other.
+// When one of n members of equal weight goes, in rings of [DefaultSize], some slots of the others
+// move, too: on average 0.7 % of them at n = 3, 2.8 % at 10 (the most), 2.0 % at 64, 0.6 % at
+// 1,000. In small rings single removals can move several times that, when two members' skips are
+// small multiples of each other.
 func Ring(size uint32, members []Member) []uint32 {
 	f := newFill(size, members)
 	if f == nil {
@@ -42,10 +42,9 @@ func Ring(size uint32, members []Member) []uint32 {
 	return f.positions(f.owners(f.run(nil)))
 }
 
-// RingAndBackups returns the owner of each slot as [Ring] does, and its backup:
-// the owner that the slot would have in the ring without its owner. When that
-// owner leaves, the slot moves exactly there. Without a second member the
-// backups are [None].
+// RingAndBackups returns the owner of each slot as [Ring] does, and its backup: the owner that the
+// slot would have in the ring without its owner. When that owner leaves, the slot moves exactly
+// there. Without a second member the backups are [None].
 func RingAndBackups(size uint32, members []Member) (owners, backups []uint32) {
 	f := newFill(size, members)
 	if f == nil {

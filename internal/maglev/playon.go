@@ -1,7 +1,7 @@
 package maglev
 
-// playOn gives out what is spare after the last turn, in the turns that follow,
-// until the slots of the member that is gone have new owners.
+// playOn gives out slots that are spare after the last turn, in further turns, until the slots of
+// the removed member have new owners.
 func (r *replay) playOn() {
 	f := r.fill
 	schedule := newSchedule(r.nextTurns())
@@ -49,8 +49,7 @@ func (r *replay) walk(m, slot uint32) uint32 {
 	return slot
 }
 
-// best returns those of the slots that are still spare, and the one that a member
-// likes best.
+// best returns the slots that are still spare, and the one that a member likes best.
 func (r *replay) best(m uint32, slots []uint32) (still []uint32, best uint32) {
 	still = slots[:0]
 	rank := uint64(r.fill.size)

@@ -8,8 +8,8 @@ const (
 	minDefaultSize = 1021
 )
 
-// DefaultSize returns the size of a ring of n members whose size nobody chose:
-// the smallest prime that is at least 100 n and at least 1,021.
+// DefaultSize returns the default size of a ring of n members: the smallest prime that is at least
+// 100 n and at least 1,021.
 func DefaultSize(n int) uint32 {
 	size := max(uint32(n)*slotsPerMember, minDefaultSize)
 	for !IsPrime(size) {

@@ -47,8 +47,8 @@ type played struct {
 	member uint32
 	slot   uint32 // claimed
 	next   uint32 // the member's next turn, or None
-	// exposed is the member's first turn, this one or later, whose slot somebody
-	// met before the member's next turn; its last turn if there is none.
+	// exposed is the member's first turn, this one or later, whose slot another member met before
+	// the member's next turn; its last turn if there is none.
 	exposed uint32
 }
 

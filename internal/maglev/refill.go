@@ -2,7 +2,7 @@ package maglev
 
 import "slices"
 
-// refillMembers is up to how many members a fill without each is cheaper than a
+// refillMembers is the largest number of members for which a fill without each is cheaper than a
 // replay (BenchmarkBackups).
 const refillMembers = 32
 
@@ -22,7 +22,7 @@ func (f *fill) refill() (owners, backups []uint32) {
 	return owners, backups
 }
 
-// without returns the owners of the slots if a member were not there.
+// without returns the owners of the slots in the ring without a member.
 func (f *fill) without(gone int) []uint32 {
 	if len(f.members) == 1 {
 		return slices.Repeat([]uint32{None}, int(f.size))

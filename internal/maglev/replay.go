@@ -6,39 +6,36 @@ import (
 	"slices"
 )
 
-// replay finds the ring without one member from the ring with it, by following
-// only what changes.
+// replay finds the ring without one member from the ring with it, by following only the changes.
 //
-// Both rings are filled by the same turns in the same order, but one of them
-// without those of the member that is gone. At every turn the slots that are
-// free without it are those that are free with it, and some more: the spare
-// ones. A slot becomes spare at the turn at which it was claimed, because its
-// claimer is gone or took another spare slot in its place. It stays spare until
-// somebody likes it better than what he claimed. These are the members that meet
-// it (find it taken), from that turn on, and its claimer at his later turns.
+// Both rings are filled by the same turns in the same order, but one of them without the turns of
+// the removed member. At every turn the slots that are free without it are those that are free with
+// it, and some more: the spare ones. A slot becomes spare at the turn at which it was claimed,
+// because its claimer is removed or took another spare slot instead. It stays spare until a member
+// likes it better than the slot that it claimed. These are the members that meet it (find it
+// taken), from that turn on, and its claimer at later turns.
 //
-// A member meets slots in the order in which he likes them. So the spare slots
-// that he has met form a queue: at each of his turns he takes the first that is
-// still spare, and what he claimed at that turn joins the queue's end. What is
-// still spare after the last turn is given out in further turns.
+// A member meets slots in the order in which it likes them. So the spare slots that it has met form
+// a queue: at each of its turns it takes the first that is still spare, and the slot that it
+// claimed at that turn joins the queue's end. Slots that are still spare after the last turn are
+// given out in further turns.
 //
-// A member whose queue holds nothing but the slot of his last turn goes on so,
-// one slot behind, until somebody meets such a slot or he meets another spare
-// one. These turns are not played: he is put at the first turn whose slot is
-// exposed, and taken back if he meets a spare slot before it.
+// A member whose queue holds only the slot of its last turn goes on one slot behind, until another
+// member meets such a slot or it meets another spare one. These turns are not played: the member is
+// put at the first turn whose slot is exposed, and taken back if it meets a spare slot before that.
 type replay struct {
 	*record
 	inverse []uint64 // of each member's skip, modulo the size
 	backups []uint32 // member of each slot, as far as replayed
 
-	// State of one replay; all of it is empty between two.
+	// State of one replay; all of it is empty between replays.
 	gone    uint32   // the member left out
-	missing int      // slots of gone whose new owner is not known
+	missing int      // slots of gone whose new owner is not known yet
 	spare   []spare  // by slot
 	spared  []uint32 // slots whose spare is in use
-	agenda  []uint64 // bit per turn: somebody may take a spare slot
+	agenda  []uint64 // bit per turn: a member may take a spare slot
 	meets   []uint32 // by turn: 1 + the first of the spare slots met there
-	queues  []queue  // by member: the spare slots that he has met
+	queues  []queue  // by member: the spare slots that it has met
 	queued  []uint32 // members whose queues are in use
 
 	scratch []uint32 // result of meeting
@@ -52,12 +49,12 @@ type spare struct {
 	link    uint32 // 1 + the next of the spare slots met at the same turn
 }
 
-// queue is a member's queue of the spare slots that he has met. Slots that
-// somebody else took meanwhile are still in it.
+// queue is a member's queue of the spare slots that it has met. Slots that another member took
+// meanwhile are still in it.
 type queue struct {
 	slots []uint32
 	head  int
-	ahead uint32 // 1 + the turn that he was put at, 0: he was not
+	ahead uint32 // 1 + the turn that the member was put at, 0: it was not
 }
 
 func newReplay(f *fill) *replay {
@@ -125,7 +122,7 @@ func (r *replay) play(t uint32) {
 		r.queued = append(r.queued, turn.member)
 	}
 	if q.ahead > t {
-		// Taken back: all that he has is the slot before this one, and he takes it.
+		// Taken back: the member has only the slot before this one, and takes it.
 		r.spare[q.slots[0]].is = false
 		q.clear()
 		q.slots = append(q.slots, met...)
@@ -151,8 +148,8 @@ func (r *replay) play(t uint32) {
 	}
 }
 
-// meeting returns the spare slots that a turn's member meets there, in the order
-// in which he likes them.
+// meeting returns the spare slots that a turn's member meets there, in the order in which it likes
+// them.
 func (r *replay) meeting(t uint32) []uint32 {
 	met := r.scratch[:0]
 	for s := r.meets[t]; s != 0; s = r.spare[s-1].link {
@@ -180,7 +177,7 @@ func (r *replay) free(slot uint32) {
 	s := &r.spare[slot]
 	s.is = true
 	if s.used {
-		return // spare once too early, and still awaited
+		return // became spare too early once, and is still awaited
 	}
 	s.used = true
 	s.meeting = r.met.starts[slot]
@@ -188,7 +185,7 @@ func (r *replay) free(slot uint32) {
 	r.await(slot)
 }
 
-// await enters in the agenda when a spare slot is met next.
+// await enters in the agenda the turn at which a spare slot is next met.
 func (r *replay) await(slot uint32) {
 	s := &r.spare[slot]
 	if s.meeting == r.met.starts[slot+1] {
@@ -235,7 +232,7 @@ func (r *replay) reset() {
 	r.spared, r.queued = r.spared[:0], r.queued[:0]
 }
 
-// pop takes the first slot out that is still spare.
+// pop takes out the first slot that is still spare.
 func (q *queue) pop(spare []spare) (slot uint32, found bool) {
 	for q.head < len(q.slots) {
 		slot = q.slots[q.head]

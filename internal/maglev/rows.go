@@ -5,27 +5,26 @@ import (
 	"slices"
 )
 
-// Generation is the ring of one version of a service: who owns each slot, and
-// who would without its owner ([RingAndBackups]). Members are numbers that mean
-// the same in every generation of a log, like their positions in the list of all
-// members of the service, new and old.
+// Generation is the ring of one version of a service: each slot's owner and backup
+// ([RingAndBackups]). Members are numbers that mean the same in every generation of a log, like
+// their positions in the list of all members of the service, new and old.
 //
-// In a slot that no connection needs a generation in, owner and backup are None. Of a log
-// whose newest generation with a living member has all of its slots, every row has an
-// owner, but for slots whose owner and backup there are both dead.
+// Owner and backup are None in a slot in which no connection needs the generation. If a log's
+// newest generation with a living member has all of its slots, every row has an owner, except for
+// slots whose owner and backup there are both dead.
 type Generation struct {
 	Owners  []uint32
 	Backups []uint32
-	// Both says that new connections go to owners and backups alike, and not only to
-	// owners while these are up.
+	// Both says that new connections go to owners and backups alike, instead of only to owners
+	// while these are up.
 	Both bool
-	// Coming says that no connection is placed by it yet: where an older generation is
-	// not, that one places them, and rows name this one's owners.
+	// Coming says that it places no connections yet: an older generation that is not coming places
+	// them, and rows name this one's owners.
 	Coming bool
 }
 
-// Gone are members that are gone: as which member each is there again, or None. A member
-// that came back has two numbers, because its connections of before have ended.
+// Gone are members that are gone, each with its new number if it came back, or None. A member that
+// came back has two numbers, because its earlier connections have ended.
 type Gone map[uint32]uint32
 
 // Has reports whether a member is gone.
@@ -37,30 +36,29 @@ func (g Gone) Has(member uint32) bool {
 // ListFlag in Slot.Next says that the other bits are an index into Table.Lists.
 const ListFlag = uint32(1) << 31
 
-// Slot is a slot's row: its owner and what follows it, which is the one other
-// candidate, or None, or ListFlag | index of a list. A slot has a list where its
-// connections may be of other members than its owner and its backup, or of the
-// backup because it was the owner, or where the list is [List.Fixed].
+// Slot is a slot's row: its owner and what follows it, which is the one other candidate, or None,
+// or ListFlag | index of a list. A slot has a list if its connections may belong to members other
+// than its owner and its backup, or to the backup because it was the owner, or if the list is
+// [List.Fixed].
 type Slot struct {
 	Owner uint32
 	Next  uint32
 }
 
-// List is what follows a slot's owner where connections may be of more than one
-// member.
+// List is what follows a slot's owner if connections may belong to more than one member.
 type List struct {
 	Next []uint32
-	// Oldest has the positions in the row (0 is the owner) in the order in which a
-	// connection of unknown age is likely to be theirs: by the generation that first gave
-	// a member connections (as the owner, or as its backup in one with Both), the oldest
-	// first, and then backups that never got any.
+	// Oldest has the positions in the row (0 is the owner) in the order in which a connection of
+	// unknown age is likely to belong to them: by the generation that first gave a member
+	// connections (as the owner, or as its backup in one with Both), the oldest first, and then
+	// backups that never got any.
 	Oldest []uint8
-	// Beyond has the same for connections beyond the border, in a slot that lies on one
-	// of Table.Older; nil: nothing differs.
+	// Beyond has the same for connections beyond the border, in a slot that lies on one of
+	// Table.Older; nil: it is the same order.
 	Beyond []uint8
-	// Fixed says that new connections go to the slot's owner alone while it is up, though
-	// those of the newest generation go to backups, too: who follows the owner is not his
-	// backup in a generation of which that is true.
+	// Fixed says that new connections go only to the slot's owner while it is up, though those of
+	// the newest generation go to backups, too: the member after the owner is not its backup in a
+	// generation with Both.
 	Fixed bool
 }
 
@@ -74,44 +72,42 @@ type Table struct {
 	// is beyond the border of its slot when it is in another slot of that ring than the
 	// first hash of its slot.
 	Older uint32
-	// HeldAt has the generations, by their positions in the log, whose rows some slots
-	// have although newer ones have members. It is in order.
+	// HeldAt has the generations, by their positions in the log, whose rows some slots have
+	// although newer generations have members. It is in order.
 	HeldAt []int
 }
 
-// Rows returns the candidates of each slot, at most bound (2 or more; 3 or more
-// where sizes differ), from a log of generations, newest first. A generation
-// without members (nil owners) adds nothing.
+// Rows returns the candidates of each slot, at most bound (2 or more; 3 or more if sizes differ),
+// from a log of generations, newest first. A generation without members (nil owners) adds nothing.
 //
-// A row is the slot's owner in the newest generation, its backup there, and then
-// its owners in the older generations, newest first, everybody once. The dead
-// are in no row: where the owner is dead its backup is first, and where that is
-// dead too the owner before. A row without anybody has owner None.
+// A row is the slot's owner in the newest generation, its backup there, and then its owners in the
+// older generations, newest first, each once. Dead members are in no row: if the owner is dead its
+// backup is first, and if that is dead too, the previous owner. A row without members has owner
+// None.
 //
-// The backups of the older generations follow, newest first, where there is room: a
-// connection that began while a director saw the owner down is theirs. Those of a
-// generation with Both are in the row as its owners are. Those that were owners, or such
-// backups, before they went and came back are last, newest first, and also where there is
-// room: a director that did not learn of it at the time, because its process was down, had
-// them for owners all the while, and has opened connections with them since they came back.
+// The backups of the older generations follow, newest first, if there is room: a connection that
+// began while a director saw the owner down is theirs. Those of a generation with Both are in the
+// row like its owners. Members that were owners, or such backups, before they went and came back
+// are last, newest first, and also only if there is room: a director that did not learn of it at
+// the time, because its process was down, kept them as owners all the while, and has opened
+// connections with them since they came back.
 //
-// Where that would be more than bound candidates, not counting these, the slot is
-// held: its row is that of the newest generation with which it is not, as if the
-// newer ones were still to come. A generation that leaves the log, or a member
-// that dies, can only make the row that of a newer generation, and a row names the
-// owners of all generations up to its own. So an owner stays in the row while the
-// generation lives whose row had him first.
+// If that would be more than bound candidates, not counting these, the slot is held: its row is
+// that of the newest generation with which it is not, as if the newer ones were still to come. When
+// a generation leaves the log, or a member dies, the row can only become that of a newer
+// generation, and a row names the owners of all generations up to its own. So an owner stays in the
+// row while the generation lives whose row it was first in.
 //
-// Generations that are coming change no slot's first candidate: it is that of the newest
-// generation that is not, while he lives. So whoever learns of a generation late,
-// but before others place connections by it, has all of them in its rows. The newest generation that is not coming has the size of those that are.
+// Coming generations change no slot's first candidate: it is that of the newest generation that is
+// not coming, while that candidate lives. So a director that learns of a generation late, but
+// before others place connections by it, has all of their backends in its rows. The newest
+// generation that is not coming has the size of those that are.
 //
-// Where rings differ in size the table has a whole multiple of the newest one's
-// slots, at least as many as the largest has ([alike]). A slot may then lie on the
-// border of two slots of an older ring, and its row names the owners of both. It
-// must not be held there, since one of them alone would be its owner for a while:
-// a log is safe whose older size was that of bound/2 - 1 generations at most when
-// the size changed, where one with Both counts as two.
+// If rings differ in size the table has a whole multiple of the newest one's slots, at least as
+// many as the largest has ([alike]). A slot may then lie on the border of two slots of an older
+// ring, and its row names the owners of both. It must not be held there, because only one of them
+// would be its owner for a while: a log is safe if at most bound/2 - 1 generations had the older
+// size when the size changed, and one with Both counts as two.
 func Rows(log []Generation, gone Gone, bound int) Table {
 	b := rowBuilder{log: alike(log), gone: gone, bound: bound, lists: map[string]uint32{}}
 	if len(b.log) == 0 {
@@ -141,8 +137,8 @@ type rowBuilder struct {
 	gone  Gone
 	bound int
 	row   []uint32
-	heads []bool // by generation: some slot's row is its
-	// chooses says that the newest generation, with members or without, is one with Both.
+	heads []bool // by generation: some slot has its row
+	// chooses says that the newest generation, with members or without, has Both.
 	chooses bool
 	table   Table
 	lists   map[string]uint32 // a list as bytes, its index
@@ -172,7 +168,7 @@ func (b *rowBuilder) slot(slot int) Slot {
 		b.addReturned(slot, b.log[g:])
 		return b.compact(slot, b.log[g:], &b.log[head], shared)
 	}
-	// The oldest row has at most three candidates: nobody needs any generation here.
+	// The oldest row has at most three candidates: no connection needs any generation here.
 	return Slot{None, None}
 }
 
@@ -193,9 +189,9 @@ func (b *rowBuilder) build(slot int, log []layer) (shared bool) {
 	return shared
 }
 
-// placing returns which layer places the slot's connections, if its row is that of a
-// layer and older ones, and has been built. One whose owner is gone does not: his backup
-// might not be found again when other generations have left.
+// placing returns which layer places the slot's connections, if its row is that of a layer and
+// older ones, and has been built. A layer whose owner is gone does not: its backup might not be
+// found again when other generations have left.
 func (b *rowBuilder) placing(slot, row int) int {
 	for g := row; g < len(b.log) && b.log[g].slots == b.log[row].slots; g++ {
 		if l := &b.log[g]; !l.Coming && l.Owners[slot] != None {
@@ -208,8 +204,8 @@ func (b *rowBuilder) placing(slot, row int) int {
 	return row
 }
 
-// putFirst makes a layer's the first of the row's candidates, and reports what build does.
-// Nobody leaves the row, and the layer's backup comes to it where there is room.
+// putFirst makes a layer's candidate the first of the row, and reports what build does. No member
+// leaves the row, and the layer's backup is added if there is room.
 func (b *rowBuilder) putFirst(slot int, head *layer, log []layer) (shared bool) {
 	named := slices.Clone(b.row)
 	b.row = append(b.row[:0], head.Owners[slot])
@@ -271,7 +267,7 @@ func (b *rowBuilder) byAge(order []uint8, slot int, log []layer, beyond bool) []
 	for i, g := range slices.Backward(log) {
 		halved := i+1 < len(log) && log[i+1].border // the other half is the next layer
 		if uint32(g.slots) == b.table.Older && (g.border && !beyond || halved && beyond) {
-			continue // of the other side
+			continue // of the other side of the border
 		}
 		note(g.Owners[slot])
 		if g.Both {
@@ -284,9 +280,9 @@ func (b *rowBuilder) byAge(order []uint8, slot int, log []layer, beyond bool) []
 	return order
 }
 
-// fixed reports whether a row's second candidate must not be chosen for new connections:
-// he may be an older owner who took a dead backup's place, or the backup in a generation
-// whose backups need not be in later rows.
+// fixed reports whether a row's second candidate must not be chosen for new connections: it may be
+// an older owner that took a dead backup's place, or the backup in a generation whose backups need
+// not be in later rows.
 func (b *rowBuilder) fixed(slot int, head *layer) bool {
 	return b.chooses && !(head.Both && b.row[0] == head.Owners[slot] && b.row[1] == head.Backups[slot])
 }

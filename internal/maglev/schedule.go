@@ -7,9 +7,8 @@ type turn struct {
 	member uint32
 }
 
-// before compares virtual times exactly (both products fit: a number is at most
-// MaxSize+1, a weight has 16 bits). Members' order breaks ties: it is that of
-// their keys.
+// before compares virtual times exactly (both products fit: a number is at most MaxSize+1, a weight
+// has 16 bits). Ties are broken by the members' order, which is that of their keys.
 func (a turn) before(b turn) bool {
 	if x, y := a.number*b.weight, b.number*a.weight; x != y {
 		return x < y
@@ -30,7 +29,7 @@ func newSchedule(turns []turn) schedule {
 	return s
 }
 
-// next returns whose turn it is, and moves on.
+// next returns the member whose turn it is, and moves on.
 func (s schedule) next() uint32 {
 	m := s[0].member
 	s[0].number++
