@@ -21,7 +21,7 @@ type hop struct {
 	link    netlink.Link
 	gateway netip.Addr // zero: the backend is on the link
 	local   bool
-	kernel  bool // it sends there, and finds the neighbour, if there is one at all
+	kernel  bool // it sends there, and finds the neighbor, if there is one
 	mtu     int
 }
 

@@ -13,7 +13,7 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// sender is a frame's source: a locally administered address that nobody has.
+// sender is a frame's source: a locally administered address that no host has.
 var sender = net.HardwareAddr{0x02, 'w', 'e', 'i', 'r', 0}
 
 // mostPayload keeps a frame within what a director's links may carry.

@@ -33,7 +33,7 @@ func Describe(frame []byte) []string {
 	return lines
 }
 
-// decoderOf returns a decoder of a header; nil: what follows is not looked into.
+// decoderOf returns a decoder of a header; nil: what follows is not decoded.
 func decoderOf(next gopacket.LayerType) gopacket.DecodingLayer {
 	for _, d := range []gopacket.DecodingLayer{&layers.Ethernet{}, &layers.Dot1Q{}, &layers.ARP{}, &layers.IPv4{}, &layers.IPv6{}, &layers.IPv6Fragment{},
 		&layers.TCP{}, &layers.UDP{}, &layers.ICMPv4{}, &layers.ICMPv6{}, &layers.AGUEVar0{}} {

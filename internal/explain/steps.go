@@ -93,7 +93,7 @@ func sourceText(r *model.ExplainedSource) string {
 	return fmt.Sprintf("in source range %s, one of %d", r.Range, r.Of)
 }
 
-// generationsText names the generations that a candidate owns the slot in, or stands in.
+// generationsText names the generations in which a candidate is the slot's owner, or its backup.
 func generationsText(all []model.ExplainedGeneration) string {
 	var parts []string
 	for _, backup := range []bool{false, true} {
@@ -183,7 +183,7 @@ func orDash(text string) string {
 	return text
 }
 
-// EndText writes an address, and leaves a port out that says nothing.
+// EndText writes an address, and its port unless that is 0.
 func EndText(a netip.AddrPort) string {
 	if a.Port() == 0 {
 		return a.Addr().String()

@@ -1,6 +1,6 @@
-// Package forecast says what a change of services does to traffic, and which connections it
-// risks: from the slots that move, from what was counted of each backend, and from what
-// agents and directors know of connections. It asks nobody, and changes nothing.
+// Package forecast says what a change of services does to traffic, and which connections it risks:
+// from the slots that move, from the traffic counted for each backend, and from what agents and
+// directors know about connections. It sends no questions, and changes nothing.
 package forecast
 
 import (
@@ -13,22 +13,22 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// Change is a service before and after a change, and what is known of it.
+// Change is a service before and after a change, and what is known about it.
 type Change struct {
 	engine.Shift
-	Before, After *model.Service // nil: it is not there
+	Before, After *model.Service // nil: it does not exist
 	WasLog        model.Log      // before
 	Now           time.Time
-	Group         bool // other directors follow the same change
-	// Seen is what was counted of each backend in a second; nil: nothing was counted.
+	Group         bool // other directors apply the same change
+	// Seen is the traffic of each backend per second; nil: nothing was counted.
 	Seen map[netip.AddrPort]model.Rate
-	// Remembered is how many flows of each backend the director remembers; nil: nobody has
-	// counted them.
+	// Remembered is how many flows of each backend the director remembers; nil: they were not
+	// counted.
 	Remembered map[netip.AddrPort]uint64
-	// Down says of which backends probes fail.
+	// Down says for which backends probes fail.
 	Down func(netip.AddrPort) bool
-	// Reported is what the agent of a backend has reported lately of the service before the
-	// change; nil: it does not report.
+	// Reported is what a backend's agent has lately reported about the service before the change;
+	// nil: it does not report.
 	Reported func(netip.AddrPort) *model.ReportedService
 }
 
@@ -57,8 +57,7 @@ func Of(c *Change) model.PlannedService {
 	return p
 }
 
-// backends are all that the service has before or after the change, those that it has after
-// it first.
+// backends are all that the service has before or after the change; those after it come first.
 func (c *Change) backends(ways map[engine.Way]float64) []model.PlannedBackend {
 	list := []model.PlannedBackend{}
 	was, is := shares(ways)
@@ -92,9 +91,8 @@ func shares(ways map[engine.Way]float64) (before, after map[netip.AddrPort]float
 	return before, after
 }
 
-// traffic moves what was counted of each backend with its slots, as if each of them had the
-// same part of it. What a backend got that owns no slots is of connections that are open: it
-// is nobody's after they have ended.
+// traffic moves the traffic counted for each backend with its slots, as if each slot had the same
+// part of it. Traffic of a backend without slots is of open connections: it ends with them.
 func (c *Change) traffic(p *model.PlannedService, ways map[engine.Way]float64) {
 	if c.Seen == nil || c.Before == nil {
 		return

@@ -42,12 +42,12 @@ func (c *Change) open(p *model.PlannedService) {
 	}
 }
 
-// connectionsIn estimates how many connections are in the ranges of a backend's report, and
-// how many of them where slots move. Several may share a range: how many is estimated, by
-// linear counting (Whang, Vander-Zanden, Taylor: A linear-time probabilistic counting
-// algorithm for database applications, 1990), in the slots that the backend owns. Elsewhere,
-// where it has connections that are older, each range counts for one. Of slots whose ranges
-// all have connections nothing can be said.
+// connectionsIn estimates how many connections are in the ranges of a backend's report, and how
+// many of them where slots move. Several may share a range: their number is estimated by linear
+// counting (Whang, Vander-Zanden, Taylor: A linear-time probabilistic counting algorithm for
+// database applications, 1990), in the slots that the backend owns. Elsewhere, where it has older
+// connections, each range counts as one. If all ranges of the slots have connections there is no
+// estimate.
 func connectionsIn(used *model.SlotSet, at func(hash uint32) (owned, moves bool)) (total, moving float64, known bool) {
 	type part struct{ ranges, used float64 }
 	var own [2]part // in slots that stay, and in those that move

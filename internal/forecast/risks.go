@@ -9,8 +9,8 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// risks are the reasons for which connections may end, each with when they do and how it is
-// found: what docs/consistency.md promises, turned round.
+// risks are the reasons why connections may end, each with when they end and how it is found: the
+// reverse of what docs/consistency.md promises.
 var risks = []struct {
 	reason model.RiskReason
 	when   model.RiskWhen
@@ -50,7 +50,7 @@ func backendRemoved(c *Change, p *model.PlannedService) (model.Risk, bool) {
 	for _, b := range p.Backends {
 		key := netip.AddrPortFrom(b.Address, b.Port)
 		if b.After != nil || b.Open != nil && *b.Open == 0 && c.remembered(key) == 0 {
-			continue // nobody has a connection there
+			continue // no connections there
 		}
 		gone[key] = true
 		active = active || b.Before.State == model.Active && b.Before.Slots > 0
@@ -65,8 +65,8 @@ func backendRemoved(c *Change, p *model.PlannedService) (model.Risk, bool) {
 	return r, len(gone) > 0
 }
 
-// placedUntil returns since when the last of these backends has owned no slots; zero: it owns
-// some, or its log does not remember that it did.
+// placedUntil returns since when the last of these backends has owned no slots; zero: one owns
+// some, or the log does not remember that it did.
 func (c *Change) placedUntil(backends map[netip.AddrPort]bool) (until time.Time) {
 	for i := range c.WasLog.Generations {
 		g := &c.WasLog.Generations[i]
@@ -90,12 +90,12 @@ func backendDown(c *Change, p *model.PlannedService) (model.Risk, bool) {
 	return r, len(down) > 0
 }
 
-// eachKept visits the backends that there are before and after, with how packets get to them.
+// eachKept visits the backends that exist before and after, with how packets get to them.
 func (c *Change) eachKept(visit func(b *model.Backend, was, is model.Mode)) {
 	c.eachPair(func(old, b *model.Backend) { visit(b, old.ModeIn(*c.Before), b.ModeIn(*c.After)) })
 }
 
-// eachPair visits the backends that there are before and after.
+// eachPair visits the backends that exist before and after.
 func (c *Change) eachPair(visit func(old, b *model.Backend)) {
 	if c.Before == nil || c.After == nil {
 		return
@@ -155,11 +155,11 @@ func leavesGUE(c *Change, _ *model.PlannedService) (model.Risk, bool) {
 	return r, len(r.Backends) > 0 && c.Was.Shared > 0
 }
 
-// guessed reports whether directors decide, without agents, whose a connection is that
-// nobody remembers: in some mode other than gue, or of datagrams. Full NAT remembers all.
+// guessed reports whether directors decide, without agents, which backend has a connection that no
+// director remembers: in modes other than gue, or for datagrams. Full NAT remembers all.
 func (c *Change) guessed() bool {
 	if c.Before.AmongAll() && c.After.AmongAll() {
-		return false // nobody guesses by slots: see memoryAlone
+		return false // directors do not guess by slots: see memoryAlone
 	}
 	is := false
 	c.eachKept(func(_ *model.Backend, was, _ model.Mode) {
@@ -234,8 +234,8 @@ func maxDrain(c *Change, _ *model.PlannedService) (model.Risk, bool) {
 	return model.Risk{Text: fmt.Sprintf("agents may have connections in %d slots of generations that are older than the new max-drain, and leave the log: they end when directors or backends change again", slots)}, slots > 0
 }
 
-// keysGo reports whether the service has keys that it will not have: they are not shown, so
-// that nobody could give them back.
+// keysGo reports whether the service has keys that it will not have: they are not shown, so no
+// client could give them back.
 func (c *Change) keysGo() bool {
 	return c.Before != nil && slices.ContainsFunc(c.Before.QUIC, func(q model.QUICConfig) bool {
 		return !q.Key.IsZero() && (c.After == nil || !slices.Contains(c.After.QUIC, q))
@@ -262,8 +262,8 @@ func quicKeys(c *Change, _ *model.PlannedService) (model.Risk, bool) {
 
 func (c *Change) remembered(b netip.AddrPort) uint64 { return c.Remembered[b] }
 
-// counted adds how many connections some backends are known to have: by their agents, if
-// those of all report, else by what the director remembers, if that is anything.
+// counted adds how many connections some backends are known to have: by their agents, if all of
+// these report, else by the director's memory, if it has any.
 func (c *Change) counted(r model.Risk, p *model.PlannedService, of func(netip.AddrPort) bool) (model.Risk, bool) {
 	var reported, remembered uint64
 	complete, some := true, false

@@ -9,7 +9,7 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// sourceRanges are connections of clients that were let in and are not any more.
+// sourceRanges are connections of clients that were let in and no longer are.
 func sourceRanges(c *Change, _ *model.PlannedService) (model.Risk, bool) {
 	if c.Before == nil || c.After == nil || len(c.After.SourceRanges) == 0 {
 		return model.Risk{}, false
@@ -63,7 +63,7 @@ func covered(p netip.Prefix, by []netip.Prefix) bool {
 	return covered(low, within) && covered(high, within)
 }
 
-// halves are the two prefixes that a prefix of more than one address is.
+// halves are the two halves of a prefix of more than one address.
 func halves(p netip.Prefix) (low, high netip.Prefix) {
 	bytes := p.Masked().Addr().AsSlice()
 	bytes[p.Bits()/8] |= 0x80 >> (p.Bits() % 8)

@@ -218,7 +218,7 @@ func parseRoute(prefix string, nexthops []string) (*netlink.Route, error) {
 	return route, err
 }
 
-// Neighbour adds a permanent neighbour, so that nobody has to ask for it.
+// Neighbour adds a permanent neighbor, so that no host has to ask for it.
 func (h *Host) Neighbour(dev, address string, mac net.HardwareAddr) {
 	h.lab.try(func() error {
 		link, err := h.nl.LinkByName(dev)

@@ -175,8 +175,8 @@ func (l *Lab) Switch(name string) *Host {
 	l.try(func() error {
 		attrs := netlink.NewLinkAttrs()
 		attrs.Name = "bridge"
-		// Snooping would hold multicast, and so IPv6 neighbour discovery, back
-		// until a querier was heard of.
+		// Snooping would hold multicast, and so IPv6 neighbor discovery, back until a querier was
+		// heard of.
 		off := false
 		bridge := &netlink.Bridge{LinkAttrs: attrs, MulticastSnooping: &off}
 		if err := h.nl.LinkAdd(bridge); err != nil {

@@ -4,8 +4,8 @@ import "encoding/binary"
 
 // Header is one layer of a packet that Build puts together.
 type Header interface {
-	// prepend returns the header followed by the payload. It sees its
-	// neighbours because lengths, types and checksums depend on them.
+	// prepend returns the header followed by the payload. It sees its neighbors because lengths,
+	// types and checksums depend on them.
 	prepend(payload []byte, at place) []byte
 	// etherType is what an Ethernet header or VLAN tag in front says, 0: nothing.
 	etherType() uint16

@@ -13,13 +13,12 @@ import (
 )
 
 // Keep drops, on all threads and for good, every capability that this process does not need for
-// what it does now or may be configured to do later. What it starts gets none, root's programs
-// neither (but see [HandOn]), and cannot get any by itself: programs with capabilities or
-// set-user-ID of their own are not given them (no_new_privs). It returns the names of those
-// that are kept.
+// what it does now or may be configured to do later. Programs that it starts get none, even as root
+// (but see [HandOn]), and cannot get any themselves: capabilities and set-user-ID of files do not
+// work (no_new_privs). It returns the names of those that are kept.
 //
-// The order is what makes it possible: each of these steps but the last two takes CAP_SETPCAP.
-// A process without it, which root did not start, has nothing to lose by them.
+// The order matters: each of these steps except the last two takes CAP_SETPCAP. A process without
+// it, which root did not start, has nothing to drop in them.
 func Keep(p Process, c *model.Config) ([]string, error) {
 	have := cap.GetProc()
 	now, later := kept(have, p, c)
@@ -48,7 +47,7 @@ func Keep(p Process, c *model.Config) ([]string, error) {
 	return names(all), nil
 }
 
-// kept returns what a process keeps for itself, and for those that it starts.
+// kept returns the capabilities that a process keeps for itself, and for programs that it starts.
 func kept(have *cap.Set, p Process, c *model.Config) (now, later []cap.Value) {
 	for _, n := range Needs(p) {
 		switch {
@@ -66,8 +65,8 @@ func kept(have *cap.Set, p Process, c *model.Config) (now, later []cap.Value) {
 	return now, later
 }
 
-// bound lets no program that is started have more than what is handed on, and root's not even
-// that by being root's.
+// bound bounds the capabilities of started programs to those handed on; root's programs do not get
+// even those just because they are root's.
 func bound(later []cap.Value) error {
 	var drop []cap.Value
 	for v := cap.Value(0); v < cap.MaxBits(); v++ {

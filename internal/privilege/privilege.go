@@ -1,6 +1,6 @@
-// Package privilege says which of Linux's capabilities weir's processes need and what for,
-// and lets a process keep those alone. It is one table: what is required at the start, what
-// is kept, what doctor examines and what the documents list are read from it.
+// Package privilege says which of Linux's capabilities weir's processes need and what for, and lets
+// a process keep only those. It is one table: the requirements at the start, the kept capabilities,
+// doctor's findings and the documents' list are read from it.
 package privilege
 
 import (
@@ -19,7 +19,7 @@ import (
 // Process is one of weir's processes.
 type Process string
 
-// The processes that stay, and so drop what they do not need.
+// The long-running processes, which drop what they do not need.
 const (
 	Run   Process = "run"   // weir run
 	Agent Process = "agent" // weir agent
@@ -31,22 +31,22 @@ type Need struct {
 	Process    Process
 	Capability string // as capabilities(7) writes it: "CAP_NET_ADMIN"
 	For        string // what needs it
-	// Optional says that the process works without it, if not as well.
+	// Optional says that the process works without it, but less well.
 	Optional bool
 
 	value cap.Value
-	// asked returns by which of the configuration's keys it is needed, "" if by none; nil:
-	// by every configuration.
+	// asked returns which of the configuration's keys needs it, "" if none does; nil: every
+	// configuration needs it.
 	asked func(*model.Config) string
-	// ifAsked says that the process keeps it only where the configuration of its start asks for
-	// it: it gives too much to be kept for a later one.
+	// ifAsked says that the process keeps it only if its first configuration asks for it: it is too
+	// powerful to be kept for a later one.
 	ifAsked bool
 	// handedOn says that the process has it for another one that it starts, and not for itself.
 	handedOn bool
 }
 
-// needs are all of them. Found out by taking away one after the other: test/privilege_test.go
-// does so again.
+// needs are all of them. They were found by taking away one after the other, which
+// test/privilege_test.go repeats.
 var needs = []Need{
 	{Process: Run, value: cap.BPF, For: "programs and maps"},
 	{Process: Run, value: cap.NET_ADMIN, For: "XDP on interfaces, next hops, routes, sysctls under /proc/sys/net"},
@@ -74,8 +74,8 @@ func Needs(p Process) []Need {
 	return slices.DeleteFunc(slices.Clone(needs), func(n Need) bool { return n.Process != p })
 }
 
-// Missing returns what this process lacks of what that process needs for a configuration. Each
-// says what asks for it. Nil asks for what every configuration needs.
+// Missing returns which capabilities of that process, for a configuration, this process lacks. Each
+// says what asks for it. A nil configuration asks for what every configuration needs.
 func Missing(p Process, c *model.Config) []Need {
 	have := cap.GetProc()
 	var missing []Need
@@ -118,8 +118,8 @@ func (n Need) AskedBy(c *model.Config) string {
 // String says what is missing, and what for.
 func (n Need) String() string { return fmt.Sprintf("%s (%s)", n.Capability, n.For) }
 
-// asksForRaw looks for what sends and receives packets itself. Checks of all kinds ask links who
-// has a VIP, and those of kind icmp send echo requests; probes of redirection are SYNs.
+// asksForRaw looks for what sends and receives packets itself. Checks of all kinds ask on links
+// which host has a VIP, and those of kind icmp send echo requests; probes of redirection are SYNs.
 func asksForRaw(c *model.Config) string {
 	if len(c.Director.Neighbor.Interfaces) > 0 {
 		return "director.neighbor"
@@ -140,7 +140,7 @@ func asksForRaw(c *model.Config) string {
 	return ""
 }
 
-// asksForPort looks for ports that the kernel gives not to everybody.
+// asksForPort looks for ports that need a privilege.
 func asksForPort(c *model.Config) string {
 	first := firstFreePort()
 	if len(c.BGP.Listen) > 0 && model.DefaultBGPPort < first {
@@ -154,7 +154,7 @@ func asksForPort(c *model.Config) string {
 	return ""
 }
 
-// firstFreePort returns the first port that everybody may have in this network namespace.
+// firstFreePort returns the first port that needs no privilege in this network namespace.
 func firstFreePort() uint16 {
 	const usual = 1024
 	text, err := os.ReadFile("/proc/sys/net/ipv4/ip_unprivileged_port_start")

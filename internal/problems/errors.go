@@ -7,7 +7,7 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// placed is an error that knows where what is wrong stands.
+// placed is an error that knows where the problem is.
 type placed interface {
 	error
 	Place() model.Place
@@ -38,7 +38,7 @@ func (e *withFix) Unwrap() error { return e.error }
 // Fix says what to do about it.
 func (e *withFix) Fix() string { return e.fix }
 
-// of returns what an error says is wrong with a part.
+// of returns the problems of a part that an error tells.
 func of(kind model.ProblemKind, name string, severity model.Severity, err error) (found []model.Problem) {
 	if err == nil {
 		return nil
@@ -58,8 +58,8 @@ func of(kind model.ProblemKind, name string, severity model.Severity, err error)
 	return found
 }
 
-// split returns the errors that one is made of, where they are independent of each other: of
-// errors.Join, and lists of what is wrong with a file. What is wrapped with words stays whole.
+// split returns the independent errors that an error consists of: those of errors.Join, and of
+// lists of a file's errors. Errors that are wrapped with words stay whole.
 func split(err error) []error {
 	many, is := err.(interface{ Unwrap() []error })
 	if !is || len(many.Unwrap()) == 0 || !lists(err, many.Unwrap()) {
@@ -72,7 +72,7 @@ func split(err error) []error {
 	return all
 }
 
-// lists reports whether an error says what others say, line by line, and no more.
+// lists reports whether an error's text is just those of others, line by line.
 func lists(err error, parts []error) bool {
 	texts := make([]string, len(parts))
 	for i, e := range parts {

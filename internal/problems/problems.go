@@ -1,7 +1,7 @@
-// Package problems keeps what does not run of what was asked for: one list in each process, of
-// which `weir status`, events, metrics, `weir doctor` and exit statuses are made.
+// Package problems keeps what was asked for and does not run: one list in each process, of which
+// `weir status`, events, metrics, `weir doctor` and exit statuses are made.
 //
-// Whoever owns a part says after each attempt what became of it:
+// The owner of a part reports the result of each attempt:
 //
 //	list.Report(model.ProblemInterface, "eth1", err) // nil: it runs, the problem is resolved
 //	list.Warn(model.ProblemBGP, "10.0.0.1", err)     // it runs, and not in all of its parts
