@@ -22,8 +22,8 @@ import (
 	"weir.io/weir/kube/v1alpha1"
 )
 
-// tunnels are the addresses that tunnels may come from, and until when: a node that is no
-// director any more goes on to forward for a while.
+// tunnels are the addresses that tunnels may come from, and until when: a node that is no longer a
+// director goes on forwarding for a while.
 type tunnels map[tunnel]time.Time
 
 // tunnel is the address of a group's director.
@@ -32,7 +32,7 @@ type tunnel struct {
 	from  netip.Addr
 }
 
-// from takes in who the directors of groups are now, and returns all whom packets may come from.
+// from takes in the current directors of groups, and returns all from which packets may come.
 func (t tunnels) from(groups []*v1alpha1.DirectorGroup, now time.Time) []netip.Prefix {
 	for _, g := range groups {
 		for _, d := range g.Status.Directors {
@@ -63,12 +63,12 @@ func (t tunnels) of(group string) (list []netip.Addr) {
 	return list
 }
 
-// lingers is for how long packets may come from directors that are none any more, or of a group
-// that is gone: they learn of it later, perhaps.
+// lingers is how long packets may come from former directors, or those of a removed group: they may
+// learn of it later.
 func lingers(g *v1alpha1.DirectorGroup) time.Duration { return 2 * (drainOf(g) + again) }
 
-// agentFile returns the file of weir agent on a node: the services that have a backend which
-// the node delivers tunnelled packets to, also at node ports of directors, as ports returns them.
+// agentFile returns the file of weir agent on a node: the services that have a backend which the
+// node delivers tunneled packets to, also at node ports of directors, as ports returns them.
 func agentFile(services []decoded, ports func(*decoded) []model.Document, from []netip.Prefix, f *facts, interfaces, replies []string) ([]byte, error) {
 	mine := []model.Service{}
 	for _, d := range services {
@@ -123,8 +123,8 @@ func delivers(s *model.Service, b *model.Backend, f *facts) bool {
 	return slices.Contains(f.addresses(), at)
 }
 
-// writeAgent writes the agent's file. While there are no directors, and none has just been, one
-// that is there stays what it is: the group may be a new one.
+// writeAgent writes the agent's file. While there are no directors, and were none lately, an
+// existing file stays as it is: the group may be a new one.
 func (n *Node) writeAgent(groups []*v1alpha1.DirectorGroup, f *facts, now time.Time) error {
 	n.forgetGroups(groups, now)
 	if err := n.sets.read(follow.List[v1alpha1.DirectorSet](n.set)); err != nil {
@@ -139,7 +139,7 @@ func (n *Node) writeAgent(groups []*v1alpha1.DirectorGroup, f *facts, now time.T
 	var all []decoded
 	for _, name := range slices.Sorted(maps.Keys(n.sets.decoded)) {
 		// For nodes it would need the VIP on lo, and sysctls that a container cannot write;
-		// kube-proxy, and the kernel's own tunnel device, do without.
+		// kube-proxy, and the kernel's own tunnel device, need neither.
 		if d := n.sets.decoded[name]; n.Group != "" || d.toPods() {
 			all = append(all, d)
 		}
@@ -154,8 +154,8 @@ func (n *Node) writeAgent(groups []*v1alpha1.DirectorGroup, f *facts, now time.T
 	return replace(n.AgentFile, text)
 }
 
-// forgetGroups takes out what groups forwarded that are gone, when their directors do so no more:
-// other groups may have the Services.
+// forgetGroups takes out what removed groups forwarded, when their directors have stopped: other
+// groups may have the Services.
 func (n *Node) forgetGroups(groups []*v1alpha1.DirectorGroup, now time.Time) {
 	for _, g := range groups {
 		n.forwarding[g.Name] = now.Add(lingers(g))
@@ -167,8 +167,8 @@ func (n *Node) forgetGroups(groups []*v1alpha1.DirectorGroup, now time.Time) {
 	}
 }
 
-// writeOnce writes the agent's file, if there is none: an agent that starts needs one, and one that
-// is there is what ran before.
+// writeOnce writes the agent's file, if there is none: an agent that starts needs one, and an
+// existing one is what ran before.
 func (n *Node) writeOnce() error {
 	if _, err := os.Stat(n.AgentFile); err == nil {
 		return nil
@@ -180,8 +180,8 @@ func (n *Node) writeOnce() error {
 	return replace(n.AgentFile, text)
 }
 
-// tellOfAgent tells the controller that the node's agent runs, once it has. Pods of nodes
-// without one get nothing in the modes that need it.
+// tellOfAgent tells the controller that the node's agent runs, once it has. Pods of nodes without
+// an agent get nothing in the modes that need it.
 func (n *Node) tellOfAgent(ctx context.Context, now time.Time) error {
 	if n.AgentSocket == "" {
 		return nil
@@ -195,7 +195,7 @@ func (n *Node) tellOfAgent(ctx context.Context, now time.Time) error {
 		n.agentRan = now
 	case n.agentRan.IsZero():
 		return nil
-	case now.Sub(n.agentRan) >= group.Silence: // it may only begin again, and what it has set up goes on
+	case now.Sub(n.agentRan) >= group.Silence: // it may only be restarting, and what it has set up goes on
 		p.Unfit = "weir agent does not run"
 	}
 	ctx, cancel := context.WithTimeout(ctx, group.Renew)
@@ -203,8 +203,8 @@ func (n *Node) tellOfAgent(ctx context.Context, now time.Time) error {
 	return n.agentLease.renew(ctx, n.ownerOfAgent(), p.String(), now)
 }
 
-// ownerOfAgent is the Node, which the agent's Lease goes with; nobody, where it is in another
-// cluster than the Lease.
+// ownerOfAgent is the Node, the owner of the agent's Lease; none, if it is in another cluster than
+// the Lease.
 func (n *Node) ownerOfAgent() *metav1.OwnerReference {
 	if node := follow.One[corev1.Node](n.node, n.Node); node != nil && !n.elsewhere {
 		return &metav1.OwnerReference{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID}

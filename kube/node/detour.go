@@ -15,13 +15,13 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// A pod's interface is a veth, whose other end leaves checksums and segments to whoever
-// receives; XDP would forward them as they are. So packets take a detour: the pod's own routing
-// sends what is not for its sockets into a second veth, whose one end finishes both, and at
-// whose other end the director is. What that sends leaves by the pod's interface.
+// A pod's interface is a veth, whose other end leaves checksums and segmentation to the receiver;
+// XDP would forward packets as they are. So packets take a detour: the pod's own routing sends
+// those that are not for its sockets into a second veth: one end finishes both, and the director is
+// at the other end. Packets that the director sends leave by the pod's interface.
 const (
 	detourStack    = "to-director" // the end that the stack sends by
-	detourDirector = "director"    // the end that packets come in by
+	detourDirector = "director"    // the end by which packets come in
 )
 
 // The detour's rules are before that of the pod's own addresses, which is otherwise the first:
@@ -29,11 +29,11 @@ const (
 const (
 	detourTable = 100
 	portRules   = 10  // and those after it
-	localRule   = 100 // of the own addresses
-	otherRule   = 200 // for what is none of these
+	localRule   = 100 // the rule of the pod's own addresses
+	otherRule   = 200 // for other packets
 )
 
-// Detour makes it, for the director's file. It may be there already.
+// Detour makes the detour, for the director's file. It may exist already.
 func (p *Pod) Detour(file string) error {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -147,7 +147,7 @@ func lead(own netip.Addr, from string, by int, to net.HardwareAddr, ports model.
 	return removeFirst(family)
 }
 
-// removeFirst removes the rule of the own addresses that is before all others.
+// removeFirst removes the rule of the own addresses that comes before all others.
 func removeFirst(family int) error {
 	rules, err := netlink.RuleList(family)
 	if err != nil {

@@ -16,13 +16,13 @@ import (
 	"weir.io/weir/kube/v1alpha1"
 )
 
-// facts are what a node is, by its object, or a pod, by its environment.
+// facts are the facts about a node, from its object, or a pod, from its environment.
 type facts struct {
 	Name     string
 	V4, V6   netip.Addr // towards backends and routers; the zero one: it has none
 	Labels   map[string]string
 	RouterID netip.Addr // of BGP
-	Unfit    string     // why it is not to be a director; empty: it may be one
+	Unfit    string     // why it should not be a director; empty: it may be one
 	Overlay  overlay    // that pods' nodes answer by; the zero one: there is none
 	Pod      bool       // it is a pod: packets come by the detour, and native XDP's would be lost in the pod's veth
 }
@@ -36,14 +36,14 @@ func (f *facts) addresses() (list []netip.Addr) {
 	return list
 }
 
-// coalesce is what the director's file says of it: what belongs together has been waited for, by
-// the controller and by this sidecar, which gives the director one set after the other.
+// coalesce is the coalesce of the director's file: the controller and this sidecar, which gives the
+// director one set after the other, have already waited for changes that belong together.
 const coalesce = model.Duration(5 * time.Millisecond)
 
-// announced is what a director tells others of VIPs.
+// announced is what a director tells others about VIPs.
 type announced struct {
 	active    bool              // it tells routers
-	vips      []netip.Addr      // that it answers for by ARP and NDP
+	vips      []netip.Addr      // VIPs that it answers for by ARP and NDP
 	passwords map[string]string // the files of peers' passwords, by the peers' names; a peer without one that it needs is left out
 }
 
@@ -117,9 +117,8 @@ func neighbor(g *v1alpha1.DirectorGroup, vips []netip.Addr) model.Neighbor {
 	return n
 }
 
-// speaker tells the peers that the group and the node have; nil: nobody. A node that stands by
-// speaks with them, too, and tells them nothing: when its turn comes, nobody has to be waited
-// for.
+// speaker tells the peers that the group and the node have; nil: none. A standby node also keeps
+// sessions with them, and tells them nothing: so it need not wait for sessions when its turn comes.
 func speaker(g *v1alpha1.DirectorGroup, peers []*translate.BGPPeer, f *facts, told announced) *model.BGP {
 	if g.Spec.BGP == nil {
 		return nil
@@ -152,8 +151,7 @@ func speaker(g *v1alpha1.DirectorGroup, peers []*translate.BGPPeer, f *facts, to
 	return b
 }
 
-// routerID makes an ID of a name that is hardly another one's, for those without an IPv4
-// address.
+// routerID makes an almost unique ID from a name, for nodes without an IPv4 address.
 func routerID(name string) netip.Addr {
 	h := fnv.New32a()
 	h.Write([]byte(name)) // it never fails
@@ -170,7 +168,7 @@ func replace(path string, text []byte) error {
 	if err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
 	}
-	defer os.Remove(next.Name()) // which is not there any more when all went well
+	defer os.Remove(next.Name()) // which no longer exists after success
 	if _, err = next.Write(text); err == nil {
 		err = next.Sync()
 	}

@@ -21,7 +21,7 @@ type lease struct {
 	name, of    string                // and the node, or the pod
 	label, says string                // a label's name, and the annotation
 	value       string                // of the label
-	known       *coordinationv1.Lease // as it was written last; nil: that is not known
+	known       *coordinationv1.Lease // as it was last written; nil: that is not known
 	renewed     time.Time
 }
 
@@ -33,8 +33,8 @@ func agentLease(client coordinationv1client.LeaseInterface, node string) lease {
 	return lease{client: client, name: group.AgentLeaseName(node), of: node, label: v1alpha1.LabelAgent, value: "true", says: group.AnnotationAgent}
 }
 
-// renew says how it is, if that is another thing than before or it is time to. The Lease goes with
-// its owner; nil: with nobody.
+// renew writes the Lease if its content has changed, or it is time to. The Lease is deleted with
+// its owner; nil: it has none.
 func (l *lease) renew(ctx context.Context, owner *metav1.OwnerReference, text string, now time.Time) error {
 	if l.known != nil && l.known.Annotations[l.says] == text && now.Sub(l.renewed) < group.Renew {
 		return nil
@@ -67,15 +67,15 @@ func (l *lease) renew(ctx context.Context, owner *metav1.OwnerReference, text st
 		written, err = l.client.Update(ctx, next, metav1.UpdateOptions{})
 	}
 	if err != nil {
-		l.known = nil // somebody else has changed it, or it is gone
+		l.known = nil // another client has changed it, or it is gone
 		return fmt.Errorf("write Lease %s: %w", l.name, err)
 	}
 	l.known, l.renewed = written, now
 	return nil
 }
 
-// owner is whom the director's Lease goes with: its DirectorGroup, or its pod, because no other
-// pod will have its name.
+// owner is the owner of the director's Lease: its DirectorGroup, or its pod, because no other pod
+// will have its name.
 func (n *Node) owner(g *v1alpha1.DirectorGroup) *metav1.OwnerReference {
 	if n.Pod != nil && n.Pod.UID != "" {
 		return &metav1.OwnerReference{APIVersion: "v1", Kind: "Pod", Name: n.Pod.Name, UID: n.Pod.UID}
@@ -83,8 +83,8 @@ func (n *Node) owner(g *v1alpha1.DirectorGroup) *metav1.OwnerReference {
 	return &metav1.OwnerReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: "DirectorGroup", Name: g.Name, UID: g.UID}
 }
 
-// teller keeps the Lease at what it is to say, beside all else: an API server that lets it wait
-// is not to hold up what the director forwards. Use newTeller.
+// teller keeps the Lease up to date in the background: a slow API server must not delay what the
+// director forwards. Use newTeller.
 type teller struct {
 	lease lease
 	wake  chan struct{}
@@ -100,7 +100,7 @@ func newTeller(l lease) *teller {
 	return &teller{lease: l, wake: make(chan struct{}, 1), ended: make(chan struct{})}
 }
 
-// tell has it said soon, if it is something new or it is time to.
+// tell has the content written soon, if it is new or it is time to.
 func (t *teller) tell(of *metav1.OwnerReference, is group.Presence) {
 	t.mu.Lock()
 	t.of, t.is = of, is
@@ -111,14 +111,14 @@ func (t *teller) tell(of *metav1.OwnerReference, is group.Presence) {
 	}
 }
 
-// err returns what was wrong when it was said last.
+// err returns the error of the last write.
 func (t *teller) err() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.last
 }
 
-// run says it until the context ends.
+// run writes the Lease until the context ends.
 func (t *teller) run(ctx context.Context) {
 	defer close(t.ended)
 	for {
@@ -137,7 +137,7 @@ func (t *teller) run(ctx context.Context) {
 	}
 }
 
-// say says it now. Nothing else of the teller is to be under way.
+// say writes the Lease now. No other method of the teller may be running.
 func (t *teller) say(ctx context.Context, of *metav1.OwnerReference, is group.Presence) error {
 	ctx, cancel := context.WithTimeout(ctx, group.Renew)
 	defer cancel()

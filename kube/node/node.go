@@ -1,6 +1,6 @@
-// Package node keeps one node's director at what the controller says: it writes the director's
-// file, gives it what its group forwards, and tells the controller what the node is. A lost API
-// server changes nothing: what was read last stays.
+// Package node makes one node's director do what the controller says: it writes the director's
+// file, gives it what its group forwards, and tells the controller about the node. A lost API
+// server changes nothing: what was last read stays.
 package node
 
 import (
@@ -31,8 +31,8 @@ import (
 )
 
 const (
-	again      = time.Second            // everything is compared anew
-	together   = 10 * time.Millisecond  // changes are waited for that may belong to one
+	again      = time.Second            // everything is compared again
+	together   = 10 * time.Millisecond  // the wait for changes that may belong together
 	reconnect  = 100 * time.Millisecond // a director that does not answer is asked again
 	asking     = time.Minute            // one request of the director may take
 	secretPace = 10 * time.Second       // a peer's password is looked for again
@@ -40,16 +40,16 @@ const (
 
 // Options say which node it is.
 type Options struct {
-	Group, Node string // the group may be empty where the node has an agent alone, which is told of all
-	Pod         *Pod   // that stands for the node, which is not asked for; nil: the node does
+	Group, Node string // the group may be empty if the node has only an agent, which is told of all groups
+	Pod         *Pod   // that takes the node's place, whose object is not read; nil: it is the node
 	Namespace   string // of Leases, and of Secrets with passwords; a pod's own
 	Owner       string // the first part of the owners of sets
 	Socket      string // of the director; empty: the node has none, but an agent
 	File        string // the director's
 	AgentFile   string // of the node's weir agent; empty: none is written
-	AgentSocket string // of that; empty: nobody is told whether it runs
+	AgentSocket string // the agent's; empty: the controller is not told whether it runs
 
-	// What its file says of interfaces; none: the agent's defaults.
+	// The interfaces in the agent's file; none: the agent's defaults.
 	AgentInterfaces, AgentReplies []string
 
 	State string // the director's directory of state; empty: weir's default
@@ -64,19 +64,19 @@ type Node struct {
 	director director
 
 	agentLease lease
-	agentRan   time.Time // when it did last; zero: it has not been seen to
+	agentRan   time.Time // when it last ran; zero: it was not seen running
 	elsewhere  bool      // the Node is in another cluster
 
 	group, set, peer, node cache.SharedIndexInformer // node is nil for a pod, and peer where there is no director
 	moved                  chan struct{}
-	answers                atomic.Bool // the director does
+	answers                atomic.Bool // the director answers
 	restarted              atomic.Bool // it may be another process, which has forgotten what was put
 
 	sets     sets
-	answered time.Time // when the director did last, or this process began to ask it
+	answered time.Time // when the director last answered, or this process began to ask it
 	role     role
 	taken    taken
-	// lacksPorts says why its director does not have node ports that it is to; empty: it has.
+	// lacksPorts says why its director lacks node ports that it should have; empty: it has them.
 	lacksPorts string
 	passwords  map[string]password
 	sessions   sessions
@@ -84,13 +84,13 @@ type Node struct {
 	ports      nodePorts // that the agent knows
 	ways       *looker
 	overlay    overlay // as it was last
-	// forwarding is until when groups do, by their names, as far as is known.
+	// forwarding is until when groups forward, by their names, as far as is known.
 	forwarding map[string]time.Time
-	said       string // what was wrong last, which is said once
+	said       string // the last problem, which is logged once
 }
 
-// New returns a sidecar that reads what the group is by one configuration, and the Node by
-// another: directors may be in another cluster.
+// New returns a sidecar that reads the group with one configuration, and the Node with another:
+// directors may be in another cluster.
 func New(config, nodes *rest.Config, o Options, log *slog.Logger) (*Node, error) {
 	resources, err1 := follow.Resources(config)
 	core, err2 := corev1client.NewForConfig(config)
@@ -107,7 +107,7 @@ func New(config, nodes *rest.Config, o Options, log *slog.Logger) (*Node, error)
 		director: director{client: api.NewClient(o.Socket), prefix: o.Owner, group: o.Group, log: log},
 		moved:    make(chan struct{}, 1), passwords: map[string]password{}, tunnels: tunnels{}, ports: nodePorts{}, sets: sets{group: o.Group}, forwarding: map[string]time.Time{}}
 	if n.ways = newLooker(n.wake); o.File != "" {
-		n.role.leaves = leftBy(o.File) // its director may have node ports of a process before
+		n.role.leaves = leftBy(o.File) // its director may have node ports of an earlier process
 	}
 	var one, its follow.What
 	if o.Group != "" {
@@ -138,7 +138,7 @@ func (n *Node) wake() {
 }
 
 // Write writes the director's file, as far as it is known, and returns: a director that starts
-// needs one. One that is there stays: it is what ran before. So it does with an agent's.
+// needs one. An existing one stays: it is what ran before. The same holds for an agent's file.
 func (n *Node) Write(ctx context.Context) error {
 	if n.AgentFile != "" {
 		if err := n.writeOnce(); err != nil || n.Socket == "" {
@@ -153,8 +153,8 @@ func (n *Node) Write(ctx context.Context) error {
 			f := n.facts(g)
 			err := n.writeFile(ctx, g, &f, announced{}, time.Now())
 			if _, none := os.Stat(n.File); none == nil && err != nil {
-				// A peer whose password cannot be read yet is left out of it, and keeps no director from
-				// starting.
+				// A peer whose password cannot be read yet is left out: it must not keep a director
+				// from starting.
 				n.log.Warn("the director's file is without what could not be read", "error", err)
 				return nil
 			}
@@ -169,13 +169,13 @@ func (n *Node) Write(ctx context.Context) error {
 	}
 }
 
-// followed returns those of these that are to be followed, and the Node where it is.
+// followed returns these informers and that of the Node, without those that do not exist.
 func (n *Node) followed(all ...cache.SharedIndexInformer) []cache.SharedIndexInformer {
 	return slices.DeleteFunc(append(all, n.node), func(i cache.SharedIndexInformer) bool { return i == nil })
 }
 
-// Run does the work until the context ends. Then the director goes on as it is; that of a pod
-// has been told to end, too.
+// Run does the work until the context ends. Then the director goes on unchanged; that of a pod has
+// been told to end, too.
 func (n *Node) Run(ctx context.Context) error {
 	if n.Socket != "" {
 		go n.listen(ctx)
@@ -243,7 +243,7 @@ func (n *Node) facts(g *v1alpha1.DirectorGroup) facts {
 	return f
 }
 
-// pass makes everything so once.
+// pass does all the work once.
 func (n *Node) pass(ctx context.Context, now time.Time) {
 	if n.restarted.Swap(false) {
 		n.director.forget()
@@ -261,7 +261,7 @@ func (n *Node) pass(ctx context.Context, now time.Time) {
 			f.Unfit = n.role.unfit(now.Sub(n.answered))
 		}
 		n.hear(ctx, g, &f, now)
-		if g != nil { // else there is nobody to tell
+		if g != nil { // else there is no group to tell
 			n.teller.tell(n.owner(g), n.presence(g, &f))
 		}
 		err = errors.Join(err, n.teller.err())
@@ -277,7 +277,7 @@ func (n *Node) pass(ctx context.Context, now time.Time) {
 	}
 }
 
-// presence is what the controller is told of the node.
+// presence is what the controller is told about the node.
 func (n *Node) presence(g *v1alpha1.DirectorGroup, f *facts) group.Presence {
 	taken := n.taken.Taken
 	p := group.Presence{Node: n.Node, Unfit: f.Unfit, Taken: &taken, Peers: n.sessions.of, NodePorts: n.lacksPorts}
@@ -290,12 +290,12 @@ func (n *Node) presence(g *v1alpha1.DirectorGroup, f *facts) group.Presence {
 	return p
 }
 
-// follow makes the director what the node is in the group now.
+// follow makes the director match the node's current role in the group.
 func (n *Node) follow(ctx context.Context, g *v1alpha1.DirectorGroup, f *facts, now time.Time) error {
 	ctx, cancel := context.WithTimeout(ctx, asking)
 	defer cancel()
 	if g == nil && n.role.group == nil {
-		return n.empty(ctx) // it was removed while nobody looked
+		return n.empty(ctx) // it was removed while this process did not run
 	}
 	drain := n.role.is(g, n.Node, now)
 	if drain {
@@ -306,7 +306,7 @@ func (n *Node) follow(ctx context.Context, g *v1alpha1.DirectorGroup, f *facts, 
 		return n.forward(ctx, f, now)
 	case draining:
 		err := n.writeFile(ctx, n.role.group, f, announced{}, now)
-		if n.role.group.Spec.NodePorts == nil { // agents do not know them much longer
+		if n.role.group.Spec.NodePorts == nil { // agents will soon forget them
 			err = errors.Join(err, n.putNodePorts(ctx, f, nil))
 		}
 		return err
@@ -317,8 +317,8 @@ func (n *Node) follow(ctx context.Context, g *v1alpha1.DirectorGroup, f *facts, 
 	return errors.Join(n.writeFile(ctx, n.role.group, f, announced{}, now), n.empty(ctx))
 }
 
-// forward gives the director what the group forwards. Whom it leaves to kube-proxy at node ports
-// it is told before it has any, and not until it has none it is told that there is nobody.
+// forward gives the director what the group forwards. It learns whom it leaves to kube-proxy at
+// node ports before it has any, and forgets them only when it has none.
 func (n *Node) forward(ctx context.Context, f *facts, now time.Time) error {
 	err := n.sets.read(follow.List[v1alpha1.DirectorSet](n.set))
 	var not map[int]error
@@ -388,14 +388,14 @@ func (n *Node) writeFile(ctx context.Context, g *v1alpha1.DirectorGroup, f *fact
 	return errors.Join(append(errs, err)...)
 }
 
-// password is one of a peer's that was read.
+// password is a peer's password that was read.
 type password struct {
 	file string
 	read time.Time
-	err  error // why it could not be, the last time; the one that was read before is used on
+	err  error // why the last read failed; the earlier password stays in use
 }
 
-// readPasswords returns the files of the passwords of peers that the node speaks with.
+// readPasswords returns the files of the passwords of peers that the node has sessions with.
 func (n *Node) readPasswords(ctx context.Context, g *v1alpha1.DirectorGroup, peers []*translate.BGPPeer, f *facts, now time.Time) (map[string]string, error) {
 	files := map[string]string{}
 	var errs []error

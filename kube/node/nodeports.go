@@ -16,15 +16,15 @@ import (
 	"weir.io/weir/kube/v1alpha1"
 )
 
-// nodePortOwner is whose the set with node ports is: no DirectorSet's. What is wrong with it keeps
-// nothing from being forwarded at Services' own addresses.
+// nodePortOwner is the owner of the set with node ports: no DirectorSet has it. Its errors do not
+// affect forwarding at Services' own addresses.
 func (d *director) nodePortOwner() string {
 	return fmt.Sprintf("%s.%s.nodeports", d.prefix, d.group)
 }
 
-// atNodePort returns a Service's services as they are at the address of a director's node: the
-// same backends and the same history, so that any of the directors goes on with what is open. They
-// have kernel sources, also for agents: the address is a host's own, and may be a backend's.
+// atNodePort returns a Service's services at the address of a director's node: with the same
+// backends and the same history, so that any director goes on with open connections. They have
+// kernel sources, also for agents: the address is a host's own, and may be a backend's.
 func (d *decoded) atNodePort(ports []v1alpha1.ServiceNodePort, address netip.Addr) (list []model.Document) {
 	for i := range d.documents {
 		s := d.documents[i].Service
@@ -32,7 +32,7 @@ func (d *decoded) atNodePort(ports []v1alpha1.ServiceNodePort, address netip.Add
 			return p.Protocol == s.Protocol.String() && p.Port == int32(s.Port.First)
 		})
 		if at < 0 || s.VIP.Is4() != address.Is4() || len(s.Backends) == 0 {
-			continue // what no agent can be sent is kube-proxy's
+			continue // what cannot be sent to an agent is kube-proxy's
 		}
 		port := uint16(ports[at].NodePort)
 		s.Name = fmt.Sprintf("%s@%s", s.Name, netip.AddrPortFrom(address, port))
@@ -42,7 +42,7 @@ func (d *decoded) atNodePort(ports []v1alpha1.ServiceNodePort, address netip.Add
 	return list
 }
 
-// nodePorts are what a director has at its node's addresses, and what tells it from other ones;
+// nodePorts are what a director has at its node's addresses, with a key that differs from others';
 // empty: nothing.
 func (s *sets) nodePorts(addresses []netip.Addr) (is string, documents []model.Document) {
 	var text strings.Builder
@@ -63,7 +63,7 @@ func (s *sets) nodePorts(addresses []netip.Addr) (is string, documents []model.D
 	return text.String(), documents
 }
 
-// takesNodePorts reports whether directors of the group are to have node ports, and it is known
+// takesNodePorts reports whether directors of the group should have node ports, and it is known
 // whom they leave to kube-proxy there.
 func takesNodePorts(g *v1alpha1.DirectorGroup) bool {
 	return g.Spec.NodePorts != nil && len(g.Status.KernelSources) > 0
@@ -72,9 +72,9 @@ func takesNodePorts(g *v1alpha1.DirectorGroup) bool {
 // notYet is why a director has no node ports before it was given any.
 const notYet = "they have not been put yet"
 
-// putNodePorts gives the director Services' node ports at its node's addresses, or takes them
-// out. Where others of its sets have no room it goes without: not has why these are not taken.
-// What lacksPorts says of a director that does not answer stays: what it has goes on without it.
+// putNodePorts gives the director Services' node ports at its node's addresses, or takes them out.
+// If other sets of it have no room it goes without node ports: not has why these sets are not
+// taken. lacksPorts stays for a director that does not answer: what it has goes on.
 func (n *Node) putNodePorts(ctx context.Context, f *facts, not map[int]error) error {
 	if n.role.group.Spec.NodePorts == nil {
 		n.lacksPorts = ""
@@ -104,7 +104,7 @@ func (n *Node) putNodePorts(ctx context.Context, f *facts, not map[int]error) er
 		unread = n.readsFile(ctx)
 	}
 	err := unread
-	if unread == nil || n.director.hasPorts() { // what it has is not to be what it was for long
+	if unread == nil || n.director.hasPorts() { // what it has must soon be replaced
 		err = errors.Join(err, n.director.putPorts(ctx, is, documents))
 	}
 	if n.lacksPorts = why; err != nil {
@@ -134,7 +134,8 @@ func (n *Node) takeNodePortsOut(ctx context.Context) error {
 // hasPorts reports whether the director is known to have node ports.
 func (d *director) hasPorts() bool { return d.ports != nil && *d.ports != "" }
 
-// putPorts puts node ports if they are other ones. After an error nobody knows what it has.
+// putPorts puts node ports if they have changed. After an error it is not known what the director
+// has.
 func (d *director) putPorts(ctx context.Context, is string, documents []model.Document) error {
 	if d.ports != nil && *d.ports == is {
 		return nil
@@ -148,7 +149,7 @@ func (d *director) putPorts(ctx context.Context, is string, documents []model.Do
 }
 
 // leaves returns whom the director's file leaves to the kernel at node ports. As long as the
-// director may have some this is not nobody: it is whom it was last.
+// director may have some, it never forgets them: it keeps the last ones.
 func (n *Node) leaves(g *v1alpha1.DirectorGroup) []string {
 	switch {
 	case takesNodePorts(g):
@@ -159,8 +160,8 @@ func (n *Node) leaves(g *v1alpha1.DirectorGroup) []string {
 	return n.role.leaves
 }
 
-// leftBy returns whom a director's file that is there leaves to the kernel; nil: nobody, or there
-// is none that can be read.
+// leftBy returns whom an existing director's file leaves to the kernel; nil: none, or no file can
+// be read.
 func leftBy(path string) (list []string) {
 	c, err := config.Load(path)
 	if err != nil {
@@ -172,8 +173,8 @@ func leftBy(path string) (list []string) {
 	return list
 }
 
-// readsFile says why the director does not leave to its kernel whom its file says. That its file
-// is read does not say so: it may be refused, or not applied yet.
+// readsFile says why the director does not leave to its kernel whom its file says. Reading the file
+// is not enough: it may be refused, or not applied yet.
 func (n *Node) readsFile(ctx context.Context) error {
 	d := &n.director
 	if d.leaves != nil && slices.Equal(d.leaves, n.role.leaves) {
@@ -195,7 +196,7 @@ func (n *Node) readsFile(ctx context.Context) error {
 	return fmt.Errorf("the director does not leave to kube-proxy yet whom its file says: %s", cmp.Or(status.Refused, "it is about to"))
 }
 
-// isWritten reports whether a prefix is written so, in one of several ways.
+// isWritten reports whether a text is a way to write this prefix, of which there are several.
 func isWritten(p netip.Prefix, text string) bool {
 	is, err := netip.ParsePrefix(text)
 	return err == nil && is == p
@@ -225,11 +226,11 @@ func inTheWay(text string, addresses []netip.Addr) bool {
 	})
 }
 
-// portsLinger is for how long an agent knows node ports that directors do not take any more: what
-// a pod sends goes on to reach who had a connection there, and is answered by kube-proxy's reset.
+// portsLinger is how long an agent knows node ports that directors no longer take: what a pod sends
+// goes on to reach clients that had a connection there, and kube-proxy's reset answers it.
 const portsLinger = 30 * time.Second
 
-// nodePorts are those that an agent knows, by Services.
+// nodePorts are the node ports that an agent knows, by Services.
 type nodePorts map[string]lingering
 
 type lingering struct {

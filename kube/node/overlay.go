@@ -8,12 +8,12 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// overlay is where full NAT sends from where pods' nodes answer by an overlay: the first
-// addresses that its interfaces have.
+// overlay is where full NAT sends from if pods' nodes answer by an overlay: the first addresses
+// that its interfaces have.
 type overlay struct{ V4, V6 netip.Addr }
 
-// read looks at the interfaces of an overlay. Addresses that were there once stay, because open
-// connections have them. Without any now there is no way back.
+// read looks at the interfaces of an overlay. Former addresses stay, because open connections have
+// them. Without a current address there is no way back.
 func (o *overlay) read(interfaces []string) error {
 	var now overlay
 	for _, name := range interfaces {

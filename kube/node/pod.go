@@ -23,7 +23,7 @@ type Pod struct {
 	BPFFS     string       // the directory of all the group's pods' on this node; empty: none
 }
 
-// facts returns what the pod is. That it is there says that it may be a director.
+// facts returns the facts about the pod. A pod that exists may be a director.
 func (p *Pod) facts() facts {
 	f := facts{Name: p.Name, RouterID: routerID(p.Name), Pod: true}
 	for _, a := range p.Addresses {
@@ -48,8 +48,8 @@ func (n *Node) leaving() error {
 	return n.teller.say(context.Background(), n.owner(g), n.presence(g, &f)) // that of the process has ended
 }
 
-// sweep removes what is pinned of pods that are gone. One that ends by itself leaves an empty
-// directory, and one that is killed its maps, which nobody would ever use again.
+// sweep removes the pinned objects of pods that are gone. A pod that ends by itself leaves an empty
+// directory, and a killed one its maps, which would never be used again.
 func (n *Node) sweep(ctx context.Context) error {
 	entries, err := os.ReadDir(n.Pod.BPFFS)
 	if errors.Is(err, fs.ErrNotExist) {

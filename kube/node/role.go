@@ -9,17 +9,17 @@ import (
 	"weir.io/weir/kube/v1alpha1"
 )
 
-// state is what a node is in its group.
+// state is the state of a node in its group.
 type state int
 
 const (
-	standby  state = iota // it forwards nothing, and tells nobody of anything
+	standby  state = iota // it forwards nothing, and announces nothing
 	active                // it is a director
-	draining              // it was one: it forwards, and tells nobody of it any more
+	draining              // it was a director: it forwards, and no longer announces
 )
 
-// role is what the node is, and since when. A process that begins takes the node for one that
-// has been a director: what is there may be forwarded on for a while, and goes then.
+// role is what the node is, and since when. A new process assumes that the node has been a
+// director: what is there may be forwarded for a while, and is then removed.
 type role struct {
 	state   state
 	known   bool
@@ -30,8 +30,8 @@ type role struct {
 	leaves  []string  // whom that leaves to the kernel at node ports by its file
 }
 
-// is takes in what the group is now; nil: there is none any more. It reports whether the node
-// has just begun to drain.
+// is takes in the current group; nil: it no longer exists. It reports whether the node has just
+// begun to drain.
 func (r *role) is(g *v1alpha1.DirectorGroup, node string, now time.Time) (drains bool) {
 	if g != nil {
 		r.group, r.drain = g, drainOf(g)
@@ -50,7 +50,7 @@ func (r *role) is(g *v1alpha1.DirectorGroup, node string, now time.Time) (drains
 	return drains
 }
 
-// defaultDrain is that of the schema.
+// defaultDrain is the schema's default.
 const defaultDrain = time.Minute
 
 func drainOf(g *v1alpha1.DirectorGroup) time.Duration {
@@ -61,9 +61,9 @@ func drainOf(g *v1alpha1.DirectorGroup) time.Duration {
 	return time.Duration(d)
 }
 
-// unfit says why the node is not to be a director, when its weir run has not answered for so
-// long. A director's is waited for: what it forwards goes on without the process, which may
-// only begin again.
+// unfit says why the node should not be a director, when its weir run has not answered for that
+// long. An active director's process is waited for: forwarding goes on without it, and it may only
+// be restarting.
 func (r *role) unfit(silent time.Duration) string {
 	if r.state == active && silent < group.Silence {
 		return ""

@@ -14,18 +14,18 @@ import (
 	"weir.io/weir/kube/v1alpha1"
 )
 
-// sessions are why there is none with each BGPPeer that the node is to speak with, by their
-// names; empty: there is one.
+// sessions are, for each BGPPeer that the node should have a session with, by name, why there is
+// none; empty: there is one.
 type sessions struct {
 	of   map[string]string
 	read time.Time
 }
 
-// longestProblem is how much is said of one session.
+// longestProblem is how much is said about one session.
 const longestProblem = 200
 
-// hear asks the director how its sessions are. That is told with the Lease, so it is asked no
-// more often than that is renewed.
+// hear asks the director for the state of its sessions. The Lease tells it, so it is asked no more
+// often than the Lease is renewed.
 func (n *Node) hear(ctx context.Context, g *v1alpha1.DirectorGroup, f *facts, now time.Time) {
 	if now.Sub(n.sessions.read) < group.Renew || !n.answers.Load() {
 		return

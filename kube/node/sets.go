@@ -21,21 +21,21 @@ import (
 	"weir.io/weir/kube/v1alpha1"
 )
 
-// sets are what the controller wants the group's directors to forward, as it was read last.
+// sets are what the controller wants the group's directors to forward, as it was last read.
 type sets struct {
-	group   string                           // whose they are; empty: those of all groups
+	group   string                           // the group of the sets; empty: all groups
 	objects map[string]*v1alpha1.DirectorSet // by name
 	decoded map[string]decoded               // by the Service's name
 	version string                           // the newest of the objects that were all read
-	// unread are Services of which nothing could be read since the process began, by their names,
-	// and why. What the director has of their sets it may have from before.
+	// unread are Services that could never be read since the process began, by their names, and
+	// why. The director may still have their sets from before.
 	unread map[string]unread
 
-	// What follows from these is kept until something else is read: there may be thousands, and it is
+	// Results from these are kept until something else is read: there may be thousands, and it is
 	// asked for all the time.
 	whole  map[string]*v1alpha1.DirectorSet // that were read last, if nothing was wrong with any; nil: something was
 	parts  map[int][]decoded                // as bySet returns them
-	stale  bool                             // parts are of what was read before
+	stale  bool                             // parts are from an earlier read
 	reads  int                              // Services that were looked at, for tests
 	sums   uint64                           // as fronts returns it
 	places []netip.Addr                     // as vips returns them
@@ -48,17 +48,17 @@ type unread struct {
 
 // decoded is a Service whose documents were read.
 type decoded struct {
-	group     string // whose directors forward it
+	group     string // the group whose directors forward it
 	of        *v1alpha1.CompiledService
 	documents []model.Document
 	fronts    uint64 // of these
 	sum       uint64 // of them as they are written: a revision may have been another one's, where the controller knew of none
-	lost      bool   // its DirectorSet is there no more
+	lost      bool   // its DirectorSet no longer exists
 }
 
-// read takes in the DirectorSets that there are. One that is not there any more has been lost:
-// a controller that wants nothing to be forwarded writes an empty one. One that is not as the
-// controller writes it stays what it was.
+// read takes in the existing DirectorSets. A missing one has been lost: a controller that wants
+// nothing forwarded writes an empty one. For one that is not as the controller writes it, the
+// earlier one stays.
 func (s *sets) read(list []*v1alpha1.DirectorSet) error {
 	if s.isWhole(list) {
 		return nil
@@ -123,7 +123,7 @@ func (s *sets) read(list []*v1alpha1.DirectorSet) error {
 	return errors.Join(errs...)
 }
 
-// forget makes a DirectorSet one that was never read.
+// forget makes a DirectorSet count as never read.
 func (s *sets) forget(name string) {
 	delete(s.objects, name)
 	s.whole = nil
@@ -142,8 +142,8 @@ func (s *sets) isWhole(list []*v1alpha1.DirectorSet) bool {
 	return true
 }
 
-// newest returns the newest version of any object. What is followed comes in the order of
-// versions, so all that is older has been read.
+// newest returns the newest version of any object. Watches deliver objects in the order of
+// versions, so all older ones have been read.
 func newest(objects map[string]*v1alpha1.DirectorSet) (version string) {
 	for _, o := range objects {
 		if order, err := resourceversion.CompareResourceVersion(version, o.ResourceVersion); version == "" || err == nil && order < 0 {
@@ -186,7 +186,7 @@ func sameParts(a, b []decoded) bool {
 	})
 }
 
-// place puts what is so behind what is not.
+// place orders elements that are behind after the others.
 func place(behind bool) int {
 	if behind {
 		return 1
@@ -194,9 +194,9 @@ func place(behind bool) int {
 	return 0
 }
 
-// bySet returns the Services of each of the directors' sets, in the order of their names. A
-// set whose DirectorSet has none is empty. One with a Service that cannot be read is left out: it
-// stays what it is.
+// bySet returns the Services of each of the directors' sets, in the order of their names. A set
+// whose DirectorSet has none is empty. One with a Service that cannot be read is left out: it stays
+// as it is.
 func (s *sets) bySet() map[int][]decoded {
 	s.follow()
 	return s.parts
@@ -217,7 +217,7 @@ func (s *sets) partsNow() map[int][]decoded {
 	return all
 }
 
-// lacks adds which sets stay what they are because something of them cannot be read, and why.
+// lacks adds which sets stay as they are because a part of them cannot be read, and why.
 func (s *sets) lacks(not map[int]error) map[int]error {
 	for _, name := range slices.Sorted(maps.Keys(s.unread)) {
 		if not == nil {
@@ -258,13 +258,13 @@ type director struct {
 	prefix string // of the owners of its sets: kube
 	group  string
 	log    *slog.Logger
-	has    map[int][]decoded // what each set was put with last
-	ports  *string           // what node ports were put with last; empty: it has none; nil: it is not known
+	has    map[int][]decoded // what each set was last put with
+	ports  *string           // what node ports were last put with; empty: it has none; nil: it is not known
 	leaves []string          // whom it leaves to the kernel there, as it has said; nil: it is not known
 }
 
-// put makes these what the director forwards. Only sets that are another one are put. It returns
-// why some are not so, by their numbers.
+// put makes the director forward these sets. It puts only changed sets. It returns why some are not
+// taken, by their numbers.
 func (d *director) put(ctx context.Context, all map[int][]decoded) (not map[int]error) {
 	// What shrinks first: a Service that has moved belongs to one.
 	for _, n := range slices.SortedFunc(maps.Keys(all), func(a, b int) int { return cmp.Or(cmp.Compare(len(all[a]), len(all[b])), cmp.Compare(a, b)) }) {
@@ -315,10 +315,10 @@ func (d *director) owned(ctx context.Context) (map[string]int, error) {
 	return owned, nil
 }
 
-// forget makes the director one of which nothing is known: another process may have nothing.
+// forget forgets what is known about the director: another process may have nothing.
 func (d *director) forget() { d.has, d.ports, d.leaves = nil, nil, nil }
 
-// empty takes everything out that the group's sets have.
+// empty takes out everything in the group's sets.
 func (d *director) empty(ctx context.Context) error {
 	owned, err := d.owned(ctx)
 	if err != nil {

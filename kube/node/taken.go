@@ -11,20 +11,20 @@ import (
 	"weir.io/weir/kube/group"
 )
 
-// longestWhy is how much is said of why a director does not take a set.
+// longestWhy is how much is said about why a director does not take a set.
 const longestWhy = 200
 
-// taken is what the node says that its director has taken. It says so at once where Services
-// are reached at something new, or one of them is not taken any more, because the controller
-// waits for that before it tells anybody of it; and of all else only when the Lease is renewed
-// anyway, so that pods that come and go cost no requests.
+// taken is what the node says that its director has taken. It says so at once if Services get new
+// addresses or ports, or one of them is no longer taken, because the controller waits for that
+// before it publishes it; all else it says only when the Lease is renewed anyway, so that pods that
+// come and go cost no requests.
 type taken struct {
 	group.Taken
 	fronts uint64
 	said   time.Time
 }
 
-// is takes in what the director was given last, of which it does not have some sets.
+// is takes in what the director was last given, and which of these sets it does not have.
 func (t *taken) is(s *sets, not map[int]error, now time.Time) {
 	next := taken{group.Taken{Version: s.version}, s.fronts(), now}
 	for n, err := range not {

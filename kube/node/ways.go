@@ -18,12 +18,12 @@ import (
 )
 
 const (
-	lookAgain = 10 * time.Second // how packets get to a pod is looked at anew
+	lookAgain = 10 * time.Second // the time between two looks at how packets get to a pod
 	lookFor   = 2 * time.Second  // a pod has to answer within it
 )
 
-// looker looks how packets get from here to pods' addresses, of one pod for each node that the
-// controller asks about: mode ipip sends them there, where a network routes them as they are.
+// looker looks how packets get from here to pods' addresses, for one pod of each node that the
+// controller asks about: mode ipip sends them there, if a network routes them unchanged.
 type looker struct {
 	changed func()
 	asked   chan struct{}
@@ -37,7 +37,7 @@ func newLooker(changed func()) *looker {
 	return &looker{changed: changed, asked: make(chan struct{}, 1), pods: map[netip.AddrPort]bool{}, found: map[netip.AddrPort]string{}}
 }
 
-// look notes which pods the group's status names, and returns what is known of them.
+// look notes which pods the group's status names, and returns what is known about them.
 func (l *looker) look(g *v1alpha1.DirectorGroup) map[string]string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -78,7 +78,7 @@ func (l *looker) run(ctx context.Context) {
 	}
 }
 
-// all looks at all that are asked about, or at those alone of which nothing is known.
+// all looks at all pods that are asked about, or only at those about which nothing is known.
 func (l *looker) all(ctx context.Context, again bool) {
 	l.mu.Lock()
 	maps.DeleteFunc(l.found, func(pod netip.AddrPort, _ string) bool { return !l.pods[pod] })
@@ -109,13 +109,13 @@ func (l *looker) all(ctx context.Context, again bool) {
 	}
 }
 
-// tunnels are the kinds of interfaces that packets do not leave by as they are.
+// tunnels are the kinds of interfaces by which packets do not leave unchanged.
 var tunnelKinds = map[string]bool{"vxlan": true, "geneve": true, "ipip": true, "sit": true, "ip6tnl": true, "gre": true, "gretap": true, "ip6gre": true, "ip6gretap": true,
 	"erspan": true, "fou": true, "wireguard": true, "tun": true, "tuntap": true, "vti": true, "vti6": true, "xfrm": true, "bareudp": true}
 
-// wayTo returns what is in the way of packets for a pod's address; empty: nothing. An interface
-// that puts them into a tunnel is: what ipip sends has no room for that, and the pod's node would
-// meet it where its agent does not look. And the pod has to answer, if only that nobody listens.
+// wayTo returns what is in the way of packets for a pod's address; empty: nothing. A tunnel
+// interface is in the way: ipip's packets have no room for the tunnel, and the pod's node would get
+// them where its agent does not look. And the pod has to answer, if only that the port is closed.
 func wayTo(ctx context.Context, pod netip.AddrPort) string {
 	routes, err := netlink.RouteGet(pod.Addr().AsSlice())
 	if err != nil || len(routes) == 0 {
