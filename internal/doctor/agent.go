@@ -23,7 +23,7 @@ func (x *examination) agent() {
 		x.warn("backend", "ip addr, and the backends' addresses in the file", "no address of this host is a backend's")
 		return
 	}
-	var direct []model.Service          // those whose packets keep the VIP
+	var direct []model.Service          // services whose packets keep the VIP
 	routed := make(map[netip.Addr]bool) // backends whose replies go to the client's address
 	for _, s := range services {
 		switch b := s.Backends[0]; {
@@ -52,7 +52,7 @@ func (x *examination) agent() {
 	}
 }
 
-// directors checks that the agent would take tunnels from somebody.
+// directors checks that the agent would take tunnels from some director.
 func (x *examination) directors(services []model.Service) {
 	tunnels := slices.ContainsFunc(services, func(s model.Service) bool {
 		return s.Backends[0].MaxOverheadIn(&s) > 0
@@ -91,7 +91,7 @@ func (x *examination) vips(services []model.Service) {
 	}
 }
 
-// onward says where packets for a VIP go that another network namespace has.
+// onward says where packets for a VIP of another network namespace go.
 func (x *examination) onward(check string, vip netip.Addr) {
 	routes, err := netlink.RouteGet(vip.AsSlice())
 	if err != nil || len(routes) == 0 || x.links[routes[0].LinkIndex] == nil {
@@ -101,7 +101,7 @@ func (x *examination) onward(check string, vip netip.Addr) {
 	x.ok(check, "is not on this host, and goes on by %s: that must lead into one of agent.namespaces", x.links[routes[0].LinkIndex].Attrs().Name)
 }
 
-// like returns the interfaces that a pattern names; there need be none.
+// like returns the interfaces that match a pattern; there may be none.
 func (x *examination) like(pattern string) (links []netlink.Link) {
 	for _, index := range slices.Sorted(maps.Keys(x.links)) {
 		if is, err := filepath.Match(pattern, x.links[index].Attrs().Name); is && err == nil {
@@ -153,8 +153,8 @@ func (x *examination) reversePath(link netlink.Link) {
 	}
 }
 
-// arp checks that Linux does not answer for IPv4 VIPs on lo, as it does unless
-// told otherwise: the address is the host's, whatever interface it is on.
+// arp checks that Linux does not answer for IPv4 VIPs on lo, as it does by default: the address is
+// the host's, whatever interface it is on.
 func (x *examination) arp(link netlink.Link, services []model.Service) {
 	if !slices.ContainsFunc(services, func(s model.Service) bool { return s.VIP.Is4() }) {
 		return
@@ -204,7 +204,7 @@ func interfaceSysctl(name, key string) (int, error) {
 // internetMTU is the size of packets that clients on the Internet send.
 const internetMTU = 1500
 
-// uplinkMTU checks that tunnelled packets fit in the uplink.
+// uplinkMTU checks that tunneled packets fit in the uplink.
 func (x *examination) uplinkMTU(link netlink.Link, services []model.Service) {
 	var mode model.Mode
 	overhead := 0

@@ -7,9 +7,9 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// answers checks the source filter (rp_filter) where packets come in that are from an IPv4 VIP:
-// backends answer health checks of the VIP so, and of nat's replies those are that the kernel
-// routes. Their source is an address that this host sends to clients, not to backends.
+// answers checks the source filter (rp_filter) where packets from an IPv4 VIP come in: answers to
+// health checks of the VIP, and nat's replies that the kernel routes. By its routes this host would
+// not reach their source by the way to backends.
 func (x *examination) answers() {
 	vips := map[string][]netip.Addr{} // by the interface that they come in by
 	for i := range x.config.Services {

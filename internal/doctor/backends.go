@@ -36,7 +36,7 @@ func (x *examination) backends() {
 		for _, b := range s.Backends {
 			end := b.ModeIn(s).TunnelEnd(b.Address, b.Host)
 			way, problem := x.way(end)
-			if _, own := x.addresses[b.Host]; own { // its pods get nothing by a wire
+			if _, own := x.addresses[b.Host]; own { // packets for its pods take no link
 				way, problem = hop{local: true}, ""
 			}
 			x.note(w, s, b, way)

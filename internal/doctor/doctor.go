@@ -1,5 +1,5 @@
-// Package doctor examines a host: whether a director or an agent can run on it,
-// and what of it would keep packets from arriving. It changes nothing.
+// Package doctor examines a host: whether a director or an agent can run on it, and what on it
+// would keep packets from arriving. It changes nothing.
 package doctor
 
 import (
@@ -99,7 +99,7 @@ type examination struct {
 	findings  []Finding
 	links     map[int]netlink.Link
 	addresses map[netip.Addr]int // this host's, by interface
-	sending   *device.Egress     // by which interfaces the director's packets leave by XDP
+	sending   *device.Egress     // the interfaces by which the director's packets leave by XDP
 	reached   map[string]bool    // interfaces by which full NAT's backends are reached and their replies taken
 }
 
@@ -161,8 +161,8 @@ func (x *examination) roles(role Role) (director, agent bool) {
 	return director, agent || !director && len(x.config.Agent.Interfaces) > 0
 }
 
-// name makes the configuration name interfaces as they are called now: it may have other names of
-// theirs, and all checks compare what the kernel says.
+// name replaces interfaces' names in the configuration by their current ones: it may have
+// alternative names, and all checks compare the kernel's names.
 func (x *examination) name() {
 	links := slices.Collect(maps.Values(x.links))
 	c := *x.config

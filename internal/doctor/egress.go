@@ -28,7 +28,7 @@ func newWays() *ways {
 // tunnel is the longest outer header that leaves by an interface.
 type tunnel struct {
 	mode     model.Mode
-	overhead int // the most that it may ever be: that is what the datapath leaves room for
+	overhead int // the largest possible: the datapath leaves room for that
 	mtu      int
 }
 
@@ -62,8 +62,8 @@ func (x *examination) note(w *ways, s model.Service, b model.Backend, way hop) {
 	}
 }
 
-// asItIs says whether a backend's frames are for itself, or as somebody has configured: the kernel
-// does not send such.
+// asItIs says whether a backend's frames are addressed to itself, or as configured: the kernel does
+// not send such frames.
 func asItIs(s model.Service, b model.Backend) bool {
 	return b.ModeIn(s) == model.L2DSR || !b.MAC.IsZero() || b.VLAN != 0
 }
@@ -84,8 +84,8 @@ func some(backends []string) string {
 	return backends[0]
 }
 
-// attachable reports whether the configuration has a program on the link, or where it gets its
-// packets from: on what it is made on, or on one of its ports.
+// attachable reports whether the configuration has a program on the link, or where the link gets
+// its packets from: on the link below it, or on one of its ports.
 func (x *examination) attachable(link netlink.Link) bool {
 	for ; link != nil; link = x.under(link) {
 		if slices.Contains(x.config.Director.Interfaces, link.Attrs().Name) {
@@ -100,7 +100,7 @@ func (x *examination) attachable(link netlink.Link) bool {
 	return false
 }
 
-// under returns the link whose packets a VLAN or the like sees; nil: it is on none.
+// under returns the link whose packets a VLAN or the like sees; nil: there is none.
 func (x *examination) under(link netlink.Link) netlink.Link {
 	if !slices.Contains([]string{"vlan", "macvlan", "macvtap", "ipvlan"}, link.Type()) || link.Attrs().ParentIndex == link.Attrs().Index {
 		return nil
@@ -138,7 +138,7 @@ func (x *examination) egress(w *ways) {
 	}
 }
 
-// replies checks that those of nat backends come in where a program sees them.
+// replies checks that nat backends' replies come in where a program sees them.
 func (x *examination) replies(w *ways) {
 	for _, name := range sortedKeys(w.blind) {
 		x.fail("nat "+name, "add "+name+" to director.interfaces",
@@ -176,9 +176,8 @@ func (x *examination) tunnels(w *ways) {
 	}
 }
 
-// clientMTU is the largest packet that clients may send: as much as the links
-// that lead to them only can carry. A link that leads to backends too is larger for
-// their tunnels' sake.
+// clientMTU is the largest packet that clients may send: as much as links that lead only to clients
+// can carry. A link that also leads to backends is larger because of tunnels.
 func (x *examination) clientMTU(w *ways) int {
 	largest := 0
 	for _, name := range x.config.Director.Interfaces {

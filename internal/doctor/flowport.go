@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// flowPort checks that the other directors of the group can be told of flows: that nobody
-// else has the port, at those of the group's addresses that are this host's.
+// flowPort checks that the other directors of the group can be told of flows: that no other program
+// has the port, at those of the group's addresses that are this host's.
 func (x *examination) flowPort() {
 	d := &x.config.Director
 	port := d.FlowPortOrDefault()
@@ -65,7 +65,7 @@ func holder(of netip.AddrPort) (pid, name string) {
 	if len(inodes) == 0 {
 		return "", ""
 	}
-	files, _ := filepath.Glob("/proc/[0-9]*/fd/*") // of processes that end meanwhile there are none
+	files, _ := filepath.Glob("/proc/[0-9]*/fd/*") // processes that end meanwhile have none
 	for _, file := range files {
 		target, err := os.Readlink(file)
 		if err != nil {
@@ -81,7 +81,7 @@ func holder(of netip.AddrPort) (pid, name string) {
 	return "", ""
 }
 
-// listening returns the inodes of sockets that keep others from a port.
+// listening returns the inodes of sockets that keep other programs from a port.
 func listening(family uint8, at netip.AddrPort) (inodes []uint32) {
 	sockets, err := netlink.SocketDiagTCP(family)
 	if err != nil {
@@ -106,5 +106,5 @@ func commandOf(pid string) string {
 	return strings.TrimSpace(string(name))
 }
 
-// ownName is what a director is called, too: it is the same program.
+// ownName is also a director's name: it is the same program.
 func ownName() string { return commandOf("self") }

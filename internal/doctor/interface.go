@@ -16,7 +16,7 @@ import (
 const (
 	directorProgram = "director"
 	hostProgram     = "host_xdp"
-	captureProgram  = "capture" // the director's while somebody captures
+	captureProgram  = "capture" // the director's during a capture
 )
 
 // pinPrefix begins the names of the director's pinned links.

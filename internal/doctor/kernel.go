@@ -34,8 +34,8 @@ func (x *examination) kernel() {
 	x.ok("kernel", "%s", release)
 }
 
-// capabilities examines this process for what every director and every agent needs, which is
-// the same. What their configuration needs is examined with the rest of it: see asked.
+// capabilities examines this process for what every director and every agent needs, which is the
+// same. The needs of their configuration are examined with the rest of it: see asked.
 func (x *examination) capabilities() {
 	missing := privilege.Missing(privilege.Run, nil)
 	for _, n := range missing {

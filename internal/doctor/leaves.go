@@ -8,9 +8,9 @@ import (
 
 const peerFix = "ethtool -K PEER gro on, at its other end"
 
-// leaves checks that what the director sends gets out of an interface: by XDP, or where that
-// cannot send, by the kernel, which does not send frames as they are. framed are the backends
-// behind it that get such.
+// leaves checks that what the director sends gets out of an interface: by XDP, or if XDP cannot
+// send, by the kernel, which does not send frames as they are. framed are the backends behind it
+// that get such frames.
 func (x *examination) leaves(link netlink.Link, framed []string) {
 	unsure := len(framed) > 0 && x.sending.Sending(link) == device.Unknown
 	switch {
@@ -45,8 +45,8 @@ func (x *examination) kernelSends(link netlink.Link, framed []string) {
 	x.ok(check, "XDP cannot send into it (%s): the kernel sends what is forwarded there, which takes longer", what)
 }
 
-// peerReceives checks that a veth's other end takes what XDP sends: it does with a
-// program of its own or with GRO, and loses it without a count otherwise.
+// peerReceives checks that a veth's other end takes what XDP sends: it does with its own program or
+// with GRO, and else loses it without counting.
 func (x *examination) peerReceives(link netlink.Link) {
 	name := link.Attrs().Name
 	check := "peer " + name

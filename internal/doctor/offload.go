@@ -22,7 +22,7 @@ func (x *examination) lro(link netlink.Link) {
 	}
 }
 
-// rxVLAN checks that XDP sees the tags that segments are told by.
+// rxVLAN checks that XDP sees the tags that tell segments apart.
 func (x *examination) rxVLAN(link netlink.Link) {
 	name := link.Attrs().Name
 	flags, err := device.Ethtool(name, unix.ETHTOOL_GFLAGS)
@@ -37,8 +37,8 @@ func (x *examination) rxVLAN(link netlink.Link) {
 	}
 }
 
-// checksum checks a veth's other end, whose unfinished checksums nobody would
-// finish once XDP has forwarded the packet.
+// checksum checks a veth's other end, whose unfinished checksums stay so once XDP has forwarded the
+// packet.
 func (x *examination) checksum(link netlink.Link) {
 	if link.Type() != "veth" {
 		return

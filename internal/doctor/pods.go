@@ -6,7 +6,7 @@ import (
 	"weir.io/weir/internal/model"
 )
 
-// hostOf returns the address whose agent packets to a backend come to.
+// hostOf returns the address of the host whose agent gets packets for a backend.
 func hostOf(b *model.Backend) netip.Addr {
 	if b.Host.IsValid() {
 		return b.Host

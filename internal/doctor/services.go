@@ -57,8 +57,8 @@ func (x *examination) vip(vip netip.Addr, checked map[netip.Addr]bool) {
 		"is an address of %s: this host answers itself what it does not forward", link.Attrs().Name)
 }
 
-// sharesVIP reports whether packets of all services of a VIP come to backends that do not have
-// it: a host's own address may be such a VIP.
+// sharesVIP reports whether packets of all services of a VIP go to backends that do not have it: a
+// host's own address may be such a VIP.
 func (x *examination) sharesVIP(vip netip.Addr) bool {
 	return !slices.ContainsFunc(x.config.Services, func(s model.Service) bool {
 		return s.VIP == vip && slices.ContainsFunc(s.Backends, func(b model.Backend) bool {

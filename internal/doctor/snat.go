@@ -11,7 +11,8 @@ import (
 )
 
 // snat checks that replies to full NAT's source addresses come to this host, and where a program
-// sees them. By which way backends send them says where the address is, and not the way to them.
+// sees them. Where the address is decides by which way backends send them, not the way to the
+// backends.
 func (x *examination) snat() {
 	used := false
 	for _, s := range x.config.Services {
@@ -49,9 +50,9 @@ func (x *examination) takesReplies(link netlink.Link) bool {
 	return x.attachable(link) || x.reached[name] || slices.Contains(x.config.Director.ReplyInterfaces, name)
 }
 
-// unseen is about an address on an interface without a program. Where hosts of its network are
-// behind that, their replies come by it. One alone is reached by whatever way routers know, but
-// by an overlay if it is the overlay's.
+// unseen is about an address on an interface without a program. If hosts of its network are behind
+// that interface, their replies come by it. A single address is reached by the way that routers
+// know, or by an overlay if it is the overlay's.
 func (x *examination) unseen(check string, a netip.Addr, link netlink.Link) {
 	name, xdp := link.Attrs().Name, device.RunsInDriver(link)
 	fix := "add " + name + " to director.interfaces"

@@ -8,8 +8,8 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// Clients that nobody has a route of their own to (RFC 5737, RFC 3849): what goes to them goes the
-// way of most clients.
+// Clients to which no host has a specific route (RFC 5737, RFC 3849): packets to them take the way
+// of most clients.
 var (
 	anyClient4 = netip.MustParseAddr("198.51.100.1")
 	anyClient6 = netip.MustParseAddr("2001:db8:ffff:ffff::1")
@@ -17,8 +17,8 @@ var (
 
 const toDirector = "route the clients' addresses through a director"
 
-// waysBack examines where nat's replies go, once for each gateway: they are translated back by a
-// director alone.
+// waysBack examines where nat's replies go, once for each gateway: only a director translates them
+// back.
 func (x *examination) waysBack(backends []netip.Addr) {
 	seen := map[string]bool{}
 	for _, backend := range backends {
@@ -75,7 +75,7 @@ func (x *examination) gateway(check string, gateway netip.Addr, link netlink.Lin
 }
 
 // isDirector says whether a gateway is a director: by its address, or because a director's address
-// on the same link has the same MAC. It is not known where the file names no directors, and of
+// on the same link has the same MAC. It is not known if the file names no directors, and for
 // link-local addresses without a MAC.
 func (x *examination) isDirector(gateway netip.Addr, link netlink.Link) (known, is bool) {
 	named := func(a netip.Addr) bool {

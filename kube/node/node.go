@@ -317,8 +317,8 @@ func (n *Node) follow(ctx context.Context, g *v1alpha1.DirectorGroup, f *facts, 
 	return errors.Join(n.writeFile(ctx, n.role.group, f, announced{}, now), n.empty(ctx))
 }
 
-// forward gives the director what the group forwards. It learns whom it leaves to kube-proxy at
-// node ports before it has any, and forgets them only when it has none.
+// forward gives the director what the group forwards. It learns the sources that it leaves to
+// kube-proxy at node ports before it has any, and forgets them only when it has none.
 func (n *Node) forward(ctx context.Context, f *facts, now time.Time) error {
 	err := n.sets.read(follow.List[v1alpha1.DirectorSet](n.set))
 	var not map[int]error
