@@ -6,8 +6,8 @@
 //	list.Report(model.ProblemInterface, "eth1", err) // nil: it runs, the problem is resolved
 //	list.Warn(model.ProblemBGP, "10.0.0.1", err)     // it runs, and not in all of its parts
 //
-// and whoever looks at all parts of a kind at once says all that is wrong with them; what is
-// not among it is resolved:
+// and code that looks at all parts of a kind at once reports all of their problems; a problem that
+// is not among them is resolved:
 //
 //	list.Replace(model.ProblemHook, found)
 //
@@ -16,8 +16,9 @@
 // as its kind, part and text are: a text has no counters or times in it, or each look would be an
 // event.
 //
-// An error may say where what is wrong stands, by a method Place, and what to do, by a method
-// Fix. Errors that are several, by Unwrap() []error, of which one says so, are a problem each.
+// An error may say where the problem is, by a method Place, and what to do, by a method Fix. If an
+// error consists of several, by Unwrap() []error, and one of them has such a method, each is a
+// problem.
 package problems
 
 import (
@@ -41,7 +42,7 @@ type List struct {
 	mu      sync.Mutex
 	parts   map[part][]model.Problem // that has some
 	follow  func([]Change)
-	waiting []Change // for somebody who follows
+	waiting []Change // for a follower
 }
 
 type part struct {
@@ -63,12 +64,12 @@ func (l *List) Report(kind model.ProblemKind, name string, err error) {
 	l.set(part{kind, name}, of(kind, name, model.SeverityError, err))
 }
 
-// Warn is Report of a part that runs, and not in all of its parts or not for long.
+// Warn is Report for a part that runs, but not all of it, or not for long.
 func (l *List) Warn(kind model.ProblemKind, name string, err error) {
 	l.set(part{kind, name}, of(kind, name, model.SeverityWarning, err))
 }
 
-// Replace makes these all problems of a kind. Their kind and since need not be given.
+// Replace replaces all problems of a kind. Their kind and since need not be given.
 func (l *List) Replace(kind model.ProblemKind, found []model.Problem) {
 	by := map[part][]model.Problem{}
 	for _, p := range found {
@@ -117,8 +118,8 @@ func rank(kind model.ProblemKind) int {
 	return len(model.ProblemKinds)
 }
 
-// Follow calls a function with what changes, in order, and at once with what has until now. It
-// must not call the list.
+// Follow calls a function with all changes in order, and at once with those until now. It must not
+// call the list.
 func (l *List) Follow(follow func([]Change)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -132,7 +133,7 @@ func (l *List) set(at part, found []model.Problem) {
 	l.tell(l.put(at, found))
 }
 
-// put makes these all problems of a part. The lock is held.
+// put replaces all problems of a part. The lock is held.
 func (l *List) put(at part, found []model.Problem) (changes []Change) {
 	found = few(found)
 	now, before := time.Now().Truncate(time.Millisecond), l.parts[at]
@@ -156,7 +157,7 @@ func (l *List) put(at part, found []model.Problem) (changes []Change) {
 	return changes
 }
 
-// few leaves out what nobody reads.
+// few leaves out what is too much to read.
 func few(found []model.Problem) []model.Problem {
 	more := len(found) - mostOfPart
 	if more <= 0 {

@@ -9,10 +9,9 @@ package turns
 
 import "container/heap"
 
-// Order returns whose turn it is, as positions in weights, until the order begins again. A
-// member without weight has none. There are no more turns than most, unless there are
-// more members: with more weight than that, shares are rounded to whole turns, and nobody
-// has less than one.
+// Order returns the member of each turn, as positions in weights, until the order begins again. A
+// member without weight has none. There are no more turns than most, unless there are more members:
+// with more weight than that, shares are rounded to whole turns, and no member has less than one.
 func Order(weights []uint16, most int) []uint32 {
 	counts, total := shares(weights, most)
 	if total == 0 {
@@ -88,7 +87,7 @@ func rounded(weights []int64, total, turns int64) (counts []int64, given int64) 
 	return counts, given
 }
 
-// member is one who takes turns.
+// member is a member that takes turns.
 type member struct {
 	position uint32
 	turns    int64 // of one order

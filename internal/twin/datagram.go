@@ -15,13 +15,13 @@ const (
 	oldestClaim  = 254
 )
 
-// Relay is the claim of a datagram whose first host has to send it to the only other one,
-// who keeps it.
+// Relay is the claim of a datagram whose first host has to send it to the only other one, which
+// keeps it.
 const Relay = 255
 
-// DatagramRow is whom else a datagram may belong to, on its way.
+// DatagramRow is the other hosts that a datagram may belong to, on its way.
 type DatagramRow struct {
-	Hops     []netip.Addr // the first is who has sent it on first, or has the youngest
+	Hops     []netip.Addr // the first is the one that sent it on first, or has the youngest
 	Down     int          // so many of the last ones are down for the director
 	Next     int          // the number of the host to try next
 	Returned bool         // it is on its way back to the first
@@ -46,7 +46,7 @@ type Datagram struct {
 	From   netip.Addr
 	To     netip.Addr              // which address of the host
 	Age    time.Duration           // since one of its flow was kept; negative: never
-	Serves bool                    // somebody there receives datagrams
+	Serves bool                    // a socket there receives datagrams
 	Asks   func(h netip.Addr) bool // a host that is down for the director is worth asking
 	Row    DatagramRow
 }

@@ -13,9 +13,9 @@ const (
 	hops6 = 5
 )
 
-// Forward says to which of a service's backends a director sends a packet of a flow in
-// gue, -1 for nobody, and with which row; nil if there is nobody else to name. A SYN and
-// a fragment carry none.
+// Forward says to which of a service's backends a director sends a packet of a flow in gue, -1 for
+// none, and with which row; nil if there is no other backend to name. A SYN and a fragment carry
+// none.
 func Forward(s *model.TableService, f model.Flow) (backend int, row *Row) {
 	if len(s.Ring.Slots) == 0 {
 		return -1, nil

@@ -17,7 +17,7 @@ type Packet struct {
 	Quote   *Quote
 }
 
-// Row is whom else a packet may belong to. Next is the number of the host to try next.
+// Row is the other hosts that a packet may belong to. Next is the number of the host to try next.
 type Row struct {
 	Hops []netip.Addr
 	Next int
@@ -28,8 +28,8 @@ type Verdict int
 
 // The verdicts.
 const (
-	Keeps      Verdict = iota // the connection is here, or nobody else is named
-	LastResort                // it is not, and nobody is left to ask
+	Keeps      Verdict = iota // the connection is here, or no other host is named
+	LastResort                // it is not, and no host is left to ask
 	PassesOn                  // it is not: see the row
 )
 
