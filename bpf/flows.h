@@ -32,7 +32,7 @@ static __noinline int forget_elsewhere(const struct settings *settings, const st
 }
 
 /* Reports a flow for the group's other directors. The reader is woken if it has read all before. */
-static __always_inline int put_told(const struct flow_entry *entry, __u64 word)
+static __noinline int tell_flow(const struct flow_entry *entry, __u64 word)
 {
 	struct flow_entry *told = bpf_ringbuf_reserve(&told_flows, sizeof(*told), 0);
 
@@ -46,20 +46,13 @@ static __always_inline int put_told(const struct flow_entry *entry, __u64 word)
 	return 1;
 }
 
-static __noinline int tell_flow(const struct flow_entry *entry, __u64 word)
-{
-	return put_told(entry, word);
-}
-
 /*
- * Tells of a fresh flow, within a budget: a flood uses it up, and then only the sources that send
- * least are told of.
+ * Whether the group may be told of one more fresh flow. A flood uses the budget up, and then only
+ * flows of the sources that send least are told. Not inlined, for its room on the stack.
  */
-static __noinline int tell_fresh_flow(const struct settings *settings, const struct packet *packet,
-				      const struct flow_entry *entry, __u64 word)
+static __noinline int may_tell_fresh(const struct settings *settings, const struct packet *packet)
 {
-	return may_spend(&fresh_budgets, &packet->flow, FRESH_FLOWS_TOLD, settings) &&
-	       put_told(entry, word);
+	return may_spend(&fresh_budgets, &packet->flow, FRESH_FLOWS_TOLD, settings);
 }
 
 /* Tells the other directors of the group how a packet has changed its flow, if that is news. */
@@ -69,10 +62,9 @@ static __always_inline int tell_news(const struct settings *settings, const stru
 {
 	if (!(settings->flags & SETTINGS_TELL))
 		return 0;
-	if (flow_is_news(before, now, hash))
-		return tell_flow(entry, now.word);
-	return flow_is_fresh_news(before, now) &&
-	       tell_fresh_flow(settings, packet, entry, now.word);
+	return (flow_is_news(before, now, hash) ||
+		(flow_is_fresh_news(before, now) && may_tell_fresh(settings, packet))) &&
+	       tell_flow(entry, now.word);
 }
 
 /* The flow in this CPU's bucket: its backend, NO_BACKEND or FLOW_GONE. */
@@ -134,7 +126,6 @@ static __noinline __u32 move_flow(const struct settings *settings, const struct 
 	struct flow_entry *entry;
 	struct flow_bucket *bucket;
 	__u32 place;
-	int told;
 
 	bpf_loop(settings->flow_cpus, flow_hunt_cpu, &hunt, 0);
 	bucket = flow_bucket(settings, hunt.hash, hunt.cpu);
@@ -153,12 +144,12 @@ static __noinline __u32 move_flow(const struct settings *settings, const struct 
 		return FLOW_GONE;
 	if (packet->flags & PACKET_ICMP_ERROR)
 		return fresh.backend;
-	if (settings->flags & SETTINGS_TELL && settings->flags & SETTINGS_MOVES &&
-	    flow_kept(next.state))
-		told = tell_flow(entry, next.word);
-	else
-		told = tell_news(settings, packet, entry, word, next, hunt.hash);
-	if (flow_goes_on(word, next) && note_guess(packet, service, fresh.backend) && !told &&
+	if (settings->flags & SETTINGS_TELL &&
+	    (flow_is_news(word, next, hunt.hash) ||
+	     (settings->flags & SETTINGS_MOVES && flow_kept(next.state)) ||
+	     (flow_is_fresh_news(word, next) && may_tell_fresh(settings, packet))))
+		tell_flow(entry, next.word);
+	if (flow_goes_on(word, next) && note_guess(packet, service, fresh.backend) &&
 	    settings->flags & SETTINGS_TELL)
 		tell_flow(entry, next.word);
 	place = insert_flow(settings, &packet->flow, hunt.hash, hunt.service, &fresh);
