@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
@@ -33,7 +34,7 @@ var counted = map[string]uint32{
 }
 
 // budgets are how much this CPU may still do in this second. They are copied as they are.
-var budgets = []string{directorMapIcmpBudgets, directorMapWaitBudgets}
+var budgets = []string{directorMapIcmpBudgets, directorMapWaitBudgets, directorMapFreshBudgets}
 
 // snatEntries limits how many buckets of full NAT's table one packet may ask for.
 const snatEntries = 64
@@ -111,7 +112,7 @@ func divide(spec *ebpf.CollectionSpec, live map[string]*ebpf.Map) (map[string]*e
 			inner.Type, inner.Flags, inner.MaxEntries = ebpf.Hash, unix.BPF_F_NO_PREALLOC, snatEntries
 			inner.Key, inner.Value = nil, nil
 			m.InnerMap = inner
-		case name == directorMapIcmpBudgets, name == directorMapWaitBudgets, name == constants:
+		case slices.Contains(budgets, name), name == constants:
 		default:
 			return nil, fmt.Errorf("map %s: nobody says whether one who only observes may share it", name)
 		}
