@@ -126,6 +126,7 @@ static __noinline __u32 move_flow(const struct settings *settings, const struct 
 	struct flow_entry *entry;
 	struct flow_bucket *bucket;
 	__u32 place;
+	int evidence;
 
 	bpf_loop(settings->flow_cpus, flow_hunt_cpu, &hunt, 0);
 	bucket = flow_bucket(settings, hunt.hash, hunt.cpu);
@@ -144,13 +145,11 @@ static __noinline __u32 move_flow(const struct settings *settings, const struct 
 		return FLOW_GONE;
 	if (packet->flags & PACKET_ICMP_ERROR)
 		return fresh.backend;
+	evidence = flow_goes_on(word, next) && note_guess(packet, service, fresh.backend);
 	if (settings->flags & SETTINGS_TELL &&
-	    (flow_is_news(word, next, hunt.hash) ||
+	    (evidence || flow_is_news(word, next, hunt.hash) ||
 	     (settings->flags & SETTINGS_MOVES && flow_kept(next.state)) ||
 	     (flow_is_fresh_news(word, next) && may_tell_fresh(settings, packet))))
-		tell_flow(entry, next.word);
-	if (flow_goes_on(word, next) && note_guess(packet, service, fresh.backend) &&
-	    settings->flags & SETTINGS_TELL)
 		tell_flow(entry, next.word);
 	place = insert_flow(settings, &packet->flow, hunt.hash, hunt.service, &fresh);
 	if (place) {

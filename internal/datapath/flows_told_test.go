@@ -212,14 +212,14 @@ func testFlowNews(t *testing.T) {
 		cpus     int // that get the packets in turns
 		steps    []step
 	}{
-		{"connection", model.TCP, 2, []step{{syn, 0, 0}, {ack, 0, 0}, {ack | lasting, 0, open}, {ack, 0, 0}, {ack, 1024, open},
+		{"connection", model.TCP, 2, []step{{syn, 0, 0}, {ack, 0, begun}, {ack | lasting, 0, open}, {ack, 0, 0}, {ack, 1024, open},
 			{ack, 0, 0}, {fin, 0, closing}, {ack, 0, 0}, {ack, 32, closing}}},
 		{"guess", model.TCP, 2, []step{{ack, 0, 0}, {ack, 0, begun}, {ack | lasting, 0, open}, {rst, 0, reset}, {rst, 0, 0}}},
 		{"attempt", model.TCP, 2, []step{{syn, 0, 0}, {rst, 0, 0}}},
-		{"short connection", model.TCP, 2, []step{{syn, 0, 0}, {ack, 0, 0}, {fin, 0, 0}, {rst, 0, 0}}},
+		{"short connection", model.TCP, 2, []step{{syn, 0, 0}, {ack, 0, begun}, {fin, 0, directorFlowStateFLOW_PARTED}, {rst, 0, 0}}},
 		{"flood", model.TCP, 1, []step{{fin, 0, 0}}},
-		{"same port", model.TCP, 1, []step{{syn, 0, 0}, {syn, 0, 0}, {ack, 0, 0}, {ack | lasting, 0, open}, {fin, 0, closing}, {syn, 0, 0}, {ack, 0, 0}, {ack | lasting, 0, open}}},
-		{"datagrams", model.UDP, 2, []step{{0, 0, 0}, {0, 0, 0}, {lasting, 0, active}, {0, 0, 0}, {0, 64, active}, {0, 0, 0}}},
+		{"same port", model.TCP, 1, []step{{syn, 0, 0}, {syn, 0, 0}, {ack, 0, begun}, {ack | lasting, 0, open}, {fin, 0, closing}, {syn, 0, 0}, {ack, 0, begun}, {ack | lasting, 0, open}}},
+		{"datagrams", model.UDP, 2, []step{{0, 0, 0}, {0, 0, directorFlowStateFLOW_TWICE}, {lasting, 0, active}, {0, 0, 0}, {0, 64, active}, {0, 0, 0}}},
 	} {
 		for _, is4 := range []bool{true, false} {
 			w, s := flowWorld(test.protocol, is4)
@@ -255,7 +255,7 @@ func testFlowNews(t *testing.T) {
 		cpu   int
 		flags int
 		news  int
-	}{{0, syn, 0}, {1, ack, 0}, {0, ack | lasting, 1}, {0, ack, 0}, {1, ack, 1}, {1, ack, 0}, {0, fin, 1}, {1, ack, 1}} {
+	}{{0, syn, 0}, {1, ack, 1}, {0, ack | lasting, 1}, {0, ack, 0}, {1, ack, 1}, {1, ack, 0}, {0, fin, 1}, {1, ack, 1}} {
 		onCPU(t, step.cpu, func() { s.sends(t, d, clientPort, step.flags) })
 		if news := d.news(t); len(news) != step.news {
 			t.Errorf("step %d of a flow that moves: %d events, want %d", i, len(news), step.news)
@@ -315,8 +315,8 @@ func testFlowUntold(t *testing.T) {
 		s.want(t, d, clientPort, ackFlag, 0, "whether it is told or not")
 	}
 	untold = d.flowCount(t, directorFlowEventFLOW_UNTOLD) - untold
-	if news := len(d.news(t)); untold == 0 || uint64(news)+untold != times+1 {
-		t.Errorf("%d events were told and %d not, of %d", news, untold, times+1)
+	if news := len(d.news(t)); untold == 0 || uint64(news)+untold != times+2 { // it began, and lasts
+		t.Errorf("%d events were told and %d not, of %d", news, untold, times+2)
 	}
 	entry.Seen -= 1024
 	s.goes(t, d, clientPort, ackFlag)
