@@ -52,19 +52,16 @@ static __noinline int tell_flow(const struct flow_entry *entry, __u64 word)
  */
 static __noinline int may_tell_fresh(const struct settings *settings, const struct packet *packet)
 {
-	return may_spend(&fresh_budgets, &packet->flow, FRESH_FLOWS_TOLD, settings);
+	return may_spend(&fresh_budgets, &packet->flow, FRESH_FLOWS_TOLD / settings->flow_cpus,
+			 settings);
 }
 
-/* Tells the other directors of the group how a packet has changed its flow, if that is news. */
-static __always_inline int tell_news(const struct settings *settings, const struct packet *packet,
-				     const struct flow_entry *entry, union flow_word before,
-				     union flow_word now, __u64 hash)
+/* Whether the group should know how a packet has changed its flow. */
+static __always_inline int is_news(const struct settings *settings, const struct packet *packet,
+				   union flow_word before, union flow_word now, __u64 hash)
 {
-	if (!(settings->flags & SETTINGS_TELL))
-		return 0;
-	return (flow_is_news(before, now, hash) ||
-		(flow_is_fresh_news(before, now) && may_tell_fresh(settings, packet))) &&
-	       tell_flow(entry, now.word);
+	return flow_is_news(before, now, hash) ||
+	       (flow_is_fresh_news(before, now) && may_tell_fresh(settings, packet));
 }
 
 /* The flow in this CPU's bucket: its backend, NO_BACKEND or FLOW_GONE. */
@@ -75,8 +72,8 @@ static __noinline __u32 find_flow(const struct settings *settings, const struct 
 	union flow_word word, next;
 	struct flow_entry *entry;
 	__u32 now = snat_clock(), way;
+	int changed, evidence;
 	__u32 number;
-	int told = 0;
 
 	if (!bucket)
 		return NO_BACKEND;
@@ -91,13 +88,13 @@ static __noinline __u32 find_flow(const struct settings *settings, const struct 
 		return FLOW_GONE;
 	number = entry->next;
 	next.word = flow_follow(word.word, &number, packet, now);
-	if (next.word != word.word && flow_swap(entry, word, next))
-		told = tell_news(settings, packet, entry, word, next, hash);
+	changed = next.word != word.word && flow_swap(entry, word, next);
 	if (number != entry->next)
 		entry->next = number;
-	/* Evidence is told even if the budget is used up: once a second for all of a service's flows. */
-	if (flow_goes_on(word, next) && note_guess(packet, service, entry->backend) && !told &&
-	    settings->flags & SETTINGS_TELL)
+	/* Evidence of a guess is told even if the budget is used up: once a second for a service. */
+	evidence = flow_goes_on(word, next) && note_guess(packet, service, entry->backend);
+	if (settings->flags & SETTINGS_TELL &&
+	    (evidence || (changed && is_news(settings, packet, word, next, hash))))
 		tell_flow(entry, next.word);
 	/* The connection is new: another CPU may have an earlier one that never ended. */
 	if ((word.state == FLOW_SYN || word.state == FLOW_ANSWERED) && next.state != word.state)
@@ -147,9 +144,8 @@ static __noinline __u32 move_flow(const struct settings *settings, const struct 
 		return fresh.backend;
 	evidence = flow_goes_on(word, next) && note_guess(packet, service, fresh.backend);
 	if (settings->flags & SETTINGS_TELL &&
-	    (evidence || flow_is_news(word, next, hunt.hash) ||
-	     (settings->flags & SETTINGS_MOVES && flow_kept(next.state)) ||
-	     (flow_is_fresh_news(word, next) && may_tell_fresh(settings, packet))))
+	    (evidence || (settings->flags & SETTINGS_MOVES && flow_kept(next.state)) ||
+	     is_news(settings, packet, word, next, hunt.hash)))
 		tell_flow(entry, next.word);
 	place = insert_flow(settings, &packet->flow, hunt.hash, hunt.service, &fresh);
 	if (place) {

@@ -221,9 +221,10 @@ static __always_inline enum reason sent_back(const struct packet *packet)
  * The kernel routes replies for which the lookup has no answer (no neighbor yet,
  * forwarding is off, a tagged interface), and those that may be fragmented: it gets
  * the packet as the client will see it. A packet that may not be fragmented and does
- * not fit is answered from here: the backend must be told about the packet that it
- * sent, but the kernel would only know the translated one, and tell the VIP. With TTL 1
- * the kernel gets it as it is, unless that is a packet to this host's own address.
+ * not fit is answered from here: the error must go to the backend and quote the
+ * packet that it sent. The kernel knows only the translated packet, so its error would
+ * go to the VIP. With TTL 1 the kernel gets the packet as it is, unless that is a packet
+ * to this host's own address.
  */
 __noinline enum reason send_reply(struct xdp_md *ctx, struct packet *packet, struct translation *t)
 {

@@ -1,8 +1,6 @@
 package agent
 
 import (
-	"fmt"
-
 	"weir.io/weir/internal/contents"
 	"weir.io/weir/internal/upkeep"
 )
@@ -16,14 +14,7 @@ func (a *Agent) lookAtTables() ([]upkeep.Difference, error) {
 	if !a.planned || a.problem != nil {
 		return nil, nil
 	}
-	return a.comparison.Look(a.compared, func(name string) error {
-		for _, m := range a.compared() {
-			if m.Name == name {
-				return m.Mend()
-			}
-		}
-		return fmt.Errorf("there is no map %s any more", name)
-	})
+	return a.comparison.Look(a.compared, func(name string) error { return contents.Mend(a.compared(), name) })
 }
 
 // compared are the maps, in the order in which they are written. Services and namespaces are

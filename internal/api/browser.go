@@ -15,8 +15,8 @@ var crossOrigin = http.NewCrossOriginProtection()
 
 // foreign says why a request is refused that a browser sends for another site's page, or returns
 // nil. A browser itself adds its password or certificate, even to requests that other pages cause.
-// Such a page could not read the answer, but the request would take effect. Following a link from
-// there to here is allowed.
+// The other page cannot read the answer, and yet the request would take effect. A link from there
+// that the user follows is allowed.
 func foreign(r *http.Request) *Problem {
 	site := r.Header.Get("Sec-Fetch-Site")
 	follows := r.Method == http.MethodGet && r.Header.Get("Sec-Fetch-Mode") == "navigate" && r.Header.Get("Sec-Fetch-Dest") == "document"

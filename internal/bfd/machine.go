@@ -78,7 +78,7 @@ func (m *Machine) Remote() Packet { return m.remote }
 // Discriminator is this end's name for the session.
 func (m *Machine) Discriminator() uint32 { return m.local }
 
-// Receive takes a packet for this session, and returns Accepted, or why it changes nothing for now.
+// Receive takes a packet for this session, and returns Accepted, or why the packet changes nothing.
 func (m *Machine) Receive(now time.Time, p Packet) Discard {
 	p.Auth = nil // it is a part of the receiver's buffer
 	if m.doubts(p) {

@@ -63,7 +63,7 @@ const (
 	DiscardMine
 	DiscardStateless // it names no session of this end, in a state that needs one
 	DiscardYours     // it names a session that this end does not have
-	DiscardTTL       // it may have passed a router, but the session is over one hop
+	DiscardTTL       // a router may have passed it on, and the session is over one hop
 	DiscardPeer      // there is no session with its sender
 	DiscardAuth      // it is not authenticated as the session wants, or not at all
 	DiscardDoubted   // it does not name the session, while other packets do: see Machine.Receive

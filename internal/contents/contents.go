@@ -27,8 +27,15 @@ type Map struct {
 	mend    func() error
 }
 
-// Mend makes the contents what they must be.
-func (m Map) Mend() error { return m.mend() }
+// Mend makes the contents of the map with that name what they must be.
+func Mend(maps []Map, name string) error {
+	for _, m := range maps {
+		if m.Name == name {
+			return m.mend()
+		}
+	}
+	return fmt.Errorf("there is no map %s any more", name)
+}
 
 // Comparison is when maps are compared again. The zero value compares them at once.
 type Comparison struct{ next time.Time }

@@ -1,8 +1,6 @@
 package datapath
 
 import (
-	"fmt"
-
 	"github.com/cilium/ebpf"
 
 	"weir.io/weir/internal/contents"
@@ -17,14 +15,7 @@ func (d *Datapath) contentDifferences() ([]upkeep.Difference, error) {
 		return nil, nil // what an earlier process left may be there, too
 	}
 	return d.comparison.Look(d.keptMaps, func(name string) error {
-		return d.locked(func() error {
-			for _, m := range d.keptMaps() {
-				if m.Name == name {
-					return m.Mend()
-				}
-			}
-			return fmt.Errorf("there is no map %s any more", name)
-		})()
+		return d.locked(func() error { return contents.Mend(d.keptMaps(), name) })()
 	})
 }
 

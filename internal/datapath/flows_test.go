@@ -89,6 +89,7 @@ func testFlows(t *testing.T) {
 		{"news", testFlowNews},
 		{"news wakes", testFlowNewsWakes},
 		{"untold", testFlowUntold},
+		{"budget of fresh flows", testFreshBudget},
 		{"random", testFlowRandom},
 	} {
 		t.Run(test.name, func(t *testing.T) { onCPU(t, 0, func() { test.run(t) }) })

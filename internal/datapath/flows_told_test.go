@@ -3,6 +3,7 @@ package datapath
 import (
 	"errors"
 	"os"
+	"slices"
 	"testing"
 	"time"
 	"unsafe"
@@ -322,5 +323,44 @@ func testFlowUntold(t *testing.T) {
 	s.goes(t, d, clientPort, ackFlag)
 	if news := len(d.news(t)); news != 1 {
 		t.Errorf("%d events were told when there was room again, want 1", news)
+	}
+}
+
+// usedBudget is struct budget.
+type usedBudget struct {
+	second    uint64
+	used, pad uint32
+}
+
+// Fresh flows are told within a budget: when all sources have used up the common one, each network
+// has a few, and then none. Flows that last are told whatever fresh ones have used.
+func testFreshBudget(t *testing.T) {
+	for _, row := range []struct {
+		name   string
+		usedUp int // budgets: the common one, and those of networks
+		told   int
+	}{{"nothing is used", 0, 2}, {"the common budget is used up", 1, 2}, {"all are used up", 65, 1}} {
+		w, s := flowWorld(model.TCP, true)
+		w.settings.Flags |= uint32(directorSettingsFlagSETTINGS_TELL)
+		d := loadTestDirector(t, w)
+		port := uint16(clientPort)
+		for again := true; again; port++ { // in another second nothing is used
+			d.news(t)
+			now, err := monotonic()
+			must(t, err)
+			full := slices.Repeat([]usedBudget{{second: uint64(now / time.Second), used: 1 << 30}}, ebpf.MustPossibleCPU())
+			for i := range row.usedUp {
+				d.put(t, "fresh_budgets", uint32(i), full)
+			}
+			s.sends(t, d, port, int(synFlag), int(ackFlag), int(ackFlag)|lasting)
+			then, err := monotonic()
+			must(t, err)
+			if again = then/time.Second != now/time.Second; again {
+				continue
+			}
+			if n := len(d.news(t)); n != row.told {
+				t.Errorf("%s: %d events are told, want %d", row.name, n, row.told)
+			}
+		}
 	}
 }

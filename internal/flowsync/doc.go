@@ -19,8 +19,8 @@
 //	kind 1  flows
 //	kind 2  all that was remembered has been told, for the first time or again
 //	kind 3  nothing, so that it is known that somebody is there
-//	kind 4  not in weir-flows/1: of services how many fresh flows, which are told to nobody,
-//	        were reset in the last minute; in place of kind 3, and of what kind 4 said before
+//	kind 4  not in weir-flows/1: how many fresh flows of each service were reset in the last
+//	        minute; in place of kind 3, and of what kind 4 said before
 //
 // A flow has these bytes, where addresses are 4 or 16:
 //

@@ -23,7 +23,7 @@ type Memory interface {
 	RememberedFlows(take func(some []model.RememberedFlow) bool) error
 	// Remember takes over what another director has told.
 	Remember(flows []model.RememberedFlow) error
-	// FreshResets returns how many flows that are not told were reset in the last minute.
+	// FreshResets returns how many fresh flows of each service were reset in the last minute.
 	FreshResets() []model.ServiceResets
 	// HearResets takes these counts of another director, in place of its earlier ones.
 	HearResets(director netip.Addr, resets []model.ServiceResets)

@@ -102,8 +102,8 @@ func wait(ctx context.Context, pause time.Duration) {
 	}
 }
 
-// keep returns the VIPs that this director answers for now, and those that it gives up. It does not
-// answer for those again, whatever is decided later, until the group knows it: another director may
+// keep returns the VIPs that this director goes on answering for, and those that it gives up. It does
+// not answer for those again, whatever is decided later, until the group knows it: another director may
 // have them by then.
 func (p *part) keep(group *model.NeighborGroup, d decision) (hold, release []netip.Addr) {
 	for vip := range p.giving {
